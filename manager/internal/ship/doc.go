@@ -66,7 +66,10 @@
 // machines are compared. Each holder has a term, one more than the last, which is in the names of its
 // objects and in the manifests that it writes. One that was away for too long finds
 // another's manifest when it replaces its own, and stops; its objects are in another
-// term's names, so they are not taken for the other's. A data directory has a name as
+// term's names, so they are not taken for the other's. Behind a lease that was lost, the term is greater than all that the
+// place shows. Two managers can still come to one term, or an old holder to the later one, when more is lost than the lease. Therefore
+// a head belongs to the manager that wrote it first; a holder looks at its lease behind the read of a manifest that it will replace and
+// behind a listing of what it will delete, so that nothing in them is a later holder's; and a run names the process that wrote it. A data directory has a name as
 // holder, by which a manager that was killed takes its lease over at once.
 //
 // # A store that is away

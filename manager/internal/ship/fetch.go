@@ -28,7 +28,7 @@ func readPlace(ctx context.Context, s object.Store, log string) (m *manifest, da
 			if h.Tail == nil {
 				continue
 			}
-			found, err := readTail(ctx, s, log, h)
+			found, err := readTail(ctx, s, log, h, m.Writer)
 			h.Runs = append(h.Runs, found...)
 			tail += len(found)
 			var damage *DamageError
@@ -51,10 +51,11 @@ func readPlace(ctx context.Context, s object.Store, log string) (m *manifest, da
 const maxDamage = 100
 
 // readTail finds the runs of a history that its manifest does not name yet: their names
-// follow from each other, and the head tells how many there are at least. A listing tells of
+// follow from each other, and the head tells how many there are at least. Those of another writer than the manifest's are no part of it: they
+// are left from a term that was used before the place lost its lease and its manifest. A listing tells of
 // places without a head whether one is missing between others. It returns the runs before the first
 // damage. The error has one or more *DamageError, joined, when there is any.
-func readTail(ctx context.Context, s object.Store, log string, h *history) ([]run, error) {
+func readTail(ctx context.Context, s object.Store, log string, h *history, writer string) ([]run, error) {
 	var found []run
 	var bad []error
 	var least uint64
@@ -82,7 +83,11 @@ func readTail(ctx context.Context, s object.Store, log string, h *history) ([]ru
 		}
 		if err == nil {
 			var r run
-			if r, err = runOf(log, name, b, h.Log, next); err == nil {
+			r, err = runOf(log, name, b, h.Log, next, writer)
+			if errors.Is(err, errForeign) && i >= least {
+				return found, errors.Join(bad...)
+			}
+			if err == nil {
 				if next = r.Last + 1; len(bad) == 0 {
 					found = append(found, r)
 				}
@@ -106,12 +111,17 @@ func onlyDamage(err error, bad *[]error) error {
 	return err
 }
 
+// errForeign is in the chain of damage by an object of another writer.
+var errForeign = errors.New("another manager wrote it")
+
 // runOf tells what an object of the tail of a log's history is. It must begin with the record next, if that is not 0.
-func runOf(log, name string, b []byte, id string, next uint64) (run, error) {
+func runOf(log, name string, b []byte, id string, next uint64, writer string) (run, error) {
 	head, _, err := decode(b)
 	switch {
 	case err != nil:
 		return run{}, &DamageError{Object: log + "/" + name, Reason: err.Error()}
+	case head.Writer != "" && head.Writer != writer:
+		return run{}, &DamageError{Object: log + "/" + name, Reason: errForeign.Error(), cause: errForeign}
 	case head.Kind != kindRun || head.Log != id || next > 0 && head.First != next:
 		return run{}, &DamageError{Object: log + "/" + name, Reason: fmt.Sprintf("it is a %s of log %s from %d on, expected was a run of log %s from %d on", head.Kind, head.Log, head.First, id, next)}
 	}

@@ -79,6 +79,8 @@ type header struct {
 	// Segment and Points are of a run. Points are ascending.
 	Segment *segment `json:"segment,omitempty"`
 	Points  []point  `json:"points,omitempty"`
+	// Writer is that of the manifest to whose tail the run belongs; earlier versions had none.
+	Writer string `json:"writer,omitempty"`
 	// Snapshot is the sequence number that a snapshot covers.
 	Snapshot uint64 `json:"snapshot,omitempty"`
 

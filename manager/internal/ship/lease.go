@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/object"
@@ -65,11 +66,9 @@ func (l *lease) acquire(ctx context.Context) error {
 	mine := leaseRecord{Term: 1, Holder: l.holder, Writer: l.writer, Host: l.host, TTL: l.ttl.Milliseconds()}
 	b, v, err := l.store.Get(ctx, leaseObject)
 	var old leaseRecord
+	tells := false // the lease, which terms were used
 	switch {
 	case errors.Is(err, object.ErrNotFound): // nobody had it, or it was lost
-		if mine.Term, err = l.nextTerm(ctx); err != nil {
-			return err
-		}
 	case err != nil:
 		return err
 	default:
@@ -79,18 +78,22 @@ func (l *lease) acquire(ctx context.Context) error {
 				l.first = false
 				return err
 			}
-			if mine.Term, err = l.nextTerm(ctx); err != nil {
-				return err
-			}
 			break
 		}
 		restarted := l.first && old.Holder == l.holder
-		own := old.Writer == l.writer // and the answer to a try was lost
+		own := old.Writer == l.writer // the answer to a try was lost, or something in the place has a later term
 		if !old.Released && !restarted && !own && !l.expired(v, old) {
 			l.first = false
 			return &heldError{old}
 		}
-		mine.Term = old.Term + 1
+		mine.Term, tells = old.Term+1, !own
+	}
+	if !tells {
+		used, err := l.usedTerm(ctx)
+		if err != nil {
+			return err
+		}
+		mine.Term = max(mine.Term, used+1)
 	}
 	v, err = swap(ctx, l.store, leaseObject, encodeLease(mine), v, l.judge(mine, old))
 	if errors.Is(err, errFenced) {
@@ -114,18 +117,54 @@ func (l *lease) acquire(ctx context.Context) error {
 	return nil
 }
 
-// nextTerm is the term behind that of the ledger's manifest, for a place whose lease does not tell. Named logs may have a later one,
-// which they find when they begin.
-func (l *lease) nextTerm(ctx context.Context) (uint64, error) {
-	m, _, err := readManifest(ctx, l.store, LedgerLog)
-	var damage *DamageError
-	if errors.Is(err, object.ErrNotFound) || errors.As(err, &damage) {
-		return 1, nil
-	}
-	if err != nil {
+// usedTerm is the highest term that is known from this process and from the place, for a lease that does not tell. What a stale listing
+// hides is found by the head of that term, or by an object whose name is taken: either fences the manager.
+func (l *lease) usedTerm(ctx context.Context) (uint64, error) {
+	used := l.record.Term
+	if m, _, err := readManifest(ctx, l.store, LedgerLog); err == nil {
+		used = max(used, m.Term)
+	} else if !lost(err) {
 		return 0, err
 	}
-	return m.Term + 1, nil
+	if c, _, err := readCatalog(ctx, l.store); err == nil {
+		used = max(used, c.Term)
+	} else if !lost(err) {
+		return 0, err
+	}
+	for _, prefix := range []string{LedgerLog + "/", logLabel("")} {
+		if err := object.All(ctx, l.store, prefix, func(o object.Info) error {
+			if term, ok := termOf(path.Base(path.Dir(o.Name)) + "/"); ok {
+				used = max(used, term)
+			}
+			return nil
+		}); err != nil {
+			return 0, err
+		}
+	}
+	return used, nil
+}
+
+// lost tells that an object is missing or damaged.
+func lost(err error) bool {
+	var damage *DamageError
+	return errors.Is(err, object.ErrNotFound) || errors.As(err, &damage)
+}
+
+// holdsLease returns errFenced when this process does not hold the lease in that term. While it does, whatever it read
+// before is of no later holder.
+func (o *Options) holdsLease(ctx context.Context, term uint64) error {
+	b, _, err := o.Store.Get(ctx, leaseObject)
+	var now leaseRecord
+	if err == nil {
+		now, err = decodeLease(b)
+	}
+	if err != nil && !lost(err) {
+		return err
+	}
+	if err != nil || now.Writer != o.writer || now.Term != term {
+		return fmt.Errorf("%w: %s is not its own any more", errFenced, leaseObject)
+	}
+	return nil
 }
 
 // expired tells whether the lease was seen unchanged for its TTL.
@@ -182,8 +221,11 @@ func (l *lease) judge(next, old leaseRecord) func([]byte) verdict {
 
 // decodeLease returns a *DamageError when it is none.
 func decodeLease(b []byte) (r leaseRecord, err error) {
-	if err := json.Unmarshal(b, &r); err != nil {
-		return r, &DamageError{Object: leaseObject, Reason: err.Error()}
+	if err = json.Unmarshal(b, &r); err == nil && (r.Term == 0 || r.Writer == "") {
+		err = errors.New("it names no term, or no writer")
+	}
+	if err != nil {
+		return leaseRecord{}, &DamageError{Object: leaseObject, Reason: err.Error()}
 	}
 	return r, nil
 }

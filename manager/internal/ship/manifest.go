@@ -177,7 +177,7 @@ type DamageError struct {
 	Object string
 	Reason string
 
-	cause error // errMissing or nil
+	cause error // errMissing, errForeign or nil
 }
 
 func (e *DamageError) Unwrap() error { return e.cause }
@@ -296,7 +296,7 @@ func swap(ctx context.Context, s object.Store, name string, body []byte, v objec
 	return "", fmt.Errorf("ship: %s refuses to be written and shows no change", name)
 }
 
-// put writes an object whose name is given to this content only.
+// put writes an object whose name is given to this content only. errFenced when it has another: somebody else used the term.
 func put(ctx context.Context, s object.Store, name string, body []byte) error {
 	_, err := s.Create(ctx, name, body)
 	if !errors.Is(err, object.ErrExists) {
@@ -307,7 +307,7 @@ func put(ctx context.Context, s object.Store, name string, body []byte) error {
 		return err
 	}
 	if string(now) != string(body) {
-		return &DamageError{Object: name, Reason: "it exists with other content"}
+		return fmt.Errorf("%w: %s exists with other content", errFenced, name)
 	}
 	return nil
 }

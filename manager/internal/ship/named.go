@@ -112,6 +112,9 @@ func (s *Shipper) takeCatalog(ctx context.Context, term uint64) error {
 			err = nil
 		}
 	}
+	if err == nil {
+		err = s.opts.holdsLease(ctx, term)
+	}
 	if err != nil {
 		return err
 	}
@@ -272,6 +275,9 @@ func (s *Shipper) collectGone(ctx context.Context, term uint64) error {
 		n.place, n.after = place, ""
 	}
 	page, err := s.opts.Store.List(ctx, n.place+"/", n.after)
+	if err == nil {
+		err = s.opts.holdsLease(ctx, term)
+	}
 	if err != nil {
 		return err
 	}

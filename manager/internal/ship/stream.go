@@ -126,6 +126,9 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	if err != nil {
 		return err
 	}
+	if err := st.opts.holdsLease(ctx, term); err != nil {
+		return err
+	}
 	// A term that is used already has names that are taken. So it is when the lease was lost and its terms began anew.
 	if m.Term > term || m.Term == term && !st.claimed {
 		return errFenced
@@ -139,7 +142,7 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	h := st.manifest.last()
 	same := true
 	if h != nil && h.Tail != nil {
-		found, err := readTail(ctx, st.opts.Store, st.name, h)
+		found, err := readTail(ctx, st.opts.Store, st.name, h, m.Writer)
 		h.Runs = append(h.Runs, found...)
 		var damage *DamageError
 		if errors.As(err, &damage) {
@@ -381,7 +384,7 @@ func (st *stream) collect(ctx context.Context, all point) (*chunk, error) {
 		return nil, fmt.Errorf("ship: record %d was durable and is not found", st.next)
 	}
 	c := &chunk{run: run{First: st.next, Last: last, Segment: segment(segments[i])}}
-	h := header{Kind: kindRun, Log: st.log.ID(), First: c.First, Last: last, Segment: &c.Segment, Points: st.pointsOf(c.First, last, all)}
+	h := header{Kind: kindRun, Log: st.log.ID(), First: c.First, Last: last, Segment: &c.Segment, Points: st.pointsOf(c.First, last, all), Writer: st.opts.writer}
 	c.seal(tailName(st.term, st.tailIndex), h, p)
 	return c, nil
 }

@@ -213,6 +213,9 @@ func (st *stream) sweep(ctx context.Context) error {
 		}
 		return nil
 	})
+	if err == nil {
+		err = st.opts.holdsLease(ctx, st.term) // or they are of a later holder, whose term is not later
+	}
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,364 @@
+package ship_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/ship"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+// forkOf copies a data directory, which then goes its own way as another holder of leases.
+func forkOf(t *testing.T, dir string) string {
+	t.Helper()
+	fork := t.TempDir()
+	copyDir(t, dir, fork)
+	if err := os.Remove(filepath.Join(fork, "holder")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return fork
+}
+
+// mustHoldFork opens a restored directory, and checks that its records are those that both forks have, up to common, and then
+// those of one fork only, which it returns.
+func mustHoldFork(t *testing.T, dir string, common uint64, forks ...string) (fork string, last uint64) {
+	t.Helper()
+	check := func(seq uint64, b []byte) error {
+		if last++; seq != last {
+			return fmt.Errorf("record %d follows %d", seq, last-1)
+		}
+		if seq <= common {
+			if string(b) != string(body("", seq)) {
+				return fmt.Errorf("record %d is %q", seq, b)
+			}
+			return nil
+		}
+		for _, f := range forks {
+			if string(b) == string(body(f, seq)) && (fork == "" || fork == f) {
+				fork = f
+				return nil
+			}
+		}
+		return fmt.Errorf("record %d is %q, behind records of fork %q", seq, b, fork)
+	}
+	l, err := wal.Open(t.Context(), dir, wal.Options{SegmentBytes: segmentBytes, Replay: check, Restore: func(b []byte) error { return check(last+1, b) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return fork, last
+}
+
+// TestLostLeaseUsesNoTermAgain: whatever is lost together with the lease, the next manager takes a term that was never used, at
+// its first try.
+func TestLostLeaseUsesNoTermAgain(t *testing.T) {
+	t.Parallel()
+	for _, lost := range [][]string{{}, {"ledger/manifest"}, {"catalog"}, {"ledger/manifest", "catalog"}} {
+		for _, fork := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s fork=%v", strings.Join(lost, " "), fork), func(t *testing.T) {
+				t.Parallel()
+				_, place := newPlace(t)
+				dir := t.TempDir()
+				var last uint64
+				for range 3 {
+					m := startManager(t, dir, place, nil)
+					if m.log.Last() <= 1 {
+						m.make("one")
+					}
+					m.append(5)
+					m.write("one", 5)
+					m.allShipped(place, "one")
+					last = m.log.Durable()
+					m.stop()
+				}
+				for _, name := range append(lost, "lease") {
+					spoil(t, place, name, true)
+				}
+				rounds := ""
+				if fork {
+					dir, rounds = forkOf(t, dir), "fork"
+				}
+				m := startManager(t, dir, place, nil)
+				m.rounds = rounds
+				m.append(5)
+				entries := m.write("one", 5)
+				st := m.allShipped(place, "one")
+				if st.Lease.Term != 4 || m.journal.has("lost the shipping lease") {
+					t.Errorf("term %d", st.Lease.Term)
+				}
+				m.stop()
+				mustHaveLogs(t, place, time.Time{}, map[string]uint64{"one": entries})
+				restored, _, err := restoreAll(t, place, time.Time{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, got := mustHoldFork(t, restored, last, rounds); got != last+5 {
+					t.Errorf("%d records are restored, want %d", got, last+5)
+				}
+			})
+		}
+	}
+}
+
+// TestRubbishLeaseUsesNoTermAgain: JSON that is no lease is damage.
+func TestRubbishLeaseUsesNoTermAgain(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	dir := t.TempDir()
+	l := startLedger(t, dir, place, nil)
+	l.append(5)
+	l.stop()
+	l = startLedger(t, dir, place, func(o *ship.Options) { o.LeaseTTL = 300 * time.Millisecond })
+	l.append(5)
+	l.shipped()
+	err := object.ErrChanged
+	for errors.Is(err, object.ErrChanged) { // it is renewed meanwhile
+		_, v, getErr := place.Get(t.Context(), "lease")
+		if getErr != nil {
+			t.Fatal(getErr)
+		}
+		_, err = place.Replace(t.Context(), "lease", []byte("{}\n"), v)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the lease is taken again", func() bool {
+		st, err := ship.ReadStatus(t.Context(), place, "")
+		return err == nil && st.Lease != nil && st.Lease.Term > 2
+	})
+	last := l.append(5)
+	l.shipped()
+	l.stop()
+	if l.journal.has("term=1\n") {
+		t.Error("term 1 was used again")
+	}
+	mustRestore(t, place, "", last)
+}
+
+// TestLeftoversAreNoPartOfATail: the lease and the manifest are lost, listings are stale, and runs of term 1 are left. A fork of the
+// log that takes term 1 again is not mixed up with them, neither before it finds that their names are taken, nor after.
+func TestLeftoversAreNoPartOfATail(t *testing.T) {
+	t.Parallel()
+	srv, place := newPlace(t)
+	srv.StaleLists.Store(true)
+	dir := t.TempDir()
+	l := startLedger(t, dir, nil, nil)
+	common := l.append(5)
+	l.crash()
+	forked := forkOf(t, dir)
+	l = startLedger(t, dir, place, nil)
+	l.rounds = "first"
+	for range 5 {
+		l.append(3)
+		l.shipped()
+	}
+	l.stop()
+	for _, name := range []string{"lease", "ledger/manifest", "ledger/0000000001/h"} {
+		spoil(t, place, name, true)
+	}
+	l = startLedger(t, forked, nil, nil)
+	l.rounds = "fork"
+	l.append(4)
+	l.crash()
+	var open atomic.Bool
+	l = startLedger(t, forked, &refusing{place, func(name string) bool { return strings.Contains(name, "/t") && !open.Load() }}, nil)
+	l.rounds = "fork"
+	eventually(t, "it begins", func() bool { _, _, err := place.Get(t.Context(), "ledger/manifest"); return err == nil })
+	if restored, _, err := restore(t, place, time.Time{}); err == nil {
+		if fork, last := mustHoldFork(t, restored, common, "first", "fork"); fork != "fork" {
+			t.Errorf("restored %d records of fork %q", last, fork)
+		}
+	} else if !errors.Is(err, ship.ErrNothing) {
+		t.Error(err)
+	}
+	open.Store(true)
+	last := l.append(4)
+	l.shipped()
+	l.stop()
+	restored, _, err := restore(t, place, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fork, got := mustHoldFork(t, restored, common, "first", "fork"); fork != "fork" || got != last {
+		t.Errorf("restored %d records of fork %q, want %d", got, fork, last)
+	}
+}
+
+// holding is a store that holds up calls once: those that due tells of wait until open is closed.
+type holding struct {
+	object.Store
+	due   func(call, name string) bool
+	held  chan struct{} // closed when the first call waits
+	open  chan struct{}
+	first atomic.Bool
+}
+
+func newHolding(s object.Store, due func(call, name string) bool) *holding {
+	return &holding{Store: s, due: due, held: make(chan struct{}), open: make(chan struct{})}
+}
+
+func (s *holding) wait(ctx context.Context, call, name string) {
+	if !s.due(call, name) {
+		return
+	}
+	if s.first.CompareAndSwap(false, true) {
+		close(s.held)
+	}
+	select {
+	case <-s.open:
+	case <-ctx.Done():
+	}
+}
+
+func (s *holding) Get(ctx context.Context, name string) ([]byte, object.Version, error) {
+	s.wait(ctx, "get", name)
+	return s.Store.Get(ctx, name)
+}
+
+func (s *holding) List(ctx context.Context, prefix, after string) ([]object.Info, error) {
+	s.wait(ctx, "list", prefix)
+	return s.Store.List(ctx, prefix, after)
+}
+
+// released is a place whose lease was released in a term.
+func released(t *testing.T, term int) object.Store {
+	t.Helper()
+	_, place := newPlace(t)
+	if _, err := place.Create(t.Context(), "lease", fmt.Appendf(nil, `{"term":%d,"holder":"h","writer":"w","host":"x","ttl_ms":60000,"released":true}`+"\n", term)); err != nil {
+		t.Fatal(err)
+	}
+	return place
+}
+
+// wipe deletes all objects of a place.
+func wipe(t *testing.T, place object.Store) {
+	t.Helper()
+	for _, name := range namesOf(t, place, "") {
+		if err := place.Delete(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestOldHolderReplacesNoNewerManifest: a manager has the lease and wrote nothing yet when the lease is deleted. Another one takes it, in
+// a term that may be earlier. The first one does not replace its manifest.
+func TestOldHolderReplacesNoNewerManifest(t *testing.T) {
+	t.Parallel()
+	for _, held := range []string{"ledger/manifest", "catalog"} {
+		place := released(t, 7)
+		away := newHolding(place, func(call, name string) bool { return call == "get" && name == held })
+		first := startManager(t, t.TempDir(), away, nil)
+		<-away.held
+		if held == "catalog" { // the ledger does not wait for it
+			first.shipped()
+		}
+		wipe(t, place)
+		second := startManager(t, t.TempDir(), place, nil)
+		second.make("one")
+		entries := second.write("one", 20)
+		second.rounds = "second"
+		last := second.append(20)
+		second.allShipped(place, "one")
+		close(away.open)
+		eventually(t, "the first is fenced", func() bool { return first.journal.has("lost the shipping lease") })
+		if second.journal.has("lost the shipping lease") {
+			t.Errorf("%s: the second lost the lease", held)
+		}
+		mustHaveLogs(t, place, time.Time{}, map[string]uint64{"one": entries})
+		restored, _, err := restoreAll(t, place, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fork, got := mustHoldFork(t, restored, 1, "second"); fork != "second" || got != last {
+			t.Errorf("%s: restored %d records of fork %q, want %d", held, got, fork, last)
+		}
+		first.crash()
+		second.stop()
+	}
+}
+
+// TestOldHolderSweepsNothingOfANewer: a place is emptied while a manager of a late term is about to sweep it. What another manager ships in
+// an earlier term is not what the first one looks for.
+func TestOldHolderSweepsNothingOfANewer(t *testing.T) {
+	t.Parallel()
+	place := released(t, 7)
+	away := newHolding(place, func(call, name string) bool { return call == "list" && name == "ledger/" })
+	first := startLedger(t, t.TempDir(), away, nil)
+	first.append(5)
+	<-away.held // the sweep of a start
+	wipe(t, place)
+	second := startLedger(t, t.TempDir(), place, nil)
+	second.rounds = "second"
+	last := second.append(20)
+	second.shipped()
+	close(away.open)
+	eventually(t, "the first is fenced", func() bool { return first.journal.has("lost the shipping lease") })
+	mustRestore(t, place, "second", last)
+}
+
+// TestLeaseLostAgainAndAgain: two managers on copies of one directory want one place, whose lease is deleted again and again. Every
+// restore has records of one of them only, and in the end all of the one that is left.
+func TestLeaseLostAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	srv, place := newPlace(t)
+	dir := t.TempDir()
+	l := startLedger(t, dir, nil, nil)
+	common := l.append(5)
+	l.crash()
+	forks := []string{"first", "second"}
+	managers := make([]*ledger, 2)
+	for i, d := range []string{forkOf(t, dir), forkOf(t, dir)} {
+		managers[i] = startLedger(t, d, srv.Open(t, "place"), func(o *ship.Options) { o.LeaseTTL = 100 * time.Millisecond })
+		managers[i].rounds = forks[i]
+	}
+	restores := 0
+	for i := range 60 {
+		for _, m := range managers {
+			m.append(3)
+		}
+		time.Sleep(rand.N(20 * time.Millisecond))
+		gone := []string{"lease"}
+		if i%10 == 9 {
+			gone = append(gone, "ledger/manifest")
+		}
+		for _, name := range gone {
+			if err := place.Delete(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		restored, _, err := restore(t, place, time.Time{})
+		if errors.Is(err, ship.ErrNothing) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustHoldFork(t, restored, common, forks...)
+		restores++
+	}
+	if restores < 10 {
+		t.Errorf("%d restores", restores)
+	}
+	managers[0].crash()
+	last := managers[1].append(5)
+	managers[1].shipped()
+	managers[1].stop()
+	restored, _, err := restore(t, place, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fork, got := mustHoldFork(t, restored, common, forks...); fork != "second" || got != last {
+		t.Errorf("restored %d records of fork %q, want %d", got, fork, last)
+	}
+}
