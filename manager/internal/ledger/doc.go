@@ -53,7 +53,8 @@
 //
 // When both sides give a fingerprint and the two differ, the call returns ErrFingerprintMismatch and changes nothing.
 // This holds for reserve, and for a commit, renewal or unknown that would record or accept something. ErrFenced is
-// returned before fingerprints are compared, and ErrOutcomeUnknown after.
+// returned before fingerprints are compared, and ErrOutcomeUnknown after. Tx.Reserve with a fingerprint takes an outcome
+// without one for another request's.
 //
 // A commit, reject or unknown is accepted late when the reservation is gone and the key was not reserved again: the
 // work did run, and the next duplicate must see its outcome. The same holds for a renewal, because the work is still

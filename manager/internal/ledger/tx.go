@@ -117,7 +117,8 @@ func (tx *Tx) Delete(c store.Collection, key string) error {
 }
 
 // Reserve is Ledger.Reserve inside the transaction. It never waits, and it reserves a key whichever ledger owns it: the
-// caller chose this ledger together with its other writes.
+// caller chose this ledger together with its other writes. If the request has a fingerprint, an outcome without one is of
+// another request, because the caller records its outcomes with their fingerprints.
 func (tx *Tx) Reserve(req *api.ReserveRequest) (Reply, error) {
 	if err := req.Validate(); err != nil {
 		tx.key = ""
@@ -130,7 +131,7 @@ func (tx *Tx) Reserve(req *api.ReserveRequest) (Reply, error) {
 			return Reply{}, err
 		}
 	}
-	reply, err := tx.reserveHere(key, req, nil)
+	reply, err := tx.reserveHere(key, req, nil, req.Fingerprint != "")
 	tx.countReserve(reply, err)
 	return reply, err
 }
@@ -153,10 +154,11 @@ func (tx *Tx) load(key string, r *record) (*record, error) {
 }
 
 func (tx *Tx) reserve(key string, req *api.ReserveRequest) (Reply, error) {
-	return tx.reserveHere(key, req, tx.l.opts.Owners)
+	return tx.reserveHere(key, req, tx.l.opts.Owners, false)
 }
 
-func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners) (Reply, error) {
+// reserveHere makes a reservation. strict: an outcome without a fingerprint is a mismatch.
+func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners, strict bool) (Reply, error) {
 	var r record
 	e, err := tx.load(key, &r)
 	if err != nil {
@@ -171,6 +173,9 @@ func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners) (R
 		}
 	}
 	v := decideReserve(e, now, req.Token, req.Fingerprint, elsewhere)
+	if strict && v == verdictFinal && len(e.fingerprint) == 0 {
+		v = verdictMismatch
+	}
 	// A key without an entry may be one that the restore forgot. Then it must not run at its new shard either.
 	if v == verdictInsert || v == verdictMoved {
 		if err := tx.l.quarantined(tx.Tx); err != nil {

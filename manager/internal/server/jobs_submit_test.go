@@ -142,6 +142,18 @@ func TestKeyedSubmissionIsAllOrNothing(t *testing.T) {
 	if d := j.depth(); d.Queued != 1 {
 		t.Fatalf("depth %+v", d)
 	}
+
+	// Nor is an outcome that another call recorded there. It may have a form that no submission is answered with.
+	end := &api.FinishRequest{Key: "taken", Scope: "POST:/v1/jobs", Token: "t", Result: api.Result{Status: 400}}
+	if err := j.ledger.Commit(t.Context(), ledger.NewFinish(end)); err != nil {
+		t.Fatal(err)
+	}
+	j.wantCode(422, api.CodeFingerprintMismatch, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", "taken")
+	batch := j.call(200, "POST", "/v1/jobs/batch", `{"items":[{"function":"f","idempotency_key":"taken"},{"function":"f","idempotency_key":"free"}]}`)
+	results := batch["results"].([]any)
+	if taken, free := results[0].(map[string]any), results[1].(map[string]any); taken["code"] != string(api.CodeFingerprintMismatch) || free["status"] != 202.0 {
+		t.Errorf("the batch got %v", results)
+	}
 }
 
 func TestAnswersToLargeSubmissions(t *testing.T) {

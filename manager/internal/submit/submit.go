@@ -185,7 +185,7 @@ func replay(raw []byte) (Answer, error) {
 	if result.BodyOmitted {
 		return Answer{}, ErrNotRecorded
 	}
-	a := Answer{Status: result.Status, ContentType: api.ContentTypeJSON, Body: result.Body, Replayed: true}
+	a := Answer{Status: result.Status, Body: result.Body, Replayed: true}
 	for _, h := range result.Headers {
 		if h.Name == "content-type" {
 			a.ContentType = h.Value

@@ -213,13 +213,49 @@ func TestAnswerThatIsTooLargeIsRecordedBriefly(t *testing.T) {
 			t.Errorf("%+v, %v; want the brief answer", a, err)
 		}
 	}
-	// What an administrator or another version recorded without a body.
-	omitted := &api.FinishRequest{Key: "o", Scope: jobScope, Token: "t", Result: api.Result{Status: 202, BodyOmitted: true}}
+	// What a full window or another version recorded without a body.
+	omitted := &api.FinishRequest{Key: "o", Scope: jobScope, Token: "t", Fingerprint: fingerprint([]byte(`{}`)), Result: api.Result{Status: 202, BodyOmitted: true}}
 	if err := s.ledger.Commit(t.Context(), ledger.NewFinish(omitted)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.job(Call{Key: "o", Body: []byte(`{}`)}, jobs.Submission{}); !errors.Is(err, ErrNotRecorded) {
 		t.Errorf("an answer that is not recorded: %v", err)
+	}
+}
+
+// An outcome that the ledger's own API recorded under the scope of submissions is no answer to one. It may have any status and
+// any body, or none.
+func TestOutcomeOfAnotherCallIsNotReplayed(t *testing.T) {
+	for name, result := range map[string]api.Result{
+		"empty":       {Status: 400},
+		"text":        {Status: 202, Headers: []api.Header{{Name: "content-type", Value: "text/plain"}}, Body: []byte("hello")},
+		"no job":      {Status: 202, Headers: []api.Header{{Name: "content-type", Value: api.ContentTypeJSON}}, Body: []byte("{}")},
+		"not kept":    {Status: 202, BodyOmitted: true},
+		"provisional": {Status: 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, ledger.Options{})
+			c := Call{Key: "k", Body: []byte(`{}`)}
+			if err := s.ledger.Commit(t.Context(), ledger.NewFinish(&api.FinishRequest{Key: c.Key, Scope: jobScope, Token: "t", Result: result})); err != nil {
+				t.Fatal(err)
+			}
+			if a, err := s.job(c, jobs.Submission{}); !errors.Is(err, ledger.ErrFingerprintMismatch) {
+				t.Errorf("the submission got %+v, %v", a, err)
+			}
+			items := []Item{{Call: c}, {Call: Call{Key: "other", Body: []byte(`{}`)}}}
+			for i := range items {
+				var err error
+				if items[i].Job, err = s.queue.Prepare(jobs.Submission{Function: "f"}); err != nil {
+					t.Fatal(err)
+				}
+				items[i].Form = func(*jobs.Outcome) Form { return Form{Status: 202, Body: []byte("{}")} }
+			}
+			s.Batch(t.Context(), items)
+			if !errors.Is(items[0].Err, ledger.ErrFingerprintMismatch) || items[1].Err != nil {
+				t.Errorf("the batch got %v and %v", items[0].Err, items[1].Err)
+			}
+			s.queued(1)
+		})
 	}
 }
 
