@@ -55,7 +55,7 @@ func (c *operatorCall) resolveFlags(fs *flag.FlagSet) {
 	outcomes := []string{"committed", "rejected", "released"}
 	fs.Func("as", "what became of the work (required): committed, rejected, or released, when it certainly did not run and does not run any more",
 		settings.Choice(outcomes, &r.As))
-	fs.Func("status", "HTTP `status` of the answer, 100 to 599", settings.Number(100, 599, &r.Status))
+	fs.Func("status", "HTTP `status` of the answer, 200 to 599", settings.Number(200, 599, &r.Status))
 	fs.Func("header", "`'name: value'` of the answer; may be given several times, needs --body-file", func(v string) error {
 		name, value, ok := strings.Cut(v, ":")
 		if !ok || name == "" {
@@ -232,7 +232,7 @@ func ledgerResolve(ctx context.Context, c *operatorCall) error {
 	case r.As == "released" && (r.Status != 0 || r.Headers != nil || c.bodyFile != "" || r.TTLMS != 0):
 		return settings.Usagef("--as released goes with no --status, --header, --body-file and --ttl-seconds: nothing ran")
 	case r.As != "released" && r.Status == 0:
-		return settings.Usagef("--status is missing: --as %s needs the status of the answer, 100 to 599", r.As)
+		return settings.Usagef("--status is missing: --as %s needs the status of the answer, 200 to 599", r.As)
 	case r.Headers != nil && c.bodyFile == "":
 		return settings.Usagef("--header needs --body-file, whose file may be empty")
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -68,8 +69,9 @@ func parseResolution(b []byte) (ledger.Resolution, error) {
 // parseAnswer reads the members of a result.
 func parseAnswer(given map[string]string) (api.Result, error) {
 	var r api.Result
+	const allowedStatus = "must be 200 to 599" // a status below is of no final answer
 	if _, ok := given["status"]; !ok {
-		return r, &api.FieldError{Field: "status", Allowed: "is missing: must be 100 to 599"}
+		return r, &api.FieldError{Field: "status", Allowed: "is missing: " + allowedStatus}
 	}
 	_, hasBody := given["body"]
 	if _, hasHeaders := given["headers"]; hasHeaders && !hasBody {
@@ -86,10 +88,16 @@ func parseAnswer(given map[string]string) (api.Result, error) {
 	if err == nil {
 		err = r.Validate()
 	}
+	if err == nil && r.Status < 200 {
+		err = &api.FieldError{Field: "status", Value: strconv.Itoa(r.Status)}
+	}
 	var field *api.FieldError
 	if errors.As(err, &field) {
 		named := *field
 		named.Field = strings.TrimPrefix(named.Field, "result.")
+		if named.Field == "status" {
+			named.Allowed = allowedStatus
+		}
 		return r, &named
 	}
 	return r, err

@@ -402,8 +402,8 @@ func (u *UI) resolveEntry(v *visit) error {
 		res.As = api.StateReleased
 	case "committed", "rejected":
 		var status int
-		if _, err := fmt.Sscanf(v.form("status"), "%d", &status); err != nil || status < 100 || status > 599 || v.form("status") != fmt.Sprint(status) {
-			return refuse(400, "Status missing", "the status of the answer must be a number from 100 to 599")
+		if _, err := fmt.Sscanf(v.form("status"), "%d", &status); err != nil || status < 200 || status > 599 || v.form("status") != fmt.Sprint(status) {
+			return refuse(400, "Status missing", "the status of the answer must be a number from 200 to 599")
 		}
 		res.As, _ = api.ParseState(as)
 		answer := api.Result{Status: status, BodyOmitted: true}

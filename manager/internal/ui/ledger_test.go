@@ -163,9 +163,9 @@ func TestUnknownOutcomesAreSettled(t *testing.T) {
 		{url.Values{"as": {"released"}, "reason": {"r"}}, 400, "Tick the box"},
 		{url.Values{"as": {"committed"}, "status": {"201"}}, 400, "Say why"},
 		{url.Values{"as": {"committed"}, "status": {"201"}, "reason": {strings.Repeat("r", maxReason+1)}}, 400, "Say why"},
-		{url.Values{"as": {"committed"}, "status": {"99"}, "reason": {"r"}}, 400, "100 to 599"},
-		{url.Values{"as": {"committed"}, "status": {"200x"}, "reason": {"r"}}, 400, "100 to 599"},
-		{url.Values{"as": {"committed"}, "reason": {"r"}}, 400, "100 to 599"},
+		{url.Values{"as": {"committed"}, "status": {"199"}, "reason": {"r"}}, 400, "200 to 599"},
+		{url.Values{"as": {"committed"}, "status": {"200x"}, "reason": {"r"}}, 400, "200 to 599"},
+		{url.Values{"as": {"committed"}, "reason": {"r"}}, 400, "200 to 599"},
 		{url.Values{"as": {"pending"}, "reason": {"r"}}, 400, "Choose what happened"},
 		{url.Values{"reason": {"r"}}, 400, "Choose what happened"},
 	} {
