@@ -17,6 +17,23 @@ import (
 // maxQueue bounds OTEL_BSP_MAX_QUEUE_SIZE, and so the memory that spans take while the collector is away.
 const maxQueue = 1 << 20
 
+// numbers are the variables of the batch processor and of the limits of spans, with their bounds. The SDK takes the default for what
+// is no number, and a negative limit for none.
+var numbers = map[string][2]int{
+	"OTEL_BSP_SCHEDULE_DELAY":                {1, math.MaxInt32},
+	"OTEL_BSP_EXPORT_TIMEOUT":                {1, math.MaxInt32},
+	"OTEL_BSP_MAX_EXPORT_BATCH_SIZE":         {1, maxQueue},
+	"OTEL_BSP_MAX_QUEUE_SIZE":                {1, maxQueue},
+	"OTEL_ATTRIBUTE_COUNT_LIMIT":             {0, math.MaxInt32},
+	"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT":      {0, math.MaxInt32},
+	"OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT":       {0, math.MaxInt32},
+	"OTEL_LINK_ATTRIBUTE_COUNT_LIMIT":        {0, math.MaxInt32},
+	"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT":        {0, math.MaxInt32},
+	"OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": {0, math.MaxInt32},
+	"OTEL_SPAN_EVENT_COUNT_LIMIT":            {0, math.MaxInt32},
+	"OTEL_SPAN_LINK_COUNT_LIMIT":             {0, math.MaxInt32},
+}
+
 // environment looks up a variable. Blank values count as absent, as OpenTelemetry says.
 type environment func(name string) string
 
@@ -74,7 +91,7 @@ func (env environment) check() error {
 		{"INSECURE", "must be true or false", func(v string) bool { return oneOf("true", "false")(strings.ToLower(v)) }},
 		{"PROTOCOL", "must be http/protobuf", oneOf("http/protobuf")},
 		{"COMPRESSION", "must be gzip or none", oneOf("gzip", "none")},
-		{"TIMEOUT", fmt.Sprintf("must be a whole number of milliseconds from 1 to %d", math.MaxInt32), func(v string) bool { return isNumber(v, math.MaxInt32) }},
+		{"TIMEOUT", fmt.Sprintf("must be a whole number of milliseconds from 1 to %d", math.MaxInt32), func(v string) bool { return isNumber(v, 1, math.MaxInt32) }},
 		{"CERTIFICATE", "must be a file with certificates in PEM", isCertificates},
 	} {
 		if name, v := env.exporter(c.what); v != "" && !c.ok(v) {
@@ -96,11 +113,9 @@ func (env environment) check() error {
 	if v := env.get("OTEL_RESOURCE_ATTRIBUTES"); !isPairs(v) {
 		return wrong("OTEL_RESOURCE_ATTRIBUTES", v, "must be name=value,... with percent-encoded values")
 	}
-	for name, most := range map[string]int{
-		"OTEL_BSP_SCHEDULE_DELAY": math.MaxInt32, "OTEL_BSP_EXPORT_TIMEOUT": math.MaxInt32, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": maxQueue, "OTEL_BSP_MAX_QUEUE_SIZE": maxQueue,
-	} {
-		if v := env(name); strings.TrimSpace(v) != "" && !isNumber(v, most) { // the SDK does not trim it
-			return wrong(name, v, fmt.Sprintf("must be a whole number from 1 to %d", most))
+	for name, bounds := range numbers {
+		if v := env(name); strings.TrimSpace(v) != "" && !isNumber(v, bounds[0], bounds[1]) { // the SDK does not trim it
+			return wrong(name, v, fmt.Sprintf("must be a whole number from %d to %d", bounds[0], bounds[1]))
 		}
 	}
 	return env.checkSampler()
@@ -141,16 +156,16 @@ func isURL(v string) bool {
 	if err != nil || !oneOf("http", "https")(u.Scheme) || u.Hostname() == "" || u.User != nil {
 		return false
 	}
-	return u.Port() == "" || isNumber(u.Port(), math.MaxUint16)
+	return u.Port() == "" || isNumber(u.Port(), 1, math.MaxUint16)
 }
 
 func oneOf(values ...string) func(string) bool {
 	return func(v string) bool { return slices.Contains(values, v) }
 }
 
-func isNumber(v string, most int) bool {
+func isNumber(v string, least, most int) bool {
 	n, err := strconv.Atoi(v)
-	return err == nil && n >= 1 && n <= most
+	return err == nil && n >= least && n <= most
 }
 
 func isCertificates(v string) bool {

@@ -3,7 +3,7 @@
 // collector, or OTEL_TRACES_EXPORTER is "otlp", which means the collector at http://localhost:4318.
 //
 // The SDK reads all other variables, such as OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER,
-// OTEL_BSP_... and OTEL_EXPORTER_OTLP_HEADERS. Start checks their values first: the SDK takes most wrong ones for the
+// OTEL_BSP_..., OTEL_SPAN_..._LIMIT and OTEL_EXPORTER_OTLP_HEADERS. Start checks their values first: the SDK takes most wrong ones for the
 // default, without a word. A collector that is away or hangs costs spans and nothing else: the SDK
 // keeps a bounded queue and drops what does not fit.
 package tracing

@@ -71,6 +71,15 @@ func TestWrongValues(t *testing.T) {
 		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "many", "must be a whole number from 1"},
 		{"OTEL_BSP_MAX_QUEUE_SIZE", " 5", "must be a whole number from 1"},
 		{"OTEL_BSP_SCHEDULE_DELAY", "0", "must be a whole number from 1"},
+		{"OTEL_SPAN_LINK_COUNT_LIMIT", "many", "must be a whole number from 0 to 2147483647"},
+		{"OTEL_SPAN_LINK_COUNT_LIMIT", "-1", "must be a whole number from 0"},
+		{"OTEL_LINK_ATTRIBUTE_COUNT_LIMIT", "1e3", "must be a whole number from 0"},
+		{"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "128 ", "must be a whole number from 0"},
+		{"OTEL_ATTRIBUTE_COUNT_LIMIT", "9999999999", "must be a whole number from 0"},
+		{"OTEL_SPAN_EVENT_COUNT_LIMIT", "0x80", "must be a whole number from 0"},
+		{"OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT", "none", "must be a whole number from 0"},
+		{"OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "1k", "must be a whole number from 0"},
+		{"OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "64.0", "must be a whole number from 0"},
 		{"OTEL_TRACES_SAMPLER", "sometimes", "must be always_on"},
 	} {
 		_, err := wanted(map[string]string{"OTEL_TRACES_EXPORTER": "otlp", c.name: c.value})
@@ -113,6 +122,7 @@ func TestWrongValues(t *testing.T) {
 		{"OTEL_TRACES_SAMPLER": "TraceIDRatio", "OTEL_TRACES_SAMPLER_ARG": "0.25", "OTEL_RESOURCE_ATTRIBUTES": "a=b,c=d%20e", "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector", "OTEL_EXPORTER_OTLP_INSECURE": "true"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT": "HTTPS://collector", "OTEL_EXPORTER_OTLP_INSECURE": "False"},
+		{"OTEL_SPAN_LINK_COUNT_LIMIT": "0", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "128", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "2147483647", "OTEL_SPAN_EVENT_COUNT_LIMIT": " "},
 		{"OTEL_TRACES_SAMPLER": "always_off", "OTEL_TRACES_SAMPLER_ARG": "for another sampler"},
 	} {
 		good["OTEL_TRACES_EXPORTER"] = "otlp"
