@@ -257,7 +257,8 @@ func TestHistoryOfWaits(t *testing.T) {
 		}
 		wg.Wait()
 		h := l.History("s", "k")
-		if got := told(h); h.Waiting != 0 || h.Waited != 1 || got != "reserve, release, reserve by gate-2" {
+		// A call is told after its transaction, so the release may be told after the reserve that it woke.
+		if got := told(h); h.Waiting != 0 || h.Waited != 1 || got != "reserve, release, reserve by gate-2" && got != "reserve, reserve by gate-2, release" {
 			t.Errorf("%d wait, %d waited: %s", h.Waiting, h.Waited, got)
 		}
 	})
