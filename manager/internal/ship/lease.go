@@ -98,7 +98,7 @@ func (l *lease) acquire(ctx context.Context) error {
 	v, err = swap(ctx, l.store, leaseObject, encodeLease(mine), v, l.judge(mine, old))
 	if errors.Is(err, errFenced) {
 		l.seen, l.first = "", false
-		return &heldError{old}
+		return l.acquire(ctx) // somebody else's, as a rule
 	}
 	if err != nil {
 		return err

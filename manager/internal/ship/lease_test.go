@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -361,4 +362,37 @@ func TestLeaseLostAgainAndAgain(t *testing.T) {
 	if fork, got := mustHoldFork(t, restored, common, forks...); fork != "second" || got != last {
 		t.Errorf("restored %d records of fork %q, want %d", got, fork, last)
 	}
+}
+
+// outrun is a store on which somebody else takes the lease just before its first client does.
+type outrun struct {
+	object.Store
+	once sync.Once
+	by   func()
+}
+
+func (s *outrun) Create(ctx context.Context, name string, body []byte) (object.Version, error) {
+	if name == "lease" {
+		s.once.Do(s.by)
+	}
+	return s.Store.Create(ctx, name, body)
+}
+
+// TestOutrunManagerNamesTheHolder: a manager that finds no lease, and is not the first to take it, tells who was.
+func TestOutrunManagerNamesTheHolder(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	var last uint64
+	second := startLedger(t, t.TempDir(), &outrun{Store: place, by: func() {
+		first := startLedger(t, t.TempDir(), place, nil)
+		last = first.append(5)
+		first.shipped()
+	}}, nil)
+	second.rounds = "second"
+	second.append(1)
+	eventually(t, "the second says that it has no lease", func() bool { return second.journal.has("another manager holds the shipping lease") })
+	if second.journal.has("term=0") || !second.journal.has("term=1") {
+		t.Error("it names no holder")
+	}
+	mustRestore(t, place, "", last)
 }
