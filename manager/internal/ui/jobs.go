@@ -129,6 +129,9 @@ func (u *UI) pageOfJobs(ctx context.Context, s jobSearch, cursor string, limit i
 	default:
 		var err error
 		if q.State, err = jobs.ParseState("state", s.State); err != nil {
+			if field := new(jobs.FieldError); errors.As(err, &field) {
+				field.Allowed += ", " + deadState
+			}
 			return nil, "", err
 		}
 	}

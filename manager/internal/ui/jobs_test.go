@@ -144,6 +144,9 @@ func TestJobActions(t *testing.T) {
 	}
 
 	dead := s.fail("g", "order-1", "the mail server said no")
+	if a := s.get("/ui/jobs?function=g&state=gone"); a.status != 400 || !strings.Contains(a.body, "cancelled, dead.") {
+		t.Errorf("an unknown state: %d %s", a.status, a.body)
+	}
 	list := s.get("/ui/jobs?function=g&state=dead")
 	if !strings.Contains(list.body, dead.ID) || !strings.Contains(list.body, "the mail server said no") {
 		t.Errorf("dead letters: %s", list.body)
