@@ -276,7 +276,7 @@ SIM_SEEDS ?= 2000000
 SOAK ?= 1h
 
 .PHONY: test-long
-test-long: test-deps build guests build/schemathesis test-s3 test-gcs test-azure test-cluster ## hours of tests: CRASH_ROUNDS=200 kills of a manager, CENTRES_ROUNDS=50 times all faults of three data centres, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, PATRONI_ROUNDS=20 killed primaries of Postgres, POSTGRES_CHURN_ROUNDS=50 replacements of all records, SIM_SEEDS=2000000 simulated worlds and one of three data centres for each 200 of them
+test-long: test-deps build guests build/schemathesis test-s3 test-gcs test-azure test-cluster test-benches ## hours of tests: CRASH_ROUNDS=200 kills of a manager, CENTRES_ROUNDS=50 times all faults of three data centres, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, PATRONI_ROUNDS=20 killed primaries of Postgres, POSTGRES_CHURN_ROUNDS=50 replacements of all records, SIM_SEEDS=2000000 simulated worlds and one of three data centres for each 200 of them
 	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$|TestLogsSurviveCrashes$$|TestShippedStateSurvivesCrashes$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	CENTRES_ROUNDS=$(CENTRES_ROUNDS) go test -run 'TestDataCentresUnderFaults$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	go test -tags schemathesis -run 'TestSchemathesisFindsNothing$$' -count 1 -timeout 3h -v ./manager/internal/cli
@@ -352,6 +352,12 @@ bench: build guests $(BENCH_MODULES) ## all benchmarks, in benchstat's format
 
 BENCH_ENVOY_FLAGS ?=
 
+.PHONY: peers-bench
+peers-bench: test-deps programs ## build what measures Oncegate beside its peers (build/peers-bench), with the peers that are Debian packages
+	@.ci/apt-install wrk:wrk etcd:etcd-server redis-benchmark:redis-tools psql:postgresql-client \
+		'pgbench|/usr/lib/postgresql/*/bin/pgbench:postgresql'
+	@cd e2e/peers && $(GO_BUILD) -o ../../build/peers-bench .
+
 .PHONY: bench-envoy
 bench-envoy: build build/bench/noop.wasm ## what a request costs in Envoy: without the gate, with it, and with ext_proc + Redis; results in build/peers (BENCH_ENVOY_FLAGS="-only 'new key' -rounds 1")
 	@.ci/apt-install wrk:wrk redis-server:redis-server 'nginx|/usr/sbin/nginx:nginx-light'
@@ -363,10 +369,7 @@ bench-envoy: build build/bench/noop.wasm ## what a request costs in Envoy: witho
 PEERS_FLAGS ?=
 
 .PHONY: bench-peers
-bench-peers: test-deps programs ## compare ledger, queue and logs, on every engine, with Redis, Postgres, etcd, asynq, River and NATS JetStream; results in build/peers
-	@.ci/apt-install wrk:wrk etcd:etcd-server redis-benchmark:redis-tools psql:postgresql-client \
-		'pgbench|/usr/lib/postgresql/*/bin/pgbench:postgresql'
-	@cd e2e/peers && $(GO_BUILD) -o ../../build/peers-bench .
+bench-peers: peers-bench ## compare ledger, queue and logs, on every engine, with Redis, Postgres, etcd, asynq, River and NATS JetStream; results in build/peers
 	build/peers-bench ledger -manager build/oncegate -out build/peers $(PEERS_FLAGS)
 	build/peers-bench engines -manager build/oncegate -rounds 5 -duration 1s -jobs 5000 -out build/peers $(PEERS_FLAGS)
 	build/peers-bench rounds -manager build/oncegate -callers 1 -out build/peers $(PEERS_FLAGS)
@@ -374,6 +377,10 @@ bench-peers: test-deps programs ## compare ledger, queue and logs, on every engi
 	build/peers-bench jobs -manager build/oncegate -out build/peers $(PEERS_FLAGS)
 	build/peers-bench logs -manager build/oncegate -callers 1,64 -batches 0,16 -rounds 10 -out build/peers $(PEERS_FLAGS)
 	build/peers-bench ship -manager build/oncegate -callers 64 -batches 0,16 -rounds 5 -duration 3s -out build/peers $(PEERS_FLAGS)
+
+.PHONY: test-benches
+test-benches: ## the measurements that the pages name, with the shortest times; a part of make test-long
+	cd e2e/peers && go test -tags measure -run 'TestPagesMeasure$$' -count 1 -timeout 1h -v .
 
 .PHONY: clean
 clean: ## remove build/

@@ -22,17 +22,22 @@ import (
 const root = "../.."
 
 // notRun are the command blocks that no test runs, by page and first line, each with the reason. Their paths, flags, make targets
-// and chart values are checked all the same (TestCommandsOfPagesExist). TestPages runs all others.
+// and chart values are checked all the same (TestCommandsOfPagesExist), and make says what it would do for them
+// (TestBlocksThatAreNotRunCouldBe). TestPages runs all others.
 var notRun = map[string]string{
 	"README.md: make run     # manager": "the other blocks of the page run it, and this test is a part of make test",
 
 	"CONTRIBUTING.md: make build": "builds everything, and runs until Ctrl-C",
 	"CONTRIBUTING.md: go test ./manager/internal/ledger -run TestSupersededTokenIsFenced": "runs all tests; docs/refs_test.go checks that those with names exist",
 
-	"docs/bench-envoy.md: make bench-envoy":                    "measures for half an hour",
-	"docs/engines.md: make build && build/peers-bench engines": "measures for minutes, with servers of its own",
-	"docs/bench-logs.md: build/peers-bench logs":               "measures for half an hour",
-	"docs/istio.md: istioctl proxy-config cluster":             "reaches into the gateway's pod by way of a kubelet; the tests have none",
+	"docs/istio.md: istioctl proxy-config cluster": "reaches into the gateway's pod by way of a kubelet; the tests have none",
+}
+
+// measured are the command blocks that a test in e2e/peers runs with the shortest measurements (make test-benches), and not TestPages.
+var measured = []string{
+	"docs/bench-envoy.md: make bench-envoy",
+	"docs/engines.md: make peers-bench && build/peers-bench engines",
+	"docs/bench-logs.md: make peers-bench",
 }
 
 // inCluster are the command blocks that the tests in e2e/cluster run with the programs of a cluster (make test-cluster), and not TestPages.
@@ -49,7 +54,7 @@ var inCluster = []string{
 }
 
 // notRunBlocks is how many there are, so that a review sees the number grow.
-const notRunBlocks = 7
+const notRunBlocks = 4
 
 // block is a block of commands in a page.
 type block struct {
@@ -68,9 +73,9 @@ func (b block) id() string {
 	return b.page + ": " + strings.TrimPrefix(first, "$ ")
 }
 
-// skipped returns the entry of notRun or inCluster for the block, or "".
+// skipped returns the entry of notRun, inCluster or measured for the block, or "".
 func (b block) skipped() string {
-	for _, id := range slices.AppendSeq(slices.Clone(inCluster), maps.Keys(notRun)) {
+	for _, id := range slices.AppendSeq(slices.Concat(inCluster, measured), maps.Keys(notRun)) {
 		if strings.HasPrefix(b.id(), id) {
 			return id
 		}
@@ -182,6 +187,16 @@ func TestBlocksAreRunOrListed(t *testing.T) {
 			t.Errorf("e2e/cluster does not run %q of %s", begin, page)
 		}
 	}
+	benches, err := os.ReadFile(filepath.Join(root, "e2e", "peers", "pages_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range measured {
+		unused[id] = true
+		if page, _, _ := strings.Cut(strings.TrimPrefix(id, "docs/"), ": "); !strings.Contains(string(benches), fmt.Sprintf("%q", page)) {
+			t.Errorf("e2e/peers does not run the blocks of %s", page)
+		}
+	}
 	run := 0
 	for _, b := range allBlocks(t) {
 		if id := b.skipped(); id != "" {
@@ -196,7 +211,49 @@ func TestBlocksAreRunOrListed(t *testing.T) {
 	if len(notRun) != notRunBlocks {
 		t.Errorf("%d blocks are not run, and the test says %d", len(notRun), notRunBlocks)
 	}
-	t.Logf("%d blocks are run, %d in a cluster, %d are not", run, len(inCluster), len(notRun))
+	t.Logf("%d blocks are run, %d in a cluster, %d as short measurements, %d are not", run, len(inCluster), len(measured), len(notRun))
+}
+
+var (
+	makeCall = regexp.MustCompile(`(?m)^(?:\$ )?make ([^#\n]*)`)
+	testCall = regexp.MustCompile(`(?m)\bgo test \./(\S+) -run (\w+)`)
+)
+
+// TestBlocksThatAreNotRunCouldBe: make knows what to do for the targets of the blocks that no test runs, and their tests are in the
+// packages that they name.
+func TestBlocksThatAreNotRunCouldBe(t *testing.T) {
+	calls := 0
+	for _, b := range allBlocks(t) {
+		if notRun[b.skipped()] == "" {
+			continue
+		}
+		for _, m := range makeCall.FindAllStringSubmatch(b.text, -1) {
+			calls++
+			cmd := exec.CommandContext(t.Context(), "make", append([]string{"-n"}, strings.Fields(m[1])...)...)
+			cmd.Dir = root
+			// Nothing of the make that runs this test.
+			cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS=") })
+			if out, err := cmd.CombinedOutput(); err != nil || len(out) == 0 {
+				t.Errorf("%s: make -n %s: %v\n%s", b, m[1], err, out)
+			}
+		}
+		for _, m := range testCall.FindAllStringSubmatch(b.text, -1) {
+			calls++
+			files, err := filepath.Glob(filepath.Join(root, m[1], "*_test.go"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(files, func(name string) bool {
+				text, err := os.ReadFile(name)
+				return err == nil && strings.Contains(string(text), "\nfunc "+m[2]+"(t *testing.T)")
+			}) {
+				t.Errorf("%s: %s has no test %s", b, m[1], m[2])
+			}
+		}
+	}
+	if calls < 8 {
+		t.Errorf("only %d calls of make and go test were found", calls)
+	}
 }
 
 var (
