@@ -14,33 +14,44 @@ import (
 )
 
 // BenchmarkBatch is a new key that is reserved and committed, in calls of its own or in batches, on
-// the volatile engine by one caller and on the durable one by 64. An operation is one key; the
-// processor's time tells more than the clock where others use the machine, too.
+// the volatile engine by one caller and on the durable one by 64, there also with an origin, whose
+// feed is published meanwhile. An operation is one key; the processor's time tells more than the
+// clock where others use the machine, too.
 func BenchmarkBatch(b *testing.B) {
 	for _, items := range []int{1, 4, 16, 64} {
 		b.Run(fmt.Sprintf("memory/items=%d", items), func(b *testing.B) {
 			st := mem.New(mem.Options{})
 			defer st.Close()
-			benchBatches(b, st, items, 1)
+			benchBatches(b, st, items, 1, "")
 		})
 	}
-	for _, items := range []int{1, 16} {
-		b.Run(fmt.Sprintf("wal/items=%d", items), func(b *testing.B) {
-			st, err := mem.Open(context.Background(), b.TempDir(), mem.Options{})
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer st.Close()
-			benchBatches(b, st, items, benchCallers)
-		})
+	for _, items := range []int{1, 16, 64} {
+		for _, origin := range []string{"", "dc1"} {
+			b.Run(fmt.Sprintf("wal/items=%d/origin=%s", items, origin), func(b *testing.B) {
+				st, err := mem.Open(context.Background(), b.TempDir(), mem.Options{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer st.Close()
+				benchBatches(b, st, items, benchCallers, origin)
+			})
+		}
 	}
 }
 
-func benchBatches(b *testing.B, st store.Store, size, callers int) {
-	l, err := New(st, Options{MaxEntries: 20_000_000, MaxBytes: 1 << 40, ScopeShare: -1})
+func benchBatches(b *testing.B, st store.Store, size, callers int, origin string) {
+	l, err := New(st, Options{MaxEntries: 20_000_000, MaxBytes: 1 << 40, ScopeShare: -1, Origin: origin})
 	if err != nil {
 		b.Fatal(err)
 	}
+	if err := l.OpenFeed(context.Background(), ""); err != nil {
+		b.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var publisher sync.WaitGroup
+	publisher.Go(func() { l.RunFeed(ctx, func(err error) { b.Error(err) }) })
+	defer publisher.Wait()
+	defer stop()
 	b.ReportAllocs()
 	result := answer(200, "0123456789012345678901234567890123456789")
 	begun := cpuTime(b)

@@ -163,7 +163,8 @@ func (l *Ledger) Digests(ctx context.Context, origin string, span int64) ([]Dige
 	}
 	found := make(map[int64]*Digest)
 	for _, c := range []store.Collection{collection, conflicts} {
-		err := l.eachOutcome(ctx, c, origin, func(at int64, h store.Hit) {
+		err := l.eachOutcome(ctx, c, origin, originPrefix(origin), func(hlc uint64, h store.Hit) {
+			at := int64(hlc >> 16)
 			from := at - at%span
 			d := found[from]
 			if d == nil {

@@ -10,19 +10,20 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// outcomeTime is when an outcome of indexOrigin was recorded, in Unix milliseconds of the hybrid clock.
-func outcomeTime(origin, sortKey string) (int64, bool) {
+// outcomeHLC is when an outcome of indexOrigin was recorded, by the hybrid clock.
+func outcomeHLC(origin, sortKey string) (uint64, bool) {
 	from := len(originPrefix(origin))
 	if len(sortKey) < from+16 {
 		return 0, false
 	}
 	t, err := strconv.ParseUint(sortKey[from:from+16], 16, 63)
-	return int64(t >> 16), err == nil
+	return t, err == nil
 }
 
-// eachOutcome calls fn with the index entries of an origin's outcomes in a collection, in order.
-func (l *Ledger) eachOutcome(ctx context.Context, c store.Collection, origin string, fn func(at int64, h store.Hit)) error {
-	r := store.Range{From: originPrefix(origin), To: originEnd(origin), Limit: 1000}
+// eachOutcome calls fn with the index entries of an origin's outcomes in a collection behind a sort key, in order, and with
+// their times of the hybrid clock.
+func (l *Ledger) eachOutcome(ctx context.Context, c store.Collection, origin, from string, fn func(at uint64, h store.Hit)) error {
+	r := store.Range{From: from, To: originEnd(origin), Limit: 1000}
 	for {
 		var hits []store.Hit
 		err := l.store.View(ctx, func(tx store.Tx) (err error) {
@@ -33,7 +34,7 @@ func (l *Ledger) eachOutcome(ctx context.Context, c store.Collection, origin str
 			return err
 		}
 		for _, h := range hits {
-			if at, ok := outcomeTime(origin, h.SortKey); ok {
+			if at, ok := outcomeHLC(origin, h.SortKey); ok {
 				fn(at, h)
 			}
 		}
@@ -47,11 +48,11 @@ func (l *Ledger) eachOutcome(ctx context.Context, c store.Collection, origin str
 // bounds returns the times of an origin's oldest and newest outcome.
 func (l *Ledger) bounds(ctx context.Context, origin string) (oldest, newest int64, err error) {
 	first := true
-	err = l.eachOutcome(ctx, collection, origin, func(at int64, _ store.Hit) {
+	err = l.eachOutcome(ctx, collection, origin, originPrefix(origin), func(at uint64, _ store.Hit) {
+		newest = int64(at >> 16)
 		if first {
-			oldest, first = at, false
+			oldest, first = newest, false
 		}
-		newest = at
 	})
 	return oldest, newest, err
 }

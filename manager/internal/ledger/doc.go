@@ -121,9 +121,15 @@
 // # Origins
 //
 // With Options.Origin the ledger is one of several data centres. Each outcome that it records has the origin, a time of a
-// hybrid logical clock and a fence, the number of earlier attempts of the key that ran out here. Its key goes into the
-// outbox in the same transaction. A publisher moves what the outbox has into the change feed, where each change has a
-// number. The feed holds keys only: Changes reads the entries, so an answer that is gone is not sent.
+// hybrid logical clock and a fence, the number of earlier attempts of the key that ran out here. A publisher gives each
+// one a number in the change feed, a page of many in one record. The feed holds keys only: Changes reads the entries, so an
+// answer that is gone is not sent.
+//
+// The publisher finds outcomes in the index origin, which has them by time. On an engine that one process uses, a later
+// transaction has a later time, so what is published already ends at a time, which the feed's head has. On a shared engine
+// the transactions of two managers, and of one, may become visible in another order than that of their times. There the
+// keys of a transaction's outcomes go into the outbox with it, in one record, and the publisher removes that in the
+// transaction that publishes them. A crash at any point leaves an outcome unpublished or published.
 //
 // Import records outcomes of other origins. They answer duplicates as the ledger's own do. They expire when the time is
 // over that the origin said was left; the clocks of two data centres are never compared. They take room that is free, and
@@ -169,5 +175,5 @@
 //	sweep.go, list.go, moved.go, stats.go     the sweeper and operators
 //	journal.go, funnel.go, overview.go        what operators see of the recent past
 //	origin.go, import.go, conflicts.go        outcomes of several data centres
-//	feed.go, changes.go, digest.go            the outbox, the change feed, and digests
+//	outbox.go, feed.go, changes.go, digest.go the outbox, the change feed, and digests
 package ledger

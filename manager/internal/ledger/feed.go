@@ -13,25 +13,28 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Collections of the change feed. An outcome puts its key into the outbox, and a publisher moves what is there into
-// changes, where each has a number. Neither has an answer: the feed reads the entries themselves.
+// Collections of the change feed. A publisher gives each outcome a number in changes, many in one record. Neither has an
+// answer: the feed reads the entries themselves.
 const (
-	outbox      store.Collection = "outbox"
-	changes     store.Collection = "changes"
-	indexOrder                   = "order"
-	feedHead                     = "head"
-	feedTopic                    = "changes"
-	feedVersion                  = 1
+	outbox  store.Collection = "outbox"
+	changes store.Collection = "changes"
+	// indexOrder has records of the feed by the number of their last change, and of the outbox those of one outcome by time;
+	// indexLists has the others.
+	indexOrder  = "order"
+	indexLists  = "lists"
+	feedHead    = "head"
+	feedTopic   = "changes"
+	feedVersion = 1 // of the head
 )
 
 // FeedCollection reports whether a collection is one of the feed's, which have no answers.
 func FeedCollection(c store.Collection) bool { return c == outbox || c == changes }
 
 const (
-	publishBatch = 128
+	publishBatch = 512
 	publishEvery = time.Second
 	// publishPause lets outcomes gather, so that a busy ledger publishes in large transactions.
-	publishPause = 5 * time.Millisecond
+	publishPause = 20 * time.Millisecond
 	// feedBytes bounds the answers on one page of changes.
 	feedBytes = 1 << 20
 )
@@ -56,7 +59,9 @@ func (e *OriginError) Error() string {
 
 // feed is what this process knows of the change feed.
 type feed struct {
-	clock   hybridClock
+	clock hybridClock
+	// id is in the keys of lists, so that those of two managers differ.
+	id      string
 	wake    chan struct{}
 	batch   atomic.Int64
 	counted struct{ published, imported, repeated, dropped, deferred, invalid, clashes, unkept atomic.Uint64 }
@@ -75,7 +80,8 @@ type head struct {
 	Next  uint64 `json:"next"`
 	// Whole: no change was ever left out or deleted, so the feed from First on is everything.
 	Whole bool `json:"whole"`
-	// HLC is the clock when the head was written.
+	// HLC is the clock when the head was written. On an engine that one process uses, all outcomes up to that time are
+	// published.
 	HLC uint64 `json:"hlc,string"`
 	// Restored names the restore that the epoch began with.
 	Restored string `json:"restored,omitempty"`
@@ -122,7 +128,10 @@ func (l *Ledger) OpenFeed(ctx context.Context, restored string) error {
 		return err
 	}
 	epoch := newEpoch()
-	return l.store.Update(ctx, func(tx store.Tx) error {
+	l.feed.id = epoch
+	published := uint64(0)
+	err := l.store.Update(ctx, func(tx store.Tx) error {
+		published = 0
 		h, err := getHead(tx)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
@@ -133,6 +142,7 @@ func (l *Ledger) OpenFeed(ctx context.Context, restored string) error {
 			return &OriginError{Have: h.Origin, Want: l.opts.Origin}
 		}
 		l.feed.clock.observe(h.HLC)
+		published = h.HLC
 		if restored == "" || h.Restored == restored {
 			return nil
 		}
@@ -141,6 +151,18 @@ func (l *Ledger) OpenFeed(ctx context.Context, restored string) error {
 		h.First = h.Next // what is left of older ones is of no use
 		return h.put(tx)
 	})
+	if err != nil || l.shared {
+		return err
+	}
+	// Outcomes that an earlier process did not publish come before all later ones, whatever the wall clock says now.
+	from := originPrefix(l.opts.Origin) + hex16(published)
+	for _, c := range []store.Collection{collection, conflicts} {
+		err := l.eachOutcome(ctx, c, l.opts.Origin, from, func(at uint64, _ store.Hit) { l.feed.clock.observe(at) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // RunFeed publishes what the outbox has until ctx ends, and removes conflicts that are over. An error of the store is
@@ -173,80 +195,6 @@ func (l *Ledger) RunFeed(ctx context.Context, report func(error)) {
 			report(err)
 		}
 	}
-}
-
-// Publish moves what is in the outbox into the feed.
-func (l *Ledger) Publish(ctx context.Context) error {
-	for {
-		n := int(l.feed.batch.Load())
-		more, err := l.publishSome(ctx, n)
-		switch {
-		case errors.Is(err, store.ErrTooLarge) && n > 1:
-			l.feed.batch.Store(int64(n / 2)) // an engine with smaller transactions
-		case errors.Is(err, store.ErrConflict):
-			return nil // another manager publishes
-		case err != nil || !more:
-			return err
-		}
-	}
-}
-
-func (l *Ledger) publishSome(ctx context.Context, n int) (more bool, err error) {
-	ctx, cancel := l.opContext(ctx)
-	defer cancel()
-	var hits []store.Hit
-	scan := func(tx store.Tx) (err error) {
-		hits, err = tx.Scan(outbox, indexOrder, store.Range{Limit: n})
-		return err
-	}
-	if err := l.store.View(ctx, scan); err != nil || len(hits) == 0 {
-		return false, err
-	}
-	published := 0
-	err = l.store.Update(ctx, func(tx store.Tx) error {
-		published = 0
-		h, err := getHead(tx)
-		if err != nil {
-			return err
-		}
-		ids := make([]store.ID, len(hits))
-		for i := range hits {
-			ids[i] = store.ID{Collection: outbox, Key: hits[i].Key}
-		}
-		if err := store.Prefetch(tx, ids); err != nil {
-			return err
-		}
-		for _, hit := range hits {
-			if _, err := tx.Get(outbox, hit.Key); errors.Is(err, store.ErrNotFound) {
-				continue // another manager has published it
-			} else if err != nil {
-				return err
-			}
-			number := hex16(h.Next)
-			if err := tx.Put(changes, number, append([]byte{feedVersion}, hit.Key...), store.Entry{Index: indexOrder, SortKey: number}); err != nil {
-				return err
-			}
-			if err := tx.Delete(outbox, hit.Key); err != nil {
-				return err
-			}
-			h.Next++
-			published++
-		}
-		for i := 0; h.Next-h.First > uint64(l.opts.ChangesKept) && i < 2*n; i++ {
-			if err := tx.Delete(changes, hex16(h.First)); err != nil {
-				return err
-			}
-			h.First++
-			h.Whole = false
-		}
-		h.HLC = max(h.HLC, l.feed.clock.last.Load())
-		tx.Notify(feedTopic)
-		return h.put(tx)
-	})
-	if err == nil {
-		l.feed.counted.published.Add(uint64(published))
-	}
-	return len(hits) == n, err
 }
 
 // sweepFeed removes conflicts that are over, and changes of an earlier epoch.

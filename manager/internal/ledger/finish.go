@@ -96,9 +96,7 @@ func (tx *Tx) recordEnd(op Op, key string, v verdict, e, final *record, mayStop 
 	if err := tx.write(key, final); err != nil {
 		return false, err
 	}
-	if err := tx.publish(key, final); err != nil {
-		return false, err
-	}
+	tx.publish(key, final)
 	tx.Notify(key)
 	if v == verdictLate {
 		tx.count(op, OutcomeLate)

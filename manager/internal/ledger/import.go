@@ -211,9 +211,7 @@ func (tx *Tx) importOne(c *FeedChange, notes []Note) error {
 		return nil
 	}
 	if adopted { // the others must learn of it, too
-		if err := tx.publish(key, e); err != nil {
-			return err
-		}
+		tx.publishAdopted(key, e)
 	}
 	if err := tx.clash(key, e, fresh, adopted, nil); err != nil {
 		return err

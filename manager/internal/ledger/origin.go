@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"hash/fnv"
-	"strconv"
 	"sync/atomic"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -66,18 +64,35 @@ func decodeProvenance(b []byte, r *record) (rest []byte, ok bool) {
 // originKey is the record's place in indexOrigin: the origin, the time, and a digest of what is to be the same
 // everywhere. The digests of two ledgers compare no more than these keys.
 func (r *record) originKey() string {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte{byte(r.state)})
-	_, _ = h.Write(r.token)
-	return originPrefix(string(r.origin)) + hex16(r.hlc) + " " + hex16(h.Sum64())
+	sum := (fnvOffset ^ uint64(r.state)) * fnvPrime
+	for _, c := range r.token {
+		sum = (sum ^ uint64(c)) * fnvPrime
+	}
+	var b [maxOriginBytes + 34]byte
+	k := append(append(b[:0], r.origin...), ' ')
+	k = append(appendHex16(k, r.hlc), ' ')
+	return string(appendHex16(k, sum))
 }
+
+// Of FNV-1a with 64 bits. Each outcome needs it, and package hash/fnv would allocate.
+const (
+	fnvOffset = 14695981039346656037
+	fnvPrime  = 1099511628211
+)
 
 func originPrefix(origin string) string { return origin + " " }
 
 // hex16 is a number whose bytes sort as the numbers do.
 func hex16(v uint64) string {
-	s := strconv.FormatUint(v, 16)
-	return "0000000000000000"[len(s):] + s
+	var b [16]byte
+	return string(appendHex16(b[:0], v))
+}
+
+func appendHex16(dst []byte, v uint64) []byte {
+	for shift := 60; shift >= 0; shift -= 4 {
+		dst = append(dst, "0123456789abcdef"[v>>shift&15])
+	}
+	return dst
 }
 
 // stamp says where and when an outcome was recorded.
@@ -85,16 +100,6 @@ func (tx *Tx) stamp(final *record) {
 	if tx.l.opts.Origin != "" && final.state.Terminal() {
 		final.origin, final.hlc, final.imported = []byte(tx.l.opts.Origin), tx.l.feed.clock.next(tx.Now().UnixMilli()), false
 	}
-}
-
-// publish gives an outcome of this ledger its place in the change feed, in the transaction that records it. The
-// outbox has no order of its own: a counter would be a record that all transactions of all managers change.
-func (tx *Tx) publish(key string, r *record) error {
-	if tx.l.opts.Origin == "" || !r.state.Terminal() {
-		return nil
-	}
-	tx.fx.published = true
-	return tx.Put(outbox, key, []byte{feedVersion}, store.Entry{Index: indexOrder, SortKey: hex16(r.hlc)})
 }
 
 // before reports whether a is the winner of two outcomes of one key: the one of the later attempt, then the one that was
@@ -292,7 +297,8 @@ func (tx *Tx) finishClash(op Op, key string, e, final *record) error {
 		return err
 	}
 	tx.count(op, OutcomeDone)
-	return tx.publish(key, final)
+	tx.publish(key, final)
+	return nil
 }
 
 // adopt makes an outcome without an origin, recorded before this ledger had one, an outcome of this ledger.

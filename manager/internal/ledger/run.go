@@ -66,8 +66,9 @@ func (r *run) recycle() {
 	if r.fn != nil {
 		return
 	}
-	tx := Tx{entries: r.tx.entries, values: r.tx.values, deltas: r.tx.deltas, tallies: r.tx.tallies, growths: r.tx.growths}
+	tx := Tx{entries: r.tx.entries, values: r.tx.values, deltas: r.tx.deltas, tallies: r.tx.tallies, growths: r.tx.growths, outcomes: r.tx.outcomes}
 	clear(tx.entries)
+	clear(tx.outcomes)
 	clear(tx.tallies)
 	if r.replyInBuffer || cap(tx.values) > keepValues {
 		tx.values = nil
@@ -149,6 +150,9 @@ func (r *run) write(stx store.Tx) error {
 	r.tx.Tx, r.refusal, r.more = stx, nil, false
 	r.tx.reset()
 	err := r.do(r)
+	if err == nil && len(r.tx.outcomes) > 0 {
+		err = r.tx.post()
+	}
 	if err != nil && !r.tx.fx.wrote && refuses(err) {
 		// A refusal reveals state. Committing the transaction makes the engine delay the answer until that state is
 		// durable.

@@ -27,6 +27,8 @@ type Tx struct {
 	// returns.
 	entries []store.Entry
 	values  []byte
+	// outcomes are keys for the outbox, see post.
+	outcomes []string
 }
 
 // effects are applied to the ledger's own counters once the transaction is known to have happened. Each run resets
@@ -53,7 +55,7 @@ type effects struct {
 // reset discards the effects of the previous run of the function.
 func (tx *Tx) reset() {
 	tx.fx, tx.key = effects{}, ""
-	tx.entries, tx.values = tx.entries[:0], tx.values[:0]
+	tx.entries, tx.values, tx.outcomes = tx.entries[:0], tx.values[:0], tx.outcomes[:0]
 	tx.deltas, tx.growths, tx.tallies = tx.deltas[:0], tx.growths[:0], tx.tallies[:0]
 }
 

@@ -3,7 +3,10 @@ package ledger
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -206,4 +209,35 @@ func TestResultOfALaterVersion(t *testing.T) {
 	mustReserve(t, l, "a", "t3", api.StateReserved)
 	c.advance(l.Options().CommittedTTL)
 	mustReserve(t, l, "e", "t3", api.StateReserved)
+}
+
+// TestEarlierReleasesFeedGoesOn opens data that the release before pages of the feed wrote (testdata/feed1), when it had
+// published a, b and c, and stopped before it published d, e and an outcome that lost a conflict.
+func TestEarlierReleasesFeedGoesOn(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("testdata/feed1")); err != nil {
+		t.Fatal(err)
+	}
+	c := &clock{t: time.UnixMilli(1_700_000_000_500)} // behind the last outcomes
+	st, err := mem.Open(t.Context(), dir, mem.Options{Clock: c.Now, Log: wal.Options{SegmentBytes: 64 << 10}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	l := feedOn(t, st, Options{CommittedTTL: time.Hour})
+	recordKeys(t, l, "f")
+	publish(t, l)
+	recordKeys(t, l, "g")
+	publish(t, l)
+	h := headOf(t, st)
+	for behind, want := range []string{"abbothcdefg", "bbothcdefg", "bothcdefg", "bothdefg"} {
+		got, _ := read(t, l, fmt.Sprintf("dc1:%s:%d", h.Epoch, behind), 2)
+		slices.Sort(got) // what was in its outbox may come twice
+		if text := strings.Join(slices.Compact(got), ""); text != want {
+			t.Errorf("behind %d: %q, want %q", behind, text, want)
+		}
+	}
+	if left := stored(t, st, outbox, indexOrder); len(left) != 0 {
+		t.Errorf("the outbox keeps %v", left)
+	}
 }

@@ -255,7 +255,8 @@ type Capabilities struct {
 	Name string
 	// Durable: acknowledged transactions survive kill -9 and power loss.
 	Durable bool
-	// Shared: several managers may use the same data at the same time.
+	// Shared: several managers may use the same data at the same time. Where it is false, functions of Update run one after
+	// the other, and a scan in one finds what those before it wrote.
 	Shared bool
 	// Quorum: what is acknowledged is on several machines, and the loss of one does not undo it.
 	Quorum bool

@@ -77,7 +77,7 @@ func testFeed(t *testing.T, m *managers) {
 	if f := a.changes(0, "", 10); len(f.Changes) != 0 || f.Cursor == "" {
 		t.Fatalf("an empty feed: %+v", f)
 	}
-	const n = 40
+	const n, all = 40, 104
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
@@ -96,6 +96,25 @@ func testFeed(t *testing.T, m *managers) {
 			_ = l.Publish(t.Context()) // publishers meet
 		})
 	}
+	for from := n; from < all; from += 8 { // and batches, one transaction each
+		wg.Go(func() {
+			l := a.at(from / 8)
+			for _, op := range []ledger.Op{ledger.OpReserve, ledger.OpCommit} {
+				items := make([]ledger.Item, 8)
+				for i := range items {
+					key := fmt.Sprintf("k%d", from+i)
+					items[i] = ledger.Item{Op: op, Reserve: api.ReserveRequest{Key: key, Scope: "s", Token: "t" + key, Fingerprint: "f"}, Finish: *finish(key, "t"+key, "of "+key)}
+				}
+				l.Batch(t.Context(), items)
+				for i := range items {
+					if items[i].Err != nil {
+						t.Errorf("k%d: %v", from+i, items[i].Err)
+					}
+				}
+			}
+			_ = l.Publish(t.Context())
+		})
+	}
 	wg.Wait()
 	seen, cursor, last := map[string]bool{}, "", uint64(0)
 	m.eventually("the feed has everything", func() bool {
@@ -107,14 +126,14 @@ func testFeed(t *testing.T, m *managers) {
 			seen[c.Key], last = true, c.Sequence
 		}
 		cursor = f.Cursor
-		return len(seen) == n && f.Sequence == f.Head
+		return len(seen) == all && f.Sequence == f.Head
 	})
 	old := a.changes(0, "", 500)
 	b.pull(a)
-	for i := range n {
+	for i := range all {
 		key := fmt.Sprintf("k%d", i)
 		want := api.StateCommitted
-		if i%4 == 0 {
+		if i%4 == 0 && i < n {
 			want = api.StateRejected
 		}
 		if reply := b.reserve(i, key, "later", want); !bytes.Equal(reply.Result, answer("of "+key)) || reply.ExpiresIn > 5*time.Minute+m.slack {
@@ -129,7 +148,7 @@ func testFeed(t *testing.T, m *managers) {
 	if _, err := b.ledgers[0].Import(t.Context(), old.Changes, nil); err != nil {
 		t.Fatal(err)
 	}
-	if after := b.ledgers[0].FeedStats(); after.Imported != before.Imported || after.Repeated != before.Repeated+n {
+	if after := b.ledgers[0].FeedStats(); after.Imported != before.Imported || after.Repeated != before.Repeated+all {
 		t.Errorf("old pages: %+v, before %+v", after, before)
 	}
 	same(t, a, b)

@@ -190,8 +190,13 @@ func addEntry[K string | []byte](r *record, ix *index, sortKey K) {
 	switch {
 	case int(r.n) < len(r.few):
 		r.few[r.n] = s
-	case r.more == nil:
-		r.more = &[]slot{s}
+	case r.more == nil: // with its array in one allocation
+		m := &struct {
+			slots []slot
+			first [1]slot
+		}{first: [1]slot{s}}
+		m.slots = m.first[:]
+		r.more = &m.slots
 	default:
 		*r.more = append(*r.more, s)
 	}

@@ -61,7 +61,7 @@ func RunExcept(t *testing.T, factory Factory, names ...string) {
 		t.Errorf("capabilities are incomplete: %+v", caps)
 	}
 	for _, c := range cases {
-		if c.durable && !caps.Durable || c.shared && !caps.Shared || c.sizes && !caps.Sizes {
+		if c.durable && !caps.Durable || c.shared && !caps.Shared || c.alone && caps.Shared || c.sizes && !caps.Sizes {
 			continue
 		}
 		if slices.Contains(names, c.name) {
@@ -75,11 +75,11 @@ func RunExcept(t *testing.T, factory Factory, names ...string) {
 	}
 }
 
-// testCase is a test; durable, shared and sizes say which engines it is for.
+// testCase is a test; durable, shared, alone (not shared) and sizes say which engines it is for.
 type testCase struct {
-	name                   string
-	test                   func(*env)
-	durable, shared, sizes bool
+	name                          string
+	test                          func(*env)
+	durable, shared, alone, sizes bool
 }
 
 var cases = slices.Concat(recordCases, limitCases, scanCases, isolationCases, claimCases, prefetchCases, sizeCases, lifeCases)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
@@ -19,6 +20,7 @@ var scanCases = []testCase{
 	{name: "Len", test: testLen},
 	{name: "ScanNothing", test: testScanNothing},
 	{name: "ScanOfLongBounds", test: testScanOfLongBounds},
+	{name: "ScanFindsEarlierTransactions", test: testScanFindsEarlier, alone: true},
 }
 
 // hitsOf returns hits in their order, each as "sortkey/key".
@@ -237,5 +239,58 @@ func testScanOfLongBounds(e *env) {
 		"key of After":      {longest + "/" + longest},
 	} {
 		e.wantScan(s, byName, ranges(longest)[name], want...)
+	}
+}
+
+// testScanFindsEarlier: numbers are given to records in the order in which functions run. A function that scans them finds
+// all that were given before, but for those of transactions that failed. So none appears later below what it has found.
+func testScanFindsEarlier(e *env) {
+	s := e.store()
+	var next, upTo uint64 // of functions, which run one after the other
+	var found []string
+	failed := errors.New("this one fails")
+	written := make([][]string, 8)
+	take := func(tx store.Tx) error {
+		hits, err := tx.Scan(things, byName, store.Range{From: fmt.Sprintf("%08d", upTo+1), Limit: 10000})
+		for _, h := range hits {
+			found = append(found, h.Key)
+		}
+		upTo = next
+		return err
+	}
+	var wg sync.WaitGroup
+	for w := range written {
+		wg.Go(func() {
+			for i := range 100 {
+				key := fmt.Sprintf("%d-%d", w, i)
+				err := s.Update(e.ctx, func(tx store.Tx) error {
+					next++
+					err := tx.Put(things, key, nil, store.Entry{Index: byName, SortKey: fmt.Sprintf("%08d", next)})
+					if i%7 == 0 {
+						err = failed
+					}
+					return err
+				})
+				switch {
+				case err == nil:
+					written[w] = append(written[w], key)
+				case err != failed:
+					e.Errorf("Update: %v", err)
+				}
+				if i%5 == w%5 {
+					if err := s.Update(e.ctx, take); err != nil {
+						e.Errorf("Update: %v", err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	e.update(s, take)
+	want := slices.Concat(written...)
+	slices.Sort(want)
+	slices.Sort(found)
+	if !slices.Equal(found, want) {
+		e.Errorf("scans found %d records, %d were written", len(found), len(want))
 	}
 }

@@ -1,0 +1,497 @@
+package ledger
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+)
+
+// feedOn opens a ledger with the origin dc1 and its feed.
+func feedOn(t *testing.T, st store.Store, o Options) *Ledger {
+	t.Helper()
+	o.Origin = "dc1"
+	l := ledgerOn(t, st, o)
+	if err := l.OpenFeed(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func publish(t *testing.T, l *Ledger) {
+	t.Helper()
+	if err := l.Publish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// recordKeys reserves keys and commits them.
+func recordKeys(t *testing.T, l *Ledger, keys ...string) {
+	t.Helper()
+	if err := reserveAndCommit(t.Context(), l, keys...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func reserveAndCommit(ctx context.Context, l *Ledger, keys ...string) error {
+	for _, key := range keys {
+		if reply, err := l.Reserve(ctx, reserveReq(key, "t"+key), nil); err != nil || reply.State != api.StateReserved {
+			return fmt.Errorf("reserve %s: %v, %w", key, reply.State, err)
+		}
+		if err := l.Commit(ctx, finishReq(key, "t"+key, key)); err != nil {
+			return fmt.Errorf("commit %s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// recordTogether is recordKeys in one transaction for all reserves and one for all commits.
+func recordTogether(t *testing.T, l *Ledger, keys ...string) {
+	t.Helper()
+	for _, op := range []Op{OpReserve, OpCommit} {
+		items := make([]Item, len(keys))
+		for i, key := range keys {
+			items[i] = Item{Op: op, Reserve: *reserveReq(key, "t"+key), Finish: *finishReq(key, "t"+key, key)}
+		}
+		l.Batch(t.Context(), items)
+		for _, it := range items {
+			if it.Err != nil {
+				t.Fatal(it.Err)
+			}
+		}
+	}
+}
+
+func numbered(n int) (keys []string) {
+	for i := range n {
+		keys = append(keys, fmt.Sprintf("k%04d", i))
+	}
+	return keys
+}
+
+// read returns the keys of the feed behind a cursor, and checks their numbers.
+func read(t *testing.T, l *Ledger, cursor string, limit int) (keys []string, last string) {
+	t.Helper()
+	for {
+		f, err := l.Changes(t.Context(), "dc1", cursor, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(f.Changes) > limit {
+			t.Fatalf("%d changes, the limit is %d", len(f.Changes), limit)
+		}
+		for i, c := range f.Changes {
+			if want := f.Sequence - uint64(len(f.Changes)-1-i); !f.Copying && c.Sequence != want {
+				t.Errorf("%s has the number %d, want %d", c.Key, c.Sequence, want)
+			}
+			keys = append(keys, c.Key)
+		}
+		if cursor == f.Cursor || !f.Copying && f.Sequence == f.Head {
+			return keys, f.Cursor
+		}
+		cursor = f.Cursor
+	}
+}
+
+func wantKeys(t *testing.T, what string, got, want []string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %d keys %.200q, want %d", what, len(got), got, len(want))
+	}
+}
+
+// stored returns the records of a collection that an index has.
+func stored(t *testing.T, st store.Store, c store.Collection, index string) (hits []store.Hit) {
+	t.Helper()
+	err := st.View(t.Context(), func(tx store.Tx) (err error) {
+		hits, err = tx.Scan(c, index, store.Range{Limit: 10000})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hits
+}
+
+// lastRelease publishes and reads as the release before pages does.
+type lastRelease struct{ store.Store }
+
+func (r lastRelease) publish(t *testing.T, now uint64) {
+	t.Helper()
+	posted := stored(t, r, outbox, indexOrder)
+	err := r.Update(t.Context(), func(tx store.Tx) error {
+		b, err := tx.Get(changes, feedHead)
+		if err != nil {
+			return err
+		}
+		var h struct {
+			Version int    `json:"version"`
+			Origin  string `json:"origin"`
+			Epoch   string `json:"epoch"`
+			First   uint64 `json:"first"`
+			Next    uint64 `json:"next"`
+			Whole   bool   `json:"whole"`
+			HLC     uint64 `json:"hlc,string"`
+		}
+		if err := json.Unmarshal(b, &h); err != nil {
+			return err
+		}
+		for _, p := range posted {
+			number := hex16(h.Next)
+			if err := errors.Join(tx.Put(changes, number, append([]byte{1}, p.Key...), store.Entry{Index: indexOrder, SortKey: number}), tx.Delete(outbox, p.Key)); err != nil {
+				return err
+			}
+			h.Next++
+		}
+		h.HLC = max(h.HLC, now)
+		if b, err = json.Marshal(h); err != nil {
+			return err
+		}
+		return tx.Put(changes, feedHead, b)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// record writes an outcome as that release does on every engine: its key is in the outbox.
+func (r lastRelease) record(t *testing.T, l *Ledger, keys ...string) {
+	t.Helper()
+	recordKeys(t, l, keys...)
+	err := r.Update(t.Context(), func(tx store.Tx) error {
+		for i, key := range keys {
+			if err := tx.Put(outbox, recordKey("s", key), []byte{1}, store.Entry{Index: indexOrder, SortKey: hex16(uint64(i))}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// read returns the keys behind a number, and the number up to which that release would go on.
+func (r lastRelease) read(t *testing.T, behind uint64) (keys []string, last uint64) {
+	t.Helper()
+	last = behind
+	err := r.View(t.Context(), func(tx store.Tx) error {
+		hits, err := tx.Scan(changes, indexOrder, store.Range{From: hex16(behind + 1), Limit: 500})
+		if err != nil {
+			return err
+		}
+		for _, h := range hits {
+			var number uint64
+			if n, err := fmt.Sscanf(h.Key, "%16x", &number); err != nil || n != 1 || len(h.Key) != 16 || number != last+1 {
+				return nil
+			}
+			value, err := tx.Get(changes, h.Key)
+			if err != nil {
+				return err
+			}
+			if len(value) > 1 && value[0] == 1 {
+				_, key, _ := splitRecordKey(string(value[1:]))
+				keys = append(keys, key)
+			}
+			last = number
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys, last
+}
+
+// TestFeedPages: a page of the feed has many changes, and readers may begin and end anywhere in it.
+func TestFeedPages(t *testing.T) {
+	keys := numbered(700)
+	for name, wrap := range map[string]func(store.Store) store.Store{
+		"alone":  func(st store.Store) store.Store { return st },
+		"shared": func(st store.Store) store.Store { return sharedStore{st} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := wrap(mem.New(mem.Options{}))
+			defer st.Close()
+			l := feedOn(t, st, Options{})
+			recordKeys(t, l, keys[:300]...)
+			for i := 300; i < len(keys); i += 50 {
+				recordTogether(t, l, keys[i:i+50]...)
+			}
+			publish(t, l)
+			if n := len(stored(t, st, changes, indexOrder)); n > 6 {
+				t.Errorf("%d records for %d changes", n, len(keys))
+			}
+			if left := len(stored(t, st, outbox, indexOrder)) + len(stored(t, st, outbox, indexLists)); left != 0 {
+				t.Errorf("the outbox keeps %d records", left)
+			}
+			for _, limit := range []int{1, 7, 256, 257, 500} {
+				got, _ := read(t, l, "", limit)
+				wantKeys(t, fmt.Sprint("pages of ", limit), got, keys)
+			}
+			h := headOf(t, st)
+			for behind := range len(keys) {
+				got, _ := read(t, l, fmt.Sprintf("dc1:%s:%d", h.Epoch, behind), 500)
+				wantKeys(t, fmt.Sprint("behind ", behind), got, keys[behind:])
+			}
+			if s := l.FeedStats(); s.Published != uint64(len(keys)) {
+				t.Errorf("%+v", s)
+			}
+			publish(t, l) // nothing
+			if now := headOf(t, st); *now != *h {
+				t.Errorf("the head became %+v from %+v", now, h)
+			}
+		})
+	}
+}
+
+func headOf(t *testing.T, st store.Store) (h *head) {
+	t.Helper()
+	err := st.View(t.Context(), func(tx store.Tx) (err error) {
+		h, err = getHead(tx)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// TestFirstInTheMiddleOfAPage: what is to be kept ends in the middle of a page, which stays until all of it is old.
+func TestFirstInTheMiddleOfAPage(t *testing.T) {
+	st := mem.New(mem.Options{})
+	defer st.Close()
+	l := feedOn(t, st, Options{ChangesKept: 5})
+	keys := numbered(24)
+	for i := 0; i < len(keys); i += 8 {
+		recordKeys(t, l, keys[i:i+8]...)
+		publish(t, l)
+	}
+	h := headOf(t, st)
+	if h.First != 20 || h.Whole {
+		t.Errorf("%+v", h)
+	}
+	for range 2 {
+		got, _ := read(t, l, fmt.Sprintf("dc1:%s:19", h.Epoch), 3)
+		wantKeys(t, "what is kept", got, keys[19:])
+		if _, err := l.Changes(t.Context(), "dc1", fmt.Sprintf("dc1:%s:18", h.Epoch), 3); !errors.Is(err, ErrCursorGone) {
+			t.Errorf("before it: %v", err)
+		}
+		if err := l.sweepFeed(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if hits := stored(t, st, changes, indexOrder); len(hits) != 1 {
+			t.Errorf("after a sweep: %v", hits)
+		}
+	}
+}
+
+// TestManagersOfTwoReleases: during a rolling update, managers of the release before pages skip no change and publish no
+// list as if it were an outcome, and this release goes on with what they wrote.
+func TestManagersOfTwoReleases(t *testing.T) {
+	st := sharedStore{mem.New(mem.Options{})}
+	defer st.Close()
+	old := lastRelease{st}
+	l := feedOn(t, st, Options{})
+	recordKeys(t, l, "a", "b")
+	old.publish(t, 0)
+	recordTogether(t, l, "c", "d", "e")
+	recordKeys(t, l, "f")
+	old.publish(t, 0) // leaves the list
+	if got, last := old.read(t, 0); fmt.Sprint(got) != "[a b f]" || last != 3 {
+		t.Errorf("it reads %v up to %d", got, last)
+	}
+	publish(t, l)
+	recordKeys(t, l, "g")
+	publish(t, l)
+	got, _ := read(t, l, "", 2)
+	wantKeys(t, "this release", got, []string{"a", "b", "f", "c", "d", "e", "g"})
+	for behind := range uint64(7) {
+		want := got[min(int(behind), 3):3]
+		next := uint64(3)
+		switch {
+		case behind == 6:
+			want, next = got[6:], 7 // one change alone is not in a page
+		case behind > 3:
+			want, next = nil, behind
+		}
+		if keys, last := old.read(t, behind); !slices.Equal(keys, want) || last != next {
+			t.Errorf("behind %d it reads %v up to %d", behind, keys, last)
+		}
+	}
+}
+
+// TestUnpublishedOutcomesOfACrash: outcomes that were not published before a crash are published after it, and so are later
+// ones, although the wall clock went back.
+func TestUnpublishedOutcomesOfACrash(t *testing.T) {
+	c := newClock()
+	st := mem.New(mem.Options{Clock: c.Now})
+	defer st.Close()
+	o := Options{CommittedTTL: 24 * time.Hour, PendingTTL: time.Hour}
+	l := feedOn(t, st, o)
+	recordKeys(t, l, "a")
+	publish(t, l)
+	// Another data centre is hours ahead, and so is this ledger's clock from then on.
+	ahead := FeedChange{Origin: "dc2", Scope: "s", Key: "other", Token: "t", State: api.StateCommitted, HLC: uint64(c.Now().Add(5*time.Hour).UnixMilli()) << 16,
+		ExpiresIn: time.Minute, Result: answer(200, "other")}
+	if _, err := l.Import(t.Context(), []FeedChange{ahead}, nil); err != nil {
+		t.Fatal(err)
+	}
+	recordKeys(t, l, "b", "c")
+
+	c.advance(-time.Hour)
+	l = feedOn(t, st, o)
+	l.feed.batch.Store(1)
+	recordKeys(t, l, "d")
+	publish(t, l)
+	recordKeys(t, l, "e")
+	publish(t, l)
+	got, _ := read(t, l, "", 2)
+	wantKeys(t, "the feed", got, []string{"a", "b", "c", "d", "e"})
+}
+
+// TestOldOutcomesOfAConflict: an outcome of before there was an origin is published when it becomes one of a conflict, and
+// hides no later one, although the wall clock went back.
+func TestOldOutcomesOfAConflict(t *testing.T) {
+	for _, back := range []time.Duration{0, time.Hour} {
+		c := newClock()
+		st := mem.New(mem.Options{Clock: c.Now})
+		defer st.Close()
+		o := Options{CommittedTTL: 24 * time.Hour}
+		recordKeys(t, ledgerOn(t, st, o), "old", "older")
+		c.advance(-back)
+		l := feedOn(t, st, o)
+		recordKeys(t, l, "a")
+		publish(t, l)
+		wins, loses := uint64(1), uint64(c.Now().Add(24*time.Hour).UnixMilli())<<16
+		for key, at := range map[string]uint64{"old": wins, "older": loses} {
+			change := FeedChange{Origin: "dc2", Scope: "s", Key: key, Token: "theirs", State: api.StateCommitted, HLC: at, ExpiresIn: time.Hour, Result: answer(200, "other")}
+			if _, err := l.Import(t.Context(), []FeedChange{change}, nil); err != nil {
+				t.Fatal(err)
+			}
+			publish(t, l)
+			recordKeys(t, l, "behind-" + key)
+			publish(t, l)
+		}
+		got, _ := read(t, l, "", 10)
+		slices.Sort(got)
+		wantKeys(t, fmt.Sprint("clock back by ", back), slices.Compact(got), []string{"a", "behind-old", "behind-older", "old", "older"})
+	}
+}
+
+// TestDamagedFeed: a list and a page that cannot be read stop nothing else.
+func TestDamagedFeed(t *testing.T) {
+	st := sharedStore{mem.New(mem.Options{})}
+	defer st.Close()
+	l := feedOn(t, st, Options{})
+	damage := func(c store.Collection, index string) {
+		for _, h := range stored(t, st, c, index) {
+			err := st.Update(t.Context(), func(tx store.Tx) error {
+				return tx.Put(c, h.Key, []byte("\x02\x7fgarbage"), store.Entry{Index: index, SortKey: h.SortKey})
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	recordTogether(t, l, "a", "b")
+	damage(outbox, indexLists)
+	recordTogether(t, l, "c", "d")
+	publish(t, l)
+	got, _ := read(t, l, "", 10)
+	wantKeys(t, "behind a damaged list", got, []string{"c", "d"})
+	damage(changes, indexOrder)
+	recordTogether(t, l, "e", "f")
+	publish(t, l)
+	got, _ = read(t, l, "", 10)
+	wantKeys(t, "behind a damaged page", got, []string{"e", "f"})
+	if known := l.Options().Unreadable.Known(); len(known) != 2 {
+		t.Errorf("reported: %v", known)
+	}
+}
+
+// TestListsAreBounded: lists hold what they are given, and no more than their bounds.
+func TestListsAreBounded(t *testing.T) {
+	long := make([]string, 100)
+	for i := range long {
+		long[i] = fmt.Sprint(i, strings.Repeat("x", 1000))
+	}
+	for _, keys := range [][]string{numbered(1), numbered(256), numbered(1000), long, {"", "\x00", "\xff"}} {
+		var got []string
+		for rest := keys; len(rest) > 0; {
+			n := listOf(rest)
+			b := appendList(nil, rest[:n])
+			if n > listKeys || len(b) > listBytes+8*listKeys {
+				t.Errorf("%d keys in %d bytes", n, len(b))
+			}
+			list, ok := decodeList(b)
+			if !ok {
+				t.Fatalf("a list of %d keys cannot be read", n)
+			}
+			for cut := range b[:min(len(b), 100)] {
+				if _, ok := decodeList(b[:cut]); ok {
+					t.Errorf("%d of %d bytes are a list", cut, len(b))
+				}
+			}
+			if _, ok := decodeList(append(b, 0)); ok {
+				t.Error("a list with a byte too many is one")
+			}
+			got, rest = append(got, list...), rest[n:]
+		}
+		wantKeys(t, "lists", got, keys)
+	}
+}
+
+// TestPublishWhileRecording: what is recorded while a publisher is at work is in the feed once, in the order of the commits
+// of each caller.
+func TestPublishWhileRecording(t *testing.T) {
+	st, err := mem.Open(t.Context(), t.TempDir(), mem.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	l := feedOn(t, st, Options{})
+	ctx, stop := context.WithCancel(t.Context())
+	var callers, publishers sync.WaitGroup
+	for range 2 {
+		publishers.Go(func() {
+			for ctx.Err() == nil {
+				if err := l.Publish(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for c := range 8 {
+		callers.Go(func() {
+			for i := range 100 {
+				if err := reserveAndCommit(t.Context(), l, fmt.Sprintf("%d-%03d", c, i)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	stop()
+	publishers.Wait()
+	publish(t, l)
+	got, _ := read(t, l, "", 500)
+	if len(got) != 800 {
+		t.Errorf("%d changes", len(got))
+	}
+	for c := range 8 {
+		mine := slices.DeleteFunc(slices.Clone(got), func(k string) bool { return k[0] != byte('0'+c) })
+		if len(mine) != 100 || !slices.IsSorted(mine) {
+			t.Errorf("caller %d: %q", c, mine)
+		}
+	}
+}
