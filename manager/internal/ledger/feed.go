@@ -33,8 +33,11 @@ func FeedCollection(c store.Collection) bool { return c == outbox || c == change
 const (
 	publishBatch = 512
 	publishEvery = time.Second
-	// publishPause lets outcomes gather, so that a busy ledger publishes in large transactions.
+	// publishPause lets outcomes gather, so that a busy ledger publishes in large transactions. On a slow or busy engine the
+	// pause is publishShare times as long as it took to publish the last time, up to publishMost.
 	publishPause = 20 * time.Millisecond
+	publishShare = 8
+	publishMost  = 200 * time.Millisecond
 	// feedBytes bounds the answers on one page of changes.
 	feedBytes = 1 << 20
 )
@@ -174,6 +177,7 @@ func (l *Ledger) RunFeed(ctx context.Context, report func(error)) {
 	tick, sweep := time.NewTicker(publishEvery), time.NewTicker(l.opts.CleanupInterval)
 	defer tick.Stop()
 	defer sweep.Stop()
+	wait := publishPause
 	for {
 		var err error
 		select {
@@ -187,9 +191,11 @@ func (l *Ledger) RunFeed(ctx context.Context, report func(error)) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(publishPause):
+			case <-time.After(wait):
 			}
+			began := time.Now()
 			err = l.Publish(ctx)
+			wait = min(max(publishPause, publishShare*time.Since(began)), publishMost)
 		}
 		if err != nil && ctx.Err() == nil && report != nil {
 			report(err)

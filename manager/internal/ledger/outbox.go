@@ -40,7 +40,11 @@ func listOf(keys []string) (n int) {
 }
 
 func appendList(dst []byte, keys []string) []byte {
-	dst = append(dst, listVersion)
+	size := 1 + binary.MaxVarintLen64
+	for _, k := range keys {
+		size += 2 + len(k) // of a key of at most 16 KiB
+	}
+	dst = append(slices.Grow(dst, size), listVersion)
 	dst = binary.AppendUvarint(dst, uint64(len(keys)))
 	for _, k := range keys {
 		dst = binary.AppendUvarint(dst, uint64(len(k)))

@@ -379,7 +379,7 @@ func TestOldOutcomesOfAConflict(t *testing.T) {
 				t.Fatal(err)
 			}
 			publish(t, l)
-			recordKeys(t, l, "behind-" + key)
+			recordKeys(t, l, "behind-"+key)
 			publish(t, l)
 		}
 		got, _ := read(t, l, "", 10)
