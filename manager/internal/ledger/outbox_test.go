@@ -373,12 +373,17 @@ func TestOldOutcomesOfAConflict(t *testing.T) {
 		recordKeys(t, l, "a")
 		publish(t, l)
 		wins, loses := uint64(1), uint64(c.Now().Add(24*time.Hour).UnixMilli())<<16
-		for key, at := range map[string]uint64{"old": wins, "older": loses} {
+		for i, key := range []string{"old", "older"} {
+			at := [...]uint64{wins, loses}[i]
 			change := FeedChange{Origin: "dc2", Scope: "s", Key: key, Token: "theirs", State: api.StateCommitted, HLC: at, ExpiresIn: time.Hour, Result: answer(200, "other")}
 			if _, err := l.Import(t.Context(), []FeedChange{change}, nil); err != nil {
 				t.Fatal(err)
 			}
 			publish(t, l)
+			h := headOf(t, st)
+			if publish(t, l); *headOf(t, st) != *h {
+				t.Errorf("clock back by %v: %s is published again", back, key)
+			}
 			recordKeys(t, l, "behind-"+key)
 			publish(t, l)
 		}
