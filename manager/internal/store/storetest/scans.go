@@ -243,7 +243,7 @@ func testScanOfLongBounds(e *env) {
 }
 
 // testScanFindsEarlier: numbers are given to records in the order in which functions run. A function that scans them finds
-// all that were given before, but for those of transactions that failed. So none appears later below what it has found.
+// all that were given before and whose transaction did not fail. So none appears later below what it has found.
 func testScanFindsEarlier(e *env) {
 	s := e.store()
 	var next, upTo uint64 // of functions, which run one after the other
