@@ -42,6 +42,10 @@ func (s *Server) AdminHandler(g prometheus.Gatherer, pages http.Handler, names .
 	}
 	if pages != nil {
 		mux.Handle("/ui/", pages)
+		mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", "ui/") // http.Redirect would forget the prefix of a proxy
+			w.WriteHeader(http.StatusSeeOther)
+		})
 	}
 	return mux
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -66,5 +67,22 @@ func TestAdminListenerServesMetrics(t *testing.T) {
 	}
 	if status, _ := get("/debug/pprof/cmdline"); status == 200 {
 		t.Error("the command line, which may hold a password, is shown")
+	}
+}
+
+// TestAdminAddressLeadsToThePage: the bare address leads to the pages, also below a prefix that a proxy takes away. Without pages there is nothing.
+func TestAdminAddressLeadsToThePage(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	for _, c := range []struct {
+		pages    http.Handler
+		path     string
+		status   int
+		location string
+	}{{http.NotFoundHandler(), "/", 303, "ui/"}, {http.NotFoundHandler(), "/nowhere", 404, ""}, {nil, "/", 404, ""}} {
+		w := httptest.NewRecorder()
+		s.server.AdminHandler(prometheus.NewPedanticRegistry(), c.pages).ServeHTTP(w, httptest.NewRequest("GET", c.path, nil))
+		if w.Code != c.status || w.Header().Get("Location") != c.location {
+			t.Errorf("%s with pages %v: %d %q", c.path, c.pages != nil, w.Code, w.Header().Get("Location"))
+		}
 	}
 }
