@@ -367,6 +367,27 @@ func TestLeaseLostAgainAndAgain(t *testing.T) {
 	managers[1].stop()
 }
 
+// TestLostManifestIsWrittenAgain: a manifest is deleted while nothing is written to its log.
+func TestLostManifestIsWrittenAgain(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	m := startManager(t, t.TempDir(), &often{place}, nil)
+	m.make("one")
+	entries := m.write("one", 20)
+	last := m.append(20)
+	for _, name := range []string{"ledger", placesOf(m.allShipped(place, "one"))["one"]} {
+		spoil(t, place, name+"/manifest", true)
+		eventually(t, name+" has a manifest", func() bool { _, _, err := place.Get(t.Context(), name+"/manifest"); return err == nil })
+		m.allShipped(place, "one")
+		mustHaveLogs(t, place, time.Time{}, map[string]uint64{"one": entries})
+		mustRestore(t, place, "", last)
+	}
+	m.stop()
+}
+
+// often is a store whose manager often looks for its manifests.
+type often struct{ object.Store }
+
 // outrun is a store on which somebody else takes the lease just before its first client does.
 type outrun struct {
 	object.Store

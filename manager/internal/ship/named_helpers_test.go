@@ -52,6 +52,8 @@ func startManager(t *testing.T, dir string, store object.Store, change func(*shi
 		switch store.(type) {
 		case *stopping, *refusing:
 			s.TryOnce()
+		case *often:
+			s.PruneOften()
 		}
 		s.Add(ship.LedgerLog, l.log, false)
 		m.opts.Follower = s

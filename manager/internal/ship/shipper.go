@@ -67,6 +67,8 @@ type Options struct {
 	cataloged *atomic.Bool // the place has a catalog of named logs
 	buffers   *buffers
 	failures  *atomic.Int64 // of tries
+
+	pruneEvery time.Duration
 }
 
 func (o Options) withDefaults() Options {
@@ -123,7 +125,7 @@ func New(opts Options) (*Shipper, error) {
 	s := &Shipper{failing: make(map[part]time.Time), quit: make(chan struct{}), done: make(chan struct{})}
 	opts.writer = random()
 	opts.metrics = newMetrics(s)
-	opts.cataloged = new(atomic.Bool)
+	opts.cataloged, opts.pruneEvery = new(atomic.Bool), defaultPruneEvery
 	opts.buffers, opts.failures = new(buffers), new(atomic.Int64)
 	opts.Store = &retrying{Store: opts.Store, tries: tries, timeout: tryTimeout, failed: func(err error) {
 		opts.failures.Add(1)

@@ -3,6 +3,7 @@ package ship
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -10,8 +11,8 @@ import (
 )
 
 const (
-	pruneEvery = time.Minute
-	sweepEvery = time.Hour
+	defaultPruneEvery = time.Minute
+	sweepEvery        = time.Hour
 )
 
 // merge makes large runs of small ones: of each stretch of the last history that lies
@@ -106,7 +107,10 @@ func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 // what a crash or another term left.
 func (st *stream) tidy(ctx context.Context) error {
 	now := time.Now()
-	if now.Sub(st.pruned) >= pruneEvery {
+	if now.Sub(st.pruned) >= st.opts.pruneEvery {
+		if err := st.findManifest(ctx); err != nil {
+			return err
+		}
 		gone := st.prune(st.manifest.clone(), now.Add(-st.opts.Retention).UnixMilli())
 		if len(gone) > 0 {
 			err := st.editAll(ctx, func(m *manifest) {
@@ -129,6 +133,15 @@ func (st *stream) tidy(ctx context.Context) error {
 		st.swept = now
 	}
 	return nil
+}
+
+// findManifest returns errFenced when the manifest is gone, so that the next term writes another: a log without changes would not notice.
+func (st *stream) findManifest(ctx context.Context) error {
+	_, _, err := st.opts.Store.Get(ctx, st.name+"/"+manifestObject)
+	if errors.Is(err, object.ErrNotFound) {
+		return fmt.Errorf("%w: %s/%s is gone", errFenced, st.name, manifestObject)
+	}
+	return err
 }
 
 // prune drops from m what no time from cutoff on needs, and returns those objects.
