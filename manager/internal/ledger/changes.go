@@ -122,7 +122,8 @@ func (l *Ledger) Changes(ctx context.Context, origin, after string, limit int) (
 	return f, err
 }
 
-// readTogether is how many outcomes are read at a time, on engines for which that is faster.
+// readTogether is how many outcomes are read at a time at most, on engines for which that is faster. A page begins with one
+// and doubles, so that large ones do not take much more memory than the page has.
 const readTogether = 32
 
 // page reads changes behind p, and moves p.
@@ -131,7 +132,7 @@ func (l *Ledger) page(tx store.Tx, p *position, limit int, f *Feed) error {
 	if err != nil {
 		return err
 	}
-	size := 0
+	size, together := 0, 1
 	for _, h := range hits {
 		keys, last, err := l.readPage(tx, h)
 		switch {
@@ -148,14 +149,17 @@ func (l *Ledger) page(tx store.Tx, p *position, limit int, f *Feed) error {
 			continue
 		}
 		keys = keys[uint64(len(keys))-(last-p.sequence):]
+		fetched := 0
 		for i, key := range keys {
 			if limit--; limit < 0 {
 				return nil
 			}
-			if i%readTogether == 0 {
-				if err := prefetchEntries(tx, keys[i:min(i+readTogether, len(keys), i+limit+1)]); err != nil {
+			if i == fetched {
+				fetched = min(i+together, len(keys), i+limit+1)
+				if err := prefetchEntries(tx, keys[i:fetched]); err != nil {
 					return err
 				}
+				together = min(2*together, readTogether)
 			}
 			c, ok, err := l.changeOf(tx, key)
 			if err != nil {

@@ -32,6 +32,8 @@ func FeedCollection(c store.Collection) bool { return c == outbox || c == change
 
 const (
 	publishBatch = 512
+	// publishKeys is how many changes one transaction takes from the outbox, and those of one record more.
+	publishKeys  = 4096
 	publishEvery = time.Second
 	// publishPause lets outcomes gather, so that a busy ledger publishes in large transactions. On a slow or busy engine the
 	// pause is publishShare times as long as it took to publish the last time, up to publishMost.
@@ -64,10 +66,12 @@ func (e *OriginError) Error() string {
 type feed struct {
 	clock hybridClock
 	// id is in the keys of lists, so that those of two managers differ.
-	id      string
-	wake    chan struct{}
-	batch   atomic.Int64
-	counted struct{ published, imported, repeated, dropped, deferred, invalid, clashes, unkept atomic.Uint64 }
+	id    string
+	wake  chan struct{}
+	batch atomic.Int64
+	// unreadable is how many records at the front of the outbox cannot be read. They stay there.
+	unreadable atomic.Int64
+	counted    struct{ published, imported, repeated, dropped, deferred, invalid, clashes, unkept atomic.Uint64 }
 	// losers is how many outcomes that lost are kept, as of the last sweep and with those that this process added.
 	losers atomic.Int64
 }
@@ -120,7 +124,7 @@ func newEpoch() string {
 	return hex.EncodeToString(b)
 }
 
-// OpenFeed prepares the feed before the ledger is used. restored names the restore to an older point that the data come
+// OpenFeed prepares the feed, before the ledger is used or when its server was restored. restored names the restore to an older point that the data come
 // from, if any. Its error is an *OriginError or the store's.
 func (l *Ledger) OpenFeed(ctx context.Context, restored string) error {
 	if l.opts.Origin == "" {
@@ -131,7 +135,6 @@ func (l *Ledger) OpenFeed(ctx context.Context, restored string) error {
 		return err
 	}
 	epoch := newEpoch()
-	l.feed.id = epoch
 	published := uint64(0)
 	err := l.store.Update(ctx, func(tx store.Tx) error {
 		published = 0
@@ -168,7 +171,7 @@ func (l *Ledger) OpenFeed(ctx context.Context, restored string) error {
 	return nil
 }
 
-// RunFeed publishes what the outbox has until ctx ends, and removes conflicts that are over. An error of the store is
+// RunFeed publishes outcomes until ctx ends, and removes conflicts that are over. An error of the store is
 // passed to report; the next round tries again.
 func (l *Ledger) RunFeed(ctx context.Context, report func(error)) {
 	if l.opts.Origin == "" {

@@ -89,7 +89,7 @@ func New(st store.Store, opts Options) (*Ledger, error) {
 	l := &Ledger{store: st, opts: opts, shared: caps.Shared, sizes: caps.Sizes, viewFirst: !caps.Shared && !caps.FreeReads}
 	l.journal = newJournal(opts.JournalKeys)
 	l.waits.init(opts.MaxWaiters)
-	l.feed.wake = make(chan struct{}, 1)
+	l.feed.id, l.feed.wake = newEpoch(), make(chan struct{}, 1)
 	l.usage.init()
 	slots := 0
 	if opts.WhenFull == Evict {

@@ -53,7 +53,7 @@ func appendList(dst []byte, keys []string) []byte {
 	return dst
 }
 
-// decodeList reads a list. ok is false if it is malformed, empty or of another version.
+// decodeList reads a list. ok is false if it is malformed, empty or of another version, or has what is no key.
 func decodeList(value []byte) (keys []string, ok bool) {
 	if len(value) == 0 || value[0] != listVersion {
 		return nil, false
@@ -66,7 +66,7 @@ func decodeList(value []byte) (keys []string, ok bool) {
 	keys = make([]string, 0, count)
 	for range count {
 		size, n := uvarintOf(rest)
-		if n <= 0 || size > uint64(len(rest)-n) {
+		if n <= 0 || size == 0 || size > store.MaxKeyBytes || size > uint64(len(rest)-n) {
 			return nil, false
 		}
 		keys, rest = append(keys, rest[n:n+int(size)]), rest[n+int(size):]
@@ -143,8 +143,10 @@ func (l *Ledger) publishSome(ctx context.Context, n int) (more bool, err error) 
 	ctx, cancel := l.opContext(ctx)
 	defer cancel()
 	var posted []store.Hit
+	stuck := l.feed.unreadable.Load()
+	limit := min(n+int(stuck), store.MaxScan)
 	scan := func(tx store.Tx) (err error) {
-		posted, err = scanOutbox(tx, n)
+		posted, err = scanOutbox(tx, limit)
 		return err
 	}
 	if l.shared { // a scan in an Update may be stale all the same
@@ -152,9 +154,9 @@ func (l *Ledger) publishSome(ctx context.Context, n int) (more bool, err error) 
 			return false, err
 		}
 	}
-	published := 0
+	published, unreadable := 0, 0
 	err = l.store.Update(ctx, func(tx store.Tx) error {
-		published, more = 0, false
+		published, unreadable, more = 0, 0, false
 		h, err := getHead(tx)
 		if err != nil {
 			return err
@@ -169,10 +171,16 @@ func (l *Ledger) publishSome(ctx context.Context, n int) (more bool, err error) 
 				return err
 			}
 		}
-		if keys, err = l.takeOutbox(tx, posted, keys); err != nil || len(keys) == 0 {
+		rest := 0
+		if keys, rest, unreadable, err = l.takeOutbox(tx, posted, keys); err != nil {
 			return err
 		}
-		published, more = len(keys), full || len(posted) == n
+		// Behind what cannot be read, the next scan goes further.
+		more = full || rest > 0 || len(posted) == limit && (unreadable < len(posted) || int64(unreadable) > stuck)
+		if len(keys) == 0 {
+			return nil
+		}
+		published = len(keys)
 		if err := h.add(tx, keys, uint64(l.opts.ChangesKept)); err != nil {
 			return err
 		}
@@ -182,6 +190,7 @@ func (l *Ledger) publishSome(ctx context.Context, n int) (more bool, err error) 
 	})
 	if err == nil {
 		l.feed.counted.published.Add(uint64(published))
+		l.feed.unreadable.Store(int64(unreadable))
 	}
 	return more && err == nil, err
 }
@@ -203,22 +212,26 @@ func scanOutbox(tx store.Tx, n int) ([]store.Hit, error) {
 
 func bySortKey(a, b store.Hit) int { return cmp.Compare(a.SortKey, b.SortKey) }
 
-// takeOutbox removes records from the outbox, and appends the keys that they tell of.
-func (l *Ledger) takeOutbox(tx store.Tx, posted []store.Hit, keys []string) ([]string, error) {
+// takeOutbox removes records from the outbox, and appends the keys that they tell of. rest is how many records it left for
+// the next transaction, unreadable how many cannot be read.
+func (l *Ledger) takeOutbox(tx store.Tx, posted []store.Hit, keys []string) (taken []string, rest, unreadable int, err error) {
 	ids := make([]store.ID, len(posted))
 	for i := range posted {
 		ids[i] = store.ID{Collection: outbox, Key: posted[i].Key}
 	}
 	if err := store.Prefetch(tx, ids); err != nil {
-		return nil, err
+		return nil, 0, 0, err
 	}
-	for _, hit := range posted {
+	for i, hit := range posted {
+		if len(keys) >= publishKeys {
+			return keys, len(posted) - i, unreadable, nil
+		}
 		value, err := tx.Get(outbox, hit.Key)
 		if errors.Is(err, store.ErrNotFound) {
 			continue // another manager has published it
 		}
 		if err != nil {
-			return nil, err
+			return nil, 0, 0, err
 		}
 		if list, ok := decodeList(value); ok {
 			keys = append(keys, list...)
@@ -226,18 +239,29 @@ func (l *Ledger) takeOutbox(tx store.Tx, posted []store.Hit, keys []string) ([]s
 			keys = append(keys, hit.Key)
 		} else {
 			l.skips(&store.UnreadableError{Collection: outbox, Key: hit.Key, Reason: "it is of another version or malformed"})
+			unreadable++
 			continue
 		}
 		if err := tx.Delete(outbox, hit.Key); err != nil {
-			return nil, err
+			return nil, 0, 0, err
 		}
 	}
-	return keys, nil
+	return keys, 0, unreadable, nil
 }
 
-// unpublished finds outcomes of this ledger after a time of its clock, in their order. They are all up to the time upTo.
-// full: there may be later ones.
+// unpublished finds about n outcomes of this ledger after a time of its clock, in their order. Those up to the time upTo are
+// complete. full: there may be later ones.
 func (l *Ledger) unpublished(tx store.Tx, after uint64, n int) (keys []string, upTo uint64, full bool, err error) {
+	for {
+		keys, upTo, full, err = l.unpublishedUpTo(tx, after, n)
+		if err != nil || !full || len(keys) > 0 || n == store.MaxScan {
+			return keys, upTo, full, err
+		}
+		n = min(2*n, store.MaxScan) // they all have one time
+	}
+}
+
+func (l *Ledger) unpublishedUpTo(tx store.Tx, after uint64, n int) (keys []string, upTo uint64, full bool, err error) {
 	prefix := originPrefix(l.opts.Origin)
 	r := store.Range{From: prefix + hex16(after+1), To: originEnd(l.opts.Origin), Limit: n}
 	hits, err := tx.Scan(collection, indexOrigin, r)
@@ -258,10 +282,18 @@ func (l *Ledger) unpublished(tx store.Tx, after uint64, n int) (keys []string, u
 		slices.SortFunc(hits, bySortKey)
 	}
 	if full {
-		hits = hits[:n]
-		if t, ok := outcomeHLC(l.opts.Origin, hits[n-1].SortKey); ok {
-			upTo = t
+		// There may be more with the time of the last one: an adopted outcome has a time that was not given to it alone.
+		last, _ := outcomeHLC(l.opts.Origin, hits[n-1].SortKey)
+		i := n - 1
+		for ; i >= 0; i-- {
+			if upTo, _ = outcomeHLC(l.opts.Origin, hits[i].SortKey); upTo != last {
+				break
+			}
 		}
+		if i < 0 && n == store.MaxScan { // no scan shows more
+			i = n - 1
+		}
+		hits = hits[:i+1]
 	}
 	keys = make([]string, len(hits))
 	for i := range hits {

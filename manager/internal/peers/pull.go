@@ -335,8 +335,9 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 		if err != nil {
 			return err
 		}
-	} else if wait > 0 && time.Since(began) < minBackoff {
-		pause(ctx, minBackoff) // a peer that does not hold calls, perhaps because it stops
+	}
+	if f.Cursor == r.Cursor && len(f.Changes) == 0 && wait > 0 && time.Since(began) < minBackoff {
+		pause(ctx, minBackoff) // a peer that does not hold calls, because it stops, or is of an earlier release and cannot read on
 	}
 	s.mu.Lock()
 	s.until = time.Time{}

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -93,5 +94,37 @@ func TestIdlePeerIsNotBehind(t *testing.T) {
 	holds(other, waits, false)
 	if lag := other.Status()[0].LagSeconds; lag != 0 {
 		t.Errorf("a lag of %g s", lag)
+	}
+}
+
+// TestPeerThatCannotReadOn: a manager of an earlier release answers at once and cannot read on, while its feed grows. It is
+// not asked without a pause.
+func TestPeerThatCannotReadOn(t *testing.T) {
+	from, to := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})
+	const calls = 12
+	var asked atomic.Int64
+	stuck := func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/ledger/changes" {
+			return false
+		}
+		n := asked.Add(1)
+		body, err := AppendFeed(nil, &ledger.Feed{Cursor: "dc1:e:3", Head: 100 + uint64(n), Sequence: 3})
+		if err != nil {
+			t.Error(err)
+		}
+		w.Header().Set("content-type", "application/json")
+		_, _ = w.Write(body)
+		return true
+	}
+	from.spoil.Store(&stuck)
+	began := time.Now()
+	p := follow(t, to, from, "")
+	eventually(t, "many calls", func() bool { return asked.Load() >= calls })
+	// The first two bring a cursor and the peer's list.
+	if took := time.Since(began); took < (calls-3)*minBackoff {
+		t.Errorf("%d calls in %v", calls, took)
+	}
+	if r := p.states[0]; r.failures.Load() != 0 {
+		t.Errorf("%d calls failed: %s", r.failures.Load(), r.err)
 	}
 }

@@ -77,8 +77,8 @@ func CheckScan(c Collection, index string, r Range) error {
 	if err := CheckName(index); err != nil {
 		return err
 	}
-	if r.Limit < 1 || r.Limit > 10000 {
-		return fmt.Errorf("store: scan of %s.%s: limit %d, must be 1 to 10000", c, index, r.Limit)
+	if r.Limit < 1 || r.Limit > MaxScan {
+		return fmt.Errorf("store: scan of %s.%s: limit %d, must be 1 to %d", c, index, r.Limit, MaxScan)
 	}
 	n := max(len(r.From), len(r.To))
 	if r.After != nil {

@@ -43,6 +43,8 @@ const (
 	// MaxTxBytes bounds the sum of keys, index entries and values one
 	// transaction writes.
 	MaxTxBytes = 32 << 20
+	// MaxScan bounds the hits of one scan.
+	MaxScan = 10000
 )
 
 // Errors that engines return, possibly wrapped; test with errors.Is.
@@ -106,7 +108,7 @@ type Hit struct {
 }
 
 // Range bounds a scan by sort key. From is inclusive, To exclusive; an empty To means to the end of the index. After,
-// when set, resumes behind that hit (a cursor) and takes precedence over From. Limit must be 1 to 10000. From, To and
+// when set, resumes behind that hit (a cursor) and takes precedence over From. Limit must be 1 to MaxScan. From, To and
 // both parts of After must be at most MaxKeyBytes long, else the scan returns ErrTooLarge.
 //
 // Claim says that the caller is about to claim the hits. An engine with row locks then skips records that another
