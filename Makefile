@@ -326,7 +326,7 @@ test-azure: build/azurite ## the same against Azurite; make test runs those with
 	$(call test-objects,AZURE_SERVER=$(CURDIR)/$</node_modules/.bin/azurite-blob)
 
 # The tests of object storage that need no process of a manager.
-OBJECT_TESTS := ^(TestServer|TestRestoreHasWhatWasShipped|TestTwoManagers.*|TestStaleTerm.*|TestStoreWith.*|TestLostPutAnswer|TestWrong412.*|TestRefusingStore.*|TestSlowStore.*|TestStaleListing.*|TestBucketAway.*|TestNamedLogs.*)$$
+OBJECT_TESTS := ^(TestServer|TestRestoreHasWhatWasShipped|TestTwoManagers.*|TestStaleTerm.*|TestStoreWith.*|TestLostPutAnswer|TestWrong412.*|TestRefusingStore.*|TestSlowStore.*|TestStaleListing.*|TestBucketAway.*|TestNamedLogs.*|TestLostLease.*|TestRubbishLease.*|TestLeftovers.*|TestOldHolder.*|TestLeaseLost.*|TestLostManifest.*|TestOutrun.*)$$
 
 # $(1) names the server, $(2) has further flags.
 define test-objects
