@@ -39,6 +39,7 @@ type options struct {
 	url, log, state string
 	messages, kills int
 	write           bool
+	killed          func() // called when a writer was killed, if not nil
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -184,6 +185,9 @@ func supervise(ctx context.Context, o options, stdout, stderr io.Writer) error {
 		case <-kill:
 			_ = cmd.Process.Kill()
 			<-exited
+			if o.killed != nil {
+				o.killed()
+			}
 		}
 	}
 	if err := check(ctx, l, o.messages); err != nil {

@@ -68,29 +68,45 @@ func TestOutboxGoesOnBehindALateCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
+	epoch := func() (uint64, error) {
+		page, err := l.Writers(ctx, 1, "")
+		if err != nil || len(page.Writers) == 0 {
+			return 0, err
+		}
+		return page.Writers[0].Epoch, nil
+	}
 	late := make(chan error, 1)
-	go func() {
-		for ctx.Err() == nil {
-			page, err := l.Writers(ctx, 10, "")
-			if err == nil && len(page.Writers) > 0 && page.Writers[0].Epoch == 2 { // the second writer's
+	call := func(behind uint64) error {
+		for {
+			switch now, err := epoch(); {
+			case err != nil:
+				return err
+			case now > behind: // the next writer's
 				w, err := l.OpenIdempotentWriter(ctx, client.WriterOptions{Writer: "outbox"})
-				if err == nil {
-					err = w.Close(ctx)
+				if err != nil {
+					return err
 				}
-				late <- err
-				return
+				return w.Close(ctx)
 			}
 			time.Sleep(time.Millisecond)
 		}
-		late <- ctx.Err()
-	}()
+	}
+	o := options{url: url, log: "outbox", messages: 20000, kills: 1}
+	o.killed = func() { // it may not have opened its epoch yet
+		behind, err := epoch()
+		if err != nil {
+			late <- err
+			return
+		}
+		go func() { late <- call(behind) }()
+	}
 	var stdout, stderr bytes.Buffer
-	code := run(t.Context(), []string{"--url", url, "--messages", "20000", "--kills", "1"}, &stdout, &stderr)
+	err = supervise(ctx, o, &stdout, &stderr)
 	cancel()
+	if err != nil || !strings.Contains(stdout.String(), "killed 1 times and fenced 1 times") {
+		t.Fatalf("%v: %s%s", err, &stdout, &stderr)
+	}
 	if err := <-late; err != nil {
 		t.Fatal(err)
-	}
-	if code != 0 || !strings.Contains(stdout.String(), "killed 1 times and fenced 1 times") {
-		t.Errorf("exit code %d: %s%s", code, &stdout, &stderr)
 	}
 }
