@@ -59,13 +59,27 @@ func newTab(t testing.TB, base string) *tab {
 	if err != nil {
 		t.Fatalf("%v; make test-deps installs it", err)
 	}
+	profile, err := os.MkdirTemp("", "browser-")
+	if err != nil {
+		t.Fatal(err)
+	}
 	alloc, cancel := chromedp.NewExecAllocator(context.Background(), append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
-		chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()), chromedp.Flag("disable-dev-shm-usage", true),
+		chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.UserDataDir(profile), chromedp.Flag("disable-dev-shm-usage", true),
 		chromedp.WSURLReadTimeout(patience))...)
 	ctx, cancelTab := chromedp.NewContext(alloc)
 	t.Cleanup(func() {
+		_ = chromedp.Cancel(ctx) // the browser ends by itself, and its children before it
 		cancelTab()
 		cancel()
+		// Without that they write into the profile for a moment after their parent has ended.
+		deadline := time.Now().Add(patience)
+		for err := os.RemoveAll(profile); err != nil; err = os.RemoveAll(profile) {
+			if time.Now().After(deadline) {
+				t.Errorf("the browser still uses its profile: %v", err)
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
 	})
 	var mu sync.Mutex
 	var troubles []string

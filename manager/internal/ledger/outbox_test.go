@@ -162,23 +162,6 @@ func (r lastRelease) publish(t *testing.T, now uint64) {
 	}
 }
 
-// record writes an outcome as that release does on every engine: its key is in the outbox.
-func (r lastRelease) record(t *testing.T, l *Ledger, keys ...string) {
-	t.Helper()
-	recordKeys(t, l, keys...)
-	err := r.Update(t.Context(), func(tx store.Tx) error {
-		for i, key := range keys {
-			if err := tx.Put(outbox, recordKey("s", key), []byte{1}, store.Entry{Index: indexOrder, SortKey: hex16(uint64(i))}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // read returns the keys behind a number, and the number up to which that release would go on.
 func (r lastRelease) read(t *testing.T, behind uint64) (keys []string, last uint64) {
 	t.Helper()
