@@ -98,7 +98,7 @@ func (l *lease) acquire(ctx context.Context) error {
 	v, err = swap(ctx, l.store, leaseObject, encodeLease(mine), v, l.judge(mine, old))
 	if errors.Is(err, errFenced) {
 		l.seen, l.first = "", false
-		return l.acquire(ctx) // somebody else's, as a rule
+		return &heldError{l.now(ctx, old)}
 	}
 	if err != nil {
 		return err
@@ -115,6 +115,16 @@ func (l *lease) acquire(ctx context.Context) error {
 	}
 	l.record, l.version, l.first, l.seen = mine, v, false, ""
 	return nil
+}
+
+// now is the lease as the place has it, or old where that cannot be read.
+func (l *lease) now(ctx context.Context, old leaseRecord) leaseRecord {
+	if b, _, err := l.store.Get(ctx, leaseObject); err == nil {
+		if now, err := decodeLease(b); err == nil {
+			return now
+		}
+	}
+	return old
 }
 
 // usedTerm is the highest term that is known from this process and from the place, for a lease that does not tell. What a stale listing
