@@ -29,8 +29,8 @@ type WorkerOptions struct {
 	// Name under which the worker claims: up to 128 visible ASCII characters. The default consists of host name,
 	// process id and a random part.
 	Name string
-	// Concurrency bounds the handlers that run at the same time: 1 to 1000, default 10. Up to as many more jobs wait for
-	// the manager to record how their handlers ended, so a slow store does not keep handlers idle.
+	// Concurrency bounds the handlers that run at the same time: 1 to 1000, default 10. Up to four times as many more jobs
+	// wait for the manager to record how their handlers ended, so a slow store does not keep handlers idle.
 	Concurrency int
 	// Lease of the jobs: 100 ms to 24 h, default 30 s. The worker extends it after every third of it. When the worker
 	// crashes, its jobs are delivered again after it.
@@ -44,6 +44,10 @@ type WorkerOptions struct {
 	// Logger receives errors and warnings; default slog.Default().
 	Logger *slog.Logger
 }
+
+// maxReporting is how many times as many jobs as there may be handlers wait for their outcome to be recorded. With less,
+// claims and finishes wait for each other in turns, and both become small.
+const maxReporting = 4
 
 // Worker claims jobs and runs handlers. Make it with NewWorker.
 type Worker struct {
@@ -147,7 +151,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}()
 
 	var running sync.WaitGroup
-	slots, reporting := make(chan struct{}, w.opts.Concurrency), make(chan struct{}, w.opts.Concurrency)
+	slots, reporting := make(chan struct{}, w.opts.Concurrency), make(chan struct{}, maxReporting*w.opts.Concurrency)
 	w.claimLoop(ctx, slots, func(j *Job) {
 		running.Go(func() {
 			held := slots
