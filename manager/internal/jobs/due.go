@@ -91,7 +91,7 @@ func (d *dueTimes) in(limit time.Duration) time.Duration {
 func (q *Queue) nextDue(tx store.Tx) (time.Time, error) {
 	var next time.Time
 	for _, index := range []string{idxActive, idxScheduled} {
-		hits, err := tx.Scan(colJobs, index, store.Range{After: q.front.After(index), Limit: 1})
+		hits, err := tx.Scan(colJobs, index, store.Range{After: q.front.After(index), Limit: 1, Repeated: true})
 		if err != nil {
 			return next, err
 		}

@@ -170,7 +170,7 @@ func finishTx(tx store.Tx, calls []*finishCall) error {
 	for i, call := range calls {
 		ids[i] = call.ID
 	}
-	if err := prefetchJobs(tx, ids); err != nil {
+	if err := prefetchFinished(tx, ids); err != nil {
 		return err
 	}
 	for _, call := range calls {

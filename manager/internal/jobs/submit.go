@@ -194,20 +194,25 @@ func (q *Queue) enqueueTx(tx store.Tx, calls []*enqueueCall) error {
 	return nil
 }
 
-// PrefetchTx reads the records that submissions depend on, on engines for which that is faster than one by one.
+// PrefetchTx reads the records that submissions depend on, on engines for which that is faster than one by one. Jobs and
+// their keys are new as a rule, so the engine may guess.
 func PrefetchTx(tx store.Tx, all []*Prepared) error {
 	// New jobs, too: an engine may have to read them before it writes them.
-	names := make([]store.ID, 0, 3*len(all))
+	names := make([]store.ID, 0, 2*len(all))
+	var locks []store.ID
 	for _, p := range all {
 		names = append(names, store.ID{Collection: colJobs, Key: p.id})
-		if p.lockID != "" {
-			names = append(names, store.ID{Collection: colLocks, Key: p.lockID})
-		}
 		if p.sub.Key != "" {
 			names = append(names, store.ID{Collection: colKeys, Key: p.sub.Key})
 		}
+		if p.lockID != "" {
+			locks = append(locks, store.ID{Collection: colLocks, Key: p.lockID})
+		}
 	}
-	return store.Prefetch(tx, names)
+	if len(locks) > 0 {
+		return store.Prefetch(tx, append(names, locks...))
+	}
+	return store.Guess(tx, names)
 }
 
 // EnqueueTx submits a prepared job inside the caller's transaction. If it returns an error it has written nothing.

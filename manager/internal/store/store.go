@@ -113,9 +113,12 @@ type Hit struct {
 //
 // Claim says that the caller is about to claim the hits. An engine with row locks then skips records that another
 // transaction has locked, and locks those it returns. An optimistic engine skips records that other transactions of
-// this process are claiming and, after conflicts, spreads its answers. An engine that processes share may pass by, for at
-// most 100 ms, what another process added before the hits or did not claim after all. Without other claims, and without
-// other processes, the order stays exact. Claim is ignored in View.
+// this process are claiming and, after conflicts, spreads its answers. Without other claims, and without other
+// processes, the order stays exact. Claim is ignored in View.
+//
+// Repeated says that the caller makes this scan again and again, to know what comes first. A claiming scan is one as
+// well. An engine that processes share may then pass by what another process added before the hits or did not claim
+// after all: for at most 100 ms or, where its server walks through what was deleted, for at most 2 s.
 //
 // With names records that the caller is going to Get whatever the hits are. An engine may read them together with the
 // hits, which saves a round trip. It affects only speed.
@@ -124,6 +127,7 @@ type Range struct {
 	After    *Hit
 	Limit    int
 	Claim    bool
+	Repeated bool
 	With     []ID
 }
 
@@ -180,12 +184,24 @@ func Prefetch(tx Tx, ids []ID) error {
 	return p.Prefetch(ids)
 }
 
-// Guesser is implemented by a Tx whose engine can run the function on records that it has not read.
+// Guesser is implemented by a Tx whose engine can run the function on records that it has not read. What the function
+// sees of a guessed record counts only in a run whose writes are stored on the condition that the guess was right;
+// otherwise the function runs again and sees the records themselves.
 type Guesser interface {
 	// Guess has the same effect as Prefetch. The function may first see the records as absent, or as this store wrote them
-	// last. That is only so in a run whose writes are stored on the condition that it was right; otherwise the function runs
-	// again and sees the records themselves. It is for records that are new, or that nobody else changes, as a rule.
+	// last. It is for records that are new, or that nobody else changes, as a rule.
 	Guess(ids []ID) error
+	// Recall is Guess for records that exist as a rule: those that this store does not remember are read.
+	Recall(ids []ID) error
+	// Expect has the same effect as Prefetch. The function may first see a record with the value that its caller expects,
+	// and without index entries, but then it has to delete it. An engine may read all of them instead.
+	Expect(records []Expected) error
+}
+
+// Expected is a record that is likely to have a value, and no index entries.
+type Expected struct {
+	ID
+	Value string
 }
 
 // Guess tells a transaction which records the function is going to Get, and that a guess is likely to be right about them.
@@ -195,6 +211,33 @@ func Guess(tx Tx, ids []ID) error {
 		return g.Guess(ids)
 	}
 	return Prefetch(tx, ids)
+}
+
+// Recall tells a transaction which records the function is going to Get, and that this store is likely to be the last that
+// wrote them. It affects only speed.
+func Recall(tx Tx, ids []ID) error {
+	if g, ok := tx.(Guesser); ok && len(ids) > 0 {
+		return g.Recall(ids)
+	}
+	return Prefetch(tx, ids)
+}
+
+// Expect tells a transaction which records the function is going to delete, and what they are likely to hold. It affects
+// only speed.
+func Expect(tx Tx, records []Expected) error {
+	if g, ok := tx.(Guesser); ok && len(records) > 0 {
+		return g.Expect(records)
+	}
+	return Prefetch(tx, IDsOf(records))
+}
+
+// IDsOf returns the names of the records.
+func IDsOf(records []Expected) []ID {
+	ids := make([]ID, len(records))
+	for i, r := range records {
+		ids[i] = r.ID
+	}
+	return ids
 }
 
 // Sizer is implemented by every Tx on engines with Capabilities.Sizes.

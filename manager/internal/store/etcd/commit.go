@@ -9,7 +9,6 @@ import (
 	"strconv"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -88,21 +87,41 @@ func (t *tx) commit() error {
 		err = t.s.final(t.ctx, err)
 		return err
 	}
-	err = t.commitNoted(c, t.inserted(changes))
+	err = t.commitNoted(c, changes)
 	return err
 }
 
+// addedBy tells the fronts what a commit may have added.
+func (s *Store) addedBy(changes []change) {
+	for _, c := range changes {
+		for _, e := range c.added {
+			prefix := s.indexKey(c.r.Collection, e.Index)
+			s.fronts.Added(prefix, prefix+member.Join(e.SortKey, c.r.Key))
+		}
+	}
+}
+
 // commitNoted goes on without a caller that leaves: the note can be used again only when its state is known.
-func (t *tx) commitNoted(c *call, inserted []*mvccpb.KeyValue) error {
+func (t *tx) commitNoted(c *call, changes []change) error {
 	s := t.s
 	note, number, err := s.notes.take(t.ctx)
 	if err != nil {
 		return s.final(t.ctx, err)
 	}
-	topics := t.Topics()
+	topics, written := t.Topics(), t.wrote(changes)
 	c.note(note, number, topics)
 	done := make(chan error, 1)
-	s.commits.Go(func() { done <- s.commit(note, number, c, topics, inserted) })
+	s.commits.Go(func() {
+		revision, err := s.commit(note, number, c)
+		s.addedBy(changes) // before anybody looks for them
+		if err == nil {
+			s.recent.add(written, revision)
+			for _, topic := range topics {
+				s.events.hub.Notify(topic) // at once for this process
+			}
+		}
+		done <- err
+	})
 	select {
 	case err := <-done:
 		return err
@@ -111,8 +130,8 @@ func (t *tx) commitNoted(c *call, inserted []*mvccpb.KeyValue) error {
 	}
 }
 
-// commit returns when it is known whether the call happened, or that this cannot be known.
-func (s *Store) commit(note *note, number uint64, c *call, topics []string, inserted []*mvccpb.KeyValue) error {
+// commit returns when it is known whether the call happened, and at which revision, or that this cannot be known.
+func (s *Store) commit(note *note, number uint64, c *call) (revision int64, err error) {
 	ok, err := s.send(s.life, c)
 	if err == nil {
 		ok = s.notes.judge(note, c, number)
@@ -120,7 +139,7 @@ func (s *Store) commit(note *note, number uint64, c *call, topics []string, inse
 	if errors.Is(err, rpctypes.ErrNoSpace) { // also the answer to the change with which the quota ends
 		happened, lerr := s.notes.look(s.life, note, number)
 		if lerr != nil {
-			return lerr
+			return 0, lerr
 		}
 		if happened {
 			ok, err = true, nil
@@ -128,26 +147,22 @@ func (s *Store) commit(note *note, number uint64, c *call, topics []string, inse
 	}
 	if passing(err) { // perhaps it happened
 		if ok, err = s.notes.settle(s.life, note, number); err != nil {
-			return s.final(s.life, err)
+			return 0, s.final(s.life, err)
 		}
 	}
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		s.notes.lost(note.session)
-		return errChanged
+		return 0, errChanged
 	}
-	revision := note.rev
+	revision = note.rev
 	s.notes.give(note)
 	switch {
 	case err != nil:
-		return s.final(s.life, err)
+		return 0, s.final(s.life, err)
 	case !ok:
-		return errChanged
+		return 0, errChanged
 	}
-	s.recent.add(inserted, revision)
-	for _, topic := range topics {
-		s.events.hub.Notify(topic) // at once for this process
-	}
-	return nil
+	return revision, nil
 }
 
 // encode encodes what is written. If that is too much for one request, the largest values go into parts first. Nothing

@@ -37,11 +37,17 @@
 //
 // # Guesses
 //
-// The records that store.Guess names are not read in the first run of a function. It sees them as this process inserted
-// them lately, with the revision of that commit, else as absent. The commit compares these revisions like all others, so
-// a guess that was wrong changes nothing, and the function runs again with the records themselves. It also runs again if
-// it wrote nothing or failed: no answer comes from a guess that no commit has proved. After a wrong guess the next eight
-// transactions read.
+// The records that store.Guess names are not read in the first run of a function. It sees them as this process wrote
+// them lately (what it inserted or claimed), with the revision of that commit, else as absent; those that store.Recall
+// names are then read. The commit compares these revisions like all others, so a guess that was wrong changes nothing,
+// and the function runs again with the records themselves. It also runs again if it wrote nothing or failed: no answer
+// comes from a guess that no commit has proved. After a wrong guess the next eight transactions read.
+//
+// # Scans
+//
+// etcd walks a range to its end, to count it, whatever the limit. It also walks through every key that was deleted since
+// it compacted. So a scan asks for the beginning of a long range only (see steps), and a claiming or repeated one starts
+// where an earlier one found the first entries (see package front).
 //
 // # Answers that are lost
 //

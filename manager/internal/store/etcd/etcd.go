@@ -17,6 +17,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/etcd/dsn"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/front"
 )
 
 const (
@@ -57,6 +58,7 @@ type Store struct {
 	lens   lengths
 	steps  steps
 	recent recent
+	fronts front.Fronts
 
 	reads, writes batcher
 	fixed         batcher // reads at a revision

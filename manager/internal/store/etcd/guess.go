@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// maxRecent bounds the new records that are remembered, and recentBytes each of them.
+	// maxRecent bounds the records that are remembered, and recentBytes each of them.
 	maxRecent   = 16 << 10
 	recentBytes = 1 << 10
 	// cautious is how many transactions read after a guess that was wrong. So where half of the keys are not new, one
@@ -21,8 +21,8 @@ const (
 // errGuessed makes the function run again with the records themselves.
 var errGuessed = errors.New("etcd store: a guess was wrong or shows in the answer")
 
-// recent remembers the new records that this process wrote last, as etcd has them unless somebody changed them. A record
-// that is reserved here is mostly committed here.
+// recent remembers records that this process wrote last, as etcd has them unless somebody changed them. A record that is
+// reserved here is mostly committed here, and a job that is claimed here is mostly finished here.
 type recent struct {
 	mu      sync.Mutex
 	records map[string]*mvccpb.KeyValue // by key
@@ -40,18 +40,30 @@ func (r *recent) take(key string) *mvccpb.KeyValue {
 	return kv
 }
 
-// add remembers records of a commit.
-func (r *recent) add(written []*mvccpb.KeyValue, revision int64) {
+// wrote is a record of a commit.
+type wrote struct {
+	key string
+	kv  *mvccpb.KeyValue // nil if it is not to be remembered
+	// again: it is remembered only if it was remembered before.
+	again bool
+}
+
+// add takes the records of a commit.
+func (r *recent) add(written []wrote, revision int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.records == nil && len(written) > 0 {
+	if r.records == nil {
 		r.records, r.order = make(map[string]*mvccpb.KeyValue), make([]string, maxRecent)
 	}
-	for _, kv := range written {
-		kv.ModRevision = revision
-		key := string(kv.Key)
+	for _, w := range written {
+		had := r.records[w.key] != nil
+		delete(r.records, w.key)
+		if w.kv == nil || w.again && !had {
+			continue
+		}
+		w.kv.ModRevision = revision
 		delete(r.records, r.order[r.next])
-		r.records[key], r.order[r.next] = kv, key
+		r.records[w.key], r.order[r.next] = w.kv, w.key
 		r.next = (r.next + 1) % maxRecent
 	}
 }
@@ -76,6 +88,18 @@ func (r *recent) wrong() {
 // Guess implements store.Guesser. The commit compares the revisions of these records like those of all others.
 func (t *tx) Guess(ids []store.ID) error {
 	t.remember = true
+	return t.guessOf(ids, true)
+}
+
+// Recall implements store.Guesser.
+func (t *tx) Recall(ids []store.ID) error { return t.guessOf(ids, false) }
+
+// Expect implements store.Guesser. etcd cannot compare a part of a value, and the value of a record begins with the time
+// at which it was written.
+func (t *tx) Expect(records []store.Expected) error { return t.guessOf(store.IDsOf(records), false) }
+
+// guessOf takes records as they are remembered. The others are taken for absent, or read.
+func (t *tx) guessOf(ids []store.ID, absent bool) error {
 	if t.run > 0 || t.ReadOnly || t.Err != nil || !t.s.recent.trusted() {
 		return t.FetchAll(ids)
 	}
@@ -83,16 +107,20 @@ func (t *tx) Guess(ids []store.ID) error {
 	if err != nil {
 		return err
 	}
+	var others []store.ID
 	for _, r := range records {
 		if kv := t.s.recent.take(t.s.recordKey(r.Collection, r.Key)); kv != nil {
 			if err := t.fill(r, kv); err != nil {
 				return t.Fail(err)
 			}
+		} else if !absent {
+			others = append(others, store.ID{Collection: r.Collection, Key: r.Key})
+			continue
 		}
 		t.Preload(r)
 		t.guessed = true
 	}
-	return nil
+	return t.FetchAll(others)
 }
 
 // guess returns errGuessed instead of an answer that may come from a guess: what a run found without writing anything, or
@@ -104,15 +132,22 @@ func (t *tx) guess(err error) error {
 	return errGuessed
 }
 
-// inserted are the small records that the commit inserts, to be remembered.
-func (t *tx) inserted(changes []change) (kvs []*mvccpb.KeyValue) {
-	if !t.remember {
-		return nil
+// wrote returns the records of a commit. Those are remembered that are likely to be changed here next: what the
+// transaction inserted after a guess or claimed, and what was remembered before, such as a reservation that it extended.
+func (t *tx) wrote(changes []change) []wrote {
+	claimed := make(map[string]bool, len(t.claimed))
+	for _, key := range t.claimed {
+		claimed[key] = true
 	}
-	for _, c := range changes {
-		if r := c.r; r.Present && !r.Stored && c.parts == "" && len(c.encoded) <= recentBytes {
-			kvs = append(kvs, &mvccpb.KeyValue{Key: []byte(t.s.recordKey(r.Collection, r.Key)), Value: c.encoded})
+	out := make([]wrote, len(changes))
+	for i, c := range changes {
+		w := wrote{key: t.s.recordKey(c.r.Collection, c.r.Key)}
+		keep := t.remember && !c.r.Stored || claimed[w.key]
+		w.again = !keep
+		if c.r.Present && c.parts == "" && len(c.encoded) <= recentBytes && (keep || !t.guessed) {
+			w.kv = &mvccpb.KeyValue{Key: []byte(w.key), Value: c.encoded}
 		}
+		out[i] = w
 	}
-	return kvs
+	return out
 }

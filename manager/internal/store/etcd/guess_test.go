@@ -64,7 +64,7 @@ func TestGuessReadsNothing(t *testing.T) {
 func TestRecentIsBounded(t *testing.T) {
 	var r recent
 	for i := range 3 * maxRecent {
-		r.add([]*mvccpb.KeyValue{{Key: []byte(fmt.Sprint(i))}}, int64(i))
+		r.add([]wrote{{key: fmt.Sprint(i), kv: &mvccpb.KeyValue{Key: []byte(fmt.Sprint(i))}}}, int64(i))
 		if i%3 == 0 {
 			r.take(fmt.Sprint(i))
 		}

@@ -22,7 +22,7 @@ type steps struct {
 
 const (
 	// aheadKeys is how many keys the beginning of a range has when it is measured.
-	aheadKeys = 1000
+	aheadKeys = 250
 	// longRange is the number of keys from which a range has a beginning of its own.
 	longRange = 4 * aheadKeys
 	// maxSteps bounds the ranges of which a beginning is known.
@@ -82,10 +82,42 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	if r.To != "" {
 		to = prefix + member.Escape(r.To)
 	}
-	if r.Claim && !t.ReadOnly {
-		return t.claim(c, prefix, from, to, r.Limit, r.With)
+	switch {
+	case r.Claim && !t.ReadOnly:
+		return t.claim(c, prefix, from, to, r)
+	case r.Repeated && !t.ReadOnly:
+		return t.head(prefix, from, to, r.Limit, r)
 	}
 	return t.scan(prefix, from, to, r.Limit, r.With)
+}
+
+// head is scan for a range that is scanned again and again: it starts where the range lives (see package front). etcd
+// walks through all keys that were deleted since it compacted.
+func (t *tx) head(prefix, from, to string, limit int, r store.Range) ([]store.Hit, error) {
+	if r.After != nil {
+		return t.scan(prefix, from, to, limit, r.With)
+	}
+	if t.rev == 0 && t.observer == nil {
+		t.observer = t.s.fronts.Observe() // else the state was fixed before, and what was added since is unknown
+	}
+	end := ""
+	if r.To != "" {
+		end = to
+	}
+	for whole := false; ; whole = true {
+		s := t.s.fronts.Begin(prefix, from, whole)
+		hits, err := t.scan(prefix, s.From, to, limit, r.With)
+		if err != nil {
+			return nil, err
+		}
+		var first, last string
+		if n := len(hits); n > 0 {
+			first, last = prefix+member.Join(hits[0].SortKey, hits[0].Key), prefix+member.Join(hits[n-1].SortKey, hits[n-1].Key)
+		}
+		if !s.End(t.observer, len(hits), first, last, end, len(hits) < limit) {
+			return hits, nil
+		}
+	}
 }
 
 // scan skips keys that the engine did not write, and reads more in their place. So fewer hits than the limit mean the
@@ -137,15 +169,15 @@ func (t *tx) scan(prefix, from, to string, limit int, with []store.ID) ([]store.
 
 // claim returns up to limit hits that no other transaction of this process is claiming, and marks them as claimed.
 // After conflicts with other processes it starts at a random place of a window that grows with every run.
-func (t *tx) claim(c store.Collection, prefix, from, to string, limit int, with []store.ID) ([]store.Hit, error) {
+func (t *tx) claim(c store.Collection, prefix, from, to string, r store.Range) ([]store.Hit, error) {
 	t.s.mu.Lock()
-	window := limit*(1+4*min(t.run, 16)) + len(t.s.claiming)
+	window := r.Limit*(1+4*min(t.run, 16)) + len(t.s.claiming)
 	t.s.mu.Unlock()
-	hits, err := t.scan(prefix, from, to, min(window, 10000), with)
+	hits, err := t.head(prefix, from, to, min(window, 10000), r)
 	if err != nil {
 		return nil, err
 	}
-	free := t.reserve(c, hits, limit)
+	free := t.reserve(c, hits, r.Limit)
 	var records []*overlay.Record
 	for _, h := range free {
 		if !t.Loaded(c, h.Key) {
@@ -188,6 +220,9 @@ func (t *tx) reserve(c store.Collection, hits []store.Hit, limit int) []store.Hi
 
 // end releases the transaction's claims.
 func (t *tx) end() {
+	if t.observer != nil {
+		t.observer.Stop()
+	}
 	if len(t.claimed) == 0 {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/front"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/reccodec"
 )
@@ -29,12 +30,13 @@ type tx struct {
 	ctx context.Context
 	run int
 
-	rev     int64     // all reads see the state of this revision; 0 before the first
-	now     time.Time // what Now returned first
-	claimed []string
-	parts   map[store.ID]string // where the parts of stored large values are
-	staged  []string            // where this transaction wrote parts
-	size    int                 // bytes of the request that commits, set by encode
+	rev      int64     // all reads see the state of this revision; 0 before the first
+	now      time.Time // what Now returned first
+	claimed  []string
+	observer *front.Observer     // of a scan that fixed rev
+	parts    map[store.ID]string // where the parts of stored large values are
+	staged   []string            // where this transaction wrote parts
+	size     int                 // bytes of the request that commits, set by encode
 
 	guessed  bool // a record was not read, see Guess
 	remember bool // the records that the commit inserts

@@ -69,7 +69,7 @@ func TestChurnStaysFlat(t *testing.T) {
 			churn(round*live + first*batch)
 		}
 		var size int64
-		if err := s.pool.QueryRow(t.Context(), `SELECT pg_total_relation_size('oncegate.records') + pg_total_relation_size('oncegate.entries')`).Scan(&size); err != nil {
+		if err := s.pool.QueryRow(t.Context(), `SELECT pg_total_relation_size('oncegate.records') + pg_total_relation_size('oncegate.index_entries')`).Scan(&size); err != nil {
 			t.Fatal(err)
 		}
 		sizes = append(sizes, size)

@@ -31,13 +31,16 @@ type changes struct {
 	value   [][]byte
 	entries [][]byte
 
-	entWhat    []string
-	entColl    []string
-	entKey     [][]byte
-	entOldIdx  []string
-	entOldSort [][]byte
-	entNewIdx  []string
-	entNewSort [][]byte
+	entWhat     []string
+	entKey      [][]byte
+	entOldIndex []int32
+	entOldSort  [][]byte
+	entNewIndex []int32
+	entNewSort  [][]byte
+
+	// entNew are the names of the new indexes, newIndexes those that the server may not know yet.
+	entNew     []indexName
+	newIndexes []indexName
 
 	// Only to share a commit: the locks, the records with whether they are written, and what server the records were read
 	// on; empty if none was. It becomes that of the commit.
@@ -64,8 +67,8 @@ func newChanges() *changes {
 	return &changes{
 		lockNumber: []int64{}, lockOwn: []bool{},
 		what: []string{}, coll: []string{}, key: [][]byte{}, version: []uint32{}, value: [][]byte{}, entries: [][]byte{},
-		entWhat: []string{}, entColl: []string{}, entKey: [][]byte{},
-		entOldIdx: []string{}, entOldSort: [][]byte{}, entNewIdx: []string{}, entNewSort: [][]byte{},
+		entWhat: []string{}, entKey: [][]byte{},
+		entOldIndex: []int32{}, entOldSort: [][]byte{}, entNewIndex: []int32{}, entNewSort: [][]byte{},
 	}
 }
 
@@ -75,6 +78,7 @@ const (
 	stillAbsent = "n"
 	update      = "u"
 	remove      = "d"
+	removeValue = "v"
 	insert      = "i"
 )
 
@@ -109,6 +113,8 @@ func (t *tx) changes() *changes {
 		case r.Written && r.Present:
 			what = insert
 			c.locks = append(c.locks, lock{t.s.lockNumber(r), true})
+		case r.Written && r.Version == byValue:
+			what = removeValue
 		case r.Written && r.Stored:
 			what = remove
 		case !r.Stored:
@@ -117,7 +123,7 @@ func (t *tx) changes() *changes {
 		}
 		c.record(what, r)
 		if r.Written {
-			c.changedEntries(r)
+			c.changedEntries(r, &t.s.indexes)
 		}
 	}
 	c.sortLocks()
@@ -150,12 +156,12 @@ func merge(batch []*changes) *changes {
 			records = append(records, place{c, i})
 		}
 		m.entWhat = append(m.entWhat, c.entWhat...)
-		m.entColl = append(m.entColl, c.entColl...)
 		m.entKey = append(m.entKey, c.entKey...)
-		m.entOldIdx = append(m.entOldIdx, c.entOldIdx...)
+		m.entOldIndex = append(m.entOldIndex, c.entOldIndex...)
 		m.entOldSort = append(m.entOldSort, c.entOldSort...)
-		m.entNewIdx = append(m.entNewIdx, c.entNewIdx...)
+		m.entNewIndex = append(m.entNewIndex, c.entNewIndex...)
 		m.entNewSort = append(m.entNewSort, c.entNewSort...)
+		m.newIndexes = append(m.newIndexes, c.newIndexes...)
 	}
 	slices.SortStableFunc(records, func(a, b place) int {
 		return cmp.Or(strings.Compare(a.c.coll[a.i], b.c.coll[b.i]), bytes.Compare(a.c.key[a.i], b.c.key[b.i]))
@@ -177,36 +183,47 @@ func (c *changes) record(what string, r *overlay.Record) {
 	c.coll = append(c.coll, string(r.Collection))
 	c.key = append(c.key, []byte(r.Key))
 	c.version = append(c.version, uint32(r.Version))
-	if what != update && what != insert {
-		c.value, c.entries = append(c.value, nil), append(c.entries, nil)
-	} else {
+	switch what {
+	case update, insert:
 		c.value, c.entries = append(c.value, r.Value), append(c.entries, reccodec.Append(nil, r.Entries))
+	case removeValue:
+		c.value, c.entries = append(c.value, r.StoredValue), append(c.entries, reccodec.Append(nil, nil))
+	default:
+		c.value, c.entries = append(c.value, nil), append(c.entries, nil)
 	}
 }
 
 // changedEntries turns old entries into new ones, which is cheaper than deleting and inserting.
-func (c *changes) changedEntries(r *overlay.Record) {
+func (c *changes) changedEntries(r *overlay.Record, x *indexes) {
 	removed, added := r.Removed(), r.Added()
 	for i := range max(len(removed), len(added)) {
 		what := update
 		var old, now store.Entry
+		var oldIndex, newIndex int32
+		var name indexName
 		if i < len(removed) {
 			old = removed[i]
+			oldIndex, _ = x.id(indexName{string(r.Collection), old.Index})
 		} else {
 			what = insert
 		}
 		if i < len(added) {
 			now = added[i]
+			name = indexName{string(r.Collection), now.Index}
+			var known bool
+			if newIndex, known = x.id(name); !known && !slices.Contains(c.newIndexes, name) {
+				c.newIndexes = append(c.newIndexes, name)
+			}
 		} else {
 			what = remove
 		}
 		c.entWhat = append(c.entWhat, what)
-		c.entColl = append(c.entColl, string(r.Collection))
 		c.entKey = append(c.entKey, []byte(r.Key))
-		c.entOldIdx = append(c.entOldIdx, old.Index)
+		c.entOldIndex = append(c.entOldIndex, oldIndex)
 		c.entOldSort = append(c.entOldSort, []byte(old.SortKey))
-		c.entNewIdx = append(c.entNewIdx, now.Index)
+		c.entNewIndex = append(c.entNewIndex, newIndex)
 		c.entNewSort = append(c.entNewSort, []byte(now.SortKey))
+		c.entNew = append(c.entNew, name)
 	}
 }
 
@@ -216,8 +233,8 @@ func (c *changes) statement(q *statements) (stmt string, args []any) {
 	text := func(v []string) wire { return wireStrings(pgtype.TextOID, v) }
 	args = []any{wireNumbers(c.lockNumber), wireBools(c.lockOwn),
 		char(c.what), text(c.coll), wireBytes(c.key), wireVersions(c.version), wireBytes(c.value), wireBytes(c.entries),
-		char(c.entWhat), text(c.entColl), wireBytes(c.entKey),
-		text(c.entOldIdx), wireBytes(c.entOldSort), text(c.entNewIdx), wireBytes(c.entNewSort)}
+		char(c.entWhat), wireBytes(c.entKey),
+		wireIndexes(c.entOldIndex), wireBytes(c.entOldSort), wireIndexes(c.entNewIndex), wireBytes(c.entNewSort)}
 	if !c.guessed {
 		return q.apply, args
 	}
@@ -238,8 +255,13 @@ func (t *tx) commit() error {
 		t.rollback()
 		return err
 	}
+	for _, r := range t.Records() {
+		if r.Version == byValue && (!r.Written || r.Present) {
+			return errGuessed
+		}
+	}
 	c := t.changes()
-	defer t.s.fronts.added(c)
+	defer t.s.added(c)
 	if t.shares && t.mayShare() && c.sharing() != nil {
 		c.server = t.server
 		err := t.s.commits.do(t.ctx, c)
@@ -266,8 +288,18 @@ func (t *tx) commit() error {
 		_ = t.Fail(err)
 		return err
 	}
+	t.s.indexes.added(c.newIndexes)
 	t.written(c.written, t.server)
 	return nil
+}
+
+// added tells the fronts what a commit may have added.
+func (s *Store) added(c *changes) {
+	for i, what := range c.entWhat {
+		if what != remove {
+			s.fronts.Added(c.entNew[i].String(), string(c.entNewSort[i]))
+		}
+	}
 }
 
 // applied reads the answer to the statement that commits. Without a row, a guess was wrong.
@@ -285,23 +317,41 @@ func (s *Store) applied(on server, row pgx.Row) (version uint32, err error) {
 	return uint32(id), nil
 }
 
+// queue adds the statements that commit. read reads the answer of the last one.
+func (c *changes) queue(b *pgx.Batch, q *statements) (read func(s *Store, on server, res pgx.BatchResults) error) {
+	for _, n := range c.newIndexes {
+		b.Queue(q.addIndex, n.collection, n.index)
+	}
+	stmt, args := c.statement(q)
+	b.Queue(stmt, args...)
+	return func(s *Store, on server, res pgx.BatchResults) (err error) {
+		for range c.newIndexes {
+			if _, err := res.Exec(); err != nil {
+				return err
+			}
+		}
+		c.written, err = s.applied(on, res.QueryRow())
+		return err
+	}
+}
+
 // apply writes, and ends the transaction that may be open.
 func (t *tx) apply(c *changes) (err error) {
-	stmt, args := c.statement(&t.s.sql)
-	if !t.begun {
+	if !t.begun && len(c.newIndexes) == 0 {
+		stmt, args := c.statement(&t.s.sql)
 		if c.written, err = t.s.applied(t.server, t.conn.QueryRow(t.ctx, stmt, args...)); err != nil {
 			return t.failed(err)
 		}
 		return nil
 	}
 	b := &pgx.Batch{}
-	b.Queue(stmt, args...)
+	read := c.queue(b, &t.s.sql)
 	b.Queue("COMMIT")
-	return t.send(b, func(res pgx.BatchResults) (err error) {
-		if c.written, err = t.s.applied(t.server, res.QueryRow()); err != nil {
+	return t.send(b, func(res pgx.BatchResults) error {
+		if err := read(t.s, t.server, res); err != nil {
 			return err
 		}
-		_, err = res.Exec()
+		_, err := res.Exec()
 		return err
 	})
 }

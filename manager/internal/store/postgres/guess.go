@@ -156,6 +156,14 @@ func (c *clock) now() (t time.Time, on server, known bool) {
 // Guess implements store.Guesser. The commit compares the versions of these records like those of all others.
 func (t *tx) Guess(ids []store.ID) error {
 	t.remember = true
+	return t.guessOf(ids, true)
+}
+
+// Recall implements store.Guesser.
+func (t *tx) Recall(ids []store.ID) error { return t.guessOf(ids, false) }
+
+// guessOf takes records as they are remembered. The others are taken for absent, or read.
+func (t *tx) guessOf(ids []store.ID, absent bool) error {
 	if !t.guesses || t.Err != nil || !t.s.recent.trusted() {
 		return t.FetchAll(ids)
 	}
@@ -164,31 +172,68 @@ func (t *tx) Guess(ids []store.ID) error {
 		return t.FetchAll(ids)
 	}
 	records, err := t.Unread(ids)
-	if err != nil || len(records) == 0 {
+	if err != nil {
 		return err
 	}
-	if err := t.ranOn(on); err != nil {
-		return err
-	}
+	var others []store.ID
 	for _, r := range records {
 		if m := t.s.recent.get(nameOf(r)); m != nil && m.server == on {
 			r.Stored, r.StoredValue, r.StoredEntries, r.Version = true, m.value, m.entries, int64(m.version)
+		} else if !absent {
+			others = append(others, store.ID{Collection: r.Collection, Key: r.Key})
+			continue
 		}
 		t.Preload(r)
+		t.guessed = true
 	}
-	t.guessed = true
-	if t.clock.IsZero() {
-		t.clock = at
+	if t.guessed {
+		if err := t.ranOn(on); err != nil {
+			return err
+		}
+		if t.clock.IsZero() {
+			t.clock = at
+		}
+	}
+	return t.FetchAll(others)
+}
+
+// byValue is the version of a record that was not read, and that the commit compares by its value.
+const byValue = -1
+
+// Expect implements store.Guesser. The function meets a record as it is expected when it Gets it.
+func (t *tx) Expect(records []store.Expected) error {
+	if !t.guesses || t.Err != nil || !t.guessed && !t.s.recent.trusted() {
+		return t.FetchAll(store.IDsOf(records))
+	}
+	if t.expected == nil {
+		t.expected = make(map[recordName]string, len(records))
+	}
+	for _, r := range records {
+		t.expected[recordName{string(r.Collection), r.Key}] = r.Value
 	}
 	return nil
 }
 
-// written notes what the transaction wrote, if it is likely to be changed here next: what it inserted after a guess, and
-// what was remembered before, such as a reservation that it extended.
+// expects fills a record as it is expected.
+func (t *tx) expects(r *overlay.Record) bool {
+	value, found := t.expected[nameOf(r)]
+	if !found {
+		return false
+	}
+	r.Stored, r.StoredValue, r.Version = true, []byte(value), byValue
+	t.guessed = true
+	return true
+}
+
+// written notes what the transaction wrote, if it is likely to be changed here next: what it inserted after a guess or
+// claimed, and what was remembered before, such as a reservation that it extended.
 func (t *tx) written(version uint32, on server) {
-	had := t.s.recent.forget(t.Writes())
+	had := make(map[*overlay.Record]bool)
+	for _, w := range t.s.recent.forget(t.Writes()) {
+		had[w] = true
+	}
 	for _, w := range t.Writes() {
-		if t.remember && !w.Stored || !t.guessed && slices.Contains(had, w) {
+		if t.remember && !w.Stored || t.claimed[w] || !t.guessed && had[w] {
 			t.s.recent.add(w, version, on)
 		}
 	}

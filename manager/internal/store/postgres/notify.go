@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"encoding/hex"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,11 @@ const (
 	notifyEvery = 5 * time.Millisecond
 	// notifyLast bounds a statement after close.
 	notifyLast = time.Second
+	// notifyBytes bounds a notification: the server takes less than 8000 bytes.
+	notifyBytes = 7900
+	// topicsEnd separates the topics of a notification. Managers of the first release send one in each, and take no notice
+	// of one that has several: their calls that wait then find out by their own timer.
+	topicsEnd = "."
 )
 
 // notifier sends and receives wake-ups. The server holds a database-wide lock while it commits a transaction with
@@ -75,8 +81,10 @@ func (n *notifier) receive(ctx context.Context, conn *pgx.Conn) {
 		if conn != nil {
 			m, err := conn.WaitForNotification(ctx)
 			if err == nil {
-				if topic, err := hex.DecodeString(m.Payload); err == nil {
-					n.hub.Notify(string(topic))
+				for name := range strings.SplitSeq(m.Payload, topicsEnd) {
+					if topic, err := hex.DecodeString(name); err == nil {
+						n.hub.Notify(string(topic))
+					}
 				}
 				continue
 			}
@@ -152,10 +160,19 @@ func (n *notifier) sendBatch(ctx context.Context, batch map[string]struct{}) err
 	if len(batch) == 0 {
 		return nil
 	}
-	payloads := make([]string, 0, len(batch))
-	for p := range batch {
-		payloads = append(payloads, p)
+	var payloads []string
+	var b strings.Builder
+	for topic := range batch {
+		if b.Len() > 0 && b.Len()+len(topicsEnd)+len(topic) > notifyBytes {
+			payloads = append(payloads, b.String())
+			b.Reset()
+		}
+		if b.Len() > 0 {
+			b.WriteString(topicsEnd)
+		}
+		b.WriteString(topic)
 	}
+	payloads = append(payloads, b.String())
 	attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {

@@ -46,7 +46,7 @@ func TestPlansAreLookUps(t *testing.T) {
 	}{
 		{"fresh tables", func() {}},
 		{"statistics of empty tables", func() {
-			for _, sql := range []string{`TRUNCATE oncegate.records, oncegate.entries`, `VACUUM ANALYZE oncegate.records, oncegate.entries`} {
+			for _, sql := range []string{`TRUNCATE oncegate.records, oncegate.index_entries`, `VACUUM ANALYZE oncegate.records, oncegate.index_entries`} {
 				if _, err := s.pool.Exec(t.Context(), sql); err != nil {
 					t.Fatal(err)
 				}
@@ -58,7 +58,7 @@ func TestPlansAreLookUps(t *testing.T) {
 			fill(t, s, records)
 		}},
 		{"statistics of many records", func() {
-			if _, err := s.pool.Exec(t.Context(), `ANALYZE oncegate.records, oncegate.entries`); err != nil {
+			if _, err := s.pool.Exec(t.Context(), `ANALYZE oncegate.records, oncegate.index_entries`); err != nil {
 				t.Fatal(err)
 			}
 		}},
@@ -70,7 +70,8 @@ func TestPlansAreLookUps(t *testing.T) {
 	log := readPlans(t, dir)
 	seen := 0
 	for _, plan := range log {
-		if !strings.Contains(plan, ".records") && !strings.Contains(plan, ".entries") || strings.Contains(plan, "count(*) FROM") {
+		if !strings.Contains(plan, ".records") && !strings.Contains(plan, ".index_entries") || strings.Contains(plan, "count(*) FROM") ||
+			strings.Contains(plan, "CREATE OR REPLACE VIEW") { // once for each index
 			continue
 		}
 		seen++
@@ -84,7 +85,7 @@ func TestPlansAreLookUps(t *testing.T) {
 }
 
 var (
-	scanOf = regexp.MustCompile(`(\S+ Scan|Index Only Scan|Index Scan)(?: using (\S+))? on (records|entries) `)
+	scanOf = regexp.MustCompile(`(\S+ Scan|Index Only Scan|Index Scan)(?: using (\S+))? on (records|index_entries) `)
 	other  = regexp.MustCompile(`Seq Scan on|Bitmap|Hash Join|Merge Join|Sort  |Materialize|Memoize`)
 )
 
@@ -104,8 +105,8 @@ func judge(plan string) string {
 			cond = lines[i+1]
 		}
 		must := "key = "
-		if m[3] == "entries" {
-			must = "idx = "
+		if m[3] == "index_entries" {
+			must = "index_id = "
 		}
 		if m[2] != m[3]+"_pkey" || !strings.Contains(cond, "Index Cond") || !strings.Contains(cond, must) {
 			return "reads too much: " + strings.TrimSpace(line) + " " + strings.TrimSpace(cond)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/front"
 )
 
 const (
@@ -51,18 +52,19 @@ type Options struct {
 
 // Store implements store.Store.
 type Store struct {
-	pool   *pgxpool.Pool
-	schema string
-	seldom []store.Collection
-	sql    statements
-	caps   store.Capabilities
-	notes  *notifier
-	stand  *standbys
-	lens   lengths
-	fronts fronts
-	recent recent
-	clock  clock
-	never  chan struct{}
+	pool    *pgxpool.Pool
+	schema  string
+	seldom  []store.Collection
+	sql     statements
+	caps    store.Capabilities
+	notes   *notifier
+	stand   *standbys
+	lens    lengths
+	fronts  front.Fronts
+	recent  recent
+	indexes indexes
+	clock   clock
+	never   chan struct{}
 
 	reads   share[*reading]
 	commits share[*changes]
@@ -149,6 +151,9 @@ func (s *Store) prepareSchema(ctx context.Context, o Options) (fsync string, err
 	}
 	if err := migrate(ctx, conn.Conn(), o.Schema, o.Used); err != nil {
 		return "", fmt.Errorf("postgres store: schema %s: %w", o.Schema, unavailable(err))
+	}
+	if err := s.indexes.load(ctx, conn.Conn(), &s.sql); err != nil {
+		return "", unavailable(err)
 	}
 	err = unavailable(conn.QueryRow(ctx, `SHOW fsync`).Scan(&fsync))
 	return fsync, err
@@ -378,7 +383,8 @@ func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int,
 	if index == "" {
 		row = s.pool.QueryRow(ctx, s.sql.lenAll, string(c))
 	} else {
-		row = s.pool.QueryRow(ctx, s.sql.lenIndex, string(c), index)
+		n, _ := s.indexes.id(indexName{string(c), index})
+		row = s.pool.QueryRow(ctx, s.sql.lenIndex, n)
 	}
 	var n int
 	if err := row.Scan(&n); err != nil {

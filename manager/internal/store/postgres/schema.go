@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,8 +13,8 @@ import (
 
 const formatVersion = 1
 
-// migrations[i] migrates the schema from version i to i+1. %[1]s is the schema.
-var migrations = [][]string{{
+// tables makes the records of format version 1. %[1]s is the schema.
+var tables = []string{
 	`CREATE TABLE %[1]s.records (
 		coll text COLLATE "C" NOT NULL,
 		key bytea NOT NULL,
@@ -21,33 +22,24 @@ var migrations = [][]string{{
 		entries bytea NOT NULL,
 		PRIMARY KEY (coll, key)
 	)`,
-	`CREATE TABLE %[1]s.entries (
-		coll text COLLATE "C" NOT NULL,
-		idx text COLLATE "C" NOT NULL,
-		sort_key bytea NOT NULL,
-		key bytea NOT NULL,
-		PRIMARY KEY (coll, idx, sort_key, key)
-	)`,
 	`ALTER TABLE %[1]s.records SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0)`,
-	`ALTER TABLE %[1]s.entries SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0)`,
-	applyFunction,
-}}
+}
 
 // applyFunction is the second half of a transaction (see the package documentation). Its arguments are
 //
 //   - the advisory locks to take, and which of them are exclusive;
 //   - the records, in order: what to do (r: check that it is as it was read,
-//     n: check that it is still absent, u: update, d: delete, i: insert), and the
-//     version that was read;
+//     n: check that it is still absent, u: update, d: delete, v: delete if it
+//     has the value and the entries, i: insert), and the version that was read;
 //   - the index entries, in order: what to do (u: change the old one to the new
 //     one, d: delete the old one, i: insert the new one).
 //
 // It raises serialization_failure when a record is not as it was read. All locks are taken before the first check, so
 // each statement sees everything that was committed before the last lock was granted.
-const applyFunction = `CREATE FUNCTION %[1]s.apply(
+const applyFunction = `CREATE FUNCTION %[1]s.apply2(
 	lock_number bigint[], lock_own boolean[],
 	rec_what "char"[], rec_coll text[], rec_key bytea[], rec_version xid[], rec_value bytea[], rec_entries bytea[],
-	ent_what "char"[], ent_coll text[], ent_key bytea[], ent_old_idx text[], ent_old_sort bytea[], ent_new_idx text[], ent_new_sort bytea[]
+	ent_what "char"[], ent_key bytea[], ent_old_index integer[], ent_old_sort bytea[], ent_new_index integer[], ent_new_sort bytea[]
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	matched bigint;
@@ -66,7 +58,7 @@ BEGIN
 		FOR i IN 1 .. cardinality(rec_what) LOOP
 			IF rec_what[i] = 'r' THEN
 				PERFORM FROM %[1]s.records t WHERE t.coll = rec_coll[i] AND t.key = rec_key[i] FOR SHARE;
-			ELSIF rec_what[i] IN ('u', 'd') THEN
+			ELSIF rec_what[i] IN ('u', 'd', 'v') THEN
 				PERFORM FROM %[1]s.records t WHERE t.coll = rec_coll[i] AND t.key = rec_key[i] FOR UPDATE;
 			END IF;
 		END LOOP;
@@ -86,6 +78,15 @@ BEGIN
 		DELETE FROM %[1]s.records t
 			USING unnest(rec_what, rec_coll, rec_key, rec_version) AS w (what, coll, key, version)
 			WHERE w.what = 'd' AND t.coll = w.coll AND t.key = w.key AND t.xmin = w.version;
+		GET DIAGNOSTICS matched = ROW_COUNT;
+		IF matched <> wanted THEN RAISE serialization_failure; END IF;
+	END IF;
+
+	wanted := cardinality(array_positions(rec_what, 'v'));
+	IF wanted > 0 THEN
+		DELETE FROM %[1]s.records t
+			USING unnest(rec_what, rec_coll, rec_key, rec_value, rec_entries) AS w (what, coll, key, value, entries)
+			WHERE w.what = 'v' AND t.coll = w.coll AND t.key = w.key AND t.value = w.value AND t.entries = w.entries;
 		GET DIAGNOSTICS matched = ROW_COUNT;
 		IF matched <> wanted THEN RAISE serialization_failure; END IF;
 	END IF;
@@ -114,27 +115,28 @@ BEGIN
 	END IF;
 
 	IF 'd' = ANY(ent_what) THEN
-		DELETE FROM %[1]s.entries t
-			USING unnest(ent_what, ent_coll, ent_key, ent_old_idx, ent_old_sort) AS w (what, coll, key, idx, sort_key)
-			WHERE w.what = 'd' AND t.coll = w.coll AND t.idx = w.idx AND t.sort_key = w.sort_key AND t.key = w.key;
+		DELETE FROM %[1]s.index_entries t
+			USING unnest(ent_what, ent_key, ent_old_index, ent_old_sort) AS w (what, key, index_id, sort_key)
+			WHERE w.what = 'd' AND t.index_id = w.index_id AND t.sort_key = w.sort_key AND t.key = w.key;
 	END IF;
 	IF 'u' = ANY(ent_what) THEN
-		UPDATE %[1]s.entries t SET idx = w.new_idx, sort_key = w.new_sort
-			FROM unnest(ent_what, ent_coll, ent_key, ent_old_idx, ent_old_sort, ent_new_idx, ent_new_sort)
-				AS w (what, coll, key, idx, sort_key, new_idx, new_sort)
-			WHERE w.what = 'u' AND t.coll = w.coll AND t.idx = w.idx AND t.sort_key = w.sort_key AND t.key = w.key;
+		UPDATE %[1]s.index_entries t SET index_id = w.new_index, sort_key = w.new_sort
+			FROM unnest(ent_what, ent_key, ent_old_index, ent_old_sort, ent_new_index, ent_new_sort)
+				AS w (what, key, index_id, sort_key, new_index, new_sort)
+			WHERE w.what = 'u' AND t.index_id = w.index_id AND t.sort_key = w.sort_key AND t.key = w.key;
 	END IF;
 	IF 'i' = ANY(ent_what) THEN
-		INSERT INTO %[1]s.entries (coll, idx, sort_key, key)
-			SELECT w.coll, w.idx, w.sort_key, w.key
-			FROM unnest(ent_what, ent_coll, ent_key, ent_new_idx, ent_new_sort) AS w (what, coll, key, idx, sort_key)
+		INSERT INTO %[1]s.index_entries (index_id, sort_key, key)
+			SELECT w.index_id, w.sort_key, w.key
+			FROM unnest(ent_what, ent_key, ent_new_index, ent_new_sort) AS w (what, key, index_id, sort_key)
 			WHERE w.what = 'i';
 	END IF;
 END
 $$`
 
-// migrateTimeout bounds the migration: its commit waits for a standby where the server requires one.
-const migrateTimeout = time.Minute
+// migrateTimeout bounds the migration: it may have millions of index entries to move, and its commit waits for a standby
+// where the server requires one.
+const migrateTimeout = 30 * time.Minute
 
 // migrate brings the schema to the present format, or with used only checks that it has that.
 func migrate(ctx context.Context, conn *pgx.Conn, schema string, used bool) error {
@@ -145,8 +147,9 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string, used bool) erro
 			return err
 		}
 		q := pgx.Identifier{schema}.Sanitize()
-		var have bool
-		if err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, q+".meta").Scan(&have); err != nil {
+		var have, converted bool
+		err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL, to_regclass($2) IS NOT NULL`, q+".meta", q+".index_entries").Scan(&have, &converted)
+		if err != nil {
 			return err
 		}
 		version := 0
@@ -156,35 +159,34 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string, used bool) erro
 			}
 		} else if used {
 			return store.ErrUnused
-		} else {
-			if _, err := tx.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS `+q); err != nil {
-				return err
-			}
-			if _, err := tx.Exec(ctx, `CREATE TABLE `+q+`.meta (version integer NOT NULL)`); err != nil {
-				return err
-			}
-			if _, err := tx.Exec(ctx, `INSERT INTO `+q+`.meta VALUES (0)`); err != nil {
-				return err
-			}
 		}
 		if version > formatVersion {
 			return fmt.Errorf("schema %s has format version %d, this version reads up to %d", schema, version, formatVersion)
 		}
-		if version == formatVersion {
+		if version == formatVersion && converted {
 			return nil // a write would wait for a standby
 		}
 		if used {
-			return fmt.Errorf("schema %s has format version %d, this version uses %d: start a manager of this version first", schema, version, formatVersion)
+			return fmt.Errorf("schema %s has format version %d as an earlier version made it: start a manager of this version first", schema, version)
 		}
-		for ; version < formatVersion; version++ {
-			for _, stmt := range migrations[version] {
-				if _, err := tx.Exec(ctx, fmt.Sprintf(stmt, q)); err != nil {
-					return err
-				}
+		var steps []string
+		if !have {
+			steps = append(steps, `CREATE SCHEMA IF NOT EXISTS %[1]s`, `CREATE TABLE %[1]s.meta (version integer NOT NULL)`, `INSERT INTO %[1]s.meta VALUES (0)`)
+		}
+		if version == 0 {
+			steps = append(steps, tables...)
+		}
+		steps = append(steps, indexTables...)
+		if version > 0 {
+			steps = append(steps, moveEntries...)
+		}
+		steps = append(append(steps, forEarlier...), applyFunction, fmt.Sprintf(`UPDATE %%[1]s.meta SET version = %d`, formatVersion))
+		for _, stmt := range steps {
+			if _, err := tx.Exec(ctx, fmt.Sprintf(stmt, q)); err != nil {
+				return err
 			}
 		}
-		_, err := tx.Exec(ctx, `UPDATE `+q+`.meta SET version = $1`, version)
-		return err
+		return nil
 	})
 }
 
@@ -195,6 +197,7 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string, used bool) erro
 // empty, and keeps that plan while the table grows.
 type statements struct {
 	get, getMany, getLocked, lockAbsent, now, entries string
+	indexes, addIndex                                 string
 	apply, same                                       string
 	applyGuessed                                      string // does nothing, and returns no row, if it is too late or a record is there
 	scan, scanTo, scanAfter, scanAfterTo              string
@@ -204,23 +207,24 @@ type statements struct {
 
 func newStatements(schema string) statements {
 	q := pgx.Identifier{schema}.Sanitize()
-	scan := func(cond string, claim bool) string {
+	// next is the number of the parameter behind those of the condition.
+	scan := func(cond string, next int, claim bool) string {
 		if !claim {
-			return `SELECT e.sort_key, e.key FROM ` + q + `.entries e WHERE e.coll = $1 AND e.idx = $2` + cond +
-				` ORDER BY e.sort_key, e.key LIMIT $3`
+			return `SELECT e.sort_key, e.key FROM ` + q + `.index_entries e WHERE e.index_id = $1` + cond +
+				` ORDER BY e.sort_key, e.key LIMIT $2`
 		}
-		return `SELECT e.sort_key, e.key, r.value, r.entries, r.xmin FROM ` + q + `.entries e CROSS JOIN LATERAL
-			(SELECT value, entries, xmin FROM ` + q + `.records WHERE coll = e.coll AND key = e.key FOR UPDATE SKIP LOCKED) r
-			WHERE e.coll = $1 AND e.idx = $2` + cond + ` ORDER BY e.sort_key, e.key LIMIT $3`
+		return `SELECT e.sort_key, e.key, r.value, r.entries, r.xmin FROM ` + q + `.index_entries e CROSS JOIN LATERAL
+			(SELECT value, entries, xmin FROM ` + q + `.records WHERE coll = $` + strconv.Itoa(next) + ` AND key = e.key FOR UPDATE SKIP LOCKED) r
+			WHERE e.index_id = $1` + cond + ` ORDER BY e.sort_key, e.key LIMIT $2`
 	}
 	const (
-		from    = ` AND e.sort_key >= $4`
-		fromTo  = from + ` AND e.sort_key < $5`
-		after   = ` AND (e.sort_key, e.key) > ($4, $5)`
-		afterTo = after + ` AND e.sort_key < $6`
+		from    = ` AND e.sort_key >= $3`
+		fromTo  = from + ` AND e.sort_key < $4`
+		after   = ` AND (e.sort_key, e.key) > ($3, $4)`
+		afterTo = after + ` AND e.sort_key < $5`
 	)
 	// With the version of the rows that it wrote.
-	apply := `SELECT ` + q + `.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15), txid_current() & 4294967295, clock_timestamp()`
+	apply := `SELECT ` + q + `.apply2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14), txid_current() & 4294967295, clock_timestamp()`
 	return statements{
 		// Always one row, so the time is returned even without a record.
 		get: `SELECT clock_timestamp(), r.value, r.entries, r.xmin FROM (VALUES (1)) one LEFT JOIN LATERAL
@@ -231,18 +235,20 @@ func newStatements(schema string) statements {
 		getLocked:  `SELECT clock_timestamp(), value, entries, xmin FROM ` + q + `.records WHERE coll = $1 AND key = $2 FOR UPDATE`,
 		lockAbsent: `SELECT pg_advisory_xact_lock($1)`,
 		now:        `SELECT clock_timestamp()`,
-		entries:    `SELECT idx, sort_key FROM ` + q + `.entries WHERE coll = $1 AND key = $2`,
+		entries:    `SELECT i.idx, e.sort_key FROM ` + q + `.indexes i JOIN ` + q + `.index_entries e USING (index_id) WHERE i.coll = $1 AND e.key = $2`,
+		indexes:    `SELECT coll, idx FROM ` + q + `.indexes`,
+		addIndex:   `SELECT ` + q + `.add_index($1, $2)`,
 		apply:      apply,
-		applyGuessed: apply + ` WHERE clock_timestamp() < $16 AND NOT EXISTS (
+		applyGuessed: apply + ` WHERE clock_timestamp() < $15 AND NOT EXISTS (
 			SELECT FROM unnest($3::"char"[], $4::text[], $5::bytea[]) AS w (what, coll, key)
 			CROSS JOIN LATERAL (SELECT FROM ` + q + `.records WHERE coll = w.coll AND key = w.key OFFSET 0) r WHERE w.what = 'i')`,
 		// One statement sees one state.
 		same: `SELECT count(*) FILTER (WHERE w.what = 'r' AND r.xmin IS DISTINCT FROM w.version OR w.what = 'n' AND r.xmin IS NOT NULL) = 0
 			FROM unnest($1::"char"[], $2::text[], $3::bytea[], $4::xid[]) AS w (what, coll, key, version) LEFT JOIN LATERAL
 			(SELECT xmin FROM ` + q + `.records WHERE coll = w.coll AND key = w.key OFFSET 0) r ON true`,
-		scan: scan(from, false), scanTo: scan(fromTo, false), scanAfter: scan(after, false), scanAfterTo: scan(afterTo, false),
-		claim: scan(from, true), claimTo: scan(fromTo, true), claimAfter: scan(after, true), claimAfterTo: scan(afterTo, true),
+		scan: scan(from, 4, false), scanTo: scan(fromTo, 5, false), scanAfter: scan(after, 5, false), scanAfterTo: scan(afterTo, 6, false),
+		claim: scan(from, 4, true), claimTo: scan(fromTo, 5, true), claimAfter: scan(after, 5, true), claimAfterTo: scan(afterTo, 6, true),
 		lenAll:   `SELECT count(*) FROM ` + q + `.records WHERE coll = $1`,
-		lenIndex: `SELECT count(*) FROM ` + q + `.entries WHERE coll = $1 AND idx = $2`,
+		lenIndex: `SELECT count(*) FROM ` + q + `.index_entries WHERE index_id = $1`,
 	}
 }

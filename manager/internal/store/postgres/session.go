@@ -19,7 +19,7 @@ const session = `SELECT
 	set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false),
 	set_config('default_transaction_isolation', 'read committed', false),
 	set_config('lock_timeout', '5s', false), set_config('idle_in_transaction_session_timeout', '60s', false),
-	set_config('plan_cache_mode', 'force_generic_plan', false),
+	set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false),
 	set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false), set_config('enable_sort', 'off', false),
 	set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false),
 	set_config('enable_material', 'off', false), set_config('enable_memoize', 'off', false)`

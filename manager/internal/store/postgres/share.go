@@ -254,12 +254,11 @@ func (s *Store) commitTogether(ctx context.Context, batch []*changes) error {
 	err = s.confirmed(ctx, conn.Conn(), func(ctx context.Context) error {
 		b := &pgx.Batch{}
 		b.Queue(`SELECT set_config('lock_timeout', '` + shareLockWait + `', true)`)
-		stmt, args := all.statement(&s.sql)
-		b.Queue(stmt, args...)
+		read := all.queue(b, &s.sql)
 		res := conn.SendBatch(ctx, b)
 		_, err := res.Exec()
 		if err == nil {
-			all.written, err = s.applied(on, res.QueryRow())
+			err = read(s, on, res)
 		}
 		return errors.Join(err, res.Close())
 	})
@@ -275,6 +274,9 @@ func (s *Store) commitTogether(ctx context.Context, batch []*changes) error {
 	}
 	if err != nil && !conflict(err) {
 		return unavailable(err)
+	}
+	if err == nil {
+		s.indexes.added(all.newIndexes)
 	}
 	for _, c := range batch {
 		c.server, c.written = on, all.written

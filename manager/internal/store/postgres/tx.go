@@ -46,6 +46,9 @@ type tx struct {
 	begun bool
 	// guesses: Guess need not read. guessed: it did not. remember: it was called.
 	guesses, guessed, remember bool
+	// expected are records and their values, see Expect. claimed are records that a claiming scan returned.
+	expected map[recordName]string
+	claimed  map[*overlay.Record]bool
 	// clock is the server's time at the last read or guess, now what Now returned first.
 	clock, now time.Time
 }
@@ -165,7 +168,12 @@ func (t *tx) Now() time.Time {
 }
 
 // load reads a record.
-func (t *tx) load(r *overlay.Record) error { return t.loadMany([]*overlay.Record{r}) }
+func (t *tx) load(r *overlay.Record) error {
+	if t.expects(r) {
+		return nil
+	}
+	return t.loadMany([]*overlay.Record{r})
+}
 
 // Prefetch implements store.Prefetcher.
 func (t *tx) Prefetch(ids []store.ID) error { return t.FetchAll(ids) }
@@ -323,17 +331,25 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	if t.Err != nil {
 		return nil, t.Err
 	}
-	if !r.Claim || t.ReadOnly || r.After != nil {
+	if !r.Claim && !r.Repeated || t.ReadOnly || r.After != nil {
 		return t.scan(c, index, r)
 	}
+	o := t.s.fronts.Observe()
+	defer o.Stop()
 	for whole := false; ; whole = true {
-		s := t.s.fronts.begin(c, index, r, whole)
+		s := t.s.fronts.Begin(indexName{string(c), index}.String(), r.From, whole)
 		behind := r
-		behind.From = s.from
+		behind.From = s.From
 		hits, err := t.scan(c, index, behind)
-		s.end(hits, err == nil && len(hits) == r.Limit)
-		if err != nil || s.whole || len(hits) == r.Limit {
-			return hits, err
+		if err != nil {
+			return nil, err
+		}
+		var first, last string
+		if len(hits) > 0 {
+			first, last = hits[0].SortKey, hits[len(hits)-1].SortKey
+		}
+		if !s.End(o, len(hits), first, last, r.To, len(hits) < r.Limit) {
+			return hits, nil
 		}
 	}
 }
@@ -347,7 +363,8 @@ func (t *tx) scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 		from, to, after, afterTo = q.claim, q.claimTo, q.claimAfter, q.claimAfterTo
 	}
 	var stmt string
-	args := []any{string(c), index, r.Limit}
+	id, _ := t.s.indexes.id(indexName{string(c), index})
+	args := []any{id, r.Limit}
 	switch {
 	case r.After != nil && r.To != "":
 		stmt, args = afterTo, append(args, []byte(r.After.SortKey), []byte(r.After.Key), []byte(r.To))
@@ -357,6 +374,9 @@ func (t *tx) scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 		stmt, args = to, append(args, []byte(r.From), []byte(r.To))
 	default:
 		stmt, args = from, append(args, []byte(r.From))
+	}
+	if claim {
+		args = append(args, string(c))
 	}
 	if !claim && !t.begun && t.mode == optimistic {
 		conn, err := t.connection()
@@ -437,6 +457,10 @@ func (t *tx) readClaimed(c store.Collection, rows pgx.Rows) ([]store.Hit, error)
 		value = nil // the next row's value must not overwrite this one
 		split(r, entries)
 		t.Preload(r)
+		if t.claimed == nil {
+			t.claimed = make(map[*overlay.Record]bool)
+		}
+		t.claimed[r] = true
 		return nil
 	})
 	return hits, err

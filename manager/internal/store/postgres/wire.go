@@ -64,6 +64,12 @@ func wireNumbers(values []int64) wire {
 	})
 }
 
+func wireIndexes(values []int32) wire {
+	return arrayOf(pgtype.Int4OID, values, 4*len(values), func(b []byte, v int32) ([]byte, bool) {
+		return binary.BigEndian.AppendUint32(b, uint32(v)), true
+	})
+}
+
 func wireBools(values []bool) wire {
 	return arrayOf(pgtype.BoolOID, values, len(values), func(b []byte, v bool) ([]byte, bool) {
 		if v {
@@ -95,7 +101,7 @@ func (wirePlan) Encode(value any, buf []byte) ([]byte, error) {
 // takeWires prepares a new connection for arrays of the type wire.
 func takeWires(conn *pgx.Conn) {
 	m := conn.TypeMap()
-	for _, oid := range []uint32{pgtype.ByteaArrayOID, pgtype.TextArrayOID, pgtype.QCharArrayOID, pgtype.XIDArrayOID, pgtype.Int8ArrayOID, pgtype.BoolArrayOID} {
+	for _, oid := range []uint32{pgtype.ByteaArrayOID, pgtype.TextArrayOID, pgtype.QCharArrayOID, pgtype.XIDArrayOID, pgtype.Int4ArrayOID, pgtype.Int8ArrayOID, pgtype.BoolArrayOID} {
 		if t, ok := m.TypeForOID(oid); ok {
 			m.RegisterType(&pgtype.Type{Name: t.Name, OID: oid, Codec: wireCodec{t.Codec}})
 		}

@@ -3,6 +3,7 @@ package sealed
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -119,6 +120,17 @@ type guessingTx struct{ prefetchingTx }
 
 // Guess implements store.Guesser.
 func (t *guessingTx) Guess(ids []store.ID) error { return store.Guess(t.Tx, ids) }
+
+// Recall implements store.Guesser.
+func (t *guessingTx) Recall(ids []store.ID) error { return store.Recall(t.Tx, ids) }
+
+// Expect implements store.Guesser. What a record holds that is sealed cannot be known before it is read.
+func (t *guessingTx) Expect(records []store.Expected) error {
+	if slices.ContainsFunc(records, func(r store.Expected) bool { return t.c.s.covers(r.Collection) }) {
+		return store.Prefetch(t.Tx, store.IDsOf(records))
+	}
+	return store.Expect(t.Tx, records)
+}
 
 // Size implements store.Sizer where the engine does. It counts the sealed values.
 func (t *tx) Size(c store.Collection) (records int, bytes int64, err error) {

@@ -12,7 +12,11 @@ var prefetchCases = []testCase{
 	{name: "PrefetchedRecordsAreRead", test: testPrefetch},
 	{name: "PrefetchedRecordsAreProtected", test: func(e *env) { testPrefetchCounters(e, prefetch) }},
 	{name: "GuessedRecordsAreProtected", test: func(e *env) { testPrefetchCounters(e, store.Guess) }},
-	{name: "GuessesShowInNoAnswer", test: testGuess},
+	{name: "GuessesShowInNoAnswer", test: func(e *env) { testGuess(e, store.Guess) }},
+	{name: "RecalledRecordsAreProtected", test: func(e *env) { testPrefetchCounters(e, store.Recall) }},
+	{name: "WhatIsRecalledShowsInNoAnswer", test: func(e *env) { testGuess(e, store.Recall) }},
+	{name: "ClaimedRecordsAreRecalled", test: testRecallClaimed},
+	{name: "ExpectedRecordsAreDeleted", test: testExpect},
 	{name: "RecordsReadWithAScanAreRead", test: testReadWithScan},
 	{name: "RecordsReadWithAScanAreProtected", test: func(e *env) { testPrefetchCounters(e, readWithScan) }},
 }
@@ -73,7 +77,7 @@ func prefetch(tx store.Tx, ids []store.ID) error { return store.Prefetch(tx, ids
 
 // testGuess lets one manager guess about records that another one changed: the function's last run sees what is there,
 // whether it writes the record, another one or nothing, or fails.
-func testGuess(e *env) {
+func testGuess(e *env, guess func(store.Tx, []store.ID) error) {
 	all := e.managers(2)
 	mine, others := all[0], all[1]
 	id := func(key string) []store.ID { return []store.ID{{Collection: things, Key: key}} }
@@ -114,7 +118,7 @@ func testGuess(e *env) {
 			}
 			var seen string
 			err := update(e.ctx, mine, func(tx store.Tx) error {
-				err := store.Guess(tx, id(key))
+				err := guess(tx, id(key))
 				if err == nil {
 					seen, err = get(tx, things, key)
 				}
@@ -138,6 +142,116 @@ func testGuess(e *env) {
 				e.want(others, key, want)
 			}
 		}
+	}
+}
+
+// testRecallClaimed lets one manager finish what it claimed, after another manager changed some of it.
+func testRecallClaimed(e *env) {
+	const records = 12
+	all := e.managers(2)
+	mine, others := all[0], all[1]
+	var ids []store.ID
+	for i := range records {
+		key := fmt.Sprint("claimed", i)
+		ids = append(ids, store.ID{Collection: things, Key: key})
+		e.put(mine, key, "queued", store.Entry{Index: byName, SortKey: fmt.Sprintf("q%02d", i)})
+	}
+	e.update(mine, func(tx store.Tx) error {
+		hits, err := tx.Scan(things, byName, store.Range{From: "q", To: "r", Limit: records, Claim: true})
+		if err == nil && len(hits) != records {
+			err = fmt.Errorf("%d hits, want %d", len(hits), records)
+		}
+		for i, h := range hits {
+			err = errors.Join(err, tx.Put(things, h.Key, []byte("active"), store.Entry{Index: byName, SortKey: fmt.Sprintf("a%02d", i)}))
+		}
+		return err
+	})
+	e.put(others, ids[1].Key, "revoked", store.Entry{Index: byName, SortKey: "q50"})
+	e.put(mine, ids[2].Key, "extended", store.Entry{Index: byName, SortKey: "a50"})
+	e.update(others, func(tx store.Tx) error { return tx.Delete(things, ids[3].Key) })
+	var seen []string
+	e.update(mine, func(tx store.Tx) error {
+		seen = nil
+		if err := store.Recall(tx, ids); err != nil {
+			return err
+		}
+		for _, id := range ids {
+			v, err := get(tx, things, id.Key)
+			if err != nil {
+				return err
+			}
+			if seen = append(seen, v); v != "active" && v != "extended" {
+				continue
+			}
+			if err := tx.Put(things, id.Key, []byte("done"), store.Entry{Index: byName, SortKey: "d" + id.Key}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	want := []string{"active", "revoked", "extended", absent, "active", "active", "active", "active", "active", "active", "active", "active"}
+	if fmt.Sprint(seen) != fmt.Sprint(want) {
+		e.Errorf("the function saw %v, want %v", seen, want)
+	}
+	e.want(others, ids[0].Key, "done", ids[1].Key, "revoked", ids[2].Key, "done", ids[3].Key, absent, ids[4].Key, "done")
+	e.wantScan(others, byName, store.Range{From: "a", To: "c", Limit: records})
+	e.wantScan(others, byName, store.Range{From: "q", To: "r", Limit: records}, "q50/"+ids[1].Key)
+}
+
+// testExpect expects records that are as expected, others that are not, and some that the function leaves alone.
+func testExpect(e *env) {
+	s := e.store()
+	refused := errors.New("refused")
+	for _, c := range []struct {
+		name, stored string // stored is absent for no record
+		entry        bool
+		delete       bool
+		err          error
+	}{
+		{"as expected", "1", false, true, nil},
+		{"another value", "2", false, true, nil},
+		{"with an index entry", "1", true, true, nil},
+		{"not there", absent, false, true, nil},
+		{"as expected and kept", "1", false, false, nil},
+		{"another value and kept", "2", false, false, nil},
+		{"as expected and refused", "1", false, true, refused},
+	} {
+		e.put(s, "kept "+c.name, "0")
+		if c.stored != absent {
+			var entries []store.Entry
+			if c.entry {
+				entries = append(entries, store.Entry{Index: byName, SortKey: c.name})
+			}
+			e.put(s, c.name, c.stored, entries...)
+		}
+		var seen string
+		err := update(e.ctx, s, func(tx store.Tx) error {
+			err := store.Expect(tx, []store.Expected{{ID: store.ID{Collection: things, Key: c.name}, Value: "1"},
+				{ID: store.ID{Collection: things, Key: "never looked at"}, Value: "1"}})
+			if err != nil {
+				return err
+			}
+			if seen, err = get(tx, things, c.name); err != nil {
+				return err
+			}
+			if c.delete && seen == "1" {
+				err = tx.Delete(things, c.name)
+			}
+			return errors.Join(err, tx.Put(things, "kept "+c.name, []byte("1")), c.err)
+		})
+		want, kept := c.stored, "1"
+		if c.delete && c.stored == "1" && c.err == nil {
+			want = absent
+		}
+		if c.err != nil {
+			kept = "0"
+		}
+		if !errors.Is(err, c.err) || seen != c.stored {
+			e.Errorf("the record %s is seen as %s, error %v; want %s, %v", c.name, seen, err, c.stored, c.err)
+		}
+		e.want(s, c.name, want, "kept "+c.name, kept)
+		e.wantScan(s, byName, store.Range{Limit: 5})
+		_ = update(e.ctx, s, func(tx store.Tx) error { return tx.Delete(things, c.name) })
 	}
 }
 

@@ -1,0 +1,196 @@
+// Package front lets scans that are made again and again start where the live entries of a range begin.
+//
+// A queue is worked off from the beginning of an index. What was taken is dead, but the servers behind some engines keep
+// it for minutes, until they vacuum or compact, and each scan from the beginning walks through all of it. So a scan
+// starts at the front: the place before which an earlier one found nothing.
+//
+// Entries that this process adds before the front move it back. Those of other processes are found by a scan of the
+// whole range, which comes from time to time, the less often the longer it takes, and at once when a scan from the
+// front finds too little and the whole does not take long. The front also stays a moment behind what was found, since a
+// transaction that began earlier may end later. So no entry stays behind, and without other processes the order stays
+// exact.
+package front
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// least and most bound how long a scan of the whole range counts, and share is how many times as long as it took.
+	least, most = 100 * time.Millisecond, 2 * time.Second
+	share       = 20
+	// behind is how long the front stays behind what was found.
+	behind = 100 * time.Millisecond
+	// cheap is what a scan of the whole range may take to be made at once when one from the front finds too little.
+	cheap = 2 * time.Millisecond
+	// maxRanges bounds the ranges of an index that have a front, and maxAdded the entries that an observer remembers.
+	maxRanges = 64
+	maxAdded  = 10000
+)
+
+// Fronts has the fronts of all ranges. The zero value is ready for use, and safe for concurrent use.
+type Fronts struct {
+	mu        sync.Mutex
+	ranges    map[string]map[string]*front // by index, then by where they begin
+	observers map[*Observer]struct{}
+	// Now is time.Now if nil. Tests may set it before the first use.
+	Now func() time.Time
+}
+
+// front is that of a range. The range's end does not matter.
+type front struct {
+	at    string    // nothing lives between the beginning and here
+	next  string    // what at becomes after a moment; empty if nothing
+	found time.Time // when next was found
+	top   string    // the last place that a scan returned
+	whole time.Time // until when the last scan of the whole range counts
+	cost  time.Duration
+}
+
+func (f *Fronts) now() time.Time {
+	if f.Now != nil {
+		return f.Now()
+	}
+	return time.Now()
+}
+
+// Observer notes what this process adds while it reads. It must begin before the state that it reads is fixed.
+type Observer struct {
+	fronts *Fronts
+	added  []entry
+	full   bool
+}
+
+type entry struct{ index, at string }
+
+// Observe begins an observer. The caller stops it.
+func (f *Fronts) Observe() *Observer {
+	o := &Observer{fronts: f}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.observers == nil {
+		f.observers = make(map[*Observer]struct{})
+	}
+	f.observers[o] = struct{}{}
+	return o
+}
+
+// Stop ends the observer.
+func (o *Observer) Stop() {
+	o.fronts.mu.Lock()
+	defer o.fronts.mu.Unlock()
+	delete(o.fronts.observers, o)
+}
+
+// Scan is a scan of a range that begins at a fixed place of an index.
+type Scan struct {
+	// From is where to start, and Whole whether that is the beginning of the range.
+	From  string
+	Whole bool
+
+	fronts      *Fronts
+	index, from string
+	began       time.Time
+}
+
+// Begin returns a scan to make, of the whole range if the caller wants that.
+func (f *Fronts) Begin(index, from string, whole bool) Scan {
+	s := Scan{From: from, Whole: true, fronts: f, index: index, from: from, began: f.now()}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.ranges[index][from]
+	if r == nil {
+		return s
+	}
+	r.ripen(s.began)
+	if !whole && r.at > from && s.began.Before(r.whole) {
+		s.From, s.Whole = r.at, false
+	}
+	return s
+}
+
+// ripen moves the front to what was found a moment ago.
+func (r *front) ripen(now time.Time) {
+	if r.next != "" && now.Sub(r.found) >= behind {
+		r.at, r.next = r.next, ""
+	}
+}
+
+// End takes what the scan found: how many entries, their first and last place, and to, the end of the range, empty if it
+// is that of the index. few says that there were fewer than asked for. The observer must have begun before the scan; with
+// nil the front does not advance. End reports whether the caller is to scan the whole range.
+func (s Scan) End(o *Observer, n int, first, last, to string, few bool) (again bool) {
+	f := s.fronts
+	now := f.now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.ranges[s.index][s.from]
+	if r == nil {
+		r = &front{at: s.from}
+		f.add(s.index, s.from, r)
+	}
+	if s.Whole {
+		r.cost = now.Sub(s.began)
+		r.whole = s.began.Add(min(max(share*r.cost, least), most))
+	}
+	again = few && !s.Whole && r.cost < cheap
+	at := first
+	if n > 0 {
+		r.top = max(r.top, last)
+	} else {
+		// Nothing lives before the end. What others add mostly comes behind what was there, so that is where to look.
+		if at = r.top; to != "" {
+			at = min(at, to)
+		}
+		at = max(at, r.at)
+	}
+	// Else something that this scan did not see may live before at.
+	sure := o != nil && !o.full && s.From <= r.at
+	if o != nil {
+		for _, a := range o.added {
+			if a.index == s.index && a.at >= s.from {
+				at = min(at, a.at)
+			}
+		}
+	}
+	switch {
+	case at < r.at: // entries of another process
+		r.at, r.next = max(at, s.from), ""
+	case r.next == "" && at > r.at && sure, r.next != "" && at < r.next:
+		r.next, r.found = at, now
+	}
+	return again
+}
+
+// add adds a front. Where an index has too many they all begin anew.
+func (f *Fronts) add(index, from string, r *front) {
+	if f.ranges == nil {
+		f.ranges = make(map[string]map[string]*front)
+	}
+	if of := f.ranges[index]; of == nil || len(of) >= maxRanges {
+		f.ranges[index] = make(map[string]*front)
+	}
+	f.ranges[index][from] = r
+}
+
+// Added moves the fronts back behind which a commit may have added an entry. It must be called after the commit, whatever
+// that returned, and before its caller returns.
+func (f *Fronts) Added(index, at string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for from, r := range f.ranges[index] {
+		if at < from {
+			continue
+		}
+		r.at = min(r.at, at)
+		if r.next != "" {
+			r.next = min(r.next, at)
+		}
+	}
+	for o := range f.observers {
+		if o.full = o.full || len(o.added) == maxAdded; !o.full {
+			o.added = append(o.added, entry{index, at})
+		}
+	}
+}
