@@ -266,7 +266,12 @@ func TestMoveOfEntriesThatFails(t *testing.T) {
 	if _, err := old.conn.Exec(t.Context(), `DROP VIEW oncegate.mine`); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, srv)
+	// A quarantine begins before a manager starts.
+	s, err := Open(t.Context(), Options{DSN: srv.URL, Used: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
 	wantHits(t, s, "queued", "a/k")
 }
 

@@ -43,7 +43,7 @@ type Options struct {
 	// Seldom lists collections whose records many transactions read and few change. Runs that lock do not lock these
 	// records, so transactions on different keys do not wait for each other. The commit checks that they are unchanged.
 	Seldom []store.Collection
-	// Used makes Open create and migrate nothing: store.ErrUnused without a schema, and an error for one of an earlier format.
+	// Used makes Open create nothing: store.ErrUnused without a schema, and an error for one that no manager has made ready.
 	Used bool
 	// Logger receives warnings about the server's settings; slog.Default()
 	// when nil.

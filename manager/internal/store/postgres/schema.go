@@ -138,7 +138,8 @@ $$`
 // where the server requires one.
 const migrateTimeout = 30 * time.Minute
 
-// migrate brings the schema to the present format, or with used only checks that it has that.
+// migrate brings the schema to the present format, with used only one that a manager has made. An operator begins a
+// quarantine before a manager starts, so that moves the entries of the first release as well.
 func migrate(ctx context.Context, conn *pgx.Conn, schema string, used bool) error {
 	ctx, cancel := context.WithTimeout(ctx, migrateTimeout)
 	defer cancel()
@@ -166,8 +167,8 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string, used bool) erro
 		if version == formatVersion && converted {
 			return nil // a write would wait for a standby
 		}
-		if used {
-			return fmt.Errorf("schema %s has format version %d as an earlier version made it: start a manager of this version first", schema, version)
+		if used && version == 0 {
+			return fmt.Errorf("schema %s has format version %d, this version uses %d: start a manager of this version first", schema, version, formatVersion)
 		}
 		var steps []string
 		if !have {
