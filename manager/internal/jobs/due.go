@@ -9,7 +9,8 @@ import (
 
 // dueTimes is one queue's knowledge of when the next job is due: at a scheduled job's run_at or at the end of a lease.
 // With it, claims search those indexes only when there may be something, and Run sleeps until then. It is a cache: a
-// mistake about other managers' jobs delays a job by at most dueRefresh and affects nothing else.
+// mistake about other managers' jobs delays a job by at most dueRefresh, and by as long as a repeated scan may pass an
+// entry by (see store.Range), and affects nothing else.
 type dueTimes struct {
 	mu      sync.Mutex
 	checked time.Time // store's time of the last check, zero before the first

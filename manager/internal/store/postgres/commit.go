@@ -161,6 +161,7 @@ func merge(batch []*changes) *changes {
 		m.entOldSort = append(m.entOldSort, c.entOldSort...)
 		m.entNewIndex = append(m.entNewIndex, c.entNewIndex...)
 		m.entNewSort = append(m.entNewSort, c.entNewSort...)
+		m.entNew = append(m.entNew, c.entNew...)
 		m.newIndexes = append(m.newIndexes, c.newIndexes...)
 	}
 	slices.SortStableFunc(records, func(a, b place) int {
@@ -261,7 +262,6 @@ func (t *tx) commit() error {
 		}
 	}
 	c := t.changes()
-	defer t.s.added(c)
 	if t.shares && t.mayShare() && c.sharing() != nil {
 		c.server = t.server
 		err := t.s.commits.do(t.ctx, c)
@@ -280,6 +280,7 @@ func (t *tx) commit() error {
 	if err != nil {
 		return err
 	}
+	defer t.s.added(c)
 	err = t.s.confirmed(t.ctx, conn, func(ctx context.Context) error {
 		t.ctx = ctx
 		return t.apply(c)

@@ -275,6 +275,62 @@ func TestMoveOfEntriesThatFails(t *testing.T) {
 	wantHits(t, s, "queued", "a/k")
 }
 
+// TestStartWaitsForAMove of another manager, for longer than a commit waits for a lock.
+func TestStartWaitsForAMove(t *testing.T) {
+	t.Parallel()
+	srv := servers.Postgres(t)
+	mover := startEarlier(t, srv)
+	if _, err := mover.conn.Exec(t.Context(), `BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('oncegate schema oncegate', 0))`); err != nil {
+		t.Fatal(err)
+	}
+	opened := make(chan error)
+	go func() {
+		s, err := Open(t.Context(), Options{DSN: srv.URL})
+		if err == nil {
+			err = s.Close()
+		}
+		opened <- err
+	}()
+	for long := false; !long; {
+		select {
+		case err := <-opened:
+			t.Fatalf("it did not wait: %v", err)
+		default:
+		}
+		err := mover.conn.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND clock_timestamp() - query_start > '6 s')
+			FROM pg_stat_clear_snapshot()`).Scan(&long)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := mover.conn.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-opened; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRoleWithRightsOnly is the first to use an index, in a schema of another role.
+func TestRoleWithRightsOnly(t *testing.T) {
+	srv := servers.Postgres(t)
+	owner := open(t, srv)
+	if _, err := owner.pool.Exec(t.Context(), `CREATE ROLE clerk LOGIN; GRANT USAGE ON SCHEMA oncegate TO clerk;
+		GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA oncegate TO clerk`); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(t.Context(), Options{DSN: strings.Replace(srv.URL, "user=oncegate", "user=clerk", 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	put(t, s, "k", "1", store.Entry{Index: "first_used", SortKey: "a"})
+	wantHits(t, owner, "first_used", "a/k")
+	if got := startEarlier(t, srv).rows(earlierScan, "things", "first_used", 10, ""); got != "a/k" {
+		t.Errorf("a manager of the first release finds %q", got)
+	}
+}
+
 // TestManyWakeUpsShareNotifications: all of them reach the other managers.
 func TestManyWakeUpsShareNotifications(t *testing.T) {
 	srv := servers.Postgres(t)

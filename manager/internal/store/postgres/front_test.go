@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -146,4 +147,43 @@ func TestClaimsFindWhatIsAddedBeforeTheFront(t *testing.T) {
 	slices.Sort(rest)
 	want(rest, append([]string{"000060"}, numbers(112, 121)...)...)
 	want(claimed(t, s, 1))
+}
+
+// TestCommitOfACallerThatLeftMovesTheFrontBack: the commit goes on without it, and later than the scans that follow.
+func TestCommitOfACallerThatLeftMovesTheFrontBack(t *testing.T) {
+	s := open(t, servers.Postgres(t))
+	now := time.Unix(1, 0)
+	s.fronts.Now = func() time.Time { return now }
+	enqueue(t, s, numbers(100, 104)...)
+	claimed(t, s, 2)
+	look := func() {
+		err := s.Update(t.Context(), func(tx store.Tx) error {
+			_, err := tx.Scan("things", "state", store.Range{From: "queued:", To: "queued;", Limit: 1, Claim: true})
+			return errors.Join(err, errStop)
+		})
+		if !errors.Is(err, errStop) {
+			t.Error(err)
+		}
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	left, over, run := make(chan struct{}), make(chan struct{}), s.commits.run
+	s.commits.run = func(ctx context.Context, batch []*changes) error {
+		defer close(over)
+		leave()
+		<-left
+		look()
+		now = now.Add(time.Second) // what was found is the front now
+		look()
+		return run(context.WithoutCancel(ctx), batch)
+	}
+	err := s.Update(ctx, func(tx store.Tx) error { return tx.Put("things", "key 000050", []byte("queued"), queued("000050")) })
+	if !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	close(left)
+	<-over
+	s.commits.run = run
+	if got := claimed(t, s, 1); !slices.Equal(got, []string{"key 000050"}) {
+		t.Errorf("claimed %q", got)
+	}
 }

@@ -44,8 +44,12 @@ var moveEntries = []string{
 //
 // Each index is a part of the view of its own, with an order: then a scan of one index with a limit reads no others, and
 // no more than the limit. Statements of the first release name the index in parameters.
+//
+// Only its owner may replace a view, and a manager's role may have no more than rights on the tables. So add_index acts for
+// the owner.
 var forEarlier = []string{
-	`CREATE FUNCTION %[1]s.add_index(new_coll text, new_idx text) RETURNS void LANGUAGE plpgsql AS $$
+	`CREATE FUNCTION %[1]s.add_index(new_coll text, new_idx text) RETURNS void LANGUAGE plpgsql
+		SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 	BEGIN
 		IF EXISTS (SELECT FROM %[1]s.indexes WHERE coll = new_coll AND idx = new_idx) THEN RETURN; END IF;
 		PERFORM pg_advisory_xact_lock(hashtextextended('oncegate indexes %[1]s', 0));

@@ -144,7 +144,15 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string, used bool) erro
 	ctx, cancel := context.WithTimeout(ctx, migrateTimeout)
 	defer cancel()
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		// Another manager may be moving millions of index entries.
+		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = 0`); err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, "oncegate schema "+schema); err != nil {
+			return err
+		}
+		// But nobody may wait for long behind a lock that this one waits for.
+		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '5s'`); err != nil {
 			return err
 		}
 		q := pgx.Identifier{schema}.Sanitize()

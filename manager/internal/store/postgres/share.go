@@ -251,6 +251,7 @@ func (s *Store) commitTogether(ctx context.Context, batch []*changes) error {
 	if len(batch) > 1 {
 		all = merge(batch)
 	}
+	defer s.added(all) // their callers may have left
 	err = s.confirmed(ctx, conn.Conn(), func(ctx context.Context) error {
 		b := &pgx.Batch{}
 		b.Queue(`SELECT set_config('lock_timeout', '` + shareLockWait + `', true)`)
