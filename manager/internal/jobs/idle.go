@@ -78,15 +78,22 @@ func (c *idleClaims) wait(ctx context.Context, w *idleClaim, d time.Duration) er
 }
 
 // watch wakes the claims of a line until there are none. It also wakes one from time to time, in case a wake-up was
-// lost, and when a job is due.
+// lost, and when a job is due. A search on a shared store may pass by a job of another manager, so the next one comes
+// soon.
 func (c *idleClaims) watch(topic string, l *line) {
 	t := time.NewTimer(0)
 	defer t.Stop()
-	for {
-		t.Reset(c.q.due.in(c.q.poll()))
+	for again := true; ; {
+		pause := c.q.poll()
+		if again {
+			pause = min(pause, c.q.again)
+		}
+		t.Reset(c.q.due.in(pause))
 		select {
 		case <-l.watcher.C():
+			again = true
 		case <-t.C:
+			again = false
 		case <-l.empty:
 			return
 		case <-c.q.base.Done():

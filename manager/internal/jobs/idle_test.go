@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
@@ -193,5 +194,72 @@ func TestIdleClaimsPassOn(t *testing.T) {
 	c.leave(d, true)
 	if len(c.lines) != 0 {
 		t.Errorf("%d lines are left", len(c.lines))
+	}
+}
+
+// passing is a shared store whose next claiming scans pass by everything, as store.Range allows.
+type passing struct {
+	store.Store
+	scans atomic.Int64
+}
+
+func (s *passing) Capabilities() store.Capabilities {
+	c := s.Store.Capabilities()
+	c.Shared = true
+	return c
+}
+
+func (s *passing) Update(ctx context.Context, f func(store.Tx) error) error {
+	return s.Store.Update(ctx, func(tx store.Tx) error { return f(passingTx{tx, s}) })
+}
+
+type passingTx struct {
+	store.Tx
+	s *passing
+}
+
+func (t passingTx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit, error) {
+	if r.Claim && t.s.scans.Add(-1) >= 0 {
+		return nil, nil
+	}
+	return t.Tx.Scan(c, index, r)
+}
+
+// TestSearchThatPassedByAJobIsRepeated: the claim does not wait for the next poll, whether the job was there before it or
+// woke it.
+func TestSearchThatPassedByAJobIsRepeated(t *testing.T) {
+	for _, woken := range []bool{false, true} {
+		t.Run(fmt.Sprint("woken ", woken), func(t *testing.T) {
+			st := mem.New(mem.Options{})
+			t.Cleanup(func() { _ = st.Close() })
+			passes := &passing{Store: st}
+			q, err := New(passes, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(q.Close)
+			q.pollEvery = time.Hour
+			passes.scans.Store(1)
+			if woken {
+				passes.scans.Store(3) // the first search, the one of 500 ms later, and the one that the job wakes
+			} else {
+				enqueue(t, q, "f")
+			}
+			taken := make(chan error, 1)
+			go func() {
+				jobs, err := q.Claim(t.Context(), ClaimRequest{Worker: "w", Wait: MaxWait})
+				if err == nil && len(jobs) != 1 {
+					err = fmt.Errorf("%d jobs", len(jobs))
+				}
+				taken <- err
+			}()
+			if woken {
+				eventually(t, "two searches", func() bool { return passes.scans.Load() == 1 })
+				enqueue(t, q, "f")
+			}
+			if err := <-taken; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -123,6 +124,7 @@ type Queue struct {
 	rates    rates
 
 	pollEvery time.Duration // the shortest poll interval, which tests may set
+	again     time.Duration // when a claim that was woken and found nothing searches again, see store.Range
 
 	drain  chan struct{}   // closed by Drain
 	base   context.Context // ends with Close
@@ -141,9 +143,9 @@ func New(s store.Store, o Options) (*Queue, error) {
 	q.base, q.stop = context.WithCancel(context.Background())
 	q.claims.q = q
 	q.idle = idleClaims{q: q, lines: make(map[string]*line)}
-	q.pollEvery = 5 * time.Second
+	q.pollEvery, q.again = 5*time.Second, math.MaxInt64
 	if s.Capabilities().Shared {
-		q.pollEvery = time.Second
+		q.pollEvery, q.again = time.Second, 500*time.Millisecond
 		q.finishes = &group[finishCall]{q: q, run: finishTx}
 		q.enqueues = &group[enqueueCall]{q: q, run: q.enqueueTx}
 	}

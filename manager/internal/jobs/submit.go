@@ -299,7 +299,7 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 }
 
 // Committed tells the queue that the transaction of an EnqueueTx succeeded, so that the queue knows exactly when the
-// next job is due. Without it a delayed job may start up to 100 ms late.
+// next job is due. Without it a delayed job may start late (see dueTimes).
 func (q *Queue) Committed(out Outcome) {
 	switch {
 	case out.Deduplicated:

@@ -97,15 +97,12 @@ func (t *tx) head(prefix, from, to string, limit int, r store.Range) ([]store.Hi
 	if r.After != nil {
 		return t.scan(prefix, from, to, limit, r.With)
 	}
-	if t.rev == 0 && t.observer == nil {
-		t.observer = t.s.fronts.Observe() // else the state was fixed before, and what was added since is unknown
-	}
 	end := ""
 	if r.To != "" {
 		end = to
 	}
 	for whole := false; ; whole = true {
-		s := t.s.fronts.Begin(prefix, from, whole)
+		s := t.s.fronts.Begin(t.mark, prefix, from, whole)
 		hits, err := t.scan(prefix, s.From, to, limit, r.With)
 		if err != nil {
 			return nil, err
@@ -114,7 +111,7 @@ func (t *tx) head(prefix, from, to string, limit int, r store.Range) ([]store.Hi
 		if n := len(hits); n > 0 {
 			first, last = prefix+member.Join(hits[0].SortKey, hits[0].Key), prefix+member.Join(hits[n-1].SortKey, hits[n-1].Key)
 		}
-		if !s.End(t.observer, len(hits), first, last, end, len(hits) < limit) {
+		if !s.End(len(hits), first, last, end, len(hits) < limit) {
 			return hits, nil
 		}
 	}
@@ -220,9 +217,6 @@ func (t *tx) reserve(c store.Collection, hits []store.Hit, limit int) []store.Hi
 
 // end releases the transaction's claims.
 func (t *tx) end() {
-	if t.observer != nil {
-		t.observer.Stop()
-	}
 	if len(t.claimed) == 0 {
 		return
 	}

@@ -30,20 +30,20 @@ type tx struct {
 	ctx context.Context
 	run int
 
-	rev      int64     // all reads see the state of this revision; 0 before the first
-	now      time.Time // what Now returned first
-	claimed  []string
-	observer *front.Observer     // of a scan that fixed rev
-	parts    map[store.ID]string // where the parts of stored large values are
-	staged   []string            // where this transaction wrote parts
-	size     int                 // bytes of the request that commits, set by encode
+	rev     int64     // all reads see the state of this revision; 0 before the first
+	now     time.Time // what Now returned first
+	claimed []string
+	mark    front.Mark          // before rev was fixed
+	parts   map[store.ID]string // where the parts of stored large values are
+	staged  []string            // where this transaction wrote parts
+	size    int                 // bytes of the request that commits, set by encode
 
 	guessed  bool // a record was not read, see Guess
 	remember bool // the records that the commit inserts
 }
 
 func (s *Store) newTx(ctx context.Context, run int, readOnly bool) *tx {
-	t := &tx{s: s, ctx: ctx, run: run}
+	t := &tx{s: s, ctx: ctx, run: run, mark: s.fronts.Mark()}
 	t.ReadOnly, t.Load, t.LoadMany, t.Assume = readOnly, t.load, t.loadMany, true
 	return t
 }

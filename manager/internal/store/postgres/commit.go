@@ -289,7 +289,7 @@ func (t *tx) commit() error {
 		_ = t.Fail(err)
 		return err
 	}
-	t.s.indexes.added(c.newIndexes)
+	t.s.indexes.added(c.newIndexes, t.server)
 	t.written(c.written, t.server)
 	return nil
 }

@@ -331,6 +331,25 @@ func TestRoleWithRightsOnly(t *testing.T) {
 	}
 }
 
+// TestServerThatTakesOverLearnsTheIndexes: an asynchronous standby may lack what the last commits added.
+func TestServerThatTakesOverLearnsTheIndexes(t *testing.T) {
+	srv := servers.Postgres(t)
+	s := open(t, srv)
+	sql := startEarlier(t, srv)
+	put(t, s, "k", "v", store.Entry{Index: "state", SortKey: "a"})
+	if n := len(s.indexes.known); n != 1 {
+		t.Fatalf("%d indexes are known", n)
+	}
+	sql.rows(`DELETE FROM oncegate.indexes`)
+	s.indexes.connected("the server before") // what follows is on another one
+	s.indexes.added([]indexName{{"things", "state"}}, "the server before")
+	s.pool.Reset()
+	put(t, s, "k", "v", store.Entry{Index: "state", SortKey: "b"})
+	if got := sql.rows(`SELECT coll, idx FROM oncegate.indexes`); got != "things/state" {
+		t.Errorf("the server's table has %q", got)
+	}
+}
+
 // TestManyWakeUpsShareNotifications: all of them reach the other managers.
 func TestManyWakeUpsShareNotifications(t *testing.T) {
 	srv := servers.Postgres(t)

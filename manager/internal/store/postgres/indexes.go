@@ -98,15 +98,30 @@ type indexName struct{ collection, index string }
 func (n indexName) String() string { return n.collection + "." + n.index }
 
 // indexes knows the numbers of indexes, and which of them the server's table has. A commit adds to the table what it is
-// the first to use.
-type indexes struct{ known sync.Map } // indexName -> int32
+// the first to use. A server that takes over may lack what the last one had.
+type indexes struct {
+	mu     sync.RWMutex
+	server server
+	known  map[indexName]int32
+}
 
 // id returns the number of an index, and whether the server's table has it.
 func (x *indexes) id(n indexName) (id int32, known bool) {
-	if v, ok := x.known.Load(n); ok {
-		return v.(int32), true
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if id, known = x.known[n]; known {
+		return id, true
 	}
 	return indexID(n), false
+}
+
+// connected notes the server of a new connection.
+func (x *indexes) connected(on server) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.server != on {
+		x.server, x.known = on, make(map[indexName]int32)
+	}
 }
 
 // load reads the server's table.
@@ -117,15 +132,23 @@ func (x *indexes) load(ctx context.Context, conn *pgx.Conn, q *statements) error
 	}
 	var n indexName
 	_, err = pgx.ForEachRow(rows, []any{&n.collection, &n.index}, func() error {
-		x.added([]indexName{n})
+		x.added([]indexName{n}, serverOf(conn))
 		return nil
 	})
 	return err
 }
 
-// added notes what a commit added to the table.
-func (x *indexes) added(names []indexName) {
+// added notes what a commit added to a server's table.
+func (x *indexes) added(names []indexName, on server) {
+	if len(names) == 0 {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.server != on {
+		return
+	}
 	for _, n := range names {
-		x.known.Store(n, indexID(n))
+		x.known[n] = indexID(n)
 	}
 }

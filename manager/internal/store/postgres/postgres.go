@@ -98,12 +98,15 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	cfg.ConnConfig.OnNotice = keepWarning
 	cfg.ConnConfig.ValidateConnect = identify(cfg.ConnConfig.ValidateConnect)
-	cfg.AfterConnect = prepare
 	s := &Store{
 		schema: o.Schema,
 		seldom: o.Seldom,
 		sql:    newStatements(o.Schema),
 		never:  make(chan struct{}),
+	}
+	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		s.indexes.connected(serverOf(conn))
+		return prepare(ctx, conn)
 	}
 	checkIdle(cfg, pingIdle, pingWithin, func() { s.pool.Reset() })
 	if s.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {

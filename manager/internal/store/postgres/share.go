@@ -277,7 +277,7 @@ func (s *Store) commitTogether(ctx context.Context, batch []*changes) error {
 		return unavailable(err)
 	}
 	if err == nil {
-		s.indexes.added(all.newIndexes)
+		s.indexes.added(all.newIndexes, on)
 	}
 	for _, c := range batch {
 		c.server, c.written = on, all.written

@@ -334,10 +334,8 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	if !r.Claim && !r.Repeated || t.ReadOnly || r.After != nil {
 		return t.scan(c, index, r)
 	}
-	o := t.s.fronts.Observe()
-	defer o.Stop()
 	for whole := false; ; whole = true {
-		s := t.s.fronts.Begin(indexName{string(c), index}.String(), r.From, whole)
+		s := t.s.fronts.Begin(t.s.fronts.Mark(), indexName{string(c), index}.String(), r.From, whole)
 		behind := r
 		behind.From = s.From
 		hits, err := t.scan(c, index, behind)
@@ -348,7 +346,7 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 		if len(hits) > 0 {
 			first, last = hits[0].SortKey, hits[len(hits)-1].SortKey
 		}
-		if !s.End(o, len(hits), first, last, r.To, len(hits) < r.Limit) {
+		if !s.End(len(hits), first, last, r.To, len(hits) < r.Limit) {
 			return hits, nil
 		}
 	}

@@ -5,47 +5,55 @@
 // starts at the front: the place before which an earlier one found nothing.
 //
 // Entries that this process adds before the front move it back. Those of other processes are found by a scan of the
-// whole range, which comes from time to time, the less often the longer it takes, and at once when a scan from the
-// front finds too little and the whole does not take long. The front also stays a moment behind what was found, since a
-// transaction that began earlier may end later. So no entry stays behind, and without other processes the order stays
-// exact.
+// whole range. It comes from time to time, the less often the longer it takes, and sooner when a scan from the front
+// finds nothing. The front also stays a moment behind what was found, since a transaction that began earlier may end
+// later. So no entry stays behind, and without other processes the order stays exact.
 package front
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
 
 const (
 	// least and most bound how long a scan of the whole range counts, and share is how many times as long as it took.
-	least, most = 100 * time.Millisecond, 2 * time.Second
+	least, most = 100 * time.Millisecond, time.Second
 	share       = 20
+	// A scan from the front that finds nothing asks for the whole range when the last scan of that is ago as long as
+	// shareOfEmpty times what it took, at most mostOfEmpty.
+	shareOfEmpty = 8
+	mostOfEmpty  = 400 * time.Millisecond
 	// behind is how long the front stays behind what was found.
 	behind = 100 * time.Millisecond
 	// cheap is what a scan of the whole range may take to be made at once when one from the front finds too little.
 	cheap = 2 * time.Millisecond
-	// maxRanges bounds the ranges of an index that have a front, and maxAdded the entries that an observer remembers.
+	// maxRanges bounds the ranges of an index that have a front, and maxAdded the additions that are remembered.
 	maxRanges = 64
 	maxAdded  = 10000
 )
 
 // Fronts has the fronts of all ranges. The zero value is ready for use, and safe for concurrent use.
 type Fronts struct {
-	mu        sync.Mutex
-	ranges    map[string]map[string]*front // by index, then by where they begin
-	observers map[*Observer]struct{}
+	mu     sync.Mutex
+	ranges map[string]map[string]*front // by index, then by where they begin
+	// added is a ring of what this process added last. The next addition has the number next and the place next%maxAdded.
+	added []entry
+	next  uint64
 	// Now is time.Now if nil. Tests may set it before the first use.
 	Now func() time.Time
 }
 
+type entry struct{ index, at string }
+
 // front is that of a range. The range's end does not matter.
 type front struct {
-	at    string    // nothing lives between the beginning and here
-	next  string    // what at becomes after a moment; empty if nothing
-	found time.Time // when next was found
-	top   string    // the last place that a scan returned
-	whole time.Time // until when the last scan of the whole range counts
-	cost  time.Duration
+	at    string        // nothing lives between the beginning and here
+	next  string        // what at becomes after a moment; empty if nothing
+	found time.Time     // when next was found
+	top   string        // the last place that the last scan with hits returned
+	whole time.Time     // the moment whose state the last scan of the whole range saw
+	cost  time.Duration // of that scan
 }
 
 func (f *Fronts) now() time.Time {
@@ -55,32 +63,18 @@ func (f *Fronts) now() time.Time {
 	return time.Now()
 }
 
-// Observer notes what this process adds while it reads. It must begin before the state that it reads is fixed.
-type Observer struct {
-	fronts *Fronts
-	added  []entry
-	full   bool
+// Mark is a moment. A scan has one that is no later than the state that it reads, so that Fronts knows what this process
+// added since.
+type Mark struct {
+	next uint64
+	at   time.Time
 }
 
-type entry struct{ index, at string }
-
-// Observe begins an observer. The caller stops it.
-func (f *Fronts) Observe() *Observer {
-	o := &Observer{fronts: f}
+// Mark returns the present moment.
+func (f *Fronts) Mark() Mark {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.observers == nil {
-		f.observers = make(map[*Observer]struct{})
-	}
-	f.observers[o] = struct{}{}
-	return o
-}
-
-// Stop ends the observer.
-func (o *Observer) Stop() {
-	o.fronts.mu.Lock()
-	defer o.fronts.mu.Unlock()
-	delete(o.fronts.observers, o)
+	return Mark{f.next, f.now()}
 }
 
 // Scan is a scan of a range that begins at a fixed place of an index.
@@ -90,13 +84,14 @@ type Scan struct {
 	Whole bool
 
 	fronts      *Fronts
+	mark        Mark
 	index, from string
 	began       time.Time
 }
 
 // Begin returns a scan to make, of the whole range if the caller wants that.
-func (f *Fronts) Begin(index, from string, whole bool) Scan {
-	s := Scan{From: from, Whole: true, fronts: f, index: index, from: from, began: f.now()}
+func (f *Fronts) Begin(m Mark, index, from string, whole bool) Scan {
+	s := Scan{From: from, Whole: true, fronts: f, mark: m, index: index, from: from, began: f.now()}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r := f.ranges[index][from]
@@ -104,7 +99,7 @@ func (f *Fronts) Begin(index, from string, whole bool) Scan {
 		return s
 	}
 	r.ripen(s.began)
-	if !whole && r.at > from && s.began.Before(r.whole) {
+	if !whole && r.at > from && s.began.Before(r.whole.Add(min(max(share*r.cost, least), most))) {
 		s.From, s.Whole = r.at, false
 	}
 	return s
@@ -118,9 +113,9 @@ func (r *front) ripen(now time.Time) {
 }
 
 // End takes what the scan found: how many entries, their first and last place, and to, the end of the range, empty if it
-// is that of the index. few says that there were fewer than asked for. The observer must have begun before the scan; with
-// nil the front does not advance. End reports whether the caller is to scan the whole range.
-func (s Scan) End(o *Observer, n int, first, last, to string, few bool) (again bool) {
+// is that of the index. few says that there were fewer than asked for. End reports whether the caller is to scan the
+// whole range.
+func (s Scan) End(n int, first, last, to string, few bool) (again bool) {
 	f := s.fronts
 	now := f.now()
 	f.mu.Lock()
@@ -130,14 +125,17 @@ func (s Scan) End(o *Observer, n int, first, last, to string, few bool) (again b
 		r = &front{at: s.from}
 		f.add(s.index, s.from, r)
 	}
-	if s.Whole {
-		r.cost = now.Sub(s.began)
-		r.whole = s.began.Add(min(max(share*r.cost, least), most))
+	switch {
+	case s.Whole:
+		r.cost, r.whole = now.Sub(s.began), s.mark.at
+	case few && r.cost < cheap:
+		again = true
+	case n == 0:
+		again = now.Sub(r.whole) >= min(shareOfEmpty*r.cost, mostOfEmpty)
 	}
-	again = few && !s.Whole && r.cost < cheap
 	at := first
 	if n > 0 {
-		r.top = max(r.top, last)
+		r.top = last
 	} else {
 		// Nothing lives before the end. What others add mostly comes behind what was there, so that is where to look.
 		if at = r.top; to != "" {
@@ -145,19 +143,17 @@ func (s Scan) End(o *Observer, n int, first, last, to string, few bool) (again b
 		}
 		at = max(at, r.at)
 	}
-	// Else something that this scan did not see may live before at.
-	sure := o != nil && !o.full && s.From <= r.at
-	if o != nil {
-		for _, a := range o.added {
-			if a.index == s.index && a.at >= s.from {
-				at = min(at, a.at)
-			}
+	since, known := f.since(s.mark)
+	for _, a := range since {
+		if a.index == s.index && a.at >= s.from {
+			at = min(at, a.at)
 		}
 	}
 	switch {
 	case at < r.at: // entries of another process
 		r.at, r.next = max(at, s.from), ""
-	case r.next == "" && at > r.at && sure, r.next != "" && at < r.next:
+	case r.next == "" && at > r.at && known && s.From <= r.at, r.next != "" && at < r.next:
+		// Else something that this scan did not see may live before at.
 		r.next, r.found = at, now
 	}
 	return again
@@ -188,9 +184,26 @@ func (f *Fronts) Added(index, at string) {
 			r.next = min(r.next, at)
 		}
 	}
-	for o := range f.observers {
-		if o.full = o.full || len(o.added) == maxAdded; !o.full {
-			o.added = append(o.added, entry{index, at})
-		}
+	if e := (entry{index, at}); len(f.added) < maxAdded {
+		f.added = append(f.added, e)
+	} else {
+		f.added[f.next%maxAdded] = e
 	}
+	f.next++
+}
+
+// since returns what was added since a moment, in any order, and whether that is all.
+func (f *Fronts) since(m Mark) (added []entry, all bool) {
+	n := f.next - m.next
+	if n > maxAdded {
+		return f.added, false
+	}
+	if n == 0 {
+		return nil, true
+	}
+	from, to := m.next%maxAdded, f.next%maxAdded
+	if from < to {
+		return f.added[from:to], true
+	}
+	return slices.Concat(f.added[from:], f.added[:to]), true
 }
