@@ -79,11 +79,12 @@
 //
 // # Layout
 //
-// A job is one record of the collection jobs with two index entries. The first is in the index of its state. That index
+// A job is one record of the collection jobs. Its first index entry is in the index of its state. That index
 // has the order in which jobs of the state are processed (queued: inverted priority and run_at; scheduled: run_at;
 // active: end of the lease; done and dead: time of the end), and its length is a gauge. The second is in the index
-// function: function, class of state, then the same order. It serves claims and lists of one function. Payloads and
-// results over 512 bytes are records of their own, so that claims and heartbeats do not rewrite them. Keys, locks and
+// function: function, class of state, then the same order. It serves claims and lists of one function. Active jobs have
+// none, so that a claim, a heartbeat and a finish change fewer entries; their first entry ends with the function. Payloads
+// and results over 512 bytes are records of their own, so that claims and heartbeats do not rewrite them. Keys, locks and
 // the set of paused functions are single records that transactions Get, so the store serializes the transactions that
 // depend on them; scans only propose candidates.
 //

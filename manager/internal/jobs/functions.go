@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -104,13 +105,16 @@ func (q *Queue) Resume(ctx context.Context, function string) error {
 type Function struct {
 	Name   string
 	Paused bool
-	// Queued, Scheduled, Active and Dead count its jobs in these states, each
-	// up to MaxCounted.
+	// Queued, Scheduled, Active and Dead count its jobs in these states, each up to MaxCounted. Active counts those among
+	// the MaxActive jobs whose leases end first.
 	Queued, Scheduled, Active, Dead int
 }
 
-// MaxCounted is the largest count in a Function.
-const MaxCounted = 1000
+// MaxCounted is the largest count in a Function, and MaxActive is how many active jobs of all functions are looked at.
+const (
+	MaxCounted = 1000
+	MaxActive  = 100_000
+)
 
 // FunctionPage is one page of functions.
 type FunctionPage struct {
@@ -146,9 +150,15 @@ func (q *Queue) Functions(ctx context.Context, limit int, after string) (Functio
 	if err != nil {
 		return FunctionPage{}, err
 	}
-	for _, p := range paused {
-		if p > after {
-			names = append(names, p)
+	active, err := q.activeJobs(ctx)
+	if err != nil {
+		return FunctionPage{}, err
+	}
+	for _, more := range [][]string{paused, slices.Collect(maps.Keys(active))} {
+		for _, name := range more {
+			if name > after {
+				names = append(names, name)
+			}
 		}
 	}
 	slices.Sort(names)
@@ -158,7 +168,7 @@ func (q *Queue) Functions(ctx context.Context, limit int, after string) (Functio
 		page.Cursor = names[limit-1]
 	}
 	for _, name := range names {
-		f := Function{Name: name}
+		f := Function{Name: name, Active: active[name]}
 		_, f.Paused = slices.BinarySearch(paused, name)
 		if err := q.store.View(ctx, f.count); err != nil {
 			return FunctionPage{}, err
@@ -174,7 +184,12 @@ func (q *Queue) Function(ctx context.Context, name string) (Function, error) {
 	if err := CheckName("function", name); err != nil {
 		return f, err
 	}
-	err := q.store.View(ctx, func(tx store.Tx) error {
+	active, err := q.activeJobs(ctx)
+	if err != nil {
+		return f, err
+	}
+	f.Active = active[name]
+	err = q.store.View(ctx, func(tx store.Tx) error {
 		paused, err := loadPaused(tx)
 		if err != nil && !q.opt.Unreadable.Met(err) {
 			return err
@@ -185,6 +200,7 @@ func (q *Queue) Function(ctx context.Context, name string) (Function, error) {
 	return f, err
 }
 
+// count adds the jobs that are in idxFunction.
 func (f *Function) count(tx store.Tx) error {
 	for _, n := range []struct {
 		class class
@@ -195,9 +211,35 @@ func (f *Function) count(tx store.Tx) error {
 		if err != nil {
 			return err
 		}
-		*n.count = len(hits)
+		*n.count = min(*n.count+len(hits), MaxCounted)
 	}
 	return nil
+}
+
+// activeJobs counts the active jobs of each function. Those that earlier releases stored are not among them.
+func (q *Queue) activeJobs(ctx context.Context) (map[string]int, error) {
+	counts := make(map[string]int)
+	r := store.Range{Limit: store.MaxScan}
+	for left := MaxActive; left > 0; left -= r.Limit {
+		var hits []store.Hit
+		err := q.store.View(ctx, func(tx store.Tx) (err error) {
+			hits, err = tx.Scan(colJobs, idxActive, r)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range hits {
+			if f := activeFunction(h.SortKey); f != "" {
+				counts[f]++
+			}
+		}
+		if len(hits) < r.Limit {
+			break
+		}
+		r.After = &hits[len(hits)-1]
+	}
+	return counts, nil
 }
 
 // leastPage and mostPage bound how many jobs functionsWithJobs reads at a time.

@@ -3,6 +3,7 @@ package jobs
 import (
 	"encoding/base64"
 	"encoding/binary"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,12 +35,12 @@ const pausedKey = "paused"
 // pausedVersionKey is a record beside it that gets a new value with each change.
 const pausedVersionKey = "paused_version"
 
-// Indexes of colJobs. Every job is in idxFunction and in exactly one of the others, which is the index of its state, so
-// the length of each is a gauge.
+// Indexes of colJobs. Every job is in exactly one of the first five, which is the index of its state, so the length of
+// each is a gauge. All but active jobs are in idxFunction, too: a claim, a heartbeat and a finish are cheaper without.
 const (
 	idxQueued    = "queued"    // priority, run_at: the order of claims
 	idxScheduled = "scheduled" // run_at
-	idxActive    = "active"    // end of the lease
+	idxActive    = "active"    // end of the lease, function
 	idxDone      = "done"      // finished_at, class; what retention removes
 	idxDead      = "dead"      // finished_at
 	idxFunction  = "function"  // function, class, then as in the others
@@ -52,7 +53,7 @@ const idxExpiry = "expiry"
 type class byte
 
 const (
-	classActive    class = 'a'
+	classActive    class = 'a' // in idxFunction only as earlier releases stored them
 	classComplete  class = 'c'
 	classDead      class = 'd' // failed, waiting in the dead letters
 	classFailed    class = 'f' // failed, no longer in the dead letters
@@ -97,8 +98,11 @@ func (r *record) class() class {
 	return classFailed
 }
 
-// entries returns the job's two index entries.
+// entries returns the job's index entries, that of its state first.
 func (r *record) entries() []store.Entry {
+	if r.State == Active {
+		return []store.Entry{{Index: idxActive, SortKey: timeKey(r.Lease.Until) + r.Function}}
+	}
 	c := r.class()
 	b := make([]byte, 0, len(r.Function)+2+10)
 	b = append(append(b, r.Function...), 0, byte(c))
@@ -112,9 +116,6 @@ func (r *record) entries() []store.Entry {
 	case classScheduled:
 		index = idxScheduled
 		b = appendTime(b, r.RunAt)
-	case classActive:
-		index = idxActive
-		b = appendTime(b, r.Lease.Until)
 	case classDead:
 		index = idxDead
 		b = appendTime(b, r.FinishedAt)
@@ -128,6 +129,25 @@ func (r *record) entries() []store.Entry {
 	}
 	return []store.Entry{{Index: index, SortKey: own}, {Index: idxFunction, SortKey: whole}}
 }
+
+// earlierEntries returns the index entries that earlier releases store for the job, nil if they are the same.
+func (r *record) earlierEntries() []store.Entry {
+	if r.State != Active {
+		return nil
+	}
+	from, _ := functionRange(r.Function, classActive)
+	until := timeKey(r.Lease.Until)
+	return []store.Entry{{Index: idxActive, SortKey: until}, {Index: idxFunction, SortKey: from + until}}
+}
+
+// at reports whether the job has this index entry.
+func (r *record) at(index, sortKey string) bool {
+	e := store.Entry{Index: index, SortKey: sortKey}
+	return slices.Contains(r.entries(), e) || slices.Contains(r.earlierEntries(), e)
+}
+
+// activeFunction returns the function of a sort key of idxActive, empty if an earlier release stored it.
+func activeFunction(sortKey string) string { return sortKey[min(len(sortKey), 8):] }
 
 // functionRange is the part of idxFunction with one function and class.
 func functionRange(function string, c class) (from, to string) {

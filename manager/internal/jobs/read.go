@@ -112,6 +112,18 @@ type segment struct {
 	from, to string
 	// class, if set, is the last letter of the sort keys that match.
 	class class
+	// active, if set, is the function of the sort keys of idxActive that match.
+	active string
+}
+
+func (s *segment) has(sortKey string) bool {
+	switch {
+	case s.class != 0:
+		return sortKey != "" && class(sortKey[len(sortKey)-1]) == s.class
+	case s.active != "":
+		return activeFunction(sortKey) == s.active
+	}
+	return true
 }
 
 // MaxExamined bounds the index entries that one page examines. A page of a rare kind of job may therefore be short, or
@@ -159,6 +171,9 @@ func (l *ListQuery) segments() []segment {
 		case l.Function != "":
 			from, to := functionRange(l.Function, c)
 			out = append(out, segment{index: idxFunction, from: from, to: to})
+			if s == Active {
+				out = append(out, segment{index: idxActive, active: l.Function})
+			}
 		case index == idxDone && l.State != 0:
 			out = append(out, segment{index: index, class: c})
 		default:
@@ -259,7 +274,7 @@ func (c *chunkReader) next(ctx context.Context) (*record, store.Hit, error) {
 		for len(c.hits) > 0 && len(chunk) < viewChunk {
 			h := c.hits[0]
 			c.hits = c.hits[1:]
-			if k := h.SortKey; c.segment.class == 0 || k != "" && class(k[len(k)-1]) == c.segment.class {
+			if c.segment.has(h.SortKey) {
 				chunk = append(chunk, h)
 			}
 		}
@@ -300,14 +315,4 @@ func (c *chunkReader) next(ctx context.Context) (*record, store.Hit, error) {
 	r, h := c.ready[0], c.readyHits[0]
 	c.ready, c.readyHits = c.ready[1:], c.readyHits[1:]
 	return r, h, nil
-}
-
-// at reports whether the job has this index entry.
-func (r *record) at(index, sortKey string) bool {
-	for _, e := range r.entries() {
-		if e.Index == index {
-			return e.SortKey == sortKey
-		}
-	}
-	return false
 }

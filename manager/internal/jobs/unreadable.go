@@ -30,8 +30,8 @@ func Owns(c store.Collection) bool {
 
 // StoredRecord describes what a record of the queue depends on.
 type StoredRecord struct {
-	// Entries are its index entries.
-	Entries []store.Entry
+	// Entries are its index entries, and Earlier those that earlier releases store for it, nil if they are the same.
+	Entries, Earlier []store.Entry
 	// Blobs are the values with records of their own, by their keys in the collection BlobCollection, with their sizes
 	// in bytes.
 	Blobs map[string]int
@@ -55,7 +55,7 @@ func ReadRecord(c store.Collection, key string, value []byte) (StoredRecord, err
 		if err != nil {
 			return s, err
 		}
-		s.Entries, s.Blobs = r.entries(), make(map[string]int)
+		s.Entries, s.Earlier, s.Blobs = r.entries(), r.earlierEntries(), make(map[string]int)
 		if r.PayloadBlob > 0 {
 			s.Blobs[payloadKey(key)] = r.PayloadBlob
 		} else if !json.Valid(r.Payload) {

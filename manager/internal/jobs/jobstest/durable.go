@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -164,6 +165,69 @@ var durableTests = map[string]func(*env){
 				return err == nil && n == 1
 			})
 		}
+	},
+	"active jobs of an earlier release": func(e *env) {
+		for _, id := range []string{"lives", "ends", "lost", "mine"} {
+			e.job(jobs.Submission{ID: id})
+		}
+		leased := e.claim(jobs.ClaimRequest{Limit: 3, Lease: span})
+		e.wantIDs("claims", leased, "lives", "ends", "lost")
+		e.wantIDs("one more claim", e.claim(jobs.ClaimRequest{Lease: jobs.MaxLease}), "mine")
+		err := e.in.Store.Update(e.ctx, func(tx store.Tx) error {
+			for _, j := range leased {
+				value, err := tx.Get(jobs.Collection, j.ID)
+				if err != nil {
+					return err
+				}
+				read, err := jobs.ReadRecord(jobs.Collection, j.ID, value)
+				if err != nil {
+					return err
+				}
+				if len(read.Earlier) != 2 || len(read.Entries) != 1 {
+					return fmt.Errorf("entries %q and, of an earlier release, %q", read.Entries, read.Earlier)
+				}
+				if err := tx.Put(jobs.Collection, j.ID, value, read.Earlier...); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			e.Fatal(err)
+		}
+		want := func(what string, active ...string) {
+			e.Helper()
+			for _, f := range []string{"", "f"} {
+				for limit := range 5 {
+					got := ids(e.list(jobs.ListQuery{Function: f, State: jobs.Active, Limit: limit}))
+					slices.Sort(got)
+					if !slices.Equal(got, active) {
+						e.Errorf("%s: active jobs of function %q, %d a page: %q, want %q", what, f, limit, got, active)
+					}
+				}
+			}
+			page, err := e.q.Functions(e.ctx, 0, "")
+			one, err2 := e.q.Function(e.ctx, "f")
+			if err := errors.Join(err, err2); err != nil {
+				e.Fatal(err)
+			}
+			if len(page.Functions) != 1 || page.Functions[0] != one || one.Active != len(active) {
+				e.Errorf("%s: functions %+v and %+v, want %d active jobs of f", what, page.Functions, one, len(active))
+			}
+		}
+		want("as they were", "ends", "lives", "lost", "mine")
+		if _, err := e.q.Heartbeat(e.ctx, "lives", leased[0].Lease.Token, jobs.MaxLease, nil); err != nil {
+			e.Fatal(err)
+		}
+		e.finish(leased[1], jobs.Complete)
+		want("one has a heartbeat, one is finished", "lives", "lost", "mine")
+		e.pass(span)
+		if report := e.duties(e.q); report.Reclaimed != 1 {
+			e.Errorf("report %+v, want one job that came back", report)
+		}
+		want("one came back", "lives", "mine")
+		e.wantIDs("claims later", e.claim(jobs.ClaimRequest{Limit: 10}), "lost")
+		e.finish(leased[0], jobs.Complete)
 	},
 	"update functions are pure": func(e *env) {
 		// Everything that writes, through a store that runs it twice.

@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+)
+
+// TestVerifyKnowsTheEntriesOfEarlierReleases: an active job may have either form of index entries, and no mixture.
+func TestVerifyKnowsTheEntriesOfEarlierReleases(t *testing.T) {
+	st := mem.New(mem.Options{})
+	defer st.Close()
+	q, err := jobs.New(st, jobs.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	if _, err := q.Enqueue(t.Context(), jobs.Submission{ID: "a", Function: "f"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := q.Claim(t.Context(), jobs.ClaimRequest{Worker: "w"}); err != nil || len(got) != 1 {
+		t.Fatalf("claimed %v, %v", got, err)
+	}
+	var value []byte
+	if err := st.View(t.Context(), func(tx store.Tx) (err error) {
+		value, err = tx.Get(jobs.Collection, "a")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := jobs.ReadRecord(jobs.Collection, "a", value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		entries []store.Entry
+		ok      bool
+	}{
+		"this release":    {r.Entries, true},
+		"earlier":         {r.Earlier, true},
+		"a part":          {r.Earlier[:1], false},
+		"the other part":  {r.Earlier[1:], false},
+		"both":            {append(r.Entries, r.Earlier...), false},
+		"none":            {nil, false},
+		"one of another":  {[]store.Entry{{Index: r.Entries[0].Index, SortKey: r.Entries[0].SortKey + "g"}}, false},
+		"one and another": {[]store.Entry{r.Entries[0], r.Earlier[1]}, false},
+	} {
+		change := mem.Change{Collection: []byte(jobs.Collection), Key: []byte("a"), Value: value}
+		for _, e := range test.entries {
+			change.Entries = append(change.Entries, mem.ChangeEntry{Index: []byte(e.Index), SortKey: []byte(e.SortKey)})
+		}
+		c := newRecordCheck(nil)
+		c.change(&change)
+		lines, unreadable := c.found()
+		if unreadable > 0 || len(lines) == 0 != test.ok || !test.ok && !strings.Contains(lines[0], "index entries") {
+			t.Errorf("%s: %q, %d unreadable", name, lines, unreadable)
+		}
+	}
+}
