@@ -81,6 +81,7 @@ func (t *tx) commit() error {
 	}
 	if !puts { // etcd takes deletions even without space, but no note beside them
 		ok, cerr := t.s.send(t.ctx, c)
+		t.s.recent.add(t.wrote(changes), 0) // nothing remains of them
 		if err = cerr; err == nil && !ok {
 			err = errChanged
 		}

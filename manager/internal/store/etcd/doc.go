@@ -49,6 +49,9 @@
 // it compacted. So a scan asks for the beginning of a long range only (see steps), and a claiming or repeated one starts
 // where an earlier one found the first entries (see package front).
 //
+// Claims that follow each other read ahead: each fifth reads what the next four take, and those read nothing (see ahead).
+// What was read ahead is a guess, for 100 ms at most.
+//
 // # Answers that are lost
 //
 // Each commit also replaces a note (/e/<manager>/<number>), on the condition that the note is as the last commit of

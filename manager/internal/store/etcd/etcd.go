@@ -58,6 +58,7 @@ type Store struct {
 	lens   lengths
 	steps  steps
 	recent recent
+	ahead  ahead
 	fronts front.Fronts
 
 	reads, writes batcher
@@ -308,6 +309,7 @@ func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, run int, r
 	}
 	err = t.commit()
 	if t.guessed && (errors.Is(err, errChanged) || errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrNoSpace)) {
+		s.ahead.clear()
 		s.recent.wrong() // nothing was written, and perhaps nothing has to be
 		return errGuessed
 	}

@@ -164,14 +164,14 @@ func TestScansStartWhereEntriesLive(t *testing.T) {
 			enqueue(t, s, numbered(0, test.records)...)
 			const step = longAgo / 10
 			var taken []string
-			requests, whole, most := 0, 0, 0
-			for scan := 0; len(taken) < test.records; scan++ {
+			scans, requests, whole, most := 0, 0, 0, 0
+			for ; len(taken) < test.records; scans++ {
 				found := mustWork(t, s, test.r)
 				if len(found) == 0 {
 					t.Fatalf("nothing is left after %d of %d records", len(taken), test.records)
 				}
 				for _, start := range starts.take() {
-					if scan < 2*int(longAgo/step) {
+					if scans < 2*int(longAgo/step) {
 						continue // there is no front yet
 					}
 					if requests++; start == queuedFrom {
@@ -189,9 +189,9 @@ func TestScansStartWhereEntriesLive(t *testing.T) {
 				taken = append(taken, found...)
 				clock.pass(step)
 			}
-			t.Logf("%d of %d requests are for the whole range, the others walk through at most %d dead entries", whole, requests, most)
-			if requests == 0 || whole > requests/5 {
-				t.Errorf("%d of %d requests begin at the beginning of the range", whole, requests)
+			t.Logf("%d of %d requests of %d scans are for the whole range, the others walk through at most %d dead entries", whole, requests, scans, most)
+			if requests == 0 || whole > scans/5 {
+				t.Errorf("%d requests of %d scans begin at the beginning of the range", whole, scans)
 			}
 			// The front is as old as what was found, and that was found when the one before it became the front.
 			if limit := 3 * int(longAgo/step) * test.r.Limit; most > limit {

@@ -52,9 +52,6 @@ type wrote struct {
 func (r *recent) add(written []wrote, revision int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.records == nil {
-		r.records, r.order = make(map[string]*mvccpb.KeyValue), make([]string, maxRecent)
-	}
 	for _, w := range written {
 		had := r.records[w.key] != nil
 		delete(r.records, w.key)
@@ -62,10 +59,33 @@ func (r *recent) add(written []wrote, revision int64) {
 			continue
 		}
 		w.kv.ModRevision = revision
-		delete(r.records, r.order[r.next])
-		r.records[w.key], r.order[r.next] = w.kv, w.key
-		r.next = (r.next + 1) % maxRecent
+		r.set(w.key, w.kv)
 	}
+}
+
+// put remembers a record as it was read, unless it is large. It reports whether the record is remembered.
+func (r *recent) put(kv *mvccpb.KeyValue) bool {
+	_, _, rest, why := split(kv.Value)
+	if why != "" || rest[0] == valueInParts || len(kv.Value) > recentBytes {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := string(kv.Key)
+	if have := r.records[key]; have == nil || have.ModRevision < kv.ModRevision { // else this process has written it since
+		r.set(key, kv)
+	}
+	return true
+}
+
+// set remembers a record. The caller holds the lock.
+func (r *recent) set(key string, kv *mvccpb.KeyValue) {
+	if r.records == nil {
+		r.records, r.order = make(map[string]*mvccpb.KeyValue), make([]string, maxRecent)
+	}
+	delete(r.records, r.order[r.next])
+	r.records[key], r.order[r.next] = kv, key
+	r.next = (r.next + 1) % maxRecent
 }
 
 // trusted reports whether a transaction may guess.

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -84,18 +85,18 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	}
 	switch {
 	case r.Claim && !t.ReadOnly:
-		return t.claim(c, prefix, from, to, r)
+		return t.claim(c, index, prefix, from, to, r)
 	case r.Repeated && !t.ReadOnly:
-		return t.head(prefix, from, to, r.Limit, r)
+		return t.head(prefix, from, to, r.Limit, 0, r)
 	}
 	return t.scan(prefix, from, to, r.Limit, r.With)
 }
 
 // head is scan for a range that is scanned again and again: it starts where the range lives (see package front). etcd
-// walks through all keys that were deleted since it compacted.
-func (t *tx) head(prefix, from, to string, limit int, r store.Range) ([]store.Hit, error) {
+// walks through all keys that were deleted since it compacted. more is how many hits are welcome beyond the limit.
+func (t *tx) head(prefix, from, to string, limit, more int, r store.Range) ([]store.Hit, error) {
 	if r.After != nil {
-		return t.scan(prefix, from, to, limit, r.With)
+		return t.scan(prefix, from, to, limit+more, r.With)
 	}
 	end := ""
 	if r.To != "" {
@@ -103,13 +104,13 @@ func (t *tx) head(prefix, from, to string, limit int, r store.Range) ([]store.Hi
 	}
 	for whole := false; ; whole = true {
 		s := t.s.fronts.Begin(t.mark, prefix, from, whole)
-		hits, err := t.scan(prefix, s.From, to, limit, r.With)
+		hits, err := t.scan(prefix, s.From, to, limit+more, r.With)
 		if err != nil {
 			return nil, err
 		}
 		var first, last string
 		if n := len(hits); n > 0 {
-			first, last = prefix+member.Join(hits[0].SortKey, hits[0].Key), prefix+member.Join(hits[n-1].SortKey, hits[n-1].Key)
+			first, last = place(prefix, hits[0]), place(prefix, hits[n-1])
 		}
 		if !s.End(len(hits), first, last, end, len(hits) < limit) {
 			return hits, nil
@@ -138,7 +139,7 @@ func (t *tx) scan(prefix, from, to string, limit int, with []store.ID) ([]store.
 		if err != nil {
 			return nil, err
 		}
-		if err := t.fillAll(records, resp); err != nil {
+		if err := t.fillAll(records, firsts(resp[:len(records)])); err != nil {
 			return nil, t.Fail(err)
 		}
 		for _, r := range records {
@@ -166,22 +167,34 @@ func (t *tx) scan(prefix, from, to string, limit int, with []store.ID) ([]store.
 
 // claim returns up to limit hits that no other transaction of this process is claiming, and marks them as claimed.
 // After conflicts with other processes it starts at a random place of a window that grows with every run.
-func (t *tx) claim(c store.Collection, prefix, from, to string, r store.Range) ([]store.Hit, error) {
+func (t *tx) claim(c store.Collection, index, prefix, from, to string, r store.Range) ([]store.Hit, error) {
+	name, more := from+"\x00"+to, 0
+	if t.run == 0 && t.rev == 0 && r.After == nil && t.s.recent.trusted() {
+		var hits []store.Hit
+		var with map[store.ID]*mvccpb.KeyValue
+		hits, with, more = t.s.ahead.next(&t.s.fronts, t.mark, name, prefix, from, r.Limit)
+		if len(hits) > 0 {
+			if ok, err := t.claimAhead(c, index, hits, with, r); ok || err != nil {
+				return hits, err
+			}
+		}
+	}
 	t.s.mu.Lock()
 	window := r.Limit*(1+4*min(t.run, 16)) + len(t.s.claiming)
 	t.s.mu.Unlock()
-	hits, err := t.head(prefix, from, to, min(window, 10000), r)
+	window = min(window, 10000)
+	hits, err := t.head(prefix, from, to, window, more, r)
 	if err != nil {
 		return nil, err
 	}
-	free := t.reserve(c, hits, r.Limit)
+	free, rest := t.reserve(c, hits, r.Limit)
 	var records []*overlay.Record
 	for _, h := range free {
 		if !t.Loaded(c, h.Key) {
 			records = append(records, &overlay.Record{Collection: c, Key: h.Key})
 		}
 	}
-	if err := t.loadMany(records); err != nil {
+	if err := t.readAhead(name, c, records, rest[:min(len(rest), more)], r.With); err != nil {
 		return nil, t.Fail(err)
 	}
 	for _, r := range records {
@@ -190,11 +203,11 @@ func (t *tx) claim(c store.Collection, prefix, from, to string, r store.Range) (
 	return free, nil
 }
 
-// reserve marks the hits that this transaction claims.
-func (t *tx) reserve(c store.Collection, hits []store.Hit, limit int) []store.Hit {
+// reserve marks the hits that this transaction claims. It returns them, and those that come next.
+func (t *tx) reserve(c store.Collection, hits []store.Hit, limit int) (free, rest []store.Hit) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	free := hits[:0]
+	free = hits[:0]
 	for _, h := range hits {
 		if _, taken := t.s.claiming[t.s.recordKey(c, h.Key)]; !taken {
 			free = append(free, h)
@@ -205,14 +218,32 @@ func (t *tx) reserve(c store.Collection, hits []store.Hit, limit int) []store.Hi
 		if t.run > 0 {
 			start = rand.IntN(len(free) - limit + 1)
 		}
-		free = free[start : start+limit]
+		free, rest = free[start:start+limit], free[start+limit:]
 	}
-	for _, h := range free {
+	t.markClaimed(c, free)
+	return free, rest
+}
+
+// reserveAll marks the hits unless another transaction claims one of them.
+func (t *tx) reserveAll(c store.Collection, hits []store.Hit) bool {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	for _, h := range hits {
+		if _, taken := t.s.claiming[t.s.recordKey(c, h.Key)]; taken {
+			return false
+		}
+	}
+	t.markClaimed(c, hits)
+	return true
+}
+
+// markClaimed marks the hits. The caller holds the store's lock.
+func (t *tx) markClaimed(c store.Collection, hits []store.Hit) {
+	for _, h := range hits {
 		rk := t.s.recordKey(c, h.Key)
 		t.s.claiming[rk] = struct{}{}
 		t.claimed = append(t.claimed, rk)
 	}
-	return free
 }
 
 // end releases the transaction's claims.

@@ -101,16 +101,35 @@ func (t *tx) load(r *overlay.Record) error { return t.loadMany([]*overlay.Record
 func (t *tx) Prefetch(ids []store.ID) error { return t.FetchAll(ids) }
 
 func (t *tx) loadMany(records []*overlay.Record) error {
+	found, err := t.fetch(records)
+	if err != nil {
+		return err
+	}
+	return t.fillAll(records, found)
+}
+
+// fetch reads what etcd has of the records; nil for an absent one.
+func (t *tx) fetch(records []*overlay.Record) ([]*mvccpb.KeyValue, error) {
+	found := make([]*mvccpb.KeyValue, 0, len(records))
 	for chunk := range slices.Chunk(records, maxReads) {
 		resp, err := t.read(t.gets(chunk)...)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if err := t.fillAll(chunk, resp); err != nil {
-			return err
+		found = append(found, firsts(resp)...)
+	}
+	return found, nil
+}
+
+// firsts are the answers to gets; nil where there is none.
+func firsts(resp []*pb.ResponseOp) []*mvccpb.KeyValue {
+	found := make([]*mvccpb.KeyValue, len(resp))
+	for i, r := range resp {
+		if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
+			found[i] = kvs[0]
 		}
 	}
-	return nil
+	return found
 }
 
 // gets are the requests for the records.
@@ -122,11 +141,11 @@ func (t *tx) gets(records []*overlay.Record) []*pb.RequestOp {
 	return ops
 }
 
-// fillAll stores the answers to gets, which are the first of resp.
-func (t *tx) fillAll(records []*overlay.Record, resp []*pb.ResponseOp) error {
+// fillAll stores what etcd has of the records in them. There may be more of it than records.
+func (t *tx) fillAll(records []*overlay.Record, found []*mvccpb.KeyValue) error {
 	for i, r := range records {
-		if kvs := resp[i].GetResponseRange().Kvs; len(kvs) > 0 {
-			if err := t.fill(r, kvs[0]); err != nil {
+		if found[i] != nil {
+			if err := t.fill(r, found[i]); err != nil {
 				return err
 			}
 		}
@@ -156,21 +175,29 @@ func encode(now time.Time, r *overlay.Record, parts string) []byte {
 	return append(binary.AppendUvarint(append(b, valueInParts), uint64(len(r.Value))), parts...)
 }
 
-// fill stores what etcd has in r.
-func (t *tx) fill(r *overlay.Record, kv *mvccpb.KeyValue) error {
-	r.Stored, r.Version = true, kv.ModRevision
-	b := kv.Value
+// split returns the time at which a stored record was written, its entries, and what follows them. why says what is wrong
+// with it, if anything.
+func split(b []byte) (written time.Time, entries []store.Entry, rest []byte, why string) {
 	if len(b) < 2 || b[0] != recordVersion {
-		r.Unreadable = "its format is unknown"
-		return nil
+		return written, nil, nil, "its format is unknown"
 	}
 	at, n := binary.Varint(b[1:])
 	entries, rest, err := reccodec.Split(b[1+max(n, 0):])
 	if n <= 0 || err != nil || len(rest) == 0 || rest[0] > valueInParts {
-		r.Unreadable = "it is malformed"
+		return written, nil, nil, "it is malformed"
+	}
+	return time.UnixMicro(at), entries, rest, ""
+}
+
+// fill stores what etcd has in r.
+func (t *tx) fill(r *overlay.Record, kv *mvccpb.KeyValue) error {
+	r.Stored, r.Version = true, kv.ModRevision
+	written, entries, rest, why := split(kv.Value)
+	if why != "" {
+		r.Unreadable = why
 		return nil
 	}
-	if written := time.UnixMicro(at); t.s.clock.reach(written) && !t.now.IsZero() && t.now.Before(written) {
+	if t.s.clock.reach(written) && !t.now.IsZero() && t.now.Before(written) {
 		return errChanged // Now was too early for this record
 	}
 	r.StoredEntries, r.StoredValue = entries, rest[1:]

@@ -77,6 +77,19 @@ func (f *Fronts) Mark() Mark {
 	return Mark{f.next, f.now()}
 }
 
+// Since returns how much later the mark is than another one.
+func (m Mark) Since(other Mark) time.Duration { return m.at.Sub(other.at) }
+
+// Holds reports whether what was found from one place of an index to another at a moment may still be taken for what is
+// there: this process has added nothing since, and the moment is so recent that additions of others may be passed by.
+func (f *Fronts) Holds(m Mark, index, from, to string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	since, known := f.since(m)
+	return known && f.now().Sub(m.at) < least &&
+		!slices.ContainsFunc(since, func(e entry) bool { return e.index == index && e.at >= from && e.at <= to })
+}
+
 // Scan is a scan of a range that begins at a fixed place of an index.
 type Scan struct {
 	// From is where to start, and Whole whether that is the beginning of the range.

@@ -451,3 +451,33 @@ func TestOrderStaysExact(t *testing.T) {
 		t.Errorf("only %d scans were from the front alone", partial)
 	}
 }
+
+// TestHolds: what was found holds until this process adds to it, or for as long as additions of others may be passed by.
+func TestHolds(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(w *world)
+		holds  bool
+	}{
+		"nothing":         {func(*world) {}, true},
+		"a moment passes": {func(w *world) { w.pass(least - 1) }, true},
+		"long ago":        {func(w *world) { w.pass(least) }, false},
+		"before":          {func(w *world) { w.add("a") }, true},
+		"the beginning":   {func(w *world) { w.add("b") }, false},
+		"the end":         {func(w *world) { w.add("d") }, false},
+		"behind":          {func(w *world) { w.add("d0") }, true},
+		"another index":   {func(w *world) { w.fronts.Added("other", "c") }, true},
+		"too much": {func(w *world) {
+			for range maxAdded + 1 {
+				w.fronts.Added("other", "c")
+			}
+		}, false},
+	} {
+		w := newWorld(t)
+		w.add("c")
+		m := w.fronts.Mark()
+		test.change(w)
+		if holds := w.fronts.Holds(m, index, "b", "d"); holds != test.holds {
+			t.Errorf("%s: holds %t", name, holds)
+		}
+	}
+}
