@@ -78,7 +78,7 @@ func (a *ahead) put(name string, m front.Mark, hits []store.Hit, with map[store.
 	u.mark, u.hits, u.with = m, hits, with
 }
 
-// clear forgets everything.
+// clear forgets everything. What was removed and is still there would be passed by otherwise.
 func (a *ahead) clear() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -114,9 +114,11 @@ func (t *tx) claimAhead(c store.Collection, index string, hits []store.Hit, with
 	}
 	t.guessed = true
 	for i, h := range hits {
-		if err := t.preload(&overlay.Record{Collection: c, Key: h.Key}, found[i]); err != nil {
+		rec := &overlay.Record{Collection: c, Key: h.Key}
+		if err := t.preload(rec, found[i]); err != nil {
 			return false, err
 		}
+		t.ahead = append(t.ahead, rec)
 	}
 	for _, o := range others {
 		if err := t.preload(o, with[store.ID{Collection: o.Collection, Key: o.Key}]); err != nil {

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -190,4 +191,31 @@ func TestLargeRecordsAreNotReadAhead(t *testing.T) {
 	c.twice()
 	c.want(2, 0, numbered(4, 6)...)
 	c.want(2, 2, numbered(7, 8)...) // a hit whose value is not its sort key counts as stale here
+}
+
+// TestWhatAClaimLeavesComesNext: a claim that fails, or that takes less than it found, leaves the rest in order.
+func TestWhatAClaimLeavesComesNext(t *testing.T) {
+	errLeft := errors.New("left")
+	for name, err := range map[string]error{"it fails": errLeft, "it takes another one": nil} {
+		t.Run(name, func(t *testing.T) {
+			c := newClaims(t, servers.Etcd(t))
+			enqueue(t, c.Store, numbered(0, 20)...)
+			c.twice()
+			want := numbered(4, 6)
+			got := c.Update(t.Context(), func(tx store.Tx) error {
+				hits, serr := tx.Scan("jobs", "state", queued(2, true))
+				if serr != nil || err != nil {
+					return errors.Join(serr, err)
+				}
+				return tx.Put("jobs", hits[1].Key, []byte("taken:"), store.Entry{Index: "state", SortKey: "taken:"})
+			})
+			if !errors.Is(got, err) {
+				t.Fatalf("%v, want %v", got, err)
+			}
+			if err == nil {
+				want = append(numbered(4, 5), numbered(6, 7)...)
+			}
+			c.want(2, 2, want...)
+		})
+	}
 }

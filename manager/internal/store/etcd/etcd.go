@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/etcd/dsn"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/front"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
 )
 
 const (
@@ -297,10 +299,15 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, readOnly 
 	return store.ErrConflict
 }
 
-func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, run int, readOnly bool) error {
+func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, run int, readOnly bool) (err error) {
 	t := s.newTx(ctx, run, readOnly)
 	defer t.end()
-	err := fn(t)
+	defer func() {
+		if len(t.ahead) > 0 && (err != nil || slices.ContainsFunc(t.ahead, func(r *overlay.Record) bool { return !r.Written })) {
+			s.ahead.clear()
+		}
+	}()
+	err = fn(t)
 	if t.Err != nil && (err == nil || errors.Is(t.Err, errChanged)) {
 		err = t.Err // the function ignored an engine error, or has to run again
 	}
@@ -309,7 +316,6 @@ func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, run int, r
 	}
 	err = t.commit()
 	if t.guessed && (errors.Is(err, errChanged) || errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrNoSpace)) {
-		s.ahead.clear()
 		s.recent.wrong() // nothing was written, and perhaps nothing has to be
 		return errGuessed
 	}

@@ -177,6 +177,7 @@ func (t *tx) claim(c store.Collection, index, prefix, from, to string, r store.R
 			if ok, err := t.claimAhead(c, index, hits, with, r); ok || err != nil {
 				return hits, err
 			}
+			t.s.ahead.clear()
 		}
 	}
 	t.s.mu.Lock()

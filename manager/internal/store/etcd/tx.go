@@ -33,6 +33,7 @@ type tx struct {
 	rev     int64     // all reads see the state of this revision; 0 before the first
 	now     time.Time // what Now returned first
 	claimed []string
+	ahead   []*overlay.Record   // claimed without having been read
 	mark    front.Mark          // before rev was fixed
 	parts   map[store.ID]string // where the parts of stored large values are
 	staged  []string            // where this transaction wrote parts
