@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -12,20 +13,21 @@ import (
 type leaseKeeper struct {
 	cancel context.CancelFunc
 	timer  *time.Timer
-	ended  chan struct{}
+	beats  sync.WaitGroup
 }
 
 // keepLease sends a heartbeat every third of the lease, and more often after a failure. It ends the job's context when
 // the job is cancelled or the lease is lost. The lease also counts as lost when no heartbeat was answered for its whole
 // duration.
 func (w *Worker) keepLease(ctx context.Context, end context.CancelCauseFunc, j *Job) *leaseKeeper {
-	k := &leaseKeeper{ended: make(chan struct{})}
+	k := &leaseKeeper{}
 	// A cancel or a stop may end the job's own context long before its handler returns and is reported.
 	ctx, k.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	// The lease began before the answer to the claim arrived.
 	claimed := time.Now()
+	k.beats.Add(1)
 	k.timer = time.AfterFunc(w.beat, func() {
-		defer close(k.ended)
+		defer k.beats.Done()
 		w.beats(ctx, end, j, claimed)
 	})
 	return k
@@ -69,6 +71,6 @@ func (w *Worker) beats(ctx context.Context, end context.CancelCauseFunc, j *Job,
 func (k *leaseKeeper) stop() {
 	k.cancel()
 	if !k.timer.Stop() {
-		<-k.ended
+		k.beats.Wait()
 	}
 }

@@ -49,8 +49,6 @@ func (w *Worker) reportTime() time.Duration { return 2*w.opts.Lease + w.opts.Sto
 
 // report tells the manager how a handler ended. It repeats that until the manager answers or the lease is lost.
 func (w *Worker) report(ctx context.Context, j *Job, result any, err error, cause error) {
-	ctx, cancel := context.WithTimeout(ctx, w.reportTime())
-	defer cancel()
 	f := FinishRequest{ID: j.ID, LeaseToken: j.Lease.Token}
 	var permanent permanentError
 	var again retryError
@@ -71,7 +69,7 @@ func (w *Worker) report(ctx context.Context, j *Job, result any, err error, caus
 	case errors.As(err, &permanent):
 		f.Status, f.Error = "failed", errorText(err)
 	case errors.Is(cause, ErrStopping): // nothing is wrong with the job
-		_, err := w.client.Retry(ctx, j.ID, RetryRequest{LeaseToken: f.LeaseToken, DelayMS: new(int64), Uncounted: true})
+		err := w.retry(ctx, j.ID, RetryRequest{LeaseToken: f.LeaseToken, DelayMS: new(int64), Uncounted: true})
 		w.reported(j, "hand back", err)
 		return
 	case j.Attempt < j.MaxAttempts:
@@ -80,7 +78,7 @@ func (w *Worker) report(ctx context.Context, j *Job, result any, err error, caus
 			ms := max(again.after.Milliseconds(), 0)
 			r.DelayMS = &ms
 		}
-		_, retryErr := w.client.Retry(ctx, j.ID, r)
+		retryErr := w.retry(ctx, j.ID, r)
 		if !HasCode(retryErr, api.CodeConflict) && !HasCode(retryErr, api.CodeInvalidRequest) {
 			w.reported(j, "retry", retryErr)
 			return
@@ -96,6 +94,13 @@ func (w *Worker) report(ctx context.Context, j *Job, result any, err error, caus
 		err = w.finish(ctx, f)
 	}
 	w.reported(j, f.Status, err)
+}
+
+func (w *Worker) retry(ctx context.Context, id string, r RetryRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, w.reportTime())
+	defer cancel()
+	_, err := w.client.Retry(ctx, id, r)
+	return err
 }
 
 // unreportable turns a success into a failure that says why the result could not be reported.
@@ -135,6 +140,8 @@ const (
 
 func (w *Worker) finish(ctx context.Context, req FinishRequest) error {
 	if len(req.Result)+len(req.Error) > maxBatchBytes/4 {
+		ctx, cancel := context.WithTimeout(ctx, w.reportTime())
+		defer cancel()
 		_, err := w.client.Finish(ctx, req)
 		return err
 	}
