@@ -54,7 +54,7 @@ func (a *ahead) of(name string) *upcoming {
 
 // next removes and returns the next hits of a range, and the records with, if there are as many as the limit. more is how
 // many the caller is to read ahead otherwise.
-func (a *ahead) next(f *front.Fronts, now front.Mark, name, prefix, from string, limit int) (hits []store.Hit, with map[store.ID]*mvccpb.KeyValue, more int) {
+func (a *ahead) next(f *front.Fronts[string], now front.Mark, name, prefix, from string, limit int) (hits []store.Hit, with map[store.ID]*mvccpb.KeyValue, more int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	u := a.of(name)

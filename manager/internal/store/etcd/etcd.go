@@ -61,7 +61,7 @@ type Store struct {
 	steps  steps
 	recent recent
 	ahead  ahead
-	fronts front.Fronts
+	fronts front.Fronts[string]
 
 	reads, writes batcher
 	fixed         batcher // reads at a revision

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -14,37 +13,21 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/reccodec"
 )
 
-// changes holds the arguments of the server's function apply: what a transaction read and what it writes, as columns.
+// changes is what a transaction read and what it writes. The server's function apply takes it as columns.
 type changes struct {
-	lockNumber []int64
-	lockOwn    []bool
+	locks   []lock
+	records []recordChange
+	entries []entryChange
 
-	what    []string
-	coll    []string
-	key     [][]byte
-	version []uint32
-	value   [][]byte
-	entries [][]byte
-
-	entWhat     []string
-	entKey      [][]byte
-	entOldIndex []int32
-	entOldSort  [][]byte
-	entNewIndex []int32
-	entNewSort  [][]byte
-
-	// entNew are the names of the new indexes, newIndexes those that the server may not know yet.
-	entNew     []indexName
+	// newIndexes are the indexes of new entries that the server may not know yet.
 	newIndexes []indexName
 
-	// Only to share a commit: the locks, the records with whether they are written, and what server the records were read
-	// on; empty if none was. It becomes that of the commit.
-	locks  []lock
+	// Only to share a commit: the records with whether they are written, and what server they were read on; empty if none
+	// was. It becomes that of the commit.
 	names  map[recordName]bool
 	server server
 
@@ -62,14 +45,19 @@ type lock struct {
 	own    bool
 }
 
-// newChanges returns empty columns: a nil one would become NULL.
-func newChanges() *changes {
-	return &changes{
-		lockNumber: []int64{}, lockOwn: []bool{},
-		what: []string{}, coll: []string{}, key: [][]byte{}, version: []uint32{}, value: [][]byte{}, entries: [][]byte{},
-		entWhat: []string{}, entKey: [][]byte{},
-		entOldIndex: []int32{}, entOldSort: [][]byte{}, entNewIndex: []int32{}, entNewSort: [][]byte{},
-	}
+// recordChange is what apply does with a record.
+type recordChange struct {
+	what           string
+	name           recordName
+	version        uint32
+	value, entries []byte
+}
+
+// entryChange is what apply does with an index entry of a record.
+type entryChange struct {
+	what, key          string
+	oldIndex, newIndex int32
+	oldSort, newSort   string
 }
 
 // What apply does with a record or an entry.
@@ -101,8 +89,8 @@ func byName(a, b *overlay.Record) int {
 func (t *tx) changes() *changes {
 	records := t.Records()
 	slices.SortFunc(records, byName)
-	c := newChanges()
-	if c.guessed = t.guessed; c.guessed && !t.now.IsZero() {
+	c := &changes{guessed: t.guessed, records: make([]recordChange, 0, len(records)), entries: make([]entryChange, 0, len(records))}
+	if c.guessed && !t.now.IsZero() {
 		c.until = t.now.Add(clockFresh)
 	}
 	for _, r := range records {
@@ -132,110 +120,89 @@ func (t *tx) changes() *changes {
 
 func (c *changes) sortLocks() {
 	slices.SortFunc(c.locks, func(a, b lock) int { return cmp.Compare(a.number, b.number) })
-	for _, l := range c.locks {
-		c.lockNumber = append(c.lockNumber, l.number)
-		c.lockOwn = append(c.lockOwn, l.own)
-	}
 }
 
 // merge returns the changes of several transactions as those of one, in the order in which a transaction locks.
 func merge(batch []*changes) *changes {
-	type place struct {
-		c *changes
-		i int
-	}
-	var records []place
-	m := newChanges()
+	m := &changes{}
 	for _, c := range batch {
-		m.locks = append(m.locks, c.locks...)
 		m.guessed = m.guessed || c.guessed
 		if !c.until.IsZero() && (m.until.IsZero() || c.until.Before(m.until)) {
 			m.until = c.until
 		}
-		for i := range c.what {
-			records = append(records, place{c, i})
-		}
-		m.entWhat = append(m.entWhat, c.entWhat...)
-		m.entKey = append(m.entKey, c.entKey...)
-		m.entOldIndex = append(m.entOldIndex, c.entOldIndex...)
-		m.entOldSort = append(m.entOldSort, c.entOldSort...)
-		m.entNewIndex = append(m.entNewIndex, c.entNewIndex...)
-		m.entNewSort = append(m.entNewSort, c.entNewSort...)
-		m.entNew = append(m.entNew, c.entNew...)
+		m.locks = append(m.locks, c.locks...)
+		m.records = append(m.records, c.records...)
+		m.entries = append(m.entries, c.entries...)
 		m.newIndexes = append(m.newIndexes, c.newIndexes...)
 	}
-	slices.SortStableFunc(records, func(a, b place) int {
-		return cmp.Or(strings.Compare(a.c.coll[a.i], b.c.coll[b.i]), bytes.Compare(a.c.key[a.i], b.c.key[b.i]))
+	slices.SortStableFunc(m.records, func(a, b recordChange) int {
+		return cmp.Or(strings.Compare(a.name.coll, b.name.coll), strings.Compare(a.name.key, b.name.key))
 	})
-	for _, p := range records {
-		m.what = append(m.what, p.c.what[p.i])
-		m.coll = append(m.coll, p.c.coll[p.i])
-		m.key = append(m.key, p.c.key[p.i])
-		m.version = append(m.version, p.c.version[p.i])
-		m.value = append(m.value, p.c.value[p.i])
-		m.entries = append(m.entries, p.c.entries[p.i])
-	}
 	m.sortLocks()
 	return m
 }
 
 func (c *changes) record(what string, r *overlay.Record) {
-	c.what = append(c.what, what)
-	c.coll = append(c.coll, string(r.Collection))
-	c.key = append(c.key, []byte(r.Key))
-	c.version = append(c.version, uint32(r.Version))
+	n := recordChange{what: what, name: nameOf(r), version: uint32(r.Version)}
 	switch what {
 	case update, insert:
-		c.value, c.entries = append(c.value, r.Value), append(c.entries, reccodec.Append(nil, r.Entries))
+		n.value, n.entries = r.Value, reccodec.Append(nil, r.Entries)
 	case removeValue:
-		c.value, c.entries = append(c.value, r.StoredValue), append(c.entries, reccodec.Append(nil, nil))
-	default:
-		c.value, c.entries = append(c.value, nil), append(c.entries, nil)
+		n.value, n.entries = r.StoredValue, reccodec.Append(nil, nil)
 	}
+	c.records = append(c.records, n)
 }
 
 // changedEntries turns old entries into new ones, which is cheaper than deleting and inserting.
 func (c *changes) changedEntries(r *overlay.Record, x *indexes) {
 	removed, added := r.Removed(), r.Added()
 	for i := range max(len(removed), len(added)) {
-		what := update
-		var old, now store.Entry
-		var oldIndex, newIndex int32
-		var name indexName
+		e := entryChange{what: update, key: r.Key}
 		if i < len(removed) {
-			old = removed[i]
-			oldIndex, _ = x.id(indexName{string(r.Collection), old.Index})
+			e.oldIndex, _ = x.id(indexName{string(r.Collection), removed[i].Index})
+			e.oldSort = removed[i].SortKey
 		} else {
-			what = insert
+			e.what = insert
 		}
 		if i < len(added) {
-			now = added[i]
-			name = indexName{string(r.Collection), now.Index}
+			name := indexName{string(r.Collection), added[i].Index}
 			var known bool
-			if newIndex, known = x.id(name); !known && !slices.Contains(c.newIndexes, name) {
+			if e.newIndex, known = x.id(name); !known && !slices.Contains(c.newIndexes, name) {
 				c.newIndexes = append(c.newIndexes, name)
 			}
+			e.newSort = added[i].SortKey
 		} else {
-			what = remove
+			e.what = remove
 		}
-		c.entWhat = append(c.entWhat, what)
-		c.entKey = append(c.entKey, []byte(r.Key))
-		c.entOldIndex = append(c.entOldIndex, oldIndex)
-		c.entOldSort = append(c.entOldSort, []byte(old.SortKey))
-		c.entNewIndex = append(c.entNewIndex, newIndex)
-		c.entNewSort = append(c.entNewSort, []byte(now.SortKey))
-		c.entNew = append(c.entNew, name)
+		c.entries = append(c.entries, e)
+	}
+}
+
+// recordColumns are the arguments that say what was read.
+func (c *changes) recordColumns() []any {
+	return []any{
+		wireStrings(pgtype.QCharOID, c.records, func(r *recordChange) string { return r.what }),
+		wireStrings(pgtype.TextOID, c.records, func(r *recordChange) string { return r.name.coll }),
+		wireStrings(pgtype.ByteaOID, c.records, func(r *recordChange) string { return r.name.key }),
+		wireNumbers(pgtype.XIDOID, c.records, func(r *recordChange) uint32 { return r.version }),
 	}
 }
 
 // statement returns the one that commits, with its arguments.
 func (c *changes) statement(q *statements) (stmt string, args []any) {
-	char := func(v []string) wire { return wireStrings(pgtype.QCharOID, v) }
-	text := func(v []string) wire { return wireStrings(pgtype.TextOID, v) }
-	args = []any{wireNumbers(c.lockNumber), wireBools(c.lockOwn),
-		char(c.what), text(c.coll), wireBytes(c.key), wireVersions(c.version), wireBytes(c.value), wireBytes(c.entries),
-		char(c.entWhat), wireBytes(c.entKey),
-		wireIndexes(c.entOldIndex), wireBytes(c.entOldSort), wireIndexes(c.entNewIndex), wireBytes(c.entNewSort)}
+	args = slices.Concat([]any{
+		wireNumbers(pgtype.Int8OID, c.locks, func(l *lock) int64 { return l.number }),
+		wireNumbers(pgtype.BoolOID, c.locks, func(l *lock) bool { return l.own }),
+	}, c.recordColumns(), []any{
+		wireBytes(c.records, func(r *recordChange) []byte { return r.value }),
+		wireBytes(c.records, func(r *recordChange) []byte { return r.entries }),
+		wireStrings(pgtype.QCharOID, c.entries, func(e *entryChange) string { return e.what }),
+		wireStrings(pgtype.ByteaOID, c.entries, func(e *entryChange) string { return e.key }),
+		wireNumbers(pgtype.Int4OID, c.entries, func(e *entryChange) int32 { return e.oldIndex }),
+		wireStrings(pgtype.ByteaOID, c.entries, func(e *entryChange) string { return e.oldSort }),
+		wireNumbers(pgtype.Int4OID, c.entries, func(e *entryChange) int32 { return e.newIndex }),
+		wireStrings(pgtype.ByteaOID, c.entries, func(e *entryChange) string { return e.newSort }),
+	})
 	if !c.guessed {
 		return q.apply, args
 	}
@@ -296,9 +263,9 @@ func (t *tx) commit() error {
 
 // added tells the fronts what a commit may have added.
 func (s *Store) added(c *changes) {
-	for i, what := range c.entWhat {
-		if what != remove {
-			s.fronts.Added(c.entNew[i].String(), string(c.entNewSort[i]))
+	for _, e := range c.entries {
+		if e.what != remove {
+			s.fronts.Added(e.newIndex, e.newSort)
 		}
 	}
 }
@@ -370,7 +337,7 @@ func (t *tx) validate() error {
 	if err != nil {
 		return err
 	}
-	c := newChanges()
+	c := &changes{}
 	for _, r := range t.Records() {
 		switch {
 		case r.Assumed:
@@ -381,7 +348,7 @@ func (t *tx) validate() error {
 		}
 	}
 	var same bool
-	if err := conn.QueryRow(t.ctx, t.s.sql.same, c.what, c.coll, c.key, c.version).Scan(&same); err != nil {
+	if err := conn.QueryRow(t.ctx, t.s.sql.same, c.recordColumns()...).Scan(&same); err != nil {
 		return t.failed(err)
 	}
 	if !same {

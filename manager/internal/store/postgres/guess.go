@@ -55,38 +55,40 @@ func (r *recent) get(name recordName) *remembered {
 	return r.records[name]
 }
 
-// forget removes the records, and returns those that were remembered.
-func (r *recent) forget(records []*overlay.Record) (had []*overlay.Record) {
+// forget removes the records.
+func (r *recent) forget(records []*overlay.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range records {
+		delete(r.records, nameOf(w))
+	}
+}
+
+// replace remembers the records that a transaction wrote and that keep wants, which learns what was remembered before.
+func (r *recent) replace(records []*overlay.Record, version uint32, on server, keep func(w *overlay.Record, had bool) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, w := range records {
 		name := nameOf(w)
-		if r.records[name] != nil {
+		had := r.records[name] != nil
+		if had {
 			delete(r.records, name)
-			had = append(had, w)
 		}
+		size := len(w.Key) + len(w.Value)
+		for _, e := range w.Entries {
+			size += len(e.SortKey)
+		}
+		if !w.Present || size > recentBytes || !keep(w, had) {
+			continue
+		}
+		if r.records == nil {
+			r.records, r.order = make(map[recordName]*remembered), make([]recordName, maxRecent)
+		}
+		delete(r.records, r.order[r.next])
+		r.records[name] = &remembered{value: slices.Clone(w.Value), entries: w.Entries, version: version, server: on}
+		r.order[r.next] = name
+		r.next = (r.next + 1) % maxRecent
 	}
-	return had
-}
-
-// add remembers records that a transaction wrote.
-func (r *recent) add(w *overlay.Record, version uint32, on server) {
-	size := len(w.Key) + len(w.Value)
-	for _, e := range w.Entries {
-		size += len(e.SortKey)
-	}
-	if !w.Present || size > recentBytes {
-		return
-	}
-	name, m := nameOf(w), &remembered{value: slices.Clone(w.Value), entries: w.Entries, version: version, server: on}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.records == nil {
-		r.records, r.order = make(map[recordName]*remembered), make([]recordName, maxRecent)
-	}
-	delete(r.records, r.order[r.next])
-	r.records[name], r.order[r.next] = m, name
-	r.next = (r.next + 1) % maxRecent
 }
 
 // trusted reports whether a transaction may guess.
@@ -176,6 +178,7 @@ func (t *tx) guessOf(ids []store.ID, absent bool) error {
 		return err
 	}
 	var others []store.ID
+	guessed := records[:0]
 	for _, r := range records {
 		if m := t.s.recent.get(nameOf(r)); m != nil && m.server == on {
 			r.Stored, r.StoredValue, r.StoredEntries, r.Version = true, m.value, m.entries, int64(m.version)
@@ -183,9 +186,10 @@ func (t *tx) guessOf(ids []store.ID, absent bool) error {
 			others = append(others, store.ID{Collection: r.Collection, Key: r.Key})
 			continue
 		}
-		t.Preload(r)
-		t.guessed = true
+		guessed = append(guessed, r)
 	}
+	t.Preload(guessed...)
+	t.guessed = t.guessed || len(guessed) > 0
 	if t.guessed {
 		if err := t.ranOn(on); err != nil {
 			return err
@@ -228,15 +232,9 @@ func (t *tx) expects(r *overlay.Record) bool {
 // written notes what the transaction wrote, if it is likely to be changed here next: what it inserted after a guess or
 // claimed, and what was remembered before, such as a reservation that it extended.
 func (t *tx) written(version uint32, on server) {
-	had := make(map[*overlay.Record]bool)
-	for _, w := range t.s.recent.forget(t.Writes()) {
-		had[w] = true
-	}
-	for _, w := range t.Writes() {
-		if t.remember && !w.Stored || t.claimed[w] || !t.guessed && had[w] {
-			t.s.recent.add(w, version, on)
-		}
-	}
+	t.s.recent.replace(t.Writes(), version, on, func(w *overlay.Record, had bool) bool {
+		return t.remember && !w.Stored || w.Claimed || !t.guessed && had
+	})
 }
 
 // guess returns errGuessed instead of an answer that may come from a guess: an error of the function, or what it found

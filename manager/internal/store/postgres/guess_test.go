@@ -239,7 +239,7 @@ func TestWrongGuessesFailNoStatement(t *testing.T) {
 		}
 		return run(ctx, batch)
 	}
-	goOn := s.commits.occupy(t, func(int) *changes { return newChanges() })
+	goOn := s.commits.occupy(t, func(int) *changes { return &changes{} })
 	var wg sync.WaitGroup
 	for c := range callers {
 		wg.Go(func() {

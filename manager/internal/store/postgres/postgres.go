@@ -60,7 +60,7 @@ type Store struct {
 	notes   *notifier
 	stand   *standbys
 	lens    lengths
-	fronts  front.Fronts
+	fronts  front.Fronts[int32]
 	recent  recent
 	indexes indexes
 	clock   clock

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -207,7 +208,7 @@ func (s *Store) readOn(ctx context.Context, conn *pgx.Conn, batch []*reading) er
 	if len(keys) == 1 {
 		stmt, args = s.sql.get, []any{colls[0], keys[0]}
 	} else {
-		stmt, args = s.sql.getMany, []any{wireStrings(pgtype.TextOID, colls), wireBytes(keys)}
+		stmt, args = s.sql.getMany, []any{wireStrings(pgtype.TextOID, colls, same), wireBytes(keys, same)}
 	}
 	rows, err := conn.Query(ctx, stmt, args...)
 	if err != nil {
@@ -323,22 +324,21 @@ type recordName struct{ coll, key string }
 
 // sharing returns a copy of the changes that does not use the caller's memory, nil if they are too large.
 func (c *changes) sharing() *changes {
-	if len(c.key) > shareRecords {
+	if len(c.records) > shareRecords {
 		return nil
 	}
 	size := 0
-	for i := range c.value {
-		size += len(c.key[i]) + len(c.value[i]) + len(c.entries[i])
+	for _, r := range c.records {
+		size += len(r.name.key) + len(r.value) + len(r.entries)
 	}
 	if size > shareBytes {
 		return nil
 	}
-	c.names = make(map[recordName]bool, len(c.key))
-	for i, v := range c.value {
-		if v != nil {
-			c.value[i] = append(make([]byte, 0, len(v)), v...)
-		}
-		c.names[recordName{c.coll[i], string(c.key[i])}] = c.what[i] != unchanged && c.what[i] != stillAbsent
+	c.names = make(map[recordName]bool, len(c.records))
+	for i := range c.records {
+		r := &c.records[i]
+		r.value = bytes.Clone(r.value)
+		c.names[r.name] = r.what != unchanged && r.what != stillAbsent
 	}
 	return c
 }

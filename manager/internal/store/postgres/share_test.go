@@ -155,7 +155,7 @@ func TestSharedCommitsAreJudgedOneByOne(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	goOn := s.commits.occupy(t, func(int) *changes { return newChanges() })
+	goOn := s.commits.occupy(t, func(int) *changes { return &changes{} })
 	runs := make([]int, members)
 	var wg sync.WaitGroup
 	for i := range members {
@@ -413,7 +413,7 @@ func TestTransactionsThatShareACommitDoNotSkew(t *testing.T) {
 			}
 		}
 		run := s.commits.run
-		goOn := s.commits.occupy(t, func(int) *changes { return newChanges() })
+		goOn := s.commits.occupy(t, func(int) *changes { return &changes{} })
 		saw := make([]string, 2)
 		var wg sync.WaitGroup
 		for i := range keys {

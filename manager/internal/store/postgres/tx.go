@@ -46,9 +46,8 @@ type tx struct {
 	begun bool
 	// guesses: Guess need not read. guessed: it did not. remember: it was called.
 	guesses, guessed, remember bool
-	// expected are records and their values, see Expect. claimed are records that a claiming scan returned.
+	// expected are records and their values, see Expect.
 	expected map[recordName]string
-	claimed  map[*overlay.Record]bool
 	// clock is the server's time at the last read or guess, now what Now returned first.
 	clock, now time.Time
 }
@@ -334,8 +333,9 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	if !r.Claim && !r.Repeated || t.ReadOnly || r.After != nil {
 		return t.scan(c, index, r)
 	}
+	id, _ := t.s.indexes.id(indexName{string(c), index})
 	for whole := false; ; whole = true {
-		s := t.s.fronts.Begin(t.s.fronts.Mark(), indexName{string(c), index}.String(), r.From, whole)
+		s := t.s.fronts.Begin(t.s.fronts.Mark(), id, r.From, whole)
 		behind := r
 		behind.From = s.From
 		hits, err := t.scan(c, index, behind)
@@ -424,9 +424,7 @@ func (t *tx) scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 			if err := t.readAll(res, with); err != nil {
 				return err
 			}
-			for _, r := range with {
-				t.Preload(r)
-			}
+			t.Preload(with...)
 			return nil
 		}
 		return res.QueryRow().Scan(&t.clock)
@@ -447,20 +445,18 @@ func readHits(rows pgx.Rows) ([]store.Hit, error) {
 // readClaimed reads hits whose rows are locked, with their records, so the Get that follows needs no round trip.
 func (t *tx) readClaimed(c store.Collection, rows pgx.Rows) ([]store.Hit, error) {
 	var hits []store.Hit
+	var records []*overlay.Record
 	var sortKey, key, value, entries []byte
 	var version uint32
 	_, err := pgx.ForEachRow(rows, []any{&sortKey, &key, &value, &entries, &version}, func() error {
 		hits = append(hits, store.Hit{SortKey: string(sortKey), Key: string(key)})
-		r := &overlay.Record{Collection: c, Key: string(key), Stored: true, StoredValue: value, Version: int64(version)}
+		r := &overlay.Record{Collection: c, Key: hits[len(hits)-1].Key, Claimed: true, Stored: true, StoredValue: value, Version: int64(version)}
 		value = nil // the next row's value must not overwrite this one
 		split(r, entries)
-		t.Preload(r)
-		if t.claimed == nil {
-			t.claimed = make(map[*overlay.Record]bool)
-		}
-		t.claimed[r] = true
+		records = append(records, r)
 		return nil
 	})
+	t.Preload(records...)
 	return hits, err
 }
 

@@ -2,82 +2,85 @@ package postgres
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// wire is an array of the server's in its binary form. The driver encodes arrays element by element through interfaces,
-// which took most of the manager's time for a commit.
-type wire []byte
+// wire appends an array of the server's in its binary form. The driver encodes arrays element by element through
+// interfaces, which took most of the manager's time for a commit.
+type wire func(b []byte) []byte
 
-// arrayOf encodes an array of one dimension. An element is encoded by put, which returns false for NULL.
-func arrayOf[T any](element uint32, values []T, size int, put func(b []byte, v T) ([]byte, bool)) wire {
-	b := make(wire, 0, 20+size+4*len(values))
-	if len(values) == 0 {
-		b = binary.BigEndian.AppendUint32(b, 0) // dimensions
-		b = binary.BigEndian.AppendUint32(b, 0)
-		return binary.BigEndian.AppendUint32(b, element)
-	}
-	for _, n := range []uint32{1, 0, element, uint32(len(values)), 1} { // dimensions, NULLs, type, length, first index
-		b = binary.BigEndian.AppendUint32(b, n)
-	}
-	for _, v := range values {
-		at := len(b)
-		b = append(b, 0, 0, 0, 0)
-		var given bool
-		if b, given = put(b, v); given {
-			binary.BigEndian.PutUint32(b[at:], uint32(len(b)-at-4))
-			continue
+// arrayOf encodes an array of one dimension, a column of rows. An element has a size, which is negative for NULL, and is
+// encoded by put.
+func arrayOf[R any](element uint32, rows []R, size func(*R) int, put func(b []byte, r *R) []byte) wire {
+	return func(b []byte) []byte {
+		total, dimensions, nulls := 20, uint32(0), uint32(0)
+		for i := range rows {
+			n := size(&rows[i])
+			if n < 0 {
+				nulls = 1
+			}
+			total += 4 + max(n, 0)
+			dimensions = 1
 		}
-		binary.BigEndian.PutUint32(b[at:], ^uint32(0))
-		binary.BigEndian.PutUint32(b[4:], 1)
-	}
-	return b
-}
-
-func wireBytes(values [][]byte) wire {
-	size := 0
-	for _, v := range values {
-		size += len(v)
-	}
-	return arrayOf(pgtype.ByteaOID, values, size, func(b, v []byte) ([]byte, bool) { return append(b, v...), v != nil })
-}
-
-func wireStrings(element uint32, values []string) wire {
-	size := 0
-	for _, v := range values {
-		size += len(v)
-	}
-	return arrayOf(element, values, size, func(b []byte, v string) ([]byte, bool) { return append(b, v...), true })
-}
-
-func wireVersions(values []uint32) wire {
-	return arrayOf(pgtype.XIDOID, values, 4*len(values), func(b []byte, v uint32) ([]byte, bool) {
-		return binary.BigEndian.AppendUint32(b, v), true
-	})
-}
-
-func wireNumbers(values []int64) wire {
-	return arrayOf(pgtype.Int8OID, values, 8*len(values), func(b []byte, v int64) ([]byte, bool) {
-		return binary.BigEndian.AppendUint64(b, uint64(v)), true
-	})
-}
-
-func wireIndexes(values []int32) wire {
-	return arrayOf(pgtype.Int4OID, values, 4*len(values), func(b []byte, v int32) ([]byte, bool) {
-		return binary.BigEndian.AppendUint32(b, uint32(v)), true
-	})
-}
-
-func wireBools(values []bool) wire {
-	return arrayOf(pgtype.BoolOID, values, len(values), func(b []byte, v bool) ([]byte, bool) {
-		if v {
-			return append(b, 1), true
+		b = slices.Grow(b, total)
+		for _, n := range []uint32{dimensions, nulls, element} {
+			b = binary.BigEndian.AppendUint32(b, n)
 		}
-		return append(b, 0), true
+		if dimensions == 0 {
+			return b
+		}
+		b = binary.BigEndian.AppendUint32(b, uint32(len(rows)))
+		b = binary.BigEndian.AppendUint32(b, 1) // the first index
+		for i := range rows {
+			n := size(&rows[i])
+			if b = binary.BigEndian.AppendUint32(b, uint32(n)); n >= 0 {
+				b = put(b, &rows[i])
+			}
+		}
+		return b
+	}
+}
+
+func wireBytes[R any](rows []R, of func(*R) []byte) wire {
+	size := func(r *R) int {
+		if v := of(r); v != nil {
+			return len(v)
+		}
+		return -1
+	}
+	return arrayOf(pgtype.ByteaOID, rows, size, func(b []byte, r *R) []byte { return append(b, of(r)...) })
+}
+
+func wireStrings[R any](element uint32, rows []R, of func(*R) string) wire {
+	return arrayOf(element, rows, func(r *R) int { return len(of(r)) }, func(b []byte, r *R) []byte { return append(b, of(r)...) })
+}
+
+func wireNumbers[R any, N int64 | int32 | uint32 | bool](element uint32, rows []R, of func(*R) N) wire {
+	var n N
+	size := binary.Size(n)
+	return arrayOf(element, rows, func(*R) int { return size }, func(b []byte, r *R) []byte {
+		switch v := any(of(r)).(type) {
+		case int64:
+			b = binary.BigEndian.AppendUint64(b, uint64(v))
+		case int32:
+			b = binary.BigEndian.AppendUint32(b, uint32(v))
+		case uint32:
+			b = binary.BigEndian.AppendUint32(b, v)
+		case bool:
+			b = append(b, 0)
+			if v {
+				b[len(b)-1] = 1
+			}
+		}
+		return b
 	})
 }
+
+// same is the column of rows that are the elements themselves.
+func same[R any](r *R) R { return *r }
 
 // wireCodec lets the driver send a wire as it is.
 type wireCodec struct{ pgtype.Codec }
@@ -95,7 +98,7 @@ func (c wireCodec) PreferredFormat() int16 { return pgx.BinaryFormatCode }
 type wirePlan struct{}
 
 func (wirePlan) Encode(value any, buf []byte) ([]byte, error) {
-	return append(buf, value.(wire)...), nil
+	return value.(wire)(buf), nil
 }
 
 // takeWires prepares a new connection for arrays of the type wire.

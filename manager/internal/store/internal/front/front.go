@@ -33,18 +33,21 @@ const (
 	maxAdded  = 10000
 )
 
-// Fronts has the fronts of all ranges. The zero value is ready for use, and safe for concurrent use.
-type Fronts struct {
+// Fronts has the fronts of all ranges, by what names an index. The zero value is ready for use, and safe for concurrent use.
+type Fronts[I comparable] struct {
 	mu     sync.Mutex
-	ranges map[string]map[string]*front // by index, then by where they begin
+	ranges map[I]map[string]*front // by index, then by where they begin
 	// added is a ring of what this process added last. The next addition has the number next and the place next%maxAdded.
-	added []entry
+	added []entry[I]
 	next  uint64
 	// Now is time.Now if nil. Tests may set it before the first use.
 	Now func() time.Time
 }
 
-type entry struct{ index, at string }
+type entry[I comparable] struct {
+	index I
+	at    string
+}
 
 // front is that of a range. The range's end does not matter.
 type front struct {
@@ -56,7 +59,7 @@ type front struct {
 	cost  time.Duration // of that scan
 }
 
-func (f *Fronts) now() time.Time {
+func (f *Fronts[I]) now() time.Time {
 	if f.Now != nil {
 		return f.Now()
 	}
@@ -71,7 +74,7 @@ type Mark struct {
 }
 
 // Mark returns the present moment.
-func (f *Fronts) Mark() Mark {
+func (f *Fronts[I]) Mark() Mark {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return Mark{f.next, f.now()}
@@ -82,29 +85,30 @@ func (m Mark) Since(other Mark) time.Duration { return m.at.Sub(other.at) }
 
 // Holds reports whether what was found from one place of an index to another at a moment may still be taken for what is
 // there: this process has added nothing since, and the moment is so recent that additions of others may be passed by.
-func (f *Fronts) Holds(m Mark, index, from, to string) bool {
+func (f *Fronts[I]) Holds(m Mark, index I, from, to string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	since, known := f.since(m)
 	return known && f.now().Sub(m.at) < least &&
-		!slices.ContainsFunc(since, func(e entry) bool { return e.index == index && e.at >= from && e.at <= to })
+		!slices.ContainsFunc(since, func(e entry[I]) bool { return e.index == index && e.at >= from && e.at <= to })
 }
 
 // Scan is a scan of a range that begins at a fixed place of an index.
-type Scan struct {
+type Scan[I comparable] struct {
 	// From is where to start, and Whole whether that is the beginning of the range.
 	From  string
 	Whole bool
 
-	fronts      *Fronts
-	mark        Mark
-	index, from string
-	began       time.Time
+	fronts *Fronts[I]
+	mark   Mark
+	index  I
+	from   string
+	began  time.Time
 }
 
 // Begin returns a scan to make, of the whole range if the caller wants that.
-func (f *Fronts) Begin(m Mark, index, from string, whole bool) Scan {
-	s := Scan{From: from, Whole: true, fronts: f, mark: m, index: index, from: from, began: f.now()}
+func (f *Fronts[I]) Begin(m Mark, index I, from string, whole bool) Scan[I] {
+	s := Scan[I]{From: from, Whole: true, fronts: f, mark: m, index: index, from: from, began: f.now()}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r := f.ranges[index][from]
@@ -128,7 +132,7 @@ func (r *front) ripen(now time.Time) {
 // End takes what the scan found: how many entries, their first and last place, and to, the end of the range, empty if it
 // is that of the index. few says that there were fewer than asked for. End reports whether the caller is to scan the
 // whole range.
-func (s Scan) End(n int, first, last, to string, few bool) (again bool) {
+func (s Scan[I]) End(n int, first, last, to string, few bool) (again bool) {
 	f := s.fronts
 	now := f.now()
 	f.mu.Lock()
@@ -173,9 +177,9 @@ func (s Scan) End(n int, first, last, to string, few bool) (again bool) {
 }
 
 // add adds a front. Where an index has too many they all begin anew.
-func (f *Fronts) add(index, from string, r *front) {
+func (f *Fronts[I]) add(index I, from string, r *front) {
 	if f.ranges == nil {
-		f.ranges = make(map[string]map[string]*front)
+		f.ranges = make(map[I]map[string]*front)
 	}
 	if of := f.ranges[index]; of == nil || len(of) >= maxRanges {
 		f.ranges[index] = make(map[string]*front)
@@ -185,7 +189,7 @@ func (f *Fronts) add(index, from string, r *front) {
 
 // Added moves the fronts back behind which a commit may have added an entry. It must be called after the commit, whatever
 // that returned, and before its caller returns.
-func (f *Fronts) Added(index, at string) {
+func (f *Fronts[I]) Added(index I, at string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for from, r := range f.ranges[index] {
@@ -197,7 +201,7 @@ func (f *Fronts) Added(index, at string) {
 			r.next = min(r.next, at)
 		}
 	}
-	if e := (entry{index, at}); len(f.added) < maxAdded {
+	if e := (entry[I]{index, at}); len(f.added) < maxAdded {
 		f.added = append(f.added, e)
 	} else {
 		f.added[f.next%maxAdded] = e
@@ -206,7 +210,7 @@ func (f *Fronts) Added(index, at string) {
 }
 
 // since returns what was added since a moment, in any order, and whether that is all.
-func (f *Fronts) since(m Mark) (added []entry, all bool) {
+func (f *Fronts[I]) since(m Mark) (added []entry[I], all bool) {
 	n := f.next - m.next
 	if n > maxAdded {
 		return f.added, false

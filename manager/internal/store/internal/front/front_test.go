@@ -14,7 +14,7 @@ const index = "i"
 // world is a server with one index, a process that scans it through Fronts, and a clock that only the test moves.
 type world struct {
 	t      *testing.T
-	fronts Fronts
+	fronts Fronts[string]
 	now    time.Time
 	cost   time.Duration // of a scan
 	live   []string      // the entries, in order
@@ -55,7 +55,7 @@ func find(live []string, from, to string, limit int) (hits []string) {
 }
 
 // end ends a scan that found the hits.
-func end(s Scan, hits []string, to string, limit int) (again bool) {
+func end(s Scan[string], hits []string, to string, limit int) (again bool) {
 	var first, last string
 	if n := len(hits); n > 0 {
 		first, last = hits[0], hits[n-1]

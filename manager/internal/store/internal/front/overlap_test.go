@@ -20,7 +20,7 @@ type party struct {
 type reading struct {
 	mark     Mark
 	state    []string // nil until it is fixed
-	s        Scan
+	s        Scan[string]
 	due      []string // what s must find, if it lives in the state
 	from, to string
 	limit    int

@@ -3,6 +3,8 @@
 package overlay
 
 import (
+	"slices"
+
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -20,6 +22,9 @@ type Record struct {
 	Unreadable string
 	// Version identifies the version that the engine read.
 	Version int64
+
+	// Claimed is true when a claiming scan returned the record.
+	Claimed bool
 
 	// Assumed is true when the record was not loaded, and is written as if the engine did not have it. See Tx.Assume.
 	Assumed bool
@@ -52,12 +57,12 @@ func (r *Record) Removed() []store.Entry {
 
 func without(a, b []store.Entry) []store.Entry {
 	var out []store.Entry
-outer:
-	for _, e := range a {
-		for _, o := range b {
-			if o == e {
-				continue outer
-			}
+	for i, e := range a {
+		if slices.Contains(b, e) {
+			continue
+		}
+		if out == nil {
+			out = make([]store.Entry, 0, len(a)-i)
 		}
 		out = append(out, e)
 	}
@@ -168,7 +173,14 @@ func (t *Tx) Loaded(c store.Collection, key string) bool {
 
 // Preload adds a record that the engine has read, before the function asks for it. The engine protects it like any
 // other record that was read.
-func (t *Tx) Preload(r *Record) {
+func (t *Tx) Preload(records ...*Record) {
+	t.expect(len(records))
+	for _, r := range records {
+		t.preload(r)
+	}
+}
+
+func (t *Tx) preload(r *Record) {
 	have := t.records[recordID{r.Collection, r.Key}]
 	switch {
 	case have == nil:
@@ -198,10 +210,15 @@ func (t *Tx) Assumed() []*Record {
 	return out
 }
 
-func (t *Tx) track(r *Record) {
+// expect makes room for n records.
+func (t *Tx) expect(n int) {
 	if t.records == nil {
-		t.records = make(map[recordID]*Record, 4)
+		t.records = make(map[recordID]*Record, n)
 	}
+}
+
+func (t *Tx) track(r *Record) {
+	t.expect(4)
 	t.records[recordID{r.Collection, r.Key}] = r
 }
 
@@ -238,6 +255,7 @@ func (t *Tx) FetchAll(ids []store.ID) error {
 	if err := t.LoadMany(records); err != nil {
 		return t.Fail(err)
 	}
+	t.expect(len(records))
 	for _, r := range records {
 		t.track(r)
 	}
@@ -246,7 +264,7 @@ func (t *Tx) FetchAll(ids []store.ID) error {
 
 // Unread returns those of the records ids that the transaction has neither loaded nor written, to be loaded.
 func (t *Tx) Unread(ids []store.ID) ([]*Record, error) {
-	var records []*Record
+	records := make([]*Record, 0, len(ids))
 	asked := make(map[recordID]struct{}, len(ids))
 	for _, id := range ids {
 		if err := store.CheckKey(id.Collection, id.Key); err != nil {

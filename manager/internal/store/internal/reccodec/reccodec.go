@@ -5,6 +5,7 @@ package reccodec
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
@@ -16,6 +17,11 @@ var ErrCorrupt = errors.New("store: malformed index entries of a record")
 //
 //	uvarint(count) (uvarint(length) index uvarint(length) sort-key)*
 func Append(b []byte, entries []store.Entry) []byte {
+	size := binary.MaxVarintLen16
+	for _, e := range entries {
+		size += len(e.Index) + len(e.SortKey) + 2*binary.MaxVarintLen16
+	}
+	b = slices.Grow(b, size)
 	b = binary.AppendUvarint(b, uint64(len(entries)))
 	for _, e := range entries {
 		b = binary.AppendUvarint(b, uint64(len(e.Index)))
