@@ -27,8 +27,19 @@ const maxMembers = 64
 const requestDepth = 4
 
 // CheckJSON reports whether b is one JSON value nested at most maxDepth deep.
-// It bounds the stack that the parser may need before the parser sees b.
 func CheckJSON(b []byte, maxDepth int) error {
+	if err := CheckDepth(b, maxDepth); err != nil {
+		return err
+	}
+	if !gjson.ValidBytes(b) {
+		return &FieldError{"body", "", "must be one valid JSON value"}
+	}
+	return nil
+}
+
+// CheckDepth reports whether a JSON value is nested at most maxDepth deep. It bounds the stack that a parser may need
+// before the parser sees b, which need not be JSON.
+func CheckDepth(b []byte, maxDepth int) error {
 	depth := 0
 	for i := 0; i < len(b); i++ {
 		switch b[i] {
@@ -42,9 +53,6 @@ func CheckJSON(b []byte, maxDepth int) error {
 		case '}', ']':
 			depth--
 		}
-	}
-	if !gjson.ValidBytes(b) {
-		return &FieldError{"body", "", "must be one valid JSON value"}
 	}
 	return nil
 }

@@ -65,19 +65,17 @@ func (c *Client) Retry(ctx context.Context, id string, r RetryRequest) (*Job, er
 
 // Claim leases jobs. It is not repeated, because a caller claims in a loop anyway.
 func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]Job, error) {
-	var answer []byte
+	var out struct {
+		Jobs []Job `json:"jobs"`
+	}
 	call := call{method: "POST", path: "/v1/jobs/claim", body: r, once: true, wait: time.Duration(r.WaitMS) * time.Millisecond}
-	if _, err := c.do(ctx, call, &answer); err != nil {
+	if _, err := c.do(ctx, call, &out); err != nil {
 		return nil, err
 	}
-	jobs, err := readClaim(answer)
-	if err != nil {
-		return nil, call.notOurs(err.Error())
-	}
-	if jobs == nil {
+	if out.Jobs == nil {
 		return nil, call.notOurs("no list of jobs")
 	}
-	return jobs, nil
+	return out.Jobs, nil
 }
 
 // Heartbeat extends a lease to the given time from now, or to the claim's duration when lease is 0. It is not repeated:
@@ -111,20 +109,22 @@ func (c *Client) FinishMany(ctx context.Context, fs []FinishRequest) ([]error, e
 	body := struct {
 		Finishes []FinishRequest `json:"finishes"`
 	}{fs}
-	var answer []byte
+	var out struct {
+		Results []struct {
+			ID      string   `json:"id"`
+			State   string   `json:"state"`
+			Problem *problem `json:"problem"`
+		} `json:"results"`
+	}
 	call := call{method: "POST", path: "/v1/jobs/finish", body: body}
-	if _, err := c.do(ctx, call, &answer); err != nil {
+	if _, err := c.do(ctx, call, &out); err != nil {
 		return nil, err
 	}
-	results, err := readFinished(answer)
-	if err != nil {
-		return nil, call.notOurs(err.Error())
-	}
-	if len(results) != len(fs) {
-		return nil, call.notOurs(fmt.Sprintf("%d results for %d jobs", len(results), len(fs)))
+	if len(out.Results) != len(fs) {
+		return nil, call.notOurs(fmt.Sprintf("%d results for %d jobs", len(out.Results), len(fs)))
 	}
 	errs := make([]error, len(fs))
-	for i, r := range results {
+	for i, r := range out.Results {
 		switch {
 		case r.Problem != nil:
 			errs[i] = r.Problem.error()
