@@ -43,8 +43,8 @@ func errorText(err error) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-// reportTime bounds a report. A worker may report after its lease ended, as long as the lease was not revoked, so it
-// tries for longer.
+// reportTime bounds a request that reports, with its repetitions. A worker may report after its lease ended, as long as the
+// lease was not revoked, so it tries for longer. A report may wait for the requests that take the reports before it.
 func (w *Worker) reportTime() time.Duration { return 2*w.opts.Lease + w.opts.StopTimeout }
 
 // report tells the manager how a handler ended. It repeats that until the manager answers or the lease is lost.

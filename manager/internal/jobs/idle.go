@@ -78,22 +78,26 @@ func (c *idleClaims) wait(ctx context.Context, w *idleClaim, d time.Duration) er
 }
 
 // watch wakes the claims of a line until there are none. It also wakes one from time to time, in case a wake-up was
-// lost, and when a job is due. A search on a shared store may pass by a job of another manager, so the next one comes
-// soon.
+// lost, and when a job is due. On a shared store the search after a wake-up may pass by the job, so another one follows.
 func (c *idleClaims) watch(topic string, l *line) {
 	t := time.NewTimer(0)
 	defer t.Stop()
-	for again := true; ; {
+	again := time.Now().Add(c.q.again) // when the search after a wake-up is repeated; zero if it was
+	for {
 		pause := c.q.poll()
-		if again {
-			pause = min(pause, c.q.again)
+		if !again.IsZero() {
+			pause = min(pause, time.Until(again))
 		}
 		t.Reset(c.q.due.in(pause))
 		select {
 		case <-l.watcher.C():
-			again = true
+			if again.IsZero() {
+				again = time.Now().Add(c.q.again)
+			}
 		case <-t.C:
-			again = false
+			if !time.Now().Before(again) {
+				again = time.Time{}
+			}
 		case <-l.empty:
 			return
 		case <-c.q.base.Done():

@@ -197,7 +197,7 @@ func TestIdleClaimsPassOn(t *testing.T) {
 	}
 }
 
-// passing is a shared store whose next claiming scans pass by everything, as store.Range allows.
+// passing is a shared store whose next scans for queued jobs pass by everything, as store.Range allows.
 type passing struct {
 	store.Store
 	scans atomic.Int64
@@ -219,7 +219,7 @@ type passingTx struct {
 }
 
 func (t passingTx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit, error) {
-	if r.Claim && t.s.scans.Add(-1) >= 0 {
+	if r.Claim && (index == idxQueued || index == idxFunction) && t.s.scans.Add(-1) >= 0 {
 		return nil, nil
 	}
 	return t.Tx.Scan(c, index, r)
@@ -261,5 +261,46 @@ func TestSearchThatPassedByAJobIsRepeated(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestDueJobsDoNotReplaceTheSecondSearch: jobs and leases of others fall due all the time.
+func TestDueJobsDoNotReplaceTheSecondSearch(t *testing.T) {
+	t.Parallel()
+	st := mem.New(mem.Options{})
+	t.Cleanup(func() { _ = st.Close() })
+	passes := &passing{Store: st}
+	q, err := New(passes, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(q.Close)
+	q.pollEvery, q.again = time.Hour, 5*time.Second
+	enqueue(t, q, "f")
+	out, err := q.Enqueue(t.Context(), Submission{Function: "g", Delay: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	passes.scans.Store(1 << 20)
+	taken := make(chan error, 1)
+	go func() {
+		jobs, err := q.Claim(t.Context(), ClaimRequest{Worker: "w", Functions: []string{"f"}, Wait: MaxWait})
+		if err == nil && len(jobs) != 1 {
+			err = fmt.Errorf("%d jobs", len(jobs))
+		}
+		taken <- err
+	}()
+	eventually(t, "the delayed job is queued", func() bool {
+		j, err := q.Get(t.Context(), out.Job.ID)
+		return err == nil && j.State == Queued
+	})
+	eventually(t, "the search that it caused is over", func() bool {
+		q.claims.mu.Lock()
+		defer q.claims.mu.Unlock()
+		return !q.claims.running
+	})
+	passes.scans.Store(0)
+	if err := <-taken; err != nil {
+		t.Error(err)
 	}
 }

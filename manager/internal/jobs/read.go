@@ -171,16 +171,17 @@ func (l *ListQuery) segments() []segment {
 		case l.Function != "":
 			from, to := functionRange(l.Function, c)
 			out = append(out, segment{index: idxFunction, from: from, to: to})
-			if s == Active {
-				out = append(out, segment{index: idxActive, active: l.Function})
-			}
 		case index == idxDone && l.State != 0:
 			out = append(out, segment{index: index, class: c})
 		default:
 			out = append(out, segment{index: index})
 		}
 	}
-	add(Active, classActive, idxActive)
+	if l.Function == "" {
+		add(Active, classActive, idxActive)
+	} else if wanted(Active) {
+		out = append(out, segment{index: idxActive, active: l.Function})
+	}
 	add(Queued, classQueued, idxQueued)
 	add(Scheduled, classScheduled, idxScheduled)
 	add(Failed, classDead, idxDead)
@@ -190,6 +191,9 @@ func (l *ListQuery) segments() []segment {
 	add(Failed, classFailed, idxDone)
 	add(Cancelled, classCancelled, idxDone)
 	add(Complete, classComplete, idxDone)
+	if l.Function != "" { // as earlier releases stored them; last, so that the cursors of both releases mean the same
+		add(Active, classActive, idxFunction)
+	}
 	return out
 }
 

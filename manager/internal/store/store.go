@@ -118,8 +118,8 @@ type Hit struct {
 //
 // Repeated says that the caller makes this scan again and again, to know what comes first. A claiming scan is one as
 // well. An engine that processes share may then pass by what another process added before the hits or did not claim
-// after all: for at most 100 ms or, if that is longer, twenty times as long as its server takes to scan the whole range,
-// at most 1 s. A scan that returned nothing and is made again half a second later finds all that was there the first time.
+// after all: for at most 200 ms or, if that is longer, twenty times as long as its server takes to scan the whole range,
+// at most 1.1 s. A scan that returned nothing and is made again half a second later finds all that was there the first time.
 //
 // With names records that the caller is going to Get whatever the hits are. An engine may read them together with the
 // hits, which saves a round trip. It affects only speed.

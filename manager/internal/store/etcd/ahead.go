@@ -33,10 +33,11 @@ type ahead struct {
 // upcoming is what comes next in a range. The records are remembered like those that this process wrote (see recent), so
 // those that it changes meanwhile are not taken for what they were.
 type upcoming struct {
+	name    string
 	claimed front.Mark // when the range was claimed last
 	mark    front.Mark
 	hits    []store.Hit
-	with    map[store.ID]*mvccpb.KeyValue // the records with, as they were read; nil for an absent one
+	with    map[store.ID]*mvccpb.KeyValue // the records of Range.With, as they were read; nil for an absent one
 }
 
 // of returns what is known of a range, which the caller may change while it holds the lock.
@@ -46,15 +47,15 @@ func (a *ahead) of(name string) *upcoming {
 		if a.ranges == nil || len(a.ranges) >= maxUpcoming {
 			a.ranges = make(map[string]*upcoming)
 		}
-		u = &upcoming{}
+		u = &upcoming{name: name}
 		a.ranges[name] = u
 	}
 	return u
 }
 
-// next removes and returns the next hits of a range, and the records with, if there are as many as the limit. more is how
-// many the caller is to read ahead otherwise.
-func (a *ahead) next(f *front.Fronts[string], now front.Mark, name, prefix, from string, limit int) (hits []store.Hit, with map[store.ID]*mvccpb.KeyValue, more int) {
+// take removes and returns the next hits of a range, with the records of Range.With, if there are as many as the limit.
+// more is how many the caller is to read ahead otherwise.
+func (a *ahead) take(f *front.Fronts[string], now front.Mark, name, prefix, from string, limit int) (hits []store.Hit, with map[store.ID]*mvccpb.KeyValue, more int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	u := a.of(name)
@@ -71,18 +72,24 @@ func (a *ahead) next(f *front.Fronts[string], now front.Mark, name, prefix, from
 }
 
 // put takes what was read ahead.
-func (a *ahead) put(name string, m front.Mark, hits []store.Hit, with map[store.ID]*mvccpb.KeyValue) {
+func (a *ahead) put(next *upcoming) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	u := a.of(name)
-	u.mark, u.hits, u.with = m, hits, with
+	u := a.of(next.name)
+	u.mark, u.hits, u.with = next.mark, next.hits, next.with
 }
 
-// clear forgets everything. What was removed and is still there would be passed by otherwise.
+// clear forgets everything.
 func (a *ahead) clear() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.ranges = nil
+}
+
+// inParts reports whether a stored record is malformed or has its value in parts.
+func inParts(b []byte) bool {
+	_, _, rest, why := split(b)
+	return why != "" || rest[0] == valueInParts
 }
 
 // place is the key of a hit's index entry.
@@ -118,7 +125,7 @@ func (t *tx) claimAhead(c store.Collection, index string, hits []store.Hit, with
 		if err := t.preload(rec, found[i]); err != nil {
 			return false, err
 		}
-		t.ahead = append(t.ahead, rec)
+		t.taken = append(t.taken, rec)
 	}
 	for _, o := range others {
 		if err := t.preload(o, with[store.ID{Collection: o.Collection, Key: o.Key}]); err != nil {
@@ -126,6 +133,18 @@ func (t *tx) claimAhead(c store.Collection, index string, hits []store.Hit, with
 		}
 	}
 	return true, nil
+}
+
+// settle ends a claim. What it read ahead is taken by the next one if it wrote all that it took. Otherwise what comes behind
+// would overtake the rest.
+func (t *tx) settle(err error) {
+	switch {
+	case !t.asked:
+	case err != nil || slices.ContainsFunc(t.taken, func(r *overlay.Record) bool { return !r.Written }):
+		t.s.ahead.clear()
+	case t.next != nil:
+		t.s.ahead.put(t.next)
+	}
 }
 
 // readAhead reads the records of a claim, and with them others that come next in the range.
@@ -156,11 +175,15 @@ func (t *tx) readAhead(name string, c store.Collection, records []*overlay.Recor
 		}
 		hits = append(hits, h)
 	}
-	states := make(map[store.ID]*mvccpb.KeyValue, len(with))
+	t.next = &upcoming{name: name, mark: t.mark, hits: hits, with: make(map[store.ID]*mvccpb.KeyValue, len(with))}
 	for i, id := range with {
-		states[id] = found[len(next)+i]
+		kv := found[len(next)+i]
+		if kv != nil && inParts(kv.Value) {
+			t.next = nil
+			break
+		}
+		t.next.with[id] = kv
 	}
-	t.s.ahead.put(name, t.mark, hits, states)
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
@@ -23,7 +24,7 @@ type claims struct {
 
 func newClaims(t *testing.T, srv *servers.Server) *claims {
 	s := open(t, Options{DSN: srv.URL})
-	c := &claims{Store: s, t: t, clock: moveClock(s)}
+	c := &claims{Store: s, t: t, clock: moveClock(s), with: []store.ID{{Collection: "jobs", Key: "control"}}}
 	for _, b := range []*batcher{&s.reads, &s.fixed} {
 		send := b.send
 		b.send = func(ctx context.Context, calls []*call) error {
@@ -193,29 +194,45 @@ func TestLargeRecordsAreNotReadAhead(t *testing.T) {
 	c.want(2, 2, numbered(7, 8)...) // a hit whose value is not its sort key counts as stale here
 }
 
-// TestWhatAClaimLeavesComesNext: a claim that fails, or that takes less than it found, leaves the rest in order.
+// TestWhatAClaimLeavesComesNext: a claim that fails, or that takes less than it found, leaves the rest in order, whether it
+// read ahead or took what was read ahead.
 func TestWhatAClaimLeavesComesNext(t *testing.T) {
-	errLeft := errors.New("left")
-	for name, err := range map[string]error{"it fails": errLeft, "it takes another one": nil} {
-		t.Run(name, func(t *testing.T) {
-			c := newClaims(t, servers.Etcd(t))
-			enqueue(t, c.Store, numbered(0, 20)...)
-			c.twice()
-			want := numbered(4, 6)
-			got := c.Update(t.Context(), func(tx store.Tx) error {
-				hits, serr := tx.Scan("jobs", "state", queued(2, true))
-				if serr != nil || err != nil {
-					return errors.Join(serr, err)
+	errLeft, errEarly := errors.New("left"), errors.New("too early")
+	for name, claims := range map[string]int{"the one that reads ahead": 1, "the next one": 2} {
+		for how, err := range map[string]error{"fails": errLeft, "takes another one": nil, "has read the time too early": errEarly} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				c := newClaims(t, servers.Etcd(t))
+				enqueue(t, c.Store, numbered(0, 20)...)
+				for i := range claims {
+					c.want(2, 2, numbered(2*i, 2*i+2)...)
 				}
-				return tx.Put("jobs", hits[1].Key, []byte("taken:"), store.Entry{Index: "state", SortKey: "taken:"})
+				first := 2 * claims
+				want := numbered(first, first+2)
+				runs := 0
+				got := c.Update(t.Context(), func(x store.Tx) error {
+					if runs++; runs == 1 && err == errEarly {
+						x.(*tx).now = time.Unix(1, 0)
+					}
+					r := queued(2, true)
+					r.With = c.with
+					hits, serr := x.Scan("jobs", "state", r)
+					if serr != nil || err != nil {
+						return errors.Join(serr, err)
+					}
+					return x.Put("jobs", hits[1].Key, []byte("taken:"), store.Entry{Index: "state", SortKey: "taken:"})
+				})
+				if !errors.Is(got, err) {
+					t.Fatalf("%v, want %v", got, err)
+				}
+				if err == nil {
+					want = append(numbered(first, first+1), numbered(first+2, first+3)...)
+				}
+				r := queued(2, true)
+				r.With = c.with
+				if found := mustWork(t, c.Store, r); !slices.Equal(found, want) {
+					t.Errorf("took %q, want %q", found, want)
+				}
 			})
-			if !errors.Is(got, err) {
-				t.Fatalf("%v, want %v", got, err)
-			}
-			if err == nil {
-				want = append(numbered(4, 5), numbered(6, 7)...)
-			}
-			c.want(2, 2, want...)
-		})
+		}
 	}
 }

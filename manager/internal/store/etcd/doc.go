@@ -38,7 +38,7 @@
 // # Guesses
 //
 // The records that store.Guess names are not read in the first run of a function. It sees them as this process wrote
-// them lately (what it inserted or claimed), with the revision of that commit, else as absent; those that store.Recall
+// them lately (what it inserted or claimed) or read them ahead, with the revision of that commit, else as absent; those that store.Recall
 // names are then read. The commit compares these revisions like all others, so a guess that was wrong changes nothing,
 // and the function runs again with the records themselves. It also runs again if it wrote nothing or failed: no answer
 // comes from a guess that no commit has proved. After a wrong guess the next eight transactions read.
@@ -49,8 +49,8 @@
 // it compacted. So a scan asks for the beginning of a long range only (see steps), and a claiming or repeated one starts
 // where an earlier one found the first entries (see package front).
 //
-// Claims that follow each other read ahead: each fifth reads what the next four take, and those read nothing (see ahead).
-// What was read ahead is a guess, for 100 ms at most.
+// A claim within 50 ms of the last one reads four times as much as it takes, for the next ones, which then read nothing (see
+// ahead). What was read ahead is a guess, for 100 ms at most.
 //
 // # Answers that are lost
 //

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,7 +18,6 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/etcd/dsn"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/front"
-	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
 )
 
 const (
@@ -302,11 +300,7 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, readOnly 
 func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, run int, readOnly bool) (err error) {
 	t := s.newTx(ctx, run, readOnly)
 	defer t.end()
-	defer func() {
-		if len(t.ahead) > 0 && (err != nil || slices.ContainsFunc(t.ahead, func(r *overlay.Record) bool { return !r.Written })) {
-			s.ahead.clear()
-		}
-	}()
+	defer func() { t.settle(err) }()
 	err = fn(t)
 	if t.Err != nil && (err == nil || errors.Is(t.Err, errChanged)) {
 		err = t.Err // the function ignored an engine error, or has to run again

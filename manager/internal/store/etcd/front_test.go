@@ -349,6 +349,7 @@ func TestOrderIsExactBeforeTheFront(t *testing.T) {
 	for range 25 {
 		look(short, nil)
 	}
+	look(queued(1, false), numbered(55, 56)) // of the whole range, of which the short ones say nothing
 	starts.take()
 	look(queued(1, false), numbered(55, 56))
 	if at := starts.take(); !slices.Equal(at, numbered(55, 56)) {

@@ -21,8 +21,8 @@ const (
 // errGuessed makes the function run again with the records themselves.
 var errGuessed = errors.New("etcd store: a guess was wrong or shows in the answer")
 
-// recent remembers records that this process wrote last, as etcd has them unless somebody changed them. A record that is
-// reserved here is mostly committed here, and a job that is claimed here is mostly finished here.
+// recent remembers records that this process wrote last or read ahead, as etcd has them unless somebody changed them. A
+// record that is reserved here is mostly committed here, and a job that is claimed here is mostly finished here.
 type recent struct {
 	mu      sync.Mutex
 	records map[string]*mvccpb.KeyValue // by key
@@ -65,8 +65,7 @@ func (r *recent) add(written []wrote, revision int64) {
 
 // put remembers a record as it was read, unless it is large. It reports whether the record is remembered.
 func (r *recent) put(kv *mvccpb.KeyValue) bool {
-	_, _, rest, why := split(kv.Value)
-	if why != "" || rest[0] == valueInParts || len(kv.Value) > recentBytes {
+	if len(kv.Value) > recentBytes || inParts(kv.Value) {
 		return false
 	}
 	r.mu.Lock()

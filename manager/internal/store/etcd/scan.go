@@ -169,10 +169,11 @@ func (t *tx) scan(prefix, from, to string, limit int, with []store.ID) ([]store.
 // After conflicts with other processes it starts at a random place of a window that grows with every run.
 func (t *tx) claim(c store.Collection, index, prefix, from, to string, r store.Range) ([]store.Hit, error) {
 	name, more := from+"\x00"+to, 0
-	if t.run == 0 && t.rev == 0 && r.After == nil && t.s.recent.trusted() {
+	if t.run == 0 && t.rev == 0 && r.After == nil && len(r.With) > 0 && t.s.recent.trusted() {
+		t.asked = true
 		var hits []store.Hit
 		var with map[store.ID]*mvccpb.KeyValue
-		hits, with, more = t.s.ahead.next(&t.s.fronts, t.mark, name, prefix, from, r.Limit)
+		hits, with, more = t.s.ahead.take(&t.s.fronts, t.mark, name, prefix, from, r.Limit)
 		if len(hits) > 0 {
 			if ok, err := t.claimAhead(c, index, hits, with, r); ok || err != nil {
 				return hits, err
@@ -198,9 +199,8 @@ func (t *tx) claim(c store.Collection, index, prefix, from, to string, r store.R
 	if err := t.readAhead(name, c, records, rest[:min(len(rest), more)], r.With); err != nil {
 		return nil, t.Fail(err)
 	}
-	for _, r := range records {
-		t.Preload(r)
-	}
+	t.Preload(records...)
+	t.taken = append(t.taken, records...)
 	return free, nil
 }
 

@@ -33,7 +33,9 @@ type tx struct {
 	rev     int64     // all reads see the state of this revision; 0 before the first
 	now     time.Time // what Now returned first
 	claimed []string
-	ahead   []*overlay.Record   // claimed without having been read
+	asked   bool                // for what was read ahead
+	taken   []*overlay.Record   // by a claim that asked
+	next    *upcoming           // what it read ahead
 	mark    front.Mark          // before rev was fixed
 	parts   map[store.ID]string // where the parts of stored large values are
 	staged  []string            // where this transaction wrote parts

@@ -322,7 +322,7 @@ func apart(batch []*changes, c *changes) bool {
 // recordName is a record's collection and key.
 type recordName struct{ coll, key string }
 
-// sharing returns a copy of the changes that does not use the caller's memory, nil if they are too large.
+// sharing makes the changes independent of the caller's memory, and returns nil if they are too large.
 func (c *changes) sharing() *changes {
 	if len(c.records) > shareRecords {
 		return nil

@@ -57,6 +57,7 @@ type front struct {
 	top   string        // the last place that the last scan with hits returned
 	whole time.Time     // the moment whose state the last scan of the whole range saw
 	cost  time.Duration // of that scan
+	empty bool          // a scan from the front found nothing since, and asked for no more
 }
 
 func (f *Fronts[I]) now() time.Time {
@@ -116,11 +117,18 @@ func (f *Fronts[I]) Begin(m Mark, index I, from string, whole bool) Scan[I] {
 		return s
 	}
 	r.ripen(s.began)
-	if !whole && r.at > from && s.began.Before(r.whole.Add(min(max(share*r.cost, least), most))) {
+	counts := min(max(share*r.cost, least), most)
+	if r.empty {
+		counts = min(counts, r.pause())
+	}
+	if !whole && r.at > from && s.began.Before(r.whole.Add(counts)) {
 		s.From, s.Whole = r.at, false
 	}
 	return s
 }
+
+// pause is how long after a scan of the whole range a scan from the front that finds nothing asks for another one.
+func (r *front) pause() time.Duration { return min(shareOfEmpty*r.cost, mostOfEmpty) }
 
 // ripen moves the front to what was found a moment ago.
 func (r *front) ripen(now time.Time) {
@@ -143,12 +151,15 @@ func (s Scan[I]) End(n int, first, last, to string, few bool) (again bool) {
 		f.add(s.index, s.from, r)
 	}
 	switch {
+	case s.Whole && few && to != "" && to < r.at:
+		// It says nothing of what lives between its end and the front.
 	case s.Whole:
-		r.cost, r.whole = now.Sub(s.began), s.mark.at
+		r.cost, r.whole, r.empty = now.Sub(s.began), s.mark.at, false
 	case few && r.cost < cheap:
 		again = true
 	case n == 0:
-		again = now.Sub(r.whole) >= min(shareOfEmpty*r.cost, mostOfEmpty)
+		again = now.Sub(r.whole) >= r.pause()
+		r.empty = !again
 	}
 	at := first
 	if n > 0 {

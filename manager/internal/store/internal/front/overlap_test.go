@@ -8,6 +8,41 @@ import (
 	"time"
 )
 
+// TestOrderStaysExact: without other processes a scan finds exactly the first entries of its range.
+func TestOrderStaysExact(t *testing.T) {
+	seed := rand.Uint64()
+	t.Log("seed", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	w := newWorld(t)
+	partial := 0
+	for step := range 20000 {
+		w.pass(time.Duration(random.IntN(int(behind / 4))))
+		next := fmt.Sprintf("b%04d", step/20+random.IntN(20)) // most come behind what was there
+		switch {
+		case random.IntN(3) == 0:
+			w.add(next)
+		case random.IntN(50) == 0:
+			w.add(fmt.Sprintf("b%04d", random.IntN(1000)))
+		case len(w.live) > 0 && random.IntN(2) == 0:
+			w.remove(w.live[min(random.IntN(len(w.live)), random.IntN(20))])
+		default:
+			to, limit := []string{"", "", next}[random.IntN(3)], 1+random.IntN(5)
+			w.cost = time.Duration(random.IntN(int(2 * cheap)))
+			want := find(w.live, "a", to, limit)
+			hits, starts := w.scan(to, limit)
+			if !slices.Equal(hits, want) {
+				t.Fatalf("step %d: scans from %q to %q for %d found %q, want %q", step, starts, to, limit, hits, want)
+			}
+			if len(starts) == 1 && starts[0] != "a" {
+				partial++
+			}
+		}
+	}
+	if partial < 1000 {
+		t.Errorf("only %d scans were from the front alone", partial)
+	}
+}
+
 // party is a process whose scans and commits overlap.
 type party struct {
 	*world

@@ -1,0 +1,232 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+)
+
+// TestRedirectsDoNotSwallowSubmissions: a load balancer that sends http to https
+// with a 301 makes a GET of a POST, and GET /v1/jobs is a call that succeeds.
+func TestRedirectsDoNotSwallowSubmissions(t *testing.T) {
+	for status, followed := range map[int]bool{301: false, 302: false, 303: false, 307: true, 308: true} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			m := startManager(t)
+			balancer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				http.Redirect(w, r, "http://"+m.addr+r.URL.Path, status)
+			}))
+			defer balancer.Close()
+			transport := &http.Transport{}
+			defer transport.CloseIdleConnections()
+			c, err := New(Options{URL: balancer.URL, HTTP: &http.Client{Transport: transport}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			j, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f", ID: "a"})
+			if followed {
+				if err != nil || j.ID != "a" || len(m.all()) != 1 {
+					t.Errorf("%+v, %v, %d jobs", j, err, len(m.all()))
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprint(status)) || !strings.Contains(err.Error(), m.addr) {
+				t.Errorf("%+v, %v, want an error that tells where the redirect leads", j, err)
+			}
+		})
+	}
+	// The caller's own rule still holds for what may be followed.
+	loop := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, r.URL.Path, http.StatusTemporaryRedirect)
+	}))
+	defer loop.Close()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	asked := 0
+	for _, h := range []*http.Client{
+		{Transport: transport},
+		{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { asked++; return http.ErrUseLastResponse }},
+	} {
+		c, err := New(Options{URL: loop.URL, HTTP: h, MaxAttempts: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if j, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f"}); err == nil {
+			t.Errorf("an endless redirect: %+v", j)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("the caller's CheckRedirect was asked %d times", asked)
+	}
+}
+
+// TestAnswersThatAreNotOfAManager: JSON that anything may answer is not taken
+// for a success.
+func TestAnswersThatAreNotOfAManager(t *testing.T) {
+	m := startManager(t)
+	finishes := []FinishRequest{{ID: "a", LeaseToken: "t", Status: "complete"}, {ID: "b", LeaseToken: "t", Status: "complete"}}
+	calls := map[string]func(context.Context, *Client) error{
+		"submit": func(ctx context.Context, c *Client) error {
+			_, err := c.SubmitIdempotent(ctx, Submission{Function: "f"})
+			return err
+		},
+		"get":  func(ctx context.Context, c *Client) error { _, err := c.Get(ctx, "a"); return err },
+		"wait": func(ctx context.Context, c *Client) error { _, err := c.Wait(ctx, "a"); return err },
+		"claim": func(ctx context.Context, c *Client) error {
+			_, err := c.Claim(ctx, ClaimRequest{Worker: "w"})
+			return err
+		},
+		"heartbeat":      func(ctx context.Context, c *Client) error { _, err := c.Heartbeat(ctx, "a", "t", 0); return err },
+		"finish":         func(ctx context.Context, c *Client) error { _, err := c.Finish(ctx, finishes[0]); return err },
+		"finish of many": func(ctx context.Context, c *Client) error { _, err := c.FinishMany(ctx, finishes); return err },
+		"cancel":         func(ctx context.Context, c *Client) error { _, err := c.Cancel(ctx, "a"); return err },
+		"retry":          func(ctx context.Context, c *Client) error { _, err := c.Retry(ctx, "a", RetryRequest{}); return err },
+		"replay":         func(ctx context.Context, c *Client) error { _, err := c.Replay(ctx, "f", "a"); return err },
+	}
+	for name, call := range calls {
+		for _, body := range []string{
+			`{}`, `null`, `{"status":"ok"}`, `{"results":[]}`, `{"results":[{"id":"a","state":"complete"}]}`,
+			`{"results":[{"id":"b","state":"complete"},{"id":"a","state":"complete"}]}`, `{"results":[{"id":"a"},{"id":"b"}]}`,
+		} {
+			f := &faults{answer: func(*http.Request) *http.Response { return response(200, "application/json", body) }}
+			err := call(t.Context(), m.client(f))
+			if err == nil || !strings.Contains(err.Error(), "not of a manager") {
+				t.Errorf("%s answered with %s: %v", name, body, err)
+			}
+			f.mu.Lock()
+			if len(f.seen) != 1 {
+				t.Errorf("%s answered with %s was tried %d times", name, body, len(f.seen))
+			}
+			f.mu.Unlock()
+		}
+	}
+}
+
+// deep is JSON that is nested deeper than the manager reads.
+var deep = json.RawMessage(strings.Repeat("[", 99) + strings.Repeat("]", 99))
+
+// TestAResultThatIsRefusedHarmsNobodyElse: finishes travel together, and one
+// that the manager cannot take makes it refuse the whole request.
+func TestAResultThatIsRefusedHarmsNobodyElse(t *testing.T) {
+	m := startManager(t)
+	c := m.client(nil)
+	w, err := c.NewWorker(WorkerOptions{Handlers: handlers(func(context.Context, *Job) (any, error) { return nil, nil })})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var batch []*finish
+	for i := range 3 {
+		m.submit(jobs.Submission{ID: fmt.Sprint("j", i)})
+		got, err := c.Claim(t.Context(), ClaimRequest{Worker: "w"})
+		if err != nil || len(got) != 1 {
+			t.Fatal(got, err)
+		}
+		req := FinishRequest{ID: got[0].ID, LeaseToken: got[0].Lease.Token, Status: "complete", Result: json.RawMessage("1")}
+		if i == 1 {
+			req.Result = deep
+		}
+		batch = append(batch, &finish{req: req, done: make(chan error, 1)})
+	}
+	w.send(t.Context(), batch)
+	for i, f := range batch {
+		if err := <-f.done; refused(err) != (i == 1) || i != 1 && err != nil {
+			t.Errorf("finish %d: %v", i, err)
+		}
+	}
+	for id, want := range map[string]jobs.State{"j0": jobs.Complete, "j1": jobs.Active, "j2": jobs.Complete} {
+		if j, err := m.queue.Get(t.Context(), id); err != nil || j.State != want {
+			t.Errorf("job %s: %+v, %v, want %s", id, j, err, want)
+		}
+	}
+}
+
+// TestWorkWhoseResultIsRefusedIsNotDoneAgain: without a report the job would
+// come back when its lease runs out, until its attempts are used up.
+func TestWorkWhoseResultIsRefusedIsNotDoneAgain(t *testing.T) {
+	m := startManager(t)
+	m.work(m.client(nil), WorkerOptions{Handlers: handlers(func(context.Context, *Job) (any, error) { return deep, nil })})
+	j := m.over(m.submit(jobs.Submission{MaxAttempts: 3}))
+	if j.State != jobs.Failed || j.Attempt != 1 || !strings.Contains(j.Error, "the work is done, but its result cannot be reported") {
+		t.Errorf("job %+v", j)
+	}
+}
+
+// TestAManagerThatHoldsNoClaimsIsNotAskedOverAndOver: a manager that is stopping
+// answers claims at once, with nothing.
+func TestAManagerThatHoldsNoClaimsIsNotAskedOverAndOver(t *testing.T) {
+	m := startManager(t)
+	first := make(chan struct{})
+	var once sync.Once
+	f := &faults{}
+	c := m.client(f)
+	c.opts.BackoffBase, c.opts.BackoffMax = 24*time.Hour, 24*time.Hour
+	m.queue.Drain()
+	f.answer = func(r *http.Request) *http.Response {
+		once.Do(func() { close(first) })
+		return nil
+	}
+	stop := m.work(c, WorkerOptions{Handlers: handlers(func(context.Context, *Job) (any, error) { return nil, nil })})
+	<-first
+	other := m.client(nil)
+	for range 20 { // time in which a worker that asks again would ask often
+		if _, err := other.Functions(t.Context(), 1, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if n := len(f.requests("/v1/jobs/claim")); n != 1 {
+		t.Errorf("%d claims", n)
+	}
+}
+
+// TestBeatsDoNotOutlastTheLease: a manager that takes calls and does not answer
+// must not keep a handler at work on what is another worker's by then.
+func TestBeatsDoNotOutlastTheLease(t *testing.T) {
+	m := startManager(t)
+	const lease = time.Second
+	begun := time.Now()
+	var mu sync.Mutex
+	var latest time.Time
+	f := &faults{}
+	f.answer = func(r *http.Request) *http.Response {
+		if !strings.HasSuffix(r.URL.Path, "/heartbeat") {
+			return nil
+		}
+		if deadline, ok := r.Context().Deadline(); ok && time.Since(begun) < lease {
+			mu.Lock()
+			if deadline.After(latest) {
+				latest = deadline
+			}
+			mu.Unlock()
+		}
+		<-r.Context().Done()
+		return nil
+	}
+	causes := make(chan error, 1)
+	started := make(chan time.Time, 1)
+	m.submit(jobs.Submission{MaxAttempts: 1})
+	m.work(m.client(f), WorkerOptions{Lease: lease, Handlers: handlers(func(ctx context.Context, _ *Job) (any, error) {
+		started <- time.Now()
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		return nil, nil
+	})})
+	end := (<-started).Add(lease)
+	if cause := <-causes; cause != ErrLeaseLost {
+		t.Errorf("cause %v", cause)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if latest.After(end) {
+		t.Errorf("a beat waits until %v after the lease's end", latest.Sub(end))
+	}
+}
