@@ -335,11 +335,16 @@ func (c *claimRun) prefetch(hits []laneHit) error {
 	var names []store.ID
 	room := c.budget
 	for _, h := range hits {
-		r, err := load(c.tx, h.Key)
-		if err != nil && !errors.Is(err, store.ErrUnreadable) {
+		b, err := c.tx.Get(colJobs, h.Key)
+		if err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrUnreadable) {
 			return err
 		}
-		if r == nil || r.State != Queued {
+		if err != nil || standsAlone(b) {
+			room -= len(b)
+			continue
+		}
+		r, err := decodeRecord(h.Key, b)
+		if err != nil || r.State != Queued {
 			continue
 		}
 		if room -= len(r.Payload) + r.PayloadBlob + len(r.Error); room < 0 {

@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -259,6 +258,13 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	return r, nil
 }
 
+// standsAlone reports whether a job has neither a payload in another record nor a lock, without decoding it.
+func standsAlone(b []byte) bool {
+	d := decoder{b: b}
+	d.version(tracedRecordVersion)
+	return d.uvarint()&(hasPayloadBlob|hasDedup) == 0 && d.err == nil
+}
+
 // decoder reads what the append functions wrote. After the first error every
 // read returns zero.
 type decoder struct {
@@ -413,10 +419,10 @@ func (r *record) fetch(tx store.Tx) error {
 			return err
 		}
 	}
-	if !json.Valid(r.Payload) {
+	if !validJSON(r.Payload) {
 		return unreadable(colJobs, r.ID, "its payload is not JSON")
 	}
-	if r.Result != nil && !json.Valid(r.Result) {
+	if r.Result != nil && !validJSON(r.Result) {
 		return unreadable(colJobs, r.ID, "its result is not JSON")
 	}
 	return nil

@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -58,17 +57,17 @@ func ReadRecord(c store.Collection, key string, value []byte) (StoredRecord, err
 		s.Entries, s.Earlier, s.Blobs = r.entries(), r.earlierEntries(), make(map[string]int)
 		if r.PayloadBlob > 0 {
 			s.Blobs[payloadKey(key)] = r.PayloadBlob
-		} else if !json.Valid(r.Payload) {
+		} else if !validJSON(r.Payload) {
 			return s, unreadable(c, key, "its payload is not JSON")
 		}
 		if r.ResultBlob > 0 {
 			s.Blobs[resultKey(key)] = r.ResultBlob
-		} else if r.Result != nil && !json.Valid(r.Result) {
+		} else if r.Result != nil && !validJSON(r.Result) {
 			return s, unreadable(c, key, "its result is not JSON")
 		}
 		return s, nil
 	case colBlobs:
-		if !json.Valid(value) {
+		if !validJSON(value) {
 			err = unreadable(c, key, "it is not JSON")
 		}
 	case colKeys:
