@@ -225,34 +225,47 @@ func (t passingTx) Scan(c store.Collection, index string, r store.Range) ([]stor
 	return t.Tx.Scan(c, index, r)
 }
 
+// passingQueue is a queue on such a store. Its waiting claims do not poll.
+func passingQueue(t *testing.T) (*Queue, *passing) {
+	t.Helper()
+	st := mem.New(mem.Options{})
+	t.Cleanup(func() { _ = st.Close() })
+	passes := &passing{Store: st}
+	q, err := New(passes, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(q.Close)
+	q.pollEvery = time.Hour
+	return q, passes
+}
+
+// claimed claims one job. The error says what went wrong.
+func claimed(t *testing.T, q *Queue, functions ...string) <-chan error {
+	taken := make(chan error, 1)
+	go func() {
+		jobs, err := q.Claim(t.Context(), ClaimRequest{Worker: "w", Functions: functions, Wait: MaxWait})
+		if err == nil && len(jobs) != 1 {
+			err = fmt.Errorf("%d jobs", len(jobs))
+		}
+		taken <- err
+	}()
+	return taken
+}
+
 // TestSearchThatPassedByAJobIsRepeated: the claim does not wait for the next poll, whether the job was there before it or
 // woke it.
 func TestSearchThatPassedByAJobIsRepeated(t *testing.T) {
 	for _, woken := range []bool{false, true} {
 		t.Run(fmt.Sprint("woken ", woken), func(t *testing.T) {
-			st := mem.New(mem.Options{})
-			t.Cleanup(func() { _ = st.Close() })
-			passes := &passing{Store: st}
-			q, err := New(passes, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(q.Close)
-			q.pollEvery = time.Hour
+			q, passes := passingQueue(t)
 			passes.scans.Store(1)
 			if woken {
 				passes.scans.Store(3) // the first search, the one of 500 ms later, and the one that the job wakes
 			} else {
 				enqueue(t, q, "f")
 			}
-			taken := make(chan error, 1)
-			go func() {
-				jobs, err := q.Claim(t.Context(), ClaimRequest{Worker: "w", Wait: MaxWait})
-				if err == nil && len(jobs) != 1 {
-					err = fmt.Errorf("%d jobs", len(jobs))
-				}
-				taken <- err
-			}()
+			taken := claimed(t, q)
 			if woken {
 				eventually(t, "two searches", func() bool { return passes.scans.Load() == 1 })
 				enqueue(t, q, "f")
@@ -267,29 +280,15 @@ func TestSearchThatPassedByAJobIsRepeated(t *testing.T) {
 // TestDueJobsDoNotReplaceTheSecondSearch: jobs and leases of others fall due all the time.
 func TestDueJobsDoNotReplaceTheSecondSearch(t *testing.T) {
 	t.Parallel()
-	st := mem.New(mem.Options{})
-	t.Cleanup(func() { _ = st.Close() })
-	passes := &passing{Store: st}
-	q, err := New(passes, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(q.Close)
-	q.pollEvery, q.again = time.Hour, 5*time.Second
+	q, passes := passingQueue(t)
+	q.again = 5 * time.Second
 	enqueue(t, q, "f")
 	out, err := q.Enqueue(t.Context(), Submission{Function: "g", Delay: 100 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	passes.scans.Store(1 << 20)
-	taken := make(chan error, 1)
-	go func() {
-		jobs, err := q.Claim(t.Context(), ClaimRequest{Worker: "w", Functions: []string{"f"}, Wait: MaxWait})
-		if err == nil && len(jobs) != 1 {
-			err = fmt.Errorf("%d jobs", len(jobs))
-		}
-		taken <- err
-	}()
+	taken := claimed(t, q, "f")
 	eventually(t, "the delayed job is queued", func() bool {
 		j, err := q.Get(t.Context(), out.Job.ID)
 		return err == nil && j.State == Queued

@@ -184,23 +184,23 @@ func (c *changes) recordColumns() []any {
 		wireStrings(pgtype.QCharOID, c.records, func(r *recordChange) string { return r.what }),
 		wireStrings(pgtype.TextOID, c.records, func(r *recordChange) string { return r.name.coll }),
 		wireStrings(pgtype.ByteaOID, c.records, func(r *recordChange) string { return r.name.key }),
-		wireNumbers(pgtype.XIDOID, c.records, func(r *recordChange) uint32 { return r.version }),
+		wireFixed(pgtype.XIDOID, c.records, func(r *recordChange) uint32 { return r.version }),
 	}
 }
 
 // statement returns the one that commits, with its arguments.
 func (c *changes) statement(q *statements) (stmt string, args []any) {
 	args = slices.Concat([]any{
-		wireNumbers(pgtype.Int8OID, c.locks, func(l *lock) int64 { return l.number }),
-		wireNumbers(pgtype.BoolOID, c.locks, func(l *lock) bool { return l.own }),
+		wireFixed(pgtype.Int8OID, c.locks, func(l *lock) int64 { return l.number }),
+		wireFixed(pgtype.BoolOID, c.locks, func(l *lock) bool { return l.own }),
 	}, c.recordColumns(), []any{
 		wireBytes(c.records, func(r *recordChange) []byte { return r.value }),
 		wireBytes(c.records, func(r *recordChange) []byte { return r.entries }),
 		wireStrings(pgtype.QCharOID, c.entries, func(e *entryChange) string { return e.what }),
 		wireStrings(pgtype.ByteaOID, c.entries, func(e *entryChange) string { return e.key }),
-		wireNumbers(pgtype.Int4OID, c.entries, func(e *entryChange) int32 { return e.oldIndex }),
+		wireFixed(pgtype.Int4OID, c.entries, func(e *entryChange) int32 { return e.oldIndex }),
 		wireStrings(pgtype.ByteaOID, c.entries, func(e *entryChange) string { return e.oldSort }),
-		wireNumbers(pgtype.Int4OID, c.entries, func(e *entryChange) int32 { return e.newIndex }),
+		wireFixed(pgtype.Int4OID, c.entries, func(e *entryChange) int32 { return e.newIndex }),
 		wireStrings(pgtype.ByteaOID, c.entries, func(e *entryChange) string { return e.newSort }),
 	})
 	if !c.guessed {

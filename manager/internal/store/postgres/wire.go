@@ -58,7 +58,8 @@ func wireStrings[R any](element uint32, rows []R, of func(*R) string) wire {
 	return arrayOf(element, rows, func(r *R) int { return len(of(r)) }, func(b []byte, r *R) []byte { return append(b, of(r)...) })
 }
 
-func wireNumbers[R any, N int64 | int32 | uint32 | bool](element uint32, rows []R, of func(*R) N) wire {
+// wireFixed is for elements of a fixed size.
+func wireFixed[R any, N int64 | int32 | uint32 | bool](element uint32, rows []R, of func(*R) N) wire {
 	var n N
 	size := binary.Size(n)
 	return arrayOf(element, rows, func(*R) int { return size }, func(b []byte, r *R) []byte {

@@ -174,7 +174,7 @@ func (t *Tx) Loaded(c store.Collection, key string) bool {
 // Preload adds a record that the engine has read, before the function asks for it. The engine protects it like any
 // other record that was read.
 func (t *Tx) Preload(records ...*Record) {
-	t.expect(len(records))
+	t.grow(len(records))
 	for _, r := range records {
 		t.preload(r)
 	}
@@ -210,15 +210,15 @@ func (t *Tx) Assumed() []*Record {
 	return out
 }
 
-// expect makes room for n records.
-func (t *Tx) expect(n int) {
+// grow makes room for n records.
+func (t *Tx) grow(n int) {
 	if t.records == nil {
 		t.records = make(map[recordID]*Record, n)
 	}
 }
 
 func (t *Tx) track(r *Record) {
-	t.expect(4)
+	t.grow(4)
 	t.records[recordID{r.Collection, r.Key}] = r
 }
 
@@ -255,7 +255,7 @@ func (t *Tx) FetchAll(ids []store.ID) error {
 	if err := t.LoadMany(records); err != nil {
 		return t.Fail(err)
 	}
-	t.expect(len(records))
+	t.grow(len(records))
 	for _, r := range records {
 		t.track(r)
 	}
