@@ -231,10 +231,15 @@ func (c *secureConn) CloseWrite() error { return c.limited.secure.CloseWrite() }
 
 // Read implements net.Conn. The first one shakes hands.
 func (c *secureConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
+	n, err := 0, error(nil)
+	if c.limited.phase == connNew {
+		err = c.limited.secure.Handshake() // net/http has set a deadline
+	}
 	f := &c.limited.framing
 	first := f.state == atStart
-	f.see(b[:n])
+	if err == nil {
+		n, err = c.limited.read(c.Conn, b)
+	}
 	if first && f.http2() && prohibited(c.limited.secure.ConnectionState()) {
 		_, _ = io.WriteString(c.Conn, goAway)
 		_ = c.Close()

@@ -23,6 +23,8 @@ type limiter struct {
 	refused prometheus.Counter
 	log     *slog.Logger
 	done    chan struct{} // closed by close
+	// A client has idle to begin its first request, and then head to send the head of it.
+	idle, head time.Duration
 
 	mu     sync.Mutex
 	ln     net.Listener
@@ -159,14 +161,54 @@ type limitConn struct {
 	limiter *limiter
 	work    connWork
 	secure  *tls.Conn // nil without TLS
+	phase   connPhase // of the goroutine that reads
 	framing framing
 }
 
 // Read implements net.Conn.
 func (c *limitConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if c.secure == nil {
-		c.framing.see(b[:n])
+	if c.secure != nil {
+		return c.Conn.Read(b)
+	}
+	return c.read(c.Conn, b)
+}
+
+// read reads from inner, which is this connection or the TLS connection on it, and follows the requests in it.
+func (c *limitConn) read(inner net.Conn, b []byte) (n int, err error) {
+	if c.phase == connUsed {
+		n, err = inner.Read(b)
+	} else {
+		n, err = c.readFirst(inner, b)
+	}
+	c.framing.see(b[:n])
+	return n, err
+}
+
+// connPhase is how far a connection is on its way to its first request.
+type connPhase uint8
+
+const (
+	connNew     connPhase = iota // no request was waited for
+	connWaiting                  // for its first bytes
+	connUsed
+)
+
+// readFirst reads the first bytes. For these a client has as long as between two requests: a proxy opens connections
+// ahead of its requests, and would lose one that it sends just when its connection is closed. net/http counts the time for
+// a head from the beginning of the connection.
+func (c *limitConn) readFirst(inner net.Conn, b []byte) (int, error) {
+	if c.phase == connNew { // net/http tries again after a failure
+		c.phase = connWaiting
+		if err := inner.SetReadDeadline(time.Now().Add(max(c.limiter.idle, c.limiter.head))); err != nil {
+			return 0, err
+		}
+	}
+	n, err := inner.Read(b)
+	if n > 0 {
+		c.phase = connUsed
+		if e := inner.SetReadDeadline(time.Now().Add(c.limiter.head)); err == nil {
+			err = e
+		}
 	}
 	return n, err
 }

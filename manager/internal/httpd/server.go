@@ -54,8 +54,8 @@ type Options struct {
 	// answered 503 and closed. Default 16384.
 	MaxConnections int
 	// ReadTimeout is what a client has to send one request, WriteTimeout to
-	// take its answer, IdleTimeout between two requests. Defaults 10 s, 10 s,
-	// 2 min.
+	// take its answer, IdleTimeout between two requests and before the first one.
+	// Defaults 10 s, 10 s, 2 min.
 	ReadTimeout, WriteTimeout, IdleTimeout time.Duration
 	// WorkTimeout bounds the work of one request, waiting on purpose apart.
 	// It is kept to within a second. Default 10 s.
@@ -136,6 +136,7 @@ func New(opts Options, groups ...[]Route) (*Server, error) {
 	s := &Server{opts: opts, log: opts.Logger, metrics: newMetrics(), version: []string{opts.Version}}
 	s.limit = limiter{
 		max: opts.MaxConnections, refusal: refusal(opts.Version), refused: s.metrics.refused, log: s.log, done: make(chan struct{}),
+		idle: opts.IdleTimeout, head: opts.ReadTimeout,
 	}
 	s.http = s.newHTTP()
 	s.base, s.stop = context.WithCancel(context.Background())
