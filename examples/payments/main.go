@@ -85,9 +85,11 @@ func run(ctx context.Context, args []string, stderr io.Writer, listening func(ne
 // serve answers requests on l until ctx ends, and then waits up to shutdownTimeout for the running ones.
 func serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
-		Handler:           newService().handler(),
-		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       30 * time.Second,
+		Handler: newService().handler(),
+		// It also bounds how long a new connection may wait for its first request. A proxy keeps unused ones for 30 s, and a
+		// request on one that is just being closed has an unknown outcome.
+		ReadHeaderTimeout: time.Minute,
+		ReadTimeout:       90 * time.Second,
 		WriteTimeout:      maxDelay + 60*time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,

@@ -5,11 +5,15 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc/test/bufconn"
 )
 
 // output collects what run writes, from several goroutines.
@@ -113,4 +117,32 @@ func TestRunRefusesBadCommandLines(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A proxy opens connections ahead of its requests, and closes those that it does not need after 30 s.
+func TestNewConnectionMayWaitForItsFirstRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		l := bufconn.Listen(64 << 10)
+		served := make(chan error, 1)
+		go func() { served <- serve(ctx, l) }()
+		c, err := l.DialContext(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(31 * time.Second)
+		resp, err := (&http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }, DisableKeepAlives: true}).
+			RoundTrip(httptest.NewRequest(http.MethodGet, "http://payments/healthz", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("status %d", resp.StatusCode)
+		}
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -21,8 +21,8 @@ import (
 )
 
 // upstreamIdle is how long an unused connection to upstream is kept. It is shorter than the limit of common servers
-// (except Node, 5 s: nginx 75 s, Apache 5 to 60 s, Go unlimited). A request on a connection that is just being closed
-// cannot be sent again and has an unknown outcome.
+// (except Node, 5 s: nginx 75 s, Apache 5 to 60 s, Go unlimited). For a connection that has carried no request yet, Go counts
+// ReadHeaderTimeout. A request on a connection that is just being closed cannot be sent again and has an unknown outcome.
 const upstreamIdle = 30 * time.Second
 
 // Causes of a cancelled upstream request.
