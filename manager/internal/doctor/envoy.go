@@ -1,9 +1,11 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +24,7 @@ const (
 	checkPaths   = "envoy: paths"
 	checkIdle    = "envoy: time-outs"
 	checkCluster = "envoy: managers"
+	checkUnused  = "envoy: unused connections"
 )
 
 // bodyModeSince is the first minor release of Envoy 1 that delivers bodies to a filter that holds headers.
@@ -151,6 +154,7 @@ func (g gate) check(r *report, minor int, dump object) {
 	g.buffers(r, body)
 	g.paths(r)
 	g.timeouts(r)
+	g.unused(r, dump)
 }
 
 // retries looks for what repeats or copies a request behind the gate, where nothing counts it.
@@ -258,6 +262,40 @@ func (g gate) timeouts(r *report) {
 		return
 	}
 	r.ok(checkIdle, "%s: waits end before streams do", g.place())
+}
+
+// unusedLimit is how long most upstreams keep a connection that carries no request: nginx 75 s, load balancers 60 s.
+const unusedLimit = time.Minute
+
+// unused looks at how long Envoy keeps connections to the gate's upstreams that carry no request.
+func (g gate) unused(r *report, dump object) {
+	names := map[string]bool{}
+	for _, routes := range g.routes(dump) {
+		maps.Copy(names, clustersOf(routes))
+	}
+	long := false
+	for _, c := range dump.all("Cluster") {
+		text, inside := "1h", false
+		c.walk("", func(_ string, o object) {
+			text = cmp.Or(o.at("common_http_protocol_options").text("idle_timeout"), text)
+			inside = inside || o["envoy_internal_address"] != nil
+		})
+		idle, err := time.ParseDuration(text)
+		// The managers' clusters and the inner listener's are not upstreams.
+		if name := c.text("name"); !names[name] || slices.Contains(g.clusters(), name) || inside || err != nil || idle > 0 && idle < unusedLimit {
+			continue
+		}
+		long = true
+		kept := "for " + idle.String()
+		if idle == 0 {
+			kept = "forever"
+		}
+		r.warn(checkUnused, fmt.Sprintf("%s: connections to cluster %q are kept %s without a request", g.place(), oneLine(c.text("name")), kept),
+			"set common_http_protocol_options.idle_timeout of the cluster (in Istio connectionPool.http.idleTimeout of a DestinationRule) shorter than the upstream keeps them: a request on one that the upstream is just closing has an unknown outcome")
+	}
+	if !long {
+		r.ok(checkUnused, "%s: closed in less than %s", g.place(), unusedLimit)
+	}
 }
 
 // checkClusters looks whether the managers' clusters have healthy endpoints.

@@ -155,6 +155,22 @@ func TestEnvoyIsJudged(t *testing.T) {
 			replace: []string{`"stream_idle_timeout": "60s"`, `"stream_idle_timeout": "30s"`},
 			level:   Warn, check: checkIdle, found: "stream_idle_timeout is 30s, and a duplicate may wait for 35s",
 		},
+		"unused connections": {
+			replace: []string{`"idle_timeout": "30s"`, `"idle_timeout": "300s"`},
+			level:   Warn, check: checkUnused, found: `cluster "upstream" are kept for 5m0s`, do: "set common_http_protocol_options.idle_timeout",
+		},
+		"unused connections by default": {
+			replace: []string{`"idle_timeout": "30s"`, `"max_requests_per_connection": 5`},
+			level:   Warn, check: checkUnused, found: `cluster "upstream" are kept for 1h0m0s`,
+		},
+		"unused connections without an end": {
+			replace: []string{`"idle_timeout": "30s"`, `"idle_timeout": "0s"`},
+			level:   Warn, check: checkUnused, found: `cluster "upstream" are kept forever`,
+		},
+		"unused connections that are closed": {
+			replace: []string{`"idle_timeout": "30s"`, `"idle_timeout": "4.500s"`},
+			level:   OK, check: checkUnused, found: "closed in less than 1m0s",
+		},
 		"no cluster": {
 			replace: []string{`\"cluster\":\"oncegate_manager\"`, `\"cluster\":\"elsewhere\"`},
 			level:   Fail, check: checkCluster, found: `no cluster "elsewhere"`,
