@@ -7,9 +7,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,14 +48,25 @@ func soakTime(t *testing.T) time.Duration {
 	return d
 }
 
+// onEtcd tells whether the managers share etcd; make soak STORE=etcd asks for that.
+func onEtcd(t *testing.T) bool {
+	t.Helper()
+	const name = "STACK_STORE"
+	v := os.Getenv(name)
+	if v != "" && v != "etcd" {
+		t.Fatalf("%s=%q: must be etcd or empty", name, v)
+	}
+	return v == "etcd"
+}
+
 // TestSoak: every client pays again and again under new keys, and sends most payments
 // once or twice more. Each key is executed once, each retry gets the first answer, and
-// after the first third of the time nothing grows: neither the memory of manager and
-// proxy, nor their open files, nor the manager's goroutines.
+// after the first third of the time nothing grows: neither the memory of the managers, of the
+// proxy and of etcd, nor their open files, nor a manager's goroutines, nor what is on disk.
 func TestSoak(t *testing.T) {
 	duration := soakTime(t)
 	t.Setenv("GOGC", "100") // else the manager's first garbage gathers for longer than a third of the time
-	cfg := stack.Config{BinDir: filepath.Join("..", "..", "build"), Dir: t.TempDir(), Plugin: pluginConfig}
+	cfg := stack.Config{BinDir: filepath.Join("..", "..", "build"), Dir: t.TempDir(), Plugin: pluginConfig, Etcd: onEtcd(t)}
 	var err error
 	if cfg.Proxy, err = stack.ChooseProxy(t.Context(), cmp.Or(os.Getenv("STACK_PROXY"), "envoy"), cfg.BinDir); err != nil {
 		t.Fatal(err)
@@ -97,7 +111,7 @@ func TestSoak(t *testing.T) {
 		case err := <-st.Failed():
 			t.Fatal(err)
 		}
-		m := measure(t, st)
+		m := measure(t, st, cfg.Dir)
 		t.Logf("%d keys, %d retries: %v", keys.Load(), retries.Load(), m)
 		part := min(i/(samples/3), 1)
 		most[part] = most[part].max(m)
@@ -113,6 +127,12 @@ func TestSoak(t *testing.T) {
 		}
 		if limit := first.files[name] + clients; rest.files[name] > limit {
 			t.Errorf("the %s has %d files open after %d", name, rest.files[name], first.files[name])
+		}
+	}
+	for name := range rest.disk {
+		// A log keeps a segment or a snapshot more at one time than at another.
+		if limit := first.disk[name]*5/4 + 64<<20; rest.disk[name] > limit {
+			t.Errorf("%s grew to %d MiB on disk after %d MiB", name, rest.disk[name]>>20, first.disk[name]>>20)
 		}
 	}
 	if limit := first.goroutines + 4*clients; rest.goroutines > limit {
@@ -183,30 +203,39 @@ func (c *client) post(key, body string) (answer []byte, replayed bool, err error
 type measured struct {
 	resident   map[string]int64 // bytes, by process
 	files      map[string]int64 // open ones, by process
+	disk       map[string]int64 // bytes, by folder
 	goroutines int64            // of the manager
 }
 
 func (m measured) String() string {
 	var b strings.Builder
-	for _, name := range []string{"manager", "proxy"} {
+	for _, name := range slices.Sorted(maps.Keys(m.resident)) {
 		fmt.Fprintf(&b, "%s %d MiB, %d files; ", name, m.resident[name]>>20, m.files[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.disk)) {
+		if n := m.disk[name]; n > 0 {
+			fmt.Fprintf(&b, "%s %d MiB on disk; ", name, n>>20)
+		}
 	}
 	fmt.Fprintf(&b, "%d goroutines", m.goroutines)
 	return b.String()
 }
 
 func (m measured) max(o measured) measured {
-	most := measured{resident: map[string]int64{}, files: map[string]int64{}, goroutines: max(m.goroutines, o.goroutines)}
+	most := measured{resident: map[string]int64{}, files: map[string]int64{}, disk: map[string]int64{}, goroutines: max(m.goroutines, o.goroutines)}
 	for name := range o.resident {
 		most.resident[name] = max(m.resident[name], o.resident[name])
 		most.files[name] = max(m.files[name], o.files[name])
 	}
+	for name := range o.disk {
+		most.disk[name] = max(m.disk[name], o.disk[name])
+	}
 	return most
 }
 
-func measure(t *testing.T, st *stack.Stack) measured {
+func measure(t *testing.T, st *stack.Stack, dir string) measured {
 	t.Helper()
-	m := measured{resident: map[string]int64{}, files: map[string]int64{}}
+	m := measured{resident: map[string]int64{}, files: map[string]int64{}, disk: map[string]int64{}}
 	for name, pid := range st.PIDs() {
 		if name == "payments" {
 			continue // it counts by key: growing is what it is for
@@ -223,8 +252,25 @@ func measure(t *testing.T, st *stack.Stack) measured {
 		}
 		m.files[name] = int64(len(files))
 	}
+	for _, name := range []string{"data", "etcd-1", "etcd-2", "etcd-3"} {
+		m.disk[name] = diskUse(filepath.Join(dir, name))
+	}
 	m.goroutines = number(t, string(get(t, st.ManagerAdminURL()+"/metrics")), "go_goroutines ")
 	return m
+}
+
+// diskUse is the size of the files in a folder. Files come and go meanwhile, and a folder that is not there is empty.
+func diskUse(dir string) (bytes int64) {
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil
+		}
+		if info, err := d.Info(); err == nil && info.Mode().IsRegular() {
+			bytes += info.Size()
+		}
+		return nil
+	})
+	return bytes
 }
 
 // number reads the number behind the line's beginning.
