@@ -23,7 +23,7 @@ type limiter struct {
 	refused prometheus.Counter
 	log     *slog.Logger
 	done    chan struct{} // closed by close
-	// A client has idle to begin its first request, and then head to send the head of it.
+	// A client has idle to begin its first request, and then head to send the head of it. 0: net/http alone counts.
 	idle, head time.Duration
 
 	mu     sync.Mutex
@@ -83,6 +83,9 @@ func (l *limiter) admit(c net.Conn) *limitConn {
 		return nil
 	}
 	lc := &limitConn{Conn: c, limiter: l}
+	if l.idle == 0 {
+		lc.phase = connUsed
+	}
 	l.conns[lc] = struct{}{}
 	return lc
 }
