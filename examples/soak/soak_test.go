@@ -48,7 +48,8 @@ func soakTime(t *testing.T) time.Duration {
 	return d
 }
 
-// onEtcd tells whether the managers share etcd; make soak STORE=etcd asks for that.
+// onEtcd tells whether the managers share etcd; make soak STORE=etcd asks for that. The members keep the history of ten
+// minutes, so their memory is steady after the first third of an hour, and of no less, if the load is steady.
 func onEtcd(t *testing.T) bool {
 	t.Helper()
 	const name = "STACK_STORE"
