@@ -86,8 +86,8 @@ func run(ctx context.Context, args []string, stderr io.Writer, listening func(ne
 func serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
 		Handler: newService().handler(),
-		// It also bounds how long a new connection may wait for its first request. A proxy keeps unused ones for 30 s, and a
-		// request on one that is just being closed has an unknown outcome.
+		// Both also count the time for which a new connection waits for its first request. A proxy keeps unused ones for 30 s,
+		// and a request on one that is just being closed has an unknown outcome.
 		ReadHeaderTimeout: time.Minute,
 		ReadTimeout:       90 * time.Second,
 		WriteTimeout:      maxDelay + 60*time.Second,

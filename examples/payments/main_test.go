@@ -1,11 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -130,14 +130,20 @@ func TestNewConnectionMayWaitForItsFirstRequest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(31 * time.Second)
-		resp, err := (&http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }, DisableKeepAlives: true}).
-			RoundTrip(httptest.NewRequest(http.MethodGet, "http://payments/healthz", nil))
+		time.Sleep(31 * time.Second) // by the bubble's clock
+		if _, err := io.WriteString(c, "POST /payments HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second) // until the body comes
+		if _, err := io.WriteString(c, "{}"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
+		if resp.StatusCode != http.StatusCreated {
 			t.Errorf("status %d", resp.StatusCode)
 		}
 		stop()

@@ -146,6 +146,10 @@ func TestSoak(t *testing.T) {
 	if executed.Total != keys.Load() {
 		t.Errorf("%d executions for %d keys", executed.Total, keys.Load())
 	}
+	// The members of etcd may lose their leader to a busy machine. A manager with its own log has no such excuse.
+	if n := refused.Load(); n > 0 && !cfg.Etcd {
+		t.Errorf("%d requests were refused", n)
+	}
 	if retries.Load() == 0 {
 		t.Error("nothing was retried")
 	}
@@ -199,7 +203,10 @@ func (c *client) post(key, body string) (answer []byte, replayed bool, err error
 			return nil, false, fmt.Errorf("%s: %s %q", key, resp.Status, answer)
 		}
 		c.refused.Add(1)
-		time.Sleep(refusalPause)
+		select {
+		case <-time.After(refusalPause):
+		case <-ctx.Done():
+		}
 	}
 }
 
@@ -233,9 +240,7 @@ func (m measured) String() string {
 		fmt.Fprintf(&b, "%s %d MiB, %d files; ", name, m.resident[name]>>20, m.files[name])
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.disk)) {
-		if n := m.disk[name]; n > 0 {
-			fmt.Fprintf(&b, "%s %d MiB on disk; ", name, n>>20)
-		}
+		fmt.Fprintf(&b, "%s %d MiB on disk; ", name, m.disk[name]>>20)
 	}
 	fmt.Fprintf(&b, "%d goroutines", m.goroutines)
 	return b.String()
@@ -272,15 +277,21 @@ func measure(t *testing.T, st *stack.Stack, dir string) measured {
 		}
 		m.files[name] = int64(len(files))
 	}
-	// The records of etcd are in its folder snap. Its log grows to five files of 64 MB, however small the records are.
-	for _, name := range []string{"data", "etcd-1/member/snap", "etcd-2/member/snap", "etcd-3/member/snap"} {
-		m.disk[name] = diskUse(filepath.Join(dir, name))
+	folders := []string{"data"}
+	if onEtcd(t) {
+		// The records are in the folder snap. The log beside it grows to five files of 64 MB, however small the records are.
+		folders = []string{"etcd-1/member/snap", "etcd-2/member/snap", "etcd-3/member/snap"}
+	}
+	for _, name := range folders {
+		if m.disk[name] = diskUse(filepath.Join(dir, name)); m.disk[name] == 0 {
+			t.Fatalf("there is nothing in %s", name)
+		}
 	}
 	m.goroutines = number(t, string(get(t, st.ManagerAdminURL()+"/metrics")), "go_goroutines ")
 	return m
 }
 
-// diskUse is the size of the files in a folder. Files come and go meanwhile, and a folder that is not there is empty.
+// diskUse is the size of the files in a folder. Files come and go meanwhile.
 func diskUse(dir string) (bytes int64) {
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil {

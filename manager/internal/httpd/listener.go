@@ -196,9 +196,10 @@ const (
 	connUsed
 )
 
-// readFirst reads the first bytes. For these a client has as long as between two requests: a proxy opens connections
-// ahead of its requests, and would lose one that it sends just when its connection is closed. net/http counts the time for
-// a head from the beginning of the connection.
+// readFirst reads the first bytes. For these a client has as long as between two requests, and never less than for a head:
+// a proxy opens connections ahead of its requests, and would lose one that it sends just when its connection is closed.
+// net/http would count the time for a head from the beginning of the connection. It counts the time for a whole request
+// from where it has looked for the preface of HTTP/2, so behind these bytes.
 func (c *limitConn) readFirst(inner net.Conn, b []byte) (int, error) {
 	if c.phase == connNew { // net/http tries again after a failure
 		c.phase = connWaiting
