@@ -61,13 +61,17 @@ FORCE:
 # --- the programs -----------------------------------------------------------------------------------------------------
 
 .PHONY: programs
-programs:
-	@$(GO_BUILD) -o build/oncegate ./manager/cmd/oncegate
-	@ln -sfn oncegate build/manager # its name until now, for one release
-	@$(GO_BUILD) -o build/gateway ./hostsim/gateway
-	@$(GO_BUILD) -o build/payments ./examples/payments
-	@$(GO_BUILD) -o build/setup ./envoy/setup
-	@$(GO_BUILD) -o build/examples/ ./examples/run ./examples/demo ./examples/worker ./examples/submit ./examples/grpc ./examples/capacity
+programs: run-programs
+	@$(GO_BUILD) -o build/ ./hostsim/gateway
+	@$(GO_BUILD) -o build/examples/ ./examples/demo ./examples/worker ./examples/submit ./examples/grpc ./examples/capacity
+
+.PHONY: run-programs
+run-programs: build/setup
+	@$(GO_BUILD) -o build/ ./manager/cmd/oncegate ./examples/payments
+	@$(GO_BUILD) -o build/examples/ ./examples/run
+
+build/setup: FORCE
+	@$(GO_BUILD) -o $@ ./envoy/setup
 
 # --- to try it --------------------------------------------------------------------------------------------------------
 
@@ -85,12 +89,17 @@ MODE ?= body
 FIND_ENVOY = [ '$(PROXY)' != envoy ] || build/setup default >/dev/null || [ $$? -eq 1 ]
 
 .PHONY: run
-run: build ## manager, payments and the gate in Envoy until Ctrl-C (STORE=etcd: three members and two managers; PROXY=gateway, MODE=headers, WORKERS=, PROXY_PORT=, PROXY_ADMIN_PORT=, MANAGER_PORT=, MANAGER_ADMIN_PORT=, PAYMENTS_PORT=)
-	@$(FIND_ENVOY)
+run: ## manager, payments and the gate in Envoy until Ctrl-C (STORE=etcd: three members and two managers; PROXY=gateway, MODE=headers, WORKERS=, PROXY_PORT=, PROXY_ADMIN_PORT=, MANAGER_PORT=, MANAGER_ADMIN_PORT=, PAYMENTS_PORT=)
+	@$(MAKE) --no-print-directory -j4 build/oncegate.wasm $(if $(filter gateway,$(PROXY)),programs,run-programs run-envoy)
 	@[ '$(STORE)' != etcd ] || .ci/apt-install etcd:etcd-server
 	@exec build/examples/run --dir build/run$(if $(filter etcd,$(STORE)),-etcd) --store '$(STORE)' --proxy '$(PROXY)' --mode $(MODE) --workers $(WORKERS) \
 		--manager-port $(MANAGER_PORT) --manager-admin-port $(MANAGER_ADMIN_PORT) --payments-port $(PAYMENTS_PORT) \
 		--proxy-port $(PROXY_PORT) --proxy-admin-port $(PROXY_ADMIN_PORT)
+
+# Where there is no Envoy, the gateway takes its place.
+.PHONY: run-envoy
+run-envoy: build/setup
+	@build/setup default >/dev/null || { [ $$? -eq 1 ] && $(MAKE) --no-print-directory programs; }
 
 .PHONY: demo
 demo: build ## a retry storm with lost answers and a killed manager; fails if anything ran twice (PROXY=gateway)
@@ -99,30 +108,61 @@ demo: build ## a retry storm with lost answers and a killed manager; fails if an
 
 # --- tests and checks -------------------------------------------------------------------------------------------------
 
-# Generous: a machine that runs tests is shared, and a hang is caught all the same.
+# Bounds what hangs. Nothing that works comes near it.
 TEST_TIMEOUT ?= 50m
 
-# -count 1 where a module of its own tests files outside it: Go's cache of results does not see those change.
+# make check vets. Most tests wait more than they compute, so more of them run side by side than there are processors.
+GO_TEST := go test -json -vet=off -timeout $(TEST_TIMEOUT)
+SIDE_BY_SIDE := -p 4 -parallel 6
+
+# Packages that start real processes; those with the longest tests first, so that the others fill the gaps.
+PROCESS_PACKAGES := ./e2e ./manager/internal/cli ./examples/... ./hostsim/envoydiff
+SLOW_PACKAGES := ./manager/internal/store/etcd ./manager/internal/store/postgres ./manager/internal/jobs ./manager/internal/ledger ./manager/internal/ship
+
 .PHONY: test
-test: test-deps modules build guests build/python build/node build/valkey build/fakegcs ## all tests, with the race detector, the wasm that ships, real processes and two Envoys
+test: ## every package, with the wasm that ships in a real Envoy, killed processes and every engine on its server; minutes
+	@mkdir -p build && date +%s >build/test-began
+	@$(MAKE) --no-print-directory -j4 test-setup
+	@exec build/testrun -since "$$(cat build/test-began)" 'make test' \
+		'packages=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) $(SLOW_PACKAGES) ./...'
+
+.PHONY: test-setup
+test-setup: test-deps modules build guests build/python build/testrun test-envoy-binaries
+
+.PHONY: test-envoy-binaries
+test-envoy-binaries: build/setup
 	@build/setup tests
-	go test -race -timeout $(TEST_TIMEOUT) ./...
-	GCS_SERVER=$(CURDIR)/build/fakegcs go test -race -timeout $(TEST_TIMEOUT) -run '$(OBJECT_TESTS)' ./manager/internal/object ./manager/internal/ship
-	AZURE_SERVER=fake go test -race -timeout $(TEST_TIMEOUT) -run '$(OBJECT_TESTS)' ./manager/internal/ship
-	go test -timeout $(TEST_TIMEOUT) ./e2e/sim
-	go test -timeout $(TEST_TIMEOUT) -run '/wasm/batches' ./plugin/gatetest
-	go test -timeout $(TEST_TIMEOUT) -run 'TestProtocol' ./manager/internal/ledger
-	cd e2e/peers && go test -count 1 -timeout $(TEST_TIMEOUT) ./extproc
-	cd .ci/browser && go test -count 1 -timeout $(TEST_TIMEOUT) .
-	cd .ci/charts && go test -count 1 -timeout $(TEST_TIMEOUT) ./...
-	cd .ci/release && go test -count 1 -timeout $(TEST_TIMEOUT) ./...
-	@build/setup report
+
+build/testrun: FORCE
+	@cd .ci/testrun && $(GO_BUILD) -o ../../$@ .
+
+# The race detector looks at what runs in the tests' own processes. The other stages run without it.
+.PHONY: test-deep
+test-deep: ## what make test leaves out: the race detector, all cells of the matrix, long rounds, browser, charts, release, object storage
+	@mkdir -p build && date +%s >build/test-began
+	@$(MAKE) --no-print-directory -j4 test-setup test-deep-setup
+	@export TEST_DEEP=1 && exec build/testrun -since "$$(cat build/test-began)" 'make test-deep' \
+		'race=$(GO_TEST) -race $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list ./... | grep -vxF "$$(go list $(PROCESS_PACKAGES))")' \
+		'processes=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) ./plugin/gatetest ./plugin/gatebench ./e2e/sim ./manager/internal/ledger' \
+		'gcs=GCS_SERVER=$(CURDIR)/build/fakegcs $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/object ./manager/internal/ship' \
+		'azure=AZURE_SERVER=fake $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/ship' \
+		'extproc=cd e2e/peers && $(GO_TEST) -count 1 ./extproc' \
+		'browser=cd .ci/browser && $(GO_TEST) -count 1 .' \
+		'charts=cd .ci/charts && $(GO_TEST) -count 1 ./...' \
+		'release=cd .ci/release && $(GO_TEST) -count 1 ./...' \
+		'testrun=cd .ci/testrun && $(GO_TEST) -count 1 ./...'
+
+.PHONY: test-deep-setup
+test-deep-setup: build/node build/valkey build/fakegcs deep-modules
+	@.ci/apt-install chromium:chromium javac:default-jdk-headless
 
 # Fetches the Go modules that the tests need, since go itself gives up at the first failure.
 .PHONY: modules
 modules:
 	@.ci/try go list -deps -test ./... >/dev/null
-	@cd plugin/toolchain && ../../.ci/try go list -deps -tags llvm19 github.com/tinygo-org/tinygo >/dev/null
+
+.PHONY: deep-modules
+deep-modules:
 	@for m in $(OTHER_MODULES); do (cd $$m && "$(CURDIR)/.ci/try" go list -deps -test ./... >/dev/null) || exit 1; done
 
 .PHONY: test-chart
@@ -149,10 +189,9 @@ test-cluster: test-deps build build/cluster ## the pages about Kubernetes, Istio
 .PHONY: test-envoys
 test-envoys: export ENVOYS ?= 1.36.2 1.39.3 1.40.0
 test-envoys: export E2E_CROWD ?= 2000
-test-envoys: export E2E_ALL_MODES ?= 1
 test-envoys: build guests build/python ## the tests that need Envoy, on each of ENVOYS="1.36.2 1.39.3 1.40.0"
 	@build/setup tests
-	go test -race -timeout $(TEST_TIMEOUT) -count 1 ./e2e ./hostsim/envoydiff
+	TEST_DEEP=1 go test -timeout $(TEST_TIMEOUT) -count 1 ./e2e ./hostsim/envoydiff
 
 .PHONY: envoy
 envoy: programs ## find an Envoy (ENVOY_BIN, PATH), or install the pinned one into build/toolchain; prints its path
@@ -211,13 +250,12 @@ build/schemathesis:
 	@.ci/try python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --target $@-new schemathesis==$(SCHEMATHESIS_VERSION)
 	@mv $@-new $@
 
-# What the tests need beyond the toolchain: a C compiler for the race detector, the servers behind the shared engines, and a
-# browser for the web page.
+# What the tests need beyond the toolchain: a C compiler for the race detector, and the servers behind the shared engines.
 .PHONY: test-deps
 test-deps:
 	@.ci/apt-install gcc:gcc '/usr/include/stdlib.h:libc6-dev' promtool:prometheus redis-server:redis-server etcd:etcd-server \
 		'initdb|/usr/lib/postgresql/*/bin/initdb:postgresql' 'pgbouncer|/usr/sbin/pgbouncer:pgbouncer' \
-		curl:curl jq:jq javac:default-jdk-headless chromium:chromium
+		curl:curl jq:jq
 
 # A server with the commands of Redis 7.2 (WAITAOF), for the tests of its engine: Debian's is older.
 VALKEY_VERSION := 9.1.2.post2
@@ -233,7 +271,7 @@ GUEST_PACKAGES := $(patsubst %/main.go,./%,$(wildcard hostsim/testdata/guests/*/
 # Those that import from the host themselves compile for wasm only. What TinyGo exports from them, other tools take for unused.
 RAW_GUEST_PACKAGES := ./hostsim/testdata/guests/script
 # Modules of their own, which ./... leaves out as well.
-OTHER_MODULES := e2e/peers .ci/browser plugin/toolchain/pretty .ci/charts .ci/release manager/internal/object/objecttest/testdata/fakegcs
+OTHER_MODULES := e2e/peers .ci/testrun .ci/browser plugin/toolchain/pretty .ci/charts .ci/release manager/internal/object/objecttest/testdata/fakegcs
 
 .PHONY: check
 check: ## formatting, vet, staticcheck, plain words and true links, the site, tidy modules, and nothing uncommitted

@@ -99,11 +99,12 @@ var mayImport = map[string][]string{
 	"manager/internal/wal/faultfs":       {"manager/internal/wal/vfs"},
 	"manager/internal/store/storetest":   {"manager/internal/store"},
 	"manager/internal/logs/logstest":     {"manager/api", "manager/internal/logs"},
-	"manager/internal/jobs/jobstest":     {"manager/api", "manager/internal/jobs", contract},
+	"manager/internal/jobs/jobstest":     {"manager/api", "manager/internal/jobs", "manager/managertest/deep", contract},
 	"manager/internal/ledger/ledgertest": {"manager/api", "manager/internal/ledger", "manager/internal/shard", contract},
 	"manager/internal/httpd/httpdtest":   {"manager/api"},
 	"manager/managertest":                {"manager/api", "manager/managertest/ports", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/server", "manager/internal/ui", domain, engines},
 	"manager/managertest/azuretest":      {"manager/internal/object/objecttest"},
+	"manager/managertest/deep":           {},
 	"manager/managertest/ports":          {},
 	"manager/managertest/servers":        {},
 	"manager/managertest/tracetest":      {},
@@ -142,7 +143,7 @@ var testsMayImport = map[string][]string{
 	"hostsim/...":  {"hostsim/...", "envoy/envoybin"},
 	"manager/...":  {"manager/..."},
 	"envoy/...":    {"envoy/...", "plugin/config"},
-	"examples/...": {"envoy/...", "examples/...", "manager/client/...", "manager/managertest", "manager/managertest/azuretest", "manager/managertest/servers"},
+	"examples/...": {"envoy/...", "examples/...", "manager/client/...", "manager/managertest/..."},
 	"e2e/...":      {"envoy/...", "manager/api", "manager/client", "manager/managertest/...", "plugin/..."},
 }
 

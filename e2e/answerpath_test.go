@@ -26,7 +26,7 @@ import (
 // A client that asks for the path of recorded answers and does not send its body gets its refusal from the gate, and no
 // connection of the manager waits for it.
 func TestClientsDoNotReachRecordedAnswers(t *testing.T) {
-	eachRPC(t, func(t *testing.T, target Target) {
+	eachRPC(t, func(t *testing.T, target envoyTarget) {
 		s := &stack{dir: t.TempDir(), target: target, mode: "body", plugin: unary, bootstrap: upstreamHTTP2}
 		s.paymentsAddr, s.edit, s.settings = newRPCServer(t).address, answerRouteToManager(t), []string{"--admin", "127.0.0.1:0"}
 		s.stopAtEnd(t)
@@ -76,7 +76,7 @@ func TestSpellingsOfTheAnswerPath(t *testing.T) {
 			return nil
 		},
 	}
-	eachRPC(t, func(t *testing.T, target Target) {
+	eachRPC(t, func(t *testing.T, target envoyTarget) {
 		for name, edit := range normal {
 			t.Run(name, func(t *testing.T) {
 				s := &stack{dir: t.TempDir(), target: target, mode: "body", plugin: unary, edit: edit}
@@ -147,7 +147,7 @@ func halfRequest(address, path string) (status int, said string, err error) {
 
 // A second gate in the same chain lets the first one fetch its recorded answers.
 func TestTwoGatesForUnaryCalls(t *testing.T) {
-	eachRPC(t, func(t *testing.T, target Target) {
+	eachRPC(t, func(t *testing.T, target envoyTarget) {
 		u := newRPCServer(t)
 		s := &stack{dir: t.TempDir(), target: target, mode: "body", plugin: unary, paymentsAddr: u.address}
 		s.bootstrap = func(b *bootstrapv3.Bootstrap) error { return errors.Join(upstreamHTTP2(b), secondGate(b)) }

@@ -73,7 +73,7 @@ func beforeTheGate(hcm *hcmv3.HttpConnectionManager) error {
 // With the CORS filter and the compressor before the gate, each client gets its own origin
 // and an encoding that it accepts, on first answers and on replays.
 func TestCORSAndCompression(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		whole := strings.Repeat(`{"paid": true}`, 100)
 		s := newSurface(t, target, mode, nil, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
@@ -118,7 +118,7 @@ func TestCORSAndCompression(t *testing.T) {
 // If upstream compresses, a retry that cannot read the recorded answer is told how to
 // get it, and nothing runs again.
 func TestRetryLearnsTheRecordedEncoding(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newSurface(t, target, mode, nil, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
 			_, _ = io.WriteString(w, "zipped")
@@ -137,7 +137,7 @@ func TestRetryLearnsTheRecordedEncoding(t *testing.T) {
 // Calls to the manager carry the request's trace, and the log names the cluster and what
 // happened, few times.
 func TestFailedCallsAreLoggedWithTheirTrace(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		var mu sync.Mutex
 		var traces []string
 		manager := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -188,7 +188,7 @@ func TestFailedCallsAreLoggedWithTheirTrace(t *testing.T) {
 
 // The first caller and each retry get the trailers.
 func TestReplaysHaveTrailers(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Trailer", "X-Checksum")
 			if r.URL.Path != "/empty" {
@@ -225,7 +225,7 @@ func TestReplaysHaveTrailers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := target.(envoyTarget).start(filepath.Join(s.dir, "envoy"), config, 2, "--use-dynamic-base-id", "--disable-hot-restart")
+		p, err := target.start(filepath.Join(s.dir, "envoy"), config, 2, "--use-dynamic-base-id", "--disable-hot-restart")
 		if p != nil {
 			s.proxies = append(s.proxies, p)
 		}
@@ -238,7 +238,7 @@ func TestReplaysHaveTrailers(t *testing.T) {
 			client := &http.Client{Transport: transport, Timeout: patience}
 			defer transport.CloseIdleConnections()
 			for path, want := range map[string]string{"/full": "paid 1 ", "/empty": " 1 "} {
-				if e := target.(envoyTarget); path == "/empty" && name == "HTTP/2.0" && strings.HasPrefix(e.Version, "1.36.") {
+				if e := target; path == "/empty" && name == "HTTP/2.0" && strings.HasPrefix(e.Version, "1.36.") {
 					continue // see losesTrailers
 				}
 				c := pay(newKey())

@@ -56,7 +56,7 @@ var batchesRefused = []managerFault{
 }
 
 // newBatchRig has a front before the manager, and a proxy of one worker.
-func newBatchRig(t *testing.T, target Target, mode string) *tableRig {
+func newBatchRig(t *testing.T, target envoyTarget, mode string) *tableRig {
 	t.Helper()
 	r := &tableRig{upstream: newHeldUpstream(t)}
 	r.stack = &stack{dir: t.TempDir(), target: target, mode: mode, workers: 1, paymentsAddr: r.upstream.address, plugin: map[string]any{
@@ -88,7 +88,7 @@ func (r *tableRig) atOnce(t *testing.T, headers ...string) (calls []call, answer
 // The answer to a batch of reserves does not arrive, or is changed on its way. A request that is not known to be
 // reserved does not run. A client that asks again is served, and each key runs once.
 func TestFailedBatchRunsNothingTwice(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		r := newBatchRig(t, target, mode)
 		for _, fault := range batchFaults {
 			for _, carryOut := range []bool{false, true} {
@@ -132,7 +132,7 @@ func (r *tableRig) failReserves(t *testing.T, fault managerFault, carryOut bool)
 
 // The same for outcomes: all clients get their answers, and the ledger gets all outcomes.
 func TestBatchesOfOutcomesFail(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		for _, fault := range []managerFault{batchFaults[1], batchFaults[3], batchFaults[5], batchesRefused[0]} { // each needs an upstream of its own
 			t.Run(fault.name, func(t *testing.T) {
 				r := newBatchRig(t, target, mode) // whose upstream holds once
@@ -257,7 +257,7 @@ func wantBatches(t *testing.T, proxies ...*proxy) {
 
 // The manager is killed again and again under batches: each key runs once, and what was answered is recorded.
 func TestManagerIsKilledUnderBatches(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 60, "pending_ttl_seconds": 600, "committed_ttl_seconds": 3600})
 		s.startProxy(t)
 		c := s.load(t, func(key string) (answer, bool) {
@@ -282,7 +282,7 @@ func TestManagerIsKilledUnderBatches(t *testing.T) {
 
 // A proxy is killed under batches: what it had begun may have run and does not run again, and the other one serves all else.
 func TestProxyIsKilledUnderBatches(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 0.2, "pending_ttl_seconds": 600, "committed_ttl_seconds": 3600})
 		doomed, other := s.proxies[0], s.startProxy(t)
 		lost := 0

@@ -86,44 +86,40 @@ func (p boardPanel) shows(prometheus string) error {
 // TestBoardsShowData: each query of each Grafana board has data in a real Prometheus with the shipped rules, which scrapes a real
 // manager and a real Envoy under load.
 func TestBoardsShowData(t *testing.T) {
-	t.Parallel()
-	for _, target := range envoys() {
-		t.Run(target.Name(), func(t *testing.T) {
-			t.Parallel()
-			s := &stack{dir: t.TempDir(), target: target, mode: "body"}
-			// Nobody listens at the peer's address.
-			s.settings = []string{"--admin", "127.0.0.1:0", "--ship-to", "file://" + filepath.Join(s.dir, "shipped"), "--origin", "dc1", "--peer", "dc2=http://127.0.0.1:1"}
-			s.stopAtEnd(t)
-			s.startManager(t)
-			s.startPayments(t)
-			p := s.startProxy(t)
-			prometheus := s.startPrometheus(t, p)
-			missing := boardPanels(t)
-			if len(missing) < 40 {
-				t.Fatalf("the boards have only %d panels", len(missing))
-			}
-			eventually(t, "a panel is empty", func() error {
-				s.everyKindOfCall(t, p)
-				var errs []error
-				var left []boardPanel
-				for _, panel := range missing {
-					if noData[panel.name] != "" {
-						continue
-					}
-					if err := panel.shows(prometheus); err != nil {
-						left, errs = append(left, panel), append(errs, fmt.Errorf("%s: %w", panel.name, err))
-					}
+	eachVersion(t, func(t *testing.T, target envoyTarget) {
+		s := &stack{dir: t.TempDir(), target: target, mode: "body"}
+		// Nobody listens at the peer's address.
+		s.settings = []string{"--admin", "127.0.0.1:0", "--ship-to", "file://" + filepath.Join(s.dir, "shipped"), "--origin", "dc1", "--peer", "dc2=http://127.0.0.1:1"}
+		s.stopAtEnd(t)
+		s.startManager(t)
+		s.startPayments(t)
+		p := s.startProxy(t)
+		prometheus := s.startPrometheus(t, p)
+		missing := boardPanels(t)
+		if len(missing) < 40 {
+			t.Fatalf("the boards have only %d panels", len(missing))
+		}
+		eventually(t, "a panel is empty", func() error {
+			s.everyKindOfCall(t, p)
+			var errs []error
+			var left []boardPanel
+			for _, panel := range missing {
+				if noData[panel.name] != "" {
+					continue
 				}
-				missing = left
-				return errors.Join(errs...)
-			})
-			for _, panel := range boardPanels(t) {
-				if noData[panel.name] != "" && panel.shows(prometheus) == nil {
-					t.Errorf("%s has data", panel.name)
+				if err := panel.shows(prometheus); err != nil {
+					left, errs = append(left, panel), append(errs, fmt.Errorf("%s: %w", panel.name, err))
 				}
 			}
+			missing = left
+			return errors.Join(errs...)
 		})
-	}
+		for _, panel := range boardPanels(t) {
+			if noData[panel.name] != "" && panel.shows(prometheus) == nil {
+				t.Errorf("%s has data", panel.name)
+			}
+		}
+	})
 }
 
 // startPrometheus scrapes the manager and a proxy.

@@ -10,11 +10,13 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // What the tests run; set by TestMain.
 var (
-	binDir     string // oncegate, gateway, payments
+	binDir     string // oncegate, payments
 	wasmModule string
 )
 
@@ -71,10 +73,10 @@ func build(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	args := []string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}
-	if raceEnabled {
+	if deep.On() {
 		args = append(args, "-race")
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "./manager/cmd/oncegate", "./hostsim/gateway", "./examples/payments")...)
+	cmd := exec.CommandContext(ctx, "go", append(args, "./manager/cmd/oncegate", "./examples/payments")...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building the programs: %w\n%s", err, out)

@@ -7,7 +7,7 @@ import (
 
 // Callers that are known by something else than the scope names do not share keys, unless the route says so.
 func TestCallersDoNotShareKeysByAccident(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newSurface(t, target, mode, map[string]any{
 			"match": []any{
 				map[string]any{"path": "/named", "scope": []any{"host", "path", "header:x-api-key"}},

@@ -12,7 +12,7 @@ import (
 // 50 requests with one key at once, over 2 proxies of 2 workers each that share one
 // manager: one execution, 50 equal answers.
 func TestConcurrentDuplicatesRunOnce(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 60, "pending_ttl_seconds": 600})
 		s.startProxy(t)
 		for round, headers := range [][]string{
@@ -55,7 +55,7 @@ func TestConcurrentDuplicatesRunOnce(t *testing.T) {
 // drop, delay and fail. Nothing runs twice whatever gets lost, and all whole answers to one
 // key are the same.
 func TestRetryStormRunsEachKeyOnce(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 0.2, "pending_ttl_seconds": 600})
 		s.startProxy(t)
 		const keysPerStorm, clients, tries = 20, 4, 6

@@ -74,7 +74,7 @@ const vmMemory = 192 << 20
 // Many bodies that lack their last byte, at the same time, half of them of known length. Envoy holds each once. What the
 // gate holds beside is bounded, and all arrive. Of answers without a length, it records what it had room for.
 func TestCrowdOfBodies(t *testing.T) {
-	sideBySide(t, envoys(), func(t *testing.T, target Target, mode string) { // they are a crowd
+	sideBySide(t, modes, func(t *testing.T, target envoyTarget, mode string) { // they are a crowd
 		for _, answers := range []bool{false, true} {
 			t.Run(map[bool]string{false: "requests", true: "answers"}[answers], func(t *testing.T) {
 				crowdOfBodies(t, target, mode, answers)
@@ -83,7 +83,7 @@ func TestCrowdOfBodies(t *testing.T) {
 	})
 }
 
-func crowdOfBodies(t *testing.T, target Target, mode string, answers bool) {
+func crowdOfBodies(t *testing.T, target envoyTarget, mode string, answers bool) {
 	goOn, ended := make(chan struct{}, crowdBodies), make(chan struct{}, crowdBodies)
 	letGo := sync.OnceFunc(func() { close(goOn) })
 	upstream := httptest.NewServer(haltingUpstream(goOn))

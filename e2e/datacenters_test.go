@@ -21,7 +21,7 @@ type centre struct {
 	proxy   *proxy
 }
 
-func newTwoCentres(t *testing.T, target Target, mode string) *twoCentres {
+func newTwoCentres(t *testing.T, target envoyTarget, mode string) *twoCentres {
 	t.Helper()
 	d := &twoCentres{stack: &stack{dir: t.TempDir(), target: target, mode: mode, plugin: map[string]any{
 		"pending_wait_timeout": 5, "match": []any{
@@ -72,7 +72,7 @@ func (d *twoCentres) payAt(t *testing.T, i int, key string) (answer, error) {
 // TestGlobalRouteInTwoDataCentres: a key that is sent to both data centres at once runs once, and both answer the same.
 // Without its home it does not run, whichever data centre is asked, and it runs once when the home is back.
 func TestGlobalRouteInTwoDataCentres(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		d := newTwoCentres(t, target, mode)
 		for range 6 {
 			key := newKey()

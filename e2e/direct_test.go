@@ -40,8 +40,7 @@ func direct(hcm *hcmv3.HttpConnectionManager) *routev3.Route {
 
 // A rule that somebody adds to a direct route stays in force for the gate's calls, and the log says what is wrong.
 func TestRulesOfDirectRoutesStayInForce(t *testing.T) {
-	t.Parallel()
-	for _, target := range envoys() {
+	eachVersion(t, func(t *testing.T, target envoyTarget) {
 		for name, rule := range map[string]struct {
 			edit func(*routev3.Route)
 			seen func(seenRequest) bool
@@ -69,7 +68,7 @@ func TestRulesOfDirectRoutesStayInForce(t *testing.T) {
 				},
 			},
 		} {
-			t.Run(target.Name()+"/"+name, func(t *testing.T) {
+			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				s := newSurface(t, target, "body", nil, echoing, func(hcm *hcmv3.HttpConnectionManager) error {
 					rule.edit(direct(hcm))
@@ -89,68 +88,60 @@ func TestRulesOfDirectRoutesStayInForce(t *testing.T) {
 				p.logged(t, `remove "direct" from the route's metadata`)
 			})
 		}
-	}
+	})
 }
 
 // A copy of a direct route that kept its name and got a rewrite keeps the rewrite.
 func TestDirectRoutesWithOneName(t *testing.T) {
-	t.Parallel()
-	for _, target := range envoys() {
-		t.Run(target.Name(), func(t *testing.T) {
-			t.Parallel()
-			e := target.(envoyTarget)
-			e.way = onlyDirect
-			s := newSurface(t, e, "body", nil, echoing, func(hcm *hcmv3.HttpConnectionManager) error {
-				other := proto.Clone(direct(hcm)).(*routev3.Route)
-				other.Match = &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/old/"}}
-				other.GetRoute().PrefixRewrite = "/v2/"
-				host := hcm.GetRouteConfig().GetVirtualHosts()[0]
-				host.Routes = slices.Insert(host.Routes, 0, other)
-				return nil
-			})
-			p := s.proxies[0]
-			for range 3 {
-				c := pay(newKey())
-				c.path = "/old/payments"
-				var seen seenRequest
-				if err := json.Unmarshal(send(t, p, c).body, &seen); err != nil || !strings.HasPrefix(seen.Line, "POST /v2/payments ") {
-					t.Fatalf("upstream saw %+v, %v", seen, err)
-				}
-			}
+	eachVersion(t, func(t *testing.T, target envoyTarget) {
+		e := target
+		e.way = onlyDirect
+		s := newSurface(t, e, "body", nil, echoing, func(hcm *hcmv3.HttpConnectionManager) error {
+			other := proto.Clone(direct(hcm)).(*routev3.Route)
+			other.Match = &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/old/"}}
+			other.GetRoute().PrefixRewrite = "/v2/"
+			host := hcm.GetRouteConfig().GetVirtualHosts()[0]
+			host.Routes = slices.Insert(host.Routes, 0, other)
+			return nil
 		})
-	}
+		p := s.proxies[0]
+		for range 3 {
+			c := pay(newKey())
+			c.path = "/old/payments"
+			var seen seenRequest
+			if err := json.Unmarshal(send(t, p, c).body, &seen); err != nil || !strings.HasPrefix(seen.Line, "POST /v2/payments ") {
+				t.Fatalf("upstream saw %+v, %v", seen, err)
+			}
+		}
+	})
 }
 
 // The route's timeout bounds direct calls, too. They may have run.
 func TestTimeoutOfADirectRoute(t *testing.T) {
-	t.Parallel()
-	for _, target := range envoys() {
-		t.Run(target.Name(), func(t *testing.T) {
-			t.Parallel()
-			e := target.(envoyTarget)
-			e.way = onlyDirect
-			s := &stack{dir: t.TempDir(), target: e, mode: "body", plugin: map[string]any{"wait_for_pending": false}}
-			s.edit = func(hcm *hcmv3.HttpConnectionManager) error {
-				direct(hcm).GetRoute().Timeout = durationpb.New(10 * time.Second)
-				return nil
-			}
-			s.stopAtEnd(t)
-			s.startManager(t)
-			s.startPayments(t)
-			p := s.startProxy(t)
-			c := pay(newKey(), "x-demo-delay-ms", "60000")
-			if a := send(t, p, c); a.status != 504 || a.headers.Get("Idempotency-Status") != "unknown" {
-				t.Errorf("%v", a)
-			}
-			wantProblem(t, p, c, 409, "outcome-unknown")
-			s.wantExecutions(t, *c.key, 1)
-		})
-	}
+	eachVersion(t, func(t *testing.T, target envoyTarget) {
+		e := target
+		e.way = onlyDirect
+		s := &stack{dir: t.TempDir(), target: e, mode: "body", plugin: map[string]any{"wait_for_pending": false}}
+		s.edit = func(hcm *hcmv3.HttpConnectionManager) error {
+			direct(hcm).GetRoute().Timeout = durationpb.New(10 * time.Second)
+			return nil
+		}
+		s.stopAtEnd(t)
+		s.startManager(t)
+		s.startPayments(t)
+		p := s.startProxy(t)
+		c := pay(newKey(), "x-demo-delay-ms", "60000")
+		if a := send(t, p, c); a.status != 504 || a.headers.Get("Idempotency-Status") != "unknown" {
+			t.Errorf("%v", a)
+		}
+		wantProblem(t, p, c, 409, "outcome-unknown")
+		s.wantExecutions(t, *c.key, 1)
+	})
 }
 
 // What an upstream sends cannot look like Envoy's own answers: the work ran, and the answer is recorded.
 func TestForgedAnswersOfEnvoy(t *testing.T) {
-	eachWay(t, func(t *testing.T, target Target, plugin map[string]any) {
+	eachWay(t, func(t *testing.T, target envoyTarget, plugin map[string]any) {
 		s := newSurface(t, target, "body", plugin, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("oncegate-answer", "no_healthy_upstream UH 0 -")
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -167,8 +158,7 @@ func TestForgedAnswersOfEnvoy(t *testing.T) {
 
 // What Envoy refuses before it sends anything frees the key.
 func TestClusterThatTakesNoCalls(t *testing.T) {
-	t.Parallel()
-	for _, target := range envoys() {
+	eachVersion(t, func(t *testing.T, target envoyTarget) {
 		for name, edit := range map[string]func(*clusterv3.Cluster){
 			"no healthy host": func(c *clusterv3.Cluster) {
 				c.GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()[0].HealthStatus = corev3.HealthStatus_UNHEALTHY
@@ -181,9 +171,9 @@ func TestClusterThatTakesNoCalls(t *testing.T) {
 				}}}
 			},
 		} {
-			t.Run(target.Name()+"/"+name, func(t *testing.T) {
+			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				s := &stack{dir: t.TempDir(), target: target, mode: "body", plugin: with(outer)}
+				s := &stack{dir: t.TempDir(), target: target, mode: "body", plugin: with(inner)}
 				s.bootstrap = func(b *bootstrapv3.Bootstrap) error {
 					for _, c := range b.GetStaticResources().GetClusters() {
 						if c.GetName() == "upstream" {
@@ -206,5 +196,5 @@ func TestClusterThatTakesNoCalls(t *testing.T) {
 				wantFirst(t, s.startProxy(t), c, 201)
 			})
 		}
-	}
+	})
 }

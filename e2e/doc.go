@@ -4,13 +4,15 @@
 // # What runs
 //
 // The gate is build/oncegate.wasm, the file that users deploy. The tests fail with a clear message if it is missing (make
-// build). The Go programs are built from the source tree when the tests start, with the race detector if the tests have it:
-// a data race in a program fails the test that ends it.
+// build). The Go programs are built from the source tree when the tests start, in make test-deep with the race detector: a data
+// race in a program fails the test that ends it.
 //
-// A Target is a proxy with the gate in it: the gateway, and the Envoys that package envoybin gives to tests (1.40.0 and
-// 1.36.2 unless the environment says otherwise). Their configurations are those of package envoy with other addresses. The
-// first line of output names what the tests run on. A missing Envoy is named there, and fails the tests if CI=true or ENVOYS
-// require it.
+// The proxies are the Envoys that package envoybin gives to tests (1.40.0 and 1.36.2 unless the environment says otherwise).
+// Their configurations are those of package envoy with other addresses. The first line of output names what the tests run on.
+// A missing Envoy is named there, and fails the tests if CI=true or ENVOYS require it.
+//
+// A test runs on each Envoy and in both modes, which are the cells of its matrix. make test runs it in one cell, which the
+// test's name chooses. make test-deep runs it in the others.
 //
 // # How tests wait
 //

@@ -14,7 +14,7 @@ import (
 // Replays and refusals keep an HTTP/1.1 client's connection in both modes, as long as a request comes in one packet:
 // counted in the client and in Envoy.
 func TestRepliesKeepTheConnection(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]
 		key := newKey()
@@ -47,10 +47,9 @@ func TestRepliesKeepTheConnection(t *testing.T) {
 
 // A replay waits for a body that comes after the headers' packet, and not forever.
 func TestReplayWaitsForASecondPacket(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
-		if mode == "body" {
-			return // there the whole body is read first
-		}
+	t.Parallel()
+	// In body mode the whole body is read first.
+	sideBySide(t, []string{"headers"}, func(t *testing.T, target envoyTarget, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]
 		key := newKey()

@@ -37,7 +37,7 @@ const (
 	onlyDirect             // from the beginning to the route's cluster, where they may
 )
 
-// Start implements Target.
+// Start brings up one proxy, which the caller stops. It may return one with an error, too.
 func (e envoyTarget) Start(cfg targetConfig) (*proxy, error) {
 	if e.way == onlyDirect {
 		cfg.workers = 1

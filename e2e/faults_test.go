@@ -13,7 +13,7 @@ import (
 // The manager is killed after a commit and restarted, the proxy restarted with an empty
 // cache: the retry is answered from the write-ahead log.
 func TestCommitSurvivesAManagerCrash(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newStack(t, target, mode, nil)
 		key, refused := newKey(), newKey()
 		first := wantFirst(t, s.proxies[0], pay(key), 201)
@@ -34,7 +34,7 @@ func TestCommitSurvivesAManagerCrash(t *testing.T) {
 // While the manager is away, nothing runs and the client is told when to come back. When it is
 // back, the same key works. The proxy replays what it has cached all the time.
 func TestNothingRunsWhileTheManagerIsAway(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newStack(t, target, mode, nil)
 		p := s.proxies[0]
 		cached, key := newKey(), newKey()
@@ -56,7 +56,7 @@ func TestNothingRunsWhileTheManagerIsAway(t *testing.T) {
 // The manager is stopped, with its connections open. New keys are refused within the time of a
 // call, and cached answers are replayed. The calls that it got meanwhile block nothing once it runs again.
 func TestManagerStandsStill(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newStack(t, target, mode, map[string]any{
 			// The reservation would outlast the test's patience.
 			"manager": map[string]any{"timeout_ms": 1000}, "pending_ttl_seconds": 600, "pending_wait_timeout": 600,
@@ -78,7 +78,7 @@ func TestManagerStandsStill(t *testing.T) {
 // The manager goes away while upstream works. The client gets its answer, and the outcome
 // reaches the ledger once the manager is back.
 func TestManagerLeavesBeforeTheCommit(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newStack(t, target, mode, map[string]any{"pending_ttl_seconds": 600, "commit_retry": map[string]any{"initial_ms": 50, "max_ms": 200}})
 		key := newKey()
 		c := pay(key, "x-demo-delay-ms", "500")
@@ -118,7 +118,7 @@ func TestManagerLeavesBeforeTheCommit(t *testing.T) {
 
 // The client's connection breaks while it reads the answer: its retry gets that answer.
 func TestClientLosesTheAnswer(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]
 		for _, size := range []int{0, 300000} {
@@ -159,7 +159,7 @@ func TestClientLosesTheAnswer(t *testing.T) {
 // outcome is unknown. A retry is told so and does not run the work again. If the gate carries the
 // request, the work goes on.
 func TestClientLeavesWhileUpstreamWorks(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]
 		key := newKey()
@@ -198,13 +198,9 @@ func TestClientLeavesWhileUpstreamWorks(t *testing.T) {
 
 // The client leaves in the middle of its request: nothing ran, and the retry runs.
 func TestClientLeavesBeforeItHasSentAll(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
-		if mode == "headers" {
-			// There the request goes to upstream before it is complete; whether the work ran is
-			// unknown to a proxy.
-			mode = "body"
-		}
-		s := sharedStack(t, target, mode)
+	// In headers mode the request goes to upstream before it is complete. Whether the work ran is unknown to a proxy.
+	eachVersion(t, func(t *testing.T, target envoyTarget) {
+		s := sharedStack(t, target, "body")
 		p := s.proxies[0]
 		key := newKey()
 		conn := dial(t, p)
@@ -219,7 +215,7 @@ func TestClientLeavesBeforeItHasSentAll(t *testing.T) {
 // Upstream closes the connection instead of answering. It is unknown whether the work ran, so
 // it does not run again.
 func TestUpstreamDropsTheConnection(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]
 		for drop, executions := range map[string]int{"before": 0, "after": 1} {
@@ -238,7 +234,7 @@ func TestUpstreamDropsTheConnection(t *testing.T) {
 
 // An outcome that stays unknown is forgotten in the end: then the key is free.
 func TestUnknownOutcomeEndsByItsTTL(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newStack(t, target, mode, map[string]any{
 			"pending_wait_timeout": 0.1, "unknown_ttl_seconds": 2,
 			// As it was before there were unknown outcomes: it counts as long as the reservation.
@@ -271,7 +267,7 @@ func TestUnknownOutcomeEndsByItsTTL(t *testing.T) {
 
 // Upstream is not there. Nothing can have run, so the key is free immediately.
 func TestKeyIsFreeWhenTheUpstreamIsAway(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 0.1, "pending_ttl_seconds": 600})
 		p := s.proxies[0]
 		key := newKey()
@@ -294,7 +290,7 @@ func TestKeyIsFreeWhenTheUpstreamIsAway(t *testing.T) {
 // The proxy is killed while upstream works: another one does not run the work again, and
 // its duplicates do not wait forever.
 func TestWorkOfACrashedProxyIsNotRepeated(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 0.3, "pending_ttl_seconds": 600})
 		key := newKey()
 		c := pay(key, "x-demo-delay-ms", "60000")

@@ -141,7 +141,7 @@ type rpcRig struct {
 	client grpc_testing.TestServiceClient
 }
 
-func newRPCRig(t *testing.T, target Target, plugin map[string]any) *rpcRig {
+func newRPCRig(t *testing.T, target envoyTarget, plugin map[string]any) *rpcRig {
 	t.Helper()
 	u := newRPCServer(t)
 	s := &stack{dir: t.TempDir(), target: target, mode: "body", plugin: plugin, paymentsAddr: u.address, bootstrap: upstreamHTTP2}
@@ -178,20 +178,16 @@ func (r *rpcRig) callWith(ctx context.Context, key string, in *grpc_testing.Simp
 }
 
 // eachRPC runs a scenario on each Envoy.
-func eachRPC(t *testing.T, scenario func(t *testing.T, target Target)) {
+func eachRPC(t *testing.T, scenario func(t *testing.T, target envoyTarget)) {
 	t.Helper()
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
-		if mode == "body" {
-			scenario(t, target)
-		}
-	})
+	eachVersion(t, scenario)
 }
 
 var unary = map[string]any{"grpc": "unary", "pending_wait_timeout": 60, "pending_ttl_seconds": 3600, "client_abort": "continue"}
 
 // A unary call runs once; a retry gets the same message, metadata, status and trailers.
 func TestUnaryCallsRunOnce(t *testing.T) {
-	eachRPC(t, func(t *testing.T, target Target) {
+	eachRPC(t, func(t *testing.T, target envoyTarget) {
 		r := newRPCRig(t, target, unary)
 		same := func(what, key string, first rpcAnswer, retry func() rpcAnswer) {
 			t.Helper()
@@ -328,7 +324,7 @@ func wantRefusal(t *testing.T, what string, a rpcAnswer, code codes.Code, reason
 
 // What a gRPC client sees when the gate does not run its call.
 func TestUnaryRefusals(t *testing.T) {
-	eachRPC(t, func(t *testing.T, target Target) {
+	eachRPC(t, func(t *testing.T, target envoyTarget) {
 		impatient := maps.Clone(unary)
 		impatient["pending_wait_timeout"] = 0.2
 		r := newRPCRig(t, target, impatient)
@@ -384,7 +380,7 @@ func TestUnaryRefusals(t *testing.T) {
 
 // Without the route for recorded answers a retry is refused, and does not run.
 func TestUnaryWithoutAnswerRoute(t *testing.T) {
-	eachRPC(t, func(t *testing.T, target Target) {
+	eachRPC(t, func(t *testing.T, target envoyTarget) {
 		u := newRPCServer(t)
 		s := &stack{dir: t.TempDir(), target: target, mode: "body", plugin: unary, paymentsAddr: u.address, bootstrap: upstreamHTTP2}
 		s.edit = withoutAnswerRoute
@@ -414,7 +410,7 @@ func withoutAnswerRoute(hcm *hcmv3.HttpConnectionManager) error {
 // The manager serves the blanks where no inner listener can, as in Istio. It gets nothing of what the caller sent but the
 // message, and asks it for no credentials.
 func TestUnaryAnswersFromTheManager(t *testing.T) {
-	eachRPC(t, func(t *testing.T, target Target) {
+	eachRPC(t, func(t *testing.T, target envoyTarget) {
 		u := newRPCServer(t)
 		tokens := filepath.Join(t.TempDir(), "tokens")
 		if err := os.WriteFile(tokens, []byte("0123456789abcdef gate\n"), 0o600); err != nil {

@@ -35,7 +35,7 @@ func TestCallersAreKnownByTokenAndCertificate(t *testing.T) {
 	ca := newIdentity(t, "ca", nil)
 	server, alice, bob := newIdentity(t, "server", ca), newIdentity(t, "alice", ca), newIdentity(t, "bob", ca)
 	issuer := newIdentity(t, "issuer", nil)
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := &stack{dir: t.TempDir(), target: target, mode: mode, paymentsAddr: newAskedUpstream(t).address, plugin: map[string]any{
 			"match": []any{
 				map[string]any{"path": "/token", "scope": []any{"host", "path"}, "shared": true, "key": map[string]any{

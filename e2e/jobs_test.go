@@ -15,7 +15,7 @@ import (
 
 // submissionStack is the flow in which the upstream is the manager itself: the gate caches and
 // coalesces, the manager reserves, enqueues and commits in one transaction.
-func submissionStack(t *testing.T, target Target, mode string, environment ...string) *stack {
+func submissionStack(t *testing.T, target envoyTarget, mode string, environment ...string) *stack {
 	t.Helper()
 	return managerStack(t, target, mode, map[string]any{
 		"match":               []any{map[string]any{"methods": []string{"POST"}, "path": "/v1/jobs"}},
@@ -24,7 +24,7 @@ func submissionStack(t *testing.T, target Target, mode string, environment ...st
 }
 
 // managerStack is a proxy in front of the manager's own API, whose ledger is that upstream.
-func managerStack(t *testing.T, target Target, mode string, plugin map[string]any, environment ...string) *stack {
+func managerStack(t *testing.T, target envoyTarget, mode string, plugin map[string]any, environment ...string) *stack {
 	t.Helper()
 	plugin["ledger"] = "upstream"
 	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: plugin, environment: environment}
@@ -55,7 +55,7 @@ func submit(key, text string) call {
 // A job submitted through the gate is worked on once, and the wait returns its result. The gate
 // answers the duplicate by itself: it does so even when the manager is gone.
 func TestJobThroughTheGate(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := submissionStack(t, target, mode)
 		p := s.proxies[0]
 		key := newKey()
@@ -106,7 +106,7 @@ func TestJobThroughTheGate(t *testing.T) {
 // Many clients submit the same job through two proxies while the manager is killed and
 // started again: all get the same job, and there is only one.
 func TestOneJobPerKeyWhileTheManagerCrashes(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := submissionStack(t, target, mode)
 		s.startProxy(t)
 		const n = 64

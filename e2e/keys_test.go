@@ -65,7 +65,7 @@ func newAskedUpstream(t *testing.T) *askedUpstream {
 }
 
 // newAskedStack starts a proxy before an askedUpstream.
-func newAskedStack(t *testing.T, target Target, mode string, plugin map[string]any) *stack {
+func newAskedStack(t *testing.T, target envoyTarget, mode string, plugin map[string]any) *stack {
 	t.Helper()
 	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: plugin, paymentsAddr: newAskedUpstream(t).address}
 	s.stopAtEnd(t)
@@ -83,7 +83,7 @@ func (a answer) seen(t *testing.T) (s seen) {
 }
 
 func TestUpstreamDecidesTheOutcome(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newAskedStack(t, target, mode, map[string]any{
 			"outcome_header": "oncegate-outcome", "outcomes": "stripe-v1",
 			"match": []any{map[string]any{"path_prefix": "/v2/", "outcomes": "stripe-v2"}, map[string]any{}},
@@ -117,7 +117,7 @@ func TestUpstreamDecidesTheOutcome(t *testing.T) {
 }
 
 func TestFingerprintSettings(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		fingerprint := map[string]any{"body": "none", "query": []string{"currency"}, "headers": []string{"x-tenant"}}
 		if mode == "body" {
 			fingerprint = map[string]any{"body": "canonical_json", "exclude": []string{"sent_at", "meta.id"}, "query": []string{"currency"}, "headers": []string{"x-tenant"}}
@@ -156,7 +156,7 @@ func TestFingerprintSettings(t *testing.T) {
 }
 
 func TestUpstreamGetsToKnowTheReservation(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newAskedStack(t, target, mode, map[string]any{
 			"outcome_header": "oncegate-outcome",
 			"forward": map[string]any{
@@ -226,7 +226,7 @@ func TestUpstreamGetsToKnowTheReservation(t *testing.T) {
 // Keys whose parts come from several places. In the claim's place is metadata that another filter takes from a
 // header: the gate reads both in the same way.
 func TestKeysFromSeveralSources(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		sources := []string{"header:idempotency-key", "jwt:payload.sub", "metadata:test:tenant", "cookie:session", "path:1", "query:currency?"}
 		if mode == "body" {
 			sources = append(sources, "json:order.id")

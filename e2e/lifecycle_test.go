@@ -101,7 +101,7 @@ func TestOperationsOnEnvoyRunNothingTwice(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			eachEnvoy(t, func(t *testing.T, target Target, mode string) { c.run(t, newLifecycle(t, target.(envoyTarget), mode)) })
+			eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) { c.run(t, newLifecycle(t, target, mode)) })
 		})
 	}
 }

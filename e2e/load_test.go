@@ -43,14 +43,12 @@ func loadRequests(t *testing.T) int {
 // no times.
 func TestLoad(t *testing.T) {
 	total := loadRequests(t)
-	for _, target := range targets {
-		if _, ok := target.(envoyTarget); ok {
-			t.Run(target.Name(), func(t *testing.T) { runLoad(t, target, total) }) // not parallel: it is measured
-		}
+	for _, c := range cells(t, "body") {
+		t.Run(c.target.Name(), func(t *testing.T) { runLoad(t, c.target, total) }) // not parallel: it is measured
 	}
 }
 
-func runLoad(t *testing.T, target Target, total int) {
+func runLoad(t *testing.T, target envoyTarget, total int) {
 	var executed atomic.Int64 // requests with a key
 	body := bytes.Repeat([]byte("0123456789"), loadAnswer/10)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -9,7 +9,7 @@ import (
 )
 
 // logStack is a gate in front of the logs of a manager that has the log "events".
-func logStack(t *testing.T, target Target, mode string, config manager.LogConfig) (*stack, *manager.Log) {
+func logStack(t *testing.T, target envoyTarget, mode string, config manager.LogConfig) (*stack, *manager.Log) {
 	t.Helper()
 	s := managerStack(t, target, mode, map[string]any{
 		"match": []any{map[string]any{"methods": []string{"POST"}, "path_prefix": "/v1/logs/"}},
@@ -44,7 +44,7 @@ func appended(t *testing.T, a answer) (at struct {
 // The key becomes the entry's id. The gate answers a retry with the same entry, also when the manager
 // is away; a gate that does not know the answer asks the log, which does not append again.
 func TestAppendThroughTheGate(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s, log := logStack(t, target, mode, manager.LogConfig{})
 		s.startProxy(t)
 		p, other := s.proxies[0], s.proxies[1]
@@ -75,7 +75,7 @@ func TestAppendThroughTheGate(t *testing.T) {
 // A sequence that comes too early is refused for now only. The gate does not keep the refusal, so the
 // retry is appended when the sequence before it is there.
 func TestStructuredIDsThroughTheGate(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s, log := logStack(t, target, mode, manager.LogConfig{Identity: "structured"})
 		p := s.proxies[0]
 		id := func(sequence string) string { return "client:" + sequence + ":0123456789abcdef" }

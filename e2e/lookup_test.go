@@ -7,7 +7,7 @@ import (
 
 // A client that lost an answer looks it up, at the proxy that has it and at another one.
 func TestClientsLookUpLostAnswers(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		began, goOn := make(chan struct{}, 1), make(chan struct{})
 		s := newSurface(t, target, mode, map[string]any{"lookup": map[string]any{"path": "/lost"}}, func(w http.ResponseWriter, r *http.Request) {
 			if r.Method != "POST" {

@@ -10,7 +10,7 @@ import (
 
 // The main job: the retry gets the first answer, the work ran once.
 func TestRetryGetsTheFirstAnswer(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]
 		key := newKey()
@@ -33,7 +33,7 @@ func TestRetryGetsTheFirstAnswer(t *testing.T) {
 
 // What upstream answers decides what a retry gets.
 func TestUpstreamAnswerDecidesWhatARetryGets(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]
 		for _, status := range []string{"200", "204", "302", "404", "422", "500", "503"} {
@@ -60,7 +60,7 @@ func TestUpstreamAnswerDecidesWhatARetryGets(t *testing.T) {
 }
 
 func TestRequestsWithoutKeysPass(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]
 		before := s.executions(t, "")
@@ -83,7 +83,7 @@ func TestRequestsWithoutKeysPass(t *testing.T) {
 
 // The same key for something else is a mistake that is told, and changes nothing.
 func TestSameKeyForAnotherRequest(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]
 		key := newKey()
@@ -100,7 +100,7 @@ func TestSameKeyForAnotherRequest(t *testing.T) {
 }
 
 func TestBadKeysAreRefused(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newStack(t, target, mode, nil) // it counts all that runs
 		p := s.proxies[0]
 		total := func() string {
@@ -140,7 +140,7 @@ func TestBadKeysAreRefused(t *testing.T) {
 
 // Callers do not share answers, whatever keys they choose.
 func TestCallersDoNotShareAnswers(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]
 		key := newKey()

@@ -15,7 +15,7 @@ var gateMetricRow = regexp.MustCompile("(?m)^\\| `(oncegate_gate_[a-z_]+)` \\| (
 // Envoy's Prometheus endpoint has the gate's metrics under the names and with the kinds of the reference, and the names
 // follow Prometheus' rules.
 func TestEnvoyExportsTheMetrics(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newSurface(t, target, mode, nil, func(w http.ResponseWriter, _ *http.Request) {}, nil)
 		p := s.proxies[0]
 		send(t, p, pay("k"))

@@ -107,7 +107,7 @@ func (s *stack) resolve(t *testing.T, key, resolution string) {
 // retry through another gate does not run again, and both gates give the first answer in
 // the end.
 func TestManagerAwayPastTheReservation(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		for _, c := range []struct{ name, commit, status string }{
 			{"committed", "before_reply", "201"},
 			{"committed late", "async", "201"},
@@ -149,8 +149,7 @@ func TestManagerAwayPastTheReservation(t *testing.T) {
 // Nobody knows how the work ended: it is not run again when its reservation is over, through
 // any gate, before an operator says so.
 func TestUnknownOutcomeIsNotRunAgain(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
-		_, isEnvoy := target.(envoyTarget)
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		for _, c := range []struct {
 			name    string
 			timeout bool
@@ -189,9 +188,6 @@ func TestUnknownOutcomeIsNotRunAgain(t *testing.T) {
 				s.proxies = s.proxies[1:] // one entry a process: a second SIGTERM kills an Envoy that is stopping
 			}},
 		} {
-			if c.timeout && !isEnvoy {
-				continue
-			}
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
 				s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: map[string]any{
@@ -236,7 +232,7 @@ func TestUnknownOutcomeIsNotRunAgain(t *testing.T) {
 // The work takes several times as long as a reservation: its retries, through the same gate and
 // another, never run beside it.
 func TestSlowWorkKeepsItsReservation(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		// A machine that stands still for less than 6 s misses no renewal.
 		s := newStack(t, target, mode, map[string]any{"pending_ttl_seconds": 9, "pending_wait_timeout": 0.1})
 		other := s.startProxy(t)

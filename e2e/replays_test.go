@@ -10,7 +10,7 @@ import (
 
 // Replays have what the route's response settings keep, and the first caller has everything.
 func TestReplaysFollowTheResponseSettings(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newSurface(t, target, mode, map[string]any{
 			"match": []any{
 				map[string]any{"path": "/head", "response": map[string]any{"body": "none"}},

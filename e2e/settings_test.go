@@ -7,7 +7,7 @@ import (
 
 // TestSettingsOfRoutes has a rule for each setting that no other test shows in a real Envoy.
 func TestSettingsOfRoutes(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		rules := []any{
 			map[string]any{"path": "/uuid", "key": map[string]any{"format": "uuid"}},
 			map[string]any{"path": "/structured", "key": map[string]any{"format": "structured"}},

@@ -21,7 +21,7 @@ import (
 // The filters of both published files in one Envoy, with the same configuration: each goes
 // its own way with the headers.
 func TestBothModesInOneEnvoy(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		upstream := newHeldUpstream(t)
 		s := &stack{dir: t.TempDir(), target: target, paymentsAddr: upstream.address}
 		s.stopAtEnd(t)
@@ -42,7 +42,7 @@ func TestBothModesInOneEnvoy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := target.(envoyTarget).start(filepath.Join(s.dir, "envoy"), config, 2, "--use-dynamic-base-id", "--disable-hot-restart")
+		p, err := target.start(filepath.Join(s.dir, "envoy"), config, 2, "--use-dynamic-base-id", "--disable-hot-restart")
 		if p != nil {
 			s.proxies = append(s.proxies, p)
 		}
@@ -69,8 +69,8 @@ func TestBothModesInOneEnvoy(t *testing.T) {
 
 // The allow-list at the place that Envoy 1.40 wants it in, and one that lacks something.
 func TestGateRunsWithItsAllowListOnly(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
-		e := target.(envoyTarget)
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
+		e := target
 		if e.knowsListInVM(t) {
 			l := newLifecycle(t, e, mode, func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
 				//lint:ignore SA1019 Envoys before 1.40 know only this place
@@ -97,11 +97,8 @@ func TestGateRunsWithItsAllowListOnly(t *testing.T) {
 // Body mode without allow_on_headers_stop_iteration: requests are refused, and served once the
 // set-up is right.
 func TestBodyModeUnavailable(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
-		if mode == "headers" {
-			return
-		}
-		l := newLifecycle(t, target.(envoyTarget), mode, func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
+	eachVersion(t, func(t *testing.T, target envoyTarget) {
+		l := newLifecycle(t, target, "body", func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
 			plugin.AllowOnHeadersStopIteration = nil
 			return nil
 		})
@@ -129,8 +126,8 @@ func TestBodyModeUnavailable(t *testing.T) {
 // Each configuration of the filter is a new plugin in the running VMs. It continues with what
 // earlier plugins have left there.
 func TestUpdatesLeaveNoMemory(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
-		l := newDraining(t, target.(envoyTarget), mode, 1)
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
+		l := newDraining(t, target, mode, 1)
 		update := func(from, to int) {
 			for i := from; i < to; i++ {
 				l.configure(t, map[string]any{"pending_wait_timeout": 60 + i})

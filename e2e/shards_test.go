@@ -29,7 +29,7 @@ type shardProcess struct {
 }
 
 // newFleet starts payments. The test starts everything else.
-func newFleet(t *testing.T, target Target, mode string) *fleet {
+func newFleet(t *testing.T, target envoyTarget, mode string) *fleet {
 	t.Helper()
 	f := &fleet{shards: map[string]*shardProcess{}, stack: &stack{dir: t.TempDir(), target: target, mode: mode, plugin: map[string]any{
 		"pending_wait_timeout": 0.5, "pending_ttl_seconds": 3600, "committed_ttl_seconds": 3600,
@@ -127,7 +127,7 @@ func refused(t *testing.T, p *proxy, key string) {
 
 // TestShardWiredWrongly: the keys of a cluster that leads to another shard's manager are refused with an alarm, and nothing runs.
 func TestShardWiredWrongly(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		f := newFleet(t, target, mode)
 		f.startShard(t, "a")
 		f.startShard(t, "b")
@@ -157,7 +157,7 @@ func TestShardWiredWrongly(t *testing.T) {
 
 // A shard that is down refuses its own keys, and only those, until it is back.
 func TestShardThatIsDownRefusesItsOwnKeysOnly(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		f := newFleet(t, target, mode)
 		list := []string{"a", "b", "c"}
 		for _, name := range list {
@@ -279,7 +279,7 @@ func unequal(got, want int) error {
 // proxies whose lists change one after the other. Managers are restarted, some by kill -9. No key runs twice, every
 // request is answered, and all who pay under a key get the same answer.
 func TestNothingRunsTwiceWhileShardsChange(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		f := newFleet(t, target, mode)
 		ab, abc, ac := []string{"a", "b"}, []string{"a", "b", "c"}, []string{"a", "c"}
 		names := func(list []string) string { return strings.Join(list, ",") }
@@ -377,7 +377,7 @@ func TestNothingRunsTwiceWhileShardsChange(t *testing.T) {
 
 // TestShardsChangeInWrongOrder: managers that get a list before the gates refuse what has moved, and nothing runs twice.
 func TestShardsChangeInWrongOrder(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		f := newFleet(t, target, mode)
 		ab, abc := []string{"a", "b"}, []string{"a", "b", "c"}
 		for _, name := range ab {

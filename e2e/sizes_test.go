@@ -9,7 +9,7 @@ import (
 const bodyLimit = 512 << 10
 
 func TestLargeRequestsReachTheUpstreamWhole(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]
 		for _, size := range []int{bodyLimit - 1, bodyLimit, bodyLimit + 1, 900 << 10} {
@@ -26,7 +26,7 @@ func TestLargeRequestsReachTheUpstreamWhole(t *testing.T) {
 // An answer up to the limit is replayed whole. A larger one reaches the client whole, and a
 // retry is told that the answer is not recorded. The work does not run again.
 func TestLargeAnswersReachTheClientWhole(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]
 		key := newKey()

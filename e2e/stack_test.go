@@ -29,7 +29,7 @@ import (
 // stack is a manager, the payments upstream and any number of proxies before it.
 type stack struct {
 	dir         string
-	target      Target
+	target      envoyTarget
 	mode        string
 	plugin      map[string]any
 	workers     int      // of each proxy; 0: 2
@@ -52,7 +52,7 @@ type stack struct {
 
 // newStack starts manager and payments, and one proxy. Processes that run at the end of the
 // test are stopped then and must exit without an error.
-func newStack(t *testing.T, target Target, mode string, plugin map[string]any) *stack {
+func newStack(t *testing.T, target envoyTarget, mode string, plugin map[string]any) *stack {
 	t.Helper()
 	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: plugin}
 	s.stopAtEnd(t)
@@ -212,7 +212,7 @@ type sharedOne struct {
 	ready bool
 }
 
-func sharedStack(t *testing.T, target Target, mode string) *stack {
+func sharedStack(t *testing.T, target envoyTarget, mode string) *stack {
 	t.Helper()
 	name := target.Name() + "-" + mode
 	sharedMu.Lock()

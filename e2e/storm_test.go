@@ -139,17 +139,17 @@ func (s *stack) startGated(t *testing.T) *gated {
 	return up
 }
 
-// eachCrowd is eachMode for crowds: each takes all that the machine has, so they come one at a time, and no other test
+// eachCrowd is eachEnvoy for crowds: each takes all that the machine has, so they come one at a time, and no other test
 // runs beside them.
-func eachCrowd(t *testing.T, scenario func(t *testing.T, target Target, mode string)) {
+func eachCrowd(t *testing.T, scenario func(t *testing.T, target envoyTarget, mode string)) {
 	t.Helper()
-	sideBySide(t, targets, scenario)
+	sideBySide(t, modes, scenario)
 }
 
 var crowdTurn sync.Mutex
 
 // crowdStack is a manager, a gated upstream and a proxy with one worker.
-func crowdStack(t *testing.T, target Target, mode string, plugin map[string]any) (*stack, *gated) {
+func crowdStack(t *testing.T, target envoyTarget, mode string, plugin map[string]any) (*stack, *gated) {
 	t.Helper()
 	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: plugin, workers: 1}
 	up := s.startGated(t)
@@ -222,7 +222,7 @@ func wantCounts(t *testing.T, got map[string]int, want map[string]int) {
 
 // All duplicates that wait for one request get its answer, even if they are many.
 func TestCrowdWaitsForOneAnswer(t *testing.T) {
-	eachCrowd(t, func(t *testing.T, target Target, mode string) {
+	eachCrowd(t, func(t *testing.T, target envoyTarget, mode string) {
 		s, up := crowdStack(t, target, mode, crowdConfig(nil))
 		p := s.proxies[0]
 		key := newKey()
@@ -239,7 +239,7 @@ func TestCrowdWaitsForOneAnswer(t *testing.T) {
 
 // Duplicates whose wait is over get 409, all in one tick.
 func TestCrowdTimesOut(t *testing.T) {
-	eachCrowd(t, func(t *testing.T, target Target, mode string) {
+	eachCrowd(t, func(t *testing.T, target envoyTarget, mode string) {
 		s, up := crowdStack(t, target, mode, crowdConfig(map[string]any{"pending_wait_timeout": 3}))
 		defer close(up.open)
 		p := s.proxies[0]
@@ -266,7 +266,7 @@ func TestCrowdTimesOut(t *testing.T) {
 
 // The manager hangs. The reservation that all of them wait for fails, so all of them get an answer.
 func TestCrowdWaitsForAManagerThatHangs(t *testing.T) {
-	eachCrowd(t, func(t *testing.T, target Target, mode string) {
+	eachCrowd(t, func(t *testing.T, target envoyTarget, mode string) {
 		s, up := crowdStack(t, target, mode, crowdConfig(map[string]any{"manager": map[string]any{"timeout_ms": 5000}}))
 		close(up.open)
 		p := s.proxies[0]
@@ -290,7 +290,7 @@ func TestCrowdWaitsForAManagerThatHangs(t *testing.T) {
 
 // All calls are refused at once, in one callback.
 func TestCrowdWithoutAManager(t *testing.T) {
-	eachCrowd(t, func(t *testing.T, target Target, mode string) {
+	eachCrowd(t, func(t *testing.T, target envoyTarget, mode string) {
 		s, up := crowdStack(t, target, mode, crowdConfig(map[string]any{"manager": map[string]any{"cluster": "nowhere"}}))
 		close(up.open)
 		p := s.proxies[0]

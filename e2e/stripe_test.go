@@ -22,7 +22,7 @@ func TestStockClientThatRepeatsByItself(t *testing.T) {
 		}
 		t.Skip("stripe-python is missing; run make build/python")
 	}
-	eachWay(t, func(t *testing.T, target Target, plugin map[string]any) {
+	eachWay(t, func(t *testing.T, target envoyTarget, plugin map[string]any) {
 		s := newStack(t, target, "body", plugin)
 		before, _ := executed(t, s) // a stack may have sent calls of its own to get ready
 		// The example's patience is part of it: on a machine that is too busy for any answer within a second it says so.

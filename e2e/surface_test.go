@@ -19,7 +19,7 @@ import (
 
 // newSurface is a stack whose upstream is the test's and whose Envoy is configured further
 // by edit.
-func newSurface(t *testing.T, target Target, mode string, plugin map[string]any, upstream http.HandlerFunc, edit func(*hcmv3.HttpConnectionManager) error) *stack {
+func newSurface(t *testing.T, target envoyTarget, mode string, plugin map[string]any, upstream http.HandlerFunc, edit func(*hcmv3.HttpConnectionManager) error) *stack {
 	t.Helper()
 	server := httptest.NewServer(upstream)
 	t.Cleanup(server.Close)
@@ -32,7 +32,7 @@ func newSurface(t *testing.T, target Target, mode string, plugin map[string]any,
 
 // One host has one scope, however a client writes it.
 func TestHostsAreNormalized(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]
 		key := newKey()
@@ -51,7 +51,7 @@ func TestHostsAreNormalized(t *testing.T) {
 // Content types of RPCs are no way around the gate: what cannot be protected is refused where a key is present or required,
 // and marked and counted where a route lets it pass.
 func TestGRPC(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		var runs atomic.Int64
 		s := newSurface(t, target, mode, map[string]any{
 			"match": []any{
@@ -131,7 +131,7 @@ func TestGRPC(t *testing.T) {
 }
 
 func TestWebSocketsPass(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newSurface(t, target, mode, map[string]any{
 			"match": []any{map[string]any{"methods": []string{"GET"}, "path_prefix": "/free", "unsupported": "pass"}, map[string]any{"methods": []string{"GET"}}},
 		}, func(w http.ResponseWriter, r *http.Request) {
@@ -170,7 +170,7 @@ func TestWebSocketsPass(t *testing.T) {
 
 // The access log tells what became of each request, also where no answer went out.
 func TestAccessLogNamesTheDecision(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		arrived := make(chan struct{}, 1)
 		s := newSurface(t, target, mode, map[string]any{
 			"match":                   []any{map[string]any{"path_prefix": "/open", "failure_mode": "open"}, map[string]any{}},

@@ -1,17 +1,14 @@
 package e2e
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,16 +16,8 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
 	"github.com/oncegate/oncegate/envoy/envoybin"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
-
-// Target is a kind of proxy that the gate runs in.
-type Target interface {
-	// Name is its name in tests.
-	Name() string
-	// Start brings up one proxy, which the caller stops. It may return one also with an
-	// error.
-	Start(cfg targetConfig) (*proxy, error)
-}
 
 // targetConfig is what a scenario needs from a proxy.
 type targetConfig struct {
@@ -40,7 +29,7 @@ type targetConfig struct {
 	manager  string            // address; "": there are only shards
 	managers map[string]string // addresses of further managers by the names of their clusters
 	module   string            // file of the gate; "": the one that ships
-	// edit changes an Envoy's configuration further; other targets have none.
+	// edit changes the configuration further.
 	edit func(*hcmv3.HttpConnectionManager) error
 	// bootstrap does so with the rest of it.
 	bootstrap func(*bootstrapv3.Bootstrap) error
@@ -93,127 +82,74 @@ type proxy struct {
 
 func (p *proxy) url(path string) string { return "http://" + p.address + path }
 
-// targets are the proxies that can run here; set by TestMain.
-var targets = []Target{gatewayTarget{}}
+// envoys are the proxies that the tests run on; set by TestMain.
+var envoys []envoyTarget
 
-// findEnvoys adds the Envoys to the targets and tells what the tests run on.
+// findEnvoys finds the Envoys and says what the tests run on.
 func findEnvoys(ctx context.Context) error {
 	found, missing, err := envoybin.ForTests(ctx, filepath.Join("..", "build", "toolchain"))
 	if err != nil {
 		return err
 	}
-	names := "gateway"
-	for _, b := range found {
-		targets = append(targets, envoyTarget{Binary: b})
-		names += ", " + b.String()
+	names := make([]string, len(found))
+	for i, b := range found {
+		envoys = append(envoys, envoyTarget{Binary: b})
+		names[i] = b.String()
 	}
-	fmt.Println("e2e runs on:", names)
+	fmt.Println("e2e runs on:", strings.Join(names, ", "))
 	if len(missing) > 0 {
 		fmt.Println("e2e does not run on:", missing)
-		if envoybin.Required() {
-			return errors.New("an Envoy is missing; run make test, which installs it")
-		}
+	}
+	if len(envoys) == 0 || len(missing) > 0 && envoybin.Required() {
+		return errors.New("an Envoy is missing; run make test, which installs it")
 	}
 	return nil
 }
 
+// cell is a place in the matrix of a test.
+type cell struct {
+	target envoyTarget
+	mode   string
+}
+
 var modes = []string{"body", "headers"}
 
-// modesOf are the modes in which a test runs on a target: both, but on Envoys other than the first only one, which the test's
-// name decides, unless E2E_ALL_MODES is set (make test-envoys). Each start of an Envoy compiles the gate, which takes a second.
-func modesOf(t *testing.T, target Target) []string {
-	is := func(e Target) bool { return e.Name() == target.Name() }
-	if !slices.ContainsFunc(envoys(), is) || is(envoys()[0]) || os.Getenv("E2E_ALL_MODES") != "" {
-		return modes
-	}
-	i := crc32.ChecksumIEEE([]byte(t.Name())) % 2
-	return modes[i : i+1]
-}
-
-// eachMode runs a scenario on every target in its modes, in parallel with each other and with other tests.
-func eachMode(t *testing.T, scenario func(t *testing.T, target Target, mode string)) {
-	t.Helper()
-	eachOf(t, targets, scenario)
-}
-
-// eachEnvoy is eachMode on the real Envoys.
-func eachEnvoy(t *testing.T, scenario func(t *testing.T, target Target, mode string)) {
-	t.Helper()
-	eachOf(t, envoys(), scenario)
-}
-
-// envoys are the targets that are real Envoys.
-func envoys() (list []Target) {
-	for _, target := range targets {
-		if _, ok := target.(envoyTarget); ok {
-			list = append(list, target)
+// cells are the cells that a test runs in: one of them in make test, the others in make test-deep (package deep), and all if
+// ENVOYS names the versions.
+func cells(t *testing.T, modes ...string) []cell {
+	var all []cell
+	for _, target := range envoys {
+		for _, mode := range modes {
+			all = append(all, cell{target, mode})
 		}
 	}
-	return list
+	if os.Getenv(envoybin.ListEnv) != "" {
+		return all
+	}
+	return deep.Cells(t, all)
 }
 
-func eachOf(t *testing.T, targets []Target, scenario func(t *testing.T, target Target, mode string)) {
+// eachEnvoy runs a scenario in the cells of a test, in parallel with each other and with other tests.
+func eachEnvoy(t *testing.T, scenario func(t *testing.T, target envoyTarget, mode string)) {
 	t.Helper()
 	t.Parallel()
-	sideBySide(t, targets, scenario)
+	sideBySide(t, modes, scenario)
 }
 
-// sideBySide runs a scenario on each target in its modes. Other tests run beside it only if the test is parallel.
-func sideBySide(t *testing.T, targets []Target, scenario func(t *testing.T, target Target, mode string)) {
+// eachVersion is eachEnvoy for scenarios of body mode, and for those that have no mode.
+func eachVersion(t *testing.T, scenario func(t *testing.T, target envoyTarget)) {
 	t.Helper()
-	for _, target := range targets {
-		for _, mode := range modesOf(t, target) {
-			t.Run(target.Name()+"/"+mode, func(t *testing.T) {
-				t.Parallel()
-				scenario(t, target, mode)
-			})
-		}
-	}
+	t.Parallel()
+	sideBySide(t, modes[:1], func(t *testing.T, target envoyTarget, _ string) { scenario(t, target) })
 }
 
-// gatewayTarget is the gateway of this repository.
-type gatewayTarget struct{}
-
-// Name implements Target.
-func (gatewayTarget) Name() string { return "gateway" }
-
-// Start implements Target.
-func (gatewayTarget) Start(cfg targetConfig) (*proxy, error) {
-	config, err := cfg.pluginJSON()
-	if err != nil {
-		return nil, err
+// sideBySide runs a scenario in the cells of a test. Other tests run beside it only if the test is parallel.
+func sideBySide(t *testing.T, modes []string, scenario func(t *testing.T, target envoyTarget, mode string)) {
+	t.Helper()
+	for _, c := range cells(t, modes...) {
+		t.Run(c.target.Name()+"/"+c.mode, func(t *testing.T) {
+			t.Parallel()
+			scenario(t, c.target, c.mode)
+		})
 	}
-	if err := os.MkdirAll(cfg.dir, 0o755); err != nil {
-		return nil, err
-	}
-	file := filepath.Join(cfg.dir, "plugin.json")
-	if err := os.WriteFile(file, config, 0o644); err != nil {
-		return nil, err
-	}
-	args := []string{
-		"--wasm", cmp.Or(cfg.module, wasmModule), "--config", file, "--code-cache", filepath.Join(binDir, "code"),
-		"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
-		"--upstream", cfg.upstream, "--cluster", "oncegate_manager=" + cfg.anyManager(),
-		"--workers", strconv.Itoa(cfg.workers), "--upstream-timeout", "3m",
-	}
-	for name, address := range cfg.managers {
-		args = append(args, "--cluster", name+"="+address)
-	}
-	if cfg.mode == "body" {
-		args = append(args, "--allow-on-headers-stop-iteration")
-	}
-	p, err := startProcess("gateway", filepath.Join(binDir, "gateway"), args...)
-	if err != nil {
-		return nil, err
-	}
-	started := &proxy{process: p}
-	if started.address, err = p.addr("proxy"); err == nil {
-		var admin string
-		admin, err = p.addr("admin")
-		started.admin = "http://" + admin
-	}
-	if err != nil {
-		err = fmt.Errorf("%w; its configuration was %s", err, config)
-	}
-	return started, err
 }

@@ -15,7 +15,7 @@ import (
 
 // The trace that a client names goes through Envoy and the gate to the manager's spans.
 func TestTraceReachesTheManager(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		collector := tracetest.New(t)
 		upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		t.Cleanup(upstream.Close)
@@ -36,7 +36,7 @@ func TestTraceReachesTheManager(t *testing.T) {
 // The trace goes on through a job: the worker of a job that was submitted through the gate gets it, and the spans of the
 // consumer are linked to that of the producer.
 func TestTraceReachesTheWorker(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		collector := tracetest.New(t)
 		s := submissionStack(t, target, mode, "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL, "OTEL_BSP_SCHEDULE_DELAY=20")
 		const trace = "0123456789abcdef0123456789abcdef"

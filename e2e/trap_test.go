@@ -74,7 +74,7 @@ func lanes(t *testing.T, p *proxy, n int) (a, b []lane) {
 // time, and duplicates in other VMs do not wait for it.
 func TestVMDies(t *testing.T) {
 	module := trapModule(t)
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := &stack{dir: t.TempDir(), target: target, mode: mode, workers: 2, module: module, plugin: map[string]any{
 			// Far longer than anybody here waits for anything.
 			"pending_wait_timeout": 600, "pending_ttl_seconds": 600,
@@ -145,7 +145,7 @@ func TestVMDies(t *testing.T) {
 // another one for dead, and duplicates still wait for their answer.
 func TestProxyStandsStill(t *testing.T) {
 	module := trapModule(t)
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := &stack{dir: t.TempDir(), target: target, mode: mode, workers: 2, module: module, plugin: map[string]any{
 			"pending_wait_timeout": 600, "pending_ttl_seconds": 600,
 		}}

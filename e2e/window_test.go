@@ -8,7 +8,7 @@ import (
 )
 
 // windowStack has a manager with a small window.
-func windowStack(t *testing.T, target Target, mode string, plugin map[string]any, settings ...string) *stack {
+func windowStack(t *testing.T, target envoyTarget, mode string, plugin map[string]any, settings ...string) *stack {
 	t.Helper()
 	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: plugin, settings: settings}
 	s.stopAtEnd(t)
@@ -27,7 +27,7 @@ func (s *stack) logged(t *testing.T, texts ...string) {
 // A full window refuses new keys and forgets nothing. One caller's flood leaves room for
 // others, and what has expired makes room again.
 func TestFullWindowRefuses(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := windowStack(t, target, mode, map[string]any{"committed_ttl_seconds": 15},
 			"--max-entries", "20", "--scope-share", "0.5", "--cleanup-interval-seconds", "1")
 		s.logged(t, `"msg":"window"`, `"when_full":"refuse"`, `"max_entries":20`)
@@ -72,7 +72,7 @@ func TestFullWindowRefuses(t *testing.T) {
 
 // A full window that evicts accepts new keys, and logs that it evicts.
 func TestFullWindowEvicts(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := windowStack(t, target, mode, nil, "--max-entries", "8", "--scope-share", "0", "--when-full", "evict", "--admin", "127.0.0.1:0")
 		p := s.proxies[0]
 		var oldest string

@@ -197,116 +197,108 @@ func (l *payer) end() {
 // Files of xDS change under load. No request is lost, no key runs twice, what is under way ends, and retries of earlier
 // keys are answered from the shared data, which stays: the ledger is not asked.
 func TestXDSFilesChangeUnderLoad(t *testing.T) {
-	t.Parallel()
-	for _, target := range envoys() {
-		t.Run(target.Name(), func(t *testing.T) {
-			t.Parallel()
-			x := newXDS(t, target.(envoyTarget))
-			f := x.fly(t)
-			l := x.payAll(t, nil)
+	eachVersion(t, func(t *testing.T, target envoyTarget) {
+		x := newXDS(t, target)
+		f := x.fly(t)
+		l := x.payAll(t, nil)
+		l.more(t, 20)
+		for round := range 3 {
+			mark := "round" + strconv.Itoa(round)
+			x.change(t, envoy.XDSGate, mark, setField("match", []map[string]any{{"path_prefix": "/" + mark, "key": map[string]any{"required": true}}, {}}))
 			l.more(t, 20)
-			for round := range 3 {
-				mark := "round" + strconv.Itoa(round)
-				x.change(t, envoy.XDSGate, mark, setField("match", []map[string]any{{"path_prefix": "/" + mark, "key": map[string]any{"required": true}}, {}}))
-				l.more(t, 20)
-				x.change(t, envoy.XDSRoutes, mark+"-route", edit(func(hcm *hcmv3.HttpConnectionManager, _ *wasmv3.PluginConfig) error {
-					host := hcm.GetRouteConfig().GetVirtualHosts()[0]
-					route := proto.CloneOf(host.GetRoutes()[len(host.GetRoutes())-1])
-					route.Match = &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/" + mark + "-route"}}
-					host.Routes = append([]*routev3.Route{route}, host.GetRoutes()...)
-					return nil
-				}))
-				l.more(t, 20)
-				x.change(t, envoy.XDSListeners, mark+"-server", edit(func(hcm *hcmv3.HttpConnectionManager, _ *wasmv3.PluginConfig) error {
-					hcm.ServerName = mark + "-server"
-					return nil
-				}))
-				l.more(t, 20)
-				x.change(t, envoy.XDSClusters, mark+"_stat", func(b *bootstrapv3.Bootstrap) error {
-					return editCluster(b, "upstream", func(c *clusterv3.Cluster) { c.AltStatName = mark + "_stat" })
-				})
-				l.more(t, 20)
-			}
-			// Another name is how the clusters of the gate's own calls change.
-			x.change(t, envoy.XDSClusters, "oncegate_manager_2", func(b *bootstrapv3.Bootstrap) error {
-				return editCluster(b, "oncegate_manager", func(c *clusterv3.Cluster) {
-					next := proto.CloneOf(c)
-					next.Name, next.LoadAssignment.ClusterName = "oncegate_manager_2", "oncegate_manager_2"
-					b.StaticResources.Clusters = append(b.StaticResources.Clusters, next)
-				})
-			})
-			x.change(t, envoy.XDSGate, `\"oncegate_manager_2\"`, setField("manager", map[string]any{
-				"cluster": "oncegate_manager_2", "timeout_ms": managerTimeout.Milliseconds(),
+			x.change(t, envoy.XDSRoutes, mark+"-route", edit(func(hcm *hcmv3.HttpConnectionManager, _ *wasmv3.PluginConfig) error {
+				host := hcm.GetRouteConfig().GetVirtualHosts()[0]
+				route := proto.CloneOf(host.GetRoutes()[len(host.GetRoutes())-1])
+				route.Match = &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/" + mark + "-route"}}
+				host.Routes = append([]*routev3.Route{route}, host.GetRoutes()...)
+				return nil
 			}))
 			l.more(t, 20)
-			l.end()
-			if len(l.errs) > 0 {
-				t.Errorf("%d of %d keys: %v", len(l.errs), l.done.Load(), l.errs[0])
-			}
-			f.join(t, x.proxies[0])
-			x.waiting(t, 60)
-			f.land(t)
-			asked := func() int {
-				return x.stat(t, "cluster.oncegate_manager.upstream_rq_total") + x.stat(t, "cluster.oncegate_manager_2.upstream_rq_total")
-			}
-			if x.stat(t, "cluster.oncegate_manager_2.upstream_rq_total") == 0 {
-				t.Error("no call goes to the new cluster")
-			}
-			calls := asked()
-			for key, first := range l.keys {
-				wantReplay(t, x.proxies[0], pay(key), first)
-			}
-			if n := asked(); n != calls {
-				t.Errorf("%d calls to the ledger for retries of keys that the shared data has", n-calls)
-			}
-			t.Logf("%d keys", l.done.Load())
+			x.change(t, envoy.XDSListeners, mark+"-server", edit(func(hcm *hcmv3.HttpConnectionManager, _ *wasmv3.PluginConfig) error {
+				hcm.ServerName = mark + "-server"
+				return nil
+			}))
+			l.more(t, 20)
+			x.change(t, envoy.XDSClusters, mark+"_stat", func(b *bootstrapv3.Bootstrap) error {
+				return editCluster(b, "upstream", func(c *clusterv3.Cluster) { c.AltStatName = mark + "_stat" })
+			})
+			l.more(t, 20)
+		}
+		// Another name is how the clusters of the gate's own calls change.
+		x.change(t, envoy.XDSClusters, "oncegate_manager_2", func(b *bootstrapv3.Bootstrap) error {
+			return editCluster(b, "oncegate_manager", func(c *clusterv3.Cluster) {
+				next := proto.CloneOf(c)
+				next.Name, next.LoadAssignment.ClusterName = "oncegate_manager_2", "oncegate_manager_2"
+				b.StaticResources.Clusters = append(b.StaticResources.Clusters, next)
+			})
 		})
-	}
+		x.change(t, envoy.XDSGate, `\"oncegate_manager_2\"`, setField("manager", map[string]any{
+			"cluster": "oncegate_manager_2", "timeout_ms": managerTimeout.Milliseconds(),
+		}))
+		l.more(t, 20)
+		l.end()
+		if len(l.errs) > 0 {
+			t.Errorf("%d of %d keys: %v", len(l.errs), l.done.Load(), l.errs[0])
+		}
+		f.join(t, x.proxies[0])
+		x.waiting(t, 60)
+		f.land(t)
+		asked := func() int {
+			return x.stat(t, "cluster.oncegate_manager.upstream_rq_total") + x.stat(t, "cluster.oncegate_manager_2.upstream_rq_total")
+		}
+		if x.stat(t, "cluster.oncegate_manager_2.upstream_rq_total") == 0 {
+			t.Error("no call goes to the new cluster")
+		}
+		calls := asked()
+		for key, first := range l.keys {
+			wantReplay(t, x.proxies[0], pay(key), first)
+		}
+		if n := asked(); n != calls {
+			t.Errorf("%d calls to the ledger for retries of keys that the shared data has", n-calls)
+		}
+		t.Logf("%d keys", l.done.Load())
+	})
 }
 
 // A changed cluster of the gate's own calls cuts them off. That costs requests and runs nothing twice.
 func TestReplacedClustersRunNothingTwice(t *testing.T) {
-	t.Parallel()
-	for _, target := range envoys() {
-		t.Run(target.Name(), func(t *testing.T) {
-			t.Parallel()
-			x := newXDS(t, target.(envoyTarget))
-			f := x.fly(t)
-			l := x.payAll(t, func(key string) error {
-				for range 2 {
-					a, err := do(t.Context(), x.proxies[0], pay(key))
-					switch status := a.headers.Get("Idempotency-Status"); {
-					case err != nil:
-						return err
-					case a.status == 201, a.status == 503 && status == "manager-unavailable":
-					case status == "unknown", status == "outcome-unknown", status == "request-pending": // 502, 503 or 409
-					default:
-						return fmt.Errorf("%v", a)
-					}
+	eachVersion(t, func(t *testing.T, target envoyTarget) {
+		x := newXDS(t, target)
+		f := x.fly(t)
+		l := x.payAll(t, func(key string) error {
+			for range 2 {
+				a, err := do(t.Context(), x.proxies[0], pay(key))
+				switch status := a.headers.Get("Idempotency-Status"); {
+				case err != nil:
+					return err
+				case a.status == 201, a.status == 503 && status == "manager-unavailable":
+				case status == "unknown", status == "outcome-unknown", status == "request-pending": // 502, 503 or 409
+				default:
+					return fmt.Errorf("%v", a)
 				}
-				if n := x.upstream.count(key); n > 1 {
-					return fmt.Errorf("ran %d times", n)
-				}
-				return nil
-			})
-			for _, name := range []string{"oncegate_manager", "oncegate_routes"} {
-				l.more(t, 20)
-				x.change(t, envoy.XDSClusters, name+"_stat", func(b *bootstrapv3.Bootstrap) error {
-					return editCluster(b, name, func(c *clusterv3.Cluster) { c.AltStatName = name + "_stat" })
-				})
 			}
-			l.more(t, 20)
-			l.end()
-			for _, err := range l.errs {
-				t.Error(err)
+			if n := x.upstream.count(key); n > 1 {
+				return fmt.Errorf("ran %d times", n)
 			}
-			f.wg.Wait() // the call to upstream was cut off, so nobody waits
-			f.l.upstream.release()
-			if a := send(t, x.proxies[0], f.call); a.status != 409 || x.upstream.count(*f.call.key) != 1 {
-				t.Errorf("%d executions, then %v", x.upstream.count(*f.call.key), a)
-			}
+			return nil
 		})
-	}
+		for _, name := range []string{"oncegate_manager", "oncegate_routes"} {
+			l.more(t, 20)
+			x.change(t, envoy.XDSClusters, name+"_stat", func(b *bootstrapv3.Bootstrap) error {
+				return editCluster(b, name, func(c *clusterv3.Cluster) { c.AltStatName = name + "_stat" })
+			})
+		}
+		l.more(t, 20)
+		l.end()
+		for _, err := range l.errs {
+			t.Error(err)
+		}
+		f.wg.Wait() // the call to upstream was cut off, so nobody waits
+		f.l.upstream.release()
+		if a := send(t, x.proxies[0], f.call); a.status != 409 || x.upstream.count(*f.call.key) != 1 {
+			t.Errorf("%d executions, then %v", x.upstream.count(*f.call.key), a)
+		}
+	})
 }
 
 // edit is a change of the outer listener.

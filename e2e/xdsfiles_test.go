@@ -106,7 +106,7 @@ func (s *stack) startFiles(t *testing.T, variant string, places map[string]strin
 	if config, err = yaml.YAMLToJSONStrict(config); err != nil {
 		t.Fatal(err)
 	}
-	p, err := s.target.(envoyTarget).start(filepath.Join(s.dir, "envoy"), config, 2, "--use-dynamic-base-id", "--disable-hot-restart")
+	p, err := s.target.start(filepath.Join(s.dir, "envoy"), config, 2, "--use-dynamic-base-id", "--disable-hot-restart")
 	if p != nil {
 		s.proxies = append(s.proxies, p)
 	}
@@ -135,9 +135,8 @@ const publishedManager = "{address: oncegate-manager-%d.oncegate-manager.oncegat
 
 // The published files of xDS for shards and for managers that share a store are what a real Envoy runs.
 func TestPublishedXDSFiles(t *testing.T) {
-	t.Parallel()
-	for _, target := range envoys() {
-		t.Run(target.Name()+"/shards", func(t *testing.T) {
+	eachVersion(t, func(t *testing.T, target envoyTarget) {
+		t.Run("shards", func(t *testing.T) {
 			t.Parallel()
 			f := newFleet(t, target, "body")
 			places := f.published()
@@ -159,9 +158,9 @@ func TestPublishedXDSFiles(t *testing.T) {
 			f.shards[list[1]].kill()
 			refused(t, p, keysOf(scope, list, list[1], 1)[0])
 			wantFirst(t, p, pay(keysOf(scope, list, list[0], 1)[0]), 201)
-			wantOldPlaceOnly(t, target.(envoyTarget), p)
+			wantOldPlaceOnly(t, target, p)
 		})
-		t.Run(target.Name()+"/managers", func(t *testing.T) {
+		t.Run("managers", func(t *testing.T) {
 			t.Parallel()
 			s := &stack{dir: t.TempDir(), target: target, mode: "body"}
 			store := servers.Redis(t)
@@ -208,7 +207,7 @@ func TestPublishedXDSFiles(t *testing.T) {
 				wantReplay(t, p, pay(key), first)
 				s.wantExecutions(t, key, 1)
 			}
-			wantOldPlaceOnly(t, target.(envoyTarget), p)
+			wantOldPlaceOnly(t, target, p)
 		})
-	}
+	})
 }

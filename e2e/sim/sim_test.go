@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 var (
@@ -42,6 +44,14 @@ func number(name string, def uint64) uint64 {
 	return def
 }
 
+// seedsPerTest is how many seeds TestSeeds runs when nothing else is said.
+func seedsPerTest() uint64 {
+	if deep.Race {
+		return 300
+	}
+	return uint64(deep.Rounds(600, 4000))
+}
+
 // TestSeeds runs worlds. One that fails prints its seed, and its timeline into a file.
 func TestSeeds(t *testing.T) {
 	allowed, forced := All&^named(t, *without), named(t, *forced)
@@ -55,7 +65,7 @@ func TestSeeds(t *testing.T) {
 	}
 	n := *seeds
 	if n == 0 {
-		n = seedsPerTest
+		n = seedsPerTest()
 	}
 	explore(t, allowed, forced, *first, n)
 }
@@ -64,7 +74,7 @@ func TestSeeds(t *testing.T) {
 func TestCentres(t *testing.T) {
 	n := *seeds / 200
 	if n == 0 {
-		n = seedsPerTest / 100
+		n = seedsPerTest() / 100
 	}
 	explore(t, All, Centres, *first, n)
 }
@@ -117,7 +127,7 @@ func report(t *testing.T, r *Report) {
 // TestSameSeed: a seed is one world, whatever else the machine does. Worlds with stopped managers
 // are left out: when one goes on, many of its goroutines wake at the same instant.
 func TestSameSeed(t *testing.T) {
-	for seed := uint64(1); seed <= 200; seed++ {
+	for seed := uint64(1); seed <= uint64(deep.Rounds(40, 200)); seed++ {
 		one, two := Run(t, seed, All&^Stop, 0, true), Run(t, seed, All&^Stop, 0, true)
 		for i := range max(len(one.Timeline), len(two.Timeline)) {
 			if i >= len(one.Timeline) || i >= len(two.Timeline) || one.Timeline[i] != two.Timeline[i] {

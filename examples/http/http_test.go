@@ -19,6 +19,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/managertest"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // lossy is a way to a manager with trouble: see troubles. It counts the calls of each path that can be repeated.
@@ -85,6 +86,9 @@ func TestProgramsRunOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if name == "java" || name == "typescript" {
+				deep.Only(t) // their compilers take long to install and to start
+			}
 			args := command(t)
 			m := managertest.Start(t, managertest.Options{})
 			target, err := url.Parse(m.URL)

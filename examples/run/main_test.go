@@ -20,6 +20,7 @@ import (
 
 	"github.com/oncegate/oncegate/envoy/envoybin"
 	"github.com/oncegate/oncegate/examples/internal/stack"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 func TestFlagsOfRun(t *testing.T) {
@@ -305,7 +306,7 @@ func (s session) executed(t *testing.T, key string) bool {
 
 // Ctrl-C lets a request that is under way have its answer, and the next run knows it.
 func TestStopAndRestart(t *testing.T) {
-	for _, tt := range []struct{ proxy, mode string }{{"envoy", "body"}, {"envoy", "headers"}, {"gateway", "body"}} {
+	for _, tt := range deep.Cells(t, []struct{ proxy, mode string }{{"envoy", "body"}, {"envoy", "headers"}, {"gateway", "body"}}) {
 		t.Run(tt.proxy+"/"+tt.mode, func(t *testing.T) {
 			dir := t.TempDir()
 			args := []string{"--dir", dir, "--proxy", tt.proxy, "--mode", tt.mode, "--manager-port", "0",
@@ -351,6 +352,7 @@ func TestStopAndRestart(t *testing.T) {
 // TestEtcdSurvivesKills kills each manager and each member of etcd, one after the other, under load: all clients get
 // their answers, and nothing runs twice.
 func TestEtcdSurvivesKills(t *testing.T) {
+	deep.Only(t)
 	bin := filepath.Join("..", "..", "build")
 	proxy, err := stack.ChooseProxy(t.Context(), "envoy", bin)
 	if err != nil {

@@ -27,6 +27,7 @@ import (
 
 	"github.com/oncegate/oncegate/examples/internal/stack"
 	"github.com/oncegate/oncegate/manager/managertest/azuretest"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
@@ -480,6 +481,9 @@ func TestPages(t *testing.T) {
 		}
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
+			if page != "README.md" {
+				deep.Only(t)
+			}
 			r := newReader(t, page)
 			for _, b := range runs {
 				r.make(t, b)

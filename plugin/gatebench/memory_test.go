@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 	"testing"
+
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // loadRequests is how many requests a test sends; make test-long asks for a million.
@@ -26,6 +28,7 @@ func loadRequests(t *testing.T) int {
 // TestGuestMemoryStays: a wasm memory never shrinks, so fragmentation shows as growth,
 // sometimes only after hundreds of thousands of requests.
 func TestGuestMemoryStays(t *testing.T) {
+	deep.Only(t)
 	end := loadRequests(t)
 	warm := min(end/5, 100_000)
 	for _, c := range []struct{ name, config string }{
@@ -81,6 +84,7 @@ func (l *load) accountedFor(t *testing.T) {
 // there: it must be within the bytes that the configuration allows, and the number of
 // its keys must not depend on the number of requests.
 func TestSharedDataStays(t *testing.T) {
+	deep.Only(t)
 	entries := min(loadRequests(t)/25, 100_000)
 	for _, c := range []struct {
 		name       string
@@ -137,6 +141,7 @@ func TestSharedDataStays(t *testing.T) {
 // be in one piece. But the memory that they take has a bound, whatever their number, with
 // and without a manager.
 func TestLargeAnswersStayInMemory(t *testing.T) {
+	deep.Only(t)
 	const (
 		most   = 400_000 // bytes
 		atOnce = 4       // in each VM

@@ -3,10 +3,12 @@ package gatetest
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 	"github.com/oncegate/oncegate/plugin/internal/nativeguest"
 )
 
@@ -36,39 +38,47 @@ var wasm = sync.OnceValues(func() (hostsim.Source, error) {
 	return hostsim.Wasm(module), nil
 })
 
-// each runs a case on both builds of the gate, with single calls and with batches. The race
-// detector slows down the module's code and sees nothing of it. So with -race one of the four runs
-// is left out; make test runs it without -race.
+// each runs a case on both builds of the gate, with single calls to the manager and with batches: in one of the four in make
+// test, in the others in make test-deep. The race detector slows down the module's code and sees nothing of it, so with it
+// only the native build runs.
 func each(t *testing.T, run func(t *testing.T, guest hostsim.Source)) {
-	builds(t, func(t *testing.T, guest hostsim.Source) {
-		t.Run("calls", func(t *testing.T) {
+	all := []string{"native/calls", "native/batches", "wasm/calls", "wasm/batches"}
+	if deep.Race {
+		all = all[:2]
+	}
+	for _, name := range deep.Cells(t, all) {
+		build, manager, _ := strings.Cut(name, "/")
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			guest := guestOf(t, build)
+			if manager == "batches" {
+				guest = Batched{guest}
+			}
 			run(t, guest)
 		})
-		if module, _ := wasm(); raceEnabled && guest == module {
-			return
-		}
-		t.Run("batches", func(t *testing.T) {
-			t.Parallel()
-			run(t, Batched{guest})
-		})
-	})
+	}
 }
 
 // builds runs a case on both builds of the gate.
 func builds(t *testing.T, run func(t *testing.T, guest hostsim.Source)) {
-	t.Run("native", func(t *testing.T) {
-		t.Parallel()
-		run(t, nativeguest.Source())
-	})
-	t.Run("wasm", func(t *testing.T) {
-		t.Parallel()
-		guest, err := wasm()
-		if err != nil {
-			t.Fatalf("the wasm build of the gate cannot be read (run: make %s): %v", wasmFile, err)
-		}
-		run(t, guest)
-	})
+	for _, build := range []string{"native", "wasm"} {
+		t.Run(build, func(t *testing.T) {
+			t.Parallel()
+			run(t, guestOf(t, build))
+		})
+	}
+}
+
+func guestOf(t *testing.T, build string) hostsim.Source {
+	t.Helper()
+	if build == "native" {
+		return nativeguest.Source()
+	}
+	guest, err := wasm()
+	if err != nil {
+		t.Fatalf("the wasm build of the gate cannot be read (run: make %s): %v", wasmFile, err)
+	}
+	return guest
 }
 
 // want fails the test unless the values are equal.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // TestDataCentresUnderFaults: three real managers are killed and stopped, and the network between them breaks, is silent,
@@ -26,6 +27,7 @@ import (
 // the same keys meanwhile. Global keys are one ledger's; of the other keys, every outcome that was acknowledged is
 // everywhere afterwards, in a conflict where there are several, and all data centres answer the same.
 func TestDataCentresUnderFaults(t *testing.T) {
+	deep.Only(t)
 	for round := range centresRounds(t) {
 		t.Run(strconv.Itoa(round), testFaultsBetweenCentres)
 	}

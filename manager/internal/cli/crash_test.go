@@ -25,21 +25,16 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
 	"github.com/oncegate/oncegate/manager/internal/store/downtime"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
-// crashRounds is how often the manager is killed; make test-long asks for more.
-func crashRounds(t *testing.T) int {
-	t.Helper()
-	return crashRoundsOr(t, 10)
-}
-
-// crashRoundsOr is crashRounds with another number for make test.
-func crashRoundsOr(t *testing.T, usual int) int {
+// crashRounds is how often the manager is killed in make test, or in make test-deep. make test-long asks for more.
+func crashRounds(t *testing.T, quick, thorough int) int {
 	t.Helper()
 	const name = "MANAGER_CRASH_ROUNDS"
 	v := os.Getenv(name)
 	if v == "" {
-		return usual
+		return deep.Rounds(quick, thorough)
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 1 {
@@ -78,7 +73,7 @@ type crashLoad struct {
 // and no call half true: for every key there must be an order of all calls,
 // before and after crashes, that explains every answer.
 func TestCrash(t *testing.T) {
-	rounds := crashRounds(t)
+	rounds := crashRounds(t, 4, 10)
 	dir := t.TempDir()
 	load := &crashLoad{t: t, stop: make(chan struct{}), history: make(map[string][]porcupine.Operation), start: time.Now()}
 	var clients sync.WaitGroup

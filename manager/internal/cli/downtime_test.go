@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"net/http"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
@@ -22,60 +23,66 @@ func TestDowntimeDoesNotCount(t *testing.T) {
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	var cases sync.WaitGroup // all at once, as they do little but wait
 	defer cases.Wait()
-	for _, engine := range []struct {
-		name string
-		args func(t *testing.T) []string
-		// lease is what reservations and jobs get, away is longer.
-		lease, away time.Duration
-	}{
-		{"wal", func(t *testing.T) []string { return []string{"--data-dir", t.TempDir()} }, 8 * time.Second, 9 * time.Second},
-		{"sqlite", func(t *testing.T) []string { return []string{"--store", "sqlite", "--data-dir", t.TempDir()} }, 8 * time.Second, 9 * time.Second},
-		// On a shared store others might have served meanwhile: only a longer
-		// silence is downtime.
-		{"redis", func(t *testing.T) []string {
-			return []string{"--store", "redis", "--store-dsn", servers.Redis(t).URL}
-		}, 12 * time.Second, 15 * time.Second},
-		// No manager's clock counts there while all are away, only etcd itself.
-		{"etcd", func(t *testing.T) []string {
-			return []string{"--store", "etcd", "--store-dsn", servers.Etcd(t).URL}
-		}, 12 * time.Second, 15 * time.Second},
-	} {
-		for what, goAway := range map[string]func(*testing.T, *process, time.Duration, []string) *process{
-			"killed": func(t *testing.T, p *process, d time.Duration, args []string) *process {
-				p.kill()
-				time.Sleep(d)
-				return startManager(t, args...)
-			},
-			"killed as it starts": func(t *testing.T, p *process, d time.Duration, args []string) *process {
-				p.kill()
-				for i, end := 0, time.Now().Add(d); time.Now().Before(end); i++ {
-					startAndKill(t, time.Duration(i*7%120)*time.Millisecond, args)
-				}
-				return startManager(t, args...)
-			},
-			"stopped": func(t *testing.T, p *process, d time.Duration, _ []string) *process {
-				if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(d)
-				if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-					t.Fatal(err)
-				}
-				return p
-			},
-		} {
-			cases.Go(func() {
-				t.Run(engine.name+" "+what, func(t *testing.T) {
-					args := engine.args(t)
-					p := startManager(t, args...)
-					w := leaseOut(t, p.addr["api"], engine.lease)
-					p = goAway(t, p, engine.away, args)
-					w.check(t, p.addr["api"])
-					p.kill()
-				})
-			})
+	names := make([]string, 0, len(downtimes)*len(waysAway))
+	for engine := range downtimes {
+		for way := range waysAway {
+			names = append(names, engine+" "+way)
 		}
 	}
+	slices.Sort(names)
+	for _, name := range deep.Cells(t, names) {
+		cases.Go(func() {
+			t.Run(name, func(t *testing.T) {
+				engine, way, _ := strings.Cut(name, " ")
+				d := downtimes[engine]
+				args := d.args(t)
+				p := startManager(t, args...)
+				w := leaseOut(t, p.addr["api"], d.lease)
+				p = waysAway[way](t, p, d.away, args)
+				w.check(t, p.addr["api"])
+				p.kill()
+			})
+		})
+	}
+}
+
+// downtimes are the engines of TestDowntimeDoesNotCount. lease is what reservations and jobs get, away is longer. On a shared
+// store others might have served meanwhile: only a longer silence is downtime. On etcd no manager's clock counts while all are
+// away, only etcd itself.
+var downtimes = map[string]struct {
+	args        func(t *testing.T) []string
+	lease, away time.Duration
+}{
+	"wal": {func(t *testing.T) []string { return []string{"--data-dir", t.TempDir()} }, 8 * time.Second, 9 * time.Second},
+	"sqlite": {func(t *testing.T) []string {
+		return []string{"--store", "sqlite", "--data-dir", t.TempDir()}
+	}, 8 * time.Second, 9 * time.Second},
+	"redis": {func(t *testing.T) []string {
+		return []string{"--store", "redis", "--store-dsn", servers.Redis(t).URL}
+	}, 12 * time.Second, 15 * time.Second},
+	"etcd": {func(t *testing.T) []string {
+		return []string{"--store", "etcd", "--store-dsn", servers.Etcd(t).URL}
+	}, 12 * time.Second, 15 * time.Second},
+}
+
+// waysAway take a manager away for a time, and return the one that serves then.
+var waysAway = map[string]func(t *testing.T, p *process, d time.Duration, args []string) *process{
+	"killed": func(t *testing.T, p *process, d time.Duration, args []string) *process {
+		p.kill()
+		time.Sleep(d)
+		return startManager(t, args...)
+	},
+	"killed as it starts": func(t *testing.T, p *process, d time.Duration, args []string) *process {
+		p.kill()
+		for i, end := 0, time.Now().Add(d); time.Now().Before(end); i++ {
+			startAndKill(t, time.Duration(i*7%120)*time.Millisecond, args)
+		}
+		return startManager(t, args...)
+	},
+	"stopped": func(t *testing.T, p *process, d time.Duration, _ []string) *process {
+		p.standStill(t, d)
+		return p
+	},
 }
 
 // startAndKill kills a manager a moment after it was started, ready or not.

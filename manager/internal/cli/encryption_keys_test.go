@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // TestManagerThatLacksTheKey: a manager that runs without the key with which another manager of the store encrypts
@@ -14,7 +16,8 @@ import (
 // its own, deletes nothing, and says what to do.
 func TestManagerThatLacksTheKey(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
-	for name, start := range media {
+	for _, name := range deep.Keys(t, media) {
+		start := media[name]
 		for what, lacks := range map[string][]string{"no file": nil, "older file": {"--encryption-key-file", keyFile(t, "k1")}} {
 			t.Run(name+"/"+what, func(t *testing.T) { testManagerThatLacksTheKey(t, start(t).args, lacks) })
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
@@ -179,7 +180,8 @@ func useAll(t *testing.T, p, peer *process) {
 func TestEncryptedMedia(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
 	everything := slices.Sorted(slices.Values(slices.Concat(secrets, internals, ofPeers)))
-	for name, start := range media {
+	for _, name := range deep.Keys(t, media) {
+		start := media[name]
 		t.Run(name, func(t *testing.T) {
 			peer := startManager(t, "--store", "memory", "--origin", "dc2")
 			run := func(m medium, args ...string) *process {

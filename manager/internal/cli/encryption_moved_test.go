@@ -15,6 +15,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/postgres"
 	"github.com/oncegate/oncegate/manager/internal/store/redis"
 	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
@@ -50,7 +51,8 @@ var opened = map[string]func(t *testing.T) (args []string, open func() (store.St
 // an error for its own key and nothing else.
 func TestMovedAndCutValues(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
-	for name, start := range opened {
+	for _, name := range deep.Keys(t, opened) {
+		start := opened[name]
 		t.Run(name, func(t *testing.T) {
 			args, open := start(t)
 			args = append(args, "--encryption-key-file", keyFile(t, "k1"), "--committed-ttl-seconds", "3600")

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // keyFile writes a key file with a key for each id.
@@ -182,7 +184,7 @@ func found(t *testing.T, dirs ...string) (all []string) {
 func TestEncryption(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
 	everything := allSecrets()
-	for _, engine := range []string{"wal", "sqlite"} {
+	for _, engine := range deep.Cells(t, []string{"wal", "sqlite"}) {
 		t.Run(engine, func(t *testing.T) {
 			dir, place := t.TempDir(), t.TempDir()
 			args := []string{"--store", engine, "--data-dir", dir, "--committed-ttl-seconds", "3600"}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
@@ -37,24 +38,38 @@ func (m *movingManager) RoundTrip(r *http.Request) (*http.Response, error) {
 // engines there are three managers, and in every other round the server behind
 // them is killed as well.
 func TestJobsSurviveCrashes(t *testing.T) {
-	t.Run("wal", func(t *testing.T) {
-		testJobsSurviveCrashes(t, (crashRounds(t)+1)/2, 1, nil, "--data-dir", t.TempDir(), "--snapshot-bytes", "1048576")
-	})
-	t.Run("sqlite", func(t *testing.T) {
-		testJobsSurviveCrashes(t, (crashRounds(t)+4)/5, 1, nil, "--store", "sqlite", "--data-dir", t.TempDir())
-	})
-	t.Run("redis", func(t *testing.T) {
+	for _, name := range deep.Keys(t, crashSetups) {
+		c := crashSetups[name]
+		t.Run(name, func(t *testing.T) {
+			srv, store := c.store(t)
+			testJobsSurviveCrashes(t, (crashRounds(t, 5, 10)+c.slower-1)/c.slower, c.managers, srv, store...)
+		})
+	}
+}
+
+// crashSetups are the engines of TestJobsSurviveCrashes. slower divides the number of rounds.
+var crashSetups = map[string]struct {
+	slower, managers int
+	store            func(t *testing.T) (*servers.Server, []string)
+}{
+	"wal": {2, 1, func(t *testing.T) (*servers.Server, []string) {
+		return nil, []string{"--data-dir", t.TempDir(), "--snapshot-bytes", "1048576"}
+	}},
+	"sqlite": {5, 1, func(t *testing.T) (*servers.Server, []string) {
+		return nil, []string{"--store", "sqlite", "--data-dir", t.TempDir()}
+	}},
+	"redis": {3, 3, func(t *testing.T) (*servers.Server, []string) {
 		srv := servers.Redis(t)
-		testJobsSurviveCrashes(t, (crashRounds(t)+2)/3, 3, srv, "--store", "redis", "--store-dsn", srv.URL)
-	})
-	t.Run("postgres", func(t *testing.T) {
+		return srv, []string{"--store", "redis", "--store-dsn", srv.URL}
+	}},
+	"postgres": {3, 3, func(t *testing.T) (*servers.Server, []string) {
 		srv := servers.Postgres(t)
-		testJobsSurviveCrashes(t, (crashRounds(t)+2)/3, 3, srv, "--store", "postgres", "--store-dsn", srv.URL)
-	})
-	t.Run("etcd", func(t *testing.T) {
+		return srv, []string{"--store", "postgres", "--store-dsn", srv.URL}
+	}},
+	"etcd": {5, 3, func(t *testing.T) (*servers.Server, []string) {
 		srv := servers.Etcd(t)
-		testJobsSurviveCrashes(t, (crashRounds(t)+4)/5, 3, srv, "--store", "etcd", "--store-dsn", srv.URL)
-	})
+		return srv, []string{"--store", "etcd", "--store-dsn", srv.URL}
+	}},
 }
 
 func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Server, store ...string) {

@@ -45,7 +45,7 @@ func TestLogsSurviveCrashes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rounds := crashRoundsOr(t, 4)
+	rounds := crashRounds(t, 2, 4)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(rounds)*10*time.Second)
 	defer cancel()
 	if _, err := l.Create(ctx, client.LogConfig{}); err != nil {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
@@ -21,13 +22,14 @@ import (
 // at both. Every answer is the right one.
 func TestRollingEncryption(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
-	for name, dsn := range map[string]func(testing.TB) string{
+	shared := map[string]func(testing.TB) string{
 		"redis":    func(t testing.TB) string { return servers.Redis(t).URL },
 		"postgres": func(t testing.TB) string { return servers.Postgres(t).URL },
 		"etcd":     func(t testing.TB) string { return servers.Etcd(t).URL },
-	} {
+	}
+	for _, name := range deep.Keys(t, shared) {
 		t.Run(name, func(t *testing.T) {
-			store := []string{"--store", name, "--store-dsn", dsn(t), "--committed-ttl-seconds", "3600", "--admin", "127.0.0.1:0"}
+			store := []string{"--store", name, "--store-dsn", shared[name](t), "--committed-ttl-seconds", "3600", "--admin", "127.0.0.1:0"}
 			start := func(args ...string) *process { return startManager(t, append(args, store...)...) }
 			var managers [2]atomic.Pointer[process]
 			managers[0].Store(start())

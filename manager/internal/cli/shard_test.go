@@ -7,12 +7,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // eachKept runs a test on every engine that keeps what it has, with the arguments that choose it and an empty place.
 func eachKept(t *testing.T, test func(t *testing.T, store []string)) {
-	for name, store := range map[string]func(t *testing.T) []string{
+	kept := map[string]func(t *testing.T) []string{
 		"wal":    func(t *testing.T) []string { return []string{"--data-dir", t.TempDir()} },
 		"sqlite": func(t *testing.T) []string { return []string{"--store", "sqlite", "--data-dir", t.TempDir()} },
 		"redis":  func(t *testing.T) []string { return []string{"--store", "redis", "--store-dsn", servers.Redis(t).URL} },
@@ -20,8 +21,9 @@ func eachKept(t *testing.T, test func(t *testing.T, store []string)) {
 			return []string{"--store", "postgres", "--store-dsn", servers.Postgres(t).URL}
 		},
 		"etcd": func(t *testing.T) []string { return []string{"--store", "etcd", "--store-dsn", servers.Etcd(t).URL} },
-	} {
-		t.Run(name, func(t *testing.T) { test(t, store(t)) })
+	}
+	for _, name := range deep.Keys(t, kept) {
+		t.Run(name, func(t *testing.T) { test(t, kept[name](t)) })
 	}
 }
 

@@ -89,7 +89,7 @@ const earlierKeys = 200
 func TestShippedStateSurvivesCrashes(t *testing.T) {
 	rounds := 3
 	if os.Getenv("MANAGER_CRASH_ROUNDS") != "" {
-		rounds = crashRounds(t)
+		rounds = crashRounds(t, 4, 10)
 	}
 	srv, place := newBucket(t)
 	srv.Default()

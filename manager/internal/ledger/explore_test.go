@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // The protocol as an explicit small model: one key, two gates that make a few attempts
@@ -451,8 +452,8 @@ func (p *protocol) explore() (states int, bad string, trace []string) {
 
 // TestProtocol explores the protocol as it is.
 func TestProtocol(t *testing.T) {
-	if raceDetector {
-		t.Skip("there is only one goroutine; make test runs it without the race detector")
+	if deep.Race {
+		t.Skip("there is only one goroutine; make test runs this without the race detector")
 	}
 	p := protocol{attempts: [2]int{1, 1}, pending: 1, unknown: 2, done: 2, timeout: 1}
 	if os.Getenv("LEDGER_EXPLORE") != "" {

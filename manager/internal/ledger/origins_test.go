@@ -12,6 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // dataCentre is one of a world whose clocks differ by hours.
@@ -124,11 +125,7 @@ func (dc *dataCentre) outcome(key string) string {
 // lost, late and repeated, and restarts. In the end all hold the same outcomes, choose the same winners, and list each
 // key that more than one ran with all its outcomes.
 func TestDataCentresAgree(t *testing.T) {
-	seeds := 150
-	if testing.Short() {
-		seeds = 20
-	}
-	for seed := range seeds {
+	for seed := range deep.Rounds(20, 150) {
 		agree(t, uint64(seed))
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)

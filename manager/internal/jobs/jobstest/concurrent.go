@@ -7,11 +7,11 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // managers opens three queues, as three managers would.
@@ -115,7 +115,7 @@ var concurrentTests = map[string]func(*env){
 		if workers == 0 {
 			workers = 50
 		}
-		if testing.Short() {
+		if !deep.On() {
 			n /= 10
 		}
 		qs := e.managers(jobs.Options{MaxAttempts: 1000})

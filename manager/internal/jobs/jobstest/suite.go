@@ -24,10 +24,10 @@ type Engine struct {
 	// Open returns an empty store. It registers its clean-up with t.
 	Open func(t testing.TB) *Instance
 	// Jobs and Workers are the size of the test of concurrent claims. 0 means
-	// 10,000 and 50; with -short a tenth of the jobs.
+	// 10,000 and 50. Only make test-deep takes all of the jobs, make test a tenth.
 	Jobs, Workers int
-	// Runs bounds the runs of the property test, each on its own store. 0 leaves
-	// the number to rapid, which makes 100.
+	// Runs bounds the runs of the property test, each on its own store, in make test-deep. 0 leaves
+	// the number to rapid, which makes 100. make test makes at most 8.
 	Runs int
 	// Slow leaves out tests that take many transactions and show nothing about the
 	// engine: the bounds of the queue itself are not tested, and the property test

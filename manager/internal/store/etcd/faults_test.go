@@ -19,6 +19,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/storetest"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
@@ -29,7 +30,7 @@ const slow = 250 * time.Millisecond
 func faultRounds(t *testing.T) int {
 	v := os.Getenv("ETCD_FAULT_ROUNDS")
 	if v == "" {
-		return 10
+		return deep.Rounds(3, 10)
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 1 {

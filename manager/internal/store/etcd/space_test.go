@@ -13,6 +13,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/storetest"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
@@ -137,6 +138,7 @@ func TestChangeThatEndsTheQuota(t *testing.T) {
 
 // TestLostMajority: a cluster that has lost its majority says so, and one that is back as well.
 func TestLostMajority(t *testing.T) {
+	deep.Only(t)
 	members, err := servers.StartEtcdMembers(t.Context(), 3)
 	if err != nil {
 		t.Fatal(err)

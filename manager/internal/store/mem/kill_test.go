@@ -15,6 +15,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/wal"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // killChildEnv makes the test binary the process that gets killed; its value
@@ -118,10 +119,7 @@ func TestKill9(t *testing.T) {
 	if dir := os.Getenv(killChildEnv); dir != "" {
 		t.Fatalf("the child stopped by itself: %v", runKillChild(dir))
 	}
-	rounds := 8
-	if testing.Short() {
-		rounds = 3
-	}
+	rounds := deep.Rounds(3, 8)
 	dir := t.TempDir()
 	acked := make([]int, killWorkers)
 	total := 0

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
@@ -67,6 +68,7 @@ func (p *cutter) serve(client net.Conn, socket string, n int64) {
 
 // After a silent cut, one ping that gets no answer is enough to make all idle connections again.
 func TestConnectionsAreMadeAgainAfterASilentCut(t *testing.T) {
+	deep.Only(t)
 	t.Parallel()
 	srv := servers.Postgres(t)
 	p := newCutter(t, srv.Socket)
@@ -107,6 +109,7 @@ func TestConnectionsAreMadeAgainAfterASilentCut(t *testing.T) {
 
 // When many pings meet the same cut, the pool is reset once: a later reset would close connections that were made since.
 func TestPingsOfOneCutResetOnce(t *testing.T) {
+	deep.Only(t)
 	t.Parallel()
 	p := newCutter(t, servers.Postgres(t).Socket)
 	cfg, err := pgxpool.ParseConfig("postgres://oncegate@" + p.Addr().String() + "/postgres?sslmode=disable")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/storetest"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
@@ -72,6 +73,7 @@ func (p *pair) requireAny(t *testing.T, n int) {
 // TestOldPrimaryReturns: a primary stands still, its standby is promoted, and the old primary goes on, with managers
 // connected to it. It has a write that the new one lacks, and lacks what the new one acknowledged.
 func TestOldPrimaryReturns(t *testing.T) {
+	deep.Only(t)
 	t.Parallel()
 	p := newPair(t)
 	servers.PostgresStandby(t, p.primary, "s2")

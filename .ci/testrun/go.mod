@@ -1,0 +1,3 @@
+module github.com/oncegate/oncegate/ci/testrun
+
+go 1.26

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Bounds of the lists in a summary.
+const (
+	slowestTests  = 10
+	slowPackage   = time.Second // packages that took less are only counted
+	namedPerCause = 3           // tests that are named for each reason not to run
+)
+
+// summary is what the end of a run prints.
+type summary struct {
+	title                   string
+	stages, packages, tests []timed
+	passed, failed          int
+	skipped                 map[string][]string // names by reason
+	failures                []string
+}
+
+type timed struct {
+	name string
+	took time.Duration
+}
+
+func newSummary(title string) *summary { return &summary{title: title, skipped: map[string][]string{}} }
+
+func (s *summary) stage(name string, took time.Duration) {
+	s.stages = append(s.stages, timed{name, took})
+}
+
+func (s *summary) pkg(stage, name string, took time.Duration) {
+	s.packages = append(s.packages, timed{stage + "\t" + name, took})
+}
+
+// test counts a test that has no subtests.
+func (s *summary) test(pkg, name string, t *testCase) {
+	full := pkg + " " + name
+	switch t.ended {
+	case "pass":
+		s.passed++
+		s.tests = append(s.tests, timed{full, t.took})
+	case "skip":
+		why := reason(t.output)
+		s.skipped[why] = append(s.skipped[why], full)
+	default:
+		s.failed++
+		s.failures = append(s.failures, full)
+		s.tests = append(s.tests, timed{full, t.took})
+	}
+}
+
+var place = regexp.MustCompile(`^\s+\w+\.go:\d+: `)
+
+// reason is the text of t.Skip, without its place.
+func reason(output []string) string {
+	for _, line := range output {
+		if at := place.FindString(line); at != "" {
+			return strings.TrimSpace(line[len(at):])
+		}
+	}
+	return "no reason given"
+}
+
+func (s *summary) print(w io.Writer) {
+	total := time.Duration(0)
+	for _, st := range s.stages {
+		total += st.took
+	}
+	fmt.Fprintf(w, "\n%s: %v\n", s.title, total.Round(time.Second))
+	for _, st := range s.stages {
+		fmt.Fprintf(w, "  %8.1f s  %s\n", st.took.Seconds(), st.name)
+	}
+	fast := 0
+	slices.SortStableFunc(s.packages, longest)
+	fmt.Fprintln(w, "packages, by the time of their tests:")
+	for _, p := range s.packages {
+		if p.took < slowPackage {
+			fast++
+			continue
+		}
+		fmt.Fprintf(w, "  %8.1f s  %s\n", p.took.Seconds(), p.name)
+	}
+	fmt.Fprintf(w, "  and %d that took less than %v each\n", fast, slowPackage)
+	slices.SortStableFunc(s.tests, longest)
+	fmt.Fprintln(w, "the slowest tests:")
+	for _, t := range s.tests[:min(slowestTests, len(s.tests))] {
+		fmt.Fprintf(w, "  %8.1f s  %s\n", t.took.Seconds(), t.name)
+	}
+	left := 0
+	if len(s.skipped) > 0 {
+		fmt.Fprintln(w, "what did not run:")
+	}
+	for _, why := range slices.Sorted(maps.Keys(s.skipped)) {
+		names := s.skipped[why]
+		left += len(names)
+		fmt.Fprintf(w, "  %8d    %s", len(names), why)
+		if len(names) <= namedPerCause {
+			fmt.Fprintf(w, ": %s", strings.Join(names, ", "))
+		}
+		fmt.Fprintln(w)
+	}
+	for _, name := range s.failures {
+		fmt.Fprintln(w, "failed:", name)
+	}
+	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", s.passed, s.failed, left)
+}
+
+func longest(a, b timed) int { return cmp.Compare(b.took, a.took) }

@@ -1,0 +1,54 @@
+// Package deep divides the tests between make test, which people run before each commit, and make test-deep, which runs the
+// rest. A run is deep if TEST_DEEP=1.
+package deep
+
+import (
+	"hash/crc32"
+	"maps"
+	"os"
+	"slices"
+	"testing"
+)
+
+// Env is the environment variable that make test-deep sets to 1.
+const Env = "TEST_DEEP"
+
+// On reports whether this run is deep.
+func On() bool { return os.Getenv(Env) == "1" }
+
+// Only skips the test unless the run is deep.
+func Only(tb testing.TB) {
+	tb.Helper()
+	if !On() {
+		tb.Skip("left to make test-deep")
+	}
+}
+
+// Cells divides the cells of a matrix that a test runs in. A quick run takes one, which the test's name chooses, so that each
+// cell is met by some test. A deep run takes the others. Under the race detector, which quick runs do without, a run takes all.
+func Cells[T any](tb testing.TB, all []T) []T {
+	tb.Helper()
+	if Race || len(all) < 2 {
+		return all
+	}
+	i := int(crc32.ChecksumIEEE([]byte(tb.Name())) % uint32(len(all)))
+	if On() {
+		return slices.Concat(all[:i], all[i+1:])
+	}
+	tb.Logf("cells left to make test-deep: %d", len(all)-1)
+	return all[i : i+1]
+}
+
+// Keys is Cells for the keys of a map.
+func Keys[V any](tb testing.TB, m map[string]V) []string {
+	tb.Helper()
+	return Cells(tb, slices.Sorted(maps.Keys(m)))
+}
+
+// Rounds is how often a test repeats itself: quick or, in a deep run, deep times.
+func Rounds(quick, deep int) int {
+	if On() {
+		return deep
+	}
+	return quick
+}

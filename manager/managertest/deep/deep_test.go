@@ -1,0 +1,42 @@
+package deep
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// Quick and deep runs together meet each cell of a test once. Over all tests, quick runs meet each cell.
+func TestCellsDivideTheMatrix(t *testing.T) {
+	all := []string{"a", "b", "c", "d"}
+	met := map[string]bool{}
+	for i := range 20 {
+		t.Run(fmt.Sprint("test ", i), func(t *testing.T) {
+			t.Setenv(Env, "")
+			quick := Cells(t, all)
+			t.Setenv(Env, "1")
+			rest := Cells(t, all)
+			want := all
+			if !Race {
+				want = slices.Sorted(slices.Values(slices.Concat(quick, rest)))
+			}
+			if !slices.Equal(want, all) || !Race && len(quick) != 1 || Race && len(quick) != len(all) {
+				t.Errorf("quick %v, deep %v", quick, rest)
+			}
+			for _, cell := range quick {
+				met[cell] = true
+			}
+			// The only cell is in both runs.
+			t.Setenv(Env, "")
+			if got := Cells(t, all[:1]); len(got) != 1 {
+				t.Errorf("of one: %v", got)
+			}
+		})
+	}
+	if len(met) != len(all) {
+		t.Errorf("quick runs meet only %v", met)
+	}
+	if got := Keys(t, map[string]int{}); len(got) != 0 {
+		t.Errorf("of nothing: %v", got)
+	}
+}
