@@ -73,9 +73,9 @@ func (s *Sink) Headers(h hostsim.Headers, endStream bool) {
 
 // Data implements hostsim.Sink.
 func (s *Sink) Data(b []byte, endStream bool) {
-	shown := fmt.Sprintf("%q", b)
-	if len(b) > 40 {
-		shown = fmt.Sprintf("%d bytes", len(b))
+	shown := fmt.Sprintf("%d bytes", len(b))
+	if len(b) <= 40 {
+		shown = fmt.Sprintf("%q", b)
 	}
 	s.change("data "+shown+end(endStream), func() {
 		s.msg.Body = append(s.msg.Body, b...)
