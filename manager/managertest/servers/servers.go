@@ -3,6 +3,9 @@
 // a loopback address of its own, ended with the test. Several test binaries may
 // do so at once.
 //
+// Most tests need data of their own, and no server of their own: SharedRedis,
+// SharedPostgres and SharedEtcd start one server for all tests of a binary.
+//
 // A server that cannot be started fails the test. A run that silently left an
 // engine out would prove nothing about it. Programs that are not tests (the
 // comparison with other systems) use StartRedis, StartPostgres and StartEtcd.
@@ -18,6 +21,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
@@ -134,22 +138,24 @@ func StartPostgres(ctx context.Context, args ...string) (*Server, error) {
 		path:   filepath.Join(bin, "postgres"),
 		args: append([]string{"-D", filepath.Join(dir, "data"), "-k", dir, "-c", "listen_addresses=", "-c", "fsync=on",
 			"-c", "max_connections=200"}, args...),
-		ready: func(ctx context.Context) error {
-			return exec.CommandContext(ctx, filepath.Join(bin, "pg_isready"), "-h", dir).Run()
-		},
+		ready: func(ctx context.Context) error { return postgresReady(ctx, bin, dir) },
 	}
 	if s.attr, err = unprivileged(dir); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("postgres must not run as root, and there is no user to run it as: %w", err)
 	}
-	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", filepath.Join(dir, "data"), "-U", "oncegate",
-		"-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
-	initdb.SysProcAttr, initdb.Dir = s.attr, dir
-	if out, err := initdb.CombinedOutput(); err != nil {
+	if err := s.cluster(ctx); err != nil {
 		s.Close()
-		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
+		return nil, err
 	}
 	return s.started(ctx)
+}
+
+func postgresReady(ctx context.Context, bin, dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, ".s.PGSQL.5432")); err != nil {
+		return err // costs less than a process
+	}
+	return exec.CommandContext(ctx, filepath.Join(bin, "pg_isready"), "-h", dir).Run()
 }
 
 func postgresBin() (string, error) {
@@ -234,16 +240,27 @@ func (s *Server) Close() {
 // Start starts the server (again, on the same data) and waits until it answers.
 func (s *Server) Start(ctx context.Context) error {
 	cmd := exec.Command(s.path, s.args...)
-	cmd.Dir, cmd.SysProcAttr = s.dir, s.attr
+	cmd.Dir, cmd.SysProcAttr = s.dir, new(syscall.SysProcAttr)
+	if s.attr != nil {
+		*cmd.SysProcAttr = *s.attr
+	}
+	cmd.SysProcAttr.Pdeathsig = s.deadly() // a test binary that is killed closes no server
 	cmd.Stdout, cmd.Stderr = io.Writer(&s.log), io.Writer(&s.log)
-	if err := cmd.Start(); err != nil {
+	began, exited := make(chan error), make(chan struct{})
+	go func() {
+		defer close(exited)
+		// The kernel sends the signal when the thread that started the process ends, so that thread must live as long.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		began <- err
+		if err == nil {
+			_ = cmd.Wait()
+		}
+	}()
+	if err := <-began; err != nil {
 		return fmt.Errorf("start %s: %w", s.path, err)
 	}
-	exited := make(chan struct{})
-	go func() {
-		_ = cmd.Wait()
-		close(exited)
-	}()
 	s.cmd, s.exited = cmd, exited
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -264,18 +281,21 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 }
 
-// Kill ends the server the hard way (SIGKILL; for PostgreSQL its immediate
-// shutdown, because the children of a killed postmaster linger) and waits until
-// it is gone.
+// Kill ends the server the hard way and waits until it is gone.
 func (s *Server) Kill() {
 	if s.cmd == nil {
 		return
 	}
-	sig := syscall.SIGKILL
-	if filepath.Base(s.path) == "postgres" {
-		sig = syscall.SIGQUIT
-	}
-	_ = s.cmd.Process.Signal(sig)
+	_ = s.cmd.Process.Signal(s.deadly())
 	<-s.exited
 	s.cmd = nil
+}
+
+// deadly is SIGKILL; for PostgreSQL it is the signal of an immediate shutdown, because the children of a killed postmaster
+// linger.
+func (s *Server) deadly() syscall.Signal {
+	if filepath.Base(s.path) == "postgres" {
+		return syscall.SIGQUIT
+	}
+	return syscall.SIGKILL
 }

@@ -2,9 +2,7 @@ package servers
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 )
@@ -40,19 +38,15 @@ func StartPostgresStandby(ctx context.Context, primary *Server, name string) (*S
 			"-c", "wal_retrieve_retry_interval=100ms"},
 	}
 	bin := filepath.Dir(primary.path)
-	s.ready = func(ctx context.Context) error {
-		return exec.CommandContext(ctx, filepath.Join(bin, "pg_isready"), "-h", dir).Run()
-	}
+	s.ready = func(ctx context.Context) error { return postgresReady(ctx, bin, dir) }
 	if s.attr, err = unprivileged(dir); err != nil {
 		s.Close()
 		return nil, err
 	}
-	backup := exec.CommandContext(ctx, filepath.Join(bin, "pg_basebackup"), "-h", primary.dir, "-U", "oncegate", "-D", data,
-		"-X", "stream", "-c", "fast", "--no-sync")
-	backup.SysProcAttr, backup.Dir = s.attr, dir
-	if out, err := backup.CombinedOutput(); err != nil {
+	if err := s.run(ctx, filepath.Join(bin, "pg_basebackup"), "-h", primary.dir, "-U", "oncegate", "-D", data, "-X", "stream", "-c", "fast",
+		"--no-sync"); err != nil {
 		s.Close()
-		return nil, fmt.Errorf("pg_basebackup: %w\n%s", err, out)
+		return nil, err
 	}
 	if err := os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o600); err != nil {
 		s.Close()

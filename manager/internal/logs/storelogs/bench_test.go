@@ -14,6 +14,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/postgres"
 	"github.com/oncegate/oncegate/manager/internal/store/redis"
 	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // benchmarked are the engines to measure. Each function prepares empty data, and returns what opens it.
@@ -23,11 +24,11 @@ var benchmarked = map[string]func(b *testing.B) func() (store.Store, error){
 		return func() (store.Store, error) { return sqlite.Open(b.Context(), file, sqlite.Options{}) }
 	},
 	"postgres": func(b *testing.B) func() (store.Store, error) {
-		o := postgres.Options{DSN: postgresServer(b).URL, Schema: fmt.Sprint("bench_", n.Add(1))}
+		o := postgres.Options{DSN: servers.SharedPostgres(b).URL}
 		return func() (store.Store, error) { return postgres.Open(b.Context(), o) }
 	},
 	"redis": func(b *testing.B) func() (store.Store, error) {
-		o := redis.Options{URL: redisServer(b).URL, Namespace: fmt.Sprint("bench_", n.Add(1))}
+		o := redis.Options{URL: servers.SharedRedis(b).URL}
 		return func() (store.Store, error) { return redis.Open(b.Context(), o) }
 	},
 }

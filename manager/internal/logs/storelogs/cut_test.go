@@ -2,7 +2,6 @@ package storelogs
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -16,13 +15,14 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/postgres"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // cutter passes connections to a server on, and cuts one as it is told.
 type cutter struct {
-	ln     net.Listener
-	server string
-	wg     sync.WaitGroup
+	ln net.Listener
+	db servers.Share
+	wg sync.WaitGroup
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool
@@ -31,13 +31,14 @@ type cutter struct {
 	cut func([]byte) (cut bool, late <-chan struct{})
 }
 
-// newCutter listens in a directory of its own.
-func newCutter(t *testing.T, server string) *cutter {
-	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), filepath.Base(server)))
+// newCutter listens in a directory of its own, for an empty database.
+func newCutter(t *testing.T) *cutter {
+	db := servers.SharedPostgres(t)
+	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), filepath.Base(db.Address)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cutter{ln: ln, server: server, conns: make(map[net.Conn]bool)}
+	c := &cutter{ln: ln, db: db, conns: make(map[net.Conn]bool)}
 	c.wg.Add(1)
 	go c.accept()
 	t.Cleanup(func() {
@@ -65,7 +66,7 @@ func (c *cutter) accept() {
 		if err != nil {
 			return
 		}
-		server, err := net.Dial("unix", c.server)
+		server, err := net.Dial("unix", c.db.Address)
 		if err != nil {
 			_ = client.Close()
 			continue
@@ -124,9 +125,10 @@ func (c *cutter) forward(client, server net.Conn) {
 }
 
 // openCut opens an engine through the cutter.
-func openCut(t *testing.T, c *cutter, schema string) *rig {
+func openCut(t *testing.T, c *cutter) *rig {
+	dsn := strings.Replace(c.db.URL, filepath.Dir(c.db.Address), filepath.Dir(c.ln.Addr().String()), 1)
 	return newRig(t, func(t *testing.T) store.Store {
-		s, err := postgres.Open(t.Context(), postgres.Options{DSN: "host=" + filepath.Dir(c.ln.Addr().String()) + " user=oncegate dbname=postgres sslmode=disable", Schema: schema, MaxConns: 4})
+		s, err := postgres.Open(t.Context(), postgres.Options{DSN: dsn, MaxConns: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,14 +142,13 @@ var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c
 // it later, the id has one entry.
 func TestConnectionCutInCommit(t *testing.T) {
 	t.Parallel()
-	pg := postgresServer(t)
 	for name, test := range map[string]struct {
 		got  bool // the server got the commit before the retry
 		held bool // it gets it after the retry
 	}{"before": {false, false}, "after": {true, false}, "late": {false, true}} {
 		t.Run(name, func(t *testing.T) {
-			c := newCutter(t, pg.Socket)
-			r := openCut(t, c, fmt.Sprint("cut_", n.Add(1)))
+			c := newCutter(t)
+			r := openCut(t, c)
 			caller := &logstest.Caller{T: t, Engine: func() logs.Engine { return r.Engine }}
 			if _, _, err := r.Put(t.Context(), logstest.LogName, logs.Change{}); err != nil {
 				t.Fatal(err)
@@ -210,10 +211,8 @@ func TestConnectionCutInCommit(t *testing.T) {
 // TestCutHistoriesAreLinearizable: two managers append to one log while connections are cut in their commits.
 func TestCutHistoriesAreLinearizable(t *testing.T) {
 	t.Parallel()
-	pg := postgresServer(t)
-	c := newCutter(t, pg.Socket)
-	schema := fmt.Sprint("history_", n.Add(1))
-	first, second := openCut(t, c, schema), openCut(t, c, schema)
+	c := newCutter(t)
+	first, second := openCut(t, c), openCut(t, c)
 	if _, _, err := first.Put(t.Context(), logstest.LogName, logs.Change{}); err != nil {
 		t.Fatal(err)
 	}

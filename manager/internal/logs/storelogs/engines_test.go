@@ -1,12 +1,9 @@
 package storelogs
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,52 +21,13 @@ import (
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
-var started sync.Map // servers by name
+func TestMain(m *testing.M) { goleak.VerifyTestMain(servers.Sharing(m)) }
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	started.Range(func(_, s any) bool {
-		s.(*servers.Server).Close()
-		return true
-	})
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-// server starts one for all tests of the package.
-func server(tb testing.TB, name string, start func(context.Context, ...string) (*servers.Server, error)) *servers.Server {
-	tb.Helper()
-	starting.Lock()
-	defer starting.Unlock()
-	if s, ok := started.Load(name); ok {
-		return s.(*servers.Server)
-	}
-	s, err := start(context.Background())
-	if err != nil {
-		tb.Fatal(err)
-	}
-	started.Store(name, s)
-	return s
-}
-
-var starting sync.Mutex
-
-func postgresServer(tb testing.TB) *servers.Server {
-	return server(tb, "postgres", servers.StartPostgres)
-}
-
-func etcdServer(tb testing.TB) *servers.Server { return server(tb, "etcd", servers.StartEtcd) }
-
-func redisServer(tb testing.TB) *servers.Server { return server(tb, "redis", servers.StartRedis) }
-
-var n atomic.Int64 // makes names of schemas
+var n atomic.Int64 // makes names of schemas, prefixes and namespaces
 
 // openers prepare empty data, and return what opens it.
 func openers(t testing.TB) map[string]func(t *testing.T) func(t *testing.T) store.Store {
-	pg, rd, ec := postgresServer(t), redisServer(t), etcdServer(t)
+	pg, rd, ec := servers.SharedPostgres(t), servers.SharedRedis(t), servers.SharedEtcd(t)
 	opened := func(t *testing.T, s store.Store, err error) store.Store {
 		t.Helper()
 		if err != nil {
@@ -96,7 +54,7 @@ func openers(t testing.TB) map[string]func(t *testing.T) func(t *testing.T) stor
 			}
 		},
 		"etcd": func(*testing.T) func(*testing.T) store.Store {
-			dsn := ec.URL + fmt.Sprint("?prefix=/logs", n.Add(1))
+			dsn := ec.URL + fmt.Sprint("/logs", n.Add(1))
 			return func(t *testing.T) store.Store {
 				s, err := etcd.Open(t.Context(), etcd.Options{DSN: dsn})
 				return opened(t, s, err)

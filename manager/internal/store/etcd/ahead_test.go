@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
-	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // claims counts the requests of claims, by a clock that only the test moves.
@@ -22,8 +21,8 @@ type claims struct {
 	with  []store.ID // read with each claim
 }
 
-func newClaims(t *testing.T, srv *servers.Server) *claims {
-	s := open(t, Options{DSN: srv.URL})
+func newClaims(t *testing.T, dsn string) *claims {
+	s := open(t, Options{DSN: dsn})
 	c := &claims{Store: s, t: t, clock: moveClock(s), with: []store.ID{{Collection: "jobs", Key: "control"}}}
 	for _, b := range []*batcher{&s.reads, &s.fixed} {
 		send := b.send
@@ -56,7 +55,8 @@ func (c *claims) twice() {
 
 // TestClaimsReadAhead: of claims that follow each other most read nothing.
 func TestClaimsReadAhead(t *testing.T) {
-	c := newClaims(t, servers.Etcd(t))
+	t.Parallel()
+	c := newClaims(t, fresh(t))
 	enqueue(t, c.Store, numbered(0, 60)...)
 	c.twice()
 	for i := 4; i < 12; i += 2 {
@@ -73,7 +73,8 @@ func TestClaimsReadAhead(t *testing.T) {
 
 // TestClaimsThatAreFarApartReadNothingAhead, and what was read long ago is read again.
 func TestClaimsThatAreFarApartReadNothingAhead(t *testing.T) {
-	c := newClaims(t, servers.Etcd(t))
+	t.Parallel()
+	c := newClaims(t, fresh(t))
 	enqueue(t, c.Store, numbered(0, 60)...)
 	for i := 0; i < 8; i += 2 {
 		c.want(2, 2, numbered(i, i+2)...)
@@ -90,6 +91,7 @@ func TestClaimsThatAreFarApartReadNothingAhead(t *testing.T) {
 // TestWhatWasReadAheadIsNotOvertaken: what this process adds before it is taken first, and what it changes is not taken for
 // what it was.
 func TestWhatWasReadAheadIsNotOvertaken(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		change func(c *claims)
 		reads  int64
@@ -110,7 +112,8 @@ func TestWhatWasReadAheadIsNotOvertaken(t *testing.T) {
 		}, 2, numbered(4, 6)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newClaims(t, servers.Etcd(t))
+			t.Parallel()
+			c := newClaims(t, fresh(t))
 			enqueue(t, c.Store, numbered(0, 20)...)
 			c.twice()
 			test.change(c)
@@ -135,11 +138,13 @@ func (c *claims) put(key, sortKey string) {
 
 // TestWhatOthersChangeIsReadAgain: the commit finds that out, also for the records with.
 func TestWhatOthersChangeIsReadAgain(t *testing.T) {
+	t.Parallel()
 	first, later := "job "+numbered(4, 5)[0], "job "+numbered(6, 7)[0]
 	for name, key := range map[string]string{"a job": first, "a later job": later, "a record with": "switch", "an absent record": "absent"} {
 		t.Run(name, func(t *testing.T) {
-			srv := servers.Etcd(t)
-			c, other := newClaims(t, srv), &claims{t: t, Store: open(t, Options{DSN: srv.URL})}
+			t.Parallel()
+			dsn := fresh(t)
+			c, other := newClaims(t, dsn), &claims{t: t, Store: open(t, Options{DSN: dsn})}
 			c.with = []store.ID{{Collection: "jobs", Key: "switch"}, {Collection: "jobs", Key: "absent"}}
 			other.put("switch", "on")
 			enqueue(t, c.Store, numbered(0, 20)...)
@@ -181,7 +186,8 @@ func TestWhatOthersChangeIsReadAgain(t *testing.T) {
 
 // TestLargeRecordsAreNotReadAhead, nor what comes behind them.
 func TestLargeRecordsAreNotReadAhead(t *testing.T) {
-	c := newClaims(t, servers.Etcd(t))
+	t.Parallel()
+	c := newClaims(t, fresh(t))
 	enqueue(t, c.Store, numbered(0, 20)...)
 	large := numbered(6, 7)[0]
 	if err := c.Update(t.Context(), func(tx store.Tx) error {
@@ -197,11 +203,13 @@ func TestLargeRecordsAreNotReadAhead(t *testing.T) {
 // TestWhatAClaimLeavesComesNext: a claim that fails, or that takes less than it found, leaves the rest in order, whether it
 // read ahead or took what was read ahead.
 func TestWhatAClaimLeavesComesNext(t *testing.T) {
+	t.Parallel()
 	errLeft, errEarly := errors.New("left"), errors.New("too early")
 	for name, claims := range map[string]int{"the one that reads ahead": 1, "the next one": 2} {
 		for how, err := range map[string]error{"fails": errLeft, "takes another one": nil, "has read the time too early": errEarly} {
 			t.Run(name+" "+how, func(t *testing.T) {
-				c := newClaims(t, servers.Etcd(t))
+				t.Parallel()
+				c := newClaims(t, fresh(t))
 				enqueue(t, c.Store, numbered(0, 20)...)
 				for i := range claims {
 					c.want(2, 2, numbered(2*i, 2*i+2)...)

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
-	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // apart is how far the wall clocks of the managers in these tests are apart, and most is more than any test takes.
@@ -19,8 +18,9 @@ func wallOff(d time.Duration) func() time.Time { return func() time.Time { retur
 // TestClocksHoursApart: managers whose clocks differ by hours have one time, whichever of them keeps it, and also after
 // all of them were away.
 func TestClocksHoursApart(t *testing.T) {
-	srv := servers.Etcd(t)
-	first, err := Open(t.Context(), Options{DSN: srv.URL, Wall: wallOff(-apart)})
+	t.Parallel()
+	dsn := fresh(t)
+	first, err := Open(t.Context(), Options{DSN: dsn, Wall: wallOff(-apart)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestClocksHoursApart(t *testing.T) {
 			}
 		}
 	}
-	second, err := Open(t.Context(), Options{DSN: srv.URL, Wall: wallOff(apart)})
+	second, err := Open(t.Context(), Options{DSN: dsn, Wall: wallOff(apart)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestClocksHoursApart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	third := open(t, Options{DSN: srv.URL, Wall: wallOff(2 * apart)})
+	third := open(t, Options{DSN: dsn, Wall: wallOff(2 * apart)})
 	inOrder("after all were away", third)
 	if at := now(t, third); !at.After(before) {
 		t.Errorf("the time went back from %v to %v", before, at)
@@ -69,8 +69,9 @@ func TestClocksHoursApart(t *testing.T) {
 
 // TestTimeWhileAllAreAway: etcd counts while no manager does.
 func TestTimeWhileAllAreAway(t *testing.T) {
-	srv := servers.Etcd(t)
-	s, err := Open(t.Context(), Options{DSN: srv.URL})
+	t.Parallel()
+	dsn := fresh(t)
+	s, err := Open(t.Context(), Options{DSN: dsn})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +93,7 @@ func TestTimeWhileAllAreAway(t *testing.T) {
 	for time.Since(closed) < 4*time.Second { // what etcd tells has a precision of a second
 		time.Sleep(100 * time.Millisecond)
 	}
-	again := open(t, Options{DSN: srv.URL, Wall: wallOff(-apart)})
+	again := open(t, Options{DSN: dsn, Wall: wallOff(-apart)})
 	if passed := now(t, again).Sub(before); passed < 2*time.Second || passed > most {
 		t.Errorf("the time went on by %v in at least 4 s", passed)
 	}
@@ -100,8 +101,9 @@ func TestTimeWhileAllAreAway(t *testing.T) {
 
 // TestNoRecordFromTheFuture: a transaction's time is not before that of the records it reads.
 func TestNoRecordFromTheFuture(t *testing.T) {
-	srv := servers.Etcd(t)
-	fast, slow := open(t, Options{DSN: srv.URL}), open(t, Options{DSN: srv.URL})
+	t.Parallel()
+	dsn := fresh(t)
+	fast, slow := open(t, Options{DSN: dsn}), open(t, Options{DSN: dsn})
 	for range 20 {
 		var written time.Time
 		if err := fast.Update(t.Context(), func(tx store.Tx) error {

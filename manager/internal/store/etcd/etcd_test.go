@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,14 @@ import (
 
 // testPatience bounds what must happen. Only a failing test waits that long.
 const testPatience = 2 * time.Minute
+
+func TestMain(m *testing.M) { os.Exit(servers.Sharing(m).Run()) }
+
+// fresh returns the DSN of an empty prefix, in the etcd that the tests share.
+func fresh(t *testing.T) string {
+	t.Helper()
+	return servers.SharedEtcd(t).URL
+}
 
 func open(t *testing.T, o Options) *Store {
 	t.Helper()
@@ -44,10 +53,11 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 func TestUnreadableRecord(t *testing.T) {
-	srv := servers.Etcd(t)
-	for i, garbage := range []string{"", "\xff", "\x01", "\x01\x00\x05", "\x01\x00\x00", "\x01\x00\x00\x02x", "\x01\x00\x00\x01\xff", "\x01\x00\x00\x01\x05none/"} {
+	t.Parallel()
+	for _, garbage := range []string{"", "\xff", "\x01", "\x01\x00\x05", "\x01\x00\x00", "\x01\x00\x00\x02x", "\x01\x00\x00\x01\xff", "\x01\x00\x00\x01\x05none/"} {
 		t.Run(fmt.Sprintf("%q", garbage), func(t *testing.T) {
-			s := open(t, Options{DSN: srv.URL + fmt.Sprint("?prefix=/u", i)})
+			t.Parallel()
+			s := open(t, Options{DSN: fresh(t)})
 			storetest.Unreadable(t, s, func(c store.Collection, key string) {
 				if _, err := s.c.Put(t.Context(), s.recordKey(c, key), garbage); err != nil {
 					t.Fatal(err)
@@ -58,17 +68,19 @@ func TestUnreadableRecord(t *testing.T) {
 }
 
 func TestAnotherFormat(t *testing.T) {
-	srv := servers.Etcd(t)
-	s := open(t, Options{DSN: srv.URL})
+	t.Parallel()
+	dsn := fresh(t)
+	s := open(t, Options{DSN: dsn})
 	if _, err := s.c.Put(t.Context(), s.prefix+"/format", "99"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), Options{DSN: srv.URL}); err == nil || !strings.Contains(err.Error(), `format "99"`) {
+	if _, err := Open(t.Context(), Options{DSN: dsn}); err == nil || !strings.Contains(err.Error(), `format "99"`) {
 		t.Fatalf("error %v", err)
 	}
 }
 
 func TestNoServer(t *testing.T) {
+	t.Parallel()
 	_, err := Open(t.Context(), Options{DSN: "http://u:secret@127.0.0.1:1"})
 	if !errors.Is(err, store.ErrUnavailable) || strings.Contains(err.Error(), "secret") {
 		t.Errorf("error %v", err)
@@ -78,7 +90,8 @@ func TestNoServer(t *testing.T) {
 // TestStrangersInAnIndex: what the engine did not write is nobody's entry, and does not make a scan seem to be at its
 // end.
 func TestStrangersInAnIndex(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	for i := range 30 {
 		if err := storetest.Put(t.Context(), s, fmt.Sprintf("k%02d", i), ""); err != nil {
 			t.Fatal(err)
@@ -104,7 +117,8 @@ func TestStrangersInAnIndex(t *testing.T) {
 // TestLargeTransactions: many values that are too large together are written together or not at all, and leave nothing
 // behind; what is too much is refused with its limit.
 func TestLargeTransactions(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	big := make([]byte, 600<<10)
 	put := func(n int) error {
 		return s.Update(t.Context(), func(tx store.Tx) error {
@@ -171,6 +185,7 @@ func TestLargeTransactions(t *testing.T) {
 
 // TestCompactionDuringScans: a history that is compacted away under a long transaction makes it run again.
 func TestCompactionDuringScans(t *testing.T) {
+	t.Parallel()
 	s := open(t, Options{DSN: servers.Etcd(t).URL})
 	for i := range 30 {
 		if err := storetest.Put(t.Context(), s, fmt.Sprintf("k%02d", i), "1"); err != nil {
@@ -216,7 +231,8 @@ func TestCompactionDuringScans(t *testing.T) {
 // TestLatePart: a part of a large value whose request arrives once more, after the commit took the lease off, does not get
 // the lease again: it would take an acknowledged value with it.
 func TestLatePart(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	tx := s.newTx(t.Context(), 0, false)
 	parts, err := tx.stage([]byte("value"))
 	if err != nil {
@@ -249,7 +265,8 @@ func TestLatePart(t *testing.T) {
 // TestNowIsNotBehindARecord: a transaction that has asked for the time and then reads a record that was written later runs
 // again with a later time.
 func TestNowIsNotBehindARecord(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	var mine, written time.Time
 	runs := 0
 	err := s.View(t.Context(), func(tx store.Tx) error {
@@ -274,7 +291,8 @@ func TestNowIsNotBehindARecord(t *testing.T) {
 
 // TestNotesAreGone: etcd forgot the lease of the notes, for example because it was restored from a snapshot.
 func TestNotesAreGone(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	if err := storetest.Put(t.Context(), s, "k", "1"); err != nil {
 		t.Fatal(err)
 	}
@@ -292,6 +310,7 @@ func TestNotesAreGone(t *testing.T) {
 
 // TestManyWithoutASession: commits that find no session, since etcd is away, wait together and not one after the other.
 func TestManyWithoutASession(t *testing.T) {
+	t.Parallel()
 	srv := servers.Etcd(t)
 	s := open(t, Options{DSN: srv.URL})
 	ses, err := s.notes.current(t.Context())
@@ -342,6 +361,7 @@ func enableUsers(t *testing.T, admin *clientv3.Client) {
 
 // TestUsers: the store works with a user that has no rights but those below its prefix.
 func TestUsers(t *testing.T) {
+	t.Parallel()
 	srv := servers.Etcd(t)
 	admin, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.URL}, DialTimeout: testPatience})
 	if err != nil {
@@ -389,7 +409,8 @@ func now(t *testing.T, s *Store) (at time.Time) {
 
 // TestLostAnswers: a commit whose answer is lost is settled exactly.
 func TestLostAnswers(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	if err := storetest.Put(t.Context(), s, "k", "1"); err != nil {
 		t.Fatal(err)
 	}
@@ -444,6 +465,7 @@ func FuzzNote(f *testing.F) {
 
 // TestUsedCreatesNothing: a look at a prefix that no manager has used leaves it empty.
 func TestUsedCreatesNothing(t *testing.T) {
+	t.Parallel()
 	srv := servers.Etcd(t)
 	if _, err := Open(t.Context(), Options{DSN: srv.URL, Used: true}); !errors.Is(err, store.ErrUnused) {
 		t.Errorf("an unused prefix: %v", err)

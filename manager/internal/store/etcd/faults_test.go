@@ -42,6 +42,7 @@ func faultRounds(t *testing.T) int {
 // TestFaults takes away one member after the other, moves the leader, cuts members from each other, makes one slow, and
 // compacts, while managers count. What was acknowledged is there, and nothing was done twice.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	var between []*proxy
 	members, err := servers.StartEtcdBehind(t.Context(), 3, func(_ int, listen string) (string, error) {
 		p := startProxy(t, listen)
@@ -243,9 +244,10 @@ func TestFaults(t *testing.T) {
 
 // TestWakeUps: waiters on another manager are woken by its watch, also after the connection to its member broke.
 func TestWakeUps(t *testing.T) {
-	srv := servers.Etcd(t)
-	p := startProxy(t, strings.TrimPrefix(srv.URL, "http://"))
-	one, two := open(t, Options{DSN: srv.URL}), open(t, Options{DSN: "http://" + p.listener.Addr().String()})
+	t.Parallel()
+	srv := servers.SharedEtcd(t)
+	p := startProxy(t, srv.Address)
+	one, two := open(t, Options{DSN: srv.URL}), open(t, Options{DSN: "http://" + p.listener.Addr().String() + "?prefix=" + srv.Name})
 	w := two.Watch("topic")
 	defer w.Stop()
 	for round := range 3 {

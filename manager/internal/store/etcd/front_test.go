@@ -12,7 +12,6 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/member"
-	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 const (
@@ -153,13 +152,14 @@ func mustWork(t *testing.T, s *Store, r store.Range) []string {
 
 // TestScansStartWhereEntriesLive: of an index that is worked off from its beginning, few scans walk through what was taken.
 func TestScansStartWhereEntriesLive(t *testing.T) {
-	srv := servers.Etcd(t)
+	t.Parallel()
 	for name, test := range map[string]struct {
 		records int
 		r       store.Range
 	}{"claim": {3000, queued(20, true)}, "repeated": {400, queued(1, false)}} {
 		t.Run(name, func(t *testing.T) {
-			s := open(t, Options{DSN: srv.URL + "?prefix=/" + name})
+			t.Parallel()
+			s := open(t, Options{DSN: fresh(t)})
 			clock, starts := moveClock(s), startsOf(s)
 			enqueue(t, s, numbered(0, test.records)...)
 			const step = longAgo / 10
@@ -210,8 +210,9 @@ func TestScansStartWhereEntriesLive(t *testing.T) {
 
 // TestManyClaimEachRecordOnce: claims of two managers overlap, and fail, and none leaves a record behind.
 func TestManyClaimEachRecordOnce(t *testing.T) {
-	srv := servers.Etcd(t)
-	managers := []*Store{open(t, Options{DSN: srv.URL}), open(t, Options{DSN: srv.URL})}
+	t.Parallel()
+	dsn := fresh(t)
+	managers := []*Store{open(t, Options{DSN: dsn}), open(t, Options{DSN: dsn})}
 	const records = 800
 	enqueue(t, managers[0], numbered(0, records)...)
 	ctx, cancel := context.WithTimeout(t.Context(), testPatience)
@@ -246,10 +247,11 @@ func TestManyClaimEachRecordOnce(t *testing.T) {
 
 // TestWhatOthersAddBeforeTheFrontIsFound: a manager that does not know of it finds it with a scan of the whole range.
 func TestWhatOthersAddBeforeTheFrontIsFound(t *testing.T) {
-	srv := servers.Etcd(t)
+	t.Parallel()
 	for _, moved := range []bool{true, false} {
 		t.Run(fmt.Sprint("moved clock ", moved), func(t *testing.T) {
-			dsn := srv.URL + fmt.Sprint("?prefix=/", moved)
+			t.Parallel()
+			dsn := fresh(t)
 			s, other := open(t, Options{DSN: dsn}), open(t, Options{DSN: dsn})
 			pass := func(time.Duration) {}
 			if moved {
@@ -291,8 +293,9 @@ func TestWhatOthersAddBeforeTheFrontIsFound(t *testing.T) {
 
 // TestWhatOthersAddInOrderIsFoundFromTheFront: the next scan finds it, also when the range was empty.
 func TestWhatOthersAddInOrderIsFoundFromTheFront(t *testing.T) {
-	srv := servers.Etcd(t)
-	s, other := open(t, Options{DSN: srv.URL}), open(t, Options{DSN: srv.URL})
+	t.Parallel()
+	dsn := fresh(t)
+	s, other := open(t, Options{DSN: dsn}), open(t, Options{DSN: dsn})
 	clock, starts := moveClock(s), startsOf(s)
 	enqueue(t, s, numbered(0, 10)...)
 	mustWork(t, s, queued(10, true))
@@ -320,7 +323,8 @@ func TestWhatOthersAddInOrderIsFoundFromTheFront(t *testing.T) {
 // TestOrderIsExactBeforeTheFront: the next scan finds what this manager adds there, and an end of the range that lies there
 // changes nothing.
 func TestOrderIsExactBeforeTheFront(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	clock, starts := moveClock(s), startsOf(s)
 	enqueue(t, s, numbered(50, 60)...)
 	mustWork(t, s, queued(5, true))
@@ -361,7 +365,8 @@ func TestOrderIsExactBeforeTheFront(t *testing.T) {
 
 // TestScanOfAFixedStateAdvancesNothing: a transaction that has read before does not know what was added since.
 func TestScanOfAFixedStateAdvancesNothing(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	clock := moveClock(s)
 	now := s.fronts.Now
 	s.fronts.Now = func() time.Time { // a scan takes so long that the whole range counts for longer than longAgo

@@ -13,7 +13,6 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
 	"github.com/oncegate/oncegate/manager/internal/store/storetest"
-	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // TestWhatSharesARequest: etcd evaluates all comparisons of a request before its changes, so two calls of which one
@@ -153,7 +152,8 @@ func atOnce(t *testing.T, s *Store, fns ...func(store.Tx) error) (requests int, 
 // TestCommitsInOneRequest: each is judged by itself. The first runs of all even ones meet a change that they had not
 // seen.
 func TestCommitsInOneRequest(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	const n = 40
 	var fns []func(store.Tx) error
 	var runs [n]atomic.Int64
@@ -195,7 +195,8 @@ func TestCommitsInOneRequest(t *testing.T) {
 // TestLargeCommitsInOneRequest: batches of records with index entries share a request, as large as the engine lets them be.
 // A comparison that fails undoes nothing but its own commit.
 func TestLargeCommitsInOneRequest(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	for _, records := range []int{64, maxOps - maxLarge - leastWithin - 1} {
 		var fns []func(store.Tx) error
 		var runs [maxLarge]atomic.Int64
@@ -245,7 +246,8 @@ func TestLargeCommitsInOneRequest(t *testing.T) {
 
 // TestSkewInOneRequest: two commits that each read what the other changes.
 func TestSkewInOneRequest(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	take := func(own, other string) func(store.Tx) error {
 		return func(tx store.Tx) error {
 			if _, err := tx.Get("c", own); err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -265,7 +267,8 @@ func TestSkewInOneRequest(t *testing.T) {
 
 // TestManyChangesBesideOthers: with a call that has transactions inside, etcd would refuse those of all others.
 func TestManyChangesBesideOthers(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	const many, others = 450, maxGrouped - 1
 	fns := []func(store.Tx) error{func(tx store.Tx) error {
 		var errs []error
@@ -287,7 +290,8 @@ func TestManyChangesBesideOthers(t *testing.T) {
 
 // TestCallerLeavesDuringACommit: the note of the commit is used again, else etcd would get a key for each.
 func TestCallerLeavesDuringACommit(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	b := &s.writes
 	send := b.send
 	leave := make(chan context.CancelFunc, 1)

@@ -10,13 +10,13 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
-	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // TestGuessReadsNothing: records that are new, and those that this manager inserted, are not read before they are written.
 // After a guess that was wrong the next transactions read, and later ones guess again.
 func TestGuessReadsNothing(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	var reads atomic.Int64
 	send := s.reads.send
 	s.reads.send = func(ctx context.Context, calls []*call) error {

@@ -39,7 +39,8 @@ func longIndex(tb testing.TB, s *Store, n int) (hits []store.Hit, keys []string)
 // TestScansOfALongIndex: a scan that asks for the beginning of a range first finds the same as one that asks for all.
 // Entries go from the front, as those of a queue, and come anywhere.
 func TestScansOfALongIndex(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	hits, keys := longIndex(t, s, longRange+2*aheadKeys)
 	there := make([]bool, len(hits))
 	for i := range there {
@@ -91,7 +92,8 @@ func TestScansOfALongIndex(t *testing.T) {
 
 // TestBeginningThatBecameLong: entries came in front of those with which the beginning ended.
 func TestBeginningThatBecameLong(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	hits, keys := longIndex(t, s, longRange+2*aheadKeys)
 	from := s.indexKey("c", "i")
 	to := clientv3.GetPrefixRangeEnd(from)
@@ -141,7 +143,8 @@ func BenchmarkScanOfALongIndex(b *testing.B) {
 // TestRequestsOfAClaim: what the caller is going to read comes with the hits. Then any member may answer, and one that is
 // behind does no harm.
 func TestRequestsOfAClaim(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	if err := s.Update(t.Context(), func(tx store.Tx) error {
 		return errors.Join(tx.Put("c", "job", []byte("1"), store.Entry{Index: "i", SortKey: "a"}), tx.Put("p", "policy", []byte("2")))
 	}); err != nil {

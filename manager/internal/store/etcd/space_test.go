@@ -19,6 +19,7 @@ import (
 
 // TestQuota: an etcd without space takes no writes, does nothing by half, and takes deletions.
 func TestQuota(t *testing.T) {
+	t.Parallel()
 	srv := servers.Etcd(t, "--quota-backend-bytes", "4194304")
 	s := open(t, Options{DSN: srv.URL})
 	for _, key := range []string{"a", "b"} {
@@ -112,7 +113,8 @@ func TestQuota(t *testing.T) {
 
 // TestChangeThatEndsTheQuota: the member makes it, and answers that it has no space.
 func TestChangeThatEndsTheQuota(t *testing.T) {
-	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	t.Parallel()
+	s := open(t, Options{DSN: fresh(t)})
 	b := &s.writes
 	send := b.send
 	b.mu.Lock()
@@ -139,6 +141,7 @@ func TestChangeThatEndsTheQuota(t *testing.T) {
 // TestLostMajority: a cluster that has lost its majority says so, and one that is back as well.
 func TestLostMajority(t *testing.T) {
 	deep.Only(t)
+	t.Parallel()
 	members, err := servers.StartEtcdMembers(t.Context(), 3)
 	if err != nil {
 		t.Fatal(err)

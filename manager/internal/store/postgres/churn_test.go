@@ -20,7 +20,7 @@ func TestChurnStaysFlat(t *testing.T) {
 	}
 	// The server looks for tables to clean once a minute; here a round takes seconds.
 	srv := servers.Postgres(t, "-c", "autovacuum_naptime=1s")
-	s := open(t, srv)
+	s := open(t, srv.URL)
 	const live, batch = 8000, 100
 	value, answer := make([]byte, 150), make([]byte, 500)
 	key := func(n int) string { return fmt.Sprintf("scope/%032d", n*7919%1_000_003) }

@@ -7,13 +7,13 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/storetest"
-	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // TestClaimersSkipLockedRecords: while one transaction claims the head of an
 // index, another's scan starts behind it instead of waiting.
 func TestClaimersSkipLockedRecords(t *testing.T) {
-	s := open(t, servers.Postgres(t))
+	t.Parallel()
+	s := open(t, database(t))
 	for i := range 6 {
 		if err := storetest.Put(t.Context(), s, fmt.Sprintf("k%d", i), ""); err != nil {
 			t.Fatal(err)
@@ -45,7 +45,8 @@ func TestClaimersSkipLockedRecords(t *testing.T) {
 // TestClaimingScanReadsOtherRecords: records that a claim needs in any case cost it no statement of their own, whether
 // they exist or not, and the commit fails if they have changed.
 func TestClaimingScanReadsOtherRecords(t *testing.T) {
-	s := open(t, servers.Postgres(t))
+	t.Parallel()
+	s := open(t, database(t))
 	for _, key := range []string{"hit", "there"} {
 		if err := storetest.Put(t.Context(), s, key, "1"); err != nil {
 			t.Fatal(err)

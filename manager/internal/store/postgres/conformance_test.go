@@ -5,12 +5,12 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/internal/store/storetest"
-	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 func TestConformance(t *testing.T) {
-	srv := servers.Postgres(t)
+	t.Parallel()
+	dsn := database(t)
 	storetest.RunServer(t, func(ctx context.Context, name string) (*Store, error) {
-		return Open(ctx, Options{DSN: srv.URL, Schema: name})
+		return Open(ctx, Options{DSN: dsn, Schema: name})
 	})
 }

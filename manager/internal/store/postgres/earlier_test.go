@@ -41,9 +41,9 @@ type earlier struct {
 	conn *pgx.Conn
 }
 
-func startEarlier(t *testing.T, srv *servers.Server) earlier {
+func startEarlier(t *testing.T, dsn string) earlier {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), srv.URL)
+	conn, err := pgx.Connect(t.Context(), dsn)
 	if err == nil {
 		t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 		_, err = conn.Exec(t.Context(), session)
@@ -124,8 +124,9 @@ func wantHits(t *testing.T, s *Store, index string, want string) {
 // TestManagersOfTheFirstReleaseGoOn while and after one of this version moves their index entries. A manager of the first
 // release may start again as well.
 func TestManagersOfTheFirstReleaseGoOn(t *testing.T) {
+	t.Parallel()
 	srv := servers.Postgres(t)
-	old, other := startEarlier(t, srv), startEarlier(t, srv)
+	old, other := startEarlier(t, srv.URL), startEarlier(t, srv.URL)
 	if _, err := old.conn.Exec(t.Context(), firstRelease); err != nil {
 		t.Fatal(err)
 	}
@@ -152,12 +153,13 @@ func TestManagersOfTheFirstReleaseGoOn(t *testing.T) {
 		}
 		opened <- s
 	}()
-	for waiting := false; !waiting; {
+	until(t, func() (waiting bool) {
 		err := other.conn.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock')`).Scan(&waiting)
 		if err != nil {
 			t.Fatal(err)
 		}
-	}
+		return waiting
+	})
 	if err := old.put("k000", "2", entry("queued", "000"), entry("done", "900")); err != nil {
 		t.Fatal(err)
 	}
@@ -246,8 +248,9 @@ func TestManagersOfTheFirstReleaseGoOn(t *testing.T) {
 
 // TestMoveOfEntriesThatFails leaves everything as it was.
 func TestMoveOfEntriesThatFails(t *testing.T) {
-	srv := servers.Postgres(t)
-	old := startEarlier(t, srv)
+	t.Parallel()
+	dsn := database(t)
+	old := startEarlier(t, dsn)
 	if _, err := old.conn.Exec(t.Context(), firstRelease); err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +260,7 @@ func TestMoveOfEntriesThatFails(t *testing.T) {
 	if _, err := old.conn.Exec(t.Context(), `CREATE VIEW oncegate.mine AS SELECT * FROM oncegate.entries`); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := Open(t.Context(), Options{DSN: srv.URL}); err == nil || !strings.Contains(err.Error(), "other objects depend on it") {
+	if s, err := Open(t.Context(), Options{DSN: dsn}); err == nil || !strings.Contains(err.Error(), "other objects depend on it") {
 		t.Fatalf("%v, %v: a view of somebody else depends on the table", s, err)
 	}
 	if got := old.rows(earlierScan, "things", "queued", 10, ""); got != "a/k" {
@@ -267,7 +270,7 @@ func TestMoveOfEntriesThatFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A quarantine begins before a manager starts.
-	s, err := Open(t.Context(), Options{DSN: srv.URL, Used: true})
+	s, err := Open(t.Context(), Options{DSN: dsn, Used: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +282,7 @@ func TestMoveOfEntriesThatFails(t *testing.T) {
 func TestStartWaitsForAMove(t *testing.T) {
 	t.Parallel()
 	srv := servers.Postgres(t)
-	mover := startEarlier(t, srv)
+	mover := startEarlier(t, srv.URL)
 	if _, err := mover.conn.Exec(t.Context(), `BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('oncegate schema oncegate', 0))`); err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +294,7 @@ func TestStartWaitsForAMove(t *testing.T) {
 		}
 		opened <- err
 	}()
-	for long := false; !long; {
+	until(t, func() (long bool) {
 		select {
 		case err := <-opened:
 			t.Fatalf("it did not wait: %v", err)
@@ -302,7 +305,8 @@ func TestStartWaitsForAMove(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-	}
+		return long
+	})
 	if _, err := mover.conn.Exec(t.Context(), "COMMIT"); err != nil {
 		t.Fatal(err)
 	}
@@ -313,8 +317,9 @@ func TestStartWaitsForAMove(t *testing.T) {
 
 // TestRoleWithRightsOnly is the first to use an index, in a schema of another role.
 func TestRoleWithRightsOnly(t *testing.T) {
+	t.Parallel()
 	srv := servers.Postgres(t)
-	owner := open(t, srv)
+	owner := open(t, srv.URL)
 	if _, err := owner.pool.Exec(t.Context(), `CREATE ROLE clerk LOGIN; GRANT USAGE ON SCHEMA oncegate TO clerk;
 		GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA oncegate TO clerk`); err != nil {
 		t.Fatal(err)
@@ -326,16 +331,17 @@ func TestRoleWithRightsOnly(t *testing.T) {
 	defer s.Close()
 	put(t, s, "k", "1", store.Entry{Index: "first_used", SortKey: "a"})
 	wantHits(t, owner, "first_used", "a/k")
-	if got := startEarlier(t, srv).rows(earlierScan, "things", "first_used", 10, ""); got != "a/k" {
+	if got := startEarlier(t, srv.URL).rows(earlierScan, "things", "first_used", 10, ""); got != "a/k" {
 		t.Errorf("a manager of the first release finds %q", got)
 	}
 }
 
 // TestServerThatTakesOverLearnsTheIndexes: an asynchronous standby may lack what the last commits added.
 func TestServerThatTakesOverLearnsTheIndexes(t *testing.T) {
-	srv := servers.Postgres(t)
-	s := open(t, srv)
-	sql := startEarlier(t, srv)
+	t.Parallel()
+	dsn := database(t)
+	s := open(t, dsn)
+	sql := startEarlier(t, dsn)
 	put(t, s, "k", "v", store.Entry{Index: "state", SortKey: "a"})
 	if n := len(s.indexes.known); n != 1 {
 		t.Fatalf("%d indexes are known", n)
@@ -352,8 +358,9 @@ func TestServerThatTakesOverLearnsTheIndexes(t *testing.T) {
 
 // TestManyWakeUpsShareNotifications: all of them reach the other managers.
 func TestManyWakeUpsShareNotifications(t *testing.T) {
-	srv := servers.Postgres(t)
-	a, b := open(t, srv), open(t, srv)
+	t.Parallel()
+	dsn := database(t)
+	a, b := open(t, dsn), open(t, dsn)
 	var watchers []store.Watcher
 	topic := func(i int) string { return fmt.Sprintf("%03d%s", i, strings.Repeat("\x00", 5*i)) }
 	for i := range 200 {

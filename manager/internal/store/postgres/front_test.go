@@ -68,8 +68,9 @@ func numbers(from, to int) []string {
 
 // A claim must not walk through the entries of all that was claimed since the server vacuumed.
 func TestClaimsDoNotWalkThroughDeadEntries(t *testing.T) {
+	t.Parallel()
 	srv := servers.Postgres(t, "-c", "autovacuum=off")
-	s := open(t, srv)
+	s := open(t, srv.URL)
 	enqueue(t, s, numbers(0, 6000)...)
 	for range 10 {
 		claimed(t, s, 500)
@@ -108,8 +109,9 @@ func TestClaimsDoNotWalkThroughDeadEntries(t *testing.T) {
 
 // Entries before the front must not be passed by: never those of the same process, and no others for long.
 func TestClaimsFindWhatIsAddedBeforeTheFront(t *testing.T) {
-	srv := servers.Postgres(t)
-	s, other := open(t, srv), open(t, srv)
+	t.Parallel()
+	dsn := database(t)
+	s, other := open(t, dsn), open(t, dsn)
 	want := func(got []string, sortKeys ...string) {
 		t.Helper()
 		for i, k := range sortKeys {
@@ -151,7 +153,8 @@ func TestClaimsFindWhatIsAddedBeforeTheFront(t *testing.T) {
 
 // TestCommitOfACallerThatLeftMovesTheFrontBack: the commit goes on without it, and later than the scans that follow.
 func TestCommitOfACallerThatLeftMovesTheFrontBack(t *testing.T) {
-	s := open(t, servers.Postgres(t))
+	t.Parallel()
+	s := open(t, database(t))
 	now := time.Unix(1, 0)
 	s.fronts.Now = func() time.Time { return now }
 	enqueue(t, s, numbers(100, 104)...)

@@ -58,7 +58,7 @@ func guessAndPut(t *testing.T, s *Store, key, value string) (saw string) {
 // TestNewRecordsAreNotRead: an insertion and the change that follows it take one statement each, also when the record
 // was extended meanwhile.
 func TestNewRecordsAreNotRead(t *testing.T) {
-	s := open(t, servers.Postgres(t))
+	s := open(t, database(t))
 	if err := storetest.Put(t.Context(), s, "first", "1"); err != nil { // the server says its time
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestNewRecordsAreNotRead(t *testing.T) {
 
 // TestClaimedRecordsAreNotReadAgain: what this process claimed takes one statement to end, with a record that only it names.
 func TestClaimedRecordsAreNotReadAgain(t *testing.T) {
-	s := open(t, servers.Postgres(t))
+	s := open(t, database(t))
 	enqueue(t, s, numbers(0, 20)...)
 	lock := func() {
 		if err := s.Update(t.Context(), func(tx store.Tx) error { return tx.Put("things", "lock", []byte("mine")) }); err != nil {
@@ -128,7 +128,7 @@ func TestClaimedRecordsAreNotReadAgain(t *testing.T) {
 // TestGuessInAStoppedClock: a manager that stood still for an hour, as virtual machines do, reckons an old time. It
 // gives no answer by that time.
 func TestGuessInAStoppedClock(t *testing.T) {
-	s := open(t, servers.Postgres(t))
+	s := open(t, database(t))
 	if err := storetest.Put(t.Context(), s, "first", "1"); err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,8 @@ func TestClock(t *testing.T) {
 
 // TestRemembersSoMuch: what is remembered is bounded.
 func TestRemembersSoMuch(t *testing.T) {
-	s := open(t, servers.Postgres(t))
+	t.Parallel()
+	s := open(t, database(t))
 	for i := range 3 * maxRecent / 100 {
 		err := s.Update(t.Context(), func(tx store.Tx) error {
 			if err := store.Guess(tx, ids(fmt.Sprint(i))); err != nil {
@@ -221,9 +222,10 @@ func TestRemembersSoMuch(t *testing.T) {
 // TestWrongGuessesFailNoStatement: the server writes a statement that fails into its log, with the key. Calls that shared
 // a commit with a wrong guess share again.
 func TestWrongGuessesFailNoStatement(t *testing.T) {
+	t.Parallel()
 	dir := logDirectory(t)
 	srv := servers.Postgres(t, "-c", "logging_collector=on", "-c", "log_directory="+dir, "-c", "log_filename=log", "-c", "log_file_mode=0644")
-	s, other := open(t, srv), open(t, srv)
+	s, other := open(t, srv.URL), open(t, srv.URL)
 	for key, manager := range map[string]*Store{"there": other, "first": s} { // the server says its time to s
 		if err := storetest.Put(t.Context(), manager, key, "1"); err != nil {
 			t.Fatal(err)

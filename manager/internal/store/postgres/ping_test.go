@@ -24,12 +24,15 @@ type cutter struct {
 	asked atomic.Int64 // queries that met silence
 }
 
-func newCutter(t *testing.T, socket string) *cutter {
+// newCutter returns a proxy in front of an empty database, and the DSN that leads through the proxy.
+func newCutter(t *testing.T) (p *cutter, dsn string) {
+	t.Helper()
+	db := servers.SharedPostgres(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &cutter{Listener: l}
+	p = &cutter{Listener: l}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -38,11 +41,11 @@ func newCutter(t *testing.T, socket string) *cutter {
 				return
 			}
 			n := p.last.Add(1)
-			wg.Go(func() { p.serve(c, socket, n) })
+			wg.Go(func() { p.serve(c, db.Address, n) })
 		}
 	})
 	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
-	return p
+	return p, "postgres://oncegate@" + l.Addr().String() + "/" + db.Name + "?sslmode=disable"
 }
 
 func (p *cutter) serve(client net.Conn, socket string, n int64) {
@@ -70,9 +73,8 @@ func (p *cutter) serve(client net.Conn, socket string, n int64) {
 func TestConnectionsAreMadeAgainAfterASilentCut(t *testing.T) {
 	deep.Only(t)
 	t.Parallel()
-	srv := servers.Postgres(t)
-	p := newCutter(t, srv.Socket)
-	cfg, err := pgxpool.ParseConfig("postgres://oncegate@" + p.Addr().String() + "/postgres?sslmode=disable")
+	p, dsn := newCutter(t)
+	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,8 +113,8 @@ func TestConnectionsAreMadeAgainAfterASilentCut(t *testing.T) {
 func TestPingsOfOneCutResetOnce(t *testing.T) {
 	deep.Only(t)
 	t.Parallel()
-	p := newCutter(t, servers.Postgres(t).Socket)
-	cfg, err := pgxpool.ParseConfig("postgres://oncegate@" + p.Addr().String() + "/postgres?sslmode=disable")
+	p, dsn := newCutter(t)
+	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		t.Fatal(err)
 	}

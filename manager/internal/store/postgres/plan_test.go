@@ -34,11 +34,12 @@ func logDirectory(t *testing.T) string {
 // two primary keys: one other plan, kept by a connection while the tables grow,
 // would make a queue stand still.
 func TestPlansAreLookUps(t *testing.T) {
+	t.Parallel()
 	dir := logDirectory(t)
 	srv := servers.Postgres(t, "-c", "session_preload_libraries=auto_explain", "-c", "auto_explain.log_min_duration=0",
 		"-c", "auto_explain.log_nested_statements=on", "-c", "logging_collector=on", "-c", "log_directory="+dir,
 		"-c", "log_filename=plans", "-c", "log_file_mode=0644", "-c", "autovacuum=off")
-	s := open(t, srv)
+	s := open(t, srv.URL)
 	const records = 3000
 	for _, prepare := range []struct {
 		name string

@@ -17,9 +17,17 @@ import (
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
-func open(t *testing.T, srv *servers.Server) *Store {
+func TestMain(m *testing.M) { os.Exit(servers.Sharing(m).Run()) }
+
+// database returns the DSN of an empty database, on the server that the tests share.
+func database(t *testing.T) string {
 	t.Helper()
-	s, err := Open(t.Context(), Options{DSN: srv.URL})
+	return servers.SharedPostgres(t).URL
+}
+
+func open(t *testing.T, dsn string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), Options{DSN: dsn})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,9 +41,10 @@ func open(t *testing.T, srv *servers.Server) *Store {
 
 // TestOneConnection: the pool's only connection is free again when the first question about standbys needs it.
 func TestOneConnection(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	s, err := Open(ctx, Options{DSN: servers.Postgres(t).URL, Schema: "one", MaxConns: 1})
+	s, err := Open(ctx, Options{DSN: database(t), Schema: "one", MaxConns: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,11 +63,12 @@ func TestOneConnection(t *testing.T) {
 }
 
 func TestManagersMigrateTogether(t *testing.T) {
-	srv := servers.Postgres(t)
+	t.Parallel()
+	dsn := database(t)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			s, err := Open(t.Context(), Options{DSN: srv.URL, MaxConns: 2})
+			s, err := Open(t.Context(), Options{DSN: dsn, MaxConns: 2})
 			if err != nil {
 				t.Error(err)
 				return
@@ -69,18 +79,19 @@ func TestManagersMigrateTogether(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	s := open(t, srv)
+	s := open(t, dsn)
 	if _, err := s.pool.Exec(t.Context(), `UPDATE oncegate.meta SET version = 99`); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Open(t.Context(), Options{DSN: srv.URL})
+	_, err := Open(t.Context(), Options{DSN: dsn})
 	if err == nil || !strings.Contains(err.Error(), "format version 99") {
 		t.Fatalf("error %v", err)
 	}
 }
 
 func TestUnreadableRecordIsTold(t *testing.T) {
-	s := open(t, servers.Postgres(t))
+	t.Parallel()
+	s := open(t, database(t))
 	storetest.Unreadable(t, s, func(c store.Collection, key string) {
 		if _, err := s.pool.Exec(t.Context(), `UPDATE oncegate.records SET entries = '\xff' WHERE coll = $1 AND key = $2`, string(c), []byte(key)); err != nil {
 			t.Fatal(err)
@@ -104,8 +115,9 @@ func TestBadOptionsAreRefused(t *testing.T) {
 }
 
 func TestAcknowledgedSurvivesAKilledServer(t *testing.T) {
+	t.Parallel()
 	srv := servers.Postgres(t)
-	s := open(t, srv)
+	s := open(t, srv.URL)
 	var mu sync.Mutex
 	acked := map[string]int{}
 	var wg sync.WaitGroup
@@ -159,10 +171,10 @@ func TestAcknowledgedSurvivesAKilledServer(t *testing.T) {
 // A manager that stops still wakes the other managers' callers for what it recorded last.
 func TestLastWakeUpIsSentBeforeTheEnd(t *testing.T) {
 	t.Parallel()
-	srv := servers.Postgres(t)
-	b := open(t, srv)
+	dsn := database(t)
+	b := open(t, dsn)
 	for i := range 10 {
-		a, err := Open(t.Context(), Options{DSN: srv.URL})
+		a, err := Open(t.Context(), Options{DSN: dsn})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,8 +197,9 @@ func TestLastWakeUpIsSentBeforeTheEnd(t *testing.T) {
 }
 
 func TestWakeUpsReachOtherManagersAndComeBack(t *testing.T) {
+	t.Parallel()
 	srv := servers.Postgres(t)
-	a, b := open(t, srv), open(t, srv)
+	a, b := open(t, srv.URL), open(t, srv.URL)
 	w := b.Watch("topic \x00\xff")
 	defer w.Stop()
 	notify := func() error {
@@ -218,7 +231,8 @@ func TestWakeUpsReachOtherManagersAndComeBack(t *testing.T) {
 // TestDeadlockRunsAgain makes two transactions lock two records in opposite
 // orders; the one the server ends must run again by itself.
 func TestDeadlockRunsAgain(t *testing.T) {
-	s := open(t, servers.Postgres(t))
+	t.Parallel()
+	s := open(t, database(t))
 	for _, key := range []string{"a", "b"} {
 		if err := storetest.Put(t.Context(), s, key, "0"); err != nil {
 			t.Fatal(err)
@@ -261,7 +275,8 @@ func TestDeadlockRunsAgain(t *testing.T) {
 // TestBusyRecordIsLocked: a function whose record changes under every run of it
 // gets through all the same, because its later runs lock.
 func TestBusyRecordIsLocked(t *testing.T) {
-	s := open(t, servers.Postgres(t))
+	t.Parallel()
+	s := open(t, database(t))
 	if err := storetest.Put(t.Context(), s, "busy", "0"); err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +310,8 @@ func TestBusyRecordIsLocked(t *testing.T) {
 // A Put without a look replaces a record that was there, with
 // its index entries.
 func TestPutWithoutALookReplaces(t *testing.T) {
-	s := open(t, servers.Postgres(t))
+	t.Parallel()
+	s := open(t, database(t))
 	if err := storetest.Put(t.Context(), s, "old", "1"); err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +344,8 @@ func TestPutWithoutALookReplaces(t *testing.T) {
 // TestRefusalOfWhatNeverWas: the function sees one record from before a change
 // and another from after it, and refuses; it must run again.
 func TestRefusalOfWhatNeverWas(t *testing.T) {
-	s := open(t, servers.Postgres(t))
+	t.Parallel()
+	s := open(t, database(t))
 	both := func(value string) error {
 		return s.Update(t.Context(), func(tx store.Tx) error {
 			return errors.Join(tx.Put("things", "a", []byte(value)), tx.Put("things", "b", []byte(value)))
@@ -366,8 +383,8 @@ func TestRefusalOfWhatNeverWas(t *testing.T) {
 // TestSeldomRecordsAreNotLocked: a run that locks does not hold up other transactions that read the same record of
 // Options.Seldom, whether there is one or not, and runs again if that record changes.
 func TestSeldomRecordsAreNotLocked(t *testing.T) {
-	srv := servers.Postgres(t)
-	s, err := Open(t.Context(), Options{DSN: srv.URL, Seldom: []store.Collection{"policies"}})
+	t.Parallel()
+	s, err := Open(t.Context(), Options{DSN: database(t), Seldom: []store.Collection{"policies"}})
 	if err != nil {
 		t.Fatal(err)
 	}

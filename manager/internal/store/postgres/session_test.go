@@ -15,10 +15,11 @@ import (
 
 // The settings of a session do not depend on what the server, the user or a pooler say.
 func TestSessions(t *testing.T) {
+	t.Parallel()
 	srv := servers.Postgres(t)
 	t.Run("session", func(t *testing.T) {
 		pooler := servers.PgBouncer(t, srv, "session")
-		a, b := open(t, pooler), open(t, pooler)
+		a, b := open(t, pooler.URL), open(t, pooler.URL)
 		w := b.Watch("topic")
 		defer w.Stop()
 		for i := range 50 {
@@ -83,9 +84,9 @@ func TestSessions(t *testing.T) {
 // A DSN may ask for any mode of the driver, for a pooler's sake. Some modes send parameters as text.
 func TestQueryModes(t *testing.T) {
 	t.Parallel()
-	srv := servers.Postgres(t)
+	dsn := database(t)
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
-		s, err := Open(t.Context(), Options{DSN: srv.URL + " default_query_exec_mode=" + mode, Schema: "mode_" + mode})
+		s, err := Open(t.Context(), Options{DSN: dsn + " default_query_exec_mode=" + mode, Schema: "mode_" + mode})
 		if err != nil {
 			t.Errorf("%s: %v", mode, err)
 			continue

@@ -15,7 +15,6 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/storetest"
-	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // waitUntil waits for a condition that other goroutines bring about.
@@ -141,8 +140,9 @@ func TestABatchThatNobodyWaitsForEnds(t *testing.T) {
 // TestSharedCommitsAreJudgedOneByOne lets transactions share a commit of which one meets a change: it runs again, and the others
 // are committed as they are.
 func TestSharedCommitsAreJudgedOneByOne(t *testing.T) {
-	srv := servers.Postgres(t)
-	s, other := open(t, srv), open(t, srv)
+	t.Parallel()
+	dsn := database(t)
+	s, other := open(t, dsn), open(t, dsn)
 	ctx := t.Context()
 	put := func(s *Store, key, value string) error {
 		return s.Update(ctx, func(tx store.Tx) error {
@@ -201,7 +201,8 @@ func TestSharedCommitsAreJudgedOneByOne(t *testing.T) {
 // TestASharedCommitUsesNoMemoryOfItsCallers: a call that ended early may use its buffers again while the commit that it
 // shares is on its way.
 func TestASharedCommitUsesNoMemoryOfItsCallers(t *testing.T) {
-	s := open(t, servers.Postgres(t))
+	t.Parallel()
+	s := open(t, database(t))
 	run, gate, entered := s.commits.run, make(chan struct{}), make(chan struct{})
 	s.commits.run = func(_ context.Context, batch []*changes) error {
 		entered <- struct{}{}
@@ -236,7 +237,8 @@ func TestASharedCommitUsesNoMemoryOfItsCallers(t *testing.T) {
 // TestATransactionStaysOnOneServer: a version that one server returned means another transaction on the server that took
 // over, so nothing is written after it there, and what both returned is never seen together.
 func TestATransactionStaysOnOneServer(t *testing.T) {
-	s := open(t, servers.Postgres(t))
+	t.Parallel()
+	s := open(t, database(t))
 	if err := storetest.Put(t.Context(), s, "a", "1"); err != nil {
 		t.Fatal(err)
 	}
@@ -272,9 +274,9 @@ func TestATransactionStaysOnOneServer(t *testing.T) {
 // TestSharingNeedsNoConnectionThatItsCallersHold: when transactions with connections of their own hold all of the pool, what
 // they read and commit next must not wait for another one.
 func TestSharingNeedsNoConnectionThatItsCallersHold(t *testing.T) {
+	t.Parallel()
 	const conns = 3
-	srv := servers.Postgres(t)
-	s, err := Open(t.Context(), Options{DSN: srv.URL, MaxConns: conns})
+	s, err := Open(t.Context(), Options{DSN: database(t), MaxConns: conns})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +348,8 @@ func TestAHangingStatementEnds(t *testing.T) {
 // TestALockedRecordDoesNotOccupyALane: a commit that has to wait for a lock gives its lane back soon, also when it is the
 // only one, and waits on.
 func TestALockedRecordDoesNotOccupyALane(t *testing.T) {
-	s := open(t, servers.Postgres(t))
+	t.Parallel()
+	s := open(t, database(t))
 	if err := storetest.Put(t.Context(), s, "locked", "0"); err != nil {
 		t.Fatal(err)
 	}
@@ -402,7 +405,8 @@ func TestOnlyAnErrorSaysThatNothingWasWritten(t *testing.T) {
 // TestTransactionsThatShareACommitDoNotSkew: of two that wait together, and of which each read what the other writes, one
 // sees what the other wrote. What they read may be there or absent.
 func TestTransactionsThatShareACommitDoNotSkew(t *testing.T) {
-	s := open(t, servers.Postgres(t))
+	t.Parallel()
+	s := open(t, database(t))
 	for _, absent := range []bool{false, true} {
 		keys := []string{fmt.Sprint("a", absent), fmt.Sprint("b", absent)}
 		for _, key := range keys {

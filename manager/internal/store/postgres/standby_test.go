@@ -131,6 +131,7 @@ func openWith(t *testing.T, dsn string, standbys int) *Store {
 
 // Every part uses the same servers, and the last one ends with the standby as the primary.
 func TestStandbys(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	t.Run("a cut wait is no acknowledgement", p.cutWait)
 	t.Run("missing standbys are refused", p.missing)

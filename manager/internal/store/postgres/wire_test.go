@@ -5,14 +5,12 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgtype"
-
-	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // The server reads the arrays as it reads those that the driver encodes.
 func TestWires(t *testing.T) {
 	t.Parallel()
-	s := open(t, servers.Postgres(t))
+	s := open(t, database(t))
 	conn, err := s.pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)

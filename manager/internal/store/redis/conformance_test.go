@@ -5,12 +5,12 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/internal/store/storetest"
-	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 func TestConformance(t *testing.T) {
-	srv := servers.Redis(t)
+	t.Parallel()
+	url := database(t)
 	storetest.RunServer(t, func(ctx context.Context, name string) (*Store, error) {
-		return Open(ctx, Options{URL: srv.URL, Namespace: name})
+		return Open(ctx, Options{URL: url, Namespace: name})
 	})
 }

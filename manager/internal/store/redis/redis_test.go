@@ -18,12 +18,18 @@ import (
 
 func TestMain(m *testing.M) {
 	goredis.SetLogger(quiet{}) // the killed servers of these tests are no news
-	os.Exit(m.Run())
+	os.Exit(servers.Sharing(m).Run())
 }
 
 type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}
+
+// database returns the URL of an empty database, on the server that the tests share.
+func database(t *testing.T) string {
+	t.Helper()
+	return servers.SharedRedis(t).URL
+}
 
 func open(t *testing.T, url string) *Store {
 	t.Helper()
@@ -40,6 +46,7 @@ func open(t *testing.T, url string) *Store {
 }
 
 func TestRefusesAServerThatEvicts(t *testing.T) {
+	t.Parallel()
 	srv := servers.Redis(t, "--maxmemory-policy", "allkeys-lru")
 	_, err := Open(t.Context(), Options{URL: srv.URL})
 	if err == nil || !strings.Contains(err.Error(), `maxmemory-policy is "allkeys-lru", must be noeviction`) {
@@ -48,7 +55,8 @@ func TestRefusesAServerThatEvicts(t *testing.T) {
 }
 
 func TestReportsWhetherTheServerIsDurable(t *testing.T) {
-	if s := open(t, servers.Redis(t).URL); !s.Capabilities().Durable {
+	t.Parallel()
+	if s := open(t, database(t)); !s.Capabilities().Durable {
 		t.Error("appendfsync always is not reported as durable")
 	}
 	if s := open(t, servers.Redis(t, "--appendfsync", "everysec").URL); s.Capabilities().Durable {
@@ -57,12 +65,13 @@ func TestReportsWhetherTheServerIsDurable(t *testing.T) {
 }
 
 func TestRefusesAnUnknownFormat(t *testing.T) {
-	srv := servers.Redis(t)
-	s := open(t, srv.URL)
+	t.Parallel()
+	url := database(t)
+	s := open(t, url)
 	if err := s.rdb.Set(t.Context(), s.ns+"format", "99", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), Options{URL: srv.URL}); err == nil || !strings.Contains(err.Error(), `format "99"`) {
+	if _, err := Open(t.Context(), Options{URL: url}); err == nil || !strings.Contains(err.Error(), `format "99"`) {
 		t.Fatalf("error %v", err)
 	}
 }
@@ -84,6 +93,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 }
 
 func TestAcknowledgedSurvivesAKilledServer(t *testing.T) {
+	t.Parallel()
 	srv := servers.Redis(t)
 	s := open(t, srv.URL)
 	var mu sync.Mutex
@@ -135,6 +145,7 @@ func TestAcknowledgedSurvivesAKilledServer(t *testing.T) {
 }
 
 func TestWakeUpsComeBackAfterAReconnect(t *testing.T) {
+	t.Parallel()
 	srv := servers.Redis(t)
 	s := open(t, srv.URL)
 	w := s.Watch("topic")
@@ -160,6 +171,7 @@ func TestWakeUpsComeBackAfterAReconnect(t *testing.T) {
 }
 
 func TestFullServerRefusesWritesAndHeals(t *testing.T) {
+	t.Parallel()
 	srv := servers.Redis(t)
 	s := open(t, srv.URL)
 	if err := storetest.Put(t.Context(), s, "before", "1"); err != nil {
@@ -189,16 +201,18 @@ func TestFullServerRefusesWritesAndHeals(t *testing.T) {
 }
 
 func TestUnreadableRecordIsTold(t *testing.T) {
-	for name, damage := range map[string]func(s *Store, key string) error{
-		"garbage": func(s *Store, key string) error { return s.rdb.Set(t.Context(), key, "\xff", 0).Err() },
-		"another type": func(s *Store, key string) error {
+	t.Parallel()
+	for name, damage := range map[string]func(t *testing.T, s *Store, key string) error{
+		"garbage": func(t *testing.T, s *Store, key string) error { return s.rdb.Set(t.Context(), key, "\xff", 0).Err() },
+		"another type": func(t *testing.T, s *Store, key string) error {
 			return errors.Join(s.rdb.Del(t.Context(), key).Err(), s.rdb.HSet(t.Context(), key, "a", "b").Err())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := open(t, servers.Redis(t).URL)
+			t.Parallel()
+			s := open(t, database(t))
 			storetest.Unreadable(t, s, func(c store.Collection, key string) {
-				if err := damage(s, s.recordKey(c, key)); err != nil {
+				if err := damage(t, s, s.recordKey(c, key)); err != nil {
 					t.Fatal(err)
 				}
 			})
@@ -209,7 +223,8 @@ func TestUnreadableRecordIsTold(t *testing.T) {
 // TestStrangersInAnIndex: what the engine did not write is nobody's entry, and
 // does not make a scan seem to be at its end.
 func TestStrangersInAnIndex(t *testing.T) {
-	s := open(t, servers.Redis(t).URL)
+	t.Parallel()
+	s := open(t, database(t))
 	for i := range 30 {
 		if err := storetest.Put(t.Context(), s, fmt.Sprintf("k%02d", i), ""); err != nil {
 			t.Fatal(err)
@@ -235,7 +250,8 @@ func TestStrangersInAnIndex(t *testing.T) {
 // TestClaimersOfOneProcessNeverMeet shows why claims scale: while one
 // transaction claims the head of an index, another's scan starts behind it.
 func TestClaimersOfOneProcessNeverMeet(t *testing.T) {
-	s := open(t, servers.Redis(t).URL)
+	t.Parallel()
+	s := open(t, database(t))
 	for i := range 10 {
 		if err := storetest.Put(t.Context(), s, fmt.Sprintf("k%d", i), ""); err != nil {
 			t.Fatal(err)
@@ -274,11 +290,12 @@ func TestClaimersOfOneProcessNeverMeet(t *testing.T) {
 
 // TestUsedCreatesNothing: a look at a server that no manager has used leaves it empty.
 func TestUsedCreatesNothing(t *testing.T) {
-	srv := servers.Redis(t)
-	if _, err := Open(t.Context(), Options{URL: srv.URL, Used: true}); !errors.Is(err, store.ErrUnused) {
+	t.Parallel()
+	url := database(t)
+	if _, err := Open(t.Context(), Options{URL: url, Used: true}); !errors.Is(err, store.ErrUnused) {
 		t.Errorf("an unused server: %v", err)
 	}
-	o, err := goredis.ParseURL(srv.URL)
+	o, err := goredis.ParseURL(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,8 +304,8 @@ func TestUsedCreatesNothing(t *testing.T) {
 	if n, err := c.DBSize(t.Context()).Result(); err != nil || n != 0 {
 		t.Errorf("it has %d keys, %v", n, err)
 	}
-	open(t, srv.URL)
-	s, err := Open(t.Context(), Options{URL: srv.URL, Used: true})
+	open(t, url)
+	s, err := Open(t.Context(), Options{URL: url, Used: true})
 	if err != nil {
 		t.Fatalf("a used server: %v", err)
 	}

@@ -90,6 +90,7 @@ func TestFailoverLosesWhatTheReplicaLacks(t *testing.T) {
 
 // With min-replicas-to-write, nothing is acknowledged and nothing is answered from that a replica does not have.
 func TestReplicasConfirm(t *testing.T) {
+	t.Parallel()
 	for name, valkey := range map[string]bool{"WAIT": false, "WAITAOF": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

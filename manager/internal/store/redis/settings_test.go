@@ -81,6 +81,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 
 // TestStopsWhileTheServerMayEvict: the policy may change long after the start.
 func TestStopsWhileTheServerMayEvict(t *testing.T) {
+	t.Parallel()
 	s, log, operator := openChecked(t, servers.Redis(t).URL, 5*time.Millisecond)
 	if err := storetest.Put(t.Context(), s, "k", "1"); err != nil {
 		t.Fatal(err)
@@ -115,6 +116,7 @@ func TestStopsWhileTheServerMayEvict(t *testing.T) {
 // TestNewConnectionsAreChecked: behind an address there may be another server
 // from one connection to the next.
 func TestNewConnectionsAreChecked(t *testing.T) {
+	t.Parallel()
 	s, _, operator := openChecked(t, servers.Redis(t).URL, time.Hour)
 	if err := storetest.Put(t.Context(), s, "k", "1"); err != nil {
 		t.Fatal(err)
@@ -156,6 +158,7 @@ func TestNewConnectionsAreChecked(t *testing.T) {
 // TestServerThatHidesItsSettings: some services forbid CONFIG. They are used, and
 // not called durable.
 func TestServerThatHidesItsSettings(t *testing.T) {
+	t.Parallel()
 	srv := servers.Redis(t)
 	_, _, operator := openChecked(t, srv.URL, time.Hour)
 	user := []any{"ACL", "SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all", "-config"}
@@ -183,7 +186,8 @@ func TestServerThatHidesItsSettings(t *testing.T) {
 // An answer that says "not now" must not pass for one that says
 // "never".
 func TestHiddenSettingsAreNotTakenForGood(t *testing.T) {
-	s := open(t, servers.Redis(t).URL)
+	t.Parallel()
+	s := open(t, database(t))
 	loading := s.rdb.Eval(context.Background(), `return redis.error_reply("LOADING Redis is loading the dataset in memory")`, nil).Err()
 	unknown := s.rdb.Do(context.Background(), "NONESUCH").Err()
 	if loading == nil || hidden(loading) || unknown == nil || !hidden(unknown) || hidden(errors.New("unknown command")) {

@@ -27,6 +27,7 @@ func RunCrash(t *testing.T, factory CrashFactory) {
 		{"TransactionsAreWhole", testTransactionsAreWhole},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			open, crash := factory(t)

@@ -38,7 +38,7 @@ import (
 // shared, and after the store was closed only if the engine is durable.
 type Opener func(t *testing.T) store.Store
 
-// Factory prepares an empty set of data for one test.
+// Factory prepares an empty set of data for one test. Tests run in parallel.
 type Factory func(t *testing.T) Opener
 
 // patience bounds everything the suite waits for. It is generous: a test that exceeds it hangs.
@@ -68,6 +68,7 @@ func RunExcept(t *testing.T, factory Factory, names ...string) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			c.test(&env{T: t, ctx: ctx, open: factory(t), caps: caps})
