@@ -3,7 +3,8 @@ package cli
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -166,16 +167,8 @@ func TestReferenceListsEveryMetric(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := startManager(t, "--data-dir", t.TempDir(), "--admin", "127.0.0.1:0")
-	resp, err := http.Get("http://" + p.addr["admin"] + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	metrics, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := serveStore(t, nil, "--store", "wal", "--data-dir", t.TempDir(), "--admin", "127.0.0.1:0")
+	_, metrics := get(t, s.admin, "/metrics")
 	names := func(pattern string, text []byte) []string {
 		var found []string
 		for _, m := range regexp.MustCompile(pattern).FindAllSubmatch(text, -1) {
@@ -185,7 +178,7 @@ func TestReferenceListsEveryMetric(t *testing.T) {
 		return slices.Compact(found)
 	}
 	told := names("`(oncegate_(?:http|ledger|wal)_[a-z_]+)`", text)
-	there := names(`(?m)^# HELP (oncegate_(?:http|ledger|wal)_[a-z_]+) `, metrics)
+	there := names(`(?m)^# HELP (oncegate_(?:http|ledger|wal)_[a-z_]+) `, []byte(metrics))
 	if !slices.Equal(told, there) || len(there) < 20 {
 		t.Errorf("told are\n%s\nthere are\n%s", strings.Join(told, "\n"), strings.Join(there, "\n"))
 	}
@@ -196,8 +189,9 @@ func TestReferenceListsEveryMetric(t *testing.T) {
 			t.Errorf("there is no flag %s", flag)
 		}
 	}
-	if code := p.stop(t); code != 0 {
-		t.Errorf("exit code %d: %s", code, p.stderr)
+	s.stop()
+	if err := s.ended(t); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -238,7 +232,7 @@ func (s *scrubbed) Scrub(ctx context.Context, _ func(context.Context) error) err
 func TestStopEndsAScrub(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
 	st := &scrubbed{breakable: &breakable{Store: mem.New(mem.Options{}), failed: make(chan struct{})}, begun: make(chan struct{})}
-	s := serveStore(t, st, "--encryption-key-file", keyFile(t, "k1"), "--admin", "127.0.0.1:0")
+	s := serveStore(t, st, "--encryption-key-file", keyFile(t), "--admin", "127.0.0.1:0")
 	<-st.begun
 	status := make(chan int, 1)
 	go func() {
@@ -260,5 +254,69 @@ func TestStopEndsAScrub(t *testing.T) {
 	}
 	if got := <-status; got != 201 {
 		t.Errorf("the request got %d", got)
+	}
+}
+
+// When the store has failed, nothing is answered from it any more, and the program ends with exit code 1.
+func TestFailedStoreEndsTheProcess(t *testing.T) {
+	defer http.DefaultClient.CloseIdleConnections()
+	s := serveBreakable(t, "--drain-delay-seconds", "3600")
+	if status, body := post(t, s.addr, "/v1/ledger/reserve", `{"key":"k","token":"t"}`); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	// A request that is held keeps the server up while the test looks at it.
+	held := make(chan struct{})
+	go func() {
+		defer close(held)
+		resp, err := http.Post("http://"+s.addr+"/v1/ledger/reserve", "application/json", strings.NewReader(`{"key":"k","token":"u","wait_ms":30000}`))
+		if err == nil {
+			resp.Body.Close()
+		}
+	}()
+	s.store.fail(fmt.Errorf("%w: fsync: input/output error", store.ErrFailed))
+	if err := s.ended(t); err == nil || !strings.Contains(err.Error(), "fsync: input/output error") {
+		t.Errorf("ended with %v", err)
+	}
+	<-held
+	if !strings.Contains(s.stderr.String(), `"msg":"store failed, stopping"`) {
+		t.Errorf("the log does not say so: %s", s.stderr)
+	}
+	if c, err := net.Dial("tcp", s.addr); err == nil {
+		c.Close()
+		t.Error("it still listens")
+	}
+}
+
+// TestStartFailuresReleaseEverything: whatever goes wrong at start, nothing is
+// left behind; goleak looks at the end.
+func TestStartFailuresReleaseEverything(t *testing.T) {
+	dir := t.TempDir()
+	notADir := filepath.Join(dir, "file")
+	if err := os.WriteFile(notADir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	for what, c := range map[string]struct {
+		code int
+		args []string
+	}{
+		"data dir":   {2, []string{"--data-dir", notADir}},
+		"tokens":     {2, []string{"--data-dir", dir, "--auth-token-file", filepath.Join(dir, "none")}},
+		"tls":        {2, []string{"--data-dir", dir, "--tls-cert", notADir, "--tls-key", notADir}},
+		"admin port": {1, []string{"--data-dir", dir, "--admin", busy.Addr().String()}},
+		"addr file":  {2, []string{"--data-dir", dir, "--addr-file", filepath.Join(dir, "no", "such", "dir")}},
+		// What cannot be known before it is tried.
+		"addr file, late": {1, []string{"--data-dir", dir, "--addr-file", filepath.Join(dir, strings.Repeat("x", 300))}},
+		"store":           {1, []string{"--store", "redis", "--store-dsn", "redis://127.0.0.1:1?max_retries=-1"}},
+	} {
+		env, _, stderr := testEnv(nil)
+		code := Run(context.Background(), env, append([]string{"serve", "--listen", "127.0.0.1:0"}, c.args...))
+		if code != c.code || stderr.Len() == 0 || strings.Contains(stderr.String(), `"stopped"`) {
+			t.Errorf("%s: exit code %d, %s", what, code, stderr)
+		}
 	}
 }

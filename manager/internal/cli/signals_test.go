@@ -2,22 +2,18 @@ package cli
 
 import (
 	"context"
-	"io"
-	"net"
+	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/app"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 )
 
-// sendHangup is SIGHUP for a manager in this process. One that is not taken yet
-// stands for all that follow, as with the signal.
+// sendHangup is SIGHUP for a manager in this process. One that is not taken yet stands for all that follow, as with the signal.
 func (s *served) sendHangup() {
 	select {
 	case s.hangup <- syscall.SIGHUP:
@@ -25,57 +21,19 @@ func (s *served) sendHangup() {
 	}
 }
 
-// TestSignalsWhileStarting: a manager that still waits for its store survives
-// SIGHUP, and SIGTERM ends it in order.
-func TestSignalsWhileStarting(t *testing.T) {
-	bin, err := managerBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// A database that takes the connection and then says nothing.
-	mute, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer mute.Close()
-	p := &process{stderr: new(output), exited: make(chan struct{})}
-	p.cmd = exec.Command(bin, "serve", "--listen", "127.0.0.1:0", "--store", "postgres",
-		"--store-dsn", "postgres://u:p@"+mute.Addr().String()+"/d?sslmode=disable")
-	p.cmd.Stderr = p.stderr
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.exited)
-	}()
-	t.Cleanup(p.kill)
-	if err := mute.(*net.TCPListener).SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
-	c, err := mute.Accept()
-	if err != nil {
-		t.Fatalf("%v: %s", err, p.stderr)
-	}
-	defer c.Close()
-	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
-	if code := p.stop(t); code != 0 || p.err != nil {
-		t.Errorf("exit code %d, %v: %s", code, p.err, p.stderr)
-	}
-	if got := p.stderr.String(); !strings.Contains(got, `"msg":"stopping"`) || strings.Contains(got, "cancel") {
-		t.Errorf("it said %s", got)
-	}
-}
-
 // TestStopWhileStarting: with every engine, what is told to stop before it
 // serves ends as if it had served.
 func TestStopWhileStarting(t *testing.T) {
+	defer http.DefaultClient.CloseIdleConnections()
 	dir := t.TempDir()
-	p := startManager(t, "--data-dir", filepath.Join(dir, "wal"))
-	post(t, p.addr["api"], "/v1/ledger/reserve", `{"key":"k","token":"t"}`)
-	p.kill() // so that there is something to recover
+	s := serveStore(t, nil, "--store", "wal", "--data-dir", filepath.Join(dir, "wal"))
+	if status, body := post(t, s.addr, "/v1/ledger/reserve", `{"key":"k","token":"t"}`); status != 201 { // so that there is something to recover
+		t.Fatalf("%d %s", status, body)
+	}
+	s.stop()
+	if err := s.ended(t); err != nil {
+		t.Fatal(err)
+	}
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, args := range []string{
@@ -116,22 +74,5 @@ func TestHangupWhileStarting(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-// TestSilentClientsDoNotFailTheStop: a request of which only a part has come is
-// nothing that a stop could cut off.
-func TestSilentClientsDoNotFailTheStop(t *testing.T) {
-	p := startManager(t, "--store", "memory", "--read-timeout-seconds", "3600")
-	c, err := net.Dial("tcp", p.addr["api"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if _, err := io.WriteString(c, "POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	if code := p.stop(t); code != 0 {
-		t.Errorf("exit code %d: %s", code, p.stderr)
 	}
 }

@@ -1,24 +1,12 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
-
-// noEnv is an environment without variables.
-func noEnv(string) (string, bool) { return "", false }
-
-func testEnv(vars map[string]string) (Environment, *bytes.Buffer, *bytes.Buffer) {
-	var stdout, stderr bytes.Buffer
-	return Environment{Stdout: &stdout, Stderr: &stderr, Getenv: func(name string) (string, bool) {
-		v, ok := vars[name]
-		return v, ok
-	}}, &stdout, &stderr
-}
 
 // TestMistakesAreTold: one line on stderr that names the setting, its value and
 // what is allowed, and exit code 2.

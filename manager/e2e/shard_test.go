@@ -1,7 +1,6 @@
-package cli
+package e2e
 
 import (
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,19 +22,22 @@ func eachKept(t *testing.T, test func(t *testing.T, store []string)) {
 		"etcd": func(t *testing.T) []string { return []string{"--store", "etcd", "--store-dsn", servers.Etcd(t).URL} },
 	}
 	for _, name := range deep.Keys(t, kept) {
-		t.Run(name, func(t *testing.T) { test(t, kept[name](t)) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, kept[name](t))
+		})
 	}
 }
 
 // refusedStart starts a manager that must end with exit code 2 and one line besides its log.
 func refusedStart(t *testing.T, want string, args ...string) {
 	t.Helper()
-	env, _, stderr := testEnv(nil)
-	if code := Run(t.Context(), env, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)); code != 2 {
-		t.Errorf("%v: exit code %d: %s", args, code, stderr)
+	code, out := oncegate(t, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
+	if code != 2 {
+		t.Errorf("%v: exit code %d: %s", args, code, out)
 	}
 	var lines []string
-	for line := range strings.Lines(stderr.String()) {
+	for line := range strings.Lines(out) {
 		if !strings.HasPrefix(line, "{") {
 			lines = append(lines, line)
 		}
@@ -48,7 +50,7 @@ func refusedStart(t *testing.T, want string, args ...string) {
 // TestDataOfAnotherShard: on every engine a manager does not start as another shard than its data are, and what it is
 // outlives kill -9.
 func TestDataOfAnotherShard(t *testing.T) {
-	defer http.DefaultClient.CloseIdleConnections()
+	t.Parallel()
 	eachKept(t, func(t *testing.T, store []string) {
 		with := func(args ...string) []string { return append(args, store...) }
 		startManager(t, with("--shard", "A")...).kill()
@@ -70,7 +72,7 @@ func TestDataOfAnotherShard(t *testing.T) {
 // TestListIsKept: on every engine a list stays in force until another one replaces it, and is not replaced by an
 // earlier one by accident.
 func TestListIsKept(t *testing.T) {
-	defer http.DefaultClient.CloseIdleConnections()
+	t.Parallel()
 	eachKept(t, func(t *testing.T, store []string) {
 		with := func(args ...string) []string { return append(append(args, "--shard", "A"), store...) }
 		startManager(t, with("--shards", "A,B")...).kill()
@@ -92,7 +94,7 @@ func TestListIsKept(t *testing.T) {
 
 // Of two managers whose volumes were swapped neither starts.
 func TestSwappedDirectoriesAreRefused(t *testing.T) {
-	defer http.DefaultClient.CloseIdleConnections()
+	t.Parallel()
 	dir := t.TempDir()
 	a, b, aside := filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "aside")
 	startManager(t, "--shard", "A", "--data-dir", a).kill()
@@ -104,8 +106,7 @@ func TestSwappedDirectoriesAreRefused(t *testing.T) {
 	}
 	refusedStart(t, `--shard "A": the data belong to shard "B"`, "--shard", "A", "--data-dir", a)
 	refusedStart(t, `--shard "B": the data belong to shard "A"`, "--shard", "B", "--data-dir", b)
-	env, stdout, stderr := testEnv(nil)
-	if code := Run(t.Context(), env, []string{"wal", "stats", "--data-dir", a}); code != 0 || !strings.Contains(stdout.String(), `"shard": "B"`) {
-		t.Errorf("stats: exit code %d, %s%s", code, stdout, stderr)
+	if code, out := oncegate(t, "wal", "stats", "--data-dir", a); code != 0 || !strings.Contains(out, `"shard": "B"`) {
+		t.Errorf("stats: exit code %d, %s", code, out)
 	}
 }

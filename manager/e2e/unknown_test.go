@@ -1,8 +1,6 @@
-package cli
+package e2e
 
 import (
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 )
@@ -11,11 +9,11 @@ import (
 // again and again. The key does not come free, and what was renewed, said and resolved
 // stays so.
 func TestVanishedOwnerLeavesAnUnknownOutcome(t *testing.T) {
-	defer http.DefaultClient.CloseIdleConnections()
+	t.Parallel()
 	dir := t.TempDir()
 	var p *process
 	start := func() {
-		p = startManager(t, "--data-dir", dir, "--admin", "127.0.0.1:0", "--pending-ttl-seconds", "0.2",
+		p = startManager(t, "--data-dir", dir, "--admin", "127.0.0.1:0", "--pending-ttl-seconds", "2",
 			"--committed-ttl-seconds", "3600", "--cleanup-interval-seconds", "0.05")
 	}
 	want := func(path, body string, status int, text string) {
@@ -50,9 +48,8 @@ func TestVanishedOwnerLeavesAnUnknownOutcome(t *testing.T) {
 		want(renew, `{"key":"works","token":"t2"}`, 409, `"code":"fenced"`)
 		if round == 0 {
 			want(commit, `{"key":"late","token":"t1","result":{"status":201,"body":"aGk="}}`, 200, "committed")
-			code, _, errs := ledgerCLI("http://"+p.addr["api"], "resolve", "settled", "--as", "committed", "--status", "202")
-			if code != 0 {
-				t.Error(errs)
+			if code, out := oncegate(t, "ledger", "resolve", "settled", "--as", "committed", "--status", "202", "--manager", "http://"+p.addr["api"]); code != 0 {
+				t.Error(out)
 			}
 			waitFor(t, "the resolution is in the log", func() bool {
 				log := p.stderr.String()
@@ -71,24 +68,10 @@ func TestVanishedOwnerLeavesAnUnknownOutcome(t *testing.T) {
 		want(reserve, `{"key":"late","token":"t2"}`, 200, `"body":"aGk="`)
 		want(reserve, `{"key":"settled","token":"t2"}`, 200, `"result":{"status":202,"headers":[],"body":"","body_omitted":true}`)
 	}
-	if code, out, errs := ledgerCLI("http://"+p.addr["api"], "list", "--state", "unknown"); code != 0 || strings.Count(out, " unknown ") != 2 {
-		t.Errorf("%s%s", out, errs)
+	if code, out := oncegate(t, "ledger", "list", "--state", "unknown", "--manager", "http://"+p.addr["api"]); code != 0 || strings.Count(out, " unknown ") != 2 {
+		t.Error(out)
 	}
 	if code := p.stop(t); code != 0 {
 		t.Errorf("exit code %d: %s", code, p.stderr)
 	}
-}
-
-func get(t testing.TB, addr, path string) (int, string) {
-	t.Helper()
-	resp, err := http.Get("http://" + addr + path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(b)
 }

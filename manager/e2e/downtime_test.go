@@ -1,13 +1,10 @@
-package cli
+package e2e
 
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
-	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,9 +17,7 @@ import (
 // when it is back: nobody else gets the key or the job, and the owner can end
 // both. What has no owner any more runs out all the same.
 func TestDowntimeDoesNotCount(t *testing.T) {
-	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	var cases sync.WaitGroup // all at once, as they do little but wait
-	defer cases.Wait()
+	t.Parallel()
 	names := make([]string, 0, len(downtimes)*len(waysAway))
 	for engine := range downtimes {
 		for way := range waysAway {
@@ -31,17 +26,16 @@ func TestDowntimeDoesNotCount(t *testing.T) {
 	}
 	slices.Sort(names)
 	for _, name := range deep.Cells(t, names) {
-		cases.Go(func() {
-			t.Run(name, func(t *testing.T) {
-				engine, way, _ := strings.Cut(name, " ")
-				d := downtimes[engine]
-				args := d.args(t)
-				p := startManager(t, args...)
-				w := leaseOut(t, p.addr["api"], d.lease)
-				p = waysAway[way](t, p, d.away, args)
-				w.check(t, p.addr["api"])
-				p.kill()
-			})
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			engine, way, _ := strings.Cut(name, " ")
+			d := downtimes[engine]
+			args := d.args(t)
+			p := startManager(t, args...)
+			w := leaseOut(t, p.addr["api"], d.lease)
+			p = waysAway[way](t, p, d.away, args)
+			w.check(t, p.addr["api"])
+			p.kill()
 		})
 	}
 }
@@ -88,11 +82,7 @@ var waysAway = map[string]func(t *testing.T, p *process, d time.Duration, args [
 // startAndKill kills a manager a moment after it was started, ready or not.
 func startAndKill(t *testing.T, after time.Duration, args []string) {
 	t.Helper()
-	bin, err := managerBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(bin, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
+	cmd := environ(nil).command(t, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package cli
+package e2e
 
 import (
 	"encoding/base64"
@@ -21,7 +21,7 @@ import (
 // key, while callers reserve, commit and retry, submit, claim and finish jobs, and write and read a log
 // at both. Every answer is the right one.
 func TestRollingEncryption(t *testing.T) {
-	defer http.DefaultClient.CloseIdleConnections()
+	t.Parallel()
 	shared := map[string]func(testing.TB) string{
 		"redis":    func(t testing.TB) string { return servers.Redis(t).URL },
 		"postgres": func(t testing.TB) string { return servers.Postgres(t).URL },
@@ -29,6 +29,7 @@ func TestRollingEncryption(t *testing.T) {
 	}
 	for _, name := range deep.Keys(t, shared) {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			store := []string{"--store", name, "--store-dsn", shared[name](t), "--committed-ttl-seconds", "3600", "--admin", "127.0.0.1:0"}
 			start := func(args ...string) *process { return startManager(t, append(args, store...)...) }
 			var managers [2]atomic.Pointer[process]

@@ -1,6 +1,6 @@
 //go:build schemathesis
 
-package cli
+package e2e
 
 import (
 	"cmp"
@@ -13,7 +13,7 @@ import (
 // TestSchemathesisFindsNothing lets schemathesis make requests of the description of the API, and judge the answers of a real manager.
 // make test-long runs it.
 func TestSchemathesisFindsNothing(t *testing.T) {
-	packages, err := filepath.Abs("../../../build/schemathesis")
+	packages, err := filepath.Abs("../../build/schemathesis")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package cli
+package e2e
 
 import (
 	"context"
@@ -38,9 +38,11 @@ func (m *movingManager) RoundTrip(r *http.Request) (*http.Response, error) {
 // engines there are three managers, and in every other round the server behind
 // them is killed as well.
 func TestJobsSurviveCrashes(t *testing.T) {
+	t.Parallel()
 	for _, name := range deep.Keys(t, crashSetups) {
 		c := crashSetups[name]
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			srv, store := c.store(t)
 			testJobsSurviveCrashes(t, (crashRounds(t, 5, 10)+c.slower-1)/c.slower, c.managers, srv, store...)
 		})

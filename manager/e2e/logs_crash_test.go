@@ -1,4 +1,4 @@
-package cli
+package e2e
 
 import (
 	"bytes"
@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -24,15 +23,16 @@ import (
 // messages are in its order. A reader that follows meanwhile sees the same entries. The log is shipped to a store with
 // every kind of fault, and what is restored from it, at times and at the end, is how the log begins.
 func TestLogsSurviveCrashes(t *testing.T) {
+	t.Parallel()
 	const writers, underWay = 12, 8
 	m := &movingManager{next: &http.Transport{MaxIdleConnsPerHost: 64}, addrs: make([]atomic.Pointer[string], 1)}
 	defer m.next.CloseIdleConnections()
-	srv, place := newBucket(t)
+	srv, place, env := newBucket(t)
 	srv.Default()
 	dir := t.TempDir()
 	var p *process
 	start := func() {
-		p = startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms")
+		p = env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms")
 		addr := p.addr["api"]
 		m.addrs[0].Store(&addr)
 	}
@@ -124,7 +124,7 @@ func TestLogsSurviveCrashes(t *testing.T) {
 		}
 		p.kill()
 		if round%restoreEvery == restoreEvery-1 {
-			restored = append(restored, restoreHere(t))
+			restored = append(restored, restoreHere(t, env))
 		}
 		start()
 	}
@@ -183,7 +183,7 @@ func TestLogsSurviveCrashes(t *testing.T) {
 	commitKey(t, p.addr["api"], "end")
 	logsShipped(t, place, before, "events")
 	p.kill()
-	for i, dir := range append(restored, restoreHere(t)) {
+	for i, dir := range append(restored, restoreHere(t, env)) {
 		ids := idsOf(t, dir)
 		if len(ids) == 0 || len(ids) > len(order) || strings.Join(ids, " ") != strings.Join(order[:len(ids)], " ") {
 			t.Errorf("the %d entries that were restored are not how the log of %d begins", len(ids), len(order))
@@ -196,10 +196,10 @@ func TestLogsSurviveCrashes(t *testing.T) {
 }
 
 // restoreHere restores what was shipped into a new directory.
-func restoreHere(t *testing.T) string {
+func restoreHere(t *testing.T, env environ) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "restored")
-	if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", dir, "--quarantine", "0s"); code != 0 {
+	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", dir, "--quarantine", "0s"); code != 0 {
 		t.Fatalf("restore: %d %s", code, out)
 	}
 	return dir
@@ -225,19 +225,19 @@ func idsOf(t *testing.T, dir string) (ids []string) {
 
 // The program's own commands against a manager.
 func TestCommandsUseLogs(t *testing.T) {
+	t.Parallel()
 	for _, engine := range []string{"wal", "sqlite"} {
-		t.Run(engine, func(t *testing.T) { testLogsCommand(t, engine) })
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			testLogsCommand(t, engine)
+		})
 	}
 }
 
 func testLogsCommand(t *testing.T, engine string) {
 	p := startManager(t, "--store", engine, "--data-dir", t.TempDir(), "--max-logs", "1")
-	bin, err := managerBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
 	run := func(input string, args ...string) string {
-		cmd := exec.Command(bin, append(append([]string{"logs"}, args...), "--manager", "http://"+p.addr["api"])...)
+		cmd := environ(nil).command(t, append(append([]string{"logs"}, args...), "--manager", "http://"+p.addr["api"])...)
 		cmd.Stdin = strings.NewReader(input)
 		out, err := cmd.CombinedOutput()
 		if err != nil {

@@ -1,11 +1,10 @@
-package cli
+package e2e
 
 import (
 	"bytes"
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -23,30 +22,10 @@ import (
 
 var shipPlace = objecttest.Place("managers/one")
 
-// newBucket starts a server of object storage, which managers find by the environment.
-func newBucket(t *testing.T) (*objecttest.Server, object.Store) {
-	srv := objecttest.NewServer(t)
-	for _, v := range srv.Environ() {
-		name, value, _ := strings.Cut(v, "=")
-		t.Setenv(name, value)
-	}
-	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	return srv, srv.Open(t, "managers/one")
-}
-
-// oncegate runs the real program and returns its exit code and what it wrote.
-func oncegate(t *testing.T, args ...string) (code int, out string) {
-	t.Helper()
-	bin, err := managerBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(bin, args...)
-	b, err := cmd.CombinedOutput()
-	if cmd.ProcessState == nil {
-		t.Fatal(err)
-	}
-	return cmd.ProcessState.ExitCode(), string(b)
+// newBucket starts a server of object storage. Managers find it by env.
+func newBucket(t *testing.T) (srv *objecttest.Server, place object.Store, env environ) {
+	srv = objecttest.NewServer(t)
+	return srv, srv.Open(t, "managers/one"), srv.Environ()
 }
 
 func commitKey(t *testing.T, addr, key string) {
@@ -87,11 +66,12 @@ const earlierKeys = 200
 // alone. It must have every key that was acknowledged before the last point in time that
 // was shipped, and its records must be a prefix of those of the manager's own directory.
 func TestShippedStateSurvivesCrashes(t *testing.T) {
+	t.Parallel()
 	rounds := 3
 	if os.Getenv("MANAGER_CRASH_ROUNDS") != "" {
 		rounds = crashRounds(t, 4, 10)
 	}
-	srv, place := newBucket(t)
+	srv, place, env := newBucket(t)
 	srv.Default()
 	dir := t.TempDir()
 	var mu sync.Mutex
@@ -102,7 +82,7 @@ func TestShippedStateSurvivesCrashes(t *testing.T) {
 		if round%2 == 1 {
 			args = append(args, "--snapshot-bytes", "1048576")
 		}
-		p := startManager(t, args...)
+		p := env.startManager(t, args...)
 		stop := make(chan struct{})
 		var clients sync.WaitGroup
 		var n atomic.Int64
@@ -154,11 +134,11 @@ func TestShippedStateSurvivesCrashes(t *testing.T) {
 		}
 		worst = max(worst, killed.Sub(st.Newest))
 		restored := filepath.Join(t.TempDir(), "restored")
-		if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", restored, "--quarantine", "0s"); code != 0 {
+		if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", restored, "--quarantine", "0s"); code != 0 {
 			t.Fatalf("restore: %d %s", code, out)
 		}
 		isPrefix(t, restored, dir)
-		q := startManager(t, "--data-dir", restored)
+		q := env.startManager(t, "--data-dir", restored)
 		missing, looked := 0, 0
 		for key, at := range acked {
 			// Of earlier rounds some are looked at, in any order, and all of them at the end: a round takes as long as the one before.
@@ -230,8 +210,9 @@ func isPrefix(t *testing.T, restored, original string) {
 }
 
 func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
-	_, place := newBucket(t)
-	p := startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms", "--committed-ttl-seconds", "3600")
+	t.Parallel()
+	_, place, env := newBucket(t)
+	p := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms", "--committed-ttl-seconds", "3600")
 	commitKey(t, p.addr["api"], "early")
 	behind := nextMillisecond(t)
 	commitKey(t, p.addr["api"], "marker") // so that a point follows which has all of "early"
@@ -249,10 +230,10 @@ func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
 	}
 
 	now := filepath.Join(t.TempDir(), "now")
-	if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", now, "--quarantine", "0s"); code != 0 || !strings.Contains(out, "warning: --quarantine 0s is shorter than 24h0m0s") {
+	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", now, "--quarantine", "0s"); code != 0 || !strings.Contains(out, "warning: --quarantine 0s is shorter than 24h0m0s") {
 		t.Fatalf("restore: %d %s", code, out)
 	}
-	q := startManager(t, "--data-dir", now)
+	q := env.startManager(t, "--data-dir", now)
 	for _, key := range []string{"early", "late"} {
 		if status, body := post(t, q.addr["api"], "/v1/ledger/reserve", fmt.Sprintf(`{"key":%q,"token":"u"}`, key)); status != 200 {
 			t.Errorf("%s is not known in the newest state: %d %s", key, status, body)
@@ -261,12 +242,12 @@ func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
 	commitKey(t, q.addr["api"], "new") // there is no quarantine
 
 	then := filepath.Join(t.TempDir(), "then")
-	code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", then, "--at", at.UTC().Format(time.RFC3339Nano))
+	code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", then, "--at", at.UTC().Format(time.RFC3339Nano))
 	if code != 0 || !strings.Contains(out, "first 24h0m0s") {
 		t.Fatalf("restore: %d %s", code, out)
 	}
 	for range 2 { // it outlives restarts
-		q = startManager(t, "--data-dir", then)
+		q = env.startManager(t, "--data-dir", then)
 		if status, body := post(t, q.addr["api"], "/v1/ledger/reserve", `{"key":"early","token":"u"}`); status != 200 {
 			t.Errorf("a known key: %d %s", status, body)
 		}
@@ -287,25 +268,27 @@ func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
 }
 
 func TestTwoManagersShipToOnePlace(t *testing.T) {
-	_, place := newBucket(t)
-	first := startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms")
+	t.Parallel()
+	_, place, env := newBucket(t)
+	first := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms")
 	commitKey(t, first.addr["api"], "k")
 	shippedSince(t, place, time.Now().Add(-time.Hour))
-	second := startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--admin", "127.0.0.1:0")
+	second := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--admin", "127.0.0.1:0")
 	waitFor(t, "the second says that it has no lease", func() bool { return strings.Contains(second.stderr.String(), "lease") })
 	commitKey(t, second.addr["api"], "k") // it serves all the same
 	if code := second.stop(t); code != 0 {
 		t.Errorf("exit code %d: %s", code, second.stderr)
 	}
-	code, out := oncegate(t, "ship", "status", "--from", shipPlace)
+	code, out := env.oncegate(t, "ship", "status", "--from", shipPlace)
 	if code != 0 || gjson.Get(out, "lease.term").Int() != 1 || gjson.Get(out, "sequence").Int() < 1 {
 		t.Errorf("status: %d %s", code, out)
 	}
 }
 
 func TestRestoreExitCodes(t *testing.T) {
-	_, place := newBucket(t)
-	p := startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms")
+	t.Parallel()
+	_, place, env := newBucket(t)
+	p := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms")
 	commitKey(t, p.addr["api"], "k")
 	shippedSince(t, place, time.Now().Add(-time.Hour))
 	if code := p.stop(t); code != 0 {
@@ -334,7 +317,7 @@ func TestRestoreExitCodes(t *testing.T) {
 		{2, "--ship-to", []string{"serve", "--data-dir", fresh(), "--ship-to", "ftp://x"}},
 		{0, "usage", []string{"restore", "--help"}},
 	} {
-		if code, out := oncegate(t, c.args...); code != c.code || !strings.Contains(out, c.text) || c.code != 0 && strings.Count(out, "\n") != 1 {
+		if code, out := env.oncegate(t, c.args...); code != c.code || !strings.Contains(out, c.text) || c.code != 0 && strings.Count(out, "\n") != 1 {
 			t.Errorf("%q: exit code %d, want %d; %s", c.args, code, c.code, out)
 		}
 	}
@@ -354,7 +337,7 @@ func TestRestoreExitCodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := fresh()
-	if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", dir); code != 1 || !strings.Contains(out, damaged) {
+	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", dir); code != 1 || !strings.Contains(out, damaged) {
 		t.Errorf("a damaged object: exit code %d; %s", code, out)
 	}
 	// A restore that was cut off leaves this directory, and a manager must not begin a
@@ -362,7 +345,7 @@ func TestRestoreExitCodes(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, ship.PartialDir), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if code, out := oncegate(t, "serve", "--data-dir", dir, "--listen", "127.0.0.1:0"); code != 2 || !strings.Contains(out, "restore") {
+	if code, out := env.oncegate(t, "serve", "--data-dir", dir, "--listen", "127.0.0.1:0"); code != 2 || !strings.Contains(out, "restore") {
 		t.Errorf("serve on what a restore left: exit code %d; %s", code, out)
 	}
 }

@@ -1,13 +1,11 @@
-package cli
+package e2e
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,21 +17,23 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-
-	"github.com/oncegate/oncegate/manager/internal/app"
-	"github.com/oncegate/oncegate/manager/internal/settings"
-	"github.com/oncegate/oncegate/manager/internal/store"
-	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
-// patience is how long a test waits for what must happen; only a failure takes
-// that long.
+// patience is how long a test waits for what must happen. Only a failure takes that long.
 const patience = 3 * time.Minute
+
+// tests are all tests. Their client for HTTP keeps connections until the last one has ended.
+type tests struct{ *testing.M }
+
+func (m tests) Run() int {
+	defer http.DefaultClient.CloseIdleConnections()
+	return m.M.Run()
+}
 
 var binDir string
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
+	goleak.VerifyTestMain(tests{m},
 		goleak.Cleanup(func(code int) {
 			if binDir != "" {
 				_ = os.RemoveAll(binDir)
@@ -51,12 +51,43 @@ var managerBinary = sync.OnceValues(func() (string, error) {
 	}
 	binDir = dir
 	bin := filepath.Join(dir, "oncegate")
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "../../cmd/oncegate").CombinedOutput()
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "../cmd/oncegate").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
 	return bin, nil
 })
+
+// environ are variables for the program besides those of the test.
+type environ []string
+
+// command is the program with arguments.
+func (e environ) command(t testing.TB, args ...string) *exec.Cmd {
+	t.Helper()
+	bin, err := managerBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(bin, args...)
+	cmd.Env = append(os.Environ(), e...)
+	return cmd
+}
+
+// oncegate runs the program and returns its exit code and what it wrote.
+func (e environ) oncegate(t testing.TB, args ...string) (code int, out string) {
+	t.Helper()
+	cmd := e.command(t, args...)
+	b, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(b)
+}
+
+func oncegate(t testing.TB, args ...string) (code int, out string) {
+	t.Helper()
+	return environ(nil).oncegate(t, args...)
+}
 
 // output is what a program wrote; safe to read while it runs.
 type output struct {
@@ -85,54 +116,49 @@ type process struct {
 	err    error // of Wait, once exited
 }
 
-// startManager starts the real program and returns when it is ready.
-func startManager(t testing.TB, args ...string) *process {
+// spawn starts a command of a manager, and does not wait until it is ready.
+func spawn(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
-	p, err := tryStartManager(t, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-func tryStartManager(t testing.TB, args ...string) (*process, error) {
-	t.Helper()
-	bin, err := managerBinary()
-	if err != nil {
-		return nil, err
-	}
-	addrFile := filepath.Join(t.TempDir(), "addr")
-	args = append([]string{"serve", "--listen", "127.0.0.1:0", "--addr-file", addrFile}, args...)
-	p := &process{cmd: exec.Command(bin, args...), stderr: new(output), exited: make(chan struct{})}
+	p := &process{cmd: cmd, stderr: new(output), exited: make(chan struct{})}
 	p.cmd.Stderr = p.stderr
 	if err := p.cmd.Start(); err != nil {
-		return nil, err
+		t.Fatal(err)
 	}
 	go func() {
 		p.err = p.cmd.Wait()
 		close(p.exited)
 	}()
 	t.Cleanup(p.kill)
-	for deadline := time.Now().Add(patience); ; {
-		if p.addr = readAddresses(addrFile); p.addr != nil {
-			resp, err := http.Get("http://" + p.addr["api"] + "/readyz")
-			if err == nil {
-				resp.Body.Close()
-				if resp.StatusCode == 200 {
-					http.DefaultClient.CloseIdleConnections()
-					return p, nil
-				}
-			}
-		}
+	return p
+}
+
+// startManager starts the real program and returns when it is ready.
+func startManager(t testing.TB, args ...string) *process {
+	t.Helper()
+	return environ(nil).startManager(t, args...)
+}
+
+func (e environ) startManager(t testing.TB, args ...string) *process {
+	t.Helper()
+	addrFile := filepath.Join(t.TempDir(), "addr")
+	p := spawn(t, e.command(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--addr-file", addrFile}, args...)...))
+	waitFor(t, "the manager is ready", func() bool {
 		select {
 		case <-p.exited:
-			return nil, fmt.Errorf("manager ended: %v: %s", p.err, p.stderr)
-		case <-time.After(5 * time.Millisecond):
+			t.Fatalf("the manager ended: %v: %s", p.err, p.stderr)
+		default:
 		}
-		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("manager did not get ready: %s", p.stderr)
+		if p.addr = readAddresses(addrFile); p.addr == nil {
+			return false
 		}
-	}
+		resp, err := http.Get("http://" + p.addr["api"] + "/readyz")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == 200
+	})
+	return p
 }
 
 func readAddresses(file string) map[string]string {
@@ -204,8 +230,31 @@ func post(t testing.TB, addr, path, body string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
+func get(t testing.TB, addr, path string) (int, string) {
+	t.Helper()
+	resp, err := http.Get("http://" + addr + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+func waitFor(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !cond(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
 func TestProcessStartsServesAndStops(t *testing.T) {
-	defer http.DefaultClient.CloseIdleConnections()
+	t.Parallel()
 	dir := t.TempDir()
 	p := startManager(t, "--data-dir", dir, "--admin", "127.0.0.1:0")
 	if status, body := post(t, p.addr["api"], "/v1/ledger/reserve", `{"key":"k","token":"t"}`); status != 201 {
@@ -226,19 +275,15 @@ func TestProcessStartsServesAndStops(t *testing.T) {
 		}
 	}
 	// One process per data directory.
-	bin, _ := managerBinary()
-	out, err := exec.Command(bin, "serve", "--data-dir", dir, "--listen", "127.0.0.1:0").CombinedOutput()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "lock") {
-		t.Errorf("a second manager on the same directory: %v %s", err, out)
+	if code, out := oncegate(t, "serve", "--data-dir", dir, "--listen", "127.0.0.1:0"); code != 1 || !strings.Contains(out, "lock") {
+		t.Errorf("a second manager on the same directory: exit code %d, %s", code, out)
 	}
-	if out, err = exec.Command(bin, "wal", "verify", "--data-dir", dir).CombinedOutput(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		t.Errorf("verify while a manager runs: %v %s", err, out)
+	if code, out := oncegate(t, "wal", "verify", "--data-dir", dir); code != 1 {
+		t.Errorf("verify while a manager runs: exit code %d, %s", code, out)
 	}
 	// One process per port.
-	out, err = exec.Command(bin, "serve", "--data-dir", t.TempDir(), "--listen", p.addr["api"]).CombinedOutput()
-	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "--listen") {
-		t.Errorf("a second manager on the same port: %v %s", err, out)
+	if code, out := oncegate(t, "serve", "--data-dir", t.TempDir(), "--listen", p.addr["api"]); code != 1 || !strings.Contains(out, "--listen") {
+		t.Errorf("a second manager on the same port: exit code %d, %s", code, out)
 	}
 	if code := p.stop(t); code != 0 {
 		t.Errorf("exit code %d: %s", code, p.stderr)
@@ -252,16 +297,16 @@ func TestProcessStartsServesAndStops(t *testing.T) {
 		t.Errorf("the log lacks %s", want)
 	}
 	// The reservation, its end, and a beat; more beats if a busy machine took long from one to the other.
-	out, err = exec.Command(bin, "wal", "dump", "--data-dir", dir).CombinedOutput()
-	records := strings.Count(string(out), "\n")
-	if err != nil || records < 3 || strings.Count(string(out), `"state":"committed"`) != 1 {
-		t.Errorf("dump: %v %s", err, out)
+	code, out := oncegate(t, "wal", "dump", "--data-dir", dir)
+	records := strings.Count(out, "\n")
+	if code != 0 || records < 3 || strings.Count(out, `"state":"committed"`) != 1 {
+		t.Errorf("dump: exit code %d, %s", code, out)
 	}
-	if out, err := exec.Command(bin, "wal", "verify", "--data-dir", dir).CombinedOutput(); err != nil || !strings.HasPrefix(string(out), fmt.Sprintf("ok: %d records", records)) {
-		t.Errorf("verify: %v %s, want %d records", err, out, records)
+	if code, out := oncegate(t, "wal", "verify", "--data-dir", dir); code != 0 || !strings.HasPrefix(out, fmt.Sprintf("ok: %d records", records)) {
+		t.Errorf("verify: exit code %d, %s, want %d records", code, out, records)
 	}
-	if out, err := exec.Command(bin, "wal", "stats", "--data-dir", dir).CombinedOutput(); err != nil || !strings.Contains(string(out), fmt.Sprintf(`"records": %d,`, records)) {
-		t.Errorf("stats: %v %s, want %d records", err, out, records)
+	if code, out := oncegate(t, "wal", "stats", "--data-dir", dir); code != 0 || !strings.Contains(out, fmt.Sprintf(`"records": %d,`, records)) {
+		t.Errorf("stats: exit code %d, %s, want %d records", code, out, records)
 	}
 	// And it is all still there.
 	p = startManager(t, "--data-dir", dir)
@@ -276,7 +321,7 @@ func TestProcessStartsServesAndStops(t *testing.T) {
 // TestShutdownAnswersWaits: a caller that is held when the manager is told to stop
 // gets an answer, and soon.
 func TestShutdownAnswersWaits(t *testing.T) {
-	defer http.DefaultClient.CloseIdleConnections()
+	t.Parallel()
 	p := startManager(t, "--store", "memory", "--admin", "127.0.0.1:0")
 	post(t, p.addr["api"], "/v1/ledger/reserve", `{"key":"k","token":"t"}`)
 	type answer struct {
@@ -303,16 +348,8 @@ func TestShutdownAnswersWaits(t *testing.T) {
 	}
 }
 
-func waitFor(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 func TestTokensAreReloaded(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "tokens")
 	if err := os.WriteFile(file, []byte("first-token-of-20-bytes\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -348,101 +385,5 @@ func TestTokensAreReloaded(t *testing.T) {
 	}
 	if strings.Contains(p.stderr.String(), "token-of-20") {
 		t.Error("a token was logged")
-	}
-}
-
-// failingStore is a store that a test breaks.
-type failingStore struct {
-	store.Store
-	failed chan struct{}
-}
-
-func (s *failingStore) Failed() <-chan struct{} { return s.failed }
-func (s *failingStore) Err() error {
-	return fmt.Errorf("%w: fsync: input/output error", store.ErrFailed)
-}
-
-// When the store has failed, nothing is answered from it any more
-// and the program ends with exit code 1.
-func TestFailedStoreEndsTheProcess(t *testing.T) {
-	defer http.DefaultClient.CloseIdleConnections()
-	st := &failingStore{Store: mem.New(mem.Options{}), failed: make(chan struct{})}
-	file := filepath.Join(t.TempDir(), "addr")
-	stderr := new(output)
-	args := []string{"--store", "memory", "--listen", "127.0.0.1:0", "--addr-file", file, "--drain-delay-seconds", "3600"}
-	s, err := settings.Parse(noEnv, args)
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() {
-		done <- app.Run(t.Context(), app.Options{Version: "test", Settings: s, Log: stderr, Store: st})
-	}()
-	waitFor(t, "it listens", func() bool { return readAddresses(file) != nil })
-	addr := readAddresses(file)["api"]
-	if status, body := post(t, addr, "/v1/ledger/reserve", `{"key":"k","token":"t"}`); status != 201 {
-		t.Fatalf("%d %s", status, body)
-	}
-	// A request that is held keeps the server up while the test looks at it.
-	held := make(chan int, 1)
-	go func() {
-		resp, err := http.Post("http://"+addr+"/v1/ledger/reserve", "application/json", strings.NewReader(`{"key":"k","token":"u","wait_ms":30000}`))
-		if err != nil {
-			held <- 0
-			return
-		}
-		resp.Body.Close()
-		held <- resp.StatusCode
-	}()
-	close(st.failed)
-	select {
-	case err := <-done:
-		if err == nil || !strings.Contains(err.Error(), "fsync: input/output error") {
-			t.Errorf("ended with %v", err)
-		}
-	case <-time.After(patience):
-		t.Fatal("it goes on with a failed store")
-	}
-	<-held
-	if !strings.Contains(stderr.String(), `"msg":"store failed, stopping"`) {
-		t.Errorf("the log does not say so: %s", stderr)
-	}
-	if c, err := net.Dial("tcp", addr); err == nil {
-		c.Close()
-		t.Error("it still listens")
-	}
-}
-
-// TestStartFailuresReleaseEverything: whatever goes wrong at start, nothing is
-// left behind; goleak looks at the end.
-func TestStartFailuresReleaseEverything(t *testing.T) {
-	dir := t.TempDir()
-	notADir := filepath.Join(dir, "file")
-	if err := os.WriteFile(notADir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer busy.Close()
-	for what, c := range map[string]struct {
-		code int
-		args []string
-	}{
-		"data dir":   {2, []string{"--data-dir", notADir}},
-		"tokens":     {2, []string{"--data-dir", dir, "--auth-token-file", filepath.Join(dir, "none")}},
-		"tls":        {2, []string{"--data-dir", dir, "--tls-cert", notADir, "--tls-key", notADir}},
-		"admin port": {1, []string{"--data-dir", dir, "--admin", busy.Addr().String()}},
-		"addr file":  {2, []string{"--data-dir", dir, "--addr-file", filepath.Join(dir, "no", "such", "dir")}},
-		// What cannot be known before it is tried.
-		"addr file, late": {1, []string{"--data-dir", dir, "--addr-file", filepath.Join(dir, strings.Repeat("x", 300))}},
-		"store":           {1, []string{"--store", "redis", "--store-dsn", "redis://127.0.0.1:1?max_retries=-1"}},
-	} {
-		env, _, stderr := testEnv(nil)
-		code := Run(context.Background(), env, append([]string{"serve", "--listen", "127.0.0.1:0"}, c.args...))
-		if code != c.code || stderr.Len() == 0 || strings.Contains(stderr.String(), `"stopped"`) {
-			t.Errorf("%s: exit code %d, %s", what, code, stderr)
-		}
 	}
 }

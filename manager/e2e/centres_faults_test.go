@@ -1,4 +1,4 @@
-package cli
+package e2e
 
 import (
 	"bytes"
@@ -28,6 +28,7 @@ import (
 // everywhere afterwards, in a conflict where there are several, and all data centres answer the same.
 func TestDataCentresUnderFaults(t *testing.T) {
 	deep.Only(t)
+	t.Parallel()
 	for round := range centresRounds(t) {
 		t.Run(strconv.Itoa(round), testFaultsBetweenCentres)
 	}

@@ -1,11 +1,10 @@
-package cli
+package e2e
 
 import (
 	"context"
 	"encoding/base64"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -178,11 +177,12 @@ func useAll(t *testing.T, p, peer *process) {
 // TestEncryptedMedia stores payments on the engines with servers, encrypted and not, and looks for them in the servers'
 // files and backups.
 func TestEncryptedMedia(t *testing.T) {
-	defer http.DefaultClient.CloseIdleConnections()
+	t.Parallel()
 	everything := slices.Sorted(slices.Values(slices.Concat(secrets, internals, ofPeers)))
 	for _, name := range deep.Keys(t, media) {
 		start := media[name]
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			peer := startManager(t, "--store", "memory", "--origin", "dc2")
 			run := func(m medium, args ...string) *process {
 				t.Helper()

@@ -1,4 +1,4 @@
-package cli
+package e2e
 
 import (
 	"bytes"
@@ -80,9 +80,10 @@ func logsShipped(t *testing.T, place object.Store, t0 time.Time, names ...string
 // TestRestoreOfLogs ships the logs of a real manager, and restores them: after a kill, to a time before
 // entries came and a log was deleted, and with a damaged object.
 func TestRestoreOfLogs(t *testing.T) {
-	_, place := newBucket(t)
+	t.Parallel()
+	_, place, env := newBucket(t)
 	dir := t.TempDir()
-	p := startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms")
+	p := env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms")
 	at := func(p *process, path string) string { return "http://" + p.addr["api"] + "/v1/logs" + path }
 	mustAnswer(t, 201, "PUT", at(p, "/events"), `{}`)
 	mustAnswer(t, 201, "PUT", at(p, "/counted"), `{"identity":"structured"}`)
@@ -143,14 +144,14 @@ func TestRestoreOfLogs(t *testing.T) {
 	p.kill()
 
 	newest := filepath.Join(t.TempDir(), "newest")
-	code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", newest, "--quarantine", "0s")
+	code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", newest, "--quarantine", "0s")
 	if code != 0 || !strings.Contains(out, `restored log "events"`) || strings.Contains(out, "dropped") || !strings.Contains(out, "for which logs remembered ids") {
 		t.Fatalf("restore: %d %s", code, out)
 	}
-	if code, out := oncegate(t, "wal", "verify", "--data-dir", newest); code != 0 || strings.Count(out, "ok: log ") != 3 {
+	if code, out := env.oncegate(t, "wal", "verify", "--data-dir", newest); code != 0 || strings.Count(out, "ok: log ") != 3 {
 		t.Errorf("wal verify: %d %s", code, out)
 	}
-	q := startManager(t, "--data-dir", newest)
+	q := env.startManager(t, "--data-dir", newest)
 	for i, id := range []string{"early-0", "early-1", "early-2", "marker-0", "marker-1", "late"} {
 		if answer := mustAnswer(t, 200, "POST", at(q, "/events/entries"), entryJSON(id)); gjson.Get(answer, "entry").Int() != int64(i+1) {
 			t.Errorf("%s: %s", id, answer)
@@ -164,12 +165,12 @@ func TestRestoreOfLogs(t *testing.T) {
 	}
 
 	older := filepath.Join(t.TempDir(), "older")
-	if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", older, "--at", then.UTC().Format(time.RFC3339Nano)); code != 0 ||
+	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", older, "--at", then.UTC().Format(time.RFC3339Nano)); code != 0 ||
 		!strings.Contains(out, `restored log "dropped"`) || strings.Contains(out, "fresh") || !strings.Contains(out, "at most 5m0s") {
 		t.Fatalf("restore: %d %s", code, out)
 	}
 	for i := range 2 { // the quarantine outlives restarts
-		q = startManager(t, "--data-dir", older)
+		q = env.startManager(t, "--data-dir", older)
 		mustAnswer(t, 200, "POST", at(q, "/dropped/entries"), entryJSON("lost"))
 		mustAnswer(t, 200, "POST", at(q, "/events/entries"), entryJSON("early-1"))
 		mustAnswer(t, 200, "POST", at(q, "/counted/entries"), entryJSON("c:2:"+nonce))
@@ -213,11 +214,11 @@ func TestRestoreOfLogs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, d := range []string{newest, filepath.Join(newest, "logs"), filepath.Join(newest, "logs", "events")} {
-		if code, out := oncegate(t, "wal", "verify", "--data-dir", d); code != 1 || !strings.Contains(out, segments[0]) {
+		if code, out := env.oncegate(t, "wal", "verify", "--data-dir", d); code != 1 || !strings.Contains(out, segments[0]) {
 			t.Errorf("wal verify %s: %d %s", d, code, out)
 		}
 	}
-	if code, out := oncegate(t, "wal", "verify", "--data-dir", filepath.Join(newest, "logs", "counted")); code != 0 {
+	if code, out := env.oncegate(t, "wal", "verify", "--data-dir", filepath.Join(newest, "logs", "counted")); code != 0 {
 		t.Errorf("wal verify of one log: %d %s", code, out)
 	}
 	if err := object.All(t.Context(), place, "logs/events/", func(o object.Info) error {
@@ -230,7 +231,7 @@ func TestRestoreOfLogs(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", filepath.Join(t.TempDir(), "new")); code != 1 || !strings.Contains(out, `log "events"`) || strings.Count(out, "\n") != 1 {
+	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", filepath.Join(t.TempDir(), "new")); code != 1 || !strings.Contains(out, `log "events"`) || strings.Count(out, "\n") != 1 {
 		t.Errorf("a damaged log: exit code %d; %s", code, out)
 	}
 }
@@ -238,13 +239,14 @@ func TestRestoreOfLogs(t *testing.T) {
 // TestNoEpochTwiceWithAClockBehind: the machine that restores has a clock six hours behind that of the one that
 // restored before. The epoch that was given out after the point in time is not given out again.
 func TestNoEpochTwiceWithAClockBehind(t *testing.T) {
-	_, place := newBucket(t)
+	t.Parallel()
+	_, place, env := newBucket(t)
 	dir := t.TempDir()
 	ahead := uint64(time.Now().Add(6*time.Hour).Unix()) << 20
 	if err := quarantine.Write(dir, quarantine.Record{EpochFloor: ahead}); err != nil {
 		t.Fatal(err)
 	}
-	p := startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms")
+	p := env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms")
 	at := func(p *process, path string) string { return "http://" + p.addr["api"] + "/v1/logs" + path }
 	openWriter := func(p *process) uint64 {
 		return gjson.Get(mustAnswer(t, 201, "POST", at(p, "/events/writers"), `{"writer":"w"}`), "epoch").Uint()
@@ -264,10 +266,10 @@ func TestNoEpochTwiceWithAClockBehind(t *testing.T) {
 	}
 	p.kill()
 	restored := filepath.Join(t.TempDir(), "restored")
-	if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", restored, "--at", then.UTC().Format(time.RFC3339Nano)); code != 0 {
+	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", restored, "--at", then.UTC().Format(time.RFC3339Nano)); code != 0 {
 		t.Fatalf("restore: %d %s", code, out)
 	}
-	q := startManager(t, "--data-dir", restored)
+	q := env.startManager(t, "--data-dir", restored)
 	if epoch := openWriter(q); epoch <= late || epoch >= 1<<53 {
 		t.Errorf("the writer got epoch %d, then %d after a restore", late, epoch)
 	}

@@ -1,8 +1,6 @@
-package cli
+package e2e
 
 import (
-	"bytes"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -73,7 +71,6 @@ func (dc *dataCentre) call(method, path, body string, out any) int {
 	if err != nil {
 		dc.t.Fatalf("%s: %s: %v", dc.name, path, err)
 	}
-	defer http.DefaultClient.CloseIdleConnections()
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	if err == nil && out != nil {
@@ -218,9 +215,7 @@ func TestThreeDataCentres(t *testing.T) {
 		until(t, dc.name+" logs a conflict", func() bool { return strings.Contains(dc.p.stderr.String(), "two data centres ran the same key") })
 	}
 	run := func(args ...string) (code int, out string) {
-		var b bytes.Buffer
-		code = Run(context.Background(), Environment{Stdout: &b, Stderr: &b, Getenv: func(string) (string, bool) { return "", false }}, append(args, "--url", "http://"+all["dc1"].p.addr["api"]))
-		return code, b.String()
+		return oncegate(t, append(args, "--url", "http://"+all["dc1"].p.addr["api"])...)
 	}
 	code, out := run("peers", "status")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -254,7 +249,6 @@ func TestThreeDataCentres(t *testing.T) {
 // TestPeersProveWhoTheyAre: a manager with tokens gives changes only to callers with the word peer.
 func TestPeersProveWhoTheyAre(t *testing.T) {
 	t.Parallel()
-	defer http.DefaultClient.CloseIdleConnections()
 	file := func(text string) string {
 		name := filepath.Join(t.TempDir(), "tokens")
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
@@ -302,10 +296,8 @@ func TestPeersProveWhoTheyAre(t *testing.T) {
 		}
 	}
 	status := func(p *process) string {
-		var out bytes.Buffer
-		Run(context.Background(), Environment{Stdout: &out, Stderr: &out, Getenv: func(string) (string, bool) { return "", false }},
-			[]string{"peers", "status", "--url", "http://" + p.addr["api"]})
-		return out.String()
+		_, out := oncegate(t, "peers", "status", "--url", "http://"+p.addr["api"])
+		return out
 	}
 	args := []string{"--origin", "dc1", "--peer", "dc2=http://" + b.addr["api"]}
 	wrong := startManager(t, append(args, "--data-dir", t.TempDir(), "--peer-token-file", file(gate))...)

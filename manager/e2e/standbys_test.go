@@ -1,10 +1,9 @@
-package cli
+package e2e
 
 import (
 	"context"
 	"io"
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,22 +16,12 @@ import (
 
 // A manager that requires a synchronous standby refuses calls without one, at its start and later, and says so.
 func TestManagerRequiresStandbys(t *testing.T) {
-	defer http.DefaultClient.CloseIdleConnections()
+	t.Parallel()
 	primary := servers.Postgres(t)
 	standby := servers.PostgresStandby(t, primary, "s1")
-	bin, err := managerBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
 	addrFile := filepath.Join(t.TempDir(), "addr")
-	stderr := new(output)
-	cmd := exec.Command(bin, "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--addr-file", addrFile,
-		"--store", "postgres", "--store-dsn", primary.URL, "--store-require-sync-standbys", "1")
-	cmd.Stderr = stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	p := spawn(t, environ(nil).command(t, "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--addr-file", addrFile,
+		"--store", "postgres", "--store-dsn", primary.URL, "--store-require-sync-standbys", "1"))
 	var addr map[string]string
 	ask := func(listener, method, path, body string) (int, string, string) {
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr[listener]+path, strings.NewReader(body))
@@ -55,7 +44,7 @@ func TestManagerRequiresStandbys(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("%s never happened: %s", what, stderr)
+				t.Fatalf("%s never happened: %s", what, p.stderr)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package cli
+package e2e
 
 import (
 	"encoding/hex"
@@ -45,12 +45,10 @@ func of(trace string) func(*tracev1.Span) bool {
 // Spans of calls and of a batch's items continue the traces that callers name, and times have exemplars. All spans are
 // there when the manager has ended, though the batch of spans was not due for an hour.
 func TestSpansReachTheCollector(t *testing.T) {
+	t.Parallel()
 	collector := tracetest.New(t)
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
-	t.Setenv("OTEL_SERVICE_NAME", "ledger-of-test")
-	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")
-	defer http.DefaultClient.CloseIdleConnections()
-	p := startManager(t, "--store", "memory", "--admin", "127.0.0.1:0")
+	env := environ{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "OTEL_SERVICE_NAME=ledger-of-test", "OTEL_BSP_SCHEDULE_DELAY=3600000"}
+	p := env.startManager(t, "--store", "memory", "--admin", "127.0.0.1:0")
 	const alone, first, second, parent = "0123456789abcdef0123456789abcdef", "11111111111111111111111111111111", "22222222222222222222222222222222", "aaaaaaaaaaaaaaaa"
 	traceparent := func(trace string) string { return "00-" + trace + "-" + parent + "-01" }
 	postTraced(t, "http://"+p.addr["api"]+"/v1/ledger/reserve", traceparent(alone), `{"key":"k","token":"t"}`)
@@ -68,7 +66,6 @@ func TestSpansReachTheCollector(t *testing.T) {
 	if !strings.Contains(string(metrics), `trace_id="`+alone+`"`) {
 		t.Errorf("no exemplar names the trace")
 	}
-	http.DefaultClient.CloseIdleConnections()
 	if code := p.stop(t); code != 0 {
 		t.Errorf("exit code %d: %s", code, p.stderr)
 	}
@@ -98,11 +95,10 @@ func TestSpansReachTheCollector(t *testing.T) {
 // No span shows a key that a body or a path names, and the spans of the server have the attributes that the
 // semantic conventions for HTTP require.
 func TestSpansShowNoKey(t *testing.T) {
+	t.Parallel()
 	collector := tracetest.New(t)
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
-	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")
-	defer http.DefaultClient.CloseIdleConnections()
-	p := startManager(t, "--store", "memory")
+	env := environ{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "OTEL_BSP_SCHEDULE_DELAY=3600000"}
+	p := env.startManager(t, "--store", "memory")
 	url := "http://" + p.addr["api"]
 	postTraced(t, url+"/v1/ledger/reserve", "", `{"key":"secret","token":"t"}`)
 	for _, path := range []string{"/v1/ledger/entries/secret", "/v1/ledger/entries/secret/history"} {
@@ -115,7 +111,6 @@ func TestSpansShowNoKey(t *testing.T) {
 			t.Errorf("%s: %s", path, resp.Status)
 		}
 	}
-	http.DefaultClient.CloseIdleConnections()
 	if code := p.stop(t); code != 0 {
 		t.Errorf("exit code %d: %s", code, p.stderr)
 	}
@@ -133,11 +128,10 @@ func TestSpansShowNoKey(t *testing.T) {
 // The producer's span continues the trace of the submission. Each delivery and each attempt has a span of a consumer,
 // linked to the producer's, which the claim names to the worker.
 func TestSpansOfJobsAreLinked(t *testing.T) {
+	t.Parallel()
 	collector := tracetest.New(t)
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
-	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")
-	defer http.DefaultClient.CloseIdleConnections()
-	p := startManager(t, "--store", "memory")
+	env := environ{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "OTEL_BSP_SCHEDULE_DELAY=3600000"}
+	p := env.startManager(t, "--store", "memory")
 	const trace, parent = "0123456789abcdef0123456789abcdef", "aaaaaaaaaaaaaaaa"
 	url := "http://" + p.addr["api"] + "/v1/jobs"
 	submitted := postTraced(t, url, "00-"+trace+"-"+parent+"-01", `{"function":"mail.send","id":"a","payload":"secret"}`)
@@ -159,7 +153,6 @@ func TestSpansOfJobsAreLinked(t *testing.T) {
 			postTraced(t, url+"/a/finish", "", `{"lease_token":"`+token+`","status":"complete","result":"secret"}`)
 		}
 	}
-	http.DefaultClient.CloseIdleConnections()
 	if code := p.stop(t); code != 0 {
 		t.Errorf("exit code %d: %s", code, p.stderr)
 	}
@@ -215,21 +208,18 @@ func number(s *tracev1.Span, name string) int64 {
 
 // A collector that takes connections and never answers costs spans, not calls, and the manager ends.
 func TestCollectorThatHangsSlowsNothing(t *testing.T) {
+	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+ln.Addr().String())
-	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
-	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")
-	t.Setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2")
-	defer http.DefaultClient.CloseIdleConnections()
-	p := startManager(t, "--store", "memory")
+	env := environ{"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + ln.Addr().String(), "OTEL_BSP_SCHEDULE_DELAY=1", "OTEL_BSP_MAX_QUEUE_SIZE=4",
+		"OTEL_BSP_MAX_EXPORT_BATCH_SIZE=2"}
+	p := env.startManager(t, "--store", "memory")
 	for range 300 {
 		postTraced(t, "http://"+p.addr["api"]+"/v1/ledger/reserve", "", `{"key":"k","token":"t"}`)
 	}
-	http.DefaultClient.CloseIdleConnections()
 	if code := p.stop(t); code != 0 {
 		t.Errorf("exit code %d: %s", code, p.stderr)
 	}

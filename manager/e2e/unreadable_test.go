@@ -1,12 +1,10 @@
-package cli
+package e2e
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,6 +17,9 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
+
+// exitUnreadable is the exit code of wal verify for records that cannot be read.
+const exitUnreadable = 3
 
 // damage gives a record the version 99 and leaves its index entries as they are.
 func damage(t *testing.T, st store.Store, c store.Collection, key string, indexes ...string) {
@@ -60,6 +61,7 @@ func entriesOf(tx store.Tx, c store.Collection, key string, indexes ...string) (
 // TestOneUnreadableRecordCostsOneKey damages an entry and a job in the data of a real manager,
 // which then does everything but what these two stand for.
 func TestOneUnreadableRecordCostsOneKey(t *testing.T) {
+	t.Parallel()
 	for _, e := range []struct {
 		name string
 		data func(t *testing.T) (args []string, dir string, open func() (store.Store, error))
@@ -88,6 +90,7 @@ func TestOneUnreadableRecordCostsOneKey(t *testing.T) {
 		}},
 	} {
 		t.Run(e.name, func(t *testing.T) {
+			t.Parallel()
 			args, log, open := e.data(t)
 			testUnreadableRecords(t, args, log, open)
 		})
@@ -95,7 +98,6 @@ func TestOneUnreadableRecordCostsOneKey(t *testing.T) {
 }
 
 func testUnreadableRecords(t *testing.T, args []string, log string, open func() (store.Store, error)) {
-	defer http.DefaultClient.CloseIdleConnections()
 	args = append([]string{"--admin", "127.0.0.1:0", "--cleanup-interval-seconds", "1"}, args...)
 	p := startManager(t, args...)
 	call := func(want int, path, body string) string {
@@ -138,23 +140,17 @@ func testUnreadableRecords(t *testing.T, args []string, log string, open func() 
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
-	bin, _ := managerBinary()
 	verify := func(want int, lines ...string) {
 		t.Helper()
 		if log == "" {
 			return
 		}
-		out, err := exec.Command(bin, "wal", "verify", "--data-dir", log).CombinedOutput()
-		code := 0
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			code = exit.ExitCode()
-		}
+		code, out := oncegate(t, "wal", "verify", "--data-dir", log)
 		if code != want {
 			t.Errorf("wal verify: exit code %d: %s", code, out)
 		}
 		for _, line := range lines {
-			if !strings.Contains(string(out), line) {
+			if !strings.Contains(out, line) {
 				t.Errorf("wal verify does not say %q: %s", line, out)
 			}
 		}
@@ -209,13 +205,11 @@ func testUnreadableRecords(t *testing.T, args []string, log string, open func() 
 
 	cli := func(want int, args ...string) string {
 		t.Helper()
-		var stdout, stderr bytes.Buffer
-		env := Environment{Stdout: &stdout, Stderr: &stderr, Getenv: noEnv}
-		code := Run(t.Context(), env, append([]string{"unreadable", args[0], "--manager", "http://" + p.addr["api"]}, args[1:]...))
+		code, out := oncegate(t, append([]string{"unreadable", args[0], "--manager", "http://" + p.addr["api"]}, args[1:]...)...)
 		if code != want {
-			t.Errorf("%q: exit code %d: %s%s", args, code, &stdout, &stderr)
+			t.Errorf("%q: exit code %d: %s", args, code, out)
 		}
-		return stdout.String() + stderr.String()
+		return out
 	}
 	list := func(want ...string) {
 		t.Helper()

@@ -1,9 +1,8 @@
-package cli
+package e2e
 
 import (
 	"bytes"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,10 +49,11 @@ var opened = map[string]func(t *testing.T) (args []string, open func() (store.St
 // TestMovedAndCutValues: on every engine, an encrypted value that was copied to another key, scope or job, or was cut, is
 // an error for its own key and nothing else.
 func TestMovedAndCutValues(t *testing.T) {
-	defer http.DefaultClient.CloseIdleConnections()
+	t.Parallel()
 	for _, name := range deep.Keys(t, opened) {
 		start := opened[name]
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			args, open := start(t)
 			args = append(args, "--encryption-key-file", keyFile(t, "k1"), "--committed-ttl-seconds", "3600")
 			p := startManager(t, args...)

@@ -1,10 +1,9 @@
-package cli
+package e2e
 
 import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -15,11 +14,14 @@ import (
 // answers an error for all that it cannot read. It gives no key and no job away, forgets nothing of a peer's feed or of
 // its own, deletes nothing, and says what to do.
 func TestManagerThatLacksTheKey(t *testing.T) {
-	defer http.DefaultClient.CloseIdleConnections()
+	t.Parallel()
 	for _, name := range deep.Keys(t, media) {
 		start := media[name]
 		for what, lacks := range map[string][]string{"no file": nil, "older file": {"--encryption-key-file", keyFile(t, "k1")}} {
-			t.Run(name+"/"+what, func(t *testing.T) { testManagerThatLacksTheKey(t, start(t).args, lacks) })
+			t.Run(name+"/"+what, func(t *testing.T) {
+				t.Parallel()
+				testManagerThatLacksTheKey(t, start(t).args, lacks)
+			})
 		}
 	}
 }
@@ -42,7 +44,7 @@ func testManagerThatLacksTheKey(t *testing.T, store, lacks []string) {
 	}
 	mustAnswer(t, 202, "POST", url(newer)+"/v1/jobs", `{"function":"active","payload":1,"id":"active"}`)
 	var claimed struct{ Jobs []claimedJob }
-	if err := json.Unmarshal([]byte(mustAnswer(t, 200, "POST", url(newer)+"/v1/jobs/claim", `{"worker":"w","functions":["active"]}`)), &claimed); err != nil || len(claimed.Jobs) != 1 {
+	if err := json.Unmarshal([]byte(mustAnswer(t, 200, "POST", url(newer)+"/v1/jobs/claim", `{"worker":"w","functions":["active"],"lease_ms":600000}`)), &claimed); err != nil || len(claimed.Jobs) != 1 {
 		t.Fatal(claimed, err)
 	}
 	active = claimed.Jobs[0]
