@@ -22,6 +22,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // bodyCase is one way to send a body.
@@ -370,6 +372,7 @@ func TestBodiesPassUnchanged(t *testing.T) {
 
 // The same where Envoy's limits are far below the gate's.
 func TestBodiesBeyondSmallLimits(t *testing.T) {
+	deep.Only(t)
 	tries := bodyTries(t)
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		for _, http2 := range []bool{false, true} {

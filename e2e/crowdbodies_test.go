@@ -13,6 +13,8 @@ import (
 
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 const crowdBodySize = 400_000
@@ -74,6 +76,7 @@ const vmMemory = 192 << 20
 // Many bodies that lack their last byte, at the same time, half of them of known length. Envoy holds each once. What the
 // gate holds beside is bounded, and all arrive. Of answers without a length, it records what it had room for.
 func TestCrowdOfBodies(t *testing.T) {
+	deep.Only(t)
 	sideBySide(t, modes, func(t *testing.T, target envoyTarget, mode string) { // they are a crowd
 		for _, answers := range []bool{false, true} {
 			t.Run(map[bool]string{false: "requests", true: "answers"}[answers], func(t *testing.T) {

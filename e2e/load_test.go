@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 const (
@@ -42,6 +44,7 @@ func loadRequests(t *testing.T) int {
 // turns. The test tells what the gate adds to the latency of requests without a key; it judges
 // no times.
 func TestLoad(t *testing.T) {
+	deep.Only(t)
 	total := loadRequests(t)
 	for _, c := range cells(t, "body") {
 		t.Run(c.target.Name(), func(t *testing.T) { runLoad(t, c.target, total) }) // not parallel: it is measured

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/oncegate/oncegate/envoy"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // How the gate is set up in an Envoy, and what mistakes there lead to.
@@ -126,6 +127,7 @@ func TestBodyModeUnavailable(t *testing.T) {
 // Each configuration of the filter is a new plugin in the running VMs. It continues with what
 // earlier plugins have left there.
 func TestUpdatesLeaveNoMemory(t *testing.T) {
+	deep.Only(t)
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		l := newDraining(t, target, mode, 1)
 		update := func(from, to int) {

@@ -57,7 +57,7 @@ func newTab(t testing.TB, base string) *tab {
 	t.Helper()
 	chromium, err := exec.LookPath("chromium")
 	if err != nil {
-		t.Fatalf("%v; make test-deps installs it", err)
+		t.Fatalf("%v; make test-deep installs it", err)
 	}
 	profile, err := os.MkdirTemp("", "browser-")
 	if err != nil {

@@ -106,6 +106,7 @@ func (r *report) close(name string, p *pkg, failed bool, took time.Duration) {
 		if failed && t.ended != "pass" && t.ended != "skip" {
 			fmt.Fprint(r.stdout, strings.Join(slices.DeleteFunc(t.output, progress), ""))
 		}
+		r.summary.countCells(t.output)
 		if !t.parent {
 			r.summary.test(name, test, t)
 		}

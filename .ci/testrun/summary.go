@@ -7,6 +7,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -24,7 +25,8 @@ type summary struct {
 	stages, packages, tests []timed
 	passed, failed          int
 	skipped                 map[string][]string // names by reason
-	failures                []string
+	cells                   int                 // of matrices, which other targets run
+	failures, unended       []string
 }
 
 type timed struct {
@@ -52,10 +54,25 @@ func (s *summary) test(pkg, name string, t *testCase) {
 	case "skip":
 		why := reason(t.output)
 		s.skipped[why] = append(s.skipped[why], full)
-	default:
+	case "fail":
 		s.failed++
 		s.failures = append(s.failures, full)
 		s.tests = append(s.tests, timed{full, t.took})
+	default:
+		s.unended = append(s.unended, full)
+	}
+}
+
+// cellsLeft is the line in which package deep says how many cells of its matrix a test leaves to make test-deep.
+var cellsLeft = regexp.MustCompile(`cells left to make test-deep: (\d+)`)
+
+// countCells looks for that line.
+func (s *summary) countCells(output []string) {
+	for _, line := range output {
+		if m := cellsLeft.FindStringSubmatch(line); m != nil {
+			n, _ := strconv.Atoi(m[1]) // digits
+			s.cells += n
+		}
 	}
 }
 
@@ -97,8 +114,11 @@ func (s *summary) print(w io.Writer) {
 		fmt.Fprintf(w, "  %8.1f s  %s\n", t.took.Seconds(), t.name)
 	}
 	left := 0
-	if len(s.skipped) > 0 {
+	if len(s.skipped) > 0 || s.cells > 0 {
 		fmt.Fprintln(w, "what did not run:")
+	}
+	if s.cells > 0 {
+		fmt.Fprintf(w, "  %8d    cells of tests that ran in one cell: left to make test-deep\n", s.cells)
 	}
 	for _, why := range slices.Sorted(maps.Keys(s.skipped)) {
 		names := s.skipped[why]
@@ -112,7 +132,10 @@ func (s *summary) print(w io.Writer) {
 	for _, name := range s.failures {
 		fmt.Fprintln(w, "failed:", name)
 	}
-	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", s.passed, s.failed, left)
+	if n := len(s.unended); n > 0 {
+		fmt.Fprintf(w, "did not end: %d tests, the first is %s\n", n, s.unended[0])
+	}
+	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", s.passed, s.failed+len(s.unended), left)
 }
 
 func longest(a, b timed) int { return cmp.Compare(b.took, a.took) }

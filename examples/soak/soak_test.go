@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/examples/internal/stack"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // pluginConfig has the gate and the manager forget soon, so that the load comes to a
@@ -65,6 +66,7 @@ func onEtcd(t *testing.T) bool {
 // after the first third of the time nothing grows: neither the memory of the managers, of the
 // proxy and of etcd, nor their open files, nor a manager's goroutines, nor what is on disk.
 func TestSoak(t *testing.T) {
+	deep.Only(t)
 	duration := soakTime(t)
 	t.Setenv("GOGC", "100") // else the manager's first garbage gathers for longer than a third of the time
 	cfg := stack.Config{BinDir: filepath.Join("..", "..", "build"), Dir: t.TempDir(), Plugin: pluginConfig, Etcd: onEtcd(t)}

@@ -1,8 +1,9 @@
 package ledger_test
 
 import (
+	"fmt"
 	"path/filepath"
-	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,9 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
+
+// divided are the engines that divide the suite in make test.
+var divided = []string{"sqlite", "redis", "postgres", "etcd", "encrypted wal", "encrypted sqlite"}
 
 // opened closes a store with the test.
 func opened(t testing.TB, st store.Store, err error) store.Store {
@@ -31,12 +35,14 @@ func opened(t testing.TB, st store.Store, err error) store.Store {
 }
 
 func TestOnMemory(t *testing.T) {
+	t.Parallel()
 	ledgertest.Run(t, ledgertest.Engine{Name: "memory", Open: func(t testing.TB) []store.Store {
 		return []store.Store{opened(t, mem.New(mem.Options{}), nil)}
 	}})
 }
 
 func TestOnWAL(t *testing.T) {
+	t.Parallel()
 	ledgertest.Run(t, ledgertest.Engine{Name: "wal", Open: func(t testing.TB) []store.Store {
 		st, err := mem.Open(t.Context(), t.TempDir(), mem.Options{})
 		return []store.Store{opened(t, st, err)}
@@ -44,7 +50,8 @@ func TestOnWAL(t *testing.T) {
 }
 
 func TestOnSQLite(t *testing.T) {
-	ledgertest.Run(t, ledgertest.Engine{Name: "sqlite", Open: func(t testing.TB) []store.Store {
+	t.Parallel()
+	ledgertest.Run(t, ledgertest.Engine{Name: "sqlite", Divided: divided, Open: func(t testing.TB) []store.Store {
 		st, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "ledger.db"), sqlite.Options{})
 		return []store.Store{opened(t, st, err)}
 	}})
@@ -52,17 +59,15 @@ func TestOnSQLite(t *testing.T) {
 
 // fresh gives each test a name space of its own on one server.
 func fresh() func() string {
-	n := 0
-	return func() string {
-		n++
-		return "ledger" + strconv.Itoa(n)
-	}
+	var n atomic.Int64
+	return func() string { return fmt.Sprint("ledger", n.Add(1)) }
 }
 
 func TestOnRedis(t *testing.T) {
+	t.Parallel()
 	srv := servers.Redis(t)
 	name := fresh()
-	ledgertest.Run(t, ledgertest.Engine{Name: "redis", Open: func(t testing.TB) []store.Store {
+	ledgertest.Run(t, ledgertest.Engine{Name: "redis", Divided: divided, Open: func(t testing.TB) []store.Store {
 		o := redis.Options{URL: srv.URL, Namespace: name()}
 		a, errA := redis.Open(t.Context(), o)
 		first := opened(t, a, errA)
@@ -72,9 +77,10 @@ func TestOnRedis(t *testing.T) {
 }
 
 func TestOnPostgres(t *testing.T) {
+	t.Parallel()
 	srv := servers.Postgres(t)
 	name := fresh()
-	ledgertest.Run(t, ledgertest.Engine{Name: "postgres", Open: func(t testing.TB) []store.Store {
+	ledgertest.Run(t, ledgertest.Engine{Name: "postgres", Divided: divided, Open: func(t testing.TB) []store.Store {
 		o := postgres.Options{DSN: srv.URL, Schema: name()}
 		a, errA := postgres.Open(t.Context(), o)
 		first := opened(t, a, errA)
@@ -84,10 +90,11 @@ func TestOnPostgres(t *testing.T) {
 }
 
 func TestOnEtcd(t *testing.T) {
+	t.Parallel()
 	srv := servers.Etcd(t)
 	name := fresh()
 	// A manager hears of the time when a message arrives, and a busy machine delays messages.
-	ledgertest.Run(t, ledgertest.Engine{Name: "etcd", Slack: 2 * time.Second, Open: func(t testing.TB) []store.Store {
+	ledgertest.Run(t, ledgertest.Engine{Name: "etcd", Divided: divided, Slack: 2 * time.Second, Open: func(t testing.TB) []store.Store {
 		o := etcd.Options{DSN: srv.URL + "?prefix=/" + name()}
 		a, errA := etcd.Open(t.Context(), o)
 		first := opened(t, a, errA)

@@ -32,14 +32,14 @@ func seal(t testing.TB, st store.Store) store.Store {
 }
 
 func TestOnEncryptedWAL(t *testing.T) {
-	ledgertest.Run(t, ledgertest.Engine{Name: "wal", Open: func(t testing.TB) []store.Store {
+	ledgertest.Run(t, ledgertest.Engine{Name: "encrypted wal", Divided: divided, Open: func(t testing.TB) []store.Store {
 		st, err := mem.Open(t.Context(), t.TempDir(), mem.Options{})
 		return []store.Store{seal(t, opened(t, st, err))}
 	}})
 }
 
 func TestOnEncryptedSQLite(t *testing.T) {
-	ledgertest.Run(t, ledgertest.Engine{Name: "sqlite", Open: func(t testing.TB) []store.Store {
+	ledgertest.Run(t, ledgertest.Engine{Name: "encrypted sqlite", Divided: divided, Open: func(t testing.TB) []store.Store {
 		st, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "ledger.db"), sqlite.Options{})
 		return []store.Store{seal(t, opened(t, st, err))}
 	}})

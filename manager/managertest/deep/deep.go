@@ -31,12 +31,27 @@ func Cells[T any](tb testing.TB, all []T) []T {
 	if Race || len(all) < 2 {
 		return all
 	}
-	i := int(crc32.ChecksumIEEE([]byte(tb.Name())) % uint32(len(all)))
+	i := choose(tb.Name(), len(all))
 	if On() {
 		return slices.Concat(all[:i], all[i+1:])
 	}
 	tb.Logf("cells left to make test-deep: %d", len(all)-1)
 	return all[i : i+1]
+}
+
+func choose(name string, n int) int { return int(crc32.ChecksumIEEE([]byte(name)) % uint32(n)) }
+
+// Case is Cells for a case of a suite that a test of its own runs in each cell. It skips the test unless its cell has the
+// case in this run.
+func Case(tb testing.TB, name, cell string, all []string) {
+	tb.Helper()
+	if chosen := all[choose(name, len(all))] == cell; Race || chosen != On() {
+		return
+	}
+	if On() {
+		tb.Skip("make test runs it")
+	}
+	tb.Skip("left to make test-deep")
 }
 
 // Keys is Cells for the keys of a map.

@@ -33,6 +33,19 @@ func TestCellsDivideTheMatrix(t *testing.T) {
 			}
 		})
 	}
+	for _, run := range []string{"", "1"} {
+		t.Setenv(Env, run)
+		var ran []string
+		for _, cell := range all {
+			t.Run("case in "+cell+run, func(t *testing.T) {
+				Case(t, "a case", cell, all)
+				ran = append(ran, cell)
+			})
+		}
+		if want := map[string]int{"": 1, "1": len(all) - 1}[run]; len(ran) != want && !Race {
+			t.Errorf("with %s=%q the case ran in %v", Env, run, ran)
+		}
+	}
 	if len(met) != len(all) {
 		t.Errorf("quick runs meet only %v", met)
 	}

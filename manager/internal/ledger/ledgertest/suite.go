@@ -12,6 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // Engine opens stores of one kind for Run.
@@ -20,6 +21,9 @@ type Engine struct {
 	// Open returns stores on the same, empty data: two if managers can share the
 	// engine, else one. The test's end closes them.
 	Open func(t testing.TB) []store.Store
+	// Divided are the names of engines, this one among them, that divide the cases beyond the core of the suite between
+	// them in make test: each runs on one of them, and in make test-deep on the others. Nil: this engine runs all cases.
+	Divided []string
 	// Slack is by how much the times of the stores may differ from each other, and from this machine's.
 	Slack time.Duration
 }
@@ -27,6 +31,9 @@ type Engine struct {
 // patience is how long a test waits for something that must happen. Only a failing
 // test waits that long.
 const patience = 2 * time.Minute
+
+// core are the cases that run on each engine in make test, too.
+var core = []string{"Life", "OneReservation", "WaitForCommit", "FullWindow", "Batch", "Histories"}
 
 // Run tests the contract of the ledger on an engine.
 func Run(t *testing.T, e Engine) {
@@ -66,6 +73,10 @@ func Run(t *testing.T, e Engine) {
 		"FeedAfterRestore":      testFeedAfterRestore,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if e.Divided != nil && !slices.Contains(core, name) {
+				deep.Case(t, name, e.Name, e.Divided)
+			}
 			test(t, &managers{t: t, stores: e.Open(t), slack: e.Slack, open: func() []store.Store { return e.Open(t) }})
 		})
 	}
