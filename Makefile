@@ -144,7 +144,7 @@ test-deep: ## what make test leaves out: the race detector, all cells of the mat
 	@mkdir -p build && date +%s >build/test-began
 	@$(MAKE) --no-print-directory -j4 test-setup test-deep-setup
 	@export TEST_DEEP=1 && exec build/testrun -since "$$(cat build/test-began)" 'make test-deep' \
-		'race=$(GO_TEST) -race $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list ./... | grep -vxF "$$(go list $(PROCESS_PACKAGES))")' \
+		'race=$(GO_TEST) -race $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list ./... | grep -vxF "$$(go list $(PROCESS_PACKAGES) ./docs ./charts/...)")' \
 		'processes=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) ./plugin/gatetest ./plugin/gatebench ./e2e/sim ./manager/internal/ledger' \
 		'gcs=GCS_SERVER=$(CURDIR)/build/fakegcs $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/object ./manager/internal/ship' \
 		'azure=AZURE_SERVER=fake $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/ship' \

@@ -393,8 +393,8 @@ func (l *crashLoad) check() {
 }
 
 // judge looks for an order of the calls on one key that explains every answer. A call that was cut off may not have happened, so
-// an order without it is enough. Each one multiplies the orders to be tried. Therefore at first only those stay whose
-// outcome an answer has, then one or two others as well, and at last all.
+// an order without it is enough. Each such call multiplies the orders, so judge first keeps only those whose outcome an
+// answer shows, then one or two more, and all of them at last.
 func judge(ops []porcupine.Operation) porcupine.CheckResult {
 	seen := make(map[string]bool)
 	for _, op := range ops {

@@ -25,19 +25,16 @@ func TestDowntimeDoesNotCount(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	for _, name := range deep.Cells(t, names) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			engine, way, _ := strings.Cut(name, " ")
-			d := downtimes[engine]
-			args := d.args(t)
-			p := startManager(t, args...)
-			w := leaseOut(t, p.addr["api"], d.lease)
-			p = waysAway[way](t, p, d.away, args)
-			w.check(t, p.addr["api"])
-			p.kill()
-		})
-	}
+	each(t, deep.Cells(t, names), func(t *testing.T, name string) {
+		engine, way, _ := strings.Cut(name, " ")
+		d := downtimes[engine]
+		args := d.args(t)
+		p := startManager(t, args...)
+		w := leaseOut(t, p.addr["api"], d.lease)
+		p = waysAway[way](t, p, d.away, args)
+		w.check(t, p.addr["api"])
+		p.kill()
+	})
 }
 
 // downtimes are the engines of TestDowntimeDoesNotCount. lease is what reservations and jobs get, away is longer. On a shared

@@ -179,61 +179,58 @@ func useAll(t *testing.T, p, peer *process) {
 func TestEncryptedMedia(t *testing.T) {
 	t.Parallel()
 	everything := slices.Sorted(slices.Values(slices.Concat(secrets, internals, ofPeers)))
-	for _, name := range deep.Keys(t, media) {
+	each(t, deep.Keys(t, media), func(t *testing.T, name string) {
 		start := media[name]
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			peer := startManager(t, "--store", "memory", "--origin", "dc2")
-			run := func(m medium, args ...string) *process {
-				t.Helper()
-				args = append(args, "--committed-ttl-seconds", "3600", "--origin", "dc1", "--peer", "dc2=http://"+peer.addr["api"])
-				return startManager(t, append(args, m.args...)...)
+		peer := startManager(t, "--store", "memory", "--origin", "dc2")
+		run := func(m medium, args ...string) *process {
+			t.Helper()
+			args = append(args, "--committed-ttl-seconds", "3600", "--origin", "dc1", "--peer", "dc2=http://"+peer.addr["api"])
+			return startManager(t, append(args, m.args...)...)
+		}
+		stop := func(p *process) {
+			t.Helper()
+			if code := p.stop(t); code != 0 {
+				t.Errorf("exit code %d: %s", code, p.stderr)
 			}
-			stop := func(p *process) {
-				t.Helper()
-				if code := p.stop(t); code != 0 {
-					t.Errorf("exit code %d: %s", code, p.stderr)
-				}
-				if text := p.stderr.String(); strings.Contains(text, "4242-") || strings.Contains(text, testKey("k1")) {
-					t.Errorf("the log has a key or a secret: %s", text)
-				}
+			if text := p.stderr.String(); strings.Contains(text, "4242-") || strings.Contains(text, testKey("k1")) {
+				t.Errorf("the log has a key or a secret: %s", text)
 			}
+		}
 
-			plain := start(t)
-			p := run(plain)
-			useAll(t, p, peer)
-			for _, dir := range plain.backups(t) { // the search finds what it looks for, in each place
-				if got := found(t, dir); !slices.Equal(got, everything) {
-					t.Errorf("without encryption %s has only %q", dir, got)
-				}
+		plain := start(t)
+		p := run(plain)
+		useAll(t, p, peer)
+		for _, dir := range plain.backups(t) { // the search finds what it looks for, in each place
+			if got := found(t, dir); !slices.Equal(got, everything) {
+				t.Errorf("without encryption %s has only %q", dir, got)
 			}
-			stop(p)
+		}
+		stop(p)
 
-			// The same store, changed as docs/OPERATIONS.md says.
-			stop(run(plain, "--encryption-key-file", keyFile(t, "k1"), "--encryption-decrypt-only"))
-			p = run(plain, "--encryption-key-file", keyFile(t, "k1"))
-			waitFor(t, "nothing is plain", func() bool { return strings.Contains(p.stderr.String(), `"no_longer_in_use":[""]`) })
-			checkSecrets(t, p.addr["api"])
-			if got := found(t, plain.clean(t)...); len(got) > 0 {
-				t.Errorf("once it is encrypted and cleaned the store has %q", got)
-			}
-			stop(p)
+		// The same store, changed as docs/OPERATIONS.md says.
+		stop(run(plain, "--encryption-key-file", keyFile(t, "k1"), "--encryption-decrypt-only"))
+		p = run(plain, "--encryption-key-file", keyFile(t, "k1"))
+		waitFor(t, "nothing is plain", func() bool { return strings.Contains(p.stderr.String(), `"no_longer_in_use":[""]`) })
+		checkSecrets(t, p.addr["api"])
+		if got := found(t, plain.clean(t)...); len(got) > 0 {
+			t.Errorf("once it is encrypted and cleaned the store has %q", got)
+		}
+		stop(p)
 
-			// A store that is encrypted from its beginning.
-			peer = startManager(t, "--store", "memory", "--origin", "dc2")
-			fresh := start(t)
-			p = run(fresh, "--encryption-key-file", keyFile(t, "k1"))
-			useAll(t, p, peer)
-			checkSecrets(t, p.addr["api"])
-			for range 2 { // while it runs, and when it is over
-				if got := found(t, fresh.backups(t)...); len(got) > 0 {
-					t.Errorf("an encrypted store has %q", got)
-				}
-				if p != nil {
-					stop(p)
-				}
-				p = nil
+		// A store that is encrypted from its beginning.
+		peer = startManager(t, "--store", "memory", "--origin", "dc2")
+		fresh := start(t)
+		p = run(fresh, "--encryption-key-file", keyFile(t, "k1"))
+		useAll(t, p, peer)
+		checkSecrets(t, p.addr["api"])
+		for range 2 { // while it runs, and when it is over
+			if got := found(t, fresh.backups(t)...); len(got) > 0 {
+				t.Errorf("an encrypted store has %q", got)
 			}
-		})
-	}
+			if p != nil {
+				stop(p)
+			}
+			p = nil
+		}
+	})
 }

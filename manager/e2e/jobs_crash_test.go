@@ -39,14 +39,11 @@ func (m *movingManager) RoundTrip(r *http.Request) (*http.Response, error) {
 // them is killed as well.
 func TestJobsSurviveCrashes(t *testing.T) {
 	t.Parallel()
-	for _, name := range deep.Keys(t, crashSetups) {
+	each(t, deep.Keys(t, crashSetups), func(t *testing.T, name string) {
 		c := crashSetups[name]
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			srv, store := c.store(t)
-			testJobsSurviveCrashes(t, (crashRounds(t, 5, 10)+c.slower-1)/c.slower, c.managers, srv, store...)
-		})
-	}
+		srv, store := c.store(t)
+		testJobsSurviveCrashes(t, (crashRounds(t, 5, 10)+c.slower-1)/c.slower, c.managers, srv, store...)
+	})
 }
 
 // crashSetups are the engines of TestJobsSurviveCrashes. slower divides the number of rounds.

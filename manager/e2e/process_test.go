@@ -22,7 +22,7 @@ import (
 // patience is how long a test waits for what must happen. Only a failure takes that long.
 const patience = 3 * time.Minute
 
-// tests are all tests. Their client for HTTP keeps connections until the last one has ended.
+// tests are all tests. They share http.DefaultClient, whose idle connections goleak would take for leaks.
 type tests struct{ *testing.M }
 
 func (m tests) Run() int {
@@ -250,6 +250,20 @@ func waitFor(t testing.TB, what string, cond func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
 		}
+	}
+}
+
+// each runs a test in several cells side by side. A single cell runs in its parent's turn, since a long one that waits behind
+// all other tests ends last.
+func each(t *testing.T, cells []string, test func(t *testing.T, cell string)) {
+	t.Helper()
+	for _, cell := range cells {
+		t.Run(cell, func(t *testing.T) {
+			if len(cells) > 1 {
+				t.Parallel()
+			}
+			test(t, cell)
+		})
 	}
 }
 

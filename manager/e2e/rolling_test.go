@@ -27,72 +27,69 @@ func TestRollingEncryption(t *testing.T) {
 		"postgres": func(t testing.TB) string { return servers.Postgres(t).URL },
 		"etcd":     func(t testing.TB) string { return servers.Etcd(t).URL },
 	}
-	for _, name := range deep.Keys(t, shared) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			store := []string{"--store", name, "--store-dsn", shared[name](t), "--committed-ttl-seconds", "3600", "--admin", "127.0.0.1:0"}
-			start := func(args ...string) *process { return startManager(t, append(args, store...)...) }
-			var managers [2]atomic.Pointer[process]
-			managers[0].Store(start())
-			managers[1].Store(start())
-			mustAnswer(t, 201, "PUT", "http://"+managers[0].Load().addr["api"]+"/v1/logs/rolling", `{}`)
+	each(t, deep.Keys(t, shared), func(t *testing.T, name string) {
+		store := []string{"--store", name, "--store-dsn", shared[name](t), "--committed-ttl-seconds", "3600", "--admin", "127.0.0.1:0"}
+		start := func(args ...string) *process { return startManager(t, append(args, store...)...) }
+		var managers [2]atomic.Pointer[process]
+		managers[0].Store(start())
+		managers[1].Store(start())
+		mustAnswer(t, 201, "PUT", "http://"+managers[0].Load().addr["api"]+"/v1/logs/rolling", `{}`)
 
-			stop := make(chan struct{})
-			const callers = 4
-			var running sync.WaitGroup
-			var rounds atomic.Int64
-			for c := range callers {
-				running.Go(func() {
-					for i := 0; ; i++ {
-						select {
-						case <-stop:
-							return
-						default:
-						}
-						if err := roundAtBoth(&managers, c, i); err != nil {
-							t.Error(err)
-							return
-						}
-						rounds.Add(1)
+		stop := make(chan struct{})
+		const callers = 4
+		var running sync.WaitGroup
+		var rounds atomic.Int64
+		for c := range callers {
+			running.Go(func() {
+				for i := 0; ; i++ {
+					select {
+					case <-stop:
+						return
+					default:
 					}
-				})
-			}
-			defer running.Wait()
-			defer sync.OnceFunc(func() { close(stop) })()
-			some := func() {
-				t.Helper()
-				n := rounds.Load() + 8
-				waitFor(t, "callers go on", func() bool { return t.Failed() || rounds.Load() >= n })
-			}
-			some()
-			for _, args := range [][]string{
-				{"--encryption-key-file", keyFile(t, "k1"), "--encryption-decrypt-only"},
-				{"--encryption-key-file", keyFile(t, "k1")},
-				{"--encryption-key-file", keyFile(t, "k2", "k1")},
-				{"--encryption-key-file", keyFile(t, "k1", "k2")},
-			} {
-				for m := range managers {
-					managers[m].Load().kill()
-					managers[m].Store(start(args...))
-					some()
-				}
-			}
-			for m := range managers { // each looks through the store after its start
-				waitFor(t, "all values are under the newest key", func() bool {
-					return strings.Contains(managers[m].Load().stderr.String(), `"msg":"values are under the present key","key":"k2"`)
-				})
-				for c := range callers { // their first rounds were in plain
-					err := askFor(func(method, path, body string, _ ...int) (string, error) {
-						_, answer, err := callOnce(method, "http://"+managers[m].Load().addr["api"]+path, body)
-						return answer, err
-					}, fmt.Sprintf("c%d-0", c))
-					if err != nil {
+					if err := roundAtBoth(&managers, c, i); err != nil {
 						t.Error(err)
+						return
 					}
+					rounds.Add(1)
+				}
+			})
+		}
+		defer running.Wait()
+		defer sync.OnceFunc(func() { close(stop) })()
+		some := func() {
+			t.Helper()
+			n := rounds.Load() + 8
+			waitFor(t, "callers go on", func() bool { return t.Failed() || rounds.Load() >= n })
+		}
+		some()
+		for _, args := range [][]string{
+			{"--encryption-key-file", keyFile(t, "k1"), "--encryption-decrypt-only"},
+			{"--encryption-key-file", keyFile(t, "k1")},
+			{"--encryption-key-file", keyFile(t, "k2", "k1")},
+			{"--encryption-key-file", keyFile(t, "k1", "k2")},
+		} {
+			for m := range managers {
+				managers[m].Load().kill()
+				managers[m].Store(start(args...))
+				some()
+			}
+		}
+		for m := range managers { // each looks through the store after its start
+			waitFor(t, "all values are under the newest key", func() bool {
+				return strings.Contains(managers[m].Load().stderr.String(), `"msg":"values are under the present key","key":"k2"`)
+			})
+			for c := range callers { // their first rounds were in plain
+				err := askFor(func(method, path, body string, _ ...int) (string, error) {
+					_, answer, err := callOnce(method, "http://"+managers[m].Load().addr["api"]+path, body)
+					return answer, err
+				}, fmt.Sprintf("c%d-0", c))
+				if err != nil {
+					t.Error(err)
 				}
 			}
-		})
-	}
+		}
+	})
 }
 
 // roundAtBoth reserves and commits a key, submits a job and appends to a log at one manager, and asks for all of it at

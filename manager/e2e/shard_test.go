@@ -21,12 +21,9 @@ func eachKept(t *testing.T, test func(t *testing.T, store []string)) {
 		},
 		"etcd": func(t *testing.T) []string { return []string{"--store", "etcd", "--store-dsn", servers.Etcd(t).URL} },
 	}
-	for _, name := range deep.Keys(t, kept) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, kept[name](t))
-		})
-	}
+	each(t, deep.Keys(t, kept), func(t *testing.T, name string) {
+		test(t, kept[name](t))
+	})
 }
 
 // refusedStart starts a manager that must end with exit code 2 and one line besides its log.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -25,7 +26,7 @@ func TestKilledBinaryLeavesNoServer(t *testing.T) {
 		SharedEtcd(t)
 		SharedRedis(t)
 		fmt.Println("pids", postgres.server.PID(), etcd.server.PID(), redis.server.PID())
-		<-t.Context().Done()
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the caller ends
 		return
 	}
 	t.Parallel()
@@ -39,6 +40,11 @@ func TestKilledBinaryLeavesNoServer(t *testing.T) {
 	}
 	cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
 	cmd.Env = append(os.Environ(), hangs+"=1", "TMPDIR="+dir)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()

@@ -33,13 +33,13 @@ func Sharing(tests Tests) Tests { return sharing{tests} }
 
 type sharing struct{ Tests }
 
-// shares reports whether Sharing runs the tests.
-var shares atomic.Bool
+// underSharing reports whether Sharing runs the tests.
+var underSharing atomic.Bool
 
 func (s sharing) Run() int {
-	shares.Store(true)
+	underSharing.Store(true)
 	defer func() {
-		shares.Store(false)
+		underSharing.Store(false)
 		for _, server := range []*shared{&postgres, &etcd, &redis} {
 			server.end()
 		}
@@ -69,7 +69,7 @@ var (
 // share returns the server and a number that no other test has.
 func (s *shared) share(tb testing.TB) (*Server, int) {
 	tb.Helper()
-	if !shares.Load() {
+	if !underSharing.Load() {
 		tb.Fatal("the tests share servers, and TestMain does not call servers.Sharing")
 	}
 	s.mu.Lock()

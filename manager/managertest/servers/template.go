@@ -21,7 +21,7 @@ var clusters template
 // cluster makes a database cluster in the server's directory. Under Sharing it copies a template, which costs a small part of
 // what initdb costs.
 func (s *Server) cluster(ctx context.Context) error {
-	if !shares.Load() {
+	if !underSharing.Load() {
 		return s.initdb(ctx, s.dir)
 	}
 	from, err := clusters.in(ctx, s)
