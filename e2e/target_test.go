@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -44,15 +43,6 @@ func (c targetConfig) anyManager() string {
 		return address
 	}
 	return ""
-}
-
-// pluginJSON is the filter's configuration.
-func (c targetConfig) pluginJSON() ([]byte, error) {
-	all := patientManager(c.plugin)
-	if _, set := all["mode"]; !set {
-		all["mode"] = c.mode
-	}
-	return json.Marshal(all)
 }
 
 // managerTimeout is how long the gate waits for the manager where a test does not say it: a machine that stands still for
