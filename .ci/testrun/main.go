@@ -72,7 +72,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 func parse(args []string) (title string, stages []stage, err error) {
 	if len(args) < 2 {
-		return "", nil, errors.New("usage: testrun [-since SECONDS] TITLE NAME=COMMAND...")
+		return "", nil, errors.New("the command line is testrun [-since SECONDS] TITLE NAME=COMMAND, with one command or more")
 	}
 	for _, arg := range args[1:] {
 		name, command, ok := strings.Cut(arg, "=")
