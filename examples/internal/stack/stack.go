@@ -73,7 +73,11 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	if cfg.Mode == "" {
 		cfg.Mode = "body"
 	}
-	for _, file := range []string{"oncegate", "gateway", "payments", "oncegate.wasm"} {
+	programs := []string{"oncegate", "payments", "oncegate.wasm"}
+	if !cfg.Proxy.isEnvoy() {
+		programs = append(programs, "gateway") // make run builds it only where it runs
+	}
+	for _, file := range programs {
 		if _, err := os.Stat(filepath.Join(cfg.BinDir, file)); err != nil {
 			return nil, fmt.Errorf("%w: run `make build` first", err)
 		}
