@@ -18,6 +18,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/oncegate/oncegate/envoy/envoybin"
 )
 
 // TestMain makes the test binary play the three programs: under the name of one of them it serves what Start waits for,
@@ -242,6 +244,21 @@ func TestStartReportsMissingBinary(t *testing.T) {
 	if _, err := Start(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "oncegate.wasm") ||
 		!strings.Contains(err.Error(), "make build") {
 		t.Errorf("error %v, want it to name the file and the remedy", err)
+	}
+}
+
+// make run builds the gateway only where it runs.
+func TestEnvoyNeedsNoGateway(t *testing.T) {
+	cfg := config(t)
+	if err := os.Remove(filepath.Join(cfg.BinDir, "gateway")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Start(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "gateway: no such file") {
+		t.Errorf("as the proxy: %v", err)
+	}
+	cfg.Proxy = Proxy{Envoy: envoybin.Binary{Path: filepath.Join(t.TempDir(), "no-envoy")}}
+	if _, err := Start(t.Context(), cfg); err == nil || strings.Contains(err.Error(), "gateway: no such file") {
+		t.Errorf("with Envoy as the proxy: %v", err)
 	}
 }
 
