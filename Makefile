@@ -61,8 +61,7 @@ FORCE:
 # --- the programs -----------------------------------------------------------------------------------------------------
 
 .PHONY: programs
-programs: run-programs
-	@$(GO_BUILD) -o build/ ./hostsim/gateway
+programs: run-programs run-gateway
 	@$(GO_BUILD) -o build/examples/ ./examples/demo ./examples/worker ./examples/submit ./examples/grpc ./examples/capacity
 
 .PHONY: run-programs
@@ -90,7 +89,7 @@ FIND_ENVOY = [ '$(PROXY)' != envoy ] || build/setup default >/dev/null || [ $$? 
 
 .PHONY: run
 run: ## manager, payments and the gate in Envoy until Ctrl-C (STORE=etcd: three members and two managers; PROXY=gateway, MODE=headers, WORKERS=, PROXY_PORT=, PROXY_ADMIN_PORT=, MANAGER_PORT=, MANAGER_ADMIN_PORT=, PAYMENTS_PORT=)
-	@$(MAKE) --no-print-directory -j4 build/oncegate.wasm $(if $(filter gateway,$(PROXY)),programs,run-programs run-envoy)
+	@$(MAKE) --no-print-directory -j4 build/oncegate.wasm run-programs $(if $(filter gateway,$(PROXY)),run-gateway,run-envoy)
 	@[ '$(STORE)' != etcd ] || .ci/apt-install etcd:etcd-server
 	@exec build/examples/run --dir build/run$(if $(filter etcd,$(STORE)),-etcd) --store '$(STORE)' --proxy '$(PROXY)' --mode $(MODE) --workers $(WORKERS) \
 		--manager-port $(MANAGER_PORT) --manager-admin-port $(MANAGER_ADMIN_PORT) --payments-port $(PAYMENTS_PORT) \
@@ -99,7 +98,11 @@ run: ## manager, payments and the gate in Envoy until Ctrl-C (STORE=etcd: three 
 # Where there is no Envoy, the gateway takes its place.
 .PHONY: run-envoy
 run-envoy: build/setup
-	@build/setup default >/dev/null || { [ $$? -eq 1 ] && $(MAKE) --no-print-directory programs; }
+	@build/setup default >/dev/null || { [ $$? -eq 1 ] && $(GO_BUILD) -o build/ ./hostsim/gateway; }
+
+.PHONY: run-gateway
+run-gateway:
+	@$(GO_BUILD) -o build/ ./hostsim/gateway
 
 .PHONY: demo
 demo: build ## a retry storm with lost answers and a killed manager; fails if anything ran twice (PROXY=gateway)
@@ -124,9 +127,10 @@ SLOW_PACKAGES := ./manager/internal/store/etcd ./manager/internal/store/postgres
 test: ## every package, with the wasm that ships in a real Envoy, killed processes and every engine on its server; minutes
 	@mkdir -p build && date +%s >build/test-began
 	@$(MAKE) --no-print-directory -j4 test-setup
-	@exec build/testrun -since "$$(cat build/test-began)" 'make test' \
+	@build/testrun -since "$$(cat build/test-began)" 'make test' \
 		'packages=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) $(SLOW_PACKAGES) ./...' \
 		'testrun=cd .ci/testrun && $(GO_TEST) .'
+	@build/setup report
 
 .PHONY: test-setup
 test-setup: test-deps modules build guests build/python build/valkey build/testrun test-envoy-binaries
@@ -143,7 +147,7 @@ build/testrun: FORCE
 test-deep: ## what make test leaves out: the race detector, all cells of the matrix, long rounds, browser, charts, release, object storage
 	@mkdir -p build && date +%s >build/test-began
 	@$(MAKE) --no-print-directory -j4 test-setup test-deep-setup
-	@export TEST_DEEP=1 && exec build/testrun -since "$$(cat build/test-began)" 'make test-deep' \
+	@TEST_DEEP=1 build/testrun -since "$$(cat build/test-began)" 'make test-deep' \
 		'race=$(GO_TEST) -race $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list ./... | grep -vxF "$$(go list $(PROCESS_PACKAGES) ./docs ./charts/...)")' \
 		'processes=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) ./plugin/gatetest ./plugin/gatebench ./e2e/sim ./manager/internal/ledger' \
 		'gcs=GCS_SERVER=$(CURDIR)/build/fakegcs $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/object ./manager/internal/ship' \
@@ -152,6 +156,7 @@ test-deep: ## what make test leaves out: the race detector, all cells of the mat
 		'browser=cd .ci/browser && $(GO_TEST) .' \
 		'charts=cd .ci/charts && $(GO_TEST) ./...' \
 		'release=cd .ci/release && $(GO_TEST) ./...'
+	@build/setup report
 
 .PHONY: test-deep-setup
 test-deep-setup: build/node build/fakegcs deep-modules
@@ -241,6 +246,7 @@ build/grafana: .ci/browser/boards/package.json
 
 .PHONY: docs-pictures
 docs-pictures: test-deps build build/grafana ## draw the pictures of docs/boards.md anew, in five minutes; no part of make test
+	@.ci/apt-install chromium:chromium
 	@build/setup default >/dev/null
 	@cd .ci/browser && go run ./boards
 
@@ -347,7 +353,7 @@ build/fakegcs: $(FAKE_GCS)/go.mod $(FAKE_GCS)/go.sum $(FAKE_GCS)/main.go
 	@cd $(FAKE_GCS) && $(GO_BUILD) -o $(CURDIR)/$@ .
 
 .PHONY: test-gcs
-test-gcs: build/fakegcs ## the same against fake-gcs-server; make test has those without processes
+test-gcs: build/fakegcs ## the same against fake-gcs-server; make test-deep has those without processes
 	$(call test-objects,GCS_SERVER=$(CURDIR)/$<)
 
 # Microsoft's emulator of Azure Blob Storage. It takes some 370 MB on disk.
@@ -362,7 +368,7 @@ build/azurite: Makefile
 	@touch $@
 
 .PHONY: test-azure
-test-azure: build/azurite ## the same against Azurite; make test runs those without processes against a server of its own
+test-azure: build/azurite ## the same against Azurite; make test-deep runs those without processes against a server of its own
 	$(call test-objects,AZURE_SERVER=$(CURDIR)/$</node_modules/.bin/azurite-blob)
 
 # The tests of object storage that need no process of a manager.

@@ -31,6 +31,10 @@ func TestGuaranteesAreShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, quick, _ := strings.Cut(string(makefile), "\ntest:")
+	if quick, _, _ = strings.Cut(quick, "\n\n"); !strings.Contains(quick, " ./...'") {
+		t.Errorf("make test does not run all packages: %s", quick)
+	}
 	_, stages, _ := strings.Cut(string(makefile), "\ntest-deep:")
 	stages, _, _ = strings.Cut(stages, "\n\n")
 	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))

@@ -340,8 +340,8 @@ func (r *bodyRig) losesTrailers(c bodyCase) bool {
 	return strings.HasPrefix(r.target.Version, "1.36.") && c.trailer && (c.size > 0 || c.answer) && c.size%(16<<10) == 0
 }
 
-// cuts tells whether the proxy would cut off a client that still sends when it gets the recorded answer: Envoy 1.36 takes
-// the trailers for a breach of HTTP/2.
+// cuts reports whether the proxy would cut off a client that gets the recorded answer while it still sends. Envoy 1.36 treats
+// the trailers as a violation of HTTP/2.
 func (*bodyRig) cuts(c bodyCase) bool { return !c.answer && c.trailer }
 
 // bodyTries is how often each case is tried; make test-long sets it higher.

@@ -101,7 +101,7 @@ func TestBrokenStages(t *testing.T) {
 			}
 			want(t, out+errs, c.want, "FAIL\tstage one: ")
 			if name == "killed" {
-				want(t, out, "did not end: 1 tests, the first is example TestKilled\n")
+				want(t, out, "tests that did not end: 1, the first is example TestKilled\n")
 			}
 		})
 	}

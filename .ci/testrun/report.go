@@ -119,7 +119,7 @@ func (r *report) close(name string, p *pkg, failed bool, took time.Duration) {
 	r.summary.pkg(r.stage, name, took)
 }
 
-// progress tells whether go test prints a line only with -v.
+// progress reports whether go test prints the line only with -v.
 func progress(line string) bool {
 	for _, prefix := range []string{"=== RUN", "=== PAUSE", "=== CONT", "=== NAME"} {
 		if strings.HasPrefix(line, prefix) {

@@ -133,7 +133,7 @@ func (s *summary) print(w io.Writer) {
 		fmt.Fprintln(w, "failed:", name)
 	}
 	if n := len(s.unended); n > 0 {
-		fmt.Fprintf(w, "did not end: %d tests, the first is %s\n", n, s.unended[0])
+		fmt.Fprintf(w, "tests that did not end: %d, the first is %s\n", n, s.unended[0])
 	}
 	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", s.passed, s.failed+len(s.unended), left)
 }

@@ -62,7 +62,7 @@ func TestUnreadableQuarantine(t *testing.T) {
 		if status, _, answer := do(t, "POST", "http://"+p.addr["api"]+"/v1/ledger/reserve", `{"key":"new","token":"t"}`); !strings.Contains(answer, map[string]string{"left": "record-unreadable", "restore": `"code":"quarantine"`}[key]) {
 			t.Errorf("a new key with a damaged record %q: %d %s", key, status, answer)
 		}
-		q.run("begin", "--for", "1h") // makes them anew
+		q.run("begin", "--for", "1h") // makes new ones
 		wantQuarantine(t, "POST", "http://"+p.addr["api"]+"/v1/ledger/reserve", `{"key":"new","token":"t"}`)
 	}
 }

@@ -60,7 +60,7 @@ func TestRollingEncryption(t *testing.T) {
 		some := func() {
 			t.Helper()
 			n := rounds.Load() + 8
-			waitFor(t, "callers go on", func() bool { return t.Failed() || rounds.Load() >= n })
+			waitFor(t, "callers continue", func() bool { return t.Failed() || rounds.Load() >= n })
 		}
 		some()
 		for _, args := range [][]string{
