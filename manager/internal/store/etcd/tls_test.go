@@ -166,7 +166,11 @@ func TestTLS(t *testing.T) {
 				}
 				return err == nil
 			})
-			<-w.C()
+			select {
+			case <-w.C():
+			case <-time.After(testPatience):
+				t.Fatalf("%s: no wake-up, restarted %d times", name, restarted)
+			}
 			w.Stop()
 		}
 	}
