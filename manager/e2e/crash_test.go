@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -89,14 +90,14 @@ func TestCrash(t *testing.T) {
 	var killed time.Time
 	stalls := 0
 	for round := range rounds {
-		if round > 0 {
-			load.downtime(killed, time.Now())
-		}
 		// Small snapshots, so that crashes meet them at work too.
 		p := startManager(t, append(rotation(t, round), "--data-dir", dir, "--snapshot-bytes", "1048576", "--cleanup-interval-seconds", "0.05")...)
+		atStart := p.stderr.String()
+		if round > 0 {
+			load.restarted(killed, atStart)
+		}
 		load.round.Store(int64(round))
 		load.acked.Store(0)
-		atStart := len(p.stderr.String())
 		addr := p.addr["api"]
 		load.addr.Store(&addr)
 		if !started {
@@ -117,7 +118,7 @@ func TestCrash(t *testing.T) {
 		answered(callsPerRound)
 		p.kill()
 		killed = time.Now()
-		stalls += load.stalls(p.stderr.String()[atStart:])
+		stalls += load.stalls(p.stderr.String()[len(atStart):])
 		if strings.Contains(p.stderr.String(), `"level":"ERROR"`) {
 			t.Errorf("round %d: the manager complained: %s", round, p.stderr)
 		}
@@ -278,23 +279,43 @@ func (l *crashLoad) downtime(from, to time.Time) {
 	})
 }
 
-// stalls records the times in which a manager stood still and after which it extended what was alive: those that its log
-// tells of, since a machine that is busy or stops for some seconds makes more of them than the test. It returns their number.
+// restarted records the downtime between a kill and a start, if the log of the start shows that there was something to extend.
+// The manager made its plan took_ms before it logged the line, and serves later than that.
+func (l *crashLoad) restarted(killed time.Time, log string) {
+	for at, line := range l.extensions(log) {
+		l.downtime(killed, at.Add(-time.Duration(line.Get("took_ms").Int())*time.Millisecond))
+		return
+	}
+}
+
+// stalls records the times in which a manager stood still and after which it extended what was alive: those in its log, since
+// a machine that is busy or stops for some seconds makes more of them than the test. It returns their number.
 func (l *crashLoad) stalls(log string) (n int) {
-	for line := range strings.Lines(log) {
-		if !strings.Contains(line, `"msg":"after a downtime, `) {
-			continue
-		}
-		told := gjson.Parse(line)
-		to, err := time.Parse(time.RFC3339Nano, told.Get("time").String())
-		if err != nil {
-			l.t.Errorf("%v: %s", err, line)
-			continue
-		}
-		l.downtime(to.Add(-time.Duration(told.Get("away_ms").Int())*time.Millisecond), to)
+	for at, line := range l.extensions(log) {
+		l.downtime(at.Add(-time.Duration(line.Get("away_ms").Int())*time.Millisecond), at)
 		n++
 	}
 	return n
+}
+
+// extensions yields the lines of a log about extensions, with their times.
+func (l *crashLoad) extensions(log string) iter.Seq2[time.Time, gjson.Result] {
+	return func(yield func(time.Time, gjson.Result) bool) {
+		for line := range strings.Lines(log) {
+			if !strings.Contains(line, `"msg":"after a downtime, `) {
+				continue
+			}
+			fields := gjson.Parse(line)
+			at, err := time.Parse(time.RFC3339Nano, fields.Get("time").String())
+			if err != nil {
+				l.t.Errorf("%v: %s", err, line)
+				continue
+			}
+			if !yield(at, fields) {
+				return
+			}
+		}
+	}
 }
 
 // cutOff tells the end of a connection from an answer that makes no sense.

@@ -4,11 +4,11 @@ import "time"
 
 // Away is a time in which no manager served. Nothing could be renewed during it, so it does not count against a lease.
 // From is the last moment at which a manager is known to have served, zero if unknown. To is when serving begins again,
-// and may lie slightly in the future.
+// and may be in the future.
 type Away struct{ From, To time.Time }
 
-// staleAfter is how much later than Away.From a lease may have begun. A lease that began later than that was given out
-// by a manager that does not record the time, so From says nothing about it.
+// staleAfter is how much later than Away.From a lease may have begun. A lease that began later is the first after an
+// idle time, in which nobody records the time. From says nothing about it.
 const staleAfter = 10 * time.Second
 
 // Extend returns the new end of a lease that would have ended at until, and whether that is later. The lease gets as

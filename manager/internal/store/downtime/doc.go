@@ -14,15 +14,15 @@
 //
 // # One manager's engine
 //
-// Every start ends a downtime, and so does a gap of more than LocalGap. If the data have no beat, because an earlier
-// version wrote them, or one that is older than the lease, the lease gets its whole time again.
+// Every start ends a downtime, and so does a gap of more than LocalGap. The first lease after an idle time is there
+// before the next beat. If the data have no beat, or one that is older than the lease, the lease gets its whole time
+// again.
 //
 // # Shared engines
 //
 // All managers write the same beat record, always, and time is the engine's. One manager's absence is not a downtime
 // while another one served. If there was no beat for SharedGap, all of them were away or cut off from the store, and
-// the first one that is back extends the leases before it serves. Shorter absences count against the leases. So does
-// the first absence after an earlier version wrote the data.
+// the first one that is back extends the leases before it serves. Shorter absences count against the leases.
 //
 // # The extension
 //
@@ -31,7 +31,8 @@
 // each, beginning with the leases that end last. An extended lease moves behind those that are not yet extended, never
 // in front of them, so one position in the index separates the two. A manager that finds an unfinished plan finishes
 // it, and then plans and carries out the time since then in the same way. The same holds for the time that the work
-// itself took, if it exceeded the plan's estimate.
+// itself took, if it exceeded the plan's estimate. If it took less, the manager waits: nothing is served before the time
+// at which the extended leases begin to run down.
 //
 // Meanwhile this manager runs no other transactions. Managers of a shared engine that come back together share the
 // work: each transaction begins where the last one of any manager ended.

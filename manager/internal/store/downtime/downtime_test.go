@@ -107,17 +107,29 @@ func newWorld(t *testing.T) *world {
 func (w *world) time() time.Time         { return time.UnixMilli(w.now.Load()) }
 func (w *world) advance(d time.Duration) { w.now.Add(d.Milliseconds()) }
 
-// manager makes a manager that has not started.
-func (w *world) manager(shared bool) *downtime.Store {
+// wait lets d pass. A manager that is to be killed is killed then.
+func (w *world) wait(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	if w.allowed.Load() == 0 {
+		return errKilled
+	}
+	w.advance(d)
+	return nil
+}
+
+// manager makes a manager that has not started, and waits as told.
+func (w *world) manager(shared bool, wait func(context.Context, time.Duration) error) *downtime.Store {
 	return downtime.New(mortal{w.engine, w, shared}, downtime.Options{
-		Leases: []store.Leases{leasesOf("one"), leasesOf("two")}, Clock: w.time,
+		Leases: []store.Leases{leasesOf("one"), leasesOf("two")}, Clock: w.time, Wait: wait,
 		OnExtended: func(r downtime.Report) { w.reports = append(w.reports, r) },
 	})
 }
 
 func (w *world) started(shared bool) *downtime.Store {
 	w.Helper()
-	s := w.manager(shared)
+	s := w.manager(shared, w.wait)
 	if err := s.Start(w.Context()); err != nil {
 		w.Fatal(err)
 	}
@@ -178,7 +190,7 @@ func TestStartGivesBackTheDowntime(t *testing.T) {
 	}
 	w.advance(time.Hour)
 	s = w.started(false)
-	w.wantLeft(s, "over", -time.Hour-5*time.Second)
+	w.wantLeft(s, "over", -time.Hour-6*time.Second) // and the extension took time
 	w.wantLeft(s, "alive", 10*time.Second)
 	w.wantLeft(s, "long", 10*time.Hour-10*time.Second)
 	if r := w.reports; len(r) != 1 || r[0].Extended["one"] != 2 || r[0].Extended["two"] != 2 {
@@ -208,6 +220,53 @@ func TestManyStartsGiveNoMoreThanOne(t *testing.T) {
 		if got := w.left(w.started(shared), "two", "a"); got < want || got > 12*time.Second {
 			t.Errorf("shared %v: %v left", shared, got)
 		}
+	}
+}
+
+// A lease that was given out after a downtime does not end in the next one, however soon that follows.
+func TestDowntimeSoonAfterADowntime(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		for _, kill := range []bool{false, true} {
+			w := newWorld(t)
+			w.lease(w.started(shared), "old", time.Hour)
+			w.advance(time.Minute)
+			s := w.started(shared)
+			w.advance(50 * time.Millisecond)
+			w.lease(s, "young", 200*time.Millisecond)
+			w.advance(time.Minute)
+			if kill {
+				s = w.started(shared)
+			}
+			w.wantLeft(s, "young", 200*time.Millisecond)
+			w.wantLeft(s, "old", time.Hour-50*time.Millisecond)
+		}
+	}
+}
+
+// A caller may leave while leases are extended. The next one waits for the rest of the time.
+func TestCallersThatLeaveDuringAnExtension(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		w := newWorld(t)
+		leaves := true
+		s := w.manager(shared, func(ctx context.Context, d time.Duration) error {
+			if d > 0 && leaves {
+				leaves = false
+				return context.Canceled
+			}
+			return w.wait(ctx, d)
+		})
+		if err := s.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.lease(s, "old", time.Hour)
+		w.advance(time.Minute)
+		if err := s.View(t.Context(), func(store.Tx) error { return nil }); !errors.Is(err, context.Canceled) {
+			t.Fatalf("the call during which its caller left: %v", err)
+		}
+		w.lease(s, "young", 100*time.Millisecond)
+		w.advance(time.Minute)
+		w.wantLeft(s, "young", 100*time.Millisecond)
+		w.wantLeft(s, "old", time.Hour)
 	}
 }
 
@@ -244,14 +303,14 @@ func TestIdleWritesNothing(t *testing.T) {
 	}
 }
 
-// TestDataOfAnEarlierVersion have no beat: leases get their whole time.
-func TestDataOfAnEarlierVersion(t *testing.T) {
+// Without a beat, leases get their whole time.
+func TestLeasesWithoutABeat(t *testing.T) {
 	w := newWorld(t)
 	w.lease(w.engine, "a", time.Minute)
 	w.advance(time.Hour)
 	w.wantLeft(w.started(false), "a", time.Minute)
 	w.advance(time.Hour)
-	w.lease(w.engine, "b", time.Minute) // by the earlier version, once more
+	w.lease(w.engine, "b", time.Minute) // long after the last beat
 	w.advance(time.Hour)
 	s := w.started(false)
 	w.wantLeft(s, "b", time.Minute)
@@ -288,7 +347,7 @@ func TestCrashAtAnyPoint(t *testing.T) {
 			for try := int64(0); ; try++ {
 				w.advance(time.Duration(20+rand.IntN(3000)) * time.Second)
 				w.allowed.Store(kill + try%7)
-				err := w.manager(shared).Start(t.Context())
+				err := w.manager(shared, w.wait).Start(t.Context())
 				if err == nil {
 					break
 				}
@@ -366,7 +425,7 @@ func TestClocksSetBack(t *testing.T) {
 	w.wantLeft(s, "b", 10*time.Second)
 	w.advance(-time.Hour)
 	s = w.started(false)
-	w.wantLeft(s, "b", time.Hour+10*time.Second)
+	w.wantLeft(s, "b", time.Hour+9*time.Second) // the start took time
 }
 
 // On a shared engine only the absence of all managers is downtime.
@@ -411,7 +470,7 @@ func TestManagersThatReturnTogetherGiveTimeOnce(t *testing.T) {
 	var managers sync.WaitGroup
 	for range 4 {
 		managers.Go(func() {
-			m := downtime.New(mortal{w.engine, w, true}, downtime.Options{Leases: []store.Leases{leasesOf("one"), leasesOf("two")}, Clock: w.time})
+			m := downtime.New(mortal{w.engine, w, true}, downtime.Options{Leases: []store.Leases{leasesOf("one"), leasesOf("two")}, Clock: w.time, Wait: w.wait})
 			if err := m.Start(t.Context()); err != nil {
 				t.Error(err)
 			}

@@ -14,9 +14,10 @@ const (
 	// times.
 	pieceSize = 400
 	// minAhead and maxAhead bound how far ahead of the present a plan sets the time at which serving begins again.
-	minAhead, maxAhead = time.Second, time.Minute
-	// perLease is a generous estimate of the time that an engine takes for one lease.
-	perLease = 20 * time.Microsecond
+	minAhead, maxAhead = 200 * time.Millisecond, time.Minute
+	// perLease estimates the time that a fast engine takes for one lease. A slow engine needs a second plan. A higher
+	// estimate would let all engines wait longer.
+	perLease = 10 * time.Microsecond
 )
 
 // errMoved ends a transaction that did not find the plan where this manager left it, because another manager of a
@@ -47,17 +48,16 @@ func (s *Store) extendIfAway(ctx context.Context) error {
 	// After an error extending stays set, and the next call continues.
 	began := time.Now()
 	report := Report{Extended: make(map[string]int)}
-	var now time.Time
 	ahead, err := s.estimate(ctx)
 	if err != nil {
 		return err
 	}
+	var now, begins time.Time
 	for round := began; ; {
-		p, at, err := s.plan(ctx, ahead)
-		if err != nil {
+		var p *plan
+		if p, now, begins, err = s.plan(ctx, ahead); err != nil {
 			return fmt.Errorf("extend leases after a downtime: %w", err)
 		}
-		now = at
 		if p == nil {
 			break
 		}
@@ -72,10 +72,15 @@ func (s *Store) extendIfAway(ctx context.Context) error {
 		took := time.Since(round)
 		round, ahead = time.Now(), min(max(ahead, 2*took), maxAhead)
 	}
-	if s.shared {
-		now = s.opts.Clock()
+	s.last.Store(begins.UnixNano())
+	// A lease that is given out before that time could end before it, too. The next plan would take it for one that
+	// was over.
+	if err := s.opts.Wait(ctx, begins.Sub(now)); err != nil {
+		return err
 	}
-	s.last.Store(now.UnixNano())
+	if s.shared {
+		s.last.Store(s.opts.Clock().UnixNano())
+	}
 	s.extending.Store(false)
 	if report.Took = time.Since(began); s.opts.OnExtended != nil && len(report.Extended) > 0 {
 		s.opts.OnExtended(report)
@@ -97,12 +102,13 @@ func (s *Store) estimate(ctx context.Context) (time.Duration, error) {
 }
 
 // plan returns the unfinished plan, or makes one if one is needed. A finished plan is deleted if the time at which it
-// ends has not come yet. Otherwise the next plan covers the time since then.
-func (s *Store) plan(ctx context.Context, ahead time.Duration) (p *plan, now time.Time, err error) {
+// ends has not come yet. Otherwise the next plan covers the time since then. Without a plan, serving may begin at
+// begins, which is now or later.
+func (s *Store) plan(ctx context.Context, ahead time.Duration) (p *plan, now, begins time.Time, err error) {
 	last := s.last.Load()
 	err = s.Store.Update(ctx, func(tx store.Tx) error {
-		p = nil
-		now = tx.Now()
+		p, now = nil, tx.Now()
+		begins = now
 		var from time.Time
 		old, err := getPlan(tx)
 		switch {
@@ -115,8 +121,9 @@ func (s *Store) plan(ctx context.Context, ahead time.Duration) (p *plan, now tim
 			if err := tx.Delete(collection, planKey); err != nil {
 				return err
 			}
-			// If a manager stops before that time, the rest must be given once, not twice.
-			return putBeat(tx, old.away.To)
+			// If the manager stops before that time, the next plan gives what is missing from then on.
+			begins = old.away.To
+			return putBeat(tx, begins)
 		case old != nil:
 			from = old.away.To
 		default:
@@ -124,10 +131,16 @@ func (s *Store) plan(ctx context.Context, ahead time.Duration) (p *plan, now tim
 				return err
 			}
 			switch {
-			case !s.shared && last != 0 && (from.UnixNano() < last || from.Sub(now) > maxAhead):
+			case !s.shared && last > now.UnixNano():
+				begins = time.Unix(0, last) // the call that extended the leases ended while it waited
+				return nil
+			case !s.shared && last != 0:
 				from = time.Unix(0, last)
 			case s.shared && from.IsZero():
 				return putBeat(tx, now)
+			case s.shared && from.After(now) && from.Sub(now) <= maxAhead:
+				begins = from // another manager has extended them, or this one
+				return nil
 			case s.shared && now.Sub(from) <= s.gap:
 				return nil // without a beat: this manager may never serve
 			}
@@ -138,7 +151,7 @@ func (s *Store) plan(ctx context.Context, ahead time.Duration) (p *plan, now tim
 		p = &plan{away: store.Away{From: from, To: now.Add(ahead)}}
 		return p.put(tx)
 	})
-	return p, now, err
+	return p, now, begins, err
 }
 
 // carryOut works on the plan until it is finished.
