@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs/jobstest"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -89,7 +90,7 @@ func TestEtcd(t *testing.T) {
 	srv := servers.Etcd(t)
 	var n atomic.Int64
 	jobstest.Run(t, jobstest.Engine{Name: "etcd", Divided: divided, Jobs: 400, Workers: 12, Runs: 25, Slow: true, Open: func(t testing.TB) *jobstest.Instance {
-		options := etcd.Options{DSN: srv.URL + fmt.Sprint("?prefix=/jobs", n.Add(1))}
+		options := etcd.Options{DSN: srv.URL + fmt.Sprint("?prefix=/jobs", n.Add(1)), Patience: time.Minute}
 		return shared(t, func(t testing.TB) store.Store {
 			s, err := etcd.Open(t.Context(), options)
 			if err != nil {

@@ -95,7 +95,7 @@ func TestOnEtcd(t *testing.T) {
 	name := fresh()
 	// A manager hears of the time when a message arrives, and a busy machine delays messages.
 	ledgertest.Run(t, ledgertest.Engine{Name: "etcd", Divided: divided, Slack: 2 * time.Second, Open: func(t testing.TB) []store.Store {
-		o := etcd.Options{DSN: srv.URL + "?prefix=/" + name()}
+		o := etcd.Options{DSN: srv.URL + "?prefix=/" + name(), Patience: time.Minute}
 		a, errA := etcd.Open(t.Context(), o)
 		first := opened(t, a, errA)
 		b, errB := etcd.Open(t.Context(), o)

@@ -56,7 +56,7 @@ func openers(t testing.TB) map[string]func(t *testing.T) func(t *testing.T) stor
 		"etcd": func(*testing.T) func(*testing.T) store.Store {
 			dsn := ec.URL + fmt.Sprint("/logs", n.Add(1))
 			return func(t *testing.T) store.Store {
-				s, err := etcd.Open(t.Context(), etcd.Options{DSN: dsn})
+				s, err := etcd.Open(t.Context(), etcd.Options{DSN: dsn, Patience: time.Minute})
 				return opened(t, s, err)
 			}
 		},

@@ -11,6 +11,6 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	dsn := fresh(t)
 	storetest.RunServer(t, func(ctx context.Context, name string) (*Store, error) {
-		return Open(ctx, Options{DSN: dsn + "/" + name})
+		return Open(ctx, Options{DSN: dsn + "/" + name, Patience: testPatience})
 	})
 }

@@ -24,10 +24,8 @@ const (
 	formatVersion = "1"
 	// maxRuns bounds how often an Update or View runs its function before ErrConflict.
 	maxRuns = 200
-	// patience bounds how long a call waits for a cluster that does not answer. A new leader takes a second or two.
+	// patience is the default of Options.Patience. A new leader takes a second or two.
 	patience = 4500 * time.Millisecond
-	// answerWithin bounds one request. The next one goes to another member.
-	answerWithin = 1500 * time.Millisecond
 	// lenFresh times the duration of a count is how long its result is reused, at most lenMost.
 	lenFresh = 50
 	lenMost  = 3 * time.Second
@@ -42,6 +40,9 @@ type Options struct {
 	// Wall is this machine's wall clock; time.Now when nil. The store's time begins with it and follows it slowly (see
 	// the package documentation).
 	Wall func() time.Time
+	// Patience bounds how long a call waits for a cluster that does not answer; 4.5 s when zero. One request waits for a
+	// third of it, and the next one goes to another member.
+	Patience time.Duration
 	// Used makes Open fail with store.ErrUnused, and write nothing, when the prefix is empty.
 	Used bool
 }
@@ -62,7 +63,8 @@ type Store struct {
 	fronts front.Fronts[string]
 
 	reads, writes batcher
-	fixed         batcher // reads at a revision
+	fixed         batcher       // reads at a revision
+	patience      time.Duration // of Options
 	life          context.Context
 	commits       sync.WaitGroup
 
@@ -90,22 +92,26 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Wall == nil {
 		o.Wall = time.Now
 	}
+	if o.Patience == 0 {
+		o.Patience = patience
+	}
+	answerWithin := o.Patience / 3
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	config := clientv3.Config{
 		Endpoints: cfg.Endpoints, TLS: tlsConfig, Context: life,
-		DialTimeout: patience, DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
+		DialTimeout: o.Patience, DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
 		MaxUnaryRetries: 2, MaxCallSendMsgSize: maxMessage, Logger: zap.NewNop(),
 	}
-	c, err := connect(config, cfg.User, cfg.Password)
+	c, err := connect(config, cfg.User, cfg.Password, answerWithin)
 	if err != nil {
 		cancel()
 		return nil, unavailable(err)
 	}
-	s := &Store{c: c, kv: clientv3.RetryKVClient(c), prefix: cfg.Prefix, log: o.Logger, life: life, cancel: cancel, claiming: make(map[string]struct{}), never: make(chan struct{})}
+	s := &Store{c: c, kv: clientv3.RetryKVClient(c), prefix: cfg.Prefix, log: o.Logger, patience: o.Patience, life: life, cancel: cancel, claiming: make(map[string]struct{}), never: make(chan struct{})}
 	s.notes.s, s.notes.renewing = s, make(chan struct{}, 1)
-	s.reads = batcher{life: life, limit: maxOps - 1, send: s.read}
-	s.fixed = batcher{life: life, limit: maxOps - 1, send: s.read}
-	s.writes = batcher{life: life, limit: maxRequest, send: s.write}
+	s.reads = batcher{life: life, within: answerWithin, limit: maxOps - 1, send: s.read}
+	s.fixed = batcher{life: life, within: answerWithin, limit: maxOps - 1, send: s.read}
+	s.writes = batcher{life: life, within: answerWithin, limit: maxRequest, send: s.write}
 	if err := s.start(ctx, life, cfg, o); err != nil {
 		cancel()
 		_ = c.Close()
@@ -121,7 +127,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 // connect logs in on a connection of its own, which has no token. etcd 3.4 refuses a login that comes with a token that a
 // restart of the member has ended, and the client would send that one forever.
-func connect(config clientv3.Config, user, password string) (*clientv3.Client, error) {
+func connect(config clientv3.Config, user, password string, answerWithin time.Duration) (*clientv3.Client, error) {
 	if user == "" {
 		return clientv3.New(config)
 	}
@@ -135,7 +141,7 @@ func connect(config clientv3.Config, user, password string) (*clientv3.Client, e
 		_ = login.Close()
 		return nil, err
 	}
-	c.Auth = &logins{Auth: login.Auth, life: config.Context}
+	c.Auth = &logins{Auth: login.Auth, life: config.Context, within: answerWithin}
 	context.AfterFunc(config.Context, func() { _ = login.Close() })
 	return c, nil
 }
@@ -220,12 +226,12 @@ func passing(err error) bool {
 }
 
 // persist repeats a request that changes nothing, or nothing more when it is repeated, until it is answered. It gives up
-// after patience. Its error is one of the store's.
+// after the store's patience. Its error is one of the store's.
 func (s *Store) persist(ctx context.Context, request func(context.Context) error) error {
 	began := time.Now()
 	for run := 0; ; run++ {
 		err := s.once(ctx, request)
-		if !passing(err) || ctx.Err() != nil || time.Since(began) > patience {
+		if !passing(err) || ctx.Err() != nil || time.Since(began) > s.patience {
 			return s.final(ctx, err)
 		}
 		if err := pause(ctx, 6+run); err != nil {
@@ -236,7 +242,7 @@ func (s *Store) persist(ctx context.Context, request func(context.Context) error
 
 // once bounds a request.
 func (s *Store) once(ctx context.Context, request func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, s.patience/3)
 	defer cancel()
 	return request(clientv3.WithRequireLeader(ctx))
 }

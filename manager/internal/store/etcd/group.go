@@ -49,9 +49,10 @@ type call struct {
 
 // batcher puts the calls that come while others are under way into one request.
 type batcher struct {
-	life  context.Context
-	limit int                                  // of the sizes of the calls of a request
-	send  func(context.Context, []*call) error // one request, which sets the results
+	life   context.Context
+	within time.Duration                        // bounds a request
+	limit  int                                  // of the sizes of the calls of a request
+	send   func(context.Context, []*call) error // one request, which sets the results
 
 	mu      sync.Mutex
 	queue   []*call
@@ -134,7 +135,7 @@ func meets(a, b map[string]bool) bool {
 }
 
 func (b *batcher) fly(calls []*call) {
-	ctx, cancel := context.WithTimeout(b.life, answerWithin)
+	ctx, cancel := context.WithTimeout(b.life, b.within)
 	err := b.send(clientv3.WithRequireLeader(ctx), calls)
 	cancel()
 	for _, c := range calls {

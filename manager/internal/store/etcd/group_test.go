@@ -56,7 +56,7 @@ func TestWhatSharesARequest(t *testing.T) {
 func TestHangingRequest(t *testing.T) {
 	hang := make(chan struct{})
 	sent := make(chan *call, 10)
-	b := &batcher{life: t.Context(), limit: 9, send: func(_ context.Context, calls []*call) error {
+	b := &batcher{life: t.Context(), within: testPatience, limit: 9, send: func(_ context.Context, calls []*call) error {
 		for _, c := range calls {
 			sent <- c
 		}
@@ -88,7 +88,7 @@ func TestHangingRequest(t *testing.T) {
 
 // TestCallEndsWhileItWaits: it is never sent.
 func TestCallEndsWhileItWaits(t *testing.T) {
-	b := &batcher{life: t.Context(), limit: 9, send: func(context.Context, []*call) error {
+	b := &batcher{life: t.Context(), within: testPatience, limit: 9, send: func(context.Context, []*call) error {
 		t.Error("sent")
 		return nil
 	}}

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"sync"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -13,15 +14,16 @@ import (
 // not valid any more, and a member takes a tenth of a second of its processor for each password.
 type logins struct {
 	clientv3.Auth
-	life  context.Context // ends the login under way
-	work  sync.WaitGroup
-	round calls.Round[*clientv3.AuthenticateResponse]
+	life   context.Context // ends the login under way
+	within time.Duration   // bounds a login
+	work   sync.WaitGroup
+	round  calls.Round[*clientv3.AuthenticateResponse]
 }
 
 // Authenticate implements clientv3.Auth for a single user. The login that it returns began after the call.
 func (l *logins) Authenticate(ctx context.Context, name, password string) (*clientv3.AuthenticateResponse, error) {
 	return l.round.Join(ctx, &l.work, func() (*clientv3.AuthenticateResponse, error) {
-		ctx, cancel := context.WithTimeout(l.life, answerWithin)
+		ctx, cancel := context.WithTimeout(l.life, l.within)
 		defer cancel()
 		return l.Auth.Authenticate(ctx, name, password)
 	})

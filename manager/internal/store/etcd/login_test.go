@@ -26,7 +26,7 @@ func (a *slowLogin) Authenticate(context.Context, string, string) (*clientv3.Aut
 func TestCallsShareALogin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		member := &slowLogin{}
-		var auth clientv3.Auth = &logins{Auth: member, life: t.Context()}
+		var auth clientv3.Auth = &logins{Auth: member, life: t.Context(), within: patience}
 		const calls = 64
 		var wg sync.WaitGroup
 		for range calls {
@@ -48,7 +48,7 @@ func TestCallsShareALogin(t *testing.T) {
 func TestALoginOutlivesItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		member := &slowLogin{}
-		l := &logins{Auth: member, life: t.Context()}
+		l := &logins{Auth: member, life: t.Context(), within: patience}
 		ctx, leave := context.WithCancel(t.Context())
 		first := make(chan error)
 		go func() {
