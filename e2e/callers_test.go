@@ -5,15 +5,16 @@ import (
 	"testing"
 )
 
-// Callers that are known by something else than the scope names do not share keys, unless the route says so.
+// Callers that lack what the scope names do not share keys, unless the route says so.
 func TestCallersDoNotShareKeysByAccident(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newSurface(t, target, mode, map[string]any{
 			"match": []any{
 				map[string]any{"path": "/named", "scope": []any{"host", "path", "header:x-api-key"}},
-				map[string]any{"path": "/shared", "shared": true},
+				map[string]any{"path": "/shared", "anonymous": "shared"},
 				map[string]any{},
 			},
+			"anonymous": "refuse",
 		}, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = w.Write([]byte("for " + r.Header.Get("X-Api-Key")))
 		}, nil)

@@ -25,7 +25,7 @@ func newTwoCentres(t *testing.T, target envoyTarget, mode string) *twoCentres {
 	t.Helper()
 	d := &twoCentres{stack: &stack{dir: t.TempDir(), target: target, mode: mode, plugin: map[string]any{
 		"pending_wait_timeout": 5, "match": []any{
-			map[string]any{"path": "/payments", "durability": "global", "scope": []string{"host"}, "shared": true},
+			map[string]any{"path": "/payments", "durability": "global", "scope": []string{"host"}, "anonymous": "shared"},
 		},
 	}}}
 	d.stopAtEnd(t)

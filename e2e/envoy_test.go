@@ -128,7 +128,7 @@ func patientBootstrap(config []byte) (*bootstrapv3.Bootstrap, error) {
 
 // patientPlugin does the same for the gate's own calls.
 func patientPlugin(mode string, fields map[string]any) map[string]any {
-	patient := patientManager(fields)
+	patient := complete(fields)
 	if _, set := fields["upstream"]; !set && mode == "body" {
 		patient["upstream"] = map[string]any{"cluster": "oncegate_routes", "timeout_ms": (2 * patience).Milliseconds()}
 	}

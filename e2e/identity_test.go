@@ -38,11 +38,15 @@ func TestCallersAreKnownByTokenAndCertificate(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := &stack{dir: t.TempDir(), target: target, mode: mode, paymentsAddr: newAskedUpstream(t).address, plugin: map[string]any{
 			"match": []any{
-				map[string]any{"path": "/token", "scope": []any{"host", "path"}, "shared": true, "key": map[string]any{
+				map[string]any{"path": "/token", "scope": []any{"host", "path"}, "anonymous": "shared", "key": map[string]any{
 					"sources": []string{"jwt:payload.sub", "header:idempotency-key"}}},
+				map[string]any{"path": "/san", "scope": []any{"host", "path", "certificate:dns_san"}},
+				map[string]any{"path": "/subject", "scope": []any{"host", "path", "certificate:subject"}},
+				map[string]any{"path": "/digest", "scope": []any{"host", "path", "certificate:sha256"}},
 				map[string]any{"path": "/certificate", "scope": []any{"host", "path", "header:x-forwarded-client-cert"}},
 				map[string]any{},
 			},
+			"anonymous": "refuse",
 		}}
 		s.bootstrap = func(b *bootstrapv3.Bootstrap) error {
 			socket := new(corev3.TransportSocket)
@@ -109,6 +113,17 @@ func TestCallersAreKnownByTokenAndCertificate(t *testing.T) {
 			t.Errorf("upstream is told that bob is %q", got)
 		}
 		send(alice, of("/unnamed"), 400, false)
+
+		again := newIdentity(t, "alice", ca) // a renewed certificate
+		for path, renewed := range map[string]bool{"/san": true, "/subject": true, "/digest": false} {
+			first := send(alice, of(path), 201, false)
+			send(bob, of(path), 201, false)
+			if a := send(again, of(path), 201, renewed); renewed {
+				if err := a.sameAs(first); err != nil {
+					t.Errorf("%s: %v", path, err)
+				}
+			}
+		}
 	})
 }
 

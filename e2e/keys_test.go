@@ -232,9 +232,9 @@ func TestKeysFromSeveralSources(t *testing.T) {
 			sources = append(sources, "json:order.id")
 		}
 		s := &stack{dir: t.TempDir(), target: target, mode: mode, paymentsAddr: newAskedUpstream(t).address, plugin: map[string]any{
-			"key":     map[string]any{"sources": sources, "format": "pattern", "pattern": "key-*"},
-			"forward": map[string]any{"key_header": "x-joined"},
-			"shared":  true, // the cookie is in the key
+			"key":       map[string]any{"sources": sources, "format": "pattern", "pattern": "key-*"},
+			"forward":   map[string]any{"key_header": "x-joined"},
+			"anonymous": "shared", // the cookie is in the key
 		}}
 		s.edit = func(hcm *hcmv3.HttpConnectionManager) error {
 			filter := new(hcmv3.HttpFilter)

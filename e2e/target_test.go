@@ -49,16 +49,17 @@ func (c targetConfig) anyManager() string {
 // some seconds must not make a refusal of it.
 const managerTimeout = 30 * time.Second
 
-// patientManager copies fields of the filter's configuration and adds managerTimeout.
-func patientManager(fields map[string]any) map[string]any {
+// complete copies fields of the filter's configuration and adds managerTimeout, and that callers share their keys, because
+// most tests are about one caller.
+func complete(fields map[string]any) map[string]any {
 	manager := map[string]any{"timeout_ms": managerTimeout.Milliseconds()}
 	if own, ok := fields["manager"].(map[string]any); ok {
 		maps.Copy(manager, own)
 	}
-	patient := map[string]any{}
-	maps.Copy(patient, fields)
-	patient["manager"] = manager
-	return patient
+	all := map[string]any{"anonymous": "shared"}
+	maps.Copy(all, fields)
+	all["manager"] = manager
+	return all
 }
 
 // proxy is a running proxy.

@@ -123,6 +123,8 @@ func (s *stack) published() map[string]string {
 		"{address: 0.0.0.0, port_value: 10000}":  "{address: 127.0.0.1, port_value: 0}",
 		"{address: 127.0.0.1, port_value: 9901}": "{address: 127.0.0.1, port_value: 0}",
 		"{address: 127.0.0.1, port_value: 9000}": inYAML(s.paymentsAddr),
+		// The test has one caller, without credentials.
+		`"mode": "body",`: `"mode": "body", "anonymous": "shared",`,
 	}
 }
 

@@ -306,7 +306,7 @@ func (p *Plan) config(s stage, near string) string {
 	if p.Has(Centres) {
 		match = `"match": [{"methods": ["POST"], "path_prefix": "/global/", "durability": "global"}, {"methods": ["POST"], "path_prefix": "/"}],`
 	}
-	return fmt.Sprintf(`{%s "manager": {%s, "batch": %q, "timeout_ms": %d}, "mode": %q, "failure_mode": %q, "commit": %q,
+	return fmt.Sprintf(`{%s "anonymous": "shared", "manager": {%s, "batch": %q, "timeout_ms": %d}, "mode": %q, "failure_mode": %q, "commit": %q,
 		"pending_ttl_seconds": %g, "committed_ttl_seconds": %g, "rejected_ttl_seconds": %g, "pending_wait_timeout": %g,
 		"max_entries": 64, "max_bytes": 262144, "max_response_body_bytes": 4096, "cleanup_interval_seconds": 2,
 		"client_abort": %q, "upstream": {"cluster": %q}}`,

@@ -105,25 +105,6 @@ const (
 	AbortContinue
 )
 
-// ScopePartKind names one ingredient of a scope.
-type ScopePartKind uint8
-
-// The ingredients of a scope.
-const (
-	ScopeHost         ScopePartKind = iota // :authority in lower case, without port and trailing dot
-	ScopePath                              // :path without the query
-	ScopePathAndQuery                      // :path as sent
-	ScopeMethod                            // :method
-	ScopeHeader                            // the value of a request header
-)
-
-// ScopePart is one ingredient of a scope.
-type ScopePart struct {
-	Kind ScopePartKind
-	// Header is the lower-case name for ScopeHeader, empty otherwise.
-	Header string
-}
-
 // Key says where a request's key comes from. The sources are tried in the
 // order header, JSON path, derivation; the first that has a key wins.
 type Key struct {
@@ -229,9 +210,8 @@ type Route struct {
 	Mode       Mode
 	Key        Key
 	Scope      []ScopePart
-	// Shared: callers that Scope does not tell apart share their keys. Without it, a request whose caller is
-	// known by something that Scope does not name is refused.
-	Shared bool
+	// Anonymous says what becomes of a request that lacks what Scope needs to tell callers apart.
+	Anonymous Anonymous
 	// Fingerprint says what a retry must repeat.
 	Fingerprint Fingerprint
 	// PendingTTL is how long a reservation holds; CommittedTTL and RejectedTTL

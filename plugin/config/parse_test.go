@@ -36,7 +36,7 @@ func TestMissingFieldsHaveDefaults(t *testing.T) {
 		plain.Outcomes = Outcomes{}
 		wantRoute := Route{
 			Key:             Key{Header: "idempotency-key"},
-			Scope:           []ScopePart{{Kind: ScopeHost}, {Kind: ScopePath}, {Kind: ScopeHeader, Header: "authorization"}},
+			Scope:           []ScopePart{{Kind: ScopeHost, Text: "host"}, {Kind: ScopePath, Text: "path"}, {Kind: ScopeHeader, Name: "authorization", Text: "header:authorization"}},
 			PendingTTL:      time.Minute,
 			CommittedTTL:    5 * time.Minute,
 			RejectedTTL:     time.Minute,
@@ -72,7 +72,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 		"scope_secret": "0123456789abcdef", "keyed_fingerprints": true, "lookup": {"path": "/lost"},
 		"ledger": "upstream", "mode": "body",
 		"key": {"header": "X-Key", "json_path": "a.0.b\\.c", "derive": "sha256", "required": true, "format": "any"},
-		"scope": ["method", "path_and_query", "header:X-Tenant"],
+		"scope": ["method", "path_and_query", "header:X-Tenant?", "jwt:payload.sub"],
 		"fingerprint": {"body": "canonical_json", "include": ["a", "b.0.c\\.d"], "exclude": ["a.x"], "query": ["q"], "headers": ["X-A", "b"]},
 		"pending_ttl_seconds": 1, "committed_ttl_seconds": 2, "rejected_ttl_seconds": 3.0005, "unknown_ttl_seconds": 7,
 		"wait_for_pending": false, "pending_wait_timeout": 0.25,
@@ -80,7 +80,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 		"failure_mode": "open", "commit": "async", "unsupported": "pass", "client_abort": "continue", "upstream": {"cluster": "u", "timeout_ms": 9}, "streamed_types": ["Application/X-NDJSON", "text/*"],
 		"outcomes": {"commit": ["2xx"], "reject": ["3xx", "4xx"], "release": ["5xx"]}, "outcome_header": "X-Outcome",
 		"response": {"keep_headers": ["X-*", "etag"], "drop_headers": [], "body": "none"}, "replay": {"header": "X-Replayed"},
-		"problems": {"type_base": "https://docs.test/", "docs_url": "http://docs.test/keys"}, "shared": true,
+		"problems": {"type_base": "https://docs.test/", "docs_url": "http://docs.test/keys"}, "anonymous": "shared",
 		"forward": {"key_header": "X-Key", "attempt_header": "X-Attempt", "token_header": "X-Token", "scope_header": "X-Scope"},
 		"match": [{"methods": ["PUT"], "path": "/p"}]
 	}`)
@@ -107,8 +107,12 @@ func TestEveryFieldIsRead(t *testing.T) {
 	rules[0].route.Outcomes = Outcomes{}
 	if want := (Route{
 		Ledger: LedgerUpstream, Mode: ModeBody,
-		Key:   Key{Header: "x-key", JSONPath: `a.0.b\.c`, Derive: DeriveSHA256, Required: true},
-		Scope: []ScopePart{{Kind: ScopeMethod}, {Kind: ScopePathAndQuery}, {Kind: ScopeHeader, Header: "x-tenant"}},
+		Key: Key{Header: "x-key", JSONPath: `a.0.b\.c`, Derive: DeriveSHA256, Required: true},
+		Scope: []ScopePart{
+			{Kind: ScopeMethod, Text: "method"}, {Kind: ScopePathAndQuery, Text: "path_and_query"},
+			{Kind: ScopeHeader, Name: "x-tenant", Text: "header:x-tenant", Optional: true},
+			{Kind: ScopeProperty, Name: "jwt:payload.sub", Text: "jwt:payload.sub", Property: []string{"metadata", "filter_metadata", "envoy.filters.http.jwt_authn", "payload", "sub"}},
+		},
 		Fingerprint: Fingerprint{
 			Body: BodyCanonicalJSON, Include: [][]string{{"a"}, {"b", "0", "c.d"}}, Exclude: [][]string{{"a", "x"}},
 			Query: QueryNamed, QueryNames: []string{"q"}, Headers: []string{"x-a", "b"},
@@ -120,7 +124,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 		FailureMode:   FailOpen, Unsupported: UnsupportedPass, Commit: CommitAsync,
 		ClientAbort: AbortContinue, Upstream: Upstream{"u", 9 * time.Millisecond}, OutcomeHeader: "x-outcome",
 		Response:     Response{KeepHeaders: []string{"x-*", "etag"}, NoBody: true},
-		ReplayHeader: "x-replayed", Problems: Problems{"https://docs.test/", "http://docs.test/keys"}, Shared: true,
+		ReplayHeader: "x-replayed", Problems: Problems{"https://docs.test/", "http://docs.test/keys"}, Anonymous: AnonymousShared,
 		Forward: Forward{"x-key", "x-attempt", "x-token", "x-scope"},
 	}); !reflect.DeepEqual(*r, want) {
 		t.Errorf("%+v, want %+v", *r, want)
@@ -143,12 +147,12 @@ func TestDurability(t *testing.T) {
 func TestRulesOverrideTheTopLevel(t *testing.T) {
 	c := mustParse(t, `{
 		"match": [
-			{"path": "/a", "key": {"required": false}, "scope": ["host"], "pending_ttl_seconds": 5},
+			{"path": "/a", "key": {"required": false}, "scope": ["host"], "anonymous": "shared", "pending_ttl_seconds": 5},
 			{"path": "/b", "outcomes": {"reject": ["4xx", "500"]}},
 			{"path": "/c", "mode": "body", "key": {"header": "", "derive": "md5"}}
 		],
 		"key": {"header": "x-key", "required": true},
-		"scope": ["host", "path"],
+		"scope": ["host", "header:x-caller"],
 		"pending_ttl_seconds": 9
 	}`)
 	a, b, cc := c.Route("POST", "/a"), c.Route("POST", "/b"), c.Route("POST", "/c")
@@ -174,7 +178,6 @@ func TestMistakesAreRefused(t *testing.T) {
 	const pathAllowed = `a path of 1 to 2048 bytes of visible ASCII that starts with "/" and has no "?" or "#"`
 	const patternAllowed = `segments of plain text, "*" for any one segment, and "**" as the last segment for the rest`
 	const streamedAllowed = `a media type of up to 127 bytes without parameters, such as "text/event-stream"; a "*" at its end stands for any rest`
-	const scopeAllowed = `"host", "path", "path_and_query", "method" or "header:" with a header name`
 	const methodAllowed = `a method in upper case, or "*" alone for any`
 	notJSON := "configuration: not valid JSON; allowed: one JSON object, nested at most 64 deep, in Envoy as a google.protobuf.StringValue"
 	for text, want := range map[string]string{
@@ -185,7 +188,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`[]`:                               "configuration: []; allowed: an object",
 		`null`:                             "configuration: null; allowed: an object",
 		`"x"`:                              `configuration: "x"; allowed: an object`,
-		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, keyed_fingerprints, lookup, match, ledger, durability, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, grpc, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, shared",
+		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, keyed_fingerprints, lookup, match, ledger, durability, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, grpc, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, anonymous",
 		`{"mode": "body", "mode": "body"}`: "mode: given twice; allowed: once",
 		`{"mode": "heders"}`:               `mode: "heders"; allowed: "headers", "body"`,
 		`{"mode": null}`:                   `mode: null; allowed: "headers", "body"`,
@@ -235,7 +238,16 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"upstream": {"timeout": 1}}`:                                       `upstream.timeout: unknown field; allowed: cluster, timeout_ms`,
 		`{"key": {"derive": "md4"}}`:                                         `key.derive: "md4"; allowed: "", "md5", "sha256"`,
 		`{"mode": "body", "key": {"derive": "md5", "format": "structured"}}`: `key.derive: a derived key is not structured; allowed: "" when "key.format" is "structured"`,
-		`{"scope": "host"}`:                                                  `scope: "host"; allowed: a list of 0 to 16 parts`,
+		`{"scope": "host"}`:                                                  `scope: "host"; allowed: a list of 1 to 16 parts`,
+		`{"scope": []}`:                                                      `scope: []; allowed: a list of 1 to 16 parts`,
+		`{"scope": ["host?"]}`:                                               `scope[0]: "host?"; allowed: ` + scopeAllowed,
+		`{"scope": ["certificate:issuer"]}`:                                  `scope[0]: "certificate:issuer"; allowed: ` + scopeAllowed,
+		`{"scope": ["filter_state:"]}`:                                       `scope[0]: "filter_state:"; allowed: ` + scopeAllowed,
+		`{"scope": ["jwt:a.*"]}`:                                             `scope[0]: "jwt:a.*"; allowed: ` + scopeAllowed,
+		`{"scope": ["metadata:a"]}`:                                          `scope[0]: "metadata:a"; allowed: ` + scopeAllowed,
+		`{"scope": ["header:a", "header:A?"]}`:                               `scope[1]: "header:A?" is listed twice; allowed: once`,
+		`{"scope": ["host", "path"]}`:                                        `scope: has no part that tells callers apart; allowed: one of "header:", "jwt:", "metadata:", "filter_state:" or "certificate:", or "anonymous": "shared"`,
+		`{"anonymous": true}`:                                                `anonymous: true; allowed: "refuse", "shared"`,
 		`{"scope": ["hsot"]}`:                                                `scope[0]: "hsot"; allowed: ` + scopeAllowed,
 		`{"scope": ["host", 1]}`:                                             `scope[1]: 1; allowed: ` + scopeAllowed,
 		`{"scope": ["header:"]}`:                                             `scope[0]: "header:"; allowed: ` + scopeAllowed,
@@ -248,7 +260,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"match": [{}, {"key": {"hedaer": ""}}]}`:                           "match[1].key.hedaer: unknown field; allowed: header, json_path, derive, required, format, pattern, sources",
 		`{"durability": "planet"}`:                                           `durability: "planet"; allowed: "local", "region", "global"`,
 		`{"match": [{"ledger": "none", "durability": "global"}]}`:            `match[0].durability: "global" is asked of the manager; allowed: "local" unless "ledger" is "manager"`,
-		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, durability, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, grpc, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, shared",
+		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, durability, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, grpc, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, anonymous",
 		`{"match": [{}, {"key": {"derive": "md5"}}]}`:                        `match[1].key.derive: needs the body; allowed: "" unless "mode" is "body"`,
 		`{"match": [{"path": "/a", "path_prefix": "/b"}]}`:                   "match[0].path_prefix: given together with path; allowed: one of path, path_prefix and path_pattern",
 		`{"match": [{"path": "a"}]}`:                                         `match[0].path: "a"; allowed: ` + pathAllowed,
@@ -372,7 +384,7 @@ func TestSecretsStaySecret(t *testing.T) {
 		`{"manager": {"auth_token": "hunter2 x"}}`:    "manager.auth_token: (value not shown); allowed: a string of up to 4096 bytes of visible ASCII",
 		`{"manager": {"auth_token": {"hunter2": 1}}}`: "manager.auth_token: (value not shown); allowed: a string of up to 4096 bytes of visible ASCII",
 		`{"manager": [{"auth_token": "hunter2"}]}`:    "manager: [...]; allowed: an object",
-		`{"scope": {"auth_token": "hunter2"}}`:        "scope: {...}; allowed: a list of 0 to 16 parts",
+		`{"scope": {"auth_token": "hunter2"}}`:        "scope: {...}; allowed: a list of 1 to 16 parts",
 	} {
 		_, err := Parse([]byte(text))
 		if err == nil {

@@ -19,7 +19,7 @@ const asCommitted time.Duration = -1
 func defaultRoute() Route {
 	return Route{
 		Key:             Key{Header: "idempotency-key"},
-		Scope:           []ScopePart{{Kind: ScopeHost}, {Kind: ScopePath}, {Kind: ScopeHeader, Header: "authorization"}},
+		Scope:           []ScopePart{{Kind: ScopeHost, Text: "host"}, {Kind: ScopePath, Text: "path"}, {Kind: ScopeHeader, Name: "authorization", Text: "header:authorization"}},
 		Fingerprint:     Fingerprint{Body: bodyInherited},
 		PendingTTL:      60 * time.Second,
 		CommittedTTL:    300 * time.Second,
@@ -78,7 +78,9 @@ func routeFields(r *reader, t *Route) []field {
 			r.object(path, v, []field{{"header", func(path string, v gjson.Result) { t.ReplayHeader = readReplayHeader(r, path, v) }}})
 		}},
 		{"problems", func(path string, v gjson.Result) { readProblems(r, path, v, &t.Problems) }},
-		{"shared", func(path string, v gjson.Result) { t.Shared = r.boolean(path, v) }},
+		{"anonymous", func(path string, v gjson.Result) {
+			t.Anonymous = Anonymous(r.choice(path, v, "refuse", "shared"))
+		}},
 	}
 }
 
@@ -154,40 +156,6 @@ func jsonPath(s string) bool {
 	return s == "" || !start
 }
 
-func readScope(r *reader, path string, v gjson.Result) []ScopePart {
-	const allowed = `"host", "path", "path_and_query", "method" or "header:" with a header name`
-	var parts []ScopePart
-	r.list(path, v, 0, maxScopeParts, "parts", func(path string, v gjson.Result) {
-		var p ScopePart
-		r.text(path, v, allowed, func(s string) bool {
-			switch s {
-			case "host":
-				p.Kind = ScopeHost
-			case "path":
-				p.Kind = ScopePath
-			case "path_and_query":
-				p.Kind = ScopePathAndQuery
-			case "method":
-				p.Kind = ScopeMethod
-			default:
-				const prefix = "header:"
-				if len(s) <= len(prefix) || s[:len(prefix)] != prefix || !token(s[len(prefix):], 128) {
-					return false
-				}
-				p = ScopePart{Kind: ScopeHeader, Header: strings.ToLower(s[len(prefix):])}
-			}
-			return true
-		})
-		for _, have := range parts {
-			if have == p && r.err == nil {
-				r.fail(path, show(v.Raw)+" is listed twice; allowed: once")
-			}
-		}
-		parts = append(parts, p)
-	})
-	return parts
-}
-
 func readStreamedTypes(r *reader, path string, v gjson.Result) []string {
 	var types []string
 	r.list(path, v, 0, maxStreamedTypes, "media types", func(path string, v gjson.Result) {
@@ -206,6 +174,7 @@ func mediaType(s string) bool {
 // check completes the route and refuses combinations that cannot work. path is the rule's
 // path; empty: the top level.
 func (t *Route) check(r *reader, path string) {
+	t.checkScope(r, path)
 	t.Key.checkSources(r, join(path, "key"), t.Mode)
 	switch k := &t.Key; {
 	case k.Format == FormatPattern && k.Pattern == nil:

@@ -84,16 +84,12 @@ func parseSource(text string) (s Source, ok bool) {
 	case "json":
 		s.Kind = SourceJSON
 		return s, name != "" && jsonPath(name)
-	case "jwt":
-		name = jwtNamespace + ":" + name
-	case "metadata":
-	default:
-		return s, false
+	case "jwt", "metadata":
+		s.Kind = SourceMetadata
+		s.Property, ok = metadataProperty(kind, name)
+		return s, ok
 	}
-	namespace, place, _ := strings.Cut(name, ":")
-	s.Kind = SourceMetadata
-	s.Property = append([]string{"metadata", "filter_metadata", namespace}, segments(place)...)
-	return s, token(namespace, 128) && place != "" && jsonPath(place)
+	return s, false
 }
 
 // InBody tells whether the key, or a part of it, is in the body.

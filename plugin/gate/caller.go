@@ -9,32 +9,30 @@ import (
 
 // Callers that the scope does not tell apart.
 
-// ambiguous returns the credential that the current request has in place of those that its scope
-// names; empty: the scope tells its caller apart, or the request has no caller.
-func (s *Stream) ambiguous(headers request.Headers) string {
-	name, ambiguous := request.Ambiguous(s.route, headers)
-	if !ambiguous || name != "" {
-		return name
-	}
-	if mtls, ok := s.plugin.host.Property("connection", "mtls"); ok && len(mtls) > 0 && mtls[0] != 0 {
-		return "a client certificate"
-	}
-	return ""
+// lacks returns the part of the scope that the current request needs and does not have; empty: none.
+func (s *Stream) lacks(headers request.Headers) string {
+	return request.CallerPart(s.route, headers, s.plugin.host.Property)
 }
 
-// refuseAmbiguous refuses a request whose key may be that of another caller.
-func (s *Stream) refuseAmbiguous(credential string) verdict {
-	return s.invalid(&api.Problem{
+// refuseAmbiguous refuses a request whose key may be that of another caller, because it lacks a part of its scope.
+func (s *Stream) refuseAmbiguous(lacks string) verdict {
+	p := s.plugin
+	p.metrics.count(p.metrics.ambiguous)
+	if more, due := p.ambiguousLog.due(p.host.Now()); due {
+		p.host.Log(LevelWarn, "oncegate: a request that matches "+s.route.Rule()+" was refused, because it lacks "+lacks+
+			`; name in "scope" what tells callers apart, or set "anonymous": "shared"`+more)
+	}
+	return s.refuse(&api.Problem{
 		Status: 400,
 		Code:   api.CodeScopeAmbiguous,
 		Title:  "The scope of the idempotency key does not tell this caller apart",
-		Detail: "The request was not executed. It has " + credential + ", but none of the headers that the route's scope names.",
+		Detail: "The request was not executed. It lacks " + lacks + `, by which "scope" tells callers apart. Allowed: a request that has it, another "scope", or "anonymous": "shared".`,
 	})
 }
 
-// logScopes names the routes where all callers share their keys.
-func (p *Plugin) logScopes() {
-	if names := p.config.OneScope(); len(names) > 0 {
-		p.host.Log(LevelInfo, "oncegate: the scope is the same for all callers in "+strings.Join(names, ", "))
+// logShared names the routes where callers may share their keys.
+func (p *Plugin) logShared() {
+	if names := p.config.Shared(); len(names) > 0 {
+		p.host.Log(LevelInfo, `oncegate: requests that lack what the scope names share their keys ("anonymous": "shared") in `+strings.Join(names, ", "))
 	}
 }

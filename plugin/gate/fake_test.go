@@ -107,7 +107,7 @@ func started(t *testing.T, h *fakeHost, config string) *Plugin {
 // open makes a stream with a key whose request headers are about to be seen.
 func (h *fakeHost) open(p *Plugin, id uint32, key string) (*Stream, *fakeStream) {
 	f := &fakeStream{
-		request:    [][2]string{{":method", "POST"}, {":path", "/p"}, {":authority", "h"}, {"idempotency-key", key}},
+		request:    [][2]string{{":method", "POST"}, {":path", "/p"}, {":authority", "h"}, {"authorization", "Bearer a"}, {"idempotency-key", key}},
 		response:   [][2]string{{":status", "200"}},
 		properties: map[string][]byte{"response.code_details": []byte("via_upstream")},
 	}

@@ -319,22 +319,3 @@ func TestConnectIsRefused(t *testing.T) {
 		expect(t, config, len(f.replies), replies)
 	}
 }
-
-// A client certificate is a credential that no header shows.
-func TestClientCertificatesAreNoSharedScope(t *testing.T) {
-	for _, c := range []struct {
-		config  string
-		mtls    []byte
-		replies int
-	}{{`{}`, []byte{1}, 1}, {`{}`, []byte{0}, 0}, {`{}`, nil, 0}, {`{"shared":true}`, []byte{1}, 0}, {`{"scope":["path"]}`, []byte{1}, 0}} {
-		h := newFakeHost(t)
-		s, f := h.open(started(t, h, c.config), 1, "k")
-		if c.mtls != nil {
-			f.properties["connection.mtls"] = c.mtls
-		}
-		s.OnRequestHeaders(true)
-		if expect(t, c.config, len(f.replies), c.replies); c.replies > 0 && !strings.Contains(f.replies[0].body, "scope-ambiguous") {
-			t.Errorf("%v", f.replies)
-		}
-	}
-}

@@ -67,8 +67,8 @@ func (s *Stream) lookUp(headers request.Headers, path string) verdict {
 		problem := bad.Problem()
 		return s.invalid(&problem)
 	}
-	if credential := s.ambiguous(lostHeaders); credential != "" {
-		return s.refuseAmbiguous(credential)
+	if lacks := s.lacks(lostHeaders); lacks != "" {
+		return s.refuseAmbiguous(lacks)
 	}
 	s.identify(key, lostHeaders)
 	return s.look()
@@ -77,7 +77,7 @@ func (s *Stream) lookUp(headers request.Headers, path string) verdict {
 // lostKey reads the key of a lost request. A look-up has no body. So a client sends a key that was in the body, or was
 // derived from it, in a header. Joined keys are never taken from a header, because a client could then name the claims
 // of another caller.
-func lostKey(k *config.Key, lost request.Headers, property func(...string) ([]byte, bool)) (key request.Key, bad *request.Error) {
+func lostKey(k *config.Key, lost request.Headers, property request.Property) (key request.Key, bad *request.Error) {
 	source := *k
 	source.Required, source.JSONPath, source.Derive = true, "", config.DeriveNone
 	switch n := len(source.Sources); {

@@ -15,6 +15,7 @@ type metrics struct {
 	notAcceptable MetricID // 406
 	unknown       MetricID // 409: the first request's outcome is unknown
 	invalid       MetricID // 400
+	ambiguous     MetricID // 400: the request lacks what its scope names
 	unsupported   MetricID // 400: CONNECT, an upgrade or gRPC
 	bypass        MetricID // forwarded without protection
 	managerError  MetricID // 503
@@ -71,6 +72,7 @@ func (m *metrics) define(host Host) {
 		{&m.notAcceptable, Counter, "oncegate_gate_requests_not_acceptable_total"},
 		{&m.unknown, Counter, "oncegate_gate_requests_outcome_unknown_total"},
 		{&m.invalid, Counter, "oncegate_gate_requests_invalid_total"},
+		{&m.ambiguous, Counter, "oncegate_gate_requests_scope_ambiguous_total"},
 		{&m.unsupported, Counter, "oncegate_gate_requests_unsupported_total"},
 		{&m.bypass, Counter, "oncegate_gate_requests_bypass_total"},
 		{&m.managerError, Counter, "oncegate_gate_requests_manager_error_total"},

@@ -86,13 +86,14 @@ type Plugin struct {
 	sweepSize int
 
 	// Buffers that calls reuse.
-	entry    cache.Entry
-	scratch  []byte
-	headers  [][2]string
-	nameBuf  []byte            // see names
-	writing  write             // argument of write
-	asked    cache.Reservation // argument of Table.Reserve
-	replayed api.Result        // what replayRaw reads
+	entry        cache.Entry
+	scratch      []byte
+	headers      [][2]string
+	nameBuf      []byte            // see names
+	writing      write             // argument of write
+	asked        cache.Reservation // argument of Table.Reserve
+	replayed     api.Result        // what replayRaw reads
+	ambiguousLog limitedLog
 }
 
 // New returns a gate that is not started.
@@ -132,7 +133,7 @@ func (p *Plugin) Start(configuration []byte) error {
 	})
 	p.beaten = p.host.Now()
 	p.table.Beat(p.queue, p.beaten)
-	p.logScopes()
+	p.logShared()
 	p.digester = request.NewDigester(cfg.ScopeSecret)
 	p.calls.init(p)
 	p.carrier.p = p

@@ -20,13 +20,13 @@ const (
 type upload struct {
 	body  *request.Body
 	keyed bool // the key comes from the body
-	// ambiguous is the credential that makes a key ambiguous; empty: none does.
-	ambiguous string
-	length    int64 // as declared; -1: not declared
-	takes     takes
-	kept      []byte // the pieces that the gate has taken over; all pieces if keeps says so
-	left      int    // bytes of kept that the host holds as well
-	claimed   int    // bytes that kept counts in Plugin.uploads
+	// lacks is the part of the scope that the request needs and does not have; empty: none.
+	lacks   string
+	length  int64 // as declared; -1: not declared
+	takes   takes
+	kept    []byte // the pieces that the gate has taken over; all pieces if keeps says so
+	left    int    // bytes of kept that the host holds as well
+	claimed int    // bytes that kept counts in Plugin.uploads
 	// carry: the gate wants the whole body for an upstream call of its own. whole: kept has it.
 	carry, whole bool
 }
@@ -265,9 +265,9 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 			s.dropBody()
 			return s.keyless()
 		}
-		if u.ambiguous != "" {
+		if u.lacks != "" {
 			s.dropBody()
-			return s.refuseAmbiguous(u.ambiguous)
+			return s.refuseAmbiguous(u.lacks)
 		}
 		s.identify(key, nil) // the headers gave the scope
 	}

@@ -218,8 +218,8 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 		if key.Value == "" {
 			return s.keyless()
 		}
-		if credential := s.ambiguous(headers); credential != "" {
-			return s.refuseAmbiguous(credential)
+		if lacks := s.lacks(headers); lacks != "" {
+			return s.refuseAmbiguous(lacks)
 		}
 		s.identify(key, headers)
 		s.compareBy(p.digester.Fingerprint(&route.Fingerprint, headers))
@@ -228,8 +228,8 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 	if key.Value == "" && s.parts == nil && route.Key.JSONPath == "" && route.Key.Derive == config.DeriveNone {
 		return s.keyless()
 	}
-	if s.upload.ambiguous = s.ambiguous(headers); s.upload.ambiguous != "" && key.Value != "" {
-		return s.refuseAmbiguous(s.upload.ambiguous)
+	if s.upload.lacks = s.lacks(headers); s.upload.lacks != "" && key.Value != "" {
+		return s.refuseAmbiguous(s.upload.lacks)
 	}
 	s.identify(key, headers)
 	s.upload.carry = !s.rpc && s.keepsBody(headers)
@@ -291,7 +291,7 @@ const (
 // identify sets scope, key and hash, which name the entry. Without a key it sets only the scope.
 func (s *Stream) identify(key request.Key, headers request.Headers) {
 	if !s.scoped {
-		s.scope, s.scoped = s.plugin.digester.Scope(s.route.Scope, headers), true
+		s.scope, s.scoped = s.plugin.digester.Scope(s.route.Scope, headers, s.plugin.host.Property), true
 	}
 	if key.Value == "" {
 		return

@@ -118,7 +118,7 @@ func TestLookUpAsksTheManager(t *testing.T) {
 // another caller's joined key in a header.
 func TestLookUpReadsTheSources(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
-		r := NewRig(t, guest, Options{Config: `{` + lookupConfig + `,"mode":"body","shared":true,"scope":["host"],"match":[
+		r := NewRig(t, guest, Options{Config: `{` + lookupConfig + `,"mode":"body","anonymous":"shared","scope":["host"],"match":[
 			{"path_prefix":"/p/","key":{"sources":["header:idempotency-key","cookie:user","path:1","query:currency?"],"format":"pattern","pattern":"[a-z]{1,9}"}},
 			{"path":"/query","key":{"sources":["query:id"]}},
 			{"path":"/json","key":{"sources":["json:id"]}},

@@ -12,7 +12,7 @@ func TestKeysOfSeveralSources(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, mode := range []string{"headers", "body"} {
 			r := NewRig(t, guest, Options{BodyMode: mode == "body", Config: `{"mode":"` + mode + `","wait_for_pending":false,
-				"key":{"sources":["header:x-key","cookie:session","query:currency?"]},"forward":{"key_header":"x-joined"},"shared":true}`})
+				"key":{"sources":["header:x-key","cookie:session","query:currency?"]},"forward":{"key_header":"x-joined"},"anonymous":"shared"}`})
 			q := Request{Path: "/payments?currency=eur", Headers: []string{"x-key: k", "cookie: a=b; session=s,1"}, Body: "pay"}
 			x := r.Send(q)
 			want(t, "joined", x.Upstream.AwaitHeaders(t).Get("x-joined"), "k,s%2C1,eur")

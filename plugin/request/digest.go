@@ -102,7 +102,7 @@ func (d *Digester) addHeader(h Headers, name string) {
 // Scope digests the parts of the request that separate one caller's keys from
 // another's. A missing header and an empty one give different scopes. All values
 // of a repeated header count.
-func (d *Digester) Scope(parts []config.ScopePart, h Headers) Scope {
+func (d *Digester) Scope(parts []config.ScopePart, h Headers, property Property) Scope {
 	d.buf = append(d.buf[:0], scopeLabel...)
 	for i := range parts {
 		p := &parts[i]
@@ -120,8 +120,16 @@ func (d *Digester) Scope(parts []config.ScopePart, h Headers) Scope {
 			method, _ := h.Get(":method")
 			d.add(method)
 		case config.ScopeHeader:
-			d.add(p.Header)
-			d.addHeader(h, p.Header)
+			d.add(p.Name)
+			d.addHeader(h, p.Name)
+		case config.ScopeProperty:
+			d.add(p.Name)
+			if value, ok := property(p.Property...); ok {
+				d.buf = append(d.buf, 1)
+				d.add(string(value))
+			} else {
+				d.buf = append(d.buf, 0)
+			}
 		}
 	}
 	d.finish(d.keyed)

@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	defaultScope = []config.ScopePart{{Kind: config.ScopeHost}, {Kind: config.ScopePath}, {Kind: config.ScopeHeader, Header: "authorization"}}
+	defaultScope = []config.ScopePart{{Kind: config.ScopeHost}, {Kind: config.ScopePath}, {Kind: config.ScopeHeader, Name: "authorization"}}
 
 	// asBefore is the default: requests are compared as by releases without settings for it.
 	asBefore = new(config.Fingerprint)
@@ -60,7 +60,10 @@ func TestDigestInputsAreAsDocumented(t *testing.T) {
 		"\x00" + l("api.example.com") +
 		"\x01" + l("/payments") +
 		"\x04" + l("authorization") + num(1) + l("Bearer secret")
-	scope := func(d *Digester, parts []config.ScopePart) string { s := d.Scope(parts, sample); return s.String() }
+	scope := func(d *Digester, parts []config.ScopePart) string {
+		s := d.Scope(parts, sample, nil)
+		return s.String()
+	}
 	if got, want := scope(d, defaultScope), text(sha(scopeInput)); got != want {
 		t.Errorf("scope %s, want %s", got, want)
 	}
@@ -70,7 +73,7 @@ func TestDigestInputsAreAsDocumented(t *testing.T) {
 	if got, want := scope(keyed, defaultScope), text(string(mac.Sum(nil))); got != want {
 		t.Errorf("keyed scope %s, want %s", got, want)
 	}
-	all := []config.ScopePart{{Kind: config.ScopePathAndQuery}, {Kind: config.ScopeMethod}, {Kind: config.ScopeHeader, Header: "x-none"}}
+	all := []config.ScopePart{{Kind: config.ScopePathAndQuery}, {Kind: config.ScopeMethod}, {Kind: config.ScopeHeader, Name: "x-none"}}
 	if got, want := scope(d, all), text(sha("og scope 1"+"\x02"+l("/payments?dry=1")+"\x03"+l("POST")+"\x04"+l("x-none")+num(0))); got != want {
 		t.Errorf("scope %s, want %s", got, want)
 	}
@@ -115,7 +118,7 @@ func TestDigestInputsAreAsDocumented(t *testing.T) {
 // different scopes; all others share one.
 func TestScopeSeparates(t *testing.T) {
 	d, keyed := NewDigester(""), NewDigester("0123456789abcdef")
-	base := d.Scope(defaultScope, sample)
+	base := d.Scope(defaultScope, sample, nil)
 	for name, h := range map[string]Headers{
 		"same":             with(),
 		"host in capitals": with(":authority", "api.EXAMPLE.com"),
@@ -131,7 +134,7 @@ func TestScopeSeparates(t *testing.T) {
 		"trailing dot":     with(":authority", "api.example.com."),
 		"dot and port":     with(":authority", "Api.Example.Com.:443"),
 	} {
-		if got := d.Scope(defaultScope, h); got != base {
+		if got := d.Scope(defaultScope, h, nil); got != base {
 			t.Errorf("%s: another scope", name)
 		}
 	}
@@ -149,19 +152,19 @@ func TestScopeSeparates(t *testing.T) {
 		"one joined":       with("authorization", "Bearer secretBearer secret"),
 		"moved boundary":   with(":authority", "api.example.com/pay", ":path", "ments"),
 	} {
-		got := d.Scope(defaultScope, h)
+		got := d.Scope(defaultScope, h, nil)
 		if other, dup := seen[got]; dup {
 			t.Errorf("%s and %s share a scope", name, other)
 		}
 		seen[got] = name
 	}
-	if keyed.Scope(defaultScope, sample) == base || NewDigester("0123456789abcdeg").Scope(defaultScope, sample) == keyed.Scope(defaultScope, sample) {
+	if keyed.Scope(defaultScope, sample, nil) == base || NewDigester("0123456789abcdeg").Scope(defaultScope, sample, nil) == keyed.Scope(defaultScope, sample, nil) {
 		t.Error("the secret does not change the scope")
 	}
-	if d.Scope(nil, sample) == d.Scope(defaultScope[:1], sample) || d.Scope(nil, nil) == (Scope{}) {
+	if d.Scope(nil, sample, nil) == d.Scope(defaultScope[:1], sample, nil) || d.Scope(nil, nil, nil) == (Scope{}) {
 		t.Error("an empty scope is not a scope of its own")
 	}
-	for _, scope := range []Scope{base, keyed.Scope(defaultScope, sample)} {
+	for _, scope := range []Scope{base, keyed.Scope(defaultScope, sample, nil)} {
 		if strings.Contains(scope.String(), "secret") {
 			t.Errorf("%s shows the credential", scope)
 		}
@@ -312,7 +315,7 @@ func TestEntryHash(t *testing.T) {
 // TestBufferForgets: nothing of a credential stays in the reused buffer.
 func TestBufferForgets(t *testing.T) {
 	d := NewDigester("0123456789abcdef")
-	d.Scope(defaultScope, sample)
+	d.Scope(defaultScope, sample, nil)
 	if strings.Contains(string(d.buf[:cap(d.buf)]), "secret") {
 		t.Error("the credential is still there")
 	}
@@ -320,8 +323,8 @@ func TestBufferForgets(t *testing.T) {
 
 func TestDigestAllocates(t *testing.T) {
 	d := NewDigester("0123456789abcdef")
-	scope := d.Scope(defaultScope, sample)
-	if n := testing.AllocsPerRun(100, func() { d.Scope(defaultScope, sample) }); n != 0 {
+	scope := d.Scope(defaultScope, sample, nil)
+	if n := testing.AllocsPerRun(100, func() { d.Scope(defaultScope, sample, nil) }); n != 0 {
 		t.Errorf("%v allocations per scope, want 0", n)
 	}
 	if n := testing.AllocsPerRun(100, func() { d.Fingerprint(asBefore, sample) }); n != 0 {
@@ -348,7 +351,7 @@ func FuzzScope(f *testing.F) {
 	d := NewDigester("")
 	f.Fuzz(func(t *testing.T, host1, path1, auth1, host2, path2, auth2 string) {
 		scope := func(host, path, auth string) Scope {
-			return d.Scope(defaultScope, Headers{{":authority", host}, {":path", path}, {"authorization", auth}})
+			return d.Scope(defaultScope, Headers{{":authority", host}, {":path", path}, {"authorization", auth}}, nil)
 		}
 		cut := func(s string) string {
 			if i := strings.IndexAny(s, "?#"); i >= 0 {
@@ -377,7 +380,7 @@ func BenchmarkIdentify(b *testing.B) {
 	d := NewDigester("0123456789abcdef")
 	b.ReportAllocs()
 	for b.Loop() {
-		scope := d.Scope(defaultScope, sample)
+		scope := d.Scope(defaultScope, sample, nil)
 		d.Fingerprint(asBefore, sample)
 		d.EntryHash(&scope, "8e03978e-40d5-43e8-bc93-6894a57f9324")
 	}

@@ -20,7 +20,7 @@ type Part struct {
 
 // HeaderParts reads the sources that are not in the body. property returns a property of the host. A source that
 // is repeated or empty is an *Error; it never counts as absent. The values may be views of h.
-func HeaderParts(k *config.Key, h Headers, property func(path ...string) ([]byte, bool)) ([]Part, *Error) {
+func HeaderParts(k *config.Key, h Headers, property Property) ([]Part, *Error) {
 	parts := make([]Part, len(k.Sources))
 	path, _ := h.Get(":path")
 	for i := range k.Sources {

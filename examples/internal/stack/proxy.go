@@ -75,9 +75,12 @@ func (s *Stack) startProxy(ctx context.Context) error {
 	return err
 }
 
+// anonymous lets requests without credentials share their keys, so that a first curl needs no token.
+const anonymous = "shared"
+
 func (s *Stack) startGateway(ctx context.Context, ready string) (*process, error) {
 	// The gateway has no inner listener with the routes, so the gate calls upstream itself.
-	plugin := map[string]any{"upstream": map[string]any{}}
+	plugin := map[string]any{"upstream": map[string]any{}, "anonymous": anonymous}
 	maps.Copy(plugin, s.cfg.Plugin)
 	config, err := envoy.PluginConfig(s.cfg.Mode, plugin)
 	if err != nil {
@@ -103,17 +106,18 @@ func (s *Stack) startGateway(ctx context.Context, ready string) (*process, error
 }
 
 func (s *Stack) startEnvoy(ctx context.Context, ready string) (*process, error) {
+	plugin := map[string]any{"anonymous": anonymous}
 	local := envoy.Local{
-		Mode: s.cfg.Mode, Plugin: s.cfg.Plugin, Module: filepath.Join(s.cfg.BinDir, "oncegate.wasm"),
+		Mode: s.cfg.Mode, Plugin: plugin, Module: filepath.Join(s.cfg.BinDir, "oncegate.wasm"),
 		Listen: address(s.Ports.Proxy), Admin: address(s.Ports.ProxyAdmin),
 		Upstream: address(s.Ports.Payments), Manager: address(s.Ports.Manager),
 	}
 	if s.cluster != nil {
 		local.Manager, local.Shared = address(s.cluster.Managers), s.shared()
 		// Time for a new leader of etcd, on a busy machine too.
-		local.Plugin = map[string]any{"manager": map[string]any{"cluster": "oncegate_manager", "timeout_ms": 20_000}}
-		maps.Copy(local.Plugin, s.cfg.Plugin)
+		plugin["manager"] = map[string]any{"cluster": "oncegate_manager", "timeout_ms": 20_000}
 	}
+	maps.Copy(plugin, s.cfg.Plugin)
 	config, err := local.Bootstrap()
 	if err != nil {
 		return nil, err

@@ -78,6 +78,7 @@ func (t Target) envoy(ctx context.Context, r *report) []gate {
 		r.fail(checkLoaded, "the module has not defined its metrics, so it is not loaded or refused its configuration", `see Envoy's log for "wasm"`)
 	} else {
 		r.ok(checkLoaded, "loaded and configured")
+		counters(r, string(stats))
 	}
 	names(r, gates)
 	inARow(r, gates)
@@ -149,6 +150,7 @@ func (g gate) check(r *report, minor int, dump object) {
 	default:
 		r.ok(checkFailure, "%s: FAIL_RELOAD", g.place())
 	}
+	g.callers(r)
 	g.retries(r, dump)
 	g.direct(r, dump)
 	g.buffers(r, body)

@@ -139,6 +139,51 @@ func TestEnvoyIsJudged(t *testing.T) {
 			replace: []string{"http.wasm.v3.Wasm", "http.other.v3.Other", `"config":`, `"settings":`},
 			level:   Fail, check: checkFilter, found: "no listener",
 		},
+		"jwt_authn that removes the token": {
+			replace: []string{`"http_filters": [`, `"http_filters": [{"name": "jwt", "typed_config": {"@type": "x.v3.JwtAuthentication", "providers": {"p": {"payload_in_metadata": "payload"}}}},`},
+			level:   Fail, check: checkCallers, found: `jwt_authn (provider "p") removes the header "authorization"`, do: "forward: true",
+		},
+		"jwt_authn that keeps the token": {
+			replace: []string{`"http_filters": [`, `"http_filters": [{"name": "jwt", "typed_config": {"@type": "x.v3.JwtAuthentication", "providers": {"p": {"forward": true}}}},`},
+			level:   OK, check: checkCallers, found: "no filter before it takes away",
+		},
+		"jwt_authn that takes tokens from another header": {
+			replace: []string{`"http_filters": [`, `"http_filters": [{"name": "jwt", "typed_config": {"@type": "x.v3.JwtAuthentication", "providers": {"p": {"from_headers": [{"name": "x-jwt"}]}}}},`},
+			level:   OK, check: checkCallers, found: "no filter before it takes away",
+		},
+		"jwt_authn that removes the token, where callers share their keys": {
+			replace: []string{
+				`"http_filters": [`, `"http_filters": [{"name": "jwt", "typed_config": {"@type": "x.v3.JwtAuthentication", "providers": {"p": {}}}},`,
+				`\"mode\":\"body\"`, `\"mode\":\"body\",\"anonymous\":\"shared\"`,
+			},
+			level: OK, check: checkCallers, found: "no filter before it takes away",
+		},
+		"claims that jwt_authn keeps": {
+			replace: []string{
+				`"http_filters": [`, `"http_filters": [{"name": "jwt", "typed_config": {"@type": "x.v3.JwtAuthentication", "providers": {"p": {"payload_in_metadata": "a.b"}}}},`,
+				`\"mode\":\"body\"`, `\"mode\":\"body\",\"scope\":[\"host\",\"jwt:a\\\\.b.sub\"]`,
+			},
+			level: OK, check: checkCallers, found: "no filter before it takes away",
+		},
+		"claims that nothing keeps": {
+			replace: []string{`\"mode\":\"body\"`, `\"mode\":\"body\",\"match\":[{\"scope\":[\"host\",\"jwt:payload.sub\"]}]`},
+			level:   Fail, check: checkCallers, found: `scope names "jwt:payload.sub", and no jwt_authn before the gate keeps that`,
+		},
+		"api_key_auth that hides keys": {
+			replace: []string{
+				`"http_filters": [`, `"http_filters": [{"name": "key", "typed_config": {"@type": "x.v3.ApiKeyAuth", "key_sources": [{"header": "X-Api-Key"}], "forwarding": {"hide_credentials": true}}},`,
+				`\"mode\":\"body\"`, `\"mode\":\"body\",\"scope\":[\"host\",\"header:x-api-key\"]`,
+			},
+			level: Fail, check: checkCallers, found: `api_key_auth removes the header "x-api-key"`, do: "hide_credentials: false",
+		},
+		"requests without a caller": {
+			stats: []string{"wasmcustom.oncegate_gate_waiters: 0", "wasmcustom.oncegate_gate_waiters: 0\nwasmcustom.oncegate_gate_requests_scope_ambiguous_total: 3"},
+			level: Warn, check: checkCounters, found: "get 400 scope-ambiguous (3 since Envoy's start)", do: "takes it away",
+		},
+		"bodies that do not come": {
+			stats: []string{"wasmcustom.oncegate_gate_waiters: 0", "wasmcustom.oncegate_gate_requests_body_unavailable_total: 1"},
+			level: Fail, check: checkCounters, found: "get 500, because Envoy does not deliver bodies to the gate (1 since", do: "allow_on_headers_stop_iteration",
+		},
 		"no module": {
 			stats: []string{"wasmcustom.oncegate_gate_waiters: 0", ""},
 			level: Fail, check: checkLoaded, found: "not loaded or refused",
