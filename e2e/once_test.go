@@ -54,6 +54,8 @@ type ledgerEntry struct {
 	Key   string `json:"key"`
 	Scope string `json:"scope"`
 	State string `json:"state"`
+	// ExpiresIn is in milliseconds.
+	ExpiresIn int64 `json:"expires_in_ms"`
 }
 
 // ledgerEntry asks the manager for the only entry of a key.

@@ -214,12 +214,12 @@ type Route struct {
 	Anonymous Anonymous
 	// Fingerprint says what a retry must repeat.
 	Fingerprint Fingerprint
-	// PendingTTL is how long a reservation holds; CommittedTTL and RejectedTTL
-	// how long an outcome is remembered.
-	PendingTTL, CommittedTTL, RejectedTTL time.Duration
-	// UnknownTTL is how long a key stays taken if its request may have run and nobody
-	// knows how it ended. 0: until its reservation runs out.
-	UnknownTTL time.Duration
+	// PendingTTL is how long a reservation holds.
+	PendingTTL time.Duration
+	// CommittedTTL and RejectedTTL are how long an outcome is remembered. UnknownTTL is how long a key stays taken if
+	// its request may have run and nobody knows how it ended; 0: until its reservation runs out. Each may be ManagersTTL
+	// where the manager is the ledger.
+	CommittedTTL, RejectedTTL, UnknownTTL time.Duration
 	// WaitForPending: a duplicate of a running request waits for its answer, for
 	// PendingWait at most, and then gets 409. Without it the duplicate gets 409
 	// immediately.

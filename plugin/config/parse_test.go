@@ -38,9 +38,9 @@ func TestMissingFieldsHaveDefaults(t *testing.T) {
 			Key:             Key{Header: "idempotency-key"},
 			Scope:           []ScopePart{{Kind: ScopeHost, Text: "host"}, {Kind: ScopePath, Text: "path"}, {Kind: ScopeHeader, Name: "authorization", Text: "header:authorization"}},
 			PendingTTL:      time.Minute,
-			CommittedTTL:    5 * time.Minute,
-			RejectedTTL:     time.Minute,
-			UnknownTTL:      5 * time.Minute,
+			CommittedTTL:    ManagersTTL,
+			RejectedTTL:     ManagersTTL,
+			UnknownTTL:      ManagersTTL,
 			WaitForPending:  true,
 			PendingWait:     30 * time.Second,
 			MaxRequestBody:  524288,
@@ -130,6 +130,24 @@ func TestEveryFieldIsRead(t *testing.T) {
 		t.Errorf("%+v, want %+v", *r, want)
 	}
 	checkOutcomes(t, &outcomes, map[string]Outcome{"204": OutcomeCommit, "301": OutcomeReject, "408": OutcomeReject, "500": OutcomeRelease, "503 r": OutcomeRelease})
+}
+
+// Only the manager as the ledger has TTLs of its own.
+func TestTTLs(t *testing.T) {
+	for text, want := range map[string][3]time.Duration{
+		`{}`:                              {ManagersTTL, ManagersTTL, ManagersTTL},
+		`{"committed_ttl_seconds": 9}`:    {9 * time.Second, ManagersTTL, 9 * time.Second},
+		`{"unknown_ttl_seconds": 0}`:      {ManagersTTL, ManagersTTL, 0},
+		`{"ledger": "none"}`:              {300 * time.Second, 60 * time.Second, 300 * time.Second},
+		`{"ledger": "upstream"}`:          {300 * time.Second, 60 * time.Second, 300 * time.Second},
+		`{"match": [{"ledger": "none"}]}`: {300 * time.Second, 60 * time.Second, 300 * time.Second},
+		`{"ledger": "none", "match": [{"ledger": "manager", "rejected_ttl_seconds": 5}]}`: {ManagersTTL, 5 * time.Second, ManagersTTL},
+	} {
+		r := mustParse(t, text).Route("POST", "/")
+		if got := [3]time.Duration{r.CommittedTTL, r.RejectedTTL, r.UnknownTTL}; got != want {
+			t.Errorf("%s: %v, want %v", text, got, want)
+		}
+	}
 }
 
 // TestDurability: it may differ between rules, and needs a manager.
@@ -421,7 +439,8 @@ func FuzzParse(f *testing.F) {
 		}
 		for i := range c.rules {
 			r := &c.rules[i].route
-			if r.PendingTTL <= 0 || r.CommittedTTL <= 0 || r.RejectedTTL <= 0 || r.PendingWait <= 0 || r.MaxRequestBody < 1 || r.MaxResponseBody < 1 {
+			managers := r.Ledger == LedgerManager
+			if r.PendingTTL <= 0 || r.CommittedTTL <= 0 && !managers || r.RejectedTTL <= 0 && !managers || r.PendingWait <= 0 || r.MaxRequestBody < 1 || r.MaxResponseBody < 1 {
 				t.Errorf("%+v", r)
 			}
 			for status := 200; status < 600; status++ {

@@ -12,8 +12,14 @@ import (
 // maxTTLSeconds is the longest time that a route may ask of the ledger: 366 days.
 const maxTTLSeconds = 366 * 24 * 3600
 
-// asCommitted stands for the CommittedTTL of the same rule in UnknownTTL, until check replaces it.
-const asCommitted time.Duration = -1
+// ManagersTTL as a TTL of a Route means that the route has none, so the manager's counts.
+const ManagersTTL time.Duration = -1
+
+// The TTLs of routes whose ledger is not the manager, if they are not given.
+const (
+	committedTTL = 300 * time.Second
+	rejectedTTL  = 60 * time.Second
+)
 
 // defaultRoute returns the built-in values of the fields that may differ between rules.
 func defaultRoute() Route {
@@ -22,9 +28,9 @@ func defaultRoute() Route {
 		Scope:           []ScopePart{{Kind: ScopeHost, Text: "host"}, {Kind: ScopePath, Text: "path"}, {Kind: ScopeHeader, Name: "authorization", Text: "header:authorization"}},
 		Fingerprint:     Fingerprint{Body: bodyInherited},
 		PendingTTL:      60 * time.Second,
-		CommittedTTL:    300 * time.Second,
-		RejectedTTL:     60 * time.Second,
-		UnknownTTL:      asCommitted,
+		CommittedTTL:    ManagersTTL,
+		RejectedTTL:     ManagersTTL,
+		UnknownTTL:      ManagersTTL,
 		WaitForPending:  true,
 		PendingWait:     30 * time.Second,
 		MaxRequestBody:  512 << 10,
@@ -211,7 +217,15 @@ func (t *Route) check(r *reader, path string) {
 			r.fail(join(path, "grpc"), `"unary" needs the body, grpc-status, grpc-message and content-type of answers; allowed: "none" when "response" leaves them out`)
 		}
 	}
-	if t.UnknownTTL == asCommitted {
+	if t.Ledger != LedgerManager {
+		if t.CommittedTTL == ManagersTTL {
+			t.CommittedTTL = committedTTL
+		}
+		if t.RejectedTTL == ManagersTTL {
+			t.RejectedTTL = rejectedTTL
+		}
+	}
+	if t.UnknownTTL == ManagersTTL {
 		t.UnknownTTL = t.CommittedTTL
 	}
 	t.Outcomes.check(r, join(path, "outcomes"))

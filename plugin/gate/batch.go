@@ -39,14 +39,14 @@ type endedBatch struct {
 
 // batchable tells whether a call may go in a batch.
 func (c *call) batchable() bool {
-	return !c.alone && !c.noUnknown && c.wait == 0 && len(c.message) <= maxCompanionBytes
+	return !c.alone && c.wait == 0 && len(c.message) <= maxCompanionBytes
 }
 
 // gather moves calls out of others into a batch with the first one. Two calls about one key keep their
 // order. A repetition may fail again, so it goes only with other repetitions.
 func (l *ledger) gather(first *call, others []*call) {
 	first.batched, first.nextInBatch = 0, nil
-	if m := l.peer(first.shard); m.singleCalls() || !first.batchable() {
+	if l.peer(first.shard).singleCalls() || !first.batchable() {
 		return
 	}
 	last, n, size, skipped := first, 1, len(first.message), false
@@ -100,15 +100,12 @@ func (l *ledger) onBatchAnswer(first *call, bodySize int, now int64) {
 	b := endedBatch{calls: first, at: now}
 	text, _ := host.CallHeader(headerStatus)
 	status, _ := parseDecimal(text)
-	version, ok := host.CallHeader(api.HeaderManager)
-	if ok {
-		l.noteVersion(first.shard, version)
-	}
+	_, ok := host.CallHeader(api.HeaderManager)
 	several := first.batched > 1 // a batch of one fails only because of its call
 	switch {
-	case ok && (status == 404 || status == 405) || !ok && several && refusesBatch(status):
-		b.alone, b.all.maybe = true, !ok
-		l.noteNoBatches(first, version)
+	case !ok && several && refusesBatch(status):
+		b.alone, b.all.maybe = true, true
+		l.noteNoBatches(first)
 	case !ok:
 		b.all = reply{kind: replyUnavailable, maybe: true, why: foreign(text, host.CallBody(min(bodySize, maxQuoted)))}
 		// One of the calls may have broken the connection, or none.
@@ -221,9 +218,6 @@ func (l *ledger) turn() {
 		l.turns++
 	}
 }
-
-// singleCalls tells whether each call to this manager goes by itself.
-func (m *peer) singleCalls() bool { return m.batchesOff || m.noUnknown || m.noBatches }
 
 // limitWaits sets the time at which calls that find no slot are given up.
 func (l *ledger) limitWaits(calls []*call) {

@@ -62,7 +62,6 @@ type call struct {
 	cached bool
 
 	wait      time.Duration // callReserve: how long the manager may hold the call
-	noUnknown bool          // callReserve: without unknown_ttl, for managers that do not know unknown outcomes
 	// message is the raw form of a commit or reject, kept for repetition. result
 	// is its tail, the raw form of the answer.
 	message, result []byte
@@ -261,9 +260,6 @@ func (l *ledger) message(c *call, now int64) []byte {
 			r.PendingTTL = 0
 		case callReserve:
 			r.Durability = c.route.Durability
-			if c.noUnknown = c.noUnknown || l.peer(c.shard).noUnknown; c.noUnknown {
-				r.UnknownTTL = 0
-			}
 		}
 		p.scratch = r.AppendRaw(p.scratch[:0])
 		body = p.scratch
@@ -282,7 +278,7 @@ func (l *ledger) message(c *call, now int64) []byte {
 		p.metrics.count(p.metrics.retries)
 	}
 	if c.deadline == 0 {
-		c.deadline = c.sent + int64(c.ttl())
+		c.deadline = c.sent + int64(c.lasts())
 	}
 	c.attempts++
 	return body

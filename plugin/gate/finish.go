@@ -78,7 +78,7 @@ func (p *Plugin) unknown(r *reservation) {
 	now := p.host.Now()
 	p.fill(&cache.Outcome{
 		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: api.StateUnknown,
-		Expires: now + int64(c.ttl()), CacheOnly: true,
+		Expires: now + int64(c.lasts()), CacheOnly: true,
 	}, now)
 	if c.route.Ledger == config.LedgerManager {
 		p.calls.add(c)
@@ -103,7 +103,7 @@ var emptyResult = len(new(api.Result).AppendRaw(nil))
 // encode builds the message of a commit or reject; its tail is the raw result.
 func (c *call) encode(p *Plugin, result *api.Result) {
 	n := p.names(&c.attempt)
-	f := api.FinishRequest{Key: c.key, Scope: n.scope, Token: n.token, Fingerprint: n.fingerprint, TTL: c.ttl(), Durability: c.laterDurability()}
+	f := api.FinishRequest{Key: c.key, Scope: n.scope, Token: n.token, Fingerprint: n.fingerprint, TTL: max(c.ttl(), 0), Durability: c.laterDurability()}
 	// One block is enough for the message: each length, number and the frame take a few bytes.
 	const few = 4
 	size := 16*few + len(f.Key) + len(n.scope) + len(n.token) + len(n.fingerprint) + len(result.Body)

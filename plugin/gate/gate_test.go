@@ -82,7 +82,7 @@ func TestRequestIsReservedForwardedAndRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, "body", string(r.Result.Body), "answer")
-	expect(t, "ttl", r.TTL, 5*time.Minute)
+	expect(t, "ttl", r.TTL, time.Duration(0))
 	h.respond(p, 1, "200", committed)
 	expect(t, "resumed", f.resumedResponse, 1)
 	s.OnDone()

@@ -5,6 +5,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
+	"github.com/oncegate/oncegate/plugin/config"
 )
 
 // The calls that the gate keeps until the ledger has them: outcomes, until their own TTL is over, and
@@ -249,7 +250,19 @@ func (c *call) strip(p *Plugin) {
 	c.encode(p, &api.Result{Status: result.Status, BodyOmitted: true})
 }
 
-// ttl is how long the ledger remembers the outcome. It counts from the moment that it learns of the
+// assumedTTL is how long an outcome counts in the gate if the manager's TTL holds and the manager has not said yet how long
+// that is. The gate offers an outcome to the manager for that long.
+const assumedTTL = 24 * time.Hour
+
+// lasts is how long the gate takes the outcome to be remembered.
+func (c *call) lasts() time.Duration {
+	if ttl := c.ttl(); ttl != config.ManagersTTL {
+		return ttl
+	}
+	return assumedTTL
+}
+
+// ttl is how long the route wants the outcome to be remembered. It counts from the moment that the ledger learns of the
 // outcome, so a delayed outcome is not forgotten earlier.
 func (c *call) ttl() time.Duration {
 	switch c.kind {

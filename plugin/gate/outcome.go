@@ -94,14 +94,6 @@ func (p *Plugin) reserved(c *call, r *reply) {
 		}
 	case replyMoved:
 		p.keyMoved(c, s, now)
-	case replyRefused:
-		// An older manager does not know unknown_ttl, the end of the message: send it without.
-		if c.noUnknown = true; s == nil {
-			p.forget(c, now)
-			return
-		}
-		c.stream, s.call = s, c
-		p.calls.add(c)
 	case replyUnknown:
 		p.failWaiters(&c.hash, unknownProblem())
 		p.forget(c, now)
@@ -343,7 +335,7 @@ func (p *Plugin) cacheOutcome(c *call, now int64, known bool) {
 	}
 	c.cached = true
 	c.owner = false
-	keep := c.ttl()
+	keep := c.lasts()
 	if c.cacheFor > 0 {
 		keep = min(keep, c.cacheFor)
 	}

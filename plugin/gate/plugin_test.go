@@ -128,7 +128,7 @@ func TestWorkGoesOnAfterALostMessage(t *testing.T) {
 // One VM alone looks through a table of the default size within the default interval.
 func TestSweepKeepsItsInterval(t *testing.T) {
 	h := newFakeHost(t)
-	p := started(t, h, "")
+	p := started(t, h, `{"committed_ttl_seconds":300}`)
 	s, _ := h.open(p, 1, "k")
 	s.OnRequestHeaders(true)
 	h.ready(p)

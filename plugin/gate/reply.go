@@ -47,15 +47,10 @@ const (
 func (l *ledger) read(c *call, bodySize int) reply {
 	host := l.p.host
 	text, _ := host.CallHeader(headerStatus)
-	version, ok := host.CallHeader(api.HeaderManager)
-	if !ok {
+	if _, ok := host.CallHeader(api.HeaderManager); !ok {
 		return reply{kind: replyUnavailable, maybe: true, why: foreign(text, host.CallBody(min(bodySize, maxQuoted)))}
 	}
 	status, _ := parseDecimal(text)
-	l.noteVersion(c.shard, version)
-	if status == 201 && c.noUnknown && c.attempts > 1 {
-		l.noteNoUnknown(c, version)
-	}
 	return l.classify(c, l.readSingle(status, bodySize))
 }
 
@@ -137,7 +132,7 @@ func (l *ledger) classify(c *call, a api.BatchAnswer) reply {
 		r.why += ": " + gjson.GetBytes(a.Body, "detail").String()
 		return r
 	}
-	if c.kind.isOutcome() && refusesMessage(a.Status) && (a.Status != 400 || code != "") || c.kind == callReserve && a.Status == 400 && !c.noUnknown {
+	if c.kind.isOutcome() && refusesMessage(a.Status) && (a.Status != 400 || code != "") {
 		r.kind = replyRefused
 	}
 	return r

@@ -40,10 +40,14 @@ func (p *Plugin) names(a *attempt) names {
 
 // unknownTTL is the TTL that the ledger gets.
 func (a *attempt) unknownTTL() time.Duration {
-	if a.route.UnknownTTL == 0 {
+	switch ttl := a.route.UnknownTTL; ttl {
+	case 0:
 		return api.NoUnknown
+	case config.ManagersTTL:
+		return 0
+	default:
+		return ttl
 	}
-	return a.route.UnknownTTL
 }
 
 // laterDurability is what calls after the reserve say. Only the home of a global key is looked for again. Managers that know
@@ -57,7 +61,12 @@ func (a *attempt) laterDurability() api.Durability {
 
 // forgotten is when the ledger forgets a reservation that expires then and that nobody ends. Between
 // the two times the ledger treats the outcome as unknown.
-func (a *attempt) forgotten(expires int64) int64 { return expires + int64(a.route.UnknownTTL) }
+func (a *attempt) forgotten(expires int64) int64 {
+	if a.route.UnknownTTL == config.ManagersTTL {
+		return expires + int64(assumedTTL)
+	}
+	return expires + int64(a.route.UnknownTTL)
+}
 
 // pendingEnd is when the attempt's entry in the cache ends unless it is renewed. Without a
 // ledger, only the entry of a VM that died tells of the unknown outcome, so it lasts for
@@ -146,7 +155,7 @@ func (p *Plugin) renew(now int64) {
 		if r.owner {
 			p.table.Renew(&r.hash, &r.token, r.pendingEnd(now), now)
 		}
-		if r.route.Ledger == config.LedgerManager && !p.calls.peer(r.shard).noUnknown {
+		if r.route.Ledger == config.LedgerManager {
 			r.renewal = r.newCall(callRenew)
 			r.renewal.renews = r
 			p.calls.add(r.renewal)

@@ -93,8 +93,6 @@ func TestFailedBatchFailsNoneOfItsCalls(t *testing.T) {
 			"too large an answer":   {Garbage: make([]byte, 3<<20)},
 			"400":                   {Status: 400},
 			"413":                   {Status: 413},
-			"404":                   {Status: 404},
-			"405":                   {Status: 405},
 			"403 on the way":        {Status: 403, Foreign: true},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -404,12 +402,11 @@ func TestBatchOfRenewalsAndUnknowns(t *testing.T) {
 	})
 }
 
-// A manager of the previous release, or a proxy on the way, does not know batches. It gets single calls until it
-// does, and the log says so once.
-func TestManagerWithoutBatches(t *testing.T) {
+// A proxy on the way to the manager refuses batches. The gate makes single calls until it passes them on, and the log says so.
+func TestProxyThatRefusesBatches(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		r := newCrowd(t, guest, Options{})
-		r.Manager.NoBatches = true
+		r.Manager.FailAll(api.PathBatch, Fault{Foreign: true, Status: 404})
 		all := r.send(5)
 		r.answer(all)
 		r.once(all)
@@ -421,14 +418,15 @@ func TestManagerWithoutBatches(t *testing.T) {
 			r.Send(Request{Key: "c"})
 		})
 		want(t, "tried again", len(r.Manager.Batches()), 2)
-		wantLog(t, r.Rig, "manager test does not support batches; upgrade managers before gates", 1)
-		r.Manager.NoBatches = false
+		wantLog(t, r.Rig, "a proxy on the way to the manager refuses batches", 2)
+		r.Manager.FailAll(api.PathBatch, Fault{})
 		r.Clock.Advance(2 * time.Minute)
 		r.together(func() {
 			r.Send(Request{Key: "d"})
 			r.Send(Request{Key: "e"})
 		})
-		want(t, "batches", slices.Max(r.Manager.Batches()), 2)
+		batches := r.Manager.Batches()
+		want(t, "the last batch", batches[len(batches)-1], 2)
 	})
 }
 

@@ -31,9 +31,6 @@ func (m *Manager) batch(c Call, headers []api.Header, message []byte, done func(
 		m.held = append(m.held, h)
 	}
 	for i := range items {
-		if m.NoBatches {
-			break
-		}
 		one := c
 		one.Path, one.Trace = items[i].Op.Path(), traceOf(items[i].Trace)
 		one.read(items[i].Message)
@@ -48,10 +45,6 @@ func (m *Manager) batch(c Call, headers []api.Header, message []byte, done func(
 		faults[i] = f
 	}
 	m.mu.Unlock()
-	if m.NoBatches {
-		done(coded(404, api.CodeNotFound))
-		return nil
-	}
 	return m.carryOut(whole, h, func(answer func(hostsim.CallResponse)) {
 		m.handling.Lock()
 		a := m.together(items, faults, headers)

@@ -43,9 +43,6 @@ type Fault struct {
 // Manager is a manager on a volatile store, with the test in the place of the network. It is a
 // hostsim.Cluster. The real ledger answers every call. Only waiting happens here, on the test's clock.
 type Manager struct {
-	// NoBatches: it does not know batches, like managers of earlier releases.
-	NoBatches bool
-
 	clock   hostsim.Clock
 	manager *simulated.Manager
 

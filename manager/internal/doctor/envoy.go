@@ -345,15 +345,24 @@ func checkClusters(r *report, gates []gate, clusters object) {
 	}
 }
 
-// longestTTL returns the longest committed TTL of the gates' routes.
-func longestTTL(gates []gate) (ttl time.Duration, known bool) {
-	const gateDefault = 300
-	for _, g := range gates {
-		seconds := g.config.number("committed_ttl_seconds", gateDefault)
-		for _, m := range g.config.list("match") {
-			seconds = max(seconds, m.number("committed_ttl_seconds", 0))
+// askedTTLs returns the shortest and the longest committed TTL of the gates' routes, where the manager has its own.
+func askedTTLs(gates []gate, managers time.Duration) (shortest, longest time.Duration) {
+	shortest, longest = managers, managers
+	for i, g := range gates {
+		rules := g.config.list("match")
+		if len(rules) == 0 {
+			rules = []object{{}}
 		}
-		ttl = max(ttl, time.Duration(seconds)*time.Second)
+		for j, rule := range rules {
+			ttl := managers
+			if seconds := rule.number("committed_ttl_seconds", g.config.number("committed_ttl_seconds", 0)); seconds > 0 {
+				ttl = time.Duration(seconds * float64(time.Second))
+			}
+			if i == 0 && j == 0 {
+				shortest, longest = ttl, ttl
+			}
+			shortest, longest = min(shortest, ttl), max(longest, ttl)
+		}
 	}
-	return ttl, len(gates) > 0
+	return shortest, longest
 }

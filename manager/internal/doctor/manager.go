@@ -17,6 +17,7 @@ const (
 	checkRole    = "manager: role"
 	checkClock   = "manager: clock"
 	checkWindow  = "manager: window"
+	checkTTL     = "manager: TTL"
 	checkForgot  = "manager: quarantine"
 	checkUnknown = "manager: unknown outcomes"
 	checkFenced  = "manager: fenced"
@@ -44,6 +45,7 @@ type stats struct {
 	// MaxBytes is 0 on engines that do not count bytes.
 	MaxBytes   int64                       `json:"max_bytes"`
 	MaxEntries int64                       `json:"max_entries"`
+	TTL        int64                       `json:"committed_ttl_ms"`
 	Calls      map[string]map[string]int64 `json:"calls"`
 	Fenced     int64                       `json:"fenced"`
 	Quarantine int64                       `json:"quarantine_ms"`
@@ -155,17 +157,22 @@ func (t Target) window(r *report, before, after stats, gates []gate) {
 	}
 	refused := after.Calls["reserve"]["full"] + after.Calls["reserve"]["over_share"]
 	found := fmt.Sprintf("%.0f %% full, %.0f new keys/s", 100*full, newKeys)
-	ttl, known := longestTTL(gates)
-	if known {
-		found += fmt.Sprintf(", remembered for %s", ttl)
+	managers := time.Duration(after.TTL) * time.Millisecond
+	shortest, ttl := askedTTLs(gates, managers)
+	found += fmt.Sprintf(", remembered for %s", ttl)
+	if shortest < managers {
+		r.warn(checkTTL, fmt.Sprintf("a gate asks for %s (committed_ttl_seconds), and the manager's --committed-ttl-seconds is %s: the gate's time counts", shortest, managers),
+			"remove committed_ttl_seconds from the gate's configuration, unless its routes are meant to be forgotten earlier: a retry after that time runs again")
+	} else {
+		r.ok(checkTTL, "answers are remembered for %s", shortest)
 	}
-	grow := "raise --max-bytes and --max-entries, shorten committed_ttl_seconds, or add a shard"
+	grow := "raise --max-bytes and --max-entries, shorten --committed-ttl-seconds, or add a shard"
 	switch {
 	case refused > before.Calls["reserve"]["full"]+before.Calls["reserve"]["over_share"]:
 		r.fail(checkWindow, found+"; new keys are refused now", grow)
 	case full >= fullAt:
 		r.warn(checkWindow, found, grow)
-	case known && newKeys*ttl.Seconds() > fullAt*float64(after.MaxEntries):
+	case newKeys*ttl.Seconds() > fullAt*float64(after.MaxEntries):
 		r.warn(checkWindow, fmt.Sprintf("%s: that makes %.0f entries, and the window holds %d", found, newKeys*ttl.Seconds(), after.MaxEntries), grow)
 	case refused > 0:
 		r.warn(checkWindow, fmt.Sprintf("%s; %d new keys were refused since the start", found, refused), grow)

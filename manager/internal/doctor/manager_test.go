@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -30,5 +31,33 @@ func TestOneSlowAnswerIsNoWarning(t *testing.T) {
 				t.Errorf("the first %d answers are slow: %+v, want %v", slow, got, want)
 			}
 		})
+	}
+}
+
+// The gates' rules ask for times of their own, or leave it to the manager.
+func TestAskedTTLs(t *testing.T) {
+	gates := func(configs ...string) (gates []gate) {
+		for _, text := range configs {
+			var g gate
+			if err := json.Unmarshal([]byte(text), &g.config); err != nil {
+				t.Fatal(err)
+			}
+			gates = append(gates, g)
+		}
+		return gates
+	}
+	for _, c := range []struct {
+		gates             []gate
+		shortest, longest time.Duration
+	}{
+		{nil, time.Hour, time.Hour},
+		{gates(`{}`), time.Hour, time.Hour},
+		{gates(`{"committed_ttl_seconds":60}`), time.Minute, time.Minute},
+		{gates(`{"committed_ttl_seconds":60,"match":[{},{"committed_ttl_seconds":7200}]}`), time.Minute, 2 * time.Hour},
+		{gates(`{"match":[{"committed_ttl_seconds":0.5},{}]}`, `{}`), 500 * time.Millisecond, time.Hour},
+	} {
+		if shortest, longest := askedTTLs(c.gates, time.Hour); shortest != c.shortest || longest != c.longest {
+			t.Errorf("%v: %s to %s, want %s to %s", c.gates, shortest, longest, c.shortest, c.longest)
+		}
 	}
 }

@@ -27,7 +27,7 @@ func (tx *Tx) checkedFinish(op Op, req *FinishRequest) error {
 // sweep.
 func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more bool, err error) {
 	outcome := outcomeState(op)
-	ttl := tx.l.finalTTL(outcome, req.TTL)
+	ttl := tx.l.OutcomeTTL(outcome, req.TTL)
 	var r record
 	e, err := tx.load(key, &r)
 	if err != nil {
@@ -73,8 +73,8 @@ func outcomeState(op Op) api.State {
 	return api.StateCommitted
 }
 
-// finalTTL is how long an outcome is remembered, given what the request asked for.
-func (l *Ledger) finalTTL(outcome api.State, asked time.Duration) time.Duration {
+// OutcomeTTL is how long an outcome is remembered, given what the request asked for; 0: nothing.
+func (l *Ledger) OutcomeTTL(outcome api.State, asked time.Duration) time.Duration {
 	switch {
 	case asked != 0:
 		return asked

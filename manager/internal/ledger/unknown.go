@@ -243,7 +243,7 @@ func (tx *Tx) resolve(key string, res Resolution) (entry Entry, more bool, err e
 		tx.count(OpResolve, OutcomeDone)
 		return entry, false, tx.remove(key, e)
 	}
-	ttl := tx.l.finalTTL(res.As, res.TTL)
+	ttl := tx.l.OutcomeTTL(res.As, res.TTL)
 	final := record{
 		state: res.As, expires: deadline(at, ttl), touched: now,
 		token: e.token, result: res.Result,

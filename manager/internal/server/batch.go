@@ -76,6 +76,9 @@ func (h *ledgerHandlers) batch(r *httpd.Request, w *httpd.Response) {
 		if _, elsewhere := h.homeOf(it.Err); elsewhere {
 			it.Err = errAskAlone
 		}
+		if it.Err == nil && (it.Op == ledger.OpCommit || it.Op == ledger.OpReject) {
+			it.Reply.ExpiresIn = h.untold(form, it.Reply.State, it.Finish.TTL)
+		}
 		it.Reply.ExpiresIn = h.cacheable(form, it.Reply.State, it.Reply.ExpiresIn)
 	}
 	c.itemSpans(r, start)

@@ -51,6 +51,14 @@ func (h *ledgerHandlers) cacheable(form httpd.Form, state api.State, lasts time.
 	return min(lasts, h.reach.CacheFor)
 }
 
+// untold returns how long an outcome lasts that a gate reports without a TTL, which therefore does not know it; else 0.
+func (h *ledgerHandlers) untold(form httpd.Form, outcome api.State, asked time.Duration) time.Duration {
+	if form != httpd.FormRaw || asked != 0 {
+		return 0
+	}
+	return h.ledger.OutcomeTTL(outcome, 0)
+}
+
 // check returns an error unless the ledger can give this durability.
 func (r *Reach) check(d api.Durability) error {
 	allowed := "; must be local"

@@ -237,7 +237,7 @@ func (h *ledgerHandlers) finish(r *httpd.Request, w *httpd.Response, outcome api
 		r.Error(w, err)
 		return
 	}
-	answerState(w, form, outcome, h.cacheable(form, outcome, 0))
+	answerState(w, form, outcome, h.cacheable(form, outcome, h.untold(form, outcome, call.finish.TTL)))
 }
 
 func (h *ledgerHandlers) release(r *httpd.Request, w *httpd.Response) {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
@@ -17,7 +18,7 @@ func (h *ledgerHandlers) stats(r *httpd.Request, w *httpd.Response) {
 	}
 	w.JSON(200)
 	me := identify(h.identity)
-	w.Body = appendStats(appendIdentity(w.Body, &me), &s)
+	w.Body = appendStats(appendIdentity(w.Body, &me), &s, h.ledger.OutcomeTTL(api.StateCommitted, 0))
 }
 
 // appendIdentity begins an object with who the ledger is; appendStats goes on.
@@ -37,7 +38,7 @@ func appendIdentity(dst []byte, me *shard.Identity) []byte {
 	return strconv.AppendUint(dst, me.Version, 10)
 }
 
-func appendStats(dst []byte, s *ledger.Stats) []byte {
+func appendStats(dst []byte, s *ledger.Stats, committedTTL time.Duration) []byte {
 	number := func(name string, n int64) {
 		dst = append(dst, '"')
 		dst = append(dst, name...)
@@ -67,6 +68,8 @@ func appendStats(dst []byte, s *ledger.Stats) []byte {
 		dst = append(dst, ',')
 	}
 	number("max_entries", int64(s.MaxEntries))
+	dst = append(dst, ',')
+	number("committed_ttl_ms", committedTTL.Milliseconds())
 	dst = append(dst, ',')
 	if s.Quarantine > 0 {
 		number("quarantine_ms", max(s.Quarantine.Milliseconds(), 1))
