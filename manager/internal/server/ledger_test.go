@@ -89,7 +89,7 @@ func TestCallsGetTheirDocumentedAnswers(t *testing.T) {
 		{"DELETE", entries + "/k", ``, 404, `"code":"not-found"`, ""},
 		{"POST", reserve, `{"key":"k","token":"t9"}`, 201, `"reserved"`, ""},
 		{"POST", commit, `{"key":"late","token":"t1",` + result + `,"ttl_ms":1000}`, 200, `{"state":"committed"}`, ""},
-		{"GET", "/v1/ledger/stats", ``, 200, `"fenced":4,`, ""},
+		{"GET", "/v1/ledger/stats", ``, 200, `"fenced_outcomes":2,`, ""},
 		{"POST", reserve, `{"key":"k"}`, 400, `token: must be 1 to 64 bytes of visible ASCII`, ""},
 		{"POST", reserve, `{"token":"t"}`, 400, `"code":"invalid-key"`, ""},
 		{"POST", reserve, `{`, 400, `body: must be one valid JSON value`, ""},

@@ -49,8 +49,8 @@ var ledgerLists = []ledgerList{
 		Text: "Calls whose key was used for another request: the fingerprints differ. They get 422.",
 	},
 	{
-		Name: "fenced", Title: "Fenced", kind: ledger.IncidentFenced, Empty: "No call came too late.",
-		Text: "Calls of attempts that outlived their reservation, after another attempt took the key. They get 409, and their outcome is not recorded.",
+		Name: "fenced", Title: "Fenced", kind: ledger.IncidentFenced, Empty: "No call was refused because another attempt had its key.",
+		Text: "Calls that were refused with 409 because another attempt has their key. After a commit, reject or unknown, compare what both attempts did: the work may have run twice. A release records no work.",
 	},
 	{
 		Name: "full", Title: "No room", kind: ledger.IncidentFull, Empty: "No key was refused for want of room.",
@@ -222,7 +222,7 @@ var outcomeTexts = []struct{ name, text string }{
 	{"pending", "Attempts that met a running one and were told to come again"},
 	{"unknown", "Attempts that were told that the outcome is unknown (409)"},
 	{"mismatch", "Calls with another fingerprint (422)"},
-	{"fenced", "Calls of attempts that another one had superseded (409)"},
+	{"fenced", "Calls that were refused because another attempt has the key (409)"},
 	{"conflict", "Calls that would have changed how the attempt ended (409)"},
 	{"repeated", "Calls that were sent again by the same attempt"},
 }

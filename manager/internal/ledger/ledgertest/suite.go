@@ -339,7 +339,7 @@ func testListing(t *testing.T, m *managers) {
 		t.Errorf("listed %v", got)
 	}
 	s, err := m.at(0).Stats(t.Context())
-	if err != nil || s.Fenced() != 0 {
+	if err != nil || s.FencedOutcomes() != 0 {
 		t.Errorf("%+v %v", s, err)
 	}
 	m.eventually("the counts are right", func() bool {
