@@ -78,6 +78,12 @@ func TestCallsGetTheirDocumentedAnswers(t *testing.T) {
 		{"GET", entries + "?state=gone", ``, 400, `state: \"gone\": must be pending, committed, rejected or unknown`, ""},
 		{"GET", entries + "?state=&limit=&cursor=", ``, 200, `"cursor":""}`, ""}, // as the call is written
 		{"GET", entries + "?job_id=", ``, 404, `"code":"not-found"`, ""},
+		{"GET", entries + "?key=a%2Fb%3Fc", ``, 200, `{"entries":[{"key":"a/b?c","scope":"x&y","state":"pending",`, ""},
+		{"GET", entries + "?key=k&state=committed&limit=1", ``, 200, `{"entries":[{"key":"k","scope":"","state":"committed",`, ""},
+		{"GET", entries + "?key=k&state=unknown", ``, 200, `{"entries":[],"cursor":""}`, ""},
+		{"GET", entries + "?key=nope&limit=&cursor=", ``, 200, `{"entries":[],"cursor":""}`, ""},
+		{"GET", entries + "?key=a+b", ``, 400, `"code":"invalid-key"`, ""},
+		{"GET", entries + "?job_id=x&key=k", ``, 400, `goes with no other parameter`, ""},
 		{"GET", entries + "?limit=0", ``, 400, `limit: \"0\": must be a whole number from 1 to 1000`, ""},
 		{"GET", entries + "?limit=x", ``, 400, `must be a whole number from 1 to 1000`, ""},
 		{"GET", entries + "?limit=1&limit=2", ``, 400, `given twice`, ""},
