@@ -62,8 +62,8 @@ var boards = map[string]board{
 			one("Answers in the cache", "bytes", `sum by (instance) (oncegate_gate_cache_bytes{$S})`, "{{instance}}"),
 		}},
 		{"What must stay at zero", []panel{
-			{"Lost or fenced", "short", []query{
-				{`sum(increase(oncegate_gate_requests_fenced_total{$S}[$__rate_interval]))`, "fenced"},
+			{"Lost reservations and outcomes", "short", []query{
+				{`sum(increase(oncegate_gate_requests_fenced_total{$S}[$__rate_interval]))`, "outcomes fenced"},
 				{`sum(increase(oncegate_gate_reservations_lost_total{$S}[$__rate_interval]))`, "reservations lost"},
 				{`sum(increase(oncegate_gate_outcomes_abandoned_total{$S}[$__rate_interval]))`, "outcomes abandoned"},
 			}},
@@ -113,7 +113,7 @@ var boards = map[string]board{
 			one("Memory", "bytes", `process_resident_memory_bytes{$S}`, "{{instance}}"),
 		}},
 		{"What must stay at zero", []panel{
-			one("Fenced", "short", `sum by (instance) (increase(oncegate_ledger_fenced_total{$S}[$__rate_interval]))`, "{{instance}}"),
+			one("Fenced outcomes", "short", `sum by (instance, op) (increase(oncegate_ledger_fenced_total{$S op=~"commit|reject|unknown"}[$__rate_interval]))`, "{{instance}} {{op}}"),
 			one("Unknown outcomes", "short", `sum by (instance) (oncegate_ledger_entries{$S state="unknown"})`, "{{instance}}"),
 			one("Keys that two data centres ran", "short", `sum by (instance) (increase(oncegate_feed_conflicts_total{$S}[$__rate_interval]))`, "{{instance}}"),
 			one("Unreadable records", "short", `sum by (instance, collection) (oncegate_unreadable_records{$S})`, "{{instance}} {{collection}}"),

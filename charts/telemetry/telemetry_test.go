@@ -164,6 +164,8 @@ var healthy = map[string]string{
 	`oncegate_jobs{job="oncegate",instance="a",state="dead"}`:                           "0x40",
 	`process_start_time_seconds{job="oncegate",instance="a"}`:                           "0x40",
 	`oncegate_downtimes_total{job="oncegate",instance="a"}`:                             "0x40",
+	`oncegate_ledger_fenced_total{job="oncegate",instance="a",op="release"}`:            "0+1x40",
+	`oncegate_ledger_fenced_total{job="oncegate",instance="a",op="renew"}`:              "0+1x40",
 	`oncegate_store_majority{job="oncegate",instance="a"}`:                              "1x40",
 	`oncegate_store_full{job="oncegate",instance="a"}`:                                  "0x40",
 	`oncegate_store_size_bytes{job="oncegate",instance="a"}`:                            "50x40",
@@ -243,6 +245,17 @@ func TestAlertsFire(t *testing.T) {
 			continue
 		}
 		write(r.Alert, troubles[r.Alert], fmt.Sprintf("{labels: '{alertname=%q}', value: 1}", r.Alert))
+	}
+	// Each outcome that was refused fires the alert, which names it.
+	for _, op := range []string{"commit", "reject", "unknown"} {
+		fmt.Fprintf(&b, `- name: fenced %[1]s
+  interval: 1m
+  input_series:
+  - {series: 'oncegate_ledger_fenced_total{job="oncegate",instance="a",op="%[1]s"}', values: 0x35 1x5}
+  - {series: 'oncegate_ledger_fenced_total{job="oncegate",instance="a",op="release"}', values: 0+1x40}
+  promql_expr_test:
+  - {expr: 'count by (op) (ALERTS{alertname="OncegateFenced",alertstate="firing"})', eval_time: 39m, exp_samples: [{labels: '{op="%[1]s"}', value: 1}]}
+`, op)
 	}
 	b.WriteString(`- name: gate
   interval: 1m

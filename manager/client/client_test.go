@@ -346,6 +346,9 @@ func TestOperatorsSeeAndSettleEntries(t *testing.T) {
 	if page, err = c.Entries(t.Context(), EntryQuery{State: "unknown", Cursor: page.Cursor}); err != nil || len(page.Entries) != 1 || page.Cursor != "" {
 		t.Fatalf("%+v %v", page, err)
 	}
+	if page, err = c.Entries(t.Context(), EntryQuery{Key: "b/?%"}); err != nil || len(page.Entries) != 1 || page.Entries[0].Key != "b/?%" || page.Entries[0].Scope != "s&t" {
+		t.Fatalf("%+v %v", page, err)
+	}
 	headers := [][2]string{{"x", "y"}}
 	for key, r := range map[string]Resolution{
 		"a": {As: "committed", Status: 201, Headers: headers, Body: []byte("hi")}, "b/?%": {As: "rejected", Status: 402}, ".": {As: "committed", Status: 204, Body: []byte{}},

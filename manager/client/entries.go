@@ -43,6 +43,9 @@ type Answer struct {
 
 // EntryQuery selects entries.
 type EntryQuery struct {
+	// Key: only the entries of this key, which may be in several scopes. The manager looks through all entries for them, a
+	// bounded number for each page. So a page may be short or empty and still have a cursor.
+	Key string
 	// State: pending, committed, rejected or unknown; all of them when empty.
 	State, Cursor string
 	// Limit: 1 to 1000, 100 when 0.
@@ -71,6 +74,9 @@ type Resolution struct {
 // Entries returns one page of the ledger's entries, without their answers.
 func (c *Client) Entries(ctx context.Context, q EntryQuery) (*EntryPage, error) {
 	v := url.Values{}
+	if q.Key != "" {
+		v.Set("key", q.Key)
+	}
 	if q.State != "" {
 		v.Set("state", q.State)
 	}

@@ -68,7 +68,7 @@ func TestDoctorLooksAtAManager(t *testing.T) {
 	if !has(found, doctor.OK, "manager: answers", "version") && !has(found, doctor.Warn, "manager: answers", "ms") { // a busy machine is slow
 		t.Errorf("no word on answers: %+v", found)
 	}
-	for _, check := range []string{"ready", "clock", "role", "window", "quarantine", "unknown outcomes", "fenced", "shard", "alarms"} {
+	for _, check := range []string{"ready", "clock", "role", "window", "quarantine", "unknown outcomes", "fenced outcomes", "shard", "alarms"} {
 		if !has(found, doctor.OK, "manager: "+check, "") {
 			t.Errorf("no word on %s: %+v", check, found)
 		}
@@ -105,7 +105,7 @@ func TestDoctorLooksAtAManager(t *testing.T) {
 		}
 	}
 	code, found, _ = examine(t, "--manager", url, "--token-file", as)
-	if code != 0 || !has(found, doctor.Warn, "manager: window", "% full") || !has(found, doctor.Warn, "manager: unknown outcomes", "1 keys") {
+	if code != 0 || !has(found, doctor.Warn, "manager: window", "% full") || !has(found, doctor.Warn, "manager: unknown outcomes", "1 key has") {
 		t.Errorf("a nearly full window with an unknown outcome: exit code %d: %+v", code, found)
 	}
 	m.stop(t)

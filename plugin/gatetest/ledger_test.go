@@ -359,6 +359,24 @@ func TestFencedCommitStillAnswersItsClient(t *testing.T) {
 	})
 }
 
+// A manager that restarts may carry out a reserve without an answer, so the gate releases twice. The second release may find
+// another attempt. Nothing ran for the first one, so it is not a fenced outcome.
+func TestFencedReleaseIsNoFencedOutcome(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		r.Manager.FailNext(api.PathReserve, Fault{Failure: hostsim.CallReset, AfterIt: true})
+		want(t, "no answer", r.Send(Request{Key: "k"}).Response().Status, "503")
+		want(t, "releases", r.Manager.Count(api.PathRelease), 1)
+		retry := r.Send(Request{Key: "k"})
+		retry.Upstream.AwaitHeaders(t)
+		r.Clock.Advance(10 * time.Second)
+		want(t, "releases", r.Manager.Count(api.PathRelease), 2)
+		retry.Answer(200, "once")
+		want(t, "answer", retry.Response().Body, "once")
+		want(t, "fenced", r.Metric("oncegate_gate_requests_fenced_total"), 0)
+	})
+}
+
 func TestLateCommitIsAccepted(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -38,6 +39,10 @@ func ledgerMain(ctx context.Context, env Environment, args []string) error {
 
 func (c *operatorCall) entriesFlags(fs *flag.FlagSet) {
 	c.pageFlags(fs)
+	fs.Func("key", "only the entries of this `key`, in all scopes", func(v string) error {
+		c.key = v
+		return api.ValidateKey(v)
+	})
 	states := []string{"pending", "committed", "rejected", "unknown"}
 	fs.Func("state", "only entries in this `state`: "+strings.Join(states, ", "), settings.Choice(states, &c.state))
 }
@@ -73,8 +78,34 @@ func (c *operatorCall) resolveFlags(fs *flag.FlagSet) {
 	})
 }
 
+const (
+	// searchPages bounds the pages that a search for the entries of a key reads.
+	searchPages = 100
+	// scopesSought bounds the scopes that a search finds, and scopesNamed those that a message names.
+	scopesSought, scopesNamed = 1000, 5
+)
+
+// entries reads a page of entries. Pages of a key may be short or empty, because a manager looks through a bounded number of
+// entries for each. So it then reads on until it has the limit or the end.
+func (c *operatorCall) entries(ctx context.Context, q client.EntryQuery) (*client.EntryPage, error) {
+	page, err := c.client.Entries(ctx, q)
+	if err != nil || q.Key == "" {
+		return page, err
+	}
+	limit := cmp.Or(q.Limit, 100)
+	for n := 1; n < searchPages && page.Cursor != "" && len(page.Entries) < limit; n++ {
+		q.Limit, q.Cursor = limit-len(page.Entries), page.Cursor
+		next, err := c.client.Entries(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		page.Entries, page.Cursor = append(page.Entries, next.Entries...), next.Cursor
+	}
+	return page, nil
+}
+
 func ledgerList(ctx context.Context, c *operatorCall) error {
-	page, err := c.client.Entries(ctx, client.EntryQuery{State: c.state, Limit: c.limit, Cursor: c.cursor})
+	page, err := c.entries(ctx, client.EntryQuery{Key: c.key, State: c.state, Limit: c.limit, Cursor: c.cursor})
 	if err != nil {
 		return err
 	}
@@ -121,9 +152,65 @@ func ledgerShard(ctx context.Context, c *operatorCall) error {
 func ledgerGet(ctx context.Context, c *operatorCall) error {
 	e, err := c.client.Entry(ctx, c.scope, c.args[0])
 	if err != nil {
-		return err
+		return c.explainMissing(ctx, err)
 	}
 	return c.printEntry(e)
+}
+
+// explainMissing names the scopes that have the key, if the call had none and the ledger has no entry without a scope.
+func (c *operatorCall) explainMissing(ctx context.Context, err error) error {
+	missing := client.HasCode(err, api.CodeNotFound)
+	if c.scope != "" || !missing && !client.HasCode(err, api.CodeQuarantine) {
+		return err
+	}
+	where, all, failed := c.otherScopes(ctx)
+	switch {
+	case failed != nil, where == "" && !missing:
+		return err
+	case where != "":
+		return fmt.Errorf("no entry for %q without a scope; it is %s", c.args[0], where)
+	case !all:
+		return fmt.Errorf("no entry for %q without a scope, and a search through a part of the ledger found no other; add --scope", c.args[0])
+	}
+	return fmt.Errorf("no entry for %q in any scope: the ledger does not remember the key (any more)", c.args[0])
+}
+
+// otherScopes says in which scopes the ledger has the key, "" for none; all is false if the search did not reach the end.
+func (c *operatorCall) otherScopes(ctx context.Context) (where string, all bool, err error) {
+	page, err := c.entries(ctx, client.EntryQuery{Key: c.args[0], Limit: scopesSought})
+	if err != nil {
+		return "", false, err
+	}
+	found := map[string]bool{}
+	for i := range page.Entries {
+		if scope := page.Entries[i].Scope; scope != "" {
+			found[strconv.Quote(scope)] = true
+		}
+	}
+	all = page.Cursor == ""
+	scopes := slices.Sorted(maps.Keys(found))
+	least := ""
+	if !all {
+		least = "at least "
+	}
+	switch n := len(scopes); {
+	case n == 0:
+		return "", all, nil
+	case n == 1:
+		return "in the scope " + scopes[0] + "; add --scope", all, nil
+	case n <= scopesNamed:
+		return fmt.Sprintf("in %s%d scopes: %s; add --scope", least, n, strings.Join(scopes, ", ")), all, nil
+	default:
+		return fmt.Sprintf("in %s%d scopes, see `oncegate ledger list --key %s`; add --scope", least, n, shellWord(c.args[0])), all, nil
+	}
+}
+
+// shellWord quotes a word for a shell if it needs that.
+func shellWord(word string) string {
+	if strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/@+,") == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // keyHome is what "ledger home" prints.
@@ -218,7 +305,20 @@ func ledgerHistory(ctx context.Context, c *operatorCall) error {
 		fmt.Fprintf(c.out, "last mismatch: %s from %s at %s, fingerprint %s, recorded %s\n", printable(m.Op), printable(m.From), stamp(m.At), printable(m.Sent), printable(m.Recorded))
 	}
 	if len(h.Changes) == 0 && len(h.Outcomes) == 0 && h.Waited == 0 {
-		fmt.Fprintln(c.out, "this manager has seen no call with this key and scope, or has forgotten it; keys of a gate have a scope, which ledger list shows")
+		scope := "in this scope"
+		if c.scope == "" {
+			scope = "without a scope"
+		}
+		fmt.Fprintf(c.out, "this manager has seen no call with this key %s, or has forgotten it\n", scope)
+		if c.scope == "" {
+			where, _, err := c.otherScopes(ctx)
+			if err != nil {
+				return err
+			}
+			if where != "" {
+				fmt.Fprintf(c.out, "the key is %s\n", where)
+			}
+		}
 	}
 	fmt.Fprintf(c.out, "since %s, when this manager started\n", stamp(h.Since))
 	return nil
@@ -244,7 +344,7 @@ func ledgerResolve(ctx context.Context, c *operatorCall) error {
 	}
 	e, err := c.client.Resolve(ctx, c.scope, c.args[0], r)
 	if err != nil {
-		return err
+		return c.explainMissing(ctx, err)
 	}
 	return c.printEntry(e)
 }

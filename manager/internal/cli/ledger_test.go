@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -59,7 +61,7 @@ $`)
 	if code != 0 || errs != "" || !want.MatchString(out) {
 		t.Errorf("%d %s\n%s", code, errs, out)
 	}
-	if code, out, errs = ledgerCLI(url, "history", "order-1"); code != 0 || errs != "" || !strings.HasPrefix(out, "this manager has seen no call with this key and scope, or has forgotten it; keys of a gate have a scope, which ledger list shows\nsince ") {
+	if code, out, errs = ledgerCLI(url, "history", "order-1"); code != 0 || errs != "" || !strings.HasPrefix(out, "this manager has seen no call with this key without a scope, or has forgotten it\nthe key is in the scope \"shop/pay\"; add --scope\nsince ") {
 		t.Errorf("another scope: %d %s\n%s", code, errs, out)
 	}
 	code, out, errs = ledgerCLI(url, "history", "order-1", "--scope", "shop/pay", "--json")
@@ -69,6 +71,70 @@ $`)
 	}
 	if code, _, errs = ledgerCLI(url, "history"); code != 2 || !strings.Contains(errs, `must be "history KEY"`) {
 		t.Errorf("without a key: %d %s", code, errs)
+	}
+}
+
+// TestKeyWithoutScopeNamesItsScopes: a key of several scopes is no missing key.
+func TestKeyWithoutScopeNamesItsScopes(t *testing.T) {
+	url := jobsManager(t)
+	for i := range 7 {
+		unknownKey(t, url, fmt.Sprint("shop", i), "order-7")
+	}
+	unknownKey(t, url, "bank", "order-2")
+	unknownKey(t, url, "shop", "order-2")
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{`get: no entry for "order-2" without a scope; it is in 2 scopes: "bank", "shop"; add --scope`, []string{"get", "order-2"}},
+		{"get: no entry for \"order-7\" without a scope; it is in 7 scopes, see `oncegate ledger list --key order-7`; add --scope", []string{"get", "order-7"}},
+		{`get: manager: not-found: the ledger does not remember such an entry (any more)`, []string{"get", "order-2", "--scope", "other"}},
+	} {
+		code, out, errs := ledgerCLI(url, c.args...)
+		if code != 1 || out != "" || errs != "oncegate ledger: "+c.want+"\n" {
+			t.Errorf("%v: exit code %d, %s%s, want 1, %s", c.args, code, out, errs, c.want)
+		}
+	}
+	code, out, errs := ledgerCLI(url, "history", "order-2")
+	if want := "this manager has seen no call with this key without a scope, or has forgotten it\nthe key is in 2 scopes: \"bank\", \"shop\"; add --scope\nsince "; code != 0 || errs != "" || !strings.HasPrefix(out, want) {
+		t.Errorf("history: exit code %d, %s%s, want %s", code, out, errs, want)
+	}
+	code, out, errs = ledgerCLI(url, "list", "--key", "order-7")
+	if code != 0 || errs != "" || strings.Count(out, "order-7") != 7 || strings.Contains(out, "order-2") {
+		t.Errorf("list: exit code %d, %s%s", code, out, errs)
+	}
+	if code, _, errs = ledgerCLI(url, "list", "--key", "a b"); code != 2 || !strings.Contains(errs, "must be 1 to 255 bytes of visible ASCII") {
+		t.Errorf("list of a bad key: exit code %d, %s", code, errs)
+	}
+}
+
+// TestSearchGoesOnOverEmptyPages: a manager looks through a bounded number of entries for each page, so most pages of a rare
+// key are empty.
+func TestSearchGoesOnOverEmptyPages(t *testing.T) {
+	found := `{"key":"k","scope":"shop","state":"committed","age_ms":1,"expires_in_ms":1}`
+	pages := map[string]string{
+		"": `{"entries":[],"cursor":"1"}`, "1": `{"entries":[],"cursor":"2"}`, "2": `{"entries":[` + found + `],"cursor":"3"}`, "3": `{"entries":[],"cursor":""}`,
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(api.HeaderManager, "test")
+		if r.URL.Path != "/v1/ledger/entries" {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(404)
+			fmt.Fprint(w, `{"type":"urn:oncegate:problem:not-found","title":"Not found","status":404,"code":"not-found","detail":"none"}`)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, pages[r.URL.Query().Get("cursor")])
+	}))
+	defer s.Close()
+	if code, _, errs := ledgerCLI(s.URL, "get", "k"); code != 1 || !strings.HasSuffix(errs, "it is in the scope \"shop\"; add --scope\n") {
+		t.Errorf("get: exit code %d, %s", code, errs)
+	}
+	if code, out, errs := ledgerCLI(s.URL, "list", "--key", "k"); code != 0 || !strings.Contains(out, "shop") || strings.Contains(out, "--cursor") {
+		t.Errorf("list: exit code %d, %s%s", code, out, errs)
+	}
+	if code, out, errs := ledgerCLI(s.URL, "list", "--key", "k", "--limit", "1"); code != 0 || !strings.Contains(out, "shop") || !strings.Contains(out, "--cursor 3") {
+		t.Errorf("list of one: exit code %d, %s%s", code, out, errs)
 	}
 }
 
@@ -146,8 +212,11 @@ func TestOperatorsListAndResolveKeys(t *testing.T) {
 		{2, `get: scope: "a b": must be at most 255 bytes of visible ASCII`, []string{"get", "k", "--scope", "a b"}},
 		{2, `list: value "gone" for flag -state: must be one of pending, committed, rejected, unknown`, []string{"list", "--state", "gone"}},
 		{2, `list: manager: invalid-request: cursor: must be the cursor of the page before`, []string{"list", "--cursor", "x"}},
-		{1, `get: manager: not-found: no such entry`, []string{"get", "none"}},
-		{1, `get: manager: not-found: no such entry`, []string{"get", "order-1"}},
+		{1, `get: no entry for "none" in any scope: the ledger does not remember the key (any more)`, []string{"get", "none"}},
+		{1, `get: manager: not-found: the ledger does not remember such an entry (any more)`, []string{"get", "none", scope}},
+		{1, `get: no entry for "order-1" without a scope; it is in the scope "shop/pay"; add --scope`, []string{"get", "order-1"}},
+		{1, `resolve: no entry for "order-1" without a scope; it is in the scope "shop/pay"; add --scope`, []string{"resolve", "order-1", "--as", "released"}},
+		{1, `resolve: no entry for "none" in any scope: the ledger does not remember the key (any more)`, []string{"resolve", "none", "--as", "released"}},
 		{2, `resolve: --as is missing: must be committed, rejected or released`, []string{"resolve", "bare"}},
 		{2, `resolve: value "done" for flag -as: must be one of committed, rejected, released`, []string{"resolve", "bare", "--as", "done"}},
 		{2, `resolve: --status is missing: --as committed needs the status of the answer, 200 to 599`, []string{"resolve", "bare", "--as", "committed"}},

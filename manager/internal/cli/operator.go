@@ -42,7 +42,7 @@ type operatorCall struct {
 	wait, delay             time.Duration
 	delayed                 bool
 
-	scope      string
+	key, scope string
 	resolution client.Resolution
 	bodyFile   string
 

@@ -20,7 +20,7 @@ const (
 	checkTTL     = "manager: TTL"
 	checkForgot  = "manager: quarantine"
 	checkUnknown = "manager: unknown outcomes"
-	checkFenced  = "manager: fenced"
+	checkFenced  = "manager: fenced outcomes"
 	checkShard   = "manager: shard"
 	checkAlarms  = "manager: alarms"
 )
@@ -47,7 +47,6 @@ type stats struct {
 	MaxEntries int64                       `json:"max_entries"`
 	TTL        int64                       `json:"committed_ttl_ms"`
 	Calls      map[string]map[string]int64 `json:"calls"`
-	Fenced     int64                       `json:"fenced"`
 	Quarantine int64                       `json:"quarantine_ms"`
 }
 
@@ -194,16 +193,34 @@ func quarantined(r *report, s stats) {
 // settled looks at outcomes that somebody has to settle.
 func settled(r *report, s stats) {
 	if n := s.Entries["unknown"]; n > 0 {
-		r.warn(checkUnknown, fmt.Sprintf("%d keys have an unknown outcome, and their retries get 409", n), "oncegate ledger list --state unknown, then oncegate ledger resolve")
+		r.warn(checkUnknown, plural(n, "1 key has an unknown outcome, and its retries get 409", "%d keys have an unknown outcome, and their retries get 409"), "oncegate ledger list --state unknown, then oncegate ledger resolve")
 	} else {
 		r.ok(checkUnknown, "none")
 	}
-	if s.Fenced > 0 {
-		r.warn(checkFenced, fmt.Sprintf("%d late outcomes were refused because their key was reserved again", s.Fenced),
-			"make pending_ttl_seconds longer than the upstream's longest work, and look whether work ran twice")
-	} else {
-		r.ok(checkFenced, "none")
+	// Releases and renewals are left out: a release records no work, and a renewal is followed by an outcome.
+	var fenced int64
+	var byOp []string
+	for _, op := range []string{"commit", "reject", "unknown"} {
+		if n := s.Calls[op]["fenced"]; n > 0 {
+			fenced += n
+			byOp = append(byOp, fmt.Sprintf("%d %s", n, op))
+		}
 	}
+	if fenced == 0 {
+		r.ok(checkFenced, "none")
+		return
+	}
+	found := plural(fenced, "1 outcome was refused because another attempt had the key", "%d outcomes were refused because another attempt had the key")
+	r.warn(checkFenced, found+": "+strings.Join(byOp, ", "),
+		"make pending_ttl_seconds longer than the upstream's longest work, and check at the upstream whether work ran twice")
+}
+
+// plural returns one for 1, and else many with the number.
+func plural(n int64, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return fmt.Sprintf(many, n)
 }
 
 // shards compares the manager's name with what the gates call it.

@@ -61,3 +61,27 @@ func TestAskedTTLs(t *testing.T) {
 		}
 	}
 }
+
+// TestOnlyFencedOutcomesAreAWarning: a release records no work, and the attempt of a fenced renewal still reports
+// its outcome.
+func TestOnlyFencedOutcomesAreAWarning(t *testing.T) {
+	for _, c := range []struct {
+		calls map[string]int64
+		level Level
+		found string
+	}{
+		{map[string]int64{"release": 3, "renew": 2}, OK, "none"},
+		{map[string]int64{"release": 3, "commit": 1}, Warn, "1 outcome was refused because another attempt had the key: 1 commit"},
+		{map[string]int64{"commit": 2, "reject": 1, "unknown": 1}, Warn, "4 outcomes were refused because another attempt had the key: 2 commit, 1 reject, 1 unknown"},
+	} {
+		s := stats{Calls: map[string]map[string]int64{}}
+		for op, n := range c.calls {
+			s.Calls[op] = map[string]int64{"fenced": n}
+		}
+		var r report
+		settled(&r, s)
+		if f := r.findings[len(r.findings)-1]; f.Check != "manager: fenced outcomes" || f.Level != c.level || f.Found != c.found {
+			t.Errorf("%v: %+v", c.calls, f)
+		}
+	}
+}

@@ -312,10 +312,8 @@ func (l *Ledger) ScopesOf(key string) []string {
 		}
 		s.mu.Lock()
 		for w := range s.lives {
-			if !strings.HasSuffix(s.lives[w].key, key) {
-				continue
-			}
-			if scope, k, ok := splitRecordKey(s.lives[w].key); ok && k == key && len(scopes) < maxScopes {
+			if len(scopes) < maxScopes && isOfKey(s.lives[w].key, key) {
+				scope, _, _ := splitRecordKey(s.lives[w].key)
 				scopes = append(scopes, scope)
 			}
 		}

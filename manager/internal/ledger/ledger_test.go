@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -139,8 +140,10 @@ func TestSupersededTokenIsFenced(t *testing.T) {
 	if reply := mustReserve(t, l, "k", "t3", api.StateCommitted); !bytes.Equal(reply.Result, answer(201, "mine")) {
 		t.Errorf("recorded %q", reply.Result)
 	}
-	if got := stats(t, l); got.Fenced() != 4 {
-		t.Errorf("counted %d fenced calls, want 4", got.Fenced())
+	got, byOp := stats(t, l), map[string]uint64{}
+	got.EachFenced(func(op string, n uint64) { byOp[op] = n })
+	if want := map[string]uint64{"commit": 2, "reject": 1, "unknown": 0, "release": 1, "renew": 0}; !maps.Equal(byOp, want) || got.FencedOutcomes() != 3 {
+		t.Errorf("counted %v fenced calls and %d fenced outcomes, want %v and 3", byOp, got.FencedOutcomes(), want)
 	}
 }
 

@@ -119,6 +119,25 @@ func (l *Ledger) getLive(tx store.Tx, key string) (Entry, error) {
 //
 // Errors: ErrCursor, *api.FieldError, the store's.
 func (l *Ledger) List(ctx context.Context, state api.State, limit int, cursor string) ([]Entry, string, error) {
+	return l.list(ctx, "", state, limit, cursor)
+}
+
+// MaxExamined bounds the index entries that one page of Find examines.
+const MaxExamined = 10_000
+
+// Find returns the entries of a key in all scopes, like List. No index leads from a key to its scopes, so a page may be
+// short or empty and still have a cursor, after MaxExamined index entries.
+//
+// Errors: ErrCursor, *api.FieldError, the store's.
+func (l *Ledger) Find(ctx context.Context, key string, state api.State, limit int, cursor string) ([]Entry, string, error) {
+	if err := api.ValidateKey(key); err != nil {
+		return nil, "", err
+	}
+	return l.list(ctx, key, state, limit, cursor)
+}
+
+// list is List, and with a key it is Find.
+func (l *Ledger) list(ctx context.Context, key string, state api.State, limit int, cursor string) ([]Entry, string, error) {
 	if limit < 1 || limit > MaxListLimit {
 		return nil, "", &api.FieldError{Field: "limit", Value: fmt.Sprint(limit), Allowed: fmt.Sprintf("must be 1 to %d", MaxListLimit)}
 	}
@@ -130,6 +149,8 @@ func (l *Ledger) List(ctx context.Context, state api.State, limit int, cursor st
 		return nil, "", err
 	}
 	var page []Entry
+	examined := 0
+	full := func() bool { return len(page) >= limit || key != "" && examined >= MaxExamined }
 	for i := from; i < len(listings); i++ {
 		s := listings[i]
 		if state != api.StateNone && s.state != state {
@@ -137,21 +158,26 @@ func (l *Ledger) List(ctx context.Context, state api.State, limit int, cursor st
 		}
 		for {
 			want := limit - len(page)
-			found, last, more, err := l.listPiece(ctx, s, after, want)
+			scan := want
+			if key != "" {
+				scan = min(findChunk, MaxExamined-examined)
+			}
+			p, err := l.listPiece(ctx, s, key, after, scan, want)
 			if err != nil {
 				return nil, "", err
 			}
-			page = append(page, found...)
-			if !more {
+			page = append(page, p.entries...)
+			examined += p.examined
+			if !p.more {
 				break
 			}
-			if len(page) >= limit {
-				return page, makeCursor(s, last), nil
+			if full() {
+				return page, makeCursor(s, p.last), nil
 			}
-			after = &last
+			after = &p.last
 		}
 		after = nil
-		if next := i + 1; len(page) >= limit && next < len(listings) && (state == api.StateNone || listings[next].state == state) {
+		if next := i + 1; full() && next < len(listings) && (state == api.StateNone || listings[next].state == state) {
 			return page, makeCursor(listings[next], store.Hit{}), nil
 		}
 	}
@@ -181,11 +207,23 @@ const AllowedStates = "must be pending, committed, rejected or unknown"
 // Listed reports whether List returns entries of that state.
 func Listed(state api.State) bool { return slices.Contains(storedStates[:], state) }
 
-// listPiece returns the entries of one scan. The page may be shorter than limit if hits were stale. more says whether
-// to continue behind last.
-func (l *Ledger) listPiece(ctx context.Context, s listing, after *store.Hit, limit int) (page []Entry, last store.Hit, more bool, err error) {
+// findChunk bounds the hits of one scan of Find, so that no View takes long.
+const findChunk = 1000
+
+// piece is what one scan found.
+type piece struct {
+	entries  []Entry
+	examined int
+	// more says whether to continue behind last.
+	more bool
+	last store.Hit
+}
+
+// listPiece returns up to want entries of one scan of up to limit hits, and only those of the key unless it is empty. There
+// may be fewer if hits were stale.
+func (l *Ledger) listPiece(ctx context.Context, s listing, key string, after *store.Hit, limit, want int) (p piece, err error) {
 	err = l.store.View(ctx, func(tx store.Tx) error {
-		page, more = nil, false
+		p = piece{}
 		at := tx.Now()
 		now := at.UnixMilli()
 		r := store.Range{From: sortKey(now + 1), After: after, Limit: limit}
@@ -196,7 +234,14 @@ func (l *Ledger) listPiece(ctx context.Context, s listing, after *store.Hit, lim
 		if err != nil {
 			return err
 		}
-		for _, h := range hits {
+		for i, h := range hits {
+			if key != "" && !isOfKey(h.Key, key) {
+				continue
+			}
+			if len(p.entries) == want {
+				p.examined, p.more, p.last = i, true, hits[i-1]
+				return nil
+			}
 			var r record
 			e, err := l.load(tx, h.Key, &r)
 			if err != nil && !l.opts.Unreadable.Met(err) {
@@ -206,15 +251,25 @@ func (l *Ledger) listPiece(ctx context.Context, s listing, after *store.Hit, lim
 				continue
 			}
 			if entry, err := entryOf(h.Key, e, at); !l.opts.Unreadable.Met(err) {
-				page = append(page, entry)
+				p.entries = append(p.entries, entry)
 			}
 		}
-		if more = len(hits) == limit; more {
-			last = hits[len(hits)-1]
+		p.examined = len(hits)
+		if p.more = len(hits) == limit; p.more {
+			p.last = hits[len(hits)-1]
 		}
 		return nil
 	})
-	return page, last, more, err
+	return p, err
+}
+
+// isOfKey reports whether a record is of the key, in any scope.
+func isOfKey(recordKey, key string) bool {
+	if !strings.HasSuffix(recordKey, key) { // cheaper than to split all of them
+		return false
+	}
+	_, k, ok := splitRecordKey(recordKey)
+	return ok && k == key
 }
 
 // A cursor is base64url of: the listing's letter, sort key, "/", record key.

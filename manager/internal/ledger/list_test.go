@@ -114,6 +114,90 @@ func TestListRefusesNonsense(t *testing.T) {
 	}
 }
 
+// find returns the scopes of a key, and on how many pages they were.
+func find(t *testing.T, l *Ledger, key string, state api.State, limit int) (scopes []string, pages int) {
+	t.Helper()
+	for cursor := ""; ; {
+		page, next, err := l.Find(t.Context(), key, state, limit, cursor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) > limit {
+			t.Fatalf("a page of %d, limit %d", len(page), limit)
+		}
+		for _, e := range page {
+			if e.Key != key {
+				t.Fatalf("found %q", e.Key)
+			}
+			scopes = append(scopes, e.Scope)
+		}
+		if pages++; next == "" {
+			slices.Sort(scopes)
+			return scopes, pages
+		}
+		cursor = next
+	}
+}
+
+func TestFindNamesAllScopesOfAKey(t *testing.T) {
+	l, c := newTestLedger(t, Options{})
+	reserve := func(scope, key string) {
+		t.Helper()
+		if _, err := l.Reserve(t.Context(), &api.ReserveRequest{Scope: scope, Key: key, Token: "t"}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, scope := range []string{"", "a", "b", "c", "sk"} {
+		reserve(scope, "k")
+	}
+	reserve("a", "sk") // ends with the key, as does the scope "sk"
+	reserve("a", "kk")
+	if err := l.Commit(t.Context(), NewFinish(&api.FinishRequest{Scope: "b", Key: "k", Token: "t", Result: api.Result{Status: 200}})); err != nil {
+		t.Fatal(err)
+	}
+	all := []string{"", "a", "b", "c", "sk"}
+	for _, limit := range []int{1, 2, 5, MaxListLimit} {
+		if got, _ := find(t, l, "k", api.StateNone, limit); !slices.Equal(got, all) {
+			t.Errorf("by %d: %q, want %q", limit, got, all)
+		}
+	}
+	if got, _ := find(t, l, "k", api.StateCommitted, 2); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("committed: %q", got)
+	}
+	if got, pages := find(t, l, "none", api.StateNone, 2); got != nil || pages != 1 {
+		t.Errorf("a key of no scope: %q on %d pages", got, pages)
+	}
+	c.advance(400 * 24 * time.Hour) // all have expired, and the sweeper has removed none
+	if got, _ := find(t, l, "k", api.StateNone, 2); got != nil {
+		t.Errorf("expired: %q", got)
+	}
+	var field *api.FieldError
+	if _, _, err := l.Find(t.Context(), "a b", api.StateNone, 1, ""); !errors.As(err, &field) {
+		t.Errorf("a bad key: %v", err)
+	}
+}
+
+// A page of a rare key examines MaxExamined index entries, and a cursor goes on behind them.
+func TestFindIsBounded(t *testing.T) {
+	l, c := newTestLedger(t, Options{})
+	for i := range MaxExamined {
+		mustReserve(t, l, fmt.Sprintf("k%d", i), "t", api.StateReserved)
+	}
+	c.advance(time.Millisecond)
+	mustReserve(t, l, "last", "t", api.StateReserved)
+	page, next, err := l.Find(t.Context(), "last", api.StateNone, 10, "")
+	if err != nil || len(page) != 0 || next == "" {
+		t.Errorf("the first page: %v, cursor %q, %v", page, next, err)
+	}
+	if got, pages := find(t, l, "last", api.StateNone, 10); !slices.Equal(got, []string{"s"}) || pages != 2 {
+		t.Errorf("%q on %d pages", got, pages)
+	}
+	mustCommit(t, l, "last", "t", "x") // now the first page ends together with the pending entries
+	if got, pages := find(t, l, "last", api.StateNone, 10); !slices.Equal(got, []string{"s"}) || pages != 2 {
+		t.Errorf("committed: %q on %d pages", got, pages)
+	}
+}
+
 func FuzzCursor(f *testing.F) {
 	f.Add("")
 	f.Add("cDAwMDAwMDAwMC8xOnNr")

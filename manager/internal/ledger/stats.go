@@ -158,13 +158,25 @@ type Stats struct {
 	Replication *store.Replication
 }
 
-// Fenced is the number of calls refused because their token was superseded.
-func (s *Stats) Fenced() uint64 {
+// fencedOutcomes are the calls that report how work ended. If one of them is refused as fenced, two attempts may have run.
+// A release records no work, and the attempt of a fenced renewal reports its outcome later.
+var fencedOutcomes = [...]Op{OpCommit, OpReject, OpUnknown}
+
+// FencedOutcomes is the number of outcomes that were refused because another attempt had the key.
+func (s *Stats) FencedOutcomes() uint64 {
 	var n uint64
-	for op := range s.Calls {
+	for _, op := range fencedOutcomes {
 		n += s.Calls[op][OutcomeFenced]
 	}
 	return n
+}
+
+// EachFenced calls f with each operation that needs the token of its attempt, and how many of its calls were refused
+// because another attempt had the key.
+func (s *Stats) EachFenced(f func(op string, n uint64)) {
+	for _, op := range append(fencedOutcomes[:], OpRelease, OpRenew) {
+		f(opNames[op], s.Calls[op][OutcomeFenced])
+	}
 }
 
 // Each calls f with every operation, outcome and count.

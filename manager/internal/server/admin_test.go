@@ -22,6 +22,7 @@ func TestAdminListenerServesMetrics(t *testing.T) {
 		}
 	}
 	s.JSON("POST", api.PathReserve, `{"key":"k","token":"t"}`)
+	s.JSON("POST", api.PathRelease, `{"key":"k","token":"superseded"}`)
 	s.JSON("GET", "/nowhere", "")
 	admin := httptest.NewServer(s.server.AdminHandler(reg, nil))
 	defer admin.Close()
@@ -41,7 +42,11 @@ func TestAdminListenerServesMetrics(t *testing.T) {
 	for _, line := range []string{
 		`oncegate_ledger_calls_total{op="reserve",outcome="done"} 1`,
 		`oncegate_ledger_entries{state="pending"} 1`,
-		`oncegate_ledger_fenced_total 0`,
+		`oncegate_ledger_fenced_total{op="release"} 1`,
+		`oncegate_ledger_fenced_total{op="commit"} 0`,
+		`oncegate_ledger_fenced_total{op="reject"} 0`,
+		`oncegate_ledger_fenced_total{op="unknown"} 0`,
+		`oncegate_ledger_fenced_total{op="renew"} 0`,
 		`oncegate_http_requests_total{class="2xx",route="POST /v1/ledger/reserve"} 1`,
 		`oncegate_http_requests_total{class="4xx",route="unmatched"} 1`,
 		`oncegate_http_requests_in_flight 0`,

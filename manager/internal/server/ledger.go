@@ -397,9 +397,9 @@ func (h *ledgerHandlers) list(r *httpd.Request, w *httpd.Response) {
 	w.Body = append(w.Body, '}')
 }
 
-// page reads the query of a listing: state, limit and cursor, or job_id.
+// page reads the query of a listing: key, state, limit and cursor, or job_id.
 func (h *ledgerHandlers) page(r *httpd.Request) ([]ledger.Entry, string, error) {
-	q, err := r.QueryValues("state", "limit", "cursor", "job_id")
+	q, err := r.QueryValues("key", "state", "limit", "cursor", "job_id")
 	if err != nil {
 		return nil, "", err
 	}
@@ -423,6 +423,9 @@ func (h *ledgerHandlers) page(r *httpd.Request) ([]ledger.Entry, string, error) 
 	limit, err := limitOf(q, ledger.MaxListLimit, defaultListLimit)
 	if err != nil {
 		return nil, "", err
+	}
+	if key := q["key"]; key != "" {
+		return h.ledger.Find(r.Context(), key, state, limit, q["cursor"])
 	}
 	return h.ledger.List(r.Context(), state, limit, q["cursor"])
 }

@@ -26,7 +26,7 @@ func NewLedgerCollector(stats func() (ledger.Stats, error)) *LedgerCollector {
 		evictedAge:  prometheus.NewDesc("oncegate_ledger_evicted_age_seconds", "Age of the entry that was evicted last, before its time; 0 before there was one.", nil, nil),
 		bare:        prometheus.NewDesc("oncegate_ledger_answers_dropped_total", "Outcomes recorded without their answer, for want of room.", nil, nil),
 		waiters:     prometheus.NewDesc("oncegate_ledger_waiters", "Reserves that wait now.", nil, nil),
-		fenced:      prometheus.NewDesc("oncegate_ledger_fenced_total", "Calls refused because their token was superseded.", nil, nil),
+		fenced:      prometheus.NewDesc("oncegate_ledger_fenced_total", "Calls refused because another attempt has the key, by operation.", []string{"op"}, nil),
 		lapsed:      prometheus.NewDesc("oncegate_ledger_lapsed_total", "Reservations that ran out without an outcome and were stored as unknown.", nil, nil),
 		removed:     prometheus.NewDesc("oncegate_ledger_removed_total", "Entries removed, by reason.", []string{"reason"}, nil),
 		waits:       prometheus.NewDesc("oncegate_ledger_waits_unanswered_total", "Reserves that waited without a result or could not wait, by reason.", []string{"reason"}, nil),
@@ -69,7 +69,7 @@ func (c *LedgerCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(c.evictedAge, prometheus.GaugeValue, s.EvictedAge.Seconds())
 	counter(c.bare, s.WithoutAnswer)
 	gauge(c.waiters, int64(s.Waiters))
-	counter(c.fenced, s.Fenced())
+	s.EachFenced(func(op string, n uint64) { counter(c.fenced, n, op) })
 	counter(c.lapsed, s.Lapsed)
 	counter(c.removed, s.Expired, "expired")
 	counter(c.removed, s.Evicted, "capacity")

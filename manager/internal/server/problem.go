@@ -103,7 +103,7 @@ func ProblemOf(err error) api.Problem {
 			Detail: "the result is larger than this manager records; record it with body_omitted instead",
 		}
 	case errors.Is(err, ledger.ErrNotFound):
-		return api.Problem{Status: 404, Code: api.CodeNotFound, Title: "Not found", Detail: "no such entry"}
+		return api.Problem{Status: 404, Code: api.CodeNotFound, Title: "Not found", Detail: "the ledger does not remember such an entry (any more)"}
 	case errors.Is(err, ledger.ErrCursor):
 		return api.Problem{
 			Status: 400, Code: api.CodeInvalidRequest, Title: "Invalid request",

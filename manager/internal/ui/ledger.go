@@ -49,8 +49,8 @@ var ledgerLists = []ledgerList{
 		Text: "Calls whose key was used for another request: the fingerprints differ. They get 422.",
 	},
 	{
-		Name: "fenced", Title: "Fenced", kind: ledger.IncidentFenced, Empty: "No call came too late.",
-		Text: "Calls of attempts that outlived their reservation, after another attempt took the key. They get 409, and their outcome is not recorded.",
+		Name: "fenced", Title: "Fenced", kind: ledger.IncidentFenced, Empty: "No call was refused because another attempt had its key.",
+		Text: "Calls that were refused with 409 because another attempt has their key. After a commit, reject or unknown, compare what both attempts did: the work may have run twice. A release records no work.",
 	},
 	{
 		Name: "full", Title: "No room", kind: ledger.IncidentFull, Empty: "No key was refused for want of room.",
@@ -205,6 +205,11 @@ type entryData struct {
 	History           ledger.History
 	Outcomes          []outcomeRow
 	Since             time.Time
+	// Found are the scopes that have the key, if the page was asked for it without a scope and the ledger has no such entry.
+	// First: the search began at the beginning. Next, unless it is empty, leads on.
+	Found []string
+	First bool
+	Next  string
 	// Scopes are others in which this manager has lately seen the key, if the page was asked for it without a scope.
 	Scopes []string
 	// Answer is the recorded answer, if the person asked for it.
@@ -222,7 +227,7 @@ var outcomeTexts = []struct{ name, text string }{
 	{"pending", "Attempts that met a running one and were told to come again"},
 	{"unknown", "Attempts that were told that the outcome is unknown (409)"},
 	{"mismatch", "Calls with another fingerprint (422)"},
-	{"fenced", "Calls of attempts that another one had superseded (409)"},
+	{"fenced", "Calls that were refused because another attempt has the key (409)"},
 	{"conflict", "Calls that would have changed how the attempt ended (409)"},
 	{"repeated", "Calls that were sent again by the same attempt"},
 }
@@ -261,13 +266,14 @@ func changeText(what string) string {
 	return what
 }
 
-// showEntry shows an entry, with its answer if that is given. A key without a scope of which it knows nothing leads to the only
-// scope in which it knows the key: people have the key at hand, and rarely the scope.
+// showEntry shows an entry, with its answer if that is given. People have the key at hand, and rarely the scope. So a key
+// without a scope and without an entry leads to the only scope that has it, or to a choice of scopes.
 func (u *UI) showEntry(v *visit, d *ledgerData, answer *answerData) error {
 	var field *api.FieldError
 	l := u.opts.Ledger
 	e, err := l.Get(v.ctx(), d.Scope, d.Key)
-	missing := errors.Is(err, ledger.ErrNotFound)
+	quarantined := d.Scope == "" && errors.Is(err, ledger.ErrQuarantine)
+	missing := errors.Is(err, ledger.ErrNotFound) || quarantined
 	switch {
 	case errors.As(err, &field):
 		return refuse(400, "No such key", "the "+field.Field+" "+field.Allowed)
@@ -281,14 +287,23 @@ func (u *UI) showEntry(v *visit, d *ledgerData, answer *answerData) error {
 		}
 	}
 	if d.Scope == "" {
+		if missing {
+			if err := u.findScopes(v, d.Entry); err != nil {
+				return err
+			}
+			if quarantined && len(d.Entry.Found) == 0 {
+				return err
+			}
+		}
 		for _, scope := range l.ScopesOf(d.Key) {
-			if scope != "" {
+			if scope != "" && !slices.Contains(d.Entry.Found, scope) {
 				d.Entry.Scopes = append(d.Entry.Scopes, scope)
 			}
 		}
 	}
-	if h := d.Entry.History; missing && len(d.Entry.Scopes) == 1 && len(h.Changes) == 0 && len(h.Outcomes) == 0 {
-		return v.redirect("ledger" + string(query("key", d.Key, "scope", d.Entry.Scopes[0])))
+	known := slices.Concat(d.Entry.Found, d.Entry.Scopes)
+	if h := d.Entry.History; missing && d.Entry.First && d.Entry.Next == "" && len(known) == 1 && len(h.Changes) == 0 && len(h.Outcomes) == 0 {
+		return v.redirect("ledger" + string(query("key", d.Key, "scope", known[0])))
 	}
 	if !missing {
 		row := rowOf(e)
@@ -301,6 +316,38 @@ func (u *UI) showEntry(v *visit, d *ledgerData, answer *answerData) error {
 		}
 	}
 	return v.render("ledger", "Key – Ledger", d)
+}
+
+const (
+	// scopesShown bounds the scopes of a key that a page shows.
+	scopesShown = 20
+	// scopePages is how many times ledger.MaxExamined entries a page looks through for them.
+	scopePages = 10
+)
+
+// findScopes finds scopes that have the key, from the page's cursor on.
+func (u *UI) findScopes(v *visit, d *entryData) error {
+	d.Next = v.query("cursor")
+	d.First = d.Next == ""
+	for range scopePages {
+		entries, next, err := u.opts.Ledger.Find(v.ctx(), d.Key, api.StateNone, scopesShown-len(d.Found), d.Next)
+		if errors.Is(err, ledger.ErrCursor) {
+			return errDamagedPage
+		}
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if e.Scope != "" && !slices.Contains(d.Found, e.Scope) {
+				d.Found = append(d.Found, e.Scope)
+			}
+		}
+		if d.Next = next; next == "" || len(d.Found) >= scopesShown {
+			break
+		}
+	}
+	slices.Sort(d.Found)
+	return nil
 }
 
 // answerData is a recorded answer.

@@ -89,8 +89,11 @@ func TestEntryPageTellsItsLife(t *testing.T) {
 	a.must(t, 200, "committed", "192.0.2.7", "Reserved: the work began", "Committed: the work ran", "print-1", "print-2", "status 201, 12 bytes",
 		"Replays: attempts that got the recorded answer</th><td class=\"n\">3<")
 	a.mustNot(t, "private body", "secret-token", "192.0.2.7:5000")
-	s.get("/ui/ledger?key=never").must(t, 200, "has no entry of this key without a scope", "if the gate sets a scope")
-	s.get("/ui/ledger?key=never&scope=shop").must(t, 200, "in the scope")
+	for _, missing := range []struct{ query, text string }{{"key=never", "has no entry of this key in any scope"}, {"key=never&scope=shop", "has no entry of this key in the scope"}} {
+		a = s.get("/ui/ledger?" + missing.query)
+		a.must(t, 200, missing.text, "It does not remember the key (any more).")
+		a.mustNot(t, "never used", "Choose one")
+	}
 	s.get("/ui/ledger?key="+strings.Repeat("k", 256)).must(t, 400, "No such key")
 	s.get("/ui/ledger?key=a%00b").must(t, 400, "No such key")
 }
@@ -106,7 +109,9 @@ func TestKeyWithoutScope(t *testing.T) {
 		}
 	}
 	s.commit("bank", "order-1", "t", "answer")
-	s.get("/ui/ledger?key=order-1").must(t, 200, "has no entry of this key without a scope", "key=order-1&amp;scope=bank", "key=order-1&amp;scope=shop%26co")
+	a := s.get("/ui/ledger?key=order-1")
+	a.must(t, 200, "has no entry of this key without a scope", "The key is in 2 scopes. Choose one:", "key=order-1&amp;scope=bank", "key=order-1&amp;scope=shop%26co")
+	a.mustNot(t, "does not remember", "lately seen")
 
 	s.commit("shop", "order-2", "t", "answer")
 	s.commit("", "order-2", "t", "answer")
@@ -115,6 +120,33 @@ func TestKeyWithoutScope(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.get("/ui/ledger?key=order-2").must(t, 200, "Deleted by an administrator", "key=order-2&amp;scope=shop")
+}
+
+// TestScopesAreFoundInTheLedger: the page knows the scopes of keys that this manager has not seen since its start. It looks
+// through a bounded number of entries, shows a bounded number of scopes, and goes on from there.
+func TestScopesAreFoundInTheLedger(t *testing.T) {
+	s := newSite(t, siteOptions{ledger: ledger.Options{JournalKeys: -1}})
+	s.commit("shop", "order-1", "t", "answer")
+	if a := s.get("/ui/ledger?key=order-1"); a.status != 303 || a.header.Get("Location") != "./ledger?key=order-1&scope=shop" {
+		t.Errorf("one scope: status %d, to %q", a.status, a.header.Get("Location"))
+	}
+	s.commit("bank", "order-1", "t", "answer")
+	s.get("/ui/ledger?key=order-1").must(t, 200, "The key is in 2 scopes. Choose one:", "scope=bank", "scope=shop")
+
+	for i := range scopesShown + 1 {
+		s.commit(fmt.Sprintf("s%02d", i), "order-2", "t", "answer")
+	}
+	a := s.get("/ui/ledger?key=order-2")
+	a.must(t, 200, "Search on")
+	if n := strings.Count(a.body, "key=order-2&amp;scope=s"); n != scopesShown {
+		t.Errorf("%d scopes", n)
+	}
+	_, link, _ := strings.Cut(a.body, `href="./ledger?cursor=`)
+	link, _, _ = strings.Cut(link, `"`)
+	a = s.get("/ui/ledger?cursor=" + strings.ReplaceAll(link, "&amp;", "&"))
+	a.must(t, 200, "The key is in 1 more scope:")
+	a.mustNot(t, "Search on")
+	s.get("/ui/ledger?key=order-2&cursor=nonsense").must(t, 400, "Page not understood")
 }
 
 // TestAnswersAreShownOnlyWhenAskedFor: by a form that the audit log notes, escaped, and only to operators.

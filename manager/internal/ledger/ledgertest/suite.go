@@ -338,8 +338,12 @@ func testListing(t *testing.T, m *managers) {
 	if !slices.Equal(got, want) {
 		t.Errorf("listed %v", got)
 	}
+	found, _, err := m.at(1).Find(t.Context(), "k07", api.StateNone, 4, "")
+	if err != nil || len(found) != 1 || found[0].Key != "k07" {
+		t.Errorf("found %v %v", found, err)
+	}
 	s, err := m.at(0).Stats(t.Context())
-	if err != nil || s.Fenced() != 0 {
+	if err != nil || s.FencedOutcomes() != 0 {
 		t.Errorf("%+v %v", s, err)
 	}
 	m.eventually("the counts are right", func() bool {
