@@ -61,7 +61,7 @@ type call struct {
 	// cached: the cache has the outcome of this call; a repetition does not write it again.
 	cached bool
 
-	wait      time.Duration // callReserve: how long the manager may hold the call
+	wait time.Duration // callReserve: how long the manager may hold the call
 	// message is the raw form of a commit or reject, kept for repetition. result
 	// is its tail, the raw form of the answer.
 	message, result []byte
