@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/plugin/config"
@@ -48,27 +49,43 @@ func (r *carrier) idle() bool { return len(r.ready) == 0 && len(r.inFlight) == 0
 func (r *carrier) due() bool { return len(r.ready) > 0 || r.lost }
 
 // keepsBody tells whether the gate must keep the body of a request with these headers for an upstream
-// call. The router carries requests that may have trailers, and those whose answers must stream.
+// call. The router carries requests that may have trailers, those whose answers must stream, and those that HTTP/2, by
+// which the call goes, does not allow.
 func (s *Stream) keepsBody(headers request.Headers) bool {
 	if s.route.ClientAbort != config.AbortContinue || s.route.Ledger == config.LedgerUpstream {
 		return false
 	}
-	streamed := false
+	routed := false
 	for i := range headers {
 		switch headers[i][0] {
 		case headerMethod:
 			// The answer to HEAD has a length and no body. A local reply cannot have that.
-			streamed = streamed || headers[i][1] == methodHead
+			routed = routed || headers[i][1] == methodHead
+		case headerAuthority:
+			routed = routed || !allowedAuthority(headers[i][1])
 		case headerTrailer, headerExpect:
-			streamed = true
+			routed = true
 		case headerAccept:
 			eachToken(headers[i][1], func(token string) bool {
-				streamed = streamed || s.route.Streamed(mediaType(token))
-				return !streamed
+				routed = routed || s.route.Streamed(mediaType(token))
+				return !routed
 			})
 		}
 	}
-	return !streamed
+	return !routed
+}
+
+// allowedAuthority reports whether Envoy's HTTP/2 takes a host. HTTP/1.1 allows more: an empty one, and "user@host".
+func allowedAuthority(host string) bool {
+	for i := 0; i < len(host); i++ {
+		switch c := host[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case strings.IndexByte("-._~:[]", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return host != ""
 }
 
 // continues tells whether the gate makes the upstream call of a request that may run now. If it
