@@ -52,12 +52,22 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 // reply sends a local reply, either now or when the request has come in. kept: the reply waits, so
 // the caller must not reuse body.
 func (s *Stream) reply(status int, details string, headers [][2]string, body []byte) (kept bool) {
+	if s.looksUp {
+		headers = uncached(headers)
+	}
 	if s.awaitsEnd() && s.plugin.endings.bytes+len(body) <= maxUnsentBytes {
 		s.delayReply(&localReply{status: status, details: details, headers: slices.Clone(headers), body: body})
 		return true
 	}
 	s.send(status, details, headers, body)
 	return false
+}
+
+// uncached replaces what headers say about caches. The answer to a look-up depends on the key and the caller's credential, so
+// a cache would give it to the wrong request.
+func uncached(headers [][2]string) [][2]string {
+	headers = slices.DeleteFunc(headers, func(h [2]string) bool { return h[0] == headerCacheControl || h[0] == "expires" || h[0] == "pragma" })
+	return append(headers, [2]string{headerCacheControl, "no-store"})
 }
 
 // send sends a local reply. The stream decides nothing more.

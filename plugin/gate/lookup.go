@@ -46,6 +46,7 @@ func (s *Stream) lookUp(headers request.Headers, path string) verdict {
 			Detail: `The query needs path, once, percent-encoded: the path of the lost request, which starts with "/". It may have method.`,
 		})
 	}
+	lost = normalized(lost)
 	method, route := p.config.Lost(method, lost)
 	if route == nil {
 		return s.notFound()
@@ -98,6 +99,36 @@ func lostKey(k *config.Key, lost request.Headers, property request.Property) (ke
 		bad = request.Missing(&source)
 	}
 	return key, bad
+}
+
+// normalized returns a path as Envoy shows it to the gate with normalize_path and merge_slashes: without dot segments and
+// repeated slashes. The query stays.
+func normalized(path string) string {
+	end := strings.IndexAny(path, "?#")
+	if end < 0 {
+		end = len(path)
+	}
+	segments := strings.Split(path[:end], "/")[1:]
+	kept := make([]string, 0, len(segments))
+	for i, segment := range segments {
+		switch dots := strings.ReplaceAll(strings.ToLower(segment), "%2e", "."); dots {
+		case "":
+			if i < len(segments)-1 {
+				continue // a slash that another one follows
+			}
+			kept = append(kept, "")
+		case ".", "..":
+			if dots == ".." && len(kept) > 0 {
+				kept = kept[:len(kept)-1]
+			}
+			if i == len(segments)-1 {
+				kept = append(kept, "")
+			}
+		default:
+			kept = append(kept, segment)
+		}
+	}
+	return "/" + strings.Join(kept, "/") + path[end:]
 }
 
 // parameter returns the first value of a query's parameter, without its escapes, and how often it is there.

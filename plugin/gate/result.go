@@ -14,6 +14,7 @@ const methodConnect = "CONNECT"
 // Names of headers that the gate looks at.
 const (
 	headerAuthority     = ":authority"
+	headerCacheControl  = "cache-control"
 	headerMethod        = ":method"
 	headerPath          = ":path"
 	headerStatus        = ":status"

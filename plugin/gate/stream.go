@@ -90,6 +90,8 @@ type Stream struct {
 
 	links // the list in which the stream waits: for an entry's end, for a body, or for its rest
 
+	looksUp bool // the request is a look-up
+
 	// For a unary gRPC call that is protected.
 	rpc        bool
 	grading    bool // the outcome follows from the trailers
@@ -124,7 +126,7 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	if path == "" && method == methodConnect {
 		path = "/" // a tunnel has no path: it is for the whole host
 	}
-	if looks {
+	if s.looksUp = looks; looks {
 		s.headers, s.ending.ended, s.accept = headers, end, joined(headers, headerAcceptEncoding)
 		v := s.lookUp(headers, path)
 		s.headers = nil

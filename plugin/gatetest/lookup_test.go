@@ -1,6 +1,7 @@
 package gatetest
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/oncegate/oncegate/hostsim"
@@ -47,6 +48,67 @@ func TestLookUp(t *testing.T) {
 			y := r.Send(Request{Key: "l", Body: "b", Headers: alice})
 			y.Answer(201, "later")
 			want(t, config, y.Response().Body, "later")
+		}
+	})
+}
+
+// No cache keeps the answer to a look-up, whatever the recorded answer says.
+func TestLookUpsAreNotCached(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{` + lookupConfig + `}`})
+		check := func(what string, a Response) {
+			t.Helper()
+			want(t, what+": cache-control", values(a, "cache-control"), "no-store")
+			want(t, what+": expires", a.Header("expires"), "")
+		}
+		check("nothing is known", asked(r, "k").Response())
+		x := r.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(r)
+		check("it runs", asked(r, "k").Response())
+		x.Answer(201, "answer", "cache-control: max-age=60", "cache-control: public", "expires: Fri, 01 Jan 2027 00:00:00 GMT", "x-a: 1")
+		want(t, "the first answer", x.Response().Header("expires"), "Fri, 01 Jan 2027 00:00:00 GMT")
+		r.Settle()
+		a := asked(r, "k").Response()
+		want(t, "found", a.Status+" "+a.Body+" "+a.Header("x-a"), "201 answer 1")
+		check("recorded", a)
+		check("no path", r.Open(Request{Method: "GET", Path: "/lost", Key: "k"}, true).Response())
+		want(t, "a retry", values(r.Send(Request{Key: "k"}).Response(), "cache-control"), "max-age=60|public")
+	})
+}
+
+// values joins the values of a header.
+func values(a Response, name string) string {
+	var all []string
+	for _, h := range a.Headers {
+		if h[0] == name {
+			all = append(all, h[1])
+		}
+	}
+	return strings.Join(all, "|")
+}
+
+// The path of a look-up is normalised as the proxy normalised that of the request.
+func TestLookUpNormalisesThePath(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{` + lookupConfig + `}`})
+		send := func(path, key string) {
+			x := r.Send(Request{Path: path, Key: key})
+			x.Answer(201, "answer")
+			x.Response()
+			r.Settle()
+		}
+		send("/payments/%C3%A9", "k")
+		send("/payments/", "l")
+		for path, key := range map[string]string{
+			"/payments/%25C3%25A9": "k", "/payments/%25c3%25a9": "k", "//payments//%25C3%25A9": "k", "/x/../payments/./%25C3%25A9": "k",
+			"/%252E%252e/payments/%25c3%25a9": "k", "/payments/": "l", "/payments/.": "l", "/payments//": "l", "/payments/x/..": "l", "/../payments/x/%252e%252E": "l",
+		} {
+			a := r.Open(Request{Method: "GET", Path: "/lost?path=" + path, Key: key}, true).Response()
+			want(t, path, a.Status+" "+a.Body, "201 answer")
+		}
+		for _, path := range []string{"/payments", "/payments/x", "/"} {
+			a := r.Open(Request{Method: "GET", Path: "/lost?path=" + path, Key: "l"}, true).Response()
+			want(t, path, a.Status, "404")
 		}
 	})
 }

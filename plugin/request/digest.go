@@ -112,10 +112,10 @@ func (d *Digester) Scope(parts []config.ScopePart, h Headers, property Property)
 			d.addLower(bareHost(authority(h)))
 		case config.ScopePath:
 			path, _ := h.Get(":path")
-			d.add(withoutQuery(path))
+			d.addPath(withoutQuery(path))
 		case config.ScopePathAndQuery:
 			path, _ := h.Get(":path")
-			d.add(path)
+			d.addPath(path)
 		case config.ScopeMethod:
 			method, _ := h.Get(":method")
 			d.add(method)
@@ -143,7 +143,7 @@ func (d *Digester) head(h Headers) {
 	method, _ := h.Get(":method")
 	path, _ := h.Get(":path")
 	d.add(method)
-	d.add(path)
+	d.addPath(path)
 	d.addHeader(h, "content-type")
 	d.addHeader(h, "content-digest")
 }
@@ -210,6 +210,26 @@ func (d *Digester) addLower(s string) {
 			c += 'a' - 'A'
 		}
 		d.buf = append(d.buf, c)
+	}
+}
+
+// addPath adds a path or a part of it. %c3 and %C3 are the same byte, so they give the same digest.
+func (d *Digester) addPath(s string) {
+	d.add(s)
+	if strings.IndexByte(s, '%') < 0 {
+		return
+	}
+	b := d.buf[len(d.buf)-len(s):]
+	for i := 0; i+2 < len(b); i++ {
+		if b[i] != '%' || nibble(b[i+1]) < 0 || nibble(b[i+2]) < 0 {
+			continue
+		}
+		for j := i + 1; j <= i+2; j++ {
+			if 'a' <= b[j] && b[j] <= 'f' {
+				b[j] -= 'a' - 'A'
+			}
+		}
+		i += 2
 	}
 }
 

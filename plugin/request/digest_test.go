@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -138,6 +139,9 @@ func TestScopeSeparates(t *testing.T) {
 			t.Errorf("%s: another scope", name)
 		}
 	}
+	if d.Scope(defaultScope, with(":path", "/%c3%aa"), nil) != d.Scope(defaultScope, with(":path", "/%C3%Aa"), nil) {
+		t.Error("escapes in lower case give another scope")
+	}
 	seen := map[Scope]string{base: "sample"}
 	for name, h := range map[string]Headers{
 		"other host":       with(":authority", "api.example.org"),
@@ -150,6 +154,8 @@ func TestScopeSeparates(t *testing.T) {
 		"empty credential": with("authorization", ""),
 		"two credentials":  append(with(), [2]string{"authorization", "Bearer secret"}),
 		"one joined":       with("authorization", "Bearer secretBearer secret"),
+		"escape":           with(":path", "/payment%73"),
+		"another escape":   with(":path", "/payment%7a"),
 		"moved boundary":   with(":authority", "api.example.com/pay", ":path", "ments"),
 	} {
 		got := d.Scope(defaultScope, h, nil)
@@ -347,17 +353,19 @@ func TestDigestAllocates(t *testing.T) {
 func FuzzScope(f *testing.F) {
 	f.Add("h", "/p", "a", "h", "/p", "a")
 	f.Add("h", "/p", "", "h/p", "", "")
+	f.Add("h", "/%c3%2%aG%%c3", "a", "h", "/%C3%2%aG%%C3", "a")
 	f.Add("h\x00", "/p?", "a", "H\x00", "/p#x", "a")
 	d := NewDigester("")
 	f.Fuzz(func(t *testing.T, host1, path1, auth1, host2, path2, auth2 string) {
 		scope := func(host, path, auth string) Scope {
 			return d.Scope(defaultScope, Headers{{":authority", host}, {":path", path}, {"authorization", auth}}, nil)
 		}
+		escape := regexp.MustCompile("%[0-9a-fA-F]{2}")
 		cut := func(s string) string {
 			if i := strings.IndexAny(s, "?#"); i >= 0 {
-				return s[:i]
+				s = s[:i]
 			}
-			return s
+			return escape.ReplaceAllStringFunc(s, strings.ToUpper)
 		}
 		fold := func(s string) string { return string(asciiLower([]byte(bareHost(s)))) }
 		equal := fold(host1) == fold(host2) && cut(path1) == cut(path2) && auth1 == auth2

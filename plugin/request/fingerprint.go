@@ -18,7 +18,7 @@ func (d *Digester) chosenHead(f *config.Fingerprint, h Headers) {
 	method, _ := h.Get(":method")
 	path, _ := h.Get(":path")
 	d.add(method)
-	d.add(withoutQuery(path))
+	d.addPath(withoutQuery(path))
 	d.addQuery(f, path)
 	d.addHeader(h, "content-type")
 	if f.Body == config.BodyRaw {
@@ -64,7 +64,7 @@ func (d *Digester) addQuery(f *config.Fingerprint, path string) {
 	d.buf = binary.AppendUvarint(d.buf, uint64(len(list)))
 	for _, p := range list {
 		d.add(p.name)
-		d.add(p.rest)
+		d.addPath(p.rest)
 	}
 }
 
