@@ -118,7 +118,7 @@ type Key struct {
 	// Required: a request without a key gets 400 instead of passing unprotected.
 	Required bool
 	// Sources are the parts of a key that comes from several places; empty: Header, JSONPath and Derive count. Header
-	// is then the name of the first source, if that is a header.
+	// is then the name of a source that tells whether a request has a key, if one is a header; see Tells.
 	Sources []Source
 	// Format restricts what a key may look like, or the first of its parts.
 	Format Format

@@ -329,7 +329,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"key": {"sources": ["jwt:a.#"]}}`:                                                                 `key.sources[0]: "jwt:a.#"; allowed: ` + sourcesAllowed,
 		`{"key": {"sources": ["metadata:sub"]}}`:                                                            `key.sources[0]: "metadata:sub"; allowed: ` + sourcesAllowed,
 		`{"key": {"sources": ["header:a", "header:a?"]}}`:                                                   `key.sources[1]: "header:a?" is listed twice; allowed: once`,
-		`{"key": {"sources": ["header:a?"]}}`:                                                               `key.sources[0]: "header:a?" is the first source; allowed: one without "?", which tells whether a request has a key`,
+		`{"key": {"sources": ["header:a?"]}}`:                                                               `key.sources: all sources are optional; allowed: at least one without "?", which tells whether a request has a key`,
 		`{"key": {"sources": "header:a"}}`:                                                                  `key.sources: "header:a"; allowed: a list of 0 to 8 sources`,
 		`{"key": {"sources": ["header:a", "json:id"]}}`:                                                     `key.sources[1]: "json:id" needs the body; allowed: other sources unless "mode" is "body"`,
 		`{"key": {"sources": ["path:1"]}, "match": [{"key": {"header": "x-key"}}]}`:                         `match[0].key.header: given beside sources, which may be inherited; allowed: a source "header:NAME", or this with "sources": []`,

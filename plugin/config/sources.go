@@ -54,12 +54,37 @@ func readSources(r *reader, path string, v gjson.Result) (sources []Source) {
 				r.fail(path, show(v.Raw)+" is listed twice; allowed: once")
 			}
 		}
-		if len(sources) == 0 && s.Optional {
-			r.fail(path, show(v.Raw)+` is the first source; allowed: one without "?", which tells whether a request has a key`)
-		}
 		sources = append(sources, s)
 	})
+	for i := range sources {
+		if !sources[i].Optional {
+			return sources
+		}
+	}
+	if len(sources) > 0 {
+		r.fail(path, `all sources are optional; allowed: at least one without "?", which tells whether a request has a key`)
+	}
 	return sources
+}
+
+// sent reports whether a client sends the source's value to name its request. Other values come with every request.
+func (s *Source) sent() bool {
+	return s.Kind == SourceHeader || s.Kind == SourceQuery || s.Kind == SourceJSON
+}
+
+// Tells reports whether a value of a source says that a request has a key. A header, a parameter and a place in the body
+// do. A cookie, a segment of the path, a claim and metadata do only where no source without "?" is of these kinds.
+func (k *Key) Tells(source int) bool {
+	s := &k.Sources[source]
+	if s.Optional || s.sent() {
+		return !s.Optional
+	}
+	for i := range k.Sources {
+		if other := &k.Sources[i]; !other.Optional && other.sent() {
+			return false
+		}
+	}
+	return true
 }
 
 func parseSource(text string) (s Source, ok bool) {
@@ -92,6 +117,16 @@ func parseSource(text string) (s Source, ok bool) {
 	return s, false
 }
 
+// ToldInBody reports whether a place in the body tells whether a request has a key.
+func (k *Key) ToldInBody() bool {
+	for i := range k.Sources {
+		if k.Sources[i].Kind == SourceJSON && k.Tells(i) {
+			return true
+		}
+	}
+	return k.JSONPath != ""
+}
+
 // InBody tells whether the key, or a part of it, is in the body.
 func (k *Key) InBody() bool {
 	for i := range k.Sources {
@@ -107,10 +142,12 @@ func (k *Key) checkSources(r *reader, path string, mode Mode) {
 	if len(k.Sources) == 0 {
 		return
 	}
-	// The header that tells whether a request has a key, if there is one.
+	// A header that tells whether a request has a key, if there is one.
 	k.Header = ""
-	if first := &k.Sources[0]; first.Kind == SourceHeader {
-		k.Header = first.Name
+	for i := range k.Sources {
+		if s := &k.Sources[i]; k.Header == "" && s.Kind == SourceHeader && k.Tells(i) {
+			k.Header = s.Name
+		}
 	}
 	if k.JSONPath != "" || k.Derive != DeriveNone {
 		r.fail(join(path, "sources"), "given beside json_path or derive; allowed: one of them")

@@ -20,6 +20,8 @@ const (
 type upload struct {
 	body  *request.Body
 	keyed bool // the key comes from the body
+	// encoded: the body has a content encoding, so it is no JSON.
+	encoded bool
 	// lacks is the part of the scope that the request needs and does not have; empty: none.
 	lacks   string
 	length  int64 // as declared; -1: not declared
@@ -43,6 +45,7 @@ const (
 // begin prepares for the body of a request with these headers.
 func (u *upload) begin(body *request.Body, headers request.Headers, keyed bool) {
 	u.body, u.keyed, u.length = body, keyed, -1
+	u.encoded = encoded(headers)
 	if text, n := headers.Get(headerContentLength); n == 1 {
 		if length, ok := parseDecimal(text); ok {
 			u.length, u.takes = length, takesYes
@@ -263,6 +266,9 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 		}
 		if key.Value == "" {
 			s.dropBody()
+			if route.Key.Derive != config.DeriveNone || route.Key.ToldInBody() && (!whole || u.encoded) {
+				return s.unreadKey()
+			}
 			return s.keyless()
 		}
 		if u.lacks != "" {
@@ -281,6 +287,22 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 		s.dropBody()
 	}
 	return s.decide()
+}
+
+// unreadKey deals with a request that may have a key in its body, which the gate cannot read: it is too large or encoded,
+// or there is none of which to derive a key. If the route demands a key, the request is refused. Otherwise it passes, with a
+// mark, because the operator has not said that each request has one.
+func (s *Stream) unreadKey() verdict {
+	if s.route.Key.Required {
+		return s.keyless()
+	}
+	return s.bypass()
+}
+
+// encoded reports whether a body has a content encoding.
+func encoded(headers request.Headers) bool {
+	encoding := joined(headers, headerContentEncoding)
+	return encoding != "" && encoding != "identity"
 }
 
 func (s *Stream) unreadableBody() verdict {

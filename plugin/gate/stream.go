@@ -176,7 +176,7 @@ func (s *Stream) unsupported(headers request.Headers) verdict {
 	if k.Header != "" {
 		_, keys = headers.Get(k.Header)
 	} else if len(k.Sources) > 0 {
-		if parts, bad := request.HeaderParts(k, headers, p.host.Property); bad != nil || request.HasFirst(parts) {
+		if parts, bad := request.HeaderParts(k, headers, p.host.Property); bad != nil || request.Told(k, parts) {
 			keys = 1
 		}
 	}
@@ -261,7 +261,7 @@ func (s *Stream) headerKey(headers request.Headers) (request.Key, *request.Error
 	if !k.InBody() {
 		return request.JoinParts(k, parts)
 	}
-	if k.Sources[0].Kind == config.SourceJSON || request.HasFirst(parts) {
+	if request.Told(k, parts) || k.ToldInBody() {
 		request.OwnParts(parts)
 		s.parts = parts
 	}

@@ -1,6 +1,7 @@
 package gatetest
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/oncegate/oncegate/hostsim"
@@ -81,6 +82,44 @@ func TestKeysOfBodyAndClaim(t *testing.T) {
 		state, _ = r.Manager.State("alice")
 		want(t, "state", state.String(), "committed")
 		want(t, "no claim", r.Send(Request{Path: "/v1/claims"}).Response().Problem(t), "key-required")
+	})
+}
+
+// A request that may have a key in a body that the gate cannot read does not pass as if it had none.
+func TestKeysInBodiesThatCannotBeRead(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		large := `{"id":"k","filler":"` + strings.Repeat("a", 2000) + `"}`
+		for _, c := range []struct {
+			key, body, encoding, status string
+		}{
+			{`"json_path":"id"`, large, "", "bypassed"},
+			{`"json_path":"id"`, "\x1f\x8b", "gzip", "bypassed"},
+			{`"json_path":"id"`, "", "", ""},
+			{`"json_path":"id"`, `{"a":1}`, "identity", ""},
+			{`"json_path":"id"`, `a=1`, "", ""},
+			{`"sources":["json:id","path:0"]`, large, "", "bypassed"},
+			{`"derive":"sha256"`, large, "", "bypassed"},
+			{`"derive":"sha256"`, "", "", "bypassed"},
+			{`"derive":"sha256"`, "\x1f\x8b", "gzip", "executed"},
+			{`"required":true,"json_path":"id"`, large, "", "key-required"},
+			{`"required":true,"derive":"sha256"`, "", "", "key-required"},
+		} {
+			r := NewRig(t, guest, Options{BodyMode: true, Config: `{"mode":"body","max_request_body_bytes":1000,"key":{` + c.key + `}}`})
+			q := Request{Body: c.body}
+			if c.encoding != "" {
+				q.Headers = []string{"content-encoding: " + c.encoding}
+			}
+			x := r.Send(q)
+			if c.status != "key-required" {
+				x.Answer(201, "done")
+			}
+			want(t, c.key+" "+c.encoding, x.Response().Header("idempotency-status"), c.status)
+			count := int64(0)
+			if c.status == "bypassed" {
+				count = 1
+			}
+			want(t, c.key+" "+c.encoding+": counted", r.Metric("oncegate_gate_requests_bypass_total"), count)
+		}
 	})
 }
 

@@ -108,7 +108,13 @@ func Missing(k *config.Key) *Error {
 		from += s
 	}
 	if len(k.Sources) > 0 {
-		join(k.Sources[0].Text)
+		for i := range k.Sources {
+			if s := &k.Sources[i]; !s.Optional && from == "" {
+				from = s.Text
+			} else if !s.Optional {
+				from += " and " + s.Text
+			}
+		}
 	} else if k.Header != "" {
 		join("header " + k.Header)
 	}

@@ -98,22 +98,29 @@ func OwnParts(parts []Part) {
 	}
 }
 
-// HasFirst tells whether the source that every key needs, the first, has a value.
-func HasFirst(parts []Part) bool { return parts[0].found }
+// Told reports whether some part says that the request has a key.
+func Told(k *config.Key, parts []Part) bool {
+	for i := range parts {
+		if parts[i].found && k.Tells(i) {
+			return true
+		}
+	}
+	return false
+}
 
-// JoinParts makes the key of its parts. Without the first part there is none; without another one that is not
-// optional the request is refused. A single part is the key itself. Several are joined by commas, each with its other bytes
+// JoinParts makes the key of its parts. If no part tells of a key, there is none. Otherwise each part that is not
+// optional must be there, or the request is refused. A single part is the key itself. Several are joined by commas, each with its other bytes
 // escaped; a part that is missing is "-". So different parts never give the same key. If that is too long for a
 // key, its digest is the key.
 func JoinParts(k *config.Key, parts []Part) (Key, *Error) {
-	first := &k.Sources[0]
-	if !parts[0].found {
+	if !Told(k, parts) {
 		return Key{}, nil
 	}
+	first := &k.Sources[0]
 	if len(parts) == 1 {
 		return check(k, first.Text, "", parts[0].value, api.WrongKey(parts[0].value))
 	}
-	if wrong := wrongFormat(k, parts[0].value); wrong != "" {
+	if wrong := wrongFormat(k, parts[0].value); parts[0].found && wrong != "" {
 		return Key{}, invalid(first.Text, "", wrong)
 	}
 	var b []byte

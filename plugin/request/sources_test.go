@@ -74,6 +74,17 @@ func TestSources(t *testing.T) {
 		{`"sources":["header:x-key","query:no"]`, ``, ``, `a part of the idempotency key is missing; expected query:no`},
 		{`"sources":["header:none","query:b"]`, ``, ``, `query:b: sent 2 times; allowed: once`},
 		{`"sources":["header:none","path:0"]`, ``, ``, ``},
+		// What a client sends to name its request tells of a key in any order, what comes with every request does not.
+		{`"sources":["path:0","header:none"]`, ``, ``, ``},
+		{`"sources":["jwt:payload.sub","header:x-key"]`, ``, `alice%2Cb,quoted`, ``},
+		{`"sources":["jwt:payload.other","header:x-key"]`, ``, ``, `a part of the idempotency key is missing; expected jwt:payload.other`},
+		{`"sources":["jwt:payload.sub","cookie:s","header:none"]`, ``, ``, ``},
+		{`"sources":["header:none","query:d2","query:b2"]`, ``, ``, ``},
+		{`"sources":["header:none","json:n"]`, `{"n":1}`, ``, `a part of the idempotency key is missing; expected header:none`},
+		{`"sources":["header:none?","cookie:s"]`, ``, `-,1`, ``},
+		{`"sources":["header:x-key?","jwt:payload.other"]`, ``, ``, ``},
+		{`"sources":["jwt:payload.other","path:0"]`, ``, ``, `a part of the idempotency key is missing; expected jwt:payload.other`},
+		{`"format":"uuid","sources":["header:none?","header:x-key"]`, ``, `-,quoted`, ``},
 		{`"sources":["json:x","path:0"]`, `{"x":"` + strings.Repeat("x", 260) + `"}`, `sha256:a1bcd82a`, ``},
 		// The format is that of the first part.
 		{`"format":"uuid","sources":["header:x-key","path:0"]`, ``, ``, `header:x-key: not a UUID; allowed: 32 hex digits in groups of 8-4-4-4-12`},
