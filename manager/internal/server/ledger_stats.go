@@ -17,7 +17,7 @@ func (h *ledgerHandlers) stats(r *httpd.Request, w *httpd.Response) {
 	}
 	w.JSON(200)
 	me := identify(h.identity)
-	w.Body = appendStats(appendIdentity(w.Body, &me), &s)
+	w.Body = appendStats(appendIdentity(w.Body, &me), &s, h.reach.names())
 }
 
 // appendIdentity begins an object with who the ledger is; appendStats goes on.
@@ -37,7 +37,7 @@ func appendIdentity(dst []byte, me *shard.Identity) []byte {
 	return strconv.AppendUint(dst, me.Version, 10)
 }
 
-func appendStats(dst []byte, s *ledger.Stats) []byte {
+func appendStats(dst []byte, s *ledger.Stats, durabilities string) []byte {
 	number := func(name string, n int64) {
 		dst = append(dst, '"')
 		dst = append(dst, name...)
@@ -72,6 +72,9 @@ func appendStats(dst []byte, s *ledger.Stats) []byte {
 		number("quarantine_ms", max(s.Quarantine.Milliseconds(), 1))
 		dst = append(dst, ',')
 	}
+	dst = append(dst, `"durabilities":[`...)
+	dst = append(dst, durabilities...)
+	dst = append(dst, `],`...)
 	number("waiters", int64(s.Waiters))
 	dst = append(dst, `,"calls":{`...)
 	last := ""
