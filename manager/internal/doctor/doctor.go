@@ -88,13 +88,30 @@ type answer struct {
 	took   time.Duration
 }
 
+// request is an HTTP call.
+type request struct {
+	method, url, token string // method "": GET
+	body               string // JSON
+	// fresh: on a connection of its own.
+	fresh bool
+}
+
 func (t Target) get(ctx context.Context, url, token string) (answer, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	return t.call(ctx, request{url: url, token: token})
+}
+
+func (t Target) call(ctx context.Context, q request) (answer, error) {
+	url := q.url
+	req, err := http.NewRequestWithContext(ctx, q.method, url, strings.NewReader(q.body))
 	if err != nil {
 		return answer{}, err
 	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
+	req.Close = q.fresh
+	if q.body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if q.token != "" {
+		req.Header.Set("Authorization", "Bearer "+q.token)
 	}
 	begin := time.Now()
 	resp, err := t.Client.Do(req)
