@@ -265,6 +265,6 @@ func TestDoctorFindsRefusedUpdates(t *testing.T) {
 			return nil
 		})
 		findings, code = examine(t, l.proxies[0], l.managerAddr)
-		wantFinding(t, findings, code, finding{"warn", "envoy: updates", "Envoy refused 1 updates since its start (listener_manager.lds.update_rejected)", "see Envoy's log"}, "")
+		wantFinding(t, findings, code, finding{"warn", "envoy: updates", "Envoy refused 1 update since its start (listener_manager.lds.update_rejected)", "see Envoy's log"}, "")
 	})
 }

@@ -105,7 +105,7 @@ func answersOfManagers(r *report, gates []gate, dump object, statuses map[string
 			n := stats["cluster."+strings.ReplaceAll(label, ":", "_")+".upstream_rq_"+a.class]
 			if n > 0 && (a.class == "5xx" || !shared[name]) {
 				quiet = false
-				r.warn(checkAnswers, fmt.Sprintf("cluster %q answered %d calls with %s since Envoy's start", oneLine(name), n, a.class), a.do)
+				r.warn(checkAnswers, fmt.Sprintf("cluster %q answered %s with %s since Envoy's start", oneLine(name), many(n, "call"), a.class), a.do)
 			}
 		}
 	}

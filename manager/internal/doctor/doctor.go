@@ -147,6 +147,14 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// many is a number of things.
+func many(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
 // oneLine shortens a text of strangers for a finding. Control characters could rewrite what a terminal shows.
 func oneLine(text string) string {
 	text = strings.Join(strings.Fields(text), " ")

@@ -32,6 +32,8 @@ const (
 // endpoint is an address of a managers' cluster, and what the doctor found there.
 type endpoint struct {
 	address, url string
+	// matched: Envoy chooses by a match whether it speaks TLS there.
+	matched bool
 	// status is of its answer to /readyz; 0: it did not answer.
 	status int
 	// manager: it has the header of managers.
@@ -55,6 +57,9 @@ func (t Target) endpoints(ctx context.Context, r *report, gates []gate, dump obj
 		managers[name], known[name] = judgeEndpoints(r, name, found)
 	}
 	for i := range gates {
+		if !gates[i].asksManagers() {
+			continue
+		}
 		var urls []string
 		for _, name := range gates[i].clusters() {
 			gates[i].ledgers = append(gates[i].ledgers, known[name]...)
@@ -68,10 +73,13 @@ func (t Target) endpoints(ctx context.Context, r *report, gates []gate, dump obj
 // in envoy/managers.yaml.
 func addressesOf(dump object, statuses map[string]object, cluster string, depth int) (found []endpoint) {
 	const deepest = 3
-	scheme := "http"
+	scheme, matched := "http", false
 	for _, c := range dump.all("Cluster") {
-		if c.text("name") == cluster && c["transport_socket"] != nil {
-			scheme = "https"
+		if c.text("name") == cluster {
+			matched = len(c.list("transport_socket_matches")) > 0
+			if c["transport_socket"] != nil {
+				scheme = "https"
+			}
 		}
 	}
 	for _, h := range statuses[cluster].list("host_statuses") {
@@ -91,7 +99,7 @@ func addressesOf(dump object, statuses map[string]object, cluster string, depth 
 		socket := h.at("address").at("socket_address")
 		if port := socket.number("port_value", 0); port > 0 && net.ParseIP(socket.text("address")) != nil {
 			address := net.JoinHostPort(socket.text("address"), strconv.Itoa(int(port)))
-			found = append(found, endpoint{address: address, url: scheme + "://" + address})
+			found = append(found, endpoint{address: address, url: scheme + "://" + address, matched: matched})
 		}
 	}
 	return found
@@ -101,11 +109,18 @@ func addressesOf(dump object, statuses map[string]object, cluster string, depth 
 func (t Target) askEndpoint(ctx context.Context, e *endpoint, alone bool) {
 	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
-	a, err := t.call(ctx, request{url: e.url + "/readyz", fresh: true})
-	if err != nil {
-		return
+	urls := []string{e.url}
+	if e.matched {
+		urls = []string{"https://" + e.address, "http://" + e.address}
 	}
-	e.status, e.manager = a.status, a.header.Get("Oncegate-Manager") != ""
+	for _, url := range urls {
+		a, err := t.call(ctx, request{url: url + "/readyz", fresh: true})
+		if err != nil || e.matched && a.header.Get("Oncegate-Manager") == "" {
+			continue
+		}
+		e.url, e.status, e.manager = url, a.status, a.header.Get("Oncegate-Manager") != ""
+		break
+	}
 	times := 1
 	if alone {
 		times = askOften
@@ -137,7 +152,7 @@ func judgeEndpoints(r *report, cluster string, found []endpoint) (managers, ledg
 		case !e.manager:
 			strange++
 			r.fail(checkEndpoints, fmt.Sprintf("cluster %q: %s answers, and it is no manager (no Oncegate-Manager in its answer, status %d)", oneLine(cluster), e.address, e.status),
-				"correct the endpoints of the cluster: they must be managers' API listeners (--listen)")
+				"correct the endpoints of the cluster: they must be managers' API listeners (--listen). Where the address means something else here, run the command beside Envoy")
 		default:
 			managers = append(managers, e.url)
 			if len(e.ledgers) == 0 {
@@ -162,7 +177,7 @@ func judgeEndpoints(r *report, cluster string, found []endpoint) (managers, ledg
 		r.warn(checkEndpoints, fmt.Sprintf("cluster %q: %d of %d endpoints did not say which ledger they are", oneLine(cluster), silent, len(found)),
 			"run the command where it reaches the managers, with an operator's --token-file: managers with a data directory each must not be in one cluster")
 	case len(ledgers) == 1:
-		r.ok(checkEndpoints, "cluster %q: one ledger at %d endpoints", cluster, len(found))
+		r.ok(checkEndpoints, "cluster %q: one ledger at %s", oneLine(cluster), many(len(found), "endpoint"))
 	}
 	return managers, ledgers
 }

@@ -355,7 +355,9 @@ func checkClusters(r *report, gates []gate, statuses map[string]object) {
 func clustersOfManagers(gates []gate) []string {
 	var names []string
 	for _, g := range gates {
-		names = append(names, g.clusters()...)
+		if g.asksManagers() {
+			names = append(names, g.clusters()...)
+		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names)

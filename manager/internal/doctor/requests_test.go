@@ -401,6 +401,19 @@ func TestGoodDeploymentsHaveNoComplaint(t *testing.T) {
 			configure(func(config object) { config["upstream"] = map[string]any{"cluster": ""} })(dump)
 		}, clusters: withoutCluster("oncegate_routes")},
 		"managers that cannot be reached": {hosts: map[string]http.Handler{firstManager: nil, "manager": aManager{ledger: "L1"}}},
+		"a gate whose ledger is its upstream": {
+			dump:     configure(func(config object) { config["ledger"] = "upstream"; delete(config, "upstream") }),
+			clusters: withoutCluster("oncegate_manager"),
+			hosts:    map[string]http.Handler{"manager": aManager{ledger: "L1", gate: "gate-token"}},
+		},
+		"endpoints whose TLS depends on a match": {
+			dump: func(dump object) {
+				for _, c := range dump.all("Cluster") {
+					c["transport_socket_matches"] = []any{map[string]any{}}
+				}
+			},
+			hosts: map[string]http.Handler{firstManager: http.NotFoundHandler(), "manager": aManager{ledger: "L1"}},
+		},
 		"rules from narrow to wide": {dump: set("match", []any{
 			map[string]any{"path": "/a"}, map[string]any{"path_prefix": "/a"}, map[string]any{"path_pattern": "/b/*/c"}, map[string]any{"path_pattern": "/b/**"},
 			map[string]any{"methods": []any{"PUT"}}, map[string]any{},

@@ -42,6 +42,11 @@ func (g gate) body() bool {
 	return slices.ContainsFunc(g.rules(), func(rule object) bool { return rule.text("mode") == "body" })
 }
 
+// asksManagers reports whether a rule of the gate has its ledger at a manager.
+func (g gate) asksManagers() bool {
+	return slices.ContainsFunc(g.rules(), func(rule object) bool { ledger := rule.text("ledger"); return ledger == "" || ledger == "manager" })
+}
+
 // shadowed looks for rules that never match, because an earlier rule takes all of their requests.
 func (g gate) shadowed(r *report) {
 	rules := g.config.list("match")

@@ -30,7 +30,7 @@ func updates(r *report, dump object, stats statistics) {
 	for _, name := range slices.Sorted(maps.Keys(stats)) {
 		for _, end := range []string{".update_rejected", ".config_fail", ".listener_create_failure"} {
 			if n := stats[name]; n > 0 && strings.HasSuffix(name, end) {
-				r.warn(checkUpdates, fmt.Sprintf("Envoy refused %d updates since its start (%s)", n, oneLine(name)), "see Envoy's log, and compare /config_dump with what you wrote")
+				r.warn(checkUpdates, fmt.Sprintf("Envoy refused %s since its start (%s)", many(n, "update"), oneLine(name)), "see Envoy's log, and compare /config_dump with what you wrote")
 			}
 		}
 	}
