@@ -67,15 +67,32 @@ func asManager(token string) func(*bootstrapv3.Bootstrap) error {
 	return setField("manager", map[string]any{"cluster": "oncegate_manager", "timeout_ms": managerTimeout.Milliseconds(), "auth_token": token})
 }
 
+// patientStreams lets streams last longer than the waits of patient tests.
+func patientStreams(hcm *hcmv3.HttpConnectionManager) error {
+	hcm.StreamIdleTimeout = durationpb.New(3 * managerTimeout)
+	return nil
+}
+
+// TestDoctorIsContentWithHeadersMode: no inner listener is missing where the gate makes no upstream calls.
+func TestDoctorIsContentWithHeadersMode(t *testing.T) {
+	t.Parallel()
+	sideBySide(t, modes[1:], func(t *testing.T, target envoyTarget, mode string) {
+		s := &stack{dir: t.TempDir(), target: target, mode: mode, edit: patientStreams}
+		s.stopAtEnd(t)
+		s.startManager(t)
+		s.startPayments(t)
+		p := s.startProxy(t)
+		findings, code := examine(t, p, s.managerAddr, "--probe", p.url("/payments"))
+		wantFinding(t, findings, code, finding{"ok", "probe", "its retry got the recorded answer", ""}, "")
+	})
+}
+
 // TestDoctorFindsWhyRequestsFail: for each of these mistakes, a real Envoy answers requests with keys wrongly, or would run
 // them twice, and the doctor says why.
 func TestDoctorFindsWhyRequestsFail(t *testing.T) {
 	const gateToken, workerToken, operatorToken = "gate-token-0123456789", "worker-token-0123456789", "operator-token-0123456789"
 	eachVersion(t, func(t *testing.T, target envoyTarget) {
-		s := &stack{dir: t.TempDir(), target: target, mode: "body", edit: func(hcm *hcmv3.HttpConnectionManager) error {
-			hcm.StreamIdleTimeout = durationpb.New(3 * managerTimeout) // longer than the waits of patient tests
-			return nil
-		}}
+		s := &stack{dir: t.TempDir(), target: target, mode: "body", edit: patientStreams}
 		s.stopAtEnd(t)
 		s.startManager(t)
 		s.startPayments(t)
@@ -103,13 +120,14 @@ func TestDoctorFindsWhyRequestsFail(t *testing.T) {
 			cluster string   // where the gate's cluster leads; "": to that manager
 			args    []string // of the doctor
 			edit    func(*bootstrapv3.Bootstrap) error
-			status  int // what a request with a key gets; 0: none is sent
+			status  int    // what a request with a key gets; 0: none is sent
+			probe   string // what the doctor says of a request of its own; "": none is sent
 			// What the doctor finds, and another check that is not content either.
 			level, check, text, do, also string
 		}{
-			{name: "published", status: 201, level: "ok", check: "envoy: inner listener", text: "it has the routes"},
+			{name: "published", status: 201, probe: "its retry got the recorded answer", level: "ok", check: "envoy: inner listener", text: "it has the routes"},
 			{
-				name: "no inner listener", edit: withoutInner, status: 503,
+				name: "no inner listener", edit: withoutInner, status: 503, probe: "Envoy answered 503 (not-sent)",
 				level: "fail", check: "envoy: inner listener", text: `leads to the internal listener "oncegate_routes", which this Envoy does not have`, do: "add the inner listener",
 			},
 			{
@@ -158,6 +176,7 @@ func TestDoctorFindsWhyRequestsFail(t *testing.T) {
 			},
 			{
 				name: "missing capability", edit: edit(func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
+					//lint:ignore SA1019 Envoys before 1.40 know only this place
 					delete(plugin.GetCapabilityRestrictionConfig().GetAllowedCapabilities(), "proxy_http_call")
 					return nil
 				}),
@@ -209,7 +228,7 @@ func TestDoctorFindsWhyRequestsFail(t *testing.T) {
 				level: "warn", check: "envoy: rules", text: "match[1] never counts", do: "put the narrower rule first",
 			},
 			{
-				name: "scope that differs in each try", edit: setField("scope", []any{"host", "header:x-request-id"}), status: 201,
+				name: "scope that differs in each try", edit: setField("scope", []any{"host", "header:x-request-id"}), status: 201, probe: "the retry ran again",
 				level: "fail", check: "envoy: scope", text: `scope names "header:x-request-id"`, do: "header:authorization",
 			},
 		} {
@@ -227,7 +246,14 @@ func TestDoctorFindsWhyRequestsFail(t *testing.T) {
 						t.Errorf("a request gets %v, want %d", a, c.status)
 					}
 				}
-				findings, code := examine(t, p, manager, c.args...)
+				args := slices.Clone(c.args)
+				if c.probe != "" {
+					args = append(args, "--probe", p.url("/payments"), "--probe-header", "x-a: b")
+				}
+				findings, code := examine(t, p, manager, args...)
+				if c.probe != "" && !slices.ContainsFunc(findings, func(f finding) bool { return f.Check == "probe" && strings.Contains(f.Found, c.probe) }) {
+					t.Errorf("the probe does not find %q: %+v", c.probe, findings)
+				}
 				wantFinding(t, findings, code, finding{c.level, c.check, c.text, c.do}, c.also)
 			})
 		}

@@ -88,9 +88,10 @@ var answerAlarms = []struct{ class, do string }{
 	{"5xx", "look at the managers' logs. 504 stands for a manager that takes longer than manager.timeout_ms"},
 }
 
-// answersOfManagers looks at the statuses that the managers' clusters returned. What they say may be over, so it is no failure.
+// answersOfManagers looks at the statuses that the managers' clusters returned since Envoy's start. The cause may be gone, so
+// these are warnings.
 func answersOfManagers(r *report, gates []gate, dump object, statuses map[string]object, stats statistics) {
-	shared := map[string]bool{} // clients' requests get there, too, and their mistakes are their own
+	shared := map[string]bool{} // clients' requests go there as well, so a 4xx may be a client's mistake
 	for _, g := range gates {
 		for _, routes := range g.routes(dump) {
 			for name := range clustersOf(routes) {

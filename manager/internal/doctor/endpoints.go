@@ -20,7 +20,7 @@ const (
 )
 
 const (
-	// askFor is how long an endpoint may take. Many cannot be reached from where the doctor runs.
+	// askFor is how long an endpoint may take. The doctor may run where it reaches none of them.
 	askFor = 2 * time.Second
 	// askOften is how often the only endpoint of a cluster is asked. A service's address may stand for several managers, and
 	// each connection may reach another one.
@@ -42,8 +42,8 @@ type endpoint struct {
 	ledgers []string
 }
 
-// endpoints asks the managers at the addresses that Envoy has for their clusters. What cannot be reached from here is
-// not judged.
+// endpoints asks the managers at the addresses that Envoy has for their clusters. It does not judge an address that it
+// cannot reach.
 func (t Target) endpoints(ctx context.Context, r *report, gates []gate, dump object, statuses map[string]object) {
 	managers, known := map[string][]string{}, map[string][]string{} // URLs and ids of ledgers, by cluster
 	for _, name := range clustersOfManagers(gates) {
@@ -114,7 +114,7 @@ func (t Target) askEndpoint(ctx context.Context, e *endpoint, alone bool) {
 		urls = []string{"https://" + e.address, "http://" + e.address}
 	}
 	for _, url := range urls {
-		a, err := t.call(ctx, request{url: url + "/readyz", fresh: true})
+		a, err := t.call(ctx, request{url: url + "/readyz", fresh: true, noRedirect: true})
 		if err != nil || e.matched && a.header.Get("Oncegate-Manager") == "" {
 			continue
 		}

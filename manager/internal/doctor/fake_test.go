@@ -37,8 +37,8 @@ func admin(t *testing.T, dump, clusters, stats, info string) *network {
 	}}
 }
 
-// aManager is a manager with a ledger that takes the calls of those who have a token: gates those of gates, operators the
-// statistics. An empty token stands for a manager that asks for none.
+// aManager is a manager with a ledger. It takes look-ups with the token gate, and answers statistics with the token
+// operator. Without such a token it answers them to any caller.
 type aManager struct {
 	ledger, gate, operator string
 	durabilities           string // JSON; "": only local

@@ -25,8 +25,7 @@ const (
 	routeTimeout = 15 * time.Second
 )
 
-// innerClusters returns the clusters of the gate's own upstream calls that are not those of routes, each with the shortest
-// time that a call may take.
+// innerClusters returns the values of upstream.cluster that count, each with the shortest upstream.timeout_ms of its rules.
 func (g gate) innerClusters() map[string]time.Duration {
 	found := map[string]time.Duration{}
 	for _, rule := range g.rules() {
@@ -42,8 +41,8 @@ func (g gate) innerClusters() map[string]time.Duration {
 	return found
 }
 
-// listenersAt returns the listeners of this Envoy that a cluster's endpoints lead to, and the names of internal listeners
-// that there are not.
+// listenersAt returns the listeners of this Envoy that a cluster's endpoints lead to, and the names of the internal
+// listeners that are missing.
 func listenersAt(dump, status object) (found []object, missing []string) {
 	for _, host := range status.list("host_statuses") {
 		found, missing = listenersAtAddress(dump, host.at("address"), found, missing)
@@ -172,7 +171,7 @@ func (g gate) innerRoutes(r *report, dump, inner object) {
 		r.fail(checkInner, found, do)
 		return
 	}
-	// It may have only the routes whose requests have keys.
+	// The inner listener needs no routes for requests without keys.
 	r.warn(checkInner, found, do)
 }
 
@@ -195,13 +194,13 @@ func (g gate) upstreamTimeouts(r *report, dump object, statuses map[string]objec
 					case err != nil:
 					case timeout == 0:
 						r.warn(checkUpstream, fmt.Sprintf("%s has no end (timeout 0), so the gate ends its call after upstream.timeout_ms (%s)", where, own),
-							"set the route's timeout, and make upstream.timeout_ms longer: what takes longer has an unknown outcome")
+							"set the route's timeout, and make upstream.timeout_ms longer: longer work has an unknown outcome")
 					case own < timeout:
 						r.warn(checkUpstream, fmt.Sprintf("%s waits for %s, and the gate ends its call after upstream.timeout_ms (%s)", where, timeout, own),
-							"make upstream.timeout_ms longer than the route's timeout: what takes longer has an unknown outcome")
+							"make upstream.timeout_ms longer than the route's timeout: longer work has an unknown outcome")
 					case text == "":
 						r.warn(checkUpstream, fmt.Sprintf("%s has no timeout, so Envoy's %s count", where, routeTimeout),
-							"set the route's timeout to the longest time that its work takes: what takes longer has an unknown outcome")
+							"set the route's timeout to the longest time that its work takes: longer work has an unknown outcome")
 					}
 				})
 			}

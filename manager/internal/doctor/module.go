@@ -44,7 +44,8 @@ func (g gate) restrictions(r *report) {
 	r.ok(checkCapabilities, "%s: %s", g.place(), map[bool]string{true: "the module may call what it needs", false: "no list restricts the module"}[listed > 0])
 }
 
-// continues looks whether a client would wait for an upstream that gets its request only after the body.
+// continues looks whether clients wait for a 100 that no upstream sends, because the gate holds the request until its
+// body is there.
 func (g gate) continues(r *report) {
 	if g.manager["proxy_100_continue"] == true && g.body() {
 		r.fail(checkContinue, g.place()+": proxy_100_continue in body mode: the gate waits for the body, and a client with Expect: 100-continue for the upstream",

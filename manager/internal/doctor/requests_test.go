@@ -336,7 +336,7 @@ func TestEnvoyWhoseRequestsFail(t *testing.T) {
 		},
 		"a scope that differs in each try": {
 			deployment: deployment{dump: set("scope", []any{"host", "header:X-Request-Id"})},
-			level:      Fail, check: checkScope, found: `scope names "header:X-Request-Id", which is another one in each try`, do: "header:authorization",
+			level:      Fail, check: checkScope, found: `scope names "header:X-Request-Id", which differs in each try`, do: "header:authorization",
 		},
 		"a rule's scope that differs with the way": {
 			deployment: deployment{dump: set("match", []any{map[string]any{"scope": []any{"header:x-forwarded-for?"}}})},

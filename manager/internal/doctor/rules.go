@@ -62,7 +62,7 @@ func (g gate) shadowed(r *report) {
 	}
 }
 
-// covers reports whether a rule takes all requests of another one. It may miss that, and is never wrong about it.
+// covers reports whether a rule takes all requests of another one. It returns false where it cannot tell.
 func covers(a, b object) bool {
 	methods := func(rule object) []string {
 		if list := rule.texts("methods"); len(list) > 0 {
@@ -145,10 +145,10 @@ func (g gate) headersOfTries(r *report) {
 			switch {
 			case name == part || told[part]:
 			case slices.Contains(perTry, name):
-				r.fail(checkScope, fmt.Sprintf("%s: scope names %q, which is another one in each try: a retry is another key, and its work runs again", g.place(), oneLine(part)),
+				r.fail(checkScope, fmt.Sprintf("%s: scope names %q, which differs in each try: a retry is another key, and its work runs again", g.place(), oneLine(part)),
 					"name in scope what all tries of a caller share, such as header:authorization")
 			case slices.Contains(perWay, name):
-				r.warn(checkScope, fmt.Sprintf("%s: scope names %q, which is another one when a client's address or a proxy before Envoy changes: its retry then runs again", g.place(), oneLine(part)),
+				r.warn(checkScope, fmt.Sprintf("%s: scope names %q, which changes with the client's address and the proxies before Envoy: its retry then runs again", g.place(), oneLine(part)),
 					"name in scope what all tries of a caller share, such as header:authorization")
 			}
 			told[part] = true
@@ -156,7 +156,7 @@ func (g gate) headersOfTries(r *report) {
 		for _, name := range rule.at("fingerprint").texts("headers") {
 			if slices.Contains(perTry, strings.ToLower(name)) && !told["fingerprint "+name] {
 				told["fingerprint "+name] = true
-				r.fail(checkScope, fmt.Sprintf("%s: fingerprint.headers names %q, which is another one in each try: retries get 422", g.place(), oneLine(name)), "remove it")
+				r.fail(checkScope, fmt.Sprintf("%s: fingerprint.headers names %q, which differs in each try: retries get 422", g.place(), oneLine(name)), "remove it")
 			}
 		}
 	}

@@ -26,7 +26,7 @@ func updates(r *report, dump object, stats statistics) {
 	if len(r.findings) > before {
 		return
 	}
-	// A later update may have been accepted, which the dump does not say of what is gone.
+	// Without an error_state, Envoy has since accepted an update of the same name, or dropped it.
 	for _, name := range slices.Sorted(maps.Keys(stats)) {
 		for _, end := range []string{".update_rejected", ".config_fail", ".listener_create_failure"} {
 			if n := stats[name]; n > 0 && strings.HasSuffix(name, end) {
