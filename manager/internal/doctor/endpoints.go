@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 )
 
 const (
@@ -20,8 +19,8 @@ const (
 )
 
 const (
-	// askFor is how long an endpoint may take. The doctor may run where it reaches none of them.
-	askFor = 2 * time.Second
+	// askPart is the part of a call's time limit that an endpoint has: the doctor may run where it reaches none of them.
+	askPart = 5
 	// askOften is how often the only endpoint of a cluster is asked. A service's address may stand for several managers, and
 	// each connection may reach another one.
 	askOften = 6
@@ -45,16 +44,20 @@ type endpoint struct {
 // endpoints asks the managers at the addresses that Envoy has for their clusters. It does not judge an address that it
 // cannot reach.
 func (t Target) endpoints(ctx context.Context, r *report, gates []gate, dump object, statuses map[string]object) {
-	managers, known := map[string][]string{}, map[string][]string{} // URLs and ids of ledgers, by cluster
-	for _, name := range clustersOfManagers(gates) {
-		found := addressesOf(dump, statuses, name, 0)
-		found = found[:min(len(found), maxEndpoints)]
-		var wg sync.WaitGroup
-		for i := range found {
-			wg.Go(func() { t.askEndpoint(ctx, &found[i], len(found) == 1) })
+	names := clustersOfManagers(gates)
+	found := make([][]endpoint, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		all := addressesOf(dump, statuses, name, 0)
+		found[i] = all[:min(len(all), maxEndpoints)]
+		for n := range found[i] {
+			wg.Go(func() { t.askEndpoint(ctx, &found[i][n], len(found[i]) == 1) })
 		}
-		wg.Wait()
-		managers[name], known[name] = judgeEndpoints(r, name, found)
+	}
+	wg.Wait()
+	managers, known := map[string][]string{}, map[string][]string{} // URLs and ids of ledgers, by cluster
+	for i, name := range names {
+		managers[name], known[name] = judgeEndpoints(r, name, found[i])
 	}
 	for i := range gates {
 		if !gates[i].asksManagers() {
@@ -107,7 +110,7 @@ func addressesOf(dump object, statuses map[string]object, cluster string, depth 
 
 // askEndpoint fills in what an endpoint says of itself.
 func (t Target) askEndpoint(ctx context.Context, e *endpoint, alone bool) {
-	ctx, cancel := context.WithTimeout(ctx, askFor)
+	ctx, cancel := t.briefly(ctx)
 	defer cancel()
 	urls := []string{e.url}
 	if e.matched {
@@ -138,6 +141,14 @@ func (t Target) askEndpoint(ctx context.Context, e *endpoint, alone bool) {
 			e.ledgers = append(e.ledgers, s.Ledger)
 		}
 	}
+}
+
+// briefly bounds what an endpoint may take.
+func (t Target) briefly(ctx context.Context) (context.Context, context.CancelFunc) {
+	if t.Client.Timeout <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, t.Client.Timeout/askPart)
 }
 
 // judgeEndpoints reports what the endpoints of a cluster are. It returns the URLs of the managers among them, and the ids
@@ -193,7 +204,7 @@ func (t Target) gateToken(ctx context.Context, r *report, g gate, urls []string)
 	}
 	token, taken := g.config.at("manager").text("auth_token"), false
 	for _, url := range urls {
-		ctx, cancel := context.WithTimeout(ctx, askFor)
+		ctx, cancel := t.briefly(ctx)
 		a, err := t.call(ctx, request{method: http.MethodPost, url: url + "/v1/ledger/lookup", token: token, body: `{"key":"doctor","scope":"oncegate-doctor","token":"doctor"}`})
 		cancel()
 		const do = `set manager.auth_token of the gate to a token that has the word "gate" in the managers' --auth-token-file`
