@@ -143,10 +143,10 @@ func TestDoctorJudgesRealEnvoys(t *testing.T) {
 type finding struct{ Level, Check, Found, Do string }
 
 // examine is the doctor's opinion of a proxy and its manager, and its exit code.
-func examine(t *testing.T, p *proxy, manager string) (findings []finding, code int) {
+func examine(t *testing.T, p *proxy, manager string, more ...string) (findings []finding, code int) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(binDir, "oncegate"), "doctor", "--json", "--sample-seconds", "0.1", "--timeout-seconds", "60",
-		"--manager", "http://"+manager, "--envoy", p.admin)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(binDir, "oncegate"), append([]string{"doctor", "--json", "--sample-seconds", "0.1", "--timeout-seconds", "60",
+		"--manager", "http://" + manager, "--envoy", p.admin}, more...)...)
 	out, err := cmd.Output()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {

@@ -68,6 +68,16 @@ func parseDoctor(env Environment, args []string) (doctor.Target, bool, error) {
 	certificates.flags(fs)
 	fs.Func("sample-seconds", "how long the rate of new keys is measured, 0.1 to 3600 (default 2)", settings.Seconds(0.1, 3600, &sample))
 	fs.Func("timeout-seconds", "what one call may take, 0.1 to 600 (default 10)", settings.Seconds(0.1, 600, &timeout))
+	probe := doctor.Probe{Header: http.Header{}}
+	fs.StringVar(&probe.URL, "probe", "", "`URL` behind the gate, to send a POST there, twice under one new key: its work runs once")
+	fs.Func("probe-header", "`NAME:VALUE` that this request needs, such as the caller's authorization; may be repeated", func(s string) error {
+		name, value, ok := strings.Cut(s, ":")
+		if !ok || name == "" {
+			return errors.New("must be NAME:VALUE")
+		}
+		probe.Header.Add(name, strings.TrimSpace(value))
+		return nil
+	})
 	fs.BoolVar(&asJSON, "json", false, "print JSON, one finding per line")
 	var target doctor.Target
 	if err := fs.Parse(args); err != nil {
@@ -82,7 +92,7 @@ func parseDoctor(env Environment, args []string) (doctor.Target, bool, error) {
 	if fs.NArg() > 0 {
 		return target, false, settings.Usagef("unexpected argument %q", fs.Arg(0))
 	}
-	for _, u := range []struct{ name, value string }{{"manager", manager}, {"metrics", metrics}, {"envoy", envoy}} {
+	for _, u := range []struct{ name, value string }{{"manager", manager}, {"metrics", metrics}, {"envoy", envoy}, {"probe", probe.URL}} {
 		if u.value == "" && u.name != "manager" {
 			continue
 		}
@@ -103,5 +113,5 @@ func parseDoctor(env Environment, args []string) (doctor.Target, bool, error) {
 	}
 	client.Timeout = timeout
 	trim := func(s string) string { return strings.TrimRight(s, "/") }
-	return doctor.Target{Manager: trim(manager), Token: token, Metrics: trim(metrics), Envoy: trim(envoy), Client: client, Sample: sample}, asJSON, nil
+	return doctor.Target{Manager: trim(manager), Token: token, Metrics: trim(metrics), Envoy: trim(envoy), Client: client, Sample: sample, Probe: probe}, asJSON, nil
 }

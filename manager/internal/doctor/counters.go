@@ -1,14 +1,50 @@
 package doctor
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 )
 
-const checkCounters = "envoy: counters"
+const (
+	checkCounters = "envoy: counters"
+	checkAnswers  = "envoy: answers of managers"
+)
 
-// gateAlarms are counters of the gate that should be 0. They count from Envoy's start.
+// statistics are Envoy's, by name. They count from Envoy's start.
+type statistics map[string]int
+
+// statsFilter selects what the doctor reads of /stats.
+const statsFilter = `^wasmcustom\.oncegate_|^wasm_.*oncegate_|^cluster\..*\.upstream_rq_(4..|5xx)$|\.(update_rejected|config_fail|listener_create_failure)$`
+
+func (t Target) statistics(ctx context.Context) statistics {
+	text, err := t.getOK(ctx, t.Envoy+"/stats?filter="+url.QueryEscape(statsFilter))
+	if err != nil {
+		return nil
+	}
+	all := statistics{}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		n, _ := strconv.Atoi(value) // a histogram has no number, and its name is enough
+		all[name] = n
+	}
+	return all
+}
+
+// loaded reports whether the gate has defined its metrics.
+func (s statistics) loaded() bool {
+	for name := range s {
+		if strings.HasPrefix(name, "wasmcustom.oncegate_") || strings.HasPrefix(name, "wasm_") && strings.Contains(name, "oncegate_") {
+			return true
+		}
+	}
+	return false
+}
+
+// gateAlarms are counters of the gate that should be 0.
 var gateAlarms = []struct {
 	counter   string
 	level     Level
@@ -23,13 +59,12 @@ var gateAlarms = []struct {
 }
 
 // counters looks at the gate's counters in Envoy's statistics.
-func counters(r *report, stats string) {
+func counters(r *report, stats statistics) {
 	quiet := true
 	for _, a := range gateAlarms {
 		sum := 0
-		for line := range strings.Lines(stats) {
-			name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
-			if n, err := strconv.Atoi(value); err == nil && strings.HasSuffix(name, "oncegate_gate_"+a.counter+"_total") {
+		for name, n := range stats {
+			if strings.HasSuffix(name, "oncegate_gate_"+a.counter+"_total") {
 				sum += n
 			}
 		}
@@ -40,5 +75,42 @@ func counters(r *report, stats string) {
 	}
 	if quiet {
 		r.ok(checkCounters, "no refusal or failure of the gate since Envoy's start")
+	}
+}
+
+// answerAlarms are answers that the gate gets from managers only if something is wrong.
+var answerAlarms = []struct{ class, do string }{
+	{"400", `look at Envoy's log, and compare "durability" with what the managers can give`},
+	{"401", "set manager.auth_token of the gate to a token of the managers' --auth-token-file"},
+	{"403", `give the gate's token the word "gate" in the managers' --auth-token-file`},
+	{"404", "look whether the cluster leads to managers and not to another service"},
+	{"405", "look whether the cluster leads to managers and not to another service"},
+	{"5xx", "look at the managers' logs. 504 stands for a manager that takes longer than manager.timeout_ms"},
+}
+
+// answersOfManagers looks at the statuses that the managers' clusters returned since Envoy's start. The cause may be gone, so
+// these are warnings.
+func answersOfManagers(r *report, gates []gate, dump object, statuses map[string]object, stats statistics) {
+	shared := map[string]bool{} // clients' requests go there as well, so a 4xx may be a client's mistake
+	for _, g := range gates {
+		for _, routes := range g.routes(dump) {
+			for name := range clustersOf(routes) {
+				shared[name] = true
+			}
+		}
+	}
+	quiet := true
+	for _, name := range clustersOfManagers(gates) {
+		label := cmp.Or(statuses[name].text("observability_name"), name)
+		for _, a := range answerAlarms {
+			n := stats["cluster."+strings.ReplaceAll(label, ":", "_")+".upstream_rq_"+a.class]
+			if n > 0 && (a.class == "5xx" || !shared[name]) {
+				quiet = false
+				r.warn(checkAnswers, fmt.Sprintf("cluster %q answered %s with %s since Envoy's start", oneLine(name), many(n, "call"), a.class), a.do)
+			}
+		}
+	}
+	if quiet {
+		r.ok(checkAnswers, "no refusal or failure since Envoy's start")
 	}
 }

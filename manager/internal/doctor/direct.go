@@ -53,7 +53,7 @@ func (g gate) direct(r *report, dump object) {
 				"add the filter oncegate_no_internal of envoy/envoy.yaml to the cluster, or an upstream may take clients for internal ones")
 		}
 	}
-	for _, f := range g.bypassed(dump) {
+	for _, f := range g.bypassed() {
 		fail("direct calls pass the filter "+f+" by", `remove "direct" from the metadata of the routes, or put the filter before the gate`)
 	}
 	if len(r.findings) == before {
@@ -76,7 +76,7 @@ func removesInternal(dump object, name string) bool {
 }
 
 // bypassed returns the filters between the gate and the routers, except those of envoy/envoy.yaml.
-func (g gate) bypassed(dump object) []string {
+func (g gate) bypassed() []string {
 	var found []string
 	add := func(filters []object) {
 		for _, f := range filters {
@@ -90,12 +90,9 @@ func (g gate) bypassed(dump object) []string {
 		return f.at("typed_config").at("config") != nil && same(f.at("typed_config").at("config"), g.filter)
 	})
 	add(filters[own+1:])
-	inner := g.config.at("upstream").text("cluster")
-	for _, l := range listeners(dump) {
-		if l["internal_listener"] != nil && inner != "" && l.text("name") == inner {
-			for _, m := range l.all("HttpConnectionManager") {
-				add(m.list("http_filters"))
-			}
+	for _, l := range g.inner {
+		for _, m := range l.all("HttpConnectionManager") {
+			add(m.list("http_filters"))
 		}
 	}
 	slices.Sort(found)

@@ -1,5 +1,5 @@
 // Package doctor looks at a running deployment and says what is wrong with it and what to do. It only reads: it calls
-// the manager's API and metrics, and Envoy's admin listener.
+// the managers' API and metrics, and Envoy's admin listener. Only a Probe makes the upstream do something.
 package doctor
 
 import (
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -49,6 +50,8 @@ type Target struct {
 	Client *http.Client
 	// Sample is how long the rate of new keys is measured.
 	Sample time.Duration
+	// Probe is a request to send through the gate.
+	Probe Probe
 }
 
 // maxBody bounds what is read of one answer. The configuration of an Envoy with thousands of routes is some megabytes.
@@ -62,6 +65,7 @@ func Run(ctx context.Context, t Target) []Finding {
 		gates = t.envoy(ctx, &all)
 	}
 	t.manager(ctx, &all, gates)
+	t.probe(ctx, &all, gates)
 	return all.findings
 }
 
@@ -88,16 +92,42 @@ type answer struct {
 	took   time.Duration
 }
 
+// request is an HTTP call.
+type request struct {
+	method, url, token string // method "": GET
+	body               string // JSON
+	// fresh: on a connection of its own.
+	fresh  bool
+	header http.Header // further ones
+	// follow no redirect: it is the answer.
+	noRedirect bool
+}
+
 func (t Target) get(ctx context.Context, url, token string) (answer, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	return t.call(ctx, request{url: url, token: token})
+}
+
+func (t Target) call(ctx context.Context, q request) (answer, error) {
+	url := q.url
+	req, err := http.NewRequestWithContext(ctx, q.method, url, strings.NewReader(q.body))
 	if err != nil {
 		return answer{}, err
 	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
+	req.Close = q.fresh
+	maps.Copy(req.Header, q.header)
+	req.Host = q.header.Get("Host") // empty: that of the URL
+	client := *t.Client
+	if q.noRedirect {
+		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	}
+	if q.body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if q.token != "" {
+		req.Header.Set("Authorization", "Bearer "+q.token)
 	}
 	begin := time.Now()
-	resp, err := t.Client.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return answer{}, err
 	}
@@ -128,6 +158,14 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return errors.New("interrupted")
 	}
+}
+
+// many is a number of things.
+func many(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // oneLine shortens a text of strangers for a finding. Control characters could rewrite what a terminal shows.

@@ -38,6 +38,10 @@ type gate struct {
 	filter  object // its "config"
 	// config is the filter's own configuration.
 	config object
+	// inner are the listeners of this Envoy that the gate's own upstream calls go to.
+	inner []object
+	// ledgers are the ids of those that its clusters were found to lead to.
+	ledgers []string
 }
 
 func (g gate) place() string {
@@ -67,26 +71,36 @@ func (t Target) envoy(ctx context.Context, r *report) []gate {
 	} else {
 		r.ok(checkEnvoy, "version %s", version)
 	}
+	stats := t.statistics(ctx)
+	updates(r, dump, stats)
 	gates := findGates(dump)
 	if len(gates) == 0 {
 		r.fail(checkFilter, "no listener has a Wasm filter of Oncegate", "put the filter into the listener, as in envoy/envoy.yaml; until then all requests pass unprotected")
 		return nil
 	}
 	r.ok(checkFilter, "%d of %d listeners", countListeners(gates), len(listeners(dump)))
-	stats, err := t.getOK(ctx, t.Envoy+"/stats?filter=^wasmcustom.oncegate_|^wasm_.*oncegate_")
-	if err != nil || len(strings.TrimSpace(string(stats))) == 0 {
+	if !stats.loaded() {
 		r.fail(checkLoaded, "the module has not defined its metrics, so it is not loaded or refused its configuration", `see Envoy's log for "wasm"`)
 	} else {
 		r.ok(checkLoaded, "loaded and configured")
-		counters(r, string(stats))
+		counters(r, stats)
+	}
+	statuses := map[string]object{}
+	for _, c := range clusters.list("cluster_statuses") {
+		statuses[c.text("name")] = c
+	}
+	for i := range gates {
+		gates[i].findInner(dump, statuses)
 	}
 	names(r, gates)
 	inARow(r, gates)
 	for _, g := range gates {
-		g.check(r, minor, dump)
+		g.check(r, minor, dump, statuses)
 		g.around(r, dump)
 	}
-	checkClusters(r, gates, clusters)
+	checkClusters(r, gates, statuses)
+	answersOfManagers(r, gates, dump, statuses, stats)
+	t.endpoints(ctx, r, gates, dump, statuses)
 	return gates
 }
 
@@ -129,8 +143,8 @@ func names(r *report, gates []gate) {
 }
 
 // check looks at one filter and what is around it.
-func (g gate) check(r *report, minor int, dump object) {
-	body := g.config.text("mode") == "body"
+func (g gate) check(r *report, minor int, dump object, statuses map[string]object) {
+	body := g.body()
 	flag, _ := g.filter["allow_on_headers_stop_iteration"].(bool)
 	switch {
 	case body && minor > 0 && minor < bodyModeSince:
@@ -150,7 +164,12 @@ func (g gate) check(r *report, minor int, dump object) {
 	default:
 		r.ok(checkFailure, "%s: FAIL_RELOAD", g.place())
 	}
+	g.restrictions(r)
+	g.shadowed(r)
+	g.headersOfTries(r)
 	g.callers(r)
+	g.innerListener(r, dump, statuses)
+	g.continues(r)
 	g.retries(r, dump)
 	g.direct(r, dump)
 	g.buffers(r, body)
@@ -193,12 +212,8 @@ func harmless(name string, v any) bool {
 // those of the inner listener that its own calls go to.
 func (g gate) routes(dump object) []object {
 	managers := []object{g.manager}
-	if inner := g.config.at("upstream").text("cluster"); inner != "" {
-		for _, l := range listeners(dump) {
-			if l["internal_listener"] != nil && l.text("name") == inner {
-				managers = append(managers, l.all("HttpConnectionManager")...)
-			}
-		}
+	for _, l := range g.inner {
+		managers = append(managers, l.all("HttpConnectionManager")...)
 	}
 	return routesOf(dump, managers...)
 }
@@ -306,18 +321,9 @@ func (g gate) unused(r *report, dump object) {
 }
 
 // checkClusters looks whether the managers' clusters have healthy endpoints.
-func checkClusters(r *report, gates []gate, clusters object) {
-	byName := map[string]object{}
-	for _, c := range clusters.list("cluster_statuses") {
-		byName[c.text("name")] = c
-	}
-	var names []string
-	for _, g := range gates {
-		names = append(names, g.clusters()...)
-	}
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		c, ok := byName[name]
+func checkClusters(r *report, gates []gate, statuses map[string]object) {
+	for _, name := range clustersOfManagers(gates) {
+		c, ok := statuses[name]
 		if !ok {
 			r.fail(checkCluster, fmt.Sprintf("there is no cluster %q", name), "add it, as in envoy/envoy.yaml; its keys get 503 until then")
 			continue
@@ -343,6 +349,18 @@ func checkClusters(r *report, gates []gate, clusters object) {
 			r.ok(checkCluster, "cluster %q: %d of %d endpoints are healthy", name, healthy, len(hosts))
 		}
 	}
+}
+
+// clustersOfManagers returns the names of the clusters of all gates' managers.
+func clustersOfManagers(gates []gate) []string {
+	var names []string
+	for _, g := range gates {
+		if g.asksManagers() {
+			names = append(names, g.clusters()...)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // askedTTLs returns the shortest and the longest committed TTL of the gates' routes, where the manager has its own.

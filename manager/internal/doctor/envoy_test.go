@@ -23,16 +23,6 @@ func file(t *testing.T, name string) string {
 	return string(b)
 }
 
-// admin is an Envoy's admin listener with given answers.
-func admin(t *testing.T, dump, clusters, stats, info string) *httptest.Server {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body := map[string]string{"/config_dump": dump, "/clusters": clusters, "/stats": stats, "/server_info": info}[r.URL.Path]
-		_, _ = w.Write([]byte(body))
-	}))
-	t.Cleanup(s.Close)
-	return s
-}
-
 // TestEnvoyIsJudged changes one thing at a time in what a good Envoy says.
 func TestEnvoyIsJudged(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -22,6 +23,8 @@ const (
 	checkUnknown = "manager: unknown outcomes"
 	checkFenced  = "manager: fenced outcomes"
 	checkShard   = "manager: shard"
+	checkDurable = "manager: durability"
+	checkLedger  = "manager: ledger"
 	checkAlarms  = "manager: alarms"
 )
 
@@ -39,6 +42,7 @@ const (
 
 // stats is what the doctor reads of GET /v1/ledger/stats.
 type stats struct {
+	Ledger  string           `json:"ledger_id"`
 	Shard   string           `json:"shard"`
 	Entries map[string]int64 `json:"entries"`
 	Bytes   int64            `json:"bytes"`
@@ -48,6 +52,8 @@ type stats struct {
 	TTL        int64                       `json:"committed_ttl_ms"`
 	Calls      map[string]map[string]int64 `json:"calls"`
 	Quarantine int64                       `json:"quarantine_ms"`
+	// Durabilities are those that the manager can give.
+	Durabilities []string `json:"durabilities"`
 }
 
 func (s stats) entries() int64 {
@@ -105,6 +111,8 @@ func (t Target) manager(ctx context.Context, r *report, gates []gate) {
 	quarantined(r, after)
 	settled(r, after)
 	shards(r, after, gates)
+	durabilities(r, after, gates)
+	sameLedger(r, after, gates)
 	t.metrics(ctx, r)
 }
 
@@ -240,6 +248,46 @@ func shards(r *report, s stats, gates []gate) {
 		r.fail(checkShard, fmt.Sprintf("this manager is %q, and the gate's list has %q", s.Shard, names), "correct manager.shards of the gate, or --shard of the manager")
 	default:
 		r.ok(checkShard, "%s, as in the gate's list", s.Shard)
+	}
+}
+
+// durabilities compares what the gates ask for with what the manager can give.
+func durabilities(r *report, s stats, gates []gate) {
+	asked := map[string]bool{}
+	for _, g := range gates {
+		for _, rule := range g.rules() {
+			if d := rule.text("durability"); d != "" && d != "local" {
+				asked[d] = true
+			}
+		}
+	}
+	for _, d := range slices.Sorted(maps.Keys(asked)) {
+		if slices.Contains(s.Durabilities, d) {
+			r.ok(checkDurable, "can give %s, as a gate asks", oneLine(d))
+			continue
+		}
+		do := "region needs managers with --store etcd, or postgres with --store-require-sync-standbys"
+		if d == "global" {
+			do = "global needs managers with --origin and --peer"
+		}
+		r.fail(checkDurable, fmt.Sprintf("a gate asks for durability %q, and this manager can give %s: such requests get 503", oneLine(d), strings.Join(s.Durabilities, " and ")),
+			do+`; or set "durability": "local" in the gate`)
+	}
+}
+
+// sameLedger looks whether the manager is one of those that the gates call.
+func sameLedger(r *report, s stats, gates []gate) {
+	var called []string
+	for _, g := range gates {
+		called = append(called, g.ledgers...)
+	}
+	switch {
+	case len(called) == 0 || s.Ledger == "":
+	case slices.Contains(called, s.Ledger):
+		r.ok(checkLedger, "the gates' clusters lead to it")
+	default:
+		r.warn(checkLedger, fmt.Sprintf("the gates' clusters lead to other ledgers (%s) than this manager's (%s)", oneLine(strings.Join(called, ", ")), oneLine(s.Ledger)),
+			"correct --manager, or the endpoints of the clusters")
 	}
 }
 

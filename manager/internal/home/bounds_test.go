@@ -84,6 +84,9 @@ func TestDurabilityRefused(t *testing.T) {
 	if a.Status != 400 || !strings.Contains(a.Body, `"code":"durability-unavailable"`) || !strings.Contains(a.Body, "must be local or global") {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
+	if a := here.Site.Do("GET", "/v1/ledger/stats", "", ""); !strings.Contains(a.Body, `"durabilities":["local","global"]`) {
+		t.Errorf("stats: %s", a.Body)
+	}
 	a = here.JSON("POST", "/v1/ledger/reserve", `{"key":"k","token":"a","durability":"planet"}`)
 	if a.Status != 400 || !strings.Contains(a.Body, `durability: \"planet\": must be local, region or global`) {
 		t.Errorf("%d %s", a.Status, a.Body)

@@ -77,6 +77,17 @@ func (r *Reach) check(d api.Durability) error {
 	return nil
 }
 
+// names lists the durabilities that the ledger can give, as the elements of a JSON array.
+func (r *Reach) names() string {
+	names := `"local"`
+	for _, d := range []api.Durability{api.DurabilityRegion, api.DurabilityGlobal} {
+		if r.check(d) == nil {
+			names += `,"` + d.String() + `"`
+		}
+	}
+	return names
+}
+
 func durabilityProblem(detail string) error {
 	return &httpd.Refusal{P: api.Problem{Status: 400, Code: api.CodeDurability, Title: "Durability unavailable", Detail: "durability: " + detail}}
 }

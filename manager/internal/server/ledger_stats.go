@@ -18,7 +18,7 @@ func (h *ledgerHandlers) stats(r *httpd.Request, w *httpd.Response) {
 	}
 	w.JSON(200)
 	me := identify(h.identity)
-	w.Body = appendStats(appendIdentity(w.Body, &me), &s, h.ledger.OutcomeTTL(api.StateCommitted, 0))
+	w.Body = appendStats(appendIdentity(w.Body, &me), &s, h.ledger.OutcomeTTL(api.StateCommitted, 0), h.reach.names())
 }
 
 // appendIdentity begins an object with who the ledger is; appendStats goes on.
@@ -38,7 +38,7 @@ func appendIdentity(dst []byte, me *shard.Identity) []byte {
 	return strconv.AppendUint(dst, me.Version, 10)
 }
 
-func appendStats(dst []byte, s *ledger.Stats, committedTTL time.Duration) []byte {
+func appendStats(dst []byte, s *ledger.Stats, committedTTL time.Duration, durabilities string) []byte {
 	number := func(name string, n int64) {
 		dst = append(dst, '"')
 		dst = append(dst, name...)
@@ -75,6 +75,9 @@ func appendStats(dst []byte, s *ledger.Stats, committedTTL time.Duration) []byte
 		number("quarantine_ms", max(s.Quarantine.Milliseconds(), 1))
 		dst = append(dst, ',')
 	}
+	dst = append(dst, `"durabilities":[`...)
+	dst = append(dst, durabilities...)
+	dst = append(dst, `],`...)
 	number("waiters", int64(s.Waiters))
 	dst = append(dst, `,"calls":{`...)
 	last := ""
