@@ -169,6 +169,7 @@ func (g gate) check(r *report, minor int, dump object, statuses map[string]objec
 	g.headersOfTries(r)
 	g.callers(r)
 	g.innerListener(r, dump, statuses)
+	g.innerLimits(r, dump, statuses)
 	g.continues(r)
 	g.retries(r, dump)
 	g.direct(r, dump)

@@ -149,6 +149,24 @@ func TestEnvoyWhoseRequestsFail(t *testing.T) {
 			}},
 			level: Fail, check: checkInner, found: `listener "oncegate_routes" has no route to cluster "upstream"`, do: "the same routes",
 		},
+		"inner listener that takes smaller requests": {
+			deployment: deployment{dump: func(dump object) { delete(innerManager(dump), "max_request_headers_kb") }},
+			level:      Warn, check: checkLimits, found: "takes requests with 100 headers and 60 kB, and the inner listener \"oncegate_routes\" those with 65535 headers and 60 kB", do: "raise",
+		},
+		"inner listener whose cluster takes smaller answers": {
+			deployment: deployment{dump: func(dump object) {
+				for _, c := range dump.all("Cluster") {
+					if c.text("name") == "oncegate_routes" {
+						delete(c.all("HttpProtocolOptions")[0], "common_http_protocol_options")
+					}
+				}
+			}},
+			level: Warn, check: checkLimits, found: `cluster "upstream" takes answers with 100 headers and 60 kB, and cluster "oncegate_routes" those with 100 headers and 60 kB`, do: "raise",
+		},
+		"inner listener with raised limits outside": {
+			deployment: deployment{dump: func(dump object) { theGate(dump).manager["max_request_headers_kb"] = 8192.0 }},
+			level:      Warn, check: checkLimits, found: "takes requests with 100 headers and 8192 kB", do: "raise",
+		},
 		"inner listener without one of the routes": {
 			deployment: deployment{dump: func(dump object) {
 				hosts := theGate(dump).manager.at("route_config").list("virtual_hosts")
