@@ -264,6 +264,9 @@ func saidFate(said string) fate {
 	if words[0] == "via_upstream" {
 		return fateAnswered
 	}
+	if words[2] == "1" && refusedStream(words[0]) {
+		return fateNotSent
+	}
 	attempted := words[2] != "0" && words[2] != "-"
 	f := fateNotSent
 	if host := words[3]; host != "" && host != "-" {

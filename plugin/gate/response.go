@@ -3,6 +3,7 @@ package gate
 import (
 	"encoding/binary"
 	"slices"
+	"strings"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
@@ -53,11 +54,13 @@ func (p *Plugin) fate() fate {
 	}
 	flags := p.number("response", "flags")
 	switch {
-	case flags&perhapsSent != 0:
-		return fateUnknown
 	case p.number("upstream", "request_attempt_count") > 1:
-		// The flags describe only the router's last attempt. An earlier one may have reached
+		// The details and flags describe only the router's last attempt. An earlier one may have reached
 		// upstream.
+		return fateUnknown
+	case refusedStream(string(details)):
+		return fateNotSent
+	case flags&perhapsSent != 0:
 		return fateUnknown
 	case flags&neverSent != 0:
 		return fateNotSent
@@ -66,6 +69,13 @@ func (p *Plugin) fate() fate {
 		return fateUnknown
 	}
 	return fateNotSent
+}
+
+// refusedStream reports whether response code details say that an HTTP/2 upstream did not process the request: it reset
+// the stream with REFUSED_STREAM, or sent GOAWAY with an earlier stream as the last one (RFC 9113, 8.7).
+func refusedStream(details string) bool {
+	rest, ok := strings.CutPrefix(details, "upstream_reset_before_response_started{")
+	return ok && strings.HasPrefix(rest, "remote_refused_stream_reset")
 }
 
 // number reads an integer property; 0: it is not there.

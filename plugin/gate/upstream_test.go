@@ -91,6 +91,10 @@ func TestFateFromAnInnerListener(t *testing.T) {
 		"upstream_response_timeout UT 1 -":      fateUnknown,
 		"a - 1 10.0.0.1:80":                     fateUnknown,
 		"filter_chain_not_found NFCF,brand_new": fateUnknown,
+		"upstream_reset_before_response_started{remote_refused_stream_reset} UR 1 10.0.0.1:80": fateNotSent,
+		"upstream_reset_before_response_started{remote_refused_stream_reset} UR 2 10.0.0.1:80": fateUnknown,
+		"upstream_reset_before_response_started{remote_reset} UR 1 10.0.0.1:80":                fateUnknown,
+		"upstream_reset_after_response_started{remote_refused_stream_reset} UR 1 10.0.0.1:80":  fateUnknown,
 	} {
 		if got := saidFate(said); got != want {
 			t.Errorf("%q: %v, want %v", said, got, want)
