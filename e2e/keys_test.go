@@ -53,8 +53,8 @@ func newAskedUpstream(t *testing.T) *askedUpstream {
 			}
 		}
 		status := http.StatusCreated
-		if r.Header.Get("X-Status") == "500" {
-			status = http.StatusInternalServerError
+		if asked, err := strconv.Atoi(r.Header.Get("X-Status")); err == nil {
+			status = asked
 		}
 		w.WriteHeader(status)
 		_ = json.NewEncoder(w).Encode(seen{n, r.URL.RequestURI(), r.Header, string(body)})

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 )
 
@@ -12,6 +13,7 @@ func TestSettingsOfRoutes(t *testing.T) {
 			map[string]any{"path": "/uuid", "key": map[string]any{"format": "uuid"}},
 			map[string]any{"path": "/structured", "key": map[string]any{"format": "structured"}},
 			map[string]any{"path": "/success", "outcomes": "success-only"},
+			map[string]any{"path": "/proxied", "outcomes": "behind-proxy"},
 			map[string]any{"path": "/keep", "response": map[string]any{"keep_headers": []string{"x-payment-*"}}},
 			map[string]any{"path": "/rows", "streamed_types": []string{"application/x-ndjson"}},
 			map[string]any{"path_pattern": "/accounts/*/payments", "key": map[string]any{"required": true}},
@@ -47,6 +49,24 @@ func TestSettingsOfRoutes(t *testing.T) {
 		wantFirst(t, p, failing, 500) // it runs again
 		delete(failing.headers, "x-status")
 		wantReplay(t, p, failing, wantFirst(t, p, failing, 201))
+
+		for status, code := range map[string]string{"502": "outcome-unknown", "504": "outcome-unknown", "503": ""} {
+			c := to("/proxied", pay(newKey(), "x-status", status))
+			want, _ := strconv.Atoi(status)
+			wantFirst(t, p, c, want)
+			if delete(c.headers, "x-status"); code == "" {
+				wantFirst(t, p, c, 201)
+			} else {
+				wantProblem(t, p, c, 409, code)
+			}
+		}
+		for _, status := range []string{"412", "421", "428"} { // they say nothing about this request
+			c := pay(newKey(), "x-status", status)
+			want, _ := strconv.Atoi(status)
+			wantFirst(t, p, c, want)
+			delete(c.headers, "x-status")
+			wantFirst(t, p, c, 201)
+		}
 
 		keep := to("/keep", pay(newKey(), "x-reply-x-payment-id", "7", "x-reply-x-other", "o"))
 		for _, other := range []string{"o", ""} { // the first answer has it, the replay does not

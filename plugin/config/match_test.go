@@ -159,7 +159,18 @@ func TestOutcomePresets(t *testing.T) {
 			"200": OutcomeCommit, "303": OutcomeCommit, "402": OutcomeCommit, "500": OutcomeRelease, "503": OutcomeRelease, "503 r": OutcomeRelease,
 			"400": OutcomeRelease, "401": OutcomeRelease, "409": OutcomeRelease, "429": OutcomeRelease,
 		},
+		`"behind-proxy"`: {
+			"200": OutcomeCommit, "500": OutcomeCommit, "501": OutcomeCommit, "502": OutcomeHold, "503": OutcomeRelease, "503 r": OutcomeRelease, "504": OutcomeHold,
+			"400": OutcomeReject, "408": OutcomeRelease, "412": OutcomeRelease, "421": OutcomeRelease, "425": OutcomeRelease, "428": OutcomeRelease, "429": OutcomeRelease,
+		},
+		`{"hold": ["502", "504+retry-after"], "release": []}`: {
+			"502": OutcomeHold, "504": OutcomeCommit, "504 r": OutcomeHold, "429": OutcomeReject, "200": OutcomeCommit,
+		},
 	} {
+		if text[0] == '{' {
+			checkOutcomes(t, &mustParse(t, `{"outcomes": `+text+`}`).Route("POST", "/").Outcomes, want)
+			continue
+		}
 		for _, wrap := range []string{`{"outcomes": ` + text + `}`, `{"outcomes": {"commit": ["4xx", "2xx"]}, "match": [{"outcomes": ` + text + `}]}`} {
 			checkOutcomes(t, &mustParse(t, wrap).Route("POST", "/").Outcomes, want)
 		}

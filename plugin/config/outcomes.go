@@ -21,8 +21,8 @@ const (
 	OutcomeReject
 	// OutcomeRelease: nothing is recorded and the key is free again.
 	OutcomeRelease
-	// OutcomeHold: upstream leaves the outcome open. The key stays taken as for a request
-	// whose outcome is unknown. Only upstream can choose it, with the outcome header.
+	// OutcomeHold: the answer leaves the outcome open. The key stays taken as for a request
+	// whose outcome is unknown.
 	OutcomeHold
 )
 
@@ -98,8 +98,8 @@ func (o *Outcomes) Classify(status int, retryAfter bool) Outcome {
 }
 
 // defaultOutcomes returns the default outcomes. The first answer counts, also if it is
-// a 500. Refusals are remembered for a shorter time. If upstream asks for a retry, the
-// key is free again.
+// a 500. Refusals are remembered for a shorter time. The key is free again if upstream asks for a retry, and after
+// answers about other preconditions (412, 428) or for another server (421): the same request may succeed next.
 func defaultOutcomes() Outcomes {
 	return Outcomes{terms: []term{
 		{class: 2, outcome: OutcomeCommit},
@@ -107,27 +107,36 @@ func defaultOutcomes() Outcomes {
 		{class: 5, outcome: OutcomeCommit},
 		{class: 4, outcome: OutcomeReject},
 		{class: 4, code: 408, outcome: OutcomeRelease},
+		{class: 4, code: 412, outcome: OutcomeRelease},
+		{class: 4, code: 421, outcome: OutcomeRelease},
 		{class: 4, code: 425, outcome: OutcomeRelease},
+		{class: 4, code: 428, outcome: OutcomeRelease},
 		{class: 4, code: 429, outcome: OutcomeRelease},
 		{class: 5, code: 503, retryAfter: true, outcome: OutcomeRelease},
 	}}
 }
 
 // presets are the outcomes that have a name; docs/reference/CONFIGURATION.md spells them out.
-var presets = [...]struct{ name, commit, release string }{
+var presets = [...]struct{ name, commit, reject, release, hold string }{
 	// Stripe's API v1 replays what began to execute, 500s included. It does not record what it refused
 	// before: bad parameters, a missing key, a conflict with a running request, the rate limit.
-	{"stripe-v1", "2xx 3xx 4xx 5xx", "400 401 409 429"},
-	{"success-only", "2xx 3xx", "4xx 5xx"},
+	{"stripe-v1", "2xx 3xx 4xx 5xx", "", "400 401 409 429", ""},
+	{"success-only", "2xx 3xx", "", "4xx 5xx", ""},
 	// Stripe's API v2 runs a failed request again, so that a retry completes the work.
-	{"stripe-v2", "2xx 3xx 4xx", "5xx 400 401 409 429"},
+	{"stripe-v2", "2xx 3xx 4xx", "", "5xx 400 401 409 429", ""},
+	// A proxy between the gate and the application makes 502 and 504 when it got no answer, so the work may have run, and
+	// 503 when it sent nothing.
+	{"behind-proxy", "2xx 3xx 5xx", "4xx", "408 412 421 425 428 429 503", "502 504"},
 }
 
 // preset replaces the outcomes by those of a name. False: there is none.
 func (o *Outcomes) preset(name string) bool {
 	for i := range presets {
 		if p := &presets[i]; p.name == name {
-			o.terms = appendTerms(appendTerms(nil, p.commit, OutcomeCommit), p.release, OutcomeRelease)
+			o.terms = nil
+			for i, list := range [...]string{p.commit, p.reject, p.release, p.hold} {
+				o.terms = appendTerms(o.terms, list, OutcomeCommit+Outcome(i))
+			}
 			return true
 		}
 	}
@@ -144,7 +153,7 @@ func appendTerms(terms []term, list string, outcome Outcome) []term {
 }
 
 const (
-	outcomesAllowed  = `"stripe-v1", "success-only", "stripe-v2" or an object`
+	outcomesAllowed  = `"stripe-v1", "success-only", "stripe-v2", "behind-proxy" or an object`
 	retryAfterSuffix = "+retry-after"
 	maxTerms         = 64
 	termAllowed      = `a class ("2xx" to "5xx") or a code ("200" to "599"), each with "` + retryAfterSuffix + `" for answers that carry the header`
@@ -179,7 +188,7 @@ func (o *Outcomes) read(r *reader, path string, v gjson.Result) {
 		return
 	}
 	var given []term
-	var replaced [OutcomeRelease + 1]bool
+	var replaced [OutcomeHold + 1]bool
 	list := func(name string, outcome Outcome) field {
 		return field{name, func(path string, v gjson.Result) {
 			replaced[outcome] = true
@@ -203,6 +212,7 @@ func (o *Outcomes) read(r *reader, path string, v gjson.Result) {
 		list("commit", OutcomeCommit),
 		list("reject", OutcomeReject),
 		list("release", OutcomeRelease),
+		list("hold", OutcomeHold),
 	})
 	for _, t := range o.terms {
 		if replaced[t.outcome] {
@@ -230,7 +240,7 @@ func (o *Outcomes) check(r *reader, path string) {
 		}
 		if !found {
 			name := string([]byte{byte('0' + class), 'x', 'x'})
-			r.fail(path, `"`+name+`" is in no list; allowed: each of "2xx", "3xx", "4xx" and "5xx" in one of commit, reject and release`)
+			r.fail(path, `"`+name+`" is in no list; allowed: each of "2xx", "3xx", "4xx" and "5xx" in one of commit, reject, release and hold`)
 		}
 	}
 }
