@@ -120,6 +120,7 @@ func (c *carried) answer(bodySize int) {
 	case f == fateUnknown || a.outcome == config.OutcomeNone:
 		s.unknown()
 	case a.outcome == config.OutcomeRelease:
+		s.mark = statusReleased
 		s.giveBack()
 	case a.outcome == config.OutcomeHold:
 		s.holdOpen()

@@ -50,7 +50,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 		}
 	}
 	for _, status := range []api.Code{
-		statusExecuted, statusReplayed, statusBypassed, statusNotSent, statusUnknown,
+		statusExecuted, statusReplayed, statusBypassed, statusNotSent, statusReleased, statusUnknown,
 		api.CodePending, api.CodeOutcomeUnknown, api.CodeFingerprintMismatch, api.CodeAnswerNotRecorded, api.CodeEncodingNotAccepted, api.CodeInvalidKey, api.CodeKeyRequired,
 		api.CodeInvalidRequest, api.CodeUnsupportedProtocol, api.CodeBodyModeUnavailable, api.CodeManagerUnavailable, api.CodeLedgerFull, api.CodeQuarantine, api.CodeRecordUnreadable, api.CodeOverloaded,
 		api.CodeDurability, api.CodeWrongHome, api.CodeHomeUnavailable, api.CodeHomeUnanswered,

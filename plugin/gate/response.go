@@ -165,6 +165,8 @@ func (s *Stream) classifyAnswer(end bool) Action {
 	}
 	if s.route.Ledger == config.LedgerUpstream {
 		s.upstreamLedger(headers)
+	} else if a.outcome == config.OutcomeRelease {
+		s.mark = statusReleased
 	}
 	s.setMark()
 	if s.ledgerNone() {

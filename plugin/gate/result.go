@@ -51,6 +51,7 @@ const (
 	statusReplayed = "replayed"
 	statusBypassed = "bypassed"
 	statusNotSent  = "not-sent" // it did not reach upstream, and the gate did not answer
+	statusReleased = "released" // upstream answered, and its answer freed the key
 	statusUnknown  = "unknown"  // upstream may have run it, but gave no answer
 	// statusContinued: the client left, and the gate's upstream call went on.
 	statusContinued = "continued"

@@ -162,7 +162,7 @@ func TestOutcomesOfCarriedCalls(t *testing.T) {
 			mark   string
 		}{
 			{"4xx", upstream(422, "no"), "reserve reject", "422", "executed"},
-			{"released", upstream(429, "later"), "reserve release", "429", "executed"},
+			{"released", upstream(429, "later"), "reserve release", "429", "released"},
 			{"empty", upstream(204, ""), "reserve commit", "204", "executed"},
 			{"upstream's own 503", upstream(503, "upstream connect error or disconnect/reset before headers. reset reason: connection failure"), "reserve commit", "503", "executed"},
 			{"upstream says that nothing was sent", upstream(503, "x", "oncegate-answer: no_healthy_upstream UH 0 -"), "reserve commit", "503", "executed"},

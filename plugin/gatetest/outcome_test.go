@@ -37,7 +37,10 @@ func TestOutcomesByStatus(t *testing.T) {
 			{409, nil, api.StateRejected},
 			{422, nil, api.StateRejected},
 			{408, nil, api.StateNone},
+			{412, nil, api.StateNone},
+			{421, nil, api.StateNone},
 			{425, nil, api.StateNone},
+			{428, nil, api.StateNone},
 			{429, nil, api.StateNone},
 			{503, []string{"retry-after: 3"}, api.StateNone},
 		} {
@@ -47,7 +50,7 @@ func TestOutcomesByStatus(t *testing.T) {
 			p := x.Response()
 			want(t, key+": status", p.Status, fmt.Sprint(c.status))
 			want(t, key+": body", p.Body, "body")
-			want(t, key+": idempotency-status", p.Header("idempotency-status"), "executed")
+			want(t, key+": idempotency-status", p.Header("idempotency-status"), statusAfter(c.state))
 			r.Settle()
 			state, result := r.Manager.State(key)
 			want(t, key+": state", state, c.state)
@@ -385,4 +388,12 @@ func TestAnswerWithTooManyHeaders(t *testing.T) {
 		r.Settle()
 		want(t, "duplicate", r.Send(Request{Key: "k"}).Response().Status, "410")
 	})
+}
+
+// statusAfter is the Idempotency-Status of a first answer after which the ledger has a key in that state.
+func statusAfter(state api.State) string {
+	if state == api.StateNone {
+		return "released"
+	}
+	return "executed"
 }
