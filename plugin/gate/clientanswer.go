@@ -176,6 +176,9 @@ func (s *Stream) handOver() {
 // not whole becomes a problem.
 func (s *Stream) replyToClient(f *clientAnswer) {
 	p := s.plugin
+	if s.innerAnswer != "" {
+		p.host.SetProperty(propertyUpstream, s.innerAnswer)
+	}
 	if !f.whole {
 		p.metrics.count(p.metrics.notRecorded)
 		s.replyProblem(notRecordedProblem(f.status))
@@ -228,6 +231,7 @@ func (c *carried) fate(headers [][2]string, body []byte) fate {
 			if r := &c.stream.plugin.carrier; c.question != nil {
 				r.learn(c.question, said, r.p.host.Now())
 			}
+			c.stream.innerAnswer = firstWords(said, 4)
 			return saidFate(said)
 		}
 	}
@@ -235,6 +239,20 @@ func (c *carried) fate(headers [][2]string, body []byte) fate {
 		return fateAnswered
 	}
 	return ownFate(string(body))
+}
+
+// firstWords returns a copy of the first n words of a text.
+func firstWords(text string, n int) string {
+	for i := range len(text) {
+		if text[i] != ' ' {
+			continue
+		}
+		if n--; n == 0 {
+			text = text[:i]
+			break
+		}
+	}
+	return strings.Clone(text)
 }
 
 // ownFate is fate for the body of an answer that the proxy made.

@@ -59,7 +59,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 			t.Errorf("the status %s is not documented", status)
 		}
 	}
-	for _, name := range []string{propertyStatus, propertyClient, propertySequence, propertyNonce} {
+	for _, name := range []string{propertyStatus, propertyUpstream, propertyClient, propertySequence, propertyNonce} {
 		if !strings.Contains(string(text), "FILTER_STATE(wasm."+name+":PLAIN)") {
 			t.Errorf("the property %s is not documented", name)
 		}

@@ -101,6 +101,7 @@ type Stream struct {
 	answer      answer
 	trailers    outTrailers
 	contentType string // for fixRestoreType
+	innerAnswer string // for propertyUpstream
 }
 
 // OnRequestHeaders begins the stream. end: the request has no body.
@@ -285,6 +286,7 @@ func (s *Stream) bodyKey(body []byte, whole bool) (request.Key, *request.Error) 
 // only those of the key, because the gate sets the status when the stream ends.
 const (
 	propertyStatus   = "oncegate.status"
+	propertyUpstream = "oncegate.upstream" // of the gate's own upstream call: response code details, flags, attempts and host
 	propertyClient   = "oncegate.key.client"
 	propertySequence = "oncegate.key.sequence"
 	propertyNonce    = "oncegate.key.nonce"
