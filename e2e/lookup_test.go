@@ -41,8 +41,16 @@ func TestClientsLookUpLostAnswers(t *testing.T) {
 		if first.status != 201 {
 			t.Fatalf("first: %v", first)
 		}
-		wantReplay(t, here, look, first)
-		wantReplay(t, there, look, first)
+		for _, p := range []*proxy{here, there} {
+			a := send(t, p, look)
+			if got := a.headers.Values("Cache-Control"); len(got) != 1 || got[0] != "no-store" {
+				t.Errorf("a look-up may be cached: %q", got)
+			}
+			a.headers.Del("Cache-Control")
+			if err := a.sameAs(first); err != nil || !a.replayed() {
+				t.Errorf("look-up: %v, replayed %v: %v", err, a.replayed(), a)
+			}
+		}
 		head := look
 		head.method = "HEAD"
 		if a := send(t, here, head); a.status != 201 || !a.replayed() || a.headers.Get("X-Answer") != "a" || len(a.body) > 0 {
