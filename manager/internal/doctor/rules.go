@@ -125,7 +125,7 @@ func matchesAllBelow(pattern, prefix string) bool {
 	return rest && strings.HasSuffix(prefix, "/") && strings.Count(prefix, "/") >= strings.Count(start, "/") && matchesPattern(pattern, prefix)
 }
 
-// perTry are headers that differ in each try of a request: proxies, tracers and clients make them anew.
+// perTry are headers that have another value in each try of a request, because proxies, tracers or clients set them for each.
 var perTry = []string{
 	"x-request-id", "traceparent", "tracestate", "b3", "x-b3-traceid", "x-b3-spanid", "x-b3-parentspanid", "uber-trace-id", "x-amzn-trace-id",
 	"x-cloud-trace-context", "x-datadog-trace-id", "x-datadog-parent-id", "x-ot-span-context", "cf-ray", "date", "x-envoy-attempt-count",

@@ -177,7 +177,7 @@ func TestFindNamesAllScopesOfAKey(t *testing.T) {
 	}
 }
 
-// A page of a rare key examines MaxExamined index entries, and a cursor goes on behind them.
+// A page of a rare key examines MaxExamined index entries, and returns a cursor for the next page.
 func TestFindIsBounded(t *testing.T) {
 	l, c := newTestLedger(t, Options{})
 	for i := range MaxExamined {

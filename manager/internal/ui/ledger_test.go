@@ -123,7 +123,7 @@ func TestKeyWithoutScope(t *testing.T) {
 }
 
 // TestScopesAreFoundInTheLedger: the page knows the scopes of keys that this manager has not seen since its start. It looks
-// through a bounded number of entries, shows a bounded number of scopes, and goes on from there.
+// through a bounded number of entries, shows a bounded number of scopes, and continues from there.
 func TestScopesAreFoundInTheLedger(t *testing.T) {
 	s := newSite(t, siteOptions{ledger: ledger.Options{JournalKeys: -1}})
 	s.commit("shop", "order-1", "t", "answer")
