@@ -27,6 +27,8 @@ import (
 type envoyTarget struct {
 	envoybin.Binary
 	way way
+	// variable is NAME=VALUE, for the environment of its process; "": no further variable.
+	variable string
 }
 
 // way is how an Envoy's gate makes upstream calls.
@@ -49,7 +51,7 @@ func (e envoyTarget) Start(cfg targetConfig) (*proxy, error) {
 			}
 			return edit(hcm)
 		}
-		p, err := envoyTarget{Binary: e.Binary}.Start(cfg)
+		p, err := envoyTarget{Binary: e.Binary, variable: e.variable}.Start(cfg)
 		if err == nil {
 			err = p.goDirect()
 		}
@@ -144,8 +146,12 @@ func (e envoyTarget) start(dir string, config []byte, workers int, more ...strin
 	if err := os.WriteFile(file, config, 0o644); err != nil {
 		return nil, err
 	}
-	p, err := startProcess(e.Name(), e.Path, append([]string{"--config-path", file, "--admin-address-path", adminFile,
-		"--concurrency", strconv.Itoa(workers), "--log-level", "warning"}, more...)...)
+	program, args := e.Path, append([]string{"--config-path", file, "--admin-address-path", adminFile,
+		"--concurrency", strconv.Itoa(workers), "--log-level", "warning"}, more...)
+	if e.variable != "" {
+		program, args = "env", append([]string{e.variable, program}, args...)
+	}
+	p, err := startProcess(e.Name(), program, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@
 //	envoy.yaml             a static Envoy, body mode, with the routes in an inner listener as well
 //	headers-mode.yaml      a static Envoy, headers mode
 //	managers.yaml          several managers that share a store, for both
+//	tls.yaml               the cluster of a manager with TLS and client certificates, for both
 //	shards.yaml            the clusters of several managers with a ledger each, for both
 //	xds/                   envoy.yaml for an Envoy that takes changed files while it runs; with shards and several managers, too
 //	istio/wasmplugin.yaml  the gate at Istio's ingress gateway, headers mode

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -32,6 +34,9 @@ type Config struct {
 	PluginName, RootID string
 	// VMConfig and PluginConfig are passed to on_vm_start and on_configure.
 	VMConfig, PluginConfig []byte
+	// Environment has the variables of the VM's environment by name, as vm_config.environment_variables
+	// does. Names are not empty and have no "="; neither names nor values have a zero byte.
+	Environment map[string]string
 	// Workers is the number of worker VMs: 1 to 256, default 1. One more VM runs on
 	// the main thread.
 	Workers int
@@ -138,6 +143,11 @@ func (c Config) withDefaults() (Config, error) {
 	); err != nil {
 		return c, err
 	}
+	for name, value := range c.Environment {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
+			return c, fmt.Errorf("hostsim: Config.Environment has the variable %q; allowed are names without = and zero bytes, and values without zero bytes", name)
+		}
+	}
 	if c.FailurePolicy < FailClosed || c.FailurePolicy > FailReload {
 		return c, fmt.Errorf("hostsim: Config.FailurePolicy is %d, allowed are FailClosed, FailOpen and FailReload", c.FailurePolicy)
 	}
@@ -157,4 +167,14 @@ func (c Config) withDefaults() (Config, error) {
 		c.Process = NewProcess()
 	}
 	return c, nil
+}
+
+// environ returns the environment as NAME=VALUE, in the order of the names. Envoy's order is that of a hash table.
+func (c Config) environ() []string {
+	all := make([]string, 0, len(c.Environment))
+	for name, value := range c.Environment {
+		all = append(all, name+"="+value)
+	}
+	slices.Sort(all)
+	return all
 }

@@ -31,6 +31,8 @@ type guestEnv struct {
 	name  string // "canary", "main", "worker-N"
 	clock Clock
 	epoch time.Time // the monotonic clock's zero
+	// environ is the environment, NAME=VALUE for each variable.
+	environ []string
 }
 
 // Guest is one VM as the host sees it: the callbacks of the Proxy-Wasm ABI. The host never calls a guest from two
@@ -155,4 +157,7 @@ type HostCalls interface {
 
 	SetTickPeriod(ms uint32) Status
 	CurrentTime() uint64 // nanoseconds of the wall clock
+
+	// Environ returns the VM's environment, NAME=VALUE for each variable (WASI's environ_get).
+	Environ() []string
 }

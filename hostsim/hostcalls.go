@@ -158,6 +158,9 @@ func (v *vm) SetTickPeriod(ms uint32) Status {
 	return StatusOK
 }
 
+// Environ implements HostCalls.
+func (v *vm) Environ() []string { return v.host.cfg.environ() }
+
 // CurrentTime implements HostCalls.
 func (v *vm) CurrentTime() uint64 {
 	v.ctx()

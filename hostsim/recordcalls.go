@@ -212,3 +212,6 @@ func (r *recordingCalls) CurrentTime() uint64 {
 	r.note("current_time() = %d", t)
 	return t
 }
+
+// Environ is not recorded, because a wasm guest's WASI calls are not either, and because values may be secrets.
+func (r *recordingCalls) Environ() []string { return r.v.Environ() }

@@ -98,7 +98,9 @@ func (v *vm) start(ctx context.Context) error {
 	if r := v.host.cfg.Recorder; r != nil {
 		calls = &recordingCalls{v: v, rec: r}
 	}
-	g, err := v.host.program.newGuest(ctx, guestEnv{name: v.name, clock: v.host.cfg.Clock, epoch: v.host.epoch}, calls)
+	g, err := v.host.program.newGuest(ctx, guestEnv{
+		name: v.name, clock: v.host.cfg.Clock, epoch: v.host.epoch, environ: v.host.cfg.environ(),
+	}, calls)
 	if err != nil {
 		v.trap("initialisation", err)
 		return fmt.Errorf("hostsim: %s: initialisation: %w", v.name, err)

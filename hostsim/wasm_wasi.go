@@ -28,8 +28,8 @@ func wasiConst(errno uint32) func(*wasmGuest, args) uint32 {
 	return func(*wasmGuest, args) uint32 { return errno }
 }
 
-// wasiFunctions behave as in Envoy: output goes to the log, clocks and randomness work, and there are no arguments,
-// environment or files.
+// wasiFunctions behave as in Envoy: output goes to the log, clocks, randomness and the environment work, and there are no
+// arguments or files.
 var wasiFunctions = map[string]hostFunction{
 	"fd_write": wasi([]api.ValueType{i32, i32, i32, i32}, alwaysAllowed, func(g *wasmGuest, a args) uint32 {
 		level := LogInfo
@@ -95,11 +95,36 @@ var wasiFunctions = map[string]hostFunction{
 	}),
 	"args_get": wasi([]api.ValueType{i32, i32}, duringStart, wasiConst(wasiOK)),
 	"args_sizes_get": wasi([]api.ValueType{i32, i32}, duringStart, func(g *wasmGuest, a args) uint32 {
-		return g.twoZeros(a)
+		if !g.put32(a.u32(0), 0) || !g.put32(a.u32(1), 0) {
+			return wasiFault
+		}
+		return wasiOK
 	}),
-	"environ_get": wasi([]api.ValueType{i32, i32}, duringStart, wasiConst(wasiOK)),
+	"environ_get": wasi([]api.ValueType{i32, i32}, duringStart, func(g *wasmGuest, a args) uint32 {
+		pointer, at := a.u32(0), a.u32(1)
+		for _, variable := range g.env.environ {
+			if !g.put32(pointer, at) {
+				return wasiFault
+			}
+			size := uint32(len(variable)) + 1
+			b, ok := g.bytes(at, size)
+			if !ok {
+				return wasiFault
+			}
+			b[copy(b, variable)] = 0
+			pointer, at = pointer+4, at+size
+		}
+		return wasiOK
+	}),
 	"environ_sizes_get": wasi([]api.ValueType{i32, i32}, duringStart, func(g *wasmGuest, a args) uint32 {
-		return g.twoZeros(a)
+		size := 0
+		for _, variable := range g.env.environ {
+			size += len(variable) + 1
+		}
+		if !g.put32(a.u32(0), uint32(len(g.env.environ))) || !g.put32(a.u32(1), uint32(size)) {
+			return wasiFault
+		}
+		return wasiOK
 	}),
 	"fd_fdstat_get": wasi([]api.ValueType{i32, i32}, duringStart, func(g *wasmGuest, a args) uint32 {
 		if fd := a.u32(0); fd != 1 && fd != 2 {
@@ -124,13 +149,6 @@ var wasiFunctions = map[string]hostFunction{
 		g.calls.Log(LogError, "proc_exit("+utoa(uint64(a.u32(0)))+") called; the VM will not survive it")
 		return 0
 	}},
-}
-
-func (g *wasmGuest) twoZeros(a args) uint32 {
-	if !g.put32(a.u32(0), 0) || !g.put32(a.u32(1), 0) {
-		return wasiFault
-	}
-	return wasiOK
 }
 
 func le32(b []byte) uint32 {

@@ -110,6 +110,33 @@ func TestGatewayAroundTheGate(t *testing.T) {
 	}
 }
 
+// TestGatewayToken: with what the comments have, the gate takes its token from the variable that token.yaml sets.
+func TestGatewayToken(t *testing.T) {
+	text, err := os.ReadFile("../../envoy/gateway/gate.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, _, _ := strings.Cut(strings.NewReplacer("# auth_token_env:", "auth_token_env:", "# env:", "env:").Replace(string(text)), "\n---\n")
+	policy, proxy := new(egv1a1.EnvoyExtensionPolicy), new(egv1a1.EnvoyProxy)
+	if err := yaml.UnmarshalStrict([]byte(doc), policy); err != nil {
+		t.Fatal(err)
+	}
+	gatewayFile(t, "token.yaml", proxy)
+	wasm, env := policy.Spec.Wasm[0], proxy.Spec.Provider.Kubernetes.EnvoyDeployment.Container.Env
+	cfg, err := config.Parse(wasm.Config.Raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := cfg.Manager.AuthTokenEnv
+	if name == "" || wasm.Env == nil || !slices.Equal(wasm.Env.HostKeys, []string{name}) || len(env) != 1 || env[0].Name != name ||
+		env[0].ValueFrom.SecretKeyRef.Key != name {
+		t.Errorf("the gate takes %q, the filter sees %+v, the proxies have %+v", name, wasm.Env, env)
+	}
+	if namespace := policy.Namespace; proxy.Namespace != namespace {
+		t.Errorf("the EnvoyProxy is in %s, the Gateway in %s", proxy.Namespace, namespace)
+	}
+}
+
 // TestGatewayBodyMode applies the patches to what Envoy Gateway writes as a filter's config, and compares with envoy/envoy.yaml.
 func TestGatewayBodyMode(t *testing.T) {
 	patches := new(egv1a1.EnvoyPatchPolicy)

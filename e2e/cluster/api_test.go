@@ -49,6 +49,10 @@ func TestAPIServerTakesTheChart(t *testing.T) {
 		}
 	}
 	c.paste(t, "helm uninstall oncegate -n oncegate")
+	c.paste(t, "kubectl create namespace istio-system && kubectl -n istio-system create deployment istio-ingressgateway --image=istio/proxyv2")
+	c.paste(t, readPage(t, "istio.md").block(t, "sed -n 's/ gate$//p' tokens"))
+	c.paste(t, `kubectl -n istio-system get deployment istio-ingressgateway -o json | jq -e '.spec.template.spec.containers[0].env ==
+		[{name: "ONCEGATE_GATE_TOKEN", valueFrom: {secretKeyRef: {name: "oncegate-gate-token", key: "ONCEGATE_GATE_TOKEN"}}}]'`)
 
 	files, err := filepath.Glob(filepath.Join(root, ".ci", "charts", "testdata", "*.values.yaml"))
 	if err != nil || len(files) < 5 {

@@ -89,9 +89,8 @@ sed 's|\${GatewayImage}|docker.io/envoyproxy/gateway:%s|; s|\${GatewayImagePullP
 
 	n.pushImages(t)
 	gate := filepath.Join("envoy", "gateway", "gate.yaml")
-	tokens := n.paste(t, "cat tokens")
-	token, _, _ := strings.Cut(tokens, " gate\n")
-	n.edit(t, gate, "oncegate/gate:0.1.0", "oncegate/gate:1.2.3", "# auth_token: ...", "auth_token: "+token)
+	n.paste(t, readPage(t, "envoy-gateway.md").block(t, "sed -n 's/ gate$//p' tokens"))
+	n.edit(t, gate, "oncegate/gate:0.1.0", "oncegate/gate:1.2.3", "# auth_token_env:", "auth_token_env:", "# env:", "env:")
 	n.paste(t, readPage(t, "envoy-gateway.md").block(t, "kubectl apply -f envoy/gateway/manager"))
 
 	conditions, curl, _ := strings.Cut(readPage(t, "envoy-gateway.md").block(t, "kubectl -n payments get envoypatchpolicy"), "\n")

@@ -374,7 +374,13 @@ mount --bind %[5]s usr/local/bin/%[4]s
 	var expand []string
 	for _, e := range c.Env {
 		value := e.Value
-		if e.ValueFrom != nil {
+		if ref := e.ValueFrom; ref != nil && ref.SecretKeyRef != nil {
+			var s corev1.Secret
+			if err := n.api(ctx, http.MethodGet, "/api/v1/namespaces/"+p.Namespace+"/secrets/"+ref.SecretKeyRef.Name, nil, &s); err != nil {
+				return nil, fmt.Errorf("the variable %s: %w", e.Name, err)
+			}
+			value = string(s.Data[ref.SecretKeyRef.Key])
+		} else if ref != nil {
 			field := e.ValueFrom.FieldRef
 			known := map[string]string{"metadata.name": p.Name, "metadata.namespace": p.Namespace, "status.podIP": ip}
 			if field == nil || known[field.FieldPath] == "" && !strings.HasPrefix(field.FieldPath, "metadata.annotations[") {

@@ -44,6 +44,9 @@ func (v *vm) Set(key string, value []byte, cas uint32) cache.Status {
 
 func (v *vm) Now() int64 { return time.Now().Add(v.p.shift).UnixNano() }
 
+// Env is never asked: the simulated gates have no token.
+func (v *vm) Env(string) (string, bool) { return "", false }
+
 func (v *vm) Random(b []byte) bool {
 	for i := 0; i < len(b); i += 8 {
 		var word [8]byte

@@ -47,8 +47,10 @@ var inCluster = []string{
 	"docs/kubernetes.md: helm template oncegate charts/oncegate",
 	"docs/kubernetes.md: helm install oncegate charts/oncegate",
 	"docs/istio.md: helm install oncegate charts/oncegate",
+	"docs/istio.md: sed -n 's/ gate$//p' tokens",
 	"docs/istio.md: kubectl apply -f envoy/istio/traffic-extension",
 	"docs/envoy-gateway.md: helm upgrade eg",
+	"docs/envoy-gateway.md: sed -n 's/ gate$//p' tokens",
 	"docs/envoy-gateway.md: kubectl apply -f envoy/gateway/manager",
 	"docs/envoy-gateway.md: kubectl -n payments get envoypatchpolicy",
 }

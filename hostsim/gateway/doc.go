@@ -10,6 +10,11 @@
 //
 //	gateway --cluster A=10.0.0.1:8090 --cluster B=10.0.0.2:8090 ...
 //
+// With --env NAME the filter sees a variable of the gateway's environment, such as the one that manager.auth_token_env
+// names:
+//
+//	ONCEGATE_GATE_TOKEN=... gateway --env ONCEGATE_GATE_TOKEN ...
+//
 // With --admin a second listener serves /metrics (Prometheus text: the
 // filter's metrics, then the gateway's), /shared_data (JSON: number of keys and
 // bytes), /healthz and /readyz.

@@ -305,6 +305,23 @@ func TestTheFiltersView(t *testing.T) {
 	}
 }
 
+// The filter sees the variables that were named, and nothing else of the gateway's environment.
+func TestTheFiltersEnvironment(t *testing.T) {
+	g := guest{responseHeaders: func(g *guest, _ uint32, _ bool) hostsim.Action {
+		g.AddHeaderMapValue(hostsim.MapResponseHeaders, "x-environ", strings.Join(g.Environ(), "|"))
+		return hostsim.ActionContinue
+	}}
+	r := up(t, g, newUpstream(t, echo).addr(), func(o *options) { o.environment = map[string]string{"B": "2", "A": "1"} })
+	resp, err := http.Get(r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if got := resp.Header.Get("X-Environ"); got != "A=1|B=2" {
+		t.Errorf("the filter's environment is %q", got)
+	}
+}
+
 func TestRefusedByTheGateway(t *testing.T) {
 	u := newUpstream(t, echo)
 	r := up(t, guest{}, u.addr(), nil)

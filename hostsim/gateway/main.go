@@ -144,6 +144,7 @@ func start(ctx context.Context, o *options, guest hostsim.Source, logger *slog.L
 		VMID:                        o.vmID,
 		PluginName:                  o.plugin,
 		PluginConfig:                o.config,
+		Environment:                 o.environment,
 		Workers:                     o.workers,
 		AllowOnHeadersStopIteration: o.stopIteration,
 		BufferLimit:                 o.bufferLimit,

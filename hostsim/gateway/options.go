@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"runtime"
@@ -30,6 +31,7 @@ type options struct {
 	listen, admin   string
 	upstream        string
 	clusters        map[string]string
+	environment     map[string]string
 	workers         int
 	stopIteration   bool
 	bufferLimit     int
@@ -54,6 +56,7 @@ func parseOptions(args []string, usage io.Writer) (*options, error) {
 		wasm, conf string
 		failure    string
 		clusters   = clusterFlag{}
+		env        = envFlag{}
 	)
 	fs := flag.NewFlagSet("gateway", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -63,6 +66,7 @@ func parseOptions(args []string, usage io.Writer) (*options, error) {
 	fs.StringVar(&o.listen, "listen", "", "`address` to serve, host:port; port 0 takes a free one")
 	fs.StringVar(&o.upstream, "upstream", "", "`address` behind the filter, host:port")
 	fs.Var(clusters, "cluster", "`NAME=host:port` that the filter may call; repeatable")
+	fs.Var(env, "env", "`NAME` of an environment variable that the filter may see, as in Envoy's host_env_keys; repeatable; without effect if there is none")
 	fs.StringVar(&o.admin, "admin", "", "`address` of the admin listener; empty: none")
 	fs.IntVar(&o.workers, "workers", min(runtime.GOMAXPROCS(0), 256), "number of workers, each with its own VM, 1 to 256")
 	fs.BoolVar(&o.stopIteration, "allow-on-headers-stop-iteration", false, "as Envoy's PluginConfig field: a pause on headers still delivers the body")
@@ -90,7 +94,7 @@ func parseOptions(args []string, usage io.Writer) (*options, error) {
 	if fs.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q: everything is a flag", fs.Arg(0))
 	}
-	o.clusters = clusters
+	o.clusters, o.environment = clusters, env
 
 	policies := map[string]hostsim.FailurePolicy{
 		"closed": hostsim.FailClosed, "open": hostsim.FailOpen, "reload": hostsim.FailReload,
@@ -239,5 +243,23 @@ func (c clusterFlag) Set(v string) error {
 		return err
 	}
 	c[name] = addr
+	return nil
+}
+
+// envFlag collects --env NAME with the values of the process's environment. The command line has names only, because
+// other users of the machine see it.
+type envFlag map[string]string
+
+// String implements flag.Value. It shows no values.
+func (e envFlag) String() string { return strings.Join(slices.Sorted(maps.Keys(e)), ",") }
+
+// Set implements flag.Value.
+func (e envFlag) Set(name string) error {
+	if name == "" || strings.Contains(name, "=") {
+		return errors.New("must be the NAME of a variable, without a value")
+	}
+	if value, ok := os.LookupEnv(name); ok {
+		e[name] = value
+	}
 	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,9 +28,12 @@ func files(t *testing.T) (wasm, conf string) {
 
 func TestOptionsReachTheGateway(t *testing.T) {
 	wasm, conf := files(t)
+	t.Setenv("GATEWAY_TEST_A", "a=1")
+	t.Setenv("GATEWAY_TEST_EMPTY", "")
 	o, err := parseOptions([]string{"--wasm", wasm, "--config", conf, "--listen", "127.0.0.1:0", "--upstream", "up:80",
 		"--cluster", "a=h:1", "--cluster", "b=[::1]:2", "--workers", "3", "--allow-on-headers-stop-iteration",
-		"--buffer-limit", "2048", "--admin", ":0", "--failure-policy", "open", "--idle-timeout", "7s"}, nil)
+		"--buffer-limit", "2048", "--admin", ":0", "--failure-policy", "open", "--idle-timeout", "7s",
+		"--env", "GATEWAY_TEST_A", "--env", "GATEWAY_TEST_EMPTY", "--env", "GATEWAY_TEST_MISSING"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,6 +41,9 @@ func TestOptionsReachTheGateway(t *testing.T) {
 		!o.stopIteration || o.bufferLimit != 2048 || o.admin != ":0" || o.failure != hostsim.FailOpen ||
 		o.idleTimeout != 7*time.Second || o.clusters["a"] != "h:1" || o.clusters["b"] != "[::1]:2" {
 		t.Errorf("%+v", o)
+	}
+	if want := map[string]string{"GATEWAY_TEST_A": "a=1", "GATEWAY_TEST_EMPTY": ""}; !maps.Equal(o.environment, want) {
+		t.Errorf("environment %q, want %q", o.environment, want)
 	}
 }
 
@@ -67,6 +74,8 @@ func TestBadCommandLines(t *testing.T) {
 		{with("--cluster", "=h:1"), []string{"-cluster", "NAME=host:port"}},
 		{with("--cluster", "a=h"), []string{"-cluster", "host:port"}},
 		{with("--cluster", "a=h:1", "--cluster", "a=h:2"), []string{"-cluster", "twice"}},
+		{with("--env", "A=b"), []string{"-env", "NAME", "without a value"}},
+		{with("--env", ""), []string{"-env", "NAME"}},
 		{with("--workers", "0"), []string{"--workers 0", "1 to 256"}},
 		{with("--workers", "257"), []string{"--workers 257"}},
 		{with("--workers", "two"), []string{"-workers", `"two"`}},

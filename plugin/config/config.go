@@ -138,8 +138,10 @@ type Manager struct {
 	Authority string
 	// Timeout bounds a call, without the time for which it waits for a pending entry.
 	Timeout time.Duration
-	// AuthToken is sent as a bearer token; empty: none is sent.
+	// AuthToken is sent as a bearer token; empty: none is sent. See Token.
 	AuthToken string
+	// AuthTokenEnv names the environment variable that has the token instead of AuthToken; empty: none.
+	AuthTokenEnv string
 	// Batch says which calls go out as one callout.
 	Batch Batch
 }

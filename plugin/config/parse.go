@@ -137,12 +137,21 @@ func readManager(r *reader, path string, v gjson.Result, m *Manager) {
 		}},
 		{"timeout_ms", func(path string, v gjson.Result) { m.Timeout = r.millis(path, v, 1, 600000) }},
 		{"auth_token", func(path string, v gjson.Result) {
-			m.AuthToken = r.secret(path, v, "a string of up to 4096 bytes of visible ASCII", func(s string) bool { return api.Visible(s, 0, 4096) })
+			m.AuthToken = r.secret(path, v, tokenAllowed, validToken)
+		}},
+		// Not shown either, because a token may be here by mistake.
+		{"auth_token_env", func(path string, v gjson.Result) {
+			m.AuthTokenEnv = r.secret(path, v, `"" or a name of up to 255 upper-case letters, digits and _ that does not begin with a digit`, func(s string) bool {
+				return s == "" || variableName(s)
+			})
 		}},
 		{"batch", func(path string, v gjson.Result) { m.Batch = Batch(r.choice(path, v, "auto", "never", "always")) }},
 	})
 	if cluster && m.Named {
 		r.fail(path+".shards", "given beside cluster; allowed: one of the two")
+	}
+	if m.AuthToken != "" && m.AuthTokenEnv != "" {
+		r.fail(path+".auth_token_env", "given beside auth_token; allowed: one of the two")
 	}
 	if len(m.Previous) > 0 && !m.Named {
 		r.fail(path+".previous_shards", "given without shards; allowed: beside the list that takes its place")

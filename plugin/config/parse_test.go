@@ -91,7 +91,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	rules := c.rules
 	c.rules = nil
 	if want := (Config{
-		Manager:          Manager{[]string{"c"}, false, nil, "a", 7 * time.Millisecond, "t", BatchNever},
+		Manager:          Manager{[]string{"c"}, false, nil, "a", 7 * time.Millisecond, "t", "", BatchNever},
 		CommitRetry:      CommitRetry{11 * time.Millisecond, 12 * time.Millisecond, 13},
 		MaxEntries:       16,
 		MaxBytes:         70000,
@@ -232,7 +232,8 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"manager": {"cluster": ""}}`:                                  `manager.cluster: ""; allowed: a string of 1 to 255 bytes of visible ASCII`,
 		`{"manager": {"authority": "a b"}}`:                             `manager.authority: "a b"; allowed: a string of 1 to 255 bytes of visible ASCII`,
 		`{"manager": {"authority": "{key}.m"}}`:                         `manager.authority: "{key}.m"; allowed: a name without {key}: a hash ring must not choose the ledger. Name the managers in manager.shards if each has a ledger of its own`,
-		`{"manager": {"port": 1}}`:                                      "manager.port: unknown field; allowed: cluster, shards, previous_shards, authority, timeout_ms, auth_token, batch",
+		`{"manager": {"port": 1}}`:                                      "manager.port: unknown field; allowed: cluster, shards, previous_shards, authority, timeout_ms, auth_token, auth_token_env, batch",
+		`{"manager": {"auth_token": "a", "auth_token_env": "A"}}`:       "manager.auth_token_env: given beside auth_token; allowed: one of the two",
 		`{"manager": {"shards": []}}`:                                   "manager.shards: []; allowed: a list of 1 to 64 names",
 		`{"manager": {"shards": ["a", "b", "a"]}}`:                      `manager.shards[2]: "a"; allowed: each name once`,
 		`{"manager": {"shards": ["a", ""]}}`:                            `manager.shards[1]: ""; allowed: a string of 1 to 255 bytes of visible ASCII without a comma`,
@@ -393,7 +394,9 @@ func TestListsAreBounded(t *testing.T) {
 	}
 }
 
-// TestSecretsStaySecret: neither of the two secrets is ever part of an error.
+const variableAllowed = `"" or a name of up to 255 upper-case letters, digits and _ that does not begin with a digit`
+
+// TestSecretsStaySecret: no secret is ever part of an error, not even one in the place of a variable's name.
 func TestSecretsStaySecret(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"keyed_fingerprints": true}`:                `keyed_fingerprints: true needs a key; allowed: false unless "scope_secret" is given`,
@@ -401,6 +404,9 @@ func TestSecretsStaySecret(t *testing.T) {
 		`{"scope_secret": ["hunter2"]}`:               `scope_secret: (value not shown); allowed: "" or a string of 16 to 1024 bytes`,
 		`{"manager": {"auth_token": "hunter2 x"}}`:    "manager.auth_token: (value not shown); allowed: a string of up to 4096 bytes of visible ASCII",
 		`{"manager": {"auth_token": {"hunter2": 1}}}`: "manager.auth_token: (value not shown); allowed: a string of up to 4096 bytes of visible ASCII",
+		`{"manager": {"auth_token_env": "hunter2"}}`:  "manager.auth_token_env: (value not shown); allowed: " + variableAllowed,
+		`{"manager": {"auth_token_env": "2HUNTER"}}`:  "manager.auth_token_env: (value not shown); allowed: " + variableAllowed,
+		`{"manager": {"auth_token_env": ["H"]}}`:      "manager.auth_token_env: (value not shown); allowed: " + variableAllowed,
 		`{"manager": [{"auth_token": "hunter2"}]}`:    "manager: [...]; allowed: an object",
 		`{"scope": {"auth_token": "hunter2"}}`:        "scope: {...}; allowed: a list of 1 to 16 parts",
 	} {

@@ -136,9 +136,9 @@ const (
 	maxProblemBytes = 4 << 10
 )
 
-func (l *ledger) init(p *Plugin) {
+func (l *ledger) init(p *Plugin, token string) {
 	l.p, l.shards = p, ledgers(&p.config.Manager)
-	if token := p.config.Manager.AuthToken; token != "" {
+	if token != "" {
 		l.authorization = "Bearer " + token
 	}
 	m := &p.config.Manager

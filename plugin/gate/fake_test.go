@@ -17,6 +17,7 @@ type fakeHost struct {
 	now  int64
 	seed byte
 
+	env  map[string]string
 	data map[string]fakeValue
 	cas  uint32
 
@@ -217,6 +218,11 @@ func (h *fakeHost) Random(b []byte) bool {
 		b[i] = h.seed
 	}
 	return !h.noRandom
+}
+
+func (h *fakeHost) Env(name string) (string, bool) {
+	value, ok := h.env[name]
+	return value, ok
 }
 
 func (h *fakeHost) Log(_ Level, line string) { h.logs = append(h.logs, line) }

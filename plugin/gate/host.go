@@ -76,6 +76,9 @@ type Host interface {
 	Now() int64
 	// Random fills b with random bytes. False: the host has none.
 	Random(b []byte) bool
+	// Env returns the value of a variable in the VM's environment. False: there is no such variable, or the host
+	// does not let the gate look.
+	Env(name string) (value string, ok bool)
 	// Log writes one line.
 	Log(level Level, line string)
 	// SetTick asks for a tick about every period.

@@ -109,6 +109,10 @@ func (p *Plugin) Start(configuration []byte) error {
 	if err != nil {
 		return err
 	}
+	token, err := cfg.Manager.Token(p.host.Env)
+	if err != nil {
+		return err
+	}
 	p.config, p.guardsAnswers = cfg, cfg.ProtectsRPC()
 	p.metrics.define(p.host)
 	var name [16]byte
@@ -135,7 +139,7 @@ func (p *Plugin) Start(configuration []byte) error {
 	p.table.Beat(p.queue, p.beaten)
 	p.logShared()
 	p.digester = request.NewDigester(cfg.ScopeSecret)
-	p.calls.init(p)
+	p.calls.init(p, token)
 	p.carrier.p = p
 	p.sweepSize = sweepSets
 	if cfg.CleanupInterval > 0 {

@@ -174,3 +174,22 @@ func TestShutdownWaitsForTheCache(t *testing.T) {
 		expect(t, name+": replayed", len(f.replies) == 1 && f.replies[0].status == 200, recovers)
 	}
 }
+
+// The gate asks the host for the token's variable only if its configuration names one.
+func TestTokenOfTheEnvironment(t *testing.T) {
+	h := newFakeHost(t)
+	h.env = map[string]string{"T": "t0ken"}
+	expect(t, "authorization", started(t, h, `{"manager": {"auth_token_env": "T"}}`).calls.authorization, "Bearer t0ken")
+	expect(t, "authorization", started(t, h, `{"manager": {"auth_token": "clear"}}`).calls.authorization, "Bearer clear")
+	expect(t, "authorization", started(t, h, "").calls.authorization, "")
+	for name, value := range map[string]string{"EMPTY": "", "BLANK": "t0ken t0ken"} {
+		h.env[name] = value
+		err := New(h).Start([]byte(`{"manager": {"auth_token_env": "` + name + `"}}`))
+		if err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "t0ken") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := New(h).Start([]byte(`{"manager": {"auth_token_env": "MISSING"}}`)); err == nil || !strings.Contains(err.Error(), "MISSING") {
+		t.Errorf("MISSING: %v", err)
+	}
+}

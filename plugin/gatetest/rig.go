@@ -27,6 +27,8 @@ const cluster = "oncegate_manager"
 type Options struct {
 	// Config is the filter's configuration, "" for the defaults.
 	Config string
+	// Environment of the VMs.
+	Environment map[string]string
 	// Workers is the number of worker VMs, default 1.
 	Workers int
 	// BodyMode lets the host deliver bodies while headers are held.
@@ -156,7 +158,7 @@ func start(t testing.TB, guest hostsim.Source, o Options) (*Rig, error) {
 	maps.Copy(clusters, o.Clusters)
 	var err error
 	r.Host, err = hostsim.Start(context.Background(), hostsim.Config{
-		Guest: guest, PluginName: "oncegate", PluginConfig: []byte(o.Config), Workers: max(o.Workers, 1),
+		Guest: guest, PluginName: "oncegate", PluginConfig: []byte(o.Config), Environment: o.Environment, Workers: max(o.Workers, 1),
 		AllowOnHeadersStopIteration: o.BodyMode, BufferLimit: o.BufferLimit, FailurePolicy: o.FailurePolicy,
 		StreamIdleTimeout: o.IdleTimeout, MaxNestedReplies: o.MaxNestedReplies,
 		Clock: r.Clock, Clusters: clusters, Process: r.Process, Hooks: o.Hooks, Recorder: o.Recorder, Seed: o.Seed,

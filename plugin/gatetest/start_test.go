@@ -34,6 +34,44 @@ func TestBadConfigurationRefusesTheStart(t *testing.T) {
 	})
 }
 
+// The token for the manager comes from the environment of the VM, and a variable that cannot be used refuses the start.
+func TestTokenOfTheEnvironment(t *testing.T) {
+	const variable, token = "ONCEGATE_GATE_TOKEN", "a-token-that-nobody-sees"
+	o := Options{Config: `{"manager":{"auth_token_env":"` + variable + `"}}`}
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		ok := o
+		ok.Environment = map[string]string{"A": "a", variable: token, variable + "_2": "other", "Z": ""}
+		r := NewRig(t, guest, ok)
+		x := r.Send(Request{Key: "k"})
+		x.Answer(200, "done")
+		x.Response()
+		x.Over()
+		want(t, "calls", len(r.Manager.Calls()), 2)
+		for _, call := range r.Manager.Calls() {
+			want(t, "authorization", call.Authorization, "Bearer "+token)
+		}
+		if log := r.log.String(); strings.Contains(log, token) {
+			t.Errorf("the token is in the log:\n%s", log)
+		}
+		for value, why := range map[string]string{"": "is empty", token + " ": "(not shown)", strings.Repeat("x", 4097): "(not shown)", "missing": "is not in the VM's environment"} {
+			bad := o
+			if value != "missing" {
+				bad.Environment = map[string]string{variable: value}
+			}
+			r, err := start(t, guest, bad)
+			if err == nil {
+				t.Errorf("%.40q: the plugin started", value)
+				_ = r.Host.Close(context.Background())
+				continue
+			}
+			log := r.log.String()
+			if !strings.Contains(log, "manager.auth_token_env: "+variable) || !strings.Contains(log, why) || value != "" && value != "missing" && strings.Contains(log, value) {
+				t.Errorf("%.40q: the log is\n%.2000s", value, log)
+			}
+		}
+	})
+}
+
 func TestStartLeavesLittleBehind(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Workers: 3})

@@ -3,9 +3,9 @@
 //
 // It differs from the SDK in three ways:
 //
-//   - It imports metrics, time and randomness itself. The SDK's metric functions
-//     panic when the host refuses a call, and a panic ends the VM. The SDK has no
-//     time and no randomness.
+//   - It imports metrics, time, randomness and the environment itself. The SDK's metric
+//     functions panic when the host refuses a call, and a panic ends the VM. The SDK has
+//     none of the others.
 //   - It reads header maps and sends local replies without the SDK's lists and blocks
 //     (pairs.go).
 //   - It makes callouts only while the plugin context is active. The SDK remembers

@@ -52,6 +52,9 @@ func (*host) Now() int64 { return now() }
 // Random implements gate.Host.
 func (*host) Random(b []byte) bool { return random(b) }
 
+// Env implements gate.Host.
+func (*host) Env(name string) (string, bool) { return variable(environment(), name) }
+
 // Log implements gate.Host.
 func (*host) Log(level gate.Level, line string) {
 	switch level {

@@ -4,7 +4,7 @@ package sdk
 
 import "github.com/oncegate/oncegate/plugin/cache"
 
-// Without a host there are no metrics, no headers, no time and no randomness.
+// Without a host there are no metrics, no headers, no time, no randomness and no environment.
 
 func defineMetric(uint32, string) uint32 { return 0 }
 
@@ -15,6 +15,8 @@ func recordMetric(uint32, uint64) {}
 func now() int64 { return 0 }
 
 func random([]byte) bool { return false }
+
+func environment() []byte { return nil }
 
 func headerPairs(uint32) []byte { return nil }
 

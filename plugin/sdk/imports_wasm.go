@@ -56,6 +56,12 @@ func proxySetProperty(path unsafe.Pointer, pathSize uint32, value unsafe.Pointer
 //go:wasmimport wasi_snapshot_preview1 random_get
 func wasiRandomGet(buffer unsafe.Pointer, size uint32) uint32
 
+//go:wasmimport wasi_snapshot_preview1 environ_sizes_get
+func wasiEnvironSizesGet(count, size unsafe.Pointer) uint32
+
+//go:wasmimport wasi_snapshot_preview1 environ_get
+func wasiEnvironGet(pointers, buffer unsafe.Pointer) uint32
+
 // defineMetric returns 0 if the host refuses.
 func defineMetric(kind uint32, name string) uint32 {
 	var id uint32
@@ -79,6 +85,20 @@ func now() int64 {
 
 func random(b []byte) bool {
 	return len(b) == 0 || wasiRandomGet(unsafe.Pointer(unsafe.SliceData(b)), uint32(len(b))) == 0
+}
+
+// environment returns the VM's environment: NAME=VALUE for each variable, each ended by a zero byte. It returns nil if
+// there is none, or if a capability list keeps the module from asking.
+func environment() []byte {
+	var count, size uint32
+	if wasiEnvironSizesGet(unsafe.Pointer(&count), unsafe.Pointer(&size)) != 0 || count == 0 || size == 0 {
+		return nil
+	}
+	pointers, block := make([]uint32, count), make([]byte, size)
+	if wasiEnvironGet(unsafe.Pointer(unsafe.SliceData(pointers)), unsafe.Pointer(unsafe.SliceData(block))) != 0 {
+		return nil
+	}
+	return block
 }
 
 // headerPairs returns a header map in its serialized form. The caller owns it.

@@ -81,7 +81,7 @@ func counters(r *report, stats statistics) {
 // answerAlarms are answers that the gate gets from managers only if something is wrong.
 var answerAlarms = []struct{ class, do string }{
 	{"400", `look at Envoy's log, and compare "durability" with what the managers can give`},
-	{"401", "set manager.auth_token of the gate to a token of the managers' --auth-token-file"},
+	{"401", "set manager.auth_token of the gate, or the variable that manager.auth_token_env names, to a token of the managers' --auth-token-file"},
 	{"403", `give the gate's token the word "gate" in the managers' --auth-token-file`},
 	{"404", "look whether the cluster leads to managers and not to another service"},
 	{"405", "look whether the cluster leads to managers and not to another service"},

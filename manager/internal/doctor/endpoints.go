@@ -196,18 +196,24 @@ func judgeEndpoints(r *report, cluster string, found []endpoint) (managers, ledg
 // gateToken makes a look-up with the gate's own token, which changes nothing. Without a manager among the cluster's
 // endpoints, the manager that the doctor looks at is asked.
 func (t Target) gateToken(ctx context.Context, r *report, g gate, urls []string) {
+	token, hidden := g.token()
+	if hidden {
+		r.ok(checkToken, "%s: the gate takes it from the variable %s of Envoy's environment, which no dump shows, so it is not tried. A token that managers refuse shows in %q",
+			g.place(), oneLine(g.config.at("manager").text("auth_token_env")), checkAnswers)
+		return
+	}
 	if len(urls) == 0 {
 		if a, err := t.call(ctx, request{url: t.Manager + "/readyz"}); err != nil || a.header.Get("Oncegate-Manager") == "" {
 			return
 		}
 		urls = []string{t.Manager}
 	}
-	token, taken := g.config.at("manager").text("auth_token"), false
+	taken := false
 	for _, url := range urls {
 		ctx, cancel := t.briefly(ctx)
 		a, err := t.call(ctx, request{method: http.MethodPost, url: url + "/v1/ledger/lookup", token: token, body: `{"key":"doctor","scope":"oncegate-doctor","token":"doctor"}`})
 		cancel()
-		const do = `set manager.auth_token of the gate to a token that has the word "gate" in the managers' --auth-token-file`
+		const do = `set manager.auth_token of the gate, or the variable that manager.auth_token_env names, to a token that has the word "gate" in the managers' --auth-token-file`
 		switch {
 		case err != nil:
 		case a.status == http.StatusUnauthorized && token == "":
@@ -226,6 +232,17 @@ func (t Target) gateToken(ctx context.Context, r *report, g gate, urls []string)
 	if taken {
 		r.ok(checkToken, "%s: managers take its calls", g.place())
 	}
+}
+
+// token returns the gate's token. hidden: the gate takes it from Envoy's own environment, of which a dump has only names.
+func (g gate) token() (token string, hidden bool) {
+	manager := g.config.at("manager")
+	name := manager.text("auth_token_env")
+	if name == "" {
+		return manager.text("auth_token"), false
+	}
+	token, shown := g.filter.at("vm_config").at("environment_variables").at("key_values")[name].(string)
+	return token, !shown
 }
 
 // certified reports whether the doctor shows a client certificate. A manager then judges that as well, and the gate has

@@ -13,7 +13,7 @@ const (
 
 // capabilities are the functions that the module calls and the callbacks that it needs.
 var capabilities = strings.Fields(`
-	args_get args_sizes_get clock_time_get fd_close fd_seek fd_write proxy_continue_stream proxy_define_metric
+	args_get args_sizes_get clock_time_get environ_get environ_sizes_get fd_close fd_seek fd_write proxy_continue_stream proxy_define_metric
 	proxy_dequeue_shared_queue proxy_done proxy_enqueue_shared_queue proxy_get_buffer_bytes
 	proxy_get_current_time_nanoseconds proxy_get_header_map_pairs proxy_get_header_map_value proxy_get_property
 	proxy_get_shared_data proxy_http_call proxy_increment_metric proxy_log proxy_on_configure proxy_on_context_create

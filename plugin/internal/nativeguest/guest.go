@@ -217,6 +217,15 @@ func (h *host) Random(b []byte) bool {
 	return err == nil
 }
 
+func (h *host) Env(name string) (string, bool) {
+	for _, variable := range h.Environ() {
+		if n, value, _ := strings.Cut(variable, "="); n == name {
+			return value, true
+		}
+	}
+	return "", false
+}
+
 func (h *host) Log(level gate.Level, line string) {
 	h.HostCalls.Log(hostsim.LogLevel(level)+hostsim.LogDebug, line)
 }

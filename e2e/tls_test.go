@@ -1,0 +1,119 @@
+package e2e
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/oncegate/oncegate/envoy"
+)
+
+// managerName is the manager's name in tls.yaml.
+const managerName = "oncegate-manager.oncegate.svc.cluster.local"
+
+// tlsFiles writes an identity and its CA under the names of tls.yaml, and returns the folder.
+func tlsFiles(t *testing.T, id, ca *identity) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{"ca.crt": ca.certPEM(), "tls.crt": id.certPEM(), "tls.key": id.keyPEM(t)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// tlsCluster puts the cluster of tls.yaml into the place of oncegate_manager, with the files of a folder and the same endpoint.
+func tlsCluster(dir string) func(*bootstrapv3.Bootstrap) error {
+	return func(b *bootstrapv3.Bootstrap) error {
+		published, err := envoy.LoadBootstrap("tls.yaml")
+		if err != nil {
+			return err
+		}
+		text, err := envoy.MarshalBootstrap(published)
+		if err != nil {
+			return err
+		}
+		moved := new(bootstrapv3.Bootstrap)
+		if err := protojson.Unmarshal([]byte(strings.ReplaceAll(string(text), "/etc/oncegate/tls", dir)), moved); err != nil {
+			return err
+		}
+		return editCluster(b, "oncegate_manager", func(c *clusterv3.Cluster) {
+			c.TransportSocket = moved.GetStaticResources().GetClusters()[0].GetTransportSocket()
+		})
+	}
+}
+
+// The gate calls a manager that asks for a certificate and a token. Each end refuses another one that is not who it should be.
+func TestGateCallsTheManagerByTLS(t *testing.T) {
+	ca, stranger := newIdentity(t, "ca", nil), newIdentity(t, "other", nil)
+	gate := tlsFiles(t, newIdentity(t, "payments gate", ca), ca)
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
+		target.variable = tokenVariable + "=" + gateToken
+		manager := tlsFiles(t, newIdentity(t, managerName, ca), ca)
+		s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: tokenFromEnv(), edit: patientStreams}
+		s.settings = []string{
+			"--tls-cert", filepath.Join(manager, "tls.crt"), "--tls-key", filepath.Join(manager, "tls.key"), "--client-ca", filepath.Join(manager, "ca.crt"),
+			"--client-roles-file", tokenFile(t, "roles", "CN=\"payments gate\" gate\n"), "--auth-token-file", tokenFile(t, "tokens", gateToken+" gate\n"),
+		}
+		s.stopAtEnd(t)
+		s.startManager(t)
+		s.startPayments(t)
+		s.bootstrap = both(edit(passOn), tlsCluster(gate))
+		p := s.startProxy(t)
+		key := newKey()
+		first := wantFirst(t, p, pay(key), 201)
+		wantReplay(t, p, pay(key), first)
+		s.wantExecutions(t, key, 1)
+
+		for name, c := range map[string]struct {
+			files string
+			more  func(*bootstrapv3.Bootstrap) error
+		}{
+			"a gate without a certificate": {gate, func(b *bootstrapv3.Bootstrap) error {
+				return changeTLS(b, func(context *tlsv3.UpstreamTlsContext) { context.CommonTlsContext.TlsCertificates = nil })
+			}},
+			"a gate without the word": {tlsFiles(t, newIdentity(t, "shop", ca), ca), nil},
+			"a gate of another CA":    {tlsFiles(t, newIdentity(t, "payments gate", stranger), ca), nil},
+			"a manager of another CA": {tlsFiles(t, newIdentity(t, "payments gate", ca), stranger), nil},
+			"a manager with another name": {gate, func(b *bootstrapv3.Bootstrap) error {
+				return changeTLS(b, func(context *tlsv3.UpstreamTlsContext) {
+					context.CommonTlsContext.GetValidationContext().MatchTypedSubjectAltNames[0].GetMatcher().MatchPattern = &matcherv3.StringMatcher_Exact{Exact: "other"}
+				})
+			}},
+		} {
+			s.bootstrap = both(edit(passOn), tlsCluster(c.files))
+			if c.more != nil {
+				s.bootstrap = both(s.bootstrap, c.more)
+			}
+			key := newKey()
+			a := send(t, s.startProxy(t), pay(key))
+			if a.status != 503 || a.headers.Get("Idempotency-Status") != "manager-unavailable" {
+				t.Errorf("%s: %v", name, a)
+			}
+			s.wantExecutions(t, key, 0)
+		}
+	})
+}
+
+// changeTLS changes the TLS of the cluster oncegate_manager.
+func changeTLS(b *bootstrapv3.Bootstrap, change func(*tlsv3.UpstreamTlsContext)) error {
+	var failed error
+	err := editCluster(b, "oncegate_manager", func(c *clusterv3.Cluster) {
+		context := new(tlsv3.UpstreamTlsContext)
+		config := c.GetTransportSocket().GetTypedConfig()
+		if failed = config.UnmarshalTo(context); failed == nil {
+			change(context)
+			failed = config.MarshalFrom(context)
+		}
+	})
+	return errors.Join(err, failed)
+}
