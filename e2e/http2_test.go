@@ -65,8 +65,8 @@ var http2Clients = map[string]http2Client{
 }
 
 // No stock client loses a replay or a refusal over HTTP/2: Envoy resets a stream whose answer ends before its request, and curl
-// and httpx then drop the answer. On a machine with nothing else to do none is lost. Where a client stands still for longer
-// than a reply waits, some are, so the test allows one of twenty; without the wait it is one of ten to one of two.
+// and httpx then drop the answer. A client that stands still for longer than a reply waits, on a busy machine, loses some, so the test
+// allows one of twenty; without the wait it is one of ten to one of two.
 func TestHTTP2ClientsLoseNoReply(t *testing.T) {
 	names := []string{"curl", "go", "httpx", "java", "node"}
 	if !deep.On() {
