@@ -159,8 +159,13 @@ test-deep: ## what make test leaves out: the race detector, all cells of the mat
 	@build/setup report
 
 .PHONY: test-deep-setup
-test-deep-setup: build/node build/fakegcs deep-modules
-	@.ci/apt-install chromium:chromium javac:default-jdk-headless
+test-deep-setup: build/node build/fakegcs deep-modules test-deep-clients
+	@.ci/apt-install chromium:chromium
+
+# The clients of which make test runs no test.
+.PHONY: test-deep-clients
+test-deep-clients:
+	@.ci/apt-install node:nodejs javac:default-jdk-headless
 
 # Fetches the Go modules that the tests need, since go itself gives up at the first failure.
 .PHONY: modules
@@ -195,7 +200,7 @@ test-cluster: test-deps build build/cluster ## the pages about Kubernetes, Istio
 .PHONY: test-envoys
 test-envoys: export ENVOYS ?= 1.36.2 1.39.3 1.40.0
 test-envoys: export E2E_CROWD ?= 2000
-test-envoys: build guests build/python ## the tests that need Envoy, on each of ENVOYS="1.36.2 1.39.3 1.40.0"
+test-envoys: build guests build/python test-deep-clients ## the tests that need Envoy, on each of ENVOYS="1.36.2 1.39.3 1.40.0"
 	@build/setup tests
 	TEST_DEEP=1 go test -timeout $(TEST_TIMEOUT) -count 1 ./e2e ./hostsim/envoydiff
 
@@ -203,13 +208,14 @@ test-envoys: build guests build/python ## the tests that need Envoy, on each of 
 envoy: programs ## find an Envoy (ENVOY_BIN, PATH), or install the pinned one into build/toolchain; prints its path
 	@build/setup default
 
-# stripe-python, a client that repeats by itself, for examples/stripe and its test. A failed installation leaves no folder.
-build/python: examples/stripe/requirements.txt
+# stripe-python, a client that repeats by itself, for examples/stripe and its test, and httpx for the tests of HTTP/2 clients.
+# A failed installation leaves no folder.
+build/python: examples/stripe/requirements.txt e2e/testdata/http2/requirements.txt
 	@.ci/apt-install python3:python3 \
 		'/usr/lib/python3/dist-packages/pip/__init__.py|/usr/local/lib/python3*/site-packages/pip/__init__.py|pip3:python3-pip'
 	@rm -rf $@ $@-new
 	@.ci/try python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --no-deps --require-hashes \
-		--only-binary=:all: --target $@-new -r $<
+		--only-binary=:all: --target $@-new $(addprefix -r ,$^)
 	@mv $@-new $@
 	@touch $@
 

@@ -258,7 +258,7 @@ func (s *Stream) Done() <-chan struct{} { return s.done }
 
 // RequestComplete reports whether the request's end has arrived. Only the sinks' methods may call it. If response
 // headers are sent before that, Envoy closes an HTTP/1.1 connection after the response, and says so in a header that
-// the filter does not see.
+// the filter does not see. Over HTTP/2 it resets the stream (RST_STREAM, NO_ERROR) if the whole response is sent before that.
 func (s *Stream) RequestComplete() bool { return s.req.ended }
 
 // Worker is the number of the stream's worker.

@@ -27,7 +27,7 @@ type Message struct {
 	Body     []byte
 	Trailers hostsim.Headers
 	Ended    bool
-	Early    bool                // a response that began before the request's end: Envoy closes an HTTP/1.1 connection after it
+	Early    bool                // a response that began before the request's end: Envoy closes an HTTP/1.1 connection after it, or resets the HTTP/2 stream
 	Reset    hostsim.ResetReason // empty: not reset
 }
 

@@ -214,7 +214,7 @@ func TestRequestIsRefusedIfItsBodyCannotBePutBack(t *testing.T) {
 	s, f, _ := h.upload(p, 1, 20_000, [2]string{"content-length", "20001"})
 	h.noBody = true
 	f.requestBody = []byte("a")
-	expect(t, "last", s.OnRequestBody(1, false), Pause)
+	expect(t, "last", s.OnRequestBody(1, true), Pause)
 	expect(t, "status", f.replies[0].status, 400)
 	s.OnDone()
 	expect(t, "bytes counted", p.uploads, 0)

@@ -16,6 +16,7 @@ type watchedHost struct {
 
 func newWatchedHost(t *testing.T) *watchedHost {
 	h := newFakeHost(t)
+	h.protocol = "HTTP/1.1" // in which a refusal does not wait for the end of a body without a length
 	return &watchedHost{fakeHost: h, plugin: started(t, h, `{"mode":"body"}`)}
 }
 
@@ -24,8 +25,9 @@ func (h *watchedHost) hold(size uint64) (*Stream, *fakeStream) {
 	h.opened++
 	s, f := h.open(h.plugin, h.opened, "k"+strconv.Itoa(int(h.opened)))
 	f.properties["request.total_size"] = flags(100)
-	expect(h.t, "headers", s.OnRequestHeaders(false), Pause)
+	expect(h.t, "headers continue", s.OnRequestHeaders(false) == Continue, false)
 	f.properties["request.total_size"] = flags(100 + size)
+	h.ready(h.plugin) // sends the reply, if there is one
 	return s, f
 }
 

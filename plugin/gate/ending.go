@@ -6,16 +6,21 @@ import (
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
-// Replies wait for the end of their requests if it is near: after a reply that goes out
-// before the request's end, the host closes an HTTP/1 connection.
+// Replies wait for the end of their requests if it is near. After a reply that goes out
+// before the request's end, the host closes an HTTP/1 connection and resets an HTTP/2 stream.
+// Some HTTP/2 clients then drop the reply.
 
 const (
 	// endBytes is the largest request body whose end a reply waits for.
 	endBytes = 64 << 10
 	// endPatience is how long a reply waits, give or take a tick.
 	endPatience = 100 * time.Millisecond
+	// endLooks is how many ticks, at least, must find that an HTTP/2 request has not grown before a reply
+	// takes it as complete, if the host does not show its body. Many clients send the end by itself, behind
+	// the last byte. Ticks count, not time: before a tick that comes late, the host reads what came meanwhile.
+	endLooks = 5
 	// endPeriod is the time between two ticks while a reply waits.
-	endPeriod = 5 * time.Millisecond
+	endPeriod = 2 * time.Millisecond
 	// maxUnsentBytes bounds the bodies of all replies that wait in one VM. Beyond it a reply does not wait.
 	maxUnsentBytes = 1 << 20
 )
@@ -29,7 +34,12 @@ type ending struct {
 	length   int64  // of the body, as declared; -1: not declared
 	headers  uint64 // bytes of the headers, as request.total_size counts them
 	received int64  // bytes of body that the host has shown
-	since    int64  // when the tick began to look after the reply, nanoseconds
+	shown    bool   // the host shows the body, so it will also show the end
+	http1    bool   // only set while the reply waits
+	since    int64  // when the reply began to wait, nanoseconds
+	size     uint64 // request.total_size at the last look
+	looks    int32  // so many looks were there
+	grownAt  int32  // the look that first found this size
 	reply    *localReply
 }
 
@@ -75,26 +85,54 @@ func (e *ending) begin(headers request.Headers) {
 
 // noteBody notes the bytes of a body callback.
 func (e *ending) noteBody(size int, end bool) {
+	e.shown = true
 	e.received += int64(size)
 	e.ended = e.ended || end || e.received > endBytes
 }
 
 // awaitsEnd tells whether a reply to the current stream must wait. In the plugin context the host
-// has all bytes that came together with the headers, so the reply waits only if some are missing.
+// has all bytes that came together with the headers, so an HTTP/1 reply waits only if some are missing.
 func (s *Stream) awaitsEnd() bool {
 	p, e := s.plugin, &s.ending
 	if s.headers != nil {
 		e.begin(s.headers)
 	}
-	if e.ended || !e.known || !s.http1() {
+	if e.ended || !e.known {
 		return false
 	}
-	return !p.inside || e.length >= 0 && !s.allReceived()
+	e.http1 = s.http1()
+	return !e.http1 || !p.inside || e.length >= 0 && !s.allReceived()
 }
 
 // allReceived tells whether the host has the whole declared body.
 func (s *Stream) allReceived() bool {
 	return s.plugin.totalSize() >= s.ending.headers+uint64(s.ending.length)
+}
+
+// complete looks whether the request of the current stream has come in, as far as the gate can know
+// without body callbacks. In HTTP/1 the host reads the end together with the last byte of a declared
+// body. In HTTP/2 the end may follow later, and nothing but some ticks without new bytes suggests
+// that it has come.
+func (s *Stream) complete() bool {
+	e := &s.ending
+	switch {
+	case e.http1:
+		return e.length < 0 || s.allReceived()
+	case e.shown:
+		return false
+	}
+	enough := e.headers + uint64(e.length)
+	if e.length < 0 {
+		enough = e.headers + 1
+	}
+	e.looks++
+	if e.length < 0 || e.size < enough {
+		if size := s.plugin.totalSize(); size != e.size {
+			e.size, e.grownAt = size, e.looks
+		}
+	}
+	// A client that was slow to send its body is slow to send the end as well.
+	return e.size >= enough && e.looks-e.grownAt >= max(endLooks, 2*(e.grownAt-1))
 }
 
 // delayReply keeps a reply until the request ends or endPatience is over.
@@ -106,18 +144,14 @@ func (s *Stream) delayReply(r *localReply) {
 	e.reply = r
 	n.bytes += len(r.body)
 	if p.inside {
-		s.checkInTicks()
+		e.since = p.host.Now()
+		s.complete() // the first look
+		n.slow.add(s)
 		return
 	}
 	n.fresh.add(s)
 	n.checkFresh = true
 	p.kick()
-}
-
-// checkInTicks has each tick look whether the reply can go out.
-func (s *Stream) checkInTicks() {
-	s.ending.since = s.plugin.host.Now()
-	s.plugin.endings.slow.add(s)
 }
 
 // dropReply ends the wait and returns the reply.
@@ -152,27 +186,28 @@ func (p *Plugin) sendReplies() {
 	if !n.checkFresh && !n.checkSlow {
 		return
 	}
+	now := p.host.Now()
 	for s := n.fresh.first; s != nil && !p.spent(); s = n.fresh.first {
+		s.ending.since = now
 		switch {
 		case !p.choose(s.id):
 			s.leave()
-		case s.ending.length < 0 || s.allReceived():
+		case s.complete():
 			s.sendReply()
 		default:
 			n.fresh.remove(s)
-			s.checkInTicks()
+			n.slow.add(s) // each tick looks whether the reply can go out
 		}
 	}
 	if n.checkSlow {
-		n.checkSlow = !p.sendSlow()
+		n.checkSlow = !p.sendSlow(now)
 	}
 	n.checkFresh = n.fresh.size > 0
 }
 
 // sendSlow sends the replies whose requests have come in or whose patience is over. False: the
 // callback is spent.
-func (p *Plugin) sendSlow() bool {
-	now := p.host.Now()
+func (p *Plugin) sendSlow(now int64) bool {
 	for s, next := p.endings.slow.first, (*Stream)(nil); s != nil; s = next {
 		if p.spent() {
 			return false
@@ -181,7 +216,7 @@ func (p *Plugin) sendSlow() bool {
 		waited := now - s.ending.since
 		if !p.choose(s.id) {
 			s.leave()
-		} else if waited < 0 || waited >= int64(endPatience) || s.ending.length >= 0 && s.allReceived() {
+		} else if waited < 0 || waited >= int64(endPatience) || s.complete() {
 			s.sendReply()
 		}
 	}

@@ -65,7 +65,11 @@ func (s *Stream) OnRequestBody(size int, end bool) Action {
 	switch s.phase {
 	case phaseBody:
 		s.plugin.bodies.delivered(s.plugin.host)
-		return s.readBody(size, end)
+		action := s.readBody(size, end)
+		if s.phase == phaseEnding {
+			return Take // the end of the body comes only if the host has room for it
+		}
+		return action
 	case phaseEnding:
 		return s.endBody()
 	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseFill, phaseReplied:
@@ -126,8 +130,9 @@ func (s *Stream) readBody(size int, end bool) Action {
 }
 
 // holdLast holds the piece that completes a body until its end comes, because for an earlier
-// answer the host would close an HTTP/1 connection. In HTTP/2 the host closes no connection,
-// and the end of a larger body may be stuck behind a full buffer, so holdLast is not used there.
+// answer the host would close an HTTP/1 connection or reset an HTTP/2 stream. In HTTP/2 the
+// end of a larger body may be stuck behind a full buffer, so holdLast is not used there, and
+// only a reply waits for the end.
 func (s *Stream) holdLast(piece []byte) Action {
 	u := &s.upload
 	if !s.putBack() {

@@ -365,10 +365,10 @@ func (s *Stream) actionFor(v verdict) Action {
 }
 
 // headersAction is actionFor for the request's headers. Only a stream that reads the body
-// lets the host deliver it. A reply that waits for the request's end gets no body
-// callbacks, because they would cost more than the rest of its work.
+// lets the host deliver it, and an HTTP/2 reply that waits for the request's end, because
+// only body callbacks report that end. In HTTP/1 they would cost more than the rest of its work.
 func (s *Stream) headersAction(v verdict) Action {
-	if v == verdictPause && s.phase != phaseBody || s.phase == phaseEnding {
+	if v == verdictPause && s.phase != phaseBody || s.phase == phaseEnding && s.ending.http1 {
 		return PauseAll
 	}
 	return s.actionFor(v)

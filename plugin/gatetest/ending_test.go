@@ -112,13 +112,97 @@ func TestLedgersAnswerWaitsForTheRequestsEnd(t *testing.T) {
 	})
 }
 
+// Over HTTP/2 a reply waits for the end, which may come by itself behind the last byte: the host resets a stream whose answer
+// ends first. Where the host shows the body, the reply comes with the end, else when the request has stood still for a while.
+func TestHTTP2ReplyWaitsForTheRequestsEnd(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for name, o := range map[string]Options{
+			"headers mode": {Config: `{}`},
+			"headers mode, allow_on_headers_stop_iteration": {Config: `{}`, BodyMode: true},
+			"body mode": {Config: `{"mode":"body"}`, BodyMode: true},
+		} {
+			t.Run(name, func(t *testing.T) {
+				r := NewRig(t, guest, o)
+				first := Request{Key: "k", Body: `{"amount":1}`}
+				once(t, r, first)
+				for what, c := range map[string]struct {
+					key, length, want string
+				}{
+					"replay":               {"k", twelve, "201"},
+					"replay, no length":    {"k", "x: y", "201"},
+					"bad key":              {"k\xff", twelve, "400"},
+					"bad key, no length":   {"k\xff", "x: y", "400"},
+					"an odd length":        {"k\xff", "content-length: 12, 12", "400"},
+					"a body of no byte":    {"k\xff", "content-length: 0", "400"},
+					"no body and no hint":  {"k\xff", "x: y", "400"},
+					"a body that is large": {"k\xff", "content-length: 65000", "400"},
+				} {
+					if what == "replay, no length" && name != "body mode" {
+						c.want = "422" // headers mode compares the lengths
+					}
+					body := first.Body
+					switch what {
+					case "a body of no byte", "no body and no hint":
+						body = ""
+					case "a body that is large":
+						body = strings.Repeat("a", 65_000)
+					}
+					x := r.Open(Request{Key: c.key, Protocol: "HTTP/2", Headers: []string{"content-type: application/json", c.length}}, false)
+					r.Settle()
+					want(t, what+": answered without a body", x.Client.Begun(), false)
+					if body != "" {
+						x.RequestData([]byte(body[:2]), false)
+						r.Clock.Advance(5 * time.Millisecond)
+						want(t, what+": answered with a part", x.Client.Begun(), false)
+						x.RequestData([]byte(body[2:]), false)
+					}
+					r.Clock.Advance(5 * time.Millisecond)
+					want(t, what+": answered before the end", x.Client.Begun(), false)
+					x.RequestData(nil, true)
+					r.Settle()
+					if !o.BodyMode {
+						want(t, what+": answered at once, with the end unseen", x.Client.Begun(), false)
+						r.Clock.Advance(30 * time.Millisecond)
+						if c.length == "x: y" && body == "" {
+							r.Clock.Advance(100 * time.Millisecond) // nothing tells that there is no body
+						}
+					}
+					want(t, what+": answered", x.Client.Begun(), true)
+					want(t, what+": status", x.Response().Status, c.want)
+					want(t, what+": the stream is reset", x.Client.Early(), false)
+					x.Over()
+				}
+			})
+		}
+	})
+}
+
+// An HTTP/2 request whose end does not come gets its reply soon.
+func TestHTTP2ReplyDoesNotWaitForever(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for name, o := range bothModes {
+			t.Run(name, func(t *testing.T) {
+				r := NewRig(t, guest, o)
+				x := r.Open(Request{Key: "k\xff", Protocol: "HTTP/2", Headers: []string{twelve}}, false)
+				x.RequestData([]byte("{"), false)
+				r.Clock.Advance(50 * time.Millisecond)
+				want(t, "answered too soon", x.Client.Begun(), false)
+				r.Clock.Advance(100 * time.Millisecond)
+				want(t, "status", x.Response().Status, "400")
+				want(t, "the stream is reset", x.Client.Early(), true)
+			})
+		}
+	})
+}
+
 // A reply does not wait where waiting achieves nothing.
 func TestRepliesThatDoNotWait(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"scope":["path"]}`})
 		once(t, r, Request{Key: "k"})
 		for name, q := range map[string]Request{
-			"HTTP/2":           {Protocol: "HTTP/2", Headers: []string{twelve}},
+			"HTTP/2, large":    {Protocol: "HTTP/2", Headers: []string{"content-length: 70000"}},
+			"HTTP/2, upgrade":  {Protocol: "HTTP/2", Headers: []string{"upgrade: websocket"}},
 			"100-continue":     {Headers: []string{twelve, "expect: 100-continue"}},
 			"a large body":     {Headers: []string{"content-length: 70000"}},
 			"chunked":          {},

@@ -254,6 +254,7 @@ func TestClientsDoNotReachRecordedAnswers(t *testing.T) {
 			}
 		}
 		x := r.Open(Request{Path: "/oncegate/answer", Protocol: "HTTP/2", Headers: []string{"content-type: application/grpc"}}, false)
+		r.Clock.Advance(time.Second)
 		want(t, "a gRPC call", grpcProblem(x), "12 not-found")
 		for _, path := range []string{"/oncegate/answers", "/oncegate/answer/", "/oncegate", "/a/oncegate/answer"} {
 			x := r.Open(Request{Path: path}, true)

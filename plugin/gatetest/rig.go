@@ -421,7 +421,8 @@ func (c *Recorder) AwaitBody(t testing.TB, n int) {
 	c.await(t, fmt.Sprint(n, " bytes of body"), func() bool { return c.body.Len() >= n })
 }
 
-// Early tells whether the answer began before the request's end. An HTTP/1 client then loses its connection.
+// Early tells whether the answer began before the request's end. An HTTP/1 client then loses its connection, and the stream of an
+// HTTP/2 client is reset.
 func (c *Recorder) Early() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.wasEarly }
 
 // Begun tells whether headers have come.
