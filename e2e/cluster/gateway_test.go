@@ -90,6 +90,11 @@ sed 's|\${GatewayImage}|docker.io/envoyproxy/gateway:%s|; s|\${GatewayImagePullP
 	n.pushImages(t)
 	gate := filepath.Join("envoy", "gateway", "gate.yaml")
 	n.paste(t, readPage(t, "envoy-gateway.md").block(t, "sed -n 's/ gate$//p' tokens"))
+	await(t, "the proxies' new container", func(ctx context.Context) error {
+		_, err := output(ctx, n.dir, n.env, "bash", "-c", `kubectl -n envoy-gateway-system get pod -l gateway.envoyproxy.io/owning-gateway-name=public -o json |
+			jq -e '.items | length == 1 and any(.[0].spec.containers[].env[]?; .name == "ONCEGATE_GATE_TOKEN")'`)
+		return err
+	})
 	n.edit(t, gate, "oncegate/gate:0.1.0", "oncegate/gate:1.2.3", "# auth_token_env:", "auth_token_env:", "# env:", "env:")
 	n.paste(t, readPage(t, "envoy-gateway.md").block(t, "kubectl apply -f envoy/gateway/manager"))
 
