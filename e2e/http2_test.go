@@ -86,7 +86,7 @@ func TestHTTP2ClientsLoseNoReply(t *testing.T) {
 					r.url = s.proxies[0].url("/payments")
 				}
 				for _, r.declared = range []bool{true, false} {
-					const tries = 3
+					const tries = 5 // beside other tests, httpx has been seen to lose 12 of 100 once
 					for try := 1; ; try++ {
 						r.key = newKey()
 						lost := strings.Split(http2Clients[name](t, r), "\n")
