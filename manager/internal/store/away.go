@@ -24,6 +24,10 @@ func (a Away) Extend(begun, until time.Time, whole time.Duration) (end time.Time
 		return until, false
 	}
 	end = a.To.Add(left)
+	// Records have whole milliseconds. Without rounding up, each extension would cost the lease a part of one.
+	if part := time.Duration(end.Nanosecond()) % time.Millisecond; part != 0 {
+		end = end.Add(time.Millisecond - part)
+	}
 	return end, end.After(until)
 }
 
