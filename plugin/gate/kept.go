@@ -250,14 +250,21 @@ func (c *call) strip(p *Plugin) {
 	c.encode(p, &api.Result{Status: result.Status, BodyOmitted: true})
 }
 
-// assumedTTL is how long an outcome counts in the gate if the manager's TTL holds and the manager has not said yet how long
-// that is. The gate offers an outcome to the manager for that long.
-const assumedTTL = 24 * time.Hour
+// If the manager's TTL holds and the manager has not said yet how long that is, an outcome counts in the gate for one of
+// these times. The gate offers it to the manager for that long, also while the VM should end. An unknown outcome needs
+// less: the manager takes it for unknown by itself when the reservation runs out.
+const (
+	assumedTTL        = 24 * time.Hour
+	assumedUnknownTTL = 5 * time.Minute
+)
 
 // lasts is how long the gate takes the outcome to be remembered.
 func (c *call) lasts() time.Duration {
-	if ttl := c.ttl(); ttl != config.ManagersTTL {
+	switch ttl := c.ttl(); {
+	case ttl != config.ManagersTTL:
 		return ttl
+	case c.kind == callUnknown:
+		return assumedUnknownTTL
 	}
 	return assumedTTL
 }

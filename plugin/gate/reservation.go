@@ -63,7 +63,7 @@ func (a *attempt) laterDurability() api.Durability {
 // the two times the ledger treats the outcome as unknown.
 func (a *attempt) forgotten(expires int64) int64 {
 	if a.route.UnknownTTL == config.ManagersTTL {
-		return expires + int64(assumedTTL)
+		return expires + int64(assumedUnknownTTL)
 	}
 	return expires + int64(a.route.UnknownTTL)
 }
