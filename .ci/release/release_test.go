@@ -245,6 +245,7 @@ func loadInEnvoy(t *testing.T, envoyBinary envoybin.Binary, module []byte) {
 		t.Fatal(err)
 	}
 	req.Header.Set("Idempotency-Key", "a")
+	req.Header.Set("Authorization", "Bearer a")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)

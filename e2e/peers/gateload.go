@@ -166,6 +166,7 @@ func (b *gateBench) post(ctx context.Context, addr, key string, replay bool) err
 	}
 	req.Host = "payments.test"
 	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer load")
 	req.Header.Set("Idempotency-Key", key)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {

@@ -1,6 +1,6 @@
 -- wrk script of the comparison in Envoy: POSTs of 55 bytes, without a key, with a
 -- new key each, or with keys whose answers are recorded.
-local head = "POST /payments HTTP/1.1\r\nHost: payments.test\r\nContent-Type: application/json\r\nContent-Length: 55\r\n"
+local head = "POST /payments HTTP/1.1\r\nHost: payments.test\r\nContent-Type: application/json\r\nAuthorization: Bearer load\r\nContent-Length: 55\r\n"
 local body = '{"amount":100,"currency":"eur","note":"' .. string.rep("x", 14) .. '"}'
 
 function init(args)

@@ -226,6 +226,7 @@ func (s *stack) post(ctx context.Context, address, key, body string) ([]byte, er
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if key != "" {
+		req.Header.Set("Authorization", "Bearer shop")
 		req.Header.Set("Idempotency-Key", key)
 	}
 	resp, err := s.client.Do(req)
