@@ -11,7 +11,7 @@ func TestAwayExtendsALease(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
 		from, to, begun, until, whole, want time.Duration
-		later                              bool
+		later                               bool
 	}{
 		{from: 100 * ms, to: 900 * ms, until: 150 * ms, want: 950 * ms, later: true},
 		{from: 100 * ms, to: 900*ms + 1, until: 150 * ms, want: 951 * ms, later: true},
