@@ -50,8 +50,7 @@ func (a *attempt) unknownTTL() time.Duration {
 	}
 }
 
-// laterDurability is what calls after the reserve say. Only the home of a global key is looked for again. Managers that know
-// the field of a reserve only would refuse the others.
+// laterDurability is what calls after the reserve say. Only the home of a global key is looked for again.
 func (a *attempt) laterDurability() api.Durability {
 	if a.route.Durability == api.DurabilityGlobal {
 		return api.DurabilityGlobal
