@@ -397,7 +397,7 @@ func TestCrashLeavesWholeTransactions(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if image == nil && op.N >= stop {
-				image = fs.CrashRandomly(lost)
+				image = fs.CutPower(lost)
 			}
 			if image != nil && op.Kind != faultfs.Close {
 				return errors.New("the machine is off")
