@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/oncegate/oncegate/manager/managertest/ports"
 )
 
 // patience is how long a test waits for what must happen. Only a failure takes that long.
@@ -132,7 +134,8 @@ func spawn(t testing.TB, cmd *exec.Cmd) *process {
 	return p
 }
 
-// startManager starts the real program and returns when it is ready.
+// startManager starts the real program and returns when it is ready. Nobody else gets its port before the test ends, so a
+// caller of a killed manager finds nothing there.
 func startManager(t testing.TB, args ...string) *process {
 	t.Helper()
 	return environ(nil).startManager(t, args...)
@@ -140,8 +143,13 @@ func startManager(t testing.TB, args ...string) *process {
 
 func (e environ) startManager(t testing.TB, args ...string) *process {
 	t.Helper()
+	port, err := ports.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(port.Release)
 	addrFile := filepath.Join(t.TempDir(), "addr")
-	p := spawn(t, e.command(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--addr-file", addrFile}, args...)...))
+	p := spawn(t, e.command(t, append([]string{"serve", "--listen", port.Address, "--addr-file", addrFile}, args...)...))
 	waitFor(t, "the manager is ready", func() bool {
 		select {
 		case <-p.exited:
