@@ -88,7 +88,7 @@ func TestRawFormsStayAsPublished(t *testing.T) {
 
 // drawResult makes results whose strings survive JSON, that is, are UTF-8.
 func drawResult(t *rapid.T) Result {
-	r := Result{Status: rapid.IntRange(100, 599).Draw(t, "status")}
+	r := Result{Status: rapid.IntRange(100, MaxStatus).Draw(t, "status")}
 	for range rapid.IntRange(0, 4).Draw(t, "headers") {
 		r.Headers = append(r.Headers, Header{
 			Name:  rapid.StringMatching(`[a-z][a-z0-9-]{0,10}`).Draw(t, "name"),
@@ -197,7 +197,7 @@ func TestRefusalsNameFieldAndAllowedValues(t *testing.T) {
 		{"reserve", `{"key":[[[[[1]]]]]}`, "body: must be JSON nested at most 4 deep"},
 		{"commit", `{"key":"k","token":"t"}`, "result: is missing: must be {status, headers, body}"},
 		{"commit", `{"result":[]}`, "result: must be a JSON object"},
-		{"commit", `{"result":{"status":99}}`, `result.status: "99": must be 100 to 599`},
+		{"commit", `{"result":{"status":99}}`, `result.status: "99": must be 100 to 999`},
 		{"commit", `{"result":{"status":200,"headers":{}}}`, "result.headers: must be an array of [name, value]"},
 		{"commit", `{"result":{"status":200,"headers":[["a"]]}}`, `result.headers: "[\"a\"]": must be an array of [name, value]`},
 		{"commit", `{"result":{"status":200,"headers":[["a","b","c"]]}}`, `result.headers: "[\"a\",\"b\",\"c\"]": must be an array of [name, value]`},
@@ -259,7 +259,7 @@ func TestValidationRefusesBadFields(t *testing.T) {
 		`token: must be 1 to 64 bytes of visible ASCII`:                                    func(r *FinishRequest) { r.Token = "" },
 		`fingerprint: "\n": must be at most 128 bytes of visible ASCII`:                    func(r *FinishRequest) { r.Fingerprint = "\n" },
 		`ttl_ms: "-1": must be a whole number from 0 to 31622400000`:                       func(r *FinishRequest) { r.TTL = -time.Millisecond },
-		`result.status: "600": must be 100 to 599`:                                         func(r *FinishRequest) { r.Result.Status = 600 },
+		`result.status: "1000": must be 100 to 999`:                                        func(r *FinishRequest) { r.Result.Status = 1000 },
 		`result.headers: "A": header names must be lower-case HTTP tokens`:                 func(r *FinishRequest) { r.Result.Headers = []Header{{"A", ""}} },
 		`result.headers: ":status": header names must be lower-case HTTP tokens`:           func(r *FinishRequest) { r.Result.Headers = []Header{{":status", "1"}} },
 		`result.headers: header names must be lower-case HTTP tokens`:                      func(r *FinishRequest) { r.Result.Headers = []Header{{"", ""}} },

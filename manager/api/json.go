@@ -418,7 +418,7 @@ func (p *Problem) ParseJSON(b []byte) error {
 		switch name {
 		case "status":
 			n, ok := wholeNumber(v)
-			if !ok || n < 100 || n > 599 {
+			if !ok || n < 100 || n > MaxStatus {
 				return &FieldError{name, shorten(v.Raw), allowedStatus}
 			}
 			p.Status = int(n)

@@ -46,7 +46,7 @@ func (r *Result) parseJSON(result gjson.Result) error {
 		switch name {
 		case "status":
 			n, ok := wholeNumber(v)
-			if !ok || n < 100 || n > 599 {
+			if !ok || n < 100 || n > MaxStatus {
 				return &FieldError{fieldStatus, shorten(v.Raw), allowedStatus}
 			}
 			r.Status = int(n)

@@ -348,8 +348,8 @@ func (d *decoder) unknownTTL() time.Duration {
 func (d *decoder) result(r *Result) {
 	*r = Result{}
 	status := d.uvarint("status")
-	if d.err == nil && (status < 100 || status > 599) {
-		d.fail("status", "must be 100 to 599")
+	if d.err == nil && (status < 100 || status > MaxStatus) {
+		d.fail("status", allowedStatus)
 	}
 	r.Status = int(status)
 	flags := d.byteField("flags")

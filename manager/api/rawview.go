@@ -36,7 +36,7 @@ func (r *FinishRequest) ViewRawFinish(b []byte) (result []byte, err error) {
 func CheckRawResult(b []byte) (status, body int, err error) {
 	d := decoder{b: b}
 	s := d.uvarint("status")
-	if d.err == nil && (s < 100 || s > 599) {
+	if d.err == nil && (s < 100 || s > MaxStatus) {
 		d.fail("status", allowedStatus)
 	}
 	flags := d.byteField("flags")

@@ -65,6 +65,9 @@ const (
 	MaxTokenBytes = 64
 	// MaxFingerprintBytes bounds a fingerprint: up to 128 bytes of visible ASCII.
 	MaxFingerprintBytes = 128
+	// MaxStatus is the largest status of a result. Nothing defines those from 600 on, but servers send them, and clients take
+	// them for 5xx (RFC 9110, 15).
+	MaxStatus = 999
 	// MaxResultHeaders bounds the number of headers in a result.
 	MaxResultHeaders = 256
 	// MaxResultHeaderBytes bounds the sum of names and values of a result's headers.
@@ -128,7 +131,7 @@ type Header struct {
 
 // Result is a recorded answer.
 type Result struct {
-	// Status is the HTTP status, 100 to 599.
+	// Status is the HTTP status, 100 to MaxStatus.
 	Status int
 	// Headers are the end-to-end headers in their original order.
 	Headers []Header

@@ -55,7 +55,7 @@ const (
 	allowedScope       = "must be at most 255 bytes of visible ASCII"
 	allowedToken       = "must be 1 to 64 bytes of visible ASCII"
 	allowedFingerprint = "must be at most 128 bytes of visible ASCII"
-	allowedStatus      = "must be 100 to 599"
+	allowedStatus      = "must be 100 to 999"
 	allowedHeaderName  = "header names must be lower-case HTTP tokens"
 	allowedHeaderValue = "header values must not hold control characters"
 	allowedHeaders     = "must be at most 256 headers of 65536 bytes in all"
@@ -178,7 +178,7 @@ func validateDurability(d Durability) error {
 // Validate checks that the result can be sent as an HTTP answer without
 // breaking its framing. It does not limit the body. The error is a *FieldError.
 func (r *Result) Validate() error {
-	if r.Status < 100 || r.Status > 599 {
+	if r.Status < 100 || r.Status > MaxStatus {
 		return &FieldError{fieldStatus, strconv.Itoa(r.Status), allowedStatus}
 	}
 	if len(r.Headers) > MaxResultHeaders {

@@ -95,7 +95,7 @@ func checkOutcomes(t *testing.T, o *Outcomes, want map[string]Outcome) {
 			t.Errorf("%s is classified as %d, want %d", s, got, outcome)
 		}
 	}
-	for _, status := range []int{-1, 0, 100, 101, 199, 600, 999} {
+	for _, status := range []int{-1, 0, 100, 101, 199, 1000} {
 		if got := o.Classify(status, false); got != OutcomeNone {
 			t.Errorf("%d is classified as %d, want none", status, got)
 		}

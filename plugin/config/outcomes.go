@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/oncegate/oncegate/manager/api"
 )
 
 // Outcome says what an upstream's answer means for the entry.
@@ -11,8 +13,7 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	// OutcomeNone: the status is not final (below 200 or above 599) and decides
-	// nothing.
+	// OutcomeNone: the status is not final (below 200) and decides nothing.
 	OutcomeNone Outcome = iota
 	// OutcomeCommit: the work ran; the answer is recorded.
 	OutcomeCommit
@@ -82,12 +83,13 @@ func (t *Route) Outcome(status int, retryAfter bool, said string) Outcome {
 // Classify returns the outcome that a status has.
 // retryAfter tells whether it carries a Retry-After header.
 func (o *Outcomes) Classify(status int, retryAfter bool) Outcome {
-	if status < 200 || status > 599 {
+	if status < 200 || status > api.MaxStatus {
 		return OutcomeNone
 	}
+	class := min(status/100, 5) // a status that nothing defines counts as 5xx
 	best, outcome := 0, OutcomeNone
 	for _, t := range o.terms {
-		if t.class != status/100 || (t.code != 0 && t.code != status) || (t.retryAfter && !retryAfter) {
+		if t.class != class || (t.code != 0 && t.code != status) || (t.retryAfter && !retryAfter) {
 			continue
 		}
 		if rank := t.rank(); rank > best {

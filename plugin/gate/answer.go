@@ -70,10 +70,17 @@ func uncached(headers [][2]string) [][2]string {
 	return append(headers, [2]string{headerCacheControl, "no-store"})
 }
 
+// standIn is the status of a local reply that becomes 400 when it passes back through the filter. The host takes a local
+// reply with 400 for an answer to a malformed message, and closes an HTTP/1 connection after it.
+const standIn = 422
+
 // send sends a local reply. The stream decides nothing more.
 func (s *Stream) send(status int, details string, headers [][2]string, body []byte) {
 	s.phase = phaseReplied
 	s.plugin.acts++
+	if status == 400 && s.http1() {
+		status, s.restore400 = standIn, true
+	}
 	if !s.plugin.host.Reply(status, s.grpcStatus, details, headers, body) {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused a local reply")
 	}
@@ -182,6 +189,12 @@ func (s *Stream) fixOwnReply() {
 		s.plugin.host.SetResponseHeader(headerContentType, s.contentType)
 	}
 	s.fix = fixNone
+	if s.restore400 {
+		// The host answers gRPC with 200, and its configuration may have changed the status.
+		if status, _ := s.plugin.host.ResponseHeader(headerStatus); status == strconv.Itoa(standIn) {
+			s.plugin.host.SetResponseHeader(headerStatus, "400")
+		}
+	}
 	if len(s.trailers.list) > 0 {
 		// With it, HTTP/1 would have no place for trailers.
 		s.plugin.host.RemoveResponseHeader(headerContentLength)

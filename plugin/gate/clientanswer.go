@@ -189,7 +189,7 @@ func (s *Stream) replyToClient(f *clientAnswer) {
 	named := connectionNames(f.headers)
 	for _, h := range f.headers {
 		switch h[0] {
-		case headerDate, "age", headerServiceTime:
+		case headerDate, "age", headerServiceTime, api.HeaderReplayed:
 		case headerContentType:
 			contentType, typed = h[1], true
 		default:

@@ -101,6 +101,7 @@ type Stream struct {
 	answer      answer
 	trailers    outTrailers
 	contentType string // for fixRestoreType
+	restore400  bool   // the gate's own reply was sent with standIn
 	innerAnswer string // for propertyUpstream
 }
 
