@@ -65,8 +65,9 @@ var http2Clients = map[string]http2Client{
 }
 
 // No stock client loses a replay or a refusal over HTTP/2: Envoy resets a stream whose answer ends before its request, and curl
-// and httpx then drop the answer. A client that stands still for longer than a reply waits, on a busy machine, loses some, so the test
-// allows one of twenty; without the wait it is one of ten to one of two.
+// and httpx then drop the answer. In headers mode nothing tells the gate that a request ended. A client that stands still for longer
+// than a reply waits, on a busy machine, then loses some, so the test allows one of twenty; without the wait it is one of ten to
+// one of two.
 func TestHTTP2ClientsLoseNoReply(t *testing.T) {
 	names := []string{"curl", "go", "httpx", "java", "node"}
 	if !deep.On() {
@@ -76,6 +77,10 @@ func TestHTTP2ClientsLoseNoReply(t *testing.T) {
 		for _, name := range names {
 			t.Run(name, func(t *testing.T) {
 				r := repeats{count: deep.Rounds(100, 1000)}
+				allowed := 0
+				if mode == "headers" {
+					allowed = r.count / 20
+				}
 				var s *stack
 				if name == "java" {
 					s, r.ca = newTLSStack(t, target, mode)
@@ -94,7 +99,7 @@ func TestHTTP2ClientsLoseNoReply(t *testing.T) {
 						if n > 0 {
 							t.Logf("declared %v: %d of %d answers were lost or wrong: %q", r.declared, n, r.count, lost[:min(3, n)])
 						}
-						if n <= r.count/20 {
+						if n <= allowed {
 							break
 						}
 						if try == tries {

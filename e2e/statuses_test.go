@@ -43,6 +43,13 @@ func TestAnswersKeepStatusAndConnection(t *testing.T) {
 				}
 			}
 		}
+		// The paths for gRPC are in the shipped files, and not for clients.
+		for _, path := range []string{"/oncegate/answer", "/oncegate/blank"} {
+			a := send(t, p, call{method: "GET", path: path})
+			if a.status != 404 || a.headers.Get("Oncegate-Blank") != "" {
+				t.Errorf("%s: %v", path, a)
+			}
+		}
 		// The gate's own refusals.
 		c := dialRaw(t, p)
 		c.send(t, "a\x80b", "text/plain", amount)

@@ -292,16 +292,6 @@ func (c *Config) Route(method, path string) *Route {
 	return nil
 }
 
-// ProtectsRPC tells whether some rule protects gRPC calls.
-func (c *Config) ProtectsRPC() bool {
-	for i := range c.rules {
-		if c.rules[i].route.GRPC == GRPCUnary {
-			return true
-		}
-	}
-	return false
-}
-
 // LargestAnswer returns the largest MaxResponseBody of all routes.
 func (c *Config) LargestAnswer() int {
 	n := 0

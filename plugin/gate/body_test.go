@@ -112,7 +112,7 @@ func TestKeyInABodyWithoutRoomIsRefused(t *testing.T) {
 		metric  string
 		replies int
 	}{
-		{"closed", Pause, "oncegate_gate_requests_manager_error_total", 1},
+		{"closed", Take, "oncegate_gate_requests_manager_error_total", 1},
 		{"open", Continue, "oncegate_gate_requests_bypass_total", 0},
 	} {
 		h := newFakeHost(t)
@@ -124,8 +124,12 @@ func TestKeyInABodyWithoutRoomIsRefused(t *testing.T) {
 		f.requestBody = []byte(strings.Repeat("a", 20_000))
 		expect(t, "first", s.OnRequestBody(20_000, false), Take)
 		p.uploads = maxUploadBytes
-		f.requestBody = []byte(strings.Repeat("b", 60_000)) // more than a reply waits for
+		f.requestBody = []byte(strings.Repeat("b", 60_000))
 		expect(t, c.mode+": second", s.OnRequestBody(60_000, false), c.want)
+		if c.want == Take {
+			expect(t, "replies before the end", len(f.replies), 0)
+			expect(t, "end", s.OnRequestBody(0, true), Pause)
+		}
 		expect(t, c.mode+": replies", len(f.replies), c.replies)
 		expect(t, c.mode+": count", h.values[c.metric], 1)
 		if c.want == Continue {

@@ -3,6 +3,7 @@ package gate
 import (
 	"time"
 
+	"github.com/oncegate/oncegate/plugin/config"
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
@@ -11,10 +12,13 @@ import (
 // Some HTTP/2 clients then drop the reply.
 
 const (
-	// endBytes is the largest request body whose end a reply waits for.
+	// endBytes is the largest request body whose end a reply waits for, if the host does not show the body.
 	endBytes = 64 << 10
-	// endPatience is how long a reply waits, give or take a tick.
+	// endPatience is how long such a reply waits, give or take a tick.
 	endPatience = 100 * time.Millisecond
+	// shownPatience is how long a reply waits after each piece of a body that the host shows, and shownLimit how long in all.
+	shownPatience = time.Second
+	shownLimit    = 10 * time.Second
 	// endLooks is how many ticks, at least, must find that an HTTP/2 request has not grown before a reply
 	// takes it as complete, if the host does not show its body. Many clients send the end by itself, behind
 	// the last byte. Ticks count, not time: before a tick that comes late, the host reads what came meanwhile.
@@ -27,8 +31,10 @@ const (
 
 // ending is what is known of a request's end.
 type ending struct {
-	// ended: the end has come, or is too far away to wait for.
+	// ended: the end has come, or the client sends none before it has the reply.
 	ended bool
+	// far: the body is larger than endBytes.
+	far bool
 	// known: the fields below are set.
 	known    bool
 	length   int64  // of the body, as declared; -1: not declared
@@ -37,6 +43,7 @@ type ending struct {
 	shown    bool   // the host shows the body, so it will also show the end
 	http1    bool   // only set while the reply waits
 	since    int64  // when the reply began to wait, nanoseconds
+	moved    int64  // when the last piece of the body came after that, nanoseconds
 	size     uint64 // request.total_size at the last look
 	looks    int32  // so many looks were there
 	grownAt  int32  // the look that first found this size
@@ -55,6 +62,7 @@ type localReply struct {
 type endings struct {
 	fresh      list // streams that the next queue callback looks at
 	slow       list // streams whose requests had no end by then: each tick looks at them
+	shown      list // those of them whose end the host will show
 	bytes      int  // of the replies' bodies
 	checkFresh bool // the streams in fresh must be looked at
 	checkSlow  bool // the streams in slow must be looked at
@@ -80,14 +88,14 @@ func (e *ending) begin(headers request.Headers) {
 			e.ended = true
 		}
 	}
-	e.ended = e.ended || e.length > endBytes
+	e.far = e.length > endBytes
 }
 
 // noteBody notes the bytes of a body callback.
 func (e *ending) noteBody(size int, end bool) {
 	e.shown = true
 	e.received += int64(size)
-	e.ended = e.ended || end || e.received > endBytes
+	e.ended = e.ended || end
 }
 
 // awaitsEnd tells whether a reply to the current stream must wait. In the plugin context the host
@@ -97,7 +105,7 @@ func (s *Stream) awaitsEnd() bool {
 	if s.headers != nil {
 		e.begin(s.headers)
 	}
-	if e.ended || !e.known {
+	if e.ended || !e.known || e.far && !e.shown {
 		return false
 	}
 	e.http1 = s.http1()
@@ -115,11 +123,8 @@ func (s *Stream) allReceived() bool {
 // that it has come.
 func (s *Stream) complete() bool {
 	e := &s.ending
-	switch {
-	case e.http1:
+	if e.http1 {
 		return e.length < 0 || s.allReceived()
-	case e.shown:
-		return false
 	}
 	enough := e.headers + uint64(e.length)
 	if e.length < 0 {
@@ -143,6 +148,12 @@ func (s *Stream) delayReply(r *localReply) {
 	s.phase = phaseEnding
 	e.reply = r
 	n.bytes += len(r.body)
+	if e.shown || !e.http1 && s.route.Mode == config.ModeBody && p.bodies.seen {
+		e.since = p.host.Now()
+		e.moved = e.since
+		n.shown.add(s)
+		return
+	}
 	if p.inside {
 		e.since = p.host.Now()
 		s.complete() // the first look
@@ -159,6 +170,7 @@ func (s *Stream) dropReply() *localReply {
 	n, r := &s.plugin.endings, s.ending.reply
 	n.fresh.remove(s)
 	n.slow.remove(s)
+	n.shown.remove(s)
 	n.bytes -= len(r.body)
 	s.ending.reply = nil
 	return r
@@ -172,9 +184,17 @@ func (s *Stream) sendReply() {
 
 // endBody drops the body that comes while the reply waits, and replies at its end.
 func (s *Stream) endBody() Action {
-	if s.ending.ended {
+	e, n := &s.ending, &s.plugin.endings
+	if e.ended {
 		s.sendReply()
 		return Pause
+	}
+	e.moved = s.plugin.host.Now()
+	if s.list != &n.shown {
+		n.fresh.remove(s)
+		n.slow.remove(s)
+		e.since = e.moved
+		n.shown.add(s)
 	}
 	return Take
 }
@@ -208,19 +228,35 @@ func (p *Plugin) sendReplies() {
 // sendSlow sends the replies whose requests have come in or whose patience is over. False: the
 // callback is spent.
 func (p *Plugin) sendSlow(now int64) bool {
-	for s, next := p.endings.slow.first, (*Stream)(nil); s != nil; s = next {
+	return p.sendOverdue(&p.endings.slow, now) && p.sendOverdue(&p.endings.shown, now)
+}
+
+func (p *Plugin) sendOverdue(l *list, now int64) bool {
+	for s, next := l.first, (*Stream)(nil); s != nil; s = next {
 		if p.spent() {
 			return false
 		}
 		next = s.next
-		waited := now - s.ending.since
 		if !p.choose(s.id) {
 			s.leave()
-		} else if waited < 0 || waited >= int64(endPatience) || s.complete() {
+		} else if s.hasWaitedEnough(now) {
 			s.sendReply()
 		}
 	}
 	return true
+}
+
+// hasWaitedEnough tells whether the reply to the current stream waits no longer.
+func (s *Stream) hasWaitedEnough(now int64) bool {
+	e := &s.ending
+	waited := now - e.since
+	switch {
+	case waited < 0:
+		return true
+	case s.list == &s.plugin.endings.shown:
+		return waited >= int64(shownLimit) || now-e.moved >= int64(shownPatience)
+	}
+	return waited >= int64(endPatience) || s.complete()
 }
 
 // due tells whether the next queue callback has work.

@@ -265,17 +265,25 @@ func (p *Plugin) sendFills() {
 	}
 }
 
-// strays tells whether the current request is a client's own for api.PathAnswer. A route may compare paths without
-// regard to case or parameters. Another gate of this proxy may have sent the request there: it has set its status.
+// pathBlank is where the shipped Envoy configurations answer what the gate has sent to api.PathAnswer.
+const pathBlank = "/oncegate/blank"
+
+// strays tells whether the current request is a client's own for api.PathAnswer or pathBlank. A route may compare paths
+// without regard to case or parameters. Another gate of this proxy may have sent the request there: it has set its status.
 // strings.EqualFold would bring tables that cost memory; see wasmcheck.
 func (p *Plugin) strays() bool {
 	path, _ := p.host.RequestHeader(headerPath)
-	const n = len(api.PathAnswer)
-	if len(path) < n || lower(path[:n]) != api.PathAnswer || len(path) > n && !strings.Contains("?#;", path[n:n+1]) {
+	if !isPath(path, api.PathAnswer) && !isPath(path, pathBlank) {
 		return false
 	}
 	_, sent := p.host.Property(propertyStatus)
 	return !sent
+}
+
+// isPath tells whether path is the path name in any case, with or without a query, fragment or parameters.
+func isPath(path, name string) bool {
+	n := len(name)
+	return len(path) >= n && lower(path[:n]) == name && (len(path) == n || strings.Contains("?#;", path[n:n+1]))
 }
 
 // noSuchPath refuses such a request.

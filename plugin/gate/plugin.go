@@ -60,7 +60,6 @@ type Plugin struct {
 	endings         endings   // replies that wait for their requests' ends
 	fills           []*Stream // streams in phaseFill
 	noAnswerRoute   limitedLog
-	guardsAnswers   bool // clients must not reach api.PathAnswer
 	bodies          bodyWatch
 	partial         list  // streams with a body that the host holds until more of it comes
 	uploads         int   // bytes of request bodies that the VM holds
@@ -113,7 +112,7 @@ func (p *Plugin) Start(configuration []byte) error {
 	if err != nil {
 		return err
 	}
-	p.config, p.guardsAnswers = cfg, cfg.ProtectsRPC()
+	p.config = cfg
 	p.metrics.define(p.host)
 	var name [16]byte
 	if !p.host.Random(name[:]) {
@@ -199,7 +198,7 @@ func (p *Plugin) OnTick() {
 	}
 	p.enter()
 	now := p.host.Now()
-	p.endings.checkSlow = p.endings.slow.size > 0
+	p.endings.checkSlow = p.endings.slow.size+p.endings.shown.size > 0
 	if since := now - p.ticked; p.endings.fast && since >= 0 && since < int64(tickPeriod) {
 		p.pump()
 		return

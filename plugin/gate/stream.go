@@ -112,7 +112,7 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	}
 	s.phase = phasePass
 	p := s.plugin
-	if p.guardsAnswers && p.strays() {
+	if p.strays() {
 		return s.headersAction(s.noSuchPath(end))
 	}
 	method, ok := p.host.RequestHeader(headerMethod)

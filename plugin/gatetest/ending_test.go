@@ -187,10 +187,56 @@ func TestHTTP2ReplyDoesNotWaitForever(t *testing.T) {
 				x.RequestData([]byte("{"), false)
 				r.Clock.Advance(50 * time.Millisecond)
 				want(t, "answered too soon", x.Client.Begun(), false)
-				r.Clock.Advance(100 * time.Millisecond)
+				r.Clock.Advance(2 * time.Second)
 				want(t, "status", x.Response().Status, "400")
 				want(t, "the stream is reset", x.Client.Early(), true)
 			})
+		}
+	})
+}
+
+// Where the host shows the body, a reply waits for the end of a body of any size while its pieces come, so that a client
+// that sends all of it before it reads gets the reply. It does not wait for a client that stands still, or that is very slow.
+func TestReplyWaitsWhileALargeBodyComes(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		const size = 700_000 // more than max_request_body_bytes
+		for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
+			r := NewRig(t, guest, Options{Config: `{"mode":"body"}`, BodyMode: true})
+			q := Request{Key: "k", Protocol: protocol, Body: strings.Repeat("a", size)}
+			once(t, r, q)
+			q.Headers = []string{"content-type: application/json", fmt.Sprint("content-length: ", size)}
+			piece := []byte(q.Body[:size/10])
+			begin := func(pieces int, pause time.Duration) *Exchange {
+				x := r.Open(q, false)
+				for range pieces {
+					x.RequestData(piece, false)
+					r.Clock.Advance(pause)
+				}
+				return x
+			}
+			x := begin(9, 300*time.Millisecond)
+			want(t, protocol+": answered before the end", x.Client.Begun(), false)
+			x.RequestData(piece, false)
+			x.RequestData(nil, true)
+			r.Settle()
+			want(t, protocol+": status", x.Response().Status, "201")
+			want(t, protocol+": the reply is early", x.Client.Early(), false)
+			x.Over()
+
+			stands := begin(9, 10*time.Millisecond)
+			r.Clock.Advance(2 * time.Second)
+			want(t, protocol+": status of a client that stands still", stands.Response().Status, "201")
+			want(t, protocol+": its reply is early", stands.Client.Early(), true)
+
+			slow := begin(8, 300*time.Millisecond)
+			for range 40 {
+				if slow.Client.Begun() {
+					break
+				}
+				slow.RequestData([]byte("a"), false)
+				r.Clock.Advance(300 * time.Millisecond)
+			}
+			want(t, protocol+": status of a slow client", slow.Response().Status, "201")
 		}
 	})
 }
