@@ -71,7 +71,10 @@ func (s *Stream) proceed(now int64) verdict {
 // found deals with a request whose entry is in the cache.
 func (s *Stream) found(e *cache.Entry, now int64) verdict {
 	p := s.plugin
-	if !s.matches(e) {
+	if e.Learned && e.Fingerprint != s.fingerprint.Short() && s.route.Ledger == config.LedgerManager {
+		return s.askBeside(now)
+	}
+	if !s.matches(e.Fingerprint) {
 		if s.route.Ledger == config.LedgerUpstream {
 			// Upstream keeps the ledger, and may compare less strictly than the gate.
 			s.owner = false
@@ -116,12 +119,18 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 	return s.askBeside(now)
 }
 
+// matches tells whether an entry with that fingerprint may be of this request.
+func (s *Stream) matches(entry cache.Fingerprint) bool {
+	mine := cache.Fingerprint(s.fingerprint.Short())
+	return mine.Matches(&entry)
+}
+
 // unacknowledged deals with an outcome that this VM has and the ledger has not acknowledged. The
 // cache's entry does not help: it was evicted, or has not been written yet.
 func (s *Stream) unacknowledged(c *call, now int64) verdict {
 	p := s.plugin
 	switch {
-	case !s.matches(&cache.Entry{Fingerprint: c.fingerprint.Short()}):
+	case !s.matches(c.fingerprint.Short()):
 		return s.mismatch()
 	case c.kind == callUnknown:
 		return s.outcomeUnknown()
