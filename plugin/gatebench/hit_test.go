@@ -18,7 +18,6 @@ const hitKeys = 1024
 // secret for scopes and for fingerprints.
 const (
 	secretMode   = `{"scope_secret": "0123456789abcdef"}`
-	keyedMode    = `{"scope_secret": "0123456789abcdef", "keyed_fingerprints": true}`
 	headersMode  = `{"mode": "headers"}`
 	bodyMode     = `{"mode": "body"}`
 	continueMode = `{"mode": "body", "client_abort": "continue", "upstream": {"cluster": "upstream"}}`
@@ -76,7 +75,7 @@ func BenchmarkFilter(b *testing.B) {
 			r.must(r.flow(b.N, 0, hit))
 		})
 	}
-	for _, c := range []struct{ name, config string }{{"hit-headers", headersMode}, {"hit-secret", secretMode}, {"hit-keyed", keyedMode}, {"hit-body", bodyMode}} {
+	for _, c := range []struct{ name, config string }{{"hit-headers", headersMode}, {"hit-secret", secretMode}, {"hit-body", bodyMode}} {
 		b.Run(c.name, func(b *testing.B) {
 			r := warm(b, module(b, gateModule), 1, c.config)
 			calls := r.ledger.calls.Load()
