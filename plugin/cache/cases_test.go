@@ -84,6 +84,13 @@ func TestPartsOfFingerprints(t *testing.T) {
 		if f.Matches(&g) != c.same || g.Matches(&f) != c.same {
 			t.Errorf("%v and %v match: %v, want %v", c.f, c.g, f.Matches(&g), c.same)
 		}
+		within := c.same
+		for i := range c.f {
+			within = within && (c.f[i] == 0 || c.g[i] == c.f[i])
+		}
+		if f.Within(&g) != within {
+			t.Errorf("%v is within %v: %v, want %v", c.f, c.g, !within, within)
+		}
 	}
 	// Every byte counts.
 	one := of(1, 1, 1)

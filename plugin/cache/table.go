@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"bytes"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -17,18 +18,36 @@ type Token [16]byte
 // the body. A part that is all zero is missing.
 type Fingerprint [16]byte
 
+// parts are where the parts begin and end.
+var parts = [...][2]int{{0, 8}, {8, 11}, {11, 16}}
+
 // Matches tells whether two fingerprints may be of the same request: each part that both have is equal.
 func (f *Fingerprint) Matches(g *Fingerprint) bool {
-	return matches(f[:8], g[:8]) && matches(f[8:11], g[8:11]) && matches(f[11:], g[11:])
+	for _, p := range parts {
+		if a, b := f[p[0]:p[1]], g[p[0]:p[1]]; !missing(a) && !missing(b) && !bytes.Equal(a, b) {
+			return false
+		}
+	}
+	return true
 }
 
-// matches compares a part.
-func matches(f, g []byte) bool {
-	var inF, inG, differ byte
-	for i := range f {
-		inF, inG, differ = inF|f[i], inG|g[i], differ|f[i]^g[i]
+// Within tells whether g has every part of f. Then f matches all that g matches.
+func (f *Fingerprint) Within(g *Fingerprint) bool {
+	for _, p := range parts {
+		if a, b := f[p[0]:p[1]], g[p[0]:p[1]]; !missing(a) && !bytes.Equal(a, b) {
+			return false
+		}
 	}
-	return inF == 0 || inG == 0 || differ == 0
+	return true
+}
+
+func missing(part []byte) bool {
+	for _, b := range part {
+		if b != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // Limits.

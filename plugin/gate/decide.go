@@ -71,10 +71,12 @@ func (s *Stream) proceed(now int64) verdict {
 // found deals with a request whose entry is in the cache.
 func (s *Stream) found(e *cache.Entry, now int64) verdict {
 	p := s.plugin
-	if e.Learned && e.Fingerprint != s.fingerprint.Short() && s.route.Ledger == config.LedgerManager {
+	mine := cache.Fingerprint(s.fingerprint.Short())
+	if e.Learned && !mine.Within(&e.Fingerprint) && s.route.Ledger == config.LedgerManager {
+		// The ledger has compared another duplicate with the first request, not this one.
 		return s.askBeside(now)
 	}
-	if !s.matches(e.Fingerprint) {
+	if !mine.Matches(&e.Fingerprint) {
 		if s.route.Ledger == config.LedgerUpstream {
 			// Upstream keeps the ledger, and may compare less strictly than the gate.
 			s.owner = false
@@ -119,18 +121,13 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 	return s.askBeside(now)
 }
 
-// matches tells whether an entry with that fingerprint may be of this request.
-func (s *Stream) matches(entry cache.Fingerprint) bool {
-	mine := cache.Fingerprint(s.fingerprint.Short())
-	return mine.Matches(&entry)
-}
-
 // unacknowledged deals with an outcome that this VM has and the ledger has not acknowledged. The
 // cache's entry does not help: it was evicted, or has not been written yet.
 func (s *Stream) unacknowledged(c *call, now int64) verdict {
 	p := s.plugin
+	mine, entry := cache.Fingerprint(s.fingerprint.Short()), cache.Fingerprint(c.fingerprint.Short())
 	switch {
-	case !s.matches(c.fingerprint.Short()):
+	case !mine.Matches(&entry):
 		return s.mismatch()
 	case c.kind == callUnknown:
 		return s.outcomeUnknown()

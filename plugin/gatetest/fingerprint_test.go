@@ -216,8 +216,8 @@ func TestRequestsWithoutBodiesHaveTheLengthZero(t *testing.T) {
 	})
 }
 
-// What a gate learned of the ledger is the answer for the request that asked. The ledger decides about others, even if
-// the cache's entry has another fingerprint than the first request.
+// What a gate learned of the ledger answers the request that asked. The ledger decides about others, because the cache's
+// entry has another fingerprint than the first request.
 func TestLearnedEntriesDoNotDecideAboutOtherRequests(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		headers := NewRig(t, guest, Options{})
