@@ -141,17 +141,6 @@ func TestFingerprintSettings(t *testing.T) {
 				wantProblem(t, p, c, 422, "fingerprint-mismatch")
 			}
 		}
-
-		// Another proxy keys its fingerprints. Both understand each other's.
-		s.plugin["keyed_fingerprints"] = true
-		keyed := s.startProxy(t)
-		for first, other := range map[*proxy]*proxy{p: keyed, keyed: p} {
-			c := pay(newKey(), "x-tenant", "a")
-			answer := wantFirst(t, first, c, 201)
-			wantReplay(t, other, c, answer)
-			c.headers["x-tenant"] = "b"
-			wantProblem(t, other, c, 422, "fingerprint-mismatch")
-		}
 	})
 }
 

@@ -23,47 +23,93 @@ import (
 // its own way with the headers.
 func TestBothModesInOneEnvoy(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
-		upstream := newHeldUpstream(t)
-		s := &stack{dir: t.TempDir(), target: target, paymentsAddr: upstream.address}
-		s.stopAtEnd(t)
-		s.startManager(t)
 		same := map[string]any{"mode": "headers", "client_abort": "cancel", "match": []any{map[string]any{"path_prefix": "/body", "mode": "body"}, map[string]any{}}}
-		// The file of body mode has the clusters that both need, and the inner listener.
-		b := bootstrapOf(t, s, "body", same)
-		headers := bootstrapOf(t, s, "headers", same).GetStaticResources().GetListeners()[0]
-		listeners := b.GetStaticResources().GetListeners()
-		headers.Name, listeners[0].Name = "headers", "body"
-		// The mode's listener comes first: an Envoy that takes the filters for one runs that one.
-		if mode == "headers" {
-			b.StaticResources.Listeners = append([]*listenerv3.Listener{headers}, listeners...)
-		} else {
-			b.StaticResources.Listeners = append(listeners, headers)
-		}
-		config, err := envoy.MarshalBootstrap(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := target.start(filepath.Join(s.dir, "envoy"), config, 2, "--use-dynamic-base-id", "--disable-hot-restart")
-		if p != nil {
-			s.proxies = append(s.proxies, p)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		byBody, byHeaders := *p, *p
-		byBody.address, byHeaders.address = p.listeners["body"], p.listeners["headers"]
+		byHeaders, byBody := bothModes(t, target, mode, same, same)
 		for range 20 {
 			c := pay(newKey())
 			c.path = "/body"
-			first := wantFirst(t, &byBody, c, 201)
-			wantReplay(t, &byBody, c, first)
+			first := wantFirst(t, byBody, c, 201)
+			wantReplay(t, byBody, c, first)
 			c.body = `{"amount": 999}`
-			wantProblem(t, &byBody, c, 422, "fingerprint-mismatch")
+			wantProblem(t, byBody, c, 422, "fingerprint-mismatch")
 
 			c = pay(newKey())
-			first = wantFirst(t, &byHeaders, c, 201)
+			first = wantFirst(t, byHeaders, c, 201)
 			c.body = `{"amount": 999}`
-			wantReplay(t, &byHeaders, c, first)
+			wantReplay(t, byHeaders, c, first)
+		}
+	})
+}
+
+// bothModes starts an Envoy with the filters of both published files and these configurations. mode is the first
+// listener's.
+func bothModes(t *testing.T, target envoyTarget, mode string, headersConfig, bodyConfig map[string]any) (byHeaders, byBody *proxy) {
+	t.Helper()
+	s := &stack{dir: t.TempDir(), target: target, paymentsAddr: newHeldUpstream(t).address}
+	s.stopAtEnd(t)
+	s.startManager(t)
+	// The file of body mode has the clusters that both need, and the inner listener.
+	b := bootstrapOf(t, s, "body", bodyConfig)
+	headers := bootstrapOf(t, s, "headers", headersConfig).GetStaticResources().GetListeners()[0]
+	listeners := b.GetStaticResources().GetListeners()
+	headers.Name, listeners[0].Name = "headers", "body"
+	// The mode's listener comes first: an Envoy that takes the filters for one runs that one.
+	if mode == "headers" {
+		b.StaticResources.Listeners = append([]*listenerv3.Listener{headers}, listeners...)
+	} else {
+		b.StaticResources.Listeners = append(listeners, headers)
+	}
+	config, err := envoy.MarshalBootstrap(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := target.start(filepath.Join(s.dir, "envoy"), config, 2, "--use-dynamic-base-id", "--disable-hot-restart")
+	if p != nil {
+		s.proxies = append(s.proxies, p)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := *p, *p
+	first.address, second.address = p.listeners["headers"], p.listeners["body"]
+	return &first, &second
+}
+
+// A retry through the gate of the other mode, with or without a declared length, is the same request. Each mode refuses
+// what it can tell from the first one.
+func TestBothModesShareALedger(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
+		byHeaders, byBody := bothModes(t, target, mode, map[string]any{"mode": "headers"}, map[string]any{"mode": "body"})
+		gates := map[string]*proxy{"headers": byHeaders, "body": byBody}
+		for firstMode, gate := range gates {
+			for retryMode, retry := range gates {
+				for _, chunked := range [][2]bool{{false, false}, {false, true}, {true, false}, {true, true}} {
+					t.Logf("%s mode, then %s mode, chunked %v", firstMode, retryMode, chunked)
+					c := pay(newKey())
+					c.chunked = chunked[0]
+					first := wantFirst(t, gate, c, 201)
+					c.chunked = chunked[1]
+					wantReplay(t, retry, c, first)
+					c.body = `{"amount": 999}` // the same length
+					if firstMode == "body" && retryMode == "body" {
+						wantProblem(t, retry, c, 422, "fingerprint-mismatch")
+					} else {
+						wantReplay(t, retry, c, first)
+					}
+					c.body = `{"amount": 1000}`
+					if (firstMode == "body" || !chunked[0]) && (retryMode == "body" || !chunked[1]) {
+						wantProblem(t, retry, c, 422, "fingerprint-mismatch")
+					} else {
+						wantReplay(t, retry, c, first)
+					}
+				}
+				c := pay(newKey())
+				c.method = "PATCH" // without a body
+				first := wantFirst(t, gate, c, 201)
+				wantReplay(t, retry, c, first)
+				c.body = "{}"
+				wantProblem(t, retry, c, 422, "fingerprint-mismatch")
+			}
 		}
 	})
 }

@@ -274,6 +274,7 @@ type call struct {
 	key     *string
 	headers map[string]string
 	body    string // default {"amount": 100}
+	chunked bool   // the length is not declared
 }
 
 // pay is the ordinary call with a key.
@@ -299,6 +300,9 @@ func (c call) request(ctx context.Context, p *proxy) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, method, p.url(path), strings.NewReader(body))
 	if err != nil {
 		return nil, err
+	}
+	if c.chunked {
+		req.ContentLength = -1
 	}
 	if req.Host = c.host; c.host == "" {
 		req.Host = host

@@ -145,8 +145,8 @@ type Result struct {
 // ReserveRequest asks for the right to run the work of (Scope, Key) once.
 type ReserveRequest struct {
 	Key, Scope string
-	// Fingerprint is a digest of the request. Two requests with the same key and different fingerprints are a client's
-	// mistake. Empty: not compared.
+	// Fingerprint is a digest of the request. Two requests with the same key that are not the same by SameRequest are a
+	// client's mistake. Empty: not compared.
 	Fingerprint string
 	// Token identifies this attempt. Two calls with the same (key, token) are the same call.
 	Token string

@@ -51,6 +51,57 @@ func bucketKey(tab *Table, h Hash) string {
 	return strings.Clone(tab.recordKey(tab.bucket(&h)))
 }
 
+// TestPartsOfFingerprints: a part counts if both have it. Each part ends where the next one begins.
+func TestPartsOfFingerprints(t *testing.T) {
+	base, length, body := [2]int{0, 7}, [2]int{8, 10}, [2]int{11, 15}
+	of := func(at ...int) (f Fingerprint) {
+		for i, p := range [][2]int{base, length, body} {
+			if at[i] > 0 {
+				f[p[0]], f[p[1]] = byte(at[i]), byte(at[i])
+			}
+		}
+		return f
+	}
+	for _, c := range []struct {
+		f, g []int
+		same bool
+	}{
+		{[]int{1, 1, 1}, []int{1, 1, 1}, true},
+		{[]int{1, 1, 1}, []int{1, 0, 0}, true},
+		{[]int{1, 1, 1}, []int{1, 1, 0}, true},
+		{[]int{1, 1, 1}, []int{1, 0, 1}, true},
+		{[]int{1, 1, 0}, []int{1, 0, 1}, true},
+		{[]int{1, 1, 1}, []int{0, 0, 0}, true},
+		{[]int{0, 0, 0}, []int{0, 0, 0}, true},
+		{[]int{1, 1, 1}, []int{2, 1, 1}, false},
+		{[]int{1, 1, 1}, []int{1, 2, 1}, false},
+		{[]int{1, 1, 1}, []int{1, 1, 2}, false},
+		{[]int{1, 1, 1}, []int{2, 0, 0}, false},
+		{[]int{1, 1, 1}, []int{1, 2, 0}, false},
+		{[]int{1, 1, 1}, []int{1, 0, 2}, false},
+	} {
+		f, g := of(c.f...), of(c.g...)
+		if f.Matches(&g) != c.same || g.Matches(&f) != c.same {
+			t.Errorf("%v and %v match: %v, want %v", c.f, c.g, f.Matches(&g), c.same)
+		}
+		within := c.same
+		for i := range c.f {
+			within = within && (c.f[i] == 0 || c.g[i] == c.f[i])
+		}
+		if f.Within(&g) != within {
+			t.Errorf("%v is within %v: %v, want %v", c.f, c.g, !within, within)
+		}
+	}
+	// Every byte counts.
+	one := of(1, 1, 1)
+	for i := range one {
+		g := one
+		if g[i] += 2; one.Matches(&g) {
+			t.Errorf("byte %d does not count", i)
+		}
+	}
+}
+
 func TestReserveFinishReplay(t *testing.T) {
 	for _, r := range usableHosts {
 		h := newHost(r)
@@ -64,8 +115,8 @@ func TestReserveFinishReplay(t *testing.T) {
 		if res, _ := second.Reserve(reservation(hash, 2), 11, &dup); res != Existing || dup.State != api.StatePending || dup.Token != tokenOf(1) {
 			t.Errorf("%s: the duplicate's Reserve = %d %+v", r.name, res, dup)
 		}
-		if !dup.Matches(Fingerprint{1}) || dup.Matches(Fingerprint{2}) || !dup.Matches(Fingerprint{}) {
-			t.Errorf("%s: fingerprints are compared wrongly", r.name)
+		if dup.Fingerprint != (Fingerprint{1}) {
+			t.Errorf("%s: the entry has the fingerprint %x", r.name, dup.Fingerprint)
 		}
 		if res := second.AddWaiter(&hash, 42, 12); res != Waiting {
 			t.Errorf("%s: AddWaiter = %d", r.name, res)

@@ -12,7 +12,7 @@ func sampleRecord() *record {
 	r := &record{n: 2}
 	r.ways[0] = way{state: api.StatePending, cacheOnly: true, owner: 7, hash: Hash{1}, token: Token{2}, print: Fingerprint{3}, expires: 1 << 60, lastUse: 1<<60 - 1, valueBytes: 9}
 	r.ways[3] = way{state: api.StateCommitted, body: true, hash: Hash{4}, token: Token{5}, expires: -1, valueBytes: 1<<32 - 1}
-	r.ways[4] = way{state: api.StateRejected, body: true, valueBytes: 70, hash: Hash{6}}
+	r.ways[4] = way{state: api.StateRejected, body: true, learned: true, valueBytes: 70, hash: Hash{6}}
 	r.ways[7] = way{valueBytes: 33}
 	r.waiters[0] = waiter{0, 1<<32 - 1}
 	r.waiters[1] = waiter{0, 0}

@@ -34,6 +34,7 @@ const (
 
 	flagCacheOnly = 1
 	flagBody      = 2
+	flagLearned   = 4
 )
 
 // way is one slot of a bucket.
@@ -41,6 +42,7 @@ type way struct {
 	state     api.State // StateNone: no entry
 	cacheOnly bool
 	body      bool // the way's value is the entry's answer
+	learned   bool
 	owner     uint32
 	hash      Hash
 	token     Token
@@ -135,6 +137,9 @@ func (r *record) append(dst []byte) []byte {
 		if w.body {
 			flags |= flagBody
 		}
+		if w.learned {
+			flags |= flagLearned
+		}
 		dst = append(dst, byte(i), byte(w.state), flags)
 		dst = binary.BigEndian.AppendUint32(dst, w.owner)
 		dst = append(dst, w.hash[:]...)
@@ -167,6 +172,7 @@ func readWay(b []byte, w *way) (slot int, ok bool) {
 		state:      api.State(b[offState]),
 		cacheOnly:  flags&flagCacheOnly != 0,
 		body:       flags&flagBody != 0,
+		learned:    flags&flagLearned != 0,
 		owner:      binary.BigEndian.Uint32(b[offOwner:]),
 		expires:    int64(binary.BigEndian.Uint64(b[offExpires:])),
 		lastUse:    int64(binary.BigEndian.Uint64(b[offLastUse:])),
@@ -175,7 +181,7 @@ func readWay(b []byte, w *way) (slot int, ok bool) {
 	copy(w.hash[:], b[offHash:])
 	copy(w.token[:], b[offToken:])
 	copy(w.print[:], b[offPrint:])
-	if slot >= Ways || flags > flagCacheOnly|flagBody {
+	if slot >= Ways || flags > flagCacheOnly|flagBody|flagLearned {
 		return 0, false
 	}
 	switch w.state {

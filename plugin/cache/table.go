@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"bytes"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -13,8 +14,41 @@ type Hash [16]byte
 // All calls of an attempt have the same token; a new attempt has a new one.
 type Token [16]byte
 
-// Fingerprint is 128 bits of the request's digest. All zero: it is not compared.
+// Fingerprint is a short form of the request's fingerprint: 8 bytes of all but the body, 3 of the body's length and 5 of
+// the body. A part that is all zero is missing.
 type Fingerprint [16]byte
+
+// parts are where the parts begin and end.
+var parts = [...][2]int{{0, 8}, {8, 11}, {11, 16}}
+
+// Matches tells whether two fingerprints may be of the same request: each part that both have is equal.
+func (f *Fingerprint) Matches(g *Fingerprint) bool {
+	for _, p := range parts {
+		if a, b := f[p[0]:p[1]], g[p[0]:p[1]]; !missing(a) && !missing(b) && !bytes.Equal(a, b) {
+			return false
+		}
+	}
+	return true
+}
+
+// Within tells whether g has every part of f. Then f matches all that g matches.
+func (f *Fingerprint) Within(g *Fingerprint) bool {
+	for _, p := range parts {
+		if a, b := f[p[0]:p[1]], g[p[0]:p[1]]; !missing(a) && !bytes.Equal(a, b) {
+			return false
+		}
+	}
+	return true
+}
+
+func missing(part []byte) bool {
+	for _, b := range part {
+		if b != 0 {
+			return false
+		}
+	}
+	return true
+}
 
 // Limits.
 const (
@@ -56,6 +90,9 @@ type Entry struct {
 	Owner uint32
 	// CacheOnly: there is no ledger behind this entry, or it does not know of the outcome yet.
 	CacheOnly bool
+	// Learned: the ledger gave the outcome to a duplicate, whose fingerprint the entry has. The first request's may have
+	// other parts.
+	Learned bool
 	// Expires is when the entry ends, in nanoseconds since the epoch.
 	Expires int64
 	// HasBody: the answer is, or was, kept; see Table.Body.
@@ -66,11 +103,6 @@ type Entry struct {
 
 // location is where an entry lies.
 type location struct{ bucket, slot int }
-
-// Matches tells whether f may be a retry of the request that made the entry.
-func (e *Entry) Matches(f Fingerprint) bool {
-	return e.Fingerprint == Fingerprint{} || f == Fingerprint{} || e.Fingerprint == f
-}
 
 // Result is what an operation did.
 type Result uint8
@@ -297,6 +329,7 @@ func (t *Table) entry(e *Entry, bucket, slot int, w *way) {
 		Fingerprint: w.print,
 		Owner:       w.owner,
 		CacheOnly:   w.cacheOnly,
+		Learned:     w.learned,
 		Expires:     w.expires,
 		HasBody:     w.body,
 		loc:         location{bucket: bucket, slot: slot},

@@ -282,6 +282,7 @@ func (t *Table) finish(o *Outcome, now int64, f *finishing) (res Result, done bo
 	*w = way{
 		state:      o.State,
 		cacheOnly:  o.CacheOnly,
+		learned:    o.Learned,
 		hash:       o.Hash,
 		token:      o.Token,
 		print:      o.Fingerprint,

@@ -193,8 +193,6 @@ type Config struct {
 	CleanupInterval time.Duration
 	// ScopeSecret is the HMAC key of the scopes' digests; empty: plain digests.
 	ScopeSecret string
-	// KeyedFingerprints says that new reservations have fingerprints that are keyed with ScopeSecret.
-	KeyedFingerprints bool
 	// Lookup is the path at which clients look up what became of their requests; empty: there is none.
 	Lookup string
 

@@ -43,10 +43,6 @@ const (
 	QueryNamed
 )
 
-// Default tells whether requests are compared as releases did that had no settings for it. Only
-// then is Query QueryAsSent.
-func (f *Fingerprint) Default() bool { return f.Query == QueryAsSent }
-
 // maxPrintParts bounds each list of a fingerprint's settings. The digests keep a bit for each path.
 const maxPrintParts = 32
 

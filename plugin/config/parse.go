@@ -111,7 +111,6 @@ func vmFields(r *reader, c *Config, match *gjson.Result) []field {
 				return s == "" || (len(s) >= 16 && len(s) <= 1024)
 			})
 		}},
-		{"keyed_fingerprints", func(path string, v gjson.Result) { c.KeyedFingerprints = r.boolean(path, v) }},
 		{"lookup", func(path string, v gjson.Result) { c.Lookup = readLookup(r, path, v) }},
 		{"match", func(_ string, v gjson.Result) { *match = v }},
 	}
@@ -186,9 +185,6 @@ func (c *Config) checkVM(r *reader) {
 	if c.CommitRetry.Max < c.CommitRetry.Initial {
 		r.fail("commit_retry.max_ms", millisText(c.CommitRetry.Max)+" is less than initial_ms; allowed: "+
 			millisText(c.CommitRetry.Initial)+" to 600000")
-	}
-	if c.KeyedFingerprints && c.ScopeSecret == "" {
-		r.fail("keyed_fingerprints", `true needs a key; allowed: false unless "scope_secret" is given`)
 	}
 }
 

@@ -69,7 +69,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 		"manager": {"cluster": "c", "authority": "a", "timeout_ms": 7, "auth_token": "t", "batch": "never"},
 		"commit_retry": {"initial_ms": 11, "max_ms": 12, "max_queued": 13},
 		"max_entries": 16.0, "max_bytes": 7e+04, "max_waiters": 3, "max_upstream_calls": 4, "cleanup_interval_seconds": 1.5,
-		"scope_secret": "0123456789abcdef", "keyed_fingerprints": true, "lookup": {"path": "/lost"},
+		"scope_secret": "0123456789abcdef", "lookup": {"path": "/lost"},
 		"ledger": "upstream", "mode": "body",
 		"key": {"header": "X-Key", "json_path": "a.0.b\\.c", "derive": "sha256", "required": true, "format": "any"},
 		"scope": ["method", "path_and_query", "header:X-Tenant?", "jwt:payload.sub"],
@@ -98,8 +98,8 @@ func TestEveryFieldIsRead(t *testing.T) {
 		MaxWaiters:       3,
 		MaxUpstreamCalls: 4,
 		CleanupInterval:  1500 * time.Millisecond,
-		ScopeSecret:      "0123456789abcdef", KeyedFingerprints: true,
-		Lookup: "/lost",
+		ScopeSecret:      "0123456789abcdef",
+		Lookup:           "/lost",
 	}); !reflect.DeepEqual(*c, want) {
 		t.Errorf("%+v, want %+v", *c, want)
 	}
@@ -206,7 +206,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`[]`:                               "configuration: []; allowed: an object",
 		`null`:                             "configuration: null; allowed: an object",
 		`"x"`:                              `configuration: "x"; allowed: an object`,
-		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, keyed_fingerprints, lookup, match, ledger, durability, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, grpc, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, anonymous",
+		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, lookup, match, ledger, durability, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, grpc, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, anonymous",
 		`{"mode": "body", "mode": "body"}`: "mode: given twice; allowed: once",
 		`{"mode": "heders"}`:               `mode: "heders"; allowed: "headers", "body"`,
 		`{"mode": null}`:                   `mode: null; allowed: "headers", "body"`,
@@ -399,7 +399,6 @@ const variableAllowed = `"" or a name of up to 255 upper-case letters, digits an
 // TestSecretsStaySecret: no secret is ever part of an error, not even one in the place of a variable's name.
 func TestSecretsStaySecret(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"keyed_fingerprints": true}`:                `keyed_fingerprints: true needs a key; allowed: false unless "scope_secret" is given`,
 		`{"scope_secret": "hunter2"}`:                 `scope_secret: (value not shown); allowed: "" or a string of 16 to 1024 bytes`,
 		`{"scope_secret": ["hunter2"]}`:               `scope_secret: (value not shown); allowed: "" or a string of 16 to 1024 bytes`,
 		`{"manager": {"auth_token": "hunter2 x"}}`:    "manager.auth_token: (value not shown); allowed: a string of up to 4096 bytes of visible ASCII",

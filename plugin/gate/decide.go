@@ -71,7 +71,12 @@ func (s *Stream) proceed(now int64) verdict {
 // found deals with a request whose entry is in the cache.
 func (s *Stream) found(e *cache.Entry, now int64) verdict {
 	p := s.plugin
-	if !s.matches(e) {
+	mine := cache.Fingerprint(s.fingerprint.Short())
+	if e.Learned && !mine.Within(&e.Fingerprint) && s.route.Ledger == config.LedgerManager {
+		// The ledger has compared another duplicate with the first request, not this one.
+		return s.askBeside(now)
+	}
+	if !mine.Matches(&e.Fingerprint) {
 		if s.route.Ledger == config.LedgerUpstream {
 			// Upstream keeps the ledger, and may compare less strictly than the gate.
 			s.owner = false
@@ -120,8 +125,9 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 // cache's entry does not help: it was evicted, or has not been written yet.
 func (s *Stream) unacknowledged(c *call, now int64) verdict {
 	p := s.plugin
+	mine, entry := cache.Fingerprint(s.fingerprint.Short()), cache.Fingerprint(c.fingerprint.Short())
 	switch {
-	case !s.matches(&cache.Entry{Fingerprint: c.fingerprint.Short()}):
+	case !mine.Matches(&entry):
 		return s.mismatch()
 	case c.kind == callUnknown:
 		return s.outcomeUnknown()

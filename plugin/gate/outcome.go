@@ -50,9 +50,6 @@ func (p *Plugin) takeStream(c *call) *Stream {
 func (p *Plugin) reserved(c *call, r *reply) {
 	now := r.at
 	s := p.takeStream(c)
-	if s != nil && s.askInOtherKind(c, r, now) {
-		return
-	}
 	switch r.kind {
 	case replyOK:
 		switch r.answer.State {

@@ -285,7 +285,7 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	if whole {
 		p.digester.Canonical(u.body, body, &route.Fingerprint)
 	}
-	s.compareBy(p.digester.BodyFingerprint(u.body))
+	s.fingerprint = p.digester.BodyFingerprint(u.body)
 	if u.carry && whole {
 		s.keepWhole(piece)
 	} else {

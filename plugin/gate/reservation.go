@@ -32,10 +32,14 @@ type names struct{ scope, fingerprint, token string }
 
 // names returns the attempt's text forms. They lie in memory that the next call reuses.
 func (p *Plugin) names(a *attempt) names {
-	b := hex.AppendEncode(a.fingerprint.AppendText(a.scope.AppendText(p.nameBuf[:0])), a.token[:])
+	b := a.scope.AppendText(p.nameBuf[:0])
+	scope := len(b)
+	b = a.fingerprint.AppendText(b)
+	token := len(b)
+	b = hex.AppendEncode(b, a.token[:])
 	p.nameBuf = b
 	text := unsafe.String(unsafe.SliceData(b), len(b))
-	return names{scope: text[:request.TextSize], fingerprint: text[request.TextSize:][:request.TextSize], token: text[2*request.TextSize:]}
+	return names{scope: text[:scope], fingerprint: text[scope:token], token: text[token:]}
 }
 
 // unknownTTL is the TTL that the ledger gets.

@@ -62,7 +62,6 @@ type Stream struct {
 	mark string
 
 	reservation
-	kinds      kinds
 	reservedAt int64 // time of the reservation, nanoseconds
 	// headers are the request's; only set while OnRequestHeaders runs.
 	headers [][2]string
@@ -226,7 +225,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 			return s.refuseAmbiguous(lacks)
 		}
 		s.identify(key, headers)
-		s.compareBy(p.digester.Fingerprint(&route.Fingerprint, headers))
+		s.fingerprint = p.digester.Fingerprint(&route.Fingerprint, headers, end)
 		return s.decide()
 	}
 	if key.Value == "" && s.parts == nil && route.Key.JSONPath == "" && route.Key.Derive == config.DeriveNone {

@@ -17,11 +17,10 @@ const hitKeys = 1024
 // The two modes in which the gate decides, the one in which it also makes the upstream calls, and headers mode with a
 // secret for scopes and for fingerprints.
 const (
-	secretMode   = `{"scope_secret": "0123456789abcdef"}`
-	keyedMode    = `{"scope_secret": "0123456789abcdef", "keyed_fingerprints": true}`
-	headersMode  = `{"mode": "headers"}`
-	bodyMode     = `{"mode": "body"}`
-	continueMode = `{"mode": "body", "client_abort": "continue", "upstream": {"cluster": "upstream"}}`
+	secretMode   = `{"manager": {"batch": "never"}, "scope_secret": "0123456789abcdef"}`
+	headersMode  = `{"manager": {"batch": "never"}, "mode": "headers"}`
+	bodyMode     = `{"manager": {"batch": "never"}, "mode": "body"}`
+	continueMode = `{"manager": {"batch": "never"}, "mode": "body", "client_abort": "continue", "upstream": {"cluster": "upstream"}}`
 )
 
 var requestBody = []byte(`{"amount": 100, "currency": "EUR", "to": "acct_1J0Q2b", "memo": "invoice 4711"}`)
@@ -76,7 +75,7 @@ func BenchmarkFilter(b *testing.B) {
 			r.must(r.flow(b.N, 0, hit))
 		})
 	}
-	for _, c := range []struct{ name, config string }{{"hit-headers", headersMode}, {"hit-secret", secretMode}, {"hit-keyed", keyedMode}, {"hit-body", bodyMode}} {
+	for _, c := range []struct{ name, config string }{{"hit-headers", headersMode}, {"hit-secret", secretMode}, {"hit-body", bodyMode}} {
 		b.Run(c.name, func(b *testing.B) {
 			r := warm(b, module(b, gateModule), 1, c.config)
 			calls := r.ledger.calls.Load()

@@ -80,7 +80,7 @@ func (l *ledger) handle(path string, message []byte) (status string, reply *api.
 		case e == nil:
 			l.put(id, &entry{state: api.StatePending, token: r.Token, fingerprint: r.Fingerprint})
 			return "201", &api.ReserveReply{State: api.StateReserved, ExpiresIn: r.PendingTTL}
-		case e.fingerprint != r.Fingerprint:
+		case !api.SameRequest(e.fingerprint, r.Fingerprint):
 			return "422", nil
 		case e.state.Terminal():
 			return "200", &api.ReserveReply{State: e.state, ExpiresIn: 5 * time.Minute, Result: e.result}

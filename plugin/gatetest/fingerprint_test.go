@@ -131,64 +131,126 @@ func TestFingerprintInHeadersMode(t *testing.T) {
 	})
 }
 
-// Gates that key fingerprints and gates that do not understand each other's entries: in the ledger, in the cache of one
-// proxy, and while the first request runs. An entry of an earlier release is like one of a gate that does not.
-func TestKeyedFingerprints(t *testing.T) {
+// A request is the same one in both modes, and with and without a declared length. Each mode compares what it knows,
+// and the ledger's answer is the same as the cache's.
+func TestBothModesKnowTheSameRequest(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
-		for _, mode := range []string{"headers", "body"} {
-			rig := func(keyed bool, o Options) *Rig {
-				o.BodyMode = mode == "body"
-				o.Config = fmt.Sprintf(`{"mode":%q,"scope_secret":"0123456789abcdef","keyed_fingerprints":%v}`, mode, keyed)
-				return NewRig(t, guest, o)
-			}
-			plain := rig(false, Options{})
-			share := Options{Manager: plain.Manager, Clock: plain.Clock}
-			keyed := rig(true, share)
-			printOf := func(key string) string {
-				for _, e := range plain.Manager.entries() {
-					if e.Key == key {
-						return e.Fingerprint
+		for _, secret := range []string{"", "0123456789abcdef"} {
+			for _, oneProxy := range []bool{true, false} {
+				rigs := map[string]*Rig{}
+				for _, mode := range []string{"headers", "body"} {
+					o := Options{BodyMode: mode == "body", Config: fmt.Sprintf(`{"mode":%q,"scope_secret":%q}`, mode, secret)}
+					if first := rigs["headers"]; first != nil {
+						o.Manager, o.Clock = first.Manager, first.Clock
+						if oneProxy {
+							o.Process = first.Process
+						}
+					}
+					rigs[mode] = NewRig(t, guest, o)
+				}
+				for _, first := range ways {
+					for _, retry := range ways {
+						name := fmt.Sprintf("secret %v, one proxy %v, %v then %v", secret != "", oneProxy, first, retry)
+						x := first.send(rigs[first.mode], name, "1234")
+						x.Answer(201, "first")
+						want(t, name, x.Response().Body, "first")
+						rigs[first.mode].Settle()
+						for range 2 {
+							for body, same := range map[string]bool{
+								"1234":  true,
+								"12345": !first.knowsLength() || !retry.knowsLength(),
+								"abcd":  first.mode == "headers" || retry.mode == "headers",
+							} {
+								p := retry.send(rigs[retry.mode], name, body).Response()
+								if same {
+									want(t, name+": "+body, p.Body, "first")
+								} else {
+									want(t, name+": "+body, p.Problem(t), "fingerprint-mismatch")
+								}
+							}
+						}
 					}
 				}
-				t.Fatalf("no entry of %s", key)
-				return ""
 			}
-			payOnce(plain, Request{Key: "p", Body: "a body"})
-			payOnce(keyed, Request{Key: "k", Body: "a body"})
-			if len(printOf("p")) != 43 || len(printOf("k")) != 43 || printOf("p") == printOf("k") {
-				t.Errorf("fingerprints %q and %q", printOf("p"), printOf("k"))
+		}
+	})
+}
+
+// way is how a request comes to the gate.
+type way struct {
+	mode    string
+	chunked bool
+}
+
+var ways = []way{{"headers", false}, {"headers", true}, {"body", false}, {"body", true}}
+
+func (w way) knowsLength() bool { return w.mode == "body" || !w.chunked }
+
+func (w way) send(r *Rig, key, body string) *Exchange {
+	key = strings.NewReplacer(" ", "-", "{", "", "}", "").Replace(key)
+	if !w.chunked {
+		return r.Send(Request{Key: key, Body: body})
+	}
+	x := r.Open(Request{Key: key, Headers: []string{"content-type: application/json"}}, false)
+	x.RequestData([]byte(body), false)
+	x.RequestData(nil, true)
+	return x
+}
+
+// A request without a body has the length 0 wherever the gate knows of its end.
+func TestRequestsWithoutBodiesHaveTheLengthZero(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		headers := NewRig(t, guest, Options{})
+		body := NewRig(t, guest, Options{BodyMode: true, Config: `{"mode":"body"}`, Manager: headers.Manager, Clock: headers.Clock})
+		for first, key := range map[*Rig]string{headers: "h", body: "b"} {
+			request := Request{Key: key, Headers: []string{"content-type: application/json"}}
+			payOnce(first, request)
+			for name, r := range map[string]*Rig{"headers": headers, "body": body} {
+				want(t, name, r.Send(request).Response().Body, "first")
+				zero := request
+				zero.Headers = append(zero.Headers[:1:1], "content-length: 0")
+				want(t, name, r.Open(zero, true).Response().Body, "first")
+				want(t, name, r.Send(Request{Key: key, Body: "x"}).Response().Problem(t), "fingerprint-mismatch")
 			}
-			for _, key := range []string{"p", "k"} {
-				before := printOf(key)
-				// The third rig is an update of the proxy's configuration: it finds the second one's cache.
-				updated := rig(key == "p", Options{Manager: plain.Manager, Clock: plain.Clock, Process: map[string]*Rig{"p": plain, "k": keyed}[key].Process})
-				for name, r := range map[string]*Rig{"plain": plain, "keyed": keyed, "updated": updated} {
-					for range 2 { // the second time from the cache
-						want(t, name+" "+key, r.Send(Request{Key: key, Body: "a body"}).Response().Body, "first")
-						want(t, name+" "+key, r.Send(Request{Key: key, Body: "another body"}).Response().Problem(t), "fingerprint-mismatch")
-					}
-				}
-				want(t, "fingerprint of "+key, printOf(key), before)
-			}
-			// A retry comes to the other gate while the first request runs. Then the key is free, and the
-			// waiting retry runs and is recorded; a further one at the first gate gets its answer.
-			for name, pair := range map[string][2]*Rig{"w1": {plain, keyed}, "w2": {keyed, plain}} {
-				first := pair[0].Send(Request{Key: name, Body: "a body"})
-				first.Upstream.AwaitHeaders(t)
-				retry := pair[1].Send(Request{Key: name, Body: "a body"})
-				wrong := pair[1].Send(Request{Key: name + "x", Body: "a body"})
-				wrong.Upstream.AwaitHeaders(t)
-				first.Answer(429, "later")
-				want(t, name, first.Response().Body, "later")
-				pair[0].Settle()
-				pair[1].Settle()
-				retry.Answer(201, "second")
-				want(t, name, retry.Response().Body, "second")
-				pair[1].Settle()
-				want(t, name, pair[0].Send(Request{Key: name, Body: "a body"}).Response().Body, "second")
-				want(t, name, pair[0].Send(Request{Key: name, Body: "another body"}).Response().Problem(t), "fingerprint-mismatch")
-				wrong.Answer(201, "")
-				wrong.Response()
+		}
+	})
+}
+
+// What a gate learned of the ledger answers the request that asked. The ledger decides about others, because the cache's
+// entry has another fingerprint than the first request.
+func TestLearnedEntriesDoNotDecideAboutOtherRequests(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		headers := NewRig(t, guest, Options{})
+		payOnce(headers, Request{Key: "k", Body: "1234"})
+		body := NewRig(t, guest, Options{BodyMode: true, Config: `{"mode":"body"}`, Manager: headers.Manager, Clock: headers.Clock})
+		calls := func(n int) {
+			t.Helper()
+			want(t, "calls", body.Manager.Count("/v1/ledger/reserve"), n)
+		}
+		want(t, "a wrong retry", body.Send(Request{Key: "k", Body: "abcd"}).Response().Body, "first")
+		calls(2)
+		want(t, "again", body.Send(Request{Key: "k", Body: "abcd"}).Response().Body, "first")
+		calls(2)
+		want(t, "the right one", body.Send(Request{Key: "k", Body: "1234"}).Response().Body, "first")
+		calls(3)
+		want(t, "another length", body.Send(Request{Key: "k", Body: "12345"}).Response().Problem(t), "fingerprint-mismatch")
+		calls(4)
+	})
+}
+
+// With a secret nobody else can compute a fingerprint or a part of it.
+func TestSecretKeysAllOfAFingerprint(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		parts := func(secret string) []string {
+			r := NewRig(t, guest, Options{BodyMode: true, Config: fmt.Sprintf(`{"mode":"body","scope_secret":%q}`, secret)})
+			payOnce(r, Request{Key: "k", Body: "1234"})
+			return strings.Split(r.Manager.entries()[0].Fingerprint, ".")
+		}
+		plain, keyed := parts(""), parts("0123456789abcdef")
+		want(t, "parts", fmt.Sprint(len(plain), len(keyed)), "3 3")
+		for i := range plain {
+			if plain[i] == keyed[i] {
+				t.Errorf("part %d is %s with and without a secret", i, plain[i])
 			}
 		}
 	})

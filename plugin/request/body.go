@@ -12,13 +12,14 @@ import (
 // Body digests a request together with its body, piece by piece and up to a limit. It is
 // not safe for concurrent use.
 type Body struct {
-	sha     hash.Hash // of the fingerprint's head, then of the body
-	derived hash.Hash // of the body alone; nil unless keys are derived from it
-	length  []byte    // the digest's input for the declared length; used if the body exceeds the limit
-	limit   int
-	n       int64
-	ignored bool     // the body does not count
-	head    [32]byte // the digest of what counts besides the body; only where the route chooses what counts
+	sha       hash.Hash // of the body
+	derived   hash.Hash // of the body alone; nil unless keys are derived from it
+	declared  int64     // length of the body, -1 if it is not declared; used if the body exceeds the limit
+	limit     int
+	n         int64
+	ignored   bool     // the body does not count
+	canonical bool     // sha is of the canonical form
+	head      [32]byte // see Digester.head
 }
 
 // maxSpares is how many Bodies a Digester keeps for later requests. Without them, most of a
@@ -32,7 +33,7 @@ func (d *Digester) NewBody(f *config.Fingerprint, h Headers, limit int, derive c
 	var b *Body
 	if n := len(d.spares); n > 0 {
 		b, d.spares = d.spares[n-1], d.spares[:n-1]
-		*b = Body{sha: b.sha, length: b.length[:0]}
+		*b = Body{sha: b.sha}
 		b.sha.Reset()
 	} else {
 		b = &Body{sha: sha256.New()}
@@ -44,19 +45,9 @@ func (d *Digester) NewBody(f *config.Fingerprint, h Headers, limit int, derive c
 	case config.DeriveSHA256:
 		b.derived = sha256.New()
 	}
-	d.addHeader(h, "content-length")
-	b.length = append(b.length, d.buf...)
-	if f.Default() {
-		d.head(h)
-	} else {
-		d.chosenHead(f, h)
-		b.head = d.sum
-	}
-	kind := byte('b')
-	if b.ignored = f.Body == config.BodyNone; b.ignored {
-		kind = 'n'
-	}
-	d.buf = append(d.buf, kind)
+	d.head(f, h)
+	b.head, b.declared, b.ignored = d.sum, declaredLength(h, false), f.Body == config.BodyNone
+	d.buf = append(append(d.buf, b.head[16:]...), 'b')
 	b.sha.Write(d.buf)
 	d.buf = d.buf[:0]
 	return b

@@ -15,52 +15,31 @@ import (
 // apart from this one. They and the lengths are short because every 64 bytes
 // of input take as long as a host call.
 const (
-	scopeLabel       = "og scope 1"
-	fingerprintLabel = "og print 1"
-	keyedLabel       = "og keyed 1"
+	scopeLabel = "og scope 1"
+	printLabel = "og print 1"
 )
-
-// TextSize is the length of a scope or a fingerprint as text.
-const TextSize = 43
 
 // Scope is a digest of what separates one caller's keys from another's.
 type Scope [32]byte
 
-// String returns the form that goes to the manager: TextSize characters of base64url.
+// String returns the form that goes to the manager: 43 characters of base64url.
 func (s *Scope) String() string { return string(s.AppendText(nil)) }
 
 // AppendText appends what String returns.
 func (s *Scope) AppendText(dst []byte) []byte { return base64.RawURLEncoding.AppendEncode(dst, s[:]) }
 
-// Fingerprint is a digest of a request.
-type Fingerprint [32]byte
-
-// String returns the form that goes to the manager: TextSize characters of base64url.
-func (f *Fingerprint) String() string { return string(f.AppendText(nil)) }
-
-// AppendText appends what String returns.
-func (f *Fingerprint) AppendText(dst []byte) []byte {
-	return base64.RawURLEncoding.AppendEncode(dst, f[:])
-}
-
-// Short returns the form that the cache keeps.
-func (f *Fingerprint) Short() (s [16]byte) {
-	copy(s[:], f[:])
-	return s
-}
-
 // Digester computes scopes, fingerprints and entry hashes. It reuses its state
 // from call to call, so it belongs to one VM and is not safe for concurrent use.
 type Digester struct {
 	plain hash.Hash // SHA-256
-	keyed hash.Hash // for scopes and keyed fingerprints: plain, or HMAC with the secret
+	keyed hash.Hash // for scopes and fingerprints: plain, or HMAC with the secret
 	buf   []byte    // input of one digest, empty between calls
 	sum   [sha256.Size]byte
 
 	spares []*Body
 }
 
-// NewDigester returns a Digester. secret is the HMAC key of scopes and keyed fingerprints; "": plain SHA-256.
+// NewDigester returns a Digester. secret is the HMAC key of scopes and fingerprints; "": plain SHA-256.
 func NewDigester(secret string) *Digester {
 	d := &Digester{plain: sha256.New(), buf: make([]byte, 0, 512)}
 	d.keyed = d.plain
@@ -132,60 +111,6 @@ func (d *Digester) Scope(parts []config.ScopePart, h Headers, property Property)
 			}
 		}
 	}
-	d.finish(d.keyed)
-	return d.sum
-}
-
-// head collects the beginning of every fingerprint's input: method, path with query,
-// Content-Type and Content-Digest.
-func (d *Digester) head(h Headers) {
-	d.buf = append(d.buf[:0], fingerprintLabel...)
-	method, _ := h.Get(":method")
-	path, _ := h.Get(":path")
-	d.add(method)
-	d.addPath(path)
-	d.addHeader(h, "content-type")
-	d.addHeader(h, "content-digest")
-}
-
-// Fingerprint digests the head and the content length, which are known before the
-// request's body comes. f says what counts.
-func (d *Digester) Fingerprint(f *config.Fingerprint, h Headers) Fingerprint {
-	if f.Default() {
-		d.head(h)
-	} else {
-		d.chosenHead(f, h)
-	}
-	if f.Body == config.BodyNone {
-		d.buf = append(d.buf, 'n')
-	} else {
-		d.buf = append(d.buf, 'h')
-		d.addHeader(h, "content-length")
-	}
-	d.finish(d.plain)
-	return d.sum
-}
-
-// BodyFingerprint digests the head and the body. The content length counts only if the
-// body was longer than the limit, so that a retry with a declared length and a chunked
-// retry are equal. After it, b may only go to Recycle.
-func (d *Digester) BodyFingerprint(b *Body) Fingerprint {
-	// The last byte tells whether the content length precedes it.
-	if b.ignored {
-		b.length = b.length[:0]
-	} else if b.Truncated() {
-		b.length = append(b.length, 't')
-	} else {
-		b.length = append(b.length[:0], 'w')
-	}
-	b.sha.Write(b.length)
-	b.sha.Sum(d.sum[:0])
-	return d.sum
-}
-
-// Keyed digests a fingerprint with the secret, so that nobody else can test guesses of the request.
-func (d *Digester) Keyed(f *Fingerprint) Fingerprint {
-	d.buf = append(append(d.buf[:0], keyedLabel...), f[:]...)
 	d.finish(d.keyed)
 	return d.sum
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -15,8 +16,7 @@ import (
 var (
 	defaultScope = []config.ScopePart{{Kind: config.ScopeHost}, {Kind: config.ScopePath}, {Kind: config.ScopeHeader, Name: "authorization"}}
 
-	// asBefore is the default: requests are compared as by releases without settings for it.
-	asBefore = new(config.Fingerprint)
+	byDefault = new(config.Fingerprint)
 
 	sample = Headers{
 		{":authority", "API.example.com"}, {":method", "POST"}, {":path", "/payments?dry=1"},
@@ -50,6 +50,8 @@ func num(n int) string { return string(binary.AppendUvarint(nil, uint64(n))) }
 
 func sha(s string) string { sum := sha256.Sum256([]byte(s)); return string(sum[:]) }
 
+func digitsOf(digest string) string { return fmt.Sprintf("%x", digest) }
+
 func text(digest string) string { return base64.RawURLEncoding.EncodeToString([]byte(digest)) }
 
 // TestDigestInputsAreAsDocumented builds the inputs of the digests a second time, from the package's
@@ -79,25 +81,46 @@ func TestDigestInputsAreAsDocumented(t *testing.T) {
 		t.Errorf("scope %s, want %s", got, want)
 	}
 
-	head := "og print 1" + l("POST") + l("/payments?dry=1") + num(1) + l("application/json") + num(0)
-	fp := d.Fingerprint(asBefore, sample)
-	if got, want := fp.String(), text(sha(head+"h"+num(1)+l("17"))); got != want {
-		t.Errorf("fingerprint %s, want %s", got, want)
+	// Of all parameters, as sent, or none.
+	query := settings(t, `"fingerprint":{"query":"all","headers":["x-t"]}`)
+	for _, c := range []struct {
+		f    *config.Fingerprint
+		h    Headers
+		tail string
+	}{
+		{byDefault, sample, l("/payments") + num(1) + l("?dry=1") + num(1) + l("application/json") + num(0)},
+		{byDefault, with(":path", "/p#x", "content-digest", "d"), l("/p") + num(1) + l("#x") + num(1) + l("application/json") + num(1) + l("d")},
+		{byDefault, with(":path", "/p", "content-type", "-"), l("/p") + num(0) + num(0) + num(0)},
+		{query, with("x-t", "1"), l("/payments") + num(1) + l("dry") + l("=1") + num(1) + l("application/json") + num(0) + l("x-t") + num(1) + l("1")},
+	} {
+		head := "og print 1" + l("POST") + c.tail
+		mac.Reset()
+		mac.Write([]byte(head))
+		for digester, sum := range map[*Digester]string{d: sha(head), keyed: string(mac.Sum(nil))} {
+			base, rest := digitsOf(sum[:16]), sum[16:]
+			lengthOf := func(n int) string { return digitsOf(sha(rest + "l" + num(n))[:4]) }
+			bodyOf := func(text string) string { return digitsOf(sha(rest + text)[:16]) }
+			fp := digester.Fingerprint(c.f, c.h, false)
+			if got, want := fp.String(), base+"."+lengthOf(17); got != want {
+				t.Errorf("fingerprint %s, want %s", got, want)
+			}
+			whole := bodyPrint(digester, c.f, c.h, 99, `{"amount": 1}`)
+			if got, want := whole.String(), base+"."+lengthOf(13)+"."+bodyOf(`b{"amount": 1}w`); got != want {
+				t.Errorf("fingerprint with body %s, want %s", got, want)
+			}
+			long := bodyPrint(digester, c.f, c.h, 4, `{"amount": 1}`)
+			if got, want := long.String(), base+"."+lengthOf(17)+"."+bodyOf(`b{"amt`); got != want {
+				t.Errorf("fingerprint with a long body %s, want %s", got, want)
+			}
+		}
 	}
-	whole := bodyPrint(d, sample, 17, `{"amount": 12.50}`)
-	if got, want := whole.String(), text(sha(head+"b"+`{"amount": 12.50}`+"w")); got != want {
-		t.Errorf("fingerprint with body %s, want %s", got, want)
+	canonical := settings(t, `"fingerprint":{"body":"canonical_json"}`)
+	sum := sha("og print 1" + l("POST") + l("/p") + num(0) + num(1) + l("application/json") + num(0))
+	asJSON := printOf(canonical, with(":path", "/p", "content-digest", "d"), `{"b": 1, "a": 2.0}`)
+	if got, want := asJSON.String(), digitsOf(sum[:16])+".."+digitsOf(sha(sum[16:] + `c{"a":2,"b":1}w`)[:16]); got != want {
+		t.Errorf("canonical fingerprint %s, want %s", got, want)
 	}
-	long := bodyPrint(d, sample, 4, `{"amount": 12.50}`)
-	if got, want := long.String(), text(sha(head+"b"+`{"am`+num(1)+l("17")+"t")); got != want {
-		t.Errorf("fingerprint with a long body %s, want %s", got, want)
-	}
-	mac.Reset()
-	mac.Write(append([]byte("og keyed 1"), fp[:]...))
-	keyedPrint := keyed.Keyed(&fp)
-	if got, want := keyedPrint.String(), text(string(mac.Sum(nil))); got != want {
-		t.Errorf("keyed fingerprint %s, want %s", got, want)
-	}
+	fp, keyedPrint := d.Fingerprint(byDefault, sample, false), keyed.Fingerprint(byDefault, sample, false)
 	some := Scope{1, 2, 3}
 	if got, want := d.EntryHash(&some, "key"), sha(string(some[:16]) + "key")[:16]; string(got[:]) != want {
 		t.Errorf("entry hash %x, want %x", got, want)
@@ -106,10 +129,10 @@ func TestDigestInputsAreAsDocumented(t *testing.T) {
 	for name, c := range map[string][2]string{
 		"scope":             {scope(d, defaultScope), "oqLyhL7wy2qTfpbqLvV0JO_IiccovbZhZawjOYYQ1ro"},
 		"keyed scope":       {scope(keyed, defaultScope), "8umBsE5CgU2grb7r0NaktdNRmRy87VOWXXouib1Leuw"},
-		"fingerprint":       {fp.String(), "Ca0fpEQ0-9TZv6npwZQW29xJu8YQAON3gg-mDn_c4cI"},
-		"keyed fingerprint": {keyedPrint.String(), "xCxYYlXonVCr6zpTyrT6yNlZZXWYQikgyAWW20NQUb0"},
+		"fingerprint":       {fp.String(), "bb0ba516743c8a0596b77004c45f2233.fc7ff0de"},
+		"keyed fingerprint": {keyedPrint.String(), "0c93ae4f84d8051eecf9d1154eaeb2e5.5585fb63"},
 	} {
-		if c[0] != c[1] || len(c[0]) != 43 {
+		if c[0] != c[1] {
 			t.Errorf("%s is %s, want %s", name, c[0], c[1])
 		}
 	}
@@ -193,8 +216,11 @@ func TestBareHost(t *testing.T) {
 // under the same key another one.
 func TestFingerprintSeparates(t *testing.T) {
 	d := NewDigester("")
-	body := func(limit int, pieces ...string) Fingerprint { return bodyPrint(d, sample, limit, pieces...) }
-	base := d.Fingerprint(asBefore, sample)
+	body := func(limit int, pieces ...string) Fingerprint {
+		return bodyPrint(d, byDefault, sample, limit, pieces...)
+	}
+	print := func(pairs ...string) Fingerprint { return d.Fingerprint(byDefault, with(pairs...), false) }
+	base := print()
 	for name, h := range map[string]Headers{
 		"same":             with(),
 		"other order":      append(Headers{{"content-type", "application/json"}}, with("content-type", "-")...),
@@ -202,52 +228,54 @@ func TestFingerprintSeparates(t *testing.T) {
 		"other host":       with(":authority", "other"),
 		"tracing header":   with("traceparent", "00-1-2-3"),
 	} {
-		if d.Fingerprint(asBefore, h) != base {
+		if d.Fingerprint(byDefault, h, false) != base {
 			t.Errorf("%s: another fingerprint", name)
 		}
 	}
-	seen := map[Fingerprint]string{base: "sample"}
-	separate := func(name string, got Fingerprint) {
-		t.Helper()
-		if other, dup := seen[got]; dup {
-			t.Errorf("%s and %s share a fingerprint", name, other)
-		}
-		seen[got] = name
+	prints := map[string]Fingerprint{
+		"sample": base, "method": print(":method", "PATCH"), "query": print(":path", "/payments?dry=2"),
+		"moved query": print(":path", "/payments", "content-type", "?dry=1"), "type": print("content-type", "text/plain"),
+		"no type": print("content-type", "-"), "empty type": print("content-type", ""), "length": print("content-length", "18"),
+		"digest": print("content-digest", "sha-256=:x:"),
 	}
-	separate("method", d.Fingerprint(asBefore, with(":method", "PATCH")))
-	separate("query", d.Fingerprint(asBefore, with(":path", "/payments?dry=2")))
-	separate("type", d.Fingerprint(asBefore, with("content-type", "text/plain")))
-	separate("no type", d.Fingerprint(asBefore, with("content-type", "-")))
-	separate("empty type", d.Fingerprint(asBefore, with("content-type", "")))
-	separate("length", d.Fingerprint(asBefore, with("content-length", "18")))
-	separate("no length", d.Fingerprint(asBefore, with("content-length", "-")))
-	separate("digest", d.Fingerprint(asBefore, with("content-digest", "sha-256=:x:")))
-	separate("body", body(100, "a"))
-	separate("other body", body(100, "b"))
-	separate("empty body", body(100))
-	separate("long body", body(2, "abc"))
-	separate("long body, other length", bodyPrint(d, with("content-length", "18"), 2, "abc"))
-	separate("long body, other start", body(2, "acc"))
+	separate := func() {
+		t.Helper()
+		for name, f := range prints {
+			for other, g := range prints {
+				if name != other && sameRequest(f, g) {
+					t.Errorf("%s and %s are the same request", name, other)
+				}
+			}
+		}
+	}
+	separate()
+	prints = map[string]Fingerprint{
+		"body": body(100, "a"), "other body": body(100, "b"), "empty body": body(100), "long body": body(2, "abc"),
+		"long body, other length": bodyPrint(d, byDefault, with("content-length", "18"), 2, "abc"),
+		"long body, other start":  body(2, "acc"), "whole body of that start": body(2, "ab"),
+		"body that ends like a long one": body(100, "abt"),
+	}
+	separate()
 
 	same := func(name string, a, b Fingerprint) {
 		t.Helper()
-		if a != b {
-			t.Errorf("%s: another fingerprint", name)
+		if !sameRequest(a, b) {
+			t.Errorf("%s: another request", name)
 		}
 	}
 	whole := body(100, "hello world")
 	same("pieces", whole, body(100, "hel", "", "lo", " world"))
-	same("chunked", whole, bodyPrint(d, with("content-length", "-"), 100, "hello world"))
+	same("chunked", whole, bodyPrint(d, byDefault, with("content-length", "-"), 100, "hello world"))
 	same("exactly the limit", whole, body(11, "hello world"))
+	same("a declared length is known", base, print("content-length", "-"))
 	// Of a body beyond the limit only the declared length counts.
 	same("beyond the limit", body(5, "hello world"), body(5, "hel", "lo there"))
-	// A short body may end like the encoded length of a long one.
-	separate("body that ends like a long one", body(100, "ab\x01\x0217t"))
+	same("beyond the limit, chunked", body(5, "hello world"), bodyPrint(d, byDefault, with("content-length", "-"), 5, "hello you"))
 }
 
 // bodyPrint is the fingerprint of a request with a body.
-func bodyPrint(d *Digester, h Headers, limit int, pieces ...string) Fingerprint {
-	b := d.NewBody(asBefore, h, limit, config.DeriveNone)
+func bodyPrint(d *Digester, f *config.Fingerprint, h Headers, limit int, pieces ...string) Fingerprint {
+	b := d.NewBody(f, h, limit, config.DeriveNone)
 	defer d.Recycle(b)
 	for _, p := range pieces {
 		b.Write([]byte(p))
@@ -264,12 +292,12 @@ func TestBodiesAreRecycled(t *testing.T) {
 		var bodies []*Body
 		for i := range 2 * maxSpares {
 			limit, derive := 1+i%7, config.Derive(i%3)
-			b := d.NewBody(asBefore, lengths[(i+round)%3], limit, derive)
+			b := d.NewBody(byDefault, lengths[(i+round)%3], limit, derive)
 			b.Write([]byte("abc"[:i%4]))
 			bodies = append(bodies, b)
 		}
 		for i, b := range bodies {
-			want := fresh().NewBody(asBefore, lengths[(i+round)%3], 1+i%7, config.Derive(i%3))
+			want := fresh().NewBody(byDefault, lengths[(i+round)%3], 1+i%7, config.Derive(i%3))
 			want.Write([]byte("abc"[:i%4]))
 			if b.Len() != want.Len() || b.hexDigest() != want.hexDigest() || d.BodyFingerprint(b) != fresh().BodyFingerprint(want) {
 				t.Fatalf("round %d, body %d differs from one that is new", round, i)
@@ -284,7 +312,7 @@ func TestBodiesAreRecycled(t *testing.T) {
 }
 
 func TestBodyCounts(t *testing.T) {
-	b := NewDigester("").NewBody(asBefore, sample, 4, config.DeriveNone)
+	b := NewDigester("").NewBody(byDefault, sample, 4, config.DeriveNone)
 	for _, step := range []struct {
 		piece     string
 		n         int64
@@ -313,9 +341,6 @@ func TestEntryHash(t *testing.T) {
 			}
 		}
 	}
-	if f := d.Fingerprint(asBefore, sample); f.Short() != [16]byte(f[:16]) {
-		t.Error("Short is not the beginning")
-	}
 }
 
 // TestBufferForgets: nothing of a credential stays in the reused buffer.
@@ -333,12 +358,17 @@ func TestDigestAllocates(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { d.Scope(defaultScope, sample, nil) }); n != 0 {
 		t.Errorf("%v allocations per scope, want 0", n)
 	}
-	if n := testing.AllocsPerRun(100, func() { d.Fingerprint(asBefore, sample) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { d.Fingerprint(byDefault, sample, false) }); n != 0 {
 		t.Errorf("%v allocations per fingerprint, want 0", n)
 	}
-	fp := d.Fingerprint(asBefore, sample)
-	if n := testing.AllocsPerRun(100, func() { d.Keyed(&fp) }); n != 0 {
-		t.Errorf("%v allocations per keyed fingerprint, want 0", n)
+	piece := []byte("body")
+	if n := testing.AllocsPerRun(100, func() {
+		b := d.NewBody(byDefault, sample, 100, config.DeriveNone)
+		b.Write(piece)
+		d.BodyFingerprint(b)
+		d.Recycle(b)
+	}); n != 0 {
+		t.Errorf("%v allocations per fingerprint with a body, want 0", n)
 	}
 	if n := testing.AllocsPerRun(100, func() { d.EntryHash(&scope, "key") }); n != 0 {
 		t.Errorf("%v allocations per entry hash, want 0", n)
@@ -389,16 +419,7 @@ func BenchmarkIdentify(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		scope := d.Scope(defaultScope, sample, nil)
-		d.Fingerprint(asBefore, sample)
+		d.Fingerprint(byDefault, sample, false)
 		d.EntryHash(&scope, "8e03978e-40d5-43e8-bc93-6894a57f9324")
-	}
-}
-
-func BenchmarkKeyed(b *testing.B) {
-	d := NewDigester("0123456789abcdef")
-	f := d.Fingerprint(asBefore, sample)
-	b.ReportAllocs()
-	for b.Loop() {
-		d.Keyed(&f)
 	}
 }

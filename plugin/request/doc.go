@@ -10,33 +10,32 @@
 //	  part      = kind(1 byte) text               host, path, path and query, method
 //	            | kind(1 byte) text(name) header  a header
 //	  H         = SHA-256, or HMAC-SHA-256 when there is a secret
-//	fingerprint = base64url( SHA-256( "og print 1" head rest ) )
-//	  head      = text(method) text(path with query) header(content-type) header(content-digest)
-//	  rest      = "h" header(content-length)         in headers mode
-//	            | "b" body "w"                       in body mode, the whole body
-//	            | "b" body header(content-length) "t"  the body up to the limit
-//	chosen      = base64url( SHA-256( "og print 2" SHA-256( parts ) what ) ), for a route with its own fingerprint settings
-//	  parts     = text(method) text(path) query header(content-type) header(content-digest) { text(name) header(name) }
-//	  query     = number of parameters, text(name) text(rest) for each, ordered by name
-//	  what      = "h" header(content-length)           in headers mode
-//	            | "n"                                  body: none
-//	            | "c" canonical "w"                    body: canonical_json, and the body has that form
-//	            | "b" ...                              as above
-//	keyed       = base64url( HMAC-SHA-256( secret, "og keyed 1" digest of one of the fingerprints above ) )
+//	fingerprint = hex( first 16 bytes of D ) [ "." hex( length ) ] [ "." hex( body ) ], as api.SameRequest describes it
+//	  D         = H( "og print 1" text(method) text(path) query header(content-type) header(content-digest) { text(name) header(name) } )
+//	  query     = 0 | 1 text(query as sent)    without settings
+//	            | number of parameters, text(name) text(rest) for each, ordered by name
+//	  length    = first 4 bytes of SHA-256( last 16 bytes of D, "l", length of the body )
+//	  body      = first 16 bytes of SHA-256( last 16 bytes of D, what )
+//	  what      = "b" body "w"                 the whole body
+//	            | "b" body "t"                 the body up to the limit
+//	            | "c" canonical "w"            body: canonical_json, and the body has that form
 //	entry hash  = first 16 bytes of SHA-256( first 16 bytes of the scope's digest, key )
 //	text        = length bytes
 //	header      = number of values, text for each value
 //
+// A fingerprint has a length if it is declared or the request has no body; with a body the real one, or the declared one
+// if the body is beyond the limit. It has none with the canonical form. It has a body in body mode only. With body: none
+// it has neither.
+//
 // The rest of a parameter is its "=" and its value, as sent. Content-Digest counts as missing unless body is raw,
-// because it tells of every byte. canonical is RFC 8785's form of the parts of a body that count; appendCanonical says
-// how it differs. Where all settings have their defaults, the fingerprint is the first one above, as in releases without
-// settings.
+// because it tells of every byte. The names are those of fingerprint.headers. canonical is RFC 8785's form of the parts of
+// a body that count; appendCanonical says how it differs.
 //
 // Lengths and numbers are varints. A host is digested in lower case, without port and
 // trailing dot; a path without its query.
 //
 // Two different inputs never give the same bytes: every text has its length in front,
-// and in body mode the last byte tells what stands before it. The key comes last and
+// and the last byte of a body's input tells what stands before it. The key comes last and
 // needs no length. Headers that may hold credentials go into digests only. The package
 // neither keeps nor returns them.
 package request

@@ -2,19 +2,67 @@ package request
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// printLabel begins the fingerprints of routes that say what counts; see the package's documentation.
-const printLabel = "og print 2"
+// Fingerprint tells a retry from another request. It has a base, and may have digests of the body's length and of the
+// body. Two fingerprints may be of the same request if each part that both have is equal: see api.SameRequest.
+type Fingerprint struct {
+	base, body         [16]byte
+	length             [4]byte
+	hasLength, hasBody bool
+}
 
-// chosenHead starts the input of a fingerprint whose parts the route chooses: the label and the digest of what
-// counts besides the body.
-func (d *Digester) chosenHead(f *config.Fingerprint, h Headers) {
-	d.buf = d.buf[:0]
+// String returns the form that goes to the manager, as api.SameRequest describes it.
+func (f *Fingerprint) String() string { return string(f.AppendText(nil)) }
+
+// AppendText appends what String returns.
+func (f *Fingerprint) AppendText(dst []byte) []byte {
+	dst = hex.AppendEncode(dst, f.base[:])
+	if f.hasLength || f.hasBody {
+		dst = append(dst, '.')
+	}
+	if f.hasLength {
+		dst = hex.AppendEncode(dst, f.length[:])
+	}
+	if f.hasBody {
+		dst = hex.AppendEncode(append(dst, '.'), f.body[:])
+	}
+	return dst
+}
+
+// Short returns the form that the cache keeps: see cache.Fingerprint.
+func (f *Fingerprint) Short() (s [16]byte) {
+	shorten(s[:8], f.base[:], true)
+	shorten(s[8:11], f.length[:], f.hasLength)
+	shorten(s[11:], f.body[:], f.hasBody)
+	return s
+}
+
+// shorten copies the beginning of a part. A part that is there does not become all zero.
+func shorten(dst, part []byte, has bool) {
+	if !has {
+		return
+	}
+	var any byte
+	for i := range dst {
+		dst[i] = part[i]
+		any |= part[i]
+	}
+	if any == 0 {
+		dst[len(dst)-1] = 1
+	}
+}
+
+// head sets sum to the digest of all that counts besides the body. Its first half is the base of the fingerprint. Its
+// second half begins the input of the other parts, which nobody can compute without the secret then.
+func (d *Digester) head(f *config.Fingerprint, h Headers) {
+	d.buf = append(d.buf[:0], printLabel...)
 	method, _ := h.Get(":method")
 	path, _ := h.Get(":path")
 	d.add(method)
@@ -31,19 +79,78 @@ func (d *Digester) chosenHead(f *config.Fingerprint, h Headers) {
 		d.add(name)
 		d.addHeader(h, name)
 	}
+	d.finish(d.keyed)
+}
+
+// Fingerprint digests what is known of a request before its body comes. f says what counts. end: the request has no
+// body.
+func (d *Digester) Fingerprint(f *config.Fingerprint, h Headers, end bool) (p Fingerprint) {
+	d.head(f, h)
+	p.base = [16]byte(d.sum[:16])
+	if n := declaredLength(h, end); n >= 0 && f.Body != config.BodyNone {
+		d.addLength(&p, n)
+	}
+	return p
+}
+
+// addLength adds the length of the body. sum is that of head.
+func (d *Digester) addLength(p *Fingerprint, n int64) {
+	d.buf = append(append(d.buf[:0], d.sum[16:]...), 'l')
+	d.buf = binary.AppendUvarint(d.buf, uint64(n))
 	d.finish(d.plain)
-	d.buf = append(append(d.buf, printLabel...), d.sum[:]...)
+	p.length, p.hasLength = [4]byte(d.sum[:4]), true
+}
+
+// declaredLength returns the length of the body as far as the headers tell, -1 if they do not.
+func declaredLength(h Headers, end bool) int64 {
+	if end {
+		return 0
+	}
+	text, n := h.Get("content-length")
+	length, err := strconv.ParseUint(text, 10, 63)
+	if n != 1 || err != nil {
+		return -1
+	}
+	return int64(length)
+}
+
+// BodyFingerprint digests a request with its body. After it, b may only go to Recycle.
+func (d *Digester) BodyFingerprint(b *Body) (p Fingerprint) {
+	p.base = [16]byte(b.head[:16])
+	if b.ignored {
+		return p
+	}
+	length, kind := b.n, byte('w')
+	if b.Truncated() {
+		length, kind = b.declared, 't'
+	}
+	d.buf = append(d.buf[:0], kind)
+	b.sha.Write(d.buf)
+	b.sha.Sum(d.sum[:0])
+	p.body, p.hasBody = [16]byte(d.sum[:16]), true
+	if length >= 0 && !b.canonical {
+		d.sum = b.head
+		d.addLength(&p, length)
+	}
+	return p
 }
 
 // parameter is a part of a query: its name without escapes, and the rest as sent.
 type parameter struct{ name, rest string }
 
-// addQuery adds the parameters that count, ordered by name. Those of one name keep their order.
+// addQuery adds the query as sent, or the parameters that count, ordered by name. Those of one name keep their order.
 func (d *Digester) addQuery(f *config.Fingerprint, path string) {
 	var list []parameter
-	query := ""
-	if at := len(withoutQuery(path)); at < len(path) && path[at] == '?' && f.Query != config.QueryNone {
-		query, _, _ = strings.Cut(path[at+1:], "#")
+	query := path[len(withoutQuery(path)):]
+	switch {
+	case f.Query == config.QueryAsSent && query != "":
+		d.buf = append(d.buf, 1)
+		d.addPath(query)
+		return
+	case f.Query == config.QueryNone || query == "" || query[0] != '?':
+		query = ""
+	default:
+		query, _, _ = strings.Cut(query[1:], "#")
 	}
 	for query != "" {
 		var part string
@@ -104,10 +211,8 @@ func (d *Digester) Canonical(b *Body, body []byte, f *config.Fingerprint) {
 	if f.Body != config.BodyCanonicalJSON || b.Truncated() {
 		return
 	}
-	d.buf = append(append(d.buf[:0], printLabel...), b.head[:]...)
-	d.buf = append(d.buf, 'c')
-	var ok bool
-	if d.buf, ok = appendCanonical(d.buf, body, f); ok {
+	d.buf = append(append(d.buf[:0], b.head[16:]...), 'c')
+	if d.buf, b.canonical = appendCanonical(d.buf, body, f); b.canonical {
 		b.sha.Reset()
 		b.sha.Write(d.buf)
 	}

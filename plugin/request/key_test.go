@@ -158,7 +158,7 @@ func TestDerivedKey(t *testing.T) {
 		{config.DeriveMD5, nil, ""},
 		{config.DeriveNone, []string{"abc"}, ""},
 	} {
-		b := NewDigester("").NewBody(asBefore, sample, 8, c.derive)
+		b := NewDigester("").NewBody(byDefault, sample, 8, c.derive)
 		for _, p := range c.pieces {
 			b.Write([]byte(p))
 		}
@@ -167,7 +167,7 @@ func TestDerivedKey(t *testing.T) {
 		}
 	}
 	// NewBody was not asked for a digest, so there is none.
-	b := NewDigester("").NewBody(asBefore, sample, 8, config.DeriveNone)
+	b := NewDigester("").NewBody(byDefault, sample, 8, config.DeriveNone)
 	b.Write([]byte("abc"))
 	if got := DerivedKey(&config.Key{Derive: config.DeriveMD5}, b); got.Value != "" {
 		t.Errorf("derived %q", got.Value)

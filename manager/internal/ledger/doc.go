@@ -51,7 +51,8 @@
 //	final, token t        ErrConflict          ErrConflict             ErrConflict
 //	final, other token    ErrFenced            ErrFenced               ErrConflict
 //
-// When both sides give a fingerprint and the two differ, the call returns ErrFingerprintMismatch and changes nothing.
+// If the call's fingerprint is not of the entry's request (api.SameRequest), the call returns ErrFingerprintMismatch and
+// changes nothing. An entry keeps its first fingerprint, also when a later call has one with more parts.
 // This holds for reserve, and for a commit, renewal or unknown that would record or accept something. ErrFenced is
 // returned before fingerprints are compared, and ErrOutcomeUnknown after. Tx.Reserve with a fingerprint takes an outcome
 // without one for another request's.

@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -87,5 +89,38 @@ func TestEveryCellOfTheStateTable(t *testing.T) {
 	bare.fingerprint = nil
 	if got := decideReserve(bare, now, "t", "f", false); got != verdictOwn {
 		t.Errorf("entry without a fingerprint: %d", got)
+	}
+}
+
+// A gate that knows more about a request than the entry's gate gets its answer, and the entry keeps what it has.
+func TestEntryKeepsItsFirstFingerprint(t *testing.T) {
+	l, _ := newTestLedger(t, Options{})
+	base, body := strings.Repeat("a", 32), strings.Repeat("b", 32)
+	first := base + ".00000001"
+	for _, token := range []string{"pending", "final"} {
+		for fp, want := range map[string]error{
+			first: nil, base: nil, first + "." + body: nil, first + "." + base: nil,
+			base + ".00000002." + body: ErrFingerprintMismatch, body + ".00000001": ErrFingerprintMismatch,
+		} {
+			req := reserveReq("k", "t")
+			req.Fingerprint = first
+			if token == "pending" {
+				if _, err := l.Reserve(t.Context(), req, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			req.Token, req.Fingerprint = token, fp
+			if _, err := l.Reserve(t.Context(), req, nil); !errors.Is(err, want) {
+				t.Errorf("%s, reserve with %s: %v, want %v", token, fp, err, want)
+			}
+			if e, err := l.Get(t.Context(), "s", "k"); err != nil || e.Fingerprint != first {
+				t.Errorf("%s, after %s: %+v, %v", token, fp, e, err)
+			}
+		}
+		req := finishReq("k", "t", "x")
+		req.Fingerprint = first + "." + body
+		if err := l.Commit(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

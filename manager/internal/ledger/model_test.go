@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -86,7 +87,7 @@ func (m *model) reserve(key, token, fp string, ttl, unknown int64) (api.State, i
 			state: api.StatePending, token: token, fingerprint: fp, expires: m.now + ttl, used: m.now, unknown: unknown,
 		}
 		return api.StateReserved, ttl, "", nil
-	case fp != "" && e.fingerprint != "" && fp != e.fingerprint:
+	case !api.SameRequest(fp, e.fingerprint):
 		return 0, 0, "", ErrFingerprintMismatch
 	case e.state == api.StateUnknown:
 		return 0, 0, "", ErrOutcomeUnknown
@@ -113,7 +114,7 @@ func (m *model) mine(key, token, fp string, same api.State) (*modelEntry, string
 	case e.state == same:
 	case e.state.Terminal():
 		return e, "", ErrConflict
-	case fp != "" && e.fingerprint != "" && fp != e.fingerprint:
+	case !api.SameRequest(fp, e.fingerprint):
 		return e, "", ErrFingerprintMismatch
 	case e.fingerprint != "":
 		fp = e.fingerprint
@@ -192,7 +193,8 @@ func TestAgainstModel(t *testing.T) {
 		m := &model{max: opts.MaxEntries, evicts: opts.WhenFull == Evict, now: c.Now().UnixMilli(), entries: make(map[string]*modelEntry)}
 		keys := rapid.SampledFrom(distinctKeys(l, 6))
 		tokens := rapid.SampledFrom([]string{"t1", "t2", "t3"})
-		prints := rapid.SampledFrom([]string{"", "", "f", "g"})
+		base := strings.Repeat("a", 32)
+		prints := rapid.SampledFrom([]string{"", "", "f", "g", base, base + ".00000001", base + ".00000002"})
 		ttls := rapid.Int64Range(1, 40)
 		unknowns := rapid.SampledFrom([]int64{0, 0, 10, 60})
 		// Each call is later than the one before, so that least recently used
