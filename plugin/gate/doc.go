@@ -163,10 +163,6 @@
 // change, so such a call is repeated like one that did not arrive. So is one whose 400 has lost
 // its code. Releases are repeated until the ledger has forgotten the reservation.
 //
-// A manager of the previous release refuses a reserve with unknown_ttl. The gate then sends
-// the reserve without it, makes no renewals, and logs this once, until a manager of another
-// version answers (peer.go).
-//
 // # Waiters
 //
 // The plugin context also answers all other streams, because a local reply stops the stream
