@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -98,6 +99,7 @@ func (c *carried) answer(bodySize int) {
 	headers := p.host.CallHeaders()
 	text, ok := lookup(headers, headerStatus)
 	if !ok {
+		c.rememberUnsuited("broke off or did not end in time")
 		c.unanswered(502, "Upstream's answer broke off")
 		return
 	}
@@ -112,6 +114,13 @@ func (c *carried) answer(bodySize int) {
 	f := c.fate(headers, body)
 	if f == fateAnswered {
 		headers = s.classify(headers)
+		contentType, _ := lookup(headers, headerContentType)
+		media := mediaType(contentType)
+		if a.streamed = s.route.Streamed(media); a.streamed {
+			c.rememberUnsuited("streams (" + loggable(media) + ")")
+		} else if !whole {
+			c.rememberUnsuited("has " + strconv.Itoa(bodySize) + " bytes")
+		}
 	}
 	switch {
 	case f == fateNotSent:
@@ -138,7 +147,6 @@ func (c *carried) answer(bodySize int) {
 func (c *carried) record(headers [][2]string, body []byte, bodySize int) {
 	s, whole := c.stream, len(body) == bodySize
 	p, a := s.plugin, &s.answer
-	contentType, _ := lookup(headers, headerContentType)
 	fits := s.keepHeaders(headers)
 	trailers := p.host.CallTrailers()
 	if len(trailers) > 0 {
@@ -147,7 +155,7 @@ func (c *carried) record(headers [][2]string, body []byte, bodySize int) {
 	if s.route.Response.NoBody && fits && bodySize > 0 {
 		s.recordHead()
 	} else {
-		s.recordOutcome(body, !whole || !fits || len(body) > s.route.MaxResponseBody || s.route.Streamed(mediaType(contentType)))
+		s.recordOutcome(body, !whole || !fits || len(body) > s.route.MaxResponseBody || a.streamed)
 	}
 	if !c.clientPresent() {
 		s.detach()

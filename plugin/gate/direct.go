@@ -66,7 +66,7 @@ func (r *carrier) direct(headers [][2]string, timeout time.Duration, now int64) 
 			authority = h[1]
 		case h[0] == headerPath:
 			path = h[1]
-			about.path, _, _ = strings.Cut(path, "?")
+			about.path = withoutQuery(path)
 		case h[0] == headerMethod:
 			about.method = h[1]
 		case strings.HasPrefix(h[0], "x-envoy-upstream-rq-"):

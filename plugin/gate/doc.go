@@ -57,10 +57,15 @@
 //	                          |            | the client has left: no reply, the rest is the same
 //	                          +------------+-- recorded
 //
-// The host hands over whole answers only, so these answers do not stream. No property says
-// where such an answer comes from. An inner listener can say so in headerAnswer. Without it,
-// the router's service time marks upstream's answers, and the proxy's own texts say whether
-// it had connected (carried.fate).
+// The host hands over whole answers only, so these answers do not stream, and one of more than
+// maxClientAnswerBytes never reaches its client. The router carries requests that would get such
+// an answer (unsuited.go): those whose Accept names one of streamed_types, those whose JSON body has
+// "stream": true, and those for a path that had such an answer, or one that broke off. The gate
+// forgets the path when the router brings an answer that would have suited.
+//
+// No property says where the answer to the gate's call comes from. An inner listener can say so in
+// headerAnswer. Without it, the router's service time marks upstream's answers, and the proxy's own
+// texts say whether it had connected (carried.fate).
 //
 // # One run for each key
 //
@@ -163,10 +168,6 @@
 // change, so such a call is repeated like one that did not arrive. So is one whose 400 has lost
 // its code. Releases are repeated until the ledger has forgotten the reservation.
 //
-// A manager of the previous release refuses a reserve with unknown_ttl. The gate then sends
-// the reserve without it, makes no renewals, and logs this once, until a manager of another
-// version answers (peer.go).
-//
 // # Waiters
 //
 // The plugin context also answers all other streams, because a local reply stops the stream
@@ -194,15 +195,15 @@
 //	call.go, reply.go, batch.go, kept.go   calls to the ledger
 //	shard.go, peer.go, trouble.go          what the gate knows of each manager, and logs about it
 //	forward.go                             what upstream gets to know
-//	upstream.go, direct.go, clientanswer.go  the gate's own upstream calls
+//	upstream.go, direct.go, clientanswer.go, unsuited.go  the gate's own upstream calls
 //	stalls.go, trace.go, metrics.go        bodies that stand still, trace headers, metrics
 //
 // # Memory
 //
 // Everything that grows has a bound: waiters (max_waiters), calls to repeat
-// (commit_retry.max_queued), upstream calls (max_upstream_calls) and their bodies, messages in
-// one callback, and the cache's table. The bytes of answers that are being copied, and of
-// outcomes that the ledger has not acknowledged, have a limit; beyond it the gate leaves bodies
-// out. The request bodies that the gate takes over have a limit; beyond it the host holds
-// them. Everything that a stream holds ends with it.
+// (commit_retry.max_queued), upstream calls (max_upstream_calls) and their bodies, paths that the
+// router carries (maxUnsuited), messages in one callback, and the cache's table. The bytes of
+// answers that are being copied, and of outcomes that the ledger has not acknowledged, have a
+// limit; beyond it the gate leaves bodies out. The request bodies that the gate takes over have a
+// limit; beyond it the host holds them. Everything that a stream holds ends with it.
 package gate

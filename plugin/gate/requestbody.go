@@ -31,6 +31,7 @@ type upload struct {
 	claimed int    // bytes that kept counts in Plugin.uploads
 	// carry: the gate wants the whole body for an upstream call of its own. whole: kept has it.
 	carry, whole bool
+	json         bool // a JSON body may ask for an answer that streams
 }
 
 // takes tells whether the gate takes pieces over.
@@ -316,7 +317,8 @@ func (s *Stream) unreadableBody() verdict {
 	})
 }
 
-// keepWhole keeps the whole body for an upstream call, if there is room. piece is its last piece.
+// keepWhole keeps the whole body for an upstream call, if there is room and it does not ask for a stream. piece is its
+// last piece.
 func (s *Stream) keepWhole(piece []byte) {
 	p, u := s.plugin, &s.upload
 	whole := piece
@@ -324,7 +326,7 @@ func (s *Stream) keepWhole(piece []byte) {
 		whole = append(u.kept, piece...)
 	}
 	s.dropBody()
-	if p.uploads+len(whole) > maxUploadBytes {
+	if p.uploads+len(whole) > maxUploadBytes || u.json && !u.encoded && asksForStream(whole) {
 		return
 	}
 	p.uploads += len(whole)

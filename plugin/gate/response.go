@@ -20,6 +20,7 @@ type answer struct {
 	passed   int64  // bytes of body that came
 	fitted   int64  // bytes of body that the host held when the last piece came
 	stalled  bool   // the body stood still and was released
+	streamed bool   // its media type is one of streamed_types
 	body     []byte // the copy of the body so far
 	claimed  int    // bytes that body counts in ledger.heldBytes
 }
@@ -213,7 +214,7 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 		}
 	}
 	contentType, _ := lookup(headers, headerContentType)
-	media := mediaType(contentType)
+	a.streamed = s.route.Streamed(mediaType(contentType))
 	fits := s.keepHeaders(headers)
 	switch {
 	case end:
@@ -223,7 +224,7 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 		s.phase = phaseStreaming
 		s.recordHead()
 		return Continue
-	case !fits || a.expected > limit || !s.rpc && s.route.Streamed(media):
+	case !fits || a.expected > limit || !s.rpc && a.streamed:
 		s.phase = phaseStreaming
 		s.recordOutcome(nil, true)
 		return Continue

@@ -188,6 +188,7 @@ func (s *Stream) commitsBeforeReply() bool {
 
 // endAnswer ends the answer: now, or with hold when the ledger has been told.
 func (s *Stream) endAnswer(hold bool) Action {
+	s.forgetUnsuited()
 	if hold && s.call != nil {
 		s.phase = phaseRecording
 		return Pause

@@ -75,6 +75,7 @@ type Stream struct {
 	ending       ending
 	upload       upload
 	carried      *carried     // the upstream call that the gate makes for this request
+	path         uint64       // hashPath of a request for which the gate would make that call; 0: it would not
 	clientAnswer clientAnswer // the answer to that call, while it waits to go to the client
 	watched      watched
 	lastProgress int64 // the tick at which the last body came or was released

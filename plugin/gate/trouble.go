@@ -12,7 +12,7 @@ const (
 	// logPeriod is the least time between two log lines of the same kind, even if calls
 	// succeed in between.
 	logPeriod = 10 * time.Second
-	// maxQuoted bounds the bytes of an answer that a log line quotes.
+	// maxQuoted bounds the bytes of a text of strangers that a log line quotes.
 	maxQuoted = 160
 )
 
@@ -57,14 +57,20 @@ func foreign(status string, body []byte) string {
 		status = "not the manager's answer, status " + status
 	}
 	if len(body) > 0 {
-		for i, c := range body {
-			if c < 0x20 || c > 0x7e || c == '"' {
-				body[i] = '?'
-			}
-		}
-		status += " \"" + string(body) + "\""
+		status += " \"" + loggable(string(body)) + "\""
 	}
 	return status
+}
+
+// loggable makes a text of strangers fit for a log line.
+func loggable(text string) string {
+	b := []byte(text[:min(len(text), maxQuoted)])
+	for i, c := range b {
+		if c < 0x20 || c > 0x7e || c == '"' {
+			b[i] = '?'
+		}
+	}
+	return string(b)
 }
 
 // logFailure logs a failed call. Of several within logPeriod it logs only the first.

@@ -23,6 +23,7 @@ type carried struct {
 	clientGone bool // the client has left
 	inner      bool // the call went to upstream.cluster
 	question   *question
+	place      string // method, host and path, for the log
 }
 
 // carrier makes the calls. It has slices and no map; the comment at ledger says why.
@@ -37,6 +38,9 @@ type carrier struct {
 	// surveys are about routes that ask for direct calls, rules are log lines about them.
 	surveys []*survey
 	rules   limitedLog
+	// unsuited are the paths that the router carries because of their answers, learned are log lines about them.
+	unsuited pathRing
+	learned  limitedLog
 }
 
 // maxCarriedBytes bounds the request bodies of one VM's upstream calls. While a call is under way the
@@ -49,30 +53,41 @@ func (r *carrier) idle() bool { return len(r.ready) == 0 && len(r.inFlight) == 0
 func (r *carrier) due() bool { return len(r.ready) > 0 || r.lost }
 
 // keepsBody tells whether the gate must keep the body of a request with these headers for an upstream
-// call. The router carries requests that may have trailers, those whose answers must stream, and those that HTTP/2, by
-// which the call goes, does not allow.
+// call. The router carries requests that may have trailers, those whose answers do not suit a call (unsuited.go), and
+// those that HTTP/2, by which the call goes, does not allow.
 func (s *Stream) keepsBody(headers request.Headers) bool {
 	if s.route.ClientAbort != config.AbortContinue || s.route.Ledger == config.LedgerUpstream {
 		return false
 	}
 	routed := false
+	var method, authority, path string
 	for i := range headers {
-		switch headers[i][0] {
+		switch value := headers[i][1]; headers[i][0] {
 		case headerMethod:
+			method = value
 			// The answer to HEAD has a length and no body. A local reply cannot have that.
-			routed = routed || headers[i][1] == methodHead
+			routed = routed || value == methodHead
 		case headerAuthority:
-			routed = routed || !allowedAuthority(headers[i][1])
+			authority = value
+			routed = routed || !allowedAuthority(value)
+		case headerPath:
+			path = withoutQuery(value)
+		case headerContentType:
+			s.upload.json = len(s.route.StreamedTypes) > 0 && isJSON(mediaType(value))
 		case headerTrailer, headerExpect:
 			routed = true
 		case headerAccept:
-			eachToken(headers[i][1], func(token string) bool {
+			eachToken(value, func(token string) bool {
 				routed = routed || s.route.Streamed(mediaType(token))
 				return !routed
 			})
 		}
 	}
-	return !routed
+	if routed {
+		return false
+	}
+	s.path = hashPath(method, authority, path)
+	return !s.plugin.carrier.unsuited.has(s.path)
 }
 
 // allowedAuthority reports whether Envoy's HTTP/2 takes a host. HTTP/1.1 allows more: an empty one, and "user@host".
@@ -146,7 +161,7 @@ func (r *carrier) start(c *carried) {
 		return
 	}
 	headers := s.tellCarried(upstreamHeaders(p.headers[:0], p.host.RequestHeaders()))
-	c.sent, c.timeout = p.host.Now(), s.route.Upstream.Timeout
+	c.sent, c.timeout, c.place = p.host.Now(), s.route.Upstream.Timeout, placeOf(headers)
 	cluster := s.route.Upstream.Cluster
 	if cluster == "" {
 		name, _ := p.host.Property("xds", "cluster_name")
