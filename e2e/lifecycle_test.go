@@ -425,3 +425,43 @@ func (f *flight) land(t *testing.T) {
 		t.Errorf("%d executions, %d first answers", n, firsts)
 	}
 }
+
+// A manager that starts on an empty directory forgot the keys of before. The gate says so.
+func TestAnotherLedgerIsNoticed(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
+		s := newStack(t, target, mode, nil)
+		p := s.proxies[0]
+		const metric = "oncegate_gate_ledger_changed_total"
+		changes := func() int {
+			n, err := p.metric(metric)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		wantFirst(t, p, pay(newKey()), 201)
+		s.manager.kill()
+		s.startManager(t)
+		sendFree(t, p, pay(newKey()))
+		if n := changes(); n != 0 {
+			t.Errorf("%d changes after a restart on the same ledger", n)
+		}
+		s.manager.kill()
+		if err := os.RemoveAll(filepath.Join(s.dir, "data")); err != nil {
+			t.Fatal(err)
+		}
+		s.startManager(t)
+		eventually(t, "the gate does not notice the other ledger", func() error {
+			if a := send(t, p, pay(newKey())); a.status != 201 && a.status != 503 {
+				t.Fatalf("%v", a)
+			}
+			if changes() == 0 {
+				return fmt.Errorf("%s is 0", metric)
+			}
+			return nil
+		})
+		if log := p.tail(1000); !strings.Contains(log, `ALARM: the ledger of cluster "oncegate_manager" is `) {
+			t.Errorf("the log does not say it: %s", log)
+		}
+	})
+}

@@ -68,6 +68,7 @@ var boards = map[string]board{
 				{`sum(increase(oncegate_gate_outcomes_abandoned_total{$S}[$__rate_interval]))`, "outcomes abandoned"},
 			}},
 			one("Wrong shard", "short", `sum(increase(oncegate_gate_callout_wrong_shard_total{$S}[$__rate_interval]))`, "calls"),
+			one("Other ledgers", "short", `sum(increase(oncegate_gate_ledger_changed_total{$S}[$__rate_interval]))`, "changes"),
 			one("Cache full", "short", `sum(increase(oncegate_gate_cache_full_total{$S}[$__rate_interval]))`, "keys refused"),
 		}},
 	}},

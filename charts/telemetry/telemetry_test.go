@@ -197,6 +197,7 @@ var troubles = map[string]map[string]string{
 	"OncegateOutcomesLost":         {`oncegate_gate_outcomes_abandoned_total{job="envoy",instance="e"}`: "0+1x40"},
 	"OncegateGateSetupWrong":       {`oncegate_gate_requests_body_unavailable_total{job="envoy",instance="e"}`: "0+1x40"},
 	"OncegateWrongShard":           {`oncegate_gate_callout_wrong_shard_total{job="envoy",instance="e"}`: "0+1x40"},
+	"OncegateLedgerChanged":        {`oncegate_gate_ledger_changed_total{job="envoy",instance="e"}`: "0x35 1x5"},
 	"OncegateUnreadableRecords":    {`oncegate_unreadable_records{job="oncegate",instance="a",collection="ledger"}`: "2x40"},
 	"OncegateDecryptionFails":      {`oncegate_encryption_failures_total{job="oncegate",instance="a"}`: "0+1x40"},
 	"OncegateLogFailed":            {`oncegate_logs_failed{job="oncegate",instance="a",log="l"}`: "1x40"},

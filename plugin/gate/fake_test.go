@@ -13,9 +13,10 @@ import (
 // fakeHost is a Host that a test controls. Unlike a real host it refuses anything on
 // demand, and loses messages and answers.
 type fakeHost struct {
-	t    *testing.T
-	now  int64
-	seed byte
+	ledger string // the id in the manager's answers; empty: none
+	t      *testing.T
+	now    int64
+	seed   byte
 
 	env  map[string]string
 	data map[string]fakeValue
@@ -149,6 +150,9 @@ func (h *fakeHost) respond(p *Plugin, n int, status string, a api.ReserveReply) 
 	h.current, h.acts = 0, 0
 	h.answer = a
 	h.headers = map[string]string{":status": status, api.HeaderManager: "t"}
+	if h.ledger != "" {
+		h.headers[api.HeaderLedger] = h.ledger
+	}
 	p.OnCallResponse(uint32(n), 1)
 	h.headers = nil
 }

@@ -45,6 +45,7 @@ type metrics struct {
 	retries        MetricID // callouts that repeat an earlier one
 	moved          MetricID // reserves that went on to the key's new owner
 	wrongShard     MetricID // calls that a manager refused because it is another shard, or another one owns the key
+	ledgerChanged  MetricID // times that a shard's ledger was another one than before
 	orphaned       MetricID // duplicates that found that the VM that worked on their key is dead
 	waiters        MetricID // duplicates that wait now
 	entries        MetricID // entries in the cache
@@ -97,6 +98,7 @@ func (m *metrics) define(host Host) {
 		{&m.retries, Counter, "oncegate_gate_callout_retries_total"},
 		{&m.moved, Counter, "oncegate_gate_callout_moved_total"},
 		{&m.wrongShard, Counter, "oncegate_gate_callout_wrong_shard_total"},
+		{&m.ledgerChanged, Counter, "oncegate_gate_ledger_changed_total"},
 		{&m.orphaned, Counter, "oncegate_gate_orphans_total"},
 		{&m.waiters, Gauge, "oncegate_gate_waiters"},
 		{&m.entries, Gauge, "oncegate_gate_cache_entries"},

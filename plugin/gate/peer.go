@@ -1,6 +1,11 @@
 package gate
 
-import "time"
+import (
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
 
 // peer is what the gate knows about the manager of one shard.
 type peer struct {
@@ -11,6 +16,33 @@ type peer struct {
 
 	awaited *call // the first call of the callout whose answer other calls wait for; nil: none
 	sent    int   // the ledger's turn in which awaited was sent
+}
+
+// isManagers tells whether the answer that the callback is about is the manager's: only that has the manager's own header. A
+// proxy on the way makes all others. It also notes which ledger answers.
+func (l *ledger) isManagers(shard int) bool {
+	host := l.p.host
+	if _, ok := host.CallHeader(api.HeaderManager); !ok {
+		return false
+	}
+	if id, ok := host.CallHeader(api.HeaderLedger); ok {
+		l.noteLedger(&l.shards[shard], id)
+	}
+	return true
+}
+
+// noteLedger says so if the ledger of a shard is another one than before, as after a start on an empty directory.
+func (l *ledger) noteLedger(s *shard, id string) {
+	before := s.ledger
+	if id == before {
+		return
+	}
+	s.ledger = strings.Clone(id)
+	if before != "" {
+		l.p.metrics.count(l.p.metrics.ledgerChanged)
+		l.p.host.Log(LevelError, "oncegate: ALARM: the ledger of cluster \""+s.name+"\" is "+loggable(id)+", and was "+before+
+			": it knows none of the earlier one's keys, so requests that ran may run again; restore the earlier one, or wait until its keys have ended")
+	}
 }
 
 // singlePeriod is how long the gate sends no batches after a proxy on the way to the manager refused one.

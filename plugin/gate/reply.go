@@ -42,12 +42,11 @@ const (
 	replyUnavailable                  // the manager did not answer, or did not do what was asked
 )
 
-// read classifies an answer. Only an answer with the manager's own header is from the
-// manager; a proxy on the way made all others.
+// read classifies an answer.
 func (l *ledger) read(c *call, bodySize int) reply {
 	host := l.p.host
 	text, _ := host.CallHeader(headerStatus)
-	if _, ok := host.CallHeader(api.HeaderManager); !ok {
+	if !l.isManagers(c.shard) {
 		return reply{kind: replyUnavailable, maybe: true, why: foreign(text, host.CallBody(min(bodySize, maxQuoted)))}
 	}
 	status, _ := parseDecimal(text)

@@ -15,7 +15,8 @@ import (
 
 // shard is what this VM knows about one ledger.
 type shard struct {
-	name string
+	name   string
+	ledger string // the id of the ledger that answered last; empty: none has
 	peer
 
 	repeat    []*call // calls to send again when they are due

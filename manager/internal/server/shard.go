@@ -32,9 +32,12 @@ func newShardGuard(identity func() shard.Identity, log *slog.Logger) *shardGuard
 }
 
 // stray answers a request that means another shard than this one, and tells the alarm; it reports whether it did. It also
-// puts this shard's name on the answer, whatever that will be.
+// puts the ledger's id and this shard's name on the answer, whatever that will be.
 func (g *shardGuard) stray(r *httpd.Request, w *httpd.Response) bool {
 	me := identify(g.identity)
+	if me.ID != "" {
+		w.SetHeader(api.HeaderLedger, me.ID)
+	}
 	if me.Name == "" {
 		return false
 	}
