@@ -268,11 +268,10 @@ func (p *Plugin) sendFills() {
 // pathBlank is where the shipped Envoy configurations answer what the gate has sent to api.PathAnswer.
 const pathBlank = "/oncegate/blank"
 
-// strays tells whether the current request is a client's own for api.PathAnswer or pathBlank. A route may compare paths
+// strays tells whether the current request, for path, is a client's own for api.PathAnswer or pathBlank. A route may compare paths
 // without regard to case or parameters. Another gate of this proxy may have sent the request there: it has set its status.
 // strings.EqualFold would bring tables that cost memory; see wasmcheck.
-func (p *Plugin) strays() bool {
-	path, _ := p.host.RequestHeader(headerPath)
+func (p *Plugin) strays(path string) bool {
 	if !isPath(path, api.PathAnswer) && !isPath(path, pathBlank) {
 		return false
 	}

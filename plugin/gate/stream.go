@@ -112,12 +112,12 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	}
 	s.phase = phasePass
 	p := s.plugin
-	if p.strays() {
-		return s.headersAction(s.noSuchPath(end))
-	}
 	method, ok := p.host.RequestHeader(headerMethod)
 	looks := ok && p.asksLookUp(method)
 	if !ok || !looks && !p.config.Method(method) {
+		if path, _ := p.host.RequestHeader(headerPath); p.strays(path) {
+			return s.headersAction(s.noSuchPath(end))
+		}
 		return Continue
 	}
 	headers := request.Headers(p.host.RequestHeaders())
@@ -125,8 +125,11 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	if len(headers) == 0 {
 		path, _ = p.host.RequestHeader(headerPath)
 	}
-	if path == "" && method == methodConnect {
+	switch {
+	case path == "" && method == methodConnect:
 		path = "/" // a tunnel has no path: it is for the whole host
+	case p.strays(path):
+		return s.headersAction(s.noSuchPath(end))
 	}
 	if s.looksUp = looks; looks {
 		s.headers, s.ending.ended, s.accept = headers, end, joined(headers, headerAcceptEncoding)

@@ -1,6 +1,7 @@
 package gatetest
 
 import (
+	"regexp"
 	"testing"
 
 	"github.com/oncegate/oncegate/hostsim"
@@ -32,7 +33,10 @@ func TestTranscript(t *testing.T) {
 			y.Response()
 			y.Over()
 			r.Settle()
-			hostsimtest.Golden(t, name, o.Recorder.Text("worker-0"))
+			hostsimtest.Golden(t, name, ledgerID.ReplaceAllString(o.Recorder.Text("worker-0"), `oncegate-ledger: "ID"`))
 		})
 	}
 }
+
+// ledgerID is the id that the ledger of a test's manager draws at random.
+var ledgerID = regexp.MustCompile(`oncegate-ledger: "[0-9a-f]{32}"`)
