@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -392,6 +393,44 @@ func TestCarriedAnswersAreTheSame(t *testing.T) {
 				if a, b := answers[0].headers.Get(name), answers[1].headers.Get(name); a != b {
 					t.Errorf("%v: %s is %q of the router, %q of the gate", headers, name, a, b)
 				}
+			}
+		}
+	})
+}
+
+// A client that leaves within its upload blocks its key, unless the route says that upstream does nothing with a part of a body.
+func TestClientThatLeavesWithinItsUpload(t *testing.T) {
+	t.Parallel()
+	sideBySide(t, []string{"headers"}, func(t *testing.T, target envoyTarget, mode string) {
+		var begun atomic.Int64
+		s := newSurface(t, target, mode, map[string]any{
+			"match": []any{map[string]any{"path": "/free", "incomplete_upload": "release"}, map[string]any{}},
+		}, func(w http.ResponseWriter, r *http.Request) {
+			begun.Add(1)
+			if _, err := io.Copy(io.Discard, r.Body); err != nil {
+				return
+			}
+			w.WriteHeader(201)
+		}, nil)
+		p := s.proxies[0]
+		for path, want := range map[string]int{"/free": 201, "/": 409} {
+			c := pay(newKey())
+			c.path, c.body = path, amount
+			before := begun.Load()
+			client := dial(t, p)
+			if _, err := fmt.Fprintf(client, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nIdempotency-Key: %s\r\nContent-Length: %d\r\n\r\n{", path, host, *c.key, len(c.body)); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the request does not reach upstream", func() error {
+				if begun.Load() == before {
+					return errors.New("it has not come")
+				}
+				return nil
+			})
+			client.Close()
+			a := sendFree(t, p, c)
+			if a.status != want {
+				t.Errorf("%s: %v, want %d", path, a, want)
 			}
 		}
 	})

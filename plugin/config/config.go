@@ -233,12 +233,15 @@ type Route struct {
 	StreamedTypes []string
 	FailureMode   FailureMode
 	ClientAbort   ClientAbort
-	Upstream      Upstream
-	Unsupported   Unsupported
-	GRPC          GRPC
-	Commit        CommitMode
-	Outcomes      Outcomes
-	Response      Response
+	// FreeIncomplete: a request whose client left before upstream had all of its body frees its key. Otherwise its outcome
+	// is unknown.
+	FreeIncomplete bool
+	Upstream       Upstream
+	Unsupported    Unsupported
+	GRPC           GRPC
+	Commit         CommitMode
+	Outcomes       Outcomes
+	Response       Response
 	// ReplayHeader is the lower-case name of the header that marks replays.
 	ReplayHeader string
 	Problems     Problems

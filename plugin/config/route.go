@@ -69,6 +69,9 @@ func routeFields(r *reader, t *Route) []field {
 		{"client_abort", func(path string, v gjson.Result) {
 			t.ClientAbort = ClientAbort(r.choice(path, v, "cancel", "continue"))
 		}},
+		{"incomplete_upload", func(path string, v gjson.Result) {
+			t.FreeIncomplete = r.choice(path, v, "unknown", "release") == 1
+		}},
 		{"upstream", func(path string, v gjson.Result) { readUpstream(r, path, v, &t.Upstream) }},
 		{"unsupported", func(path string, v gjson.Result) {
 			t.Unsupported = Unsupported(r.choice(path, v, "refuse", "pass"))

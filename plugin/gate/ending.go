@@ -98,6 +98,11 @@ func (e *ending) noteBody(size int, end bool) {
 	e.ended = e.ended || end
 }
 
+// incomplete tells whether a part of the body is missing in a request that upstream got as it came.
+func (e *ending) incomplete() bool {
+	return e.known && !e.ended && (e.length < 0 || e.received < e.length)
+}
+
 // awaitsEnd tells whether a reply to the current stream must wait. In the plugin context the host
 // has all bytes that came together with the headers, so an HTTP/1 reply waits only if some are missing.
 func (s *Stream) awaitsEnd() bool {

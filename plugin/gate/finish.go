@@ -168,7 +168,12 @@ func (s *Stream) leave() {
 		s.clientAnswer.drop(p)
 		s.detach()
 	case phaseForwarded:
-		if !s.beganAnew() {
+		switch {
+		case s.beganAnew():
+		case s.route.FreeIncomplete && s.ending.incomplete():
+			s.giveBack()
+			s.mark = statusReleased
+		default:
 			s.unknown()
 		}
 	case phaseHolding, phaseCollecting, phaseCopying:

@@ -386,3 +386,44 @@ func TestTrailersWithoutRoom(t *testing.T) {
 		want(t, "replay", p.Body+" "+p.Trailers+" "+p.Header("idempotency-trailers"), "answer  omitted")
 	})
 }
+
+// The outcome of a request whose client left within its upload is unknown, because upstream may have begun with a part of
+// the body. A route can say that upstream does nothing with a part.
+func TestClientThatLeavesWithinItsUpload(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, c := range []struct {
+			config, length string
+			sent           string
+			end            bool
+			status, state  string
+		}{
+			{`{}`, "content-length: 6", "abc", false, "409", "unknown"},
+			{`{"incomplete_upload":"release"}`, "content-length: 6", "abc", false, "201", "released"},
+			{`{"incomplete_upload":"release"}`, "content-length: 6", "", false, "201", "released"},
+			{`{"incomplete_upload":"release"}`, "x: y", "abc", false, "201", "released"},
+			{`{"incomplete_upload":"release"}`, "content-length: 6", "abcdef", false, "409", "unknown"},
+			{`{"incomplete_upload":"release"}`, "x: y", "abcdef", true, "409", "unknown"},
+			{`{"incomplete_upload":"release"}`, "expect: 100-continue", "abc", false, "409", "unknown"},
+		} {
+			r := NewRig(t, guest, Options{Config: c.config})
+			q := Request{Key: "k", Headers: []string{"content-type: application/json", c.length}}
+			x := r.Open(q, false)
+			x.Upstream.AwaitHeaders(t)
+			if c.sent != "" {
+				x.RequestData([]byte(c.sent), c.end)
+			}
+			r.Settle()
+			x.Leave()
+			r.Settle()
+			what := fmt.Sprint(c.config, ", ", c.length, ", sent ", c.sent)
+			want(t, what+": status", r.Metric("oncegate_gate_outcomes_"+c.state+"_total"), 1)
+			y := r.Open(q, false)
+			y.RequestData([]byte("abcdef"), true)
+			if c.status == "201" {
+				y.Upstream.AwaitEnd(t)
+				y.Answer(201, "")
+			}
+			want(t, what+": retry", y.Response().Status, c.status)
+		}
+	})
+}
