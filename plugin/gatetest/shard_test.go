@@ -475,8 +475,16 @@ func TestHammerWhileShardsAreAdded(t *testing.T) {
 				managers[1].BecomeShard("two", three...)
 			}
 		})
-		if n := rigs[1].Metric("oncegate_gate_callout_moved_total"); n == 0 {
-			t.Error("no key moved")
+		// On a busy machine few of the requests may have met a key that moved.
+		for i := 0; rigs[1].Metric("oncegate_gate_callout_moved_total") == 0; i++ {
+			if i == 100 {
+				t.Fatal("no key moved")
+			}
+			x := rigs[1].Send(Request{Key: fmt.Sprint("late", i)})
+			if x.begunOrAnswered(t) {
+				x.Answer(200, "")
+			}
+			x.Response()
 		}
 	})
 }
