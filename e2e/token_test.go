@@ -20,9 +20,9 @@ const (
 	gateToken     = "gate-token-0123456789"
 )
 
-// tokenFromEnv is the gate's field "manager" with the token in the environment.
+// tokenFromEnv is the gate's fields with the token, and the key for digests, in the environment.
 func tokenFromEnv() map[string]any {
-	return map[string]any{"manager": map[string]any{"cluster": "oncegate_manager", "auth_token_env": tokenVariable}}
+	return map[string]any{"manager": map[string]any{"cluster": "oncegate_manager", "auth_token_env": tokenVariable}, "scope_secret_env": tokenVariable}
 }
 
 // passOn gives the VM the variable of Envoy's own environment.

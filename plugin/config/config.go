@@ -193,6 +193,8 @@ type Config struct {
 	CleanupInterval time.Duration
 	// ScopeSecret is the HMAC key of the scopes' digests; empty: plain digests.
 	ScopeSecret string
+	// ScopeSecretEnv names the environment variable that has the key instead of ScopeSecret; empty: none.
+	ScopeSecretEnv string
 	// Lookup is the path at which clients look up what became of their requests; empty: there is none.
 	Lookup string
 

@@ -107,10 +107,9 @@ func vmFields(r *reader, c *Config, match *gjson.Result) []field {
 		{"max_upstream_calls", func(path string, v gjson.Result) { c.MaxUpstreamCalls = r.integer(path, v, 0, 65536) }},
 		{"cleanup_interval_seconds", func(path string, v gjson.Result) { c.CleanupInterval = r.seconds(path, v, 86400) }},
 		{"scope_secret", func(path string, v gjson.Result) {
-			c.ScopeSecret = r.secret(path, v, `"" or a string of 16 to 1024 bytes`, func(s string) bool {
-				return s == "" || (len(s) >= 16 && len(s) <= 1024)
-			})
+			c.ScopeSecret = r.secret(path, v, `"" or `+secretAllowed, func(s string) bool { return s == "" || validSecret(s) })
 		}},
+		{"scope_secret_env", func(path string, v gjson.Result) { c.ScopeSecretEnv = r.variable(path, v) }},
 		{"lookup", func(path string, v gjson.Result) { c.Lookup = readLookup(r, path, v) }},
 		{"match", func(_ string, v gjson.Result) { *match = v }},
 	}
@@ -138,12 +137,7 @@ func readManager(r *reader, path string, v gjson.Result, m *Manager) {
 		{"auth_token", func(path string, v gjson.Result) {
 			m.AuthToken = r.secret(path, v, tokenAllowed, validToken)
 		}},
-		// Not shown either, because a token may be here by mistake.
-		{"auth_token_env", func(path string, v gjson.Result) {
-			m.AuthTokenEnv = r.secret(path, v, `"" or a name of up to 255 upper-case letters, digits and _ that does not begin with a digit`, func(s string) bool {
-				return s == "" || variableName(s)
-			})
-		}},
+		{"auth_token_env", func(path string, v gjson.Result) { m.AuthTokenEnv = r.variable(path, v) }},
 		{"batch", func(path string, v gjson.Result) { m.Batch = Batch(r.choice(path, v, "auto", "never", "always")) }},
 	})
 	if cluster && m.Named {
@@ -182,6 +176,9 @@ func readCommitRetry(r *reader, path string, v gjson.Result, c *CommitRetry) {
 
 // checkVM refuses combinations that cannot work.
 func (c *Config) checkVM(r *reader) {
+	if c.ScopeSecret != "" && c.ScopeSecretEnv != "" {
+		r.fail("scope_secret_env", "given beside scope_secret; allowed: one of the two")
+	}
 	if c.CommitRetry.Max < c.CommitRetry.Initial {
 		r.fail("commit_retry.max_ms", millisText(c.CommitRetry.Max)+" is less than initial_ms; allowed: "+
 			millisText(c.CommitRetry.Initial)+" to 600000")

@@ -97,6 +97,13 @@ func (r *reader) secret(path string, v gjson.Result, allowed string, ok func(str
 	return v.Str
 }
 
+// variable reads the name of an environment variable, or "". It is not shown, because a secret may be here by mistake.
+func (r *reader) variable(path string, v gjson.Result) string {
+	return r.secret(path, v, `"" or a name of up to 255 upper-case letters, digits and _ that does not begin with a digit`, func(s string) bool {
+		return s == "" || variableName(s)
+	})
+}
+
 // choice reads one of a few names and returns its position.
 func (r *reader) choice(path string, v gjson.Result, choices ...string) int {
 	if v.Type == gjson.String {

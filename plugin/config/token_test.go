@@ -17,7 +17,7 @@ func TestTokenOfTheEnvironment(t *testing.T) {
 		`{"manager": {"auth_token_env": "LONGEST"}}`:                               {token: env["LONGEST"]},
 		`{"manager": {"auth_token_env": "_OTHER_1"}}`: {err: field + "_OTHER_1 is not in the VM's environment; allowed: a variable of " +
 			"vm_config.environment_variables (where a list restricts the module, it must have environ_get and environ_sizes_get)"},
-		`{"manager": {"auth_token_env": "EMPTY"}}`: {err: field + "EMPTY is empty; allowed: the manager's token"},
+		`{"manager": {"auth_token_env": "EMPTY"}}`: {err: field + "EMPTY is empty; allowed: " + tokenAllowed},
 		`{"manager": {"auth_token_env": "LINE"}}`:  {err: field + "LINE has a value that is not allowed (not shown); allowed: " + tokenAllowed},
 		`{"manager": {"auth_token_env": "LONG"}}`:  {err: field + "LONG has a value that is not allowed (not shown); allowed: " + tokenAllowed},
 	} {
@@ -46,6 +46,24 @@ func TestVariableNames(t *testing.T) {
 	} {
 		if got := variableName(name); got != want {
 			t.Errorf("%q: %v, want %v", name, got, want)
+		}
+	}
+}
+
+func TestSecretOfTheEnvironment(t *testing.T) {
+	env := map[string]string{"SECRET": "0123456789abcdef", "SHORT": "0123456789abcde"}
+	for text, want := range map[string]struct{ secret, err string }{
+		`{}`: {},
+		`{"scope_secret": "in-clear-in-clear"}`: {secret: "in-clear-in-clear"},
+		`{"scope_secret_env": "SECRET"}`:        {secret: env["SECRET"]},
+		`{"scope_secret_env": "SHORT"}`:         {err: "scope_secret_env: SHORT has a value that is not allowed (not shown); allowed: " + secretAllowed},
+	} {
+		secret, err := mustParse(t, text).Secret(func(name string) (string, bool) {
+			value, ok := env[name]
+			return value, ok
+		})
+		if secret != want.secret || (err == nil) != (want.err == "") || err != nil && err.Error() != want.err {
+			t.Errorf("%s: %q, %v; want %q, %q", text, secret, err, want.secret, want.err)
 		}
 	}
 }

@@ -112,6 +112,10 @@ func (p *Plugin) Start(configuration []byte) error {
 	if err != nil {
 		return err
 	}
+	secret, err := cfg.Secret(p.host.Env)
+	if err != nil {
+		return err
+	}
 	p.config = cfg
 	p.metrics.define(p.host)
 	var name [16]byte
@@ -137,7 +141,7 @@ func (p *Plugin) Start(configuration []byte) error {
 	p.beaten = p.host.Now()
 	p.table.Beat(p.queue, p.beaten)
 	p.logShared()
-	p.digester = request.NewDigester(cfg.ScopeSecret)
+	p.digester = request.NewDigester(secret)
 	p.calls.init(p, token)
 	p.carrier.p = p
 	p.sweepSize = sweepSets
