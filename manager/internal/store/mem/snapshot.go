@@ -92,6 +92,9 @@ func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error
 	})
 	if err == nil {
 		s.sinceSnap.Add(-before)
+		if w.out == nil {
+			return res, nil // the last snapshot has all of the log
+		}
 	}
 	return SnapshotResult{Sequence: run.seq, Records: w.records, Took: time.Since(start), Err: translate(err)}, err
 }
@@ -251,7 +254,7 @@ func (s *Store) snapshotLoop(ctx context.Context) {
 		if ctx.Err() != nil || errors.Is(err, store.ErrClosed) {
 			return
 		}
-		if s.opts.OnSnapshot != nil {
+		if s.opts.OnSnapshot != nil && (err != nil || res.Sequence != 0) {
 			s.opts.OnSnapshot(res)
 		}
 		if err == nil {

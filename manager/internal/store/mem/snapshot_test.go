@@ -205,6 +205,30 @@ func TestSnapshotsBoundTheLog(t *testing.T) {
 	mustClose(t, s)
 }
 
+// A snapshot that is due although the last one has all of the log is not taken, and nobody is told of it.
+func TestSnapshotWithoutNewRecords(t *testing.T) {
+	opts := options(&faultfs.FS{})
+	told := make(chan SnapshotResult, 10)
+	opts.SnapshotBytes = 1 << 20
+	opts.OnSnapshot = func(r SnapshotResult) { told <- r }
+	s := mustOpen(t, opts)
+	mustUpdate(t, s, put("k", "v"))
+	if err := s.Snapshot(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.sinceSnap.Store(s.snapshotLimit()) // bytes of a record that the snapshot has, counted late
+	s.wantSnapshot()
+	for deadline := time.Now().Add(time.Minute); s.sinceSnap.Load() != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the snapshot stays due")
+		}
+	}
+	mustClose(t, s)
+	if len(told) > 0 {
+		t.Errorf("told of %+v", <-told)
+	}
+}
+
 // A log that is already long when it is opened gets its snapshot at once.
 func TestSnapshotAtStart(t *testing.T) {
 	fs := &faultfs.FS{}
