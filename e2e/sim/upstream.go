@@ -25,6 +25,7 @@ type run struct {
 	protection time.Duration
 	ahead      time.Duration // what the manager's clock had been set forward by at the start
 	answered   bool          // the whole answer reached the gate
+	answeredAt time.Duration // when it did
 	stream     *stream
 	vm         *vm
 	exchange   *exchange
@@ -200,7 +201,7 @@ func (x *exchange) answer(headers [][2]string, body []byte, cut bool) {
 			return
 		}
 		if x.run != nil && len(rest) == 0 && !cut {
-			x.run.answered = true
+			x.run.answered, x.run.answeredAt = true, x.w.now()
 		}
 		s.response.dataIn(body[:split], len(rest) == 0 && !cut)
 		if len(rest) == 0 && !cut {
@@ -216,7 +217,7 @@ func (x *exchange) answer(headers [][2]string, body []byte, cut bool) {
 				return
 			}
 			if x.run != nil {
-				x.run.answered = true
+				x.run.answered, x.run.answeredAt = true, x.w.now()
 			}
 			s.response.dataIn(rest, true)
 		})
@@ -243,7 +244,7 @@ func (x *exchange) answerCall(headers [][2]string, body []byte, cut bool) {
 	status, _ := find(headers, ":status")
 	code, _ := strconv.Atoi(status)
 	if x.run != nil && c.v.alive() {
-		x.run.answered = true
+		x.run.answered, x.run.answeredAt = true, x.w.now()
 	}
 	c.finish(&answer{status: code, headers: append(headers, mark), body: body})
 }
