@@ -53,7 +53,7 @@ func TestVariableNames(t *testing.T) {
 func TestSecretOfTheEnvironment(t *testing.T) {
 	env := map[string]string{"SECRET": "0123456789abcdef", "SHORT": "0123456789abcde"}
 	for text, want := range map[string]struct{ secret, err string }{
-		`{}`: {},
+		`{}`:                                    {},
 		`{"scope_secret": "in-clear-in-clear"}`: {secret: "in-clear-in-clear"},
 		`{"scope_secret_env": "SECRET"}`:        {secret: env["SECRET"]},
 		`{"scope_secret_env": "SHORT"}`:         {err: "scope_secret_env: SHORT has a value that is not allowed (not shown); allowed: " + secretAllowed},
