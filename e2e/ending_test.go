@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -78,6 +79,52 @@ func TestReplayWaitsForASecondPacket(t *testing.T) {
 		c = dialRaw(t, p)
 		c.write(t, strings.Replace(head(key, "text/plain", len(amount)), "\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n", 1))
 		c.answer(t, 201)
+	})
+}
+
+// In body mode a client that sends a large body before it reads gets its replay, and keeps its connection.
+func TestReplayWaitsForALargeBody(t *testing.T) {
+	t.Parallel()
+	sideBySide(t, []string{"body"}, func(t *testing.T, target envoyTarget, mode string) {
+		s := newSurface(t, target, mode, nil, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.WriteHeader(201)
+		}, nil)
+		p := s.proxies[0]
+		const hits = "oncegate_gate_requests_hit_committed_total"
+		count := func() int {
+			n, err := p.metric(hits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		key, body := newKey(), strings.Repeat("a", 700_000) // more than max_request_body_bytes
+		c := dialRaw(t, p)
+		c.send(t, key, "text/plain", body)
+		c.answer(t, 201)
+		kept := false
+		for range 20 {
+			c, before := dialRaw(t, p), count()
+			c.write(t, head(key, "text/plain", len(body)))
+			c.write(t, body[:600_000])
+			eventually(t, "the gate does not decide", func() error {
+				if count() == before {
+					return errors.New(hits + " does not grow")
+				}
+				return nil
+			})
+			c.write(t, body[600_000:])
+			if r := c.answer(t, 201); r.Header.Get("Idempotent-Replayed") != "true" {
+				t.Fatalf("%v", r.Header)
+			} else if kept = !r.Close; kept {
+				break
+			}
+			// The machine was too busy to send the rest within a second.
+		}
+		if !kept {
+			t.Error("no replay waited for the rest of its request")
+		}
 	})
 }
 

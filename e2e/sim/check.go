@@ -82,6 +82,9 @@ func (w *World) checkAnswer(t *try, status string) {
 // disturbing are the powers that may keep a gate from renewing a reservation or from learning an outcome.
 const disturbing = Delay | Drop | Trap | Restart | Clock | Leave | Cut | Forget | Open | Garble | Miswire | Partition
 
+// endWait is for how long a gate's reply waits for the end of its request in HTTP/2, with a late tick.
+const endWait = 150 * time.Millisecond
+
 // checkProbe checks a problem that an operation gets when the adversary has left.
 func (w *World) checkProbe(t *try, status string) {
 	op := t.c.op
@@ -95,8 +98,8 @@ func (w *World) checkProbe(t *try, status string) {
 		if !op.global && status == "outcome-unknown" && r.vm.p.near() != t.s.v.p.near() && op.sent[t.s.v.p.near()] {
 			continue // this data centre has sent it, too, and lost the outcome
 		}
-		if status == "request-pending" && r.answeredAt >= t.began && w.now()-r.answeredAt < time.Second {
-			continue // it met the running request, and its reply waited for its own upload
+		if status == "request-pending" && r.answeredAt >= t.began && w.now()-r.answeredAt < endWait {
+			continue // it met the running request, and its reply waited for the end of its own
 		}
 		if r.answered && r.vm.survived() && t.status != 410 {
 			w.fail("%s got %d (%s), although the gate that had the answer of run %d is alive", t.c.name, t.status, status, r.id)

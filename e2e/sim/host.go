@@ -62,7 +62,13 @@ func (v *vm) Log(level gate.Level, text string) {
 	}
 }
 
-func (v *vm) SetTick(time.Duration) bool { return true }
+func (v *vm) SetTick(period time.Duration) bool {
+	v.tickPeriod = period
+	if v.slot >= 0 {
+		v.nextTick(period)
+	}
+	return true
+}
 
 func (v *vm) Done() {
 	if !v.draining {

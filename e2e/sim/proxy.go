@@ -52,6 +52,9 @@ type vm struct {
 	// retired: another gate gets the new streams. finished: it has ended in good order.
 	retired, draining, finished bool
 
+	tickPeriod time.Duration
+	ticks      int // how often the next tick was set
+
 	current  *stream // nil: the plugin
 	inside   bool
 	deferred []func()
@@ -95,7 +98,7 @@ func (p *proxy) newVM(slot int) *vm {
 		p.w.fail("%s does not start: %v", v.name, err)
 	}
 	if slot >= 0 {
-		p.w.after(p.w.between(0, 200*time.Millisecond), v.tick)
+		v.nextTick(p.w.between(0, v.tickPeriod))
 	}
 	return v
 }
@@ -151,17 +154,29 @@ func (v *vm) retire() {
 	})
 }
 
+// nextTick makes the next tick come after d, and no other one before.
+func (v *vm) nextTick(d time.Duration) {
+	v.ticks++
+	n := v.ticks
+	v.p.w.after(d, func() {
+		if n == v.ticks && v.alive() {
+			v.tick()
+		}
+	})
+}
+
 func (v *vm) tick() {
-	if !v.alive() {
-		return
-	}
+	n := v.ticks
 	v.enter(nil, v.plugin.OnTick)
 	v.retire()
-	late := v.p.w.between(200*time.Millisecond, 230*time.Millisecond)
+	if n != v.ticks {
+		return // the plugin set another period
+	}
+	late := v.p.w.between(v.tickPeriod, v.tickPeriod*23/20)
 	if len(v.streams) == 0 && len(v.calls) == 0 {
 		late += v.p.w.between(0, 600*time.Millisecond) // nothing is going on: look less often
 	}
-	v.p.w.after(late, v.tick)
+	v.nextTick(late)
 }
 
 // kill ends the process and loses its state.

@@ -21,7 +21,7 @@ type Fingerprint [16]byte
 // parts are where the parts begin and end.
 var parts = [...][2]int{{0, 8}, {8, 11}, {11, 16}}
 
-// Matches tells whether two fingerprints may be of the same request: each part that both have is equal.
+// Matches reports whether two fingerprints may be of the same request: each part that both have is equal.
 func (f *Fingerprint) Matches(g *Fingerprint) bool {
 	for _, p := range parts {
 		if a, b := f[p[0]:p[1]], g[p[0]:p[1]]; !missing(a) && !missing(b) && !bytes.Equal(a, b) {
@@ -31,7 +31,7 @@ func (f *Fingerprint) Matches(g *Fingerprint) bool {
 	return true
 }
 
-// Within tells whether g has every part of f. Then f matches all that g matches.
+// Within reports whether g has every part of f. Then f matches every fingerprint that g matches.
 func (f *Fingerprint) Within(g *Fingerprint) bool {
 	for _, p := range parts {
 		if a, b := f[p[0]:p[1]], g[p[0]:p[1]]; !missing(a) && !bytes.Equal(a, b) {

@@ -98,7 +98,7 @@ func (e *ending) noteBody(size int, end bool) {
 	e.ended = e.ended || end
 }
 
-// incomplete tells whether a part of the body is missing in a request that upstream got as it came.
+// incomplete reports whether upstream lacks a part of the body, for a request that it got as it came.
 func (e *ending) incomplete() bool {
 	return e.known && !e.ended && (e.length < 0 || e.received < e.length)
 }
@@ -251,7 +251,7 @@ func (p *Plugin) sendOverdue(l *list, now int64) bool {
 	return true
 }
 
-// hasWaitedEnough tells whether the reply to the current stream waits no longer.
+// hasWaitedEnough reports whether to send the current stream's reply now.
 func (s *Stream) hasWaitedEnough(now int64) bool {
 	e := &s.ending
 	waited := now - e.since

@@ -268,8 +268,8 @@ func (p *Plugin) sendFills() {
 // pathBlank is where the shipped Envoy configurations answer what the gate has sent to api.PathAnswer.
 const pathBlank = "/oncegate/blank"
 
-// strays tells whether the current request, for path, is a client's own for api.PathAnswer or pathBlank. A route may compare paths
-// without regard to case or parameters. Another gate of this proxy may have sent the request there: it has set its status.
+// strays reports whether a client itself asks for api.PathAnswer or pathBlank. A route may compare paths without regard to
+// case or parameters. Another gate of this proxy may have sent the request there: it has set its status.
 // strings.EqualFold would bring tables that cost memory; see wasmcheck.
 func (p *Plugin) strays(path string) bool {
 	if !isPath(path, api.PathAnswer) && !isPath(path, pathBlank) {
@@ -279,7 +279,7 @@ func (p *Plugin) strays(path string) bool {
 	return !sent
 }
 
-// isPath tells whether path is the path name in any case, with or without a query, fragment or parameters.
+// isPath reports whether path is name, in any case, with or without a query, fragment or parameters.
 func isPath(path, name string) bool {
 	n := len(name)
 	return len(path) >= n && lower(path[:n]) == name && (len(path) == n || strings.Contains("?#;", path[n:n+1]))

@@ -18,7 +18,7 @@ type peer struct {
 	sent    int   // the ledger's turn in which awaited was sent
 }
 
-// isManagers tells whether the answer that the callback is about is the manager's: only that has the manager's own header. A
+// isManagers reports whether the callback's answer is from the manager. Only those answers have the manager's own header. A
 // proxy on the way makes all others. It also notes which ledger answers.
 func (l *ledger) isManagers(shard int) bool {
 	host := l.p.host
@@ -31,17 +31,21 @@ func (l *ledger) isManagers(shard int) bool {
 	return true
 }
 
-// noteLedger says so if the ledger of a shard is another one than before, as after a start on an empty directory.
+// noteLedger counts and logs that a shard's ledger is another one than before, as after a start on an empty directory. Two
+// managers with a ledger each behind one cluster change it with nearly each call.
 func (l *ledger) noteLedger(s *shard, id string) {
 	before := s.ledger
 	if id == before {
 		return
 	}
 	s.ledger = strings.Clone(id)
-	if before != "" {
-		l.p.metrics.count(l.p.metrics.ledgerChanged)
-		l.p.host.Log(LevelError, "oncegate: ALARM: the ledger of cluster \""+s.name+"\" is "+loggable(id)+", and was "+before+
-			": it knows none of the earlier one's keys, so requests that ran may run again; restore the earlier one, or wait until its keys have ended")
+	if before == "" {
+		return
+	}
+	l.p.metrics.count(l.p.metrics.ledgerChanged)
+	if more, due := s.ledgerLog.due(l.p.host.Now()); due {
+		l.p.host.Log(LevelError, "oncegate: ALARM: the ledger of cluster \""+s.name+"\" is "+loggable(id)+", and was "+loggable(before)+
+			": it knows none of the earlier one's keys, so requests that ran may run again; restore the earlier one, or wait until its keys have ended"+more)
 	}
 }
 

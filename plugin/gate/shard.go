@@ -27,8 +27,9 @@ type shard struct {
 	down      bool    // the last call that ended got no answer
 	flushed   int64   // time of the last flush
 
-	failureLog, shardErrorLog limitedLog // lines of the log about failed and about refused calls
-	failureLogged             bool       // the log has a failure, but not yet its end
+	// Lines of the log about failed calls, about refused calls, and about another ledger.
+	failureLog, shardErrorLog, ledgerLog limitedLog
+	failureLogged                        bool // the log has a failure, but not yet its end
 }
 
 // ledgers returns the shards of both lists, each once; those of the present list come first.

@@ -72,7 +72,7 @@ func isJSON(media string) bool {
 	return media == "application/json" || strings.HasSuffix(media, "+json")
 }
 
-// asksForStream tells whether a JSON body asks for an answer that streams, as clients of OpenAI's API do.
+// asksForStream reports whether a JSON body asks for an answer that streams, as clients of OpenAI's API do.
 func asksForStream(body []byte) bool { return gjson.GetBytes(body, "stream").Type == gjson.True }
 
 // rememberUnsuited remembers the path of a call whose answer could not be handed on as it came. what completes the sentence

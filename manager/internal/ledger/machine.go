@@ -54,7 +54,7 @@ func live(e *record, now int64) bool {
 	return state != api.StateNone
 }
 
-// mismatch tells whether a call is about another request than the entry.
+// mismatch reports whether a call is about another request than the entry.
 func mismatch(e *record, fingerprint string) bool {
 	// Nearly all are equal byte by byte. Only that comparison allocates nothing.
 	return string(e.fingerprint) != fingerprint && !api.SameRequest(string(e.fingerprint), fingerprint)

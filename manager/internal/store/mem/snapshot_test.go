@@ -205,7 +205,7 @@ func TestSnapshotsBoundTheLog(t *testing.T) {
 	mustClose(t, s)
 }
 
-// A snapshot that is due although the last one has all of the log is not taken, and nobody is told of it.
+// The engine takes and reports no snapshot if the last one has all of the log.
 func TestSnapshotWithoutNewRecords(t *testing.T) {
 	opts := options(&faultfs.FS{})
 	told := make(chan SnapshotResult, 10)
