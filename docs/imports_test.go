@@ -50,7 +50,7 @@ var mayImport = map[string][]string{
 	"manager":                   {"manager/internal/cli"},
 	"manager/cmd/oncegate":      {"manager/internal/cli"},
 	"manager/internal/cli":      {"manager/api", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/client", "manager/internal/app", "manager/internal/doctor", "manager/internal/httpd", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
-	"manager/internal/app":      {"manager/api", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/internal/home", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", "manager/internal/tracing", "manager/internal/ui", domain, engines, "manager/internal/wal"},
+	"manager/internal/app":      {"manager/api", "manager/internal/filelock", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/internal/home", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", "manager/internal/tracing", "manager/internal/ui", domain, engines, "manager/internal/wal"},
 	"manager/internal/tracing":  {},
 	"manager/internal/settings": {"manager/api", "manager/internal/peers", "manager/internal/httpd", "manager/internal/object", "manager/internal/store/etcd/dsn", domain},
 	"manager/internal/server":   {"manager/api", "manager/internal/peers", "manager/api/openapi", "manager/internal/httpd", "manager/internal/logs", "manager/internal/submit", domain},
@@ -69,7 +69,7 @@ var mayImport = map[string][]string{
 	"manager/internal/logs":              {"manager/api"},
 	"manager/internal/logs/walogs":       {"manager/internal/crypt", "manager/internal/logs", "manager/internal/wal"},
 	"manager/internal/logs/storelogs":    {"manager/internal/logs", contract},
-	"manager/internal/object":            {"manager/internal/object/sharedkey"},
+	"manager/internal/object":            {"manager/internal/filelock", "manager/internal/object/sharedkey"},
 	"manager/internal/object/sharedkey":  {},
 	"manager/internal/object/objecttest": {"manager/internal/object/..."},
 	"manager/internal/ship":              {"manager/internal/object", "manager/internal/wal"},
@@ -84,7 +84,7 @@ var mayImport = map[string][]string{
 	"manager/internal/store/downtime":     {"manager/internal/store"},
 	"manager/internal/store/sealed":       {"manager/internal/crypt", "manager/internal/store"},
 	"manager/internal/store/mem":          {"manager/internal/store", "manager/internal/store/notify", "manager/internal/wal"},
-	"manager/internal/store/sqlite":       {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
+	"manager/internal/store/sqlite":       {"manager/internal/filelock", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 	"manager/internal/store/redis":        {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 	"manager/internal/store/postgres":     {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 
@@ -93,7 +93,9 @@ var mayImport = map[string][]string{
 	"manager/internal/store/etcd/dsn": {},
 
 	"manager/internal/wal":     {"manager/internal/wal/vfs"},
-	"manager/internal/wal/vfs": {},
+	"manager/internal/wal/vfs": {"manager/internal/filelock"},
+
+	"manager/internal/filelock": {},
 
 	// Tests of real processes.
 	"manager/e2e": {},

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/oncegate/oncegate/manager/internal/filelock"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 )
 
@@ -77,11 +78,11 @@ func (l *unixListener) Close() error {
 // listenUnix takes the place of a socket that a killed program left behind.
 func listenUnix(ctx context.Context, path string, mode fs.FileMode) (net.Listener, error) {
 	// Of two managers that start at once, one must not remove the other's new socket.
-	unlock, err := lockDirectory(ctx, filepath.Dir(path))
+	lock, err := lockDirectory(ctx, filepath.Dir(path))
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
+	defer lock.Close()
 	if err := removeUnused(ctx, path); err != nil {
 		return nil, err
 	}
@@ -141,29 +142,17 @@ const socketPatience = 10 * time.Second
 
 // lockDirectory keeps other managers from making sockets in a directory. The lock needs no
 // file of its own and ends with the process.
-func lockDirectory(ctx context.Context, dir string) (unlock func(), err error) {
+func lockDirectory(ctx context.Context, dir string) (*filelock.Lock, error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, socketPatience)
 	defer cancel()
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return func() { _ = f.Close() }, nil
-		case errors.Is(err, unix.EINTR):
-			continue
-		case !errors.Is(err, unix.EWOULDBLOCK):
-			_ = f.Close()
-			return nil, fmt.Errorf("lock %s: %w", dir, err)
-		}
-		select {
-		case <-ctx.Done():
-			_ = f.Close()
-			return nil, fmt.Errorf("lock %s: another program holds it: %w", dir, ctx.Err())
-		case <-time.After(5 * time.Millisecond):
-		}
+	lock, err := filelock.Wait(ctx, f)
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
+	return lock, nil
 }

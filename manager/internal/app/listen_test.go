@@ -132,14 +132,14 @@ func TestLongestSocketPath(t *testing.T) {
 // TestDirectoryLockHasAnEnd: a program that holds the directory's lock does not hang a start.
 func TestDirectoryLockHasAnEnd(t *testing.T) {
 	dir := t.TempDir()
-	unlock, err := lockDirectory(t.Context(), dir)
+	lock, err := lockDirectory(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unlock()
+	defer lock.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := listen(ctx, "listen", "unix:"+dir+"/s", 0o600); err == nil || !strings.Contains(err.Error(), "another program holds it") {
+	if _, err := listen(ctx, "listen", "unix:"+dir+"/s", 0o600); err == nil || !strings.Contains(err.Error(), "another program holds the lock") {
 		t.Error(err)
 	}
 }

@@ -16,6 +16,8 @@ import (
 
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
+
+	"github.com/oncegate/oncegate/manager/internal/filelock"
 )
 
 // dirStore keeps each object as a file of a directory. What it answers is durable.
@@ -89,7 +91,7 @@ func (s *dirStore) write(ctx context.Context, name string, body []byte, check fu
 	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = s.place(f.Name(), p, check)
+		err = s.place(ctx, f.Name(), p, check)
 	}
 	if err != nil {
 		if left := os.Remove(f.Name()); !errors.Is(left, fs.ErrNotExist) {
@@ -102,12 +104,12 @@ func (s *dirStore) write(ctx context.Context, name string, body []byte, check fu
 
 // place gives the file its name, durably, when check has nothing against it. The next writer's check then finds nothing
 // that a crash could undo.
-func (s *dirStore) place(file, name string, check func() error) error {
-	unlock, err := s.lock()
+func (s *dirStore) place(ctx context.Context, file, name string, check func() error) error {
+	lock, err := s.lock(ctx)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer lock.Close()
 	if err := check(); err != nil {
 		return err
 	}
@@ -117,19 +119,16 @@ func (s *dirStore) place(file, name string, check func() error) error {
 	return s.syncUp(filepath.Dir(name))
 }
 
-func (s *dirStore) lock() (unlock func(), err error) {
+func (s *dirStore) lock(ctx context.Context) (*filelock.Lock, error) {
 	f, err := os.OpenFile(filepath.Join(s.dir, dirLock), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-	}
+	lock, err := filelock.Wait(ctx, f)
 	if err != nil {
 		_ = f.Close()
-		return nil, err
 	}
-	return func() { _ = f.Close() }, nil // which releases it
+	return lock, err
 }
 
 // syncUp makes the names in dir durable, and those of the directories up to the

@@ -12,10 +12,10 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
+	"github.com/oncegate/oncegate/manager/internal/filelock"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
 	"github.com/oncegate/oncegate/manager/internal/store/notify"
@@ -42,7 +42,7 @@ type Store struct {
 	w     *writer
 	hub   notify.Hub
 	clock func() time.Time
-	lock  *os.File
+	lock  *filelock.Lock
 
 	queue  chan *request
 	scrubs chan *scrub
@@ -111,16 +111,17 @@ func Open(ctx context.Context, path string, o Options) (*Store, error) {
 // Lock keeps others from opening the file until the result is closed, and changes nothing of it.
 func Lock(path string) (io.Closer, error) { return lockFile(path + ".lock") }
 
-func lockFile(name string) (*os.File, error) {
+func lockFile(name string) (*filelock.Lock, error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("sqlite store: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	lock, err := filelock.Try(f, true)
+	if err != nil {
 		_ = f.Close()
-		return nil, fmt.Errorf("sqlite store: %s is locked: another process uses this file", name)
+		return nil, fmt.Errorf("sqlite store: %s: %w", name, err)
 	}
-	return f, nil
+	return lock, nil
 }
 
 func (s *Store) start(ctx context.Context) error {

@@ -59,7 +59,7 @@ func TestUnreadableRecordIsTold(t *testing.T) {
 func TestOneProcessAtATime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "o?d na%me.db")
 	s := open(t, path)
-	if _, err := Open(t.Context(), path, Options{}); err == nil || !strings.Contains(err.Error(), "another process uses this file") {
+	if _, err := Open(t.Context(), path, Options{}); err == nil || !strings.Contains(err.Error(), "another program holds the lock") {
 		t.Fatalf("error %v", err)
 	}
 	if err := s.Close(); err != nil {

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/oncegate/oncegate/manager/internal/filelock"
 )
 
 // OS is the operating system's file system.
@@ -67,30 +69,22 @@ func (osFS) SyncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Lock uses flock, which the kernel releases when the process dies for any reason. The process id in the file only
-// names the holder.
+// The process id in the file only names the holder.
 func (osFS) Lock(path string) (io.Closer, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, fileMode)
 	if err != nil {
 		return nil, err
 	}
-	held, err := flock(f, true)
-	switch {
-	case err != nil:
-		err = &os.PathError{Op: "flock", Path: path, Err: err}
-	case held:
-		err = &LockedError{Path: path, PID: readPID(f)}
-	default:
-		// Best effort: a full disk must not prevent a start.
-		if f.Truncate(0) == nil {
-			_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-		}
-	}
+	lock, err := try(f, true)
 	if err != nil {
 		_ = f.Close()
 		return nil, err
 	}
-	return f, nil
+	// Best effort: a full disk must not prevent a start.
+	if f.Truncate(0) == nil {
+		_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	}
+	return lock, nil
 }
 
 func (osFS) ProbeLock(path string) error {
@@ -101,15 +95,20 @@ func (osFS) ProbeLock(path string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	held, err := flock(f, false)
+	lock, err := try(f, false)
 	if err != nil {
-		return &os.PathError{Op: "flock", Path: path, Err: err}
+		_ = f.Close()
+		return err
 	}
-	if held {
-		return &LockedError{Path: path, PID: readPID(f)}
+	return lock.Close()
+}
+
+func try(f *os.File, exclusive bool) (*filelock.Lock, error) {
+	lock, err := filelock.Try(f, exclusive)
+	if errors.Is(err, filelock.ErrHeld) {
+		err = &LockedError{Path: f.Name(), PID: readPID(f)}
 	}
-	return nil
+	return lock, err
 }
 
 func readPID(f *os.File) int {
