@@ -10,6 +10,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // Replays and refusals keep an HTTP/1.1 client's connection in both modes, as long as a request comes in one packet:
@@ -82,10 +85,10 @@ func TestReplayWaitsForASecondPacket(t *testing.T) {
 	})
 }
 
-// In body mode a client that sends a large body before it reads gets its replay, and keeps its connection.
+// A client that sends a large body before it reads gets its replay, and keeps its connection.
 func TestReplayWaitsForALargeBody(t *testing.T) {
 	t.Parallel()
-	sideBySide(t, []string{"body"}, func(t *testing.T, target envoyTarget, mode string) {
+	sideBySide(t, []string{"headers", "body"}, func(t *testing.T, target envoyTarget, mode string) {
 		s := newSurface(t, target, mode, nil, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			w.WriteHeader(201)
@@ -179,4 +182,31 @@ func (c *raw) answer(t *testing.T, status int) *http.Response {
 		}
 		return r
 	}
+}
+
+// A client gets the replay of a slow upload that fills each buffer on the way, even if it sends all of it before it reads. A reply
+// before the end would lose it: Envoy then reads no more, and resets the connection after a second.
+func TestSlowUploadGetsItsReplay(t *testing.T) {
+	deep.Only(t)
+	t.Parallel()
+	sideBySide(t, []string{"headers", "body"}, func(t *testing.T, target envoyTarget, mode string) {
+		p := newSurface(t, target, mode, nil, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.WriteHeader(201)
+		}, nil).proxies[0]
+		key, body := newKey(), strings.Repeat("a", 30_000_000)
+		c := dialRaw(t, p)
+		c.send(t, key, "text/plain", body)
+		c.answer(t, 201)
+		c = dialRaw(t, p)
+		c.write(t, head(key, "text/plain", len(body)))
+		const pieces = 30
+		for i := range pieces { // 3 s, longer than Envoy's delay
+			c.write(t, body[i*len(body)/pieces:(i+1)*len(body)/pieces])
+			<-time.After(100 * time.Millisecond)
+		}
+		if r := c.answer(t, 201); r.Header.Get("Idempotent-Replayed") != "true" {
+			t.Errorf("%v", r.Header)
+		}
+	})
 }

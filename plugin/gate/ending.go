@@ -3,22 +3,21 @@ package gate
 import (
 	"time"
 
-	"github.com/oncegate/oncegate/plugin/config"
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
-// Replies wait for the end of their requests if it is near. After a reply that goes out
-// before the request's end, the host closes an HTTP/1 connection and resets an HTTP/2 stream.
-// Some HTTP/2 clients then drop the reply.
+// Replies wait for the end of their requests. After a reply that goes out before the request's
+// end, the host closes an HTTP/1 connection and resets an HTTP/2 stream. Many clients then lose
+// the reply: over HTTP/1 those that send a large body before they read, over HTTP/2 some in any case.
 
 const (
 	// endBytes is the largest request body whose end a reply waits for, if the host does not show the body.
 	endBytes = 64 << 10
 	// endPatience is how long such a reply waits, give or take a tick.
 	endPatience = 100 * time.Millisecond
-	// shownPatience is how long a reply waits after each piece of a body that the host shows, and shownLimit how long in all.
+	// shownPatience is how long a reply waits after each piece of a body that the host shows. The host bounds the time of
+	// the whole request.
 	shownPatience = time.Second
-	shownLimit    = 10 * time.Second
 	// endLooks is how many ticks, at least, must find that an HTTP/2 request has not grown before a reply
 	// takes it as complete, if the host does not show its body. Many clients send the end by itself, behind
 	// the last byte. Ticks count, not time: before a tick that comes late, the host reads what came meanwhile.
@@ -41,9 +40,10 @@ type ending struct {
 	headers  uint64 // bytes of the headers, as request.total_size counts them
 	received int64  // bytes of body that the host has shown
 	shown    bool   // the host shows the body, so it will also show the end
-	http1    bool   // only set while the reply waits
-	since    int64  // when the reply began to wait, nanoseconds
-	moved    int64  // when the last piece of the body came after that, nanoseconds
+	judged   bool   // short has set the next two
+	http1    bool
+	brief    bool
+	since    int64  // when the reply began to wait, or when the last piece of a shown body came after that, nanoseconds
 	size     uint64 // request.total_size at the last look
 	looks    int32  // so many looks were there
 	grownAt  int32  // the look that first found this size
@@ -103,18 +103,35 @@ func (e *ending) incomplete() bool {
 	return e.known && !e.ended && (e.length < 0 || e.received < e.length)
 }
 
-// awaitsEnd tells whether a reply to the current stream must wait. In the plugin context the host
-// has all bytes that came together with the headers, so an HTTP/1 reply waits only if some are missing.
+// short reports whether the end of the current stream's request needs no body callback: an HTTP/1 body whose declared length is
+// small is complete in the queue callback, which is cheaper.
+func (s *Stream) short() bool {
+	e := &s.ending
+	if !e.judged && e.known {
+		e.judged, e.http1 = true, s.http1()
+		e.brief = e.http1 && e.length >= 0 && !e.far
+	}
+	return e.brief
+}
+
+// awaitsEnd reports whether a reply to the current stream must wait. In the plugin context the host
+// has all bytes that came together with the headers, so a reply to a short request waits only if some are missing.
 func (s *Stream) awaitsEnd() bool {
 	p, e := s.plugin, &s.ending
 	if s.headers != nil {
 		e.begin(s.headers)
 	}
-	if e.ended || !e.known || e.far && !e.shown {
+	switch {
+	case e.ended || !e.known:
 		return false
+	case s.short():
+		return !p.inside || !s.allReceived()
+	case e.shown || p.bodies.seen:
+		return true
 	}
-	e.http1 = s.http1()
-	return !e.http1 || !p.inside || e.length >= 0 && !s.allReceived()
+	// Outside the plugin context, the first body callback may follow. Inside, nothing more will be known of the end of a chunked
+	// HTTP/1 body, nor whether that of a large body is near.
+	return !p.inside || !e.http1 && !e.far
 }
 
 // allReceived tells whether the host has the whole declared body.
@@ -153,9 +170,8 @@ func (s *Stream) delayReply(r *localReply) {
 	s.phase = phaseEnding
 	e.reply = r
 	n.bytes += len(r.body)
-	if e.shown || !e.http1 && s.route.Mode == config.ModeBody && p.bodies.seen {
+	if e.shown || p.bodies.seen && !s.short() {
 		e.since = p.host.Now()
-		e.moved = e.since
 		n.shown.add(s)
 		return
 	}
@@ -194,11 +210,10 @@ func (s *Stream) endBody() Action {
 		s.sendReply()
 		return Pause
 	}
-	e.moved = s.plugin.host.Now()
+	e.since = s.plugin.host.Now()
 	if s.list != &n.shown {
 		n.fresh.remove(s)
 		n.slow.remove(s)
-		e.since = e.moved
 		n.shown.add(s)
 	}
 	return Take
@@ -259,7 +274,7 @@ func (s *Stream) hasWaitedEnough(now int64) bool {
 	case waited < 0:
 		return true
 	case s.list == &s.plugin.endings.shown:
-		return waited >= int64(shownLimit) || now-e.moved >= int64(shownPatience)
+		return waited >= int64(shownPatience)
 	}
 	return waited >= int64(endPatience) || s.complete()
 }

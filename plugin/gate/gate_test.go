@@ -61,7 +61,7 @@ func TestRequestIsReservedForwardedAndRecorded(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
 	s, f := h.open(p, 1, "k")
-	expect(t, "headers", s.OnRequestHeaders(false), PauseAll)
+	expect(t, "headers", s.OnRequestHeaders(false), Pause)
 	expect(t, "calls from the stream's callback", len(h.calls), 0)
 	h.ready(p)
 	expect(t, "call", h.calls[0].path, api.PathReserve)

@@ -63,9 +63,11 @@ func (u *upload) taken() []byte { return u.kept[u.left:] }
 // OnRequestBody is called for a piece of the request's body, of size bytes.
 func (s *Stream) OnRequestBody(size int, end bool) Action {
 	s.ending.noteBody(size, end)
+	if s.phase.held() {
+		s.plugin.bodies.delivered(s.plugin.host)
+	}
 	switch s.phase {
 	case phaseBody:
-		s.plugin.bodies.delivered(s.plugin.host)
 		action := s.readBody(size, end)
 		if s.phase == phaseEnding {
 			return Take // the end of the body comes only if the host has room for it
@@ -83,9 +85,11 @@ func (s *Stream) OnRequestBody(size int, end bool) Action {
 // OnRequestTrailers is called for trailers, which end the request.
 func (s *Stream) OnRequestTrailers() Action {
 	s.ending.ended = true
+	if s.phase.held() {
+		s.plugin.bodies.delivered(s.plugin.host)
+	}
 	switch s.phase {
 	case phaseBody:
-		s.plugin.bodies.delivered(s.plugin.host)
 		if len(s.upload.taken()) > 0 {
 			return s.actionFor(s.invalid(&api.Problem{
 				Status: 400, Code: api.CodeInvalidRequest, Title: "The request has trailers that it did not announce",

@@ -33,6 +33,15 @@ const (
 	phaseDone                    // over
 )
 
+// held reports whether the request's headers are held, so that a body callback proves that the host shows bodies meanwhile.
+func (p phase) held() bool {
+	switch p {
+	case phaseBody, phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseEnding:
+		return true
+	}
+	return false
+}
+
 // verdict is what a decision means for a request that is held.
 type verdict uint8
 
@@ -368,11 +377,11 @@ func (s *Stream) actionFor(v verdict) Action {
 	}
 }
 
-// headersAction is actionFor for the request's headers. Only a stream that reads the body
-// lets the host deliver it, and an HTTP/2 reply that waits for the request's end, because
-// only body callbacks report that end. In HTTP/1 they would cost more than the rest of its work.
+// headersAction is actionFor for the request's headers. Body callbacks for a request that is held cost more than the rest of the
+// gate's work for it. So the host makes them only if the gate reads the body, or if nothing else shows where the request ends.
 func (s *Stream) headersAction(v verdict) Action {
-	if v == verdictPause && s.phase != phaseBody || s.phase == phaseEnding && s.ending.http1 {
+	held := v == verdictPause && s.phase != phaseBody || s.phase == phaseEnding
+	if held && (s.ending.ended || s.short()) {
 		return PauseAll
 	}
 	return s.actionFor(v)

@@ -24,6 +24,7 @@ var missCalls = []hostCall{
 	{"get_header_map_value :method", 1, 1, "most requests are not for the gate, and this alone tells it of GETs"},
 	{"get_header_map_pairs request_headers", 1, 1, "path, key, scope and fingerprint; one call instead of one for each"},
 	{"get_property request.total_size", 0, 1, "until a VM has seen its first body: whether the proxy shows bodies while it holds the headers"},
+	{"get_property request.protocol", 1, 0, "over HTTP/2 a reply waits for the request's end, which only body callbacks show"},
 	{"get_buffer_bytes request_body", 0, 1, "the body is part of the fingerprint"},
 	// The entry in the cache.
 	{"get_shared_data bucket", 2, 2, "the look that finds nothing, which the reservation replaces; the read that the outcome replaces"},

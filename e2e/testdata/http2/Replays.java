@@ -11,11 +11,12 @@ import java.security.cert.CertificateFactory;
 import java.util.Arrays;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
 
 public class Replays {
-    static final int[] SIZES = {2, 100, 5000, 30000, 60000};
+    static int[] sizes;
     static HttpClient client;
     static String[] args;
 
@@ -37,7 +38,7 @@ public class Replays {
 
     static void repeat(int i) {
         int want = new int[] {201, 422, 400}[i % 3];
-        int size = SIZES[i / 3 % SIZES.length];
+        int size = sizes[i / 3 % sizes.length];
         try {
             int status = send(size, want == 422 ? "text/html" : "application/json", want == 400 ? "x".repeat(300) : "");
             if (status != want) {
@@ -50,9 +51,10 @@ public class Replays {
 
     public static void main(String[] arguments) throws Exception {
         args = arguments;
+        sizes = Stream.of(args[4].split(",")).mapToInt(Integer::parseInt).toArray();
         var store = KeyStore.getInstance(KeyStore.getDefaultType());
         store.load(null);
-        try (var file = new FileInputStream(args[4])) {
+        try (var file = new FileInputStream(args[5])) {
             store.setCertificateEntry("ca", CertificateFactory.getInstance("X.509").generateCertificate(file));
         }
         var trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
@@ -61,7 +63,7 @@ public class Replays {
         tls.init(null, trust.getTrustManagers(), null);
         client = HttpClient.newBuilder().version(HttpClient.Version.HTTP_2).sslContext(tls).build();
 
-        for (int size : SIZES) {
+        for (int size : sizes) {
             int status = send(size, "application/json", "");
             if (status != 201) {
                 throw new IllegalStateException("status " + status);

@@ -1,8 +1,8 @@
 // Repeats requests over HTTP/2 with Node's client, and prints what is lost. See e2e/http2_test.go.
 const http2 = require("node:http2");
 
-const [url, key, count, declared] = process.argv.slice(2);
-const sizes = [2, 100, 5000, 30000, 60000];
+const [url, key, count, declared, list] = process.argv.slice(2);
+const sizes = list.split(",").map(Number);
 const kinds = [[201, "application/json", ""], [422, "text/html", ""], [400, "application/json", "x".repeat(300)]];
 const { origin, pathname } = new URL(url);
 const session = http2.connect(origin);

@@ -6,7 +6,7 @@ import sys
 import httpx
 
 url, key, count, declared = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "declared"
-sizes = [2, 100, 5000, 30000, 60000]
+sizes = [int(size) for size in sys.argv[5].split(",")]
 kinds = [(201, "application/json", ""), (422, "text/html", ""), (400, "application/json", "x" * 300)]
 
 

@@ -151,8 +151,6 @@ func (g gate) check(r *report, minor int, dump object, statuses map[string]objec
 		r.fail(checkFlag, fmt.Sprintf("%s: mode body in Envoy 1.%d", g.place(), minor), `use Envoy 1.35 or newer, or "mode": "headers"`)
 	case body && !flag:
 		r.fail(checkFlag, g.place()+": mode body without allow_on_headers_stop_iteration: requests get 500", "set allow_on_headers_stop_iteration: true")
-	case !body && flag:
-		r.fail(checkFlag, g.place()+": mode headers with allow_on_headers_stop_iteration", `remove the flag, or set "mode": "body"`)
 	default:
 		r.ok(checkFlag, "%s: fits mode %s", g.place(), map[bool]string{true: "body", false: "headers"}[body])
 	}
