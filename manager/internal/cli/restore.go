@@ -41,7 +41,8 @@ const restoreUsage = `usage: oncegate restore --from URL --data-dir NEW [--at TI
 Makes a data directory from what a manager shipped with --ship-to. No manager needs to run.
   --from        the place: ` + object.Forms + `
   --data-dir    the new data directory; must be absent or empty
-  --at          restore the state of this time, as 2006-01-02T15:04:05Z (default the newest)
+  --at          restore everything acknowledged before this time, as 2006-01-02T15:04:05Z (default the newest state);
+                what came within one ship interval after it may be there as well
   --quarantine  for how long a manager on the new directory refuses keys that it does not know, and its logs ids, as 5m;
                 0s: not at all (default the longest time for which a key was to be remembered, and for each log its window)
   --encryption-key-file  the manager's; without it encrypted records are restored without a look into them

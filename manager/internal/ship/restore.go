@@ -38,8 +38,8 @@ type RestoreOptions struct {
 	Log string
 	// Dir is the new data directory: it must be absent, empty, or what a restore left that was cut off.
 	Dir string
-	// At asks for the state at that time, by the clock of the manager that shipped;
-	// zero means the newest.
+	// At asks for everything that was durable at that time, by the clock of the manager that shipped. What became durable
+	// within the ship interval after it may be there as well. Zero means the newest state.
 	At time.Time
 	// Check, when set, is asked about each record of the new directory.
 	Check func(wal.Entry) error
@@ -86,7 +86,7 @@ type plan struct {
 	history  *history
 	base     *snapshot // nil: from the first record on
 	runs     []run
-	at       int64 // records behind the last point up to here are left out
+	at       int64 // records after the first point from here on are left out
 }
 
 // Restore makes a data directory from what was shipped to a place: the log, and for LedgerLog
@@ -246,13 +246,13 @@ func makePlan(ctx context.Context, s object.Store, log string, at time.Time) (*p
 }
 
 // planOf finds the newest snapshot that is not newer than limit, and the runs that
-// follow it; nil when the history has nothing of that age.
+// follow it up to the first one that ends at limit or later; nil when the history has nothing of that age.
 func planOf(h *history, limit int64) *plan {
 	if h.Reach > 0 && !h.caughtUp() {
 		return nil
 	}
 	p := &plan{history: h, at: limit}
-	next, covered := uint64(1), uint64(0)
+	next, covered, reached := uint64(1), uint64(0), false
 	for i := range h.Snapshots {
 		if s := &h.Snapshots[i]; s.Time <= limit && h.covers(s) {
 			p.base, next, covered = s, s.Keep, s.Sequence
@@ -262,11 +262,11 @@ func planOf(h *history, limit int64) *plan {
 		if r.Last < next {
 			continue
 		}
-		if r.First > next || r.From > limit && r.First > covered { // a gap, or the future
+		if r.First > next || reached && r.First > covered { // a gap, or the future
 			break
 		}
 		p.runs = append(p.runs, r)
-		next = r.Last + 1
+		next, reached = r.Last+1, r.To >= limit
 	}
 	if p.base == nil && len(p.runs) == 0 {
 		return nil
@@ -420,6 +420,7 @@ type writer struct {
 	report *Report
 
 	segment segment // that is being written; zero before the first
+	reached bool    // the point at which to end was found
 }
 
 func (w *writer) write(ctx context.Context, o *RestoreOptions) error {
@@ -462,15 +463,16 @@ func (w *writer) part(f fetched) error {
 	return nil
 }
 
-// run writes the records of a run, up to the last one that was durable at the time.
+// run writes the records of a run, up to the first point at which everything of the time was durable.
 func (w *writer) run(r *run, f fetched) error {
 	last := r.First - 1
 	for _, p := range f.header.Points {
-		if p.Time <= w.plan.at {
-			last = p.Sequence
-			if last >= w.report.Snapshot { // the snapshot's own time is less exact
-				w.report.At = time.UnixMilli(p.Time)
-			}
+		if w.reached {
+			break
+		}
+		last, w.reached = p.Sequence, p.Time >= w.plan.at
+		if last >= w.report.Snapshot { // the snapshot's own time is less exact
+			w.report.At = time.UnixMilli(p.Time)
 		}
 	}
 	// What a snapshot of that time has is not missing from what follows it.
