@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -129,7 +130,21 @@ func checkJSON(field string, v []byte, most int) error {
 	if !validJSON(v) {
 		return invalid(field, string(v), "one JSON value")
 	}
-	return nil
+	return checkUTF8(field, string(v))
+}
+
+// checkUTF8 refuses bytes that JSON cannot have (RFC 8259). The error shows where they are.
+func checkUTF8(field, v string) error {
+	if utf8.ValidString(v) {
+		return nil
+	}
+	for at := 0; ; {
+		r, n := utf8.DecodeRuneInString(v[at:])
+		if r == utf8.RuneError && n == 1 {
+			return invalid(field, v[max(0, at-20):], "text in UTF-8")
+		}
+		at += n
+	}
 }
 
 // validJSON does what json.Valid does, in a third of the time.
@@ -142,7 +157,7 @@ func checkError(v string) error {
 	if len(v) > MaxErrorBytes {
 		return tooLarge("error", len(v), MaxErrorBytes)
 	}
-	return nil
+	return checkUTF8("error", v)
 }
 
 // checkFunctions returns an error for a list that is too long or has a bad name.

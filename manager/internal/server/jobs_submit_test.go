@@ -1,10 +1,8 @@
 package server
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -12,11 +10,9 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
-	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
 func TestRepeatedKeySubmitsOnce(t *testing.T) {
@@ -180,44 +176,4 @@ func TestAnswersToLargeSubmissions(t *testing.T) {
 		t.Errorf("first %d %.100s, again %d %.100s", first.Status, first.Body, again.Status, again.Body)
 	}
 	j.wantCode(413, api.CodeTooLarge, "POST", "/v1/jobs", payload(jobs.MaxPayloadBytes+1))
-}
-
-// FuzzJobRequests: whatever a stranger sends, the answer is a proper one and
-// never an internal error.
-func FuzzJobRequests(f *testing.F) {
-	f.Add("/v1/jobs", "k", []byte(`{"function":"f","payload":{},"dedup":{"strategy":"until_executed"},"wal_locations":{"main":"0/1"}}`))
-	f.Add("/v1/jobs", `"k"`, []byte(`{"function":"f","key":"k","on_duplicate":"return_existing","run_at":"2026-01-02T15:04:05Z"}`))
-	f.Add("/v1/jobs/claim", "", []byte(`{"worker":"w","functions":["f"],"limit":3,"lease_ms":1000}`))
-	f.Add("/v1/jobs/a/finish", "", []byte(`{"lease_token":"t","status":"complete","result":1}`))
-	f.Add("/v1/jobs/finish", "", []byte(`{"finishes":[{"id":"a","lease_token":"t","status":"failed"}]}`))
-	f.Add("/v1/jobs/a/retry", "", []byte(`{"delay_ms":5}`))
-	f.Add("/v1/functions/f/pause", "", []byte{})
-	st := mem.New(mem.Options{})
-	l, err := ledger.New(st, ledger.Options{MaxWait: -1, MaxEntries: 50, WhenFull: ledger.Evict})
-	if err != nil {
-		f.Fatal(err)
-	}
-	q, err := jobs.New(st, jobs.Options{})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(q.Close)
-	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, JobRoutes(st, l, q))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Fuzz(func(t *testing.T, path, key string, body []byte) {
-		if path == "" || path[0] != '/' {
-			path = "/" + path
-		}
-		q.Drain() // nothing waits
-		var w httpd.Response
-		s.Do(t.Context(), &httpd.Direct{Method: "POST", Path: path, Body: body, Headers: []api.Header{{Name: api.HeaderIdempotencyKey, Value: key}}}, &w)
-		if w.Status < 200 || w.Status >= 600 || w.Status == 500 {
-			t.Fatalf("POST %s: %d %s", path, w.Status, w.Body)
-		}
-		if !json.Valid(w.Body) {
-			t.Fatalf("not JSON: %s", w.Body)
-		}
-	})
 }

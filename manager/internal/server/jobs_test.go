@@ -334,27 +334,3 @@ func TestJobsPassTheTraceOn(t *testing.T) {
 		t.Error(a.Body)
 	}
 }
-
-// A worker hands a job back with bytes that are no text. The job runs again.
-func TestJobsKeepErrorsThatAreNoText(t *testing.T) {
-	s := newJobSite(t, ledger.Options{})
-	if a := s.Do("POST", "/v1/jobs", api.ContentTypeJSON, `{"function":"f","id":"a","payload":1,"max_attempts":3}`); a.Status != 202 {
-		t.Fatalf("%d %s", a.Status, a.Body)
-	}
-	for _, text := range []string{"\xff", strings.Repeat("\xff", jobs.MaxErrorText+1)} {
-		a := s.Do("POST", "/v1/jobs/claim", api.ContentTypeJSON, `{"worker":"w"}`)
-		var got struct {
-			Jobs []struct{ Lease struct{ Token string } }
-		}
-		if err := json.Unmarshal([]byte(a.Body), &got); err != nil || len(got.Jobs) != 1 {
-			t.Fatalf("%v: %s", err, a.Body)
-		}
-		a = s.Do("POST", "/v1/jobs/a/retry", api.ContentTypeJSON, `{"lease_token":"`+got.Jobs[0].Lease.Token+`","delay_ms":0,"error":"`+text+`"}`)
-		if a.Status != 200 && a.Status != 400 {
-			t.Fatalf("%d %s", a.Status, a.Body)
-		}
-		if a := s.Do("GET", "/v1/jobs/a", "", ""); a.Status != 200 || !json.Valid([]byte(a.Body)) {
-			t.Errorf("%d %s", a.Status, a.Body)
-		}
-	}
-}
