@@ -46,6 +46,8 @@ const (
 	MinLease, MaxLease = 100 * time.Millisecond, 24 * time.Hour
 	// MaxDelay bounds how far ahead a job may be scheduled.
 	MaxDelay = 366 * 24 * time.Hour
+	// MinMaxBytes and MaxMaxBytes bound Options.MaxBytes. The least has room for some jobs of the largest size.
+	MinMaxBytes, MaxMaxBytes = 8 << 20, 1 << 44
 	// MaxWait bounds a long poll.
 	MaxWait = 5 * time.Minute
 	// MinDedupTTL and MaxDedupTTL bound a deduplication lock.
@@ -97,6 +99,20 @@ func checkVisible(field, v string, least, most int) error {
 func checkRange(field string, v, least, most int) error {
 	if v < least || v > most {
 		return invalidInt(field, int64(v), fmt.Sprintf("%d to %d", least, most))
+	}
+	return nil
+}
+
+func checkBytes(field string, v, least, most int64) error {
+	if v < least || v > most {
+		return invalidInt(field, v, fmt.Sprintf("%d to %d", least, most))
+	}
+	return nil
+}
+
+func checkShare(field string, v float64) error {
+	if v > 1 || v != v {
+		return invalid(field, strconv.FormatFloat(v, 'g', -1, 64), "at most 1")
 	}
 	return nil
 }

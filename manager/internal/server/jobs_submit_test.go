@@ -177,3 +177,33 @@ func TestAnswersToLargeSubmissions(t *testing.T) {
 	}
 	j.wantCode(413, api.CodeTooLarge, "POST", "/v1/jobs", payload(jobs.MaxPayloadBytes+1))
 }
+
+// A submission that found no room is not remembered: its retry is judged again.
+func TestFullQueueRefusesSubmissions(t *testing.T) {
+	j := newJobSiteWith(t, ledger.Options{}, jobs.Options{MaxBytes: jobs.MinMaxBytes})
+	body := `{"function":"f","payload":"` + strings.Repeat("x", 1<<20-100) + `"}`
+	n := 0
+	for ; j.Do("POST", "/v1/jobs", api.ContentTypeJSON, body).Status == 202 && n < 100; n++ {
+	}
+	a := j.Do("POST", "/v1/jobs", api.ContentTypeJSON, body, "idempotency-key", "k")
+	if a.Status != 503 || a.Header.Get("retry-after") != "5" || !strings.Contains(a.Body, string(api.CodeQueueFull)) || n < 6 {
+		t.Fatalf("%d submissions, then %d %s", n, a.Status, a.Body)
+	}
+	item := strings.Replace(body, "{", `{"idempotency_key":"k2",`, 1)
+	if got := statuses(j.submitBatch(`{"items":[` + item + `,{"function":"f","idempotency_key":"small"}]}`)); got != "503 queue-full, 202" {
+		t.Errorf("batch: %s", got)
+	}
+	if c := j.queue.Counters(); c.Full != 3 {
+		t.Errorf("%d submissions were refused", c.Full)
+	}
+	id, token, _ := j.claimOne()
+	j.call(200, "POST", "/v1/jobs/"+id+"/finish", `{"lease_token":"`+token+`","status":"complete"}`)
+	for range 2 {
+		id, token, _ = j.claimOne()
+		j.call(200, "POST", "/v1/jobs/"+id+"/finish", `{"lease_token":"`+token+`","status":"complete"}`)
+	}
+	if _, err := j.queue.RunDuties(t.Context()); err != nil { // of the three, two are more than a quarter
+		t.Fatal(err)
+	}
+	j.call(202, "POST", "/v1/jobs", body, "idempotency-key", "k")
+}

@@ -49,12 +49,17 @@ func newClockedStore() *clockedStore {
 
 func newJobSite(t *testing.T, lo ledger.Options) *jobSite {
 	t.Helper()
+	return newJobSiteWith(t, lo, jobs.Options{})
+}
+
+func newJobSiteWith(t *testing.T, lo ledger.Options, jo jobs.Options) *jobSite {
+	t.Helper()
 	j := &jobSite{store: newClockedStore()}
 	var err error
 	if j.ledger, err = ledger.New(j.store, lo); err != nil {
 		t.Fatal(err)
 	}
-	if j.queue, err = jobs.New(j.store, jobs.Options{}); err != nil {
+	if j.queue, err = jobs.New(j.store, jo); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
