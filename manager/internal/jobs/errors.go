@@ -73,7 +73,7 @@ func (e *QuarantineError) Problem() api.Problem {
 
 // FullError is the answer to a submission for which there is no room.
 type FullError struct {
-	// Owner is the submitter whose jobs take their share, empty if all jobs together take as much as they may.
+	// Owner is the Submission.Owner whose jobs take their share, empty if all jobs together take as much as they may.
 	Owner string
 	// Bytes is what the jobs take, Allowed what they may.
 	Bytes, Allowed int64
@@ -82,7 +82,7 @@ type FullError struct {
 func (e *FullError) Error() string {
 	whose := "all jobs"
 	if e.Owner != "" {
-		whose = "the waiting and running jobs of the submitter " + quote(e.Owner)
+		whose = "this submitter's waiting and running jobs"
 	}
 	return fmt.Sprintf("%s take %d bytes; allowed: at most %d with the new job; nothing was changed", whose, e.Bytes, e.Allowed)
 }
