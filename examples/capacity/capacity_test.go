@@ -74,7 +74,9 @@ func TestPlanFollowsItsLoad(t *testing.T) {
 		},
 		"jobs take memory besides the window": {
 			func(l *Load, s *Site) { s.JobBytes = 1e9 },
-			func(a, b Plan) bool { return b.Shards > a.Shards && float64(b.Shards)*(b.MemoryBytes-3e9) > 0.99*float64(a.Shards)*a.MemoryBytes },
+			func(a, b Plan) bool {
+				return b.Shards > a.Shards && float64(b.Shards)*(b.MemoryBytes-3e9) > 0.99*float64(a.Shards)*a.MemoryBytes
+			},
 		},
 		"cancel saves the inner listener": {
 			func(l *Load, s *Site) { l.ClientAbort = "cancel" },
