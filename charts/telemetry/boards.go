@@ -125,6 +125,7 @@ var boards = map[string]board{
 			one("Jobs by state", "short", `max by (state) (oncegate_jobs{$S state!="done"})`, "{{state}}"),
 			one("Age of the oldest queued job", "s", `max(oncegate_jobs_oldest_queued_age_seconds{$S})`, "age"),
 			one("Dead letters", "short", `max(oncegate_jobs{$S state="dead"})`, "dead letters"),
+			one("Room that jobs take", "percentunit", `max by (instance) (oncegate_jobs_bytes{$S} / oncegate_jobs_max_bytes{$S})`, "{{instance}}"),
 		}},
 		{"Work", []panel{
 			one("Events", "eps", `sum by (event) (rate(oncegate_jobs_events_total{$S}[$__rate_interval]))`, "{{event}}"),

@@ -162,6 +162,8 @@ var healthy = map[string]string{
 	`oncegate_gate_requests_miss_total{job="envoy",instance="e"}`:                       "0+600x40",
 	`oncegate_gate_requests_manager_error_total{job="envoy",instance="e"}`:              "0x40",
 	`oncegate_jobs{job="oncegate",instance="a",state="dead"}`:                           "0x40",
+	`oncegate_jobs_bytes{job="oncegate",instance="a"}`:                                  "10x40",
+	`oncegate_jobs_max_bytes{job="oncegate",instance="a"}`:                              "100x40",
 	`process_start_time_seconds{job="oncegate",instance="a"}`:                           "0x40",
 	`oncegate_downtimes_total{job="oncegate",instance="a"}`:                             "0x40",
 	`oncegate_ledger_fenced_total{job="oncegate",instance="a",op="release"}`:            "0+1x40",
@@ -211,6 +213,8 @@ var troubles = map[string]map[string]string{
 	"OncegateShippingWithoutLease": {`oncegate_ship_lease_term{job="oncegate",instance="a"}`: "0x40"},
 	"OncegateDeadLetters":          {`oncegate_jobs{job="oncegate",instance="a",state="dead"}`: "3x40"},
 	"OncegateJobsWait":             {`oncegate_jobs_oldest_queued_age_seconds{job="oncegate",instance="a"}`: "0+60x40"},
+	"OncegateJobsNearlyFull":       {`oncegate_jobs_bytes{job="oncegate",instance="a"}`: "85x40"},
+	"OncegateJobsRefused":          {`oncegate_jobs_events_total{job="oncegate",instance="a",event="full"}`: "0+1x40"},
 	"OncegateManagerStandsStill":   {`oncegate_downtimes_total{job="oncegate",instance="a"}`: "0+1x40"},
 }
 

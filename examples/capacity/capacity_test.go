@@ -72,6 +72,12 @@ func TestPlanFollowsItsLoad(t *testing.T) {
 			func(l *Load, s *Site) { s.Regions, s.Feed = 5, true },
 			func(a, b Plan) bool { return b.Entries == a.Entries && b.Feed > 0 },
 		},
+		"jobs take memory besides the window": {
+			func(l *Load, s *Site) { s.JobBytes = 1e9 },
+			func(a, b Plan) bool {
+				return b.Shards > a.Shards && float64(b.Shards)*(b.MemoryBytes-3e9) > 0.99*float64(a.Shards)*a.MemoryBytes
+			},
+		},
 		"cancel saves the inner listener": {
 			func(l *Load, s *Site) { l.ClientAbort = "cancel" },
 			func(a, b Plan) bool { return b.ProxyCores < a.ProxyCores },
@@ -91,7 +97,7 @@ func TestPlanFits(t *testing.T) {
 		for _, ttl := range []time.Duration{time.Second, time.Hour, 30 * 24 * time.Hour} {
 			for _, feed := range []bool{false, true} {
 				l, s := DefaultLoad, DefaultSite
-				l.Rate, l.TTL, s.Regions, s.Feed = rate, ttl, 5, feed
+				l.Rate, l.TTL, s.Regions, s.Feed, s.JobBytes = rate, ttl, 5, feed, 5e9
 				p := Calculate(l, s)
 				one := predict(l, p.Batch)
 				cores := p.Rate / float64(p.Shards) * one.managerMicros / 1e6
@@ -138,6 +144,7 @@ func TestRefusesWrongCommandLines(t *testing.T) {
 		{"--client-abort never", `--client-abort="never": must be one of ["continue" "cancel"]`},
 		{"--measure --keys 3", "--keys=3: must be 100 to 50000"},
 		{"--shard-memory 12", "--shard-memory=12: must be 1e+08 to 1e+13"},
+		{"--shard-memory 6e9 --job-bytes 2e9", "--job-bytes=2e+09: must be 0 to 1e+09"},
 		{"more", `unexpected argument "more"`},
 		{"--rate NaN", "--rate=NaN: must be"},
 	} {

@@ -1,7 +1,7 @@
 // Command capacity says what a load of new keys takes: cores, shards, memory, disk and network.
 //
 //	capacity [--rate N] [--retries F] [--ttl D] [--answer-bytes N] [--client-abort continue|cancel]
-//	         [--regions N] [--workers N] [--shard-cores N] [--shard-memory BYTES] [--round-trip D]
+//	         [--regions N] [--workers N] [--shard-cores N] [--shard-memory BYTES] [--job-bytes BYTES] [--round-trip D]
 //	         [--fsync D] [--feed]
 //	capacity --measure [--keys N] [--bin DIR] [--answer-bytes N] [--retries F] [--client-abort continue|cancel]
 //
@@ -77,6 +77,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.IntVar(&s.Workers, "workers", s.Workers, "Envoy workers in a region; 0: as many as the CPU time needs")
 	f.Float64Var(&s.ShardCores, "shard-cores", s.ShardCores, "cores of a manager")
 	f.Float64Var(&s.ShardMemory, "shard-memory", s.ShardMemory, "memory of a manager in bytes")
+	f.Float64Var(&s.JobBytes, "job-bytes", s.JobBytes, "what the jobs of a manager take at most (--job-max-bytes); 0 without jobs")
 	f.DurationVar(&s.RoundTrip, "round-trip", s.RoundTrip, "network time from Envoy to a manager and back")
 	f.DurationVar(&s.Fsync, "fsync", s.Fsync, "time of an fdatasync on a manager's disk")
 	f.BoolVar(&o.measure, "measure", false, "run it on this machine, and compare")

@@ -35,7 +35,7 @@ const (
 	feedKeyBytes    = 400
 	feedAnswerBytes = 4.0 / 3
 
-	// residentPerWindow is the memory of the process for each byte of the window: Go's heap may double before it is
+	// residentPerWindow is the memory of the process for each byte of the window and of jobs: Go's heap may double before it is
 	// collected, and snapshots and requests need room.
 	residentPerWindow = 3
 	// startSecondsPerEntry is what a start takes to read an entry.
@@ -90,6 +90,8 @@ type Site struct {
 	Workers int
 	// ShardCores and ShardMemory (bytes) are what one manager has.
 	ShardCores, ShardMemory float64
+	// JobBytes is what the jobs of one manager take at most (--job-max-bytes).
+	JobBytes float64
 	// RoundTrip is the network time to a manager, Fsync that of an fdatasync on its disk.
 	RoundTrip, Fsync time.Duration
 }
@@ -103,6 +105,7 @@ func (s Site) check() error {
 		between("workers", float64(s.Workers), 0, 1e6),
 		between("shard-cores", s.ShardCores, 0.1, 1024),
 		between("shard-memory", s.ShardMemory, 1e8, 1e13),
+		between("job-bytes", s.JobBytes, 0, s.ShardMemory/residentPerWindow/2),
 		between("round-trip in seconds", s.RoundTrip.Seconds(), 0, 10),
 		between("fsync in seconds", s.Fsync.Seconds(), 0, 10),
 	)
@@ -190,7 +193,7 @@ func Calculate(l Load, s Site) Plan {
 			cores += (l.Rate - p.Rate) * managerKeyMicros / 1e6
 		}
 		p.ShardsForCPU = max(1, int(math.Ceil(cores/usable/s.ShardCores)))
-		p.ShardsForMemory = max(1, int(math.Ceil(p.Entries*one.windowBytes*residentPerWindow/s.ShardMemory)))
+		p.ShardsForMemory = max(1, int(math.Ceil(p.Entries*one.windowBytes*residentPerWindow/(s.ShardMemory-s.JobBytes*residentPerWindow))))
 		p.ShardsForRate = max(1, int(math.Ceil(kept/usable/shardRate)))
 		shards := max(p.Shards, p.ShardsForCPU, p.ShardsForMemory, p.ShardsForRate)
 		batch := p.callsInFlight(shards)
@@ -202,8 +205,8 @@ func Calculate(l Load, s Site) Plan {
 	one := predict(l, p.Batch)
 	shards := float64(p.Shards)
 	p.WindowBytes = p.Entries * one.windowBytes / shards
-	p.MemoryBytes = p.WindowBytes * residentPerWindow
-	snapshot := p.Entries * one.snapshotBytes / shards
+	p.MemoryBytes = (p.WindowBytes + s.JobBytes) * residentPerWindow
+	snapshot := p.Entries*one.snapshotBytes/shards + s.JobBytes
 	// Two snapshots, the log since the last one, which may grow as large, and three segments.
 	p.DiskBytes = 3*max(snapshot, segmentBytes) + 3*segmentBytes
 	// Each byte of log is written again once as part of a snapshot.

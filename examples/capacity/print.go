@@ -23,6 +23,9 @@ func (p Plan) print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "Each shard\n")
 	row("  --max-bytes", "%.0f (%s)", p.WindowBytes, size(p.WindowBytes))
+	if s.JobBytes > 0 {
+		row("  --job-max-bytes", "%.0f (%s)", s.JobBytes, size(s.JobBytes))
+	}
 	row("  memory", "%s", size(p.MemoryBytes))
 	row("  disk", "%s", size(p.DiskBytes))
 	row("  a start takes", "%.0f s", p.StartSeconds)

@@ -49,6 +49,7 @@ const (
 	CodeHomeUnavailable     Code = "home-unavailable"       // 503: the data centre that decides about the key cannot be reached; nothing was changed
 	CodeHomeUnanswered      Code = "home-unanswered"        // 503: the data centre that decides about the key did not answer; the outcome is unknown
 	CodeInsufficientStorage Code = "insufficient-storage"   // 503: the disk is full
+	CodeQueueFull           Code = "queue-full"             // 503: the jobs, or those of this submitter, take as many bytes as they may
 	CodeStoreFull           Code = "store-full"             // 503: the store has used up its quota
 )
 

@@ -289,6 +289,7 @@ func (a *app) start(ctx context.Context) error {
 		return err
 	}
 	a.tellWindow()
+	a.log.Info("jobs", "max_bytes", s.Jobs.MaxBytes, "submitter_share", max(s.Jobs.OwnerShare, 0))
 	a.server.SetReady("")
 	a.began = true
 	a.log.Info("ready", "version", a.version, "store", a.store.Capabilities().Name, "durable", a.store.Capabilities().Durable,

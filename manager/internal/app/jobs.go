@@ -20,14 +20,16 @@ func (a *app) jobDuties(did jobs.DutyReport, err error) {
 }
 
 func (a *app) jobsCollector() *server.JobsCollector {
-	return server.NewJobsCollector(a.queue, func() (jobs.Depth, time.Duration, error) {
+	return server.NewJobsCollector(a.queue, func() (d server.JobsDepth, err error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		depth, err := a.queue.Depth(ctx)
-		if err != nil {
-			return depth, 0, err
+		if d.Depth, err = a.queue.Depth(ctx); err != nil {
+			return d, err
 		}
-		oldest, err := a.queue.OldestQueued(ctx)
-		return depth, oldest, err
+		if d.Usage, err = a.queue.Usage(ctx); err != nil {
+			return d, err
+		}
+		d.Oldest, err = a.queue.OldestQueued(ctx)
+		return d, err
 	})
 }

@@ -134,7 +134,7 @@ const (
 	FormRaw
 )
 
-// Form tells the form of the body by its content-type; without one it is JSON.
+// Form tells the form of the body by its content-type; without one it is JSON. Another charset than UTF-8 is refused.
 // The error is a *Refusal.
 func (r *Request) Form() (Form, error) {
 	ct := r.Header("content-type")
@@ -144,30 +144,44 @@ func (r *Request) Form() (Form, error) {
 	case "", api.ContentTypeJSON:
 		return FormJSON, nil
 	}
-	media, _, _ := strings.Cut(ct, ";")
+	media, parameters, _ := strings.Cut(ct, ";")
 	switch media = strings.ToLower(strings.TrimSpace(media)); media {
 	case api.ContentTypeRaw:
 		return FormRaw, nil
 	case api.ContentTypeJSON:
+		if !unicode8(parameters) {
+			return FormJSON, unsupported("content-type " + strconv.QuoteToASCII(Clip(ct)) + ": charset must be utf-8, as in all JSON (RFC 8259)")
+		}
 		return FormJSON, nil
 	}
 	detail := "content-type " + strconv.QuoteToASCII(Clip(ct)) + ": must be " + api.ContentTypeJSON + " or " + api.ContentTypeRaw
 	if media == "application/x-www-form-urlencoded" {
 		detail += " (with curl: -H 'content-type: application/json')"
 	}
-	return FormJSON, &Refusal{api.Problem{
-		Status: 415, Code: api.CodeUnsupportedMedia, Title: "Unsupported media type", Detail: detail,
-	}}
+	return FormJSON, unsupported(detail)
+}
+
+func unsupported(detail string) error {
+	return &Refusal{api.Problem{Status: 415, Code: api.CodeUnsupportedMedia, Title: "Unsupported media type", Detail: detail}}
+}
+
+// unicode8 reports whether the parameters of a content-type name no other charset than UTF-8.
+func unicode8(parameters string) bool {
+	for parameter := range strings.SplitSeq(parameters, ";") {
+		name, value, _ := strings.Cut(strings.TrimSpace(parameter), "=")
+		value = strings.Trim(value, `"`)
+		if strings.EqualFold(name, "charset") && !strings.EqualFold(value, "utf-8") && !strings.EqualFold(value, "utf8") {
+			return false
+		}
+	}
+	return true
 }
 
 // JSONOnly is Form for calls that have no raw form.
 func (r *Request) JSONOnly() error {
 	form, err := r.Form()
 	if err == nil && form != FormJSON {
-		err = &Refusal{api.Problem{
-			Status: 415, Code: api.CodeUnsupportedMedia, Title: "Unsupported media type",
-			Detail: "this call has no raw form, content-type must be " + api.ContentTypeJSON,
-		}}
+		err = unsupported("this call has no raw form, content-type must be " + api.ContentTypeJSON)
 	}
 	return err
 }

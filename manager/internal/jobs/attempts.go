@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"strings"
@@ -23,8 +22,7 @@ func (r *record) attemptFailed(text string, at time.Time) {
 		return
 	}
 	if len(text) > MaxErrorText {
-		// Without half a character. Bytes that are no text at all leave nothing, which no record may have.
-		text = cmp.Or(strings.ToValidUTF8(text[:MaxErrorText], ""), "?")
+		text = strings.ToValidUTF8(text[:MaxErrorText], "") // without half a character
 	}
 	if len(r.Errors) == MaxErrors {
 		copy(r.Errors, r.Errors[1:])

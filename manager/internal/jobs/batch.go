@@ -222,7 +222,9 @@ func (q *Queue) PutBack(claimed []Job) { q.claims.putBack(claimed) }
 func (b *claimBatcher) putBack(orphans []Job) {
 	ctx, cancel := context.WithTimeout(b.q.base, claimTimeout)
 	defer cancel()
-	_ = b.q.store.Update(ctx, func(tx store.Tx) error {
+	var ended []*record
+	err := b.q.store.Update(ctx, func(tx store.Tx) error {
+		ended = nil
 		for _, j := range orphans {
 			r, err := load(tx, j.ID)
 			if err != nil && !b.q.opt.Unreadable.Met(err) {
@@ -235,6 +237,7 @@ func (b *claimBatcher) putBack(orphans []Job) {
 				if err := r.terminate(tx, Cancelled, now(tx)); err != nil {
 					return err
 				}
+				ended = append(ended, r)
 				continue
 			}
 			r.State, r.Lease, r.FreedAt = Queued, nil, now(tx)
@@ -249,4 +252,7 @@ func (b *claimBatcher) putBack(orphans []Job) {
 		}
 		return nil
 	})
+	if err == nil {
+		b.q.account(ended...)
+	}
 }

@@ -38,7 +38,7 @@ func benchmark(b *testing.B, setup func(*testing.B, *jobs.Queue, store.Store), o
 					b.Fatal(err)
 				}
 				defer s.Close()
-				q, err := jobs.New(s, jobs.Options{})
+				q, err := jobs.New(s, jobs.Options{MaxBytes: jobs.MaxMaxBytes})
 				if err != nil {
 					b.Fatal(err)
 				}

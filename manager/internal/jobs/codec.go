@@ -26,6 +26,12 @@ type record struct {
 	Duplicates bool
 	// PayloadBlob and ResultBlob: the value is in colBlobs and has this many bytes.
 	PayloadBlob, ResultBlob int
+
+	// stored is what the job counted for when it was read, next the run that follows it, and removed says that it was
+	// removed: what account needs once the transaction has happened.
+	stored  charge
+	next    *record
+	removed bool
 }
 
 // Values up to this size are stored inside their job. A larger value gets a record of its own, because rewriting it
@@ -88,14 +94,7 @@ func (r *record) encode() []byte {
 		set(len(r.Errors) > 0, hasErrors)
 	}
 
-	size := 160 + len(r.Function) + len(r.Key) + len(r.Error) + len(r.LockID) + len(r.Owner) + errorsSize(r.Errors)
-	if r.PayloadBlob == 0 {
-		size += len(r.Payload)
-	}
-	if r.ResultBlob == 0 {
-		size += len(r.Result)
-	}
-	b := make([]byte, 0, size)
+	b := make([]byte, 0, r.size()+len(r.LockID))
 	b = append(b, version)
 	b = binary.AppendUvarint(b, flags)
 	b = append(b, byte(r.State))
@@ -149,6 +148,18 @@ func (r *record) encode() []byte {
 		return binary.AppendUvarint(b, uint64(r.PayloadBlob))
 	}
 	return appendString(b, r.Payload)
+}
+
+// size is about how long the stored form is, without a lock and a lease, which come and go.
+func (r *record) size() int {
+	size := 160 + len(r.Function) + len(r.Key) + len(r.Error) + len(r.Owner) + errorsSize(r.Errors)
+	if r.PayloadBlob == 0 {
+		size += len(r.Payload)
+	}
+	if r.ResultBlob == 0 {
+		size += len(r.Result)
+	}
+	return size
 }
 
 func appendString[T string | []byte](b []byte, s T) []byte {
@@ -358,7 +369,11 @@ func load(tx store.Tx, id string) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
-	return decodeRecord(id, b)
+	r, err := decodeRecord(id, b)
+	if err == nil {
+		r.stored = r.charge()
+	}
+	return r, err
 }
 
 // find is load for a job that a caller named: a missing job is an error.
@@ -458,6 +473,7 @@ func (r *record) remove(tx store.Tx) error {
 			return err
 		}
 	}
+	r.removed = true
 	return tx.Delete(colJobs, r.ID)
 }
 

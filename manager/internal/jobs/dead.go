@@ -52,9 +52,10 @@ func (q *Queue) Replay(ctx context.Context, function, id string) (Outcome, error
 	}
 	fresh := q.ids.next()
 	var out Outcome
-	err := q.store.Update(ctx, func(tx store.Tx) error {
+	var r *record
+	err := q.store.Update(ctx, func(tx store.Tx) (err error) {
 		out = Outcome{}
-		r, err := load(tx, id)
+		r, err = load(tx, id)
 		if err != nil {
 			return err
 		}
@@ -64,7 +65,7 @@ func (q *Queue) Replay(ctx context.Context, function, id string) (Outcome, error
 		if err := r.fetch(tx); err != nil {
 			return err
 		}
-		p := &Prepared{id: fresh, event: r.Event, sub: Submission{
+		p := &Prepared{id: fresh, event: r.Event, replay: true, sub: Submission{
 			Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
 			MaxAttempts: r.MaxAttempts, Dedup: r.Dedup, WALLocations: r.WALLocations, Owner: r.Owner,
 			Traceparent: r.Traceparent,
@@ -81,6 +82,7 @@ func (q *Queue) Replay(ctx context.Context, function, id string) (Outcome, error
 	if err != nil {
 		return Outcome{}, err
 	}
+	q.account(r)
 	q.Committed(out)
 	return out, nil
 }

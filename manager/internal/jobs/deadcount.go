@@ -90,9 +90,9 @@ func (q *Queue) retainDeadOf(ctx context.Context, function string) (int, error) 
 	removed := 0
 	for r := (store.Range{From: from, To: to}); removed < surplus; {
 		r.Limit = min(dutyBatch, surplus-removed)
-		n, last := 0, (*store.Hit)(nil)
+		gone, last := []*record(nil), (*store.Hit)(nil)
 		err := q.store.Update(ctx, func(tx store.Tx) error {
-			n, last = 0, nil
+			gone, last = nil, nil
 			hits, err := tx.Scan(colJobs, idxFunction, r)
 			if err != nil || len(hits) == 0 {
 				return err
@@ -107,7 +107,7 @@ func (q *Queue) retainDeadOf(ctx context.Context, function string) (int, error) 
 				if j == nil || !j.at(idxFunction, h.SortKey) {
 					continue
 				}
-				n++
+				gone = append(gone, j)
 				if err := j.remove(tx); err != nil {
 					return err
 				}
@@ -117,7 +117,8 @@ func (q *Queue) retainDeadOf(ctx context.Context, function string) (int, error) 
 		if err != nil || last == nil {
 			return removed, err
 		}
-		removed += n
+		q.account(gone...)
+		removed += len(gone)
 		r.After = last
 	}
 	return removed, nil

@@ -77,6 +77,13 @@
 // A claim gives up behind 2000 unreadable jobs in a row, and the next one continues there. Jobs queued among them
 // meanwhile are found at most 5 seconds later.
 //
+// # Room
+//
+// Options.MaxBytes bounds the bytes of all jobs. Only submissions are refused when there is no room. Terminal jobs have a
+// part of it, and retention keeps them within it. The store says how many bytes there are where it can. The bytes of
+// terminal jobs and of owners, and on shared stores all bytes, are a count of all jobs, repeated from time to time, and
+// what this queue's own calls changed since (see CountBytes).
+//
 // # Layout
 //
 // A job is one record of the collection jobs. Its first index entry is in the index of its state. That index

@@ -7,6 +7,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -45,12 +46,15 @@ func (r *DutyReport) add(o DutyReport) {
 }
 
 // Run does the duties until ctx ends or the queue is closed: immediately, whenever a job is due, and at least every
-// Options.Interval. It passes errors to report, which may be nil, and the next round tries again. Several managers of
-// one store may all run it.
+// Options.Interval. It also counts the jobs' bytes (see CountBytes). It passes errors to report, which may be nil and may
+// be called concurrently, and the next round tries again. Several managers of one store may all run it.
 //
 // Correctness never depends on Run: claims do what is due before they search, and an expired lock or key is void. Run
 // wakes waiting claims in time, and removes what has expired.
 func (q *Queue) Run(ctx context.Context, report func(DutyReport, error)) {
+	var counts sync.WaitGroup
+	defer counts.Wait()
+	counts.Go(func() { q.runCounts(ctx, report) })
 	var upkeep time.Time // when locks and retention were processed last
 	for {
 		var did DutyReport
@@ -109,6 +113,11 @@ func (q *Queue) RunDuties(ctx context.Context) (DutyReport, error) {
 	}
 	n, err = q.retainDead(ctx)
 	total.Purged += n
+	if err != nil || q.shared {
+		return total, err // where managers share the store, each would remove as much: see CountBytes
+	}
+	n, err = q.trim(ctx)
+	total.Purged += n
 	return total, err
 }
 
@@ -128,15 +137,20 @@ func (q *Queue) fallDue(ctx context.Context) (DutyReport, error) {
 func (q *Queue) fallDueBatch(ctx context.Context) (did DutyReport, more bool, err error) {
 	q.due.begin()
 	var at, next time.Time
+	var moved []*record
 	err = q.store.Update(ctx, func(tx store.Tx) error {
-		did, more, next = DutyReport{}, false, time.Time{}
+		did, more, next, moved = DutyReport{}, false, time.Time{}, nil
 		at = now(tx)
 		for _, part := range []struct {
 			index string
 			one   func(store.Tx, *record, time.Time, *DutyReport) (bool, error)
 		}{{idxActive, reclaim}, {idxScheduled, promote}} {
 			full, head, err := q.overdue(tx, part.index, at, func(r *record) (bool, error) {
-				return part.one(tx, r, at, &did)
+				ok, err := part.one(tx, r, at, &did)
+				if ok && err == nil {
+					moved = append(moved, r)
+				}
+				return ok, err
 			})
 			if err != nil {
 				return err
@@ -153,6 +167,7 @@ func (q *Queue) fallDueBatch(ctx context.Context) (did DutyReport, more bool, er
 		return DutyReport{}, false, err
 	}
 	q.due.record(at, next)
+	q.account(moved...)
 	q.stats.promoted.Add(int64(did.Promoted))
 	q.stats.reclaimed.Add(int64(did.Reclaimed))
 	q.stats.deadByLease.Add(int64(did.Dead))
@@ -320,6 +335,7 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 		}
 	}
 	notifyQueued(tx, f.Function)
+	r.next = f
 	return f.create(tx)
 }
 
@@ -401,9 +417,9 @@ func (q *Queue) retain(ctx context.Context, index string, age time.Duration, cou
 		if err != nil || len(old) == 0 {
 			return total, err
 		}
-		n := 0
+		var gone []*record
 		err = q.store.Update(ctx, func(tx store.Tx) error {
-			n = 0
+			gone = nil
 			var lead unread.Lead
 			defer lead.Pass(&q.front, index)
 			for _, h := range old {
@@ -416,7 +432,7 @@ func (q *Queue) retain(ctx context.Context, index string, age time.Duration, cou
 				if lead.See(h, goes); !goes {
 					continue
 				}
-				n++
+				gone = append(gone, r)
 				if err := r.remove(tx); err != nil {
 					return err
 				}
@@ -426,8 +442,9 @@ func (q *Queue) retain(ctx context.Context, index string, age time.Duration, cou
 		if err != nil {
 			return total, err
 		}
-		total += n
-		surplus -= n
+		q.account(gone...)
+		total += len(gone)
+		surplus -= len(gone)
 		if len(old) < dutyBatch {
 			return total, nil
 		}

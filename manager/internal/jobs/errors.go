@@ -33,6 +33,8 @@ var (
 	// ErrQuarantine: the queue was restored to an older point, and may have forgotten the job with the proposed id; always
 	// a *QuarantineError.
 	ErrQuarantine = errors.New("jobs: the id may be that of a forgotten job")
+	// ErrFull: the jobs, or those of one submitter, take as many bytes as they may; always a *FullError.
+	ErrFull = errors.New("jobs: the queue is full")
 	// ErrOverloaded: as many calls wait as Options.MaxWaiters allows.
 	ErrOverloaded error = &unavailableError{api.CodeOverloaded, "too many calls wait"}
 	// ErrClosed is returned by calls after Close.
@@ -67,6 +69,30 @@ func (e *QuarantineError) Problem() api.Problem {
 		Detail:            "this queue was restored to an older point and may have forgotten the job with this id; nothing was changed",
 		RetryAfterSeconds: int((e.RetryAfter + time.Second - 1) / time.Second),
 	}
+}
+
+// FullError is the answer to a submission for which there is no room.
+type FullError struct {
+	// Owner is the Submission.Owner whose jobs take their share, empty if all jobs together take as much as they may.
+	Owner string
+	// Bytes is what the jobs take, Allowed what they may.
+	Bytes, Allowed int64
+}
+
+func (e *FullError) Error() string {
+	whose := "all jobs"
+	if e.Owner != "" {
+		whose = "this submitter's waiting and running jobs"
+	}
+	return fmt.Sprintf("%s take %d bytes; allowed: at most %d with the new job; nothing was changed", whose, e.Bytes, e.Allowed)
+}
+
+// Unwrap returns ErrFull.
+func (e *FullError) Unwrap() error { return ErrFull }
+
+// Problem returns the HTTP answer: 503.
+func (e *FullError) Problem() api.Problem {
+	return api.Problem{Status: 503, Code: api.CodeQueueFull, Title: "Queue full", Detail: e.Error(), RetryAfterSeconds: 5}
 }
 
 // FieldError says what is wrong with one field of a request.

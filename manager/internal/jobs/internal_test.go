@@ -321,17 +321,6 @@ func TestNewMembersNeedAVersion(t *testing.T) {
 	}
 }
 
-// An error without a single character of UTF-8 leaves a job that can be read.
-func TestErrorsOfAttemptsThatAreNoText(t *testing.T) {
-	for _, text := range []string{"\xff", strings.Repeat("\xff", MaxErrorText), strings.Repeat("\xff", MaxErrorText+1)} {
-		r := &record{Job: Job{ID: "id", Function: "f", State: Active, Payload: []byte("1"), Attempt: 1, MaxAttempts: 2, Lease: &Lease{Worker: "w", Token: "t"}}}
-		r.attemptFailed(text, time.UnixMicro(1))
-		if _, err := decodeRecord("id", r.encode()); err != nil {
-			t.Errorf("%d bytes: %v", len(text), err)
-		}
-	}
-}
-
 func TestTraceparent(t *testing.T) {
 	const ids = "-0123456789abcdef0123456789abcdef-0123456789abcdef-"
 	for header, want := range map[string]string{

@@ -221,6 +221,8 @@ type Outcome struct {
 	Existing bool
 	// Deduplicated: the submission was dropped as a duplicate of Job.
 	Deduplicated bool
+
+	charge charge // of a new job
 }
 
 // Created reports whether the submission made a new job.

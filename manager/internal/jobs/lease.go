@@ -108,6 +108,7 @@ type finishCall struct {
 	out Finished
 	// repeated: an earlier call finished the job.
 	repeated bool
+	job      *record // that was finished, nil otherwise
 }
 
 // FinishMany finishes up to MaxLimit jobs in one transaction. Each is judged by itself: a refused finish does not
@@ -154,6 +155,7 @@ func (q *Queue) countFinished(call *finishCall) {
 	case call.out.Err != nil:
 		_ = q.countFenced(call.out.Err)
 	case !call.repeated:
+		q.account(call.job)
 		q.stats.finished[call.State].Add(1)
 		switch call.State {
 		case Complete:
@@ -261,13 +263,13 @@ func (f *finishCall) finish(tx store.Tx) error {
 	if err := r.terminate(tx, f.State, now(tx)); err != nil {
 		return err
 	}
-	f.out.Job = r.job()
+	f.job, f.out.Job = r, r.job()
 	return nil
 }
 
 // IsRefusal reports whether the error is the queue's own answer to one call, which has written nothing.
 func IsRefusal(err error) bool {
-	return errors.Is(err, store.ErrUnreadable) || errors.Is(err, ErrDuplicateKey) || errors.Is(err, ErrQuarantine) || errors.Is(err, ErrFenced) || errors.Is(err, ErrForbidden) || errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid)
+	return errors.Is(err, store.ErrUnreadable) || errors.Is(err, ErrDuplicateKey) || errors.Is(err, ErrQuarantine) || errors.Is(err, ErrFull) || errors.Is(err, ErrFenced) || errors.Is(err, ErrForbidden) || errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid)
 }
 
 // Retry puts a job back into the queue.
@@ -300,8 +302,8 @@ func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 	}
 	random := q.opt.Random()
 	var job Job
+	var r *record
 	err := q.store.Update(ctx, func(tx store.Tx) error {
-		var r *record
 		var err error
 		if req.Token != "" {
 			r, err = q.workerRetry(tx, &req, random)
@@ -317,6 +319,7 @@ func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 	if err != nil {
 		return Job{}, q.countFenced(err)
 	}
+	q.account(r)
 	if job.State == Scheduled {
 		q.due.note(job.RunAt)
 	}
@@ -416,10 +419,11 @@ func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
 		return Job{}, err
 	}
 	var job Job
+	var r *record
 	var changed bool
-	err := q.store.Update(ctx, func(tx store.Tx) error {
+	err := q.store.Update(ctx, func(tx store.Tx) (err error) {
 		changed = false
-		r, err := find(tx, id)
+		r, err = find(tx, id)
 		if err != nil {
 			return err
 		}
@@ -453,6 +457,7 @@ func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
 	if err != nil {
 		return Job{}, err
 	}
+	q.account(r)
 	if changed {
 		q.stats.cancelled.Add(1)
 	}

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -45,6 +46,8 @@ const (
 	MinLease, MaxLease = 100 * time.Millisecond, 24 * time.Hour
 	// MaxDelay bounds how far ahead a job may be scheduled.
 	MaxDelay = 366 * 24 * time.Hour
+	// MinMaxBytes and MaxMaxBytes bound Options.MaxBytes. The least has room for some jobs of the largest size.
+	MinMaxBytes, MaxMaxBytes = 8 << 20, 1 << 44
 	// MaxWait bounds a long poll.
 	MaxWait = 5 * time.Minute
 	// MinDedupTTL and MaxDedupTTL bound a deduplication lock.
@@ -100,6 +103,20 @@ func checkRange(field string, v, least, most int) error {
 	return nil
 }
 
+func checkBytes(field string, v, least, most int64) error {
+	if v < least || v > most {
+		return invalidInt(field, v, fmt.Sprintf("%d to %d", least, most))
+	}
+	return nil
+}
+
+func checkShare(field string, v float64) error {
+	if v > 1 || v != v {
+		return invalid(field, strconv.FormatFloat(v, 'g', -1, 64), "at most 1")
+	}
+	return nil
+}
+
 // checkDuration reports the duration in milliseconds, as on the wire.
 func checkDuration(field string, v, least, most time.Duration) error {
 	if v < least || v > most {
@@ -129,7 +146,21 @@ func checkJSON(field string, v []byte, most int) error {
 	if !validJSON(v) {
 		return invalid(field, string(v), "one JSON value")
 	}
-	return nil
+	return checkUTF8(field, string(v))
+}
+
+// checkUTF8 refuses bytes that JSON cannot have (RFC 8259). The error shows where they are.
+func checkUTF8(field, v string) error {
+	if utf8.ValidString(v) {
+		return nil
+	}
+	for at := 0; ; {
+		r, n := utf8.DecodeRuneInString(v[at:])
+		if r == utf8.RuneError && n == 1 {
+			return invalid(field, v[max(0, at-20):], "text in UTF-8")
+		}
+		at += n
+	}
 }
 
 // validJSON does what json.Valid does, in a third of the time.
@@ -142,7 +173,7 @@ func checkError(v string) error {
 	if len(v) > MaxErrorBytes {
 		return tooLarge("error", len(v), MaxErrorBytes)
 	}
-	return nil
+	return checkUTF8("error", v)
 }
 
 // checkFunctions returns an error for a list that is too long or has a bad name.

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,14 @@ type Options struct {
 	// way; a hundredth more may stay for a minute. Defaults 30 days and 100,000.
 	DeadFor   time.Duration
 	DeadCount int
+	// MaxBytes bounds the records of all jobs, plus RecordOverhead bytes for each: 8 MiB to 16 TiB, default 512 MiB. Beyond
+	// it new jobs get a *FullError. One transaction may exceed it, results may, and on a store that managers share what
+	// other managers added since the last count. Terminal jobs take at most a quarter: then the oldest are removed, first
+	// those that are no dead letters.
+	MaxBytes int64
+	// OwnerShare is the part of MaxBytes that the live jobs of one Submission.Owner may take: default a half; none is
+	// bounded when it is negative or 1. Jobs without an owner are not bounded.
+	OwnerShare float64
 	// Interval is the longest pause between two rounds of Run: 10 ms to 1 h, default 1 s. Jobs that are due earlier are
 	// not delayed: Run knows when the next one is due.
 	Interval time.Duration
@@ -70,6 +79,8 @@ func (o Options) WithDefaults() Options {
 	defInt(&o.RetainCount, 100_000)
 	def(&o.DeadFor, 30*24*time.Hour)
 	defInt(&o.DeadCount, 100_000)
+	o.MaxBytes = cmp.Or(o.MaxBytes, 512<<20)
+	o.OwnerShare = cmp.Or(o.OwnerShare, 0.5)
 	def(&o.Interval, time.Second)
 	defInt(&o.MaxWaiters, 10_000)
 	if o.Unreadable == nil {
@@ -95,6 +106,8 @@ func (o Options) Validate() error {
 		checkRange("retain_count", o.RetainCount, 1, most),
 		checkDuration("dead_for", o.DeadFor, time.Second, MaxDelay),
 		checkRange("dead_count", o.DeadCount, 1, most),
+		checkBytes("max_bytes", o.MaxBytes, MinMaxBytes, MaxMaxBytes),
+		checkShare("owner_share", o.OwnerShare),
 		checkDuration("interval", o.Interval, 10*time.Millisecond, time.Hour),
 		checkRange("max_waiters", o.MaxWaiters, 1, 1_000_000),
 	)
@@ -122,6 +135,9 @@ type Queue struct {
 	waiters  atomic.Int64
 	stats    counters
 	rates    rates
+	usage    usage
+	sizes    bool // transactions are store.Sizers
+	shared   bool // managers share the store
 
 	pollEvery time.Duration // the shortest poll interval, which tests may set
 	again     time.Duration // when a claim that was woken and found nothing searches again, see store.Range
@@ -144,7 +160,8 @@ func New(s store.Store, o Options) (*Queue, error) {
 	q.claims.q = q
 	q.idle = idleClaims{q: q, lines: make(map[string]*line)}
 	q.pollEvery, q.again = 5*time.Second, math.MaxInt64
-	if s.Capabilities().Shared {
+	q.sizes, q.shared = s.Capabilities().Sizes, s.Capabilities().Shared
+	if q.shared {
 		q.pollEvery, q.again = time.Second, 500*time.Millisecond
 		q.finishes = &group[finishCall]{q: q, run: finishTx}
 		q.enqueues = &group[enqueueCall]{q: q, run: q.enqueueTx}

@@ -287,6 +287,13 @@ func (c *chunkReader) next(ctx context.Context) (*record, store.Hit, error) {
 		}
 		err := c.q.store.View(ctx, func(tx store.Tx) error {
 			c.ready, c.readyHits = nil, nil
+			ids := make([]store.ID, len(chunk))
+			for i, h := range chunk {
+				ids[i] = store.ID{Collection: colJobs, Key: h.Key}
+			}
+			if err := store.Prefetch(tx, ids); err != nil {
+				return err
+			}
 			for _, h := range chunk {
 				r, err := load(tx, h.Key)
 				if err == nil && r != nil && c.payloads {

@@ -15,7 +15,7 @@ type counters struct {
 	enqueued, existing, deduplicated atomic.Int64
 	claimed, retried, cancelled      atomic.Int64
 	promoted, reclaimed, deadByLease atomic.Int64
-	fenced                           atomic.Int64
+	fenced, full, overShare          atomic.Int64
 	finished                         [Cancelled + 1]atomic.Int64
 }
 
@@ -43,6 +43,8 @@ type Counters struct {
 	Promoted, Reclaimed, DeadByLease int64
 	// Fenced calls came with a stale lease token.
 	Fenced int64
+	// Full counts submissions for which there was no room, OverShare those whose submitter had its share.
+	Full, OverShare int64
 	// Waiting calls at this moment.
 	Waiting int64
 }
@@ -56,7 +58,7 @@ func (q *Queue) Counters() Counters {
 		Completed: s.finished[Complete].Load(), Failed: s.finished[Failed].Load(), Cancelled: s.finished[Cancelled].Load(),
 		Retried: s.retried.Load(), CancelRequests: s.cancelled.Load(),
 		Promoted: s.promoted.Load(), Reclaimed: s.reclaimed.Load(), DeadByLease: s.deadByLease.Load(),
-		Fenced: s.fenced.Load(), Waiting: q.waiters.Load(),
+		Fenced: s.fenced.Load(), Full: s.full.Load(), OverShare: s.overShare.Load(), Waiting: q.waiters.Load(),
 	}
 }
 

@@ -20,6 +20,7 @@ type Prepared struct {
 	proposed bool   // the caller chose id
 	lockID   string // key in colLocks, "" without Dedup
 	event    string // of the dead letter that it replays
+	replay   bool   // it replays a dead letter, for which there is always room
 }
 
 // ID is the id that a new job will get.
@@ -140,8 +141,8 @@ func lockID(s *Submission) string {
 
 // Enqueue submits a job in its own transaction.
 //
-// It returns a *FieldError, a *DuplicateKeyError, a *QuarantineError, or a *StateError when another
-// job has the proposed id.
+// It returns a *FieldError, a *DuplicateKeyError, a *QuarantineError, a *FullError, or a *StateError when another job has
+// the proposed id.
 func (q *Queue) Enqueue(ctx context.Context, s Submission) (Outcome, error) {
 	p, err := q.Prepare(s)
 	if err != nil {
@@ -159,11 +160,12 @@ func (q *Queue) EnqueuePrepared(ctx context.Context, p *Prepared) (Outcome, erro
 	} else {
 		err = q.store.Update(ctx, func(tx store.Tx) error { return q.enqueueTx(tx, []*enqueueCall{call}) })
 	}
-	if err != nil {
-		return Outcome{}, err
+	if err == nil {
+		err = call.err
 	}
-	if call.err != nil {
-		return Outcome{}, call.err
+	if err != nil {
+		q.Refused(err)
+		return Outcome{}, err
 	}
 	q.Committed(call.out)
 	return call.out, nil
@@ -216,7 +218,7 @@ func PrefetchTx(tx store.Tx, all []*Prepared) error {
 }
 
 // EnqueueTx submits a prepared job inside the caller's transaction. If it returns an error it has written nothing.
-// After the transaction succeeded the caller should pass the outcome to Committed.
+// After the transaction succeeded the caller should pass the outcome to Committed, and an error to Refused.
 func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 	if p.proposed {
 		have, err := load(tx, p.id)
@@ -279,6 +281,11 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 			return Outcome{Job: holder.job(), Existing: true}, nil
 		}
 	}
+	if !p.replay {
+		if err := q.admit(tx, r); err != nil {
+			return Outcome{}, err
+		}
+	}
 	if locks {
 		if err := r.takeLock(tx, p.lockID); err != nil {
 			return Outcome{}, err
@@ -295,11 +302,11 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 	if r.State == Queued {
 		notifyQueued(tx, r.Function)
 	}
-	return Outcome{Job: r.job()}, nil
+	return Outcome{Job: r.job(), charge: r.charge()}, nil
 }
 
 // Committed tells the queue that the transaction of an EnqueueTx succeeded, so that the queue knows exactly when the
-// next job is due. Without it a delayed job may start late (see dueTimes).
+// next job is due and how many bytes it takes. Without it a delayed job may start late (see dueTimes).
 func (q *Queue) Committed(out Outcome) {
 	switch {
 	case out.Deduplicated:
@@ -307,11 +314,24 @@ func (q *Queue) Committed(out Outcome) {
 	case out.Existing:
 		q.stats.existing.Add(1)
 	default:
+		q.usage.change(charge{}, out.charge)
 		q.stats.enqueued.Add(1)
 		q.rates.add(out.Job.Function, rateEnqueued)
 		if out.Job.State == Scheduled {
 			q.due.note(out.Job.RunAt)
 		}
+	}
+}
+
+// Refused tells the queue why a submission was not enqueued.
+func (q *Queue) Refused(err error) {
+	var full *FullError
+	switch {
+	case !errors.As(err, &full):
+	case full.Owner == "":
+		q.stats.full.Add(1)
+	default:
+		q.stats.overShare.Add(1)
 	}
 }
 

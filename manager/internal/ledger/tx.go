@@ -31,6 +31,11 @@ type Tx struct {
 	outcomes []string
 }
 
+// Size implements store.Sizer on engines with Capabilities.Sizes. The caller asks them first.
+func (tx *Tx) Size(c store.Collection) (records int, bytes int64, err error) {
+	return tx.Tx.(store.Sizer).Size(c)
+}
+
 // effects are applied to the ledger's own counters once the transaction is known to have happened. Each run resets
 // them.
 type effects struct {

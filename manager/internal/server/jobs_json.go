@@ -1,8 +1,10 @@
 package server
 
 import (
+	"bytes"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
@@ -52,6 +54,15 @@ func (o *jsonObject) text(name, v string) {
 func (o *jsonObject) raw(name string, v []byte) {
 	o.name(name)
 	o.b = append(o.b, v...)
+}
+
+// json is raw for a value of a caller. Bytes that are not UTF-8 are refused when they come in. Those that a store has
+// all the same become U+FFFD, so that the answer is JSON.
+func (o *jsonObject) json(name string, v []byte) {
+	if !utf8.Valid(v) {
+		v = bytes.ToValidUTF8(v, []byte("\uFFFD"))
+	}
+	o.raw(name, v)
 }
 
 func (o *jsonObject) num(name string, v int64) {
@@ -110,7 +121,7 @@ func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 	case form == formSubmitted && len(j.Payload) > maxEcho:
 		o.num("payload_bytes", int64(len(j.Payload)))
 	default:
-		o.raw("payload", j.Payload)
+		o.json("payload", j.Payload)
 	}
 	o.text("key", j.Key)
 	o.str("state", j.State.String())
@@ -122,7 +133,7 @@ func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 	o.time("started_at", j.StartedAt)
 	o.time("finished_at", j.FinishedAt)
 	if (form == formWhole || form == formClaimed) && j.Result != nil {
-		o.raw("result", j.Result)
+		o.json("result", j.Result)
 	}
 	o.text("error", j.Error)
 	if form == formWhole && len(j.Errors) > 0 {

@@ -19,27 +19,37 @@ func jobCounts(c jobs.Counters) []jobCount {
 		{"enqueued", c.Enqueued}, {"existing", c.Existing}, {"deduplicated", c.Deduplicated}, {"claimed", c.Claimed},
 		{"completed", c.Completed}, {"failed", c.Failed}, {"cancelled", c.Cancelled}, {"retried", c.Retried},
 		{"cancel_requested", c.CancelRequests}, {"promoted", c.Promoted}, {"reclaimed", c.Reclaimed},
-		{"dead_by_lease", c.DeadByLease}, {"fenced", c.Fenced},
+		{"dead_by_lease", c.DeadByLease}, {"fenced", c.Fenced}, {"full", c.Full}, {"over_share", c.OverShare},
 	}
 }
 
 // JobsCollector exports a queue's counters and depth.
 type JobsCollector struct {
 	queue *jobs.Queue
-	depth func() (jobs.Depth, time.Duration, error)
+	depth func() (JobsDepth, error)
 
-	calls, jobs, waiting, oldest *prometheus.Desc
+	calls, jobs, waiting, oldest, bytes, retained, maxBytes *prometheus.Desc
 }
 
-// NewJobsCollector returns a collector. Each scrape calls depth, which returns what Depth and OldestQueued do and must be
-// bounded in time.
-func NewJobsCollector(q *jobs.Queue, depth func() (jobs.Depth, time.Duration, error)) *JobsCollector {
+// JobsDepth is how many jobs there are, what they take, and for how long one has been waiting.
+type JobsDepth struct {
+	jobs.Depth
+	Usage  jobs.Usage
+	Oldest time.Duration
+}
+
+// NewJobsCollector returns a collector. Each scrape calls depth, which returns what Depth, Usage and OldestQueued do and must
+// be bounded in time.
+func NewJobsCollector(q *jobs.Queue, depth func() (JobsDepth, error)) *JobsCollector {
 	return &JobsCollector{
 		queue: q, depth: depth,
-		calls:   prometheus.NewDesc("oncegate_jobs_events_total", "What happened to jobs at this manager, by event.", []string{"event"}, nil),
-		jobs:    prometheus.NewDesc("oncegate_jobs", "Jobs in the store, by state.", []string{"state"}, nil),
-		waiting: prometheus.NewDesc("oncegate_jobs_waiting", "Claims and waits for a result that are held now.", nil, nil),
-		oldest:  prometheus.NewDesc("oncegate_jobs_oldest_queued_age_seconds", "For how long the job that waits longest could have run, 0 without one.", nil, nil),
+		calls:    prometheus.NewDesc("oncegate_jobs_events_total", "What happened to jobs at this manager, by event.", []string{"event"}, nil),
+		jobs:     prometheus.NewDesc("oncegate_jobs", "Jobs in the store, by state.", []string{"state"}, nil),
+		waiting:  prometheus.NewDesc("oncegate_jobs_waiting", "Claims and waits for a result that are held now.", nil, nil),
+		oldest:   prometheus.NewDesc("oncegate_jobs_oldest_queued_age_seconds", "For how long the job that waits longest could have run, 0 without one.", nil, nil),
+		bytes:    prometheus.NewDesc("oncegate_jobs_bytes", "What the jobs take of oncegate_jobs_max_bytes, finished ones and dead letters included.", nil, nil),
+		retained: prometheus.NewDesc("oncegate_jobs_retained_bytes", "What finished jobs and dead letters take, at most a quarter of oncegate_jobs_max_bytes.", nil, nil),
+		maxBytes: prometheus.NewDesc("oncegate_jobs_max_bytes", "Bytes of jobs beyond which new ones are refused.", nil, nil),
 	}
 }
 
@@ -49,6 +59,9 @@ func (c *JobsCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.jobs
 	ch <- c.waiting
 	ch <- c.oldest
+	ch <- c.bytes
+	ch <- c.retained
+	ch <- c.maxBytes
 }
 
 // Collect implements prometheus.Collector.
@@ -58,12 +71,15 @@ func (c *JobsCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(c.calls, prometheus.CounterValue, float64(x.n), x.name)
 	}
 	ch <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(counters.Waiting))
-	d, oldest, err := c.depth()
+	d, err := c.depth()
 	if err != nil {
 		ch <- prometheus.NewInvalidMetric(c.jobs, err)
 		return
 	}
-	ch <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, oldest.Seconds())
+	ch <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, d.Oldest.Seconds())
+	ch <- prometheus.MustNewConstMetric(c.bytes, prometheus.GaugeValue, float64(d.Usage.Total))
+	ch <- prometheus.MustNewConstMetric(c.retained, prometheus.GaugeValue, float64(d.Usage.Retained))
+	ch <- prometheus.MustNewConstMetric(c.maxBytes, prometheus.GaugeValue, float64(d.Usage.MaxTotal))
 	for state, n := range map[string]int{"scheduled": d.Scheduled, "queued": d.Queued, "active": d.Active, "dead": d.Dead, "done": d.Done} {
 		ch <- prometheus.MustNewConstMetric(c.jobs, prometheus.GaugeValue, float64(n), state)
 	}

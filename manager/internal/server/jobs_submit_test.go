@@ -1,10 +1,8 @@
 package server
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -12,11 +10,9 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
-	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
 func TestRepeatedKeySubmitsOnce(t *testing.T) {
@@ -182,42 +178,32 @@ func TestAnswersToLargeSubmissions(t *testing.T) {
 	j.wantCode(413, api.CodeTooLarge, "POST", "/v1/jobs", payload(jobs.MaxPayloadBytes+1))
 }
 
-// FuzzJobRequests: whatever a stranger sends, the answer is a proper one and
-// never an internal error.
-func FuzzJobRequests(f *testing.F) {
-	f.Add("/v1/jobs", "k", []byte(`{"function":"f","payload":{},"dedup":{"strategy":"until_executed"},"wal_locations":{"main":"0/1"}}`))
-	f.Add("/v1/jobs", `"k"`, []byte(`{"function":"f","key":"k","on_duplicate":"return_existing","run_at":"2026-01-02T15:04:05Z"}`))
-	f.Add("/v1/jobs/claim", "", []byte(`{"worker":"w","functions":["f"],"limit":3,"lease_ms":1000}`))
-	f.Add("/v1/jobs/a/finish", "", []byte(`{"lease_token":"t","status":"complete","result":1}`))
-	f.Add("/v1/jobs/finish", "", []byte(`{"finishes":[{"id":"a","lease_token":"t","status":"failed"}]}`))
-	f.Add("/v1/jobs/a/retry", "", []byte(`{"delay_ms":5}`))
-	f.Add("/v1/functions/f/pause", "", []byte{})
-	st := mem.New(mem.Options{})
-	l, err := ledger.New(st, ledger.Options{MaxWait: -1, MaxEntries: 50, WhenFull: ledger.Evict})
-	if err != nil {
-		f.Fatal(err)
+// A submission that found no room is not remembered: its retry is judged again.
+func TestFullQueueRefusesSubmissions(t *testing.T) {
+	j := newJobSiteWith(t, ledger.Options{}, jobs.Options{MaxBytes: jobs.MinMaxBytes})
+	body := `{"function":"f","payload":"` + strings.Repeat("x", 1<<20-100) + `"}`
+	n := 0
+	for ; j.Do("POST", "/v1/jobs", api.ContentTypeJSON, body).Status == 202 && n < 100; n++ {
 	}
-	q, err := jobs.New(st, jobs.Options{})
-	if err != nil {
-		f.Fatal(err)
+	a := j.Do("POST", "/v1/jobs", api.ContentTypeJSON, body, "idempotency-key", "k")
+	if a.Status != 503 || a.Header.Get("retry-after") != "5" || !strings.Contains(a.Body, string(api.CodeQueueFull)) || n < 6 {
+		t.Fatalf("%d submissions, then %d %s", n, a.Status, a.Body)
 	}
-	f.Cleanup(q.Close)
-	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, JobRoutes(st, l, q))
-	if err != nil {
-		f.Fatal(err)
+	item := strings.Replace(body, "{", `{"idempotency_key":"k2",`, 1)
+	if got := statuses(j.submitBatch(`{"items":[` + item + `,{"function":"f","idempotency_key":"small"}]}`)); got != "503 queue-full, 202" {
+		t.Errorf("batch: %s", got)
 	}
-	f.Fuzz(func(t *testing.T, path, key string, body []byte) {
-		if path == "" || path[0] != '/' {
-			path = "/" + path
-		}
-		q.Drain() // nothing waits
-		var w httpd.Response
-		s.Do(t.Context(), &httpd.Direct{Method: "POST", Path: path, Body: body, Headers: []api.Header{{Name: api.HeaderIdempotencyKey, Value: key}}}, &w)
-		if w.Status < 200 || w.Status >= 600 || w.Status == 500 {
-			t.Fatalf("POST %s: %d %s", path, w.Status, w.Body)
-		}
-		if !json.Valid(w.Body) {
-			t.Fatalf("not JSON: %s", w.Body)
-		}
-	})
+	if c := j.queue.Counters(); c.Full != 3 {
+		t.Errorf("%d submissions were refused", c.Full)
+	}
+	id, token, _ := j.claimOne()
+	j.call(200, "POST", "/v1/jobs/"+id+"/finish", `{"lease_token":"`+token+`","status":"complete"}`)
+	for range 2 {
+		id, token, _ = j.claimOne()
+		j.call(200, "POST", "/v1/jobs/"+id+"/finish", `{"lease_token":"`+token+`","status":"complete"}`)
+	}
+	if _, err := j.queue.RunDuties(t.Context()); err != nil { // of the three, two are more than a quarter
+		t.Fatal(err)
+	}
+	j.call(202, "POST", "/v1/jobs", body, "idempotency-key", "k")
 }

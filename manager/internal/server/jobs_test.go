@@ -49,12 +49,17 @@ func newClockedStore() *clockedStore {
 
 func newJobSite(t *testing.T, lo ledger.Options) *jobSite {
 	t.Helper()
+	return newJobSiteWith(t, lo, jobs.Options{})
+}
+
+func newJobSiteWith(t *testing.T, lo ledger.Options, jo jobs.Options) *jobSite {
+	t.Helper()
 	j := &jobSite{store: newClockedStore()}
 	var err error
 	if j.ledger, err = ledger.New(j.store, lo); err != nil {
 		t.Fatal(err)
 	}
-	if j.queue, err = jobs.New(j.store, jobs.Options{}); err != nil {
+	if j.queue, err = jobs.New(j.store, jo); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -332,29 +337,5 @@ func TestJobsPassTheTraceOn(t *testing.T) {
 	a = s.Do("GET", "/v1/jobs/a", "", "")
 	if !strings.Contains(a.Body, `"traceparent":"`+trace+`"`) || !strings.Contains(a.Body, `"errors":[{"attempt":1,"at":"20`) || !strings.Contains(a.Body, `Z","worker":"w","error":"no \"ink\""}]`) {
 		t.Error(a.Body)
-	}
-}
-
-// A worker hands a job back with bytes that are no text. The job runs again.
-func TestJobsKeepErrorsThatAreNoText(t *testing.T) {
-	s := newJobSite(t, ledger.Options{})
-	if a := s.Do("POST", "/v1/jobs", api.ContentTypeJSON, `{"function":"f","id":"a","payload":1,"max_attempts":3}`); a.Status != 202 {
-		t.Fatalf("%d %s", a.Status, a.Body)
-	}
-	for _, text := range []string{"\xff", strings.Repeat("\xff", jobs.MaxErrorText+1)} {
-		a := s.Do("POST", "/v1/jobs/claim", api.ContentTypeJSON, `{"worker":"w"}`)
-		var got struct {
-			Jobs []struct{ Lease struct{ Token string } }
-		}
-		if err := json.Unmarshal([]byte(a.Body), &got); err != nil || len(got.Jobs) != 1 {
-			t.Fatalf("%v: %s", err, a.Body)
-		}
-		a = s.Do("POST", "/v1/jobs/a/retry", api.ContentTypeJSON, `{"lease_token":"`+got.Jobs[0].Lease.Token+`","delay_ms":0,"error":"`+text+`"}`)
-		if a.Status != 200 && a.Status != 400 {
-			t.Fatalf("%d %s", a.Status, a.Body)
-		}
-		if a := s.Do("GET", "/v1/jobs/a", "", ""); a.Status != 200 || !json.Valid([]byte(a.Body)) {
-			t.Errorf("%d %s", a.Status, a.Body)
-		}
 	}
 }

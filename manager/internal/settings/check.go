@@ -60,6 +60,9 @@ func (s *Settings) check() error {
 	if s.Ledger.ScopeShare == 0 {
 		s.Ledger.ScopeShare = -1
 	}
+	if s.Jobs.OwnerShare == 0 {
+		s.Jobs.OwnerShare = -1
+	}
 	s.Ledger.MaxWait = s.pendingWait
 	if !s.waitForPending || s.pendingWait == 0 {
 		s.Ledger.MaxWait = -1

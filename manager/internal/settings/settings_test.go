@@ -19,7 +19,7 @@ func from(vars map[string]string) func(string) (string, bool) {
 func TestFlagsWinOverTheEnvironment(t *testing.T) {
 	env := from(map[string]string{
 		"IDEMPOTENCY_PENDING_TTL_SECONDS": "7", "IDEMPOTENCY_MAX_ENTRIES": "123", "IDEMPOTENCY_WAIT_FOR_PENDING": "false",
-		"IDEMPOTENCY_REJECTED_TTL_SECONDS": "0.25",
+		"IDEMPOTENCY_REJECTED_TTL_SECONDS": "0.25", "ONCEGATE_JOB_MAX_BYTES": "9000000", "ONCEGATE_JOB_SUBMITTER_SHARE": "0",
 	})
 	s, err := Parse(env, []string{"--data-dir", "d", "--max-entries", "456", "--when-full", "evict", "--scope-share", "0"})
 	if err != nil {
@@ -28,6 +28,9 @@ func TestFlagsWinOverTheEnvironment(t *testing.T) {
 	if s.Ledger.PendingTTL != 7*time.Second || s.Ledger.MaxEntries != 456 || s.Ledger.WhenFull != ledger.Evict || s.Ledger.ScopeShare >= 0 || s.Ledger.CommittedTTL != 300*time.Second ||
 		s.Ledger.RejectedTTL != 250*time.Millisecond || s.Ledger.MaxWait != -1 {
 		t.Errorf("%+v", s.Ledger)
+	}
+	if s.Jobs.MaxBytes != 9_000_000 || s.Jobs.OwnerShare != -1 {
+		t.Errorf("%+v", s.Jobs)
 	}
 	if s.Ledger.WithDefaults().UnknownTTL != 300*time.Second {
 		t.Errorf("unknown outcomes are remembered for %v", s.Ledger.UnknownTTL)
@@ -51,6 +54,9 @@ func TestDefaultsAreAsDocumented(t *testing.T) {
 		l.WhenFull != ledger.Refuse || l.ScopeShare != 0.75 ||
 		l.CleanupInterval != 10*time.Second || l.MaxWait != 30*time.Second || s.Store != "wal" {
 		t.Errorf("%+v", s)
+	}
+	if s.Jobs.MaxBytes != 512<<20 || s.Jobs.OwnerShare != 0.5 {
+		t.Errorf("%+v", s.Jobs)
 	}
 	if err := l.WithDefaults().Validate(); err != nil {
 		t.Error(err)

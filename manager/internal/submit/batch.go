@@ -40,12 +40,13 @@ func (s *Submitter) Batch(ctx context.Context, items []Item) {
 		}
 		open = append(open, it)
 	}
-	err := s.transact(ctx, open)
-	if err == nil || !undone(err) {
-		return
+	if err := s.transact(ctx, open); err != nil && undone(err) {
+		for _, it := range open {
+			_ = s.transact(ctx, []*Item{it}) // the item has the error
+		}
 	}
 	for _, it := range open {
-		_ = s.transact(ctx, []*Item{it}) // the item has the error
+		s.queue.Refused(it.Err)
 	}
 }
 

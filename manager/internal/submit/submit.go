@@ -84,6 +84,7 @@ func (s *Submitter) Job(ctx context.Context, c Call, p *jobs.Prepared, form func
 	}
 	a := s.jobAttempt(c, p, form)
 	if err := s.ledger.Update(ctx, a.run); err != nil {
+		s.queue.Refused(err)
 		return Answer{}, err
 	}
 	return a.answer()

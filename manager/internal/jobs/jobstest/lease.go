@@ -266,6 +266,8 @@ var finishTests = map[string]func(*env){
 			{"result", func(f *jobs.Finish) { f.Result = []byte("") }, jobs.ErrInvalid},
 			{"result", func(f *jobs.Finish) { f.Result = big }, jobs.ErrTooLarge},
 			{"error", func(f *jobs.Finish) { f.Error = string(big) }, jobs.ErrTooLarge},
+			{"result", func(f *jobs.Finish) { f.Result = []byte("\"M\xfcller\"") }, jobs.ErrInvalid},
+			{"error", func(f *jobs.Finish) { f.Error = "M\xfcller" }, jobs.ErrInvalid},
 		} {
 			f := ok
 			c.edit(&f)

@@ -228,6 +228,7 @@ var retryTests = map[string]func(*env){
 			"delay_ms":    {ID: "a", Delay: ptr(jobs.MaxDelay + 1)},
 			"delay_ms ":   {ID: "a", Delay: ptr(time.Duration(-1))},
 			"error":       {ID: "a", Error: strings.Repeat("x", jobs.MaxErrorBytes+1)},
+			"error ":      {ID: "a", Error: "M\xfcller"},
 		} {
 			_, err := e.q.Retry(e.ctx, r)
 			var fe *jobs.FieldError

@@ -121,6 +121,7 @@ var submitTests = map[string]func(*env){
 			{"function", func(s *jobs.Submission) { s.Function = "a\x00b" }},
 			{"payload", func(s *jobs.Submission) { s.Payload = []byte("{") }},
 			{"payload", func(s *jobs.Submission) { s.Payload = []byte("1 2") }},
+			{"payload", func(s *jobs.Submission) { s.Payload = []byte("\"M\xfcller\"") }},
 			{"id", func(s *jobs.Submission) { s.ID = long }},
 			{"id", func(s *jobs.Submission) { s.ID = "a b" }},
 			{"id", func(s *jobs.Submission) { s.ID = "a~1" }},

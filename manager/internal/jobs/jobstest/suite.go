@@ -74,6 +74,7 @@ func Run(t *testing.T, e Engine) {
 		{"duties", false, dutyTests},
 		{"durable", true, durableTests},
 		{"unreadable", false, unreadableTests},
+		{"usage", true, usageTests},
 		{"concurrent", true, concurrentTests},
 	}
 	if !e.Slow {
