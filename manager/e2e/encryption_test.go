@@ -367,6 +367,32 @@ func testEncryptedTools(t *testing.T, dir, place, keys string) {
 	}
 }
 
+// TestRestoreWithAnotherKey: a key file that cannot read the records makes no directory, which no manager could use.
+func TestRestoreWithAnotherKey(t *testing.T) {
+	t.Parallel()
+	place := filepath.Join(t.TempDir(), "place")
+	p := startManager(t, "--data-dir", t.TempDir(), "--ship-to", "file://"+place, "--ship-interval", "50ms", "--encryption-key-file", keyFile(t, "k1"))
+	if status, body := post(t, p.addr["api"], "/v1/ledger/reserve", `{"key": "a", "token": "00112233445566778899aabbccddeeff"}`); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	if code := p.stop(t); code != 0 {
+		t.Fatalf("exit code %d: %s", code, p.stderr)
+	}
+	for id, want := range map[string]string{"k9": `lacks the keys ["k1"]`, "k1": "opens none"} {
+		file, dir := filepath.Join(t.TempDir(), "keys"), filepath.Join(t.TempDir(), "restored")
+		if err := os.WriteFile(file, fmt.Appendf(nil, "%s:%s\n", id, testKey("other")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		restore := []string{"restore", "--from", "file://" + place, "--data-dir", dir, "--encryption-key-file"}
+		if code, out := oncegate(t, append(restore, file)...); code != 1 || !strings.Contains(out, want) {
+			t.Errorf("with another key %s: %d %s", id, code, out)
+		}
+		if code, out := oncegate(t, append(restore, keyFile(t, "k1"))...); code != 0 {
+			t.Errorf("with the right key: %d %s", code, out)
+		}
+	}
+}
+
 // dumps reports whether a dump's values have a text.
 func dumps(out, text string) bool {
 	for line := range strings.Lines(out) {

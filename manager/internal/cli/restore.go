@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -118,7 +119,8 @@ func placeOf(from string, env Environment) (object.Store, error) {
 
 func restore(ctx context.Context, env Environment, o restoreOptions) error {
 	var kept, longest, longestWindow time.Duration
-	unread := 0 // reservations that are encrypted
+	unread, opened := 0, 0         // reservations that are encrypted
+	lacks := make(map[string]bool) // ids of keys
 	r, err := ship.Restore(ctx, ship.RestoreOptions{
 		Store: o.from, Dir: o.dataDir, At: o.at,
 		Check: func(e wal.Entry) error {
@@ -128,8 +130,12 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 				}
 				value, err := sealed.OpenValue(o.ring, ledger.Collection, string(c.Key), c.Value)
 				if err == nil {
+					opened++
 					longest = max(longest, ledger.Remembered(string(c.Key), value))
 					return nil
+				}
+				if id, ok := crypt.KeyOf(c.Value); ok && o.ring != nil && !o.ring.Has(id) {
+					lacks[id] = true
 				}
 				at, ok := ledger.RememberedByEntries(func(index string) string {
 					for _, e := range c.Entries {
@@ -149,6 +155,12 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 		},
 		CheckNamed: func(name string) func(wal.Entry) error { return walogs.NewCheck(name, o.ring) },
 		Prepare: func(dir string, r *ship.Report) error {
+			switch {
+			case len(lacks) > 0:
+				return fmt.Errorf("--encryption-key-file: lacks the keys %q, under which records are encrypted; it must have all keys of the manager", slices.Sorted(maps.Keys(lacks)))
+			case o.ring != nil && unread > 0 && opened == 0:
+				return errors.New("--encryption-key-file: opens none of the records; it must have the manager's keys under their ids")
+			}
 			// Entries from before the manager shipped may have asked for more.
 			longest = max(longest, r.LongestTTL)
 			kept = longest
