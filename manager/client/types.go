@@ -13,7 +13,7 @@ type Job struct {
 	// PayloadBytes replaces a payload that is too large to be returned by a submission.
 	PayloadBytes int    `json:"payload_bytes,omitempty"`
 	Key          string `json:"key,omitempty"`
-	// State: scheduled, queued, active, complete, failed or cancelled.
+	// State: scheduled, queued, active, complete, failed, cancelled or replayed.
 	State       string          `json:"state"`
 	Priority    int             `json:"priority"`
 	Attempt     int             `json:"attempt"`
@@ -32,8 +32,8 @@ type Job struct {
 	Traceparent string `json:"traceparent,omitempty"`
 	// CancelRequested: cancelled while a worker holds it.
 	CancelRequested bool `json:"cancel_requested,omitempty"`
-	// Dead: among its function's dead letters.
-	Dead bool `json:"dead,omitempty"`
+	// ReplayedAs is the id of the copy that an operator enqueued of a replayed job.
+	ReplayedAs string `json:"replayed_as,omitempty"`
 	// Event names the event that enqueued the job, in a version of the manager that had events.
 	Event string `json:"event,omitempty"`
 	Dedup *Dedup `json:"dedup,omitempty"`
@@ -51,7 +51,7 @@ type Job struct {
 
 // Terminal reports whether the job is over.
 func (j *Job) Terminal() bool {
-	return j.State == "complete" || j.State == "failed" || j.State == "cancelled"
+	return j.State == "complete" || j.State == "failed" || j.State == "cancelled" || j.State == "replayed"
 }
 
 // AttemptError is how an attempt ended that did not do the work.

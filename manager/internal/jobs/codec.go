@@ -43,7 +43,6 @@ const (
 // Presence bits of a record.
 const (
 	hasCancel = 1 << iota
-	hasDead
 	hasLease
 	hasResult
 	hasDedup
@@ -68,7 +67,6 @@ func (r *record) encode() []byte {
 		}
 	}
 	set(r.CancelRequested, hasCancel)
-	set(r.Dead, hasDead)
 	set(r.Lease != nil, hasLease)
 	set(r.Result != nil && r.ResultBlob == 0, hasResult)
 	set(r.Dedup != nil, hasDedup)
@@ -122,6 +120,9 @@ func (r *record) encode() []byte {
 	}
 	if len(r.Errors) > 0 {
 		b = appendErrors(b, r.Errors)
+	}
+	if r.State == Replayed {
+		b = appendString(b, r.ReplayedAs)
 	}
 	if r.Lease != nil {
 		b = appendString(b, r.Lease.Worker)
@@ -198,7 +199,6 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	r.Error = d.string()
 	r.Event = d.string()
 	r.CancelRequested = flags&hasCancel != 0
-	r.Dead = flags&hasDead != 0
 	r.Duplicates = flags&hasDuplicates != 0
 	if flags&hasFreed != 0 {
 		r.FreedAt = d.stamp()
@@ -217,6 +217,11 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	}
 	if flags&hasErrors != 0 {
 		r.Errors = d.errors()
+	}
+	if r.State == Replayed {
+		if r.ReplayedAs = d.string(); CheckID("", r.ReplayedAs) != nil {
+			d.fail()
+		}
 	}
 	if flags&hasLease != 0 {
 		r.Lease = &Lease{Worker: d.string(), Token: d.string(), Until: d.stamp(), Duration: d.duration()}
@@ -247,7 +252,7 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	} else {
 		r.Payload = d.bytes()
 	}
-	if d.err == nil && (len(d.b) != 0 || r.State < Scheduled || r.State > Cancelled || (r.State == Active) != (r.Lease != nil) ||
+	if d.err == nil && (len(d.b) != 0 || r.State < Scheduled || r.State > Replayed || (r.State == Active) != (r.Lease != nil) ||
 		CheckName("", r.Function) != nil || checkVisible("", r.Key, 0, MaxKeyBytes) != nil || len(r.LockID) > MaxKeyBytes || r.Priority < MinPriority || r.Priority > MaxPriority ||
 		r.Attempt < 0 || r.MaxAttempts < 0) {
 		d.fail()

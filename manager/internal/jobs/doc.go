@@ -19,10 +19,13 @@
 //	          finish complete │    │  or handed back after cancel  │
 //	                          ▼    ▼                               │
 //	                   complete   failed ──────────────────────────┘
-//	                              finish failed; lease of the last attempt lost
+//	                              │   finish failed; lease of the last attempt lost
+//	                              ▼
+//	                           replayed (operator; a copy with another id is queued)
 //
-// complete, failed and cancelled are terminal: a worker's call never changes them. Only an operator's retry brings back
-// a failed or cancelled job. Terminal jobs stay readable until retention removes them, by age and by count.
+// complete, failed, cancelled and replayed are terminal: a worker's call never changes them. An operator's retry brings
+// back a failed or cancelled job. An operator's replay runs a copy of a failed job, and from then on the job itself
+// cannot run again. Terminal jobs stay readable until retention removes them, by age and by count.
 //
 // # Delivery
 //

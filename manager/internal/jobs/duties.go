@@ -263,7 +263,7 @@ func (r *record) terminate(tx store.Tx, s State, at time.Time) error {
 		return err
 	}
 	followed := r.followed(s)
-	r.State, r.FinishedAt, r.Lease, r.Dead, r.Duplicates = s, at, nil, s == Failed, false
+	r.State, r.FinishedAt, r.Lease, r.Duplicates = s, at, nil, false
 	if followed {
 		if err := r.follow(tx, at); err != nil {
 			return err

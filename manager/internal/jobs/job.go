@@ -7,7 +7,7 @@ import (
 // State of a job; see the package documentation for the transitions.
 type State uint8
 
-// The states of a job. Complete, Failed and Cancelled are terminal.
+// The states of a job. Those from Complete on are terminal.
 const (
 	// Scheduled: run_at lies ahead.
 	Scheduled State = iota + 1
@@ -17,10 +17,12 @@ const (
 	Active
 	// Complete: a worker finished it.
 	Complete
-	// Failed: a worker gave it up, or its last attempt lost its lease.
+	// Failed: a worker gave it up, or its last attempt lost its lease. It is in its function's dead letters.
 	Failed
 	// Cancelled: a caller or its worker cancelled it.
 	Cancelled
+	// Replayed: it failed, and an operator enqueued a copy of it.
+	Replayed
 )
 
 var stateNames = [...]string{
@@ -30,6 +32,7 @@ var stateNames = [...]string{
 	Complete:  "complete",
 	Failed:    "failed",
 	Cancelled: "cancelled",
+	Replayed:  "replayed",
 }
 
 // String returns the state's name on the wire, "invalid" for an unknown one.
@@ -42,16 +45,19 @@ func (s State) String() string {
 
 // ParseState is the inverse of String; other names are a *FieldError for field.
 func ParseState(field, name string) (State, error) {
-	for s := Scheduled; s <= Cancelled; s++ {
+	for s := Scheduled; s <= Replayed; s++ {
 		if stateNames[s] == name {
 			return s, nil
 		}
 	}
-	return 0, invalid(field, name, "scheduled, queued, active, complete, failed, cancelled")
+	return 0, invalid(field, name, "scheduled, queued, active, complete, failed, cancelled, replayed")
 }
 
-// Terminal reports whether the state is final: complete, failed or cancelled.
-func (s State) Terminal() bool { return s >= Complete && s <= Cancelled }
+// Terminal reports whether the state is final: complete, failed, cancelled or replayed.
+func (s State) Terminal() bool { return s >= Complete && s <= Replayed }
+
+// Finishes reports whether a worker may finish a job in this state: complete, failed or cancelled.
+func (s State) Finishes() bool { return s >= Complete && s <= Cancelled }
 
 // Job is one piece of work. Values that Queue returns belong to the caller,
 // except that Payload and Result must not be modified.
@@ -78,7 +84,7 @@ type Job struct {
 	RunAt time.Time
 	// StartedAt is when it was last claimed; zero before.
 	StartedAt time.Time
-	// FinishedAt is when it became terminal; zero before.
+	// FinishedAt is when it got its terminal state; zero before.
 	FinishedAt time.Time
 	// Lease is set while the job is active.
 	Lease *Lease
@@ -93,8 +99,8 @@ type Job struct {
 	Errors []AttemptError
 	// Traceparent names the span that submitted it, as a W3C trace context of version 00; empty if there was none.
 	Traceparent string
-	// Dead: the job is in its function's dead letters.
-	Dead bool
+	// ReplayedAs is the id of the copy of a replayed job.
+	ReplayedAs string
 	// Event names the event that enqueued it, in a version that had events; empty for a submitted job.
 	Event string
 	// Owner names the caller that submitted it; empty if that caller owns nothing.

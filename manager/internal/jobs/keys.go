@@ -55,9 +55,9 @@ type class byte
 const (
 	classActive    class = 'a' // in idxFunction only as earlier releases stored them
 	classComplete  class = 'c'
-	classDead      class = 'd' // failed, waiting in the dead letters
-	classFailed    class = 'f' // failed, no longer in the dead letters
+	classDead      class = 'd' // failed
 	classQueued    class = 'q'
+	classReplayed  class = 'r'
 	classScheduled class = 's'
 	classCancelled class = 'x'
 )
@@ -91,11 +91,10 @@ func (r *record) class() class {
 		return classComplete
 	case Cancelled:
 		return classCancelled
+	case Replayed:
+		return classReplayed
 	}
-	if r.Dead {
-		return classDead
-	}
-	return classFailed
+	return classDead
 }
 
 // entries returns the job's index entries, that of its state first.

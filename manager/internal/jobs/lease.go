@@ -223,7 +223,7 @@ func (f *Finish) check() error {
 	if err := checkLease(f.ID, f.Token); err != nil {
 		return err
 	}
-	if !f.State.Terminal() {
+	if !f.State.Finishes() {
 		return invalid("status", f.State.String(), "complete, failed, cancelled")
 	}
 	if f.Result != nil {
@@ -239,7 +239,7 @@ func (f *finishCall) finish(tx store.Tx) error {
 	r, err := leased(tx, f.ID, f.Token, f.Only)
 	f.repeated = err != nil && r != nil && r.State.Terminal() && r.LastToken == f.Token
 	switch {
-	case f.repeated && r.State != f.State:
+	case f.repeated && r.State != f.State && (r.State != Replayed || f.State != Failed):
 		return &StateError{ID: f.ID, State: r.State, Reason: "it was finished with this token before"}
 	case f.repeated:
 		f.out.Job = r.job()
@@ -279,7 +279,8 @@ func IsRefusal(err error) bool {
 //
 // Without a token an operator runs a failed or cancelled job again with new attempts, or a scheduled one at another
 // time. The job acquires its key again; if another job holds it, that is a *DuplicateKeyError. Deduplication locks
-// belong to submissions and are not acquired. Jobs in other states are a *StateError.
+// belong to submissions and are not acquired. Jobs in other states are a *StateError; that of a replayed job names its
+// copy.
 func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 	if err := CheckID("id", req.ID); err != nil {
 		return Job{}, err
@@ -380,8 +381,10 @@ func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
 			return nil, err
 		}
 		r.Attempt = 0
-		r.FinishedAt, r.Dead, r.CancelRequested = time.Time{}, false, false
+		r.FinishedAt, r.CancelRequested = time.Time{}, false
 	case Scheduled:
+	case Replayed:
+		return nil, r.replayed()
 	default:
 		return nil, &StateError{ID: r.ID, State: r.State, Reason: "only failed, cancelled and scheduled jobs can be retried without a lease"}
 	}
@@ -410,7 +413,7 @@ func (r *record) requeue(tx store.Tx, delay time.Duration) error {
 
 // Cancel keeps a job that no worker has from ever running. It only marks an active job: the worker learns of that with
 // its next heartbeat, and the job is not delivered again whatever the worker does. In both cases the job's key and lock
-// are released immediately. A cancelled job may be cancelled again. A complete or failed one is a *StateError.
+// are released immediately. A cancelled job may be cancelled again. A complete, failed or replayed one is a *StateError.
 func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
 	if err := CheckID("id", id); err != nil {
 		return Job{}, err
@@ -424,6 +427,8 @@ func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
 			return err
 		}
 		switch {
+		case r.State == Replayed:
+			return r.replayed()
 		case r.State == Complete || r.State == Failed:
 			return &StateError{ID: id, State: r.State, Reason: "it is over already"}
 		case r.State == Cancelled || r.CancelRequested:

@@ -132,7 +132,7 @@ func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 		o.text("traceparent", j.Traceparent)
 	}
 	o.flag("cancel_requested", j.CancelRequested)
-	o.flag("dead", j.Dead)
+	o.text("replayed_as", j.ReplayedAs)
 	o.text("event", j.Event)
 	if d := j.Dedup; d != nil {
 		o.name("dedup")

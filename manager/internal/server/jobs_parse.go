@@ -311,7 +311,7 @@ func statusField(name string, v gjson.Result, to *jobs.State) error {
 		return err
 	}
 	st, err := jobs.ParseState(name, s)
-	if err != nil || !st.Terminal() {
+	if err != nil || !st.Finishes() {
 		return &api.FieldError{Field: name, Value: httpd.Clip(s), Allowed: "must be complete, failed or cancelled"}
 	}
 	*to = st

@@ -32,7 +32,8 @@ type modelJob struct {
 	runAt             time.Time // as the queue reported it
 	dueHour           int       // scheduled: run_at; active: end of the lease
 	token, lastToken  string
-	cancelled, dead   bool
+	cancelled         bool
+	replayedAs        string
 	duplicates        bool
 	dedup             *jobs.Dedup
 	lock              string
@@ -132,7 +133,7 @@ func (m *model) end(j *modelJob, s jobs.State) string {
 	m.dropKey(j)
 	m.dropLock(j)
 	duplicates := j.duplicates
-	j.state, j.token, j.dead, j.duplicates = s, "", s == jobs.Failed, false
+	j.state, j.token, j.duplicates = s, "", false
 	if !duplicates || s == jobs.Cancelled || j.dedup == nil || !j.dedup.RescheduleOnce {
 		return ""
 	}
@@ -153,7 +154,7 @@ func (m *model) end(j *modelJob, s jobs.State) string {
 		id = fmt.Sprintf("%s~%d", base, v+1)
 	}
 	f := *j
-	f.id, f.state, f.attempt, f.dead, f.err = id, jobs.Queued, 0, false, ""
+	f.id, f.state, f.attempt, f.err = id, jobs.Queued, 0, ""
 	f.lastToken, f.cancelled, f.runAt = "", false, time.Time{}
 	f.wal = map[string]jobs.LSN{}
 	for db, lsn := range j.wal {

@@ -236,7 +236,7 @@ func (p *property) finish(t *rapid.T) {
 		switch {
 		case !j.state.Terminal():
 			want = "fenced"
-		case j.state != s:
+		case j.state != s && (j.state != jobs.Replayed || s != jobs.Failed):
 			want = "conflict"
 		}
 	}
@@ -327,7 +327,7 @@ func (p *property) operatorRetry(t *rapid.T) {
 		return
 	}
 	if j.state != jobs.Scheduled {
-		j.attempt, j.dead, j.cancelled = 0, false, false
+		j.attempt, j.cancelled = 0, false
 		if j.key != "" {
 			p.m.keys[j.key] = j.id
 		}
@@ -342,7 +342,7 @@ func (p *property) cancel(t *rapid.T) {
 		return
 	}
 	want := ""
-	if j.state == jobs.Complete || j.state == jobs.Failed {
+	if j.state.Terminal() && j.state != jobs.Cancelled {
 		want = "conflict"
 	}
 	_, err := p.q.Cancel(p.ctx, j.id)
@@ -378,8 +378,11 @@ func (p *property) replay(t *rapid.T) {
 		s.WALLocations = append(s.WALLocations, jobs.WALLocation{Database: db, LSN: j.wal[db]})
 	}
 	want, stands := "not found", ""
-	if j.dead {
+	switch j.state {
+	case jobs.Failed:
 		want, stands, _ = p.m.submit(&s)
+	case jobs.Replayed:
+		want = "conflict"
 	}
 	out, err := p.q.Replay(p.ctx, j.function, j.id)
 	p.wantErr("replay", err, want)
@@ -393,7 +396,7 @@ func (p *property) replay(t *rapid.T) {
 		if !out.Created() {
 			t.Fatalf("replay: %+v, want a new job", out)
 		}
-		j.dead = false
+		j.state, j.replayedAs = jobs.Replayed, out.Job.ID
 		p.m.created(&s, out.Job)
 	}
 }
