@@ -80,8 +80,6 @@ type Dedup struct {
 	TTLMS int64 `json:"ttl_ms,omitempty"`
 	// IfDeduplicated: "reschedule_once" runs the job once more if duplicates were dropped; only with until_executed.
 	IfDeduplicated string `json:"if_deduplicated,omitempty"`
-	// IncludingScheduled also applies to jobs that are scheduled for the future.
-	IncludingScheduled bool `json:"including_scheduled,omitempty"`
 }
 
 // Submission describes a job to enqueue.

@@ -16,8 +16,8 @@ type record struct {
 	// LastToken is the token of the last delivery, kept after the worker finished the job or handed it back, so that a
 	// repeated call gets the same answer. It is empty during a delivery, and after the lease was revoked.
 	LastToken string
-	// LockID is the key in colLocks that the submission locked, "" if it locked none or has released it (see
-	// mayHoldLock).
+	// LockID is the key in colLocks of the job's deduplication identity, "" without a Dedup. Whether the job holds it is
+	// for the lock to say.
 	LockID string
 	// FreedAt is when the last lease was revoked, zero if none was. On a remote store a claim may have read the time
 	// before that and found the job after it; its lease begins no earlier than FreedAt.
@@ -47,7 +47,6 @@ const (
 	hasResult
 	hasDedup
 	hasReschedule
-	hasIncludingScheduled
 	hasPayloadBlob
 	hasResultBlob
 	hasDuplicates
@@ -71,7 +70,6 @@ func (r *record) encode() []byte {
 	set(r.Result != nil && r.ResultBlob == 0, hasResult)
 	set(r.Dedup != nil, hasDedup)
 	set(r.Dedup != nil && r.Dedup.RescheduleOnce, hasReschedule)
-	set(r.Dedup != nil && r.Dedup.IncludingScheduled, hasIncludingScheduled)
 	set(r.PayloadBlob > 0, hasPayloadBlob)
 	set(r.ResultBlob > 0, hasResultBlob)
 	set(r.Duplicates, hasDuplicates)
@@ -229,8 +227,7 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	if flags&hasDedup != 0 {
 		r.Dedup = &Dedup{
 			Strategy: Strategy(d.byte()), Key: d.string(), TTL: d.duration(),
-			RescheduleOnce:     flags&hasReschedule != 0,
-			IncludingScheduled: flags&hasIncludingScheduled != 0,
+			RescheduleOnce: flags&hasReschedule != 0,
 		}
 	}
 	if n := d.uvarint(); n > 0 && n <= MaxWALLocations {

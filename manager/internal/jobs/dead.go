@@ -72,14 +72,11 @@ func (q *Queue) Replay(ctx context.Context, function, id string) (Outcome, error
 		if err := r.fetch(tx); err != nil {
 			return err
 		}
-		p := &Prepared{id: fresh, event: r.Event, sub: Submission{
+		p := &Prepared{id: fresh, lockID: r.LockID, event: r.Event, sub: Submission{
 			Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
 			MaxAttempts: r.MaxAttempts, Dedup: r.Dedup, WALLocations: r.WALLocations, Owner: r.Owner,
 			Traceparent: r.Traceparent,
 		}}
-		if r.Dedup != nil {
-			p.lockID = lockID(&p.sub)
-		}
 		if out, err = q.EnqueueTx(tx, p); err != nil || !out.Created() {
 			return err
 		}

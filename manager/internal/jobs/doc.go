@@ -52,13 +52,17 @@
 //     identity is the function with the dedup's key, else with the job's key,
 //     else with a digest of the payload. The submission acquires a lock on it. The
 //     lock is released when the job starts (UntilExecuting) or is terminal
-//     (UntilExecuted), or after its TTL if the job never gets there. A claim that
+//     (UntilExecuted), or after its TTL if the job never gets there. The TTL counts
+//     from run_at, so it moves with a retry. A claim that
 //     is undone, and a delivery that does not count, acquire it again, unless
-//     another job holds it. A dropped duplicate adds its database positions to
+//     another job holds it. An operator's retry acquires it again as well, and is
+//     refused if another job holds it. A dropped duplicate adds its database positions to
 //     the job that is kept, the latest of each database, so that the job reads a
 //     replica that has seen the writes of all of them.
 //   - Submission.Key is held by one live job at a time. It is released when the
-//     job is terminal or cancelled; an operator's retry acquires it again.
+//     job is terminal; an operator's retry acquires it again.
+//
+// A running job whose cancel was requested is not terminal until its worker lets go of it.
 //
 // A lock or key whose job is removed or terminal is void.
 //

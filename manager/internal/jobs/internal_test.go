@@ -249,7 +249,7 @@ func genRecord(t *rapid.T) *record {
 		r.Lease = &Lease{Worker: text("worker"), Token: text("lease"), Until: stamp("until"), Duration: time.Minute}
 	}
 	if rapid.Bool().Draw(t, "has dedup") {
-		r.Dedup = &Dedup{Strategy: UntilExecuted, Key: text("dedup"), TTL: time.Hour, RescheduleOnce: rapid.Bool().Draw(t, "r"), IncludingScheduled: rapid.Bool().Draw(t, "i")}
+		r.Dedup = &Dedup{Strategy: UntilExecuted, Key: text("dedup"), TTL: time.Hour, RescheduleOnce: rapid.Bool().Draw(t, "r")}
 	}
 	for _, db := range []string{"a", "b"} {
 		if rapid.Bool().Draw(t, "has "+db) {

@@ -178,15 +178,12 @@ type Dedup struct {
 	// Key if it has one, else a digest of the payload.
 	Key string
 	// TTL releases the lock of a job that never gets to where the strategy releases it: 1 s to 366 days,
-	// Options.DedupTTL when 0. It counts from run_at.
+	// Options.DedupTTL when 0. It counts from run_at, and moves with it.
 	TTL time.Duration
 	// RescheduleOnce: when duplicates were dropped while the lock was held,
 	// run the job once more after it completed or failed. Only with
 	// UntilExecuted.
 	RescheduleOnce bool
-	// IncludingScheduled: a job submitted for the future acquires the lock at its submission, and is dropped when
-	// another job holds it. Without it such jobs neither lock nor are dropped.
-	IncludingScheduled bool
 }
 
 // Submission describes a job to enqueue.

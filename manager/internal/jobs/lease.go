@@ -278,9 +278,8 @@ func IsRefusal(err error) bool {
 // again.
 //
 // Without a token an operator runs a failed or cancelled job again with new attempts, or a scheduled one at another
-// time. The job acquires its key again; if another job holds it, that is a *DuplicateKeyError. Deduplication locks
-// belong to submissions and are not acquired. Jobs in other states are a *StateError; that of a replayed job names its
-// copy.
+// time. The job acquires its key and its deduplication lock again; if another job holds one of them, that is a
+// *DuplicateKeyError. Jobs in other states are a *StateError; that of a replayed job names its copy.
 func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 	if err := CheckID("id", req.ID); err != nil {
 		return Job{}, err
@@ -352,10 +351,7 @@ func (q *Queue) workerRetry(tx store.Tx, req *Retry, random float64) (*record, e
 	if req.Delay != nil {
 		delay = *req.Delay
 	}
-	if err := r.requeue(tx, delay); err != nil || !req.Uncounted {
-		return r, err
-	}
-	return r, r.retakeLock(tx, now(tx))
+	return r, r.requeue(tx, delay)
 }
 
 func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
@@ -365,13 +361,22 @@ func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
 	}
 	switch r.State {
 	case Failed, Cancelled:
+		if r.LockID != "" {
+			holder, err := lockHolder(tx, now(tx), r.LockID)
+			if err != nil {
+				return nil, err
+			}
+			if holder != nil {
+				return nil, holder.duplicate("")
+			}
+		}
 		if r.Key != "" {
 			holder, err := keyHolder(tx, r.Key)
 			if err != nil {
 				return nil, err
 			}
 			if holder != nil {
-				return nil, &DuplicateKeyError{Key: r.Key, Holder: holder.ID}
+				return nil, holder.duplicate(r.Key)
 			}
 			if err := tx.Put(colKeys, r.Key, []byte(r.ID)); err != nil {
 				return nil, err
@@ -408,12 +413,15 @@ func (r *record) requeue(tx store.Tx, delay time.Duration) error {
 	} else {
 		notifyQueued(tx, r.Function)
 	}
+	if err := r.holdLock(tx, at); err != nil {
+		return err
+	}
 	return r.save(tx)
 }
 
 // Cancel keeps a job that no worker has from ever running. It only marks an active job: the worker learns of that with
-// its next heartbeat, and the job is not delivered again whatever the worker does. In both cases the job's key and lock
-// are released immediately. A cancelled job may be cancelled again. A complete, failed or replayed one is a *StateError.
+// its next heartbeat, and the job is not delivered again whatever the worker does. Its key and lock are released when the
+// worker lets go of it, so that no equal job runs beside it: when it reports, or its lease is lost. A cancelled job may be cancelled again. A complete, failed or replayed one is a *StateError.
 func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
 	if err := CheckID("id", id); err != nil {
 		return Job{}, err
@@ -435,13 +443,7 @@ func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
 		case r.State == Active:
 			changed = true
 			r.CancelRequested = true
-			if err := r.dropKey(tx); err != nil {
-				return err
-			}
 			r.Duplicates = false // they are cancelled with it
-			if err := r.dropLock(tx); err != nil {
-				return err
-			}
 			if err := r.save(tx); err != nil {
 				return err
 			}

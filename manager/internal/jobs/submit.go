@@ -247,9 +247,8 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 		return Outcome{}, invalid("run_at", p.sub.RunAt.Format(time.RFC3339), "at most 366 days ahead")
 	}
 	r := p.record(at)
-	locks := p.lockID != "" && (r.State == Queued || p.sub.Dedup.IncludingScheduled)
-	if locks {
-		kept, err := lockHolder(tx, at, p.lockID)
+	if r.LockID != "" {
+		kept, err := lockHolder(tx, at, r.LockID)
 		if err != nil {
 			return Outcome{}, err
 		}
@@ -271,7 +270,7 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 		switch {
 		case holder == nil:
 		case !p.sub.ReturnExisting:
-			return Outcome{}, &DuplicateKeyError{Key: r.Key, Holder: holder.ID}
+			return Outcome{}, holder.duplicate(r.Key)
 		default:
 			if err := holder.fetch(tx); err != nil {
 				return Outcome{}, err
@@ -279,10 +278,8 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 			return Outcome{Job: holder.job(), Existing: true}, nil
 		}
 	}
-	if locks {
-		if err := r.takeLock(tx, p.lockID); err != nil {
-			return Outcome{}, err
-		}
+	if err := r.holdLock(tx, at); err != nil {
+		return Outcome{}, err
 	}
 	if r.Key != "" {
 		if err := tx.Put(colKeys, r.Key, []byte(r.ID)); err != nil {
@@ -333,7 +330,7 @@ func (p *Prepared) record(at time.Time) *record {
 		Event:        p.event,
 		Owner:        s.Owner,
 		Traceparent:  s.Traceparent,
-	}}
+	}, LockID: p.lockID}
 	runAt := s.RunAt.UTC().Truncate(time.Microsecond)
 	if s.RunAt.IsZero() {
 		runAt = at.Add(s.Delay).Truncate(time.Microsecond)

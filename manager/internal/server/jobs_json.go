@@ -143,7 +143,6 @@ func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 		if d.RescheduleOnce {
 			o.str("if_deduplicated", "reschedule_once")
 		}
-		o.flag("including_scheduled", d.IncludingScheduled)
 		o.close()
 	}
 	if l := j.Lease; l != nil {

@@ -219,8 +219,6 @@ func parseDedup(b []byte, d *jobs.Dedup) error {
 			}
 			d.RescheduleOnce = s != ""
 			return nil
-		case "including_scheduled":
-			return boolField(full, v, &d.IncludingScheduled)
 		}
 		return api.UnknownField(full)
 	})

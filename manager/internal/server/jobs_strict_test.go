@@ -42,7 +42,6 @@ func TestJobRequestsAreReadStrictly(t *testing.T) {
 		{"POST", "/v1/jobs", `{"function":"f","dedup":{"nope":1}}`, "dedup.nope"},
 		{"POST", "/v1/jobs", `{"function":"f","dedup":{"ttl_ms":0}}`, "dedup.ttl_ms"},
 		{"POST", "/v1/jobs", `{"function":"f","dedup":{"if_deduplicated":"x"}}`, "dedup.if_deduplicated"},
-		{"POST", "/v1/jobs", `{"function":"f","dedup":{"including_scheduled":1}}`, "dedup.including_scheduled"},
 		{"POST", "/v1/jobs/claim", `{}`, "worker"},
 		{"POST", "/v1/jobs/claim", `{"worker":"w","functions":"f"}`, "functions"},
 		{"POST", "/v1/jobs/claim", `{"worker":"w","functions":[1]}`, "functions"},

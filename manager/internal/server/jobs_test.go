@@ -117,11 +117,11 @@ func TestJobLifeOverHTTP(t *testing.T) {
 	j := newJobSite(t, ledger.Options{})
 	made := j.call(202, "POST", "/v1/jobs", `{"function":"f","payload":{"a":[1,null]},"id":"j1","key":"k\"1","priority":-3,
 			"max_attempts":2,"wal_locations":{"ma\"in":"0/16b3748"},"dedup":{"strategy":"until_executed","key":"d","ttl_ms":5000,
-			"if_deduplicated":"reschedule_once","including_scheduled":true},"on_duplicate":null}`)
+			"if_deduplicated":"reschedule_once"},"on_duplicate":null}`)
 	for field, want := range map[string]string{
 		"id": "j1", "function": "f", "key": `k"1`, "state": "queued", "priority": "-3", "attempt": "0", "max_attempts": "2",
 		"payload": "map[a:[1 <nil>]]", "wal_locations": `map[ma"in:0/16B3748]`,
-		"dedup": "map[if_deduplicated:reschedule_once including_scheduled:true key:d strategy:until_executed ttl_ms:5000]",
+		"dedup": "map[if_deduplicated:reschedule_once key:d strategy:until_executed ttl_ms:5000]",
 	} {
 		if got := fmt.Sprint(made[field]); got != want {
 			t.Errorf("%s: got %s, want %s", field, got, want)

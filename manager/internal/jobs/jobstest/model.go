@@ -74,14 +74,14 @@ func (m *model) submit(s *jobs.Submission) (wantErr string, stands string, dropp
 	if s.ID != "" && m.jobs[s.ID] != nil {
 		return "conflict", "", false
 	}
-	if s.Dedup != nil && (s.Delay == 0 || s.Dedup.IncludingScheduled) {
-		if l := m.locks[m.identity(s)]; l != nil && l.until > m.hour {
-			kept := m.jobs[l.holder]
+	if s.Dedup != nil {
+		if holder := m.locker(m.identity(s)); holder != "" {
+			kept := m.jobs[holder]
 			kept.duplicates = true
 			for _, w := range s.WALLocations {
 				kept.wal[w.Database] = max(kept.wal[w.Database], w.LSN)
 			}
-			return "", l.holder, true
+			return "", holder, true
 		}
 	}
 	if holder := m.keys[s.Key]; s.Key != "" && holder != "" {
@@ -109,9 +109,27 @@ func (m *model) created(s *jobs.Submission, j jobs.Job) {
 	if s.Key != "" {
 		m.keys[s.Key] = j.ID
 	}
-	if s.Dedup != nil && (s.Delay == 0 || s.Dedup.IncludingScheduled) {
+	if s.Dedup != nil {
 		mj.lock = m.identity(s)
-		m.locks[mj.lock] = &modelLock{holder: j.ID, until: m.hour + int((s.Delay+s.Dedup.TTL)/time.Hour)}
+	}
+	m.holdLock(mj, int(s.Delay/time.Hour))
+}
+
+// locker returns the job that holds a lock, "" if none.
+func (m *model) locker(lock string) string {
+	if l := m.locks[lock]; l != nil && l.until > m.hour {
+		return l.holder
+	}
+	return ""
+}
+
+// holdLock is for a job that waits from now on, and is due in some hours.
+func (m *model) holdLock(j *modelJob, hours int) {
+	if j.lock == "" || j.attempt > 0 && j.dedup.Strategy != jobs.UntilExecuted {
+		return
+	}
+	if holder := m.locker(j.lock); holder == "" || holder == j.id {
+		m.locks[j.lock] = &modelLock{holder: j.id, until: m.hour + hours + int(j.dedup.TTL/time.Hour)}
 	}
 }
 
@@ -119,7 +137,6 @@ func (m *model) dropLock(j *modelJob) {
 	if l := m.locks[j.lock]; l != nil && l.holder == j.id {
 		delete(m.locks, j.lock)
 	}
-	j.lock = ""
 }
 
 func (m *model) dropKey(j *modelJob) {
@@ -134,12 +151,11 @@ func (m *model) end(j *modelJob, s jobs.State) string {
 	m.dropLock(j)
 	duplicates := j.duplicates
 	j.state, j.token, j.duplicates = s, "", false
-	if !duplicates || s == jobs.Cancelled || j.dedup == nil || !j.dedup.RescheduleOnce {
+	if !duplicates || s == jobs.Cancelled && !j.cancelled || j.dedup == nil || !j.dedup.RescheduleOnce {
 		return ""
 	}
-	lock := m.identity(&jobs.Submission{Function: j.function, Payload: []byte(j.payload), Key: j.key, Dedup: j.dedup})
-	if l := m.locks[lock]; l != nil && l.until > m.hour {
-		other := m.jobs[l.holder]
+	if holder := m.locker(j.lock); holder != "" {
+		other := m.jobs[holder]
 		other.duplicates = true
 		for db, lsn := range j.wal {
 			other.wal[db] = max(other.wal[db], lsn)
@@ -160,8 +176,7 @@ func (m *model) end(j *modelJob, s jobs.State) string {
 	for db, lsn := range j.wal {
 		f.wal[db] = lsn
 	}
-	f.lock = lock
-	m.locks[f.lock] = &modelLock{holder: id, until: m.hour + int(f.dedup.TTL/time.Hour)}
+	m.holdLock(&f, 0)
 	if f.key != "" {
 		m.keys[f.key] = id
 	}
@@ -180,7 +195,9 @@ func (m *model) due() (follow []string) {
 			j.lastToken = ""
 			switch {
 			case j.cancelled:
-				m.end(j, jobs.Cancelled)
+				if id := m.end(j, jobs.Cancelled); id != "" {
+					follow = append(follow, id)
+				}
 			case j.attempt >= j.max:
 				if id := m.end(j, jobs.Failed); id != "" {
 					follow = append(follow, id)

@@ -1,6 +1,7 @@
 package jobstest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,10 +140,9 @@ func (p *property) submit(t *rapid.T) {
 	s.ReturnExisting = s.Key != "" && rapid.Bool().Draw(t, "return_existing")
 	if rapid.Bool().Draw(t, "dedup") {
 		d := jobs.Dedup{
-			Strategy:           rapid.SampledFrom([]jobs.Strategy{jobs.UntilExecuting, jobs.UntilExecuted}).Draw(t, "strategy"),
-			Key:                rapid.SampledFrom([]string{"", "", "d"}).Draw(t, "dedup key"),
-			TTL:                time.Duration(p.hours(t, "ttl")) * time.Hour,
-			IncludingScheduled: rapid.Bool().Draw(t, "including_scheduled"),
+			Strategy: rapid.SampledFrom([]jobs.Strategy{jobs.UntilExecuting, jobs.UntilExecuted}).Draw(t, "strategy"),
+			Key:      rapid.SampledFrom([]string{"", "", "d"}).Draw(t, "dedup key"),
+			TTL:      time.Duration(p.hours(t, "ttl")) * time.Hour,
 		}
 		d.RescheduleOnce = d.Strategy == jobs.UntilExecuted && rapid.Bool().Draw(t, "reschedule_once")
 		s.Dedup = &d
@@ -289,7 +289,7 @@ func (p *property) workerRetry(t *rapid.T) {
 	j.lastToken = token
 	p.past = append(p.past, token)
 	if j.cancelled {
-		p.m.end(j, jobs.Cancelled)
+		p.followed(p.m.end(j, jobs.Cancelled))
 		return
 	}
 	p.requeued(j, hours, got)
@@ -300,6 +300,7 @@ func (p *property) requeued(j *modelJob, hours int, got jobs.Job) {
 	if hours > 0 {
 		j.state, j.dueHour = jobs.Scheduled, p.m.hour+hours
 	}
+	p.m.holdLock(j, hours)
 }
 
 func (p *property) operatorRetry(t *rapid.T) {
@@ -314,7 +315,7 @@ func (p *property) operatorRetry(t *rapid.T) {
 	want := ""
 	switch j.state {
 	case jobs.Failed, jobs.Cancelled:
-		if holder := p.m.keys[j.key]; holder != "" {
+		if holder := cmp.Or(p.m.locker(j.lock), p.m.keys[j.key]); holder != "" {
 			want = "duplicate " + holder
 		}
 	case jobs.Scheduled:
@@ -352,9 +353,9 @@ func (p *property) cancel(t *rapid.T) {
 		j.lastToken = ""
 		p.m.end(j, jobs.Cancelled)
 	case jobs.Active:
-		j.cancelled, j.duplicates = true, false
-		p.m.dropKey(j)
-		p.m.dropLock(j)
+		if !j.cancelled {
+			j.cancelled, j.duplicates = true, false
+		}
 	}
 }
 
