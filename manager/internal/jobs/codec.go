@@ -19,6 +19,8 @@ type record struct {
 	// LockID is the key in colLocks of the job's deduplication identity, "" without a Dedup. Whether the job holds it is
 	// for the lock to say.
 	LockID string
+	// Place is that of the submission, 0 once the job has another run_at.
+	Place int
 	// FreedAt is when the last lease was revoked, zero if none was. On a remote store a claim may have read the time
 	// before that and found the job after it; its lease begins no earlier than FreedAt.
 	FreedAt time.Time
@@ -43,6 +45,7 @@ const (
 // Presence bits of a record.
 const (
 	hasCancel = 1 << iota
+	hasPlace
 	hasLease
 	hasResult
 	hasDedup
@@ -66,6 +69,7 @@ func (r *record) encode() []byte {
 		}
 	}
 	set(r.CancelRequested, hasCancel)
+	set(r.Place > 0, hasPlace)
 	set(r.Lease != nil, hasLease)
 	set(r.Result != nil && r.ResultBlob == 0, hasResult)
 	set(r.Dedup != nil, hasDedup)
@@ -107,6 +111,9 @@ func (r *record) encode() []byte {
 	b = appendString(b, r.LockID)
 	b = appendString(b, r.Error)
 	b = appendString(b, r.Event)
+	if r.Place > 0 {
+		b = append(b, byte(r.Place))
+	}
 	if !r.FreedAt.IsZero() {
 		b = appendStamp(b, r.FreedAt)
 	}
@@ -198,6 +205,9 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	r.Event = d.string()
 	r.CancelRequested = flags&hasCancel != 0
 	r.Duplicates = flags&hasDuplicates != 0
+	if flags&hasPlace != 0 {
+		r.Place = int(d.byte())
+	}
 	if flags&hasFreed != 0 {
 		r.FreedAt = d.stamp()
 	}

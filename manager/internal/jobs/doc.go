@@ -49,7 +49,7 @@
 //     transaction, so the reservation, the job and the recorded answer exist
 //     together or not at all.
 //   - Submission.Dedup drops duplicates of work that is not done yet. The
-//     identity is the function with the dedup's key, else with the job's key,
+//     identity is the owner and the function with the dedup's key, else with the job's key,
 //     else with a digest of the payload. The submission acquires a lock on it. The
 //     lock is released when the job starts (UntilExecuting) or is terminal
 //     (UntilExecuted), or after its TTL if the job never gets there. The TTL counts

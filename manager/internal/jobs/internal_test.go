@@ -238,7 +238,7 @@ func genRecord(t *rapid.T) *record {
 		MaxAttempts: 9, CreatedAt: stamp("created"), RunAt: stamp("run_at"), StartedAt: stamp("started"), FinishedAt: stamp("finished"),
 		Error: text("error"), Event: text("event"), CancelRequested: rapid.Bool().Draw(t, "cancel"),
 		Payload: []byte(text("payload")),
-	}, LastToken: text("token"), LockID: text("lock"), Duplicates: rapid.Bool().Draw(t, "duplicates")}
+	}, LastToken: text("token"), LockID: text("lock"), Place: rapid.IntRange(0, MaxBatch-1).Draw(t, "place"), Duplicates: rapid.Bool().Draw(t, "duplicates")}
 	if rapid.Bool().Draw(t, "has result") {
 		r.Result = []byte(text("result"))
 	}

@@ -69,7 +69,7 @@ type Job struct {
 	// Payload is the work's argument: one JSON value. Nil in answers that
 	// leave payloads out, see ListQuery.
 	Payload []byte
-	// Key, when set, is held by at most one live job at a time.
+	// Key, when set, is held by at most one live job at a time, of any owner.
 	Key string
 	// Priority: higher runs first.
 	Priority int
@@ -210,9 +210,12 @@ type Submission struct {
 	ReturnExisting bool
 	// WALLocations: at most 16 databases.
 	WALLocations WALLocations
-	// Owner: up to MaxNameBytes bytes. It is no part of what makes two submissions duplicates.
+	// Place in its batch, 0 to MaxBatch-1. Jobs with the same priority and run_at are delivered in this order, and in that
+	// of their ids.
+	Place int
+	// Owner: up to MaxNameBytes bytes. Submissions of two owners are not duplicates of each other.
 	Owner string
-	// Traceparent names the span that submits, see Traceparent. It is no part of that either.
+	// Traceparent names the span that submits, see Traceparent. It is no part of what makes two submissions duplicates.
 	Traceparent string
 }
 

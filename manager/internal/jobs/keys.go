@@ -38,8 +38,8 @@ const pausedVersionKey = "paused_version"
 // Indexes of colJobs. Every job is in exactly one of the first five, which is the index of its state, so the length of
 // each is a gauge. All but active jobs are in idxFunction, too: a claim, a heartbeat and a finish are cheaper without.
 const (
-	idxQueued    = "queued"    // priority, run_at: the order of claims
-	idxScheduled = "scheduled" // run_at
+	idxQueued    = "queued"    // priority, run_at, place: the order of claims
+	idxScheduled = "scheduled" // run_at, place
 	idxActive    = "active"    // end of the lease, function
 	idxDone      = "done"      // finished_at, class; what retention removes
 	idxDead      = "dead"      // finished_at
@@ -111,10 +111,10 @@ func (r *record) entries() []store.Entry {
 	case classQueued:
 		index = idxQueued
 		b = binary.BigEndian.AppendUint16(b, uint16(MaxPriority-r.Priority))
-		b = appendTime(b, r.RunAt)
+		b = append(appendTime(b, r.RunAt), byte(r.Place))
 	case classScheduled:
 		index = idxScheduled
-		b = appendTime(b, r.RunAt)
+		b = append(appendTime(b, r.RunAt), byte(r.Place))
 	case classDead:
 		index = idxDead
 		b = appendTime(b, r.FinishedAt)

@@ -407,7 +407,7 @@ func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
 // requeue lets the job be delivered after the delay.
 func (r *record) requeue(tx store.Tx, delay time.Duration) error {
 	at := now(tx)
-	r.State, r.Lease, r.RunAt = Queued, nil, at
+	r.State, r.Lease, r.RunAt, r.Place = Queued, nil, at, 0
 	if runAt := at.Add(delay).Truncate(time.Microsecond); runAt.After(at) {
 		r.State, r.RunAt = Scheduled, runAt
 	} else {

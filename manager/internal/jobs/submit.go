@@ -9,6 +9,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -104,6 +105,9 @@ func (s *Submission) check() error {
 			return invalid("dedup.if_deduplicated", "reschedule_once", "only with strategy until_executed")
 		}
 	}
+	if err := checkRange("place", s.Place, 0, MaxBatch-1); err != nil {
+		return err
+	}
 	if len(s.Owner) > MaxNameBytes {
 		return tooLarge("owner", len(s.Owner), MaxNameBytes)
 	}
@@ -113,8 +117,20 @@ func (s *Submission) check() error {
 	return s.WALLocations.check()
 }
 
-// lockID digests what makes two submissions duplicates: the function and the dedup key, else the job key, else the
-// payload. White space between the payload's tokens makes no difference; the order of members does.
+// CanonicalJSON returns the same bytes for equal JSON values: white space, the order of members, and how numbers and
+// strings are written make no difference. A value without a canonical form (see api.AppendCanonical) equals only values
+// that differ from it in white space. v must be JSON.
+func CanonicalJSON(v []byte) []byte {
+	if out, ok := api.AppendCanonical(nil, v, nil, nil); ok {
+		return out
+	}
+	var compact bytes.Buffer
+	_ = json.Compact(&compact, v) // v is JSON
+	return compact.Bytes()
+}
+
+// lockID digests what makes two submissions duplicates: the owner, the function, and the dedup key, else the job key,
+// else the payload.
 func lockID(s *Submission) string {
 	h := sha256.New()
 	part := func(kind byte, v []byte) {
@@ -122,6 +138,7 @@ func lockID(s *Submission) string {
 		h.Write(v)
 		h.Write([]byte{0}) // no part contains a zero byte
 	}
+	part('o', []byte(s.Owner))
 	part('f', []byte(s.Function))
 	switch {
 	case s.Dedup.Key != "":
@@ -129,11 +146,7 @@ func lockID(s *Submission) string {
 	case s.Key != "":
 		part('k', []byte(s.Key))
 	default:
-		var compact bytes.Buffer
-		if json.Compact(&compact, s.Payload) != nil { // checked before: valid
-			compact.Write(s.Payload)
-		}
-		part('p', compact.Bytes())
+		part('p', CanonicalJSON(s.Payload))
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }
@@ -330,7 +343,7 @@ func (p *Prepared) record(at time.Time) *record {
 		Event:        p.event,
 		Owner:        s.Owner,
 		Traceparent:  s.Traceparent,
-	}, LockID: p.lockID}
+	}, LockID: p.lockID, Place: s.Place}
 	runAt := s.RunAt.UTC().Truncate(time.Microsecond)
 	if s.RunAt.IsZero() {
 		runAt = at.Add(s.Delay).Truncate(time.Microsecond)

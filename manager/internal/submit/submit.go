@@ -30,7 +30,7 @@ type Call struct {
 	// a digest of them is stored. "" for none.
 	Credentials string
 	// Body is the submission as it came, a JSON object. A repetition must have the same members, apart from
-	// id; their order and white space between tokens do not count.
+	// id. Equal JSON values count as the same, see jobs.CanonicalJSON.
 	Body []byte
 }
 

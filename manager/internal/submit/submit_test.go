@@ -286,6 +286,7 @@ func TestFingerprintSeparatesSubmissions(t *testing.T) {
 	for body, equal := range map[string]bool{
 		`{"id":"two","payload":{"a":[1,2]},"function":"f"}`: true,
 		`{"function":"f","payload":{"a":[1,2]}}`:            true,
+		`{"function":"f","payload":{"a":[1.0,2e0]}}`:        true,
 		`{"function":"f","payload":{"a":[2,1]}}`:            false,
 		`{"function":"f","payload":{"a":[1,2]},"key":"k"}`:  false,
 		`{"function":"fpayload","":{"a":[1,2]}}`:            false,

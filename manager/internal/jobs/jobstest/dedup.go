@@ -68,10 +68,27 @@ var dedupTests = map[string]func(*env){
 		e.wantDropped(a.ID, s)
 		s.Payload = []byte(`{"a": [2, 1]}`)
 		e.job(s)
+		s.Payload = []byte(`{"b":1,"a":{"d":"é","c":[1,100]}}`)
+		b := e.job(s)
+		s.Payload = []byte(`{"a": {"c": [1.0, 1e2], "d": "\u00e9"}, "b": 1.00}`)
+		e.wantDropped(b.ID, s)
 		s.Function = "g"
 		e.job(s)
 		s.Dedup = nil
 		e.job(s) // without the object nothing is dropped
+	},
+	"owners do not share identities, but keys": func(e *env) {
+		s := jobs.Submission{Dedup: untilExecuted, Owner: "ann"}
+		a := e.job(s)
+		s.Owner = "bob"
+		b := e.job(s)
+		e.wantDropped(b.ID, s)
+		s.Owner = "ann"
+		e.wantDropped(a.ID, s)
+		e.job(jobs.Submission{Key: "k", Owner: "ann"})
+		if _, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k", Owner: "bob"}); !errors.Is(err, jobs.ErrDuplicateKey) {
+			e.Errorf("another owner's key: %v", err)
+		}
 	},
 	"a key replaces the payload in the identity": func(e *env) {
 		s := jobs.Submission{Payload: []byte(`1`), Key: "k", Dedup: untilExecuting}

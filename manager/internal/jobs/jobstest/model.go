@@ -1,7 +1,6 @@
 package jobstest
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -60,12 +59,9 @@ func (m *model) identity(s *jobs.Submission) string {
 	case s.Key != "":
 		return s.Function + " k " + s.Key
 	}
-	var b bytes.Buffer
-	if json.Compact(&b, s.Payload) != nil {
-		b.Reset()
-		b.WriteString("null")
-	}
-	return s.Function + " p " + b.String()
+	var v any
+	_ = json.Unmarshal(s.Payload, &v)
+	return s.Function + " p " + fmt.Sprint(v)
 }
 
 // submit returns what a submission must do: the error, or the job that stands for

@@ -125,7 +125,7 @@ func (p *property) submit(t *rapid.T) {
 	p.made++
 	s := jobs.Submission{
 		Function:    genFunction.Draw(t, "function"),
-		Payload:     []byte(rapid.SampledFrom([]string{`1`, `{"a": [1,2]}`, `{"a":[1, 2]}`, `"x"`}).Draw(t, "payload")),
+		Payload:     []byte(rapid.SampledFrom([]string{`1`, `{"a": [1,2]}`, `{"a":[1.0, 2]}`, `"x"`}).Draw(t, "payload")),
 		Key:         rapid.SampledFrom([]string{"", "", "k1", "k2"}).Draw(t, "key"),
 		Priority:    rapid.IntRange(-1, 1).Draw(t, "priority"),
 		MaxAttempts: rapid.IntRange(1, 3).Draw(t, "max_attempts"),

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 var submitTests = map[string]func(*env){
@@ -166,6 +167,32 @@ var submitTests = map[string]func(*env){
 			e.Errorf("payload over the limit: %v", err)
 		}
 		e.claimNone()
+	},
+	"the jobs of a batch run in its order": func(e *env) {
+		for _, delay := range []time.Duration{0, span} {
+			var all []*jobs.Prepared
+			want := []string{"z", "a", "m", "b"}
+			for i, id := range want {
+				p, err := e.q.Prepare(jobs.Submission{Function: "f", ID: id + delay.String(), Delay: delay, Place: i})
+				if err != nil {
+					e.Fatal(err)
+				}
+				all, want[i] = append(all, p), id+delay.String()
+			}
+			if err := e.in.Store.Update(e.ctx, func(tx store.Tx) error {
+				for _, p := range all {
+					if _, err := e.q.EnqueueTx(tx, p); err != nil {
+						return err
+					}
+				}
+				return nil
+			}); err != nil {
+				e.Fatal(err)
+			}
+			e.wantIDs("listed", e.list(jobs.ListQuery{State: map[bool]jobs.State{true: jobs.Queued, false: jobs.Scheduled}[delay == 0]}), want...)
+			e.pass(delay)
+			e.wantIDs("claimed", e.claim(jobs.ClaimRequest{Limit: 9, Lease: jobs.MaxLease}), want...)
+		}
 	},
 }
 
