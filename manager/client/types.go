@@ -10,7 +10,7 @@ type Job struct {
 	ID       string          `json:"id"`
 	Function string          `json:"function"`
 	Payload  json.RawMessage `json:"payload,omitempty"`
-	// PayloadBytes replaces a payload that is too large to be returned by a submission.
+	// PayloadBytes stands for the payload in the answer to a submission or a replay.
 	PayloadBytes int    `json:"payload_bytes,omitempty"`
 	Key          string `json:"key,omitempty"`
 	// State: scheduled, queued, active, complete, failed, cancelled or replayed.

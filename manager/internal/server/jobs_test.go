@@ -120,7 +120,7 @@ func TestJobLifeOverHTTP(t *testing.T) {
 			"if_deduplicated":"reschedule_once"},"on_duplicate":null}`)
 	for field, want := range map[string]string{
 		"id": "j1", "function": "f", "key": `k"1`, "state": "queued", "priority": "-3", "attempt": "0", "max_attempts": "2",
-		"payload": "map[a:[1 <nil>]]", "wal_locations": `map[ma"in:0/16B3748]`,
+		"payload_bytes": "14", "wal_locations": `map[ma"in:0/16B3748]`,
 		"dedup": "map[if_deduplicated:reschedule_once key:d strategy:until_executed ttl_ms:5000]",
 	} {
 		if got := fmt.Sprint(made[field]); got != want {
