@@ -257,7 +257,7 @@ func TestPages(t *testing.T) {
 	for _, p := range []struct{ name, path string }{
 		{"overview", ""}, {"ledger", "ledger"}, {"entry", "ledger?key=payment-4205"}, {"no-entry", "ledger?key=" + url.QueryEscape("<b>\u202enobody's\"")},
 		{"pending", "ledger?list=pending"}, {"mismatch", "ledger?list=mismatch"}, {"no-room", "ledger?list=full"},
-		{"jobs", "jobs"}, {"function", "jobs?function=mail.send"}, {"dead", "jobs?function=mail.send&state=dead"}, {"search", "jobs?key=order-1030/confirmation"},
+		{"jobs", "jobs"}, {"function", "jobs?function=mail.send"}, {"dead", "jobs?function=mail.send&state=failed"}, {"search", "jobs?key=order-1030/confirmation"},
 		{"job", "jobs/" + s.dead}, {"attempts", "jobs/" + s.tried}, {"jobs-hostile", "jobs?function=invoice.render&state=dead"},
 		{"life", "ledger?key=payment-4206&scope=" + url.QueryEscape(longScope)}, {"long", "ledger?" + url.Values{"key": {longKey}, "scope": {longScope}}.Encode()},
 		{"hostile", "ledger?" + url.Values{"key": {hostileKey}, "scope": {longScope}}.Encode()}, {"refused", "ledger?cursor=damaged&list=unknown"},
@@ -343,7 +343,7 @@ func TestJobsInTheBrowser(t *testing.T) {
 	b.click("Cancel", "The job is cancelled")
 	b.click("Retry", "The job is in the queue again")
 
-	b.open("jobs?function=mail.send&state=dead")
+	b.open("jobs?function=mail.send&state=failed")
 	b.do(chromedp.Click(`input[data-all]`))
 	b.click("Replay", "Replay 3 jobs?")
 	b.look("confirm")

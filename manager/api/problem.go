@@ -20,7 +20,7 @@ const (
 	CodePending             Code = "request-pending"        // 409: the first attempt is still running
 	CodeOutcomeUnknown      Code = "outcome-unknown"        // 409: the first attempt may have run, its outcome is not known
 	CodeFenced              Code = "fenced"                 // 409: a later reservation superseded the token
-	CodeDuplicateKey        Code = "duplicate-key"          // 409: a live job holds the key
+	CodeDuplicateKey        Code = "duplicate-key"          // 409: a live job holds the job's key or deduplication lock
 	CodeConflict            Code = "conflict"               // 409: the state does not allow this call
 	CodeSequenceGap         Code = "sequence-gap"           // 409: a structured id skips a sequence of its client
 	CodeTooManyLogs         Code = "too-many-logs"          // 409: the manager keeps as many logs as it may

@@ -39,7 +39,7 @@ func TestSubmitRepeatsWithOneKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !j.Replayed || j.State != "queued" || string(j.Payload) != `{"a":1}` || j.WALLocations["main"] != "0/1" {
+	if !j.Replayed || j.State != "queued" || j.PayloadBytes != 7 || j.WALLocations["main"] != "0/1" {
 		t.Errorf("job %+v", j)
 	}
 	attempts := f.requests("/v1/jobs")

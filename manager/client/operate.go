@@ -164,7 +164,8 @@ func (c *Client) DeadLetters(ctx context.Context, function string, limit int, cu
 }
 
 // Replay enqueues a copy of a dead job. It is not repeated: after a lost answer, only the caller can know whether
-// another client may have replayed the job meanwhile. A second call then says that the letter is not there.
+// another client may have replayed the job meanwhile. A second call then gets a conflict that names
+// the copy.
 func (c *Client) Replay(ctx context.Context, function, id string) (*Job, error) {
 	return c.job(ctx, call{
 		method: "POST", path: functionPath(function) + "/dead-letters/" + url.PathEscape(id) + "/replay", body: struct{}{}, once: true,

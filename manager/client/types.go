@@ -10,10 +10,10 @@ type Job struct {
 	ID       string          `json:"id"`
 	Function string          `json:"function"`
 	Payload  json.RawMessage `json:"payload,omitempty"`
-	// PayloadBytes replaces a payload that is too large to be returned by a submission.
+	// PayloadBytes stands for the payload in the answer to a submission or a replay.
 	PayloadBytes int    `json:"payload_bytes,omitempty"`
 	Key          string `json:"key,omitempty"`
-	// State: scheduled, queued, active, complete, failed or cancelled.
+	// State: scheduled, queued, active, complete, failed, cancelled or replayed.
 	State       string          `json:"state"`
 	Priority    int             `json:"priority"`
 	Attempt     int             `json:"attempt"`
@@ -32,8 +32,8 @@ type Job struct {
 	Traceparent string `json:"traceparent,omitempty"`
 	// CancelRequested: cancelled while a worker holds it.
 	CancelRequested bool `json:"cancel_requested,omitempty"`
-	// Dead: among its function's dead letters.
-	Dead bool `json:"dead,omitempty"`
+	// ReplayedAs is the id of the copy that an operator enqueued of a replayed job.
+	ReplayedAs string `json:"replayed_as,omitempty"`
 	// Event names the event that enqueued the job, in a version of the manager that had events.
 	Event string `json:"event,omitempty"`
 	Dedup *Dedup `json:"dedup,omitempty"`
@@ -51,7 +51,7 @@ type Job struct {
 
 // Terminal reports whether the job is over.
 func (j *Job) Terminal() bool {
-	return j.State == "complete" || j.State == "failed" || j.State == "cancelled"
+	return j.State == "complete" || j.State == "failed" || j.State == "cancelled" || j.State == "replayed"
 }
 
 // AttemptError is how an attempt ended that did not do the work.
@@ -80,8 +80,6 @@ type Dedup struct {
 	TTLMS int64 `json:"ttl_ms,omitempty"`
 	// IfDeduplicated: "reschedule_once" runs the job once more if duplicates were dropped; only with until_executed.
 	IfDeduplicated string `json:"if_deduplicated,omitempty"`
-	// IncludingScheduled also applies to jobs that are scheduled for the future.
-	IncludingScheduled bool `json:"including_scheduled,omitempty"`
 }
 
 // Submission describes a job to enqueue.

@@ -7,7 +7,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/internal/jsonguard"
 )
 
 // Fingerprint tells a retry from another request. It has a base, and may have digests of the body's length and of the
@@ -203,6 +205,15 @@ func nibble(c byte) int {
 		return int(c|0x20-'a') + 10
 	}
 	return -1
+}
+
+// appendCanonical is api.AppendCanonical for a body that may be anything. What is not JSON, or exceeds
+// jsonguard.MaxDepth, has no canonical form either.
+func appendCanonical(out, body []byte, f *config.Fingerprint) ([]byte, bool) {
+	if !jsonguard.Valid(body) {
+		return out, false
+	}
+	return api.AppendCanonical(out, body, f.Include, f.Exclude)
 }
 
 // Canonical makes b the digest of the canonical form of its whole body. It does nothing if f asks for another

@@ -34,7 +34,7 @@ func jobsMain(ctx context.Context, env Environment, args []string) error {
 func (c *operatorCall) listFlags(fs *flag.FlagSet) {
 	c.pageFlags(fs)
 	fs.StringVar(&c.function, "function", "", "only jobs of this `function`")
-	states := []string{"scheduled", "queued", "active", "complete", "failed", "cancelled"}
+	states := []string{"scheduled", "queued", "active", "complete", "failed", "cancelled", "replayed"}
 	fs.Func("state", "only jobs in this `state`: "+strings.Join(states, ", "), settings.Choice(states, &c.state))
 }
 

@@ -123,14 +123,14 @@ func TestOperatorsManageJobs(t *testing.T) {
 		t.Errorf("list --json: %+v, %v", listed, err)
 	}
 	if got, want := must("get", "a"), strings.Join([]string{
-		"id        a", "function  mail.send", "state     failed, dead letter", "attempt   1 of 3", "priority  5", "key       order:1",
+		"id        a", "function  mail.send", "state     failed", "attempt   1 of 3", "priority  5", "key       order:1",
 		"dedup     until_executed reschedule_once", "created   TIME", "run at    TIME", "started   TIME", "finished  TIME",
 		"wal main  0/16B3748", `error     no such mailbox\nstack\x1b[31m`, `payload   {"to":"x"}`, "",
 	}, "\n"); got != want {
 		t.Errorf("get:\n%s\nwant:\n%s", got, want)
 	}
 	var job client.Job
-	if err := json.Unmarshal([]byte(must("get", "--json", "a")), &job); err != nil || job.ID != "a" || !job.Dead {
+	if err := json.Unmarshal([]byte(must("get", "--json", "a")), &job); err != nil || job.ID != "a" || job.State != "failed" {
 		t.Errorf("get --json: %+v, %v", job, err)
 	}
 	if got := must("get", "a", "--wait-seconds", "60"); !strings.Contains(got, "failed") {
@@ -296,7 +296,7 @@ func TestServeRunsTheJobQueue(t *testing.T) {
 	}
 	// The lease of the last attempt runs out without anybody asking.
 	dead, err := c.Wait(t.Context(), j.ID)
-	if err != nil || dead.State != "failed" || !dead.Dead {
+	if err != nil || dead.State != "failed" {
 		t.Fatalf("%+v, %v", dead, err)
 	}
 	resp, err := http.Get(url + "/v1/jobs/stats")

@@ -58,8 +58,8 @@ func (c *operatorCall) printJob(j *client.Job) error {
 	if j.CancelRequested && !j.Terminal() {
 		state += ", cancel requested"
 	}
-	if j.Dead {
-		state += ", dead letter"
+	if j.ReplayedAs != "" {
+		state += " as " + j.ReplayedAs
 	}
 	line("state", state)
 	line("attempt", fmt.Sprintf("%d of %d", j.Attempt, j.MaxAttempts))

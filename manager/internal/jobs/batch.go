@@ -242,7 +242,7 @@ func (b *claimBatcher) putBack(orphans []Job) {
 			}
 			r.State, r.Lease, r.FreedAt = Queued, nil, now(tx)
 			r.Attempt--
-			if err := r.retakeLock(tx, r.FreedAt); err != nil {
+			if err := r.holdLock(tx, r.FreedAt); err != nil {
 				return err
 			}
 			notifyQueued(tx, r.Function)

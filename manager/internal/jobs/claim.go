@@ -473,7 +473,7 @@ func (c *claimRun) lease(op *claimOp, h store.Hit) (bool, error) {
 	}
 	c.budget -= size
 	if r.LockID != "" && r.Dedup != nil && r.Dedup.Strategy == UntilExecuting {
-		if err := r.freeLock(c.tx, r.LockID); err != nil {
+		if err := r.freeLock(c.tx); err != nil {
 			return false, err
 		}
 	}

@@ -16,9 +16,11 @@ type record struct {
 	// LastToken is the token of the last delivery, kept after the worker finished the job or handed it back, so that a
 	// repeated call gets the same answer. It is empty during a delivery, and after the lease was revoked.
 	LastToken string
-	// LockID is the key in colLocks that the submission locked, "" if it locked none or has released it (see
-	// mayHoldLock).
+	// LockID is the key in colLocks of the job's deduplication identity, "" without a Dedup. Whether the job holds it is
+	// for the lock to say.
 	LockID string
+	// Place is that of the submission, 0 once the job has another run_at.
+	Place int
 	// FreedAt is when the last lease was revoked, zero if none was. On a remote store a claim may have read the time
 	// before that and found the job after it; its lease begins no earlier than FreedAt.
 	FreedAt time.Time
@@ -49,12 +51,11 @@ const (
 // Presence bits of a record.
 const (
 	hasCancel = 1 << iota
-	hasDead
+	hasPlace
 	hasLease
 	hasResult
 	hasDedup
 	hasReschedule
-	hasIncludingScheduled
 	hasPayloadBlob
 	hasResultBlob
 	hasDuplicates
@@ -74,12 +75,11 @@ func (r *record) encode() []byte {
 		}
 	}
 	set(r.CancelRequested, hasCancel)
-	set(r.Dead, hasDead)
+	set(r.Place > 0, hasPlace)
 	set(r.Lease != nil, hasLease)
 	set(r.Result != nil && r.ResultBlob == 0, hasResult)
 	set(r.Dedup != nil, hasDedup)
 	set(r.Dedup != nil && r.Dedup.RescheduleOnce, hasReschedule)
-	set(r.Dedup != nil && r.Dedup.IncludingScheduled, hasIncludingScheduled)
 	set(r.PayloadBlob > 0, hasPayloadBlob)
 	set(r.ResultBlob > 0, hasResultBlob)
 	set(r.Duplicates, hasDuplicates)
@@ -110,6 +110,9 @@ func (r *record) encode() []byte {
 	b = appendString(b, r.LockID)
 	b = appendString(b, r.Error)
 	b = appendString(b, r.Event)
+	if r.Place > 0 {
+		b = append(b, byte(r.Place))
+	}
 	if !r.FreedAt.IsZero() {
 		b = appendStamp(b, r.FreedAt)
 	}
@@ -121,6 +124,9 @@ func (r *record) encode() []byte {
 	}
 	if len(r.Errors) > 0 {
 		b = appendErrors(b, r.Errors)
+	}
+	if r.State == Replayed {
+		b = appendString(b, r.ReplayedAs)
 	}
 	if r.Lease != nil {
 		b = appendString(b, r.Lease.Worker)
@@ -209,8 +215,10 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	r.Error = d.string()
 	r.Event = d.string()
 	r.CancelRequested = flags&hasCancel != 0
-	r.Dead = flags&hasDead != 0
 	r.Duplicates = flags&hasDuplicates != 0
+	if flags&hasPlace != 0 {
+		r.Place = int(d.byte())
+	}
 	if flags&hasFreed != 0 {
 		r.FreedAt = d.stamp()
 	}
@@ -229,14 +237,18 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	if flags&hasErrors != 0 {
 		r.Errors = d.errors()
 	}
+	if r.State == Replayed {
+		if r.ReplayedAs = d.string(); CheckID("", r.ReplayedAs) != nil {
+			d.fail()
+		}
+	}
 	if flags&hasLease != 0 {
 		r.Lease = &Lease{Worker: d.string(), Token: d.string(), Until: d.stamp(), Duration: d.duration()}
 	}
 	if flags&hasDedup != 0 {
 		r.Dedup = &Dedup{
 			Strategy: Strategy(d.byte()), Key: d.string(), TTL: d.duration(),
-			RescheduleOnce:     flags&hasReschedule != 0,
-			IncludingScheduled: flags&hasIncludingScheduled != 0,
+			RescheduleOnce: flags&hasReschedule != 0,
 		}
 	}
 	if n := d.uvarint(); n > 0 && n <= MaxWALLocations {
@@ -258,7 +270,7 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	} else {
 		r.Payload = d.bytes()
 	}
-	if d.err == nil && (len(d.b) != 0 || r.State < Scheduled || r.State > Cancelled || (r.State == Active) != (r.Lease != nil) ||
+	if d.err == nil && (len(d.b) != 0 || r.State < Scheduled || r.State > Replayed || (r.State == Active) != (r.Lease != nil) ||
 		CheckName("", r.Function) != nil || checkVisible("", r.Key, 0, MaxKeyBytes) != nil || len(r.LockID) > MaxKeyBytes || r.Priority < MinPriority || r.Priority > MaxPriority ||
 		r.Attempt < 0 || r.MaxAttempts < 0) {
 		d.fail()

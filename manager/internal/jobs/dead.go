@@ -43,9 +43,14 @@ func (r *record) reason() string {
 	return "the worker gave no reason"
 }
 
-// Replay enqueues a copy of a dead job and removes the dead letter, in one transaction. The dead letter stays if the
+// replayed is the answer to a call that would run a replayed job again.
+func (r *record) replayed() error {
+	return &StateError{ID: r.ID, State: r.State, Reason: "job " + r.ReplayedAs + " runs in its place"}
+}
+
+// Replay enqueues a copy of a failed job, which is Replayed from then on, in one transaction. It stays Failed if the
 // copy is not enqueued: because another job holds its key (*DuplicateKeyError), or because it is a duplicate of a
-// waiting job (see the outcome). A missing letter is a *NotFoundError.
+// live job (see the outcome). A job that was replayed before is a *StateError, a missing letter a *NotFoundError.
 func (q *Queue) Replay(ctx context.Context, function, id string) (Outcome, error) {
 	if err := first(CheckName("function", function), CheckID("id", id)); err != nil {
 		return Outcome{}, err
@@ -59,24 +64,24 @@ func (q *Queue) Replay(ctx context.Context, function, id string) (Outcome, error
 		if err != nil {
 			return err
 		}
-		if r == nil || !r.Dead || r.Function != function {
+		if r != nil && r.State == Replayed && r.Function == function {
+			return r.replayed()
+		}
+		if r == nil || r.State != Failed || r.Function != function {
 			return &NotFoundError{Kind: "dead letter", ID: id}
 		}
 		if err := r.fetch(tx); err != nil {
 			return err
 		}
-		p := &Prepared{id: fresh, event: r.Event, replay: true, sub: Submission{
+		p := &Prepared{id: fresh, lockID: r.LockID, event: r.Event, replay: true, sub: Submission{
 			Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
 			MaxAttempts: r.MaxAttempts, Dedup: r.Dedup, WALLocations: r.WALLocations, Owner: r.Owner,
 			Traceparent: r.Traceparent,
 		}}
-		if r.Dedup != nil {
-			p.lockID = lockID(&p.sub)
-		}
 		if out, err = q.EnqueueTx(tx, p); err != nil || !out.Created() {
 			return err
 		}
-		r.Dead = false
+		r.State, r.ReplayedAs, r.FinishedAt = Replayed, fresh, now(tx)
 		return r.save(tx)
 	})
 	if err != nil {

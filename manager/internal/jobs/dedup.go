@@ -70,32 +70,22 @@ func (r *record) absorb(tx store.Tx, positions WALLocations) error {
 	return r.save(tx)
 }
 
-// takeLock makes the new job the holder of the lock.
-func (r *record) takeLock(tx store.Tx, id string) error {
-	r.LockID = id
-	l := lock{holder: r.ID, until: r.RunAt.Add(r.Dedup.TTL)}
-	return l.put(tx, id)
-}
-
-// mayHoldLock reports whether the job may still hold the lock that it was submitted with. A lock of UntilExecuting was
-// released by the claim; the job remembers it in case the claim is undone.
+// mayHoldLock reports whether the job may hold its lock. A lock of UntilExecuting was released when the job started.
 func (r *record) mayHoldLock() bool {
 	return r.LockID != "" && !(r.State == Active && r.Dedup != nil && r.Dedup.Strategy == UntilExecuting)
 }
 
-// dropLock releases the job's lock for good, if it still holds it.
+// dropLock releases the job's lock, if it still holds it.
 func (r *record) dropLock(tx store.Tx) error {
-	id, may := r.LockID, r.mayHoldLock()
-	r.LockID = ""
-	if !may {
+	if !r.mayHoldLock() {
 		return nil
 	}
-	return r.freeLock(tx, id)
+	return r.freeLock(tx)
 }
 
 // freeLock releases a lock. A lock that cannot be read stays: the job does not depend on it.
-func (r *record) freeLock(tx store.Tx, id string) error {
-	l, err := loadLock(tx, id)
+func (r *record) freeLock(tx store.Tx) error {
+	l, err := loadLock(tx, r.LockID)
 	if errors.Is(err, store.ErrUnreadable) {
 		return nil
 	}
@@ -103,13 +93,13 @@ func (r *record) freeLock(tx store.Tx, id string) error {
 	if err != nil || l == nil || l.holder != r.ID {
 		return err
 	}
-	return tx.Delete(colLocks, id)
+	return tx.Delete(colLocks, r.LockID)
 }
 
-// retakeLock is for a job that returns to the queue as if it had never been delivered: it locks again, unless a job
-// that was submitted meanwhile holds the lock.
-func (r *record) retakeLock(tx store.Tx, at time.Time) error {
-	if r.LockID == "" || r.Attempt > 0 || r.Dedup == nil || r.Dedup.Strategy != UntilExecuting {
+// holdLock lets the job hold its lock until its TTL after run_at, unless another job holds it. A job that waits must call
+// it whenever it starts to wait, or its run_at changes.
+func (r *record) holdLock(tx store.Tx, at time.Time) error {
+	if r.LockID == "" || r.Dedup == nil || r.Attempt > 0 && r.Dedup.Strategy == UntilExecuting {
 		return nil
 	}
 	l := lock{holder: r.ID, until: r.RunAt.Add(r.Dedup.TTL)}
@@ -120,7 +110,7 @@ func (r *record) retakeLock(tx store.Tx, at time.Time) error {
 	if errors.Is(err, store.ErrUnreadable) {
 		return nil // its holder is unknown
 	}
-	if err != nil || other != nil {
+	if err != nil || other != nil && other.ID != r.ID {
 		return err
 	}
 	return l.put(tx, r.LockID)

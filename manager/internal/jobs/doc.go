@@ -19,10 +19,13 @@
 //	          finish complete │    │  or handed back after cancel  │
 //	                          ▼    ▼                               │
 //	                   complete   failed ──────────────────────────┘
-//	                              finish failed; lease of the last attempt lost
+//	                              │   finish failed; lease of the last attempt lost
+//	                              ▼
+//	                           replayed (operator; a copy with another id is queued)
 //
-// complete, failed and cancelled are terminal: a worker's call never changes them. Only an operator's retry brings back
-// a failed or cancelled job. Terminal jobs stay readable until retention removes them, by age and by count.
+// complete, failed, cancelled and replayed are terminal: a worker's call never changes them. An operator's retry brings
+// back a failed or cancelled job. An operator's replay runs a copy of a failed job, and from then on the job itself
+// cannot run again. Terminal jobs stay readable until retention removes them, by age and by count.
 //
 // # Delivery
 //
@@ -46,16 +49,20 @@
 //     transaction, so the reservation, the job and the recorded answer exist
 //     together or not at all.
 //   - Submission.Dedup drops duplicates of work that is not done yet. The
-//     identity is the function with the dedup's key, else with the job's key,
+//     identity is the owner and the function with the dedup's key, else with the job's key,
 //     else with a digest of the payload. The submission acquires a lock on it. The
 //     lock is released when the job starts (UntilExecuting) or is terminal
-//     (UntilExecuted), or after its TTL if the job never gets there. A claim that
+//     (UntilExecuted), or after its TTL if the job never gets there. The TTL counts
+//     from run_at, so it moves with a retry. A claim that
 //     is undone, and a delivery that does not count, acquire it again, unless
-//     another job holds it. A dropped duplicate adds its database positions to
+//     another job holds it. An operator's retry acquires it again as well, and is
+//     refused if another job holds it. A dropped duplicate adds its database positions to
 //     the job that is kept, the latest of each database, so that the job reads a
 //     replica that has seen the writes of all of them.
 //   - Submission.Key is held by one live job at a time. It is released when the
-//     job is terminal or cancelled; an operator's retry acquires it again.
+//     job is terminal; an operator's retry acquires it again.
+//
+// A running job whose cancel was requested is not terminal until its worker lets go of it.
 //
 // A lock or key whose job is removed or terminal is void.
 //

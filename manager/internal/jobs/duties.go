@@ -252,9 +252,10 @@ func reclaim(tx store.Tx, r *record, at time.Time, did *DutyReport) (bool, error
 	return true, r.save(tx)
 }
 
-// followed reports whether another run follows when the job ends as s.
+// followed reports whether another run follows when the job ends as s. The duplicates of a job whose cancel was
+// requested came after the request.
 func (r *record) followed(s State) bool {
-	return r.Duplicates && s != Cancelled && r.Dedup != nil && r.Dedup.RescheduleOnce
+	return r.Duplicates && (s != Cancelled || r.CancelRequested) && r.Dedup != nil && r.Dedup.RescheduleOnce
 }
 
 // fetchToFollow reads what terminate needs besides the job. A caller that rejects the call when that cannot be read
@@ -278,7 +279,7 @@ func (r *record) terminate(tx store.Tx, s State, at time.Time) error {
 		return err
 	}
 	followed := r.followed(s)
-	r.State, r.FinishedAt, r.Lease, r.Dead, r.Duplicates = s, at, nil, s == Failed, false
+	r.State, r.FinishedAt, r.Lease, r.Duplicates = s, at, nil, false
 	if followed {
 		if err := r.follow(tx, at); err != nil {
 			return err
@@ -292,10 +293,8 @@ func (r *record) terminate(tx store.Tx, s State, at time.Time) error {
 // and another job holds it, that job was submitted after all of the duplicates and replaces the run. If the lock cannot
 // be read, or belongs to a job that cannot be read, the lock stays and the run has none.
 func (r *record) follow(tx store.Tx, at time.Time) error {
-	lock := lockID(&Submission{Function: r.Function, Payload: r.Payload, Key: r.Key, Dedup: r.Dedup})
-	other, err := lockHolder(tx, at, lock)
-	locked := errors.Is(err, store.ErrUnreadable)
-	if err != nil && !locked {
+	other, err := lockHolder(tx, at, r.LockID)
+	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		return err
 	}
 	if other != nil {
@@ -321,11 +320,9 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 		ID: id, Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
 		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Event: r.Event, Owner: r.Owner,
 		Dedup: r.Dedup, WALLocations: r.WALLocations, Traceparent: r.Traceparent,
-	}}
-	if other == nil && !locked {
-		if err := f.takeLock(tx, lock); err != nil {
-			return err
-		}
+	}, LockID: r.LockID}
+	if err := f.holdLock(tx, at); err != nil {
+		return err
 	}
 	if f.Key != "" {
 		if _, err := tx.Get(colKeys, f.Key); !errors.Is(err, store.ErrUnreadable) {

@@ -19,7 +19,7 @@ var (
 	// ErrNotFound: there is no such job or dead letter; always
 	// a *NotFoundError.
 	ErrNotFound = errors.New("jobs: not found")
-	// ErrDuplicateKey: a live job holds the key; always a *DuplicateKeyError.
+	// ErrDuplicateKey: a live job holds the key or the deduplication lock; always a *DuplicateKeyError.
 	ErrDuplicateKey = errors.New("jobs: duplicate key")
 	// ErrFenced: the lease token is not the job's current one, because the lease ran out and was revoked, or the job
 	// was finished or handed back under another token. Always a *FencedError.
@@ -172,16 +172,32 @@ func (e *NotFoundError) Problem() api.Problem {
 	return api.Problem{Status: 404, Code: api.CodeNotFound, Title: "Not found", Detail: e.Error()}
 }
 
-// DuplicateKeyError is the answer to a submission, or to a retry, whose key a
-// live job holds.
+// DuplicateKeyError is the answer to a submission, or to a retry, whose key or deduplication lock a live job holds.
 type DuplicateKeyError struct {
+	// Key is empty if it is the lock.
 	Key string
-	// Holder is the id of the job that holds the key.
+	// Holder is the id of the job that holds it.
 	Holder string
+	// State is the holder's state. CancelRequested: it was cancelled, and its worker has not let go of it yet.
+	State           State
+	CancelRequested bool
+}
+
+// duplicate is the answer to a call that a live job stands against.
+func (r *record) duplicate(key string) error {
+	return &DuplicateKeyError{Key: key, Holder: r.ID, State: r.State, CancelRequested: r.CancelRequested}
 }
 
 func (e *DuplicateKeyError) Error() string {
-	return "key " + quote(e.Key) + " is held by job " + e.Holder
+	what := "the deduplication lock"
+	if e.Key != "" {
+		what = "key " + quote(e.Key)
+	}
+	text := what + " is held by job " + e.Holder + ", which is " + e.State.String()
+	if e.CancelRequested {
+		text += ": it was cancelled, but its worker has not let go of it yet"
+	}
+	return text
 }
 
 // Unwrap returns ErrDuplicateKey.

@@ -234,19 +234,22 @@ func genRecord(t *rapid.T) *record {
 	text := func(label string) string { return rapid.StringN(0, 20, 40).Draw(t, label) }
 	r := &record{Job: Job{
 		ID: "id", Function: "f", Key: rapid.StringMatching(`[!-~]{0,20}`).Draw(t, "key"), Priority: rapid.IntRange(MinPriority, MaxPriority).Draw(t, "priority"),
-		State: State(rapid.IntRange(int(Scheduled), int(Cancelled)).Draw(t, "state")), Attempt: rapid.IntRange(0, 9).Draw(t, "attempt"),
+		State: State(rapid.IntRange(int(Scheduled), int(Replayed)).Draw(t, "state")), Attempt: rapid.IntRange(0, 9).Draw(t, "attempt"),
 		MaxAttempts: 9, CreatedAt: stamp("created"), RunAt: stamp("run_at"), StartedAt: stamp("started"), FinishedAt: stamp("finished"),
-		Error: text("error"), Event: text("event"), CancelRequested: rapid.Bool().Draw(t, "cancel"), Dead: rapid.Bool().Draw(t, "dead"),
+		Error: text("error"), Event: text("event"), CancelRequested: rapid.Bool().Draw(t, "cancel"),
 		Payload: []byte(text("payload")),
-	}, LastToken: text("token"), LockID: text("lock"), Duplicates: rapid.Bool().Draw(t, "duplicates")}
+	}, LastToken: text("token"), LockID: text("lock"), Place: rapid.IntRange(0, MaxBatch-1).Draw(t, "place"), Duplicates: rapid.Bool().Draw(t, "duplicates")}
 	if rapid.Bool().Draw(t, "has result") {
 		r.Result = []byte(text("result"))
+	}
+	if r.State == Replayed {
+		r.ReplayedAs = "copy"
 	}
 	if r.State == Active {
 		r.Lease = &Lease{Worker: text("worker"), Token: text("lease"), Until: stamp("until"), Duration: time.Minute}
 	}
 	if rapid.Bool().Draw(t, "has dedup") {
-		r.Dedup = &Dedup{Strategy: UntilExecuted, Key: text("dedup"), TTL: time.Hour, RescheduleOnce: rapid.Bool().Draw(t, "r"), IncludingScheduled: rapid.Bool().Draw(t, "i")}
+		r.Dedup = &Dedup{Strategy: UntilExecuted, Key: text("dedup"), TTL: time.Hour, RescheduleOnce: rapid.Bool().Draw(t, "r")}
 	}
 	for _, db := range []string{"a", "b"} {
 		if rapid.Bool().Draw(t, "has "+db) {

@@ -7,7 +7,7 @@ import (
 // State of a job; see the package documentation for the transitions.
 type State uint8
 
-// The states of a job. Complete, Failed and Cancelled are terminal.
+// The states of a job. Those from Complete on are terminal.
 const (
 	// Scheduled: run_at lies ahead.
 	Scheduled State = iota + 1
@@ -17,10 +17,12 @@ const (
 	Active
 	// Complete: a worker finished it.
 	Complete
-	// Failed: a worker gave it up, or its last attempt lost its lease.
+	// Failed: a worker gave it up, or its last attempt lost its lease. It is in its function's dead letters.
 	Failed
 	// Cancelled: a caller or its worker cancelled it.
 	Cancelled
+	// Replayed: it failed, and an operator enqueued a copy of it.
+	Replayed
 )
 
 var stateNames = [...]string{
@@ -30,6 +32,7 @@ var stateNames = [...]string{
 	Complete:  "complete",
 	Failed:    "failed",
 	Cancelled: "cancelled",
+	Replayed:  "replayed",
 }
 
 // String returns the state's name on the wire, "invalid" for an unknown one.
@@ -42,16 +45,19 @@ func (s State) String() string {
 
 // ParseState is the inverse of String; other names are a *FieldError for field.
 func ParseState(field, name string) (State, error) {
-	for s := Scheduled; s <= Cancelled; s++ {
+	for s := Scheduled; s <= Replayed; s++ {
 		if stateNames[s] == name {
 			return s, nil
 		}
 	}
-	return 0, invalid(field, name, "scheduled, queued, active, complete, failed, cancelled")
+	return 0, invalid(field, name, "scheduled, queued, active, complete, failed, cancelled, replayed")
 }
 
-// Terminal reports whether the state is final: complete, failed or cancelled.
-func (s State) Terminal() bool { return s >= Complete && s <= Cancelled }
+// Terminal reports whether the state is final: complete, failed, cancelled or replayed.
+func (s State) Terminal() bool { return s >= Complete && s <= Replayed }
+
+// Finishes reports whether a worker may finish a job in this state: complete, failed or cancelled.
+func (s State) Finishes() bool { return s >= Complete && s <= Cancelled }
 
 // Job is one piece of work. Values that Queue returns belong to the caller,
 // except that Payload and Result must not be modified.
@@ -63,7 +69,7 @@ type Job struct {
 	// Payload is the work's argument: one JSON value. Nil in answers that
 	// leave payloads out, see ListQuery.
 	Payload []byte
-	// Key, when set, is held by at most one live job at a time.
+	// Key, when set, is held by at most one live job at a time, of any owner.
 	Key string
 	// Priority: higher runs first.
 	Priority int
@@ -78,7 +84,7 @@ type Job struct {
 	RunAt time.Time
 	// StartedAt is when it was last claimed; zero before.
 	StartedAt time.Time
-	// FinishedAt is when it became terminal; zero before.
+	// FinishedAt is when it got its terminal state; zero before.
 	FinishedAt time.Time
 	// Lease is set while the job is active.
 	Lease *Lease
@@ -93,8 +99,8 @@ type Job struct {
 	Errors []AttemptError
 	// Traceparent names the span that submitted it, as a W3C trace context of version 00; empty if there was none.
 	Traceparent string
-	// Dead: the job is in its function's dead letters.
-	Dead bool
+	// ReplayedAs is the id of the copy of a replayed job.
+	ReplayedAs string
 	// Event names the event that enqueued it, in a version that had events; empty for a submitted job.
 	Event string
 	// Owner names the caller that submitted it; empty if that caller owns nothing.
@@ -172,15 +178,12 @@ type Dedup struct {
 	// Key if it has one, else a digest of the payload.
 	Key string
 	// TTL releases the lock of a job that never gets to where the strategy releases it: 1 s to 366 days,
-	// Options.DedupTTL when 0. It counts from run_at.
+	// Options.DedupTTL when 0. It counts from run_at, and moves with it.
 	TTL time.Duration
 	// RescheduleOnce: when duplicates were dropped while the lock was held,
 	// run the job once more after it completed or failed. Only with
 	// UntilExecuted.
 	RescheduleOnce bool
-	// IncludingScheduled: a job submitted for the future acquires the lock at its submission, and is dropped when
-	// another job holds it. Without it such jobs neither lock nor are dropped.
-	IncludingScheduled bool
 }
 
 // Submission describes a job to enqueue.
@@ -207,9 +210,12 @@ type Submission struct {
 	ReturnExisting bool
 	// WALLocations: at most 16 databases.
 	WALLocations WALLocations
-	// Owner: up to MaxNameBytes bytes. It is no part of what makes two submissions duplicates.
+	// Place in its batch, 0 to MaxBatch-1. Jobs with the same priority and run_at are delivered in this order, and in that
+	// of their ids.
+	Place int
+	// Owner: up to MaxNameBytes bytes. Submissions of two owners are not duplicates of each other.
 	Owner string
-	// Traceparent names the span that submits, see Traceparent. It is no part of that either.
+	// Traceparent names the span that submits, see Traceparent. It is no part of what makes two submissions duplicates.
 	Traceparent string
 }
 

@@ -38,8 +38,8 @@ const pausedVersionKey = "paused_version"
 // Indexes of colJobs. Every job is in exactly one of the first five, which is the index of its state, so the length of
 // each is a gauge. All but active jobs are in idxFunction, too: a claim, a heartbeat and a finish are cheaper without.
 const (
-	idxQueued    = "queued"    // priority, run_at: the order of claims
-	idxScheduled = "scheduled" // run_at
+	idxQueued    = "queued"    // priority, run_at, place: the order of claims
+	idxScheduled = "scheduled" // run_at, place
 	idxActive    = "active"    // end of the lease, function
 	idxDone      = "done"      // finished_at, class; what retention removes
 	idxDead      = "dead"      // finished_at
@@ -55,9 +55,9 @@ type class byte
 const (
 	classActive    class = 'a' // in idxFunction only as earlier releases stored them
 	classComplete  class = 'c'
-	classDead      class = 'd' // failed, waiting in the dead letters
-	classFailed    class = 'f' // failed, no longer in the dead letters
+	classDead      class = 'd' // failed
 	classQueued    class = 'q'
+	classReplayed  class = 'r'
 	classScheduled class = 's'
 	classCancelled class = 'x'
 )
@@ -91,11 +91,10 @@ func (r *record) class() class {
 		return classComplete
 	case Cancelled:
 		return classCancelled
+	case Replayed:
+		return classReplayed
 	}
-	if r.Dead {
-		return classDead
-	}
-	return classFailed
+	return classDead
 }
 
 // entries returns the job's index entries, that of its state first.
@@ -112,10 +111,10 @@ func (r *record) entries() []store.Entry {
 	case classQueued:
 		index = idxQueued
 		b = binary.BigEndian.AppendUint16(b, uint16(MaxPriority-r.Priority))
-		b = appendTime(b, r.RunAt)
+		b = append(appendTime(b, r.RunAt), byte(r.Place))
 	case classScheduled:
 		index = idxScheduled
-		b = appendTime(b, r.RunAt)
+		b = append(appendTime(b, r.RunAt), byte(r.Place))
 	case classDead:
 		index = idxDead
 		b = appendTime(b, r.FinishedAt)

@@ -225,7 +225,7 @@ func (f *Finish) check() error {
 	if err := checkLease(f.ID, f.Token); err != nil {
 		return err
 	}
-	if !f.State.Terminal() {
+	if !f.State.Finishes() {
 		return invalid("status", f.State.String(), "complete, failed, cancelled")
 	}
 	if f.Result != nil {
@@ -241,7 +241,7 @@ func (f *finishCall) finish(tx store.Tx) error {
 	r, err := leased(tx, f.ID, f.Token, f.Only)
 	f.repeated = err != nil && r != nil && r.State.Terminal() && r.LastToken == f.Token
 	switch {
-	case f.repeated && r.State != f.State:
+	case f.repeated && r.State != f.State && (r.State != Replayed || f.State != Failed):
 		return &StateError{ID: f.ID, State: r.State, Reason: "it was finished with this token before"}
 	case f.repeated:
 		f.out.Job = r.job()
@@ -280,8 +280,8 @@ func IsRefusal(err error) bool {
 // again.
 //
 // Without a token an operator runs a failed or cancelled job again with new attempts, or a scheduled one at another
-// time. The job acquires its key again; if another job holds it, that is a *DuplicateKeyError. Deduplication locks
-// belong to submissions and are not acquired. Jobs in other states are a *StateError.
+// time. The job acquires its key and its deduplication lock again; if another job holds one of them, that is a
+// *DuplicateKeyError. Jobs in other states are a *StateError; that of a replayed job names its copy.
 func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 	if err := CheckID("id", req.ID); err != nil {
 		return Job{}, err
@@ -354,10 +354,7 @@ func (q *Queue) workerRetry(tx store.Tx, req *Retry, random float64) (*record, e
 	if req.Delay != nil {
 		delay = *req.Delay
 	}
-	if err := r.requeue(tx, delay); err != nil || !req.Uncounted {
-		return r, err
-	}
-	return r, r.retakeLock(tx, now(tx))
+	return r, r.requeue(tx, delay)
 }
 
 func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
@@ -367,13 +364,22 @@ func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
 	}
 	switch r.State {
 	case Failed, Cancelled:
+		if r.LockID != "" {
+			holder, err := lockHolder(tx, now(tx), r.LockID)
+			if err != nil {
+				return nil, err
+			}
+			if holder != nil {
+				return nil, holder.duplicate("")
+			}
+		}
 		if r.Key != "" {
 			holder, err := keyHolder(tx, r.Key)
 			if err != nil {
 				return nil, err
 			}
 			if holder != nil {
-				return nil, &DuplicateKeyError{Key: r.Key, Holder: holder.ID}
+				return nil, holder.duplicate(r.Key)
 			}
 			if err := tx.Put(colKeys, r.Key, []byte(r.ID)); err != nil {
 				return nil, err
@@ -383,8 +389,10 @@ func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
 			return nil, err
 		}
 		r.Attempt = 0
-		r.FinishedAt, r.Dead, r.CancelRequested = time.Time{}, false, false
+		r.FinishedAt, r.CancelRequested = time.Time{}, false
 	case Scheduled:
+	case Replayed:
+		return nil, r.replayed()
 	default:
 		return nil, &StateError{ID: r.ID, State: r.State, Reason: "only failed, cancelled and scheduled jobs can be retried without a lease"}
 	}
@@ -402,18 +410,21 @@ func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
 // requeue lets the job be delivered after the delay.
 func (r *record) requeue(tx store.Tx, delay time.Duration) error {
 	at := now(tx)
-	r.State, r.Lease, r.RunAt = Queued, nil, at
+	r.State, r.Lease, r.RunAt, r.Place = Queued, nil, at, 0
 	if runAt := at.Add(delay).Truncate(time.Microsecond); runAt.After(at) {
 		r.State, r.RunAt = Scheduled, runAt
 	} else {
 		notifyQueued(tx, r.Function)
 	}
+	if err := r.holdLock(tx, at); err != nil {
+		return err
+	}
 	return r.save(tx)
 }
 
 // Cancel keeps a job that no worker has from ever running. It only marks an active job: the worker learns of that with
-// its next heartbeat, and the job is not delivered again whatever the worker does. In both cases the job's key and lock
-// are released immediately. A cancelled job may be cancelled again. A complete or failed one is a *StateError.
+// its next heartbeat, and the job is not delivered again whatever the worker does. Its key and lock are released when the
+// worker lets go of it, so that no equal job runs beside it: when it reports, or its lease is lost. A cancelled job may be cancelled again. A complete, failed or replayed one is a *StateError.
 func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
 	if err := CheckID("id", id); err != nil {
 		return Job{}, err
@@ -428,19 +439,15 @@ func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
 			return err
 		}
 		switch {
+		case r.State == Replayed:
+			return r.replayed()
 		case r.State == Complete || r.State == Failed:
 			return &StateError{ID: id, State: r.State, Reason: "it is over already"}
 		case r.State == Cancelled || r.CancelRequested:
 		case r.State == Active:
 			changed = true
 			r.CancelRequested = true
-			if err := r.dropKey(tx); err != nil {
-				return err
-			}
 			r.Duplicates = false // they are cancelled with it
-			if err := r.dropLock(tx); err != nil {
-				return err
-			}
 			if err := r.save(tx); err != nil {
 				return err
 			}

@@ -134,7 +134,7 @@ const MaxExamined = 10_000
 // a long one would never succeed under load.
 const viewChunk = 16
 
-// List returns jobs page by page: active jobs first, then queued, scheduled, failed, cancelled and complete ones.
+// List returns jobs page by page: active jobs first, then queued, scheduled, failed, replayed, cancelled and complete ones.
 // Queued jobs are in claim order, active jobs by the end of their lease, all others oldest first. A job that changes
 // state between two pages may be missed or appear twice. Jobs that cannot be read are left out.
 func (q *Queue) List(ctx context.Context, l ListQuery) (Page, error) {
@@ -149,7 +149,7 @@ func (q *Queue) List(ctx context.Context, l ListQuery) (Page, error) {
 			return Page{}, err
 		}
 	}
-	if l.State > Cancelled {
+	if l.State > Replayed {
 		return Page{}, invalidInt("state", int64(l.State), "a state")
 	}
 	var page Page
@@ -188,7 +188,7 @@ func (l *ListQuery) segments() []segment {
 	if l.State == 0 && l.Function == "" {
 		return append(out, segment{index: idxDone})
 	}
-	add(Failed, classFailed, idxDone)
+	add(Replayed, classReplayed, idxDone)
 	add(Cancelled, classCancelled, idxDone)
 	add(Complete, classComplete, idxDone)
 	if l.Function != "" { // as earlier releases stored them; last, so that the cursors of both releases mean the same

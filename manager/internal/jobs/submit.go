@@ -9,6 +9,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -105,6 +106,9 @@ func (s *Submission) check() error {
 			return invalid("dedup.if_deduplicated", "reschedule_once", "only with strategy until_executed")
 		}
 	}
+	if err := checkRange("place", s.Place, 0, MaxBatch-1); err != nil {
+		return err
+	}
 	if len(s.Owner) > MaxNameBytes {
 		return tooLarge("owner", len(s.Owner), MaxNameBytes)
 	}
@@ -114,8 +118,20 @@ func (s *Submission) check() error {
 	return s.WALLocations.check()
 }
 
-// lockID digests what makes two submissions duplicates: the function and the dedup key, else the job key, else the
-// payload. White space between the payload's tokens makes no difference; the order of members does.
+// CanonicalJSON returns the same bytes for equal JSON values: white space, the order of members, and how numbers and
+// strings are written make no difference. A value without a canonical form (see api.AppendCanonical) equals only values
+// that differ from it in white space. v must be JSON.
+func CanonicalJSON(v []byte) []byte {
+	if out, ok := api.AppendCanonical(nil, v, nil, nil); ok {
+		return out
+	}
+	var compact bytes.Buffer
+	_ = json.Compact(&compact, v) // v is JSON
+	return compact.Bytes()
+}
+
+// lockID digests what makes two submissions duplicates: the owner, the function, and the dedup key, else the job key,
+// else the payload.
 func lockID(s *Submission) string {
 	h := sha256.New()
 	part := func(kind byte, v []byte) {
@@ -123,6 +139,7 @@ func lockID(s *Submission) string {
 		h.Write(v)
 		h.Write([]byte{0}) // no part contains a zero byte
 	}
+	part('o', []byte(s.Owner))
 	part('f', []byte(s.Function))
 	switch {
 	case s.Dedup.Key != "":
@@ -130,11 +147,7 @@ func lockID(s *Submission) string {
 	case s.Key != "":
 		part('k', []byte(s.Key))
 	default:
-		var compact bytes.Buffer
-		if json.Compact(&compact, s.Payload) != nil { // checked before: valid
-			compact.Write(s.Payload)
-		}
-		part('p', compact.Bytes())
+		part('p', CanonicalJSON(s.Payload))
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }
@@ -249,9 +262,8 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 		return Outcome{}, invalid("run_at", p.sub.RunAt.Format(time.RFC3339), "at most 366 days ahead")
 	}
 	r := p.record(at)
-	locks := p.lockID != "" && (r.State == Queued || p.sub.Dedup.IncludingScheduled)
-	if locks {
-		kept, err := lockHolder(tx, at, p.lockID)
+	if r.LockID != "" {
+		kept, err := lockHolder(tx, at, r.LockID)
 		if err != nil {
 			return Outcome{}, err
 		}
@@ -273,7 +285,7 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 		switch {
 		case holder == nil:
 		case !p.sub.ReturnExisting:
-			return Outcome{}, &DuplicateKeyError{Key: r.Key, Holder: holder.ID}
+			return Outcome{}, holder.duplicate(r.Key)
 		default:
 			if err := holder.fetch(tx); err != nil {
 				return Outcome{}, err
@@ -286,10 +298,8 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 			return Outcome{}, err
 		}
 	}
-	if locks {
-		if err := r.takeLock(tx, p.lockID); err != nil {
-			return Outcome{}, err
-		}
+	if err := r.holdLock(tx, at); err != nil {
+		return Outcome{}, err
 	}
 	if r.Key != "" {
 		if err := tx.Put(colKeys, r.Key, []byte(r.ID)); err != nil {
@@ -353,7 +363,7 @@ func (p *Prepared) record(at time.Time) *record {
 		Event:        p.event,
 		Owner:        s.Owner,
 		Traceparent:  s.Traceparent,
-	}}
+	}, LockID: p.lockID, Place: s.Place}
 	runAt := s.RunAt.UTC().Truncate(time.Microsecond)
 	if s.RunAt.IsZero() {
 		runAt = at.Add(s.Delay).Truncate(time.Microsecond)

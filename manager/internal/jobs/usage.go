@@ -50,7 +50,7 @@ func (r *record) charge() charge {
 	switch {
 	case r.removed:
 		c = charge{}
-	case r.Dead:
+	case r.State == Failed:
 		c.part = partDead
 	case !r.State.Terminal():
 		c.part = partLive

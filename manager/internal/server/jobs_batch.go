@@ -100,7 +100,7 @@ func (h *jobHandlers) submitMany(r *httpd.Request, w *httpd.Response) {
 			spans[i].made(out)
 			return submittedForm(r, nil, out)
 		}
-		in[i].submission.Owner = r.Owner()
+		in[i].submission.Owner, in[i].submission.Place = r.Owner(), i
 		if it.Err = in[i].err; it.Err == nil {
 			spans[i] = produce(r, &in[i].submission, true)
 			it.Job, it.Err = h.queue.Prepare(in[i].submission)

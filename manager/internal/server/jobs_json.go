@@ -96,17 +96,14 @@ const (
 	formWhole jobForm = iota
 	// formBrief: without.
 	formBrief
-	// formSubmitted: with a payload of at most maxEcho bytes, without result.
+	// formSubmitted: the answer to a submission, which the ledger and gates remember, so it must stay small. With the
+	// payload's size, without payload, result and error.
 	formSubmitted
 	// formClaimed: formWhole and the lease's token.
 	formClaimed
 	// formForeign: what a submitter learns of a job that is another's.
 	formForeign
 )
-
-// maxEcho bounds the payload in the answer to a submission, which the ledger
-// may have to remember. A larger one is given by its size.
-const maxEcho = 64 << 10
 
 // job appends the members of a job to an open object.
 func (o *jsonObject) job(j *jobs.Job, form jobForm) {
@@ -118,7 +115,7 @@ func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 	}
 	switch {
 	case form == formBrief || j.Payload == nil:
-	case form == formSubmitted && len(j.Payload) > maxEcho:
+	case form == formSubmitted:
 		o.num("payload_bytes", int64(len(j.Payload)))
 	default:
 		o.json("payload", j.Payload)
@@ -135,7 +132,9 @@ func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 	if (form == formWhole || form == formClaimed) && j.Result != nil {
 		o.json("result", j.Result)
 	}
-	o.text("error", j.Error)
+	if form != formSubmitted {
+		o.text("error", j.Error)
+	}
 	if form == formWhole && len(j.Errors) > 0 {
 		o.errors(j.Errors)
 	}
@@ -143,7 +142,7 @@ func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 		o.text("traceparent", j.Traceparent)
 	}
 	o.flag("cancel_requested", j.CancelRequested)
-	o.flag("dead", j.Dead)
+	o.text("replayed_as", j.ReplayedAs)
 	o.text("event", j.Event)
 	if d := j.Dedup; d != nil {
 		o.name("dedup")
@@ -154,7 +153,6 @@ func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 		if d.RescheduleOnce {
 			o.str("if_deduplicated", "reschedule_once")
 		}
-		o.flag("including_scheduled", d.IncludingScheduled)
 		o.close()
 	}
 	if l := j.Lease; l != nil {

@@ -52,6 +52,14 @@ func stringField(name string, v gjson.Result, to *string) error {
 	return err
 }
 
+// nameField refuses an empty text. A caller that sends one counts on its effect, and without a value there is none.
+func nameField(name string, v gjson.Result, to *string) error {
+	if err := stringField(name, v, to); err != nil || absent(v) || *to != "" {
+		return err
+	}
+	return &jobs.FieldError{Field: name, Value: `""`, Allowed: "a value, or no such field"}
+}
+
 func intField(name string, v gjson.Result, to *int) error {
 	if absent(v) {
 		return nil
@@ -131,9 +139,9 @@ func submissionField(s *jobs.Submission, name string, v gjson.Result) error {
 	case "payload":
 		s.Payload = []byte(v.Raw)
 	case "id":
-		return stringField(name, v, &s.ID)
+		return nameField(name, v, &s.ID)
 	case "key":
-		return stringField(name, v, &s.Key)
+		return nameField(name, v, &s.Key)
 	case "priority":
 		return intField(name, v, &s.Priority)
 	case "max_attempts":
@@ -203,7 +211,7 @@ func parseDedup(b []byte, d *jobs.Dedup) error {
 			}
 			return err
 		case "key":
-			return stringField(full, v, &d.Key)
+			return nameField(full, v, &d.Key)
 		case "ttl_ms":
 			if err := millisField(full, v, &d.TTL); err != nil || absent(v) || d.TTL != 0 {
 				return err
@@ -219,8 +227,6 @@ func parseDedup(b []byte, d *jobs.Dedup) error {
 			}
 			d.RescheduleOnce = s != ""
 			return nil
-		case "including_scheduled":
-			return boolField(full, v, &d.IncludingScheduled)
 		}
 		return api.UnknownField(full)
 	})
@@ -311,7 +317,7 @@ func statusField(name string, v gjson.Result, to *jobs.State) error {
 		return err
 	}
 	st, err := jobs.ParseState(name, s)
-	if err != nil || !st.Terminal() {
+	if err != nil || !st.Finishes() {
 		return &api.FieldError{Field: name, Value: httpd.Clip(s), Allowed: "must be complete, failed or cancelled"}
 	}
 	*to = st
@@ -344,7 +350,7 @@ func parseRetry(b []byte) (r jobs.Retry, err error) {
 	err = fields(b, func(name string, v gjson.Result) error {
 		switch name {
 		case "lease_token":
-			return stringField(name, v, &r.Token)
+			return nameField(name, v, &r.Token)
 		case "delay_ms":
 			if absent(v) {
 				return nil

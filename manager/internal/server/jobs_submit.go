@@ -37,11 +37,11 @@ func (h *jobHandlers) submit(r *httpd.Request, w *httpd.Response) {
 
 // submittedForm is how a submission is answered, in dst. What stands for the submission may be another caller's.
 func submittedForm(r *httpd.Request, dst []byte, out *jobs.Outcome) submit.Form {
-	form, brief := formSubmitted, formBrief
+	form := formSubmitted
 	if !out.Created() && !mayRead(r, &out.Job) {
-		form, brief = formForeign, formForeign
+		form = formForeign
 	}
-	f := submit.Form{Status: 200, Body: outcomeJSON(dst, out, form), Brief: func() []byte { return outcomeJSON(nil, out, brief) }}
+	f := submit.Form{Status: 200, Body: outcomeJSON(dst, out, form)}
 	if out.Created() {
 		f.Status = 202
 	}

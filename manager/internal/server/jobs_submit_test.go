@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
@@ -152,30 +154,39 @@ func TestKeyedSubmissionIsAllOrNothing(t *testing.T) {
 	}
 }
 
-func TestAnswersToLargeSubmissions(t *testing.T) {
+func TestAnswersToSubmissionsHaveNoPayload(t *testing.T) {
 	payload := func(n int) string { return `{"function":"f","payload":"` + strings.Repeat("p", n-2) + `"}` }
-	j := newJobSite(t, ledger.Options{MaxResultBytes: 32 << 10})
-	for _, c := range []struct {
-		size int
-		echo bool
-	}{{maxEcho, true}, {maxEcho + 1, false}, {jobs.MaxPayloadBytes, false}} {
-		got := j.call(202, "POST", "/v1/jobs", payload(c.size))
-		if (got["payload"] != nil) != c.echo || !c.echo && got["payload_bytes"] != float64(c.size) {
-			t.Errorf("payload of %d bytes: answered with keys of %d members", c.size, len(got))
+	j := newJobSite(t, ledger.Options{})
+	for _, size := range []int{2, 62 << 10, jobs.MaxPayloadBytes} {
+		key := []string{"idempotency-key", fmt.Sprint("k", size)}
+		first := j.Do("POST", "/v1/jobs", "application/json", payload(size), key...)
+		again := j.Do("POST", "/v1/jobs", "application/json", payload(size), key...)
+		if first.Status != 202 || again.Body != first.Body || again.Header.Get(api.HeaderReplayed) != "true" {
+			t.Errorf("first %d %.100s, again %d %.100s", first.Status, first.Body, again.Status, again.Body)
 		}
-		whole := j.call(200, "GET", "/v1/jobs/"+got["id"].(string), "")
-		if len(whole["payload"].(string)) != c.size-2 {
-			t.Errorf("payload of %d bytes came back with %d", c.size, len(whole["payload"].(string)))
+		if !strings.Contains(first.Body, fmt.Sprintf(`"payload_bytes":%d,`, size)) || strings.Contains(first.Body, `"payload":`) {
+			t.Errorf("payload of %d bytes: %.200s", size, first.Body)
 		}
-	}
-	// The ledger keeps less than what would be echoed: the answer is brief, for
-	// the first and for every other.
-	first := j.Do("POST", "/v1/jobs", "application/json", payload(50<<10), "idempotency-key", "k")
-	again := j.Do("POST", "/v1/jobs", "application/json", payload(50<<10), "idempotency-key", "k")
-	if first.Status != 202 || again.Body != first.Body || strings.Contains(first.Body, `"payload"`) {
-		t.Errorf("first %d %.100s, again %d %.100s", first.Status, first.Body, again.Status, again.Body)
+		whole := j.call(200, "GET", "/v1/jobs/"+gjson.Get(first.Body, "id").String(), "")
+		if len(whole["payload"].(string)) != size-2 {
+			t.Errorf("payload of %d bytes came back with %d", size, len(whole["payload"].(string)))
+		}
 	}
 	j.wantCode(413, api.CodeTooLarge, "POST", "/v1/jobs", payload(jobs.MaxPayloadBytes+1))
+}
+
+// A submission takes a small, fixed part of the ledger's window, however large its job is, or the error of the job that
+// stands for it.
+func TestSubmissionsDoNotFillTheWindow(t *testing.T) {
+	j := newJobSite(t, ledger.Options{MaxBytes: 1 << 20})
+	large := strings.Repeat("p", 62<<10)
+	j.call(202, "POST", "/v1/jobs", `{"function":"f","id":"old","key":"k","payload":"`+large+`"}`)
+	token := j.call(200, "POST", "/v1/jobs/claim", `{"worker":"w"}`)["jobs"].([]any)[0].(map[string]any)["lease"].(map[string]any)["token"].(string)
+	j.call(200, "POST", "/v1/jobs/old/retry", `{"lease_token":"`+token+`","error":"`+large+`"}`)
+	for i := range 100 {
+		j.call(202, "POST", "/v1/jobs", `{"function":"f","payload":"`+large+`"}`, "idempotency-key", fmt.Sprint("new", i))
+		j.call(200, "POST", "/v1/jobs", `{"function":"f","key":"k","on_duplicate":"return_existing"}`, "idempotency-key", fmt.Sprint("existing", i))
+	}
 }
 
 // A submission that found no room is not remembered: its retry is judged again.

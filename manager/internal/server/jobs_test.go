@@ -122,11 +122,11 @@ func TestJobLifeOverHTTP(t *testing.T) {
 	j := newJobSite(t, ledger.Options{})
 	made := j.call(202, "POST", "/v1/jobs", `{"function":"f","payload":{"a":[1,null]},"id":"j1","key":"k\"1","priority":-3,
 			"max_attempts":2,"wal_locations":{"ma\"in":"0/16b3748"},"dedup":{"strategy":"until_executed","key":"d","ttl_ms":5000,
-			"if_deduplicated":"reschedule_once","including_scheduled":true},"on_duplicate":null}`)
+			"if_deduplicated":"reschedule_once"},"on_duplicate":null}`)
 	for field, want := range map[string]string{
 		"id": "j1", "function": "f", "key": `k"1`, "state": "queued", "priority": "-3", "attempt": "0", "max_attempts": "2",
-		"payload": "map[a:[1 <nil>]]", "wal_locations": `map[ma"in:0/16B3748]`,
-		"dedup": "map[if_deduplicated:reschedule_once including_scheduled:true key:d strategy:until_executed ttl_ms:5000]",
+		"payload_bytes": "14", "wal_locations": `map[ma"in:0/16B3748]`,
+		"dedup": "map[if_deduplicated:reschedule_once key:d strategy:until_executed ttl_ms:5000]",
 	} {
 		if got := fmt.Sprint(made[field]); got != want {
 			t.Errorf("%s: got %s, want %s", field, got, want)
@@ -172,7 +172,7 @@ func TestJobLifeOverHTTP(t *testing.T) {
 		t.Errorf("heartbeat after cancel %v", beat)
 	}
 	done := j.call(200, "POST", "/v1/jobs/j1/finish", `{"lease_token":"`+token+`","status":"failed","result":null,"error":"boom"}`)
-	if done["state"] != "failed" || done["dead"] != true {
+	if done["state"] != "failed" {
 		t.Errorf("finish %v", done)
 	}
 	letters := j.call(200, "GET", "/v1/functions/f/dead-letters", "")["dead_letters"].([]any)
@@ -184,11 +184,15 @@ func TestJobLifeOverHTTP(t *testing.T) {
 	if replayed["state"] != "queued" || replayed["id"] == "j1" {
 		t.Errorf("replay %v", replayed)
 	}
-	j.wantCode(404, api.CodeNotFound, "POST", "/v1/functions/f/dead-letters/j1/replay", `{}`)
-	if again := j.wantCode(409, api.CodeDuplicateKey, "POST", "/v1/jobs/j1/retry", `{}`); again == "" {
-		t.Error("no detail")
+	for _, path := range []string{"/v1/functions/f/dead-letters/j1/replay", "/v1/jobs/j1/retry"} {
+		if again := j.wantCode(409, api.CodeConflict, "POST", path, `{}`); !strings.Contains(again, replayed["id"].(string)) {
+			t.Errorf("%s again: %s", path, again)
+		}
 	}
-	list := j.call(200, "GET", "/v1/jobs?function=f&state=failed&limit=5", "")
+	if old := j.call(200, "GET", "/v1/jobs/j1", ""); old["state"] != "replayed" || old["replayed_as"] != replayed["id"] {
+		t.Errorf("the replayed job: %v", old)
+	}
+	list := j.call(200, "GET", "/v1/jobs?function=f&state=replayed&limit=5", "")
 	if got := list["jobs"].([]any); len(got) != 1 || got[0].(map[string]any)["payload"] != nil || list["cursor"] != "" {
 		t.Errorf("list %v", list)
 	}

@@ -84,9 +84,9 @@ func ProblemOf(err error) api.Problem {
 			RetryAfterSeconds: int((quarantine.RetryAfter + time.Second - 1) / time.Second),
 		}
 	case errors.As(err, &full):
-		detail := "the window is full of entries that have not expired; nothing was changed"
+		detail := "the ledger remembers as many idempotency keys as it may (its window), and none of them has expired; nothing was changed"
 		if full.Share {
-			detail = "this scope holds its share of the window, which is filling up; nothing was changed"
+			detail = "the ledger's window is filling up, and the idempotency keys of this scope hold their share of it; nothing was changed"
 		}
 		return api.Problem{
 			Status: 503, Code: api.CodeLedgerFull, Title: "Ledger full", Detail: detail,

@@ -1,15 +1,15 @@
 package submit
 
 import (
-	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"slices"
 	"strings"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
 // identity is the part of the ledger's scope that tells callers apart: a digest of their
@@ -22,8 +22,8 @@ func identity(credentials string) string {
 	return "#" + hex.EncodeToString(sum[:16])
 }
 
-// fingerprint digests a submission: its fields in the order of their names, without white space
-// between tokens, without the proposed id, which a retry may draw anew, and without the
+// fingerprint digests a submission: its fields in the order of their names, each in its canonical
+// form, without the proposed id, which a retry may draw anew, and without the
 // key of a batch's item, so that an item is the same submission as the call with that key in its header.
 func fingerprint(body []byte) string {
 	type member struct{ name, raw string }
@@ -36,14 +36,9 @@ func fingerprint(body []byte) string {
 	})
 	slices.SortFunc(members, func(a, b member) int { return strings.Compare(a.name, b.name) })
 	sum := sha256.New()
-	var compact bytes.Buffer
 	for _, m := range members {
-		compact.Reset()
-		compact.WriteString(m.name)
-		compact.WriteByte(0)
-		_ = json.Compact(&compact, []byte(m.raw)) // was parsed before: valid
-		compact.WriteByte(0)
-		sum.Write(compact.Bytes())
+		sum.Write([]byte(m.name + "\x00"))
+		sum.Write(append(jobs.CanonicalJSON([]byte(m.raw)), 0)) // was parsed before: valid
 	}
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil))
 }

@@ -30,7 +30,7 @@ type Call struct {
 	// a digest of them is stored. "" for none.
 	Credentials string
 	// Body is the submission as it came, a JSON object. A repetition must have the same members, apart from
-	// id; their order and white space between tokens do not count.
+	// id. Equal JSON values count as the same, see jobs.CanonicalJSON.
 	Body []byte
 }
 
@@ -46,9 +46,8 @@ type Answer struct {
 // Form is how a result is answered.
 type Form struct {
 	Status int
-	Body   []byte
-	// Brief, if not nil, makes what stands for Body where the ledger records only smaller answers.
-	Brief func() []byte
+	// Body must be small, because the ledger records it.
+	Body []byte
 }
 
 // jobScope begins the scopes of submissions in the ledger; the caller's identity follows.
@@ -159,22 +158,14 @@ func (a *attempt) answer() (Answer, error) {
 	return a.form.answer(), nil
 }
 
-// record records an answer, and shortens it if the ledger does not take it as it is.
+// record records an answer.
 func record(end func(*ledger.FinishRequest) error, reserve *api.ReserveRequest, f *Form, contentType, ref string) error {
-	try := func() error {
-		finish := ledger.NewFinish(&api.FinishRequest{
-			Key: reserve.Key, Scope: reserve.Scope, Token: reserve.Token, Fingerprint: reserve.Fingerprint,
-			Result: api.Result{Status: f.Status, Headers: []api.Header{{Name: "content-type", Value: contentType}}, Body: f.Body},
-		})
-		finish.Ref = ref
-		return end(finish)
-	}
-	err := try()
-	if errors.Is(err, ledger.ErrTooLarge) && f.Brief != nil {
-		f.Body = f.Brief()
-		err = try()
-	}
-	return err
+	finish := ledger.NewFinish(&api.FinishRequest{
+		Key: reserve.Key, Scope: reserve.Scope, Token: reserve.Token, Fingerprint: reserve.Fingerprint,
+		Result: api.Result{Status: f.Status, Headers: []api.Header{{Name: "content-type", Value: contentType}}, Body: f.Body},
+	})
+	finish.Ref = ref
+	return end(finish)
 }
 
 // replay returns a recorded answer.

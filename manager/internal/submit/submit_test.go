@@ -74,7 +74,7 @@ func (s *site) job(c Call, sub jobs.Submission) (Answer, error) {
 		s.t.Fatal(err)
 	}
 	return s.Job(s.t.Context(), c, p, func(out *jobs.Outcome) Form {
-		return Form{Status: 202, Body: []byte("job " + out.Job.ID), Brief: func() []byte { return []byte("brief") }}
+		return Form{Status: 202, Body: []byte("job " + out.Job.ID)}
 	})
 }
 
@@ -198,21 +198,8 @@ func TestKeyThatIsHeldIsPending(t *testing.T) {
 	s.queued(0)
 }
 
-func TestAnswerThatIsTooLargeIsRecordedBriefly(t *testing.T) {
-	s := newSite(t, ledger.Options{MaxResultBytes: 1024})
-	c := Call{Key: "k", Body: []byte(`{}`)}
-	p, err := s.queue.Prepare(jobs.Submission{Function: "f"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	large := func(*jobs.Outcome) Form {
-		return Form{Status: 202, Body: make([]byte, 4096), Brief: func() []byte { return []byte("brief") }}
-	}
-	for _, replayed := range []bool{false, true} {
-		if a, err := s.Job(t.Context(), c, p, large); err != nil || string(a.Body) != "brief" || a.Replayed != replayed {
-			t.Errorf("%+v, %v; want the brief answer", a, err)
-		}
-	}
+func TestAnswerThatIsNotRecorded(t *testing.T) {
+	s := newSite(t, ledger.Options{})
 	// What a full window or another version recorded without a body.
 	omitted := &api.FinishRequest{Key: "o", Scope: jobScope, Token: "t", Fingerprint: fingerprint([]byte(`{}`)), Result: api.Result{Status: 202, BodyOmitted: true}}
 	if err := s.ledger.Commit(t.Context(), ledger.NewFinish(omitted)); err != nil {
@@ -286,6 +273,7 @@ func TestFingerprintSeparatesSubmissions(t *testing.T) {
 	for body, equal := range map[string]bool{
 		`{"id":"two","payload":{"a":[1,2]},"function":"f"}`: true,
 		`{"function":"f","payload":{"a":[1,2]}}`:            true,
+		`{"function":"f","payload":{"a":[1.0,2e0]}}`:        true,
 		`{"function":"f","payload":{"a":[2,1]}}`:            false,
 		`{"function":"f","payload":{"a":[1,2]},"key":"k"}`:  false,
 		`{"function":"fpayload","":{"a":[1,2]}}`:            false,

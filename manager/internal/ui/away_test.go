@@ -19,7 +19,7 @@ func TestStoreThatIsAwayIsToldInWords(t *testing.T) {
 	if err := s.store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"/ui/", "/ui/ledger", "/ui/ledger?list=pending", "/ui/ledger?key=k", "/ui/jobs", "/ui/jobs?state=dead", "/ui/jobs/some"} {
+	for _, path := range []string{"/ui/", "/ui/ledger", "/ui/ledger?list=pending", "/ui/ledger?key=k", "/ui/jobs", "/ui/jobs?state=failed", "/ui/jobs/some"} {
 		a := s.get(path)
 		if a.status != 503 || a.header.Get("Retry-After") != "5" || !strings.Contains(a.body, "The store does not answer") || strings.Contains(a.body, "same token") {
 			t.Errorf("%s: status %d: %s", path, a.status, a.body)

@@ -16,11 +16,8 @@ import (
 // jobsPerPage is how many jobs a page lists, and functionsPerPage how many functions.
 const jobsPerPage, functionsPerPage = 50, 50
 
-// deadState is the name of the state that only the pages have: failed, and in the dead letters.
-const deadState = "dead"
-
 // jobStates are the states of the lists, in the order of the tabs.
-var jobStates = []string{"queued", "scheduled", "active", deadState, "failed", "cancelled", "complete"}
+var jobStates = []string{"queued", "scheduled", "active", "failed", "replayed", "cancelled", "complete"}
 
 // jobsPage is all that is about jobs in general: the functions, the jobs of one or of a state, and the search.
 func (u *UI) jobsPage(v *visit) error {
@@ -122,27 +119,15 @@ func (u *UI) function(ctx context.Context, name string) (*functionRow, error) {
 // pageOfJobs lists jobs without their payloads.
 func (u *UI) pageOfJobs(ctx context.Context, s jobSearch, cursor string, limit int) ([]jobs.Job, string, error) {
 	q := jobs.ListQuery{Function: s.Function, Cursor: cursor, Limit: limit}
-	switch s.State {
-	case "":
-	case deadState:
-		q.State = jobs.Failed // the dead letters come first
-	default:
+	if s.State != "" {
 		var err error
 		if q.State, err = jobs.ParseState("state", s.State); err != nil {
-			if field := new(jobs.FieldError); errors.As(err, &field) {
-				field.Allowed += ", " + deadState
-			}
 			return nil, "", err
 		}
 	}
 	page, err := u.opts.Queue.List(ctx, q)
 	if err != nil {
 		return nil, "", err
-	}
-	if s.State == deadState {
-		if i := slices.IndexFunc(page.Jobs, func(j jobs.Job) bool { return !j.Dead }); i >= 0 {
-			return page.Jobs[:i], "", nil
-		}
 	}
 	return page.Jobs, page.Cursor, nil
 }
@@ -206,6 +191,9 @@ type jobData struct {
 func (j *jobData) Retryable() bool {
 	return j.State == jobs.Failed || j.State == jobs.Cancelled || j.State == jobs.Scheduled
 }
+
+// Dead reports whether the job is a dead letter.
+func (j *jobData) Dead() bool { return j.State == jobs.Failed }
 
 // Cancellable reports whether the job may be cancelled.
 func (j *jobData) Cancellable() bool { return !j.State.Terminal() && !j.CancelRequested }

@@ -144,17 +144,17 @@ func TestJobActions(t *testing.T) {
 	}
 
 	dead := s.fail("g", "order-1", "the mail server said no")
-	if a := s.get("/ui/jobs?function=g&state=gone"); a.status != 400 || !strings.Contains(a.body, "cancelled, dead.") {
+	if a := s.get("/ui/jobs?function=g&state=gone"); a.status != 400 || !strings.Contains(a.body, "cancelled, replayed.") {
 		t.Errorf("an unknown state: %d %s", a.status, a.body)
 	}
-	list := s.get("/ui/jobs?function=g&state=dead")
+	list := s.get("/ui/jobs?function=g&state=failed")
 	if !strings.Contains(list.body, dead.ID) || !strings.Contains(list.body, "the mail server said no") {
 		t.Errorf("dead letters: %s", list.body)
 	}
 	if a := s.submit("/ui/jobs/"+dead.ID, "/ui/jobs/"+dead.ID+"/replay", nil); a.status != 303 {
 		t.Errorf("replay: status %d: %s", a.status, a.body)
 	}
-	if a := s.get("/ui/jobs?function=g&state=dead"); strings.Contains(a.body, dead.ID) {
+	if a := s.get("/ui/jobs?function=g&state=failed"); strings.Contains(a.body, dead.ID) {
 		t.Error("the dead letter stays")
 	}
 	if a := s.get("/ui/jobs?function=g&state=queued"); !strings.Contains(a.body, "order-1") {
@@ -184,8 +184,8 @@ func TestBulkActionsAskFirst(t *testing.T) {
 	for i := range 3 {
 		ids = append(ids, s.fail("f", fmt.Sprint("k", i), "no").ID)
 	}
-	const list = "/ui/jobs?function=f&state=dead"
-	form := url.Values{"action": {"replay"}, "id": slices.Clone(ids[:2]), "function": {"f"}, "state": {"dead"}}
+	const list = "/ui/jobs?function=f&state=failed"
+	form := url.Values{"action": {"replay"}, "id": slices.Clone(ids[:2]), "function": {"f"}, "state": {"failed"}}
 	if a := s.post("/ui/jobs/bulk", form); a.status != 403 {
 		t.Errorf("without CSRF token: status %d", a.status)
 	}
@@ -311,11 +311,11 @@ func fieldsOf(page string) url.Values {
 // TestBulkActionOnLongIDs: the form of the largest action on the longest ids is not too large, however they are encoded.
 func TestBulkActionOnLongIDs(t *testing.T) {
 	s := newSite(t, siteOptions{})
-	form := url.Values{"action": {"replay"}, "function": {"f"}, "state": {"dead"}}
+	form := url.Values{"action": {"replay"}, "function": {"f"}, "state": {"failed"}}
 	for i := range maxBulk {
 		form["id"] = append(form["id"], fmt.Sprint(strings.Repeat(":", jobs.MaxIDBytes-4), 1000+i))
 	}
-	if a := s.submit("/ui/jobs?function=f&state=dead", "/ui/jobs/bulk", form); a.status != 200 || !strings.Contains(a.body, "Replay 1000 jobs?") {
+	if a := s.submit("/ui/jobs?function=f&state=failed", "/ui/jobs/bulk", form); a.status != 200 || !strings.Contains(a.body, "Replay 1000 jobs?") {
 		t.Errorf("status %d: %.2000s", a.status, a.body)
 	}
 }

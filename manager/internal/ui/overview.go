@@ -45,7 +45,7 @@ func (u *UI) overview(ctx context.Context) (*overviewData, error) {
 		d.Needs = append(d.Needs, need{"The window is nearly full: new keys will be refused", "ledger", "See the capacity"})
 	}
 	if n := d.Jobs.Dead; n > 0 {
-		d.Needs = append(d.Needs, need{plural(n, "job has", "jobs have") + " failed for good", "jobs?state=dead", "Look at the dead letters"})
+		d.Needs = append(d.Needs, need{plural(n, "job has", "jobs have") + " failed for good", "jobs?state=failed", "Look at the dead letters"})
 	}
 	return d, nil
 }

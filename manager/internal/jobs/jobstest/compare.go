@@ -60,7 +60,7 @@ func (p *property) compare(t *rapid.T, got jobs.Job) {
 	if got.Lease != nil {
 		token = got.Lease.Token
 	}
-	if got.State != want.state || got.Attempt != want.attempt || got.MaxAttempts != want.max || got.Dead != want.dead ||
+	if got.State != want.state || got.Attempt != want.attempt || got.MaxAttempts != want.max || got.ReplayedAs != want.replayedAs ||
 		got.CancelRequested != want.cancelled || got.Key != want.key || got.Function != want.function || got.Priority != want.priority ||
 		string(got.Payload) != want.payload || token != want.token || !got.RunAt.Equal(want.runAt) || !maps.Equal(lsns, want.wal) {
 		t.Fatalf("job %s:\n got %+v\nwant %+v", got.ID, got, *want)

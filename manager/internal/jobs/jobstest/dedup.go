@@ -68,10 +68,27 @@ var dedupTests = map[string]func(*env){
 		e.wantDropped(a.ID, s)
 		s.Payload = []byte(`{"a": [2, 1]}`)
 		e.job(s)
+		s.Payload = []byte(`{"b":1,"a":{"d":"é","c":[1,100]}}`)
+		b := e.job(s)
+		s.Payload = []byte(`{"a": {"c": [1.0, 1e2], "d": "\u00e9"}, "b": 1.00}`)
+		e.wantDropped(b.ID, s)
 		s.Function = "g"
 		e.job(s)
 		s.Dedup = nil
 		e.job(s) // without the object nothing is dropped
+	},
+	"owners do not share identities, but keys": func(e *env) {
+		s := jobs.Submission{Dedup: untilExecuted, Owner: "ann"}
+		a := e.job(s)
+		s.Owner = "bob"
+		b := e.job(s)
+		e.wantDropped(b.ID, s)
+		s.Owner = "ann"
+		e.wantDropped(a.ID, s)
+		e.job(jobs.Submission{Key: "k", Owner: "ann"})
+		if _, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k", Owner: "bob"}); !errors.Is(err, jobs.ErrDuplicateKey) {
+			e.Errorf("another owner's key: %v", err)
+		}
 	},
 	"a key replaces the payload in the identity": func(e *env) {
 		s := jobs.Submission{Payload: []byte(`1`), Key: "k", Dedup: untilExecuting}
@@ -105,30 +122,101 @@ var dedupTests = map[string]func(*env){
 			e.Fatalf("got %v, want a DuplicateKeyError", err)
 		}
 	},
-	"scheduled jobs are not deduplicated by default": func(e *env) {
-		s := jobs.Submission{Dedup: untilExecuting}
-		later := s
-		later.Delay = far
-		e.job(later)
-		e.job(later)
-		a := e.job(s)
-		e.job(later) // not dropped either
-		e.wantDropped(a.ID, s)
+	"a scheduled job is a duplicate as any other": func(e *env) {
+		for _, d := range []*jobs.Dedup{untilExecuting, untilExecuted} {
+			s := jobs.Submission{Dedup: d, Delay: span}
+			a := e.job(s)
+			e.wantDropped(a.ID, s)
+			now := s
+			now.Delay = 0
+			e.wantDropped(a.ID, now)
+			e.pass(span)
+			e.wantDropped(a.ID, s) // it is due
+			e.duties(e.q)
+			e.wantDropped(a.ID, now)
+			e.finish(e.claimOne(), jobs.Complete)
+			e.claimNone()
+			b := e.job(now)
+			e.wantDropped(b.ID, s)
+			e.cancel(b.ID)
+		}
 	},
-	"including_scheduled covers scheduled jobs": func(e *env) {
-		s := jobs.Submission{Dedup: dedup(jobs.Dedup{IncludingScheduled: true}), Delay: far}
+	"an operator's retry is a duplicate again, or refused": func(e *env) {
+		for i, end := range []jobs.State{jobs.Failed, jobs.Cancelled} {
+			for _, d := range []*jobs.Dedup{untilExecuting, untilExecuted} {
+				s := jobs.Submission{Payload: []byte(fmt.Sprint(i)), Dedup: d}
+				a := e.job(s)
+				e.finish(e.claimOne(), end)
+				e.retry(jobs.Retry{ID: a.ID})
+				e.wantDropped(a.ID, s)
+				e.finish(e.claimOne(), end)
+
+				b := e.job(s)
+				_, err := e.q.Retry(e.ctx, jobs.Retry{ID: a.ID})
+				var dup *jobs.DuplicateKeyError
+				if !errors.As(err, &dup) || dup.Holder != b.ID || dup.Key != "" {
+					e.Fatalf("retry beside another holder: %v", err)
+				}
+				e.wantState(a.ID, end)
+				e.finish(e.claimOne(), jobs.Complete)
+				e.retry(jobs.Retry{ID: a.ID, Delay: ptr(span)})
+				e.wantDropped(a.ID, s) // also while it is scheduled
+				e.cancel(a.ID)
+			}
+		}
+	},
+	"a cancelled job keeps lock and key until its worker lets go": func(e *env) {
+		for _, lost := range []bool{false, true} {
+			s := jobs.Submission{Key: "k", Dedup: untilExecuted}
+			a := e.job(s)
+			j := e.claim(jobs.ClaimRequest{Lease: span})[0]
+			e.cancel(a.ID)
+			if out := e.wantDropped(a.ID, s); out.Job.State != jobs.Active || !out.Job.CancelRequested {
+				e.Fatalf("the answer hides that the first one still runs: %+v", out.Job)
+			}
+			_, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"})
+			var dup *jobs.DuplicateKeyError
+			if !errors.As(err, &dup) || dup.Holder != a.ID || dup.State != jobs.Active || !dup.CancelRequested {
+				e.Fatalf("the key: %v", err)
+			}
+			e.claimNone()
+			if lost {
+				e.pass(span)
+				e.duties(e.q)
+			} else {
+				e.finish(j, jobs.Cancelled)
+			}
+			e.cancel(e.job(s).ID)
+		}
+	},
+	"reschedule_once follows a cancel if duplicates came after it": func(e *env) {
+		s := jobs.Submission{Dedup: reschedule}
 		a := e.job(s)
-		e.wantDropped(a.ID, s)
-		now := s
-		now.Delay = 0
-		e.wantDropped(a.ID, now)
+		j := e.claimOne()
 		e.cancel(a.ID)
-		b := e.job(now)
-		e.wantDropped(b.ID, s)
+		e.wantDropped(a.ID, s)
+		e.cancel(a.ID) // changes nothing
+		e.finish(j, jobs.Cancelled)
+		e.finish(e.claimOne(), jobs.Complete)
+		e.claimNone()
+	},
+	"the lock's time moves with run_at": func(e *env) {
+		s := jobs.Submission{ID: "a", Dedup: dedup(jobs.Dedup{Strategy: jobs.UntilExecuted, TTL: span})}
+		e.job(s)
+		s.ID = ""
+		e.retry(jobs.Retry{ID: "a", Token: e.claimOne().Lease.Token, Delay: ptr(2 * span)}) // backs off
+		e.pass(span)
+		e.wantDropped("a", s)
+		e.retry(jobs.Retry{ID: "a", Delay: ptr(far)}) // an operator moves it
+		e.pass(2 * span)
+		e.wantDropped("a", s)
+		e.retry(jobs.Retry{ID: "a"})
+		e.pass(span)
+		e.job(s) // and back
 	},
 	"the lock's time counts from run_at": func(e *env) {
 		d := span
-		s := jobs.Submission{Dedup: dedup(jobs.Dedup{IncludingScheduled: true, TTL: far}), Delay: d}
+		s := jobs.Submission{Dedup: dedup(jobs.Dedup{TTL: far}), Delay: d}
 		a := e.job(s)
 		e.pass(d)
 		e.wantDropped(a.ID, s)
@@ -158,9 +246,6 @@ var dedupTests = map[string]func(*env){
 	"a cancelled job's lock is free": func(e *env) {
 		s := jobs.Submission{Dedup: untilExecuted}
 		e.cancel(e.job(s).ID)
-		a := e.job(s)
-		e.claimOne()
-		e.cancel(a.ID)
 		e.job(s)
 	},
 	"reschedule_once runs the job once more when duplicates came": func(e *env) {
@@ -253,7 +338,7 @@ var dedupTests = map[string]func(*env){
 	},
 	"a run that follows never takes another job's id": func(e *env) {
 		q := e.queue(jobs.Options{RetainFor: span})
-		s := jobs.Submission{ID: "a", Dedup: reschedule}
+		s := jobs.Submission{ID: "a", Dedup: dedup(jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true, TTL: span})}
 		run := func() jobs.Job {
 			e.job(s)
 			dup := s
@@ -265,9 +350,8 @@ var dedupTests = map[string]func(*env){
 		}
 		run()
 		follow := e.claim(jobs.ClaimRequest{Lease: jobs.MaxLease})[0] // keeps its id in use
-		e.cancel(follow.ID)                                           // and frees the lock
-		e.pass(span)
-		e.duties(q) // forgets a
+		e.pass(span)                                                  // frees the lock
+		e.duties(q)                                                   // forgets a
 		run()
 		second := e.claimOne()
 		if second.ID == follow.ID || second.ID == "a" {

@@ -74,7 +74,7 @@ var dutyTests = map[string]func(*env){
 			}
 		}
 		e.wantState(live.ID, jobs.Queued)
-		if j := e.wantState("old2", jobs.Failed); !j.Dead || string(j.Payload) != big {
+		if j := e.wantState("old2", jobs.Failed); string(j.Payload) != big {
 			e.Fatalf("the dead letter changed: %+v", j)
 		}
 		// Blobs go with their jobs.

@@ -213,13 +213,68 @@ var deadTests = map[string]func(*env){
 			j.Attempt != 1 || j.MaxAttempts != 2 || j.WALLocations.Map()["main"] != "0/7" {
 			e.Fatalf("replayed job %+v", j)
 		}
-		if old := e.wantState("a", jobs.Failed); old.Dead {
-			e.Fatal("the failed job is still a dead letter")
+		old := e.wantState("a", jobs.Replayed)
+		if old.ReplayedAs != out.Job.ID || old.Error != "x" || string(old.Payload) != string(payload) {
+			e.Fatalf("the replayed job %+v", old)
 		}
-		_, err = e.q.Replay(e.ctx, "f", "a")
-		var nf *jobs.NotFoundError
-		if !errors.As(err, &nf) || nf.Kind != "dead letter" {
-			e.Fatalf("second replay: %v", err)
+		e.wantIDs("replayed jobs", e.list(jobs.ListQuery{State: jobs.Replayed}), "a")
+		e.wantIDs("failed jobs", e.list(jobs.ListQuery{State: jobs.Failed}))
+	},
+	"a replayed job runs as its copy and never again": func(e *env) {
+		a := e.bury(jobs.Submission{ID: "a"}, "x")
+		b := e.bury(jobs.Submission{ID: "b"}, "x")
+		for _, j := range []jobs.Job{a, b} {
+			out, err := e.q.Replay(e.ctx, "f", j.ID)
+			if err != nil {
+				e.Fatal(err)
+			}
+			for name, call := range map[string]func() error{
+				"retry":  func() error { _, err := e.q.Retry(e.ctx, jobs.Retry{ID: j.ID}); return err },
+				"replay": func() error { _, err := e.q.Replay(e.ctx, "f", j.ID); return err },
+				"cancel": func() error { _, err := e.q.Cancel(e.ctx, j.ID); return err },
+			} {
+				var se *jobs.StateError
+				if err := call(); !errors.As(err, &se) || se.State != jobs.Replayed || !strings.Contains(err.Error(), out.Job.ID) {
+					e.Errorf("%s of a replayed job: %v", name, err)
+				}
+			}
+			if _, err := e.q.Replay(e.ctx, "g", j.ID); !errors.Is(err, jobs.ErrNotFound) {
+				e.Errorf("replay of another function's: %v", err)
+			}
+			e.finish(e.claimOne(), jobs.Complete)
+		}
+		e.claimNone()
+	},
+	"a worker whose answer was lost learns that its failed job was replayed": func(e *env) {
+		e.job(jobs.Submission{ID: "a"})
+		j := e.claimOne()
+		f := jobs.Finish{ID: "a", Token: j.Lease.Token, State: jobs.Failed}
+		e.finish(j, jobs.Failed)
+		if _, err := e.q.Replay(e.ctx, "f", "a"); err != nil {
+			e.Fatal(err)
+		}
+		if again, err := e.q.Finish(e.ctx, f); err != nil || again.State != jobs.Replayed {
+			e.Errorf("the finish again: %+v, %v", again, err)
+		}
+		f.State = jobs.Replayed
+		var fe *jobs.FieldError
+		if _, err := e.q.Finish(e.ctx, f); !errors.As(err, &fe) || fe.Field != "status" {
+			e.Errorf("finished as replayed: %v", err)
+		}
+	},
+	"a replayed job is kept from its replay on": func(e *env) {
+		q := e.queue(jobs.Options{RetainFor: span})
+		e.bury(jobs.Submission{ID: "a"}, "x")
+		e.pass(span)
+		if _, err := e.q.Replay(e.ctx, "f", "a"); err != nil {
+			e.Fatal(err)
+		}
+		e.duties(q)
+		e.wantState("a", jobs.Replayed)
+		e.pass(span)
+		e.duties(q)
+		if _, err := e.q.Get(e.ctx, "a"); !errors.Is(err, jobs.ErrNotFound) {
+			e.Errorf("after its time: %v", err)
 		}
 	},
 	"the letter stays when the replay is not enqueued": func(e *env) {

@@ -57,7 +57,7 @@ var leaseTests = map[string]func(*env){
 		}
 		e.claimNone()
 		j := e.wantState("a", jobs.Failed)
-		if !j.Dead || j.Attempt != 2 || !strings.Contains(j.Error, "attempt 2 of 2") || j.FinishedAt.IsZero() {
+		if j.State != jobs.Failed || j.Attempt != 2 || !strings.Contains(j.Error, "attempt 2 of 2") || j.FinishedAt.IsZero() {
 			e.Fatalf("job %+v", j)
 		}
 		e.wantFenced("a", last.Lease.Token)
@@ -172,7 +172,7 @@ var finishTests = map[string]func(*env){
 			}
 			for _, got := range []jobs.Job{done, e.get(a.ID)} {
 				if string(got.Result) != result || (got.Result == nil) != (f.Result == nil) || got.State != jobs.Complete ||
-					got.Lease != nil || got.Dead || got.FinishedAt.Before(got.StartedAt) {
+					got.Lease != nil || got.FinishedAt.Before(got.StartedAt) {
 					e.Fatalf("finished with %.20s: %+v", result, got)
 				}
 			}
@@ -187,7 +187,7 @@ var finishTests = map[string]func(*env){
 			e.Fatal(err)
 		}
 		got := e.wantState(a.ID, jobs.Failed)
-		if got.Error != "no such card" || string(got.Result) != "3" || !got.Dead || got.Attempt != 1 {
+		if got.Error != "no such card" || string(got.Result) != "3" || got.State != jobs.Failed || got.Attempt != 1 {
 			e.Fatalf("job %+v", got)
 		}
 		e.claimNone()

@@ -1,7 +1,6 @@
 package jobstest
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -32,7 +31,8 @@ type modelJob struct {
 	runAt             time.Time // as the queue reported it
 	dueHour           int       // scheduled: run_at; active: end of the lease
 	token, lastToken  string
-	cancelled, dead   bool
+	cancelled         bool
+	replayedAs        string
 	duplicates        bool
 	dedup             *jobs.Dedup
 	lock              string
@@ -59,12 +59,9 @@ func (m *model) identity(s *jobs.Submission) string {
 	case s.Key != "":
 		return s.Function + " k " + s.Key
 	}
-	var b bytes.Buffer
-	if json.Compact(&b, s.Payload) != nil {
-		b.Reset()
-		b.WriteString("null")
-	}
-	return s.Function + " p " + b.String()
+	var v any
+	_ = json.Unmarshal(s.Payload, &v)
+	return s.Function + " p " + fmt.Sprint(v)
 }
 
 // submit returns what a submission must do: the error, or the job that stands for
@@ -73,14 +70,14 @@ func (m *model) submit(s *jobs.Submission) (wantErr string, stands string, dropp
 	if s.ID != "" && m.jobs[s.ID] != nil {
 		return "conflict", "", false
 	}
-	if s.Dedup != nil && (s.Delay == 0 || s.Dedup.IncludingScheduled) {
-		if l := m.locks[m.identity(s)]; l != nil && l.until > m.hour {
-			kept := m.jobs[l.holder]
+	if s.Dedup != nil {
+		if holder := m.locker(m.identity(s)); holder != "" {
+			kept := m.jobs[holder]
 			kept.duplicates = true
 			for _, w := range s.WALLocations {
 				kept.wal[w.Database] = max(kept.wal[w.Database], w.LSN)
 			}
-			return "", l.holder, true
+			return "", holder, true
 		}
 	}
 	if holder := m.keys[s.Key]; s.Key != "" && holder != "" {
@@ -108,9 +105,27 @@ func (m *model) created(s *jobs.Submission, j jobs.Job) {
 	if s.Key != "" {
 		m.keys[s.Key] = j.ID
 	}
-	if s.Dedup != nil && (s.Delay == 0 || s.Dedup.IncludingScheduled) {
+	if s.Dedup != nil {
 		mj.lock = m.identity(s)
-		m.locks[mj.lock] = &modelLock{holder: j.ID, until: m.hour + int((s.Delay+s.Dedup.TTL)/time.Hour)}
+	}
+	m.holdLock(mj, int(s.Delay/time.Hour))
+}
+
+// locker returns the job that holds a lock, "" if none.
+func (m *model) locker(lock string) string {
+	if l := m.locks[lock]; l != nil && l.until > m.hour {
+		return l.holder
+	}
+	return ""
+}
+
+// holdLock is for a job that waits from now on, and is due in some hours.
+func (m *model) holdLock(j *modelJob, hours int) {
+	if j.lock == "" || j.attempt > 0 && j.dedup.Strategy != jobs.UntilExecuted {
+		return
+	}
+	if holder := m.locker(j.lock); holder == "" || holder == j.id {
+		m.locks[j.lock] = &modelLock{holder: j.id, until: m.hour + hours + int(j.dedup.TTL/time.Hour)}
 	}
 }
 
@@ -118,7 +133,6 @@ func (m *model) dropLock(j *modelJob) {
 	if l := m.locks[j.lock]; l != nil && l.holder == j.id {
 		delete(m.locks, j.lock)
 	}
-	j.lock = ""
 }
 
 func (m *model) dropKey(j *modelJob) {
@@ -132,13 +146,12 @@ func (m *model) end(j *modelJob, s jobs.State) string {
 	m.dropKey(j)
 	m.dropLock(j)
 	duplicates := j.duplicates
-	j.state, j.token, j.dead, j.duplicates = s, "", s == jobs.Failed, false
-	if !duplicates || s == jobs.Cancelled || j.dedup == nil || !j.dedup.RescheduleOnce {
+	j.state, j.token, j.duplicates = s, "", false
+	if !duplicates || s == jobs.Cancelled && !j.cancelled || j.dedup == nil || !j.dedup.RescheduleOnce {
 		return ""
 	}
-	lock := m.identity(&jobs.Submission{Function: j.function, Payload: []byte(j.payload), Key: j.key, Dedup: j.dedup})
-	if l := m.locks[lock]; l != nil && l.until > m.hour {
-		other := m.jobs[l.holder]
+	if holder := m.locker(j.lock); holder != "" {
+		other := m.jobs[holder]
 		other.duplicates = true
 		for db, lsn := range j.wal {
 			other.wal[db] = max(other.wal[db], lsn)
@@ -153,14 +166,13 @@ func (m *model) end(j *modelJob, s jobs.State) string {
 		id = fmt.Sprintf("%s~%d", base, v+1)
 	}
 	f := *j
-	f.id, f.state, f.attempt, f.dead, f.err = id, jobs.Queued, 0, false, ""
+	f.id, f.state, f.attempt, f.err = id, jobs.Queued, 0, ""
 	f.lastToken, f.cancelled, f.runAt = "", false, time.Time{}
 	f.wal = map[string]jobs.LSN{}
 	for db, lsn := range j.wal {
 		f.wal[db] = lsn
 	}
-	f.lock = lock
-	m.locks[f.lock] = &modelLock{holder: id, until: m.hour + int(f.dedup.TTL/time.Hour)}
+	m.holdLock(&f, 0)
 	if f.key != "" {
 		m.keys[f.key] = id
 	}
@@ -179,7 +191,9 @@ func (m *model) due() (follow []string) {
 			j.lastToken = ""
 			switch {
 			case j.cancelled:
-				m.end(j, jobs.Cancelled)
+				if id := m.end(j, jobs.Cancelled); id != "" {
+					follow = append(follow, id)
+				}
 			case j.attempt >= j.max:
 				if id := m.end(j, jobs.Failed); id != "" {
 					follow = append(follow, id)

@@ -78,8 +78,10 @@ var readTests = map[string]func(*env){
 			{State: jobs.Scheduled}:                {"f-s1", "f-s2"},
 			{Function: "g", State: jobs.Complete}:  {"g-complete"},
 			{State: jobs.Complete}:                 {"f-complete", "g-complete"},
-			{Function: "g", State: jobs.Failed}:    {"g-failed", "g-replayed"},
-			{State: jobs.Failed}:                   {"f-failed", "g-failed", "f-replayed", "g-replayed"},
+			{Function: "g", State: jobs.Failed}:    {"g-failed"},
+			{State: jobs.Failed}:                   {"f-failed", "g-failed"},
+			{Function: "g", State: jobs.Replayed}:  {"g-replayed"},
+			{State: jobs.Replayed}:                 {"f-replayed", "g-replayed"},
 			{Function: "h"}:                        nil,
 		} {
 			for _, limit := range []int{0, 1, 2} {

@@ -163,7 +163,7 @@ var retryTests = map[string]func(*env){
 			e.Fatal(err)
 		}
 		got := e.retry(jobs.Retry{ID: "a"})
-		if got.State != jobs.Queued || got.Attempt != 0 || got.Dead || got.Result != nil || !got.FinishedAt.IsZero() {
+		if got.State != jobs.Queued || got.Attempt != 0 || got.Result != nil || !got.FinishedAt.IsZero() {
 			e.Fatalf("retried: %+v", got)
 		}
 		page, err := e.q.DeadLetters(e.ctx, "f", 0, "")

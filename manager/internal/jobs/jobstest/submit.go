@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 var submitTests = map[string]func(*env){
@@ -168,6 +169,32 @@ var submitTests = map[string]func(*env){
 		}
 		e.claimNone()
 	},
+	"the jobs of a batch run in its order": func(e *env) {
+		for _, delay := range []time.Duration{0, span} {
+			var all []*jobs.Prepared
+			want := []string{"z", "a", "m", "b"}
+			for i, id := range want {
+				p, err := e.q.Prepare(jobs.Submission{Function: "f", ID: id + delay.String(), Delay: delay, Place: i})
+				if err != nil {
+					e.Fatal(err)
+				}
+				all, want[i] = append(all, p), id+delay.String()
+			}
+			if err := e.in.Store.Update(e.ctx, func(tx store.Tx) error {
+				for _, p := range all {
+					if _, err := e.q.EnqueueTx(tx, p); err != nil {
+						return err
+					}
+				}
+				return nil
+			}); err != nil {
+				e.Fatal(err)
+			}
+			e.wantIDs("listed", e.list(jobs.ListQuery{State: map[bool]jobs.State{true: jobs.Queued, false: jobs.Scheduled}[delay == 0]}), want...)
+			e.pass(delay)
+			e.wantIDs("claimed", e.claim(jobs.ClaimRequest{Limit: 9, Lease: jobs.MaxLease}), want...)
+		}
+	},
 }
 
 var keyTests = map[string]func(*env){
@@ -209,18 +236,15 @@ var keyTests = map[string]func(*env){
 		scheduled := e.job(jobs.Submission{Key: "k", Delay: far})
 		e.cancel(scheduled.ID)
 		active := e.job(jobs.Submission{Key: "k"})
-		e.claimOne()
+		j := e.claimOne()
 		e.cancel(active.ID)
-		next := e.job(jobs.Submission{Key: "k"})
-		// The end of the cancelled job does not free the key of its successor.
-		if _, err := e.q.Finish(e.ctx, jobs.Finish{ID: active.ID, Token: e.get(active.ID).Lease.Token, State: jobs.Cancelled}); err != nil {
-			e.Fatal(err)
-		}
 		_, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"})
 		var dup *jobs.DuplicateKeyError
-		if !errors.As(err, &dup) || dup.Holder != next.ID {
-			e.Fatalf("got %v, want a DuplicateKeyError naming %s", err, next.ID)
+		if !errors.As(err, &dup) || dup.Holder != active.ID || !strings.Contains(err.Error(), "has not let go") {
+			e.Fatalf("got %v, want a DuplicateKeyError naming %s, which still runs", err, active.ID)
 		}
+		e.finish(j, jobs.Cancelled)
+		e.job(jobs.Submission{Key: "k"})
 	},
 	"a lease lost for the last time frees the key": func(e *env) {
 		e.job(jobs.Submission{ID: "a", Key: "k", MaxAttempts: 1})
@@ -249,9 +273,7 @@ var keyTests = map[string]func(*env){
 		if !errors.As(err, &dup) || dup.Holder != "b" {
 			e.Fatalf("got %v, want a DuplicateKeyError naming b", err)
 		}
-		if j := e.wantState("a", jobs.Failed); !j.Dead {
-			e.Fatal("the refused retry removed the dead letter")
-		}
+		e.wantState("a", jobs.Failed)
 		e.cancel("b")
 		if _, err := e.q.Retry(e.ctx, jobs.Retry{ID: "a"}); err != nil {
 			e.Fatalf("retry after the key is free: %v", err)

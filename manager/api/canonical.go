@@ -1,4 +1,4 @@
-package request
+package api
 
 import (
 	"math"
@@ -8,9 +8,6 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 	"unsafe"
-
-	"github.com/oncegate/oncegate/plugin/config"
-	"github.com/oncegate/oncegate/plugin/internal/jsonguard"
 )
 
 const (
@@ -48,20 +45,21 @@ type place struct {
 	counts           bool
 }
 
-// appendCanonical appends the canonical form of the parts of a body that count. If only parts of an array
-// are included, their positions stand before them. False: the body has no canonical form, because it is
-// not JSON, or not I-JSON (RFC 7493: text that is not Unicode, repeated names, numbers beyond a double), or exceeds
-// jsonguard.MaxDepth or the limits above.
-func appendCanonical(out, body []byte, f *config.Fingerprint) ([]byte, bool) {
-	if !jsonguard.Valid(body) || !utf8.Valid(body) {
+// AppendCanonical appends the canonical form of the parts of a body that count: without the paths of exclude, and only
+// those of include unless it is empty. If only parts of an array are included, their positions stand before them. The
+// body must be JSON, and it is read with recursion, so the caller must bound its depth. False: it has no canonical form,
+// because it is not I-JSON (RFC 7493: text that is not Unicode, repeated names, numbers beyond a double), or exceeds the
+// limits above. A list has at most 32 paths.
+func AppendCanonical(out, body []byte, include, exclude [][]string) ([]byte, bool) {
+	if !utf8.Valid(body) {
 		return out, false
 	}
 	c := canonical{
 		// body is not changed while src is in use.
 		src: unsafe.String(unsafe.SliceData(body), len(body)), limit: len(out) + 2*len(body) + canonicalRoom,
-		out: out, include: f.Include, exclude: f.Exclude,
+		out: out, include: include, exclude: exclude,
 	}
-	all := place{include: 1<<len(f.Include) - 1, exclude: 1<<len(f.Exclude) - 1, counts: len(f.Include) == 0}
+	all := place{include: 1<<len(include) - 1, exclude: 1<<len(exclude) - 1, counts: len(include) == 0}
 	ok := c.value(0, all)
 	return c.out, ok
 }
