@@ -69,8 +69,7 @@ func (w *Worker) report(ctx context.Context, j *Job, result any, err error, caus
 	case errors.As(err, &permanent):
 		f.Status, f.Error = "failed", errorText(err)
 	case errors.Is(cause, ErrStopping): // nothing is wrong with the job
-		err := w.retry(ctx, j.ID, RetryRequest{LeaseToken: f.LeaseToken, DelayMS: new(int64), Uncounted: true})
-		w.reported(j, "hand back", err)
+		w.handBack(ctx, j)
 		return
 	case j.Attempt < j.MaxAttempts:
 		r := RetryRequest{LeaseToken: j.Lease.Token, Error: errorText(err)}
@@ -94,6 +93,12 @@ func (w *Worker) report(ctx context.Context, j *Job, result any, err error, caus
 		err = w.finish(ctx, f)
 	}
 	w.reported(j, f.Status, err)
+}
+
+// handBack lets another worker have the job immediately, as if it had not been claimed.
+func (w *Worker) handBack(ctx context.Context, j *Job) {
+	err := w.retry(ctx, j.ID, RetryRequest{LeaseToken: j.Lease.Token, DelayMS: new(int64), Uncounted: true})
+	w.reported(j, "hand back", err)
 }
 
 func (w *Worker) retry(ctx context.Context, id string, r RetryRequest) error {
