@@ -47,6 +47,13 @@ func (c *Client) separate() *Client {
 	return &own
 }
 
+// persistent returns a client like c that repeats calls until their contexts end.
+func (c *Client) persistent() *Client {
+	p := *c
+	p.opts.MaxAttempts = 0
+	return &p
+}
+
 // leaver ends the wait of one request and lets its answer arrive: it closes the sending half of the request's connection.
 // A connection of HTTP/2 carries other requests too, so it leaves that alone.
 type leaver struct {

@@ -43,12 +43,14 @@ func errorText(err error) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-// reportTime bounds a request that reports, with its repetitions. A worker may report after its lease ended, as long as the
-// lease was not revoked, so it tries for longer. A report may wait for the requests that take the reports before it.
-func (w *Worker) reportTime() time.Duration { return 2*w.opts.Lease + w.opts.StopTimeout }
+// reportTime bounds a report with its repetitions. An outage of the manager does not count for leases, so an outcome is
+// offered for longer than a lease.
+func (w *Worker) reportTime() time.Duration { return time.Hour + 2*w.opts.Lease }
 
-// report tells the manager how a handler ended. It repeats that until the manager answers or the lease is lost.
+// report tells the manager how a handler ended. It repeats that until the manager answers, for at most reportTime.
 func (w *Worker) report(ctx context.Context, j *Job, result any, err error, cause error) {
+	ctx, cancel := context.WithTimeout(ctx, w.reportTime())
+	defer cancel()
 	f := FinishRequest{ID: j.ID, LeaseToken: j.Lease.Token}
 	var permanent permanentError
 	var again retryError
@@ -102,8 +104,6 @@ func (w *Worker) handBack(ctx context.Context, j *Job) {
 }
 
 func (w *Worker) retry(ctx context.Context, id string, r RetryRequest) error {
-	ctx, cancel := context.WithTimeout(ctx, w.reportTime())
-	defer cancel()
 	_, err := w.client.Retry(ctx, id, r)
 	return err
 }
@@ -145,8 +145,6 @@ const (
 
 func (w *Worker) finish(ctx context.Context, req FinishRequest) error {
 	if len(req.Result)+len(req.Error) > maxBatchBytes/4 {
-		ctx, cancel := context.WithTimeout(ctx, w.reportTime())
-		defer cancel()
 		_, err := w.client.Finish(ctx, req)
 		return err
 	}

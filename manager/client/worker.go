@@ -34,6 +34,9 @@ type WorkerOptions struct {
 	Concurrency int
 	// Lease of the jobs: 100 ms to 24 h, default 30 s. The worker extends it after every third of it. When the worker
 	// crashes, its jobs are delivered again after it.
+	//
+	// Only the manager ends a lease. While it cannot be reached, handlers continue, and for an hour and two leases after a
+	// handler returned the worker tries to report that. Client's Options.MaxAttempts does not bound this.
 	Lease time.Duration
 	// Wait is how long a claim waits while there are no jobs: at most 5 min, default 20 s.
 	Wait time.Duration
@@ -96,7 +99,7 @@ func (c *Client) NewWorker(o WorkerOptions) (*Worker, error) {
 	if !api.Visible(o.Name, 1, 128) {
 		return nil, fmt.Errorf("client: Name %.140q: must be up to 128 visible ASCII characters", o.Name)
 	}
-	w := &Worker{client: c, claims: c.separate(), opts: o, finishes: make(chan *finish, o.Concurrency), beat: o.Lease / 3}
+	w := &Worker{client: c.persistent(), claims: c.separate(), opts: o, finishes: make(chan *finish, o.Concurrency), beat: o.Lease / 3}
 	for f, h := range o.Handlers {
 		if !isName(f) || h == nil {
 			return nil, fmt.Errorf("client: Handlers[%.140q]: needs a handler, and a name of 1 to 128 letters, digits and _ . : - ~", f)
