@@ -29,7 +29,8 @@
 //	nil error, and a        has failed: it is done, and would be done again
 //	result that cannot be
 //	reported
-//	an error, panics        is queued again with backoff while attempts remain, else failed
+//	an error, panics,       is queued again with backoff while attempts remain, else failed
+//	calls runtime.Goexit
 //	Permanent(err)          has failed
 //	RetryAfter(err, d)      is queued again after d while attempts remain, else failed
 //	an error, and the job   is cancelled

@@ -2,15 +2,10 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"runtime"
-	"runtime/debug"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -21,77 +16,41 @@ const maxErrorText = 32 << 10
 // maxResult is the manager's bound.
 const maxResult = 1 << 20
 
-// panicError is a handler's panic with its stack.
-type panicError struct {
-	value any
-	stack []byte
-}
-
-func newPanic(v any) error { return &panicError{v, debug.Stack()} }
-
-func (e *panicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.value, e.stack) }
-
-func errorText(err error) string {
-	s := err.Error()
-	if len(s) > maxErrorText {
-		cut := maxErrorText
-		for cut > 0 && !utf8.RuneStart(s[cut]) {
-			cut--
-		}
-		s = s[:cut]
-	}
-	return strings.ToValidUTF8(s, "\uFFFD")
-}
-
 // reportTime bounds a report with its repetitions. An outage of the manager does not count for leases, so an outcome is
 // offered for longer than a lease.
 func (w *Worker) reportTime() time.Duration { return time.Hour + 2*w.opts.Lease }
 
 // report tells the manager how a handler ended. It repeats that until the manager answers, for at most reportTime.
-func (w *Worker) report(ctx context.Context, j *Job, result any, err error, cause error) {
+func (w *Worker) report(ctx context.Context, j *Job, o outcome, cause error) {
 	ctx, cancel := context.WithTimeout(ctx, w.reportTime())
 	defer cancel()
-	f := FinishRequest{ID: j.ID, LeaseToken: j.Lease.Token}
-	var permanent permanentError
-	var again retryError
+	f := FinishRequest{ID: j.ID, LeaseToken: j.Lease.Token, Status: "failed", Error: o.failure}
 	switch {
-	case err == nil:
-		f.Status = "complete"
-		if result != nil {
-			f.Result, err = json.Marshal(result)
-			if err == nil && len(f.Result) > maxResult {
-				err = fmt.Errorf("%d bytes, at most %d are kept", len(f.Result), maxResult)
-			}
-			if err != nil {
-				f.unreportable(err)
-			}
-		}
+	case o.failure == "":
+		f.Status, f.Result = "complete", o.result
+	case o.done:
 	case errors.Is(cause, ErrCancelled):
-		f.Status, f.Error = "cancelled", errorText(err)
-	case errors.As(err, &permanent):
-		f.Status, f.Error = "failed", errorText(err)
+		f.Status = "cancelled"
+	case o.permanent:
 	case errors.Is(cause, ErrStopping): // nothing is wrong with the job
 		w.handBack(ctx, j)
 		return
 	case j.Attempt < j.MaxAttempts:
-		r := RetryRequest{LeaseToken: j.Lease.Token, Error: errorText(err)}
-		if errors.As(err, &again) {
-			ms := max(again.after.Milliseconds(), 0)
+		r := RetryRequest{LeaseToken: j.Lease.Token, Error: o.failure}
+		if o.after != nil {
+			ms := o.after.Milliseconds()
 			r.DelayMS = &ms
 		}
-		retryErr := w.retry(ctx, j.ID, r)
-		if !HasCode(retryErr, api.CodeConflict) && !HasCode(retryErr, api.CodeInvalidRequest) {
-			w.reported(j, "retry", retryErr)
+		err := w.retry(ctx, j.ID, r)
+		if !HasCode(err, api.CodeConflict) && !HasCode(err, api.CodeInvalidRequest) {
+			w.reported(j, "retry", err)
 			return
 		}
-		f.Status, f.Error = "failed", r.Error
-	default:
-		f.Status, f.Error = "failed", errorText(err)
 	}
-	err = w.finish(ctx, f)
+	err := w.finish(ctx, f)
 	if f.Result != nil && refused(err) {
 		// For example nested too deep. The manager will never accept it, and without a report the work would run again.
-		f.unreportable(err)
+		f.Status, f.Result, f.Error = "failed", nil, cut(notReportable+": "+err.Error())
 		err = w.finish(ctx, f)
 	}
 	w.reported(j, f.Status, err)
@@ -106,11 +65,6 @@ func (w *Worker) handBack(ctx context.Context, j *Job) {
 func (w *Worker) retry(ctx context.Context, id string, r RetryRequest) error {
 	_, err := w.client.Retry(ctx, id, r)
 	return err
-}
-
-// unreportable turns a success into a failure that says why the result could not be reported.
-func (f *FinishRequest) unreportable(err error) {
-	f.Status, f.Result, f.Error = "failed", nil, errorText(fmt.Errorf("the work is done, but its result cannot be reported: %w", err))
 }
 
 // refused reports whether the manager rejected a request because of its content, so that a repetition cannot succeed.

@@ -263,27 +263,12 @@ func (w *Worker) handle(work, reports context.Context, j *Job, returned func()) 
 	defer cancel(nil)
 	lease := w.keepLease(ctx, cancel, j)
 	defer lease.stop()
-	result, err := w.call(ctx, j)
+	o := w.call(ctx, j)
 	cause := context.Cause(ctx)
 	if errors.Is(cause, ErrLeaseLost) {
 		w.opts.Logger.Warn("the lease was lost: the outcome is not reported", "job", j.ID, "function", j.Function)
 		return
 	}
 	returned()
-	w.report(reports, j, result, err, cause)
-}
-
-// call runs the handler; a panic becomes an error.
-func (w *Worker) call(ctx context.Context, j *Job) (result any, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = newPanic(p)
-			w.opts.Logger.Error("handler panicked", "job", j.ID, "function", j.Function, "panic", err.Error())
-		}
-	}()
-	h := w.opts.Handlers[j.Function]
-	if h == nil {
-		return nil, fmt.Errorf("worker %s has no handler for %s", w.opts.Name, j.Function)
-	}
-	return h(ctx, j)
+	w.report(reports, j, o, cause)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -97,6 +98,21 @@ func TestWorkerReportsWhatHandlersReturn(t *testing.T) {
 			}
 			return nil, nil
 		}, jobs.Complete, 2, "", ""},
+		{"an error that is a nil pointer", func(context.Context, *Job) (any, error) {
+			var none *codedError
+			return nil, none
+		}, jobs.Failed, 3, "", "error of the type *client.codedError, whose text cannot be had: panic: "},
+		{"an error without a text", func(context.Context, *Job) (any, error) { return nil, errors.New("") }, jobs.Failed, 3, "", "without a text"},
+		{"a result that panics", func(context.Context, *Job) (any, error) { return panicking{}, nil }, jobs.Failed, 1, "", "cannot be reported: panic: no JSON"},
+		{"a result that exits", func(context.Context, *Job) (any, error) { return exiting{}, nil }, jobs.Failed, 1, "", "cannot be reported: runtime.Goexit"},
+		{"an exit", func(_ context.Context, j *Job) (any, error) {
+			runtime.Goexit()
+			return nil, nil
+		}, jobs.Failed, 3, "", "the handler: runtime.Goexit ended the goroutine"},
+		{"an exit while it panics", func(_ context.Context, j *Job) (any, error) {
+			defer runtime.Goexit()
+			panic("oh no")
+		}, jobs.Failed, 3, "", "the handler: runtime.Goexit ended the goroutine"},
 		{"an endless error", func(context.Context, *Job) (any, error) {
 			return nil, Permanent(errors.New(strings.Repeat("ü", 100_000)))
 		}, jobs.Failed, 1, "", "üü"},
@@ -123,6 +139,21 @@ func TestWorkerReportsWhatHandlersReturn(t *testing.T) {
 	if Permanent(nil) != nil || RetryAfter(nil, time.Second) != nil {
 		t.Error("no error became one")
 	}
+}
+
+type codedError struct{ code int }
+
+func (e *codedError) Error() string { return fmt.Sprint(e.code) }
+
+type panicking struct{}
+
+func (panicking) MarshalJSON() ([]byte, error) { panic("no JSON") }
+
+type exiting struct{}
+
+func (exiting) MarshalJSON() ([]byte, error) {
+	runtime.Goexit()
+	return nil, nil
 }
 
 func TestRetryAfterSetsTheDelay(t *testing.T) {
@@ -360,7 +391,7 @@ func TestReportsEnd(t *testing.T) {
 		defer end()
 		go w.finishLoop(ctx)
 		began := time.Now()
-		w.report(ctx, &Job{ID: "a", Lease: &Lease{Token: "t"}}, nil, nil, nil)
+		w.report(ctx, &Job{ID: "a", Lease: &Lease{Token: "t"}}, outcome{}, nil)
 		if took, want := time.Since(began), time.Hour+2*30*time.Second; took != want {
 			t.Errorf("gave up after %v, want %v", took, want)
 		}
