@@ -4,7 +4,7 @@
 //
 // # At most once
 //
-// SubmitIdempotent, WaitIdempotent and SendIdempotent use the caller's
+// SubmitIdempotent and WaitIdempotent use the caller's
 // idempotency key, or draw one (see Keys). They repeat the call with that key
 // until it has an answer. After a lost connection, a timeout or an overloaded
 // manager it is unknown whether the first attempt got through; with the same key

@@ -32,7 +32,9 @@ func (w *Worker) keepLease(ctx context.Context, end context.CancelCauseFunc, j *
 }
 
 func (w *Worker) beats(ctx context.Context, end context.CancelCauseFunc, j *Job) {
+	last := ""
 	for {
+		sent := time.Now()
 		callCtx, cancel := context.WithTimeout(ctx, w.opts.Lease/3)
 		b, err := w.client.Heartbeat(callCtx, j.ID, j.Lease.Token, w.opts.Lease)
 		cancel()
@@ -41,6 +43,7 @@ func (w *Worker) beats(ctx context.Context, end context.CancelCauseFunc, j *Job)
 		case ctx.Err() != nil:
 			return
 		case err == nil:
+			w.met(sent, nil, &last, "")
 			if b.Cancelled {
 				end(ErrCancelled)
 			}
@@ -49,7 +52,7 @@ func (w *Worker) beats(ctx context.Context, end context.CancelCauseFunc, j *Job)
 			return
 		default:
 			next = max(w.beat/8, time.Millisecond)
-			w.opts.Logger.Warn("heartbeat failed, trying again", "job", j.ID, "error", err.Error())
+			w.met(sent, err, &last, "heartbeat failed, trying again", "job", j.ID)
 		}
 		if pause(ctx, next) != nil {
 			return

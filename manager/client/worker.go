@@ -60,6 +60,7 @@ type Worker struct {
 	functions []string
 	finishes  chan *finish
 	beat      time.Duration // between two heartbeats
+	contact   contact
 }
 
 // NewWorker checks the options. The worker does nothing until Run.
@@ -202,7 +203,7 @@ func (w *Worker) Run(ctx context.Context) error {
 // claimLoop repeatedly claims as many jobs as there are free slots, and starts them, until ctx ends. It starts what its
 // last claim brings after that, too.
 func (w *Worker) claimLoop(ctx, work context.Context, slots chan struct{}, start func(*Job)) {
-	failures, early := 0, 0
+	failures, early, last := 0, 0, ""
 	for ctx.Err() == nil {
 		free := 0
 		select {
@@ -238,6 +239,7 @@ func (w *Worker) claimLoop(ctx, work context.Context, slots chan struct{}, start
 			start(&jobs[i])
 		}
 		if err == nil {
+			w.met(asked, nil, &last, "")
 			failures = 0
 			if len(jobs) > 0 || time.Since(asked) > w.opts.Wait/2 {
 				early = 0
@@ -252,7 +254,7 @@ func (w *Worker) claimLoop(ctx, work context.Context, slots chan struct{}, start
 			return
 		}
 		failures++
-		w.opts.Logger.Warn("claim failed, trying again", "worker", w.opts.Name, "failures", failures, "error", err.Error())
+		w.met(asked, err, &last, "claim failed, trying again")
 		_ = pause(ctx, w.client.backoff(failures, err))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
@@ -338,7 +339,8 @@ func TestOutagesLongerThanLeasesDoNotCount(t *testing.T) {
 		}
 		return nil
 	}
-	m.work(m.client(f), WorkerOptions{Concurrency: n, Lease: lease, Handlers: handlers(func(ctx context.Context, j *Job) (any, error) {
+	log := new(httpdtest.Log)
+	m.work(m.client(f), WorkerOptions{Concurrency: n, Lease: lease, Logger: log.Logger(), Handlers: handlers(func(ctx context.Context, j *Job) (any, error) {
 		runs.Add(1)
 		end := endHalf
 		if started.Add(1)%2 == 0 {
@@ -368,6 +370,10 @@ func TestOutagesLongerThanLeasesDoNotCount(t *testing.T) {
 		if j := m.over(id); j.State != jobs.Complete || j.Attempt != 1 {
 			t.Errorf("job %+v", j)
 		}
+	}
+	m.eventually("the log says that it is over", func() bool { return strings.Contains(log.String(), "answers again") })
+	if lines := strings.Count(log.String(), "\n"); lines != 2 || !strings.Contains(log.String(), "cannot be reached") {
+		t.Errorf("logged %s", log)
 	}
 	if runs.Load() != n || ended.Load() != n {
 		t.Errorf("%d runs of %d jobs, %d to the end", runs.Load(), n, ended.Load())
