@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -188,45 +189,32 @@ func TestAManagerThatHoldsNoClaimsIsNotAskedOverAndOver(t *testing.T) {
 	}
 }
 
-// TestBeatsDoNotOutlastTheLease: a manager that takes calls and does not answer
-// must not keep a handler at work on what is another worker's by then.
-func TestBeatsDoNotOutlastTheLease(t *testing.T) {
+// TestHeartbeatsThatHangAreRepeated: a manager that takes calls and does not answer ends no handler.
+func TestHeartbeatsThatHangAreRepeated(t *testing.T) {
 	m := startManager(t)
-	const lease = time.Second
-	begun := time.Now()
-	var mu sync.Mutex
-	var latest time.Time
-	f := &faults{}
-	f.answer = func(r *http.Request) *http.Response {
-		if !strings.HasSuffix(r.URL.Path, "/heartbeat") {
-			return nil
-		}
-		if deadline, ok := r.Context().Deadline(); ok && time.Since(begun) < lease {
-			mu.Lock()
-			if deadline.After(latest) {
-				latest = deadline
+	now := time.Now()
+	m.frozen.Store(&now)
+	const lease = 100 * time.Millisecond
+	var beats atomic.Int64
+	f := &faults{answer: func(r *http.Request) *http.Response {
+		if strings.HasSuffix(r.URL.Path, "/heartbeat") {
+			if at, ok := r.Context().Deadline(); !ok || time.Until(at) > lease/3 {
+				t.Errorf("a heartbeat until %v", at)
 			}
-			mu.Unlock()
+			beats.Add(1)
+			<-r.Context().Done()
 		}
-		<-r.Context().Done()
 		return nil
-	}
-	causes := make(chan error, 1)
-	started := make(chan time.Time, 1)
-	m.submit(jobs.Submission{MaxAttempts: 1})
+	}}
+	id := m.submit(jobs.Submission{MaxAttempts: 1})
+	goOn := make(chan struct{})
 	m.work(m.client(f), WorkerOptions{Lease: lease, Handlers: handlers(func(ctx context.Context, _ *Job) (any, error) {
-		started <- time.Now()
-		<-ctx.Done()
-		causes <- context.Cause(ctx)
-		return nil, nil
+		<-goOn
+		return nil, ctx.Err()
 	})})
-	end := (<-started).Add(lease)
-	if cause := <-causes; cause != ErrLeaseLost {
-		t.Errorf("cause %v", cause)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	if latest.After(end) {
-		t.Errorf("a beat waits until %v after the lease's end", latest.Sub(end))
+	m.eventually("heartbeats for more than a lease", func() bool { return beats.Load() > 5 })
+	close(goOn)
+	if j := m.over(id); j.State != jobs.Complete || j.Attempt != 1 {
+		t.Errorf("job %+v", j)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -23,6 +24,16 @@ type Options struct {
 	// URL of the manager, or of the gate in front of it, for example
 	// http://127.0.0.1:8090, or unix:PATH for its Unix socket. Required.
 	URL string
+	// Failover has the URLs of further managers that share the store with the first, at most 15; none with unix:. A call
+	// that does not reach a manager goes on with the next, without a pause until all were tried. The client then stays
+	// there until that one is unreachable: it has no preferred manager.
+	//
+	// A manager is unreachable when there is no HTTP answer within Timeout and the call's wait (5 s for a connection with
+	// the default HTTP), when a proxy answers 5xx in its place, and when it answers with the code unavailable. Calls that
+	// are not repeated (Claim, Heartbeat, Replay, Retry without a lease token) return the error, and the next call goes to
+	// the next manager. All others may be repeated with any manager: they read, they carry a key, a token or a message id,
+	// or they set a state.
+	Failover []string
 	// Token is sent as a bearer token when set.
 	Token string
 	// HTTP makes the requests; the default is a client with its own transport that keeps up to 256 connections. It must
@@ -43,8 +54,9 @@ type Options struct {
 
 // Client calls a manager. It is safe for concurrent use.
 type Client struct {
-	opts Options
-	base string
+	opts  Options
+	bases []string
+	at    *atomic.Int64 // the index of the manager in use
 }
 
 // New checks the options. It does not connect.
@@ -58,9 +70,16 @@ func New(o Options) (*Client, error) {
 		dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return tcp(ctx, "unix", path) }
 		proxy, o.URL = nil, "http://localhost"
 	}
-	u, err := url.Parse(o.URL)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return nil, fmt.Errorf("client: URL %q: must be http:// or https:// with a host, for example http://127.0.0.1:8090, or unix:PATH", o.URL)
+	if len(o.Failover) > 15 || len(o.Failover) > 0 && proxy == nil {
+		return nil, fmt.Errorf("client: Failover of %d URLs: must be at most 15, and none with unix:", len(o.Failover))
+	}
+	var bases []string
+	for _, base := range append([]string{o.URL}, o.Failover...) {
+		u, err := url.Parse(base)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+			return nil, fmt.Errorf("client: URL %q: must be http:// or https:// with a host, for example http://127.0.0.1:8090, or unix:PATH", base)
+		}
+		bases = append(bases, strings.TrimRight(base, "/"))
 	}
 	for _, d := range []struct {
 		name string
@@ -98,7 +117,7 @@ func New(o Options) (*Client, error) {
 		}}
 	}
 	o.HTTP = keepMethod(o.HTTP)
-	return &Client{opts: o, base: strings.TrimRight(o.URL, "/")}, nil
+	return &Client{opts: o, bases: bases, at: new(atomic.Int64)}, nil
 }
 
 // keepMethod returns a copy of the HTTP client that does not follow redirects to another method. A redirected
@@ -159,11 +178,17 @@ func (c *Client) do(ctx context.Context, call call, out any) (replayed bool, err
 		return false, fmt.Errorf("client: idempotency key %.64q: must be 1 to %d visible ASCII characters", call.key, api.MaxKeyBytes)
 	}
 	for attempt := 1; ; attempt++ {
-		replayed, err := c.attempt(ctx, &call, body, out)
+		i := c.at.Load()
+		replayed, err := c.attempt(ctx, c.bases[i], &call, body, out)
+		moved := err != nil && c.moveOn(ctx, &call, i, err)
 		if err == nil || call.once || !temporary(err) || attempt == c.opts.MaxAttempts {
 			return replayed, err
 		}
-		if pause(ctx, c.backoff(attempt, err)) == nil {
+		rest := time.Duration(0)
+		if round := (attempt - 1) / len(c.bases); !moved || attempt%len(c.bases) == 0 {
+			rest = c.backoff(round+1, err)
+		}
+		if pause(ctx, rest) == nil {
 			continue
 		}
 		// The manager's last answer says more than the end of the context.
@@ -208,14 +233,14 @@ func (c *call) notOurs(what string) error {
 	return &badAnswer{fmt.Errorf("client: %s %s: an answer that is not of a manager: %s", c.method, c.path, what)}
 }
 
-func (c *Client) attempt(ctx context.Context, call *call, body []byte, out any) (replayed bool, err error) {
+func (c *Client) attempt(ctx context.Context, base string, call *call, body []byte, out any) (replayed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout+call.wait)
 	defer cancel()
 	var reader io.Reader
 	if body != nil {
 		reader = bytes.NewReader(body)
 	}
-	req, err := http.NewRequestWithContext(ctx, call.method, c.base+call.path, reader)
+	req, err := http.NewRequestWithContext(ctx, call.method, base+call.path, reader)
 	if err != nil {
 		return false, &badAnswer{err}
 	}

@@ -26,7 +26,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		}
 	}
 	c, err := New(Options{URL: "https://manager.example:8443/prefix/"})
-	if err != nil || c.base != "https://manager.example:8443/prefix" || c.Keys() == nil {
+	if err != nil || c.bases[0] != "https://manager.example:8443/prefix" || c.Keys() == nil {
 		t.Errorf("%+v, %v", c, err)
 	}
 }

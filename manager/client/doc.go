@@ -4,7 +4,7 @@
 //
 // # At most once
 //
-// SubmitIdempotent, WaitIdempotent and SendIdempotent use the caller's
+// SubmitIdempotent and WaitIdempotent use the caller's
 // idempotency key, or draw one (see Keys). They repeat the call with that key
 // until it has an answer. After a lost connection, a timeout or an overloaded
 // manager it is unknown whether the first attempt got through; with the same key
@@ -29,7 +29,8 @@
 //	nil error, and a        has failed: it is done, and would be done again
 //	result that cannot be
 //	reported
-//	an error, panics        is queued again with backoff while attempts remain, else failed
+//	an error, panics,       is queued again with backoff while attempts remain, else failed
+//	calls runtime.Goexit
 //	Permanent(err)          has failed
 //	RetryAfter(err, d)      is queued again after d while attempts remain, else failed
 //	an error, and the job   is cancelled

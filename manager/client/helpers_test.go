@@ -40,13 +40,19 @@ type manager struct {
 	ledger *ledger.Ledger
 	server *server.Server
 	served chan error
-	offset atomic.Int64 // of the store's clock
+	offset atomic.Int64              // of the store's clock
+	frozen atomic.Pointer[time.Time] // where the store's clock stands still, if it does
 }
 
 func startManager(t *testing.T) *manager {
 	t.Helper()
 	m := &manager{t: t}
-	m.store = mem.New(mem.Options{Clock: func() time.Time { return time.Now().Add(time.Duration(m.offset.Load())) }})
+	m.store = mem.New(mem.Options{Clock: func() time.Time {
+		if at := m.frozen.Load(); at != nil {
+			return *at
+		}
+		return time.Now().Add(time.Duration(m.offset.Load()))
+	}})
 	var err error
 	if m.ledger, err = ledger.New(m.store, ledger.Options{}); err != nil {
 		t.Fatal(err)

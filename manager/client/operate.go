@@ -57,10 +57,10 @@ func (c *Client) Cancel(ctx context.Context, id string) (*Job, error) {
 	return c.job(ctx, call{method: "POST", path: jobPath(id) + "/cancel", body: struct{}{}})
 }
 
-// Retry puts a job back into the queue. With a lease token it may be repeated safely. Without one, a repetition after a
-// lost answer finds the job queued and returns a conflict.
+// Retry puts a job back into the queue. Without a lease token it is not repeated: after a lost answer the job may have
+// failed again meanwhile, and a repetition would run it once more.
 func (c *Client) Retry(ctx context.Context, id string, r RetryRequest) (*Job, error) {
-	return c.job(ctx, call{method: "POST", path: jobPath(id) + "/retry", body: r})
+	return c.job(ctx, call{method: "POST", path: jobPath(id) + "/retry", body: r, once: r.LeaseToken == ""})
 }
 
 // Claim leases jobs. It is not repeated, because a caller claims in a loop anyway.

@@ -2,15 +2,10 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"runtime"
-	"runtime/debug"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -21,91 +16,55 @@ const maxErrorText = 32 << 10
 // maxResult is the manager's bound.
 const maxResult = 1 << 20
 
-// panicError is a handler's panic with its stack.
-type panicError struct {
-	value any
-	stack []byte
-}
+// reportTime bounds a report with its repetitions. An outage of the manager does not count for leases, so an outcome is
+// offered for longer than a lease.
+func (w *Worker) reportTime() time.Duration { return time.Hour + 2*w.opts.Lease }
 
-func newPanic(v any) error { return &panicError{v, debug.Stack()} }
-
-func (e *panicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.value, e.stack) }
-
-func errorText(err error) string {
-	s := err.Error()
-	if len(s) > maxErrorText {
-		cut := maxErrorText
-		for cut > 0 && !utf8.RuneStart(s[cut]) {
-			cut--
-		}
-		s = s[:cut]
-	}
-	return strings.ToValidUTF8(s, "\uFFFD")
-}
-
-// reportTime bounds a request that reports, with its repetitions. A worker may report after its lease ended, as long as the
-// lease was not revoked, so it tries for longer. A report may wait for the requests that take the reports before it.
-func (w *Worker) reportTime() time.Duration { return 2*w.opts.Lease + w.opts.StopTimeout }
-
-// report tells the manager how a handler ended. It repeats that until the manager answers or the lease is lost.
-func (w *Worker) report(ctx context.Context, j *Job, result any, err error, cause error) {
-	f := FinishRequest{ID: j.ID, LeaseToken: j.Lease.Token}
-	var permanent permanentError
-	var again retryError
+// report tells the manager how a handler ended. It repeats that until the manager answers, for at most reportTime.
+func (w *Worker) report(ctx context.Context, j *Job, o outcome, cause error) {
+	ctx, cancel := context.WithTimeout(ctx, w.reportTime())
+	defer cancel()
+	f := FinishRequest{ID: j.ID, LeaseToken: j.Lease.Token, Status: "failed", Error: o.failure}
 	switch {
-	case err == nil:
-		f.Status = "complete"
-		if result != nil {
-			f.Result, err = json.Marshal(result)
-			if err == nil && len(f.Result) > maxResult {
-				err = fmt.Errorf("%d bytes, at most %d are kept", len(f.Result), maxResult)
-			}
-			if err != nil {
-				f.unreportable(err)
-			}
-		}
+	case o.failure == "":
+		f.Status, f.Result = "complete", o.result
+	case o.done:
 	case errors.Is(cause, ErrCancelled):
-		f.Status, f.Error = "cancelled", errorText(err)
-	case errors.As(err, &permanent):
-		f.Status, f.Error = "failed", errorText(err)
+		f.Status = "cancelled"
+	case o.permanent:
 	case errors.Is(cause, ErrStopping): // nothing is wrong with the job
-		err := w.retry(ctx, j.ID, RetryRequest{LeaseToken: f.LeaseToken, DelayMS: new(int64), Uncounted: true})
-		w.reported(j, "hand back", err)
+		w.handBack(ctx, j)
 		return
 	case j.Attempt < j.MaxAttempts:
-		r := RetryRequest{LeaseToken: j.Lease.Token, Error: errorText(err)}
-		if errors.As(err, &again) {
-			ms := max(again.after.Milliseconds(), 0)
+		r := RetryRequest{LeaseToken: j.Lease.Token, Error: o.failure}
+		if o.after != nil {
+			ms := o.after.Milliseconds()
 			r.DelayMS = &ms
 		}
-		retryErr := w.retry(ctx, j.ID, r)
-		if !HasCode(retryErr, api.CodeConflict) && !HasCode(retryErr, api.CodeInvalidRequest) {
-			w.reported(j, "retry", retryErr)
+		err := w.retry(ctx, j.ID, r)
+		if !HasCode(err, api.CodeConflict) && !HasCode(err, api.CodeInvalidRequest) {
+			w.reported(j, "retry", err)
 			return
 		}
-		f.Status, f.Error = "failed", r.Error
-	default:
-		f.Status, f.Error = "failed", errorText(err)
 	}
-	err = w.finish(ctx, f)
+	err := w.finish(ctx, f)
 	if f.Result != nil && refused(err) {
 		// For example nested too deep. The manager will never accept it, and without a report the work would run again.
-		f.unreportable(err)
+		f.Status, f.Result, f.Error = "failed", nil, cut(notReportable+": "+err.Error())
 		err = w.finish(ctx, f)
 	}
 	w.reported(j, f.Status, err)
 }
 
-func (w *Worker) retry(ctx context.Context, id string, r RetryRequest) error {
-	ctx, cancel := context.WithTimeout(ctx, w.reportTime())
-	defer cancel()
-	_, err := w.client.Retry(ctx, id, r)
-	return err
+// handBack lets another worker have the job immediately, as if it had not been claimed.
+func (w *Worker) handBack(ctx context.Context, j *Job) {
+	err := w.retry(ctx, j.ID, RetryRequest{LeaseToken: j.Lease.Token, DelayMS: new(int64), Uncounted: true})
+	w.reported(j, "hand back", err)
 }
 
-// unreportable turns a success into a failure that says why the result could not be reported.
-func (f *FinishRequest) unreportable(err error) {
-	f.Status, f.Result, f.Error = "failed", nil, errorText(fmt.Errorf("the work is done, but its result cannot be reported: %w", err))
+func (w *Worker) retry(ctx context.Context, id string, r RetryRequest) error {
+	_, err := w.client.Retry(ctx, id, r)
+	return err
 }
 
 // refused reports whether the manager rejected a request because of its content, so that a repetition cannot succeed.
@@ -140,8 +99,6 @@ const (
 
 func (w *Worker) finish(ctx context.Context, req FinishRequest) error {
 	if len(req.Result)+len(req.Error) > maxBatchBytes/4 {
-		ctx, cancel := context.WithTimeout(ctx, w.reportTime())
-		defer cancel()
 		_, err := w.client.Finish(ctx, req)
 		return err
 	}

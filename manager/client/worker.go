@@ -34,6 +34,9 @@ type WorkerOptions struct {
 	Concurrency int
 	// Lease of the jobs: 100 ms to 24 h, default 30 s. The worker extends it after every third of it. When the worker
 	// crashes, its jobs are delivered again after it.
+	//
+	// Only the manager ends a lease. While it cannot be reached, handlers continue, and for an hour and two leases after a
+	// handler returned the worker tries to report that. Client's Options.MaxAttempts does not bound this.
 	Lease time.Duration
 	// Wait is how long a claim waits while there are no jobs: at most 5 min, default 20 s.
 	Wait time.Duration
@@ -52,10 +55,12 @@ const maxReporting = 4
 // Worker claims jobs and runs handlers. Make it with NewWorker.
 type Worker struct {
 	client    *Client
+	claims    *Client // for claims
 	opts      WorkerOptions
 	functions []string
 	finishes  chan *finish
 	beat      time.Duration // between two heartbeats
+	contact   contact
 }
 
 // NewWorker checks the options. The worker does nothing until Run.
@@ -95,7 +100,7 @@ func (c *Client) NewWorker(o WorkerOptions) (*Worker, error) {
 	if !api.Visible(o.Name, 1, 128) {
 		return nil, fmt.Errorf("client: Name %.140q: must be up to 128 visible ASCII characters", o.Name)
 	}
-	w := &Worker{client: c, opts: o, finishes: make(chan *finish, o.Concurrency), beat: o.Lease / 3}
+	w := &Worker{client: c.persistent(), claims: c.separate(), opts: o, finishes: make(chan *finish, o.Concurrency), beat: o.Lease / 3}
 	for f, h := range o.Handlers {
 		if !isName(f) || h == nil {
 			return nil, fmt.Errorf("client: Handlers[%.140q]: needs a handler, and a name of 1 to 128 letters, digits and _ . : - ~", f)
@@ -134,13 +139,13 @@ func workerName() string {
 func (w *Worker) Name() string { return w.opts.Name }
 
 // Run claims and handles jobs until ctx ends. Then it claims no more and waits for the running handlers: for
-// StopTimeout undisturbed, and for StopGrace after their contexts ended. Jobs whose handlers give up return to the
-// queue. A job that the manager leases at the very moment of the stop is delivered again when its lease runs out. Run
-// returns nil when all handlers have returned and been reported, and otherwise an error that says how many have not. It
-// must be called only once.
+// StopTimeout undisturbed, and for StopGrace after their contexts ended. Jobs whose handlers give up, and jobs that a
+// claim still brings, return to the queue, and their attempts do not count. Run returns nil when all handlers have
+// returned and been reported, and otherwise an error that says how many have not. It must be called only once.
 func (w *Worker) Run(ctx context.Context) error {
 	work, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)
+	defer w.claims.opts.HTTP.CloseIdleConnections()
 	// Reports continue after the handlers' contexts ended, until Run returns.
 	reports, endReports := context.WithCancel(context.WithoutCancel(ctx))
 	var finisher sync.WaitGroup
@@ -152,17 +157,27 @@ func (w *Worker) Run(ctx context.Context) error {
 
 	var running sync.WaitGroup
 	slots, reporting := make(chan struct{}, w.opts.Concurrency), make(chan struct{}, maxReporting*w.opts.Concurrency)
-	w.claimLoop(ctx, slots, func(j *Job) {
-		running.Go(func() {
-			held := slots
-			defer func() { <-held }()
-			w.handle(work, reports, j, func() { // the next handler may run
-				reporting <- struct{}{}
-				<-slots
-				held = reporting
+	running.Go(func() {
+		w.claimLoop(ctx, work, slots, func(j *Job) {
+			running.Go(func() {
+				held := slots
+				defer func() { <-held }()
+				switch {
+				case j.Lease == nil || j.Lease.Token == "":
+					w.opts.Logger.Error("the manager sent a job without a lease", "job", j.ID)
+				case ctx.Err() != nil:
+					w.handBack(reports, j)
+				default:
+					w.handle(work, reports, j, func() { // the next handler may run
+						reporting <- struct{}{}
+						<-slots
+						held = reporting
+					})
+				}
 			})
 		})
 	})
+	<-ctx.Done()
 
 	done := make(chan struct{})
 	go func() { // ends with the last handler, however late
@@ -185,9 +200,10 @@ func (w *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
-// claimLoop repeatedly claims as many jobs as there are free slots, and starts them.
-func (w *Worker) claimLoop(ctx context.Context, slots chan struct{}, start func(*Job)) {
-	failures, early := 0, 0
+// claimLoop repeatedly claims as many jobs as there are free slots, and starts them, until ctx ends. It starts what its
+// last claim brings after that, too.
+func (w *Worker) claimLoop(ctx, work context.Context, slots chan struct{}, start func(*Job)) {
+	failures, early, last := 0, 0, ""
 	for ctx.Err() == nil {
 		free := 0
 		select {
@@ -211,10 +227,7 @@ func (w *Worker) claimLoop(ctx context.Context, slots chan struct{}, start func(
 			yielded = true
 		}
 		asked := time.Now()
-		jobs, err := w.client.Claim(ctx, ClaimRequest{
-			Worker: w.opts.Name, Functions: w.functions, Limit: free,
-			LeaseMS: w.opts.Lease.Milliseconds(), WaitMS: w.opts.Wait.Milliseconds(),
-		})
+		jobs, err := w.claim(ctx, work, free)
 		if len(jobs) > free { // not what was asked for: their leases will run out
 			w.opts.Logger.Error("the manager answered a claim with too many jobs", "asked", free, "got", len(jobs))
 			jobs = jobs[:free]
@@ -226,6 +239,7 @@ func (w *Worker) claimLoop(ctx context.Context, slots chan struct{}, start func(
 			start(&jobs[i])
 		}
 		if err == nil {
+			w.met(asked, nil, &last, "")
 			failures = 0
 			if len(jobs) > 0 || time.Since(asked) > w.opts.Wait/2 {
 				early = 0
@@ -240,42 +254,23 @@ func (w *Worker) claimLoop(ctx context.Context, slots chan struct{}, start func(
 			return
 		}
 		failures++
-		w.opts.Logger.Warn("claim failed, trying again", "worker", w.opts.Name, "failures", failures, "error", err.Error())
+		w.met(asked, err, &last, "claim failed, trying again")
 		_ = pause(ctx, w.client.backoff(failures, err))
 	}
 }
 
 // handle runs one job and reports it. It calls returned between the two, unless there is nothing to report.
 func (w *Worker) handle(work, reports context.Context, j *Job, returned func()) {
-	if j.Lease == nil || j.Lease.Token == "" {
-		w.opts.Logger.Error("the manager sent a job without a lease", "job", j.ID)
-		return
-	}
 	ctx, cancel := context.WithCancelCause(work)
 	defer cancel(nil)
 	lease := w.keepLease(ctx, cancel, j)
 	defer lease.stop()
-	result, err := w.call(ctx, j)
+	o := w.call(ctx, j)
 	cause := context.Cause(ctx)
 	if errors.Is(cause, ErrLeaseLost) {
 		w.opts.Logger.Warn("the lease was lost: the outcome is not reported", "job", j.ID, "function", j.Function)
 		return
 	}
 	returned()
-	w.report(reports, j, result, err, cause)
-}
-
-// call runs the handler; a panic becomes an error.
-func (w *Worker) call(ctx context.Context, j *Job) (result any, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = newPanic(p)
-			w.opts.Logger.Error("handler panicked", "job", j.ID, "function", j.Function, "panic", err.Error())
-		}
-	}()
-	h := w.opts.Handlers[j.Function]
-	if h == nil {
-		return nil, fmt.Errorf("worker %s has no handler for %s", w.opts.Name, j.Function)
-	}
-	return h(ctx, j)
+	w.report(reports, j, o, cause)
 }

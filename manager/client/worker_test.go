@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -95,6 +96,21 @@ func TestWorkerReportsWhatHandlersReturn(t *testing.T) {
 			}
 			return nil, nil
 		}, jobs.Complete, 2, "", ""},
+		{"an error that is a nil pointer", func(context.Context, *Job) (any, error) {
+			var none *codedError
+			return nil, none
+		}, jobs.Failed, 3, "", "error of the type *client.codedError, whose text cannot be had: panic: "},
+		{"an error without a text", func(context.Context, *Job) (any, error) { return nil, errors.New("") }, jobs.Failed, 3, "", "without a text"},
+		{"a result that panics", func(context.Context, *Job) (any, error) { return panicking{}, nil }, jobs.Failed, 1, "", "cannot be reported: panic: no JSON"},
+		{"a result that exits", func(context.Context, *Job) (any, error) { return exiting{}, nil }, jobs.Failed, 1, "", "cannot be reported: runtime.Goexit"},
+		{"an exit", func(_ context.Context, j *Job) (any, error) {
+			runtime.Goexit()
+			return nil, nil
+		}, jobs.Failed, 3, "", "the handler: runtime.Goexit ended the goroutine"},
+		{"an exit while it panics", func(_ context.Context, j *Job) (any, error) {
+			defer runtime.Goexit()
+			panic("oh no")
+		}, jobs.Failed, 3, "", "the handler: runtime.Goexit ended the goroutine"},
 		{"an endless error", func(context.Context, *Job) (any, error) {
 			return nil, Permanent(errors.New(strings.Repeat("ü", 100_000)))
 		}, jobs.Failed, 1, "", "üü"},
@@ -121,6 +137,21 @@ func TestWorkerReportsWhatHandlersReturn(t *testing.T) {
 	if Permanent(nil) != nil || RetryAfter(nil, time.Second) != nil {
 		t.Error("no error became one")
 	}
+}
+
+type codedError struct{ code int }
+
+func (e *codedError) Error() string { return fmt.Sprint(e.code) }
+
+type panicking struct{}
+
+func (panicking) MarshalJSON() ([]byte, error) { panic("no JSON") }
+
+type exiting struct{}
+
+func (exiting) MarshalJSON() ([]byte, error) {
+	runtime.Goexit()
+	return nil, nil
 }
 
 func TestRetryAfterSetsTheDelay(t *testing.T) {
@@ -286,28 +317,6 @@ func TestLostLeaseEndsTheHandler(t *testing.T) {
 	}
 }
 
-func TestUnreachableManagerEndsTheLease(t *testing.T) {
-	m := startManager(t)
-	f := &faults{}
-	causes := make(chan error, 1)
-	started := make(chan struct{})
-	stop := m.work(m.client(f), WorkerOptions{Lease: 100 * time.Millisecond, StopTimeout: time.Millisecond, Handlers: handlers(func(ctx context.Context, j *Job) (any, error) {
-		close(started)
-		<-ctx.Done()
-		causes <- context.Cause(ctx)
-		return nil, nil
-	})})
-	m.submit(jobs.Submission{MaxAttempts: 1})
-	<-started
-	m.stop()
-	if cause := <-causes; !errors.Is(cause, ErrLeaseLost) {
-		t.Errorf("cause %v", cause)
-	}
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestWorkerOutlivesTheManager(t *testing.T) {
 	m := startManager(t)
 	started, goOn := make(chan struct{}), make(chan struct{})
@@ -352,104 +361,6 @@ func TestLostReportsAreRepeated(t *testing.T) {
 	for range 5 {
 		if j := m.over(m.submit(jobs.Submission{})); j.State != jobs.Complete || j.Attempt != 2 {
 			t.Errorf("job %+v", j)
-		}
-	}
-}
-
-func TestStopWaitsForRunningHandlers(t *testing.T) {
-	m := startManager(t)
-	f := &faults{}
-	started, goOn := make(chan struct{}), make(chan struct{})
-	var ended error
-	stop := m.work(m.client(f), WorkerOptions{Concurrency: 1, Handlers: handlers(func(ctx context.Context, j *Job) (any, error) {
-		close(started)
-		<-goOn
-		ended = ctx.Err()
-		return nil, nil
-	})})
-	id := m.submit(jobs.Submission{})
-	<-started
-	next := m.submit(jobs.Submission{})
-	stopped := make(chan error, 1)
-	go func() { stopped <- stop() }()
-	select {
-	case err := <-stopped:
-		t.Fatalf("stopped while a handler ran: %v", err)
-	default:
-	}
-	close(goOn)
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
-	if ended != nil {
-		t.Errorf("the handler's context ended at the stop: %v", ended)
-	}
-	if j := m.over(id); j.State != jobs.Complete {
-		t.Errorf("job %+v", j)
-	}
-	if j, err := m.queue.Get(t.Context(), next); err != nil || j.State != jobs.Queued || j.Attempt != 0 {
-		t.Errorf("the next job: %+v, %v", j, err)
-	}
-}
-
-func TestStopGivesUpOnSlowHandlers(t *testing.T) {
-	m := startManager(t)
-	started := make(chan struct{})
-	stop := m.work(m.client(nil), WorkerOptions{StopTimeout: time.Millisecond, StopGrace: patience, Handlers: handlers(func(ctx context.Context, j *Job) (any, error) {
-		close(started)
-		<-ctx.Done()
-		return nil, context.Cause(ctx)
-	})})
-	id := m.submit(jobs.Submission{MaxAttempts: 1})
-	<-started
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
-	j, err := m.queue.Get(t.Context(), id)
-	if err != nil || j.State != jobs.Queued || j.Attempt != 0 {
-		t.Errorf("the job that could not be done: %+v, %v", j, err)
-	}
-}
-
-func TestStopReportsHandlersThatDoNotReturn(t *testing.T) {
-	m := startManager(t)
-	started, goOn, returned := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	stop := m.work(m.client(nil), WorkerOptions{StopTimeout: time.Millisecond, StopGrace: time.Millisecond, Handlers: handlers(func(context.Context, *Job) (any, error) {
-		close(started)
-		<-goOn
-		close(returned)
-		return nil, nil
-	})})
-	m.submit(jobs.Submission{})
-	<-started
-	if err := stop(); err == nil || !strings.Contains(err.Error(), "1 handlers did not return") {
-		t.Errorf("stopped with %v", err)
-	}
-	close(goOn)
-	<-returned
-}
-
-func TestStopLeavesWaitingJobsAlone(t *testing.T) {
-	m := startManager(t)
-	for range 20 {
-		var ran atomic.Int64
-		stop := m.work(m.client(nil), WorkerOptions{Lease: 100 * time.Millisecond, Handlers: handlers(func(context.Context, *Job) (any, error) {
-			ran.Add(1)
-			return nil, nil
-		})})
-		m.eventually("the worker waits", func() bool { return m.queue.Counters().Waiting == 1 })
-		id := m.submit(jobs.Submission{})
-		if err := stop(); err != nil {
-			t.Fatal(err)
-		}
-		// Whether the worker still got it or not: it is done, or it waits. When
-		// its answer was on the way as the worker left, that is after its lease.
-		m.eventually("the job is done or back", func() bool {
-			j, err := m.queue.Get(t.Context(), id)
-			return err == nil && (j.State == jobs.Complete && ran.Load() == 1 || j.State == jobs.Queued && ran.Load() == 0)
-		})
-		if _, err := m.queue.Cancel(t.Context(), id); err != nil && !errors.Is(err, jobs.ErrConflict) {
-			t.Fatal(err)
 		}
 	}
 }

@@ -39,13 +39,9 @@ func Idempotent[State any](t testing.TB, h client.Handler, payload any, check fu
 			Attempt: run, MaxAttempts: 25, CreatedAt: created, RunAt: created, StartedAt: time.Now().UTC(),
 			Lease: &client.Lease{Worker: "workertest", Token: fmt.Sprint("workertest-", run), ExpiresInMS: 30_000},
 		}
-		result, err := deliver(t.Context(), h, job)
+		encodedResult, err := deliver(t.Context(), h, job)
 		if err != nil {
 			t.Fatalf("workertest: run %d of %d with the same job: %v", run, Runs, err)
-		}
-		encodedResult, err := json.Marshal(result)
-		if err != nil {
-			t.Fatalf("workertest: run %d of %d: the result cannot be encoded: %v", run, Runs, err)
 		}
 		state := check(t)
 		if run == 1 {
@@ -61,8 +57,8 @@ func Idempotent[State any](t testing.TB, h client.Handler, payload any, check fu
 	}
 }
 
-// deliver runs the handler as a worker does.
-func deliver(ctx context.Context, h client.Handler, j *client.Job) (result any, err error) {
+// deliver runs the handler and encodes its result as a worker does.
+func deliver(ctx context.Context, h client.Handler, j *client.Job) (encoded []byte, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer func() {
@@ -70,5 +66,12 @@ func deliver(ctx context.Context, h client.Handler, j *client.Job) (result any, 
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	return h(ctx, j)
+	result, err := h(ctx, j)
+	if err != nil {
+		return nil, fmt.Errorf("%v", err) // also of an error whose method panics
+	}
+	if encoded, err = json.Marshal(result); err != nil {
+		return nil, fmt.Errorf("the result cannot be encoded: %w", err)
+	}
+	return encoded, nil
 }

@@ -102,6 +102,9 @@ func TestIdempotentFindsWorkDoneTwice(t *testing.T) {
 				return nil, nil
 			}
 		}, ""},
+		{"returns a result that panics", func(*account) client.Handler {
+			return func(context.Context, *client.Job) (any, error) { return panicking{}, nil }
+		}, "panic: no JSON"},
 		{"returns what is no JSON", func(*account) client.Handler {
 			return func(context.Context, *client.Job) (any, error) { return func() {}, nil }
 		}, "cannot be encoded"},
@@ -115,6 +118,10 @@ func TestIdempotentFindsWorkDoneTwice(t *testing.T) {
 		})
 	}
 }
+
+type panicking struct{}
+
+func (panicking) MarshalJSON() ([]byte, error) { panic("no JSON") }
 
 func TestPayloadMustBeJSON(t *testing.T) {
 	r := &recorder{TB: t}

@@ -128,7 +128,9 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	} else {
 		_ = c.SetWriteDeadline(until)
 	}
-	s.write(hw, hr, &x.resp)
+	if s.write(hw, hr, &x.resp) != nil && x.resp.Undelivered != nil {
+		x.resp.Undelivered()
+	}
 }
 
 // receive reads the body, if the route wants it. When it returns a problem, that is the answer.
@@ -180,7 +182,8 @@ var contentTypes = map[string][]string{
 // maxCounted is a size of answers whose length net/http announces by itself.
 const maxCounted = 2048
 
-func (s *Server) write(hw http.ResponseWriter, hr *http.Request, w *Response) {
+// write sends the answer. Only where it may be undelivered, its error says whether the connection took all of it.
+func (s *Server) write(hw http.ResponseWriter, hr *http.Request, w *Response) error {
 	h := hw.Header()
 	h[headerManagerCanonical] = s.version
 	if ct, ok := contentTypes[w.ContentType]; ok {
@@ -188,7 +191,7 @@ func (s *Server) write(hw http.ResponseWriter, hr *http.Request, w *Response) {
 	} else if w.ContentType != "" {
 		h["Content-Type"] = []string{w.ContentType}
 	}
-	if len(w.Body) > maxCounted || hr.Method == http.MethodHead {
+	if len(w.Body) > maxCounted || hr.Method == http.MethodHead || w.Undelivered != nil {
 		h["Content-Length"] = []string{strconv.Itoa(len(w.Body))}
 	}
 	if w.RetryAfter > 0 {
@@ -198,9 +201,13 @@ func (s *Server) write(hw http.ResponseWriter, hr *http.Request, w *Response) {
 		h.Add(f.Name, f.Value)
 	}
 	hw.WriteHeader(w.Status)
-	if hr.Method != http.MethodHead {
-		_, _ = hw.Write(w.Body)
+	if hr.Method == http.MethodHead {
+		return nil
 	}
+	if _, err := hw.Write(w.Body); err != nil || w.Undelivered == nil {
+		return err
+	}
+	return http.NewResponseController(hw).Flush()
 }
 
 // headerManagerCanonical is api.HeaderManager as net/http keys its maps.

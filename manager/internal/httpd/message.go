@@ -92,8 +92,8 @@ func (r *Request) Hold() (ctx context.Context, stop func()) {
 }
 
 // Left reports whether the client is known to have left, as of now. It is for a
-// handler that is about to give away something that must not get lost; a client
-// that leaves a moment later is not seen.
+// handler that is about to give away something that must not get lost. For a client
+// that leaves a moment later, see Response.Undelivered.
 func (r *Request) Left() bool { return r.source.left() }
 
 // QueryValues reads the query strictly: every parameter must be one of allowed
@@ -201,6 +201,9 @@ type Response struct {
 	// RetryAfter in seconds is sent when positive.
 	RetryAfter int
 	Body       []byte
+	// Undelivered, when set, is called if the connection did not take the whole answer. It takes back what the answer
+	// gives away.
+	Undelivered func()
 
 	header [maxHeaders]api.Header
 	nh     int

@@ -78,16 +78,19 @@ func (h *jobHandlers) claim(r *httpd.Request, w *httpd.Response) {
 		c.Wait = wait
 		got, err = h.queue.Claim(ctx, c)
 		stop()
-		if err == nil && len(got) > 0 && r.Left() {
-			// A worker that stopped while it waited: its jobs would be stuck
-			// until their leases run out.
-			h.queue.PutBack(got)
-			got = nil
-		}
 	}
 	if err != nil {
 		r.Error(w, err)
 		return
+	}
+	if len(got) > 0 {
+		// Nobody would work on the jobs of a client that is gone, until their leases run out.
+		if r.Left() {
+			h.queue.PutBack(got)
+			got = nil
+		} else {
+			w.Undelivered = func() { h.queue.PutBack(got) }
+		}
 	}
 	claimSpans(r, got, start)
 	w.JSON(200)

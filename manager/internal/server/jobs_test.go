@@ -293,18 +293,35 @@ func (l *leaving) Err() error {
 func TestClaimOfAClientThatLeftIsUndone(t *testing.T) {
 	j := newJobSite(t, ledger.Options{})
 	ctx := &leaving{Context: t.Context()}
-	answered := make(chan httpd.Response, 1)
-	go func() {
+	claim := func(body string) string {
 		var w httpd.Response
-		j.server.Do(ctx, &httpd.Direct{Method: "POST", Path: "/v1/jobs/claim", Body: []byte(`{"worker":"w","wait_ms":300000}`)}, &w)
-		answered <- w
-	}()
+		j.server.Do(ctx, &httpd.Direct{Method: "POST", Path: "/v1/jobs/claim", Body: []byte(body)}, &w)
+		return string(w.Body)
+	}
+	answered := make(chan string, 1)
+	go func() { answered <- claim(`{"worker":"w","wait_ms":300000}`) }()
 	j.Eventually("the claim waits", func() bool { return j.queue.Counters().Waiting == 1 })
 	ctx.gone.Store(true)
 	j.call(202, "POST", "/v1/jobs", `{"function":"f","id":"a"}`)
-	if w := <-answered; string(w.Body) != `{"jobs":[]}` {
-		t.Errorf("answered %s", w.Body)
+	if got := <-answered; got != `{"jobs":[]}` {
+		t.Errorf("answered %s", got)
 	}
+	for _, body := range []string{`{"worker":"w"}`, `{"worker":"w","wait_ms":300000}`} { // they find the job at once
+		if got := claim(body); got != `{"jobs":[]}` {
+			t.Errorf("%s: answered %s", body, got)
+		}
+	}
+	if id, _, job := j.claimOne(); id != "a" || job["attempt"] != 1.0 {
+		t.Errorf("claimed %v", job)
+	}
+}
+
+func TestUndeliveredClaimIsUndone(t *testing.T) {
+	j := newJobSite(t, ledger.Options{})
+	j.call(202, "POST", "/v1/jobs", `{"function":"f","id":"a"}`)
+	var w httpd.Response
+	j.server.Do(t.Context(), &httpd.Direct{Method: "POST", Path: "/v1/jobs/claim", Body: []byte(`{"worker":"w"}`)}, &w)
+	w.Undelivered()
 	if id, _, job := j.claimOne(); id != "a" || job["attempt"] != 1.0 {
 		t.Errorf("claimed %v", job)
 	}
