@@ -60,6 +60,9 @@ func Run(ctx context.Context, o Options) error {
 	log := slog.New(slog.NewJSONHandler(o.Log, &slog.HandlerOptions{Level: o.Settings.LogLevel}))
 	audit := slog.New(slog.NewJSONHandler(o.Log, nil)) // whatever the level
 	a := &app{settings: o.Settings, version: o.Version, log: log, auditLog: audit, registry: prometheus.NewRegistry(), store: o.Store, hangup: o.Hangup}
+	if len(o.Settings.Unknown) > 0 {
+		log.Warn("no setting has the name of these variables, nothing reads them", "variables", o.Settings.Unknown)
+	}
 	err := a.start(ctx)
 	if err == nil {
 		err = a.wait(ctx)
