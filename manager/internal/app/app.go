@@ -60,6 +60,9 @@ func Run(ctx context.Context, o Options) error {
 	log := slog.New(slog.NewJSONHandler(o.Log, &slog.HandlerOptions{Level: o.Settings.LogLevel}))
 	audit := slog.New(slog.NewJSONHandler(o.Log, nil)) // whatever the level
 	a := &app{settings: o.Settings, version: o.Version, log: log, auditLog: audit, registry: prometheus.NewRegistry(), store: o.Store, hangup: o.Hangup}
+	if len(o.Settings.Unknown) > 0 {
+		log.Warn("no setting has the name of these variables, nothing reads them", "variables", o.Settings.Unknown)
+	}
 	err := a.start(ctx)
 	if err == nil {
 		err = a.wait(ctx)
@@ -197,7 +200,9 @@ func (a *app) start(ctx context.Context) error {
 	if err := a.openEncryption(ctx); err != nil {
 		return err
 	}
-	leases := downtime.New(a.store, downtime.Options{Leases: []store.Leases{ledger.Leases(), jobs.Leases()}, OnExtended: a.extended})
+	leases := downtime.New(a.store, downtime.Options{
+		Leases: []store.Leases{ledger.Leases(), jobs.Leases()}, OnExtended: a.extended, OnUnreached: a.unreached,
+	})
 	a.store = leases
 	if err := a.openShard(ctx); err != nil {
 		return err
@@ -237,7 +242,7 @@ func (a *app) start(ctx context.Context) error {
 	}
 	a.startShipping()
 	opts := server.Options{Options: s.Server, Identity: a.shard.Identity, Unreadable: a.unreadable}
-	opts.Version, opts.Logger, opts.Auth, opts.Unready = a.version, a.log, a.auth, a.standbysMissing
+	opts.Version, opts.Logger, opts.Auth, opts.Unready = a.version, a.log, a.auth, a.unready(leases)
 	opts.Tracer = a.tracing.Tracer()
 	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, opts.Identity, a.audit, a.reach()), server.JobRoutes(a.store, a.ledger, a.queue),
 		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, a.auditRemoval, checkLogRecord), server.LogRoutes(a.logs, a.auditLogs), server.OriginRoutes(a.ledger, a.puller, lists), server.DescriptionRoutes()); err != nil {

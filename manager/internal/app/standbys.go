@@ -97,14 +97,6 @@ func (l *lentListener) Close() error {
 	return l.Listener.(deadliner).SetDeadline(time.Unix(1, 0))
 }
 
-// standbysMissing is why /readyz is 503 while the store lacks standbys that it needs.
-func (a *app) standbysMissing() string {
-	if replication := a.store.Capabilities().Replication; replication != nil {
-		return replication().Missing
-	}
-	return ""
-}
-
 // standbysCollectors are the metrics of the store's standbys; none on engines that know of none.
 func standbysCollectors(replication func() store.Replication) []prometheus.Collector {
 	if replication == nil {

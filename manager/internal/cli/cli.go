@@ -22,6 +22,8 @@ type Environment struct {
 	Stdout, Stderr io.Writer
 	// Getenv is os.LookupEnv, or stands for it.
 	Getenv func(string) (string, bool)
+	// Environ is os.Environ(), or stands for it; used only to find variables that nothing reads.
+	Environ []string
 	// Version of a release; "" for other builds, which name their commit.
 	Version string
 }

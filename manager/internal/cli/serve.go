@@ -33,6 +33,7 @@ func serve(ctx context.Context, env Environment, args []string) error {
 	if err != nil {
 		return err
 	}
+	s.Unknown = settings.UnknownVariables(env.Environ)
 	if chosen, _ := env.Getenv("GOMAXPROCS"); chosen == "" && runtime.GOMAXPROCS(0) == 1 {
 		// On one core, a sync of the log holds up all else until the runtime notices that the
 		// thread is blocked. A second thread of Go code takes over at once.

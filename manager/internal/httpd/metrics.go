@@ -97,7 +97,7 @@ func (s *Server) Collectors() []prometheus.Collector {
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "oncegate_ready", Help: "1 while the manager wants traffic, as /readyz says.",
 		}, func() float64 {
-			if s.ready.Load() != nil {
+			if s.NotReady() != "" {
 				return 0
 			}
 			return 1

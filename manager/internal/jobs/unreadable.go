@@ -78,6 +78,9 @@ func ReadRecord(c store.Collection, key string, value []byte) (StoredRecord, err
 			s.Entries = []store.Entry{{Index: idxExpiry, SortKey: timeKey(l.until)}}
 		}
 	case colControl, colSubs:
+		if c == colControl && key == pausedVersionKey {
+			break // any bytes are a version
+		}
 		_, err = decodeNames(c, key, value, MaxPaused)
 	case colSends:
 		d := decoder{b: value}

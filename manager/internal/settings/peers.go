@@ -14,7 +14,7 @@ func (s *Settings) peersTable() []setting {
 			s.Peers.Origin = v
 			return peers.CheckName(v)
 		}},
-		{name: "peer", usage: "another data centre, NAME=URL of its API listener, whose outcomes are pulled; may be repeated; needs --origin", parse: func(v string) error {
+		{name: "peer", repeated: true, usage: "another data centre, NAME=URL of its API listener, whose outcomes are pulled; may be repeated; needs --origin", parse: func(v string) error {
 			p, err := peers.ParsePeer(v)
 			if err != nil {
 				return err

@@ -48,6 +48,10 @@ type Settings struct {
 	Peers                            peers.Config
 	CompareEvery                     time.Duration // of digests with each peer
 
+	// Unknown are the variables of the environment that look like settings and are none.
+	Unknown []string
+
+	config         string
 	whenFull       string
 	waitForPending bool
 	pendingWait    time.Duration
@@ -60,12 +64,16 @@ type Settings struct {
 type setting struct {
 	name, env, usage string
 	boolean          bool
+	repeated         bool // may be given several times
 	parse            func(string) error
 	initial          string // for the help text
 }
 
-// Parse reads flags, environment and defaults, in this order of precedence. getenv is
-// os.LookupEnv or stands for it. A mistake is a UsageError that names the setting, its value and
+// configFlag is the flag that names the file with settings. The file cannot name another one.
+const configFlag = "config"
+
+// Parse reads flags, environment, the file --config and defaults, in this order of precedence. getenv is
+// os.LookupEnv or stands for it; an empty variable counts as unset. A mistake is a UsageError that names the setting, its value and
 // what is allowed. Parse returns flag.ErrHelp if the flags ask for help.
 func Parse(getenv func(string) (string, bool), args []string) (*Settings, error) {
 	s := &Settings{fromEnv: make(map[string]string)}
@@ -102,19 +110,41 @@ func Parse(getenv func(string) (string, bool), args []string) (*Settings, error)
 		return nil, Usagef("%v, see oncegate serve --help", err)
 	}
 	if fs.NArg() > 0 {
+		if n := len(args) - fs.NArg() - 1; n >= 0 {
+			name := strings.TrimLeft(args[n], "-")
+			if slices.ContainsFunc(all, func(st setting) bool { return st.boolean && st.name == name }) {
+				return nil, Usagef("unexpected argument %q: write --%s=%s", fs.Arg(0), name, fs.Arg(0))
+			}
+		}
 		return nil, Usagef("unexpected argument %q", fs.Arg(0))
+	}
+	var file fileSettings
+	if given[configFlag] {
+		var err error
+		if file, err = readFile(s.config); err != nil {
+			return nil, err
+		}
 	}
 	for _, st := range all {
 		if given[st.name] {
 			s.note(&st, values[st.name], "flag")
 			continue
 		}
-		if value, ok := getenv(st.env); st.env != "" && ok {
+		if value, ok := getenv(st.env); st.env != "" && ok && value != "" {
 			if err := st.parse(value); err != nil {
 				return nil, Usagef("%s=%q: %v", st.env, value, err)
 			}
 			s.fromEnv[st.name] = st.env
 			s.note(&st, value, st.env)
+			continue
+		}
+		if inFile := file[st.name]; len(inFile) > 0 {
+			for _, value := range inFile {
+				if err := st.parse(value); err != nil {
+					return nil, Usagef("--config %q: %s %q: %v", s.config, st.name, value, err)
+				}
+			}
+			s.note(&st, strings.Join(inFile, " "), "file")
 			continue
 		}
 		s.note(&st, st.initial, "")
@@ -138,6 +168,7 @@ func (s *Settings) all() []setting {
 func (s *Settings) table() []setting {
 	const seconds = "a number of seconds"
 	return []setting{
+		protection(configFlag, "file with settings (YAML): lines NAME: VALUE with the names of flags; flags and the environment win over it", &s.config),
 		text("data-dir", "", "directory of the log (engine wal) or database file (engine sqlite)", "", &s.DataDir),
 		text("listen", "", "address of the API, HOST:PORT or unix:PATH", "127.0.0.1:8090", &s.Listen),
 		text("admin", "", "address of health, metrics, pprof and the web page /ui/, HOST:PORT or unix:PATH; all but the page ask for no credentials: keep it private; none when empty", "", &s.Admin),
@@ -270,7 +301,7 @@ func remembered(name, env, usage string, to *time.Duration) setting {
 // Help prints all flags of `oncegate serve`.
 func Help(w io.Writer) {
 	all := new(Settings).all()
-	fmt.Fprintln(w, "usage: oncegate serve [flags]; flags win over the environment")
+	fmt.Fprintln(w, "usage: oncegate serve [flags]; flags win over the environment, and that over the file --config")
 	sort.SliceStable(all, func(i, j int) bool { return all[i].name < all[j].name })
 	for _, s := range all {
 		fmt.Fprintf(w, "  --%s\n        %s", s.name, s.usage)

@@ -11,7 +11,7 @@ type Value struct {
 	Name string
 	// Value is empty if nothing was given and there is no default, and where Hidden is set.
 	Value string
-	// From is "flag", the name of a variable, or empty for a default.
+	// From is "flag", the name of a variable, "file", or empty for a default.
 	From string
 	// Hidden: the value may hold a password.
 	Hidden bool

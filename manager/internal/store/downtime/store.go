@@ -29,6 +29,9 @@ type Options struct {
 	Leases []store.Leases
 	// OnExtended, when set, is called after an extension, on the goroutine of the call that found it necessary.
 	OnExtended func(Report)
+	// OnUnreached, when set, is called by Run with the error of the last beat when Unreached has become positive, and with
+	// nil when it is zero again.
+	OnUnreached func(error)
 	// Clock is this machine's, for shared engines; default time.Now.
 	Clock func() time.Time
 	// Wait, for tests with a clock of their own, returns after d, or with the error of ctx once that ends; default by
@@ -58,6 +61,8 @@ type Store struct {
 	// last is when a transaction of this manager is known to have run, in Unix nanoseconds: by the engine's clock, or
 	// on a shared engine by this machine's. Zero before Start.
 	last atomic.Int64
+	// begun is when the first beat began after the last one that reached a shared store; nil if there is none.
+	begun atomic.Pointer[time.Time]
 	// extending is set while other transactions have to wait.
 	extending atomic.Bool
 	// turn has a value while a call extends the leases.
@@ -190,8 +195,7 @@ func (s *Store) reached() {
 // and not after an error. The next Start continues what a crash interrupted.
 func (s *Store) Start(ctx context.Context) error { return s.extendIfAway(ctx) }
 
-// Run writes beats and looks for gaps until ctx ends. It ignores errors of the store: calls that need the store report
-// them, and the next beat tries again.
+// Run writes beats and looks for gaps until ctx ends. After an error of the store the next beat tries again.
 func (s *Store) Run(ctx context.Context) {
 	every := tick
 	if s.shared {
@@ -200,6 +204,14 @@ func (s *Store) Run(ctx context.Context) {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	var beaten time.Time
+	var last error
+	told := false
+	tell := func() {
+		if away := s.Unreached() > 0; away != told && ctx.Err() == nil && s.opts.OnUnreached != nil {
+			s.opts.OnUnreached(last)
+			told = away
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -211,12 +223,37 @@ func (s *Store) Run(ctx context.Context) {
 			continue
 		}
 		beaten = time.Now()
-		_ = s.Beat(ctx)
+		tell() // it may have become so since the last beat
+		last = s.Beat(ctx)
+		tell()
 	}
 }
 
+// Unreached returns for how long no beat has reached the shared store, although one was tried, and 0 up to SharedGap. A
+// manager that stood still itself has not tried. It is always 0 on a local engine.
+func (s *Store) Unreached() time.Duration {
+	begun := s.begun.Load()
+	if begun == nil {
+		return 0
+	}
+	if d := s.opts.Clock().Sub(*begun); d > SharedGap {
+		return d
+	}
+	return 0
+}
+
 // Beat writes the time into the data; on a local engine only while there are leases.
-func (s *Store) Beat(ctx context.Context) error {
+func (s *Store) Beat(ctx context.Context) (err error) {
+	if s.shared {
+		now := s.opts.Clock()
+		s.begun.CompareAndSwap(nil, &now)
+		defer func() {
+			// A store that refuses the write, because it is full for example, was reached.
+			if !errors.Is(err, store.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+				s.begun.Store(nil)
+			}
+		}()
+	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	return s.Update(ctx, func(tx store.Tx) error {
