@@ -38,7 +38,7 @@ func TestRepeatedSubmissionMakesOneJob(t *testing.T) {
 		return out
 	}
 	got := submit(0, "--count", "3", "--key", "k%d", "f", `{"n":%d}`)
-	if len(got) != 3 || string(got[2].Payload) != `{"n":3}` || got[2].Key != "k3" || got[2].State != "queued" {
+	if len(got) != 3 || got[2].PayloadBytes != len(`{"n":3}`) || got[2].Key != "k3" || got[2].State != "queued" {
 		t.Errorf("three jobs: %+v", got)
 	}
 	submit(1, "--key", "k1", "f", "1") // refused: the key is held
