@@ -71,7 +71,7 @@ func New(o Options) (*Client, error) {
 		proxy, o.URL = nil, "http://localhost"
 	}
 	if len(o.Failover) > 15 || len(o.Failover) > 0 && proxy == nil {
-		return nil, fmt.Errorf("client: Failover of %d URLs: must be at most 15, and none with unix:", len(o.Failover))
+		return nil, fmt.Errorf("client: Failover of %d URLs: must be at most 15, and none beside a unix: URL", len(o.Failover))
 	}
 	var bases []string
 	for _, base := range append([]string{o.URL}, o.Failover...) {
