@@ -25,7 +25,7 @@ type Options struct {
 	// http://127.0.0.1:8090, or unix:PATH for its Unix socket. Required.
 	URL string
 	// Failover has the URLs of further managers that share the store with the first, at most 15; none with unix:. A call
-	// that does not reach a manager goes on with the next, without a pause until all were tried. The client then stays
+	// that does not reach a manager tries the next, without a pause until all were tried. The client then stays
 	// there until that one is unreachable: it has no preferred manager.
 	//
 	// A manager is unreachable when there is no HTTP answer within Timeout and the call's wait (5 s for a connection with

@@ -24,9 +24,10 @@
 //
 // The request is paused in the phases before forwarded. In body mode the gate has read the
 // request's body by then, in headers mode it has not. In headers mode the host stops
-// everything at the headers of an HTTP/1 request (PauseAll). In body mode, and for HTTP/2, it
-// holds the headers and delivers the body (Pause), if its settings allow that. A body callback
-// must not return Continue before the decision, because that would release the headers.
+// everything at the headers of an HTTP/1 request with a small body of known length (PauseAll). In
+// all other cases it holds the headers and delivers the body (Pause), if its settings allow that.
+// A body callback must not return Continue before the decision, because that would release the
+// headers.
 //
 // A host holds only as much body as fits into its buffer, and the gate cannot know that
 // size. So the gate takes over the bytes that it needs for the decision, where it can put

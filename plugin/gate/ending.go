@@ -11,7 +11,7 @@ import (
 // the reply: over HTTP/1 those that send a large body before they read, over HTTP/2 some in any case.
 
 const (
-	// endBytes is the largest request body whose end a reply waits for, if the host does not show the body.
+	// endBytes is the largest declared HTTP/1 body whose end is taken from request.total_size. Larger ones need body callbacks.
 	endBytes = 64 << 10
 	// endPatience is how long such a reply waits, give or take a tick.
 	endPatience = 100 * time.Millisecond

@@ -259,6 +259,23 @@ func TestReplyWaitsWhileALargeBodyComes(t *testing.T) {
 	})
 }
 
+// Where the host does not show the body, nothing tells that a large one will end soon, so its reply waits for a tenth of a second
+// and not longer.
+func TestReplyToALargeBodyThatIsNotShown(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
+			r := NewRig(t, guest, Options{Config: `{"scope":["path"]}`})
+			once(t, r, Request{Key: "k"})
+			x := r.Open(Request{Key: "k", Protocol: protocol, Headers: []string{"content-length: 70000"}}, false)
+			r.Clock.Advance(50 * time.Millisecond)
+			want(t, protocol+": answered too soon", x.Client.Begun(), false)
+			r.Clock.Advance(150 * time.Millisecond)
+			want(t, protocol+": answered", x.Client.Begun(), true)
+			x.Response()
+		}
+	})
+}
+
 // A reply does not wait where waiting achieves nothing.
 func TestRepliesThatDoNotWait(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {

@@ -156,18 +156,6 @@ func (r *record) encode() []byte {
 	return appendString(b, r.Payload)
 }
 
-// size is about how long the stored form is, without a lock and a lease, which come and go.
-func (r *record) size() int {
-	size := 160 + len(r.Function) + len(r.Key) + len(r.Error) + len(r.Owner) + errorsSize(r.Errors)
-	if r.PayloadBlob == 0 {
-		size += len(r.Payload)
-	}
-	if r.ResultBlob == 0 {
-		size += len(r.Result)
-	}
-	return size
-}
-
 func appendString[T string | []byte](b []byte, s T) []byte {
 	b = binary.AppendUvarint(b, uint64(len(s)))
 	return append(b, s...)

@@ -58,6 +58,18 @@ func (r *record) charge() charge {
 	return c
 }
 
+// size is about how long the stored form is, without a lock and a lease, which come and go.
+func (r *record) size() int {
+	size := 160 + len(r.Function) + len(r.Key) + len(r.Error) + len(r.Owner) + errorsSize(r.Errors)
+	if r.PayloadBlob == 0 {
+		size += len(r.Payload)
+	}
+	if r.ResultBlob == 0 {
+		size += len(r.Result)
+	}
+	return size
+}
+
 // used are the bytes of jobs.
 type used struct {
 	parts [parts]int64

@@ -56,8 +56,8 @@ func (o *jsonObject) raw(name string, v []byte) {
 	o.b = append(o.b, v...)
 }
 
-// json is raw for a value of a caller. Bytes that are not UTF-8 are refused when they come in. Those that a store has
-// all the same become U+FFFD, so that the answer is JSON.
+// json is raw for a value of a caller. Bytes that are not UTF-8 are refused when they come in. Those that are in a
+// store already become U+FFFD, so that the answer is JSON.
 func (o *jsonObject) json(name string, v []byte) {
 	if !utf8.Valid(v) {
 		v = bytes.ToValidUTF8(v, []byte("\uFFFD"))

@@ -75,7 +75,7 @@ func TestOtherCharsetsAreRefused(t *testing.T) {
 	}
 }
 
-// What a store has all the same is answered as JSON.
+// Bytes that are in a store already are answered as JSON.
 func TestStoredBytesThatAreNotUTF8AreAnsweredAsJSON(t *testing.T) {
 	j := newJobSite(t, ledger.Options{})
 	large := strings.Repeat("x", 1000)

@@ -23,7 +23,7 @@ func identity(credentials string) string {
 }
 
 // fingerprint digests a submission: its fields in the order of their names, each in its canonical
-// form, without the proposed id, which a retry may draw anew, and without the
+// form, without the proposed id, which may differ in a retry, and without the
 // key of a batch's item, so that an item is the same submission as the call with that key in its header.
 func fingerprint(body []byte) string {
 	type member struct{ name, raw string }
