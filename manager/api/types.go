@@ -34,8 +34,9 @@ const (
 	HeaderManager = "oncegate-manager"
 	// HeaderIdempotencyKey carries the client's key.
 	HeaderIdempotencyKey = "idempotency-key"
-	// HeaderLedger is in the manager's answers: the ledger's id, 32 hexadecimal digits, drawn at the first start on its store.
-	// A gate to which a manager shows another id than before knows that the ledger forgot its keys.
+	// HeaderLedger is in the manager's answers: the ledger's Mark. A caller sends the last one that it got with its next call.
+	// A manager whose ledger is behind it takes no new keys for as long as the forgotten ones count (CodeQuarantine), or
+	// refuses the call (CodeWrongLedger).
 	HeaderLedger = "oncegate-ledger"
 	// HeaderShard on a ledger call names the shard that the call is meant for. A manager of another shard rejects the
 	// call.

@@ -90,7 +90,7 @@ type app struct {
 	hangup   <-chan os.Signal
 
 	unreadable *unread.Tracker
-	restored   restored       // nil where nothing can be restored
+	restored   restored
 	wal        *walStore      // nil with another engine
 	shipper    *ship.Shipper  // nil when nothing is shipped
 	peers      *peers.Network // nil without an origin
@@ -204,6 +204,12 @@ func (a *app) start(ctx context.Context) error {
 		Leases: []store.Leases{ledger.Leases(), jobs.Leases()}, OnExtended: a.extended, OnUnreached: a.unreached,
 	})
 	a.store = leases
+	if err := a.openQuarantine(ctx); err != nil {
+		return err
+	}
+	if err := a.checkPlace(ctx); err != nil {
+		return err
+	}
 	if err := a.openShard(ctx); err != nil {
 		return err
 	}
@@ -211,12 +217,7 @@ func (a *app) start(ctx context.Context) error {
 	ledgerOpts, jobOpts := s.Ledger, s.Jobs
 	ledgerOpts.Unreadable, jobOpts.Unreadable = a.unreadable, a.unreadable
 	ledgerOpts.Owners = a.shard
-	if err := a.openQuarantine(ctx); err != nil {
-		return err
-	}
-	if a.restored != nil {
-		ledgerOpts.Quarantine, jobOpts.Quarantine = a.restored, a.restored.Left
-	}
+	ledgerOpts.Quarantine, jobOpts.Quarantine = a.restored, a.restored.Left
 	ledgerOpts.Clashed = a.clashed
 	if a.ledger, err = ledger.New(a.store, ledgerOpts); err != nil {
 		return err
@@ -241,10 +242,10 @@ func (a *app) start(ctx context.Context) error {
 		})
 	}
 	a.startShipping()
-	opts := server.Options{Options: s.Server, Identity: a.shard.Identity, Unreadable: a.unreadable}
+	opts := server.Options{Options: s.Server, Ledger: a.shard, Unreadable: a.unreadable}
 	opts.Version, opts.Logger, opts.Auth, opts.Unready = a.version, a.log, a.auth, a.unready(leases)
 	opts.Tracer = a.tracing.Tracer()
-	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, opts.Identity, a.audit, a.reach()), server.JobRoutes(a.store, a.ledger, a.queue),
+	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.shard, a.audit, a.reach()), server.JobRoutes(a.store, a.ledger, a.queue),
 		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, a.auditRemoval, checkLogRecord), server.LogRoutes(a.logs, a.auditLogs), server.OriginRoutes(a.ledger, a.puller, lists), server.DescriptionRoutes()); err != nil {
 		return err
 	}

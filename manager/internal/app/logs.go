@@ -29,7 +29,7 @@ func (a *app) openLogs(ctx context.Context) (err error) {
 			opts.Follower = a.shipper
 		}
 		if r, ok := a.restored.(quarantine.Local); ok {
-			opts.EpochFloor, opts.Quarantine = r.Quarantine.EpochFloor(), r.Quarantine.Log
+			opts.EpochFloor, opts.Quarantine = r.Quarantine.EpochFloor, r.Quarantine.Log
 		}
 		if a.logs, err = openEngine(walogs.Open(ctx, filepath.Join(s.DataDir, logsDir), opts)); err == nil && a.shipper != nil {
 			err = a.followLogs(ctx)
@@ -38,10 +38,7 @@ func (a *app) openLogs(ctx context.Context) (err error) {
 		a.logs = logs.None{Why: "the server of the engine " + caps.Name + " may lose what it acknowledged, or does not show its settings. " +
 			"Redis needs appendonly yes and appendfsync always, Postgres fsync on; the engines wal and sqlite need no server"}
 	default:
-		opts := storelogs.Options{MaxLogs: s.MaxLogs, Logger: a.log, Unreadable: a.unreadable}
-		if a.restored != nil {
-			opts.Restored = a.restored
-		}
+		opts := storelogs.Options{MaxLogs: s.MaxLogs, Logger: a.log, Unreadable: a.unreadable, Restored: a.restored}
 		a.logs, err = openEngine(storelogs.Open(ctx, a.store, opts))
 	}
 	return err

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -14,13 +13,7 @@ import (
 
 // openFeed prepares the change feed of a ledger with an origin.
 func (a *app) openFeed(ctx context.Context) error {
-	restored := ""
-	if a.restored != nil {
-		if at := a.restored.RestoredTo(); !at.IsZero() {
-			restored = at.UTC().Format(time.RFC3339Nano)
-		}
-	}
-	err := a.ledger.OpenFeed(ctx, restored)
+	err := a.ledger.OpenFeed(ctx, a.restoredName())
 	var other *ledger.OriginError
 	if errors.As(err, &other) {
 		return settings.Usagef("--origin %q: %v", other.Want, other)

@@ -55,7 +55,7 @@ func newSite(t *testing.T, o siteOptions) *site {
 		t.Fatal(err)
 	}
 	o.server.Version, o.server.Logger = httpdtest.Version, s.log.Logger()
-	if s.server, err = New(o.server, LedgerRoutes(s.ledger, o.server.Identity, o.audit, o.reach), o.routes); err != nil {
+	if s.server, err = New(o.server, LedgerRoutes(s.ledger, o.server.Ledger, o.audit, o.reach), o.routes); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })

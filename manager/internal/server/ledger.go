@@ -22,11 +22,11 @@ const (
 	readers    = httpd.Operator | httpd.Plain
 )
 
-// LedgerRoutes are the calls of gates and other clients on a ledger. Identity, if
+// LedgerRoutes are the calls of gates and other clients on a ledger. me, if
 // not nil, tells what the ledger is. Audit, if not nil, is told about every entry
 // that an administrator deletes or an operator resolves. Reach says which durabilities the ledger can give.
-func LedgerRoutes(l *ledger.Ledger, identity func() shard.Identity, audit func(Intervention), reach Reach) []httpd.Route {
-	h := &ledgerHandlers{ledger: l, identity: identity, audit: audit, reach: reach}
+func LedgerRoutes(l *ledger.Ledger, me *shard.Keeper, audit func(Intervention), reach Reach) []httpd.Route {
+	h := &ledgerHandlers{ledger: l, me: me, audit: audit, reach: reach}
 	return []httpd.Route{
 		{Method: "POST", Path: api.PathReserve, Roles: gates, Handle: h.reserve},
 		{Method: "POST", Path: api.PathCommit, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.finish(r, w, api.StateCommitted) }},
@@ -68,10 +68,10 @@ type Intervention struct {
 }
 
 type ledgerHandlers struct {
-	ledger   *ledger.Ledger
-	identity func() shard.Identity
-	audit    func(Intervention)
-	reach    Reach
+	ledger *ledger.Ledger
+	me     *shard.Keeper
+	audit  func(Intervention)
+	reach  Reach
 
 	// admit, for a call of another data centre, returns an error unless this one is the key's home, or may still hold the
 	// key. Then it sets refusal, which answers the call if the ledger has nothing of its own of the key.

@@ -91,7 +91,7 @@ func startLedger(t *testing.T, dir string, store object.Store, change func(*ship
 			t.Fatal(err)
 		}
 		s.Add(ship.LedgerLog, l.log, false)
-		s.Start()
+		s.Start(ship.Ledger{})
 		l.shipper = s
 	}
 	t.Cleanup(func() {

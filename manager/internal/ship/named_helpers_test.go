@@ -66,7 +66,7 @@ func startManager(t *testing.T, dir string, store object.Store, change func(*shi
 	m.engine = engine
 	if s != nil {
 		s.FollowNamed()
-		s.Start()
+		s.Start(ship.Ledger{})
 		l.shipper = s
 	}
 	if l.log.Last() == 0 {
