@@ -208,6 +208,7 @@ var troubles = map[string]map[string]string{
 	"OncegateDataCentersDisagree":  {`oncegate_home_refuses{job="oncegate",instance="a"}`: "1x40"},
 	"OncegatePeerBehind":           {`oncegate_peer_lag_seconds{job="oncegate",instance="a",peer="b"}`: "0+60x40"},
 	"OncegatePeerUnreachable":      {`oncegate_peer_failures_total{job="oncegate",instance="a",peer="b"}`: "0+6x40"},
+	"OncegatePeerOutcomesRefused":  {`oncegate_peer_refused_total{job="oncegate",instance="a",peer="b"}`: "0x35 1x5"},
 	"OncegatePeerOutcomesDropped":  {`oncegate_feed_imported_total{job="oncegate",instance="a",result="dropped"}`: "0x35 1x5"},
 	"OncegateStandbysMissing":      {`oncegate_store_sync_standbys{job="oncegate",instance="a"}`: "0x40", `oncegate_store_sync_standbys_required{job="oncegate",instance="a"}`: "1x40"},
 	"OncegateShippingWithoutLease": {`oncegate_ship_lease_term{job="oncegate",instance="a"}`: "0x40"},

@@ -50,12 +50,13 @@ var (
 	descBehind    = peerDesc("oncegate_peer_lag_entries", "Outcomes of the peer that are known to be missing here.", "peer")
 	descFailures  = peerDesc("oncegate_peer_failures_total", "Calls to the peer that failed, and imports of its outcomes.", "peer")
 	descRepaired  = peerDesc("oncegate_peer_repaired_total", "Outcomes that the feed had lost and a comparison of digests found.", "peer")
+	descRefused   = peerDesc("oncegate_peer_refused_total", "Outcomes of the peer that were refused, because they are malformed or their hybrid clock is too far ahead. Each try counts.", "peer")
 	descCopies    = peerDesc("oncegate_peer_copies_total", "How often everything was copied, because the peer's feed did not go back far enough.", "peer")
 )
 
 // Describe implements prometheus.Collector.
 func (c *peersCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descPublished, descImported, descConflicts, descUnkept, descLosers, descLag, descBehind, descFailures, descRepaired, descCopies} {
+	for _, d := range []*prometheus.Desc{descPublished, descImported, descConflicts, descUnkept, descLosers, descLag, descBehind, descFailures, descRepaired, descRefused, descCopies} {
 		ch <- d
 	}
 }
@@ -83,6 +84,7 @@ func (c *peersCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descBehind, prometheus.GaugeValue, float64(p.LagEntries), p.Name)
 		counter(descFailures, p.Failures, p.Name)
 		counter(descRepaired, p.Repaired, p.Name)
+		counter(descRefused, p.Refused, p.Name)
 		counter(descCopies, p.Copies, p.Name)
 	}
 }

@@ -48,7 +48,7 @@ func commands() map[string]command {
 		"wal":        {"look at a data directory: verify, dump, stats", walMain},
 		"restore":    {"make a data directory from what a manager shipped to object storage", restoreMain},
 		"quarantine": {"begin, end, status: refuse keys that a store may have forgotten after it was restored", quarantineMain},
-		"ship":       {"look at what a manager ships to object storage: status", shipMain},
+		"ship":       {"look at what a manager ships to object storage, and check that it can be restored: status, verify", shipMain},
 		"version":    {"print the version", printVersion},
 	}
 }

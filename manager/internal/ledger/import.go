@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -77,11 +78,36 @@ type Imported struct {
 	New, Deferred int
 	// Notes are those that deferred outcomes of their own homes. See Settle.
 	Notes []Note
+	Refusals
+}
+
+// Refusals tell of changes that may not be imported.
+type Refusals struct {
+	Refused int
+	// Why the first one was.
+	Why error
+	// Until is when the first of those may be imported that are too far ahead, by this ledger's clock; zero: there is none.
+	Until time.Time
+}
+
+// Add adds what came later.
+func (r *Refusals) Add(o Refusals) {
+	r.Refused += o.Refused
+	if r.Why == nil {
+		r.Why = o.Why
+	}
+	if r.Until.IsZero() || !o.Until.IsZero() && o.Until.Before(r.Until) {
+		r.Until = o.Until
+	}
 }
 
 // plus adds what a transaction did.
 func (d Imported) plus(fx *effects) Imported {
-	return Imported{d.New + int(fx.imports.done), d.Deferred + int(fx.imports.deferred), slices.Concat(d.Notes, fx.notes)}
+	d.New += int(fx.imports.done)
+	d.Deferred += int(fx.imports.deferred)
+	d.Notes = slices.Concat(d.Notes, fx.notes)
+	d.Refusals.Add(fx.refused)
+	return d
 }
 
 // Note says that an attempt has a key at its home, and that the home told of the outcome of another attempt. It does not
@@ -94,11 +120,6 @@ type Note struct {
 }
 
 func (l *Ledger) importSome(ctx context.Context, changes []FeedChange, notes []Note, also func(store.Tx, Imported) error, done *Imported) error {
-	for i := range changes {
-		if t := changes[i].HLC; t <= maxPeerHLC {
-			l.feed.clock.observe(t)
-		}
-	}
 	opCtx, cancel := l.opContext(ctx)
 	var sum Imported // with the transaction's last run
 	err := l.Update(opCtx, func(tx *Tx) error {
@@ -128,25 +149,41 @@ func (l *Ledger) importSome(ctx context.Context, changes []FeedChange, notes []N
 	return err
 }
 
-// check returns an error unless the change may be imported.
-func (c *FeedChange) check(own string) error {
+// check returns an error unless the change may be imported at a time of this ledger's clock.
+func (c *FeedChange) check(own string, now time.Time) (r Refusals) {
+	ahead := time.UnixMilli(int64(c.HLC >> 16)).Sub(now)
 	req := api.ReserveRequest{Key: c.Key, Scope: c.Scope, Token: c.Token, Fingerprint: c.Fingerprint}
-	if err := req.Validate(); err != nil {
-		return err
+	err := req.Validate()
+	switch {
+	case err != nil:
+	case c.Origin == "" || len(c.Origin) > maxOriginBytes || c.Origin == own:
+		err = errors.New("origin: must be the name of another data centre")
+	case !c.State.Terminal():
+		err = errors.New("state: must be committed or rejected")
+	case ahead > MaxPeerAhead:
+		r.Until = now.Add(ahead - MaxPeerAhead)
+		err = fmt.Errorf("hlc: %d is %v ahead of the clock here, allowed are %v", c.HLC, ahead.Round(time.Second), MaxPeerAhead)
+	case c.Fence > maxFence:
+		err = fmt.Errorf("fence: must be at most %d, not %d", uint64(maxFence), c.Fence)
+	case c.ExpiresIn <= 0 || c.ExpiresIn > api.MaxTTL || c.Age < 0 || c.Age > 10*api.MaxTTL || len(c.Ref) > maxRefBytes:
+		err = errors.New("expires_in_ms, age_ms, job_id: one is out of range")
+	default:
+		_, _, err = api.CheckRawResult(c.Result)
 	}
-	if c.Origin == "" || len(c.Origin) > maxOriginBytes || c.Origin == own || !c.State.Terminal() || c.HLC > maxPeerHLC || c.Fence > maxPeerHLC ||
-		c.ExpiresIn <= 0 || c.ExpiresIn > api.MaxTTL || c.Age < 0 || c.Age > 10*api.MaxTTL || len(c.Ref) > maxRefBytes {
-		return errors.New("ledger: malformed change")
+	if err != nil {
+		r.Refused, r.Why = 1, err
 	}
-	_, _, err := api.CheckRawResult(c.Result)
-	return err
+	return r
 }
 
 func (tx *Tx) importOne(c *FeedChange, notes []Note) error {
-	if c.check(tx.l.opts.Origin) != nil {
+	at := tx.Now()
+	if refused := c.check(tx.l.opts.Origin, at); refused.Refused > 0 {
 		tx.fx.imports.invalid++
+		tx.fx.refused.Add(refused)
 		return nil
 	}
+	tx.observePeer(c.HLC)
 	key := recordKey(c.Scope, c.Key)
 	var r record
 	e, err := tx.l.load(tx.Tx, key, &r)
@@ -157,7 +194,6 @@ func (tx *Tx) importOne(c *FeedChange, notes []Note) error {
 	if err != nil {
 		return err
 	}
-	at := tx.Now()
 	now := at.UnixMilli()
 	fresh := &record{
 		state: c.State, created: at.Add(-c.Age).UnixMilli(), expires: deadline(at, c.ExpiresIn), touched: now,

@@ -20,6 +20,9 @@ type check struct {
 type difference struct {
 	theirs, mine uint64
 	done         bool
+	// refused outcomes are among what is left. until is when one of them may be imported; zero: that is not known.
+	refused bool
+	until   time.Time
 }
 
 // mayCompare reports whether it is time for a comparison, and nothing else is missing.
@@ -60,7 +63,7 @@ func (p *Puller) compare(ctx context.Context, s *state) error {
 		return problem(body, status)
 	}
 	span, theirs, err := parseDigests(body)
-	if err != nil || len(theirs) == 0 {
+	if err != nil {
 		return err
 	}
 	own, _, err := p.opts.Ledger.Digests(ctx, s.peer.Name, span)
@@ -71,49 +74,55 @@ func (p *Puller) compare(ctx context.Context, s *state) error {
 	for _, d := range own {
 		mine[d.From] = d
 	}
-	seen := make(map[int64]difference)
+	seen, settled := make(map[int64]difference), true
 	for _, d := range theirs {
 		diff := difference{theirs: d.Sum, mine: mine[d.From].Sum}
 		if d.Sum == diff.mine {
 			continue
 		}
 		if last := s.check.seen[d.From]; last.theirs == diff.theirs && last.mine == diff.mine {
-			diff.done = true
-			if !last.done {
-				deferred, err := p.repair(ctx, s, d.From, d.From+span)
+			if diff = last; !last.done || !last.until.IsZero() && time.Now().After(last.until) {
+				left, err := p.repair(ctx, s, d.From, d.From+span)
 				if err != nil {
 					return err
 				}
-				diff.done = deferred == 0
+				diff.done, diff.refused, diff.until = left.Deferred == 0, left.Refused > 0, left.Until
 			}
 		}
 		seen[d.From] = diff
+		settled = settled && diff.done && !diff.refused
 	}
 	s.check.seen = seen
+	if settled {
+		s.mu.Lock()
+		s.refusal = ""
+		s.mu.Unlock()
+	}
 	return nil
 }
 
-// repair imports all outcomes that a peer recorded in a span. deferred of them must be imported later. Pages of the feed
-// are imported meanwhile, so it counts only what its own imports did.
-func (p *Puller) repair(ctx context.Context, s *state, from, to int64) (deferred int, err error) {
-	repaired := 0
+// repair imports all outcomes that a peer recorded in a span. left counts what must be imported later, and what was
+// refused. Pages of the feed are imported meanwhile, so it counts only what its own imports did.
+func (p *Puller) repair(ctx context.Context, s *state, from, to int64) (left ledger.Imported, err error) {
 	defer func() { // also before an error: what is imported is not counted again
-		if repaired > 0 {
-			s.repaired.Add(uint64(repaired))
-			p.opts.Log.Warn("outcomes that the feed of a peer had lost were repaired", "peer", s.peer.Name, "outcomes", repaired)
+		if left.New > 0 {
+			s.repaired.Add(uint64(left.New))
+			p.opts.Log.Warn("outcomes that the feed of a peer had lost were repaired", "peer", s.peer.Name, "outcomes", left.New)
 		}
+		p.noteRefused(s, left.Refusals)
 	}()
 	err = p.span(ctx, s, from, to, func(changes []ledger.FeedChange) error {
 		done, err := p.opts.Ledger.Import(ctx, changes, nil)
-		repaired += done.New
-		deferred += done.Deferred - len(done.Notes)
+		left.New += done.New
+		left.Deferred += done.Deferred - len(done.Notes)
+		left.Refusals.Add(done.Refusals)
 		if err != nil || len(done.Notes) == 0 {
 			return err
 		}
 		settled, err := p.settle(ctx, s, done.Notes)
-		repaired += settled.New
-		deferred += settled.Deferred
+		left.New += settled.New
+		left.Deferred += settled.Deferred
 		return err
 	})
-	return deferred, err
+	return left, err
 }

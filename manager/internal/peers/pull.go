@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -85,10 +86,12 @@ type state struct {
 	// checkErr is why the last comparison failed. comparing: one is under way.
 	checkErr  string
 	comparing bool
+	// refusal is why the last change was refused, "" once a comparison found that nothing refused is missing.
+	refusal string
 
-	repaired, copies, failures atomic.Uint64
-	check                      check
-	nextCheck                  time.Time // pull's
+	repaired, copies, failures, refused atomic.Uint64
+	check                               check
+	nextCheck                           time.Time // pull's
 	// asideUntil: until then another manager may pull, because of aside. Both are pull's.
 	asideUntil time.Time
 	aside      error
@@ -196,6 +199,22 @@ func (p *Puller) note(s *state, err error) {
 	}
 }
 
+// noteRefused notes changes that the ledger refused. Nothing of them is stored, and the feed goes on.
+func (p *Puller) noteRefused(s *state, r ledger.Refusals) {
+	if r.Refused == 0 {
+		return
+	}
+	s.refused.Add(uint64(r.Refused))
+	text := "an outcome of the peer was refused: " + r.Why.Error()
+	s.mu.Lock()
+	was := s.refusal
+	s.refusal = text
+	s.mu.Unlock()
+	if was == "" {
+		p.opts.Log.Error("outcomes of a peer are refused, and retries of their keys may run again here", "peer", s.peer.Name, "url", s.peer.URL, "error", r.Why.Error())
+	}
+}
+
 // hold reads how far this data centre is, and on engines that several managers share makes sure that only one pulls. A
 // manager that lacks a key which the others have leaves it to them for a while.
 func (p *Puller) hold(ctx context.Context, s *state) (mine bool, err error) {
@@ -219,7 +238,7 @@ func (p *Puller) hold(ctx context.Context, s *state) (mine bool, err error) {
 		was := r.Holder
 		r.Holder, r.Until = p.id, now+lease.Milliseconds()
 		s.mu.Lock()
-		r.Error = s.err
+		r.Error = cmp.Or(s.err, s.refusal)
 		if was == p.id { // the others see that nothing new is no lag
 			r.CaughtUp = max(r.CaughtUp, now-time.Since(s.caughtUp).Milliseconds())
 		}
@@ -390,6 +409,7 @@ func (p *Puller) keep(ctx context.Context, s *state, changes []ledger.FeedChange
 		}
 		return next.put(tx, s.peer.Name)
 	})
+	p.noteRefused(s, done.Refusals)
 	if err != nil {
 		return nil, fmt.Errorf("changes cannot be imported: %w", err)
 	}

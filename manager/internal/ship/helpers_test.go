@@ -179,8 +179,25 @@ func (l *ledger) shipped() {
 func restore(t *testing.T, store object.Store, at time.Time) (string, *ship.Report, error) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "new")
-	r, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: store, Dir: dir, At: at})
+	o := ship.RestoreOptions{Store: store, Dir: dir, At: at}
+	r, err := ship.Restore(t.Context(), o)
+	mustVerify(t, o, r, err)
 	return dir, r, err
+}
+
+// mustVerify checks that ship.Verify agrees with what a restore did. A manager may have shipped more meanwhile.
+func mustVerify(t *testing.T, o ship.RestoreOptions, r *ship.Report, restored error) {
+	t.Helper()
+	v, err := ship.Verify(t.Context(), o)
+	if (err == nil) != (restored == nil) {
+		t.Errorf("verified: %v; restored: %v", err, restored)
+	}
+	if err != nil || restored != nil {
+		return
+	}
+	if v.Log == r.Log && v.Sequence < r.Sequence || len(v.Logs) < len(r.Logs) {
+		t.Errorf("verified: %+v; restored: %+v", v, r)
+	}
 }
 
 // mustHold opens a restored directory, and checks that it holds the records 1 to last of a fork, and
