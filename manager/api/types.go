@@ -43,6 +43,11 @@ const (
 	HeaderShard = "oncegate-shard"
 	// HeaderDataCentres on a call for changes, and on its answer, is the sender's name and list: "dc1=dc1,dc2".
 	HeaderDataCentres = "oncegate-data-centres"
+	// HeaderPeerLedger on a call for changes is the Mark of the caller's own ledger. HeaderKnownLedger on its answer is what
+	// the answering data centre remembers of the caller's: a Mark, a semicolon, and for how many milliseconds it has not
+	// answered.
+	HeaderPeerLedger  = "oncegate-peer-ledger"
+	HeaderKnownLedger = "oncegate-known-ledger"
 	// HeaderReplayed is "true" on a recorded answer.
 	HeaderReplayed = "idempotent-replayed"
 	// HeaderStatus says what the gate did: executed, replayed, bypassed or a problem's code.

@@ -154,6 +154,7 @@ func TestThreeDataCentres(t *testing.T) {
 	names := []string{"dc1", "dc2", "dc3"}
 	all := newCentres(t, names)
 	connect(all, true)
+	trusted(t, all)
 	for _, dc := range all {
 		dc.run("before-"+dc.name, "b")
 	}

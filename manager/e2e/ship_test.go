@@ -270,10 +270,16 @@ func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
 func TestTwoManagersShipToOnePlace(t *testing.T) {
 	t.Parallel()
 	_, place, env := newBucket(t)
-	first := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms")
+	dir := t.TempDir()
+	begun := env.startManager(t, "--data-dir", dir)
+	if code := begun.stop(t); code != 0 {
+		t.Fatal(begun.stderr)
+	}
+	copied := copyFiles(t, dir)
+	first := env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms")
 	commitKey(t, first.addr["api"], "k")
 	shippedSince(t, place, time.Now().Add(-time.Hour))
-	second := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--admin", "127.0.0.1:0")
+	second := env.startManager(t, "--data-dir", copied, "--ship-to", shipPlace, "--admin", "127.0.0.1:0")
 	waitFor(t, "the second says that it has no lease", func() bool { return strings.Contains(second.stderr.String(), "lease") })
 	commitKey(t, second.addr["api"], "k") // it serves all the same
 	if code := second.stop(t); code != 0 {

@@ -210,6 +210,9 @@ func (a *app) start(ctx context.Context) error {
 	if err := a.checkPlace(ctx); err != nil {
 		return err
 	}
+	if err := a.doubt(ctx); err != nil {
+		return err
+	}
 	if err := a.openShard(ctx); err != nil {
 		return err
 	}
@@ -238,7 +241,7 @@ func (a *app) start(ctx context.Context) error {
 	}
 	if a.peers != nil && len(a.peers.Peers()) > 0 {
 		a.puller = peers.New(peers.Options{
-			Network: a.peers, Ledger: a.ledger, Store: a.store, Log: a.log, CheckEvery: s.CompareEvery, Lists: a.homes,
+			Network: a.peers, Ledger: a.ledger, Store: a.store, Log: a.log, CheckEvery: s.CompareEvery, Lists: a.homes, Self: self{a},
 		})
 	}
 	a.startShipping()

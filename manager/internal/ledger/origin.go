@@ -117,15 +117,17 @@ func (tx *Tx) stamp(final *record) {
 }
 
 // before reports whether a is the winner of two outcomes of one key: the one of the later attempt, then the one that was
-// recorded first, then the one whose origin's name is first. Every ledger decides the same.
+// recorded first, then the one whose origin's name is first, then the one whose token is. Every ledger decides the same.
 func (r *record) before(o *record) bool {
 	switch {
 	case r.fence != o.fence:
 		return r.fence > o.fence
 	case r.hlc != o.hlc:
 		return r.hlc < o.hlc
-	default:
+	case string(r.origin) != string(o.origin):
 		return string(r.origin) < string(o.origin)
+	default: // a ledger that lost its memory began its clock anew
+		return string(r.token) < string(o.token)
 	}
 }
 

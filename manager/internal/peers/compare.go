@@ -53,43 +53,61 @@ func (p *Puller) noteCompared(s *state, err error) {
 	}
 }
 
-// compare finds what a lost page of the feed held, and imports it.
-func (p *Puller) compare(ctx context.Context, s *state) error {
-	body, status, _, err := p.call(ctx, s, "/v1/ledger/digests", url.Values{"origin": {s.peer.Name}}, pullTime)
+// differences returns the spans of which a peer holds other outcomes of an origin than this data centre, by their
+// beginnings. span is the length of each in milliseconds.
+func (p *Puller) differences(ctx context.Context, s *state, origin string) (span int64, all map[int64]difference, err error) {
+	body, status, _, err := p.call(ctx, s, "/v1/ledger/digests", url.Values{"origin": {origin}}, pullTime)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	if status != http.StatusOK {
-		return problem(body, status)
+		return 0, nil, problem(body, status)
 	}
 	span, theirs, err := parseDigests(body)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
-	own, _, err := p.opts.Ledger.Digests(ctx, s.peer.Name, span)
+	own, _, err := p.opts.Ledger.Digests(ctx, origin, span)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	mine := make(map[int64]ledger.Digest, len(own))
 	for _, d := range own {
 		mine[d.From] = d
 	}
-	seen, settled := make(map[int64]difference), true
+	all = make(map[int64]difference)
 	for _, d := range theirs {
-		diff := difference{theirs: d.Sum, mine: mine[d.From].Sum}
-		if d.Sum == diff.mine {
-			continue
+		if sum := mine[d.From].Sum; sum != d.Sum {
+			all[d.From] = difference{theirs: d.Sum, mine: sum}
 		}
-		if last := s.check.seen[d.From]; last.theirs == diff.theirs && last.mine == diff.mine {
+	}
+	return span, all, nil
+}
+
+// compare finds what a lost page of the feed held, and imports it. In a quarantine it also gets back what the peer holds of
+// this data centre's outcomes.
+func (p *Puller) compare(ctx context.Context, s *state) error {
+	if p.opts.Self != nil && p.opts.Self.Left() > 0 {
+		if err := p.recoverOwn(ctx, s); err != nil {
+			return err
+		}
+	}
+	span, differs, err := p.differences(ctx, s, s.peer.Name)
+	if err != nil {
+		return err
+	}
+	seen, settled := make(map[int64]difference), true
+	for from, diff := range differs {
+		if last := s.check.seen[from]; last.theirs == diff.theirs && last.mine == diff.mine {
 			if diff = last; !last.done || !last.until.IsZero() && time.Now().After(last.until) {
-				left, err := p.repair(ctx, s, d.From, d.From+span)
+				left, err := p.repair(ctx, s, from, from+span)
 				if err != nil {
 					return err
 				}
 				diff.done, diff.refused, diff.until = left.Deferred == 0, left.Refused > 0, left.Until
 			}
 		}
-		seen[d.From] = diff
+		seen[from] = diff
 		settled = settled && diff.done && !diff.refused
 	}
 	s.check.seen = seen
@@ -111,7 +129,7 @@ func (p *Puller) repair(ctx context.Context, s *state, from, to int64) (left led
 		}
 		p.noteRefused(s, left.Refusals)
 	}()
-	err = p.span(ctx, s, from, to, func(changes []ledger.FeedChange) error {
+	err = p.span(ctx, s, s.peer.Name, from, to, func(changes []ledger.FeedChange) error {
 		done, err := p.opts.Ledger.Import(ctx, changes, nil)
 		left.New += done.New
 		left.Deferred += done.Deferred - len(done.Notes)

@@ -27,7 +27,7 @@ func (p *Puller) Status() []Status {
 	all := make([]Status, len(p.states))
 	for i, s := range p.states {
 		s.mu.Lock()
-		st := Status{Name: s.peer.Name, URL: s.peer.URL, Error: cmp.Or(s.err, s.checkErr, s.refusal), LagEntries: s.record.Head - min(s.record.Head, s.record.Sequence), Answered: s.answered, Said: s.record.Said}
+		st := Status{Name: s.peer.Name, URL: s.peer.URL, Error: cmp.Or(s.fenced, s.err, s.checkErr, s.refusal), LagEntries: s.record.Head - min(s.record.Head, s.record.Sequence), Answered: s.answered, Said: s.record.Said}
 		// A call that waits for something new lacks nothing, unless the peer holds it for longer than it was asked to.
 		waits := time.Now().Before(s.until)
 		if st.LagEntries > 0 || !waits || s.err != "" {

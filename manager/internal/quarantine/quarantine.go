@@ -182,6 +182,9 @@ func because(list []string, why string) []string {
 // begin is the record of a quarantine that begins now, for d at least.
 func (c *count) begin(d time.Duration, restoredTo time.Time, why string) Record {
 	r := c.rest()
+	if r.Unsure { // now somebody is sure
+		r.Why = nil
+	}
 	r.Remaining, r.AllLogs = max(r.Remaining, milliseconds(d)), max(r.AllLogs, milliseconds(d))
 	r.EpochFloor, r.RestoredTo, r.Unsure = NextFloor(time.Now(), r.EpochFloor), restoredTo, false
 	r.Why = because(r.Why, why)

@@ -130,6 +130,9 @@ func Begin(ctx context.Context, st store.Store, d time.Duration, why string) (s 
 		if err != nil {
 			return err
 		}
+		if l.Unsure { // now somebody is sure
+			l.Why = nil
+		}
 		l = left{version, max(l.Remaining, milliseconds(d)), now.UnixMilli(), because(l.Why, why), false}
 		later := now
 		if wall.After(now) {

@@ -94,6 +94,14 @@ func (h *originHandlers) changes(r *httpd.Request, w *httpd.Response) error {
 		h.lists.Meet(r.Header(api.HeaderDataCentres))
 		w.SetHeader(api.HeaderDataCentres, h.lists.Said())
 	}
+	if h.puller != nil {
+		from, _, _ := strings.Cut(r.Header(api.HeaderDataCentres), "=")
+		if known, err := h.puller.Known(r.Context(), from, r.Header(api.HeaderPeerLedger)); err != nil {
+			return err
+		} else if known != "" {
+			w.SetHeader(api.HeaderKnownLedger, known)
+		}
+	}
 	const latest = int64(1) << 46
 	wait, err := whole(q, "wait_ms", 0, maxFeedWait.Milliseconds(), 0)
 	limit, limitErr := whole(q, "limit", 1, ledger.MaxFeedLimit, defaultListLimit)
