@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// cliOn runs a command of several words against a manager.
+func cliOn(url string, args ...string) (code int, out, errs string) {
+	var stdout, stderr bytes.Buffer
+	env := Environment{Stdout: &stdout, Stderr: &stderr, Getenv: func(name string) (string, bool) { return url, name == managerURLEnv }}
+	code = Run(context.Background(), env, args)
+	return code, stdout.String(), stderr.String()
+}
+
+// TestConflictsAreShown: two data centres ran a key. The list of conflicts, the key's entry and its history say so, and the
+// doctor fails. A peer with another list needs attention as well.
+func TestConflictsAreShown(t *testing.T) {
+	first := jobsManager(t, "--origin", "dc1")
+	second := jobsManager(t, "--origin", "dc2", "--peer", "dc1="+first)
+	for _, url := range []string{second, first} { // the first one pulls nothing
+		addr := strings.TrimPrefix(url, "http://")
+		if status, body := post(t, addr, "/v1/ledger/reserve", `{"key":"twice","scope":"s","token":"t`+addr+`"}`); status != 201 {
+			t.Fatal(status, body)
+		}
+		if status, body := post(t, addr, "/v1/ledger/commit", `{"key":"twice","scope":"s","token":"t`+addr+`","result":{"status":201,"body":"aGk="}}`); status != 200 {
+			t.Fatal(status, body)
+		}
+	}
+	waitFor(t, "the conflict is listed", func() bool {
+		_, out, _ := cliOn(second, "ledger", "conflicts")
+		return strings.Contains(out, "twice")
+	})
+	const outcomes = "dc2 committed 201, dc1 committed 201"
+	for _, c := range []struct {
+		code int
+		args []string
+		want string
+	}{
+		{0, []string{"ledger", "conflicts"}, outcomes},
+		{0, []string{"ledger", "conflicts", "--json"}, `"winner":"dc2"`},
+		{0, []string{"ledger", "get", "twice", "--scope", "s"}, "conflict: 2 data centres ran this key: " + outcomes},
+		{0, []string{"ledger", "get", "twice", "--scope", "s", "--json"}, `"conflict":{"key":"twice"`},
+		{0, []string{"ledger", "history", "twice", "--scope", "s"}, outcomes},
+		{1, []string{"peers", "status"}, "other list: dc1"},
+		{1, []string{"peers", "status"}, "1 of 1 peers need attention: dc1"},
+		{1, []string{"doctor", "--sample-seconds", "0.1"}, "fail  manager: conflicts: 1 key ran in several data centres, such as twice"},
+		{1, []string{"doctor", "--sample-seconds", "0.1"}, "fail  manager: peers: "},
+	} {
+		if c.args[0] == "doctor" {
+			c.args = append(c.args, "--manager", second)
+		}
+		if code, out, errs := cliOn(second, c.args...); code != c.code || !strings.Contains(out+errs, c.want) {
+			t.Errorf("%v: exit code %d, want %d and %q\n%s%s", c.args, code, c.code, c.want, out, errs)
+		}
+	}
+	if code, out, errs := cliOn(first, "ledger", "conflicts"); code != 0 || !strings.HasPrefix(out, "no conflicts") {
+		t.Errorf("without conflicts: exit code %d, %s%s", code, out, errs)
+	}
+	if code, out, errs := cliOn(first, "ledger", "get", "twice", "--scope", "s"); code != 0 || strings.Contains(out, "conflict") {
+		t.Errorf("an entry without a conflict: exit code %d, %s%s", code, out, errs)
+	}
+}
+
+// TestDeadPeerIsAFailure: neither the status of peers nor the doctor is content while a peer cannot be reached.
+func TestDeadPeerIsAFailure(t *testing.T) {
+	dead := httptest.NewServer(http.NotFoundHandler())
+	dead.Close()
+	url := jobsManager(t, "--origin", "dc2", "--peer", "dc1="+dead.URL)
+	waitFor(t, "a call failed", func() bool {
+		_, out, _ := cliOn(url, "peers", "status")
+		return strings.Contains(out, "refused")
+	})
+	if code, _, errs := cliOn(url, "peers", "status"); code != 1 || errs != "oncegate peers: status: 1 of 1 peers need attention: dc1\n" {
+		t.Errorf("exit code %d, %s", code, errs)
+	}
+	if code, out, _ := cliOn(url, "doctor", "--manager", url, "--sample-seconds", "0.1"); code != 1 || !strings.Contains(out, "fail  manager: peers: outcomes of dc1 do not arrive") {
+		t.Errorf("exit code %d, %s", code, out)
+	}
+}
+
+// TestQuarantineHoldsNoCommand: a manager in quarantine asks for a wait of minutes. A command says so immediately, and the
+// home of a key does not depend on the ledger.
+func TestQuarantineHoldsNoCommand(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(api.HeaderManager, "test")
+		w.Header().Set("Content-Type", "application/json")
+		switch r.URL.Path {
+		case "/v1/peers":
+			fmt.Fprint(w, `{"origin":"dc1","data_centres":["dc1"],"peers":[]}`)
+		case "/v1/ledger/entries":
+			fmt.Fprint(w, `{"entries":[],"cursor":""}`)
+		default:
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.Header().Set("Retry-After", "600")
+			w.WriteHeader(503)
+			fmt.Fprint(w, `{"type":"urn:oncegate:problem:quarantine","title":"Quarantine","status":503,"code":"quarantine","detail":"the ledger may have forgotten this key"}`)
+		}
+	}))
+	defer s.Close()
+	if code, out, errs := cliOn(s.URL, "ledger", "get", "k"); code != 1 || out != "" || errs != "oncegate ledger: get: manager: quarantine: the ledger may have forgotten this key\n" {
+		t.Errorf("get: exit code %d, %s%s", code, out, errs)
+	}
+	if code, out, errs := cliOn(s.URL, "ledger", "home", "k"); code != 0 || !strings.HasPrefix(out, "dc1: the manager's own data centre") {
+		t.Errorf("home: exit code %d, %s%s", code, out, errs)
+	}
+}
