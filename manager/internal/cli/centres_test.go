@@ -23,9 +23,9 @@ func cliOn(url string, args ...string) (code int, out, errs string) {
 // TestConflictsAreShown: two data centres ran a key. The list of conflicts, the key's entry and its history say so, and the
 // doctor fails. A peer with another list needs attention as well.
 func TestConflictsAreShown(t *testing.T) {
-	first := jobsManager(t, "--origin", "dc1")
-	second := jobsManager(t, "--origin", "dc2", "--peer", "dc1="+first)
-	for _, url := range []string{second, first} { // the first one pulls nothing
+	first := jobsManager(t, "--origin", "dc2")
+	second := jobsManager(t, "--origin", "dc1", "--peer", "dc2="+first)
+	for _, url := range []string{second, first} { // the first one pulls nothing, and the name decides about outcomes of one millisecond
 		addr := strings.TrimPrefix(url, "http://")
 		if status, body := post(t, addr, "/v1/ledger/reserve", `{"key":"twice","scope":"s","token":"t`+addr+`"}`); status != 201 {
 			t.Fatal(status, body)
@@ -38,19 +38,19 @@ func TestConflictsAreShown(t *testing.T) {
 		_, out, _ := cliOn(second, "ledger", "conflicts")
 		return strings.Contains(out, "twice")
 	})
-	const outcomes = "dc2 committed 201, dc1 committed 201"
+	const outcomes = "dc1 committed 201, dc2 committed 201"
 	for _, c := range []struct {
 		code int
 		args []string
 		want string
 	}{
 		{0, []string{"ledger", "conflicts"}, outcomes},
-		{0, []string{"ledger", "conflicts", "--json"}, `"winner":"dc2"`},
+		{0, []string{"ledger", "conflicts", "--json"}, `"winner":"dc1"`},
 		{0, []string{"ledger", "get", "twice", "--scope", "s"}, "conflict: 2 data centres ran this key: " + outcomes},
 		{0, []string{"ledger", "get", "twice", "--scope", "s", "--json"}, `"conflict":{"key":"twice"`},
 		{0, []string{"ledger", "history", "twice", "--scope", "s"}, outcomes},
-		{1, []string{"peers", "status"}, "other list: dc1"},
-		{1, []string{"peers", "status"}, "1 of 1 peers need attention: dc1"},
+		{1, []string{"peers", "status"}, "other list: dc2"},
+		{1, []string{"peers", "status"}, "1 of 1 peers need attention: dc2"},
 		{1, []string{"doctor", "--sample-seconds", "0.1"}, "fail  manager: conflicts: 1 key ran in several data centres, such as twice"},
 		{1, []string{"doctor", "--sample-seconds", "0.1"}, "fail  manager: peers: "},
 	} {
