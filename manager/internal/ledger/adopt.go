@@ -14,7 +14,7 @@ const adoptBatch = 256
 // adoption gives this ledger's origin to outcomes that were recorded while it had none, and publishes them. Without that no
 // other data centre would ever learn of them.
 type adoption struct {
-	batch  int // 0 before the first step
+	batch  int         // 0 before the first step
 	states []api.State // that are left
 	after  *store.Hit
 }
