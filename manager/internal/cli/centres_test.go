@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -66,6 +69,55 @@ func TestConflictsAreShown(t *testing.T) {
 	}
 	if code, out, errs := cliOn(first, "ledger", "get", "twice", "--scope", "s"); code != 0 || strings.Contains(out, "conflict") {
 		t.Errorf("an entry without a conflict: exit code %d, %s%s", code, out, errs)
+	}
+}
+
+// TestJobOfAnotherDataCentre: a submission that is repeated at another data centre is answered there with a job that it does
+// not have. A look-up of that job names the data centre that has it.
+func TestJobOfAnotherDataCentre(t *testing.T) {
+	first := jobsManager(t, "--origin", "dc1")
+	second := jobsManager(t, "--origin", "dc2", "--peer", "dc1="+first)
+	submit := func(url string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequest("POST", url+"/v1/jobs", strings.NewReader(`{"function":"f","payload":1}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Idempotency-Key", "order-1")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, gjson.GetBytes(body, "id").String()
+	}
+	status, id := submit(first)
+	if status != 202 || id == "" {
+		t.Fatal(status, id)
+	}
+	waitFor(t, "the outcome arrives", func() bool {
+		_, out, _ := cliOn(second, "ledger", "list")
+		return strings.Contains(out, "order-1")
+	})
+	if status, again := submit(second); status != 202 || again != id {
+		t.Fatalf("repeated: %d %s, want the job %s", status, again, id)
+	}
+	addr := strings.TrimPrefix(second, "http://")
+	for _, call := range []func() (int, string){
+		func() (int, string) { return get(t, addr, "/v1/jobs/"+id) },
+		func() (int, string) { return post(t, addr, "/v1/jobs/"+id+"/cancel", "{}") },
+	} {
+		if status, body := call(); status != 404 || !strings.Contains(body, "the data centre dc1 took this job") {
+			t.Errorf("%d %s", status, body)
+		}
+	}
+	if status, body := get(t, addr, "/v1/jobs/"+strings.Repeat("0", len(id))); status != 404 || strings.Contains(body, "data centre") {
+		t.Errorf("a job of none: %d %s", status, body)
 	}
 }
 
