@@ -49,6 +49,9 @@ type operatorCall struct {
 	log logFlags
 }
 
+// maxRetryAfter is how long a command waits for what a manager says will be over then. A quarantine takes longer.
+const maxRetryAfter = 5 * time.Second
+
 const (
 	managerURLEnv     = "ONCEGATE_MANAGER_URL"
 	defaultManagerURL = "http://127.0.0.1:8090"
@@ -136,7 +139,7 @@ func parseOperatorCall(env Environment, group, name string, cmd operatorCommand,
 	if err != nil {
 		return nil, err
 	}
-	call.client, err = client.New(client.Options{URL: url, Token: token, Timeout: timeout, MaxAttempts: 3, HTTP: httpClient})
+	call.client, err = client.New(client.Options{URL: url, Token: token, Timeout: timeout, MaxAttempts: 3, MaxRetryAfter: maxRetryAfter, HTTP: httpClient})
 	if err != nil {
 		return nil, settings.Usagef("--manager %q: must be http:// or https:// with a host, for example %s, or unix:PATH without --ca-file and --cert-file", url, defaultManagerURL)
 	}

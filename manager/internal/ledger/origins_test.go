@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -346,6 +347,45 @@ func TestRecordsWithoutOrigin(t *testing.T) {
 	again := ledgerOn(t, old.store, Options{})
 	if reply, err := again.Reserve(t.Context(), reserveReq("k", "t3"), nil); err != nil || string(reply.Result) != string(answer(201, "old")) {
 		t.Errorf("%q, %v", reply.Result, err)
+	}
+}
+
+// TestOutcomesFromBeforeTheOriginArePublished: what a ledger recorded while it had no origin reaches other data centres once
+// it has one, on engines with and without an outbox.
+func TestOutcomesFromBeforeTheOriginArePublished(t *testing.T) {
+	for name, wrap := range map[string]func(store.Store) store.Store{
+		"one process": func(s store.Store) store.Store { return s },
+		"shared":      func(s store.Store) store.Store { return sharedStore{s} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := mem.New(mem.Options{})
+			t.Cleanup(func() { _ = st.Close() })
+			old, o := numbered(2*adoptBatch+10), Options{CommittedTTL: time.Hour}
+			recordTogether(t, ledgerOn(t, wrap(st), o), old...)
+			first := feedOn(t, wrap(st), o)
+			recordKeys(t, first, "own")
+			publish(t, first)
+			recordTogether(t, ledgerOn(t, wrap(st), o), "meanwhile") // without an origin again
+			l := feedOn(t, wrap(st), o)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				l.RunFeed(ctx, func(err error) { t.Error(err) })
+			}()
+			defer func() { cancel(); <-done }()
+			want := append([]string{"own", "meanwhile"}, old...)
+			slices.Sort(want)
+			var got []string
+			for end := time.Now().Add(2 * time.Minute); !slices.Equal(got, want); time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("%d keys are published, want %d", len(got), len(want))
+				}
+				got, _ = read(t, l, "", 500)
+				slices.Sort(got)
+				got = slices.Compact(got)
+			}
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 
@@ -17,7 +18,7 @@ import (
 // queue and the ledger must be on st: a submission with an Idempotency-Key is
 // one transaction of both.
 func JobRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
-	h := &jobHandlers{queue: q, submitter: submit.New(st, l, q, ProblemOf)}
+	h := &jobHandlers{queue: q, ledger: l, submitter: submit.New(st, l, q, ProblemOf)}
 	routes := []httpd.Route{
 		{Method: "POST", Path: "/v1/jobs", Roles: submitters, Handle: h.submit},
 		{Method: "GET", Path: "/v1/jobs", Roles: readers, Handle: h.list},
@@ -53,6 +54,7 @@ func JobRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
 
 type jobHandlers struct {
 	queue     *jobs.Queue
+	ledger    *ledger.Ledger
 	submitter *submit.Submitter
 }
 
@@ -157,10 +159,24 @@ func (h *jobHandlers) get(r *httpd.Request, w *httpd.Response) {
 		stop()
 	}
 	if err != nil {
-		r.Error(w, err)
+		r.Error(w, h.elsewhere(r, err))
 		return
 	}
 	jobAnswer(w, 200, &j, formWhole)
+}
+
+// elsewhere says of a job that is not here which data centre took it, if the ledger has the outcome of its submission.
+func (h *jobHandlers) elsewhere(r *httpd.Request, err error) error {
+	own := h.ledger.Options().Origin
+	if own == "" || !errors.Is(err, jobs.ErrNotFound) {
+		return err
+	}
+	e, missing := h.ledger.GetByRef(r.Context(), r.Param(0))
+	if missing != nil || e.Origin == "" || e.Origin == own {
+		return err
+	}
+	return &httpd.Refusal{P: api.Problem{Status: 404, Code: api.CodeNotFound, Title: "Not found",
+		Detail: "the data centre " + e.Origin + " took this job, and only its managers have it; this is " + own}}
 }
 
 func (h *jobHandlers) heartbeat(r *httpd.Request, w *httpd.Response) {
@@ -272,7 +288,7 @@ func (h *jobHandlers) cancel(r *httpd.Request, w *httpd.Response) {
 	}
 	j, err := h.queue.Cancel(r.Context(), r.Param(0))
 	if err != nil {
-		r.Error(w, err)
+		r.Error(w, h.elsewhere(r, err))
 		return
 	}
 	jobAnswer(w, 200, &j, formBrief)

@@ -175,7 +175,7 @@ func (h *originHandlers) digests(r *httpd.Request, w *httpd.Response) error {
 }
 
 func (h *originHandlers) conflicts(r *httpd.Request, w *httpd.Response) error {
-	q, err := r.QueryValues("limit", "cursor")
+	q, err := r.QueryValues("limit", "cursor", "key", "scope")
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,16 @@ func (h *originHandlers) conflicts(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	list, next, err := h.ledger.Conflicts(r.Context(), int(limit), q["cursor"])
+	var list []ledger.Conflict
+	next := ""
+	if q["key"] != "" || q["scope"] != "" {
+		var c *ledger.Conflict
+		if c, err = h.ledger.ConflictOf(r.Context(), q["scope"], q["key"]); c != nil {
+			list = []ledger.Conflict{*c}
+		}
+	} else {
+		list, next, err = h.ledger.Conflicts(r.Context(), int(limit), q["cursor"])
+	}
 	if errors.Is(err, ledger.ErrCursor) {
 		return badCursor("cursor", q["cursor"])
 	}

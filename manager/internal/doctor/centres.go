@@ -1,0 +1,81 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+const (
+	checkPeers     = "manager: peers"
+	checkConflicts = "manager: conflicts"
+)
+
+// peerLag is a lag that is more than a busy moment.
+const peerLag = time.Minute
+
+// maxConflicts is how many conflicts are counted.
+const maxConflicts = 1000
+
+// centres looks at the other data centres of a manager that has an origin.
+func (t Target) centres(ctx context.Context, r *report) {
+	var p struct {
+		Origin  string `json:"origin"`
+		Refuses string `json:"refuses"`
+		Peers   []struct {
+			Name       string  `json:"name"`
+			LagSeconds float64 `json:"lag_seconds"`
+			Error      string  `json:"error"`
+		} `json:"peers"`
+	}
+	if !t.read(ctx, "/v1/peers", &p) || p.Origin == "" {
+		return
+	}
+	well := true
+	for _, peer := range p.Peers {
+		name, lag := oneLine(peer.Name), time.Duration(peer.LagSeconds*float64(time.Second)).Round(time.Second)
+		switch {
+		case peer.Error != "":
+			r.fail(checkPeers, fmt.Sprintf("outcomes of %s do not arrive, and retries of its keys run again here: %s", name, oneLine(peer.Error)),
+				"oncegate peers status, and see whether the peer runs, can be reached, and takes the token of --peer-token-file")
+		case lag > peerLag:
+			r.fail(checkPeers, fmt.Sprintf("not everything of %s has been here for %s, and retries of such keys run again here", name, lag), "oncegate peers status, and the manager's log")
+		default:
+			continue
+		}
+		well = false
+	}
+	if p.Refuses != "" {
+		r.fail(checkPeers, oneLine(p.Refuses), "oncegate peers status, and the same --origin and --peer names everywhere")
+	} else if well {
+		r.ok(checkPeers, "%s has everything of %s", oneLine(p.Origin), many(len(p.Peers), "peer"))
+	}
+
+	var list struct {
+		Conflicts []struct {
+			Key string `json:"key"`
+		} `json:"conflicts"`
+		Cursor string `json:"cursor"`
+	}
+	if !t.read(ctx, fmt.Sprintf("/v1/ledger/conflicts?limit=%d", maxConflicts), &list) {
+		return
+	}
+	n := len(list.Conflicts)
+	if n == 0 {
+		r.ok(checkConflicts, "none")
+		return
+	}
+	found := plural(int64(n), "1 key ran in several data centres", "%d keys ran in several data centres")
+	if list.Cursor != "" {
+		found = "at least " + found
+	}
+	r.fail(checkConflicts, found+", such as "+oneLine(list.Conflicts[0].Key), "oncegate ledger conflicts, and settle at the upstream what ran twice")
+}
+
+// read decodes the JSON answer to a call that the token may make.
+func (t Target) read(ctx context.Context, path string, out any) bool {
+	a, err := t.get(ctx, t.Manager+path, t.Token)
+	return err == nil && a.status == http.StatusOK && json.Unmarshal(a.body, out) == nil
+}
