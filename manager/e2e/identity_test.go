@@ -58,7 +58,9 @@ func TestDataCentreThatLostItsVolume(t *testing.T) {
 	for i := range n {
 		dc.run(fmt.Sprint("lost-", i), fmt.Sprint("first ", i))
 	}
-	until(t, "the others have all", func() bool { return all["dc2"].digests("dc1") == dc.digests("dc1") && all["dc3"].digests("dc1") == dc.digests("dc1") })
+	until(t, "the others have all", func() bool {
+		return all["dc2"].digests("dc1") == dc.digests("dc1") && all["dc3"].digests("dc1") == dc.digests("dc1")
+	})
 	want := all["dc2"].digests("dc1")
 
 	dc.p.kill()
@@ -216,7 +218,9 @@ func TestPlaceOfAnotherLedger(t *testing.T) {
 		t.Fatal(p.stderr)
 	}
 	p = env.startManager(t, "--data-dir", other, "--ship-to", shipPlace, "--ship-interval", "50ms", "--ship-lease", "1s")
-	until(t, "it says so", func() bool { return strings.Contains(p.stderr.String(), "the place has the copies of the ledger "+owner) })
+	until(t, "it says so", func() bool {
+		return strings.Contains(p.stderr.String(), "the place has the copies of the ledger "+owner)
+	})
 	commitKey(t, p.addr["api"], "serves")
 	if code := p.stop(t); code != 0 {
 		t.Fatal(p.stderr)

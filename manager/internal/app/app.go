@@ -249,7 +249,7 @@ func (a *app) start(ctx context.Context) error {
 	opts.Version, opts.Logger, opts.Auth, opts.Unready = a.version, a.log, a.auth, a.unready(leases)
 	opts.Tracer = a.tracing.Tracer()
 	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.shard, a.audit, a.reach()), server.JobRoutes(a.store, a.ledger, a.queue),
-		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, a.auditRemoval, checkLogRecord), server.LogRoutes(a.logs, a.auditLogs), server.OriginRoutes(a.ledger, a.puller, lists), server.DescriptionRoutes()); err != nil {
+		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, a.auditRemoval, checkLogRecord), server.LogRoutes(a.logs, a.auditLogs), server.OriginRoutes(a.ledger, a.puller, lists), server.QuarantineRoutes(a.restored, a.quarantineEnded), server.DescriptionRoutes()); err != nil {
 		return err
 	}
 	if err := a.register(); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/shard"
+	"github.com/oncegate/oncegate/manager/internal/ui"
 )
 
 // restored says what the store may have forgotten.
@@ -29,6 +30,8 @@ type restored interface {
 	Doubt(ctx context.Context, d time.Duration, why string) error
 	Trust(ctx context.Context) (ended bool, err error)
 	Extend(ctx context.Context, d time.Duration, why string) error
+	// End ends a quarantine, whatever it is for, and returns the state before.
+	End(ctx context.Context) (was quarantine.State, err error)
 }
 
 // openQuarantine reads for how long the ledger takes no new keys.
@@ -119,13 +122,25 @@ func (a *app) watchPast() {
 	a.shard.Watch(past)
 }
 
-// quarantineLeft is for how much longer something is refused.
-func (a *app) quarantineLeft() time.Duration { return a.restored.Longest() }
+// quarantined is the quarantine for the page; nil when there is none.
+func (a *app) quarantined() *ui.Quarantine {
+	left := a.restored.Longest()
+	if left == 0 {
+		return nil
+	}
+	return &ui.Quarantine{Left: left, Why: a.restored.State().Why}
+}
+
+// quarantineEnded logs what an administrator takes upon himself.
+func (a *app) quarantineEnded(was quarantine.State, remote string) {
+	a.auditLog.Warn("quarantine ended by an administrator: keys and ids that the store does not know are taken, and what it forgot can run again",
+		"remote", remote, "remaining_seconds", was.Remaining.Seconds(), "why", was.Why)
+}
 
 // quarantineGauge exports for how much longer something is refused.
 func (a *app) quarantineGauge() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "oncegate_quarantine_remaining_seconds",
 		Help: "For how much longer unknown keys, or unknown ids of a log, are refused, because the store may have forgotten them.",
-	}, func() float64 { return a.quarantineLeft().Seconds() })
+	}, func() float64 { return a.restored.Longest().Seconds() })
 }

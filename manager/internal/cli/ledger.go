@@ -23,13 +23,14 @@ import (
 
 func ledgerCommands() map[string]operatorCommand {
 	return map[string]operatorCommand{
-		"list":      {"", "list entries, those that expire first at the top", 0, 0, (*operatorCall).entriesFlags, ledgerList},
-		"get":       {"KEY", "show an entry with its recorded answer", 1, 1, (*operatorCall).scopeFlag, ledgerGet},
-		"home":      {"KEY", "show which data centre decides about a global key, and why", 1, 1, (*operatorCall).scopeFlag, ledgerHome},
-		"conflicts": {"", "list keys that several data centres ran, with all their outcomes", 0, 0, (*operatorCall).pageFlags, ledgerConflicts},
-		"history":   {"KEY", "show what the manager has lately seen of a key", 1, 1, (*operatorCall).scopeFlag, ledgerHistory},
-		"shard":     {"", "show which shard the ledger is, and what it has of keys that other shards own", 0, 0, nil, ledgerShard},
-		"resolve":   {"KEY", "settle an entry whose outcome is unknown", 1, 1, (*operatorCall).resolveFlags, ledgerResolve},
+		"list":       {"", "list entries, those that expire first at the top", 0, 0, (*operatorCall).entriesFlags, ledgerList},
+		"get":        {"KEY", "show an entry with its recorded answer", 1, 1, (*operatorCall).scopeFlag, ledgerGet},
+		"home":       {"KEY", "show which data centre decides about a global key, and why", 1, 1, (*operatorCall).scopeFlag, ledgerHome},
+		"conflicts":  {"", "list keys that several data centres ran, with all their outcomes", 0, 0, (*operatorCall).pageFlags, ledgerConflicts},
+		"history":    {"KEY", "show what the manager has lately seen of a key", 1, 1, (*operatorCall).scopeFlag, ledgerHistory},
+		"shard":      {"", "show which shard the ledger is, and what it has of keys that other shards own", 0, 0, nil, ledgerShard},
+		"quarantine": {"[end]", "show for how long the ledger refuses keys that it does not know, and why; end takes them again: what the reasons name can run twice", 0, 1, nil, ledgerQuarantine},
+		"resolve":    {"KEY", "settle an entry whose outcome is unknown", 1, 1, (*operatorCall).resolveFlags, ledgerResolve},
 	}
 }
 
@@ -148,6 +149,35 @@ func ledgerShard(ctx context.Context, c *operatorCall) error {
 		{s.LedgerID, s.Name, strings.Join(s.Shards, ","), strconv.FormatUint(s.Version, 10), strconv.Itoa(m.Pending + m.Committed + m.Rejected + m.Unknown),
 			strconv.Itoa(m.Pending), strconv.Itoa(m.Committed), strconv.Itoa(m.Rejected), strconv.Itoa(m.Unknown)},
 	}, "")
+}
+
+// ledgerQuarantine shows the quarantine, or ends it and shows what it was.
+func ledgerQuarantine(ctx context.Context, c *operatorCall) error {
+	read := c.client.Quarantine
+	if len(c.args) > 0 {
+		if c.args[0] != "end" {
+			return settings.Usagef("quarantine %q: must be end, or nothing to show it", c.args[0])
+		}
+		read = c.client.EndQuarantine
+	}
+	q, err := read(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case c.json:
+		return c.printJSON(q)
+	case q.RemainingMS == 0:
+		fmt.Fprintln(c.out, "there is no quarantine")
+	case len(c.args) > 0:
+		fmt.Fprintf(c.out, "ended %v early; what follows can run again now:\n", time.Duration(q.RemainingMS)*time.Millisecond)
+	default:
+		fmt.Fprintf(c.out, "keys that the ledger does not know are refused for another %v:\n", (time.Duration(q.RemainingMS) * time.Millisecond).Round(time.Second))
+	}
+	for _, why := range q.Why {
+		fmt.Fprintln(c.out, "  "+printable(why))
+	}
+	return nil
 }
 
 func ledgerGet(ctx context.Context, c *operatorCall) error {

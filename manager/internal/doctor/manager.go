@@ -192,8 +192,8 @@ func (t Target) window(r *report, before, after stats, gates []gate) {
 // quarantined tells of a restore.
 func quarantined(r *report, s stats) {
 	if left := time.Duration(s.Quarantine) * time.Millisecond; left > 0 {
-		r.fail(checkForgot, fmt.Sprintf("after a restore, new keys get 503 for another %s", left.Round(time.Second)),
-			"wait, or oncegate quarantine end if no client retries an older request")
+		r.fail(checkForgot, fmt.Sprintf("the ledger may have forgotten keys: new ones get 503 for another %s", left.Round(time.Second)),
+			"oncegate ledger quarantine says why; wait, or end it with oncegate ledger quarantine end if no client retries an older request")
 		return
 	}
 	r.ok(checkForgot, "none")
@@ -310,7 +310,7 @@ var alarms = []struct {
 	{"oncegate_feed_conflicts_unkept_total", Fail, "keys ran in two data centres and are not in the list of conflicts, which is full", "the log lines with \"listed\":false, and raise --max-bytes and --max-entries"},
 	{"oncegate_peer_refused_total", Fail, "outcomes of a peer were refused, because they are malformed or its clock is wrong", "oncegate peers status, and the manager's log"},
 	{"oncegate_home_refuses", Fail, "the data centre is the home of no new global keys, because lists of data centres differ or a peer has not told its own", "oncegate peers status, and the same --origin and --peer names everywhere"},
-	{"oncegate_quarantine_remaining_seconds", Fail, "after a restore, new keys or ids of logs get 503", "wait, or oncegate quarantine end if no client retries an older request"},
+	{"oncegate_quarantine_remaining_seconds", Fail, "the ledger may have forgotten keys: new keys or ids of logs get 503", "oncegate ledger quarantine says why; wait, or end it with oncegate ledger quarantine end if no client retries an older request"},
 	{"oncegate_ship_failing_seconds", Warn, "shipping to object storage fails", "see the manager's log: the store, its credentials, or another manager that ships to the same place"},
 }
 

@@ -255,6 +255,16 @@ func (s *Shared) Trust(ctx context.Context) (ended bool, err error) {
 	return ended, err
 }
 
+// End ends a quarantine for all managers of the store, whatever it is for. The floor of epochs stays. The state is that
+// before the end.
+func (s *Shared) End(ctx context.Context) (was State, err error) {
+	was = *s.known.Load()
+	return was, s.change(ctx, func(l *left) bool {
+		*l = left{}
+		return true
+	})
+}
+
 // Extend makes a quarantine last for d at least from now on. It begins one if there is none.
 func (s *Shared) Extend(ctx context.Context, d time.Duration, why string) error {
 	if s.known.Load().Remaining >= d {

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,6 +20,7 @@ type markSite struct {
 	restored *quarantine.Quarantine
 	position atomic.Uint64
 	now      atomic.Int64
+	ended    quarantine.State
 }
 
 func newMarkSite(t *testing.T) *markSite {
@@ -42,6 +42,7 @@ func newMarkSite(t *testing.T) *markSite {
 	})
 	m.site = newSite(t, siteOptions{
 		store: st, ledger: ledger.Options{Quarantine: quarantine.Local{Quarantine: m.restored}}, server: Options{Ledger: m.me},
+		routes: QuarantineRoutes(m.restored, func(was quarantine.State, _ string) { m.ended = was }),
 	})
 	return m
 }
@@ -79,8 +80,14 @@ func TestLedgerThatForgot(t *testing.T) {
 		if s := m.restored.State(); s.Remaining < 59*time.Minute || len(s.Why) != 1 || !strings.Contains(s.Why[0], otherLedger+".3.99") {
 			t.Errorf("%+v", s)
 		}
-		if _, err := m.restored.End(context.Background()); err != nil { // an operator's decision
-			t.Fatal(err)
+		for _, route := range []struct{ method, want string }{{"GET", `"why":["the ledger is new, `}, {"DELETE", otherLedger + ".3.99"}, {"GET", `"why":[]`}} {
+			a := m.JSON(route.method, "/v1/ledger/quarantine", "")
+			if a.Status != 200 || !strings.Contains(a.Body, route.want) {
+				t.Errorf("%s: %d %s", route.method, a.Status, a.Body)
+			}
+		}
+		if was := m.ended; was.Remaining == 0 || len(was.Why) != 1 { // an operator's decision
+			t.Errorf("%+v", was)
 		}
 		for _, mark := range []string{otherLedger + ".3.100", otherLedger + ".9.1"} {
 			if status, code, _ := m.reserve("after"+mark[32:], mark); status != 201 {

@@ -10,8 +10,8 @@ import (
 
 type overviewData struct {
 	NotReady string
-	// Quarantine is for how much longer unknown keys are refused.
-	Quarantine time.Duration
+	// Quarantine is nil when there is none.
+	Quarantine *Quarantine
 	Started    time.Time
 	Ledger     ledger.Stats
 	Entries    int
@@ -50,9 +50,15 @@ func (u *UI) overview(ctx context.Context) (*overviewData, error) {
 	return d, nil
 }
 
-func (u *UI) quarantine() time.Duration {
+// Quarantine is for how much longer keys and ids of log entries that the manager does not know are refused, and why.
+type Quarantine struct {
+	Left time.Duration
+	Why  []string
+}
+
+func (u *UI) quarantine() *Quarantine {
 	if u.opts.Quarantine == nil {
-		return 0
+		return nil
 	}
 	return u.opts.Quarantine()
 }
