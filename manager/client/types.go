@@ -34,10 +34,8 @@ type Job struct {
 	CancelRequested bool `json:"cancel_requested,omitempty"`
 	// ReplayedAs is the id of the copy that an operator enqueued of a replayed job.
 	ReplayedAs string `json:"replayed_as,omitempty"`
-	// Event names the event that enqueued the job, in a version of the manager that had events.
-	Event string `json:"event,omitempty"`
-	Dedup *Dedup `json:"dedup,omitempty"`
-	Lease *Lease `json:"lease,omitempty"`
+	Dedup      *Dedup `json:"dedup,omitempty"`
+	Lease      *Lease `json:"lease,omitempty"`
 	// WALLocations are, by database, the Postgres LSNs that a replica must have
 	// reached before the job may read from it.
 	WALLocations map[string]string `json:"wal_locations,omitempty"`

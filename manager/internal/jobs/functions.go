@@ -205,7 +205,7 @@ func (f *Function) count(tx store.Tx) error {
 	for _, n := range []struct {
 		class class
 		count *int
-	}{{classQueued, &f.Queued}, {classScheduled, &f.Scheduled}, {classActive, &f.Active}, {classDead, &f.Dead}} {
+	}{{classQueued, &f.Queued}, {classScheduled, &f.Scheduled}, {classDead, &f.Dead}} {
 		from, to := functionRange(f.Name, n.class)
 		hits, err := tx.Scan(colJobs, idxFunction, store.Range{From: from, To: to, Limit: MaxCounted})
 		if err != nil {
@@ -216,7 +216,7 @@ func (f *Function) count(tx store.Tx) error {
 	return nil
 }
 
-// activeJobs counts the active jobs of each function. Those that earlier releases stored are not among them.
+// activeJobs counts the active jobs of each function.
 func (q *Queue) activeJobs(ctx context.Context) (map[string]int, error) {
 	counts := make(map[string]int)
 	r := store.Range{Limit: store.MaxScan}

@@ -3,7 +3,6 @@ package jobs
 import (
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
@@ -14,25 +13,19 @@ type pausedSet struct {
 	mu      sync.Mutex
 	version string
 	names   []string
-	at      time.Time
 	many    bool     // the last list that was read is long enough to be cached
 	last    []string // the names that a transaction read last, for guess
 	read    bool     // a transaction has read them
 }
 
-const (
-	// manyPaused is the number of names from which the list is cached.
-	manyPaused = 64
-	// trustPaused is how long a cached list is used without reading it again: a manager of an older version changes the
-	// list without its version.
-	trustPaused = 5 * time.Second
-)
+// manyPaused is the number of names from which the list is cached.
+const manyPaused = 64
 
 // pausedFunctions returns the paused functions as of the transaction, like loadPaused.
 func (q *Queue) pausedFunctions(tx store.Tx) ([]string, error) {
 	p := &q.paused
 	p.mu.Lock()
-	version, names, at, many := p.version, p.names, p.at, p.many
+	version, names, many := p.version, p.names, p.many
 	p.mu.Unlock()
 	var have string
 	if many {
@@ -41,7 +34,7 @@ func (q *Queue) pausedFunctions(tx store.Tx) ([]string, error) {
 		if err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrUnreadable) {
 			return nil, err
 		}
-		if have = string(b); have != "" && have == version && time.Since(at) < trustPaused {
+		if have = string(b); have != "" && have == version {
 			return names, nil
 		}
 	}
@@ -54,7 +47,7 @@ func (q *Queue) pausedFunctions(tx store.Tx) ([]string, error) {
 	p.last, p.read = names, true
 	p.many = len(names) >= manyPaused
 	if p.version = ""; p.many && have != "" {
-		p.version, p.names, p.at = have, names, time.Now()
+		p.version, p.names = have, names
 	}
 	return names, nil
 }
