@@ -45,6 +45,9 @@ const (
 // idxExpiry orders colLocks by their end.
 const idxExpiry = "expiry"
 
+// priorityBytes is the length of the priority at the beginning of a sort key of idxQueued.
+const priorityBytes = 2
+
 // class is the letter for a job's place in idxFunction and idxDone.
 type class byte
 

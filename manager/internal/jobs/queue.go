@@ -54,7 +54,7 @@ type Options struct {
 	Quarantine func(tx store.Tx) (time.Duration, error)
 	// Unreadable is notified of records that cannot be read; default a tracker of its own.
 	Unreadable *unread.Tracker
-	// Random returns numbers in [0, 1) for the jitter; default math/rand/v2.
+	// Random returns numbers in [0, 1) for the jitter, and for which function of a claim begins; default math/rand/v2.
 	Random func() float64
 }
 
