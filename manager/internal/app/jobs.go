@@ -29,7 +29,7 @@ func (a *app) jobsCollector() *server.JobsCollector {
 		if d.Usage, err = a.queue.Usage(ctx); err != nil {
 			return d, err
 		}
-		d.Oldest, err = a.queue.OldestQueued(ctx)
+		d.Functions, err = a.queue.Series(ctx)
 		return d, err
 	})
 }

@@ -120,10 +120,10 @@ func printable(s string) string {
 	return s
 }
 
-// count shows a number that the manager stops counting at 1000.
-func count(n int) string {
-	if n >= 1000 {
-		return "1000+"
+// count shows a number of jobs; atLeast: there may be more.
+func count(n int, atLeast bool) string {
+	if atLeast && n > 0 {
+		return strconv.Itoa(n) + "+"
 	}
 	return strconv.Itoa(n)
 }

@@ -34,6 +34,8 @@ type record struct {
 	stored  charge
 	next    *record
 	removed bool
+	// lostBy is the worker whose lease was revoked.
+	lostBy string
 }
 
 // Values up to this size are stored inside their job. A larger value gets a record of its own, because rewriting it

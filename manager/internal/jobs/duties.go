@@ -163,6 +163,11 @@ func (q *Queue) fallDueBatch(ctx context.Context) (did DutyReport, more bool, er
 	}
 	q.due.record(at, next)
 	q.account(moved...)
+	for _, r := range moved {
+		if r.lostBy != "" {
+			q.lost(r)
+		}
+	}
 	q.stats.promoted.Add(int64(did.Promoted))
 	q.stats.reclaimed.Add(int64(did.Reclaimed))
 	q.stats.deadByLease.Add(int64(did.Dead))
@@ -210,6 +215,20 @@ func (q *Queue) overdue(tx store.Tx, index string, at time.Time, f func(*record)
 	return full, next, err
 }
 
+// lost counts a job whose lease was revoked, and tells of it.
+func (q *Queue) lost(r *record) {
+	j := r.job()
+	if q.opt.Lost != nil {
+		q.opt.Lost(j, r.lostBy)
+	}
+	switch j.State {
+	case Queued:
+		q.rates.add(j.Function, rateRetried)
+	case Failed:
+		q.died(j)
+	}
+}
+
 func promote(tx store.Tx, r *record, at time.Time, did *DutyReport) (bool, error) {
 	if r.State != Scheduled || r.RunAt.After(at) {
 		return false, nil
@@ -228,6 +247,7 @@ func reclaim(tx store.Tx, r *record, at time.Time, did *DutyReport) (bool, error
 	}
 	lost := fmt.Sprintf("worker %s lost its lease on attempt %d of %d", r.Lease.Worker, r.Attempt, r.MaxAttempts)
 	r.attemptFailed(lost, at)
+	r.lostBy = r.Lease.Worker
 	switch {
 	case r.CancelRequested:
 		did.Cancelled++

@@ -374,7 +374,7 @@ func FuzzReadRecord(f *testing.F) {
 	f.Add(uint8(1), []byte("{}"))
 	f.Add(uint8(2), []byte("id"))
 	f.Add(uint8(3), appendString(appendStamp([]byte{lockVersion}, time.UnixMicro(1)), "id"))
-	f.Add(uint8(4), encodeNames([]string{"f", "g"}))
+	f.Add(uint8(4), (&pausedList{[]string{"f", "g"}, make([]time.Time, 2)}).encode())
 	f.Fuzz(func(t *testing.T, which uint8, b []byte) {
 		c := all[int(which)%len(all)]
 		s, err := ReadRecord(c, "key", b)

@@ -38,10 +38,11 @@ func (q *Queue) pausedFunctions(tx store.Tx) ([]string, error) {
 			return names, nil
 		}
 	}
-	names, err := loadPaused(tx)
+	list, err := loadPaused(tx)
 	if err != nil {
-		return names, err
+		return list.names, err
 	}
+	names = list.names
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.last, p.read = names, true
@@ -65,12 +66,12 @@ func (p *pausedSet) guess() (names []string, check store.ID, known bool) {
 }
 
 // savePaused writes the list of paused functions under a new version.
-func savePaused(tx store.Tx, names []string, version string) error {
-	if len(names) == 0 {
+func savePaused(tx store.Tx, p pausedList, version string) error {
+	if len(p.names) == 0 {
 		return errors.Join(tx.Delete(colControl, pausedKey), tx.Delete(colControl, pausedVersionKey))
 	}
 	if err := tx.Put(colControl, pausedVersionKey, []byte(version)); err != nil {
 		return err
 	}
-	return tx.Put(colControl, pausedKey, encodeNames(names))
+	return tx.Put(colControl, pausedKey, p.encode())
 }

@@ -81,7 +81,7 @@ func ReadRecord(c store.Collection, key string, value []byte) (StoredRecord, err
 		if key == pausedVersionKey {
 			break // any bytes are a version
 		}
-		_, err = decodeNames(c, key, value, MaxPaused)
+		_, err = decodePaused(key, value)
 	}
 	return s, err
 }

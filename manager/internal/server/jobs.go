@@ -345,10 +345,19 @@ func (h *jobHandlers) functions(r *httpd.Request, w *httpd.Response) {
 		o.open()
 		o.str("name", f.Name)
 		o.raw("paused", strconv.AppendBool(nil, f.Paused))
-		o.num("queued", int64(f.Queued))
-		o.num("scheduled", int64(f.Scheduled))
-		o.num("active", int64(f.Active))
-		o.num("dead", int64(f.Dead))
+		o.time("paused_at", f.PausedAt)
+		for _, s := range jobStates(f) {
+			o.num(s.name, int64(s.n))
+		}
+		o.flag("at_least", f.AtLeast)
+		o.num("oldest_queued_ms", f.Oldest.Milliseconds())
+		o.time("last_dead_at", f.DeadAt)
+		o.name("last_minute")
+		o.open()
+		for _, c := range rateCounts(h.queue.LastMinute(f.Name)) {
+			o.num(c.name, c.n)
+		}
+		o.close()
 		o.close()
 	})
 }

@@ -43,10 +43,10 @@ type functionRow struct {
 	jobs.Rates
 }
 
-// Capped is a count that may be larger than what the queue counts.
-func (functionRow) Capped(n int) string {
-	if n >= jobs.MaxCounted {
-		return num(n) + "+"
+// Count shows a number of the function's jobs.
+func (f functionRow) Count(n int) string {
+	if f.AtLeast && n > 0 {
+		return "at least " + num(n)
 	}
 	return num(n)
 }
@@ -54,14 +54,22 @@ func (functionRow) Capped(n int) string {
 type depthData struct {
 	jobs.Depth
 	Counts jobs.Counters
+	Usage  jobs.Usage
 }
+
+// HighBytes is from where on the room for jobs counts as nearly full.
+func (d *depthData) HighBytes() int64 { return d.Usage.MaxTotal / 10 * 8 }
 
 // jobSearch is what the search form starts with.
 type jobSearch struct{ Key, Function, State string }
 
 func (u *UI) depth(ctx context.Context) (*depthData, error) {
 	d, err := u.opts.Queue.Depth(ctx)
-	return &depthData{d, u.opts.Queue.Counters()}, err
+	if err != nil {
+		return nil, err
+	}
+	used, err := u.opts.Queue.Usage(ctx)
+	return &depthData{d, u.opts.Queue.Counters(), used}, err
 }
 
 func (u *UI) functionsPage(v *visit) error {

@@ -85,7 +85,7 @@ var boundTests = map[string]func(*env){
 	"the number of paused functions is bounded": func(e *env) {
 		list := []byte{1} // what so many calls of Pause leave
 		for i := range jobs.MaxPaused {
-			list = append(append(list, 5), fmt.Sprintf("f%04d", i)...)
+			list = append(append(append(list, 5), fmt.Sprintf("f%04d", i)...), 0)
 		}
 		if err := e.in.Store.Update(e.ctx, func(tx store.Tx) error { return tx.Put("job_control", "paused", list) }); err != nil {
 			e.Fatal(err)

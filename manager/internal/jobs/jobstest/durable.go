@@ -134,7 +134,7 @@ var durableTests = map[string]func(*env){
 			if err := errors.Join(err, err2); err != nil {
 				e.Fatal(err)
 			}
-			if len(page.Functions) != 1 || page.Functions[0] != one || one.Active != len(active) {
+			if len(page.Functions) != 1 || page.Functions[0].Active != one.Active || one.Active != len(active) {
 				e.Errorf("%s: functions %+v and %+v, want %d active jobs of f", what, page.Functions, one, len(active))
 			}
 		}
