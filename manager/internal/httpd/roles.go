@@ -63,6 +63,7 @@ type rights struct {
 	roles     Role
 	functions []string // with NamedWorker and without Worker
 	owner     string   // of the jobs that it submits
+	number    int      // the token's place among the tokens of the file, from 1
 }
 
 // parseWords reads the words behind a token or the name of a certificate.

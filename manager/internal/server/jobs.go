@@ -261,6 +261,8 @@ func (h *jobHandlers) retry(r *httpd.Request, w *httpd.Response) {
 	}
 	if req.Token != "" {
 		attemptSpan(r, &j, true)
+	} else {
+		auditJob(r, "retried", &j)
 	}
 	jobAnswer(w, 200, &j, formBrief)
 }
@@ -275,6 +277,7 @@ func (h *jobHandlers) cancel(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
+	auditJob(r, "cancelled", &j)
 	jobAnswer(w, 200, &j, formBrief)
 }
 
@@ -373,6 +376,7 @@ func (h *jobHandlers) pause(call func(context.Context, string) error, paused boo
 			r.Error(w, err)
 			return
 		}
+		r.Audit("function "+map[bool]string{true: "paused", false: "resumed"}[paused]+" by an operator", "function", r.Param(0))
 		w.JSON(200)
 		o := jsonObject{b: w.Body}
 		o.open()
@@ -416,10 +420,17 @@ func (h *jobHandlers) replayDead(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	w.JSON(202)
-	if !out.Created() {
+	if out.Created() {
+		r.Audit("job replayed by an operator", "job", r.Param(1), "function", r.Param(0), "copy", out.Job.ID)
+	} else {
 		w.Status = 200
 	}
 	w.Body = outcomeJSON(w.Body, &out, formSubmitted)
+}
+
+// auditJob writes to the audit log what an operator did with a job.
+func auditJob(r *httpd.Request, done string, j *jobs.Job) {
+	r.Audit("job "+done+" by an operator", "job", j.ID, "function", j.Function)
 }
 
 func (h *jobHandlers) stats(r *httpd.Request, w *httpd.Response) {

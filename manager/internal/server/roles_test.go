@@ -61,9 +61,9 @@ func newRoleSite(t *testing.T, words ...string) *roleSite {
 		s.queue.Close()
 		_ = s.store.Close()
 	})
-	others := slices.Concat(JobRoutes(s.store, s.ledger, s.queue), UnreadableRoutes(s.store, s.ledger, s.queue, unread.New(), nil), LogRoutes(engine, nil), OriginRoutes(s.ledger, nil, nil), DescriptionRoutes())
+	others := slices.Concat(JobRoutes(s.store, s.ledger, s.queue), UnreadableRoutes(s.store, s.ledger, s.queue, unread.New()), LogRoutes(engine), OriginRoutes(s.ledger, nil, nil), DescriptionRoutes())
 	s.site = newSite(t, siteOptions{routes: others, store: s.store, server: Options{Options: httpd.Options{Auth: auth}}})
-	s.routes = append(LedgerRoutes(s.site.ledger, nil, nil, Reach{}), others...)
+	s.routes = append(LedgerRoutes(s.site.ledger, nil, Reach{}), others...)
 	return s
 }
 

@@ -147,7 +147,7 @@ func (m *Manager) build(ctx context.Context, st store.Store, want shard.Want) er
 	}
 	m.server, err = server.New(server.Options{
 		Options: httpd.Options{Version: o.Version, Logger: slog.New(slog.DiscardHandler)}, Identity: keeper.Identity,
-	}, server.LedgerRoutes(m.ledger, keeper.Identity, nil, reach), origins)
+	}, server.LedgerRoutes(m.ledger, keeper.Identity, reach), origins)
 	return err
 }
 
