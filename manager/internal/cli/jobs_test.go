@@ -146,6 +146,19 @@ func TestOperatorsManageJobs(t *testing.T) {
 	if got := must("pause", "img.resize", "mail.send"); got != "img.resize: paused\nmail.send: paused\n" {
 		t.Errorf("pause: %s", got)
 	}
+	var examined bytes.Buffer
+	if code := Run(ctx, Environment{Stdout: &examined, Stderr: &examined, Getenv: func(string) (string, bool) { return "", false }},
+		[]string{"doctor", "--manager", url, "--sample-seconds", "0.1", "--timeout-seconds", "60"}); code > 1 {
+		t.Errorf("doctor ends with %d", code)
+	}
+	for _, want := range []string{
+		"ok    jobs: room: 0 % of 512 MiB", "warn  jobs: dead letters: mail.send: 1 job failed for good, the last ", "warn  jobs: paused functions: img.resize: paused for ",
+		"ok    jobs: waiting jobs: none",
+	} {
+		if !strings.Contains(examined.String(), want) {
+			t.Errorf("the doctor does not say %q:\n%s", want, examined.String())
+		}
+	}
 	if got := must("functions", "--limit", "1"); !strings.Contains(got, "paused") || !strings.Contains(got, "more: --cursor img.resize") {
 		t.Errorf("functions:\n%s", got)
 	}

@@ -113,6 +113,7 @@ func (t Target) manager(ctx context.Context, r *report, gates []gate) {
 	shards(r, after, gates)
 	durabilities(r, after, gates)
 	sameLedger(r, after, gates)
+	t.jobs(ctx, r)
 	t.metrics(ctx, r)
 }
 

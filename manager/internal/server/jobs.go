@@ -439,6 +439,10 @@ func (h *jobHandlers) stats(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	d, err := h.queue.Depth(r.Context())
+	var used jobs.Usage
+	if err == nil {
+		used, err = h.queue.Usage(r.Context())
+	}
 	if err != nil {
 		r.Error(w, err)
 		return
@@ -462,6 +466,9 @@ func (h *jobHandlers) stats(r *httpd.Request, w *httpd.Response) {
 	}
 	o.close()
 	o.num("waiting", h.queue.Counters().Waiting)
+	o.num("bytes", used.Total)
+	o.num("retained_bytes", used.Retained)
+	o.num("max_bytes", used.MaxTotal)
 	o.close()
 	w.Body = o.b
 }
