@@ -76,7 +76,7 @@ func (q *Queue) count(ctx context.Context, from, to string, limit int) (*counter
 			return c, nil
 		}
 		last := hits[len(hits)-1]
-		if r.From = c.skip(last.SortKey); r.From == "" {
+		if r.From = c.skip(last.SortKey); r.From <= last.SortKey { // empty, or the key is damaged
 			r.After, r.Limit = &last, min(2*r.Limit, mostPage)
 		} else {
 			r.After, r.Limit = nil, max(r.Limit/2, leastPage)
@@ -153,6 +153,9 @@ func (c *counter) skip(last string) string {
 			return end
 		}
 		return last[:start] + string(binary.BigEndian.AppendUint16(nil, level+1))
+	}
+	if c.n < leastPage { // a few finished jobs cost less than another scan
+		return ""
 	}
 	return end
 }

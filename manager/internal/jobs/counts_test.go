@@ -119,3 +119,33 @@ func TestSeriesAreBounded(t *testing.T) {
 		t.Errorf("an hour later: %v", names(got))
 	}
 }
+
+// TestDamagedEntriesAreCountedAsNothing: the count goes on behind sort keys that no job has.
+func TestDamagedEntriesAreCountedAsNothing(t *testing.T) {
+	st := mem.New(mem.Options{})
+	defer st.Close()
+	q, err := New(st, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	if err := st.Update(t.Context(), func(tx store.Tx) error {
+		for i := range 2 * leastPage {
+			for _, key := range []string{"f\x00\xff", "f\x00q", "f\x00d1", "f\x00", "f"} {
+				id := fmt.Sprintf("%q%d", key, i)
+				if err := tx.Put(colJobs, id, []byte{1}, store.Entry{Index: idxFunction, SortKey: key}); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := q.Function(t.Context(), "f"); err != nil || f.Queued != 2*leastPage || f.Dead != 2*leastPage || f.Oldest < 0 {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if page, err := q.Functions(t.Context(), 0, ""); err != nil || len(page.Functions) != 1 {
+		t.Errorf("%+v, %v", page, err)
+	}
+}
