@@ -34,10 +34,8 @@ type Job struct {
 	CancelRequested bool `json:"cancel_requested,omitempty"`
 	// ReplayedAs is the id of the copy that an operator enqueued of a replayed job.
 	ReplayedAs string `json:"replayed_as,omitempty"`
-	// Event names the event that enqueued the job, in a version of the manager that had events.
-	Event string `json:"event,omitempty"`
-	Dedup *Dedup `json:"dedup,omitempty"`
-	Lease *Lease `json:"lease,omitempty"`
+	Dedup      *Dedup `json:"dedup,omitempty"`
+	Lease      *Lease `json:"lease,omitempty"`
 	// WALLocations are, by database, the Postgres LSNs that a replica must have
 	// reached before the job may read from it.
 	WALLocations map[string]string `json:"wal_locations,omitempty"`
@@ -156,14 +154,34 @@ type JobPage struct {
 	Cursor string `json:"cursor"`
 }
 
-// Function describes one function. Counts stop at 1000.
+// Function describes one function.
 type Function struct {
-	Name      string `json:"name"`
-	Paused    bool   `json:"paused"`
-	Queued    int    `json:"queued"`
-	Scheduled int    `json:"scheduled"`
-	Active    int    `json:"active"`
-	Dead      int    `json:"dead"`
+	Name     string    `json:"name"`
+	Paused   bool      `json:"paused"`
+	PausedAt time.Time `json:"paused_at,omitzero"`
+	// Queued, Scheduled, Active and Dead count its jobs.
+	Queued    int `json:"queued"`
+	Scheduled int `json:"scheduled"`
+	Active    int `json:"active"`
+	Dead      int `json:"dead"`
+	// AtLeast: there are more jobs than the counts say.
+	AtLeast bool `json:"at_least,omitempty"`
+	// OldestQueuedMS is for how many milliseconds the queued job that waits longest could have run; 0 without one.
+	OldestQueuedMS int64 `json:"oldest_queued_ms"`
+	// LastDeadAt is when the newest dead letter failed; zero without one.
+	LastDeadAt time.Time `json:"last_dead_at,omitzero"`
+	// LastMinute is what the manager that answers did with the function's jobs in the last minute.
+	LastMinute FunctionRates `json:"last_minute"`
+}
+
+// FunctionRates count what happened to jobs of a function. Failed ones became dead letters, and Retried ones have another
+// attempt.
+type FunctionRates struct {
+	Enqueued  int64 `json:"enqueued"`
+	Claimed   int64 `json:"claimed"`
+	Completed int64 `json:"completed"`
+	Failed    int64 `json:"failed"`
+	Retried   int64 `json:"retried"`
 }
 
 // FunctionPage is one page of functions; Cursor is empty on the last one.

@@ -9,7 +9,6 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
-	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/ship"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
@@ -86,16 +85,4 @@ func checkLogRecord(tx store.Tx, c store.Collection, key string) (known bool, er
 		return false, nil
 	}
 	return true, storelogs.CheckStored(tx, c, key)
-}
-
-// auditLogs logs what an administrator removed or changed, as audit does.
-func (a *app) auditLogs(i server.LogIntervention) {
-	switch {
-	case i.Writer != "":
-		a.auditLog.Warn("writer of a log removed by an administrator", "remote", i.Remote, "log", i.Log, "writer", i.Writer)
-	case i.Settings != "":
-		a.auditLog.Warn("settings of a log changed by an administrator", "remote", i.Remote, "log", i.Log, "settings", i.Settings)
-	default:
-		a.auditLog.Warn("log deleted by an administrator", "remote", i.Remote, "log", i.Log)
-	}
 }

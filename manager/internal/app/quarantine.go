@@ -131,12 +131,6 @@ func (a *app) quarantined() *ui.Quarantine {
 	return &ui.Quarantine{Left: left, Why: a.restored.State().Why}
 }
 
-// quarantineEnded logs what an administrator takes upon himself.
-func (a *app) quarantineEnded(was quarantine.State, remote string) {
-	a.auditLog.Warn("quarantine ended by an administrator: keys and ids that the store does not know are taken, and what it forgot can run again",
-		"remote", remote, "remaining_seconds", was.Remaining.Seconds(), "why", was.Why)
-}
-
 // quarantineGauge exports for how much longer something is refused.
 func (a *app) quarantineGauge() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/internal/settings"
@@ -152,13 +153,20 @@ func jobsFunctions(ctx context.Context, c *operatorCall) error {
 	if c.json {
 		return c.printJSON(page)
 	}
-	rows := [][]string{{"FUNCTION", "PAUSED", "QUEUED", "SCHEDULED", "ACTIVE", "DEAD"}}
+	rows := [][]string{{"FUNCTION", "PAUSED", "QUEUED", "OLDEST", "SCHEDULED", "ACTIVE", "DEAD", "DONE/MIN", "FAILED/MIN"}}
 	for _, f := range page.Functions {
 		paused := ""
 		if f.Paused {
 			paused = "paused"
 		}
-		rows = append(rows, []string{f.Name, paused, count(f.Queued), count(f.Scheduled), count(f.Active), count(f.Dead)})
+		oldest := ""
+		if f.Queued > 0 {
+			oldest = (time.Duration(f.OldestQueuedMS) * time.Millisecond).Round(100 * time.Millisecond).String()
+		}
+		rows = append(rows, []string{
+			f.Name, paused, count(f.Queued, f.AtLeast), oldest, count(f.Scheduled, f.AtLeast), count(f.Active, f.AtLeast), count(f.Dead, f.AtLeast),
+			strconv.FormatInt(f.LastMinute.Completed, 10), strconv.FormatInt(f.LastMinute.Failed, 10),
+		})
 	}
 	return c.printTable(rows, page.Cursor)
 }

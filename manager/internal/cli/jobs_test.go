@@ -139,11 +139,25 @@ func TestOperatorsManageJobs(t *testing.T) {
 	if got := must("get", "b", "--wait-seconds", "0.01"); !strings.Contains(got, "scheduled") {
 		t.Errorf("get of what is not over:\n%s", got)
 	}
-	if got := must("functions"); got != "FUNCTION    PAUSED  QUEUED  SCHEDULED  ACTIVE  DEAD\nimg.resize          1       0          0       0\nmail.send           0       1          0       1\n" {
+	functions := regexp.MustCompile(`^FUNCTION    PAUSED  QUEUED  OLDEST  SCHEDULED  ACTIVE  DEAD  DONE/MIN  FAILED/MIN\nimg.resize          1       \d+\.?\d*m?s +0          0       0     0         0\nmail.send           0               1          0       1     0         1\n$`)
+	if got := must("functions"); !functions.MatchString(got) {
 		t.Errorf("functions:\n%s", got)
 	}
 	if got := must("pause", "img.resize", "mail.send"); got != "img.resize: paused\nmail.send: paused\n" {
 		t.Errorf("pause: %s", got)
+	}
+	var examined bytes.Buffer
+	if code := Run(ctx, Environment{Stdout: &examined, Stderr: &examined, Getenv: func(string) (string, bool) { return "", false }},
+		[]string{"doctor", "--manager", url, "--sample-seconds", "0.1", "--timeout-seconds", "60"}); code > 1 {
+		t.Errorf("doctor ends with %d", code)
+	}
+	for _, want := range []string{
+		"ok    jobs: room: 0 % of 512 MiB", "warn  jobs: dead letters: mail.send: 1 job failed for good, the last ", "warn  jobs: paused functions: img.resize: paused for ",
+		"ok    jobs: waiting jobs: none",
+	} {
+		if !strings.Contains(examined.String(), want) {
+			t.Errorf("the doctor does not say %q:\n%s", want, examined.String())
+		}
 	}
 	if got := must("functions", "--limit", "1"); !strings.Contains(got, "paused") || !strings.Contains(got, "more: --cursor img.resize") {
 		t.Errorf("functions:\n%s", got)
@@ -320,7 +334,7 @@ func TestControlCharactersAreEscaped(t *testing.T) {
 	if got := firstLine(strings.Repeat("x", 100)); len(got) != 60 || !strings.HasSuffix(got, "...") {
 		t.Errorf("long line: %q", got)
 	}
-	if got := count(999) + " " + count(1000); got != "999 1000+" {
+	if got := count(99901, false) + " " + count(200000, true) + " " + count(0, true); got != "99901 200000+ 0" {
 		t.Errorf("counts %s", got)
 	}
 }

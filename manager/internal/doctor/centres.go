@@ -2,9 +2,7 @@ package doctor
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"time"
 )
 
@@ -30,7 +28,7 @@ func (t Target) centres(ctx context.Context, r *report) {
 			Error      string  `json:"error"`
 		} `json:"peers"`
 	}
-	if !t.read(ctx, "/v1/peers", &p) || p.Origin == "" {
+	if !t.read(ctx, r, checkPeers, "/v1/peers", &p) || p.Origin == "" {
 		return
 	}
 	well := true
@@ -59,7 +57,7 @@ func (t Target) centres(ctx context.Context, r *report) {
 		} `json:"conflicts"`
 		Cursor string `json:"cursor"`
 	}
-	if !t.read(ctx, fmt.Sprintf("/v1/ledger/conflicts?limit=%d", maxConflicts), &list) {
+	if !t.read(ctx, r, checkConflicts, fmt.Sprintf("/v1/ledger/conflicts?limit=%d", maxConflicts), &list) {
 		return
 	}
 	n := len(list.Conflicts)
@@ -72,10 +70,4 @@ func (t Target) centres(ctx context.Context, r *report) {
 		found = "at least " + found
 	}
 	r.fail(checkConflicts, found+", such as "+oneLine(list.Conflicts[0].Key), "oncegate ledger conflicts, and settle at the upstream what ran twice")
-}
-
-// read decodes the JSON answer to a call that the token may make.
-func (t Target) read(ctx context.Context, path string, out any) bool {
-	a, err := t.get(ctx, t.Manager+path, t.Token)
-	return err == nil && a.status == http.StatusOK && json.Unmarshal(a.body, out) == nil
 }

@@ -114,6 +114,7 @@ func (t Target) manager(ctx context.Context, r *report, gates []gate) {
 	durabilities(r, after, gates)
 	sameLedger(r, after, gates)
 	t.centres(ctx, r)
+	t.jobs(ctx, r)
 	t.metrics(ctx, r)
 }
 

@@ -24,6 +24,8 @@ type Options struct {
 	Version string
 	// Logger receives what goes wrong; default slog.Default().
 	Logger *slog.Logger
+	// Audit receives what operators and administrators change; default Logger.
+	Audit *slog.Logger
 	// Auth decides who may call; nil admits everyone.
 	Auth *Auth
 	// Guard sees every authorized request for a route that needs credentials, before
@@ -68,6 +70,9 @@ type Options struct {
 func (o Options) WithDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
+	}
+	if o.Audit == nil {
+		o.Audit = o.Logger
 	}
 	defInt(&o.MaxBodyBytes, 2<<20)
 	if o.MaxBodyMemory == 0 {

@@ -73,7 +73,7 @@ func (q *Queue) Replay(ctx context.Context, function, id string) (Outcome, error
 		if err := r.fetch(tx); err != nil {
 			return err
 		}
-		p := &Prepared{id: fresh, lockID: r.LockID, event: r.Event, replay: true, sub: Submission{
+		p := &Prepared{id: fresh, lockID: r.LockID, replay: true, sub: Submission{
 			Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
 			MaxAttempts: r.MaxAttempts, Dedup: r.Dedup, WALLocations: r.WALLocations, Owner: r.Owner,
 			Traceparent: r.Traceparent,

@@ -66,7 +66,7 @@ func (e *QuarantineError) Unwrap() error { return ErrQuarantine }
 func (e *QuarantineError) Problem() api.Problem {
 	return api.Problem{
 		Status: 503, Code: api.CodeQuarantine, Title: "Quarantine",
-		Detail:            "this queue was restored to an older point and may have forgotten the job with this id; nothing was changed",
+		Detail:            "this queue may have forgotten the job with this id; nothing was changed",
 		RetryAfterSeconds: int((e.RetryAfter + time.Second - 1) / time.Second),
 	}
 }

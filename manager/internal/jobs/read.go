@@ -177,9 +177,7 @@ func (l *ListQuery) segments() []segment {
 			out = append(out, segment{index: index})
 		}
 	}
-	if l.Function == "" {
-		add(Active, classActive, idxActive)
-	} else if wanted(Active) {
+	if wanted(Active) {
 		out = append(out, segment{index: idxActive, active: l.Function})
 	}
 	add(Queued, classQueued, idxQueued)
@@ -191,9 +189,6 @@ func (l *ListQuery) segments() []segment {
 	add(Replayed, classReplayed, idxDone)
 	add(Cancelled, classCancelled, idxDone)
 	add(Complete, classComplete, idxDone)
-	if l.Function != "" { // as earlier releases stored them; last, so that the cursors of both releases mean the same
-		add(Active, classActive, idxFunction)
-	}
 	return out
 }
 

@@ -2,12 +2,8 @@ package jobs
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"sync/atomic"
-	"time"
-
-	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // counters count what this queue did since New.
@@ -84,38 +80,4 @@ func (q *Queue) Depth(ctx context.Context) (Depth, error) {
 		*x.n = n
 	}
 	return d, nil
-}
-
-// maxAgedPriorities bounds the scans of OldestQueued.
-const maxAgedPriorities = 32
-
-// OldestQueued returns for how long the job that waits longest has been ready to run, 0 without one. It looks at the
-// highest 32 priorities that have queued jobs, those of paused functions included.
-func (q *Queue) OldestQueued(ctx context.Context) (time.Duration, error) {
-	var oldest, now time.Time
-	err := q.store.View(ctx, func(tx store.Tx) error {
-		oldest, now = time.Time{}, tx.Now()
-		from := ""
-		for range maxAgedPriorities {
-			hits, err := tx.Scan(colJobs, idxQueued, store.Range{From: from, Limit: 1})
-			if err != nil || len(hits) == 0 {
-				return err
-			}
-			key := hits[0].SortKey
-			if len(key) < 10 { // damaged
-				return nil
-			}
-			oldest = earliest(oldest, keyTime(key[2:]))
-			level := binary.BigEndian.Uint16([]byte(key))
-			if level == 1<<16-1 {
-				return nil
-			}
-			from = string(binary.BigEndian.AppendUint16(nil, level+1))
-		}
-		return nil
-	})
-	if err != nil || oldest.IsZero() {
-		return 0, err
-	}
-	return max(now.Sub(oldest), 0), nil
 }

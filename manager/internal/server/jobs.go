@@ -277,6 +277,8 @@ func (h *jobHandlers) retry(r *httpd.Request, w *httpd.Response) {
 	}
 	if req.Token != "" {
 		attemptSpan(r, &j, true)
+	} else {
+		auditJob(r, "retried", &j)
 	}
 	jobAnswer(w, 200, &j, formBrief)
 }
@@ -291,6 +293,7 @@ func (h *jobHandlers) cancel(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, h.elsewhere(r, err))
 		return
 	}
+	auditJob(r, "cancelled", &j)
 	jobAnswer(w, 200, &j, formBrief)
 }
 
@@ -361,10 +364,19 @@ func (h *jobHandlers) functions(r *httpd.Request, w *httpd.Response) {
 		o.open()
 		o.str("name", f.Name)
 		o.raw("paused", strconv.AppendBool(nil, f.Paused))
-		o.num("queued", int64(f.Queued))
-		o.num("scheduled", int64(f.Scheduled))
-		o.num("active", int64(f.Active))
-		o.num("dead", int64(f.Dead))
+		o.time("paused_at", f.PausedAt)
+		for _, s := range jobStates(f) {
+			o.num(s.name, int64(s.n))
+		}
+		o.flag("at_least", f.AtLeast)
+		o.num("oldest_queued_ms", f.Oldest.Milliseconds())
+		o.time("last_dead_at", f.DeadAt)
+		o.name("last_minute")
+		o.open()
+		for _, c := range rateCounts(h.queue.LastMinute(f.Name)) {
+			o.num(c.name, c.n)
+		}
+		o.close()
 		o.close()
 	})
 }
@@ -380,6 +392,7 @@ func (h *jobHandlers) pause(call func(context.Context, string) error, paused boo
 			r.Error(w, err)
 			return
 		}
+		r.Audit("function "+map[bool]string{true: "paused", false: "resumed"}[paused]+" by an operator", "function", r.Param(0))
 		w.JSON(200)
 		o := jsonObject{b: w.Body}
 		o.open()
@@ -423,10 +436,17 @@ func (h *jobHandlers) replayDead(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	w.JSON(202)
-	if !out.Created() {
+	if out.Created() {
+		r.Audit("job replayed by an operator", "job", r.Param(1), "function", r.Param(0), "copy", out.Job.ID)
+	} else {
 		w.Status = 200
 	}
 	w.Body = outcomeJSON(w.Body, &out, formSubmitted)
+}
+
+// auditJob writes to the audit log what an operator did with a job.
+func auditJob(r *httpd.Request, done string, j *jobs.Job) {
+	r.Audit("job "+done+" by an operator", "job", j.ID, "function", j.Function)
 }
 
 func (h *jobHandlers) stats(r *httpd.Request, w *httpd.Response) {
@@ -435,6 +455,10 @@ func (h *jobHandlers) stats(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	d, err := h.queue.Depth(r.Context())
+	var used jobs.Usage
+	if err == nil {
+		used, err = h.queue.Usage(r.Context())
+	}
 	if err != nil {
 		r.Error(w, err)
 		return
@@ -458,6 +482,9 @@ func (h *jobHandlers) stats(r *httpd.Request, w *httpd.Response) {
 	}
 	o.close()
 	o.num("waiting", h.queue.Counters().Waiting)
+	o.num("bytes", used.Total)
+	o.num("retained_bytes", used.Retained)
+	o.num("max_bytes", used.MaxTotal)
 	o.close()
 	w.Body = o.b
 }

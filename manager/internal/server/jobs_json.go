@@ -143,7 +143,6 @@ func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 	}
 	o.flag("cancel_requested", j.CancelRequested)
 	o.text("replayed_as", j.ReplayedAs)
-	o.text("event", j.Event)
 	if d := j.Dedup; d != nil {
 		o.name("dedup")
 		o.open()

@@ -57,13 +57,15 @@ func TestReferenceHasEveryJobMetric(t *testing.T) {
 	j.call(202, "POST", "/v1/jobs", `{"function":"f"}`)
 	c := NewJobsCollector(j.queue, func() (JobsDepth, error) {
 		depth, err := j.queue.Depth(context.Background())
-		return JobsDepth{Depth: depth, Usage: jobs.Usage{Total: 7, Retained: 3, MaxTotal: 9}, Oldest: 90 * time.Second}, err
+		return JobsDepth{Depth: depth, Usage: jobs.Usage{Total: 7, Retained: 3, MaxTotal: 9}, Functions: []jobs.Series{
+			{Function: jobs.Function{Name: "f", Queued: 1, Oldest: 90 * time.Second}, Rates: jobs.Rates{Failed: 3}}, {Function: jobs.Function{Name: jobs.OtherFunctions, Oldest: time.Second}}}}, err
 	})
 	got := gather(t, c)
 	for series, want := range map[string]float64{
 		`oncegate_jobs_events_total{event="enqueued"}`: 2, `oncegate_jobs_events_total{event="claimed"}`: 1,
 		`oncegate_jobs{state="queued"}`: 1, `oncegate_jobs{state="active"}`: 1, `oncegate_jobs_waiting`: 0,
-		`oncegate_jobs_oldest_queued_age_seconds`: 90, `oncegate_jobs_bytes`: 7, `oncegate_jobs_retained_bytes`: 3, `oncegate_jobs_max_bytes`: 9,
+		`oncegate_jobs_oldest_queued_age_seconds`: 90, `oncegate_jobs_by_function{function="f"}{state="queued"}`: 1, `oncegate_jobs_by_function{function="(other)"}{state="dead"}`: 0,
+		`oncegate_jobs_by_function_oldest_queued_age_seconds{function="(other)"}`: 1, `oncegate_jobs_by_function_events_total{event="failed"}{function="f"}`: 3, `oncegate_jobs_bytes`: 7, `oncegate_jobs_retained_bytes`: 3, `oncegate_jobs_max_bytes`: 9,
 	} {
 		if v, ok := got[series]; !ok || v != want {
 			t.Errorf("%s: %v (there: %v), want %v", series, v, ok, want)

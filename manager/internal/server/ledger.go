@@ -23,10 +23,9 @@ const (
 )
 
 // LedgerRoutes are the calls of gates and other clients on a ledger. me, if
-// not nil, tells what the ledger is. Audit, if not nil, is told about every entry
-// that an administrator deletes or an operator resolves. Reach says which durabilities the ledger can give.
-func LedgerRoutes(l *ledger.Ledger, me *shard.Keeper, audit func(Intervention), reach Reach) []httpd.Route {
-	h := &ledgerHandlers{ledger: l, me: me, audit: audit, reach: reach}
+// not nil, tells what the ledger is. Reach says which durabilities the ledger can give.
+func LedgerRoutes(l *ledger.Ledger, me *shard.Keeper, reach Reach) []httpd.Route {
+	h := &ledgerHandlers{ledger: l, me: me, reach: reach}
 	return []httpd.Route{
 		{Method: "POST", Path: api.PathReserve, Roles: gates, Handle: h.reserve},
 		{Method: "POST", Path: api.PathCommit, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.finish(r, w, api.StateCommitted) }},
@@ -58,19 +57,9 @@ func blank(_ *httpd.Request, w *httpd.Response) {
 	w.SetHeader(api.HeaderBlank, "1")
 }
 
-// Intervention tells an audit log what an administrator or an operator did to which entry.
-type Intervention struct {
-	Remote, Scope, Key string
-	// State is what the entry was.
-	State api.State
-	// As is what it was resolved as; api.StateNone when it was deleted.
-	As api.State
-}
-
 type ledgerHandlers struct {
 	ledger *ledger.Ledger
 	me     *shard.Keeper
-	audit  func(Intervention)
 	reach  Reach
 
 	// admit, for a call of another data centre, returns an error unless this one is the key's home, or may still hold the
@@ -337,9 +326,7 @@ func (h *ledgerHandlers) delete(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	if h.audit != nil {
-		h.audit(Intervention{Remote: r.Remote(), Scope: e.Scope, Key: e.Key, State: e.State})
-	}
+	r.Audit("entry deleted by an administrator", "scope", e.Scope, "key", e.Key, "state", e.State.String())
 	w.JSON(200)
 	if w.Body, err = appendEntry(w.Body, &e, false); err != nil {
 		r.Error(w, err)
@@ -363,9 +350,7 @@ func (h *ledgerHandlers) resolve(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	if h.audit != nil {
-		h.audit(Intervention{Remote: r.Remote(), Scope: e.Scope, Key: e.Key, State: api.StateUnknown, As: res.As})
-	}
+	r.Audit("entry resolved as "+res.As.String()+" by an operator", "scope", e.Scope, "key", e.Key, "state", api.StateUnknown.String())
 	w.JSON(200)
 	if w.Body, err = appendEntry(w.Body, &e, false); err != nil {
 		r.Error(w, err)

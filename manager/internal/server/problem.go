@@ -80,7 +80,7 @@ func ProblemOf(err error) api.Problem {
 	case errors.As(err, &quarantine):
 		return api.Problem{
 			Status: 503, Code: api.CodeQuarantine, Title: "Quarantine",
-			Detail:            "this ledger was restored to an older point and may have forgotten this key; it takes no new keys until what it forgot would have expired; nothing was changed",
+			Detail:            "this ledger may have forgotten this key; it takes no new keys until what it forgot would have expired; nothing was changed",
 			RetryAfterSeconds: int((quarantine.RetryAfter + time.Second - 1) / time.Second),
 		}
 	case errors.As(err, &full):

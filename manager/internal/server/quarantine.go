@@ -15,8 +15,8 @@ type Quarantine interface {
 	End(ctx context.Context) (was quarantine.State, err error)
 }
 
-// QuarantineRoutes show the quarantine of a ledger and end it. ended is told what an administrator ended, and from where.
-func QuarantineRoutes(q Quarantine, ended func(was quarantine.State, remote string)) []httpd.Route {
+// QuarantineRoutes show the quarantine of a ledger and end it.
+func QuarantineRoutes(q Quarantine) []httpd.Route {
 	return []httpd.Route{
 		{Method: "GET", Path: "/v1/ledger/quarantine", Roles: readers, Handle: func(r *httpd.Request, w *httpd.Response) {
 			if _, err := r.QueryValues(); err != nil {
@@ -25,7 +25,7 @@ func QuarantineRoutes(q Quarantine, ended func(was quarantine.State, remote stri
 			}
 			answerQuarantine(w, q.State())
 		}},
-		{Method: "DELETE", Path: "/v1/ledger/quarantine", Handle: func(r *httpd.Request, w *httpd.Response) {
+		{Method: "DELETE", Path: "/v1/ledger/quarantine", Roles: httpd.Admin, Handle: func(r *httpd.Request, w *httpd.Response) {
 			if _, err := r.QueryValues(); err != nil {
 				r.Error(w, err)
 				return
@@ -36,7 +36,8 @@ func QuarantineRoutes(q Quarantine, ended func(was quarantine.State, remote stri
 				return
 			}
 			if was.Remaining > 0 {
-				ended(was, r.Remote())
+				r.Audit("quarantine ended by an administrator: keys and ids that the store does not know are taken, and what it forgot can run again",
+					"remaining_seconds", was.Remaining.Seconds(), "why", was.Why)
 			}
 			answerQuarantine(w, was)
 		}},

@@ -23,7 +23,7 @@ func (u *UI) doBulk(v *visit, d *bulkData) {
 			for id := range ids {
 				var err error
 				if v.ctx().Err() == nil {
-					err = d.Action.do(u, v.ctx(), id)
+					err = d.Action.run(v, id)
 				}
 				mu.Lock()
 				switch {
@@ -31,7 +31,6 @@ func (u *UI) doBulk(v *visit, d *bulkData) {
 					d.NotTried++
 				case err == nil:
 					d.Done++
-					v.audit("job "+d.Action.Done+" on the web page", "job", id, "bulk", true)
 				case len(d.Refused) < maxRefusals:
 					d.Refused = append(d.Refused, refusal{id, reasonOf(u, err)})
 				default:

@@ -43,10 +43,10 @@ type functionRow struct {
 	jobs.Rates
 }
 
-// Capped is a count that may be larger than what the queue counts.
-func (functionRow) Capped(n int) string {
-	if n >= jobs.MaxCounted {
-		return num(n) + "+"
+// Count shows a number of the function's jobs.
+func (f functionRow) Count(n int) string {
+	if f.AtLeast && n > 0 {
+		return "at least " + num(n)
 	}
 	return num(n)
 }
@@ -54,14 +54,22 @@ func (functionRow) Capped(n int) string {
 type depthData struct {
 	jobs.Depth
 	Counts jobs.Counters
+	Usage  jobs.Usage
 }
+
+// HighBytes is from where on the room for jobs counts as nearly full.
+func (d *depthData) HighBytes() int64 { return d.Usage.MaxTotal / 10 * 8 }
 
 // jobSearch is what the search form starts with.
 type jobSearch struct{ Key, Function, State string }
 
 func (u *UI) depth(ctx context.Context) (*depthData, error) {
 	d, err := u.opts.Queue.Depth(ctx)
-	return &depthData{d, u.opts.Queue.Counters()}, err
+	if err != nil {
+		return nil, err
+	}
+	used, err := u.opts.Queue.Usage(ctx)
+	return &depthData{d, u.opts.Queue.Counters(), used}, err
 }
 
 func (u *UI) functionsPage(v *visit) error {
@@ -217,7 +225,7 @@ func (u *UI) showJob(v *visit, shown bool) error {
 	}
 	d := &jobData{Job: j, Shown: shown, PayloadBytes: len(j.Payload), ResultBytes: len(j.Result), Paused: f.Paused, MostShown: maxShown}
 	if shown {
-		v.audit("payload and result of a job shown on the web page", "job", j.ID, "function", j.Function)
+		v.audit("payload and result of a job shown", "job", j.ID, "function", j.Function)
 		d.Payload, d.Result = prettyJSON(j.Payload), prettyJSON(j.Result)
 	}
 	return v.render("job", "Job "+j.ID, d)
@@ -226,22 +234,23 @@ func (u *UI) showJob(v *visit, shown bool) error {
 // jobAction is what an operator does with one job. Word is its name in forms.
 type jobAction struct {
 	Word, Verb, Done string
-	do               func(u *UI, ctx context.Context, id string) error
+	// do returns the job, and in the case of a replay its copy's id.
+	do func(u *UI, ctx context.Context, id string) (j jobs.Job, copied string, err error)
 }
 
 var jobActions = []jobAction{
-	{"retry", "Retry", "retried", func(u *UI, ctx context.Context, id string) error {
-		_, err := u.opts.Queue.Retry(ctx, jobs.Retry{ID: id})
-		return err
+	{"retry", "Retry", "retried", func(u *UI, ctx context.Context, id string) (jobs.Job, string, error) {
+		j, err := u.opts.Queue.Retry(ctx, jobs.Retry{ID: id})
+		return j, "", err
 	}},
-	{"cancel", "Cancel", "cancelled", func(u *UI, ctx context.Context, id string) error {
-		_, err := u.opts.Queue.Cancel(ctx, id)
-		return err
+	{"cancel", "Cancel", "cancelled", func(u *UI, ctx context.Context, id string) (jobs.Job, string, error) {
+		j, err := u.opts.Queue.Cancel(ctx, id)
+		return j, "", err
 	}},
-	{"replay", "Replay", "replayed", func(u *UI, ctx context.Context, id string) error {
+	{"replay", "Replay", "replayed", func(u *UI, ctx context.Context, id string) (jobs.Job, string, error) {
 		j, err := u.opts.Queue.Get(ctx, id)
 		if err != nil {
-			return err
+			return j, "", err
 		}
 		out, err := u.opts.Queue.Replay(ctx, j.Function, id)
 		if err == nil && out.Deduplicated {
@@ -249,8 +258,22 @@ var jobActions = []jobAction{
 				Status: http.StatusConflict, Code: api.CodeConflict, Title: "Not replayed", Detail: "job " + out.Job.ID + " does the same work already; the dead letter stays",
 			}}
 		}
-		return err
+		return j, out.Job.ID, err
 	}},
+}
+
+// run does the action with one job, and writes that to the audit log.
+func (a *jobAction) run(v *visit, id string) error {
+	j, copied, err := a.do(v.ui, v.ctx(), id)
+	if err != nil {
+		return err
+	}
+	fields := []any{"job", id, "function", j.Function}
+	if copied != "" {
+		fields = append(fields, "copy", copied)
+	}
+	v.audit("job "+a.Done+" by an operator", fields...)
+	return nil
 }
 
 func actionOf(word string) (*jobAction, error) {
@@ -269,10 +292,9 @@ func (u *UI) changeJob(v *visit) error {
 		return u.notFound(v)
 	}
 	id := v.r.PathValue("id")
-	if err := a.do(u, v.ctx(), id); err != nil {
+	if err := a.run(v, id); err != nil {
 		return err
 	}
-	v.audit("job "+a.Done+" on the web page", "job", id)
 	if a.Word == "replay" { // the dead letter is gone
 		return v.redirect("jobs?done=replayed")
 	}
@@ -289,7 +311,7 @@ func (u *UI) pauseFunction(v *visit) error {
 	if err := call(v.ctx(), name); err != nil {
 		return err
 	}
-	v.audit("function "+done+" on the web page", "function", name)
+	v.audit("function "+done+" by an operator", "function", name)
 	return v.redirect("jobs" + string(query("function", name, "done", done)))
 }
 
