@@ -41,10 +41,15 @@ func (a Action) String() string {
 
 // ParseAction is the inverse of String; other names are a *FieldError for field.
 func ParseAction(field, name string) (Action, error) {
-	if i := slices.Index(actionNames[:], name); i > 0 {
+	allowed := strings.Join(actionNames[1:], ", ")
+	switch i := slices.Index(actionNames[:], name); {
+	case name == "":
+		return 0, &FieldError{Field: field, Allowed: allowed}
+	case i < 0:
+		return 0, invalid(field, name, allowed)
+	default:
 		return Action(i), nil
 	}
-	return 0, invalid(field, name, strings.Join(actionNames[1:], ", "))
 }
 
 // States are those in which the action is possible.
@@ -139,8 +144,8 @@ type Bulk struct {
 
 // BulkResult is what a call of Bulk did.
 type BulkResult struct {
-	// Done is how many jobs were changed; in a dry run, how many would be tried.
-	Done int
+	// Matched is how many jobs the query selected, Done how many of them were changed: none in a dry run.
+	Matched, Done int
 	// Refused are the jobs that were not changed.
 	Refused []Refusal
 	// Cursor leads to the next part; empty when this was the last one.
@@ -168,7 +173,8 @@ const (
 // The error is that of the query or of the store. A call that failed may have changed jobs, and can be repeated.
 func (q *Queue) Bulk(ctx context.Context, b Bulk) (BulkResult, error) {
 	var res BulkResult
-	if _, err := ParseAction("action", b.Action.String()); err != nil {
+	if b.Action.String() == "invalid" {
+		_, err := ParseAction("action", "")
 		return res, err
 	}
 	if !slices.Contains(actionStates[b.Action], b.State) {
@@ -201,9 +207,8 @@ func (q *Queue) Bulk(ctx context.Context, b Bulk) (BulkResult, error) {
 		for i := range page.Jobs {
 			ids = append(ids, page.Jobs[i].ID)
 		}
-		if b.DryRun {
-			res.Done += len(ids)
-		} else {
+		res.Matched += len(ids)
+		if !b.DryRun {
 			for i, err := range q.DoAll(ctx, b.Action, ids) {
 				switch {
 				case err == nil:

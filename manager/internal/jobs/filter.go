@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -56,7 +57,7 @@ func (l *ListQuery) check() error {
 		return invalidInt("state", int64(l.State), "a state")
 	}
 	if len(l.Owner) > MaxNameBytes {
-		return tooLarge("owner", len(l.Owner), MaxNameBytes)
+		return invalid("submitter", l.Owner, "at most "+strconv.Itoa(MaxNameBytes)+" bytes")
 	}
 	return first(checkError(l.Error), checkDuration("older_than_ms", l.OlderThan, 0, MaxDelay))
 }

@@ -292,9 +292,6 @@ var jobActions = []jobAction{
 
 func actionOf(word string) (jobAction, error) {
 	a, err := jobs.ParseAction("action", word)
-	if word == "" {
-		err = &jobs.FieldError{Field: "action", Allowed: "cancel, retry, replay, delete"}
-	}
 	if err != nil {
 		return jobAction{}, err
 	}

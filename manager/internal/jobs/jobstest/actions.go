@@ -11,7 +11,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// doBulk repeats a bulk action until nothing is left of it.
+// doBulk repeats a bulk action until nothing is left of it. In a dry run, done is how many jobs match.
 func (e *env) doBulk(b jobs.Bulk) (done int, refused []string) {
 	e.Helper()
 	for {
@@ -19,10 +19,12 @@ func (e *env) doBulk(b jobs.Bulk) (done int, refused []string) {
 		if err != nil {
 			e.Fatalf("Bulk(%+v): %v", b, err)
 		}
-		if n := res.Done + len(res.Refused); b.Limit > 0 && n > b.Limit {
-			e.Fatalf("Bulk(%+v): %d jobs in one call", b, n)
+		if b.Limit > 0 && res.Matched > b.Limit || !b.DryRun && res.Matched != res.Done+len(res.Refused) || b.DryRun && res.Done != 0 {
+			e.Fatalf("Bulk(%+v): %+v", b, res)
 		}
-		done += res.Done
+		if done += res.Done; b.DryRun {
+			done += res.Matched
+		}
 		for _, r := range res.Refused {
 			refused = append(refused, r.ID)
 		}
@@ -156,7 +158,7 @@ var actionTests = map[string]func(*env){
 			}
 		}
 		for field, q := range map[string]jobs.ListQuery{
-			"older_than_ms": {OlderThan: -1}, "owner": {Owner: strings.Repeat("x", jobs.MaxNameBytes+1)}, "error": {Error: "\xff"},
+			"older_than_ms": {OlderThan: -1}, "submitter": {Owner: strings.Repeat("x", jobs.MaxNameBytes+1)}, "error": {Error: "\xff"},
 		} {
 			var fe *jobs.FieldError
 			if _, err := e.q.List(e.ctx, q); !errors.As(err, &fe) || fe.Field != field {
