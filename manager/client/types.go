@@ -22,7 +22,8 @@ type Job struct {
 	CreatedAt   time.Time `json:"created_at,omitzero"`
 	StartedAt   time.Time `json:"started_at,omitzero"`
 	FinishedAt  time.Time `json:"finished_at,omitzero"`
-	// Submitter is a digest that tells submitters apart. Answers to submissions and claims do not have it.
+	// Submitter is a digest that tells submitters apart. Answers to operators have it, and what Get answers to the
+	// submitter.
 	Submitter string          `json:"submitter,omitempty"`
 	Result    json.RawMessage `json:"result,omitempty"`
 	Error     string          `json:"error,omitempty"`

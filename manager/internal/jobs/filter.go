@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -56,10 +55,7 @@ func (l *ListQuery) check() error {
 	if l.State > Replayed {
 		return invalidInt("state", int64(l.State), "a state")
 	}
-	if len(l.Owner) > MaxNameBytes {
-		return invalid("submitter", l.Owner, "at most "+strconv.Itoa(MaxNameBytes)+" bytes")
-	}
-	return first(checkError(l.Error), checkDuration("older_than_ms", l.OlderThan, 0, MaxDelay))
+	return first(checkVisible("submitter", l.Owner, 0, MaxNameBytes), checkError(l.Error), checkDuration("older_than_ms", l.OlderThan, 0, MaxDelay))
 }
 
 // has reports whether the query selects a job of its function and state.

@@ -138,6 +138,13 @@ func mayRead(r *httpd.Request, j *jobs.Job) bool {
 	return r.May(readers) || r.Owner() != "" && j.Owner == r.Owner()
 }
 
+// hideSubmitter takes from an answer what only operators, and the submitter itself, need to know.
+func hideSubmitter(r *httpd.Request, j *jobs.Job) {
+	if !mayRead(r, j) {
+		j.Owner = ""
+	}
+}
+
 func (h *jobHandlers) get(r *httpd.Request, w *httpd.Response) {
 	q, err := r.QueryValues("wait_ms")
 	if err != nil {
@@ -197,6 +204,7 @@ func (h *jobHandlers) finish(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	attemptSpan(r, &j, false)
+	hideSubmitter(r, &j)
 	jobAnswer(w, 200, &j, formBrief)
 }
 
@@ -264,6 +272,7 @@ func (h *jobHandlers) retry(r *httpd.Request, w *httpd.Response) {
 	if req.Token != "" {
 		attemptSpan(r, &j, true)
 	}
+	hideSubmitter(r, &j)
 	jobAnswer(w, 200, &j, formBrief)
 }
 

@@ -137,6 +137,12 @@ func TestOnlyAdministratorsDeleteJobs(t *testing.T) {
 	if owner == "" {
 		t.Fatal("an operator does not see the submitter")
 	}
+	s.as("submitter", 202, "POST", "/v1/jobs", `{"function":"f","id":"b"}`)
+	claimed := s.as("worker", 200, "POST", "/v1/jobs/claim", `{"worker":"w"}`)["jobs"].([]any)[0].(map[string]any)
+	done := s.as("worker", 200, "POST", "/v1/jobs/b/finish", `{"lease_token":"`+claimed["lease"].(map[string]any)["token"].(string)+`","status":"complete"}`)
+	if claimed["submitter"] != nil || done["submitter"] != nil {
+		t.Errorf("a worker sees the submitter: %v %v", claimed, done)
+	}
 	for who, want := range map[string]float64{"nobody": 0, owner: 1} {
 		if got := s.as("admin", 200, "POST", "/v1/jobs/bulk", `{"action":"delete","state":"cancelled","submitter":"`+who+`"}`); got["done"] != want {
 			t.Errorf("jobs of %q: %v", who, got)
