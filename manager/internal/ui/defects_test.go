@@ -52,7 +52,7 @@ func TestTimesReadWell(t *testing.T) {
 	j := s.run("w")
 	for _, path := range []string{"/ui/jobs?function=f", "/ui/jobs/" + j.ID} {
 		got := text(s.get(path).body)
-		if strings.Contains(got, "until in ") || !strings.Contains(strings.ToLower(got), "lease ends in 9 minutes") {
+		if strings.Contains(got, "until in ") || !strings.Contains(strings.ToLower(got), "end of lease in 9 minutes") {
 			t.Errorf("%s: %s", path, got)
 		}
 	}
