@@ -33,6 +33,7 @@ type operatorCommand struct {
 // operatorCall is one call of them.
 type operatorCall struct {
 	client *client.Client
+	in     io.Reader
 	out    io.Writer
 	json   bool
 	args   []string
@@ -41,6 +42,11 @@ type operatorCall struct {
 	limit                   int
 	wait, delay             time.Duration
 	delayed                 bool
+
+	submitter, jobError string
+	olderThan           time.Duration
+	filtered, dryRun    bool
+	submission          submissionFlags
 
 	key, scope string
 	resolution client.Resolution
@@ -90,7 +96,7 @@ func operatorMain(ctx context.Context, env Environment, group string, all map[st
 }
 
 func parseOperatorCall(env Environment, group, name string, cmd operatorCommand, args []string) (*operatorCall, error) {
-	call := &operatorCall{out: env.Stdout}
+	call := &operatorCall{in: env.Stdin, out: env.Stdout}
 	fs := flag.NewFlagSet(group+" "+name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
@@ -147,9 +153,9 @@ func parseOperatorCall(env Environment, group, name string, cmd operatorCommand,
 }
 
 // check looks at ids, names and keys, so that none of them makes a path of another
-// call. words are what the arguments are called; the last one may be repeated.
+// call. words are what the arguments are called; the last one may be repeated, and those in brackets left out.
 func (c *operatorCall) check(words string) error {
-	names := strings.Fields(strings.TrimSuffix(words, "..."))
+	names := strings.Fields(strings.NewReplacer("[", "", "]", "", "...", "").Replace(words))
 	var errs []error
 	for i, arg := range c.args {
 		switch word := names[min(i, len(names)-1)]; word {
@@ -159,6 +165,7 @@ func (c *operatorCall) check(words string) error {
 			if _, err := base64.RawURLEncoding.DecodeString(arg); arg == "" || err != nil {
 				errs = append(errs, &api.FieldError{Field: word, Value: arg, Allowed: "must be what unreadable list shows"})
 			}
+		case "PAYLOAD": // any JSON, for the manager to judge
 		case "KEY":
 			errs = append(errs, api.ValidateKey(arg))
 		case "LOG":

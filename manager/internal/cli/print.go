@@ -61,6 +61,14 @@ func (c *operatorCall) printJob(j *client.Job) error {
 	if j.ReplayedAs != "" {
 		state += " as " + j.ReplayedAs
 	}
+	switch {
+	case j.Deduplicated:
+		state += "; it stands for this submission, a duplicate"
+	case j.Existing:
+		state += "; it held the key already"
+	case j.Replayed:
+		state += ", as the first answer to this submission said"
+	}
 	line("state", state)
 	line("attempt", fmt.Sprintf("%d of %d", j.Attempt, j.MaxAttempts))
 	line("priority", strconv.Itoa(j.Priority))
@@ -68,6 +76,7 @@ func (c *operatorCall) printJob(j *client.Job) error {
 	if d := j.Dedup; d != nil {
 		line("dedup", strings.TrimSpace(d.Strategy+" "+d.IfDeduplicated))
 	}
+	line("submitter", j.Submitter)
 	line("created", stamp(j.CreatedAt))
 	line("run at", stamp(j.RunAt))
 	line("started", stamp(j.StartedAt))

@@ -25,7 +25,8 @@
 //
 // complete, failed, cancelled and replayed are terminal: a worker's call never changes them. An operator's retry brings
 // back a failed or cancelled job. An operator's replay runs a copy of a failed job, and from then on the job itself
-// cannot run again. Terminal jobs stay readable until retention removes them, by age and by count.
+// cannot run again. A job that no worker has can be deleted. Terminal jobs stay readable until retention removes them,
+// by age and by count.
 //
 // # Delivery
 //

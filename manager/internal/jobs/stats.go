@@ -10,6 +10,7 @@ import (
 type counters struct {
 	enqueued, existing, deduplicated atomic.Int64
 	claimed, retried, cancelled      atomic.Int64
+	deleted                          atomic.Int64
 	promoted, reclaimed, deadByLease atomic.Int64
 	fenced, full, overShare          atomic.Int64
 	finished                         [Cancelled + 1]atomic.Int64
@@ -32,8 +33,8 @@ type Counters struct {
 	Claimed int64
 	// Completed, Failed and Cancelled count the calls of Finish by state.
 	Completed, Failed, Cancelled int64
-	// Retried counts Retry, CancelRequests counts Cancel.
-	Retried, CancelRequests int64
+	// Retried counts Retry, CancelRequests counts Cancel, Deleted counts Delete.
+	Retried, CancelRequests, Deleted int64
 	// Promoted jobs were scheduled and are queued now. Reclaimed jobs lost a lease and were queued again. DeadByLease
 	// jobs lost their last.
 	Promoted, Reclaimed, DeadByLease int64
@@ -52,7 +53,7 @@ func (q *Queue) Counters() Counters {
 		Enqueued: s.enqueued.Load(), Existing: s.existing.Load(), Deduplicated: s.deduplicated.Load(),
 		Claimed:   s.claimed.Load(),
 		Completed: s.finished[Complete].Load(), Failed: s.finished[Failed].Load(), Cancelled: s.finished[Cancelled].Load(),
-		Retried: s.retried.Load(), CancelRequests: s.cancelled.Load(),
+		Retried: s.retried.Load(), CancelRequests: s.cancelled.Load(), Deleted: s.deleted.Load(),
 		Promoted: s.promoted.Load(), Reclaimed: s.reclaimed.Load(), DeadByLease: s.deadByLease.Load(),
 		Fenced: s.fenced.Load(), Full: s.full.Load(), OverShare: s.overShare.Load(), Waiting: q.waiters.Load(),
 	}

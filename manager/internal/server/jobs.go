@@ -23,10 +23,12 @@ func JobRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
 		{Method: "POST", Path: "/v1/jobs", Roles: submitters, Handle: h.submit},
 		{Method: "GET", Path: "/v1/jobs", Roles: readers, Handle: h.list},
 		{Method: "POST", Path: "/v1/jobs/batch", Roles: submitters, Handle: h.submitMany},
+		{Method: "POST", Path: "/v1/jobs/bulk", Roles: readers, Handle: h.bulk},
 		{Method: "POST", Path: "/v1/jobs/claim", Roles: workers, Handle: h.claim},
 		{Method: "POST", Path: "/v1/jobs/finish", Roles: workers, Handle: h.finishMany},
 		{Method: "GET", Path: "/v1/jobs/stats", Roles: readers, Handle: h.stats},
 		{Method: "GET", Path: "/v1/jobs/{id}", Roles: submitters | readers, Handle: h.get},
+		{Method: "DELETE", Path: "/v1/jobs/{id}", Roles: httpd.Admin, Handle: h.delete},
 		{Method: "POST", Path: "/v1/jobs/{id}/heartbeat", Roles: workers, Handle: h.heartbeat},
 		{Method: "POST", Path: "/v1/jobs/{id}/finish", Roles: workers, Handle: h.finish},
 		{Method: "POST", Path: "/v1/jobs/{id}/retry", Roles: workers | httpd.Operator, Handle: h.retry},
@@ -138,6 +140,13 @@ func mayRead(r *httpd.Request, j *jobs.Job) bool {
 	return r.May(readers) || r.Owner() != "" && j.Owner == r.Owner()
 }
 
+// hideSubmitter takes from an answer what only operators, and the submitter itself, need to know.
+func hideSubmitter(r *httpd.Request, j *jobs.Job) {
+	if !mayRead(r, j) {
+		j.Owner = ""
+	}
+}
+
 func (h *jobHandlers) get(r *httpd.Request, w *httpd.Response) {
 	q, err := r.QueryValues("wait_ms")
 	if err != nil {
@@ -211,6 +220,7 @@ func (h *jobHandlers) finish(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	attemptSpan(r, &j, false)
+	hideSubmitter(r, &j)
 	jobAnswer(w, 200, &j, formBrief)
 }
 
@@ -280,6 +290,7 @@ func (h *jobHandlers) retry(r *httpd.Request, w *httpd.Response) {
 	} else {
 		auditJob(r, "retried", &j)
 	}
+	hideSubmitter(r, &j)
 	jobAnswer(w, 200, &j, formBrief)
 }
 
@@ -307,16 +318,22 @@ func pageOf(r *httpd.Request) (cursor string, limit int, err error) {
 }
 
 func (h *jobHandlers) list(r *httpd.Request, w *httpd.Response) {
-	q, err := r.QueryValues("function", "state", "limit", "cursor", "payloads")
+	q, err := r.QueryValues("function", "state", "submitter", "older_than_ms", "error", "limit", "cursor", "payloads")
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	l := jobs.ListQuery{Function: q["function"], Cursor: q["cursor"]}
+	l := jobs.ListQuery{Function: q["function"], Owner: q["submitter"], Error: q["error"], Cursor: q["cursor"]}
 	if l.Limit, err = limitOf(q, jobs.MaxLimit, 0); err != nil {
 		r.Error(w, err)
 		return
 	}
+	age, err := whole(q, "older_than_ms", 0, jobs.MaxDelay.Milliseconds(), 0)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	l.OlderThan = millis(age)
 	if s := q["state"]; s != "" {
 		if l.State, err = jobs.ParseState("state", s); err != nil {
 			r.Error(w, err)

@@ -54,7 +54,7 @@ func testProperty(t *testing.T, e Engine) {
 		}
 		rt.Repeat(map[string]func(*rapid.T){
 			"submit": p.submit, "submit again": p.submit, "claim": p.claim, "finish": p.finish, "heartbeat": p.heartbeat,
-			"worker retry": p.workerRetry, "operator retry": p.operatorRetry, "cancel": p.cancel, "pause": p.pause,
+			"worker retry": p.workerRetry, "operator retry": p.operatorRetry, "cancel": p.cancel, "delete": p.remove, "pause": p.pause,
 			"replay": p.replay, "stale": p.stale,
 			"advance": p.advance, "duties": p.duties,
 			"": p.checkNow,
@@ -369,6 +369,24 @@ func (p *property) cancel(t *rapid.T) {
 		if !j.cancelled {
 			j.cancelled, j.duplicates = true, false
 		}
+	}
+}
+
+func (p *property) remove(t *rapid.T) {
+	j := p.pick(t, nil)
+	if j == nil {
+		return
+	}
+	want := ""
+	if isActive(j) {
+		want = "conflict"
+	}
+	_, err := p.q.Delete(p.ctx, j.id)
+	p.wantErr("delete", err, want)
+	if !isActive(j) {
+		p.m.dropKey(j)
+		p.m.dropLock(j)
+		delete(p.m.jobs, j.id)
 	}
 }
 
