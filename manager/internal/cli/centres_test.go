@@ -133,7 +133,7 @@ func TestDeadPeerIsAFailure(t *testing.T) {
 	if code, _, errs := cliOn(url, "peers", "status"); code != 1 || errs != "oncegate peers: status: 1 of 1 peers need attention: dc1\n" {
 		t.Errorf("exit code %d, %s", code, errs)
 	}
-	if code, out, _ := cliOn(url, "doctor", "--manager", url, "--sample-seconds", "0.1"); code != 1 || !strings.Contains(out, "fail  manager: peers: outcomes of dc1 do not arrive") {
+	if code, out, _ := cliOn(url, "doctor", "--manager", url, "--sample-seconds", "0.1"); code != 1 || !strings.Contains(out, "fail  manager: peers: outcomes of dc1 are missing") {
 		t.Errorf("exit code %d, %s", code, out)
 	}
 }

@@ -2,6 +2,8 @@ package peers
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -63,6 +65,28 @@ func TestBadPeers(t *testing.T) {
 	a.spoil.Store(&answer)
 	follow(t, b, a, "")
 	eventually(t, "the good one is there", func() bool { return b.has(t, "dc1") == 1 && b.FeedStats().Invalid >= 2 })
+}
+
+// TestDroppedOutcomesAreMissing: outcomes for which the window had no room are missing, although the feed is read to its end.
+func TestDroppedOutcomesAreMissing(t *testing.T) {
+	a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{MaxEntries: 10, ScopeShare: -1})
+	for i := range 30 {
+		a.run(t, fmt.Sprint("k", i))
+	}
+	p := follow(t, b, a, "")
+	eventually(t, "20 are missing", func() bool {
+		s := p.Status()[0]
+		return s.LagEntries == 20 && strings.HasPrefix(s.Error, "20 outcomes of the peer are not kept here")
+	})
+	for i := range 20 {
+		if _, err := a.Delete(t.Context(), "", fmt.Sprint("k", i)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Delete(t.Context(), "", fmt.Sprint("k", i)); err != nil && !errors.Is(err, ledger.ErrNotFound) {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "none is missing", func() bool { s := p.Status()[0]; return s.LagEntries == 0 && s.Error == "" })
 }
 
 // TestRefusedOutcomesAreShown: a peer tells of an outcome with a clock of the distant future. It is not stored, the others

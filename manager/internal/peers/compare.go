@@ -74,13 +74,16 @@ func (p *Puller) compare(ctx context.Context, s *state) error {
 	for _, d := range own {
 		mine[d.From] = d
 	}
-	seen, settled := make(map[int64]difference), true
+	seen, settled, missing := make(map[int64]difference), true, 0
 	for _, d := range theirs {
 		diff := difference{theirs: d.Sum, mine: mine[d.From].Sum}
 		if d.Sum == diff.mine {
 			continue
 		}
 		if last := s.check.seen[d.From]; last.theirs == diff.theirs && last.mine == diff.mine {
+			if last.done {
+				missing += max(0, d.Outcomes-mine[d.From].Outcomes)
+			}
 			if diff = last; !last.done || !last.until.IsZero() && time.Now().After(last.until) {
 				left, err := p.repair(ctx, s, d.From, d.From+span)
 				if err != nil {
@@ -93,10 +96,11 @@ func (p *Puller) compare(ctx context.Context, s *state) error {
 		settled = settled && diff.done && !diff.refused
 	}
 	s.check.seen = seen
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.missing = uint64(missing)
 	if settled {
-		s.mu.Lock()
 		s.refusal = ""
-		s.mu.Unlock()
 	}
 	return nil
 }

@@ -88,6 +88,8 @@ type state struct {
 	comparing bool
 	// refusal is why the last change was refused, "" once a comparison found that nothing refused is missing.
 	refusal string
+	// missing is how many outcomes the last comparison could not repair.
+	missing uint64
 
 	repaired, copies, failures, refused atomic.Uint64
 	check                               check
@@ -238,7 +240,7 @@ func (p *Puller) hold(ctx context.Context, s *state) (mine bool, err error) {
 		was := r.Holder
 		r.Holder, r.Until = p.id, now+lease.Milliseconds()
 		s.mu.Lock()
-		r.Error = cmp.Or(s.err, s.refusal)
+		r.Error = cmp.Or(s.err, s.lacks())
 		if was == p.id { // the others see that nothing new is no lag
 			r.CaughtUp = max(r.CaughtUp, now-time.Since(s.caughtUp).Milliseconds())
 		}
@@ -404,6 +406,9 @@ func (p *Puller) keep(ctx context.Context, s *state, changes []ledger.FeedChange
 			return err
 		}
 		next.Holder, next.Until, next.CaughtUp = r.Holder, r.Until, r.CaughtUp
+		s.mu.Lock()
+		next.Error = s.lacks()
+		s.mu.Unlock()
 		if next.Cursor != "" && next.Sequence >= next.Head {
 			next.CaughtUp = tx.Now().UnixMilli()
 		}
