@@ -82,7 +82,7 @@ func TestDroppedOutcomesAreMissing(t *testing.T) {
 		if _, err := a.Delete(t.Context(), "", fmt.Sprint("k", i)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.Delete(t.Context(), "", fmt.Sprint("k", i)); err != nil && !errors.Is(err, ledger.ErrNotFound) {
+		if _, err := b.DeleteImported(t.Context(), "", fmt.Sprint("k", i), "dc1"); err != nil && !errors.Is(err, ledger.ErrNotFound) {
 			t.Fatal(err)
 		}
 	}
@@ -139,5 +139,31 @@ func TestRefusedOutcomesAreShown(t *testing.T) {
 	stop()
 	if text := log.String(); strings.Count(text, "level=ERROR") != 1 || !strings.Contains(text, "peer=dc1") {
 		t.Errorf("logged: %s", text)
+	}
+}
+
+// TestDeletionsStay: an outcome of another data centre is not deleted while a comparison would bring it back.
+func TestDeletionsStay(t *testing.T) {
+	a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})
+	a.run(t, "k")
+	p := follow(t, b, a, "")
+	eventually(t, "the outcome is here", func() bool { return b.has(t, "dc1") == 1 })
+	var imported *ledger.ImportedError
+	if _, err := b.Delete(t.Context(), "", "k"); !errors.As(err, &imported) || imported.Origin != "dc1" {
+		t.Errorf("a deletion that would be undone: %v", err)
+	}
+	if _, err := a.Delete(t.Context(), "", "k"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.DeleteImported(t.Context(), "", "k", "dc1"); err != nil {
+		t.Fatal(err)
+	}
+	a.run(t, "later")
+	eventually(t, "a later outcome is here", func() bool { return b.has(t, "dc1") == 1 })
+	if n := p.Status()[0].Repaired; n != 0 {
+		t.Errorf("%d outcomes were repaired", n)
+	}
+	if got := b.attempt(t, "k"); got != "none " {
+		t.Errorf("the key is %q", got)
 	}
 }
