@@ -130,3 +130,19 @@ func (p *Puller) repair(ctx context.Context, s *state, from, to int64) (left led
 	})
 	return left, err
 }
+
+// noteRefused notes changes that the ledger refused. Nothing of them is stored, and the feed goes on.
+func (p *Puller) noteRefused(s *state, r ledger.Refusals) {
+	if r.Refused == 0 {
+		return
+	}
+	s.refused.Add(uint64(r.Refused))
+	text := "an outcome of the peer was refused: " + r.Why.Error()
+	s.mu.Lock()
+	was := s.refusal
+	s.refusal = text
+	s.mu.Unlock()
+	if was == "" {
+		p.opts.Log.Error("outcomes of a peer are refused, and retries of their keys may run again here", "peer", s.peer.Name, "url", s.peer.URL, "error", r.Why.Error())
+	}
+}

@@ -94,6 +94,8 @@ type state struct {
 	repaired, copies, failures, refused atomic.Uint64
 	check                               check
 	nextCheck                           time.Time // pull's
+	// hasty is the last pause behind an answer that came too early. It is pull's.
+	hasty time.Duration
 	// asideUntil: until then another manager may pull, because of aside. Both are pull's.
 	asideUntil time.Time
 	aside      error
@@ -198,22 +200,6 @@ func (p *Puller) note(s *state, err error) {
 		p.opts.Log.Warn("outcomes of a peer cannot be pulled", "peer", s.peer.Name, "url", s.peer.URL, "error", text)
 	case was != "" && err == nil:
 		p.opts.Log.Info("outcomes of a peer are pulled again", "peer", s.peer.Name)
-	}
-}
-
-// noteRefused notes changes that the ledger refused. Nothing of them is stored, and the feed goes on.
-func (p *Puller) noteRefused(s *state, r ledger.Refusals) {
-	if r.Refused == 0 {
-		return
-	}
-	s.refused.Add(uint64(r.Refused))
-	text := "an outcome of the peer was refused: " + r.Why.Error()
-	s.mu.Lock()
-	was := s.refusal
-	s.refusal = text
-	s.mu.Unlock()
-	if was == "" {
-		p.opts.Log.Error("outcomes of a peer are refused, and retries of their keys may run again here", "peer", s.peer.Name, "url", s.peer.URL, "error", r.Why.Error())
 	}
 }
 
@@ -357,8 +343,14 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 			return err
 		}
 	}
-	if f.Cursor == r.Cursor && len(f.Changes) == 0 && wait > 0 && time.Since(began) < minBackoff {
-		pause(ctx, minBackoff) // a peer that does not hold calls, because it stops, or is of an earlier release and cannot read on
+	// A peer holds a call until it has something new. One that does not, because it stops or is out of order, is asked less and
+	// less. Behind, pages of outcomes that have expired are empty, too.
+	readOn := f.Copying && f.Cursor != r.Cursor || r.Sequence < r.Head && f.Sequence > r.Sequence
+	if len(f.Changes) == 0 && wait > 0 && time.Since(began) < minBackoff && !readOn {
+		s.hasty = min(max(2*s.hasty, minBackoff), maxBackoff)
+		pause(ctx, s.hasty)
+	} else {
+		s.hasty = 0
 	}
 	s.mu.Lock()
 	s.until = time.Time{}
