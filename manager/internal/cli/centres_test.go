@@ -121,6 +121,27 @@ func TestJobOfAnotherDataCentre(t *testing.T) {
 	}
 }
 
+// TestMoveToAnotherEngine: what docs/upgrade.md says. A ledger on the log that never had an origin gets one, and a manager on
+// another engine copies what it recorded before.
+func TestMoveToAnotherEngine(t *testing.T) {
+	old := []string{"--store", "wal", "--data-dir", t.TempDir()}
+	t.Run("before", func(t *testing.T) {
+		addr := strings.TrimPrefix(jobsManager(t, old...), "http://")
+		if status, body := post(t, addr, "/v1/ledger/reserve", `{"key":"k","token":"t"}`); status != 201 {
+			t.Fatal(status, body)
+		}
+		if status, body := post(t, addr, "/v1/ledger/commit", `{"key":"k","token":"t","result":{"status":201,"body":"aGk="}}`); status != 200 {
+			t.Fatal(status, body)
+		}
+	})
+	first := jobsManager(t, append(old, "--origin", "old")...)
+	second := jobsManager(t, "--store", "sqlite", "--data-dir", t.TempDir(), "--origin", "new", "--peer", "old="+first)
+	waitFor(t, "the outcome is copied", func() bool {
+		_, out, _ := cliOn(second, "ledger", "get", "k")
+		return strings.Contains(out, "201") && strings.Contains(out, "old")
+	})
+}
+
 // TestDeadPeerIsAFailure: neither the status of peers nor the doctor is content while a peer cannot be reached.
 func TestDeadPeerIsAFailure(t *testing.T) {
 	dead := httptest.NewServer(http.NotFoundHandler())
@@ -133,7 +154,7 @@ func TestDeadPeerIsAFailure(t *testing.T) {
 	if code, _, errs := cliOn(url, "peers", "status"); code != 1 || errs != "oncegate peers: status: 1 of 1 peers need attention: dc1\n" {
 		t.Errorf("exit code %d, %s", code, errs)
 	}
-	if code, out, _ := cliOn(url, "doctor", "--manager", url, "--sample-seconds", "0.1"); code != 1 || !strings.Contains(out, "fail  manager: peers: outcomes of dc1 do not arrive") {
+	if code, out, _ := cliOn(url, "doctor", "--manager", url, "--sample-seconds", "0.1"); code != 1 || !strings.Contains(out, "fail  manager: peers: outcomes of dc1 are missing") {
 		t.Errorf("exit code %d, %s", code, out)
 	}
 }

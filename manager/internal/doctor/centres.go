@@ -36,8 +36,8 @@ func (t Target) centres(ctx context.Context, r *report) {
 		name, lag := oneLine(peer.Name), time.Duration(peer.LagSeconds*float64(time.Second)).Round(time.Second)
 		switch {
 		case peer.Error != "":
-			r.fail(checkPeers, fmt.Sprintf("outcomes of %s do not arrive, and retries of its keys run again here: %s", name, oneLine(peer.Error)),
-				"oncegate peers status, and see whether the peer runs, can be reached, and takes the token of --peer-token-file")
+			r.fail(checkPeers, fmt.Sprintf("outcomes of %s are missing, and retries of such keys run again here: %s", name, oneLine(peer.Error)),
+				"oncegate peers status, and see whether the peer runs, can be reached and takes the token of --peer-token-file, and whether the window has room")
 		case lag > peerLag:
 			r.fail(checkPeers, fmt.Sprintf("not everything of %s has been here for %s, and retries of such keys run again here", name, lag), "oncegate peers status, and the manager's log")
 		default:

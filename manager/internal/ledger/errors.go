@@ -76,6 +76,16 @@ func (e *HomeError) Is(target error) bool { return target == ErrElsewhere }
 // Unwrap returns the refusal.
 func (e *HomeError) Unwrap() error { return e.Refusal }
 
+// ImportedError refuses to delete an outcome of another data centre, which would bring it back.
+type ImportedError struct {
+	// Origin is the data centre that recorded the outcome.
+	Origin string
+}
+
+func (e *ImportedError) Error() string {
+	return "the outcome is of the data centre " + e.Origin + ", and a comparison would bring it back: delete the entry at " + e.Origin + " first, and then here with origin=" + e.Origin
+}
+
 // FullError is an ErrFull that says when to try again.
 type FullError struct {
 	// RetryAfter is the time until the next entry expires, 1 s to 60 s.

@@ -2,6 +2,8 @@ package peers
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -65,6 +67,28 @@ func TestBadPeers(t *testing.T) {
 	eventually(t, "the good one is there", func() bool { return b.has(t, "dc1") == 1 && b.FeedStats().Invalid >= 2 })
 }
 
+// TestDroppedOutcomesAreMissing: outcomes for which the window had no room are missing, although the feed is read to its end.
+func TestDroppedOutcomesAreMissing(t *testing.T) {
+	a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{MaxEntries: 10, ScopeShare: -1})
+	for i := range 30 {
+		a.run(t, fmt.Sprint("k", i))
+	}
+	p := follow(t, b, a, "")
+	eventually(t, "20 are missing", func() bool {
+		s := p.Status()[0]
+		return s.LagEntries == 20 && strings.HasPrefix(s.Error, "20 outcomes of the peer are not kept here")
+	})
+	for i := range 20 {
+		if _, err := a.Delete(t.Context(), "", fmt.Sprint("k", i)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.DeleteImported(t.Context(), "", fmt.Sprint("k", i), "dc1"); err != nil && !errors.Is(err, ledger.ErrNotFound) {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "none is missing", func() bool { s := p.Status()[0]; return s.LagEntries == 0 && s.Error == "" })
+}
+
 // TestRefusedOutcomesAreShown: a peer tells of an outcome with a clock of the distant future. It is not stored, the others
 // are, and status and log name the peer until the outcome is gone there.
 func TestRefusedOutcomesAreShown(t *testing.T) {
@@ -115,5 +139,31 @@ func TestRefusedOutcomesAreShown(t *testing.T) {
 	stop()
 	if text := log.String(); strings.Count(text, "level=ERROR") != 1 || !strings.Contains(text, "peer=dc1") {
 		t.Errorf("logged: %s", text)
+	}
+}
+
+// TestDeletionsStay: an outcome of another data centre is not deleted while a comparison would bring it back.
+func TestDeletionsStay(t *testing.T) {
+	a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})
+	a.run(t, "k")
+	p := follow(t, b, a, "")
+	eventually(t, "the outcome is here", func() bool { return b.has(t, "dc1") == 1 })
+	var imported *ledger.ImportedError
+	if _, err := b.Delete(t.Context(), "", "k"); !errors.As(err, &imported) || imported.Origin != "dc1" {
+		t.Errorf("a deletion that would be undone: %v", err)
+	}
+	if _, err := a.Delete(t.Context(), "", "k"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.DeleteImported(t.Context(), "", "k", "dc1"); err != nil {
+		t.Fatal(err)
+	}
+	a.run(t, "later")
+	eventually(t, "a later outcome is here", func() bool { return b.has(t, "dc1") == 1 })
+	if n := p.Status()[0].Repaired; n != 0 {
+		t.Errorf("%d outcomes were repaired", n)
+	}
+	if got := b.attempt(t, "k"); got != "none " {
+		t.Errorf("the key is %q", got)
 	}
 }

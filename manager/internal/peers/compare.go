@@ -19,6 +19,7 @@ type check struct {
 
 type difference struct {
 	theirs, mine uint64
+	missing      int // how many more the peer has
 	done         bool
 	// refused outcomes are among what is left. until is when one of them may be imported; zero: that is not known.
 	refused bool
@@ -77,8 +78,8 @@ func (p *Puller) differences(ctx context.Context, s *state, origin string) (span
 	}
 	all = make(map[int64]difference)
 	for _, d := range theirs {
-		if sum := mine[d.From].Sum; sum != d.Sum {
-			all[d.From] = difference{theirs: d.Sum, mine: sum}
+		if m := mine[d.From]; m.Sum != d.Sum {
+			all[d.From] = difference{theirs: d.Sum, mine: m.Sum, missing: max(0, d.Outcomes-m.Outcomes)}
 		}
 	}
 	return span, all, nil
@@ -96,9 +97,12 @@ func (p *Puller) compare(ctx context.Context, s *state) error {
 	if err != nil {
 		return err
 	}
-	seen, settled := make(map[int64]difference), true
+	seen, settled, missing := make(map[int64]difference), true, 0
 	for from, diff := range differs {
 		if last := s.check.seen[from]; last.theirs == diff.theirs && last.mine == diff.mine {
+			if last.done {
+				missing += diff.missing
+			}
 			if diff = last; !last.done || !last.until.IsZero() && time.Now().After(last.until) {
 				left, err := p.repair(ctx, s, from, from+span)
 				if err != nil {
@@ -111,10 +115,11 @@ func (p *Puller) compare(ctx context.Context, s *state) error {
 		settled = settled && diff.done && !diff.refused
 	}
 	s.check.seen = seen
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.missing = uint64(missing)
 	if settled {
-		s.mu.Lock()
 		s.refusal = ""
-		s.mu.Unlock()
 	}
 	return nil
 }
@@ -143,4 +148,20 @@ func (p *Puller) repair(ctx context.Context, s *state, from, to int64) (left led
 		return err
 	})
 	return left, err
+}
+
+// noteRefused notes changes that the ledger refused. Nothing of them is stored, and the feed goes on.
+func (p *Puller) noteRefused(s *state, r ledger.Refusals) {
+	if r.Refused == 0 {
+		return
+	}
+	s.refused.Add(uint64(r.Refused))
+	text := "an outcome of the peer was refused: " + r.Why.Error()
+	s.mu.Lock()
+	was := s.refusal
+	s.refusal = text
+	s.mu.Unlock()
+	if was == "" {
+		p.opts.Log.Error("outcomes of a peer are refused, and retries of their keys may run again here", "peer", s.peer.Name, "url", s.peer.URL, "error", r.Why.Error())
+	}
 }

@@ -92,6 +92,8 @@ type state struct {
 	comparing bool
 	// refusal is why the last change was refused, "" once a comparison found that nothing refused is missing.
 	refusal string
+	// missing is how many outcomes the last comparison could not repair.
+	missing uint64
 
 	// remembered is the mark of the peer's ledger, met when that answered this manager last, and noted when that came into
 	// the record. away: another manager of the store asks the peer.
@@ -105,6 +107,8 @@ type state struct {
 	repaired, copies, failures, refused atomic.Uint64
 	check                               check
 	nextCheck                           time.Time // pull's
+	// hasty is the last pause behind an answer that came too early. It is pull's.
+	hasty time.Duration
 	// asideUntil: until then another manager may pull, because of aside. Both are pull's.
 	asideUntil time.Time
 	aside      error
@@ -216,22 +220,6 @@ func (p *Puller) note(s *state, err error) {
 	}
 }
 
-// noteRefused notes changes that the ledger refused. Nothing of them is stored, and the feed goes on.
-func (p *Puller) noteRefused(s *state, r ledger.Refusals) {
-	if r.Refused == 0 {
-		return
-	}
-	s.refused.Add(uint64(r.Refused))
-	text := "an outcome of the peer was refused: " + r.Why.Error()
-	s.mu.Lock()
-	was := s.refusal
-	s.refusal = text
-	s.mu.Unlock()
-	if was == "" {
-		p.opts.Log.Error("outcomes of a peer are refused, and retries of their keys may run again here", "peer", s.peer.Name, "url", s.peer.URL, "error", r.Why.Error())
-	}
-}
-
 // hold reads how far this data centre is, and on engines that several managers share makes sure that only one pulls. A
 // manager that lacks a key which the others have leaves it to them for a while.
 func (p *Puller) hold(ctx context.Context, s *state) (mine bool, err error) {
@@ -255,7 +243,7 @@ func (p *Puller) hold(ctx context.Context, s *state) (mine bool, err error) {
 		was := r.Holder
 		r.Holder, r.Until = p.id, now+lease.Milliseconds()
 		s.mu.Lock()
-		r.Error = cmp.Or(s.err, s.refusal)
+		r.Error = cmp.Or(s.err, s.lacks())
 		if was == p.id { // the others see that nothing new is no lag
 			r.CaughtUp = max(r.CaughtUp, now-time.Since(s.caughtUp).Milliseconds())
 		}
@@ -376,8 +364,14 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 			return err
 		}
 	}
-	if f.Cursor == r.Cursor && len(f.Changes) == 0 && wait > 0 && time.Since(began) < minBackoff {
-		pause(ctx, minBackoff) // a peer that does not hold calls, because it stops, or is of an earlier release and cannot read on
+	// A peer holds a call until it has something new. One that does not, because it stops or is out of order, is asked less and
+	// less. Behind, pages of outcomes that have expired are empty, too.
+	readOn := f.Copying && f.Cursor != r.Cursor || r.Sequence < r.Head && f.Sequence > r.Sequence
+	if len(f.Changes) == 0 && wait > 0 && time.Since(began) < minBackoff && !readOn {
+		s.hasty = min(max(2*s.hasty, minBackoff), maxBackoff)
+		pause(ctx, s.hasty)
+	} else {
+		s.hasty = 0
 	}
 	s.mu.Lock()
 	s.until = time.Time{}
@@ -426,6 +420,9 @@ func (p *Puller) keep(ctx context.Context, s *state, changes []ledger.FeedChange
 		}
 		next.Holder, next.Until, next.CaughtUp = r.Holder, r.Until, r.CaughtUp
 		s.noteLedger(&next, tx.Now().UnixMilli())
+		s.mu.Lock()
+		next.Error = s.lacks()
+		s.mu.Unlock()
 		if next.Cursor != "" && next.Sequence >= next.Head {
 			next.CaughtUp = tx.Now().UnixMilli()
 		}

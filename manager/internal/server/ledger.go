@@ -316,12 +316,12 @@ func (h *ledgerHandlers) get(r *httpd.Request, w *httpd.Response) {
 }
 
 func (h *ledgerHandlers) delete(r *httpd.Request, w *httpd.Response) {
-	q, err := r.QueryValues("scope")
+	q, err := r.QueryValues("scope", "origin")
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	e, err := h.ledger.Delete(calling(r), q["scope"], r.Param(0))
+	e, err := h.ledger.DeleteImported(calling(r), q["scope"], r.Param(0), q["origin"])
 	if err != nil {
 		r.Error(w, err)
 		return

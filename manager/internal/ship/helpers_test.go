@@ -179,13 +179,12 @@ func (l *ledger) shipped() {
 func restore(t *testing.T, store object.Store, at time.Time) (string, *ship.Report, error) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "new")
-	o := ship.RestoreOptions{Store: store, Dir: dir, At: at}
-	r, err := ship.Restore(t.Context(), o)
-	mustVerify(t, o, r, err)
+	r, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: store, Dir: dir, At: at})
 	return dir, r, err
 }
 
-// mustVerify checks that ship.Verify agrees with what a restore did. A manager may have shipped more meanwhile.
+// mustVerify checks that ship.Verify agrees with what a restore did, of a place that loses nothing meanwhile. A manager may
+// have shipped more.
 func mustVerify(t *testing.T, o ship.RestoreOptions, r *ship.Report, restored error) {
 	t.Helper()
 	v, err := ship.Verify(t.Context(), o)
