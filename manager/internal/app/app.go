@@ -186,6 +186,11 @@ func (a *app) start(ctx context.Context) error {
 			return fmt.Errorf("metrics: %w", err)
 		}
 	}
+	if behind := a.store.Capabilities().Behind; behind != nil {
+		if err := a.registry.Register(clockCollector(behind)); err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+	}
 	if space := a.store.Capabilities().Space; space != nil {
 		if err := a.registry.Register(newSpaceCollector(space)); err != nil {
 			return fmt.Errorf("metrics: %w", err)

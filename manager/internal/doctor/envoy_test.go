@@ -381,6 +381,12 @@ func TestMetricsThatMeanTrouble(t *testing.T) {
 	if found := look("oncegate_store_sync_standbys 1\noncegate_store_sync_standbys_required 2\n"); len(found) != 1 || found[0].Level != Fail {
 		t.Errorf("standbys are missing: %+v", found)
 	}
+	for seconds, want := range map[string]string{"1.5": "", "3600": "1h0m0s behind", "-3600": "-1h0m0s behind"} {
+		found := look(good + keptClock + " " + seconds + "\n")
+		if want == "" && len(found) != 1 || want != "" && (found[0].Level != Warn || found[0].Check != checkKept || !strings.Contains(found[0].Found, want)) {
+			t.Errorf("the store's clock is %s s behind: %+v", seconds, found)
+		}
+	}
 }
 
 func TestFindingsAreOneLineOfPlainText(t *testing.T) {

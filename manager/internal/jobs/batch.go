@@ -182,7 +182,7 @@ func (b *claimBatcher) deliver(batch []*claimOp, err error) (waiting int) {
 			op.jobs, op.err = nil, err
 		}
 		for i := range op.jobs {
-			until = earliest(until, op.jobs[i].Lease.Until)
+			until = earliest(until, op.jobs[i].StartedAt.Add(op.jobs[i].Lease.Duration))
 			b.q.rates.add(op.jobs[i].Function, rateClaimed)
 		}
 		claimed += len(op.jobs)

@@ -478,12 +478,12 @@ func (c *claimRun) lease(op *claimOp, h store.Hit) (bool, error) {
 		}
 	}
 	// The job may have been queued after the transaction read the time.
-	at := latest(c.at, r.RunAt, r.FreedAt)
+	at, begun := latest(c.at, r.RunAt, r.FreedAt), leaseNow(c.tx)
 	r.State = Active
 	r.Attempt++
 	r.StartedAt, r.FreedAt = at, time.Time{}
 	r.LastToken = ""
-	r.Lease = &Lease{Worker: op.req.Worker, Token: c.token(), Until: at.Add(op.req.Lease).Truncate(time.Microsecond),
+	r.Lease = &Lease{Worker: op.req.Worker, Token: c.token(), Begun: begun, Until: begun.Add(op.req.Lease).Truncate(time.Microsecond),
 		Duration: op.req.Lease, ExpiresIn: op.req.Lease}
 	if err := r.save(c.tx); err != nil {
 		return false, err

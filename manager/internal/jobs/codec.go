@@ -22,7 +22,7 @@ type record struct {
 	// Place is that of the submission, 0 once the job has another run_at.
 	Place int
 	// FreedAt is when the last lease was revoked, zero if none was. On a remote store a claim may have read the time
-	// before that and found the job after it; its lease begins no earlier than FreedAt.
+	// before that and found the job after it; it starts no earlier than FreedAt.
 	FreedAt time.Time
 	// Duplicates: at least one duplicate was dropped in favour of this job.
 	Duplicates bool
@@ -131,6 +131,7 @@ func (r *record) encode() []byte {
 	if r.Lease != nil {
 		b = appendString(b, r.Lease.Worker)
 		b = appendString(b, r.Lease.Token)
+		b = appendStamp(b, r.Lease.Begun)
 		b = appendStamp(b, r.Lease.Until)
 		b = binary.AppendUvarint(b, uint64(r.Lease.Duration/time.Microsecond))
 	}
@@ -231,7 +232,7 @@ func decodeRecord(id string, b []byte) (*record, error) {
 		}
 	}
 	if flags&hasLease != 0 {
-		r.Lease = &Lease{Worker: d.string(), Token: d.string(), Until: d.stamp(), Duration: d.duration()}
+		r.Lease = &Lease{Worker: d.string(), Token: d.string(), Begun: d.stamp(), Until: d.stamp(), Duration: d.duration()}
 	}
 	if flags&hasDedup != 0 {
 		r.Dedup = &Dedup{

@@ -94,7 +94,7 @@ const maxAgedPriorities = 32
 func (q *Queue) OldestQueued(ctx context.Context) (time.Duration, error) {
 	var oldest, now time.Time
 	err := q.store.View(ctx, func(tx store.Tx) error {
-		oldest, now = time.Time{}, tx.Now()
+		oldest, now = time.Time{}, tx.Wall()
 		from := ""
 		for range maxAgedPriorities {
 			hits, err := tx.Scan(colJobs, idxQueued, store.Range{From: from, Limit: 1})
