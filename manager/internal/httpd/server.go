@@ -53,8 +53,8 @@ type Options struct {
 	// MaxConnections bounds the open connections; beyond it new ones are
 	// answered 503 and closed. Default 16384.
 	MaxConnections int
-	// ReadTimeout is what a client has to send one request, WriteTimeout to
-	// take its answer, IdleTimeout between two requests and before the first one.
+	// ReadTimeout is what a client has to send one request, WriteTimeout to take each 64 KiB of its answer, IdleTimeout
+	// between two requests and before the first one.
 	// Defaults 10 s, 10 s, 2 min.
 	ReadTimeout, WriteTimeout, IdleTimeout time.Duration
 	// WorkTimeout bounds the work of one request, waiting on purpose apart.

@@ -29,6 +29,7 @@ type claimBatcher struct {
 type claimOp struct {
 	req  ClaimRequest
 	jobs []Job
+	size int // of jobs in the answer
 	err  error
 	// again: the batch's answer was full before this claim got any job.
 	again bool
