@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs"
@@ -58,7 +59,7 @@ func restoreMain(ctx context.Context, env Environment, args []string) error {
 	fs.StringVar(&from, "from", "", "")
 	fs.StringVar(&o.dataDir, "data-dir", "", "")
 	fs.Func("at", "", func(v string) (err error) {
-		if o.at, err = time.Parse(time.RFC3339Nano, v); err != nil {
+		if o.at, err = api.ParseTime(v); err != nil {
 			bad = settings.Usagef("--at %q: must be a time as 2006-01-02T15:04:05Z", v)
 		}
 		return err

@@ -103,8 +103,10 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	c, _ := hr.Context().Value(limitConnKey{}).(*limitConn)
 	x.source.conn = c
 	p := s.receive(hw, hr, x)
-	if p == nil && c != nil && c.framing.refused() {
-		p = malformed()
+	if p == nil && c != nil && (c.framing.refused() || c.framing.tooLong()) {
+		if p = malformed(); c.framing.tooLong() {
+			p = headTooLong(s.opts.MaxHeaderBytes)
+		}
 		x.resp.Problem(p)
 	}
 	if p != nil {

@@ -26,6 +26,7 @@ type limiter struct {
 	done    chan struct{} // closed by close
 	// A client has idle to begin its first request, and then head to send the head of it. 0: net/http alone counts.
 	idle, head time.Duration
+	headBytes  int // the longest head of a request
 
 	mu     sync.Mutex
 	ln     net.Listener
@@ -84,6 +85,7 @@ func (l *limiter) admit(c net.Conn) *limitConn {
 		return nil
 	}
 	lc := &limitConn{Conn: c, limiter: l}
+	lc.framing.most = l.headBytes
 	if l.idle == 0 {
 		lc.phase = connUsed
 	}

@@ -44,7 +44,7 @@ type Options struct {
 	// more wait for a second at most, and are then answered 503. Small bodies take at most half, and 4 KiB for each of
 	// MaxConnections beside it. Default 512 MiB, or twice MaxBodyBytes if that is more.
 	MaxBodyMemory int64
-	// MaxHeaderBytes bounds a request's headers; default 16 KiB.
+	// MaxHeaderBytes bounds a request's headers, with the request line; default 16 KiB.
 	MaxHeaderBytes int
 	// MaxInFlight bounds the requests at work, held ones apart; beyond it they
 	// are answered 503. A request whose body is large, or of unknown length, is at
@@ -136,7 +136,7 @@ func New(opts Options, groups ...[]Route) (*Server, error) {
 	s := &Server{opts: opts, log: opts.Logger, metrics: newMetrics(), version: []string{opts.Version}}
 	s.limit = limiter{
 		max: opts.MaxConnections, refusal: refusal(opts.Version), refused: s.metrics.refused, log: s.log, done: make(chan struct{}),
-		idle: opts.IdleTimeout, head: opts.ReadTimeout,
+		idle: opts.IdleTimeout, head: opts.ReadTimeout, headBytes: opts.MaxHeaderBytes,
 	}
 	s.http = s.newHTTP()
 	s.base, s.stop = context.WithCancel(context.Background())

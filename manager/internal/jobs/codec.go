@@ -493,3 +493,15 @@ func (r *record) job() Job {
 	j.Errors = slices.Clone(j.Errors)
 	return j
 }
+
+// jobNow is job with the time that its lease has left.
+func (r *record) jobNow(tx store.Tx) Job {
+	j := r.job()
+	if j.Lease != nil {
+		j.Lease.ExpiresIn = j.Lease.left(tx)
+	}
+	return j
+}
+
+// left is the time that the lease has left, 0 if it is over.
+func (l *Lease) left(tx store.Tx) time.Duration { return max(l.Until.Sub(tx.Now()), 0) }

@@ -132,8 +132,7 @@ type Lease struct {
 	Begun, Until time.Time
 	// Duration is by how much a heartbeat extends the lease unless it says otherwise.
 	Duration time.Duration
-	// ExpiresIn is the time left at the moment of the answer, by the store's clock. It is set in answers to claims and
-	// heartbeats.
+	// ExpiresIn is the time left at the moment of the answer, by the store's clock.
 	ExpiresIn time.Duration
 }
 

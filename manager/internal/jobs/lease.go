@@ -458,7 +458,7 @@ func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
 				return err
 			}
 		}
-		job = r.job()
+		job = r.jobNow(tx)
 		return nil
 	})
 	if err != nil {

@@ -149,6 +149,9 @@ func checkJSON(field string, v []byte, most int) error {
 	if !validJSON(v) {
 		return invalid(field, string(v), "one JSON value")
 	}
+	if api.CheckDepth(v, api.MaxJSONDepth) != nil {
+		return invalid(field, string(v), "JSON nested at most "+strconv.Itoa(api.MaxJSONDepth)+" deep")
+	}
 	return checkUTF8(field, string(v))
 }
 
