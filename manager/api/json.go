@@ -201,6 +201,15 @@ func MillisField(name string, v gjson.Result) (time.Duration, error) {
 	return time.Duration(n) * time.Millisecond, nil
 }
 
+// TTLField is MillisField for times of which 0 makes no sense.
+func TTLField(name string, v gjson.Result) (time.Duration, error) {
+	d, err := MillisField(name, v)
+	if err != nil || d == 0 {
+		err = &FieldError{name, shorten(v.Raw), allowedTTL}
+	}
+	return d, err
+}
+
 // WholeNumber returns the digits of a JSON number that is whole, with its sign. A fraction of zeros is cut off, because JSON does not
 // tell 1 from 1.0. Every other text is returned as it is.
 func WholeNumber(raw string) string {
@@ -245,7 +254,7 @@ func (r *ReserveRequest) jsonField(name string, v gjson.Result) (err error) {
 	case fieldToken:
 		r.Token, err = StringField(name, v)
 	case fieldPendingTTL:
-		r.PendingTTL, err = MillisField(name, v)
+		r.PendingTTL, err = TTLField(name, v)
 	case fieldWait:
 		r.Wait, err = MillisField(name, v)
 	case fieldUnknownTTL:
@@ -304,7 +313,7 @@ func (r *FinishRequest) jsonField(name string, v gjson.Result) (err error) {
 	case fieldFingerprint:
 		r.Fingerprint, err = StringField(name, v)
 	case fieldTTL:
-		r.TTL, err = MillisField(name, v)
+		r.TTL, err = TTLField(name, v)
 	case fieldDurability:
 		r.Durability, err = durabilityField(name, v)
 	case fieldResult:

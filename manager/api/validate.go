@@ -62,8 +62,11 @@ const (
 	allowedOmitted     = "must be empty when the body is omitted"
 )
 
-// allowedMillis is a whole number of milliseconds up to MaxTTL.
-var allowedMillis = "must be a whole number from 0 to " + strconv.FormatInt(int64(MaxTTL/time.Millisecond), 10)
+// allowedMillis is a whole number of milliseconds up to MaxTTL, and allowedTTL a positive one.
+var (
+	allowedMillis = "must be a whole number from 0 to " + strconv.FormatInt(int64(MaxTTL/time.Millisecond), 10)
+	allowedTTL    = "must be a whole number from 1 to " + strconv.FormatInt(int64(MaxTTL/time.Millisecond), 10)
+)
 
 // ValidateKey reports whether key can name an entry: 1 to MaxKeyBytes bytes of
 // visible ASCII. The error is a *FieldError.

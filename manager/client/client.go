@@ -43,7 +43,8 @@ type Options struct {
 	// Keys makes idempotency keys. The default uses a random client id, which is sufficient unless the program wants to
 	// recognize its submissions by it.
 	Keys *Keys
-	// Timeout bounds one attempt of a call, in addition to the call's wait. Default 15 s.
+	// Timeout bounds how long one attempt of a call waits for its answer, in addition to the call's wait, and then for each
+	// further part of the answer. Default 15 s.
 	Timeout time.Duration
 	// BackoffBase and BackoffMax set the pauses between attempts: the base doubled with each attempt, at most the
 	// maximum; half of it is random. A longer Retry-After of the manager takes precedence. Defaults 50 ms and 5 s.
@@ -243,8 +244,10 @@ func (c *call) notOurs(what string) error {
 }
 
 func (c *Client) attempt(ctx context.Context, base string, call *call, body []byte, out any) (replayed bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout+call.wait)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	patience := time.AfterFunc(c.opts.Timeout+call.wait, func() { cancel(context.DeadlineExceeded) })
+	defer patience.Stop()
 	var reader io.Reader
 	if body != nil {
 		reader = bytes.NewReader(body)
@@ -270,12 +273,12 @@ func (c *Client) attempt(ctx context.Context, base string, call *call, body []by
 	}
 	resp, err := c.opts.HTTP.Do(req)
 	if err != nil {
-		return false, err
+		return false, call.late(ctx, err)
 	}
 	defer resp.Body.Close()
-	b, err := readAnswer(resp)
+	b, err := readAnswer(resp, func() { patience.Reset(c.opts.Timeout) })
 	if err != nil {
-		return false, err
+		return false, call.late(ctx, err)
 	}
 	if len(b) > maxAnswer {
 		return false, &badAnswer{fmt.Errorf("client: %s %s: answer of more than %d bytes", call.method, call.path, maxAnswer)}
@@ -297,13 +300,35 @@ func (c *Client) attempt(ctx context.Context, base string, call *call, body []by
 	return replayed, nil
 }
 
-// readAnswer reads at most one byte more than maxAnswer.
-func readAnswer(resp *http.Response) ([]byte, error) {
+// late says of the error of an attempt that it ended for want of time.
+func (c *call) late(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); errors.Is(err, context.Canceled) && errors.Is(cause, context.DeadlineExceeded) {
+		return fmt.Errorf("client: %s %s: no answer: %w", c.method, c.path, cause)
+	}
+	return err
+}
+
+// readAnswer reads at most one byte more than maxAnswer. It calls came whenever a part has come.
+func readAnswer(resp *http.Response, came func()) ([]byte, error) {
 	var b bytes.Buffer
 	// An announcement may be too large, and costs its sender nothing. ReadFrom keeps room for the end.
 	b.Grow(int(max(0, min(resp.ContentLength, 64<<10))) + bytes.MinRead)
-	_, err := b.ReadFrom(io.LimitReader(resp.Body, maxAnswer+1))
+	_, err := b.ReadFrom(io.LimitReader(&progress{resp.Body, came}, maxAnswer+1))
 	return b.Bytes(), err
+}
+
+// progress calls came after each read of something.
+type progress struct {
+	io.Reader
+	came func()
+}
+
+func (p *progress) Read(b []byte) (int, error) {
+	n, err := p.Reader.Read(b)
+	if n > 0 {
+		p.came()
+	}
+	return n, err
 }
 
 func readError(resp *http.Response, body []byte, replayed bool) error {

@@ -186,6 +186,11 @@ func (a *app) start(ctx context.Context) error {
 			return fmt.Errorf("metrics: %w", err)
 		}
 	}
+	if behind := a.store.Capabilities().Behind; behind != nil {
+		if err := a.registry.Register(clockCollector(behind)); err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+	}
 	if space := a.store.Capabilities().Space; space != nil {
 		if err := a.registry.Register(newSpaceCollector(space)); err != nil {
 			return fmt.Errorf("metrics: %w", err)
@@ -298,7 +303,8 @@ func (a *app) start(ctx context.Context) error {
 	if err := a.tellAddresses(api, admin); err != nil {
 		return err
 	}
-	a.tellWindow()
+	a.tellForeign()
+	a.tellWindow(ctx)
 	a.log.Info("jobs", "max_bytes", s.Jobs.MaxBytes, "submitter_share", max(s.Jobs.OwnerShare, 0))
 	a.server.SetReady("")
 	a.began = true
@@ -403,8 +409,8 @@ func (a *app) reach() server.Reach {
 	return reach
 }
 
-// tellWindow logs what the window holds, before it is full.
-func (a *app) tellWindow() {
+// tellWindow logs what the window holds, before it is full, and whether it is smaller than what the ledger has already.
+func (a *app) tellWindow(ctx context.Context) {
 	o, sizes := a.ledger.Options(), a.store.Capabilities().Sizes
 	all, scope := o.KeysPerSecond(sizes)
 	fields := []any{"new_keys_per_second", int(all), "of_one_scope", int(scope), "committed_ttl_seconds", o.CommittedTTL.Seconds(),
@@ -413,6 +419,11 @@ func (a *app) tellWindow() {
 		fields = append(fields, "max_bytes", o.MaxBytes)
 	}
 	a.log.Info("window", fields...)
+	s, err := a.ledger.Stats(ctx)
+	if n := s.Pending + s.Committed + s.Rejected + s.Unknown; err == nil && (n > s.MaxEntries || s.Bytes > s.MaxBytes) {
+		a.log.Warn("the window is smaller than what the ledger holds: see --max-entries and --max-bytes",
+			"entries", n, "max_entries", s.MaxEntries, "bytes", s.Bytes, "max_bytes", s.MaxBytes, "when_full", o.WhenFull.String())
+	}
 }
 
 // windowFull logs that the window is full, at most once a minute.

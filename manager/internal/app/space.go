@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -47,4 +48,11 @@ func (c *spaceCollector) Collect(ch chan<- prometheus.Metric) {
 	if s.Quota > 0 {
 		gauge(c.quota, float64(s.Quota))
 	}
+}
+
+// clockCollector is the metric of a store's clock that is not a wall clock.
+func clockCollector(behind func() time.Duration) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "oncegate_store_clock_behind_seconds", Help: "How far the store's time is behind this machine's wall clock; negative when it is ahead.",
+	}, func() float64 { return behind().Seconds() })
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -34,5 +35,17 @@ func TestSpaceMetrics(t *testing.T) {
 		if got.String() != c.want {
 			t.Errorf("%+v:\n%s", c.space, got.String())
 		}
+	}
+}
+
+func TestClockMetric(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(clockCollector(func() time.Duration { return 90 * time.Second }))
+	families, err := registry.Gather()
+	if err != nil || len(families) != 1 {
+		t.Fatal(families, err)
+	}
+	if name, v := families[0].GetName(), families[0].GetMetric()[0].GetGauge().GetValue(); name != "oncegate_store_clock_behind_seconds" || v != 90 {
+		t.Errorf("%s %v", name, v)
 	}
 }

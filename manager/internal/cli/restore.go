@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs"
@@ -85,7 +86,7 @@ func restoreMain(ctx context.Context, env Environment, args []string) error {
 // timeFlag adds a flag for a point in time.
 func timeFlag(fs *flag.FlagSet, name string, at *time.Time, bad *error) {
 	fs.Func(name, "", func(v string) (err error) {
-		if *at, err = time.Parse(time.RFC3339Nano, v); err != nil {
+		if *at, err = api.ParseTime(v); err != nil {
 			*bad = settings.Usagef("--%s %q: must be a time as 2006-01-02T15:04:05Z", name, v)
 		}
 		return err

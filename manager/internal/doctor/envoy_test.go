@@ -386,6 +386,12 @@ func TestMetricsThatMeanTrouble(t *testing.T) {
 			t.Errorf("%s: %+v", text, found)
 		}
 	}
+	for seconds, want := range map[string]string{"1.5": "", "3600": "1h0m0s behind", "-3600": "-1h0m0s behind"} {
+		found := look(good + keptClock + " " + seconds + "\n")
+		if want == "" && len(found) != 1 || want != "" && (found[0].Level != Warn || found[0].Check != checkKept || !strings.Contains(found[0].Found, want)) {
+			t.Errorf("the store's clock is %s s behind: %+v", seconds, found)
+		}
+	}
 }
 
 func TestFindingsAreOneLineOfPlainText(t *testing.T) {

@@ -17,6 +17,7 @@ const (
 	checkReady   = "manager: ready"
 	checkRole    = "manager: role"
 	checkClock   = "manager: clock"
+	checkKept    = "manager: store's clock"
 	checkWindow  = "manager: window"
 	checkTTL     = "manager: TTL"
 	checkForgot  = "manager: quarantine"
@@ -36,6 +37,8 @@ const (
 	// clockLimit is the difference of clocks that is worth a word. Nothing in the ledger compares clocks of two machines,
 	// but certificates, logs and traces do.
 	clockLimit = 2 * time.Second
+	// keptClock is the metric of a clock that managers keep themselves.
+	keptClock = "oncegate_store_clock_behind_seconds"
 	// fullAt is the part of the window from which on a burst may fill it.
 	fullAt = 0.7
 )
@@ -342,6 +345,10 @@ func (t Target) metrics(ctx context.Context, r *report) {
 		r.fail(checkAlarms, "this manager ships nothing, because it does not hold the lease of its place (oncegate_ship_lease_term 0)",
 			"oncegate ship status says who holds it: stop a second manager that ships to the same place, such as one on a copy of the data directory")
 		quiet = false
+	}
+	if behind := time.Duration(found[keptClock] * float64(time.Second)); behind.Abs() > clockLimit {
+		r.warn(checkKept, fmt.Sprintf("the time that the managers keep in etcd is %s behind the manager's wall clock (%s)", behind.Round(time.Second), keptClock),
+			"nothing, if managers and etcd were off for that long: jobs run by the wall clock, TTLs and leases go on where they stood, and 43 s a day are made up; else synchronize the managers' clocks")
 	}
 	if quiet {
 		r.ok(checkAlarms, "none among %d metrics", len(found))

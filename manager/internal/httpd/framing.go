@@ -28,8 +28,10 @@ type framing struct {
 	ours    bool     // the header above, which the line may continue, is one of the two
 	length  uint64
 	http10  bool
+	size    int // bytes of the head
+	most    int // of these; 0: any number
 
-	bad atomic.Bool
+	bad, long atomic.Bool
 }
 
 type framingState uint8
@@ -51,6 +53,9 @@ const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // refused reports whether the connection has brought a request that says twice how long it is, or that cannot be followed.
 func (f *framing) refused() bool { return f.bad.Load() }
+
+// tooLong reports whether the connection has brought a head of more than most bytes. net/http allows 4 KiB more than it is told.
+func (f *framing) tooLong() bool { return f.long.Load() }
 
 // refuse ends the search.
 func (f *framing) refuse() { f.state = ignored; f.bad.Store(true) }
@@ -79,6 +84,12 @@ func (f *framing) see(b []byte) {
 			part = b[:end]
 		}
 		f.collect(part)
+		if f.state == inRequestLine || f.state == inHeaders {
+			f.size += len(part) + min(end+1, 1) // with the line's end
+			if f.most > 0 && f.size > f.most {
+				f.long.Store(true)
+			}
+		}
 		if end < 0 {
 			return
 		}
@@ -108,7 +119,7 @@ func (f *framing) http2() bool { return f.begun == len(preface) }
 
 // head waits for the next request.
 func (f *framing) head() {
-	f.state, f.n, f.lengths, f.coded, f.ours, f.length, f.http10 = inRequestLine, 0, 0, false, false, 0, false
+	f.state, f.n, f.lengths, f.coded, f.ours, f.length, f.http10, f.size = inRequestLine, 0, 0, false, false, 0, false, 0
 }
 
 // collect keeps the beginning of a line, and of a request line the end as well.

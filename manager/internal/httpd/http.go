@@ -103,8 +103,10 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	c, _ := hr.Context().Value(limitConnKey{}).(*limitConn)
 	x.source.conn = c
 	p := s.receive(hw, hr, x)
-	if p == nil && c != nil && c.framing.refused() {
-		p = malformed()
+	if p == nil && c != nil && (c.framing.refused() || c.framing.tooLong()) {
+		if p = malformed(); c.framing.tooLong() {
+			p = headTooLong(s.opts.MaxHeaderBytes)
+		}
 		x.resp.Problem(p)
 	}
 	if p != nil {
@@ -122,13 +124,12 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 		x.req.Body = x.body
 		s.serve(&x.req, &x.resp)
 	}
-	until := time.Now().Add(s.opts.WriteTimeout)
-	if multi || c == nil {
-		_ = http.NewResponseController(hw).SetWriteDeadline(until)
-	} else {
-		_ = c.SetWriteDeadline(until)
+	if multi {
+		c = nil // it carries other streams, too
 	}
-	if s.write(hw, hr, &x.resp) != nil && x.resp.Undelivered != nil {
+	if n, err := s.write(hw, hr, &x.resp, c); err != nil && x.resp.Undelivered != nil {
+		s.log.Warn("a client took only a part of an answer, so what the answer gave away is taken back",
+			"method", hr.Method, "path", x.req.Path, "client", x.req.Remote(), "taken_bytes", n, "bytes", len(x.resp.Body), "error", err.Error())
 		x.resp.Undelivered()
 	}
 }
@@ -179,11 +180,17 @@ var contentTypes = map[string][]string{
 	api.ContentTypeJSON: {api.ContentTypeJSON}, api.ContentTypeRaw: {api.ContentTypeRaw}, api.ContentTypeProblem: {api.ContentTypeProblem},
 }
 
+// pieceBytes is how much of an answer a client has to take within Options.WriteTimeout.
+const pieceBytes = 64 << 10
+
 // maxCounted is a size of answers whose length net/http announces by itself.
 const maxCounted = 2048
 
-// write sends the answer. Only where it may be undelivered, its error says whether the connection took all of it.
-func (s *Server) write(hw http.ResponseWriter, hr *http.Request, w *Response) error {
+// write sends the answer, and returns how much of the body the connection took. Only where the answer may be undelivered,
+// the error says whether it took all. The deadline, of c or else of the stream, moves on while the client takes the answer.
+func (s *Server) write(hw http.ResponseWriter, hr *http.Request, w *Response, c *limitConn) (taken int, err error) {
+	start := time.Now()
+	s.extend(hw, w, c, start)
 	h := hw.Header()
 	h[headerManagerCanonical] = s.version
 	if ct, ok := contentTypes[w.ContentType]; ok {
@@ -202,12 +209,35 @@ func (s *Server) write(hw http.ResponseWriter, hr *http.Request, w *Response) er
 	}
 	hw.WriteHeader(w.Status)
 	if hr.Method == http.MethodHead {
-		return nil
+		return 0, nil
 	}
-	if _, err := hw.Write(w.Body); err != nil || w.Undelivered == nil {
-		return err
+	for taken < len(w.Body) {
+		if taken > 0 {
+			s.extend(hw, w, c, start)
+		}
+		n, err := hw.Write(w.Body[taken:min(len(w.Body), taken+pieceBytes)])
+		taken += n
+		if err != nil {
+			return taken, err
+		}
 	}
-	return http.NewResponseController(hw).Flush()
+	if w.Undelivered != nil {
+		err = http.NewResponseController(hw).Flush()
+	}
+	return taken, err
+}
+
+// extend gives the client the time for another piece of an answer that began at start.
+func (s *Server) extend(hw http.ResponseWriter, w *Response, c *limitConn, start time.Time) {
+	until := time.Now().Add(s.opts.WriteTimeout)
+	if last := start.Add(w.Within); w.Within > 0 && last.Before(until) {
+		until = last
+	}
+	if c != nil {
+		_ = c.SetWriteDeadline(until)
+	} else {
+		_ = http.NewResponseController(hw).SetWriteDeadline(until)
+	}
 }
 
 // headerManagerCanonical is api.HeaderManager as net/http keys its maps.

@@ -137,6 +137,28 @@ func TestHeadersOverTheLimitAreRefused(t *testing.T) {
 	if resp.StatusCode != 431 {
 		t.Errorf("status %d", resp.StatusCode)
 	}
+	const head = "GET /healthz HTTP/1.1\r\nhost: x\r\nx-big: \r\n\r\n"
+	for size, want := range map[int]string{2048: "HTTP/1.1 200 ", 2049: "HTTP/1.1 431 ", 6000: "HTTP/1.1 431 "} {
+		c := s.Dial()
+		one := strings.Replace(head, "big: ", "big: "+strings.Repeat("x", size-len(head)), 1)
+		s.send(c, one)
+		in := bufio.NewReader(c)
+		if line, err := in.ReadString('\n'); err != nil || !strings.HasPrefix(line, want) {
+			t.Errorf("a head of %d bytes: %q %v, want %q", size, line, err, want)
+		}
+	}
+	c = s.Dial() // each request has the limit for itself
+	s.send(c, strings.Repeat(strings.Replace(head, "big: ", "big: "+strings.Repeat("x", 1000), 1), 3))
+	in := bufio.NewReader(c)
+	for range 3 {
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != 200 {
+			t.Errorf("%d %v", resp.StatusCode, err)
+		}
+	}
 }
 
 func TestGarbageIsRefused(t *testing.T) {

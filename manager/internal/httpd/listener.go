@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -25,6 +26,7 @@ type limiter struct {
 	done    chan struct{} // closed by close
 	// A client has idle to begin its first request, and then head to send the head of it. 0: net/http alone counts.
 	idle, head time.Duration
+	headBytes  int // the longest head of a request
 
 	mu     sync.Mutex
 	ln     net.Listener
@@ -83,6 +85,7 @@ func (l *limiter) admit(c net.Conn) *limitConn {
 		return nil
 	}
 	lc := &limitConn{Conn: c, limiter: l}
+	lc.framing.most = l.headBytes
 	if l.idle == 0 {
 		lc.phase = connUsed
 	}
@@ -136,6 +139,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		wait = 0
+		boundUnsent(c)
 		if lc := l.limiter.admit(c); lc != nil {
 			if l.tls == nil {
 				return lc, nil
@@ -144,6 +148,23 @@ func (l *limitListener) Accept() (net.Conn, error) {
 			return &secureConn{lc.secure, lc}, nil
 		}
 		l.limiter.refuse(c)
+	}
+}
+
+// unsentBytes bounds what the kernel keeps of answers and has not sent. By itself it takes megabytes, so a client would seem
+// to have taken an answer that it never gets.
+const unsentBytes = 128 << 10
+
+// boundUnsent bounds the kernel's part of a TCP connection. It does not bound what is under way.
+func boundUnsent(c net.Conn) {
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	if raw, err := tcp.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsentBytes)
+		})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
@@ -201,6 +202,8 @@ type Response struct {
 	// RetryAfter in seconds is sent when positive.
 	RetryAfter int
 	Body       []byte
+	// Within, when positive, is the longest time that the client has to take the whole answer, after which it is of no use.
+	Within time.Duration
 	// Undelivered, when set, is called if the connection did not take the whole answer. It takes back what the answer
 	// gives away.
 	Undelivered func()

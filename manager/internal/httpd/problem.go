@@ -112,6 +112,13 @@ func bodyTooLarge(limit int) *api.Problem {
 	}
 }
 
+func headTooLong(limit int) *api.Problem {
+	return &api.Problem{
+		Status: 431, Code: api.CodeTooLarge, Title: "Headers too large",
+		Detail: "the request line and the headers must have at most " + strconv.Itoa(limit) + " bytes",
+	}
+}
+
 func requestTimeout() *api.Problem {
 	return &api.Problem{
 		Status: 408, Code: api.CodeInvalidRequest, Title: "Request timeout", Detail: "the request did not arrive in time",

@@ -48,7 +48,7 @@ type Options struct {
 	// more wait for a second at most, and are then answered 503. Small bodies take at most half, and 4 KiB for each of
 	// MaxConnections beside it. Default 512 MiB, or twice MaxBodyBytes if that is more.
 	MaxBodyMemory int64
-	// MaxHeaderBytes bounds a request's headers; default 16 KiB.
+	// MaxHeaderBytes bounds a request's headers, with the request line; default 16 KiB.
 	MaxHeaderBytes int
 	// MaxInFlight bounds the requests at work, held ones apart; beyond it they
 	// are answered 503. A request whose body is large, or of unknown length, is at
@@ -57,8 +57,8 @@ type Options struct {
 	// MaxConnections bounds the open connections; beyond it new ones are
 	// answered 503 and closed. Default 16384.
 	MaxConnections int
-	// ReadTimeout is what a client has to send one request, WriteTimeout to
-	// take its answer, IdleTimeout between two requests and before the first one.
+	// ReadTimeout is what a client has to send one request, WriteTimeout to take each 64 KiB of its answer, IdleTimeout
+	// between two requests and before the first one.
 	// Defaults 10 s, 10 s, 2 min.
 	ReadTimeout, WriteTimeout, IdleTimeout time.Duration
 	// WorkTimeout bounds the work of one request, waiting on purpose apart.
@@ -143,7 +143,7 @@ func New(opts Options, groups ...[]Route) (*Server, error) {
 	s := &Server{opts: opts, log: opts.Logger, metrics: newMetrics(), version: []string{opts.Version}}
 	s.limit = limiter{
 		max: opts.MaxConnections, refusal: refusal(opts.Version), refused: s.metrics.refused, log: s.log, done: make(chan struct{}),
-		idle: opts.IdleTimeout, head: opts.ReadTimeout,
+		idle: opts.IdleTimeout, head: opts.ReadTimeout, headBytes: opts.MaxHeaderBytes,
 	}
 	s.http = s.newHTTP()
 	s.base, s.stop = context.WithCancel(context.Background())

@@ -29,6 +29,7 @@ type claimBatcher struct {
 type claimOp struct {
 	req  ClaimRequest
 	jobs []Job
+	size int // of jobs in the answer
 	err  error
 	// again: the batch's answer was full before this claim got any job.
 	again bool
@@ -182,7 +183,7 @@ func (b *claimBatcher) deliver(batch []*claimOp, err error) (waiting int) {
 			op.jobs, op.err = nil, err
 		}
 		for i := range op.jobs {
-			until = earliest(until, op.jobs[i].Lease.Until)
+			until = earliest(until, op.jobs[i].StartedAt.Add(op.jobs[i].Lease.Duration))
 			b.q.rates.add(op.jobs[i].Function, rateClaimed)
 		}
 		claimed += len(op.jobs)

@@ -33,7 +33,7 @@ func (q *Queue) prepareClaim(c ClaimRequest) (ClaimRequest, error) {
 // Claim leases up to Limit queued jobs to a worker: the highest priority first. Within a priority the functions that
 // it names take turns, and within a function the earliest run_at is first. If it names none, the earliest run_at of all
 // functions is first. If there are no jobs within Wait, it returns none and no error. It returns fewer than Limit if
-// there are no more, or if their payloads exceed MaxAnswerBytes.
+// there are no more, or if their payloads exceed MaxClaimBytes.
 //
 // When ctx ends, jobs that were leased to the call are put back. If that fails too, they come back when their lease
 // runs out.
@@ -110,7 +110,7 @@ const maxSkipped = 2000
 // queue knows about due times, where a second run of the function does no harm.
 func (q *Queue) claimTx(tx store.Tx, ops []*claimOp, how claimHow, token func() string) error {
 	for _, op := range ops {
-		op.jobs, op.again = nil, false
+		op.jobs, op.size, op.again = nil, 0, false
 	}
 	var order []string
 	groups := make(map[string][]*claimOp, 1)
@@ -193,12 +193,18 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 		if err != nil || len(hits) == 0 {
 			return err
 		}
-		if err := c.prefetch(hits); err != nil {
+		if err := c.prefetch(hits, len(group)); err != nil {
 			return err
 		}
 		unusable := 0
 		for _, h := range hits {
 			taken, err := c.lease(group[0], h.Hit)
+			for errors.Is(err, errClaimFull) {
+				if group = group[1:]; len(group) == 0 {
+					return nil
+				}
+				taken, err = c.lease(group[0], h.Hit)
+			}
 			gone := errors.Is(err, errDangling) || c.q.opt.Unreadable.Met(err)
 			if err != nil && !gone {
 				return err
@@ -239,14 +245,14 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 	return nil
 }
 
-// prefetch reads the values that the hits' jobs keep in other records, as far as the answer has room. The scan has
-// returned the jobs themselves.
-func (c *claimRun) prefetch(hits []laneHit) error {
+// prefetch reads the values that the hits' jobs keep in other records, as far as the answers to so many claims have
+// room. The scan has returned the jobs themselves.
+func (c *claimRun) prefetch(hits []laneHit, claims int) error {
 	if _, ok := c.tx.(store.Prefetcher); !ok {
 		return nil
 	}
 	var names []store.ID
-	room := c.budget
+	room := min(c.budget, claims*MaxClaimBytes)
 	for _, h := range hits {
 		b, err := c.tx.Get(colJobs, h.Key)
 		if err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrUnreadable) {
@@ -273,6 +279,9 @@ func (c *claimRun) prefetch(hits []laneHit) error {
 	return store.Prefetch(c.tx, names)
 }
 
+// errClaimFull says that a claim's answer has no room for the job.
+var errClaimFull = errors.New("jobs: the claim is full")
+
 // errDangling says that a hit's job does not exist.
 var errDangling = errors.New("jobs: index entry without a job")
 
@@ -290,28 +299,31 @@ func (c *claimRun) lease(op *claimOp, h store.Hit) (bool, error) {
 			return false, nil
 		}
 	}
-	if err := r.fetch(c.tx); err != nil {
-		return false, err
-	}
 	// Error texts and inline values are written again with the claim.
-	size := len(r.Payload) + len(r.Error) + len(r.Result) + 256
-	if c.budget < MaxAnswerBytes && size > c.budget {
+	size := len(r.Payload) + r.PayloadBlob + len(r.Error) + len(r.Result) + 256
+	switch {
+	case op.size > 0 && op.size+size > MaxClaimBytes:
+		return false, errClaimFull
+	case c.budget < MaxAnswerBytes && size > c.budget:
 		c.budget = 0
 		return false, nil
 	}
-	c.budget -= size
+	if err := r.fetch(c.tx); err != nil {
+		return false, err
+	}
+	c.budget, op.size = c.budget-size, op.size+size
 	if r.LockID != "" && r.Dedup != nil && r.Dedup.Strategy == UntilExecuting {
 		if err := r.freeLock(c.tx); err != nil {
 			return false, err
 		}
 	}
 	// The job may have been queued after the transaction read the time.
-	at := latest(c.at, r.RunAt, r.FreedAt)
+	at, begun := latest(c.at, r.RunAt, r.FreedAt), leaseNow(c.tx)
 	r.State = Active
 	r.Attempt++
 	r.StartedAt, r.FreedAt = at, time.Time{}
 	r.LastToken = ""
-	r.Lease = &Lease{Worker: op.req.Worker, Token: c.token(), Until: at.Add(op.req.Lease).Truncate(time.Microsecond),
+	r.Lease = &Lease{Worker: op.req.Worker, Token: c.token(), Begun: begun, Until: begun.Add(op.req.Lease).Truncate(time.Microsecond),
 		Duration: op.req.Lease, ExpiresIn: op.req.Lease}
 	if err := r.save(c.tx); err != nil {
 		return false, err

@@ -22,7 +22,7 @@ type record struct {
 	// Place is that of the submission, 0 once the job has another run_at.
 	Place int
 	// FreedAt is when the last lease was revoked, zero if none was. On a remote store a claim may have read the time
-	// before that and found the job after it; its lease begins no earlier than FreedAt.
+	// before that and found the job after it; it starts no earlier than FreedAt.
 	FreedAt time.Time
 	// Duplicates: at least one duplicate was dropped in favour of this job.
 	Duplicates bool
@@ -120,6 +120,7 @@ func (r *record) encode() []byte {
 	if r.Lease != nil {
 		b = appendString(b, r.Lease.Worker)
 		b = appendString(b, r.Lease.Token)
+		b = appendStamp(b, r.Lease.Begun)
 		b = appendStamp(b, r.Lease.Until)
 		b = binary.AppendUvarint(b, uint64(r.Lease.Duration/time.Microsecond))
 	}
@@ -215,7 +216,7 @@ func decodeRecord(id string, b []byte) (*record, error) {
 		}
 	}
 	if flags&hasLease != 0 {
-		r.Lease = &Lease{Worker: d.string(), Token: d.string(), Until: d.stamp(), Duration: d.duration()}
+		r.Lease = &Lease{Worker: d.string(), Token: d.string(), Begun: d.stamp(), Until: d.stamp(), Duration: d.duration()}
 	}
 	if flags&hasDedup != 0 {
 		r.Dedup = &Dedup{
@@ -476,3 +477,15 @@ func (r *record) job() Job {
 	j.Errors = slices.Clone(j.Errors)
 	return j
 }
+
+// jobNow is job with the time that its lease has left.
+func (r *record) jobNow(tx store.Tx) Job {
+	j := r.job()
+	if j.Lease != nil {
+		j.Lease.ExpiresIn = j.Lease.left(tx)
+	}
+	return j
+}
+
+// left is the time that the lease has left, 0 if it is over.
+func (l *Lease) left(tx store.Tx) time.Duration { return max(l.Until.Sub(tx.Now()), 0) }

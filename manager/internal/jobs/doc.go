@@ -71,9 +71,10 @@
 //
 // # Time
 //
-// All decisions use the store's clock, and none depends on a timer. A claim first does what is due, and an expired lock
-// is void. Run does the same in the background, in bounded transactions: it wakes waiting claims when a job is due, and
-// removes what has expired.
+// All decisions use the store's clocks, and none depends on a timer. Leases end by store.Tx.Now, everything else goes by
+// store.Tx.Wall: run_at, delays, locks and retention. A claim first does what is due, and an expired lock is void. Run
+// does the same in the background, in bounded transactions: it wakes waiting claims when a job is due, and removes what
+// has expired.
 //
 // # Records that cannot be read
 //

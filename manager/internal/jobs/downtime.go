@@ -17,7 +17,7 @@ func extendLease(tx store.Tx, id string, value []byte, away store.Away) (bool, e
 	if err != nil || r.State != Active {
 		return false, nil
 	}
-	end, later := away.Extend(r.StartedAt, r.Lease.Until, r.Lease.Duration)
+	end, later := away.Extend(r.Lease.Begun, r.Lease.Until, r.Lease.Duration)
 	if !later {
 		return false, nil
 	}

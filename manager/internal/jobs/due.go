@@ -13,9 +13,9 @@ import (
 // entry by (see store.Range), and affects nothing else.
 type dueTimes struct {
 	mu      sync.Mutex
-	checked time.Time // store's time of the last check, zero before the first
+	checked time.Time // store's wall clock at the last check, zero before the first
 	local   time.Time // this machine's time of the last check
-	next    time.Time // store's time of the next job, zero for none
+	next    time.Time // store's wall clock when the next job is due, zero for none
 	noted   time.Time // earliest note since the running check began
 	kick    chan struct{}
 }
@@ -39,7 +39,7 @@ func latest(t time.Time, others ...time.Time) time.Time {
 	return t
 }
 
-// note records that a job is due at t.
+// note records that a job is due at t, by the wall clock.
 func (d *dueTimes) note(t time.Time) {
 	d.mu.Lock()
 	d.noted = earliest(d.noted, t)
@@ -88,16 +88,24 @@ func (d *dueTimes) in(limit time.Duration) time.Duration {
 	return min(max(left, time.Millisecond), limit)
 }
 
+// onWall returns what the wall clock shows at a time of another clock; both show it now. The zero time stays zero.
+func onWall(t, clock, wall time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.Add(wall.Sub(clock))
+}
+
 // nextDue reads the first entries of the two indexes whose jobs become due.
 func (q *Queue) nextDue(tx store.Tx) (time.Time, error) {
 	var next time.Time
-	for _, index := range []string{idxActive, idxScheduled} {
-		hits, err := tx.Scan(colJobs, index, store.Range{After: q.front.After(index), Limit: 1, Repeated: true})
+	for _, part := range duePart {
+		hits, err := tx.Scan(colJobs, part.index, store.Range{After: q.front.After(part.index), Limit: 1, Repeated: true})
 		if err != nil {
 			return next, err
 		}
 		if len(hits) > 0 {
-			next = earliest(next, keyTime(hits[0].SortKey))
+			next = earliest(next, onWall(keyTime(hits[0].SortKey), part.now(tx), now(tx)))
 		}
 	}
 	return next, nil

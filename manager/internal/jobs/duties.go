@@ -128,6 +128,13 @@ func (q *Queue) fallDue(ctx context.Context) (DutyReport, error) {
 	}
 }
 
+// duePart are the indexes whose jobs fall due, with the clock of each.
+var duePart = []struct {
+	index string
+	now   func(store.Tx) time.Time
+	one   func(store.Tx, *record, time.Time, *DutyReport) (bool, error)
+}{{idxActive, leaseNow, reclaim}, {idxScheduled, now, promote}}
+
 // fallDueBatch is one transaction of fallDue. more says that the batch was full.
 func (q *Queue) fallDueBatch(ctx context.Context) (did DutyReport, more bool, err error) {
 	q.due.begin()
@@ -136,11 +143,8 @@ func (q *Queue) fallDueBatch(ctx context.Context) (did DutyReport, more bool, er
 	err = q.store.Update(ctx, func(tx store.Tx) error {
 		did, more, next, moved = DutyReport{}, false, time.Time{}, nil
 		at = now(tx)
-		for _, part := range []struct {
-			index string
-			one   func(store.Tx, *record, time.Time, *DutyReport) (bool, error)
-		}{{idxActive, reclaim}, {idxScheduled, promote}} {
-			full, head, err := q.overdue(tx, part.index, at, func(r *record) (bool, error) {
+		for _, part := range duePart {
+			full, head, err := q.overdue(tx, part.index, part.now(tx), func(r *record) (bool, error) {
 				ok, err := part.one(tx, r, at, &did)
 				if ok && err == nil {
 					moved = append(moved, r)
@@ -150,7 +154,7 @@ func (q *Queue) fallDueBatch(ctx context.Context) (did DutyReport, more bool, er
 			if err != nil {
 				return err
 			}
-			next = earliest(next, head)
+			next = earliest(next, onWall(head, part.now(tx), at))
 			more = more || full
 		}
 		if more {
@@ -242,7 +246,7 @@ func promote(tx store.Tx, r *record, at time.Time, did *DutyReport) (bool, error
 // reclaim revokes a lost lease. The job is delivered again while attempts remain, and fails otherwise. A cancelled job
 // ends here, since no worker is left to tell.
 func reclaim(tx store.Tx, r *record, at time.Time, did *DutyReport) (bool, error) {
-	if r.State != Active || r.Lease.Until.After(at) {
+	if r.State != Active || r.Lease.Until.After(leaseNow(tx)) {
 		return false, nil
 	}
 	lost := fmt.Sprintf("worker %s lost its lease on attempt %d of %d", r.Lease.Worker, r.Attempt, r.MaxAttempts)

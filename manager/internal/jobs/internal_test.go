@@ -246,7 +246,7 @@ func genRecord(t *rapid.T) *record {
 		r.ReplayedAs = "copy"
 	}
 	if r.State == Active {
-		r.Lease = &Lease{Worker: text("worker"), Token: text("lease"), Until: stamp("until"), Duration: time.Minute}
+		r.Lease = &Lease{Worker: text("worker"), Token: text("lease"), Begun: stamp("begun"), Until: stamp("until"), Duration: time.Minute}
 	}
 	if rapid.Bool().Draw(t, "has dedup") {
 		r.Dedup = &Dedup{Strategy: UntilExecuted, Key: text("dedup"), TTL: time.Hour, RescheduleOnce: rapid.Bool().Draw(t, "r")}

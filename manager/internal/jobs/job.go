@@ -125,12 +125,12 @@ type Lease struct {
 	Worker string
 	// Token fences: calls for this delivery must carry it.
 	Token string
-	// Until is when the job may be delivered again.
-	Until time.Time
+	// Begun is when the worker got the job, and Until when the job may be delivered again, by the store's clock
+	// (store.Tx.Now). All other times of a job are of its wall clock.
+	Begun, Until time.Time
 	// Duration is by how much a heartbeat extends the lease unless it says otherwise.
 	Duration time.Duration
-	// ExpiresIn is the time left at the moment of the answer, by the store's clock. It is set in answers to claims and
-	// heartbeats.
+	// ExpiresIn is the time left at the moment of the answer, by the store's clock.
 	ExpiresIn time.Duration
 }
 

@@ -50,7 +50,7 @@ func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Dura
 		}
 	}
 	var beat Beat
-	var until time.Time
+	var until time.Time // by the wall clock
 	err := q.store.Update(ctx, func(tx store.Tx) error {
 		r, err := leased(tx, id, token, only)
 		if err != nil {
@@ -60,8 +60,8 @@ func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Dura
 		if lease == 0 {
 			beat.ExpiresIn = r.Lease.Duration
 		}
-		until = now(tx).Add(beat.ExpiresIn).Truncate(time.Microsecond)
-		r.Lease.Until = until
+		until = now(tx).Add(beat.ExpiresIn)
+		r.Lease.Until = leaseNow(tx).Add(beat.ExpiresIn).Truncate(time.Microsecond)
 		return r.save(tx)
 	})
 	if err != nil {
@@ -469,7 +469,7 @@ func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
 				return err
 			}
 		}
-		job = r.job()
+		job = r.jobNow(tx)
 		return nil
 	})
 	if err != nil {

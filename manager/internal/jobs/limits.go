@@ -36,9 +36,12 @@ const (
 	MaxFunctions = 100
 	// MaxPaused bounds how many functions may be paused at once.
 	MaxPaused = 5000
-	// MaxAnswerBytes bounds the payloads and results of one claim or page. The answer ends before the job that would
-	// exceed it.
+	// MaxAnswerBytes bounds the payloads and results of one page, and of the claims that share a transaction. The answer
+	// ends before the job that would exceed it.
 	MaxAnswerBytes = 8 << 20
+	// MaxClaimBytes bounds the payloads of one claim in the same way, unless the first job exceeds it. Their leases run
+	// while the worker takes the answer.
+	MaxClaimBytes = 1 << 20
 	// MaxAttempts bounds max_attempts.
 	MaxAttempts = 1000
 	// MinPriority and MaxPriority bound a priority.
@@ -149,6 +152,9 @@ func checkJSON(field string, v []byte, most int) error {
 	}
 	if !validJSON(v) {
 		return invalid(field, string(v), "one JSON value")
+	}
+	if api.CheckDepth(v, api.MaxJSONDepth) != nil {
+		return invalid(field, string(v), "JSON nested at most "+strconv.Itoa(api.MaxJSONDepth)+" deep")
 	}
 	return checkUTF8(field, string(v))
 }

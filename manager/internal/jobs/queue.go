@@ -216,8 +216,12 @@ func (q *Queue) spawn(f func()) bool {
 	return true
 }
 
-// now is the transaction's time in the precision that is stored.
-func now(tx store.Tx) time.Time { return tx.Now().UTC().Truncate(time.Microsecond) }
+// now is the transaction's wall clock in the precision that is stored: all times of a job but those of its lease.
+func now(tx store.Tx) time.Time { return tx.Wall().UTC().Truncate(time.Microsecond) }
+
+// leaseNow is the time by which leases end. It may be behind now, because time in which no worker could renew a lease
+// does not count.
+func leaseNow(tx store.Tx) time.Time { return tx.Now().UTC().Truncate(time.Microsecond) }
 
 // wait blocks until wake receives a value, or for d. It returns an error when ctx ends, and after Drain or Close.
 func (q *Queue) wait(ctx context.Context, wake <-chan struct{}, d time.Duration) error {

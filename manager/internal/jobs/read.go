@@ -22,10 +22,7 @@ func (q *Queue) Get(ctx context.Context, id string) (Job, error) {
 		if err := r.fetch(tx); err != nil {
 			return err
 		}
-		job = r.job()
-		if job.Lease != nil {
-			job.Lease.ExpiresIn = max(job.Lease.Until.Sub(tx.Now()), 0)
-		}
+		job = r.jobNow(tx)
 		return nil
 	})
 	if err != nil {
@@ -46,7 +43,7 @@ func (q *Queue) Holder(ctx context.Context, key string) (Job, error) {
 			err = &NotFoundError{Kind: "job with the key", ID: key}
 		}
 		if err == nil {
-			job = r.job()
+			job = r.jobNow(tx)
 		}
 		return err
 	})
@@ -82,7 +79,7 @@ func (q *Queue) Holders(ctx context.Context, id string) (Holders, error) {
 		if r.LockID == "" {
 			return nil
 		}
-		holder, err := lockHolder(tx, tx.Now(), r.LockID)
+		holder, err := lockHolder(tx, now(tx), r.LockID)
 		if err == nil && holder != nil {
 			var l *lock
 			if l, err = loadLock(tx, r.LockID); err == nil {
@@ -333,7 +330,7 @@ func (c *chunkReader) next(ctx context.Context) (*record, store.Hit, error) {
 			}
 			for _, h := range chunk {
 				r, err := load(tx, h.Key)
-				if err == nil && r != nil && !c.query.has(r, tx.Now()) {
+				if err == nil && r != nil && !c.query.has(r, now(tx)) {
 					continue
 				}
 				if err == nil && r != nil && c.query.Payloads {
@@ -352,7 +349,7 @@ func (c *chunkReader) next(ctx context.Context) (*record, store.Hit, error) {
 					r.Payload, r.Result = nil, nil
 				}
 				if r.Lease != nil {
-					r.Lease.ExpiresIn = max(r.Lease.Until.Sub(tx.Now()), 0)
+					r.Lease.ExpiresIn = r.Lease.left(tx)
 				}
 				c.ready = append(c.ready, r)
 				c.readyHits = append(c.readyHits, h)

@@ -273,7 +273,7 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 			if err := kept.absorb(tx, p.sub.WALLocations); err != nil {
 				return Outcome{}, err
 			}
-			return Outcome{Job: kept.job(), Deduplicated: true}, nil
+			return Outcome{Job: kept.jobNow(tx), Deduplicated: true}, nil
 		}
 	}
 	if r.Key != "" {
@@ -289,7 +289,7 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 			if err := holder.fetch(tx); err != nil {
 				return Outcome{}, err
 			}
-			return Outcome{Job: holder.job(), Existing: true}, nil
+			return Outcome{Job: holder.jobNow(tx), Existing: true}, nil
 		}
 	}
 	if !p.replay {

@@ -93,7 +93,7 @@ func (h *jobHandlers) claim(r *httpd.Request, w *httpd.Response) {
 			h.queue.PutBack(got)
 			got = nil
 		} else {
-			w.Undelivered = func() { h.queue.PutBack(got) }
+			w.Within, w.Undelivered = got[0].Lease.Duration, func() { h.queue.PutBack(got) }
 		}
 	}
 	claimSpans(r, got, start)

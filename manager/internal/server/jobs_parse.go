@@ -17,9 +17,9 @@ import (
 // field may be null, which means absent. What values are allowed is for package
 // jobs to say.
 
-// jobDepth bounds the nesting of a request; payloads may use all of what is
-// left below their field.
-const jobDepth = api.MaxJSONDepth + 4
+// jobDepth bounds the nesting of a request. It is far above that of the values in it, so that what is said of a value that is
+// too deep names its field.
+const jobDepth = 4 * api.MaxJSONDepth
 
 // fields reads the object in b; fields that are null are skipped unless the
 // null is a value.
@@ -181,7 +181,7 @@ func timeField(name string, v gjson.Result, to *time.Time) error {
 	if err != nil {
 		return err
 	}
-	if *to, err = time.Parse(time.RFC3339Nano, s); err != nil {
+	if *to, err = api.ParseTime(s); err != nil {
 		return &api.FieldError{Field: name, Value: httpd.Clip(s), Allowed: "must be a time such as 2026-01-02T15:04:05Z"}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -22,7 +23,9 @@ func TestJobRequestsAreReadStrictly(t *testing.T) {
 		{"POST", "/v1/jobs", ``, "function"},
 		{"POST", "/v1/jobs", `[]`, "body"},
 		{"POST", "/v1/jobs", `{"function":"f"`, "body"},
-		{"POST", "/v1/jobs", `{"function":"f","payload":` + strings.Repeat("[", 99) + strings.Repeat("]", 99) + `}`, "body"},
+		{"POST", "/v1/jobs", `{"function":"f","payload":` + nested(999) + `}`, "body"},
+		{"POST", "/v1/jobs", `{"function":"f","payload":` + nested(65) + `}`, "payload"},
+		{"POST", "/v1/jobs/a/finish", `{"lease_token":"` + token + `","status":"complete","result":` + nested(65) + `}`, "result"},
 		{"POST", "/v1/jobs", `{"function":"f","priority":1.5}`, "priority"},
 		{"POST", "/v1/jobs", `{"function":"f","priority":"1"}`, "priority"},
 		{"POST", "/v1/jobs", `{"function":"f","priority":99999}`, "priority"},
@@ -32,6 +35,10 @@ func TestJobRequestsAreReadStrictly(t *testing.T) {
 		{"POST", "/v1/jobs", `{"function":"f","delay_ms":"1"}`, "delay_ms"},
 		{"POST", "/v1/jobs", `{"function":"f","run_at":"tomorrow"}`, "run_at"},
 		{"POST", "/v1/jobs", `{"function":"f","run_at":7}`, "run_at"},
+		{"POST", "/v1/jobs", `{"function":"f","run_at":"2026-01-02 15:04:05Z"}`, "run_at"},
+		{"POST", "/v1/jobs", `{"function":"f","run_at":"2026-01-02T15:04:05+1:00"}`, "run_at"},
+		{"POST", "/v1/jobs", `{"function":"f","run_at":"2026-01-02T15:04:00,5Z"}`, "run_at"},
+		{"POST", "/v1/jobs", `{"function":"f","run_at":"2026-01-02T1:00:00Z"}`, "run_at"},
 		{"POST", "/v1/jobs", `{"function":"f","run_at":"2026-01-01T00:00:00Z","delay_ms":1}`, "delay_ms"},
 		{"POST", "/v1/jobs", `{"function":"f","on_duplicate":"drop","key":"k"}`, "on_duplicate"},
 		{"POST", "/v1/jobs", `{"function":"f","wal_locations":[]}`, "wal_locations"},
@@ -106,5 +113,20 @@ func TestJobRequestsAreReadStrictly(t *testing.T) {
 	}
 	if d := j.depth(); d != (jobs.Depth{Active: 1}) {
 		t.Errorf("depth after all refusals: %+v", d)
+	}
+}
+
+// nested is JSON of that depth.
+func nested(depth int) string { return strings.Repeat("[", depth) + strings.Repeat("]", depth) }
+
+// What is allowed just so is taken.
+func TestLimitsOfJobFieldsAreTaken(t *testing.T) {
+	j := newJobSite(t, ledger.Options{})
+	j.call(202, "POST", "/v1/jobs", `{"function":"f","payload":`+nested(64)+`}`)
+	for i, at := range []string{"2026-01-02t15:04:05z", "2026-01-02T15:04:05.123456789+01:30", "2026-01-02T15:04:05Z"} {
+		made := j.call(202, "POST", "/v1/jobs", `{"function":"f","id":"`+strconv.Itoa(i)+`","run_at":"`+at+`"}`)
+		if made["id"] != strconv.Itoa(i) {
+			t.Errorf("%s: %v", at, made)
+		}
 	}
 }

@@ -54,7 +54,9 @@ func (h *logHandlers) append(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	a.take(key)
+	if err := a.take(key); err != nil {
+		return err
+	}
 	log := r.Param(0)
 	out, err := h.engine.Append(r.Context(), log, a.items, a.atomic)
 	if err != nil {
@@ -95,8 +97,11 @@ func (h *logHandlers) append(r *httpd.Request, w *httpd.Response) error {
 }
 
 // take gives the ids that an idempotency key makes to the entries that have none, so that a
-// gate in front and the log know the request by the same key.
-func (a *appendCall) take(key string) {
+// gate in front and the log know the request by the same key. A single entry's own id must be that key.
+func (a *appendCall) take(key string) error {
+	if id := a.items[0].ID; !a.batch && key != "" && id != "" && id != key {
+		return &api.FieldError{Field: "id", Value: httpd.Clip(id), Allowed: "must be that of the header " + api.HeaderIdempotencyKey + ", or absent"}
+	}
 	for i := range a.items {
 		it := &a.items[i]
 		if key == "" || it.ID != "" || it.Derive != logs.NoDerive {
@@ -107,6 +112,7 @@ func (a *appendCall) take(key string) {
 			it.ID += "#" + strconv.Itoa(i)
 		}
 	}
+	return nil
 }
 
 func appendStatus(o *logs.Outcome) int {

@@ -34,7 +34,7 @@ func parseResolution(b []byte) (ledger.Resolution, error) {
 			}
 			res.As = state
 		case "ttl_ms":
-			res.TTL, err = api.MillisField(name, v)
+			res.TTL, err = api.TTLField(name, v)
 		case "status", "headers", "body":
 			given[name] = v.Raw
 		default:

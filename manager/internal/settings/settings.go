@@ -211,7 +211,7 @@ func (s *Settings) table() []setting {
 		number("max-in-flight", "", "most requests at work at the same time; held ones do not count", 1, 1_000_000, "4096", &s.Server.MaxInFlight),
 		number("max-connections", "", "most open connections", 1, 1_000_000, "16384", &s.Server.MaxConnections),
 		duration("read-timeout-seconds", "", seconds+" that a client has to send a request", 0.001, 3600, "10", &s.Server.ReadTimeout),
-		duration("write-timeout-seconds", "", seconds+" that a client has to take an answer", 0.001, 3600, "10", &s.Server.WriteTimeout),
+		duration("write-timeout-seconds", "", seconds+" that a client has to take each 64 KiB of an answer", 0.001, 3600, "10", &s.Server.WriteTimeout),
 		duration("idle-timeout-seconds", "", seconds+" that a connection may be idle", 0.001, 86400, "120", &s.Server.IdleTimeout),
 		duration("work-timeout-seconds", "", seconds+" that the work of one request may take", 0.001, 3600, "10", &s.Server.WorkTimeout),
 	}

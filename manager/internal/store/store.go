@@ -139,6 +139,12 @@ type Tx interface {
 	// an engine, else the local wall clock. It is constant during one run of the function.
 	Now() time.Time
 
+	// Wall is the time by which this transaction begins what people set for a time of day, such as a job's run_at: the
+	// wall clock where Now comes from another one, else Now. It differs from Now by the same amount during one run of the
+	// function. It may jump, also backwards, when somebody sets the clock that it comes from. So nothing that must not
+	// end early may end by it.
+	Wall() time.Time
+
 	// Get returns the record's value as this transaction sees it, including its own writes. The value must not be
 	// modified. An absent record is ErrNotFound. A record that the engine cannot read, because it was edited from
 	// outside, is an *UnreadableError; the transaction may continue after that.
@@ -315,6 +321,9 @@ type Capabilities struct {
 	TimePrecision time.Duration
 	// Replication tells about the standbys of the engine's server; nil for engines that know of none. It does not block.
 	Replication func() Replication
+	// Behind returns how far Tx.Now is behind this machine's wall clock; negative when it is ahead. It is nil for engines
+	// whose Tx.Now is a wall clock. It does not block.
+	Behind func() time.Duration
 	// Space asks the engine's server how full it is; nil for engines whose server has no limit of its own. It ends soon,
 	// also when the server is away.
 	Space func(context.Context) Space

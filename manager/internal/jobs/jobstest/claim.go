@@ -137,10 +137,18 @@ var claimTests = map[string]func(*env){
 		total := 0
 		for total < n {
 			got := e.claim(jobs.ClaimRequest{Limit: n})
-			if len(got) == 0 || len(got)*len(payload) > jobs.MaxAnswerBytes {
+			if len(got) == 0 || len(got)*len(payload) > jobs.MaxClaimBytes {
 				e.Fatalf("%d jobs of %d bytes after %d", len(got), len(payload), total)
 			}
 			total += len(got)
+		}
+		for range n {
+			e.job(jobs.Submission{Payload: append(payload[:jobs.MaxClaimBytes/3-1000:jobs.MaxClaimBytes/3-1000], '"')})
+		}
+		for _, want := range []int{3, 3, 3, 1} {
+			if got := e.claim(jobs.ClaimRequest{Limit: n}); len(got) != want {
+				e.Fatalf("%d jobs of a third of the limit, want %d", len(got), want)
+			}
 		}
 	},
 	"bad fields are named": func(e *env) {

@@ -53,6 +53,8 @@ type movedTx struct {
 
 func (m movedTx) Now() time.Time { return m.Tx.Now().Add(m.ahead) }
 
+func (m movedTx) Wall() time.Time { return m.Tx.Wall().Add(m.ahead) }
+
 // Size implements store.Sizer for engines that do.
 func (m movedTx) Size(c store.Collection) (records int, bytes int64, err error) {
 	s, ok := m.Tx.(store.Sizer)

@@ -262,6 +262,9 @@ var cancelTests = map[string]func(*env){
 		if got.State != jobs.Active || !got.CancelRequested {
 			e.Fatalf("cancelled while active: %+v", got)
 		}
+		if left := got.Lease.ExpiresIn; left <= 0 || left > j.Lease.Duration {
+			e.Fatalf("the lease of the cancelled job has %v left of %v", left, j.Lease.Duration)
+		}
 		e.cancel("a")
 		beat, err := e.q.Heartbeat(e.ctx, "a", j.Lease.Token, 0, nil)
 		if err != nil || !beat.Cancelled {

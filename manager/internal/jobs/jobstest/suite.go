@@ -144,7 +144,7 @@ func (e *env) now() time.Time {
 	e.Helper()
 	var at time.Time
 	err := e.in.Store.View(e.ctx, func(tx store.Tx) error {
-		at = tx.Now()
+		at = tx.Wall()
 		return nil
 	})
 	if err != nil {

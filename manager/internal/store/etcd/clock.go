@@ -29,6 +29,10 @@ const (
 	stepAhead = 100 * time.Millisecond
 	// maxBack is by how much a tick may set another manager's time back.
 	maxBack = time.Millisecond
+	// near is the difference between the time and the keeper's wall clock that is left to the slew alone.
+	near = 100 * time.Millisecond
+	// tellBehind is the difference from which a start logs it.
+	tellBehind = 2 * time.Second
 	// maxAhead bounds how far ahead a record's time is believed.
 	maxAhead = 5 * time.Second
 	// glassSeconds is how long the hourglass runs, and turnEvery how often the keeper turns it.
@@ -40,6 +44,8 @@ const (
 type tick struct {
 	// Now is the time in Unix microseconds.
 	Now int64 `json:"now"`
+	// Behind is how far the time is behind the keeper's wall clock in microseconds; 0 up to near, negative if it is ahead.
+	Behind int64 `json:"behind,omitempty"`
 	// Keeper wrote it; empty after it stopped.
 	Keeper string `json:"keeper,omitempty"`
 	// Glass is a lease that the keeper turned at the time Turned, or a little later.
@@ -87,12 +93,24 @@ func (c *clock) estimate() time.Time { return c.base.Add(elapsed() - c.at) }
 
 // Now never goes back.
 func (c *clock) Now() time.Time {
+	now, _ := c.times()
+	return now
+}
+
+// times returns Now and the keeper's wall clock.
+func (c *clock) times() (now, wall time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now := c.estimate().Truncate(time.Microsecond); now.After(c.last) {
 		c.last = now
 	}
-	return c.last
+	return c.last, c.last.Add(time.Duration(c.tick.Behind) * time.Microsecond)
+}
+
+// behind is how far Now is behind this machine's wall clock.
+func (c *clock) behind() time.Duration {
+	now := c.Now()
+	return c.wall().Sub(now)
 }
 
 // reach makes sure that Now is not before a time that a record has, and reports false for a time that is not believed.
@@ -298,13 +316,16 @@ func (c *clock) run(ctx context.Context) {
 // write writes the time, unless another manager did since. The time follows the wall clock a little.
 func (c *clock) write(ctx context.Context, since time.Duration) error {
 	c.mu.Lock()
-	now := c.estimate()
+	now, wall := c.estimate(), c.wall()
 	limit := time.Duration(slew * float64(since))
-	now = now.Add(max(-limit, min(limit, c.wall().Sub(now))))
+	now = now.Add(max(-limit, min(limit, wall.Sub(now))))
 	c.set(now)
 	next, rev := c.tick, c.rev
 	c.mu.Unlock()
-	next.Now, next.Keeper = now.UnixMicro(), c.me
+	next.Now, next.Keeper, next.Behind = now.UnixMicro(), c.me, 0
+	if behind := wall.Sub(now); behind.Abs() > near {
+		next.Behind = behind.Microseconds()
+	}
 	return c.put(ctx, next, rev)
 }
 

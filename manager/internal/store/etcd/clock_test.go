@@ -1,6 +1,9 @@
 package etcd
 
 import (
+	"bytes"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,11 +40,24 @@ func TestClocksHoursApart(t *testing.T) {
 			}
 		}
 	}
-	second, err := Open(t.Context(), Options{DSN: dsn, Wall: wallOff(apart)})
+	var told bytes.Buffer
+	second, err := Open(t.Context(), Options{DSN: dsn, Wall: wallOff(apart), Logger: slog.New(slog.NewTextHandler(&told, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	inOrder("two managers", first, second, first)
+	sameWall := func(what string, off time.Duration, stores ...*Store) {
+		t.Helper()
+		eventually(t, what, func() bool {
+			for _, s := range stores {
+				if _, at := s.clock.times(); at.Sub(time.Now().Add(off)).Abs() > most {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	sameWall("both have the wall clock of the first", -apart, first, second)
 	keeps := func(s *Store) func() bool {
 		return func() bool {
 			s.clock.mu.Lock()
@@ -55,13 +71,18 @@ func TestClocksHoursApart(t *testing.T) {
 	eventually(t, "the second keeps the clock", keeps(second))
 	eventually(t, "the clock goes on", func() bool { return now(t, second).After(before) })
 	inOrder("after a change of the keeper", second, first)
+	sameWall("both have the wall clock of the second", apart, second, first)
 	for _, s := range []*Store{first, second} {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
+	if want := "behind=14h"; !strings.Contains(told.String(), want) {
+		t.Errorf("the second manager logged %q, want %q in it", told.String(), want)
+	}
 	third := open(t, Options{DSN: dsn, Wall: wallOff(2 * apart)})
 	inOrder("after all were away", third)
+	sameWall("the third has its own wall clock", 2*apart, third)
 	if at := now(t, third); !at.After(before) {
 		t.Errorf("the time went back from %v to %v", before, at)
 	}

@@ -77,10 +77,14 @@
 //     its own forward. So no transaction sees a record from its future.
 //   - While no manager runs, etcd itself counts. The keeper has a lease of a year, which it renews every five seconds.
 //     The next manager reads how much of it is left. A new leader begins to count anew, so this may be too little but
-//     never too much.
+//     never too much. The time stays behind by what nobody counted: when etcd was off, or restarted while no manager ran.
 //   - The clock begins with the wall clock of the first manager. The keeper lets its seconds be at most 0.05 % longer or
-//     shorter to follow its own wall clock, as adjtime does, so that times that people set (run_at) stay right. A
-//     manager whose clock is wrong by hours makes a TTL of a day 43 seconds shorter or longer, not hours.
+//     shorter to follow its own wall clock, as adjtime does: 43 seconds a day. A manager whose clock is wrong by hours
+//     makes a TTL of a day 43 seconds shorter or longer, not hours.
+//
+// Tx.Wall is the keeper's wall clock: the keeper writes with the time how far it is behind, from 100 ms on. So all
+// managers begin jobs (run_at) by one wall clock. It jumps when a manager whose clock differs becomes the keeper.
+// Capabilities.Behind is by each manager's own wall clock. A start logs a warning from 2 s on.
 //
 // The error is the delay of a message: a manager that hears the time a millisecond late may set a deadline a millisecond
 // early. On a machine without CPU time to spare that is more, until the next tick.

@@ -37,8 +37,8 @@ type Options struct {
 	DSN string
 	// Logger receives warnings; slog.Default() when nil.
 	Logger *slog.Logger
-	// Wall is this machine's wall clock; time.Now when nil. The store's time begins with it and follows it slowly (see
-	// the package documentation).
+	// Wall is this machine's wall clock; time.Now when nil. The store's time begins with it and follows it slowly. While
+	// this manager keeps the clock, it is Tx.Wall (see the package documentation).
 	Wall func() time.Time
 	// Patience bounds how long a call waits for a cluster that does not answer; 4.5 s when zero. One request waits for a
 	// third of it, and the next one goes to another member.
@@ -164,6 +164,10 @@ func (s *Store) start(ctx, life context.Context, cfg dsn.Config, o Options) erro
 		s.cancel()
 		s.events.wait()
 		return err
+	}
+	if behind := s.clock.behind(); behind.Abs() > tellBehind {
+		s.log.Warn("the time that the managers keep in etcd differs from this machine's wall clock; jobs run by the wall clock, TTLs and leases by the kept time",
+			"behind", behind.Round(time.Millisecond).String())
 	}
 	return nil
 }
@@ -393,7 +397,7 @@ func (s *Store) Watch(topic string) store.Watcher { return s.events.hub.Watch(to
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities {
 	return store.Capabilities{
-		Name: "etcd", Durable: true, Quorum: true, Shared: true, FreeReads: true, TimePrecision: time.Microsecond, Space: s.space,
+		Name: "etcd", Durable: true, Quorum: true, Shared: true, FreeReads: true, TimePrecision: time.Microsecond, Behind: s.clock.behind, Space: s.space,
 	}
 }
 

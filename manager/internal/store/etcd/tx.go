@@ -31,7 +31,8 @@ type tx struct {
 	run int
 
 	rev     int64     // all reads see the state of this revision; 0 before the first
-	now     time.Time // what Now returned first
+	now     time.Time // what Now returned first, and Wall
+	wall    time.Time
 	claimed []string
 	asked   bool                // for what was read ahead
 	taken   []*overlay.Record   // by a claim that asked
@@ -54,9 +55,15 @@ func (s *Store) newTx(ctx context.Context, run int, readOnly bool) *tx {
 // Now implements store.Tx. It is never behind the Now of a transaction that wrote a record that this one reads.
 func (t *tx) Now() time.Time {
 	if t.now.IsZero() {
-		t.now = t.s.clock.Now()
+		t.now, t.wall = t.s.clock.times()
 	}
 	return t.now
+}
+
+// Wall implements store.Tx.
+func (t *tx) Wall() time.Time {
+	t.Now()
+	return t.wall
 }
 
 // read sends a request at the transaction's revision, or fixes the revision. Any member may answer for a fixed revision:

@@ -17,6 +17,9 @@ func (h *handle) Now() time.Time {
 	return h.t.Now()
 }
 
+// Wall implements store.Tx.
+func (h *handle) Wall() time.Time { return h.Now() }
+
 func (h *handle) Get(name store.Collection, key string) ([]byte, error) {
 	if h.t == nil {
 		return nil, errFinished
@@ -116,6 +119,9 @@ func (t *tx) Now() time.Time {
 	}
 	return t.now
 }
+
+// Wall implements store.Tx.
+func (t *tx) Wall() time.Time { return t.Now() }
 
 func (t *tx) get(name store.Collection, key string) ([]byte, error) {
 	c := t.s.find(name)

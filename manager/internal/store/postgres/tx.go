@@ -166,6 +166,9 @@ func (t *tx) Now() time.Time {
 	return t.now
 }
 
+// Wall implements store.Tx.
+func (t *tx) Wall() time.Time { return t.Now() }
+
 // load reads a record.
 func (t *tx) load(r *overlay.Record) error {
 	if t.expects(r) {

@@ -65,6 +65,9 @@ func (t *tx) Now() time.Time {
 	return t.now
 }
 
+// Wall implements store.Tx.
+func (t *tx) Wall() time.Time { return t.Now() }
+
 func (t *tx) load(r *overlay.Record) error { return t.loadMany([]*overlay.Record{r}) }
 
 // Prefetch implements store.Prefetcher.

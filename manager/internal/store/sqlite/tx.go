@@ -110,6 +110,9 @@ func newTx(ctx context.Context, q queries, now time.Time, sizeOf func(store.Coll
 // Now implements store.Tx.
 func (t *tx) Now() time.Time { return t.now }
 
+// Wall implements store.Tx.
+func (t *tx) Wall() time.Time { return t.now }
+
 // Size implements store.Sizer.
 func (t *tx) Size(c store.Collection) (records int, bytes int64, err error) {
 	if err := store.CheckName(string(c)); err != nil {
