@@ -25,9 +25,9 @@ var (
 	// ErrElsewhere: the entry belongs to a global key whose home is another data centre, which decides. The error is a
 	// *HomeError.
 	ErrElsewhere = errors.New("ledger: another data centre decides about the key")
-	// ErrQuarantine: the ledger was restored to an older point and takes no new keys
+	// ErrQuarantine: the ledger may have forgotten keys and takes no new ones
 	// yet; the error is a *QuarantineError.
-	ErrQuarantine = errors.New("ledger: no new keys after a restore")
+	ErrQuarantine = errors.New("ledger: it may have forgotten the key")
 	// ErrTooLarge: the result is larger than Options.MaxResultBytes.
 	ErrTooLarge = errors.New("ledger: the result is too large to be recorded")
 	// ErrNotFound: there is no such entry.
