@@ -294,7 +294,7 @@ func TestSharedStoreIsQuarantined(t *testing.T) {
 					t.Error("the metrics do not show it")
 				}
 				code, found, _ := examine(t, "--manager", "http://"+p.addr["api"], "--metrics", "http://"+p.addr["admin"])
-				if code != 1 || !has(found, doctor.Fail, "manager: quarantine", "new keys get 503") || !has(found, doctor.Fail, "manager: alarms", "oncegate_quarantine_remaining_seconds") {
+				if code != 1 || !has(found, doctor.Fail, "manager: quarantine", "new ones get 503") || !has(found, doctor.Fail, "manager: alarms", "oncegate_quarantine_remaining_seconds") {
 					t.Errorf("the doctor: exit code %d, %+v", code, found)
 				}
 			}

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"strings"
 	"sync"
 	"time"
 
@@ -60,20 +59,10 @@ func (a *app) jobLost(j jobs.Job, worker string) {
 	a.log.Warn("a job lost its worker", fields...)
 }
 
-// jobDied logs each job that became a dead letter.
+// jobDied logs each job that became a dead letter, without its error: that is the worker's text, which may hold what the
+// store keeps encrypted.
 func (a *app) jobDied(j jobs.Job) {
-	reason, _, _ := strings.Cut(j.Error, "\n")
-	a.log.Warn("a job became a dead letter", "job", j.ID, "function", j.Function, "attempts", j.Attempt, "error", clipError(reason))
-}
-
-// maxErrorLine bounds an error of a worker in a log line, in bytes.
-const maxErrorLine = 256
-
-func clipError(text string) string {
-	if len(text) > maxErrorLine {
-		text = text[:maxErrorLine] + "..."
-	}
-	return strings.ToValidUTF8(text, "?")
+	a.log.Warn("a job became a dead letter", "job", j.ID, "function", j.Function, "attempts", j.Attempt)
 }
 
 func (a *app) jobsCollector() *server.JobsCollector {
