@@ -53,7 +53,7 @@ var mayImport = map[string][]string{
 	"manager/internal/app":      {"manager/api", "manager/internal/filelock", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/internal/home", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", "manager/internal/tracing", "manager/internal/ui", domain, engines, "manager/internal/wal"},
 	"manager/internal/tracing":  {},
 	"manager/internal/settings": {"manager/api", "manager/internal/peers", "manager/internal/httpd", "manager/internal/object", "manager/internal/store/etcd/dsn", domain},
-	"manager/internal/server":   {"manager/api", "manager/internal/peers", "manager/api/openapi", "manager/internal/httpd", "manager/internal/logs", "manager/internal/submit", domain},
+	"manager/internal/server":   {"manager/api", "manager/internal/peers", "manager/api/openapi", "manager/internal/httpd", "manager/internal/logs", "manager/internal/quarantine", "manager/internal/submit", domain},
 	"manager/internal/httpd":    {"manager/api"},
 	"manager/internal/ui":       {"manager/api", "manager/internal/httpd", domain},
 	"manager/internal/home":     {"manager/api"},
@@ -64,7 +64,7 @@ var mayImport = map[string][]string{
 	"manager/internal/shard":  {"manager/api", contract},
 
 	// Other data centres.
-	"manager/internal/peers": {"manager/api", "manager/internal/ledger", contract},
+	"manager/internal/peers": {"manager/api", "manager/internal/ledger", "manager/internal/shard", contract},
 
 	"manager/internal/logs":              {"manager/api"},
 	"manager/internal/logs/walogs":       {"manager/internal/crypt", "manager/internal/logs", "manager/internal/wal"},
@@ -72,7 +72,7 @@ var mayImport = map[string][]string{
 	"manager/internal/object":            {"manager/internal/filelock", "manager/internal/object/sharedkey"},
 	"manager/internal/object/sharedkey":  {},
 	"manager/internal/object/objecttest": {"manager/internal/object/..."},
-	"manager/internal/ship":              {"manager/internal/object", "manager/internal/wal"},
+	"manager/internal/ship":              {"manager/internal/object", "manager/internal/wal", "manager/internal/wal/vfs"},
 	"manager/internal/quarantine":        {"manager/internal/store"},
 	"manager/internal/doctor":            {},
 	"manager/internal/crypt":             {},
@@ -113,7 +113,7 @@ var mayImport = map[string][]string{
 	"manager/managertest/ports":          {},
 	"manager/managertest/servers":        {},
 	"manager/managertest/tracetest":      {},
-	"manager/managertest/simulated": {"manager/api", "manager/internal/home", "manager/internal/httpd", "manager/internal/peers", "manager/internal/server", domain, engines,
+	"manager/managertest/simulated": {"manager/api", "manager/internal/home", "manager/internal/httpd", "manager/internal/peers", "manager/internal/quarantine", "manager/internal/server", domain, engines,
 		"manager/internal/ledger/ledgertest", "manager/internal/wal/..."},
 
 	"envoy/...":    {"envoy/..."},

@@ -426,8 +426,8 @@ func (f *flight) land(t *testing.T) {
 	}
 }
 
-// A manager that starts on an empty directory forgot the keys of before. The gate says so.
-func TestAnotherLedgerIsNoticed(t *testing.T) {
+// A manager that starts on an empty directory forgot the keys of before. The gate tells it, and it runs none of them again.
+func TestLostLedgerRunsNothingTwice(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newStack(t, target, mode, nil)
 		p := s.proxies[0]
@@ -439,7 +439,8 @@ func TestAnotherLedgerIsNoticed(t *testing.T) {
 			}
 			return n
 		}
-		wantFirst(t, p, pay(newKey()), 201)
+		lost := newKey()
+		wantFirst(t, p, pay(lost), 201)
 		s.manager.kill()
 		s.startManager(t)
 		sendFree(t, p, pay(newKey()))
@@ -451,17 +452,25 @@ func TestAnotherLedgerIsNoticed(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.startManager(t)
-		eventually(t, "the gate does not notice the other ledger", func() error {
-			if a := send(t, p, pay(newKey())); a.status != 201 && a.status != 503 {
-				t.Fatalf("%v", a)
+		other := s.startProxy(t) // it remembers nothing, and its cache is empty
+		eventually(t, "the gate does not tell the manager", func() error {
+			if a := send(t, p, pay(newKey())); a.status != 503 {
+				t.Fatalf("a new key at a ledger that forgot: %v", a)
 			}
 			if changes() == 0 {
 				return fmt.Errorf("%s is 0", metric)
 			}
 			return nil
 		})
+		if a := send(t, other, pay(lost)); a.status != 503 {
+			t.Errorf("a key that the ledger forgot: %v", a)
+		}
+		s.wantExecutions(t, lost, 1)
 		if log := p.tail(1000); !strings.Contains(log, `ALARM: the ledger of cluster "oncegate_manager" is `) {
-			t.Errorf("the log does not say it: %s", log)
+			t.Errorf("the gate's log does not say it: %s", log)
+		}
+		if log := s.manager.tail(1000); !strings.Contains(log, "the ledger forgot something: a quarantine begins") || !strings.Contains(log, "remembers another one in its place") {
+			t.Errorf("the manager's log does not say it: %s", log)
 		}
 	})
 }

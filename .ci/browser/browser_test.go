@@ -343,6 +343,14 @@ func TestJobsInTheBrowser(t *testing.T) {
 	b.click("Cancel", "The job is cancelled")
 	b.click("Retry", "The job is in the queue again")
 
+	// Work that runs is not ended by one click.
+	b.open("jobs/" + s.running)
+	b.click("Cancel", "Cancel this job?")
+	b.look("ask")
+	b.click("Leave it as it is", "running")
+	b.click("Cancel", "What this attempt has done so far is lost")
+	b.click("Cancel the job", "cancel requested")
+
 	b.open("jobs?function=mail.send&state=failed")
 	b.do(chromedp.Click(`input[data-all]`))
 	b.click("Replay", "Replay 3 jobs?")

@@ -108,7 +108,7 @@ func (m *manager) call(path string, body map[string]any) map[string]any {
 }
 
 // seeds are what seed made.
-type seeds struct{ queued, dead, tried string }
+type seeds struct{ queued, dead, tried, running string }
 
 // What strangers may send, and what is as long as it can be.
 const (
@@ -130,7 +130,7 @@ func (m *manager) seed() (s seeds) {
 		m.call("/v1/jobs", map[string]any{"function": "report.build", "payload": i, "delay_ms": 3600000})
 	}
 	m.call("/v1/functions/report.build/pause", map[string]any{})
-	claimed := m.call("/v1/jobs/claim", map[string]any{"worker": "worker-7", "functions": []string{"mail.send"}, "limit": 9})["jobs"].([]any)
+	claimed := m.call("/v1/jobs/claim", map[string]any{"worker": "worker-7", "functions": []string{"mail.send"}, "limit": 9, "lease_ms": 3600000})["jobs"].([]any)
 	for i, c := range claimed {
 		j := c.(map[string]any)
 		end := map[string]any{"lease_token": j["lease"].(map[string]any)["token"], "status": "complete", "result": map[string]any{"message": "250 ok"}}
@@ -139,6 +139,7 @@ func (m *manager) seed() (s seeds) {
 			delete(end, "result")
 			s.dead = j["id"].(string)
 		}
+		s.running = j["id"].(string) // the last two stay so
 		if i < 7 {
 			m.call("/v1/jobs/"+j["id"].(string)+"/finish", end)
 		}

@@ -127,6 +127,12 @@ var boards = map[string]board{
 			one("Dead letters", "short", `max(oncegate_jobs{$S state="dead"})`, "dead letters"),
 			one("Room that jobs take", "percentunit", `max by (instance) (oncegate_jobs_bytes{$S} / oncegate_jobs_max_bytes{$S})`, "{{instance}}"),
 		}},
+		{"Functions", []panel{
+			one("Queued jobs by function", "short", `topk(10, max by (function) (oncegate_jobs_by_function{$S state="queued"}))`, "{{function}}"),
+			one("Age of the oldest queued job by function", "s", `topk(10, max by (function) (oncegate_jobs_by_function_oldest_queued_age_seconds{$S}))`, "{{function}}"),
+			one("Completed jobs by function", "eps", `topk(10, sum by (function) (rate(oncegate_jobs_by_function_events_total{$S event="completed"}[$__rate_interval])))`, "{{function}}"),
+			one("Failures by function", "eps", `topk(10, sum by (function, event) (rate(oncegate_jobs_by_function_events_total{$S event=~"failed|retried"}[$__rate_interval])))`, "{{function}} {{event}}"),
+		}},
 		{"Work", []panel{
 			one("Events", "eps", `sum by (event) (rate(oncegate_jobs_events_total{$S}[$__rate_interval]))`, "{{event}}"),
 			one("Failures", "eps", `sum by (event) (rate(oncegate_jobs_events_total{$S event=~"failed|retried|reclaimed|dead_by_lease|fenced"}[$__rate_interval]))`, "{{event}}"),

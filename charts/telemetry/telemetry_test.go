@@ -98,6 +98,7 @@ func TestMetricsExist(t *testing.T) {
 			}
 		}
 	}
+	uses["docs/jobs.md: ScaledObject"] = scalerOf(t)
 	found := 0
 	for where, expr := range uses {
 		for _, name := range metric.FindAllString(patterns.ReplaceAllString(expr, ""), -1) {
@@ -110,6 +111,30 @@ func TestMetricsExist(t *testing.T) {
 	if found < 80 {
 		t.Errorf("found only %d metrics", found)
 	}
+}
+
+// scalerOf returns the query of the example of an autoscaler.
+func scalerOf(t *testing.T) string {
+	t.Helper()
+	_, example, _ := strings.Cut(read(t, docs, "jobs.md"), "```yaml\n")
+	example, _, _ = strings.Cut(example, "```")
+	var object struct {
+		Kind string
+		Spec struct {
+			Triggers []struct {
+				Type     string
+				Metadata map[string]string
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(example), &object); err != nil || object.Kind != "ScaledObject" || len(object.Spec.Triggers) != 1 || object.Spec.Triggers[0].Type != "prometheus" {
+		t.Fatalf("the example of an autoscaler: %v, %+v", err, object)
+	}
+	query := object.Spec.Triggers[0].Metadata["query"]
+	if !strings.Contains(query, `oncegate_jobs_by_function{function="`) {
+		t.Errorf("the autoscaler's query %q does not ask for the jobs of a function", query)
+	}
+	return query
 }
 
 // Each alert has a severity, says what it is about, and leads to its runbook; each runbook has its alert.
@@ -208,11 +233,12 @@ var troubles = map[string]map[string]string{
 	"OncegateDataCentersDisagree":  {`oncegate_home_refuses{job="oncegate",instance="a"}`: "1x40"},
 	"OncegatePeerBehind":           {`oncegate_peer_lag_seconds{job="oncegate",instance="a",peer="b"}`: "0+60x40"},
 	"OncegatePeerUnreachable":      {`oncegate_peer_failures_total{job="oncegate",instance="a",peer="b"}`: "0+6x40"},
+	"OncegatePeerOutcomesRefused":  {`oncegate_peer_refused_total{job="oncegate",instance="a",peer="b"}`: "0x35 1x5"},
 	"OncegatePeerOutcomesDropped":  {`oncegate_feed_imported_total{job="oncegate",instance="a",result="dropped"}`: "0x35 1x5"},
 	"OncegateStandbysMissing":      {`oncegate_store_sync_standbys{job="oncegate",instance="a"}`: "0x40", `oncegate_store_sync_standbys_required{job="oncegate",instance="a"}`: "1x40"},
 	"OncegateShippingWithoutLease": {`oncegate_ship_lease_term{job="oncegate",instance="a"}`: "0x40"},
 	"OncegateDeadLetters":          {`oncegate_jobs{job="oncegate",instance="a",state="dead"}`: "3x40"},
-	"OncegateJobsWait":             {`oncegate_jobs_oldest_queued_age_seconds{job="oncegate",instance="a"}`: "0+60x40"},
+	"OncegateJobsWait":             {`oncegate_jobs_by_function_oldest_queued_age_seconds{job="oncegate",instance="a",function="f"}`: "0+60x40"},
 	"OncegateJobsNearlyFull":       {`oncegate_jobs_bytes{job="oncegate",instance="a"}`: "85x40"},
 	"OncegateJobsRefused":          {`oncegate_jobs_events_total{job="oncegate",instance="a",event="full"}`: "0+1x40"},
 	"OncegateManagerStandsStill":   {`oncegate_downtimes_total{job="oncegate",instance="a"}`: "0+1x40"},

@@ -30,6 +30,7 @@ const (
 	CodeTooLarge            Code = "too-large"              // 413: body or result over the limit
 	CodeUnsupportedMedia    Code = "unsupported-media"      // 415: content type is neither JSON nor raw
 	CodeWrongShard          Code = "wrong-shard"            // 421: the call is meant for another shard than this manager's
+	CodeWrongLedger         Code = "wrong-ledger"           // 421: the caller last met another ledger than this manager's
 	CodeKeyMoved            Code = "key-moved"              // 421: another shard of the manager's list owns the key, and it has no entry here
 	CodeWrongHome           Code = "wrong-home"             // 421: another data centre decides about the key
 	CodeFingerprintMismatch Code = "fingerprint-mismatch"   // 422: the key was used for another request
@@ -44,7 +45,7 @@ const (
 	CodeOverloaded          Code = "overloaded"             // 503: load is shed
 	CodeAskAlone            Code = "ask-alone"              // 503: the recorded answer does not fit into a batch's answer; make the call by itself
 	CodeLedgerFull          Code = "ledger-full"            // 503: the window is full of entries that have not expired
-	CodeQuarantine          Code = "quarantine"             // 503: the ledger was restored to an older point, and may have forgotten the key
+	CodeQuarantine          Code = "quarantine"             // 503: the ledger may have forgotten the key
 	CodeWindowFull          Code = "window-full"            // 503: the log's window is full of ids that have not expired
 	CodeHomeUnavailable     Code = "home-unavailable"       // 503: the data centre that decides about the key cannot be reached; nothing was changed
 	CodeHomeUnanswered      Code = "home-unanswered"        // 503: the data centre that decides about the key did not answer; the outcome is unknown

@@ -34,14 +34,20 @@ const (
 	HeaderManager = "oncegate-manager"
 	// HeaderIdempotencyKey carries the client's key.
 	HeaderIdempotencyKey = "idempotency-key"
-	// HeaderLedger is in the manager's answers: the ledger's id, 32 hexadecimal digits, drawn at the first start on its store.
-	// A gate to which a manager shows another id than before knows that the ledger forgot its keys.
+	// HeaderLedger is in the manager's answers: the ledger's Mark. A caller sends the last one that it got with its next call.
+	// A manager whose ledger is behind it takes no new keys for as long as the forgotten ones count (CodeQuarantine), or
+	// refuses the call (CodeWrongLedger).
 	HeaderLedger = "oncegate-ledger"
 	// HeaderShard on a ledger call names the shard that the call is meant for. A manager of another shard rejects the
 	// call.
 	HeaderShard = "oncegate-shard"
 	// HeaderDataCentres on a call for changes, and on its answer, is the sender's name and list: "dc1=dc1,dc2".
 	HeaderDataCentres = "oncegate-data-centres"
+	// HeaderPeerLedger on a call for changes is the Mark of the caller's own ledger. HeaderKnownLedger on its answer is what
+	// the answering data centre remembers of the caller's: a Mark, a semicolon, and for how many milliseconds it has not
+	// answered.
+	HeaderPeerLedger  = "oncegate-peer-ledger"
+	HeaderKnownLedger = "oncegate-known-ledger"
 	// HeaderReplayed is "true" on a recorded answer.
 	HeaderReplayed = "idempotent-replayed"
 	// HeaderStatus says what the gate did: executed, replayed, bypassed or a problem's code.

@@ -49,6 +49,9 @@ type Options struct {
 	// BackoffBase and BackoffMax set the pauses between attempts: the base doubled with each attempt, at most the
 	// maximum; half of it is random. A longer Retry-After of the manager takes precedence. Defaults 50 ms and 5 s.
 	BackoffBase, BackoffMax time.Duration
+	// MaxRetryAfter bounds the Retry-After that a call waits for. A call that would have to wait longer returns the error
+	// instead. Default: only the call's context bounds it.
+	MaxRetryAfter time.Duration
 	// MaxAttempts bounds the attempts of one call. By default only the call's context does.
 	MaxAttempts int
 }
@@ -182,7 +185,7 @@ func (c *Client) do(ctx context.Context, call call, out any) (replayed bool, err
 		i := c.at.Load()
 		replayed, err := c.attempt(ctx, c.bases[i], &call, body, out)
 		moved := err != nil && c.moveOn(ctx, &call, i, err)
-		if err == nil || call.once || !temporary(err) || attempt == c.opts.MaxAttempts {
+		if err == nil || call.once || !temporary(err) || attempt == c.opts.MaxAttempts || !moved && c.tooLate(err) {
 			return replayed, err
 		}
 		rest := time.Duration(0)
@@ -198,6 +201,12 @@ func (c *Client) do(ctx context.Context, call call, out any) (replayed bool, err
 		}
 		return false, err
 	}
+}
+
+// tooLate reports whether the manager asks for a longer wait than a call may take.
+func (c *Client) tooLate(err error) bool {
+	var e *Error
+	return c.opts.MaxRetryAfter > 0 && errors.As(err, &e) && e.RetryAfter > c.opts.MaxRetryAfter
 }
 
 // backoff is the pause after the given attempt (1 for the first) failed.

@@ -284,6 +284,23 @@ func TestOperatorsManageJobsAndFunctions(t *testing.T) {
 	if j, err := c.Cancel(ctx, "j1"); err != nil || j.State != "cancelled" {
 		t.Errorf("cancel: %+v, %v", j, err)
 	}
+	for _, id := range []string{"h1", "h2"} {
+		if _, err := c.SubmitIdempotent(ctx, Submission{Function: "h", ID: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if j, err := c.Delete(ctx, "h1"); err != nil || j.ID != "h1" {
+		t.Errorf("delete: %+v, %v", j, err)
+	}
+	if _, err := c.Delete(ctx, "h1"); !HasCode(err, api.CodeNotFound) {
+		t.Errorf("delete: %v", err)
+	}
+	for _, dry := range []bool{true, false} {
+		res, err := c.Bulk(ctx, BulkRequest{Action: "delete", ListQuery: ListQuery{Function: "h", State: "queued"}, DryRun: dry})
+		if err != nil || res.Matched != 1 || (res.Done == 1) == dry || len(res.Refused) != 0 || res.Cursor != "" {
+			t.Errorf("bulk: %+v, %v", res, err)
+		}
+	}
 	if err := c.Pause(ctx, "f"); err != nil {
 		t.Error(err)
 	}

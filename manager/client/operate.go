@@ -29,10 +29,13 @@ func (c *Client) job(ctx context.Context, call call) (*Job, error) {
 // List returns one page of jobs, without payloads and results.
 func (c *Client) List(ctx context.Context, q ListQuery) (*JobPage, error) {
 	v := url.Values{}
-	for name, value := range map[string]string{"function": q.Function, "state": q.State} {
+	for name, value := range map[string]string{"function": q.Function, "state": q.State, "submitter": q.Submitter, "error": q.Error} {
 		if value != "" {
 			v.Set(name, value)
 		}
+	}
+	if q.OlderThanMS != 0 {
+		v.Set("older_than_ms", strconv.FormatInt(q.OlderThanMS, 10))
 	}
 	var page JobPage
 	_, err := c.do(ctx, call{method: "GET", path: "/v1/jobs" + pageQuery(v, q.Limit, q.Cursor)}, &page)
@@ -55,6 +58,26 @@ func pageQuery(v url.Values, limit int, cursor string) string {
 // Cancel cancels a job. The manager's API says what that means for a running job.
 func (c *Client) Cancel(ctx context.Context, id string) (*Job, error) {
 	return c.job(ctx, call{method: "POST", path: jobPath(id) + "/cancel", body: struct{}{}})
+}
+
+// Delete removes a job that no worker has, and returns it as it was. Only administrators may call it.
+func (c *Client) Delete(ctx context.Context, id string) (*Job, error) {
+	return c.job(ctx, call{method: "DELETE", path: jobPath(id)})
+}
+
+// Bulk does an action with the jobs of a query, up to its Limit or for about 5 seconds, and the caller goes on with the
+// cursor. Only administrators may delete. A retry and a replay are not repeated: after a lost answer the jobs may have
+// failed again meanwhile.
+func (c *Client) Bulk(ctx context.Context, b BulkRequest) (*BulkResult, error) {
+	var out BulkResult
+	call := call{method: "POST", path: "/v1/jobs/bulk", body: b, once: !b.DryRun && (b.Action == "retry" || b.Action == "replay")}
+	if _, err := c.do(ctx, call, &out); err != nil {
+		return nil, err
+	}
+	if out.Refused == nil {
+		return nil, call.notOurs("no list of refusals")
+	}
+	return &out, nil
 }
 
 // Retry puts a job back into the queue. Without a lease token it is not repeated: after a lost answer the job may have

@@ -14,16 +14,19 @@ type Job struct {
 	PayloadBytes int    `json:"payload_bytes,omitempty"`
 	Key          string `json:"key,omitempty"`
 	// State: scheduled, queued, active, complete, failed, cancelled or replayed.
-	State       string          `json:"state"`
-	Priority    int             `json:"priority"`
-	Attempt     int             `json:"attempt"`
-	MaxAttempts int             `json:"max_attempts"`
-	RunAt       time.Time       `json:"run_at,omitzero"`
-	CreatedAt   time.Time       `json:"created_at,omitzero"`
-	StartedAt   time.Time       `json:"started_at,omitzero"`
-	FinishedAt  time.Time       `json:"finished_at,omitzero"`
-	Result      json.RawMessage `json:"result,omitempty"`
-	Error       string          `json:"error,omitempty"`
+	State       string    `json:"state"`
+	Priority    int       `json:"priority"`
+	Attempt     int       `json:"attempt"`
+	MaxAttempts int       `json:"max_attempts"`
+	RunAt       time.Time `json:"run_at,omitzero"`
+	CreatedAt   time.Time `json:"created_at,omitzero"`
+	StartedAt   time.Time `json:"started_at,omitzero"`
+	FinishedAt  time.Time `json:"finished_at,omitzero"`
+	// Submitter is a digest that tells submitters apart. Answers to operators have it, and what Get answers to the
+	// submitter.
+	Submitter string          `json:"submitter,omitempty"`
+	Result    json.RawMessage `json:"result,omitempty"`
+	Error     string          `json:"error,omitempty"`
 	// Errors are those of the last five attempts that failed, the oldest first, each clipped to 512 bytes. Get returns
 	// them.
 	Errors []AttemptError `json:"errors,omitempty"`
@@ -34,10 +37,8 @@ type Job struct {
 	CancelRequested bool `json:"cancel_requested,omitempty"`
 	// ReplayedAs is the id of the copy that an operator enqueued of a replayed job.
 	ReplayedAs string `json:"replayed_as,omitempty"`
-	// Event names the event that enqueued the job, in a version of the manager that had events.
-	Event string `json:"event,omitempty"`
-	Dedup *Dedup `json:"dedup,omitempty"`
-	Lease *Lease `json:"lease,omitempty"`
+	Dedup      *Dedup `json:"dedup,omitempty"`
+	Lease      *Lease `json:"lease,omitempty"`
 	// WALLocations are, by database, the Postgres LSNs that a replica must have
 	// reached before the job may read from it.
 	WALLocations map[string]string `json:"wal_locations,omitempty"`
@@ -143,12 +144,51 @@ type Beat struct {
 	ExpiresInMS int64 `json:"expires_in_ms"`
 }
 
-// ListQuery selects jobs.
+// ListQuery selects jobs. Zero values do not restrict it.
 type ListQuery struct {
-	Function, State, Cursor string
-	// Limit: 1 to 1000, 100 when 0.
-	Limit int
+	Function string `json:"function,omitempty"`
+	State    string `json:"state,omitempty"`
+	// Submitter as in Job.
+	Submitter string `json:"submitter,omitempty"`
+	// OlderThanMS selects jobs that ended at least this long ago, and, of those that have not ended, jobs that were
+	// submitted at least this long ago.
+	OlderThanMS int64 `json:"older_than_ms,omitempty"`
+	// Error selects jobs whose last error is of the same kind: the first line is equal except for ids and long numbers.
+	Error string `json:"error,omitempty"`
+	// Limit bounds the jobs of one call: 1 to 1000. When 0, List returns 100, and Bulk takes 1000.
+	Limit  int    `json:"limit,omitempty"`
+	Cursor string `json:"cursor,omitempty"`
 }
+
+// BulkRequest is an action with all jobs that a query selects.
+type BulkRequest struct {
+	// Action: cancel, retry, replay or delete.
+	Action string `json:"action"`
+	// ListQuery needs a State that the action applies to.
+	ListQuery
+	// DryRun only counts.
+	DryRun bool `json:"dry_run,omitempty"`
+}
+
+// BulkResult is what a bulk action did.
+type BulkResult struct {
+	// Matched jobs were selected, and Done of them were changed: none in a dry run.
+	Matched int `json:"matched"`
+	Done    int `json:"done"`
+	// Refused are the jobs that were not changed.
+	Refused []Refusal `json:"refused"`
+	// Cursor leads to the next part; empty when this was the last one.
+	Cursor string `json:"cursor"`
+}
+
+// Refusal says why a job was not changed.
+type Refusal struct {
+	ID      string  `json:"id"`
+	Problem problem `json:"problem"`
+}
+
+// Err is the refusal as the error of the single call.
+func (r *Refusal) Err() error { return r.Problem.error() }
 
 // JobPage is one page of jobs; Cursor is empty on the last one.
 type JobPage struct {
@@ -156,14 +196,34 @@ type JobPage struct {
 	Cursor string `json:"cursor"`
 }
 
-// Function describes one function. Counts stop at 1000.
+// Function describes one function.
 type Function struct {
-	Name      string `json:"name"`
-	Paused    bool   `json:"paused"`
-	Queued    int    `json:"queued"`
-	Scheduled int    `json:"scheduled"`
-	Active    int    `json:"active"`
-	Dead      int    `json:"dead"`
+	Name     string    `json:"name"`
+	Paused   bool      `json:"paused"`
+	PausedAt time.Time `json:"paused_at,omitzero"`
+	// Queued, Scheduled, Active and Dead count its jobs.
+	Queued    int `json:"queued"`
+	Scheduled int `json:"scheduled"`
+	Active    int `json:"active"`
+	Dead      int `json:"dead"`
+	// AtLeast: there are more jobs than the counts say.
+	AtLeast bool `json:"at_least,omitempty"`
+	// OldestQueuedMS is for how many milliseconds the queued job that waits longest could have run; 0 without one.
+	OldestQueuedMS int64 `json:"oldest_queued_ms"`
+	// LastDeadAt is when the newest dead letter failed; zero without one.
+	LastDeadAt time.Time `json:"last_dead_at,omitzero"`
+	// LastMinute is what the manager that answers did with the function's jobs in the last minute.
+	LastMinute FunctionRates `json:"last_minute"`
+}
+
+// FunctionRates count what happened to jobs of a function. Failed ones became dead letters, and Retried ones have another
+// attempt.
+type FunctionRates struct {
+	Enqueued  int64 `json:"enqueued"`
+	Claimed   int64 `json:"claimed"`
+	Completed int64 `json:"completed"`
+	Failed    int64 `json:"failed"`
+	Retried   int64 `json:"retried"`
 }
 
 // FunctionPage is one page of functions; Cursor is empty on the last one.

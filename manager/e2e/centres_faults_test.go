@@ -82,6 +82,7 @@ func testFaultsBetweenCentres(t *testing.T) {
 		l.arrived(dc)
 	}
 	connect(all, true)
+	trusted(t, all)
 	lossy := func(on bool) {
 		for _, dc := range all {
 			for _, link := range dc.links {

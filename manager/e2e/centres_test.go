@@ -154,6 +154,7 @@ func TestThreeDataCentres(t *testing.T) {
 	names := []string{"dc1", "dc2", "dc3"}
 	all := newCentres(t, names)
 	connect(all, true)
+	trusted(t, all)
 	for _, dc := range all {
 		dc.run("before-"+dc.name, "b")
 	}
@@ -240,6 +241,12 @@ func TestThreeDataCentres(t *testing.T) {
 	}
 	if code, out = run("ledger", "get", "own-dc2-0"); code != 0 || !strings.Contains(out, "origin ") || !strings.Contains(out, "dc2") {
 		t.Errorf("ledger get: %d %q", code, out)
+	}
+	if code, out = run("ledger", "conflicts"); code != 0 || strings.Count(out, "\nboth-") != n || strings.Count(out, " committed 201, ") != 2*n {
+		t.Errorf("ledger conflicts: %d %q", code, out)
+	}
+	if code, out = run("ledger", "get", "both-0"); code != 0 || !strings.Contains(out, "conflict: 3 data centres ran this key: ") {
+		t.Errorf("ledger get of a conflict: %d %q", code, out)
 	}
 	if code, out = run("ledger", "list"); code != 0 || !strings.Contains(out, "ORIGIN") {
 		t.Errorf("ledger list: %d %q", code, out)

@@ -387,6 +387,13 @@ func TestRestoreWithAnotherKey(t *testing.T) {
 		if code, out := oncegate(t, append(restore, file)...); code != 1 || !strings.Contains(out, want) {
 			t.Errorf("with another key %s: %d %s", id, code, out)
 		}
+		verify := []string{"ship", "verify", "--from", "file://" + place, "--encryption-key-file"}
+		if code, out := oncegate(t, append(verify, file)...); code != 1 || !strings.Contains(out, want) {
+			t.Errorf("verify with another key %s: %d %s", id, code, out)
+		}
+		if code, out := oncegate(t, append(verify, keyFile(t, "k1"))...); code != 0 {
+			t.Errorf("verify with the right key: %d %s", code, out)
+		}
 		if code, out := oncegate(t, append(restore, keyFile(t, "k1"))...); code != 0 {
 			t.Errorf("with the right key: %d %s", code, out)
 		}

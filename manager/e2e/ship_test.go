@@ -270,10 +270,16 @@ func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
 func TestTwoManagersShipToOnePlace(t *testing.T) {
 	t.Parallel()
 	_, place, env := newBucket(t)
-	first := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms")
+	dir := t.TempDir()
+	begun := env.startManager(t, "--data-dir", dir)
+	if code := begun.stop(t); code != 0 {
+		t.Fatal(begun.stderr)
+	}
+	copied := copyFiles(t, dir)
+	first := env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms")
 	commitKey(t, first.addr["api"], "k")
 	shippedSince(t, place, time.Now().Add(-time.Hour))
-	second := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--admin", "127.0.0.1:0")
+	second := env.startManager(t, "--data-dir", copied, "--ship-to", shipPlace, "--admin", "127.0.0.1:0")
 	waitFor(t, "the second says that it has no lease", func() bool { return strings.Contains(second.stderr.String(), "lease") })
 	commitKey(t, second.addr["api"], "k") // it serves all the same
 	if code := second.stop(t); code != 0 {
@@ -312,10 +318,15 @@ func TestRestoreExitCodes(t *testing.T) {
 		{2, "--quarantine", []string{"restore", "--from", shipPlace, "--data-dir", fresh(), "--quarantine", "-1s"}},
 		{1, "nothing to restore", []string{"restore", "--from", shipPlace + "/else", "--data-dir", fresh()}},
 		{1, "as old as", []string{"restore", "--from", shipPlace, "--data-dir", fresh(), "--at", "2001-01-01T00:00:00Z"}},
-		{2, "status", []string{"ship"}},
+		{2, "must be status or verify", []string{"ship"}},
 		{2, "only the engine wal", []string{"serve", "--store", "memory", "--ship-to", shipPlace}},
 		{2, "--ship-to", []string{"serve", "--data-dir", fresh(), "--ship-to", "ftp://x"}},
 		{0, "usage", []string{"restore", "--help"}},
+		{0, "can be restored to sequence", []string{"ship", "verify", "--from", shipPlace}},
+		{1, "as old as", []string{"ship", "verify", "--from", shipPlace, "--at", "2001-01-01T00:00:00Z"}},
+		{1, "nothing to restore", []string{"ship", "verify", "--from", shipPlace + "/else"}},
+		{0, `"restorable"`, []string{"ship", "status", "--from", shipPlace}},
+		{2, "must be status or verify", []string{"ship", "look"}},
 	} {
 		if code, out := env.oncegate(t, c.args...); code != c.code || !strings.Contains(out, c.text) || c.code != 0 && strings.Count(out, "\n") != 1 {
 			t.Errorf("%q: exit code %d, want %d; %s", c.args, code, c.code, out)
@@ -323,8 +334,8 @@ func TestRestoreExitCodes(t *testing.T) {
 	}
 	var damaged string
 	if err := object.All(t.Context(), place, "ledger/0", func(o object.Info) error {
-		if strings.HasSuffix(o.Name, "/h") {
-			return nil // a damaged head is found first
+		if damaged != "" || !strings.Contains(o.Name, "/t") {
+			return nil // the manifest names the first run already
 		}
 		b, v, err := place.Get(t.Context(), o.Name)
 		if err == nil {
@@ -339,6 +350,11 @@ func TestRestoreExitCodes(t *testing.T) {
 	dir := fresh()
 	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", dir); code != 1 || !strings.Contains(out, damaged) {
 		t.Errorf("a damaged object: exit code %d; %s", code, out)
+	}
+	for _, command := range []string{"verify", "status"} {
+		if code, out := env.oncegate(t, "ship", command, "--from", shipPlace); code != 1 || !strings.Contains(out, damaged) {
+			t.Errorf("ship %s of a place that cannot be restored: exit code %d; %s", command, code, out)
+		}
 	}
 	// A restore that was cut off leaves this directory, and a manager must not begin a
 	// ledger beside it.

@@ -16,6 +16,7 @@
 //	<prefix>.0.<b>      bucket b: metadata of its ways
 //	<prefix>.0.<b>.<w>  the answer of way w of bucket b
 //	<prefix>.r.<r>      region r: how its bytes are shared among its buckets
+//	<prefix>.l.<name>   not of the cache: what the gate remembers of a cluster's ledger
 //
 // # Bytes
 //

@@ -295,6 +295,17 @@ func (c *Config) Route(method, path string) *Route {
 	return nil
 }
 
+// LongestTTL is the longest time for which a route wants a key to be remembered, as far as the configuration says.
+func (c *Config) LongestTTL() (d time.Duration) {
+	for i := range c.rules {
+		r := &c.rules[i].route
+		for _, ttl := range [...]time.Duration{r.CommittedTTL, r.RejectedTTL, r.UnknownTTL} {
+			d = max(d, ttl) // ManagersTTL is negative
+		}
+	}
+	return d
+}
+
 // LargestAnswer returns the largest MaxResponseBody of all routes.
 func (c *Config) LargestAnswer() int {
 	n := 0

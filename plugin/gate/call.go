@@ -296,7 +296,7 @@ func (l *ledger) start(c *call) {
 
 func (l *ledger) launch(c *call, path string, trace [][2]string, body []byte) {
 	p := l.p
-	headers := l.headersTo(c.shard, path, trace)
+	headers := l.headersTo(c.shard, path, trace, c.sent)
 	id, status := p.host.Call(l.shards[c.shard].name, headers, body, c.timeout)
 	clear(headers)
 	if status != CallSent {

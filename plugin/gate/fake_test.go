@@ -67,6 +67,7 @@ type fakeCall struct {
 	cluster, path, authority string
 	body                     []byte
 	timeout                  time.Duration
+	mark    string // what the gate remembers of the ledger
 }
 
 type fakeStream struct {
@@ -290,7 +291,8 @@ func (h *fakeHost) Call(cluster string, headers [][2]string, body []byte, timeou
 	}
 	path, _ := lookup(headers, ":path")
 	authority, _ := lookup(headers, ":authority")
-	h.calls = append(h.calls, fakeCall{cluster, path, authority, append([]byte(nil), body...), timeout})
+	mark, _ := lookup(headers, api.HeaderLedger)
+	h.calls = append(h.calls, fakeCall{cluster, path, authority, append([]byte(nil), body...), timeout, strings.Clone(mark)})
 	return uint32(len(h.calls) - 1), CallSent
 }
 

@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -20,33 +19,16 @@ type peer struct {
 
 // isManagers reports whether the callback's answer is from the manager. Only those answers have the manager's own header. A
 // proxy on the way makes all others. It also notes which ledger answers.
-func (l *ledger) isManagers(shard int) bool {
+func (l *ledger) isManagers(shard int, status string) bool {
 	host := l.p.host
 	if _, ok := host.CallHeader(api.HeaderManager); !ok {
 		return false
 	}
-	if id, ok := host.CallHeader(api.HeaderLedger); ok {
-		l.noteLedger(&l.shards[shard], id)
+	// A manager that refuses the call because it is not the one that the call means says nothing about that one.
+	if mark, ok := host.CallHeader(api.HeaderLedger); ok && status != "421" {
+		l.noteMark(&l.shards[shard], mark)
 	}
 	return true
-}
-
-// noteLedger counts and logs that a shard's ledger is another one than before, as after a start on an empty directory. Two
-// managers with a ledger each behind one cluster change it with nearly each call.
-func (l *ledger) noteLedger(s *shard, id string) {
-	before := s.ledger
-	if id == before {
-		return
-	}
-	s.ledger = strings.Clone(id)
-	if before == "" {
-		return
-	}
-	l.p.metrics.count(l.p.metrics.ledgerChanged)
-	if more, due := s.ledgerLog.due(l.p.host.Now()); due {
-		l.p.host.Log(LevelError, "oncegate: ALARM: the ledger of cluster \""+s.name+"\" is "+loggable(id)+", and was "+loggable(before)+
-			": it knows none of the earlier one's keys, so requests that ran may run again; restore the earlier one, or wait until its keys have ended"+more)
-	}
 }
 
 // singlePeriod is how long the gate sends no batches after a proxy on the way to the manager refused one.

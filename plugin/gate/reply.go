@@ -21,7 +21,7 @@ type reply struct {
 	// Only with replyUnavailable.
 	closed api.Code
 	answer api.ReserveReply
-	// shardError is CodeWrongShard or CodeKeyMoved of a manager that refused the call because it does not
+	// shardError is CodeWrongShard, CodeWrongLedger or CodeKeyMoved of a manager that refused the call because it does not
 	// own the key; empty: no such refusal. Only with replyUnavailable.
 	shardError api.Code
 	// why says for the log what happened instead of an answer. Only with replyUnavailable and replyRefused.
@@ -46,7 +46,7 @@ const (
 func (l *ledger) read(c *call, bodySize int) reply {
 	host := l.p.host
 	text, _ := host.CallHeader(headerStatus)
-	if !l.isManagers(c.shard) {
+	if !l.isManagers(c.shard, text) {
 		return reply{kind: replyUnavailable, maybe: true, why: foreign(text, host.CallBody(min(bodySize, maxQuoted)))}
 	}
 	status, _ := parseDecimal(text)

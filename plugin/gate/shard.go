@@ -15,8 +15,8 @@ import (
 
 // shard is what this VM knows about one ledger.
 type shard struct {
-	name   string
-	ledger string // the id of the ledger that answered last; empty: none has
+	name string
+	mark mark
 	peer
 
 	repeat    []*call // calls to send again when they are due
@@ -82,13 +82,15 @@ func (l *ledger) classifyShardError(c *call, code api.Code) (r reply, ok bool) {
 		return reply{kind: replyUnavailable, shardError: code, why: "another shard of the manager's list owns the key"}, true
 	case code == api.CodeWrongShard:
 		return reply{kind: replyUnavailable, shardError: code, why: "the manager there is another shard"}, true
+	case code == api.CodeWrongLedger:
+		return reply{kind: replyUnavailable, shardError: code, why: "the manager there has another ledger than the one that answered before"}, true
 	}
 	return r, false
 }
 
 // headersTo returns the headers of a call to a shard, with trace at their end. They are valid until the
 // next call of headersTo.
-func (l *ledger) headersTo(shard int, path string, trace [][2]string) [][2]string {
+func (l *ledger) headersTo(shard int, path string, trace [][2]string, now int64) [][2]string {
 	m := &l.p.config.Manager
 	h := append(l.headers[:0],
 		[2]string{headerMethod, "POST"},
@@ -101,6 +103,9 @@ func (l *ledger) headersTo(shard int, path string, trace [][2]string) [][2]strin
 	}
 	if m.Named {
 		h = append(h, [2]string{api.HeaderShard, l.shards[shard].name})
+	}
+	if mark := l.markOf(&l.shards[shard], now); mark != "" {
+		h = append(h, [2]string{api.HeaderLedger, mark})
 	}
 	l.headers = append(h, trace...)
 	return l.headers

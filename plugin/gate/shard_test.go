@@ -118,25 +118,3 @@ func TestReleasesOfOneShardLeavePlacesForOthers(t *testing.T) {
 		}
 	}
 }
-
-// Another ledger than before is counted and logged, with a limit to the log lines. Answers without an id say nothing.
-func TestAnotherLedgerIsNoticed(t *testing.T) {
-	h := newFakeHost(t)
-	p := started(t, h, `{}`)
-	for i, c := range []struct {
-		ledger  string
-		changes int64
-	}{{"a", 0}, {"a", 0}, {"", 0}, {"a", 0}, {"b", 1}, {"b", 1}, {"a", 2}, {"b", 3}, {"c\n", 4}} {
-		if c.changes == 4 {
-			h.now += int64(logPeriod)
-		}
-		h.ledger = c.ledger
-		expect(t, "calls", h.ask(p, uint32(i+1), fmt.Sprint("k", i)), 1)
-		h.respond(p, h.last(), "201", granted)
-		expect(t, fmt.Sprint(i, ": changes"), h.values["oncegate_gate_ledger_changed_total"], c.changes)
-	}
-	want := `oncegate: ALARM: the ledger of cluster "oncegate_manager" is c?, and was b`
-	if got := h.logs[len(h.logs)-1]; len(h.logs) != 2 || !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "; 2 more since the last such line") {
-		t.Errorf("log %q, want 2 lines, the last with %q", h.logs, want)
-	}
-}

@@ -80,7 +80,7 @@ func (l *ledger) logFailure(s *shard, c *call, r *reply) {
 		l.p.metrics.count(l.p.metrics.wrongShard)
 		if more, due := s.shardErrorLog.due(now); due {
 			l.p.host.Log(LevelError, "oncegate: cluster \""+s.name+"\" refused a call ("+c.kind.path()+", "+string(r.shardError)+"): "+r.why+
-				"; manager.shards, the proxy's clusters and the managers' --shard and --shards must agree"+more)
+				"; manager.shards, the proxy's clusters and the managers' --shard and --shards must agree, and one ledger must answer on each cluster"+more)
 		}
 		return
 	}

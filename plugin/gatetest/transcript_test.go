@@ -33,10 +33,10 @@ func TestTranscript(t *testing.T) {
 			y.Response()
 			y.Over()
 			r.Settle()
-			hostsimtest.Golden(t, name, ledgerID.ReplaceAllString(o.Recorder.Text("worker-0"), `oncegate-ledger: "ID"`))
+			hostsimtest.Golden(t, name, ledgerID.ReplaceAllString(o.Recorder.Text("worker-0"), "ID"))
 		})
 	}
 }
 
 // ledgerID is the id that the ledger of a test's manager draws at random.
-var ledgerID = regexp.MustCompile(`oncegate-ledger: "[0-9a-f]{32}"`)
+var ledgerID = regexp.MustCompile(`[0-9a-f]{32}\.1\.0`)

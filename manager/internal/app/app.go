@@ -19,7 +19,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
@@ -86,11 +85,12 @@ type app struct {
 	version  string
 	log      *slog.Logger
 	auditLog *slog.Logger
+	lost     lostJobs
 	registry *prometheus.Registry
 	hangup   <-chan os.Signal
 
 	unreadable *unread.Tracker
-	restored   restored       // nil where nothing can be restored
+	restored   restored
 	wal        *walStore      // nil with another engine
 	shipper    *ship.Shipper  // nil when nothing is shipped
 	peers      *peers.Network // nil without an origin
@@ -209,19 +209,24 @@ func (a *app) start(ctx context.Context) error {
 		Leases: []store.Leases{ledger.Leases(), jobs.Leases()}, OnExtended: a.extended, OnUnreached: a.unreached,
 	})
 	a.store = leases
+	if err := a.openQuarantine(ctx); err != nil {
+		return err
+	}
+	if err := a.checkPlace(ctx); err != nil {
+		return err
+	}
+	if err := a.doubt(ctx); err != nil {
+		return err
+	}
 	if err := a.openShard(ctx); err != nil {
 		return err
 	}
 	a.unreadable = unread.New()
 	ledgerOpts, jobOpts := s.Ledger, s.Jobs
 	ledgerOpts.Unreadable, jobOpts.Unreadable = a.unreadable, a.unreadable
+	jobOpts.Lost, jobOpts.Died = a.jobLost, a.jobDied
 	ledgerOpts.Owners = a.shard
-	if err := a.openQuarantine(ctx); err != nil {
-		return err
-	}
-	if a.restored != nil {
-		ledgerOpts.Quarantine, jobOpts.Quarantine = a.restored, a.restored.Left
-	}
+	ledgerOpts.Quarantine, jobOpts.Quarantine = a.restored, a.restored.Left
 	ledgerOpts.Clashed = a.clashed
 	if a.ledger, err = ledger.New(a.store, ledgerOpts); err != nil {
 		return err
@@ -242,15 +247,15 @@ func (a *app) start(ctx context.Context) error {
 	}
 	if a.peers != nil && len(a.peers.Peers()) > 0 {
 		a.puller = peers.New(peers.Options{
-			Network: a.peers, Ledger: a.ledger, Store: a.store, Log: a.log, CheckEvery: s.CompareEvery, Lists: a.homes,
+			Network: a.peers, Ledger: a.ledger, Store: a.store, Log: a.log, CheckEvery: s.CompareEvery, Lists: a.homes, Self: self{a},
 		})
 	}
 	a.startShipping()
-	opts := server.Options{Options: s.Server, Identity: a.shard.Identity, Unreadable: a.unreadable}
-	opts.Version, opts.Logger, opts.Auth, opts.Unready = a.version, a.log, a.auth, a.unready(leases)
+	opts := server.Options{Options: s.Server, Ledger: a.shard, Unreadable: a.unreadable}
+	opts.Version, opts.Logger, opts.Audit, opts.Auth, opts.Unready = a.version, a.log, a.auditLog, a.auth, a.unready(leases)
 	opts.Tracer = a.tracing.Tracer()
-	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, opts.Identity, a.audit, a.reach()), server.JobRoutes(a.store, a.ledger, a.queue),
-		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, a.auditRemoval, checkLogRecord), server.LogRoutes(a.logs, a.auditLogs), server.OriginRoutes(a.ledger, a.puller, lists), server.DescriptionRoutes()); err != nil {
+	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.shard, a.reach()), server.JobRoutes(a.store, a.ledger, a.queue),
+		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, checkLogRecord), server.LogRoutes(a.logs), server.OriginRoutes(a.ledger, a.puller, lists), server.QuarantineRoutes(a.restored), server.DescriptionRoutes()); err != nil {
 		return err
 	}
 	if err := a.register(); err != nil {
@@ -386,16 +391,6 @@ func (a *app) register() error {
 		}
 	}
 	return nil
-}
-
-// audit logs what an administrator removed or an operator resolved, also when the log level would not.
-// The key is part of it: without it the line would say nothing.
-func (a *app) audit(d server.Intervention) {
-	what := "deleted by an administrator"
-	if d.As != api.StateNone {
-		what = "resolved as " + d.As.String() + " by an operator"
-	}
-	a.auditLog.Warn("entry "+what, "remote", d.Remote, "scope", d.Scope, "key", d.Key, "state", d.State.String())
 }
 
 // cacheFor is for how long gates answer from their caches where other data centres may have another outcome.

@@ -2,21 +2,78 @@ package app
 
 import (
 	"context"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/server"
 )
 
-// jobDuties logs what went wrong in the background, and what workers should
-// know: jobs that lost their workers for good.
-func (a *app) jobDuties(did jobs.DutyReport, err error) {
+// jobDuties logs what went wrong in the background.
+func (a *app) jobDuties(_ jobs.DutyReport, err error) {
 	if err != nil {
 		a.log.Warn("duties of the job queue failed, the next round tries again", "error", err.Error())
 	}
-	if did.Reclaimed > 0 || did.Dead > 0 {
-		a.log.Warn("jobs lost their workers", "queued_again", did.Reclaimed, "dead", did.Dead)
+}
+
+// lostJobs bounds the log lines about lost leases: when a machine with many workers goes, all of its jobs lose theirs.
+type lostJobs struct {
+	mu      sync.Mutex
+	until   time.Time // of the present window
+	lines   int       // in it
+	dropped int       // since the last line
+}
+
+// A window of lostJobs has at most lostLines lines.
+const (
+	lostWindow = 10 * time.Second
+	lostLines  = 100
+)
+
+// take reports whether there is a line for one more job, and how many before it had none.
+func (l *lostJobs) take(now time.Time) (ok bool, dropped int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.After(l.until) {
+		l.until, l.lines = now.Add(lostWindow), 0
 	}
+	if l.lines >= lostLines {
+		l.dropped++
+		return false, 0
+	}
+	l.lines++
+	dropped, l.dropped = l.dropped, 0
+	return true, dropped
+}
+
+// jobLost logs which job lost which worker.
+func (a *app) jobLost(j jobs.Job, worker string) {
+	ok, dropped := a.lost.take(time.Now())
+	if !ok {
+		return
+	}
+	fields := []any{"job", j.ID, "function", j.Function, "worker", worker, "attempt", j.Attempt, "state", j.State.String()}
+	if dropped > 0 {
+		fields = append(fields, "not_logged_before", dropped)
+	}
+	a.log.Warn("a job lost its worker", fields...)
+}
+
+// jobDied logs each job that became a dead letter.
+func (a *app) jobDied(j jobs.Job) {
+	reason, _, _ := strings.Cut(j.Error, "\n")
+	a.log.Warn("a job became a dead letter", "job", j.ID, "function", j.Function, "attempts", j.Attempt, "error", clipError(reason))
+}
+
+// maxErrorLine bounds an error of a worker in a log line, in bytes.
+const maxErrorLine = 256
+
+func clipError(text string) string {
+	if len(text) > maxErrorLine {
+		text = text[:maxErrorLine] + "..."
+	}
+	return strings.ToValidUTF8(text, "?")
 }
 
 func (a *app) jobsCollector() *server.JobsCollector {
@@ -29,7 +86,7 @@ func (a *app) jobsCollector() *server.JobsCollector {
 		if d.Usage, err = a.queue.Usage(ctx); err != nil {
 			return d, err
 		}
-		d.Oldest, err = a.queue.OldestQueued(ctx)
+		d.Functions, err = a.queue.Series(ctx)
 		return d, err
 	})
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
-	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/ship"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
@@ -29,7 +28,7 @@ func (a *app) openLogs(ctx context.Context) (err error) {
 			opts.Follower = a.shipper
 		}
 		if r, ok := a.restored.(quarantine.Local); ok {
-			opts.EpochFloor, opts.Quarantine = r.Quarantine.EpochFloor(), r.Quarantine.Log
+			opts.EpochFloor, opts.Quarantine = r.Quarantine.EpochFloor, r.Quarantine.Log
 		}
 		if a.logs, err = openEngine(walogs.Open(ctx, filepath.Join(s.DataDir, logsDir), opts)); err == nil && a.shipper != nil {
 			err = a.followLogs(ctx)
@@ -38,10 +37,7 @@ func (a *app) openLogs(ctx context.Context) (err error) {
 		a.logs = logs.None{Why: "the server of the engine " + caps.Name + " may lose what it acknowledged, or does not show its settings. " +
 			"Redis needs appendonly yes and appendfsync always, Postgres fsync on; the engines wal and sqlite need no server"}
 	default:
-		opts := storelogs.Options{MaxLogs: s.MaxLogs, Logger: a.log, Unreadable: a.unreadable}
-		if a.restored != nil {
-			opts.Restored = a.restored
-		}
+		opts := storelogs.Options{MaxLogs: s.MaxLogs, Logger: a.log, Unreadable: a.unreadable, Restored: a.restored}
 		a.logs, err = openEngine(storelogs.Open(ctx, a.store, opts))
 	}
 	return err
@@ -89,16 +85,4 @@ func checkLogRecord(tx store.Tx, c store.Collection, key string) (known bool, er
 		return false, nil
 	}
 	return true, storelogs.CheckStored(tx, c, key)
-}
-
-// auditLogs logs what an administrator removed or changed, as audit does.
-func (a *app) auditLogs(i server.LogIntervention) {
-	switch {
-	case i.Writer != "":
-		a.auditLog.Warn("writer of a log removed by an administrator", "remote", i.Remote, "log", i.Log, "writer", i.Writer)
-	case i.Settings != "":
-		a.auditLog.Warn("settings of a log changed by an administrator", "remote", i.Remote, "log", i.Log, "settings", i.Settings)
-	default:
-		a.auditLog.Warn("log deleted by an administrator", "remote", i.Remote, "log", i.Log)
-	}
 }

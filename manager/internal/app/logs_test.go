@@ -63,7 +63,7 @@ func TestUnreadableLogIsNotShipped(t *testing.T) {
 		if err := a.openLogs(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		a.startShipping()
+		a.shipper.Start(ship.Ledger{})
 		return a, func() {
 			a.shipper.Close(t.Context()) // it ships all first
 			a.closeLogs()

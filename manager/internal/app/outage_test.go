@@ -82,7 +82,7 @@ func openShipped(t *testing.T, dir string, place object.Store, clock func() time
 	}
 	if s.shipper != nil {
 		s.shipper.Add(ship.LedgerLog, s.store.Log(), false)
-		s.shipper.Start()
+		s.shipper.Start(ship.Ledger{})
 	}
 	return s
 }

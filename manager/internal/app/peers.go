@@ -7,25 +7,56 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/peers"
 	"github.com/oncegate/oncegate/manager/internal/settings"
+	"github.com/oncegate/oncegate/manager/internal/shard"
 )
 
 // openFeed prepares the change feed of a ledger with an origin.
 func (a *app) openFeed(ctx context.Context) error {
-	restored := ""
-	if a.restored != nil {
-		if at := a.restored.RestoredTo(); !at.IsZero() {
-			restored = at.UTC().Format(time.RFC3339Nano)
-		}
-	}
-	err := a.ledger.OpenFeed(ctx, restored)
+	err := a.ledger.OpenFeed(ctx, a.restoredName())
 	var other *ledger.OriginError
 	if errors.As(err, &other) {
 		return settings.Usagef("--origin %q: %v", other.Want, other)
 	}
 	return err
+}
+
+// self is the own ledger as peers see it.
+type self struct{ a *app }
+
+func (s self) Mark() api.Mark         { return s.a.shard.Mark() }
+func (s self) Left() time.Duration    { return s.a.restored.Remaining() }
+func (s self) Longest() time.Duration { return s.a.longestTTL() }
+func (s self) Meet(ctx context.Context, m api.Mark, from string) error {
+	return s.a.shard.Meet(ctx, m, from)
+}
+
+func (s self) Trust(ctx context.Context) error {
+	ended, err := s.a.restored.Trust(ctx)
+	if ended {
+		s.a.log.Info("all peers have said that they remember no earlier ledger of this data centre")
+	}
+	return err
+}
+
+func (s self) Fence(ctx context.Context, why string) error {
+	return s.a.restored.Extend(ctx, peers.FenceFor, why)
+}
+
+// doubt begins a quarantine of a new ledger that has peers. They may remember an earlier one, whose keys it must not run
+// again; see package peers.
+func (a *app) doubt(ctx context.Context) error {
+	if a.peers == nil || len(a.peers.Peers()) == 0 {
+		return nil
+	}
+	known, err := shard.Known(ctx, a.store)
+	if err != nil || known {
+		return err
+	}
+	return a.restored.Doubt(ctx, a.longestTTL(), "the ledger is new, and not all of its peers have said yet that they remember no earlier one")
 }
 
 func (a *app) feedFailed(err error) {
@@ -57,12 +88,13 @@ var (
 	descBehind    = peerDesc("oncegate_peer_lag_entries", "Outcomes of the peer that are known to be missing here.", "peer")
 	descFailures  = peerDesc("oncegate_peer_failures_total", "Calls to the peer that failed, and imports of its outcomes.", "peer")
 	descRepaired  = peerDesc("oncegate_peer_repaired_total", "Outcomes that the feed had lost and a comparison of digests found.", "peer")
+	descRefused   = peerDesc("oncegate_peer_refused_total", "Outcomes of the peer that were refused, because they are malformed or their hybrid clock is too far ahead. Each try counts.", "peer")
 	descCopies    = peerDesc("oncegate_peer_copies_total", "How often everything was copied, because the peer's feed did not go back far enough.", "peer")
 )
 
 // Describe implements prometheus.Collector.
 func (c *peersCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descPublished, descImported, descConflicts, descUnkept, descLosers, descLag, descBehind, descFailures, descRepaired, descCopies} {
+	for _, d := range []*prometheus.Desc{descPublished, descImported, descConflicts, descUnkept, descLosers, descLag, descBehind, descFailures, descRepaired, descRefused, descCopies} {
 		ch <- d
 	}
 }
@@ -90,6 +122,7 @@ func (c *peersCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descBehind, prometheus.GaugeValue, float64(p.LagEntries), p.Name)
 		counter(descFailures, p.Failures, p.Name)
 		counter(descRepaired, p.Repaired, p.Name)
+		counter(descRefused, p.Refused, p.Name)
 		counter(descCopies, p.Copies, p.Name)
 	}
 }

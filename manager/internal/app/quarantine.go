@@ -10,97 +10,131 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
+	"github.com/oncegate/oncegate/manager/internal/shard"
+	"github.com/oncegate/oncegate/manager/internal/ui"
 )
 
-// restored says what the store may have forgotten that was restored to an older point.
+// restored says what the store may have forgotten.
 type restored interface {
 	ledger.Quarantine
 	storelogs.Restored
-	// Remaining is for how much longer the ledger refuses keys, Longest for how much longer anything is refused.
-	Remaining() time.Duration
+	// State is what is known of the quarantine. Longest is for how much longer anything is refused, Remaining for how much
+	// longer the ledger refuses keys.
+	State() quarantine.State
 	Longest() time.Duration
-	// RestoredTo names the restore; zero when there was none.
+	Remaining() time.Duration
+	// RestoredTo names the restore, or the quarantine that began last; zero when there was none.
 	RestoredTo() time.Time
+	// Begin begins a quarantine, Doubt one that Trust may end, and Extend makes one last for that long from now on.
+	Begin(ctx context.Context, d time.Duration, why string) error
+	Doubt(ctx context.Context, d time.Duration, why string) error
+	Trust(ctx context.Context) (ended bool, err error)
+	Extend(ctx context.Context, d time.Duration, why string) error
+	// End ends a quarantine, whatever it is for, and returns the state before.
+	End(ctx context.Context) (was quarantine.State, err error)
 }
 
 // openQuarantine reads for how long the ledger takes no new keys.
 func (a *app) openQuarantine(ctx context.Context) error {
-	switch dir := a.settings.DataDir; {
-	case dir != "":
-		q, err := quarantine.Open(dir)
-		if err != nil {
-			return err
-		}
-		a.restored = quarantine.Local{Quarantine: q}
-		if left := q.Longest(); left > q.Remaining() {
-			a.log.Warn("logs were restored to an older point: ids that they do not know are refused until what they forgot would have left their windows",
-				"longest_seconds", left.Seconds(), "restored_to", q.RestoredTo().UTC().Format(time.RFC3339Nano))
-		}
-		if left := q.Remaining(); left > 0 {
-			a.log.Warn("the ledger was restored to an older point: new keys are refused until what it forgot would have expired",
-				"remaining_seconds", left.Seconds(), "restored_to", q.RestoredTo().UTC().Format(time.RFC3339Nano))
-		}
-	case a.store.Capabilities().Shared:
+	if a.store.Capabilities().Shared {
 		q, err := quarantine.OpenShared(ctx, a.store)
 		if err != nil {
 			return fmt.Errorf("the quarantine: %w", err)
 		}
 		a.restored = q
-		a.tellQuarantine(q.Remaining(), q.RestoredTo())
+	} else {
+		q, err := quarantine.Open(a.settings.DataDir) // the engine memory has none, and keeps nothing
+		if err != nil {
+			return err
+		}
+		a.restored = quarantine.Local{Quarantine: q}
 	}
+	a.tellQuarantine(a.restored.State())
 	return nil
 }
 
-func (a *app) tellQuarantine(left time.Duration, began time.Time) {
-	if left > 0 {
-		a.log.Warn("an operator began a quarantine: keys and ids that the store does not know are refused until what it forgot would have expired",
-			"remaining_seconds", left.Seconds(), "began", began.UTC().Format(time.RFC3339Nano))
+// tellQuarantine logs that there is a quarantine, and why.
+func (a *app) tellQuarantine(s quarantine.State) {
+	left := a.restored.Longest()
+	if left == 0 {
+		return
 	}
+	fields := []any{"remaining_seconds", left.Seconds()}
+	if !s.RestoredTo.IsZero() {
+		fields = append(fields, "restored_to", s.RestoredTo.UTC().Format(time.RFC3339Nano))
+	}
+	if len(s.Why) > 0 {
+		fields = append(fields, "why", s.Why)
+	}
+	a.log.Warn("quarantine: keys and ids that the store does not know are refused until what it may have forgotten would have expired", fields...)
 }
 
 const quarantineOver = "the quarantine is over: new keys and ids are taken again"
 
 // watchQuarantine counts the quarantine down.
 func (a *app) watchQuarantine(ctx context.Context) {
+	changed := func(before, after quarantine.State) {
+		if before.Remaining > 0 && after.Remaining == 0 {
+			a.log.Info(quarantineOver)
+		} else {
+			a.tellQuarantine(after)
+		}
+		if !before.RestoredTo.Equal(after.RestoredTo) { // other data centres must not trust the numbers of the feed any more
+			if err := a.openFeed(ctx); err != nil {
+				a.log.Error("the feed for other data centres was not begun anew; a restart does it", "error", err.Error())
+			}
+		}
+	}
 	switch q := a.restored.(type) {
 	case quarantine.Local:
-		if q.Longest() == 0 {
-			return
-		}
-		q.Run(ctx, func(err error) {
+		q.Run(ctx, changed, func(err error) {
 			a.log.Warn("the quarantine's remaining time was not saved; a restart counts more of it than it must", "error", err.Error())
 		})
-		if q.Longest() == 0 {
-			a.log.Info(quarantineOver)
-		}
 	case *quarantine.Shared:
-		q.Run(ctx, func(before, after quarantine.State) {
-			if before.Remaining > 0 && after.Remaining == 0 {
-				a.log.Info(quarantineOver)
-			} else {
-				a.tellQuarantine(after.Remaining, after.Began)
-			}
-			if before.Began != after.Began { // other data centres must not trust the numbers of the feed any more
-				if err := a.openFeed(ctx); err != nil {
-					a.log.Error("the feed for other data centres was not begun anew; a restart does it", "error", err.Error())
-				}
-			}
-		})
+		q.Run(ctx, changed)
 	}
 }
 
-// quarantineLeft is for how much longer something is refused.
-func (a *app) quarantineLeft() time.Duration {
-	if a.restored == nil {
-		return 0
+// restoredName names the restore that the data come from, or the quarantine that began last; "" when there was none.
+func (a *app) restoredName() string {
+	at := a.restored.RestoredTo()
+	if at.IsZero() {
+		return ""
 	}
-	return a.restored.Longest()
+	return at.UTC().Format(time.RFC3339Nano)
+}
+
+// longestTTL is the longest time for which the ledger remembers a key, as far as it has been asked to.
+func (a *app) longestTTL() time.Duration {
+	return max(a.settings.Ledger.WithDefaults().LongestTTL(), a.settings.Ledger.Longest.Get())
+}
+
+// watchPast has the ledger act on what callers remember of it.
+func (a *app) watchPast() {
+	past := shard.Past{Longest: a.longestTTL, Restored: a.restoredName}
+	past.Begin = func(ctx context.Context, d time.Duration, why string) error {
+		a.auditLog.Error("ALARM: the ledger forgot something: a quarantine begins", "why", why, "seconds", d.Seconds())
+		return a.restored.Begin(ctx, d, why)
+	}
+	if a.wal != nil {
+		past.Position = a.wal.Log().Durable
+	}
+	a.shard.Watch(past)
+}
+
+// quarantined is the quarantine for the page; nil when there is none.
+func (a *app) quarantined() *ui.Quarantine {
+	left := a.restored.Longest()
+	if left == 0 {
+		return nil
+	}
+	return &ui.Quarantine{Left: left, Why: a.restored.State().Why}
 }
 
 // quarantineGauge exports for how much longer something is refused.
 func (a *app) quarantineGauge() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "oncegate_quarantine_remaining_seconds",
-		Help: "For how much longer unknown keys, or unknown ids of a log, are refused after a restore.",
-	}, func() float64 { return a.quarantineLeft().Seconds() })
+		Help: "For how much longer unknown keys, or unknown ids of a log, are refused, because the store may have forgotten them.",
+	}, func() float64 { return a.restored.Longest().Seconds() })
 }

@@ -26,6 +26,7 @@ func (a *app) openShard(ctx context.Context) error {
 		}
 		want.Used = n > 0
 	}
+	want.Restored = a.restoredName()
 	keeper, change, err := shard.Open(ctx, a.store, want)
 	var refused *shard.Error
 	if errors.As(err, &refused) {
@@ -35,6 +36,7 @@ func (a *app) openShard(ctx context.Context) error {
 		return fmt.Errorf("the ledger's identity: %w", err)
 	}
 	a.shard, a.moved = keeper, newMovedEntries()
+	a.watchPast()
 	a.tellShard(change)
 	return nil
 }
@@ -114,7 +116,7 @@ func (a *app) countMoved(ctx context.Context) {
 			return
 		}
 		if had := a.moved.last.Load().Total(); had > 0 && m.Total() == 0 {
-			if a.restored != nil && a.restored.Remaining() > 0 {
+			if a.restored.Remaining() > 0 {
 				return // the ledger may have forgotten some
 			}
 			a.log.Info("nothing is left here of keys that other shards own: once all managers say so, gates can do without manager.previous_shards",

@@ -1,8 +1,10 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/settings"
+	"github.com/oncegate/oncegate/manager/internal/shard"
 	"github.com/oncegate/oncegate/manager/internal/ship"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -30,10 +33,6 @@ func newShipper(s *settings.Settings, log *slog.Logger, reg prometheus.Registere
 		return nil, nil
 	}
 	settled, asked := s.Ledger.WithDefaults().LongestTTL(), s.Ledger.Longest
-	restored, err := quarantine.Open(s.DataDir)
-	if err != nil {
-		return nil, err
-	}
 	backlog := s.Ship.BacklogBytes
 	if backlog == 0 {
 		backlog = -1 // none: 0 would be the default
@@ -41,7 +40,6 @@ func newShipper(s *settings.Settings, log *slog.Logger, reg prometheus.Registere
 	shipper, err := ship.New(ship.Options{
 		Store: s.Ship.To, Interval: s.Ship.Interval, Retention: s.Ship.Retention, LeaseTTL: s.Ship.Lease, BacklogBytes: backlog,
 		LongestTTL: func() time.Duration { return max(settled, asked.Get()) }, HolderFile: filepath.Join(s.DataDir, shipHolder), Logger: log,
-		EpochFloor: restored.EpochFloor(),
 	})
 	if err != nil {
 		return nil, err
@@ -49,11 +47,48 @@ func newShipper(s *settings.Settings, log *slog.Logger, reg prometheus.Registere
 	return shipper, reg.Register(shipper.Metrics())
 }
 
+// placeTries bounds how long a new ledger waits to see what its place has.
+const placeTries = 30 * time.Second
+
+// checkPlace refuses to begin a ledger where the place has the copies of another one. Beginning would run its keys again,
+// and a later restore would take the new ledger for the newest state.
+func (a *app) checkPlace(ctx context.Context) error {
+	if a.shipper == nil {
+		return nil
+	}
+	known, err := shard.Known(ctx, a.store)
+	if err != nil || known {
+		return err // the shipper compares
+	}
+	ctx, cancel := context.WithTimeout(ctx, placeTries)
+	defer cancel()
+	place := a.settings.Ship.To
+	id, err := ship.LedgerOf(ctx, place)
+	if errors.Is(err, ship.ErrNothing) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("a new ledger must see first that its place has no copies of another one: %w", err)
+	}
+	return settings.Usagef("--ship-to %q: must have no copies of another ledger, and has those of %s; --data-dir %q is empty: restore it from there with oncegate restore, or give this ledger a place of its own",
+		place.String(), cmp.Or(id, "an unnamed one"), a.settings.DataDir)
+}
+
 // startShipping ships the logs that were opened.
 func (a *app) startShipping() {
-	if a.shipper != nil {
-		a.shipper.Start()
+	if a.shipper == nil {
+		return
 	}
+	l := ship.Ledger{ID: a.shard.Identity().ID}
+	if q, ok := a.restored.(quarantine.Local); ok {
+		l.EpochFloor = q.Quarantine.EpochFloor
+	}
+	l.WentBack = func(ctx context.Context, shipped uint64) error {
+		m := a.shard.Mark()
+		m.Position = shipped
+		return a.shard.Meet(ctx, m, "the place of its copies")
+	}
+	a.shipper.Start(l)
 }
 
 // stopShipping ships what is new, for a while. The logs must be open still.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
 
@@ -24,12 +23,6 @@ func (a *app) logUnreadable(ctx context.Context) {
 			}
 		}
 	}
-}
-
-// auditRemoval logs which record an administrator deleted, as audit does.
-func (a *app) auditRemoval(r server.Removal) {
-	a.auditLog.Warn("unreadable record deleted by an administrator", "remote", r.Remote,
-		"collection", string(r.Record.Collection), "key", r.Record.Key, "reason", r.Record.Reason)
 }
 
 // unreadableCollector exports what a tracker counts.

@@ -19,6 +19,7 @@ type command struct {
 
 // Environment is what the commands may touch of the process around them.
 type Environment struct {
+	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	// Getenv is os.LookupEnv, or stands for it.
 	Getenv func(string) (string, bool)
@@ -39,7 +40,7 @@ func (e *exitError) Error() string { return e.msg }
 func commands() map[string]command {
 	return map[string]command{
 		"serve":      {"run the service", serve},
-		"jobs":       {"list, cancel, retry, pause, replay jobs of a running manager", jobsMain},
+		"jobs":       {"submit, list, cancel, retry, replay, delete jobs of a running manager; pause functions", jobsMain},
 		"ledger":     {"list, get, resolve entries of a running manager's ledger; shard: which one it is", ledgerMain},
 		"logs":       {"list, append, tail, inspect logs of a running manager", logsMain},
 		"peers":      {"look at how far a running manager is behind other data centres: status", peersMain},
@@ -48,7 +49,7 @@ func commands() map[string]command {
 		"wal":        {"look at a data directory: verify, dump, stats", walMain},
 		"restore":    {"make a data directory from what a manager shipped to object storage", restoreMain},
 		"quarantine": {"begin, end, status: refuse keys that a store may have forgotten after it was restored", quarantineMain},
-		"ship":       {"look at what a manager ships to object storage: status", shipMain},
+		"ship":       {"look at what a manager ships to object storage, and check that it can be restored: status, verify", shipMain},
 		"version":    {"print the version", printVersion},
 	}
 }

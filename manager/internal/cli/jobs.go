@@ -6,7 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"strconv"
-	"strings"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/internal/settings"
@@ -14,15 +14,18 @@ import (
 
 func jobsCommands() map[string]operatorCommand {
 	return map[string]operatorCommand{
+		"submit":       {"FUNCTION [PAYLOAD]", "submit a job and print it; the payload is JSON", 1, 2, (*operatorCall).submitFlags, jobsSubmit},
 		"list":         {"", "list jobs, running ones first", 0, 0, (*operatorCall).listFlags, jobsList},
 		"get":          {"ID", "show a job with its payload and result", 1, 1, (*operatorCall).waitFlag, jobsGet},
-		"cancel":       {"ID...", "cancel jobs", 1, -1, nil, jobsCancel},
-		"retry":        {"ID...", "run failed or cancelled jobs again", 1, -1, (*operatorCall).delayFlag, jobsRetry},
+		"cancel":       {"[ID...]", "cancel these jobs, or those of a filter", 0, -1, (*operatorCall).bulkFlags, jobsCancel},
+		"retry":        {"[ID...]", "run failed or cancelled jobs again, these or those of a filter", 0, -1, (*operatorCall).retryFlags, jobsRetry},
+		"delete":       {"[ID...]", "delete jobs that no worker has, these or those of a filter", 0, -1, (*operatorCall).bulkFlags, jobsDelete},
+		"empty":        {"FUNCTION", "delete all queued jobs of a function", 1, 1, (*operatorCall).dryRunFlag, jobsEmpty},
 		"functions":    {"", "list functions and how many jobs they have", 0, 0, (*operatorCall).pageFlags, jobsFunctions},
 		"pause":        {"FUNCTION...", "stop the delivery of functions' jobs", 1, -1, nil, jobsPause},
 		"resume":       {"FUNCTION...", "let functions' jobs flow again", 1, -1, nil, jobsResume},
 		"dead-letters": {"FUNCTION", "list a function's dead letters, oldest first", 1, 1, (*operatorCall).pageFlags, jobsDeadLetters},
-		"replay":       {"FUNCTION ID...", "enqueue dead letters anew", 2, -1, nil, jobsReplay},
+		"replay":       {"[FUNCTION ID...]", "enqueue dead letters anew, these or those of a filter", 0, -1, (*operatorCall).bulkFlags, jobsReplay},
 	}
 }
 
@@ -33,9 +36,15 @@ func jobsMain(ctx context.Context, env Environment, args []string) error {
 
 func (c *operatorCall) listFlags(fs *flag.FlagSet) {
 	c.pageFlags(fs)
-	fs.StringVar(&c.function, "function", "", "only jobs of this `function`")
-	states := []string{"scheduled", "queued", "active", "complete", "failed", "cancelled", "replayed"}
-	fs.Func("state", "only jobs in this `state`: "+strings.Join(states, ", "), settings.Choice(states, &c.state))
+	c.filterFlags(fs)
+}
+
+// query is what the flags select.
+func (c *operatorCall) query() client.ListQuery {
+	return client.ListQuery{
+		Function: c.function, State: c.state, Submitter: c.submitter, OlderThanMS: c.olderThan.Milliseconds(), Error: c.jobError,
+		Limit: c.limit, Cursor: c.cursor,
+	}
 }
 
 func (c *operatorCall) waitFlag(fs *flag.FlagSet) {
@@ -51,7 +60,7 @@ func (c *operatorCall) delayFlag(fs *flag.FlagSet) {
 }
 
 func jobsList(ctx context.Context, c *operatorCall) error {
-	page, err := c.client.List(ctx, client.ListQuery{Function: c.function, State: c.state, Limit: c.limit, Cursor: c.cursor})
+	page, err := c.client.List(ctx, c.query())
 	if err != nil {
 		return err
 	}
@@ -126,11 +135,14 @@ func (c *operatorCall) each(args []string, one func(string) (*client.Job, error)
 }
 
 func jobsCancel(ctx context.Context, c *operatorCall) error {
-	return c.each(c.args, func(id string) (*client.Job, error) { return c.client.Cancel(ctx, id) })
+	return c.eachOrBulk(ctx, "cancel", c.args, func(id string) (*client.Job, error) { return c.client.Cancel(ctx, id) })
 }
 
 func jobsRetry(ctx context.Context, c *operatorCall) error {
-	return c.each(c.args, func(id string) (*client.Job, error) {
+	if c.delayed && len(c.args) == 0 {
+		return settings.Usagef("retry: --delay-seconds goes with IDs, and not with a filter")
+	}
+	return c.eachOrBulk(ctx, "retry", c.args, func(id string) (*client.Job, error) {
 		var r client.RetryRequest
 		if c.delayed {
 			ms := c.delay.Milliseconds()
@@ -140,8 +152,15 @@ func jobsRetry(ctx context.Context, c *operatorCall) error {
 	})
 }
 
+func jobsDelete(ctx context.Context, c *operatorCall) error {
+	return c.eachOrBulk(ctx, "delete", c.args, func(id string) (*client.Job, error) { return c.client.Delete(ctx, id) })
+}
+
 func jobsReplay(ctx context.Context, c *operatorCall) error {
-	return c.each(c.args[1:], func(id string) (*client.Job, error) { return c.client.Replay(ctx, c.args[0], id) })
+	if len(c.args) == 1 {
+		return settings.Usagef("replay: 1 arguments: must be %q, or a filter", "replay FUNCTION ID...")
+	}
+	return c.eachOrBulk(ctx, "replay", c.args[min(1, len(c.args)):], func(id string) (*client.Job, error) { return c.client.Replay(ctx, c.args[0], id) })
 }
 
 func jobsFunctions(ctx context.Context, c *operatorCall) error {
@@ -152,13 +171,20 @@ func jobsFunctions(ctx context.Context, c *operatorCall) error {
 	if c.json {
 		return c.printJSON(page)
 	}
-	rows := [][]string{{"FUNCTION", "PAUSED", "QUEUED", "SCHEDULED", "ACTIVE", "DEAD"}}
+	rows := [][]string{{"FUNCTION", "PAUSED", "QUEUED", "OLDEST", "SCHEDULED", "ACTIVE", "DEAD", "DONE/MIN", "FAILED/MIN"}}
 	for _, f := range page.Functions {
 		paused := ""
 		if f.Paused {
 			paused = "paused"
 		}
-		rows = append(rows, []string{f.Name, paused, count(f.Queued), count(f.Scheduled), count(f.Active), count(f.Dead)})
+		oldest := ""
+		if f.Queued > 0 {
+			oldest = (time.Duration(f.OldestQueuedMS) * time.Millisecond).Round(100 * time.Millisecond).String()
+		}
+		rows = append(rows, []string{
+			f.Name, paused, count(f.Queued, f.AtLeast), oldest, count(f.Scheduled, f.AtLeast), count(f.Active, f.AtLeast), count(f.Dead, f.AtLeast),
+			strconv.FormatInt(f.LastMinute.Completed, 10), strconv.FormatInt(f.LastMinute.Failed, 10),
+		})
 	}
 	return c.printTable(rows, page.Cursor)
 }

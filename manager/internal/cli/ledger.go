@@ -23,12 +23,14 @@ import (
 
 func ledgerCommands() map[string]operatorCommand {
 	return map[string]operatorCommand{
-		"list":    {"", "list entries, those that expire first at the top", 0, 0, (*operatorCall).entriesFlags, ledgerList},
-		"get":     {"KEY", "show an entry with its recorded answer", 1, 1, (*operatorCall).scopeFlag, ledgerGet},
-		"home":    {"KEY", "show which data centre decides about a global key, and why", 1, 1, (*operatorCall).scopeFlag, ledgerHome},
-		"history": {"KEY", "show what the manager has lately seen of a key", 1, 1, (*operatorCall).scopeFlag, ledgerHistory},
-		"shard":   {"", "show which shard the ledger is, and what it has of keys that other shards own", 0, 0, nil, ledgerShard},
-		"resolve": {"KEY", "settle an entry whose outcome is unknown", 1, 1, (*operatorCall).resolveFlags, ledgerResolve},
+		"list":       {"", "list entries, those that expire first at the top", 0, 0, (*operatorCall).entriesFlags, ledgerList},
+		"get":        {"KEY", "show an entry with its recorded answer", 1, 1, (*operatorCall).scopeFlag, ledgerGet},
+		"home":       {"KEY", "show which data centre decides about a global key, and why", 1, 1, (*operatorCall).scopeFlag, ledgerHome},
+		"conflicts":  {"", "list keys that several data centres ran, with all their outcomes", 0, 0, (*operatorCall).pageFlags, ledgerConflicts},
+		"history":    {"KEY", "show what the manager has lately seen of a key", 1, 1, (*operatorCall).scopeFlag, ledgerHistory},
+		"shard":      {"", "show which shard the ledger is, and what it has of keys that other shards own", 0, 0, nil, ledgerShard},
+		"quarantine": {"[end]", "show for how long the ledger refuses keys that it does not know, and why; end takes them again: what the reasons name can run twice", 0, 1, nil, ledgerQuarantine},
+		"resolve":    {"KEY", "settle an entry whose outcome is unknown", 1, 1, (*operatorCall).resolveFlags, ledgerResolve},
 	}
 }
 
@@ -149,12 +151,57 @@ func ledgerShard(ctx context.Context, c *operatorCall) error {
 	}, "")
 }
 
+// ledgerQuarantine shows the quarantine, or ends it and shows what it was.
+func ledgerQuarantine(ctx context.Context, c *operatorCall) error {
+	read := c.client.Quarantine
+	if len(c.args) > 0 {
+		if c.args[0] != "end" {
+			return settings.Usagef("quarantine %q: must be end, or nothing to show it", c.args[0])
+		}
+		read = c.client.EndQuarantine
+	}
+	q, err := read(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case c.json:
+		return c.printJSON(q)
+	case q.RemainingMS == 0:
+		fmt.Fprintln(c.out, "there is no quarantine")
+	case len(c.args) > 0:
+		fmt.Fprintf(c.out, "ended %v early; what follows can run again now:\n", time.Duration(q.RemainingMS)*time.Millisecond)
+	default:
+		fmt.Fprintf(c.out, "keys that the ledger does not know are refused for another %v:\n", (time.Duration(q.RemainingMS) * time.Millisecond).Round(time.Second))
+	}
+	for _, why := range q.Why {
+		fmt.Fprintln(c.out, "  "+printable(why))
+	}
+	return nil
+}
+
 func ledgerGet(ctx context.Context, c *operatorCall) error {
 	e, err := c.client.Entry(ctx, c.scope, c.args[0])
 	if err != nil {
 		return c.explainMissing(ctx, err)
 	}
-	return c.printEntry(e)
+	var conflict *client.Conflict
+	if e.Origin != "" {
+		if conflict, err = c.client.ConflictOf(ctx, c.scope, c.args[0]); err != nil {
+			return err
+		}
+	}
+	if c.json {
+		return c.printJSON(struct {
+			*client.Entry
+			Conflict *client.Conflict `json:"conflict,omitempty"`
+		}{e, conflict})
+	}
+	if err := c.printEntry(e); err != nil {
+		return err
+	}
+	c.printConflict(conflict)
+	return nil
 }
 
 // explainMissing names the scopes that have the key, if the call had none and the ledger has no entry without a scope.
@@ -213,64 +260,6 @@ func shellWord(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// keyHome is what "ledger home" prints.
-type keyHome struct {
-	Key         string   `json:"key"`
-	Scope       string   `json:"scope"`
-	Home        string   `json:"home"`
-	DataCentres []string `json:"data_centres"`
-	// Client is the client id of a structured key, which alone decides then.
-	Client string `json:"client_id,omitempty"`
-	// Noted is the home that the entry names while an attempt is under way.
-	Noted string `json:"noted,omitempty"`
-}
-
-// ledgerHome computes the home as a manager does, from the list of data centres that the manager has.
-func ledgerHome(ctx context.Context, c *operatorCall) error {
-	key := c.args[0]
-	if err := (&api.ReleaseRequest{Key: key, Scope: c.scope, Token: "none"}).Validate(); err != nil {
-		return settings.Usagef("%v", err)
-	}
-	p, err := c.client.Peers(ctx)
-	if err != nil {
-		return err
-	}
-	if len(p.DataCentres) == 0 {
-		return errors.New("the manager knows of no data centres: it has no --origin, or is older than this program")
-	}
-	h := keyHome{Key: key, Scope: c.scope, Home: p.DataCentres[api.Home(p.DataCentres, c.scope, key)], DataCentres: p.DataCentres}
-	if k, ok := api.ParseStructuredKey(key); ok {
-		h.Client = k.Client
-	}
-	e, err := c.client.Entry(ctx, c.scope, key)
-	var refused *client.Error
-	switch {
-	case err == nil:
-		h.Noted = e.Home
-	case !errors.As(err, &refused) || refused.Status != 404:
-		return err
-	}
-	if c.json {
-		return c.printJSON(h)
-	}
-	which := "another data centre than the manager's, " + p.Origin
-	if h.Home == p.Origin {
-		which = "the manager's own data centre"
-	}
-	why := "scope and key decide"
-	if h.Client != "" {
-		why = "the client id " + strconv.Quote(h.Client) + " of the key decides"
-	}
-	fmt.Fprintf(c.out, "%s: %s; %s, among %s\n", printable(h.Home), printable(which), printable(why), printable(strings.Join(h.DataCentres, ", ")))
-	if h.Noted != "" {
-		fmt.Fprintf(c.out, "an attempt is under way at %s\n", printable(h.Noted))
-	}
-	if p.Refuses != "" {
-		fmt.Fprintf(c.out, "%s is the home of no new keys now: %s\n", printable(p.Origin), printable(p.Refuses))
-	}
-	return nil
-}
-
 func ledgerHistory(ctx context.Context, c *operatorCall) error {
 	h, err := c.client.EntryHistory(ctx, c.scope, c.args[0])
 	if err != nil {
@@ -321,6 +310,11 @@ func ledgerHistory(ctx context.Context, c *operatorCall) error {
 		}
 	}
 	fmt.Fprintf(c.out, "since %s, when this manager started\n", stamp(h.Since))
+	conflict, err := c.client.ConflictOf(ctx, c.scope, c.args[0])
+	if err != nil {
+		return err
+	}
+	c.printConflict(conflict)
 	return nil
 }
 

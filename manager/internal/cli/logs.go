@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -128,11 +127,11 @@ func logsAppend(ctx context.Context, c *operatorCall) error {
 		return err
 	}
 	if f.lines {
-		err = c.appendLines(ctx, w, os.Stdin)
+		err = c.appendLines(ctx, w, c.in)
 	} else {
 		payload := []byte(f.payload)
 		if f.payload == "" {
-			if payload, err = io.ReadAll(io.LimitReader(os.Stdin, logs.MaxPayloadBytes+1)); err != nil {
+			if payload, err = io.ReadAll(io.LimitReader(c.in, logs.MaxPayloadBytes+1)); err != nil {
 				return err
 			}
 		}

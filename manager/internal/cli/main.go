@@ -15,5 +15,5 @@ func Main(version string) int {
 	defer stop()
 	// The second signal ends the process at once.
 	context.AfterFunc(ctx, stop)
-	return Run(ctx, Environment{Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.LookupEnv, Environ: os.Environ(), Version: version}, os.Args[1:])
+	return Run(ctx, Environment{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.LookupEnv, Environ: os.Environ(), Version: version}, os.Args[1:])
 }

@@ -33,6 +33,7 @@ type operatorCommand struct {
 // operatorCall is one call of them.
 type operatorCall struct {
 	client *client.Client
+	in     io.Reader
 	out    io.Writer
 	json   bool
 	args   []string
@@ -42,12 +43,20 @@ type operatorCall struct {
 	wait, delay             time.Duration
 	delayed                 bool
 
+	submitter, jobError string
+	olderThan           time.Duration
+	filtered, dryRun    bool
+	submission          submissionFlags
+
 	key, scope string
 	resolution client.Resolution
 	bodyFile   string
 
 	log logFlags
 }
+
+// maxRetryAfter is how long a command waits for what a manager says will be over then. A quarantine takes longer.
+const maxRetryAfter = 5 * time.Second
 
 const (
 	managerURLEnv     = "ONCEGATE_MANAGER_URL"
@@ -87,7 +96,7 @@ func operatorMain(ctx context.Context, env Environment, group string, all map[st
 }
 
 func parseOperatorCall(env Environment, group, name string, cmd operatorCommand, args []string) (*operatorCall, error) {
-	call := &operatorCall{out: env.Stdout}
+	call := &operatorCall{in: env.Stdin, out: env.Stdout}
 	fs := flag.NewFlagSet(group+" "+name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
@@ -136,7 +145,7 @@ func parseOperatorCall(env Environment, group, name string, cmd operatorCommand,
 	if err != nil {
 		return nil, err
 	}
-	call.client, err = client.New(client.Options{URL: url, Token: token, Timeout: timeout, MaxAttempts: 3, HTTP: httpClient})
+	call.client, err = client.New(client.Options{URL: url, Token: token, Timeout: timeout, MaxAttempts: 3, MaxRetryAfter: maxRetryAfter, HTTP: httpClient})
 	if err != nil {
 		return nil, settings.Usagef("--manager %q: must be http:// or https:// with a host, for example %s, or unix:PATH without --ca-file and --cert-file", url, defaultManagerURL)
 	}
@@ -144,9 +153,9 @@ func parseOperatorCall(env Environment, group, name string, cmd operatorCommand,
 }
 
 // check looks at ids, names and keys, so that none of them makes a path of another
-// call. words are what the arguments are called; the last one may be repeated.
+// call. words are what the arguments are called; the last one may be repeated, and those in brackets left out.
 func (c *operatorCall) check(words string) error {
-	names := strings.Fields(strings.TrimSuffix(words, "..."))
+	names := strings.Fields(strings.NewReplacer("[", "", "]", "", "...", "").Replace(words))
 	var errs []error
 	for i, arg := range c.args {
 		switch word := names[min(i, len(names)-1)]; word {
@@ -156,6 +165,7 @@ func (c *operatorCall) check(words string) error {
 			if _, err := base64.RawURLEncoding.DecodeString(arg); arg == "" || err != nil {
 				errs = append(errs, &api.FieldError{Field: word, Value: arg, Allowed: "must be what unreadable list shows"})
 			}
+		case "PAYLOAD": // any JSON, for the manager to judge
 		case "KEY":
 			errs = append(errs, api.ValidateKey(arg))
 		case "LOG":

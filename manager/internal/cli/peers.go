@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/oncegate/oncegate/manager/client"
 )
 
 var peersCommands = map[string]operatorCommand{
-	"status": {summary: "show how far a manager's data centre is behind each peer", run: func(ctx context.Context, c *operatorCall) error {
+	"status": {summary: "show how far a manager's data centre is behind each peer; exit code 1 if one needs attention", run: func(ctx context.Context, c *operatorCall) error {
 		p, err := c.client.Peers(ctx)
 		if err != nil {
 			return err
@@ -40,8 +42,28 @@ var peersCommands = map[string]operatorCommand{
 		if p.Refuses != "" {
 			fmt.Fprintf(c.out, "this data centre, %s, is the home of no new global keys: %s\n", printable(p.Origin), printable(p.Refuses))
 		}
-		return nil
+		return unwell(p)
 	}},
+}
+
+// maxPeerLag is a lag that is more than a busy moment.
+const maxPeerLag = 60 // seconds
+
+// unwell returns an error that names the peers of which something is wrong.
+func unwell(p *client.Peers) error {
+	var names []string
+	for _, peer := range p.Peers {
+		if peer.Error != "" || peer.LagSeconds > maxPeerLag || len(peer.DataCentres) > 0 && !slices.Equal(peer.DataCentres, p.DataCentres) {
+			names = append(names, printable(peer.Name))
+		}
+	}
+	switch {
+	case len(names) > 0:
+		return fmt.Errorf("%d of %d peers need attention: %s", len(names), len(p.Peers), strings.Join(names, ", "))
+	case p.Refuses != "":
+		return fmt.Errorf("the data centre %s is the home of no new global keys", printable(p.Origin))
+	}
+	return nil
 }
 
 func peersMain(ctx context.Context, env Environment, args []string) error {

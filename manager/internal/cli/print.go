@@ -61,14 +61,22 @@ func (c *operatorCall) printJob(j *client.Job) error {
 	if j.ReplayedAs != "" {
 		state += " as " + j.ReplayedAs
 	}
+	switch {
+	case j.Deduplicated:
+		state += "; it stands for this submission, a duplicate"
+	case j.Existing:
+		state += "; it held the key already"
+	case j.Replayed:
+		state += ", as the first answer to this submission said"
+	}
 	line("state", state)
 	line("attempt", fmt.Sprintf("%d of %d", j.Attempt, j.MaxAttempts))
 	line("priority", strconv.Itoa(j.Priority))
 	line("key", j.Key)
-	line("event", j.Event)
 	if d := j.Dedup; d != nil {
 		line("dedup", strings.TrimSpace(d.Strategy+" "+d.IfDeduplicated))
 	}
+	line("submitter", j.Submitter)
 	line("created", stamp(j.CreatedAt))
 	line("run at", stamp(j.RunAt))
 	line("started", stamp(j.StartedAt))
@@ -121,10 +129,10 @@ func printable(s string) string {
 	return s
 }
 
-// count shows a number that the manager stops counting at 1000.
-func count(n int) string {
-	if n >= 1000 {
-		return "1000+"
+// count shows a number of jobs; atLeast: there may be more.
+func count(n int, atLeast bool) string {
+	if atLeast && n > 0 {
+		return strconv.Itoa(n) + "+"
 	}
 	return strconv.Itoa(n)
 }

@@ -18,14 +18,18 @@ import (
 )
 
 const quarantineUsage = `usage: oncegate quarantine begin|end|status --store ENGINE [--store-dsn DSN | --data-dir D] [--for DURATION]
-For a store whose database or directory was restored to an older point by other means than oncegate restore.
-begin refuses keys and ids that the store does not know for the first DURATION in which managers serve, and lets
-the epochs of writers go on above all that were given out. It holds for all managers of a server at once.
+For a store that was restored to an older point by other means than oncegate restore, and for a quarantine that a
+manager began itself. begin refuses keys and ids that the store does not know for the first DURATION in which managers
+serve, and lets the epochs of writers go on above all that were given out. It holds for all managers of a server at once.
+end prints why there was one: what the reasons name can run again.
   --store      the managers' engine (default wal)
   --store-dsn  address of the server for the engine redis, postgres or etcd [ONCEGATE_STORE_DSN]
   --data-dir   directory of the engine wal or sqlite; begin and end need the manager to be stopped
   --for        with begin: the longest time for which a key or an id is remembered, as 24h; 0s: epochs only
 `
+
+// byOperator is why a quarantine began that the command began.
+const byOperator = "an operator began it"
 
 // quarantineState is what the command prints.
 type quarantineState struct {
@@ -33,6 +37,8 @@ type quarantineState struct {
 	RemainingSeconds float64    `json:"remaining_seconds"`
 	Began            *time.Time `json:"began,omitempty"`
 	EpochFloor       uint64     `json:"epoch_floor"`
+	// Why says what may be forgotten, and who knows it.
+	Why []string `json:"why,omitempty"`
 }
 
 // quarantineMain begins, ends and shows the quarantine of a store.
@@ -92,9 +98,9 @@ func quarantineMain(ctx context.Context, env Environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	out := quarantineState{Store: s.Store, RemainingSeconds: state.Remaining.Seconds(), EpochFloor: state.EpochFloor}
-	if !state.Began.IsZero() {
-		out.Began = &state.Began
+	out := quarantineState{Store: s.Store, RemainingSeconds: state.Remaining.Seconds(), EpochFloor: state.EpochFloor, Why: state.Why}
+	if !state.RestoredTo.IsZero() {
+		out.Began = &state.RestoredTo
 	}
 	lines := json.NewEncoder(env.Stdout)
 	lines.SetIndent("", "  ")
@@ -122,7 +128,7 @@ func changeDir(s *settings.Settings, command string, d time.Duration) (state qua
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
 	if command == "begin" {
-		return quarantine.BeginDir(s.DataDir, d, time.Now())
+		return quarantine.BeginDir(s.DataDir, d, time.Now(), byOperator)
 	}
 	return quarantine.EndDir(s.DataDir)
 }
@@ -143,7 +149,7 @@ func changeShared(ctx context.Context, s *settings.Settings, command string, d t
 	}
 	switch command {
 	case "begin":
-		return quarantine.Begin(ctx, st, d)
+		return quarantine.Begin(ctx, st, d, byOperator)
 	case "end":
 		return quarantine.End(ctx, st)
 	}

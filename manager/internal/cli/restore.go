@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -58,12 +57,7 @@ func restoreMain(ctx context.Context, env Environment, args []string) error {
 	var bad error
 	fs.StringVar(&from, "from", "", "")
 	fs.StringVar(&o.dataDir, "data-dir", "", "")
-	fs.Func("at", "", func(v string) (err error) {
-		if o.at, err = api.ParseTime(v); err != nil {
-			bad = settings.Usagef("--at %q: must be a time as 2006-01-02T15:04:05Z", v)
-		}
-		return err
-	})
+	timeFlag(fs, "at", &o.at, &bad)
 	fs.Func("quarantine", "", func(v string) error {
 		o.given = true
 		err := settings.Span(0, maxQuarantine, &o.quarantine)(v)
@@ -87,6 +81,16 @@ func restoreMain(ctx context.Context, env Environment, args []string) error {
 		return err
 	}
 	return restore(ctx, env, o)
+}
+
+// timeFlag adds a flag for a point in time.
+func timeFlag(fs *flag.FlagSet, name string, at *time.Time, bad *error) {
+	fs.Func(name, "", func(v string) (err error) {
+		if *at, err = api.ParseTime(v); err != nil {
+			*bad = settings.Usagef("--%s %q: must be a time as 2006-01-02T15:04:05Z", name, v)
+		}
+		return err
+	})
 }
 
 // errHelped says that the usage was printed, and that this is all.
@@ -118,73 +122,98 @@ func placeOf(from string, env Environment) (object.Store, error) {
 	return settings.Place("from", from, env.Getenv)
 }
 
-func restore(ctx context.Context, env Environment, o restoreOptions) error {
-	var kept, longest, longestWindow time.Duration
-	unread, opened := 0, 0         // reservations that are encrypted
-	lacks := make(map[string]bool) // ids of keys
-	r, err := ship.Restore(ctx, ship.RestoreOptions{
-		Store: o.from, Dir: o.dataDir, At: o.at,
-		Check: func(e wal.Entry) error {
-			_, err := mem.DecodeWriteSet(e.Body, func(c *mem.Change) error {
-				if c.Delete || string(c.Collection) != string(ledger.Collection) {
-					return nil
-				}
-				value, err := sealed.OpenValue(o.ring, ledger.Collection, string(c.Key), c.Value)
-				if err == nil {
-					opened++
-					longest = max(longest, ledger.Remembered(string(c.Key), value))
-					return nil
-				}
-				if id, ok := crypt.KeyOf(c.Value); ok && o.ring != nil && !o.ring.Has(id) {
-					lacks[id] = true
-				}
-				at, ok := ledger.RememberedByEntries(func(index string) string {
-					for _, e := range c.Entries {
-						if string(e.Index) == index {
-							return string(e.SortKey)
-						}
-					}
-					return ""
-				})
-				longest = max(longest, at)
-				if !ok {
-					unread++
-				}
-				return nil
-			})
-			return err
-		},
-		CheckNamed: func(name string) func(wal.Entry) error { return walogs.NewCheck(name, o.ring) },
-		Prepare: func(dir string, r *ship.Report) error {
-			switch {
-			case len(lacks) > 0:
-				return fmt.Errorf("--encryption-key-file: lacks the keys %q, under which records are encrypted; it must have all keys of the manager", slices.Sorted(maps.Keys(lacks)))
-			case o.ring != nil && unread > 0 && opened == 0:
-				return errors.New("--encryption-key-file: opens none of the records; it must have the manager's keys under their ids")
+// recordChecks look into the records of a place, for restore and for ship verify.
+type recordChecks struct {
+	ring *crypt.Keyring
+	// longest is for how long a reservation among them was to be remembered at most.
+	longest time.Duration
+	// unread and opened are reservations that are encrypted, lacks the ids of keys that the ring lacks.
+	unread, opened int
+	lacks          map[string]bool
+}
+
+// options returns those of a restore from a place that asks c about each record.
+func (c *recordChecks) options(place object.Store, at time.Time) ship.RestoreOptions {
+	return ship.RestoreOptions{Store: place, At: at, Check: c.check, CheckNamed: func(name string) func(wal.Entry) error { return walogs.NewCheck(name, c.ring) }}
+}
+
+func (c *recordChecks) check(e wal.Entry) error {
+	_, err := mem.DecodeWriteSet(e.Body, func(change *mem.Change) error {
+		if change.Delete || string(change.Collection) != string(ledger.Collection) {
+			return nil
+		}
+		value, err := sealed.OpenValue(c.ring, ledger.Collection, string(change.Key), change.Value)
+		if err == nil {
+			c.opened++
+			c.longest = max(c.longest, ledger.Remembered(string(change.Key), value))
+			return nil
+		}
+		if id, ok := crypt.KeyOf(change.Value); ok && c.ring != nil && !c.ring.Has(id) {
+			if c.lacks == nil {
+				c.lacks = make(map[string]bool)
 			}
-			// Entries from before the manager shipped may have asked for more.
-			longest = max(longest, r.LongestTTL)
-			kept = longest
-			if o.given {
-				kept = o.quarantine
-			}
-			record := quarantine.Record{Remaining: kept.Milliseconds(), RestoredTo: r.At, EpochFloor: quarantine.NextFloor(time.Now(), r.EpochFloor), Logs: make(map[string]int64)}
-			for _, l := range slices.Concat(r.Logs, r.Forgotten) {
-				window := l.LongestTTL
-				if window == 0 {
-					window = logs.DefaultConfig().Window
-				}
-				longestWindow = max(longestWindow, window)
-				if o.given {
-					window = o.quarantine
-				}
-				if window > 0 {
-					record.Logs[l.Name] = window.Milliseconds()
+			c.lacks[id] = true
+		}
+		at, ok := ledger.RememberedByEntries(func(index string) string {
+			for _, e := range change.Entries {
+				if string(e.Index) == index {
+					return string(e.SortKey)
 				}
 			}
-			return quarantine.Write(dir, record)
-		},
+			return ""
+		})
+		c.longest = max(c.longest, at)
+		if !ok {
+			c.unread++
+		}
+		return nil
 	})
+	return err
+}
+
+// keysOpen returns an error when no manager could use the records with the keys of the ring.
+func (c *recordChecks) keysOpen() error {
+	switch {
+	case len(c.lacks) > 0:
+		return fmt.Errorf("--encryption-key-file: lacks the keys %q, under which records are encrypted; it must have all keys of the manager", slices.Sorted(maps.Keys(c.lacks)))
+	case c.ring != nil && c.unread > 0 && c.opened == 0:
+		return errors.New("--encryption-key-file: opens none of the records; it must have the manager's keys under their ids")
+	}
+	return nil
+}
+
+func restore(ctx context.Context, env Environment, o restoreOptions) error {
+	var kept, longestWindow time.Duration
+	records := recordChecks{ring: o.ring}
+	from := records.options(o.from, o.at)
+	from.Dir = o.dataDir
+	from.Prepare = func(dir string, r *ship.Report) error {
+		if err := records.keysOpen(); err != nil {
+			return err
+		}
+		// Entries from before the manager shipped may have asked for more.
+		records.longest = max(records.longest, r.LongestTTL)
+		kept = records.longest
+		if o.given {
+			kept = o.quarantine
+		}
+		record := quarantine.Record{Remaining: kept.Milliseconds(), RestoredTo: r.At, EpochFloor: quarantine.NextFloor(time.Now(), r.EpochFloor), Logs: make(map[string]int64)}
+		for _, l := range slices.Concat(r.Logs, r.Forgotten) {
+			window := l.LongestTTL
+			if window == 0 {
+				window = logs.DefaultConfig().Window
+			}
+			longestWindow = max(longestWindow, window)
+			if o.given {
+				window = o.quarantine
+			}
+			if window > 0 {
+				record.Logs[l.Name] = window.Milliseconds()
+			}
+		}
+		return quarantine.Write(dir, record)
+	}
+	r, err := ship.Restore(ctx, from)
 	var dir *ship.DirError
 	if errors.As(err, &dir) {
 		return settings.Usagef("--data-dir %v", dir)
@@ -198,11 +227,11 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 		fmt.Fprintf(env.Stdout, "restored log %q to sequence %d, as of %s: %d records from %d objects\n",
 			l.Name, l.Sequence, l.At.UTC().Format(time.RFC3339Nano), l.Records, l.Objects)
 	}
-	if unread > 0 && !o.given {
-		fmt.Fprintf(env.Stdout, "warning: %d reservations are encrypted and were not looked into: if a request set an unknown TTL of its own, longer than what the manager shipped says, a retry of a key that was forgotten may run again; --encryption-key-file reads them\n", unread)
+	if records.unread > 0 && !o.given {
+		fmt.Fprintf(env.Stdout, "warning: %d reservations are encrypted and were not looked into: if a request set an unknown TTL of its own, longer than what the manager shipped says, a retry of a key that was forgotten may run again; --encryption-key-file reads them\n", records.unread)
 	}
-	if o.given && kept < longest {
-		fmt.Fprintf(env.Stdout, "warning: --quarantine %v is shorter than %v, for which keys were remembered: a retry of a key that was forgotten may run again\n", kept, longest)
+	if o.given && kept < records.longest {
+		fmt.Fprintf(env.Stdout, "warning: --quarantine %v is shorter than %v, for which keys were remembered: a retry of a key that was forgotten may run again\n", kept, records.longest)
 	}
 	if kept > 0 {
 		fmt.Fprintf(env.Stdout, "a manager on it refuses keys that it does not know for the first %v in which it serves\n", kept)
@@ -220,46 +249,4 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 // oneLine puts what several objects say into one line.
 func oneLine(err error) error {
 	return errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
-}
-
-const shipUsage = `usage: oncegate ship status --from URL
-Prints as JSON what a place holds that a manager ships to: the lease, the last sequence and the times to restore to.
-  --from  the place: ` + object.Forms + `
-`
-
-func shipMain(ctx context.Context, env Environment, args []string) error {
-	if len(args) == 1 && (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
-		fmt.Fprint(env.Stdout, shipUsage)
-		return nil
-	}
-	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
-		return settings.Usagef("a command is missing: must be status")
-	}
-	if args[0] != "status" {
-		return settings.Usagef("command %q: must be status", args[0])
-	}
-	fs := flag.NewFlagSet("ship", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	var from string
-	var bad error
-	fs.StringVar(&from, "from", "", "")
-	if err := parsePlaceFlags(fs, args[1:], shipUsage, env, &bad); err != nil || bad == errHelped {
-		return err
-	}
-	place, err := placeOf(from, env)
-	if err != nil {
-		return err
-	}
-	st, err := ship.ReadStatus(ctx, place, "")
-	if st != nil { // with damage, what is known beside it
-		out := json.NewEncoder(env.Stdout)
-		out.SetIndent("", "  ")
-		if err := out.Encode(st); err != nil {
-			return err
-		}
-	}
-	if err != nil {
-		return oneLine(err)
-	}
-	return nil
 }

@@ -79,7 +79,14 @@ func serveStore(t *testing.T, st store.Store, args ...string) *served {
 	go func() {
 		s.done <- app.Run(ctx, app.Options{Version: "test", Settings: o, Log: s.stderr, Store: st, Hangup: s.hangup})
 	}()
-	waitFor(t, "it listens", func() bool { return readAddresses(file) != nil })
+	waitFor(t, "it listens", func() bool {
+		select {
+		case err := <-s.done:
+			t.Fatalf("it ended: %v, %s", err, s.stderr)
+		default:
+		}
+		return readAddresses(file) != nil
+	})
 	s.addr, s.admin = readAddresses(file)["api"], readAddresses(file)["admin"]
 	return s
 }

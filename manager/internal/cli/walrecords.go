@@ -73,7 +73,7 @@ func (c *recordCheck) change(ch *mem.Change) {
 		c.sealed[id] = true
 		return
 	}
-	var entries, earlier []store.Entry
+	var entries []store.Entry
 	value, err := sealed.OpenValue(c.ring, id.Collection, id.Key, ch.Value)
 	switch {
 	case err != nil:
@@ -86,7 +86,7 @@ func (c *recordCheck) change(ch *mem.Change) {
 	case jobs.Owns(id.Collection):
 		var r jobs.StoredRecord
 		r, err = jobs.ReadRecord(id.Collection, id.Key, value)
-		entries, earlier = r.Entries, r.Earlier
+		entries = r.Entries
 		if len(r.Blobs) > 0 {
 			c.needs[id.Key] = r.Blobs
 		}
@@ -109,14 +109,11 @@ func (c *recordCheck) change(ch *mem.Change) {
 		key, _ := crypt.KeyOf(ch.Value)
 		entries = []store.Entry{{Index: sealed.KeyIndex, SortKey: key}}
 	}
-	same := func(entries []store.Entry) bool {
-		ok := len(entries) == len(ch.Entries)
-		for _, e := range ch.Entries {
-			ok = ok && slices.Contains(entries, store.Entry{Index: string(e.Index), SortKey: string(e.SortKey)})
-		}
-		return ok
+	same := len(entries) == len(ch.Entries)
+	for _, e := range ch.Entries {
+		same = same && slices.Contains(entries, store.Entry{Index: string(e.Index), SortKey: string(e.SortKey)})
 	}
-	if !same(entries) && (earlier == nil || !same(earlier)) {
+	if !same {
 		c.odd[id] = "its index entries are not those of its value; a manager may not find it"
 	}
 }

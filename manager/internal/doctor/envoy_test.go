@@ -381,6 +381,11 @@ func TestMetricsThatMeanTrouble(t *testing.T) {
 	if found := look("oncegate_store_sync_standbys 1\noncegate_store_sync_standbys_required 2\n"); len(found) != 1 || found[0].Level != Fail {
 		t.Errorf("standbys are missing: %+v", found)
 	}
+	for text, want := range map[string]Level{"oncegate_ship_lease_term 0\n": Fail, "oncegate_ship_lease_term 3\n": OK} {
+		if found := look(good + text); len(found) != 1 || found[0].Level != want {
+			t.Errorf("%s: %+v", text, found)
+		}
+	}
 	for seconds, want := range map[string]string{"1.5": "", "3600": "1h0m0s behind", "-3600": "-1h0m0s behind"} {
 		found := look(good + keptClock + " " + seconds + "\n")
 		if want == "" && len(found) != 1 || want != "" && (found[0].Level != Warn || found[0].Check != checkKept || !strings.Contains(found[0].Found, want)) {

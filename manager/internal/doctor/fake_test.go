@@ -53,7 +53,7 @@ func (m aManager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case "/v1/ledger/lookup":
 		may = m.gate
-	case "/v1/ledger/stats":
+	case "/v1/ledger/stats", "/v1/jobs/stats", "/v1/functions", "/v1/peers":
 	default:
 		w.WriteHeader(http.StatusNotFound)
 		return

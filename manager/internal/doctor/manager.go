@@ -116,6 +116,8 @@ func (t Target) manager(ctx context.Context, r *report, gates []gate) {
 	shards(r, after, gates)
 	durabilities(r, after, gates)
 	sameLedger(r, after, gates)
+	t.centres(ctx, r)
+	t.jobs(ctx, r)
 	t.metrics(ctx, r)
 }
 
@@ -194,8 +196,8 @@ func (t Target) window(r *report, before, after stats, gates []gate) {
 // quarantined tells of a restore.
 func quarantined(r *report, s stats) {
 	if left := time.Duration(s.Quarantine) * time.Millisecond; left > 0 {
-		r.fail(checkForgot, fmt.Sprintf("after a restore, new keys get 503 for another %s", left.Round(time.Second)),
-			"wait, or oncegate quarantine end if no client retries an older request")
+		r.fail(checkForgot, fmt.Sprintf("the ledger may have forgotten keys: new ones get 503 for another %s", left.Round(time.Second)),
+			"oncegate ledger quarantine says why; wait, or end it with oncegate ledger quarantine end if no client retries an older request")
 		return
 	}
 	r.ok(checkForgot, "none")
@@ -310,8 +312,9 @@ var alarms = []struct {
 	{"oncegate_wal_no_space", Fail, "the disk is full, and new keys get 503", "make room, or give the manager a larger disk"},
 	{"oncegate_wal_snapshot_errors_total", Warn, "snapshots failed, so the log grows", "see the manager's log, and the space on its disk"},
 	{"oncegate_feed_conflicts_unkept_total", Fail, "keys ran in two data centres and are not in the list of conflicts, which is full", "the log lines with \"listed\":false, and raise --max-bytes and --max-entries"},
+	{"oncegate_peer_refused_total", Fail, "outcomes of a peer were refused, because they are malformed or its clock is wrong", "oncegate peers status, and the manager's log"},
 	{"oncegate_home_refuses", Fail, "the data centre is the home of no new global keys, because lists of data centres differ or a peer has not told its own", "oncegate peers status, and the same --origin and --peer names everywhere"},
-	{"oncegate_quarantine_remaining_seconds", Fail, "after a restore, new keys or ids of logs get 503", "wait, or oncegate quarantine end if no client retries an older request"},
+	{"oncegate_quarantine_remaining_seconds", Fail, "the ledger may have forgotten keys: new keys or ids of logs get 503", "oncegate ledger quarantine says why; wait, or end it with oncegate ledger quarantine end if no client retries an older request"},
 	{"oncegate_ship_failing_seconds", Warn, "shipping to object storage fails", "see the manager's log: the store, its credentials, or another manager that ships to the same place"},
 }
 
@@ -336,6 +339,11 @@ func (t Target) metrics(ctx context.Context, r *report) {
 	if have, need := found["oncegate_store_sync_standbys"], found["oncegate_store_sync_standbys_required"]; have < need {
 		r.fail(checkAlarms, fmt.Sprintf("%g synchronous standbys are connected to Postgres, and --store-require-sync-standbys asks for %g", have, need),
 			"bring the standbys back: see pg_stat_replication on the primary")
+		quiet = false
+	}
+	if term, ships := found["oncegate_ship_lease_term"]; ships && term == 0 {
+		r.fail(checkAlarms, "this manager ships nothing, because it does not hold the lease of its place (oncegate_ship_lease_term 0)",
+			"oncegate ship status says who holds it: stop a second manager that ships to the same place, such as one on a copy of the data directory")
 		quiet = false
 	}
 	if behind := time.Duration(found[keptClock] * float64(time.Second)); behind.Abs() > clockLimit {

@@ -99,6 +99,7 @@ func (a *Auth) Load(tokenFile string) error {
 				return errors.New("the same token is there with other words")
 			}
 		}
+		c.rights.number = len(tokens) + 1
 		tokens = append(tokens, c)
 		return nil
 	})

@@ -16,6 +16,8 @@ type Person struct {
 	// Number is the token's place among the tokens of the file, from 1; 0 if no token was asked for.
 	Number int
 	roles  Role
+	// certificate is the CN of the client certificate; empty without one.
+	certificate string
 }
 
 // May reports whether the person has one of the roles. An administrator has all of them.
@@ -58,12 +60,7 @@ func (a *Auth) TokenWords() [][]string {
 	}
 	var all [][]string
 	for _, c := range *a.tokens.Load() {
-		words := []string{}
-		for _, w := range roleWords {
-			if c.rights.roles&w.role != 0 && w.role != NamedWorker {
-				words = append(words, w.word)
-			}
-		}
+		words := c.rights.roles.words()
 		for _, f := range c.rights.functions {
 			words = append(words, "worker:"+f)
 		}

@@ -63,6 +63,7 @@ type rights struct {
 	roles     Role
 	functions []string // with NamedWorker and without Worker
 	owner     string   // of the jobs that it submits
+	number    int      // the token's place among the tokens of the file, from 1
 }
 
 // parseWords reads the words behind a token or the name of a certificate.
@@ -111,7 +112,7 @@ func (r *rights) equal(other *rights) bool {
 }
 
 // ownerOf names the owner of jobs: a digest, so that nothing that is stored is a credential. Only a caller that
-// is expressly a submitter owns what it submits: a job with an owner is a record that earlier versions cannot read.
+// is expressly a submitter owns what it submits.
 func ownerOf(roles Role, kind, credential string) string {
 	if roles&Submitter == 0 {
 		return ""

@@ -24,12 +24,16 @@ type Options struct {
 	Version string
 	// Logger receives what goes wrong; default slog.Default().
 	Logger *slog.Logger
+	// Audit receives what operators and administrators change; default Logger.
+	Audit *slog.Logger
 	// Auth decides who may call; nil admits everyone.
 	Auth *Auth
 	// Guard sees every authorized request for a route that needs credentials, before
 	// its handler does. It may set headers of the answer; when it returns true it
 	// has answered, and the handler does not run. Nil admits all.
 	Guard func(*Request, *Response) bool
+	// Answered sees every answer to a request that the guard saw, once it is complete. It may set headers.
+	Answered func(*Response)
 	// Problem tells how a handler's error is answered, and whether somebody has
 	// logged it already. Nil: a Problemer is answered as it says, every other
 	// error is an internal one.
@@ -66,6 +70,9 @@ type Options struct {
 func (o Options) WithDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
+	}
+	if o.Audit == nil {
+		o.Audit = o.Logger
 	}
 	defInt(&o.MaxBodyBytes, 2<<20)
 	if o.MaxBodyMemory == 0 {
@@ -223,12 +230,18 @@ func (s *Server) serve(r *Request, w *Response) {
 			return
 		}
 	}
-	if e != nil && !e.open() && s.opts.Guard != nil && s.opts.Guard(r, w) {
+	if e != nil {
+		r.ctx = r.traced(s.deadlines.context(start))
+	}
+	guarded := e != nil && !e.open()
+	if guarded && s.opts.Answered != nil {
+		defer s.opts.Answered(w)
+	}
+	if guarded && s.opts.Guard != nil && s.opts.Guard(r, w) {
 		return
 	}
 	switch {
 	case e != nil:
-		r.ctx = r.traced(s.deadlines.context(start))
 		e.Handle(r, w)
 	case allow != nil:
 		w.SetHeader("allow", strings.Join(allow, ", "))

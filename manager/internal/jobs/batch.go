@@ -145,7 +145,7 @@ func (b *claimBatcher) run(batch []*claimOp) error {
 	ctx, cancel := context.WithTimeout(b.q.base, claimTimeout)
 	defer cancel()
 	var tokens []string
-	how := claimHow{guess: true}
+	how := claimHow{guess: true, turn: b.q.opt.Random()}
 	for {
 		err := b.q.store.Update(ctx, func(tx store.Tx) error {
 			used := 0

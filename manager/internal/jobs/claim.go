@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
-	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
 
 func (q *Queue) prepareClaim(c ClaimRequest) (ClaimRequest, error) {
@@ -31,9 +30,10 @@ func (q *Queue) prepareClaim(c ClaimRequest) (ClaimRequest, error) {
 	return c, err
 }
 
-// Claim leases up to Limit queued jobs to a worker: the highest priority first, and within a priority the earliest
-// run_at first. If there are no jobs within Wait, it returns none and no error. It returns fewer than Limit if there
-// are no more, or if their payloads exceed MaxClaimBytes.
+// Claim leases up to Limit queued jobs to a worker: the highest priority first. Within a priority the functions that
+// it names take turns, and within a function the earliest run_at is first. If it names none, the earliest run_at of all
+// functions is first. If there are no jobs within Wait, it returns none and no error. It returns fewer than Limit if
+// there are no more, or if their payloads exceed MaxClaimBytes.
 //
 // When ctx ends, jobs that were leased to the call are put back. If that fails too, they come back when their lease
 // runs out.
@@ -83,6 +83,7 @@ var (
 type claimHow struct {
 	skipDuties bool // do not return errDutiesFirst
 	guess      bool // search before the paused functions are known; may return errPausedChanged
+	turn       float64
 }
 
 // claimRun is the state of one run of a claiming transaction.
@@ -91,7 +92,9 @@ type claimRun struct {
 	tx     store.Tx
 	at     time.Time
 	token  func() string
-	budget int // bytes left for this batch's answers
+	turn   float64 // from 0 to 1: which function of a claim begins its turns
+	named  bool    // the claims that are served name functions
+	budget int     // bytes left for this batch's answers
 	paused []string
 	// ahead is the first group's lane if it was searched before paused was known.
 	ahead *lane
@@ -118,7 +121,7 @@ func (q *Queue) claimTx(tx store.Tx, ops []*claimOp, how claimHow, token func() 
 		}
 		groups[id] = append(groups[id], op)
 	}
-	c := &claimRun{q: q, tx: tx, token: token, budget: MaxAnswerBytes}
+	c := &claimRun{q: q, tx: tx, token: token, turn: how.turn, budget: MaxAnswerBytes}
 	if err := c.begin(groups[order[0]], how); err != nil {
 		return err
 	}
@@ -181,84 +184,10 @@ func wanted(group []*claimOp) int {
 	return n
 }
 
-// lane is a part of an index from which queued jobs are claimed.
-type lane struct {
-	index    string
-	from, to string
-	skip     int // bytes of the sort key before priority and run_at
-	after    *store.Hit
-	lead     unread.Lead
-	// found is what search found, for the next claiming scan.
-	found    []store.Hit
-	searched bool
-}
-
-func functionLane(f string) *lane {
-	from, to := functionRange(f, classQueued)
-	return &lane{index: idxFunction, from: from, to: to, skip: len(from)}
-}
-
-// onlyLane returns the lane of a claim that has to search a single one, else nil.
-func onlyLane(functions, paused []string) *lane {
-	switch {
-	case len(functions) == 0 && len(paused) == 0:
-		return &lane{index: idxQueued}
-	case len(functions) == 1:
-		if _, found := slices.BinarySearch(paused, functions[0]); !found {
-			return functionLane(functions[0])
-		}
-	}
-	return nil
-}
-
-// claimLanes returns where to search: one lane per function, or the one that holds all queued jobs. While functions are
-// paused, a claim for any function searches the other functions one by one, so that the jobs of paused functions are
-// not in the way, however many there are.
-func claimLanes(tx store.Tx, functions, paused []string) ([]*lane, error) {
-	if l := onlyLane(functions, paused); l != nil {
-		return []*lane{l}, nil
-	}
-	if len(functions) == 0 {
-		var err error
-		if functions, err = functionsWithJobs(tx, "", 0); err != nil {
-			return nil, err
-		}
-	}
-	lanes := make([]*lane, 0, len(functions))
-	for _, f := range functions {
-		if _, found := slices.BinarySearch(paused, f); !found {
-			lanes = append(lanes, functionLane(f))
-		}
-	}
-	return lanes, nil
-}
-
-// search makes the next claiming scan in advance, and reads a record with it.
-func (l *lane) search(tx store.Tx, limit int, with store.ID) (err error) {
-	l.found, err = tx.Scan(colJobs, l.index, store.Range{From: l.from, To: l.to, Limit: limit, Claim: true, With: []store.ID{with}})
-	l.searched = true
-	if len(l.found) > 0 {
-		l.after = &l.found[len(l.found)-1]
-	}
-	return err
-}
-
-func (l *lane) scan(tx store.Tx, limit int, claim bool) ([]store.Hit, error) {
-	if l.searched && claim {
-		hits := l.found
-		l.found, l.searched = nil, false
-		return hits, nil
-	}
-	hits, err := tx.Scan(colJobs, l.index, store.Range{From: l.from, To: l.to, After: l.after, Limit: limit, Claim: claim})
-	if claim && len(hits) > 0 {
-		l.after = &hits[len(hits)-1]
-	}
-	return hits, err
-}
-
 // serve fills the claims of a group from its lanes. When hits turn out to be stale it searches further.
 func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 	more, skips := 0, maxSkipped+2*len(lanes)
+	c.named = len(group[0].req.Functions) > 0
 	for len(group) > 0 && len(lanes) > 0 {
 		hits, err := c.candidates(lanes, min(max(wanted(group), more), MaxLimit))
 		if err != nil || len(hits) == 0 {
@@ -316,22 +245,6 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 	return nil
 }
 
-// skipAhead lets a lane that found nothing usable so far continue where an earlier search gave up. give says that this
-// search gives up.
-func (l *lane) skipAhead(f *unread.Front, give bool) {
-	if !l.lead.Leads() {
-		return
-	}
-	name := l.index + "\x00" + l.from
-	at := f.After(name)
-	switch {
-	case at != nil && (at.SortKey > l.after.SortKey || at.SortKey == l.after.SortKey && at.Key > l.after.Key):
-		l.after = at
-	case give:
-		l.lead.Pass(f, name)
-	}
-}
-
 // prefetch reads the values that the hits' jobs keep in other records, as far as the answers to so many claims have
 // room. The scan has returned the jobs themselves.
 func (c *claimRun) prefetch(hits []laneHit, claims int) error {
@@ -364,91 +277,6 @@ func (c *claimRun) prefetch(hits []laneHit, claims int) error {
 		}
 	}
 	return store.Prefetch(c.tx, names)
-}
-
-// candidates returns the next hits of the lanes in claim order.
-func (c *claimRun) candidates(lanes []*lane, need int) ([]laneHit, error) {
-	for len(lanes) > 1 {
-		hits, open, err := c.merged(lanes, need)
-		if err != nil || len(hits) > 0 || len(open) == len(lanes) {
-			return hits, err
-		}
-		// Other managers are claiming all of the first jobs, and their lanes have no others, so the rest is next.
-		lanes = open
-	}
-	if len(lanes) == 0 {
-		return nil, nil
-	}
-	hits, err := lanes[0].scan(c.tx, need, true)
-	out := make([]laneHit, len(hits))
-	for i, h := range hits {
-		out[i] = laneHit{h, lanes[0]}
-	}
-	return out, err
-}
-
-// laneHit is a hit of a lane.
-type laneHit struct {
-	store.Hit
-	lane *lane
-}
-
-// merged returns hits of several lanes, and the lanes that may have more for this claim. It first finds out how many of
-// each lane are among the next hits, and then claims only those, because an engine hides the hits of a claiming scan
-// from other claimers.
-func (c *claimRun) merged(lanes []*lane, need int) (hits []laneHit, open []*lane, err error) {
-	type candidate struct {
-		lane int
-		rank string
-		hit  store.Hit
-	}
-	byOrder := func(a, b candidate) int {
-		if d := strings.Compare(a.rank, b.rank); d != 0 {
-			return d
-		}
-		return strings.Compare(a.hit.Key, b.hit.Key)
-	}
-	var all []candidate
-	found := make([]int, len(lanes))
-	collect := func(limit func(lane int) int, claim bool) error {
-		all = all[:0]
-		for i, l := range lanes {
-			n := limit(i)
-			if n == 0 {
-				continue
-			}
-			hits, err := l.scan(c.tx, n, claim)
-			if err != nil {
-				return err
-			}
-			found[i] = len(hits)
-			for _, h := range hits {
-				all = append(all, candidate{i, h.SortKey[l.skip:], h})
-			}
-		}
-		slices.SortFunc(all, byOrder)
-		return nil
-	}
-	if err := collect(func(int) int { return need }, false); err != nil {
-		return nil, nil, err
-	}
-	share := make([]int, len(lanes))
-	for _, x := range all[:min(need, len(all))] {
-		share[x.lane]++
-	}
-	if err := collect(func(i int) int { return share[i] }, true); err != nil {
-		return nil, nil, err
-	}
-	for i, l := range lanes {
-		if share[i] == 0 || found[i] > 0 {
-			open = append(open, l)
-		}
-	}
-	hits = make([]laneHit, len(all))
-	for i, x := range all {
-		hits[i] = laneHit{x.hit, lanes[x.lane]}
-	}
-	return hits, open, nil
 }
 
 // errClaimFull says that a claim's answer has no room for the job.

@@ -34,19 +34,15 @@ type record struct {
 	stored  charge
 	next    *record
 	removed bool
+	// lostBy is the worker whose lease was revoked.
+	lostBy string
 }
 
 // Values up to this size are stored inside their job. A larger value gets a record of its own, because rewriting it
 // with each claim and heartbeat costs more.
 const inlineBytes = 512
 
-// Versions of a record. The second is written only for a job that has an owner, the third only for one that has a
-// traceparent or errors of attempts. So a manager that knows only the first reads all others.
-const (
-	recordVersion       = 1
-	ownedRecordVersion  = 2
-	tracedRecordVersion = 3
-)
+const recordVersion = 1
 
 // Presence bits of a record.
 const (
@@ -60,8 +56,8 @@ const (
 	hasResultBlob
 	hasDuplicates
 	hasFreed
-	hasOwner // from ownedRecordVersion on
-	hasTrace // from tracedRecordVersion on
+	hasOwner
+	hasTrace
 	hasErrors
 )
 
@@ -84,18 +80,12 @@ func (r *record) encode() []byte {
 	set(r.ResultBlob > 0, hasResultBlob)
 	set(r.Duplicates, hasDuplicates)
 	set(!r.FreedAt.IsZero(), hasFreed)
-	version := byte(recordVersion)
-	if r.Owner != "" {
-		version, flags = ownedRecordVersion, flags|hasOwner
-	}
-	if r.Traceparent != "" || len(r.Errors) > 0 {
-		version = tracedRecordVersion
-		set(r.Traceparent != "", hasTrace)
-		set(len(r.Errors) > 0, hasErrors)
-	}
+	set(r.Owner != "", hasOwner)
+	set(r.Traceparent != "", hasTrace)
+	set(len(r.Errors) > 0, hasErrors)
 
 	b := make([]byte, 0, r.size()+len(r.LockID))
-	b = append(b, version)
+	b = append(b, recordVersion)
 	b = binary.AppendUvarint(b, flags)
 	b = append(b, byte(r.State))
 	b = appendString(b, r.Function)
@@ -109,7 +99,6 @@ func (r *record) encode() []byte {
 	b = appendString(b, r.LastToken)
 	b = appendString(b, r.LockID)
 	b = appendString(b, r.Error)
-	b = appendString(b, r.Event)
 	if r.Place > 0 {
 		b = append(b, byte(r.Place))
 	}
@@ -188,7 +177,7 @@ func (d *decoder) version(most byte) byte {
 // decodeRecord is the inverse of encode. Payload and Result alias b. Its error is a *store.UnreadableError.
 func decodeRecord(id string, b []byte) (*record, error) {
 	d := decoder{b: b}
-	version := d.version(tracedRecordVersion)
+	d.version(recordVersion)
 	r := &record{}
 	r.ID = id
 	flags := d.uvarint()
@@ -202,7 +191,6 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	r.LastToken = d.string()
 	r.LockID = d.string()
 	r.Error = d.string()
-	r.Event = d.string()
 	r.CancelRequested = flags&hasCancel != 0
 	r.Duplicates = flags&hasDuplicates != 0
 	if flags&hasPlace != 0 {
@@ -211,11 +199,7 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	if flags&hasFreed != 0 {
 		r.FreedAt = d.stamp()
 	}
-	owned, traced := flags&hasOwner != 0, flags&(hasTrace|hasErrors) != 0
-	if traced != (version == tracedRecordVersion) || owned != (version == ownedRecordVersion) && !traced {
-		d.fail()
-	}
-	if owned {
+	if flags&hasOwner != 0 {
 		if r.Owner = d.string(); r.Owner == "" {
 			d.fail()
 		}
@@ -273,7 +257,7 @@ func decodeRecord(id string, b []byte) (*record, error) {
 // standsAlone reports whether a job has neither a payload in another record nor a lock, without decoding it.
 func standsAlone(b []byte) bool {
 	d := decoder{b: b}
-	d.version(tracedRecordVersion)
+	d.version(recordVersion)
 	return d.uvarint()&(hasPayloadBlob|hasDedup) == 0 && d.err == nil
 }
 

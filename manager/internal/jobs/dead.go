@@ -52,7 +52,15 @@ func (r *record) replayed() error {
 // copy is not enqueued: because another job holds its key (*DuplicateKeyError), or because it is a duplicate of a
 // live job (see the outcome). A job that was replayed before is a *StateError, a missing letter a *NotFoundError.
 func (q *Queue) Replay(ctx context.Context, function, id string) (Outcome, error) {
-	if err := first(CheckName("function", function), CheckID("id", id)); err != nil {
+	if err := CheckName("function", function); err != nil {
+		return Outcome{}, err
+	}
+	return q.replay(ctx, function, id)
+}
+
+// replay is Replay for a job of the function, or of any if it is empty.
+func (q *Queue) replay(ctx context.Context, function, id string) (Outcome, error) {
+	if err := CheckID("id", id); err != nil {
 		return Outcome{}, err
 	}
 	fresh := q.ids.next()
@@ -64,16 +72,17 @@ func (q *Queue) Replay(ctx context.Context, function, id string) (Outcome, error
 		if err != nil {
 			return err
 		}
-		if r != nil && r.State == Replayed && r.Function == function {
+		of := r != nil && (function == "" || r.Function == function)
+		if of && r.State == Replayed {
 			return r.replayed()
 		}
-		if r == nil || r.State != Failed || r.Function != function {
+		if !of || r.State != Failed {
 			return &NotFoundError{Kind: "dead letter", ID: id}
 		}
 		if err := r.fetch(tx); err != nil {
 			return err
 		}
-		p := &Prepared{id: fresh, lockID: r.LockID, event: r.Event, replay: true, sub: Submission{
+		p := &Prepared{id: fresh, lockID: r.LockID, replay: true, sub: Submission{
 			Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
 			MaxAttempts: r.MaxAttempts, Dedup: r.Dedup, WALLocations: r.WALLocations, Owner: r.Owner,
 			Traceparent: r.Traceparent,

@@ -25,12 +25,15 @@
 //
 // complete, failed, cancelled and replayed are terminal: a worker's call never changes them. An operator's retry brings
 // back a failed or cancelled job. An operator's replay runs a copy of a failed job, and from then on the job itself
-// cannot run again. Terminal jobs stay readable until retention removes them, by age and by count.
+// cannot run again. A job that no worker has can be deleted. Terminal jobs stay readable until retention removes them,
+// by age and by count.
 //
 // # Delivery
 //
-// A claim leases queued jobs to a worker: the highest priority first and, within a priority, the earliest run_at first
-// (for a job submitted without delay, the time of its submission). Each delivery has a random token and counts as an
+// A claim leases queued jobs to a worker: the highest priority first. Within a priority the functions that it names take
+// turns, and within a function the earliest run_at is first (for a job submitted without delay, the time of its
+// submission). So a long queue of one function delays no other function of its priority. A claim that names no functions
+// gets the earliest run_at of all. Each delivery has a random token and counts as an
 // attempt. While the lease lasts, no other worker gets the job, and calls with another token are fenced. When a lease
 // runs out the job is queued again at its old place or, after its last attempt, failed. So a worker that crashes loses
 // nothing, and a job that crashes its workers ends in the dead letters. A lease that ran out is its worker's until it

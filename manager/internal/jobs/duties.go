@@ -30,7 +30,7 @@ type DutyReport struct {
 	Dead int
 	// Cancelled jobs lost their lease after a cancel.
 	Cancelled int
-	// Expired locks were removed, and sends of events (see colSends).
+	// Expired locks were removed.
 	Expired int
 	// Purged jobs were terminal and removed by retention.
 	Purged int
@@ -96,17 +96,12 @@ func (q *Queue) RunDuties(ctx context.Context) (DutyReport, error) {
 	if err != nil {
 		return total, err
 	}
-	for _, duty := range []func(context.Context) (int, error){
-		func(ctx context.Context) (int, error) { return q.expire(ctx, colLocks) },
-		func(ctx context.Context) (int, error) { return q.expire(ctx, colSends) },
-	} {
-		n, err := duty(ctx)
-		total.Expired += n
-		if err != nil {
-			return total, err
-		}
+	n, err := q.expireLocks(ctx)
+	total.Expired += n
+	if err != nil {
+		return total, err
 	}
-	n, err := q.retain(ctx, idxDone, q.opt.RetainFor, q.opt.RetainCount)
+	n, err = q.retain(ctx, idxDone, q.opt.RetainFor, q.opt.RetainCount)
 	total.Purged += n
 	if err != nil {
 		return total, err
@@ -172,6 +167,11 @@ func (q *Queue) fallDueBatch(ctx context.Context) (did DutyReport, more bool, er
 	}
 	q.due.record(at, next)
 	q.account(moved...)
+	for _, r := range moved {
+		if r.lostBy != "" {
+			q.lost(r)
+		}
+	}
 	q.stats.promoted.Add(int64(did.Promoted))
 	q.stats.reclaimed.Add(int64(did.Reclaimed))
 	q.stats.deadByLease.Add(int64(did.Dead))
@@ -219,6 +219,20 @@ func (q *Queue) overdue(tx store.Tx, index string, at time.Time, f func(*record)
 	return full, next, err
 }
 
+// lost counts a job whose lease was revoked, and tells of it.
+func (q *Queue) lost(r *record) {
+	j := r.job()
+	if q.opt.Lost != nil {
+		q.opt.Lost(j, r.lostBy)
+	}
+	switch j.State {
+	case Queued:
+		q.rates.add(j.Function, rateRetried)
+	case Failed:
+		q.died(j)
+	}
+}
+
 func promote(tx store.Tx, r *record, at time.Time, did *DutyReport) (bool, error) {
 	if r.State != Scheduled || r.RunAt.After(at) {
 		return false, nil
@@ -237,6 +251,7 @@ func reclaim(tx store.Tx, r *record, at time.Time, did *DutyReport) (bool, error
 	}
 	lost := fmt.Sprintf("worker %s lost its lease on attempt %d of %d", r.Lease.Worker, r.Attempt, r.MaxAttempts)
 	r.attemptFailed(lost, at)
+	r.lostBy = r.Lease.Worker
 	switch {
 	case r.CancelRequested:
 		did.Cancelled++
@@ -322,7 +337,7 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 	}
 	f := &record{Job: Job{
 		ID: id, Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
-		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Event: r.Event, Owner: r.Owner,
+		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Owner: r.Owner,
 		Dedup: r.Dedup, WALLocations: r.WALLocations, Traceparent: r.Traceparent,
 	}, LockID: r.LockID}
 	if err := f.holdLock(tx, at); err != nil {
@@ -344,10 +359,6 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 // function makes the same id.
 func followID(id string) string {
 	if base, n, ok := strings.Cut(id, "~"); ok {
-		// The jobs of an event (see colSends) have an id of their own behind the tilde.
-		if i := strings.LastIndexByte(n, '~'); i >= 0 {
-			base, n = base+"~"+n[:i], n[i+1:]
-		}
 		if v, err := strconv.ParseUint(n, 10, 63); err == nil {
 			return base + "~" + strconv.FormatUint(v+1, 10)
 		}
@@ -355,8 +366,9 @@ func followID(id string) string {
 	return id + "~1"
 }
 
-// expire removes the records of a collection that have expired.
-func (q *Queue) expire(ctx context.Context, c store.Collection) (int, error) {
+// expireLocks removes the locks that have expired.
+func (q *Queue) expireLocks(ctx context.Context) (int, error) {
+	const c = colLocks
 	total := 0
 	after := q.front.After(string(c))
 	for {
@@ -372,7 +384,7 @@ func (q *Queue) expire(ctx context.Context, c store.Collection) (int, error) {
 			var lead unread.Lead
 			defer lead.Pass(&q.front, string(c))
 			for _, h := range found {
-				over, err := expired(tx, c, h.Key, at)
+				over, err := lockExpired(tx, h.Key, at)
 				if err != nil && !q.opt.Unreadable.Met(err) {
 					return err
 				}
@@ -396,16 +408,16 @@ func (q *Queue) expire(ctx context.Context, c store.Collection) (int, error) {
 	}
 }
 
-func expired(tx store.Tx, c store.Collection, key string, at time.Time) (bool, error) {
-	b, err := tx.Get(c, key)
+func lockExpired(tx store.Tx, key string, at time.Time) (bool, error) {
+	b, err := tx.Get(colLocks, key)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	r, err := ReadRecord(c, key, b)
-	return err == nil && r.Entries[0].SortKey <= timeKey(at), err
+	l, err := decodeLock(key, b)
+	return err == nil && !l.until.After(at), err
 }
 
 // retain removes the oldest terminal jobs of an index that are too old or too many. On a shared store, whose counts are

@@ -66,7 +66,7 @@ func (e *QuarantineError) Unwrap() error { return ErrQuarantine }
 func (e *QuarantineError) Problem() api.Problem {
 	return api.Problem{
 		Status: 503, Code: api.CodeQuarantine, Title: "Quarantine",
-		Detail:            "this queue was restored to an older point and may have forgotten the job with this id; nothing was changed",
+		Detail:            "this queue may have forgotten the job with this id; nothing was changed",
 		RetryAfterSeconds: int((e.RetryAfter + time.Second - 1) / time.Second),
 	}
 }
@@ -99,7 +99,7 @@ func (e *FullError) Problem() api.Problem {
 type FieldError struct {
 	// Field is the field's name on the wire, for example "max_attempts".
 	Field string
-	// Value is the offending value, shortened to at most 64 characters.
+	// Value is the offending value, shortened to at most 64 characters; empty if the field is missing.
 	Value string
 	// Allowed completes the sentence "allowed: ...".
 	Allowed string
@@ -108,6 +108,9 @@ type FieldError struct {
 }
 
 func (e *FieldError) Error() string {
+	if e.Value == "" {
+		return fmt.Sprintf("field %s: is missing; allowed: %s", e.Field, e.Allowed)
+	}
 	return fmt.Sprintf("field %s: %s is not allowed; allowed: %s", e.Field, e.Value, e.Allowed)
 }
 

@@ -101,8 +101,6 @@ type Job struct {
 	Traceparent string
 	// ReplayedAs is the id of the copy of a replayed job.
 	ReplayedAs string
-	// Event names the event that enqueued it, in a version that had events; empty for a submitted job.
-	Event string
 	// Owner names the caller that submitted it; empty if that caller owns nothing.
 	Owner string
 	// Dedup is the deduplication it was submitted with, nil if none.

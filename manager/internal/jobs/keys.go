@@ -23,10 +23,6 @@ const (
 	colLocks store.Collection = "job_locks"
 	// colControl: see pausedKey and pausedVersionKey.
 	colControl store.Collection = "job_control"
-	// colSubs and colSends have what the events of earlier versions left: the functions that subscribed to an event, and
-	// the jobs of a send. Nothing reads them. A send still goes away when it expires.
-	colSubs  store.Collection = "job_subs"
-	colSends store.Collection = "job_sends"
 )
 
 // pausedKey is the record of colControl that lists the paused functions. It exists only while there are any.
@@ -46,14 +42,16 @@ const (
 	idxFunction  = "function"  // function, class, then as in the others
 )
 
-// idxExpiry orders colLocks and colSends by their end.
+// idxExpiry orders colLocks by their end.
 const idxExpiry = "expiry"
+
+// priorityBytes is the length of the priority at the beginning of a sort key of idxQueued.
+const priorityBytes = 2
 
 // class is the letter for a job's place in idxFunction and idxDone.
 type class byte
 
 const (
-	classActive    class = 'a' // in idxFunction only as earlier releases stored them
 	classComplete  class = 'c'
 	classDead      class = 'd' // failed
 	classQueued    class = 'q'
@@ -78,15 +76,13 @@ func keyTime(k string) time.Time {
 	return time.UnixMicro(int64(binary.BigEndian.Uint64([]byte(k[:8]))))
 }
 
-// class returns the job's place in the indexes.
+// class returns the job's place in the indexes. Active jobs have none.
 func (r *record) class() class {
 	switch r.State {
 	case Scheduled:
 		return classScheduled
 	case Queued:
 		return classQueued
-	case Active:
-		return classActive
 	case Complete:
 		return classComplete
 	case Cancelled:
@@ -129,23 +125,12 @@ func (r *record) entries() []store.Entry {
 	return []store.Entry{{Index: index, SortKey: own}, {Index: idxFunction, SortKey: whole}}
 }
 
-// earlierEntries returns the index entries that earlier releases store for the job, nil if they are the same.
-func (r *record) earlierEntries() []store.Entry {
-	if r.State != Active {
-		return nil
-	}
-	from, _ := functionRange(r.Function, classActive)
-	until := timeKey(r.Lease.Until)
-	return []store.Entry{{Index: idxActive, SortKey: until}, {Index: idxFunction, SortKey: from + until}}
-}
-
 // at reports whether the job has this index entry.
 func (r *record) at(index, sortKey string) bool {
-	e := store.Entry{Index: index, SortKey: sortKey}
-	return slices.Contains(r.entries(), e) || slices.Contains(r.earlierEntries(), e)
+	return slices.Contains(r.entries(), store.Entry{Index: index, SortKey: sortKey})
 }
 
-// activeFunction returns the function of a sort key of idxActive, empty if an earlier release stored it.
+// activeFunction returns the function of a sort key of idxActive, empty if the key is damaged.
 func activeFunction(sortKey string) string { return sortKey[min(len(sortKey), 8):] }
 
 // functionRange is the part of idxFunction with one function and class.

@@ -150,6 +150,14 @@ func (q *Queue) FinishMany(ctx context.Context, fs []Finish) ([]Finished, error)
 	return out, nil
 }
 
+// died counts a job that became a dead letter, and tells of it.
+func (q *Queue) died(j Job) {
+	q.rates.add(j.Function, rateFailed)
+	if q.opt.Died != nil {
+		q.opt.Died(j)
+	}
+}
+
 func (q *Queue) countFinished(call *finishCall) {
 	switch {
 	case call.out.Err != nil:
@@ -161,7 +169,7 @@ func (q *Queue) countFinished(call *finishCall) {
 		case Complete:
 			q.rates.add(call.out.Job.Function, rateCompleted)
 		case Failed:
-			q.rates.add(call.out.Job.Function, rateFailed)
+			q.died(call.out.Job)
 		}
 	}
 }
@@ -322,6 +330,9 @@ func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 	q.account(r)
 	if job.State == Scheduled {
 		q.due.note(job.RunAt)
+	}
+	if req.Token != "" && !req.Uncounted && !job.State.Terminal() {
+		q.rates.add(job.Function, rateRetried)
 	}
 	q.stats.retried.Add(1)
 	return job, nil

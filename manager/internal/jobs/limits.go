@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -67,11 +68,14 @@ func CheckName(field, v string) error { return checkWord(field, v, MaxNameBytes)
 // CheckID returns an error unless v can be a job's id.
 func CheckID(field, v string) error { return checkWord(field, v, MaxIDBytes) }
 
+// reserved are the API's own path segments in the place of an id.
+var reserved = []string{"batch", "bulk", "claim", "finish", "stats"}
+
 // checkProposedID reserves ~ for ids that the queue makes, and the API's own path segments, which are in the place of
 // an id.
 func checkProposedID(v string) error {
-	if strings.Contains(v, "~") || checkWord("id", v, MaxProposedIDBytes) != nil || v == "batch" || v == "claim" || v == "finish" || v == "stats" {
-		return invalid("id", v, "1 to "+strconv.Itoa(MaxProposedIDBytes)+" letters, digits and _ . : -, but not batch, claim, finish or stats")
+	if strings.Contains(v, "~") || checkWord("id", v, MaxProposedIDBytes) != nil || slices.Contains(reserved, v) {
+		return invalid("id", v, "1 to "+strconv.Itoa(MaxProposedIDBytes)+" letters, digits and _ . : -, but not "+strings.Join(reserved, ", "))
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package jobs
 import (
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
@@ -14,25 +13,19 @@ type pausedSet struct {
 	mu      sync.Mutex
 	version string
 	names   []string
-	at      time.Time
 	many    bool     // the last list that was read is long enough to be cached
 	last    []string // the names that a transaction read last, for guess
 	read    bool     // a transaction has read them
 }
 
-const (
-	// manyPaused is the number of names from which the list is cached.
-	manyPaused = 64
-	// trustPaused is how long a cached list is used without reading it again: a manager of an older version changes the
-	// list without its version.
-	trustPaused = 5 * time.Second
-)
+// manyPaused is the number of names from which the list is cached.
+const manyPaused = 64
 
 // pausedFunctions returns the paused functions as of the transaction, like loadPaused.
 func (q *Queue) pausedFunctions(tx store.Tx) ([]string, error) {
 	p := &q.paused
 	p.mu.Lock()
-	version, names, at, many := p.version, p.names, p.at, p.many
+	version, names, many := p.version, p.names, p.many
 	p.mu.Unlock()
 	var have string
 	if many {
@@ -41,20 +34,21 @@ func (q *Queue) pausedFunctions(tx store.Tx) ([]string, error) {
 		if err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrUnreadable) {
 			return nil, err
 		}
-		if have = string(b); have != "" && have == version && time.Since(at) < trustPaused {
+		if have = string(b); have != "" && have == version {
 			return names, nil
 		}
 	}
-	names, err := loadPaused(tx)
+	list, err := loadPaused(tx)
 	if err != nil {
-		return names, err
+		return list.names, err
 	}
+	names = list.names
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.last, p.read = names, true
 	p.many = len(names) >= manyPaused
 	if p.version = ""; p.many && have != "" {
-		p.version, p.names, p.at = have, names, time.Now()
+		p.version, p.names = have, names
 	}
 	return names, nil
 }
@@ -72,12 +66,12 @@ func (p *pausedSet) guess() (names []string, check store.ID, known bool) {
 }
 
 // savePaused writes the list of paused functions under a new version.
-func savePaused(tx store.Tx, names []string, version string) error {
-	if len(names) == 0 {
+func savePaused(tx store.Tx, p pausedList, version string) error {
+	if len(p.names) == 0 {
 		return errors.Join(tx.Delete(colControl, pausedKey), tx.Delete(colControl, pausedVersionKey))
 	}
 	if err := tx.Put(colControl, pausedVersionKey, []byte(version)); err != nil {
 		return err
 	}
-	return tx.Put(colControl, pausedKey, encodeNames(names))
+	return tx.Put(colControl, pausedKey, p.encode())
 }

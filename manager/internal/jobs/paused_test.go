@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -115,7 +116,9 @@ func TestPausedFunctionsDoNotSlowClaims(t *testing.T) {
 			enqueue(t, q, names[i])
 		}
 	}
-	if err := st.Update(t.Context(), func(tx store.Tx) error { return savePaused(tx, names, newToken()) }); err != nil {
+	if err := st.Update(t.Context(), func(tx store.Tx) error {
+		return savePaused(tx, pausedList{names, make([]time.Time, len(names))}, newToken())
+	}); err != nil {
 		t.Fatal(err)
 	}
 	claim := func(want int, functions ...string) (trips, bytes int64) {

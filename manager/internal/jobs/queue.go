@@ -52,9 +52,14 @@ type Options struct {
 	// Quarantine, when set, returns for how much longer the queue may have forgotten jobs, as of the transaction; 0: it
 	// has not. Submissions with an id that it does not know then get ErrQuarantine.
 	Quarantine func(tx store.Tx) (time.Duration, error)
+	// Lost, if set, is called for each job whose lease was revoked, with the worker that had it. The job is queued, failed
+	// or cancelled. Died, if set, is called once for each job that becomes a dead letter. Both are called from several
+	// goroutines, and without payloads over 512 bytes.
+	Lost func(j Job, worker string)
+	Died func(j Job)
 	// Unreadable is notified of records that cannot be read; default a tracker of its own.
 	Unreadable *unread.Tracker
-	// Random returns numbers in [0, 1) for the jitter; default math/rand/v2.
+	// Random returns numbers in [0, 1) for the jitter, and for which function of a claim begins; default math/rand/v2.
 	Random func() float64
 }
 
@@ -126,6 +131,7 @@ type Queue struct {
 	due    dueTimes
 	dead   deadCounts
 	paused pausedSet
+	known  knownFunctions
 	front  unread.Front
 	claims claimBatcher
 	idle   idleClaims
@@ -166,7 +172,7 @@ func New(s store.Store, o Options) (*Queue, error) {
 		q.finishes = &group[finishCall]{q: q, run: finishTx}
 		q.enqueues = &group[enqueueCall]{q: q, run: q.enqueueTx}
 	}
-	q.due.kick = make(chan struct{}, 1)
+	q.due.kick, q.known.busy = make(chan struct{}, 1), make(chan struct{}, 1)
 	return q, nil
 }
 

@@ -12,7 +12,7 @@ func TestRatesOfMoreFunctionsThanFit(t *testing.T) {
 		r.addAt(fmt.Sprint("f", i), rateEnqueued, 1000)
 	}
 	r.addAt("more", rateEnqueued, 1000)
-	r.all["f0"] = new(minute) // idle, which the next look would find
+	r.series, r.all["f0"] = MaxSeries, new(activity) // idle, which the next look would find
 	if r.addAt("more", rateEnqueued, 1000); r.all["more"] != nil || len(r.all) != maxRated {
 		t.Errorf("a second look in one step: %d functions", len(r.all))
 	}

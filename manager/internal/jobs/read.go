@@ -50,6 +50,50 @@ func (q *Queue) Holder(ctx context.Context, key string) (Job, error) {
 	return job, err
 }
 
+// Holders are the ids of the live jobs that hold the key and the deduplication lock of a job, empty if none does, or if
+// that cannot be read.
+type Holders struct {
+	Key, Lock string
+	// LockUntil is when the lock ends at the latest.
+	LockUntil time.Time
+}
+
+// Holders tells who holds what a job of this id has or had; see Holders.
+func (q *Queue) Holders(ctx context.Context, id string) (Holders, error) {
+	var h Holders
+	err := q.store.View(ctx, func(tx store.Tx) error {
+		h = Holders{}
+		r, err := find(tx, id)
+		if err != nil {
+			return err
+		}
+		if r.Key != "" {
+			holder, err := keyHolder(tx, r.Key)
+			if err != nil && !q.opt.Unreadable.Met(err) {
+				return err
+			}
+			if err == nil && holder != nil {
+				h.Key = holder.ID
+			}
+		}
+		if r.LockID == "" {
+			return nil
+		}
+		holder, err := lockHolder(tx, now(tx), r.LockID)
+		if err == nil && holder != nil {
+			var l *lock
+			if l, err = loadLock(tx, r.LockID); err == nil {
+				h.Lock, h.LockUntil = holder.ID, l.until
+			}
+		}
+		if q.opt.Unreadable.Met(err) {
+			err = nil
+		}
+		return err
+	})
+	return h, err
+}
+
 // Wait returns the job as soon as it is terminal, or in its present state after the given time, at most MaxWait.
 func (q *Queue) Wait(ctx context.Context, id string, wait time.Duration) (Job, error) {
 	if err := first(CheckID("id", id), checkDuration("wait_ms", wait, 0, MaxWait)); err != nil {
@@ -84,9 +128,15 @@ func (q *Queue) Wait(ctx context.Context, id string, wait time.Duration) (Job, e
 
 // ListQuery selects jobs.
 type ListQuery struct {
-	// Function and State restrict the list; zero values do not.
+	// Function, State and Owner restrict the list; zero values do not.
 	Function string
 	State    State
+	Owner    string
+	// OlderThan selects jobs that ended at least this long ago, and, of those that have not ended, jobs that were
+	// submitted at least this long ago: 0 to MaxDelay.
+	OlderThan time.Duration
+	// Error selects jobs whose last error has the same ErrorGroup; empty: all.
+	Error string
 	// Limit: 1 to MaxLimit, 100 when 0.
 	Limit int
 	// Cursor of the previous page, empty for the first.
@@ -138,16 +188,8 @@ func (q *Queue) List(ctx context.Context, l ListQuery) (Page, error) {
 	if l.Limit == 0 {
 		l.Limit = 100
 	}
-	if err := checkRange("limit", l.Limit, 1, MaxLimit); err != nil {
+	if err := l.check(); err != nil {
 		return Page{}, err
-	}
-	if l.Function != "" {
-		if err := CheckName("function", l.Function); err != nil {
-			return Page{}, err
-		}
-	}
-	if l.State > Replayed {
-		return Page{}, invalidInt("state", int64(l.State), "a state")
 	}
 	var page Page
 	next, err := q.walk(ctx, l.segments(), &l, func(r *record) error {
@@ -174,9 +216,7 @@ func (l *ListQuery) segments() []segment {
 			out = append(out, segment{index: index})
 		}
 	}
-	if l.Function == "" {
-		add(Active, classActive, idxActive)
-	} else if wanted(Active) {
+	if wanted(Active) {
 		out = append(out, segment{index: idxActive, active: l.Function})
 	}
 	add(Queued, classQueued, idxQueued)
@@ -188,9 +228,6 @@ func (l *ListQuery) segments() []segment {
 	add(Replayed, classReplayed, idxDone)
 	add(Cancelled, classCancelled, idxDone)
 	add(Complete, classComplete, idxDone)
-	if l.Function != "" { // as earlier releases stored them; last, so that the cursors of both releases mean the same
-		add(Active, classActive, idxFunction)
-	}
 	return out
 }
 
@@ -225,7 +262,7 @@ func (q *Queue) walk(ctx context.Context, segments []segment, l *ListQuery, f fu
 				return "", err
 			}
 			examined += len(hits)
-			page := &chunkReader{q: q, segment: s, hits: hits, payloads: l.Payloads}
+			page := &chunkReader{q: q, query: l, segment: s, hits: hits}
 			for {
 				rec, hit, err := page.next(ctx)
 				if err != nil {
@@ -259,16 +296,16 @@ func (q *Queue) walk(ctx context.Context, segments []segment, l *ListQuery, f fu
 
 // chunkReader reads the jobs of hits, a few in each View.
 type chunkReader struct {
-	q        *Queue
-	segment  segment
-	hits     []store.Hit
-	payloads bool
+	q       *Queue
+	query   *ListQuery
+	segment segment
+	hits    []store.Hit
 
 	ready     []*record
 	readyHits []store.Hit
 }
 
-// next returns the next job that still has the hit's index entry; nil at the end.
+// next returns the next job that still has the hit's index entry, and that the query selects; nil at the end.
 func (c *chunkReader) next(ctx context.Context) (*record, store.Hit, error) {
 	for len(c.ready) == 0 {
 		var chunk []store.Hit
@@ -293,7 +330,10 @@ func (c *chunkReader) next(ctx context.Context) (*record, store.Hit, error) {
 			}
 			for _, h := range chunk {
 				r, err := load(tx, h.Key)
-				if err == nil && r != nil && c.payloads {
+				if err == nil && r != nil && !c.query.has(r, now(tx)) {
+					continue
+				}
+				if err == nil && r != nil && c.query.Payloads {
 					err = r.fetch(tx)
 				}
 				if c.q.opt.Unreadable.Met(err) {
@@ -305,7 +345,7 @@ func (c *chunkReader) next(ctx context.Context) (*record, store.Hit, error) {
 				if r == nil || !r.at(c.segment.index, h.SortKey) {
 					continue
 				}
-				if !c.payloads {
+				if !c.query.Payloads {
 					r.Payload, r.Result = nil, nil
 				}
 				if r.Lease != nil {

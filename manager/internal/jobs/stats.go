@@ -2,18 +2,15 @@ package jobs
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"sync/atomic"
-	"time"
-
-	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // counters count what this queue did since New.
 type counters struct {
 	enqueued, existing, deduplicated atomic.Int64
 	claimed, retried, cancelled      atomic.Int64
+	deleted                          atomic.Int64
 	promoted, reclaimed, deadByLease atomic.Int64
 	fenced, full, overShare          atomic.Int64
 	finished                         [Cancelled + 1]atomic.Int64
@@ -36,8 +33,8 @@ type Counters struct {
 	Claimed int64
 	// Completed, Failed and Cancelled count the calls of Finish by state.
 	Completed, Failed, Cancelled int64
-	// Retried counts Retry, CancelRequests counts Cancel.
-	Retried, CancelRequests int64
+	// Retried counts Retry, CancelRequests counts Cancel, Deleted counts Delete.
+	Retried, CancelRequests, Deleted int64
 	// Promoted jobs were scheduled and are queued now. Reclaimed jobs lost a lease and were queued again. DeadByLease
 	// jobs lost their last.
 	Promoted, Reclaimed, DeadByLease int64
@@ -56,7 +53,7 @@ func (q *Queue) Counters() Counters {
 		Enqueued: s.enqueued.Load(), Existing: s.existing.Load(), Deduplicated: s.deduplicated.Load(),
 		Claimed:   s.claimed.Load(),
 		Completed: s.finished[Complete].Load(), Failed: s.finished[Failed].Load(), Cancelled: s.finished[Cancelled].Load(),
-		Retried: s.retried.Load(), CancelRequests: s.cancelled.Load(),
+		Retried: s.retried.Load(), CancelRequests: s.cancelled.Load(), Deleted: s.deleted.Load(),
 		Promoted: s.promoted.Load(), Reclaimed: s.reclaimed.Load(), DeadByLease: s.deadByLease.Load(),
 		Fenced: s.fenced.Load(), Full: s.full.Load(), OverShare: s.overShare.Load(), Waiting: q.waiters.Load(),
 	}
@@ -84,38 +81,4 @@ func (q *Queue) Depth(ctx context.Context) (Depth, error) {
 		*x.n = n
 	}
 	return d, nil
-}
-
-// maxAgedPriorities bounds the scans of OldestQueued.
-const maxAgedPriorities = 32
-
-// OldestQueued returns for how long the job that waits longest has been ready to run, 0 without one. It looks at the
-// highest 32 priorities that have queued jobs, those of paused functions included.
-func (q *Queue) OldestQueued(ctx context.Context) (time.Duration, error) {
-	var oldest, now time.Time
-	err := q.store.View(ctx, func(tx store.Tx) error {
-		oldest, now = time.Time{}, tx.Wall()
-		from := ""
-		for range maxAgedPriorities {
-			hits, err := tx.Scan(colJobs, idxQueued, store.Range{From: from, Limit: 1})
-			if err != nil || len(hits) == 0 {
-				return err
-			}
-			key := hits[0].SortKey
-			if len(key) < 10 { // damaged
-				return nil
-			}
-			oldest = earliest(oldest, keyTime(key[2:]))
-			level := binary.BigEndian.Uint16([]byte(key))
-			if level == 1<<16-1 {
-				return nil
-			}
-			from = string(binary.BigEndian.AppendUint16(nil, level+1))
-		}
-		return nil
-	})
-	if err != nil || oldest.IsZero() {
-		return 0, err
-	}
-	return max(now.Sub(oldest), 0), nil
 }

@@ -20,7 +20,6 @@ type Prepared struct {
 	id       string
 	proposed bool   // the caller chose id
 	lockID   string // key in colLocks, "" without Dedup
-	event    string // of the dead letter that it replays
 	replay   bool   // it replays a dead letter, for which there is always room
 }
 
@@ -360,7 +359,6 @@ func (p *Prepared) record(at time.Time) *record {
 		RunAt:        at,
 		Dedup:        s.Dedup,
 		WALLocations: s.WALLocations,
-		Event:        p.event,
 		Owner:        s.Owner,
 		Traceparent:  s.Traceparent,
 	}, LockID: p.lockID, Place: s.Place}

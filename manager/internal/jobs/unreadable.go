@@ -11,7 +11,7 @@ import (
 
 // Places are the indexes in which each record with index entries appears once.
 func Places() []unread.Place {
-	out := []unread.Place{{Collection: colLocks, Index: idxExpiry}, {Collection: colSends, Index: idxExpiry}}
+	out := []unread.Place{{Collection: colLocks, Index: idxExpiry}}
 	for _, index := range []string{idxActive, idxQueued, idxScheduled, idxDead, idxDone} {
 		out = append(out, unread.Place{Collection: colJobs, Index: index})
 	}
@@ -21,7 +21,7 @@ func Places() []unread.Place {
 // Owns reports whether the queue keeps its records in the collection.
 func Owns(c store.Collection) bool {
 	switch c {
-	case colJobs, colBlobs, colKeys, colLocks, colControl, colSubs, colSends:
+	case colJobs, colBlobs, colKeys, colLocks, colControl:
 		return true
 	}
 	return false
@@ -29,8 +29,8 @@ func Owns(c store.Collection) bool {
 
 // StoredRecord describes what a record of the queue depends on.
 type StoredRecord struct {
-	// Entries are its index entries, and Earlier those that earlier releases store for it, nil if they are the same.
-	Entries, Earlier []store.Entry
+	// Entries are its index entries.
+	Entries []store.Entry
 	// Blobs are the values with records of their own, by their keys in the collection BlobCollection, with their sizes
 	// in bytes.
 	Blobs map[string]int
@@ -54,7 +54,7 @@ func ReadRecord(c store.Collection, key string, value []byte) (StoredRecord, err
 		if err != nil {
 			return s, err
 		}
-		s.Entries, s.Earlier, s.Blobs = r.entries(), r.earlierEntries(), make(map[string]int)
+		s.Entries, s.Blobs = r.entries(), make(map[string]int)
 		if r.PayloadBlob > 0 {
 			s.Blobs[payloadKey(key)] = r.PayloadBlob
 		} else if !validJSON(r.Payload) {
@@ -77,19 +77,11 @@ func ReadRecord(c store.Collection, key string, value []byte) (StoredRecord, err
 		if l, err = decodeLock(key, value); err == nil {
 			s.Entries = []store.Entry{{Index: idxExpiry, SortKey: timeKey(l.until)}}
 		}
-	case colControl, colSubs:
-		if c == colControl && key == pausedVersionKey {
+	case colControl:
+		if key == pausedVersionKey {
 			break // any bytes are a version
 		}
-		_, err = decodeNames(c, key, value, MaxPaused)
-	case colSends:
-		d := decoder{b: value}
-		d.version(1)
-		until := d.stamp()
-		if d.err != nil {
-			return s, unreadable(c, key, "%v", d.err)
-		}
-		s.Entries = []store.Entry{{Index: idxExpiry, SortKey: timeKey(until)}}
+		_, err = decodePaused(key, value)
 	}
 	return s, err
 }

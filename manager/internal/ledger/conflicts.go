@@ -75,6 +75,18 @@ func (l *Ledger) Conflicts(ctx context.Context, limit int, cursor string) (list 
 	return list, next, err
 }
 
+// ConflictOf returns the conflict about a key, nil if there is none. Errors: *api.FieldError, the store's.
+func (l *Ledger) ConflictOf(ctx context.Context, scope, key string) (c *Conflict, err error) {
+	if err := errors.Join(api.ValidateKey(key), api.ValidateScope(scope)); err != nil {
+		return nil, err
+	}
+	err = l.store.View(ctx, func(tx store.Tx) (err error) {
+		c, _, err = l.conflict(tx, recordKey(scope, key))
+		return err
+	})
+	return c, err
+}
+
 // conflict reads all outcomes of a key; nil when less than two are left.
 func (l *Ledger) conflict(tx store.Tx, key string) (*Conflict, int, error) {
 	var r record

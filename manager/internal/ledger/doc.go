@@ -136,6 +136,9 @@
 // over that the origin said was left; the clocks of two data centres are never compared. They take room that is free, and
 // make room for the ledger's own keys. An import replaces a reservation or an unknown outcome.
 //
+// An outcome whose hybrid clock is more than MaxPeerAhead ahead of the wall clock here is refused: the own clock would
+// follow it, and other ledgers would refuse what this one records from then on.
+//
 // A note says that a key's home, another data centre, gave the key to an attempt of a caller here (Follow). A note and an
 // outcome of another attempt have no common clock: either may be the later one, whatever arrives first. Only the home
 // knows. An import that meets a note is deferred, and the home is asked again; what it holds then is later than the

@@ -25,9 +25,9 @@ var (
 	// ErrElsewhere: the entry belongs to a global key whose home is another data centre, which decides. The error is a
 	// *HomeError.
 	ErrElsewhere = errors.New("ledger: another data centre decides about the key")
-	// ErrQuarantine: the ledger was restored to an older point and takes no new keys
+	// ErrQuarantine: the ledger may have forgotten keys and takes no new ones
 	// yet; the error is a *QuarantineError.
-	ErrQuarantine = errors.New("ledger: no new keys after a restore")
+	ErrQuarantine = errors.New("ledger: it may have forgotten the key")
 	// ErrTooLarge: the result is larger than Options.MaxResultBytes.
 	ErrTooLarge = errors.New("ledger: the result is too large to be recorded")
 	// ErrNotFound: there is no such entry.
@@ -75,6 +75,16 @@ func (e *HomeError) Is(target error) bool { return target == ErrElsewhere }
 
 // Unwrap returns the refusal.
 func (e *HomeError) Unwrap() error { return e.Refusal }
+
+// ImportedError refuses to delete an outcome of another data centre, which would bring it back.
+type ImportedError struct {
+	// Origin is the data centre that recorded the outcome.
+	Origin string
+}
+
+func (e *ImportedError) Error() string {
+	return "the outcome is of the data centre " + e.Origin + ", and a comparison would bring it back: delete the entry at " + e.Origin + " first, and then here with origin=" + e.Origin
+}
 
 // FullError is an ErrFull that says when to try again.
 type FullError struct {

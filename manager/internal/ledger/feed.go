@@ -171,7 +171,8 @@ func (l *Ledger) OpenFeed(ctx context.Context, restored string) error {
 	return nil
 }
 
-// RunFeed publishes outcomes until ctx ends, and removes conflicts that are over. An error of the store is
+// RunFeed publishes outcomes until ctx ends, those from before the ledger had an origin too, and removes conflicts that are
+// over. An error of the store is
 // passed to report; the next round tries again.
 func (l *Ledger) RunFeed(ctx context.Context, report func(error)) {
 	if l.opts.Origin == "" {
@@ -181,6 +182,7 @@ func (l *Ledger) RunFeed(ctx context.Context, report func(error)) {
 	defer tick.Stop()
 	defer sweep.Stop()
 	wait := publishPause
+	adopting, adopted := true, adoption{}
 	for {
 		var err error
 		select {
@@ -200,7 +202,12 @@ func (l *Ledger) RunFeed(ctx context.Context, report func(error)) {
 			err = l.Publish(ctx)
 			wait = min(max(publishPause, publishShare*time.Since(began)), publishMost)
 		}
-		if err != nil && ctx.Err() == nil && report != nil {
+		if adopting && err == nil {
+			if adopting, err = l.adoptSome(ctx, &adopted); adopting && err == nil {
+				l.wakeFeed()
+			}
+		}
+		if err != nil && ctx.Err() == nil && report != nil && !errors.Is(err, store.ErrConflict) {
 			report(err)
 		}
 	}
@@ -273,15 +280,20 @@ func (l *Ledger) applyFeed(fx *effects) {
 	}
 	l.feed.losers.Add(fx.losers.entries)
 	if fx.published {
-		select {
-		case l.feed.wake <- struct{}{}:
-		default:
-		}
+		l.wakeFeed()
 	}
 	if l.opts.Clashed != nil {
 		for _, clash := range fx.clashes {
 			l.opts.Clashed(clash)
 		}
+	}
+}
+
+// wakeFeed makes RunFeed go on soon.
+func (l *Ledger) wakeFeed() {
+	select {
+	case l.feed.wake <- struct{}{}:
+	default:
 	}
 }
 

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -42,7 +43,21 @@ const (
 //
 // Errors: the store's. Changes may then be imported or not; importing them again settles it.
 func (l *Ledger) Import(ctx context.Context, changes []FeedChange, also func(tx store.Tx, done Imported) error) (Imported, error) {
-	return l.importAll(ctx, changes, nil, also)
+	return l.importAll(ctx, changes, importing{}, also)
+}
+
+// Recover records outcomes of this ledger's own origin that it has forgotten and that others hold. It changes nothing
+// else than Import.
+//
+// Errors: as for Import.
+func (l *Ledger) Recover(ctx context.Context, changes []FeedChange) (Imported, error) {
+	return l.importAll(ctx, changes, importing{own: true}, nil)
+}
+
+// importing is what an import is about.
+type importing struct {
+	notes []Note
+	own   bool // outcomes that this ledger forgot
 }
 
 // Settle imports changes that their origin was asked for after the notes had been met. An outcome that the home of a
@@ -50,10 +65,10 @@ func (l *Ledger) Import(ctx context.Context, changes []FeedChange, also func(tx 
 //
 // Errors: as for Import.
 func (l *Ledger) Settle(ctx context.Context, notes []Note, changes []FeedChange) (Imported, error) {
-	return l.importAll(ctx, changes, notes, nil)
+	return l.importAll(ctx, changes, importing{notes: notes}, nil)
 }
 
-func (l *Ledger) importAll(ctx context.Context, changes []FeedChange, notes []Note, also func(store.Tx, Imported) error) (done Imported, err error) {
+func (l *Ledger) importAll(ctx context.Context, changes []FeedChange, about importing, also func(store.Tx, Imported) error) (done Imported, err error) {
 	for first := true; first || len(changes) > 0; first = false {
 		n, size := 0, 0
 		for n < len(changes) && n < importBatch && (n == 0 || size+len(changes[n].Result) <= importBytes) {
@@ -64,7 +79,7 @@ func (l *Ledger) importAll(ctx context.Context, changes []FeedChange, notes []No
 		if n < len(changes) {
 			last = nil
 		}
-		if err := l.importSome(ctx, changes[:n], notes, last, &done); err != nil {
+		if err := l.importSome(ctx, changes[:n], about, last, &done); err != nil {
 			return done, err
 		}
 		changes = changes[n:]
@@ -77,11 +92,36 @@ type Imported struct {
 	New, Deferred int
 	// Notes are those that deferred outcomes of their own homes. See Settle.
 	Notes []Note
+	Refusals
+}
+
+// Refusals tell of changes that may not be imported.
+type Refusals struct {
+	Refused int
+	// Why the first one was.
+	Why error
+	// Until is when the first of those may be imported that are too far ahead, by this ledger's clock; zero: there is none.
+	Until time.Time
+}
+
+// Add adds what came later.
+func (r *Refusals) Add(o Refusals) {
+	r.Refused += o.Refused
+	if r.Why == nil {
+		r.Why = o.Why
+	}
+	if r.Until.IsZero() || !o.Until.IsZero() && o.Until.Before(r.Until) {
+		r.Until = o.Until
+	}
 }
 
 // plus adds what a transaction did.
 func (d Imported) plus(fx *effects) Imported {
-	return Imported{d.New + int(fx.imports.done), d.Deferred + int(fx.imports.deferred), slices.Concat(d.Notes, fx.notes)}
+	d.New += int(fx.imports.done)
+	d.Deferred += int(fx.imports.deferred)
+	d.Notes = slices.Concat(d.Notes, fx.notes)
+	d.Refusals.Add(fx.refused)
+	return d
 }
 
 // Note says that an attempt has a key at its home, and that the home told of the outcome of another attempt. It does not
@@ -93,17 +133,12 @@ type Note struct {
 	HLC   uint64
 }
 
-func (l *Ledger) importSome(ctx context.Context, changes []FeedChange, notes []Note, also func(store.Tx, Imported) error, done *Imported) error {
-	for i := range changes {
-		if t := changes[i].HLC; t <= maxPeerHLC {
-			l.feed.clock.observe(t)
-		}
-	}
+func (l *Ledger) importSome(ctx context.Context, changes []FeedChange, about importing, also func(store.Tx, Imported) error, done *Imported) error {
 	opCtx, cancel := l.opContext(ctx)
 	var sum Imported // with the transaction's last run
 	err := l.Update(opCtx, func(tx *Tx) error {
 		for i := range changes {
-			if err := tx.importOne(&changes[i], notes); err != nil {
+			if err := tx.importOne(&changes[i], about); err != nil {
 				return err
 			}
 		}
@@ -117,10 +152,10 @@ func (l *Ledger) importSome(ctx context.Context, changes []FeedChange, notes []N
 	cancel()
 	if (errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrConflict)) && len(changes) > 1 {
 		half := len(changes) / 2
-		if err := l.importSome(ctx, changes[:half], notes, nil, done); err != nil {
+		if err := l.importSome(ctx, changes[:half], about, nil, done); err != nil {
 			return err
 		}
-		return l.importSome(ctx, changes[half:], notes, also, done)
+		return l.importSome(ctx, changes[half:], about, also, done)
 	}
 	if err == nil {
 		*done = sum
@@ -128,25 +163,41 @@ func (l *Ledger) importSome(ctx context.Context, changes []FeedChange, notes []N
 	return err
 }
 
-// check returns an error unless the change may be imported.
-func (c *FeedChange) check(own string) error {
+// check returns an error unless the change may be imported at a time of this ledger's clock.
+func (c *FeedChange) check(origin string, own bool, now time.Time) (r Refusals) {
+	ahead := time.UnixMilli(int64(c.HLC >> 16)).Sub(now)
 	req := api.ReserveRequest{Key: c.Key, Scope: c.Scope, Token: c.Token, Fingerprint: c.Fingerprint}
-	if err := req.Validate(); err != nil {
-		return err
+	err := req.Validate()
+	switch {
+	case err != nil:
+	case c.Origin == "" || len(c.Origin) > maxOriginBytes || (c.Origin == origin) != own:
+		err = fmt.Errorf("origin: must be the name of the data centre that recorded the outcome, not %q", c.Origin)
+	case !c.State.Terminal():
+		err = errors.New("state: must be committed or rejected")
+	case ahead > MaxPeerAhead:
+		r.Until = now.Add(ahead - MaxPeerAhead)
+		err = fmt.Errorf("hlc: %d is %v ahead of the clock here, allowed are %v", c.HLC, ahead.Round(time.Second), MaxPeerAhead)
+	case c.Fence > maxFence:
+		err = fmt.Errorf("fence: must be at most %d, not %d", uint64(maxFence), c.Fence)
+	case c.ExpiresIn <= 0 || c.ExpiresIn > api.MaxTTL || c.Age < 0 || c.Age > 10*api.MaxTTL || len(c.Ref) > maxRefBytes:
+		err = errors.New("expires_in_ms, age_ms, job_id: one is out of range")
+	default:
+		_, _, err = api.CheckRawResult(c.Result)
 	}
-	if c.Origin == "" || len(c.Origin) > maxOriginBytes || c.Origin == own || !c.State.Terminal() || c.HLC > maxPeerHLC || c.Fence > maxPeerHLC ||
-		c.ExpiresIn <= 0 || c.ExpiresIn > api.MaxTTL || c.Age < 0 || c.Age > 10*api.MaxTTL || len(c.Ref) > maxRefBytes {
-		return errors.New("ledger: malformed change")
+	if err != nil {
+		r.Refused, r.Why = 1, err
 	}
-	_, _, err := api.CheckRawResult(c.Result)
-	return err
+	return r
 }
 
-func (tx *Tx) importOne(c *FeedChange, notes []Note) error {
-	if c.check(tx.l.opts.Origin) != nil {
+func (tx *Tx) importOne(c *FeedChange, about importing) error {
+	at := tx.Now()
+	if refused := c.check(tx.l.opts.Origin, about.own, at); refused.Refused > 0 {
 		tx.fx.imports.invalid++
+		tx.fx.refused.Add(refused)
 		return nil
 	}
+	tx.observePeer(c.HLC)
 	key := recordKey(c.Scope, c.Key)
 	var r record
 	e, err := tx.l.load(tx.Tx, key, &r)
@@ -157,19 +208,18 @@ func (tx *Tx) importOne(c *FeedChange, notes []Note) error {
 	if err != nil {
 		return err
 	}
-	at := tx.Now()
 	now := at.UnixMilli()
 	fresh := &record{
 		state: c.State, created: at.Add(-c.Age).UnixMilli(), expires: deadline(at, c.ExpiresIn), touched: now,
 		token: []byte(c.Token), fingerprint: []byte(c.Fingerprint), ref: []byte(c.Ref), result: c.Result,
-		origin: []byte(c.Origin), hlc: c.HLC, fence: c.Fence, imported: true,
+		origin: []byte(c.Origin), hlc: c.HLC, fence: c.Fence, imported: !about.own,
 	}
 	fresh.created = max(fresh.created, 0)
 	if len(fresh.result) > tx.l.opts.MaxResultBytes {
 		stripResult(fresh)
 	}
 	state, _ := standing(e, now)
-	if state != api.StateNone && len(e.home) != 0 && string(e.token) != c.Token && !c.ends(e, notes) {
+	if state != api.StateNone && len(e.home) != 0 && string(e.token) != c.Token && !c.ends(e, about.notes) {
 		// The home decides about that attempt, so its calls must go there. This outcome may be one of before.
 		tx.fx.imports.deferred++
 		if string(e.home) == c.Origin {
@@ -184,11 +234,14 @@ func (tx *Tx) importOne(c *FeedChange, notes []Note) error {
 	same := string(e.token) == c.Token
 	switch {
 	case string(e.origin) == c.Origin:
-		if same || c.HLC <= e.hlc {
+		if same || c.HLC <= e.hlc && !overlap(fresh, e) {
 			tx.fx.imports.repeated++
 			return nil
 		}
-		return tx.replace(key, e, fresh) // the origin ran it again, after its own entry had expired
+		if !overlap(e, fresh) && !overlap(fresh, e) {
+			return tx.replace(key, e, fresh) // the origin ran it again, after its own entry had expired
+		}
+		// The origin ran it again while its own entry had not expired: it had forgotten it.
 	case same && fresh.endsAs(e):
 		// One attempt that two ledgers know: nothing ran twice.
 		if fresh.before(e) {
@@ -222,6 +275,14 @@ func (tx *Tx) importOne(c *FeedChange, notes []Note) error {
 		tx.fx.imports.dropped++
 	}
 	return nil
+}
+
+// overlapSlack is how much later than at its origin an outcome may seem to expire here: it was on its way for as long.
+const overlapSlack = time.Minute
+
+// overlap reports whether the attempt that ended as b began while a counted.
+func overlap(a, b *record) bool {
+	return a.created <= b.created && b.created < a.expires-overlapSlack.Milliseconds()
 }
 
 // ends reports whether the change, which was asked for after the notes had been met, says that the note e is over.

@@ -303,8 +303,14 @@ func parseCursor(cursor string, want api.State) (from int, after *store.Hit, err
 }
 
 // Delete removes an entry in any state and returns what it was. Waiters are woken. An attempt that still runs is
-// accepted late when it ends. Errors: *api.FieldError, ErrNotFound, the store's.
+// accepted late when it ends. Errors: *api.FieldError, ErrNotFound, *ImportedError, the store's.
 func (l *Ledger) Delete(ctx context.Context, scope, key string) (Entry, error) {
+	return l.DeleteImported(ctx, scope, key, "")
+}
+
+// DeleteImported is Delete that also removes an outcome of the data centre origin. While that one has the outcome, a
+// comparison brings it back.
+func (l *Ledger) DeleteImported(ctx context.Context, scope, key, origin string) (Entry, error) {
 	if err := api.ValidateKey(key); err != nil {
 		return Entry{}, err
 	}
@@ -328,6 +334,9 @@ func (l *Ledger) Delete(ctx context.Context, scope, key string) (Entry, error) {
 		}
 		if entry, err = entryOf(rk, e, at); err != nil {
 			return err
+		}
+		if e.imported && string(e.origin) != origin {
+			return &ImportedError{Origin: string(e.origin)}
 		}
 		tx.fx.deleted++
 		tx.change(opDelete, rk)

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -14,12 +15,25 @@ import (
 // maxOriginBytes bounds the name of an origin.
 const maxOriginBytes = 32
 
-// maxHLC bounds the times of hybrid clocks, and fences. What peers say is bounded lower: a damaged one cannot use up the
-// numbers of this ledger's own outcomes.
 const (
-	maxHLC     = 1 << 62
-	maxPeerHLC = 1 << 61
+	// maxHLC bounds the times of hybrid clocks.
+	maxHLC = 1 << 62
+	// maxFence bounds fences, and a fence stays there. Each step is an attempt that ran out.
+	maxFence = 1 << 32
 )
+
+// MaxPeerAhead is how far the hybrid clock of another ledger's outcome may be ahead of this ledger's wall clock. An outcome
+// from further ahead is refused: it would carry this ledger's own clock to where the others refuse it, for good.
+const MaxPeerAhead = 7 * 24 * time.Hour
+
+// hlcAt is a time of the wall clock as one of the hybrid clock.
+func hlcAt(t time.Time) uint64 { return uint64(max(t.UnixMilli(), 0)) << 16 }
+
+// observePeer makes own later outcomes be above that of a peer. The own clock gets no further than half of MaxPeerAhead: a
+// third ledger, whose wall clock is behind, accepts these outcomes.
+func (tx *Tx) observePeer(hlc uint64) {
+	tx.l.feed.clock.observe(min(hlc, hlcAt(tx.Now().Add(MaxPeerAhead/2))))
+}
 
 // hybridClock gives times that grow with every outcome that this ledger records or imports, whatever the wall clocks
 // say. A time is Unix milliseconds times 65536 plus a count.
@@ -103,15 +117,17 @@ func (tx *Tx) stamp(final *record) {
 }
 
 // before reports whether a is the winner of two outcomes of one key: the one of the later attempt, then the one that was
-// recorded first, then the one whose origin's name is first. Every ledger decides the same.
+// recorded first, then the one whose origin's name is first, then the one whose token is. Every ledger decides the same.
 func (r *record) before(o *record) bool {
 	switch {
 	case r.fence != o.fence:
 		return r.fence > o.fence
 	case r.hlc != o.hlc:
 		return r.hlc < o.hlc
-	default:
+	case string(r.origin) != string(o.origin):
 		return string(r.origin) < string(o.origin)
+	default: // a ledger that lost its memory began its clock anew
+		return string(r.token) < string(o.token)
 	}
 }
 
@@ -280,7 +296,7 @@ func (l *Ledger) countLosers(ctx context.Context) error {
 // work here ended. It is not refused as fenced, because the work ran here, and both sides must learn that.
 func (tx *Tx) finishClash(op Op, key string, e, final *record) error {
 	// Another process may have imported e, before a restart or at another manager of this ledger.
-	tx.l.feed.clock.observe(e.hlc)
+	tx.observePeer(e.hlc)
 	tx.stamp(final)
 	var old record
 	if l, err := tx.loser(final.origin, key, &old); err != nil {

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -231,6 +232,47 @@ func agree(t *testing.T, seed uint64) {
 	}
 }
 
+// TestPeersCannotUseUpNumbers: changes with a clock of the distant future, or with an absurd fence, are refused. The data
+// centre that got them still tells others of its own outcomes.
+func TestPeersCannotUseUpNumbers(t *testing.T) {
+	all := newWorld(t)
+	dc, other := all[0], all[1]
+	now := dc.clock.Now()
+	at := func(d time.Duration) uint64 { return uint64(now.Add(d).UnixMilli()) << 16 }
+	change := func(key string, hlc, fence uint64) FeedChange {
+		return FeedChange{Origin: "dc2", Scope: "s", Key: key, Token: "t", State: api.StateCommitted, HLC: hlc, Fence: fence, ExpiresIn: time.Minute, Result: answer(200, "x")}
+	}
+	done, err := dc.Import(t.Context(), []FeedChange{
+		change("fifty-years", at(50*365*24*time.Hour), 0),
+		change("too-far", at(MaxPeerAhead+time.Second), 0),
+		change("half-of-all", 1<<61, 0),
+		change("all", 1<<64-1, 0),
+		change("fence", at(0), maxFence+1),
+		change("near", at(MaxPeerAhead-time.Second), 0),
+		change("largest-fence", at(0), maxFence),
+	}, nil)
+	if err != nil || done.New != 2 || done.Refused != 5 || done.Why == nil || done.Until != now.Add(time.Second) {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	for _, key := range []string{"fifty-years", "too-far", "half-of-all", "all", "fence"} {
+		if got := dc.outcome(key); got != ErrNotFound.Error() {
+			t.Errorf("%s is %q", key, got)
+		}
+	}
+	dc.clock.advance(2 * time.Minute) // the outcomes of the peer are over
+	for _, key := range []string{"own", "largest-fence"} {
+		mustReserve(t, dc.Ledger, key, "own", api.StateReserved)
+		mustCommit(t, dc.Ledger, key, "own", "own")
+	}
+	for !other.pull(dc, false) {
+	}
+	for _, key := range []string{"own", "largest-fence"} {
+		if got := other.outcome(key); !strings.Contains(got, "own") {
+			t.Errorf("the other data centre has %q of %s", got, key)
+		}
+	}
+}
+
 // TestImportsMakeRoom: outcomes of other data centres take what is free, and new keys of this one take it back.
 func TestImportsMakeRoom(t *testing.T) {
 	for _, full := range []WhenFull{Refuse, Evict} {
@@ -305,6 +347,45 @@ func TestRecordsWithoutOrigin(t *testing.T) {
 	again := ledgerOn(t, old.store, Options{})
 	if reply, err := again.Reserve(t.Context(), reserveReq("k", "t3"), nil); err != nil || string(reply.Result) != string(answer(201, "old")) {
 		t.Errorf("%q, %v", reply.Result, err)
+	}
+}
+
+// TestOutcomesFromBeforeTheOriginArePublished: what a ledger recorded while it had no origin reaches other data centres once
+// it has one, on engines with and without an outbox.
+func TestOutcomesFromBeforeTheOriginArePublished(t *testing.T) {
+	for name, wrap := range map[string]func(store.Store) store.Store{
+		"one process": func(s store.Store) store.Store { return s },
+		"shared":      func(s store.Store) store.Store { return sharedStore{s} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := mem.New(mem.Options{})
+			t.Cleanup(func() { _ = st.Close() })
+			old, o := numbered(2*adoptBatch+10), Options{CommittedTTL: time.Hour}
+			recordTogether(t, ledgerOn(t, wrap(st), o), old...)
+			first := feedOn(t, wrap(st), o)
+			recordKeys(t, first, "own")
+			publish(t, first)
+			recordTogether(t, ledgerOn(t, wrap(st), o), "meanwhile") // without an origin again
+			l := feedOn(t, wrap(st), o)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				l.RunFeed(ctx, func(err error) { t.Error(err) })
+			}()
+			defer func() { cancel(); <-done }()
+			want := append([]string{"own", "meanwhile"}, old...)
+			slices.Sort(want)
+			var got []string
+			for end := time.Now().Add(2 * time.Minute); !slices.Equal(got, want); time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("%d keys are published, want %d", len(got), len(want))
+				}
+				got, _ = read(t, l, "", 500)
+				slices.Sort(got)
+				got = slices.Compact(got)
+			}
+		})
 	}
 }
 

@@ -55,6 +55,7 @@ type effects struct {
 	losers        level // that were added
 	imports       importTally
 	notes         []Note // that deferred imports
+	refused       Refusals
 }
 
 // reset discards the effects of the previous run of the function.
@@ -196,7 +197,7 @@ func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners, st
 	case verdictInsert:
 		fresh := tx.reservation(req, at, []byte(req.Token), []byte(req.Fingerprint))
 		if e != nil && tx.l.opts.Origin != "" {
-			fresh.fence = e.fence + 1
+			fresh.fence = min(e.fence+1, maxFence)
 		}
 		tx.supersede(key, e, now)
 		if err := tx.admit(key, &fresh); err != nil {

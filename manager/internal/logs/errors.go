@@ -143,7 +143,7 @@ func Busy() error {
 // Quarantined is for an id that the log does not know, and may have forgotten.
 func Quarantined(left time.Duration) error {
 	e := refusal(503, api.CodeQuarantine, "Quarantine",
-		"this log was restored to an older point and may have forgotten this id; it takes no new ids until what it forgot would have left the window; nothing was written")
+		"this log may have forgotten this id; it takes no new ids until what it forgot would have left the window; nothing was written")
 	e.P.RetryAfterSeconds = int((left + time.Second - 1) / time.Second)
 	return e
 }

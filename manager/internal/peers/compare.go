@@ -19,7 +19,11 @@ type check struct {
 
 type difference struct {
 	theirs, mine uint64
+	missing      int // how many more the peer has
 	done         bool
+	// refused outcomes are among what is left. until is when one of them may be imported; zero: that is not known.
+	refused bool
+	until   time.Time
 }
 
 // mayCompare reports whether it is time for a comparison, and nothing else is missing.
@@ -50,70 +54,114 @@ func (p *Puller) noteCompared(s *state, err error) {
 	}
 }
 
-// compare finds what a lost page of the feed held, and imports it.
-func (p *Puller) compare(ctx context.Context, s *state) error {
-	body, status, _, err := p.call(ctx, s, "/v1/ledger/digests", url.Values{"origin": {s.peer.Name}}, pullTime)
+// differences returns the spans of which a peer holds other outcomes of an origin than this data centre, by their
+// beginnings. span is the length of each in milliseconds.
+func (p *Puller) differences(ctx context.Context, s *state, origin string) (span int64, all map[int64]difference, err error) {
+	body, status, _, err := p.call(ctx, s, "/v1/ledger/digests", url.Values{"origin": {origin}}, pullTime)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	if status != http.StatusOK {
-		return problem(body, status)
+		return 0, nil, problem(body, status)
 	}
 	span, theirs, err := parseDigests(body)
-	if err != nil || len(theirs) == 0 {
-		return err
-	}
-	own, _, err := p.opts.Ledger.Digests(ctx, s.peer.Name, span)
 	if err != nil {
-		return err
+		return 0, nil, err
+	}
+	own, _, err := p.opts.Ledger.Digests(ctx, origin, span)
+	if err != nil {
+		return 0, nil, err
 	}
 	mine := make(map[int64]ledger.Digest, len(own))
 	for _, d := range own {
 		mine[d.From] = d
 	}
-	seen := make(map[int64]difference)
+	all = make(map[int64]difference)
 	for _, d := range theirs {
-		diff := difference{theirs: d.Sum, mine: mine[d.From].Sum}
-		if d.Sum == diff.mine {
-			continue
+		if m := mine[d.From]; m.Sum != d.Sum {
+			all[d.From] = difference{theirs: d.Sum, mine: m.Sum, missing: max(0, d.Outcomes-m.Outcomes)}
 		}
-		if last := s.check.seen[d.From]; last.theirs == diff.theirs && last.mine == diff.mine {
-			diff.done = true
-			if !last.done {
-				deferred, err := p.repair(ctx, s, d.From, d.From+span)
+	}
+	return span, all, nil
+}
+
+// compare finds what a lost page of the feed held, and imports it. In a quarantine it also gets back what the peer holds of
+// this data centre's outcomes.
+func (p *Puller) compare(ctx context.Context, s *state) error {
+	if p.opts.Self != nil && p.opts.Self.Left() > 0 {
+		if err := p.recoverOwn(ctx, s); err != nil {
+			return err
+		}
+	}
+	span, differs, err := p.differences(ctx, s, s.peer.Name)
+	if err != nil {
+		return err
+	}
+	seen, settled, missing := make(map[int64]difference), true, 0
+	for from, diff := range differs {
+		if last := s.check.seen[from]; last.theirs == diff.theirs && last.mine == diff.mine {
+			if last.done {
+				missing += diff.missing
+			}
+			if diff = last; !last.done || !last.until.IsZero() && time.Now().After(last.until) {
+				left, err := p.repair(ctx, s, from, from+span)
 				if err != nil {
 					return err
 				}
-				diff.done = deferred == 0
+				diff.done, diff.refused, diff.until = left.Deferred == 0, left.Refused > 0, left.Until
 			}
 		}
-		seen[d.From] = diff
+		seen[from] = diff
+		settled = settled && diff.done && !diff.refused
 	}
 	s.check.seen = seen
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.missing = uint64(missing)
+	if settled {
+		s.refusal = ""
+	}
 	return nil
 }
 
-// repair imports all outcomes that a peer recorded in a span. deferred of them must be imported later. Pages of the feed
-// are imported meanwhile, so it counts only what its own imports did.
-func (p *Puller) repair(ctx context.Context, s *state, from, to int64) (deferred int, err error) {
-	repaired := 0
+// repair imports all outcomes that a peer recorded in a span. left counts what must be imported later, and what was
+// refused. Pages of the feed are imported meanwhile, so it counts only what its own imports did.
+func (p *Puller) repair(ctx context.Context, s *state, from, to int64) (left ledger.Imported, err error) {
 	defer func() { // also before an error: what is imported is not counted again
-		if repaired > 0 {
-			s.repaired.Add(uint64(repaired))
-			p.opts.Log.Warn("outcomes that the feed of a peer had lost were repaired", "peer", s.peer.Name, "outcomes", repaired)
+		if left.New > 0 {
+			s.repaired.Add(uint64(left.New))
+			p.opts.Log.Warn("outcomes that the feed of a peer had lost were repaired", "peer", s.peer.Name, "outcomes", left.New)
 		}
+		p.noteRefused(s, left.Refusals)
 	}()
-	err = p.span(ctx, s, from, to, func(changes []ledger.FeedChange) error {
+	err = p.span(ctx, s, s.peer.Name, from, to, func(changes []ledger.FeedChange) error {
 		done, err := p.opts.Ledger.Import(ctx, changes, nil)
-		repaired += done.New
-		deferred += done.Deferred - len(done.Notes)
+		left.New += done.New
+		left.Deferred += done.Deferred - len(done.Notes)
+		left.Refusals.Add(done.Refusals)
 		if err != nil || len(done.Notes) == 0 {
 			return err
 		}
 		settled, err := p.settle(ctx, s, done.Notes)
-		repaired += settled.New
-		deferred += settled.Deferred
+		left.New += settled.New
+		left.Deferred += settled.Deferred
 		return err
 	})
-	return deferred, err
+	return left, err
+}
+
+// noteRefused notes changes that the ledger refused. Nothing of them is stored, and the feed goes on.
+func (p *Puller) noteRefused(s *state, r ledger.Refusals) {
+	if r.Refused == 0 {
+		return
+	}
+	s.refused.Add(uint64(r.Refused))
+	text := "an outcome of the peer was refused: " + r.Why.Error()
+	s.mu.Lock()
+	was := s.refusal
+	s.refusal = text
+	s.mu.Unlock()
+	if was == "" {
+		p.opts.Log.Error("outcomes of a peer are refused, and retries of their keys may run again here", "peer", s.peer.Name, "url", s.peer.URL, "error", r.Why.Error())
+	}
 }

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -43,7 +44,8 @@ const (
 	// maxPage bounds an answer: a page's changes, of which one may be as large as the ledger lets it.
 	maxPage = 32 << 20
 	// maxSaid is more than the longest list of data centres.
-	maxSaid = (MaxPeers + 2) * (MaxNameBytes + 1)
+	maxSaid     = (MaxPeers + 2) * (MaxNameBytes + 1)
+	pathChanges = "/v1/ledger/changes"
 	// pageChanges is how many changes a page has at most.
 	pageChanges = 500
 )
@@ -63,12 +65,15 @@ type Options struct {
 		Said() string
 		Meet(said string)
 	}
+	// Self is this data centre's ledger; nil: peers are told nothing about it, and say nothing.
+	Self Self
 }
 
 // Puller pulls the feeds of all peers into the ledger. Of the managers on one store, one pulls from each peer.
 type Puller struct {
 	opts   Options
 	id     string
+	began  time.Time
 	states []*state
 }
 
@@ -85,10 +90,25 @@ type state struct {
 	// checkErr is why the last comparison failed. comparing: one is under way.
 	checkErr  string
 	comparing bool
+	// refusal is why the last change was refused, "" once a comparison found that nothing refused is missing.
+	refusal string
+	// missing is how many outcomes the last comparison could not repair.
+	missing uint64
 
-	repaired, copies, failures atomic.Uint64
-	check                      check
-	nextCheck                  time.Time // pull's
+	// remembered is the mark of the peer's ledger, met when that answered this manager last, and noted when that came into
+	// the record. away: another manager of the store asks the peer.
+	remembered string
+	met, noted time.Time
+	away       bool
+	// trusts: the peer remembers no other ledger than this one. fenced is why this one takes no new keys.
+	trusts bool
+	fenced string
+
+	repaired, copies, failures, refused atomic.Uint64
+	check                               check
+	nextCheck                           time.Time // pull's
+	// hasty is the last pause behind an answer that came too early. It is pull's.
+	hasty time.Duration
 	// asideUntil: until then another manager may pull, because of aside. Both are pull's.
 	asideUntil time.Time
 	aside      error
@@ -109,6 +129,10 @@ type record struct {
 	// Said is what the peer said last about its list of data centres. All managers on the store note it, and a manager
 	// that starts does not have to wait for the peer.
 	Said string `json:"said,omitempty"`
+	// Ledger is the mark of the peer's ledger, and LedgerAt is about when that answered last, by the store's clock in Unix
+	// milliseconds.
+	Ledger   string `json:"ledger,omitempty"`
+	LedgerAt int64  `json:"ledger_at,omitempty"`
 }
 
 // New returns a puller, which Run starts.
@@ -119,7 +143,7 @@ func New(o Options) *Puller {
 	if o.Jitter == nil {
 		o.Jitter = func(d time.Duration) time.Duration { return time.Duration(mathrand.Int64N(int64(d))) }
 	}
-	p := &Puller{opts: o, id: rand.Text()}
+	p := &Puller{opts: o, id: rand.Text(), began: time.Now()}
 	for _, peer := range o.Network.Peers() {
 		p.states = append(p.states, &state{peer: peer, caughtUp: time.Now()})
 	}
@@ -219,11 +243,12 @@ func (p *Puller) hold(ctx context.Context, s *state) (mine bool, err error) {
 		was := r.Holder
 		r.Holder, r.Until = p.id, now+lease.Milliseconds()
 		s.mu.Lock()
-		r.Error = s.err
+		r.Error = cmp.Or(s.err, s.lacks())
 		if was == p.id { // the others see that nothing new is no lag
 			r.CaughtUp = max(r.CaughtUp, now-time.Since(s.caughtUp).Milliseconds())
 		}
 		s.mu.Unlock()
+		s.noteLedger(&r, now)
 		return r.put(tx, s.peer.Name)
 	}
 	if shared {
@@ -240,7 +265,10 @@ func (p *Puller) hold(ctx context.Context, s *state) (mine bool, err error) {
 	p.meet(r.Said)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.record = r
+	s.record, s.away = r, !mine
+	if s.remembered == "" && p.opts.Self != nil {
+		s.remembered = r.remembered(now, p.opts.Self.Longest())
+	}
 	if !mine {
 		s.caughtUp, s.err = time.Now(), r.Error
 		if age := time.Duration(now-r.CaughtUp) * time.Millisecond; age > lease { // the holder notes it at half the lease
@@ -305,12 +333,12 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 	s.mu.Unlock()
 	q := url.Values{"origin": {s.peer.Name}, "after": {r.Cursor}, "wait_ms": {strconv.FormatInt(wait.Milliseconds(), 10)}, "limit": {strconv.Itoa(pageChanges)}}
 	began := time.Now()
-	body, status, said, err := p.call(ctx, s, "/v1/ledger/changes", q, wait)
+	body, status, said, err := p.call(ctx, s, pathChanges, q, wait)
 	p.meet(said)
 	if err == nil && status == http.StatusGone {
 		p.opts.Log.Warn("a peer's feed does not go back to where this data centre is: everything that the peer holds is copied", "peer", s.peer.Name, "cursor", r.Cursor)
 		s.copies.Add(1)
-		_, err := p.keep(ctx, s, nil, record{})
+		_, err := p.keep(ctx, s, nil, record{Ledger: r.Ledger, LedgerAt: r.LedgerAt})
 		return err
 	}
 	var f *ledger.Feed
@@ -323,9 +351,9 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 		s.mu.Unlock()
 		return err
 	}
-	next := record{Cursor: f.Cursor, Head: f.Head, Sequence: f.Sequence, Said: said}
+	next := record{Cursor: f.Cursor, Head: f.Head, Sequence: f.Sequence, Said: said, Ledger: r.Ledger, LedgerAt: r.LedgerAt}
 	whole := !f.Copying && f.Sequence >= f.Head
-	if f.Cursor != r.Cursor || len(f.Changes) > 0 || f.Head != r.Head || said != r.Said {
+	if f.Cursor != r.Cursor || len(f.Changes) > 0 || f.Head != r.Head || said != r.Said || s.ledgerChanged(&r) {
 		notes, err := p.keep(ctx, s, f.Changes, next)
 		if err == nil && len(notes) > 0 {
 			if _, err = p.settle(ctx, s, notes); err == nil {
@@ -336,8 +364,14 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 			return err
 		}
 	}
-	if f.Cursor == r.Cursor && len(f.Changes) == 0 && wait > 0 && time.Since(began) < minBackoff {
-		pause(ctx, minBackoff) // a peer that does not hold calls, because it stops, or is of an earlier release and cannot read on
+	// A peer holds a call until it has something new. One that does not, because it stops or is out of order, is asked less and
+	// less. Behind, pages of outcomes that have expired are empty, too.
+	readOn := f.Copying && f.Cursor != r.Cursor || r.Sequence < r.Head && f.Sequence > r.Sequence
+	if len(f.Changes) == 0 && wait > 0 && time.Since(began) < minBackoff && !readOn {
+		s.hasty = min(max(2*s.hasty, minBackoff), maxBackoff)
+		pause(ctx, s.hasty)
+	} else {
+		s.hasty = 0
 	}
 	s.mu.Lock()
 	s.until = time.Time{}
@@ -385,17 +419,22 @@ func (p *Puller) keep(ctx context.Context, s *state, changes []ledger.FeedChange
 			return err
 		}
 		next.Holder, next.Until, next.CaughtUp = r.Holder, r.Until, r.CaughtUp
+		s.noteLedger(&next, tx.Now().UnixMilli())
+		s.mu.Lock()
+		next.Error = s.lacks()
+		s.mu.Unlock()
 		if next.Cursor != "" && next.Sequence >= next.Head {
 			next.CaughtUp = tx.Now().UnixMilli()
 		}
 		return next.put(tx, s.peer.Name)
 	})
+	p.noteRefused(s, done.Refusals)
 	if err != nil {
 		return nil, fmt.Errorf("changes cannot be imported: %w", err)
 	}
 	if len(done.Notes) == 0 {
 		s.mu.Lock()
-		s.record = next
+		s.record, s.noted = next, time.Now()
 		s.mu.Unlock()
 	}
 	return done.Notes, nil
@@ -411,7 +450,7 @@ func (p *Puller) settle(ctx context.Context, s *state, notes []ledger.Note) (don
 			continue
 		}
 		asked[at] = true
-		err := p.span(ctx, s, int64(at), int64(at)+1, func(changes []ledger.FeedChange) error {
+		err := p.span(ctx, s, s.peer.Name, int64(at), int64(at)+1, func(changes []ledger.FeedChange) error {
 			d, err := p.opts.Ledger.Settle(ctx, notes, changes)
 			done.New += d.New
 			done.Deferred += d.Deferred
@@ -424,15 +463,15 @@ func (p *Puller) settle(ctx context.Context, s *state, notes []ledger.Note) (don
 	return done, nil
 }
 
-// span passes on all outcomes that a peer recorded in a span of its hybrid clock, in milliseconds.
-func (p *Puller) span(ctx context.Context, s *state, from, to int64, take func([]ledger.FeedChange) error) error {
-	q := url.Values{"origin": {s.peer.Name}, "from_ms": {strconv.FormatInt(from, 10)}, "to_ms": {strconv.FormatInt(to, 10)}, "limit": {strconv.Itoa(pageChanges)}}
+// span passes on all outcomes of an origin that a peer holds of a span of the hybrid clock, in milliseconds.
+func (p *Puller) span(ctx context.Context, s *state, origin string, from, to int64, take func([]ledger.FeedChange) error) error {
+	q := url.Values{"origin": {origin}, "from_ms": {strconv.FormatInt(from, 10)}, "to_ms": {strconv.FormatInt(to, 10)}, "limit": {strconv.Itoa(pageChanges)}}
 	for {
-		body, status, _, err := p.call(ctx, s, "/v1/ledger/changes", q, 0)
+		body, status, _, err := p.call(ctx, s, pathChanges, q, 0)
 		if err != nil {
 			return err
 		}
-		f, err := pageOf(body, status, s.peer.Name)
+		f, err := pageOf(body, status, origin)
 		if err != nil {
 			return err
 		}
@@ -456,6 +495,7 @@ func (p *Puller) call(ctx context.Context, s *state, path string, q url.Values, 
 	if p.opts.Lists != nil {
 		r.Header.Set(api.HeaderDataCentres, p.opts.Lists.Said())
 	}
+	p.tell(s, r)
 	resp, err := p.opts.Network.Do(s.peer.Name, r)
 	if err != nil {
 		return nil, 0, "", errors.Join(context.Cause(ctx), err)
@@ -468,6 +508,9 @@ func (p *Puller) call(ctx context.Context, s *state, path string, q url.Values, 
 	}
 	if said = resp.Header.Get(api.HeaderDataCentres); len(said) > maxSaid {
 		said = said[:maxSaid]
+	}
+	if err == nil && path == pathChanges {
+		err = p.hear(ctx, s, resp.Header, resp.StatusCode)
 	}
 	return body, resp.StatusCode, said, err
 }

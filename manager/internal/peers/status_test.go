@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -97,34 +98,40 @@ func TestIdlePeerIsNotBehind(t *testing.T) {
 	}
 }
 
-// TestPeerThatCannotReadOn: a manager of an earlier release answers at once and cannot read on, while its feed grows. It is
-// not asked without a pause.
-func TestPeerThatCannotReadOn(t *testing.T) {
-	from, to := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})
-	const calls = 12
-	var asked atomic.Int64
-	stuck := func(w http.ResponseWriter, r *http.Request) bool {
-		if r.URL.Path != "/v1/ledger/changes" {
-			return false
-		}
-		n := asked.Add(1)
-		body, err := AppendFeed(nil, &ledger.Feed{Cursor: "dc1:e:3", Head: 100 + uint64(n), Sequence: 3})
-		if err != nil {
-			t.Error(err)
-		}
-		w.Header().Set("content-type", "application/json")
-		_, _ = w.Write(body)
-		return true
-	}
-	from.spoil.Store(&stuck)
-	began := time.Now()
-	p := follow(t, to, from, "")
-	eventually(t, "many calls", func() bool { return asked.Load() >= calls })
-	// The first two bring a cursor and the peer's list.
-	if took := time.Since(began); took < (calls-3)*minBackoff {
-		t.Errorf("%d calls in %v", calls, took)
-	}
-	if r := p.states[0]; r.failures.Load() != 0 {
-		t.Errorf("%d calls failed: %s", r.failures.Load(), r.err)
+// TestHastyPeerIsAskedLessAndLess: a peer answers at once and tells nothing new, though its head grows, or its cursor moves.
+func TestHastyPeerIsAskedLessAndLess(t *testing.T) {
+	for name, page := range map[string]func(n uint64) ledger.Feed{
+		"head":   func(n uint64) ledger.Feed { return ledger.Feed{Cursor: "dc1:e:3", Head: 100 + n, Sequence: 3} },
+		"cursor": func(n uint64) ledger.Feed { return ledger.Feed{Cursor: fmt.Sprint("dc1:e:", n), Head: n, Sequence: n} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			from, to := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})
+			const calls = 7
+			var asked atomic.Int64
+			hasty := func(w http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path != "/v1/ledger/changes" {
+					return false
+				}
+				f := page(uint64(asked.Add(1)))
+				body, err := AppendFeed(nil, &f)
+				if err != nil {
+					t.Error(err)
+				}
+				w.Header().Set("content-type", "application/json")
+				_, _ = w.Write(body)
+				return true
+			}
+			from.spoil.Store(&hasty)
+			began := time.Now()
+			p := follow(t, to, from, "")
+			eventually(t, "many calls", func() bool { return asked.Load() >= calls })
+			// The first two bring a cursor and the peer's list. Each pause is twice as long as the one before.
+			if took := time.Since(began); took < (1+2+4+8)*minBackoff {
+				t.Errorf("%d calls in %v", calls, took)
+			}
+			if r := p.states[0]; r.failures.Load() != 0 {
+				t.Errorf("%d calls failed: %s", r.failures.Load(), r.err)
+			}
+		})
 	}
 }

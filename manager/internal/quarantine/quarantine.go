@@ -1,6 +1,6 @@
-// Package quarantine keeps, in a data directory that was restored to an older point, how
-// long unknown keys must still be refused: what the directory forgot may have run. The same holds
-// for the ids of named logs.
+// Package quarantine keeps, for a ledger that forgot something, how long unknown keys must still be refused: what was
+// forgotten may have run. That is so after a restore to an older point, and when somebody remembers more of the ledger than
+// it knows itself (see package shard). The same holds for the ids of named logs.
 //
 // The time counts while a manager serves, by a clock that nobody sets. So neither a clock
 // that jumps nor a manager that is stopped makes it shorter.
@@ -16,6 +16,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -38,8 +41,12 @@ type Record struct {
 	AllLogs int64 `json:"all_logs_ms,omitempty"`
 	// EpochFloor is at least each epoch that was given to a writer before the restore; 0 means that it is not known.
 	EpochFloor uint64 `json:"epoch_floor,omitempty"`
-	// RestoredTo is the point in time that the directory was restored to.
+	// RestoredTo is the point in time that the directory was restored to, or when a later quarantine began.
 	RestoredTo time.Time `json:"restored_to"`
+	// Why are the reasons, for people: what may be forgotten, and who knows it.
+	Why []string `json:"why,omitempty"`
+	// Unsure: nobody has said yet that something was forgotten.
+	Unsure bool `json:"unsure,omitempty"`
 }
 
 // Write begins a quarantine in a directory.
@@ -73,28 +80,30 @@ func Write(dir string, r Record) error {
 
 // BeginDir begins a quarantine of a directory and all of its logs. No manager may have it open. One that is under way is not
 // made shorter, and the floor of epochs goes up each time.
-func BeginDir(dir string, d time.Duration, restoredTo time.Time) (State, error) {
+func BeginDir(dir string, d time.Duration, restoredTo time.Time, why string) (State, error) {
 	q, err := Open(dir)
 	if err != nil {
 		return State{}, err
 	}
-	r := q.record
-	r.Remaining, r.AllLogs = max(r.Remaining, milliseconds(d)), max(r.AllLogs, milliseconds(d))
-	r.EpochFloor, r.RestoredTo = NextFloor(time.Now(), r.EpochFloor), restoredTo
+	r := q.now.Load().begin(d, restoredTo, why)
 	return r.state(), Write(dir, r)
 }
 
-// EndDir ends the quarantine of a directory and of its logs. No manager may have it open. The floor of epochs stays.
+// EndDir ends the quarantine of a directory and of its logs. No manager may have it open. The floor of epochs stays. The
+// state is that before the end, without remaining time.
 func EndDir(dir string) (State, error) {
 	q, err := Open(dir)
 	if err != nil {
 		return State{}, err
 	}
-	r := Record{EpochFloor: q.record.EpochFloor, RestoredTo: q.record.RestoredTo}
+	was := q.now.Load().record
+	r := Record{EpochFloor: was.EpochFloor, RestoredTo: was.RestoredTo}
+	ended := r.state()
+	ended.Why = was.Why
 	if q.Longest() == 0 {
-		return r.state(), nil
+		return ended, nil
 	}
-	return r.state(), Write(dir, r)
+	return ended, Write(dir, r)
 }
 
 // ReadDir tells what the file of a directory says. A manager that runs may be some seconds ahead of it.
@@ -103,24 +112,36 @@ func ReadDir(dir string) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	return State{q.Longest(), q.record.EpochFloor, q.record.RestoredTo}, nil
+	return q.State(), nil
 }
 
 func (r *Record) state() State {
-	return State{time.Duration(r.Remaining) * time.Millisecond, r.EpochFloor, r.RestoredTo}
+	return State{time.Duration(r.Remaining) * time.Millisecond, r.EpochFloor, r.RestoredTo, r.Why, r.Unsure}
 }
 
-// Quarantine counts the time down. The zero value is one that is over.
+// Quarantine counts the time down. It is safe for concurrent use.
 type Quarantine struct {
-	dir    string
+	dir     string // "" when nothing is kept
+	now     atomic.Pointer[count]
+	writing sync.Mutex    // of the file, and of now
+	begun   chan struct{} // has an element after a quarantine began
+}
+
+// count is a record, and since when it is counted down.
+type count struct {
 	record Record
 	began  time.Time
 }
 
-// Open reads the quarantine of a directory; one that is over when there is none. It
-// begins to count at once.
+// Open reads the quarantine of a directory; one that is over when there is none. It begins to count at once. With
+// the directory "", nothing is read or kept.
 func Open(dir string) (*Quarantine, error) {
-	q := &Quarantine{dir: dir, began: time.Now()}
+	q := &Quarantine{dir: dir, begun: make(chan struct{}, 1)}
+	c := &count{began: time.Now()}
+	q.now.Store(c)
+	if dir == "" {
+		return q, nil
+	}
 	b, err := os.ReadFile(filepath.Join(dir, File))
 	if errors.Is(err, fs.ErrNotExist) {
 		return q, nil
@@ -128,13 +149,13 @@ func Open(dir string) (*Quarantine, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = json.Unmarshal(b, &q.record)
-	for name, ms := range q.record.Logs {
+	err = json.Unmarshal(b, &c.record)
+	for name, ms := range c.record.Logs {
 		if err == nil && ms < 0 {
 			err = fmt.Errorf("logs has %q with %d, it must not be negative", name, ms)
 		}
 	}
-	if ms := min(q.record.Remaining, q.record.AllLogs); err == nil && ms < 0 {
+	if ms := min(c.record.Remaining, c.record.AllLogs); err == nil && ms < 0 {
 		err = fmt.Errorf("remaining_ms or all_logs_ms is %d, it must not be negative", ms)
 	}
 	if err != nil {
@@ -143,28 +164,154 @@ func Open(dir string) (*Quarantine, error) {
 	return q, nil
 }
 
+// maxWhy bounds the reasons that are kept, each of maxWhyBytes. The first ones stay.
+const (
+	maxWhy      = 8
+	maxWhyBytes = 500
+)
+
+// because adds a reason.
+func because(list []string, why string) []string {
+	why = why[:min(len(why), maxWhyBytes)]
+	if why == "" || len(list) >= maxWhy || slices.Contains(list, why) {
+		return list
+	}
+	return append(slices.Clone(list), why)
+}
+
+// begin is the record of a quarantine that begins now, for d at least.
+func (c *count) begin(d time.Duration, restoredTo time.Time, why string) Record {
+	r := c.rest()
+	if r.Unsure { // now somebody is sure
+		r.Why = nil
+	}
+	r.Remaining, r.AllLogs = max(r.Remaining, milliseconds(d)), max(r.AllLogs, milliseconds(d))
+	r.EpochFloor, r.RestoredTo, r.Unsure = NextFloor(time.Now(), r.EpochFloor), restoredTo, false
+	r.Why = because(r.Why, why)
+	return r
+}
+
+// rest is the record with what is left by now.
+func (c *count) rest() Record {
+	r := c.record
+	r.Remaining, r.AllLogs, r.Logs = milliseconds(c.left(r.Remaining)), milliseconds(c.left(r.AllLogs)), make(map[string]int64)
+	for name, ms := range c.record.Logs {
+		if ms := milliseconds(c.left(ms)); ms > 0 {
+			r.Logs[name] = ms
+		}
+	}
+	if r.over() {
+		r.Why, r.Unsure = nil, false
+	}
+	return r
+}
+
+func (r *Record) over() bool { return r.Remaining == 0 && r.AllLogs == 0 && len(r.Logs) == 0 }
+
+// change puts another record in force, once it is in the file.
+func (q *Quarantine) change(next func(*count) Record) error {
+	q.writing.Lock()
+	defer q.writing.Unlock()
+	c := &count{record: next(q.now.Load()), began: time.Now()}
+	if q.dir != "" {
+		if err := Write(q.dir, c.record); err != nil {
+			return err
+		}
+	}
+	q.now.Store(c)
+	select {
+	case q.begun <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// Begin begins a quarantine of the ledger and of all logs for d at least, for that reason.
+func (q *Quarantine) Begin(_ context.Context, d time.Duration, why string) error {
+	return q.change(func(c *count) Record { return c.begin(d, time.Now(), why) })
+}
+
+// Doubt begins one that Trust may end: nobody has said yet that something was forgotten.
+func (q *Quarantine) Doubt(_ context.Context, d time.Duration, why string) error {
+	return q.change(func(c *count) Record {
+		if r := c.rest(); !r.over() {
+			return r
+		}
+		r := c.begin(d, c.record.RestoredTo, why)
+		r.EpochFloor, r.Unsure = c.record.EpochFloor, true
+		return r
+	})
+}
+
+// Trust ends a quarantine that Doubt began, and no other. It reports whether it did.
+func (q *Quarantine) Trust(context.Context) (ended bool, err error) {
+	if !q.now.Load().record.Unsure {
+		return false, nil
+	}
+	err = q.change(func(c *count) Record {
+		r := c.rest()
+		if ended = r.Unsure; ended {
+			r = Record{EpochFloor: r.EpochFloor, RestoredTo: r.RestoredTo}
+		}
+		return r
+	})
+	return ended, err
+}
+
+// End ends a quarantine, whatever it is for. The floor of epochs stays. The state is that before the end.
+func (q *Quarantine) End(context.Context) (was State, err error) {
+	was = q.State()
+	return was, q.change(func(c *count) Record {
+		return Record{EpochFloor: c.record.EpochFloor, RestoredTo: c.record.RestoredTo}
+	})
+}
+
+// Extend makes a quarantine last for d at least from now on. It begins one if there is none.
+func (q *Quarantine) Extend(_ context.Context, d time.Duration, why string) error {
+	if q.Remaining() >= d {
+		return nil
+	}
+	return q.change(func(c *count) Record {
+		r := c.rest()
+		r.Remaining, r.AllLogs = max(r.Remaining, milliseconds(d)), max(r.AllLogs, milliseconds(d))
+		r.Why = because(r.Why, why)
+		return r
+	})
+}
+
+// State is what is known of the quarantine now.
+func (q *Quarantine) State() State {
+	r := q.now.Load().rest()
+	return State{q.Longest(), r.EpochFloor, r.RestoredTo, r.Why, r.Unsure}
+}
+
 // Remaining is for how much longer unknown keys must be refused; 0 when it is over.
-func (q *Quarantine) Remaining() time.Duration { return q.left(q.record.Remaining) }
+func (q *Quarantine) Remaining() time.Duration {
+	c := q.now.Load()
+	return c.left(c.record.Remaining)
+}
 
 // Log is for how much longer a named log must refuse unknown ids; 0 when it is over.
 func (q *Quarantine) Log(name string) time.Duration {
-	return q.left(max(q.record.Logs[name], q.record.AllLogs))
+	c := q.now.Load()
+	return c.left(max(c.record.Logs[name], c.record.AllLogs))
 }
 
 // Longest is for how much longer anything must be refused; 0 when it is over.
 func (q *Quarantine) Longest() time.Duration {
-	longest := max(q.Remaining(), q.left(q.record.AllLogs))
-	for _, ms := range q.record.Logs {
-		longest = max(longest, q.left(ms))
+	c := q.now.Load()
+	longest := max(c.left(c.record.Remaining), c.left(c.record.AllLogs))
+	for _, ms := range c.record.Logs {
+		longest = max(longest, c.left(ms))
 	}
 	return longest
 }
 
-func (q *Quarantine) left(ms int64) time.Duration {
+func (c *count) left(ms int64) time.Duration {
 	if ms == 0 {
 		return 0
 	}
-	return max(0, time.Duration(ms)*time.Millisecond-time.Since(q.began))
+	return max(0, time.Duration(ms)*time.Millisecond-time.Since(c.began))
 }
 
 // Local is the quarantine of a store that only one manager uses, asked in a transaction.
@@ -179,43 +326,57 @@ func (l Local) Log(_ store.Tx, name string) (time.Duration, error) {
 }
 
 // EpochFloor is the number above which epochs of writers go on.
-func (l Local) EpochFloor(store.Tx) (uint64, error) { return l.record.EpochFloor, nil }
+func (l Local) EpochFloor(store.Tx) (uint64, error) { return l.Quarantine.EpochFloor(), nil }
 
 // Record says that nothing is read in the transaction.
 func (Local) Record() (store.ID, bool) { return store.ID{}, false }
 
 // EpochFloor is the number above which epochs of writers go on; 0 when the directory was not restored.
-func (q *Quarantine) EpochFloor() uint64 { return q.record.EpochFloor }
+func (q *Quarantine) EpochFloor() uint64 { return q.now.Load().record.EpochFloor }
 
-// RestoredTo is the point in time that the directory was restored to.
-func (q *Quarantine) RestoredTo() time.Time { return q.record.RestoredTo }
+// RestoredTo is the point in time that the directory was restored to, or when a quarantine began that came later.
+func (q *Quarantine) RestoredTo() time.Time { return q.now.Load().record.RestoredTo }
 
-// Run keeps the file up to date until the time is over or ctx ends. An error of the file is
-// told to failed: the next start then counts more than it needs.
-func (q *Quarantine) Run(ctx context.Context, failed func(error)) {
-	for left := q.Longest(); left > 0; left = q.Longest() {
-		t := time.NewTimer(min(left, saveEvery))
+// Run keeps the file up to date until ctx ends, and tells changed when a quarantine began or ended. An error of the file
+// is told to failed: the next start then counts more than it needs.
+func (q *Quarantine) Run(ctx context.Context, changed func(before, after State), failed func(error)) {
+	before := q.State()
+	for {
+		var tick <-chan time.Time
+		var t *time.Timer
+		if left := q.Longest(); left > 0 {
+			t = time.NewTimer(min(left, saveEvery))
+			tick = t.C
+		}
 		select {
-		case <-t.C:
+		case <-tick:
+		case <-q.begun:
 		case <-ctx.Done():
+		}
+		if t != nil {
 			t.Stop()
+		}
+		if before.Remaining > 0 || q.Longest() > 0 {
 			q.save(failed)
+		}
+		if after := q.State(); !before.RestoredTo.Equal(after.RestoredTo) || (before.Remaining > 0) != (after.Remaining > 0) {
+			changed(before, after)
+			before = after
+		}
+		if ctx.Err() != nil {
 			return
 		}
-		q.save(failed)
 	}
 }
 
 func (q *Quarantine) save(failed func(error)) {
+	if q.dir == "" {
+		return
+	}
+	q.writing.Lock()
+	defer q.writing.Unlock()
 	var err error
-	if q.Longest() > 0 || q.record.EpochFloor > 0 {
-		now := Record{Remaining: milliseconds(q.Remaining()), RestoredTo: q.record.RestoredTo, EpochFloor: q.record.EpochFloor,
-			AllLogs: milliseconds(q.left(q.record.AllLogs)), Logs: make(map[string]int64)}
-		for name := range q.record.Logs {
-			if ms := milliseconds(q.Log(name)); ms > 0 {
-				now.Logs[name] = ms
-			}
-		}
+	if now := q.now.Load().rest(); !now.over() || now.EpochFloor > 0 {
 		err = Write(q.dir, now)
 	} else if err = os.Remove(filepath.Join(q.dir, File)); errors.Is(err, fs.ErrNotExist) {
 		err = nil

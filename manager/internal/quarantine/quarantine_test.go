@@ -20,6 +20,23 @@ func open(t *testing.T, dir string) *quarantine.Quarantine {
 	return q
 }
 
+func unchanged(_, _ quarantine.State) {}
+
+// runDown runs it until it is over.
+func runDown(t *testing.T, q *quarantine.Quarantine) {
+	t.Helper()
+	if q.Longest() == 0 {
+		return
+	}
+	ctx, over := context.WithCancel(t.Context())
+	defer over()
+	q.Run(ctx, func(_, after quarantine.State) {
+		if after.Remaining == 0 {
+			over()
+		}
+	}, func(err error) { t.Error(err) })
+}
+
 func TestCountsOnlyWhileItIsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -37,7 +54,7 @@ func TestCountsOnlyWhileItIsOpen(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		q.Run(ctx, func(err error) { t.Error(err) }) // saves, as at the end of a manager
+		q.Run(ctx, unchanged, func(err error) { t.Error(err) }) // saves, as at the end of a manager
 		again := open(t, dir)
 		if left := again.Remaining(); left > first || !again.RestoredTo().Equal(time.Unix(1, 0)) {
 			t.Errorf("%v are left after a restart, %v before", left, first)
@@ -51,7 +68,7 @@ func TestQuarantineThatEndsIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	q := open(t, dir)
-	q.Run(t.Context(), func(err error) { t.Error(err) })
+	runDown(t, q)
 	if left := q.Remaining(); left != 0 {
 		t.Errorf("%v are left", left)
 	}
@@ -67,7 +84,7 @@ func TestEpochFloorOutlivesTheQuarantine(t *testing.T) {
 	}
 	for range 2 {
 		q := open(t, dir)
-		q.Run(t.Context(), func(err error) { t.Error(err) })
+		runDown(t, q)
 		if q.EpochFloor() != 7 || !q.RestoredTo().Equal(time.Unix(1, 0)) {
 			t.Errorf("the floor is %d, restored to %v", q.EpochFloor(), q.RestoredTo())
 		}
@@ -112,7 +129,7 @@ func TestEachLogHasItsQuarantine(t *testing.T) {
 		check(q)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		q.Run(ctx, func(err error) { t.Error(err) })
+		q.Run(ctx, unchanged, func(err error) { t.Error(err) })
 		check(open(t, dir))
 		if err := os.WriteFile(filepath.Join(dir, quarantine.File), []byte(`{"remaining_ms":0,"logs":{"x":-1}}`), 0o600); err != nil {
 			t.Fatal(err)

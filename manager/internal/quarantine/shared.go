@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,6 +29,10 @@ type left struct {
 	Remaining int64 `json:"remaining_ms"`
 	// CountedTo is the time of the store, in Unix milliseconds, up to which it was counted down.
 	CountedTo int64 `json:"counted_to_ms"`
+	// Why are the reasons, for people.
+	Why []string `json:"why,omitempty"`
+	// Unsure: nobody has said yet that something was forgotten.
+	Unsure bool `json:"unsure,omitempty"`
 }
 
 // restore is the record that outlives the quarantine.
@@ -39,14 +44,19 @@ type restore struct {
 	Began time.Time `json:"began"`
 }
 
-// State is what a shared store says.
+// State is what is known of a quarantine.
 type State struct {
 	// Remaining is for how much longer unknown keys and ids are refused; 0 when it is over.
 	Remaining time.Duration
 	// EpochFloor is the number above which epochs of writers go on; 0 before the first quarantine.
 	EpochFloor uint64
-	// Began is when the last quarantine began; zero before the first one.
-	Began time.Time
+	// RestoredTo is when the last quarantine began, or the point in time that a directory was restored to; zero before the
+	// first one. It names the restore.
+	RestoredTo time.Time
+	// Why are the reasons, for people: what may be forgotten, and who knows it.
+	Why []string
+	// Unsure: nobody has said yet that something was forgotten.
+	Unsure bool
 }
 
 func get(tx store.Tx, key string, into any, check func() bool) error {
@@ -87,7 +97,7 @@ func read(tx store.Tx) (State, error) {
 		return State{}, err
 	}
 	r, err := getRestore(tx)
-	return State{time.Duration(l.Remaining) * time.Millisecond, r.EpochFloor, r.Began}, err
+	return State{time.Duration(l.Remaining) * time.Millisecond, r.EpochFloor, r.Began, l.Why, l.Unsure}, err
 }
 
 // Read tells what a store says. The error is a *store.UnreadableError or the store's.
@@ -102,7 +112,7 @@ func Read(ctx context.Context, st store.Store) (s State, err error) {
 // Begin begins a quarantine for all managers of a store at once: what none of them has committed by then, none commits.
 // One that is under way is not made shorter. The floor of epochs goes up each time. Records that cannot be read are
 // replaced.
-func Begin(ctx context.Context, st store.Store, d time.Duration) (s State, err error) {
+func Begin(ctx context.Context, st store.Store, d time.Duration, why string) (s State, err error) {
 	wall := time.Now() // the store's clock may have been restored
 	err = st.Update(ctx, func(tx store.Tx) error {
 		now := tx.Now()
@@ -120,13 +130,16 @@ func Begin(ctx context.Context, st store.Store, d time.Duration) (s State, err e
 		if err != nil {
 			return err
 		}
-		l = left{version, max(l.Remaining, milliseconds(d)), now.UnixMilli()}
+		if l.Unsure { // now somebody is sure
+			l.Why = nil
+		}
+		l = left{version, max(l.Remaining, milliseconds(d)), now.UnixMilli(), because(l.Why, why), false}
 		later := now
 		if wall.After(now) {
 			later = wall
 		}
 		r = restore{version, NextFloor(later, r.EpochFloor), now.UTC()}
-		s = State{time.Duration(l.Remaining) * time.Millisecond, r.EpochFloor, r.Began}
+		s = State{time.Duration(l.Remaining) * time.Millisecond, r.EpochFloor, r.Began, l.Why, false}
 		if l.Remaining > 0 {
 			err = put(tx, leftKey, l)
 		}
@@ -163,6 +176,9 @@ type Shared struct {
 	st      store.Store
 	known   atomic.Pointer[State]
 	counted time.Time // when this manager counted last
+
+	mu     sync.Mutex
+	before *State // what was known before this manager changed something of which Run has not told yet
 }
 
 // OpenShared reads what the store says. The error is a *store.UnreadableError or the store's.
@@ -200,7 +216,100 @@ func (s *Shared) Longest() time.Duration { return s.known.Load().Remaining }
 func (s *Shared) Remaining() time.Duration { return s.Longest() }
 
 // RestoredTo names the restore, as of a second ago; zero when there was none.
-func (s *Shared) RestoredTo() time.Time { return s.known.Load().Began }
+func (s *Shared) RestoredTo() time.Time { return s.known.Load().RestoredTo }
+
+// State is what is known of the quarantine, as of a second ago.
+func (s *Shared) State() State { return *s.known.Load() }
+
+// Begin begins a quarantine for all managers of the store, for d at least and for that reason.
+func (s *Shared) Begin(ctx context.Context, d time.Duration, why string) error {
+	now, err := Begin(ctx, s.st, d, why)
+	if err == nil {
+		s.note(now)
+	}
+	return err
+}
+
+// Doubt begins one that Trust may end: nobody has said yet that something was forgotten.
+func (s *Shared) Doubt(ctx context.Context, d time.Duration, why string) error {
+	return s.change(ctx, func(l *left) bool {
+		doubt := l.Remaining == 0
+		if doubt {
+			l.Remaining, l.Why, l.Unsure = milliseconds(d), because(nil, why), true
+		}
+		return doubt
+	})
+}
+
+// Trust ends a quarantine that Doubt began, and no other. It reports whether it did.
+func (s *Shared) Trust(ctx context.Context) (ended bool, err error) {
+	if !s.known.Load().Unsure {
+		return false, nil
+	}
+	err = s.change(ctx, func(l *left) bool {
+		if ended = l.Unsure; ended {
+			*l = left{}
+		}
+		return ended
+	})
+	return ended, err
+}
+
+// End ends a quarantine for all managers of the store, whatever it is for. The floor of epochs stays. The state is that
+// before the end.
+func (s *Shared) End(ctx context.Context) (was State, err error) {
+	was = *s.known.Load()
+	return was, s.change(ctx, func(l *left) bool {
+		*l = left{}
+		return true
+	})
+}
+
+// Extend makes a quarantine last for d at least from now on. It begins one if there is none.
+func (s *Shared) Extend(ctx context.Context, d time.Duration, why string) error {
+	if s.known.Load().Remaining >= d {
+		return nil
+	}
+	return s.change(ctx, func(l *left) bool {
+		l.Remaining, l.Why = max(l.Remaining, milliseconds(d)), because(l.Why, why)
+		return true
+	})
+}
+
+// change changes what is left of the quarantine, unless do returns false.
+func (s *Shared) change(ctx context.Context, do func(*left) bool) error {
+	var now State
+	err := s.st.Update(ctx, func(tx store.Tx) error {
+		l, err := getLeft(tx)
+		if err != nil || !do(&l) {
+			return err
+		}
+		if l.Remaining == 0 {
+			err = tx.Delete(Collection, leftKey)
+		} else {
+			l.Version, l.CountedTo = version, tx.Now().UnixMilli()
+			err = put(tx, leftKey, l)
+		}
+		if err == nil {
+			now, err = read(tx)
+		}
+		return err
+	})
+	if err == nil {
+		s.note(now)
+	}
+	return err
+}
+
+// note has Run tell of a state that this manager caused.
+func (s *Shared) note(now State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.known.Swap(&now)
+	if s.before == nil {
+		s.before = before
+	}
+}
 
 // Run counts a quarantine down until ctx ends, together with the other managers of the store, and tells changed of what
 // became of it. Errors of the store are left to the next time: calls that need the store report them, and what was not
@@ -214,14 +323,27 @@ func (s *Shared) Run(ctx context.Context, changed func(before, after State)) {
 			return
 		case <-t.C:
 		}
-		before := *s.known.Load()
+		s.mu.Lock()
+		known, before := s.known.Load(), s.before
+		s.mu.Unlock()
+		if before == nil {
+			before = known
+		}
 		after, err := s.count(ctx)
 		if err != nil {
 			continue
 		}
-		s.known.Store(&after)
-		if before.Began != after.Began || (before.Remaining > 0) != (after.Remaining > 0) {
-			changed(before, after)
+		s.mu.Lock()
+		counted := s.known.CompareAndSwap(known, &after)
+		if counted {
+			s.before = nil
+		}
+		s.mu.Unlock()
+		if !counted {
+			continue // this manager changed it meanwhile
+		}
+		if !before.RestoredTo.Equal(after.RestoredTo) || (before.Remaining > 0) != (after.Remaining > 0) {
+			changed(*before, after)
 		}
 	}
 }

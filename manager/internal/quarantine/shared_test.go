@@ -72,7 +72,7 @@ func TestManagersCountTheTimeTheyServe(t *testing.T) {
 		s := newServer(t)
 		begin := func(d time.Duration) quarantine.State {
 			t.Helper()
-			now, err := quarantine.Begin(t.Context(), s, d)
+			now, err := quarantine.Begin(t.Context(), s, d, "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -116,7 +116,7 @@ func TestBeginHoldsForTheNextTransaction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := quarantine.Begin(t.Context(), st, time.Hour); err != nil {
+	if _, err := quarantine.Begin(t.Context(), st, time.Hour, ""); err != nil {
 		t.Fatal(err)
 	}
 	refused := errors.New("refused")

@@ -99,7 +99,7 @@ func newDirect(t *testing.T, o ledger.Options) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Options{Options: httpd.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)}}, LedgerRoutes(l, nil, nil, Reach{}))
+	s, err := New(Options{Options: httpd.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)}}, LedgerRoutes(l, nil, Reach{}))
 	if err != nil {
 		t.Fatal(err)
 	}

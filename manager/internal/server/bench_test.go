@@ -25,7 +25,7 @@ func benchServer(b *testing.B, st store.Store) *Server {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, LedgerRoutes(l, nil, nil, Reach{}))
+	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, LedgerRoutes(l, nil, Reach{}))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -5,6 +5,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -39,7 +42,6 @@ type siteOptions struct {
 	ledger ledger.Options
 	store  store.Store // closed at the end; a volatile one when nil
 	routes []httpd.Route
-	audit  func(Intervention)
 	reach  Reach
 }
 
@@ -55,12 +57,31 @@ func newSite(t *testing.T, o siteOptions) *site {
 		t.Fatal(err)
 	}
 	o.server.Version, o.server.Logger = httpdtest.Version, s.log.Logger()
-	if s.server, err = New(o.server, LedgerRoutes(s.ledger, o.server.Identity, o.audit, o.reach), o.routes); err != nil {
+	if s.server, err = New(o.server, LedgerRoutes(s.ledger, o.server.Ledger, o.reach), o.routes); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
 	s.Site = httpdtest.Start(t, s.server, httpdtest.Options{Drain: s.ledger.Drain, Check: described})
 	return s
+}
+
+var (
+	auditHead  = regexp.MustCompile(`^time=\S+ level=WARN msg=`)
+	remotePort = regexp.MustCompile(`remote=127\.0\.0\.1:\d+ `)
+)
+
+// wantAudited checks the lines of the audit log, without their beginning and the caller's address.
+func (s *site) wantAudited(want ...string) {
+	s.t.Helper()
+	var got []string
+	for line := range strings.Lines(s.log.String()) {
+		if remotePort.MatchString(line) && strings.Contains(line, " via=") {
+			got = append(got, remotePort.ReplaceAllString(auditHead.ReplaceAllString(strings.TrimSpace(line), ""), ""))
+		}
+	}
+	if !slices.Equal(got, want) {
+		s.t.Errorf("the audit log has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
 }
 
 // described checks an exchange against the description of the API.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 
@@ -17,15 +18,17 @@ import (
 // queue and the ledger must be on st: a submission with an Idempotency-Key is
 // one transaction of both.
 func JobRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
-	h := &jobHandlers{queue: q, submitter: submit.New(st, l, q, ProblemOf)}
+	h := &jobHandlers{queue: q, ledger: l, submitter: submit.New(st, l, q, ProblemOf)}
 	routes := []httpd.Route{
 		{Method: "POST", Path: "/v1/jobs", Roles: submitters, Handle: h.submit},
 		{Method: "GET", Path: "/v1/jobs", Roles: readers, Handle: h.list},
 		{Method: "POST", Path: "/v1/jobs/batch", Roles: submitters, Handle: h.submitMany},
+		{Method: "POST", Path: "/v1/jobs/bulk", Roles: readers, Handle: h.bulk},
 		{Method: "POST", Path: "/v1/jobs/claim", Roles: workers, Handle: h.claim},
 		{Method: "POST", Path: "/v1/jobs/finish", Roles: workers, Handle: h.finishMany},
 		{Method: "GET", Path: "/v1/jobs/stats", Roles: readers, Handle: h.stats},
 		{Method: "GET", Path: "/v1/jobs/{id}", Roles: submitters | readers, Handle: h.get},
+		{Method: "DELETE", Path: "/v1/jobs/{id}", Roles: httpd.Admin, Handle: h.delete},
 		{Method: "POST", Path: "/v1/jobs/{id}/heartbeat", Roles: workers, Handle: h.heartbeat},
 		{Method: "POST", Path: "/v1/jobs/{id}/finish", Roles: workers, Handle: h.finish},
 		{Method: "POST", Path: "/v1/jobs/{id}/retry", Roles: workers | httpd.Operator, Handle: h.retry},
@@ -53,6 +56,7 @@ func JobRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
 
 type jobHandlers struct {
 	queue     *jobs.Queue
+	ledger    *ledger.Ledger
 	submitter *submit.Submitter
 }
 
@@ -136,6 +140,13 @@ func mayRead(r *httpd.Request, j *jobs.Job) bool {
 	return r.May(readers) || r.Owner() != "" && j.Owner == r.Owner()
 }
 
+// hideSubmitter takes from an answer what only operators, and the submitter itself, need to know.
+func hideSubmitter(r *httpd.Request, j *jobs.Job) {
+	if !mayRead(r, j) {
+		j.Owner = ""
+	}
+}
+
 func (h *jobHandlers) get(r *httpd.Request, w *httpd.Response) {
 	q, err := r.QueryValues("wait_ms")
 	if err != nil {
@@ -157,10 +168,24 @@ func (h *jobHandlers) get(r *httpd.Request, w *httpd.Response) {
 		stop()
 	}
 	if err != nil {
-		r.Error(w, err)
+		r.Error(w, h.elsewhere(r, err))
 		return
 	}
 	jobAnswer(w, 200, &j, formWhole)
+}
+
+// elsewhere says of a job that is not here which data centre took it, if the ledger has the outcome of its submission.
+func (h *jobHandlers) elsewhere(r *httpd.Request, err error) error {
+	own := h.ledger.Options().Origin
+	if own == "" || !errors.Is(err, jobs.ErrNotFound) {
+		return err
+	}
+	e, missing := h.ledger.GetByRef(r.Context(), r.Param(0))
+	if missing != nil || e.Origin == "" || e.Origin == own {
+		return err
+	}
+	return &httpd.Refusal{P: api.Problem{Status: 404, Code: api.CodeNotFound, Title: "Not found",
+		Detail: "the data centre " + e.Origin + " took this job, and only its managers have it; this is " + own}}
 }
 
 func (h *jobHandlers) heartbeat(r *httpd.Request, w *httpd.Response) {
@@ -195,6 +220,7 @@ func (h *jobHandlers) finish(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	attemptSpan(r, &j, false)
+	hideSubmitter(r, &j)
 	jobAnswer(w, 200, &j, formBrief)
 }
 
@@ -261,7 +287,10 @@ func (h *jobHandlers) retry(r *httpd.Request, w *httpd.Response) {
 	}
 	if req.Token != "" {
 		attemptSpan(r, &j, true)
+	} else {
+		auditJob(r, "retried", &j)
 	}
+	hideSubmitter(r, &j)
 	jobAnswer(w, 200, &j, formBrief)
 }
 
@@ -272,9 +301,10 @@ func (h *jobHandlers) cancel(r *httpd.Request, w *httpd.Response) {
 	}
 	j, err := h.queue.Cancel(r.Context(), r.Param(0))
 	if err != nil {
-		r.Error(w, err)
+		r.Error(w, h.elsewhere(r, err))
 		return
 	}
+	auditJob(r, "cancelled", &j)
 	jobAnswer(w, 200, &j, formBrief)
 }
 
@@ -288,16 +318,22 @@ func pageOf(r *httpd.Request) (cursor string, limit int, err error) {
 }
 
 func (h *jobHandlers) list(r *httpd.Request, w *httpd.Response) {
-	q, err := r.QueryValues("function", "state", "limit", "cursor", "payloads")
+	q, err := r.QueryValues("function", "state", "submitter", "older_than_ms", "error", "limit", "cursor", "payloads")
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	l := jobs.ListQuery{Function: q["function"], Cursor: q["cursor"]}
+	l := jobs.ListQuery{Function: q["function"], Owner: q["submitter"], Error: q["error"], Cursor: q["cursor"]}
 	if l.Limit, err = limitOf(q, jobs.MaxLimit, 0); err != nil {
 		r.Error(w, err)
 		return
 	}
+	age, err := whole(q, "older_than_ms", 0, jobs.MaxDelay.Milliseconds(), 0)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	l.OlderThan = millis(age)
 	if s := q["state"]; s != "" {
 		if l.State, err = jobs.ParseState("state", s); err != nil {
 			r.Error(w, err)
@@ -345,10 +381,19 @@ func (h *jobHandlers) functions(r *httpd.Request, w *httpd.Response) {
 		o.open()
 		o.str("name", f.Name)
 		o.raw("paused", strconv.AppendBool(nil, f.Paused))
-		o.num("queued", int64(f.Queued))
-		o.num("scheduled", int64(f.Scheduled))
-		o.num("active", int64(f.Active))
-		o.num("dead", int64(f.Dead))
+		o.time("paused_at", f.PausedAt)
+		for _, s := range jobStates(f) {
+			o.num(s.name, int64(s.n))
+		}
+		o.flag("at_least", f.AtLeast)
+		o.num("oldest_queued_ms", f.Oldest.Milliseconds())
+		o.time("last_dead_at", f.DeadAt)
+		o.name("last_minute")
+		o.open()
+		for _, c := range rateCounts(h.queue.LastMinute(f.Name)) {
+			o.num(c.name, c.n)
+		}
+		o.close()
 		o.close()
 	})
 }
@@ -364,6 +409,7 @@ func (h *jobHandlers) pause(call func(context.Context, string) error, paused boo
 			r.Error(w, err)
 			return
 		}
+		r.Audit("function "+map[bool]string{true: "paused", false: "resumed"}[paused]+" by an operator", "function", r.Param(0))
 		w.JSON(200)
 		o := jsonObject{b: w.Body}
 		o.open()
@@ -407,10 +453,17 @@ func (h *jobHandlers) replayDead(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	w.JSON(202)
-	if !out.Created() {
+	if out.Created() {
+		r.Audit("job replayed by an operator", "job", r.Param(1), "function", r.Param(0), "copy", out.Job.ID)
+	} else {
 		w.Status = 200
 	}
 	w.Body = outcomeJSON(w.Body, &out, formSubmitted)
+}
+
+// auditJob writes to the audit log what an operator did with a job.
+func auditJob(r *httpd.Request, done string, j *jobs.Job) {
+	r.Audit("job "+done+" by an operator", "job", j.ID, "function", j.Function)
 }
 
 func (h *jobHandlers) stats(r *httpd.Request, w *httpd.Response) {
@@ -419,6 +472,10 @@ func (h *jobHandlers) stats(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	d, err := h.queue.Depth(r.Context())
+	var used jobs.Usage
+	if err == nil {
+		used, err = h.queue.Usage(r.Context())
+	}
 	if err != nil {
 		r.Error(w, err)
 		return
@@ -442,6 +499,9 @@ func (h *jobHandlers) stats(r *httpd.Request, w *httpd.Response) {
 	}
 	o.close()
 	o.num("waiting", h.queue.Counters().Waiting)
+	o.num("bytes", used.Total)
+	o.num("retained_bytes", used.Retained)
+	o.num("max_bytes", used.MaxTotal)
 	o.close()
 	w.Body = o.b
 }

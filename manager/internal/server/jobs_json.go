@@ -129,6 +129,9 @@ func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 	o.time("created_at", j.CreatedAt)
 	o.time("started_at", j.StartedAt)
 	o.time("finished_at", j.FinishedAt)
+	if form == formWhole || form == formBrief {
+		o.text("submitter", j.Owner)
+	}
 	if (form == formWhole || form == formClaimed) && j.Result != nil {
 		o.json("result", j.Result)
 	}
@@ -143,7 +146,6 @@ func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 	}
 	o.flag("cancel_requested", j.CancelRequested)
 	o.text("replayed_as", j.ReplayedAs)
-	o.text("event", j.Event)
 	if d := j.Dedup; d != nil {
 		o.name("dedup")
 		o.open()

@@ -18,9 +18,24 @@ func jobCounts(c jobs.Counters) []jobCount {
 	return []jobCount{
 		{"enqueued", c.Enqueued}, {"existing", c.Existing}, {"deduplicated", c.Deduplicated}, {"claimed", c.Claimed},
 		{"completed", c.Completed}, {"failed", c.Failed}, {"cancelled", c.Cancelled}, {"retried", c.Retried},
-		{"cancel_requested", c.CancelRequests}, {"promoted", c.Promoted}, {"reclaimed", c.Reclaimed},
+		{"cancel_requested", c.CancelRequests}, {"deleted", c.Deleted}, {"promoted", c.Promoted}, {"reclaimed", c.Reclaimed},
 		{"dead_by_lease", c.DeadByLease}, {"fenced", c.Fenced}, {"full", c.Full}, {"over_share", c.OverShare},
 	}
+}
+
+type stateCount struct {
+	name string
+	n    int
+}
+
+// jobStates names how many jobs of a function there are.
+func jobStates(f *jobs.Function) []stateCount {
+	return []stateCount{{"queued", f.Queued}, {"scheduled", f.Scheduled}, {"active", f.Active}, {"dead", f.Dead}}
+}
+
+// rateCounts names what a queue did with the jobs of a function.
+func rateCounts(r jobs.Rates) []jobCount {
+	return []jobCount{{"enqueued", r.Enqueued}, {"claimed", r.Claimed}, {"completed", r.Completed}, {"failed", r.Failed}, {"retried", r.Retried}}
 }
 
 // JobsCollector exports a queue's counters and depth.
@@ -29,27 +44,31 @@ type JobsCollector struct {
 	depth func() (JobsDepth, error)
 
 	calls, jobs, waiting, oldest, bytes, retained, maxBytes *prometheus.Desc
+	byFunction, oldestOf, eventsOf                          *prometheus.Desc
 }
 
-// JobsDepth is how many jobs there are, what they take, and for how long one has been waiting.
+// JobsDepth is how many jobs there are, what they take, and what there is of each function.
 type JobsDepth struct {
 	jobs.Depth
-	Usage  jobs.Usage
-	Oldest time.Duration
+	Usage     jobs.Usage
+	Functions []jobs.Series
 }
 
-// NewJobsCollector returns a collector. Each scrape calls depth, which returns what Depth, Usage and OldestQueued do and must
+// NewJobsCollector returns a collector. Each scrape calls depth, which returns what Depth, Usage and Series do and must
 // be bounded in time.
 func NewJobsCollector(q *jobs.Queue, depth func() (JobsDepth, error)) *JobsCollector {
 	return &JobsCollector{
 		queue: q, depth: depth,
-		calls:    prometheus.NewDesc("oncegate_jobs_events_total", "What happened to jobs at this manager, by event.", []string{"event"}, nil),
-		jobs:     prometheus.NewDesc("oncegate_jobs", "Jobs in the store, by state.", []string{"state"}, nil),
-		waiting:  prometheus.NewDesc("oncegate_jobs_waiting", "Claims and waits for a result that are held now.", nil, nil),
-		oldest:   prometheus.NewDesc("oncegate_jobs_oldest_queued_age_seconds", "For how long the job that waits longest could have run, 0 without one.", nil, nil),
-		bytes:    prometheus.NewDesc("oncegate_jobs_bytes", "What the jobs take of oncegate_jobs_max_bytes, finished ones and dead letters included.", nil, nil),
-		retained: prometheus.NewDesc("oncegate_jobs_retained_bytes", "What finished jobs and dead letters take, at most a quarter of oncegate_jobs_max_bytes.", nil, nil),
-		maxBytes: prometheus.NewDesc("oncegate_jobs_max_bytes", "Bytes of jobs beyond which new ones are refused.", nil, nil),
+		calls:      prometheus.NewDesc("oncegate_jobs_events_total", "What happened to jobs at this manager, by event.", []string{"event"}, nil),
+		jobs:       prometheus.NewDesc("oncegate_jobs", "Jobs in the store, by state.", []string{"state"}, nil),
+		waiting:    prometheus.NewDesc("oncegate_jobs_waiting", "Claims and waits for a result that are held now.", nil, nil),
+		oldest:     prometheus.NewDesc("oncegate_jobs_oldest_queued_age_seconds", "For how long the job that waits longest could have run, 0 without one.", nil, nil),
+		byFunction: prometheus.NewDesc("oncegate_jobs_by_function", "Jobs in the store, by function and state.", []string{"function", "state"}, nil),
+		oldestOf:   prometheus.NewDesc("oncegate_jobs_by_function_oldest_queued_age_seconds", "For how long the function's job that waits longest could have run, 0 without one.", []string{"function"}, nil),
+		eventsOf:   prometheus.NewDesc("oncegate_jobs_by_function_events_total", "What happened to a function's jobs at this manager, by event.", []string{"function", "event"}, nil),
+		bytes:      prometheus.NewDesc("oncegate_jobs_bytes", "What the jobs take of oncegate_jobs_max_bytes, finished ones and dead letters included.", nil, nil),
+		retained:   prometheus.NewDesc("oncegate_jobs_retained_bytes", "What finished jobs and dead letters take, at most a quarter of oncegate_jobs_max_bytes.", nil, nil),
+		maxBytes:   prometheus.NewDesc("oncegate_jobs_max_bytes", "Bytes of jobs beyond which new ones are refused.", nil, nil),
 	}
 }
 
@@ -62,6 +81,9 @@ func (c *JobsCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.bytes
 	ch <- c.retained
 	ch <- c.maxBytes
+	ch <- c.byFunction
+	ch <- c.oldestOf
+	ch <- c.eventsOf
 }
 
 // Collect implements prometheus.Collector.
@@ -76,7 +98,19 @@ func (c *JobsCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.NewInvalidMetric(c.jobs, err)
 		return
 	}
-	ch <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, d.Oldest.Seconds())
+	var oldest time.Duration
+	for i := range d.Functions {
+		f := &d.Functions[i]
+		oldest = max(oldest, f.Oldest)
+		ch <- prometheus.MustNewConstMetric(c.oldestOf, prometheus.GaugeValue, f.Oldest.Seconds(), f.Name)
+		for _, s := range jobStates(&f.Function) {
+			ch <- prometheus.MustNewConstMetric(c.byFunction, prometheus.GaugeValue, float64(s.n), f.Name, s.name)
+		}
+		for _, x := range rateCounts(f.Rates) {
+			ch <- prometheus.MustNewConstMetric(c.eventsOf, prometheus.CounterValue, float64(x.n), f.Name, x.name)
+		}
+	}
+	ch <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, oldest.Seconds())
 	ch <- prometheus.MustNewConstMetric(c.bytes, prometheus.GaugeValue, float64(d.Usage.Total))
 	ch <- prometheus.MustNewConstMetric(c.retained, prometheus.GaugeValue, float64(d.Usage.Retained))
 	ch <- prometheus.MustNewConstMetric(c.maxBytes, prometheus.GaugeValue, float64(d.Usage.MaxTotal))

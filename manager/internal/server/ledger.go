@@ -22,11 +22,10 @@ const (
 	readers    = httpd.Operator | httpd.Plain
 )
 
-// LedgerRoutes are the calls of gates and other clients on a ledger. Identity, if
-// not nil, tells what the ledger is. Audit, if not nil, is told about every entry
-// that an administrator deletes or an operator resolves. Reach says which durabilities the ledger can give.
-func LedgerRoutes(l *ledger.Ledger, identity func() shard.Identity, audit func(Intervention), reach Reach) []httpd.Route {
-	h := &ledgerHandlers{ledger: l, identity: identity, audit: audit, reach: reach}
+// LedgerRoutes are the calls of gates and other clients on a ledger. me, if
+// not nil, tells what the ledger is. Reach says which durabilities the ledger can give.
+func LedgerRoutes(l *ledger.Ledger, me *shard.Keeper, reach Reach) []httpd.Route {
+	h := &ledgerHandlers{ledger: l, me: me, reach: reach}
 	return []httpd.Route{
 		{Method: "POST", Path: api.PathReserve, Roles: gates, Handle: h.reserve},
 		{Method: "POST", Path: api.PathCommit, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.finish(r, w, api.StateCommitted) }},
@@ -58,20 +57,10 @@ func blank(_ *httpd.Request, w *httpd.Response) {
 	w.SetHeader(api.HeaderBlank, "1")
 }
 
-// Intervention tells an audit log what an administrator or an operator did to which entry.
-type Intervention struct {
-	Remote, Scope, Key string
-	// State is what the entry was.
-	State api.State
-	// As is what it was resolved as; api.StateNone when it was deleted.
-	As api.State
-}
-
 type ledgerHandlers struct {
-	ledger   *ledger.Ledger
-	identity func() shard.Identity
-	audit    func(Intervention)
-	reach    Reach
+	ledger *ledger.Ledger
+	me     *shard.Keeper
+	reach  Reach
 
 	// admit, for a call of another data centre, returns an error unless this one is the key's home, or may still hold the
 	// key. Then it sets refusal, which answers the call if the ledger has nothing of its own of the key.
@@ -327,19 +316,17 @@ func (h *ledgerHandlers) get(r *httpd.Request, w *httpd.Response) {
 }
 
 func (h *ledgerHandlers) delete(r *httpd.Request, w *httpd.Response) {
-	q, err := r.QueryValues("scope")
+	q, err := r.QueryValues("scope", "origin")
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	e, err := h.ledger.Delete(calling(r), q["scope"], r.Param(0))
+	e, err := h.ledger.DeleteImported(calling(r), q["scope"], r.Param(0), q["origin"])
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	if h.audit != nil {
-		h.audit(Intervention{Remote: r.Remote(), Scope: e.Scope, Key: e.Key, State: e.State})
-	}
+	r.Audit("entry deleted by an administrator", "scope", e.Scope, "key", e.Key, "state", e.State.String())
 	w.JSON(200)
 	if w.Body, err = appendEntry(w.Body, &e, false); err != nil {
 		r.Error(w, err)
@@ -363,9 +350,7 @@ func (h *ledgerHandlers) resolve(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	if h.audit != nil {
-		h.audit(Intervention{Remote: r.Remote(), Scope: e.Scope, Key: e.Key, State: api.StateUnknown, As: res.As})
-	}
+	r.Audit("entry resolved as "+res.As.String()+" by an operator", "scope", e.Scope, "key", e.Key, "state", api.StateUnknown.String())
 	w.JSON(200)
 	if w.Body, err = appendEntry(w.Body, &e, false); err != nil {
 		r.Error(w, err)

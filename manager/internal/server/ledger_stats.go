@@ -17,7 +17,7 @@ func (h *ledgerHandlers) stats(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	w.JSON(200)
-	me := identify(h.identity)
+	me := identify(h.me)
 	w.Body = appendStats(appendIdentity(w.Body, &me), &s, h.ledger.OutcomeTTL(api.StateCommitted, 0), h.reach.names())
 }
 

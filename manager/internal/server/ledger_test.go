@@ -248,20 +248,15 @@ func TestClientLeavesLongPoll(t *testing.T) {
 }
 
 func TestDeletionIsAudited(t *testing.T) {
-	var audited []Intervention
-	s := newSite(t, siteOptions{audit: func(d Intervention) { audited = append(audited, d) }})
+	s := newSite(t, siteOptions{})
 	s.JSON("POST", api.PathReserve, `{"key":"k","scope":"s","token":"t1"}`)
 	s.JSON("DELETE", "/v1/ledger/entries/none?scope=s", "")
 	s.JSON("DELETE", "/v1/ledger/entries/k?scope=s", "")
-	if len(audited) != 1 || audited[0].Key != "k" || audited[0].Scope != "s" || audited[0].State != api.StatePending ||
-		!strings.HasPrefix(audited[0].Remote, "127.0.0.1:") {
-		t.Errorf("%+v", audited)
-	}
+	s.wantAudited(`"entry deleted by an administrator" via=api token=0 roles=admin scope=s key=k state=pending`)
 }
 
 func TestResolutionsAreAudited(t *testing.T) {
-	var audited []Intervention
-	s := newSite(t, siteOptions{audit: func(d Intervention) { audited = append(audited, d) }})
+	s := newSite(t, siteOptions{})
 	for _, key := range []string{"a", "b", "c", "d/e"} {
 		s.JSON("POST", api.PathReserve, `{"key":"`+key+`","scope":"s","token":"t1"}`)
 		s.JSON("POST", api.PathUnknown, `{"key":"`+key+`","scope":"s","token":"t1"}`)
@@ -308,9 +303,9 @@ func TestResolutionsAreAudited(t *testing.T) {
 			t.Errorf("%s: %d %s", key, a.Status, a.Body)
 		}
 	}
-	if len(audited) != 4 || audited[3].Key != "d/e" || audited[3].State != api.StateUnknown || audited[3].As != api.StateReleased {
-		t.Errorf("%+v", audited)
-	}
+	const by, state = ` by an operator" via=api token=0 roles=admin scope=s key=`, ` state=unknown`
+	s.wantAudited(`"entry resolved as committed`+by+"a"+state, `"entry resolved as rejected`+by+"b"+state,
+		`"entry resolved as committed`+by+"c"+state, `"entry resolved as released`+by+"d/e"+state)
 	if a := s.Do("POST", entries+"a/resolve?scope=s", api.ContentTypeRaw, "x"); a.Status != 415 {
 		t.Errorf("the raw form: %d %s", a.Status, a.Body)
 	}

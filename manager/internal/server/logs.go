@@ -11,18 +11,9 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/logs"
 )
 
-// LogIntervention tells an audit log what an administrator removed or changed.
-type LogIntervention struct {
-	Remote, Log string
-	// Writer is the writer that was removed.
-	Writer string
-	// Settings is the JSON of settings that were changed. The log was deleted when both are empty.
-	Settings string
-}
-
-// LogRoutes are the calls of writers, readers and operators on logs. audit may be nil.
-func LogRoutes(engine logs.Engine, audit func(LogIntervention)) []httpd.Route {
-	h := &logHandlers{engine, audit}
+// LogRoutes are the calls of writers, readers and operators on logs.
+func LogRoutes(engine logs.Engine) []httpd.Route {
+	h := &logHandlers{engine}
 	return []httpd.Route{
 		{Method: "GET", Path: "/v1/logs", Roles: readers, Handle: h.list},
 		{Method: "PUT", Path: "/v1/logs/{log}", Roles: submitters | httpd.Operator, Handle: h.json(h.put)},
@@ -39,15 +30,6 @@ func LogRoutes(engine logs.Engine, audit func(LogIntervention)) []httpd.Route {
 
 type logHandlers struct {
 	engine logs.Engine
-	audit  func(LogIntervention)
-}
-
-// tell tells the audit log.
-func (h *logHandlers) tell(r *httpd.Request, i LogIntervention) {
-	if h.audit != nil {
-		i.Remote, i.Log = r.Remote(), r.Param(0)
-		h.audit(i)
-	}
 }
 
 // json is a handler for a body in JSON.
@@ -265,7 +247,7 @@ func (h *logHandlers) removeWriter(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	h.tell(r, LogIntervention{Writer: r.Param(1)})
+	r.Audit("writer of a log removed by an administrator", "log", r.Param(0), "writer", r.Param(1))
 	w.JSON(200)
 	o := jsonObject{b: w.Body}
 	o.open()
@@ -292,7 +274,7 @@ func (h *logHandlers) put(r *httpd.Request, w *httpd.Response) error {
 	if logs.IsNotToChange(err) && r.May(httpd.Admin) {
 		ch.MakeOnly = false
 		if info, created, err = h.engine.Put(r.Context(), r.Param(0), ch); err == nil {
-			h.tell(r, LogIntervention{Settings: string(r.Body)})
+			r.Audit("settings of a log changed by an administrator", "log", r.Param(0), "settings", string(r.Body))
 		}
 	}
 	if err != nil {
@@ -325,7 +307,7 @@ func (h *logHandlers) delete(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	h.tell(r, LogIntervention{})
+	r.Audit("log deleted by an administrator", "log", r.Param(0))
 	w.JSON(200)
 	o := jsonObject{b: w.Body}
 	o.open()

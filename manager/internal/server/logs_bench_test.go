@@ -30,7 +30,7 @@ func BenchmarkLogAppend(b *testing.B) {
 			if _, _, err := engine.Put(b.Context(), "log", logs.Change{}); err != nil {
 				b.Fatal(err)
 			}
-			s, err := New(Options{Options: httpd.Options{Version: "v", Logger: discard}}, LogRoutes(engine, nil))
+			s, err := New(Options{Options: httpd.Options{Version: "v", Logger: discard}}, LogRoutes(engine))
 			if err != nil {
 				b.Fatal(err)
 			}

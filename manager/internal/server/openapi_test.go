@@ -15,7 +15,7 @@ import (
 
 // routes are all that the manager has; their handlers are not called.
 func routes() []httpd.Route {
-	return slices.Concat(LedgerRoutes(nil, nil, nil, Reach{}), JobRoutes(nil, nil, nil), UnreadableRoutes(nil, nil, nil, nil, nil), LogRoutes(nil, nil), OriginRoutes(nil, nil, nil),
+	return slices.Concat(LedgerRoutes(nil, nil, Reach{}), JobRoutes(nil, nil, nil), UnreadableRoutes(nil, nil, nil, nil), LogRoutes(nil), OriginRoutes(nil, nil, nil), QuarantineRoutes(nil),
 		DescriptionRoutes(), []httpd.Route{{Method: "GET", Path: "/healthz", Roles: httpd.Anyone}, {Method: "GET", Path: "/readyz", Roles: httpd.Anyone}})
 }
 

@@ -94,6 +94,14 @@ func (h *originHandlers) changes(r *httpd.Request, w *httpd.Response) error {
 		h.lists.Meet(r.Header(api.HeaderDataCentres))
 		w.SetHeader(api.HeaderDataCentres, h.lists.Said())
 	}
+	if h.puller != nil {
+		from, _, _ := strings.Cut(r.Header(api.HeaderDataCentres), "=")
+		if known, err := h.puller.Known(r.Context(), from, r.Header(api.HeaderPeerLedger)); err != nil {
+			return err
+		} else if known != "" {
+			w.SetHeader(api.HeaderKnownLedger, known)
+		}
+	}
 	const latest = int64(1) << 46
 	wait, err := whole(q, "wait_ms", 0, maxFeedWait.Milliseconds(), 0)
 	limit, limitErr := whole(q, "limit", 1, ledger.MaxFeedLimit, defaultListLimit)
@@ -167,7 +175,7 @@ func (h *originHandlers) digests(r *httpd.Request, w *httpd.Response) error {
 }
 
 func (h *originHandlers) conflicts(r *httpd.Request, w *httpd.Response) error {
-	q, err := r.QueryValues("limit", "cursor")
+	q, err := r.QueryValues("limit", "cursor", "key", "scope")
 	if err != nil {
 		return err
 	}
@@ -175,7 +183,16 @@ func (h *originHandlers) conflicts(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	list, next, err := h.ledger.Conflicts(r.Context(), int(limit), q["cursor"])
+	var list []ledger.Conflict
+	next := ""
+	if q["key"] != "" || q["scope"] != "" {
+		var c *ledger.Conflict
+		if c, err = h.ledger.ConflictOf(r.Context(), q["scope"], q["key"]); c != nil {
+			list = []ledger.Conflict{*c}
+		}
+	} else {
+		list, next, err = h.ledger.Conflicts(r.Context(), int(limit), q["cursor"])
+	}
 	if errors.Is(err, ledger.ErrCursor) {
 		return badCursor("cursor", q["cursor"])
 	}

@@ -18,6 +18,7 @@ import (
 func ProblemOf(err error) api.Problem {
 	var p httpd.Problemer
 	var state *ledger.StateError
+	var imported *ledger.ImportedError
 	var unreadable *store.UnreadableError
 	var full *ledger.FullError
 	var limit *store.LimitError
@@ -52,6 +53,8 @@ func ProblemOf(err error) api.Problem {
 			Status: 409, Code: api.CodeConflict, Title: "Conflict",
 			Detail: "the entry is " + state.State.String() + ": only one that is unknown can be resolved",
 		}
+	case errors.As(err, &imported):
+		return api.Problem{Status: 409, Code: api.CodeConflict, Title: "Conflict", Detail: imported.Error()}
 	case errors.Is(err, ledger.ErrConflict):
 		return api.Problem{
 			Status: 409, Code: api.CodeConflict, Title: "Conflict",
@@ -80,7 +83,7 @@ func ProblemOf(err error) api.Problem {
 	case errors.As(err, &quarantine):
 		return api.Problem{
 			Status: 503, Code: api.CodeQuarantine, Title: "Quarantine",
-			Detail:            "this ledger was restored to an older point and may have forgotten this key; it takes no new keys until what it forgot would have expired; nothing was changed",
+			Detail:            "this ledger may have forgotten this key; it takes no new keys until what it forgot would have expired; nothing was changed",
 			RetryAfterSeconds: int((quarantine.RetryAfter + time.Second - 1) / time.Second),
 		}
 	case errors.As(err, &full):

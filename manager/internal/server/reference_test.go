@@ -22,7 +22,7 @@ func TestReferenceListsEveryRoute(t *testing.T) {
 	slices.Sort(told)
 	told = slices.Compact(told)
 	there := []string{"GET /healthz", "GET /readyz"} // the HTTP server's own
-	for _, r := range slices.Concat(LedgerRoutes(nil, nil, nil, Reach{}), UnreadableRoutes(nil, nil, nil, nil, nil), OriginRoutes(nil, nil, nil), DescriptionRoutes()) {
+	for _, r := range slices.Concat(LedgerRoutes(nil, nil, Reach{}), UnreadableRoutes(nil, nil, nil, nil), OriginRoutes(nil, nil, nil), QuarantineRoutes(nil), DescriptionRoutes()) {
 		there = append(there, r.Method+" "+r.Path)
 	}
 	slices.Sort(there)

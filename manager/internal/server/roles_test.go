@@ -14,6 +14,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
+	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
 
@@ -61,9 +62,13 @@ func newRoleSite(t *testing.T, words ...string) *roleSite {
 		s.queue.Close()
 		_ = s.store.Close()
 	})
-	others := slices.Concat(JobRoutes(s.store, s.ledger, s.queue), UnreadableRoutes(s.store, s.ledger, s.queue, unread.New(), nil), LogRoutes(engine, nil), OriginRoutes(s.ledger, nil, nil), DescriptionRoutes())
+	restored, err := quarantine.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := slices.Concat(JobRoutes(s.store, s.ledger, s.queue), UnreadableRoutes(s.store, s.ledger, s.queue, unread.New()), LogRoutes(engine), OriginRoutes(s.ledger, nil, nil), QuarantineRoutes(restored), DescriptionRoutes())
 	s.site = newSite(t, siteOptions{routes: others, store: s.store, server: Options{Options: httpd.Options{Auth: auth}}})
-	s.routes = append(LedgerRoutes(s.site.ledger, nil, nil, Reach{}), others...)
+	s.routes = append(LedgerRoutes(s.site.ledger, nil, Reach{}), others...)
 	return s
 }
 

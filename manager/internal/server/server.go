@@ -12,9 +12,9 @@ import (
 // Options configure a Server; the zero value of a field means its default.
 type Options struct {
 	httpd.Options
-	// Identity tells what the ledger is. A call that means another shard than that is refused, and answers say
-	// which one it is. Nil, or one without a name: the server takes calls for any.
-	Identity func() shard.Identity
+	// Ledger tells what the ledger is. A call that means another shard, or another ledger, is refused, and answers say
+	// which one this is. Nil: the server takes calls for any.
+	Ledger *shard.Keeper
 	// Unreadable is told of the records that a call named and that cannot be read.
 	// Nil tells nobody.
 	Unreadable *unread.Tracker
@@ -30,8 +30,8 @@ type Server struct {
 // New returns a server with the given groups of routes. It is not ready until SetReady is called.
 func New(opts Options, groups ...[]httpd.Route) (*Server, error) {
 	opts.Options = opts.WithDefaults()
-	s := &Server{guard: newShardGuard(opts.Identity, opts.Logger)}
-	opts.Guard = s.guard.stray
+	s := &Server{guard: newShardGuard(opts.Ledger, opts.Logger)}
+	opts.Guard, opts.Answered = s.guard.stray, s.guard.mark
 	opts.Problem = func(err error) (api.Problem, bool) {
 		p := ProblemOf(err)
 		return p, p.Status == 500 && opts.Unreadable.Met(err) // which tells of each once
@@ -45,5 +45,5 @@ func New(opts Options, groups ...[]httpd.Route) (*Server, error) {
 
 // Collectors are the server's metrics for a registry.
 func (s *Server) Collectors() []prometheus.Collector {
-	return append(s.Server.Collectors(), s.guard.total)
+	return append(s.Server.Collectors(), s.guard.total, s.guard.others)
 }

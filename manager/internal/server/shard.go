@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strconv"
 	"sync"
@@ -16,28 +17,70 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/submit"
 )
 
-// shardGuard refuses requests that mean another shard.
+// shardGuard refuses requests that mean another shard or another ledger.
 type shardGuard struct {
-	identity func() shard.Identity
-	log      *slog.Logger
-	strays   strays
-	total    prometheus.Counter
+	ledger        *shard.Keeper // nil admits everything
+	log           *slog.Logger
+	strays        strays
+	total, others prometheus.Counter
 }
 
-// newShardGuard returns a guard that admits everything where identity is nil.
-func newShardGuard(identity func() shard.Identity, log *slog.Logger) *shardGuard {
-	return &shardGuard{identity: identity, log: log, total: prometheus.NewCounter(prometheus.CounterOpts{
+func newShardGuard(ledger *shard.Keeper, log *slog.Logger) *shardGuard {
+	return &shardGuard{ledger: ledger, log: log, total: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "oncegate_http_wrong_shard_total", Help: "Requests answered 421 because they meant another shard: something is wired wrongly.",
+	}), others: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "oncegate_http_wrong_ledger_total", Help: "Requests answered 421 because their caller last met another ledger: two ledgers answer as one.",
 	})}
 }
 
-// stray answers a request that means another shard than this one, and tells the alarm; it reports whether it did. It also
-// puts the ledger's id and this shard's name on the answer, whatever that will be.
-func (g *shardGuard) stray(r *httpd.Request, w *httpd.Response) bool {
-	me := identify(g.identity)
-	if me.ID != "" {
-		w.SetHeader(api.HeaderLedger, me.ID)
+// mark says in an answer which ledger this is, and how far it is.
+func (g *shardGuard) mark(w *httpd.Response) {
+	if g.ledger != nil {
+		w.SetHeader(api.HeaderLedger, g.ledger.Mark().String())
 	}
+}
+
+// stray answers a request that means another shard or ledger than this one, and tells the alarm; it reports whether it
+// did. It also puts this shard's name on the answer, whatever that will be.
+func (g *shardGuard) stray(r *httpd.Request, w *httpd.Response) bool {
+	return g.ledger != nil && (g.wrongShard(r, w) || g.wrongLedger(r, w))
+}
+
+// wrongLedger has the ledger compare what a gate or another data centre remembers of it. Other callers cannot begin a
+// quarantine.
+func (g *shardGuard) wrongLedger(r *httpd.Request, w *httpd.Response) bool {
+	text := r.Header(api.HeaderLedger)
+	if text == "" || !r.May(httpd.Gate|httpd.Peer|httpd.Plain) {
+		return false
+	}
+	m, ok := api.ParseMark(text)
+	if !ok {
+		r.Error(w, &api.FieldError{Field: api.HeaderLedger, Value: httpd.Clip(text), Allowed: "must be what an answer had in it, ID.EPOCH.POSITION"})
+		return true
+	}
+	err := g.ledger.Meet(r.Context(), m, "a caller at "+r.Remote())
+	var other *shard.OtherError
+	if !errors.As(err, &other) {
+		if err != nil {
+			r.Error(w, err)
+		}
+		return err != nil
+	}
+	g.others.Inc()
+	if n := g.strays.count(time.Now()); n > 0 {
+		g.log.Error("ALARM: a caller last met another ledger: two ledgers answer as one, or a cluster or a route has changed; nothing was done",
+			"ledger", other.Mine, "met", other.Theirs, "remote", r.Remote(), "path", httpd.Clip(r.Path), "such_calls", n)
+	}
+	w.Problem(&api.Problem{
+		Status: 421, Code: api.CodeWrongLedger, Title: "Wrong ledger",
+		Detail: other.Error() + "; both may have keys that the other one does not know; nothing was done",
+	})
+	return true
+}
+
+// wrongShard answers a request that means another shard than this one.
+func (g *shardGuard) wrongShard(r *httpd.Request, w *httpd.Response) bool {
+	me := g.ledger.Identity()
 	if me.Name == "" {
 		return false
 	}
@@ -94,7 +137,7 @@ func (h *ledgerHandlers) shard(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	w.JSON(200)
-	me := identify(h.identity)
+	me := identify(h.me)
 	w.Body = appendIdentity(w.Body, &me)
 	w.Body = append(w.Body, `,"moved":{`...)
 	for i, c := range []struct {
@@ -115,9 +158,9 @@ func (h *ledgerHandlers) shard(r *httpd.Request, w *httpd.Response) {
 }
 
 // identify is what the ledger is, nothing where nobody says.
-func identify(identity func() shard.Identity) shard.Identity {
-	if identity == nil {
+func identify(me *shard.Keeper) shard.Identity {
+	if me == nil {
 		return shard.Identity{}
 	}
-	return identity()
+	return me.Identity()
 }

@@ -19,7 +19,7 @@ func shardSite(t *testing.T, w shard.Want) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newSite(t, siteOptions{store: st, ledger: ledger.Options{Owners: keeper}, server: Options{Identity: keeper.Identity}})
+	return newSite(t, siteOptions{store: st, ledger: ledger.Options{Owners: keeper}, server: Options{Ledger: keeper}})
 }
 
 // A call that means another shard does nothing, whatever it is, and is told to the log.

@@ -12,20 +12,14 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
 
-// Removal tells an audit log who deleted which record that could not be read.
-type Removal struct {
-	Remote string
-	Record *store.UnreadableError
-}
-
 // RecordCheck reads a record as unread.Finder's Check does, if it is of a collection that the check knows.
 type RecordCheck func(tx store.Tx, c store.Collection, key string) (known bool, err error)
 
 // UnreadableRoutes are operators' calls about records that cannot be read. The queue
-// and the ledger must be on st. Audit, if not nil, is told about every deletion. Records that more knows are listed
+// and the ledger must be on st. Records that more knows are listed
 // once they were met, and are not deleted by themselves.
-func UnreadableRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue, t *unread.Tracker, audit func(Removal), more ...RecordCheck) []httpd.Route {
-	h := &unreadableHandlers{ledger: l, queue: q, audit: audit, finder: unread.Finder{
+func UnreadableRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue, t *unread.Tracker, more ...RecordCheck) []httpd.Route {
+	h := &unreadableHandlers{ledger: l, queue: q, finder: unread.Finder{
 		Store: st, Tracker: t, Places: append(ledger.Places(), jobs.Places()...),
 		Check: func(tx store.Tx, c store.Collection, key string) error {
 			if c == ledger.Collection {
@@ -49,7 +43,6 @@ type unreadableHandlers struct {
 	ledger *ledger.Ledger
 	queue  *jobs.Queue
 	finder unread.Finder
-	audit  func(Removal)
 }
 
 func (h *unreadableHandlers) list(r *httpd.Request, w *httpd.Response) {
@@ -127,9 +120,7 @@ func (h *unreadableHandlers) delete(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	if h.audit != nil {
-		h.audit(Removal{Remote: r.Remote(), Record: u})
-	}
+	r.Audit("unreadable record deleted by an administrator", "collection", string(u.Collection), "key", u.Key, "reason", u.Reason)
 	w.JSON(200)
 	o := jsonObject{b: w.Body}
 	o.record(u)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +17,9 @@ type Keeper struct {
 	store   store.Store
 	shared  bool
 	current atomic.Pointer[stored]
+
+	past    Past
+	meeting sync.Mutex // one caller at a time learns of a mark that is not settled
 }
 
 // stored is the record in encoded and in decoded form.
@@ -40,7 +44,7 @@ func Open(ctx context.Context, st store.Store, w Want) (*Keeper, Change, error) 
 		if found != nil {
 			before, change.Before = &found.Identity, found.Identity
 		}
-		if change.After, refusal = reconcile(before, w); refusal != nil {
+		if change.After, refusal = reconcile(before, w, tx.Now()); refusal != nil {
 			return nil
 		}
 		if raw := change.After.encode(); found == nil || found.raw != string(raw) {
@@ -57,6 +61,16 @@ func Open(ctx context.Context, st store.Store, w Want) (*Keeper, Change, error) 
 	k := &Keeper{store: st, shared: st.Capabilities().Shared}
 	k.current.Store(&stored{string(change.After.encode()), change.After})
 	return k, change, nil
+}
+
+// Known reports whether a store has the record of a ledger. The error is a *store.UnreadableError or the store's.
+func Known(ctx context.Context, st store.Store) (known bool, err error) {
+	err = st.View(ctx, func(tx store.Tx) error {
+		found, err := read(tx)
+		known = found != nil
+		return err
+	})
+	return known, err
 }
 
 // read returns nil when there is no record.

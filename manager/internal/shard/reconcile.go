@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Want is what a manager's settings ask for. The zero value of a field asks for nothing.
@@ -19,6 +20,9 @@ type Want struct {
 	// Version of the list. A list other than the one in force needs a higher version than the one in force. 0 means the
 	// next version, and is allowed only for a list that was never in force.
 	Version uint64
+	// Restored names the restore to an older point that the data come from, or the quarantine that an operator began; ""
+	// when there was none.
+	Restored string
 	// Used says that the store has entries already, and that other managers may be using it.
 	Used bool
 }
@@ -43,12 +47,15 @@ func (e *Error) Error() string { return e.msg }
 func refuse(format string, args ...any) error { return &Error{fmt.Sprintf(format, args...)} }
 
 // reconcile returns the new record. found is nil when there is none.
-func reconcile(found *Identity, w Want) (Identity, error) {
+func reconcile(found *Identity, w Want, now time.Time) (Identity, error) {
 	var next Identity
 	if found == nil {
-		next.ID = newID()
+		next = Identity{ID: newID(), Epoch: 1, Created: now.UnixMilli(), Restored: w.Restored}
 	} else {
 		next = *found
+	}
+	if next.Restored != w.Restored && w.Restored != "" {
+		next.Restored, next.Epoch = w.Restored, next.Epoch+1
 	}
 	switch {
 	case w.Name == "" || w.Name == next.Name:

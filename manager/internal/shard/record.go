@@ -26,6 +26,15 @@ type Identity struct {
 	// Shards is the list in force, sorted; nil when there is none. Version counts its changes from 1.
 	Shards  []string
 	Version uint64
+	// Epoch counts from 1 how often the ledger was restored, or noticed that it forgot something. Marks of earlier epochs
+	// are settled: a quarantine covers what they know.
+	Epoch uint64
+	// Created is when the ID was drawn, by the store's clock, in Unix milliseconds.
+	Created int64
+	// Restored names the restore that the epoch began with, if any.
+	Restored string
+	// Replaces are the IDs of ledgers whose callers met this one when it was young. Their marks are settled, too.
+	Replaces []string
 
 	// past has a digest of each list that was in force, the latest last.
 	past []digest
@@ -33,6 +42,12 @@ type Identity struct {
 
 // maxPast bounds the lists that are remembered. The oldest are forgotten first.
 const maxPast = 256
+
+// maxReplaces bounds the ledgers that are remembered. The oldest are forgotten first.
+const maxReplaces = 16
+
+// maxRestored bounds the name of a restore: a time as text.
+const maxRestored = 64
 
 type digest [8]byte
 
@@ -45,6 +60,7 @@ func digestOf(sorted []string) (d digest) {
 // The record:
 //
 //	version(1) bytes(id) bytes(name) uvarint(list version) uvarint(count) bytes(shard)* uvarint(count) digest*
+//	uvarint(epoch) uvarint(created) bytes(restored) uvarint(count) bytes(id)*
 const recordVersion = 1
 
 func (i *Identity) encode() []byte {
@@ -59,6 +75,13 @@ func (i *Identity) encode() []byte {
 	b = binary.AppendUvarint(b, uint64(len(i.past)))
 	for _, d := range i.past {
 		b = append(b, d[:]...)
+	}
+	b = binary.AppendUvarint(b, i.Epoch)
+	b = binary.AppendUvarint(b, uint64(i.Created))
+	b = appendBytes(b, i.Restored)
+	b = binary.AppendUvarint(b, uint64(len(i.Replaces)))
+	for _, id := range i.Replaces {
+		b = appendBytes(b, id)
 	}
 	return b
 }
@@ -83,6 +106,10 @@ func Read(key string, value []byte) (Identity, error) {
 		var p digest
 		i.past = append(i.past, p)
 		copy(i.past[len(i.past)-1][:], d.take(len(p)))
+	}
+	i.Epoch, i.Created, i.Restored = d.uvarint(), int64(d.uvarint()), d.bytes(maxRestored)
+	for range d.count(maxReplaces) {
+		i.Replaces = append(i.Replaces, d.bytes(api.MarkIDBytes))
 	}
 	if d.bad || len(d.b) != 0 || !slices.IsSorted(i.Shards) {
 		return Identity{}, &store.UnreadableError{Collection: Collection, Key: key, Reason: "not a record of version 1"}

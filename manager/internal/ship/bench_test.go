@@ -46,7 +46,7 @@ func BenchmarkShipping(b *testing.B) {
 	}
 	h := &held{Log: log}
 	s.Add(ship.LedgerLog, h, false)
-	s.Start()
+	s.Start(ship.Ledger{})
 	defer s.Close(context.Background())
 	var appending, shipping []time.Duration
 	for b.Loop() {
@@ -108,7 +108,7 @@ func BenchmarkRestore(b *testing.B) {
 		b.Fatal(err)
 	}
 	s.Add(ship.LedgerLog, log, false)
-	s.Start()
+	s.Start(ship.Ledger{})
 	record := make([]byte, 1000)
 	var seq uint64
 	for range 64 << 10 {

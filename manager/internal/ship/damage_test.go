@@ -1,9 +1,11 @@
 package ship_test
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/object"
 	"github.com/oncegate/oncegate/manager/internal/ship"
+	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
 // spoil deletes an object, or flips a bit of it. mend undoes that.
@@ -110,6 +113,9 @@ func TestAllDamageIsToldAtOnce(t *testing.T) {
 	if n := strings.Count(err.Error(), "object l"); n != len(damaged) {
 		t.Errorf("others are named as well: %v", err)
 	}
+	if _, verified := ship.Verify(t.Context(), ship.RestoreOptions{Store: place}); verified == nil || verified.Error() != err.Error() {
+		t.Errorf("verified: %v; restored: %v", verified, err)
+	}
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 1 || left[0].Name() != ship.PartialDir {
 		t.Errorf("it left %v, %v", left, err)
@@ -122,6 +128,50 @@ func TestAllDamageIsToldAtOnce(t *testing.T) {
 		mend()
 	}
 	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"good": 100, "one": 100, "two": 100, "three": 100})
+	_, restored, err := restoreAll(t, place, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	verified, err := ship.Verify(t.Context(), ship.RestoreOptions{Store: place})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if verified.Took = restored.Took; !reflect.DeepEqual(verified, restored) {
+		t.Errorf("verified: %+v\nrestored: %+v", verified, restored)
+	}
+}
+
+// TestRecordsAreAskedAbout: a record that a manager could not use fails a restore, and a verification.
+func TestRecordsAreAskedAbout(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	l := startLedger(t, t.TempDir(), place, nil)
+	l.append(10)
+	l.shipped()
+	l.snapshot()
+	l.append(10)
+	l.stop()
+	for _, bad := range []uint64{3, 15} {
+		asked := 0
+		o := ship.RestoreOptions{Store: place, Dir: filepath.Join(t.TempDir(), "new"), Check: func(e wal.Entry) error {
+			if asked++; bytes.Equal(e.Body, body("", bad)) {
+				return errors.New("it is of no use")
+			}
+			return nil
+		}}
+		_, restored := ship.Restore(t.Context(), o)
+		byRestore := asked
+		asked = 0
+		_, verified := ship.Verify(t.Context(), o)
+		for _, err := range []error{restored, verified} {
+			if err == nil || !strings.Contains(err.Error(), "it is of no use") {
+				t.Errorf("record %d: %v", bad, err)
+			}
+		}
+		if asked == 0 || asked > byRestore {
+			t.Errorf("record %d: asked about %d, by a restore about %d", bad, asked, byRestore)
+		}
+	}
 }
 
 // TestDamageKeepsManagersAway: a restore that finds damage before it writes anything leaves the directory that keeps managers

@@ -91,7 +91,7 @@ func startLedger(t *testing.T, dir string, store object.Store, change func(*ship
 			t.Fatal(err)
 		}
 		s.Add(ship.LedgerLog, l.log, false)
-		s.Start()
+		s.Start(ship.Ledger{})
 		l.shipper = s
 	}
 	t.Cleanup(func() {
@@ -181,6 +181,22 @@ func restore(t *testing.T, store object.Store, at time.Time) (string, *ship.Repo
 	dir := filepath.Join(t.TempDir(), "new")
 	r, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: store, Dir: dir, At: at})
 	return dir, r, err
+}
+
+// mustVerify checks that ship.Verify agrees with what a restore did, of a place that loses nothing meanwhile. A manager may
+// have shipped more.
+func mustVerify(t *testing.T, o ship.RestoreOptions, r *ship.Report, restored error) {
+	t.Helper()
+	v, err := ship.Verify(t.Context(), o)
+	if (err == nil) != (restored == nil) {
+		t.Errorf("verified: %v; restored: %v", err, restored)
+	}
+	if err != nil || restored != nil {
+		return
+	}
+	if v.Log == r.Log && v.Sequence < r.Sequence || len(v.Logs) < len(r.Logs) {
+		t.Errorf("verified: %+v; restored: %+v", v, r)
+	}
 }
 
 // mustHold opens a restored directory, and checks that it holds the records 1 to last of a fork, and

@@ -20,6 +20,8 @@ type leaseRecord struct {
 	Holder string `json:"holder"`
 	Writer string `json:"writer"`
 	Host   string `json:"host"`
+	// Ledger is the id of the ledger whose copies the place has.
+	Ledger string `json:"ledger,omitempty"`
 	// Renewals grows, so a watcher sees that the holder is alive.
 	Renewals uint64 `json:"renewals"`
 	TTL      int64  `json:"ttl_ms"`
@@ -35,6 +37,7 @@ type lease struct {
 	holder string
 	writer string
 	host   string
+	ledger string // "" is any
 	ttl    time.Duration
 
 	record  leaseRecord
@@ -63,7 +66,7 @@ const noVersion object.Version = "00000000000000000000000000000000"
 
 // acquire tries once to take the lease. A *heldError when it is somebody else's.
 func (l *lease) acquire(ctx context.Context) error {
-	mine := leaseRecord{Term: 1, Holder: l.holder, Writer: l.writer, Host: l.host, TTL: l.ttl.Milliseconds()}
+	mine := leaseRecord{Term: 1, Holder: l.holder, Writer: l.writer, Host: l.host, Ledger: l.ledger, TTL: l.ttl.Milliseconds()}
 	b, v, err := l.store.Get(ctx, leaseObject)
 	var old leaseRecord
 	tells := false // the lease, which terms were used
@@ -79,6 +82,10 @@ func (l *lease) acquire(ctx context.Context) error {
 				return err
 			}
 			break
+		}
+		if l.ledger != "" && old.Ledger != "" && old.Ledger != l.ledger {
+			l.first = false
+			return &ForeignError{old.Ledger, l.ledger}
 		}
 		restarted := l.first && old.Holder == l.holder
 		own := old.Writer == l.writer // the answer to a try was lost, or something in the place has a later term

@@ -25,6 +25,8 @@ type manifest struct {
 	Term   uint64 `json:"term"`
 	Edit   uint64 `json:"edit"`
 	Writer string `json:"writer"`
+	// Ledger is the id of the ledger whose copies the place has.
+	Ledger string `json:"ledger,omitempty"`
 	// LongestTTL is how long the manager remembers a key at most, in milliseconds.
 	LongestTTL int64 `json:"longest_ttl_ms"`
 	// EpochFloor is the highest of the managers that shipped, see Options.

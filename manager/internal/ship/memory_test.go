@@ -59,7 +59,7 @@ func TestShippingUsesItsMemoryAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Add(ship.LedgerLog, log, false)
-	s.Start()
+	s.Start(ship.Ledger{})
 	defer s.Close(t.Context())
 	record := make([]byte, recordBytes)
 	var before, after runtime.MemStats

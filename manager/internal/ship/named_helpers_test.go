@@ -66,7 +66,7 @@ func startManager(t *testing.T, dir string, store object.Store, change func(*shi
 	m.engine = engine
 	if s != nil {
 		s.FollowNamed()
-		s.Start()
+		s.Start(ship.Ledger{})
 		l.shipper = s
 	}
 	if l.log.Last() == 0 {
@@ -197,7 +197,9 @@ func (m *manager) isShipped(store object.Store, names ...string) *ship.Status {
 func restoreAll(t *testing.T, store object.Store, at time.Time) (string, *ship.Report, error) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "new")
-	r, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: store, Dir: dir, At: at, CheckNamed: func(name string) func(wal.Entry) error { return walogs.NewCheck(name, nil) }})
+	o := ship.RestoreOptions{Store: store, Dir: dir, At: at, CheckNamed: func(name string) func(wal.Entry) error { return walogs.NewCheck(name, nil) }}
+	r, err := ship.Restore(t.Context(), o)
+	mustVerify(t, o, r, err)
 	return dir, r, err
 }
 

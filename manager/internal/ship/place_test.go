@@ -95,7 +95,7 @@ func TestPointsClaimNoMoreThanTheyHave(t *testing.T) {
 			nextMillisecond()
 		}
 	}}, false)
-	s.Start()
+	s.Start(ship.Ledger{})
 	eventually(t, "something is shipped", func() bool { return s.Shipped(ship.LedgerLog) > 0 })
 	s.Close(t.Context())
 	st, err := ship.ReadStatus(t.Context(), place, "")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/object"
 	"github.com/oncegate/oncegate/manager/internal/wal"
+	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
 )
 
 // PartialDir is where a restore collects its files in the new data directory. While it
@@ -49,6 +50,11 @@ type RestoreOptions struct {
 	// one that a manager would open. It may add files to dir, whose names end with .json:
 	// they move to Dir with the log's.
 	Prepare func(dir string, r *Report) error
+
+	// nothing says that no file is written: see Verify.
+	nothing bool
+	// newCheck makes a Check for each plan of a log, because one may become stale.
+	newCheck func() func(wal.Entry) error
 }
 
 // Report tells what Restore did.
@@ -80,15 +86,6 @@ type NamedReport struct {
 	Report
 }
 
-// plan is what a restore reads.
-type plan struct {
-	manifest *manifest
-	history  *history
-	base     *snapshot // nil: from the first record on
-	runs     []run
-	at       int64 // records after the first point from here on are left out
-}
-
 // Restore makes a data directory from what was shipped to a place: the log, and for LedgerLog
 // the named logs that were there at that time.
 //
@@ -98,10 +95,6 @@ type plan struct {
 // most, or together with it what was moved already. No manager opens such a directory, and Restore takes it for empty.
 func Restore(ctx context.Context, o RestoreOptions) (_ *Report, err error) {
 	start := time.Now()
-	if o.Log == "" {
-		o.Log = LedgerLog
-	}
-	o.Store = &retrying{Store: o.Store, tries: restoreTries, timeout: tryTimeout}
 	if err := makeEmpty(o.Dir); err != nil {
 		return nil, err
 	}
@@ -111,16 +104,12 @@ func Restore(ctx context.Context, o RestoreOptions) (_ *Report, err error) {
 			removeContent(partial)
 		}
 	}()
-	report, m, err := restoreLog(ctx, &o, partial)
-	var bad []error
-	if err = onlyDamage(err, &bad); err != nil {
+	report, damage, err := restoreLogs(ctx, &o, partial)
+	if err != nil {
 		return nil, err
 	}
-	if o.Log == LedgerLog { // behind damage only to find more of it
-		bad = append(bad, restoreNamed(ctx, &o, m, partial, report))
-	}
-	if err := errors.Join(bad...); err != nil { // perhaps before anything was written
-		return nil, errors.Join(err, os.MkdirAll(partial, 0o700))
+	if damage != nil { // perhaps before anything was written
+		return nil, errors.Join(damage, os.MkdirAll(partial, 0o700))
 	}
 	if o.Prepare != nil {
 		if err := o.Prepare(partial, report); err != nil {
@@ -129,6 +118,37 @@ func Restore(ctx context.Context, o RestoreOptions) (_ *Report, err error) {
 	}
 	report.Took = time.Since(start)
 	return report, install(o.Dir, partial)
+}
+
+// Verify does what Restore does, without a directory: it reads and checks all that Restore would, and writes nothing.
+// Restore succeeds while Verify does, as far as the place decides that. Dir and Prepare are without effect. Errors: those
+// of Restore but *DirError.
+func Verify(ctx context.Context, o RestoreOptions) (*Report, error) {
+	start := time.Now()
+	o.nothing = true
+	report, damage, err := restoreLogs(ctx, &o, "")
+	if err = errors.Join(damage, err); err != nil {
+		return nil, err
+	}
+	report.Took = time.Since(start)
+	return report, nil
+}
+
+// restoreLogs makes the directory of a log, and for LedgerLog those of the named logs. damage has all damage that it found.
+func restoreLogs(ctx context.Context, o *RestoreOptions, dir string) (report *Report, damage, err error) {
+	if o.Log == "" {
+		o.Log = LedgerLog
+	}
+	o.Store = &retrying{Store: o.Store, tries: restoreTries, timeout: tryTimeout}
+	report, m, err := restoreLog(ctx, o, dir)
+	var bad []error
+	if err = onlyDamage(err, &bad); err != nil {
+		return nil, nil, err
+	}
+	if o.Log == LedgerLog { // behind damage only to find more of it
+		bad = append(bad, restoreNamed(ctx, o, m, dir, report))
+	}
+	return report, errors.Join(bad...), nil
 }
 
 // removeContent removes what is in a directory, as far as that goes. Empty it still keeps managers away.
@@ -209,163 +229,35 @@ func makeEmpty(dir string) error {
 // restored are how the names of the files end that install moves.
 var restored = []string{".wal", ".snap", ".json"}
 
-// makePlan chooses what to read for the state at a time, or the newest one when at is
-// zero. With one or more *DamageError it returns what there is to read beside the damage, or nil.
-func makePlan(ctx context.Context, s object.Store, log string, at time.Time) (*plan, error) {
-	m, damaged, _, err := readPlace(ctx, s, log)
-	if errors.Is(err, object.ErrNotFound) {
-		return nil, noManifest(s, log)
-	}
-	if err != nil {
-		return nil, err
-	}
-	limit := int64(1<<63 - 1)
-	if !at.IsZero() {
-		limit = at.UnixMilli()
-	}
-	for i := range slices.Backward(m.Histories) {
-		h := &m.Histories[i]
-		if h.Began > limit {
-			continue
-		}
-		p := planOf(h, limit)
-		if p != nil {
-			p.manifest = m
-		}
-		if err := damaged[h]; err != nil && (len(h.Runs) == 0 || h.Runs[len(h.Runs)-1].To < limit) {
-			return p, err // the time asked for may be behind the damage
-		}
-		if p != nil {
-			return p, nil
-		}
-	}
-	if at.IsZero() {
-		return nil, fmt.Errorf("%w: %s holds no record of log %s yet", ErrNothing, s, log)
-	}
-	return nil, fmt.Errorf("%w: nothing in %s is as old as %s", ErrNothing, s, at.UTC().Format(time.RFC3339Nano))
-}
-
-// planOf finds the newest snapshot that is not newer than limit, and the runs that
-// follow it up to the first one that ends at limit or later; nil when the history has nothing of that age.
-func planOf(h *history, limit int64) *plan {
-	if h.Reach > 0 && !h.caughtUp() {
-		return nil
-	}
-	p := &plan{history: h, at: limit}
-	next, covered, reached := uint64(1), uint64(0), false
-	for i := range h.Snapshots {
-		if s := &h.Snapshots[i]; s.Time <= limit && h.covers(s) {
-			p.base, next, covered = s, s.Keep, s.Sequence
-		}
-	}
-	for _, r := range h.Runs {
-		if r.Last < next {
-			continue
-		}
-		if r.First > next || reached && r.First > covered { // a gap, or the future
-			break
-		}
-		p.runs = append(p.runs, r)
-		next, reached = r.Last+1, r.To >= limit
-	}
-	if p.base == nil && len(p.runs) == 0 {
-		return nil
-	}
-	return p
-}
-
-// fetched is an object's records on their way from the store.
-type fetched struct {
-	name   string
-	header header
-	bodies [][]byte
-	err    error
-}
-
-// ahead is how many objects are fetched at once.
-const ahead = 4
-
-// fetch calls fn for the parts of the snapshot and then for the runs, in order. fn gets a
-// nil run for a part. Damage does not stop it: it goes on to find all of it.
-func (p *plan) fetch(ctx context.Context, o *RestoreOptions, fn func(r *run, f fetched) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	parts := 0
-	if p.base != nil {
-		parts = len(p.base.Parts)
-	}
-	n := parts + len(p.runs)
-	slots := make(chan chan fetched, ahead)
-	go func() {
-		defer close(slots)
-		for i := range n {
-			slot := make(chan fetched, 1)
-			select {
-			case slots <- slot:
-			case <-ctx.Done():
-				return
-			}
-			go func() {
-				var f fetched
-				if i < parts {
-					f.name = p.base.Parts[i].Name
-					f.header, f.bodies, f.err = fetchPart(ctx, o.Store, o.Log, p.base, i, p.history.Log)
-				} else {
-					f.name = p.runs[i-parts].Name
-					f.header, f.bodies, f.err = fetchRun(ctx, o.Store, o.Log, p.runs[i-parts], p.history.Log)
-				}
-				slot <- f
-			}()
-		}
-	}()
-	var damages []error
-	i := 0
-	for slot := range slots {
-		f := <-slot
-		var damage *DamageError
-		switch {
-		case errors.Is(f.err, object.ErrNotFound):
-			damages = append(damages, missing(o.Log+"/"+f.name))
-		case errors.As(f.err, &damage):
-			damages = append(damages, f.err)
-		case f.err != nil:
-			return f.err
-		case len(damages) == 0:
-			var r *run
-			if i >= parts {
-				r = &p.runs[i-parts]
-			}
-			if err := fn(r, f); err != nil {
-				return err
-			}
-		}
-		i++
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return errors.Join(damages...)
-}
-
 // restore writes the directory of the log.
 func (p *plan) restore(ctx context.Context, o *RestoreOptions, dir string) (_ *Report, err error) {
-	if err := os.RemoveAll(dir); err != nil { // of a plan that became stale
-		return nil, err
+	check, fs := o.Check, vfs.Discard()
+	if o.newCheck != nil {
+		check = o.newCheck()
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
+	if !o.nothing {
+		fs = vfs.OS()
+		if err := os.RemoveAll(dir); err != nil { // of a plan that became stale
+			return nil, err
+		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
 	}
-	im, err := wal.NewImporter(nil, dir)
+	im, err := wal.NewImporter(fs, dir)
 	if err != nil {
 		return nil, err
 	}
 	defer im.Abort()
 	report := &Report{Log: p.history.Log, At: time.UnixMilli(p.history.Began), LongestTTL: time.Duration(p.manifest.LongestTTL) * time.Millisecond, EpochFloor: p.manifest.EpochFloor}
 	w := writer{plan: p, im: im, report: report}
-	if err := w.write(ctx, o); err != nil {
-		return nil, err
+	if o.nothing {
+		w.check = check
 	}
-	found, err := wal.Verify(ctx, dir, wal.InspectOptions{Check: o.Check})
+	if err := w.write(ctx, o); err != nil || o.nothing {
+		return report, err
+	}
+	found, err := wal.Verify(ctx, dir, wal.InspectOptions{Check: check})
 	if err != nil {
 		return nil, err
 	}
@@ -418,6 +310,8 @@ type writer struct {
 	plan   *plan
 	im     *wal.Importer
 	report *Report
+	// check is asked about each record; nil: wal.Verify does that on the files.
+	check func(wal.Entry) error
 
 	segment segment // that is being written; zero before the first
 	reached bool    // the point at which to end was found
@@ -458,7 +352,21 @@ func (w *writer) part(f fetched) error {
 			return err
 		}
 		w.report.Records++
+		if err := w.ask(f.name, wal.Entry{Sequence: w.report.Records, Body: body}); err != nil {
+			return err
+		}
 		w.report.Bytes += int64(len(body))
+	}
+	return nil
+}
+
+// ask asks check about a record, as wal.Verify does.
+func (w *writer) ask(object string, e wal.Entry) error {
+	if w.check == nil {
+		return nil
+	}
+	if err := w.check(e); err != nil && !e.Replaced {
+		return fmt.Errorf("ship: the restored log cannot be used: object %s, sequence %d: the record cannot be used: %w", object, e.Sequence, err)
 	}
 	return nil
 }
@@ -489,7 +397,11 @@ func (w *writer) run(r *run, f fetched) error {
 		if err := w.im.Append(body); err != nil {
 			return err
 		}
-		w.report.Sequence = max(w.report.Sequence, r.First+uint64(i))
+		seq := r.First + uint64(i)
+		if err := w.ask(f.name, wal.Entry{Segment: r.Segment.Number, Sequence: seq, Body: body, Replaced: seq <= w.report.Snapshot}); err != nil {
+			return err
+		}
+		w.report.Sequence = max(w.report.Sequence, seq)
 		w.report.Records++
 		w.report.Bytes += int64(len(body))
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
 // restoreNamed restores the named logs of a place whose ledger has this manifest into
@@ -26,8 +27,10 @@ func restoreNamed(ctx context.Context, o *RestoreOptions, m *manifest, dir strin
 		at = o.At.UnixMilli()
 	}
 	top := filepath.Join(dir, NamedDir)
-	if err := os.MkdirAll(top, 0o700); err != nil {
-		return err
+	if !o.nothing {
+		if err := os.MkdirAll(top, 0o700); err != nil {
+			return err
+		}
 	}
 	var bad []error
 	seen, taken := make(map[string]bool), make(map[string]bool) // names, and places
@@ -37,9 +40,9 @@ func restoreNamed(ctx context.Context, o *RestoreOptions, m *manifest, dir strin
 			continue
 		}
 		seen[e.Name], taken[e.Place] = true, true
-		one := RestoreOptions{Store: o.Store, Log: e.Place, At: o.At}
+		one := RestoreOptions{Store: o.Store, Log: e.Place, At: o.At, nothing: o.nothing}
 		if o.CheckNamed != nil {
-			one.Check = o.CheckNamed(e.Name)
+			one.newCheck = func() func(wal.Entry) error { return o.CheckNamed(e.Name) }
 		}
 		r, _, err := restoreLog(ctx, &one, filepath.Join(top, e.Name))
 		if err != nil {
@@ -80,5 +83,8 @@ func restoreNamed(ctx context.Context, o *RestoreOptions, m *manifest, dir strin
 	byName := func(a, b NamedReport) int { return strings.Compare(a.Name, b.Name) }
 	slices.SortFunc(report.Logs, byName)
 	slices.SortFunc(report.Forgotten, byName)
+	if o.nothing {
+		return nil
+	}
 	return syncDir(top)
 }

@@ -53,15 +53,13 @@ type Options struct {
 	// LongestTTL returns how long the manager remembers a key at most; a restore
 	// quarantines unknown keys for as long. It may be called at any time. Default 0.
 	LongestTTL func() time.Duration
-	// EpochFloor is the number above which the epochs of writers go on since a restore; default 0. A place
-	// remembers the highest, so that the next restore goes beyond it.
-	EpochFloor uint64
 	// HolderFile keeps the name by which a manager that restarts takes its lease
 	// over at once; required. It is of the data directory.
 	HolderFile string
 	// Logger; default slog.Default.
 	Logger *slog.Logger
 
+	ledger    Ledger
 	writer    string
 	metrics   *Metrics
 	cataloged *atomic.Bool // the place has a catalog of named logs
@@ -189,8 +187,25 @@ func (s *Shipper) all() []*stream {
 	return s.streams
 }
 
-// Start begins to ship, until Close.
-func (s *Shipper) Start() {
+// Ledger is whose logs are shipped. The zero value is a ledger of which nothing is known.
+type Ledger struct {
+	// ID is the ledger's. Nothing is shipped to a place that has the copies of another one. With "", it may have those of
+	// any.
+	ID string
+	// EpochFloor, when set, returns the number above which the epochs of writers go on since a restore. A place remembers
+	// the highest, so that the next restore goes beyond it.
+	EpochFloor func() uint64
+	// WentBack, when set, is told that the place has more of the ledger's log than the log itself, up to shipped: the
+	// directory was put back to an earlier state. Nothing is shipped before it returns nil.
+	WentBack func(ctx context.Context, shipped uint64) error
+}
+
+// Start begins to ship the logs of a ledger, until Close.
+func (s *Shipper) Start(l Ledger) {
+	if l.EpochFloor == nil {
+		l.EpochFloor = func() uint64 { return 0 }
+	}
+	s.opts.ledger, s.lease.ledger = l, l.ID
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	go func() {

@@ -126,6 +126,9 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	if err != nil {
 		return err
 	}
+	if err := st.opts.ours(m.Ledger); err != nil {
+		return err
+	}
 	if err := st.opts.holdsLease(ctx, term); err != nil {
 		return err
 	}
@@ -153,6 +156,11 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 		}
 	}
 	if same {
+		if h != nil && h.Log == st.log.ID() && h.end() > st.log.Durable() && st.named == "" && st.opts.ledger.WentBack != nil {
+			if err := st.opts.ledger.WentBack(ctx, h.end()); err != nil {
+				return err
+			}
+		}
 		if same, err = st.continues(ctx, h); err != nil {
 			return err
 		}
@@ -269,7 +277,7 @@ func (st *stream) editAll(ctx context.Context, fn func(*manifest)) error {
 	st.edits++ // of tries, so that none is taken for another
 	m.Term, m.Edit, m.Writer = st.term, st.edits, st.opts.writer
 	m.LongestTTL = max(m.LongestTTL, st.longest().Milliseconds()) // what older keys were promised stays
-	m.EpochFloor = max(m.EpochFloor, st.opts.EpochFloor)
+	m.EpochFloor, m.Ledger = max(m.EpochFloor, st.opts.ledger.EpochFloor()), st.opts.ledger.ID
 	m.Catalog = m.Catalog || st.wantsCatalog()
 	version, err := writeManifest(ctx, st.opts.Store, st.name, m, st.version)
 	if err != nil {

@@ -55,7 +55,7 @@ const jobScope = "POST:/v1/jobs"
 
 // InScope reports whether an entry of the ledger with this scope is of a submission. Its caller
 // chose this manager, whichever shard owns the key.
-func InScope(scope string) bool { return strings.HasPrefix(scope, "POST:/v1/") }
+func InScope(scope string) bool { return strings.HasPrefix(scope, jobScope) }
 
 // Submitter submits to a queue. All methods are safe for concurrent use.
 type Submitter struct {

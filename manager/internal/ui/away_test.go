@@ -36,14 +36,14 @@ func TestStoreThatIsAwayIsToldInWords(t *testing.T) {
 
 // TestQuarantineIsShown: a manager that refuses every new key must not look well.
 func TestQuarantineIsShown(t *testing.T) {
-	left := 3*time.Hour + time.Minute
-	s := newSite(t, siteOptions{change: func(o *Options) { o.Quarantine = func() time.Duration { return left } }})
+	now := &Quarantine{Left: 3*time.Hour + time.Minute, Why: []string{"dc2 remembers <more>"}}
+	s := newSite(t, siteOptions{change: func(o *Options) { o.Quarantine = func() *Quarantine { return now } }})
 	for _, path := range []string{"/ui/", "/ui/ledger"} {
-		if a := s.get(path); !strings.Contains(a.body, "in quarantine for another 3 hours") || strings.Contains(a.body, "Nothing needs attention") {
+		if a := s.get(path); !strings.Contains(a.body, "in quarantine for another 3 hours") || strings.Contains(a.body, "Nothing needs attention") || !strings.Contains(a.body, "dc2 remembers &lt;more&gt;") {
 			t.Errorf("%s: %s", path, a.body)
 		}
 	}
-	left = 0
+	now = nil
 	for _, path := range []string{"/ui/", "/ui/ledger"} {
 		if a := s.get(path); strings.Contains(a.body, "quarantine") {
 			t.Errorf("%s, after the quarantine: %s", path, a.body)

@@ -2,50 +2,99 @@ package ui
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
+	"strconv"
 	"strings"
-	"sync"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
-// Bulk actions run side by side, so that engines with a durable log make several durable at once.
-const bulkLanes, maxRefusals = 8, 20
+// maxBulk bounds the jobs of one bulk action, and maxRefusals how many refusals its page lists.
+const maxBulk, maxRefusals = 1000, 20
+
+// bulkData is a bulk action that waits for its confirmation, or was done.
+type bulkData struct {
+	Action jobAction
+	Search jobSearch
+	// Running is how many of the jobs a worker has, where a cancel waits for its confirmation.
+	Running int
+	// All: the action is about all jobs that Search has, up to maxBulk, and not about those of IDs only.
+	All bool
+	IDs []string
+	// More: there are more than maxBulk, for which the action is offered again.
+	More bool
+	// Done and Refused are set behind the confirmation. NotTried ran out of time.
+	Confirmed      bool
+	Done, NotTried int
+	Refused        []refusal
+	MoreRefused    int
+}
+
+type refusal struct{ ID, Why string }
+
+// Count is how many jobs the action is about.
+func (d *bulkData) Count() string { return strconv.Itoa(len(d.IDs)) }
+
+// bulk shows what would be done, and does it once the person has confirmed that.
+func (u *UI) bulk(v *visit) error {
+	a, err := actionOf(v.form("action"))
+	if err != nil {
+		return err
+	}
+	if !v.may(a) {
+		return &httpd.Refusal{P: api.Problem{Status: http.StatusForbidden, Code: api.CodeForbidden, Title: "Forbidden", Detail: "your token does not allow this"}}
+	}
+	d := &bulkData{
+		Action: a, Search: jobSearch{Function: v.form("function"), State: v.form("state"), Error: v.form("error")},
+		All: v.form("all") == "yes", IDs: v.r.PostForm["id"], More: v.form("more") == "yes", Confirmed: v.form("confirm") == "yes",
+	}
+	if d.All && !d.Confirmed {
+		page, next, err := u.pageOfJobs(v.ctx(), d.Search, "", maxBulk)
+		if err != nil {
+			return err
+		}
+		d.IDs, d.More = nil, next != ""
+		for _, j := range page {
+			d.IDs = append(d.IDs, j.ID)
+		}
+	}
+	switch {
+	case len(d.IDs) == 0:
+		return &httpd.Refusal{P: api.Problem{Status: http.StatusBadRequest, Code: api.CodeInvalidRequest, Title: "No job is chosen", Detail: "choose at least one job in the list, and repeat the action"}}
+	case len(d.IDs) > maxBulk:
+		return &jobs.FieldError{Field: "id", Value: strconv.Itoa(len(d.IDs)) + " jobs", Allowed: "at most " + strconv.Itoa(maxBulk)}
+	case d.Confirmed:
+		u.doBulk(v, d)
+	case a.Action == jobs.ActionCancel:
+		for _, id := range d.IDs {
+			if j, err := u.opts.Queue.Get(v.ctx(), id); err == nil && j.State == jobs.Active && a.Allows(&j) {
+				d.Running++
+			}
+		}
+	}
+	return v.render("bulk", a.Verb+" jobs", d)
+}
 
 // doBulk does a confirmed action, for as long as a page may take.
 func (u *UI) doBulk(v *visit, d *bulkData) {
-	ids := make(chan string)
-	var mu sync.Mutex
-	var lanes sync.WaitGroup
-	for range bulkLanes {
-		lanes.Go(func() {
-			for id := range ids {
-				var err error
-				if v.ctx().Err() == nil {
-					err = d.Action.do(u, v.ctx(), id)
-				}
-				mu.Lock()
-				switch {
-				case v.ctx().Err() != nil && err == nil, errors.Is(err, v.ctx().Err()) && err != nil:
-					d.NotTried++
-				case err == nil:
-					d.Done++
-					v.audit("job "+d.Action.Done+" on the web page", "job", id, "bulk", true)
-				case len(d.Refused) < maxRefusals:
-					d.Refused = append(d.Refused, refusal{id, reasonOf(u, err)})
-				default:
-					d.MoreRefused++
-				}
-				mu.Unlock()
-			}
-		})
+	for i, err := range u.opts.Queue.DoAll(v.ctx(), d.Action.Action, d.IDs) {
+		switch {
+		case err == nil:
+			d.Done++
+			v.audit("job "+d.Action.Done+" by an operator", "job", d.IDs[i], "bulk", true)
+		case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+			d.NotTried++
+		case len(d.Refused) < maxRefusals:
+			d.Refused = append(d.Refused, refusal{d.IDs[i], reasonOf(u, err)})
+		default:
+			d.MoreRefused++
+		}
 	}
-	for _, id := range d.IDs {
-		ids <- id
-	}
-	close(ids)
-	lanes.Wait()
 }
 
 // reasonOf tells why something was refused, in words for the page.

@@ -3,13 +3,12 @@ package ui
 import (
 	"context"
 	"errors"
-	"net/http"
+	"html/template"
+	"path"
 	"slices"
-	"strconv"
 	"strings"
+	"time"
 
-	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
@@ -43,10 +42,10 @@ type functionRow struct {
 	jobs.Rates
 }
 
-// Capped is a count that may be larger than what the queue counts.
-func (functionRow) Capped(n int) string {
-	if n >= jobs.MaxCounted {
-		return num(n) + "+"
+// Count shows a number of the function's jobs.
+func (f functionRow) Count(n int) string {
+	if f.AtLeast && n > 0 {
+		return "at least " + num(n)
 	}
 	return num(n)
 }
@@ -54,14 +53,27 @@ func (functionRow) Capped(n int) string {
 type depthData struct {
 	jobs.Depth
 	Counts jobs.Counters
+	Usage  jobs.Usage
 }
 
-// jobSearch is what the search form starts with.
-type jobSearch struct{ Key, Function, State string }
+// HighBytes is from where on the room for jobs counts as nearly full.
+func (d *depthData) HighBytes() int64 { return d.Usage.MaxTotal / 10 * 8 }
+
+// jobSearch is what the search form starts with. Error is an error group, see jobs.ErrorGroup.
+type jobSearch struct{ Key, Function, State, Error string }
+
+// Query is the query of the search's address, with a cursor unless it is empty.
+func (s *jobSearch) Query(cursor string) template.URL {
+	return query("function", s.Function, "state", s.State, "error", s.Error, "key", s.Key, "cursor", cursor)
+}
 
 func (u *UI) depth(ctx context.Context) (*depthData, error) {
 	d, err := u.opts.Queue.Depth(ctx)
-	return &depthData{d, u.opts.Queue.Counters()}, err
+	if err != nil {
+		return nil, err
+	}
+	used, err := u.opts.Queue.Usage(ctx)
+	return &depthData{d, u.opts.Queue.Counters(), used}, err
 }
 
 func (u *UI) functionsPage(v *visit) error {
@@ -92,10 +104,51 @@ type jobList struct {
 	First    bool
 	// Searched: the list has what a search found, and Partly that it goes on behind Next.
 	Searched, Partly bool
+	// Actions are those that some of the jobs allow, and the person may do.
+	Actions []jobAction
+	// Groups are what the dead letters failed of; GroupsPartly: of the oldest jobs.MaxLimit only.
+	Groups       []errorGroup
+	GroupsPartly bool
+}
+
+// errorGroup are dead letters of one kind.
+type errorGroup struct {
+	Error string // see jobs.ErrorGroup
+	Count int
+	Last  time.Time
+}
+
+// maxGroups bounds how many kinds a page lists.
+const maxGroups = 20
+
+// deadGroups groups dead letters by their error, the largest groups first.
+func (u *UI) deadGroups(ctx context.Context, function string) (groups []errorGroup, partly bool, err error) {
+	page, err := u.opts.Queue.List(ctx, jobs.ListQuery{Function: function, State: jobs.Failed, Limit: jobs.MaxLimit})
+	if err != nil {
+		return nil, false, err
+	}
+	at := make(map[string]int)
+	for i := range page.Jobs {
+		j := &page.Jobs[i]
+		name := jobs.ErrorGroup(j.Error)
+		n, known := at[name]
+		if !known {
+			n = len(groups)
+			at[name] = n
+			groups = append(groups, errorGroup{Error: name})
+		}
+		g := &groups[n]
+		g.Count++
+		if j.FinishedAt.After(g.Last) {
+			g.Last = j.FinishedAt
+		}
+	}
+	slices.SortStableFunc(groups, func(a, b errorGroup) int { return b.Count - a.Count })
+	return groups, page.Cursor != "", nil
 }
 
 func (u *UI) listJobs(v *visit) error {
-	d := jobList{Search: jobSearch{Function: v.query("function"), State: v.query("state")}, States: jobStates, First: v.query("cursor") == ""}
+	d := jobList{Search: jobSearch{Function: v.query("function"), State: v.query("state"), Error: v.query("error")}, States: jobStates, First: v.query("cursor") == ""}
 	var err error
 	if d.Jobs, d.Next, err = u.pageOfJobs(v.ctx(), d.Search, v.query("cursor"), jobsPerPage); err != nil {
 		return err
@@ -107,8 +160,20 @@ func (u *UI) listJobs(v *visit) error {
 			return err
 		}
 	}
+	if d.First && d.Search.State == jobs.Failed.String() && d.Search.Error == "" {
+		if d.Groups, d.GroupsPartly, err = u.deadGroups(v.ctx(), d.Search.Function); err != nil {
+			return err
+		}
+	}
+	d.Actions = v.actions(d.Jobs...)
 	return v.render("joblist", title, &d)
 }
+
+// MoreGroups is how many groups the page leaves out.
+func (d *jobList) MoreGroups() int { return max(0, len(d.Groups)-maxGroups) }
+
+// ShownGroups are those that it lists.
+func (d *jobList) ShownGroups() []errorGroup { return d.Groups[:min(len(d.Groups), maxGroups)] }
 
 // function returns the numbers of a function; zero if it has no jobs.
 func (u *UI) function(ctx context.Context, name string) (*functionRow, error) {
@@ -118,7 +183,7 @@ func (u *UI) function(ctx context.Context, name string) (*functionRow, error) {
 
 // pageOfJobs lists jobs without their payloads.
 func (u *UI) pageOfJobs(ctx context.Context, s jobSearch, cursor string, limit int) ([]jobs.Job, string, error) {
-	q := jobs.ListQuery{Function: s.Function, Cursor: cursor, Limit: limit}
+	q := jobs.ListQuery{Function: s.Function, Error: s.Error, Cursor: cursor, Limit: limit}
 	if s.State != "" {
 		var err error
 		if q.State, err = jobs.ParseState("state", s.State); err != nil {
@@ -172,6 +237,7 @@ func (u *UI) findJobs(v *visit) error {
 		}
 	}
 	d.Next, d.Partly = cursor, cursor != ""
+	d.Actions = v.actions(d.Jobs...)
 	return v.render("joblist", "Jobs: search", &d)
 }
 
@@ -185,18 +251,12 @@ type jobData struct {
 	ResultBytes     int
 	Paused          bool
 	MostShown       int
-}
-
-// Retryable reports whether an operator may put the job back into the queue; Cancellable whether it may be cancelled.
-func (j *jobData) Retryable() bool {
-	return j.State == jobs.Failed || j.State == jobs.Cancelled || j.State == jobs.Scheduled
+	Holders         jobs.Holders
+	Actions         []jobAction
 }
 
 // Dead reports whether the job is a dead letter.
 func (j *jobData) Dead() bool { return j.State == jobs.Failed }
-
-// Cancellable reports whether the job may be cancelled.
-func (j *jobData) Cancellable() bool { return !j.State.Terminal() && !j.CancelRequested }
 
 func (u *UI) jobPage(v *visit) error { return u.showJob(v, false) }
 
@@ -215,66 +275,97 @@ func (u *UI) showJob(v *visit, shown bool) error {
 	if err != nil {
 		return err
 	}
-	d := &jobData{Job: j, Shown: shown, PayloadBytes: len(j.Payload), ResultBytes: len(j.Result), Paused: f.Paused, MostShown: maxShown}
+	held, err := u.opts.Queue.Holders(v.ctx(), j.ID)
+	if err != nil {
+		return err
+	}
+	d := &jobData{Job: j, Holders: held, Actions: v.actions(j), Shown: shown, PayloadBytes: len(j.Payload), ResultBytes: len(j.Result), Paused: f.Paused, MostShown: maxShown}
 	if shown {
-		v.audit("payload and result of a job shown on the web page", "job", j.ID, "function", j.Function)
+		v.audit("payload and result of a job shown", "job", j.ID, "function", j.Function)
 		d.Payload, d.Result = prettyJSON(j.Payload), prettyJSON(j.Result)
 	}
 	return v.render("job", "Job "+j.ID, d)
 }
 
-// jobAction is what an operator does with one job. Word is its name in forms.
+// jobAction is what a person does with a job, in words for the page.
 type jobAction struct {
-	Word, Verb, Done string
-	do               func(u *UI, ctx context.Context, id string) error
+	jobs.Action
+	Verb, Done string
 }
 
 var jobActions = []jobAction{
-	{"retry", "Retry", "retried", func(u *UI, ctx context.Context, id string) error {
-		_, err := u.opts.Queue.Retry(ctx, jobs.Retry{ID: id})
-		return err
-	}},
-	{"cancel", "Cancel", "cancelled", func(u *UI, ctx context.Context, id string) error {
-		_, err := u.opts.Queue.Cancel(ctx, id)
-		return err
-	}},
-	{"replay", "Replay", "replayed", func(u *UI, ctx context.Context, id string) error {
-		j, err := u.opts.Queue.Get(ctx, id)
-		if err != nil {
-			return err
-		}
-		out, err := u.opts.Queue.Replay(ctx, j.Function, id)
-		if err == nil && out.Deduplicated {
-			err = &httpd.Refusal{P: api.Problem{
-				Status: http.StatusConflict, Code: api.CodeConflict, Title: "Not replayed", Detail: "job " + out.Job.ID + " does the same work already; the dead letter stays",
-			}}
-		}
-		return err
-	}},
+	{jobs.ActionRetry, "Retry", "retried"}, {jobs.ActionCancel, "Cancel", "cancelled"},
+	{jobs.ActionReplay, "Replay", "replayed"}, {jobs.ActionDelete, "Delete", "deleted"},
 }
 
-func actionOf(word string) (*jobAction, error) {
-	for i := range jobActions {
-		if jobActions[i].Word == word {
-			return &jobActions[i], nil
+func actionOf(word string) (jobAction, error) {
+	a, err := jobs.ParseAction("action", word)
+	if err != nil {
+		return jobAction{}, err
+	}
+	return jobActions[slices.IndexFunc(jobActions, func(j jobAction) bool { return j.Action == a })], nil
+}
+
+// Danger: what the action takes away does not come back.
+func (a jobAction) Danger() bool {
+	return a.Action == jobs.ActionCancel || a.Action == jobs.ActionDelete
+}
+
+// Label is the text of the action's button on the page of a job.
+func (a jobAction) Label(s jobs.State) string {
+	switch {
+	case a.Action == jobs.ActionRetry && s == jobs.Scheduled:
+		return "Run now"
+	case a.Action == jobs.ActionReplay:
+		return "Replay as a new job"
+	}
+	return a.Verb
+}
+
+// may reports whether the person may do an action.
+func (v *visit) may(a jobAction) bool {
+	return v.MayChange() && (a.Action != jobs.ActionDelete || v.MayDelete())
+}
+
+// actions are those that some of the jobs allow, and that the person may do.
+func (v *visit) actions(js ...jobs.Job) []jobAction {
+	var out []jobAction
+	for _, a := range jobActions {
+		if v.may(a) && slices.ContainsFunc(js, func(j jobs.Job) bool { return a.Allows(&j) }) {
+			out = append(out, a)
 		}
 	}
-	return nil, &jobs.FieldError{Field: "action", Value: httpd.Clip(word), Allowed: "retry, cancel or replay"}
+	return out
 }
 
-// changeJob does the action that its route ends with.
+// askData is an action on one job that waits for its confirmation.
+type askData struct {
+	jobs.Job
+	Action jobAction
+}
+
+// changeJob does the action that its route ends with. It asks first if that ends work or cannot be undone.
 func (u *UI) changeJob(v *visit) error {
-	a, err := actionOf(v.r.PathValue("action"))
+	a, err := actionOf(path.Base(v.r.URL.Path))
 	if err != nil {
 		return u.notFound(v)
 	}
 	id := v.r.PathValue("id")
-	if err := a.do(u, v.ctx(), id); err != nil {
+	if a.Danger() && v.form("confirm") != "yes" {
+		j, err := u.opts.Queue.Get(v.ctx(), id)
+		if err != nil {
+			return err
+		}
+		if a.Action == jobs.ActionDelete || j.State == jobs.Active && !j.CancelRequested {
+			return v.render("ask", a.Verb+" job "+id, &askData{j, a})
+		}
+	}
+	if _, err := u.opts.Queue.Do(v.ctx(), a.Action, id); err != nil {
 		return err
 	}
-	v.audit("job "+a.Done+" on the web page", "job", id)
-	if a.Word == "replay" { // the dead letter is gone
-		return v.redirect("jobs?done=replayed")
+	v.audit("job "+a.Done+" by an operator", "job", id)
+	if a.Action == jobs.ActionReplay || a.Action == jobs.ActionDelete { // the dead letter, or the job, is gone
+		return v.redirect("jobs?done=" + a.Done)
 	}
 	return v.redirect("jobs/" + id + "?done=" + a.Done)
 }
@@ -289,60 +380,6 @@ func (u *UI) pauseFunction(v *visit) error {
 	if err := call(v.ctx(), name); err != nil {
 		return err
 	}
-	v.audit("function "+done+" on the web page", "function", name)
+	v.audit("function "+done+" by an operator", "function", name)
 	return v.redirect("jobs" + string(query("function", name, "done", done)))
-}
-
-// maxBulk bounds the jobs of one bulk action.
-const maxBulk = 1000
-
-// bulkData is a bulk action that waits for its confirmation, or was done.
-type bulkData struct {
-	Action *jobAction
-	Search jobSearch
-	// All: the action is about all jobs that Search has, up to maxBulk, and not about those of IDs only.
-	All bool
-	IDs []string
-	// More: there are more than maxBulk, for which the action is offered again.
-	More bool
-	// Done and Refused are set behind the confirmation. NotTried ran out of time.
-	Confirmed      bool
-	Done, NotTried int
-	Refused        []refusal
-	MoreRefused    int
-}
-
-type refusal struct{ ID, Why string }
-
-// Count is how many jobs the action is about.
-func (d *bulkData) Count() string { return strconv.Itoa(len(d.IDs)) }
-
-// bulk shows what would be done, and does it once the person has confirmed that.
-func (u *UI) bulk(v *visit) error {
-	a, err := actionOf(v.form("action"))
-	if err != nil {
-		return err
-	}
-	d := &bulkData{Action: a, Search: jobSearch{Function: v.form("function"), State: v.form("state")}, All: v.form("all") == "yes", IDs: v.r.PostForm["id"], More: v.form("more") == "yes"}
-	if d.All && v.form("confirm") != "yes" {
-		page, next, err := u.pageOfJobs(v.ctx(), d.Search, "", maxBulk)
-		if err != nil {
-			return err
-		}
-		d.IDs, d.More = nil, next != ""
-		for _, j := range page {
-			d.IDs = append(d.IDs, j.ID)
-		}
-	}
-	switch {
-	case len(d.IDs) == 0:
-		return &jobs.FieldError{Field: "id", Allowed: "is missing: choose at least one job"}
-	case len(d.IDs) > maxBulk:
-		return &jobs.FieldError{Field: "id", Value: strconv.Itoa(len(d.IDs)) + " jobs", Allowed: "at most " + strconv.Itoa(maxBulk)}
-	}
-	if v.form("confirm") == "yes" {
-		d.Confirmed = true
-		u.doBulk(v, d)
-	}
-	return v.render("bulk", a.Verb+" jobs", d)
 }

@@ -41,6 +41,26 @@ func (s *site) fail(function, key, why string) jobs.Job {
 	return j
 }
 
+// The page of functions shows how long the oldest job waits, since when a function is paused, the room that jobs take, and
+// which counts are lower bounds.
+func TestFunctionsShowAgesAndRoom(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	s.enqueue(jobs.Submission{Function: "f"})
+	if err := s.queue.Pause(t.Context(), "f"); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.get("/ui/jobs"); !strings.Contains(a.body, "Oldest waits") || !regexp.MustCompile(`Room: \d+ bytes of 512`).MatchString(a.body) {
+		t.Errorf("no room or age: %s", a.body)
+	}
+	if a := s.get("/ui/jobs?function=f"); !strings.Contains(a.body, "since <time") || !strings.Contains(a.body, "the oldest for ") {
+		t.Errorf("the function's page: %s", a.body)
+	}
+	f := functionRow{Function: jobs.Function{AtLeast: true}}
+	if got := f.Count(1000) + ", " + f.Count(0); got != "at least "+num(1000)+", 0" {
+		t.Error(got)
+	}
+}
+
 // The page of a job lists the errors of its attempts.
 func TestJobPageListsTheErrorsOfAttempts(t *testing.T) {
 	s := newSite(t, siteOptions{})

@@ -394,7 +394,10 @@ func (u *UI) entryAnswer(v *visit) error {
 func (u *UI) entryProblem(err error) error {
 	var field *api.FieldError
 	var state *ledger.StateError
+	var imported *ledger.ImportedError
 	switch {
+	case errors.As(err, &imported):
+		return refuse(409, "Of another data centre", imported.Error()+" (DELETE /v1/ledger/entries)")
 	case errors.Is(err, ledger.ErrNotFound):
 		return refuse(404, "No such entry", "the ledger has no entry of this key any more")
 	case errors.As(err, &field):

@@ -18,8 +18,8 @@ type ledgerWhole struct {
 	Chart  *chart // nil before the first minute
 	Counts map[string]uint64
 	Since  time.Time
-	// Quarantine is for how much longer unknown keys are refused.
-	Quarantine time.Duration
+	// Quarantine is nil when there is none.
+	Quarantine *Quarantine
 	minutes    []ledger.Minute
 }
 

@@ -10,8 +10,8 @@ import (
 
 type overviewData struct {
 	NotReady string
-	// Quarantine is for how much longer unknown keys are refused.
-	Quarantine time.Duration
+	// Quarantine is nil when there is none.
+	Quarantine *Quarantine
 	Started    time.Time
 	Ledger     ledger.Stats
 	Entries    int
@@ -44,15 +44,28 @@ func (u *UI) overview(ctx context.Context) (*overviewData, error) {
 	if percent(d.Entries, s.MaxEntries) >= 90 || s.MaxBytes > 0 && percent(s.Bytes, s.MaxBytes) >= 90 {
 		d.Needs = append(d.Needs, need{"The window is nearly full: new keys will be refused", "ledger", "See the capacity"})
 	}
+	used, err := u.opts.Queue.Usage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if percent(used.Total, used.MaxTotal) >= 80 {
+		d.Needs = append(d.Needs, need{"The room for jobs is nearly full: new jobs will be refused", "jobs", "See what takes it"})
+	}
 	if n := d.Jobs.Dead; n > 0 {
 		d.Needs = append(d.Needs, need{plural(n, "job has", "jobs have") + " failed for good", "jobs?state=failed", "Look at the dead letters"})
 	}
 	return d, nil
 }
 
-func (u *UI) quarantine() time.Duration {
+// Quarantine is for how much longer keys and ids of log entries that the manager does not know are refused, and why.
+type Quarantine struct {
+	Left time.Duration
+	Why  []string
+}
+
+func (u *UI) quarantine() *Quarantine {
 	if u.opts.Quarantine == nil {
-		return 0
+		return nil
 	}
 	return u.opts.Quarantine()
 }

@@ -23,6 +23,7 @@ var routes = []route{
 	{method: "POST", path: "jobs/bulk", roles: operators, handle: (*UI).bulk},
 	{method: "GET", path: "jobs/{id}", handle: (*UI).jobPage},
 	{method: "POST", path: "jobs/{id}/reveal", roles: operators, handle: (*UI).revealJob},
+	{method: "POST", path: "jobs/{id}/delete", roles: administrators, handle: (*UI).changeJob},
 	{method: "POST", path: "jobs/{id}/{action}", roles: operators, handle: (*UI).changeJob},
 }
 
@@ -38,6 +39,7 @@ var notices = map[string]string{
 	"retried":   "The job is in the queue again.",
 	"cancelled": "The job is cancelled. If a worker has it, the worker is told with its next heartbeat.",
 	"replayed":  "A copy of the job is in the queue, and the dead letter is gone.",
+	"deleted":   "The job is deleted.",
 	"paused":    "The function is paused: workers get none of its jobs.",
 	"resumed":   "The function's jobs are given to workers again.",
 

@@ -15,6 +15,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
 //go:embed templates
@@ -27,7 +29,7 @@ var templates = parseTemplates()
 func parseTemplates() map[string]*template.Template {
 	frame := template.Must(template.New("").Funcs(template.FuncMap{
 		"show": show, "when": when, "ago": ago, "num": num, "bytes": byteSize, "lasts": lasts, "segment": url.PathEscape,
-		"query": query, "percent": percent, "clip": clip, "short": short, "sentence": sentence, "briefKey": func() int { return briefKey }, "long": long, "showText": showText, "change": changeText, "inc": func(n int) int { return n + 1 },
+		"query": query, "percent": percent, "clip": clip, "short": short, "sentence": sentence, "briefKey": func() int { return briefKey }, "long": long, "showText": showText, "change": changeText, "worker": worker, "holder": holder, "inc": func(n int) int { return n + 1 },
 	}).ParseFS(templateFiles, "templates/frame.html", "templates/part_*.html"))
 	names, err := fs.Glob(templateFiles, "templates/*.html")
 	if err != nil {
@@ -76,6 +78,22 @@ func showText(s string) string {
 	}
 	return strings.Join(lines, "\n")
 }
+
+// worker names who has a job, or who had it last as far as its errors tell.
+func worker(j jobs.Job) string {
+	switch {
+	case j.Lease != nil:
+		return j.Lease.Worker
+	case len(j.Errors) > 0:
+		return j.Errors[len(j.Errors)-1].Worker
+	}
+	return ""
+}
+
+// held is the data of the template "holder".
+type held struct{ Root, Job, Holder string }
+
+func holder(p *page, job, by string) held { return held{p.Root, job, by} }
 
 // clip shortens a text for a table.
 func clip(s string) string {

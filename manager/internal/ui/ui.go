@@ -34,9 +34,8 @@ type Options struct {
 	Queue  *jobs.Queue
 	// NotReady tells why the manager takes no calls, "" when it does. Nil: it always does.
 	NotReady func() string
-	// Quarantine tells for how much longer the manager refuses keys, or ids of log entries, that it does not know. Nil: it never
-	// does.
-	Quarantine func() time.Duration
+	// Quarantine returns the manager's quarantine, nil when there is none. Nil: there never is.
+	Quarantine func() *Quarantine
 	// Origin is the name of the manager's data centre; "" without others.
 	Origin string
 	// System describes the manager; nil describes nothing.

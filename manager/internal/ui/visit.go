@@ -52,7 +52,7 @@ type page struct {
 // Section is the entry of the bar that the page belongs to.
 func (p *page) Section() string {
 	switch p.Name {
-	case "joblist", "job", "bulk":
+	case "joblist", "job", "bulk", "ask":
 		return "jobs"
 	}
 	return p.Name
@@ -95,7 +95,7 @@ func (v *visit) redirect(to string) error {
 
 // audit writes what a person did to the audit log.
 func (v *visit) audit(what string, fields ...any) {
-	v.ui.opts.Audit.Warn(what, append([]any{"remote", v.r.RemoteAddr, "token", v.person.Number}, fields...)...)
+	v.person.Audit(v.ui.opts.Audit, "page", v.r.RemoteAddr, what, fields...)
 }
 
 // fail answers with an error, in words.

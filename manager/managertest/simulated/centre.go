@@ -55,7 +55,7 @@ func (m *Manager) openCentre(ctx context.Context, st store.Store) (reach server.
 	if err != nil {
 		return reach, nil, err
 	}
-	if err := m.ledger.OpenFeed(ctx, ""); err != nil {
+	if err := m.ledger.OpenFeed(ctx, m.restoredName()); err != nil {
 		return reach, nil, err
 	}
 	homes := home.New(network, home.Options{Timeout: c.HomeTimeout})

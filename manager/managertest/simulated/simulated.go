@@ -20,6 +20,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
 	"github.com/oncegate/oncegate/manager/internal/peers"
+	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -67,6 +68,8 @@ type Options struct {
 	CommittedTTL time.Duration
 	// SnapshotBytes is the size of the log at which a snapshot is taken.
 	SnapshotBytes int64
+	// Restored has the quarantine of the disk, and outlives the process as a file there does; nil: a new one.
+	Restored *quarantine.Quarantine
 	// Centre makes the manager one of several data centres; nil: there is only this one.
 	Centre *Centre
 }
@@ -75,8 +78,9 @@ type Options struct {
 type Manager struct {
 	store    store.Store
 	options  Options
-	identity func() shard.Identity
+	me       *shard.Keeper
 	ledger   *ledger.Ledger
+	position func() uint64
 	puller   *peers.Puller // nil without a Centre
 	server   *server.Server
 	stop     context.CancelFunc
@@ -94,7 +98,7 @@ func Open(ctx context.Context, disk *Disk, o Options) (*Manager, error) {
 		return nil, err
 	}
 	leases := downtime.New(staggered{st}, downtime.Options{Leases: []store.Leases{ledger.Leases()}})
-	m := &Manager{store: leases, options: o}
+	m := &Manager{store: leases, options: o, position: st.Log().Durable}
 	if err := m.build(ctx, leases, shard.Want{Name: o.Name, Shards: o.Shards}); err != nil {
 		return nil, errors.Join(err, leases.Close())
 	}
@@ -123,19 +127,29 @@ func InMemory(o Options) (*Manager, error) {
 // Become restarts the manager on its data with another name, as --shard and --shard-was do, and with the list of
 // shards where it names any. No call may be under way.
 func (m *Manager) Become(ctx context.Context, name string, shards []string) error {
-	was := m.identity()
+	was := m.me.Identity()
 	return m.build(ctx, m.store, shard.Want{Name: name, Was: was.Name, Shards: shards, Version: was.Version + 1})
 }
 
-func (m *Manager) build(ctx context.Context, st store.Store, want shard.Want) error {
+func (m *Manager) build(ctx context.Context, st store.Store, want shard.Want) (err error) {
+	o := &m.options
+	if o.Restored == nil {
+		if o.Restored, err = quarantine.Open(""); err != nil {
+			return err
+		}
+	}
+	want.Restored = m.restoredName()
 	keeper, _, err := shard.Open(ctx, st, want)
 	if err != nil {
 		return err
 	}
-	o := &m.options
-	m.identity = keeper.Identity
+	keeper.Watch(shard.Past{
+		Position: m.position, Longest: func() time.Duration { return o.CommittedTTL }, Begin: o.Restored.Begin, Restored: m.restoredName,
+	})
+	m.me = keeper
 	l := ledger.Options{
 		MaxEntries: o.MaxEntries, CommittedTTL: o.CommittedTTL, CleanupInterval: 3 * time.Second, Owners: keeper,
+		Quarantine: quarantine.Local{Quarantine: o.Restored},
 	}
 	o.Centre.adjust(&l)
 	if m.ledger, err = ledger.New(st, l); err != nil {
@@ -146,9 +160,17 @@ func (m *Manager) build(ctx context.Context, st store.Store, want shard.Want) er
 		return err
 	}
 	m.server, err = server.New(server.Options{
-		Options: httpd.Options{Version: o.Version, Logger: slog.New(slog.DiscardHandler)}, Identity: keeper.Identity,
-	}, server.LedgerRoutes(m.ledger, keeper.Identity, nil, reach), origins)
+		Options: httpd.Options{Version: o.Version, Logger: slog.New(slog.DiscardHandler)}, Ledger: keeper,
+	}, server.LedgerRoutes(m.ledger, keeper, reach), origins)
 	return err
+}
+
+// restoredName names the quarantine that began last; "" when none has.
+func (m *Manager) restoredName() string {
+	if at := m.options.Restored.RestoredTo(); !at.IsZero() {
+		return at.UTC().Format(time.RFC3339Nano)
+	}
+	return ""
 }
 
 // Answer is what the manager answers to a call.

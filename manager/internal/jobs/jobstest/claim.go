@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -74,34 +73,45 @@ var claimTests = map[string]func(*env){
 		}
 	},
 	"a claim gets only jobs of its functions": func(e *env) {
+		e.q = e.queue(jobs.Options{Random: func() float64 { return 0 }})
 		for i, f := range []string{"a", "b", "c", "a", "b", "ab", "a.b"} {
 			e.job(jobs.Submission{ID: fmt.Sprintf("%d%s", i, f), Function: f, Priority: i % 2})
 		}
 		e.claimNone("x", "A")
-		e.wantIDs("b and c", e.claim(jobs.ClaimRequest{Functions: []string{"c", "b", "b"}, Limit: 10}), "1b", "2c", "4b")
+		e.wantIDs("b and c", e.claim(jobs.ClaimRequest{Functions: []string{"c", "b", "b"}, Limit: 10}), "1b", "4b", "2c")
 		e.wantIDs("a", e.claim(jobs.ClaimRequest{Functions: []string{"a"}, Limit: 10}), "3a", "0a")
 		e.wantIDs("the rest", e.claim(jobs.ClaimRequest{Limit: 10}), "5ab", "6a.b")
 	},
-	"several functions are merged in the order of claims": func(e *env) {
-		var want []string
-		var functions []string
-		for i := range 30 {
-			f := fmt.Sprintf("f%d", i%7)
-			functions = append(functions, f)
-			id := fmt.Sprintf("j%02d", i)
-			e.job(jobs.Submission{ID: id, Function: f, Priority: -(i / 10)})
-			want = append(want, id)
-		}
-		var got []string
-		for len(got) < 30 {
-			part := e.claim(jobs.ClaimRequest{Functions: functions, Limit: 4})
-			if len(part) == 0 {
-				break
+	"the functions of a claim take turns within a priority": func(e *env) {
+		turn := 0.
+		e.q = e.queue(jobs.Options{Random: func() float64 { return turn }})
+		e.bulk(1000, "a", func(i int) string { return fmt.Sprintf("a%04d", i) })
+		e.bulk(6, "b", func(i int) string { return fmt.Sprintf("b%d", i) })
+		e.job(jobs.Submission{ID: "low", Function: "b", Priority: -1})
+		e.job(jobs.Submission{ID: "high", Function: "a", Priority: 1})
+		both := []string{"a", "b"}
+		e.wantIDs("four", e.claim(jobs.ClaimRequest{Functions: both, Limit: 4}), "high", "a0000", "b0", "a0001")
+		turn = 0.9
+		e.wantIDs("b begins", e.claim(jobs.ClaimRequest{Functions: both}), "b1")
+		e.wantIDs("five", e.claim(jobs.ClaimRequest{Functions: both, Limit: 5}), "b2", "a0002", "b3", "a0003", "b4")
+		e.wantIDs("any function", e.claim(jobs.ClaimRequest{}), "a0004")
+		e.wantIDs("the rest of b", e.claim(jobs.ClaimRequest{Functions: both, Limit: 3}), "b5", "a0005", "a0006")
+		e.pause("c")
+		e.wantIDs("any function while one is paused", e.claim(jobs.ClaimRequest{}), "a0007")
+		e.wantIDs("a lower priority waits", e.claim(jobs.ClaimRequest{Functions: both}), "a0008")
+		e.wantIDs("alone", e.claim(jobs.ClaimRequest{Functions: []string{"b"}}), "low")
+	},
+	"a function with a long queue starves no other": func(e *env) {
+		e.bulk(500, "a", func(i int) string { return fmt.Sprintf("a%04d", i) })
+		e.bulk(5, "b", func(i int) string { return fmt.Sprintf("b%d", i) })
+		for claims, left := 0, 5; left > 0; claims++ { // each second one is for b, so 5 of 200 claims fail to come with odds of 1e-50
+			got := e.claim(jobs.ClaimRequest{Functions: []string{"a", "b"}})
+			if len(got) != 1 || claims == 200 {
+				e.Fatalf("claim %d has %v, and %d jobs of b wait", claims, ids(got), left)
 			}
-			got = append(got, ids(part)...)
-		}
-		if !slices.Equal(got, want) {
-			e.Fatalf("got  %v\nwant %v", got, want)
+			if got[0].Function == "b" {
+				left--
+			}
 		}
 	},
 	"the limit bounds the jobs of a claim": func(e *env) {

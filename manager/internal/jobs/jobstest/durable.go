@@ -2,14 +2,11 @@ package jobstest
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -114,87 +111,13 @@ var durableTests = map[string]func(*env){
 		e.resume("p")
 		e.wantIDs("claims after resume", e.claim(jobs.ClaimRequest{Limit: 10}), "paused")
 	},
-	"what the events of an earlier version left": func(e *env) {
-		const id = "01m81xsr6e9qrpvay2kytqsj9w~e0"
-		send := func(until time.Time) []byte {
-			b := binary.AppendVarint([]byte{1}, until.UnixMicro())
-			return append(append(b, byte(len(id))), id...)
-		}
-		job, err := hex.DecodeString("010002047368697000000019c69ef1ece2b7b006c69ef1ece2b7b00600000000000a6f726465722e7061696400077b226e223a317d")
-		if err != nil {
-			e.Fatal(err)
-		}
-		err = e.in.Store.Update(e.ctx, func(tx store.Tx) error {
-			for _, r := range []struct {
-				c     store.Collection
-				key   string
-				value []byte
-			}{
-				{"jobs", id, job},
-				{"job_subs", "order.paid", []byte("\x01\x04ship")},
-				{"job_sends", "order.paid/over", send(time.Now().Add(-far))},
-				{"job_sends", "order.paid/k", send(time.Now().Add(far))},
-			} {
-				read, err := jobs.ReadRecord(r.c, r.key, r.value)
-				if err != nil {
-					return err
-				}
-				if err := tx.Put(r.c, r.key, r.value, read.Entries...); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			e.Fatal(err)
-		}
-		j := e.claimOne()
-		if j.ID != id || j.Function != "ship" || j.Event != "order.paid" || string(j.Payload) != `{"n":1}` {
-			e.Errorf("job %+v", j)
-		}
-		e.finish(j, jobs.Failed)
-		if out, err := e.q.Replay(e.ctx, "ship", id); err != nil || out.Job.Event != "order.paid" {
-			e.Errorf("replay %+v, %v", out, err)
-		}
-		if report := e.duties(e.q); report.Expired != 1 {
-			e.Errorf("report %+v, want one expired send", report)
-		}
-		for _, c := range []string{"job_subs", "job_sends"} {
-			e.eventually(c+" has one record", func() bool {
-				n, err := e.in.Store.Len(e.ctx, storeCollection(c), "")
-				return err == nil && n == 1
-			})
-		}
-	},
-	"active jobs of an earlier release": func(e *env) {
+	"active jobs are counted and listed by function": func(e *env) {
 		for _, id := range []string{"lives", "ends", "lost", "mine"} {
 			e.job(jobs.Submission{ID: id})
 		}
 		leased := e.claim(jobs.ClaimRequest{Limit: 3, Lease: span})
 		e.wantIDs("claims", leased, "lives", "ends", "lost")
 		e.wantIDs("one more claim", e.claim(jobs.ClaimRequest{Lease: jobs.MaxLease}), "mine")
-		err := e.in.Store.Update(e.ctx, func(tx store.Tx) error {
-			for _, j := range leased {
-				value, err := tx.Get(jobs.Collection, j.ID)
-				if err != nil {
-					return err
-				}
-				read, err := jobs.ReadRecord(jobs.Collection, j.ID, value)
-				if err != nil {
-					return err
-				}
-				if len(read.Earlier) != 2 || len(read.Entries) != 1 {
-					return fmt.Errorf("entries %q and, of an earlier release, %q", read.Entries, read.Earlier)
-				}
-				if err := tx.Put(jobs.Collection, j.ID, value, read.Earlier...); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			e.Fatal(err)
-		}
 		want := func(what string, active ...string) {
 			e.Helper()
 			for _, f := range []string{"", "f"} {
@@ -211,7 +134,7 @@ var durableTests = map[string]func(*env){
 			if err := errors.Join(err, err2); err != nil {
 				e.Fatal(err)
 			}
-			if len(page.Functions) != 1 || page.Functions[0] != one || one.Active != len(active) {
+			if len(page.Functions) != 1 || page.Functions[0].Active != one.Active || one.Active != len(active) {
 				e.Errorf("%s: functions %+v and %+v, want %d active jobs of f", what, page.Functions, one, len(active))
 			}
 		}

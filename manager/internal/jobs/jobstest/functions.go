@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
@@ -108,7 +109,13 @@ var pauseTests = map[string]func(*env){
 				if err != nil {
 					e.Fatal(err)
 				}
-				all = append(all, page.Functions...)
+				for _, f := range page.Functions {
+					if f.Paused == f.PausedAt.IsZero() || f.Dead > 0 == f.DeadAt.IsZero() || f.Queued == 0 && f.Oldest != 0 || e.now().Sub(f.PausedAt) < 0 {
+						e.Errorf("times of %+v", f)
+					}
+					f.PausedAt, f.DeadAt, f.Oldest = time.Time{}, time.Time{}, 0
+					all = append(all, f)
+				}
 				if cursor = page.Cursor; cursor == "" {
 					break
 				}

@@ -3,7 +3,9 @@ package jobstest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
@@ -64,6 +66,46 @@ var leaseTests = map[string]func(*env){
 		page, err := e.q.DeadLetters(e.ctx, "f", 0, "")
 		if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Reason != j.Error {
 			e.Fatalf("dead letters %+v, %v", page, err)
+		}
+	},
+	"lost leases and dead letters are told once": func(e *env) {
+		var mu sync.Mutex
+		var told []string
+		e.q = e.queue(jobs.Options{
+			Lost: func(j jobs.Job, worker string) {
+				mu.Lock()
+				defer mu.Unlock()
+				told = append(told, fmt.Sprintf("%s of %s lost %s and is %s", j.ID, j.Function, worker, j.State))
+			},
+			Died: func(j jobs.Job) {
+				mu.Lock()
+				defer mu.Unlock()
+				told = append(told, fmt.Sprintf("%s died after %d", j.ID, j.Attempt))
+			},
+		})
+		e.job(jobs.Submission{ID: "a", MaxAttempts: 2})
+		e.claim(jobs.ClaimRequest{Worker: "w1", Lease: span})
+		e.pass(span)
+		e.wantIDs("claims", e.claim(jobs.ClaimRequest{Worker: "w2", Lease: span}), "a") // revokes the lease itself
+		e.pass(span)
+		e.duties(e.q)
+		e.duties(e.q)
+		e.job(jobs.Submission{ID: "b"})
+		j := e.claimOne()
+		e.finish(j, jobs.Failed)
+		e.finish(j, jobs.Failed) // repeated
+		e.job(jobs.Submission{ID: "c"})
+		if _, err := e.q.FinishMany(e.ctx, []jobs.Finish{{ID: "c", Token: e.claimOne().Lease.Token, State: jobs.Failed}}); err != nil {
+			e.Fatal(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		want := []string{"a of f lost w1 and is queued", "a of f lost w2 and is failed", "a died after 2", "b died after 1", "c died after 1"}
+		if !slices.Equal(told, want) {
+			e.Errorf("told %q, want %q", told, want)
+		}
+		if r := e.q.LastMinute("f"); r.Retried != 1 || r.Failed != 3 {
+			e.Errorf("rates %+v", r)
 		}
 	},
 	"a heartbeat extends the lease": func(e *env) {

@@ -54,7 +54,7 @@ func testProperty(t *testing.T, e Engine) {
 		}
 		rt.Repeat(map[string]func(*rapid.T){
 			"submit": p.submit, "submit again": p.submit, "claim": p.claim, "finish": p.finish, "heartbeat": p.heartbeat,
-			"worker retry": p.workerRetry, "operator retry": p.operatorRetry, "cancel": p.cancel, "pause": p.pause,
+			"worker retry": p.workerRetry, "operator retry": p.operatorRetry, "cancel": p.cancel, "delete": p.remove, "pause": p.pause,
 			"replay": p.replay, "stale": p.stale,
 			"advance": p.advance, "duties": p.duties,
 			"": p.checkNow,
@@ -191,18 +191,31 @@ func (p *property) claim(t *rapid.T) {
 	got, err := p.q.Claim(p.ctx, c)
 	p.wantErr("claim", err, "")
 	p.followed(p.m.due()...)
-	want := p.m.claimable(c.Functions)
-	want = want[:min(len(want), c.Limit)]
-	if len(got) != len(want) {
-		t.Fatalf("claim of %v: got %v, want %d jobs", c.Functions, ids(got), len(want))
+	left := p.m.claimable(c.Functions)
+	if len(got) != min(len(left), c.Limit) {
+		t.Fatalf("claim of %v: got %v, want %d jobs", c.Functions, ids(got), min(len(left), c.Limit))
 	}
+	had := make(map[string]int) // jobs of the present priority, by function
 	for i, j := range got {
-		if j.ID != want[i].id {
-			t.Fatalf("claim of %v: job %d is %s, want %s", c.Functions, i, j.ID, want[i].id)
+		if i > 0 && j.Priority != got[i-1].Priority {
+			clear(had)
 		}
-		p.m.claimed(want[i], hours, j.Lease.Token)
-		if string(j.Payload) != want[i].payload {
-			t.Fatalf("claim: payload %s, want %s", j.Payload, want[i].payload)
+		// It is the first of its priority and, if functions take turns, of its function. No function with such a job had fewer.
+		k := slices.IndexFunc(left, func(o *modelJob) bool { return len(c.Functions) == 0 || o.function == j.Function })
+		if k < 0 || left[k].id != j.ID || left[0].priority != j.Priority {
+			t.Fatalf("claim of %v: job %d is %s, and the first is %s", c.Functions, i, j.ID, left[0].id)
+		}
+		for _, o := range left {
+			if len(c.Functions) > 0 && o.priority == j.Priority && had[o.function] < had[j.Function] {
+				t.Fatalf("claim of %v: %v has no job of %s at place %d", c.Functions, ids(got), o.function, i)
+			}
+		}
+		had[j.Function]++
+		want := left[k]
+		left = slices.Delete(left, k, k+1)
+		p.m.claimed(want, hours, j.Lease.Token)
+		if string(j.Payload) != want.payload {
+			t.Fatalf("claim: payload %s, want %s", j.Payload, want.payload)
 		}
 	}
 }
@@ -356,6 +369,24 @@ func (p *property) cancel(t *rapid.T) {
 		if !j.cancelled {
 			j.cancelled, j.duplicates = true, false
 		}
+	}
+}
+
+func (p *property) remove(t *rapid.T) {
+	j := p.pick(t, nil)
+	if j == nil {
+		return
+	}
+	want := ""
+	if isActive(j) {
+		want = "conflict"
+	}
+	_, err := p.q.Delete(p.ctx, j.id)
+	p.wantErr("delete", err, want)
+	if !isActive(j) {
+		p.m.dropKey(j)
+		p.m.dropLock(j)
+		delete(p.m.jobs, j.id)
 	}
 }
 

@@ -69,6 +69,7 @@ func Run(t *testing.T, e Engine) {
 		{"cancel", false, cancelTests},
 		{"pause", false, pauseTests},
 		{"dead letters", false, deadTests},
+		{"actions", false, actionTests},
 		{"wait", true, waitTests},
 		{"read", false, readTests},
 		{"duties", false, dutyTests},

@@ -2,6 +2,7 @@ package ledgertest
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -157,6 +158,49 @@ func testFeed(t *testing.T, m *managers) {
 			t.Errorf("changes of %q after %q: %v", origin, after, err)
 		}
 	}
+}
+
+// testFeedFromBefore: outcomes that were recorded before the ledger had an origin are published once it has one.
+func testFeedFromBefore(t *testing.T, m *managers) {
+	before := &managers{t: t, stores: m.open(), slack: m.slack}
+	before.start(ledger.Options{})
+	const all = 300 // more than one step, and more than one transaction of etcd holds
+	for from := 0; from < all; from += 20 {
+		for _, op := range []ledger.Op{ledger.OpReserve, ledger.OpCommit} {
+			items := make([]ledger.Item, 20)
+			for i := range items {
+				key := fmt.Sprintf("k%d", from+i)
+				items[i] = ledger.Item{Op: op, Reserve: api.ReserveRequest{Key: key, Scope: "s", Token: "t" + key}, Finish: *finish(key, "t"+key, "of "+key)}
+			}
+			before.at(from/20).Batch(t.Context(), items)
+			for i := range items {
+				if items[i].Err != nil {
+					t.Fatal(items[i].Err)
+				}
+			}
+		}
+	}
+	a := &centre{managers: &managers{t: t, stores: before.stores, slack: m.slack}, name: "dc1", cursors: make(map[string]string)}
+	a.start(ledger.Options{Origin: "dc1"})
+	ctx, cancel := context.WithCancel(t.Context())
+	var feeds sync.WaitGroup
+	defer feeds.Wait()
+	defer cancel()
+	for _, l := range a.ledgers {
+		if err := l.OpenFeed(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+		feeds.Go(func() { l.RunFeed(ctx, func(err error) { t.Error(err) }) })
+	}
+	seen, cursor := map[string]bool{}, ""
+	m.eventually("the feed has everything", func() bool {
+		f := a.changes(0, cursor, 100)
+		for _, c := range f.Changes {
+			seen[c.Key] = true
+		}
+		cursor = f.Cursor
+		return len(seen) == all
+	})
 }
 
 // same compares what data centres hold of each origin.

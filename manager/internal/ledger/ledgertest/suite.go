@@ -70,6 +70,7 @@ func Run(t *testing.T, e Engine) {
 		"OneToken":              testOneToken,
 		"ConflictsAreBounded":   testConflictsAreBounded,
 		"FeedTooOld":            testFeedTooOld,
+		"FeedFromBefore":        testFeedFromBefore,
 		"FeedAfterRestore":      testFeedAfterRestore,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -39,8 +39,8 @@ type Options struct {
 	Follower Follower
 	// Quarantine, when set, tells for how much longer a log refuses ids that it does not know.
 	Quarantine func(name string) time.Duration
-	// EpochFloor is a number that every epoch given from now on is above. Epochs that were given stay.
-	EpochFloor uint64
+	// EpochFloor, when set, returns a number that every epoch given from now on is above. Epochs that were given stay.
+	EpochFloor func() uint64
 	// MaxReaders bounds the readers that are held at once; default 4096. More get their page at
 	// once, though it is empty.
 	MaxReaders int

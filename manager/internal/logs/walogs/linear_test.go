@@ -81,7 +81,7 @@ func TestConformance(t *testing.T) {
 					},
 					Restored: func(floor uint64, left func(string) time.Duration) {
 						end(r)
-						r.opts.EpochFloor, r.opts.Quarantine = floor, left
+						r.opts.EpochFloor, r.opts.Quarantine = func() uint64 { return floor }, left
 						r.restart()
 					},
 				}

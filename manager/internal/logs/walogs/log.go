@@ -301,7 +301,9 @@ func (l *walLog) openWriter(ctx context.Context, writer string) (epoch uint64, e
 		if epoch, err = l.state.NextEpoch(writer); err != nil {
 			return nil, nil, err
 		}
-		epoch = max(epoch, l.engine.opts.EpochFloor+1)
+		if floor := l.engine.opts.EpochFloor; floor != nil {
+			epoch = max(epoch, floor()+1)
+		}
 		rec := append(binary.AppendUvarint([]byte{kindWriter}, epoch), writer...)
 		return rec, func() { l.state.SetEpoch(writer, epoch) }, nil
 	})

@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/settings"
+)
+
+// submissionFlags are those of "oncegate jobs submit".
+type submissionFlags struct {
+	client.Submission
+	payloadFile string
+	dedup       client.Dedup
+	dedupTTL    time.Duration
+	reschedule  bool
+	existing    bool
+}
+
+func (c *operatorCall) submitFlags(fs *flag.FlagSet) {
+	f := &c.submission
+	fs.StringVar(&f.payloadFile, "payload-file", "", "`file` with the payload, - for standard input")
+	fs.StringVar(&f.IdempotencyKey, "idempotency-key", "", "`key` of the call: the same submission with it is one job, however often it is made (default: a new one)")
+	fs.StringVar(&f.ID, "id", "", "`id` of the job")
+	fs.StringVar(&f.Key, "key", "", "`key` that one live job holds at a time")
+	fs.Func("priority", "-32768 to 32767, higher runs first", settings.Number(jobs.MinPriority, jobs.MaxPriority, &f.Priority))
+	fs.Func("max-attempts", "1 to 1000", settings.Number(1, jobs.MaxAttempts, &f.MaxAttempts))
+	fs.Func("run-at", "`time` of the first attempt, such as 2026-01-02T15:04:05Z", func(v string) (err error) {
+		if f.RunAt, err = time.Parse(time.RFC3339Nano, v); err != nil {
+			return errors.New("must be a time such as 2026-01-02T15:04:05Z")
+		}
+		return nil
+	})
+	fs.Func("delay-seconds", "run it this much later, 0 to 31622400", settings.Seconds(0, settings.MaxSeconds, &c.delay))
+	fs.Func("dedup", "drop duplicates: until_executing or until_executed", settings.Choice([]string{"until_executing", "until_executed"}, &f.dedup.Strategy))
+	fs.StringVar(&f.dedup.Key, "dedup-key", "", "`key` that duplicates have in common, instead of the job's key or payload")
+	fs.Func("dedup-ttl-seconds", "how long duplicates are dropped at most, 1 to 31622400", settings.Seconds(1, settings.MaxSeconds, &f.dedupTTL))
+	fs.BoolVar(&f.reschedule, "reschedule-once", false, "run the job once more if duplicates came; with --dedup until_executed")
+	fs.BoolVar(&f.existing, "return-existing", false, "print the job that holds --key instead of failing")
+}
+
+// jobsSubmit submits a job and prints it.
+func jobsSubmit(ctx context.Context, c *operatorCall) error {
+	f := &c.submission
+	s := f.Submission
+	s.Function, s.DelayMS = c.args[0], c.delay.Milliseconds()
+	if f.dedupTTL != 0 || f.reschedule || f.dedup != (client.Dedup{}) {
+		s.Dedup = &f.dedup
+		s.Dedup.TTLMS = f.dedupTTL.Milliseconds()
+		if f.reschedule {
+			s.Dedup.IfDeduplicated = "reschedule_once"
+		}
+	}
+	if f.existing {
+		s.OnDuplicate = "return_existing"
+	}
+	if s.IdempotencyKey != "" {
+		if err := api.ValidateKey(s.IdempotencyKey); err != nil {
+			return settings.Usagef("submit: --idempotency-key: %v", err)
+		}
+	}
+	payload, err := c.payload()
+	if err != nil {
+		return err
+	}
+	if payload != nil {
+		s.Payload = payload
+	}
+	j, err := c.client.SubmitIdempotent(ctx, s)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(j)
+	}
+	return c.printJob(j)
+}
+
+// payload is the argument, or what --payload-file names; nil without either.
+func (c *operatorCall) payload() (json.RawMessage, error) {
+	name := c.submission.payloadFile
+	switch {
+	case len(c.args) > 1 && name != "":
+		return nil, settings.Usagef("submit: PAYLOAD does not go with --payload-file")
+	case len(c.args) > 1:
+		return checkPayload("PAYLOAD", []byte(c.args[1]))
+	case name == "":
+		return nil, nil
+	}
+	in := c.in
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, settings.Usagef("submit: --payload-file: %v", err)
+		}
+		defer file.Close()
+		in = file
+	}
+	b, err := io.ReadAll(io.LimitReader(in, jobs.MaxPayloadBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	return checkPayload("--payload-file "+name, b)
+}
+
+func checkPayload(what string, b []byte) (json.RawMessage, error) {
+	if len(b) > jobs.MaxPayloadBytes || !json.Valid(b) {
+		return nil, settings.Usagef("submit: %s: must be JSON of at most %d bytes", what, jobs.MaxPayloadBytes)
+	}
+	return b, nil
+}

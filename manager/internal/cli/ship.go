@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/crypt"
+	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/settings"
+	"github.com/oncegate/oncegate/manager/internal/ship"
+)
+
+const shipUsage = `usage: oncegate ship status --from URL
+       oncegate ship verify --from URL [--at TIME] [--encryption-key-file FILE]
+status  prints as JSON what a place holds that a manager ships to: the lease, the last sequence and the times to restore to
+verify  prints what a restore would restore, and names all that is missing or damaged
+Both read and check everything that a restore reads, and write nothing. The exit code is 0 only if a restore would succeed.
+  --from  the place: ` + object.Forms + `
+  --at    check the state of this time, as 2006-01-02T15:04:05Z (default the newest state)
+  --encryption-key-file  the manager's; without it encrypted records are not looked into
+`
+
+func shipMain(ctx context.Context, env Environment, args []string) error {
+	if len(args) == 1 && (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+		fmt.Fprint(env.Stdout, shipUsage)
+		return nil
+	}
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+		return settings.Usagef("a command is missing: must be status or verify")
+	}
+	if args[0] != "status" && args[0] != "verify" {
+		return settings.Usagef("command %q: must be status or verify", args[0])
+	}
+	fs := flag.NewFlagSet("ship", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	var from string
+	var at time.Time
+	var bad error
+	keyFile := func() (*crypt.Keyring, error) { return nil, nil }
+	fs.StringVar(&from, "from", "", "")
+	if args[0] == "verify" {
+		timeFlag(fs, "at", &at, &bad)
+		keyFile = keyFileFlag(fs)
+	}
+	if err := parsePlaceFlags(fs, args[1:], shipUsage, env, &bad); err != nil || bad == errHelped {
+		return err
+	}
+	ring, err := keyFile()
+	if err != nil {
+		return err
+	}
+	place, err := placeOf(from, env)
+	if err != nil {
+		return err
+	}
+	if args[0] == "status" {
+		return shipStatus(ctx, env, place)
+	}
+	return shipVerify(ctx, env, place, at, ring)
+}
+
+// restorable is the newest state that a restore makes.
+type restorable struct {
+	Sequence uint64    `json:"sequence"`
+	At       time.Time `json:"at"`
+}
+
+func shipStatus(ctx context.Context, env Environment, place object.Store) error {
+	st, err := ship.ReadStatus(ctx, place, "")
+	var newest *restorable
+	if err == nil {
+		var r *ship.Report
+		if r, err = ship.Verify(ctx, new(recordChecks).options(place, time.Time{})); err == nil {
+			newest = &restorable{r.Sequence, r.At.UTC()}
+		}
+	}
+	if st != nil { // with damage, what is known beside it
+		out := json.NewEncoder(env.Stdout)
+		out.SetIndent("", "  ")
+		if err := out.Encode(struct {
+			*ship.Status
+			Restorable *restorable `json:"restorable"`
+		}{st, newest}); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return oneLine(err)
+	}
+	return nil
+}
+
+func shipVerify(ctx context.Context, env Environment, place object.Store, at time.Time, ring *crypt.Keyring) error {
+	records := recordChecks{ring: ring}
+	r, err := ship.Verify(ctx, records.options(place, at))
+	if err == nil {
+		err = records.keysOpen()
+	}
+	if err != nil {
+		return oneLine(err)
+	}
+	fmt.Fprintf(env.Stdout, "the ledger can be restored to sequence %d, as of %s: %d records in %d objects, %d bytes\n",
+		r.Sequence, r.At.UTC().Format(time.RFC3339Nano), r.Records, r.Objects, r.Bytes)
+	for _, l := range r.Logs {
+		fmt.Fprintf(env.Stdout, "log %q can be restored to sequence %d, as of %s: %d records in %d objects, %d bytes\n",
+			l.Name, l.Sequence, l.At.UTC().Format(time.RFC3339Nano), l.Records, l.Objects, l.Bytes)
+	}
+	for _, l := range r.Forgotten {
+		fmt.Fprintf(env.Stdout, "log %q would be missing: it was not shipped completely at that time\n", l.Name)
+	}
+	if records.unread > 0 {
+		fmt.Fprintf(env.Stdout, "warning: %d reservations are encrypted and were not looked into: --encryption-key-file reads them\n", records.unread)
+	}
+	return nil
+}

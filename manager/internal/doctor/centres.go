@@ -1,0 +1,73 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+const (
+	checkPeers     = "manager: peers"
+	checkConflicts = "manager: conflicts"
+)
+
+// peerLag is a lag that is more than a busy moment.
+const peerLag = time.Minute
+
+// maxConflicts is how many conflicts are counted.
+const maxConflicts = 1000
+
+// centres looks at the other data centres of a manager that has an origin.
+func (t Target) centres(ctx context.Context, r *report) {
+	var p struct {
+		Origin  string `json:"origin"`
+		Refuses string `json:"refuses"`
+		Peers   []struct {
+			Name       string  `json:"name"`
+			LagSeconds float64 `json:"lag_seconds"`
+			Error      string  `json:"error"`
+		} `json:"peers"`
+	}
+	if !t.read(ctx, r, checkPeers, "/v1/peers", &p) || p.Origin == "" {
+		return
+	}
+	well := true
+	for _, peer := range p.Peers {
+		name, lag := oneLine(peer.Name), time.Duration(peer.LagSeconds*float64(time.Second)).Round(time.Second)
+		switch {
+		case peer.Error != "":
+			r.fail(checkPeers, fmt.Sprintf("outcomes of %s are missing, and retries of such keys run again here: %s", name, oneLine(peer.Error)),
+				"oncegate peers status, and see whether the peer runs, can be reached and takes the token of --peer-token-file, and whether the window has room")
+		case lag > peerLag:
+			r.fail(checkPeers, fmt.Sprintf("not everything of %s has been here for %s, and retries of such keys run again here", name, lag), "oncegate peers status, and the manager's log")
+		default:
+			continue
+		}
+		well = false
+	}
+	if p.Refuses != "" {
+		r.fail(checkPeers, oneLine(p.Refuses), "oncegate peers status, and the same --origin and --peer names everywhere")
+	} else if well {
+		r.ok(checkPeers, "%s has everything of %s", oneLine(p.Origin), many(len(p.Peers), "peer"))
+	}
+
+	var list struct {
+		Conflicts []struct {
+			Key string `json:"key"`
+		} `json:"conflicts"`
+		Cursor string `json:"cursor"`
+	}
+	if !t.read(ctx, r, checkConflicts, fmt.Sprintf("/v1/ledger/conflicts?limit=%d", maxConflicts), &list) {
+		return
+	}
+	n := len(list.Conflicts)
+	if n == 0 {
+		r.ok(checkConflicts, "none")
+		return
+	}
+	found := plural(int64(n), "1 key ran in several data centres", "%d keys ran in several data centres")
+	if list.Cursor != "" {
+		found = "at least " + found
+	}
+	r.fail(checkConflicts, found+", such as "+oneLine(list.Conflicts[0].Key), "oncegate ledger conflicts, and settle at the upstream what ran twice")
+}

@@ -1,0 +1,58 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/quarantine"
+)
+
+// Quarantine is the ledger's; see package quarantine.
+type Quarantine interface {
+	State() quarantine.State
+	// End ends it, whatever it is for, and returns the state before.
+	End(ctx context.Context) (was quarantine.State, err error)
+}
+
+// QuarantineRoutes show the quarantine of a ledger and end it.
+func QuarantineRoutes(q Quarantine) []httpd.Route {
+	return []httpd.Route{
+		{Method: "GET", Path: "/v1/ledger/quarantine", Roles: readers, Handle: func(r *httpd.Request, w *httpd.Response) {
+			if _, err := r.QueryValues(); err != nil {
+				r.Error(w, err)
+				return
+			}
+			answerQuarantine(w, q.State())
+		}},
+		{Method: "DELETE", Path: "/v1/ledger/quarantine", Roles: httpd.Admin, Handle: func(r *httpd.Request, w *httpd.Response) {
+			if _, err := r.QueryValues(); err != nil {
+				r.Error(w, err)
+				return
+			}
+			was, err := q.End(r.Context())
+			if err != nil {
+				r.Error(w, err)
+				return
+			}
+			if was.Remaining > 0 {
+				r.Audit("quarantine ended by an administrator: keys and ids that the store does not know are taken, and what it forgot can run again",
+					"remaining_seconds", was.Remaining.Seconds(), "why", was.Why)
+			}
+			answerQuarantine(w, was)
+		}},
+	}
+}
+
+func answerQuarantine(w *httpd.Response, s quarantine.State) {
+	w.JSON(200)
+	o := jsonObject{b: w.Body}
+	o.open()
+	o.num("remaining_ms", s.Remaining.Milliseconds())
+	if !s.RestoredTo.IsZero() {
+		o.str("began", s.RestoredTo.UTC().Format(time.RFC3339Nano))
+	}
+	o.list("why", s.Why)
+	o.close()
+	w.Body = o.b
+}

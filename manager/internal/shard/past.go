@@ -1,0 +1,128 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Past is what a Keeper needs to find out that its ledger forgot something, and to act on it.
+type Past struct {
+	// Position is how far the ledger is, see api.Mark; nil on an engine that does not tell.
+	Position func() uint64
+	// Longest is the longest time for which the ledger remembers a key.
+	Longest func() time.Duration
+	// Begin begins a quarantine of that length, for that reason. It is durable once Begin returns.
+	Begin func(ctx context.Context, d time.Duration, why string) error
+	// Restored names the quarantine that began last.
+	Restored func() string
+}
+
+// Watch has the keeper act on the marks that callers remember. It must be called before Mark and Meet.
+func (k *Keeper) Watch(p Past) { k.past = p }
+
+// Mark is what callers are to remember of the ledger. What it says is durable.
+func (k *Keeper) Mark() api.Mark {
+	i := k.current.Load()
+	m := api.Mark{ID: i.ID, Epoch: i.Epoch}
+	if k.past.Position != nil {
+		m.Position = k.past.Position()
+	}
+	return m
+}
+
+// OtherError says that a caller remembers another ledger, and that this one does not replace it: it has been here for
+// longer than keys are remembered, so the other one may be alive.
+type OtherError struct {
+	// Mine and Theirs are ids of ledgers.
+	Mine, Theirs string
+}
+
+func (e *OtherError) Error() string {
+	return fmt.Sprintf("this is the ledger %s, and the caller last met the ledger %s", e.Mine, e.Theirs)
+}
+
+// settled reports whether a mark asks for nothing: the ledger knows all that its caller knows, or a quarantine covers
+// what it does not.
+func (k *Keeper) settled(i *Identity, m api.Mark) bool {
+	if m.ID != i.ID {
+		return slices.Contains(i.Replaces, m.ID)
+	}
+	return m.Epoch < i.Epoch || m.Epoch == i.Epoch && (k.past.Position == nil || m.Position <= k.past.Position())
+}
+
+// Meet compares a mark that a caller remembers with the ledger. If the ledger is behind it, Meet begins a quarantine: a
+// young ledger that meets the mark of another one has replaced it without its keys, and one that is behind a mark of its
+// own was put back to an earlier state. from says who the caller is, for the reason.
+//
+// Errors: *OtherError, those of Past.Begin, the store's. The call must then be refused.
+func (k *Keeper) Meet(ctx context.Context, m api.Mark, from string) error {
+	if k.settled(&k.current.Load().Identity, m) {
+		return nil
+	}
+	k.meeting.Lock()
+	defer k.meeting.Unlock()
+	var why string
+	var d time.Duration
+	var other bool
+	look := func(tx store.Tx) error {
+		why, d, other = "", 0, false
+		now, err := read(tx)
+		if err != nil || now == nil {
+			return err
+		}
+		k.current.Store(now) // another manager of the store may have met it
+		if k.settled(&now.Identity, m) {
+			return nil
+		}
+		d = k.past.Longest()
+		if m.ID == now.ID {
+			why = fmt.Sprintf("the ledger was put back to an earlier state: %s remembers it at %s, and it is at %s", from, m, k.Mark())
+			return nil
+		}
+		age := time.Duration(tx.Now().UnixMilli()-now.Created) * time.Millisecond
+		other = age >= d
+		why = fmt.Sprintf("the ledger is new, and %s remembers another one in its place: %s", from, m)
+		return nil
+	}
+	if err := k.store.View(ctx, look); err != nil || why == "" {
+		return err
+	}
+	if other {
+		return &OtherError{Mine: k.Identity().ID, Theirs: m.ID}
+	}
+	if err := k.past.Begin(ctx, d, why); err != nil {
+		return err
+	}
+	// The quarantine is durable first: a crash here begins it again.
+	return k.settle(ctx, m)
+}
+
+// settle notes that a quarantine covers what a caller with that mark knows.
+func (k *Keeper) settle(ctx context.Context, m api.Mark) error {
+	var next *stored
+	err := k.store.Update(ctx, func(tx store.Tx) error {
+		now, err := read(tx)
+		if err != nil || now == nil {
+			return err
+		}
+		i := now.Identity
+		if m.ID == i.ID {
+			i.Epoch = max(i.Epoch, m.Epoch) + 1
+		} else if !slices.Contains(i.Replaces, m.ID) {
+			i.Replaces = append(slices.Clone(i.Replaces), m.ID)
+			i.Replaces = i.Replaces[max(0, len(i.Replaces)-maxReplaces):]
+		}
+		i.Restored = k.past.Restored()
+		next = &stored{string(i.encode()), i}
+		return tx.Put(Collection, recordKey, []byte(next.raw))
+	})
+	if err == nil && next != nil {
+		k.current.Store(next)
+	}
+	return err
+}

@@ -1,0 +1,79 @@
+package gate
+
+import (
+	"time"
+	"unsafe"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// What the gate remembers of each ledger (api.Mark). It says so with each call, because a ledger that lost its data, or
+// was put back to an earlier state, cannot notice that by itself. Such a ledger then takes no new keys for a while. The
+// VMs of a proxy share what they remember, so that a new VM knows it, too.
+
+// markLasts is for how long the gate remembers a ledger that has not answered: no shorter than keys are remembered. After
+// that nothing is lost with the ledger, and another one may answer in its place.
+const markLasts = int64(24 * time.Hour)
+
+// markPrefix is that of the keys in shared data that have marks, by cluster.
+const markPrefix = cachePrefix + ".l."
+
+// mark is what this VM remembers of a shard's ledger.
+type mark struct {
+	text     []byte // empty: nothing
+	at       int64  // when a call was sent after the ledger's last answer
+	answered bool   // the ledger has answered since at
+	shared   bool   // shared data were read
+}
+
+// view is the mark's text. It is valid until the next note.
+func (m *mark) view() string { return unsafe.String(unsafe.SliceData(m.text), len(m.text)) }
+
+// ledgerID is the part of a mark that says which ledger it is of.
+func ledgerID(text string) string { return text[:min(len(text), api.MarkIDBytes)] }
+
+// markOf is what the gate says to the manager of a shard about its ledger; "" for nothing.
+func (l *ledger) markOf(s *shard, now int64) string {
+	m := &s.mark
+	if len(m.text) == 0 && !m.shared {
+		m.shared = true
+		if v, _, status := l.p.host.Get(markPrefix+s.name, nil); status == 0 && len(v) <= api.MaxMarkBytes {
+			m.text, m.answered = append(m.text, v...), true
+		}
+	}
+	if m.answered {
+		m.at, m.answered = now, false
+	}
+	if len(m.text) > 0 && now-m.at > max(markLasts, int64(l.p.config.LongestTTL())) {
+		m.text = m.text[:0]
+	}
+	return m.view()
+}
+
+// noteMark remembers a mark from an answer. It counts and logs that a shard's ledger is another one than before, as after
+// a start on an empty directory.
+func (l *ledger) noteMark(s *shard, text string) {
+	if len(text) > api.MaxMarkBytes || len(text) < api.MarkIDBytes {
+		return
+	}
+	m := &s.mark
+	m.answered = true
+	before := ledgerID(m.view())
+	if before == ledgerID(text) {
+		m.text = append(m.text[:0], text...)
+		return
+	}
+	was := string(m.text)
+	m.text = append(m.text[:0], text...)
+	key := markPrefix + s.name
+	_, cas, _ := l.p.host.Get(key, nil)
+	l.p.host.Set(key, m.text, cas) // another VM that writes at the same time writes the same ledger
+	if was == "" {
+		return
+	}
+	l.p.metrics.count(l.p.metrics.ledgerChanged)
+	if more, due := s.ledgerLog.due(l.p.host.Now()); due {
+		l.p.host.Log(LevelError, "oncegate: ALARM: the ledger of cluster \""+s.name+"\" is "+loggable(text)+", and was "+loggable(was)+
+			": it knows none of the earlier one's keys, and takes no new ones until they have ended"+more)
+	}
+}
