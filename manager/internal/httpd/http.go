@@ -128,9 +128,12 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 		c = nil // it carries other streams, too
 	}
 	if n, err := s.write(hw, hr, &x.resp, c); err != nil && x.resp.Undelivered != nil {
-		s.log.Warn("a client took only a part of an answer, so what the answer gave away is taken back",
-			"method", hr.Method, "path", x.req.Path, "client", x.req.Remote(), "taken_bytes", n, "bytes", len(x.resp.Body), "error", err.Error())
-		x.resp.Undelivered()
+		log := s.log.With("method", hr.Method, "path", x.req.Path, "client", x.req.Remote(), "taken_bytes", n, "bytes", len(x.resp.Body), "error", err.Error())
+		if err := x.resp.Undelivered(); err != nil {
+			log.Error("a client took only a part of an answer, and what the answer gave away could not be taken back", "because", err.Error())
+		} else {
+			log.Warn("a client took only a part of an answer, and what the answer gave away is taken back")
+		}
 	}
 }
 

@@ -206,7 +206,7 @@ type Response struct {
 	Within time.Duration
 	// Undelivered, when set, is called if the connection did not take the whole answer. It takes back what the answer
 	// gives away.
-	Undelivered func()
+	Undelivered func() error
 
 	header [maxHeaders]api.Header
 	nh     int

@@ -36,7 +36,7 @@ func TestAnswersGoOnWhileTheyAreTaken(t *testing.T) {
 					w.JSON(200)
 					w.Body = append(w.Body, make([]byte, size)...)
 					w.Within = c.within
-					w.Undelivered = func() { undelivered++ }
+					w.Undelivered = func() error { undelivered++; return nil }
 				}}})
 				if err != nil {
 					t.Fatal(err)
@@ -95,7 +95,7 @@ func TestAnswersDoNotWaitInTheKernel(t *testing.T) {
 	s := newSite(t, siteOptions{routes: []Route{{Method: "GET", Path: "/big", Roles: Plain, Handle: func(_ *Request, w *Response) {
 		w.JSON(200)
 		w.Body = append(w.Body, make([]byte, size)...)
-		w.Undelivered = func() { undelivered <- true }
+		w.Undelivered = func() error { undelivered <- true; return nil }
 	}}}})
 	c := s.Dial().(*net.TCPConn)
 	if err := c.SetReadBuffer(4096); err != nil {

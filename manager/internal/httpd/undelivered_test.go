@@ -38,7 +38,7 @@ func TestHandlersLearnThatAnAnswerWasNotDelivered(t *testing.T) {
 	give := Route{Method: "POST", Path: "/give", Roles: Plain, Handle: func(_ *Request, w *Response) {
 		w.JSON(200)
 		w.Body = append(w.Body, `{"given":true}`...)
-		w.Undelivered = func() { undelivered <- true }
+		w.Undelivered = func() error { undelivered <- true; return io.ErrNoProgress }
 	}}
 	s := newSite(t, siteOptions{routes: []Route{give}, listen: func(ln net.Listener) net.Listener { return &mutedListener{ln, &muted} }})
 	for range 2 {
@@ -56,4 +56,5 @@ func TestHandlersLearnThatAnAnswerWasNotDelivered(t *testing.T) {
 		t.Errorf("answered %d", resp.StatusCode)
 	}
 	<-undelivered
+	s.Eventually("it is logged", func() bool { return strings.Contains(s.log.String(), "could not be taken back") })
 }

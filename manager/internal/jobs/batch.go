@@ -209,18 +209,18 @@ func (b *claimBatcher) deliver(batch []*claimOp, err error) (waiting int) {
 	b.pending = append(again, b.pending...)
 	b.mu.Unlock()
 	if len(orphans) > 0 {
-		b.putBack(orphans)
+		_ = b.putBack(orphans)
 	}
 	return waiting
 }
 
 // PutBack undoes claims whose answers cannot be delivered: the jobs are queued as if they had not been claimed. Jobs
-// that changed since stay as they are. If the store fails, the jobs come back when their leases run out.
-func (q *Queue) PutBack(claimed []Job) { q.claims.putBack(claimed) }
+// that changed since stay as they are. After an error of the store, the jobs come back when their leases run out.
+func (q *Queue) PutBack(claimed []Job) error { return q.claims.putBack(claimed) }
 
 // putBack undoes claims whose callers returned before they got the answer. If it fails, the jobs come back when their
 // leases run out.
-func (b *claimBatcher) putBack(orphans []Job) {
+func (b *claimBatcher) putBack(orphans []Job) error {
 	ctx, cancel := context.WithTimeout(b.q.base, claimTimeout)
 	defer cancel()
 	var ended []*record
@@ -256,4 +256,5 @@ func (b *claimBatcher) putBack(orphans []Job) {
 	if err == nil {
 		b.q.account(ended...)
 	}
+	return err
 }

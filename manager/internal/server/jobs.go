@@ -90,10 +90,10 @@ func (h *jobHandlers) claim(r *httpd.Request, w *httpd.Response) {
 	if len(got) > 0 {
 		// Nobody would work on the jobs of a client that is gone, until their leases run out.
 		if r.Left() {
-			h.queue.PutBack(got)
+			_ = h.queue.PutBack(got)
 			got = nil
 		} else {
-			w.Within, w.Undelivered = got[0].Lease.Duration, func() { h.queue.PutBack(got) }
+			w.Within, w.Undelivered = got[0].Lease.Duration, func() error { return h.queue.PutBack(got) }
 		}
 	}
 	claimSpans(r, got, start)

@@ -323,7 +323,9 @@ func TestUndeliveredClaimIsUndone(t *testing.T) {
 	j.call(202, "POST", "/v1/jobs", `{"function":"f","id":"a"}`)
 	var w httpd.Response
 	j.server.Do(t.Context(), &httpd.Direct{Method: "POST", Path: "/v1/jobs/claim", Body: []byte(`{"worker":"w"}`)}, &w)
-	w.Undelivered()
+	if err := w.Undelivered(); err != nil {
+		t.Fatal(err)
+	}
 	if id, _, job := j.claimOne(); id != "a" || job["attempt"] != 1.0 {
 		t.Errorf("claimed %v", job)
 	}

@@ -329,12 +329,16 @@ var claimTests = map[string]func(*env){
 		s := jobs.Submission{ID: "a", Dedup: untilExecuting}
 		e.job(s)
 		s.ID = ""
-		e.q.PutBack([]jobs.Job{e.claimOne()})
+		if err := e.q.PutBack([]jobs.Job{e.claimOne()}); err != nil {
+			e.Fatal(err)
+		}
 		e.wantDropped("a", s)
 		// A duplicate that came while it was claimed was none.
 		first := e.claimOne()
 		b := e.job(s)
-		e.q.PutBack([]jobs.Job{first})
+		if err := e.q.PutBack([]jobs.Job{first}); err != nil {
+			e.Fatal(err)
+		}
 		e.wantDropped(b.ID, s)
 		e.wantIDs("claims", e.claim(jobs.ClaimRequest{Limit: 3, Lease: time.Hour}), "a", b.ID)
 		e.job(s) // all have started
