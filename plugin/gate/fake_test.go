@@ -67,7 +67,7 @@ type fakeCall struct {
 	cluster, path, authority string
 	body                     []byte
 	timeout                  time.Duration
-	mark    string // what the gate remembers of the ledger
+	mark                     string // what the gate remembers of the ledger
 }
 
 type fakeStream struct {
