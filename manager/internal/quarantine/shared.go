@@ -281,7 +281,11 @@ func (s *Shared) change(ctx context.Context, do func(*left) bool) error {
 	var now State
 	err := s.st.Update(ctx, func(tx store.Tx) error {
 		l, err := getLeft(tx)
-		if err != nil || !do(&l) {
+		if err != nil {
+			return err
+		}
+		if !do(&l) {
+			now, err = read(tx)
 			return err
 		}
 		if l.Remaining == 0 {
