@@ -112,6 +112,7 @@ func TestDoctorFindsWhyRequestsFail(t *testing.T) {
 			return address
 		}
 		plain, other := s.managerAddr, launch("other")
+		one, two := launch("one"), launch("two") // which begin quarantines when a gate meets both
 		secured := launch("secured", "--auth-token-file", file("tokens", gateToken+" gate\n"+workerToken+" worker\n"+operatorToken+" operator\n"))
 		asOperator := []string{"--token-file", file("operator", operatorToken)}
 		for _, c := range []struct {
@@ -187,12 +188,12 @@ func TestDoctorFindsWhyRequestsFail(t *testing.T) {
 				level: "fail", check: "manager: durability", text: `asks for durability "region", and this manager can give local`, do: "--store etcd", also: "envoy: answers of managers",
 			},
 			{
-				name: "two ledgers in one cluster", status: 201,
+				name: "two ledgers in one cluster", manager: one, status: 201,
 				edit: func(b *bootstrapv3.Bootstrap) error {
 					return editCluster(b, "oncegate_manager", func(c *clusterv3.Cluster) {
 						group := c.GetLoadAssignment().GetEndpoints()[0]
 						second := proto.CloneOf(group.GetLbEndpoints()[0])
-						_, port, _ := strings.Cut(other, ":")
+						_, port, _ := strings.Cut(two, ":")
 						n, _ := strconv.ParseUint(port, 10, 16)
 						second.GetEndpoint().GetAddress().GetSocketAddress().PortSpecifier = &corev3.SocketAddress_PortValue{PortValue: uint32(n)}
 						group.LbEndpoints = append(group.LbEndpoints, second)

@@ -129,7 +129,7 @@ func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 	case api.CodeLedgerFull:
 		problem.Code, problem.Title = r.closed, "The idempotency ledger has no room for new keys"
 	case api.CodeQuarantine:
-		problem.Code, problem.Title = r.closed, "The idempotency ledger was restored to an older state and takes no new keys yet"
+		problem.Code, problem.Title = r.closed, "The idempotency ledger may have forgotten keys and takes no new ones yet"
 	case api.CodeRecordUnreadable:
 		problem.Code, problem.Title = r.closed, "The idempotency ledger cannot read what it has of this key"
 	case api.CodeDurability:

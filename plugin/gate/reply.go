@@ -120,7 +120,7 @@ func (l *ledger) classify(c *call, a api.BatchAnswer) reply {
 	case api.CodeLedgerFull:
 		r.closed, r.why = code, r.why+", its ledger is full"
 	case api.CodeQuarantine:
-		r.closed, r.why = code, r.why+", its ledger was restored to an older state"
+		r.closed, r.why = code, r.why+", its ledger may have forgotten the key"
 	case api.CodeRecordUnreadable:
 		r.why += ", it cannot read what it has of the key"
 		if c.kind == callReserve { // the work may have run
