@@ -115,7 +115,7 @@ func parseGateSettings(args []string) (gateSettings, error) {
 	fs.StringVar(&s.noop, "noop", "build/bench/noop.wasm", "`file` of a filter that does nothing")
 	fs.StringVar(&s.plain, "plain", "build/peers-extproc-plain", "the plain external processor's `binary`")
 	fs.StringVar(&s.tuned, "tuned", "build/peers-extproc", "the tuned external processor's `binary`")
-	fs.StringVar(&s.before, "before", "", "`directory` with an earlier oncegate.wasm and manager, to be measured as well")
+	fs.StringVar(&s.before, "before", "", "`directory` with an earlier oncegate.wasm and oncegate, to be measured as well")
 	fs.StringVar(&s.toolchain, "toolchain", "build/toolchain", "`directory` of the pinned Envoy")
 	fs.StringVar(&s.out, "out", "build/peers", "`directory` for table and plot")
 	fs.StringVar(&s.doc, "doc", "", "write the result into this `file` as well, between its marks, and the plot beside it")

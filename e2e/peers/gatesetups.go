@@ -219,8 +219,7 @@ func (b *gateBench) start(ctx context.Context, name string, s *setup) error {
 		case "cancel":
 			plugin["client_abort"] = "cancel"
 		case "before":
-			module, manager = filepath.Join(b.before, "oncegate.wasm"), filepath.Join(b.before, "manager")
-			plugin["manager"] = map[string]any{"cluster": "oncegate_manager", "authority": "oncegate-manager", "timeout_ms": 5000}
+			module, manager = filepath.Join(b.before, "oncegate.wasm"), filepath.Join(b.before, "oncegate")
 		}
 		dir := filepath.Join(b.dir, name+"-data")
 		where := []string{"--data-dir", dir}

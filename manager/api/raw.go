@@ -14,8 +14,8 @@ import (
 //	result := uvarint(status) flags(1 byte, bit 0 body omitted) uvarint(count) (name value)* body
 //
 // Fields are in the order in which the structs of types.go declare them. Trailing bytes are an error, so that a sender
-// and a receiver that disagree never half understand each other. UnknownTTL is omitted at the end if it is 0: a message
-// of an older sender then means the manager's default. Otherwise it is the duration plus one millisecond. Durability is
+// and a receiver that disagree never half understand each other. UnknownTTL is omitted at the end if it is 0,
+// which means the manager's default. Otherwise it is the duration plus one millisecond. Durability is
 // one byte, omitted if it is local. If it is there, UnknownTTL is there as well, 0 for the manager's default. Before a
 // result it cannot be confused with the status, whose first byte is above 99.
 

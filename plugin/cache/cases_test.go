@@ -194,7 +194,7 @@ func TestStaleAttemptChangesNothing(t *testing.T) {
 	}
 }
 
-// TestForeignRecordsCountAsEmpty: values of an older version or another filter under the
+// TestForeignRecordsCountAsEmpty: values of another version or another filter under the
 // table's keys count as empty. They are overwritten, and their bytes are freed.
 func TestForeignRecordsCountAsEmpty(t *testing.T) {
 	valid := func() []byte {

@@ -127,11 +127,6 @@ func readManager(r *reader, path string, v gjson.Result, m *Manager) {
 		{"previous_shards", func(path string, v gjson.Result) { m.Previous = readShards(r, path, v) }},
 		{"authority", func(path string, v gjson.Result) {
 			m.Authority = r.text(path, v, "a string of 1 to 255 bytes of visible ASCII", name)
-			if strings.Contains(m.Authority, "{key}") {
-				// Older versions replaced {key}, so that a hash ring chose the manager. As plain text it would make
-				// the ring send all keys to one manager.
-				r.refuse(path, v, "a name without {key}: a hash ring must not choose the ledger. Name the managers in manager.shards if each has a ledger of its own")
-			}
 		}},
 		{"timeout_ms", func(path string, v gjson.Result) { m.Timeout = r.millis(path, v, 1, 600000) }},
 		{"auth_token", func(path string, v gjson.Result) {

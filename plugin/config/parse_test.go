@@ -231,7 +231,6 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"manager": []}`:                                                                  "manager: []; allowed: an object",
 		`{"manager": {"cluster": ""}}`:                                                     `manager.cluster: ""; allowed: a string of 1 to 255 bytes of visible ASCII`,
 		`{"manager": {"authority": "a b"}}`:                                                `manager.authority: "a b"; allowed: a string of 1 to 255 bytes of visible ASCII`,
-		`{"manager": {"authority": "{key}.m"}}`:                                            `manager.authority: "{key}.m"; allowed: a name without {key}: a hash ring must not choose the ledger. Name the managers in manager.shards if each has a ledger of its own`,
 		`{"manager": {"port": 1}}`:                                                         "manager.port: unknown field; allowed: cluster, shards, previous_shards, authority, timeout_ms, auth_token, auth_token_env, batch",
 		`{"manager": {"auth_token": "a", "auth_token_env": "A"}}`:                          "manager.auth_token_env: given beside auth_token; allowed: one of the two",
 		`{"scope_secret": "0123456789abcdef", "scope_secret_env": "A"}`:                    "scope_secret_env: given beside scope_secret; allowed: one of the two",

@@ -151,9 +151,9 @@
 // by themselves: a reserve that may wait, a large answer, a call whose batch failed as a
 // whole, and a call whose answer had no room in the batch's (ask-alone). The last two may be
 // made twice, because the ledger knows their tokens. Repetitions never share a batch with new
-// calls, so a call that fails each time fails no new call. When a manager, or a proxy on
-// the way, does not know batches, all calls go by themselves for a while (peer.go). One
-// callback settles few answers of a batch (maxActs).
+// calls, so a call that fails each time fails no new call. When a proxy on the way to the
+// manager refuses batches, all calls go by themselves for a while (peer.go). One callback
+// settles few answers of a batch (maxActs).
 //
 // # Calls that do not arrive
 //

@@ -268,7 +268,7 @@ func (p *Plugin) dead(queue uint32, now int64) bool {
 	return queue != p.queue && now-p.beaten < beatGap && now-p.steady >= 2*cache.BeatPeriod && !p.table.Alive(queue, now)
 }
 
-// enter begins a callback of the plugin context; leave ends it.
+// enter begins a callback of the plugin context; exit ends it.
 func (p *Plugin) enter() { p.inside, p.chosen, p.acts = true, 0, 0 }
 
 // spent tells whether the running callback has answered or resumed as many streams as it
@@ -322,7 +322,7 @@ func (p *Plugin) pump() {
 	p.exit()
 }
 
-// leave ends a callback of the plugin context.
+// exit ends a callback of the plugin context.
 func (p *Plugin) exit() {
 	p.inside = false
 	if p.due() {

@@ -9,8 +9,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
-// TestVerifyKnowsTheEntriesOfEarlierReleases: an active job may have either form of index entries, and no mixture.
-func TestVerifyKnowsTheEntriesOfEarlierReleases(t *testing.T) {
+// TestVerifyChecksIndexEntries: an active job has its own index entries, and no others.
+func TestVerifyChecksIndexEntries(t *testing.T) {
 	st := mem.New(mem.Options{})
 	defer st.Close()
 	q, err := jobs.New(st, jobs.Options{})

@@ -303,7 +303,7 @@ func (h *Homes) refused(home string, resp *http.Response, body []byte) (reply ap
 	case p.Code == api.CodeUnavailable || p.Status == 500 && p.Code != api.CodeRecordUnreadable:
 		return reply, "unanswered", unanswered(home, why)
 	case p.Status == 401, p.Status == 403, p.Status == 404, p.Status == 405:
-		// This manager's credentials are wrong, or the home has an older version.
+		// This manager's credentials are wrong, or something else is at the home's address.
 		return reply, "unavailable", unavailable(home, why)
 	case p.Status == 503 && p.Code != api.CodeLedgerFull && p.Code != api.CodeQuarantine:
 		return reply, "unavailable", unavailable(home, why)

@@ -163,7 +163,7 @@
 //
 // A record has the lowest version that can hold it. Version 2 is for entries that are UNKNOWN, and for reservations
 // that set their own unknown TTL. A reservation in a record of version 1 gets the default of the manager that finds it
-// run out; the release before version 2 wrote all reservations so. That release cannot read version 2: a key with such
+// run out. A program that knows only version 1 serves all other keys, and calls of a key with such
 // a record fails there. Version 3 is for an outcome whose answer has another version than 1. This program writes none.
 // It reads all of such a record but the answer: it fences, expires and evicts the entry, and a duplicate gets a
 // *store.UnreadableError. Version 4 is for outcomes with an origin, and for reservations with a fence.

@@ -18,10 +18,8 @@ import (
 const (
 	outbox  store.Collection = "outbox"
 	changes store.Collection = "changes"
-	// indexOrder has records of the feed by the number of their last change, and of the outbox those of one outcome by time;
-	// indexLists has the others.
+	// indexOrder has records of the feed by the number of their last change, and those of the outbox by time.
 	indexOrder  = "order"
-	indexLists  = "lists"
 	feedHead    = "head"
 	feedTopic   = "changes"
 	feedVersion = 1 // of the head

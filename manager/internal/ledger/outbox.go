@@ -15,19 +15,12 @@ import (
 //
 //	list := version(1) uvarint(number of keys) key...
 //	key := uvarint(length) bytes
-//
-// One key alone has the form that the releases before lists know, see singleVersion.
 const (
-	listVersion = 2
-	// singleVersion begins the value of a record of one outcome. In the outbox its key is that of the outcome, and in the
-	// feed the outcome's key follows.
-	singleVersion = 1
+	listVersion = 1
 	// listKeys and listBytes bound a list.
 	listKeys  = 256
 	listBytes = 32 << 10
 )
-
-var single = []byte{singleVersion}
 
 // listOf is how many of the keys go into one list.
 func listOf(keys []string) (n int) {
@@ -100,20 +93,14 @@ func (tx *Tx) publishAdopted(key string, r *record) {
 	tx.outcomes = append(tx.outcomes, key)
 }
 
-// post puts the keys of the transaction's outcomes into the outbox, several in one record. Lists are in an index that the
-// releases before lists do not read. They would take the key of a list for that of an outcome.
+// post puts the keys of the transaction's outcomes into the outbox, several in one record.
 func (tx *Tx) post() error {
 	for keys := tx.outcomes; len(keys) > 0; {
 		n := listOf(keys)
 		at := hex16(tx.l.feed.clock.next(tx.Now().UnixMilli()))
-		var err error
-		if n == 1 {
-			err = tx.Put(outbox, keys[0], single, store.Entry{Index: indexOrder, SortKey: at})
-		} else {
-			start := len(tx.values)
-			tx.values = appendList(tx.values, keys[:n])
-			err = tx.Put(outbox, at+" "+tx.l.feed.id, tx.values[start:len(tx.values):len(tx.values)], store.Entry{Index: indexLists, SortKey: at})
-		}
+		start := len(tx.values)
+		tx.values = appendList(tx.values, keys[:n])
+		err := tx.Put(outbox, at+" "+tx.l.feed.id, tx.values[start:len(tx.values):len(tx.values)], store.Entry{Index: indexOrder, SortKey: at})
 		if err != nil {
 			return err
 		}
@@ -146,7 +133,7 @@ func (l *Ledger) publishSome(ctx context.Context, n int) (more bool, err error) 
 	stuck := l.feed.unreadable.Load()
 	limit := min(n+int(stuck), store.MaxScan)
 	scan := func(tx store.Tx) (err error) {
-		posted, err = scanOutbox(tx, limit)
+		posted, err = tx.Scan(outbox, indexOrder, store.Range{Limit: limit})
 		return err
 	}
 	if l.shared { // a scan in an Update may be stale all the same
@@ -195,21 +182,6 @@ func (l *Ledger) publishSome(ctx context.Context, n int) (more bool, err error) 
 	return more && err == nil, err
 }
 
-// scanOutbox finds up to n records of the outbox, the oldest first.
-func scanOutbox(tx store.Tx, n int) ([]store.Hit, error) {
-	hits, err := tx.Scan(outbox, indexOrder, store.Range{Limit: n})
-	if err != nil {
-		return nil, err
-	}
-	lists, err := tx.Scan(outbox, indexLists, store.Range{Limit: n})
-	if err != nil || len(lists) == 0 {
-		return hits, err
-	}
-	hits = append(hits, lists...)
-	slices.SortFunc(hits, bySortKey)
-	return hits[:min(len(hits), n)], nil
-}
-
 func bySortKey(a, b store.Hit) int { return cmp.Compare(a.SortKey, b.SortKey) }
 
 // takeOutbox removes records from the outbox, and appends the keys that they tell of. rest is how many records it left for
@@ -233,15 +205,13 @@ func (l *Ledger) takeOutbox(tx store.Tx, posted []store.Hit, keys []string) (tak
 		if err != nil {
 			return nil, 0, 0, err
 		}
-		if list, ok := decodeList(value); ok {
-			keys = append(keys, list...)
-		} else if len(value) > 0 && value[0] == singleVersion {
-			keys = append(keys, hit.Key)
-		} else {
+		list, ok := decodeList(value)
+		if !ok {
 			l.skips(&store.UnreadableError{Collection: outbox, Key: hit.Key, Reason: "it is of another version or malformed"})
 			unreadable++
 			continue
 		}
+		keys = append(keys, list...)
 		if err := tx.Delete(outbox, hit.Key); err != nil {
 			return nil, 0, 0, err
 		}
@@ -302,20 +272,13 @@ func (l *Ledger) unpublishedUpTo(tx store.Tx, after uint64, n int) (keys []strin
 	return keys, upTo, full, nil
 }
 
-// pageKey is the key of a page in the feed. The releases before pages read a key as a number, and stop where it is none.
-func pageKey(last uint64) string { return "page " + hex16(last) }
-
 // add appends changes to the feed, and forgets what is more than is to be kept. The sweeper deletes that.
 func (h *head) add(tx store.Tx, keys []string, kept uint64) error {
 	for len(keys) > 0 {
 		n := listOf(keys)
 		h.Next += uint64(n)
-		last := h.Next - 1
-		id, value := hex16(last), append([]byte{singleVersion}, keys[0]...)
-		if n > 1 {
-			id, value = pageKey(last), appendList(nil, keys[:n])
-		}
-		if err := tx.Put(changes, id, value, store.Entry{Index: indexOrder, SortKey: hex16(last)}); err != nil {
+		last := hex16(h.Next - 1)
+		if err := tx.Put(changes, last, appendList(nil, keys[:n]), store.Entry{Index: indexOrder, SortKey: last}); err != nil {
 			return err
 		}
 		keys = keys[n:]
@@ -335,9 +298,6 @@ func (l *Ledger) readPage(tx store.Tx, hit store.Hit) (keys []string, last uint6
 	value, err := tx.Get(changes, hit.Key)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return nil, 0, err
-	}
-	if len(value) > 1 && value[0] == singleVersion && hit.Key == hit.SortKey {
-		return []string{string(value[1:])}, last, nil
 	}
 	if keys, ok := decodeList(value); ok && uint64(len(keys)) <= last {
 		return keys, last, nil

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -121,79 +120,6 @@ func stored(t *testing.T, st store.Store, c store.Collection, index string) (hit
 	return hits
 }
 
-// lastRelease publishes and reads as the release before pages does.
-type lastRelease struct{ store.Store }
-
-func (r lastRelease) publish(t *testing.T, now uint64) {
-	t.Helper()
-	posted := stored(t, r, outbox, indexOrder)
-	err := r.Update(t.Context(), func(tx store.Tx) error {
-		b, err := tx.Get(changes, feedHead)
-		if err != nil {
-			return err
-		}
-		var h struct {
-			Version int    `json:"version"`
-			Origin  string `json:"origin"`
-			Epoch   string `json:"epoch"`
-			First   uint64 `json:"first"`
-			Next    uint64 `json:"next"`
-			Whole   bool   `json:"whole"`
-			HLC     uint64 `json:"hlc,string"`
-		}
-		if err := json.Unmarshal(b, &h); err != nil {
-			return err
-		}
-		for _, p := range posted {
-			number := hex16(h.Next)
-			if err := errors.Join(tx.Put(changes, number, append([]byte{1}, p.Key...), store.Entry{Index: indexOrder, SortKey: number}), tx.Delete(outbox, p.Key)); err != nil {
-				return err
-			}
-			h.Next++
-		}
-		h.HLC = max(h.HLC, now)
-		if b, err = json.Marshal(h); err != nil {
-			return err
-		}
-		return tx.Put(changes, feedHead, b)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// read returns the keys behind a number, and the number up to which that release would go on.
-func (r lastRelease) read(t *testing.T, behind uint64) (keys []string, last uint64) {
-	t.Helper()
-	last = behind
-	err := r.View(t.Context(), func(tx store.Tx) error {
-		hits, err := tx.Scan(changes, indexOrder, store.Range{From: hex16(behind + 1), Limit: 500})
-		if err != nil {
-			return err
-		}
-		for _, h := range hits {
-			var number uint64
-			if n, err := fmt.Sscanf(h.Key, "%16x", &number); err != nil || n != 1 || len(h.Key) != 16 || number != last+1 {
-				return nil
-			}
-			value, err := tx.Get(changes, h.Key)
-			if err != nil {
-				return err
-			}
-			if len(value) > 1 && value[0] == 1 {
-				_, key, _ := splitRecordKey(string(value[1:]))
-				keys = append(keys, key)
-			}
-			last = number
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return keys, last
-}
-
 // TestFeedPages: a page of the feed has many changes, and readers may begin and end anywhere in it.
 func TestFeedPages(t *testing.T) {
 	keys := numbered(700)
@@ -213,7 +139,7 @@ func TestFeedPages(t *testing.T) {
 			if n := len(stored(t, st, changes, indexOrder)); n > 6 {
 				t.Errorf("%d records for %d changes", n, len(keys))
 			}
-			if left := len(stored(t, st, outbox, indexOrder)) + len(stored(t, st, outbox, indexLists)); left != 0 {
+			if left := len(stored(t, st, outbox, indexOrder)); left != 0 {
 				t.Errorf("the outbox keeps %d records", left)
 			}
 			for _, limit := range []int{1, 7, 256, 257, 500} {
@@ -273,41 +199,6 @@ func TestFirstInTheMiddleOfAPage(t *testing.T) {
 		}
 		if hits := stored(t, st, changes, indexOrder); len(hits) != 1 {
 			t.Errorf("after a sweep: %v", hits)
-		}
-	}
-}
-
-// TestManagersOfTwoReleases: during a rolling update, managers of the release before pages skip no change and publish no
-// list as if it were an outcome, and this release goes on with what they wrote.
-func TestManagersOfTwoReleases(t *testing.T) {
-	st := sharedStore{mem.New(mem.Options{})}
-	defer st.Close()
-	old := lastRelease{st}
-	l := feedOn(t, st, Options{})
-	recordKeys(t, l, "a", "b")
-	old.publish(t, 0)
-	recordTogether(t, l, "c", "d", "e")
-	recordKeys(t, l, "f")
-	old.publish(t, 0) // leaves the list
-	if got, last := old.read(t, 0); fmt.Sprint(got) != "[a b f]" || last != 3 {
-		t.Errorf("it reads %v up to %d", got, last)
-	}
-	publish(t, l)
-	recordKeys(t, l, "g")
-	publish(t, l)
-	got, _ := read(t, l, "", 2)
-	wantKeys(t, "this release", got, []string{"a", "b", "f", "c", "d", "e", "g"})
-	for behind := range uint64(7) {
-		want := got[min(int(behind), 3):3]
-		next := uint64(3)
-		switch {
-		case behind == 6:
-			want, next = got[6:], 7 // one change alone is not in a page
-		case behind > 3:
-			want, next = nil, behind
-		}
-		if keys, last := old.read(t, behind); !slices.Equal(keys, want) || last != next {
-			t.Errorf("behind %d it reads %v up to %d", behind, keys, last)
 		}
 	}
 }
@@ -383,7 +274,7 @@ func TestDamagedFeed(t *testing.T) {
 	damage := func(c store.Collection, index string) {
 		for _, h := range stored(t, st, c, index) {
 			err := st.Update(t.Context(), func(tx store.Tx) error {
-				return tx.Put(c, h.Key, []byte("\x02\x7fgarbage"), store.Entry{Index: index, SortKey: h.SortKey})
+				return tx.Put(c, h.Key, []byte("\x01\x7fgarbage"), store.Entry{Index: index, SortKey: h.SortKey})
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -391,7 +282,7 @@ func TestDamagedFeed(t *testing.T) {
 		}
 	}
 	recordTogether(t, l, "a", "b")
-	damage(outbox, indexLists)
+	damage(outbox, indexOrder)
 	recordTogether(t, l, "c", "d")
 	publish(t, l)
 	got, _ := read(t, l, "", 10)

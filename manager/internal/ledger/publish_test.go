@@ -76,7 +76,7 @@ func TestUnreadableFrontOfTheOutbox(t *testing.T) {
 	for i := range 7 {
 		err := st.Update(t.Context(), func(tx store.Tx) error {
 			key := hex16(uint64(i)) + " other"
-			return tx.Put(outbox, key, []byte("\x03of a later release"), store.Entry{Index: indexLists, SortKey: hex16(uint64(i))})
+			return tx.Put(outbox, key, []byte("\x03of a later version"), store.Entry{Index: indexOrder, SortKey: hex16(uint64(i))})
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -91,7 +91,7 @@ func TestUnreadableFrontOfTheOutbox(t *testing.T) {
 		got, _ := read(t, l, "", 10)
 		wantKeys(t, "behind what cannot be read", got, want)
 	}
-	if left := len(stored(t, st, outbox, indexLists)); left != 7 {
+	if left := len(stored(t, st, outbox, indexOrder)); left != 7 {
 		t.Errorf("the outbox keeps %d records, want the 7 that cannot be read", left)
 	}
 }
@@ -109,7 +109,7 @@ func TestPublishedTransactionsAreBounded(t *testing.T) {
 				keys = append(keys, recordKey("s", k))
 			}
 			at := hex16(uint64(i))
-			return tx.Put(outbox, at+" other", appendList(nil, keys), store.Entry{Index: indexLists, SortKey: at})
+			return tx.Put(outbox, at+" other", appendList(nil, keys), store.Entry{Index: indexOrder, SortKey: at})
 		})
 		if err != nil {
 			t.Fatal(err)

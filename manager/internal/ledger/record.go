@@ -45,7 +45,7 @@ var storedStates = [...]api.State{api.StatePending, api.StateCommitted, api.Stat
 //	hlc, fence := uvarint
 //	result := the rest, empty when PENDING or UNKNOWN; in version 1 the API's raw form
 //
-// A version is written only where an earlier one is not sufficient, so that the previous release can read all other
+// A version is written only where an earlier one is not sufficient, so a reader of earlier versions can read all other
 // records. Version 2 is for an entry that is UNKNOWN, and for a reservation that sets its own unknown TTL. Version 3 is
 // for an outcome whose result has another version than 1. A program that does not know that version reads the rest of
 // the record: it fences, expires and evicts the entry, and refuses to replay it. Version 4 is for an outcome of a ledger

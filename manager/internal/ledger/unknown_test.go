@@ -387,7 +387,7 @@ func TestUnknownMakesRoom(t *testing.T) {
 }
 
 // TestDefaultOfUnknownTTL: a reservation that left it to the manager follows the manager
-// that finds it, as do those of the release before, which knew nothing of it.
+// that finds it.
 func TestDefaultOfUnknownTTL(t *testing.T) {
 	c := newClock()
 	st := mem.New(mem.Options{Clock: c.Now})

@@ -3,85 +3,15 @@ package ledger
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"os"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/store"
-	"github.com/oncegate/oncegate/manager/internal/store/mem"
-	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-// TestEarlierReleasesDataGoOn opens data that the release before UNKNOWN wrote (testdata/version1: a
-// snapshot and a log after it) and goes on with them, over restarts of its own.
-func TestEarlierReleasesDataGoOn(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("testdata/version1")); err != nil {
-		t.Fatal(err)
-	}
-	c := &clock{t: time.UnixMilli(1_700_000_002_000)}
-	open := func() (*Ledger, func()) {
-		st, err := mem.Open(t.Context(), dir, mem.Options{Clock: c.Now, Log: wal.Options{SegmentBytes: 64 << 10}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return ledgerOn(t, st, Options{}), func() {
-			if err := st.Close(); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	l, stop := open()
-	if s := stats(t, l); s.Pending != 2 || s.Committed != 1 || s.Rejected != 1 || s.Unknown != 0 {
-		t.Errorf("%+v", s)
-	}
-	mustReserve(t, l, "pending", "t2", api.StatePending)
-	mustReserve(t, l, "pending", "t1", api.StateReserved)
-	mustReserve(t, l, "released", "t2", api.StateReserved)
-	if r := mustReserve(t, l, "committed", "t2", api.StateCommitted); !bytes.Equal(r.Result, answer(201, "paid")) {
-		t.Errorf("replay %q", r.Result)
-	}
-	if r := mustReserve(t, l, "rejected", "t2", api.StateRejected); !bytes.Equal(r.Result, answer(402, "no")) {
-		t.Errorf("replay %q", r.Result)
-	}
-	if e, err := l.GetByRef(t.Context(), "job-committed"); err != nil || e.Key != "committed" {
-		t.Errorf("%+v %v", e, err)
-	}
-	stop()
-
-	// One reservation has run out while no manager was there; the other is renewed.
-	c.advance(10 * time.Second)
-	l, stop = open()
-	for range 2 {
-		expectUnknown(t, l, "short", "t2")
-		mustRenew(t, l, "pending", "t1", time.Hour)
-		if _, err := l.Sweep(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		stop()
-		l, stop = open()
-	}
-	if e, err := l.Get(t.Context(), "s", "short"); err != nil || e.State != api.StateUnknown || e.ExpiresIn != 299*time.Second || e.Fingerprint != "f" {
-		t.Errorf("%+v %v", e, err)
-	}
-	mustCommit(t, l, "short", "t1", "late")
-	mustReserve(t, l, "short", "t2", api.StateCommitted)
-	c.advance(59 * time.Minute)
-	mustReserve(t, l, "pending", "t2", api.StatePending)
-	if err := l.Commit(t.Context(), finishReq("pending", "t2", "x")); !errors.Is(err, ErrFenced) {
-		t.Errorf("a stranger's commit: %v", err)
-	}
-	mustCommit(t, l, "pending", "t1", "x")
-	stop()
-}
-
-// What the release before can say is written as it wrote it, so that it can
-// read that again; and only the rest is beyond it.
-func TestEarlierReleaseReadsWhatItCouldWrite(t *testing.T) {
+// TestRecordsHaveTheLowestVersion that can hold them.
+func TestRecordsHaveTheLowestVersion(t *testing.T) {
 	versions := func(l *Ledger, key string) (v byte) {
 		err := l.Update(t.Context(), func(tx *Tx) error {
 			value, err := tx.Get(collection, recordKey("s", key))
@@ -209,35 +139,4 @@ func TestResultOfALaterVersion(t *testing.T) {
 	mustReserve(t, l, "a", "t3", api.StateReserved)
 	c.advance(l.Options().CommittedTTL)
 	mustReserve(t, l, "e", "t3", api.StateReserved)
-}
-
-// TestEarlierReleasesFeedGoesOn opens data that the release before pages of the feed wrote (testdata/feed1), when it had
-// published a, b and c, and stopped before it published d, e and an outcome that lost a conflict.
-func TestEarlierReleasesFeedGoesOn(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("testdata/feed1")); err != nil {
-		t.Fatal(err)
-	}
-	c := &clock{t: time.UnixMilli(1_700_000_000_500)} // behind the last outcomes
-	st, err := mem.Open(t.Context(), dir, mem.Options{Clock: c.Now, Log: wal.Options{SegmentBytes: 64 << 10}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
-	l := feedOn(t, st, Options{CommittedTTL: time.Hour})
-	recordKeys(t, l, "f")
-	publish(t, l)
-	recordKeys(t, l, "g")
-	publish(t, l)
-	h := headOf(t, st)
-	for behind, want := range []string{"abbothcdefg", "bbothcdefg", "bothcdefg", "bothdefg"} {
-		got, _ := read(t, l, fmt.Sprintf("dc1:%s:%d", h.Epoch, behind), 2)
-		slices.Sort(got) // what was in its outbox may come twice
-		if text := strings.Join(slices.Compact(got), ""); text != want {
-			t.Errorf("behind %d: %q, want %q", behind, text, want)
-		}
-	}
-	if left := stored(t, st, outbox, indexOrder); len(left) != 0 {
-		t.Errorf("the outbox keeps %v", left)
-	}
 }

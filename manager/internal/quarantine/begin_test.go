@@ -40,7 +40,9 @@ func TestManagerBeginsAndEndsIt(t *testing.T) {
 					t.Fatal(err)
 				}
 				return q
-			}, func(ctx context.Context, q running, changed func(before, after quarantine.State)) { q.(*quarantine.Shared).Run(ctx, changed) }
+			}, func(ctx context.Context, q running, changed func(before, after quarantine.State)) {
+				q.(*quarantine.Shared).Run(ctx, changed)
+			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,8 +15,8 @@
 //
 // # The record
 //
-// There is one record, in collection "identity". The previous release does not know the collection and ignores it. On
-// an engine with a single manager the record changes only while a manager starts. On an engine that several managers
+// There is one record, in collection "identity". On an engine with a single
+// manager the record changes only while a manager starts. On an engine that several managers
 // share it may change under a running manager: a transaction that inserts a reservation reads it in the same
 // transaction. So all managers change to a new list at the same instant, including those that were started with an
 // older list.

@@ -17,8 +17,8 @@
 //
 // A run holds consecutive records of one segment, about 8 MiB at most, with the points
 // in time at which they were durable. A snapshot holds the records of the log's own
-// snapshot. Each object has the SHA-256 of its records and a checksum of its header, and
-// the manifest has that of each object.
+// snapshot. Each object has the CRC-64/NVME of its records and the CRC-32C of its header.
+// The manifest has each object's CRC-64; manifest, catalog and head begin with the SHA-256 of their JSON.
 //
 // # Order
 //

@@ -120,13 +120,13 @@ func runOf(log, name string, b []byte, id string, next uint64, writer string) (r
 	switch {
 	case err != nil:
 		return run{}, &DamageError{Object: log + "/" + name, Reason: err.Error()}
-	case head.Writer != "" && head.Writer != writer:
+	case head.Writer != writer:
 		return run{}, &DamageError{Object: log + "/" + name, Reason: errForeign.Error(), cause: errForeign}
 	case head.Kind != kindRun || head.Log != id || next > 0 && head.First != next:
 		return run{}, &DamageError{Object: log + "/" + name, Reason: fmt.Sprintf("it is a %s of log %s from %d on, expected was a run of log %s from %d on", head.Kind, head.Log, head.First, id, next)}
 	}
 	return run{
-		ref: ref{name, int64(len(b)), head.sum()}, First: head.First, Last: head.Last, Segment: *head.Segment,
+		ref: ref{name, int64(len(b)), head.CRC64}, First: head.First, Last: head.Last, Segment: *head.Segment,
 		From: head.Points[0].Time, To: head.Points[len(head.Points)-1].Time,
 	}, nil
 }
@@ -143,8 +143,8 @@ func fetchObject(ctx context.Context, s object.Store, log string, r ref) (header
 	if err != nil {
 		return header{}, nil, &DamageError{Object: name, Reason: err.Error()}
 	}
-	if int64(len(b)) != r.Bytes || h.sum() != r.Sum {
-		return header{}, nil, &DamageError{Object: name, Reason: fmt.Sprintf("it has %d bytes, with records whose sum is %s; expected are %d with %s", len(b), h.sum(), r.Bytes, r.Sum)}
+	if int64(len(b)) != r.Bytes || h.CRC64 != r.Sum {
+		return header{}, nil, &DamageError{Object: name, Reason: fmt.Sprintf("it has %d bytes, with records whose sum is %s; expected are %d with %s", len(b), h.CRC64, r.Bytes, r.Sum)}
 	}
 	return h, records, nil
 }

@@ -2,7 +2,6 @@ package ship
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -23,8 +22,7 @@ import (
 //	header   JSON, see header; with spaces behind it when the object is large, so that it begins with a page of memory
 //	records  each its length as a uvarint and its bytes
 //
-// little-endian. The header has the CRC-64/NVME of the records; those of earlier versions have
-// their SHA-256.
+// little-endian. The header has the CRC-64/NVME of the records.
 
 const (
 	objectMagic  = "ONCESHP\x01"
@@ -79,34 +77,13 @@ type header struct {
 	// Segment and Points are of a run. Points are ascending.
 	Segment *segment `json:"segment,omitempty"`
 	Points  []point  `json:"points,omitempty"`
-	// Writer is that of the manifest to whose tail the run belongs; earlier versions had none.
+	// Writer is that of the manifest to whose tail the run belongs.
 	Writer string `json:"writer,omitempty"`
 	// Snapshot is the sequence number that a snapshot covers.
 	Snapshot uint64 `json:"snapshot,omitempty"`
 
-	// One of the sums is there.
-	CRC64  string `json:"crc64nvme,omitempty"`
-	SHA256 string `json:"sha256,omitempty"`
-}
-
-// sum is the one of the records, by which a manifest names an object's content.
-func (h *header) sum() string {
-	if h.SHA256 != "" {
-		return h.SHA256
-	}
-	return h.CRC64
-}
-
-// check compares the sum with the records.
-func (h *header) check(records []byte) error {
-	name, computed := "CRC-64", fmt.Sprintf("%016x", crc64nvme.Checksum(records))
-	if h.SHA256 != "" {
-		name, computed = "SHA-256", fmt.Sprintf("%x", sha256.Sum256(records))
-	}
-	if h.sum() != computed {
-		return fmt.Errorf("%s of the records is %.64q, computed %s", name, h.sum(), computed)
-	}
-	return nil
+	// CRC64 is the sum of the records, by which a manifest names an object's content.
+	CRC64 string `json:"crc64nvme"`
 }
 
 // packer makes an object of records. The object is the only copy that it makes of them.
@@ -155,7 +132,7 @@ func (p *packer) sum() {
 func (p *packer) seal(h header) *packed {
 	p.sum()
 	p.sealed = true
-	h.CRC64, h.SHA256 = fmt.Sprintf("%016x", p.crc), ""
+	h.CRC64 = fmt.Sprintf("%016x", p.crc)
 	head, err := json.Marshal(h)
 	if err != nil {
 		panic(err) // it has nothing that could fail
@@ -218,8 +195,8 @@ func decode(b []byte) (h header, records []byte, err error) {
 	if err := json.Unmarshal(head, &h); err != nil {
 		return h, nil, fmt.Errorf("header: %w", err)
 	}
-	if err := h.check(records); err != nil {
-		return h, nil, err
+	if computed := fmt.Sprintf("%016x", crc64nvme.Checksum(records)); h.CRC64 != computed {
+		return h, nil, fmt.Errorf("CRC-64 of the records is %.64q, computed %s", h.CRC64, computed)
 	}
 	if h.Kind != kindRun && h.Kind != kindSnapshot {
 		return h, nil, fmt.Errorf("kind %q", h.Kind)

@@ -288,7 +288,7 @@ func (s *Store) applied(on server, row pgx.Row) (version uint32, err error) {
 // queue adds the statements that commit. read reads the answer of the last one.
 func (c *changes) queue(b *pgx.Batch, q *statements) (read func(s *Store, on server, res pgx.BatchResults) error) {
 	for _, n := range c.newIndexes {
-		b.Queue(q.addIndex, n.collection, n.index)
+		b.Queue(q.addIndex, indexID(n), n.collection, n.index)
 	}
 	stmt, args := c.statement(q)
 	b.Queue(stmt, args...)

@@ -5,16 +5,12 @@
 //
 // One schema (Options.Schema) with four tables: records (collection, key, value and the record's index entries),
 // index_entries (one row per index entry, whose primary key is the order that scans need), indexes (the names of the
-// numbers in index_entries) and meta (the format version). It also has the function apply2, which commits. Open creates
-// and migrates the schema under an advisory lock, so several managers may start at the same time.
-//
-// The first release had the names in a table entries instead. Its managers may share the schema, while managers are
-// upgraded one after the other or when an operator goes back: entries is a view now, and its function apply calls apply2
-// (see forEarlier).
+// numbers in index_entries) and meta (the format version). It also has the function apply, which commits. Open creates
+// the schema under an advisory lock, so several managers may start at the same time.
 //
 // An Update reads first and writes last. Between the two it holds nothing on the server, not even a transaction: each
 // Get is one statement that returns the record, the server's time and the version of the row (xmin, the transaction
-// that wrote it). A Put of a record that was not read assumes that it is absent. The commit is one call of apply2,
+// that wrote it). A Put of a record that was not read assumes that it is absent. The commit is one call of apply,
 // which in one round trip
 //
 //  1. takes an advisory lock for each absent record, on a number made from its
@@ -26,7 +22,7 @@
 //  4. writes records and index entries.
 //
 // All locks are taken before the first check and held until the end, so transactions are serializable with respect to
-// the records they Get. When apply2 fails, the function runs again. If the function returns an error after reading more
+// the records they Get. When apply fails, the function runs again. If the function returns an error after reading more
 // than one record, the engine checks those records as well. After three such runs the function's Gets take locks (on
 // the row, or on the name of an absent record), so the function meets no further changes. On a contended record
 // transactions then wait in line instead of retrying forever. What all transactions read and few change
@@ -51,7 +47,7 @@
 //
 // Concurrent calls share statements (see share): two statements that read and two that commit run at the same time, and
 // calls that come meanwhile go together in the next one. A read of several transactions is one look-up of all their
-// records. A commit of several is one call of apply2 with the changes of all. It is as right as one after the other,
+// records. A commit of several is one call of apply with the changes of all. It is as right as one after the other,
 // because a transaction joins it only if none of the others writes what it read or wrote. If one of them meets a change,
 // or waits for a lock for more than 200 ms, nothing is written, and each commits alone. A statement that the server does
 // not answer within 15 seconds ends, and its calls fail with store.ErrUnavailable. What has met a conflict before

@@ -26,8 +26,7 @@ const (
 	notifyLast = time.Second
 	// notifyBytes bounds a notification: the server takes less than 8000 bytes.
 	notifyBytes = 7900
-	// topicsEnd separates the topics of a notification. Managers of the first release send one in each, and take no notice
-	// of one that has several: their calls that wait then find out by their own timer.
+	// topicsEnd separates the topics of a notification.
 	topicsEnd = "."
 )
 

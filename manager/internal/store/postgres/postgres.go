@@ -72,7 +72,7 @@ type Store struct {
 	calls calls.Calls
 }
 
-// Open connects, creates or migrates the schema, and starts to listen for wake-ups.
+// Open connects, creates the schema if it is not there, and starts to listen for wake-ups.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Schema == "" {
 		o.Schema = "oncegate"
@@ -141,8 +141,8 @@ func (s *Store) start(ctx context.Context, o Options) error {
 	return nil
 }
 
-// prepareSchema creates or migrates the schema and returns the server's setting of fsync. Its connection, which may be the
-// pool's only one, is free again when it returns.
+// prepareSchema creates the schema if it is not there and returns the server's setting of fsync. Its connection, which
+// may be the pool's only one, is free again when it returns.
 func (s *Store) prepareSchema(ctx context.Context, o Options) (fsync string, err error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -152,7 +152,7 @@ func (s *Store) prepareSchema(ctx context.Context, o Options) (fsync string, err
 	if err := checkPooler(ctx, conn.Conn()); err != nil {
 		return "", err
 	}
-	if err := migrate(ctx, conn.Conn(), o.Schema, o.Used); err != nil {
+	if err := createSchema(ctx, conn.Conn(), o.Schema, o.Used); err != nil {
 		return "", fmt.Errorf("postgres store: schema %s: %w", o.Schema, unavailable(err))
 	}
 	if err := s.indexes.load(ctx, conn.Conn(), &s.sql); err != nil {

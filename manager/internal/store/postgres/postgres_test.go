@@ -62,7 +62,7 @@ func TestOneConnection(t *testing.T) {
 	}
 }
 
-func TestManagersMigrateTogether(t *testing.T) {
+func TestManagersCreateTheSchemaTogether(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
 	var wg sync.WaitGroup

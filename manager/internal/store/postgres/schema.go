@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -13,8 +14,10 @@ import (
 
 const formatVersion = 1
 
-// tables makes the records of format version 1. %[1]s is the schema.
+// tables makes the records and the table of the format version. %[1]s is the schema.
 var tables = []string{
+	`CREATE SCHEMA IF NOT EXISTS %[1]s`,
+	`CREATE TABLE %[1]s.meta (version integer NOT NULL)`,
 	`CREATE TABLE %[1]s.records (
 		coll text COLLATE "C" NOT NULL,
 		key bytea NOT NULL,
@@ -36,7 +39,7 @@ var tables = []string{
 //
 // It raises serialization_failure when a record is not as it was read. All locks are taken before the first check, so
 // each statement sees everything that was committed before the last lock was granted.
-const applyFunction = `CREATE FUNCTION %[1]s.apply2(
+const applyFunction = `CREATE FUNCTION %[1]s.apply(
 	lock_number bigint[], lock_own boolean[],
 	rec_what "char"[], rec_coll text[], rec_key bytea[], rec_version xid[], rec_value bytea[], rec_entries bytea[],
 	ent_what "char"[], ent_key bytea[], ent_old_index integer[], ent_old_sort bytea[], ent_new_index integer[], ent_new_sort bytea[]
@@ -134,68 +137,47 @@ BEGIN
 END
 $$`
 
-// migrateTimeout bounds the migration: it may have millions of index entries to move, and its commit waits for a standby
-// where the server requires one.
-const migrateTimeout = 30 * time.Minute
+// createTimeout bounds the creation of the schema: its commit waits for a standby where the server requires one.
+const createTimeout = time.Minute
 
-// migrate brings the schema to the present format, with used only one that a manager has made. An operator begins a
-// quarantine before a manager starts, so that moves the entries of the first release as well.
-func migrate(ctx context.Context, conn *pgx.Conn, schema string, used bool) error {
-	ctx, cancel := context.WithTimeout(ctx, migrateTimeout)
+// createSchema creates the schema unless it is there. With used it returns store.ErrUnused instead of creating it. A
+// schema of another format is an error.
+func createSchema(ctx context.Context, conn *pgx.Conn, schema string, used bool) error {
+	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		// Another manager may be moving millions of index entries.
+		// Another manager may be creating it, and wait for a standby.
 		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = 0`); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, "oncegate schema "+schema); err != nil {
 			return err
 		}
-		// But nobody may wait for long behind a lock that this one waits for.
-		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '5s'`); err != nil {
-			return err
-		}
 		q := pgx.Identifier{schema}.Sanitize()
-		var have, converted bool
-		err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL, to_regclass($2) IS NOT NULL`, q+".meta", q+".index_entries").Scan(&have, &converted)
-		if err != nil {
+		var have bool
+		if err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, q+".meta").Scan(&have); err != nil {
 			return err
 		}
-		version := 0
 		if have {
+			version := 0
 			if err := tx.QueryRow(ctx, `SELECT version FROM `+q+`.meta`).Scan(&version); err != nil {
 				return err
 			}
-		} else if used {
-			return store.ErrUnused
-		}
-		if version > formatVersion {
-			return fmt.Errorf("schema %s has format version %d, this version reads up to %d", schema, version, formatVersion)
-		}
-		if version == formatVersion && converted {
+			if version != formatVersion {
+				return fmt.Errorf("schema %s has format version %d, this program reads %d", schema, version, formatVersion)
+			}
 			return nil // a write would wait for a standby
 		}
-		if used && version == 0 {
-			return fmt.Errorf("schema %s has format version %d, this version uses %d: start a manager of this version first", schema, version, formatVersion)
+		if used {
+			return store.ErrUnused
 		}
-		var steps []string
-		if !have {
-			steps = append(steps, `CREATE SCHEMA IF NOT EXISTS %[1]s`, `CREATE TABLE %[1]s.meta (version integer NOT NULL)`, `INSERT INTO %[1]s.meta VALUES (0)`)
-		}
-		if version == 0 {
-			steps = append(steps, tables...)
-		}
-		steps = append(steps, indexTables...)
-		if version > 0 {
-			steps = append(steps, moveEntries...)
-		}
-		steps = append(append(steps, forEarlier...), applyFunction, fmt.Sprintf(`UPDATE %%[1]s.meta SET version = %d`, formatVersion))
-		for _, stmt := range steps {
+		for _, stmt := range slices.Concat(tables, indexTables, []string{applyFunction}) {
 			if _, err := tx.Exec(ctx, fmt.Sprintf(stmt, q)); err != nil {
 				return err
 			}
 		}
-		return nil
+		_, err := tx.Exec(ctx, `INSERT INTO `+q+`.meta VALUES ($1)`, formatVersion)
+		return err
 	})
 }
 
@@ -233,7 +215,7 @@ func newStatements(schema string) statements {
 		afterTo = after + ` AND e.sort_key < $5`
 	)
 	// With the version of the rows that it wrote.
-	apply := `SELECT ` + q + `.apply2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14), txid_current() & 4294967295, clock_timestamp()`
+	apply := `SELECT ` + q + `.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14), txid_current() & 4294967295, clock_timestamp()`
 	return statements{
 		// Always one row, so the time is returned even without a record.
 		get: `SELECT clock_timestamp(), r.value, r.entries, r.xmin FROM (VALUES (1)) one LEFT JOIN LATERAL
@@ -246,7 +228,7 @@ func newStatements(schema string) statements {
 		now:        `SELECT clock_timestamp()`,
 		entries:    `SELECT i.idx, e.sort_key FROM ` + q + `.indexes i JOIN ` + q + `.index_entries e USING (index_id) WHERE i.coll = $1 AND e.key = $2`,
 		indexes:    `SELECT coll, idx FROM ` + q + `.indexes`,
-		addIndex:   `SELECT ` + q + `.add_index($1, $2)`,
+		addIndex:   `SELECT ` + q + `.add_index($1, $2, $3)`,
 		apply:      apply,
 		applyGuessed: apply + ` WHERE clock_timestamp() < $15 AND NOT EXISTS (
 			SELECT FROM unnest($3::"char"[], $4::text[], $5::bytea[]) AS w (what, coll, key)

@@ -42,6 +42,6 @@ func TestUsedCreatesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(t.Context(), Options{DSN: dsn, Schema: schema, Used: true}); err == nil || !strings.Contains(err.Error(), "format version 0") {
-		t.Errorf("an earlier format: %v", err)
+		t.Errorf("another format: %v", err)
 	}
 }
