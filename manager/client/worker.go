@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -156,6 +157,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}()
 
 	var running sync.WaitGroup
+	var handling atomic.Int64 // slots also counts what the claim under way may bring
 	slots, reporting := make(chan struct{}, w.opts.Concurrency), make(chan struct{}, maxReporting*w.opts.Concurrency)
 	running.Go(func() {
 		w.claimLoop(ctx, work, slots, func(j *Job) {
@@ -168,7 +170,11 @@ func (w *Worker) Run(ctx context.Context) error {
 				case ctx.Err() != nil:
 					w.handBack(reports, j)
 				default:
+					handling.Add(1)
+					returned := sync.OnceFunc(func() { handling.Add(-1) })
+					defer returned()
 					w.handle(work, reports, j, func() { // the next handler may run
+						returned()
 						reporting <- struct{}{}
 						<-slots
 						held = reporting
@@ -194,7 +200,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		select {
 		case <-done:
 		case <-timer.C:
-			return fmt.Errorf("client: worker %s stopped, but %d handlers did not return, and %d outcomes were not recorded", w.opts.Name, len(slots), len(reporting))
+			return fmt.Errorf("client: worker %s stopped, but %d handlers did not return, and %d outcomes were not recorded", w.opts.Name, handling.Load(), len(reporting))
 		}
 	}
 	return nil
