@@ -313,7 +313,7 @@ func (e *engines) addManager(bin, name string, engine []int, flags ...string) er
 		return nil
 	}
 	p, err := startLogged("", bin, append([]string{"serve", "--listen", "127.0.0.1:0", "--max-entries", strconv.Itoa(roomyWindow), "--max-bytes", "1099511627776",
-		"--when-full", "evict", "--scope-share", "0"}, flags...)...)
+		"--scope-share", "0"}, flags...)...)
 	if err != nil {
 		return err
 	}

@@ -45,18 +45,13 @@ func compareLedgers(ctx context.Context, s settings) error {
 		values, err := measureEcho(ctx, s, filepath.Join(scripts, "pairs.lua"))
 		return values, nil, err
 	}
-	manager := func(maxEntries int, lookups bool) func() ([]float64, []float64, error) {
-		return func() ([]float64, []float64, error) {
-			return measureManager(ctx, s, maxEntries, scripts, lookups)
-		}
-	}
+	manager := func() ([]float64, []float64, error) { return measureManager(ctx, s, scripts) }
 	for _, c := range []struct {
 		name, write, lookup string
 		measure             func() (writes, lookups []float64, err error)
 	}{
 		{"echo on net/http", "no ledger; wrk", "", echo},
-		{"oncegate manager", "reserve, commit (wrk)", "reserve of a committed key (wrk)", manager(roomyWindow, true)},
-		{"oncegate manager, window full", "reserve, commit, evict (wrk)", "", manager(fullWindow, false)},
+		{"oncegate manager", "reserve, commit (wrk)", "reserve of a committed key (wrk)", manager},
 		{"redis appendfsync always", "SET NX (redis-benchmark)", "SET NX that fails + GET (redis-benchmark)", func() ([]float64, []float64, error) {
 			return measureRedis(ctx, s)
 		}},
@@ -95,13 +90,8 @@ func compareLedgers(ctx context.Context, s settings) error {
 	return lookups.write(s.out, notes)
 }
 
-// Sizes of the manager's window. In the roomy one nothing is evicted during the
-// longest run; the full one is full after a second, so that each new key costs
-// the eviction of an old one.
-const (
-	roomyWindow = 20_000_000
-	fullWindow  = 20_000
-)
+// roomyWindow is the size of the manager's window. No new key is refused during the longest run.
+const roomyWindow = 20_000_000
 
 var wrkRate = regexp.MustCompile(`Requests/sec:\s+([0-9.]+)`)
 
@@ -144,12 +134,12 @@ func measureEcho(ctx context.Context, s settings, script string) ([]float64, err
 	return forCallers(s, func(callers int) (float64, error) { return wrk(ctx, s, callers, p.addr, script) })
 }
 
-func measureManager(ctx context.Context, s settings, maxEntries int, scripts string, lookups bool) (pairs, dups []float64, err error) {
+func measureManager(ctx context.Context, s settings, scripts string) (pairs, dups []float64, err error) {
 	dir, err := os.MkdirTemp("", "oncegate-peers")
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := startManager(dir, s.manager, maxEntries, "127.0.0.1:0")
+	p, err := startManager(dir, s.manager, "127.0.0.1:0")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -158,8 +148,8 @@ func measureManager(ctx context.Context, s settings, maxEntries int, scripts str
 	pairs, err = forCallers(s, func(callers int) (float64, error) {
 		return wrk(ctx, s, callers, p.addr, filepath.Join(scripts, "pairs.lua"))
 	})
-	if err != nil || !lookups {
-		return pairs, nil, err
+	if err != nil {
+		return nil, nil, err
 	}
 	// The first requests of lookups.lua create the keys; they are few.
 	dups, err = forCallers(s, func(callers int) (float64, error) {
@@ -169,13 +159,13 @@ func measureManager(ctx context.Context, s settings, maxEntries int, scripts str
 }
 
 // startManager starts a manager whose records are in a new directory in dir.
-func startManager(dir, bin string, maxEntries int, listen string, more ...string) (*process, error) {
+func startManager(dir, bin, listen string, more ...string) (*process, error) {
 	data, err := os.MkdirTemp(dir, "data")
 	if err != nil {
 		return nil, err
 	}
-	return startLogged(data, bin, append([]string{"serve", "--data-dir", data, "--listen", listen, "--max-entries", strconv.Itoa(maxEntries),
-		"--max-bytes", "1099511627776", "--when-full", "evict", "--scope-share", "0"}, more...)...)
+	return startLogged(data, bin, append([]string{"serve", "--data-dir", data, "--listen", listen, "--max-entries", strconv.Itoa(roomyWindow),
+		"--max-bytes", "1099511627776", "--scope-share", "0"}, more...)...)
 }
 
 func measureRedis(ctx context.Context, s settings) (sets, dups []float64, err error) {

@@ -35,7 +35,7 @@ func entryID(run string, caller, n int) string {
 
 // addManager starts a manager on the WAL engine.
 func (l *logRounds) addManager(ctx context.Context, bin string) error {
-	p, err := startManager(l.dir, bin, roomyWindow, "127.0.0.1:0", "--store", "wal")
+	p, err := startManager(l.dir, bin, "127.0.0.1:0", "--store", "wal")
 	if err != nil {
 		return err
 	}

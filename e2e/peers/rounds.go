@@ -162,7 +162,7 @@ func (r *rounds) addManagers(ctx context.Context) error {
 	for i, bin := range strings.Split(r.manager, ",") {
 		socket := "unix:" + filepath.Join(r.dir, strconv.Itoa(i))
 		for where, listen := range map[string]string{"TCP": "127.0.0.1:0", "a Unix socket": socket} {
-			p, err := startManager(r.dir, bin, roomyWindow, listen)
+			p, err := startManager(r.dir, bin, listen)
 			if err != nil {
 				return err
 			}

@@ -141,7 +141,7 @@ func (l *logRounds) prepareShipping(ctx context.Context) error {
 			flags = append(flags, "--ship-to", to.url)
 		}
 		p, err := apart.start(func() (*process, error) {
-			return startManager(l.dir, l.manager, roomyWindow, "127.0.0.1:0", flags...)
+			return startManager(l.dir, l.manager, "127.0.0.1:0", flags...)
 		})
 		if err != nil {
 			return err

@@ -118,7 +118,7 @@ type EntryHistory struct {
 
 // EntryChange is a change of an entry, or Count equal ones in a row.
 type EntryChange struct {
-	// What: reserve, renew, commit, reject, release, unknown or resolve for a call; lapse, evict or delete.
+	// What: reserve, renew, commit, reject, release, unknown or resolve for a call; lapse or delete.
 	What string `json:"what"`
 	// Late: the reservation was gone when the call came.
 	Late bool `json:"late,omitempty"`

@@ -71,9 +71,9 @@ func TestMovedAndCutValues(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		replace(t, st, "ledger", "0:moved", func(get func(string) []byte) []byte { return get("0:pay") }, "committed", "lru")
-		replace(t, st, "ledger", "5:otherpay", func(get func(string) []byte) []byte { return get("0:pay") }, "committed", "lru")
-		replace(t, st, "ledger", "0:cut", func(get func(string) []byte) []byte { v := get("0:cut"); return v[:len(v)-1] }, "committed", "lru")
+		replace(t, st, "ledger", "0:moved", func(get func(string) []byte) []byte { return get("0:pay") }, "committed")
+		replace(t, st, "ledger", "5:otherpay", func(get func(string) []byte) []byte { return get("0:pay") }, "committed")
+		replace(t, st, "ledger", "0:cut", func(get func(string) []byte) []byte { v := get("0:cut"); return v[:len(v)-1] }, "committed")
 		replace(t, st, "jobs", "moved", func(get func(string) []byte) []byte { return get("batched") }, "queued", "function")
 		replace(t, st, "job_blobs", "cut/p", func(get func(string) []byte) []byte { return get("large/p") }, "sealed")
 		if err := st.Close(); err != nil {

@@ -135,7 +135,7 @@ func testUnreadableRecords(t *testing.T, args []string, log string, open func() 
 	if err != nil {
 		t.Fatal(err)
 	}
-	damage(t, st, "ledger", "0:bad", "committed", "lru")
+	damage(t, st, "ledger", "0:bad", "committed")
 	damage(t, st, "jobs", "bad", "queued", "function")
 	if err := st.Close(); err != nil {
 		t.Fatal(err)

@@ -414,7 +414,7 @@ func (a *app) tellWindow(ctx context.Context) {
 	o, sizes := a.ledger.Options(), a.store.Capabilities().Sizes
 	all, scope := o.KeysPerSecond(sizes)
 	fields := []any{"new_keys_per_second", int(all), "of_one_scope", int(scope), "committed_ttl_seconds", o.CommittedTTL.Seconds(),
-		"when_full", o.WhenFull.String(), "max_entries", o.MaxEntries}
+		"max_entries", o.MaxEntries}
 	if sizes {
 		fields = append(fields, "max_bytes", o.MaxBytes)
 	}
@@ -422,19 +422,13 @@ func (a *app) tellWindow(ctx context.Context) {
 	s, err := a.ledger.Stats(ctx)
 	if n := s.Pending + s.Committed + s.Rejected + s.Unknown; err == nil && (n > s.MaxEntries || s.Bytes > s.MaxBytes) {
 		a.log.Warn("the window is smaller than what the ledger holds: see --max-entries and --max-bytes",
-			"entries", n, "max_entries", s.MaxEntries, "bytes", s.Bytes, "max_bytes", s.MaxBytes, "when_full", o.WhenFull.String())
+			"entries", n, "max_entries", s.MaxEntries, "bytes", s.Bytes, "max_bytes", s.MaxBytes)
 	}
 }
 
 // windowFull logs that the window is full, at most once a minute.
 func (a *app) windowFull(p ledger.Pressure) {
-	fields := []any{"refused", p.Refused, "refused_over_share", p.OverShare, "answers_dropped", p.WithoutAnswer, "evicted", p.Evicted}
-	if p.Evicted > 0 {
-		fields = append(fields, "youngest_seconds", p.Youngest.Seconds(), "oldest_seconds", p.Oldest.Seconds())
-		a.log.Warn("the window is full: answers were forgotten before their time, their keys can run again", fields...)
-		return
-	}
-	a.log.Warn("the window is full: new keys are refused", fields...)
+	a.log.Warn("the window is full: new keys are refused", "refused", p.Refused, "refused_over_share", p.OverShare, "answers_dropped", p.WithoutAnswer)
 }
 
 func (a *app) sweepFailed(err error) {

@@ -28,6 +28,10 @@ func cliOn(url string, args ...string) (code int, out, errs string) {
 func TestConflictsAreShown(t *testing.T) {
 	first := jobsManager(t, "--origin", "dc2")
 	second := jobsManager(t, "--origin", "dc1", "--peer", "dc2="+first)
+	waitFor(t, "the first one says that it remembers no other ledger of dc1", func() bool {
+		_, out, _ := cliOn(second, "ledger", "quarantine")
+		return strings.Contains(out, "there is no quarantine")
+	})
 	for _, url := range []string{second, first} { // the first one pulls nothing, and the name decides about outcomes of one millisecond
 		addr := strings.TrimPrefix(url, "http://")
 		if status, body := post(t, addr, "/v1/ledger/reserve", `{"key":"twice","scope":"s","token":"t`+addr+`"}`); status != 201 {

@@ -45,7 +45,7 @@ const (
 // is judged by itself: a refused item changes nothing for the others. Items of one key are judged in their order, each
 // by what the items before it left.
 //
-// Some items cannot be served in the shared transaction: one that has to evict more entries than a transaction should,
+// Some items cannot be served in the shared transaction: one that has to remove more entries than a transaction should,
 // and one that is refused after room was made for it, which undoes the transaction. Such an item, and later items of
 // its key, get transactions of their own after it. The order of each key is still kept. A transaction that is too
 // large, or that keeps meeting conflicts, is split in half. A failure of the store, or the end of ctx, is the answer to
@@ -241,8 +241,7 @@ func (r *run) doBatch() error {
 			it.phase = separate
 			r.anySeparate = true
 			return errUndo
-		case more, tx.fx.wrote && tx.l.opts.WhenFull == Evict && errors.Is(it.Err, ErrFull):
-			// It finds more to evict once the writes of the others are in the indexes.
+		case more:
 			it.phase = separate
 			r.anySeparate = true
 			tx.tallies = tx.tallies[:counted]

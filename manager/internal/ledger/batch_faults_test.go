@@ -358,18 +358,22 @@ func TestBatchRefusedAfterAWrite(t *testing.T) {
 	}
 }
 
-// TestBatchEvictsInSteps: an outcome that needs more room than one transaction makes gets it, and so
+// TestBatchMakesRoomInSteps: an outcome that needs more room than one transaction makes gets it, and so
 // do its neighbours; a later item of its key comes after it.
-func TestBatchEvictsInSteps(t *testing.T) {
-	opts := evicting(Options{MaxBytes: 400_000})
-	l, f, _ := faultyLedger(t, "own", opts)
+func TestBatchMakesRoomInSteps(t *testing.T) {
+	opts := Options{MaxBytes: 800_000, ScopeShare: -1}
+	l, f, c := faultyLedger(t, "own", opts)
 	for i := range 1500 {
-		mustReserve(t, l, name("old", i), "t", api.StateReserved)
-		mustCommit(t, l, name("old", i), "t", "x")
+		old := finishReq(name("old", i), "t", "x")
+		old.TTL = time.Millisecond
+		if err := l.Commit(t.Context(), old); err != nil {
+			t.Fatal(err)
+		}
 	}
+	c.advance(time.Second)
 	items := []Item{
 		{Op: OpReserve, Reserve: *reserveReq("a", "t")},
-		{Op: OpCommit, Finish: *finishReq("large", "t", strings.Repeat("x", 300_000))},
+		{Op: OpCommit, Finish: *finishReq("large", "t", strings.Repeat("x", 600_000))},
 		{Op: OpReserve, Reserve: *reserveReq("large", "t2")},
 		{Op: OpCommit, Finish: *finishReq("a", "t", "done")},
 		{Op: OpRelease, Release: *releaseReq("large", "t2")},
@@ -377,7 +381,7 @@ func TestBatchEvictsInSteps(t *testing.T) {
 	f.updates = 0
 	l.Batch(t.Context(), items)
 	wants(t, items, "reserved", "committed", "committed", "committed", "another attempt")
-	if len(items[2].Reply.Result) < 300_000 {
+	if len(items[2].Reply.Result) < 600_000 {
 		t.Errorf("the answer has %d bytes", len(items[2].Reply.Result))
 	}
 	if f.updates < 3 {

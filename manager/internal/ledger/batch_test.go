@@ -128,16 +128,13 @@ func TestBatchIsItsCalls(t *testing.T) {
 }
 
 // TestBatchesInAFullWindow: where there is no room for all, batches keep what the window promises:
-// every answer is true afterwards or its entry was evicted, nothing is counted twice, and no more is
+// every answer is true afterwards, nothing is counted twice, and no more is
 // there than may be.
 func TestBatchesInAFullWindow(t *testing.T) {
 	for window, opts := range map[string]Options{
-		"refuses":         {MaxEntries: 6, ScopeShare: -1},
-		"shares":          {MaxEntries: 8},
-		"evicts":          evicting(Options{MaxEntries: 6}),
-		"evicts bytes":    evicting(Options{MaxBytes: 4000}),
-		"refuses bytes":   {MaxBytes: 4000, ScopeShare: -1},
-		"evicts a little": {MaxEntries: 6, WhenFull: Evict},
+		"refuses":       {MaxEntries: 6, ScopeShare: -1},
+		"shares":        {MaxEntries: 8},
+		"refuses bytes": {MaxBytes: 4000, ScopeShare: -1},
 	} {
 		for _, kind := range kinds {
 			t.Run(window+"/"+kind, func(t *testing.T) {
@@ -166,7 +163,7 @@ func TestBatchesInAFullWindow(t *testing.T) {
 					for key, it := range last {
 						scope, k, _ := splitRecordKey(key)
 						e, err := l.Get(t.Context(), scope, k)
-						if errors.Is(err, ErrNotFound) && (opts.WhenFull == Evict || it.Op == OpRelease || it.Reply.State == api.StateNone) {
+						if errors.Is(err, ErrNotFound) && (it.Op == OpRelease || it.Reply.State == api.StateNone) {
 							continue
 						}
 						want := it.Reply.State

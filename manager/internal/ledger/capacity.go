@@ -1,9 +1,7 @@
 package ledger
 
 import (
-	"context"
 	"errors"
-	"strconv"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -11,21 +9,12 @@ import (
 )
 
 const (
-	// evictWindow is how many of the oldest final entries one eviction examines.
-	evictWindow = 16
-	// evictWindows bounds how many windows of entries an eviction examines if they were used since the index was
-	// updated.
-	evictWindows = 4
-	// maxEvictions bounds the entries that one insertion evicts. More than one is due when there are already too many:
-	// the limit was lowered, or several managers relied on outdated counts.
-	maxEvictions = 8
-	// maxEstimated is maxEvictions if the excess is only estimated. Other managers that insert now make the same
-	// estimate.
+	// leastScan is how many entries of an index a transaction that makes room reads at least: some of them make none.
+	leastScan = 16
+	// roomBatch bounds the entries that one transaction removes.
+	roomBatch = 256
+	// maxEstimated is roomBatch if the excess is only estimated. Other managers that insert now make the same estimate.
 	maxEstimated = 2
-	// evictBatch bounds the entries that one transaction evicts when there are too many bytes.
-	evictBatch = 256
-	// maxRequeued bounds the entries whose newer use one eviction stores.
-	maxRequeued = 4
 )
 
 // level is how much the window holds. On engines that do not tell sizes the number of entries is an estimate, and bytes
@@ -38,6 +27,9 @@ func (a level) plus(b level) level { return level{a.entries + b.entries, a.bytes
 func (a level) over(b level) level {
 	return level{max(a.entries-b.entries, 0), max(a.bytes-b.bytes, 0)}
 }
+
+// fits reports whether need more than a is within limit.
+func (a level) fits(need, limit level) bool { return a.plus(need).over(limit) == level{} }
 
 // unbounded is more bytes than there can be.
 const unbounded = 1 << 60
@@ -93,32 +85,31 @@ func (tx *Tx) admit(key string, r *record) error {
 	if l.sizes {
 		growth, pending := l.usage.growth.Load(), max(l.usage.pending.Load()+tx.fx.pending, 0)
 		need.bytes = chargeOf(key, r) + growth
-		if l.opts.WhenFull == Evict && (pending+1)*need.bytes > limit.bytes {
-			// The window is full of reservations, which are never evicted.
-			return tx.full(false)
-		}
 		limit.bytes -= pending * growth
 	}
-	scope, greedy := tx.scopeOf(key)
 	if over := at.plus(need).over(limit); over != (level{}) {
-		r, err := tx.makeRoom(key, over, greedy)
-		if err != nil {
+		if at, _, err = tx.makeRoom(key, over); err != nil {
 			return err
 		}
-		if at = r.at; !r.fits(need, limit) {
-			return tx.full(greedy)
+		if !at.fits(need, limit) {
+			return tx.full(false)
 		}
 	}
-	if l.opts.WhenFull == Refuse && l.boundsScopes() && tx.overShare(scope, limit.over(at)) {
-		if _, err := tx.expire(key, maxEvictions); err != nil {
-			return err
-		}
-		if at, err = tx.level(); err != nil {
-			return err
-		}
-		if tx.overShare(scope, limit.over(at)) {
-			return tx.full(true)
-		}
+	if !l.boundsScopes() {
+		return nil
+	}
+	scope := l.usage.hash(key)
+	if !tx.overShare(scope, limit.over(at)) {
+		return nil
+	}
+	if _, err := tx.expire(key, leastScan); err != nil {
+		return err
+	}
+	if at, err = tx.level(); err != nil {
+		return err
+	}
+	if tx.overShare(scope, limit.over(at)) {
+		return tx.full(true)
 	}
 	return nil
 }
@@ -142,19 +133,18 @@ func (tx *Tx) fitOutcome(op Op, key string, e, final *record) (more bool, err er
 		over.entries = 0 // the reservation has made room for the entry
 	}
 	growth := need.bytes
-	left := room{at: at, begin: at}
 	if over != (level{}) {
-		if left, err = tx.makeRoom(key, over, false); err != nil || left.more {
-			return left.more, err
+		if at, more, err = tx.makeRoom(key, over); err != nil || more {
+			return more, err
 		}
 	}
 	hard := l.hardLimit()
-	strip := l.sizes && len(final.result) > 0 && left.at.bytes+need.bytes > hard.bytes
+	strip := l.sizes && len(final.result) > 0 && at.bytes+need.bytes > hard.bytes
 	if strip {
 		stripResult(final)
 		need.bytes = chargeOf(key, final)
 	}
-	if e == nil && !left.fits(need, hard) {
+	if e == nil && !at.fits(need, hard) {
 		tx.count(op, OutcomeFull)
 		return false, tx.full(false)
 	}
@@ -201,7 +191,7 @@ func (tx *Tx) untilExpiry() (time.Duration, error) {
 				return 0, err
 			}
 			for _, h := range hits {
-				if ms, err := strconv.ParseInt(h.SortKey, 36, 64); err == nil {
+				if ms, err := timeOf(h.SortKey); err == nil {
 					next = min(next, ms)
 				}
 			}
@@ -212,76 +202,42 @@ func (tx *Tx) untilExpiry() (time.Duration, error) {
 	return min(max(milliseconds(next-now), time.Second), maxRetryAfter), nil
 }
 
-// room is the result of makeRoom.
-type room struct {
-	// begin is the level without expired entries; at is the level after the evictions.
-	begin, at level
-	// more: there is more to remove than one transaction should.
-	more bool
-}
-
-// fits reports whether need fits below limit. If the window was already above the limit, because the limit was lowered,
-// evictions only have to keep it from growing.
-func (r room) fits(need, limit level) bool {
-	after := r.at.plus(need)
-	if r.at != r.begin {
-		limit = level{max(limit.entries, r.begin.entries), max(limit.bytes, r.begin.bytes)}
-	}
-	return after.over(limit) == level{}
-}
-
-// makeRoom removes entries other than that of key until over is free: first expired ones and then, if the window
-// evicts, final ones. With own it evicts only entries of the scope of key.
-func (tx *Tx) makeRoom(key string, over level, own bool) (r room, err error) {
+// makeRoom removes entries other than that of key until over is free: first expired ones, and then what other ledgers
+// recorded. It returns the level after that. more says that there is more to remove than one transaction should.
+func (tx *Tx) makeRoom(key string, over level) (at level, more bool, err error) {
 	l := tx.l
-	at, err := tx.level()
-	if err != nil {
-		return r, err
+	if at, err = tx.level(); err != nil {
+		return at, false, err
 	}
 	goal := level{at.entries - over.entries, at.bytes - over.bytes}
-	n := min(over.entries, evictBatch)
-	switch {
-	case !l.sizes:
+	n := min(over.entries, roomBatch)
+	if !l.sizes {
 		n = min(n, maxEstimated)
-	case l.opts.WhenFull == Evict:
-		n = min(n, maxEvictions)
 	}
 	if over.bytes > 0 {
-		// Examine more than would be needed at average size, because the entries to evict may be small.
+		// Examine more than would be needed at average size, because the entries to remove may be small.
 		average := max(at.bytes/max(at.entries, 1), 1)
-		n = max(n, min(2*over.bytes/average+2, evictBatch))
+		n = max(n, min(2*over.bytes/average+2, roomBatch))
 	}
 	gone, err := tx.expire(key, int(n))
 	if err != nil {
-		return r, err
+		return at, false, err
 	}
-	if r.begin, err = tx.level(); err != nil {
-		return r, err
+	if at, err = tx.level(); err != nil {
+		return at, false, err
 	}
-	if over := r.begin.over(goal); over != (level{}) && int64(gone) < n && l.opts.Origin != "" {
+	if over := at.over(goal); over != (level{}) && int64(gone) < n && l.opts.Origin != "" {
 		// What other ledgers recorded never takes the room of what this one does.
 		forgot, err := tx.forgetImports(key, int(n)-gone, over)
 		if err != nil {
-			return r, err
+			return at, false, err
 		}
 		gone += forgot
-		if r.begin, err = tx.level(); err != nil {
-			return r, err
+		if at, err = tx.level(); err != nil {
+			return at, false, err
 		}
 	}
-	r.at = r.begin
-	if over = r.at.over(goal); l.opts.WhenFull == Evict && int64(gone) < n && over != (level{}) {
-		evicted, err := tx.evict(key, int(n)-gone, over, own)
-		if err != nil {
-			return r, err
-		}
-		gone += evicted
-		if r.at, err = tx.level(); err != nil {
-			return r, err
-		}
-	}
-	r.more = int64(gone) == n && r.at.bytes > goal.bytes
-	return r, nil
+	return at, int64(gone) == n && at.bytes > goal.bytes, nil
 }
 
 // expire removes up to n expired entries that the sweeper has not removed yet. They make room first, whatever their
@@ -299,27 +255,4 @@ func (tx *Tx) expire(key string, n int) (int, error) {
 		removed += r.removed
 	}
 	return removed, nil
-}
-
-// freeBytes evicts final entries while there are too many bytes, in as many transactions as necessary.
-func (l *Ledger) freeBytes(ctx context.Context) error {
-	for more := l.opts.WhenFull == Evict; more; {
-		err := l.transact(ctx, func(tx *Tx) error {
-			more = false
-			at, err := tx.level()
-			if err != nil {
-				return err
-			}
-			if over := at.over(level{at.entries, l.limit().bytes}); over != (level{}) {
-				r, err := tx.makeRoom("", over, false)
-				more = r.more
-				return err
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

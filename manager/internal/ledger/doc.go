@@ -67,8 +67,7 @@
 // Batch makes many calls in one transaction of the store, which costs one record of the log and one fdatasync, or the
 // round trips of one transaction. Each call is judged by itself, as in the tables above; calls of one key are judged in
 // their order, each by what those before it left. A refused call changes nothing for the others, and none of them
-// waits. Calls of different keys have no order: the entries that one evicts, and the room that it uses, may affect
-// those before or after it.
+// waits. Calls of different keys have no order: the room that one uses or makes may affect those before or after it.
 //
 // # Keys of other ledgers
 //
@@ -89,19 +88,15 @@
 // A scope may hold a fixed multiple of what is free, which leaves room for scopes that hold little. ScopeShare is the
 // part of the window that a single scope can then hold.
 //
-// With WhenFull Evict, an insertion evicts the final or UNKNOWN entry that was used least recently, and a scope with
-// more than ScopeShare evicts its own entries. A call that inserts nothing evicts nothing, and a PENDING entry is never
-// evicted. Uses are noted only in memory, so a replay is a pure read; an eviction that meets an entry used since stores
-// its new place in the order. On engines that several managers share, evictions choose randomly among the oldest
-// entries, so that managers do not compete for the same record. There the counts may be a second old, so the window may
-// be exceeded for a moment, and each manager counts per scope only what it inserted itself.
+// On engines that several managers share, the counts may be a second old. So the window may be exceeded for a moment,
+// and each manager counts per scope only what it inserted itself.
 //
 // # Records that cannot be read
 //
 // A record may be unreadable: a later version of the program wrote it, or it was damaged. That affects only its own
-// key. Every call that names the key returns a *store.UnreadableError. The sweeper, evictions, listings and look-ups
-// skip the record, however many such records there are. They report it to Options.Unreadable, and never write or delete
-// it. It counts in the window until an operator deletes it.
+// key. Every call that names the key returns a *store.UnreadableError. The sweeper, listings and look-ups skip the
+// record, however many such records there are. They report it to Options.Unreadable, and never write or delete it. It
+// counts in the window until an operator deletes it.
 //
 // # Waiting
 //
@@ -157,15 +152,15 @@
 //
 // An entry is one record of collection "ledger". Its key is the scope's length in decimal, a colon, scope and key. Each
 // state has an index ordered by expiry (pending, committed, rejected, unknown), which the sweeper, listings and counts
-// use. The index lru orders final and UNKNOWN entries by last use. The index ref finds entries by a reference such as a
-// job id. All of this uses the transactions of package store; with Tx a caller combines ledger calls and its own writes
-// in one transaction.
+// use. For all but reservations its sort key goes on with when the outcome was recorded. The index ref finds entries by
+// a reference such as a job id. All of this uses the transactions of package store; with Tx a caller combines ledger
+// calls and its own writes in one transaction.
 //
 // A record has the lowest version that can hold it. Version 2 is for entries that are UNKNOWN, and for reservations
 // that set their own unknown TTL. A reservation in a record of version 1 gets the default of the manager that finds it
 // run out. A program that knows only version 1 serves all other keys, and calls of a key with such
 // a record fails there. Version 3 is for an outcome whose answer has another version than 1. This program writes none.
-// It reads all of such a record but the answer: it fences, expires and evicts the entry, and a duplicate gets a
+// It reads all of such a record but the answer: it fences and expires the entry, and a duplicate gets a
 // *store.UnreadableError. Version 4 is for outcomes with an origin, and for reservations with a fence.
 //
 // # Files in reading order
@@ -174,7 +169,7 @@
 //	record.go                                 stored entries
 //	ledger.go, run.go, tx.go                  calls and their transactions
 //	unknown.go, batch.go, wait.go             unknown outcomes, batches, waiting
-//	capacity.go, evict.go, share.go, usage.go the window
+//	capacity.go, share.go, usage.go           the window
 //	window.go, pressure.go                    counts of shared engines, what a full window caused
 //	sweep.go, list.go, moved.go, stats.go     the sweeper and operators
 //	journal.go, funnel.go, overview.go        what operators see of the recent past

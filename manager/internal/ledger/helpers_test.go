@@ -45,12 +45,6 @@ func newTestLedger(t testing.TB, opts Options) (*Ledger, *clock) {
 	return ledgerOn(t, st, opts), c
 }
 
-// evicting makes a window that evicts, and where one scope may fill it.
-func evicting(o Options) Options {
-	o.WhenFull, o.ScopeShare = Evict, -1
-	return o
-}
-
 func ledgerOn(t testing.TB, st store.Store, opts Options) *Ledger {
 	t.Helper()
 	l, err := New(st, opts)
@@ -135,18 +129,3 @@ func bytesIn(st store.Store) (total int64, err error) {
 }
 
 func name(prefix string, i int) string { return fmt.Sprintf("%s%d", prefix, i) }
-
-// distinctKeys returns keys whose last use is noted in slots of their own, so
-// that a test can expect the exact order.
-func distinctKeys(l *Ledger, n int) []string {
-	var keys []string
-	taken := make(map[any]bool)
-	for i := 0; len(keys) < n; i++ {
-		k := name("k", i)
-		if slot := l.touches.slot(recordKey("s", k)); !taken[slot] {
-			taken[slot] = true
-			keys = append(keys, k)
-		}
-	}
-	return keys
-}

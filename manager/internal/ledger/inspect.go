@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -34,12 +33,14 @@ func Remembered(key string, value []byte) time.Duration {
 // RememberedByEntries is Remembered for a record whose value is not at hand, by its index entries: entry returns the sort
 // key of an index, "" for none. ok is false for a reservation, whose entries do not tell.
 func RememberedByEntries(entry func(index string) string) (d time.Duration, ok bool) {
-	touched, err := strconv.ParseInt(entry(indexLRU), 36, 64)
-	if err != nil {
-		return 0, false
-	}
 	for _, state := range storedStates {
-		if expires, err := strconv.ParseInt(entry(indexOf(state)), 36, 64); err == nil {
+		key := entry(indexOf(state))
+		if len(key) != 2*sortKeyDigits {
+			continue
+		}
+		expires, err1 := timeOf(key)
+		touched, err2 := timeOf(key[sortKeyDigits:])
+		if err1 == nil && err2 == nil {
 			r := record{state: state, touched: touched, expires: expires}
 			return time.Duration(r.remembered()) * time.Millisecond, true
 		}

@@ -31,11 +31,10 @@ const (
 // Changes that no call makes, as operations of the journal.
 const (
 	opLapse Op = opCount + iota
-	opEvict
 	opDelete
 )
 
-var changeNames = [...]string{"lapse", "evict", "delete"}
+var changeNames = [...]string{"lapse", "delete"}
 
 // journal has a fixed number of sets. The key's hash chooses the set. Sets are made when they are first used.
 type journal struct {
@@ -241,7 +240,7 @@ type History struct {
 // Change is a change of an entry, or Count equal ones in a row.
 type Change struct {
 	// What is reserve, renew, commit, reject, release, unknown or resolve for a call; lapse: the reservation ran out
-	// without an outcome; evict: the entry was forgotten for want of room; delete: an administrator deleted it.
+	// without an outcome; delete: an administrator deleted it.
 	What string
 	// Late: the reservation was gone when the call came.
 	Late bool

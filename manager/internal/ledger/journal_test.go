@@ -95,9 +95,9 @@ func TestHistoryTellsTheLifeOfAKey(t *testing.T) {
 	}
 }
 
-// TestHistoryOfWhatNoCallAsked: a lapse, a deletion and an eviction are told, and a batch is told like single calls.
+// TestHistoryOfWhatNoCallAsked: a lapse and a deletion are told, and a batch is told like single calls.
 func TestHistoryOfWhatNoCallAsked(t *testing.T) {
-	l, c := newTestLedger(t, evicting(Options{MaxEntries: 2}))
+	l, c := newTestLedger(t, Options{})
 	items := []Item{{Op: OpReserve, Reserve: *reserveReq("a", "t")}, {Op: OpReserve, Reserve: *reserveReq("b", "t")}}
 	l.Batch(WithCaller(t.Context(), "gate-1"), items)
 	c.advance(time.Minute)
@@ -110,10 +110,9 @@ func TestHistoryOfWhatNoCallAsked(t *testing.T) {
 	if _, err := l.Delete(t.Context(), "s", "b"); err != nil {
 		t.Fatal(err)
 	}
-	mustReserve(t, l, "c", "t", api.StateReserved)
 	mustReserve(t, l, "d", "t", api.StateReserved)
 	for key, want := range map[string]string{
-		"a": "reserve by gate-1, lapse, resolve, evict",
+		"a": "reserve by gate-1, lapse, resolve",
 		"b": "reserve by gate-1, lapse, delete", "d": "reserve",
 	} {
 		if got := told(l.History("s", key)); got != want {
@@ -123,29 +122,11 @@ func TestHistoryOfWhatNoCallAsked(t *testing.T) {
 }
 
 // TestChangesAreToldOfTheirOwnKeys: a transaction that also changes other keys tells each key what happened to it.
-// Reserves evict others, and a sweep lets several run out at once.
+// A sweep lets several run out at once.
 func TestChangesAreToldOfTheirOwnKeys(t *testing.T) {
-	l, c := newTestLedger(t, evicting(Options{MaxEntries: 4}))
-	for i := range 4 {
-		mustReserve(t, l, name("old", i), "t", api.StateReserved)
-		mustCommit(t, l, name("old", i), "t", "x")
-	}
+	l, c := newTestLedger(t, Options{})
 	items := []Item{{Op: OpReserve, Reserve: *reserveReq("new0", "t")}, {Op: OpReserve, Reserve: *reserveReq("new1", "t")}}
 	l.Batch(t.Context(), items)
-	evicted := 0
-	for i := range 4 {
-		want := "reserve, commit"
-		if _, err := l.Get(t.Context(), "s", name("old", i)); errors.Is(err, ErrNotFound) {
-			evicted++
-			want += ", evict"
-		}
-		if got := told(l.History("s", name("old", i))); got != want {
-			t.Errorf("%s: %q, want %q", name("old", i), got, want)
-		}
-	}
-	if evicted < 2 {
-		t.Errorf("%d keys were evicted", evicted)
-	}
 	c.advance(time.Minute)
 	if _, err := l.Sweep(t.Context()); err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	"errors"
-	"hash/maphash"
 	"sync/atomic"
 	"time"
 
@@ -26,13 +25,10 @@ type Ledger struct {
 	journal  *journal // nil if it is not wanted
 	funnel   funnel
 	waits    waits
-	touches  touches
 
-	length   lengthCache
-	front    unread.Front
-	usage    usage
-	pressure pressure
-	cursor   atomic.Pointer[evictCursor]
+	length lengthCache
+	front  unread.Front
+	usage  usage
 	// nextExpiry is when the next entry expires, in Unix milliseconds. It may be outdated.
 	nextExpiry atomic.Int64
 	feed       feed // with Options.Origin
@@ -91,11 +87,6 @@ func New(st store.Store, opts Options) (*Ledger, error) {
 	l.waits.init(opts.MaxWaiters)
 	l.feed.id, l.feed.wake = newEpoch(), make(chan struct{}, 1)
 	l.usage.init()
-	slots := 0
-	if opts.WhenFull == Evict {
-		slots = opts.MaxEntries
-	}
-	l.touches.init(slots)
 	if err := l.countScopes(context.Background()); err != nil {
 		return nil, err
 	}
@@ -331,35 +322,5 @@ func outcomeOf(err error) Outcome {
 		return OutcomeInvalid
 	default:
 		return OutcomeError
-	}
-}
-
-// touches notes when entries were last used: a table of times by hash of the record key. If two keys share a slot, one
-// of them looks more recently used than it is, which only affects the order of evictions.
-type touches struct {
-	seed  maphash.Seed
-	slots []atomic.Int64
-}
-
-// maxTouchSlots bounds the table to 8 MiB.
-const maxTouchSlots = 1 << 20
-
-func (t *touches) init(maxEntries int) {
-	n := 1024
-	for n < maxEntries && n < maxTouchSlots {
-		n *= 2
-	}
-	t.seed = maphash.MakeSeed()
-	t.slots = make([]atomic.Int64, n)
-}
-
-func (t *touches) slot(key string) *atomic.Int64 {
-	return &t.slots[maphash.String(t.seed, key)&uint64(len(t.slots)-1)]
-}
-
-func (t *touches) note(key string, now int64) {
-	s := t.slot(key)
-	if s.Load() < now {
-		s.Store(now)
 	}
 }

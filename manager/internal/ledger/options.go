@@ -23,8 +23,6 @@ type Options struct {
 	MaxEntries int
 	// MaxBytes bounds the records on an engine inside this process, plus EntryOverhead bytes for each. Default 512 MiB.
 	MaxBytes int64
-	// WhenFull says what happens to a new key that has no room. Default Refuse.
-	WhenFull WhenFull
 	// ScopeShare is the largest part of the window that one scope may hold while all others hold nothing (see the
 	// package documentation). 1 or negative: no limit. Default 0.75.
 	ScopeShare float64
@@ -93,30 +91,8 @@ type Quarantine interface {
 	Record() (id store.ID, ok bool)
 }
 
-// MaxResultLimit bounds Options.MaxResultBytes, so that a record always fits into a store's value, and an eviction into
-// its transaction.
+// MaxResultLimit bounds Options.MaxResultBytes, so that a record always fits into a store's value.
 const MaxResultLimit = 4 << 20
-
-// WhenFull says what happens to a new key when the window is full of entries
-// that have not expired.
-type WhenFull uint8
-
-// The choices.
-const (
-	// Refuse: the new key gets ErrFull, and nothing is forgotten.
-	Refuse WhenFull = iota
-	// Evict: the final entries that were used least recently are forgotten before their time. A retry of their keys
-	// runs the work again.
-	Evict
-)
-
-// String returns the name used in settings.
-func (w WhenFull) String() string {
-	if w == Evict {
-		return "evict"
-	}
-	return "refuse"
-}
 
 const (
 	// TypicalEntryBytes is how much of MaxBytes an entry with a short answer uses.
@@ -199,8 +175,6 @@ func (o Options) Validate() error {
 		return fmt.Errorf("ledger: MaxEntries %d: must be 1 to %d", o.MaxEntries, maxEntriesLimit)
 	case o.MaxBytes < 1:
 		return fmt.Errorf("ledger: MaxBytes %d: must be at least 1", o.MaxBytes)
-	case o.WhenFull > Evict:
-		return fmt.Errorf("ledger: WhenFull %d: must be Refuse or Evict", o.WhenFull)
 	case o.ScopeShare > 1 || o.ScopeShare != o.ScopeShare:
 		return fmt.Errorf("ledger: ScopeShare %v: must be at most 1", o.ScopeShare)
 	case o.MaxResultBytes < 1 || o.MaxResultBytes > MaxResultLimit:

@@ -275,41 +275,39 @@ func TestPeersCannotUseUpNumbers(t *testing.T) {
 
 // TestImportsMakeRoom: outcomes of other data centres take what is free, and new keys of this one take it back.
 func TestImportsMakeRoom(t *testing.T) {
-	for _, full := range []WhenFull{Refuse, Evict} {
-		l, _ := newTestLedger(t, Options{Origin: "dc1", MaxEntries: 10, ScopeShare: -1, WhenFull: full})
-		if err := l.OpenFeed(t.Context(), ""); err != nil {
+	l, _ := newTestLedger(t, Options{Origin: "dc1", MaxEntries: 10, ScopeShare: -1})
+	if err := l.OpenFeed(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 4 {
+		key := fmt.Sprint("own", i)
+		if _, err := l.Reserve(t.Context(), reserveReq(key, key), nil); err != nil {
 			t.Fatal(err)
 		}
-		for i := range 4 {
-			key := fmt.Sprint("own", i)
-			if _, err := l.Reserve(t.Context(), reserveReq(key, key), nil); err != nil {
-				t.Fatal(err)
-			}
-			if err := l.Commit(t.Context(), finishReq(key, key, "own")); err != nil {
-				t.Fatal(err)
-			}
-		}
-		var changes []FeedChange
-		for i := range 30 {
-			changes = append(changes, FeedChange{Origin: "dc2", Sequence: uint64(i), Scope: "s", Key: fmt.Sprint("other", i), Token: "t", State: api.StateCommitted,
-				HLC: uint64(i + 1), ExpiresIn: time.Minute, Result: answer(200, "other")})
-		}
-		if _, err := l.Import(t.Context(), changes, nil); err != nil {
+		if err := l.Commit(t.Context(), finishReq(key, key, "own")); err != nil {
 			t.Fatal(err)
 		}
-		if s := l.FeedStats(); s.Imported != 6 || s.Dropped != 24 {
-			t.Errorf("%v: %+v", full, s)
+	}
+	var changes []FeedChange
+	for i := range 30 {
+		changes = append(changes, FeedChange{Origin: "dc2", Sequence: uint64(i), Scope: "s", Key: fmt.Sprint("other", i), Token: "t", State: api.StateCommitted,
+			HLC: uint64(i + 1), ExpiresIn: time.Minute, Result: answer(200, "other")})
+	}
+	if _, err := l.Import(t.Context(), changes, nil); err != nil {
+		t.Fatal(err)
+	}
+	if s := l.FeedStats(); s.Imported != 6 || s.Dropped != 24 {
+		t.Errorf("%+v", s)
+	}
+	for i := range 6 {
+		key := fmt.Sprint("new", i)
+		if reply, err := l.Reserve(t.Context(), reserveReq(key, key), nil); err != nil || reply.State != api.StateReserved {
+			t.Errorf("%s: %v, %v", key, reply.State, err)
 		}
-		for i := range 6 {
-			key := fmt.Sprint("new", i)
-			if reply, err := l.Reserve(t.Context(), reserveReq(key, key), nil); err != nil || reply.State != api.StateReserved {
-				t.Errorf("%v: %s: %v, %v", full, key, reply.State, err)
-			}
-		}
-		for i := range 4 {
-			if _, err := l.Get(t.Context(), "s", fmt.Sprint("own", i)); err != nil {
-				t.Errorf("%v: own%d: %v", full, i, err)
-			}
+	}
+	for i := range 4 {
+		if _, err := l.Get(t.Context(), "s", fmt.Sprint("own", i)); err != nil {
+			t.Errorf("own%d: %v", i, err)
 		}
 	}
 }

@@ -14,17 +14,16 @@ type Capacity struct {
 	// Entries are all entries. Bytes is -1, as MaxBytes, where bytes are not bounded.
 	Entries, MaxEntries int
 	Bytes, MaxBytes     int64
-	// Oldest is about the age of the oldest entry: that of the entry that was changed longest ago, or of the reservation
-	// that runs out first. 0 if there are no entries.
+	// Oldest is about the age of the oldest entry: the highest age among the entries that expire first, one of each state.
+	// 0 if there are no entries.
 	Oldest time.Duration
 	// KeysPerSecond is how many new keys per second the window holds, ScopeKeysPerSecond those of one scope (see
 	// Options.KeysPerSecond). CommittedTTL is for how long each stays then.
 	KeysPerSecond, ScopeKeysPerSecond float64
 	CommittedTTL                      time.Duration
-	WhenFull                          WhenFull
 }
 
-// Capacity returns the use of the window. It reads the counts and two entries.
+// Capacity returns the use of the window. It reads the counts and an entry of each state.
 func (l *Ledger) Capacity(ctx context.Context) (Capacity, error) {
 	s, err := l.Stats(ctx)
 	if err != nil {
@@ -32,13 +31,14 @@ func (l *Ledger) Capacity(ctx context.Context) (Capacity, error) {
 	}
 	c := Capacity{
 		Entries: s.Pending + s.Committed + s.Rejected + s.Unknown, MaxEntries: s.MaxEntries, Bytes: s.Bytes, MaxBytes: s.MaxBytes,
-		CommittedTTL: l.opts.CommittedTTL, WhenFull: l.opts.WhenFull,
+		CommittedTTL: l.opts.CommittedTTL,
 	}
 	c.KeysPerSecond, c.ScopeKeysPerSecond = l.opts.KeysPerSecond(l.sizes)
 	err = l.store.View(ctx, func(tx store.Tx) error {
 		c.Oldest = 0
-		for _, index := range [...]string{indexLRU, indexPending} {
-			hits, err := tx.Scan(collection, index, store.Range{After: l.front.After(index), Limit: 1})
+		first := store.Range{From: sortKey(tx.Now().UnixMilli() + 1), Limit: 1}
+		for _, state := range storedStates {
+			hits, err := tx.Scan(collection, indexOf(state), first)
 			if err != nil {
 				return err
 			}

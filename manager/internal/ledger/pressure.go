@@ -2,38 +2,8 @@ package ledger
 
 import (
 	"context"
-	"sync"
-	"sync/atomic"
 	"time"
 )
-
-// pressure counts what a full window caused.
-type pressure struct {
-	evicted       atomic.Uint64
-	withoutAnswer atomic.Uint64
-	lastAge       atomic.Int64 // of the entry that was evicted last, in milliseconds
-
-	mu   sync.Mutex
-	ages ages // since the last report
-}
-
-// ages are the ages of evicted entries since their reservations, in milliseconds.
-type ages struct {
-	n                      uint64
-	youngest, oldest, last int64
-}
-
-func (a *ages) add(b ages) {
-	switch {
-	case b.n == 0:
-		return
-	case a.n == 0:
-		*a = b
-		return
-	}
-	a.n += b.n
-	a.youngest, a.oldest, a.last = min(a.youngest, b.youngest), max(a.oldest, b.oldest), b.last
-}
 
 // account applies a transaction's effects on the window to the counters.
 func (l *Ledger) account(tx *Tx) {
@@ -51,14 +21,7 @@ func (l *Ledger) account(tx *Tx) {
 		}
 	}
 	if fx.withoutAnswer != 0 {
-		l.pressure.withoutAnswer.Add(fx.withoutAnswer)
-	}
-	if fx.ages.n != 0 {
-		l.pressure.evicted.Add(fx.ages.n)
-		l.pressure.lastAge.Store(fx.ages.last)
-		l.pressure.mu.Lock()
-		l.pressure.ages.add(fx.ages)
-		l.pressure.mu.Unlock()
+		l.counters.withoutAnswer.Add(fx.withoutAnswer)
 	}
 }
 
@@ -66,9 +29,6 @@ func (l *Ledger) account(tx *Tx) {
 type Pressure struct {
 	// Refused counts new keys that found no room, OverShare new keys whose scope had its share.
 	Refused, OverShare uint64
-	// Evicted counts entries that were forgotten before their time. Youngest and Oldest are the ages of such entries.
-	Evicted          uint64
-	Youngest, Oldest time.Duration
 	// WithoutAnswer counts outcomes that were recorded without their answer.
 	WithoutAnswer uint64
 }
@@ -91,17 +51,11 @@ func (l *Ledger) WatchPressure(ctx context.Context, every time.Duration, report 
 		}
 		now := l.pressureSinceStart()
 		news := Pressure{
-			Refused: now.Refused - seen.Refused, OverShare: now.OverShare - seen.OverShare,
-			Evicted: now.Evicted - seen.Evicted, WithoutAnswer: now.WithoutAnswer - seen.WithoutAnswer,
+			Refused: now.Refused - seen.Refused, OverShare: now.OverShare - seen.OverShare, WithoutAnswer: now.WithoutAnswer - seen.WithoutAnswer,
 		}
 		if news == (Pressure{}) {
 			continue
 		}
-		l.pressure.mu.Lock()
-		a := l.pressure.ages
-		l.pressure.ages = ages{}
-		l.pressure.mu.Unlock()
-		news.Youngest, news.Oldest = milliseconds(a.youngest), milliseconds(a.oldest)
 		seen, last = now, time.Now()
 		report(news)
 	}
@@ -109,7 +63,7 @@ func (l *Ledger) WatchPressure(ctx context.Context, every time.Duration, report 
 
 // pressureSinceStart returns the counters since the start.
 func (l *Ledger) pressureSinceStart() Pressure {
-	p := Pressure{Evicted: l.pressure.evicted.Load(), WithoutAnswer: l.pressure.withoutAnswer.Load()}
+	p := Pressure{WithoutAnswer: l.counters.withoutAnswer.Load()}
 	for op := range l.counters.calls {
 		p.Refused += l.counters.calls[op][OutcomeFull].Load()
 		p.OverShare += l.counters.calls[op][OutcomeOverShare].Load()

@@ -18,7 +18,6 @@ const collection store.Collection = "ledger"
 
 // Indexes of the collection; see the package documentation.
 const (
-	indexLRU     = "lru"
 	indexRef     = "ref"
 	indexPending = "pending" // indexOf(api.StatePending)
 	// indexOrigin has outcomes with an origin (see record.originKey), indexImported those of other ledgers by expiry.
@@ -48,7 +47,7 @@ var storedStates = [...]api.State{api.StatePending, api.StateCommitted, api.Stat
 // A version is written only where an earlier one is not sufficient, so a reader of earlier versions can read all other
 // records. Version 2 is for an entry that is UNKNOWN, and for a reservation that sets its own unknown TTL. Version 3 is
 // for an outcome whose result has another version than 1. A program that does not know that version reads the rest of
-// the record: it fences, expires and evicts the entry, and refuses to replay it. Version 4 is for an outcome of a ledger
+// the record: it fences and expires the entry, and refuses to replay it. Version 4 is for an outcome of a ledger
 // with an origin, and for its reservations of a key that an earlier attempt held. Version 5 is for an entry without an
 // outcome whose home is another data centre.
 const (
@@ -323,8 +322,8 @@ func (tx *Tx) put(key string, r *record) error {
 // appendEntries appends the record's index entries.
 func (r *record) appendEntries(dst []store.Entry) []store.Entry {
 	if r.state != api.StatePending {
-		expires, touched := sortKeys(r.expires, r.touched)
-		dst = append(dst, store.Entry{Index: indexOf(r.state), SortKey: expires}, store.Entry{Index: indexLRU, SortKey: touched})
+		// When it was recorded tells for how long it is remembered, without its value (see RememberedByEntries).
+		dst = append(dst, store.Entry{Index: indexOf(r.state), SortKey: sortKey(r.expires, r.touched)})
 	} else {
 		dst = append(dst, store.Entry{Index: indexOf(r.state), SortKey: sortKey(r.expires)})
 	}
@@ -343,27 +342,21 @@ func (r *record) appendEntries(dst []store.Entry) []store.Entry {
 // sortKeyDigits are sufficient for any time until the year 5188.
 const sortKeyDigits = 9
 
-// sortKey encodes a time as fixed-width base 36, whose bytes sort in the order of the times on every engine.
-func sortKey(ms int64) string {
-	var b [sortKeyDigits]byte
-	putSortKey(b[:], ms)
-	return string(b[:])
-}
-
-// sortKeys returns two sort keys for one allocation.
-func sortKeys(ms1, ms2 int64) (string, string) {
+// sortKey encodes times as fixed-width base 36, whose bytes sort in the order of the times on every engine.
+func sortKey(times ...int64) string {
 	var b [2 * sortKeyDigits]byte
-	putSortKey(b[:sortKeyDigits], ms1)
-	putSortKey(b[sortKeyDigits:], ms2)
-	s := string(b[:])
-	return s[:sortKeyDigits], s[sortKeyDigits:]
+	for n, ms := range times {
+		for i := sortKeyDigits - 1; i >= 0; i-- {
+			b[n*sortKeyDigits+i] = "0123456789abcdefghijklmnopqrstuvwxyz"[ms%36]
+			ms /= 36
+		}
+	}
+	return string(b[:len(times)*sortKeyDigits])
 }
 
-func putSortKey(b []byte, ms int64) {
-	for i := len(b) - 1; i >= 0; i-- {
-		b[i] = "0123456789abcdefghijklmnopqrstuvwxyz"[ms%36]
-		ms /= 36
-	}
+// timeOf decodes the first time of a sort key.
+func timeOf(key string) (int64, error) {
+	return strconv.ParseInt(key[:min(len(key), sortKeyDigits)], 36, 64)
 }
 
 // deadline is the first millisecond at which something that begins at now and lasts ttl is over. It rounds up, so

@@ -18,7 +18,7 @@ type run struct {
 	do func(*run) error
 	// refusal is the ledger's own answer (see write and lookupIn).
 	refusal error
-	// more: entries were evicted, and more must be evicted before anything else.
+	// more: entries were removed to make room, and more must be removed before anything else.
 	more bool
 
 	op      Op
@@ -216,7 +216,6 @@ func (r *run) lookupIn(stx store.Tx) error {
 		}
 		r.found = true
 		r.reply = Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: result}
-		r.tx.l.touches.note(r.key, now)
 	case verdictPending:
 		r.found = true
 		r.reply = Reply{State: api.StatePending, ExpiresIn: remaining(e.expires, at)}

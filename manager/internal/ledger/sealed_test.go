@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/crypt"
@@ -56,7 +57,7 @@ func BenchmarkEncryption(b *testing.B) {
 				if encrypted {
 					st = seal(b, st)
 				}
-				l, err := ledger.New(st, ledger.Options{WhenFull: ledger.Evict, MaxBytes: 64 << 20})
+				l, err := ledger.New(st, ledger.Options{MaxBytes: 64 << 20})
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -65,25 +66,25 @@ func BenchmarkEncryption(b *testing.B) {
 				return l
 			}
 			result := (&api.Result{Status: 201, Body: []byte(strings.Repeat("x", size))}).AppendRaw(nil)
-			miss := func(b *testing.B, l *ledger.Ledger, key string) {
+			miss := func(b *testing.B, l *ledger.Ledger, key string, ttl time.Duration) {
 				r := &api.ReserveRequest{}
 				r.Scope, r.Key, r.Token, r.Fingerprint = "example.com/pay", key, "0123456789abcdef0123456789abcdef", "0123456789abcdef"
 				if _, err := l.Reserve(b.Context(), r, nil); err != nil {
 					b.Fatal(err)
 				}
-				if err := l.Commit(b.Context(), &ledger.FinishRequest{Scope: r.Scope, Key: key, Token: r.Token, Result: result}); err != nil {
+				if err := l.Commit(b.Context(), &ledger.FinishRequest{Scope: r.Scope, Key: key, Token: r.Token, TTL: ttl, Result: result}); err != nil {
 					b.Fatal(err)
 				}
 			}
 			b.Run(fmt.Sprintf("miss/%d/%s", size, name), func(b *testing.B) {
 				l := open(b)
 				for i := range b.N {
-					miss(b, l, fmt.Sprint("key-", i))
+					miss(b, l, fmt.Sprint("key-", i), 10*time.Millisecond) // what has expired makes room
 				}
 			})
 			b.Run(fmt.Sprintf("hit/%d/%s", size, name), func(b *testing.B) {
 				l := open(b)
-				miss(b, l, "key")
+				miss(b, l, "key", time.Hour)
 				r := &api.ReserveRequest{}
 				r.Scope, r.Key, r.Token, r.Fingerprint = "example.com/pay", "key", "fedcba9876543210fedcba9876543210", "0123456789abcdef"
 				for range b.N {

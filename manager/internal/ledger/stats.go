@@ -99,6 +99,7 @@ type counters struct {
 	expired       atomic.Uint64
 	lapsed        atomic.Uint64
 	deleted       atomic.Uint64
+	withoutAnswer atomic.Uint64
 	waitsRefused  atomic.Uint64
 	waitsTimedOut atomic.Uint64
 	sweepErrors   atomic.Uint64
@@ -134,14 +135,10 @@ type Stats struct {
 	Waiters int
 	// Calls counts calls by operation and outcome.
 	Calls [opCount][outcomeCount]uint64
-	// Expired, Evicted and Deleted count entries that were removed after their TTL, before it for lack of room, and by
-	// an administrator.
-	Expired, Evicted, Deleted uint64
+	// Expired and Deleted count entries that were removed after their TTL, and by an administrator.
+	Expired, Deleted uint64
 	// Lapsed counts reservations that ran out without an outcome and were stored as unknown.
 	Lapsed uint64
-	// EvictedAge is the age of the entry that was evicted last: how long the window really remembers. 0 if there was
-	// none.
-	EvictedAge time.Duration
 	// WithoutAnswer counts outcomes that were recorded without their answer for lack of room.
 	WithoutAnswer uint64
 	// WaitsRefused counts reserves that were answered pending because too many waited. WaitsTimedOut counts those whose
@@ -229,9 +226,9 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 	c := &l.counters
 	c.read(&s.Calls)
 	s.Lapsed = c.lapsed.Load()
-	s.Expired, s.Evicted, s.Deleted = c.expired.Load(), l.pressure.evicted.Load(), c.deleted.Load()
+	s.Expired, s.Deleted = c.expired.Load(), c.deleted.Load()
 	s.WaitsRefused, s.WaitsTimedOut = c.waitsRefused.Load(), c.waitsTimedOut.Load()
-	s.EvictedAge, s.WithoutAnswer = milliseconds(l.pressure.lastAge.Load()), l.pressure.withoutAnswer.Load()
+	s.WithoutAnswer = c.withoutAnswer.Load()
 	s.SweepErrors = c.sweepErrors.Load()
 	s.Batches, s.BatchItems = c.batches.Load(), c.batchItems.Load()
 	s.Held, s.Omitted = c.held.Load(), c.omitted.Load()

@@ -55,11 +55,7 @@ func (l *Ledger) maintain(ctx context.Context) error {
 		l.usage.decay(l.opts.CleanupInterval, l.opts.CommittedTTL)
 		return nil
 	}
-	if err := l.countPending(ctx); err != nil {
-		return err
-	}
-	// Other parts of the program record outcomes in transactions of their own.
-	return l.freeBytes(ctx)
+	return l.countPending(ctx)
 }
 
 // Sweep removes all expired entries in bounded transactions and returns how many. It stores as UNKNOWN the reservations
@@ -125,7 +121,7 @@ func (tx *Tx) sweep(key string, state api.State, after *store.Hit, limit int, la
 	}
 	r := store.Range{To: sortKey(now + 1), After: after, Limit: limit}
 	if !lapse {
-		r.Limit = max(limit, evictWindow)
+		r.Limit = max(limit, leastScan)
 	}
 	if key != "" {
 		r.Limit++ // key may be among the hits

@@ -47,10 +47,8 @@ type effects struct {
 	lapsed        uint64
 	deleted       uint64
 	withoutAnswer uint64
-	releases      bool         // the removals are part of a release
-	ages          ages         // of the evicted
-	cursor        *evictCursor // the new cursor, nil if unchanged
-	published     bool         // there is something new for the feed
+	releases      bool // the removals are part of a release
+	published     bool // there is something new for the feed
 	clashes       []Clash
 	losers        level // that were added
 	imports       importTally
@@ -85,9 +83,6 @@ func (l *Ledger) apply(ctx context.Context, tx *Tx, happened bool) {
 		if happened || t.outcome >= OutcomeFenced {
 			l.tell(ctx, t)
 		}
-	}
-	if fx.cursor != nil {
-		l.cursor.Store(fx.cursor) // valid after a refusal, too
 	}
 	if !happened {
 		return
@@ -222,7 +217,6 @@ func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners, st
 		if err != nil {
 			return Reply{}, err
 		}
-		tx.l.touches.note(key, now)
 		return Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: result}, nil
 	case verdictMoved:
 		tx.count(OpReserve, OutcomeMoved)

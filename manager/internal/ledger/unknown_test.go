@@ -358,9 +358,8 @@ func TestOperatorsSettleUnknownOutcomes(t *testing.T) {
 	})
 }
 
-// TestUnknownMakesRoom: in a full window UNKNOWN entries are as good as final ones: where
-// it evicts they have to go, and where it refuses they stay.
-func TestUnknownMakesRoom(t *testing.T) {
+// TestUnknownKeepsItsRoom: in a full window UNKNOWN entries are as good as final ones.
+func TestUnknownKeepsItsRoom(t *testing.T) {
 	eachStored(t, Options{MaxEntries: 1, UnknownTTL: 2 * time.Minute}, func(t *testing.T, l *Ledger, c *clock, sweep func()) {
 		mustReserve(t, l, "a", "t", api.StateReserved)
 		c.advance(90 * time.Second)
@@ -369,20 +368,6 @@ func TestUnknownMakesRoom(t *testing.T) {
 		expectUnknown(t, l, "a", "t")
 		c.advance(90 * time.Second)
 		mustReserve(t, l, "b", "t", api.StateReserved)
-	})
-	eachStored(t, evicting(Options{MaxEntries: 2}), func(t *testing.T, l *Ledger, c *clock, sweep func()) {
-		mustReserve(t, l, "a", "t", api.StateReserved)
-		c.advance(time.Second)
-		mustReserve(t, l, "b", "t", api.StateReserved)
-		if _, err := l.Reserve(t.Context(), reserveReq("c", "t"), nil); !errors.Is(err, ErrFull) {
-			t.Fatal(err)
-		}
-		c.advance(time.Minute)
-		sweep()
-		mustReserve(t, l, "c", "t", api.StateReserved)
-		if got := live2(t, l, "a", "b", "c"); got != "b c" {
-			t.Errorf("left: %s", got)
-		}
 	})
 }
 

@@ -35,14 +35,14 @@ func TestTheFirstAnswerIsStillThere(t *testing.T) {
 		mustCommit(t, l, name("k", i), "t", "x")
 	}
 	mustReserve(t, l, "k0", "retry", api.StateCommitted)
-	if s := stats(t, l); s.Evicted != 0 {
-		t.Errorf("%d answers were evicted before their time", s.Evicted)
+	if s := stats(t, l); s.Committed != 101_000 {
+		t.Errorf("%d answers are left", s.Committed)
 	}
 }
 
 func TestDefaultsOfTheWindow(t *testing.T) {
 	o := Options{}.WithDefaults()
-	if o.MaxBytes != 512<<20 || o.MaxEntries != 1<<20 || o.WhenFull != Refuse || o.ScopeShare != 0.75 {
+	if o.MaxBytes != 512<<20 || o.MaxEntries != 1<<20 || o.ScopeShare != 0.75 {
 		t.Errorf("%+v", o)
 	}
 	if all, scope := o.KeysPerSecond(true); int(all) != 3495 || int(scope) != 2621 {
@@ -77,7 +77,7 @@ func TestAFullWindowRefuses(t *testing.T) {
 	if full := refused(t, l, "s", "newer"); full.RetryAfter != time.Second {
 		t.Errorf("%+v", full)
 	}
-	if s := stats(t, l); s.Evicted != 0 || s.Calls[OpReserve][OutcomeFull] != 3 || s.Expired != 1 {
+	if s := stats(t, l); s.Calls[OpReserve][OutcomeFull] != 3 || s.Expired != 1 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -86,59 +86,7 @@ func TestAFullWindowRefuses(t *testing.T) {
 // and when they turn out larger than expected, they are recorded all the same.
 func TestAWindowFullOfBytesRefuses(t *testing.T) {
 	const limit = 1 << 20
-	for _, mode := range []WhenFull{Refuse, Evict} {
-		l, c := newTestLedger(t, Options{MaxBytes: limit, ScopeShare: -1, WhenFull: mode})
-		n := 0
-		for ; ; n++ {
-			if _, err := l.Reserve(t.Context(), reserveReq(name("k", n), "t"), nil); errors.Is(err, ErrFull) {
-				break
-			} else if err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got := int64(n) * (TypicalEntryBytes - 64); got > limit {
-			t.Errorf("%v: %d reservations in %d bytes", mode, n, limit)
-		}
-		if n < 1000 {
-			t.Errorf("%v: only %d reservations", mode, n)
-		}
-		body := strings.Repeat("x", 100<<10)
-		for i := range n {
-			mustCommit(t, l, name("k", i), "t", body)
-		}
-		s := stats(t, l)
-		if s.Bytes > limit+limit/8 || s.Bytes != bytesOf(t, l) {
-			t.Errorf("%v: %d bytes", mode, s.Bytes)
-		}
-		if mode == Evict {
-			if s.Evicted == 0 || s.Bytes > limit {
-				t.Errorf("%+v", s)
-			}
-			continue
-		}
-		if s.Committed != n || s.Evicted != 0 || s.WithoutAnswer == 0 {
-			t.Errorf("%d outcomes recorded of %d: %+v", s.Committed, n, s)
-		}
-		if r := mustReserve(t, l, "k0", "retry", api.StateCommitted); string(r.Result) != string(answer(201, body)) {
-			t.Errorf("the first answer has become %.60q", r.Result)
-		}
-		r := mustReserve(t, l, name("k", n-1), "retry", api.StateCommitted)
-		var result api.Result
-		if err := result.ParseRaw(r.Result); err != nil || result.Status != 201 || !result.BodyOmitted {
-			t.Errorf("the last answer: %+v, %v", result, err)
-		}
-		refused(t, l, "s", "new")
-		c.advance(time.Hour)
-		mustReserve(t, l, "new", "t", api.StateReserved)
-	}
-}
-
-// TestReservationsLeaveRoomForAnswers: in a window that evicts, reservations do not pile
-// up until each answer pushes another one out.
-func TestReservationsLeaveRoomForAnswers(t *testing.T) {
-	const limit = 200_000
-	l, _ := newTestLedger(t, evicting(Options{MaxBytes: limit, MaxEntries: 100_000}))
-	mustCommit(t, l, "old", "t", strings.Repeat("x", 1000))
+	l, c := newTestLedger(t, Options{MaxBytes: limit, ScopeShare: -1})
 	n := 0
 	for ; ; n++ {
 		if _, err := l.Reserve(t.Context(), reserveReq(name("k", n), "t"), nil); errors.Is(err, ErrFull) {
@@ -147,12 +95,34 @@ func TestReservationsLeaveRoomForAnswers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if got := int64(n) * (TypicalEntryBytes - 64); got > limit {
+		t.Errorf("%d reservations in %d bytes", n, limit)
+	}
+	if n < 1000 {
+		t.Errorf("only %d reservations", n)
+	}
+	body := strings.Repeat("x", 100<<10)
 	for i := range n {
-		mustCommit(t, l, name("k", i), "t", "x")
+		mustCommit(t, l, name("k", i), "t", body)
 	}
-	if s := stats(t, l); n < 200 || s.Committed < n || s.Evicted > 1 || s.Bytes > limit {
-		t.Errorf("%d reservations: %+v", n, s)
+	s := stats(t, l)
+	if s.Bytes > limit+limit/8 || s.Bytes != bytesOf(t, l) {
+		t.Errorf("%d bytes", s.Bytes)
 	}
+	if s.Committed != n || s.WithoutAnswer == 0 {
+		t.Errorf("%d outcomes recorded of %d: %+v", s.Committed, n, s)
+	}
+	if r := mustReserve(t, l, "k0", "retry", api.StateCommitted); string(r.Result) != string(answer(201, body)) {
+		t.Errorf("the first answer has become %.60q", r.Result)
+	}
+	r := mustReserve(t, l, name("k", n-1), "retry", api.StateCommitted)
+	var result api.Result
+	if err := result.ParseRaw(r.Result); err != nil || result.Status != 201 || !result.BodyOmitted {
+		t.Errorf("the last answer: %+v, %v", result, err)
+	}
+	refused(t, l, "s", "new")
+	c.advance(time.Hour)
+	mustReserve(t, l, "new", "t", api.StateReserved)
 }
 
 // TestLateOutcomesAreBounded: they may fill an eighth more than the window, and no more.
@@ -170,7 +140,7 @@ func TestLateOutcomesAreBounded(t *testing.T) {
 	for i := range 80 {
 		mustCommit(t, l, name("k", i), "t", "x")
 	}
-	if s := stats(t, l); s.Committed != 91 || s.Calls[OpCommit][OutcomeFull] != 1 || s.Evicted != 0 {
+	if s := stats(t, l); s.Committed != 91 || s.Calls[OpCommit][OutcomeFull] != 1 {
 		t.Errorf("%+v", s)
 	}
 }
@@ -196,7 +166,7 @@ func TestManyReserversAtTheLimit(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if s := stats(t, l); reserved.Load() != limit || full.Load() != callers*each-limit || s.Committed != limit || s.Evicted != 0 {
+	if s := stats(t, l); reserved.Load() != limit || full.Load() != callers*each-limit || s.Committed != limit {
 		t.Errorf("%d reserved, %d refused: %+v", reserved.Load(), full.Load(), s)
 	}
 }
@@ -247,7 +217,7 @@ func TestEachScopeFindsRoom(t *testing.T) {
 		if got := fillScope(t, l, "small", 100); got != 100 {
 			t.Errorf("a small scope has %d entries of 100", got)
 		}
-		if s := stats(t, l); s.Calls[OpReserve][OutcomeOverShare] != 2 || s.Evicted != 0 {
+		if s := stats(t, l); s.Calls[OpReserve][OutcomeOverShare] != 2 {
 			t.Errorf("%+v", s)
 		}
 		// What a scope held is free again once it is gone.
@@ -289,78 +259,19 @@ func TestBytesOfScopes(t *testing.T) {
 	}
 }
 
-// TestAFloodEvictsItsOwn: in a window that evicts, a scope with more than its share
-// makes room for itself, however many older entries of others there are.
-func TestAFloodEvictsItsOwn(t *testing.T) {
-	const limit, others = 8000, 3000
-	l, c := newTestLedger(t, Options{MaxEntries: limit, ScopeShare: 0.5, WhenFull: Evict})
-	for i := range others {
-		f := finishReq(name("k", i), "t", "x")
-		f.Scope = name("scope", i%50)
-		if err := l.Commit(t.Context(), f); err != nil {
-			t.Fatal(err)
-		}
-		c.advance(time.Microsecond)
-	}
-	flood := func(from, n int) (refused int) {
-		for i := range n {
-			req := reserveReq(name("f", from+i), "t")
-			req.Scope = "flood"
-			if _, err := l.Reserve(t.Context(), req, nil); errors.Is(err, ErrFull) {
-				refused++
-				continue
-			} else if err != nil {
-				t.Fatal(err)
-			}
-			f := finishReq(name("f", from+i), "t", "x")
-			f.Scope = "flood"
-			if err := l.Commit(t.Context(), f); err != nil {
-				t.Fatal(err)
-			}
-			c.advance(time.Microsecond)
-		}
-		return refused
-	}
-	if n := flood(0, 3*limit); n > 10 {
-		t.Errorf("the flood was refused %d times", n)
-	}
-	s := stats(t, l)
-	if s.Committed != limit || s.Evicted == 0 {
-		t.Errorf("%+v", s)
-	}
-	for i := range others {
-		if _, err := l.Get(t.Context(), name("scope", i%50), name("k", i)); err != nil {
-			t.Fatalf("entry %d of the others is gone after a flood: %v", i, err)
-		}
-	}
-	// A scope that holds little makes the flood give way.
-	if got := fillScope(t, l, "new", 100); got != 100 {
-		t.Errorf("%d of 100", got)
-	}
-}
-
 // TestPressureIsTold: once when it begins, and then no more than so often.
 func TestPressureIsTold(t *testing.T) {
-	l, c := newTestLedger(t, evicting(Options{MaxEntries: 2}))
-	for i := range 2 {
-		mustCommit(t, l, name("k", i), "t", "x")
-		c.advance(3 * time.Second)
-	}
-	for i := range 2 {
-		mustReserve(t, l, name("new", i), "t", api.StateReserved)
-		c.advance(time.Second)
-	}
+	l, _ := newTestLedger(t, Options{MaxEntries: 2, ScopeShare: -1})
+	mustReserve(t, l, "k0", "t", api.StateReserved)
+	mustReserve(t, l, "k1", "t", api.StateReserved)
 	refused(t, l, "s", "more")
-	if s := stats(t, l); s.EvictedAge != 4*time.Second {
-		t.Errorf("%v", s.EvictedAge)
-	}
+	refused(t, l, "s", "more")
 	ctx, cancel := context.WithCancel(t.Context())
 	told := make(chan Pressure, 10)
 	var wg sync.WaitGroup
 	wg.Go(func() { l.WatchPressure(ctx, 5*time.Millisecond, func(p Pressure) { told <- p }) })
-	want := Pressure{Refused: 1, Evicted: 2, Youngest: 4 * time.Second, Oldest: 6 * time.Second}
-	if got := <-told; got != want {
-		t.Errorf("got %+v, want %+v", got, want)
+	if got := <-told; got != (Pressure{Refused: 2}) {
+		t.Errorf("first %+v", got)
 	}
 	refused(t, l, "s", "more")
 	if got := <-told; got != (Pressure{Refused: 1}) {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -21,6 +22,9 @@ func contentOf(contentType string, d httpd.Direct) *httpd.Direct {
 	}
 	return &d
 }
+
+// short is a TTL that keeps a small window from being full for long.
+const short = time.Millisecond
 
 // FuzzRequests: whatever a stranger sends, the answer is a proper one and never
 // an internal error.
@@ -40,7 +44,7 @@ func FuzzRequests(f *testing.F) {
 	f.Add("POST", api.PathBatch, "", "", []byte(`{"items":[{"op":"reserve","key":"k","token":"t"},{"op":"commit","key":"k","token":"t","result":{"status":200}},{"op":"renew"},7]}`))
 	st := mem.New(mem.Options{})
 	// No waits: a request that may wait would hold up the fuzzer.
-	l, err := ledger.New(st, ledger.Options{MaxWait: -1, MaxEntries: 50, WhenFull: ledger.Evict})
+	l, err := ledger.New(st, ledger.Options{MaxWait: -1, MaxEntries: 50, PendingTTL: short, CommittedTTL: short, RejectedTTL: short})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -124,7 +128,7 @@ func FuzzBatch(f *testing.F) {
 		f.Add(false, []byte(`{"items":[`+items+`]}`))
 	}
 	st := mem.New(mem.Options{})
-	l, err := ledger.New(st, ledger.Options{MaxEntries: 10, MaxBytes: 3000, WhenFull: ledger.Evict})
+	l, err := ledger.New(st, ledger.Options{MaxEntries: 10, MaxBytes: 3000, PendingTTL: short, CommittedTTL: short, RejectedTTL: short})
 	if err != nil {
 		f.Fatal(err)
 	}

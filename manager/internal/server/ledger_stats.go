@@ -100,7 +100,7 @@ func appendStats(dst []byte, s *ledger.Stats, committedTTL time.Duration, durabi
 		name string
 		n    uint64
 	}{
-		{"fenced_outcomes", s.FencedOutcomes()}, {"expired", s.Expired}, {"lapsed", s.Lapsed}, {"evicted", s.Evicted}, {"deleted", s.Deleted},
+		{"fenced_outcomes", s.FencedOutcomes()}, {"expired", s.Expired}, {"lapsed", s.Lapsed}, {"deleted", s.Deleted},
 		{"answers_dropped", s.WithoutAnswer}, {"waits_refused", s.WaitsRefused}, {"waits_timed_out", s.WaitsTimedOut}, {"sweep_errors", s.SweepErrors},
 		{"batches", s.Batches}, {"batch_items", s.BatchItems},
 	} {

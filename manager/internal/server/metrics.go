@@ -10,7 +10,7 @@ import (
 type LedgerCollector struct {
 	stats func() (ledger.Stats, error)
 
-	calls, entries, bytes, maxEntries, maxBytes, evictedAge, bare, waiters, fenced, lapsed, removed, waits, sweepErrors, batches, batchItems *prometheus.Desc
+	calls, entries, bytes, maxEntries, maxBytes, bare, waiters, fenced, lapsed, removed, waits, sweepErrors, batches, batchItems *prometheus.Desc
 }
 
 // NewLedgerCollector returns a collector; stats is called with each scrape and
@@ -23,7 +23,6 @@ func NewLedgerCollector(stats func() (ledger.Stats, error)) *LedgerCollector {
 		bytes:       prometheus.NewDesc("oncegate_ledger_bytes", "What the entries take of oncegate_ledger_max_bytes.", nil, nil),
 		maxEntries:  prometheus.NewDesc("oncegate_ledger_max_entries", "Entries that the window holds.", nil, nil),
 		maxBytes:    prometheus.NewDesc("oncegate_ledger_max_bytes", "Bytes that the window holds.", nil, nil),
-		evictedAge:  prometheus.NewDesc("oncegate_ledger_evicted_age_seconds", "Age of the entry that was evicted last, before its time; 0 before there was one.", nil, nil),
 		bare:        prometheus.NewDesc("oncegate_ledger_answers_dropped_total", "Outcomes recorded without their answer, for want of room.", nil, nil),
 		waiters:     prometheus.NewDesc("oncegate_ledger_waiters", "Reserves that wait now.", nil, nil),
 		fenced:      prometheus.NewDesc("oncegate_ledger_fenced_total", "Calls refused because another attempt has the key, by operation.", []string{"op"}, nil),
@@ -38,7 +37,7 @@ func NewLedgerCollector(stats func() (ledger.Stats, error)) *LedgerCollector {
 
 // Describe implements prometheus.Collector.
 func (c *LedgerCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.calls, c.entries, c.bytes, c.maxEntries, c.maxBytes, c.evictedAge, c.bare, c.waiters, c.fenced, c.lapsed, c.removed, c.waits, c.sweepErrors, c.batches, c.batchItems} {
+	for _, d := range []*prometheus.Desc{c.calls, c.entries, c.bytes, c.maxEntries, c.maxBytes, c.bare, c.waiters, c.fenced, c.lapsed, c.removed, c.waits, c.sweepErrors, c.batches, c.batchItems} {
 		ch <- d
 	}
 }
@@ -66,13 +65,11 @@ func (c *LedgerCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.maxBytes, s.MaxBytes)
 	}
 	gauge(c.maxEntries, int64(s.MaxEntries))
-	ch <- prometheus.MustNewConstMetric(c.evictedAge, prometheus.GaugeValue, s.EvictedAge.Seconds())
 	counter(c.bare, s.WithoutAnswer)
 	gauge(c.waiters, int64(s.Waiters))
 	s.EachFenced(func(op string, n uint64) { counter(c.fenced, n, op) })
 	counter(c.lapsed, s.Lapsed)
 	counter(c.removed, s.Expired, "expired")
-	counter(c.removed, s.Evicted, "capacity")
 	counter(c.removed, s.Deleted, "deleted")
 	counter(c.waits, s.WaitsRefused, "refused")
 	counter(c.waits, s.WaitsTimedOut, "timed_out")

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store/etcd/dsn"
 )
 
@@ -53,9 +52,6 @@ func (s *Settings) check() error {
 	}
 	if s.Jobs.BackoffMax < s.Jobs.BackoffBase {
 		return Usagef("--job-backoff-max-seconds %v: must be at least --job-backoff-seconds, %v", s.Jobs.BackoffMax.Seconds(), s.Jobs.BackoffBase.Seconds())
-	}
-	if s.whenFull == ledger.Evict.String() {
-		s.Ledger.WhenFull = ledger.Evict
 	}
 	if s.Ledger.ScopeShare == 0 {
 		s.Ledger.ScopeShare = -1

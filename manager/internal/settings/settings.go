@@ -52,7 +52,6 @@ type Settings struct {
 	Unknown []string
 
 	config         string
-	whenFull       string
 	waitForPending bool
 	pendingWait    time.Duration
 	fromEnv        map[string]string // flag name -> the variable that gave its value
@@ -198,7 +197,6 @@ func (s *Settings) table() []setting {
 		remembered("unknown-ttl-seconds", "IDEMPOTENCY_UNKNOWN_TTL_SECONDS", seconds+" that a key stays blocked after its reservation ran out without an outcome; 0: it is free immediately (default that of --committed-ttl-seconds)", &s.Ledger.UnknownTTL),
 		number("max-entries", "IDEMPOTENCY_MAX_ENTRIES", "entries in the window; by default as many as fit into --max-bytes at 512 bytes each", 1, 100_000_000, "", &s.Ledger.MaxEntries),
 		number("max-bytes", "IDEMPOTENCY_MAX_BYTES", "memory of all entries; only for engines inside this process", 1<<20, 1<<44, "536870912", &s.Ledger.MaxBytes),
-		choice("when-full", "IDEMPOTENCY_WHEN_FULL", "what happens to a new key when the window is full and nothing in it has expired: refuse the key, or evict the entry that was used least recently", ledger.Refuse.String(), []string{ledger.Refuse.String(), ledger.Evict.String()}, &s.whenFull),
 		fraction("scope-share", "IDEMPOTENCY_SCOPE_SHARE", "largest part of the window for one scope; 0 for no limit", "0.75", &s.Ledger.ScopeShare),
 		number("max-result-bytes", "", "largest recorded answer", 1024, ledger.MaxResultLimit, "1048576", &s.Ledger.MaxResultBytes),
 		duration("cleanup-interval-seconds", "IDEMPOTENCY_CLEANUP_INTERVAL_SECONDS", seconds+" between two sweeps of expired entries", 0.001, 86400, "10", &s.Ledger.CleanupInterval),

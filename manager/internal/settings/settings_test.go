@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
 // from is an environment with nothing but vars.
@@ -21,11 +20,11 @@ func TestFlagsWinOverTheEnvironment(t *testing.T) {
 		"IDEMPOTENCY_PENDING_TTL_SECONDS": "7", "IDEMPOTENCY_MAX_ENTRIES": "123", "IDEMPOTENCY_WAIT_FOR_PENDING": "false",
 		"IDEMPOTENCY_REJECTED_TTL_SECONDS": "0.25", "ONCEGATE_JOB_MAX_BYTES": "9000000", "ONCEGATE_JOB_SUBMITTER_SHARE": "0",
 	})
-	s, err := Parse(env, []string{"--data-dir", "d", "--max-entries", "456", "--when-full", "evict", "--scope-share", "0"})
+	s, err := Parse(env, []string{"--data-dir", "d", "--max-entries", "456", "--scope-share", "0"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Ledger.PendingTTL != 7*time.Second || s.Ledger.MaxEntries != 456 || s.Ledger.WhenFull != ledger.Evict || s.Ledger.ScopeShare >= 0 || s.Ledger.CommittedTTL != 300*time.Second ||
+	if s.Ledger.PendingTTL != 7*time.Second || s.Ledger.MaxEntries != 456 || s.Ledger.ScopeShare >= 0 || s.Ledger.CommittedTTL != 300*time.Second ||
 		s.Ledger.RejectedTTL != 250*time.Millisecond || s.Ledger.MaxWait != -1 {
 		t.Errorf("%+v", s.Ledger)
 	}
@@ -51,7 +50,7 @@ func TestDefaultsAreAsDocumented(t *testing.T) {
 	}
 	l := s.Ledger
 	if l.PendingTTL != 60*time.Second || l.CommittedTTL != 300*time.Second || l.RejectedTTL != 60*time.Second || l.MaxEntries != 0 || l.MaxBytes != 512<<20 ||
-		l.WhenFull != ledger.Refuse || l.ScopeShare != 0.75 ||
+		l.ScopeShare != 0.75 ||
 		l.CleanupInterval != 10*time.Second || l.MaxWait != 30*time.Second || s.Store != "wal" {
 		t.Errorf("%+v", s)
 	}

@@ -91,7 +91,7 @@ func (s *Submitter) transact(ctx context.Context, items []*Item) error {
 }
 
 // try makes one submission in the transaction. It is judged if it succeeds, or is refused and has written nothing. After
-// any other error the transaction must be undone: a full window, for example, may have evicted entries before it refused.
+// any other error the transaction must be undone: a full window, for example, may have removed expired entries before it refused.
 func (s *Submitter) try(tx *ledger.Tx, it *Item) (judged bool, err error) {
 	if it.attempt == nil {
 		it.out, err = s.queue.EnqueueTx(tx, it.Job)

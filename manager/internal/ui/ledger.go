@@ -258,8 +258,6 @@ func changeText(what string) string {
 		return "Ran out without an outcome: unknown"
 	case "resolve":
 		return "Settled by an operator"
-	case "evict":
-		return "Forgotten before its time, for want of room"
 	case "delete":
 		return "Deleted by an administrator"
 	}

@@ -29,10 +29,10 @@ func TestChurnStaysFlat(t *testing.T) {
 	churn := func(first int) {
 		for _, step := range []func(tx store.Tx, n int) error{
 			func(tx store.Tx, n int) error {
-				return tx.Put("things", key(n), value, store.Entry{Index: "pending", SortKey: at(n)}, store.Entry{Index: "lru", SortKey: at(n)})
+				return tx.Put("things", key(n), value, store.Entry{Index: "pending", SortKey: at(n)}, store.Entry{Index: "ref", SortKey: at(n)})
 			},
 			func(tx store.Tx, n int) error {
-				return tx.Put("things", key(n), answer, store.Entry{Index: "committed", SortKey: at(n)}, store.Entry{Index: "lru", SortKey: at(n)})
+				return tx.Put("things", key(n), answer, store.Entry{Index: "committed", SortKey: at(n)}, store.Entry{Index: "ref", SortKey: at(n)})
 			},
 			func(tx store.Tx, n int) error {
 				if n < live {
@@ -75,7 +75,7 @@ func TestChurnStaysFlat(t *testing.T) {
 		sizes = append(sizes, size)
 		t.Logf("round %d: %d KB, %d bytes for each live record", round+1, size>>10, size/live)
 	}
-	if n, err := s.Len(t.Context(), "things", "lru"); err != nil || n != live {
+	if n, err := s.Len(t.Context(), "things", "ref"); err != nil || n != live {
 		t.Errorf("%d records live, %v, want %d", n, err, live)
 	}
 	if early, late := sizes[2], sizes[rounds-1]; late > early+early/2 {
