@@ -35,14 +35,14 @@ func TestManagerBeginsAndEndsIt(t *testing.T) {
 			st := mem.New(mem.Options{})
 			t.Cleanup(func() { _ = st.Close() })
 			return func() running {
-				q, err := quarantine.OpenShared(t.Context(), st)
-				if err != nil {
-					t.Fatal(err)
+					q, err := quarantine.OpenShared(t.Context(), st)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return q
+				}, func(ctx context.Context, q running, changed func(before, after quarantine.State)) {
+					q.(*quarantine.Shared).Run(ctx, changed)
 				}
-				return q
-			}, func(ctx context.Context, q running, changed func(before, after quarantine.State)) {
-				q.(*quarantine.Shared).Run(ctx, changed)
-			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
