@@ -92,6 +92,7 @@ func TestBoardsShowData(t *testing.T) {
 		s.settings = []string{"--admin", "127.0.0.1:0", "--ship-to", "file://" + filepath.Join(s.dir, "shipped"), "--origin", "dc1", "--peer", "dc2=http://127.0.0.1:1"}
 		s.stopAtEnd(t)
 		s.startManager(t)
+		s.endQuarantine(t, s.managerAddr)
 		s.startPayments(t)
 		p := s.startProxy(t)
 		prometheus := s.startPrometheus(t, p)

@@ -38,6 +38,9 @@ func newTwoCentres(t *testing.T, target envoyTarget, mode string) *twoCentres {
 	for i := range d.centres {
 		d.startCentre(t, i)
 	}
+	for i := range d.centres { // which first ask each other for an earlier ledger
+		eventually(t, "it takes no new keys", func() error { return d.quarantined(d.centres[i].addr) })
+	}
 	for i := range d.centres {
 		d.managerAddr = d.centres[i].addr
 		d.centres[i].proxy = d.startProxy(t)

@@ -33,6 +33,7 @@ func testManagerThatLacksTheKey(t *testing.T, store, lacks []string) {
 	older := startManager(t, append(append(pulling, lacks...), store...)...)
 	keys := []string{"--encryption-key-file", keyFile(t, "k1", "k2")}
 	newer := startManager(t, append(keys, store...)...)
+	takesKeys(t, older)
 	url := func(p *process) string { return "http://" + p.addr["api"] }
 
 	useSecrets(t, newer.addr["api"])

@@ -185,7 +185,9 @@ func TestEncryptedMedia(t *testing.T) {
 		run := func(m medium, args ...string) *process {
 			t.Helper()
 			args = append(args, "--committed-ttl-seconds", "3600", "--origin", "dc1", "--peer", "dc2=http://"+peer.addr["api"])
-			return startManager(t, append(args, m.args...)...)
+			p := startManager(t, append(args, m.args...)...)
+			takesKeys(t, p)
+			return p
 		}
 		stop := func(p *process) {
 			t.Helper()

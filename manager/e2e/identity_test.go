@@ -21,6 +21,15 @@ func trusted(t *testing.T, all map[string]*dataCentre) {
 	}
 }
 
+// takesKeys waits until a manager with peers takes new keys: its peers have said that they remember no earlier ledger.
+func takesKeys(t *testing.T, p *process) {
+	t.Helper()
+	waitFor(t, "it takes new keys", func() bool {
+		status, stats := get(t, p.addr["api"], "/v1/ledger/stats")
+		return status == 200 && !gjson.Get(stats, "quarantine_ms").Exists()
+	})
+}
+
 // quarantine is for how many milliseconds a data centre takes no new keys.
 func (dc *dataCentre) quarantine() int64 {
 	dc.t.Helper()
