@@ -35,8 +35,12 @@ func (w *World) torment() {
 		m.freeze()
 		w.after(w.outage(), m.thaw)
 	})
+	some(Lose, 2, func() { w.lose(w.someManager()) })
 	some(Restart, 3, func() {
 		p := w.someProxy()
+		if w.forgotten() {
+			return // what the proxy remembers may be needed
+		}
 		p.kill()
 		w.after(w.between(time.Millisecond, 2*time.Second), p.revive)
 	})

@@ -16,6 +16,7 @@ type callout struct {
 	id     uint32
 	path   string
 	shard  string // the shard that it is for; "": any
+	mark   string // what the gate remembers of the ledger
 	body   []byte
 	done   bool
 	ctx    context.Context
@@ -35,12 +36,13 @@ func (v *vm) call(cluster string, headers [][2]string, body []byte, timeout time
 	}
 	path, _ := find(headers, ":path")
 	means, _ := find(headers, api.HeaderShard)
+	mark, _ := find(headers, api.HeaderLedger)
 	if m.run == nil && w.chance(0.5) {
 		w.logf(v.name, "calls %s: refused at once", short(path))
 		return 0, gate.CallRefused
 	}
 	v.lastCall++
-	c := &callout{v: v, id: v.lastCall, path: path, shard: strings.Clone(means), body: append([]byte(nil), body...), target: m}
+	c := &callout{v: v, id: v.lastCall, path: path, shard: strings.Clone(means), mark: strings.Clone(mark), body: append([]byte(nil), body...), target: m}
 	c.ctx, c.leave = context.WithCancel(background)
 	v.calls[c.id] = c
 	w.logf(v.name, "call %d: %s to %s", c.id, describe(path, c.body), m.name)
@@ -64,6 +66,9 @@ func (v *vm) call(cluster string, headers [][2]string, body []byte, timeout time
 		if w.adversary(Drop, 0.1) {
 			w.logf(v.name, "call %d: lost on its way", c.id)
 			continue
+		}
+		if mark == "" {
+			m.unmarked++
 		}
 		w.after(w.latency(), c.arrive)
 	}
@@ -112,6 +117,9 @@ func (w *World) adversary(p Power, odds float64) bool {
 // arrive hands the call to the manager.
 func (c *callout) arrive() {
 	w := c.v.p.w
+	if c.mark == "" {
+		c.target.unmarked--
+	}
 	if c.target.run == nil {
 		if w.chance(0.8) {
 			w.after(w.between(0, time.Millisecond), func() {
@@ -120,7 +128,7 @@ func (c *callout) arrive() {
 		}
 		return
 	}
-	c.target.handle(c.ctx, &request{path: c.path, shard: c.shard, body: c.body, answered: func(a *answer) {
+	c.target.handle(c.ctx, &request{path: c.path, shard: c.shard, mark: c.mark, body: c.body, answered: func(a *answer) {
 		if a == nil {
 			if w.chance(0.7) {
 				w.after(w.latency(), func() {

@@ -366,7 +366,7 @@ func (w *World) acknowledged(e *record, reply *api.ReserveReply) {
 	if !w.plan.Has(Centres) || !reply.State.Terminal() {
 		return
 	}
-	o := outcome{e.m.name, strings.TrimPrefix(e.key, e.m.name+" "), e.call.Body, w.now()}
+	o := outcome{e.m.name, strings.TrimPrefix(e.key, e.m.ledger()+" "), e.call.Body, w.now()}
 	switch e.call.Op {
 	case "commit", "reject":
 		w.outcomes = append(w.outcomes, o)

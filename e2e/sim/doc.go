@@ -58,6 +58,10 @@
 // so long that no older entry is left. That is the longest time of a request, plus that of its
 // reservation and its outcome. The time does not pass while a manager is away.
 //
+// A machine may lose its disk (lose). Its manager starts as a new ledger, and a gate that remembers the lost one tells it so.
+// The disk is lost only while each proxy has met the ledger, and no proxy is restarted before the new ledger has heard of the
+// lost one: what nobody remembers nobody can miss. The answers that only that disk had are gone.
+//
 // # Several data centres
 //
 //	go test ./e2e/sim -run TestCentres
@@ -81,6 +85,8 @@
 //     failure_mode open let through unprotected).
 //   - When a client gets an upstream answer, it is byte for byte the answer of an execution of
 //     its own operation. No client gets a 2xx that upstream has not given.
+//   - A ledger whose disk was lost begins a quarantine with the first call of a gate that remembers the lost one, and no
+//     other ledger begins one.
 //   - An outcome that a living gate knows reaches the ledger in the end. A key under which nothing
 //     ran is free. No reservation runs out if nothing keeps the gate from renewing it.
 //   - No client of a living proxy waits longer than all timeouts together.

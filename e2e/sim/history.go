@@ -34,7 +34,7 @@ func (h *history) downtime(m *manager, stopped bool) {
 	if h.downs == nil {
 		h.downs = make(map[string][]porcupine.Operation)
 	}
-	h.downs[m.name] = append(h.downs[m.name], porcupine.Operation{
+	h.downs[m.ledger()] = append(h.downs[m.ledger()], porcupine.Operation{
 		Input:  simulated.Call{Op: simulated.Downtime, Begin: m.servedAt, End: m.clock().UnixMilli()},
 		Output: simulated.Outcome{}, Call: int64(m.served), Return: int64(m.w.now()),
 	})
@@ -110,7 +110,7 @@ func (h *history) beginOne(w *World, m *manager, p *process, path string, body [
 	}
 	w.tell(m, scope+" "+c.Key, &c)
 	c.Begin = m.clock().UnixMilli()
-	e := &record{m: m, p: p, key: m.name + " " + scope + " " + c.Key, call: c, at: int64(w.now())}
+	e := &record{m: m, p: p, key: m.ledger() + " " + scope + " " + c.Key, call: c, at: int64(w.now())}
 	h.open = append(h.open, e)
 	return e
 }
@@ -153,6 +153,9 @@ func (h *history) endOne(w *World, e *record, status int, body []byte) {
 		if a.ParseRaw(body) == nil {
 			o.Known = true
 			w.acknowledged(e, &a)
+			if e.call.Op == "commit" || e.call.Op == "reject" {
+				w.recorded(e)
+			}
 			switch e.call.Op {
 			case "reserve", "renew", "unknown":
 				o = simulated.Outcome{Known: true, State: a.State.String(), Left: a.ExpiresIn.Milliseconds(), Body: string(a.Result.Body)}

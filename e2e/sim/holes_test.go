@@ -27,6 +27,7 @@ var holes = []struct {
 	{"shards: a manager does not look into its list", Delay, Reshard},
 	{"shards: a manager takes calls for others", Delay, Miswire},
 	{"shards: the previous owner is forgotten too early", Delay, Reshard | Forget | Expire | Slow},
+	{"an empty ledger runs the keys of a lost one: no quarantine", Delay, Lose},
 }
 
 // TestHoles tells how many seeds it takes to find each hole whose name has SIM_HOLES in it. It

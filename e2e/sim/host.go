@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/binary"
+	"regexp"
 	"strings"
 	"time"
 
@@ -56,9 +57,12 @@ func (v *vm) Random(b []byte) bool {
 	return true
 }
 
+// randomID are the marks of ledgers. They are no part of the timeline, which is the same for the same seed.
+var randomID = regexp.MustCompile(`[0-9a-f]{32}\.[0-9.]+`)
+
 func (v *vm) Log(level gate.Level, text string) {
 	if level >= gate.LevelWarn {
-		v.p.w.logf(v.name, "log: %s", strings.Clone(text))
+		v.p.w.logf(v.name, "log: %s", randomID.ReplaceAllString(text, "..."))
 	}
 }
 

@@ -25,6 +25,12 @@ type manager struct {
 	life int      // processes so far
 	list []string // the list of shards for the next process; nil: none
 
+	// restored is the quarantine that the disk has a record of. disks counts the disks that were lost, and unmarked the
+	// calls on their way whose gates do not say which ledger they know.
+	restored *simulated.Quarantine
+	disks    int
+	unmarked int
+
 	frozen   bool          // the process is stopped
 	still    atomic.Int64  // while it is stopped: the time on its clock, in Unix nanoseconds
 	served   time.Duration // until when it served
@@ -49,7 +55,8 @@ type process struct {
 }
 
 func newManager(w *World, name string, list []string) *manager {
-	m := &manager{w: w, name: name, list: list, disk: new(simulated.Disk)}
+	m := &manager{w: w, name: name, list: list}
+	m.newDisk()
 	if w.plan.Has(Centres) {
 		m.shift.Store(int64(w.between(-12*time.Hour, 12*time.Hour)))
 	}
@@ -127,7 +134,7 @@ func (p *process) open(disk *simulated.Disk) (err error) {
 	plan := &p.m.w.plan
 	o := simulated.Options{
 		Version: p.version(), Clock: p.m.clock, Shards: p.list,
-		MaxEntries: plan.MaxKeys, CommittedTTL: plan.CommittedTTL, SnapshotBytes: plan.Snapshot,
+		MaxEntries: plan.MaxKeys, CommittedTTL: plan.CommittedTTL, SnapshotBytes: plan.Snapshot, Restored: p.m.restored,
 	}
 	if plan.Named {
 		o.Name = p.m.name
@@ -239,6 +246,9 @@ func (p *process) dispose() {
 
 // end ends the process and its goroutines when the world ends.
 func (m *manager) end() {
+	if s := m.restored.State(); m.disks == 0 && !s.RestoredTo.IsZero() {
+		m.w.fail("%s has lost nothing, and is in quarantine: %v", m.name, s.Why)
+	}
 	if p := m.run; p != nil {
 		m.run = nil
 		p.dead = true
@@ -277,6 +287,7 @@ func (m *manager) thaw() {
 type request struct {
 	path  string
 	shard string // the shard that it is for; "": any
+	mark  string // what the caller remembers of the ledger
 	body  []byte
 	// method and query are those of a call of another data centre; "": the call is a gate's.
 	method, query string
@@ -313,6 +324,9 @@ func (m *manager) handle(ctx context.Context, q *request) {
 	if q.shard != "" {
 		headers = append(headers, api.Header{Name: api.HeaderShard, Value: q.shard})
 	}
+	if q.mark != "" {
+		headers = append(headers, api.Header{Name: api.HeaderLedger, Value: q.mark})
+	}
 	m.w.aside(func() func() {
 		var r simulated.Answer
 		if q.method == "" {
@@ -340,6 +354,9 @@ func (m *manager) carriedOut(p *process, records []*record, r simulated.Answer, 
 		q.answered(nil)
 		return
 	}
+	if q.mark != "" && r.Status < 300 && !m.noticed() {
+		m.w.fail("%s lost its disk, and does as it is asked by a gate that remembers the earlier ledger", m.name)
+	}
 	m.w.history.end(m.w, m, records, r)
 	a := &answer{status: r.Status, body: r.Body, headers: [][2]string{
 		{":status", strconv.Itoa(r.Status)}, {api.HeaderManager, p.version()}, {"content-type", r.ContentType},
@@ -347,10 +364,8 @@ func (m *manager) carriedOut(p *process, records []*record, r simulated.Answer, 
 	if r.RetryAfter > 0 {
 		a.headers = append(a.headers, [2]string{"retry-after", strconv.Itoa(r.RetryAfter)})
 	}
-	if q.method != "" {
-		for _, h := range r.Headers {
-			a.headers = append(a.headers, [2]string{h.Name, h.Value})
-		}
+	for _, h := range r.Headers {
+		a.headers = append(a.headers, [2]string{h.Name, h.Value})
 	}
 	q.answered(a)
 }

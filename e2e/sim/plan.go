@@ -68,6 +68,9 @@ const (
 	// replays old pages. Both are without effect in worlds with one data centre.
 	Partition
 	Pages
+	// Lose empties disks of managers, which then start as new ledgers. Worlds with Forget or with several data centres do
+	// without.
+	Lose
 
 	powers = iota
 )
@@ -80,10 +83,10 @@ const Centres Power = 1 << powers
 
 // nearby are the powers that worlds with several data centres do without: what they do to one ledger needs
 // no other data centre, and the checks of these worlds count on windows that hold everything.
-const nearby = Forget | Window | Spoil | Operator | Open | Old | Reshard | Miswire
+const nearby = Forget | Window | Spoil | Operator | Open | Old | Reshard | Miswire | Lose
 
 var powerNames = [powers + 1]string{"delay", "drop", "duplicate", "kill", "away", "stop", "restart", "trap", "update", "clock", "leave", "cut",
-	"slow", "refuse", "expire", "forget", "window", "spoil", "operator", "open", "async", "busy", "garble", "old", "reshard", "miswire", "partition", "pages", "centres"}
+	"slow", "refuse", "expire", "forget", "window", "spoil", "operator", "open", "async", "busy", "garble", "old", "reshard", "miswire", "partition", "pages", "lose", "centres"}
 
 func (p Power) String() string {
 	var names []string
@@ -148,6 +151,12 @@ func newPlan(rnd *rand.Rand, allowed, forced Power) Plan {
 		p.Powers &^= nearby
 	} else {
 		p.Powers &^= Partition | Pages
+	}
+	switch { // a ledger that is older than its longest TTL takes itself for no successor of a lost one
+	case p.Has(Forget) && forced&Lose == 0:
+		p.Powers &^= Lose
+	case p.Has(Lose):
+		p.Powers &^= Forget
 	}
 	if p.Powers&Open != 0 && rnd.IntN(4) > 0 && forced&Open == 0 {
 		p.Powers &^= Open

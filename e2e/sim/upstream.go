@@ -29,6 +29,8 @@ type run struct {
 	stream     *stream
 	vm         *vm
 	exchange   *exchange
+	recorded   *manager // has acknowledged the outcome
+	lost       bool     // the disk that had it is lost
 }
 
 // exchange is a request on its way to upstream and its answer. It is the router's exchange for a

@@ -23,7 +23,7 @@ type mark struct {
 	text     []byte // empty: nothing
 	at       int64  // when a call was sent after the ledger's last answer
 	answered bool   // the ledger has answered since at
-	shared   bool   // shared data were read
+	shared   bool   // shared data have nothing that this VM has not known
 }
 
 // view is the mark's text. It is valid until the next note.
@@ -36,9 +36,8 @@ func ledgerID(text string) string { return text[:min(len(text), api.MarkIDBytes)
 func (l *ledger) markOf(s *shard, now int64) string {
 	m := &s.mark
 	if len(m.text) == 0 && !m.shared {
-		m.shared = true
 		if v, _, status := l.p.host.Get(markPrefix+s.name, nil); status == 0 && len(v) <= api.MaxMarkBytes {
-			m.text, m.answered = append(m.text, v...), true
+			m.text, m.answered, m.shared = append(m.text, v...), true, true
 		}
 	}
 	if m.answered {
@@ -57,7 +56,7 @@ func (l *ledger) noteMark(s *shard, text string) {
 		return
 	}
 	m := &s.mark
-	m.answered = true
+	m.answered, m.shared = true, true
 	before := ledgerID(m.view())
 	if before == ledgerID(text) {
 		m.text = append(m.text[:0], text...)

@@ -52,6 +52,18 @@ func TestGateRemembersTheLedger(t *testing.T) {
 	expect(t, "much later", h.calls[h.last()].mark, "")
 }
 
+// A VM that called before its proxy had met a ledger learns from the other VMs which one it was.
+func TestGateLearnsTheLedgerOfOtherVMs(t *testing.T) {
+	h := newFakeHost(t)
+	early, other := started(t, h, `{}`), started(t, h, `{}`)
+	h.ledger = markText("a", 1, 1)
+	expect(t, "calls", h.ask(early, 1, "early"), 1) // its answer gets lost
+	expect(t, "calls", h.ask(other, 2, "other"), 1)
+	h.respond(other, h.last(), "201", granted)
+	expect(t, "calls", h.ask(early, 3, "later"), 1)
+	expect(t, "the first VM remembers", h.calls[h.last()].mark, h.ledger)
+}
+
 // A manager that refuses a call because its ledger is another one is not taken for the one that the gate remembers.
 func TestRefusalDoesNotChangeTheLedger(t *testing.T) {
 	for _, code := range []api.Code{api.CodeWrongLedger, api.CodeWrongShard} {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,7 +18,7 @@ type Keeper struct {
 	current atomic.Pointer[stored]
 
 	past    Past
-	meeting sync.Mutex // one caller at a time learns of a mark that is not settled
+	meeting chan struct{} // one caller at a time learns of a mark that is not settled: it has the element
 }
 
 // stored is the record in encoded and in decoded form.
@@ -58,7 +57,7 @@ func Open(ctx context.Context, st store.Store, w Want) (*Keeper, Change, error) 
 	if err != nil {
 		return nil, Change{}, err
 	}
-	k := &Keeper{store: st, shared: st.Capabilities().Shared}
+	k := &Keeper{store: st, shared: st.Capabilities().Shared, meeting: make(chan struct{}, 1)}
 	k.current.Store(&stored{string(change.After.encode()), change.After})
 	return k, change, nil
 }

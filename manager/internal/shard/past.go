@@ -59,13 +59,17 @@ func (k *Keeper) settled(i *Identity, m api.Mark) bool {
 // young ledger that meets the mark of another one has replaced it without its keys, and one that is behind a mark of its
 // own was put back to an earlier state. from says who the caller is, for the reason.
 //
-// Errors: *OtherError, those of Past.Begin, the store's. The call must then be refused.
+// Errors: *OtherError, those of Past.Begin, the store's, the context's. The call must then be refused.
 func (k *Keeper) Meet(ctx context.Context, m api.Mark, from string) error {
 	if k.settled(&k.current.Load().Identity, m) {
 		return nil
 	}
-	k.meeting.Lock()
-	defer k.meeting.Unlock()
+	select {
+	case k.meeting <- struct{}{}:
+		defer func() { <-k.meeting }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	var why string
 	var d time.Duration
 	var other bool

@@ -34,6 +34,18 @@ import (
 // CrashRandomly and CrashTorn return what a crash leaves of it.
 type Disk = faultfs.FS
 
+// Quarantine is what a disk has a record of besides; see package quarantine.
+type Quarantine = quarantine.Quarantine
+
+// NoQuarantine is that of an empty disk.
+func NoQuarantine() *Quarantine {
+	q, err := quarantine.Open("")
+	if err != nil {
+		panic(err) // it reads nothing
+	}
+	return q
+}
+
 // Op is an operation on a disk, as Disk.SetHook sees it.
 type Op = faultfs.Op
 
@@ -69,7 +81,7 @@ type Options struct {
 	// SnapshotBytes is the size of the log at which a snapshot is taken.
 	SnapshotBytes int64
 	// Restored has the quarantine of the disk, and outlives the process as a file there does; nil: a new one.
-	Restored *quarantine.Quarantine
+	Restored *Quarantine
 	// Centre makes the manager one of several data centres; nil: there is only this one.
 	Centre *Centre
 }
@@ -134,9 +146,7 @@ func (m *Manager) Become(ctx context.Context, name string, shards []string) erro
 func (m *Manager) build(ctx context.Context, st store.Store, want shard.Want) (err error) {
 	o := &m.options
 	if o.Restored == nil {
-		if o.Restored, err = quarantine.Open(""); err != nil {
-			return err
-		}
+		o.Restored = NoQuarantine()
 	}
 	want.Restored = m.restoredName()
 	keeper, _, err := shard.Open(ctx, st, want)

@@ -1,0 +1,79 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/managertest/simulated"
+)
+
+// A machine that loses its disk. Its manager starts as a new ledger, which knows no key. It may run none of those that the
+// lost one knew, as long as anybody remembers that ledger.
+
+// markKey is the key in shared data under which a gate keeps what it remembers of a manager's ledger.
+const markKey = "oncegate.l."
+
+// newDisk gives the machine an empty disk.
+func (m *manager) newDisk() {
+	m.disk, m.restored = new(simulated.Disk), simulated.NoQuarantine()
+}
+
+// ledger names the manager and its disk.
+func (m *manager) ledger() string {
+	if m.disks == 0 {
+		return m.name
+	}
+	return fmt.Sprintf("%s-%d", m.name, m.disks)
+}
+
+// lose empties the disk of a manager as soon as it may.
+func (w *World) lose(m *manager) {
+	if w.healed {
+		return
+	}
+	if !w.remembered(m) {
+		w.after(300*time.Millisecond, func() { w.lose(m) })
+		return
+	}
+	m.kill()
+	w.logf(m.name, "loses its disk")
+	m.newDisk()
+	m.disks++
+	for _, r := range w.upstream.runs {
+		r.lost = r.lost || r.recorded == m
+	}
+	w.after(w.outage(), m.revive)
+}
+
+// remembered tells whether each proxy remembers the ledger, and says so with each call. A gate that has not met a ledger
+// cannot miss it.
+func (w *World) remembered(m *manager) bool {
+	for _, p := range w.proxies {
+		if _, ok := p.data[markKey+m.name]; !ok || !p.up {
+			return false
+		}
+	}
+	return m.unmarked == 0 && m.noticed()
+}
+
+// noticed tells whether the manager knows of the disk that it lost last, if any.
+func (m *manager) noticed() bool { return m.disks == 0 || !m.restored.RestoredTo().IsZero() }
+
+// forgotten tells whether a manager does not know yet that its disk was lost.
+func (w *World) forgotten() bool {
+	for _, m := range w.managers {
+		if !m.noticed() {
+			return true
+		}
+	}
+	return false
+}
+
+// recorded notes that a manager has acknowledged an outcome.
+func (w *World) recorded(e *record) {
+	var id int
+	if n, _ := fmt.Sscanf(e.call.Body, "run %d of", &id); n == 1 {
+		r := w.upstream.runs[id-1]
+		r.recorded, r.lost = e.m, false
+	}
+}
