@@ -100,7 +100,7 @@ func (l *ledger) onBatchAnswer(first *call, bodySize int, now int64) {
 	b := endedBatch{calls: first, at: now}
 	text, _ := host.CallHeader(headerStatus)
 	status, _ := parseDecimal(text)
-	ok := l.isManagers(first.shard, text)
+	ok := l.isManagers(first.shard, text, now)
 	several := first.batched > 1 // a batch of one fails only because of its call
 	switch {
 	case !ok && several && refusesBatch(status):

@@ -340,7 +340,7 @@ func (l *ledger) onManagerAnswer(id uint32, bodySize int) {
 		l.onBatchAnswer(c, bodySize, now)
 		return
 	}
-	r := l.read(c, bodySize)
+	r := l.read(c, bodySize, now)
 	r.at = now
 	l.settle(c, &r)
 }

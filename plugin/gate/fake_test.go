@@ -42,6 +42,7 @@ type fakeHost struct {
 	answer      api.ReserveReply
 	problem     api.Code          // instead of answer
 	headers     map[string]string // of the callout answer
+	retryAfter  string            // among them
 	fullHeaders [][2]string
 
 	metrics map[MetricID]string
@@ -153,6 +154,9 @@ func (h *fakeHost) respond(p *Plugin, n int, status string, a api.ReserveReply) 
 	h.headers = map[string]string{":status": status, api.HeaderManager: "t"}
 	if h.ledger != "" {
 		h.headers[api.HeaderLedger] = h.ledger
+	}
+	if h.retryAfter != "" {
+		h.headers["retry-after"] = h.retryAfter
 	}
 	p.OnCallResponse(uint32(n), 1)
 	h.headers = nil

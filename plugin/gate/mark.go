@@ -20,10 +20,9 @@ const markPrefix = cachePrefix + ".l."
 
 // mark is what this VM remembers of a shard's ledger.
 type mark struct {
-	text     []byte // empty: nothing
-	at       int64  // when a call was sent after the ledger's last answer
-	answered bool   // the ledger has answered since at
-	shared   bool   // shared data have nothing that this VM has not known
+	text   []byte // empty: nothing
+	at     int64  // when the ledger answered last
+	shared bool   // shared data have nothing that this VM has not known
 }
 
 // view is the mark's text. It is valid until the next note.
@@ -37,11 +36,8 @@ func (l *ledger) markOf(s *shard, now int64) string {
 	m := &s.mark
 	if len(m.text) == 0 && !m.shared {
 		if v, _, status := l.p.host.Get(markPrefix+s.name, nil); status == 0 && len(v) <= api.MaxMarkBytes {
-			m.text, m.answered, m.shared = append(m.text, v...), true, true
+			m.text, m.at, m.shared = append(m.text, v...), now, true
 		}
-	}
-	if m.answered {
-		m.at, m.answered = now, false
 	}
 	if len(m.text) > 0 && now-m.at > max(markLasts, int64(l.p.config.LongestTTL())) {
 		m.text = m.text[:0]
@@ -49,14 +45,26 @@ func (l *ledger) markOf(s *shard, now int64) string {
 	return m.view()
 }
 
+// noteRefusal takes the ledger of a manager that refused a call for the one that the gate remembers, if that one has not
+// answered for so long that nothing is left of its keys. The manager says for how long its ledger remembers keys.
+func (l *ledger) noteRefusal(s *shard, text string, now int64) {
+	longest, ok := l.p.host.CallHeader(headerRetryAfter)
+	if !ok || len(s.mark.text) == 0 {
+		return // it is another shard
+	}
+	if seconds, ok := parseDecimal(longest); ok && (now-s.mark.at)/int64(time.Second) >= seconds {
+		l.noteMark(s, text, now)
+	}
+}
+
 // noteMark remembers a mark from an answer. It counts and logs that a shard's ledger is another one than before, as after
 // a start on an empty directory.
-func (l *ledger) noteMark(s *shard, text string) {
+func (l *ledger) noteMark(s *shard, text string, now int64) {
 	if len(text) > api.MaxMarkBytes || len(text) < api.MarkIDBytes {
 		return
 	}
 	m := &s.mark
-	m.answered, m.shared = true, true
+	m.at, m.shared = now, true
 	before := ledgerID(m.view())
 	if before == ledgerID(text) {
 		m.text = append(m.text[:0], text...)
@@ -71,7 +79,7 @@ func (l *ledger) noteMark(s *shard, text string) {
 		return
 	}
 	l.p.metrics.count(l.p.metrics.ledgerChanged)
-	if more, due := s.ledgerLog.due(l.p.host.Now()); due {
+	if more, due := s.ledgerLog.due(now); due {
 		l.p.host.Log(LevelError, "oncegate: ALARM: the ledger of cluster \""+s.name+"\" is "+loggable(text)+", and was "+loggable(was)+
 			": it knows none of the earlier one's keys, and takes no new ones until they have ended"+more)
 	}

@@ -84,3 +84,25 @@ func TestRefusalDoesNotChangeTheLedger(t *testing.T) {
 		expect(t, "refused calls", h.values["oncegate_gate_callout_wrong_shard_total"], 1)
 	}
 }
+
+// A gate that was idle while its ledger was replaced takes the new one, once no key of the earlier one counts any more.
+func TestIdleGateTakesTheNewLedger(t *testing.T) {
+	for _, c := range []struct {
+		idle time.Duration
+		want string
+	}{{5 * time.Minute, "a"}, {6 * time.Minute, "b"}} {
+		h := newFakeHost(t)
+		p := started(t, h, `{}`)
+		h.ledger = markText("a", 1, 1)
+		expect(t, "calls", h.ask(p, 1, "k1"), 1)
+		h.respond(p, h.last(), "201", granted)
+		h.now += int64(c.idle)
+		h.ledger, h.retryAfter = markText("b", 1, 1), "360"
+		expect(t, "calls", h.ask(p, 2, "k2"), 1)
+		expect(t, "it says what it remembers", h.calls[h.last()].mark, markText("a", 1, 1))
+		h.refuseWith(p, h.last(), "421", api.CodeWrongLedger)
+		h.retryAfter = ""
+		expect(t, "calls", h.ask(p, 3, "k3"), 1)
+		expect(t, fmt.Sprint("after ", c.idle), h.calls[h.last()].mark, markText(c.want, 1, 1))
+	}
+}

@@ -19,14 +19,18 @@ type peer struct {
 
 // isManagers reports whether the callback's answer is from the manager. Only those answers have the manager's own header. A
 // proxy on the way makes all others. It also notes which ledger answers.
-func (l *ledger) isManagers(shard int, status string) bool {
+func (l *ledger) isManagers(shard int, status string, now int64) bool {
 	host := l.p.host
 	if _, ok := host.CallHeader(api.HeaderManager); !ok {
 		return false
 	}
-	// A manager that refuses the call because it is not the one that the call means says nothing about that one.
-	if mark, ok := host.CallHeader(api.HeaderLedger); ok && status != "421" {
-		l.noteMark(&l.shards[shard], mark)
+	mark, ok := host.CallHeader(api.HeaderLedger)
+	switch {
+	case !ok:
+	case status == "421": // a manager that is not the one that the call means says nothing about that one
+		l.noteRefusal(&l.shards[shard], mark, now)
+	default:
+		l.noteMark(&l.shards[shard], mark, now)
 	}
 	return true
 }

@@ -43,10 +43,10 @@ const (
 )
 
 // read classifies an answer.
-func (l *ledger) read(c *call, bodySize int) reply {
+func (l *ledger) read(c *call, bodySize int, now int64) reply {
 	host := l.p.host
 	text, _ := host.CallHeader(headerStatus)
-	if !l.isManagers(c.shard, text) {
+	if !l.isManagers(c.shard, text, now) {
 		return reply{kind: replyUnavailable, maybe: true, why: foreign(text, host.CallBody(min(bodySize, maxQuoted)))}
 	}
 	status, _ := parseDecimal(text)

@@ -115,6 +115,10 @@ func TestLedgerThatForgot(t *testing.T) {
 		if status, code, mark := m.reserve("k", otherLedger+".1.1"); status != 421 || code != "wrong-ledger" || mark != m.me.Mark().String() {
 			t.Errorf("%d %s, %s", status, code, mark)
 		}
+		a := m.Do("POST", api.PathReserve, "application/json", `{"key":"k","token":"t"}`, api.HeaderLedger, otherLedger+".1.1")
+		if got := a.Header.Get("Retry-After"); got != "3601" { // for longer than that, nobody has met the other one
+			t.Errorf("Retry-After is %q", got)
+		}
 		if m.restored.Longest() != 0 {
 			t.Error("a caller of another ledger began a quarantine")
 		}

@@ -72,7 +72,7 @@ func (g *shardGuard) wrongLedger(r *httpd.Request, w *httpd.Response) bool {
 			"ledger", other.Mine, "met", other.Theirs, "remote", r.Remote(), "path", httpd.Clip(r.Path), "such_calls", n)
 	}
 	w.Problem(&api.Problem{
-		Status: 421, Code: api.CodeWrongLedger, Title: "Wrong ledger",
+		Status: 421, Code: api.CodeWrongLedger, Title: "Wrong ledger", RetryAfterSeconds: int(other.Longest/time.Second) + 1,
 		Detail: other.Error() + "; both may have keys that the other one does not know; nothing was done",
 	})
 	return true

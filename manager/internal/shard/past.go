@@ -40,6 +40,9 @@ func (k *Keeper) Mark() api.Mark {
 type OtherError struct {
 	// Mine and Theirs are ids of ledgers.
 	Mine, Theirs string
+	// Longest is for how long a ledger remembers a key at most. A caller that has not met the other one for longer has
+	// nothing to lose with it.
+	Longest time.Duration
 }
 
 func (e *OtherError) Error() string {
@@ -97,7 +100,7 @@ func (k *Keeper) Meet(ctx context.Context, m api.Mark, from string) error {
 		return err
 	}
 	if other {
-		return &OtherError{Mine: k.Identity().ID, Theirs: m.ID}
+		return &OtherError{Mine: k.Identity().ID, Theirs: m.ID, Longest: d}
 	}
 	if err := k.past.Begin(ctx, d, why); err != nil {
 		return err
