@@ -54,7 +54,7 @@ func (l *ledger) Call(_ context.Context, req hostsim.CallRequest, done func(host
 	}
 	status, reply := l.handle(path, req.Body)
 	headers := hostsim.Headers{
-		{":status", status}, {api.HeaderManager, "bench"}, {"content-type", api.ContentTypeRaw},
+		{":status", status}, {api.HeaderManager, "bench"}, {api.HeaderLedger, "0123456789abcdef0123456789abcdef.1.1"}, {"content-type", api.ContentTypeRaw},
 		{"date", "Fri, 02 Jan 2026 03:04:05 GMT"},
 	}
 	var answer []byte

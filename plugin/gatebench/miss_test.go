@@ -38,7 +38,8 @@ var missCalls = []hostCall{
 	// together with the stream.
 	{"enqueue_shared_queue", 2, 2, "asks for the plugin context, for reserve and for commit"},
 	{"dequeue_shared_queue", 4, 4, "takes that message; the second look makes sure that no other is left"},
-	{"get_shared_data mark", 1, 1, "what the other VMs remember of the ledger; once for each VM"},
+	{"get_shared_data mark", 2, 2, "what the other VMs remember of the ledger, and its CAS number; in the first miss of a VM only"},
+	{"set_shared_data mark", 1, 1, "which ledger answered; in the first miss of a VM only"},
 	{"http_call", 2, 2, "reserve and commit"},
 	{"get_header_map_pairs call_headers", 2, 2, "the manager's own header tells its answers from the proxy's; status"},
 	{"get_buffer_bytes call_body", 2, 2, "the manager's answers"},
