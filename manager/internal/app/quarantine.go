@@ -113,8 +113,12 @@ func (a *app) longestTTL() time.Duration {
 func (a *app) watchPast() {
 	past := shard.Past{Longest: a.longestTTL, Restored: a.restoredName}
 	past.Begin = func(ctx context.Context, d time.Duration, why string) error {
+		if err := a.restored.Begin(ctx, d, why); err != nil {
+			a.auditLog.Error("ALARM: the ledger forgot something, and the quarantine could not be begun: the call that showed it is refused", "why", why, "error", err.Error())
+			return err
+		}
 		a.auditLog.Error("ALARM: the ledger forgot something: a quarantine begins", "why", why, "seconds", d.Seconds())
-		return a.restored.Begin(ctx, d, why)
+		return nil
 	}
 	if a.wal != nil {
 		past.Position = a.wal.Log().Durable
