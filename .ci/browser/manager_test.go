@@ -76,14 +76,19 @@ func startOpen(t testing.TB, flags ...string) *manager {
 	return m
 }
 
-// call makes a call of the API and decodes the answer.
+// call makes a POST of the API and decodes the answer.
 func (m *manager) call(path string, body map[string]any) map[string]any {
+	m.t.Helper()
+	return m.do("POST", path, body)
+}
+
+func (m *manager) do(method, path string, body map[string]any) map[string]any {
 	m.t.Helper()
 	b, err := json.Marshal(body)
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	req, err := http.NewRequest("POST", m.api+path, bytes.NewReader(b))
+	req, err := http.NewRequest(method, m.api+path, bytes.NewReader(b))
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -96,7 +101,7 @@ func (m *manager) call(path string, body map[string]any) map[string]any {
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode >= 300 && resp.StatusCode != http.StatusUnprocessableEntity { // which is a mismatch
-		m.t.Fatalf("POST %s %s: status %d %s, %v", path, b, resp.StatusCode, answer, err)
+		m.t.Fatalf("%s %s %s: status %d %s, %v", method, path, b, resp.StatusCode, answer, err)
 	}
 	out := map[string]any{}
 	if len(answer) > 0 {
