@@ -45,7 +45,7 @@ func (w *World) lose(m *manager) {
 	w.after(w.outage(), m.revive)
 }
 
-// remembered tells whether each proxy remembers the ledger, and says so with each call. A gate that has not met a ledger
+// remembered reports whether each proxy remembers the ledger, and says so with each call. A gate that has not met a ledger
 // cannot miss it.
 func (w *World) remembered(m *manager) bool {
 	for _, p := range w.proxies {
@@ -56,10 +56,10 @@ func (w *World) remembered(m *manager) bool {
 	return m.unmarked == 0 && m.noticed()
 }
 
-// noticed tells whether the manager knows of the disk that it lost last, if any.
+// noticed reports whether the manager knows of the disk that it lost last, if any.
 func (m *manager) noticed() bool { return m.disks == 0 || !m.restored.RestoredTo().IsZero() }
 
-// forgotten tells whether a manager does not know yet that its disk was lost.
+// forgotten reports whether a manager does not know yet that its disk was lost.
 func (w *World) forgotten() bool {
 	for _, m := range w.managers {
 		if !m.noticed() {

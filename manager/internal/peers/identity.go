@@ -41,12 +41,9 @@ type Self interface {
 	Longest() time.Duration
 }
 
-// fenceFor is for how long a ledger takes no new keys after a peer said that another one has its origin. Peers are asked
-// more often.
-const fenceFor = time.Minute
-
-// FenceFor is how long Self.Fence should last.
-const FenceFor = fenceFor
+// FenceFor is for how long a ledger takes no new keys after a peer said that another one has its origin (Self.Fence). Peers
+// are asked more often.
+const FenceFor = time.Minute
 
 // never is the age of an answer that there was none of.
 const never = time.Duration(math.MaxInt64)
@@ -73,23 +70,23 @@ func (p *Puller) tell(s *state, r *http.Request) {
 	r.Header.Set(api.HeaderPeerLedger, p.opts.Self.Mark().String())
 }
 
-// hear takes note of an answer: which ledger gave it, and what it remembers of this one.
+// hear takes note of an answer: which ledger gave it, and what it remembers of this one. A peer that refused the call, and
+// something on the way that answered in its place, have said nothing.
 func (p *Puller) hear(ctx context.Context, s *state, h http.Header, status int) error {
-	if p.opts.Self == nil || status == http.StatusMisdirectedRequest {
+	text := h.Get(api.HeaderLedger)
+	if p.opts.Self == nil || text == "" || status != http.StatusOK && status != http.StatusGone {
 		return nil
 	}
-	if text := h.Get(api.HeaderLedger); text != "" {
-		m, ok := api.ParseMark(text)
-		if !ok {
-			return fmt.Errorf("the peer's %s is malformed", api.HeaderLedger)
-		}
-		s.mu.Lock()
-		was, _ := api.ParseMark(s.remembered)
-		s.remembered, s.met = text, time.Now()
-		s.mu.Unlock()
-		if was.ID != "" && was.ID != m.ID {
-			p.opts.Log.Warn("a peer has another ledger than before, which takes the place of the earlier one", "peer", s.peer.Name, "ledger", m.ID, "before", was.ID)
-		}
+	m, ok := api.ParseMark(text)
+	if !ok {
+		return fmt.Errorf("the peer's %s is malformed", api.HeaderLedger)
+	}
+	s.mu.Lock()
+	was, _ := api.ParseMark(s.remembered)
+	s.remembered, s.met = text, time.Now()
+	s.mu.Unlock()
+	if was.ID != "" && was.ID != m.ID {
+		p.opts.Log.Warn("a peer has another ledger than before, which takes the place of the earlier one", "peer", s.peer.Name, "ledger", m.ID, "before", was.ID)
 	}
 	return p.heard(ctx, s, h.Get(api.HeaderKnownLedger))
 }
@@ -197,7 +194,7 @@ func (s *state) noteLedger(r *record, now int64) {
 	if s.remembered == "" {
 		return
 	}
-	r.Ledger = s.remembered
+	r.Ledger, r.Trusts = s.remembered, s.trusts
 	if !s.met.IsZero() {
 		r.LedgerAt = max(r.LedgerAt, now-time.Since(s.met).Milliseconds())
 	}
@@ -207,7 +204,7 @@ func (s *state) noteLedger(r *record, now int64) {
 func (s *state) ledgerChanged(r *record) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return ledgerOf(s.remembered) != ledgerOf(r.Ledger) || s.met.Sub(s.noted) > time.Hour
+	return ledgerOf(s.remembered) != ledgerOf(r.Ledger) || s.trusts != r.Trusts || s.met.Sub(s.noted) > time.Hour
 }
 
 // ledgerOf is a mark without its position.

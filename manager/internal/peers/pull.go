@@ -131,6 +131,8 @@ type record struct {
 	// milliseconds.
 	Ledger   string `json:"ledger,omitempty"`
 	LedgerAt int64  `json:"ledger_at,omitempty"`
+	// Trusts: the peer remembers no other ledger than this one. Each of the managers on a store asks some of the peers.
+	Trusts bool `json:"trusts,omitempty"`
 }
 
 // New returns a puller, which Run starts.
@@ -264,6 +266,9 @@ func (p *Puller) hold(ctx context.Context, s *state) (mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.record, s.away = r, !mine
+	if !mine {
+		s.trusts = r.Trusts
+	}
 	if s.remembered == "" && p.opts.Self != nil {
 		s.remembered = r.remembered(now, p.opts.Self.Longest())
 	}
