@@ -48,10 +48,12 @@ var inCluster = []string{
 	"docs/kubernetes.md: helm install oncegate charts/oncegate",
 	"docs/istio.md: helm install oncegate charts/oncegate",
 	"docs/istio.md: sed -n 's/ gate$//p' tokens",
-	"docs/istio.md: kubectl apply -f envoy/istio/traffic-extension",
+	"docs/istio.md: kubectl -n istio-system create configmap",
+	"docs/istio.md: kubectl apply -f envoy/istio/body-mode",
 	"docs/envoy-gateway.md: helm upgrade eg",
 	"docs/envoy-gateway.md: sed -n 's/ gate$//p' tokens",
-	"docs/envoy-gateway.md: kubectl apply -f envoy/gateway/manager",
+	"docs/envoy-gateway.md: kubectl apply -f envoy/gateway/oncegate",
+	"docs/envoy-gateway.md: kubectl -n payments patch gateway public",
 	"docs/envoy-gateway.md: kubectl -n payments get envoypatchpolicy",
 }
 
