@@ -251,7 +251,7 @@ build/grafana: .ci/browser/boards/package.json
 	@touch $@
 
 .PHONY: docs-pictures
-docs-pictures: test-deps build build/grafana ## draw the pictures of docs/boards.md anew, in five minutes; no part of make test
+docs-pictures: test-deps build build/grafana ## draw the pictures of docs/operating.md anew, in five minutes; no part of make test
 	@.ci/apt-install chromium:chromium
 	@build/setup default >/dev/null
 	@cd .ci/browser && go run ./boards
