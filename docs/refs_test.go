@@ -103,7 +103,7 @@ func TestNamesInDocuments(t *testing.T) {
 			}
 		}
 		switch {
-		case strings.HasPrefix(name, "hostsim/envoydiff/"):
+		case strings.HasPrefix(name, "e2e/envoydiff/"):
 			cases.Write(content)
 		case path.Ext(name) == ".md":
 			documents[name] = string(content)
