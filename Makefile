@@ -5,6 +5,9 @@ SHELL := bash
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
+# All packages, with those of the modules that go.mod replaces by folders. ./... leaves these out.
+ALL := github.com/oncegate/oncegate/...
+
 # The binaries carry no commit, or every commit would link them anew.
 GO_BUILD := go build -buildvcs=false
 
@@ -20,7 +23,7 @@ help: ## list the targets
 # that it is made of has changed. The Go programs are left to `go build`, which knows that better than make.
 
 WASM_TOOLS := $(wildcard plugin/toolchain/*.sh plugin/toolchain/*.json) \
-	$(filter-out %_test.go,$(wildcard plugin/wasmcheck/*.go)) go.mod go.sum
+	$(filter-out %_test.go,$(wildcard plugin/wasmcheck/*.go)) go.mod go.sum manager/api/go.mod
 
 # Envoy loads the module over the network in some set-ups, and every worker compiles it.
 GATE_MAX_BYTES := 600000
@@ -128,7 +131,7 @@ test: ## every package, with the wasm that ships in a real Envoy, killed process
 	@mkdir -p build && date +%s >build/test-began
 	@$(MAKE) --no-print-directory -j4 test-setup
 	@build/testrun -since "$$(cat build/test-began)" 'make test' \
-		'packages=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) $(SLOW_PACKAGES) ./...' \
+		'packages=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) $(SLOW_PACKAGES) $(ALL)' \
 		'testrun=cd .ci/testrun && $(GO_TEST) .'
 	@build/setup report
 
@@ -148,7 +151,7 @@ test-deep: ## what make test leaves out: the race detector, all cells of the mat
 	@mkdir -p build && date +%s >build/test-began
 	@$(MAKE) --no-print-directory -j4 test-setup test-deep-setup
 	@TEST_DEEP=1 build/testrun -since "$$(cat build/test-began)" 'make test-deep' \
-		'race=$(GO_TEST) -race $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list ./... | grep -vxF "$$(go list $(PROCESS_PACKAGES) ./docs ./charts/...)")' \
+		'race=$(GO_TEST) -race $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list $(ALL) | grep -vxF "$$(go list $(PROCESS_PACKAGES) ./docs ./charts/...)")' \
 		'processes=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) ./plugin/gatetest ./plugin/gatebench ./e2e/sim ./manager/internal/ledger' \
 		'gcs=GCS_SERVER=$(CURDIR)/build/fakegcs $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/object ./manager/internal/ship' \
 		'azure=AZURE_SERVER=fake $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/ship' \
@@ -170,7 +173,7 @@ test-deep-clients:
 # Fetches the Go modules that the tests need, since go itself gives up at the first failure.
 .PHONY: modules
 modules:
-	@.ci/try go list -deps -test ./... >/dev/null
+	@.ci/try go list -deps -test $(ALL) >/dev/null
 
 .PHONY: deep-modules
 deep-modules:
@@ -283,7 +286,9 @@ GUEST_PACKAGES := $(patsubst %/main.go,./%,$(wildcard hostsim/testdata/guests/*/
 	e2e/testdata/modules/*/main.go))
 # Those that import from the host themselves compile for wasm only. What TinyGo exports from them, other tools take for unused.
 RAW_GUEST_PACKAGES := ./hostsim/testdata/guests/script
-# Modules of their own, which ./... leaves out as well.
+# What users require. Each of these modules works with the Go version that its go.mod names.
+CLIENT_MODULES := manager/api manager/client
+# Modules that are no part of $(ALL).
 OTHER_MODULES := e2e/peers .ci/testrun .ci/browser plugin/toolchain/pretty .ci/charts .ci/release manager/internal/object/objecttest/testdata/fakegcs
 
 .PHONY: check
@@ -291,13 +296,16 @@ check: ## formatting, vet, staticcheck, plain words and true links, the site, ti
 	@files=$$(git ls-files --cached --others --exclude-standard -- '*.go' | while read -r f; do if [ -e "$$f" ]; then echo "$$f"; fi; done); \
 		unformatted=$$(gofmt -l $$files); \
 		[ -z "$$unformatted" ] || { echo "not gofmt'ed:"; echo "$$unformatted"; exit 1; }
-	go vet ./... $(GUEST_PACKAGES)
+	go vet $(ALL) $(GUEST_PACKAGES)
 	@cd .ci/tools && ../try $(GO_BUILD) -o ../../build/staticcheck honnef.co/go/tools/cmd/staticcheck
-	build/staticcheck ./... $(filter-out $(RAW_GUEST_PACKAGES),$(GUEST_PACKAGES))
+	build/staticcheck $(ALL) $(filter-out $(RAW_GUEST_PACKAGES),$(GUEST_PACKAGES))
 	GOOS=wasip1 GOARCH=wasm build/staticcheck -checks inherit,-U1000 $(RAW_GUEST_PACKAGES)
 	go test -count 1 ./docs
 	.ci/try go mod tidy -diff
 	cd .ci/tools && ../try go mod tidy -diff
+	@top=$$PWD; for m in $(CLIENT_MODULES); do \
+		old=go$$(cd $$m && go list -m -f '{{.GoVersion}}') && echo "go mod tidy, and vet and test with $$old, in $$m" && \
+		(cd $$m && "$$top/.ci/try" go mod tidy -diff && export GOTOOLCHAIN=$$old && "$$top/.ci/try" go version >/dev/null && go vet ./... && go test -count 1 ./...) || exit 1; done
 	@$(MAKE) --no-print-directory docs
 	@top=$$PWD; for m in $(OTHER_MODULES); do \
 		echo "go vet, staticcheck, go mod tidy in $$m"; (cd $$m && go vet ./... && "$$top/build/staticcheck" ./... && "$$top/.ci/try" go mod tidy -diff) || exit 1; done
