@@ -1,4 +1,4 @@
-package client
+package clienttest
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
@@ -27,11 +28,11 @@ func TestRedirectsDoNotSwallowSubmissions(t *testing.T) {
 			defer balancer.Close()
 			transport := &http.Transport{}
 			defer transport.CloseIdleConnections()
-			c, err := New(Options{URL: balancer.URL, HTTP: &http.Client{Transport: transport}})
+			c, err := client.New(client.Options{URL: balancer.URL, HTTP: &http.Client{Transport: transport}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			j, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f", ID: "a"})
+			j, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f", ID: "a"})
 			if followed {
 				if err != nil || j.ID != "a" || len(m.all()) != 1 {
 					t.Errorf("%+v, %v, %d jobs", j, err, len(m.all()))
@@ -55,11 +56,11 @@ func TestRedirectsDoNotSwallowSubmissions(t *testing.T) {
 		{Transport: transport},
 		{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { asked++; return http.ErrUseLastResponse }},
 	} {
-		c, err := New(Options{URL: loop.URL, HTTP: h, MaxAttempts: 1})
+		c, err := client.New(client.Options{URL: loop.URL, HTTP: h, MaxAttempts: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if j, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f"}); err == nil {
+		if j, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f"}); err == nil {
 			t.Errorf("an endless redirect: %+v", j)
 		}
 	}
@@ -72,24 +73,27 @@ func TestRedirectsDoNotSwallowSubmissions(t *testing.T) {
 // for a success.
 func TestAnswersThatAreNotOfAManager(t *testing.T) {
 	m := startManager(t)
-	finishes := []FinishRequest{{ID: "a", LeaseToken: "t", Status: "complete"}, {ID: "b", LeaseToken: "t", Status: "complete"}}
-	calls := map[string]func(context.Context, *Client) error{
-		"submit": func(ctx context.Context, c *Client) error {
-			_, err := c.SubmitIdempotent(ctx, Submission{Function: "f"})
+	finishes := []client.FinishRequest{{ID: "a", LeaseToken: "t", Status: "complete"}, {ID: "b", LeaseToken: "t", Status: "complete"}}
+	calls := map[string]func(context.Context, *client.Client) error{
+		"submit": func(ctx context.Context, c *client.Client) error {
+			_, err := c.SubmitIdempotent(ctx, client.Submission{Function: "f"})
 			return err
 		},
-		"get":  func(ctx context.Context, c *Client) error { _, err := c.Get(ctx, "a"); return err },
-		"wait": func(ctx context.Context, c *Client) error { _, err := c.Wait(ctx, "a"); return err },
-		"claim": func(ctx context.Context, c *Client) error {
-			_, err := c.Claim(ctx, ClaimRequest{Worker: "w"})
+		"get":  func(ctx context.Context, c *client.Client) error { _, err := c.Get(ctx, "a"); return err },
+		"wait": func(ctx context.Context, c *client.Client) error { _, err := c.Wait(ctx, "a"); return err },
+		"claim": func(ctx context.Context, c *client.Client) error {
+			_, err := c.Claim(ctx, client.ClaimRequest{Worker: "w"})
 			return err
 		},
-		"heartbeat":      func(ctx context.Context, c *Client) error { _, err := c.Heartbeat(ctx, "a", "t", 0); return err },
-		"finish":         func(ctx context.Context, c *Client) error { _, err := c.Finish(ctx, finishes[0]); return err },
-		"finish of many": func(ctx context.Context, c *Client) error { _, err := c.FinishMany(ctx, finishes); return err },
-		"cancel":         func(ctx context.Context, c *Client) error { _, err := c.Cancel(ctx, "a"); return err },
-		"retry":          func(ctx context.Context, c *Client) error { _, err := c.Retry(ctx, "a", RetryRequest{}); return err },
-		"replay":         func(ctx context.Context, c *Client) error { _, err := c.Replay(ctx, "f", "a"); return err },
+		"heartbeat":      func(ctx context.Context, c *client.Client) error { _, err := c.Heartbeat(ctx, "a", "t", 0); return err },
+		"finish":         func(ctx context.Context, c *client.Client) error { _, err := c.Finish(ctx, finishes[0]); return err },
+		"finish of many": func(ctx context.Context, c *client.Client) error { _, err := c.FinishMany(ctx, finishes); return err },
+		"cancel":         func(ctx context.Context, c *client.Client) error { _, err := c.Cancel(ctx, "a"); return err },
+		"retry": func(ctx context.Context, c *client.Client) error {
+			_, err := c.Retry(ctx, "a", client.RetryRequest{})
+			return err
+		},
+		"replay": func(ctx context.Context, c *client.Client) error { _, err := c.Replay(ctx, "f", "a"); return err },
 	}
 	for name, call := range calls {
 		for _, body := range []string{
@@ -113,46 +117,11 @@ func TestAnswersThatAreNotOfAManager(t *testing.T) {
 // deep is JSON that is nested deeper than the manager reads.
 var deep = json.RawMessage(strings.Repeat("[", 99) + strings.Repeat("]", 99))
 
-// TestAResultThatIsRefusedHarmsNobodyElse: finishes travel together, and one
-// that the manager cannot take makes it refuse the whole request.
-func TestAResultThatIsRefusedHarmsNobodyElse(t *testing.T) {
-	m := startManager(t)
-	c := m.client(nil)
-	w, err := c.NewWorker(WorkerOptions{Handlers: handlers(func(context.Context, *Job) (any, error) { return nil, nil })})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var batch []*finish
-	for i := range 3 {
-		m.submit(jobs.Submission{ID: fmt.Sprint("j", i)})
-		got, err := c.Claim(t.Context(), ClaimRequest{Worker: "w"})
-		if err != nil || len(got) != 1 {
-			t.Fatal(got, err)
-		}
-		req := FinishRequest{ID: got[0].ID, LeaseToken: got[0].Lease.Token, Status: "complete", Result: json.RawMessage("1")}
-		if i == 1 {
-			req.Result = deep
-		}
-		batch = append(batch, &finish{req: req, done: make(chan error, 1)})
-	}
-	w.send(t.Context(), batch)
-	for i, f := range batch {
-		if err := <-f.done; refused(err) != (i == 1) || i != 1 && err != nil {
-			t.Errorf("finish %d: %v", i, err)
-		}
-	}
-	for id, want := range map[string]jobs.State{"j0": jobs.Complete, "j1": jobs.Active, "j2": jobs.Complete} {
-		if j, err := m.queue.Get(t.Context(), id); err != nil || j.State != want {
-			t.Errorf("job %s: %+v, %v, want %s", id, j, err, want)
-		}
-	}
-}
-
 // TestWorkWhoseResultIsRefusedIsNotDoneAgain: without a report the job would
 // come back when its lease runs out, until its attempts are used up.
 func TestWorkWhoseResultIsRefusedIsNotDoneAgain(t *testing.T) {
 	m := startManager(t)
-	m.work(m.client(nil), WorkerOptions{Handlers: handlers(func(context.Context, *Job) (any, error) { return deep, nil })})
+	m.work(m.client(nil), client.WorkerOptions{Handlers: handlers(func(context.Context, *client.Job) (any, error) { return deep, nil })})
 	j := m.over(m.submit(jobs.Submission{MaxAttempts: 3}))
 	if j.State != jobs.Failed || j.Attempt != 1 || !strings.Contains(j.Error, "the work is done, but its result cannot be reported") {
 		t.Errorf("job %+v", j)
@@ -166,14 +135,13 @@ func TestAManagerThatHoldsNoClaimsIsNotAskedOverAndOver(t *testing.T) {
 	first := make(chan struct{})
 	var once sync.Once
 	f := &faults{}
-	c := m.client(f)
-	c.opts.BackoffBase, c.opts.BackoffMax = 24*time.Hour, 24*time.Hour
+	c := m.clientWith(f, client.Options{BackoffBase: 24 * time.Hour, BackoffMax: 24 * time.Hour})
 	m.queue.Drain()
 	f.answer = func(r *http.Request) *http.Response {
 		once.Do(func() { close(first) })
 		return nil
 	}
-	stop := m.work(c, WorkerOptions{Handlers: handlers(func(context.Context, *Job) (any, error) { return nil, nil })})
+	stop := m.work(c, client.WorkerOptions{Handlers: handlers(func(context.Context, *client.Job) (any, error) { return nil, nil })})
 	<-first
 	other := m.client(nil)
 	for range 20 { // time in which a worker that asks again would ask often
@@ -208,7 +176,7 @@ func TestHeartbeatsThatHangAreRepeated(t *testing.T) {
 	}}
 	id := m.submit(jobs.Submission{MaxAttempts: 1})
 	goOn := make(chan struct{})
-	m.work(m.client(f), WorkerOptions{Lease: lease, Handlers: handlers(func(ctx context.Context, _ *Job) (any, error) {
+	m.work(m.client(f), client.WorkerOptions{Lease: lease, Handlers: handlers(func(ctx context.Context, _ *client.Job) (any, error) {
 		<-goOn
 		return nil, ctx.Err()
 	})})

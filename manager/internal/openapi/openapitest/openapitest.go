@@ -15,7 +15,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/api/openapi"
+	"github.com/oncegate/oncegate/manager/internal/openapi"
 )
 
 // Exchange is a request and its answer.

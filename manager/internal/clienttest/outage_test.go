@@ -1,15 +1,14 @@
-package client
+package clienttest
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
@@ -34,7 +33,7 @@ func TestOutagesLongerThanLeasesDoNotCount(t *testing.T) {
 		return nil
 	}
 	log := new(httpdtest.Log)
-	m.work(m.client(f), WorkerOptions{Concurrency: n, Lease: lease, Logger: log.Logger(), Handlers: handlers(func(ctx context.Context, j *Job) (any, error) {
+	m.work(m.client(f), client.WorkerOptions{Concurrency: n, Lease: lease, Logger: log.Logger(), Handlers: handlers(func(ctx context.Context, j *client.Job) (any, error) {
 		runs.Add(1)
 		end := endHalf
 		if started.Add(1)%2 == 0 {
@@ -72,28 +71,4 @@ func TestOutagesLongerThanLeasesDoNotCount(t *testing.T) {
 	if runs.Load() != n || ended.Load() != n {
 		t.Errorf("%d runs of %d jobs, %d to the end", runs.Load(), n, ended.Load())
 	}
-}
-
-// TestReportsEnd: a report that nobody takes ends after its time.
-func TestReportsEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, err := New(Options{URL: "http://x", MaxAttempts: 1, HTTP: &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
-			return nil, errCut
-		})}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w, err := c.NewWorker(WorkerOptions{Handlers: handlers(func(context.Context, *Job) (any, error) { return nil, nil }), Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, end := context.WithCancel(t.Context())
-		defer end()
-		go w.finishLoop(ctx)
-		began := time.Now()
-		w.report(ctx, &Job{ID: "a", Lease: &Lease{Token: "t"}}, outcome{}, nil)
-		if took, want := time.Since(began), time.Hour+2*30*time.Second; took != want {
-			t.Errorf("gave up after %v, want %v", took, want)
-		}
-	})
 }

@@ -1,4 +1,4 @@
-package client
+package clienttest
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
@@ -27,98 +28,70 @@ func (m *manager) submit(s jobs.Submission) string {
 	return out.Job.ID
 }
 
-func handlers(h Handler) map[string]Handler { return map[string]Handler{"f": h} }
-
-func TestBadWorkerOptionsAreRefused(t *testing.T) {
-	c, err := New(Options{URL: "http://x"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ok := handlers(func(context.Context, *Job) (any, error) { return nil, nil })
-	many := map[string]Handler{}
-	for i := range 101 {
-		many[fmt.Sprint("f", i)] = ok["f"]
-	}
-	for _, o := range []WorkerOptions{
-		{}, {Handlers: many}, {Handlers: map[string]Handler{"": ok["f"]}}, {Handlers: map[string]Handler{"f": nil}},
-		{Handlers: map[string]Handler{"a b": ok["f"]}}, {Handlers: map[string]Handler{strings.Repeat("f", 129): ok["f"]}}, {Handlers: map[string]Handler{"..": ok["f"]}},
-		{Handlers: ok, Name: "a b"}, {Handlers: ok, Name: strings.Repeat("n", 129)},
-		{Handlers: ok, Concurrency: -1}, {Handlers: ok, Concurrency: 1001}, {Handlers: ok, Lease: time.Millisecond}, {Handlers: ok, Lease: 25 * time.Hour},
-		{Handlers: ok, Wait: time.Hour}, {Handlers: ok, Wait: -1}, {Handlers: ok, StopTimeout: -1}, {Handlers: ok, StopGrace: -1},
-	} {
-		if _, err := c.NewWorker(o); err == nil {
-			t.Errorf("%+v was accepted", o)
-		}
-	}
-	a, err1 := c.NewWorker(WorkerOptions{Handlers: ok})
-	b, err2 := c.NewWorker(WorkerOptions{Handlers: ok})
-	if err1 != nil || err2 != nil || a.Name() == b.Name() || len(a.Name()) > 128 || strings.ContainsAny(a.Name(), " \n") {
-		t.Errorf("names %q and %q", a.Name(), b.Name())
-	}
-}
+func handlers(h client.Handler) map[string]client.Handler { return map[string]client.Handler{"f": h} }
 
 func TestWorkerReportsWhatHandlersReturn(t *testing.T) {
 	m := startManager(t)
 	big := strings.Repeat("x", 100<<10)
 	for _, c := range []struct {
 		name             string
-		handler          Handler
+		handler          client.Handler
 		state            jobs.State
 		attempt          int
 		result, errorHas string
 	}{
-		{"a result", func(context.Context, *Job) (any, error) { return map[string]int{"n": 1}, nil }, jobs.Complete, 1, `{"n":1}`, ""},
-		{"no result", func(context.Context, *Job) (any, error) { return nil, nil }, jobs.Complete, 1, "", ""},
-		{"a large result", func(context.Context, *Job) (any, error) { return big, nil }, jobs.Complete, 1, `"` + big + `"`, ""},
-		{"a result too large", func(context.Context, *Job) (any, error) { return strings.Repeat("x", 1<<20), nil }, jobs.Failed, 1, "", "at most 1048576"},
-		{"a result that is no JSON", func(context.Context, *Job) (any, error) { return func() {}, nil }, jobs.Failed, 1, "", "cannot be reported"},
-		{"an error each time", func(_ context.Context, j *Job) (any, error) { return nil, fmt.Errorf("no %d", j.Attempt) }, jobs.Failed, 3, "", "no 3"},
-		{"an error at first", func(_ context.Context, j *Job) (any, error) {
+		{"a result", func(context.Context, *client.Job) (any, error) { return map[string]int{"n": 1}, nil }, jobs.Complete, 1, `{"n":1}`, ""},
+		{"no result", func(context.Context, *client.Job) (any, error) { return nil, nil }, jobs.Complete, 1, "", ""},
+		{"a large result", func(context.Context, *client.Job) (any, error) { return big, nil }, jobs.Complete, 1, `"` + big + `"`, ""},
+		{"a result too large", func(context.Context, *client.Job) (any, error) { return strings.Repeat("x", 1<<20), nil }, jobs.Failed, 1, "", "at most 1048576"},
+		{"a result that is no JSON", func(context.Context, *client.Job) (any, error) { return func() {}, nil }, jobs.Failed, 1, "", "cannot be reported"},
+		{"an error each time", func(_ context.Context, j *client.Job) (any, error) { return nil, fmt.Errorf("no %d", j.Attempt) }, jobs.Failed, 3, "", "no 3"},
+		{"an error at first", func(_ context.Context, j *client.Job) (any, error) {
 			if j.Attempt < 3 {
 				return nil, errors.New("not yet")
 			}
 			return "now", nil
 		}, jobs.Complete, 3, `"now"`, ""},
-		{"a permanent error", func(context.Context, *Job) (any, error) {
-			return nil, fmt.Errorf("wrapped: %w", Permanent(errors.New("never")))
+		{"a permanent error", func(context.Context, *client.Job) (any, error) {
+			return nil, fmt.Errorf("wrapped: %w", client.Permanent(errors.New("never")))
 		}, jobs.Failed, 1, "", "wrapped: never"},
-		{"an error with a delay", func(_ context.Context, j *Job) (any, error) {
+		{"an error with a delay", func(_ context.Context, j *client.Job) (any, error) {
 			if j.Attempt == 1 {
-				return nil, RetryAfter(errors.New("soon"), 0)
+				return nil, client.RetryAfter(errors.New("soon"), 0)
 			}
 			return nil, nil
 		}, jobs.Complete, 2, "", ""},
-		{"a panic", func(context.Context, *Job) (any, error) { panic("oh no") }, jobs.Failed, 3, "", "panic: oh no"},
-		{"a panic at first", func(_ context.Context, j *Job) (any, error) {
+		{"a panic", func(context.Context, *client.Job) (any, error) { panic("oh no") }, jobs.Failed, 3, "", "panic: oh no"},
+		{"a panic at first", func(_ context.Context, j *client.Job) (any, error) {
 			if j.Attempt == 1 {
-				var none *Job
+				var none *client.Job
 				return none.ID, nil
 			}
 			return nil, nil
 		}, jobs.Complete, 2, "", ""},
-		{"an error that is a nil pointer", func(context.Context, *Job) (any, error) {
+		{"an error that is a nil pointer", func(context.Context, *client.Job) (any, error) {
 			var none *codedError
 			return nil, none
-		}, jobs.Failed, 3, "", "error of the type *client.codedError, whose text cannot be had: panic: "},
-		{"an error without a text", func(context.Context, *Job) (any, error) { return nil, errors.New("") }, jobs.Failed, 3, "", "without a text"},
-		{"a result that panics", func(context.Context, *Job) (any, error) { return panicking{}, nil }, jobs.Failed, 1, "", "cannot be reported: panic: no JSON"},
-		{"a result that exits", func(context.Context, *Job) (any, error) { return exiting{}, nil }, jobs.Failed, 1, "", "cannot be reported: runtime.Goexit"},
-		{"an exit", func(_ context.Context, j *Job) (any, error) {
+		}, jobs.Failed, 3, "", "error of the type *clienttest.codedError, whose text cannot be had: panic: "},
+		{"an error without a text", func(context.Context, *client.Job) (any, error) { return nil, errors.New("") }, jobs.Failed, 3, "", "without a text"},
+		{"a result that panics", func(context.Context, *client.Job) (any, error) { return panicking{}, nil }, jobs.Failed, 1, "", "cannot be reported: panic: no JSON"},
+		{"a result that exits", func(context.Context, *client.Job) (any, error) { return exiting{}, nil }, jobs.Failed, 1, "", "cannot be reported: runtime.Goexit"},
+		{"an exit", func(_ context.Context, j *client.Job) (any, error) {
 			runtime.Goexit()
 			return nil, nil
 		}, jobs.Failed, 3, "", "the handler: runtime.Goexit ended the goroutine"},
-		{"an exit while it panics", func(_ context.Context, j *Job) (any, error) {
+		{"an exit while it panics", func(_ context.Context, j *client.Job) (any, error) {
 			defer runtime.Goexit()
 			panic("oh no")
 		}, jobs.Failed, 3, "", "the handler: runtime.Goexit ended the goroutine"},
-		{"an endless error", func(context.Context, *Job) (any, error) {
-			return nil, Permanent(errors.New(strings.Repeat("ü", 100_000)))
+		{"an endless error", func(context.Context, *client.Job) (any, error) {
+			return nil, client.Permanent(errors.New(strings.Repeat("ü", 100_000)))
 		}, jobs.Failed, 1, "", "üü"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			// A function of its own: the last worker's claim may still be open.
 			f := strings.ReplaceAll(c.name, " ", "-")
-			stop := m.work(m.client(nil), WorkerOptions{Handlers: map[string]Handler{f: c.handler}})
+			stop := m.work(m.client(nil), client.WorkerOptions{Handlers: map[string]client.Handler{f: c.handler}})
 			id := m.submit(jobs.Submission{Function: f, MaxAttempts: 3})
 			m.over(id)
 			if err := stop(); err != nil {
@@ -134,7 +107,7 @@ func TestWorkerReportsWhatHandlersReturn(t *testing.T) {
 			}
 		})
 	}
-	if Permanent(nil) != nil || RetryAfter(nil, time.Second) != nil {
+	if client.Permanent(nil) != nil || client.RetryAfter(nil, time.Second) != nil {
 		t.Error("no error became one")
 	}
 }
@@ -156,8 +129,8 @@ func (exiting) MarshalJSON() ([]byte, error) {
 
 func TestRetryAfterSetsTheDelay(t *testing.T) {
 	m := startManager(t)
-	m.work(m.client(nil), WorkerOptions{Handlers: handlers(func(_ context.Context, j *Job) (any, error) {
-		return nil, RetryAfter(errors.New("later"), 3*time.Hour)
+	m.work(m.client(nil), client.WorkerOptions{Handlers: handlers(func(_ context.Context, j *client.Job) (any, error) {
+		return nil, client.RetryAfter(errors.New("later"), 3*time.Hour)
 	})})
 	id := m.submit(jobs.Submission{})
 	m.eventually("the job waits", func() bool {
@@ -171,7 +144,7 @@ func TestWorkerBoundsConcurrency(t *testing.T) {
 	var running, most atomic.Int64
 	full := make(chan struct{})
 	release := make(chan struct{})
-	m.work(m.client(nil), WorkerOptions{Concurrency: 3, Handlers: handlers(func(context.Context, *Job) (any, error) {
+	m.work(m.client(nil), client.WorkerOptions{Concurrency: 3, Handlers: handlers(func(context.Context, *client.Job) (any, error) {
 		n := running.Add(1)
 		defer running.Add(-1)
 		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
@@ -220,8 +193,8 @@ func TestHandlersRunWhileOutcomesAreRecorded(t *testing.T) {
 		ids = append(ids, m.submit(jobs.Submission{}))
 	}
 	var ran atomic.Int64
-	const most = 2*maxReporting + 2
-	m.work(m.client(f), WorkerOptions{Concurrency: 2, Lease: time.Hour, Handlers: handlers(func(context.Context, *Job) (any, error) {
+	const most = 4*2 + 2 // for each handler that may run, four outcomes may wait to be recorded
+	m.work(m.client(f), client.WorkerOptions{Concurrency: 2, Lease: time.Hour, Handlers: handlers(func(context.Context, *client.Job) (any, error) {
 		ran.Add(1)
 		return nil, nil
 	})})
@@ -239,15 +212,16 @@ func TestHandlersRunWhileOutcomesAreRecorded(t *testing.T) {
 
 func TestWorkerTellsHandlersOfACancel(t *testing.T) {
 	m := startManager(t)
+	m.freeze(time.Now())
 	started := make(chan struct{})
 	wait := func(ctx context.Context) error {
 		started <- struct{}{}
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
-	m.work(m.client(nil), WorkerOptions{Lease: testLease, Handlers: map[string]Handler{
-		"stops":   func(ctx context.Context, _ *Job) (any, error) { return nil, wait(ctx) },
-		"is-done": func(ctx context.Context, _ *Job) (any, error) { return wait(ctx).Error(), nil },
+	m.work(m.client(nil), client.WorkerOptions{Lease: shortLease, Handlers: map[string]client.Handler{
+		"stops":   func(ctx context.Context, _ *client.Job) (any, error) { return nil, wait(ctx) },
+		"is-done": func(ctx context.Context, _ *client.Job) (any, error) { return wait(ctx).Error(), nil },
 	}})
 	for f, want := range map[string]jobs.State{"stops": jobs.Cancelled, "is-done": jobs.Complete} {
 		id := m.submit(jobs.Submission{Function: f})
@@ -255,7 +229,7 @@ func TestWorkerTellsHandlersOfACancel(t *testing.T) {
 		if _, err := m.queue.Cancel(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
-		if j := m.over(id); j.State != want || !strings.Contains(j.Error+string(j.Result), ErrCancelled.Error()) {
+		if j := m.over(id); j.State != want || !strings.Contains(j.Error+string(j.Result), client.ErrCancelled.Error()) {
 			t.Errorf("%s: %+v", f, j)
 		}
 	}
@@ -263,9 +237,11 @@ func TestWorkerTellsHandlersOfACancel(t *testing.T) {
 
 func TestHeartbeatsKeepALease(t *testing.T) {
 	m := startManager(t)
+	now := time.Now()
+	m.freeze(now)
 	f := &faults{}
 	goOn := make(chan struct{})
-	m.work(m.client(f), WorkerOptions{Lease: testLease, Handlers: handlers(func(ctx context.Context, _ *Job) (any, error) {
+	m.work(m.client(f), client.WorkerOptions{Lease: shortLease, Handlers: handlers(func(ctx context.Context, _ *client.Job) (any, error) {
 		<-goOn
 		return nil, ctx.Err()
 	})})
@@ -278,6 +254,7 @@ func TestHeartbeatsKeepALease(t *testing.T) {
 	}
 	// Some are lost, on the way there or back, and do no harm.
 	f.set(map[string]int{"/heartbeat": 3}, map[string]int{"/heartbeat": 3})
+	m.freeze(now.Add(shortLease / 2))
 	n := beats()
 	m.eventually("more beats", func() bool { return beats() > n+10 })
 	after, err := m.queue.Get(t.Context(), id)
@@ -292,24 +269,27 @@ func TestHeartbeatsKeepALease(t *testing.T) {
 
 func TestLostLeaseEndsTheHandler(t *testing.T) {
 	m := startManager(t)
+	now := time.Now()
+	m.freeze(now)
 	causes := make(chan error, 2)
 	var deliveries atomic.Int64
-	m.work(m.client(nil), WorkerOptions{Lease: testLease, Handlers: handlers(func(ctx context.Context, j *Job) (any, error) {
+	m.work(m.client(nil), client.WorkerOptions{Lease: shortLease, Handlers: handlers(func(ctx context.Context, j *client.Job) (any, error) {
 		if deliveries.Add(1) > 1 {
 			return "second", nil
 		}
-		// The manager's clock leaps and another worker claims: it takes the
-		// lease back first.
-		m.offset.Add(int64(testLease + time.Hour))
-		if _, err := m.queue.RunDuties(context.Background()); err != nil {
-			return nil, err
+		// The manager's clock leaps: it takes the lease back, and then delivers the job again.
+		for hours := range time.Duration(2) {
+			m.freeze(now.Add((hours + 1) * time.Hour))
+			if _, err := m.queue.RunDuties(context.Background()); err != nil {
+				return nil, err
+			}
 		}
 		<-ctx.Done()
 		causes <- context.Cause(ctx)
 		return "first", nil
 	})})
 	j := m.over(m.submit(jobs.Submission{}))
-	if cause := <-causes; !errors.Is(cause, ErrLeaseLost) {
+	if cause := <-causes; !errors.Is(cause, client.ErrLeaseLost) {
 		t.Errorf("cause %v", cause)
 	}
 	if string(j.Result) != `"second"` || j.Attempt != 2 {
@@ -321,7 +301,7 @@ func TestWorkerOutlivesTheManager(t *testing.T) {
 	m := startManager(t)
 	started, goOn := make(chan struct{}), make(chan struct{})
 	var runs atomic.Int64
-	m.work(m.client(nil), WorkerOptions{Lease: time.Hour, Handlers: handlers(func(context.Context, *Job) (any, error) {
+	m.work(m.client(nil), client.WorkerOptions{Lease: time.Hour, Handlers: handlers(func(context.Context, *client.Job) (any, error) {
 		if runs.Add(1) == 1 {
 			close(started)
 			<-goOn
@@ -348,7 +328,7 @@ func TestLostReportsAreRepeated(t *testing.T) {
 	m := startManager(t)
 	f := &faults{}
 	var runs sync.Map
-	m.work(m.client(f), WorkerOptions{Lease: time.Hour, Handlers: handlers(func(_ context.Context, j *Job) (any, error) {
+	m.work(m.client(f), client.WorkerOptions{Lease: time.Hour, Handlers: handlers(func(_ context.Context, j *client.Job) (any, error) {
 		if _, again := runs.LoadOrStore(fmt.Sprint(j.ID, " ", j.Attempt), true); again {
 			t.Errorf("job %s: attempt %d twice", j.ID, j.Attempt)
 		}
@@ -369,10 +349,10 @@ func TestManyJobsManyWorkers(t *testing.T) {
 	m := startManager(t)
 	const n = 500
 	var runs [n]atomic.Int64
-	h := handlers(func(_ context.Context, j *Job) (any, error) {
+	h := handlers(func(_ context.Context, j *client.Job) (any, error) {
 		var i int
 		if _, err := fmt.Sscan(string(j.Payload), &i); err != nil {
-			return nil, Permanent(err)
+			return nil, client.Permanent(err)
 		}
 		runs[i].Add(1)
 		if i%7 == 0 && j.Attempt == 1 {
@@ -381,7 +361,7 @@ func TestManyJobsManyWorkers(t *testing.T) {
 		return i, nil
 	})
 	for range 3 {
-		m.work(m.client(nil), WorkerOptions{Concurrency: 20, Handlers: h})
+		m.work(m.client(nil), client.WorkerOptions{Concurrency: 20, Handlers: h})
 	}
 	ids := make([]string, n)
 	for i := range ids {

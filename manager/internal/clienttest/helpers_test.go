@@ -1,4 +1,4 @@
-package client
+package clienttest
 
 import (
 	"bytes"
@@ -15,10 +15,11 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/oncegate/oncegate/manager/api/openapi/openapitest"
+	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/openapi/openapitest"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/managertest/ports"
@@ -114,7 +115,10 @@ func (m *manager) stop() {
 }
 
 // client makes a client of the manager whose requests go through the faults.
-func (m *manager) client(f *faults) *Client {
+func (m *manager) client(f *faults) *client.Client { return m.clientWith(f, client.Options{}) }
+
+// clientWith makes one with options of its own.
+func (m *manager) clientWith(f *faults, o client.Options) *client.Client {
 	m.t.Helper()
 	if f == nil {
 		f = &faults{}
@@ -122,18 +126,25 @@ func (m *manager) client(f *faults) *Client {
 	transport := &http.Transport{}
 	m.t.Cleanup(transport.CloseIdleConnections)
 	f.next = &openapitest.Transport{Next: transport, Report: func(err error) { m.t.Error(err) }}
-	c, err := New(Options{URL: "http://" + m.addr, HTTP: &http.Client{Transport: f}, BackoffBase: time.Millisecond, BackoffMax: 10 * time.Millisecond})
+	o.URL, o.HTTP = "http://"+m.addr, &http.Client{Transport: f}
+	if o.BackoffBase == 0 {
+		o.BackoffBase, o.BackoffMax = time.Millisecond, 10*time.Millisecond
+	}
+	c, err := client.New(o)
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	return c
 }
 
-// testLease never runs out during a test; workers with it beat all the time.
-const testLease = 2 * time.Hour
+// shortLease is the shortest that a worker takes. It beats every 33 ms. A test with it freezes the manager's clock, so that
+// no busy machine ends a lease.
+const shortLease = 100 * time.Millisecond
+
+func (m *manager) freeze(at time.Time) { m.frozen.Store(&at) }
 
 // work runs a worker until the returned function stops it, or the test ends.
-func (m *manager) work(c *Client, o WorkerOptions) (stop func() error) {
+func (m *manager) work(c *client.Client, o client.WorkerOptions) (stop func() error) {
 	m.t.Helper()
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -144,9 +155,6 @@ func (m *manager) work(c *Client, o WorkerOptions) (stop func() error) {
 	w, err := c.NewWorker(o)
 	if err != nil {
 		m.t.Fatal(err)
-	}
-	if o.Lease == testLease {
-		w.beat = 2 * time.Millisecond
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	result := make(chan error, 1)

@@ -1,4 +1,4 @@
-package client
+package clienttest
 
 import (
 	"bytes"
@@ -12,30 +12,15 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
-
-func TestBadOptionsAreRefused(t *testing.T) {
-	for _, o := range []Options{
-		{}, {URL: "localhost:9000"}, {URL: "ftp://x"}, {URL: "http://"}, {URL: "http://a?b=c"}, {URL: "http://u:p@a"}, {URL: "http://a#b"}, {URL: ":"},
-		{URL: "http://a", Timeout: -1}, {URL: "http://a", BackoffBase: -1}, {URL: "http://a", BackoffMax: -1}, {URL: "http://a", MaxAttempts: -1},
-		{URL: "http://a", Token: "a\nb"}, {URL: "http://a", Token: strings.Repeat("t", maxToken+1)},
-	} {
-		if _, err := New(o); err == nil {
-			t.Errorf("%+v was accepted", o)
-		}
-	}
-	c, err := New(Options{URL: "https://manager.example:8443/prefix/"})
-	if err != nil || c.bases[0] != "https://manager.example:8443/prefix" || c.Keys() == nil {
-		t.Errorf("%+v, %v", c, err)
-	}
-}
 
 func TestSubmitRepeatsWithOneKey(t *testing.T) {
 	m := startManager(t)
 	f := &faults{before: map[string]int{"/v1/jobs": 2}, after: map[string]int{"/v1/jobs": 3}}
 	c := m.client(f)
-	j, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f", Payload: map[string]int{"a": 1}, WALLocations: map[string]string{"main": "0/1"}})
+	j, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f", Payload: map[string]int{"a": 1}, WALLocations: map[string]string{"main": "0/1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,10 +41,10 @@ func TestSubmitRepeatsWithOneKey(t *testing.T) {
 		t.Errorf("%d jobs", len(all))
 	}
 	// Another submission has another key; the caller's own is used as it is.
-	if _, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f"}); err != nil {
+	if _, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f"}); err != nil {
 		t.Fatal(err)
 	}
-	mine := Submission{Function: "f", IdempotencyKey: "mine"}
+	mine := client.Submission{Function: "f", IdempotencyKey: "mine"}
 	one, err1 := c.SubmitIdempotent(t.Context(), mine)
 	two, err2 := c.SubmitIdempotent(t.Context(), mine)
 	if err1 != nil || err2 != nil || one.ID != two.ID || one.Replayed || !two.Replayed {
@@ -75,12 +60,12 @@ func TestSubmitOutlivesTheManager(t *testing.T) {
 	c := m.client(nil)
 	m.stop()
 	type result struct {
-		j   *Job
+		j   *client.Job
 		err error
 	}
 	got := make(chan result, 1)
 	go func() {
-		j, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f"})
+		j, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f"})
 		got <- result{j, err}
 	}()
 	m.listen()
@@ -93,30 +78,30 @@ func TestRefusalsAreFinal(t *testing.T) {
 	m := startManager(t)
 	f := &faults{}
 	c := m.client(f)
-	if _, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f", Key: "k"}); err != nil {
+	if _, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f", Key: "k"}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f", Key: "k"})
-	var e *Error
-	if !errors.As(err, &e) || e.Status != 409 || !HasCode(err, api.CodeDuplicateKey) || e.Detail == "" {
+	_, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f", Key: "k"})
+	var e *client.Error
+	if !errors.As(err, &e) || e.Status != 409 || !client.HasCode(err, api.CodeDuplicateKey) || e.Detail == "" {
 		t.Errorf("duplicate key: %v", err)
 	}
-	if _, err := c.SubmitIdempotent(t.Context(), Submission{Function: ""}); !HasCode(err, api.CodeInvalidRequest) {
+	if _, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: ""}); !client.HasCode(err, api.CodeInvalidRequest) {
 		t.Errorf("no function: %v", err)
 	}
-	_, err1 := c.SubmitIdempotent(t.Context(), Submission{Function: "f", IdempotencyKey: "x", Payload: 1})
-	_, err2 := c.SubmitIdempotent(t.Context(), Submission{Function: "f", IdempotencyKey: "x", Payload: 2})
-	if err1 != nil || !HasCode(err2, api.CodeFingerprintMismatch) {
+	_, err1 := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f", IdempotencyKey: "x", Payload: 1})
+	_, err2 := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f", IdempotencyKey: "x", Payload: 2})
+	if err1 != nil || !client.HasCode(err2, api.CodeFingerprintMismatch) {
 		t.Errorf("%v, then with another payload: %v", err1, err2)
 	}
-	if _, err := c.Get(t.Context(), "nobody"); !HasCode(err, api.CodeNotFound) {
+	if _, err := c.Get(t.Context(), "nobody"); !client.HasCode(err, api.CodeNotFound) {
 		t.Errorf("unknown job: %v", err)
 	}
-	if _, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f", Payload: func() {}}); err == nil {
+	if _, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f", Payload: func() {}}); err == nil {
 		t.Error("a payload that is no JSON was accepted")
 	}
 	for _, key := range []string{"a\nb", "a b", "ü", strings.Repeat("k", 600)} { // no header can carry it, however often it is tried
-		if _, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f", IdempotencyKey: key}); err == nil || !strings.Contains(err.Error(), "idempotency key") {
+		if _, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f", IdempotencyKey: key}); err == nil || !strings.Contains(err.Error(), "idempotency key") {
 			t.Errorf("key %.20q: %v", key, err)
 		}
 	}
@@ -152,7 +137,7 @@ func TestWhatIsTriedAgain(t *testing.T) {
 				first = false
 				return c.first
 			}
-			_, err := m.client(f).SubmitIdempotent(t.Context(), Submission{Function: "f"})
+			_, err := m.client(f).SubmitIdempotent(t.Context(), client.Submission{Function: "f"})
 			if n := len(f.requests("/v1/jobs")); (n == 2) != c.again || (err == nil) != c.again {
 				t.Errorf("%d requests, %v", n, err)
 			}
@@ -165,46 +150,27 @@ func TestRetriesAreBounded(t *testing.T) {
 	f := &faults{answer: func(*http.Request) *http.Response {
 		return response(503, api.ContentTypeProblem, `{"code":"overloaded","title":"Overloaded"}`)
 	}}
-	c := m.client(f)
-	c.opts.MaxAttempts = 3
-	if _, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f"}); !HasCode(err, api.CodeOverloaded) || len(f.requests("/v1/jobs")) != 3 {
+	c := m.clientWith(f, client.Options{MaxAttempts: 3})
+	if _, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f"}); !client.HasCode(err, api.CodeOverloaded) || len(f.requests("/v1/jobs")) != 3 {
 		t.Errorf("%d requests, %v", len(f.requests("/v1/jobs")), err)
 	}
 	// The context bounds them as well, in the middle of a pause, and the error
 	// tells of both.
-	c.opts.MaxAttempts = 0
+	c = m.clientWith(f, client.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	f.answer = func(*http.Request) *http.Response {
 		cancel()
 		return response(503, api.ContentTypeProblem, `{"code":"ledger-full","title":"t"}`, "Retry-After", "3600")
 	}
-	if _, err := c.SubmitIdempotent(ctx, Submission{Function: "f"}); !HasCode(err, api.CodeLedgerFull) || !errors.Is(err, context.Canceled) {
+	if _, err := c.SubmitIdempotent(ctx, client.Submission{Function: "f"}); !client.HasCode(err, api.CodeLedgerFull) || !errors.Is(err, context.Canceled) {
 		t.Errorf("after the context's end: %v", err)
-	}
-}
-
-func TestBackoffKeepsToRetryAfter(t *testing.T) {
-	c, err := New(Options{URL: "http://x", BackoffBase: 100 * time.Millisecond, BackoffMax: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for attempt, want := range map[int]time.Duration{1: 100 * time.Millisecond, 2: 200 * time.Millisecond, 5: time.Second, 99: time.Second} {
-		for range 50 {
-			if d := c.backoff(attempt, errCut); d < want/2 || d > want {
-				t.Fatalf("attempt %d: %v, want up to %v", attempt, d, want)
-			}
-		}
-	}
-	if d := c.backoff(1, &Error{RetryAfter: 7 * time.Second}); d != 7*time.Second {
-		t.Errorf("asked to wait 7 s: %v", d)
 	}
 }
 
 func TestTokenIsSent(t *testing.T) {
 	m := startManager(t)
 	f := &faults{}
-	c := m.client(f)
-	c.opts.Token = "secret"
+	c := m.clientWith(f, client.Options{Token: "secret"})
 	if _, err := c.Functions(t.Context(), 0, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -217,15 +183,15 @@ func TestWaitReturnsTheJobsEnd(t *testing.T) {
 	m := startManager(t)
 	f := &faults{}
 	c := m.client(f)
-	m.work(m.client(nil), WorkerOptions{Handlers: map[string]Handler{
-		"double": func(_ context.Context, j *Job) (any, error) {
+	m.work(m.client(nil), client.WorkerOptions{Handlers: map[string]client.Handler{
+		"double": func(_ context.Context, j *client.Job) (any, error) {
 			var n int
 			err := json.Unmarshal(j.Payload, &n)
 			return 2 * n, err
 		},
 	}})
 	f.set(map[string]int{"/v1/jobs": 1}, map[string]int{"/v1/jobs": 1})
-	j, err := c.WaitIdempotent(t.Context(), Submission{Function: "double", Payload: 21})
+	j, err := c.WaitIdempotent(t.Context(), client.Submission{Function: "double", Payload: 21})
 	if err != nil || j.State != "complete" || string(j.Result) != "42" || !j.Terminal() || !j.Replayed {
 		t.Fatalf("%+v, %v", j, err)
 	}
@@ -239,7 +205,7 @@ func TestWaitReturnsTheJobsEnd(t *testing.T) {
 		return nil
 	}
 	f.mu.Unlock()
-	early, err := c.WaitIdempotent(waitCtx, Submission{Function: "nobody", ID: "later"})
+	early, err := c.WaitIdempotent(waitCtx, client.Submission{Function: "nobody", ID: "later"})
 	if !errors.Is(err, context.Canceled) || early == nil || early.ID != "later" || early.State != "queued" {
 		t.Errorf("%+v, %v", early, err)
 	}
@@ -261,13 +227,13 @@ func TestOperatorsManageJobsAndFunctions(t *testing.T) {
 	c := m.client(nil)
 	ctx := t.Context()
 	for i := range 3 {
-		if _, err := c.SubmitIdempotent(ctx, Submission{Function: "f", ID: fmt.Sprint("j", i), RunAt: time.Now().Add(-time.Hour)}); err != nil {
+		if _, err := c.SubmitIdempotent(ctx, client.Submission{Function: "f", ID: fmt.Sprint("j", i), RunAt: time.Now().Add(-time.Hour)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var seen []string
 	for cursor := ""; ; {
-		page, err := c.List(ctx, ListQuery{Function: "f", State: "queued", Limit: 2, Cursor: cursor})
+		page, err := c.List(ctx, client.ListQuery{Function: "f", State: "queued", Limit: 2, Cursor: cursor})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -285,18 +251,18 @@ func TestOperatorsManageJobsAndFunctions(t *testing.T) {
 		t.Errorf("cancel: %+v, %v", j, err)
 	}
 	for _, id := range []string{"h1", "h2"} {
-		if _, err := c.SubmitIdempotent(ctx, Submission{Function: "h", ID: id}); err != nil {
+		if _, err := c.SubmitIdempotent(ctx, client.Submission{Function: "h", ID: id}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if j, err := c.Delete(ctx, "h1"); err != nil || j.ID != "h1" {
 		t.Errorf("delete: %+v, %v", j, err)
 	}
-	if _, err := c.Delete(ctx, "h1"); !HasCode(err, api.CodeNotFound) {
+	if _, err := c.Delete(ctx, "h1"); !client.HasCode(err, api.CodeNotFound) {
 		t.Errorf("delete: %v", err)
 	}
 	for _, dry := range []bool{true, false} {
-		res, err := c.Bulk(ctx, BulkRequest{Action: "delete", ListQuery: ListQuery{Function: "h", State: "queued"}, DryRun: dry})
+		res, err := c.Bulk(ctx, client.BulkRequest{Action: "delete", ListQuery: client.ListQuery{Function: "h", State: "queued"}, DryRun: dry})
 		if err != nil || res.Matched != 1 || (res.Done == 1) == dry || len(res.Refused) != 0 || res.Cursor != "" {
 			t.Errorf("bulk: %+v, %v", res, err)
 		}
@@ -304,7 +270,7 @@ func TestOperatorsManageJobsAndFunctions(t *testing.T) {
 	if err := c.Pause(ctx, "f"); err != nil {
 		t.Error(err)
 	}
-	if got, err := c.Claim(ctx, ClaimRequest{Worker: "w"}); err != nil || len(got) != 0 {
+	if got, err := c.Claim(ctx, client.ClaimRequest{Worker: "w"}); err != nil || len(got) != 0 {
 		t.Errorf("claim while paused: %v, %v", got, err)
 	}
 	if page, err := c.Functions(ctx, 10, ""); err != nil || len(page.Functions) != 1 || !page.Functions[0].Paused || page.Functions[0].Queued != 2 {
@@ -313,20 +279,20 @@ func TestOperatorsManageJobsAndFunctions(t *testing.T) {
 	if err := c.Resume(ctx, "f"); err != nil {
 		t.Error(err)
 	}
-	got, err := c.Claim(ctx, ClaimRequest{Worker: "w", Limit: 5, LeaseMS: 60_000})
+	got, err := c.Claim(ctx, client.ClaimRequest{Worker: "w", Limit: 5, LeaseMS: 60_000})
 	if err != nil || len(got) != 2 || got[0].Lease.Token == "" {
 		t.Fatalf("claim: %v, %v", got, err)
 	}
 	if b, err := c.Heartbeat(ctx, got[0].ID, got[0].Lease.Token, time.Minute); err != nil || b.Cancelled || b.ExpiresInMS != 60_000 {
 		t.Errorf("heartbeat: %+v, %v", b, err)
 	}
-	if j, err := c.Finish(ctx, FinishRequest{ID: got[0].ID, LeaseToken: got[0].Lease.Token, Status: "failed", Error: "x"}); err != nil || j.State != "failed" {
+	if j, err := c.Finish(ctx, client.FinishRequest{ID: got[0].ID, LeaseToken: got[0].Lease.Token, Status: "failed", Error: "x"}); err != nil || j.State != "failed" {
 		t.Errorf("finish: %+v, %v", j, err)
 	}
-	errs, err := c.FinishMany(ctx, []FinishRequest{
+	errs, err := c.FinishMany(ctx, []client.FinishRequest{
 		{ID: got[1].ID, LeaseToken: "stale", Status: "failed"}, {ID: got[1].ID, LeaseToken: got[1].Lease.Token, Status: "failed"},
 	})
-	if err != nil || !HasCode(errs[0], api.CodeFenced) || errs[1] != nil {
+	if err != nil || !client.HasCode(errs[0], api.CodeFenced) || errs[1] != nil {
 		t.Errorf("finish of many: %v, %v", errs, err)
 	}
 	dead, err := c.DeadLetters(ctx, "f", 1, "")
@@ -336,7 +302,7 @@ func TestOperatorsManageJobsAndFunctions(t *testing.T) {
 	if j, err := c.Replay(ctx, "f", "j0"); err != nil || j.State != "queued" {
 		t.Errorf("replay: %+v, %v", j, err)
 	}
-	if j, err := c.Retry(ctx, "j2", RetryRequest{}); err != nil || j.State != "queued" {
+	if j, err := c.Retry(ctx, "j2", client.RetryRequest{}); err != nil || j.State != "queued" {
 		t.Errorf("retry: %+v, %v", j, err)
 	}
 	if j, err := c.Get(ctx, "j2"); err != nil || j.Attempt != 0 || j.CreatedAt.IsZero() {
@@ -356,18 +322,18 @@ func TestOperatorsSeeAndSettleEntries(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	page, err := c.Entries(t.Context(), EntryQuery{State: "unknown", Limit: 2})
+	page, err := c.Entries(t.Context(), client.EntryQuery{State: "unknown", Limit: 2})
 	if err != nil || len(page.Entries) != 2 || page.Cursor == "" || page.Entries[0].State != "unknown" || page.Entries[0].ExpiresInMS > 300_000 {
 		t.Fatalf("%+v %v", page, err)
 	}
-	if page, err = c.Entries(t.Context(), EntryQuery{State: "unknown", Cursor: page.Cursor}); err != nil || len(page.Entries) != 1 || page.Cursor != "" {
+	if page, err = c.Entries(t.Context(), client.EntryQuery{State: "unknown", Cursor: page.Cursor}); err != nil || len(page.Entries) != 1 || page.Cursor != "" {
 		t.Fatalf("%+v %v", page, err)
 	}
-	if page, err = c.Entries(t.Context(), EntryQuery{Key: "b/?%"}); err != nil || len(page.Entries) != 1 || page.Entries[0].Key != "b/?%" || page.Entries[0].Scope != "s&t" {
+	if page, err = c.Entries(t.Context(), client.EntryQuery{Key: "b/?%"}); err != nil || len(page.Entries) != 1 || page.Entries[0].Key != "b/?%" || page.Entries[0].Scope != "s&t" {
 		t.Fatalf("%+v %v", page, err)
 	}
 	headers := [][2]string{{"x", "y"}}
-	for key, r := range map[string]Resolution{
+	for key, r := range map[string]client.Resolution{
 		"a": {As: "committed", Status: 201, Headers: headers, Body: []byte("hi")}, "b/?%": {As: "rejected", Status: 402}, ".": {As: "committed", Status: 204, Body: []byte{}},
 	} {
 		if e, err := c.Resolve(t.Context(), "s&t", key, r); err != nil || e.Key != key || e.State != r.As || e.Status != r.Status {
@@ -377,11 +343,11 @@ func TestOperatorsSeeAndSettleEntries(t *testing.T) {
 		if err != nil || e.Result == nil || e.Result.Status != r.Status || !bytes.Equal(e.Result.Body, r.Body) || e.Result.BodyOmitted != (r.Body == nil) {
 			t.Errorf("%s: %+v %v", key, e, err)
 		}
-		if _, err := c.Resolve(t.Context(), "s&t", key, r); !HasCode(err, api.CodeConflict) {
+		if _, err := c.Resolve(t.Context(), "s&t", key, r); !client.HasCode(err, api.CodeConflict) {
 			t.Errorf("%s again: %v", key, err)
 		}
 	}
-	if _, err := c.Entry(t.Context(), "", "a"); !HasCode(err, api.CodeNotFound) {
+	if _, err := c.Entry(t.Context(), "", "a"); !client.HasCode(err, api.CodeNotFound) {
 		t.Errorf("another scope: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package client
+package clienttest
 
 import (
 	"context"
@@ -6,11 +6,13 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -20,7 +22,7 @@ import (
 )
 
 // durableManager serves a queue on the write-ahead log.
-func durableManager(b *testing.B) (*Client, *jobs.Queue, store.Store) {
+func durableManager(b *testing.B) (*client.Client, *jobs.Queue, store.Store) {
 	b.Helper()
 	st, err := mem.Open(context.Background(), b.TempDir(), mem.Options{})
 	if err != nil {
@@ -44,12 +46,13 @@ func durableManager(b *testing.B) (*Client, *jobs.Queue, store.Store) {
 	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ln, nil) }()
-	c, err := New(Options{URL: "http://" + ln.Addr().String()})
+	transport := &http.Transport{MaxIdleConnsPerHost: 256}
+	c, err := client.New(client.Options{URL: "http://" + ln.Addr().String(), HTTP: &http.Client{Transport: transport}})
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		c.opts.HTTP.CloseIdleConnections()
+		transport.CloseIdleConnections()
 		q.Drain()
 		_ = srv.Shutdown(context.Background())
 		<-served
@@ -92,8 +95,8 @@ func BenchmarkWork(b *testing.B) {
 			left.Store(int64(b.N))
 			ctx, cancel := context.WithCancel(b.Context())
 			defer cancel()
-			w, err := c.NewWorker(WorkerOptions{Concurrency: concurrency, Handlers: map[string]Handler{
-				"f": func(context.Context, *Job) (any, error) {
+			w, err := c.NewWorker(client.WorkerOptions{Concurrency: concurrency, Handlers: map[string]client.Handler{
+				"f": func(context.Context, *client.Job) (any, error) {
 					if left.Add(-1) == 0 {
 						cancel()
 					}
@@ -128,7 +131,7 @@ func BenchmarkSubmit(b *testing.B) {
 			for range callers {
 				wg.Go(func() {
 					for left.Add(-1) >= 0 {
-						if _, err := c.SubmitIdempotent(b.Context(), Submission{Function: "f", Payload: string(benchPayload)}); err != nil {
+						if _, err := c.SubmitIdempotent(b.Context(), client.Submission{Function: "f", Payload: string(benchPayload)}); err != nil {
 							b.Error(err)
 							return
 						}
