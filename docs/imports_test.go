@@ -73,7 +73,7 @@ var mayImport = map[string][]string{
 	"manager/internal/object/sharedkey":  {},
 	"manager/internal/object/objecttest": {"manager/internal/object/..."},
 	"manager/internal/ship":              {"manager/internal/object", "manager/internal/wal", "manager/internal/wal/vfs"},
-	"manager/internal/quarantine":        {"manager/internal/store"},
+	"manager/internal/quarantine":        {"manager/internal/store", "manager/internal/wal/vfs"},
 	"manager/internal/doctor":            {},
 	"manager/internal/crypt":             {},
 
