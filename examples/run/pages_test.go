@@ -35,9 +35,8 @@ var notRun = map[string]string{
 
 // measured are the command blocks that a test in e2e/peers runs with the shortest measurements (make test-benches), and not TestPages.
 var measured = []string{
-	"docs/bench-envoy.md: make bench-envoy",
-	"docs/engines.md: make peers-bench && build/peers-bench engines",
-	"docs/bench-logs.md: make peers-bench",
+	"docs/benchmarks.md: make bench-envoy",
+	"docs/benchmarks.md: make peers-bench",
 }
 
 // inCluster are the command blocks that the tests in e2e/cluster run with the programs of a cluster (make test-cluster), and not TestPages.

@@ -39,22 +39,26 @@ var before = map[string]string{
 	"docs/reference/LOGS.md": "oncegate serve --data-dir ledger",
 }
 
+// onEtcd replaces the members a, b and c by members on this machine.
+func onEtcd(t *testing.T) (string, []string) {
+	members, err := servers.StartEtcdMembers(t.Context(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var replace []string
+	for i, m := range members {
+		t.Cleanup(m.Close)
+		replace = append(replace, "http://"+string(rune('a'+i))+":2379", m.URL)
+	}
+	// Another manager of the page listens at the usual port.
+	return "", append(replace, "oncegate serve", "oncegate serve --listen 127.0.0.1:"+freePort(t))
+}
+
 // preparations are by page and first line of a block. What is a placeholder in it is replaced, in turns, and the commands run before.
 var preparations = map[string]func(t *testing.T) (before string, replace []string){
-	"docs/OPERATIONS.md: oncegate serve --store etcd": func(t *testing.T) (string, []string) {
-		members, err := servers.StartEtcdMembers(t.Context(), 3)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var replace []string
-		for i, m := range members {
-			t.Cleanup(m.Close)
-			replace = append(replace, "http://"+string(rune('a'+i))+":2379", m.URL)
-		}
-		// Another manager of the page listens at the usual port.
-		return "", append(replace, "oncegate serve", "oncegate serve --listen 127.0.0.1:"+freePort(t))
-	},
-	"docs/postgres.md: oncegate serve --store postgres": func(t *testing.T) (string, []string) {
+	"docs/OPERATIONS.md: oncegate serve --store etcd": onEtcd,
+	"docs/stores.md: oncegate serve --store etcd":     onEtcd,
+	"docs/stores.md: oncegate serve --store postgres": func(t *testing.T) (string, []string) {
 		return "", []string{"postgres://oncegate@db/oncegate", servers.Postgres(t).URL}
 	},
 	"docs/backup.md: oncegate quarantine begin --store postgres": func(t *testing.T) (string, []string) {
@@ -90,7 +94,7 @@ var preparations = map[string]func(t *testing.T) (before string, replace []strin
 		}
 	},
 	// Fewer keys than a measurement takes, and an Envoy without the reader's flags: the program sets its own.
-	"docs/SCALE.md: make build envoy": func(t *testing.T) (string, []string) {
+	"docs/scale.md: make build envoy": func(t *testing.T) (string, []string) {
 		bin, err := filepath.Abs(filepath.Join(root, "build"))
 		if err != nil {
 			t.Fatal(err)
