@@ -8,6 +8,12 @@ MAKEFLAGS += --no-builtin-rules
 # The binaries carry no commit, or every commit would link them anew.
 GO_BUILD := go build -buildvcs=false
 
+# Modules of this repository that its go.mod requires from their folders. ./... leaves their packages out; at the top they
+# go by their import paths.
+MODULE := github.com/oncegate/oncegate
+NESTED_MODULES := hostsim
+PACKAGES := ./... $(NESTED_MODULES:%=$(MODULE)/%/...)
+
 .PHONY: build
 build: build/oncegate.wasm programs ## build the gate and the programs into build/
 
@@ -98,11 +104,11 @@ run: ## manager, payments and the gate in Envoy until Ctrl-C (STORE=etcd: three 
 # Where there is no Envoy, the gateway takes its place.
 .PHONY: run-envoy
 run-envoy: build/setup
-	@build/setup default >/dev/null || { [ $$? -eq 1 ] && $(GO_BUILD) -o build/ ./hostsim/gateway; }
+	@build/setup default >/dev/null || { [ $$? -eq 1 ] && $(GO_BUILD) -o build/ $(MODULE)/hostsim/gateway; }
 
 .PHONY: run-gateway
 run-gateway:
-	@$(GO_BUILD) -o build/ ./hostsim/gateway
+	@$(GO_BUILD) -o build/ $(MODULE)/hostsim/gateway
 
 .PHONY: demo
 demo: build ## a retry storm with lost answers and a killed manager; fails if anything ran twice (PROXY=gateway)
@@ -120,7 +126,7 @@ GO_TEST := go test -json -vet=off -count 1 -timeout $(TEST_TIMEOUT)
 SIDE_BY_SIDE := -p 3 -parallel 4
 
 # Packages that start real processes; those with the longest tests first, so that the others fill the gaps.
-PROCESS_PACKAGES := ./e2e ./manager/e2e ./examples/... ./hostsim/envoydiff
+PROCESS_PACKAGES := ./e2e ./manager/e2e ./examples/... ./e2e/envoydiff
 SLOW_PACKAGES := ./manager/internal/store/etcd ./manager/internal/store/postgres ./manager/internal/jobs ./manager/internal/ledger ./manager/internal/ship
 
 .PHONY: test
@@ -128,7 +134,7 @@ test: ## every package, with the wasm that ships in a real Envoy, killed process
 	@mkdir -p build && date +%s >build/test-began
 	@$(MAKE) --no-print-directory -j4 test-setup
 	@build/testrun -since "$$(cat build/test-began)" 'make test' \
-		'packages=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) $(SLOW_PACKAGES) ./...' \
+		'packages=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) $(SLOW_PACKAGES) $(PACKAGES)' \
 		'testrun=cd .ci/testrun && $(GO_TEST) .'
 	@build/setup report
 
@@ -148,7 +154,7 @@ test-deep: ## what make test leaves out: the race detector, all cells of the mat
 	@mkdir -p build && date +%s >build/test-began
 	@$(MAKE) --no-print-directory -j4 test-setup test-deep-setup
 	@TEST_DEEP=1 build/testrun -since "$$(cat build/test-began)" 'make test-deep' \
-		'race=$(GO_TEST) -race $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list ./... | grep -vxF "$$(go list $(PROCESS_PACKAGES) ./docs ./charts/...)")' \
+		'race=$(GO_TEST) -race $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list $(PACKAGES) | grep -vxF "$$(go list $(PROCESS_PACKAGES) ./docs ./charts/...)")' \
 		'processes=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) ./plugin/gatetest ./plugin/gatebench ./e2e/sim ./manager/internal/ledger' \
 		'gcs=GCS_SERVER=$(CURDIR)/build/fakegcs $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/object ./manager/internal/ship' \
 		'azure=AZURE_SERVER=fake $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/ship' \
@@ -170,7 +176,8 @@ test-deep-clients:
 # Fetches the Go modules that the tests need, since go itself gives up at the first failure.
 .PHONY: modules
 modules:
-	@.ci/try go list -deps -test ./... >/dev/null
+	@.ci/try go list -deps -test $(PACKAGES) >/dev/null
+	@for m in $(NESTED_MODULES); do (cd $$m && "$(CURDIR)/.ci/try" go list -deps -test ./... >/dev/null) || exit 1; done
 
 .PHONY: deep-modules
 deep-modules:
@@ -202,7 +209,7 @@ test-envoys: export ENVOYS ?= 1.36.2 1.39.3 1.40.0
 test-envoys: export E2E_CROWD ?= 2000
 test-envoys: build guests build/python test-deep-clients ## the tests that need Envoy, on each of ENVOYS="1.36.2 1.39.3 1.40.0"
 	@build/setup tests
-	TEST_DEEP=1 go test -timeout $(TEST_TIMEOUT) -count 1 ./e2e ./hostsim/envoydiff
+	TEST_DEEP=1 go test -timeout $(TEST_TIMEOUT) -count 1 ./e2e ./e2e/envoydiff
 
 .PHONY: envoy
 envoy: programs ## find an Envoy (ENVOY_BIN, PATH), or install the pinned one into build/toolchain; prints its path
@@ -251,7 +258,7 @@ build/grafana: .ci/browser/boards/package.json
 	@touch $@
 
 .PHONY: docs-pictures
-docs-pictures: test-deps build build/grafana ## draw the pictures of docs/boards.md anew, in five minutes; no part of make test
+docs-pictures: test-deps build build/grafana ## draw the pictures of docs/operating.md anew, in five minutes; no part of make test
 	@.ci/apt-install chromium:chromium
 	@build/setup default >/dev/null
 	@cd .ci/browser && go run ./boards
@@ -279,12 +286,12 @@ build/valkey: | build/python
 	@mv $@-new $@
 
 # Test guests are in testdata folders, which ./... leaves out.
-GUEST_PACKAGES := $(patsubst %/main.go,./%,$(wildcard hostsim/testdata/guests/*/main.go plugin/gatebench/testdata/*/main.go \
+GUEST_PACKAGES := $(patsubst %/main.go,$(MODULE)/%,$(wildcard hostsim/testdata/guests/*/main.go plugin/gatebench/testdata/*/main.go \
 	e2e/testdata/modules/*/main.go))
 # Those that import from the host themselves compile for wasm only. What TinyGo exports from them, other tools take for unused.
-RAW_GUEST_PACKAGES := ./hostsim/testdata/guests/script
+RAW_GUEST_PACKAGES := $(MODULE)/hostsim/testdata/guests/script
 # Modules of their own, which ./... leaves out as well.
-OTHER_MODULES := e2e/peers .ci/testrun .ci/browser plugin/toolchain/pretty .ci/charts .ci/release manager/internal/object/objecttest/testdata/fakegcs
+OTHER_MODULES := $(NESTED_MODULES) e2e/peers .ci/testrun .ci/browser plugin/toolchain/pretty .ci/charts .ci/release manager/internal/object/objecttest/testdata/fakegcs
 
 .PHONY: check
 check: ## formatting, vet, staticcheck, plain words and true links, the site, tidy modules, and nothing uncommitted
@@ -397,7 +404,7 @@ soak: build ## SOAK=1h of steady load on a real manager, then on the whole stack
 # Only ratios within one run mean anything: clients and servers share the machine. For benchstat:
 #   make bench BENCHFLAGS='-count 6' >new.txt
 BENCHFLAGS ?=
-BENCH_PACKAGES := $(patsubst %/,./%,$(sort $(dir $(shell git grep -l '^func Benchmark' -- '*_test.go' ':!e2e/peers'))))
+BENCH_PACKAGES := $(patsubst %/,$(MODULE)/%,$(sort $(dir $(shell git grep -l '^func Benchmark' -- '*_test.go' ':!e2e/peers'))))
 
 .PHONY: bench
 bench: build guests $(BENCH_MODULES) ## all benchmarks, in benchstat's format

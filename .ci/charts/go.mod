@@ -2,7 +2,10 @@ module github.com/oncegate/oncegate/.ci/charts
 
 go 1.26.7
 
-replace github.com/oncegate/oncegate => ../..
+replace (
+	github.com/oncegate/oncegate => ../..
+	github.com/oncegate/oncegate/hostsim => ../../hostsim
+)
 
 require (
 	github.com/cert-manager/cert-manager v1.21.2

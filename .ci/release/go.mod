@@ -2,7 +2,10 @@ module github.com/oncegate/oncegate/.ci/release
 
 go 1.26.0
 
-replace github.com/oncegate/oncegate => ../..
+replace (
+	github.com/oncegate/oncegate => ../..
+	github.com/oncegate/oncegate/hostsim => ../../hostsim
+)
 
 require (
 	github.com/CycloneDX/cyclonedx-go v0.12.0

@@ -2,7 +2,10 @@ module github.com/oncegate/oncegate/e2e/peers
 
 go 1.26.0
 
-replace github.com/oncegate/oncegate => ../..
+replace (
+	github.com/oncegate/oncegate => ../..
+	github.com/oncegate/oncegate/hostsim => ../../hostsim
+)
 
 require (
 	github.com/envoyproxy/go-control-plane/envoy v1.40.0

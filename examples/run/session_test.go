@@ -56,8 +56,7 @@ func onEtcd(t *testing.T) (string, []string) {
 
 // preparations are by page and first line of a block. What is a placeholder in it is replaced, in turns, and the commands run before.
 var preparations = map[string]func(t *testing.T) (before string, replace []string){
-	"docs/OPERATIONS.md: oncegate serve --store etcd": onEtcd,
-	"docs/stores.md: oncegate serve --store etcd":     onEtcd,
+	"docs/stores.md: oncegate serve --store etcd": onEtcd,
 	"docs/stores.md: oncegate serve --store postgres": func(t *testing.T) (string, []string) {
 		return "", []string{"postgres://oncegate@db/oncegate", servers.Postgres(t).URL}
 	},
@@ -101,10 +100,10 @@ var preparations = map[string]func(t *testing.T) (before string, replace []strin
 		}
 		return "", []string{"go run ./examples/capacity --measure", "ENVOY_BIN=" + envoyOf(t, bin) + " go run ./examples/capacity --measure --keys 100 --bin " + bin}
 	},
-	"docs/OPERATIONS.md: oncegate ledger history KEY": unknownKey("order-1"),
-	"docs/OPERATIONS.md: oncegate ledger resolve KEY": unknownKey("order-2"),
+	"docs/operating.md: oncegate ledger list --state unknown": unknownKey("order-1"),
+	"docs/operating.md: oncegate ledger resolve KEY":          unknownKey("order-2"),
 	// The record of an entry in Redis, whose version is damaged.
-	"docs/OPERATIONS.md: oncegate unreadable delete COLLECTION": func(t *testing.T) (string, []string) {
+	"docs/operating.md: oncegate unreadable delete COLLECTION": func(t *testing.T) (string, []string) {
 		port, dsn := freePort(t), servers.Redis(t).URL
 		socket, _, _ := strings.Cut(strings.TrimPrefix(dsn, "unix://"), "?")
 		return `oncegate serve --store redis --store-dsn ` + dsn + ` --listen 127.0.0.1:` + port + `
@@ -114,10 +113,6 @@ redis-cli -s ` + socket + ` setrange '{oncegate}:r:ledger:4:shoporder-3' 19 c`, 
 oncegate unreadable delete $(oncegate unreadable list | awk '/order-3/ {print $1, $NF}')
 [[ $(oncegate unreadable list) != *order-3* ]] )`,
 			}
-	},
-	// Nobody writes into the copy of a running manager's directory.
-	"docs/OPERATIONS.md: oncegate wal verify --data-dir DIR": func(*testing.T) (string, []string) {
-		return "cp -r data copied", []string{"DIR", "copied"}
 	},
 }
 

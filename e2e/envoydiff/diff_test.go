@@ -96,7 +96,7 @@ func eachEnvoy(t *testing.T, test func(t *testing.T, bin string)) {
 		if envoybin.Required() {
 			t.Fatal(text)
 		}
-		fmt.Println("hostsim/envoydiff:", text)
+		fmt.Println("e2e/envoydiff:", text)
 		if len(found) == 0 {
 			t.Skip(text)
 		}
