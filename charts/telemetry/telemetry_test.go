@@ -98,7 +98,7 @@ func TestMetricsExist(t *testing.T) {
 			}
 		}
 	}
-	uses["docs/jobs.md: ScaledObject"] = scalerOf(t)
+	uses["docs/reference/JOBS.md: ScaledObject"] = scalerOf(t)
 	found := 0
 	for where, expr := range uses {
 		for _, name := range metric.FindAllString(patterns.ReplaceAllString(expr, ""), -1) {
@@ -116,7 +116,7 @@ func TestMetricsExist(t *testing.T) {
 // scalerOf returns the query of the example of an autoscaler.
 func scalerOf(t *testing.T) string {
 	t.Helper()
-	_, example, _ := strings.Cut(read(t, docs, "jobs.md"), "```yaml\n")
+	_, example, _ := strings.Cut(read(t, docs, "reference", "JOBS.md"), "```yaml\n")
 	example, _, _ = strings.Cut(example, "```")
 	var object struct {
 		Kind string

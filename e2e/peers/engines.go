@@ -376,51 +376,46 @@ func (e *engines) addPostgresPeers(ctx context.Context, srv *servers.Server, poo
 // write prints the table, stores it, and puts it into the document.
 func (e *engines) write(ctx context.Context) error {
 	var b strings.Builder
-	for _, part := range [][]int{{0, 1, 2}, {3, 4}} {
-		b.WriteString("| operations/s (CPU us each: client + manager + engine) |")
-		for _, i := range part {
-			fmt.Fprintf(&b, " %s |", engineColumns[i].name)
+	b.WriteString("| operations/s (CPU us each: client+manager+engine) |")
+	for _, column := range engineColumns {
+		fmt.Fprintf(&b, " %s |", column.name)
+	}
+	fmt.Fprintf(&b, "\n|---|%s\n", strings.Repeat("---:|", len(engineColumns)))
+	for _, c := range e.rows {
+		name := c.name
+		if !c.peer {
+			name = "**" + name + "**"
 		}
-		fmt.Fprintf(&b, "\n|---|%s\n", strings.Repeat("---:|", len(part)))
-		for _, c := range e.rows {
-			cells, any := "", false
-			for _, i := range part {
-				cell := c.cells[i]
-				if cell.rate == 0 {
-					cells += " – |"
-					continue
-				}
-				any = true
-				manager := "–"
-				if c.manager != 0 {
-					manager = fmt.Sprintf("%.0f", cell.manager)
-				}
-				engine := "–"
-				if c.engine != nil {
-					engine = fmt.Sprintf("%.0f", cell.engine)
-				}
-				cells += fmt.Sprintf(" %.0f (%.0f + %s + %s) |", cell.rate, cell.client, manager, engine)
+		fmt.Fprintf(&b, "| %s |", name)
+		for i := range engineColumns {
+			cell := c.cells[i]
+			if cell.rate == 0 {
+				b.WriteString(" – |")
+				continue
 			}
-			name := c.name
-			if !c.peer {
-				name = "**" + name + "**"
+			manager := "–"
+			if c.manager != 0 {
+				manager = fmt.Sprintf("%.0f", cell.manager)
 			}
-			if any {
-				fmt.Fprintf(&b, "| %s |%s\n", name, cells)
+			engine := "–"
+			if c.engine != nil {
+				engine = fmt.Sprintf("%.0f", cell.engine)
 			}
+			fmt.Fprintf(&b, " %.0f (%.0f+%s+%s) |", cell.rate, cell.client, manager, engine)
 		}
 		b.WriteByte('\n')
 	}
+	b.WriteByte('\n')
 	machine, err := describeHost(e.out)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(&b, "%d rounds in turns, %s for each cell of pairs and of claims at most, %d jobs for each of the others. %s, asynq %s, River %s; %s; %s; %s. %s\n",
-		e.rounds, e.duration, e.jobs, version(ctx, strings.Split(e.manager, ",")[0], "version"), moduleVersion("github.com/hibiken/asynq"),
+	fmt.Fprintf(&b, "%s: %d rounds in turns, %s for each cell of pairs and of claims at most, %d jobs for each of the others. %s, asynq %s, River %s; %s; %s; %s. %s\n",
+		today(), e.rounds, e.duration, e.jobs, version(ctx, strings.Split(e.manager, ",")[0], "version"), moduleVersion("github.com/hibiken/asynq"),
 		moduleVersion("github.com/riverqueue/river"), version(ctx, "redis-server", "--version"), version(ctx, "psql", "--version"), version(ctx, "etcd", "--version"), machine)
 	fmt.Print("\n", b.String())
 	if err := os.WriteFile(filepath.Join(e.out, "engines.md"), []byte(b.String()), 0o644); err != nil || e.doc == "" {
 		return err
 	}
-	return refreshDoc(e.doc, b.String(), "")
+	return refreshDoc(e.doc, "engines", b.String(), "")
 }
