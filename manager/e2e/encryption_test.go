@@ -257,7 +257,7 @@ func TestEncryption(t *testing.T) {
 			mustAnswer(t, 200, "DELETE", "http://"+p.addr["api"]+"/v1/logs/payments", "")
 		}
 		waitFor(t, "the values are put again", func() bool {
-			return strings.Contains(p.stderr.String(), `"values are under the present key"`)
+			return strings.Contains(p.stderr.String(), `"all values are under the current key"`)
 		})
 		if code := p.stop(t); code != 0 {
 			t.Errorf("exit code %d: %s", code, p.stderr)
@@ -305,7 +305,7 @@ func TestEncryptionOnEveryEngine(t *testing.T) {
 		refusedStart(t, `encrypted under the key "k1"`, store...)
 		p = startManager(t, with("k1", "k2")...)
 		waitFor(t, "the values are put again", func() bool {
-			return strings.Contains(p.stderr.String(), `"values are under the present key"`)
+			return strings.Contains(p.stderr.String(), `"all values are under the current key"`)
 		})
 		checkSecrets(t, p.addr["api"])
 		p.kill()

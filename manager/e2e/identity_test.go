@@ -228,7 +228,7 @@ func TestPlaceOfAnotherLedger(t *testing.T) {
 	}
 	p = env.startManager(t, "--data-dir", other, "--ship-to", shipPlace, "--ship-interval", "50ms", "--ship-lease", "1s")
 	until(t, "it says so", func() bool {
-		return strings.Contains(p.stderr.String(), "the place has the copies of the ledger "+owner)
+		return strings.Contains(p.stderr.String(), "the prefix has the copies of the ledger "+owner)
 	})
 	commitKey(t, p.addr["api"], "serves")
 	if code := p.stop(t); code != 0 {
@@ -243,7 +243,7 @@ func TestPlaceOfAnotherLedger(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	if status, _ := get(t, p.addr["api"], "/v1/ledger/entries/other"); status == 200 {
-		t.Error("the place has another ledger's keys")
+		t.Error("the prefix has another ledger's keys")
 	}
 }
 
@@ -268,7 +268,7 @@ func TestPlaceKnowsMore(t *testing.T) {
 	p.kill()
 	p = start(older)
 	until(t, "it notices", func() bool {
-		return strings.Contains(p.stderr.String(), "put back to an earlier state: the place of its copies remembers it")
+		return strings.Contains(p.stderr.String(), "put back to an earlier state: the copy in object storage remembers it")
 	})
 	wantQuarantine(t, "POST", "http://"+p.addr["api"]+"/v1/ledger/reserve", `{"key":"late","token":"again"}`)
 	if status, body := get(t, p.addr["api"], "/v1/ledger/entries/early"); status != 200 {

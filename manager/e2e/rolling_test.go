@@ -77,7 +77,7 @@ func TestRollingEncryption(t *testing.T) {
 		}
 		for m := range managers { // each looks through the store after its start
 			waitFor(t, "all values are under the newest key", func() bool {
-				return strings.Contains(managers[m].Load().stderr.String(), `"msg":"values are under the present key","key":"k2"`)
+				return strings.Contains(managers[m].Load().stderr.String(), `"msg":"all values are under the current key","key":"k2"`)
 			})
 			for c := range callers { // their first rounds were in plain
 				err := askFor(func(method, path, body string, _ ...int) (string, error) {

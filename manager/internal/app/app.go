@@ -60,7 +60,7 @@ func Run(ctx context.Context, o Options) error {
 	audit := slog.New(slog.NewJSONHandler(o.Log, nil)) // whatever the level
 	a := &app{settings: o.Settings, version: o.Version, log: log, auditLog: audit, registry: prometheus.NewRegistry(), store: o.Store, hangup: o.Hangup}
 	if len(o.Settings.Unknown) > 0 {
-		log.Warn("no setting has the name of these variables, nothing reads them", "variables", o.Settings.Unknown)
+		log.Warn("no setting has the name of these variables; they have no effect", "variables", o.Settings.Unknown)
 	}
 	err := a.start(ctx)
 	if err == nil {
@@ -326,7 +326,7 @@ func (a *app) extended(r downtime.Report) {
 	for name, n := range r.Extended {
 		args = append(args, name, n)
 	}
-	a.log.Warn("after a downtime, leases and reservations have their remaining time again", args...)
+	a.log.Warn("leases and reservations were extended by a downtime", args...)
 }
 
 // tellAddresses writes the file that --addr-file names.
@@ -372,7 +372,7 @@ func (a *app) register() error {
 		newEncryptionCollector(a.sealed),
 		a.quarantineGauge(),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "oncegate_build_info", Help: "1; the labels tell the version and the store.",
+			Name: "oncegate_build_info", Help: "1; the labels have the version and the store.",
 			ConstLabels: prometheus.Labels{"version": a.version, "goversion": runtime.Version(), "store": a.settings.Store},
 		}, func() float64 { return 1 }),
 	)
@@ -435,7 +435,7 @@ func (a *app) windowFull(p ledger.Pressure) {
 }
 
 func (a *app) sweepFailed(err error) {
-	a.log.Warn("sweep of expired entries failed, the next one tries again", "error", err.Error())
+	a.log.Warn("sweep of expired entries failed; retrying", "error", err.Error())
 }
 
 // writeFileAtomically lets a reader see all of the content or no file.

@@ -133,7 +133,7 @@ func (a *app) reload(ctx context.Context) {
 
 func (a *app) reloaded(what string, err error) {
 	if err != nil {
-		a.log.Error(what+" not reloaded, the previous one stays in use", "error", err.Error())
+		a.log.Error(what+" not reloaded; the previous one stays in use", "error", err.Error())
 		return
 	}
 	a.log.Info(what + " reloaded")

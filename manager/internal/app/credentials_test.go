@@ -79,7 +79,7 @@ func TestChangedFilesAreReadAgain(t *testing.T) {
 			}
 		}
 		write(file, "short\n")
-		if got := tick(); !strings.Contains(got, "tokens not reloaded, the previous one stays in use") {
+		if got := tick(); !strings.Contains(got, "tokens not reloaded; the previous one stays in use") {
 			t.Errorf("a mistake: %q", got)
 		}
 		if got := tick(); got != "" {

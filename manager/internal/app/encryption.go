@@ -118,10 +118,10 @@ func (a *app) encrypt(ctx, told context.Context) {
 	}
 	a.sealed.Run(ctx, func(r sealed.Report, err error) {
 		if err != nil {
-			a.log.Warn("putting values again under the present key failed, the next round tries again", "error", err.Error())
+			a.log.Warn("re-encryption failed; retrying", "error", err.Error())
 			return
 		}
-		a.log.Info("values are under the present key", "key", a.ring.Current(), "rewritten", r.Rewritten, "unreadable", r.Failed,
+		a.log.Info("all values are under the current key", "key", a.ring.Current(), "rewritten", r.Rewritten, "unreadable", r.Failed,
 			"no_longer_in_use", r.Retired, "still_in_use", a.sealed.Listed(), "took_ms", r.Took.Milliseconds())
 	})
 }

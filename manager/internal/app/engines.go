@@ -134,7 +134,7 @@ func openWAL(ctx context.Context, s *settings.Settings, log *slog.Logger, reg pr
 	opts := mem.Options{SnapshotBytes: s.SnapshotBytes, OnSnapshot: func(r mem.SnapshotResult) {
 		if r.Err != nil {
 			m.snapshotErrors.Inc()
-			log.Error("snapshot failed, the log keeps growing until one succeeds", "error", r.Err.Error())
+			log.Error("snapshot failed; the log grows until one succeeds", "error", r.Err.Error())
 			return
 		}
 		log.Info("snapshot taken", "sequence", r.Sequence, "records", r.Records, "took_ms", r.Took.Milliseconds())
@@ -148,7 +148,7 @@ func openWAL(ctx context.Context, s *settings.Settings, log *slog.Logger, reg pr
 		log.Info("the disk has space again")
 	}
 	opts.Log.OnUndeleted = func(path string, err error) {
-		log.Warn("a file of the log is no longer needed and cannot be deleted; each snapshot tries again", "file", path, "error", err.Error())
+		log.Warn("a log file that is no longer needed cannot be deleted; retrying at each snapshot", "file", path, "error", err.Error())
 	}
 	if err := refusePartial(s.DataDir); err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 // jobDuties logs what went wrong in the background.
 func (a *app) jobDuties(_ jobs.DutyReport, err error) {
 	if err != nil {
-		a.log.Warn("duties of the job queue failed, the next round tries again", "error", err.Error())
+		a.log.Warn("maintenance of the job queue failed; retrying", "error", err.Error())
 	}
 }
 

@@ -56,10 +56,10 @@ func (m *logMetrics) collectors() []prometheus.Collector {
 			return float64(s.DiskBytes)
 		}),
 		gauge("oncegate_wal_segments", "Segments in use.", func(s wal.Stats) float64 { return float64(s.Segments) }),
-		gauge("oncegate_wal_log_bytes", "Log behind the snapshot, which a start has to replay.", func(s wal.Stats) float64 {
+		gauge("oncegate_wal_log_bytes", "Bytes of the log after the snapshot, which a start must replay.", func(s wal.Stats) float64 {
 			return float64(s.LogBytes)
 		}),
-		gauge("oncegate_wal_queue_bytes", "Appended and not durable yet.", func(s wal.Stats) float64 {
+		gauge("oncegate_wal_queue_bytes", "Bytes that were appended and are not durable yet.", func(s wal.Stats) float64 {
 			return float64(s.QueueBytes)
 		}),
 		gauge("oncegate_wal_snapshot_age_seconds", "Age of the snapshot, -1 without one.", func(s wal.Stats) float64 {
@@ -68,7 +68,7 @@ func (m *logMetrics) collectors() []prometheus.Collector {
 			}
 			return time.Since(s.SnapshotTime).Seconds()
 		}),
-		gauge("oncegate_wal_undeleted_files", "Files of the log that nobody needs and that cannot be deleted.", func(s wal.Stats) float64 {
+		gauge("oncegate_wal_undeleted_files", "Log files that are no longer needed and cannot be deleted.", func(s wal.Stats) float64 {
 			return float64(s.Undeleted)
 		}),
 		gauge("oncegate_wal_no_space", "1 while the disk is full.", func(s wal.Stats) float64 {

@@ -54,7 +54,7 @@ func (a *app) followLogs(ctx context.Context) error {
 	for _, i := range infos {
 		if i.Failed != "" {
 			failed = append(failed, i.Name)
-			a.log.Error("log is not shipped, since it failed: what the place has of it stays", "log", i.Name, "error", i.Failed)
+			a.log.Error("a failed log is not shipped; its copies stay as they are", "log", i.Name, "error", i.Failed)
 		}
 	}
 	a.shipper.FollowNamed(failed...)

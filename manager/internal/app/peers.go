@@ -22,7 +22,7 @@ func (a *app) openFeed(ctx context.Context) error {
 }
 
 func (a *app) feedFailed(err error) {
-	a.log.Warn("outcomes were not published for other data centres, the next round tries again", "error", err.Error())
+	a.log.Warn("publishing the change feed failed; retrying", "error", err.Error())
 }
 
 // clashed logs a conflict. The key is part of it: without it the line would say nothing.
@@ -41,15 +41,15 @@ func peerDesc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	descPublished = peerDesc("oncegate_feed_published_total", "Outcomes of this data centre that the change feed got.")
-	descImported  = peerDesc("oncegate_feed_imported_total", "Outcomes of other data centres by what became of them: imported, repeated (known already), dropped (no room), deferred (another attempt of the key is under way at its home), invalid.", "result")
+	descPublished = peerDesc("oncegate_feed_published_total", "Outcomes of this data centre that were published in the change feed.")
+	descImported  = peerDesc("oncegate_feed_imported_total", "Outcomes of other data centres by result: imported, repeated (known already), dropped (no room), deferred (another attempt of the key is under way at its home), invalid.", "result")
 	descConflicts = peerDesc("oncegate_feed_conflicts_total", "Keys that two data centres ran, each counted once for every outcome that lost.")
 	descUnkept    = peerDesc("oncegate_feed_conflicts_unkept_total", "Conflicts that are not listed, because outcomes that lost have used up their share of the window.")
 	descLosers    = peerDesc("oncegate_feed_conflict_records", "Outcomes that lost a conflict and are kept beside the window.")
-	descLag       = peerDesc("oncegate_peer_lag_seconds", "For how long not everything that the peer recorded has been here.", "peer")
+	descLag       = peerDesc("oncegate_peer_lag_seconds", "For how long outcomes of the peer have been missing here.", "peer")
 	descBehind    = peerDesc("oncegate_peer_lag_entries", "Outcomes of the peer that are known to be missing here.", "peer")
 	descFailures  = peerDesc("oncegate_peer_failures_total", "Calls to the peer that failed, and imports of its outcomes.", "peer")
-	descRepaired  = peerDesc("oncegate_peer_repaired_total", "Outcomes that the feed had lost and a comparison of digests found.", "peer")
+	descRepaired  = peerDesc("oncegate_peer_repaired_total", "Outcomes that the feed lost and a comparison of digests found.", "peer")
 	descRefused   = peerDesc("oncegate_peer_refused_total", "Outcomes of the peer that were refused, because they are malformed or their hybrid clock is too far ahead. Each try counts.", "peer")
 	descCopies    = peerDesc("oncegate_peer_copies_total", "How often everything was copied, because the peer's feed did not go back far enough.", "peer")
 )

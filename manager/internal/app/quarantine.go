@@ -66,7 +66,7 @@ func (a *app) tellQuarantine(s quarantine.State) {
 	if len(s.Why) > 0 {
 		fields = append(fields, "why", s.Why)
 	}
-	a.log.Warn("quarantine: keys and ids that the store does not know are refused until what it may have forgotten would have expired", fields...)
+	a.log.Warn("quarantine: unknown keys and ids are refused until all that the store may have forgotten would have expired", fields...)
 }
 
 const quarantineOver = "the quarantine is over: new keys and ids are taken again"
@@ -81,14 +81,14 @@ func (a *app) watchQuarantine(ctx context.Context) {
 		}
 		if !before.RestoredTo.Equal(after.RestoredTo) { // other data centres must not trust the numbers of the feed any more
 			if err := a.openFeed(ctx); err != nil {
-				a.log.Error("the feed for other data centres was not begun anew; a restart does it", "error", err.Error())
+				a.log.Error("restarting the change feed failed; the next start of the manager does it", "error", err.Error())
 			}
 		}
 	}
 	switch q := a.restored.(type) {
 	case quarantine.Local:
 		q.Run(ctx, changed, func(err error) {
-			a.log.Warn("the quarantine's remaining time was not saved; a restart counts more of it than it must", "error", err.Error())
+			a.log.Warn("saving the quarantine's remaining time failed; it lasts longer after a restart", "error", err.Error())
 		})
 	case *quarantine.Shared:
 		q.Run(ctx, changed)
@@ -114,7 +114,7 @@ func (a *app) watchPast() {
 	past := shard.Past{Longest: a.longestTTL, Restored: a.restoredName}
 	past.Begin = func(ctx context.Context, d time.Duration, why string) error {
 		if err := a.restored.Begin(ctx, d, why); err != nil {
-			a.auditLog.Error("ALARM: the ledger forgot something, and the quarantine could not be begun: the call that showed it is refused", "why", why, "error", err.Error())
+			a.auditLog.Error("ALARM: the ledger forgot something, and beginning the quarantine failed: the call that showed it is refused", "why", why, "error", err.Error())
 			return err
 		}
 		a.auditLog.Error("ALARM: the ledger forgot something: a quarantine begins", "why", why, "seconds", d.Seconds())

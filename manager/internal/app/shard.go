@@ -50,15 +50,15 @@ func (a *app) tellShard(c shard.Change) {
 	if c.Before.ID != "" && c.Listed() {
 		a.log.Warn("the list of shards has changed: new keys that now belong to another shard are refused here from now on. "+
 			"Before this, every gate must have the new list in manager.shards and the old one in manager.previous_shards, and the new shards must run; "+
-			"until then gates answer 503 for such keys. To go back is a change of its own: see docs/scale.md",
+			"until then gates answer 503 for such keys. Going back is another change of the list: see docs/scale.md",
 			"ledger", i.ID, "shard", i.Name, "from", c.Before.Shards, "from_version", c.Before.Version, "to", i.Shards, "to_version", i.Version)
 	}
 	fields := []any{"ledger", i.ID, "shard", i.Name, "shards", i.Shards, "shards_version", i.Version}
 	switch {
 	case i.Name == "":
-		a.log.Info("the ledger has no name (--shard): it takes calls for any shard, so a gate that is wired to the wrong manager is not noticed", "ledger", i.ID)
+		a.log.Info("no --shard name: calls for any shard are accepted, which is right for a single manager", "ledger", i.ID)
 	case i.Shards != nil && !i.Lists(i.Name):
-		a.log.Warn("the ledger is a shard that the list does not have: it answers for what it holds and takes no new keys", fields...)
+		a.log.Warn("this shard is not in the list of shards: it answers for the keys that it has and takes no new ones", fields...)
 	default:
 		a.log.Info("the ledger is a shard", fields...)
 	}
@@ -119,7 +119,7 @@ func (a *app) countMoved(ctx context.Context) {
 			if a.restored.Remaining() > 0 {
 				return // the ledger may have forgotten some
 			}
-			a.log.Info("nothing is left here of keys that other shards own: once all managers say so, gates can do without manager.previous_shards",
+			a.log.Info("no keys of other shards are left here; once all managers log this, gates no longer need manager.previous_shards",
 				"ledger", i.ID, "shard", i.Name, "shards_version", i.Version)
 		}
 	}

@@ -68,9 +68,9 @@ func (a *app) checkPlace(ctx context.Context) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("a new ledger must see first that its place has no copies of another one: %w", err)
+		return fmt.Errorf("a new ledger must first see that its prefix has no copies of another one: %w", err)
 	}
-	return settings.Usagef("--ship-to %q: must have no copies of another ledger, and has those of %s; --data-dir %q is empty: restore it from there with oncegate restore, or give this ledger a place of its own",
+	return settings.Usagef("--ship-to %q: must have no copies of another ledger, and has those of %s; --data-dir %q is empty: restore it from there with oncegate restore, or give this ledger its own prefix",
 		place.String(), cmp.Or(id, "an unnamed one"), a.settings.DataDir)
 }
 
@@ -86,7 +86,7 @@ func (a *app) startShipping() {
 	l.WentBack = func(ctx context.Context, shipped uint64) error {
 		m := a.shard.Mark()
 		m.Position = shipped
-		return a.shard.Meet(ctx, m, "the place of its copies")
+		return a.shard.Meet(ctx, m, "the copy in object storage")
 	}
 	a.shipper.Start(l)
 }

@@ -16,7 +16,7 @@ func (a *app) logUnreadable(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case u := <-a.unreadable.News():
-			a.log.Error("a record cannot be read; it is left as it is, and everything else goes on",
+			a.log.Error("a record cannot be read; only its key or job is affected",
 				"collection", string(u.Collection), "key", u.Key, "reason", u.Reason)
 			if logged++; logged == unread.MaxKnown {
 				a.log.Error("further unreadable records are not logged; oncegate unreadable list has all of them", "logged", logged)

@@ -35,7 +35,7 @@ func ledgerHome(ctx context.Context, c *operatorCall) error {
 		return err
 	}
 	if len(p.DataCentres) == 0 {
-		return errors.New("the manager knows of no data centres: it has no --origin")
+		return errors.New("the manager has no --origin: it knows no data centres")
 	}
 	h := keyHome{Key: key, Scope: c.scope, Home: p.DataCentres[api.Home(p.DataCentres, c.scope, key)], DataCentres: p.DataCentres}
 	if k, ok := api.ParseStructuredKey(key); ok {

@@ -23,9 +23,9 @@ func jobsCommands() map[string]operatorCommand {
 		"empty":        {"FUNCTION", "delete all queued jobs of a function", 1, 1, (*operatorCall).dryRunFlag, jobsEmpty},
 		"functions":    {"", "list functions and how many jobs they have", 0, 0, (*operatorCall).pageFlags, jobsFunctions},
 		"pause":        {"FUNCTION...", "stop the delivery of functions' jobs", 1, -1, nil, jobsPause},
-		"resume":       {"FUNCTION...", "let functions' jobs flow again", 1, -1, nil, jobsResume},
+		"resume":       {"FUNCTION...", "resume the delivery of functions' jobs", 1, -1, nil, jobsResume},
 		"dead-letters": {"FUNCTION", "list a function's dead letters, oldest first", 1, 1, (*operatorCall).pageFlags, jobsDeadLetters},
-		"replay":       {"[FUNCTION ID...]", "enqueue dead letters anew, these or those of a filter", 0, -1, (*operatorCall).bulkFlags, jobsReplay},
+		"replay":       {"[FUNCTION ID...]", "enqueue dead letters again, these or those of a filter", 0, -1, (*operatorCall).bulkFlags, jobsReplay},
 	}
 }
 

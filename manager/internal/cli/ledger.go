@@ -29,7 +29,7 @@ func ledgerCommands() map[string]operatorCommand {
 		"conflicts":  {"", "list keys that several data centres ran, with all their outcomes", 0, 0, (*operatorCall).pageFlags, ledgerConflicts},
 		"history":    {"KEY", "show what the manager has lately seen of a key", 1, 1, (*operatorCall).scopeFlag, ledgerHistory},
 		"shard":      {"", "show which shard the ledger is, and what it has of keys that other shards own", 0, 0, nil, ledgerShard},
-		"quarantine": {"[end]", "show for how long the ledger refuses keys that it does not know, and why; end takes them again: what the reasons name can run twice", 0, 1, nil, ledgerQuarantine},
+		"quarantine": {"[end]", "show for how long the ledger still refuses unknown keys, and why; end accepts them, so that what the reasons name can run twice", 0, 1, nil, ledgerQuarantine},
 		"resolve":    {"KEY", "settle an entry whose outcome is unknown", 1, 1, (*operatorCall).resolveFlags, ledgerResolve},
 	}
 }
@@ -60,7 +60,7 @@ func (c *operatorCall) resolveFlags(fs *flag.FlagSet) {
 	c.scopeFlag(fs)
 	r := &c.resolution
 	outcomes := []string{"committed", "rejected", "released"}
-	fs.Func("as", "what became of the work (required): committed, rejected, or released, when it certainly did not run and does not run any more",
+	fs.Func("as", "what became of the work (required): committed, rejected, or released, if it did not run and no longer can",
 		settings.Choice(outcomes, &r.As))
 	fs.Func("status", "HTTP `status` of the answer, 200 to 599", settings.Number(200, 599, &r.Status))
 	fs.Func("header", "`'name: value'` of the answer; may be given several times, needs --body-file", func(v string) error {
@@ -71,7 +71,7 @@ func (c *operatorCall) resolveFlags(fs *flag.FlagSet) {
 		r.Headers = append(r.Headers, [2]string{strings.ToLower(name), strings.TrimSpace(value)})
 		return nil
 	})
-	fs.StringVar(&c.bodyFile, "body-file", "", "`file` with the answer's body; without it duplicates are told that there is no answer but its status (410)")
+	fs.StringVar(&c.bodyFile, "body-file", "", "`file` with the answer's body; without it retries get 410 and that status")
 	fs.Func("ttl-seconds", "remember the outcome for this long, 0.001 to 31622400 (default the manager's)", func(v string) error {
 		var ttl time.Duration
 		err := settings.Seconds(0.001, settings.MaxSeconds, &ttl)(v)
@@ -219,7 +219,7 @@ func (c *operatorCall) explainMissing(ctx context.Context, err error) error {
 	case !all:
 		return fmt.Errorf("no entry for %q without a scope, and a search through a part of the ledger found no other; add --scope", c.args[0])
 	}
-	return fmt.Errorf("no entry for %q in any scope: the ledger does not remember the key (any more)", c.args[0])
+	return fmt.Errorf("no entry for %q in any scope: the ledger does not know the key, or no longer does", c.args[0])
 }
 
 // otherScopes says in which scopes the ledger has the key, "" for none; all is false if the search did not reach the end.
@@ -324,7 +324,7 @@ func ledgerResolve(ctx context.Context, c *operatorCall) error {
 	case r.As == "":
 		return settings.Usagef("--as is missing: must be committed, rejected or released")
 	case r.As == "released" && (r.Status != 0 || r.Headers != nil || c.bodyFile != "" || r.TTLMS != 0):
-		return settings.Usagef("--as released goes with no --status, --header, --body-file and --ttl-seconds: nothing ran")
+		return settings.Usagef("--as released: must be without --status, --header, --body-file and --ttl-seconds, because nothing ran")
 	case r.As != "released" && r.Status == 0:
 		return settings.Usagef("--status is missing: --as %s needs the status of the answer, 200 to 599", r.As)
 	case r.Headers != nil && c.bodyFile == "":
@@ -397,7 +397,7 @@ func (c *operatorCall) printEntry(e *client.Entry) error {
 		case r.BodyOmitted:
 			line("body", "not recorded")
 		case !utf8.Valid(r.Body):
-			line("body", fmt.Sprintf("%d bytes that are no text; --json shows them in base64", len(r.Body)))
+			line("body", fmt.Sprintf("%d bytes that are not text; --json shows them in base64", len(r.Body)))
 		default:
 			line("body", string(r.Body))
 		}

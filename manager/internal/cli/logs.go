@@ -49,7 +49,7 @@ func (c *operatorCall) appendFlags(fs *flag.FlagSet) {
 }
 
 func (c *operatorCall) tailFlags(fs *flag.FlagSet) {
-	fs.StringVar(&c.log.after, "after", "", "`cursor` behind which to begin (default the oldest entry that is kept)")
+	fs.StringVar(&c.log.after, "after", "", "`cursor` after which to begin (default the oldest entry that is kept)")
 	fs.BoolVar(&c.log.follow, "follow", false, "wait for more entries, until interrupted")
 }
 
@@ -222,7 +222,7 @@ func (c *operatorCall) printLogEntry(e *client.LogEntry) error {
 	if c.json {
 		return c.printJSON(e)
 	}
-	payload := fmt.Sprintf("%d bytes that are no text; --json shows them in base64", len(e.Payload))
+	payload := fmt.Sprintf("%d bytes that are not text; --json shows them in base64", len(e.Payload))
 	if utf8.Valid(e.Payload) {
 		payload = printable(string(e.Payload))
 	}

@@ -20,8 +20,8 @@ import (
 const quarantineUsage = `usage: oncegate quarantine begin|end|status --store ENGINE [--store-dsn DSN | --data-dir D] [--for DURATION]
 For a store that was restored to an older point by other means than oncegate restore, and for a quarantine that a
 manager began itself. begin refuses keys and ids that the store does not know for the first DURATION in which managers
-serve, and lets the epochs of writers go on above all that were given out. It holds for all managers of a server at once.
-end prints why there was one: what the reasons name can run again.
+serve, and moves the writers' epochs above all that were given out. It holds for all managers of a store at once.
+end prints why there was one: the keys that the reasons name can run again.
   --store      the managers' engine (default wal)
   --store-dsn  address of the server for the engine redis, postgres or etcd [ONCEGATE_STORE_DSN]
   --data-dir   directory of the engine wal or sqlite; begin and end need the manager to be stopped

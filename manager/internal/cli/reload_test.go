@@ -82,7 +82,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 	}
 	waitFor(t, "the mistake is told", func() bool {
 		s.sendHangup()
-		return strings.Contains(s.stderr.String(), "certificate not reloaded, the previous one stays in use")
+		return strings.Contains(s.stderr.String(), "certificate not reloaded; the previous one stays in use")
 	})
 	if got := serial(); got != 2 {
 		t.Errorf("certificate %d after a mistake", got)

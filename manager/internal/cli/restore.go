@@ -40,11 +40,11 @@ type restoreOptions struct {
 
 const restoreUsage = `usage: oncegate restore --from URL --data-dir NEW [--at TIME] [--quarantine DURATION] [--encryption-key-file FILE]
 Makes a data directory from what a manager shipped with --ship-to. No manager needs to run.
-  --from        the place: ` + object.Forms + `
+  --from        where the copies are: ` + object.Forms + `
   --data-dir    the new data directory; must be absent or empty
   --at          restore everything acknowledged before this time, as 2006-01-02T15:04:05Z (default the newest state);
                 what came within one ship interval after it may be there as well
-  --quarantine  for how long a manager on the new directory refuses keys that it does not know, and its logs ids, as 5m;
+  --quarantine  for how long a manager on the new directory refuses unknown keys, and its logs unknown ids, as 5m;
                 0s: not at all (default the longest time for which a key was to be remembered, and for each log its window)
   --encryption-key-file  the manager's; without it encrypted records are restored without a look into them
 `
@@ -228,20 +228,20 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 			l.Name, l.Sequence, l.At.UTC().Format(time.RFC3339Nano), l.Records, l.Objects)
 	}
 	if records.unread > 0 && !o.given {
-		fmt.Fprintf(env.Stdout, "warning: %d reservations are encrypted and were not looked into: if a request set an unknown TTL of its own, longer than what the manager shipped says, a retry of a key that was forgotten may run again; --encryption-key-file reads them\n", records.unread)
+		fmt.Fprintf(env.Stdout, "warning: %d reservations are encrypted and were not looked into: if a request set an unknown TTL of its own, longer than what the manager shipped says, retries of forgotten keys may run again; --encryption-key-file reads them\n", records.unread)
 	}
 	if o.given && kept < records.longest {
-		fmt.Fprintf(env.Stdout, "warning: --quarantine %v is shorter than %v, for which keys were remembered: a retry of a key that was forgotten may run again\n", kept, records.longest)
+		fmt.Fprintf(env.Stdout, "warning: --quarantine %v is shorter than %v, for which keys were remembered: retries of forgotten keys may run again\n", kept, records.longest)
 	}
 	if kept > 0 {
-		fmt.Fprintf(env.Stdout, "a manager on it refuses keys that it does not know for the first %v in which it serves\n", kept)
+		fmt.Fprintf(env.Stdout, "a manager on it refuses unknown keys for the first %v in which it serves\n", kept)
 	}
 	switch {
 	case longestWindow == 0:
 	case o.given && o.quarantine < longestWindow:
-		fmt.Fprintf(env.Stdout, "warning: --quarantine %v is shorter than %v, for which logs remembered ids: a retry of an entry that was forgotten is appended again\n", o.quarantine, longestWindow)
+		fmt.Fprintf(env.Stdout, "warning: --quarantine %v is shorter than %v, for which logs remembered ids: retries of forgotten entries are appended again\n", o.quarantine, longestWindow)
 	case !o.given:
-		fmt.Fprintf(env.Stdout, "its logs refuse ids that they do not know for as long as their windows, at most %v\n", longestWindow)
+		fmt.Fprintf(env.Stdout, "its logs refuse unknown ids for as long as their windows, at most %v\n", longestWindow)
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ func TestClientRolesAreReloaded(t *testing.T) {
 	}
 	write("CN=gate gate\n")
 	s := serveBreakable(t, "--tls-cert", cert, "--tls-key", key, "--client-ca", cert, "--client-roles-file", roles)
-	for text, want := range map[string]string{"CN=gate\n": "client roles not reloaded, the previous one stays in use", "CN=gate operator\n": `"msg":"client roles reloaded"`} {
+	for text, want := range map[string]string{"CN=gate\n": "client roles not reloaded; the previous one stays in use", "CN=gate operator\n": `"msg":"client roles reloaded"`} {
 		write(text)
 		waitFor(t, want, func() bool {
 			s.sendHangup()

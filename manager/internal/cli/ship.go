@@ -17,10 +17,10 @@ import (
 
 const shipUsage = `usage: oncegate ship status --from URL
        oncegate ship verify --from URL [--at TIME] [--encryption-key-file FILE]
-status  prints as JSON what a place holds that a manager ships to: the lease, the last sequence and the times to restore to
+status  prints as JSON what was shipped: the lease, the last sequence, and the times to restore to
 verify  prints what a restore would restore, and names all that is missing or damaged
 Both read and check everything that a restore reads, and write nothing. The exit code is 0 only if a restore would succeed.
-  --from  the place: ` + object.Forms + `
+  --from  where the copies are: ` + object.Forms + `
   --at    check the state of this time, as 2006-01-02T15:04:05Z (default the newest state)
   --encryption-key-file  the manager's; without it encrypted records are not looked into
 `

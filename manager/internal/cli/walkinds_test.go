@@ -143,8 +143,13 @@ func TestVerifyKnowsWhatManagersWrite(t *testing.T) {
 					}
 				}
 			}
-			for _, kind := range []string{"ledger", "changes", "jobs", "job_blobs", "job_keys", "job_locks", "job_control paused",
-				"job_control paused_version", "identity ledger", "downtime plan"} {
+			kinds := []string{"ledger", "changes", "jobs", "job_blobs", "job_keys", "job_locks", "job_control paused",
+				"job_control paused_version", "identity ledger", "downtime beat"}
+			if keys == nil {
+				// Encrypting ends in a snapshot, after which a plan that was carried out may be gone.
+				kinds = append(kinds, "downtime plan")
+			}
+			for _, kind := range kinds {
 				if !seen[kind] {
 					t.Errorf("the manager wrote no %s", kind)
 				}

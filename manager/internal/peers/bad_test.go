@@ -36,7 +36,7 @@ func TestBadPeers(t *testing.T) {
 		body string
 		want string
 	}{
-		"no JSON":        {`<html>`, "no page of changes"},
+		"no JSON":        {`<html>`, "not a page of changes"},
 		"other JSON":     {`{}`, "has no changes"},
 		"another origin": {`{"changes":[` + strings.Replace(change, "dc1", "dc9", 1) + `],"cursor":"c"}`, `has the origin "dc9"`},
 		"no result":      {`{"changes":[` + strings.Replace(change, `{"status":200}`, `7`, 1) + `],"cursor":"c"}`, "change 1"},

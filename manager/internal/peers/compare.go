@@ -50,7 +50,7 @@ func (p *Puller) noteCompared(s *state, err error) {
 	s.comparing, s.checkErr = false, text
 	s.mu.Unlock()
 	if was == "" && err != nil && !errors.Is(err, context.Canceled) {
-		p.opts.Log.Warn("outcomes of a peer cannot be compared", "peer", s.peer.Name, "url", s.peer.URL, "error", text)
+		p.opts.Log.Warn("comparing outcomes with a peer failed; retrying", "peer", s.peer.Name, "url", s.peer.URL, "error", text)
 	}
 }
 
@@ -130,7 +130,7 @@ func (p *Puller) repair(ctx context.Context, s *state, from, to int64) (left led
 	defer func() { // also before an error: what is imported is not counted again
 		if left.New > 0 {
 			s.repaired.Add(uint64(left.New))
-			p.opts.Log.Warn("outcomes that the feed of a peer had lost were repaired", "peer", s.peer.Name, "outcomes", left.New)
+			p.opts.Log.Warn("outcomes that a peer's feed had lost were imported", "peer", s.peer.Name, "outcomes", left.New)
 		}
 		p.noteRefused(s, left.Refusals)
 	}()

@@ -86,7 +86,7 @@ func (p *Puller) hear(ctx context.Context, s *state, h http.Header, status int) 
 	s.remembered, s.met = text, time.Now()
 	s.mu.Unlock()
 	if was.ID != "" && was.ID != m.ID {
-		p.opts.Log.Warn("a peer has another ledger than before, which takes the place of the earlier one", "peer", s.peer.Name, "ledger", m.ID, "before", was.ID)
+		p.opts.Log.Warn("a peer has another ledger than before; it replaces the earlier one", "peer", s.peer.Name, "ledger", m.ID, "before", was.ID)
 	}
 	return p.heard(ctx, s, h.Get(api.HeaderKnownLedger))
 }
@@ -104,7 +104,7 @@ func (p *Puller) heard(ctx context.Context, s *state, known string) (err error) 
 		err = self.Meet(ctx, m, "the data centre "+s.peer.Name)
 		var other *shard.OtherError
 		if silent, bad := strconv.ParseInt(age, 10, 64); m.ID != self.Mark().ID && bad == nil && time.Duration(silent)*time.Millisecond < time.Since(p.began) {
-			fenced = fmt.Sprintf("two ledgers have the origin %s: the data centre %s hears from the ledger %s, and this is %s", p.opts.Network.Origin(), s.peer.Name, m.ID, self.Mark().ID)
+			fenced = fmt.Sprintf("two ledgers have the origin %s: the data centre %s uses the ledger %s, and this is %s", p.opts.Network.Origin(), s.peer.Name, m.ID, self.Mark().ID)
 			err = self.Fence(ctx, fenced)
 		} else if errors.As(err, &other) {
 			err = nil // the other one is gone, and so is all that it knew
@@ -225,7 +225,7 @@ func (p *Puller) recoverOwn(ctx context.Context, s *state) error {
 	recovered := 0
 	defer func() {
 		if recovered > 0 {
-			p.opts.Log.Warn("outcomes of this data centre that it had forgotten were recovered from a peer", "peer", s.peer.Name, "outcomes", recovered)
+			p.opts.Log.Warn("forgotten outcomes of this data centre were recovered from a peer", "peer", s.peer.Name, "outcomes", recovered)
 		}
 	}()
 	for from := range missing {

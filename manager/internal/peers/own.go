@@ -36,7 +36,7 @@ func (o Own) Longest() time.Duration { return o.Remembers() }
 func (o Own) Trust(ctx context.Context) error {
 	ended, err := o.Quarantine.Trust(ctx)
 	if ended {
-		o.Log.Info("all peers have said that they remember no earlier ledger of this data centre")
+		o.Log.Info("all peers have answered that they know no earlier ledger of this data centre")
 	}
 	return err
 }
@@ -57,5 +57,5 @@ func Doubt(ctx context.Context, n *Network, st store.Store, q Quarantine, longes
 	if err != nil || known {
 		return err
 	}
-	return q.Doubt(ctx, longest, "the ledger is new, and not all of its peers have said yet that they remember no earlier one")
+	return q.Doubt(ctx, longest, "the ledger is new, and not all peers have answered yet that they know no earlier one")
 }

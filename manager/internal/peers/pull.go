@@ -214,9 +214,9 @@ func (p *Puller) note(s *state, err error) {
 	s.mu.Unlock()
 	switch {
 	case was == "" && err != nil:
-		p.opts.Log.Warn("outcomes of a peer cannot be pulled", "peer", s.peer.Name, "url", s.peer.URL, "error", text)
+		p.opts.Log.Warn("pulling outcomes from a peer failed; retrying", "peer", s.peer.Name, "url", s.peer.URL, "error", text)
 	case was != "" && err == nil:
-		p.opts.Log.Info("outcomes of a peer are pulled again", "peer", s.peer.Name)
+		p.opts.Log.Info("pulling outcomes from a peer works again", "peer", s.peer.Name)
 	}
 }
 
@@ -339,7 +339,7 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 	body, status, said, err := p.call(ctx, s, pathChanges, q, wait)
 	p.meet(said)
 	if err == nil && status == http.StatusGone {
-		p.opts.Log.Warn("a peer's feed does not go back to where this data centre is: everything that the peer holds is copied", "peer", s.peer.Name, "cursor", r.Cursor)
+		p.opts.Log.Warn("a peer's feed does not go back far enough; all outcomes of the peer are copied", "peer", s.peer.Name, "cursor", r.Cursor)
 		s.copies.Add(1)
 		_, err := p.keep(ctx, s, nil, record{Ledger: r.Ledger, LedgerAt: r.LedgerAt})
 		return err

@@ -69,7 +69,7 @@ func AppendFeed(dst []byte, f *ledger.Feed) ([]byte, error) {
 func parseFeed(b []byte) (*ledger.Feed, error) {
 	var w wireFeed
 	if err := json.Unmarshal(b, &w); err != nil {
-		return nil, fmt.Errorf("the answer is no page of changes: %w", err)
+		return nil, fmt.Errorf("the answer is not a page of changes: %w", err)
 	}
 	if w.Changes == nil {
 		return nil, errors.New("the answer has no changes")

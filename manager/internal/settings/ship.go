@@ -22,8 +22,8 @@ func (s *Settings) shipTable() []setting {
 		text("ship-to", "", "object storage to which the log is shipped as it grows, "+object.Forms+" (engine wal); none when empty", "", &s.Ship.url),
 		span("ship-interval", "time between two shipments of what is new: what a lost disk loses", 50*time.Millisecond, time.Hour, "1s", &s.Ship.Interval),
 		span("ship-retention", "how far back a time to restore to may be", time.Minute, 366*24*time.Hour, "24h", &s.Ship.Retention),
-		span("ship-lease", "for how long the manager that ships may be silent before another one takes its place", time.Second, time.Hour, "15s", &s.Ship.Lease),
-		number("ship-backlog-bytes", "", "size of the log that is kept for a place that is away, beyond what a start needs", 0, 1<<44, "1073741824", &s.Ship.BacklogBytes),
+		span("ship-lease", "for how long the manager that ships may be silent before another one ships", time.Second, time.Hour, "15s", &s.Ship.Lease),
+		number("ship-backlog-bytes", "", "size of the log that is kept while the object storage is away, beyond what a start needs", 0, 1<<44, "1073741824", &s.Ship.BacklogBytes),
 	}
 }
 

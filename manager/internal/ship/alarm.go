@@ -18,7 +18,7 @@ func (s *Shipper) trouble(p part, err error) {
 	since := s.failsSince()
 	s.mu.Unlock()
 	if tell {
-		s.opts.Logger.Error("shipping fails, the backlog grows on disk; the manager goes on", "place", s.opts.Store.String(),
+		s.opts.Logger.Error("shipping fails; the backlog grows on disk, and requests are answered as usual", "url", s.opts.Store.String(),
 			"since_s", int(now.Sub(since).Seconds()), "error", err.Error())
 	}
 }
@@ -36,7 +36,7 @@ func (s *Shipper) recovered(parts ...part) {
 	}
 	s.mu.Unlock()
 	if !since.IsZero() && !still {
-		s.opts.Logger.Info("shipping works again", "place", s.opts.Store.String(), "failed_s", int(time.Since(since).Seconds()))
+		s.opts.Logger.Info("shipping works again", "url", s.opts.Store.String(), "failed_s", int(time.Since(since).Seconds()))
 	}
 }
 

@@ -63,7 +63,7 @@ func namesOf(t *testing.T, place object.Store, prefix string) (names []string) {
 func placesOf(st *ship.Status) map[string]string {
 	places := make(map[string]string)
 	for _, l := range st.Logs {
-		places[l.Name] = l.Place
+		places[l.Name] = l.Prefix
 	}
 	return places
 }

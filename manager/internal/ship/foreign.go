@@ -16,7 +16,7 @@ type ForeignError struct {
 }
 
 func (e *ForeignError) Error() string {
-	return fmt.Sprintf("the place has the copies of the ledger %s, and this is the ledger %s: each ledger needs a place of its own", e.Theirs, e.Mine)
+	return fmt.Sprintf("the prefix has the copies of the ledger %s, and this is the ledger %s: each ledger needs its own prefix", e.Theirs, e.Mine)
 }
 
 // ours returns a *ForeignError for the id of another ledger.

@@ -179,7 +179,7 @@ func (o *Options) holdsLease(ctx context.Context, term uint64) error {
 		return err
 	}
 	if err != nil || now.Writer != o.writer || now.Term != term {
-		return fmt.Errorf("%w: %s is not its own any more", errFenced, leaseObject)
+		return fmt.Errorf("%w: %s is held by another manager", errFenced, leaseObject)
 	}
 	return nil
 }
@@ -239,7 +239,7 @@ func (l *lease) judge(next, old leaseRecord) func([]byte) verdict {
 // decodeLease returns a *DamageError when it is none.
 func decodeLease(b []byte) (r leaseRecord, err error) {
 	if err = json.Unmarshal(b, &r); err == nil && (r.Term == 0 || r.Writer == "") {
-		err = errors.New("it names no term, or no writer")
+		err = errors.New("it has no term, or no writer")
 	}
 	if err != nil {
 		return leaseRecord{}, &DamageError{Object: leaseObject, Reason: err.Error()}

@@ -295,7 +295,7 @@ func swap(ctx context.Context, s object.Store, name string, body []byte, v objec
 		}
 		v = found // the refusal was wrong
 	}
-	return "", fmt.Errorf("ship: %s refuses to be written and shows no change", name)
+	return "", fmt.Errorf("ship: writes of %s fail, though the object did not change", name)
 }
 
 // put writes an object whose name is given to this content only. errFenced when it has another: somebody else used the term.

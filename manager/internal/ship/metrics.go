@@ -26,11 +26,11 @@ func newMetrics(s *Shipper) *Metrics {
 	return &Metrics{
 		shipper:  s,
 		dLease:   d("lease_term", "Term of the shipping lease that this manager holds; 0 while it holds none and ships nothing."),
-		dLag:     d("lag_seconds", "For how long the oldest durable record that was not shipped has been waiting, by log.", "log"),
-		dRecords: d("lag_records", "Durable records that were not shipped, by log.", "log"),
+		dLag:     d("lag_seconds", "For how long the oldest durable record that is not shipped has waited, by log.", "log"),
+		dRecords: d("lag_records", "Durable records that are not shipped yet, by log.", "log"),
 		dFailing: d("failing_seconds", "For how long the ledger or a named log could not be shipped; 0 while shipping works."),
 		dObjects: d("objects_total", "Objects with records that were written."),
-		dBytes:   d("bytes_total", "Bytes of these objects."),
+		dBytes:   d("bytes_total", "Bytes of the objects with records that were written."),
 		dErrors:  d("errors_total", "Requests to the object store that failed and were tried again or given up."),
 		dGaps:    d("gaps_total", "How often records were not shipped before a snapshot replaced them."),
 	}

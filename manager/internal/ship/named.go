@@ -106,8 +106,8 @@ func (s *Shipper) takeCatalog(ctx context.Context, term uint64) error {
 		c = &catalog{Version: catalogVersion}
 		var m *manifest
 		if m, _, err = readManifest(ctx, s.opts.Store, LedgerLog); err == nil && m.Catalog {
-			s.opts.Logger.Error("the catalog of named logs is missing from the place and begins anew: what was shipped of named logs before cannot be restored, and its objects below logs/ are never deleted",
-				"place", s.opts.Store.String(), "object", catalogObject)
+			s.opts.Logger.Error("the catalog of named logs was lost and is made again: earlier copies of named logs cannot be restored, and their objects below logs/ are never deleted",
+				"url", s.opts.Store.String(), "object", catalogObject)
 		} else if errors.Is(err, object.ErrNotFound) {
 			err = nil
 		}
@@ -199,7 +199,7 @@ func (s *Shipper) syncCatalog(ctx context.Context, term uint64) error {
 		}
 	}
 	for _, e := range missing {
-		s.opts.Logger.Warn("log is gone from the data directory, and this manager saw no DELETE: the place counts it as deleted from now on",
+		s.opts.Logger.Warn("a log is gone from the data directory without a DELETE; it counts as deleted from now on",
 			"log", e.Name, "restorable", e.Shipped, "retention_s", int(s.opts.Retention.Seconds()))
 	}
 	s.opts.cataloged.Store(true)

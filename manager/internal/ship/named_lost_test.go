@@ -201,7 +201,7 @@ func TestLaterLifeOfALogLengthensTheQuarantine(t *testing.T) {
 // A catalog that the place lost, and a log that the data directory lost, are told of.
 func TestLossesAreTold(t *testing.T) {
 	t.Parallel()
-	const noCatalog, noLog = "the catalog of named logs is missing", "gone from the data directory"
+	const noCatalog, noLog = "the catalog of named logs was lost", "gone from the data directory"
 	_, place := newPlace(t)
 	dir := t.TempDir()
 	m := startManager(t, dir, place, nil)

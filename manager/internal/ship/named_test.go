@@ -65,7 +65,7 @@ func TestNamedLogsOfATime(t *testing.T) {
 	m.make("a") // another log of that name
 	third := m.write("a", 20)
 	st := m.allShipped(place, "a")
-	if len(st.Logs) != 2 || st.Logs[0].Deleted == nil || st.Logs[0].Place == st.Logs[1].Place {
+	if len(st.Logs) != 2 || st.Logs[0].Deleted == nil || st.Logs[0].Prefix == st.Logs[1].Prefix {
 		t.Errorf("status: %+v", st.Logs)
 	}
 	again := pause()

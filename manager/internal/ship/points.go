@@ -25,9 +25,9 @@ func (st *stream) note() {
 	}
 }
 
-// pointsOf returns the points of the records first to last, of which the last one is last's own. all is the point of
-// what is being shipped. Where the run ends before it, the newest time at which nothing behind last was durable is the
-// last one that was noted before: what follows is in the next run, which may never be shipped.
+// pointsOf returns the points of the records first to last; the last point is that of the record last. all is the point of
+// what is being shipped. If the run ends earlier, the time of its last point is the last one noted before: later records
+// are in the next run, which may never ship.
 func (st *stream) pointsOf(first, last uint64, all point) []point {
 	st.mu.Lock()
 	defer st.mu.Unlock()

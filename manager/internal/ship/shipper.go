@@ -282,13 +282,13 @@ func (s *Shipper) acquire(ctx context.Context) bool {
 		var held *heldError
 		switch {
 		case err == nil:
-			s.opts.Logger.Info("this manager holds the shipping lease", "place", s.opts.Store.String(), "term", s.lease.record.Term)
+			s.opts.Logger.Info("this manager holds the shipping lease", "url", s.opts.Store.String(), "term", s.lease.record.Term)
 			s.recovered(leasePart)
 			return true
 		case errors.As(err, &held):
 			if !told {
 				s.opts.Logger.Warn("another manager holds the shipping lease: this one does not ship, and waits for the lease to end",
-					"place", s.opts.Store.String(), "holder_host", held.by.Host, "term", held.by.Term)
+					"url", s.opts.Store.String(), "holder_host", held.by.Host, "term", held.by.Term)
 			}
 			told = true
 			s.recovered(leasePart, ledgerPart, namedPart) // the other one tells how it goes
@@ -340,7 +340,7 @@ func (s *Shipper) renew(ctx context.Context) (lost bool) {
 			return false
 		}
 		if err := s.lease.renew(ctx); errors.Is(err, errFenced) {
-			s.opts.Logger.Warn("this manager lost the shipping lease and does not ship any more", "place", s.opts.Store.String(), "error", err.Error())
+			s.opts.Logger.Warn("this manager lost the shipping lease and no longer ships", "url", s.opts.Store.String(), "error", err.Error())
 			return true
 		}
 	}
@@ -408,7 +408,7 @@ func (s *Shipper) round(ctx context.Context, term uint64, p part, begun map[*str
 	var failed error
 	fail := func(label string, err error) {
 		if errors.Is(err, errFenced) {
-			s.opts.Logger.Warn("this manager lost the shipping lease and does not ship any more", "log", label, "error", err.Error())
+			s.opts.Logger.Warn("this manager lost the shipping lease and no longer ships", "log", label, "error", err.Error())
 			fenced = true
 		} else if err != nil && failed == nil {
 			failed = fmt.Errorf("log %s: %w", label, err)

@@ -40,11 +40,11 @@ type LogStatus struct {
 	Bytes     int64 `json:"bytes"`
 }
 
-// NamedStatus is what a place holds of one life of a named log.
+// NamedStatus is what was shipped of a named log, from when it was made until it was deleted.
 type NamedStatus struct {
 	Name string `json:"name"`
-	// Place is where its objects are.
-	Place string `json:"place"`
+	// Prefix is the first part of its objects' names.
+	Prefix string `json:"prefix"`
 	// Made is the first time that it can be restored to, Deleted when it was deleted.
 	Made    time.Time  `json:"made"`
 	Deleted *time.Time `json:"deleted,omitempty"`
@@ -97,7 +97,7 @@ func ReadStatus(ctx context.Context, s object.Store, log string) (*Status, error
 		if !e.Shipped || e.Gone {
 			continue
 		}
-		n := NamedStatus{Name: e.Name, Place: e.Place, Made: time.UnixMilli(e.Made)}
+		n := NamedStatus{Name: e.Name, Prefix: e.Place, Made: time.UnixMilli(e.Made)}
 		if e.Deleted != 0 {
 			at := time.UnixMilli(e.Deleted)
 			n.Deleted = &at

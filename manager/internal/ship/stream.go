@@ -149,7 +149,7 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 		h.Runs = append(h.Runs, found...)
 		var damage *DamageError
 		if errors.As(err, &damage) {
-			st.opts.Logger.Error("what was shipped is damaged: shipping begins anew with a snapshot", "log", st.label, "error", err.Error())
+			st.opts.Logger.Error("what was shipped is damaged; shipping starts over with a snapshot", "log", st.label, "error", err.Error())
 			same = false
 		} else if err != nil {
 			return err

@@ -119,7 +119,7 @@ func (d *dirFiles) addSegments(fs vfs.FS, dir string, numbers []uint64) error {
 		f.buf = trim(buf)
 		if d.fresh() && usedLength(f.buf) > segmentHeaderSize {
 			// The first header is synced before anything else is written.
-			return &CorruptionError{f.path, 0, 0, f.why.Error() + "; there is data behind it"}
+			return &CorruptionError{f.path, 0, 0, f.why.Error() + "; there is data after it"}
 		}
 		d.followers = append(d.followers, f)
 		d.prepared = append(d.prepared, f.path)

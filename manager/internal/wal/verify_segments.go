@@ -38,7 +38,7 @@ func (v *verifier) segments(dir string, names []string) error {
 		case i < lastUsed:
 			v.complain(Damage, s.path, s.number, 0, 0, "%v", s.why)
 		case lastUsed < 0 && used > segmentHeaderSize:
-			v.complain(Damage, s.path, s.number, 0, 0, "%v; there is data behind it", s.why)
+			v.complain(Damage, s.path, s.number, 0, 0, "%v; there is data after it", s.why)
 		default:
 			v.report.Prepared++
 			if used > 0 {
