@@ -35,10 +35,18 @@ func (w *World) torment() {
 		m.freeze()
 		w.after(w.outage(), m.thaw)
 	})
-	some(Lose, 2, func() { w.lose(w.someManager()) })
+	some(Lose, 2, func() {
+		if w.plan.Has(Centres) {
+			w.loseCentre(w.someManager())
+		} else {
+			w.lose(w.someManager())
+		}
+	})
+	some(Back, 2, func() { w.putBack(w.someManager()) })
+	some(Twin, 1, func() { w.double(w.someManager()) })
 	some(Restart, 3, func() {
 		p := w.someProxy()
-		if w.forgotten() {
+		if !w.plan.Has(Centres) && w.forgotten() {
 			return // what the proxy remembers may be needed
 		}
 		p.kill()
@@ -102,7 +110,7 @@ func (w *World) outage() time.Duration {
 }
 
 func (m *manager) revive() {
-	if m.run == nil {
+	if m.run == nil && !m.gone {
 		m.start()
 	}
 }

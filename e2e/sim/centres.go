@@ -2,7 +2,6 @@ package sim
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -41,10 +40,10 @@ const (
 	compareEvery = 10 * time.Second
 )
 
-// healingBound is how long after the end of all faults everything is everywhere. Where pages were lost, two
+// healingBound is how long after the end of all faults everything is everywhere. Where pages were lost, or a whole disk, two
 // comparisons must find what they held, and its spread is found by two more.
 func (p *Plan) healingBound() time.Duration {
-	if p.Has(Pages) {
+	if p.Has(Pages | Lose | Back | Twin) {
 		return 15*time.Second + 5*compareEvery
 	}
 	return 15 * time.Second
@@ -60,11 +59,11 @@ func (p *process) centre() *simulated.Centre {
 		return nil
 	}
 	c := &simulated.Centre{
-		Origin: p.m.name, Transport: &farLine{p}, HomeTimeout: plan.ManagerTimeout * 3 / 4, CompareEvery: compareEvery,
+		Origin: p.m.origin, Transport: &farLine{p}, HomeTimeout: plan.ManagerTimeout * 3 / 4, CompareEvery: compareEvery,
 		ChangesKept: plan.ChangesKept, CacheFor: cacheFor,
 	}
 	for _, name := range plan.Shards {
-		if name != p.m.name {
+		if name != p.m.origin {
 			c.Peers = append(c.Peers, name)
 		}
 	}
@@ -96,6 +95,7 @@ type farCall struct {
 	ctx      context.Context
 	answered chan *answer // a value, nil if the connection breaks
 	over     bool         // it has been sent; the loop's
+	stale    bool         // the answer is that to an earlier call
 
 	mu         sync.Mutex
 	sent, left bool
@@ -159,12 +159,12 @@ func (c *farCall) send() {
 	if c.p.dead {
 		return
 	}
-	c.to = w.manager(c.host)
+	c.to = w.leads(c.host)
 	if from.frozen {
 		from.inbox = append(from.inbox, c.send)
 		return
 	}
-	apart := w.apart(from.name, c.to.name)
+	apart := w.apart(from.origin, c.to.origin)
 	if (apart || c.to.run == nil) && w.chance(0.5) {
 		c.finish(nil) // the connection is refused
 		return
@@ -194,7 +194,7 @@ func (c *farCall) send() {
 // arrive hands the call to the other manager.
 func (c *farCall) arrive() {
 	w := c.p.m.w
-	if w.apart(c.p.m.name, c.to.name) {
+	if w.apart(c.p.m.origin, c.to.origin) {
 		return
 	}
 	if c.to.run == nil {
@@ -209,7 +209,7 @@ func (c *farCall) arrive() {
 				c.finish(nil)
 			}
 			return
-		case w.apart(c.p.m.name, c.to.name):
+		case w.apart(c.p.m.origin, c.to.origin):
 			return
 		case w.adversary(Drop, 0.05):
 			w.logf(c.to.name, "its answer about %s to %s is lost", short(c.q.path), c.p.m.name)
@@ -232,6 +232,7 @@ func (c *farCall) page(a *answer) *answer {
 	old := w.pages[way]
 	if w.adversary(Pages, 0.1) && len(old) > 0 {
 		w.logf(c.to.name, "an old page of its changes arrives at %s", c.p.m.name)
+		c.stale = true
 		return old[w.rnd.IntN(len(old))]
 	}
 	if w.pages == nil {
@@ -270,6 +271,9 @@ func (c *farCall) finish(a *answer) {
 	}
 	c.over = true
 	c.answered <- a
+	if a != nil && !c.stale && (a.status == 200 || a.status == 410) && c.p == c.p.m.run && strings.HasSuffix(c.q.path, "/changes") {
+		c.p.m.hears(c.to.origin)
+	}
 	if a != nil && a.status == 200 && strings.HasSuffix(c.q.path, "/changes") {
 		c.p.pages[c.to.name] = a.body
 	}
@@ -306,12 +310,13 @@ func (c *farCall) learn() {
 func (w *World) apart(a, b string) bool { return w.parted[[2]string{min(a, b), max(a, b)}] > 0 }
 
 // part cuts a data centre off from one or both of the others for a while.
-func (w *World) part() {
-	m := w.someManager()
+func (w *World) part() { w.cutOff(w.someManager()) }
+
+func (w *World) cutOff(m *manager) {
 	var pairs [][2]string
 	for _, other := range w.managers {
-		if other != m && (len(pairs) == 0 || w.chance(0.6)) {
-			pairs = append(pairs, [2]string{min(m.name, other.name), max(m.name, other.name)})
+		if other.origin != m.origin && !other.twin && (len(pairs) == 0 || w.chance(0.6)) {
+			pairs = append(pairs, [2]string{min(m.origin, other.origin), max(m.origin, other.origin)})
 		}
 	}
 	if w.parted == nil {
@@ -329,149 +334,4 @@ func (w *World) part() {
 		}
 		w.logf("network", "%v are together again", pairs)
 	})
-}
-
-// outcome is one that a manager has acknowledged to a gate, has answered to one, or has learned of another manager.
-type outcome struct {
-	manager, key, body string // key is scope and key
-	at                 time.Duration
-}
-
-// tell notes that a gate tells a manager an outcome.
-func (w *World) tell(m *manager, key string, c *simulated.Call) {
-	if !w.plan.Has(Centres) || c.Op != "commit" && c.Op != "reject" {
-		return
-	}
-	if w.told == nil {
-		w.told, w.offered = make(map[string]time.Duration), make(map[string]map[string]bool)
-	}
-	if _, ok := w.told[c.Body]; !ok {
-		w.told[c.Body] = w.now()
-	}
-	o := outcome{manager: m.name, key: key, body: c.Body}
-	o.addTo(w.offered)
-}
-
-// addTo adds the outcome to sets by key.
-func (o *outcome) addTo(sets map[string]map[string]bool) {
-	if sets[o.key] == nil {
-		sets[o.key] = make(map[string]bool)
-	}
-	// Answers that were cut have no body, and are those of two data centres all the same.
-	sets[o.key][cmp.Or(o.body, "no body, of "+o.manager)] = true
-}
-
-// acknowledged notes an outcome that a manager has acknowledged or answered.
-func (w *World) acknowledged(e *record, reply *api.ReserveReply) {
-	if !w.plan.Has(Centres) || !reply.State.Terminal() {
-		return
-	}
-	o := outcome{e.m.name, strings.TrimPrefix(e.key, e.m.ledger()+" "), e.call.Body, w.now()}
-	switch e.call.Op {
-	case "commit", "reject":
-		w.outcomes = append(w.outcomes, o)
-	case "reserve":
-		o.body = string(reply.Result.Body)
-		w.known = append(w.known, o)
-	}
-}
-
-// agreeSoon checks that what was acknowledged is everywhere soon after the adversary has left.
-func (w *World) agreeSoon() {
-	if !w.plan.Has(Centres) {
-		return
-	}
-	known := slices.Clone(w.outcomes)
-	w.run(w.now() + w.plan.healingBound())
-	for name, v := range w.views() {
-		w.checkKept(name, v, known)
-	}
-}
-
-// agree checks, when no request is under way any more, that all data centres hold the same.
-func (w *World) agree() {
-	if !w.plan.Has(Centres) {
-		return
-	}
-	w.run(w.now() + w.plan.healingBound())
-	views := w.views()
-	first := w.managers[0].name
-	for _, name := range slices.Sorted(maps.Keys(views)) {
-		v := views[name]
-		w.checkKept(name, v, w.outcomes)
-		for what, pair := range map[string][2]string{
-			"digests": {fmt.Sprint(v.Digests), fmt.Sprint(views[first].Digests)}, "answers": {fmt.Sprint(v.Winners), fmt.Sprint(views[first].Winners)},
-			"conflicts": {fmt.Sprint(v.Conflicts), fmt.Sprint(views[first].Conflicts)},
-		} {
-			if pair[0] != pair[1] {
-				w.fail("%s and %s hold different %s:\n%s\n%s", name, first, what, pair[0], pair[1])
-			}
-		}
-	}
-	if len(w.failures) == 0 {
-		w.checkConflicts(views[first])
-	}
-}
-
-// views reads what all managers hold.
-func (w *World) views() map[string]*simulated.View {
-	all := make(map[string]*simulated.View)
-	for _, m := range w.managers {
-		if len(w.failures) > 0 {
-			return nil
-		}
-		if m.run == nil || !m.run.ready {
-			w.fail("%s does not serve", m.name)
-			return nil
-		}
-		w.aside(func() func() {
-			v, err := m.run.manager.View(background)
-			return func() {
-				if err != nil {
-					w.fail("%s cannot read what it holds: %v", m.name, err)
-					return
-				}
-				all[m.name] = v
-			}
-		})
-	}
-	w.run(w.now() + time.Millisecond)
-	return all
-}
-
-// checkKept checks that a data centre holds acknowledged outcomes, as the answer to retries or in a conflict.
-func (w *World) checkKept(name string, v *simulated.View, outcomes []outcome) {
-	for _, o := range outcomes {
-		winner, ok := v.Winners[o.key]
-		if ok && winner == o.body || slices.Contains(slices.Collect(maps.Values(v.Conflicts[o.key])), o.body) {
-			continue
-		}
-		w.fail("%s does not hold %q, which %s has acknowledged; it answers %q, and its conflicts are %q", name, o.body, o.manager, v.Winners[o.key], v.Conflicts[o.key])
-	}
-}
-
-// checkConflicts checks that conflicts have what was acknowledged, and nothing that no gate told. An outcome may be
-// there whose manager and gate were both killed before it was acknowledged.
-func (w *World) checkConflicts(v *simulated.View) {
-	ran := make(map[string]map[string]bool)
-	for i := range w.outcomes {
-		w.outcomes[i].addTo(ran)
-	}
-	for key, bodies := range ran {
-		if n := max(len(v.Conflicts[key]), 1); n < len(bodies) || n > len(w.offered[key]) {
-			w.fail("%d outcomes of %q were acknowledged, %d told, and the conflicts have %q", len(bodies), key, len(w.offered[key]), v.Conflicts[key])
-		}
-	}
-	w.conflicts += len(v.Conflicts)
-	if w.plan.Has(Expire) {
-		return // an attempt after one that ran out wins over earlier outcomes
-	}
-	// What a data centre knows and answers does not change because work that it does itself ends later.
-	for _, a := range w.known {
-		for _, o := range w.outcomes {
-			if o.manager == a.manager && o.key == a.key && o.body != a.body && w.told[o.body] > a.at && v.Winners[o.key] == o.body {
-				w.fail("%s knew of %q, and what a gate told it later, %q, is the winner", a.manager, a.body, o.body)
-			}
-		}
-	}
 }

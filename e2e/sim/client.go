@@ -16,6 +16,11 @@ type operation struct {
 	sent                    map[string]bool // the data centres from which a request was sent to upstream
 	harmed                  bool            // a VM that had a request of it died
 	global                  bool            // only one data centre may run it
+	// id is its scope and key, once an outcome was told. granted is when each data centre was asked last that gave it to an
+	// attempt.
+	id      string
+	granted map[string]time.Duration
+	tokens  map[string]bool
 }
 
 // client sends an operation's request, and repeats it until it gives up.
@@ -46,7 +51,7 @@ type try struct {
 const waitsForever = 75 * time.Second
 
 func (w *World) newOperation(n int) *operation {
-	op := &operation{key: fmt.Sprintf("key%d", n), path: "/charges", caller: "alice", sent: map[string]bool{}}
+	op := &operation{key: fmt.Sprintf("key%d", n), path: "/charges", caller: "alice", sent: map[string]bool{}, granted: map[string]time.Duration{}, tokens: map[string]bool{}}
 	switch w.rnd.IntN(4) {
 	case 0:
 		op.caller = "bob" // the same key may be somebody else's

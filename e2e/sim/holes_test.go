@@ -28,6 +28,10 @@ var holes = []struct {
 	{"shards: a manager takes calls for others", Delay, Miswire},
 	{"shards: the previous owner is forgotten too early", Delay, Reshard | Forget | Expire | Slow},
 	{"an empty ledger runs the keys of a lost one: no quarantine", Delay, Lose},
+	{"data centres: a new ledger does not wait for its peers", Delay, Centres | Lose | Restart | Partition},
+	{"data centres: a second manager is not fenced", Delay, Centres | Twin},
+	{"data centres: a ledger that was put back has grown since", Delay, Centres | Back | Restart | Partition},
+	{"data centres: a hybrid clock begins anew", Delay, Centres | Back | Restart | Partition},
 }
 
 // TestHoles tells how many seeds it takes to find each hole whose name has SIM_HOLES in it. It
@@ -43,7 +47,10 @@ func TestHoles(t *testing.T) {
 		}
 		found := 0
 		var at []uint64
-		const most = 3000
+		most := uint64(3000)
+		if h.forced&Centres != 0 {
+			most = 100
+		}
 		for seed := uint64(1); seed <= most && found < 5; seed++ {
 			if r := Run(t, seed, h.allowed, h.forced, false); len(r.Failures) > 0 {
 				found++

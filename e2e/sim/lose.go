@@ -52,7 +52,12 @@ func (w *World) remembered(m *manager) bool {
 }
 
 // noticed reports whether the manager knows of the disk that it lost last, if any.
-func (m *manager) noticed() bool { return m.disks == 0 || m.forgot() != "" }
+func (m *manager) noticed() bool {
+	if m.loss != nil {
+		return m.gone || !m.loss.sure() || m.forgot() != m.loss.knew
+	}
+	return m.disks == 0 || m.forgot() != ""
+}
 
 // forgot is since when and why the manager knows that its ledger forgot something; "": it knows of nothing.
 func (m *manager) forgot() string {
@@ -76,11 +81,22 @@ func (w *World) forgotten() bool {
 	return false
 }
 
+// told is the execution that an answer is of; nil: it is of none.
+func (u *upstream) told(body string) *run {
+	var id int
+	if n, _ := fmt.Sscanf(body, "run %d of", &id); n == 1 {
+		return u.runs[id-1]
+	}
+	return nil
+}
+
 // recorded notes that a manager has acknowledged an outcome.
 func (w *World) recorded(e *record) {
-	var id int
-	if n, _ := fmt.Sscanf(e.call.Body, "run %d of", &id); n == 1 {
-		r := w.upstream.runs[id-1]
+	if r := w.upstream.told(e.call.Body); r != nil {
 		r.recorded, r.lost = e.m, false
+		if r.recordedAt == 0 {
+			r.recordedAt = time.Duration(e.at)
+		}
+		r.forgotten = nil // the ledger that is there now has it
 	}
 }

@@ -20,15 +20,19 @@ import (
 type manager struct {
 	w    *World
 	name string
-	disk *simulated.Disk
-	run  *process // nil: none
-	life int      // processes so far
-	list []string // the list of shards for the next process; nil: none
+	// origin is its data centre, of which twin is a second manager, and doubled had one. gone: it never starts again.
+	origin              string
+	twin, doubled, gone bool
+	disk                *simulated.Disk
+	run                 *process // nil: none
+	life                int      // processes so far
+	list                []string // the list of shards for the next process; nil: none
 
 	// disks counts the disks that were lost, and unmarked the calls on their way whose gates do not say which ledger they
 	// know.
 	disks    int
 	unmarked int
+	loss     *loss // what it forgot last, in worlds with several data centres
 
 	frozen   bool          // the process is stopped
 	still    atomic.Int64  // while it is stopped: the time on its clock, in Unix nanoseconds
@@ -54,7 +58,7 @@ type process struct {
 }
 
 func newManager(w *World, name string, list []string) *manager {
-	m := &manager{w: w, name: name, list: list, disk: new(simulated.Disk)}
+	m := &manager{w: w, name: name, origin: name, list: list, disk: new(simulated.Disk)}
 	if w.plan.Has(Centres) {
 		m.shift.Store(int64(w.between(-12*time.Hour, 12*time.Hour)))
 	}
@@ -244,7 +248,7 @@ func (p *process) dispose() {
 
 // end ends the process and its goroutines when the world ends.
 func (m *manager) end() {
-	if why := m.forgot(); m.disks == 0 && why != "" {
+	if why := m.forgot(); m.disks == 0 && !m.doubled && why != "" {
 		m.w.fail("%s has lost nothing, and is in quarantine: %v", m.name, why)
 	}
 	if p := m.run; p != nil {
@@ -352,7 +356,7 @@ func (m *manager) carriedOut(p *process, records []*record, r simulated.Answer, 
 		q.answered(nil)
 		return
 	}
-	if q.mark != "" && r.Status < 300 && !m.noticed() {
+	if q.mark != "" && r.Status < 300 && m.loss == nil && !m.noticed() {
 		m.w.fail("%s lost its disk, and does as it is asked by a gate that remembers the earlier ledger", m.name)
 	}
 	m.w.history.end(m.w, m, records, r)

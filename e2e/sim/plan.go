@@ -68,9 +68,12 @@ const (
 	// replays old pages. Both are without effect in worlds with one data centre.
 	Partition
 	Pages
-	// Lose empties disks of managers, which then start as new ledgers. Worlds with Forget or with several data centres do
-	// without.
+	// Lose empties disks of managers, which then start as new ledgers.
 	Lose
+	// Back puts disks of data centres back to earlier states. Twin starts second managers of their origins. Both are
+	// without effect in worlds with one data centre.
+	Back
+	Twin
 
 	powers = iota
 )
@@ -83,10 +86,10 @@ const Centres Power = 1 << powers
 
 // nearby are the powers that worlds with several data centres do without: what they do to one ledger needs
 // no other data centre, and the checks of these worlds count on windows that hold everything.
-const nearby = Forget | Window | Spoil | Operator | Open | Old | Reshard | Miswire | Lose
+const nearby = Forget | Window | Spoil | Operator | Open | Old | Reshard | Miswire
 
 var powerNames = [powers + 1]string{"delay", "drop", "duplicate", "kill", "away", "stop", "restart", "trap", "update", "clock", "leave", "cut",
-	"slow", "refuse", "expire", "forget", "window", "spoil", "operator", "open", "async", "busy", "garble", "old", "reshard", "miswire", "partition", "pages", "lose", "centres"}
+	"slow", "refuse", "expire", "forget", "window", "spoil", "operator", "open", "async", "busy", "garble", "old", "reshard", "miswire", "partition", "pages", "lose", "back", "twin", "centres"}
 
 func (p Power) String() string {
 	var names []string
@@ -150,9 +153,9 @@ func newPlan(rnd *rand.Rand, allowed, forced Power) Plan {
 	if p.Has(Centres) {
 		p.Powers &^= nearby
 	} else {
-		p.Powers &^= Partition | Pages
+		p.Powers &^= Partition | Pages | Back | Twin
 	}
-	switch { // a ledger that is older than its longest TTL takes itself for no successor of a lost one
+	switch { // a gate that has not met the lost ledger for as long as keys last takes the new one, which need not notice then
 	case p.Has(Forget) && forced&Lose == 0:
 		p.Powers &^= Lose
 	case p.Has(Lose):

@@ -15,7 +15,8 @@ type Report struct {
 	Timeline []string // empty unless it was asked for or something failed
 	// Runs are the executions, Calls the calls that managers worked on, Together those of batches of several.
 	// Conflicts are keys that several data centres ran.
-	Runs, Calls, Together, Conflicts int
+	// Repeats are executions that a loss cost.
+	Runs, Calls, Together, Conflicts, Repeats int
 }
 
 // Run lets the world of a seed run. The adversary has the powers that are forced, and some of
@@ -31,7 +32,7 @@ func Run(t *testing.T, seed uint64, allowed, forced Power, timeline bool) Report
 	if len(w.failures) == 0 && seed%16 == 0 && !w.plan.Has(Clock|Operator|Centres) {
 		w.failures = append(w.failures, w.history.check()...)
 	}
-	r := Report{Seed: seed, Plan: w.plan, Failures: w.failures, Runs: len(w.upstream.runs), Calls: w.history.calls, Together: w.history.together, Conflicts: w.conflicts}
+	r := Report{Seed: seed, Plan: w.plan, Failures: w.failures, Runs: len(w.upstream.runs), Calls: w.history.calls, Together: w.history.together, Conflicts: w.conflicts, Repeats: w.repeats}
 	if timeline || len(r.Failures) > 0 {
 		r.Timeline = w.line.Text()
 	}
@@ -40,7 +41,7 @@ func Run(t *testing.T, seed uint64, allowed, forced Power, timeline bool) Report
 
 func newWorld(seed uint64, allowed, forced Power) *World {
 	rnd := rand.New(rand.NewPCG(seed, 0x5eed))
-	w := &World{seed: seed, rnd: rnd, plan: newPlan(rnd, allowed, forced), began: time.Now(), completed: make(chan struct{}, 1)}
+	w := &World{seed: seed, rnd: rnd, plan: newPlan(rnd, allowed, forced), began: time.Now(), completed: make(chan struct{}, 1), led: make(map[string]*manager)}
 	w.upstream.w = w
 	w.logf("WORLD", "seed %d: %s", seed, &w.plan)
 	return w
@@ -62,6 +63,7 @@ func (w *World) live() {
 	if len(w.failures) > 0 {
 		return
 	}
+	w.endDoubles()
 	w.heal()
 	w.agreeSoon()
 	w.settle()

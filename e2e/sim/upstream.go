@@ -30,7 +30,11 @@ type run struct {
 	vm         *vm
 	exchange   *exchange
 	recorded   *manager // has acknowledged the outcome
-	lost       bool     // the disk that had it is lost
+	lost       bool     // what had it is lost
+	// In worlds with several data centres: recordedAt is when the call began in which its outcome was acknowledged first, and
+	// forgotten is the loss since which the ledger that decided about it does not know it.
+	recordedAt time.Duration
+	forgotten  *loss
 }
 
 // exchange is a request on its way to upstream and its answer. It is the router's exchange for a

@@ -38,6 +38,9 @@ type World struct {
 	pages     map[string][]*answer
 	probed    time.Duration // when every operation was asked for once more
 	conflicts int
+	repeats   int                 // executions that a loss cost
+	led       map[string]*manager // to which manager the peers' URL of a data centre leads, if it has two
+	losing    bool                // a data centre is about to forget something
 	// In worlds with several data centres: outcomes were acknowledged by managers, and known are those that they
 	// answered or learned. offered are all that gates told managers, by scope and key.
 	outcomes, known []outcome

@@ -13,7 +13,8 @@ type Mark struct {
 	ID string
 	// Epoch counts from 1 how often the ledger has noticed that it forgot something.
 	Epoch uint64
-	// Position grows with what the ledger has made durable within an epoch; 0 on engines that do not tell.
+	// Position grows with what the ledger has made durable within an epoch; its lowest bits tell runs of the manager apart. 0
+	// on engines that do not tell.
 	Position uint64
 }
 

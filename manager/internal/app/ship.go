@@ -84,9 +84,7 @@ func (a *app) startShipping() {
 		l.EpochFloor = q.Quarantine.EpochFloor
 	}
 	l.WentBack = func(ctx context.Context, shipped uint64) error {
-		m := a.shard.Mark()
-		m.Position = shipped
-		return a.shard.Meet(ctx, m, "the copy in object storage")
+		return a.shard.Meet(ctx, a.shard.MarkAt(shipped), "the copy in object storage")
 	}
 	a.shipper.Start(l)
 }

@@ -234,14 +234,16 @@ func (tx *Tx) importOne(c *FeedChange, about importing) error {
 	same := string(e.token) == c.Token
 	switch {
 	case string(e.origin) == c.Origin:
-		if same || c.HLC <= e.hlc && !overlap(fresh, e) {
+		again := overlap(e, fresh) || overlap(fresh, e)
+		if same || c.HLC <= e.hlc && !again {
 			tx.fx.imports.repeated++
 			return nil
 		}
-		if !overlap(e, fresh) && !overlap(fresh, e) {
+		if !again {
 			return tx.replace(key, e, fresh) // the origin ran it again, after its own entry had expired
 		}
-		// The origin ran it again while its own entry had not expired: it had forgotten it.
+		// The origin ran it again while its own entry had not expired: it had forgotten it. Its clock may have begun anew, so
+		// the later run may have the earlier time.
 	case same && fresh.endsAs(e):
 		// One attempt that two ledgers know: nothing ran twice.
 		if fresh.before(e) {

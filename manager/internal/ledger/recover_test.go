@@ -148,13 +148,21 @@ func TestFirstRunIsRecoveredBehindAConflict(t *testing.T) {
 }
 
 // TestOrderOfImportsDoesNotMatter: two ledgers that get the same outcomes of a key in different orders hold the same in the
-// end. dc1 ran the key three times, because it had forgotten its outcomes.
+// end. dc1 ran the key three times, because it had forgotten its outcomes. Its hybrid clock may have been carried ahead by
+// others before that.
 func TestOrderOfImportsDoesNotMatter(t *testing.T) {
+	t.Run("clock goes on", func(t *testing.T) { testOrderOfImports(t, 10, 20, 30, 40) })
+	t.Run("clock begins anew", func(t *testing.T) { testOrderOfImports(t, 40, 20, 30, 10) })
+	t.Run("clock begins anew twice", func(t *testing.T) { testOrderOfImports(t, 40, 50, 30, 10) })
+}
+
+// testOrderOfImports imports in all orders: the outcomes of dc1 and that of dc3 between them, in the order of their runs.
+func testOrderOfImports(t *testing.T, first, other, second, third uint64) {
 	changes := make([]FeedChange, 4)
 	for i, c := range []struct {
 		origin string
 		hlc    uint64
-	}{{"dc1", 10}, {"dc3", 20}, {"dc1", 30}, {"dc1", 40}} {
+	}{{"dc1", first}, {"dc3", other}, {"dc1", second}, {"dc1", third}} {
 		r := api.Result{Status: 200, Body: []byte(fmt.Sprint("run ", i))}
 		changes[i] = FeedChange{
 			Origin: c.origin, Key: "k", Token: fmt.Sprint("t", i), State: api.StateCommitted, HLC: c.hlc << 16, Age: time.Duration(4-i) * time.Minute, ExpiresIn: time.Hour,

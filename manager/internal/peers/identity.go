@@ -83,7 +83,10 @@ func (p *Puller) hear(ctx context.Context, s *state, h http.Header, status int) 
 	}
 	s.mu.Lock()
 	was, _ := api.ParseMark(s.remembered)
-	s.remembered, s.met = text, time.Now()
+	s.met = time.Now()
+	if was.ID != m.ID || m.Epoch > was.Epoch || m.Epoch == was.Epoch && m.Position >= was.Position { // an answer may be late
+		s.remembered = text
+	}
 	s.mu.Unlock()
 	if was.ID != "" && was.ID != m.ID {
 		p.opts.Log.Warn("a peer has another ledger than before; it replaces the earlier one", "peer", s.peer.Name, "ledger", m.ID, "before", was.ID)

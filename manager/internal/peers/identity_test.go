@@ -123,3 +123,31 @@ func TestManagersOfAStoreHearTogether(t *testing.T) {
 	}
 	eventually(t, "the ledger is trusted", self.trusted.Load)
 }
+
+// TestLateAnswerForgetsNothing: calls to one peer are answered in any order. What an earlier answer says of the peer's
+// ledger replaces nothing later.
+func TestLateAnswerForgetsNothing(t *testing.T) {
+	to := newSite(t, "dc1", ledger.Options{})
+	n, err := NewNetwork(Config{Origin: "dc1", Peers: []Peer{{"dc2", "http://127.0.0.1:1"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := New(Options{Network: n, Ledger: to.Ledger, Store: to.st, Log: slog.New(slog.DiscardHandler), Self: new(newLedger)})
+	s := p.states[0]
+	say := func(m api.Mark, want api.Mark) {
+		t.Helper()
+		h := http.Header{}
+		h.Set(api.HeaderLedger, m.String())
+		if err := p.hear(t.Context(), s, h, 200); err != nil || s.remembered != want.String() {
+			t.Errorf("%v: %v, %s is remembered, want %v", m, err, s.remembered, want)
+		}
+	}
+	at := func(letter string, epoch, position uint64) api.Mark {
+		return api.Mark{ID: markOf(letter).ID, Epoch: epoch, Position: position}
+	}
+	say(at("b", 1, 20), at("b", 1, 20))
+	say(at("b", 1, 10), at("b", 1, 20))
+	say(at("b", 2, 5), at("b", 2, 5))
+	say(at("b", 1, 30), at("b", 2, 5))
+	say(at("c", 1, 1), at("c", 1, 1))
+}

@@ -18,6 +18,8 @@ type Keeper struct {
 	current atomic.Pointer[stored]
 
 	past    Past
+	began   uint64        // the position at which Watch was called
+	run     uint64        // see runBits
 	meeting chan struct{} // one caller at a time learns of a mark that is not settled: it has the element
 }
 

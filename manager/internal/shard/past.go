@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -23,16 +24,45 @@ type Past struct {
 }
 
 // Watch has the keeper act on the marks that callers remember. It must be called before Mark and Meet.
-func (k *Keeper) Watch(p Past) { k.past = p }
+func (k *Keeper) Watch(p Past) {
+	k.past, k.run = p, rand.Uint64N(1<<runBits)
+	if p.Position != nil {
+		k.began = p.Position()
+	}
+}
+
+// runBits are the lowest bits of a mark's position. They differ from run to run of the manager. A position of an earlier
+// run is not beyond the one at which this run began; if it is, then it is of a history that was lost, however far the
+// ledger has come since.
+const runBits = 20
 
 // Mark is what callers are to remember of the ledger. What it says is durable.
 func (k *Keeper) Mark() api.Mark {
+	if k.past.Position == nil {
+		return k.MarkAt(0)
+	}
+	return k.MarkAt(k.past.Position())
+}
+
+// MarkAt is the mark of the ledger at another position.
+func (k *Keeper) MarkAt(position uint64) api.Mark {
 	i := k.current.Load()
 	m := api.Mark{ID: i.ID, Epoch: i.Epoch}
 	if k.past.Position != nil {
-		m.Position = k.past.Position()
+		m.Position = position<<runBits | k.run
 	}
 	return m
+}
+
+// has reports whether the ledger has all that it had at the position of a mark.
+func (k *Keeper) has(position uint64) bool {
+	if k.past.Position == nil {
+		return true
+	}
+	if position%(1<<runBits) != k.run {
+		return position>>runBits <= k.began
+	}
+	return position>>runBits <= k.past.Position()
 }
 
 // OtherError says that a caller remembers another ledger, and that this one does not replace it: it has been here for
@@ -55,7 +85,7 @@ func (k *Keeper) settled(i *Identity, m api.Mark) bool {
 	if m.ID != i.ID {
 		return slices.Contains(i.Replaces, m.ID)
 	}
-	return m.Epoch < i.Epoch || m.Epoch == i.Epoch && (k.past.Position == nil || m.Position <= k.past.Position())
+	return m.Epoch < i.Epoch || m.Epoch == i.Epoch && k.has(m.Position)
 }
 
 // Meet compares a mark that a caller remembers with the ledger. If the ledger is behind it, Meet begins a quarantine: a

@@ -46,3 +46,49 @@ func TestMeetEndsWithItsContext(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestLedgerThatWentBackAndGrew: a ledger that was put back took new keys before it met anybody who remembers more. It is
+// as far as that by now, and has forgotten something all the same.
+func TestLedgerThatWentBackAndGrew(t *testing.T) {
+	st := mem.New(mem.Options{})
+	defer st.Close()
+	position, begun := uint64(100), 0
+	start := func() *Keeper {
+		k, _, err := Open(t.Context(), st, Want{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.Watch(Past{
+			Position: func() uint64 { return position }, Longest: func() time.Duration { return time.Hour }, Restored: func() string { return "" },
+			Begin: func(context.Context, time.Duration, string) error {
+				begun++
+				return nil
+			},
+		})
+		return k
+	}
+	meet := func(k *Keeper, m api.Mark, want int) {
+		t.Helper()
+		if err := k.Meet(t.Context(), m, "a caller"); err != nil || begun != want {
+			t.Errorf("%v, %d quarantines have begun, want %d", err, begun, want)
+		}
+	}
+	k := start()
+	early := k.Mark()
+	position = 120
+	later := k.Mark()
+	meet(k, later, 0)
+	k = start()
+	position = 125
+	for _, m := range []api.Mark{early, later, k.Mark()} { // what an earlier run said is known
+		meet(k, m, 0)
+	}
+	position = 110 // what the disk has that is there now
+	k = start()
+	meet(k, early, 0)
+	position = 200
+	meet(k, later, 1)
+	meet(k, later, 1)
+	meet(k, k.Mark(), 1)
+	meet(k, k.MarkAt(201), 2)
+}

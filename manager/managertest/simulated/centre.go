@@ -1,10 +1,12 @@
 package simulated
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -90,15 +92,24 @@ func (m *Manager) runCentre(ctx context.Context) {
 type View struct {
 	// Digests are those of each origin's outcomes, as text.
 	Digests map[string]string
-	// Winners are the answers that retries get, by scope and key. Conflicts are the answers of all origins that ran a key, by
-	// scope and key and then by origin, of keys that more than one ran.
+	// Winners are the answers that retries get, by scope and key. Conflicts are what is listed of keys that ran more than once,
+	// by scope and key, in the order of origins and answers.
 	Winners   map[string]string
-	Conflicts map[string]map[string]string
+	Conflicts map[string][]Ran
+}
+
+// Ran is an answer in a conflict, and the origin that recorded it.
+type Ran struct{ Origin, Body string }
+
+// Holds reports whether a key has an answer, as its winner or in a conflict.
+func (v *View) Holds(key, body string) bool {
+	winner, ok := v.Winners[key]
+	return ok && winner == body || slices.ContainsFunc(v.Conflicts[key], func(r Ran) bool { return r.Body == body })
 }
 
 // View reads what the ledger holds, at most 1000 keys.
 func (m *Manager) View(ctx context.Context) (*View, error) {
-	v := &View{Digests: make(map[string]string), Winners: make(map[string]string), Conflicts: make(map[string]map[string]string)}
+	v := &View{Digests: make(map[string]string), Winners: make(map[string]string), Conflicts: make(map[string][]Ran)}
 	for _, origin := range append([]string{m.options.Centre.Origin}, m.options.Centre.Peers...) {
 		d, _, err := m.ledger.Digests(ctx, origin, ledger.LeastSpan)
 		if err != nil {
@@ -117,10 +128,11 @@ func (m *Manager) View(ctx context.Context) (*View, error) {
 	}
 	conflicts, _, err := m.ledger.Conflicts(ctx, ledger.MaxListLimit, "")
 	for _, c := range conflicts {
-		of := make(map[string]string)
+		var of []Ran
 		for _, o := range c.Outcomes {
-			of[o.Origin] = bodyOf(o.Result)
+			of = append(of, Ran{o.Origin, bodyOf(o.Result)})
 		}
+		slices.SortFunc(of, func(a, b Ran) int { return cmp.Or(cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Body, b.Body)) })
 		v.Conflicts[c.Scope+" "+c.Key] = of
 	}
 	return v, err
