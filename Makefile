@@ -8,6 +8,12 @@ MAKEFLAGS += --no-builtin-rules
 # The binaries carry no commit, or every commit would link them anew.
 GO_BUILD := go build -buildvcs=false
 
+# Modules that users require. Each works with the Go version that its go.mod names. go.mod here replaces them by their
+# folders; ./... leaves their packages out, so these go by their import paths.
+MODULE := github.com/oncegate/oncegate
+NESTED_MODULES := manager/api manager/client hostsim
+PACKAGES := $(MODULE)/...
+
 .PHONY: build
 build: build/oncegate.wasm programs ## build the gate and the programs into build/
 
@@ -20,7 +26,7 @@ help: ## list the targets
 # that it is made of has changed. The Go programs are left to `go build`, which knows that better than make.
 
 WASM_TOOLS := $(wildcard plugin/toolchain/*.sh plugin/toolchain/*.json) \
-	$(filter-out %_test.go,$(wildcard plugin/wasmcheck/*.go)) go.mod go.sum
+	$(filter-out %_test.go,$(wildcard plugin/wasmcheck/*.go)) go.mod go.sum manager/api/go.mod
 
 # Envoy loads the module over the network in some set-ups, and every worker compiles it.
 GATE_MAX_BYTES := 600000
@@ -98,11 +104,11 @@ run: ## manager, payments and the gate in Envoy until Ctrl-C (STORE=etcd: three 
 # Where there is no Envoy, the gateway takes its place.
 .PHONY: run-envoy
 run-envoy: build/setup
-	@build/setup default >/dev/null || { [ $$? -eq 1 ] && $(GO_BUILD) -o build/ ./hostsim/gateway; }
+	@build/setup default >/dev/null || { [ $$? -eq 1 ] && $(GO_BUILD) -o build/ $(MODULE)/hostsim/gateway; }
 
 .PHONY: run-gateway
 run-gateway:
-	@$(GO_BUILD) -o build/ ./hostsim/gateway
+	@$(GO_BUILD) -o build/ $(MODULE)/hostsim/gateway
 
 .PHONY: demo
 demo: build ## a retry storm with lost answers and a killed manager; fails if anything ran twice (PROXY=gateway)
@@ -120,7 +126,7 @@ GO_TEST := go test -json -vet=off -count 1 -timeout $(TEST_TIMEOUT)
 SIDE_BY_SIDE := -p 3 -parallel 4
 
 # Packages that start real processes; those with the longest tests first, so that the others fill the gaps.
-PROCESS_PACKAGES := ./e2e ./manager/e2e ./examples/... ./hostsim/envoydiff
+PROCESS_PACKAGES := ./e2e ./manager/e2e ./examples/... ./e2e/envoydiff
 SLOW_PACKAGES := ./manager/internal/store/etcd ./manager/internal/store/postgres ./manager/internal/jobs ./manager/internal/ledger ./manager/internal/ship
 
 .PHONY: test
@@ -128,7 +134,7 @@ test: ## every package, with the wasm that ships in a real Envoy, killed process
 	@mkdir -p build && date +%s >build/test-began
 	@$(MAKE) --no-print-directory -j4 test-setup
 	@build/testrun -since "$$(cat build/test-began)" 'make test' \
-		'packages=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) $(SLOW_PACKAGES) ./...' \
+		'packages=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) $(SLOW_PACKAGES) $(PACKAGES)' \
 		'testrun=cd .ci/testrun && $(GO_TEST) .'
 	@build/setup report
 
@@ -148,7 +154,7 @@ test-deep: ## what make test leaves out: the race detector, all cells of the mat
 	@mkdir -p build && date +%s >build/test-began
 	@$(MAKE) --no-print-directory -j4 test-setup test-deep-setup
 	@TEST_DEEP=1 build/testrun -since "$$(cat build/test-began)" 'make test-deep' \
-		'race=$(GO_TEST) -race $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list ./... | grep -vxF "$$(go list $(PROCESS_PACKAGES) ./docs ./charts/...)")' \
+		'race=$(GO_TEST) -race $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list $(PACKAGES) | grep -vxF "$$(go list $(PROCESS_PACKAGES) ./docs ./charts/...)")' \
 		'processes=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) ./plugin/gatetest ./plugin/gatebench ./e2e/sim ./manager/internal/ledger' \
 		'gcs=GCS_SERVER=$(CURDIR)/build/fakegcs $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/object ./manager/internal/ship' \
 		'azure=AZURE_SERVER=fake $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/ship' \
@@ -170,7 +176,7 @@ test-deep-clients:
 # Fetches the Go modules that the tests need, since go itself gives up at the first failure.
 .PHONY: modules
 modules:
-	@.ci/try go list -deps -test ./... >/dev/null
+	@.ci/try go list -deps -test $(PACKAGES) >/dev/null
 
 .PHONY: deep-modules
 deep-modules:
@@ -202,7 +208,7 @@ test-envoys: export ENVOYS ?= 1.36.2 1.39.3 1.40.0
 test-envoys: export E2E_CROWD ?= 2000
 test-envoys: build guests build/python test-deep-clients ## the tests that need Envoy, on each of ENVOYS="1.36.2 1.39.3 1.40.0"
 	@build/setup tests
-	TEST_DEEP=1 go test -timeout $(TEST_TIMEOUT) -count 1 ./e2e ./hostsim/envoydiff
+	TEST_DEEP=1 go test -timeout $(TEST_TIMEOUT) -count 1 ./e2e ./e2e/envoydiff
 
 .PHONY: envoy
 envoy: programs ## find an Envoy (ENVOY_BIN, PATH), or install the pinned one into build/toolchain; prints its path
@@ -251,7 +257,7 @@ build/grafana: .ci/browser/boards/package.json
 	@touch $@
 
 .PHONY: docs-pictures
-docs-pictures: test-deps build build/grafana ## draw the pictures of docs/boards.md anew, in five minutes; no part of make test
+docs-pictures: test-deps build build/grafana ## draw the pictures of docs/operating.md anew, in five minutes; no part of make test
 	@.ci/apt-install chromium:chromium
 	@build/setup default >/dev/null
 	@cd .ci/browser && go run ./boards
@@ -279,11 +285,11 @@ build/valkey: | build/python
 	@mv $@-new $@
 
 # Test guests are in testdata folders, which ./... leaves out.
-GUEST_PACKAGES := $(patsubst %/main.go,./%,$(wildcard hostsim/testdata/guests/*/main.go plugin/gatebench/testdata/*/main.go \
+GUEST_PACKAGES := $(patsubst %/main.go,$(MODULE)/%,$(wildcard hostsim/testdata/guests/*/main.go plugin/gatebench/testdata/*/main.go \
 	e2e/testdata/modules/*/main.go))
 # Those that import from the host themselves compile for wasm only. What TinyGo exports from them, other tools take for unused.
-RAW_GUEST_PACKAGES := ./hostsim/testdata/guests/script
-# Modules of their own, which ./... leaves out as well.
+RAW_GUEST_PACKAGES := $(MODULE)/hostsim/testdata/guests/script
+# Modules that are no part of $(PACKAGES).
 OTHER_MODULES := e2e/peers .ci/testrun .ci/browser plugin/toolchain/pretty .ci/charts .ci/release manager/internal/object/objecttest/testdata/fakegcs
 
 .PHONY: check
@@ -291,13 +297,16 @@ check: ## formatting, vet, staticcheck, plain words and true links, the site, ti
 	@files=$$(git ls-files --cached --others --exclude-standard -- '*.go' | while read -r f; do if [ -e "$$f" ]; then echo "$$f"; fi; done); \
 		unformatted=$$(gofmt -l $$files); \
 		[ -z "$$unformatted" ] || { echo "not gofmt'ed:"; echo "$$unformatted"; exit 1; }
-	go vet ./... $(GUEST_PACKAGES)
+	go vet $(PACKAGES) $(GUEST_PACKAGES)
 	@cd .ci/tools && ../try $(GO_BUILD) -o ../../build/staticcheck honnef.co/go/tools/cmd/staticcheck
-	build/staticcheck ./... $(filter-out $(RAW_GUEST_PACKAGES),$(GUEST_PACKAGES))
+	build/staticcheck $(PACKAGES) $(filter-out $(RAW_GUEST_PACKAGES),$(GUEST_PACKAGES))
 	GOOS=wasip1 GOARCH=wasm build/staticcheck -checks inherit,-U1000 $(RAW_GUEST_PACKAGES)
 	go test -count 1 ./docs
 	.ci/try go mod tidy -diff
 	cd .ci/tools && ../try go mod tidy -diff
+	@top=$$PWD; for m in $(NESTED_MODULES); do \
+		old=go$$(cd $$m && go list -m -f '{{.GoVersion}}') && echo "go mod tidy, and vet and test with $$old, in $$m" && \
+		(cd $$m && "$$top/.ci/try" go mod tidy -diff && export GOTOOLCHAIN=$$old && "$$top/.ci/try" go version >/dev/null && go vet ./... && go test -count 1 ./...) || exit 1; done
 	@$(MAKE) --no-print-directory docs
 	@top=$$PWD; for m in $(OTHER_MODULES); do \
 		echo "go vet, staticcheck, go mod tidy in $$m"; (cd $$m && go vet ./... && "$$top/build/staticcheck" ./... && "$$top/.ci/try" go mod tidy -diff) || exit 1; done
@@ -397,7 +406,7 @@ soak: build ## SOAK=1h of steady load on a real manager, then on the whole stack
 # Only ratios within one run mean anything: clients and servers share the machine. For benchstat:
 #   make bench BENCHFLAGS='-count 6' >new.txt
 BENCHFLAGS ?=
-BENCH_PACKAGES := $(patsubst %/,./%,$(sort $(dir $(shell git grep -l '^func Benchmark' -- '*_test.go' ':!e2e/peers'))))
+BENCH_PACKAGES := $(patsubst %/,$(MODULE)/%,$(sort $(dir $(shell git grep -l '^func Benchmark' -- '*_test.go' ':!e2e/peers'))))
 
 .PHONY: bench
 bench: build guests $(BENCH_MODULES) ## all benchmarks, in benchstat's format

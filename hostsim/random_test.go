@@ -1,16 +1,43 @@
 package hostsim_test
 
 import (
+	"flag"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/oncegate/oncegate/hostsim"
 	"github.com/oncegate/oncegate/hostsim/hostsimtest"
 )
+
+var oneSeed = flag.Uint64("seed", 0, "run the random tests with this seed only; 0: with 100 random ones")
+
+// eachSeed runs a test with 100 sources of random numbers, and logs the seed of the first one that fails.
+func eachSeed(tb testing.TB, test func(*rand.Rand)) {
+	tb.Helper()
+	for range 100 {
+		seed := *oneSeed
+		if seed == 0 {
+			seed = rand.Uint64()
+		}
+		func() {
+			defer func() {
+				if tb.Failed() {
+					tb.Logf("run it again with -run '^%s$' -seed %d", tb.Name(), seed)
+				}
+			}()
+			test(rand.New(rand.NewPCG(seed, 0)))
+		}()
+		if tb.Failed() || *oneSeed != 0 {
+			return
+		}
+	}
+}
+
+// pick returns one of the values.
+func pick[T any](r *rand.Rand, values []T) T { return values[r.IntN(len(values))] }
 
 // strictSink checks the promises that Sink's documentation makes.
 type strictSink struct {
@@ -63,47 +90,51 @@ func TestSinksGetWellFormedMessages(t *testing.T) {
 				Clusters: map[string]hostsim.Cluster{"c": cluster},
 			}))
 			r.h = host
-			rapid.Check(r.T, func(rt *rapid.T) { randomStream(rt, r, host, cluster) })
+			eachSeed(r, func(random *rand.Rand) { randomStream(random, r, host, cluster) })
 		}
 	})
 }
 
-func randomStream(t *rapid.T, r *rig, h *hostsim.Host, cluster *hostsimtest.Cluster) {
+func randomStream(random *rand.Rand, r *rig, h *hostsim.Host, cluster *hostsimtest.Cluster) {
 	ops := []string{"pause", "action:2", "action:3", "action:4", "resume:0", "resume:1", "reply:409:no", "reply:200", "close:0", "trap", "call:c:50", "add:0:a:b", "add:2:a:b", "add:1:t:1", "add:3:t:1", "fillbuffer:0:2000", "fillbuffer:1:2000", "setbuffer:0:0:0:x", "remove:2::status"}
 	script := "log=log:2:L;sdone=log:2:D;delete=log:2:X"
 	for _, when := range []string{"rh", "rb1", "rb", "rt", "sh", "sb1", "sb", "st"} {
-		if list := rapid.SliceOfN(rapid.SampledFrom(ops), 0, 2).Draw(t, when); len(list) > 0 {
+		var list []string
+		for range random.IntN(3) {
+			list = append(list, pick(random, ops))
+		}
+		if len(list) > 0 {
 			script += ";" + when + "=" + strings.Join(list, ",")
 		}
 	}
-	script += ";cb=effective:self," + rapid.SampledFrom([]string{"resume:0", "resume:1", "reply:200", "close:1"}).Draw(t, "cb")
+	script += ";cb=effective:self," + pick(random, []string{"resume:0", "resume:1", "reply:200", "close:1"})
 	up, down := &strictSink{name: "upstream"}, &strictSink{name: "downstream"}
 	s, err := h.NewStream(hostsim.StreamOptions{Worker: 0, Upstream: up, Downstream: down})
 	if err != nil {
-		t.Fatal(err)
+		r.Fatal(err)
 	}
 	r.settle()
 	r.logs.take("worker-0")
 
-	body := func() []byte { return make([]byte, rapid.SampledFrom([]int{0, 1, 600, 1500}).Draw(t, "size")) }
+	body := func() []byte { return make([]byte, pick(random, []int{0, 1, 600, 1500})) }
 	// The two directions are fed in their own order, interleaved at random.
 	told := "0 0 0"
 	request := []func(){func() { told = "1 1 1"; s.RequestHeaders(hostsimtest.Post("/x", "x-script", script), false) }}
-	for range rapid.IntRange(0, 3).Draw(t, "request pieces") {
+	for range random.IntN(4) {
 		b := body()
 		request = append(request, func() { s.RequestData(b, false) })
 	}
-	if rapid.Bool().Draw(t, "request trailers") {
+	if random.IntN(2) == 0 {
 		request = append(request, func() { s.RequestTrailers(hostsim.H("t", "1")) })
 	} else {
 		request = append(request, func() { s.RequestData(nil, true) })
 	}
 	response := []func(){func() { s.ResponseHeaders(hostsim.H(":status", "200"), false) }}
-	for range rapid.IntRange(0, 3).Draw(t, "response pieces") {
+	for range random.IntN(4) {
 		b := body()
 		response = append(response, func() { s.ResponseData(b, false) })
 	}
-	switch rapid.IntRange(0, 2).Draw(t, "response end") {
+	switch random.IntN(3) {
 	case 0:
 		response = append(response, func() { s.ResponseTrailers(hostsim.H("t", "1")) })
 	case 1:
@@ -113,7 +144,7 @@ func randomStream(t *rapid.T, r *rig, h *hostsim.Host, cluster *hostsimtest.Clus
 	}
 	opened := func() bool { up.mu.Lock(); defer up.mu.Unlock(); return up.begun && !up.cut }
 	for len(request)+len(response) > 0 {
-		switch k := rapid.IntRange(0, 19).Draw(t, "next"); {
+		switch k := random.IntN(20); {
 		case k == 0:
 			s.ClientReset()
 			request, response = nil, nil
@@ -121,7 +152,7 @@ func randomStream(t *rapid.T, r *rig, h *hostsim.Host, cluster *hostsimtest.Clus
 			if cluster.Pending() > 0 {
 				call, err := cluster.Next(within(r))
 				if err != nil {
-					t.Fatal(err)
+					r.Fatal(err)
 				}
 				call.Reply(hostsimtest.Answer("200", ""))
 			}
@@ -144,20 +175,20 @@ func randomStream(t *rapid.T, r *rig, h *hostsim.Host, cluster *hostsimtest.Clus
 	r.settle()
 	for _, sink := range []*strictSink{up, down} {
 		if len(sink.wrong) > 0 {
-			t.Fatalf("%s got %v", sink.name, sink.wrong)
+			r.Fatalf("%s got %v", sink.name, sink.wrong)
 		}
 	}
 	if n := h.Streams(); n != 0 {
-		t.Fatalf("%d streams are open", n)
+		r.Fatalf("%d streams are open", n)
 	}
 	seen := strings.Join(r.logs.take("worker-0"), "\n")
 	count := fmt.Sprint(strings.Count(seen, "log:2:L"), strings.Count(seen, "sdone: "), strings.Count(seen, "delete: "))
 	if trapped := strings.Contains(script, "trap"); !trapped && count != told {
-		t.Fatalf("the filter was told of its end %s times:\n%s", count, seen)
+		r.Fatalf("the filter was told of its end %s times:\n%s", count, seen)
 	}
 	for cluster.Pending() > 0 {
 		if _, err := cluster.Next(within(r)); err != nil {
-			t.Fatal(err)
+			r.Fatal(err)
 		}
 	}
 }

@@ -2,7 +2,12 @@ module github.com/oncegate/oncegate/.ci/release
 
 go 1.26.0
 
-replace github.com/oncegate/oncegate => ../..
+replace (
+	github.com/oncegate/oncegate => ../..
+	github.com/oncegate/oncegate/hostsim => ../../hostsim
+	github.com/oncegate/oncegate/manager/api => ../../manager/api
+	github.com/oncegate/oncegate/manager/client => ../../manager/client
+)
 
 require (
 	github.com/CycloneDX/cyclonedx-go v0.12.0

@@ -2,50 +2,64 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
 	"net/http"
-	"strconv"
+	"slices"
+	"sync"
 	"sync/atomic"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/oncegate/oncegate/hostsim"
 )
 
 // counters are the gateway's own metrics.
 type counters struct {
-	registry *prometheus.Registry
-	requests *prometheus.CounterVec
-	upstream *prometheus.CounterVec
+	inFlight func() int
+
+	mu       sync.Mutex
+	requests map[int]uint64
+	upstream map[string]uint64
 }
 
 func newCounters(inFlight func() int) *counters {
-	c := &counters{
-		registry: prometheus.NewRegistry(),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gateway_requests_total",
-			Help: "Requests by status code; code 0 was cut without a complete answer.",
-		}, []string{"code"}),
-		upstream: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gateway_upstream_calls_total",
-			Help: "Requests that the filter let go to upstream, by how they ended.",
-		}, []string{"result"}),
-	}
-	c.registry.MustRegister(c.requests, c.upstream, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "gateway_requests_in_flight",
-		Help: "Requests being served.",
-	}, func() float64 { return float64(inFlight()) }))
-	return c
+	return &counters{inFlight: inFlight, requests: map[int]uint64{}, upstream: map[string]uint64{}}
 }
 
 // RequestDone implements proxy.Observer.
 func (c *counters) RequestDone(status int) {
-	c.requests.WithLabelValues(strconv.Itoa(status)).Inc()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requests[status]++
 }
 
 // UpstreamDone implements proxy.Observer.
-func (c *counters) UpstreamDone(result string) { c.upstream.WithLabelValues(result).Inc() }
+func (c *counters) UpstreamDone(result string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.upstream[result]++
+}
+
+// write writes the metrics in the Prometheus text format.
+func (c *counters) write(w io.Writer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	writeCounter(w, "gateway_requests_total", "Requests by status code; code 0 was cut without a complete answer.", "code", c.requests)
+	writeCounter(w, "gateway_upstream_calls_total", "Requests that the filter let go to upstream, by how they ended.", "result", c.upstream)
+	fmt.Fprintf(w, "# HELP %[1]s Requests being served.\n# TYPE %[1]s gauge\n%[1]s %[2]d\n", "gateway_requests_in_flight", c.inFlight())
+}
+
+func writeCounter[K cmp.Ordered](w io.Writer, name, help, label string, values map[K]uint64) {
+	if len(values) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "# HELP %[1]s %[2]s\n# TYPE %[1]s counter\n", name, help)
+	for _, value := range slices.Sorted(maps.Keys(values)) {
+		fmt.Fprintf(w, "%s{%s=%q} %d\n", name, label, fmt.Sprint(value), values[value])
+	}
+}
 
 // sharedData is the answer of /shared_data.
 type sharedData struct {
@@ -61,21 +75,15 @@ type sharedDataOfVMs struct {
 
 // adminHandler serves the admin listener.
 func adminHandler(host *hostsim.Host, vmID string, c *counters, ready *atomic.Bool) http.Handler {
-	own := promhttp.HandlerFor(c.registry, promhttp.HandlerOpts{DisableCompression: true})
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		var b bytes.Buffer
 		if err := host.WritePrometheus(&b); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		// Both parts must have the same format, whatever the scraper prefers.
-		r.Header.Set("Accept", "text/plain;version=0.0.4")
-		rec := &appendBody{header: w.Header(), b: &b}
-		own.ServeHTTP(rec, r)
-		if rec.status >= 400 {
-			w.WriteHeader(rec.status)
-		}
+		c.write(&b)
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		_, _ = w.Write(b.Bytes()) // the scraper may have disconnected
 	})
 	mux.HandleFunc("GET /shared_data", func(w http.ResponseWriter, _ *http.Request) {
@@ -98,14 +106,3 @@ func adminHandler(host *hostsim.Host, vmID string, c *counters, ready *atomic.Bo
 	})
 	return mux
 }
-
-// appendBody appends a handler's body to what was written before.
-type appendBody struct {
-	header http.Header
-	b      *bytes.Buffer
-	status int
-}
-
-func (a *appendBody) Header() http.Header         { return a.header }
-func (a *appendBody) WriteHeader(status int)      { a.status = status }
-func (a *appendBody) Write(p []byte) (int, error) { return a.b.Write(p) }

@@ -14,16 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/hostsim/internal/leaks"
 )
 
-func TestMain(m *testing.M) {
-	// After some refusals net/http keeps a connection for half a second, whatever the server
-	// does meanwhile.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
-}
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // patience ends what hangs; nothing is measured with it.
 const patience = 60 * time.Second

@@ -8,13 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/oncegate/oncegate/hostsim"
 	"github.com/oncegate/oncegate/hostsim/hostsimtest"
+	"github.com/oncegate/oncegate/hostsim/internal/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // tagger marks requests and responses as they pass.
 type tagger struct {

@@ -8,8 +8,8 @@
 #   TINYGOROOT      set for our own compiler only
 #   TINYGO_GOFLAGS  what GOFLAGS has to hold besides: the wasm modules' go.mod, build/toolchain/gate.mod
 #
-# gate.mod is go.mod with one replacement, github.com/tidwall/pretty by the folder pretty here (which says why). It is
-# not made in go.mod itself, because a module with replacements there cannot be installed by its name and version.
+# gate.mod is go.mod with one more replacement, github.com/tidwall/pretty by the folder pretty here (which says why). The
+# programs are built without it.
 #
 # An official TinyGo release on PATH (0.40 or newer, one that accepts this Go) is used as it is. Otherwise the compiler is
 # built from the module that go.mod here pins. That module has no wasi-libc and no compiler-rt in it (git submodules

@@ -39,9 +39,10 @@ top=$(cd "$here/../.." && pwd -P)
 cd "$top"
 out=$1
 pkg=$2
+# By its import path, since the package may be in a module that go.mod takes from a folder here.
 case $pkg in
-/* | ./*) ;;
-*) pkg=./$pkg ;;
+/*) ;;
+*) pkg=github.com/oncegate/oncegate/$pkg ;;
 esac
 
 if [ ! -f build/toolchain/env.sh ]; then

@@ -198,7 +198,14 @@ func (tx *Tx) clash(key string, e, fresh *record, adopted bool, fit func(left *r
 				return err
 			}
 		}
-		if err := tx.Delete(conflicts, loserKey(fresh.origin, key)); err != nil { // an earlier outcome of that origin
+		// An earlier outcome of that origin is over. One of a second run is listed: the origin had forgotten the first.
+		var old record
+		if l, err := tx.loser(fresh.origin, key, &old); err == nil && l != nil && !overlap(l, fresh) && !overlap(fresh, l) || tx.l.skips(err) {
+			err = tx.Delete(conflicts, loserKey(fresh.origin, key))
+			if err != nil {
+				return err
+			}
+		} else if err != nil {
 			return err
 		}
 	}
@@ -224,15 +231,20 @@ const (
 	ownLoserShare = 4
 )
 
-// keepLoser keeps an outcome that lost, if there is room.
+// keepLoser keeps an outcome that lost, if there is room. Of two that one origin recorded, it keeps the later one, so that
+// all ledgers keep the same.
 func (tx *Tx) keepLoser(key string, loser *record) (kept bool, err error) {
 	id := loserKey(loser.origin, key)
-	_, err = tx.Get(conflicts, id)
-	fresh := errors.Is(err, store.ErrNotFound)
-	if err != nil && !fresh {
+	var old record
+	known, err := tx.loser(loser.origin, key, &old)
+	switch {
+	case err != nil && !tx.l.skips(err):
 		return false, err
+	case known != nil && known.hlc > loser.hlc:
+		known.expires = max(known.expires, loser.expires)
+		loser = known
 	}
-	if fresh {
+	if known == nil && err == nil {
 		at, err := tx.losers()
 		if err != nil {
 			return false, err
