@@ -200,9 +200,6 @@ func (w *World) heal() {
 	for _, m := range w.managers {
 		m.thaw()
 		m.relist()
-		if m.run != nil && m.run.old {
-			m.kill()
-		}
 		m.revive()
 	}
 	clear(w.parted)

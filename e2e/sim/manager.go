@@ -50,7 +50,6 @@ type process struct {
 	life    int
 	ready   bool
 	dead    bool
-	old     bool     // it does not know batches
 	list    []string // of shards
 	manager *simulated.Manager
 	disk    *slowDisk
@@ -120,7 +119,7 @@ func (d *slowDisk) thaw(off bool) {
 // start starts a process. It is ready some time later.
 func (m *manager) start() {
 	m.life++
-	p := &process{m: m, life: m.life, list: m.list, old: m.w.adversary(Old, 0.5), disk: &slowDisk{seed: m.w.seed + uint64(m.life)}, pages: make(map[string][]byte)}
+	p := &process{m: m, life: m.life, list: m.list, disk: &slowDisk{seed: m.w.seed + uint64(m.life)}, pages: make(map[string][]byte)}
 	m.run = p
 	m.disk.SetHook(p.disk.hook)
 	m.w.logf(m.name, "starts, life %d%s", m.life, p.describe())
@@ -135,7 +134,7 @@ func (m *manager) start() {
 func (p *process) open(disk *simulated.Disk) (err error) {
 	plan := &p.m.w.plan
 	o := simulated.Options{
-		Version: p.version(), Clock: p.m.clock, Shards: p.list,
+		Version: version, Clock: p.m.clock, Shards: p.list,
 		MaxEntries: plan.MaxKeys, CommittedTTL: plan.CommittedTTL, SnapshotBytes: plan.Snapshot,
 	}
 	if plan.Named {
@@ -148,22 +147,14 @@ func (p *process) open(disk *simulated.Disk) (err error) {
 
 // describe returns a line for the timeline.
 func (p *process) describe() (text string) {
-	if p.old {
-		text += ", without batches"
-	}
 	if p.list != nil {
 		text += fmt.Sprintf(", shards %v", p.list)
 	}
 	return text
 }
 
-// version is the version that the process reports. An old one does not always report an old version.
-func (p *process) version() string {
-	if p.old && p.m.w.seed%2 == 0 {
-		return "old"
-	}
-	return "sim"
-}
+// version is what the managers report.
+const version = "sim"
 
 // clock is the time as the process sees it. It stands still while the process is stopped.
 func (m *manager) clock() time.Time {
@@ -315,12 +306,6 @@ func (m *manager) handle(ctx context.Context, q *request) {
 		m.inbox = append(m.inbox, func() { m.handle(ctx, q) })
 		return
 	}
-	if p.old && q.path == api.PathBatch {
-		q.answered(&answer{status: 404, body: []byte(`{"status":404,"code":"not-found"}`), headers: [][2]string{
-			{":status", "404"}, {api.HeaderManager, p.version()}, {"content-type", "application/problem+json"},
-		}})
-		return
-	}
 	records := m.w.history.begin(m.w, m, p, q.path, q.body)
 	headers := []api.Header{{Name: "content-type", Value: api.ContentTypeRaw}}
 	if q.shard != "" {
@@ -361,7 +346,7 @@ func (m *manager) carriedOut(p *process, records []*record, r simulated.Answer, 
 	}
 	m.w.history.end(m.w, m, records, r)
 	a := &answer{status: r.Status, body: r.Body, headers: [][2]string{
-		{":status", strconv.Itoa(r.Status)}, {api.HeaderManager, p.version()}, {"content-type", r.ContentType},
+		{":status", strconv.Itoa(r.Status)}, {api.HeaderManager, version}, {"content-type", r.ContentType},
 	}}
 	if r.RetryAfter > 0 {
 		a.headers = append(a.headers, [2]string{"retry-after", strconv.Itoa(r.RetryAfter)})

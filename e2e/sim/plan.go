@@ -58,8 +58,6 @@ const (
 	Busy
 	// Garble has proxies between a gate and a manager cut answers short or replace them.
 	Garble
-	// Old lets managers run that do not know batches: each process is new or old.
-	Old
 	// Reshard changes the list of shards, at every gate and manager at another moment.
 	Reshard
 	// Miswire connects a proxy's cluster to another shard's manager for a while.
@@ -86,10 +84,10 @@ const Centres Power = 1 << powers
 
 // nearby are the powers that worlds with several data centres do without: what they do to one ledger needs
 // no other data centre, and the checks of these worlds count on windows that hold everything.
-const nearby = Forget | Window | Spoil | Operator | Open | Old | Reshard | Miswire
+const nearby = Forget | Window | Spoil | Operator | Open | Reshard | Miswire
 
 var powerNames = [powers + 1]string{"delay", "drop", "duplicate", "kill", "away", "stop", "restart", "trap", "update", "clock", "leave", "cut",
-	"slow", "refuse", "expire", "forget", "window", "spoil", "operator", "open", "async", "busy", "garble", "old", "reshard", "miswire", "partition", "pages", "lose", "back", "twin", "centres"}
+	"slow", "refuse", "expire", "forget", "window", "spoil", "operator", "open", "async", "busy", "garble", "reshard", "miswire", "partition", "pages", "lose", "back", "twin", "centres"}
 
 func (p Power) String() string {
 	var names []string

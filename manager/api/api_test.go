@@ -63,7 +63,7 @@ func TestGoldenJSON(t *testing.T) {
 	golden(t, "problem.json", (&Problem{Status: 422, Code: CodeFingerprintMismatch, Title: "T", Detail: "a\n\"b\"\x01\xff"}).AppendJSON(nil))
 }
 
-func TestRawFormsStayAsPublished(t *testing.T) {
+func TestRawFormsEqualTheGoldenFiles(t *testing.T) {
 	hex := func(b []byte) []byte {
 		var out []byte
 		for i, c := range b {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/binary"
+	"strconv"
 	"time"
 	"unsafe"
 )
@@ -14,10 +15,8 @@ import (
 //	result := uvarint(status) flags(1 byte, bit 0 body omitted) uvarint(count) (name value)* body
 //
 // Fields are in the order in which the structs of types.go declare them. Trailing bytes are an error, so that a sender
-// and a receiver that disagree never half understand each other. UnknownTTL is omitted at the end if it is 0,
-// which means the manager's default. Otherwise it is the duration plus one millisecond. Durability is
-// one byte, omitted if it is local. If it is there, UnknownTTL is there as well, 0 for the manager's default. Before a
-// result it cannot be confused with the status, whose first byte is above 99.
+// and a receiver that disagree never half understand each other. UnknownTTL is a duration plus one millisecond, or 0 for
+// the manager's default. Durability is one byte.
 
 const rawVersion = 1
 
@@ -64,13 +63,11 @@ func (r *ReserveRequest) AppendRaw(dst []byte) []byte {
 	dst = appendString(dst, r.Token)
 	dst = appendDuration(dst, r.PendingTTL)
 	dst = appendDuration(dst, r.Wait)
-	switch {
-	case r.UnknownTTL != 0:
-		dst = binary.AppendUvarint(dst, uint64(millis(r.UnknownTTL))+1)
-	case r.Durability != DurabilityLocal:
-		dst = append(dst, 0)
+	unknown := uint64(0)
+	if r.UnknownTTL != 0 {
+		unknown = uint64(millis(r.UnknownTTL)) + 1
 	}
-	return appendDurability(dst, r.Durability)
+	return append(binary.AppendUvarint(dst, unknown), byte(r.Durability))
 }
 
 // ParseRaw reads the raw form. It does not validate the fields' values.
@@ -84,12 +81,7 @@ func (r *ReserveRequest) decode(d decoder) error {
 	r.Token = d.str("token")
 	r.PendingTTL = d.duration("pending_ttl")
 	r.Wait = d.duration("wait")
-	r.UnknownTTL = 0
-	if len(d.b) > 1 && d.b[0] == 0 {
-		d.b = d.b[1:]
-	} else if len(d.b) > 0 {
-		r.UnknownTTL = d.unknownTTL()
-	}
+	r.UnknownTTL = d.unknownTTL()
 	r.Durability = d.durability()
 	return d.end()
 }
@@ -106,7 +98,7 @@ func (r *FinishRequest) appendRawHead(dst []byte) []byte {
 	dst = appendString(dst, r.Token)
 	dst = appendString(dst, r.Fingerprint)
 	dst = appendDuration(dst, r.TTL)
-	return appendDurability(dst, r.Durability)
+	return append(dst, byte(r.Durability))
 }
 
 // AppendRawWith appends the raw form with a result that is already in the raw form, instead of r.Result.
@@ -130,10 +122,7 @@ func (r *FinishRequest) parseRawHead(d *decoder) {
 	r.Token = d.str("token")
 	r.Fingerprint = d.str("fingerprint")
 	r.TTL = d.duration("ttl")
-	r.Durability = DurabilityLocal
-	if len(d.b) > 0 && d.b[0] < 100 {
-		r.Durability = d.durability()
-	}
+	r.Durability = d.durability()
 }
 
 // AppendRaw appends the raw form.
@@ -142,7 +131,7 @@ func (r *ReleaseRequest) AppendRaw(dst []byte) []byte {
 	dst = appendString(dst, r.Key)
 	dst = appendString(dst, r.Scope)
 	dst = appendString(dst, r.Token)
-	return appendDurability(dst, r.Durability)
+	return append(dst, byte(r.Durability))
 }
 
 // ParseRaw reads the raw form.
@@ -225,13 +214,6 @@ func appendDuration(dst []byte, v time.Duration) []byte {
 	return binary.AppendUvarint(dst, uint64((v+time.Millisecond-1)/time.Millisecond))
 }
 
-func appendDurability(dst []byte, v Durability) []byte {
-	if v == DurabilityLocal {
-		return dst
-	}
-	return append(dst, byte(v))
-}
-
 // decoder reads fields until the first error, and zero values after it.
 type decoder struct {
 	b    []byte
@@ -253,7 +235,7 @@ func (d *decoder) start(kind byte) {
 		return
 	}
 	if d.b[0] != rawVersion {
-		d.fail("", "unknown version")
+		d.fail("", "has version "+strconv.Itoa(int(d.b[0]))+", must be "+strconv.Itoa(rawVersion))
 		return
 	}
 	if d.b[1] != kind {
@@ -321,22 +303,20 @@ func (d *decoder) duration(field string) time.Duration {
 	return time.Duration(v) * time.Millisecond
 }
 
-// durability reads a field that may be missing at the end of a message.
 func (d *decoder) durability() Durability {
-	if len(d.b) == 0 {
-		return DurabilityLocal
-	}
 	v := Durability(d.byteField(fieldDurability))
-	if v == DurabilityLocal || int(v) >= len(durabilityNames) {
-		d.fail(fieldDurability, "must be 1 for region or 2 for global")
+	if int(v) >= len(durabilityNames) {
+		d.fail(fieldDurability, "must be 0 for local, 1 for region or 2 for global")
 	}
 	return v
 }
 
 func (d *decoder) unknownTTL() time.Duration {
 	switch v := d.uvarint("unknown_ttl"); {
-	case v == 0 || v-1 > uint64(MaxTTL/time.Millisecond):
-		d.fail("unknown_ttl", "must be 1 ms more than 0 to 366 days")
+	case v == 0:
+		return 0
+	case v-1 > uint64(MaxTTL/time.Millisecond):
+		d.fail("unknown_ttl", "must be 0, or 1 ms more than 0 to 366 days")
 		return 0
 	case v == 1:
 		return NoUnknown

@@ -216,7 +216,7 @@ func TestThreeDataCentres(t *testing.T) {
 		until(t, dc.name+" logs a conflict", func() bool { return strings.Contains(dc.p.stderr.String(), "two data centres ran the same key") })
 	}
 	run := func(args ...string) (code int, out string) {
-		return oncegate(t, append(args, "--url", "http://"+all["dc1"].p.addr["api"])...)
+		return oncegate(t, append(args, "--manager", "http://"+all["dc1"].p.addr["api"])...)
 	}
 	code, out := run("peers", "status")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -303,7 +303,7 @@ func TestPeersProveWhoTheyAre(t *testing.T) {
 		}
 	}
 	status := func(p *process) string {
-		_, out := oncegate(t, "peers", "status", "--url", "http://"+p.addr["api"])
+		_, out := oncegate(t, "peers", "status", "--manager", "http://"+p.addr["api"])
 		return out
 	}
 	args := []string{"--origin", "dc1", "--peer", "dc2=http://" + b.addr["api"]}
@@ -318,7 +318,7 @@ func TestStatusWithoutPeers(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{nil, {"--origin", "dc1"}} {
 		p := startManager(t, append([]string{"--data-dir", t.TempDir()}, args...)...)
-		code, out := oncegate(t, "peers", "status", "--url", "http://"+p.addr["api"])
+		code, out := oncegate(t, "peers", "status", "--manager", "http://"+p.addr["api"])
 		if want := "no peers: this manager has no --peer\n"; code != 0 || out != want {
 			t.Errorf("%q: %d %q, want %q", args, code, out, want)
 		}

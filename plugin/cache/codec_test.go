@@ -43,7 +43,7 @@ func TestEncodingOfRecordsIsPinned(t *testing.T) {
 	r.ways[2] = way{state: api.StatePending, cacheOnly: true, owner: 0x01020304, hash: Hash{0xaa}, token: Token{0xbb}, print: Fingerprint{0xcc}, expires: 5, lastUse: 4, valueBytes: 6}
 	r.waiters[0] = waiter{2, 9}
 	zeros := bytes.Repeat([]byte{0}, 15)
-	want := append([]byte{'o', 'g', 2, 1, 1, 2, 1, 1, 1, 2, 3, 4, 0xaa}, zeros...)
+	want := append([]byte{'o', 'g', 1, 1, 1, 2, 1, 1, 1, 2, 3, 4, 0xaa}, zeros...)
 	want = append(append(want, 0xbb), zeros...)
 	want = append(append(want, 0xcc), zeros...)
 	want = append(want, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 6, 2, 0, 0, 0, 9)

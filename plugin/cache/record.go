@@ -16,7 +16,7 @@ import (
 // Integers are big endian. Ways come in the order of their slots. Empty ways are
 // left out.
 const (
-	recordVersion = 2
+	recordVersion = 1
 	headerSize    = 5
 	waySize       = 75
 	waiterSize    = 5

@@ -193,7 +193,7 @@ type Config struct {
 	MaxUpstreamCalls int
 	// CleanupInterval is the time between two sweeps of the cache.
 	CleanupInterval time.Duration
-	// ScopeSecret is the HMAC key of the scopes' digests; empty: plain digests.
+	// ScopeSecret is the HMAC key of the digests of scopes and fingerprints; empty: plain SHA-256.
 	ScopeSecret string
 	// ScopeSecretEnv names the environment variable that has the key instead of ScopeSecret; empty: none.
 	ScopeSecretEnv string

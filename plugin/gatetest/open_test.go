@@ -21,7 +21,7 @@ func TestRefusedReserveIsGivenBackIfItMayHaveBeenMade(t *testing.T) {
 		}{
 			"503 unavailable":            {Fault{Status: 503, Code: api.CodeUnavailable}, true},
 			"503 home-unanswered":        {Fault{Status: 503, Code: api.CodeHomeUnanswered}, true},
-			"503 of a later version":     {Fault{Status: 503, Code: "later"}, true},
+			"503 with an unknown code":   {Fault{Status: 503, Code: "later"}, true},
 			"503 cut short":              {Fault{Status: 503, Garbage: cutShort}, true},
 			"500 internal":               {Fault{Status: 500, Code: api.CodeInternal}, true},
 			"500 cut short":              {Fault{Status: 500, Garbage: cutShort}, true},

@@ -67,7 +67,7 @@ func TestJobsAreSubmittedFromTheCommandLine(t *testing.T) {
 	}
 	var out, errs bytes.Buffer
 	env := Environment{Stdin: strings.NewReader(`"typed"`), Stdout: &out, Stderr: &errs, Getenv: noEnv}
-	if code := Run(context.Background(), env, []string{"jobs", "submit", "--url", url, "g", "--id", "stdin", "--payload-file", "-"}); code != 0 {
+	if code := Run(context.Background(), env, []string{"jobs", "submit", "--manager", url, "g", "--id", "stdin", "--payload-file", "-"}); code != 0 {
 		t.Fatalf("exit code %d, %s", code, &errs)
 	}
 	if got := mustJobs(t, url, "get", "stdin"); !strings.Contains(got, `payload   "typed"`) {

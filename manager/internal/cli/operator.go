@@ -105,7 +105,6 @@ func parseOperatorCall(env Environment, group, name string, cmd operatorCommand,
 		url = v
 	}
 	fs.StringVar(&url, "manager", url, "`URL` of the manager, or unix:PATH ["+managerURLEnv+"]")
-	fs.StringVar(&url, "url", url, "the same as --manager")
 	fs.StringVar(&tokenFile, "token-file", "", "`file` that begins with the bearer token; empty lines and # comments are skipped")
 	var certificates clientTLS
 	certificates.flags(fs)

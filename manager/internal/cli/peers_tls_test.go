@@ -72,7 +72,7 @@ func TestPeersWithCertificates(t *testing.T) {
 	}
 	told := func(s *served) string {
 		var out bytes.Buffer
-		Run(context.Background(), Environment{Stdout: &out, Stderr: &out, Getenv: noEnv}, []string{"peers", "status", "--url", "http://" + s.addr})
+		Run(context.Background(), Environment{Stdout: &out, Stderr: &out, Getenv: noEnv}, []string{"peers", "status", "--manager", "http://" + s.addr})
 		return out.String()
 	}
 	start := func(args ...string) *served {

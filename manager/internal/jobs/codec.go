@@ -165,13 +165,11 @@ func unreadable(c store.Collection, key, format string, args ...any) error {
 	return &store.UnreadableError{Collection: c, Key: key, Reason: fmt.Sprintf(format, args...)}
 }
 
-// version reads the version of a record and fails unless it is from 1 to most.
-func (d *decoder) version(most byte) byte {
-	v := d.byte()
-	if (v < 1 || v > most) && d.err == nil {
-		d.b, d.err = nil, fmt.Errorf("it has version %d, this program reads up to %d", v, most)
+// version reads the version of a record and fails unless it is want.
+func (d *decoder) version(want byte) {
+	if v := d.byte(); v != want && d.err == nil {
+		d.b, d.err = nil, fmt.Errorf("it has version %d, this program reads %d", v, want)
 	}
-	return v
 }
 
 // decodeRecord is the inverse of encode. Payload and Result alias b. Its error is a *store.UnreadableError.

@@ -78,7 +78,7 @@
 //
 // # Records that cannot be read
 //
-// A record may be unreadable: a later version of the program wrote it, or it was damaged. That affects only what the
+// A record may be unreadable: it has another version, or it was damaged. That affects only what the
 // record stands for. Calls that name it, or that need its content, return a *store.UnreadableError: those of its job,
 // and submissions with a key or a lock that such a job may hold. Claims, duties and lists skip it, however many such
 // records there are. They report it to Options.Unreadable, and never write or delete it. A job whose payload is missing

@@ -300,7 +300,7 @@ func TestJobOfALaterVersionIsUnreadable(t *testing.T) {
 	b := (&record{Job: Job{ID: "id", Function: "f", State: Queued, Payload: []byte("1")}}).encode()
 	b[0]++
 	var u *store.UnreadableError
-	if _, err := decodeRecord("id", b); !errors.As(err, &u) || u.Reason != "it has version 2, this program reads up to 1" {
+	if _, err := decodeRecord("id", b); !errors.As(err, &u) || u.Reason != "it has version 2, this program reads 1" {
 		t.Errorf("got %v", err)
 	}
 }

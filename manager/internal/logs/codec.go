@@ -16,7 +16,7 @@ import (
 //	          properties, then for each: name, value
 //	snapshot  a header in JSON, then stretches of the window, then clients
 //
-// A log's configuration is JSON. A reader of it ignores members that it does not know.
+// A log's configuration is JSON.
 
 var errShort = errors.New("the record ends too early")
 

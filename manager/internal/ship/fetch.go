@@ -51,22 +51,19 @@ func readPlace(ctx context.Context, s object.Store, log string) (m *manifest, da
 const maxDamage = 100
 
 // readTail finds the runs of a history that its manifest does not name yet: their names
-// follow from each other, and the head tells how many there are at least. Those of another writer than the manifest's are no part of it: they
-// are left from a term that was used before the place lost its lease and its manifest. A listing tells of
-// places without a head whether one is missing between others. It returns the runs before the first
+// follow from each other, and the head tells how many there are at least. A listing tells whether a later one is
+// missing between others. Those of another writer than the manifest's are no part of it: they are left from a term that
+// was used before the place lost its lease and its manifest. It returns the runs before the first
 // damage. The error has one or more *DamageError, joined, when there is any.
 func readTail(ctx context.Context, s object.Store, log string, h *history, writer string) ([]run, error) {
 	var found []run
 	var bad []error
-	var least uint64
-	if h.Tail.Head {
-		// It is read before the runs: what it tells of was written before.
-		known, _, err := readHead(ctx, s, log, h.Tail.Term)
-		if err = onlyDamage(err, &bad); err != nil {
-			return nil, err
-		}
-		least = known.Next
+	// It is read before the runs: what it tells of was written before.
+	known, _, err := readHead(ctx, s, log, h.Tail.Term)
+	if err = onlyDamage(err, &bad); err != nil {
+		return nil, err
 	}
+	least := known.Next
 	next := h.nextRun() // 0 behind damage: not known
 	for i := h.Tail.Next; len(bad) < maxDamage; i++ {
 		name := tailName(h.Tail.Term, i)

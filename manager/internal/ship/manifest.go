@@ -84,12 +84,10 @@ type run struct {
 }
 
 // tail says that runs which follow the history's last one are named by this term and
-// by an index that counts from Next without a gap.
+// by an index that counts from Next without a gap. The term's head tells how far they go at least.
 type tail struct {
 	Term uint64 `json:"term"`
 	Next uint64 `json:"next"`
-	// Head says that the term has a head, which tells how far the runs go at least.
-	Head bool `json:"head,omitempty"`
 }
 
 // covers tells whether the runs have the records that belong to a snapshot's state beside it.

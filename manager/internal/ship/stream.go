@@ -172,7 +172,7 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 		return st.newHistory(ctx)
 	}
 	st.setNext(h.nextRun())
-	return st.edit(ctx, func(h *history) { h.Tail = &tail{Term: term, Head: true} })
+	return st.edit(ctx, func(h *history) { h.Tail = &tail{Term: term} })
 }
 
 // continues tells whether the log has what the history ends with. That is certain only
@@ -217,7 +217,7 @@ func (st *stream) setNext(next uint64) {
 // newHistory begins with the log's snapshot, or with its first record. The one before
 // stays what it is.
 func (st *stream) newHistory(ctx context.Context) error {
-	h := history{Log: st.log.ID(), Began: time.Now().UnixMilli(), Tail: &tail{st.term, st.tailIndex, true}}
+	h := history{Log: st.log.ID(), Began: time.Now().UnixMilli(), Tail: &tail{st.term, st.tailIndex}}
 	next := uint64(1)
 	snap, err := st.upload(ctx, false)
 	if err != nil {

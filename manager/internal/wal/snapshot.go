@@ -18,7 +18,7 @@ import (
 //
 // Header: magic 8, version 4, crc 4, id 16, sequence 8, time 8 (Unix
 // nanoseconds), keep 8, zero 8. Keep is the sequence number from which records
-// stay readable beside the snapshot; 0, as older programs wrote, means none.
+// stay readable beside the snapshot.
 
 var snapshotMagic = [8]byte{'O', 'N', 'C', 'E', 'S', 'N', 'P', '\n'}
 
@@ -34,7 +34,7 @@ type snapshotHeader struct {
 	id  logID
 	seq uint64
 	at  time.Time
-	// keep is at most seq+1, which means that the snapshot replaces all records up to seq.
+	// keep is 1 to seq+1, which means that the snapshot replaces all records up to seq.
 	keep uint64
 }
 
@@ -70,10 +70,7 @@ func parseSnapshotHeader(b []byte) (snapshotHeader, error) {
 	copy(h.id[:], b[16:])
 	h.seq = le.Uint64(b[32:])
 	h.at = time.Unix(0, int64(le.Uint64(b[40:])))
-	if h.keep = le.Uint64(b[48:]); h.keep == 0 {
-		h.keep = h.seq + 1
-	}
-	if h.keep > h.seq+1 {
+	if h.keep = le.Uint64(b[48:]); h.keep < 1 || h.keep > h.seq+1 {
 		return h, fmt.Errorf("snapshot header keeps records from sequence %d on, the snapshot is of %d", h.keep, h.seq)
 	}
 	return h, nil

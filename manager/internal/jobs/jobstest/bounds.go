@@ -72,7 +72,7 @@ var boundTests = map[string]func(*env){
 			}
 			e.bulk(n, f, func(i int) string { return bad[first+i] })
 		}
-		e.rewrite("jobs", damages["a later version"], bad...)
+		e.rewrite("jobs", damages["another version"], bad...)
 		for i := range 4 {
 			e.job(jobs.Submission{ID: fmt.Sprint("good", i), Function: []string{"f", "g", "h"}[i%3]})
 		}

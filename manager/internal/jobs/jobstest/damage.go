@@ -21,7 +21,7 @@ var indexes = map[store.Collection][]string{
 
 // damages are the ways in which a value may be damaged.
 var damages = map[string]func([]byte) []byte{
-	"a later version": func(b []byte) []byte { b[0]++; return b },
+	"another version": func(b []byte) []byte { b[0]++; return b },
 	"cut short":       func(b []byte) []byte { return b[:len(b)/2] },
 	"empty":           func([]byte) []byte { return nil },
 	"longer":          func(b []byte) []byte { return append(b, 0) },

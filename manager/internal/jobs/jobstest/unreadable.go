@@ -28,7 +28,7 @@ var unreadableTests = map[string]func(*env){
 		e.q = e.queue(jobs.Options{Random: func() float64 { return 0 }})
 		bad := names("bad", many)
 		e.bulk(many, "f", func(i int) string { return bad[i] })
-		e.rewrite("jobs", damages["a later version"], bad...)
+		e.rewrite("jobs", damages["another version"], bad...)
 		for i := range 3 {
 			e.job(jobs.Submission{ID: fmt.Sprint("good", i)})
 		}
@@ -120,7 +120,7 @@ var unreadableTests = map[string]func(*env){
 		for i := range 3 {
 			e.job(jobs.Submission{ID: fmt.Sprint("bad", i)})
 		}
-		e.rewrite("jobs", damages["a later version"], "bad0", "bad1", "bad2")
+		e.rewrite("jobs", damages["another version"], "bad0", "bad1", "bad2")
 		for range 3 {
 			e.claimNone()
 			e.duties(e.q)
@@ -195,7 +195,7 @@ var unreadableTests = map[string]func(*env){
 		if len(locks) != 1 {
 			e.Fatalf("locks %q", locks)
 		}
-		e.rewrite("job_locks", damages["a later version"], locks...)
+		e.rewrite("job_locks", damages["another version"], locks...)
 		_, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Dedup: dedup})
 		e.wantUnreadable("Enqueue", err, "job_locks", locks[0])
 		e.job(jobs.Submission{ID: "other", Dedup: &jobs.Dedup{Key: "e", TTL: span}})
@@ -211,7 +211,7 @@ var unreadableTests = map[string]func(*env){
 	"a holder that cannot be read keeps its key and lock": func(e *env) {
 		dedup := &jobs.Dedup{Strategy: jobs.UntilExecuted, Key: "d", TTL: span}
 		e.job(jobs.Submission{ID: "holder", Key: "k", Dedup: dedup})
-		e.rewrite("jobs", damages["a later version"], "holder")
+		e.rewrite("jobs", damages["another version"], "holder")
 		_, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"})
 		e.wantUnreadable("the key", err, "jobs", "holder")
 		_, err = e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Dedup: dedup})
@@ -231,7 +231,7 @@ var unreadableTests = map[string]func(*env){
 		e.wantIDs("claimed", e.claim(jobs.ClaimRequest{Limit: 10}), "c")
 		e.wantUnreadable("Pause", e.q.Pause(e.ctx, "h"), "job_control", "paused")
 		e.wantUnreadable("Resume", e.q.Resume(e.ctx, "f"), "job_control", "paused")
-		e.rewrite("job_control", damages["a later version"], "paused")
+		e.rewrite("job_control", damages["another version"], "paused")
 		e.wantIDs("claimed", e.claim(jobs.ClaimRequest{Limit: 10}), "a", "b")
 		if _, err := e.q.Functions(e.ctx, 0, ""); err != nil {
 			e.Error(err)

@@ -212,7 +212,7 @@ func (s *Store) sameFormat(v string) error {
 	if v == formatVersion {
 		return nil
 	}
-	return fmt.Errorf("%w: prefix %s holds format %q, this version reads %s", errFormat, s.prefix, v, formatVersion)
+	return fmt.Errorf("%w: prefix %s holds format %q, this program reads %s", errFormat, s.prefix, v, formatVersion)
 }
 
 // passing reports whether another attempt may succeed, because a member or the leader is away.

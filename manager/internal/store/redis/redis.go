@@ -131,7 +131,7 @@ func (s *Store) start(ctx context.Context, o Options) error {
 		return unavailable(err)
 	}
 	if v != formatVersion {
-		return fmt.Errorf("redis store: namespace %s holds format %q, this version reads %s", s.ns, v, formatVersion)
+		return fmt.Errorf("redis store: namespace %s holds format %q, this program reads %s", s.ns, v, formatVersion)
 	}
 	if s.topics, err = subscribe(ctx, s.rdb, s.ns+"notify"); err != nil {
 		return err

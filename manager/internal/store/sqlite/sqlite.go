@@ -129,7 +129,7 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := migrate(ctx, conn); err != nil {
+	if err := prepareFile(ctx, conn); err != nil {
 		_ = conn.Close()
 		return err
 	}
@@ -149,7 +149,8 @@ func (s *Store) start(ctx context.Context) error {
 	return nil
 }
 
-func migrate(ctx context.Context, conn *sql.Conn) error {
+// prepareFile makes the tables of an empty file, and refuses a file of another format.
+func prepareFile(ctx context.Context, conn *sql.Conn) error {
 	var version int
 	if err := conn.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&version); err != nil {
 		return err
@@ -159,14 +160,14 @@ func migrate(ctx context.Context, conn *sql.Conn) error {
 		return nil
 	case 0:
 	default:
-		return fmt.Errorf("the file has format version %d, this version reads %d", version, formatVersion)
+		return fmt.Errorf("the file has format version %d, this program reads %d", version, formatVersion)
 	}
-	_, err := conn.ExecContext(ctx, `
+	_, err := conn.ExecContext(ctx, fmt.Sprintf(`
 		BEGIN IMMEDIATE;
 		CREATE TABLE records (coll TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL, entries BLOB NOT NULL, PRIMARY KEY (coll, key)) WITHOUT ROWID;
 		CREATE TABLE entries (coll TEXT NOT NULL, idx TEXT NOT NULL, sort_key BLOB NOT NULL, key BLOB NOT NULL, PRIMARY KEY (coll, idx, sort_key, key)) WITHOUT ROWID;
-		PRAGMA user_version = 1;
-		COMMIT`)
+		PRAGMA user_version = %d;
+		COMMIT`, formatVersion))
 	return err
 }
 
