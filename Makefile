@@ -291,7 +291,7 @@ GUEST_PACKAGES := $(patsubst %/main.go,$(MODULE)/%,$(wildcard hostsim/testdata/g
 # Those that import from the host themselves compile for wasm only. What TinyGo exports from them, other tools take for unused.
 RAW_GUEST_PACKAGES := $(MODULE)/hostsim/testdata/guests/script
 # Modules of their own, which ./... leaves out as well.
-OTHER_MODULES := $(NESTED_MODULES) e2e/peers .ci/testrun .ci/browser plugin/toolchain/pretty .ci/charts .ci/release manager/internal/object/objecttest/testdata/fakegcs
+OTHER_MODULES := $(NESTED_MODULES) examples/filter e2e/peers .ci/testrun .ci/browser plugin/toolchain/pretty .ci/charts .ci/release manager/internal/object/objecttest/testdata/fakegcs
 
 .PHONY: check
 check: ## formatting, vet, staticcheck, plain words and true links, the site, tidy modules, and nothing uncommitted
