@@ -308,6 +308,8 @@ check: ## formatting, vet, staticcheck, plain words and true links, the site, ti
 	@$(MAKE) --no-print-directory docs
 	@top=$$PWD; for m in $(OTHER_MODULES); do \
 		echo "go vet, staticcheck, go mod tidy in $$m"; (cd $$m && go vet ./... && "$$top/build/staticcheck" ./... && "$$top/.ci/try" go mod tidy -diff) || exit 1; done
+	@for m in $(NESTED_MODULES); do (cd $$m && GOTOOLCHAIN=go$$(go list -m -f '{{.GoVersion}}') && export GOTOOLCHAIN && \
+		echo "$$m with its oldest Go, $$GOTOOLCHAIN" && "$(CURDIR)/.ci/try" go vet ./...) || exit 1; done
 	cd e2e/cluster && go vet ./... && ../../build/staticcheck ./... # test-cluster tidies it: that takes 1.3 GB of modules
 	@changes=$$(git status --porcelain); [ -z "$$changes" ] || { echo "uncommitted:"; echo "$$changes"; exit 1; }
 
