@@ -8,11 +8,11 @@ MAKEFLAGS += --no-builtin-rules
 # The binaries carry no commit, or every commit would link them anew.
 GO_BUILD := go build -buildvcs=false
 
-# Modules of this repository that its go.mod requires from their folders. ./... leaves their packages out; at the top they
-# go by their import paths.
+# Modules that users require. Each works with the Go version that its go.mod names. go.mod here replaces them by their
+# folders; ./... leaves their packages out, so these go by their import paths.
 MODULE := github.com/oncegate/oncegate
-NESTED_MODULES := hostsim
-PACKAGES := ./... $(NESTED_MODULES:%=$(MODULE)/%/...)
+NESTED_MODULES := manager/api manager/client hostsim
+PACKAGES := $(MODULE)/...
 
 .PHONY: build
 build: build/oncegate.wasm programs ## build the gate and the programs into build/
@@ -26,7 +26,7 @@ help: ## list the targets
 # that it is made of has changed. The Go programs are left to `go build`, which knows that better than make.
 
 WASM_TOOLS := $(wildcard plugin/toolchain/*.sh plugin/toolchain/*.json) \
-	$(filter-out %_test.go,$(wildcard plugin/wasmcheck/*.go)) go.mod go.sum
+	$(filter-out %_test.go,$(wildcard plugin/wasmcheck/*.go)) go.mod go.sum manager/api/go.mod
 
 # Envoy loads the module over the network in some set-ups, and every worker compiles it.
 GATE_MAX_BYTES := 600000
@@ -258,7 +258,7 @@ build/grafana: .ci/browser/boards/package.json
 	@touch $@
 
 .PHONY: docs-pictures
-docs-pictures: test-deps build build/grafana ## draw the pictures of docs/boards.md anew, in five minutes; no part of make test
+docs-pictures: test-deps build build/grafana ## draw the pictures of docs/operating.md anew, in five minutes; no part of make test
 	@.ci/apt-install chromium:chromium
 	@build/setup default >/dev/null
 	@cd .ci/browser && go run ./boards
@@ -290,26 +290,27 @@ GUEST_PACKAGES := $(patsubst %/main.go,$(MODULE)/%,$(wildcard hostsim/testdata/g
 	e2e/testdata/modules/*/main.go))
 # Those that import from the host themselves compile for wasm only. What TinyGo exports from them, other tools take for unused.
 RAW_GUEST_PACKAGES := $(MODULE)/hostsim/testdata/guests/script
-# Modules of their own, which ./... leaves out as well.
-OTHER_MODULES := $(NESTED_MODULES) examples/filter e2e/peers .ci/testrun .ci/browser plugin/toolchain/pretty .ci/charts .ci/release manager/internal/object/objecttest/testdata/fakegcs
+# Modules that are no part of $(PACKAGES).
+OTHER_MODULES := examples/filter e2e/peers .ci/testrun .ci/browser plugin/toolchain/pretty .ci/charts .ci/release manager/internal/object/objecttest/testdata/fakegcs
 
 .PHONY: check
 check: ## formatting, vet, staticcheck, plain words and true links, the site, tidy modules, and nothing uncommitted
 	@files=$$(git ls-files --cached --others --exclude-standard -- '*.go' | while read -r f; do if [ -e "$$f" ]; then echo "$$f"; fi; done); \
 		unformatted=$$(gofmt -l $$files); \
 		[ -z "$$unformatted" ] || { echo "not gofmt'ed:"; echo "$$unformatted"; exit 1; }
-	go vet ./... $(GUEST_PACKAGES)
+	go vet $(PACKAGES) $(GUEST_PACKAGES)
 	@cd .ci/tools && ../try $(GO_BUILD) -o ../../build/staticcheck honnef.co/go/tools/cmd/staticcheck
-	build/staticcheck ./... $(filter-out $(RAW_GUEST_PACKAGES),$(GUEST_PACKAGES))
+	build/staticcheck $(PACKAGES) $(filter-out $(RAW_GUEST_PACKAGES),$(GUEST_PACKAGES))
 	GOOS=wasip1 GOARCH=wasm build/staticcheck -checks inherit,-U1000 $(RAW_GUEST_PACKAGES)
 	go test -count 1 ./docs
 	.ci/try go mod tidy -diff
 	cd .ci/tools && ../try go mod tidy -diff
+	@top=$$PWD; for m in $(NESTED_MODULES); do \
+		old=go$$(cd $$m && go list -m -f '{{.GoVersion}}') && echo "go mod tidy, and vet and test with $$old, in $$m" && \
+		(cd $$m && "$$top/.ci/try" go mod tidy -diff && export GOTOOLCHAIN=$$old && "$$top/.ci/try" go version >/dev/null && go vet ./... && go test -count 1 ./...) || exit 1; done
 	@$(MAKE) --no-print-directory docs
 	@top=$$PWD; for m in $(OTHER_MODULES); do \
 		echo "go vet, staticcheck, go mod tidy in $$m"; (cd $$m && go vet ./... && "$$top/build/staticcheck" ./... && "$$top/.ci/try" go mod tidy -diff) || exit 1; done
-	@for m in $(NESTED_MODULES); do (cd $$m && GOTOOLCHAIN=go$$(go list -m -f '{{.GoVersion}}') && export GOTOOLCHAIN && \
-		echo "$$m with its oldest Go, $$GOTOOLCHAIN" && "$(CURDIR)/.ci/try" go vet ./...) || exit 1; done
 	cd e2e/cluster && go vet ./... && ../../build/staticcheck ./... # test-cluster tidies it: that takes 1.3 GB of modules
 	@changes=$$(git status --porcelain); [ -z "$$changes" ] || { echo "uncommitted:"; echo "$$changes"; exit 1; }
 

@@ -2,6 +2,13 @@ module github.com/oncegate/oncegate
 
 go 1.26.0
 
+// Modules of their own, so that their users get their requirements alone.
+replace (
+	github.com/oncegate/oncegate/hostsim => ./hostsim
+	github.com/oncegate/oncegate/manager/api => ./manager/api
+	github.com/oncegate/oncegate/manager/client => ./manager/client
+)
+
 require (
 	cloud.google.com/go/compute/metadata v0.9.0
 	github.com/anishathalye/porcupine v1.3.1
@@ -12,12 +19,13 @@ require (
 	github.com/johannesboyne/gofakes3 v1.2.0
 	github.com/minio/crc64nvme v1.1.1
 	github.com/minio/minio-go/v7 v7.4.1
-	github.com/oncegate/oncegate/hostsim v0.0.0-00010101000000-000000000000
+	github.com/oncegate/oncegate/hostsim v0.1.0
+	github.com/oncegate/oncegate/manager/api v0.1.0
+	github.com/oncegate/oncegate/manager/client v0.1.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
-	github.com/segmentio/encoding v0.5.4
 	github.com/tetratelabs/proxy-wasm-go-sdk v0.24.0
 	github.com/tetratelabs/wazero v1.12.0
 	github.com/tidwall/btree v1.8.2
@@ -77,7 +85,6 @@ require (
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/rs/xid v1.6.0 // indirect
 	github.com/ryszard/goskiplist v0.0.0-20150312221310-2dfbae5fcf46 // indirect
-	github.com/segmentio/asm v1.1.3 // indirect
 	github.com/tidwall/match v1.1.1 // indirect
 	github.com/tidwall/pretty v1.2.0 // indirect
 	github.com/tinylib/msgp v1.6.4 // indirect
@@ -100,5 +107,3 @@ require (
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
 )
-
-replace github.com/oncegate/oncegate/hostsim => ./hostsim

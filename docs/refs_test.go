@@ -15,7 +15,7 @@ var (
 	fence      = regexp.MustCompile("(?ms)^ *```.*?^ *```")
 	spanOf     = regexp.MustCompile("`([^`\n]+)`")
 	repoPath   = regexp.MustCompile(`^(?:\.ci|charts|docs|e2e|envoy|examples|hostsim|manager|plugin)(?:/[\w.*-]+)*/?$`)
-	docFile    = regexp.MustCompile(`(?:[\w.-]+/)*[A-Z]+\.md\b|docs/[\w./-]+\.md\b`)
+	docFile    = regexp.MustCompile(`(?:[\w.-]+/)*[A-Z]+\.md\b|docs/[\w./-]+\.md\b(?:#[\w-]+)?`)
 	testName   = regexp.MustCompile(`^(?:Test|Benchmark|Fuzz|Example)[A-Z]\w*`)
 	testFunc   = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz|Example)\w+)\(`)
 	diffCase   = regexp.MustCompile(`^envoydiff: (.+)$`)
@@ -40,6 +40,15 @@ func slug(heading string) string {
 	return b.String()
 }
 
+// anchorsOf returns the anchors of a document's headings. Code blocks must not be in text.
+func anchorsOf(text string) map[string]bool {
+	anchors := map[string]bool{}
+	for _, h := range heading.FindAllStringSubmatch(text, -1) {
+		anchors[slug(h[1])] = true
+	}
+	return anchors
+}
+
 // inRepository reports whether a slash path, relative to the root, is of a file or folder of the repository.
 func inRepository(name string) bool {
 	if !filepath.IsLocal(filepath.FromSlash(name)) {
@@ -59,10 +68,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 		}
 		text := fence.ReplaceAllString(string(content), "")
 		documents[name] = text
-		anchors[name] = map[string]bool{}
-		for _, h := range heading.FindAllStringSubmatch(text, -1) {
-			anchors[name][slug(h[1])] = true
-		}
+		anchors[name] = anchorsOf(text)
 	})
 	for name, text := range documents {
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
@@ -172,15 +178,21 @@ func TestEachRowOfTheComparisonIsTested(t *testing.T) {
 	}
 }
 
-// TestDocumentsThatCodeNames: a document that a comment, a log line or a configuration names is there.
+// TestDocumentsThatCodeNames: a document that a comment, a log line or a configuration names is there, and so is its heading.
 func TestDocumentsThatCodeNames(t *testing.T) {
 	eachFile(t, func(name string, content []byte) {
 		if path.Ext(name) == ".md" || strings.HasPrefix(name, "docs/") {
 			return
 		}
 		for _, to := range docFile.FindAllString(prose(name, content), -1) {
+			to, anchor, _ := strings.Cut(to, "#")
 			if !inRepository(to) && !inRepository(path.Join(path.Dir(name), to)) {
 				t.Errorf("%s: there is no %s; name it by its path from the top", name, to)
+			} else if anchor != "" {
+				text, err := os.ReadFile(filepath.Join(root, to))
+				if err != nil || !anchorsOf(fence.ReplaceAllString(string(text), ""))[anchor] {
+					t.Errorf("%s: %s has no heading #%s (%v)", name, to, anchor, err)
+				}
 			}
 		}
 	})

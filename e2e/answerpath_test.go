@@ -197,7 +197,7 @@ func secondGate(b *bootstrapv3.Bootstrap) error {
 	if err := json.Unmarshal(text, &fields); err != nil {
 		return err
 	}
-	delete(fields, "client_abort")
+	fields["client_abort"] = "cancel"
 	fields["ledger"] = "none"
 	if text, err = json.Marshal(fields); err != nil {
 		return err

@@ -7,15 +7,13 @@
 //	tls.yaml               the cluster of a manager with TLS and client certificates, for both
 //	shards.yaml            the clusters of several managers with a ledger each, for both
 //	xds/                   envoy.yaml for an Envoy that takes changed files while it runs; with shards and several managers, too
-//	istio/wasmplugin.yaml  the gate at Istio's ingress gateway, headers mode
-//	istio/traffic-extension.yaml  the same for Istio with TrafficExtension
-//	istio/body-mode.yaml   the same in body mode
+//	istio/body-mode.yaml   the gate at Istio's ingress gateway, body mode
+//	istio/traffic-extension.yaml  the same in headers mode
+//	istio/wasmplugin.yaml  the same in headers mode for Istio without TrafficExtension
 //	istio/manager.yaml     how Istio's proxies reach the manager, and a protected route
 //	istio/grpc.yaml        the routes for unary gRPC calls, in body mode
 //	istio/shards.yaml      several managers with a ledger each, and how Istio's proxies reach them
-//	gateway/gate.yaml      the gate before a route of Envoy Gateway, headers mode
-//	gateway/manager.yaml   how Envoy Gateway's proxies reach the managers
-//	gateway/body-mode.yaml the gate there in body mode
+//	gateway/oncegate.yaml  the gate before a route of Envoy Gateway, body mode, and how its proxies reach the managers
 //
 // The files are meant to be copied; each says what to adapt. The Go code serves this package's tests, which check every
 // file and the gate's configuration inside it. It also serves everything that runs envoy.yaml and headers-mode.yaml in

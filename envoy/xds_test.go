@@ -80,7 +80,7 @@ func inYAML(t *testing.T, m proto.Message) []byte {
 	}
 	plain(&n)
 	out := bytes.NewBufferString("# Made of the static files in envoy/, which say why it is so (go test ./envoy -run TestXDSFiles -update).\n" +
-		"# See docs/xds.md.\n")
+		"# See docs/ENVOY.md.\n")
 	e := yaml.NewEncoder(out)
 	e.SetIndent(2)
 	if err := e.Encode(&n); err != nil {

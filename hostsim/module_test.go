@@ -26,7 +26,7 @@ func TestModuleElsewhereNeedsTheEngineAlone(t *testing.T) {
 	const name = "github.com/oncegate/oncegate/hostsim"
 	for file, text := range map[string]string{
 		"filter_test.go": strings.Replace(string(examples), "package hostsim_test", "package filter", 1),
-		"go.mod":         "module example.test/filter\n\ngo 1.25.0\n\nrequire " + name + " v0.0.0\n\nreplace " + name + " => " + here + "\n",
+		"go.mod":         "module example.test/filter\n\ngo 1.25.0\n\nrequire " + name + " v0.1.0\n\nreplace " + name + " => " + here + "\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

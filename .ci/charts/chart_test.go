@@ -56,14 +56,24 @@ func load(t *testing.T) *chart.Chart {
 	return c
 }
 
-// render is `helm template pay charts/oncegate --namespace payments`: the files' names, and what is in them.
+// render is `helm template pay charts/oncegate --namespace payments`: the files' names, and what is in them. Values that do not say so
+// have an image, and a Secret of tokens.
 func render(c *chart.Chart, v map[string]any) (map[string]string, error) {
 	return renderAs("pay", c, v)
 }
 
+// required are the values that have no default.
+func required(v map[string]any) map[string]any {
+	auth := map[string]any{"existingSecret": "oncegate-tokens"}
+	if given, _ := v["auth"].(map[string]any); given["anonymous"] == true {
+		auth = nil
+	}
+	return chartutil.CoalesceTables(v, map[string]any{"image": map[string]any{"repository": "registry.example.com/oncegate/manager"}, "auth": auth})
+}
+
 func renderAs(name string, c *chart.Chart, v map[string]any) (map[string]string, error) {
 	release := chartutil.ReleaseOptions{Name: name, Namespace: "payments", Revision: 1, IsInstall: true}
-	all, err := chartutil.ToRenderValues(c, v, release, nil)
+	all, err := chartutil.ToRenderValues(c, required(v), release, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -140,8 +150,9 @@ func TestNotes(t *testing.T) {
 		t.Errorf("values.yaml does not say %q: %v", mesh, err)
 	}
 	for name, wants := range map[string][]string{
-		"defaults": {`{"shards": ["pay-oncegate-0","pay-oncegate-1"]}`, "pay-oncegate-1.pay-oncegate.payments.svc.cluster.local:8090", "dns_refresh_rate", "WARNING"},
-		"istio":    {mesh, "WARNING"},
+		"defaults": {`{"shards": ["pay-oncegate-0","pay-oncegate-1"]}`, "pay-oncegate-1.pay-oncegate.payments.svc.cluster.local:8090", "dns_refresh_rate"},
+		"azure":    {"WARNING"},
+		"istio":    {mesh},
 		"postgres": {"pay-oncegate.payments.svc.cluster.local:8090"},
 	} {
 		files, err := render(c, values(t, name))
@@ -257,6 +268,16 @@ func TestRefusedValues(t *testing.T) {
 		{"podDisruptionBudget: {maxUnavailable: all}", "maxUnavailable"},
 		{"service: {port: 8091}", "service.port and service.adminPort are both 8091"},
 		{"fullnameOverride: 1pay", `the name "1pay" must be that of a Service`},
+		{"image: {repository: ''}", "image.repository is empty"},
+		{"auth: {existingSecret: ''}", "would be an administrator"},
+		{"auth: {anonymous: true, existingSecret: a}", "auth.anonymous is true"},
+		{"resources: {limits: {memory: 3Gi}}", "resources.limits.memory is 3Gi: must be at least 3584Mi"},
+		{"resources: {limits: {memory: 3584Mi}}\nsettings: {max-bytes: 536870913}", "must be at least 3585Mi"},
+		{"resources: {limits: {memory: 3000000000}}", "must be at least 3584Mi"},
+		{"resources: {limits: {memory: much}}", "resources.limits.memory is much"},
+		{"settings: {max-bytes: 4294967296}", "must be at least 14336Mi"},
+		{"settings: {job-max-bytes: 4294967296}", "must be at least 14336Mi"},
+		{"store: {engine: redis, dsn: {existingSecret: a}}\nresources: {limits: {memory: 511Mi}}", "must be at least 512Mi"},
 	} {
 		v, err := chartutil.ReadValues([]byte(r.values))
 		if err != nil {
@@ -264,6 +285,26 @@ func TestRefusedValues(t *testing.T) {
 		}
 		if _, err := render(c, v); err == nil || !strings.Contains(err.Error(), r.want) {
 			t.Errorf("%s: want an error with %q, got %v", r.values, r.want, err)
+		}
+	}
+}
+
+// TestMemoryThatIsEnough: each way to write it.
+func TestMemoryThatIsEnough(t *testing.T) {
+	c := load(t)
+	for _, values := range []string{
+		"resources: {limits: {memory: 3584Mi}}", "resources: {limits: {memory: 3.5Gi}}", "resources: {limits: {memory: 3758096384}}",
+		"resources: {limits: {memory: '3758096384'}}", "resources: {limits: {memory: 4G}}", "resources: {limits: {memory: null}}",
+		"resources: {limits: {memory: 1Gi}}\nsettings: {max-bytes: 100000000, job-max-bytes: 50000000}",
+		"store: {engine: redis, dsn: {existingSecret: a}}\nresources: {limits: {memory: 512Mi}}",
+		"store: {engine: sqlite}\nresources: {limits: {memory: 512Mi}}",
+	} {
+		v, err := chartutil.ReadValues([]byte(values))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := render(c, v); err != nil {
+			t.Errorf("%s: %v", values, err)
 		}
 	}
 }

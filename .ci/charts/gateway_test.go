@@ -20,46 +20,47 @@ import (
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// gatewayFile reads the objects of a file in envoy/gateway, each into its element of to.
-func gatewayFile(t *testing.T, name string, to ...any) {
+// gatewayFile has the objects of envoy/gateway/oncegate.yaml.
+type gatewayFile struct {
+	proxy              egv1a1.EnvoyProxy
+	managers, bodyMode egv1a1.EnvoyPatchPolicy
+	policy             egv1a1.EnvoyExtensionPolicy
+	traffic            egv1a1.ClientTrafficPolicy
+	// cfg is the gate's configuration, as Envoy Gateway hands it on.
+	cfg *config.Config
+}
+
+func readGatewayFile(t *testing.T) *gatewayFile {
 	t.Helper()
-	text, err := os.ReadFile("../../envoy/gateway/" + name)
+	text, err := os.ReadFile("../../envoy/gateway/oncegate.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
+	f := new(gatewayFile)
+	to := []any{&f.proxy, &f.managers, &f.policy, &f.traffic, &f.bodyMode}
 	docs := strings.Split(string(text), "\n---\n")
 	if len(docs) != len(to) {
-		t.Fatalf("%s has %d objects, want %d", name, len(docs), len(to))
+		t.Fatalf("%d objects, want %d", len(docs), len(to))
 	}
 	for i, doc := range docs {
 		if err := yaml.UnmarshalStrict([]byte(doc), to[i]); err != nil {
-			t.Fatalf("%s: %v", name, err)
+			t.Fatal(err)
 		}
 	}
-}
-
-// gate is the gate's configuration, as Envoy Gateway hands it on.
-func gate(t *testing.T) (*egv1a1.EnvoyExtensionPolicy, *egv1a1.ClientTrafficPolicy, *config.Config) {
-	t.Helper()
-	policy, traffic := new(egv1a1.EnvoyExtensionPolicy), new(egv1a1.ClientTrafficPolicy)
-	gatewayFile(t, "gate.yaml", policy, traffic)
-	if len(policy.Spec.Wasm) != 1 {
-		t.Fatalf("%d filters", len(policy.Spec.Wasm))
+	if len(f.policy.Spec.Wasm) != 1 {
+		t.Fatalf("%d filters", len(f.policy.Spec.Wasm))
 	}
-	cfg, err := config.Parse(policy.Spec.Wasm[0].Config.Raw)
-	if err != nil {
+	if f.cfg, err = config.Parse(f.policy.Spec.Wasm[0].Config.Raw); err != nil {
 		t.Fatal(err)
 	}
-	return policy, traffic, cfg
+	return f
 }
 
 // TestGatewayReachesTheManagers: each shard that the gate names has a cluster, which leads to the chart's pod of that name.
 func TestGatewayReachesTheManagers(t *testing.T) {
-	_, _, cfg := gate(t)
-	patches := new(egv1a1.EnvoyPatchPolicy)
-	gatewayFile(t, "manager.yaml", patches)
+	f := readGatewayFile(t)
 	var names []string
-	for _, p := range patches.Spec.JSONPatches {
+	for _, p := range f.managers.Spec.JSONPatches {
 		cluster := new(clusterv3.Cluster)
 		if err := protojson.Unmarshal(p.Operation.Value.Raw, cluster); err != nil {
 			t.Fatal(err)
@@ -77,7 +78,7 @@ func TestGatewayReachesTheManagers(t *testing.T) {
 		}
 		names = append(names, p.Name)
 	}
-	if diff := cmp.Diff(cfg.Manager.Shards, names); diff != "" {
+	if diff := cmp.Diff(f.cfg.Manager.Shards, names); diff != "" {
 		t.Errorf("the gate's shards and the clusters (+) differ:\n%s", diff)
 	}
 	// The same names as the chart's, if it is installed as docs/kubernetes.md says.
@@ -89,62 +90,47 @@ func TestGatewayReachesTheManagers(t *testing.T) {
 
 // TestGatewayAroundTheGate: limits and headers agree with what the gate needs.
 func TestGatewayAroundTheGate(t *testing.T) {
-	policy, traffic, cfg := gate(t)
-	if wasm := policy.Spec.Wasm[0]; *wasm.Name != "oncegate-headers" || *wasm.RootID != *wasm.Name || *wasm.FailOpen {
+	f := readGatewayFile(t)
+	if wasm := f.policy.Spec.Wasm[0]; *wasm.Name != "oncegate-body" || *wasm.RootID != *wasm.Name || *wasm.FailOpen {
 		t.Errorf("%+v", wasm)
 	}
-	route := cfg.Route("POST", "/")
-	if route == nil || route.Mode != config.ModeHeaders {
-		t.Fatalf("POST / is not protected in headers mode: %+v", route)
+	route, traffic := f.cfg.Route("POST", "/"), f.traffic.Spec
+	if route == nil || route.Mode != config.ModeBody {
+		t.Fatalf("POST / is not protected in body mode: %+v", route)
 	}
-	if limit := traffic.Spec.Connection.BufferLimit.Value(); limit < int64(max(route.MaxRequestBody, route.MaxResponseBody)) {
+	if limit := traffic.Connection.BufferLimit.Value(); limit < int64(max(route.MaxRequestBody, route.MaxResponseBody)) {
 		t.Errorf("Envoy buffers %d bytes", limit)
 	}
-	if got := string(*traffic.Spec.Timeout.HTTP.StreamIdleTimeout); got != "60s" || route.PendingWait+cfg.Manager.Timeout >= 60e9 {
-		t.Errorf("streams end after %s, waiting takes up to %v", got, route.PendingWait+cfg.Manager.Timeout)
+	if got := string(*traffic.Timeout.HTTP.StreamIdleTimeout); got != "60s" || route.PendingWait+f.cfg.Manager.Timeout >= 60e9 {
+		t.Errorf("streams end after %s, waiting takes up to %v", got, route.PendingWait+f.cfg.Manager.Timeout)
 	}
 	for _, h := range []string{"x-envoy-retry-on", "x-envoy-retry-grpc-on", "x-envoy-max-retries", "x-envoy-hedge-on-per-try-timeout"} {
-		if !slices.Contains(traffic.Spec.Headers.EarlyRequestHeaders.Remove, h) {
+		if !slices.Contains(traffic.Headers.EarlyRequestHeaders.Remove, h) {
 			t.Errorf("%s stays", h)
 		}
 	}
 }
 
-// TestGatewayToken: with what the comments have, the gate takes its token from the variable that token.yaml sets.
+// TestGatewayToken: the gate takes its token from the variable that the EnvoyProxy sets.
 func TestGatewayToken(t *testing.T) {
-	text, err := os.ReadFile("../../envoy/gateway/gate.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc, _, _ := strings.Cut(strings.NewReplacer("# auth_token_env:", "auth_token_env:", "# env:", "env:").Replace(string(text)), "\n---\n")
-	policy, proxy := new(egv1a1.EnvoyExtensionPolicy), new(egv1a1.EnvoyProxy)
-	if err := yaml.UnmarshalStrict([]byte(doc), policy); err != nil {
-		t.Fatal(err)
-	}
-	gatewayFile(t, "token.yaml", proxy)
-	wasm, env := policy.Spec.Wasm[0], proxy.Spec.Provider.Kubernetes.EnvoyDeployment.Container.Env
-	cfg, err := config.Parse(wasm.Config.Raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := cfg.Manager.AuthTokenEnv
+	f := readGatewayFile(t)
+	wasm, env := f.policy.Spec.Wasm[0], f.proxy.Spec.Provider.Kubernetes.EnvoyDeployment.Container.Env
+	name := f.cfg.Manager.AuthTokenEnv
 	if name == "" || wasm.Env == nil || !slices.Equal(wasm.Env.HostKeys, []string{name}) || len(env) != 1 || env[0].Name != name ||
 		env[0].ValueFrom.SecretKeyRef.Key != name {
 		t.Errorf("the gate takes %q, the filter sees %+v, the proxies have %+v", name, wasm.Env, env)
 	}
-	if namespace := policy.Namespace; proxy.Namespace != namespace {
-		t.Errorf("the EnvoyProxy is in %s, the Gateway in %s", proxy.Namespace, namespace)
+	if namespace := f.policy.Namespace; f.proxy.Namespace != namespace {
+		t.Errorf("the EnvoyProxy is in %s, the Gateway in %s", f.proxy.Namespace, namespace)
 	}
 }
 
 // TestGatewayBodyMode applies the patches to what Envoy Gateway writes as a filter's config, and compares with envoy/envoy.yaml.
 func TestGatewayBodyMode(t *testing.T) {
-	patches := new(egv1a1.EnvoyPatchPolicy)
-	gatewayFile(t, "body-mode.yaml", patches)
 	// Envoy Gateway names a filter after its policy, in another way with XDSNameSchemeV2 and with its file provider. The root_id is ours.
 	const filter = "..http_filters[?(@.typed_config.config.root_id=='oncegate-body')].typed_config.config"
 	plugin := map[string]json.RawMessage{"name": json.RawMessage(`"oncegate-body"`), "fail_open": json.RawMessage("false")}
-	for _, p := range patches.Spec.JSONPatches {
+	for _, p := range readGatewayFile(t).bodyMode.Spec.JSONPatches {
 		if p.Type != egv1a1.ListenerEnvoyResourceType || p.Operation.Op != "add" ||
 			*p.Operation.JSONPath != filter {
 			t.Errorf("%s: %+v", p.Name, p.Operation)

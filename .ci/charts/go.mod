@@ -5,6 +5,8 @@ go 1.26.7
 replace (
 	github.com/oncegate/oncegate => ../..
 	github.com/oncegate/oncegate/hostsim => ../../hostsim
+	github.com/oncegate/oncegate/manager/api => ../../manager/api
+	github.com/oncegate/oncegate/manager/client => ../../manager/client
 )
 
 require (
@@ -68,6 +70,7 @@ require (
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
+	github.com/oncegate/oncegate/manager/api v0.1.0 // indirect
 	github.com/onsi/ginkgo/v2 v2.32.0 // indirect
 	github.com/onsi/gomega v1.40.0 // indirect
 	github.com/pkg/errors v0.9.1 // indirect

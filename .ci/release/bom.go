@@ -26,6 +26,9 @@ func writeBinaryBOM(binary, version string) error {
 	}
 	components := []cdx.Component{module("std", strings.TrimPrefix(info.GoVersion, "go"), "")}
 	for _, m := range info.Deps {
+		if ofThisRepository(m.Path) {
+			continue
+		}
 		if m.Replace != nil {
 			m = m.Replace
 		}
@@ -46,11 +49,16 @@ func writeModuleBOM(ctx context.Context, root, file, version string) error {
 	slices.Sort(lines)
 	var components []cdx.Component
 	for _, line := range slices.Compact(lines) {
-		if path, v, ok := strings.Cut(line, " "); ok && path != mainModule {
+		if path, v, ok := strings.Cut(line, " "); ok && !ofThisRepository(path) {
 			components = append(components, module(path, v, ""))
 		}
 	}
 	return writeBOM(file, version, components)
+}
+
+// ofThisRepository reports whether a module is a part of what the list is about. Such a module has the version of the whole.
+func ofThisRepository(path string) bool {
+	return path == mainModule || strings.HasPrefix(path, mainModule+"/")
 }
 
 func module(path, version, sum string) cdx.Component {

@@ -5,6 +5,8 @@ go 1.26.0
 replace (
 	github.com/oncegate/oncegate => ../..
 	github.com/oncegate/oncegate/hostsim => ../../hostsim
+	github.com/oncegate/oncegate/manager/api => ../../manager/api
+	github.com/oncegate/oncegate/manager/client => ../../manager/client
 )
 
 require (

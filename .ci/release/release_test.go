@@ -387,8 +387,20 @@ func TestReleased(t *testing.T) {
 // TestBOM: the lists can be read, and have what everybody knows to be in there.
 func TestBOM(t *testing.T) {
 	dir := built(t)
+	// The binaries of the release in these tests are a smaller program without requirements.
+	manager, err := filepath.Abs(filepath.Join(root, "build", "oncegate"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(manager, filepath.Join(dir, "manager")); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeBinaryBOM(filepath.Join(dir, "manager"), "1.2.3"); err != nil {
+		t.Fatal(err)
+	}
 	for file, want := range map[string]string{
 		"oncegate-1.2.3-linux-amd64.cdx.json": "pkg:golang/std@1.",
+		"manager.cdx.json":                    "pkg:golang/github.com/jackc/pgx/v5@",
 		"oncegate-1.2.3.wasm.cdx.json":        "pkg:golang/github.com/tidwall/gjson@",
 	} {
 		f, err := os.Open(filepath.Join(dir, file))
@@ -403,6 +415,9 @@ func TestBOM(t *testing.T) {
 		found := false
 		for _, c := range *bom.Components {
 			found = found || strings.HasPrefix(c.PackageURL, want)
+			if strings.HasPrefix(c.PackageURL, "pkg:golang/"+mainModule) || !strings.Contains(c.PackageURL, "@v") && c.Name != "std" {
+				t.Errorf("%s has %s, which is a part of the whole or no version that can be fetched", file, c.PackageURL)
+			}
 		}
 		if !found {
 			t.Errorf("%s has no %s", file, want)

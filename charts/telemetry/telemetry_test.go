@@ -59,7 +59,7 @@ func TestBoardsAreUpToDate(t *testing.T) {
 
 var (
 	metric     = regexp.MustCompile(`\b(?:(?:job|instance):)?oncegate_[a-z0-9_]+(?::[a-z0-9_]+)?`)
-	headed     = regexp.MustCompile(`(?m)^## (\w+)$`)
+	headed     = regexp.MustCompile(`(?m)^### (Oncegate\w+)$`)
 	histograms = regexp.MustCompile(`_(?:bucket|sum|count)$`)
 	patterns   = regexp.MustCompile(`"[^"]*"`)
 )
@@ -98,7 +98,7 @@ func TestMetricsExist(t *testing.T) {
 			}
 		}
 	}
-	uses["docs/jobs.md: ScaledObject"] = scalerOf(t)
+	uses["docs/reference/JOBS.md: ScaledObject"] = scalerOf(t)
 	found := 0
 	for where, expr := range uses {
 		for _, name := range metric.FindAllString(patterns.ReplaceAllString(expr, ""), -1) {
@@ -116,7 +116,7 @@ func TestMetricsExist(t *testing.T) {
 // scalerOf returns the query of the example of an autoscaler.
 func scalerOf(t *testing.T) string {
 	t.Helper()
-	_, example, _ := strings.Cut(read(t, docs, "jobs.md"), "```yaml\n")
+	_, example, _ := strings.Cut(read(t, docs, "reference", "JOBS.md"), "```yaml\n")
 	example, _, _ = strings.Cut(example, "```")
 	var object struct {
 		Kind string
@@ -137,10 +137,10 @@ func scalerOf(t *testing.T) string {
 	return query
 }
 
-// Each alert has a severity, says what it is about, and leads to its runbook; each runbook has its alert.
-func TestAlertsHaveRunbooks(t *testing.T) {
+// Each alert has a severity, says what it is about, and leads to its section of docs/operating.md; each section has its alert.
+func TestAlertsHaveSections(t *testing.T) {
 	sections := map[string]bool{}
-	for _, m := range headed.FindAllStringSubmatch(read(t, docs, "runbooks.md"), -1) {
+	for _, m := range headed.FindAllStringSubmatch(read(t, docs, "operating.md"), -1) {
 		sections[m[1]] = true
 	}
 	for _, r := range rulesOf(t, "alerts.yaml").Groups[0].Rules {
@@ -150,13 +150,13 @@ func TestAlertsHaveRunbooks(t *testing.T) {
 		if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 			t.Errorf("%s does not say what it is about", r.Alert)
 		}
-		if want := "https://github.com/oncegate/oncegate/blob/main/docs/runbooks.md#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want || !sections[r.Alert] {
+		if want := "https://github.com/oncegate/oncegate/blob/main/docs/operating.md#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want || !sections[r.Alert] {
 			t.Errorf("%s has the runbook %q, want %q with a heading of its own: %v", r.Alert, r.Annotations["runbook_url"], want, sections[r.Alert])
 		}
 		delete(sections, r.Alert)
 	}
 	if len(sections) > 0 {
-		t.Errorf("runbooks without an alert: %v", sections)
+		t.Errorf("sections without an alert: %v", sections)
 	}
 }
 

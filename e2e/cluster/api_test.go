@@ -49,10 +49,15 @@ func TestAPIServerTakesTheChart(t *testing.T) {
 		}
 	}
 	c.paste(t, "helm uninstall oncegate -n oncegate")
-	c.paste(t, "kubectl create namespace istio-system && kubectl -n istio-system create deployment istio-ingressgateway --image=istio/proxyv2")
+	c.paste(t, "kubectl create namespace istio-system && kubectl -n istio-system create deployment istio-ingressgateway --image=istio-proxy")
 	c.paste(t, readPage(t, "istio.md").block(t, "sed -n 's/ gate$//p' tokens"))
 	c.paste(t, `kubectl -n istio-system get deployment istio-ingressgateway -o json | jq -e '.spec.template.spec.containers[0].env ==
 		[{name: "ONCEGATE_GATE_TOKEN", valueFrom: {secretKeyRef: {name: "oncegate-gate-token", key: "ONCEGATE_GATE_TOKEN"}}}]'`)
+	c.paste(t, "mkdir build && ln -s "+built(t, "release")+" build/release")
+	c.paste(t, readPage(t, "istio.md").block(t, "kubectl -n istio-system create configmap"))
+	c.paste(t, `kubectl -n istio-system get deployment istio-ingressgateway -o json | jq -e '.spec.template.spec |
+		(.containers | length) == 1 and .containers[0].volumeMounts[0].mountPath == "/etc/oncegate" and .volumes[0].configMap.name == "oncegate-module"'`)
+	c.paste(t, `kubectl -n istio-system get configmap oncegate-module -o json | jq -e '.binaryData | has("oncegate.wasm")'`)
 
 	files, err := filepath.Glob(filepath.Join(root, ".ci", "charts", "testdata", "*.values.yaml"))
 	if err != nil || len(files) < 5 {
@@ -77,11 +82,11 @@ func TestAPIServerTakesTheFiles(t *testing.T) {
 	c := newCluster(t)
 	c.crds(t)
 	c.paste(t, "for n in oncegate payments istio-system; do kubectl create namespace $n; done")
-	c.paste(t, readPage(t, "istio.md").block(t, "kubectl apply -f envoy/istio/traffic-extension"))
-	c.paste(t, readPage(t, "envoy-gateway.md").block(t, "kubectl apply -f envoy/gateway/manager"))
+	c.paste(t, readPage(t, "istio.md").block(t, "kubectl apply -f envoy/istio/body-mode"))
+	c.paste(t, readPage(t, "envoy-gateway.md").block(t, "kubectl apply -f envoy/gateway/oncegate"))
 	for _, dir := range []string{"istio", "gateway"} {
 		files, err := filepath.Glob(filepath.Join(c.dir, "envoy", dir, "*.yaml"))
-		if err != nil || len(files) < 3 {
+		if err != nil || len(files) == 0 {
 			t.Fatal(files, err)
 		}
 		for _, f := range files {

@@ -210,19 +210,18 @@ func (e *engines) add(c *contender) {
 	}
 }
 
-// prepare starts the servers and managers. The first manager takes part on every engine, others on Postgres and etcd.
+// prepare starts the servers, and a manager on every engine.
 func (e *engines) prepare(ctx context.Context) error {
-	bins := strings.Split(e.manager, ",")
 	for _, engine := range []string{"memory", "wal", "sqlite"} {
 		flags := []string{"--store", engine}
 		if engine != "memory" {
 			flags = append(flags, "--data-dir", filepath.Join(e.dir, engine))
 		}
-		if err := e.addManager(bins[0], engine, nil, flags...); err != nil {
+		if err := e.addManager(engine, nil, flags...); err != nil {
 			return err
 		}
 	}
-	if err := e.addManager(bins[0], "wal"+withFeed, nil, "--store", "wal", "--data-dir", filepath.Join(e.dir, "feed"), "--origin", "dc1"); err != nil {
+	if err := e.addManager("wal"+withFeed, nil, "--store", "wal", "--data-dir", filepath.Join(e.dir, "feed"), "--origin", "dc1"); err != nil {
 		return err
 	}
 	pg, pool, err := startPostgres(ctx)
@@ -230,16 +229,10 @@ func (e *engines) prepare(ctx context.Context) error {
 		return err
 	}
 	e.stops = append(e.stops, pg.Close, pool.Close)
-	for i, bin := range bins {
-		name := "postgres"
-		if i > 0 {
-			name += ", " + filepath.Base(bin)
-		}
-		if err := e.addOnPostgres(ctx, pg, pool, bin, name, fmt.Sprint("ledger", i)); err != nil {
-			return err
-		}
+	if err := e.addOnPostgres(ctx, pg, pool, "postgres", "ledger"); err != nil {
+		return err
 	}
-	if err := e.addOnPostgres(ctx, pg, pool, bins[0], "postgres"+withFeed, "feed", "--origin", "dc1"); err != nil {
+	if err := e.addOnPostgres(ctx, pg, pool, "postgres"+withFeed, "feed", "--origin", "dc1"); err != nil {
 		return err
 	}
 	if err := e.addPostgresPeers(ctx, pg, pool); err != nil {
@@ -250,7 +243,7 @@ func (e *engines) prepare(ctx context.Context) error {
 		return err
 	}
 	e.stops = append(e.stops, redis.Close)
-	if err := e.addManager(bins[0], "redis", []int{redis.PID()}, "--store", "redis", "--store-dsn", redis.URL); err != nil {
+	if err := e.addManager("redis", []int{redis.PID()}, "--store", "redis", "--store-dsn", redis.URL); err != nil {
 		return err
 	}
 	// asynq keeps its jobs in another server, so that neither scans the other's keys.
@@ -275,15 +268,8 @@ func (e *engines) prepare(ctx context.Context) error {
 		e.stops = append(e.stops, m.Close)
 		urls, pids = append(urls, m.URL), append(pids, m.PID())
 	}
-	for i, bin := range bins {
-		name := "etcd, 3 members"
-		if i > 0 {
-			name += ", " + filepath.Base(bin)
-		}
-		dsn := fmt.Sprintf("%s?prefix=/ledger%d", strings.Join(urls, ","), i)
-		if err := e.addManager(bin, name, pids, "--store", "etcd", "--store-dsn", dsn); err != nil {
-			return err
-		}
+	if err := e.addManager("etcd, 3 members", pids, "--store", "etcd", "--store-dsn", strings.Join(urls, ",")); err != nil {
+		return err
 	}
 	bare, err := clientv3.New(clientv3.Config{Endpoints: urls, DialTimeout: readyTimeout})
 	if err != nil {
@@ -300,19 +286,19 @@ func (e *engines) prepare(ctx context.Context) error {
 // withFeed is in the names of the managers of a data centre that has others.
 const withFeed = ", --origin"
 
-func (e *engines) addOnPostgres(ctx context.Context, pg *servers.Server, pool *pgxpool.Pool, bin, name, database string, flags ...string) error {
+func (e *engines) addOnPostgres(ctx context.Context, pg *servers.Server, pool *pgxpool.Pool, name, database string, flags ...string) error {
 	if _, err := pool.Exec(ctx, "CREATE DATABASE "+database); err != nil {
 		return err
 	}
 	dsn := strings.Replace(pg.URL, "dbname=postgres", "dbname="+database, 1)
-	return e.addManager(bin, name, []int{pg.PID()}, append([]string{"--store", "postgres", "--store-dsn", dsn}, flags...)...)
+	return e.addManager(name, []int{pg.PID()}, append([]string{"--store", "postgres", "--store-dsn", dsn}, flags...)...)
 }
 
-func (e *engines) addManager(bin, name string, engine []int, flags ...string) error {
+func (e *engines) addManager(name string, engine []int, flags ...string) error {
 	if !strings.Contains(strings.ToLower(name), strings.ToLower(e.only)) {
 		return nil
 	}
-	p, err := startLogged("", bin, append([]string{"serve", "--listen", "127.0.0.1:0", "--max-entries", strconv.Itoa(roomyWindow), "--max-bytes", "1099511627776",
+	p, err := startLogged("", e.manager, append([]string{"serve", "--listen", "127.0.0.1:0", "--max-entries", strconv.Itoa(roomyWindow), "--max-bytes", "1099511627776",
 		"--scope-share", "0"}, flags...)...)
 	if err != nil {
 		return err
@@ -376,51 +362,46 @@ func (e *engines) addPostgresPeers(ctx context.Context, srv *servers.Server, poo
 // write prints the table, stores it, and puts it into the document.
 func (e *engines) write(ctx context.Context) error {
 	var b strings.Builder
-	for _, part := range [][]int{{0, 1, 2}, {3, 4}} {
-		b.WriteString("| operations/s (CPU us each: client + manager + engine) |")
-		for _, i := range part {
-			fmt.Fprintf(&b, " %s |", engineColumns[i].name)
+	b.WriteString("| operations/s (CPU us each: client+manager+engine) |")
+	for _, column := range engineColumns {
+		fmt.Fprintf(&b, " %s |", column.name)
+	}
+	fmt.Fprintf(&b, "\n|---|%s\n", strings.Repeat("---:|", len(engineColumns)))
+	for _, c := range e.rows {
+		name := c.name
+		if !c.peer {
+			name = "**" + name + "**"
 		}
-		fmt.Fprintf(&b, "\n|---|%s\n", strings.Repeat("---:|", len(part)))
-		for _, c := range e.rows {
-			cells, any := "", false
-			for _, i := range part {
-				cell := c.cells[i]
-				if cell.rate == 0 {
-					cells += " – |"
-					continue
-				}
-				any = true
-				manager := "–"
-				if c.manager != 0 {
-					manager = fmt.Sprintf("%.0f", cell.manager)
-				}
-				engine := "–"
-				if c.engine != nil {
-					engine = fmt.Sprintf("%.0f", cell.engine)
-				}
-				cells += fmt.Sprintf(" %.0f (%.0f + %s + %s) |", cell.rate, cell.client, manager, engine)
+		fmt.Fprintf(&b, "| %s |", name)
+		for i := range engineColumns {
+			cell := c.cells[i]
+			if cell.rate == 0 {
+				b.WriteString(" – |")
+				continue
 			}
-			name := c.name
-			if !c.peer {
-				name = "**" + name + "**"
+			manager := "–"
+			if c.manager != 0 {
+				manager = fmt.Sprintf("%.0f", cell.manager)
 			}
-			if any {
-				fmt.Fprintf(&b, "| %s |%s\n", name, cells)
+			engine := "–"
+			if c.engine != nil {
+				engine = fmt.Sprintf("%.0f", cell.engine)
 			}
+			fmt.Fprintf(&b, " %.0f (%.0f+%s+%s) |", cell.rate, cell.client, manager, engine)
 		}
 		b.WriteByte('\n')
 	}
+	b.WriteByte('\n')
 	machine, err := describeHost(e.out)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(&b, "%d rounds in turns, %s for each cell of pairs and of claims at most, %d jobs for each of the others. %s, asynq %s, River %s; %s; %s; %s. %s\n",
-		e.rounds, e.duration, e.jobs, version(ctx, strings.Split(e.manager, ",")[0], "version"), moduleVersion("github.com/hibiken/asynq"),
+	fmt.Fprintf(&b, "%s: %d rounds in turns, %s for each cell of pairs and of claims at most, %d jobs for each of the others. %s, asynq %s, River %s; %s; %s; %s. %s\n",
+		today(), e.rounds, e.duration, e.jobs, version(ctx, e.manager, "version"), moduleVersion("github.com/hibiken/asynq"),
 		moduleVersion("github.com/riverqueue/river"), version(ctx, "redis-server", "--version"), version(ctx, "psql", "--version"), version(ctx, "etcd", "--version"), machine)
 	fmt.Print("\n", b.String())
 	if err := os.WriteFile(filepath.Join(e.out, "engines.md"), []byte(b.String()), 0o644); err != nil || e.doc == "" {
 		return err
 	}
-	return refreshDoc(e.doc, b.String(), "")
+	return refreshDoc(e.doc, "engines", b.String(), "")
 }

@@ -14,14 +14,14 @@ import (
 
 // gateSettings are those of the comparison in Envoy.
 type gateSettings struct {
-	manager, module, noop, before string // files
-	plain, tuned                  string // the external processors
-	toolchain, out                string // directories
-	doc                           string // file to refresh
-	rounds                        int
-	duration                      time.Duration
-	connections                   []int
-	only                          *regexp.Regexp
+	manager, module, noop string // files
+	plain, tuned          string // the external processors
+	toolchain, out        string // directories
+	doc                   string // file to refresh
+	rounds                int
+	duration              time.Duration
+	connections           []int
+	only                  *regexp.Regexp
 }
 
 // A case is one row of the table: a load on a setup.
@@ -31,7 +31,7 @@ type gateCase struct {
 	kind  string // of load: none, new, replay
 }
 
-// The rows; those of `before` are measured only with -before.
+// The rows.
 var gateCases = []gateCase{
 	{"no filter", "plain", "none"},
 	{"no-op Wasm", "noop", "none"},
@@ -51,8 +51,6 @@ var gateCases = []gateCase{
 	{"ext_proc + Redis, tuned, no key", "tuned ext_proc", "none"},
 	{"ext_proc + Redis, tuned, new key", "tuned ext_proc", "new"},
 	{"ext_proc + Redis, tuned, replay", "tuned ext_proc", "replay"},
-	{"earlier gate, new key", "before", "new"},
-	{"earlier gate, replay", "before", "replay"},
 }
 
 // compareGates measures what a request costs in Envoy: without a filter, with the
@@ -64,7 +62,7 @@ func compareGates(ctx context.Context, args []string) error {
 	}
 	var cases []gateCase
 	for _, c := range gateCases {
-		if s.only.MatchString(c.name) && (c.setup != "before" || s.before != "") {
+		if s.only.MatchString(c.name) {
 			cases = append(cases, c)
 		}
 	}
@@ -115,7 +113,6 @@ func parseGateSettings(args []string) (gateSettings, error) {
 	fs.StringVar(&s.noop, "noop", "build/bench/noop.wasm", "`file` of a filter that does nothing")
 	fs.StringVar(&s.plain, "plain", "build/peers-extproc-plain", "the plain external processor's `binary`")
 	fs.StringVar(&s.tuned, "tuned", "build/peers-extproc", "the tuned external processor's `binary`")
-	fs.StringVar(&s.before, "before", "", "`directory` with an earlier oncegate.wasm and oncegate, to be measured as well")
 	fs.StringVar(&s.toolchain, "toolchain", "build/toolchain", "`directory` of the pinned Envoy")
 	fs.StringVar(&s.out, "out", "build/peers", "`directory` for table and plot")
 	fs.StringVar(&s.doc, "doc", "", "write the result into this `file` as well, between its marks, and the plot beside it")
@@ -143,10 +140,7 @@ func parseGateSettings(args []string) (gateSettings, error) {
 	if s.duration < time.Second {
 		return s, usageError(fmt.Sprintf("-duration %s: must be at least 1s", s.duration))
 	}
-	for name, file := range map[string]*string{"manager": &s.manager, "module": &s.module, "noop": &s.noop, "plain": &s.plain, "tuned": &s.tuned, "before": &s.before} {
-		if *file == "" && name == "before" {
-			continue
-		}
+	for name, file := range map[string]*string{"manager": &s.manager, "module": &s.module, "noop": &s.noop, "plain": &s.plain, "tuned": &s.tuned} {
 		if _, err := os.Stat(*file); err != nil {
 			return s, usageError(fmt.Sprintf("-%s %s: %v", name, *file, err))
 		}

@@ -158,7 +158,7 @@ http {
 	return startListening(ctx, "", addr, path, "-c", file, "-p", dir)
 }
 
-// prepare starts what a row needs, unless an earlier one has.
+// prepare starts what a row needs, unless another row has.
 func (b *gateBench) prepare(ctx context.Context, c gateCase, connections []int) (*gateResult, error) {
 	s := b.setups[c.setup]
 	if s == nil {
@@ -218,8 +218,6 @@ func (b *gateBench) start(ctx context.Context, name string, s *setup) error {
 			edit = direct
 		case "cancel":
 			plugin["client_abort"] = "cancel"
-		case "before":
-			module, manager = filepath.Join(b.before, "oncegate.wasm"), filepath.Join(b.before, "oncegate")
 		}
 		dir := filepath.Join(b.dir, name+"-data")
 		where := []string{"--data-dir", dir}

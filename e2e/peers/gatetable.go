@@ -34,41 +34,45 @@ func value[T any](r *gateResult, values []T, program string) (v T, ok bool) {
 	return v, false
 }
 
-// writeGates prints the tables and the ratios, and stores them, with a plot, in
-// gate.md and gate.svg.
+// writeGates prints the table, and stores it, with a plot, in gate.md and gate.svg.
+// The columns say everything of the first number of connections, and the median and
+// the CPU time of the others.
 func writeGates(ctx context.Context, s gateSettings, envoy envoybin.Binary, results []*gateResult) error {
 	var b strings.Builder
-	for n, connections := range s.connections {
-		plural := "s"
-		if connections == 1 {
-			plural = ""
-		}
-		fmt.Fprintf(&b, "### %d connection%s\n\n| | requests/s | p50 ms | p99 ms | %s | total us | RSS MB |\n|---|%s\n",
-			connections, plural, strings.Join(gatePrograms, " us | ")+" us", strings.Repeat("---:|", len(gatePrograms)+5))
-		for _, r := range results {
-			m := r.loads[n]
-			fmt.Fprintf(&b, "| %s | %.0f | %s | %s |", r.name, m.rate, millis(m.p50), millis(m.p99))
-			var memory []string
-			for _, program := range gatePrograms {
-				if d, ok := value(r, m.cpu, program); ok {
-					fmt.Fprintf(&b, " %d |", micros(d))
-				} else {
-					b.WriteString(" – |")
-				}
-				if rss, ok := value(r, m.rss, program); ok && rss != 0 {
-					memory = append(memory, fmt.Sprint(rss>>20))
-				}
-			}
-			fmt.Fprintf(&b, " **%d** | %s |\n", micros(m.total()), strings.Join(memory, " + "))
-		}
-		b.WriteString("\n")
+	programs := slices.DeleteFunc(slices.Clone(gatePrograms), func(program string) bool {
+		return !slices.ContainsFunc(results, func(r *gateResult) bool { _, ok := value(r, r.loads[0].cpu, program); return ok })
+	})
+	fmt.Fprintf(&b, "| %s | requests/s | p50 ms | p99 ms | %s | total us | RSS MB |", plural(s.connections[0]), strings.Join(programs, " us | ")+" us")
+	for _, n := range s.connections[1:] {
+		fmt.Fprintf(&b, " p50 ms, %s | total us |", plural(n))
 	}
-	b.WriteString(gateRatios(s, results))
+	fmt.Fprintf(&b, "\n|---|%s\n", strings.Repeat("---:|", len(programs)+5+2*(len(s.connections)-1)))
+	for _, r := range results {
+		m := r.loads[0]
+		fmt.Fprintf(&b, "| %s | %.0f | %s | %s |", r.name, m.rate, millis(m.p50), millis(m.p99))
+		var memory []string
+		for _, program := range programs {
+			if d, ok := value(r, m.cpu, program); ok {
+				fmt.Fprintf(&b, " %d |", micros(d))
+			} else {
+				b.WriteString(" – |")
+			}
+			if rss, ok := value(r, m.rss, program); ok && rss != 0 {
+				memory = append(memory, fmt.Sprint(rss>>20))
+			}
+		}
+		fmt.Fprintf(&b, " **%d** | %s |", micros(m.total()), strings.Join(memory, "+"))
+		for _, m := range r.loads[1:] {
+			fmt.Fprintf(&b, " %s | **%d** |", millis(m.p50), micros(m.total()))
+		}
+		b.WriteByte('\n')
+	}
+	b.WriteByte('\n')
 	machine, err := describeMachine(ctx, s, envoy)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(&b, "%d rounds of %s for each cell, in turns. %s\n", s.rounds, s.duration, machine)
+	fmt.Fprintf(&b, "%s: %d rounds of %s for each cell, in turns. %s\n", today(), s.rounds, s.duration, machine)
 	fmt.Print("\n", b.String())
 	if err := os.WriteFile(filepath.Join(s.out, "gate.md"), []byte(b.String()), 0o644); err != nil {
 		return err
@@ -77,17 +81,27 @@ func writeGates(ctx context.Context, s gateSettings, envoy envoybin.Binary, resu
 	if err := plotGates(svg, s.connections[0], results); err != nil || s.doc == "" {
 		return err
 	}
-	return refreshDoc(s.doc, b.String(), svg)
+	return refreshDoc(s.doc, "gate", b.String(), svg)
 }
 
-// The marks in a document: what is between them is the last result.
-const (
-	docBegin = "<!-- result -->\n"
-	docEnd   = "<!-- end of result -->\n"
-)
+// today is the day of a measurement.
+func today() string { return time.Now().Format(time.DateOnly) }
 
-// refreshDoc replaces the result in a document and, unless svg is empty, the plot beside it.
-func refreshDoc(file, result, svg string) error {
+// plural is a number of connections.
+func plural(connections int) string {
+	if connections == 1 {
+		return "1 connection"
+	}
+	return fmt.Sprintf("%d connections", connections)
+}
+
+// docEnd is the mark at the end of a result in a document.
+const docEnd = "<!-- end of result -->\n"
+
+// refreshDoc replaces the result with a name in a document and, unless svg is empty, the plot beside it. The result is
+// between the marks "<!-- result: NAME -->" and docEnd.
+func refreshDoc(file, name, result, svg string) error {
+	docBegin := "<!-- result: " + name + " -->\n"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -111,50 +125,6 @@ func refreshDoc(file, result, svg string) error {
 }
 
 func millis(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d)/float64(time.Millisecond)) }
-
-// gateRatios compares the rows that were measured.
-func gateRatios(s gateSettings, results []*gateResult) string {
-	find := func(name string) *gateResult {
-		i := slices.IndexFunc(results, func(r *gateResult) bool { return r.name == name })
-		if i < 0 {
-			return nil
-		}
-		return results[i]
-	}
-	var b strings.Builder
-	compare := func(what, name, with string, of func(best) time.Duration) {
-		r, other := find(name), find(with)
-		if r == nil || other == nil {
-			return
-		}
-		fmt.Fprintf(&b, "| %s: %s / %s |", what, name, with)
-		for n := range s.connections {
-			fmt.Fprintf(&b, " %.2f |", float64(of(r.loads[n]))/float64(of(other.loads[n])))
-		}
-		b.WriteByte('\n')
-	}
-	total := func(m best) time.Duration { return m.total() }
-	p50 := func(m best) time.Duration { return m.p50 }
-	for _, kind := range []string{"new key", "replay"} {
-		for _, variant := range []string{"", ", client_abort cancel", ", headers mode"} {
-			for _, peer := range []string{"plain", "tuned"} {
-				compare("CPU", "gate, "+kind+variant, "ext_proc + Redis, "+peer+", "+kind, total)
-			}
-		}
-		compare("CPU", "gate, "+kind, "earlier gate, "+kind, total)
-		for _, with := range []string{"ext_proc + Redis, plain, ", "ext_proc + Redis, tuned, ", "earlier gate, "} {
-			compare("p50", "gate, "+kind, with+kind, p50)
-		}
-	}
-	if b.Len() == 0 {
-		return ""
-	}
-	head := "| ratio |"
-	for _, n := range s.connections {
-		head += fmt.Sprintf(" %d conn. |", n)
-	}
-	return head + "\n|---|" + strings.Repeat("---:|", len(s.connections)) + "\n" + b.String() + "\n"
-}
 
 // describeMachine says what the numbers were measured on and with.
 func describeMachine(ctx context.Context, s gateSettings, envoy envoybin.Binary) (string, error) {

@@ -5,6 +5,8 @@ go 1.26.0
 replace (
 	github.com/oncegate/oncegate => ../..
 	github.com/oncegate/oncegate/hostsim => ../../hostsim
+	github.com/oncegate/oncegate/manager/api => ../../manager/api
+	github.com/oncegate/oncegate/manager/client => ../../manager/client
 )
 
 require (
@@ -15,6 +17,8 @@ require (
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
 	github.com/oncegate/oncegate v0.0.0-00010101000000-000000000000
+	github.com/oncegate/oncegate/manager/api v0.1.0
+	github.com/oncegate/oncegate/manager/client v0.1.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
 	github.com/riverqueue/river v0.51.0
@@ -58,8 +62,6 @@ require (
 	github.com/riverqueue/river/rivertype v0.51.0 // indirect
 	github.com/robfig/cron/v3 v3.0.1 // indirect
 	github.com/ryszard/goskiplist v0.0.0-20150312221310-2dfbae5fcf46 // indirect
-	github.com/segmentio/asm v1.1.3 // indirect
-	github.com/segmentio/encoding v0.5.4 // indirect
 	github.com/spf13/cast v1.10.0 // indirect
 	github.com/tidwall/gjson v1.20.0 // indirect
 	github.com/tidwall/match v1.2.0 // indirect

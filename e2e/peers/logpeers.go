@@ -34,8 +34,8 @@ func entryID(run string, caller, n int) string {
 }
 
 // addManager starts a manager on the WAL engine.
-func (l *logRounds) addManager(ctx context.Context, bin string) error {
-	p, err := startManager(l.dir, bin, "127.0.0.1:0", "--store", "wal")
+func (l *logRounds) addManager(ctx context.Context) error {
+	p, err := startManager(l.dir, l.manager, "127.0.0.1:0", "--store", "wal")
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (l *logRounds) addManager(ctx context.Context, bin string) error {
 	if _, err := log.Create(ctx, client.LogConfig{MaxKeys: 16 << 20, MaxBytes: 1 << 32}); err != nil {
 		return err
 	}
-	name := "oncegate, " + filepath.Base(bin)
+	const name = "Oncegate"
 	pid := p.cmd.Process.Pid
 	l.add(name, groupShared, pid, func(ctx context.Context, d time.Duration, callers, batch int) (float64, error) {
 		w, err := log.OpenIdempotentWriter(ctx, client.WriterOptions{})

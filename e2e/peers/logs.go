@@ -37,7 +37,7 @@ func compareLogs(ctx context.Context, s settings) error {
 		}
 	}
 	text := l.table() + fmt.Sprintf("\n%d rounds of %s each. %s; nats-server %s; %s.\n", s.rounds, s.duration/10,
-		version(ctx, strings.Split(s.manager, ",")[0], "version"), moduleVersion("github.com/nats-io/nats-server/v2"), version(ctx, "redis-server", "--version"))
+		version(ctx, s.manager, "version"), moduleVersion("github.com/nats-io/nats-server/v2"), version(ctx, "redis-server", "--version"))
 	fmt.Println(text)
 	return os.WriteFile(filepath.Join(s.out, "logs.md"), []byte(text), 0o644)
 }
@@ -113,10 +113,8 @@ func (l *logRounds) add(name, group string, pid int, run func(ctx context.Contex
 }
 
 func (l *logRounds) prepare(ctx context.Context) error {
-	for _, bin := range strings.Split(l.manager, ",") {
-		if err := l.addManager(ctx, bin); err != nil {
-			return err
-		}
+	if err := l.addManager(ctx); err != nil {
+		return err
 	}
 	if err := l.addJetStream(ctx); err != nil {
 		return err

@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string) error {
 	fs := flag.NewFlagSet("peers "+args[0], flag.ContinueOnError)
 	var s settings
 	var callers, batches string
-	fs.StringVar(&s.manager, "manager", "build/oncegate", "the manager `binary`; for engines, rounds and logs several, comma separated")
+	fs.StringVar(&s.manager, "manager", "build/oncegate", "the manager `binary`")
 	fs.StringVar(&s.out, "out", "build/peers", "`directory` for tables and plots")
 	fs.DurationVar(&s.duration, "duration", 5*time.Second, "length of one measurement")
 	fs.StringVar(&callers, "callers", "1,16,64,256", "concurrent callers, comma separated")
@@ -109,17 +109,13 @@ func run(ctx context.Context, args []string) error {
 	if s.duration < time.Second {
 		return usageError(fmt.Sprintf("-duration %s: must be at least 1s", s.duration))
 	}
-	bins := strings.Split(s.manager, ",")
-	for i, bin := range bins {
-		var err error
-		if bins[i], err = filepath.Abs(bin); err != nil {
-			return err
-		}
-		if _, err := os.Stat(bin); err != nil {
-			return usageError(fmt.Sprintf("-manager %s: %v", bin, err))
-		}
+	if _, err := os.Stat(s.manager); err != nil {
+		return usageError(fmt.Sprintf("-manager %s: %v", s.manager, err))
 	}
-	s.manager = strings.Join(bins, ",")
+	var err error
+	if s.manager, err = filepath.Abs(s.manager); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(s.out, 0o755); err != nil {
 		return err
 	}

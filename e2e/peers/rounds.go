@@ -157,26 +157,23 @@ func (r *rounds) addDisk() error {
 	return nil
 }
 
-// addManagers adds the managers as programs, over TCP and over a Unix socket.
+// addManagers adds a manager over TCP, and one over a Unix socket.
 func (r *rounds) addManagers(ctx context.Context) error {
-	for i, bin := range strings.Split(r.manager, ",") {
-		socket := "unix:" + filepath.Join(r.dir, strconv.Itoa(i))
-		for where, listen := range map[string]string{"TCP": "127.0.0.1:0", "a Unix socket": socket} {
-			p, err := startManager(r.dir, bin, listen)
-			if err != nil {
-				return err
-			}
-			r.stops = append(r.stops, p.stop)
-			for _, callers := range r.callers {
-				for _, batch := range r.batches {
-					name := "reserve, commit at " + filepath.Base(bin) + " over " + where
-					if batch > 0 {
-						name += fmt.Sprintf(", batches of %d", batch)
-					}
-					r.add(name, callers, batch, func(d time.Duration) (float64, []time.Duration, error) {
-						return leanClients(ctx, d, callers, p.addr, newLedgerCalls(batch))
-					}).pid = p.cmd.Process.Pid
+	for where, listen := range map[string]string{"TCP": "127.0.0.1:0", "a Unix socket": "unix:" + filepath.Join(r.dir, "socket")} {
+		p, err := startManager(r.dir, r.manager, listen)
+		if err != nil {
+			return err
+		}
+		r.stops = append(r.stops, p.stop)
+		for _, callers := range r.callers {
+			for _, batch := range r.batches {
+				name := "reserve, commit at oncegate over " + where
+				if batch > 0 {
+					name += fmt.Sprintf(", batches of %d", batch)
 				}
+				r.add(name, callers, batch, func(d time.Duration) (float64, []time.Duration, error) {
+					return leanClients(ctx, d, callers, p.addr, newLedgerCalls(batch))
+				}).pid = p.cmd.Process.Pid
 			}
 		}
 	}

@@ -13,11 +13,6 @@ import (
 // markKey is the key in shared data under which a gate keeps what it remembers of a manager's ledger.
 const markKey = "oncegate.l."
 
-// newDisk gives the machine an empty disk.
-func (m *manager) newDisk() {
-	m.disk, m.restored = new(simulated.Disk), simulated.NoQuarantine()
-}
-
 // ledger names the manager and its disk.
 func (m *manager) ledger() string {
 	if m.disks == 0 {
@@ -37,7 +32,7 @@ func (w *World) lose(m *manager) {
 	}
 	m.kill()
 	w.logf(m.name, "loses its disk")
-	m.newDisk()
+	m.disk = new(simulated.Disk)
 	m.disks++
 	for _, r := range w.upstream.runs {
 		r.lost = r.lost || r.recorded == m
@@ -57,7 +52,19 @@ func (w *World) remembered(m *manager) bool {
 }
 
 // noticed reports whether the manager knows of the disk that it lost last, if any.
-func (m *manager) noticed() bool { return m.disks == 0 || !m.restored.RestoredTo().IsZero() }
+func (m *manager) noticed() bool { return m.disks == 0 || m.forgot() != "" }
+
+// forgot is since when and why the manager knows that its ledger forgot something; "": it knows of nothing.
+func (m *manager) forgot() string {
+	if p := m.run; p != nil && p.ready {
+		return p.manager.Forgot()
+	}
+	why, err := simulated.Forgot(m.disk)
+	if err != nil {
+		m.w.fail("%s has a quarantine that cannot be read: %v", m.name, err)
+	}
+	return why
+}
 
 // forgotten reports whether a manager does not know yet that its disk was lost.
 func (w *World) forgotten() bool {

@@ -25,9 +25,8 @@ type manager struct {
 	life int      // processes so far
 	list []string // the list of shards for the next process; nil: none
 
-	// restored is the quarantine that the disk has a record of. disks counts the disks that were lost, and unmarked the
-	// calls on their way whose gates do not say which ledger they know.
-	restored *simulated.Quarantine
+	// disks counts the disks that were lost, and unmarked the calls on their way whose gates do not say which ledger they
+	// know.
 	disks    int
 	unmarked int
 
@@ -55,8 +54,7 @@ type process struct {
 }
 
 func newManager(w *World, name string, list []string) *manager {
-	m := &manager{w: w, name: name, list: list}
-	m.newDisk()
+	m := &manager{w: w, name: name, list: list, disk: new(simulated.Disk)}
 	if w.plan.Has(Centres) {
 		m.shift.Store(int64(w.between(-12*time.Hour, 12*time.Hour)))
 	}
@@ -134,7 +132,7 @@ func (p *process) open(disk *simulated.Disk) (err error) {
 	plan := &p.m.w.plan
 	o := simulated.Options{
 		Version: p.version(), Clock: p.m.clock, Shards: p.list,
-		MaxEntries: plan.MaxKeys, CommittedTTL: plan.CommittedTTL, SnapshotBytes: plan.Snapshot, Restored: p.m.restored,
+		MaxEntries: plan.MaxKeys, CommittedTTL: plan.CommittedTTL, SnapshotBytes: plan.Snapshot,
 	}
 	if plan.Named {
 		o.Name = p.m.name
@@ -246,8 +244,8 @@ func (p *process) dispose() {
 
 // end ends the process and its goroutines when the world ends.
 func (m *manager) end() {
-	if s := m.restored.State(); m.disks == 0 && !s.RestoredTo.IsZero() {
-		m.w.fail("%s has lost nothing, and is in quarantine: %v", m.name, s.Why)
+	if why := m.forgot(); m.disks == 0 && why != "" {
+		m.w.fail("%s has lost nothing, and is in quarantine: %v", m.name, why)
 	}
 	if p := m.run; p != nil {
 		m.run = nil

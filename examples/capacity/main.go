@@ -5,8 +5,7 @@
 //	         [--fsync D] [--feed]
 //	capacity --measure [--keys N] [--bin DIR] [--answer-bytes N] [--retries F] [--client-abort continue|cancel]
 //
-// Without --measure it calculates. The constants are measurements; model.go names each and docs/SCALE.md says how they
-// were made. With --measure it also runs manager, payments and the gate in a real Envoy on this machine, sends keys new
+// Without --measure it calculates. The constants are measurements; model.go names each. With --measure it also runs manager, payments and the gate in a real Envoy on this machine, sends keys new
 // keys, and prints what the model predicts for them beside what they took. It fails if a key did not run exactly once.
 //
 // Exit code 0: done. 1: the measured run failed. 2: the command line is wrong.
@@ -128,7 +127,7 @@ func compare(ctx context.Context, o options, stdout io.Writer) error {
 	row("log, bytes", p.logBytes, m.logBytes)
 	row("window, bytes", p.windowBytes, m.windowBytes)
 	row("Envoy to manager, bytes", p.networkBytes, m.networkBytes)
-	fmt.Fprintf(stdout, "\nThe manager has %d MiB in memory. CPU times hold for the machine of docs/SCALE.md; a busy or slower\nmachine takes more.\n",
+	fmt.Fprintf(stdout, "\nThe manager has %d MiB in memory. CPU times hold for the machine of docs/scale.md; a busy or slower\nmachine takes more.\n",
 		m.managerResident>>20)
 	return os.RemoveAll(dir)
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// What one new key takes, as measured on the machine of docs/SCALE.md. A new key is two calls on the manager: reserve
+// What one new key takes, as measured on a machine with 2 cores (Intel Xeon), Envoy 1.40.0 with one worker and a manager
+// on the engine wal. A new key is two calls on the manager: reserve
 // and commit. Calls that are ready together for one shard share a callout, and what a callout costs by itself is divided
 // by their number.
 const (

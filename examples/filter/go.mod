@@ -5,7 +5,7 @@ go 1.25.0
 replace github.com/oncegate/oncegate/hostsim => ../../hostsim
 
 require (
-	github.com/oncegate/oncegate/hostsim v0.0.0-00010101000000-000000000000
+	github.com/oncegate/oncegate/hostsim v0.1.0
 	github.com/tetratelabs/proxy-wasm-go-sdk v0.24.0
 )
 

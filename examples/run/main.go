@@ -1,5 +1,5 @@
-// Command run is `make run`: it starts the manager, the payments upstream and the gate in Envoy, or in the gateway, tells
-// what runs where and what to paste into another terminal, and stops all of it on Ctrl-C.
+// Command run is `make run`: it starts the manager, the payments upstream and the gate in Envoy, or in the gateway, prints
+// what runs where, as which process, and what to paste into another terminal, and stops all of it on Ctrl-C.
 //
 //	run [--bin DIR] [--dir DIR] [--store wal|etcd] [--proxy envoy|gateway] [--mode body|headers] [--workers N] [--PROCESS-port N]...
 //
@@ -18,6 +18,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -73,6 +74,7 @@ const managerDown = 10 * time.Second
 // supervised is the part of a stack that supervise uses.
 type supervised interface {
 	Failed() <-chan error
+	PIDs() map[string]int
 	Restarts(role string) (restarts, atOnce bool)
 	Restart(ctx context.Context, role string) error
 }
@@ -114,7 +116,7 @@ func supervise(ctx context.Context, s supervised, down time.Duration, stdout io.
 				}
 				return err
 			}
-			fmt.Fprintf(stdout, "the %s is back\n", role)
+			fmt.Fprintf(stdout, "the %s is back; processes: %s\n", role, processes(s.PIDs()))
 		}
 	}
 }
@@ -188,18 +190,18 @@ func welcome(s *stack.Stack, cfg stack.Config, key string) string {
 	if cfg.Proxy.Name() == "envoy" {
 		metrics = "/stats/prometheus"
 	}
-	pids := ""
+	killed := "a killed manager is started again after 10 s; until then new keys get 503 and do not run."
 	if cfg.Etcd {
-		for _, role := range slices.Sorted(maps.Keys(s.PIDs())) {
-			pids += fmt.Sprintf("  %-9s process %d\n", role, s.PIDs()[role])
-		}
-		pids += "kill -9 any one manager or member of etcd: a client sees latency, nothing else. A killed proxy is started\nagain at once: a client that repeats its call gets the recorded answer.\n"
+		killed = "when one manager or member of etcd is killed, clients see latency, nothing else. It is started again after 10 s."
 	}
 	return fmt.Sprintf(`Running:
   %-9s %s   the gate (oncegate.wasm, %s mode) before payments; metrics: %s%s
   payments  %s    the upstream, whose work must not be done twice
   manager   %s    the ledger; its page: %s/ui/, metrics: %s/metrics
-%sData, logs and the proxy's configuration are in %s.
+Processes: %s.
+Try kill -9: %s
+A killed proxy is started again at once, and a client that repeats its call gets the recorded answer.
+Data, logs and the proxy's configuration are in %s.
 
 Paste into another terminal: the first call, and its retry, which must get the same answer
   %s
@@ -208,6 +210,15 @@ and how often it was executed
   curl %s/executions
 
 Ctrl-C stops all.
-`, cfg.Proxy.Name(), s.ProxyURL(), cfg.Mode, s.ProxyAdminURL(), metrics, s.PaymentsURL(), s.ManagerURL(), s.ManagerAdminURL(), s.ManagerAdminURL(), pids,
-		filepath.Clean(cfg.Dir), curl, curl, s.PaymentsURL())
+`, cfg.Proxy.Name(), s.ProxyURL(), cfg.Mode, s.ProxyAdminURL(), metrics, s.PaymentsURL(), s.ManagerURL(), s.ManagerAdminURL(), s.ManagerAdminURL(),
+		processes(s.PIDs()), killed, filepath.Clean(cfg.Dir), curl, curl, s.PaymentsURL())
+}
+
+// processes lists the ids of processes by role.
+func processes(pids map[string]int) string {
+	var all []string
+	for _, role := range slices.Sorted(maps.Keys(pids)) {
+		all = append(all, fmt.Sprintf("%s %d", role, pids[role]))
+	}
+	return strings.Join(all, ", ")
 }

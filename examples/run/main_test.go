@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -148,6 +149,8 @@ type fakeStack struct {
 
 func (f *fakeStack) Failed() <-chan error { return f.failed }
 
+func (f *fakeStack) PIDs() map[string]int { return map[string]int{"proxy": 3, "manager": 2} }
+
 func (f *fakeStack) Restarts(role string) (restarts, atOnce bool) {
 	return role != "payments", role == "gateway"
 }
@@ -200,6 +203,26 @@ func TestKilledManagerIsStartedAgain(t *testing.T) {
 				t.Errorf("the manager was started %d times more than expected", n)
 			}
 		})
+	}
+}
+
+// A process that was started again has another id, and a reader may want to kill it once more.
+func TestRestartsTellTheNewProcesses(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	f := &fakeStack{failed: make(chan error), started: make(chan struct{})}
+	r, w := io.Pipe()
+	result := make(chan error, 1)
+	go func() { result <- supervise(ctx, f, 0, w); w.Close() }()
+	lines := bufio.NewScanner(r)
+	f.failed <- &stack.EndedError{Process: "manager", How: "signal: killed"}
+	lines.Scan()
+	<-f.started
+	if lines.Scan(); lines.Text() != "the manager is back; processes: manager 2, proxy 3" {
+		t.Errorf("it prints %q", lines.Text())
+	}
+	stop()
+	if err := <-result; err != nil {
+		t.Error(err)
 	}
 }
 
@@ -264,6 +287,9 @@ func startSession(t *testing.T, args ...string) session {
 		}
 	}
 	go io.Copy(io.Discard, r) // until run is over
+	if !regexp.MustCompile(`(?m)^Processes: .*\bmanager \d+, payments \d+, proxy \d+\.`).MatchString(s.welcome) {
+		t.Errorf("nothing says which process to kill:\n%s", s.welcome)
+	}
 	if s.payments == "" {
 		t.Fatalf("exit code %d after %q", stop(), s.text)
 	}

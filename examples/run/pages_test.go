@@ -35,9 +35,8 @@ var notRun = map[string]string{
 
 // measured are the command blocks that a test in e2e/peers runs with the shortest measurements (make test-benches), and not TestPages.
 var measured = []string{
-	"docs/bench-envoy.md: make bench-envoy",
-	"docs/engines.md: make peers-bench && build/peers-bench engines",
-	"docs/bench-logs.md: make peers-bench",
+	"docs/benchmarks.md: make bench-envoy",
+	"docs/benchmarks.md: make peers-bench",
 }
 
 // inCluster are the command blocks that the tests in e2e/cluster run with the programs of a cluster (make test-cluster), and not TestPages.
@@ -48,10 +47,12 @@ var inCluster = []string{
 	"docs/kubernetes.md: helm install oncegate charts/oncegate",
 	"docs/istio.md: helm install oncegate charts/oncegate",
 	"docs/istio.md: sed -n 's/ gate$//p' tokens",
-	"docs/istio.md: kubectl apply -f envoy/istio/traffic-extension",
+	"docs/istio.md: kubectl -n istio-system create configmap",
+	"docs/istio.md: kubectl apply -f envoy/istio/body-mode",
 	"docs/envoy-gateway.md: helm upgrade eg",
 	"docs/envoy-gateway.md: sed -n 's/ gate$//p' tokens",
-	"docs/envoy-gateway.md: kubectl apply -f envoy/gateway/manager",
+	"docs/envoy-gateway.md: kubectl apply -f envoy/gateway/oncegate",
+	"docs/envoy-gateway.md: kubectl -n payments patch gateway public",
 	"docs/envoy-gateway.md: kubectl -n payments get envoypatchpolicy",
 }
 

@@ -39,22 +39,25 @@ var before = map[string]string{
 	"docs/reference/LOGS.md": "oncegate serve --data-dir ledger",
 }
 
+// onEtcd replaces the members a, b and c by members on this machine.
+func onEtcd(t *testing.T) (string, []string) {
+	members, err := servers.StartEtcdMembers(t.Context(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var replace []string
+	for i, m := range members {
+		t.Cleanup(m.Close)
+		replace = append(replace, "http://"+string(rune('a'+i))+":2379", m.URL)
+	}
+	// Another manager of the page listens at the usual port.
+	return "", append(replace, "oncegate serve", "oncegate serve --listen 127.0.0.1:"+freePort(t))
+}
+
 // preparations are by page and first line of a block. What is a placeholder in it is replaced, in turns, and the commands run before.
 var preparations = map[string]func(t *testing.T) (before string, replace []string){
-	"docs/OPERATIONS.md: oncegate serve --store etcd": func(t *testing.T) (string, []string) {
-		members, err := servers.StartEtcdMembers(t.Context(), 3)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var replace []string
-		for i, m := range members {
-			t.Cleanup(m.Close)
-			replace = append(replace, "http://"+string(rune('a'+i))+":2379", m.URL)
-		}
-		// Another manager of the page listens at the usual port.
-		return "", append(replace, "oncegate serve", "oncegate serve --listen 127.0.0.1:"+freePort(t))
-	},
-	"docs/postgres.md: oncegate serve --store postgres": func(t *testing.T) (string, []string) {
+	"docs/stores.md: oncegate serve --store etcd": onEtcd,
+	"docs/stores.md: oncegate serve --store postgres": func(t *testing.T) (string, []string) {
 		return "", []string{"postgres://oncegate@db/oncegate", servers.Postgres(t).URL}
 	},
 	"docs/backup.md: oncegate quarantine begin --store postgres": func(t *testing.T) (string, []string) {
@@ -90,17 +93,17 @@ var preparations = map[string]func(t *testing.T) (before string, replace []strin
 		}
 	},
 	// Fewer keys than a measurement takes, and an Envoy without the reader's flags: the program sets its own.
-	"docs/SCALE.md: make build envoy": func(t *testing.T) (string, []string) {
+	"docs/scale.md: make build envoy": func(t *testing.T) (string, []string) {
 		bin, err := filepath.Abs(filepath.Join(root, "build"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return "", []string{"go run ./examples/capacity --measure", "ENVOY_BIN=" + envoyOf(t, bin) + " go run ./examples/capacity --measure --keys 100 --bin " + bin}
 	},
-	"docs/OPERATIONS.md: oncegate ledger history KEY": unknownKey("order-1"),
-	"docs/OPERATIONS.md: oncegate ledger resolve KEY": unknownKey("order-2"),
+	"docs/operating.md: oncegate ledger list --state unknown": unknownKey("order-1"),
+	"docs/operating.md: oncegate ledger resolve KEY":          unknownKey("order-2"),
 	// The record of an entry in Redis, whose version is damaged.
-	"docs/OPERATIONS.md: oncegate unreadable delete COLLECTION": func(t *testing.T) (string, []string) {
+	"docs/operating.md: oncegate unreadable delete COLLECTION": func(t *testing.T) (string, []string) {
 		port, dsn := freePort(t), servers.Redis(t).URL
 		socket, _, _ := strings.Cut(strings.TrimPrefix(dsn, "unix://"), "?")
 		return `oncegate serve --store redis --store-dsn ` + dsn + ` --listen 127.0.0.1:` + port + `
@@ -110,10 +113,6 @@ redis-cli -s ` + socket + ` setrange '{oncegate}:r:ledger:4:shoporder-3' 19 c`, 
 oncegate unreadable delete $(oncegate unreadable list | awk '/order-3/ {print $1, $NF}')
 [[ $(oncegate unreadable list) != *order-3* ]] )`,
 			}
-	},
-	// Nobody writes into the copy of a running manager's directory.
-	"docs/OPERATIONS.md: oncegate wal verify --data-dir DIR": func(*testing.T) (string, []string) {
-		return "cp -r data copied", []string{"DIR", "copied"}
 	},
 }
 
@@ -208,7 +207,7 @@ type reader struct {
 // killedJob is what a shell says of a server that the page kills.
 var killedJob = regexp.MustCompile(`(?m)^\S+/session\.sh: line \d+: +\d+ Killed .*\n`)
 
-var portInText = regexp.MustCompile(`(:|port_value: |-port )(\d{4,5})\b`)
+var portInText = regexp.MustCompile(`(:|port_value: |-port |"127\.0\.0\.1", )(\d{4,5})\b`)
 
 func (r *reader) toHere(text string) string {
 	return portInText.ReplaceAllStringFunc(text, func(s string) string {
@@ -371,7 +370,7 @@ func stepsOf(b block) (steps []step) {
 	return steps
 }
 
-var serverLine = regexp.MustCompile(`^\s*(?:(?:build/)?oncegate serve|build/payments|envoy -c|go run \./examples/(?:worker|grpc serve))\b`)
+var serverLine = regexp.MustCompile(`^\s*(?:(?:build/)?oncegate serve|build/payments|python3 service\.py|envoy -c|go run \./examples/(?:worker|grpc serve))\b`)
 
 // serversBehind lets servers run in the background, as in a terminal of their own, and waits until each listens.
 func (r *reader) serversBehind(text string) string {
@@ -386,7 +385,7 @@ func (r *reader) serversBehind(text string) string {
 		out = append(out, line+" >>servers.log 2>&1 &"+after)
 		port, probe := r.ports["8090"], "connects"
 		switch words := strings.Fields(line); {
-		case strings.Contains(line, "build/payments"):
+		case strings.Contains(line, "build/payments"), strings.Contains(line, "service.py"):
 			port = r.ports["9000"]
 		case strings.Contains(line, "envoy -c"):
 			port = r.ports["10000"]
@@ -412,7 +411,7 @@ func (r *reader) paste(t *testing.T, steps []step) {
 	fmt.Fprintf(script, `cd %s; export PATH=$PWD/bin:$PATH TERM=dumb
 await() { for ((i = 0; i < 2400; i++)); do "$@" 2>/dev/null && return 0; kill -0 $! || break; sleep 0.05; done; echo "not ready: $*"; return 1; }
 connects() { (exec 3<>/dev/tcp/127.0.0.1/$1); }
-ready() { curl -f -o /dev/null http://127.0.0.1:$1/readyz; }
+ready() { curl -f -o /dev/null http://127.0.0.1:$1/readyz || curl -fk -o /dev/null https://127.0.0.1:$1/readyz; }
 curl() { command curl -sS "$@"; } # as in a terminal, where it shows no progress
 set -e
 `, r.dir)

@@ -294,7 +294,7 @@ func (c *Client) attempt(ctx context.Context, base string, call *call, body []by
 	if out == nil {
 		return replayed, nil
 	}
-	if err := decode(b, out); err != nil {
+	if err := json.Unmarshal(b, out); err != nil {
 		return replayed, &badAnswer{fmt.Errorf("client: %s %s: status %d with an answer that is not of a manager: %w", call.method, call.path, resp.StatusCode, err)}
 	}
 	return replayed, nil
@@ -337,7 +337,7 @@ func readError(resp *http.Response, body []byte, replayed bool) error {
 		e.RetryAfter = time.Duration(s) * time.Second
 	}
 	var p problem
-	if strings.HasPrefix(resp.Header.Get("Content-Type"), api.ContentTypeProblem) && decode(body, &p) == nil {
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), api.ContentTypeProblem) && json.Unmarshal(body, &p) == nil {
 		e.Code, e.Detail = api.Code(p.Code), p.text()
 		return e
 	}

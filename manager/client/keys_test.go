@@ -25,7 +25,9 @@ func TestKeysAreNeverRepeated(t *testing.T) {
 	seen := map[string]bool{}
 	var wg sync.WaitGroup
 	for _, k := range []*Keys{a, a, b, b} {
-		wg.Go(func() {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
 			for range 1000 {
 				key := k.Next()
 				mu.Lock()
@@ -35,7 +37,7 @@ func TestKeysAreNeverRepeated(t *testing.T) {
 				seen[key] = true
 				mu.Unlock()
 			}
-		})
+		}()
 	}
 	wg.Wait()
 	if first, second := seen["host1.dc1:12345:1:"+a.nonce], seen["host1.dc1:12345:2000:"+a.nonce]; !first || !second {
@@ -65,14 +67,16 @@ func TestOpenKeysKeepsTheID(t *testing.T) {
 	ids := make([]string, 20)
 	var wg sync.WaitGroup
 	for i := range ids { // all at once
-		wg.Go(func() {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
 			k, err := OpenKeys(file)
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			ids[i] = k.ClientID()
-		})
+		}()
 	}
 	wg.Wait()
 	for _, id := range ids {

@@ -192,7 +192,9 @@ func TestWriterKeepsTheOrderOfEachCaller(t *testing.T) {
 	const callers, each = 4, 60
 	var wg sync.WaitGroup
 	for caller := range callers {
-		wg.Go(func() {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
 			for n := range each {
 				m := client.WriteMessage{IdempotencyID: fmt.Sprint(caller, "-", n)}
 				if n%3 == caller%3 {
@@ -201,7 +203,7 @@ func TestWriterKeepsTheOrderOfEachCaller(t *testing.T) {
 					t.Errorf("%+v", r)
 				}
 			}
-		})
+		}()
 	}
 	wg.Wait()
 	if err := w.Close(t.Context()); err != nil {

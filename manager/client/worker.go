@@ -149,19 +149,26 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer w.claims.opts.HTTP.CloseIdleConnections()
 	// Reports continue after the handlers' contexts ended, until Run returns.
 	reports, endReports := context.WithCancel(context.WithoutCancel(ctx))
-	var finisher sync.WaitGroup
-	finisher.Go(func() { w.finishLoop(reports) })
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		w.finishLoop(reports)
+	}()
 	defer func() {
 		endReports()
-		finisher.Wait()
+		<-finished
 	}()
 
 	var running sync.WaitGroup
 	var handling atomic.Int64 // slots also counts what the claim under way may bring
 	slots, reporting := make(chan struct{}, w.opts.Concurrency), make(chan struct{}, maxReporting*w.opts.Concurrency)
-	running.Go(func() {
+	running.Add(1)
+	go func() {
+		defer running.Done()
 		w.claimLoop(ctx, work, slots, func(j *Job) {
-			running.Go(func() {
+			running.Add(1)
+			go func() {
+				defer running.Done()
 				held := slots
 				defer func() { <-held }()
 				switch {
@@ -180,9 +187,9 @@ func (w *Worker) Run(ctx context.Context) error {
 						held = reporting
 					})
 				}
-			})
+			}()
 		})
-	})
+	}()
 	<-ctx.Done()
 
 	done := make(chan struct{})

@@ -25,7 +25,7 @@ type medium struct {
 	// backups lets the server write everything to its files, makes the backups that its users make, and returns the
 	// directories.
 	backups func(t *testing.T) []string
-	// clean does what docs/OPERATIONS.md tells users to do about values of before the encryption, and returns the
+	// clean does what docs/operating.md tells users to do about values of before the encryption, and returns the
 	// directories that have none of them afterwards.
 	clean func(t *testing.T) []string
 }
@@ -209,7 +209,7 @@ func TestEncryptedMedia(t *testing.T) {
 		}
 		stop(p)
 
-		// The same store, changed as docs/OPERATIONS.md says.
+		// The same store, changed as docs/operating.md says.
 		stop(run(plain, "--encryption-key-file", keyFile(t, "k1"), "--encryption-decrypt-only"))
 		p = run(plain, "--encryption-key-file", keyFile(t, "k1"))
 		waitFor(t, "nothing is plain", func() bool { return strings.Contains(p.stderr.String(), `"no_longer_in_use":[""]`) })

@@ -26,7 +26,7 @@ func TestSchemathesisFindsNothing(t *testing.T) {
 		"wal": {"--data-dir", t.TempDir()}, "memory": {"--store", "memory"}, "sqlite": {"--store", "sqlite", "--data-dir", t.TempDir()},
 	} {
 		t.Run(engine, func(t *testing.T) {
-			p := startManager(t, append(settings, "--pending-wait-timeout", "1")...)
+			p := startManager(t, append(settings, "--pending-wait-timeout-seconds", "1")...)
 			cmd := exec.CommandContext(t.Context(), "python3", "-m", "schemathesis.cli", "--config-file", config, "run", "--continue-on-failure", "--max-time", budget,
 				"http://"+p.addr["api"]+"/openapi.json")
 			cmd.Dir = t.TempDir()

@@ -98,8 +98,10 @@ type ClientAbort uint8
 
 // The values of ClientAbort.
 const (
+	// abortDefault: AbortContinue in ModeBody with an upstream.cluster, else AbortCancel. Parsed routes do not have it.
+	abortDefault ClientAbort = iota
 	// AbortCancel: the router carries the request, and the proxy cancels it.
-	AbortCancel ClientAbort = iota
+	AbortCancel
 	// AbortContinue: the gate makes the upstream call itself, so the call goes on and its answer is
 	// recorded. Only in ModeBody.
 	AbortContinue

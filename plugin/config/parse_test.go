@@ -41,6 +41,7 @@ func TestMissingFieldsHaveDefaults(t *testing.T) {
 			CommittedTTL:    ManagersTTL,
 			RejectedTTL:     ManagersTTL,
 			UnknownTTL:      ManagersTTL,
+			ClientAbort:     AbortCancel,
 			WaitForPending:  true,
 			PendingWait:     30 * time.Second,
 			MaxRequestBody:  524288,
@@ -458,4 +459,27 @@ func FuzzParse(f *testing.F) {
 			c.Route("POST", path)
 		}
 	})
+}
+
+// TestAbortDefault: with an upstream cluster, a request in body mode continues after its client has left.
+func TestAbortDefault(t *testing.T) {
+	for text, want := range map[string]ClientAbort{
+		`{"mode": "body"}`: AbortCancel,
+		`{"mode": "body", "upstream": {"cluster": "u"}}`:                                                        AbortContinue,
+		`{"mode": "body", "upstream": {"cluster": "u"}, "client_abort": "cancel"}`:                              AbortCancel,
+		`{"mode": "body", "client_abort": "continue"}`:                                                          AbortContinue,
+		`{"upstream": {"cluster": "u"}}`:                                                                        AbortCancel,
+		`{"mode": "body", "upstream": {"cluster": "u"}, "match": [{"mode": "headers"}]}`:                        AbortCancel,
+		`{"upstream": {"cluster": "u"}, "match": [{"mode": "body"}]}`:                                           AbortContinue,
+		`{"mode": "body", "upstream": {"cluster": "u"}, "match": [{"upstream": {"cluster": ""}}]}`:              AbortCancel,
+		`{"mode": "body", "upstream": {"cluster": "u"}, "client_abort": "cancel", "match": [{"mode": "body"}]}`: AbortCancel,
+	} {
+		c, err := Parse([]byte(text))
+		if err != nil {
+			t.Fatal(text, err)
+		}
+		if got := c.Route("POST", "/").ClientAbort; got != want {
+			t.Errorf("%s: %d, want %d", text, got, want)
+		}
+	}
 }

@@ -67,7 +67,7 @@ func routeFields(r *reader, t *Route) []field {
 		{"max_response_body_bytes", func(path string, v gjson.Result) { t.MaxResponseBody = r.integer(path, v, 1, 16<<20) }},
 		{"failure_mode", func(path string, v gjson.Result) { t.FailureMode = FailureMode(r.choice(path, v, "closed", "open")) }},
 		{"client_abort", func(path string, v gjson.Result) {
-			t.ClientAbort = ClientAbort(r.choice(path, v, "cancel", "continue"))
+			t.ClientAbort = AbortCancel + ClientAbort(r.choice(path, v, "cancel", "continue"))
 		}},
 		{"incomplete_upload", func(path string, v gjson.Result) {
 			t.FreeIncomplete = r.choice(path, v, "unknown", "release") == 1
@@ -204,6 +204,12 @@ func (t *Route) check(r *reader, path string) {
 	}
 	if t.Durability != api.DurabilityLocal && t.Ledger != LedgerManager {
 		r.fail(join(path, "durability"), show(`"`+t.Durability.String()+`"`)+` is asked of the manager; allowed: "local" unless "ledger" is "manager"`)
+	}
+	if t.ClientAbort == abortDefault {
+		t.ClientAbort = AbortCancel
+		if t.Mode == ModeBody && t.Upstream.Cluster != "" {
+			t.ClientAbort = AbortContinue
+		}
 	}
 	if t.ClientAbort == AbortContinue && t.Mode != ModeBody {
 		r.fail(join(path, "client_abort"), `"continue" needs the whole body before the decision; allowed: "cancel" unless "mode" is "body"`)

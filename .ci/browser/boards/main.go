@@ -1,4 +1,4 @@
-// Command boards draws the pictures of docs/boards.md: it puts load on the gate in Envoy and on a manager (build/examples/run),
+// Command boards draws the pictures of docs/operating.md: it puts load on the gate in Envoy and on a manager (build/examples/run),
 // lets a Prometheus scrape both, and has Grafana's own components draw the boards of charts/oncegate/files/grafana in Chromium.
 // There is no Grafana server in it.
 //

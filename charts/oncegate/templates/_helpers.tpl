@@ -75,9 +75,50 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .Values.tls.admin -}}https-admin{{- else -}}http-admin{{- end -}}
 {{- end -}}
 
+{{/* The bytes of a quantity of memory, such as 3Gi, or of a plain number. Empty if it is neither. */}}
+{{- define "oncegate.bytes" -}}
+{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- $text := kindIs "string" . | ternary . (toJson .) -}}
+{{- if regexMatch "^[0-9]+(\\.[0-9]+)?([kMGT]|[KMGT]i)?$" $text -}}
+{{- mulf (regexFind "^[0-9.]+" $text | float64) (get $units (regexFind "[A-Za-z]+$" $text)) | int64 -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The least memory of a manager, in bytes: what it may hold, and what the Go runtime needs besides. */}}
+{{- define "oncegate.leastMemory" -}}
+{{- $default := 536870912 -}}
+{{- $bodies := get .Values.settings "max-body-memory-bytes" | default $default | int64 -}}
+{{- if eq .Values.store.engine "wal" -}}
+{{- $window := get .Values.settings "max-bytes" | default $default | int64 -}}
+{{- $jobs := get .Values.settings "job-max-bytes" | default $default | int64 -}}
+{{- add $bodies (mul 3 (add $window $jobs)) -}}
+{{- else -}}
+{{- $bodies -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Values that contradict each other in ways that a schema cannot say. */}}
 {{- define "oncegate.check" -}}
 {{- $sharded := include "oncegate.sharded" . -}}
+{{- if not .Values.image.repository -}}
+{{- fail "image.repository is empty: must be the registry and name of the manager's image, such as registry.example.com/oncegate/manager" -}}
+{{- end -}}
+{{- if not (or .Values.auth.existingSecret .Values.tls.clientCA.existingSecret .Values.auth.anonymous) -}}
+{{- fail "auth.existingSecret and tls.clientCA.existingSecret are empty: every caller that reaches the port would be an administrator; set one of them, or auth.anonymous to true" -}}
+{{- end -}}
+{{- if and .Values.auth.anonymous (or .Values.auth.existingSecret .Values.tls.clientCA.existingSecret) -}}
+{{- fail "auth.anonymous is true: must be false when auth.existingSecret or tls.clientCA.existingSecret is set, because credentials are then asked for" -}}
+{{- end -}}
+{{- with dig "limits" "memory" "" .Values.resources -}}
+{{- $limit := include "oncegate.bytes" . -}}
+{{- if not $limit -}}
+{{- fail (printf "resources.limits.memory is %v: must be a number of bytes, or a number with k, M, G, T, Ki, Mi, Gi or Ti" .) -}}
+{{- end -}}
+{{- $least := include "oncegate.leastMemory" $ -}}
+{{- if lt ($limit | int64) ($least | int64) -}}
+{{- fail (printf "resources.limits.memory is %v: must be at least %sMi for the settings max-bytes, job-max-bytes and max-body-memory-bytes" . (divf $least 1048576 | ceil | int64 | toString)) -}}
+{{- end -}}
+{{- end -}}
 {{- if not (regexMatch "^[a-z][-a-z0-9]*$" (include "oncegate.fullname" .)) -}}
 {{- fail (printf "the name %q must be that of a Service, which begins with a letter and has only a-z, 0-9 and -: set fullnameOverride" (include "oncegate.fullname" .)) -}}
 {{- end -}}

@@ -8,7 +8,7 @@ import (
 )
 
 // BenchmarkBound compares the ways to bound a module's work: not at all, by the counter, and by the engine's own
-// interruption. One call makes one iteration of a loop, the other 100,000. docs/RATIONALE.md has figures.
+// interruption. One call makes one iteration of a loop, the other 100,000.
 func BenchmarkBound(b *testing.B) {
 	plain := code(sum)
 	metered, err := Instrument(plain, 1<<62)

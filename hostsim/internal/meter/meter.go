@@ -3,8 +3,7 @@
 // table instruction one unit per 64 bytes or entries. When the counter is below zero the module executes unreachable.
 // Code between two checks has no loops, so every call ends.
 //
-// The same call uses the same number of units on every machine. docs/RATIONALE.md compares the cost with that of an
-// engine's own interruption.
+// The same call uses the same number of units on every machine.
 //
 // Tables get a maximum, because engines limit memory but not them.
 //

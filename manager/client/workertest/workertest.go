@@ -5,10 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/oncegate/oncegate/manager/client"
 )
@@ -21,8 +20,8 @@ const Runs = 3
 //
 // The test fails when a run returns an error or panics, or when after a later run check returns another state, or the
 // handler another result, than after the first run. check reads what the handler has changed (rows, files, mails sent)
-// and returns it. States are compared with go-cmp, so they need exported fields or an Equal method. check may also fail
-// the test itself.
+// and returns it. States are compared with reflect.DeepEqual. check must return a copy: it must not be changed by later
+// runs. check may also fail the test itself.
 func Idempotent[State any](t testing.TB, h client.Handler, payload any, check func(testing.TB) State) {
 	t.Helper()
 	encoded, err := json.Marshal(payload)
@@ -48,8 +47,8 @@ func Idempotent[State any](t testing.TB, h client.Handler, payload any, check fu
 			firstState, firstResult = state, string(encodedResult)
 			continue
 		}
-		if d := cmp.Diff(firstState, state); d != "" {
-			t.Fatalf("workertest: run %d changed the state that the first run left (-first +now):\n%s", run, d)
+		if !reflect.DeepEqual(firstState, state) {
+			t.Fatalf("workertest: run %d changed the state that the first run left:\nfirst %+v\nnow   %+v", run, firstState, state)
 		}
 		if string(encodedResult) != firstResult {
 			t.Fatalf("workertest: run %d returned %s, the first one %s", run, encodedResult, firstResult)

@@ -215,8 +215,10 @@ func (a *app) start(ctx context.Context) error {
 	if err := a.checkPlace(ctx); err != nil {
 		return err
 	}
-	if err := a.doubt(ctx); err != nil {
-		return err
+	if a.peers != nil {
+		if err := peers.Doubt(ctx, a.peers, a.store, a.restored, a.longestTTL()); err != nil {
+			return err
+		}
 	}
 	if err := a.openShard(ctx); err != nil {
 		return err
@@ -247,7 +249,8 @@ func (a *app) start(ctx context.Context) error {
 	}
 	if a.peers != nil && len(a.peers.Peers()) > 0 {
 		a.puller = peers.New(peers.Options{
-			Network: a.peers, Ledger: a.ledger, Store: a.store, Log: a.log, CheckEvery: s.CompareEvery, Lists: a.homes, Self: self{a},
+			Network: a.peers, Ledger: a.ledger, Store: a.store, Log: a.log, CheckEvery: s.CompareEvery, Lists: a.homes,
+			Self: peers.Own{Keeper: a.shard, Quarantine: a.restored, Remembers: a.longestTTL, Log: a.log},
 		})
 	}
 	a.startShipping()

@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"crypto/tls"
+	"os"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/settings"
@@ -43,31 +45,88 @@ func credentials(s *settings.Settings) (auth *httpd.Auth, cert *httpd.Certificat
 	return auth, cert, cfg, nil
 }
 
-// reload reads the token file and the certificate again at each SIGHUP.
+// checkFilesEvery is how often the manager looks for changed files of credentials. Kubernetes takes up to a minute to bring a changed
+// Secret to a pod, so less would gain nothing.
+const checkFilesEvery = 10 * time.Second
+
+// watched are files that load reads again.
+type watched struct {
+	what  string
+	files []string
+	load  func() error
+	seen  []os.FileInfo // of files; nil: it cannot be read
+}
+
+// changed reports whether a file is another one, or was written, since the last call.
+func (w *watched) changed() (changed bool) {
+	now := make([]os.FileInfo, len(w.files))
+	for i, name := range w.files {
+		if info, err := os.Stat(name); err == nil {
+			now[i] = info
+		}
+		if w.seen == nil || sameFile(w.seen[i], now[i]) {
+			continue
+		}
+		changed = true
+	}
+	w.seen = now
+	return changed
+}
+
+func sameFile(a, b os.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
+}
+
+// credentialFiles are the files that are read again.
+func (a *app) credentialFiles() (all []*watched) {
+	add := func(what string, load func() error, files ...string) {
+		all = append(all, &watched{what: what, files: files, load: load})
+	}
+	s := a.settings
+	if s.TokenFile != "" {
+		add("tokens", func() error { return a.auth.Load(s.TokenFile) }, s.TokenFile)
+	}
+	if s.ClientRoles != "" {
+		add("client roles", func() error { return a.auth.LoadCertificates(s.ClientRoles) }, s.ClientRoles)
+	}
+	if a.certificate != nil {
+		add("certificate", a.certificate.Load, a.certificate.Files()...)
+	}
+	if a.adminCertificate != nil {
+		add("certificate of --admin", a.adminCertificate.Load, a.adminCertificate.Files()...)
+	}
+	if s.Peers.TokenFile != "" {
+		add("tokens for the peers", a.peers.LoadTokens, s.Peers.TokenFile)
+	}
+	return all
+}
+
+// reload reads the files of credentials again, all of them at a SIGHUP, and each one that has changed.
 func (a *app) reload(ctx context.Context) {
+	all := a.credentialFiles()
+	for _, w := range all {
+		w.changed()
+	}
+	tick := time.NewTicker(checkFilesEvery)
+	defer tick.Stop()
 	for {
+		asked := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-a.hangup:
+			if asked = true; len(all) == 0 {
+				a.log.Info("SIGHUP has no effect: there are no files of tokens, roles or certificates")
+			}
+		case <-tick.C:
 		}
-		if a.settings.TokenFile == "" && a.certificate == nil && a.adminCertificate == nil && a.settings.Peers.TokenFile == "" {
-			a.log.Info("SIGHUP has no effect: neither --auth-token-file nor --tls-cert nor --admin-tls-cert nor --peer-token-file is set")
-		}
-		if a.settings.TokenFile != "" {
-			a.reloaded("tokens", a.auth.Load(a.settings.TokenFile))
-		}
-		if a.settings.ClientRoles != "" {
-			a.reloaded("client roles", a.auth.LoadCertificates(a.settings.ClientRoles))
-		}
-		if a.certificate != nil {
-			a.reloaded("certificate", a.certificate.Load())
-		}
-		if a.adminCertificate != nil {
-			a.reloaded("certificate of --admin", a.adminCertificate.Load())
-		}
-		if a.settings.Peers.TokenFile != "" {
-			a.reloaded("tokens for the peers", a.peers.LoadTokens())
+		for _, w := range all {
+			if w.changed() || asked {
+				a.reloaded(w.what, w.load())
+			}
 		}
 	}
 }

@@ -3,15 +3,12 @@ package app
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/peers"
 	"github.com/oncegate/oncegate/manager/internal/settings"
-	"github.com/oncegate/oncegate/manager/internal/shard"
 )
 
 // openFeed prepares the change feed of a ledger with an origin.
@@ -22,41 +19,6 @@ func (a *app) openFeed(ctx context.Context) error {
 		return settings.Usagef("--origin %q: %v", other.Want, other)
 	}
 	return err
-}
-
-// self is the own ledger as peers see it.
-type self struct{ a *app }
-
-func (s self) Mark() api.Mark         { return s.a.shard.Mark() }
-func (s self) Left() time.Duration    { return s.a.restored.Remaining() }
-func (s self) Longest() time.Duration { return s.a.longestTTL() }
-func (s self) Meet(ctx context.Context, m api.Mark, from string) error {
-	return s.a.shard.Meet(ctx, m, from)
-}
-
-func (s self) Trust(ctx context.Context) error {
-	ended, err := s.a.restored.Trust(ctx)
-	if ended {
-		s.a.log.Info("all peers have said that they remember no earlier ledger of this data centre")
-	}
-	return err
-}
-
-func (s self) Fence(ctx context.Context, why string) error {
-	return s.a.restored.Extend(ctx, peers.FenceFor, why)
-}
-
-// doubt begins a quarantine of a new ledger that has peers. They may remember an earlier one, whose keys it must not run
-// again; see package peers.
-func (a *app) doubt(ctx context.Context) error {
-	if a.peers == nil || len(a.peers.Peers()) == 0 {
-		return nil
-	}
-	known, err := shard.Known(ctx, a.store)
-	if err != nil || known {
-		return err
-	}
-	return a.restored.Doubt(ctx, a.longestTTL(), "the ledger is new, and not all of its peers have said yet that they remember no earlier one")
 }
 
 func (a *app) feedFailed(err error) {

@@ -50,7 +50,7 @@ func (a *app) tellShard(c shard.Change) {
 	if c.Before.ID != "" && c.Listed() {
 		a.log.Warn("the list of shards has changed: new keys that now belong to another shard are refused here from now on. "+
 			"Before this, every gate must have the new list in manager.shards and the old one in manager.previous_shards, and the new shards must run; "+
-			"until then gates answer 503 for such keys. To go back is a change of its own: see docs/shards.md",
+			"until then gates answer 503 for such keys. To go back is a change of its own: see docs/scale.md",
 			"ledger", i.ID, "shard", i.Name, "from", c.Before.Shards, "from_version", c.Before.Version, "to", i.Shards, "to_version", i.Version)
 	}
 	fields := []any{"ledger", i.ID, "shard", i.Name, "shards", i.Shards, "shards_version", i.Version}

@@ -125,7 +125,7 @@ func TestJobOfAnotherDataCentre(t *testing.T) {
 	}
 }
 
-// TestMoveToAnotherEngine: what docs/upgrade.md says. A ledger on the log that never had an origin gets one, and a manager on
+// TestMoveToAnotherEngine: what docs/operating.md says. A ledger on the log that never had an origin gets one, and a manager on
 // another engine copies what it recorded before.
 func TestMoveToAnotherEngine(t *testing.T) {
 	old := []string{"--store", "wal", "--data-dir", t.TempDir()}

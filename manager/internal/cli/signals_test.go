@@ -56,7 +56,7 @@ func TestHangupWhileStarting(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{
-		`"msg":"tokens reloaded"`: {"--auth-token-file", file}, `"msg":"SIGHUP has no effect: neither --auth-token-file nor --tls-cert nor --admin-tls-cert nor --peer-token-file is set"`: nil,
+		`"msg":"tokens reloaded"`: {"--auth-token-file", file}, `"msg":"SIGHUP has no effect: there are no files of tokens, roles or certificates"`: nil,
 	} {
 		stderr := new(output)
 		s, err := settings.Parse(noEnv, append([]string{"--store", "memory", "--listen", "127.0.0.1:0"}, args...))

@@ -25,7 +25,7 @@ func TestMistakesAreTold(t *testing.T) {
 		{"", "quarantine status", `oncegate quarantine: --data-dir: is missing; the engine wal keeps its files there`},
 		{"", "quarantine status --store memory", `oncegate quarantine: --store memory: is not restored, it forgets everything when its manager ends`},
 		{"", "quarantine begin --for 1h --data-dir none", `oncegate quarantine: --data-dir "none": must be the directory of a manager with --store wal`},
-		{"IDEMPOTENCY_SCOPE_SHARE=75%", "serve --data-dir d", `oncegate serve: IDEMPOTENCY_SCOPE_SHARE="75%": must be a number from 0 to 1`},
+		{"ONCEGATE_SCOPE_SHARE=75%", "serve --data-dir d", `oncegate serve: ONCEGATE_SCOPE_SHARE="75%": must be a number from 0 to 1`},
 		{"", "serve --data-dir d --scope-share 75%", `oncegate serve: --scope-share "75%": must be a number from 0 to 1`},
 		{"", "serve --data-dir d --pending-ttl-seconds -1", `oncegate serve: --pending-ttl-seconds "-1": must be a number of seconds from 0.001 to 31622400`},
 		{"", "serve --data-dir d --pending-ttl-seconds NaN", `oncegate serve: --pending-ttl-seconds "NaN": must be a number of seconds from 0.001 to 31622400`},

@@ -29,12 +29,12 @@ const (
 func (g gate) innerClusters() map[string]time.Duration {
 	found := map[string]time.Duration{}
 	for _, rule := range g.rules() {
-		if rule.text("client_abort") != "continue" || rule.text("ledger") == "upstream" {
+		name := rule.at("upstream").text("cluster")
+		if name == "" || rule.text("mode") != "body" || rule.text("client_abort") == "cancel" || rule.text("ledger") == "upstream" {
 			continue
 		}
-		name := rule.at("upstream").text("cluster")
 		timeout := time.Duration(rule.at("upstream").number("timeout_ms", gateTimeout)) * time.Millisecond
-		if known, ok := found[name]; name != "" && (!ok || timeout < known) {
+		if known, ok := found[name]; !ok || timeout < known {
 			found[name] = timeout
 		}
 	}
@@ -94,7 +94,7 @@ func (g gate) innerListener(r *report, dump object, statuses map[string]object) 
 		where := fmt.Sprintf("%s: upstream.cluster %q", g.place(), oneLine(name))
 		status, known := statuses[name]
 		if !known {
-			r.fail(checkInner, where+" is no cluster of this Envoy: requests are cancelled with their clients, although client_abort is continue",
+			r.fail(checkInner, where+" is no cluster of this Envoy: requests are cancelled with their clients",
 				"correct the name, or add the cluster and the inner listener of envoy/envoy.yaml")
 			continue
 		}

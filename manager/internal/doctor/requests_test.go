@@ -392,7 +392,6 @@ func TestGoodDeploymentsHaveNoComplaint(t *testing.T) {
 		withoutInner(dump)
 		configure(func(config object) {
 			config["mode"] = "headers"
-			delete(config, "client_abort")
 			delete(config, "upstream")
 		})(dump)
 		delete(theGate(dump).filter, "allow_on_headers_stop_iteration")

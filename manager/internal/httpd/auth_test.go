@@ -339,6 +339,53 @@ func TestMutualTLS(t *testing.T) {
 	}
 }
 
+// TestClientCAIsReplaced: after Load, clients of the file's present CA are taken, and those of the previous one are not.
+func TestClientCAIsReplaced(t *testing.T) {
+	dir := t.TempDir()
+	first, second := newAuthority(t), newAuthority(t)
+	cert, err := NewCertificate(first.issue(t, dir, "server", x509.ExtKeyUsageServerAuth))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients := map[string]*authority{"first": first, "second": second}
+	file := first.file(t, dir, "ca.pem")
+	cfg, err := TLSConfig(cert, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	auth, err := NewAuth("", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := func(name string) bool {
+		pair, err := tls.LoadX509KeyPair(clients[name].issue(t, dir, name, x509.ExtKeyUsageClientAuth))
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := &tls.Config{RootCAs: x509.NewCertPool()}
+		client.RootCAs.AddCert(first.cert)
+		client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+		a, err := newSite(t, siteOptions{server: Options{Auth: auth}, tls: cfg, client: client}).Try(t.Context(), "POST", "/new", "", "")
+		return err == nil && a.Status == 201
+	}
+	if !taken("first") || taken("second") {
+		t.Error("before the change")
+	}
+	second.file(t, dir, "ca.pem")
+	if err := cert.Load(); err != nil {
+		t.Fatal(err)
+	}
+	if taken("first") || !taken("second") {
+		t.Error("after the change")
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := cert.Load(); err == nil || !taken("second") {
+		t.Errorf("an empty file: %v", err)
+	}
+}
+
 func TestTLSFilesAreChecked(t *testing.T) {
 	dir := t.TempDir()
 	ca := newAuthority(t)

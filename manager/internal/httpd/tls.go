@@ -11,11 +11,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Certificate is what a TLS listener shows. It can be changed while the
+// Certificate is what a TLS listener shows, and the CA of the client certificates that it takes. Both can change while the
 // listener is in use.
 type Certificate struct {
 	certFile, keyFile string
+	clientCA          string // empty: the listener asks for no client certificate
 	current           atomic.Pointer[tls.Certificate]
+	clients           atomic.Pointer[x509.CertPool] // nil without clientCA
 }
 
 // NewCertificate reads a certificate and its key, both PEM.
@@ -27,12 +29,30 @@ func NewCertificate(certFile, keyFile string) (*Certificate, error) {
 	return c, nil
 }
 
-// Load reads the files again; connections that begin from now on see what they
-// hold. On error the old certificate stays.
+// Files are those that Load reads.
+func (c *Certificate) Files() []string {
+	if c.clientCA == "" {
+		return []string{c.certFile, c.keyFile}
+	}
+	return []string{c.certFile, c.keyFile, c.clientCA}
+}
+
+// Load reads the files again. New connections see what the files hold. On an error nothing changes.
 func (c *Certificate) Load() error {
 	cert, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	if err != nil {
 		return fmt.Errorf("TLS certificate: %w", err)
+	}
+	if c.clientCA != "" {
+		pem, err := os.ReadFile(c.clientCA)
+		if err != nil {
+			return fmt.Errorf("client CA: %w", err)
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(pem) {
+			return errors.New("client CA " + c.clientCA + ": holds no certificate in PEM form")
+		}
+		c.clients.Store(pool)
 	}
 	c.current.Store(&cert)
 	return nil
@@ -57,14 +77,15 @@ func TLSConfig(cert *Certificate, clientCA string) (*tls.Config, error) {
 	if clientCA == "" {
 		return cfg, nil
 	}
-	pem, err := os.ReadFile(clientCA)
-	if err != nil {
-		return nil, fmt.Errorf("client CA: %w", err)
-	}
-	cfg.ClientCAs = x509.NewCertPool()
-	if !cfg.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, errors.New("client CA " + clientCA + ": holds no certificate in PEM form")
+	cert.clientCA = clientCA
+	if err := cert.Load(); err != nil {
+		return nil, err
 	}
 	cfg.ClientAuth = tls.VerifyClientCertIfGiven
+	cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		now := cfg.Clone()
+		now.ClientCAs = cert.clients.Load()
+		return now, nil
+	}
 	return cfg, nil
 }

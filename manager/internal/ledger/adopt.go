@@ -84,7 +84,7 @@ func (tx *Tx) adoptAll(hits []store.Hit) (seen int, err error) {
 		if err != nil {
 			return 0, err
 		}
-		if e == nil || !e.state.Terminal() || e.form != 0 || !live(e, now) {
+		if e == nil || !e.state.Terminal() || !live(e, now) {
 			continue
 		}
 		left := *e

@@ -209,7 +209,7 @@ func (l *Ledger) changeOf(tx store.Tx, key string) (c FeedChange, ok bool, err e
 func newChange(key string, e *record, at time.Time) (FeedChange, bool) {
 	scope, k, ok := splitRecordKey(key)
 	now := at.UnixMilli()
-	if !ok || !e.state.Terminal() || e.form != 0 || now >= e.expires {
+	if !ok || !e.state.Terminal() || now >= e.expires {
 		return FeedChange{}, false
 	}
 	return FeedChange{

@@ -93,7 +93,7 @@
 //
 // # Records that cannot be read
 //
-// A record may be unreadable: a later version of the program wrote it, or it was damaged. That affects only its own
+// A record may be unreadable: it has another version, or it was damaged. That affects only its own
 // key. Every call that names the key returns a *store.UnreadableError. The sweeper, listings and look-ups skip the
 // record, however many such records there are. They report it to Options.Unreadable, and never write or delete it. It
 // counts in the window until an operator deletes it.
@@ -155,13 +155,6 @@
 // use. For all but reservations its sort key goes on with when the outcome was recorded. The index ref finds entries by
 // a reference such as a job id. All of this uses the transactions of package store; with Tx a caller combines ledger
 // calls and its own writes in one transaction.
-//
-// A record has the lowest version that can hold it. Version 2 is for entries that are UNKNOWN, and for reservations
-// that set their own unknown TTL. A reservation in a record of version 1 gets the default of the manager that finds it
-// run out. A program that knows only version 1 serves all other keys, and calls of a key with such
-// a record fails there. Version 3 is for an outcome whose answer has another version than 1. This program writes none.
-// It reads all of such a record but the answer: it fences and expires the entry, and a duplicate gets a
-// *store.UnreadableError. Version 4 is for outcomes with an origin, and for reservations with a fence.
 //
 // # Files in reading order
 //

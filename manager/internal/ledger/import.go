@@ -259,7 +259,7 @@ func (tx *Tx) importOne(c *FeedChange, about importing) error {
 	if err != nil {
 		return err
 	}
-	if known != nil && (string(known.token) == c.Token || known.hlc >= c.HLC) {
+	if known != nil && (string(known.token) == c.Token || known.hlc >= c.HLC && !fresh.before(e)) {
 		tx.fx.imports.repeated++
 		return nil
 	}

@@ -54,9 +54,6 @@ func ReadRecord(key string, value []byte) (StoredRecord, error) {
 	if err := decodeRecord(key, value, &r); err != nil {
 		return StoredRecord{}, err
 	}
-	if _, err := r.answer(key); err != nil {
-		return StoredRecord{}, err
-	}
 	scope, k, ok := splitRecordKey(key)
 	if !ok {
 		return StoredRecord{}, unreadable(key, "its key has no scope")

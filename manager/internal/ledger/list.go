@@ -35,15 +35,11 @@ func entryOf(recordKey string, e *record, at time.Time) (Entry, error) {
 	if !ok {
 		return Entry{}, unreadable(recordKey, "its key has no scope")
 	}
-	result, err := e.answer(recordKey)
-	if err != nil {
-		return Entry{}, err
-	}
 	state, expires := standing(e, at.UnixMilli())
 	return Entry{
 		Scope: scope, Key: key, Fingerprint: string(e.fingerprint), Ref: string(e.ref), State: state,
 		Age: max(at.Sub(time.UnixMilli(e.created)), 0), ExpiresIn: remaining(expires, at),
-		Result: result, Origin: string(e.origin), Home: string(e.home),
+		Result: e.result, Origin: string(e.origin), Home: string(e.home),
 	}, nil
 }
 

@@ -3,7 +3,6 @@ package ledger
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -53,26 +52,6 @@ func (c *hybridClock) next(ms int64) uint64 {
 func (c *hybridClock) observe(t uint64) {
 	for last := c.last.Load(); t > last && t <= maxHLC && !c.last.CompareAndSwap(last, t); last = c.last.Load() {
 	}
-}
-
-// decodeProvenance reads what only records of version 4 have, up to the form of the result.
-func decodeProvenance(b []byte, r *record) (rest []byte, ok bool) {
-	if len(b) < 1 || b[0] > flagImported {
-		return nil, false
-	}
-	r.imported, b = b[0] == flagImported, b[1:]
-	size, n := binary.Uvarint(b)
-	if n <= 0 || size > maxOriginBytes || size > uint64(len(b)-n) {
-		return nil, false
-	}
-	r.origin, b = b[n:n+int(size):n+int(size)], b[n+int(size):]
-	for _, v := range [...]*uint64{&r.hlc, &r.fence} {
-		if *v, n = binary.Uvarint(b); n <= 0 || *v > maxHLC {
-			return nil, false
-		}
-		b = b[n:]
-	}
-	return b, true
 }
 
 // originKey is the record's place in indexOrigin: the origin, the time, and a digest of what is to be the same
@@ -134,8 +113,8 @@ func (r *record) before(o *record) bool {
 // endsAs reports whether two outcomes of one attempt are the same. An answer that one of two ledgers did not keep, because
 // it is too large for it, cannot be compared.
 func (r *record) endsAs(o *record) bool {
-	if r.state != o.state || r.form != 0 || o.form != 0 {
-		return r.state == o.state
+	if r.state != o.state {
+		return false
 	}
 	if bytes.Equal(r.result, o.result) {
 		return true
@@ -219,7 +198,14 @@ func (tx *Tx) clash(key string, e, fresh *record, adopted bool, fit func(left *r
 				return err
 			}
 		}
-		if err := tx.Delete(conflicts, loserKey(fresh.origin, key)); err != nil { // an earlier outcome of that origin
+		// An earlier outcome of that origin is over. One of a second run is listed: the origin had forgotten the first.
+		var old record
+		if l, err := tx.loser(fresh.origin, key, &old); err == nil && l != nil && !overlap(l, fresh) && !overlap(fresh, l) || tx.l.skips(err) {
+			err = tx.Delete(conflicts, loserKey(fresh.origin, key))
+			if err != nil {
+				return err
+			}
+		} else if err != nil {
 			return err
 		}
 	}
@@ -245,15 +231,20 @@ const (
 	ownLoserShare = 4
 )
 
-// keepLoser keeps an outcome that lost, if there is room.
+// keepLoser keeps an outcome that lost, if there is room. Of two that one origin recorded, it keeps the later one, so that
+// all ledgers keep the same.
 func (tx *Tx) keepLoser(key string, loser *record) (kept bool, err error) {
 	id := loserKey(loser.origin, key)
-	_, err = tx.Get(conflicts, id)
-	fresh := errors.Is(err, store.ErrNotFound)
-	if err != nil && !fresh {
+	var old record
+	known, err := tx.loser(loser.origin, key, &old)
+	switch {
+	case err != nil && !tx.l.skips(err):
 		return false, err
+	case known != nil && known.hlc > loser.hlc:
+		known.expires = max(known.expires, loser.expires)
+		loser = known
 	}
-	if fresh {
+	if known == nil && err == nil {
 		at, err := tx.losers()
 		if err != nil {
 			return false, err

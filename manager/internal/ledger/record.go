@@ -31,35 +31,17 @@ func indexOf(s api.State) string { return s.String() }
 // storedStates are the states a record can have, in the order of listings.
 var storedStates = [...]api.State{api.StatePending, api.StateCommitted, api.StateRejected, api.StateUnknown}
 
-// A record begins with its version:
+// An entry is stored as
 //
-//	record := version(1) state(1) created expires touched [unknown] [home] token fingerprint ref [provenance] [form] result
+//	record := version(1) state(1) flags(1) created expires touched unknown hlc fence home origin token fingerprint ref result
 //	created, expires, touched := uvarint(Unix milliseconds)
-//	unknown := uvarint: 0 for the manager's default, else milliseconds + 1; only in versions 2, 4 and 5
-//	home := uvarint(length) bytes; only in version 5
-//	token, fingerprint, ref := uvarint(length) bytes
-//	form := version of the result(1); only in versions 3 and 4, else it is 1
-//	provenance := flags(1) origin hlc fence; only in version 4, before form
-//	origin := uvarint(length) bytes
+//	unknown := uvarint: 0 for the manager's default, else milliseconds + 1
 //	hlc, fence := uvarint
-//	result := the rest, empty when PENDING or UNKNOWN; in version 1 the API's raw form
-//
-// A version is written only where an earlier one is not sufficient, so a reader of earlier versions can read all other
-// records. Version 2 is for an entry that is UNKNOWN, and for a reservation that sets its own unknown TTL. Version 3 is
-// for an outcome whose result has another version than 1. A program that does not know that version reads the rest of
-// the record: it fences and expires the entry, and refuses to replay it. Version 4 is for an outcome of a ledger
-// with an origin, and for its reservations of a key that an earlier attempt held. Version 5 is for an entry without an
-// outcome whose home is another data centre.
+//	home, origin, token, fingerprint, ref := uvarint(length) bytes
+//	result := the rest in the API's raw form, empty when PENDING or UNKNOWN
 const (
-	recordVersion1 = 1
-	recordVersion2 = 2
-	recordVersion3 = 3
-	recordVersion4 = 4
-	recordVersion5 = 5
-
-	flagImported = 1
-
-	resultVersion = 1
+	recordVersion = 1
+	flagImported  = 1
 )
 
 // record is a decoded record; its slices alias the stored value.
@@ -74,8 +56,6 @@ type record struct {
 	// home is the data centre that decides about the entry; empty: this one does. Only without an outcome.
 	home   []byte
 	result []byte
-	// form is the version of a result that this program does not know, else 0.
-	form byte
 	// origin is the ledger where the outcome was recorded, empty without origins, and hlc when: a time of a hybrid clock,
 	// which orders outcomes of all origins and decides about no expiry. imported: origin is another ledger. fence is the
 	// number of earlier attempts of the key that this ledger has seen run out.
@@ -121,7 +101,7 @@ const maxRefBytes = 255
 
 // recordOverhead bounds what a record adds to its token, fingerprint,
 // reference and result.
-const recordOverhead = 2 + 7*binary.MaxVarintLen64 + 2 + 3*binary.MaxVarintLen64 + maxOriginBytes
+const recordOverhead = 3 + 11*binary.MaxVarintLen64 + maxOriginBytes
 
 // recordKey is the key of an entry's record in the store, and the topic that its waiters watch. The length makes the
 // pair unambiguous whatever bytes it contains. It also keeps the topic distinct from those of other parts of the
@@ -144,53 +124,28 @@ func splitRecordKey(k string) (scope, key string, ok bool) {
 	return rest[:n], rest[n:], true
 }
 
-// version is the lowest version that can hold the record.
-func (r *record) version() byte {
-	switch {
-	case len(r.home) != 0:
-		return recordVersion5
-	case len(r.origin) != 0 || r.fence != 0:
-		return recordVersion4
-	case r.form != 0:
-		return recordVersion3
-	case r.state == api.StateUnknown || r.state == api.StatePending && r.explicit:
-		return recordVersion2
+// numbers are what is encoded as a number, in order. unknown is 0 for the manager's default, else milliseconds + 1.
+func (r *record) numbers() [6]uint64 {
+	unknown := uint64(0)
+	if r.explicit {
+		unknown = uint64(r.unknown) + 1
 	}
-	return recordVersion1
+	return [...]uint64{uint64(r.created), uint64(r.expires), uint64(r.touched), unknown, r.hlc, r.fence}
 }
 
-// answer is the result of an outcome in the API's raw form. Its error is a
-// *store.UnreadableError.
-func (r *record) answer(key string) ([]byte, error) {
-	if r.form != 0 {
-		return nil, unreadable(key, "its result has version %d, this program reads %d", r.form, resultVersion)
-	}
-	return r.result, nil
-}
-
-// unknownField is the field unknown of a record.
-func (r *record) unknownField() uint64 {
-	if !r.explicit {
-		return 0
-	}
-	return uint64(r.unknown) + 1
+// fields are what is encoded with its length, in order.
+func (r *record) fields() [5][]byte {
+	return [...][]byte{r.home, r.origin, r.token, r.fingerprint, r.ref}
 }
 
 // recordLen is how long the encoded record is.
 func recordLen(r *record) int {
-	n := 2 + len(r.token) + len(r.fingerprint) + len(r.ref) + len(r.result)
-	for _, v := range [...]int{int(r.created), int(r.expires), int(r.touched), len(r.token), len(r.fingerprint), len(r.ref)} {
-		n += uvarintLen(uint64(v))
+	n := 3 + len(r.result)
+	for _, v := range r.numbers() {
+		n += uvarintLen(v)
 	}
-	switch r.version() {
-	case recordVersion2:
-		n += uvarintLen(r.unknownField())
-	case recordVersion3:
-		n++
-	case recordVersion4:
-		n += uvarintLen(r.unknownField()) + 2 + uvarintLen(uint64(len(r.origin))) + len(r.origin) + uvarintLen(r.hlc) + uvarintLen(r.fence)
-	case recordVersion5:
-		n += uvarintLen(r.unknownField()) + uvarintLen(uint64(len(r.home))) + len(r.home)
+	for _, f := range r.fields() {
+		n += uvarintLen(uint64(len(f))) + len(f)
 	}
 	return n
 }
@@ -198,37 +153,16 @@ func recordLen(r *record) int {
 func uvarintLen(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
 
 func appendRecord(dst []byte, r *record) []byte {
-	version := r.version()
-	dst = append(dst, version, byte(r.state))
-	dst = binary.AppendUvarint(dst, uint64(r.created))
-	dst = binary.AppendUvarint(dst, uint64(r.expires))
-	dst = binary.AppendUvarint(dst, uint64(r.touched))
-	if version == recordVersion2 || version >= recordVersion4 {
-		dst = binary.AppendUvarint(dst, r.unknownField())
+	flags := byte(0)
+	if r.imported {
+		flags = flagImported
 	}
-	if version == recordVersion5 {
-		dst = binary.AppendUvarint(dst, uint64(len(r.home)))
-		dst = append(dst, r.home...)
+	dst = append(dst, recordVersion, byte(r.state), flags)
+	for _, v := range r.numbers() {
+		dst = binary.AppendUvarint(dst, v)
 	}
-	for _, f := range [...][]byte{r.token, r.fingerprint, r.ref} {
-		dst = binary.AppendUvarint(dst, uint64(len(f)))
-		dst = append(dst, f...)
-	}
-	switch version {
-	case recordVersion3:
-		dst = append(dst, r.form)
-	case recordVersion4:
-		flags, form := byte(0), byte(resultVersion)
-		if r.imported {
-			flags = flagImported
-		}
-		if r.form != 0 {
-			form = r.form
-		}
-		dst = append(dst, flags)
-		dst = append(binary.AppendUvarint(dst, uint64(len(r.origin))), r.origin...)
-		dst = binary.AppendUvarint(binary.AppendUvarint(dst, r.hlc), r.fence)
-		dst = append(dst, form)
+	for _, f := range r.fields() {
+		dst = append(binary.AppendUvarint(dst, uint64(len(f))), f...)
 	}
 	return append(dst, r.result...)
 }
@@ -241,66 +175,44 @@ func unreadable(key, format string, args ...any) error {
 // decodeRecord decodes a stored value. It does not fill in the manager's default TTL; Ledger.load does. Its error is a
 // *store.UnreadableError.
 func decodeRecord(key string, b []byte, r *record) error {
-	if len(b) < 2 {
+	if len(b) < 3 {
 		return unreadable(key, "it is shorter than its header")
 	}
-	if b[0] < recordVersion1 || b[0] > recordVersion5 {
-		return unreadable(key, "it has version %d, this program reads %d to %d", b[0], recordVersion1, recordVersion5)
+	if b[0] != recordVersion {
+		return unreadable(key, "it has version %d, this program reads %d", b[0], recordVersion)
 	}
-	*r = record{state: api.State(b[1]), size: len(b) + len(key)}
-	if !slices.Contains(storedStates[:], r.state) || r.version() > b[0] || b[0] == recordVersion3 && !r.state.Terminal() ||
-		b[0] == recordVersion5 && r.state.Terminal() {
-		return unreadable(key, "it is in state %d", b[1])
+	*r = record{state: api.State(b[1]), imported: b[2] == flagImported, size: len(b) + len(key)}
+	if !slices.Contains(storedStates[:], r.state) || b[2] > flagImported {
+		return unreadable(key, "it is in state %d with flags %d", b[1], b[2])
 	}
-	rest := b[2:]
-	for _, v := range [...]*int64{&r.created, &r.expires, &r.touched} {
+	rest := b[3:]
+	var numbers [6]uint64
+	for i, most := range [len(numbers)]uint64{1 << 62, 1 << 62, 1 << 62, uint64(api.MaxTTL/time.Millisecond) + 1, maxHLC, maxHLC} {
 		u, n := binary.Uvarint(rest)
-		if n <= 0 || u > 1<<62 {
-			return unreadable(key, "a time is malformed")
+		if n <= 0 || u > most {
+			return unreadable(key, "a number is malformed")
 		}
-		*v, rest = int64(u), rest[n:]
+		numbers[i], rest = u, rest[n:]
 	}
-	if b[0] == recordVersion2 || b[0] >= recordVersion4 {
-		u, n := binary.Uvarint(rest)
-		if n <= 0 || u > uint64(api.MaxTTL/time.Millisecond)+1 {
-			return unreadable(key, "its unknown TTL is malformed")
-		}
-		if r.explicit = u != 0; r.explicit {
-			r.unknown = int64(u) - 1
-		}
-		rest = rest[n:]
+	r.created, r.expires, r.touched = int64(numbers[0]), int64(numbers[1]), int64(numbers[2])
+	if r.explicit = numbers[3] != 0; r.explicit {
+		r.unknown = int64(numbers[3]) - 1
 	}
-	fields := [...]*[]byte{&r.home, &r.token, &r.fingerprint, &r.ref}
-	for i, v := range fields {
-		if i == 0 && b[0] != recordVersion5 {
-			continue
-		}
+	r.hlc, r.fence = numbers[4], numbers[5]
+	for _, v := range [...]*[]byte{&r.home, &r.origin, &r.token, &r.fingerprint, &r.ref} {
 		u, n := binary.Uvarint(rest)
 		if n <= 0 || u > uint64(len(rest)-n) {
 			return unreadable(key, "a field is malformed")
 		}
 		*v, rest = rest[n:n+int(u):n+int(u)], rest[n+int(u):]
 	}
-	if b[0] == recordVersion5 && len(r.home) == 0 {
-		return unreadable(key, "its home is missing")
+	if len(r.origin) > maxOriginBytes {
+		return unreadable(key, "its origin is malformed")
 	}
-	if b[0] == recordVersion4 {
-		var ok bool
-		if rest, ok = decodeProvenance(rest, r); !ok {
-			return unreadable(key, "its origin is malformed")
+	if r.result = rest; r.state.Terminal() {
+		if len(r.home) != 0 {
+			return unreadable(key, "it is an outcome with a home")
 		}
-	}
-	if b[0] == recordVersion3 || b[0] == recordVersion4 {
-		if len(rest) == 0 || rest[0] == 0 {
-			return unreadable(key, "the version of its result is missing")
-		}
-		if rest[0] != resultVersion {
-			r.form = rest[0]
-		}
-		rest = rest[1:]
-	}
-	r.result = rest
-	if r.state.Terminal() && r.form == 0 {
 		if _, _, err := api.CheckRawResult(rest); err != nil {
 			return unreadable(key, "its result is malformed: %v", err)
 		}

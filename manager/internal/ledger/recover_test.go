@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -76,6 +77,116 @@ func TestSecondRunIsAConflict(t *testing.T) {
 		}
 		if mine, theirs := dc.digest(lost.name), all[1].digest(lost.name); !slices.Equal(mine, theirs) {
 			t.Errorf("%s holds %v of %s, and %s holds %v", dc.name, mine, lost.name, all[1].name, theirs)
+		}
+	}
+}
+
+// TestFirstRunIsRecoveredBehindAConflict: a data centre that lost its ledger runs a key again, and another one ran it as
+// well. The first outcome comes back last. It is the answer everywhere all the same, and all three are listed.
+func TestFirstRunIsRecoveredBehindAConflict(t *testing.T) {
+	all := newWorld(t)
+	lost, other, third := all[0], all[1], all[2]
+	commit := func(dc *dataCentre, body string) {
+		t.Helper()
+		r := api.Result{Status: 200, Body: []byte(body)}
+		if err := dc.Commit(t.Context(), &FinishRequest{Key: "k", Token: body, Result: r.AppendRaw(nil)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reserve := func(dc *dataCentre, token string) {
+		t.Helper()
+		if _, err := dc.Reserve(t.Context(), &api.ReserveRequest{Key: "k", Token: token}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reserve(lost, "first")
+	commit(lost, "first")
+	for !other.pull(lost, false) {
+	}
+	reserve(third, "third")
+	commit(third, "third")
+
+	lost.st = mem.New(mem.Options{Clock: lost.clock.Now})
+	t.Cleanup(func() { _ = lost.st.Close() })
+	clear(lost.cursors)
+	lost.open()
+	reserve(lost, "again")
+	for !lost.pull(third, false) {
+	}
+	commit(lost, "again")
+	f, err := other.Outcomes(t.Context(), lost.name, 0, 1<<46, "", 500)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lost.Recover(t.Context(), f.Changes); err != nil {
+		t.Fatal(err)
+	}
+	clear(other.cursors)
+	settleAll(all)
+	for _, dc := range all {
+		for _, from := range all {
+			if dc != from {
+				dc.repair(from)
+			}
+		}
+	}
+	for _, dc := range all {
+		var first api.Result
+		if e, err := dc.Get(t.Context(), "", "k"); err != nil || first.ParseRaw(e.Result) != nil || string(first.Body) != "first" {
+			t.Errorf("%s answers %q, %v", dc.name, first.Body, err)
+		}
+		list, _, err := dc.Conflicts(t.Context(), 10, "")
+		if err != nil || len(list) != 1 || len(list[0].Outcomes) != 3 {
+			t.Errorf("%s lists %+v, %v", dc.name, list, err)
+		}
+		for _, origin := range all {
+			if mine, theirs := dc.digest(origin.name), origin.digest(origin.name); !slices.Equal(mine, theirs) {
+				t.Errorf("%s holds %v of %s, which holds %v", dc.name, mine, origin.name, theirs)
+			}
+		}
+	}
+}
+
+// TestOrderOfImportsDoesNotMatter: two ledgers that get the same outcomes of a key in different orders hold the same in the
+// end. dc1 ran the key three times, because it had forgotten its outcomes.
+func TestOrderOfImportsDoesNotMatter(t *testing.T) {
+	changes := make([]FeedChange, 4)
+	for i, c := range []struct {
+		origin string
+		hlc    uint64
+	}{{"dc1", 10}, {"dc3", 20}, {"dc1", 30}, {"dc1", 40}} {
+		r := api.Result{Status: 200, Body: []byte(fmt.Sprint("run ", i))}
+		changes[i] = FeedChange{
+			Origin: c.origin, Key: "k", Token: fmt.Sprint("t", i), State: api.StateCommitted, HLC: c.hlc << 16, Age: time.Duration(4-i) * time.Minute, ExpiresIn: time.Hour,
+			Result: r.AppendRaw(nil),
+		}
+	}
+	orders := [][]int{{}}
+	for i := range changes {
+		var longer [][]int
+		for _, o := range orders {
+			for at := range len(o) + 1 {
+				longer = append(longer, slices.Insert(slices.Clone(o), at, i))
+			}
+		}
+		orders = longer
+	}
+	var want string
+	for _, order := range orders {
+		dc := newWorld(t)[1]
+		for _, i := range order {
+			dc.take(Feed{Changes: changes[i : i+1]})
+		}
+		list, _, err := dc.Conflicts(t.Context(), 10, "")
+		if err != nil || len(list) != 1 {
+			t.Fatalf("order %v: %+v, %v", order, list, err)
+		}
+		got := fmt.Sprint(list[0].Outcomes, dc.digest("dc1"), dc.digest("dc3"))
+		if want == "" {
+			want = got
+		}
+		if got != want {
+			t.Errorf("order %v gives\n%v, another one\n%v", order, got, want)
 		}
 	}
 }

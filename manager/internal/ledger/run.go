@@ -210,12 +210,8 @@ func (r *run) lookupIn(stx store.Tx) error {
 			r.prints = differing(e, r.reserve.Fingerprint)
 		}
 	case verdictFinal:
-		result, err := e.answer(r.key)
-		if err != nil {
-			return err
-		}
 		r.found = true
-		r.reply = Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: result}
+		r.reply = Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: e.result}
 	case verdictPending:
 		r.found = true
 		r.reply = Reply{State: api.StatePending, ExpiresIn: remaining(e.expires, at)}

@@ -213,11 +213,7 @@ func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners, st
 	case verdictPending:
 		return Reply{State: api.StatePending, ExpiresIn: remaining(e.expires, at)}, nil
 	case verdictFinal:
-		result, err := e.answer(key)
-		if err != nil {
-			return Reply{}, err
-		}
-		return Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: result}, nil
+		return Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: e.result}, nil
 	case verdictMoved:
 		tx.count(OpReserve, OutcomeMoved)
 		return Reply{}, &MovedError{Owner: owner}

@@ -14,14 +14,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
 )
 
 // File is the name of the file in the data directory. Once the time is over, the file is gone, or
@@ -50,32 +49,57 @@ type Record struct {
 }
 
 // Write begins a quarantine in a directory.
-func Write(dir string, r Record) error {
+func Write(dir string, r Record) error { return write(vfs.OS(), dir, r) }
+
+func write(disk vfs.FS, dir string, r Record) error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	name := filepath.Join(dir, File)
-	f, err := os.CreateTemp(dir, File+".*.tmp")
+	if err := remove(disk, name+".tmp"); err != nil { // a crash left it
+		return err
+	}
+	f, err := disk.Create(name + ".tmp")
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(append(b, '\n'))
+	_, err = f.WriteAt(append(b, '\n'), 0)
 	if err == nil {
-		err = f.Sync()
+		err = f.Datasync()
 	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), name)
+		err = disk.Rename(name+".tmp", name)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+		return errors.Join(err, remove(disk, name+".tmp"))
 	}
-	d, err := os.Open(dir)
-	if err != nil {
+	return disk.SyncDir(dir)
+}
+
+func remove(disk vfs.FS, name string) error {
+	if err := disk.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close())
+	return nil
+}
+
+// readFile returns nil when there is no such file.
+func readFile(disk vfs.FS, name string) ([]byte, error) {
+	f, err := disk.Open(name, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	size, err := f.Size()
+	b := make([]byte, size)
+	if err == nil {
+		_, err = f.ReadAt(b, 0)
+	}
+	return b, errors.Join(err, f.Close())
 }
 
 // BeginDir begins a quarantine of a directory and all of its logs. No manager may have it open. One that is under way is not
@@ -121,9 +145,10 @@ func (r *Record) state() State {
 
 // Quarantine counts the time down. It is safe for concurrent use.
 type Quarantine struct {
+	disk    vfs.FS
 	dir     string // "" when nothing is kept
 	now     atomic.Pointer[count]
-	writing sync.Mutex    // of the file, and of now
+	writing chan struct{} // who writes the file and now has its element
 	begun   chan struct{} // has an element after a quarantine began
 }
 
@@ -135,19 +160,22 @@ type count struct {
 
 // Open reads the quarantine of a directory; one that is over when there is none. It begins to count at once. With
 // the directory "", nothing is read or kept.
-func Open(dir string) (*Quarantine, error) {
-	q := &Quarantine{dir: dir, begun: make(chan struct{}, 1)}
+func Open(dir string) (*Quarantine, error) { return OpenOn(vfs.OS(), dir) }
+
+// OpenOn is Open on a file system.
+func OpenOn(disk vfs.FS, dir string) (*Quarantine, error) {
+	q := &Quarantine{disk: disk, dir: dir, writing: make(chan struct{}, 1), begun: make(chan struct{}, 1)}
 	c := &count{began: time.Now()}
 	q.now.Store(c)
 	if dir == "" {
 		return q, nil
 	}
-	b, err := os.ReadFile(filepath.Join(dir, File))
-	if errors.Is(err, fs.ErrNotExist) {
-		return q, nil
-	}
+	b, err := readFile(disk, filepath.Join(dir, File))
 	if err != nil {
 		return nil, err
+	}
+	if b == nil {
+		return q, nil
 	}
 	err = json.Unmarshal(b, &c.record)
 	for name, ms := range c.record.Logs {
@@ -209,12 +237,16 @@ func (c *count) rest() Record {
 func (r *Record) over() bool { return r.Remaining == 0 && r.AllLogs == 0 && len(r.Logs) == 0 }
 
 // change puts another record in force, once it is in the file.
-func (q *Quarantine) change(next func(*count) Record) error {
-	q.writing.Lock()
-	defer q.writing.Unlock()
+func (q *Quarantine) change(ctx context.Context, next func(*count) Record) error {
+	select {
+	case q.writing <- struct{}{}:
+		defer func() { <-q.writing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	c := &count{record: next(q.now.Load()), began: time.Now()}
 	if q.dir != "" {
-		if err := Write(q.dir, c.record); err != nil {
+		if err := write(q.disk, q.dir, c.record); err != nil {
 			return err
 		}
 	}
@@ -227,13 +259,13 @@ func (q *Quarantine) change(next func(*count) Record) error {
 }
 
 // Begin begins a quarantine of the ledger and of all logs for d at least, for that reason.
-func (q *Quarantine) Begin(_ context.Context, d time.Duration, why string) error {
-	return q.change(func(c *count) Record { return c.begin(d, time.Now(), why) })
+func (q *Quarantine) Begin(ctx context.Context, d time.Duration, why string) error {
+	return q.change(ctx, func(c *count) Record { return c.begin(d, time.Now(), why) })
 }
 
 // Doubt begins one that Trust may end: nobody has said yet that something was forgotten.
-func (q *Quarantine) Doubt(_ context.Context, d time.Duration, why string) error {
-	return q.change(func(c *count) Record {
+func (q *Quarantine) Doubt(ctx context.Context, d time.Duration, why string) error {
+	return q.change(ctx, func(c *count) Record {
 		if r := c.rest(); !r.over() {
 			return r
 		}
@@ -244,11 +276,11 @@ func (q *Quarantine) Doubt(_ context.Context, d time.Duration, why string) error
 }
 
 // Trust ends a quarantine that Doubt began, and no other. It reports whether it did.
-func (q *Quarantine) Trust(context.Context) (ended bool, err error) {
+func (q *Quarantine) Trust(ctx context.Context) (ended bool, err error) {
 	if !q.now.Load().record.Unsure {
 		return false, nil
 	}
-	err = q.change(func(c *count) Record {
+	err = q.change(ctx, func(c *count) Record {
 		r := c.rest()
 		if ended = r.Unsure; ended {
 			r = Record{EpochFloor: r.EpochFloor, RestoredTo: r.RestoredTo}
@@ -259,19 +291,19 @@ func (q *Quarantine) Trust(context.Context) (ended bool, err error) {
 }
 
 // End ends a quarantine, whatever it is for. The floor of epochs stays. The state is that before the end.
-func (q *Quarantine) End(context.Context) (was State, err error) {
+func (q *Quarantine) End(ctx context.Context) (was State, err error) {
 	was = q.State()
-	return was, q.change(func(c *count) Record {
+	return was, q.change(ctx, func(c *count) Record {
 		return Record{EpochFloor: c.record.EpochFloor, RestoredTo: c.record.RestoredTo}
 	})
 }
 
 // Extend makes a quarantine last for d at least from now on. It begins one if there is none.
-func (q *Quarantine) Extend(_ context.Context, d time.Duration, why string) error {
+func (q *Quarantine) Extend(ctx context.Context, d time.Duration, why string) error {
 	if q.Remaining() >= d {
 		return nil
 	}
-	return q.change(func(c *count) Record {
+	return q.change(ctx, func(c *count) Record {
 		r := c.rest()
 		r.Remaining, r.AllLogs = max(r.Remaining, milliseconds(d)), max(r.AllLogs, milliseconds(d))
 		r.Why = because(r.Why, why)
@@ -373,13 +405,13 @@ func (q *Quarantine) save(failed func(error)) {
 	if q.dir == "" {
 		return
 	}
-	q.writing.Lock()
-	defer q.writing.Unlock()
+	q.writing <- struct{}{}
+	defer func() { <-q.writing }()
 	var err error
 	if now := q.now.Load().rest(); !now.over() || now.EpochFloor > 0 {
-		err = Write(q.dir, now)
-	} else if err = os.Remove(filepath.Join(q.dir, File)); errors.Is(err, fs.ErrNotExist) {
-		err = nil
+		err = write(q.disk, q.dir, now)
+	} else {
+		err = remove(q.disk, filepath.Join(q.dir, File))
 	}
 	if err != nil {
 		failed(err)

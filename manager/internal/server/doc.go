@@ -11,5 +11,5 @@
 // ledger has copied them into its record. Calls and the ledger's transactions are
 // reused. A reserve or a commit allocates 6 to 7 objects, nearly all of them the
 // record itself. BenchmarkReserveCommit and BenchmarkReplay measure the handlers
-// without a network. docs/RATIONALE.md says what else was tried.
+// without a network. docs/RATIONALE.md has the rejected options.
 package server

@@ -1,8 +1,8 @@
 package server
 
 import (
-	"github.com/oncegate/oncegate/manager/api/openapi"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/openapi"
 )
 
 // DescriptionRoutes serve the description of the API. It holds no secrets, and clients read it before they have a token.

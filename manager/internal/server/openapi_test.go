@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/oncegate/oncegate/manager/api/openapi/openapitest"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/openapi/openapitest"
 )
 
 // routes are all that the manager has; their handlers are not called.
@@ -32,7 +32,7 @@ func TestDescriptionHasEveryRouteAndNoOther(t *testing.T) {
 	for _, r := range routes() {
 		name := r.Method + " " + r.Path
 		if !slices.Contains(described, name) {
-			t.Errorf("%s is not in manager/api/openapi", name)
+			t.Errorf("%s is not in manager/internal/openapi", name)
 		}
 		if _, said := d.Status(r.Method, r.Path, 401); said == (r.Roles == httpd.Anyone) {
 			t.Errorf("%s: answers 401: %v, open: %v", name, said, (r.Roles == httpd.Anyone))

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,7 +26,7 @@ type roleSite struct {
 	routes []httpd.Route
 }
 
-// columns are those of the table in docs/reference/ROLES.md.
+// columns are the words that the table of calls in docs/reference/CONFIGURATION.md has. It leaves out admin, which may make every call.
 var columns = []string{"gate", "submitter", "worker", "worker:FUNCTION", "operator", "peer", "admin", "no word"}
 
 // tokenFor is a token with these words; "no word" has none.
@@ -79,19 +81,36 @@ func (s *roleSite) as(words string, want int, method, path, body string, header 
 }
 
 // TestMatrixOfRoles tries each role against each route, and compares the answers with the table in
-// docs/reference/ROLES.md, which must have every route.
+// docs/reference/CONFIGURATION.md, which must have every route.
 func TestMatrixOfRoles(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/reference/ROLES.md")
+	text, err := os.ReadFile("../../../docs/reference/CONFIGURATION.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	table := map[string][]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `((?:GET|POST|PUT|DELETE) /[^`]*)` \\|(.*)\\|$").FindAllStringSubmatch(string(text), -1) {
-		for cell := range strings.SplitSeq(m[2], "|") {
-			table[m[1]] = append(table[m[1]], strings.TrimSpace(cell))
+	_, text, _ = bytes.Cut(text, []byte("\n### What each role may call\n"))
+	table := map[string]map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| (`(?:GET|POST|PUT|DELETE) .*) \\|(.*)\\|$").FindAllSubmatch(text, -1) {
+		allowed := map[string]string{}
+		for item := range strings.SplitSeq(string(row[2]), ", ") {
+			m := regexp.MustCompile("^`([^`]+)`(.*)$").FindStringSubmatch(strings.TrimSpace(item))
+			switch {
+			case m == nil && strings.TrimSpace(item) == "":
+			case m == nil || m[1] != "any" && !slices.Contains(columns, m[1]):
+				t.Fatalf("%s: no role: %s", row[1], item)
+			case m[1] == "any":
+				for _, words := range columns {
+					allowed[words] = "any"
+				}
+			default:
+				allowed[m[1]] = cmp.Or(m[2], "yes")
+			}
 		}
-		if len(table[m[1]]) != len(columns) {
-			t.Fatalf("%s: %d cells, want %d", m[1], len(table[m[1]]), len(columns))
+		allowed["admin"] = "yes"
+		for route := range strings.SplitSeq(string(row[1]), ", ") {
+			if route = strings.Trim(route, "`"); table[route] != nil {
+				t.Errorf("%s is there twice", route)
+			}
+			table[route] = allowed
 		}
 	}
 	s := newRoleSite(t, columns...)
@@ -109,14 +128,14 @@ func TestMatrixOfRoles(t *testing.T) {
 		}
 		delete(table, route)
 		path := regexp.MustCompile(`\{\w+\}`).ReplaceAllString(r.Path, "none")
-		for i, words := range columns {
+		for _, words := range columns {
 			body := "{}"
-			if strings.Contains(cells[i], "`lease_token`") && !strings.Contains(cells[i], "without") {
+			if strings.Contains(cells[words], "`lease_token`") {
 				body = `{"lease_token":"none"}`
 			}
 			a := s.Do(r.Method, path, "application/json", body, "authorization", "Bearer "+tokenFor(words))
-			if allowed := cells[i] != ""; (a.Status != 403) != allowed || a.Status == 401 {
-				t.Errorf("%s with %q: %d %s; the table says %q", route, words, a.Status, a.Body, cells[i])
+			if allowed := cells[words] != ""; (a.Status != 403) != allowed || a.Status == 401 {
+				t.Errorf("%s with %q: %d %s; the table says %q", route, words, a.Status, a.Body, cells[words])
 			}
 			if a.Status == 403 && !strings.Contains(a.Body, `"code":"forbidden"`) {
 				t.Errorf("%s with %q: %s", route, words, a.Body)
@@ -128,7 +147,7 @@ func TestMatrixOfRoles(t *testing.T) {
 	}
 	for _, route := range open {
 		method, path, _ := strings.Cut(route, " ")
-		if a := s.Do(method, path, "", ""); a.Status != 200 || strings.Join(table[route], "") != strings.Repeat("yes", len(columns)) {
+		if a := s.Do(method, path, "", ""); a.Status != 200 || table[route]["no word"] != "any" {
 			t.Errorf("%s: %d; the table says %v", route, a.Status, table[route])
 		}
 		delete(table, route)

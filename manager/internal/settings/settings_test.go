@@ -1,6 +1,8 @@
 package settings
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,5 +61,20 @@ func TestDefaultsAreAsDocumented(t *testing.T) {
 	}
 	if err := l.WithDefaults().Validate(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNames: a variable has the name of its flag after ONCEGATE_, except for the seven of the ledger's times and
+// limits, and a flag that counts seconds says so.
+func TestNames(t *testing.T) {
+	ledger := []string{"IDEMPOTENCY_PENDING_TTL_SECONDS", "IDEMPOTENCY_COMMITTED_TTL_SECONDS", "IDEMPOTENCY_REJECTED_TTL_SECONDS", "IDEMPOTENCY_MAX_ENTRIES",
+		"IDEMPOTENCY_CLEANUP_INTERVAL_SECONDS", "IDEMPOTENCY_WAIT_FOR_PENDING", "IDEMPOTENCY_PENDING_WAIT_TIMEOUT"}
+	for _, s := range new(Settings).all() {
+		if own := "ONCEGATE_" + strings.ToUpper(strings.ReplaceAll(s.name, "-", "_")); s.env != "" && s.env != own && !slices.Contains(ledger, s.env) {
+			t.Errorf("--%s: %s, want %s", s.name, s.env, own)
+		}
+		if strings.Contains(s.usage, "a number of seconds") != strings.HasSuffix(s.name, "-seconds") {
+			t.Errorf("--%s: %s", s.name, s.usage)
+		}
 	}
 }

@@ -20,7 +20,7 @@ func (s *Settings) shardTable() []setting {
 	return []setting{
 		name("shard", "ONCEGATE_SHARD", "name of the ledger among the shards that gates choose from (manager.shards); calls that mean another one are refused. It is kept with the data, which cannot be another shard then. None: calls for any are taken", &s.Shard.Name),
 		name("shard-was", "ONCEGATE_SHARD_WAS", "name that the data had so far, to rename them to --shard", &s.Shard.Was),
-		{name: "shards", env: "ONCEGATE_SHARDS", usage: "names of all shards, with commas between them: new keys that another one of them owns are refused. It is kept with the data; see docs/shards.md before you change it", parse: s.parseShards},
+		{name: "shards", env: "ONCEGATE_SHARDS", usage: "names of all shards, with commas between them: new keys that another one of them owns are refused. It is kept with the data; see docs/scale.md before you change it", parse: s.parseShards},
 		{name: "shards-version", env: "ONCEGATE_SHARDS_VERSION", usage: "version of that list, above that of every list before; only needed to go back to an earlier list", parse: func(v string) error {
 			n, err := strconv.ParseUint(v, 10, 32)
 			if err != nil || n == 0 {

@@ -2,7 +2,6 @@ package settings
 
 import (
 	"errors"
-	"strconv"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/object"
@@ -33,13 +32,10 @@ func span(name, usage string, least, most time.Duration, initial string, to *tim
 	return setting{name: name, usage: usage, initial: initial, parse: Span(least, most, to)}
 }
 
-// Span parses a duration with a unit; a number alone counts seconds.
+// Span parses a duration with a unit, as 1s or 24h.
 func Span(least, most time.Duration, to *time.Duration) func(string) error {
 	return func(v string) error {
 		d, err := time.ParseDuration(v)
-		if f, numErr := strconv.ParseFloat(v, 64); numErr == nil && f < most.Seconds()+1 && f > -1 {
-			d, err = time.Duration(f*float64(time.Second)), nil
-		}
 		if err != nil || d < least || d > most {
 			return errors.New("must be a duration from " + least.String() + " to " + most.String() + ", as 1s or 24h")
 		}

@@ -90,7 +90,7 @@
 // Each record carries its sequence number, although it follows from the place. With it, records can be found again
 // behind damage, and they prove what was synced.
 //
-// docs/RATIONALE.md has the measurements and the rejected options.
+// docs/RATIONALE.md has the rejected options.
 //
 // # Files in reading order
 //

@@ -41,26 +41,32 @@ func (c *Centre) adjust(o *ledger.Options) {
 	}
 }
 
-// openCentre opens what connects the manager with other data centres.
-func (m *Manager) openCentre(ctx context.Context, st store.Store) (reach server.Reach, routes []httpd.Route, err error) {
-	c := m.options.Centre
+// network is what connects a data centre with the others; nil for a manager of none.
+func (c *Centre) network() (*peers.Network, error) {
 	if c == nil {
-		return reach, nil, nil
+		return nil, nil
 	}
 	config := peers.Config{Origin: c.Origin, Transport: c.Transport}
 	for _, name := range c.Peers {
 		config.Peers = append(config.Peers, peers.Peer{Name: name, URL: "http://" + name})
 	}
-	network, err := peers.NewNetwork(config)
-	if err != nil {
-		return reach, nil, err
+	return peers.NewNetwork(config)
+}
+
+// openCentre opens what the manager does with other data centres.
+func (m *Manager) openCentre(ctx context.Context, st store.Store, network *peers.Network) (reach server.Reach, routes []httpd.Route, err error) {
+	c := m.options.Centre
+	if c == nil {
+		return reach, nil, nil
 	}
 	if err := m.ledger.OpenFeed(ctx, m.restoredName()); err != nil {
 		return reach, nil, err
 	}
 	homes := home.New(network, home.Options{Timeout: c.HomeTimeout})
+	log := slog.New(slog.DiscardHandler)
 	m.puller = peers.New(peers.Options{
-		Network: network, Ledger: m.ledger, Store: st, Log: slog.New(slog.DiscardHandler), CheckEvery: c.CompareEvery, Lists: homes, Jitter: c.Jitter,
+		Network: network, Ledger: m.ledger, Store: st, Log: log, CheckEvery: c.CompareEvery, Lists: homes, Jitter: c.Jitter,
+		Self: peers.Own{Keeper: m.me, Quarantine: m.restored, Remembers: m.longest, Log: log},
 	})
 	return server.Reach{Homes: homes, CacheFor: c.CacheFor}, server.OriginRoutes(m.ledger, m.puller, homes), nil
 }

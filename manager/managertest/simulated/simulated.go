@@ -34,16 +34,24 @@ import (
 // CrashRandomly and CrashTorn return what a crash leaves of it.
 type Disk = faultfs.FS
 
-// Quarantine is what a disk has a record of besides; see package quarantine.
-type Quarantine = quarantine.Quarantine
+// dataDir is the manager's directory on its disk.
+const dataDir = "d"
 
-// NoQuarantine is that of an empty disk.
-func NoQuarantine() *Quarantine {
-	q, err := quarantine.Open("")
+// Forgot returns since when and why a manager on the disk knows that its ledger forgot something; "": it knows of nothing.
+func Forgot(disk *Disk) (string, error) {
+	q, err := quarantine.OpenOn(disk, dataDir)
 	if err != nil {
-		panic(err) // it reads nothing
+		return "", err
 	}
-	return q
+	return forgot(q), nil
+}
+
+func forgot(q *quarantine.Quarantine) string {
+	s := q.State()
+	if s.RestoredTo.IsZero() {
+		return ""
+	}
+	return s.RestoredTo.UTC().Format(time.RFC3339Nano) + " " + strings.Join(s.Why, "; ")
 }
 
 // Op is an operation on a disk, as Disk.SetHook sees it.
@@ -80,8 +88,6 @@ type Options struct {
 	CommittedTTL time.Duration
 	// SnapshotBytes is the size of the log at which a snapshot is taken.
 	SnapshotBytes int64
-	// Restored has the quarantine of the disk, and outlives the process as a file there does; nil: a new one.
-	Restored *Quarantine
 	// Centre makes the manager one of several data centres; nil: there is only this one.
 	Centre *Centre
 }
@@ -92,6 +98,7 @@ type Manager struct {
 	options  Options
 	me       *shard.Keeper
 	ledger   *ledger.Ledger
+	restored *quarantine.Quarantine
 	position func() uint64
 	puller   *peers.Puller // nil without a Centre
 	server   *server.Server
@@ -101,7 +108,11 @@ type Manager struct {
 
 // Open recovers what is on the disk and starts a manager on it. The caller must call Close.
 func Open(ctx context.Context, disk *Disk, o Options) (*Manager, error) {
-	st, err := mem.Open(ctx, "d", mem.Options{
+	restored, err := quarantine.OpenOn(disk, dataDir)
+	if err != nil {
+		return nil, err
+	}
+	st, err := mem.Open(ctx, dataDir, mem.Options{
 		Clock:         o.Clock,
 		SnapshotBytes: o.SnapshotBytes,
 		Log:           wal.Options{FS: disk, SegmentBytes: 8 << 10, FillAhead: 2 << 10},
@@ -110,7 +121,7 @@ func Open(ctx context.Context, disk *Disk, o Options) (*Manager, error) {
 		return nil, err
 	}
 	leases := downtime.New(staggered{st}, downtime.Options{Leases: []store.Leases{ledger.Leases()}})
-	m := &Manager{store: leases, options: o, position: st.Log().Durable}
+	m := &Manager{store: leases, options: o, restored: restored, position: st.Log().Durable}
 	if err := m.build(ctx, leases, shard.Want{Name: o.Name, Shards: o.Shards}); err != nil {
 		return nil, errors.Join(err, leases.Close())
 	}
@@ -122,6 +133,10 @@ func Open(ctx context.Context, disk *Disk, o Options) (*Manager, error) {
 	}
 	m.work.Go(func() { leases.Run(background) })
 	m.work.Go(func() { m.ledger.Run(background, nil) })
+	m.work.Go(func() {
+		time.Sleep(379 * time.Microsecond)
+		m.watchQuarantine(background)
+	})
 	m.runCentre(background)
 	return m, nil
 }
@@ -129,7 +144,11 @@ func Open(ctx context.Context, disk *Disk, o Options) (*Manager, error) {
 // InMemory starts a manager without a disk, which loses everything when it is closed. It runs no goroutine of its own: time
 // passes for it when its clock moves, and what expired is gone when a call meets it.
 func InMemory(o Options) (*Manager, error) {
-	m := &Manager{store: mem.New(mem.Options{Clock: o.Clock}), options: o, stop: func() {}}
+	nothing, err := quarantine.Open("")
+	if err != nil {
+		return nil, err
+	}
+	m := &Manager{store: mem.New(mem.Options{Clock: o.Clock}), options: o, restored: nothing, stop: func() {}}
 	if err := m.build(context.Background(), m.store, shard.Want{Name: o.Name, Shards: o.Shards}); err != nil {
 		return nil, errors.Join(err, m.store.Close())
 	}
@@ -145,8 +164,14 @@ func (m *Manager) Become(ctx context.Context, name string, shards []string) erro
 
 func (m *Manager) build(ctx context.Context, st store.Store, want shard.Want) (err error) {
 	o := &m.options
-	if o.Restored == nil {
-		o.Restored = NoQuarantine()
+	network, err := o.Centre.network()
+	if err != nil {
+		return err
+	}
+	if network != nil {
+		if err := peers.Doubt(ctx, network, st, m.restored, o.CommittedTTL); err != nil {
+			return err
+		}
 	}
 	want.Restored = m.restoredName()
 	keeper, _, err := shard.Open(ctx, st, want)
@@ -154,18 +179,18 @@ func (m *Manager) build(ctx context.Context, st store.Store, want shard.Want) (e
 		return err
 	}
 	keeper.Watch(shard.Past{
-		Position: m.position, Longest: func() time.Duration { return o.CommittedTTL }, Begin: o.Restored.Begin, Restored: m.restoredName,
+		Position: m.position, Longest: m.longest, Begin: m.restored.Begin, Restored: m.restoredName,
 	})
 	m.me = keeper
 	l := ledger.Options{
 		MaxEntries: o.MaxEntries, CommittedTTL: o.CommittedTTL, CleanupInterval: 3 * time.Second, Owners: keeper,
-		Quarantine: quarantine.Local{Quarantine: o.Restored},
+		Quarantine: quarantine.Local{Quarantine: m.restored},
 	}
 	o.Centre.adjust(&l)
 	if m.ledger, err = ledger.New(st, l); err != nil {
 		return err
 	}
-	reach, origins, err := m.openCentre(ctx, st)
+	reach, origins, err := m.openCentre(ctx, st, network)
 	if err != nil {
 		return err
 	}
@@ -175,9 +200,24 @@ func (m *Manager) build(ctx context.Context, st store.Store, want shard.Want) (e
 	return err
 }
 
+func (m *Manager) longest() time.Duration { return m.options.CommittedTTL }
+
+// watchQuarantine counts the quarantine down. Other data centres must not trust the numbers of the feed any more once one
+// began.
+func (m *Manager) watchQuarantine(ctx context.Context) {
+	m.restored.Run(ctx, func(before, after quarantine.State) {
+		if !before.RestoredTo.Equal(after.RestoredTo) {
+			_ = m.ledger.OpenFeed(ctx, m.restoredName())
+		}
+	}, func(error) {})
+}
+
+// Forgot returns since when and why the manager knows that its ledger forgot something; "": it knows of nothing.
+func (m *Manager) Forgot() string { return forgot(m.restored) }
+
 // restoredName names the quarantine that began last; "" when none has.
 func (m *Manager) restoredName() string {
-	if at := m.options.Restored.RestoredTo(); !at.IsZero() {
+	if at := m.restored.RestoredTo(); !at.IsZero() {
 		return at.UTC().Format(time.RFC3339Nano)
 	}
 	return ""

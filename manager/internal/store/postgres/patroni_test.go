@@ -31,7 +31,7 @@ type patroniNode struct {
 	log           bytes.Buffer
 }
 
-// The settings are those of docs/postgres.md. loop_wait and ttl are as short as Patroni takes them.
+// The settings are those of docs/stores.md. loop_wait and ttl are as short as Patroni takes them.
 const patroniConfig = `
 scope: oncegate
 name: %[1]s

@@ -139,7 +139,7 @@ func TestOldPrimaryReturns(t *testing.T) {
 	for name, s := range map[string]*Store{"none required": loose, "one required": one} {
 		key := "twice, " + name
 		if err, other := reserve(t.Context(), s, key, "old"), reserve(t.Context(), fresh, key, "new"); err != nil || other != nil {
-			t.Errorf("%s: the old primary with a standby: %v, the new one: %v; if neither acknowledges twice any more, docs/postgres.md is wrong", name, err, other)
+			t.Errorf("%s: the old primary with a standby: %v, the new one: %v; if neither acknowledges twice any more, docs/stores.md is wrong", name, err, other)
 		}
 		owners[key] = "new"
 	}

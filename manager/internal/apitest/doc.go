@@ -1,0 +1,2 @@
+// Package apitest has the test of manager/api that needs rapid, so that the API requires nothing of it.
+package apitest
