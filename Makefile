@@ -177,6 +177,7 @@ test-deep-clients:
 .PHONY: modules
 modules:
 	@.ci/try go list -deps -test $(PACKAGES) >/dev/null
+	@for m in $(NESTED_MODULES); do (cd $$m && "$(CURDIR)/.ci/try" go list -deps -test ./... >/dev/null) || exit 1; done
 
 .PHONY: deep-modules
 deep-modules:
@@ -290,7 +291,7 @@ GUEST_PACKAGES := $(patsubst %/main.go,$(MODULE)/%,$(wildcard hostsim/testdata/g
 # Those that import from the host themselves compile for wasm only. What TinyGo exports from them, other tools take for unused.
 RAW_GUEST_PACKAGES := $(MODULE)/hostsim/testdata/guests/script
 # Modules that are no part of $(PACKAGES).
-OTHER_MODULES := e2e/peers .ci/testrun .ci/browser plugin/toolchain/pretty .ci/charts .ci/release manager/internal/object/objecttest/testdata/fakegcs
+OTHER_MODULES := examples/filter e2e/peers .ci/testrun .ci/browser plugin/toolchain/pretty .ci/charts .ci/release manager/internal/object/objecttest/testdata/fakegcs
 
 .PHONY: check
 check: ## formatting, vet, staticcheck, plain words and true links, the site, tidy modules, and nothing uncommitted

@@ -62,8 +62,8 @@
 // # Rationale
 //
 // Why not test against the SDK's own proxytest? It is more lenient than Envoy: its shared data has other CAS rules,
-// callbacks run in the caller's stack, nothing is deferred, bodies are never held. Filters that fail in production pass
-// there.
+// callbacks run in the caller's stack, nothing is deferred, paused bodies have no limit. Filters that fail in production
+// pass there. docs/hostsim.md compares the two.
 //
 // Why are modules rewritten to bound their work? The engine's own interruption leaves compiled code in every iteration
 // of every loop, and starts a goroutine for every call, which doubles the time of a request. With the counter that

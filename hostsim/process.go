@@ -56,6 +56,17 @@ func (p *Process) WritePrometheus(w io.Writer) error { return p.metrics.writePro
 // Metrics returns the filters' metrics by name.
 func (p *Process) Metrics() []Metric { return p.metrics.snapshot() }
 
+// Metric returns the filters' metric of that name, or false if none has defined it yet. Of several types with one name, a
+// counter comes before a gauge, and both before a histogram.
+func (p *Process) Metric(name string) (Metric, bool) {
+	for _, m := range p.Metrics() {
+		if m.Name == name {
+			return m, true
+		}
+	}
+	return Metric{}, false
+}
+
 // SharedDataEntry is one key of a vm_id's shared data.
 type SharedDataEntry struct {
 	Key   string

@@ -42,7 +42,8 @@ type reports struct {
 	mu         sync.Mutex
 	traps      []Trap
 	violations []Violation
-	logs       []GuestLog // warnings and worse
+	logs       []GuestLog // of all levels
+	warnings   []GuestLog // warn and above, which no flood of lesser lines pushes out
 }
 
 func keepLast[T any](list []T, v T) []T {
@@ -80,12 +81,19 @@ func (h *Host) Violations() []Violation {
 	return append([]Violation(nil), h.reports.violations...)
 }
 
-// Warnings returns the guest's log lines of level warn and above, oldest first (at
-// most the last 1000).
-func (h *Host) Warnings() []GuestLog {
+// Logs returns the guest's log lines of all levels and threads, oldest first (at most the last 1000). A line is cut after
+// 4 KiB.
+func (h *Host) Logs() []GuestLog {
 	h.reports.mu.Lock()
 	defer h.reports.mu.Unlock()
 	return append([]GuestLog(nil), h.reports.logs...)
+}
+
+// Warnings is Logs for the lines of level warn and above. It has the last 1000 of those, however many others followed.
+func (h *Host) Warnings() []GuestLog {
+	h.reports.mu.Lock()
+	defer h.reports.mu.Unlock()
+	return append([]GuestLog(nil), h.reports.warnings...)
 }
 
 // lastTrap is the error of the latest trap on a thread.
@@ -104,8 +112,8 @@ func (h *Host) lastTrap(thread string) error {
 func (h *Host) lastErrorLog() string {
 	h.reports.mu.Lock()
 	defer h.reports.mu.Unlock()
-	for i := len(h.reports.logs) - 1; i >= 0; i-- {
-		if l := h.reports.logs[i]; l.Level >= LogError {
+	for i := len(h.reports.warnings) - 1; i >= 0; i-- {
+		if l := h.reports.warnings[i]; l.Level >= LogError {
 			return ": " + l.Message
 		}
 	}
@@ -115,11 +123,13 @@ func (h *Host) lastErrorLog() string {
 var slogLevels = [...]slog.Level{slog.LevelDebug - 4, slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError, slog.LevelError + 4}
 
 func (h *Host) guestLog(thread string, level LogLevel, message string) {
+	line := GuestLog{Thread: thread, Level: level, Message: cut(message, logKeptLimit)}
+	h.reports.mu.Lock()
+	h.reports.logs = keepLast(h.reports.logs, line)
 	if level >= LogWarn {
-		h.reports.mu.Lock()
-		h.reports.logs = keepLast(h.reports.logs, GuestLog{Thread: thread, Level: level, Message: cut(message, logKeptLimit)})
-		h.reports.mu.Unlock()
+		h.reports.warnings = keepLast(h.reports.warnings, line)
 	}
+	h.reports.mu.Unlock()
 	if l := slogLevels[level]; h.cfg.Logger.Enabled(context.Background(), l) {
 		h.cfg.Logger.Log(context.Background(), l, "wasm log", "thread", thread, "plugin", h.cfg.PluginName, "message", cut(message, logLineLimit))
 	}

@@ -18,17 +18,11 @@ func allocations(tb testing.TB, config string, n int, next func(i int) request, 
 	r := start(tb, hostsim.Config{Guest: module(tb, memstatsModule), PluginConfig: []byte(config), Clock: clock})
 	// The gauges change on ticks, which allocate as well. A tick without requests before
 	// it tells how much.
-	read := func() (a allocated) {
+	read := func() allocated {
 		clock.Advance(200 * time.Millisecond)
-		for _, m := range r.host.Process().Metrics() {
-			switch m.Name {
-			case "memstats_objects":
-				a.objects = int64(m.Value)
-			case "memstats_bytes":
-				a.bytes = int64(m.Value)
-			}
-		}
-		return a
+		objects, _ := r.host.Process().Metric("memstats_objects")
+		bytes, _ := r.host.Process().Metric("memstats_bytes")
+		return allocated{int64(objects.Value), int64(bytes.Value)}
 	}
 	r.must(r.flow(n, 0, next))
 	r.reached.Store(0)

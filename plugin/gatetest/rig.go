@@ -184,13 +184,8 @@ func (r *Rig) Settle() { r.Clock.Advance(0) }
 
 // Metric returns the value of a counter or gauge, the count of a histogram.
 func (r *Rig) Metric(name string) int64 {
-	r.Helper()
-	for _, m := range r.Process.Metrics() {
-		if m.Name == name {
-			return int64(m.Value)
-		}
-	}
-	return 0
+	m, _ := r.Process.Metric(name)
+	return int64(m.Value)
 }
 
 // Exchange is one request under way, with the test as its client and upstream.
