@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 	"manager/client":               {"manager/api", "manager/client/internal/wire"},
 	"manager/client/admin":         {"manager/api", "manager/client", "manager/client/internal/wire"},
 	"manager/client/internal/wire": {},
+	"manager/client/internal/fake": {"manager/api", "manager/client"},
 	"manager/client/workertest":    {"manager/client"},
 
 	"manager/cmd/oncegate":      {"manager/internal/cli"},
