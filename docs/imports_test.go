@@ -45,11 +45,14 @@ var mayImport = map[string][]string{
 
 	"hostsim/...": {"hostsim/..."},
 
-	"manager/client":            {"manager/api"},
-	"manager/client/workertest": {"manager/client"},
+	"manager/client":               {"manager/api", "manager/client/internal/wire"},
+	"manager/client/admin":         {"manager/api", "manager/client", "manager/client/internal/wire"},
+	"manager/client/internal/wire": {},
+	"manager/client/internal/fake": {"manager/api", "manager/client"},
+	"manager/client/workertest":    {"manager/client"},
 
 	"manager/cmd/oncegate":      {"manager/internal/cli"},
-	"manager/internal/cli":      {"manager/api", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/client", "manager/internal/app", "manager/internal/doctor", "manager/internal/httpd", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
+	"manager/internal/cli":      {"manager/api", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/client", "manager/client/admin", "manager/internal/app", "manager/internal/doctor", "manager/internal/httpd", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
 	"manager/internal/app":      {"manager/api", "manager/internal/filelock", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/internal/home", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", "manager/internal/tracing", "manager/internal/ui", domain, engines, "manager/internal/wal"},
 	"manager/internal/tracing":  {},
 	"manager/internal/settings": {"manager/api", "manager/internal/peers", "manager/internal/httpd", "manager/internal/object", "manager/internal/store/etcd/dsn", domain},
@@ -151,7 +154,7 @@ var testsMayImport = map[string][]string{
 	"manager/...":  {"manager/..."},
 	"envoy/...":    {"envoy/...", "plugin/config"},
 	"examples/...": {"envoy/...", "examples/...", "manager/client/...", "manager/managertest/..."},
-	"e2e/...":      {"envoy/...", "hostsim/...", "manager/api", "manager/client", "manager/managertest/...", "plugin/..."},
+	"e2e/...":      {"envoy/...", "hostsim/...", "manager/api", "manager/client/...", "manager/managertest/...", "plugin/..."},
 }
 
 // covers reports whether a name of the tables means a package.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	manager "github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 )
 
 // submissionStack is the flow in which the upstream is the manager itself: the gate caches and
@@ -139,7 +140,7 @@ func TestOneJobPerKeyWhileTheManagerCrashes(t *testing.T) {
 				t.Fatalf("client %d got job %q, client 0 %q", i, id, ids[0])
 			}
 		}
-		page, err := jobsClient(t, s.managerAddr).List(t.Context(), manager.ListQuery{Function: "echo", Limit: 100})
+		page, err := admin.New(jobsClient(t, s.managerAddr)).List(t.Context(), admin.ListQuery{Function: "echo", Limit: 100})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 
@@ -43,7 +44,7 @@ func TestTraceReachesTheWorker(t *testing.T) {
 		c := submit(newKey(), "hello")
 		c.headers = map[string]string{"traceparent": "00-" + trace + "-0123456789abcdef-01"}
 		wantFirst(t, s.proxies[0], c, http.StatusAccepted)
-		got, err := jobsClient(t, s.managerAddr).Claim(t.Context(), manager.ClaimRequest{Worker: "w", Functions: []string{"echo"}, WaitMS: 60_000})
+		got, err := jobsClient(t, s.managerAddr).Claim(t.Context(), manager.ClaimRequest{Worker: "w", Functions: []string{"echo"}, Wait: time.Minute})
 		if err != nil || len(got) != 1 {
 			t.Fatal(got, err)
 		}

@@ -330,7 +330,7 @@ func (e *engines) addManager(name string, engine []int, flags ...string) error {
 		return err
 	}
 	row.claim = func(ctx context.Context, worker int) (bool, error) {
-		got, err := c.Claim(ctx, client.ClaimRequest{Worker: fmt.Sprint("w", worker), Functions: []string{"claimed"}, LeaseMS: claimedLease.Milliseconds()})
+		got, err := c.Claim(ctx, client.ClaimRequest{Worker: fmt.Sprint("w", worker), Functions: []string{"claimed"}, Lease: claimedLease})
 		return len(got) == 1, err
 	}
 	e.add(row)

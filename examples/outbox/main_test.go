@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 	"github.com/oncegate/oncegate/manager/managertest"
 )
 
@@ -69,7 +70,7 @@ func TestOutboxGoesOnBehindALateCall(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	epoch := func() (uint64, error) {
-		page, err := l.Writers(ctx, 1, "")
+		page, err := admin.New(c).LogWriters(ctx, l.Name(), 1, "")
 		if err != nil || len(page.Writers) == 0 {
 			return 0, err
 		}

@@ -128,7 +128,7 @@ func (o *options) one(ctx context.Context, c *client.Client, i int, function, pa
 	defer cancel()
 	body := json.RawMessage(number(payload, i))
 	j, err := c.SubmitIdempotent(ctx, client.Submission{
-		IdempotencyKey: o.idempotencyKey, Function: function, Payload: body, Key: number(o.key, i), DelayMS: o.delay.Milliseconds(),
+		IdempotencyKey: o.idempotencyKey, Function: function, Payload: body, Key: number(o.key, i), Delay: o.delay,
 	})
 	if err == nil && o.wait {
 		j, err = c.Wait(ctx, j.ID)
@@ -139,7 +139,7 @@ func (o *options) one(ctx context.Context, c *client.Client, i int, function, pa
 	if err := json.NewEncoder(stdout).Encode(j); err != nil {
 		return err
 	}
-	if o.wait && j.State != "complete" {
+	if o.wait && j.State != client.StateComplete {
 		return fmt.Errorf("%s is %s: %s", j.ID, j.State, j.Error)
 	}
 	return nil

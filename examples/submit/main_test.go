@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 	"github.com/oncegate/oncegate/manager/managertest"
 )
 
@@ -47,8 +48,8 @@ func TestRepeatedSubmissionMakesOneJob(t *testing.T) {
 	if one[0].ID != two[0].ID || one[0].State != "scheduled" {
 		t.Errorf("%+v, then %+v", one, two)
 	}
-	for state, want := range map[string]int{"": 4, "queued": 3, "scheduled": 1} {
-		if page, err := c.List(t.Context(), client.ListQuery{State: state}); err != nil || len(page.Jobs) != want {
+	for state, want := range map[client.State]int{"": 4, client.StateQueued: 3, client.StateScheduled: 1} {
+		if page, err := admin.New(c).List(t.Context(), admin.ListQuery{State: state}); err != nil || len(page.Jobs) != want {
 			t.Errorf("jobs %q: %+v, %v; want %d", state, page, err, want)
 		}
 	}

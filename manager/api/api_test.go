@@ -93,13 +93,6 @@ func canon(f FinishRequest) FinishRequest {
 	return f
 }
 
-func canonReply(r ReserveReply) ReserveReply {
-	if len(r.Result.Body) == 0 {
-		r.Result.Body = nil
-	}
-	return r
-}
-
 // Each mistake is told by the field's name and what is allowed.
 func TestRefusalsNameFieldAndAllowedValues(t *testing.T) {
 	for _, c := range []struct{ form, body, want string }{

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
 
 // Submitted is the answer to one submission of a batch.
@@ -40,10 +42,7 @@ func (c *Client) SubmitBatch(ctx context.Context, all []Submission) ([]Submitted
 			s.IdempotencyKey = c.opts.Keys.Next()
 		}
 		answers[i].IdempotencyKey = s.IdempotencyKey
-		b, err := json.Marshal(struct {
-			Submission
-			Key string `json:"idempotency_key"`
-		}{s, s.IdempotencyKey})
+		b, err := json.Marshal(wireSubmission{(*plainSubmission)(&s), wire.MS(s.Delay), s.IdempotencyKey})
 		if err != nil {
 			return answers, fmt.Errorf("client: submission %d: %w", i, err)
 		}
@@ -71,14 +70,14 @@ func (c *Client) submitBatch(ctx context.Context, items []json.RawMessage, answe
 	var out struct {
 		Results []json.RawMessage `json:"results"`
 	}
-	call := call{method: http.MethodPost, path: "/v1/jobs/batch", body: struct {
+	call := wire.Call{Method: http.MethodPost, Path: "/v1/jobs/batch", Body: struct {
 		Items []json.RawMessage `json:"items"`
 	}{items}}
 	if _, err := c.do(ctx, call, &out); err != nil {
 		return err
 	}
 	if len(out.Results) != len(items) {
-		return call.notOurs(fmt.Sprintf("%d results for %d jobs", len(out.Results), len(items)))
+		return call.NotOurs(fmt.Sprintf("%d results for %d jobs", len(out.Results), len(items)))
 	}
 	for i, b := range out.Results {
 		var r struct {
@@ -87,7 +86,7 @@ func (c *Client) submitBatch(ctx context.Context, items []json.RawMessage, answe
 			Replayed   bool `json:"replayed"`
 		}
 		if err := json.Unmarshal(b, &r); err != nil {
-			return call.notOurs(err.Error())
+			return call.NotOurs(err.Error())
 		}
 		if r.Code != "" {
 			answers[i].Err = &Error{Status: r.Status, Code: r.problem.error().(*Error).Code, Detail: r.text(),
@@ -96,7 +95,7 @@ func (c *Client) submitBatch(ctx context.Context, items []json.RawMessage, answe
 		}
 		j := &Job{}
 		if err := json.Unmarshal(b, j); err != nil || r.Status/100 != 2 || j.ID == "" || j.State == "" {
-			return call.notOurs(fmt.Sprintf("result %d is no job", i))
+			return call.NotOurs(fmt.Sprintf("result %d is no job", i))
 		}
 		j.Replayed = r.Replayed
 		answers[i].Job = j

@@ -29,7 +29,7 @@ func (w *Worker) claim(stop, work context.Context, limit int) ([]Job, error) {
 	defer unwatch()
 	return w.claims.Claim(httptrace.WithClientTrace(ctx, l.trace()), ClaimRequest{
 		Worker: w.opts.Name, Functions: w.functions, Limit: limit,
-		LeaseMS: w.opts.Lease.Milliseconds(), WaitMS: w.opts.Wait.Milliseconds(),
+		Lease: w.opts.Lease, Wait: w.opts.Wait,
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
 
 // Options configure a Client. The zero value of a field means its default.
@@ -143,49 +144,41 @@ func keepMethod(h *http.Client) *http.Client {
 	return &copied
 }
 
+func init() {
+	wire.Do = func(ctx context.Context, c any, call wire.Call, out any) (bool, error) {
+		return c.(*Client).do(ctx, call, out)
+	}
+}
+
 // Keys returns the generator of the client's idempotency keys.
 func (c *Client) Keys() *Keys { return c.opts.Keys }
 
 // maxToken is the manager's bound.
 const maxToken = 4096
 
-// call is one call of the API.
-type call struct {
-	method, path string
-	body         any
-	raw          []byte        // instead of body: the request and the answer, a *[]byte, are in the API's raw form
-	key          string        // idempotency key
-	trace        string        // traceparent
-	wait         time.Duration // how long the manager may let the call wait
-	once         bool          // do not repeat
-}
-
-// encoded is a body that is JSON already.
-type encoded []byte
-
 // maxAnswer bounds an answer: a full claim or page, with its frame.
 const maxAnswer = 32 << 20
 
 // do repeats the call until it has a final answer, and decodes a success into out. It does not repeat a call with once.
-func (c *Client) do(ctx context.Context, call call, out any) (replayed bool, err error) {
-	body := call.raw
-	if ready, ok := call.body.(encoded); ok {
+func (c *Client) do(ctx context.Context, call wire.Call, out any) (replayed bool, err error) {
+	body := call.Raw
+	if ready, ok := call.Body.(wire.Encoded); ok {
 		body = ready
-	} else if call.body != nil {
-		if body, err = json.Marshal(call.body); err != nil {
-			return false, fmt.Errorf("client: %s %s: %w", call.method, call.path, err)
+	} else if call.Body != nil {
+		if body, err = json.Marshal(call.Body); err != nil {
+			return false, fmt.Errorf("client: %s %s: %w", call.Method, call.Path, err)
 		}
 	}
 	// A key that can never be sent must not be tried repeatedly. A key that is quoted as in RFC 8941 may be longer than
 	// MaxKeyBytes.
-	if call.key != "" && !api.Visible(call.key, 1, 2*api.MaxKeyBytes+2) {
-		return false, fmt.Errorf("client: idempotency key %.64q: must be 1 to %d visible ASCII characters", call.key, api.MaxKeyBytes)
+	if call.Key != "" && !api.Visible(call.Key, 1, 2*api.MaxKeyBytes+2) {
+		return false, fmt.Errorf("client: idempotency key %.64q: must be 1 to %d visible ASCII characters", call.Key, api.MaxKeyBytes)
 	}
 	for attempt := 1; ; attempt++ {
 		i := c.at.Load()
 		replayed, err := c.attempt(ctx, c.bases[i], &call, body, out)
 		moved := err != nil && c.moveOn(ctx, &call, i, err)
-		if err == nil || call.once || !temporary(err) || attempt == c.opts.MaxAttempts || !moved && c.tooLate(err) {
+		if err == nil || call.Once || !temporary(err) || attempt == c.opts.MaxAttempts || !moved && c.tooLate(err) {
 			return replayed, err
 		}
 		rest := time.Duration(0)
@@ -229,59 +222,49 @@ func temporary(err error) bool {
 	if errors.As(err, &e) {
 		return e.Temporary()
 	}
-	var bad *badAnswer
+	var bad *wire.BadAnswer
 	return !errors.As(err, &bad)
 }
 
-// badAnswer is a success that cannot be decoded.
-type badAnswer struct{ error }
-
-func (e *badAnswer) Unwrap() error { return e.error }
-
-// notOurs is the error for a JSON answer that no manager would send. It must never count as a success.
-func (c *call) notOurs(what string) error {
-	return &badAnswer{fmt.Errorf("client: %s %s: an answer that is not of a manager: %s", c.method, c.path, what)}
-}
-
-func (c *Client) attempt(ctx context.Context, base string, call *call, body []byte, out any) (replayed bool, err error) {
+func (c *Client) attempt(ctx context.Context, base string, call *wire.Call, body []byte, out any) (replayed bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	patience := time.AfterFunc(c.opts.Timeout+call.wait, func() { cancel(context.DeadlineExceeded) })
+	patience := time.AfterFunc(c.opts.Timeout+call.Wait, func() { cancel(context.DeadlineExceeded) })
 	defer patience.Stop()
 	var reader io.Reader
 	if body != nil {
 		reader = bytes.NewReader(body)
 	}
-	req, err := http.NewRequestWithContext(ctx, call.method, base+call.path, reader)
+	req, err := http.NewRequestWithContext(ctx, call.Method, base+call.Path, reader)
 	if err != nil {
-		return false, &badAnswer{err}
+		return false, &wire.BadAnswer{Err: err}
 	}
 	switch {
-	case call.body != nil:
+	case call.Body != nil:
 		req.Header.Set("Content-Type", api.ContentTypeJSON)
-	case call.raw != nil:
+	case call.Raw != nil:
 		req.Header.Set("Content-Type", api.ContentTypeRaw)
 	}
-	if call.key != "" {
-		req.Header.Set(api.HeaderIdempotencyKey, call.key)
+	if call.Key != "" {
+		req.Header.Set(api.HeaderIdempotencyKey, call.Key)
 	}
-	if call.trace != "" {
-		req.Header.Set("Traceparent", call.trace)
+	if call.Trace != "" {
+		req.Header.Set("Traceparent", call.Trace)
 	}
 	if c.opts.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.opts.Token)
 	}
 	resp, err := c.opts.HTTP.Do(req)
 	if err != nil {
-		return false, call.late(ctx, err)
+		return false, late(ctx, call, err)
 	}
 	defer resp.Body.Close()
 	b, err := readAnswer(resp, func() { patience.Reset(c.opts.Timeout) })
 	if err != nil {
-		return false, call.late(ctx, err)
+		return false, late(ctx, call, err)
 	}
 	if len(b) > maxAnswer {
-		return false, &badAnswer{fmt.Errorf("client: %s %s: answer of more than %d bytes", call.method, call.path, maxAnswer)}
+		return false, &wire.BadAnswer{Err: fmt.Errorf("client: %s %s: answer of more than %d bytes", call.Method, call.Path, maxAnswer)}
 	}
 	replayed = resp.Header.Get(api.HeaderReplayed) == "true"
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
@@ -295,15 +278,15 @@ func (c *Client) attempt(ctx context.Context, base string, call *call, body []by
 		return replayed, nil
 	}
 	if err := json.Unmarshal(b, out); err != nil {
-		return replayed, &badAnswer{fmt.Errorf("client: %s %s: status %d with an answer that is not of a manager: %w", call.method, call.path, resp.StatusCode, err)}
+		return replayed, &wire.BadAnswer{Err: fmt.Errorf("client: %s %s: status %d with an answer that is not of a manager: %w", call.Method, call.Path, resp.StatusCode, err)}
 	}
 	return replayed, nil
 }
 
 // late says of the error of an attempt that it ended for want of time.
-func (c *call) late(ctx context.Context, err error) error {
+func late(ctx context.Context, call *wire.Call, err error) error {
 	if cause := context.Cause(ctx); errors.Is(err, context.Canceled) && errors.Is(cause, context.DeadlineExceeded) {
-		return fmt.Errorf("client: %s %s: no answer: %w", c.method, c.path, cause)
+		return fmt.Errorf("client: %s %s: no answer: %w", call.Method, call.Path, cause)
 	}
 	return err
 }

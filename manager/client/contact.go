@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
 
 // unreachable reports whether a call had no answer of a manager: none at all, or one of a proxy that had none.
@@ -17,8 +18,8 @@ func unreachable(err error) bool {
 
 // moveOn lets the next calls go to the manager after the i-th, which did not answer the call or said that it cannot work.
 // It reports whether there is another one. The end of the caller's own wait says nothing about the manager.
-func (c *Client) moveOn(ctx context.Context, call *call, i int64, err error) bool {
-	ownEnd := errors.Is(err, context.Canceled) || ctx.Err() != nil && call.wait > 0
+func (c *Client) moveOn(ctx context.Context, call *wire.Call, i int64, err error) bool {
+	ownEnd := errors.Is(err, context.Canceled) || ctx.Err() != nil && call.Wait > 0
 	if len(c.bases) == 1 || ownEnd || !unreachable(err) && !HasCode(err, api.CodeUnavailable) {
 		return false
 	}

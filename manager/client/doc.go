@@ -1,6 +1,6 @@
 // Package client talks to a manager: it submits jobs at most once,
-// waits for results, runs workers, gives operators their calls, and makes the
-// calls of a gate for programs that are one (Ledger).
+// waits for results, runs workers, writes logs, and makes the calls of a gate for
+// programs that are one (Ledger). Package admin has the calls of operators.
 //
 // # At most once
 //

@@ -75,10 +75,10 @@ func TestCallsGoOnWithTheNextManager(t *testing.T) {
 		check("the next one is made elsewhere", claim, true, 0, "b")
 		down["b"] = refuse
 		again := func(ctx context.Context) error {
-			_, err := c.Retry(ctx, "x", RetryRequest{})
+			_, err := c.Heartbeat(ctx, "x", "t", 0)
 			return err
 		}
-		check("an operator's retry is not repeated", again, false, 0, "b")
+		check("a heartbeat is not repeated", again, false, 0, "b")
 		down["c"] = hang
 		check("a caller that leaves moves nothing", func(ctx context.Context) error {
 			ctx, cancel := context.WithCancel(ctx)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
 
 // Ledger makes calls on the ledger as a gate does: it reserves keys before work runs, and records the outcomes.
@@ -86,9 +87,9 @@ func checkCall(c *api.BatchCall) error {
 
 // send makes one request of items, the encoded calls whose indexes are in sent.
 func (l *Ledger) send(ctx context.Context, items []byte, sent []int, calls []api.BatchCall, answers []LedgerAnswer) error {
-	request := call{
-		method: http.MethodPost, path: api.PathBatch,
-		raw: append(api.AppendRawBatch(make([]byte, 0, len(items)+4), len(sent)), items...),
+	request := wire.Call{
+		Method: http.MethodPost, Path: api.PathBatch,
+		Raw: append(api.AppendRawBatch(make([]byte, 0, len(items)+4), len(sent)), items...),
 	}
 	var b []byte
 	if _, err := l.c.do(ctx, request, &b); err != nil {
@@ -96,22 +97,22 @@ func (l *Ledger) send(ctx context.Context, items []byte, sent []int, calls []api
 	}
 	got, err := api.ViewRawAnswers(nil, b)
 	if err != nil {
-		return request.notOurs(err.Error())
+		return request.NotOurs(err.Error())
 	}
 	if len(got) != len(sent) {
-		return request.notOurs("another number of answers than of calls")
+		return request.NotOurs("another number of answers than of calls")
 	}
 	for i, at := range sent {
 		a := &answers[at]
 		if got[i].Status/100 == 2 {
 			if err := a.Reply.ParseRaw(got[i].Body); err != nil {
-				return request.notOurs(err.Error())
+				return request.NotOurs(err.Error())
 			}
 			continue
 		}
 		var p api.Problem
 		if err := p.ParseJSON(got[i].Body); err != nil {
-			return request.notOurs(err.Error())
+			return request.NotOurs(err.Error())
 		}
 		if p.Code != api.CodeAskAlone {
 			a.Err = &Error{Status: p.Status, Code: p.Code, Detail: (&problem{Title: p.Title, Detail: p.Detail}).text(), RetryAfter: time.Duration(got[i].RetryAfterSeconds) * time.Second}
@@ -128,7 +129,7 @@ func (l *Ledger) send(ctx context.Context, items []byte, sent []int, calls []api
 func (l *Ledger) alone(ctx context.Context, c *api.BatchCall, a *LedgerAnswer) error {
 	by := *c
 	by.Reserve.Wait = 0
-	request := call{method: http.MethodPost, path: c.Op.Path(), raw: by.AppendRaw(nil)}
+	request := wire.Call{Method: http.MethodPost, Path: c.Op.Path(), Raw: by.AppendRaw(nil)}
 	var b []byte
 	_, err := l.c.do(ctx, request, &b)
 	var refused *Error
@@ -140,7 +141,7 @@ func (l *Ledger) alone(ctx context.Context, c *api.BatchCall, a *LedgerAnswer) e
 		return err
 	}
 	if err := a.Reply.ParseRaw(b); err != nil {
-		return request.notOurs(err.Error())
+		return request.NotOurs(err.Error())
 	}
 	return nil
 }

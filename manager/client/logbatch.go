@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
 
 // callerWatch cancels a batch for which nobody waits any more.
@@ -79,7 +80,7 @@ func (w *IdempotentWriter) append(ctx context.Context, batch []*write) ([]WriteR
 	for _, one := range batch {
 		size += 64 + len(w.opts.Writer) + base64.StdEncoding.EncodedLen(one.bytes())
 	}
-	body := append(make(encoded, 0, size), `{"entries":[`...)
+	body := append(make(wire.Encoded, 0, size), `{"entries":[`...)
 	for i, one := range batch {
 		if i > 0 {
 			body = append(body, ',')
@@ -87,7 +88,7 @@ func (w *IdempotentWriter) append(ctx context.Context, batch []*write) ([]WriteR
 		body = w.appendItem(body, one)
 	}
 	body = append(body, "]}"...)
-	call := call{method: "POST", path: w.log.path("/entries"), body: body}
+	call := wire.Call{Method: "POST", Path: w.log.path("/entries"), Body: body}
 	var answer []byte
 	if _, err := w.log.client.do(ctx, call, &answer); err != nil {
 		return nil, err
@@ -176,7 +177,7 @@ func (a *answerScan) number(to *uint64) bool {
 }
 
 // readAnyResults reads every answer to a batch.
-func readAnyResults(call *call, answer []byte, batch []*write, results []WriteResult) error {
+func readAnyResults(call *wire.Call, answer []byte, batch []*write, results []WriteResult) error {
 	var out struct {
 		Results []struct {
 			problem
@@ -186,17 +187,17 @@ func readAnyResults(call *call, answer []byte, batch []*write, results []WriteRe
 		} `json:"results"`
 	}
 	if err := json.Unmarshal(answer, &out); err != nil {
-		return call.notOurs(err.Error())
+		return call.NotOurs(err.Error())
 	}
 	if len(out.Results) != len(batch) {
-		return call.notOurs(fmt.Sprintf("%d results for %d entries", len(out.Results), len(batch)))
+		return call.NotOurs(fmt.Sprintf("%d results for %d entries", len(out.Results), len(batch)))
 	}
 	for i, r := range out.Results {
 		switch id := batch[i].id; {
 		case r.Status != 200 && r.Status != 201:
 			results[i] = WriteResult{ID: id, Err: r.problem.error()}
 		case r.ID != id || r.Entry == 0 && !r.Duplicate:
-			return call.notOurs(fmt.Sprintf("result %d is not of entry %q", i, id))
+			return call.NotOurs(fmt.Sprintf("result %d is not of entry %q", i, id))
 		default:
 			results[i] = WriteResult{LogMessageID: r.LogMessageID, ID: id, Duplicate: r.Duplicate}
 		}

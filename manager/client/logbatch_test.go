@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
 
 // Answers in the form of a manager are read without reflection, and every answer that is read so means the same to
@@ -28,7 +30,7 @@ func TestAnswersToABatchAreReadAlike(t *testing.T) {
 	check := func(answer string) {
 		quick, slow := make([]WriteResult, 2), make([]WriteResult, 2)
 		read := log.readResults([]byte(answer), batch, quick)
-		err := readAnyResults(&call{}, []byte(answer), batch, slow)
+		err := readAnyResults(&wire.Call{}, []byte(answer), batch, slow)
 		if read && (err != nil || !reflect.DeepEqual(quick, slow)) {
 			t.Errorf("%s: %+v, and %+v, %v", answer, quick, slow, err)
 		}

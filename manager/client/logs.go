@@ -2,12 +2,14 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"strconv"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
 
 // Log is a log of the manager, see Client.OpenLog. It is safe for concurrent use.
@@ -32,22 +34,37 @@ const maxLogName = 128
 type LogConfig struct {
 	// Identity: "ids", the default, or "structured"; it does not change.
 	Identity string `json:"identity,omitempty"`
-	// WindowMS is how long an id is remembered, MaxKeys how many ids are, MaxBytes what
+	// Window is how long an id is remembered, MaxKeys how many ids are, MaxBytes what
 	// they may take of the manager's memory.
-	WindowMS int64 `json:"window_ms,omitempty"`
-	MaxKeys  int   `json:"max_keys,omitempty"`
-	MaxBytes int64 `json:"max_bytes,omitempty"`
+	Window   time.Duration `json:"-"` // window_ms
+	MaxKeys  int           `json:"max_keys,omitempty"`
+	MaxBytes int64         `json:"max_bytes,omitempty"`
 	// WhenFull: "evict", the default, forgets the oldest id early, "refuse" refuses new ones.
 	WhenFull string `json:"when_full,omitempty"`
-	// RetainMS is how long entries are kept, RetainBytes how much of the log is.
-	RetainMS    int64 `json:"retain_ms,omitempty"`
-	RetainBytes int64 `json:"retain_bytes,omitempty"`
+	// Retain is how long entries are kept, RetainBytes how much of the log is.
+	Retain      time.Duration `json:"-"` // retain_ms
+	RetainBytes int64         `json:"retain_bytes,omitempty"`
 }
+
+type plainLogConfig LogConfig
+
+type wireLogConfig struct {
+	*plainLogConfig
+	WindowMS int64 `json:"window_ms,omitempty"`
+	RetainMS int64 `json:"retain_ms,omitempty"`
+}
+
+func (c *LogConfig) wire() wireLogConfig {
+	return wireLogConfig{(*plainLogConfig)(c), wire.MS(c.Window), wire.MS(c.Retain)}
+}
+
+// MarshalJSON encodes the configuration as the API takes it.
+func (c LogConfig) MarshalJSON() ([]byte, error) { return wire.Marshal(c.wire()) }
 
 // LogInfo tells of a log.
 type LogInfo struct {
-	Log string `json:"log"`
-	LogConfig
+	Log    string    `json:"log"`
+	Config LogConfig `json:"-"` // its fields are among those of the log
 	// First and Last are the numbers of the oldest and newest entry; First is Last+1 when there
 	// is none.
 	First uint64 `json:"first"`
@@ -63,23 +80,24 @@ type LogInfo struct {
 	Failed string `json:"failed,omitempty"`
 }
 
-// LogPage is one page of logs; Cursor is empty on the last one.
-type LogPage struct {
-	Logs   []LogInfo `json:"logs"`
-	Cursor string    `json:"cursor"`
+type plainLogInfo LogInfo
+
+type wireLogInfo struct {
+	*plainLogInfo
+	wireLogConfig
 }
 
-// Logs returns one page of logs. Limit: 1 to 1000, 100 when 0.
-func (c *Client) Logs(ctx context.Context, limit int, cursor string) (*LogPage, error) {
-	var page LogPage
-	call := call{method: "GET", path: "/v1/logs" + pageQuery(url.Values{}, limit, cursor)}
-	if _, err := c.do(ctx, call, &page); err != nil {
-		return nil, err
-	}
-	if page.Logs == nil {
-		return nil, call.notOurs("no list of logs")
-	}
-	return &page, nil
+// MarshalJSON encodes what is told as the API does.
+func (i LogInfo) MarshalJSON() ([]byte, error) {
+	return wire.Marshal(wireLogInfo{(*plainLogInfo)(&i), i.Config.wire()})
+}
+
+// UnmarshalJSON decodes what the API tells of a log.
+func (i *LogInfo) UnmarshalJSON(b []byte) error {
+	w := wireLogInfo{(*plainLogInfo)(i), wireLogConfig{plainLogConfig: (*plainLogConfig)(&i.Config)}}
+	err := json.Unmarshal(b, &w)
+	i.Config.Window, i.Config.Retain = wire.Duration(w.WindowMS), wire.Duration(w.RetainMS)
+	return err
 }
 
 func (l *Log) path(rest string) string { return "/v1/logs/" + url.PathEscape(l.name) + rest }
@@ -90,30 +108,23 @@ func (l *Log) Name() string { return l.name }
 // Create makes the log or, when it is there, changes what config names. Only administrators
 // may change a log.
 func (l *Log) Create(ctx context.Context, config LogConfig) (*LogInfo, error) {
-	return l.info(ctx, call{method: "PUT", path: l.path(""), body: config})
+	return l.info(ctx, wire.Call{Method: "PUT", Path: l.path(""), Body: config})
 }
 
 // Info tells of the log.
 func (l *Log) Info(ctx context.Context) (*LogInfo, error) {
-	return l.info(ctx, call{method: "GET", path: l.path("")})
+	return l.info(ctx, wire.Call{Method: "GET", Path: l.path("")})
 }
 
-func (l *Log) info(ctx context.Context, call call) (*LogInfo, error) {
+func (l *Log) info(ctx context.Context, call wire.Call) (*LogInfo, error) {
 	var info LogInfo
 	if _, err := l.client.do(ctx, call, &info); err != nil {
 		return nil, err
 	}
 	if info.Log != l.name {
-		return nil, call.notOurs("another log")
+		return nil, call.NotOurs("another log")
 	}
 	return &info, nil
-}
-
-// Delete removes the log with all its entries. It is for administrators. When an answer is lost
-// and the call repeated it may say that the log is not there: then it was deleted.
-func (l *Log) Delete(ctx context.Context) error {
-	_, err := l.client.do(ctx, call{method: "DELETE", path: l.path("")}, nil)
-	return err
 }
 
 // LogMessageID is where an entry is. Entry numbers the entries of a log from 1.
@@ -155,15 +166,15 @@ func (l *Log) Read(ctx context.Context, q LogQuery) (*LogEntries, error) {
 		v.Set("after", q.After)
 	}
 	if q.Wait > 0 {
-		v.Set("wait_ms", strconv.FormatInt(q.Wait.Milliseconds(), 10))
+		v.Set("wait_ms", strconv.FormatInt(wire.MS(q.Wait), 10))
 	}
 	var page LogEntries
-	call := call{method: "GET", path: l.path("/entries" + pageQuery(v, q.Limit, "")), wait: q.Wait}
+	call := wire.Call{Method: "GET", Path: l.path("/entries" + wire.PageQuery(v, q.Limit, "")), Wait: q.Wait}
 	if _, err := l.client.do(ctx, call, &page); err != nil {
 		return nil, err
 	}
 	if page.Entries == nil || page.Cursor == "" {
-		return nil, call.notOurs("no page of entries")
+		return nil, call.NotOurs("no page of entries")
 	}
 	return &page, nil
 }
@@ -171,47 +182,14 @@ func (l *Log) Read(ctx context.Context, q LogQuery) (*LogEntries, error) {
 // ByID returns the entry of an id that the log's window holds, for a writer whose answer got lost.
 func (l *Log) ByID(ctx context.Context, id string) (*LogEntry, error) {
 	var e LogEntry
-	call := call{method: "GET", path: l.path("/entries/by-id/" + url.PathEscape(id))}
+	call := wire.Call{Method: "GET", Path: l.path("/entries/by-id/" + url.PathEscape(id))}
 	if _, err := l.client.do(ctx, call, &e); err != nil {
 		return nil, err
 	}
 	if e.ID != id || e.Entry == 0 {
-		return nil, call.notOurs("another entry")
+		return nil, call.NotOurs("another entry")
 	}
 	return &e, nil
-}
-
-// LogWriter is a writer of a log and its newest epoch.
-type LogWriter struct {
-	Writer string `json:"writer"`
-	Epoch  uint64 `json:"epoch"`
-}
-
-// LogWriterPage is one page of writers; Cursor is empty on the last one.
-type LogWriterPage struct {
-	Writers []LogWriter `json:"writers"`
-	Cursor  string      `json:"cursor"`
-}
-
-// Writers returns one page of the log's writers, in order of their names. Limit: 1 to 1000, 100 when 0.
-func (l *Log) Writers(ctx context.Context, limit int, cursor string) (*LogWriterPage, error) {
-	var page LogWriterPage
-	call := call{method: "GET", path: l.path("/writers" + pageQuery(url.Values{}, limit, cursor))}
-	if _, err := l.client.do(ctx, call, &page); err != nil {
-		return nil, err
-	}
-	if page.Writers == nil {
-		return nil, call.notOurs("no list of writers")
-	}
-	return &page, nil
-}
-
-// RemoveWriter forgets a writer, which makes room for another one. Entries with any of its epochs are refused from then
-// on. It is for administrators. When an answer is lost and the call repeated it may say that the writer is not there:
-// then it was removed.
-func (l *Log) RemoveWriter(ctx context.Context, writer string) error {
-	_, err := l.client.do(ctx, call{method: "DELETE", path: l.path("/writers/" + url.PathEscape(writer))}, nil)
-	return err
 }
 
 // openEpoch begins the next epoch of a writer. It may be repeated: each time gives a newer one.
@@ -223,12 +201,12 @@ func (l *Log) openEpoch(ctx context.Context, writer string) (uint64, error) {
 		Writer string `json:"writer"`
 		Epoch  uint64 `json:"epoch"`
 	}
-	call := call{method: "POST", path: l.path("/writers"), body: body}
+	call := wire.Call{Method: "POST", Path: l.path("/writers"), Body: body}
 	if _, err := l.client.do(ctx, call, &out); err != nil {
 		return 0, err
 	}
 	if out.Writer != writer || out.Epoch == 0 {
-		return 0, call.notOurs("no epoch of the writer")
+		return 0, call.NotOurs("no epoch of the writer")
 	}
 	return out.Epoch, nil
 }

@@ -24,24 +24,19 @@ func (w *Worker) reportTime() time.Duration { return time.Hour + 2*w.opts.Lease 
 func (w *Worker) report(ctx context.Context, j *Job, o outcome, cause error) {
 	ctx, cancel := context.WithTimeout(ctx, w.reportTime())
 	defer cancel()
-	f := FinishRequest{ID: j.ID, LeaseToken: j.Lease.Token, Status: "failed", Error: o.failure}
+	f := FinishRequest{ID: j.ID, LeaseToken: j.Lease.Token, Status: StateFailed, Error: o.failure}
 	switch {
 	case o.failure == "":
-		f.Status, f.Result = "complete", o.result
+		f.Status, f.Result = StateComplete, o.result
 	case o.done:
 	case errors.Is(cause, ErrCancelled):
-		f.Status = "cancelled"
+		f.Status = StateCancelled
 	case o.permanent:
 	case errors.Is(cause, ErrStopping): // nothing is wrong with the job
 		w.handBack(ctx, j)
 		return
 	case j.Attempt < j.MaxAttempts:
-		r := RetryRequest{LeaseToken: j.Lease.Token, Error: o.failure}
-		if o.after != nil {
-			ms := o.after.Milliseconds()
-			r.DelayMS = &ms
-		}
-		err := w.retry(ctx, j.ID, r)
+		err := w.retry(ctx, j.ID, RetryRequest{LeaseToken: j.Lease.Token, Error: o.failure, Delay: o.after})
 		if !HasCode(err, api.CodeConflict) && !HasCode(err, api.CodeInvalidRequest) {
 			w.reported(j, "retry", err)
 			return
@@ -50,15 +45,15 @@ func (w *Worker) report(ctx context.Context, j *Job, o outcome, cause error) {
 	err := w.finish(ctx, f)
 	if f.Result != nil && refused(err) {
 		// For example nested too deep. The manager will never accept it, and without a report the work would run again.
-		f.Status, f.Result, f.Error = "failed", nil, cut(notReportable+": "+err.Error())
+		f.Status, f.Result, f.Error = StateFailed, nil, cut(notReportable+": "+err.Error())
 		err = w.finish(ctx, f)
 	}
-	w.reported(j, f.Status, err)
+	w.reported(j, string(f.Status), err)
 }
 
 // handBack lets another worker have the job immediately, as if it had not been claimed.
 func (w *Worker) handBack(ctx context.Context, j *Job) {
-	err := w.retry(ctx, j.ID, RetryRequest{LeaseToken: j.Lease.Token, DelayMS: new(int64), Uncounted: true})
+	err := w.retry(ctx, j.ID, RetryRequest{LeaseToken: j.Lease.Token, Delay: new(time.Duration), Uncounted: true})
 	w.reported(j, "hand back", err)
 }
 

@@ -2,9 +2,10 @@ package client
 
 import (
 	"context"
-	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
 
 // SubmitIdempotent submits a job at most once: it repeats the call with the same key until it has an answer or ctx
@@ -17,7 +18,7 @@ func (c *Client) SubmitIdempotent(ctx context.Context, s Submission) (*Job, erro
 	if s.IdempotencyKey == "" {
 		s.IdempotencyKey = c.opts.Keys.Next()
 	}
-	return c.job(ctx, call{method: "POST", path: "/v1/jobs", body: s, key: s.IdempotencyKey, trace: s.Traceparent})
+	return c.job(ctx, wire.Call{Method: "POST", Path: "/v1/jobs", Body: s, Key: s.IdempotencyKey, Trace: s.Traceparent})
 }
 
 // WaitIdempotent is SubmitIdempotent followed by Wait for the job's end. It returns the job with its result, whether
@@ -43,8 +44,8 @@ const waitStep = 30 * time.Second
 // Wait returns the job once it is terminal.
 func (c *Client) Wait(ctx context.Context, id string) (*Job, error) {
 	for {
-		path := jobPath(id) + "?wait_ms=" + strconv.FormatInt(waitStep.Milliseconds(), 10)
-		j, err := c.job(ctx, call{method: "GET", path: path, wait: waitStep})
+		path := wire.JobPath(id) + "?wait_ms=" + strconv.FormatInt(waitStep.Milliseconds(), 10)
+		j, err := c.job(ctx, wire.Call{Method: "GET", Path: path, Wait: waitStep})
 		if err != nil {
 			return nil, err
 		}
@@ -68,5 +69,3 @@ func pause(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	}
 }
-
-func jobPath(id string) string { return "/v1/jobs/" + url.PathEscape(id) }

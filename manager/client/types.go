@@ -3,6 +3,8 @@ package client
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
 
 // Job is a job as the manager returns it. Members that do not apply have their zero value.
@@ -11,17 +13,16 @@ type Job struct {
 	Function string          `json:"function"`
 	Payload  json.RawMessage `json:"payload,omitempty"`
 	// PayloadBytes stands for the payload in the answer to a submission or a replay.
-	PayloadBytes int    `json:"payload_bytes,omitempty"`
-	Key          string `json:"key,omitempty"`
-	// State: scheduled, queued, active, complete, failed, cancelled or replayed.
-	State       string    `json:"state"`
-	Priority    int       `json:"priority"`
-	Attempt     int       `json:"attempt"`
-	MaxAttempts int       `json:"max_attempts"`
-	RunAt       time.Time `json:"run_at,omitzero"`
-	CreatedAt   time.Time `json:"created_at,omitzero"`
-	StartedAt   time.Time `json:"started_at,omitzero"`
-	FinishedAt  time.Time `json:"finished_at,omitzero"`
+	PayloadBytes int       `json:"payload_bytes,omitempty"`
+	Key          string    `json:"key,omitempty"`
+	State        State     `json:"state"`
+	Priority     int       `json:"priority"`
+	Attempt      int       `json:"attempt"`
+	MaxAttempts  int       `json:"max_attempts"`
+	RunAt        time.Time `json:"run_at,omitzero"`
+	CreatedAt    time.Time `json:"created_at,omitzero"`
+	StartedAt    time.Time `json:"started_at,omitzero"`
+	FinishedAt   time.Time `json:"finished_at,omitzero"`
 	// Submitter is a digest that tells submitters apart. Answers to operators have it, and what Get answers to the
 	// submitter.
 	Submitter string          `json:"submitter,omitempty"`
@@ -50,9 +51,23 @@ type Job struct {
 	Replayed bool `json:"-"`
 }
 
+// State is a state of a job.
+type State string
+
+// The states of a job. The last four are final, but an operator may retry or replay a job.
+const (
+	StateScheduled State = "scheduled" // waits for its time
+	StateQueued    State = "queued"    // waits for a worker
+	StateActive    State = "active"    // a worker has it
+	StateComplete  State = "complete"
+	StateFailed    State = "failed"
+	StateCancelled State = "cancelled"
+	StateReplayed  State = "replayed" // failed, and an operator enqueued a copy
+)
+
 // Terminal reports whether the job is over.
 func (j *Job) Terminal() bool {
-	return j.State == "complete" || j.State == "failed" || j.State == "cancelled" || j.State == "replayed"
+	return j.State == StateComplete || j.State == StateFailed || j.State == StateCancelled || j.State == StateReplayed
 }
 
 // AttemptError is how an attempt ended that did not do the work.
@@ -67,8 +82,29 @@ type AttemptError struct {
 type Lease struct {
 	Worker string `json:"worker,omitempty"`
 	// Token is only told to the worker.
-	Token       string `json:"token,omitempty"`
-	ExpiresInMS int64  `json:"expires_in_ms"`
+	Token string `json:"token,omitempty"`
+	// ExpiresIn is how long the lease lasts from the answer on.
+	ExpiresIn time.Duration `json:"-"` // expires_in_ms
+}
+
+type plainLease Lease
+
+type wireLease struct {
+	*plainLease
+	ExpiresInMS int64 `json:"expires_in_ms"`
+}
+
+// MarshalJSON encodes the lease as the API does.
+func (l Lease) MarshalJSON() ([]byte, error) {
+	return wire.Marshal(wireLease{(*plainLease)(&l), wire.MS(l.ExpiresIn)})
+}
+
+// UnmarshalJSON decodes a lease of the API.
+func (l *Lease) UnmarshalJSON(b []byte) error {
+	w := wireLease{plainLease: (*plainLease)(l)}
+	err := json.Unmarshal(b, &w)
+	l.ExpiresIn = wire.Duration(w.ExpiresInMS)
+	return err
 }
 
 // Dedup asks the manager to drop duplicates of a job.
@@ -77,10 +113,30 @@ type Dedup struct {
 	Strategy string `json:"strategy,omitempty"`
 	// Key identifies duplicates instead of the job's key or payload.
 	Key string `json:"key,omitempty"`
-	// TTLMS releases a lock that was not released otherwise; 6 h when 0.
-	TTLMS int64 `json:"ttl_ms,omitempty"`
+	// TTL releases a lock that was not released otherwise; 6 h when 0.
+	TTL time.Duration `json:"-"` // ttl_ms
 	// IfDeduplicated: "reschedule_once" runs the job once more if duplicates were dropped; only with until_executed.
 	IfDeduplicated string `json:"if_deduplicated,omitempty"`
+}
+
+type plainDedup Dedup
+
+type wireDedup struct {
+	*plainDedup
+	TTLMS int64 `json:"ttl_ms,omitempty"`
+}
+
+// MarshalJSON encodes the wish as the API does.
+func (d Dedup) MarshalJSON() ([]byte, error) {
+	return wire.Marshal(wireDedup{(*plainDedup)(&d), wire.MS(d.TTL)})
+}
+
+// UnmarshalJSON decodes a wish of the API.
+func (d *Dedup) UnmarshalJSON(b []byte) error {
+	w := wireDedup{plainDedup: (*plainDedup)(d)}
+	err := json.Unmarshal(b, &w)
+	d.TTL = wire.Duration(w.TTLMS)
+	return err
 }
 
 // Submission describes a job to enqueue.
@@ -98,150 +154,94 @@ type Submission struct {
 	// Key is held by one live job at a time.
 	Key      string `json:"key,omitempty"`
 	Priority int    `json:"priority,omitempty"`
-	// RunAt or DelayMS postpone the job.
-	RunAt       time.Time `json:"run_at,omitzero"`
-	DelayMS     int64     `json:"delay_ms,omitempty"`
-	MaxAttempts int       `json:"max_attempts,omitempty"`
-	Dedup       *Dedup    `json:"dedup,omitempty"`
+	// RunAt or Delay postpone the job.
+	RunAt       time.Time     `json:"run_at,omitzero"`
+	Delay       time.Duration `json:"-"` // delay_ms
+	MaxAttempts int           `json:"max_attempts,omitempty"`
+	Dedup       *Dedup        `json:"dedup,omitempty"`
 	// OnDuplicate: "reject", the default, or "return_existing".
 	OnDuplicate  string            `json:"on_duplicate,omitempty"`
 	WALLocations map[string]string `json:"wal_locations,omitempty"`
 }
 
+type plainSubmission Submission
+
+type wireSubmission struct {
+	*plainSubmission
+	DelayMS int64 `json:"delay_ms,omitempty"`
+	// BatchKey is the idempotency key in a batch.
+	BatchKey string `json:"idempotency_key,omitempty"`
+}
+
+// MarshalJSON encodes the submission as the API takes it.
+func (s Submission) MarshalJSON() ([]byte, error) {
+	return wire.Marshal(wireSubmission{(*plainSubmission)(&s), wire.MS(s.Delay), ""})
+}
+
 // ClaimRequest asks for jobs to work on.
 type ClaimRequest struct {
-	Worker    string   `json:"worker"`
+	// Worker is the name under which they are leased. Required.
+	Worker string `json:"worker"`
+	// Functions of the jobs; all when empty.
 	Functions []string `json:"functions,omitempty"`
-	Limit     int      `json:"limit,omitempty"`
-	LeaseMS   int64    `json:"lease_ms,omitempty"`
-	WaitMS    int64    `json:"wait_ms,omitempty"`
+	// Limit bounds the jobs; 1 when 0.
+	Limit int `json:"limit,omitempty"`
+	// Lease is how long the caller has each job; the manager's default when 0.
+	Lease time.Duration `json:"-"` // lease_ms
+	// Wait is how long the manager waits for a job while it has none.
+	Wait time.Duration `json:"-"` // wait_ms
+}
+
+// MarshalJSON encodes the request as the API takes it.
+func (r ClaimRequest) MarshalJSON() ([]byte, error) {
+	type plain ClaimRequest
+	return wire.Marshal(struct {
+		plain
+		LeaseMS int64 `json:"lease_ms,omitempty"`
+		WaitMS  int64 `json:"wait_ms,omitempty"`
+	}{plain(r), wire.MS(r.Lease), wire.MS(r.Wait)})
 }
 
 // FinishRequest ends a job.
 type FinishRequest struct {
 	ID         string `json:"id,omitempty"`
 	LeaseToken string `json:"lease_token"`
-	// Status: complete, failed or cancelled.
-	Status string          `json:"status"`
+	// Status: StateComplete, StateFailed or StateCancelled.
+	Status State           `json:"status"`
 	Result json.RawMessage `json:"result,omitempty"`
 	Error  string          `json:"error,omitempty"`
 }
 
-// RetryRequest puts a job back into the queue.
+// RetryRequest puts a worker's job back into the queue.
 type RetryRequest struct {
-	// LeaseToken of the worker that hands its job back; empty for an operator.
-	LeaseToken string `json:"lease_token,omitempty"`
-	// DelayMS; nil means backoff for a worker, and no delay for an operator.
-	DelayMS *int64 `json:"delay_ms,omitempty"`
-	Error   string `json:"error,omitempty"`
-	// Uncounted, only with a LeaseToken: the delivery does not count as an attempt.
+	// LeaseToken of the worker. Required.
+	LeaseToken string `json:"lease_token"`
+	// Delay until the next attempt; nil means the manager's backoff.
+	Delay *time.Duration `json:"-"` // delay_ms
+	// Error is why the attempt did not do the work.
+	Error string `json:"error,omitempty"`
+	// Uncounted: the delivery does not count as an attempt.
 	Uncounted bool `json:"uncounted,omitempty"`
+}
+
+// MarshalJSON encodes the request as the API takes it.
+func (r RetryRequest) MarshalJSON() ([]byte, error) {
+	type plain RetryRequest
+	w := struct {
+		plain
+		DelayMS *int64 `json:"delay_ms,omitempty"`
+	}{plain: plain(r)}
+	if r.Delay != nil {
+		ms := wire.MS(*r.Delay)
+		w.DelayMS = &ms
+	}
+	return wire.Marshal(w)
 }
 
 // Beat is the answer to a heartbeat.
 type Beat struct {
-	Cancelled   bool  `json:"cancelled"`
-	ExpiresInMS int64 `json:"expires_in_ms"`
-}
-
-// ListQuery selects jobs. Zero values do not restrict it.
-type ListQuery struct {
-	Function string `json:"function,omitempty"`
-	State    string `json:"state,omitempty"`
-	// Submitter as in Job.
-	Submitter string `json:"submitter,omitempty"`
-	// OlderThanMS selects jobs that ended at least this long ago, and, of those that have not ended, jobs that were
-	// submitted at least this long ago.
-	OlderThanMS int64 `json:"older_than_ms,omitempty"`
-	// Error selects jobs whose last error is of the same kind: the first line is equal except for ids and long numbers.
-	Error string `json:"error,omitempty"`
-	// Limit bounds the jobs of one call: 1 to 1000. When 0, List returns 100, and Bulk takes 1000.
-	Limit  int    `json:"limit,omitempty"`
-	Cursor string `json:"cursor,omitempty"`
-}
-
-// BulkRequest is an action with all jobs that a query selects.
-type BulkRequest struct {
-	// Action: cancel, retry, replay or delete.
-	Action string `json:"action"`
-	// ListQuery needs a State that the action applies to.
-	ListQuery
-	// DryRun only counts.
-	DryRun bool `json:"dry_run,omitempty"`
-}
-
-// BulkResult is what a bulk action did.
-type BulkResult struct {
-	// Matched jobs were selected, and Done of them were changed: none in a dry run.
-	Matched int `json:"matched"`
-	Done    int `json:"done"`
-	// Refused are the jobs that were not changed.
-	Refused []Refusal `json:"refused"`
-	// Cursor leads to the next part; empty when this was the last one.
-	Cursor string `json:"cursor"`
-}
-
-// Refusal says why a job was not changed.
-type Refusal struct {
-	ID      string  `json:"id"`
-	Problem problem `json:"problem"`
-}
-
-// Err is the refusal as the error of the single call.
-func (r *Refusal) Err() error { return r.Problem.error() }
-
-// JobPage is one page of jobs; Cursor is empty on the last one.
-type JobPage struct {
-	Jobs   []Job  `json:"jobs"`
-	Cursor string `json:"cursor"`
-}
-
-// Function describes one function.
-type Function struct {
-	Name     string    `json:"name"`
-	Paused   bool      `json:"paused"`
-	PausedAt time.Time `json:"paused_at,omitzero"`
-	// Queued, Scheduled, Active and Dead count its jobs.
-	Queued    int `json:"queued"`
-	Scheduled int `json:"scheduled"`
-	Active    int `json:"active"`
-	Dead      int `json:"dead"`
-	// AtLeast: there are more jobs than the counts say.
-	AtLeast bool `json:"at_least,omitempty"`
-	// OldestQueuedMS is for how many milliseconds the queued job that waits longest could have run; 0 without one.
-	OldestQueuedMS int64 `json:"oldest_queued_ms"`
-	// LastDeadAt is when the newest dead letter failed; zero without one.
-	LastDeadAt time.Time `json:"last_dead_at,omitzero"`
-	// LastMinute is what the manager that answers did with the function's jobs in the last minute.
-	LastMinute FunctionRates `json:"last_minute"`
-}
-
-// FunctionRates count what happened to jobs of a function. Failed ones became dead letters, and Retried ones have another
-// attempt.
-type FunctionRates struct {
-	Enqueued  int64 `json:"enqueued"`
-	Claimed   int64 `json:"claimed"`
-	Completed int64 `json:"completed"`
-	Failed    int64 `json:"failed"`
-	Retried   int64 `json:"retried"`
-}
-
-// FunctionPage is one page of functions; Cursor is empty on the last one.
-type FunctionPage struct {
-	Functions []Function `json:"functions"`
-	Cursor    string     `json:"cursor"`
-}
-
-// DeadLetter is a failed job that waits for an operator's decision.
-type DeadLetter struct {
-	ID       string    `json:"id"`
-	Job      Job       `json:"job"`
-	Reason   string    `json:"reason"`
-	FailedAt time.Time `json:"failed_at"`
-}
-
-// DeadPage is one page of dead letters; Cursor is empty on the last one.
-type DeadPage struct {
-	DeadLetters []DeadLetter `json:"dead_letters"`
-	Cursor      string       `json:"cursor"`
+	// Cancelled: the job was cancelled, and the worker should stop.
+	Cancelled bool
+	// ExpiresIn is how long the lease lasts from the answer on.
+	ExpiresIn time.Duration
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 	"github.com/oncegate/oncegate/manager/managertest/deep"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
@@ -193,7 +194,7 @@ func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Ser
 	}
 	total := 0
 	for cursor := ""; ; {
-		page, err := c.List(ctx, client.ListQuery{Limit: 1000, Cursor: cursor})
+		page, err := admin.New(c).List(ctx, admin.ListQuery{Limit: 1000, Cursor: cursor})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 )
 
 // An operator sees who a ledger is, and when it has nothing any more that others own; submissions do
@@ -46,7 +47,7 @@ func TestOperatorSeesWhichLedgerItIs(t *testing.T) {
 		t.Errorf("%d\n%s, want\n%s", code, got, want)
 	}
 	code, out = oncegate(t, "ledger", "shard", "--json", "--manager", url)
-	var s client.Shard
+	var s admin.Shard
 	if err := json.Unmarshal([]byte(out), &s); code != 0 || err != nil || s.Moved.Pending != moved || s.Name != "A" || len(s.Shards) != 2 {
 		t.Errorf("%d %v %s", code, err, out)
 	}

@@ -46,10 +46,10 @@ func TestStoppedManagerKeepsItsRecords(t *testing.T) {
 func TestManagerRunsItsDuties(t *testing.T) {
 	m := managertest.Start(t, managertest.Options{})
 	c := newClient(t, m)
-	if _, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f", DelayMS: 1}); err != nil {
+	if _, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f", Delay: time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
-	jobs, err := c.Claim(t.Context(), client.ClaimRequest{Worker: "w", Functions: []string{"f"}, WaitMS: 60_000})
+	jobs, err := c.Claim(t.Context(), client.ClaimRequest{Worker: "w", Functions: []string{"f"}, Wait: time.Minute})
 	if err != nil || len(jobs) != 1 {
 		t.Errorf("claimed %+v, %v; want the job that fell due", jobs, err)
 	}

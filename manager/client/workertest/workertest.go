@@ -34,9 +34,9 @@ func Idempotent[State any](t testing.TB, h client.Handler, payload any, check fu
 	for run := 1; run <= Runs; run++ {
 		// Each delivery is decoded separately: a handler must not rely on changes that it made to the job in memory.
 		job := &client.Job{
-			ID: "workertest-1", Function: "workertest", Payload: append(json.RawMessage(nil), encoded...), State: "active",
+			ID: "workertest-1", Function: "workertest", Payload: append(json.RawMessage(nil), encoded...), State: client.StateActive,
 			Attempt: run, MaxAttempts: 25, CreatedAt: created, RunAt: created, StartedAt: time.Now().UTC(),
-			Lease: &client.Lease{Worker: "workertest", Token: fmt.Sprint("workertest-", run), ExpiresInMS: 30_000},
+			Lease: &client.Lease{Worker: "workertest", Token: fmt.Sprint("workertest-", run), ExpiresIn: 30 * time.Second},
 		}
 		encodedResult, err := deliver(t.Context(), h, job)
 		if err != nil {

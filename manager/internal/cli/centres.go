@@ -9,6 +9,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 )
 
@@ -30,7 +31,7 @@ func ledgerHome(ctx context.Context, c *operatorCall) error {
 	if err := (&api.ReleaseRequest{Key: key, Scope: c.scope, Token: "none"}).Validate(); err != nil {
 		return settings.Usagef("%v", err)
 	}
-	p, err := c.client.Peers(ctx)
+	p, err := c.admin.Peers(ctx)
 	if err != nil {
 		return err
 	}
@@ -41,7 +42,7 @@ func ledgerHome(ctx context.Context, c *operatorCall) error {
 	if k, ok := api.ParseStructuredKey(key); ok {
 		h.Client = k.Client
 	}
-	e, err := c.client.Entry(ctx, c.scope, key)
+	e, err := c.admin.Entry(ctx, c.scope, key)
 	var refused *client.Error
 	switch {
 	case err == nil:
@@ -72,7 +73,7 @@ func ledgerHome(ctx context.Context, c *operatorCall) error {
 }
 
 func ledgerConflicts(ctx context.Context, c *operatorCall) error {
-	page, err := c.client.Conflicts(ctx, c.limit, c.cursor)
+	page, err := c.admin.Conflicts(ctx, c.limit, c.cursor)
 	if err != nil {
 		return err
 	}
@@ -86,13 +87,13 @@ func ledgerConflicts(ctx context.Context, c *operatorCall) error {
 	rows := [][]string{{"KEY", "SCOPE", "WINNER", "OUTCOMES", "EXPIRES IN"}}
 	for i := range page.Conflicts {
 		k := &page.Conflicts[i]
-		rows = append(rows, []string{k.Key, k.Scope, k.Winner, outcomesOf(k), span(k.ExpiresInMS)})
+		rows = append(rows, []string{k.Key, k.Scope, k.Winner, outcomesOf(k), span(k.ExpiresIn)})
 	}
 	return c.printTable(rows, page.Cursor)
 }
 
 // outcomesOf tells what the data centres recorded, the winner first.
-func outcomesOf(k *client.Conflict) string {
+func outcomesOf(k *admin.Conflict) string {
 	var all []string
 	for _, o := range k.Outcomes {
 		all = append(all, fmt.Sprintf("%s %s %d", o.Origin, o.State, o.Result.Status))
@@ -101,7 +102,7 @@ func outcomesOf(k *client.Conflict) string {
 }
 
 // printConflict tells of the conflict about a key, if there is one.
-func (c *operatorCall) printConflict(k *client.Conflict) {
+func (c *operatorCall) printConflict(k *admin.Conflict) {
 	if k != nil {
 		fmt.Fprintf(c.out, "conflict: %d data centres ran this key: %s; retries get the outcome of %s\n", len(k.Outcomes), printable(outcomesOf(k)), printable(k.Winner))
 	}

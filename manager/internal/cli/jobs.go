@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 )
 
@@ -40,9 +41,9 @@ func (c *operatorCall) listFlags(fs *flag.FlagSet) {
 }
 
 // query is what the flags select.
-func (c *operatorCall) query() client.ListQuery {
-	return client.ListQuery{
-		Function: c.function, State: c.state, Submitter: c.submitter, OlderThanMS: c.olderThan.Milliseconds(), Error: c.jobError,
+func (c *operatorCall) query() admin.ListQuery {
+	return admin.ListQuery{
+		Function: c.function, State: client.State(c.state), Submitter: c.submitter, OlderThan: c.olderThan, Error: c.jobError,
 		Limit: c.limit, Cursor: c.cursor,
 	}
 }
@@ -60,7 +61,7 @@ func (c *operatorCall) delayFlag(fs *flag.FlagSet) {
 }
 
 func jobsList(ctx context.Context, c *operatorCall) error {
-	page, err := c.client.List(ctx, c.query())
+	page, err := c.admin.List(ctx, c.query())
 	if err != nil {
 		return err
 	}
@@ -71,7 +72,7 @@ func jobsList(ctx context.Context, c *operatorCall) error {
 	for i := range page.Jobs {
 		j := &page.Jobs[i]
 		rows = append(rows, []string{
-			j.ID, j.Function, j.State, strconv.Itoa(j.Priority), fmt.Sprintf("%d/%d", j.Attempt, j.MaxAttempts), stamp(j.RunAt), j.Key, firstLine(j.Error),
+			j.ID, j.Function, string(j.State), strconv.Itoa(j.Priority), fmt.Sprintf("%d/%d", j.Attempt, j.MaxAttempts), stamp(j.RunAt), j.Key, firstLine(j.Error),
 		})
 	}
 	return c.printTable(rows, page.Cursor)
@@ -117,8 +118,8 @@ func (c *operatorCall) each(args []string, one func(string) (*client.Job, error)
 				return err
 			}
 		}
-		state := j.State
-		if j.CancelRequested && state == "active" {
+		state := string(j.State)
+		if j.CancelRequested && j.State == client.StateActive {
 			state = "active, cancel requested"
 		}
 		if j.Deduplicated {
@@ -135,36 +136,31 @@ func (c *operatorCall) each(args []string, one func(string) (*client.Job, error)
 }
 
 func jobsCancel(ctx context.Context, c *operatorCall) error {
-	return c.eachOrBulk(ctx, "cancel", c.args, func(id string) (*client.Job, error) { return c.client.Cancel(ctx, id) })
+	return c.eachOrBulk(ctx, admin.Cancel, c.args, func(id string) (*client.Job, error) { return c.admin.Cancel(ctx, id) })
 }
 
 func jobsRetry(ctx context.Context, c *operatorCall) error {
 	if c.delayed && len(c.args) == 0 {
 		return settings.Usagef("retry: --delay-seconds goes with IDs, and not with a filter")
 	}
-	return c.eachOrBulk(ctx, "retry", c.args, func(id string) (*client.Job, error) {
-		var r client.RetryRequest
-		if c.delayed {
-			ms := c.delay.Milliseconds()
-			r.DelayMS = &ms
-		}
-		return c.client.Retry(ctx, id, r)
+	return c.eachOrBulk(ctx, admin.Retry, c.args, func(id string) (*client.Job, error) {
+		return c.admin.Retry(ctx, id, c.delay)
 	})
 }
 
 func jobsDelete(ctx context.Context, c *operatorCall) error {
-	return c.eachOrBulk(ctx, "delete", c.args, func(id string) (*client.Job, error) { return c.client.Delete(ctx, id) })
+	return c.eachOrBulk(ctx, admin.Delete, c.args, func(id string) (*client.Job, error) { return c.admin.Delete(ctx, id) })
 }
 
 func jobsReplay(ctx context.Context, c *operatorCall) error {
 	if len(c.args) == 1 {
 		return settings.Usagef("replay: 1 arguments: must be %q, or a filter", "replay FUNCTION ID...")
 	}
-	return c.eachOrBulk(ctx, "replay", c.args[min(1, len(c.args)):], func(id string) (*client.Job, error) { return c.client.Replay(ctx, c.args[0], id) })
+	return c.eachOrBulk(ctx, admin.Replay, c.args[min(1, len(c.args)):], func(id string) (*client.Job, error) { return c.admin.Replay(ctx, c.args[0], id) })
 }
 
 func jobsFunctions(ctx context.Context, c *operatorCall) error {
-	page, err := c.client.Functions(ctx, c.limit, c.cursor)
+	page, err := c.admin.Functions(ctx, c.limit, c.cursor)
 	if err != nil {
 		return err
 	}
@@ -179,7 +175,7 @@ func jobsFunctions(ctx context.Context, c *operatorCall) error {
 		}
 		oldest := ""
 		if f.Queued > 0 {
-			oldest = (time.Duration(f.OldestQueuedMS) * time.Millisecond).Round(100 * time.Millisecond).String()
+			oldest = f.OldestQueued.Round(100 * time.Millisecond).String()
 		}
 		rows = append(rows, []string{
 			f.Name, paused, count(f.Queued, f.AtLeast), oldest, count(f.Scheduled, f.AtLeast), count(f.Active, f.AtLeast), count(f.Dead, f.AtLeast),
@@ -190,11 +186,11 @@ func jobsFunctions(ctx context.Context, c *operatorCall) error {
 }
 
 func jobsPause(ctx context.Context, c *operatorCall) error {
-	return c.eachFunction("paused", true, func(f string) error { return c.client.Pause(ctx, f) })
+	return c.eachFunction("paused", true, func(f string) error { return c.admin.Pause(ctx, f) })
 }
 
 func jobsResume(ctx context.Context, c *operatorCall) error {
-	return c.eachFunction("flowing", false, func(f string) error { return c.client.Resume(ctx, f) })
+	return c.eachFunction("flowing", false, func(f string) error { return c.admin.Resume(ctx, f) })
 }
 
 // eachFunction goes on after a refusal, as each does.
@@ -217,7 +213,7 @@ func (c *operatorCall) eachFunction(what string, paused bool, call func(string) 
 }
 
 func jobsDeadLetters(ctx context.Context, c *operatorCall) error {
-	page, err := c.client.DeadLetters(ctx, c.args[0], c.limit, c.cursor)
+	page, err := c.admin.DeadLetters(ctx, c.args[0], c.limit, c.cursor)
 	if err != nil {
 		return err
 	}

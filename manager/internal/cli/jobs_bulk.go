@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 )
 
@@ -56,7 +57,7 @@ func (c *operatorCall) retryFlags(fs *flag.FlagSet) {
 }
 
 // eachOrBulk makes a call for every id, or does the action with all jobs of the filter.
-func (c *operatorCall) eachOrBulk(ctx context.Context, action string, ids []string, one func(string) (*client.Job, error)) error {
+func (c *operatorCall) eachOrBulk(ctx context.Context, action admin.Action, ids []string, one func(string) (*client.Job, error)) error {
 	switch {
 	case len(ids) > 0 && (c.filtered || c.dryRun):
 		return settings.Usagef("%s: IDs go with neither a filter nor --dry-run", action)
@@ -69,21 +70,21 @@ func (c *operatorCall) eachOrBulk(ctx context.Context, action string, ids []stri
 }
 
 func jobsEmpty(ctx context.Context, c *operatorCall) error {
-	c.function, c.state = c.args[0], "queued"
-	return c.bulk(ctx, "delete")
+	c.function, c.state = c.args[0], string(client.StateQueued)
+	return c.bulk(ctx, admin.Delete)
 }
 
 // bulk does an action with all jobs of the filter, as they are when it begins: jobs that end later are older than asked
 // for by less.
-func (c *operatorCall) bulk(ctx context.Context, action string) error {
-	if action == "replay" && c.state == "" {
-		c.state = "failed" // the only state that has dead letters
+func (c *operatorCall) bulk(ctx context.Context, action admin.Action) error {
+	if action == admin.Replay && c.state == "" {
+		c.state = string(client.StateFailed) // the only state that has dead letters
 	}
-	b := client.BulkRequest{Action: action, ListQuery: c.query(), DryRun: c.dryRun}
-	total := client.BulkResult{Refused: []client.Refusal{}}
+	b := admin.BulkRequest{Action: action, ListQuery: c.query(), DryRun: c.dryRun}
+	total := admin.BulkResult{Refused: []admin.Refusal{}}
 	refused, began := 0, time.Now()
 	for {
-		res, err := c.client.Bulk(ctx, b)
+		res, err := c.admin.Bulk(ctx, b)
 		if err != nil {
 			if total.Matched > 0 {
 				err = fmt.Errorf("after %d jobs: %w", total.Done, err)
@@ -95,7 +96,7 @@ func (c *operatorCall) bulk(ctx context.Context, action string) error {
 		if b.Cursor = res.Cursor; b.Cursor == "" {
 			break
 		}
-		b.OlderThanMS = (c.olderThan + time.Since(began)).Milliseconds()
+		b.OlderThan = (c.olderThan + time.Since(began)).Truncate(time.Millisecond)
 	}
 	if c.json {
 		if err := c.printJSON(total); err != nil {
@@ -110,7 +111,7 @@ func (c *operatorCall) bulk(ctx context.Context, action string) error {
 	return fmt.Errorf("%d of %d jobs were refused", refused, total.Matched)
 }
 
-func (c *operatorCall) printBulk(action string, total *client.BulkResult) error {
+func (c *operatorCall) printBulk(action admin.Action, total *admin.BulkResult) error {
 	if len(total.Refused) > 0 {
 		rows := [][]string{{"REFUSED", "WHY"}}
 		for i := range total.Refused {
@@ -124,7 +125,7 @@ func (c *operatorCall) printBulk(action string, total *client.BulkResult) error 
 		_, err := fmt.Fprintf(c.out, "would %s: %d\n", action, total.Matched)
 		return err
 	}
-	done := map[string]string{"cancel": "cancelled", "retry": "retried", "replay": "replayed", "delete": "deleted"}[action]
+	done := map[admin.Action]string{admin.Cancel: "cancelled", admin.Retry: "retried", admin.Replay: "replayed", admin.Delete: "deleted"}[action]
 	_, err := fmt.Fprintf(c.out, "%s: %d\n", done, total.Done)
 	return err
 }

@@ -20,7 +20,6 @@ type submissionFlags struct {
 	client.Submission
 	payloadFile string
 	dedup       client.Dedup
-	dedupTTL    time.Duration
 	reschedule  bool
 	existing    bool
 }
@@ -42,7 +41,7 @@ func (c *operatorCall) submitFlags(fs *flag.FlagSet) {
 	fs.Func("delay-seconds", "run it this much later, 0 to 31622400", settings.Seconds(0, settings.MaxSeconds, &c.delay))
 	fs.Func("dedup", "drop duplicates: until_executing or until_executed", settings.Choice([]string{"until_executing", "until_executed"}, &f.dedup.Strategy))
 	fs.StringVar(&f.dedup.Key, "dedup-key", "", "`key` that duplicates have in common, instead of the job's key or payload")
-	fs.Func("dedup-ttl-seconds", "how long duplicates are dropped at most, 1 to 31622400", settings.Seconds(1, settings.MaxSeconds, &f.dedupTTL))
+	fs.Func("dedup-ttl-seconds", "how long duplicates are dropped at most, 1 to 31622400", settings.Seconds(1, settings.MaxSeconds, &f.dedup.TTL))
 	fs.BoolVar(&f.reschedule, "reschedule-once", false, "run the job once more if duplicates came; with --dedup until_executed")
 	fs.BoolVar(&f.existing, "return-existing", false, "print the job that holds --key instead of failing")
 }
@@ -51,10 +50,9 @@ func (c *operatorCall) submitFlags(fs *flag.FlagSet) {
 func jobsSubmit(ctx context.Context, c *operatorCall) error {
 	f := &c.submission
 	s := f.Submission
-	s.Function, s.DelayMS = c.args[0], c.delay.Milliseconds()
-	if f.dedupTTL != 0 || f.reschedule || f.dedup != (client.Dedup{}) {
+	s.Function, s.Delay = c.args[0], c.delay
+	if f.reschedule || f.dedup != (client.Dedup{}) {
 		s.Dedup = &f.dedup
-		s.Dedup.TTLMS = f.dedupTTL.Milliseconds()
 		if f.reschedule {
 			s.Dedup.IfDeduplicated = "reschedule_once"
 		}

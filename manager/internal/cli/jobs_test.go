@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
@@ -99,7 +100,7 @@ func TestOperatorsManageJobs(t *testing.T) {
 	submit(client.Submission{ID: "a", Key: "order:1", Priority: 5, MaxAttempts: 3, Payload: map[string]string{"to": "x"},
 		WALLocations: map[string]string{"main": "0/16B3748"}, Dedup: &client.Dedup{Strategy: "until_executed", IfDeduplicated: "reschedule_once"}})
 	fail("a", "no such mailbox\nstack\x1b[31m")
-	submit(client.Submission{ID: "b", DelayMS: 3_600_000})
+	submit(client.Submission{ID: "b", Delay: time.Hour})
 	submit(client.Submission{ID: "c", Function: "img.resize"})
 
 	if got, want := must("list"), strings.Join([]string{
@@ -118,7 +119,7 @@ func TestOperatorsManageJobs(t *testing.T) {
 	if got := must("list", "--cursor", cursor, "--limit", "1"); !strings.Contains(got, "\nb ") {
 		t.Errorf("second page:\n%s", got)
 	}
-	var listed client.JobPage
+	var listed admin.JobPage
 	if err := json.Unmarshal([]byte(must("list", "--json")), &listed); err != nil || len(listed.Jobs) != 3 || listed.Jobs[0].ID != "c" {
 		t.Errorf("list --json: %+v, %v", listed, err)
 	}
@@ -320,8 +321,8 @@ func TestServeRunsTheJobQueue(t *testing.T) {
 		t.Fatalf("%+v, %v", j, err)
 	}
 	for attempt := 1; attempt <= 2; attempt++ {
-		got, err := c.Claim(t.Context(), client.ClaimRequest{Worker: "crashes", WaitMS: 60_000})
-		if err != nil || len(got) != 1 || got[0].Attempt != attempt || got[0].Lease.ExpiresInMS != 100 {
+		got, err := c.Claim(t.Context(), client.ClaimRequest{Worker: "crashes", Wait: time.Minute})
+		if err != nil || len(got) != 1 || got[0].Attempt != attempt || got[0].Lease.ExpiresIn != 100*time.Millisecond {
 			t.Fatalf("attempt %d: %+v, %v", attempt, got, err)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 )
 
@@ -59,7 +60,7 @@ const maxAnswerFile = 8 << 20
 func (c *operatorCall) resolveFlags(fs *flag.FlagSet) {
 	c.scopeFlag(fs)
 	r := &c.resolution
-	outcomes := []string{"committed", "rejected", "released"}
+	outcomes := []admin.EntryState{admin.EntryCommitted, admin.EntryRejected, admin.EntryReleased}
 	fs.Func("as", "what became of the work (required): committed, rejected, or released, if it did not run and no longer can",
 		settings.Choice(outcomes, &r.As))
 	fs.Func("status", "HTTP `status` of the answer, 200 to 599", settings.Number(200, 599, &r.Status))
@@ -72,12 +73,7 @@ func (c *operatorCall) resolveFlags(fs *flag.FlagSet) {
 		return nil
 	})
 	fs.StringVar(&c.bodyFile, "body-file", "", "`file` with the answer's body; without it retries get 410 and that status")
-	fs.Func("ttl-seconds", "remember the outcome for this long, 0.001 to 31622400 (default the manager's)", func(v string) error {
-		var ttl time.Duration
-		err := settings.Seconds(0.001, settings.MaxSeconds, &ttl)(v)
-		r.TTLMS = ttl.Milliseconds()
-		return err
-	})
+	fs.Func("ttl-seconds", "remember the outcome for this long, 0.001 to 31622400 (default the manager's)", settings.Seconds(0.001, settings.MaxSeconds, &r.TTL))
 }
 
 const (
@@ -89,15 +85,15 @@ const (
 
 // entries reads a page of entries. Pages of a key may be short or empty, because a manager looks through a bounded number of
 // entries for each. So it then reads on until it has the limit or the end.
-func (c *operatorCall) entries(ctx context.Context, q client.EntryQuery) (*client.EntryPage, error) {
-	page, err := c.client.Entries(ctx, q)
+func (c *operatorCall) entries(ctx context.Context, q admin.EntryQuery) (*admin.EntryPage, error) {
+	page, err := c.admin.Entries(ctx, q)
 	if err != nil || q.Key == "" {
 		return page, err
 	}
 	limit := cmp.Or(q.Limit, 100)
 	for n := 1; n < searchPages && page.Cursor != "" && len(page.Entries) < limit; n++ {
 		q.Limit, q.Cursor = limit-len(page.Entries), page.Cursor
-		next, err := c.client.Entries(ctx, q)
+		next, err := c.admin.Entries(ctx, q)
 		if err != nil {
 			return nil, err
 		}
@@ -107,7 +103,7 @@ func (c *operatorCall) entries(ctx context.Context, q client.EntryQuery) (*clien
 }
 
 func ledgerList(ctx context.Context, c *operatorCall) error {
-	page, err := c.entries(ctx, client.EntryQuery{Key: c.key, State: c.state, Limit: c.limit, Cursor: c.cursor})
+	page, err := c.entries(ctx, admin.EntryQuery{Key: c.key, State: admin.EntryState(c.state), Limit: c.limit, Cursor: c.cursor})
 	if err != nil {
 		return err
 	}
@@ -116,7 +112,7 @@ func ledgerList(ctx context.Context, c *operatorCall) error {
 	}
 	rows := [][]string{{"KEY", "SCOPE", "STATE", "AGE", "EXPIRES IN", "STATUS", "JOB"}}
 	// Most managers know of one data centre.
-	origins := slices.ContainsFunc(page.Entries, func(e client.Entry) bool { return e.Origin != "" || e.Home != "" })
+	origins := slices.ContainsFunc(page.Entries, func(e admin.Entry) bool { return e.Origin != "" || e.Home != "" })
 	if origins {
 		rows[0] = append(rows[0], "ORIGIN", "HOME")
 	}
@@ -126,7 +122,7 @@ func ledgerList(ctx context.Context, c *operatorCall) error {
 		if e.Status != 0 {
 			status = strconv.Itoa(e.Status)
 		}
-		row := []string{e.Key, e.Scope, e.State, span(e.AgeMS), span(e.ExpiresInMS), status, e.JobID}
+		row := []string{e.Key, e.Scope, string(e.State), span(e.Age), span(e.ExpiresIn), status, e.JobID}
 		if origins {
 			row = append(row, e.Origin, e.Home)
 		}
@@ -136,7 +132,7 @@ func ledgerList(ctx context.Context, c *operatorCall) error {
 }
 
 func ledgerShard(ctx context.Context, c *operatorCall) error {
-	s, err := c.client.Shard(ctx)
+	s, err := c.admin.Shard(ctx)
 	if err != nil {
 		return err
 	}
@@ -153,12 +149,12 @@ func ledgerShard(ctx context.Context, c *operatorCall) error {
 
 // ledgerQuarantine shows the quarantine, or ends it and shows what it was.
 func ledgerQuarantine(ctx context.Context, c *operatorCall) error {
-	read := c.client.Quarantine
+	read := c.admin.Quarantine
 	if len(c.args) > 0 {
 		if c.args[0] != "end" {
 			return settings.Usagef("quarantine %q: must be end, or nothing to show it", c.args[0])
 		}
-		read = c.client.EndQuarantine
+		read = c.admin.EndQuarantine
 	}
 	q, err := read(ctx)
 	if err != nil {
@@ -167,12 +163,12 @@ func ledgerQuarantine(ctx context.Context, c *operatorCall) error {
 	switch {
 	case c.json:
 		return c.printJSON(q)
-	case q.RemainingMS == 0:
+	case q.Remaining == 0:
 		fmt.Fprintln(c.out, "there is no quarantine")
 	case len(c.args) > 0:
-		fmt.Fprintf(c.out, "ended %v early; what follows can run again now:\n", time.Duration(q.RemainingMS)*time.Millisecond)
+		fmt.Fprintf(c.out, "ended %v early; what follows can run again now:\n", q.Remaining)
 	default:
-		fmt.Fprintf(c.out, "keys that the ledger does not know are refused for another %v:\n", (time.Duration(q.RemainingMS) * time.Millisecond).Round(time.Second))
+		fmt.Fprintf(c.out, "keys that the ledger does not know are refused for another %v:\n", q.Remaining.Round(time.Second))
 	}
 	for _, why := range q.Why {
 		fmt.Fprintln(c.out, "  "+printable(why))
@@ -181,27 +177,39 @@ func ledgerQuarantine(ctx context.Context, c *operatorCall) error {
 }
 
 func ledgerGet(ctx context.Context, c *operatorCall) error {
-	e, err := c.client.Entry(ctx, c.scope, c.args[0])
+	e, err := c.admin.Entry(ctx, c.scope, c.args[0])
 	if err != nil {
 		return c.explainMissing(ctx, err)
 	}
-	var conflict *client.Conflict
+	var conflict *admin.Conflict
 	if e.Origin != "" {
-		if conflict, err = c.client.ConflictOf(ctx, c.scope, c.args[0]); err != nil {
+		if conflict, err = c.admin.ConflictOf(ctx, c.scope, c.args[0]); err != nil {
 			return err
 		}
 	}
 	if c.json {
-		return c.printJSON(struct {
-			*client.Entry
-			Conflict *client.Conflict `json:"conflict,omitempty"`
-		}{e, conflict})
+		return c.printJSON(entryWithConflict{e, conflict})
 	}
 	if err := c.printEntry(e); err != nil {
 		return err
 	}
 	c.printConflict(conflict)
 	return nil
+}
+
+// entryWithConflict is an entry with a member for the conflict about its key, if there is one.
+type entryWithConflict struct {
+	*admin.Entry
+	conflict *admin.Conflict
+}
+
+func (e entryWithConflict) MarshalJSON() ([]byte, error) {
+	entry, err := e.Entry.MarshalJSON()
+	if err != nil || e.conflict == nil {
+		return entry, err
+	}
+	conflict, err := e.conflict.MarshalJSON()
+	return slices.Concat(entry[:len(entry)-1], []byte(`,"conflict":`), conflict, []byte("}")), err
 }
 
 // explainMissing names the scopes that have the key, if the call had none and the ledger has no entry without a scope.
@@ -224,7 +232,7 @@ func (c *operatorCall) explainMissing(ctx context.Context, err error) error {
 
 // otherScopes says in which scopes the ledger has the key, "" for none; all is false if the search did not reach the end.
 func (c *operatorCall) otherScopes(ctx context.Context) (where string, all bool, err error) {
-	page, err := c.entries(ctx, client.EntryQuery{Key: c.args[0], Limit: scopesSought})
+	page, err := c.entries(ctx, admin.EntryQuery{Key: c.args[0], Limit: scopesSought})
 	if err != nil {
 		return "", false, err
 	}
@@ -261,7 +269,7 @@ func shellWord(word string) string {
 }
 
 func ledgerHistory(ctx context.Context, c *operatorCall) error {
-	h, err := c.client.EntryHistory(ctx, c.scope, c.args[0])
+	h, err := c.admin.EntryHistory(ctx, c.scope, c.args[0])
 	if err != nil {
 		return err
 	}
@@ -310,7 +318,7 @@ func ledgerHistory(ctx context.Context, c *operatorCall) error {
 		}
 	}
 	fmt.Fprintf(c.out, "since %s, when this manager started\n", stamp(h.Since))
-	conflict, err := c.client.ConflictOf(ctx, c.scope, c.args[0])
+	conflict, err := c.admin.ConflictOf(ctx, c.scope, c.args[0])
 	if err != nil {
 		return err
 	}
@@ -323,9 +331,9 @@ func ledgerResolve(ctx context.Context, c *operatorCall) error {
 	switch {
 	case r.As == "":
 		return settings.Usagef("--as is missing: must be committed, rejected or released")
-	case r.As == "released" && (r.Status != 0 || r.Headers != nil || c.bodyFile != "" || r.TTLMS != 0):
+	case r.As == admin.EntryReleased && (r.Status != 0 || r.Headers != nil || c.bodyFile != "" || r.TTL != 0):
 		return settings.Usagef("--as released: must be without --status, --header, --body-file and --ttl-seconds, because nothing ran")
-	case r.As != "released" && r.Status == 0:
+	case r.As != admin.EntryReleased && r.Status == 0:
 		return settings.Usagef("--status is missing: --as %s needs the status of the answer, 200 to 599", r.As)
 	case r.Headers != nil && c.bodyFile == "":
 		return settings.Usagef("--header needs --body-file, whose file may be empty")
@@ -336,7 +344,7 @@ func ledgerResolve(ctx context.Context, c *operatorCall) error {
 			return err
 		}
 	}
-	e, err := c.client.Resolve(ctx, c.scope, c.args[0], r)
+	e, err := c.admin.Resolve(ctx, c.scope, c.args[0], r)
 	if err != nil {
 		return c.explainMissing(ctx, err)
 	}
@@ -361,7 +369,7 @@ func readAnswer(file string) ([]byte, error) {
 }
 
 // printEntry shows what an entry has, one member per line.
-func (c *operatorCall) printEntry(e *client.Entry) error {
+func (c *operatorCall) printEntry(e *admin.Entry) error {
 	if c.json {
 		return c.printJSON(e)
 	}
@@ -373,10 +381,10 @@ func (c *operatorCall) printEntry(e *client.Entry) error {
 	}
 	line("key", e.Key)
 	line("scope", e.Scope)
-	line("state", e.State)
-	line("age", span(e.AgeMS))
-	if e.State != api.StateReleased.String() {
-		line("expires in", span(e.ExpiresInMS))
+	line("state", string(e.State))
+	line("age", span(e.Age))
+	if e.State != admin.EntryReleased {
+		line("expires in", span(e.ExpiresIn))
 	}
 	line("fingerprint", e.Fingerprint)
 	line("job", e.JobID)
@@ -405,7 +413,5 @@ func (c *operatorCall) printEntry(e *client.Entry) error {
 	return t.Flush()
 }
 
-// span shows milliseconds as hours, minutes and seconds.
-func span(ms int64) string {
-	return (time.Duration(ms) * time.Millisecond).Round(time.Second / 10).String()
-}
+// span shows a time as hours, minutes and seconds.
+func span(d time.Duration) string { return d.Round(time.Second / 10).String() }

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 )
 
 // ledgerCLI runs a command against a manager.
@@ -65,7 +65,7 @@ $`)
 		t.Errorf("another scope: %d %s\n%s", code, errs, out)
 	}
 	code, out, errs = ledgerCLI(url, "history", "order-1", "--scope", "shop/pay", "--json")
-	var h client.EntryHistory
+	var h admin.EntryHistory
 	if err := json.Unmarshal([]byte(out), &h); code != 0 || errs != "" || err != nil || len(h.Changes) != 2 || h.Mismatch == nil || h.Outcomes["mismatch"] != 1 {
 		t.Errorf("%d %s %v\n%s", code, errs, err, out)
 	}
@@ -191,11 +191,11 @@ func TestOperatorsListAndResolveKeys(t *testing.T) {
 	if err := os.WriteFile(file, []byte(""), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var e client.Entry
+	var e admin.Entry
 	if err := json.Unmarshal([]byte(must("resolve", "..", scope, "--as", "committed", "--status", "204", "--body-file", file, "--json")), &e); err != nil || e.Key != ".." || e.Status != 204 {
 		t.Errorf("%+v %v", e, err)
 	}
-	var page1 client.EntryPage
+	var page1 admin.EntryPage
 	if err := json.Unmarshal([]byte(must("list", "--json")), &page1); err != nil || len(page1.Entries) != 4 {
 		t.Errorf("%+v %v", page1, err)
 	}

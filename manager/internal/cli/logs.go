@@ -63,14 +63,10 @@ func (c *operatorCall) writersFlags(fs *flag.FlagSet) {
 }
 
 func logsWriters(ctx context.Context, c *operatorCall) error {
-	l, err := c.client.OpenLog(c.args[0])
-	if err != nil {
-		return err
-	}
 	if c.log.remove != "" {
-		return l.RemoveWriter(ctx, c.log.remove)
+		return c.admin.RemoveLogWriter(ctx, c.args[0], c.log.remove)
 	}
-	page, err := l.Writers(ctx, c.limit, c.cursor)
+	page, err := c.admin.LogWriters(ctx, c.args[0], c.limit, c.cursor)
 	if err != nil {
 		return err
 	}
@@ -85,7 +81,7 @@ func logsWriters(ctx context.Context, c *operatorCall) error {
 }
 
 func logsList(ctx context.Context, c *operatorCall) error {
-	page, err := c.client.Logs(ctx, c.limit, c.cursor)
+	page, err := c.admin.Logs(ctx, c.limit, c.cursor)
 	if err != nil {
 		return err
 	}
@@ -95,7 +91,7 @@ func logsList(ctx context.Context, c *operatorCall) error {
 	rows := [][]string{{"LOG", "IDENTITY", "FIRST", "LAST", "KEYS", "WRITERS", "DISK BYTES", "STATE"}}
 	for i := range page.Logs {
 		l := &page.Logs[i]
-		rows = append(rows, []string{l.Log, l.Identity, strconv.FormatUint(l.First, 10), strconv.FormatUint(l.Last, 10),
+		rows = append(rows, []string{l.Log, l.Config.Identity, strconv.FormatUint(l.First, 10), strconv.FormatUint(l.Last, 10),
 			strconv.Itoa(l.Keys), strconv.Itoa(l.Writers), strconv.FormatInt(l.DiskBytes, 10), logState(l)})
 	}
 	return c.printTable(rows, page.Cursor)
@@ -254,11 +250,11 @@ func logsInspect(ctx context.Context, c *operatorCall) error {
 	}
 	return c.printTable([][]string{
 		{"log", i.Log},
-		{"identity", i.Identity},
+		{"identity", i.Config.Identity},
 		{"entries", fmt.Sprintf("%d to %d", i.First, i.Last)},
-		{"window", fmt.Sprintf("%s, %d of %d ids, %d of %d bytes, when full: %s", span(i.WindowMS), i.Keys, i.MaxKeys, i.WindowBytes, i.MaxBytes, i.WhenFull)},
+		{"window", fmt.Sprintf("%s, %d of %d ids, %d of %d bytes, when full: %s", span(i.Config.Window), i.Keys, i.Config.MaxKeys, i.WindowBytes, i.Config.MaxBytes, i.Config.WhenFull)},
 		{"evicted", strconv.FormatUint(i.Evicted, 10)},
-		{"retention", strings.Join([]string{span(i.RetainMS), strconv.FormatInt(i.RetainBytes, 10) + " bytes"}, ", ")},
+		{"retention", strings.Join([]string{span(i.Config.Retain), strconv.FormatInt(i.Config.RetainBytes, 10) + " bytes"}, ", ")},
 		{"writers", strconv.Itoa(i.Writers)},
 		{"disk", strconv.FormatInt(i.DiskBytes, 10) + " bytes"},
 		{"state", logState(i)},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/logs"
@@ -33,6 +34,7 @@ type operatorCommand struct {
 // operatorCall is one call of them.
 type operatorCall struct {
 	client *client.Client
+	admin  *admin.Client
 	in     io.Reader
 	out    io.Writer
 	json   bool
@@ -49,7 +51,7 @@ type operatorCall struct {
 	submission          submissionFlags
 
 	key, scope string
-	resolution client.Resolution
+	resolution admin.Resolution
 	bodyFile   string
 
 	log logFlags
@@ -148,6 +150,7 @@ func parseOperatorCall(env Environment, group, name string, cmd operatorCommand,
 	if err != nil {
 		return nil, settings.Usagef("--manager %q: must be http:// or https:// with a host, for example %s, or unix:PATH without --ca-file and --cert-file", url, defaultManagerURL)
 	}
+	call.admin = admin.New(call.client)
 	return call, nil
 }
 

@@ -6,13 +6,14 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
-	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 )
 
 var peersCommands = map[string]operatorCommand{
 	"status": {summary: "show how far a manager's data centre is behind each peer; exit code 1 if one needs attention", run: func(ctx context.Context, c *operatorCall) error {
-		p, err := c.client.Peers(ctx)
+		p, err := c.admin.Peers(ctx)
 		if err != nil {
 			return err
 		}
@@ -25,8 +26,8 @@ var peersCommands = map[string]operatorCommand{
 		t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
 		for _, peer := range p.Peers {
 			answered, list := "no answer yet", "list not known"
-			if s := peer.AnsweredSecondsAgo; s != nil {
-				answered = fmt.Sprintf("answered %.1f s ago", *s)
+			if d := peer.AnsweredAgo; d != nil {
+				answered = fmt.Sprintf("answered %.1f s ago", d.Seconds())
 			}
 			switch {
 			case slices.Equal(peer.DataCentres, p.DataCentres):
@@ -34,7 +35,7 @@ var peersCommands = map[string]operatorCommand{
 			case len(peer.DataCentres) > 0:
 				list = "other list: " + strings.Join(peer.DataCentres, ",")
 			}
-			fmt.Fprintf(t, "%s\t%.1f s\t%d entries\t%s\t%s\t%s\n", printable(peer.Name), peer.LagSeconds, peer.LagEntries, answered, printable(list), printable(peer.Error))
+			fmt.Fprintf(t, "%s\t%.1f s\t%d entries\t%s\t%s\t%s\n", printable(peer.Name), peer.Lag.Seconds(), peer.LagEntries, answered, printable(list), printable(peer.Error))
 		}
 		if err := t.Flush(); err != nil {
 			return err
@@ -47,13 +48,13 @@ var peersCommands = map[string]operatorCommand{
 }
 
 // maxPeerLag is a lag that is more than a busy moment.
-const maxPeerLag = 60 // seconds
+const maxPeerLag = time.Minute
 
 // unwell returns an error that names the peers of which something is wrong.
-func unwell(p *client.Peers) error {
+func unwell(p *admin.Peers) error {
 	var names []string
 	for _, peer := range p.Peers {
-		if peer.Error != "" || peer.LagSeconds > maxPeerLag || len(peer.DataCentres) > 0 && !slices.Equal(peer.DataCentres, p.DataCentres) {
+		if peer.Error != "" || peer.Lag > maxPeerLag || len(peer.DataCentres) > 0 && !slices.Equal(peer.DataCentres, p.DataCentres) {
 			names = append(names, printable(peer.Name))
 		}
 	}

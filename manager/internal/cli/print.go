@@ -54,7 +54,7 @@ func (c *operatorCall) printJob(j *client.Job) error {
 	}
 	line("id", j.ID)
 	line("function", j.Function)
-	state := j.State
+	state := string(j.State)
 	if j.CancelRequested && !j.Terminal() {
 		state += ", cancel requested"
 	}
@@ -82,7 +82,7 @@ func (c *operatorCall) printJob(j *client.Job) error {
 	line("started", stamp(j.StartedAt))
 	line("finished", stamp(j.FinishedAt))
 	if l := j.Lease; l != nil {
-		line("worker", fmt.Sprintf("%s, lease for %s", l.Worker, time.Duration(l.ExpiresInMS)*time.Millisecond))
+		line("worker", fmt.Sprintf("%s, lease for %s", l.Worker, l.ExpiresIn))
 	}
 	databases := make([]string, 0, len(j.WALLocations))
 	for db := range j.WALLocations {

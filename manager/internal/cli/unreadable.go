@@ -18,7 +18,7 @@ func unreadableMain(ctx context.Context, env Environment, args []string) error {
 }
 
 func unreadableList(ctx context.Context, c *operatorCall) error {
-	page, err := c.client.Unreadable(ctx, c.limit, c.cursor)
+	page, err := c.admin.Unreadable(ctx, c.limit, c.cursor)
 	if err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func unreadableList(ctx context.Context, c *operatorCall) error {
 }
 
 func unreadableDelete(ctx context.Context, c *operatorCall) error {
-	r, err := c.client.DeleteUnreadable(ctx, c.args[0], c.args[1])
+	r, err := c.admin.DeleteUnreadable(ctx, c.args[0], c.args[1])
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
@@ -88,12 +89,15 @@ func TestAnswersThatAreNotOfAManager(t *testing.T) {
 		"heartbeat":      func(ctx context.Context, c *client.Client) error { _, err := c.Heartbeat(ctx, "a", "t", 0); return err },
 		"finish":         func(ctx context.Context, c *client.Client) error { _, err := c.Finish(ctx, finishes[0]); return err },
 		"finish of many": func(ctx context.Context, c *client.Client) error { _, err := c.FinishMany(ctx, finishes); return err },
-		"cancel":         func(ctx context.Context, c *client.Client) error { _, err := c.Cancel(ctx, "a"); return err },
+		"cancel":         func(ctx context.Context, c *client.Client) error { _, err := admin.New(c).Cancel(ctx, "a"); return err },
 		"retry": func(ctx context.Context, c *client.Client) error {
-			_, err := c.Retry(ctx, "a", client.RetryRequest{})
+			_, err := admin.New(c).Retry(ctx, "a", 0)
 			return err
 		},
-		"replay": func(ctx context.Context, c *client.Client) error { _, err := c.Replay(ctx, "f", "a"); return err },
+		"replay": func(ctx context.Context, c *client.Client) error {
+			_, err := admin.New(c).Replay(ctx, "f", "a")
+			return err
+		},
 	}
 	for name, call := range calls {
 		for _, body := range []string{
@@ -145,7 +149,7 @@ func TestAManagerThatHoldsNoClaimsIsNotAskedOverAndOver(t *testing.T) {
 	<-first
 	other := m.client(nil)
 	for range 20 { // time in which a worker that asks again would ask often
-		if _, err := other.Functions(t.Context(), 1, ""); err != nil {
+		if _, err := admin.New(other).Functions(t.Context(), 1, ""); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
@@ -171,7 +172,7 @@ func TestTokenIsSent(t *testing.T) {
 	m := startManager(t)
 	f := &faults{}
 	c := m.clientWith(f, client.Options{Token: "secret"})
-	if _, err := c.Functions(t.Context(), 0, ""); err != nil {
+	if _, err := admin.New(c).Functions(t.Context(), 0, ""); err != nil {
 		t.Fatal(err)
 	}
 	if got := f.requests("/v1/functions")[0].Header.Get("Authorization"); got != "Bearer secret" {
@@ -212,7 +213,7 @@ func TestWaitReturnsTheJobsEnd(t *testing.T) {
 	f.mu.Lock()
 	f.answer = nil
 	f.mu.Unlock()
-	if _, err := c.Cancel(t.Context(), "later"); err != nil {
+	if _, err := admin.New(c).Cancel(t.Context(), "later"); err != nil {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -233,7 +234,7 @@ func TestOperatorsManageJobsAndFunctions(t *testing.T) {
 	}
 	var seen []string
 	for cursor := ""; ; {
-		page, err := c.List(ctx, client.ListQuery{Function: "f", State: "queued", Limit: 2, Cursor: cursor})
+		page, err := admin.New(c).List(ctx, admin.ListQuery{Function: "f", State: "queued", Limit: 2, Cursor: cursor})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -247,7 +248,7 @@ func TestOperatorsManageJobsAndFunctions(t *testing.T) {
 	if fmt.Sprint(seen) != "[j0 j1 j2]" {
 		t.Errorf("listed %v", seen)
 	}
-	if j, err := c.Cancel(ctx, "j1"); err != nil || j.State != "cancelled" {
+	if j, err := admin.New(c).Cancel(ctx, "j1"); err != nil || j.State != "cancelled" {
 		t.Errorf("cancel: %+v, %v", j, err)
 	}
 	for _, id := range []string{"h1", "h2"} {
@@ -255,35 +256,35 @@ func TestOperatorsManageJobsAndFunctions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if j, err := c.Delete(ctx, "h1"); err != nil || j.ID != "h1" {
+	if j, err := admin.New(c).Delete(ctx, "h1"); err != nil || j.ID != "h1" {
 		t.Errorf("delete: %+v, %v", j, err)
 	}
-	if _, err := c.Delete(ctx, "h1"); !client.HasCode(err, api.CodeNotFound) {
+	if _, err := admin.New(c).Delete(ctx, "h1"); !client.HasCode(err, api.CodeNotFound) {
 		t.Errorf("delete: %v", err)
 	}
 	for _, dry := range []bool{true, false} {
-		res, err := c.Bulk(ctx, client.BulkRequest{Action: "delete", ListQuery: client.ListQuery{Function: "h", State: "queued"}, DryRun: dry})
+		res, err := admin.New(c).Bulk(ctx, admin.BulkRequest{Action: "delete", ListQuery: admin.ListQuery{Function: "h", State: "queued"}, DryRun: dry})
 		if err != nil || res.Matched != 1 || (res.Done == 1) == dry || len(res.Refused) != 0 || res.Cursor != "" {
 			t.Errorf("bulk: %+v, %v", res, err)
 		}
 	}
-	if err := c.Pause(ctx, "f"); err != nil {
+	if err := admin.New(c).Pause(ctx, "f"); err != nil {
 		t.Error(err)
 	}
 	if got, err := c.Claim(ctx, client.ClaimRequest{Worker: "w"}); err != nil || len(got) != 0 {
 		t.Errorf("claim while paused: %v, %v", got, err)
 	}
-	if page, err := c.Functions(ctx, 10, ""); err != nil || len(page.Functions) != 1 || !page.Functions[0].Paused || page.Functions[0].Queued != 2 {
+	if page, err := admin.New(c).Functions(ctx, 10, ""); err != nil || len(page.Functions) != 1 || !page.Functions[0].Paused || page.Functions[0].Queued != 2 {
 		t.Errorf("functions: %+v, %v", page, err)
 	}
-	if err := c.Resume(ctx, "f"); err != nil {
+	if err := admin.New(c).Resume(ctx, "f"); err != nil {
 		t.Error(err)
 	}
-	got, err := c.Claim(ctx, client.ClaimRequest{Worker: "w", Limit: 5, LeaseMS: 60_000})
+	got, err := c.Claim(ctx, client.ClaimRequest{Worker: "w", Limit: 5, Lease: time.Minute})
 	if err != nil || len(got) != 2 || got[0].Lease.Token == "" {
 		t.Fatalf("claim: %v, %v", got, err)
 	}
-	if b, err := c.Heartbeat(ctx, got[0].ID, got[0].Lease.Token, time.Minute); err != nil || b.Cancelled || b.ExpiresInMS != 60_000 {
+	if b, err := c.Heartbeat(ctx, got[0].ID, got[0].Lease.Token, time.Minute); err != nil || b.Cancelled || b.ExpiresIn != time.Minute {
 		t.Errorf("heartbeat: %+v, %v", b, err)
 	}
 	if j, err := c.Finish(ctx, client.FinishRequest{ID: got[0].ID, LeaseToken: got[0].Lease.Token, Status: "failed", Error: "x"}); err != nil || j.State != "failed" {
@@ -295,14 +296,14 @@ func TestOperatorsManageJobsAndFunctions(t *testing.T) {
 	if err != nil || !client.HasCode(errs[0], api.CodeFenced) || errs[1] != nil {
 		t.Errorf("finish of many: %v, %v", errs, err)
 	}
-	dead, err := c.DeadLetters(ctx, "f", 1, "")
+	dead, err := admin.New(c).DeadLetters(ctx, "f", 1, "")
 	if err != nil || len(dead.DeadLetters) != 1 || dead.DeadLetters[0].ID != "j0" || dead.DeadLetters[0].Reason != "x" || dead.Cursor == "" {
 		t.Errorf("dead letters: %+v, %v", dead, err)
 	}
-	if j, err := c.Replay(ctx, "f", "j0"); err != nil || j.State != "queued" {
+	if j, err := admin.New(c).Replay(ctx, "f", "j0"); err != nil || j.State != "queued" {
 		t.Errorf("replay: %+v, %v", j, err)
 	}
-	if j, err := c.Retry(ctx, "j2", client.RetryRequest{}); err != nil || j.State != "queued" {
+	if j, err := admin.New(c).Retry(ctx, "j2", 0); err != nil || j.State != "queued" {
 		t.Errorf("retry: %+v, %v", j, err)
 	}
 	if j, err := c.Get(ctx, "j2"); err != nil || j.Attempt != 0 || j.CreatedAt.IsZero() {
@@ -322,32 +323,32 @@ func TestOperatorsSeeAndSettleEntries(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	page, err := c.Entries(t.Context(), client.EntryQuery{State: "unknown", Limit: 2})
-	if err != nil || len(page.Entries) != 2 || page.Cursor == "" || page.Entries[0].State != "unknown" || page.Entries[0].ExpiresInMS > 300_000 {
+	page, err := admin.New(c).Entries(t.Context(), admin.EntryQuery{State: "unknown", Limit: 2})
+	if err != nil || len(page.Entries) != 2 || page.Cursor == "" || page.Entries[0].State != "unknown" || page.Entries[0].ExpiresIn > 5*time.Minute {
 		t.Fatalf("%+v %v", page, err)
 	}
-	if page, err = c.Entries(t.Context(), client.EntryQuery{State: "unknown", Cursor: page.Cursor}); err != nil || len(page.Entries) != 1 || page.Cursor != "" {
+	if page, err = admin.New(c).Entries(t.Context(), admin.EntryQuery{State: "unknown", Cursor: page.Cursor}); err != nil || len(page.Entries) != 1 || page.Cursor != "" {
 		t.Fatalf("%+v %v", page, err)
 	}
-	if page, err = c.Entries(t.Context(), client.EntryQuery{Key: "b/?%"}); err != nil || len(page.Entries) != 1 || page.Entries[0].Key != "b/?%" || page.Entries[0].Scope != "s&t" {
+	if page, err = admin.New(c).Entries(t.Context(), admin.EntryQuery{Key: "b/?%"}); err != nil || len(page.Entries) != 1 || page.Entries[0].Key != "b/?%" || page.Entries[0].Scope != "s&t" {
 		t.Fatalf("%+v %v", page, err)
 	}
 	headers := [][2]string{{"x", "y"}}
-	for key, r := range map[string]client.Resolution{
+	for key, r := range map[string]admin.Resolution{
 		"a": {As: "committed", Status: 201, Headers: headers, Body: []byte("hi")}, "b/?%": {As: "rejected", Status: 402}, ".": {As: "committed", Status: 204, Body: []byte{}},
 	} {
-		if e, err := c.Resolve(t.Context(), "s&t", key, r); err != nil || e.Key != key || e.State != r.As || e.Status != r.Status {
+		if e, err := admin.New(c).Resolve(t.Context(), "s&t", key, r); err != nil || e.Key != key || e.State != r.As || e.Status != r.Status {
 			t.Errorf("%s: %+v %v", key, e, err)
 		}
-		e, err := c.Entry(t.Context(), "s&t", key)
+		e, err := admin.New(c).Entry(t.Context(), "s&t", key)
 		if err != nil || e.Result == nil || e.Result.Status != r.Status || !bytes.Equal(e.Result.Body, r.Body) || e.Result.BodyOmitted != (r.Body == nil) {
 			t.Errorf("%s: %+v %v", key, e, err)
 		}
-		if _, err := c.Resolve(t.Context(), "s&t", key, r); !client.HasCode(err, api.CodeConflict) {
+		if _, err := admin.New(c).Resolve(t.Context(), "s&t", key, r); !client.HasCode(err, api.CodeConflict) {
 			t.Errorf("%s again: %v", key, err)
 		}
 	}
-	if _, err := c.Entry(t.Context(), "", "a"); !client.HasCode(err, api.CodeNotFound) {
+	if _, err := admin.New(c).Entry(t.Context(), "", "a"); !client.HasCode(err, api.CodeNotFound) {
 		t.Errorf("another scope: %v", err)
 	}
 }

@@ -25,12 +25,16 @@ func Usagef(format string, args ...any) error {
 const MaxSeconds = 31622400
 
 // Choice parses one of the allowed values.
-func Choice(allowed []string, to *string) func(string) error {
+func Choice[S ~string](allowed []S, to *S) func(string) error {
 	return func(v string) error {
-		if !slices.Contains(allowed, v) {
-			return errors.New("must be one of " + strings.Join(allowed, ", "))
+		if !slices.Contains(allowed, S(v)) {
+			var names []string
+			for _, a := range allowed {
+				names = append(names, string(a))
+			}
+			return errors.New("must be one of " + strings.Join(names, ", "))
 		}
-		*to = v
+		*to = S(v)
 		return nil
 	}
 }

@@ -1,8 +1,10 @@
-package client
+package admin
 
 import (
 	"context"
 	"net/url"
+
+	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
 
 // UnreadableRecord is a record in the store that the manager cannot read.
@@ -25,12 +27,12 @@ type UnreadablePage struct {
 // have a few more, or none but still a cursor.
 func (c *Client) Unreadable(ctx context.Context, limit int, cursor string) (*UnreadablePage, error) {
 	var page UnreadablePage
-	call := call{method: "GET", path: "/v1/unreadable" + pageQuery(url.Values{}, limit, cursor)}
+	call := wire.Call{Method: "GET", Path: "/v1/unreadable" + wire.PageQuery(url.Values{}, limit, cursor)}
 	if _, err := c.do(ctx, call, &page); err != nil {
 		return nil, err
 	}
 	if page.Records == nil {
-		return nil, call.notOurs("no list of records")
+		return nil, call.NotOurs("no list of records")
 	}
 	return &page, nil
 }
@@ -39,12 +41,12 @@ func (c *Client) Unreadable(ctx context.Context, limit int, cursor string) (*Unr
 // administrators may call it.
 func (c *Client) DeleteUnreadable(ctx context.Context, collection, id string) (*UnreadableRecord, error) {
 	var r UnreadableRecord
-	call := call{method: "DELETE", path: "/v1/unreadable/" + url.PathEscape(collection) + "/" + url.PathEscape(id)}
+	call := wire.Call{Method: "DELETE", Path: "/v1/unreadable/" + url.PathEscape(collection) + "/" + url.PathEscape(id)}
 	if _, err := c.do(ctx, call, &r); err != nil {
 		return nil, err
 	}
 	if r.ID == "" {
-		return nil, call.notOurs("no record")
+		return nil, call.NotOurs("no record")
 	}
 	return &r, nil
 }

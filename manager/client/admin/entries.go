@@ -1,35 +1,71 @@
-package client
+package admin
 
 import (
 	"context"
+	"encoding/json"
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
 
 // Entry is an entry of the ledger as operators see it, without its token.
 type Entry struct {
 	Key   string `json:"key"`
 	Scope string `json:"scope"`
-	// State: pending, committed, rejected or unknown; released in the answer to a Resolve that freed the key.
-	State       string `json:"state"`
-	Fingerprint string `json:"fingerprint,omitempty"`
+	// State is EntryReleased only in the answer to a Resolve that freed the key.
+	State       EntryState `json:"state"`
+	Fingerprint string     `json:"fingerprint,omitempty"`
 	// JobID is the id of the job that a submission under the key enqueued.
 	JobID string `json:"job_id,omitempty"`
 	// Origin is the data centre that recorded the outcome, Home the one that decides about a pending global key where that
 	// is another one. Both are empty without several data centres.
 	Origin string `json:"origin,omitempty"`
 	Home   string `json:"home,omitempty"`
-	// AgeMS is the time since the reservation, ExpiresInMS until the entry is forgotten
+	// Age is the time since the reservation, ExpiresIn until the entry is forgotten
 	// or, when it is pending, until its outcome counts as unknown.
-	AgeMS       int64 `json:"age_ms"`
-	ExpiresInMS int64 `json:"expires_in_ms"`
+	Age       time.Duration `json:"-"` // age_ms
+	ExpiresIn time.Duration `json:"-"` // expires_in_ms
 	// Result is the recorded answer; only Entry returns it.
 	Result *Answer `json:"result,omitempty"`
 	// Status and BodyBytes describe the recorded answer where Result is not set.
 	Status    int `json:"status,omitempty"`
 	BodyBytes int `json:"body_bytes,omitempty"`
 }
+
+type plainEntry Entry
+
+type wireEntry struct {
+	*plainEntry
+	AgeMS       int64 `json:"age_ms"`
+	ExpiresInMS int64 `json:"expires_in_ms"`
+}
+
+// MarshalJSON encodes the entry as the API does.
+func (e Entry) MarshalJSON() ([]byte, error) {
+	return wire.Marshal(wireEntry{(*plainEntry)(&e), wire.MS(e.Age), wire.MS(e.ExpiresIn)})
+}
+
+// UnmarshalJSON decodes an entry of the API.
+func (e *Entry) UnmarshalJSON(b []byte) error {
+	w := wireEntry{plainEntry: (*plainEntry)(e)}
+	err := json.Unmarshal(b, &w)
+	e.Age, e.ExpiresIn = wire.Duration(w.AgeMS), wire.Duration(w.ExpiresInMS)
+	return err
+}
+
+// EntryState is a state of an entry.
+type EntryState string
+
+// The states of an entry.
+const (
+	EntryPending   EntryState = "pending"   // an attempt works
+	EntryCommitted EntryState = "committed" // retries get the recorded answer
+	EntryRejected  EntryState = "rejected"  // the same, for a refusal
+	EntryUnknown   EntryState = "unknown"   // the work may have run, and there is no answer
+	EntryReleased  EntryState = "released"  // nothing ran: the key is free
+)
 
 // Answer is a recorded answer.
 type Answer struct {
@@ -46,8 +82,9 @@ type EntryQuery struct {
 	// Key: only the entries of this key, which may be in several scopes. The manager looks through all entries for them, a
 	// bounded number for each page. So a page may be short or empty and still have a cursor.
 	Key string
-	// State: pending, committed, rejected or unknown; all of them when empty.
-	State, Cursor string
+	// State: all of them when empty.
+	State  EntryState
+	Cursor string
 	// Limit: 1 to 1000, 100 when 0.
 	Limit int
 }
@@ -60,15 +97,15 @@ type EntryPage struct {
 
 // Resolution is an operator's decision about an unknown outcome.
 type Resolution struct {
-	// As: committed or rejected, which need a Status, or released: nothing ran and nothing will run, so the next
-	// request with the key may run.
-	As     string `json:"as"`
-	Status int    `json:"status,omitempty"`
+	// As: EntryCommitted or EntryRejected, which need a Status, or EntryReleased: nothing ran and nothing will run, so the
+	// next request with the key may run.
+	As     EntryState
+	Status int
 	// Headers and Body of the answer that later duplicates get. Without a Body (nil) they learn only its Status.
-	Headers [][2]string `json:"headers,omitempty"`
-	Body    []byte      `json:"body,omitempty"`
-	// TTLMS is how long the outcome is remembered; the manager's default when 0.
-	TTLMS int64 `json:"ttl_ms,omitempty"`
+	Headers [][2]string
+	Body    []byte
+	// TTL is how long the outcome is remembered; the manager's default when 0.
+	TTL time.Duration
 }
 
 // Entries returns one page of the ledger's entries, without their answers.
@@ -78,22 +115,22 @@ func (c *Client) Entries(ctx context.Context, q EntryQuery) (*EntryPage, error) 
 		v.Set("key", q.Key)
 	}
 	if q.State != "" {
-		v.Set("state", q.State)
+		v.Set("state", string(q.State))
 	}
 	var page EntryPage
-	call := call{method: "GET", path: "/v1/ledger/entries" + pageQuery(v, q.Limit, q.Cursor)}
+	call := wire.Call{Method: "GET", Path: "/v1/ledger/entries" + wire.PageQuery(v, q.Limit, q.Cursor)}
 	if _, err := c.do(ctx, call, &page); err != nil {
 		return nil, err
 	}
 	if page.Entries == nil {
-		return nil, call.notOurs("no list of entries")
+		return nil, call.NotOurs("no list of entries")
 	}
 	return &page, nil
 }
 
 // Entry returns the entry of a key with its answer.
 func (c *Client) Entry(ctx context.Context, scope, key string) (*Entry, error) {
-	return c.entry(ctx, call{method: "GET", path: entryPath(scope, key, "")})
+	return c.entry(ctx, wire.Call{Method: "GET", Path: entryPath(scope, key, "")})
 }
 
 // EntryHistory is what one manager has lately seen of a key, in memory and since its start. Other managers of a shared
@@ -142,12 +179,12 @@ type EntryMismatch struct {
 // seen nothing or forgotten it.
 func (c *Client) EntryHistory(ctx context.Context, scope, key string) (*EntryHistory, error) {
 	var h EntryHistory
-	call := call{method: "GET", path: entryPath(scope, key, "/history")}
+	call := wire.Call{Method: "GET", Path: entryPath(scope, key, "/history")}
 	if _, err := c.do(ctx, call, &h); err != nil {
 		return nil, err
 	}
 	if h.Key == "" || h.Changes == nil {
-		return nil, call.notOurs("no history")
+		return nil, call.NotOurs("no history")
 	}
 	return &h, nil
 }
@@ -157,22 +194,25 @@ func (c *Client) EntryHistory(ctx context.Context, scope, key string) (*EntryHis
 // it.
 func (c *Client) Resolve(ctx context.Context, scope, key string, r Resolution) (*Entry, error) {
 	body := struct {
-		Resolution
-		Body *[]byte `json:"body,omitempty"` // an empty body differs from none
-	}{Resolution: r}
+		As      EntryState  `json:"as"`
+		Status  int         `json:"status,omitempty"`
+		Headers [][2]string `json:"headers,omitempty"`
+		Body    *[]byte     `json:"body,omitempty"` // an empty body differs from none
+		TTLMS   int64       `json:"ttl_ms,omitempty"`
+	}{As: r.As, Status: r.Status, Headers: r.Headers, TTLMS: wire.MS(r.TTL)}
 	if r.Body != nil {
 		body.Body = &r.Body
 	}
-	return c.entry(ctx, call{method: "POST", path: entryPath(scope, key, "/resolve"), body: body})
+	return c.entry(ctx, wire.Call{Method: "POST", Path: entryPath(scope, key, "/resolve"), Body: body})
 }
 
-func (c *Client) entry(ctx context.Context, call call) (*Entry, error) {
+func (c *Client) entry(ctx context.Context, call wire.Call) (*Entry, error) {
 	var e Entry
 	if _, err := c.do(ctx, call, &e); err != nil {
 		return nil, err
 	}
 	if e.Key == "" || e.State == "" {
-		return nil, call.notOurs("no entry")
+		return nil, call.NotOurs("no entry")
 	}
 	return &e, nil
 }

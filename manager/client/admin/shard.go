@@ -1,6 +1,10 @@
-package client
+package admin
 
-import "context"
+import (
+	"context"
+
+	"github.com/oncegate/oncegate/manager/client/internal/wire"
+)
 
 // Shard describes a ledger as one of several shards.
 type Shard struct {
@@ -23,12 +27,12 @@ type Shard struct {
 // Shard returns the identity of the ledger. The manager reads all of its entries for that.
 func (c *Client) Shard(ctx context.Context) (*Shard, error) {
 	var s Shard
-	call := call{method: "GET", path: "/v1/ledger/shard"}
+	call := wire.Call{Method: "GET", Path: "/v1/ledger/shard"}
 	if _, err := c.do(ctx, call, &s); err != nil {
 		return nil, err
 	}
 	if s.LedgerID == "" {
-		return nil, call.notOurs("no ledger's id")
+		return nil, call.NotOurs("no ledger's id")
 	}
 	return &s, nil
 }

@@ -1,0 +1,100 @@
+package admin
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/internal/wire"
+)
+
+// List returns one page of jobs, without payloads and results.
+func (c *Client) List(ctx context.Context, q ListQuery) (*JobPage, error) {
+	v := url.Values{}
+	for name, value := range map[string]string{"function": q.Function, "state": string(q.State), "submitter": q.Submitter, "error": q.Error} {
+		if value != "" {
+			v.Set(name, value)
+		}
+	}
+	if q.OlderThan != 0 {
+		v.Set("older_than_ms", strconv.FormatInt(wire.MS(q.OlderThan), 10))
+	}
+	var page JobPage
+	_, err := c.do(ctx, wire.Call{Method: "GET", Path: "/v1/jobs" + wire.PageQuery(v, q.Limit, q.Cursor)}, &page)
+	return &page, err
+}
+
+// Cancel cancels a job. The manager's API says what that means for a running job.
+func (c *Client) Cancel(ctx context.Context, id string) (*client.Job, error) {
+	return c.job(ctx, wire.Call{Method: "POST", Path: wire.JobPath(id) + "/cancel", Body: struct{}{}})
+}
+
+// Delete removes a job that no worker has, and returns it as it was. Only administrators may call it.
+func (c *Client) Delete(ctx context.Context, id string) (*client.Job, error) {
+	return c.job(ctx, wire.Call{Method: "DELETE", Path: wire.JobPath(id)})
+}
+
+// Bulk does an action with the jobs of a query, up to its Limit or for about 5 seconds, and the caller goes on with the
+// cursor. Only administrators may delete. A retry and a replay are not repeated: after a lost answer the jobs may have
+// failed again meanwhile.
+func (c *Client) Bulk(ctx context.Context, b BulkRequest) (*BulkResult, error) {
+	var out BulkResult
+	call := wire.Call{Method: "POST", Path: "/v1/jobs/bulk", Body: b, Once: !b.DryRun && (b.Action == Retry || b.Action == Replay)}
+	if _, err := c.do(ctx, call, &out); err != nil {
+		return nil, err
+	}
+	if out.Refused == nil {
+		return nil, call.NotOurs("no list of refusals")
+	}
+	return &out, nil
+}
+
+// Functions returns one page of functions. Limit: 1 to 1000, 100 when 0.
+func (c *Client) Functions(ctx context.Context, limit int, cursor string) (*FunctionPage, error) {
+	var page FunctionPage
+	_, err := c.do(ctx, wire.Call{Method: "GET", Path: "/v1/functions" + wire.PageQuery(url.Values{}, limit, cursor)}, &page)
+	return &page, err
+}
+
+// Pause stops the delivery of a function's jobs.
+func (c *Client) Pause(ctx context.Context, function string) error {
+	_, err := c.do(ctx, wire.Call{Method: "POST", Path: functionPath(function) + "/pause", Body: struct{}{}}, nil)
+	return err
+}
+
+// Resume starts the delivery of a function's jobs again.
+func (c *Client) Resume(ctx context.Context, function string) error {
+	_, err := c.do(ctx, wire.Call{Method: "POST", Path: functionPath(function) + "/resume", Body: struct{}{}}, nil)
+	return err
+}
+
+// DeadLetters returns one page of a function's dead letters, oldest first.
+// Limit: 1 to 1000, 100 when 0.
+func (c *Client) DeadLetters(ctx context.Context, function string, limit int, cursor string) (*DeadPage, error) {
+	var page DeadPage
+	path := functionPath(function) + "/dead-letters" + wire.PageQuery(url.Values{}, limit, cursor)
+	_, err := c.do(ctx, wire.Call{Method: "GET", Path: path}, &page)
+	return &page, err
+}
+
+// Replay enqueues a copy of a dead job. It is not repeated: after a lost answer, only the caller can know whether
+// another client may have replayed the job meanwhile. A second call then gets a conflict that names
+// the copy.
+func (c *Client) Replay(ctx context.Context, function, id string) (*client.Job, error) {
+	return c.job(ctx, wire.Call{
+		Method: "POST", Path: functionPath(function) + "/dead-letters/" + url.PathEscape(id) + "/replay", Body: struct{}{}, Once: true,
+	})
+}
+
+func functionPath(function string) string { return "/v1/functions/" + url.PathEscape(function) }
+
+// Retry puts a failed or cancelled job back into the queue, after the delay. It is not repeated: after a lost answer the
+// job may have failed again meanwhile, and a repetition would run it once more.
+func (c *Client) Retry(ctx context.Context, id string, delay time.Duration) (*client.Job, error) {
+	body := struct {
+		DelayMS int64 `json:"delay_ms,omitempty"`
+	}{wire.MS(delay)}
+	return c.job(ctx, wire.Call{Method: "POST", Path: wire.JobPath(id) + "/retry", Body: body, Once: true})
+}

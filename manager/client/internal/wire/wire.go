@@ -1,0 +1,82 @@
+// Package wire has what the packages client and admin share: calls of the API, and the form of durations in it.
+package wire
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// Call is one call of the API.
+type Call struct {
+	Method, Path string
+	Body         any
+	Raw          []byte        // instead of Body: the request and the answer, a *[]byte, are in the API's raw form
+	Key          string        // idempotency key
+	Trace        string        // traceparent
+	Wait         time.Duration // how long the manager may let the call wait
+	Once         bool          // do not repeat
+}
+
+// Do makes a call of a *client.Client and decodes the answer into out. Package client sets it, so that Client has no
+// exported method for package admin.
+var Do func(ctx context.Context, client any, call Call, out any) (replayed bool, err error)
+
+// Encoded is a body that is JSON already.
+type Encoded []byte
+
+// BadAnswer is a success that cannot be decoded.
+type BadAnswer struct{ Err error }
+
+func (e *BadAnswer) Error() string { return e.Err.Error() }
+
+func (e *BadAnswer) Unwrap() error { return e.Err }
+
+// NotOurs is the error for a JSON answer that no manager would send. It must never count as a success.
+func (c *Call) NotOurs(what string) error {
+	return &BadAnswer{fmt.Errorf("client: %s %s: an answer that is not of a manager: %s", c.Method, c.Path, what)}
+}
+
+// PageQuery is the query of a call for one page.
+func PageQuery(v url.Values, limit int, cursor string) string {
+	if limit != 0 {
+		v.Set("limit", strconv.Itoa(limit))
+	}
+	if cursor != "" {
+		v.Set("cursor", cursor)
+	}
+	if len(v) == 0 {
+		return ""
+	}
+	return "?" + v.Encode()
+}
+
+// JobPath is the path of a job.
+func JobPath(id string) string { return "/v1/jobs/" + url.PathEscape(id) }
+
+// MS is a duration in the API's milliseconds. What is shorter than one does not become 0, which means a default.
+func MS(d time.Duration) int64 {
+	if d <= 0 {
+		return d.Milliseconds()
+	}
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// Duration is the duration of some of the API's milliseconds, the longest one if they are more.
+func Duration(ms int64) time.Duration {
+	const most = int64(1<<63-1) / int64(time.Millisecond)
+	return time.Duration(max(-most, min(ms, most))) * time.Millisecond
+}
+
+// Marshal encodes as json.Marshal does, but leaves characters of HTML to the caller's encoder.
+func Marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}
