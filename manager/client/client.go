@@ -31,9 +31,9 @@ type Options struct {
 	//
 	// A manager is unreachable when there is no HTTP answer within Timeout and the call's wait (5 s for a connection with
 	// the default HTTP), when a proxy answers 5xx in its place, and when it answers with the code unavailable. Calls that
-	// are not repeated (Claim, Heartbeat, Replay, Retry without a lease token) return the error, and the next call goes to
-	// the next manager. All others may be repeated with any manager: they read, they carry a key, a token or a message id,
-	// or they set a state.
+	// are not repeated (Claim, Heartbeat, and what retries or replays jobs in package admin) return the error, and the next
+	// call goes to the next manager. All others may be repeated with any manager: they read, they carry a key, a token or a
+	// message id, or they set a state.
 	Failover []string
 	// Token is sent as a bearer token when set.
 	Token string
@@ -159,7 +159,7 @@ const maxToken = 4096
 // maxAnswer bounds an answer: a full claim or page, with its frame.
 const maxAnswer = 32 << 20
 
-// do repeats the call until it has a final answer, and decodes a success into out. It does not repeat a call with once.
+// do repeats the call until it has a final answer, and decodes a success into out. It does not repeat a call with Once.
 func (c *Client) do(ctx context.Context, call wire.Call, out any) (replayed bool, err error) {
 	body := call.Raw
 	if ready, ok := call.Body.(wire.Encoded); ok {

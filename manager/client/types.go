@@ -184,11 +184,11 @@ type ClaimRequest struct {
 	Worker string `json:"worker"`
 	// Functions of the jobs; all when empty.
 	Functions []string `json:"functions,omitempty"`
-	// Limit bounds the jobs; 1 when 0.
+	// Limit bounds the jobs: 1 to 1000, 1 when 0.
 	Limit int `json:"limit,omitempty"`
-	// Lease is how long the caller has each job; the manager's default when 0.
+	// Lease is how long the caller has each job: 100 ms to 24 h, a minute when 0.
 	Lease time.Duration `json:"-"` // lease_ms
-	// Wait is how long the manager waits for a job while it has none.
+	// Wait is how long the manager waits for a job while it has none: at most 5 min.
 	Wait time.Duration `json:"-"` // wait_ms
 }
 

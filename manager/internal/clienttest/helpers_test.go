@@ -41,7 +41,6 @@ type manager struct {
 	ledger *ledger.Ledger
 	server *server.Server
 	served chan error
-	offset atomic.Int64              // of the store's clock
 	frozen atomic.Pointer[time.Time] // where the store's clock stands still, if it does
 }
 
@@ -52,7 +51,7 @@ func startManager(t *testing.T) *manager {
 		if at := m.frozen.Load(); at != nil {
 			return *at
 		}
-		return time.Now().Add(time.Duration(m.offset.Load()))
+		return time.Now()
 	}})
 	var err error
 	if m.ledger, err = ledger.New(m.store, ledger.Options{}); err != nil {

@@ -277,12 +277,10 @@ func TestLostLeaseEndsTheHandler(t *testing.T) {
 		if deliveries.Add(1) > 1 {
 			return "second", nil
 		}
-		// The manager's clock leaps: it takes the lease back, and then delivers the job again.
-		for hours := range time.Duration(2) {
-			m.freeze(now.Add((hours + 1) * time.Hour))
-			if _, err := m.queue.RunDuties(context.Background()); err != nil {
-				return nil, err
-			}
+		// The manager's clock leaps and another worker claims: it takes the lease back first.
+		m.freeze(now.Add(time.Hour))
+		if _, err := m.queue.RunDuties(context.Background()); err != nil {
+			return nil, err
 		}
 		<-ctx.Done()
 		causes <- context.Cause(ctx)
