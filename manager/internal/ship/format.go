@@ -19,7 +19,7 @@ import (
 //	magic    8 bytes
 //	length   uint32, of the header
 //	crc      uint32, CRC-32C of the header
-//	header   JSON, see header; with spaces behind it when the object is large, so that it begins with a page of memory
+//	header   JSON, see header; padded with spaces when the object is large, so that it begins with a page of memory
 //	records  each its length as a uvarint and its bytes
 //
 // little-endian. The header has the CRC-64/NVME of the records.
@@ -66,7 +66,7 @@ type segment struct {
 	Capacity int64  `json:"capacity"`
 }
 
-// header tells what an object holds.
+// header describes the records of an object.
 type header struct {
 	Kind string `json:"kind"`
 	Log  string `json:"log"`
@@ -94,7 +94,7 @@ type packer struct {
 	sealed bool
 }
 
-// packed is an object on its way.
+// packed is an object that is ready to be written.
 type packed struct {
 	body   []byte
 	sum    string
@@ -226,7 +226,7 @@ func each(h header, records []byte, fn func(seq uint64, body []byte) error) erro
 	return nil
 }
 
-// thin leaves out points when there are too many, never the last one.
+// thin drops points when there are more than maxTimes, never the last one.
 func thin(points []point) []point {
 	for len(points) > maxTimes {
 		kept := points[:0:0]
@@ -240,7 +240,7 @@ func thin(points []point) []point {
 	return points
 }
 
-// Names of objects, below the name of the log.
+// Names of objects, without the prefix of the log.
 
 func tailPrefix(term uint64) string      { return fmt.Sprintf("%010d/t", term) }
 func tailName(term, index uint64) string { return fmt.Sprintf("%s%010d", tailPrefix(term), index) }
@@ -250,7 +250,7 @@ func snapName(term, index uint64, part int) string {
 	return fmt.Sprintf("%010d/s%010d-%06d", term, index, part)
 }
 
-// termOf reads the term out of a name, without the name of the log.
+// termOf reads the term from a name without the prefix of the log.
 func termOf(name string) (term uint64, ok bool) {
 	n, err := fmt.Sscanf(name, "%010d/", &term)
 	return term, n == 1 && err == nil && bytes.IndexByte([]byte(name), '/') == 10

@@ -18,7 +18,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-// manager is a ledger's log with named logs beside it, all shipped, as a manager has them.
+// manager is a ledger's log with named logs, all shipped, as a manager has them.
 type manager struct {
 	*ledger
 	engine *walogs.Engine
