@@ -26,7 +26,7 @@ type held struct {
 func (h *held) Durable() uint64 { return h.durable.Load() }
 
 // BenchmarkShipping appends 300-byte records durably from 64 callers, and then ships them to a store that takes no time, as
-// one on another machine does. So the processor time of both can be told apart, also on a machine that does
+// one on another machine does. So the processor time of both can be measured separately, also on a machine that does
 // other work. It reports the least of each for a record, and that of shipping in percent of that of appending.
 func BenchmarkShipping(b *testing.B) {
 	const callers, perRound = 64, 64_000

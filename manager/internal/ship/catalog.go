@@ -35,7 +35,7 @@ type catalogEntry struct {
 	Prefix string `json:"place"`
 	// Shipped says that it was shipped completely once. Before that, it may have no objects.
 	Shipped bool `json:"shipped,omitempty"`
-	// Made is the first time to restore it to, Deleted when it was deleted, 0 while it is there.
+	// Made is the first time to restore it to, Deleted when it was deleted, 0 if it was not.
 	// Both in Unix milliseconds of the manager's clock.
 	Made    int64 `json:"made"`
 	Deleted int64 `json:"deleted,omitempty"`

@@ -68,9 +68,9 @@ func prefixesOf(st *ship.Status) map[string]string {
 	return prefixes
 }
 
-// TestAllDamageIsToldAtOnce: one restore names all damaged and missing objects of the ledger and of each log, and leaves
+// TestAllDamageIsReported: one restore names all damaged and missing objects of the ledger and of each log, and leaves
 // nothing but an empty directory that keeps managers away.
-func TestAllDamageIsToldAtOnce(t *testing.T) {
+func TestAllDamageIsReported(t *testing.T) {
 	t.Parallel()
 	_, dest := newDest(t)
 	m := startManager(t, t.TempDir(), dest, nil)
@@ -93,7 +93,7 @@ func TestAllDamageIsToldAtOnce(t *testing.T) {
 	}
 	damaged := map[string]bool{
 		ledger[0]: false, ledger[1]: true, ledger[len(ledger)-1]: true, // the head counts the last one
-		one[len(one)-2]: true, one[len(one)-1]: false, // a snapshot makes the first ones needless
+		one[len(one)-2]: true, one[len(one)-1]: false, // a snapshot makes the first ones unnecessary
 		namesOf(t, dest, prefixes["two"]+"/0000000001/h")[0]: false, two[len(two)-1]: false,
 		prefixes["three"] + "/manifest": false,
 	}
@@ -141,8 +141,8 @@ func TestAllDamageIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// TestRecordsAreAskedAbout: a record that a manager could not use fails a restore, and a verification.
-func TestRecordsAreAskedAbout(t *testing.T) {
+// TestRecordsAreChecked: a record that a manager could not use fails a restore, and a verification.
+func TestRecordsAreChecked(t *testing.T) {
 	t.Parallel()
 	_, dest := newDest(t)
 	l := startLedger(t, t.TempDir(), dest, nil)
@@ -199,8 +199,8 @@ func TestDamageKeepsManagersAway(t *testing.T) {
 	}
 }
 
-// TestStatusBesideDamage: a status says what it can.
-func TestStatusBesideDamage(t *testing.T) {
+// TestStatusDespiteDamage: a status has all that can be read.
+func TestStatusDespiteDamage(t *testing.T) {
 	t.Parallel()
 	_, dest := newDest(t)
 	m := startManager(t, t.TempDir(), dest, nil)

@@ -9,7 +9,7 @@
 //	catalog                  which named logs there are and were
 //	LOG/manifest             the log's objects
 //	LOG/TERM/tNNN            a run of the log's tail
-//	LOG/TERM/h               how many of those there are at least (the head)
+//	LOG/TERM/h               the least number of those runs (the head)
 //	LOG/TERM/rNNN            a run that small ones were merged into
 //	LOG/TERM/sNNN-PPP        a part of a snapshot
 //
@@ -24,7 +24,7 @@
 //
 // Only durable records are read. A run or a part has a name that is used once. It is written before the manifest names
 // it, and deleted after the manifest dropped it. A manifest is replaced on the condition that it did not change. So a crash
-// leaves a manifest whose objects exist, and at most objects that no manifest names; a sweep deletes those.
+// leaves a manifest whose objects exist, and perhaps objects that no manifest names; a sweep deletes those.
 //
 // At each interval the records that became durable are one run. The manifest grows, so it names the runs of the tail only
 // now and then. It has the term and number of the first run that it does not name. A reader asks for that and the next
@@ -79,5 +79,5 @@
 // # Answers that get lost
 //
 // A manager recognises its own write: a run has the same content; a lease and a manifest have the name of the process and
-// count its tries. So a write that was refused is compared with what is there before it counts as refused.
+// count its tries. So after a refused write the manager reads the object, and the write counts if the object is its own.
 package ship

@@ -35,7 +35,7 @@ const (
 	smallBytes = 1 << 20
 	// maxTimes is how many points in time a run remembers at most.
 	maxTimes = 512
-	// headRoom is what a packer leaves for all that precedes the records. maxTimes points take 27 kB at most.
+	// headRoom is the space that a packer leaves before the records. maxTimes points take 27 kB at most.
 	headRoom = 32 << 10
 	// packedBytes is the memory of an object of targetBytes. A packer takes all of it for objects above roomyBytes.
 	packedBytes = headRoom + targetBytes + binary.MaxVarintLen64
@@ -114,7 +114,7 @@ func (p *packer) size() int { return len(p.b) - headRoom }
 
 func (p *packer) add(body []byte) {
 	if n := len(p.b) + binary.MaxVarintLen64 + len(body); n > cap(p.b) && n > roomyBytes && n <= packedBytes {
-		p.b = append(make([]byte, 0, packedBytes), p.b...) // it grows no more, and serves any other object
+		p.b = append(make([]byte, 0, packedBytes), p.b...) // large enough for any other object, too
 	}
 	p.b = binary.AppendUvarint(p.b, uint64(len(body)))
 	p.b = append(p.b, body...)
@@ -179,7 +179,7 @@ func (f *buffers) put(b []byte) {
 	}
 }
 
-// decode checks an object and returns what it holds.
+// decode checks an object and returns its header and records.
 func decode(b []byte) (h header, records []byte, err error) {
 	if len(b) < objectPrefix || string(b[:len(objectMagic)]) != objectMagic {
 		return h, nil, fmt.Errorf("no header of a shipped object in its %d bytes", len(b))

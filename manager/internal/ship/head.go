@@ -69,7 +69,7 @@ func (st *stream) writeHead(ctx context.Context) error {
 }
 
 func (st *stream) swapHead(ctx context.Context, h head) error {
-	v, err := swap(ctx, st.opts.Store, st.name+"/"+headName(st.term), h.encode(), st.headAt, func(now []byte) verdict {
+	v, err := swap(ctx, st.opts.Store, st.prefix+"/"+headName(st.term), h.encode(), st.headAt, func(now []byte) verdict {
 		found, err := decodeHead(now)
 		switch {
 		case err != nil || found.Writer != h.Writer:
@@ -77,7 +77,7 @@ func (st *stream) swapHead(ctx context.Context, h head) error {
 		case found == h:
 			return own
 		}
-		return unchanged // an earlier one, of which the answer was lost
+		return unchanged // an earlier write, whose answer was lost
 	})
 	if err == nil {
 		st.head, st.headAt = h, v

@@ -105,7 +105,7 @@ func startLedger(t *testing.T, dir string, store object.Store, change func(*ship
 	return l
 }
 
-// crash ends shipping without a last word, and closes the log.
+// crash ends shipping without releasing the lease, and closes the log.
 func (l *ledger) crash() {
 	if l.shipper != nil {
 		ctx, cancel := context.WithCancel(context.Background())

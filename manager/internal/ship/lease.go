@@ -192,8 +192,7 @@ func (l *lease) expired(v object.Version, old leaseRecord) bool {
 	return time.Since(l.since) > time.Duration(old.TTL)*time.Millisecond
 }
 
-// renew says that the holder is still there. errFenced when it is not the holder any
-// more.
+// renew renews the lease. The error is errFenced when this process no longer holds it.
 func (l *lease) renew(ctx context.Context) error {
 	next := l.record
 	next.Renewals++
@@ -229,13 +228,13 @@ func (l *lease) judge(next, old leaseRecord) func([]byte) verdict {
 		case found == old:
 			return unchanged
 		case found.Writer == next.Writer && found.Term == next.Term && found.Renewals < next.Renewals:
-			return unchanged // a renewal of which the answer was lost
+			return unchanged // a renewal whose answer was lost
 		}
 		return foreign
 	}
 }
 
-// decodeLease returns a *DamageError when it is none.
+// decodeLease returns a *DamageError when b is not a lease.
 func decodeLease(b []byte) (r leaseRecord, err error) {
 	if err = json.Unmarshal(b, &r); err == nil && (r.Term == 0 || r.Writer == "") {
 		err = errors.New("it has no term, or no writer")

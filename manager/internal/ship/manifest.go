@@ -33,7 +33,7 @@ type manifest struct {
 	EpochFloor uint64 `json:"epoch_floor,omitempty"`
 	// Catalog says that the destination has a catalog of named logs; only the ledger's manifest has it.
 	Catalog bool `json:"catalog,omitempty"`
-	// Histories are what was shipped from one log without a fork, oldest first.
+	// Histories, oldest first. Each is of one log without a fork.
 	Histories []history `json:"histories"`
 }
 
@@ -83,8 +83,8 @@ type run struct {
 	To      int64   `json:"to"`   // and of its last
 }
 
-// tail says that runs which follow the history's last one are named by this term and
-// by an index that counts from Next without a gap.
+// tail has the names of the runs that follow the history's last one: the term, and
+// an index that counts from Next without a gap.
 type tail struct {
 	Term uint64 `json:"term"`
 	Next uint64 `json:"next"`
@@ -252,13 +252,13 @@ func writeManifest(ctx context.Context, s object.Store, log string, m *manifest,
 	})
 }
 
-// verdict is whose an object turned out to be.
+// verdict says which write left an object.
 type verdict int
 
 const (
-	foreign   verdict = iota
-	own               // it is what was to be written
-	unchanged         // it is what was to be replaced
+	foreign   verdict = iota // that of another manager
+	own                      // this write
+	unchanged                // the one that this write replaces
 )
 
 // swap writes an object if it still has version v, or does not

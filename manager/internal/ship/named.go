@@ -86,14 +86,14 @@ func (s *Shipper) FollowNamed(except ...string) {
 // KeepNamed is Keep for a named log.
 func (s *Shipper) KeepNamed(name string) uint64 { return s.Keep(logLabel(name)) }
 
-// newTerm forgets what another term knew.
+// newTerm drops the state of the last term.
 func (s *Shipper) newTerm() {
 	n := &s.named
 	n.catalog, n.index, n.prefix, n.after = nil, 0, "", ""
 	for _, st := range s.all() {
 		st.claimed = false
 		if st.named != "" {
-			st.name, st.ready = "", false
+			st.prefix, st.ready = "", false
 		}
 	}
 }
@@ -118,7 +118,7 @@ func (s *Shipper) takeCatalog(ctx context.Context, term uint64) error {
 	if err != nil {
 		return err
 	}
-	if c.Term >= term { // the same one only after the lease was lost
+	if c.Term >= term { // equal only after the lease was lost
 		return errFenced
 	}
 	n.catalog, n.version = c, v
@@ -171,7 +171,7 @@ func (s *Shipper) syncCatalog(ctx context.Context, term uint64) error {
 			changed = true
 		}
 		prefixes[st] = e.Prefix
-		if st.name == e.Prefix && st.ready && !e.Shipped {
+		if st.prefix == e.Prefix && st.ready && !e.Shipped {
 			e.Shipped, e.Made = true, st.oldest()
 			changed = true
 			// A restored log that ships to the same destination continues where the other one ends.
@@ -207,7 +207,7 @@ func (s *Shipper) syncCatalog(ctx context.Context, term uint64) error {
 	n.removed = slices.DeleteFunc(slices.Clone(n.removed), func(r removal) bool { return slices.Contains(removed, r) })
 	s.mu.Unlock()
 	for st, prefix := range prefixes {
-		st.name = prefix
+		st.prefix = prefix
 	}
 	return nil
 }
@@ -222,7 +222,7 @@ func (s *Shipper) catalogDue() bool {
 			return false
 		}
 		e := s.named.catalog.of(st)
-		return e != nil && e.Prefix == st.name && !e.Shipped
+		return e != nil && e.Prefix == st.prefix && !e.Shipped
 	})
 }
 

@@ -83,7 +83,7 @@ func startManager(t *testing.T, dir string, store object.Store, change func(*shi
 	return m
 }
 
-// crash ends shipping without a last word, and then the rest.
+// crash ends shipping without releasing the lease, and then the rest.
 func (m *manager) crash() {
 	if m.shipper != nil {
 		ctx, cancel := context.WithCancel(context.Background())

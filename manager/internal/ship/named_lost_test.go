@@ -122,7 +122,7 @@ func TestBridgedLogIsNotedOnceComplete(t *testing.T) {
 	_, dest := newDest(t)
 	dir := t.TempDir()
 	var m *manager
-	var released atomic.Bool // the log has no more what was to be shipped first
+	var released atomic.Bool // the log no longer has the first record to ship
 	var open atomic.Bool
 	var refused atomic.Int64 // since the snapshot was shipped
 	bridged := func() bool { return m.journal.has("records were not shipped before a snapshot replaced them") }
@@ -172,7 +172,7 @@ func TestBridgedLogIsNotedOnceComplete(t *testing.T) {
 }
 
 // A log was deleted and made again with a longer TTL: a restore to a time of the first one refuses ids for the longer TTL.
-func TestLaterLifeOfALogLengthensTheQuarantine(t *testing.T) {
+func TestLaterLogOfANameLengthensTheQuarantine(t *testing.T) {
 	t.Parallel()
 	_, dest := newDest(t)
 	m := startManager(t, t.TempDir(), dest, nil)

@@ -19,7 +19,7 @@ type plan struct {
 	at       int64 // records after the first point from here on are left out
 }
 
-// makePlan chooses what to read for the state at a time, or the newest one when at is
+// makePlan chooses the objects to read for the state at a time, or the newest one when at is
 // zero. With one or more *DamageError it returns what can be read besides the damage, or nil.
 func makePlan(ctx context.Context, s object.Store, log string, at time.Time) (*plan, error) {
 	m, damaged, _, err := readShipped(ctx, s, log)

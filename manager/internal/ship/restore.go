@@ -17,7 +17,7 @@ import (
 )
 
 // PartialDir is where a restore collects its files in the new data directory. While it
-// is there the restore was not finished, and the directory is of no use.
+// exists the restore was not finished, and the directory is of no use.
 const PartialDir = "restore.partial"
 
 // NamedDir is where the named logs are in a data directory, each in a directory of its own.
@@ -37,7 +37,7 @@ type RestoreOptions struct {
 	Store object.Store
 	// Log is the prefix of the log there; empty means LedgerLog.
 	Log string
-	// Dir is the new data directory: it must be absent, empty, or what a restore left that was cut off.
+	// Dir is the new data directory: it must be absent, empty, or left by a restore that was cut off.
 	Dir string
 	// At asks for everything that was durable at that time, by the clock of the manager that shipped. What became durable
 	// within the ship interval after it may be there as well. Zero means the newest state.
@@ -86,8 +86,8 @@ type NamedReport struct {
 	Report
 }
 
-// Restore makes a data directory from what was shipped to a destination: the log, and for LedgerLog
-// the named logs that were there at that time.
+// Restore makes a data directory from the copies in a destination: the log, and for LedgerLog
+// the named logs that existed at that time.
 //
 // Errors: a *DirError before anything is done; ErrNothing; one or more *DamageError,
 // joined, for all objects of it that are missing or damaged; or one of the store or the file
@@ -159,7 +159,7 @@ func removeContent(dir string) {
 	}
 }
 
-// restoreLog makes the directory of a log, and returns the manifest that it was made by. With one or more *DamageError the
+// restoreLog makes the directory of a log, and returns the manifest that it used. With one or more *DamageError the
 // report is empty, and so is the manifest if that is damaged.
 func restoreLog(ctx context.Context, o *RestoreOptions, dir string) (*Report, *manifest, error) {
 	var stale error
@@ -186,7 +186,7 @@ func restoreLog(ctx context.Context, o *RestoreOptions, dir string) (*Report, *m
 	return new(Report), new(manifest), stale
 }
 
-// errMissing is in the chain of damage by objects that are not there.
+// errMissing is in the chain of damage by missing objects.
 var errMissing = errors.New("it is missing")
 
 // noManifest names the missing object, because it may have been lost.
@@ -198,8 +198,8 @@ func missing(name string) *DamageError {
 	return &DamageError{Object: name, Reason: errMissing.Error(), cause: errMissing}
 }
 
-// makeEmpty removes what a restore left that was cut off, and refuses a directory with anything else. PartialDir goes
-// last: without it a manager would open the rest.
+// makeEmpty removes the files of a restore that was cut off, and refuses a directory with anything else. It removes
+// PartialDir last: without it a manager would open the rest.
 func makeEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -383,7 +383,7 @@ func (w *writer) run(r *run, f fetched) error {
 			w.report.At = time.UnixMilli(p.Time)
 		}
 	}
-	// What a snapshot of that time has is not missing from what follows it.
+	// The records that the snapshot covers are restored, whatever their time is.
 	if last = max(last, min(r.Last, w.report.Snapshot)); last < r.First {
 		return nil
 	}

@@ -91,7 +91,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Shipper ships logs to one destination while it holds the lease of that. It never stops or
+// Shipper ships logs to one destination while it holds the destination's lease. It never stops or
 // slows the logs.
 type Shipper struct {
 	opts  Options
@@ -104,7 +104,7 @@ type Shipper struct {
 	alarmed time.Time
 
 	stop  context.CancelFunc
-	quit  chan struct{} // closed by Close: ship what there is and end
+	quit  chan struct{} // closed by Close: ship the rest and end
 	done  chan struct{}
 	close sync.Once
 }
@@ -134,7 +134,7 @@ func New(opts Options) (*Shipper, error) {
 	return s, nil
 }
 
-// Metrics are those of the shipper, to be registered.
+// Metrics returns the shipper's metrics, to be registered.
 func (s *Shipper) Metrics() *Metrics { return s.opts.metrics }
 
 // holderOf reads the name of a data directory as a holder of leases, or makes one.
@@ -163,7 +163,7 @@ func random() string {
 // Add makes a log part of what is shipped. kept says that the records which its
 // snapshots keep are part of its state.
 func (s *Shipper) Add(name string, log Log, kept bool) {
-	st := &stream{label: name, name: name, log: log, kept: kept, opts: &s.opts, longest: s.opts.LongestTTL}
+	st := &stream{label: name, prefix: name, log: log, kept: kept, opts: &s.opts, longest: s.opts.LongestTTL}
 	st.backlog = func() int64 { return s.opts.BacklogBytes }
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,7 +249,7 @@ func (s *Shipper) addPoints(ctx context.Context) {
 	}
 }
 
-// run takes the lease and ships for as long as it has it, again and again.
+// run takes the lease, ships until it is lost, and repeats that until the shipper is to end.
 func (s *Shipper) run(ctx context.Context) {
 	for s.acquire(ctx) {
 		s.term(ctx)
@@ -349,7 +349,7 @@ func (s *Shipper) renew(ctx context.Context) (lost bool) {
 // shipAtOnce is how many logs are shipped at the same time.
 const shipAtOnce = 4
 
-// part is a share of what is shipped that has a loop of its own.
+// part is a group of logs that has a loop of its own.
 type part string
 
 const (
@@ -394,7 +394,7 @@ func (s *Shipper) loop(ctx context.Context, term uint64, p part, begun map[*stre
 	}
 }
 
-// finish ships what became durable last.
+// finish ships the last durable records.
 func (s *Shipper) finish(ctx context.Context, term uint64, p part, begun map[*stream]bool) (fenced bool) {
 	for behind := true; behind && !fenced && ctx.Err() == nil; {
 		behind, fenced = s.round(ctx, term, p, begun)
@@ -402,8 +402,8 @@ func (s *Shipper) finish(ctx context.Context, term uint64, p part, begun map[*st
 	return fenced
 }
 
-// round ships what is due of each log of a part. behind says that there was more than that, of logs that could
-// be shipped, or that the catalog does not say yet what the round completed.
+// round does one step for each log of a part. behind says that a log without an error has more to ship, or that the
+// catalog is due.
 func (s *Shipper) round(ctx context.Context, term uint64, p part, begun map[*stream]bool) (behind, fenced bool) {
 	var failed error
 	fail := func(label string, err error) {
@@ -423,7 +423,7 @@ func (s *Shipper) round(ctx context.Context, term uint64, p part, begun map[*str
 	}
 	var streams []*stream
 	for _, st := range s.all() {
-		if p.has(st) && st.name != "" {
+		if p.has(st) && st.prefix != "" {
 			streams = append(streams, st)
 		}
 	}

@@ -2,7 +2,7 @@ package ship
 
 import "time"
 
-// State is what a shipper does at this moment.
+// State is the present state of a shipper.
 type State struct {
 	// Place is the URL of the destination, without credentials.
 	Place string

@@ -41,10 +41,10 @@ const (
 type stream struct {
 	// label is the log's name in metrics and messages; it does not change.
 	label string
-	// name is the prefix of the log's objects; empty while the catalog has none for it.
-	name string
-	log  Log
-	opts *Options
+	// prefix is that of the log's objects; empty while the catalog has none for it.
+	prefix string
+	log    Log
+	opts   *Options
 	// named is the name of a named log, empty for the ledger.
 	named string
 	// longest is how long the log remembers a key or an id at most.
@@ -55,7 +55,7 @@ type stream struct {
 	kept bool
 
 	term      uint64
-	claimed   bool // what the manifest says of this term comes from here
+	claimed   bool // a manifest of this term is this process's
 	manifest  *manifest
 	version   object.Version
 	edits     uint64 // counts tries, so that none is taken for another
@@ -63,10 +63,10 @@ type stream struct {
 	tailIndex uint64 // of the next run of the tail
 	index     uint64 // of the next merged run or snapshot
 	pending   []run  // of the tail, which the manifest does not name yet
-	unsent    *chunk // whose outcome is not known
+	unsent    *chunk // a run whose write has an unknown outcome
 	head      head   // of the tail, as it was written last
 	headAt    object.Version
-	behind    bool // there was more to ship than one step takes
+	behind    bool // there was more to ship than one step ships
 	ready     bool // it was shipped completely once, so it can be restored
 	pruned    time.Time
 	swept     time.Time
@@ -119,7 +119,7 @@ func (st *stream) keep() uint64 {
 // name. Then it continues the history, or begins a new one when the
 // log is another one or was forked.
 func (st *stream) begin(ctx context.Context, term uint64) error {
-	m, version, err := readManifest(ctx, st.opts.Store, st.name)
+	m, version, err := readManifest(ctx, st.opts.Store, st.prefix)
 	if errors.Is(err, object.ErrNotFound) {
 		m, err = &manifest{Version: manifestVersion}, nil
 	}
@@ -145,7 +145,7 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	h := st.manifest.last()
 	same := true
 	if h != nil && h.Tail != nil {
-		found, err := readTail(ctx, st.opts.Store, st.name, h, m.Writer)
+		found, err := readTail(ctx, st.opts.Store, st.prefix, h, m.Writer)
 		h.Runs = append(h.Runs, found...)
 		var damage *DamageError
 		if errors.As(err, &damage) {
@@ -187,7 +187,7 @@ func (st *stream) continues(ctx context.Context, h *history) (bool, error) {
 	if len(h.Runs) == 0 || h.Runs[len(h.Runs)-1].Last != end || end < st.log.First() || end > st.log.Durable() {
 		return false, nil
 	}
-	_, records, err := fetchRun(ctx, st.opts.Store, st.name, h.Runs[len(h.Runs)-1], h.Log)
+	_, records, err := fetchRun(ctx, st.opts.Store, st.prefix, h.Runs[len(h.Runs)-1], h.Log)
 	var damage *DamageError
 	if errors.As(err, &damage) || errors.Is(err, object.ErrNotFound) {
 		return false, nil
@@ -278,7 +278,7 @@ func (st *stream) editAll(ctx context.Context, fn func(*manifest)) error {
 	m.LongestTTL = max(m.LongestTTL, st.longest().Milliseconds()) // older keys keep their longer TTL
 	m.EpochFloor, m.Ledger = max(m.EpochFloor, st.opts.ledger.EpochFloor()), st.opts.ledger.ID
 	m.Catalog = m.Catalog || st.wantsCatalog()
-	version, err := writeManifest(ctx, st.opts.Store, st.name, m, st.version)
+	version, err := writeManifest(ctx, st.opts.Store, st.prefix, m, st.version)
 	if err != nil {
 		return err
 	}
@@ -286,7 +286,7 @@ func (st *stream) editAll(ctx context.Context, fn func(*manifest)) error {
 	return nil
 }
 
-// step ships what is due. An error leaves the rest to the next one.
+// step ships the records, edits and snapshot that are due. After an error, the next step ships the rest.
 func (st *stream) step(ctx context.Context) error {
 	// The manifest has a longer TTL before the keys that have it are shipped.
 	if st.longest().Milliseconds() > st.manifest.LongestTTL || st.wantsCatalog() && !st.manifest.Catalog {
@@ -409,7 +409,7 @@ func (st *stream) unpack(p *packer) {
 // write writes an object whose name is used for this content only.
 func (st *stream) write(ctx context.Context, name string, o *packed) error {
 	failures := st.opts.failures.Load()
-	if err := put(ctx, st.opts.Store, st.name+"/"+name, o.body); err != nil {
+	if err := put(ctx, st.opts.Store, st.prefix+"/"+name, o.body); err != nil {
 		o.memory = nil // it may be tried again
 		return err
 	}

@@ -72,7 +72,7 @@ func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 		return nil
 	}
 	for _, r := range old {
-		head, bodies, err := fetchRun(ctx, st.opts.Store, st.name, r, h.Log)
+		head, bodies, err := fetchRun(ctx, st.opts.Store, st.prefix, r, h.Log)
 		if err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 		return err
 	}
 	for _, r := range old {
-		if err := st.opts.Store.Delete(ctx, st.name+"/"+r.Name); err != nil {
+		if err := st.opts.Store.Delete(ctx, st.prefix+"/"+r.Name); err != nil {
 			return nil // a sweep deletes it
 		}
 	}
@@ -137,9 +137,9 @@ func (st *stream) tidy(ctx context.Context) error {
 
 // findManifest returns errFenced when the manifest is gone, so that the next term writes another: a log without changes would not notice.
 func (st *stream) findManifest(ctx context.Context) error {
-	_, _, err := st.opts.Store.Get(ctx, st.name+"/"+manifestObject)
+	_, _, err := st.opts.Store.Get(ctx, st.prefix+"/"+manifestObject)
 	if errors.Is(err, object.ErrNotFound) {
-		return fmt.Errorf("%w: %s/%s is gone", errFenced, st.name, manifestObject)
+		return fmt.Errorf("%w: %s/%s is gone", errFenced, st.prefix, manifestObject)
 	}
 	return err
 }
@@ -195,7 +195,7 @@ func (h *history) objects() []ref {
 // delete removes objects that the manifest no longer names; a sweep deletes what delete leaves.
 func (st *stream) delete(ctx context.Context, refs []ref) {
 	for _, r := range refs {
-		if st.opts.Store.Delete(ctx, st.name+"/"+r.Name) != nil {
+		if st.opts.Store.Delete(ctx, st.prefix+"/"+r.Name) != nil {
 			return
 		}
 	}
@@ -219,8 +219,8 @@ func (st *stream) sweep(ctx context.Context) error {
 	named[headName(st.term)] = true
 	// Retries of this term may still be under way: they write names that are used once.
 	var dead []ref
-	err := object.All(ctx, st.opts.Store, st.name+"/", func(o object.Info) error {
-		name := strings.TrimPrefix(o.Name, st.name+"/")
+	err := object.All(ctx, st.opts.Store, st.prefix+"/", func(o object.Info) error {
+		name := strings.TrimPrefix(o.Name, st.prefix+"/")
 		if term, ok := termOf(name); ok && term <= st.term && !named[name] {
 			dead = append(dead, ref{Name: name})
 		}
@@ -233,7 +233,7 @@ func (st *stream) sweep(ctx context.Context) error {
 		return err
 	}
 	for _, r := range dead {
-		if err := st.opts.Store.Delete(ctx, st.name+"/"+r.Name); err != nil && !errors.Is(err, object.ErrNotFound) {
+		if err := st.opts.Store.Delete(ctx, st.prefix+"/"+r.Name); err != nil && !errors.Is(err, object.ErrNotFound) {
 			return err
 		}
 	}
