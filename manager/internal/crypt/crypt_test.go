@@ -60,7 +60,7 @@ func TestParseRefuses(t *testing.T) {
 		"long":              {"b:" + base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{7}, 33)), `line 1: the key must be 32 bytes`},
 		"not base64":        {"b:!!" + secret[2:], `line 1: the key must be 32 bytes`},
 		"no padding":        {"b:" + strings.TrimRight(secret, "="), `line 1: the key must be 32 bytes`},
-		"something behind":  {"b:" + secret + " last", `line 1: the key must be 32 bytes`},
+		"a word after it":   {"b:" + secret + " last", `line 1: the key must be 32 bytes`},
 		"duplicate id":      {good + line("a", 2), `line 2: the id "a" is there twice`},
 		"duplicate line":    {good + good, `line 2: the id "a" is there twice`},
 		"same key":          {good + "\n" + line("b", 1), `line 3: the keys "a" and "b" are the same`},

@@ -11,11 +11,11 @@
 //	ciphertext     as long as the plain value
 //	tag            16 bytes
 //
-// No plain value that the manager stores begins with a zero byte, so the two are told apart for certain. The key of the
+// No plain value that the manager stores begins with a zero byte, so the first byte shows which values are sealed. The key of the
 // file does not encrypt by itself: HKDF-SHA-256 derives a key from it and the salt. A process has a salt of its own and
 // takes a new one after 2^31 values. So random nonces never come near the number at which two may be equal, however long
 // a key is in use.
 //
-// The tag also covers everything before the nonce, and the place and name of the value. A value that was copied to
-// another name does not open.
+// The tag also covers everything before the nonce, the namespace of the value, such as the collection of a record, and its
+// name. A value that was copied to another namespace or name does not open.
 package crypt

@@ -33,7 +33,7 @@ type Keyring struct {
 	current *key
 }
 
-// Load reads a key file. Its errors name the line, and quote an id only where its key is right.
+// Load reads a key file. Its errors name the line, and quote an id only if its key has the right form.
 func Load(file string) (*Keyring, error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -34,7 +34,7 @@ const MaxOverhead = 3 + MaxIDBytes + saltBytes + nonceBytes + tagBytes
 // sealed under another key with the same id.
 var ErrDamaged = errors.New("it is encrypted and does not open: it was changed or moved, or the key is another one")
 
-// NoKeyError is returned for a value that was sealed under a key that is not there.
+// NoKeyError is returned for a value that was sealed under a key that the keyring does not have.
 type NoKeyError struct{ ID string }
 
 func (e *NoKeyError) Error() string {
@@ -117,18 +117,17 @@ func (k *key) opener(salt []byte) cipher.AEAD {
 // scratch are buffers for what a tag covers besides the value.
 var scratch = sync.Pool{New: func() any { return new([]byte) }}
 
-// covered appends what the tag covers besides the value. place has no zero byte.
-func covered(dst, header []byte, place, name string) []byte {
-	dst = append(append(dst, header...), place...)
+// covered appends what the tag covers besides the value. The namespace has no zero byte.
+func covered(dst, header []byte, namespace, name string) []byte {
+	dst = append(append(dst, header...), namespace...)
 	return append(append(dst, 0), name...)
 }
 
-// Seal appends plain, sealed under the current key for the place and name that it is stored at. The place has no zero
-// byte.
-func (r *Keyring) Seal(dst []byte, place, name string, plain []byte) []byte {
+// Seal appends plain, sealed under the current key for a name in a namespace. The namespace must not have a zero byte.
+func (r *Keyring) Seal(dst []byte, namespace, name string, plain []byte) []byte {
 	s := r.current.sealer()
 	buf := scratch.Get().(*[]byte)
-	*buf = covered((*buf)[:0], s.header, place, name)
+	*buf = covered((*buf)[:0], s.header, namespace, name)
 	dst = append(dst, s.header...)
 	at := len(dst)
 	dst = append(dst, make([]byte, nonceBytes)...)
@@ -138,9 +137,9 @@ func (r *Keyring) Seal(dst []byte, place, name string, plain []byte) []byte {
 	return dst
 }
 
-// Open returns the plain value of one that was sealed for this place and name. It does not change sealed. Errors:
+// Open returns the plain value of one that was sealed for this namespace and name. It does not change sealed. Errors:
 // *NoKeyError, ErrDamaged, and one for a form that this program does not know.
-func (r *Keyring) Open(place, name string, sealed []byte) ([]byte, error) {
+func (r *Keyring) Open(namespace, name string, sealed []byte) ([]byte, error) {
 	id, rest, err := split(sealed)
 	if err != nil {
 		return nil, err
@@ -152,7 +151,7 @@ func (r *Keyring) Open(place, name string, sealed []byte) ([]byte, error) {
 	header := sealed[:len(sealed)-len(rest)+saltBytes]
 	salt, nonce, text := rest[:saltBytes], rest[saltBytes:saltBytes+nonceBytes], rest[saltBytes+nonceBytes:]
 	buf := scratch.Get().(*[]byte)
-	*buf = covered((*buf)[:0], header, place, name)
+	*buf = covered((*buf)[:0], header, namespace, name)
 	plain, err := k.opener(salt).Open(make([]byte, 0, len(text)-tagBytes), nonce, text, *buf)
 	scratch.Put(buf)
 	if err != nil {
@@ -178,7 +177,7 @@ func split(sealed []byte) (id, rest []byte, err error) {
 	return sealed[3 : 3+n], sealed[3+n:], nil
 }
 
-// IsSealed tells a sealed value from a plain one.
+// IsSealed reports whether a value is sealed.
 func IsSealed(value []byte) bool { return len(value) > 0 && value[0] == marker }
 
 // KeyOf returns the id of the key that a value was sealed under: "" for a plain one. ok is false for a sealed value that

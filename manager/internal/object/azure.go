@@ -33,16 +33,16 @@ type azureStore struct {
 	prefix    string
 
 	mu      sync.Mutex
-	markers map[[2]string]azureMarker // by prefix and after, where the listing goes on
+	markers map[[2]string]azureMarker // by prefix and after, where the listing continues
 }
 
-// azureMarker is the beginning of a page, whose names are greater than one.
-type azureMarker struct{ marker, behind string }
+// azureMarker is the marker of a page, and the last name before the page.
+type azureMarker struct{ marker, last string }
 
 // azureVersion is the version of the protocol: emulators and Azure's other clouds know it as well.
 const azureVersion = "2023-11-03"
 
-// azureContainer is the form of a container's name, in which also no hyphen follows another.
+// azureContainer is the form of a container's name. In addition, no hyphen follows another.
 var azureContainer = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$`)
 
 func openAzure(u *url.URL, getenv func(string) string) (Store, error) {
@@ -172,8 +172,8 @@ type azurePage struct {
 	NextMarker string
 }
 
-// List has no name to begin with in this protocol, only the marker that a page ends with. So it remembers those, and otherwise
-// reads from the beginning.
+// List cannot begin with a name in this protocol, only with the marker that ends a page. So it remembers markers, and without
+// one it reads from the beginning.
 func (s *azureStore) List(ctx context.Context, prefix, after string) ([]Info, error) {
 	query := url.Values{
 		"restype": {"container"}, "comp": {"list"}, "prefix": {s.prefix + prefix}, "maxresults": {strconv.Itoa(MaxList)},
@@ -184,18 +184,18 @@ func (s *azureStore) List(ctx context.Context, prefix, after string) ([]Info, er
 		}
 		page, err := s.page(ctx, query)
 		if err != nil {
-			s.remember(prefix, after, azureMarker{}) // should it not be valid any more
+			s.remember(prefix, after, azureMarker{}) // the marker may no longer be valid
 			return nil, s.failed("list", prefix, err)
 		}
 		var infos []Info
-		last := at.behind
+		last := at.last
 		for _, o := range page.Blobs {
 			name, ok := strings.CutPrefix(o.Name, s.prefix)
 			if !ok || name == "" || o.Properties.Bytes == 0 { // a directory of an account with a hierarchical namespace
 				continue
 			}
 			if name <= last {
-				return nil, s.failed("list", prefix, fmt.Errorf("%s comes behind %s: the account must not have a hierarchical namespace", name, last))
+				return nil, s.failed("list", prefix, fmt.Errorf("%s comes after %s: the account must not have a hierarchical namespace", name, last))
 			}
 			last = name
 			if name > after {
@@ -234,7 +234,7 @@ func (s *azureStore) page(ctx context.Context, query url.Values) (azurePage, err
 	return page, xml.Unmarshal(bytes.TrimPrefix(b, []byte("\ufeff")), &page)
 }
 
-// maxMarkers bounds how many listings go on where they ended.
+// maxMarkers bounds the listings that continue where they ended.
 const maxMarkers = 64
 
 func (s *azureStore) marker(prefix, after string) azureMarker {
@@ -307,7 +307,7 @@ func (s *azureStore) do(req *http.Request) (*http.Response, error) {
 	resp, err := s.client.Do(req)
 	if err != nil {
 		var u *url.Error
-		if errors.As(err, &u) { // whose URL may have a signature
+		if errors.As(err, &u) { // its URL may have a signature
 			err = u.Err
 		}
 		return nil, err
@@ -333,13 +333,13 @@ func (s *azureStore) failed(what, name string, err error) error {
 	return fmt.Errorf("object: cannot %s %s/%s: %w", what, s, name, err)
 }
 
-// isAzureConflict tells whether a condition was not met. The same statuses stand for leases, policies and more.
+// isAzureConflict reports whether a condition was not met. Leases, policies and more have the same statuses.
 func isAzureConflict(err error) bool {
 	var e *httpError
 	return errors.As(err, &e) && (e.status == http.StatusPreconditionFailed && !strings.HasPrefix(e.code, "Lease") || e.code == "BlobAlreadyExists")
 }
 
-// isAzureMissing tells a blob that is not there from a container that is not there, which has the same status.
+// isAzureMissing reports whether the blob is missing. A missing container has the same status.
 func isAzureMissing(err error) bool {
 	var e *httpError
 	return errors.As(err, &e) && e.status == http.StatusNotFound && e.code == "BlobNotFound"

@@ -166,7 +166,7 @@ func TestAzureEarlyAnswerGivesTheBodyBack(t *testing.T) {
 	}
 }
 
-// A listing goes on where the last one ended, and the last page is read once more.
+// A listing continues where the last one ended, and the last page is read once more.
 func TestAzureListGoesOn(t *testing.T) {
 	t.Parallel()
 	var markers []string

@@ -149,7 +149,7 @@ func azureSAS(text string) (string, error) {
 	return q.Encode(), nil
 }
 
-// confidential tells whether nobody else reads what is sent to a URL.
+// confidential reports whether a request to a URL is encrypted or stays on this machine.
 func confidential(to string) bool {
 	u, err := url.Parse(to)
 	if err != nil {

@@ -19,7 +19,7 @@ const (
 	azureResource  = "https://storage.azure.com/" // in all of Azure's clouds
 	azureAuthority = "https://login.microsoftonline.com/"
 	azureMetadata  = "http://169.254.169.254"
-	// azureTokenSpare is for how long a token must still hold to be used. The metadata server has a new one earlier.
+	// azureTokenSpare is how long a token must still be valid to be used. The metadata server has a new one earlier.
 	azureTokenSpare = 2 * time.Minute
 )
 
@@ -64,7 +64,8 @@ func spare(source oauth2.TokenSource) oauth2.TokenSource {
 	return oauth2.ReuseTokenSourceWithExpiry(nil, source, azureTokenSpare)
 }
 
-// application is one that has a secret, or a file with a token of its pod, which Kubernetes writes anew each hour.
+// application is an identity with a secret, or with a file that has a token of its pod. Kubernetes replaces that token each
+// hour.
 type application struct {
 	config clientcredentials.Config
 	file   string

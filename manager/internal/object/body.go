@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// lentBody is the body of a request. The transport may still read it when the answer is there already, so end takes it back.
+// lentBody is the body of a request. The transport may still read it after the answer has arrived; end stops that.
 type lentBody struct {
 	size        int64
 	contentType string
@@ -29,7 +29,7 @@ func (b *lentBody) Read(p []byte) (int, error) {
 	return b.r.Read(p)
 }
 
-// end returns when nothing reads the body any more.
+// end waits for a read that is under way. Later reads fail.
 func (b *lentBody) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

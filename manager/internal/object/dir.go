@@ -63,9 +63,9 @@ func (s *dirStore) Replace(ctx context.Context, name string, body []byte, old Ve
 	})
 }
 
-// write puts body in place when check, which runs under the lock of all writers,
-// has nothing against it. The body is durable before, so that no writer waits for
-// what another one writes.
+// write writes body under the name if check, which runs under the lock of all writers,
+// returns nil. The body is durable before the lock is taken, so no writer waits for
+// the disk writes of another one.
 func (s *dirStore) write(ctx context.Context, name string, body []byte, check func() error) (Version, error) {
 	if err := checkBody(name, body); err != nil {
 		return "", err
@@ -74,7 +74,7 @@ func (s *dirStore) write(ctx context.Context, name string, body []byte, check fu
 		return "", err
 	}
 	p := s.path(name)
-	if _, err := os.Stat(filepath.Dir(p)); err != nil { // nothing that was synced counts any more
+	if _, err := os.Stat(filepath.Dir(p)); err != nil { // the directory was removed, or is new: sync all names again
 		s.synced.Clear()
 	}
 	if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
@@ -91,7 +91,7 @@ func (s *dirStore) write(ctx context.Context, name string, body []byte, check fu
 	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = s.place(ctx, f.Name(), p, check)
+		err = s.rename(ctx, f.Name(), p, check)
 	}
 	if err != nil {
 		if left := os.Remove(f.Name()); !errors.Is(left, fs.ErrNotExist) {
@@ -102,9 +102,9 @@ func (s *dirStore) write(ctx context.Context, name string, body []byte, check fu
 	return versionOf(body), nil
 }
 
-// place gives the file its name, durably, when check has nothing against it. The next writer's check then finds nothing
-// that a crash could undo.
-func (s *dirStore) place(ctx context.Context, file, name string, check func() error) error {
+// rename gives the file its name if check returns nil. The name is durable before the lock ends, so the next writer's
+// check finds nothing that a crash could undo.
+func (s *dirStore) rename(ctx context.Context, file, name string, check func() error) error {
 	lock, err := s.lock(ctx)
 	if err != nil {
 		return err
@@ -186,8 +186,8 @@ const (
 	DirectBytes = 256 << 10
 )
 
-// hashedBytes is the size up to which a body is named by its SHA-256. That of a larger one costs more than to write
-// it, and nobody makes bodies of one length with the same 64-bit checksum by chance.
+// hashedBytes is the size up to which the version of a body is its SHA-256. For a larger body, computing that takes longer
+// than writing it, and equal 64-bit checksums of different bodies of one length do not happen by chance.
 const hashedBytes = 64 << 10
 
 func versionOf(body []byte) Version {

@@ -12,7 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/object"
 )
 
-// knowsDirectWrites tells whether the file system of dir has them.
+// knowsDirectWrites reports whether the file system of dir has them.
 func knowsDirectWrites(t *testing.T, dir string) bool {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(dir, "probe"), os.O_RDWR|os.O_CREATE|unix.O_DIRECT, 0o600)
@@ -23,7 +23,7 @@ func knowsDirectWrites(t *testing.T, dir string) bool {
 	return f.Close() == nil
 }
 
-// TestDirectoryWritesLargeBodiesDirectly: of bodies of all sizes and places in memory the pages that can go past the page
+// TestDirectoryWritesLargeBodiesDirectly: of bodies of all sizes and addresses in memory, the pages that can go past the page
 // cache do, and each is read as it was written.
 func TestDirectoryWritesLargeBodiesDirectly(t *testing.T) {
 	dir := t.TempDir()

@@ -9,7 +9,7 @@ import (
 
 // writeDirectly writes the whole pages at the beginning of a large body to an empty file without a copy in the page cache,
 // and returns how many bytes they are. It writes none when the body is small or not aligned, or the file system
-// knows no such writes; what it did not write is for an ordinary write, which reports errors.
+// does not support such writes. The caller writes the rest in the ordinary way, which reports errors.
 func writeDirectly(f *os.File, body []byte) int {
 	if len(body) < DirectBytes || uintptr(unsafe.Pointer(unsafe.SliceData(body)))%Alignment != 0 {
 		return 0

@@ -34,7 +34,7 @@ func openGCS(u *url.URL, getenv func(string) string) (Store, error) {
 		return nil, &URLError{u.String(), "the bucket is missing; " + forms}
 	}
 	if err := checkName(u.Host); err != nil {
-		return nil, &URLError{u.String(), "the bucket is no name of one; " + forms}
+		return nil, &URLError{u.String(), "the bucket has no valid name; " + forms}
 	}
 	prefix, err := prefixOf(u)
 	if err != nil {
@@ -247,7 +247,7 @@ func (s *gcsStore) failed(what, name string, err error) error {
 	return fmt.Errorf("object: cannot %s %s/%s: %w", what, s, name, err)
 }
 
-// isMissing tells an object that is not there from a bucket that is not there, which has the same status.
+// isMissing reports whether the object is missing. A missing bucket has the same status.
 func isMissing(err error) bool {
 	var e *httpError
 	return errors.As(err, &e) && e.status == http.StatusNotFound && !strings.Contains(e.message, "bucket does not exist")

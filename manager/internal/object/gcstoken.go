@@ -16,10 +16,10 @@ import (
 	"golang.org/x/oauth2/google"
 )
 
-// gcsScope lets a token read and write objects, and not change who may.
+// gcsScope lets a token read and write objects, but not change permissions.
 const gcsScope = "https://www.googleapis.com/auth/devstorage.read_write"
 
-// tokenSpare is for how long a token must still hold to be used; the metadata server has a new one 4 minutes before the end.
+// tokenSpare is how long a token must still be valid to be used. The metadata server has a new one 4 minutes before the end.
 const tokenSpare = 225 * time.Second
 
 // googleTokens finds credentials as Google's own programs do: the file that GOOGLE_APPLICATION_CREDENTIALS names,
@@ -69,7 +69,8 @@ func tokensOf(b []byte) (oauth2.TokenSource, error) {
 	return oauth2.ReuseTokenSource(nil, creds.TokenSource), nil
 }
 
-// metadataTokens asks the metadata server of the machine or pod, each time anew: that of a pod may start after it.
+// metadataTokens asks the metadata server of the machine or pod. It keeps no failure, because a pod's metadata server may
+// start after the pod.
 type metadataTokens struct{ client *metadata.Client }
 
 func (m metadataTokens) Token() (*oauth2.Token, error) {

@@ -15,7 +15,7 @@ const (
 	maxAnswer = 8 << 20
 )
 
-// newClient follows no redirects: an answer is the store's own.
+// newClient follows no redirects, so each answer is from the store itself.
 func newClient() *http.Client {
 	return &http.Client{
 		Transport:     transport(),
@@ -29,14 +29,14 @@ func transport() *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxIdleConnsPerHost = 16
 	t.ResponseHeaderTimeout = time.Minute
-	t.DisableCompression = true // objects are what they are
+	t.DisableCompression = true // an object's bytes are returned as they are stored
 	return t
 }
 
 // httpError is an answer other than 2xx.
 type httpError struct {
 	status  int
-	code    string // of the store, or empty
+	code    string // the store's error code, or empty
 	message string
 }
 
@@ -55,7 +55,7 @@ func isHTTPStatus(err error, status int) bool {
 	return errors.As(err, &e) && e.status == status
 }
 
-// errorText is the beginning of the body of such an answer.
+// errorText is the beginning of the body of an answer with an error.
 func errorText(resp *http.Response) string {
 	defer resp.Body.Close()
 	b, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
@@ -64,7 +64,7 @@ func errorText(resp *http.Response) string {
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// answer is the body of an answer that is no object.
+// answer reads the body of an answer that is not an object.
 func answer(resp *http.Response) ([]byte, error) {
 	defer resp.Body.Close()
 	return io.ReadAll(io.LimitReader(resp.Body, maxAnswer))

@@ -2,7 +2,7 @@
 // body that fits into memory, and with the conditions that a lease and an index
 // need.
 //
-// Implementations: S3 and what speaks its protocol (s3://BUCKET/PREFIX), Google Cloud
+// Implementations: S3 and compatible services (s3://BUCKET/PREFIX), Google Cloud
 // Storage (gs://BUCKET/PREFIX), Azure Blob Storage (azblob://CONTAINER/PREFIX), and a directory (file:///DIR) for tests and small set-ups. Package objecttest has the
 // suite that each of them passes.
 package object
@@ -25,7 +25,7 @@ var (
 	ErrExists = errors.New("object: exists already")
 	// ErrChanged is returned by Replace when the object has another version or is
 	// gone. The new version may be the caller's own, as with ErrExists.
-	ErrChanged = errors.New("object: was changed by somebody else")
+	ErrChanged = errors.New("object: was changed meanwhile")
 	// ErrTooLarge is returned by Create and Replace for a body beyond MaxBytes, and
 	// by Get for such an object.
 	ErrTooLarge = errors.New("object: too large")
@@ -44,7 +44,7 @@ const (
 // object that exists.
 type Version string
 
-// Info is what List tells of an object.
+// Info describes an object in a listing.
 type Info struct {
 	Name  string
 	Bytes int64
@@ -64,8 +64,8 @@ type Store interface {
 	// Get reads an object. It sees every write that was answered before.
 	Get(ctx context.Context, name string) ([]byte, Version, error)
 	// List returns, in order of their names, at most MaxList objects whose names
-	// begin with prefix and are greater than after. Fewer than there are is
-	// possible, none only when there are none. It may be stale.
+	// begin with prefix and are greater than after. It may return fewer than there
+	// are, but at least one if there is any. It may be stale.
 	List(ctx context.Context, prefix, after string) ([]Info, error)
 	// Delete removes an object; it is no error when there is none.
 	Delete(ctx context.Context, name string) error
@@ -90,7 +90,7 @@ func All(ctx context.Context, s Store, prefix string, fn func(Info) error) error
 	}
 }
 
-// checkName tells whether a name is allowed.
+// checkName returns an error for a name that is not allowed.
 func checkName(name string) error {
 	if name == "" || len(name) > MaxName {
 		return fmt.Errorf("object: name %q: must have 1 to %d bytes", name, MaxName)
@@ -112,7 +112,7 @@ func allowed(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
 }
 
-// checkBody tells whether name and body may be written.
+// checkBody returns an error for a name or a body that must not be written.
 func checkBody(name string, body []byte) error {
 	if err := checkName(name); err != nil {
 		return err

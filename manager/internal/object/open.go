@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// URLError tells what is wrong with a store's URL, or with the environment that it
+// URLError is an error in a store's URL, or in the environment that it
 // needs.
 type URLError struct {
-	// URL is empty when the text is no URL: it is not known where in it a secret might be.
+	// URL is empty when the text is not a URL, because any part of it may be a secret. Allowed says what must be
+	// changed.
 	URL, Allowed string
 }
 
@@ -29,8 +30,8 @@ const forms = "must be " + Forms
 // Open makes a client of the store at a URL; it connects to nothing.
 //
 //	s3://BUCKET/PREFIX   by AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN,
-//	                     AWS_REGION and AWS_ENDPOINT_URL, as getenv gives them. Without
-//	                     keys it asks the machine's or pod's role for some.
+//	                     AWS_REGION and AWS_ENDPOINT_URL, as getenv returns them. Without
+//	                     keys it uses those of the machine's or pod's role.
 //	gs://BUCKET/PREFIX   by the file that GOOGLE_APPLICATION_CREDENTIALS names or gcloud made in
 //	                     HOME, or the machine's or pod's service account. STORAGE_EMULATOR_HOST
 //	                     names an emulator, which gets no credentials.
@@ -80,8 +81,8 @@ func prefixOf(u *url.URL) (string, error) {
 	return p + "/", nil
 }
 
-// shown is a URL in a message. One that holds more than a host and a path may hold a secret, and so
-// may what is no URL; such a one is not shown.
+// shown is a URL in a message. It is empty for a URL with more than a host and a path, and for a text
+// that is not a URL, because these may hold a secret.
 func shown(u *url.URL) string {
 	if u == nil || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "" || strings.Contains(u.Path, "@") {
 		return ""
@@ -89,7 +90,7 @@ func shown(u *url.URL) string {
 	return fmt.Sprintf(" %q", u.String())
 }
 
-// isEndpoint tells whether a URL names a server, and holds no secret.
+// isEndpoint reports whether a URL names a server and holds no secret.
 func isEndpoint(e *url.URL, err error) bool {
 	return err == nil && e.Host != "" && (e.Scheme == "http" || e.Scheme == "https") && e.User == nil && e.RawQuery == "" && e.Fragment == "" && !e.ForceQuery
 }

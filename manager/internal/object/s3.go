@@ -27,7 +27,7 @@ func openS3(u *url.URL, getenv func(string) string) (Store, error) {
 	if bucket == "" {
 		return nil, &URLError{u.String(), "the bucket is missing; " + forms}
 	}
-	if err := s3utils.CheckValidBucketName(bucket); err != nil { // every call would fail so
+	if err := s3utils.CheckValidBucketName(bucket); err != nil { // every call would fail with this error
 		return nil, &URLError{u.String(), err.Error()}
 	}
 	prefix, err := prefixOf(u)
@@ -36,7 +36,7 @@ func openS3(u *url.URL, getenv func(string) string) (Store, error) {
 	}
 	opts := &minio.Options{
 		Secure: true, Region: getenv("AWS_REGION"), BucketLookup: minio.BucketLookupAuto,
-		MaxRetries: 1, // the caller tries again, and knows for how long
+		MaxRetries: 1, // the caller tries again, within its own time limit
 		Transport:  transport(),
 	}
 	if opts.Region == "" {

@@ -35,7 +35,7 @@ func (t *tokens) get(ctx context.Context) (*oauth2.Token, error) {
 	}
 }
 
-// tokenError is an error of a token source in one short line. Of an answer of OAuth it shows what the standard's fields say;
+// tokenError is an error of a token source in one short line. Of an OAuth answer it shows only the standard's fields:
 // the rest may be a whole page, or repeat the request with its secrets.
 func tokenError(err error) error {
 	text := err.Error()

@@ -4,26 +4,26 @@ import (
 	"time"
 )
 
-// trouble notes that a part could not be shipped, and tells of it now and then.
+// trouble records that a part could not be shipped, and logs it at most once in alarmEvery.
 func (s *Shipper) trouble(p part, err error) {
 	s.mu.Lock()
 	now := time.Now()
 	if s.failing[p].IsZero() {
 		s.failing[p] = now
 	}
-	tell := now.Sub(s.alarmed) >= alarmEvery
-	if tell {
+	due := now.Sub(s.alarmed) >= alarmEvery
+	if due {
 		s.alarmed = now
 	}
 	since := s.failsSince()
 	s.mu.Unlock()
-	if tell {
+	if due {
 		s.opts.Logger.Error("shipping fails; the backlog grows on disk, and requests are answered as usual", "url", s.opts.Store.String(),
 			"since_s", int(now.Sub(since).Seconds()), "error", err.Error())
 	}
 }
 
-// recovered notes that parts can be shipped, and tells of it once all can.
+// recovered records that parts can be shipped, and logs it once all can.
 func (s *Shipper) recovered(parts ...part) {
 	s.mu.Lock()
 	since := s.failsSince()
@@ -40,7 +40,7 @@ func (s *Shipper) recovered(parts ...part) {
 	}
 }
 
-// failsSince is since when any part fails, zero when none does; the caller holds mu.
+// failsSince is the time since which any part fails, zero when none does; the caller holds mu.
 func (s *Shipper) failsSince() (since time.Time) {
 	for _, at := range s.failing {
 		if since.IsZero() || at.Before(since) {

@@ -26,7 +26,7 @@ type held struct {
 func (h *held) Durable() uint64 { return h.durable.Load() }
 
 // BenchmarkShipping appends 300-byte records durably from 64 callers, and then ships them to a store that takes no time, as
-// one on another machine does. So the processor time of both can be told apart, also on a machine that does
+// one on another machine does. So the processor time of both can be measured separately, also on a machine that does
 // other work. It reports the least of each for a record, and that of shipping in percent of that of appending.
 func BenchmarkShipping(b *testing.B) {
 	const callers, perRound = 64, 64_000
@@ -97,13 +97,13 @@ func processorTime(b *testing.B) time.Duration {
 
 // BenchmarkRestore restores a log of 64 MiB from a directory.
 func BenchmarkRestore(b *testing.B) {
-	place := object.OpenDir(filepath.Join(b.TempDir(), "place"))
+	dest := object.OpenDir(filepath.Join(b.TempDir(), "dest"))
 	dir := b.TempDir()
 	log, err := wal.Open(b.Context(), dir, wal.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, err := ship.New(ship.Options{Store: place, HolderFile: filepath.Join(dir, "holder"), Logger: slog.New(slog.DiscardHandler), Interval: 50 * time.Millisecond})
+	s, err := ship.New(ship.Options{Store: dest, HolderFile: filepath.Join(dir, "holder"), Logger: slog.New(slog.DiscardHandler), Interval: 50 * time.Millisecond})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func BenchmarkRestore(b *testing.B) {
 	}
 	b.SetBytes(64 << 20)
 	for i := 0; b.Loop(); i++ {
-		if _, err := ship.Restore(b.Context(), ship.RestoreOptions{Store: place, Dir: filepath.Join(b.TempDir(), fmt.Sprint(i))}); err != nil {
+		if _, err := ship.Restore(b.Context(), ship.RestoreOptions{Store: dest, Dir: filepath.Join(b.TempDir(), fmt.Sprint(i))}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -14,8 +14,8 @@ const (
 	catalogObject  = "catalog"
 )
 
-// catalog tells which named logs there are and were, and where their objects are. Like a
-// manifest it is replaced only under the condition that nobody else did.
+// catalog lists the named logs that there are and were, with the prefixes of their objects. Like a
+// manifest it is replaced only if it did not change.
 type catalog struct {
 	Version int `json:"version"`
 	// Term, Edit and Writer are as in a manifest.
@@ -25,16 +25,17 @@ type catalog struct {
 	Logs   []catalogEntry `json:"logs"`
 }
 
-// catalogEntry is one life of a log, from when it was made until it was deleted.
+// catalogEntry is a named log from when it was made until it was deleted. A log of that name that is made later has an
+// entry of its own.
 type catalogEntry struct {
 	// Name of the log, and ID of its write-ahead log when it was shipped first.
 	Name string `json:"name"`
 	ID   string `json:"id"`
-	// Place is the name of its objects. It is used once.
-	Place string `json:"place"`
-	// Shipped says that it was shipped completely once. Before, there may be nothing.
+	// Prefix is that of its objects. It is used once.
+	Prefix string `json:"place"`
+	// Shipped says that it was shipped completely once. Before that, it may have no objects.
 	Shipped bool `json:"shipped,omitempty"`
-	// Made is the first time to restore it to, Deleted when it was deleted, 0 while it is there.
+	// Made is the first time to restore it to, Deleted when it was deleted, 0 if it was not.
 	// Both in Unix milliseconds of the manager's clock.
 	Made    int64 `json:"made"`
 	Deleted int64 `json:"deleted,omitempty"`
@@ -42,15 +43,15 @@ type catalogEntry struct {
 	Gone bool `json:"gone,omitempty"`
 }
 
-// lives tells whether the log was there at a time, and can be restored to it.
-func (e *catalogEntry) lives(at int64) bool {
+// restorable reports whether the log was there at a time and can be restored to it.
+func (e *catalogEntry) restorable(at int64) bool {
 	return e.Shipped && !e.Gone && e.Made <= at && (e.Deleted == 0 || at < e.Deleted)
 }
 
-// current tells whether it is the life of a log that goes on.
+// current reports whether the log was not deleted.
 func (e *catalogEntry) current() bool { return e.Deleted == 0 && !e.Gone }
 
-// end notes that the log was deleted.
+// end records that the log was deleted.
 func (e *catalogEntry) end(at int64) {
 	e.Deleted = max(at, e.Made, 1)
 	e.Gone = e.Gone || !e.Shipped
@@ -101,8 +102,8 @@ func decodeCatalog(b []byte) (*catalog, error) {
 	return c, decodeSummed(b, c)
 }
 
-// catalogOf reads the catalog of a place whose ledger has this manifest; nil when the place has
-// none. One that is missing though the manifest knows of it is a *DamageError.
+// catalogOf reads the catalog of a destination whose ledger has this manifest; nil when it has
+// none. If it is missing but the manifest has Catalog, the error is a *DamageError.
 func catalogOf(ctx context.Context, s object.Store, m *manifest) (*catalog, error) {
 	c, _, err := readCatalog(ctx, s)
 	if errors.Is(err, object.ErrNotFound) {

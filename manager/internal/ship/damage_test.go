@@ -17,19 +17,19 @@ import (
 )
 
 // spoil deletes an object, or flips a bit of it. mend undoes that.
-func spoil(t *testing.T, place object.Store, name string, remove bool) (mend func()) {
+func spoil(t *testing.T, dest object.Store, name string, remove bool) (mend func()) {
 	t.Helper()
 	var b []byte
 	err := object.ErrChanged
 	for errors.Is(err, object.ErrChanged) { // a lease is renewed meanwhile
 		var v object.Version
-		b, v, err = place.Get(t.Context(), name)
+		b, v, err = dest.Get(t.Context(), name)
 		if err == nil && remove {
-			err = place.Delete(t.Context(), name)
+			err = dest.Delete(t.Context(), name)
 		} else if err == nil {
 			bad := slices.Clone(b)
 			bad[0] ^= 0x10
-			_, err = place.Replace(t.Context(), name, bad, v)
+			_, err = dest.Replace(t.Context(), name, bad, v)
 		}
 	}
 	if err != nil {
@@ -37,9 +37,9 @@ func spoil(t *testing.T, place object.Store, name string, remove bool) (mend fun
 	}
 	return func() {
 		t.Helper()
-		err := place.Delete(t.Context(), name)
+		err := dest.Delete(t.Context(), name)
 		if err == nil {
-			_, err = place.Create(t.Context(), name, b)
+			_, err = dest.Create(t.Context(), name, b)
 		}
 		if err != nil {
 			t.Fatal(name, err)
@@ -48,9 +48,9 @@ func spoil(t *testing.T, place object.Store, name string, remove bool) (mend fun
 }
 
 // namesOf lists the objects whose names begin with prefix.
-func namesOf(t *testing.T, place object.Store, prefix string) (names []string) {
+func namesOf(t *testing.T, dest object.Store, prefix string) (names []string) {
 	t.Helper()
-	if err := object.All(t.Context(), place, prefix, func(o object.Info) error {
+	if err := object.All(t.Context(), dest, prefix, func(o object.Info) error {
 		names = append(names, o.Name)
 		return nil
 	}); err != nil {
@@ -59,21 +59,21 @@ func namesOf(t *testing.T, place object.Store, prefix string) (names []string) {
 	return names
 }
 
-// placesOf tells where the objects of each log are.
-func placesOf(st *ship.Status) map[string]string {
-	places := make(map[string]string)
+// prefixesOf returns the prefix of each named log.
+func prefixesOf(st *ship.Status) map[string]string {
+	prefixes := make(map[string]string)
 	for _, l := range st.Logs {
-		places[l.Name] = l.Prefix
+		prefixes[l.Name] = l.Prefix
 	}
-	return places
+	return prefixes
 }
 
-// TestAllDamageIsToldAtOnce: one restore names all damaged and missing objects of the ledger and of each log, and leaves
+// TestAllDamageIsReported: one restore names all damaged and missing objects of the ledger and of each log, and leaves
 // nothing but an empty directory that keeps managers away.
-func TestAllDamageIsToldAtOnce(t *testing.T) {
+func TestAllDamageIsReported(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
-	m := startManager(t, t.TempDir(), place, nil)
+	_, dest := newDest(t)
+	m := startManager(t, t.TempDir(), dest, nil)
 	for _, name := range []string{"good", "one", "two", "three"} {
 		m.make(name)
 	}
@@ -82,26 +82,26 @@ func TestAllDamageIsToldAtOnce(t *testing.T) {
 		for _, name := range []string{"good", "one", "two", "three"} {
 			m.write(name, 20)
 		}
-		m.allShipped(place, "good", "one", "three", "two")
+		m.allShipped(dest, "good", "one", "three", "two")
 	}
-	places := placesOf(m.allShipped(place, "good", "one", "three", "two"))
+	prefixes := prefixesOf(m.allShipped(dest, "good", "one", "three", "two"))
 	m.stop()
-	tail := func(log string) []string { return namesOf(t, place, log+"/0000000001/t") }
-	ledger, one, two := tail("ledger"), tail(places["one"]), tail(places["two"])
+	tail := func(log string) []string { return namesOf(t, dest, log+"/0000000001/t") }
+	ledger, one, two := tail("ledger"), tail(prefixes["one"]), tail(prefixes["two"])
 	if len(ledger) < 4 || len(one) < 3 || len(two) < 3 {
 		t.Fatal(ledger, one, two)
 	}
 	damaged := map[string]bool{
-		ledger[0]: false, ledger[1]: true, ledger[len(ledger)-1]: true, // the head tells of the last one
-		one[len(one)-2]: true, one[len(one)-1]: false, // a snapshot makes the first ones needless
-		namesOf(t, place, places["two"]+"/0000000001/h")[0]: false, two[len(two)-1]: false,
-		places["three"] + "/manifest": false,
+		ledger[0]: false, ledger[1]: true, ledger[len(ledger)-1]: true, // the head counts the last one
+		one[len(one)-2]: true, one[len(one)-1]: false, // a snapshot makes the first ones unnecessary
+		namesOf(t, dest, prefixes["two"]+"/0000000001/h")[0]: false, two[len(two)-1]: false,
+		prefixes["three"] + "/manifest": false,
 	}
 	var mends []func()
 	for name, remove := range damaged {
-		mends = append(mends, spoil(t, place, name, remove))
+		mends = append(mends, spoil(t, dest, name, remove))
 	}
-	dir, _, err := restoreAll(t, place, time.Time{})
+	dir, _, err := restoreAll(t, dest, time.Time{})
 	if err == nil {
 		t.Fatal("damaged objects were restored")
 	}
@@ -113,7 +113,7 @@ func TestAllDamageIsToldAtOnce(t *testing.T) {
 	if n := strings.Count(err.Error(), "object l"); n != len(damaged) {
 		t.Errorf("others are named as well: %v", err)
 	}
-	if _, verified := ship.Verify(t.Context(), ship.RestoreOptions{Store: place}); verified == nil || verified.Error() != err.Error() {
+	if _, verified := ship.Verify(t.Context(), ship.RestoreOptions{Store: dest}); verified == nil || verified.Error() != err.Error() {
 		t.Errorf("verified: %v; restored: %v", verified, err)
 	}
 	left, err := os.ReadDir(dir)
@@ -127,12 +127,12 @@ func TestAllDamageIsToldAtOnce(t *testing.T) {
 	for _, mend := range mends {
 		mend()
 	}
-	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"good": 100, "one": 100, "two": 100, "three": 100})
-	_, restored, err := restoreAll(t, place, time.Time{})
+	mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"good": 100, "one": 100, "two": 100, "three": 100})
+	_, restored, err := restoreAll(t, dest, time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	verified, err := ship.Verify(t.Context(), ship.RestoreOptions{Store: place})
+	verified, err := ship.Verify(t.Context(), ship.RestoreOptions{Store: dest})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,11 +141,11 @@ func TestAllDamageIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// TestRecordsAreAskedAbout: a record that a manager could not use fails a restore, and a verification.
-func TestRecordsAreAskedAbout(t *testing.T) {
+// TestRecordsAreChecked: a record that a manager could not use fails a restore, and a verification.
+func TestRecordsAreChecked(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
-	l := startLedger(t, t.TempDir(), place, nil)
+	_, dest := newDest(t)
+	l := startLedger(t, t.TempDir(), dest, nil)
 	l.append(10)
 	l.shipped()
 	l.snapshot()
@@ -153,7 +153,7 @@ func TestRecordsAreAskedAbout(t *testing.T) {
 	l.stop()
 	for _, bad := range []uint64{3, 15} {
 		asked := 0
-		o := ship.RestoreOptions{Store: place, Dir: filepath.Join(t.TempDir(), "new"), Check: func(e wal.Entry) error {
+		o := ship.RestoreOptions{Store: dest, Dir: filepath.Join(t.TempDir(), "new"), Check: func(e wal.Entry) error {
 			if asked++; bytes.Equal(e.Body, body("", bad)) {
 				return errors.New("it is of no use")
 			}
@@ -178,14 +178,14 @@ func TestRecordsAreAskedAbout(t *testing.T) {
 // away, too.
 func TestDamageKeepsManagersAway(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
-	m := startManager(t, t.TempDir(), place, nil)
+	_, dest := newDest(t)
+	m := startManager(t, t.TempDir(), dest, nil)
 	m.append(5)
-	m.allShipped(place)
+	m.allShipped(dest)
 	m.stop()
 	for _, name := range []string{"catalog", "ledger/0000000001/h", "ledger/manifest"} {
-		mend := spoil(t, place, namesOf(t, place, name)[0], name == "catalog")
-		dir, _, err := restoreAll(t, place, time.Time{})
+		mend := spoil(t, dest, namesOf(t, dest, name)[0], name == "catalog")
+		dir, _, err := restoreAll(t, dest, time.Time{})
 		var damage *ship.DamageError
 		if !errors.As(err, &damage) {
 			t.Errorf("%s: %v", name, err)
@@ -199,21 +199,21 @@ func TestDamageKeepsManagersAway(t *testing.T) {
 	}
 }
 
-// TestStatusBesideDamage: a status says what it can.
-func TestStatusBesideDamage(t *testing.T) {
+// TestStatusDespiteDamage: a status has all that can be read.
+func TestStatusDespiteDamage(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
-	m := startManager(t, t.TempDir(), place, nil)
+	_, dest := newDest(t)
+	m := startManager(t, t.TempDir(), dest, nil)
 	m.make("good")
 	m.make("bad")
 	m.write("good", 20)
 	m.write("bad", 20)
-	want := m.allShipped(place, "bad", "good")
-	manifest := placesOf(want)["bad"] + "/manifest"
+	want := m.allShipped(dest, "bad", "good")
+	manifest := prefixesOf(want)["bad"] + "/manifest"
 	m.stop()
-	mend := spoil(t, place, "lease", false)
-	bad := spoil(t, place, manifest, true)
-	st, err := ship.ReadStatus(t.Context(), place, "")
+	mend := spoil(t, dest, "lease", false)
+	bad := spoil(t, dest, manifest, true)
+	st, err := ship.ReadStatus(t.Context(), dest, "")
 	if st == nil {
 		t.Fatal(err)
 	}
@@ -230,11 +230,11 @@ func TestStatusBesideDamage(t *testing.T) {
 		}
 	}
 	bad()
-	if st, err = ship.ReadStatus(t.Context(), place, ""); err != nil || st.LeaseDamaged == "" || st.Sequence != want.Sequence || len(st.Logs) != 2 {
+	if st, err = ship.ReadStatus(t.Context(), dest, ""); err != nil || st.LeaseDamaged == "" || st.Sequence != want.Sequence || len(st.Logs) != 2 {
 		t.Errorf("%+v, %v", st, err)
 	}
 	mend()
-	if st, err = ship.ReadStatus(t.Context(), place, ""); err != nil || st.LeaseDamaged != "" || st.Lease.Term != 1 || !st.Lease.Released {
+	if st, err = ship.ReadStatus(t.Context(), dest, ""); err != nil || st.LeaseDamaged != "" || st.Lease.Term != 1 || !st.Lease.Released {
 		t.Errorf("%+v, %v", st, err)
 	}
 }
@@ -244,31 +244,31 @@ func TestStatusBesideDamage(t *testing.T) {
 func TestLostLease(t *testing.T) {
 	t.Parallel()
 	for _, remove := range []bool{true, false} {
-		_, place := newPlace(t)
-		m := startManager(t, t.TempDir(), place, func(o *ship.Options) { o.LeaseTTL = 300 * time.Millisecond })
+		_, dest := newDest(t)
+		m := startManager(t, t.TempDir(), dest, func(o *ship.Options) { o.LeaseTTL = 300 * time.Millisecond })
 		m.make("one")
 		ship := func(n int) {
 			t.Helper()
 			for range n {
 				m.append(5)
 				m.write("one", 5)
-				m.allShipped(place, "one")
+				m.allShipped(dest, "one")
 			}
 		}
 		ship(3)
 		for range 2 {
-			before := m.allShipped(place, "one").Lease.Term
-			spoil(t, place, "lease", remove)
+			before := m.allShipped(dest, "one").Lease.Term
+			spoil(t, dest, "lease", remove)
 			eventually(t, "the lease is taken again", func() bool {
-				st := m.isShipped(place, "one")
+				st := m.isShipped(dest, "one")
 				return st != nil && st.Lease != nil && st.Lease.Term > before
 			})
 			ship(2)
 		}
 		last := m.append(1)
 		m.stop()
-		mustHaveLogs(t, place, time.Time{}, map[string]uint64{"one": 35})
-		mustRestore(t, place, "", last)
+		mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"one": 35})
+		mustRestore(t, dest, "", last)
 		if m.journal.has("exists with other content") || m.journal.has("damaged") {
 			t.Error("names were used twice")
 		}

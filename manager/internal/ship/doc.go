@@ -1,19 +1,20 @@
 // Package ship copies the records of write-ahead logs to object storage while a
-// manager runs, and makes data directories of them again.
+// manager runs, and makes data directories of the copies.
 //
 // # Objects
 //
-// Below a URL, the place, there are
+// A destination is what a URL names: a bucket, a part of one, or a directory. It has the copies of one ledger:
 //
-//	lease                    who may ship here
+//	lease                    which manager may ship here
 //	catalog                  which named logs there are and were
-//	LOG/manifest             what the log's objects are
+//	LOG/manifest             the log's objects
 //	LOG/TERM/tNNN            a run of the log's tail
-//	LOG/TERM/h               how many of those there are at least (the head)
+//	LOG/TERM/h               the least number of those runs (the head)
 //	LOG/TERM/rNNN            a run that small ones were merged into
 //	LOG/TERM/sNNN-PPP        a part of a snapshot
 //
-// where LOG is "ledger", or "logs/NAME/TERM-N" for a named log from when it was made until it was deleted.
+// LOG is the prefix of a log's objects: "ledger", or "logs/NAME/TERM-N" for a named log from when it was made until it was
+// deleted. The store is the service that serves the destination.
 //
 // A run holds consecutive records of one segment, about 8 MiB at most, with the times at which they became durable. A
 // snapshot holds the records of the log's own snapshot. Each object has the CRC-64/NVME of its records and the CRC-32C
@@ -22,14 +23,14 @@
 // # Order
 //
 // Only durable records are read. A run or a part has a name that is used once. It is written before the manifest names
-// it, and deleted after the manifest dropped it. A manifest is replaced on the condition that nobody else did. So a crash
-// leaves a manifest whose objects exist, and at most objects that nobody names; a sweep deletes those.
+// it, and deleted after the manifest dropped it. A manifest is replaced on the condition that it did not change. So a crash
+// leaves a manifest whose objects exist, and perhaps objects that no manifest names; a sweep deletes those.
 //
 // At each interval the records that became durable are one run. The manifest grows, so it names the runs of the tail only
 // now and then. It has the term and number of the first run that it does not name. A reader asks for that and the next
 // ones until there is none, and then reads the manifest again, because runs may have been merged and deleted meanwhile.
-// The head, a few bytes, is written after each run: it tells a lost run from the end of the tail. A listing only finds
-// what can be deleted, so a stale one does no harm.
+// The head, a few bytes, is written after each run: with it, a lost run is not taken for the end of the tail. A listing only
+// finds what can be deleted, so a stale one does no harm.
 //
 //	records ─▶ tNNN ─▶ tNNN+1 ─▶ …          each interval
 //	              └──▶ manifest              each 64 runs, and when a segment is sealed
@@ -62,8 +63,8 @@
 // for too long finds another's manifest when it replaces its own, and stops. Its objects have another term, so they are
 // not taken for the other's.
 //
-// After the lease object is lost, the next term is higher than any term in the bucket. If more than the lease is lost, two
-// managers can use one term. Three checks keep them apart:
+// After the lease object is lost, the next term is higher than any term in the destination. If more than the lease is lost,
+// two managers can use one term. Three checks keep them apart:
 //
 //   - A head belongs to the manager that wrote it first.
 //   - A holder looks at its lease after it read a manifest that it will replace, and after it listed what it will delete.
@@ -77,6 +78,6 @@
 //
 // # Answers that get lost
 //
-// Each write can be told from another's: a run that exists has the same content; a lease and a manifest have the name of
-// the process and count its tries. So a write that was refused is compared with what is there before it counts as refused.
+// A manager recognises its own write: a run has the same content; a lease and a manifest have the name of the process and
+// count its tries. So after a refused write the manager reads the object, and the write counts if the object is its own.
 package ship

@@ -1,7 +1,7 @@
 package ship
 
-// TryOnce makes requests that fail not be tried again at once.
+// TryOnce turns off the retries of a request.
 func (s *Shipper) TryOnce() { s.opts.Store.(*retrying).tries = 1 }
 
-// PruneOften makes it look at each interval what is too old, and whether the manifests are there.
+// PruneOften makes it prune and look for its manifests at each interval.
 func (s *Shipper) PruneOften() { s.opts.pruneEvery = 0 }

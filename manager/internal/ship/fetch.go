@@ -11,11 +11,11 @@ import (
 // maxReads bounds how often a manifest that changes is read.
 const maxReads = 100
 
-// readPlace reads the manifest, and completes its histories by the runs that it does not name yet. Meanwhile the manager
-// that ships may name these runs, merge them and delete them, which looks like the end of the tail. So what is
-// returned was read between two looks at the same manifest. damaged has an error for each history whose tail
+// readShipped reads the manifest of a log, and completes its histories by the runs that it does not name yet. Meanwhile the
+// manager that ships may name these runs, merge them and delete them, which looks like the end of the tail. So readShipped
+// reads again until the manifest is the same before and after. damaged has an error for each history whose tail
 // ends in a *DamageError. Errors: as readManifest; those of the store.
-func readPlace(ctx context.Context, s object.Store, log string) (m *manifest, damaged map[*history]error, tail int, err error) {
+func readShipped(ctx context.Context, s object.Store, log string) (m *manifest, damaged map[*history]error, tail int, err error) {
 	m, _, err = readManifest(ctx, s, log)
 	for tries := 0; err == nil; tries++ {
 		if tries == maxReads {
@@ -47,24 +47,24 @@ func readPlace(ctx context.Context, s object.Store, log string) (m *manifest, da
 	return nil, nil, 0, err
 }
 
-// maxDamage bounds how much damage of one tail is told.
+// maxDamage bounds how much damage of one tail is reported.
 const maxDamage = 100
 
-// readTail finds the runs of a history that its manifest does not name yet: their names
-// follow from each other, and the head tells how many there are at least. A listing tells whether a later one is
-// missing between others. Those of another writer than the manifest's are no part of it: they are left from a term that
-// was used before the place lost its lease and its manifest. It returns the runs before the first
-// damage. The error has one or more *DamageError, joined, when there is any.
+// readTail finds the runs of a history that its manifest does not name yet. Their names are numbered, and the head has
+// how many there are at least; a listing shows whether a run is missing between others. Runs of another writer than the
+// manifest's do not belong to it: they are left from a term that was used before the destination lost its lease and its
+// manifest. readTail returns the runs before the first damage. The error has one or more *DamageError, joined, when there
+// is any.
 func readTail(ctx context.Context, s object.Store, log string, h *history, writer string) ([]run, error) {
 	var found []run
 	var bad []error
-	// It is read before the runs: what it tells of was written before.
+	// It is read before the runs, so every run that it counts was written already.
 	known, _, err := readHead(ctx, s, log, h.Tail.Term)
 	if err = onlyDamage(err, &bad); err != nil {
 		return nil, err
 	}
 	least := known.Next
-	next := h.nextRun() // 0 behind damage: not known
+	next := h.nextRun() // 0 after damage: not known
 	for i := h.Tail.Next; len(bad) < maxDamage; i++ {
 		name := tailName(h.Tail.Term, i)
 		b, _, err := s.Get(ctx, log+"/"+name)
@@ -99,7 +99,7 @@ func readTail(ctx context.Context, s object.Store, log string, h *history, write
 	return found, errors.Join(bad...)
 }
 
-// onlyDamage notes damage, and returns any other error.
+// onlyDamage adds damage to bad, and returns any other error.
 func onlyDamage(err error, bad *[]error) error {
 	var damage *DamageError
 	if errors.As(err, &damage) {
@@ -111,7 +111,7 @@ func onlyDamage(err error, bad *[]error) error {
 // errForeign is in the chain of damage by an object of another writer.
 var errForeign = errors.New("another manager wrote it")
 
-// runOf tells what an object of the tail of a log's history is. It must begin with the record next, if that is not 0.
+// runOf returns the run of an object in the tail of a log's history. It must begin with the record next, if that is not 0.
 func runOf(log, name string, b []byte, id string, next uint64, writer string) (run, error) {
 	head, _, err := decode(b)
 	switch {
@@ -128,8 +128,8 @@ func runOf(log, name string, b []byte, id string, next uint64, writer string) (r
 	}, nil
 }
 
-// fetchObject reads an object that a manifest names, and checks that it is the one. A
-// missing one is object.ErrNotFound, another a *DamageError.
+// fetchObject reads an object that a manifest names, and checks that it is the same one. The error is object.ErrNotFound
+// when it is missing, and a *DamageError when it is another.
 func fetchObject(ctx context.Context, s object.Store, log string, r ref) (header, []byte, error) {
 	name := log + "/" + r.Name
 	b, _, err := s.Get(ctx, name)

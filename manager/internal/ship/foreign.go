@@ -8,8 +8,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/object"
 )
 
-// ForeignError says that a place has the copies of another ledger. Nothing is shipped there: a restore would take the
-// newest state, whichever ledger it is of.
+// ForeignError says that a destination has the copies of another ledger. Nothing is shipped there, because a restore takes
+// the newest state of any ledger.
 type ForeignError struct {
 	// Theirs and Mine are ids of ledgers.
 	Theirs, Mine string
@@ -27,7 +27,7 @@ func (o *Options) ours(ledger string) error {
 	return &ForeignError{ledger, o.ledger.ID}
 }
 
-// LedgerOf returns the id of the ledger whose copies a place has; ErrNothing when it has none. ctx bounds it.
+// LedgerOf returns the id of the ledger whose copies a destination has; ErrNothing when it has none. ctx bounds it.
 func LedgerOf(ctx context.Context, s object.Store) (id string, err error) {
 	s = &retrying{Store: s, tries: tries, timeout: tryTimeout}
 	m, _, err := readManifest(ctx, s, LedgerLog)

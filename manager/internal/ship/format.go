@@ -19,7 +19,7 @@ import (
 //	magic    8 bytes
 //	length   uint32, of the header
 //	crc      uint32, CRC-32C of the header
-//	header   JSON, see header; with spaces behind it when the object is large, so that it begins with a page of memory
+//	header   JSON, see header; padded with spaces when the object is large, so that it begins with a page of memory
 //	records  each its length as a uvarint and its bytes
 //
 // little-endian. The header has the CRC-64/NVME of the records.
@@ -35,7 +35,7 @@ const (
 	smallBytes = 1 << 20
 	// maxTimes is how many points in time a run remembers at most.
 	maxTimes = 512
-	// headRoom is what a packer leaves for all that precedes the records. maxTimes points take 27 kB at most.
+	// headRoom is the space that a packer leaves before the records. maxTimes points take 27 kB at most.
 	headRoom = 32 << 10
 	// packedBytes is the memory of an object of targetBytes. A packer takes all of it for objects above roomyBytes.
 	packedBytes = headRoom + targetBytes + binary.MaxVarintLen64
@@ -66,7 +66,7 @@ type segment struct {
 	Capacity int64  `json:"capacity"`
 }
 
-// header tells what an object holds.
+// header describes the records of an object.
 type header struct {
 	Kind string `json:"kind"`
 	Log  string `json:"log"`
@@ -94,7 +94,7 @@ type packer struct {
 	sealed bool
 }
 
-// packed is an object on its way.
+// packed is an object that is ready to be written.
 type packed struct {
 	body   []byte
 	sum    string
@@ -114,7 +114,7 @@ func (p *packer) size() int { return len(p.b) - headRoom }
 
 func (p *packer) add(body []byte) {
 	if n := len(p.b) + binary.MaxVarintLen64 + len(body); n > cap(p.b) && n > roomyBytes && n <= packedBytes {
-		p.b = append(make([]byte, 0, packedBytes), p.b...) // it grows no more, and serves any other object
+		p.b = append(make([]byte, 0, packedBytes), p.b...) // large enough for any other object, too
 	}
 	p.b = binary.AppendUvarint(p.b, uint64(len(body)))
 	p.b = append(p.b, body...)
@@ -179,7 +179,7 @@ func (f *buffers) put(b []byte) {
 	}
 }
 
-// decode checks an object and returns what it holds.
+// decode checks an object and returns its header and records.
 func decode(b []byte) (h header, records []byte, err error) {
 	if len(b) < objectPrefix || string(b[:len(objectMagic)]) != objectMagic {
 		return h, nil, fmt.Errorf("no header of a shipped object in its %d bytes", len(b))
@@ -226,7 +226,7 @@ func each(h header, records []byte, fn func(seq uint64, body []byte) error) erro
 	return nil
 }
 
-// thin leaves out points when there are too many, never the last one.
+// thin drops points when there are more than maxTimes, never the last one.
 func thin(points []point) []point {
 	for len(points) > maxTimes {
 		kept := points[:0:0]
@@ -240,7 +240,7 @@ func thin(points []point) []point {
 	return points
 }
 
-// Names of objects, below the name of the log.
+// Names of objects, without the prefix of the log.
 
 func tailPrefix(term uint64) string      { return fmt.Sprintf("%010d/t", term) }
 func tailName(term, index uint64) string { return fmt.Sprintf("%s%010d", tailPrefix(term), index) }
@@ -250,7 +250,7 @@ func snapName(term, index uint64, part int) string {
 	return fmt.Sprintf("%010d/s%010d-%06d", term, index, part)
 }
 
-// termOf reads the term out of a name, without the name of the log.
+// termOf reads the term from a name without the prefix of the log.
 func termOf(name string) (term uint64, ok bool) {
 	n, err := fmt.Sscanf(name, "%010d/", &term)
 	return term, n == 1 && err == nil && bytes.IndexByte([]byte(name), '/') == 10

@@ -11,11 +11,11 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/object"
 )
 
-// head tells how far the runs of a term's tail go at least, so that the last one can be
-// told from one that was never shipped. It is written behind them.
+// head has the least number of runs in the tail of a term, so that a lost run is not taken for one that was never
+// shipped. It is written after them.
 type head struct {
 	Writer string `json:"writer"`
-	// Next is the index behind the last run.
+	// Next is the index after the last run.
 	Next uint64 `json:"next"`
 }
 
@@ -37,7 +37,7 @@ func decodeHead(b []byte) (h head, err error) {
 	return h, json.Unmarshal(text, &h)
 }
 
-// readHead reads the head of a term that has one. A *DamageError when it is missing or damaged.
+// readHead reads the head of a term that has one. The error is a *DamageError when it is missing or damaged.
 func readHead(ctx context.Context, s object.Store, log string, term uint64) (head, object.Version, error) {
 	name := log + "/" + headName(term)
 	b, v, err := s.Get(ctx, name)
@@ -60,7 +60,7 @@ func (st *stream) newHead(ctx context.Context) error {
 	return st.swapHead(ctx, head{st.opts.writer, st.tailIndex})
 }
 
-// writeHead says in the head what was shipped.
+// writeHead brings the head up to date with what was shipped.
 func (st *stream) writeHead(ctx context.Context) error {
 	if st.head.Next == st.tailIndex {
 		return nil
@@ -69,7 +69,7 @@ func (st *stream) writeHead(ctx context.Context) error {
 }
 
 func (st *stream) swapHead(ctx context.Context, h head) error {
-	v, err := swap(ctx, st.opts.Store, st.name+"/"+headName(st.term), h.encode(), st.headAt, func(now []byte) verdict {
+	v, err := swap(ctx, st.opts.Store, st.prefix+"/"+headName(st.term), h.encode(), st.headAt, func(now []byte) verdict {
 		found, err := decodeHead(now)
 		switch {
 		case err != nil || found.Writer != h.Writer:
@@ -77,7 +77,7 @@ func (st *stream) swapHead(ctx context.Context, h head) error {
 		case found == h:
 			return own
 		}
-		return unchanged // an earlier one, of which the answer was lost
+		return unchanged // an earlier write, whose answer was lost
 	})
 	if err == nil {
 		st.head, st.headAt = h, v

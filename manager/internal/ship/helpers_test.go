@@ -105,7 +105,7 @@ func startLedger(t *testing.T, dir string, store object.Store, change func(*ship
 	return l
 }
 
-// crash ends shipping without a last word, and closes the log.
+// crash ends shipping without releasing the lease, and closes the log.
 func (l *ledger) crash() {
 	if l.shipper != nil {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -175,7 +175,7 @@ func (l *ledger) shipped() {
 	eventually(l.t, "all is shipped", func() bool { return l.shipper.Shipped(ship.LedgerLog) >= l.log.Durable() })
 }
 
-// restore restores from a place and returns the new directory.
+// restore restores from a destination and returns the new directory.
 func restore(t *testing.T, store object.Store, at time.Time) (string, *ship.Report, error) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "new")
@@ -183,7 +183,7 @@ func restore(t *testing.T, store object.Store, at time.Time) (string, *ship.Repo
 	return dir, r, err
 }
 
-// mustVerify checks that ship.Verify agrees with what a restore did, of a place that loses nothing meanwhile. A manager may
+// mustVerify checks that ship.Verify agrees with what a restore did, of a destination that loses nothing meanwhile. A manager may
 // have shipped more.
 func mustVerify(t *testing.T, o ship.RestoreOptions, r *ship.Report, restored error) {
 	t.Helper()
@@ -239,9 +239,9 @@ func mustRestore(t *testing.T, store object.Store, fork string, last uint64) {
 	mustHold(t, dir, fork, last)
 }
 
-func newPlace(t *testing.T) (*objecttest.Server, object.Store) {
+func newDest(t *testing.T) (*objecttest.Server, object.Store) {
 	srv := objecttest.NewServer(t)
-	return srv, srv.Open(t, "place")
+	return srv, srv.Open(t, "dest")
 }
 
 func copyDir(t *testing.T, from, to string) {

@@ -13,14 +13,14 @@ import (
 
 const leaseObject = "lease"
 
-// leaseRecord is the lease of a place. Terms grow by one with each holder.
+// leaseRecord is the lease of a destination. Terms grow by one with each holder.
 type leaseRecord struct {
 	Term uint64 `json:"term"`
 	// Holder is the data directory's, Writer the process's, Host is for people.
 	Holder string `json:"holder"`
 	Writer string `json:"writer"`
 	Host   string `json:"host"`
-	// Ledger is the id of the ledger whose copies the place has.
+	// Ledger is the id of the ledger whose copies the destination has.
 	Ledger string `json:"ledger,omitempty"`
 	// Renewals grows, so a watcher sees that the holder is alive.
 	Renewals uint64 `json:"renewals"`
@@ -28,7 +28,7 @@ type leaseRecord struct {
 	Released bool   `json:"released,omitempty"`
 }
 
-// lease is the right to ship to a place. It is taken over when it was released, when
+// lease is the right to ship to a destination. It is taken over when it was released, when
 // the same data directory held it, or when its holder did not renew it for its TTL as
 // measured by the clock of the manager that watches: no clocks of two machines are compared. It is
 // used by one goroutine.
@@ -43,13 +43,13 @@ type lease struct {
 	record  leaseRecord
 	version object.Version
 
-	// What is watched while somebody else holds it.
+	// The version that is watched while another manager holds the lease, and since when.
 	seen  object.Version
 	since time.Time
-	first bool // nothing was tried yet: the same data directory may take over at once
+	first bool // nothing was tried yet: the same data directory may take over immediately
 }
 
-// heldError says that somebody else holds the lease.
+// heldError says that another manager holds the lease.
 type heldError struct{ by leaseRecord }
 
 func (e *heldError) Error() string {
@@ -64,14 +64,14 @@ func errNoConditions(header string) error {
 // noVersion is a version that no object has.
 const noVersion object.Version = "00000000000000000000000000000000"
 
-// acquire tries once to take the lease. A *heldError when it is somebody else's.
+// acquire tries once to take the lease. The error is a *heldError when another manager holds it.
 func (l *lease) acquire(ctx context.Context) error {
 	mine := leaseRecord{Term: 1, Holder: l.holder, Writer: l.writer, Host: l.host, Ledger: l.ledger, TTL: l.ttl.Milliseconds()}
 	b, v, err := l.store.Get(ctx, leaseObject)
 	var old leaseRecord
-	tells := false // the lease, which terms were used
+	known := false // the lease shows the highest term that was used
 	switch {
-	case errors.Is(err, object.ErrNotFound): // nobody had it, or it was lost
+	case errors.Is(err, object.ErrNotFound): // it was never held, or it was lost
 	case err != nil:
 		return err
 	default:
@@ -88,14 +88,14 @@ func (l *lease) acquire(ctx context.Context) error {
 			return &ForeignError{old.Ledger, l.ledger}
 		}
 		restarted := l.first && old.Holder == l.holder
-		own := old.Writer == l.writer // the answer to a try was lost, or something in the place has a later term
+		own := old.Writer == l.writer // the answer to a try was lost, or something in the destination has a later term
 		if !old.Released && !restarted && !own && !l.expired(v, old) {
 			l.first = false
 			return &heldError{old}
 		}
-		mine.Term, tells = old.Term+1, !own
+		mine.Term, known = old.Term+1, !own
 	}
-	if !tells {
+	if !known {
 		used, err := l.usedTerm(ctx)
 		if err != nil {
 			return err
@@ -124,7 +124,7 @@ func (l *lease) acquire(ctx context.Context) error {
 	return nil
 }
 
-// now is the lease as the place has it, or old where that cannot be read.
+// now is the lease as the destination has it, or old where that cannot be read.
 func (l *lease) now(ctx context.Context, old leaseRecord) leaseRecord {
 	if b, _, err := l.store.Get(ctx, leaseObject); err == nil {
 		if now, err := decodeLease(b); err == nil {
@@ -134,8 +134,8 @@ func (l *lease) now(ctx context.Context, old leaseRecord) leaseRecord {
 	return old
 }
 
-// usedTerm is the highest term that is known from this process and from the place, for a lease that does not tell. What a stale listing
-// hides is found by the head of that term, or by an object whose name is taken: either fences the manager.
+// usedTerm is the highest term that this process or the destination shows, for a lease that does not show it. If a stale
+// listing hides a term, its head or an object whose name is taken fences the manager.
 func (l *lease) usedTerm(ctx context.Context) (uint64, error) {
 	used := l.record.Term
 	if m, _, err := readManifest(ctx, l.store, LedgerLog); err == nil {
@@ -161,14 +161,14 @@ func (l *lease) usedTerm(ctx context.Context) (uint64, error) {
 	return used, nil
 }
 
-// lost tells that an object is missing or damaged.
+// lost reports whether an object is missing or damaged.
 func lost(err error) bool {
 	var damage *DamageError
 	return errors.Is(err, object.ErrNotFound) || errors.As(err, &damage)
 }
 
-// holdsLease returns errFenced when this process does not hold the lease in that term. While it does, whatever it read
-// before is of no later holder.
+// holdsLease returns errFenced when this process does not hold the lease in that term. If it does, no later holder wrote
+// what this process read before.
 func (o *Options) holdsLease(ctx context.Context, term uint64) error {
 	b, _, err := o.Store.Get(ctx, leaseObject)
 	var now leaseRecord
@@ -184,7 +184,7 @@ func (o *Options) holdsLease(ctx context.Context, term uint64) error {
 	return nil
 }
 
-// expired tells whether the lease was seen unchanged for its TTL.
+// expired reports whether the lease was seen unchanged for its TTL.
 func (l *lease) expired(v object.Version, old leaseRecord) bool {
 	if v != l.seen {
 		l.seen, l.since = v, time.Now()
@@ -192,8 +192,7 @@ func (l *lease) expired(v object.Version, old leaseRecord) bool {
 	return time.Since(l.since) > time.Duration(old.TTL)*time.Millisecond
 }
 
-// renew says that the holder is still there. errFenced when it is not the holder any
-// more.
+// renew renews the lease. The error is errFenced when this process no longer holds it.
 func (l *lease) renew(ctx context.Context) error {
 	next := l.record
 	next.Renewals++
@@ -216,8 +215,7 @@ func (l *lease) write(ctx context.Context, next leaseRecord) error {
 	return err
 }
 
-// judge tells whose a lease is that was found in place of old, when next was to
-// replace it.
+// judge returns the look of a swap of old by next.
 func (l *lease) judge(next, old leaseRecord) func([]byte) verdict {
 	return func(now []byte) verdict {
 		var found leaseRecord
@@ -230,13 +228,13 @@ func (l *lease) judge(next, old leaseRecord) func([]byte) verdict {
 		case found == old:
 			return unchanged
 		case found.Writer == next.Writer && found.Term == next.Term && found.Renewals < next.Renewals:
-			return unchanged // a renewal of which the answer was lost
+			return unchanged // a renewal whose answer was lost
 		}
 		return foreign
 	}
 }
 
-// decodeLease returns a *DamageError when it is none.
+// decodeLease returns a *DamageError when b is not a lease.
 func decodeLease(b []byte) (r leaseRecord, err error) {
 	if err = json.Unmarshal(b, &r); err == nil && (r.Term == 0 || r.Writer == "") {
 		err = errors.New("it has no term, or no writer")

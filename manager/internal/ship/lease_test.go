@@ -69,38 +69,38 @@ func TestLostLeaseUsesNoTermAgain(t *testing.T) {
 		for _, fork := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s fork=%v", strings.Join(lost, " "), fork), func(t *testing.T) {
 				t.Parallel()
-				_, place := newPlace(t)
+				_, dest := newDest(t)
 				dir := t.TempDir()
 				var last uint64
 				for range 3 {
-					m := startManager(t, dir, place, nil)
+					m := startManager(t, dir, dest, nil)
 					if m.log.Last() <= 1 {
 						m.make("one")
 					}
 					m.append(5)
 					m.write("one", 5)
-					m.allShipped(place, "one")
+					m.allShipped(dest, "one")
 					last = m.log.Durable()
 					m.stop()
 				}
 				for _, name := range append(lost, "lease") {
-					spoil(t, place, name, true)
+					spoil(t, dest, name, true)
 				}
 				rounds := ""
 				if fork {
 					dir, rounds = forkOf(t, dir), "fork"
 				}
-				m := startManager(t, dir, place, nil)
+				m := startManager(t, dir, dest, nil)
 				m.rounds = rounds
 				m.append(5)
 				entries := m.write("one", 5)
-				st := m.allShipped(place, "one")
+				st := m.allShipped(dest, "one")
 				if st.Lease.Term != 4 || m.journal.has("lost the shipping lease") {
 					t.Errorf("term %d", st.Lease.Term)
 				}
 				m.stop()
-				mustHaveLogs(t, place, time.Time{}, map[string]uint64{"one": entries})
-				restored, _, err := restoreAll(t, place, time.Time{})
+				mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"one": entries})
+				restored, _, err := restoreAll(t, dest, time.Time{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -115,27 +115,27 @@ func TestLostLeaseUsesNoTermAgain(t *testing.T) {
 // TestRubbishLeaseUsesNoTermAgain: JSON that is no lease is damage.
 func TestRubbishLeaseUsesNoTermAgain(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
+	_, dest := newDest(t)
 	dir := t.TempDir()
-	l := startLedger(t, dir, place, nil)
+	l := startLedger(t, dir, dest, nil)
 	l.append(5)
 	l.stop()
-	l = startLedger(t, dir, place, func(o *ship.Options) { o.LeaseTTL = 300 * time.Millisecond })
+	l = startLedger(t, dir, dest, func(o *ship.Options) { o.LeaseTTL = 300 * time.Millisecond })
 	l.append(5)
 	l.shipped()
 	err := object.ErrChanged
 	for errors.Is(err, object.ErrChanged) { // it is renewed meanwhile
-		_, v, getErr := place.Get(t.Context(), "lease")
+		_, v, getErr := dest.Get(t.Context(), "lease")
 		if getErr != nil {
 			t.Fatal(getErr)
 		}
-		_, err = place.Replace(t.Context(), "lease", []byte("{}\n"), v)
+		_, err = dest.Replace(t.Context(), "lease", []byte("{}\n"), v)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the lease is taken again", func() bool {
-		st, err := ship.ReadStatus(t.Context(), place, "")
+		st, err := ship.ReadStatus(t.Context(), dest, "")
 		return err == nil && st.Lease != nil && st.Lease.Term > 2
 	})
 	last := l.append(5)
@@ -144,21 +144,21 @@ func TestRubbishLeaseUsesNoTermAgain(t *testing.T) {
 	if l.journal.has("term=1\n") {
 		t.Error("term 1 was used again")
 	}
-	mustRestore(t, place, "", last)
+	mustRestore(t, dest, "", last)
 }
 
 // TestLeftoversAreNoPartOfATail: the lease and the manifest are lost, listings are stale, and runs of term 1 are left. A fork of the
 // log that takes term 1 again is not mixed up with them, neither before it finds that their names are taken, nor after.
 func TestLeftoversAreNoPartOfATail(t *testing.T) {
 	t.Parallel()
-	srv, place := newPlace(t)
+	srv, dest := newDest(t)
 	srv.StaleLists.Store(true)
 	dir := t.TempDir()
 	l := startLedger(t, dir, nil, nil)
 	common := l.append(5)
 	l.crash()
 	forked := forkOf(t, dir)
-	l = startLedger(t, dir, place, nil)
+	l = startLedger(t, dir, dest, nil)
 	l.rounds = "first"
 	for range 5 {
 		l.append(3)
@@ -166,17 +166,17 @@ func TestLeftoversAreNoPartOfATail(t *testing.T) {
 	}
 	l.stop()
 	for _, name := range []string{"lease", "ledger/manifest", "ledger/0000000001/h"} {
-		spoil(t, place, name, true)
+		spoil(t, dest, name, true)
 	}
 	l = startLedger(t, forked, nil, nil)
 	l.rounds = "fork"
 	l.append(4)
 	l.crash()
 	var open atomic.Bool
-	l = startLedger(t, forked, &refusing{place, func(name string) bool { return strings.Contains(name, "/t") && !open.Load() }}, nil)
+	l = startLedger(t, forked, &refusing{dest, func(name string) bool { return strings.Contains(name, "/t") && !open.Load() }}, nil)
 	l.rounds = "fork"
-	eventually(t, "it begins", func() bool { _, _, err := place.Get(t.Context(), "ledger/manifest"); return err == nil })
-	if restored, _, err := restore(t, place, time.Time{}); err == nil {
+	eventually(t, "it begins", func() bool { _, _, err := dest.Get(t.Context(), "ledger/manifest"); return err == nil })
+	if restored, _, err := restore(t, dest, time.Time{}); err == nil {
 		if fork, last := mustHoldFork(t, restored, common, "first", "fork"); fork != "fork" {
 			t.Errorf("restored %d records of fork %q", last, fork)
 		}
@@ -187,7 +187,7 @@ func TestLeftoversAreNoPartOfATail(t *testing.T) {
 	last := l.append(4)
 	l.shipped()
 	l.stop()
-	restored, _, err := restore(t, place, time.Time{})
+	restored, _, err := restore(t, dest, time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestLeftoversAreNoPartOfATail(t *testing.T) {
 	}
 }
 
-// holding is a store that holds up calls once: those that due tells of wait until open is closed.
+// holding is a store that holds up calls once: those that due chooses wait until open is closed.
 type holding struct {
 	object.Store
 	due   func(call, name string) bool
@@ -232,21 +232,21 @@ func (s *holding) List(ctx context.Context, prefix, after string) ([]object.Info
 	return s.Store.List(ctx, prefix, after)
 }
 
-// released is a place whose lease was released in a term.
+// released is a destination whose lease was released in a term.
 func released(t *testing.T, term int) object.Store {
 	t.Helper()
-	_, place := newPlace(t)
-	if _, err := place.Create(t.Context(), "lease", fmt.Appendf(nil, `{"term":%d,"holder":"h","writer":"w","host":"x","ttl_ms":60000,"released":true}`+"\n", term)); err != nil {
+	_, dest := newDest(t)
+	if _, err := dest.Create(t.Context(), "lease", fmt.Appendf(nil, `{"term":%d,"holder":"h","writer":"w","host":"x","ttl_ms":60000,"released":true}`+"\n", term)); err != nil {
 		t.Fatal(err)
 	}
-	return place
+	return dest
 }
 
-// wipe deletes all objects of a place.
-func wipe(t *testing.T, place object.Store) {
+// wipe deletes all objects of a destination.
+func wipe(t *testing.T, dest object.Store) {
 	t.Helper()
-	for _, name := range namesOf(t, place, "") {
-		if err := place.Delete(t.Context(), name); err != nil {
+	for _, name := range namesOf(t, dest, "") {
+		if err := dest.Delete(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -257,27 +257,27 @@ func wipe(t *testing.T, place object.Store) {
 func TestOldHolderReplacesNoNewerManifest(t *testing.T) {
 	t.Parallel()
 	for _, held := range []string{"ledger/manifest", "catalog"} {
-		place := released(t, 7)
-		away := newHolding(place, func(call, name string) bool { return call == "get" && name == held })
+		dest := released(t, 7)
+		away := newHolding(dest, func(call, name string) bool { return call == "get" && name == held })
 		first := startManager(t, t.TempDir(), away, nil)
 		<-away.held
 		if held == "catalog" { // the ledger does not wait for it
 			first.shipped()
 		}
-		wipe(t, place)
-		second := startManager(t, t.TempDir(), place, nil)
+		wipe(t, dest)
+		second := startManager(t, t.TempDir(), dest, nil)
 		second.make("one")
 		entries := second.write("one", 20)
 		second.rounds = "second"
 		last := second.append(20)
-		second.allShipped(place, "one")
+		second.allShipped(dest, "one")
 		close(away.open)
 		eventually(t, "the first is fenced", func() bool { return first.journal.has("lost the shipping lease") })
 		if second.journal.has("lost the shipping lease") {
 			t.Errorf("%s: the second lost the lease", held)
 		}
-		mustHaveLogs(t, place, time.Time{}, map[string]uint64{"one": entries})
-		restored, _, err := restoreAll(t, place, time.Time{})
+		mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"one": entries})
+		restored, _, err := restoreAll(t, dest, time.Time{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -289,30 +289,30 @@ func TestOldHolderReplacesNoNewerManifest(t *testing.T) {
 	}
 }
 
-// TestOldHolderSweepsNothingOfANewer: a place is emptied while a manager of a late term is about to sweep it. What another manager ships in
+// TestOldHolderSweepsNothingOfANewer: a destination is emptied while a manager of a late term is about to sweep it. What another manager ships in
 // an earlier term is not what the first one looks for.
 func TestOldHolderSweepsNothingOfANewer(t *testing.T) {
 	t.Parallel()
-	place := released(t, 7)
-	away := newHolding(place, func(call, name string) bool { return call == "list" && name == "ledger/" })
+	dest := released(t, 7)
+	away := newHolding(dest, func(call, name string) bool { return call == "list" && name == "ledger/" })
 	first := startLedger(t, t.TempDir(), away, nil)
 	first.append(5)
 	<-away.held // the sweep of a start
-	wipe(t, place)
-	second := startLedger(t, t.TempDir(), place, nil)
+	wipe(t, dest)
+	second := startLedger(t, t.TempDir(), dest, nil)
 	second.rounds = "second"
 	last := second.append(20)
 	second.shipped()
 	close(away.open)
 	eventually(t, "the first is fenced", func() bool { return first.journal.has("lost the shipping lease") })
-	mustRestore(t, place, "second", last)
+	mustRestore(t, dest, "second", last)
 }
 
-// TestLeaseLostAgainAndAgain: two managers on copies of one directory want one place, whose lease is deleted again and again. Every
+// TestLeaseLostAgainAndAgain: two managers on copies of one directory want one destination, whose lease is deleted again and again. Every
 // restore has records of one of them only, and in the end all of the one that is left.
 func TestLeaseLostAgainAndAgain(t *testing.T) {
 	t.Parallel()
-	srv, place := newPlace(t)
+	srv, dest := newDest(t)
 	dir := t.TempDir()
 	l := startLedger(t, dir, nil, nil)
 	common := l.append(5)
@@ -320,11 +320,11 @@ func TestLeaseLostAgainAndAgain(t *testing.T) {
 	forks := []string{"first", "second"}
 	managers := make([]*ledger, 2)
 	for i, d := range []string{forkOf(t, dir), forkOf(t, dir)} {
-		managers[i] = startLedger(t, d, srv.Open(t, "place"), func(o *ship.Options) { o.LeaseTTL = 100 * time.Millisecond })
+		managers[i] = startLedger(t, d, srv.Open(t, "dest"), func(o *ship.Options) { o.LeaseTTL = 100 * time.Millisecond })
 		managers[i].rounds = forks[i]
 	}
 	restores := 0
-	const least = 10 // restores; a slow place needs more rounds for them
+	const least = 10 // restores; a slow destination needs more rounds for them
 	for i := 0; i < 60 || restores < least && i < 600; i++ {
 		for _, m := range managers {
 			m.append(3)
@@ -335,11 +335,11 @@ func TestLeaseLostAgainAndAgain(t *testing.T) {
 			gone = append(gone, "ledger/manifest")
 		}
 		for _, name := range gone {
-			if err := place.Delete(t.Context(), name); err != nil {
+			if err := dest.Delete(t.Context(), name); err != nil {
 				t.Fatal(err)
 			}
 		}
-		restored, _, err := restore(t, place, time.Time{})
+		restored, _, err := restore(t, dest, time.Time{})
 		if errors.Is(err, ship.ErrNothing) {
 			continue
 		}
@@ -355,7 +355,7 @@ func TestLeaseLostAgainAndAgain(t *testing.T) {
 	managers[0].crash()
 	last := managers[1].append(5)
 	eventually(t, "the second has shipped all", func() bool {
-		restored, _, err := restore(t, place, time.Time{})
+		restored, _, err := restore(t, dest, time.Time{})
 		if errors.Is(err, ship.ErrNothing) {
 			return false // it did not see yet that the lease is gone
 		}
@@ -371,17 +371,17 @@ func TestLeaseLostAgainAndAgain(t *testing.T) {
 // TestLostManifestIsWrittenAgain: a manifest is deleted while nothing is written to its log.
 func TestLostManifestIsWrittenAgain(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
-	m := startManager(t, t.TempDir(), &often{place}, nil)
+	_, dest := newDest(t)
+	m := startManager(t, t.TempDir(), &often{dest}, nil)
 	m.make("one")
 	entries := m.write("one", 20)
 	last := m.append(20)
-	for _, name := range []string{"ledger", placesOf(m.allShipped(place, "one"))["one"]} {
-		spoil(t, place, name+"/manifest", true)
-		eventually(t, name+" has a manifest", func() bool { _, _, err := place.Get(t.Context(), name+"/manifest"); return err == nil })
-		m.allShipped(place, "one")
-		mustHaveLogs(t, place, time.Time{}, map[string]uint64{"one": entries})
-		mustRestore(t, place, "", last)
+	for _, name := range []string{"ledger", prefixesOf(m.allShipped(dest, "one"))["one"]} {
+		spoil(t, dest, name+"/manifest", true)
+		eventually(t, name+" has a manifest", func() bool { _, _, err := dest.Get(t.Context(), name+"/manifest"); return err == nil })
+		m.allShipped(dest, "one")
+		mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"one": entries})
+		mustRestore(t, dest, "", last)
 	}
 	m.stop()
 }
@@ -389,7 +389,7 @@ func TestLostManifestIsWrittenAgain(t *testing.T) {
 // often is a store whose manager often looks for its manifests.
 type often struct{ object.Store }
 
-// outrun is a store on which somebody else takes the lease just before its first client does.
+// outrun is a store on which another manager takes the lease just before its first client does.
 type outrun struct {
 	object.Store
 	once sync.Once
@@ -403,13 +403,13 @@ func (s *outrun) Create(ctx context.Context, name string, body []byte) (object.V
 	return s.Store.Create(ctx, name, body)
 }
 
-// TestOutrunManagerNamesTheHolder: a manager that finds no lease, and is not the first to take it, tells who was.
+// TestOutrunManagerNamesTheHolder: a manager that finds no lease, and is not the first to take it, reports which one was.
 func TestOutrunManagerNamesTheHolder(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
+	_, dest := newDest(t)
 	var last uint64
-	second := startLedger(t, t.TempDir(), &outrun{Store: place, by: func() {
-		first := startLedger(t, t.TempDir(), place, nil)
+	second := startLedger(t, t.TempDir(), &outrun{Store: dest, by: func() {
+		first := startLedger(t, t.TempDir(), dest, nil)
 		last = first.append(5)
 		first.shipped()
 	}}, nil)
@@ -419,5 +419,5 @@ func TestOutrunManagerNamesTheHolder(t *testing.T) {
 	if second.journal.has("term=0") || !second.journal.has("term=1") {
 		t.Error("it names no holder")
 	}
-	mustRestore(t, place, "", last)
+	mustRestore(t, dest, "", last)
 }

@@ -16,24 +16,24 @@ const (
 	manifestObject  = "manifest"
 )
 
-// manifest tells what a log's objects are. It is replaced only under the condition
-// that nobody else did, and whatever it names was written before.
+// manifest names the objects of a log. It is replaced only if it did not change,
+// and every object is written before the manifest names it.
 type manifest struct {
 	Version int `json:"version"`
 	// Term is that of the writer's lease, Edit counts the writes, and Writer is random for each
-	// process. The three tell one's own write from another's.
+	// process. By these three a manager recognises its own write.
 	Term   uint64 `json:"term"`
 	Edit   uint64 `json:"edit"`
 	Writer string `json:"writer"`
-	// Ledger is the id of the ledger whose copies the place has.
+	// Ledger is the id of the ledger whose copies the destination has.
 	Ledger string `json:"ledger,omitempty"`
 	// LongestTTL is how long the manager remembers a key at most, in milliseconds.
 	LongestTTL int64 `json:"longest_ttl_ms"`
 	// EpochFloor is the highest of the managers that shipped, see Options.
 	EpochFloor uint64 `json:"epoch_floor,omitempty"`
-	// Catalog says that the place has a catalog of named logs; only the ledger's manifest tells.
+	// Catalog says that the destination has a catalog of named logs; only the ledger's manifest has it.
 	Catalog bool `json:"catalog,omitempty"`
-	// Histories are what was shipped from one log without a fork, oldest first.
+	// Histories, oldest first. Each is of one log without a fork.
 	Histories []history `json:"histories"`
 }
 
@@ -44,8 +44,8 @@ type history struct {
 	// Began and Ended in Unix milliseconds; Ended is 0 for the last one.
 	Began int64 `json:"began"`
 	Ended int64 `json:"ended,omitempty"`
-	// Reach is the last record that was durable when it began after another history. Before it has all
-	// up to there, the other one has more.
+	// Reach is the last record that was durable when it began after another history. Until it has all
+	// up to there, a restore uses the other one.
 	Reach     uint64     `json:"reach,omitempty"`
 	Snapshots []snapshot `json:"snapshots,omitempty"`
 	Runs      []run      `json:"runs,omitempty"`
@@ -83,14 +83,14 @@ type run struct {
 	To      int64   `json:"to"`   // and of its last
 }
 
-// tail says that runs which follow the history's last one are named by this term and
-// by an index that counts from Next without a gap. The term's head tells how far they go at least.
+// tail has the names of the runs that follow the history's last one: the term, and an index that counts from Next without a
+// gap. The term's head has how many there are at least.
 type tail struct {
 	Term uint64 `json:"term"`
 	Next uint64 `json:"next"`
 }
 
-// covers tells whether the runs have the records that belong to a snapshot's state beside it.
+// covers reports whether the runs have the records that a snapshot's state needs besides the snapshot.
 func (h *history) covers(s *snapshot) bool {
 	next := s.Keep
 	for _, r := range h.Runs {
@@ -104,7 +104,7 @@ func (h *history) covers(s *snapshot) bool {
 	return next > s.Sequence
 }
 
-// caughtUp tells whether it has what there was when it began.
+// caughtUp reports whether it has all that was durable when it began.
 func (h *history) caughtUp() bool {
 	covered := len(h.Snapshots) == 0
 	for i := range h.Snapshots {
@@ -113,7 +113,7 @@ func (h *history) caughtUp() bool {
 	return covered && h.end() >= h.Reach
 }
 
-// usable tells whether a state can be restored from it.
+// usable reports whether a state can be restored from it.
 func (h *history) usable() bool { return planOf(h, 1<<63-1) != nil }
 
 // end is the last sequence number that the manifest's runs and snapshots reach.
@@ -140,7 +140,7 @@ func (h *history) nextRun() uint64 {
 	return next
 }
 
-// empty tells that nothing can be restored from it.
+// empty reports whether nothing can be restored from it.
 func (h *history) empty() bool { return len(h.Runs) == 0 && len(h.Snapshots) == 0 }
 
 func (m *manifest) last() *history {
@@ -150,7 +150,7 @@ func (m *manifest) last() *history {
 	return &m.Histories[len(m.Histories)-1]
 }
 
-// sameAs tells whether both are what one write left.
+// sameAs reports whether both were written by the same write.
 func (m *manifest) sameAs(o *manifest) bool {
 	return m.Term == o.Term && m.Writer == o.Writer && m.Edit == o.Edit
 }
@@ -171,8 +171,7 @@ func (m *manifest) clone() *manifest {
 	return &c
 }
 
-// DamageError names an object that is missing or holds something else than it
-// should.
+// DamageError names an object that is missing or has the wrong content.
 type DamageError struct {
 	Object string
 	Reason string
@@ -224,12 +223,12 @@ func decodeSummed(b []byte, v any) error {
 	return json.Unmarshal(text, v)
 }
 
-// errFenced says that somebody else holds a newer term.
+// errFenced says that another manager holds a newer term.
 var errFenced = errors.New("ship: fenced by a newer term")
 
 // writeManifest replaces the manifest of version v, or creates it when v is empty. It
-// returns errFenced when somebody else wrote it. A write whose answer was lost counts
-// when it is found.
+// returns errFenced when another manager wrote it. It succeeds if it finds its own write, whose
+// answer was lost.
 func writeManifest(ctx context.Context, s object.Store, log string, m *manifest, v object.Version) (object.Version, error) {
 	b, err := encodeSummed(m)
 	if err != nil {
@@ -251,18 +250,18 @@ func writeManifest(ctx context.Context, s object.Store, log string, m *manifest,
 	})
 }
 
-// verdict is whose an object turned out to be.
+// verdict says which write left an object.
 type verdict int
 
 const (
-	foreign   verdict = iota
-	own               // it is what was to be written
-	unchanged         // it is what was to be replaced
+	foreign   verdict = iota // that of another manager
+	own                      // this write
+	unchanged                // the one that this write replaces
 )
 
-// swap writes an object under the condition that it has version v still, or does not
-// exist when v is empty. When the store says that it was changed, look tells whether
-// that was this very write, of which the answer was lost. errFenced when it was not.
+// swap writes an object if it still has version v, or does not
+// exist when v is empty. When the store answers that it changed, look judges the content that is there:
+// it may be from this write, whose answer was lost. The error is errFenced when it is foreign.
 func swap(ctx context.Context, s object.Store, name string, body []byte, v object.Version, look func(now []byte) verdict) (object.Version, error) {
 	for range 3 {
 		var next object.Version
@@ -289,20 +288,21 @@ func swap(ctx context.Context, s object.Store, name string, body []byte, v objec
 		case own:
 			return found, nil
 		case foreign:
-			return "", fmt.Errorf("%w: %s was written by somebody else", errFenced, name)
+			return "", fmt.Errorf("%w: %s was written by another manager", errFenced, name)
 		}
 		v = found // the refusal was wrong
 	}
 	return "", fmt.Errorf("ship: writes of %s fail, though the object did not change", name)
 }
 
-// put writes an object whose name is given to this content only. errFenced when it has another: somebody else used the term.
+// put writes an object whose name is used for this content only. The error is errFenced when it has other content: another
+// manager used the term.
 func put(ctx context.Context, s object.Store, name string, body []byte) error {
 	_, err := s.Create(ctx, name, body)
 	if !errors.Is(err, object.ErrExists) {
 		return err
 	}
-	now, _, err := s.Get(ctx, name) // an earlier try, of which the answer was lost
+	now, _, err := s.Get(ctx, name) // an earlier try, whose answer was lost
 	if err != nil {
 		return err
 	}

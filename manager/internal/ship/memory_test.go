@@ -41,7 +41,7 @@ func (f forgetful) Create(ctx context.Context, name string, body []byte) (object
 
 // TestShippingUsesItsMemoryAgain: objects take turns in the same memory, also those of snapshots. Garbage
 // as large as what is shipped would cost more than to ship it. All large ones begin where a directory can write them
-// directly. It must not run beside other tests.
+// directly. It must not run in parallel with other tests.
 func TestShippingUsesItsMemoryAgain(t *testing.T) {
 	const rounds, perRound, recordBytes = 24, 40, 64 << 10
 	dir := t.TempDir()
@@ -50,9 +50,9 @@ func TestShippingUsesItsMemoryAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	place := &counting{forgetful: forgetful{&memory{objects: make(map[string]stored)}}}
+	dest := &counting{forgetful: forgetful{&memory{objects: make(map[string]stored)}}}
 	s, err := ship.New(ship.Options{
-		Store: place, HolderFile: filepath.Join(dir, "holder"),
+		Store: dest, HolderFile: filepath.Join(dir, "holder"),
 		Logger: slog.New(slog.DiscardHandler), Interval: 20 * time.Millisecond,
 	})
 	if err != nil {
@@ -87,7 +87,7 @@ func TestShippingUsesItsMemoryAgain(t *testing.T) {
 	if made > shipped {
 		t.Errorf("%d kB of memory were made to ship %d kB", made>>10, shipped>>10)
 	}
-	if place.aligned.Load() < rounds || place.unaligned.Load() > 0 {
-		t.Errorf("%d large objects are aligned and %d are not", place.aligned.Load(), place.unaligned.Load())
+	if dest.aligned.Load() < rounds || dest.unaligned.Load() > 0 {
+		t.Errorf("%d large objects are aligned and %d are not", dest.aligned.Load(), dest.unaligned.Load())
 	}
 }

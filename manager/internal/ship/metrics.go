@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are those of a Shipper.
+// Metrics are the Prometheus metrics of a Shipper.
 type Metrics struct {
 	shipper                   *Shipper
 	term                      atomic.Uint64

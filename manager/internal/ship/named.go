@@ -14,20 +14,20 @@ import (
 // named is what a shipper knows of the named logs. All of it belongs to the loop of the named logs, except
 // what Shipper.mu guards.
 type named struct {
-	// follow says that every log was added but those of except, so that another one that is not
-	// there was deleted; removed are those that were. Shipper.mu guards all three.
+	// follow says that every log was added but those of except, so any other log of the catalog
+	// was deleted. removed are deletions that the catalog does not have yet. Shipper.mu guards all three.
 	follow  bool
 	except  []string
 	removed []removal
 
 	catalog *catalog
 	version object.Version
-	edits   uint64 // of tries, so that none is taken for another
-	index   uint64 // of the next place in this term
+	edits   uint64 // counts tries, so that none is taken for another
+	index   uint64 // of the next prefix in this term
 
-	// What is being collected.
-	place string
-	after string
+	// The prefix whose objects are being deleted, and the last one that was.
+	prefix string
+	after  string
 }
 
 // removal is a log that was deleted.
@@ -36,22 +36,22 @@ type removal struct {
 	at       int64
 }
 
-// maxRemoved is of how many deletions the time is known while the place is away. An older one is
-// taken for one that happened when the place is back.
+// maxRemoved bounds the deletions whose time is remembered while the store is away. An older one counts as made when the
+// store is back.
 const maxRemoved = 1024
 
 // collectObjects is how many objects of deleted logs a round deletes.
 const collectObjects = 10
 
-// logLabel is how metrics and messages call a named log.
+// logLabel is the name of a named log in metrics and messages.
 func logLabel(name string) string { return "logs/" + name }
 
-// AddNamed makes a named log part of what is shipped. longest tells how long it remembers an id
-// at most; it may be called at any time.
+// AddNamed makes a named log part of what is shipped. longest returns how long the log remembers an id
+// at most; any goroutine may call it.
 func (s *Shipper) AddNamed(name string, log *wal.Log, longest func() time.Duration) {
 	st := &stream{label: logLabel(name), named: name, log: log, kept: true, opts: &s.opts, longest: longest}
 	st.backlog = func() int64 { return s.opts.BacklogBytes / int64(max(len(s.all())-1, 1)) }
-	st.note()
+	st.addPoint()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streams = append(s.streams[:len(s.streams):len(s.streams)], st)
@@ -74,9 +74,9 @@ func (s *Shipper) RemoveNamed(name string) {
 	}
 }
 
-// FollowNamed says that every named log was added, but those of except, which are there and could
-// not be opened: another one that the place knows was deleted. What the place has of those of except
-// stays as it is. Without FollowNamed that holds for all named logs.
+// FollowNamed says that every named log was added, but those of except, which exist and could
+// not be opened. Any other log of the catalog was deleted. The copies of those of except
+// stay as they are. Until FollowNamed is called, that holds for all named logs.
 func (s *Shipper) FollowNamed(except ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,14 +86,14 @@ func (s *Shipper) FollowNamed(except ...string) {
 // KeepNamed is Keep for a named log.
 func (s *Shipper) KeepNamed(name string) uint64 { return s.Keep(logLabel(name)) }
 
-// newTerm forgets what another term knew.
+// newTerm drops the state of the last term.
 func (s *Shipper) newTerm() {
 	n := &s.named
-	n.catalog, n.index, n.place, n.after = nil, 0, "", ""
+	n.catalog, n.index, n.prefix, n.after = nil, 0, "", ""
 	for _, st := range s.all() {
 		st.claimed = false
 		if st.named != "" {
-			st.name, st.ready = "", false
+			st.prefix, st.ready = "", false
 		}
 	}
 }
@@ -118,16 +118,16 @@ func (s *Shipper) takeCatalog(ctx context.Context, term uint64) error {
 	if err != nil {
 		return err
 	}
-	if c.Term >= term { // the same one only after the lease was lost
+	if c.Term >= term { // equal only after the lease was lost
 		return errFenced
 	}
 	n.catalog, n.version = c, v
 	return nil
 }
 
-// syncCatalog makes the catalog say which logs there are, and gives new ones a place. A log is
-// noted before its first object is written, and once it was shipped completely. So every object belongs
-// to a log in the catalog, and none that a restore would look for is missing.
+// syncCatalog brings the catalog up to date with the logs, and gives each new one a prefix. The catalog has a log before its
+// first object is written, and then records when it was shipped completely. So every object belongs
+// to a log in the catalog, and no object that a restore would look for is missing.
 func (s *Shipper) syncCatalog(ctx context.Context, term uint64) error {
 	s.mu.Lock()
 	n := &s.named
@@ -151,7 +151,7 @@ func (s *Shipper) syncCatalog(ctx context.Context, term uint64) error {
 			}
 		}
 	}
-	places := make(map[*stream]string)
+	prefixes := make(map[*stream]string)
 	there := make(map[string]bool)
 	for _, name := range except {
 		there[name] = true
@@ -165,18 +165,18 @@ func (s *Shipper) syncCatalog(ctx context.Context, term uint64) error {
 		there[st.named] = true
 		e := c.of(st)
 		if e == nil {
-			c.Logs = append(c.Logs, catalogEntry{Name: st.named, ID: st.log.ID(), Place: fmt.Sprintf("logs/%s/%010d-%d", st.named, term, index), Made: now})
+			c.Logs = append(c.Logs, catalogEntry{Name: st.named, ID: st.log.ID(), Prefix: fmt.Sprintf("logs/%s/%010d-%d", st.named, term, index), Made: now})
 			e = &c.Logs[len(c.Logs)-1]
 			index++
 			changed = true
 		}
-		places[st] = e.Place
-		if st.name == e.Place && st.ready && !e.Shipped {
+		prefixes[st] = e.Prefix
+		if st.prefix == e.Prefix && st.ready && !e.Shipped {
 			e.Shipped, e.Made = true, st.oldest()
 			changed = true
-			// What was restored, and ships to the same place, goes on where the other one ends.
+			// A restored log that ships to the same destination continues where the other one ends.
 			for i := range c.Logs {
-				if o := &c.Logs[i]; o.Name == e.Name && o.Place != e.Place && o.current() {
+				if o := &c.Logs[i]; o.Name == e.Name && o.Prefix != e.Prefix && o.current() {
 					o.end(e.Made)
 				}
 			}
@@ -206,14 +206,14 @@ func (s *Shipper) syncCatalog(ctx context.Context, term uint64) error {
 	s.mu.Lock()
 	n.removed = slices.DeleteFunc(slices.Clone(n.removed), func(r removal) bool { return slices.Contains(removed, r) })
 	s.mu.Unlock()
-	for st, place := range places {
-		st.name = place
+	for st, prefix := range prefixes {
+		st.prefix = prefix
 	}
 	return nil
 }
 
-// unnoted tells whether a log was shipped completely and the catalog does not say so yet.
-func (s *Shipper) unnoted() bool {
+// catalogDue reports whether a log was shipped completely and the catalog does not say so yet.
+func (s *Shipper) catalogDue() bool {
 	if s.named.catalog == nil {
 		return false
 	}
@@ -222,11 +222,11 @@ func (s *Shipper) unnoted() bool {
 			return false
 		}
 		e := s.named.catalog.of(st)
-		return e != nil && e.Place == st.name && !e.Shipped
+		return e != nil && e.Prefix == st.prefix && !e.Shipped
 	})
 }
 
-// of returns the life of a stream's log; nil when there is none yet.
+// of returns the entry of a stream's log; nil when there is none yet.
 func (c *catalog) of(st *stream) *catalogEntry {
 	for i := range slices.Backward(c.Logs) {
 		if e := &c.Logs[i]; e.current() && e.Name == st.named && e.ID == st.log.ID() {
@@ -260,8 +260,8 @@ func (st *stream) oldest() int64 {
 	return h.Began
 }
 
-// collectGone deletes some objects of a log that was deleted long ago. The listing may be stale:
-// what it leaves out stays in the store, and nothing looks for it.
+// collectGone deletes some objects of a log that was deleted longer ago than the retention. The listing may be stale:
+// objects that it leaves out stay in the store, and nothing looks for them.
 func (s *Shipper) collectGone(ctx context.Context, term uint64) error {
 	n := &s.named
 	if n.catalog == nil {
@@ -271,10 +271,10 @@ func (s *Shipper) collectGone(ctx context.Context, term uint64) error {
 	if i < 0 {
 		return nil
 	}
-	if place := n.catalog.Logs[i].Place; place != n.place {
-		n.place, n.after = place, ""
+	if prefix := n.catalog.Logs[i].Prefix; prefix != n.prefix {
+		n.prefix, n.after = prefix, ""
 	}
-	page, err := s.opts.Store.List(ctx, n.place+"/", n.after)
+	page, err := s.opts.Store.List(ctx, n.prefix+"/", n.after)
 	if err == nil {
 		err = s.opts.holdsLease(ctx, term)
 	}

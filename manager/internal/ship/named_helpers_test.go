@@ -18,7 +18,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-// manager is a ledger's log with named logs beside it, all shipped, as a manager has them.
+// manager is a ledger's log with named logs, all shipped, as a manager has them.
 type manager struct {
 	*ledger
 	engine *walogs.Engine
@@ -83,7 +83,7 @@ func startManager(t *testing.T, dir string, store object.Store, change func(*shi
 	return m
 }
 
-// crash ends shipping without a last word, and then the rest.
+// crash ends shipping without releasing the lease, and then the rest.
 func (m *manager) crash() {
 	if m.shipper != nil {
 		ctx, cancel := context.WithCancel(context.Background())

@@ -56,11 +56,11 @@ func (s *slow) Create(ctx context.Context, name string, b []byte) (object.Versio
 	return s.Store.Create(ctx, name, b)
 }
 
-// The ledger goes on being shipped while an object of a named log takes forever.
+// The ledger is still shipped while an object of a named log takes forever.
 func TestLedgerDoesNotWaitForNamedLogs(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
-	s := &slow{Store: place, open: make(chan struct{})}
+	_, dest := newDest(t)
+	s := &slow{Store: dest, open: make(chan struct{})}
 	m := startManager(t, t.TempDir(), s, nil)
 	m.make("large")
 	m.write("large", 50)
@@ -74,9 +74,9 @@ func TestLedgerDoesNotWaitForNamedLogs(t *testing.T) {
 	}
 	last := m.log.Durable()
 	close(s.open)
-	m.allShipped(place, "large")
+	m.allShipped(dest, "large")
 	m.stop()
-	dir, _, err := restoreAll(t, place, time.Time{})
+	dir, _, err := restoreAll(t, dest, time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,47 +86,47 @@ func TestLedgerDoesNotWaitForNamedLogs(t *testing.T) {
 // The last round before a stop ships a log that was just made, and the catalog says so.
 func TestStopShipsANewLog(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
+	_, dest := newDest(t)
 	dir := t.TempDir()
 	m := startManager(t, dir, nil, nil)
 	m.stop()
-	m = startManager(t, dir, place, func(o *ship.Options) { o.Interval = time.Hour })
+	m = startManager(t, dir, dest, func(o *ship.Options) { o.Interval = time.Hour })
 	eventually(t, "the first round ships", func() bool { return m.shipper.Lag(ship.LedgerLog) == 0 })
 	m.make("new")
 	last := m.write("new", 20)
 	m.stop()
-	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"new": last})
+	mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"new": last})
 }
 
 // A log that cannot be shipped does not make the others wait for the next interval.
 func TestFailingLogHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
+	_, dest := newDest(t)
 	dir := t.TempDir()
 	m := startManager(t, dir, nil, nil)
 	m.make("bad")
 	m.make("big")
 	last := m.write("big", 2000) // more runs than one round ships
 	m.stop()
-	broken := &refusing{place, func(name string) bool { return strings.HasPrefix(name, "logs/bad/") }}
+	broken := &refusing{dest, func(name string) bool { return strings.HasPrefix(name, "logs/bad/") }}
 	m = startManager(t, dir, broken, func(o *ship.Options) { o.Interval = time.Hour })
-	eventually(t, "the other log is shipped", func() bool { return m.isShipped(place, "big") != nil })
+	eventually(t, "the other log is shipped", func() bool { return m.isShipped(dest, "big") != nil })
 	m.crash()
-	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"big": last})
+	mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"big": last})
 }
 
-// A log whose records were given up before they were shipped goes on with a snapshot. It can be restored only
+// A log whose records were given up before they were shipped continues with a snapshot. It can be restored only
 // once the records that the snapshot keeps are shipped as well.
 func TestBridgedLogIsNotedOnceComplete(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
+	_, dest := newDest(t)
 	dir := t.TempDir()
 	var m *manager
-	var released atomic.Bool // the log has no more what was to be shipped first
+	var released atomic.Bool // the log no longer has the first record to ship
 	var open atomic.Bool
 	var refused atomic.Int64 // since the snapshot was shipped
 	bridged := func() bool { return m.journal.has("records were not shipped before a snapshot replaced them") }
-	store := &refusing{place, func(name string) bool {
+	store := &refusing{dest, func(name string) bool {
 		if !strings.HasPrefix(name, "logs/") || !strings.Contains(name, "/t") || open.Load() {
 			return false
 		}
@@ -161,27 +161,27 @@ func TestBridgedLogIsNotedOnceComplete(t *testing.T) {
 	})
 	released.Store(true)
 	eventually(t, "some rounds follow the snapshot", func() bool { return refused.Load() > 3 })
-	if _, r, err := restoreAll(t, place, time.Time{}); err != nil || len(r.Logs) != 0 || len(r.Forgotten) != 1 {
+	if _, r, err := restoreAll(t, dest, time.Time{}); err != nil || len(r.Logs) != 0 || len(r.Forgotten) != 1 {
 		t.Errorf("restored %+v, %v; want a log that was forgotten", r, err)
 	}
 	open.Store(true)
-	m.allShipped(place, "log")
-	if _, r, err := restoreAll(t, place, time.Time{}); err != nil || len(r.Logs) != 1 {
+	m.allShipped(dest, "log")
+	if _, r, err := restoreAll(t, dest, time.Time{}); err != nil || len(r.Logs) != 1 {
 		t.Errorf("restored %+v, %v; want the log", r, err)
 	}
 }
 
-// A restore to a time of one life of a log refuses ids for as long as a later life promised to know them.
-func TestLaterLifeOfALogLengthensTheQuarantine(t *testing.T) {
+// A log was deleted and made again with a longer TTL: a restore to a time of the first one refuses ids for the longer TTL.
+func TestLaterLogOfANameLengthensTheQuarantine(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
-	m := startManager(t, t.TempDir(), place, nil)
+	_, dest := newDest(t)
+	m := startManager(t, t.TempDir(), dest, nil)
 	m.make("a")
 	first := m.write("a", 20)
-	m.allShipped(place, "a")
+	m.allShipped(dest, "a")
 	at := pause()
 	m.append(1)
-	m.allShipped(place, "a")
+	m.allShipped(dest, "a")
 	m.remove("a")
 	window := 48 * time.Hour
 	if _, _, err := m.engine.Put(t.Context(), "a", logs.Change{Window: &window}); err != nil {
@@ -189,26 +189,26 @@ func TestLaterLifeOfALogLengthensTheQuarantine(t *testing.T) {
 	}
 	m.write("a", 5)
 	m.stop()
-	mustHaveLogs(t, place, at, map[string]uint64{"a": first})
-	if _, r, err := restoreAll(t, place, at); err != nil || len(r.Logs) != 1 || len(r.Forgotten) != 0 || r.Logs[0].LongestTTL != window {
+	mustHaveLogs(t, dest, at, map[string]uint64{"a": first})
+	if _, r, err := restoreAll(t, dest, at); err != nil || len(r.Logs) != 1 || len(r.Forgotten) != 0 || r.Logs[0].LongestTTL != window {
 		t.Errorf("restored %+v, %v; want a quarantine of %v", r, err, window)
 	}
-	if _, r, err := restoreAll(t, place, time.Time{}); err != nil || len(r.Logs) != 1 || len(r.Forgotten) != 0 || r.Logs[0].LongestTTL != window {
-		t.Errorf("restored %+v, %v; want the second life", r, err)
+	if _, r, err := restoreAll(t, dest, time.Time{}); err != nil || len(r.Logs) != 1 || len(r.Forgotten) != 0 || r.Logs[0].LongestTTL != window {
+		t.Errorf("restored %+v, %v; want the second log", r, err)
 	}
 }
 
-// A catalog that the place lost, and a log that the data directory lost, are told of.
+// A catalog that the destination lost, and a log that the data directory lost, are logged.
 func TestLossesAreTold(t *testing.T) {
 	t.Parallel()
 	const noCatalog, noLog = "the catalog of named logs was lost", "gone from the data directory"
-	_, place := newPlace(t)
+	_, dest := newDest(t)
 	dir := t.TempDir()
-	m := startManager(t, dir, place, nil)
+	m := startManager(t, dir, dest, nil)
 	m.make("kept")
 	m.make("lost")
 	last := m.write("kept", 20)
-	m.allShipped(place, "kept", "lost")
+	m.allShipped(dest, "kept", "lost")
 	m.stop()
 	if m.journal.has(noCatalog) || m.journal.has(noLog) {
 		t.Error("nothing was lost yet")
@@ -216,20 +216,20 @@ func TestLossesAreTold(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(dir, ship.NamedDir, "lost")); err != nil {
 		t.Fatal(err)
 	}
-	m = startManager(t, dir, place, nil)
-	m.allShipped(place, "kept")
+	m = startManager(t, dir, dest, nil)
+	m.allShipped(dest, "kept")
 	m.stop()
 	if !m.journal.has(noLog) || !m.journal.has("log=lost") || m.journal.has(noCatalog) {
-		t.Error("the lost log is not told of")
+		t.Error("the lost log is not logged")
 	}
-	if err := place.Delete(t.Context(), "catalog"); err != nil {
+	if err := dest.Delete(t.Context(), "catalog"); err != nil {
 		t.Fatal(err)
 	}
-	m = startManager(t, dir, place, nil)
-	m.allShipped(place, "kept")
+	m = startManager(t, dir, dest, nil)
+	m.allShipped(dest, "kept")
 	m.stop()
 	if !m.journal.has(noCatalog) {
-		t.Error("the lost catalog is not told of")
+		t.Error("the lost catalog is not logged")
 	}
-	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"kept": last})
+	mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"kept": last})
 }

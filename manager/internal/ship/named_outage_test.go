@@ -13,8 +13,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/ship"
 )
 
-// gapsTold is what the shipper's metric says.
-func gapsTold(t *testing.T, s *ship.Shipper) float64 {
+// gapsLogged is what the shipper's metric says.
+func gapsLogged(t *testing.T, s *ship.Shipper) float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
 	if err := r.Register(s.Metrics()); err != nil {
@@ -33,8 +33,8 @@ func gapsTold(t *testing.T, s *ship.Shipper) float64 {
 	return 0
 }
 
-// TestNamedLogInALongOutage: the place is away while a log writes and gives up many times its backlog. Its disk stays bounded,
-// the gap is told of that log and of no other, and what it keeps is restored with every id, whether the manager
+// TestNamedLogInALongOutage: the destination is away while a log writes and gives up many times its backlog. Its disk stays bounded,
+// a gap of that log and of no other is logged, and what it keeps is restored with every id, whether the manager
 // was started again meanwhile or not.
 func TestNamedLogInALongOutage(t *testing.T) {
 	t.Parallel()
@@ -42,10 +42,10 @@ func TestNamedLogInALongOutage(t *testing.T) {
 	for name, restart := range map[string]bool{"one process": false, "started again": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			srv, place := newPlace(t)
+			srv, dest := newDest(t)
 			dir := t.TempDir()
 			bounded := func(o *ship.Options) { o.BacklogBytes = backlog }
-			m := startManager(t, dir, place, bounded)
+			m := startManager(t, dir, dest, bounded)
 			m.make("busy")
 			m.make("quiet") // keeps all of its entries
 			keep := int64(logs.MinRetained)
@@ -54,8 +54,8 @@ func TestNamedLogInALongOutage(t *testing.T) {
 			}
 			shipped := m.write("busy", 50)
 			quiet := m.write("quiet", 30)
-			m.allShipped(place, "busy", "quiet")
-			if n := gapsTold(t, m.shipper); n != 0 {
+			m.allShipped(dest, "busy", "quiet")
+			if n := gapsLogged(t, m.shipper); n != 0 {
 				t.Fatalf("%v gaps before the outage", n)
 			}
 
@@ -86,7 +86,7 @@ func TestNamedLogInALongOutage(t *testing.T) {
 				quiet = m.write("quiet", 10)
 				if again && first() > shipped {
 					m.crash()
-					m = startManager(t, dir, place, bounded)
+					m = startManager(t, dir, dest, bounded)
 					again = false
 				}
 			}
@@ -95,22 +95,22 @@ func TestNamedLogInALongOutage(t *testing.T) {
 			eventually(t, "the disk is bounded", func() bool { return disk() <= logs.MinRetained+backlog+8*segmentBytes })
 			const batch = 10 // entries in a record, see write
 			if lag, st := m.shipper.Lag("logs/busy"), m.shipper.State(); lag < (first()-shipped)/batch || st.Failing == 0 {
-				t.Errorf("%d records of the log are said to be behind, though entries up to %d were given up: %+v", lag, first(), st)
+				t.Errorf("%d records of the log count as lag, though entries up to %d were given up: %+v", lag, first(), st)
 			}
 
 			srv.Away.Store(false)
 			last := m.write("busy", 20)
-			m.allShipped(place, "busy", "quiet")
+			m.allShipped(dest, "busy", "quiet")
 			eventually(t, "it says that shipping works", func() bool { return m.journal.has("shipping works again") })
 			if !m.journal.has("cannot be restored to\" log=logs/busy") {
-				t.Error("the gap of the log is not told")
+				t.Error("the gap of the log is not logged")
 			}
-			if m.journal.has("log=logs/quiet from=") || m.journal.has("log=ledger from=") || gapsTold(t, m.shipper) < 1 {
-				t.Errorf("gaps of other logs are told, or none is counted: %v", gapsTold(t, m.shipper))
+			if m.journal.has("log=logs/quiet from=") || m.journal.has("log=ledger from=") || gapsLogged(t, m.shipper) < 1 {
+				t.Errorf("gaps of other logs are logged, or none is counted: %v", gapsLogged(t, m.shipper))
 			}
 			m.stop()
 
-			restored, report, err := restoreAll(t, place, time.Time{})
+			restored, report, err := restoreAll(t, dest, time.Time{})
 			if err != nil || len(report.Logs) != 2 {
 				t.Fatalf("restored %+v, %v", report, err)
 			}
@@ -137,7 +137,7 @@ func TestNamedLogInALongOutage(t *testing.T) {
 						next++
 					}
 				}
-				// Ids of entries from before, in and behind the gap.
+				// Ids of entries from before, in and after the gap.
 				for _, n := range []uint64{1, want / 2, want} {
 					if o, err := e.Append(t.Context(), name, []logs.Item{entryOf(name, n)}, false); err != nil || !o[0].Duplicate || o[0].Number != n {
 						t.Errorf("entry %d of %s again: %+v, %v", n, name, o, err)

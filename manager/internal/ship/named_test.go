@@ -20,57 +20,57 @@ import (
 
 func TestNamedLogsAreShipped(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
+	_, dest := newDest(t)
 	dir := t.TempDir()
 	m := startManager(t, dir, nil, nil) // before anything is shipped
 	m.make("old")
 	old := m.write("old", 2000)
 	m.stop()
-	m = startManager(t, dir, place, nil)
+	m = startManager(t, dir, dest, nil)
 	m.make("new")
 	last := m.write("new", 1500)
 	m.make("empty")
-	m.allShipped(place, "old", "new", "empty")
-	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"old": old, "new": last, "empty": 0})
+	m.allShipped(dest, "old", "new", "empty")
+	mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"old": old, "new": last, "empty": 0})
 	last = m.write("new", 10)
 	m.stop() // which ships the rest
-	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"old": old, "new": last, "empty": 0})
-	for range 3 { // restarts go on where the last one ended
-		m = startManager(t, dir, place, nil)
+	mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"old": old, "new": last, "empty": 0})
+	for range 3 { // restarts continue where the last one ended
+		m = startManager(t, dir, dest, nil)
 		old = m.write("old", 300)
-		m.allShipped(place, "old", "new", "empty")
+		m.allShipped(dest, "old", "new", "empty")
 		m.crash()
 	}
-	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"old": old, "new": last, "empty": 0})
+	mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"old": old, "new": last, "empty": 0})
 }
 
 func TestNamedLogsOfATime(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
+	_, dest := newDest(t)
 	dir := t.TempDir()
-	m := startManager(t, dir, place, nil)
-	m.allShipped(place)
+	m := startManager(t, dir, dest, nil)
+	m.allShipped(dest)
 	before := pause()
 	m.make("a")
 	first := m.write("a", 500)
-	m.allShipped(place, "a")
+	m.allShipped(dest, "a")
 	there := pause()
 	second := m.write("a", 500)
-	m.allShipped(place, "a")
+	m.allShipped(dest, "a")
 	full := pause()
 	m.remove("a")
-	m.allShipped(place)
+	m.allShipped(dest)
 	deleted := pause()
 	m.append(1)
 	m.make("a") // another log of that name
 	third := m.write("a", 20)
-	st := m.allShipped(place, "a")
+	st := m.allShipped(dest, "a")
 	if len(st.Logs) != 2 || st.Logs[0].Deleted == nil || st.Logs[0].Prefix == st.Logs[1].Prefix {
 		t.Errorf("status: %+v", st.Logs)
 	}
 	again := pause()
 	m.append(1)
-	m.allShipped(place, "a")
+	m.allShipped(dest, "a")
 	m.stop()
 	for _, c := range []struct {
 		what string
@@ -85,9 +85,9 @@ func TestNamedLogsOfATime(t *testing.T) {
 		{"made again", again, map[string]uint64{"a": third}, 0},
 		{"the newest", time.Time{}, map[string]uint64{"a": third}, 0},
 	} {
-		t.Run(c.what, func(t *testing.T) { mustHaveLogsUpTo(t, place, c.at, c.want, c.more) })
+		t.Run(c.what, func(t *testing.T) { mustHaveLogsUpTo(t, dest, c.at, c.want, c.more) })
 	}
-	_, r, err := restoreAll(t, place, before)
+	_, r, err := restoreAll(t, dest, before)
 	if err != nil || len(r.Forgotten) != 1 || r.Forgotten[0].Name != "a" || r.Forgotten[0].LongestTTL != 5*time.Minute {
 		t.Errorf("what a restore forgot: %+v, %v", r, err)
 	}
@@ -96,44 +96,44 @@ func TestNamedLogsOfATime(t *testing.T) {
 	m = startManager(t, dir, nil, nil)
 	m.remove("a")
 	m.stop()
-	m = startManager(t, dir, place, nil)
-	m.allShipped(place)
+	m = startManager(t, dir, dest, nil)
+	m.allShipped(dest)
 	m.stop()
-	mustHaveLogs(t, place, time.Time{}, nil)
-	mustHaveLogs(t, place, again, map[string]uint64{"a": third})
+	mustHaveLogs(t, dest, time.Time{}, nil)
+	mustHaveLogs(t, dest, again, map[string]uint64{"a": third})
 }
 
 // A log that was deleted longer ago than can be restored is collected.
 func TestDeletedLogIsCollected(t *testing.T) {
 	t.Parallel()
-	srv, place := newPlace(t)
-	m := startManager(t, t.TempDir(), place, func(o *ship.Options) { o.Retention = time.Millisecond })
+	srv, dest := newDest(t)
+	m := startManager(t, t.TempDir(), dest, func(o *ship.Options) { o.Retention = time.Millisecond })
 	for range 3 {
 		m.make("gone")
 		m.write("gone", 300)
-		m.allShipped(place, "gone")
+		m.allShipped(dest, "gone")
 		m.remove("gone")
 		srv.LostPuts.Store(200) // the rest must do with lost answers
 		eventually(t, "its objects are deleted", func() bool {
 			n := 0
-			err := object.All(t.Context(), place, "logs/", func(object.Info) error { n++; return nil })
+			err := object.All(t.Context(), dest, "logs/", func(object.Info) error { n++; return nil })
 			return err == nil && n == 0
 		})
 		srv.LostPuts.Store(0)
 	}
 	eventually(t, "the catalog forgets it", func() bool {
-		b, _, err := place.Get(t.Context(), "catalog")
+		b, _, err := dest.Get(t.Context(), "catalog")
 		return err == nil && !bytes.Contains(b, []byte("gone"))
 	})
 }
 
-// Retention takes what a log does not keep, and the snapshots, which name what it keeps, go on
+// Retention deletes entries of the log. Its snapshots, which name the entries that are kept, continue
 // meanwhile.
 func TestNamedLogWithRetention(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
+	_, dest := newDest(t)
 	dir := t.TempDir()
-	m := startManager(t, dir, place, nil)
+	m := startManager(t, dir, dest, nil)
 	m.make("log")
 	keep := int64(logs.MinRetained)
 	if _, _, err := m.engine.Put(t.Context(), "log", logs.Change{RetainLen: &keep}); err != nil {
@@ -150,14 +150,14 @@ func TestNamedLogWithRetention(t *testing.T) {
 			break
 		}
 	}
-	m.allShipped(place, "log")
+	m.allShipped(dest, "log")
 	m.stop()
 	for _, again := range []bool{false, true} { // the second one is of what ships from a restored directory
-		restored, _, err := restoreAll(t, place, time.Time{})
+		restored, _, err := restoreAll(t, dest, time.Time{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		m = startManager(t, restored, place, nil)
+		m = startManager(t, restored, dest, nil)
 		var info logs.Info
 		eventually(t, "what is not kept is given up again", func() bool {
 			if info, err = m.engine.Get(t.Context(), "log"); err != nil {
@@ -177,25 +177,25 @@ func TestNamedLogWithRetention(t *testing.T) {
 		if !again {
 			last = m.write("log", 100)
 		}
-		m.allShipped(place, "log")
+		m.allShipped(dest, "log")
 		m.stop()
 	}
 }
 
 func TestNamedLogDamage(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
-	m := startManager(t, t.TempDir(), place, nil)
+	_, dest := newDest(t)
+	m := startManager(t, t.TempDir(), dest, nil)
 	m.make("good")
 	m.write("good", 20)
 	m.make("bad")
 	for range 3 {
 		m.write("bad", 200)
-		m.allShipped(place, "good", "bad")
+		m.allShipped(dest, "good", "bad")
 	}
 	m.stop()
 	var names []string
-	if err := object.All(t.Context(), place, "", func(o object.Info) error {
+	if err := object.All(t.Context(), dest, "", func(o object.Info) error {
 		if strings.HasPrefix(o.Name, "logs/bad/") || o.Name == "catalog" {
 			names = append(names, o.Name)
 		}
@@ -205,21 +205,21 @@ func TestNamedLogDamage(t *testing.T) {
 	}
 	used := 0
 	for _, name := range names {
-		b, v, err := place.Get(t.Context(), name)
+		b, v, err := dest.Get(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		bad := bytes.Clone(b)
 		bad[len(bad)*2/3] ^= 0x10
-		if _, err = place.Replace(t.Context(), name, bad, v); err != nil {
+		if _, err = dest.Replace(t.Context(), name, bad, v); err != nil {
 			t.Fatal(err)
 		}
-		_, _, damaged := restoreAll(t, place, time.Time{})
-		if err := place.Delete(t.Context(), name); err != nil {
+		_, _, damaged := restoreAll(t, dest, time.Time{})
+		if err := dest.Delete(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
-		dir, _, missing := restoreAll(t, place, time.Time{})
-		if _, err := place.Create(t.Context(), name, b); err != nil {
+		dir, _, missing := restoreAll(t, dest, time.Time{})
+		if _, err := dest.Create(t.Context(), name, b); err != nil {
 			t.Fatal(err)
 		}
 		if damaged == nil && missing == nil {
@@ -238,72 +238,72 @@ func TestNamedLogDamage(t *testing.T) {
 	if used < 4 {
 		t.Errorf("%d of %d objects are used", used, len(names))
 	}
-	if _, _, err := restoreAll(t, place, time.Time{}); err != nil {
+	if _, _, err := restoreAll(t, dest, time.Time{}); err != nil {
 		t.Error(err)
 	}
 }
 
-// A manager that was away finds another one in its place. Its logs are then those of the past, and
+// A manager that was away finds another one that took its lease. Its logs are then those of the past, and
 // nothing that it writes is taken for the other's.
 func TestNamedLogsOfAStaleTerm(t *testing.T) {
 	t.Parallel()
-	srv, place := newPlace(t)
-	away := &objecttest.Gate{Store: place}
+	srv, dest := newDest(t)
+	away := &objecttest.Gate{Store: dest}
 	first := startManager(t, t.TempDir(), away, func(o *ship.Options) { o.LeaseTTL = 200 * time.Millisecond })
 	first.make("log")
 	first.write("log", 100)
-	first.allShipped(place, "log")
+	first.allShipped(dest, "log")
 	away.Close()
-	second := startManager(t, t.TempDir(), srv.Open(t, "place"), nil)
+	second := startManager(t, t.TempDir(), srv.Open(t, "dest"), nil)
 	second.make("log")
 	last := second.write("log", 30)
 	second.make("other")
 	eventually(t, "the second ships", func() bool { return second.shipper.Shipped(ship.LedgerLog) > 0 })
-	second.allShipped(place, "log", "other")
+	second.allShipped(dest, "log", "other")
 	first.write("log", 50)
 	first.make("late")
 	away.Open()
 	eventually(t, "the first is fenced", func() bool { return first.journal.has("lost the shipping lease") })
-	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"log": last, "other": 0})
+	mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"log": last, "other": 0})
 	last = second.write("log", 5)
-	second.allShipped(place, "log", "other")
-	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"log": last, "other": 0})
+	second.allShipped(dest, "log", "other")
+	mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"log": last, "other": 0})
 }
 
 // Every kind of fault at once, while logs are made, written, deleted and made again, with crashes.
 func TestNamedLogsWithFaults(t *testing.T) {
 	t.Parallel()
-	srv, place := newPlace(t)
+	srv, dest := newDest(t)
 	srv.Default()
 	dir := t.TempDir()
 	for round := range 4 {
-		m := startManager(t, dir, place, nil)
+		m := startManager(t, dir, dest, nil)
 		name := fmt.Sprintf("log-%d", round)
 		if round == 0 {
 			m.make("always")
 		}
 		m.make(name)
 		want := map[string]uint64{"always": m.write("always", 300), name: m.write(name, 100)}
-		m.allShipped(place, "always", name)
-		mustHaveLogs(t, place, time.Time{}, want)
+		m.allShipped(dest, "always", name)
+		mustHaveLogs(t, dest, time.Time{}, want)
 		m.remove(name)
 		m.make(name)
 		want[name] = m.write(name, 7)
-		m.allShipped(place, "always", name)
+		m.allShipped(dest, "always", name)
 		m.crash()
-		mustHaveLogs(t, place, time.Time{}, want)
-		m = startManager(t, dir, place, nil)
+		mustHaveLogs(t, dest, time.Time{}, want)
+		m = startManager(t, dir, dest, nil)
 		m.remove(name)
-		m.allShipped(place, "always")
+		m.allShipped(dest, "always")
 		m.crash()
-		mustHaveLogs(t, place, time.Time{}, map[string]uint64{"always": want["always"]})
+		mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"always": want["always"]})
 	}
 	if srv.Injected.Load() < 10 {
 		t.Errorf("%d faults", srv.Injected.Load())
 	}
 }
 
-// stopping is a store that is gone for good behind a number of requests that change something, the last of
+// stopping is a store that is gone for good after a number of requests that change something, the last of
 // which may happen without an answer.
 type stopping struct {
 	object.Store
@@ -343,9 +343,9 @@ func (s *stopping) Delete(ctx context.Context, name string) error {
 // state that restores, with as many entries as were there before at least.
 func TestShippedSnapshotCrash(t *testing.T) {
 	t.Parallel()
-	t.Run("it goes on", func(t *testing.T) { t.Parallel(); cutOff(t, false) })
+	t.Run("it continues", func(t *testing.T) { t.Parallel(); cutOff(t, false) })
 	// What is shipped first of another history is a snapshot, and the records that it keeps follow.
-	t.Run("it begins anew", func(t *testing.T) { t.Parallel(); cutOff(t, true) })
+	t.Run("it begins again", func(t *testing.T) { t.Parallel(); cutOff(t, true) })
 }
 
 func cutOff(t *testing.T, fork bool) {
@@ -373,10 +373,10 @@ func cutOff(t *testing.T, fork bool) {
 		ended := false // in one of the two: how many writes there are depends on when records become durable
 		for _, happen := range []bool{false, true} {
 			done := false
-			dir, place := filepath.Join(top, fmt.Sprint(left, happen)), filepath.Join(top, fmt.Sprint("place", left, happen))
+			dir, dest := filepath.Join(top, fmt.Sprint(left, happen)), filepath.Join(top, fmt.Sprint("dest", left, happen))
 			copyDir(t, was, dir)
-			copyDir(t, shipped, place)
-			base := object.OpenDir(place)
+			copyDir(t, shipped, dest)
+			base := object.OpenDir(dest)
 			cut := &stopping{Store: base, left: left, happen: happen, mu: make(chan struct{}, 1)}
 			m := startManager(t, dir, cut, nil)
 			m.make("more")
@@ -410,7 +410,7 @@ func cutOff(t *testing.T, fork bool) {
 			if err := e.Close(); err != nil {
 				t.Error(err)
 			}
-			// And a start goes on from there.
+			// And a start continues from there.
 			m = startManager(t, dir, base, nil)
 			m.allShipped(base, "log")
 			m.crash()

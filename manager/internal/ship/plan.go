@@ -19,10 +19,10 @@ type plan struct {
 	at       int64 // records after the first point from here on are left out
 }
 
-// makePlan chooses what to read for the state at a time, or the newest one when at is
-// zero. With one or more *DamageError it returns what there is to read beside the damage, or nil.
+// makePlan chooses the objects to read for the state at a time, or the newest one when at is
+// zero. With one or more *DamageError it returns what can be read besides the damage, or nil.
 func makePlan(ctx context.Context, s object.Store, log string, at time.Time) (*plan, error) {
-	m, damaged, _, err := readPlace(ctx, s, log)
+	m, damaged, _, err := readShipped(ctx, s, log)
 	if errors.Is(err, object.ErrNotFound) {
 		return nil, noManifest(s, log)
 	}
@@ -43,7 +43,7 @@ func makePlan(ctx context.Context, s object.Store, log string, at time.Time) (*p
 			p.manifest = m
 		}
 		if err := damaged[h]; err != nil && (len(h.Runs) == 0 || h.Runs[len(h.Runs)-1].To < limit) {
-			return p, err // the time asked for may be behind the damage
+			return p, err // the time asked for may be after the damage
 		}
 		if p != nil {
 			return p, nil
@@ -84,7 +84,7 @@ func planOf(h *history, limit int64) *plan {
 	return p
 }
 
-// fetched is an object's records on their way from the store.
+// fetched has the records of an object.
 type fetched struct {
 	name   string
 	header header
@@ -96,7 +96,7 @@ type fetched struct {
 const ahead = 4
 
 // fetch calls fn for the parts of the snapshot and then for the runs, in order. fn gets a
-// nil run for a part. Damage does not stop it: it goes on to find all of it.
+// nil run for a part. After damage fetch continues, without fn, to find all of it.
 func (p *plan) fetch(ctx context.Context, o *RestoreOptions, fn func(r *run, f fetched) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// note remembers what is durable now. Any goroutine may call it.
-func (st *stream) note() {
+// addPoint adds a point for what is durable now. Any goroutine may call it.
+func (st *stream) addPoint() {
 	// The time comes first: whatever was durable at that time is among the records.
 	p := point{Time: time.Now().UnixMilli()}
 	p.Sequence = st.log.Durable()
@@ -26,7 +26,7 @@ func (st *stream) note() {
 }
 
 // pointsOf returns the points of the records first to last; the last point is that of the record last. all is the point of
-// what is being shipped. If the run ends earlier, the time of its last point is the last one noted before: later records
+// what is being shipped. If the run ends earlier, the time of its last point is that of the last one added before: later records
 // are in the next run, which may never ship.
 func (st *stream) pointsOf(first, last uint64, all point) []point {
 	st.mu.Lock()
@@ -52,8 +52,8 @@ func (st *stream) pointsOf(first, last uint64, all point) []point {
 	return thin(append(points, point{at, last}))
 }
 
-// noted is the time of the first point; now when there is none.
-func (st *stream) noted(now int64) int64 {
+// firstPoint is the time of the first point; now when there is none.
+func (st *stream) firstPoint(now int64) int64 {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if len(st.points) > 0 {

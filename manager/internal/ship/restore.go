@@ -17,13 +17,13 @@ import (
 )
 
 // PartialDir is where a restore collects its files in the new data directory. While it
-// is there the restore was not finished, and the directory is of no use.
+// exists the restore was not finished, and the directory is of no use.
 const PartialDir = "restore.partial"
 
 // NamedDir is where the named logs are in a data directory, each in a directory of its own.
 const NamedDir = "logs"
 
-// ErrNothing says that a place has nothing to restore, or nothing as old as asked for.
+// ErrNothing says that a destination has nothing to restore, or nothing as old as asked for.
 var ErrNothing = errors.New("ship: nothing to restore")
 
 // DirError says that a directory cannot take a restored log.
@@ -33,16 +33,16 @@ func (e *DirError) Error() string { return fmt.Sprintf("%q: %s", e.Dir, e.Reason
 
 // RestoreOptions are for Restore.
 type RestoreOptions struct {
-	// Store is the place.
+	// Store is the destination.
 	Store object.Store
-	// Log is the name of the log there; empty means LedgerLog.
+	// Log is the prefix of the log there; empty means LedgerLog.
 	Log string
-	// Dir is the new data directory: it must be absent, empty, or what a restore left that was cut off.
+	// Dir is the new data directory: it must be absent, empty, or left by a restore that was cut off.
 	Dir string
 	// At asks for everything that was durable at that time, by the clock of the manager that shipped. What became durable
 	// within the ship interval after it may be there as well. Zero means the newest state.
 	At time.Time
-	// Check, when set, is asked about each record of the new directory.
+	// Check, when set, is called with each record of the new directory. An error means that the record cannot be used.
 	Check func(wal.Entry) error
 	// CheckNamed, when set, makes a Check for the records of a named log.
 	CheckNamed func(name string) func(wal.Entry) error
@@ -57,7 +57,7 @@ type RestoreOptions struct {
 	newCheck func() func(wal.Entry) error
 }
 
-// Report tells what Restore did.
+// Report is the result of Restore and Verify.
 type Report struct {
 	// Log is the id of the log that was shipped.
 	Log string
@@ -79,20 +79,21 @@ type Report struct {
 	Logs, Forgotten []NamedReport
 }
 
-// NamedReport tells of a named log.
+// NamedReport is the Report of a named log.
 type NamedReport struct {
 	Name string
-	// Report has what was restored; of a forgotten log only LongestTTL, 0 when that is not known.
+	// Report of what was restored; a forgotten log has only LongestTTL, 0 when that is not known.
 	Report
 }
 
-// Restore makes a data directory from what was shipped to a place: the log, and for LedgerLog
-// the named logs that were there at that time.
+// Restore makes a data directory from the copies in a destination: the log, and for LedgerLog
+// the named logs that existed at that time.
 //
 // Errors: a *DirError before anything is done; ErrNothing; one or more *DamageError,
 // joined, for all objects of it that are missing or damaged; or one of the store or the file
-// system. One of a named log names it. After a *DamageError the directory has an empty PartialDir. After another error it has that at
-// most, or together with it what was moved already. No manager opens such a directory, and Restore takes it for empty.
+// system. An error of a named log names the log. After a *DamageError the directory has an empty PartialDir. After another
+// error it may have a PartialDir and files that were moved already. No manager opens such a directory, and Restore takes it
+// for empty.
 func Restore(ctx context.Context, o RestoreOptions) (_ *Report, err error) {
 	start := time.Now()
 	if err := makeEmpty(o.Dir); err != nil {
@@ -120,9 +121,8 @@ func Restore(ctx context.Context, o RestoreOptions) (_ *Report, err error) {
 	return report, install(o.Dir, partial)
 }
 
-// Verify does what Restore does, without a directory: it reads and checks all that Restore would, and writes nothing.
-// Restore succeeds while Verify does, as far as the place decides that. Dir and Prepare are without effect. Errors: those
-// of Restore but *DirError.
+// Verify reads and checks all that Restore would, and writes nothing. If Verify succeeds, Restore fails only for its
+// directory, or when the destination changes. Dir and Prepare have no effect. Errors: those of Restore but *DirError.
 func Verify(ctx context.Context, o RestoreOptions) (*Report, error) {
 	start := time.Now()
 	o.nothing = true
@@ -145,13 +145,13 @@ func restoreLogs(ctx context.Context, o *RestoreOptions, dir string) (report *Re
 	if err = onlyDamage(err, &bad); err != nil {
 		return nil, nil, err
 	}
-	if o.Log == LedgerLog { // behind damage only to find more of it
+	if o.Log == LedgerLog { // after damage only to find more of it
 		bad = append(bad, restoreNamed(ctx, o, m, dir, report))
 	}
 	return report, errors.Join(bad...), nil
 }
 
-// removeContent removes what is in a directory, as far as that goes. Empty it still keeps managers away.
+// removeContent removes what it can from a directory. The empty directory still keeps managers away.
 func removeContent(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
@@ -159,7 +159,7 @@ func removeContent(dir string) {
 	}
 }
 
-// restoreLog makes the directory of a log, and returns the manifest that it was made by. With one or more *DamageError the
+// restoreLog makes the directory of a log, and returns the manifest that it used. With one or more *DamageError the
 // report is empty, and so is the manifest if that is damaged.
 func restoreLog(ctx context.Context, o *RestoreOptions, dir string) (*Report, *manifest, error) {
 	var stale error
@@ -186,10 +186,10 @@ func restoreLog(ctx context.Context, o *RestoreOptions, dir string) (*Report, *m
 	return new(Report), new(manifest), stale
 }
 
-// errMissing is in the chain of damage by objects that are not there.
+// errMissing is in the chain of damage by missing objects.
 var errMissing = errors.New("it is missing")
 
-// noManifest names the object: it may have been there.
+// noManifest names the missing object, because it may have been lost.
 func noManifest(s object.Store, log string) error {
 	return fmt.Errorf("%w: %s has no shipped log %s, whose object %s/%s is missing", ErrNothing, s, log, log, manifestObject)
 }
@@ -198,8 +198,8 @@ func missing(name string) *DamageError {
 	return &DamageError{Object: name, Reason: errMissing.Error(), cause: errMissing}
 }
 
-// makeEmpty removes what a restore left that was cut off, and refuses a directory with anything else. PartialDir goes
-// last: without it a manager would open the rest.
+// makeEmpty removes the files of a restore that was cut off, and refuses a directory with anything else. It removes
+// PartialDir last: without it a manager would open the rest.
 func makeEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -269,9 +269,9 @@ func (p *plan) restore(ctx context.Context, o *RestoreOptions, dir string) (_ *R
 	return report, nil
 }
 
-// install moves the files to where a manager looks for them. Wherever it is cut off, the
-// directory is one that no manager opens: the oldest segment and the snapshot, without
-// either of which the rest leads nowhere, come last, and PartialDir goes only then.
+// install moves the files to where a manager looks for them. No manager opens the directory before install
+// has finished: the oldest segment and the snapshot, without which the rest cannot be opened,
+// come last, and PartialDir is removed after them.
 func install(dir, partial string) error {
 	entries, err := os.ReadDir(partial)
 	if err != nil {
@@ -310,11 +310,11 @@ type writer struct {
 	plan   *plan
 	im     *wal.Importer
 	report *Report
-	// check is asked about each record; nil: wal.Verify does that on the files.
+	// check is called with each record; nil: wal.Verify does that on the files.
 	check func(wal.Entry) error
 
 	segment segment // that is being written; zero before the first
-	reached bool    // the point at which to end was found
+	reached bool    // the last point to restore was found
 }
 
 func (w *writer) write(ctx context.Context, o *RestoreOptions) error {
@@ -334,7 +334,7 @@ func (w *writer) write(ctx context.Context, o *RestoreOptions) error {
 	if err != nil {
 		return err
 	}
-	if w.segment.Number == 0 { // the log needs one to go on in
+	if w.segment.Number == 0 { // the log needs one for its next records
 		base := w.plan.base
 		if base == nil {
 			return fmt.Errorf("%w: there is no record as old as that", ErrNothing)
@@ -360,7 +360,7 @@ func (w *writer) part(f fetched) error {
 	return nil
 }
 
-// ask asks check about a record, as wal.Verify does.
+// ask calls check with a record, as wal.Verify does.
 func (w *writer) ask(object string, e wal.Entry) error {
 	if w.check == nil {
 		return nil
@@ -383,7 +383,7 @@ func (w *writer) run(r *run, f fetched) error {
 			w.report.At = time.UnixMilli(p.Time)
 		}
 	}
-	// What a snapshot of that time has is not missing from what follows it.
+	// The records that the snapshot covers are restored, whatever their time is.
 	if last = max(last, min(r.Last, w.report.Snapshot)); last < r.First {
 		return nil
 	}

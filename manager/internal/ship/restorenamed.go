@@ -15,8 +15,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-// restoreNamed restores the named logs of a place whose ledger has this manifest into
-// dir/NamedDir, and notes them in the report. An error names every log that cannot be restored, and all of its damage.
+// restoreNamed restores the named logs of a destination whose ledger has this manifest into
+// dir/NamedDir, and adds them to the report. An error names every log that cannot be restored, and all of its damage.
 func restoreNamed(ctx context.Context, o *RestoreOptions, m *manifest, dir string, report *Report) error {
 	c, err := catalogOf(ctx, o.Store, m)
 	if c == nil || err != nil {
@@ -33,14 +33,14 @@ func restoreNamed(ctx context.Context, o *RestoreOptions, m *manifest, dir strin
 		}
 	}
 	var bad []error
-	seen, taken := make(map[string]bool), make(map[string]bool) // names, and places
+	seen, taken := make(map[string]bool), make(map[string]bool) // names, and prefixes
 	for i := range slices.Backward(c.Logs) {
 		e := &c.Logs[i]
-		if seen[e.Name] || !e.lives(at) {
+		if seen[e.Name] || !e.restorable(at) {
 			continue
 		}
-		seen[e.Name], taken[e.Place] = true, true
-		one := RestoreOptions{Store: o.Store, Log: e.Place, At: o.At, nothing: o.nothing}
+		seen[e.Name], taken[e.Prefix] = true, true
+		one := RestoreOptions{Store: o.Store, Log: e.Prefix, At: o.At, nothing: o.nothing}
 		if o.CheckNamed != nil {
 			one.newCheck = func() func(wal.Entry) error { return o.CheckNamed(e.Name) }
 		}
@@ -55,17 +55,17 @@ func restoreNamed(ctx context.Context, o *RestoreOptions, m *manifest, dir strin
 		report.Logs = append(report.Logs, NamedReport{e.Name, *r})
 	}
 	for _, e := range c.Logs {
-		if taken[e.Place] || e.Gone || e.Deleted != 0 && e.Deleted <= at {
+		if taken[e.Prefix] || e.Gone || e.Deleted != 0 && e.Deleted <= at {
 			continue
 		}
 		var longest time.Duration
-		switch m, _, err := readManifest(ctx, o.Store, e.Place); {
+		switch m, _, err := readManifest(ctx, o.Store, e.Prefix); {
 		case err == nil:
 			longest = time.Duration(m.LongestTTL) * time.Millisecond
 		case !errors.Is(err, object.ErrNotFound):
 			bad = append(bad, fmt.Errorf("log %q: %w", e.Name, err))
 		}
-		// A life that is not restored may have promised more than the one that is.
+		// A log of this name that is not restored may have had a longer TTL than the one that is.
 		all := &report.Logs
 		if !seen[e.Name] {
 			all = &report.Forgotten

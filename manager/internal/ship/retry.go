@@ -9,13 +9,13 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/object"
 )
 
-// retrying is a store each of whose calls is tried a few times, with a bound on each
-// try. What a write that was tried again may answer, put and swap can tell apart.
+// retrying is a store that tries each call a few times, with a bound on each
+// try. A write that is tried again may be refused because of its first try: put and swap handle that.
 type retrying struct {
 	object.Store
 	tries   int
 	timeout time.Duration // of each try
-	failed  func(error)   // told of each try that failed; may be nil
+	failed  func(error)   // called for each try that failed; may be nil
 }
 
 const retryPause = 50 * time.Millisecond
@@ -43,7 +43,7 @@ func attempt[T any](ctx context.Context, r *retrying, fn func(context.Context) (
 	}
 }
 
-// isAnswer tells what the store said from what went wrong on the way.
+// isAnswer reports whether an error is the store's answer, which another try would not change.
 func isAnswer(err error) bool {
 	return errors.Is(err, object.ErrNotFound) || errors.Is(err, object.ErrExists) || errors.Is(err, object.ErrChanged) || errors.Is(err, object.ErrTooLarge)
 }

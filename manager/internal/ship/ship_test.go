@@ -15,34 +15,34 @@ import (
 func TestRestoreHasWhatWasShipped(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 10, 1000} {
-		_, place := newPlace(t)
-		l := startLedger(t, t.TempDir(), place, nil)
+		_, dest := newDest(t)
+		l := startLedger(t, t.TempDir(), dest, nil)
 		last := l.append(n)
 		l.shipped()
-		mustRestore(t, place, "", last) // while it runs
+		mustRestore(t, dest, "", last) // while it runs
 		l.append(3)
 		l.stop() // which ships the rest
-		mustRestore(t, place, "", last+3)
+		mustRestore(t, dest, "", last+3)
 	}
 }
 
 func TestRestoreFromDirectory(t *testing.T) {
 	t.Parallel()
-	place := object.OpenDir(filepath.Join(t.TempDir(), "place"))
-	l := startLedger(t, t.TempDir(), place, nil)
+	dest := object.OpenDir(filepath.Join(t.TempDir(), "dest"))
+	l := startLedger(t, t.TempDir(), dest, nil)
 	last := l.append(100)
 	l.stop()
-	mustRestore(t, place, "", last)
+	mustRestore(t, dest, "", last)
 }
 
 // Segments are sealed, snapshots delete them, runs are merged, the manager restarts.
 func TestShipSegmentsAndSnapshots(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
+	_, dest := newDest(t)
 	dir := t.TempDir()
 	var last uint64
 	for round := range 4 {
-		l := startLedger(t, dir, place, nil)
+		l := startLedger(t, dir, dest, nil)
 		for range 150 {
 			last = l.append(5)
 			l.shipped()
@@ -57,10 +57,10 @@ func TestShipSegmentsAndSnapshots(t *testing.T) {
 			l.stop()
 		}
 	}
-	mustRestore(t, place, "", last)
+	mustRestore(t, dest, "", last)
 	// 600 intervals have left a few merged runs.
 	n := 0
-	if err := object.All(t.Context(), place, "ledger/", func(object.Info) error { n++; return nil }); err != nil {
+	if err := object.All(t.Context(), dest, "ledger/", func(object.Info) error { n++; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if n > 200 {
@@ -70,9 +70,9 @@ func TestShipSegmentsAndSnapshots(t *testing.T) {
 
 func TestRestoreAtATime(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
+	_, dest := newDest(t)
 	dir := t.TempDir()
-	l := startLedger(t, dir, place, nil)
+	l := startLedger(t, dir, dest, nil)
 	type moment struct {
 		at   time.Time
 		last uint64
@@ -90,12 +90,12 @@ func TestRestoreAtATime(t *testing.T) {
 			l.snapshot()
 		case 15:
 			l.stop()
-			l = startLedger(t, dir, place, nil)
+			l = startLedger(t, dir, dest, nil)
 		}
 	}
 	l.stop()
 	for i, m := range moments {
-		dir, r, err := restore(t, place, m.at)
+		dir, r, err := restore(t, dest, m.at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,19 +105,19 @@ func TestRestoreAtATime(t *testing.T) {
 		}
 		mustHold(t, dir, "", r.Sequence)
 	}
-	if _, _, err := restore(t, place, moments[0].at.Add(-time.Hour)); !errors.Is(err, ship.ErrNothing) {
+	if _, _, err := restore(t, dest, moments[0].at.Add(-time.Hour)); !errors.Is(err, ship.ErrNothing) {
 		t.Errorf("an hour before the first record: %v", err)
 	}
 }
 
 func TestTwoManagersOnOnePlace(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
+	_, dest := newDest(t)
 	short := func(o *ship.Options) { o.LeaseTTL = 300 * time.Millisecond }
-	first := startLedger(t, t.TempDir(), place, nil)
+	first := startLedger(t, t.TempDir(), dest, nil)
 	first.append(10)
 	first.shipped()
-	second := startLedger(t, t.TempDir(), place, short)
+	second := startLedger(t, t.TempDir(), dest, short)
 	second.rounds = "second"
 	second.append(20)
 	eventually(t, "the second says that it has no lease", func() bool { return second.journal.has("another manager holds the shipping lease") })
@@ -126,41 +126,41 @@ func TestTwoManagersOnOnePlace(t *testing.T) {
 	if second.shipper.Shipped(ship.LedgerLog) != 0 {
 		t.Error("the second shipped")
 	}
-	mustRestore(t, place, "", last)
+	mustRestore(t, dest, "", last)
 	first.stop() // which releases the lease
 	second.shipped()
-	mustRestore(t, place, "second", 20)
+	mustRestore(t, dest, "second", 20)
 }
 
 // A manager that was away for longer than its lease finds that another one has the
-// place, and stops: what it writes is not taken for the other's.
+// destination, and stops: what it writes is not taken for the other's.
 func TestStaleTermIsFenced(t *testing.T) {
 	t.Parallel()
-	srv, place := newPlace(t)
-	away := &objecttest.Gate{Store: place}
+	srv, dest := newDest(t)
+	away := &objecttest.Gate{Store: dest}
 	first := startLedger(t, t.TempDir(), away, func(o *ship.Options) { o.LeaseTTL = 200 * time.Millisecond })
 	first.append(10)
 	first.shipped()
 	away.Close()
 	// The second one keeps the lease, also on a machine that is too busy to renew one of 200 ms.
-	second := startLedger(t, t.TempDir(), srv.Open(t, "place"), nil)
+	second := startLedger(t, t.TempDir(), srv.Open(t, "dest"), nil)
 	second.rounds = "second"
 	last := second.append(25)
 	second.shipped() // it got the lease when the first one had not renewed it
 	first.append(40)
 	away.Open()
 	eventually(t, "the first is fenced", func() bool { return first.journal.has("lost the shipping lease") })
-	mustRestore(t, place, "second", last)
+	mustRestore(t, dest, "second", last)
 	second.append(5)
 	second.shipped()
-	mustRestore(t, place, "second", last+5)
+	mustRestore(t, dest, "second", last+5)
 }
 
 func TestBucketAwayAndBack(t *testing.T) {
 	t.Parallel()
 	for _, bounded := range []bool{false, true} {
-		srv, place := newPlace(t)
-		l := startLedger(t, t.TempDir(), place, func(o *ship.Options) {
+		srv, dest := newDest(t)
+		l := startLedger(t, t.TempDir(), dest, func(o *ship.Options) {
 			if bounded {
 				o.BacklogBytes = 2 * segmentBytes
 			}
@@ -181,9 +181,9 @@ func TestBucketAwayAndBack(t *testing.T) {
 		last := l.append(10)
 		l.shipped()
 		eventually(t, "it says so", func() bool { return l.journal.has("shipping works again") })
-		mustRestore(t, place, "", last)
+		mustRestore(t, dest, "", last)
 		if l.journal.has("cannot be restored to") != bounded {
-			t.Errorf("bounded %v: the journal tells otherwise of a gap", bounded)
+			t.Errorf("bounded %v: the log lines say otherwise about a gap", bounded)
 		}
 		l.stop()
 	}
@@ -192,12 +192,12 @@ func TestBucketAwayAndBack(t *testing.T) {
 // Every kind of fault at once, with crashes.
 func TestStoreWithFaults(t *testing.T) {
 	t.Parallel()
-	srv, place := newPlace(t)
+	srv, dest := newDest(t)
 	srv.Default()
 	dir := t.TempDir()
 	var last uint64
 	for range 6 {
-		l := startLedger(t, dir, place, nil)
+		l := startLedger(t, dir, dest, nil)
 		for range 40 {
 			l.append(7)
 			time.Sleep(time.Millisecond)
@@ -208,7 +208,7 @@ func TestStoreWithFaults(t *testing.T) {
 		l.shipped()
 		l.crash()
 		// Restoring has to live with the faults as well.
-		mustRestore(t, place, "", last)
+		mustRestore(t, dest, "", last)
 	}
 	if srv.Injected.Load() < 10 {
 		t.Errorf("%d faults", srv.Injected.Load())
@@ -218,19 +218,19 @@ func TestStoreWithFaults(t *testing.T) {
 // oneFault ships with a single kind of fault.
 func oneFault(t *testing.T, set func(*objecttest.Server)) {
 	t.Parallel()
-	srv, place := newPlace(t)
+	srv, dest := newDest(t)
 	dir := t.TempDir()
 	set(srv)
 	var last uint64
 	for range 2 {
-		l := startLedger(t, dir, place, nil)
+		l := startLedger(t, dir, dest, nil)
 		for range 30 {
 			last = l.append(5)
 			l.shipped()
 		}
 		l.crash()
 	}
-	mustRestore(t, place, "", last)
+	mustRestore(t, dest, "", last)
 	if srv.Injected.Load() == 0 {
 		t.Error("there was no fault")
 	}
@@ -250,18 +250,18 @@ func TestSlowStoreGetsEverything(t *testing.T) {
 }
 func TestStaleListingHidesNothing(t *testing.T) {
 	t.Parallel()
-	srv, place := newPlace(t)
+	srv, dest := newDest(t)
 	srv.StaleLists.Store(true)
 	dir := t.TempDir()
 	var last uint64
 	for range 5 { // each start sweeps by a listing that is older each time
 		before := srv.Lists.Load()
-		l := startLedger(t, dir, place, nil)
+		l := startLedger(t, dir, dest, nil)
 		last = l.append(300)
 		l.shipped()
 		eventually(t, "a sweep lists", func() bool { return srv.Lists.Load() > before+1 }) // the start itself may list once
 		l.crash()
-		mustRestore(t, place, "", last)
+		mustRestore(t, dest, "", last)
 	}
 	if srv.Injected.Load() == 0 {
 		t.Error("no listing was stale")
@@ -271,10 +271,10 @@ func TestStaleListingHidesNothing(t *testing.T) {
 func TestStoreWithoutConditionsIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, header := range []string{"If-Match", "If-None-Match"} {
-		srv, place := newPlace(t)
+		srv, dest := newDest(t)
 		srv.NoIfMatch.Store(header == "If-Match")
 		srv.NoIfNoneMatch.Store(header == "If-None-Match")
-		l := startLedger(t, t.TempDir(), place, nil)
+		l := startLedger(t, t.TempDir(), dest, nil)
 		l.append(1)
 		eventually(t, header+": it says so", func() bool { return l.journal.has("ignores " + header + ":") })
 		if l.shipper.Shipped(ship.LedgerLog) != 0 {
@@ -285,8 +285,8 @@ func TestStoreWithoutConditionsIsRefused(t *testing.T) {
 
 func TestDamagedAndMissingObjects(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
-	l := startLedger(t, t.TempDir(), place, nil)
+	_, dest := newDest(t)
+	l := startLedger(t, t.TempDir(), dest, nil)
 	for range 70 {
 		l.append(3)
 		l.shipped()
@@ -296,9 +296,9 @@ func TestDamagedAndMissingObjects(t *testing.T) {
 		l.append(5)
 		l.shipped()
 	}
-	l.stop() // so that the head tells of the last one
+	l.stop() // so that the head counts the last one
 	var names []string
-	if err := object.All(t.Context(), place, "ledger/", func(o object.Info) error {
+	if err := object.All(t.Context(), dest, "ledger/", func(o object.Info) error {
 		names = append(names, o.Name)
 		return nil
 	}); err != nil {
@@ -306,22 +306,22 @@ func TestDamagedAndMissingObjects(t *testing.T) {
 	}
 	used := 0
 	for _, name := range names {
-		b, v, err := place.Get(t.Context(), name)
+		b, v, err := dest.Get(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		bad := append([]byte(nil), b...)
 		bad[len(bad)*2/3] ^= 0x10
-		_, err = place.Replace(t.Context(), name, bad, v)
+		_, err = dest.Replace(t.Context(), name, bad, v)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _, damaged := restore(t, place, time.Time{})
-		if err := place.Delete(t.Context(), name); err != nil {
+		_, _, damaged := restore(t, dest, time.Time{})
+		if err := dest.Delete(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
-		_, _, missing := restore(t, place, time.Time{})
-		if _, err := place.Create(t.Context(), name, b); err != nil {
+		_, _, missing := restore(t, dest, time.Time{})
+		if _, err := dest.Create(t.Context(), name, b); err != nil {
 			t.Fatal(err)
 		}
 		if damaged == nil && missing == nil {
@@ -345,30 +345,30 @@ func TestDamagedAndMissingObjects(t *testing.T) {
 	if used < 2 {
 		t.Errorf("%d of %d objects were used", used, len(names))
 	}
-	mustRestore(t, place, "", 310)
+	mustRestore(t, dest, "", 310)
 }
 
-// A restored directory that a manager takes into use ships to the same place: the
+// A restored directory that a manager takes into use ships to the same destination: the
 // times before stay.
-func TestRestoredLogShipsToTheSamePlace(t *testing.T) {
+func TestRestoredLogShipsToTheSameDestination(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
-	l := startLedger(t, t.TempDir(), place, nil)
+	_, dest := newDest(t)
+	l := startLedger(t, t.TempDir(), dest, nil)
 	l.append(50)
 	l.shipped()
 	l.stop()
 	first := time.Now()
 	time.Sleep(5 * time.Millisecond)
-	dir, r, err := restore(t, place, time.Time{})
+	dir, r, err := restore(t, dest, time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l = startLedger(t, dir, place, nil)
+	l = startLedger(t, dir, dest, nil)
 	last := l.append(5)
 	l.shipped()
 	l.stop()
-	mustRestore(t, place, "", last)
-	again, r2, err := restore(t, place, first)
+	mustRestore(t, dest, "", last)
+	again, r2, err := restore(t, dest, first)
 	if err != nil || r2.Sequence != r.Sequence {
 		t.Fatalf("%+v %v", r2, err)
 	}
@@ -378,35 +378,35 @@ func TestRestoredLogShipsToTheSamePlace(t *testing.T) {
 // A copy of the data directory that goes its own way is not mixed up with the original.
 func TestForkedDirectoryBeginsAnew(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
+	_, dest := newDest(t)
 	dir, copied := t.TempDir(), t.TempDir()
-	l := startLedger(t, dir, place, nil)
+	l := startLedger(t, dir, dest, nil)
 	l.append(20)
 	l.stop()
 	copyDir(t, dir, copied)
-	l = startLedger(t, dir, place, nil)
+	l = startLedger(t, dir, dest, nil)
 	l.append(20)
 	l.stop()
-	fork := startLedger(t, copied, place, nil)
+	fork := startLedger(t, copied, dest, nil)
 	fork.append(5)
 	fork.shipped()
 	fork.stop()
-	mustRestore(t, place, "", 25)
+	mustRestore(t, dest, "", 25)
 }
 
 func TestOldObjectsAreRemoved(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
+	_, dest := newDest(t)
 	dir := t.TempDir()
 	var last uint64
 	count := func() (n int) {
-		if err := object.All(t.Context(), place, "ledger/", func(object.Info) error { n++; return nil }); err != nil {
+		if err := object.All(t.Context(), dest, "ledger/", func(object.Info) error { n++; return nil }); err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
 	for range 8 { // each start looks for what is too old
-		l := startLedger(t, dir, place, func(o *ship.Options) { o.Retention = time.Millisecond })
+		l := startLedger(t, dir, dest, func(o *ship.Options) { o.Retention = time.Millisecond })
 		for range 10 {
 			last = l.append(50)
 			l.shipped()
@@ -417,7 +417,7 @@ func TestOldObjectsAreRemoved(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		l.stop()
 		last++
-		mustRestore(t, place, "", last)
+		mustRestore(t, dest, "", last)
 	}
 	if n := count(); n > 60 {
 		t.Errorf("%d objects are left", n)
@@ -426,20 +426,20 @@ func TestOldObjectsAreRemoved(t *testing.T) {
 
 func TestRestoreIntoADirectoryInUse(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
-	l := startLedger(t, t.TempDir(), place, nil)
+	_, dest := newDest(t)
+	l := startLedger(t, t.TempDir(), dest, nil)
 	l.append(1)
 	l.stop()
-	_, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: place, Dir: l.dir})
+	_, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: dest, Dir: l.dir})
 	var d *ship.DirError
 	if !errors.As(err, &d) {
 		t.Errorf("restore into a directory in use: %v", err)
 	}
-	if _, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: place, Dir: t.TempDir()}); err != nil {
+	if _, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: dest, Dir: t.TempDir()}); err != nil {
 		t.Errorf("restore into an empty directory: %v", err)
 	}
-	_, empty := newPlace(t)
+	_, empty := newDest(t)
 	if _, _, err := restore(t, empty, time.Time{}); !errors.Is(err, ship.ErrNothing) {
-		t.Errorf("restore from an empty place: %v", err)
+		t.Errorf("restore from an empty destination: %v", err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/object"
 )
 
-// LedgerLog is the name of the manager's own log below a place.
+// LedgerLog is the prefix of the manager's own log in a destination.
 const LedgerLog = "ledger"
 
 // Defaults of Options.
@@ -32,13 +32,13 @@ const (
 	tries      = 4
 	// A restore reads many objects, and begins again when one of them cannot be read.
 	restoreTries = 8
-	// alarmEvery is how often a failure that goes on is logged.
+	// alarmEvery is how often a lasting failure is logged.
 	alarmEvery = time.Minute
 )
 
 // Options of New. The zero value of a field means its default.
 type Options struct {
-	// Store is the place; required.
+	// Store is the destination; required.
 	Store object.Store
 	// Interval is how often new records are shipped; default 1 s.
 	Interval time.Duration
@@ -53,8 +53,8 @@ type Options struct {
 	// LongestTTL returns how long the manager remembers a key at most; a restore
 	// quarantines unknown keys for as long. It may be called at any time. Default 0.
 	LongestTTL func() time.Duration
-	// HolderFile keeps the name by which a manager that restarts takes its lease
-	// over at once; required. It is of the data directory.
+	// HolderFile, in the data directory, has the name by which a manager that restarts takes its lease
+	// over immediately; required.
 	HolderFile string
 	// Logger; default slog.Default.
 	Logger *slog.Logger
@@ -62,9 +62,9 @@ type Options struct {
 	ledger    Ledger
 	writer    string
 	metrics   *Metrics
-	cataloged *atomic.Bool // the place has a catalog of named logs
+	cataloged *atomic.Bool // the destination has a catalog of named logs
 	buffers   *buffers
-	failures  *atomic.Int64 // of tries
+	failures  *atomic.Int64 // counts tries that failed
 
 	pruneEvery time.Duration
 }
@@ -91,7 +91,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Shipper ships logs to one place while it holds the place's lease. It never stops or
+// Shipper ships logs to one destination while it holds the destination's lease. It never stops or
 // slows the logs.
 type Shipper struct {
 	opts  Options
@@ -100,11 +100,11 @@ type Shipper struct {
 
 	mu      sync.Mutex
 	streams []*stream
-	failing map[part]time.Time // since when each part that fails could not be shipped
+	failing map[part]time.Time // the parts that fail, with the time of the first failure
 	alarmed time.Time
 
 	stop  context.CancelFunc
-	quit  chan struct{} // closed by Close: ship what there is and end
+	quit  chan struct{} // closed by Close: ship the rest and end
 	done  chan struct{}
 	close sync.Once
 }
@@ -134,7 +134,7 @@ func New(opts Options) (*Shipper, error) {
 	return s, nil
 }
 
-// Metrics are those of the shipper, to be registered.
+// Metrics returns the shipper's metrics, to be registered.
 func (s *Shipper) Metrics() *Metrics { return s.opts.metrics }
 
 // holderOf reads the name of a data directory as a holder of leases, or makes one.
@@ -163,15 +163,15 @@ func random() string {
 // Add makes a log part of what is shipped. kept says that the records which its
 // snapshots keep are part of its state.
 func (s *Shipper) Add(name string, log Log, kept bool) {
-	st := &stream{label: name, name: name, log: log, kept: kept, opts: &s.opts, longest: s.opts.LongestTTL}
+	st := &stream{label: name, prefix: name, log: log, kept: kept, opts: &s.opts, longest: s.opts.LongestTTL}
 	st.backlog = func() int64 { return s.opts.BacklogBytes }
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streams = append(s.streams[:len(s.streams):len(s.streams)], st)
 }
 
-// Keep is the sequence number from which on a log must keep its records to be shipped
-// still; 1 for one that was not added yet.
+// Keep is the sequence number from which on a log must keep its records, because they
+// are not shipped yet; 1 for a log that was not added yet.
 func (s *Shipper) Keep(name string) uint64 {
 	for _, st := range s.all() {
 		if st.label == name {
@@ -187,15 +187,15 @@ func (s *Shipper) all() []*stream {
 	return s.streams
 }
 
-// Ledger is whose logs are shipped. The zero value is a ledger of which nothing is known.
+// Ledger describes the ledger whose logs are shipped. The zero value is a ledger of which nothing is known.
 type Ledger struct {
-	// ID is the ledger's. Nothing is shipped to a place that has the copies of another one. With "", it may have those of
-	// any.
+	// ID is the ledger's. Nothing is shipped to a destination that has the copies of another ledger. "" ships to any
+	// destination.
 	ID string
-	// EpochFloor, when set, returns the number above which the epochs of writers go on since a restore. A place remembers
-	// the highest, so that the next restore goes beyond it.
+	// EpochFloor, when set, returns the number above which the epochs of writers are since a restore. The manifest keeps
+	// the highest, so that the next restore uses a higher one.
 	EpochFloor func() uint64
-	// WentBack, when set, is told that the place has more of the ledger's log than the log itself, up to shipped: the
+	// WentBack, when set, is called if the destination has more of the ledger's log than the log itself, up to shipped: the
 	// directory was put back to an earlier state. Nothing is shipped before it returns nil.
 	WentBack func(ctx context.Context, shipped uint64) error
 }
@@ -210,16 +210,16 @@ func (s *Shipper) Start(l Ledger) {
 	s.stop = stop
 	go func() {
 		defer close(s.done)
-		var notes sync.WaitGroup
-		notes.Go(func() { s.note(ctx) })
+		var points sync.WaitGroup
+		points.Go(func() { s.addPoints(ctx) })
 		s.run(ctx)
 		stop()
-		notes.Wait()
+		points.Wait()
 	}()
 }
 
-// Close ships what is durable, releases the lease, and ends. When ctx ends first the
-// rest is left to the next start. One that was not started is closed already.
+// Close ships what is durable, releases the lease, and ends. When ctx ends first, the
+// next start ships the rest. Close has no effect on a Shipper that was not started.
 func (s *Shipper) Close(ctx context.Context) {
 	if s.stop == nil {
 		return
@@ -233,13 +233,13 @@ func (s *Shipper) Close(ctx context.Context) {
 	}
 }
 
-// note takes down, at each interval, what is durable.
-func (s *Shipper) note(ctx context.Context) {
+// addPoints adds a point to each stream at each interval.
+func (s *Shipper) addPoints(ctx context.Context) {
 	tick := time.NewTicker(s.opts.Interval)
 	defer tick.Stop()
 	for {
 		for _, st := range s.all() {
-			st.note()
+			st.addPoint()
 		}
 		select {
 		case <-tick.C:
@@ -249,7 +249,7 @@ func (s *Shipper) note(ctx context.Context) {
 	}
 }
 
-// run takes the lease and ships for as long as it has it, again and again.
+// run takes the lease, ships until it is lost, and repeats that until the shipper is to end.
 func (s *Shipper) run(ctx context.Context) {
 	for s.acquire(ctx) {
 		s.term(ctx)
@@ -276,7 +276,7 @@ func (s *Shipper) pause(ctx context.Context, d time.Duration) bool {
 
 // acquire waits until it has the lease; false when the shipper is to end.
 func (s *Shipper) acquire(ctx context.Context) bool {
-	told := false
+	logged := false
 	for {
 		err := s.lease.acquire(ctx)
 		var held *heldError
@@ -286,12 +286,12 @@ func (s *Shipper) acquire(ctx context.Context) bool {
 			s.recovered(leasePart)
 			return true
 		case errors.As(err, &held):
-			if !told {
+			if !logged {
 				s.opts.Logger.Warn("another manager holds the shipping lease: this one does not ship, and waits for the lease to end",
 					"url", s.opts.Store.String(), "holder_host", held.by.Host, "term", held.by.Term)
 			}
-			told = true
-			s.recovered(leasePart, ledgerPart, namedPart) // the other one tells how it goes
+			logged = true
+			s.recovered(leasePart, ledgerPart, namedPart) // the other manager reports its failures
 		default:
 			s.trouble(leasePart, fmt.Errorf("the shipping lease cannot be taken: %w", err))
 		}
@@ -349,7 +349,7 @@ func (s *Shipper) renew(ctx context.Context) (lost bool) {
 // shipAtOnce is how many logs are shipped at the same time.
 const shipAtOnce = 4
 
-// part is a share of what is shipped that has a loop of its own.
+// part is a group of logs that has a loop of its own.
 type part string
 
 const (
@@ -358,10 +358,10 @@ const (
 	leasePart  part = "lease"
 )
 
-// has tells whether the part ships the stream.
+// has reports whether the part ships the stream.
 func (p part) has(st *stream) bool { return (st.named == "") == (p == ledgerPart) }
 
-// ship ships all logs until ctx ends, the shipper is to end, or somebody else's manifest shows that the lease
+// ship ships all logs until ctx ends, the shipper is to end, or another manager's manifest shows that the lease
 // is lost. The ledger does not wait for named logs.
 func (s *Shipper) ship(ctx context.Context, term uint64) {
 	s.newTerm()
@@ -394,7 +394,7 @@ func (s *Shipper) loop(ctx context.Context, term uint64, p part, begun map[*stre
 	}
 }
 
-// finish ships what became durable last.
+// finish ships the last durable records.
 func (s *Shipper) finish(ctx context.Context, term uint64, p part, begun map[*stream]bool) (fenced bool) {
 	for behind := true; behind && !fenced && ctx.Err() == nil; {
 		behind, fenced = s.round(ctx, term, p, begun)
@@ -402,8 +402,8 @@ func (s *Shipper) finish(ctx context.Context, term uint64, p part, begun map[*st
 	return fenced
 }
 
-// round ships what is due of each log of a part. behind says that there was more than that, of logs that could
-// be shipped, or that the catalog does not say yet what the round completed.
+// round does one step for each log of a part. behind says that a log without an error has more to ship, or that the
+// catalog is due.
 func (s *Shipper) round(ctx context.Context, term uint64, p part, begun map[*stream]bool) (behind, fenced bool) {
 	var failed error
 	fail := func(label string, err error) {
@@ -423,7 +423,7 @@ func (s *Shipper) round(ctx context.Context, term uint64, p part, begun map[*str
 	}
 	var streams []*stream
 	for _, st := range s.all() {
-		if p.has(st) && st.name != "" {
+		if p.has(st) && st.prefix != "" {
 			streams = append(streams, st)
 		}
 	}
@@ -463,7 +463,7 @@ func (s *Shipper) round(ctx context.Context, term uint64, p part, begun map[*str
 		default:
 			fail(catalogObject, s.collectGone(ctx, term))
 		}
-		behind = behind || s.unnoted()
+		behind = behind || s.catalogDue()
 	}
 	if fenced {
 		return false, true
@@ -486,8 +486,8 @@ func (s *Shipper) Shipped(name string) uint64 {
 	return 0
 }
 
-// Lag is how many durable records of a log were not shipped; those of a named log as logs/NAME. A log
-// that is not known has shipped nothing: it is one at least.
+// Lag is how many durable records of a log were not shipped. The label of a named log is logs/NAME. For a log
+// that is not known it is 1.
 func (s *Shipper) Lag(label string) uint64 {
 	for _, st := range s.all() {
 		if st.label == label {

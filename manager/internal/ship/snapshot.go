@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// shipSnapshot ships the log's snapshot when it is newer than the last one and stands
-// for enough records to be worth its bytes.
+// shipSnapshot ships the log's snapshot when it is newer than the last one, and the runs since then have at least
+// as many bytes as that.
 func (st *stream) shipSnapshot(ctx context.Context) error {
 	h := st.manifest.last()
 	var last snapshot
@@ -41,13 +41,13 @@ func (st *stream) shipSnapshot(ctx context.Context) error {
 		return err
 	}
 	if shipped.Sequence >= st.next { // replaced by an even newer one
-		return nil // its objects are swept, and it comes again
+		return nil // a sweep deletes its objects, and a later step ships it again
 	}
 	return st.edit(ctx, func(h *history) { h.Snapshots = append(h.Snapshots, *shipped) })
 }
 
-// upload writes the objects of the log's snapshot; nil when it has none. Where asked
-// to, it goes on to ship the tail meanwhile.
+// upload writes the objects of the log's snapshot; nil when it has none. With tail, it
+// continues to ship the tail meanwhile.
 func (st *stream) upload(ctx context.Context, tail bool) (*snapshot, error) {
 	r, err := st.log.OpenSnapshot()
 	if r == nil || err != nil {

@@ -2,22 +2,22 @@ package ship
 
 import "time"
 
-// State is what a shipper does at this moment.
+// State is the present state of a shipper.
 type State struct {
-	// Place is where it ships to, without credentials.
+	// Place is the URL of the destination, without credentials.
 	Place string
 	// Term of the lease that it holds; 0 while it holds none and ships nothing.
 	Term uint64
-	// Failing is for how long something could not be shipped; 0 while shipping works.
+	// Failing is for how long any part could not be shipped; 0 while shipping works.
 	Failing time.Duration
 	// Logs that it ships.
 	Logs []Lag
 }
 
-// Lag is what of a log was not shipped yet.
+// Lag is the part of a log that is not shipped yet.
 type Lag struct {
 	Log string
-	// Records that are durable and not shipped, the oldest for Age.
+	// Records that are durable and not shipped. The oldest has been durable for Age.
 	Records uint64
 	Age     time.Duration
 }

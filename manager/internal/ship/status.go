@@ -10,22 +10,22 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/object"
 )
 
-// Status is what a place holds: of one log, and of the named logs beside LedgerLog.
+// Status is what a destination has of one log, and with LedgerLog of the named logs.
 type Status struct {
-	// Lease of the place; nil when nobody ever held it, and when its object cannot be read: then LeaseDamaged says why.
+	// Lease of the destination; nil when it has none, and when its object cannot be read: then LeaseDamaged says why.
 	Lease        *LeaseStatus `json:"lease"`
 	LeaseDamaged string       `json:"lease_damaged,omitempty"`
 	// Log is the name of the log that the rest is about.
 	Log string `json:"log"`
 	LogStatus
-	// Logs are the named logs that the place holds, those that were deleted included.
+	// Logs are the named logs that the destination has, including deleted ones.
 	Logs []NamedStatus `json:"logs,omitempty"`
 }
 
-// LogStatus is what a place holds of a log.
+// LogStatus is what a destination has of a log.
 type LogStatus struct {
-	// Sequence is the last one that was shipped; Oldest and Newest are the first and
-	// the last point in time to restore to, by the clock of the manager that shipped.
+	// Sequence is the last one that was shipped. Oldest and Newest are the first and
+	// the last time to restore to, by the clock of the manager that shipped.
 	Sequence uint64    `json:"sequence"`
 	Oldest   time.Time `json:"oldest"`
 	Newest   time.Time `json:"newest"`
@@ -53,15 +53,15 @@ type NamedStatus struct {
 	LogStatus
 }
 
-// LeaseStatus is who ships to a place.
+// LeaseStatus describes the manager that ships to a destination.
 type LeaseStatus struct {
 	Term     uint64 `json:"term"`
 	Host     string `json:"host"`
 	Released bool   `json:"released"`
 }
 
-// ReadStatus reads what a place holds of a log; empty means LedgerLog. ErrNothing when
-// there is nothing. Damage of named logs is an error beside the status of the rest.
+// ReadStatus reads the status of the log with this prefix; empty means LedgerLog. The error is ErrNothing when
+// the destination has nothing of it. Damage of named logs is an error besides the status of the rest.
 func ReadStatus(ctx context.Context, s object.Store, log string) (*Status, error) {
 	if log == "" {
 		log = LedgerLog
@@ -97,12 +97,12 @@ func ReadStatus(ctx context.Context, s object.Store, log string) (*Status, error
 		if !e.Shipped || e.Gone {
 			continue
 		}
-		n := NamedStatus{Name: e.Name, Prefix: e.Place, Made: time.UnixMilli(e.Made)}
+		n := NamedStatus{Name: e.Name, Prefix: e.Prefix, Made: time.UnixMilli(e.Made)}
 		if e.Deleted != 0 {
 			at := time.UnixMilli(e.Deleted)
 			n.Deleted = &at
 		}
-		n.LogStatus, _, err = readLogStatus(ctx, s, e.Place)
+		n.LogStatus, _, err = readLogStatus(ctx, s, e.Prefix)
 		var damage *DamageError
 		if errors.As(err, &damage) || errors.Is(err, ErrNothing) {
 			n.LogStatus, n.Damaged = LogStatus{}, strings.ReplaceAll(err.Error(), "\n", "; ")
@@ -116,7 +116,7 @@ func ReadStatus(ctx context.Context, s object.Store, log string) (*Status, error
 }
 
 func readLogStatus(ctx context.Context, s object.Store, log string) (st LogStatus, m *manifest, err error) {
-	m, damaged, tail, err := readPlace(ctx, s, log)
+	m, damaged, tail, err := readShipped(ctx, s, log)
 	if errors.Is(err, object.ErrNotFound) {
 		return st, nil, noManifest(s, log)
 	}
@@ -160,7 +160,7 @@ func (h *history) span() (oldest, newest time.Time) {
 		if h.Runs[0].First == 1 || first == 0 {
 			first = h.Runs[0].From
 		}
-		// A snapshot is written while records that it does not have become durable: runs tell more exactly.
+		// A snapshot is written while records that it does not have become durable: the times of runs are more exact.
 		if s := len(h.Snapshots); s == 0 || h.Runs[n-1].Last >= h.Snapshots[s-1].Sequence {
 			last = h.Runs[n-1].To
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-// Log is what is shipped of a log; *wal.Log has it.
+// Log is what a Shipper needs of a *wal.Log.
 type Log interface {
 	ID() string
 	Durable() uint64
@@ -36,15 +36,15 @@ const (
 	maxPoints = 4096
 )
 
-// stream ships one log to the objects below its name. All of it belongs to the
+// stream ships one log to the objects with its prefix. All of it belongs to the
 // loop of its part, except what says otherwise.
 type stream struct {
 	// label is the log's name in metrics and messages; it does not change.
 	label string
-	// name is of the log's objects; empty while the catalog has none for it.
-	name string
-	log  Log
-	opts *Options
+	// prefix is that of the log's objects; empty while the catalog has none for it.
+	prefix string
+	log    Log
+	opts   *Options
 	// named is the name of a named log, empty for the ledger.
 	named string
 	// longest is how long the log remembers a key or an id at most.
@@ -55,18 +55,18 @@ type stream struct {
 	kept bool
 
 	term      uint64
-	claimed   bool // what the manifest says of this term comes from here
+	claimed   bool // a manifest of this term is this process's
 	manifest  *manifest
 	version   object.Version
-	edits     uint64
+	edits     uint64 // counts tries, so that none is taken for another
 	next      uint64 // sequence number of the record to ship next
 	tailIndex uint64 // of the next run of the tail
 	index     uint64 // of the next merged run or snapshot
 	pending   []run  // of the tail, which the manifest does not name yet
-	unsent    *chunk // whose outcome is not known
+	unsent    *chunk // a run whose write has an unknown outcome
 	head      head   // of the tail, as it was written last
 	headAt    object.Version
-	behind    bool // there was more to ship than one step takes
+	behind    bool // there was more to ship than one step ships
 	ready     bool // it was shipped completely once, so it can be restored
 	pruned    time.Time
 	swept     time.Time
@@ -74,7 +74,7 @@ type stream struct {
 	shipped atomic.Uint64 // every record up to here was shipped, as far as is known
 
 	mu     sync.Mutex
-	points []point // noted and not shipped yet
+	points []point // not shipped yet
 }
 
 // chunk is a run on its way.
@@ -115,11 +115,11 @@ func (st *stream) keep() uint64 {
 	return max(from, st.shipped.Load()+1)
 }
 
-// begin takes up the place in a new term: what the last one shipped beyond its
-// manifest is adopted, and then it either goes on, or begins a new history when the
+// begin begins a new term. It adopts the runs that the last term shipped and its manifest does not
+// name. Then it continues the history, or begins a new one when the
 // log is another one or was forked.
 func (st *stream) begin(ctx context.Context, term uint64) error {
-	m, version, err := readManifest(ctx, st.opts.Store, st.name)
+	m, version, err := readManifest(ctx, st.opts.Store, st.prefix)
 	if errors.Is(err, object.ErrNotFound) {
 		m, err = &manifest{Version: manifestVersion}, nil
 	}
@@ -132,7 +132,7 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	if err := st.opts.holdsLease(ctx, term); err != nil {
 		return err
 	}
-	// A term that is used already has names that are taken. So it is when the lease was lost and its terms began anew.
+	// The names of a used term are taken. That happens when the lease was lost and its terms began with 1 again.
 	if m.Term > term || m.Term == term && !st.claimed {
 		return errFenced
 	}
@@ -145,7 +145,7 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	h := st.manifest.last()
 	same := true
 	if h != nil && h.Tail != nil {
-		found, err := readTail(ctx, st.opts.Store, st.name, h, m.Writer)
+		found, err := readTail(ctx, st.opts.Store, st.prefix, h, m.Writer)
 		h.Runs = append(h.Runs, found...)
 		var damage *DamageError
 		if errors.As(err, &damage) {
@@ -175,8 +175,7 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	return st.edit(ctx, func(h *history) { h.Tail = &tail{Term: term} })
 }
 
-// continues tells whether the log has what the history ends with. That is certain only
-// when the last record is the same.
+// continues reports whether the log continues the history: it must have the last record of it.
 func (st *stream) continues(ctx context.Context, h *history) (bool, error) {
 	if h == nil || h.Log != st.log.ID() {
 		return false, nil
@@ -188,7 +187,7 @@ func (st *stream) continues(ctx context.Context, h *history) (bool, error) {
 	if len(h.Runs) == 0 || h.Runs[len(h.Runs)-1].Last != end || end < st.log.First() || end > st.log.Durable() {
 		return false, nil
 	}
-	_, records, err := fetchRun(ctx, st.opts.Store, st.name, h.Runs[len(h.Runs)-1], h.Log)
+	_, records, err := fetchRun(ctx, st.opts.Store, st.prefix, h.Runs[len(h.Runs)-1], h.Log)
 	var damage *DamageError
 	if errors.As(err, &damage) || errors.Is(err, object.ErrNotFound) {
 		return false, nil
@@ -214,8 +213,8 @@ func (st *stream) setNext(next uint64) {
 	st.shipped.Store(next - 1)
 }
 
-// newHistory begins with the log's snapshot, or with its first record. The one before
-// stays what it is.
+// newHistory begins a history with the log's snapshot, or with its first record. The one before
+// does not change.
 func (st *stream) newHistory(ctx context.Context) error {
 	h := history{Log: st.log.ID(), Began: time.Now().UnixMilli(), Tail: &tail{st.term, st.tailIndex}}
 	next := uint64(1)
@@ -227,15 +226,15 @@ func (st *stream) newHistory(ctx context.Context) error {
 		h.Snapshots = []snapshot{*snap}
 		next = snap.Keep
 	} else if st.manifest.last() == nil {
-		h.Began = st.noted(h.Began)
+		h.Began = st.firstPoint(h.Began)
 	}
-	var behind uint64 // the first record that an older history of the same log lacks
+	var lacking uint64 // the first record that an older history of the same log lacks
 	if old := st.manifest.last(); old != nil {
 		if old.usable() {
 			h.Reach = st.log.Durable()
 		}
 		if old.Log == h.Log {
-			behind = old.end() + 1
+			lacking = old.end() + 1
 		}
 	}
 	if err := st.editAll(ctx, func(m *manifest) {
@@ -249,8 +248,8 @@ func (st *stream) newHistory(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if behind > 0 && behind < next { // the backlog was too small, and the manager was started again before the place was back
-		st.tellGap(behind, next)
+	if lacking > 0 && lacking < next { // the backlog was too small, and the manager was started again before the store was back
+		st.logGap(lacking, next)
 	}
 	st.setNext(next)
 	return nil
@@ -274,12 +273,12 @@ func (st *stream) edit(ctx context.Context, fn func(*history)) error {
 func (st *stream) editAll(ctx context.Context, fn func(*manifest)) error {
 	m := st.manifest.clone()
 	fn(m)
-	st.edits++ // of tries, so that none is taken for another
+	st.edits++
 	m.Term, m.Edit, m.Writer = st.term, st.edits, st.opts.writer
-	m.LongestTTL = max(m.LongestTTL, st.longest().Milliseconds()) // what older keys were promised stays
+	m.LongestTTL = max(m.LongestTTL, st.longest().Milliseconds()) // older keys keep their longer TTL
 	m.EpochFloor, m.Ledger = max(m.EpochFloor, st.opts.ledger.EpochFloor()), st.opts.ledger.ID
 	m.Catalog = m.Catalog || st.wantsCatalog()
-	version, err := writeManifest(ctx, st.opts.Store, st.name, m, st.version)
+	version, err := writeManifest(ctx, st.opts.Store, st.prefix, m, st.version)
 	if err != nil {
 		return err
 	}
@@ -287,9 +286,9 @@ func (st *stream) editAll(ctx context.Context, fn func(*manifest)) error {
 	return nil
 }
 
-// step ships what is due. An error leaves the rest to the next one.
+// step ships the records, edits and snapshot that are due. After an error, the next step ships the rest.
 func (st *stream) step(ctx context.Context) error {
-	// What is promised to keys comes before the keys that have it.
+	// The manifest has a longer TTL before the keys that have it are shipped.
 	if st.longest().Milliseconds() > st.manifest.LongestTTL || st.wantsCatalog() && !st.manifest.Catalog {
 		if err := st.edit(ctx, nil); err != nil {
 			return err
@@ -322,13 +321,13 @@ func (st *stream) commitDue() bool {
 	return sealed || len(st.pending) >= commitRuns || bytes >= commitBytes
 }
 
-// wantsCatalog tells whether the manifest must say that there is a catalog of named logs.
+// wantsCatalog reports whether the manifest must say that there is a catalog of named logs.
 func (st *stream) wantsCatalog() bool { return st.named == "" && st.opts.cataloged.Load() }
 
 // shipTail ships the records that are durable when it begins, up to stepRuns runs of them.
 func (st *stream) shipTail(ctx context.Context) error {
 	st.behind = false
-	all := point{Time: time.Now().UnixMilli()} // before Durable, as in note
+	all := point{Time: time.Now().UnixMilli()} // before Durable, as in addPoint
 	all.Sequence = st.log.Durable()
 	for n := 0; st.unsent != nil || st.next <= all.Sequence; n++ {
 		if n == stepRuns {
@@ -407,14 +406,14 @@ func (st *stream) unpack(p *packer) {
 	}
 }
 
-// write writes an object whose name is given to this content only.
+// write writes an object whose name is used for this content only.
 func (st *stream) write(ctx context.Context, name string, o *packed) error {
 	failures := st.opts.failures.Load()
-	if err := put(ctx, st.opts.Store, st.name+"/"+name, o.body); err != nil {
+	if err := put(ctx, st.opts.Store, st.prefix+"/"+name, o.body); err != nil {
 		o.memory = nil // it may be tried again
 		return err
 	}
-	// The client may still read what it was to send in a try that was given up.
+	// The client may still read the body of a try that was given up.
 	if o.memory != nil && st.opts.failures.Load() == failures {
 		st.opts.buffers.put(o.memory)
 	}
@@ -428,14 +427,14 @@ func (c *chunk) seal(name string, h header, p *packer) {
 	c.From, c.To = h.Points[0].Time, h.Points[len(h.Points)-1].Time
 }
 
-// tellGap says that the records from from up to the one before next were never shipped.
-func (st *stream) tellGap(from, next uint64) {
+// logGap logs and counts that the records from from up to the one before next were never shipped.
+func (st *stream) logGap(from, next uint64) {
 	st.opts.Logger.Warn("records were not shipped before a snapshot replaced them: the times between cannot be restored to",
 		"log", st.label, "from", from, "to", next-1)
 	st.opts.metrics.gap()
 }
 
-// bridge goes on behind records that the log has no more, with its snapshot.
+// bridge continues with the log's snapshot after records that the log no longer has.
 func (st *stream) bridge(ctx context.Context) error {
 	snap, err := st.upload(ctx, false)
 	if err != nil {
@@ -447,7 +446,7 @@ func (st *stream) bridge(ctx context.Context) error {
 	if err := st.edit(ctx, func(h *history) { h.Snapshots = append(h.Snapshots, *snap) }); err != nil {
 		return err
 	}
-	st.tellGap(st.next, snap.Keep)
+	st.logGap(st.next, snap.Keep)
 	st.setNext(snap.Keep)
 	st.behind = true // a restore needs the records that the snapshot keeps as well
 	return nil

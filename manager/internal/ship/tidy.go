@@ -42,11 +42,11 @@ func (st *stream) newest() uint64 {
 	return segments[len(segments)-1].Number
 }
 
-// follows tells whether b goes on where a ends, in the same segment.
+// follows reports whether b begins where a ends, in the same segment.
 func follows(a, b run) bool { return a.Segment == b.Segment && a.Last+1 == b.First }
 
-// mergeRuns replaces the runs from to to-1 of the last history. It reads what was
-// shipped, so it does not need the log, and sees that it is whole.
+// mergeRuns replaces the runs from to to-1 of the last history. It reads the shipped runs, not the log,
+// and so checks that they are whole.
 func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 	h := st.manifest.last()
 	old := h.Runs[from:to]
@@ -72,7 +72,7 @@ func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 		return nil
 	}
 	for _, r := range old {
-		head, bodies, err := fetchRun(ctx, st.opts.Store, st.name, r, h.Log)
+		head, bodies, err := fetchRun(ctx, st.opts.Store, st.prefix, r, h.Log)
 		if err != nil {
 			return err
 		}
@@ -96,15 +96,15 @@ func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 		return err
 	}
 	for _, r := range old {
-		if err := st.opts.Store.Delete(ctx, st.name+"/"+r.Name); err != nil {
-			return nil // a sweep gets it
+		if err := st.opts.Store.Delete(ctx, st.prefix+"/"+r.Name); err != nil {
+			return nil // a sweep deletes it
 		}
 	}
 	return nil
 }
 
-// tidy forgets what no time within the retention needs, and from time to time deletes
-// what a crash or another term left.
+// tidy deletes the objects that no time within the retention needs, and at each sweep those
+// that a crash or another term left.
 func (st *stream) tidy(ctx context.Context) error {
 	now := time.Now()
 	if now.Sub(st.pruned) >= st.opts.pruneEvery {
@@ -137,14 +137,14 @@ func (st *stream) tidy(ctx context.Context) error {
 
 // findManifest returns errFenced when the manifest is gone, so that the next term writes another: a log without changes would not notice.
 func (st *stream) findManifest(ctx context.Context) error {
-	_, _, err := st.opts.Store.Get(ctx, st.name+"/"+manifestObject)
+	_, _, err := st.opts.Store.Get(ctx, st.prefix+"/"+manifestObject)
 	if errors.Is(err, object.ErrNotFound) {
-		return fmt.Errorf("%w: %s/%s is gone", errFenced, st.name, manifestObject)
+		return fmt.Errorf("%w: %s/%s is gone", errFenced, st.prefix, manifestObject)
 	}
 	return err
 }
 
-// prune drops from m what no time from cutoff on needs, and returns those objects.
+// prune drops the objects from m that no time from cutoff on needs, and returns them.
 func (st *stream) prune(m *manifest, cutoff int64) (gone []ref) {
 	live := m.last()
 	liveUsable := live.usable()
@@ -192,18 +192,18 @@ func (h *history) objects() []ref {
 	return refs
 }
 
-// delete removes objects that the manifest does not name any more; what stays is swept.
+// delete removes objects that the manifest no longer names; a sweep deletes what delete leaves.
 func (st *stream) delete(ctx context.Context, refs []ref) {
 	for _, r := range refs {
-		if st.opts.Store.Delete(ctx, st.name+"/"+r.Name) != nil {
+		if st.opts.Store.Delete(ctx, st.prefix+"/"+r.Name) != nil {
 			return
 		}
 	}
 }
 
-// sweep deletes the objects that nobody names: those of this term and older ones. The
-// listing may be stale: what it shows too much is deleted already, and what it leaves
-// out is for the next sweep.
+// sweep deletes the objects of this and older terms that the manifest does not name. The
+// listing may be stale: objects that it shows too much are deleted already, and the next sweep deletes those
+// that it leaves out.
 func (st *stream) sweep(ctx context.Context) error {
 	if len(st.pending) > 0 {
 		if err := st.edit(ctx, nil); err != nil {
@@ -217,23 +217,23 @@ func (st *stream) sweep(ctx context.Context) error {
 		}
 	}
 	named[headName(st.term)] = true
-	// Retries of this term's may still be under way: they end up in its own names.
+	// Retries of this term may still be under way: they write names that are used once.
 	var dead []ref
-	err := object.All(ctx, st.opts.Store, st.name+"/", func(o object.Info) error {
-		name := strings.TrimPrefix(o.Name, st.name+"/")
+	err := object.All(ctx, st.opts.Store, st.prefix+"/", func(o object.Info) error {
+		name := strings.TrimPrefix(o.Name, st.prefix+"/")
 		if term, ok := termOf(name); ok && term <= st.term && !named[name] {
 			dead = append(dead, ref{Name: name})
 		}
 		return nil
 	})
 	if err == nil {
-		err = st.opts.holdsLease(ctx, st.term) // or they are of a later holder, whose term is not later
+		err = st.opts.holdsLease(ctx, st.term) // a later holder may have the same term, see the package doc
 	}
 	if err != nil {
 		return err
 	}
 	for _, r := range dead {
-		if err := st.opts.Store.Delete(ctx, st.name+"/"+r.Name); err != nil && !errors.Is(err, object.ErrNotFound) {
+		if err := st.opts.Store.Delete(ctx, st.prefix+"/"+r.Name); err != nil && !errors.Is(err, object.ErrNotFound) {
 			return err
 		}
 	}

@@ -300,7 +300,7 @@ func (l *Log) mark() bool {
 	l.markArmed = false
 	due := l.idle && !l.marked && time.Since(l.lastBatch) >= markDelay
 	if due {
-		l.idle = false // until the committer checks again, nobody else writes
+		l.idle = false // until the committer checks again, no other goroutine writes
 	} else if !l.marked {
 		l.markArmed = true
 		l.markDue.Reset(markDelay)
@@ -309,7 +309,7 @@ func (l *Log) mark() bool {
 	return !due || l.writeMark()
 }
 
-// writeMark writes a mark at the place of the next record: everything before it is durable. The mark itself need not be
+// writeMark writes a mark at the offset of the next record: everything before it is durable. The mark itself need not be
 // durable. Without it, damage to the last batch may look like a torn tail. It returns false when the log has failed.
 func (l *Log) writeMark() bool {
 	if l.failure.Load() != nil { // the preparer failed the log: write nothing more

@@ -36,9 +36,9 @@ func damaged(t *testing.T) (fs *faultfs.FS, last uint64) {
 	return fs, last
 }
 
-// places lists the records of a log with their files and offsets, the end of
+// entries lists the records of a log with their files and offsets, the end of
 // each and what kind of file it is in.
-func places(t *testing.T, fs *faultfs.FS) []wal.Entry {
+func entries(t *testing.T, fs *faultfs.FS) []wal.Entry {
 	t.Helper()
 	var all []wal.Entry
 	err := wal.Dump(t.Context(), dir, wal.InspectOptions{FS: fs}, func(e wal.Entry) error {
@@ -66,7 +66,7 @@ func recordAt(all []wal.Entry, file string, off int64) (wal.Entry, bool) {
 // passes for a torn tail.
 func TestBitFlipsAreFound(t *testing.T) {
 	fs, last := damaged(t)
-	all := places(t, fs)
+	all := entries(t, fs)
 	clean, f := mustOpen(t, options(fs.Clone()))
 	mustClose(t, clean)
 	if f.last() != last || len(f.restored) != 5 {

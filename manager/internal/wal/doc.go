@@ -33,7 +33,7 @@
 // # On disk
 //
 // A data directory holds a lock file, segments named by a running number, and at most one snapshot in force. A segment
-// is a header followed by records. Its whole size is reserved when it is created, and it is zero behind the last
+// is a header followed by records. Its whole size is reserved when it is created, and it is zero after the last
 // record. A record is
 //
 //	length  uint32   bytes of body, at least 1
@@ -50,10 +50,10 @@
 //
 // A batch is written only after everything before it was synced. So a record with sequence number s and a records ahead
 // of it in its batch proves that all records before s-a reached the disk. A mark for s proves the same for all records
-// before s. Open looks for the first place that does not hold the expected record. That place is
+// before s. Open looks for the first offset without the expected record. That offset is
 //
 //   - the end, when it is zero and nothing follows;
-//   - a torn tail, when nothing behind it proves that its record was synced:
+//   - a torn tail, when nothing after it proves that its record was synced:
 //     what is there was never acknowledged, and Open wipes it;
 //   - damage otherwise: acknowledged data is lost. Open returns a
 //     *CorruptionError that names the file and the offset.
@@ -78,7 +78,7 @@
 //
 // An owner may keep its data in the log itself. SnapshotKeeping then leaves the segments from a given record on, and
 // Records reads their records back and checks each checksum. Open reads only the header of such a segment, so a long
-// history does not slow it down, and Open still notices a missing one. Readers remember the place of about one record
+// history does not slow it down, and Open still notices a missing one. Readers remember the offset of about one record
 // in 64 KiB, so that a read in the middle does not start at the segment's first record.
 //
 // # Design notes
@@ -87,8 +87,8 @@
 // file. If committer and preparer shared one, the preparer's sync could consume the error, and the committer would
 // report lost records as durable.
 //
-// Each record carries its sequence number, although it follows from the place. With it, records can be found again
-// behind damage, and they prove what was synced.
+// Each record carries its sequence number, although it follows from the offset. With it, records can be found again
+// after damage, and they prove what was synced.
 //
 // docs/RATIONALE.md has the rejected options.
 //
@@ -99,7 +99,7 @@
 //	segment.go, prepare.go                    segment files, reserved and filled ahead
 //	files.go, scan.go, recover.go, restore.go Open
 //	snapshot.go, records.go                   what replaces records, and how they are read back
-//	ship.go, importer.go                      copies of the log in another place
+//	ship.go, importer.go                      copies of the log
 //	verify.go, verify_segments.go, dump.go    offline tools
 //
 // # Bounds

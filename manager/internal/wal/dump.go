@@ -9,7 +9,7 @@ import (
 // Entry is a record as Dump and InspectOptions.Check get it.
 type Entry struct {
 	// File is the path of the segment or snapshot. Segment is the segment's number, 0 for a snapshot. Offset is the
-	// record's place in the file in bytes.
+	// record's offset in the file in bytes.
 	File    string
 	Segment uint64
 	Offset  int64

@@ -39,7 +39,7 @@ var (
 type CorruptionError struct {
 	// File is the segment's or snapshot's path.
 	File string
-	// Offset in bytes of the first place that is wrong.
+	// Offset in bytes of the first wrong data.
 	Offset int64
 	// Sequence is the sequence number expected there, 0 when none is.
 	Sequence uint64

@@ -144,12 +144,12 @@ func TestShortageIsWaitedOut(t *testing.T) {
 	}
 }
 
-// The owner is told once when the disk fills up, and once when it has space again.
+// OnSpace is called once when the disk fills up, and once when it has space again.
 func TestOwnerIsToldAboutSpace(t *testing.T) {
 	fs := &faultfs.FS{}
 	opts := options(fs)
-	told := make(chan error, 100)
-	opts.OnSpace = func(err error) { told <- err }
+	calls := make(chan error, 100)
+	opts.OnSpace = func(err error) { calls <- err }
 	l, _ := mustOpen(t, opts)
 	var last uint64
 	for i := range uint64(2) {
@@ -162,23 +162,23 @@ func TestOwnerIsToldAboutSpace(t *testing.T) {
 			}
 			last++
 		}
-		if err := <-told; !errors.Is(err, syscall.ENOSPC) {
-			t.Errorf("round %d: told %v", i, err)
+		if err := <-calls; !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("round %d: called with %v", i, err)
 		}
 		fs.SetCapacity(0)
 		waitSpace(t, l, 100)
-		if err := <-told; err != nil {
-			t.Errorf("round %d: told %v", i, err)
+		if err := <-calls; err != nil {
+			t.Errorf("round %d: called with %v", i, err)
 		}
 		last = appendAll(t, l, last+1, last+100)
 	}
 	mustClose(t, l)
-	if len(told) != 0 {
-		t.Errorf("told %d times more", len(told))
+	if len(calls) != 0 {
+		t.Errorf("called %d times more", len(calls))
 	}
 }
 
-// dirSyncs notes which directories are synced. The sync of fail is an error.
+// dirSyncs records which directories are synced. The sync of fail is an error.
 type dirSyncs struct {
 	vfs.FS
 	fail   string

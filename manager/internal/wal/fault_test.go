@@ -205,7 +205,7 @@ func TestAppendsFailOnAFullDisk(t *testing.T) {
 		t.Errorf("%d records were accepted, %d bytes are used", last, fs.Used())
 	}
 	if !l.Stats().NoSpace {
-		t.Error("the stats do not tell that the disk is full")
+		t.Error("the stats do not show that the disk is full")
 	}
 	mustWait(t, l, last) // what was accepted gets durable on a full disk
 	if l.Err() != nil {
@@ -228,7 +228,7 @@ func TestAppendsFailOnAFullDisk(t *testing.T) {
 	end := appendAll(t, l, last+1, last+200)
 	mustWait(t, l, end)
 	if l.Stats().NoSpace {
-		t.Error("the stats still tell that the disk is full")
+		t.Error("the stats still show that the disk is full")
 	}
 	mustClose(t, l)
 	l, f := mustOpen(t, options(fs.Crash()))
@@ -392,7 +392,7 @@ func tornBatch(t *testing.T) *faultfs.FS {
 	return image
 }
 
-// After a torn tail was wiped, the log continues with records of the same lengths. What lay behind the tear must not
+// After a torn tail was wiped, the log continues with records of the same lengths. What followed the tear must not
 // reappear.
 func TestWipedRecordsStayDead(t *testing.T) {
 	image := tornBatch(t)

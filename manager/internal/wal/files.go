@@ -10,11 +10,11 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
 )
 
-// dirFiles lists what a data directory holds.
+// dirFiles lists the files of a data directory.
 type dirFiles struct {
 	id           logID
 	segments     []segmentFile // with a header, by number
-	followers    []follower    // behind them, without one
+	followers    []follower    // after them, without one
 	prepared     []string      // paths of the followers
 	snapshot     string        // path of the newest snapshot, empty without one
 	snapshotSeq  uint64
@@ -30,7 +30,7 @@ type segmentFile struct {
 	header segmentHeader
 }
 
-// follower is a segment without a valid header behind the last one that has a header. It was only prepared, or the
+// follower is a segment without a valid header after the last one that has a header. It was only prepared, or the
 // write of its header was torn.
 type follower struct {
 	path string
@@ -92,7 +92,7 @@ func (d *dirFiles) addSegments(fs vfs.FS, dir string, numbers []uint64) error {
 			invalid = append(invalid, follower{path: p, why: why})
 			continue
 		}
-		if len(invalid) > 0 { // the invalid one is not behind all others
+		if len(invalid) > 0 { // the invalid one is not after all others
 			bad := invalid[0]
 			return &CorruptionError{bad.path, 0, 0, fmt.Sprintf("%v; segment %d is in use", bad.why, n)}
 		}
@@ -127,7 +127,7 @@ func (d *dirFiles) addSegments(fs vfs.FS, dir string, numbers []uint64) error {
 	return nil
 }
 
-// chain splits the segments into three: those with records behind the snapshot, and the active one; those before them
+// chain splits the segments into three: those with records after the snapshot, and the active one; those before them
 // that are kept for readers; and those that the snapshot replaced.
 func (d *dirFiles) chain() (used, kept, obsolete []segmentFile, err error) {
 	first, from := -1, -1 // of used, of kept

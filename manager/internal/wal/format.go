@@ -59,7 +59,7 @@ func (h segmentHeader) append(dst []byte) []byte {
 	return dst
 }
 
-// headerCRC is the checksum of the 64-byte header of a segment or snapshot. Its place and extent are the same in every
+// headerCRC is the checksum of the 64-byte header of a segment or snapshot. Its offset and extent are the same in every
 // format version, so a file of another version is not taken for a damaged one.
 func headerCRC(b []byte) uint32 {
 	c := crc32.Checksum(b[:12], castagnoli)
@@ -159,7 +159,7 @@ func parseRecord(b []byte, seed uint32) (record, error) {
 func segmentName(number uint64) string { return fmt.Sprintf("%020d%s", number, segmentSuffix) }
 func snapshotName(seq uint64) string   { return fmt.Sprintf("%020d%s", seq, snapshotSuffix) }
 
-// FileName tells whether a file of this name belongs to a log, and whether it is one that holds records.
+// FileName reports whether a file of this name belongs to a log, and whether it has records.
 func FileName(name string) (file, data bool) {
 	_, segment := parseName(name, segmentSuffix)
 	_, snapshot := parseName(name, snapshotSuffix)

@@ -118,7 +118,7 @@ func mustAppend(t *testing.T, l *wal.Log, b []byte) uint64 {
 	return seq
 }
 
-// appendWaiting leads where it can, on a goroutine of its own as the caller may go on appending.
+// appendWaiting leads where it can, on a goroutine of its own as the caller may continue to append.
 func appendWaiting(ctx context.Context, l *wal.Log, b []byte) (uint64, error) {
 	for {
 		seq, lead, err := l.AppendLead(b)
@@ -162,7 +162,7 @@ func (f *found) checkBodies(first, last uint64) error {
 }
 
 // gate lets a test hold up operations. Closed, it blocks those that its filter
-// matches; each tells entered first.
+// matches; each signals entered first.
 type gate struct {
 	mu      sync.Mutex
 	match   func(faultfs.Op) bool

@@ -47,16 +47,16 @@ func TestLoneRecordWaitsForItsCommit(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := l.WaitDurable(ctx, one); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("nobody committed, and yet: %v", err)
+		t.Errorf("no caller committed, and yet: %v", err)
 	}
-	told := make(chan struct{}, 1)
-	l.Notify([]wal.Waiter{{Sequence: two, C: told}})
+	signalled := make(chan struct{}, 1)
+	l.Notify([]wal.Waiter{{Sequence: two, C: signalled}})
 	l.Lead()
 	if l.Durable() != three {
 		t.Errorf("%d are durable, want %d", l.Durable(), three)
 	}
 	mustWait(t, l, one)
-	<-told
+	<-signalled
 	if st := l.Stats(); st.Batches != 1 || st.Records != 3 {
 		t.Errorf("%+v", st)
 	}

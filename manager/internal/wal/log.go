@@ -46,7 +46,7 @@ type Log struct {
 	free        buffers       // buffers of durable batches, for reuse
 	roomFreed   chan struct{} // closed when waiting for room may be over; nil without waiters
 	wakeAt      uint64        // sequence number whose record wakes the committer
-	idle        bool          // every record is durable, and nobody writes to the active segment
+	idle        bool          // every record is durable, and nothing is written to the active segment
 	leading     bool          // an appender commits a batch (see AppendLead)
 	mayLead     bool          // the last batch had one record and committed within leadLimit
 	marked      bool          // the log ends with a mark
@@ -73,10 +73,10 @@ type Log struct {
 
 // segmentInfo describes a segment in use.
 type segmentInfo struct {
-	number   uint64
-	first    uint64 // sequence number of its first record
-	capacity int64
-	places   *places // what readers know of it; nil before the first
+	number    uint64
+	first     uint64 // sequence number of its first record
+	capacity  int64
+	positions *positions // that readers remember; nil before the first reader
 }
 
 // batch is a group commit: pending while records are added, then sealed and committed.
@@ -487,5 +487,5 @@ type counters struct {
 	batches  uint64
 	records  uint64
 	bytes    uint64
-	logBytes int64 // bytes of the records behind the snapshot
+	logBytes int64 // bytes of the records after the snapshot
 }

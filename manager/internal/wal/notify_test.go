@@ -9,8 +9,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal/faultfs"
 )
 
-// told reports whether a waiter was sent something, without waiting for it.
-func told(c chan struct{}) bool {
+// signalled reports whether a waiter was sent something, without waiting for it.
+func signalled(c chan struct{}) bool {
 	select {
 	case <-c:
 		return true
@@ -24,7 +24,7 @@ func waiter(seq uint64) (wal.Waiter, chan struct{}) {
 	return wal.Waiter{Sequence: seq, C: c}, c
 }
 
-// Each waiter is told when its own record is durable: immediately, with the batch being committed, or with the next
+// Each waiter is signalled when its own record is durable: immediately, with the batch being committed, or with the next
 // batch.
 func TestWaitersLearnOfTheirOwnRecord(t *testing.T) {
 	fs := &faultfs.FS{}
@@ -38,27 +38,27 @@ func TestWaitersLearnOfTheirOwnRecord(t *testing.T) {
 	a, now := waiter(first)
 	b, inflight := waiter(second)
 	c, collected := waiter(third)
-	full := wal.Waiter{Sequence: third, C: make(chan struct{})} // has no room, and holds nobody up
+	full := wal.Waiter{Sequence: third, C: make(chan struct{})} // has no room, and delays no other waiter
 	l.Notify([]wal.Waiter{a, full, b, c})
-	if !told(now) {
-		t.Error("a durable record's waiter is not told at once")
+	if !signalled(now) {
+		t.Error("a durable record's waiter is not signalled immediately")
 	}
-	if told(inflight) || told(collected) {
-		t.Error("a waiter is told before the sync")
+	if signalled(inflight) || signalled(collected) {
+		t.Error("a waiter is signalled before the sync")
 	}
 	g.release()
 	<-inflight
 	if l.Durable() < second {
-		t.Error("the second record's waiter is told too early")
+		t.Error("the second record's waiter is signalled too early")
 	}
 	<-collected
 	if l.Durable() < third {
-		t.Error("the third record's waiter is told too early")
+		t.Error("the third record's waiter is signalled too early")
 	}
 	mustClose(t, l)
 }
 
-// When the log fails every waiter is told, and so is one that comes later.
+// When the log fails every waiter is signalled, and so is one that comes later.
 func TestNotifyOfFailure(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
@@ -77,13 +77,13 @@ func TestNotifyOfFailure(t *testing.T) {
 	a, inflight := waiter(first)
 	b, collected := waiter(second)
 	l.Notify([]wal.Waiter{a, b})
-	if told(inflight) || told(collected) {
-		t.Error("a waiter is told before the sync")
+	if signalled(inflight) || signalled(collected) {
+		t.Error("a waiter is signalled before the sync")
 	}
 	close(fail)
 	<-inflight
 	if !errors.Is(l.Err(), wal.ErrFailed) {
-		t.Errorf("after being told: %v, want ErrFailed", l.Err())
+		t.Errorf("after the signal: %v, want ErrFailed", l.Err())
 	}
 	<-collected
 	c, late := waiter(second)

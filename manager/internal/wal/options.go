@@ -40,7 +40,7 @@ type Options struct {
 	// Restore receives the records of the snapshot, in the order in which they were written, before any Replay. The
 	// slice is valid during the call. An error stops Open and is returned unchanged. Nil ignores them.
 	Restore func(record []byte) error
-	// Replay receives the records behind the snapshot in the order of their sequence numbers. The slice is valid during
+	// Replay receives the records after the snapshot in the order of their sequence numbers. The slice is valid during
 	// the call. An error stops Open and is returned unchanged. Nil ignores them.
 	Replay func(seq uint64, body []byte) error
 	// OnBatch, when set, is called after each batch became durable, on the goroutine that committed it. It must not

@@ -12,43 +12,43 @@ import (
 const (
 	// readChunk is how much Records reads at once.
 	readChunk = 64 << 10
-	// placeEvery is the distance in bytes of two places that a reader remembers of
+	// positionEvery is the distance in bytes of two remembered positions of
 	// a segment: at most that much is read and thrown away to find a record.
-	placeEvery = 64 << 10
+	positionEvery = 64 << 10
 )
 
-// places are some of a segment's records and where they are, so that a reader need
-// not begin at the segment's start. Readers find them as they pass by.
-type places struct {
+// positions are the offsets of some records of a segment, so that a reader need
+// not begin at the segment's start. Readers add those that they pass.
+type positions struct {
 	mu  sync.Mutex
-	all []place // ascending
+	all []position // ascending
 }
 
-type place struct {
+type position struct {
 	seq uint64
 	off int64
 }
 
-// before returns the last known place at or before seq; first is the segment's first record.
-func (p *places) before(seq, first uint64) place {
+// before returns the last known position at or before seq; first is the segment's first record.
+func (p *positions) before(seq, first uint64) position {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := sort.Search(len(p.all), func(i int) bool { return p.all[i].seq > seq })
 	if i == 0 {
-		return place{first, segmentHeaderSize}
+		return position{first, segmentHeaderSize}
 	}
 	return p.all[i-1]
 }
 
-// note remembers a place if it lies at least placeEvery behind the last one that is known.
-func (p *places) note(at place) {
+// add adds a position that is at least positionEvery after the last one.
+func (p *positions) add(at position) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last := int64(segmentHeaderSize)
 	if n := len(p.all); n > 0 {
 		last = p.all[n-1].off
 	}
-	if at.off >= last+placeEvery {
+	if at.off >= last+positionEvery {
 		p.all = append(p.all, at)
 	}
 }
@@ -107,8 +107,8 @@ func (l *Log) segmentOf(seq uint64) (segmentInfo, uint64, error) {
 	if i+1 < len(l.segments) {
 		until = min(until, l.segments[i+1].first-1)
 	}
-	if l.segments[i].places == nil {
-		l.segments[i].places = new(places)
+	if l.segments[i].positions == nil {
+		l.segments[i].positions = new(positions)
 	}
 	return l.segments[i], until, nil
 }
@@ -130,7 +130,7 @@ func (r *reader) segment(seg segmentInfo, from, until uint64) (next uint64, err 
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	at := seg.places.before(from, seg.first)
+	at := seg.positions.before(from, seg.first)
 	var have []byte // what was read and not used, from at.off on
 	for at.seq <= until {
 		if err := r.ctx.Err(); err != nil {
@@ -168,7 +168,7 @@ func (r *reader) segment(seg segmentInfo, from, until uint64) (next uint64, err 
 		}
 		at.seq, at.off, have = at.seq+1, at.off+need, have[need:]
 		if at.seq <= until {
-			seg.places.note(at)
+			seg.positions.add(at)
 		}
 	}
 	return at.seq, nil

@@ -102,7 +102,7 @@ func TestSnapshotKeepsRecords(t *testing.T) {
 	f.wantBodies(t, 691, 700)
 	check(640)
 	if err := l.SnapshotKeeping(t.Context(), 700, 702, nil); err == nil {
-		t.Error("SnapshotKeeping takes a record to keep that is behind the snapshot")
+		t.Error("SnapshotKeeping takes a record to keep that is after the snapshot")
 	}
 }
 

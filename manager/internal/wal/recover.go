@@ -18,14 +18,14 @@ import (
 // *vfs.LockedError when another process has it open.
 func Lock(dir string) (io.Closer, error) { return vfs.OS().Lock(path.Join(dir, lockName)) }
 
-// Recovery tells what Open found.
+// Recovery is what Open found.
 type Recovery struct {
 	// SnapshotSequence is the last sequence number that the snapshot covers, 0 without one. SnapshotRecords and
 	// SnapshotBytes are its size.
 	SnapshotSequence uint64
 	SnapshotRecords  int
 	SnapshotBytes    int64
-	// Segments in use or kept, and the number and bytes of the Records behind the snapshot.
+	// Segments in use or kept, and the number and bytes of the Records after the snapshot.
 	Segments int
 	Records  int
 	LogBytes int64
@@ -84,7 +84,7 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, error) {
 	return l, nil
 }
 
-// Recovery tells what Open found.
+// Recovery is what Open found.
 func (l *Log) Recovery() Recovery { return l.recovery }
 
 // makeDir creates dir and its missing parents, and makes their names durable. A name is an entry of the directory above
@@ -275,7 +275,7 @@ func (l *Log) replay(ctx context.Context, r record) error {
 }
 
 // repair leaves the last segment as if the process had just written and synced it. It writes the last batch again,
-// wipes everything behind it, and syncs both.
+// wipes everything after it, and syncs both.
 //
 // Zeros that can be read need not be on the disk: an earlier start may have written them and died when the sync failed.
 // So repair wipes the rest of the segment unless the log ends with a mark, because a log gets a mark only after its
@@ -288,7 +288,7 @@ func (l *Log) repair(f segmentFile, buf []byte, end scanEnd) (*segment, error) {
 	}
 	seg := &segment{number: f.number, path: f.path, capacity: f.header.capacity, file: file}
 	used := usedLength(buf)
-	rest := min(end.off+recordHeaderSize, seg.capacity) // behind the mark, or behind its place
+	rest := min(end.off+recordHeaderSize, seg.capacity) // after the mark, or after where it would be
 	clean := end.marked && used <= rest
 	if torn := used - end.off; torn > 0 && !clean {
 		l.recovery.TornBytes, l.recovery.TornFile, l.recovery.TornOffset = torn, f.path, end.off
@@ -326,7 +326,7 @@ func sealedDamage(path string, end scanEnd, next uint64) *CorruptionError {
 	return &CorruptionError{path, end.off, end.next, reason}
 }
 
-// checkTail returns nil for a torn tail and an error for damage. followers are the files behind the last segment with a
+// checkTail returns nil for a torn tail and an error for damage. followers are the files after the last segment with a
 // header.
 func checkTail(path string, buf []byte, end scanEnd, followers []follower, seed uint32) *CorruptionError {
 	if off, r, ok := findProof(trim(buf), end.off, end.next, seed); ok {

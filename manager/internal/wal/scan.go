@@ -7,7 +7,7 @@ import (
 
 // scanEnd says where a scan of a segment's records stopped.
 type scanEnd struct {
-	off     int64  // offset of the first place without the expected record
+	off     int64  // first offset without the expected record
 	next    uint64 // sequence number expected there
 	batch   int64  // offset at which the last batch begins in this segment
 	records int
@@ -70,12 +70,12 @@ func findRecord(b []byte, off int64, seq uint64, seed uint32, accept func(record
 	return 0, record{}, false
 }
 
-// findProof searches behind off for a record or mark which proves that record seq, expected at off, was synced.
+// findProof searches after off for a record or mark that proves that record seq, expected at off, was synced.
 func findProof(b []byte, off int64, seq uint64, seed uint32) (int64, record, bool) {
 	return findRecord(b, off+1, seq, seed, func(r record) bool { return r.durableBefore() > seq })
 }
 
-// trim removes the zeros behind the last record or mark. It keeps up to recordHeaderSize of them, because the last bytes
+// trim removes the zeros after the last record or mark. It keeps up to recordHeaderSize of them, because the last bytes
 // of the record or mark may be zeros. The result is empty when all of b is zero.
 func trim(b []byte) []byte {
 	used := usedLength(b)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// What a copy of the log in another place needs besides Records.
+// What a copy of the log needs besides Records.
 
 // ID names the log: 32 hexadecimal digits, drawn when it was created.
 func (l *Log) ID() string { return hex.EncodeToString(l.id[:]) }
@@ -34,7 +34,7 @@ func (l *Log) Segments() []SegmentInfo {
 // deleted it.
 type SnapshotReader struct {
 	// Sequence is the last sequence number that the snapshot covers, Keep the one
-	// from which records stay readable beside it, Time when it was begun.
+	// from which records stay readable besides it, Time when it was begun.
 	Sequence, Keep uint64
 	Time           time.Time
 	r              *snapshotReader
@@ -62,7 +62,7 @@ func (l *Log) OpenSnapshot() (*SnapshotReader, error) {
 	}
 }
 
-// Next returns the next record, valid until the next call, or false behind the last
+// Next returns the next record, valid until the next call, or false after the last
 // one. It fails with a *CorruptionError when the snapshot is damaged.
 func (s *SnapshotReader) Next() (body []byte, ok bool, err error) { return s.r.next() }
 

@@ -142,7 +142,7 @@ func (w *SnapshotWriter) finish() error {
 // The snapshot comes into force only after seq is durable.
 //
 // An error may come from write or ctx, or be ErrNoSpace, ErrSnapshotRunning, ErrFailed or ErrClosed. After an error the
-// log is unchanged, except that a snapshot whose name could not be made durable may be left behind. The next snapshot,
+// log is unchanged, except that a snapshot whose name could not be made durable may remain. The next snapshot,
 // or open, removes it. Files that could not be deleted are not an error (see Options.OnUndeleted); the next snapshot or
 // open deletes them, too.
 func (l *Log) Snapshot(ctx context.Context, seq uint64, write func(*SnapshotWriter) error) error {

@@ -22,7 +22,7 @@ func snapshotOf(n uint64) func(*wal.SnapshotWriter) error {
 	}
 }
 
-// wantState checks that the snapshot of n and the records behind it come back.
+// wantState checks that the snapshot of n and the records after it come back.
 func (f *found) wantState(t *testing.T, n, last uint64) {
 	t.Helper()
 	if len(f.restored) != 2 || string(f.restored[0]) != string(state(n)) {
@@ -31,7 +31,7 @@ func (f *found) wantState(t *testing.T, n, last uint64) {
 	if last > n {
 		f.wantBodies(t, n+1, last)
 	} else if len(f.replayed) != 0 {
-		t.Errorf("%d records are replayed behind the snapshot", len(f.replayed))
+		t.Errorf("%d records are replayed after the snapshot", len(f.replayed))
 	}
 }
 
@@ -73,7 +73,7 @@ func TestSnapshotReplacesSegments(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b := l.Stats().LogBytes; b != 0 {
-		t.Errorf("%d bytes of log behind a snapshot of everything", b)
+		t.Errorf("%d bytes of log after a snapshot of everything", b)
 	}
 	mustClose(t, l)
 	if names := fs.Names(); countSuffix(names, ".snap") != 1 || countSuffix(names, ".tmp") != 0 {
@@ -212,7 +212,7 @@ func TestFailedSnapshotKeepsTheLog(t *testing.T) {
 		if n := countSuffix(image.Names(), ".tmp"); n != 0 {
 			t.Errorf("%s: files are %v", name, image.Names())
 		}
-		// The log goes on, and finds everything again, with or without what
+		// The log continues, and finds everything again, with or without what
 		// the next snapshot does.
 		next := appendAll(t, l, last+1, last+20)
 		mustWait(t, l, next)
@@ -242,7 +242,7 @@ func TestFailedSnapshotKeepsTheLog(t *testing.T) {
 	mustClose(t, l)
 }
 
-// The segment behind the snapshot may be in use but not yet on the disk. Until it is, the previous one must stay: a log
+// The segment after the snapshot may be in use but not yet on the disk. Until it is, the previous one must stay: a log
 // needs a segment to open.
 func TestSnapshotKeepsTheLastSegmentOnDisk(t *testing.T) {
 	fs := &faultfs.FS{}

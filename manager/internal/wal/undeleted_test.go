@@ -15,12 +15,12 @@ import (
 func TestAFileThatCannotBeDeleted(t *testing.T) {
 	fs := &faultfs.FS{}
 	opts := options(fs)
-	var told []string
+	var reported []string
 	opts.OnUndeleted = func(path string, err error) {
 		if !errors.Is(err, syscall.EPERM) {
 			t.Errorf("%s: %v", path, err)
 		}
-		told = append(told, path)
+		reported = append(reported, path)
 	}
 	stuck := func() {
 		fs.SetHook(func(op faultfs.Op) error {
@@ -49,18 +49,18 @@ func TestAFileThatCannotBeDeleted(t *testing.T) {
 	}
 	check := func(undeleted int, want ...string) {
 		t.Helper()
-		if n := l.Stats().Undeleted; n != undeleted || !slices.Equal(told, want) {
-			t.Errorf("%d files undeleted, told of %v; want %d, %v", n, told, undeleted, want)
+		if n := l.Stats().Undeleted; n != undeleted || !slices.Equal(reported, want) {
+			t.Errorf("%d files undeleted, reported %v; want %d, %v", n, reported, undeleted, want)
 		}
 	}
 	round(300)
 	check(1, segment(1))
 	round(600)
-	check(1, segment(1)) // told once
+	check(1, segment(1)) // reported once
 	mustClose(t, l)
 
 	// A start tries again, too.
-	told = nil
+	reported = nil
 	l, f := mustOpen(t, opts)
 	f.wantState(t, 600, 600)
 	check(1, segment(1))

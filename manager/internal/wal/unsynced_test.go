@@ -65,14 +65,14 @@ func TestDeletedSegmentStaysDeleted(t *testing.T) {
 	clear(data[:512]) // the sector with the header
 	image.SetContent(segment(2), data)
 
-	// There is no other segment 2 to take the place of the old one.
+	// There is no other segment 2 to replace the old one.
 	image.SetHook(noCreate)
 	l, f := mustOpen(t, options(image))
 	if f.last() != first-1 {
 		t.Fatalf("the last record is %d, want %d", f.last(), first-1)
 	}
 	for range 3 {
-		mustWait(t, l, mustAppend(t, l, padded(20, "second life")))
+		mustWait(t, l, mustAppend(t, l, padded(20, "second use")))
 	}
 	acked := l.Last()
 	var crash *faultfs.FS

@@ -73,7 +73,7 @@ type DirStats struct {
 	// Batches is the number of group commits that wrote the records. LargestRecord is the largest body in bytes.
 	Batches       int
 	LargestRecord int
-	// TailBytes lie behind the last record and are not zero: a mark, or the rest of a torn write.
+	// TailBytes follow the last record and are not zero: a mark, or the rest of a torn write.
 	TailBytes int64
 	// Snapshot in force, empty without one.
 	Snapshot         string
@@ -99,7 +99,7 @@ func (o InspectOptions) withDefaults() InspectOptions {
 	return o
 }
 
-// Verify reads the whole log in dir and reports everything that is wrong with it. It continues behind each damage as
+// Verify reads the whole log in dir and reports everything that is wrong with it. It continues after each damage as
 // far as possible, and writes nothing. It returns a *vfs.LockedError while a process has the log open, ErrNoLog, ctx's
 // error, or an error of the file system. Damage is not an error.
 func Verify(ctx context.Context, dir string, opts InspectOptions) (*Report, error) {

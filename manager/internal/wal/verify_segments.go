@@ -61,7 +61,7 @@ type verifiedSegment struct {
 	replaced bool
 }
 
-// severity is that of a complaint about anything behind the header.
+// severity is that of a complaint about anything after the header.
 func (s *verifiedSegment) severity() Severity {
 	if s.replaced {
 		return Note

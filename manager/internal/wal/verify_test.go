@@ -126,10 +126,10 @@ func TestVerifyReplacedSegments(t *testing.T) {
 	}
 }
 
-// Verify continues behind damage and finds the next one.
+// Verify continues after damage and finds the next one.
 func TestVerifyFindsEveryDamage(t *testing.T) {
 	fs, _ := damaged(t)
-	all := places(t, fs)
+	all := entries(t, fs)
 	var hit []wal.Entry
 	for i, e := range all {
 		if e.Segment != 0 && i%17 == 3 {
@@ -141,7 +141,7 @@ func TestVerifyFindsEveryDamage(t *testing.T) {
 	}
 	r := verify(t, fs)
 	if len(hit) < 5 || len(r.Complaints) != len(hit) {
-		t.Errorf("%d places are damaged, %d complaints: %v", len(hit), len(r.Complaints), r.Complaints)
+		t.Errorf("%d entries are damaged, %d complaints: %v", len(hit), len(r.Complaints), r.Complaints)
 	}
 	for _, e := range hit {
 		i := slices.IndexFunc(r.Complaints, func(c wal.Complaint) bool { return c.File == e.File && c.Offset == e.Offset })
@@ -210,7 +210,7 @@ func TestVerifyEndedContext(t *testing.T) {
 
 func TestDumpShowsEveryRecord(t *testing.T) {
 	fs, last := damaged(t)
-	all := places(t, fs)
+	all := entries(t, fs)
 	next := uint64(0)
 	for i, e := range all {
 		if i < 5 {

@@ -33,7 +33,7 @@ func azureEnviron(url, account string) map[string]string {
 	}
 }
 
-// signAzure signs a request again, whose headers were changed.
+// signAzure signs a request again after its headers were changed.
 func signAzure(r *http.Request) {
 	account, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	sharedkey.Sign(r, account, azureKey)

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// startGateway starts a versitygw, an S3 server with a directory behind it.
+// startGateway starts a versitygw, an S3 server that keeps objects in a directory.
 func startGateway(t testing.TB, program string) (http.Handler, string) {
 	dir := shortDir(t)
 	socket := filepath.Join(dir, "socket")

@@ -20,7 +20,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/object"
 )
 
-// Bucket is the one that a Server has.
+// Bucket is the name of a Server's bucket.
 const Bucket = "ledgers"
 
 // Environment variables that name a server to test with, in a process of its own. Where none is set, the server is an S3
@@ -54,7 +54,7 @@ var (
 	azureKind = kind{"azblob", startAzurite, azureEnviron, newFakeAzure, signAzure}
 )
 
-// Server is a server of object storage behind Faults.
+// Server is a server of object storage with Faults in front of it.
 type Server struct {
 	scheme  string
 	environ map[string]string
@@ -89,7 +89,7 @@ func NewServer(t testing.TB) *Server {
 // NewAzure starts the server for Azure in the process, whatever the environment says.
 func NewAzure(t testing.TB) *Server { return serve(t, azureKind, newFakeAzure(t), accessKey) }
 
-// Place is the URL of a prefix of the bucket, which every server of this process has.
+// Place returns the URL of a prefix in the Bucket of the servers of this process.
 func Place(prefix string) string {
 	k, _ := chosen()
 	return k.scheme + "://" + Bucket + "/" + prefix
@@ -136,7 +136,7 @@ func (s *Server) Open(t testing.TB, prefix string) object.Store {
 	return st
 }
 
-// Faults is a handler that has faults in place of the one behind it. The zero
+// Faults is a handler that passes requests to another one, and injects faults. The zero
 // value of a setting is no fault. Settings may change at any time.
 type Faults struct {
 	next http.Handler
@@ -147,15 +147,14 @@ type Faults struct {
 	// LostPuts of 1000 writes happen, and their answers are lost; Refused of 1000
 	// requests get 503; Conflicts of 1000 conditional writes get a 412 that is wrong.
 	LostPuts, Refused, Conflicts atomic.Int64
-	// Slow is how long each request takes longer, in milliseconds.
+	// Slow delays each request by so many milliseconds.
 	Slow atomic.Int64
-	// StaleLists answers each listing as it was asked for the first time since it
-	// was set.
+	// StaleLists repeats the first answer to each listing since it was set.
 	StaleLists atomic.Bool
 	// NoIfMatch and NoIfNoneMatch make the server ignore that condition, as older ones do, or the one of GCS that means the same.
 	NoIfMatch, NoIfNoneMatch atomic.Bool
 
-	// Requests counts what arrived, Lists the listings that were stale or are to be,
+	// Requests counts all requests, Lists the listings while StaleLists is set,
 	// Injected the faults.
 	Requests, Lists, Injected atomic.Int64
 
@@ -225,7 +224,7 @@ func (f *Faults) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(w, r)
 }
 
-// isList tells whether a request is a listing of S3, GCS or Azure.
+// isList reports whether a request is a listing of S3, GCS or Azure.
 func isList(r *http.Request) bool {
 	return r.URL.Query().Get("comp") == "list" || r.URL.Query().Get("list-type") == "2" || strings.HasSuffix(r.URL.Path, "/o") && strings.HasPrefix(r.URL.Path, "/storage/v1/b/")
 }

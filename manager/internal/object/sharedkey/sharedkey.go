@@ -29,7 +29,7 @@ func Sign(req *http.Request, account string, key []byte) {
 	req.Header.Set("Authorization", authorization(req, account, key))
 }
 
-// Valid tells whether the key signed a request. It does not look at the date.
+// Valid reports whether the key signed a request. It does not check the date.
 func Valid(req *http.Request, account string, key []byte) bool {
 	return hmac.Equal([]byte(req.Header.Get("Authorization")), []byte(authorization(req, account, key)))
 }

@@ -202,8 +202,8 @@ func (f *FS) CrashRandomly(rnd *rand.Rand) *FS {
 	return f.crash(func() bool { return rnd.Float64() < odds }, false)
 }
 
-// CutPower is CrashRandomly, and makes every later sync fail, also one whose hook was called already: what a caller was
-// told is durable is so in the copy.
+// CutPower is CrashRandomly, and makes every later sync fail, also one whose hook was called already: what a caller
+// heard to be durable is so in the copy.
 func (f *FS) CutPower(rnd *rand.Rand) *FS {
 	f.mu.Lock()
 	f.off = true

@@ -111,7 +111,7 @@ func TestSyncDuringAPowerCutSyncsNothing(t *testing.T) {
 		return nil
 	})
 	if err := f.Datasync(); err == nil {
-		t.Errorf("a sync is told to be done, after the power went with %q on the disk", image.Content("a"))
+		t.Errorf("a sync succeeded after the power went with %q on the disk", image.Content("a"))
 	}
 }
 

@@ -31,16 +31,16 @@ func (m *meddled) Get(ctx context.Context, name string) ([]byte, object.Version,
 	return m.Store.Get(ctx, name)
 }
 
-// While a place is read, the manager names, merges and deletes the runs of the tail. That is not the end of the tail.
+// While a destination is read, the manager names, merges and deletes the runs of the tail. That is not the end of the tail.
 func TestReadBesideALiveShipper(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
-	l := startLedger(t, t.TempDir(), place, nil)
+	_, dest := newDest(t)
+	l := startLedger(t, t.TempDir(), dest, nil)
 	l.append(5)
 	l.shipped()
 	var last uint64
 	between := func() *meddled {
-		return &meddled{place, func() {
+		return &meddled{dest, func() {
 			for range 150 { // two merges
 				last = l.append(1)
 				l.shipped()
@@ -73,7 +73,7 @@ func (l *lateLog) Durable() uint64 {
 // Whatever was durable at the time of the newest point was shipped.
 func TestPointsClaimNoMoreThanTheyHave(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
+	_, dest := newDest(t)
 	dir := t.TempDir()
 	log := openLog(t, dir)
 	defer log.Close()
@@ -81,7 +81,7 @@ func TestPointsClaimNoMoreThanTheyHave(t *testing.T) {
 	l.append(1)
 	var mu sync.Mutex
 	var durable []time.Time // of record n+2
-	s, err := ship.New(ship.Options{Store: place, Interval: time.Hour, HolderFile: filepath.Join(dir, "holder"), Logger: slog.New(slog.DiscardHandler)})
+	s, err := ship.New(ship.Options{Store: dest, Interval: time.Hour, HolderFile: filepath.Join(dir, "holder"), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestPointsClaimNoMoreThanTheyHave(t *testing.T) {
 	s.Start(ship.Ledger{})
 	eventually(t, "something is shipped", func() bool { return s.Shipped(ship.LedgerLog) > 0 })
 	s.Close(t.Context())
-	st, err := ship.ReadStatus(t.Context(), place, "")
+	st, err := ship.ReadStatus(t.Context(), dest, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,13 +112,13 @@ func TestPointsClaimNoMoreThanTheyHave(t *testing.T) {
 // A restore that failed, or was cut off, leaves a directory for the next one.
 func TestRestoreAgainAfterAFailure(t *testing.T) {
 	t.Parallel()
-	_, place := newPlace(t)
-	l := startLedger(t, t.TempDir(), place, nil)
+	_, dest := newDest(t)
+	l := startLedger(t, t.TempDir(), dest, nil)
 	last := l.append(500) // of some segments
 	l.stop()
 	dir := filepath.Join(t.TempDir(), "new")
 	again := func(prepare error) error {
-		_, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: place, Dir: dir, Prepare: func(dir string, _ *ship.Report) error {
+		_, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: dest, Dir: dir, Prepare: func(dir string, _ *ship.Report) error {
 			return errors.Join(prepare, os.WriteFile(filepath.Join(dir, "q.json"), nil, 0o600))
 		}})
 		return err
@@ -143,7 +143,7 @@ func TestRestoreAgainAfterAFailure(t *testing.T) {
 	}
 }
 
-// straggling is a store whose tries to create an object fail at first, and go on reading what they were given.
+// straggling is a store whose tries to create an object fail at first, and continue to read their bodies.
 type straggling struct {
 	object.Store
 	mu    sync.Mutex
