@@ -27,16 +27,16 @@ type ScopePart struct {
 	Name string
 	// Property is the host's path of the value, for ScopeProperty.
 	Property []string
-	// Optional: a request may lack this part if it has another one that tells callers apart.
+	// Optional: a request may lack this part if it has another one that distinguishes callers.
 	Optional bool
 	// Text is the part as configured, without "?", for errors.
 	Text string
 }
 
-// Caller reports whether the part tells callers apart.
+// Caller reports whether the part distinguishes callers.
 func (p *ScopePart) Caller() bool { return p.Kind == ScopeHeader || p.Kind == ScopeProperty }
 
-// Anonymous says what becomes of a request with a key whose caller the scope does not tell apart from others.
+// Anonymous says what becomes of a request with a key whose caller the scope does not distinguish from others.
 type Anonymous uint8
 
 // The values of anonymous.

@@ -7,7 +7,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// An outcome that the ledger told a duplicate answers others that have no other part of a fingerprint. About the rest the
+// An outcome that the ledger returned to a duplicate answers others that have no other part of a fingerprint. About the rest the
 // ledger decides, where there is one.
 func TestLearnedOutcomeAnswersWhatTheLedgerCompared(t *testing.T) {
 	h := newFakeHost(t)

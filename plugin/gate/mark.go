@@ -12,7 +12,7 @@ import (
 // VMs of a proxy share what they remember, so that a new VM knows it, too.
 
 // markLasts is for how long the gate remembers a ledger that has not answered: no shorter than keys are remembered. After
-// that nothing is lost with the ledger, and another one may answer in its place.
+// that nothing is lost with the ledger, and another one may replace it.
 const markLasts = int64(24 * time.Hour)
 
 // markPrefix is that of the keys in shared data that have marks, by cluster.
@@ -25,7 +25,7 @@ type mark struct {
 	shared bool   // shared data have nothing that this VM has not known
 }
 
-// view is the mark's text. It is valid until the next note.
+// view is the mark's text. It is valid until the mark changes.
 func (m *mark) view() string { return unsafe.String(unsafe.SliceData(m.text), len(m.text)) }
 
 // ledgerID is the part of a mark that says which ledger it is of.

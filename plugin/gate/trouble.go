@@ -25,7 +25,7 @@ type limitedLog struct {
 	suppressed int   // lines left out since then
 }
 
-// due tells whether to write a line now. more is the end of that line, with the number of lines
+// due reports whether to write a line now. more is the end of that line, with the number of lines
 // that were left out.
 func (o *limitedLog) due(now int64) (more string, due bool) {
 	if o.logged != 0 && now >= o.logged && now-o.logged < int64(logPeriod) {
