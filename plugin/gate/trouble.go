@@ -12,7 +12,7 @@ const (
 	// logPeriod is the least time between two log lines of the same kind, even if calls
 	// succeed in between.
 	logPeriod = 10 * time.Second
-	// maxQuoted bounds the bytes of a text of strangers that a log line quotes.
+	// maxQuoted bounds the bytes of of text from outside that a log line quotes.
 	maxQuoted = 160
 )
 
@@ -62,7 +62,7 @@ func foreign(status string, body []byte) string {
 	return status
 }
 
-// loggable makes a text of strangers fit for a log line.
+// loggable makes text from outside fit for a log line.
 func loggable(text string) string {
 	b := []byte(text[:min(len(text), maxQuoted)])
 	for i, c := range b {
