@@ -88,7 +88,7 @@ func TestTable(t *testing.T) {
 				r.managerAddr = r.front.address
 				r.startProxy(t)
 				part.run(t, r)
-				// A late repetition of a call may still have a narrow manager's only place.
+				// A late repetition of a call may still have a narrow manager's only slot.
 				c := pay(newKey())
 				wantReplay(t, r.proxies[0], c, eventuallyPaid(t, "it does not serve", r.proxies[0], *c.key))
 				r.wantRuns(t, c, 1)
@@ -186,7 +186,7 @@ func protocols(t *testing.T, r *tableRig) {
 					return
 				}
 				if c.call.method == "HEAD" {
-					// The length of a body that nobody sends is not recorded, and need not be told.
+					// The length of a body that is never sent is not recorded, and need not be repeated.
 					first.headers.Del("Content-Length")
 				}
 				if err := again.sameAs(first); err != nil || !again.replayed() {
@@ -198,14 +198,14 @@ func protocols(t *testing.T, r *tableRig) {
 	}
 }
 
-// around is a filter that the table puts before and behind the gate.
+// around is a filter that the table puts before and after the gate.
 type around struct {
 	name   string
-	config string // JSON; %d is 2 before the gate, which lets replays pass that filter, and 1 behind it
+	config string // JSON; %d is 2 before the gate, which lets replays pass that filter, and 1 after it
 	status int    // of its refusal
 	pass   call
 	refuse call // no body and headers: it refuses what it let pass before
-	// Behind the gate it refuses nothing, because a body that the gate held arrives whole, and it lets such bodies pass.
+	// After the gate it refuses nothing, because a body that the gate held arrives whole, and it lets such bodies pass.
 	beforeOnly bool
 }
 
@@ -257,7 +257,7 @@ func token(caller string, n int) string {
 	return "Bearer " + text + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// aroundTheGate puts each filter before and behind the gate, for paths that begin with its
+// aroundTheGate puts each filter before and after the gate, for paths that begin with its
 // name, and adds the clusters that clusters needs. A request with x-filters: off
 // passes none of them, one with x-cluster goes to that cluster.
 func aroundTheGate(t *testing.T, _ string, b *bootstrapv3.Bootstrap) error {
@@ -334,7 +334,7 @@ func aroundTheGate(t *testing.T, _ string, b *bootstrapv3.Bootstrap) error {
 	})
 }
 
-// filters has each filter let requests pass and refuse them. A request that a filter behind the
+// filters has each filter let requests pass and refuse them. A request that a filter after the
 // gate refuses did not run, so its key is free. A request that a filter before the gate refuses
 // does not reach the gate, even if there is a recorded answer.
 func filters(t *testing.T, r *tableRig) {

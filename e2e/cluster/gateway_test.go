@@ -53,7 +53,7 @@ spec:
   rules: [{backendRefs: [{name: payments, port: 9000}]}]
 `
 
-// TestEnvoyGateway: what docs/kubernetes.md and docs/envoy-gateway.md tell a reader to type makes a gate that works. Envoy Gateway,
+// TestEnvoyGateway: what docs/kubernetes.md and docs/envoy-gateway.md have a reader type makes a gate that works. Envoy Gateway,
 // the managers, the payments and Envoy run as pods, with the commands, variables, files and probes that their objects have.
 func TestEnvoyGateway(t *testing.T) {
 	programs := map[string]string{
@@ -77,7 +77,7 @@ sed 's|\${GatewayImage}|docker.io/envoyproxy/gateway:%s|; s|\${GatewayImagePullP
 	upgrade := readPage(t, "envoy-gateway.md").block(t, "helm upgrade eg")
 	const published = "oci://docker.io/envoyproxy/gateway-helm"
 	if !strings.Contains(upgrade, published) {
-		t.Errorf("the page upgrades from another place: %s", upgrade)
+		t.Errorf("the page upgrades from another chart: %s", upgrade)
 	}
 	n.paste(t, strings.Replace(upgrade, published, "./gateway-helm", 1))
 	n.paste(t, "kubectl -n envoy-gateway-system rollout status deployment/envoy-gateway")

@@ -36,7 +36,7 @@ const (
 	onNodeEnv    = "ONCEGATE_ON_NODE"
 )
 
-// onNode runs the test again in a process with networks, mounts and processes of its own, and returns true there: what runs in a cluster
+// onNode runs the test again in a process with its own networks, mounts and processes, and returns true there: what runs in a cluster
 // listens at ports and reads folders that are the same everywhere.
 func onNode(t *testing.T) bool {
 	t.Helper()
@@ -384,7 +384,7 @@ mount --bind %[5]s usr/local/bin/%[4]s
 			field := e.ValueFrom.FieldRef
 			known := map[string]string{"metadata.name": p.Name, "metadata.namespace": p.Namespace, "status.podIP": ip}
 			if field == nil || known[field.FieldPath] == "" && !strings.HasPrefix(field.FieldPath, "metadata.annotations[") {
-				return nil, fmt.Errorf("the variable %s comes from a place that is not known here", e.Name)
+				return nil, fmt.Errorf("the variable %s comes from a source that is not known here", e.Name)
 			}
 			value = known[field.FieldPath]
 		}
