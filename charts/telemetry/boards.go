@@ -17,7 +17,7 @@ type row struct {
 	panels []panel
 }
 
-// panel is a graph. In a query, $S stands for the selection of job and instance, with a comma behind it.
+// panel is a graph. In a query, $S stands for the selection of job and instance, with a comma after it.
 type panel struct {
 	title   string
 	unit    string // of Grafana: reqps, eps, cps, s, bytes, percentunit, short
@@ -76,7 +76,7 @@ var boards = map[string]board{
 		{"Calls", []panel{
 			one("Calls by operation", "reqps", `sum by (op) (rate(oncegate_ledger_calls_total{$S}[$__rate_interval]))`, "{{op}}"),
 			one("Reserves by outcome", "reqps", `sum by (outcome) (rate(oncegate_ledger_calls_total{$S op="reserve"}[$__rate_interval]))`, "{{outcome}}"),
-			// Routes without calls have no number (NaN), which is not greater than 0, and no place in the legend.
+			// Routes without calls have no number (NaN), which is not greater than 0, and no entry in the legend.
 			one("Time of calls, 99 %, waits included", "s", `histogram_quantile(0.99, sum by (route, le) (rate(oncegate_http_request_duration_seconds_bucket{$S route=~".*/v1/ledger/.*"}[$__rate_interval]))) > 0`, "{{route}}"),
 		}},
 		{"Window", []panel{

@@ -88,7 +88,7 @@ func TestReportNamesWhatRanTwice(t *testing.T) {
 		}
 	}
 	if !strings.Contains(out.String(), "FAULT: key storm-001 was executed 2 times\n") || r.ok() {
-		t.Errorf("the fault is not told in\n%s", out.String())
+		t.Errorf("the fault is not shown in\n%s", out.String())
 	}
 }
 
