@@ -111,7 +111,7 @@ func TestClientTimesOutAndTriesAgain(t *testing.T) {
 	})
 }
 
-// With cancel the answer of the work that ran is lost to everybody. continue exists to avoid that.
+// With cancel the answer of the work that ran is lost to every client. continue exists to avoid that.
 func TestCancelLosesTheAnswer(t *testing.T) {
 	eachVersion(t, func(t *testing.T, target envoyTarget) {
 		s := newStack(t, target, "body", map[string]any{"client_abort": "cancel", "wait_for_pending": false})

@@ -278,7 +278,7 @@ func wantFinding(t *testing.T, findings []finding, code int, want finding, also 
 	}
 }
 
-// TestDoctorFindsRefusedUpdates: an Envoy that refused a listener serves on with the one before, and the doctor says so.
+// TestDoctorFindsRefusedUpdates: an Envoy that refused a listener keeps the one before, and the doctor says so.
 func TestDoctorFindsRefusedUpdates(t *testing.T) {
 	eachVersion(t, func(t *testing.T, target envoyTarget) {
 		l := newLifecycle(t, target, "body")

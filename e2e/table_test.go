@@ -44,10 +44,10 @@ func TestTable(t *testing.T) {
 		plugin    map[string]any
 		run       func(t *testing.T, r *tableRig)
 	}{
-		{"HTTP/1 behind", func(_ *testing.T, mode string, b *bootstrapv3.Bootstrap) error {
+		{"HTTP/1 after", func(_ *testing.T, mode string, b *bootstrapv3.Bootstrap) error {
 			return pass1xx(mode, b)
 		}, nil, protocols},
-		{"HTTP/2 behind", func(_ *testing.T, mode string, b *bootstrapv3.Bootstrap) error {
+		{"HTTP/2 after", func(_ *testing.T, mode string, b *bootstrapv3.Bootstrap) error {
 			for _, cluster := range []string{"upstream", "oncegate_manager"} {
 				if err := clusterHTTP2(b, cluster); err != nil {
 					return err
@@ -310,7 +310,7 @@ func aroundTheGate(t *testing.T, _ string, b *bootstrapv3.Bootstrap) error {
 			return err
 		}
 		var added [2][]*hcmv3.HttpFilter
-		for i, position := range []string{"before", "behind"} {
+		for i, position := range []string{"before", "after"} {
 			for _, a := range arounds {
 				name, config := a.name+"-"+position, a.config
 				if strings.Contains(config, "%d") {
@@ -339,7 +339,7 @@ func aroundTheGate(t *testing.T, _ string, b *bootstrapv3.Bootstrap) error {
 // does not reach the gate, even if there is a recorded answer.
 func filters(t *testing.T, r *tableRig) {
 	p := r.proxies[0]
-	for _, position := range []string{"before", "behind"} {
+	for _, position := range []string{"before", "after"} {
 		for _, a := range arounds {
 			t.Run(a.name+" "+position, func(t *testing.T) {
 				c := a.pass
@@ -347,7 +347,7 @@ func filters(t *testing.T, r *tableRig) {
 				c.key, c.path = &key, "/"+a.name+"-"+position+"/"
 				wantReplay(t, p, c, wantFirst(t, p, c, 201))
 				r.wantRuns(t, c, 1)
-				if a.status == 0 || a.beforeOnly && position == "behind" {
+				if a.status == 0 || a.beforeOnly && position == "after" {
 					return
 				}
 				path := c.path
@@ -357,7 +357,7 @@ func filters(t *testing.T, r *tableRig) {
 				off := c
 				off.headers = map[string]string{"X-Filters": "off"}
 				maps.Copy(off.headers, c.headers)
-				status := map[string]string{"before": "", "behind": "not-sent"}[position]
+				status := map[string]string{"before": "", "after": "not-sent"}[position]
 				for range 2 {
 					if no := wantFirst(t, p, c, a.status); no.headers.Get("Idempotency-Status") != status {
 						t.Errorf("refused: %v; want status %q", no, status)
@@ -365,7 +365,7 @@ func filters(t *testing.T, r *tableRig) {
 					r.wantRuns(t, c, 0)
 				}
 				first := wantFirst(t, p, off, 201)
-				if position == "behind" {
+				if position == "after" {
 					wantReplay(t, p, c, first)
 				} else if no := wantFirst(t, p, c, a.status); no.headers.Get("Idempotency-Status") != "" {
 					t.Errorf("refused: %v", no)

@@ -66,7 +66,7 @@ func TestEnvoyGateway(t *testing.T) {
 	n, p := newNode(t, programs), readPage(t, "envoy-gateway.md")
 	n.crds(t)
 
-	// Envoy Gateway, as a reader of the page has it already: the chart in its module is a template of the one that is published.
+	// Envoy Gateway, as a reader of the page has it already: the chart in its module is a template of the published one.
 	module := moduleDir(t, ".", "github.com/envoyproxy/gateway")
 	n.paste(t, fmt.Sprintf(`cp -r %s/charts/gateway-helm . && chmod -R u+w gateway-helm
 sed 's|\${GatewayImage}|docker.io/envoyproxy/gateway:%s|; s|\${GatewayImagePullPolicy}|IfNotPresent|' gateway-helm/values.tmpl.yaml >gateway-helm/values.yaml`,

@@ -61,7 +61,7 @@ func onNode(t *testing.T) bool {
 }
 
 // node runs the pods that Kubernetes' controllers make, each as processes with an address and a root file system of their own. It stands for
-// the kubelet: it starts the containers with their arguments, environment and volumes, asks the startup and readiness probes, and tells
+// the kubelet: it starts the containers with their arguments, environment and volumes, asks the startup and readiness probes, and reports to
 // the API server.
 type node struct {
 	*cluster

@@ -12,7 +12,7 @@
 // It exits 0 when the upstream executed each key exactly once and all clients of a key got the same answer, and 1 when a
 // key ran twice, ran never, or a client was left without an answer.
 //
-// Keys whose upstream closed the connection are the hard part: nobody but the upstream knows whether the work was done.
+// Keys whose upstream closed the connection are the hard part: only the upstream knows whether the work was done.
 // The gate remembers such a key as unknown, and no retry runs it. So the demo sends the keys whose work was not done
 // (x-demo-drop: before) to a path on which nothing is remembered of them (unknown_ttl_seconds: 0) once their reservation has
 // run out, and sees them executed in the end. It sends those whose work was done (x-demo-drop: after) to a path that is left

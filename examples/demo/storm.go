@@ -18,7 +18,7 @@ type kind int
 const (
 	// plain: the upstream answers.
 	plain kind = iota
-	// dropBefore: the upstream closes the connection before the work. Nobody else can know that, so the gate holds the
+	// dropBefore: the upstream closes the connection before the work. Only the upstream knows that, so the gate holds the
 	// key until its reservation has run out. On the path of these keys a retry runs it then.
 	dropBefore
 	// dropAfter: the upstream closes the connection after the work. The gate holds the key as well. These keys use a

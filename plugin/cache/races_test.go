@@ -198,8 +198,8 @@ func TestSweepSparesAnAnswerBeingWritten(t *testing.T) {
 	}
 }
 
-// TestSweepThatLosesABucketWakesNobody: a sweep that loses the race for a bucket wakes nobody;
-// the one that wins does.
+// TestSweepThatLosesABucketWakesNobody: a sweep that loses the race for a bucket wakes no waiter;
+// the winner does.
 func TestSweepThatLosesABucketWakesNobody(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, small)

@@ -112,9 +112,9 @@ func metadataProperty(kind, name string) (property []string, ok bool) {
 	if kind == "jwt" {
 		name = jwtNamespace + ":" + name
 	}
-	namespace, place, _ := strings.Cut(name, ":")
-	property = append([]string{"metadata", "filter_metadata", namespace}, segments(place)...)
-	return property, token(namespace, 128) && place != "" && jsonPath(place)
+	namespace, field, _ := strings.Cut(name, ":")
+	property = append([]string{"metadata", "filter_metadata", namespace}, segments(field)...)
+	return property, token(namespace, 128) && field != "" && jsonPath(field)
 }
 
 // checkScope refuses a scope that is the same for all callers, unless that is asked for.

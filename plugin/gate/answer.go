@@ -252,7 +252,7 @@ func mismatchProblem() *api.Problem {
 		Status: 422,
 		Code:   api.CodeFingerprintMismatch,
 		Title:  "The key was already used for another request",
-		Detail: "A retry must repeat the request unchanged; another request needs a key of its own.",
+		Detail: "A retry must repeat the request unchanged; another request needs another key.",
 	}
 }
 

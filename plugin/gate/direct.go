@@ -159,7 +159,7 @@ func (r *carrier) learn(q *question, said string, now int64) {
 	r.logRules(now, why+" (route \""+v.route+"\")")
 }
 
-// refusedByFilter tells by flags and attempts of the proxy's own answer whether a filter gave it, or whether there was
+// refusedByFilter finds out by flags and attempts of the proxy's own answer whether a filter gave it, or whether there was
 // no route. The flags are those of a router that found no host, or a limit reached.
 func refusedByFilter(flags, attempts string) bool {
 	if attempts != "0" && attempts != "-" {

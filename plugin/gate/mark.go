@@ -45,7 +45,7 @@ func (l *ledger) markOf(s *shard, now int64) string {
 	return m.view()
 }
 
-// noteRefusal takes the ledger of a manager that refused a call for the one that the gate remembers, if that one has not
+// noteRefusal remembers the ledger of a manager that refused a call instead of the previous one, if that has not
 // answered for so long that nothing is left of its keys. The manager says for how long its ledger remembers keys.
 func (l *ledger) noteRefusal(s *shard, text string, now int64) {
 	longest, ok := l.p.host.CallHeader(headerRetryAfter)

@@ -64,7 +64,7 @@ func TestGateLearnsTheLedgerOfOtherVMs(t *testing.T) {
 	expect(t, "the first VM remembers", h.calls[h.last()].mark, h.ledger)
 }
 
-// A manager that refuses a call because its ledger is another one is not taken for the one that the gate remembers.
+// A manager that refuses a call because its ledger is another one does not replace the ledger that the gate remembers.
 func TestRefusalDoesNotChangeTheLedger(t *testing.T) {
 	for _, code := range []api.Code{api.CodeWrongLedger, api.CodeWrongShard} {
 		h := newFakeHost(t)

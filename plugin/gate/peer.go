@@ -27,7 +27,7 @@ func (l *ledger) isManagers(shard int, status string, now int64) bool {
 	mark, ok := host.CallHeader(api.HeaderLedger)
 	switch {
 	case !ok:
-	case status == "421": // a manager that is not the one that the call means says nothing about that one
+	case status == "421": // the manager is another one than the call means, and says nothing about that one
 		l.noteRefusal(&l.shards[shard], mark, now)
 	default:
 		l.noteMark(&l.shards[shard], mark, now)

@@ -29,7 +29,7 @@ type upload struct {
 	kept    []byte // the pieces that the gate has taken over; all pieces if keeps says so
 	left    int    // bytes of kept that the host holds as well
 	claimed int    // bytes that kept counts in Plugin.uploads
-	// carry: the gate wants the whole body for an upstream call of its own. whole: kept has it.
+	// carry: the gate wants the whole body for its own upstream call. whole: kept has it.
 	carry, whole bool
 	json         bool // a JSON body may ask for an answer that streams
 }

@@ -126,7 +126,7 @@ func (p *Plugin) wakeWaiters() (busy bool) {
 func (s *Stream) ready(now int64) bool { return now >= s.notBefore || s.failure != nil }
 
 // decideAgain makes the waiters that picked selects decide again. False: the callback is spent
-// and some of them are left. A stream that must go on waiting joins the end of the list, so
+// and some of them are left. A stream that must wait longer joins the end of the list, so
 // the loop counts the streams that wait now and looks at each of them once.
 func (p *Plugin) decideAgain(picked func(*Stream) bool) (all bool) {
 	s := p.waiting.first

@@ -181,7 +181,7 @@ func TestManagerThatHangs(t *testing.T) {
 }
 
 // A manager that stood still carries out its calls later and in any order. A reserve for which
-// nobody waits any more must not block the key until it runs out.
+// no request waits any more must not block the key until it runs out.
 func TestReleaseThatOvertakesItsReserve(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"manager":{"timeout_ms":2000}}`})
