@@ -51,7 +51,7 @@ func with(fields ...map[string]any) map[string]any {
 	return all
 }
 
-// impatient sends a call and leaves after that time. It tells whether there was an answer.
+// impatient sends a call and leaves after that time. It reports whether there was an answer.
 func impatient(t *testing.T, p *proxy, c call, timeout time.Duration) (answer, bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -111,7 +111,7 @@ func TestClientTimesOutAndTriesAgain(t *testing.T) {
 	})
 }
 
-// With cancel the answer of the work that ran is lost to everybody. continue exists to avoid that.
+// With cancel the answer of the work that ran is lost to every client. continue exists to avoid that.
 func TestCancelLosesTheAnswer(t *testing.T) {
 	eachVersion(t, func(t *testing.T, target envoyTarget) {
 		s := newStack(t, target, "body", map[string]any{"client_abort": "cancel", "wait_for_pending": false})
@@ -163,7 +163,7 @@ func TestCarriedCallWithoutAnAnswer(t *testing.T) {
 			}
 			s.wantExecutions(t, *c.key, 1)
 		}
-		// With nobody left to be told, the same.
+		// The same if the client has left.
 		c := pay(newKey(), "x-demo-delay-ms", "60000")
 		s.leaveWhileItRuns(t, p, c)
 		s.payments.kill()

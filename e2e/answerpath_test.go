@@ -173,7 +173,7 @@ func TestTwoGatesForUnaryCalls(t *testing.T) {
 	})
 }
 
-// secondGate puts another gate behind the first one. It has a cache of its own and no ledger.
+// secondGate puts another gate after the first one. It has its own cache and no ledger.
 func secondGate(b *bootstrapv3.Bootstrap) error {
 	packed, hcm := b.GetStaticResources().GetListeners()[0].GetFilterChains()[0].GetFilters()[0].GetTypedConfig(), new(hcmv3.HttpConnectionManager)
 	if err := packed.UnmarshalTo(hcm); err != nil {

@@ -115,7 +115,7 @@ func TestCORSAndCompression(t *testing.T) {
 	})
 }
 
-// If upstream compresses, a retry that cannot read the recorded answer is told how to
+// If upstream compresses, a retry that cannot read the recorded answer learns how to
 // get it, and nothing runs again.
 func TestRetryLearnsTheRecordedEncoding(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {

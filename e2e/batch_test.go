@@ -27,7 +27,7 @@ func half(answer []byte) []byte { return answer[:len(answer)/2] }
 
 // fewer leaves out the last of the answers.
 func fewer(answer []byte) []byte {
-	list, _ := api.ViewRawAnswers(nil, answer) // none: an answer that is too short all the same
+	list, _ := api.ViewRawAnswers(nil, answer) // none: an answer that is too short anyway
 	b := api.AppendRawAnswers(nil, max(len(list)-1, 1))
 	for _, a := range list[:max(len(list)-1, 0)] {
 		b = api.AppendRawAnswer(b, a.Status, a.RetryAfterSeconds, a.Body)
@@ -128,7 +128,7 @@ func (r *tableRig) failReserves(t *testing.T, fault managerFault, carryOut bool)
 // The same for outcomes: all clients get their answers, and the ledger gets all outcomes.
 func TestBatchesOfOutcomesFail(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
-		for _, fault := range []managerFault{batchFaults[1], batchFaults[3], batchFaults[5], batchesRefused} { // each needs an upstream of its own
+		for _, fault := range []managerFault{batchFaults[1], batchFaults[3], batchFaults[5], batchesRefused} { // each needs its own upstream
 			t.Run(fault.name, func(t *testing.T) {
 				r := newBatchRig(t, target, mode) // whose upstream holds once
 				calls, answers := r.atOnce(t, "X-Hold", "yes")
@@ -218,7 +218,7 @@ func (s *stack) load(t *testing.T, ask func(key string) (answer, bool)) *crowdOf
 // await waits until n keys are answered.
 func (c *crowdOfKeys) await(t *testing.T, n int) {
 	t.Helper()
-	eventually(t, "the load does not go on", func() error {
+	eventually(t, "the load does not continue", func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if len(c.first) < n {

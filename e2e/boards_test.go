@@ -88,7 +88,7 @@ func (p boardPanel) shows(prometheus string) error {
 func TestBoardsShowData(t *testing.T) {
 	eachVersion(t, func(t *testing.T, target envoyTarget) {
 		s := &stack{dir: t.TempDir(), target: target, mode: "body"}
-		// Nobody listens at the peer's address.
+		// No process listens at the peer's address.
 		s.settings = []string{"--admin", "127.0.0.1:0", "--ship-to", "file://" + filepath.Join(s.dir, "shipped"), "--origin", "dc1", "--peer", "dc2=http://127.0.0.1:1"}
 		s.stopAtEnd(t)
 		s.startManager(t)
@@ -171,7 +171,7 @@ func (s *stack) everyKindOfCall(t *testing.T, p *proxy) {
 	send(t, p, c)
 	c.body = `{"amount": 999}`
 	send(t, p, c)
-	tell := func(path, body string) (answer struct {
+	post := func(path, body string) (answer struct {
 		Jobs []struct {
 			ID    string
 			Lease struct{ Token string }
@@ -187,9 +187,9 @@ func (s *stack) everyKindOfCall(t *testing.T, p *proxy) {
 		}
 		return answer
 	}
-	tell("/v1/jobs", `{"function": "f", "payload": 1}`)
-	tell("/v1/jobs", `{"function": "waits", "payload": 1}`)
-	for _, j := range tell("/v1/jobs/claim", `{"worker": "w", "functions": ["f"]}`).Jobs {
-		tell("/v1/jobs/"+j.ID+"/finish", fmt.Sprintf(`{"lease_token": %q, "status": "failed", "error": "x"}`, j.Lease.Token))
+	post("/v1/jobs", `{"function": "f", "payload": 1}`)
+	post("/v1/jobs", `{"function": "waits", "payload": 1}`)
+	for _, j := range post("/v1/jobs/claim", `{"worker": "w", "functions": ["f"]}`).Jobs {
+		post("/v1/jobs/"+j.ID+"/finish", fmt.Sprintf(`{"lease_token": %q, "status": "failed", "error": "x"}`, j.Lease.Token))
 	}
 }

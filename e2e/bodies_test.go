@@ -78,11 +78,11 @@ func bodyBytes(size int) []byte {
 
 func digest(b []byte) string { return fmt.Sprintf("%d bytes %x", len(b), sha256.Sum256(b)) }
 
-// pieces gives out a body, a slow one with pauses at places around the limits.
+// pieces gives out a body, a slow one with pauses around the limits.
 type pieces struct {
 	left  []byte
 	slow  bool
-	steps []int // the first bytes until each pause; behind them there is none
+	steps []int // the first bytes until each pause; after them there is none
 }
 
 func newPieces(c bodyCase) *pieces {
@@ -240,7 +240,7 @@ func smallLimits(b *bootstrapv3.Bootstrap) {
 	}
 }
 
-// try makes one try and tells what is wrong with the answer.
+// try makes one try and says what is wrong with the answer.
 func (r *bodyRig) try(ctx context.Context, c bodyCase, key string, retry bool) error {
 	path := "/bodies?"
 	var body io.Reader = http.NoBody
@@ -332,8 +332,8 @@ func (r *bodyRig) run(t *testing.T, cases []bodyCase, tries int) {
 	t.Logf("%d of %d failed", failed, len(cases)*tries)
 }
 
-// losesTrailers tells whether the Envoy loses the trailers of this case. In HTTP/2, Envoy 1.36 at times
-// loses those behind a body of whole frames of 16 KiB, without the gate, too: it resets the
+// losesTrailers reports whether the Envoy loses the trailers of this case. In HTTP/2, Envoy 1.36 at times
+// loses those after a body of whole frames of 16 KiB, without the gate, too: it resets the
 // request, or ends the answer without them. If a filter adds them to an answer without a body, it may
 // send them among the headers.
 func (r *bodyRig) losesTrailers(c bodyCase) bool {

@@ -59,7 +59,7 @@ func build(dir string) error {
 	if err != nil {
 		return err
 	}
-	// A copy: the module may be built anew while the tests run.
+	// A copy: the module may be built again while the tests run.
 	module, err := os.ReadFile(filepath.Join(root, "build", "oncegate.wasm"))
 	if errors.Is(err, os.ErrNotExist) {
 		return errors.New("build/oncegate.wasm is missing; run make build first")

@@ -30,7 +30,7 @@ func newTwoCentres(t *testing.T, target envoyTarget, mode string) *twoCentres {
 	}}}
 	d.stopAtEnd(t)
 	d.startPayments(t)
-	for i := range d.centres { // each is told where the other one is
+	for i := range d.centres { // each gets the other one's address
 		if err := d.hold(&d.centres[i].addr); err != nil {
 			t.Fatal(err)
 		}

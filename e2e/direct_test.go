@@ -38,7 +38,7 @@ func direct(hcm *hcmv3.HttpConnectionManager) *routev3.Route {
 	return new(routev3.Route)
 }
 
-// A rule that somebody adds to a direct route stays in force for the gate's calls, and the log says what is wrong.
+// A rule that is added to a direct route stays in force for the gate's calls, and the log says what is wrong.
 func TestRulesOfDirectRoutesStayInForce(t *testing.T) {
 	eachVersion(t, func(t *testing.T, target envoyTarget) {
 		for name, rule := range map[string]struct {

@@ -122,7 +122,7 @@ func TestDoctorFindsWhyRequestsFail(t *testing.T) {
 			args    []string // of the doctor
 			edit    func(*bootstrapv3.Bootstrap) error
 			status  int    // what a request with a key gets; 0: none is sent
-			probe   string // what the doctor says of a request of its own; "": none is sent
+			probe   string // what the doctor says of its own request; "": none is sent
 			// What the doctor finds, and another check that is not content either.
 			level, check, text, do, also string
 		}{
@@ -172,12 +172,12 @@ func TestDoctorFindsWhyRequestsFail(t *testing.T) {
 				level: "ok", check: "envoy: the gate's token", text: "managers take its calls",
 			},
 			{
-				name: "another service in the managers' place", cluster: s.paymentsAddr, status: 503,
+				name: "another service at the managers' address", cluster: s.paymentsAddr, status: 503,
 				level: "fail", check: "envoy: ledgers", text: "answers, and it is no manager", do: "correct the endpoints", also: "envoy: answers of managers",
 			},
 			{
 				name: "missing capability", edit: edit(func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
-					//lint:ignore SA1019 Envoys before 1.40 know only this place
+					//lint:ignore SA1019 Envoys before 1.40 know only this field
 					delete(plugin.GetCapabilityRestrictionConfig().GetAllowedCapabilities(), "proxy_http_call")
 					return nil
 				}),
@@ -225,7 +225,7 @@ func TestDoctorFindsWhyRequestsFail(t *testing.T) {
 				level: "fail", check: "envoy: 100-continue", text: "proxy_100_continue in body mode", do: "remove proxy_100_continue",
 			},
 			{
-				name: "rule behind one for all", edit: setField("match", []any{map[string]any{}, map[string]any{"path": "/payments"}}), status: 201,
+				name: "rule after one for all", edit: setField("match", []any{map[string]any{}, map[string]any{"path": "/payments"}}), status: 201,
 				level: "warn", check: "envoy: rules", text: "match[1] never counts", do: "put the narrower rule first",
 			},
 			{
@@ -278,7 +278,7 @@ func wantFinding(t *testing.T, findings []finding, code int, want finding, also 
 	}
 }
 
-// TestDoctorFindsRefusedUpdates: an Envoy that refused a listener serves on with the one before, and the doctor says so.
+// TestDoctorFindsRefusedUpdates: an Envoy that refused a listener keeps the one before, and the doctor says so.
 func TestDoctorFindsRefusedUpdates(t *testing.T) {
 	eachVersion(t, func(t *testing.T, target envoyTarget) {
 		l := newLifecycle(t, target, "body")

@@ -78,7 +78,7 @@ func TestReplayWaitsForASecondPacket(t *testing.T) {
 		if r := c.answer(t, 201); !r.Close {
 			t.Error("a replay came before its request's end and left the connection open")
 		}
-		// A client that asks before it sends gets an answer without a body of its own.
+		// A client that asks before it sends gets an answer before its body.
 		c = dialRaw(t, p)
 		c.write(t, strings.Replace(head(key, "text/plain", len(amount)), "\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n", 1))
 		c.answer(t, 201)

@@ -31,7 +31,7 @@ func TestCommitSurvivesAManagerCrash(t *testing.T) {
 	})
 }
 
-// While the manager is away, nothing runs and the client is told when to come back. When it is
+// While the manager is away, nothing runs and the client learns when to come back. When it is
 // back, the same key works. The proxy replays what it has cached all the time.
 func TestNothingRunsWhileTheManagerIsAway(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
@@ -69,7 +69,7 @@ func TestManagerStandsStill(t *testing.T) {
 		wantReplay(t, p, pay(cached), first)
 		s.wantExecutions(t, key, 0)
 		s.manager.resume(t)
-		second := eventuallyPaid(t, "the manager goes on, the key does not", p, key)
+		second := eventuallyPaid(t, "the manager continues, the key does not", p, key)
 		wantReplay(t, p, pay(key), second)
 		s.wantExecutions(t, key, 1)
 	})
@@ -156,8 +156,8 @@ func TestClientLosesTheAnswer(t *testing.T) {
 }
 
 // The client leaves while upstream works. If the router carries the request, that ends it, and its
-// outcome is unknown. A retry is told so and does not run the work again. If the gate carries the
-// request, the work goes on.
+// outcome is unknown. A retry gets that answer and does not run the work again. If the gate carries the
+// request, the work continues.
 func TestClientLeavesWhileUpstreamWorks(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := sharedStack(t, target, mode)
@@ -180,14 +180,14 @@ func TestClientLeavesWhileUpstreamWorks(t *testing.T) {
 		})
 		conn.Close()
 		// In headers mode the proxy may take a moment to see that the client has left.
-		told := map[string]string{"body": "request-pending", "headers": "outcome-unknown"}[mode]
-		eventually(t, "the retry is not told of it", func() error {
+		want := map[string]string{"body": "request-pending", "headers": "outcome-unknown"}[mode]
+		eventually(t, "the retry does not get that answer", func() error {
 			a := send(t, p, c)
 			code, back := a.headers.Get("Idempotency-Status"), a.headers.Get("Retry-After") != ""
 			if a.status != 409 || !(code == "outcome-unknown" && !back || code == "request-pending" && back) {
 				t.Errorf("%v", a)
 			}
-			if code != told && code != "outcome-unknown" {
+			if code != want && code != "outcome-unknown" {
 				return fmt.Errorf("%v", a)
 			}
 			return nil

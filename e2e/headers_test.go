@@ -31,7 +31,7 @@ func TestHeadersAreNotLimitedFurther(t *testing.T) {
 			outcomes := map[int]int{}
 			try := func(what string, headers ...string) {
 				t.Helper()
-				// The other header takes the place of the key's.
+				// The other header replaces the key's.
 				plain := pay("", append(headers[:len(headers):len(headers)], "Other-Key-Header", newKey())...)
 				plain.key = nil
 				want, got := send(t, p, plain), send(t, p, pay(newKey(), headers...))

@@ -87,7 +87,7 @@ func TestHTTP2ClientsLoseNoReply(t *testing.T) {
 	})
 }
 
-// Without allow_on_headers_stop_iteration nothing tells the gate that a request ended. A client that stands still for longer than
+// Without allow_on_headers_stop_iteration nothing shows the gate that a request ended. A client that stands still for longer than
 // a reply waits, on a busy machine, then loses some, so the test allows one of twenty; without the wait it is one of ten to one of
 // two.
 func TestHTTP2ClientsWithoutBodyCallbacks(t *testing.T) {

@@ -30,7 +30,7 @@ import (
 )
 
 // Callers are known by a claim of a verified token, or by the certificate of their connection: a renewed token retries the
-// same request, other callers have keys of their own, and a header that a client makes up is nobody.
+// same request, other callers have their own keys, and a header that a client makes up identifies no caller.
 func TestCallersAreKnownByTokenAndCertificate(t *testing.T) {
 	ca := newIdentity(t, "ca", nil)
 	server, alice, bob := newIdentity(t, "server", ca), newIdentity(t, "alice", ca), newIdentity(t, "bob", ca)
@@ -103,14 +103,14 @@ func TestCallersAreKnownByTokenAndCertificate(t *testing.T) {
 
 		first = send(alice, of("/certificate"), 201, false)
 		if got := first.seen(t).Headers.Get("X-Forwarded-Client-Cert"); !strings.Contains(got, "CN=alice") {
-			t.Errorf("upstream is told of the certificate %q", got)
+			t.Errorf("upstream gets the certificate %q", got)
 		}
 		if err := send(alice, of("/certificate"), 201, true).sameAs(first); err != nil {
 			t.Error(err)
 		}
 		bobs := send(bob, of("/certificate", "X-Forwarded-Client-Cert", first.seen(t).Headers.Get("X-Forwarded-Client-Cert")), 201, false)
 		if got := bobs.seen(t).Headers.Get("X-Forwarded-Client-Cert"); strings.Contains(got, "CN=alice") {
-			t.Errorf("upstream is told that bob is %q", got)
+			t.Errorf("upstream gets %q for bob", got)
 		}
 		send(alice, of("/unnamed"), 400, false)
 

@@ -20,7 +20,7 @@ import (
 // What a route's settings make of keys, fingerprints, outcomes and the upstream's headers, in real Envoys.
 
 // askedUpstream answers as the request asks it to: with the status x-status, and with the headers
-// whose names the request has behind x-reply-. The body of its answer is what the request was.
+// whose names the request has after x-reply-. The body of its answer is what the request was.
 type askedUpstream struct {
 	address string
 
@@ -157,7 +157,7 @@ func TestUpstreamGetsToKnowTheReservation(t *testing.T) {
 		key := newKey()
 		c := pay(`"`+key+`"`, append(forged, "x-reply-oncegate-outcome", "hold")...)
 		first := wantFirst(t, p, c, 201).seen(t)
-		told := func(name string) string {
+		sent := func(name string) string {
 			t.Helper()
 			values := first.Headers.Values(name)
 			if len(values) != 1 || values[0] == "forged" {
@@ -165,16 +165,16 @@ func TestUpstreamGetsToKnowTheReservation(t *testing.T) {
 			}
 			return values[0]
 		}
-		if got := told("x-provider-key"); got != key {
+		if got := sent("x-provider-key"); got != key {
 			t.Errorf("the key is %q", got)
 		}
-		if n, err := strconv.ParseInt(told("x-attempt"), 10, 64); err != nil || n < 1e15 {
+		if n, err := strconv.ParseInt(sent("x-attempt"), 10, 64); err != nil || n < 1e15 {
 			t.Errorf("attempt %d: %v", n, err)
 		}
 		wantProblem(t, p, c, 409, "outcome-unknown")
 		// Upstream settles what it held, with what it got.
 		commit, err := json.Marshal(map[string]any{
-			"key": key, "scope": told("x-scope"), "token": told("x-token"),
+			"key": key, "scope": sent("x-scope"), "token": sent("x-token"),
 			"result": map[string]any{"status": 200, "headers": [][2]string{{"x-settled", "yes"}}, "body": []byte("settled")},
 		})
 		if err != nil {
@@ -201,7 +201,7 @@ func TestUpstreamGetsToKnowTheReservation(t *testing.T) {
 
 		// A request that the router carries gets them, too.
 		h := wantFirst(t, p, pay(newKey(), append(forged, "Accept", "text/event-stream")...), 201).seen(t).Headers
-		if len(h.Values("x-token")) != 1 || len(h.Get("x-token")) != 32 || h.Get("x-scope") != told("x-scope") || h.Get("x-attempt") <= told("x-attempt") {
+		if len(h.Values("x-token")) != 1 || len(h.Get("x-token")) != 32 || h.Get("x-scope") != sent("x-scope") || h.Get("x-attempt") <= sent("x-attempt") {
 			t.Errorf("the router's request: %v", h)
 		}
 		c = pay("", forged...)
@@ -212,7 +212,7 @@ func TestUpstreamGetsToKnowTheReservation(t *testing.T) {
 	})
 }
 
-// Keys whose parts come from several places. In the claim's place is metadata that another filter takes from a
+// Keys whose parts come from several sources. Instead of the claim there is metadata that another filter takes from a
 // header: the gate reads both in the same way.
 func TestKeysFromSeveralSources(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {

@@ -426,7 +426,7 @@ func (f *flight) land(t *testing.T) {
 	}
 }
 
-// A manager that starts on an empty directory forgot the keys of before. The gate tells it, and it runs none of them again.
+// A manager that starts on an empty directory forgot the earlier keys. The gate reports it, and it runs none of them again.
 func TestLostLedgerRunsNothingTwice(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newStack(t, target, mode, nil)
@@ -453,7 +453,7 @@ func TestLostLedgerRunsNothingTwice(t *testing.T) {
 		}
 		s.startManager(t)
 		other := s.startProxy(t) // it remembers nothing, and its cache is empty
-		eventually(t, "the gate does not tell the manager", func() error {
+		eventually(t, "the gate does not report it to the manager", func() error {
 			if a := send(t, p, pay(newKey())); a.status != 503 {
 				t.Fatalf("a new key at a ledger that forgot: %v", a)
 			}

@@ -41,7 +41,7 @@ func loadRequests(t *testing.T) int {
 
 // New keys, retries, and requests without a key, all with answers of 10 kB: each key is executed
 // once, and the Envoy's memory does not grow. An Envoy without the gate gets the same in
-// turns. The test tells what the gate adds to the latency of requests without a key; it judges
+// turns. The test measures what the gate adds to the latency of requests without a key; it judges
 // no times.
 func TestLoad(t *testing.T) {
 	deep.Only(t)

@@ -81,7 +81,7 @@ func TestRequestsWithoutKeysPass(t *testing.T) {
 	})
 }
 
-// The same key for something else is a mistake that is told, and changes nothing.
+// The same key for another request is refused, and changes nothing.
 func TestSameKeyForAnotherRequest(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := sharedStack(t, target, mode)

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// What is executed at most once although reservations end while nobody knows how the work ended.
+// What is executed at most once although reservations end while the work's outcome is unknown.
 
 // reservation is the pending_ttl of these tests, in seconds: it must end while they run.
 const reservation = 1
@@ -148,7 +148,7 @@ func TestManagerAwayPastTheReservation(t *testing.T) {
 	})
 }
 
-// Nobody knows how the work ended: it is not run again when its reservation is over, through
+// The work's outcome is unknown: it is not run again when its reservation is over, through
 // any gate, before an operator says so.
 func TestUnknownOutcomeIsNotRunAgain(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {

@@ -117,7 +117,7 @@ func (p *process) logged(t *testing.T, texts ...string) {
 	})
 }
 
-// addr waits until the process has told the address of a listener.
+// addr waits until the process has logged the address of a listener.
 func (p *process) addr(listener string) (string, error) {
 	timeout := time.NewTimer(patience)
 	defer timeout.Stop()
@@ -196,7 +196,7 @@ func (p *process) stop() error {
 	defer p.mu.Unlock()
 	if p.err != nil {
 		err := fmt.Errorf("%s ended badly: %w\n%s", p.name, p.err, strings.Join(p.lines[max(0, len(p.lines)-60):], "\n"))
-		p.err = nil // told once
+		p.err = nil // reported once
 		return err
 	}
 	return nil

@@ -76,7 +76,7 @@ func bothModes(t *testing.T, target envoyTarget, mode string, headersConfig, bod
 }
 
 // A retry through the gate of the other mode, with or without a declared length, is the same request. Each mode refuses
-// what it can tell from the first one.
+// what the first one shows.
 func TestBothModesShareALedger(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		byHeaders, byBody := bothModes(t, target, mode, map[string]any{"mode": "headers"}, map[string]any{"mode": "body"})
@@ -114,15 +114,15 @@ func TestBothModesShareALedger(t *testing.T) {
 	})
 }
 
-// The allow-list at the place that Envoy 1.40 wants it in, and one that lacks something.
+// The allow-list in the field that Envoy 1.40 wants, and one that lacks something.
 func TestGateRunsWithItsAllowListOnly(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		e := target
 		if e.knowsListInVM(t) {
 			l := newLifecycle(t, e, mode, func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
-				//lint:ignore SA1019 Envoys before 1.40 know only this place
+				//lint:ignore SA1019 Envoys before 1.40 know only this field
 				plugin.GetVmConfig().CapabilityRestrictionConfig = plugin.CapabilityRestrictionConfig
-				//lint:ignore SA1019 Envoys before 1.40 know only this place
+				//lint:ignore SA1019 Envoys before 1.40 know only this field
 				plugin.CapabilityRestrictionConfig = nil
 				return nil
 			})
@@ -132,12 +132,12 @@ func TestGateRunsWithItsAllowListOnly(t *testing.T) {
 			}
 		}
 		l := newLifecycle(t, e, mode, func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
-			//lint:ignore SA1019 Envoys before 1.40 know only this place
+			//lint:ignore SA1019 Envoys before 1.40 know only this field
 			delete(plugin.CapabilityRestrictionConfig.AllowedCapabilities, "proxy_http_call")
 			return nil
 		})
 		wantProblem(t, l.proxies[0], pay(newKey()), 503, "manager-unavailable")
-		wantOldPlaceOnly(t, e, l.proxies[0])
+		wantOldFieldOnly(t, e, l.proxies[0])
 	})
 }
 
@@ -161,7 +161,7 @@ func TestBodyModeUnavailable(t *testing.T) {
 		l.logged(t, "set allow_on_headers_stop_iteration")
 		l.update(t, func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
 			plugin.AllowOnHeadersStopIteration = wrapperspb.Bool(true)
-			// Old Envoys would go on with the plugin that they have.
+			// Old Envoys would continue with the plugin that they have.
 			plugin.Name, plugin.RootId = "corrected", "corrected"
 			return nil
 		})
@@ -194,7 +194,7 @@ func TestUpdatesLeaveNoMemory(t *testing.T) {
 		const updates = 40
 		update(10, 10+updates)
 		// Some plugins live side by side while old listeners drain, and a VM keeps the room that they took: some
-		// 150 kB for each update here. A plugin that left its own room behind took a megabyte and a half.
+		// 150 kB for each update here. A plugin that kept its own room took a megabyte and a half.
 		if grown := (l.proxies[0].resident(t) - before) / updates; grown > 500<<10 {
 			t.Errorf("%d bytes more for each update", grown)
 		} else {

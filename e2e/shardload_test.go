@@ -150,7 +150,7 @@ func (l *shardLoad) retire(t *testing.T) {
 	l.active = nil
 }
 
-// replace puts another proxy in the place of one, and stops that one when it has answered everything.
+// replace starts another proxy instead of one, and stops that one when it has answered everything.
 func (l *shardLoad) replace(t *testing.T, i int, with *proxy) {
 	t.Helper()
 	slot := l.slots[i]

@@ -24,7 +24,7 @@ func TestLargeRequestsReachTheUpstreamWhole(t *testing.T) {
 }
 
 // An answer up to the limit is replayed whole. A larger one reaches the client whole, and a
-// retry is told that the answer is not recorded. The work does not run again.
+// retry learns that the answer is not recorded. The work does not run again.
 func TestLargeAnswersReachTheClientWhole(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := sharedStack(t, target, mode)

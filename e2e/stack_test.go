@@ -199,7 +199,7 @@ func (s *stack) wantExecutions(t *testing.T, key string, want int) {
 	}
 }
 
-// Shared stacks serve the scenarios that leave only keys behind. There is one for each target and
+// Shared stacks serve the scenarios that leave only keys. There is one for each target and
 // mode. It starts when it is first needed and stops at the end of all tests.
 var (
 	sharedMu sync.Mutex
@@ -334,7 +334,7 @@ func (a answer) String() string {
 var perConnection = []string{"Date", "Original-Date", "Server", "X-Envoy-Upstream-Service-Time", "Idempotent-Replayed", "Idempotency-Status",
 	"Connection", "X-Request-Id"}
 
-// sameAs tells whether two answers are the same to a client: status, body, end-to-end headers.
+// sameAs reports whether two answers are the same to a client: status, body, end-to-end headers.
 func (a answer) sameAs(b answer) error {
 	if a.status != b.status {
 		return fmt.Errorf("status %d and %d", a.status, b.status)
@@ -362,7 +362,7 @@ var client = &http.Client{
 // GetBody stops it.
 func do(ctx context.Context, p *proxy, c call) (answer, error) { return doWith(ctx, client, p, c) }
 
-// doWith is do with a client of its own.
+// doWith is do with another client.
 func doWith(ctx context.Context, client *http.Client, p *proxy, c call) (answer, error) {
 	req, err := c.request(ctx, p)
 	if err != nil {

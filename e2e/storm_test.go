@@ -166,7 +166,7 @@ type crowdAnswers struct {
 	sent    atomic.Int64 // requests that were written
 }
 
-// sendCrowd sends n requests, the i-th with key(i), each on a connection of its own.
+// sendCrowd sends n requests, the i-th with key(i), each on its own connection.
 func sendCrowd(ctx context.Context, p *proxy, n int, key func(i int) string) *crowdAnswers {
 	calls := make([]call, n)
 	for i := range calls {
@@ -175,7 +175,7 @@ func sendCrowd(ctx context.Context, p *proxy, n int, key func(i int) string) *cr
 	return sendCalls(ctx, p, calls)
 }
 
-// sendCalls sends all of them, each on a connection of its own.
+// sendCalls sends all of them, each on its own connection.
 func sendCalls(ctx context.Context, p *proxy, calls []call) *crowdAnswers {
 	c := &crowdAnswers{answers: make([]answer, len(calls)), errs: make([]error, len(calls))}
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -279,7 +279,7 @@ func TestCrowdWaitsForAManagerThatHangs(t *testing.T) {
 		}
 		p.wantNoTrap(t)
 		s.manager.resume(t)
-		eventually(t, "the manager goes on, the key does not", func() error {
+		eventually(t, "the manager continues, the key does not", func() error {
 			if a := send(t, p, pay(key)); a.status != 201 {
 				return fmt.Errorf("%v", a)
 			}

@@ -24,7 +24,7 @@ func TestStockClientThatRepeatsByItself(t *testing.T) {
 	}
 	eachWay(t, func(t *testing.T, target envoyTarget, plugin map[string]any) {
 		s := newStack(t, target, "body", plugin)
-		before, _ := executed(t, s) // a stack may have sent calls of its own to get ready
+		before, _ := executed(t, s) // a stack may have sent its own calls to get ready
 		// The example's patience is part of it: on a machine that is too busy for any answer within a second it says so.
 		const tries = 5
 		for try := 1; ; try++ {

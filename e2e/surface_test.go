@@ -168,7 +168,7 @@ func TestWebSocketsPass(t *testing.T) {
 	})
 }
 
-// The access log tells what became of each request, also where no answer went out.
+// The access log shows what became of each request, also where no answer went out.
 func TestAccessLogNamesTheDecision(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		arrived := make(chan struct{}, 1)
@@ -240,7 +240,7 @@ func TestAccessLogNamesTheDecision(t *testing.T) {
 			}
 		}
 		if !reflect.DeepEqual(got, want) {
-			t.Errorf("the access log tells\n%v, want\n%v", got, want)
+			t.Errorf("the access log has\n%v, want\n%v", got, want)
 		}
 	})
 }

@@ -44,10 +44,10 @@ func TestTable(t *testing.T) {
 		plugin    map[string]any
 		run       func(t *testing.T, r *tableRig)
 	}{
-		{"HTTP/1 behind", func(_ *testing.T, mode string, b *bootstrapv3.Bootstrap) error {
+		{"HTTP/1 after", func(_ *testing.T, mode string, b *bootstrapv3.Bootstrap) error {
 			return pass1xx(mode, b)
 		}, nil, protocols},
-		{"HTTP/2 behind", func(_ *testing.T, mode string, b *bootstrapv3.Bootstrap) error {
+		{"HTTP/2 after", func(_ *testing.T, mode string, b *bootstrapv3.Bootstrap) error {
 			for _, cluster := range []string{"upstream", "oncegate_manager"} {
 				if err := clusterHTTP2(b, cluster); err != nil {
 					return err
@@ -88,7 +88,7 @@ func TestTable(t *testing.T) {
 				r.managerAddr = r.front.address
 				r.startProxy(t)
 				part.run(t, r)
-				// A late repetition of a call may still have a narrow manager's only place.
+				// A late repetition of a call may still have a narrow manager's only slot.
 				c := pay(newKey())
 				wantReplay(t, r.proxies[0], c, eventuallyPaid(t, "it does not serve", r.proxies[0], *c.key))
 				r.wantRuns(t, c, 1)
@@ -186,7 +186,7 @@ func protocols(t *testing.T, r *tableRig) {
 					return
 				}
 				if c.call.method == "HEAD" {
-					// The length of a body that nobody sends is not recorded, and need not be told.
+					// The length of a body that is never sent is not recorded, and need not be repeated.
 					first.headers.Del("Content-Length")
 				}
 				if err := again.sameAs(first); err != nil || !again.replayed() {
@@ -198,14 +198,14 @@ func protocols(t *testing.T, r *tableRig) {
 	}
 }
 
-// around is a filter that the table puts before and behind the gate.
+// around is a filter that the table puts before and after the gate.
 type around struct {
 	name   string
-	config string // JSON; %d is 2 before the gate, which lets replays pass that filter, and 1 behind it
+	config string // JSON; %d is 2 before the gate, which lets replays pass that filter, and 1 after it
 	status int    // of its refusal
 	pass   call
 	refuse call // no body and headers: it refuses what it let pass before
-	// Behind the gate it refuses nothing, because a body that the gate held arrives whole, and it lets such bodies pass.
+	// After the gate it refuses nothing, because a body that the gate held arrives whole, and it lets such bodies pass.
 	beforeOnly bool
 }
 
@@ -257,7 +257,7 @@ func token(caller string, n int) string {
 	return "Bearer " + text + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// aroundTheGate puts each filter before and behind the gate, for paths that begin with its
+// aroundTheGate puts each filter before and after the gate, for paths that begin with its
 // name, and adds the clusters that clusters needs. A request with x-filters: off
 // passes none of them, one with x-cluster goes to that cluster.
 func aroundTheGate(t *testing.T, _ string, b *bootstrapv3.Bootstrap) error {
@@ -310,7 +310,7 @@ func aroundTheGate(t *testing.T, _ string, b *bootstrapv3.Bootstrap) error {
 			return err
 		}
 		var added [2][]*hcmv3.HttpFilter
-		for i, position := range []string{"before", "behind"} {
+		for i, position := range []string{"before", "after"} {
 			for _, a := range arounds {
 				name, config := a.name+"-"+position, a.config
 				if strings.Contains(config, "%d") {
@@ -334,12 +334,12 @@ func aroundTheGate(t *testing.T, _ string, b *bootstrapv3.Bootstrap) error {
 	})
 }
 
-// filters has each filter let requests pass and refuse them. A request that a filter behind the
+// filters has each filter let requests pass and refuse them. A request that a filter after the
 // gate refuses did not run, so its key is free. A request that a filter before the gate refuses
 // does not reach the gate, even if there is a recorded answer.
 func filters(t *testing.T, r *tableRig) {
 	p := r.proxies[0]
-	for _, position := range []string{"before", "behind"} {
+	for _, position := range []string{"before", "after"} {
 		for _, a := range arounds {
 			t.Run(a.name+" "+position, func(t *testing.T) {
 				c := a.pass
@@ -347,7 +347,7 @@ func filters(t *testing.T, r *tableRig) {
 				c.key, c.path = &key, "/"+a.name+"-"+position+"/"
 				wantReplay(t, p, c, wantFirst(t, p, c, 201))
 				r.wantRuns(t, c, 1)
-				if a.status == 0 || a.beforeOnly && position == "behind" {
+				if a.status == 0 || a.beforeOnly && position == "after" {
 					return
 				}
 				path := c.path
@@ -357,7 +357,7 @@ func filters(t *testing.T, r *tableRig) {
 				off := c
 				off.headers = map[string]string{"X-Filters": "off"}
 				maps.Copy(off.headers, c.headers)
-				status := map[string]string{"before": "", "behind": "not-sent"}[position]
+				status := map[string]string{"before": "", "after": "not-sent"}[position]
 				for range 2 {
 					if no := wantFirst(t, p, c, a.status); no.headers.Get("Idempotency-Status") != status {
 						t.Errorf("refused: %v; want status %q", no, status)
@@ -365,7 +365,7 @@ func filters(t *testing.T, r *tableRig) {
 					r.wantRuns(t, c, 0)
 				}
 				first := wantFirst(t, p, off, 201)
-				if position == "behind" {
+				if position == "after" {
 					wantReplay(t, p, c, first)
 				} else if no := wantFirst(t, p, c, a.status); no.headers.Get("Idempotency-Status") != "" {
 					t.Errorf("refused: %v", no)

@@ -34,7 +34,7 @@ type targetConfig struct {
 	bootstrap func(*bootstrapv3.Bootstrap) error
 }
 
-// anyManager is the address for the cluster of the only manager, which nobody calls where there are shards.
+// anyManager is the address for the cluster of the only manager, which no gate calls where there are shards.
 func (c targetConfig) anyManager() string {
 	if c.manager != "" {
 		return c.manager
@@ -97,7 +97,7 @@ func findEnvoys(ctx context.Context) error {
 	return nil
 }
 
-// cell is a place in the matrix of a test.
+// cell is a position in the matrix of a test.
 type cell struct {
 	target envoyTarget
 	mode   string

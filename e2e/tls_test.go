@@ -31,7 +31,7 @@ func tlsFiles(t *testing.T, id, ca *identity) string {
 	return dir
 }
 
-// tlsCluster puts the cluster of tls.yaml into the place of oncegate_manager, with the files of a folder and the same endpoint.
+// tlsCluster replaces oncegate_manager by the cluster of tls.yaml, with the files of a folder and the same endpoint.
 func tlsCluster(dir string) func(*bootstrapv3.Bootstrap) error {
 	return func(b *bootstrapv3.Bootstrap) error {
 		published, err := envoy.LoadBootstrap("tls.yaml")

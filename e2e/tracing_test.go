@@ -34,7 +34,7 @@ func TestTraceReachesTheManager(t *testing.T) {
 	})
 }
 
-// The trace goes on through a job: the worker of a job that was submitted through the gate gets it, and the spans of the
+// The trace continues through a job: the worker of a job that was submitted through the gate gets it, and the spans of the
 // consumer are linked to that of the producer.
 func TestTraceReachesTheWorker(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
@@ -50,7 +50,7 @@ func TestTraceReachesTheWorker(t *testing.T) {
 		}
 		producer := collector.Await(t, "submit echo", func(s *tracev1.Span) bool { return hex.EncodeToString(s.TraceId) == trace })
 		if want := "00-" + trace + "-" + hex.EncodeToString(producer.SpanId) + "-01"; got[0].Traceparent != want {
-			t.Errorf("the worker is told %q, want %q", got[0].Traceparent, want)
+			t.Errorf("the worker gets %q, want %q", got[0].Traceparent, want)
 		}
 		collector.Await(t, "claim echo", func(s *tracev1.Span) bool {
 			return len(s.Links) == 1 && bytes.Equal(s.Links[0].TraceId, producer.TraceId) && bytes.Equal(s.Links[0].SpanId, producer.SpanId)

@@ -117,7 +117,7 @@ func TestVMDies(t *testing.T) {
 			t.Errorf("a duplicate of a request of the other VM: %v", a)
 		}
 
-		// A new VM takes its place. It works, and it runs nothing again either.
+		// A new VM replaces it. It works, and it runs nothing again either.
 		eventually(t, "there is no new VM", func() error {
 			a, err := doWith(t.Context(), doomed[0].client, p, pay(newKey()))
 			if err == nil && (a.status != 201 || a.headers.Get("X-Vm") == doomed[0].vm) {

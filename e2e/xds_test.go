@@ -293,7 +293,7 @@ func TestReplacedClustersRunNothingTwice(t *testing.T) {
 		for _, err := range l.errs {
 			t.Error(err)
 		}
-		f.wg.Wait() // the call to upstream was cut off, so nobody waits
+		f.wg.Wait() // the call to upstream was cut off, so nothing waits
 		f.l.upstream.release()
 		if a := send(t, x.proxies[0], f.call); a.status != 409 || x.upstream.count(*f.call.key) != 1 {
 			t.Errorf("%d executions, then %v", x.upstream.count(*f.call.key), a)

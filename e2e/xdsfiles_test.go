@@ -23,7 +23,7 @@ func (p *proxy) deprecated() (lines []string) {
 	return lines
 }
 
-// knowsListInVM reports whether an Envoy has a place for the list of capabilities in vm_config.
+// knowsListInVM reports whether an Envoy knows the list of capabilities in vm_config.
 func (e envoyTarget) knowsListInVM(t *testing.T) bool {
 	t.Helper()
 	var major, minor int
@@ -33,9 +33,9 @@ func (e envoyTarget) knowsListInVM(t *testing.T) bool {
 	return major > 1 || minor >= 40
 }
 
-// wantOldPlaceOnly checks that an Envoy warns of the place of the list of capabilities where it knows the new one, and of
+// wantOldFieldOnly checks that an Envoy warns of the old field of the list of capabilities where it knows the new one, and of
 // nothing else.
-func wantOldPlaceOnly(t *testing.T, e envoyTarget, p *proxy) {
+func wantOldFieldOnly(t *testing.T, e envoyTarget, p *proxy) {
 	t.Helper()
 	if e.knowsListInVM(t) {
 		p.logged(t, "PluginConfig.capability_restriction_config")
@@ -48,8 +48,8 @@ func wantOldPlaceOnly(t *testing.T, e envoyTarget, p *proxy) {
 }
 
 // startFiles starts an Envoy with the published files of xDS: those of envoy/xds, and those of a variant over them. Each text
-// of places that occurs in them is replaced.
-func (s *stack) startFiles(t *testing.T, variant string, places map[string]string) *proxy {
+// of addresses that occurs in them is replaced.
+func (s *stack) startFiles(t *testing.T, variant string, addresses map[string]string) *proxy {
 	t.Helper()
 	module, err := filepath.Abs(wasmModule)
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *stack) startFiles(t *testing.T, variant string, places map[string]strin
 			t.Fatal(err)
 		}
 		text := strings.NewReplacer("/etc/oncegate/xds", dir, "/etc/oncegate/oncegate.wasm", module).Replace(string(b))
-		for old, here := range places {
+		for old, here := range addresses {
 			if strings.Contains(text, old) {
 				text, replaced[old] = strings.ReplaceAll(text, old, here), true
 			}
@@ -94,7 +94,7 @@ func (s *stack) startFiles(t *testing.T, variant string, places map[string]strin
 			t.Fatal(err)
 		}
 	}
-	for old := range places {
+	for old := range addresses {
 		if !replaced[old] {
 			t.Errorf("no file has %q", old)
 		}
@@ -141,13 +141,13 @@ func TestPublishedXDSFiles(t *testing.T) {
 		t.Run("shards", func(t *testing.T) {
 			t.Parallel()
 			f := newFleet(t, target, "body")
-			places := f.published()
+			addresses := f.published()
 			for i := range 2 {
 				name := fmt.Sprintf("oncegate_manager_%d", i)
 				f.startShard(t, name)
-				places[fmt.Sprintf(publishedManager, i)] = inYAML(f.shards[name].addr)
+				addresses[fmt.Sprintf(publishedManager, i)] = inYAML(f.shards[name].addr)
 			}
-			p := f.startFiles(t, "shards", places)
+			p := f.startFiles(t, "shards", addresses)
 			wantFirst(t, p, pay(newKey()), 201)
 			scope, list := f.scope(t), []string{"oncegate_manager_0", "oncegate_manager_1"}
 			for _, name := range list {
@@ -160,7 +160,7 @@ func TestPublishedXDSFiles(t *testing.T) {
 			f.shards[list[1]].kill()
 			refused(t, p, keysOf(scope, list, list[1], 1)[0])
 			wantFirst(t, p, pay(keysOf(scope, list, list[0], 1)[0]), 201)
-			wantOldPlaceOnly(t, target, p)
+			wantOldFieldOnly(t, target, p)
 		})
 		t.Run("managers", func(t *testing.T) {
 			t.Parallel()
@@ -168,7 +168,7 @@ func TestPublishedXDSFiles(t *testing.T) {
 			store := servers.Redis(t)
 			s.stopAtEnd(t)
 			s.startPayments(t)
-			places := s.published()
+			addresses := s.published()
 			var managers []*process
 			for i := range 2 {
 				m, err := startProcess("oncegate", filepath.Join(binDir, "oncegate"), "serve", "--store", "redis", "--store-dsn", store.URL,
@@ -187,14 +187,14 @@ func TestPublishedXDSFiles(t *testing.T) {
 				}
 				const health = "\n                health_check_config: {port_value: %s}"
 				_, port, _ := strings.Cut(admin, ":")
-				places[fmt.Sprintf(publishedManager+health, i, "8091")] = inYAML(api) + fmt.Sprintf(health, port)
+				addresses[fmt.Sprintf(publishedManager+health, i, "8091")] = inYAML(api) + fmt.Sprintf(health, port)
 			}
 			var before string
 			if err := s.hold(&before); err != nil {
 				t.Fatal(err)
 			}
-			places["{address: 127.0.0.1, port_value: 8099}"] = inYAML(before)
-			p := s.startFiles(t, "managers", places)
+			addresses["{address: 127.0.0.1, port_value: 8099}"] = inYAML(before)
+			p := s.startFiles(t, "managers", addresses)
 			keys := map[string]answer{}
 			for range 4 {
 				key := newKey()
@@ -209,7 +209,7 @@ func TestPublishedXDSFiles(t *testing.T) {
 				wantReplay(t, p, pay(key), first)
 				s.wantExecutions(t, key, 1)
 			}
-			wantOldPlaceOnly(t, target, p)
+			wantOldFieldOnly(t, target, p)
 		})
 	})
 }

@@ -106,11 +106,11 @@ func eachAny(m protoreflect.Message, f func(*anypb.Any) error) error {
 
 // Edit calls change with the connection manager and the Wasm plugin of the bootstrap's first listener, and stores the
 // changed messages back. The only other listener may be the inner one. It gets the first one's routes, and the filters
-// behind the gate.
+// after the gate.
 func Edit(b *bootstrapv3.Bootstrap, change func(hcm *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error) error {
 	listeners := b.GetStaticResources().GetListeners()
 	if len(listeners) != 1 && (len(listeners) != 2 || listeners[1].GetInternalListener() == nil) {
-		return errors.New("envoy: want one listener, and at most an internal one behind it")
+		return errors.New("envoy: want one listener, and at most an internal one after it")
 	}
 	filter, hcm, err := connectionManager(listeners[0])
 	if err != nil {
@@ -145,7 +145,7 @@ func Edit(b *bootstrapv3.Bootstrap, change func(hcm *hcmv3.HttpConnectionManager
 			return err
 		}
 		inner.RouteSpecifier = hcm.GetRouteSpecifier()
-		behind(hcm, inner)
+		copyFilters(hcm, inner)
 		if err := anypb.MarshalFrom(filter.GetTypedConfig(), inner, deterministic); err != nil {
 			return err
 		}
@@ -153,9 +153,9 @@ func Edit(b *bootstrapv3.Bootstrap, change func(hcm *hcmv3.HttpConnectionManager
 	return nil
 }
 
-// behind copies the filters between gate and router into the inner listener: requests that the gate carries do not pass
+// copyFilters copies the filters between gate and router into the inner listener: requests that the gate carries do not pass
 // them in the outer one.
-func behind(outer, inner *hcmv3.HttpConnectionManager) {
+func copyFilters(outer, inner *hcmv3.HttpConnectionManager) {
 	gate := slices.IndexFunc(outer.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool { return f.GetName() == "oncegate" })
 	last := len(inner.GetHttpFilters()) - 1
 	if gate < 0 || last < 0 {

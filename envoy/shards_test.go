@@ -88,7 +88,7 @@ func TestShardClustersMatchTheFilter(t *testing.T) {
 	}
 }
 
-// useShards puts the shards into the manager's place.
+// useShards replaces the manager by the shards.
 func useShards(t *testing.T, b *bootstrapv3.Bootstrap) error {
 	t.Helper()
 	shards, names := shardsFile(t)
@@ -108,7 +108,7 @@ func useShards(t *testing.T, b *bootstrapv3.Bootstrap) error {
 	})
 }
 
-// A real Envoy takes both files with the shards in the manager's place.
+// A real Envoy takes both files with the shards instead of the manager.
 func TestShardsInARealEnvoy(t *testing.T) {
 	found, missing, err := envoybin.ForTests(t.Context(), filepath.Join("..", "build", "toolchain"))
 	if err != nil {

@@ -85,7 +85,7 @@ func checkPlugin(t *testing.T, p *wasmv3.PluginConfig, mode config.Mode) {
 			break
 		}
 	}
-	//lint:ignore SA1019 Envoys before 1.40 know only this place
+	//lint:ignore SA1019 Envoys before 1.40 know only this field
 	allowed := slices.Sorted(maps.Keys(p.GetCapabilityRestrictionConfig().GetAllowedCapabilities()))
 	if diff := cmp.Diff(capabilities(t), allowed); diff != "" {
 		t.Errorf("the module's capabilities and those that are allowed (+) differ:\n%s", diff)
@@ -166,7 +166,7 @@ func TestThePluginAndWhatIsAroundIt(t *testing.T) {
 	})
 }
 
-// Nothing behind the gate may send a request twice.
+// Nothing after the gate may send a request twice.
 func TestNoRetriesBehindTheGate(t *testing.T) {
 	eachStatic(t, func(t *testing.T, _ config.Mode, b *bootstrapv3.Bootstrap, hcm *hcmv3.HttpConnectionManager, _ *wasmv3.PluginConfig) {
 		for _, host := range hcm.GetRouteConfig().GetVirtualHosts() {

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-var update = flag.Bool("update", false, "write the files in xds anew")
+var update = flag.Bool("update", false, "rewrite the files in xds")
 
 // xdsDir is where the published files expect themselves.
 const xdsDir = "/etc/oncegate/xds"

@@ -17,7 +17,7 @@ type row struct {
 	panels []panel
 }
 
-// panel is a graph. In a query, $S stands for the selection of job and instance, with a comma behind it.
+// panel is a graph. In a query, $S stands for the selection of job and instance, with a comma after it.
 type panel struct {
 	title   string
 	unit    string // of Grafana: reqps, eps, cps, s, bytes, percentunit, short
@@ -76,7 +76,7 @@ var boards = map[string]board{
 		{"Calls", []panel{
 			one("Calls by operation", "reqps", `sum by (op) (rate(oncegate_ledger_calls_total{$S}[$__rate_interval]))`, "{{op}}"),
 			one("Reserves by outcome", "reqps", `sum by (outcome) (rate(oncegate_ledger_calls_total{$S op="reserve"}[$__rate_interval]))`, "{{outcome}}"),
-			// Routes without calls have no number (NaN), which is not greater than 0, and no place in the legend.
+			// Routes without calls have no number (NaN), which is not greater than 0, and no entry in the legend.
 			one("Time of calls, 99 %, waits included", "s", `histogram_quantile(0.99, sum by (route, le) (rate(oncegate_http_request_duration_seconds_bucket{$S route=~".*/v1/ledger/.*"}[$__rate_interval]))) > 0`, "{{route}}"),
 		}},
 		{"Window", []panel{
@@ -93,7 +93,7 @@ var boards = map[string]board{
 			one("Not shipped for", "s", `max by (instance, log) (oncegate_ship_lag_seconds{$S})`, "{{instance}} {{log}}"),
 		}},
 		{"Other data centres", []panel{
-			one("Not everything has been here for", "s", `max by (instance, peer) (oncegate_peer_lag_seconds{$S})`, "{{instance}} {{peer}}"),
+			one("Lag of outcomes of other data centres", "s", `max by (instance, peer) (oncegate_peer_lag_seconds{$S})`, "{{instance}} {{peer}}"),
 			one("Outcomes of others", "cps", `sum by (result) (rate(oncegate_feed_imported_total{$S}[$__rate_interval]))`, "{{result}}"),
 			one("Failed calls to peers", "reqps", `sum by (instance, peer) (rate(oncegate_peer_failures_total{$S}[$__rate_interval]))`, "{{instance}} {{peer}}"),
 		}},
@@ -107,7 +107,7 @@ var boards = map[string]board{
 		}},
 		{"Load", []panel{
 			{"Requests", "short", []query{
-				{`sum by (instance) (oncegate_http_requests_in_flight{$S})`, "{{instance}} at work"},
+				{`sum by (instance) (oncegate_http_requests_in_flight{$S})`, "{{instance}} running"},
 				{`sum by (instance) (oncegate_http_requests_held{$S})`, "{{instance}} held"},
 			}},
 			one("Answers by status class", "reqps", `sum by (class) (rate(oncegate_http_requests_total{$S}[$__rate_interval]))`, "{{class}}"),
@@ -125,7 +125,7 @@ var boards = map[string]board{
 			one("Jobs by state", "short", `max by (state) (oncegate_jobs{$S state!="done"})`, "{{state}}"),
 			one("Age of the oldest queued job", "s", `max(oncegate_jobs_oldest_queued_age_seconds{$S})`, "age"),
 			one("Dead letters", "short", `max(oncegate_jobs{$S state="dead"})`, "dead letters"),
-			one("Room that jobs take", "percentunit", `max by (instance) (oncegate_jobs_bytes{$S} / oncegate_jobs_max_bytes{$S})`, "{{instance}}"),
+			one("Share of the jobs' bytes in use", "percentunit", `max by (instance) (oncegate_jobs_bytes{$S} / oncegate_jobs_max_bytes{$S})`, "{{instance}}"),
 		}},
 		{"Functions", []panel{
 			one("Queued jobs by function", "short", `topk(10, max by (function) (oncegate_jobs_by_function{$S state="queued"}))`, "{{function}}"),

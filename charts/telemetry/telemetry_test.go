@@ -151,7 +151,7 @@ func TestAlertsHaveSections(t *testing.T) {
 			t.Errorf("%s does not say what it is about", r.Alert)
 		}
 		if want := "https://github.com/oncegate/oncegate/blob/main/docs/operating.md#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want || !sections[r.Alert] {
-			t.Errorf("%s has the runbook %q, want %q with a heading of its own: %v", r.Alert, r.Annotations["runbook_url"], want, sections[r.Alert])
+			t.Errorf("%s has the runbook %q, want %q with its own heading: %v", r.Alert, r.Annotations["runbook_url"], want, sections[r.Alert])
 		}
 		delete(sections, r.Alert)
 	}

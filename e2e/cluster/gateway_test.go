@@ -53,7 +53,7 @@ spec:
   rules: [{backendRefs: [{name: payments, port: 9000}]}]
 `
 
-// TestEnvoyGateway: what docs/kubernetes.md and docs/envoy-gateway.md tell a reader to type makes a gate that works. Envoy Gateway,
+// TestEnvoyGateway: what docs/kubernetes.md and docs/envoy-gateway.md have a reader type makes a gate that works. Envoy Gateway,
 // the managers, the payments and Envoy run as pods, with the commands, variables, files and probes that their objects have.
 func TestEnvoyGateway(t *testing.T) {
 	programs := map[string]string{
@@ -66,7 +66,7 @@ func TestEnvoyGateway(t *testing.T) {
 	n, p := newNode(t, programs), readPage(t, "envoy-gateway.md")
 	n.crds(t)
 
-	// Envoy Gateway, as a reader of the page has it already: the chart in its module is a template of the one that is published.
+	// Envoy Gateway, as a reader of the page has it already: the chart in its module is a template of the published one.
 	module := moduleDir(t, ".", "github.com/envoyproxy/gateway")
 	n.paste(t, fmt.Sprintf(`cp -r %s/charts/gateway-helm . && chmod -R u+w gateway-helm
 sed 's|\${GatewayImage}|docker.io/envoyproxy/gateway:%s|; s|\${GatewayImagePullPolicy}|IfNotPresent|' gateway-helm/values.tmpl.yaml >gateway-helm/values.yaml`,
@@ -77,7 +77,7 @@ sed 's|\${GatewayImage}|docker.io/envoyproxy/gateway:%s|; s|\${GatewayImagePullP
 	upgrade := readPage(t, "envoy-gateway.md").block(t, "helm upgrade eg")
 	const published = "oci://docker.io/envoyproxy/gateway-helm"
 	if !strings.Contains(upgrade, published) {
-		t.Errorf("the page upgrades from another place: %s", upgrade)
+		t.Errorf("the page upgrades from another chart: %s", upgrade)
 	}
 	n.paste(t, strings.Replace(upgrade, published, "./gateway-helm", 1))
 	n.paste(t, "kubectl -n envoy-gateway-system rollout status deployment/envoy-gateway")

@@ -63,7 +63,7 @@ func (i *istio) start(t *testing.T) {
   metadata: {LABELS: {istio: ingressgateway}, NAMESPACE: istio-system, ISTIO_VERSION: 1.31.0, CLUSTER_ID: Kubernetes}`, xds)
 }
 
-// around are the Gateway that the files name, the payments behind it by HTTP and by gRPC, and the DNS. Without a server's address, as istiod
+// around are the Gateway that the files name, the payments after it by HTTP and by gRPC, and the DNS. Without a server's address, as istiod
 // leaves it, the clusters with names would ask the DNS of the machine.
 func (i *istio) around(t *testing.T, http, grpc string) string {
 	t.Helper()
@@ -147,7 +147,7 @@ func TestIstioFiles(t *testing.T) {
 		}
 		return err
 	})
-	// The manager listens at 8090, as in a cluster, at an address of its own.
+	// The manager listens at 8090, as in a cluster, at its own address.
 	manager := freeAddress()
 	startManager(t, "manager", manager, "serve", "--listen=0.0.0.0:8090", "--admin=0.0.0.0:8091", "--data-dir=ledger")
 	c := newCluster(t)
@@ -244,7 +244,7 @@ func (i *istio) startShard(t *testing.T, n int, ledger string) (manager *process
 // podName is the DNS name of the n-th manager.
 func podName(n int) string { return strings.TrimPrefix(shard(n), "outbound|8090||") }
 
-// startManager starts one that listens at its own address in place of all.
+// startManager starts one that listens at its own address instead of all.
 func startManager(t *testing.T, name, address string, args ...string) *process {
 	t.Helper()
 	var own []string
@@ -336,12 +336,12 @@ func (i *istio) check(t *testing.T, text string, body bool, retries int, shards 
 		return strings.Contains(f.name, "oncegate") && strings.Contains(f.text, "oncegate.wasm")
 	})
 	// An extension comes before Istio's own filters for faults and CORS, an EnvoyFilter right before the router.
-	behind := []string{"envoy.filters.http.grpc_stats", "envoy.filters.http.fault", "envoy.filters.http.cors", "envoy.filters.http.router"}
+	after := []string{"envoy.filters.http.grpc_stats", "envoy.filters.http.fault", "envoy.filters.http.cors", "envoy.filters.http.router"}
 	if body {
-		behind = behind[3:]
+		after = after[3:]
 	}
-	if gate < 0 || !slices.Equal(names(chain[gate+1:]), behind) {
-		t.Fatalf("the gate is not before %v: %v", behind, names(chain))
+	if gate < 0 || !slices.Equal(names(chain[gate+1:]), after) {
+		t.Fatalf("the gate is not before %v: %v", after, names(chain))
 	}
 	if body && (chain[gate-1].name != "oncegate.no_retries_by_header" ||
 		!strings.Contains(chain[gate].text, `"allow_on_headers_stop_iteration":true`)) {

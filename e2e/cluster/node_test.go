@@ -36,7 +36,7 @@ const (
 	onNodeEnv    = "ONCEGATE_ON_NODE"
 )
 
-// onNode runs the test again in a process with networks, mounts and processes of its own, and returns true there: what runs in a cluster
+// onNode runs the test again in a process with its own networks, mounts and processes, and returns true there: what runs in a cluster
 // listens at ports and reads folders that are the same everywhere.
 func onNode(t *testing.T) bool {
 	t.Helper()
@@ -61,7 +61,7 @@ func onNode(t *testing.T) bool {
 }
 
 // node runs the pods that Kubernetes' controllers make, each as processes with an address and a root file system of their own. It stands for
-// the kubelet: it starts the containers with their arguments, environment and volumes, asks the startup and readiness probes, and tells
+// the kubelet: it starts the containers with their arguments, environment and volumes, asks the startup and readiness probes, and reports to
 // the API server.
 type node struct {
 	*cluster
@@ -384,7 +384,7 @@ mount --bind %[5]s usr/local/bin/%[4]s
 			field := e.ValueFrom.FieldRef
 			known := map[string]string{"metadata.name": p.Name, "metadata.namespace": p.Namespace, "status.podIP": ip}
 			if field == nil || known[field.FieldPath] == "" && !strings.HasPrefix(field.FieldPath, "metadata.annotations[") {
-				return nil, fmt.Errorf("the variable %s comes from a place that is not known here", e.Name)
+				return nil, fmt.Errorf("the variable %s comes from a source that is not known here", e.Name)
 			}
 			value = known[field.FieldPath]
 		}

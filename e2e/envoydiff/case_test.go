@@ -68,7 +68,7 @@ func parseStep(text string) step {
 // script is the guest's script for a request, which names the stream in the guest's log.
 func (s step) script() string { return "name=" + s.stream + ";" + s.arg }
 
-// side tells whose body a step is a part of, which flow control may hold back; "" for
+// side says whose body a step is a part of, which flow control may hold back; "" for
 // the others.
 func (s step) side() string {
 	switch s.verb {
@@ -125,7 +125,7 @@ func (v view) String() string {
 	return b.String()
 }
 
-// world plays steps and tells what can be seen.
+// world plays steps and says what can be seen.
 type world interface {
 	do(tb testing.TB, s step)
 	view(tb testing.TB) view

@@ -1,6 +1,6 @@
 package envoydiff
 
-// over has the guest tell of a stream's end.
+// over has the guest report a stream's end.
 const over = ";log=;sdone=;delete="
 
 var sites = []*site{plain, stopping, tight, tightStopping, nesting, closed, closedResponse, closedBody, closedResponseBody, closedNested, early, earlyQueue, ticking, facts, idling, failOpen, reload, reloadLater}

@@ -118,7 +118,7 @@ func (w *simWorld) do(tb testing.TB, s step) {
 	}
 }
 
-// ready tells whether the window of a backlog's step is open, as that of a codec is
+// ready reports whether the window of a backlog's step is open, as that of a codec is
 // that may read its socket.
 func (w *simWorld) ready(i int) bool {
 	s := w.backlog[i]
@@ -269,7 +269,7 @@ type realStream struct {
 	answered         bool // the upstream's answer is complete
 }
 
-// answer notes that the upstream's answer is complete, unless Envoy hung up before.
+// answer records that the upstream's answer is complete, unless Envoy hung up before.
 func (st *realStream) answer(complete bool) { st.answered = complete && !st.upstream.closed }
 
 type realWorld struct {

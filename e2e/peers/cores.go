@@ -20,7 +20,7 @@ func divideCores() (*cores, error) {
 		return nil, err
 	}
 	if all.Count() < 2 {
-		return nil, fmt.Errorf("the manager needs a core of its own: this program may use %d, and needs 2", all.Count())
+		return nil, fmt.Errorf("the manager needs its own core: this program may use %d, and needs 2", all.Count())
 	}
 	first := 0
 	for !all.IsSet(first) {

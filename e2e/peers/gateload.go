@@ -131,7 +131,7 @@ func (b *gateBench) measure(ctx context.Context, r *gateResult, connections int,
 
 var wrkResult = regexp.MustCompile(`RESULT ([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+)`)
 
-// load runs wrk, with one thread: its own CPU time counts for nobody.
+// load runs wrk, with one thread: its own CPU time does not count.
 func (b *gateBench) load(ctx context.Context, r *gateResult, prefix string, connections int, duration time.Duration) (requests int64, m measurement, err error) {
 	script := filepath.Join(b.dir, "load.lua")
 	out, err := tool(ctx, "wrk", "-t", "1", "-c", strconv.Itoa(connections), "-d", duration.String(), "--timeout", "20s", "-s", script,

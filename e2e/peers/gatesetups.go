@@ -179,7 +179,7 @@ func (b *gateBench) start(ctx context.Context, name string, s *setup) error {
 	mode := "body"
 	var edit func(*hcmv3.HttpConnectionManager) error
 	var cluster *clusterv3.Cluster
-	behind := "127.0.0.1:9" // of an Envoy without a manager
+	address := "127.0.0.1:9" // of an Envoy without a manager
 	var programs []*program
 	defer func() { s.counted = append(s.counted, programs...) }()
 	switch name {
@@ -235,10 +235,10 @@ func (b *gateBench) start(ctx context.Context, name string, s *setup) error {
 			return err
 		}
 		programs = append(programs, &program{name: "manager", process: p})
-		behind = p.addr
+		address = p.addr
 	}
 	p, err := b.startEnvoy(ctx, name, envoy.Local{
-		Mode: mode, Upstream: b.upstream.addr, Manager: behind, Module: module, Plugin: plugin,
+		Mode: mode, Upstream: b.upstream.addr, Manager: address, Module: module, Plugin: plugin,
 		Edit: func(hcm *hcmv3.HttpConnectionManager) error {
 			hcm.AccessLog = nil
 			if edit != nil {
@@ -341,7 +341,7 @@ func direct(hcm *hcmv3.HttpConnectionManager) error {
 	return nil
 }
 
-// replaceGate puts another filter in the gate's place, or none.
+// replaceGate replaces the gate by another filter, or by none.
 func replaceGate(filter *hcmv3.HttpFilter) func(*hcmv3.HttpConnectionManager) error {
 	return func(hcm *hcmv3.HttpConnectionManager) error {
 		var filters []*hcmv3.HttpFilter

@@ -28,7 +28,7 @@ var payload = json.RawMessage(`{"text":"` + strings.Repeat("x", 256-11) + `"}`)
 
 // queue is a job queue as these measurements see it.
 type queue interface {
-	// enqueue submits one durable job with a key of its own.
+	// enqueue submits one durable job with its own key.
 	enqueue(ctx context.Context, key string) error
 	// work runs no-op handlers until n jobs are complete.
 	work(ctx context.Context, n int) error

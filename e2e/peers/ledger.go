@@ -186,7 +186,7 @@ func measureRedis(ctx context.Context, s settings) (sets, dups []float64, err er
 	bench := func(callers int, requests, keys int, command ...string) (float64, error) {
 		return redisBenchmark(ctx, addr, callers, 1, requests, keys, command...)
 	}
-	// redis-benchmark takes a number of requests; a short run tells how many
+	// redis-benchmark takes a number of requests; a short run shows how many
 	// fill the duration.
 	timed := func(callers, keys int, command ...string) (float64, error) {
 		rate, err := bench(callers, 20000, keys, command...)

@@ -1,7 +1,7 @@
 // Command peers measures Oncegate beside the systems that teams use for the
 // same thing today, all of them real servers on this machine, started by the
 // program itself, with the same durability, the same number of callers and each
-// with its best client. It is a module of its own, so that nobody who builds
+// with its best client. It is a separate module, so that nobody who builds
 // Oncegate downloads the peers.
 //
 // `peers gate` does so for the whole request, in a real Envoy; `peers ledger` for
@@ -36,7 +36,7 @@ type settings struct {
 	only     string
 	batches  []int // operations per request, 0: single calls
 	rounds   int
-	place    string // directory for the directory that is shipped to; "": in out
+	shipDir  string // directory for the directory that is shipped to; "": in out
 	doc      string // document whose result is replaced
 }
 
@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string) error {
 	fs.IntVar(&s.rounds, "rounds", 30, "rounds, of a tenth of -duration each (rounds, logs and ship) or of -duration (engines)")
 	fs.IntVar(&s.jobs, "jobs", 100000, "jobs per measurement (jobs and engines)")
 	fs.StringVar(&s.doc, "doc", "", "`file` whose result is replaced (engines only)")
-	fs.StringVar(&s.place, "place", "", "`directory` on another disk than -out, in which the shipped-to directory is made; in -out by default (ship only)")
+	fs.StringVar(&s.shipDir, "ship-dir", "", "`directory` on another disk than -out, in which the shipped-to directory is made; in -out by default (ship only)")
 	fs.StringVar(&s.only, "only", "", "measure only systems whose name contains this")
 	if err := fs.Parse(args[1:]); err != nil {
 		return usageError(err.Error())

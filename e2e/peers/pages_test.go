@@ -19,7 +19,7 @@ var (
 	otherFlags = regexp.MustCompile(`(?m)build/peers-bench .*$`)
 )
 
-// TestPagesMeasure runs the commands of the pages about measurements, with the shortest measurements and another place for the
+// TestPagesMeasure runs the commands of the pages about measurements, with the shortest measurements and another folder for the
 // results. make test-benches runs it.
 func TestPagesMeasure(t *testing.T) {
 	top, err := filepath.Abs("../..")

@@ -144,7 +144,7 @@ func (p *process) cpu() (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	// Behind the name, which may have spaces: state is field 3; utime, stime, cutime and
+	// After the name, which may have spaces: state is field 3; utime, stime, cutime and
 	// cstime are 14 to 17, in hundredths of a second.
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	if len(fields) < 15 {
@@ -175,7 +175,7 @@ func (p *process) rss() (int64, error) {
 }
 
 // freeAddr returns a loopback address that was free a moment ago, for programs
-// that cannot be told to choose one.
+// that cannot choose one.
 func freeAddr() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

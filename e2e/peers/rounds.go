@@ -21,7 +21,7 @@ import (
 
 // compareRounds measures durable operations in rounds, in which all systems take turns for a moment
 // each: what else the machine does disturbs some rounds and not others, so the best one is
-// comparable with that of the others, and the quartile tells how sure that is. With one caller and no batches the disk alone
+// comparable with that of the others, and the quartile shows how sure that is. With one caller and no batches the disk alone
 // takes part as well.
 func compareRounds(ctx context.Context, s settings) error {
 	dir, err := os.MkdirTemp(s.out, "rounds")
@@ -253,7 +253,7 @@ func bareFile(name string) (*os.File, error) {
 	return f, f.Sync()
 }
 
-// bareWrites is what the disk can do: records behind each other into space that was written before,
+// bareWrites is what the disk can do: records one after another into space that was written before,
 // by a thread that does nothing else.
 func bareWrites(f *os.File, d time.Duration, dsync bool) (float64, []time.Duration, error) {
 	runtime.LockOSThread()

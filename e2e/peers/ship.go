@@ -125,16 +125,16 @@ func (l *logRounds) prepareShipping(ctx context.Context) error {
 			return err
 		}
 	}
-	place, err := os.MkdirTemp(cmp.Or(l.place, l.dir), "place")
+	shipped, err := os.MkdirTemp(cmp.Or(l.shipDir, l.dir), "shipped")
 	if err != nil {
 		return err
 	}
-	l.stops = append(l.stops, func() { _ = os.RemoveAll(place) })
-	if place, err = filepath.Abs(place); err != nil {
+	l.stops = append(l.stops, func() { _ = os.RemoveAll(shipped) })
+	if shipped, err = filepath.Abs(shipped); err != nil {
 		return err
 	}
 	for _, to := range []struct{ name, url string }{
-		{notShipped, ""}, {"shipped to a directory", "file://" + place}, {"shipped to S3", "s3://" + shipBucket + "/bench"},
+		{notShipped, ""}, {"shipped to a directory", "file://" + shipped}, {"shipped to S3", "s3://" + shipBucket + "/bench"},
 	} {
 		flags := []string{"--store", "wal"}
 		if to.url != "" {

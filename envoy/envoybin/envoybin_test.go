@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// fakeEnvoy is a program that tells a version the way Envoy does.
+// fakeEnvoy is a program that prints a version the way Envoy does.
 func fakeEnvoy(version string) string {
 	return fmt.Sprintf("#!/bin/sh\necho\necho \"$0  version: 0123abcd/%s/Clean/RELEASE/BoringSSL\"\n", version)
 }
@@ -79,7 +79,7 @@ func TestFindTakesTheFirstOfNamedPathAndPinned(t *testing.T) {
 func TestEnvoyBinThatCannotBeUsed(t *testing.T) {
 	clean(t)
 	dir, toolchain := t.TempDir(), t.TempDir()
-	write(t, binaryPath(toolchain, Default), fakeEnvoy(Default)) // never taken in its place
+	write(t, binaryPath(toolchain, Default), fakeEnvoy(Default)) // never taken instead
 	plain := write(t, filepath.Join(dir, "plain"), "text")
 	if err := os.Chmod(plain, 0o644); err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func TestTestsUseTheInstalledVersions(t *testing.T) {
 	t.Setenv(BinEnv, mine)
 	check("1.38.1 ENVOY_BIN", "")
 	if Required() {
-		t.Error("nobody requires an Envoy")
+		t.Error("no test requires an Envoy")
 	}
 	t.Setenv(ListEnv, " 1.39.3  1.36.2 ")
 	check("1.36.2 pinned", "1.39.3")

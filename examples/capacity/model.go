@@ -83,7 +83,7 @@ func (l Load) check() error {
 
 // Site is what serves it.
 type Site struct {
-	// Regions share the rate evenly. Each has a ledger of its own.
+	// Regions share the rate evenly. Each has its own ledger.
 	Regions int
 	// Feed: every region keeps the answers of the others as well.
 	Feed bool

@@ -38,7 +38,7 @@ func resident(pid int) (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-// statFields returns the fields of /proc/PID/stat behind the name, which may contain spaces.
+// statFields returns the fields of /proc/PID/stat after the name, which may contain spaces.
 func statFields(pid int) ([]string, error) {
 	name := fmt.Sprintf("/proc/%d/stat", pid)
 	data, err := os.ReadFile(name)

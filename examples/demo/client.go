@@ -16,7 +16,7 @@ type cut int
 
 const (
 	cutNot cut = iota
-	// cutSending closes it after half of the body: nobody has seen the whole request.
+	// cutSending closes it after half of the body: no server has seen the whole request.
 	cutSending
 	// cutWaiting closes it a moment after the request was sent.
 	cutWaiting
@@ -171,7 +171,7 @@ func (c *submitter) settles(got answer) bool {
 		tally.answered(c.attempt.key, got.body)
 		return true
 	case http.StatusConflict:
-		// For these keys that is the true answer for a long time: the work began, and nobody knows how it ended.
+		// For these keys that is the true answer for a long time: the work began, and its outcome is unknown.
 		return c.kind == dropAfter
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return false
@@ -184,7 +184,7 @@ func (c *submitter) settles(got answer) bool {
 // client gets its answer.
 //
 // A client whose request may be the one that runs is never cut while it waits. The proxy would take the request back
-// from the upstream, nobody would know what the upstream did with it, and the gate would rightly hold the key. The keys
+// from the upstream, its outcome would be unknown, and the gate would rightly hold the key. The keys
 // of dropAfter show that case.
 func (c *submitter) chooseTrouble(try int) {
 	a := &c.attempt

@@ -2,7 +2,7 @@
 //
 //	demo [--bin DIR] [--proxy envoy|gateway] [--keys N] [--clients N] [--seed N] [--timeout D]
 //
-// It starts manager, payments and Envoy, or the gateway, on free ports with data in a folder of its own. Then, for
+// It starts manager, payments and Envoy, or the gateway, on free ports with data in its own folder. Then, for
 // every key, many clients send the same payment at the same time and retry until they have the answer, while
 //
 //   - clients close their connection in the middle of the request, while they wait, or as the answer arrives;
@@ -12,7 +12,7 @@
 // It exits 0 when the upstream executed each key exactly once and all clients of a key got the same answer, and 1 when a
 // key ran twice, ran never, or a client was left without an answer.
 //
-// Keys whose upstream closed the connection are the hard part: nobody but the upstream knows whether the work was done.
+// Keys whose upstream closed the connection are the hard part: only the upstream knows whether the work was done.
 // The gate remembers such a key as unknown, and no retry runs it. So the demo sends the keys whose work was not done
 // (x-demo-drop: before) to a path on which nothing is remembered of them (unknown_ttl_seconds: 0) once their reservation has
 // run out, and sees them executed in the end. It sends those whose work was done (x-demo-drop: after) to a path that is left
@@ -147,14 +147,14 @@ func rage(interrupt context.Context, opts options, stdout io.Writer) (r report, 
 	s := newStorm(st.ProxyURL(), st.PaymentsURL(), opts)
 	s.crash = func(ctx context.Context) error {
 		st.KillManager()
-		s.note(stdout, "manager killed with SIGKILL")
+		s.progress(stdout, "manager killed with SIGKILL")
 		// The result does not matter: after an interrupt the restart is unnecessary but harmless.
 		sleep(ctx, managerDown)
 		if err := st.StartManager(ctx); err != nil {
 			fail(err)
 			return err
 		}
-		s.note(stdout, "manager restarted on its data")
+		s.progress(stdout, "manager restarted on its data")
 		return nil
 	}
 
@@ -172,7 +172,7 @@ func rage(interrupt context.Context, opts options, stdout io.Writer) (r report, 
 	for {
 		select {
 		case res := <-done:
-			s.note(stdout, "done")
+			s.progress(stdout, "done")
 			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
 				return report{}, cause // interrupted, or a process ended: the report would only show the consequences
 			}
@@ -180,7 +180,7 @@ func rage(interrupt context.Context, opts options, stdout io.Writer) (r report, 
 		case err := <-st.Failed():
 			fail(err)
 		case <-progress.C:
-			s.note(stdout, "")
+			s.progress(stdout, "")
 		}
 	}
 }

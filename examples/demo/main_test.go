@@ -70,7 +70,7 @@ func TestReportNamesWhatRanTwice(t *testing.T) {
 	}
 	rows := map[string]string{}
 	for line := range strings.Lines(out.String()) {
-		// A row is its name, its number and a note.
+		// A row is its name, its number and a remark.
 		for _, name := range []string{
 			"submissions", "retries", "cut", "executions", "ran twice", "replays", "held", "409", "503", "502", "201", "no answer", "seconds",
 		} {
@@ -88,7 +88,7 @@ func TestReportNamesWhatRanTwice(t *testing.T) {
 		}
 	}
 	if !strings.Contains(out.String(), "FAULT: key storm-001 was executed 2 times\n") || r.ok() {
-		t.Errorf("the fault is not told in\n%s", out.String())
+		t.Errorf("the fault is not shown in\n%s", out.String())
 	}
 }
 

@@ -18,7 +18,7 @@ type kind int
 const (
 	// plain: the upstream answers.
 	plain kind = iota
-	// dropBefore: the upstream closes the connection before the work. Nobody else can know that, so the gate holds the
+	// dropBefore: the upstream closes the connection before the work. Only the upstream knows that, so the gate holds the
 	// key until its reservation has run out. On the path of these keys a retry runs it then.
 	dropBefore
 	// dropAfter: the upstream closes the connection after the work. The gate holds the key as well. These keys use a
@@ -56,7 +56,7 @@ type storm struct {
 	observer *http.Client // to payments
 	tally    *tally
 	start    time.Time
-	noting   sync.Mutex // one note at a time
+	printing sync.Mutex // one line at a time
 }
 
 // kindOf spreads the kinds: of 100 keys, 8 dropBefore and 7 dropAfter, the rest plain. Those two come first, because they
@@ -239,14 +239,14 @@ func newStorm(proxy, payments string, opts options) *storm {
 	}
 }
 
-// note prints the progress of the storm and what has just happened.
-func (s *storm) note(w io.Writer, what string) {
+// progress prints the progress of the storm and what has just happened.
+func (s *storm) progress(w io.Writer, what string) {
 	line := s.tally.progress(s.keys*s.clients, time.Since(s.start))
 	if what != "" {
 		line += "  <- " + what
 	}
-	// The crash and the progress are told from goroutines of their own.
-	s.noting.Lock()
-	defer s.noting.Unlock()
+	// The crash and the progress are printed by different goroutines.
+	s.printing.Lock()
+	defer s.printing.Unlock()
 	fmt.Fprintln(w, line)
 }

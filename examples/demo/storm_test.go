@@ -18,7 +18,7 @@ import (
 )
 
 // fakeGate is a gate and its upstream in one: at most once by a map, with faults to order. It shows that the storm finds
-// what it is there to find.
+// the faults that it looks for.
 type fakeGate struct {
 	runTwice    string // a key that runs again for the first retry after its answer
 	replays     int    // of differently
@@ -32,7 +32,7 @@ type fakeGate struct {
 	executed map[string]int64
 	answers  map[string][]byte
 	pending  map[string]bool
-	conflict map[string]int // duplicates told to wait, of dropped keys
+	conflict map[string]int // duplicates that must wait, of dropped keys
 }
 
 func newFakeGate() *fakeGate {
@@ -110,7 +110,7 @@ func (g *fakeGate) executions(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if key == g.never && key != "" {
-		counts.Keys[key] = 1 // or nobody would ever ask for it again
+		counts.Keys[key] = 1 // or no client would ever ask for it again
 	}
 	json.NewEncoder(w).Encode(counts)
 }

@@ -164,7 +164,7 @@ func (r report) ok() bool { return len(r.faults) == 0 }
 // write prints the report as a table, and the faults below it.
 func (r report) write(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	row := func(what string, n any, note string) { fmt.Fprintf(tw, "%s\t%v\t\t%s\n", what, n, note) }
+	row := func(what string, n any, remark string) { fmt.Fprintf(tw, "%s\t%v\t\t%s\n", what, n, remark) }
 	row("keys", r.keys, "")
 	row("submissions", r.submissions, "clients, each wanting one answer")
 	row("retries", r.requests-r.submissions, "")

@@ -3,10 +3,10 @@
 //
 //	go run ./examples/outbox --url http://127.0.0.1:8090 --messages 2000 --kills 20
 //
-// The writer keeps what it needs for that in one place: each message has an id that does not
+// The writer keeps what it needs for that in the outbox: each message has an id that does not
 // change, here its number, as the row of a database table would have. After each acknowledged
-// batch the writer notes how far it got. It may be killed before it has noted that; then it
-// sends messages again that the log has, and the log tells it so.
+// batch the writer saves how far it got. It may be killed before that; then it
+// sends messages again that the log has, and the log says so.
 package main
 
 import (
@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	flags.StringVar(&o.url, "url", "http://127.0.0.1:8090", "`URL` of the manager")
 	flags.StringVar(&o.log, "log", "outbox", "`name` of the log, which should be new")
-	flags.StringVar(&o.state, "state", "", "`file` in which the writer notes how far it got (default one that is removed)")
+	flags.StringVar(&o.state, "state", "", "`file` in which the writer saves how far it got (default one that is removed)")
 	flags.IntVar(&o.messages, "messages", 2000, "how many messages the outbox has")
 	flags.IntVar(&o.kills, "kills", 20, "how often the writer is killed at most")
 	flags.BoolVar(&o.write, "write", false, "be the writer")
@@ -82,13 +82,13 @@ func (o *options) open() (*client.Log, error) {
 	return c.OpenLog(o.log)
 }
 
-// write sends the messages behind the noted one. A writer that runs at the same time is fenced.
+// write sends the messages after the saved one. A writer that runs at the same time is fenced.
 func write(ctx context.Context, o options) error {
 	l, err := o.open()
 	if err != nil {
 		return err
 	}
-	done, err := noted(o.state)
+	done, err := saved(o.state)
 	if err != nil {
 		return err
 	}
@@ -110,14 +110,14 @@ func write(ctx context.Context, o options) error {
 			}
 			done++
 		}
-		if err := note(o.state, done); err != nil {
+		if err := save(o.state, done); err != nil {
 			return err
 		}
 	}
 	return w.Close(ctx)
 }
 
-func noted(file string) (int, error) {
+func saved(file string) (int, error) {
 	b, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -128,8 +128,8 @@ func noted(file string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(b)))
 }
 
-// note replaces the file as a whole: a reader never sees half a number.
-func note(file string, n int) error {
+// save replaces the file as a whole: a reader never sees half a number.
+func save(file string, n int) error {
 	if err := os.WriteFile(file+".tmp", []byte(strconv.Itoa(n)), 0o600); err != nil {
 		return err
 	}

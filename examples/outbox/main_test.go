@@ -77,12 +77,12 @@ func TestOutboxGoesOnBehindALateCall(t *testing.T) {
 		return page.Writers[0].Epoch, nil
 	}
 	late := make(chan error, 1)
-	call := func(behind uint64) error {
+	call := func(after uint64) error {
 		for {
 			switch now, err := epoch(); {
 			case err != nil:
 				return err
-			case now > behind: // the next writer's
+			case now > after: // the next writer's
 				w, err := l.OpenIdempotentWriter(ctx, client.WriterOptions{Writer: "outbox"})
 				if err != nil {
 					return err
@@ -94,12 +94,12 @@ func TestOutboxGoesOnBehindALateCall(t *testing.T) {
 	}
 	o := options{url: url, log: "outbox", messages: 20000, kills: 1}
 	o.killed = func() { // it may not have opened its epoch yet
-		behind, err := epoch()
+		after, err := epoch()
 		if err != nil {
 			late <- err
 			return
 		}
-		go func() { late <- call(behind) }()
+		go func() { late <- call(after) }()
 	}
 	var stdout, stderr bytes.Buffer
 	err = supervise(ctx, o, &stdout, &stderr)

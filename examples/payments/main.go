@@ -4,12 +4,12 @@
 //
 // POST /payments or /payments/ACCOUNT with a JSON object does the work: it takes the next execution number, counts it under the request's
 // Idempotency-Key (under "" when there is none) and answers 201 with that number, an id and the amount. It remembers no
-// answers and looks for no duplicates: that is the gate's job, and GET /executions tells whether the gate did it.
+// answers and looks for no duplicates: that is the gate's job, and GET /executions shows whether the gate did it.
 //
 // Request headers make trouble on demand:
 //
 //	x-demo-delay-ms: N      the work takes N ms, at most 60000
-//	x-demo-status: N        answer with this status, 200 to 599; the work is done all the same
+//	x-demo-status: N        answer with this status, 200 to 599; the work is still done
 //	x-demo-body-bytes: N    pad the answer to N bytes, at most 16777216; no effect when it is longer already
 //	x-demo-drop: before     close the connection without an answer, the work not done
 //	x-demo-drop: after      close the connection without an answer, the work done

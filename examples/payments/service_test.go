@@ -220,7 +220,7 @@ func TestDelayedWorkCountsFromItsStart(t *testing.T) {
 	if err := <-left; !errors.Is(err, context.Canceled) {
 		t.Errorf("the caller that left got %v", err)
 	}
-	// Closing the server waits for the handler, which must not go on for a minute after its caller left.
+	// Closing the server waits for the handler, which must not continue for a minute after its caller left.
 	srv.Close()
 }
 

@@ -26,7 +26,7 @@ import (
 )
 
 func main() {
-	// Also SIGPIPE: when nobody reads the output, the processes must still be stopped.
+	// Also SIGPIPE: when nothing reads the output, the processes must still be stopped.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	s, err := stack.Start(ctx, cfg)
 	if err != nil {
 		if ctx.Err() != nil {
-			return 0 // told to stop before everything was up
+			return 0 // asked to stop before everything was up
 		}
 		fmt.Fprintf(stderr, "run: %v\n", err)
 		if errors.Is(err, stack.ErrPortTaken) {

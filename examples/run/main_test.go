@@ -315,7 +315,7 @@ func (s session) pay(ctx context.Context, key, delayMS string) (status int, repl
 	return resp.StatusCode, resp.Header.Get("Idempotent-Replayed") == "true", string(b), err
 }
 
-// executed tells whether payments has begun the work of a key.
+// executed reports whether payments has begun the work of a key.
 func (s session) executed(t *testing.T, key string) bool {
 	t.Helper()
 	resp, err := http.Get(s.payments + "/executions?key=" + key)

@@ -22,7 +22,7 @@ import (
 const root = "../.."
 
 // notRun are the command blocks that no test runs, by page and first line, each with the reason. Their paths, flags, make targets
-// and chart values are checked all the same (TestCommandsOfPagesExist), and make says what it would do for them
+// and chart values are still checked (TestCommandsOfPagesExist), and make says what it would do for them
 // (TestBlocksThatAreNotRunCouldBe). TestPages runs all others.
 var notRun = map[string]string{
 	"README.md: make run     # manager": "the other blocks of the page run it, and this test is a part of make test",
@@ -69,7 +69,7 @@ const notRunBlocks = 4
 type block struct {
 	page string
 	line int
-	// console blocks have commands behind "$ " and what they print; others have commands only.
+	// console blocks have commands after "$ " and what they print; others have commands only.
 	console bool
 	text    string
 }

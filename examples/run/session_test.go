@@ -198,7 +198,7 @@ func freePort(t *testing.T) string {
 	return ""
 }
 
-// reader is somebody who pastes a page's blocks into a terminal, in a folder that looks like the repository.
+// reader is a person who pastes a page's blocks into a terminal, in a folder that looks like the repository.
 type reader struct {
 	page, dir string
 	ports     map[string]string // by the port in the pages
@@ -324,7 +324,7 @@ func (r *reader) make(t *testing.T, b block) {
 	compare(t, b, command, want, r.toPage(s.welcome))
 }
 
-// compare reports output that is not as a page says. "..." stands for any text, and on a line of its own for any lines.
+// compare reports output that is not as a page says. "..." stands for any text, and alone on a line for any lines.
 func compare(t *testing.T, b block, command, want, got string) {
 	t.Helper()
 	if want == "" {

@@ -34,7 +34,7 @@ const (
 	samples = 9 // the first third fills up, the rest must not grow
 )
 
-// soakTime is how long the load goes on; make soak asks for an hour.
+// soakTime is how long the load runs; make soak asks for an hour.
 func soakTime(t *testing.T) time.Duration {
 	t.Helper()
 	const name = "STACK_SOAK"
@@ -49,7 +49,7 @@ func soakTime(t *testing.T) time.Duration {
 	return d
 }
 
-// onEtcd tells whether the managers share etcd; make soak STORE=etcd asks for that. The members keep the history of ten
+// onEtcd reports whether the managers share etcd; make soak STORE=etcd asks for that. The members keep the history of ten
 // minutes, so their memory is steady after the first third of an hour, and of no less, if the load is steady.
 func onEtcd(t *testing.T) bool {
 	t.Helper()
@@ -185,7 +185,7 @@ func (c *client) pay(key string, retries int) (sent int, err error) {
 	return sent, nil
 }
 
-// refusalPause is what a client waits after 503. It is short, so that the load goes on.
+// refusalPause is what a client waits after 503. It is short, so that the load continues.
 const refusalPause = 100 * time.Millisecond
 
 // post sends a request, and sends it again while it is refused with 503. It is not tied to the end of the load: a payment
@@ -265,7 +265,7 @@ func measure(t *testing.T, st *stack.Stack, dir string) measured {
 	m := measured{resident: map[string]int64{}, files: map[string]int64{}, disk: map[string]int64{}}
 	for name, pid := range st.PIDs() {
 		if name == "payments" {
-			continue // it counts by key: growing is what it is for
+			continue // it counts by key, so it must grow
 		}
 		dir := filepath.Join("/proc", strconv.Itoa(pid))
 		status, err := os.ReadFile(filepath.Join(dir, "status"))
@@ -307,7 +307,7 @@ func diskUse(dir string) (bytes int64) {
 	return bytes
 }
 
-// number reads the number behind the line's beginning.
+// number reads the number after the line's beginning.
 func number(t *testing.T, text, beginning string) int64 {
 	t.Helper()
 	for line := range strings.Lines(text) {

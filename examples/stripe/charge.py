@@ -5,7 +5,7 @@
     PYTHONPATH=build/python python3 examples/stripe/charge.py http://127.0.0.1:10000
 
 The library gives up after a second and tries again by itself, up to four times, each time with the Idempotency-Key that it
-made for the first try. The work takes 2.5 seconds. The gate lets it go on, and a try that is there when it ends gets its answer.
+made for the first try. The work takes 2.5 seconds. The gate lets it continue, and a try that is there when it ends gets its answer.
 """
 
 import logging

@@ -2,7 +2,7 @@ package cache
 
 import "encoding/binary"
 
-// The list of the VMs that are alive, so that nobody waits for a VM that trapped:
+// The list of the VMs that are alive, so that no duplicate waits for a VM that trapped:
 //
 //	alive := version(1) vm*
 //	vm    := queue(4) time(8)
@@ -49,7 +49,7 @@ func (t *Table) Beat(queue uint32, now int64) {
 	}
 }
 
-// Alive tells whether the VM of a queue has called Beat recently. A VM that stood still may
+// Alive reports whether the VM of a queue has called Beat recently. A VM that stood still may
 // count as dead. If the list cannot be read, every VM counts as alive.
 func (t *Table) Alive(queue uint32, now int64) bool {
 	if !t.sem.Usable {

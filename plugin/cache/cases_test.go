@@ -207,7 +207,7 @@ func TestForeignRecordsCountAsEmpty(t *testing.T) {
 	mutate := func(at int, b byte) []byte { v := valid(); v[at] = b; return v }
 	records := map[string][]byte{
 		"empty":           {},
-		"text":            []byte("somebody else's value"),
+		"text":            []byte("another program's value"),
 		"other version":   mutate(2, recordVersion+1),
 		"too many ways":   mutate(3, Ways+1),
 		"too short":       valid()[:40],

@@ -25,7 +25,7 @@
 // little for an answer of 10. Instead some thousand buckets, a region, share their
 // bytes. A bucket that needs more than its share for its next answer first gets
 // more from its region. If the region has none left, answers of other buckets
-// leave: the gate compares a few and evicts the one used longest ago. So all bytes
+// are evicted: the gate compares a few and takes the one used longest ago. So all bytes
 // can be used, whatever the answers' sizes are, except for a rest smaller than one
 // answer. The bytes that the records need when all ways are taken are reserved for
 // them: 17 % of MaxBytes with the default sizes.
@@ -55,7 +55,7 @@
 //
 // While the request runs, Renew moves the expiry of its pending entry. A pending
 // entry names its attempt (token) and the queue of the VM that owns it. When that VM
-// dies, nobody finishes the entry, and it ends by its expiry. Alive tells the other
+// dies, nothing finishes the entry, and it ends by its expiry. Alive tells the other
 // VMs that waiting for it is pointless. Duplicates add their VM's queue to the way;
 // the VM that ends the entry gets the list of queues and wakes them. Both operations
 // compare-and-set the same record. So a waiter is in the list that the finisher

@@ -32,7 +32,7 @@ func TestHammerRunsEachKeyOnce(t *testing.T) {
 				for _, q := range queues {
 					select {
 					case wake[q] <- struct{}{}:
-					default: // it is already told to look
+					default: // it is already asked to look
 					}
 				}
 			}
@@ -83,7 +83,7 @@ func TestHammerRunsEachKeyOnce(t *testing.T) {
 						token = tokenOf(int(tokens.Add(1)))
 					case res == Existing && e.State == api.StatePending:
 						if res := tab.AddWaiter(&hash, uint32(vm), 1); res != Waiting {
-							continue // it ended, or too much is going on: look again
+							continue // it ended, or too many others write: look again
 						}
 						select {
 						case <-wake[vm]:
@@ -157,7 +157,7 @@ func TestHammerOfAllOperations(t *testing.T) {
 						return OK
 					}
 				}
-				// The body of an entry tells whose it is.
+				// The body of an entry says whose it is.
 				body := func(hash Hash, token Token, size int) []byte {
 					return []byte((fmt.Sprintf("%x %x ", hash, token) + strings.Repeat("y", size)))
 				}

@@ -68,7 +68,7 @@ func (t *Table) accept(v *view, bucket int, value []byte, cas uint32, st Status)
 			return false // a store with 0 would overwrite without comparing
 		}
 		if !v.rec.decode(value) {
-			// Without a record nobody knows which entries the values belong to.
+			// Without a record it is unknown which entries the values belong to.
 			t.stats.Foreign++
 			v.rec = record{}
 			v.freed = [Ways]bool{true, true, true, true, true, true, true, true}
@@ -79,7 +79,7 @@ func (t *Table) accept(v *view, bucket int, value []byte, cas uint32, st Status)
 	return false
 }
 
-// store writes the record back if nobody else changed it since load, and clears
+// store writes the record back if it has not changed since load, and clears
 // the values in v.freed.
 func (t *Table) store(v *view) Status {
 	t.inspectFreed(v)
@@ -95,8 +95,8 @@ func (t *Table) store(v *view) Status {
 	return st
 }
 
-// number returns the CAS number with which set stores a value only if nobody else
-// has written the key since it was read. False: there is none.
+// number returns the CAS number with which set stores a value only if the key was
+// not written since it was read. False: there is none.
 func (t *Table) number(cas uint32, exists bool) (uint32, bool) {
 	if exists {
 		return cas, true

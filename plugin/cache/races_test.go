@@ -198,8 +198,8 @@ func TestSweepSparesAnAnswerBeingWritten(t *testing.T) {
 	}
 }
 
-// TestSweepThatLosesABucketWakesNobody: a sweep that loses the race for a bucket wakes nobody;
-// the one that wins does.
+// TestSweepThatLosesABucketWakesNobody: a sweep that loses the race for a bucket wakes no waiter;
+// the winner does.
 func TestSweepThatLosesABucketWakesNobody(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, small)
@@ -258,7 +258,7 @@ func TestLearnedOutcomeSparesItsVictim(t *testing.T) {
 }
 
 // TestContentionIsReported: if every set loses, each operation gives up after a bounded
-// number of calls, reports that, and leaves no answer behind.
+// number of calls, reports that, and leaves no answer.
 func TestContentionIsReported(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, small)

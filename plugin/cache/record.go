@@ -61,10 +61,10 @@ func (w *way) exists() bool { return w.state != api.StateNone }
 
 func (w *way) pending() bool { return w.state == api.StatePending }
 
-// over tells whether the entry's time is over.
+// over reports whether the entry's time is over.
 func (w *way) over(now int64) bool { return w.exists() && w.expires <= now }
 
-// hasUnneededBytes tells whether the way accounts for bytes that no entry needs.
+// hasUnneededBytes reports whether the way accounts for bytes that no entry needs.
 func (w *way) hasUnneededBytes() bool {
 	return w.valueBytes > 0 && !w.body && w.state != api.StatePending
 }
@@ -156,7 +156,7 @@ func (r *record) append(dst []byte) []byte {
 	return dst
 }
 
-// framed tells whether b has the frame of a record. If so, its ways can safely be
+// framed reports whether b has the frame of a record. If so, its ways can safely be
 // read in place.
 func framed(b []byte) bool {
 	return len(b) >= headerSize && b[0] == 'o' && b[1] == 'g' && b[2] == recordVersion &&
@@ -239,7 +239,7 @@ func appendValue(dst []byte, h *Hash, t *Token, raw []byte) []byte {
 	return append(dst, raw...)
 }
 
-// valueOf tells whether a value is the answer of the attempt t at h. Each attempt
+// valueOf reports whether a value is the answer of the attempt t at h. Each attempt
 // has a new token, so no other answer has both.
 func valueOf(v []byte, h *Hash, t *Token) bool {
 	return len(v) >= valueHeader && v[0] == valueVersion &&

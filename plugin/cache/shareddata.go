@@ -21,7 +21,7 @@ type SharedData interface {
 	Set(key string, value []byte, cas uint32) Status
 }
 
-// Semantics tells how the host's Set treats CAS numbers.
+// Semantics says how the host's Set treats CAS numbers.
 type Semantics struct {
 	// ZeroOverwrites: a zero CAS overwrites a present key (Envoy). Otherwise it
 	// only creates.

@@ -88,7 +88,7 @@ type Entry struct {
 	Fingerprint Fingerprint
 	// Owner is the queue of the VM that reserved the entry.
 	Owner uint32
-	// CacheOnly: there is no ledger behind this entry, or it does not know of the outcome yet.
+	// CacheOnly: there is no ledger for this entry, or it does not know of the outcome yet.
 	CacheOnly bool
 	// Learned: the ledger gave the outcome to a duplicate, whose fingerprint the entry has. The first request's may have
 	// other parts.
@@ -128,7 +128,7 @@ const (
 	Waiting
 	// Ended: the entry is not pending, or not any more. Look again.
 	Ended
-	// TooManyWaiters: the bucket's list is full, so nobody will wake the queue.
+	// TooManyWaiters: the bucket's list is full, so nothing will wake the queue.
 	TooManyWaiters
 )
 
@@ -142,7 +142,7 @@ type Reservation struct {
 	// Expires is when the reservation ends if Finish does not end it first, in
 	// nanoseconds since the epoch.
 	Expires int64
-	// CacheOnly: there is no ledger behind the entry. The entry is not evicted, and room
+	// CacheOnly: there is no ledger for the entry. The entry is not evicted, and room
 	// for an answer is set aside.
 	CacheOnly bool
 }

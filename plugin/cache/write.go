@@ -90,7 +90,7 @@ func (t *Table) full(r *Reservation) (Result, []uint32) {
 
 // AddWaiter adds a VM's queue to a pending entry. It returns Waiting, Ended,
 // TooManyWaiters or Contended. After Waiting, the VM that ends the entry gets the
-// queue. After any other result nobody will wake it.
+// queue. After any other result nothing will wake it.
 func (t *Table) AddWaiter(h *Hash, queue uint32, now int64) Result {
 	bucket := t.bucket(h)
 	v := &t.own
@@ -146,7 +146,7 @@ func (t *Table) Release(h *Hash, token *Token, now int64) (res Result, wake []ui
 }
 
 // Renew moves the end of the attempt's pending entry. The entry may be over already if no
-// other entry has taken its place. It returns Done, NotOwner, Gone or Contended.
+// other entry has replaced it. It returns Done, NotOwner, Gone or Contended.
 func (t *Table) Renew(h *Hash, token *Token, expires, now int64) Result {
 	return t.change(h, token, now, func(v *view, slot int) bool {
 		w := &v.rec.ways[slot]
@@ -370,7 +370,7 @@ func (t *Table) finishSlot(v *view, o *Outcome, now int64) (slot int, res Result
 	return slot, Done
 }
 
-// hasAnswer tells whether an entry's answer is still there. A VM that died while it made
+// hasAnswer reports whether an entry's answer is still there. A VM that died while it made
 // room may have cleared it.
 func (t *Table) hasAnswer(v *view, slot int) bool {
 	w := &v.rec.ways[slot]

@@ -102,7 +102,7 @@ const (
 	abortDefault ClientAbort = iota
 	// AbortCancel: the router carries the request, and the proxy cancels it.
 	AbortCancel
-	// AbortContinue: the gate makes the upstream call itself, so the call goes on and its answer is
+	// AbortContinue: the gate makes the upstream call itself, so the call continues and its answer is
 	// recorded. Only in ModeBody.
 	AbortContinue
 )
@@ -119,8 +119,8 @@ type Key struct {
 	Derive Derive
 	// Required: a request without a key gets 400 instead of passing unprotected.
 	Required bool
-	// Sources are the parts of a key that comes from several places; empty: Header, JSONPath and Derive count. Header
-	// is then the name of a source that tells whether a request has a key, if one is a header; see Tells.
+	// Sources are the parts of a key that comes from several sources; empty: Header, JSONPath and Derive count. Header
+	// is then the name of a source that says whether a request has a key, if one is a header; see Tells.
 	Sources []Source
 	// Format restricts what a key may look like, or the first of its parts.
 	Format Format
@@ -214,14 +214,14 @@ type Route struct {
 	Mode       Mode
 	Key        Key
 	Scope      []ScopePart
-	// Anonymous says what becomes of a request that lacks what Scope needs to tell callers apart.
+	// Anonymous says what becomes of a request that lacks what Scope needs to distinguish callers.
 	Anonymous Anonymous
 	// Fingerprint says what a retry must repeat.
 	Fingerprint Fingerprint
 	// PendingTTL is how long a reservation holds.
 	PendingTTL time.Duration
 	// CommittedTTL and RejectedTTL are how long an outcome is remembered. UnknownTTL is how long a key stays taken if
-	// its request may have run and nobody knows how it ended; 0: until its reservation runs out. Each may be ManagersTTL
+	// its request may have run and its outcome is unknown; 0: until its reservation runs out. Each may be ManagersTTL
 	// where the manager is the ledger.
 	CommittedTTL, RejectedTTL, UnknownTTL time.Duration
 	// WaitForPending: a duplicate of a running request waits for its answer, for
@@ -256,7 +256,7 @@ type Route struct {
 	Forward Forward
 }
 
-// Streamed tells whether answers of this media type pass as they come. media must be in
+// Streamed reports whether answers of this media type pass as they come. media must be in
 // lower case and without parameters. In StreamedTypes, a type that ends in * stands for
 // all types with that beginning.
 func (t *Route) Streamed(media string) bool {
@@ -268,7 +268,7 @@ func (t *Route) Streamed(media string) bool {
 	return false
 }
 
-// Method tells whether some rule may match requests with this method. If none does,
+// Method reports whether some rule may match requests with this method. If none does,
 // the caller need not look at the path.
 func (c *Config) Method(method string) bool {
 	for i := range c.rules {

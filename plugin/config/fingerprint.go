@@ -9,7 +9,7 @@ import (
 // Fingerprint says what makes a retry the same request as the first one.
 type Fingerprint struct {
 	Body BodyPrint
-	// Include are the places of a JSON body that count; empty: all of it. Exclude are
+	// Include are the fields of a JSON body that count; empty: all of it. Exclude are
 	// those that do not count. Each is a path from the root, one name or position for each
 	// level. Only with BodyCanonicalJSON.
 	Include, Exclude [][]string
@@ -95,7 +95,7 @@ func appendOnce(r *reader, path string, v gjson.Result, list []string, s string)
 	return append(list, s)
 }
 
-// readPaths reads a list of places in a JSON body.
+// readPaths reads a list of paths into a JSON body.
 func readPaths(r *reader, path string, v gjson.Result) (paths [][]string) {
 	var texts []string
 	r.list(path, v, 0, maxPrintParts, "paths", func(path string, v gjson.Result) {
@@ -108,7 +108,7 @@ func readPaths(r *reader, path string, v gjson.Result) (paths [][]string) {
 	return paths
 }
 
-// segments splits a path at its dots. A backslash takes the byte behind it as it is.
+// segments splits a path at its dots. A backslash takes the byte after it as it is.
 func segments(path string) (list []string) {
 	var name []byte
 	for i := 0; i < len(path); i++ {

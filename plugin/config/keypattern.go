@@ -14,7 +14,7 @@ type element struct {
 const (
 	maxPatternBytes   = 255
 	maxKeyBytes       = 255
-	keyPatternAllowed = `1 to 255 bytes of plain text, "?" (any byte), "*" (any text), "[a-z0-9]" or "[^a-z]" (one byte of, or not of, a set), each of them with {n} or {n,m} behind it, and "\" before any of .+()|^$[]{}?*\ that stands for itself`
+	keyPatternAllowed = `1 to 255 bytes of plain text, "?" (any byte), "*" (any text), "[a-z0-9]" or "[^a-z]" (one byte of, or not of, a set), each of them with {n} or {n,m} after it, and "\" before any of .+()|^$[]{}?*\ that stands for itself`
 )
 
 func (e *element) add(c byte) { e.set[c>>6] |= 1 << (c & 63) }
@@ -72,7 +72,7 @@ func parseKeyPattern(s string) (*Pattern, bool) {
 	return p, true
 }
 
-// class reads a set behind its bracket and returns where it ends; 0: it is wrong.
+// class reads a set after its bracket and returns where it ends; 0: it is wrong.
 func (e *element) class(s string, i int) int {
 	not := i < len(s) && s[i] == '^'
 	if not {
@@ -144,12 +144,12 @@ func (e *element) repeat(s string, i int) int {
 	return i + 1
 }
 
-// Match tells whether a key of at most 255 bytes matches.
+// Match reports whether a key of at most 255 bytes matches.
 func (p *Pattern) Match(key string) bool {
 	if len(key) > maxKeyBytes {
 		return false
 	}
-	// at tells for each position whether the elements so far can end there.
+	// at says for each position whether the elements so far can end there.
 	var at [maxKeyBytes + 1]bool
 	at[0] = true
 	for i := range p.elements {

@@ -41,7 +41,7 @@ type term struct {
 	outcome    Outcome
 }
 
-// same tells whether two terms cover the same answers.
+// same reports whether two terms cover the same answers.
 func (t term) same(o term) bool {
 	return t.code == o.code && t.class == o.class && t.retryAfter == o.retryAfter
 }
@@ -81,7 +81,7 @@ func (t *Route) Outcome(status int, retryAfter bool, said string) Outcome {
 }
 
 // Classify returns the outcome that a status has.
-// retryAfter tells whether it carries a Retry-After header.
+// retryAfter reports whether it carries a Retry-After header.
 func (o *Outcomes) Classify(status int, retryAfter bool) Outcome {
 	if status < 200 || status > api.MaxStatus {
 		return OutcomeNone

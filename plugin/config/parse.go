@@ -136,13 +136,13 @@ func readManager(r *reader, path string, v gjson.Result, m *Manager) {
 		{"batch", func(path string, v gjson.Result) { m.Batch = Batch(r.choice(path, v, "auto", "never", "always")) }},
 	})
 	if cluster && m.Named {
-		r.fail(path+".shards", "given beside cluster; allowed: one of the two")
+		r.fail(path+".shards", "given together with cluster; allowed: one of the two")
 	}
 	if m.AuthToken != "" && m.AuthTokenEnv != "" {
-		r.fail(path+".auth_token_env", "given beside auth_token; allowed: one of the two")
+		r.fail(path+".auth_token_env", "given together with auth_token; allowed: one of the two")
 	}
 	if len(m.Previous) > 0 && !m.Named {
-		r.fail(path+".previous_shards", "given without shards; allowed: beside the list that takes its place")
+		r.fail(path+".previous_shards", "given without shards; allowed: together with shards, the list that replaces it")
 	}
 }
 
@@ -172,7 +172,7 @@ func readCommitRetry(r *reader, path string, v gjson.Result, c *CommitRetry) {
 // checkVM refuses combinations that cannot work.
 func (c *Config) checkVM(r *reader) {
 	if c.ScopeSecret != "" && c.ScopeSecretEnv != "" {
-		r.fail("scope_secret_env", "given beside scope_secret; allowed: one of the two")
+		r.fail("scope_secret_env", "given together with scope_secret; allowed: one of the two")
 	}
 	if c.CommitRetry.Max < c.CommitRetry.Initial {
 		r.fail("commit_retry.max_ms", millisText(c.CommitRetry.Max)+" is less than initial_ms; allowed: "+

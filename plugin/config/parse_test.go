@@ -133,7 +133,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	checkOutcomes(t, &outcomes, map[string]Outcome{"204": OutcomeCommit, "301": OutcomeReject, "408": OutcomeReject, "500": OutcomeRelease, "503 r": OutcomeRelease})
 }
 
-// Only the manager as the ledger has TTLs of its own.
+// Only the manager, as the ledger, has its own TTLs.
 func TestTTLs(t *testing.T) {
 	for text, want := range map[string][3]time.Duration{
 		`{}`:                              {ManagersTTL, ManagersTTL, ManagersTTL},
@@ -233,17 +233,17 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"manager": {"cluster": ""}}`:                                  `manager.cluster: ""; allowed: a string of 1 to 255 bytes of visible ASCII`,
 		`{"manager": {"authority": "a b"}}`:                             `manager.authority: "a b"; allowed: a string of 1 to 255 bytes of visible ASCII`,
 		`{"manager": {"port": 1}}`:                                      "manager.port: unknown field; allowed: cluster, shards, previous_shards, authority, timeout_ms, auth_token, auth_token_env, batch",
-		`{"manager": {"auth_token": "a", "auth_token_env": "A"}}`:       "manager.auth_token_env: given beside auth_token; allowed: one of the two",
-		`{"scope_secret": "0123456789abcdef", "scope_secret_env": "A"}`: "scope_secret_env: given beside scope_secret; allowed: one of the two",
+		`{"manager": {"auth_token": "a", "auth_token_env": "A"}}`:       "manager.auth_token_env: given together with auth_token; allowed: one of the two",
+		`{"scope_secret": "0123456789abcdef", "scope_secret_env": "A"}`: "scope_secret_env: given together with scope_secret; allowed: one of the two",
 		`{"manager": {"shards": []}}`:                                   "manager.shards: []; allowed: a list of 1 to 64 names",
 		`{"manager": {"shards": ["a", "b", "a"]}}`:                      `manager.shards[2]: "a"; allowed: each name once`,
 		`{"manager": {"shards": ["a", ""]}}`:                            `manager.shards[1]: ""; allowed: a string of 1 to 255 bytes of visible ASCII without a comma`,
 		`{"manager": {"shards": ["a,b"]}}`:                              `manager.shards[0]: "a,b"; allowed: a string of 1 to 255 bytes of visible ASCII without a comma`,
-		`{"manager": {"shards": ["a"], "cluster": "a"}}`:                "manager.shards: given beside cluster; allowed: one of the two",
-		`{"manager": {"previous_shards": ["a"]}}`:                       "manager.previous_shards: given without shards; allowed: beside the list that takes its place",
+		`{"manager": {"shards": ["a"], "cluster": "a"}}`:                "manager.shards: given together with cluster; allowed: one of the two",
+		`{"manager": {"previous_shards": ["a"]}}`:                       "manager.previous_shards: given without shards; allowed: together with shards, the list that replaces it",
 		`{"manager": {"shards": ["a"], "previous_shards": []}}`:         "manager.previous_shards: []; allowed: a list of 1 to 64 names",
 		`{"manager": {"shards": ["a"], "previous_shards": ["b", "b"]}}`: `manager.previous_shards[1]: "b"; allowed: each name once`,
-		`{"manager": {"cluster": "a", "previous_shards": ["b"]}}`:       "manager.previous_shards: given without shards; allowed: beside the list that takes its place",
+		`{"manager": {"cluster": "a", "previous_shards": ["b"]}}`:       "manager.previous_shards: given without shards; allowed: together with shards, the list that replaces it",
 		`{"commit_retry": {"initial_ms": 50, "max_ms": 49}}`:            "commit_retry.max_ms: 49 is less than initial_ms; allowed: 50 to 600000",
 		`{"key": {"hedaer": "x"}}`:                                      "key.hedaer: unknown field; allowed: header, json_path, derive, required, format, pattern, sources",
 		`{"key": {"header": "a b"}}`:                                    `key.header: "a b"; allowed: "" or a header name of up to 128 bytes`,
@@ -331,11 +331,11 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"key": {"sources": ["jwt:a.#"]}}`:                                                                 `key.sources[0]: "jwt:a.#"; allowed: ` + sourcesAllowed,
 		`{"key": {"sources": ["metadata:sub"]}}`:                                                            `key.sources[0]: "metadata:sub"; allowed: ` + sourcesAllowed,
 		`{"key": {"sources": ["header:a", "header:a?"]}}`:                                                   `key.sources[1]: "header:a?" is listed twice; allowed: once`,
-		`{"key": {"sources": ["header:a?"]}}`:                                                               `key.sources: all sources are optional; allowed: at least one without "?", which tells whether a request has a key`,
+		`{"key": {"sources": ["header:a?"]}}`:                                                               `key.sources: all sources are optional; allowed: at least one without "?", which says whether a request has a key`,
 		`{"key": {"sources": "header:a"}}`:                                                                  `key.sources: "header:a"; allowed: a list of 0 to 8 sources`,
 		`{"key": {"sources": ["header:a", "json:id"]}}`:                                                     `key.sources[1]: "json:id" needs the body; allowed: other sources unless "mode" is "body"`,
-		`{"key": {"sources": ["path:1"]}, "match": [{"key": {"header": "x-key"}}]}`:                         `match[0].key.header: given beside sources, which may be inherited; allowed: a source "header:NAME", or this with "sources": []`,
-		`{"mode": "body", "key": {"sources": ["json:id"], "derive": "md5"}}`:                                `key.sources: given beside json_path or derive; allowed: one of them`,
+		`{"key": {"sources": ["path:1"]}, "match": [{"key": {"header": "x-key"}}]}`:                         `match[0].key.header: given together with sources, which may be inherited; allowed: a source "header:NAME", or this with "sources": []`,
+		`{"mode": "body", "key": {"sources": ["json:id"], "derive": "md5"}}`:                                `key.sources: given together with json_path or derive; allowed: one of them`,
 		`{"key": {"format": "guid"}}`:                                                                       `key.format: "guid"; allowed: "any", "uuid", "structured", "pattern"`,
 		`{"key": {"format": "pattern"}}`:                                                                    `key.pattern: not given; allowed: a pattern when "key.format" is "pattern"`,
 		`{"match": [{"key": {"pattern": "a*"}}]}`:                                                           `match[0].key.pattern: given; allowed: "" unless "key.format" is "pattern"`,
@@ -397,7 +397,7 @@ func TestListsAreBounded(t *testing.T) {
 
 const variableAllowed = `"" or a name of up to 255 upper-case letters, digits and _ that does not begin with a digit`
 
-// TestSecretsStaySecret: no secret is ever part of an error, not even one in the place of a variable's name.
+// TestSecretsStaySecret: no secret is ever part of an error, not even one given as a variable's name.
 func TestSecretsStaySecret(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"scope_secret": "hunter2"}`:                 `scope_secret: (value not shown); allowed: "" or a string of 16 to 1024 bytes`,

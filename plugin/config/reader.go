@@ -79,7 +79,7 @@ func (r *reader) list(path string, v gjson.Result, min, max int, what string, re
 	}
 }
 
-// text reads a string; ok tells whether its content is allowed.
+// text reads a string; ok reports whether its content is allowed.
 func (r *reader) text(path string, v gjson.Result, allowed string, ok func(string) bool) string {
 	if v.Type != gjson.String || !ok(v.Str) {
 		r.refuse(path, v, allowed)
@@ -188,7 +188,7 @@ func names(fields []field) string {
 const maxShown = 80
 
 // show prepares a raw value for an error. It leaves out the contents of objects and
-// lists, which may be a secret in the wrong place.
+// lists, which may be a secret in the wrong field.
 func show(raw string) string {
 	if len(raw) > 2 && raw[0] == '{' {
 		return "{...}"
@@ -216,7 +216,7 @@ func printable(s string) string {
 	return string(b)
 }
 
-// token tells whether s is an HTTP token (RFC 9110) of at most max bytes.
+// token reports whether s is an HTTP token (RFC 9110) of at most max bytes.
 func token(s string, max int) bool {
 	if len(s) == 0 || len(s) > max {
 		return false

@@ -17,7 +17,7 @@ type Response struct {
 	NoBody bool
 }
 
-// Keeps tells whether the header, whose name is in lower case, is recorded and replayed. The headers
+// Keeps reports whether the header, whose name is in lower case, is recorded and replayed. The headers
 // without which a client cannot read a recorded body always are, and OriginalDate is unless it is dropped.
 func (p *Response) Keeps(name string) bool {
 	return (name == OriginalDate || namesHeader(p.KeepHeaders, name)) && !namesHeader(p.DropHeaders, name) || describesBody(name)
@@ -26,7 +26,7 @@ func (p *Response) Keeps(name string) bool {
 // OriginalDate is the header with the date of the answer that a replay repeats.
 const OriginalDate = "original-date"
 
-// describesBody tells whether a client needs the header to read the body.
+// describesBody reports whether a client needs the header to read the body.
 func describesBody(name string) bool { return name == "content-type" || name == "content-encoding" }
 
 func namesHeader(list []string, name string) bool {
@@ -75,8 +75,8 @@ func readHeaderPatterns(r *reader, path string, v gjson.Result, drop bool) []str
 	return names
 }
 
-// readReplayHeader reads the name of the header that marks replays. It may not take the place of a
-// header that has a meaning of its own in every answer.
+// readReplayHeader reads the name of the header that marks replays. It may not replace a
+// header that has its own meaning in every answer.
 func readReplayHeader(r *reader, path string, v gjson.Result) string {
 	return strings.ToLower(r.text(path, v, `a header name of up to 128 bytes that has no other meaning in answers`, func(s string) bool {
 		switch strings.ToLower(s) {
@@ -107,7 +107,7 @@ func readProblems(r *reader, path string, v gjson.Result, p *Problems) {
 	})
 }
 
-// absoluteURI tells whether s begins with a URI's scheme and has only bytes that may stand in a URI.
+// absoluteURI reports whether s begins with a URI's scheme and has only bytes that may stand in a URI.
 func absoluteURI(s string) bool {
 	scheme, _, ok := strings.Cut(s, ":")
 	if !ok || !api.Visible(s, 1, maxURLBytes) || strings.ContainsAny(s, "\"<>\\^`{|}") || scheme == "" || !letter(scheme[0]) {

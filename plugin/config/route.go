@@ -116,7 +116,7 @@ func readKey(r *reader, path string, v gjson.Result, k *Key) {
 		{"sources", func(path string, v gjson.Result) { k.Sources = readSources(r, path, v) }},
 	})
 	if header && len(k.Sources) > 0 {
-		r.fail(join(path, "header"), `given beside sources, which may be inherited; allowed: a source "header:NAME", or this with "sources": []`)
+		r.fail(join(path, "header"), `given together with sources, which may be inherited; allowed: a source "header:NAME", or this with "sources": []`)
 	}
 }
 
@@ -138,8 +138,8 @@ func readUpstream(r *reader, path string, v gjson.Result, u *Upstream) {
 	})
 }
 
-// jsonPath tells whether s is a plain path. gjson's queries, wildcards and
-// modifiers are not allowed, so that a key has one place and a bounded cost.
+// jsonPath reports whether s is a plain path. gjson's queries, wildcards and
+// modifiers are not allowed, so that a key is in one field and has a bounded cost.
 func jsonPath(s string) bool {
 	if len(s) > 255 {
 		return false
@@ -173,7 +173,7 @@ func readStreamedTypes(r *reader, path string, v gjson.Result) []string {
 	return types
 }
 
-// mediaType tells whether s is type/subtype. Its last byte may be an asterisk.
+// mediaType reports whether s is type/subtype. Its last byte may be an asterisk.
 func mediaType(s string) bool {
 	kind, sub, ok := strings.Cut(s, "/")
 	begin := strings.TrimSuffix(sub, "*")

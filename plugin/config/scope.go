@@ -27,16 +27,16 @@ type ScopePart struct {
 	Name string
 	// Property is the host's path of the value, for ScopeProperty.
 	Property []string
-	// Optional: a request may lack this part if it has another one that tells callers apart.
+	// Optional: a request may lack this part if it has another one that distinguishes callers.
 	Optional bool
 	// Text is the part as configured, without "?", for errors.
 	Text string
 }
 
-// Caller reports whether the part tells callers apart.
+// Caller reports whether the part distinguishes callers.
 func (p *ScopePart) Caller() bool { return p.Kind == ScopeHeader || p.Kind == ScopeProperty }
 
-// Anonymous says what becomes of a request with a key whose caller the scope does not tell apart from others.
+// Anonymous says what becomes of a request with a key whose caller the scope does not distinguish from others.
 type Anonymous uint8
 
 // The values of anonymous.
@@ -112,9 +112,9 @@ func metadataProperty(kind, name string) (property []string, ok bool) {
 	if kind == "jwt" {
 		name = jwtNamespace + ":" + name
 	}
-	namespace, place, _ := strings.Cut(name, ":")
-	property = append([]string{"metadata", "filter_metadata", namespace}, segments(place)...)
-	return property, token(namespace, 128) && place != "" && jsonPath(place)
+	namespace, field, _ := strings.Cut(name, ":")
+	property = append([]string{"metadata", "filter_metadata", namespace}, segments(field)...)
+	return property, token(namespace, 128) && field != "" && jsonPath(field)
 }
 
 // checkScope refuses a scope that is the same for all callers, unless that is asked for.

@@ -16,7 +16,7 @@ const (
 	SourceQuery                      // a parameter of the query
 	SourceCookie                     // a cookie
 	SourcePath                       // a segment of the path
-	SourceJSON                       // a place in a JSON body; only in ModeBody
+	SourceJSON                       // a field of a JSON body; only in ModeBody
 	SourceMetadata                   // dynamic metadata that an earlier filter of the proxy has set
 )
 
@@ -62,7 +62,7 @@ func readSources(r *reader, path string, v gjson.Result) (sources []Source) {
 		}
 	}
 	if len(sources) > 0 {
-		r.fail(path, `all sources are optional; allowed: at least one without "?", which tells whether a request has a key`)
+		r.fail(path, `all sources are optional; allowed: at least one without "?", which says whether a request has a key`)
 	}
 	return sources
 }
@@ -72,7 +72,7 @@ func (s *Source) sent() bool {
 	return s.Kind == SourceHeader || s.Kind == SourceQuery || s.Kind == SourceJSON
 }
 
-// Tells reports whether a value of a source says that a request has a key. A header, a parameter and a place in the body
+// Tells reports whether a value of a source says that a request has a key. A header, a parameter and a field of the body
 // do. A cookie, a segment of the path, a claim and metadata do only where no source without "?" is of these kinds.
 func (k *Key) Tells(source int) bool {
 	s := &k.Sources[source]
@@ -117,7 +117,7 @@ func parseSource(text string) (s Source, ok bool) {
 	return s, false
 }
 
-// ToldInBody reports whether a place in the body tells whether a request has a key.
+// ToldInBody reports whether a field of the body says whether a request has a key.
 func (k *Key) ToldInBody() bool {
 	for i := range k.Sources {
 		if k.Sources[i].Kind == SourceJSON && k.Tells(i) {
@@ -127,7 +127,7 @@ func (k *Key) ToldInBody() bool {
 	return k.JSONPath != ""
 }
 
-// InBody tells whether the key, or a part of it, is in the body.
+// InBody reports whether the key, or a part of it, is in the body.
 func (k *Key) InBody() bool {
 	for i := range k.Sources {
 		if k.Sources[i].Kind == SourceJSON {
@@ -142,7 +142,7 @@ func (k *Key) checkSources(r *reader, path string, mode Mode) {
 	if len(k.Sources) == 0 {
 		return
 	}
-	// A header that tells whether a request has a key, if there is one.
+	// A header that says whether a request has a key, if there is one.
 	k.Header = ""
 	for i := range k.Sources {
 		if s := &k.Sources[i]; k.Header == "" && s.Kind == SourceHeader && k.Tells(i) {
@@ -150,7 +150,7 @@ func (k *Key) checkSources(r *reader, path string, mode Mode) {
 		}
 	}
 	if k.JSONPath != "" || k.Derive != DeriveNone {
-		r.fail(join(path, "sources"), "given beside json_path or derive; allowed: one of them")
+		r.fail(join(path, "sources"), "given together with json_path or derive; allowed: one of them")
 	}
 	for i := range k.Sources {
 		if s := &k.Sources[i]; s.Kind == SourceJSON && mode != ModeBody {

@@ -12,8 +12,8 @@ const secretAllowed = "a string of 16 to 1024 bytes"
 
 func validSecret(s string) bool { return len(s) >= 16 && len(s) <= 1024 }
 
-// variableName tells whether s may name an environment variable: what POSIX calls a portable name. Few tokens look
-// like one, so a token in the place of a name is refused before any message can show it.
+// variableName reports whether s may name an environment variable: what POSIX calls a portable name. Few tokens look
+// like one, so a token given as a name is refused before any message can show it.
 func variableName(s string) bool {
 	if s == "" || len(s) > 255 || '0' <= s[0] && s[0] <= '9' {
 		return false

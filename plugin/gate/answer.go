@@ -8,7 +8,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// maxRetryAfterSeconds bounds Retry-After. A client that comes back too early is only told
+// maxRetryAfterSeconds bounds Retry-After. A client that comes back too early is only asked
 // to wait again; one that comes back too late has waited longer than it needed to.
 const maxRetryAfterSeconds = 10
 
@@ -166,7 +166,7 @@ func (s *Stream) replayRaw(raw []byte) bool {
 	return true
 }
 
-// fixType notes what fixOwnReply must correct in a reply with a body of size bytes. typed tells
+// fixType records what fixOwnReply must correct in a reply with a body of size bytes. typed reports
 // whether upstream's answer had a content type. A host adds a content type to local replies with a
 // body and removes it from those without one.
 func (s *Stream) fixType(contentType string, typed bool, size int) {
@@ -196,7 +196,7 @@ func (s *Stream) fixOwnReply() {
 		}
 	}
 	if len(s.trailers.list) > 0 {
-		// With it, HTTP/1 would have no place for trailers.
+		// With it, HTTP/1 could not send trailers.
 		s.plugin.host.RemoveResponseHeader(headerContentLength)
 	}
 }
@@ -252,7 +252,7 @@ func mismatchProblem() *api.Problem {
 		Status: 422,
 		Code:   api.CodeFingerprintMismatch,
 		Title:  "The key was already used for another request",
-		Detail: "A retry must repeat the request unchanged; another request needs a key of its own.",
+		Detail: "A retry must repeat the request unchanged; another request needs another key.",
 	}
 }
 

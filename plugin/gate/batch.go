@@ -37,7 +37,7 @@ type endedBatch struct {
 	suspect bool              // one of the calls may have made the batch fail
 }
 
-// batchable tells whether a call may go in a batch.
+// batchable reports whether a call may go in a batch.
 func (c *call) batchable() bool {
 	return !c.alone && c.wait == 0 && len(c.message) <= maxCompanionBytes
 }
@@ -71,7 +71,7 @@ func (l *ledger) gather(first *call, others []*call) {
 	}
 }
 
-// sameKey tells whether one of the calls is about the key of c.
+// sameKey reports whether one of the calls is about the key of c.
 func sameKey(calls []*call, c *call) bool {
 	for _, o := range calls {
 		if o != nil && o.hash == c.hash {
@@ -81,7 +81,7 @@ func sameKey(calls []*call, c *call) bool {
 	return false
 }
 
-// batch returns the raw form of a batch, and notes that its calls are sent now.
+// batch returns the raw form of a batch, and marks its calls as sent now.
 func (l *ledger) batch(first *call, now int64) []byte {
 	m := &l.p.metrics
 	m.count(m.batches)
@@ -129,7 +129,7 @@ func (l *ledger) onBatchAnswer(first *call, bodySize int, now int64) {
 	l.settleEnded()
 }
 
-// refusesBatch tells whether a proxy on the way that answers with this status lets no batch pass.
+// refusesBatch reports whether a proxy on the way to the manager refuses batches if it answers with this status.
 func refusesBatch(status int64) bool {
 	return status >= 400 && status < 500 && status != 401 && status != 408 && status != 425 && status != 429
 }
@@ -180,11 +180,11 @@ func (c *call) slots() int {
 	return 1
 }
 
-// hasSlot tells whether a call may be sent now. A manager that gets each call by itself always has a
+// hasSlot reports whether a call may be sent now. A manager that gets each call by itself always has a
 // slot: waiting only helps where it makes several calls one callout.
 func (m *peer) hasSlot(c *call) bool { return m.inFlight+c.slots() <= maxInFlight || m.singleCalls() }
 
-// waitsForAnswer tells whether a call, the first of ready, waits for the answer to the callout before it. It then goes
+// waitsForAnswer reports whether a call, the first of ready, waits for the answer to the callout before it. It then goes
 // together with the calls that have become ready meanwhile. A call does not wait while nothing is under way, nor when
 // the ready calls fill a batch: waiting would not make that batch larger.
 func (l *ledger) waitsForAnswer(c *call, ready []*call) bool {
@@ -192,7 +192,7 @@ func (l *ledger) waitsForAnswer(c *call, ready []*call) bool {
 	return m.awaited != nil && l.turns-m.sent < maxPatience && c.paced() && !m.singleCalls() && !fillsBatch(ready)
 }
 
-// fillsBatch tells whether the ready calls to the shard of the first one are enough for a whole batch.
+// fillsBatch reports whether the ready calls to the shard of the first one are enough for a whole batch.
 func fillsBatch(ready []*call) bool {
 	n, size := 0, 0
 	for _, c := range ready {
@@ -208,7 +208,7 @@ func fillsBatch(ready []*call) bool {
 	return false
 }
 
-// paced tells whether the call is of a kind that waits for others, or that others wait for.
+// paced reports whether the call is of a kind that waits for others, or that others wait for.
 func (c *call) paced() bool { return c.batchable() && !c.repeating }
 
 // turn counts a queue callback if there are new calls.

@@ -107,7 +107,7 @@ func TestGatherKeepsLimitsAndOrder(t *testing.T) {
 	k := 1 << 10
 	cs := calls(60*k, 60*k, 60*k, 60*k, 60*k, 8*k, 100*k, 1)
 	l.gather(cs[0], cs[1:])
-	expect(t, "calls", len(sizes(cs[0])), 6) // the fifth is too much, the small one behind is not
+	expect(t, "calls", len(sizes(cs[0])), 6) // the fifth is too much, the small one after it is not
 	cs = calls(1, 100*k, 1, 1)
 	cs[2].hash = cs[1].hash
 	l.gather(cs[0], cs[1:])

@@ -211,7 +211,7 @@ func TestAnswerIsRecordedWhenTheClientLeavesWithItsLastByte(t *testing.T) {
 	}
 }
 
-// If the host refuses to take pieces back, the request must not go on without its body.
+// If the host refuses to take pieces back, the request must not continue without its body.
 func TestRequestIsRefusedIfItsBodyCannotBePutBack(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"mode":"body"}`)

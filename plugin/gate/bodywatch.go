@@ -31,8 +31,8 @@ type bodyWatch struct {
 
 // watched is what the watch knows of a held request.
 type watched struct {
-	size   uint64 // request.total_size at the headers
-	behind int64  // since when the host is known to hold bytes back; 0: not known
+	size      uint64 // request.total_size at the headers
+	heldSince int64  // since when the host is known to hold bytes back; 0: not known
 }
 
 // watch begins to watch the current stream. False: the stream must be refused.
@@ -80,11 +80,11 @@ func (p *Plugin) checkBodies(now int64) {
 		switch w := &s.watched; {
 		case !p.choose(s.id):
 			b.unwatch(s)
-		case w.behind == 0 || now < w.behind:
+		case w.heldSince == 0 || now < w.heldSince:
 			if p.totalSize() > w.size {
-				w.behind = now
+				w.heldSince = now
 			}
-		case now-w.behind >= int64(bodyPatience):
+		case now-w.heldSince >= int64(bodyPatience):
 			b.refusing, b.probed = true, now
 			if !b.unavailable {
 				b.unavailable = true

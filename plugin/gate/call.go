@@ -44,7 +44,7 @@ func (k callKind) state() api.State {
 	return api.StateCommitted
 }
 
-// isOutcome tells whether calls of this kind tell the ledger what became of a request.
+// isOutcome reports whether calls of this kind report a request's outcome to the ledger.
 func (k callKind) isOutcome() bool { return k == callCommit || k == callReject || k == callUnknown }
 
 // call is one request to the ledger. It belongs to the plugin, not to the stream
@@ -152,7 +152,7 @@ func (l *ledger) idle() bool {
 	return len(l.ready) == 0 && l.queued == 0 && len(l.inFlight) == 0 && len(l.endedBatches) == 0
 }
 
-// due tells whether send has work.
+// due reports whether send has work.
 func (l *ledger) due() bool {
 	return len(l.ready) > 0 && !l.blocked || len(l.endedBatches) > 0 || l.lost || l.checkDue
 }
@@ -241,7 +241,7 @@ func (l *ledger) giveUpLost() (all bool) {
 	return l.giveUpWaiting(now)
 }
 
-// message returns the raw form of a call, and notes that it is sent now. It is valid until the
+// message returns the raw form of a call, and marks it as sent now. It is valid until the
 // next call of message.
 func (l *ledger) message(c *call, now int64) []byte {
 	p := l.p

@@ -7,7 +7,7 @@ import (
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
-// Callers that the scope does not tell apart.
+// Callers that the scope does not distinguish.
 
 // lacks returns the part of the scope that the current request needs and does not have; empty: none.
 func (s *Stream) lacks(headers request.Headers) string {
@@ -25,7 +25,7 @@ func (s *Stream) refuseAmbiguous(lacks string) verdict {
 	return s.refuse(&api.Problem{
 		Status: 400,
 		Code:   api.CodeScopeAmbiguous,
-		Title:  "The scope of the idempotency key does not tell this caller apart",
+		Title:  "The scope of the idempotency key does not identify this caller",
 		Detail: "The request was not executed. It lacks " + lacks + `, by which "scope" tells callers apart. Allowed: a request that has it, another "scope", or "anonymous": "shared".`,
 	})
 }

@@ -77,7 +77,7 @@ func (r *carrier) giveUpLost() (all bool) {
 	return true
 }
 
-// unanswered ends a call that got no answer, so that nobody knows its outcome.
+// unanswered ends a call that got no answer. Its outcome is unknown.
 func (c *carried) unanswered(status int, title string) {
 	s := c.stream
 	s.unknown()
@@ -89,7 +89,7 @@ func (c *carried) unanswered(status int, title string) {
 	}
 }
 
-// clientPresent tells whether the client is still there, and makes its stream the current one.
+// clientPresent reports whether the client is still there, and makes its stream the current one.
 func (c *carried) clientPresent() bool { return !c.clientGone && c.stream.plugin.choose(c.stream.id) }
 
 // answer deals with the answer that OnCallResponse runs for.
@@ -173,7 +173,7 @@ func (c *carried) record(headers [][2]string, body []byte, bodySize int) {
 }
 
 // handOver gives upstream's answer to the client whose request ran. The ledger has the outcome now, or
-// could not be told.
+// could not be reached.
 func (s *Stream) handOver() {
 	f := s.clientAnswer
 	s.clientAnswer.drop(s.plugin)
@@ -231,7 +231,7 @@ func ownHeaders(headers [][2]string) [][2]string {
 	return out
 }
 
-// fate tells whether upstream answered, and if not, whether the request had been sent. The inner
+// fate reports whether upstream answered, and if not, whether the request had been sent. The inner
 // listener overwrites headerAnswer, so what it says is not upstream's word.
 func (c *carried) fate(headers [][2]string, body []byte) fate {
 	if c.inner {

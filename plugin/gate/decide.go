@@ -151,8 +151,8 @@ func (s *Stream) askBeside(now int64) verdict {
 	return s.proceed(now)
 }
 
-// orphaned deals with a pending entry whose VM is dead, so nobody in this proxy will end it. Only
-// the ledger may know what became of its request; without a ledger nobody does.
+// orphaned deals with a pending entry whose VM is dead, so nothing in this proxy will end it. Only
+// the ledger may know the request's outcome; without a ledger it stays unknown.
 func (s *Stream) orphaned(e *cache.Entry, now int64) verdict {
 	s.plugin.metrics.count(s.plugin.metrics.orphaned)
 	s.ownerDead = true

@@ -44,7 +44,7 @@ type question struct {
 	authority, path string // of the request as the gate sent it
 }
 
-// direct tells whether the call of the current stream may go to the cluster of its route, and within which
+// direct reports whether the call of the current stream may go to the cluster of its route, and within which
 // time. If it may not, q is what to ask the inner listener; nil: nothing.
 func (r *carrier) direct(headers [][2]string, timeout time.Duration, now int64) (cluster string, most time.Duration, q *question) {
 	host := r.p.host
@@ -142,7 +142,7 @@ func (r *carrier) learn(q *question, said string, now int64) {
 	case words[9] != q.authority:
 		why = "the route changes the host"
 	case before != after:
-		why = "the route, or a filter behind the gate, changes the request's headers"
+		why = "the route, or a filter after the gate, changes the request's headers"
 	}
 	if why == "" {
 		v.plain, v.shown, v.timeout = now >= v.distrusted, now, maxTimeout
@@ -159,7 +159,7 @@ func (r *carrier) learn(q *question, said string, now int64) {
 	r.logRules(now, why+" (route \""+v.route+"\")")
 }
 
-// refusedByFilter tells by flags and attempts of the proxy's own answer whether a filter gave it, or whether there was
+// refusedByFilter finds out by flags and attempts of the proxy's own answer whether a filter gave it, or whether there was
 // no route. The flags are those of a router that found no host, or a limit reached.
 func refusedByFilter(flags, attempts string) bool {
 	if attempts != "0" && attempts != "-" {

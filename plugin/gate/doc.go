@@ -49,7 +49,7 @@
 // # Requests that the gate carries
 //
 // The router carries a forwarded request, and cancels it when the client's stream ends. The
-// work may go on upstream, but its answer is lost. With client_abort: continue the gate keeps
+// work may continue upstream, but its answer is lost. With client_abort: continue the gate keeps
 // the request and makes the upstream call itself (carrier). It does so from the plugin
 // context, like all its calls. The result of the call settles the reservation, whether the
 // client is still there or not:
@@ -77,7 +77,7 @@
 // request run twice. Only with ledger: none is the cache the authority.
 //
 // The ledger may not know an outcome yet that this proxy knows. So the gate asks the ledger
-// only after two other places: the cache, where the entry of such an outcome stays, and the
+// only after two other sources: the cache, where the entry of such an outcome stays, and the
 // calls that this VM has not delivered yet.
 //
 // While upstream works, the tick renews the reservation in the ledger and in the cache,
@@ -99,14 +99,14 @@
 //	the client left within its upload         unknown, or release   409, or a new try where the route says so
 //	the answer broke off or was too large     commit without body   410
 //	the proxy followed a redirect by itself   commit without body   410
-//	the proxy began anew, nothing was sent    release               a new try
+//	the proxy began again, nothing was sent   release               a new try
 //	the VM died                               nothing               409, outcome-unknown once the reservation is over
 //	the client left before the grant          release               a new try
 //	the reserve may have been made            release, twice        503, then a new try
 //
-// The route's outcomes map statuses. The property response.code_details tells upstream's own
+// The route's outcomes map statuses. The property response.code_details distinguishes upstream's own
 // answers from those of the proxy and of other filters. When there was no answer,
-// response.flags tells whether the request had been sent. They describe the last try only, so
+// response.flags reports whether the request had been sent. They describe the last try only, so
 // after a retry the outcome counts as unknown.
 //
 // # Calls and contexts
@@ -178,7 +178,7 @@
 // die before it sends them, so the tick looks as well. Each VM says in shared data that it is
 // alive (cache.Beat). A duplicate does not wait for a dead VM, but asks the ledger.
 //
-// One callback answers or resumes few streams (maxActs), and the next queue callback goes on.
+// One callback answers or resumes few streams (maxActs), and the next queue callback continues.
 // The host carries replies out after the callback, each within the one before. Too many of
 // them overflow the VM's stack, and the VM and all its streams are lost.
 //
@@ -187,7 +187,7 @@
 //	host.go, plugin.go                     what the gate needs of the proxy; the callbacks of a VM
 //	stream.go, decide.go                   a request's phases, and the decision about it
 //	lookup.go                              clients that ask what became of a request
-//	caller.go                              callers that the scope does not tell apart
+//	caller.go                              callers that the scope does not distinguish
 //	requestbody.go, bodywatch.go           bodies of requests
 //	reservation.go, outcome.go             attempts, renewals, the ledger's answers
 //	response.go, responsebody.go, result.go  upstream's answer, and what a replay repeats of it

@@ -3,7 +3,7 @@ package gate
 // Whether a client accepts the content coding of a recorded answer. Upstream chose it for the
 // first request, and a retry may come from another client.
 
-// accepts tells whether an Accept-Encoding allows all codings of a Content-Encoding. A
+// accepts reports whether an Accept-Encoding allows all codings of a Content-Encoding. A
 // request without the header accepts none: its client may not be able to decode.
 func accepts(accept, encoding string) bool {
 	all := true

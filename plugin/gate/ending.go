@@ -19,7 +19,7 @@ const (
 	// the whole request.
 	shownPatience = time.Second
 	// endLooks is how many ticks, at least, must find that an HTTP/2 request has not grown before a reply
-	// takes it as complete, if the host does not show its body. Many clients send the end by itself, behind
+	// takes it as complete, if the host does not show its body. Many clients send the end by itself, after
 	// the last byte. Ticks count, not time: before a tick that comes late, the host reads what came meanwhile.
 	endLooks = 5
 	// endPeriod is the time between two ticks while a reply waits.
@@ -69,7 +69,7 @@ type endings struct {
 	fast       bool // the tick comes every endPeriod
 }
 
-// begin notes what the request's headers say about its end.
+// begin records what the request's headers say about its end.
 func (e *ending) begin(headers request.Headers) {
 	if e.known {
 		return
@@ -91,7 +91,7 @@ func (e *ending) begin(headers request.Headers) {
 	e.far = e.length > endBytes
 }
 
-// noteBody notes the bytes of a body callback.
+// noteBody counts the bytes of a body callback.
 func (e *ending) noteBody(size int, end bool) {
 	e.shown = true
 	e.received += int64(size)
@@ -134,7 +134,7 @@ func (s *Stream) awaitsEnd() bool {
 	return !p.inside || !e.http1 && !e.far
 }
 
-// allReceived tells whether the host has the whole declared body.
+// allReceived reports whether the host has the whole declared body.
 func (s *Stream) allReceived() bool {
 	return s.plugin.totalSize() >= s.ending.headers+uint64(s.ending.length)
 }
@@ -220,7 +220,7 @@ func (s *Stream) endBody() Action {
 }
 
 // sendReplies sends the replies that need not wait any more. It runs in the plugin context.
-// Once the callback is spent, the next one goes on.
+// Once the callback is spent, the next one continues.
 func (p *Plugin) sendReplies() {
 	n := &p.endings
 	if !n.checkFresh && !n.checkSlow {
@@ -279,10 +279,10 @@ func (s *Stream) hasWaitedEnough(now int64) bool {
 	return waited >= int64(endPatience) || s.complete()
 }
 
-// due tells whether the next queue callback has work.
+// due reports whether the next queue callback has work.
 func (n *endings) due() bool { return n.checkFresh || n.checkSlow || n.fast != n.needsFastTick() }
 
-// needsFastTick tells whether the tick must come every endPeriod.
+// needsFastTick reports whether the tick must come every endPeriod.
 func (n *endings) needsFastTick() bool { return n.slow.size > 0 }
 
 // setTickPeriod changes the tick's period if replies begin or cease to wait for ticks. Only queue

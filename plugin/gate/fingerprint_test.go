@@ -7,7 +7,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// An outcome that the ledger told a duplicate answers others that have no other part of a fingerprint. About the rest the
+// An outcome that the ledger returned to a duplicate answers others that have no other part of a fingerprint. About the rest the
 // ledger decides, where there is one.
 func TestLearnedOutcomeAnswersWhatTheLedgerCompared(t *testing.T) {
 	h := newFakeHost(t)
@@ -30,7 +30,7 @@ func TestLearnedOutcomeAnswersWhatTheLedgerCompared(t *testing.T) {
 	known := api.ReserveReply{State: api.StateCommitted, ExpiresIn: time.Minute, Result: api.Result{Status: 201}}
 	status := send(p, "4")
 	h.respond(p, 0, "200", known)
-	expect(t, "told by the ledger", status(), 201)
+	expect(t, "learned from the ledger", status(), 201)
 	expect(t, "from the cache", send(p, "4")(), 201)
 	expect(t, "calls", len(h.calls), 1)
 

@@ -12,7 +12,7 @@ import (
 
 func nanoseconds(n int64) time.Duration { return time.Duration(n) }
 
-// conclude ends a reservation with upstream's answer. It returns the call that tells the
+// conclude ends a reservation with upstream's answer. It returns the call that reports it to the
 // ledger; nil where the route calls none.
 func (p *Plugin) conclude(r *reservation, outcome config.Outcome, result *api.Result) *call {
 	kind := callCommit
@@ -60,7 +60,7 @@ func (p *Plugin) giveBack(r *reservation) {
 
 // unknown ends a reservation without an outcome: upstream may have run the request, so no
 // retry may run it. Where upstream keeps the ledger, that ledger knows. Until the ledger has
-// been told, the cache answers duplicates. After that each duplicate asks the ledger, so that
+// the report, the cache answers duplicates. After that each duplicate asks the ledger, so that
 // an operator's resolution takes effect.
 func (p *Plugin) unknown(r *reservation) {
 	if r.route.Ledger == config.LedgerUpstream {
@@ -121,7 +121,7 @@ func (s *Stream) giveBack() {
 	s.plugin.giveBack(&s.reservation)
 }
 
-// holdOpen ends a reservation whose outcome upstream leaves open. Somebody settles it later.
+// holdOpen ends a reservation whose outcome upstream leaves open. It is settled later.
 func (s *Stream) holdOpen() {
 	s.phase = phaseDone
 	s.plugin.unknown(&s.reservation)
@@ -190,7 +190,7 @@ func (s *Stream) leave() {
 	}
 }
 
-// detach lets the call go on without the stream.
+// detach lets the call continue without the stream.
 func (s *Stream) detach() {
 	if s.call != nil {
 		s.call.stream = nil
@@ -200,7 +200,7 @@ func (s *Stream) detach() {
 
 // beganAnew deals with a request that the proxy sends through its filters once more, as
 // another stream. It does so when it follows upstream's redirect by itself, or when a filter
-// behind the gate asks for it. The new stream is a separate request with its own path and
+// after the gate asks for it. The new stream is a separate request with its own path and
 // entry, so only this stream's outcome is settled here. False: the stream ends for another
 // reason.
 func (s *Stream) beganAnew() bool {

@@ -8,11 +8,11 @@ import (
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// What the gate tells upstream about a request (the route's forward).
+// What the gate says to upstream about a request (the route's forward).
 
-// told returns the headers of forward with their values; "": upstream must not get the header. The client's
+// forwardHeaders returns the headers of forward with their values; "": upstream must not get the header. The client's
 // own headers of these names never reach upstream, because upstream trusts them.
-func (s *Stream) told() [4][2]string {
+func (s *Stream) forwardHeaders() [4][2]string {
 	f := &s.route.Forward
 	list := [4][2]string{{f.KeyHeader, s.key}, {f.AttemptHeader}, {f.TokenHeader}, {f.ScopeHeader}}
 	if s.key == "" && f.KeyHeader == s.route.Key.Header {
@@ -26,12 +26,12 @@ func (s *Stream) told() [4][2]string {
 	return list
 }
 
-// tellUpstream sets these headers on the current stream's request, which is about to be released.
-func (s *Stream) tellUpstream() {
+// setForwardHeaders sets these headers on the current stream's request, which is about to be released.
+func (s *Stream) setForwardHeaders() {
 	if s.route == nil || s.route.Forward == (config.Forward{}) {
 		return
 	}
-	for _, h := range s.told() {
+	for _, h := range s.forwardHeaders() {
 		switch {
 		case h[0] == "":
 		case h[1] == "":
@@ -47,7 +47,7 @@ func (s *Stream) tellCarried(headers [][2]string) [][2]string {
 	if s.route.Forward == (config.Forward{}) {
 		return headers
 	}
-	list := s.told()
+	list := s.forwardHeaders()
 	kept := headers[:0]
 	for _, h := range headers {
 		if h[0] != list[0][0] && h[0] != list[1][0] && h[0] != list[2][0] && h[0] != list[3][0] {

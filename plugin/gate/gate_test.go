@@ -243,7 +243,7 @@ func TestStructuredKeySetsProperties(t *testing.T) {
 	expect(t, "properties of a plain key", len(f.properties), 1)
 }
 
-// A request that is held or was answered does not go on, whatever arrives.
+// A request that is held or was answered does not continue, whatever arrives.
 func TestNothingPassesBeforeTheDecision(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")

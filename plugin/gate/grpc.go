@@ -21,7 +21,7 @@ import (
 // answers with a recorded message in another way: it changes the request's path to api.PathAnswer and
 // lets it go, without the headers that may be credentials. A route leads that path to something
 // that answers with a blank, an answer marked with headerBlank: an inner listener, or the manager.
-// The gate puts the recorded headers, message and trailers in the blank's place. If the route is
+// The gate puts the recorded headers, message and trailers there instead. If the route is
 // missing, upstream gets a path and a content type that no gRPC server serves. Clients that ask for
 // this path themselves get 404, because a blank waits for the end of its request.
 //
@@ -47,7 +47,7 @@ const (
 	grpcUnavailable        = 14
 )
 
-// hostsGRPC tells whether hosts take a request with this content type for gRPC.
+// hostsGRPC reports whether hosts take a request with this content type for gRPC.
 func hostsGRPC(contentType string) bool {
 	rest, ok := strings.CutPrefix(contentType, "application/grpc")
 	return ok && (rest == "" || rest[0] == '+')
@@ -60,8 +60,8 @@ type unaryMessage struct {
 	body   int64
 }
 
-// note notes a piece of body. False: more follows the first message.
-func (m *unaryMessage) note(piece []byte) bool {
+// add reads a piece of body. False: more follows the first message.
+func (m *unaryMessage) add(piece []byte) bool {
 	m.body += int64(len(piece))
 	if m.have < len(m.prefix) {
 		m.have += copy(m.prefix[m.have:], piece)
@@ -73,7 +73,7 @@ func (m *unaryMessage) size() int64 {
 	return int64(len(m.prefix)) + int64(binary.BigEndian.Uint32(m.prefix[1:]))
 }
 
-// whole tells whether the body so far is one message.
+// whole reports whether the body so far is one message.
 func (m *unaryMessage) whole() bool { return m.have == len(m.prefix) && m.body == m.size() }
 
 var notUnaryProblem = api.Problem{
@@ -121,7 +121,7 @@ func (s *Stream) grade(trailers [][2]string) bool {
 	return true
 }
 
-// gradeHeaders sets the outcome of a gRPC answer as far as its headers tell it. end: they are all of it.
+// gradeHeaders sets the outcome of a gRPC answer as far as its headers show it. end: they are all of it.
 func (s *Stream) gradeHeaders(headers [][2]string, end bool) {
 	if !end {
 		s.grading, s.answer.outcome = true, config.OutcomeCommit
@@ -130,7 +130,7 @@ func (s *Stream) gradeHeaders(headers [][2]string, end bool) {
 	}
 }
 
-// protectsRPC tells whether a request is a gRPC call that the route protects.
+// protectsRPC reports whether a request is a gRPC call that the route protects.
 func (s *Stream) protectsRPC(method string, headers request.Headers) bool {
 	contentType, n := headers.Get(headerContentType)
 	return s.route.GRPC == config.GRPCUnary && n == 1 && hostsGRPC(contentType) && method == "POST" && !upgrades(headers)

@@ -6,7 +6,7 @@ import (
 	"github.com/oncegate/oncegate/plugin/cache"
 )
 
-// Action tells the host what to do with the data that a stream callback was called
+// Action says what the host must do with the data that a stream callback was called
 // for.
 type Action uint8
 
@@ -17,7 +17,7 @@ const (
 	// Pause holds the data: headers until a resume, body in the host's buffer. When the
 	// buffer is full, the host stops reading from the sender and fails nothing.
 	Pause
-	// PauseAll holds headers and everything behind them. No body callback follows
+	// PauseAll holds headers and everything after them. No body callback follows
 	// until the request is resumed, whatever the host's settings say about Pause.
 	PauseAll
 	// Collect holds body like Pause, but a body beyond the host's limit fails the stream.
@@ -53,7 +53,7 @@ const (
 // never changes it.
 type MetricID uint32
 
-// CallStatus tells whether a callout is under way.
+// CallStatus reports whether a callout is under way.
 type CallStatus uint8
 
 // The statuses of a callout.
@@ -66,7 +66,7 @@ const (
 // Host is what the gate needs of the proxy: Proxy-Wasm calls without their
 // encodings. No method panics, whatever the proxy answers.
 //
-// Select and the methods behind it act on the current stream: the one whose callback
+// Select and the methods after it act on the current stream: the one whose callback
 // runs, or the one that Select chose since that callback began. What they return is
 // only valid during the running callback, except for bodies.
 type Host interface {
@@ -83,7 +83,7 @@ type Host interface {
 	Log(level Level, line string)
 	// SetTick asks for a tick about every period.
 	SetTick(period time.Duration) bool
-	// Done tells the host that the shutdown for which Plugin.Shutdown returned false may go on.
+	// Done lets the host continue the shutdown for which Plugin.Shutdown returned false.
 	Done()
 
 	// DefineMetric returns the metric of that name; 0: the host refused.
@@ -124,7 +124,7 @@ type Host interface {
 	// them over, or when the request was released.
 	RequestHeaders() [][2]string
 	// SetRequestHeader replaces the values of a request header by one, and RemoveRequestHeader removes
-	// it, before the request is released. The host then chooses the route anew. False: the host refused.
+	// it, before the request is released. The host then chooses the route again. False: the host refused.
 	SetRequestHeader(name, value string) bool
 	RemoveRequestHeader(name string)
 	// RequestBody returns the size bytes of body that the body callback reported; fewer: the

@@ -18,7 +18,7 @@ func (s *Stream) recordHead() {
 		}
 	}
 	a.headers = kept
-	a.note(headerBody, omitted)
+	a.addHeader(headerBody, omitted)
 	s.recordOutcome(nil, false)
 }
 
@@ -32,10 +32,10 @@ func (s *Stream) noteDate() {
 			return
 		}
 	}
-	s.answer.note(config.OriginalDate, httpDate(s.plugin.host.Now()))
+	s.answer.addHeader(config.OriginalDate, httpDate(s.plugin.host.Now()))
 }
 
-// replays tells whether a replay has a header of the record. The settings may have changed since the
+// replays reports whether a replay has a header of the record. The settings may have changed since the
 // record was made. bare: the replay leaves out the record's body.
 func (s *Stream) replays(name string, bare bool) bool {
 	switch {

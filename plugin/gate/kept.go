@@ -64,7 +64,7 @@ func (l *ledger) unchain(c *call) {
 	}
 }
 
-// makeRoom tells whether the VM may hold so many more bytes. To make room, it takes the bodies
+// makeRoom reports whether the VM may hold so many more bytes. To make room, it takes the bodies
 // from the kept outcomes, the oldest of each shard first. The status is enough to never run
 // the request again.
 func (l *ledger) makeRoom(bytes int) bool {
@@ -83,7 +83,7 @@ func (l *ledger) makeRoom(bytes int) bool {
 	return l.heldBytes+bytes <= maxHeldBytes
 }
 
-// strippable tells whether strip makes the message smaller.
+// strippable reports whether strip makes the message smaller.
 func (c *call) strippable() bool { return len(c.message) > 0 && !c.stripped }
 
 // repeatLater queues a call for repetition. It abandons the call if its deadline is too near, or if too many
@@ -107,8 +107,8 @@ func (l *ledger) repeatLater(c *call) {
 	}
 }
 
-// queueFull tells whether there is no place for the call. While a manager is away, every new request
-// leaves a release. So releases get half of the places at most, an equal part for each shard, and
+// queueFull reports whether there is no room for the call. While a manager is away, every new request
+// leaves a release. So releases get half of the room at most, an equal part for each shard, and
 // outcomes keep the other half.
 func (l *ledger) queueFull(c *call) bool {
 	most := l.p.config.CommitRetry.MaxQueued
@@ -227,7 +227,7 @@ func (l *ledger) takeDue(s *shard, due []*call, now int64) []*call {
 	return due
 }
 
-// repeated notes that a repetition is not under way any more.
+// repeated ends a repetition that was under way.
 func (l *ledger) repeated(c *call) {
 	if !c.repeating {
 		return

@@ -46,8 +46,8 @@ func TestKeptOutcomeAnswersWithoutTheCache(t *testing.T) {
 	expect(t, "call", h.calls[h.last()].path, api.PathReserve)
 }
 
-// Other workers have only the cache. Until the ledger knows an outcome, no other entry takes its
-// place. If the answer found no room, the entry still says that the request ran.
+// Other workers have only the cache. Until the ledger knows an outcome, no other entry replaces
+// it. If the answer found no room, the entry still says that the request ran.
 func TestKeptOutcomeStaysInTheCache(t *testing.T) {
 	for name, body := range map[string]int{"with its answer": 10, "without": 200000} {
 		h := newFakeHost(t)

@@ -7,7 +7,7 @@ type list struct {
 	size        int
 }
 
-// links is a stream's place in a list.
+// links is a stream's position in a list.
 type links struct {
 	list           *list // nil: in none
 	previous, next *Stream

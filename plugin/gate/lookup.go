@@ -19,7 +19,7 @@ const (
 	statusPending = "pending"
 )
 
-// asksLookUp tells whether the current request is a look-up. Other requests by GET and HEAD should not cost more
+// asksLookUp reports whether the current request is a look-up. Other requests by GET and HEAD should not cost more
 // than one header.
 func (p *Plugin) asksLookUp(method string) bool {
 	where := p.config.Lookup

@@ -12,7 +12,7 @@ import (
 // VMs of a proxy share what they remember, so that a new VM knows it, too.
 
 // markLasts is for how long the gate remembers a ledger that has not answered: no shorter than keys are remembered. After
-// that nothing is lost with the ledger, and another one may answer in its place.
+// that nothing is lost with the ledger, and another one may replace it.
 const markLasts = int64(24 * time.Hour)
 
 // markPrefix is that of the keys in shared data that have marks, by cluster.
@@ -25,7 +25,7 @@ type mark struct {
 	shared bool   // shared data have nothing that this VM has not known
 }
 
-// view is the mark's text. It is valid until the next note.
+// view is the mark's text. It is valid until the mark changes.
 func (m *mark) view() string { return unsafe.String(unsafe.SliceData(m.text), len(m.text)) }
 
 // ledgerID is the part of a mark that says which ledger it is of.
@@ -45,7 +45,7 @@ func (l *ledger) markOf(s *shard, now int64) string {
 	return m.view()
 }
 
-// noteRefusal takes the ledger of a manager that refused a call for the one that the gate remembers, if that one has not
+// noteRefusal remembers the ledger of a manager that refused a call instead of the previous one, if that has not
 // answered for so long that nothing is left of its keys. The manager says for how long its ledger remembers keys.
 func (l *ledger) noteRefusal(s *shard, text string, now int64) {
 	longest, ok := l.p.host.CallHeader(headerRetryAfter)

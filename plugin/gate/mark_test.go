@@ -13,7 +13,7 @@ func markText(id string, epoch, position uint64) string {
 	return api.Mark{ID: strings.Repeat(id, api.MarkIDBytes), Epoch: epoch, Position: position}.String()
 }
 
-// The gate tells each ledger what it remembers of it. Another ledger than before is counted and logged, with a limit to
+// The gate sends each ledger what it remembers of it. Another ledger than before is counted and logged, with a limit to
 // the log lines. Answers without a mark say nothing.
 func TestGateRemembersTheLedger(t *testing.T) {
 	h := newFakeHost(t)
@@ -46,7 +46,7 @@ func TestGateRemembersTheLedger(t *testing.T) {
 	p = started(t, h, `{}`)
 	expect(t, "calls", h.ask(p, 100, "new-VM"), 1)
 	expect(t, "a new VM remembers", h.calls[h.last()].mark, remembered)
-	// After the longest time for which a key is remembered, another ledger may take its place.
+	// After the longest time for which a key is remembered, another ledger may replace it.
 	h.now += int64(48 * time.Hour)
 	expect(t, "calls", h.ask(p, 101, "much-later"), 1)
 	expect(t, "much later", h.calls[h.last()].mark, "")
@@ -64,7 +64,7 @@ func TestGateLearnsTheLedgerOfOtherVMs(t *testing.T) {
 	expect(t, "the first VM remembers", h.calls[h.last()].mark, h.ledger)
 }
 
-// A manager that refuses a call because its ledger is another one is not taken for the one that the gate remembers.
+// A manager that refuses a call because its ledger is another one does not replace the ledger that the gate remembers.
 func TestRefusalDoesNotChangeTheLedger(t *testing.T) {
 	for _, code := range []api.Code{api.CodeWrongLedger, api.CodeWrongShard} {
 		h := newFakeHost(t)

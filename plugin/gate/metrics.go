@@ -43,7 +43,7 @@ type metrics struct {
 	batches        MetricID // callouts that carry several calls
 	batchItems     MetricID // calls in each of these callouts
 	retries        MetricID // callouts that repeat an earlier one
-	moved          MetricID // reserves that went on to the key's new owner
+	moved          MetricID // reserves that were sent to the key's new owner next
 	wrongShard     MetricID // calls that a manager refused because it is another shard, or another one owns the key
 	ledgerChanged  MetricID // times that a shard's ledger was another one than before
 	orphaned       MetricID // duplicates that found that the VM that worked on their key is dead

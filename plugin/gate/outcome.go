@@ -164,7 +164,7 @@ func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 	s.act(s.bypass())
 }
 
-// learned fills the cache with an outcome that the ledger told.
+// learned fills the cache with an outcome that the ledger returned.
 func (p *Plugin) learned(c *call, a *api.ReserveReply, now int64) {
 	if a.ExpiresIn <= 0 {
 		p.forget(c, now)
@@ -349,7 +349,7 @@ func (p *Plugin) cacheOutcome(c *call, now int64, known bool) {
 	}, now)
 }
 
-// markSettled tells the cache that the ledger knows the call's outcome now, so the entry may be evicted.
+// markSettled lets the cache evict the entry: the ledger has the call's outcome now.
 func (p *Plugin) markSettled(c *call, now int64) {
 	if c.cached {
 		p.table.Settle(&c.hash, &c.token, now)

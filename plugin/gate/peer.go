@@ -18,7 +18,7 @@ type peer struct {
 }
 
 // isManagers reports whether the callback's answer is from the manager. Only those answers have the manager's own header. A
-// proxy on the way makes all others. It also notes which ledger answers.
+// proxy on the way makes all others. It also records which ledger answers.
 func (l *ledger) isManagers(shard int, status string, now int64) bool {
 	host := l.p.host
 	if _, ok := host.CallHeader(api.HeaderManager); !ok {
@@ -27,7 +27,7 @@ func (l *ledger) isManagers(shard int, status string, now int64) bool {
 	mark, ok := host.CallHeader(api.HeaderLedger)
 	switch {
 	case !ok:
-	case status == "421": // a manager that is not the one that the call means says nothing about that one
+	case status == "421": // the manager is another one than the call means, and says nothing about that one
 		l.noteRefusal(&l.shards[shard], mark, now)
 	default:
 		l.noteMark(&l.shards[shard], mark, now)
@@ -50,11 +50,11 @@ func (l *ledger) peer(shard int) *peer {
 // singleCalls reports whether each call to this manager goes by itself.
 func (m *peer) singleCalls() bool { return m.batchesOff || m.noBatches != 0 }
 
-// noteNoBatches notes that a proxy on the way to the manager of a call does not pass on batches.
+// noteNoBatches stops batches for a while: a proxy on the way to the manager of a call refuses them.
 func (l *ledger) noteNoBatches(c *call) {
 	m := &l.shards[c.shard].peer
 	m.noBatches = c.sent
 	if more, due := m.batchesLog.due(c.sent); due {
-		l.p.host.Log(LevelWarn, `oncegate: a proxy on the way to the manager refuses batches; until it passes them on, calls are sent one at a time, which costs processor time; "manager": {"batch": "never"} says so`+more)
+		l.p.host.Log(LevelWarn, `oncegate: a proxy on the way to the manager refuses batches; until it passes them on, calls are sent one at a time, which costs processor time; to send none, set "manager": {"batch": "never"}`+more)
 	}
 }

@@ -14,7 +14,7 @@ const (
 	// tickPeriod is the time between two ticks. The tick does what no other callback
 	// triggers: waits that are over, outcomes to repeat, answers that got lost, the sweep.
 	tickPeriod = 200 * time.Millisecond
-	// recheckPeriod is how often waiting duplicates look into the cache when nobody
+	// recheckPeriod is how often waiting duplicates look into the cache when nothing
 	// wakes them.
 	recheckPeriod = time.Second
 	// lostGrace is how long the gate waits for a callout's answer after the timeout.
@@ -158,14 +158,14 @@ func (p *Plugin) Start(configuration []byte) error {
 }
 
 // cachePrefix is the prefix of all keys that gates use in shared data. An older and a newer
-// gate share them; the version in each record tells their formats apart.
+// gate share them; the version in each record identifies its format.
 const cachePrefix = "oncegate"
 
 type startError string
 
 func (e startError) Error() string { return string(e) }
 
-// Shutdown tells the plugin that the host wants to remove it. True: the host may do so now.
+// Shutdown prepares for the plugin's removal. True: the host may remove it now.
 // False: requests still run and need renewals, or outcomes are on their way to the ledger or
 // the cache. The plugin calls Host.Done once all of them have arrived or run out.
 func (p *Plugin) Shutdown() bool {
@@ -246,7 +246,7 @@ func (p *Plugin) OnCallResponse(id uint32, bodySize int) {
 	p.pump()
 }
 
-// beat tells the other VMs that this one is alive.
+// beat records for the other VMs that this one is alive.
 func (p *Plugin) beat(now int64) {
 	since := now - p.beaten
 	if since >= 0 && since < cache.BeatPeriod {
@@ -262,7 +262,7 @@ func (p *Plugin) beat(now int64) {
 // beatGap is the time after which a late beat means that the VM stood still.
 const beatGap = 3 * cache.BeatPeriod
 
-// dead tells whether the VM of another queue has died. After this VM stood still it judges
+// dead reports whether the VM of another queue has died. After this VM stood still it judges
 // no other VM until that one had time to beat, because the whole proxy may have stood still.
 func (p *Plugin) dead(queue uint32, now int64) bool {
 	return queue != p.queue && now-p.beaten < beatGap && now-p.steady >= 2*cache.BeatPeriod && !p.table.Alive(queue, now)
@@ -271,8 +271,8 @@ func (p *Plugin) dead(queue uint32, now int64) bool {
 // enter begins a callback of the plugin context; exit ends it.
 func (p *Plugin) enter() { p.inside, p.chosen, p.acts = true, 0, 0 }
 
-// spent tells whether the running callback has answered or resumed as many streams as it
-// may. The next callback goes on.
+// spent reports whether the running callback has answered or resumed as many streams as it
+// may. The next callback continues.
 func (p *Plugin) spent() bool { return p.acts >= maxActs }
 
 // choose makes a stream the one that host calls act on; 0 is the plugin itself. False: the
@@ -346,7 +346,7 @@ func (p *Plugin) kick() {
 	}
 }
 
-// wake tells the waiters of an entry that it ended. queues are those of the VMs in
+// wake wakes the waiters of an entry that ended. queues are those of the VMs in
 // which, as far as the cache knows, duplicates wait.
 func (p *Plugin) wake(hash *cache.Hash, queues []uint32) {
 	for _, queue := range queues {
@@ -360,7 +360,7 @@ func (p *Plugin) wake(hash *cache.Hash, queues []uint32) {
 	}
 }
 
-// wakeAll tells VMs that some entry ended: all their waiters look again.
+// wakeAll wakes VMs because some entry ended: all their waiters look again.
 func (p *Plugin) wakeAll(queues []uint32) {
 	for _, queue := range queues {
 		if queue == p.queue {

@@ -11,7 +11,7 @@ import (
 
 // Calls that are repeated until the ledger acknowledges them, and their bounds.
 
-// The gate gives back a reservation that nobody may use even after it has run out: from then on
+// The gate gives back a reservation that no request may use even after it has run out: from then on
 // it means an unknown outcome, which blocks its key for much longer.
 func TestReleaseIsRepeatedAfterTheReservationEnded(t *testing.T) {
 	h := newFakeHost(t)
@@ -33,7 +33,7 @@ func TestReleaseIsRepeatedAfterTheReservationEnded(t *testing.T) {
 	expect(t, "call", h.calls[n].path, api.PathRelease)
 }
 
-// A manager that is away leaves a release for each new request. They leave places for outcomes.
+// A manager that is away leaves a release for each new request. They leave room for outcomes.
 func TestReleasesLeavePlacesForOutcomes(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"commit_retry": {"max_queued": 4}}`)
@@ -227,7 +227,7 @@ func TestLostOutcomesCauseFewLogLines(t *testing.T) {
 		h.current = uint32(n + 1)
 		s.OnDone()
 	}
-	told := func() (lines []string) {
+	logged := func() (lines []string) {
 		for _, line := range h.logs {
 			if strings.Contains(line, "did not reach the ledger") {
 				lines = append(lines, line)
@@ -238,11 +238,11 @@ func TestLostOutcomesCauseFewLogLines(t *testing.T) {
 	for i := range 100 {
 		lose("k" + strconv.Itoa(int(i)))
 	}
-	expect(t, "lines", len(told()), 1)
+	expect(t, "lines", len(logged()), 1)
 	h.now += int64(logPeriod)
 	lose("later") // the one that was kept goes out, as the manager answered
 	lose("still-later")
-	expect(t, "lines later", len(told()), 2)
-	expect(t, "the others are counted", strings.Contains(told()[1], "; 98 more since"), true)
+	expect(t, "lines later", len(logged()), 2)
+	expect(t, "the others are counted", strings.Contains(logged()[1], "; 98 more since"), true)
 	expect(t, "abandoned", h.values["oncegate_gate_outcomes_abandoned_total"], 100)
 }

@@ -75,7 +75,7 @@ func (l *ledger) readSingle(status int64, bodySize int) (a api.BatchAnswer) {
 	return a
 }
 
-// hasCode tells whether the meaning of a status depends on the problem's code.
+// hasCode reports whether the meaning of a status depends on the problem's code.
 func hasCode(status int) bool {
 	return status == 400 || status == 409 || status == 421 || status == 500 || status == 503
 }
@@ -137,7 +137,7 @@ func (l *ledger) classify(c *call, a api.BatchAnswer) reply {
 	return r
 }
 
-// leavesOpen tells whether a manager that answers with this status and code may have made the call. Only the statuses
+// leavesOpen reports whether a manager that answers with this status and code may have made the call. Only the statuses
 // of refusals and some codes say that it changed nothing. A code that is unknown, or lost with a part of the answer, says
 // nothing.
 func leavesOpen(status int, code api.Code) bool {
@@ -149,7 +149,7 @@ func leavesOpen(status int, code api.Code) bool {
 	return status < 400 || status >= 500
 }
 
-// refusesMessage tells whether a manager that answers with this status will never accept the
+// refusesMessage reports whether a manager that answers with this status will never accept the
 // message. Wrong credentials, paths and shards can be corrected, and load passes, so these
 // statuses do not count.
 func refusesMessage(status int) bool {
@@ -160,7 +160,7 @@ func refusesMessage(status int) bool {
 	return status >= 400 && status < 500
 }
 
-// expects tells whether an answer belongs to this kind of call.
+// expects reports whether an answer belongs to this kind of call.
 func (c *call) expects(a *api.ReserveReply) bool {
 	switch c.kind {
 	case callReserve:

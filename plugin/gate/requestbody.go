@@ -29,12 +29,12 @@ type upload struct {
 	kept    []byte // the pieces that the gate has taken over; all pieces if keeps says so
 	left    int    // bytes of kept that the host holds as well
 	claimed int    // bytes that kept counts in Plugin.uploads
-	// carry: the gate wants the whole body for an upstream call of its own. whole: kept has it.
+	// carry: the gate wants the whole body for its own upstream call. whole: kept has it.
 	carry, whole bool
 	json         bool // a JSON body may ask for an answer that streams
 }
 
-// takes tells whether the gate takes pieces over.
+// takes reports whether the gate takes pieces over.
 type takes uint8
 
 const (
@@ -116,7 +116,7 @@ func (s *Stream) readBody(size int, end bool) Action {
 			return s.actionFor(s.unreadableBody())
 		}
 		u.body.Write(piece)
-		if s.rpc && !s.message.note(piece) {
+		if s.rpc && !s.message.add(piece) {
 			return s.actionFor(s.notUnary())
 		}
 	}
@@ -136,7 +136,7 @@ func (s *Stream) readBody(size int, end bool) Action {
 
 // holdLast holds the piece that completes a body until its end comes, because for an earlier
 // answer the host would close an HTTP/1 connection or reset an HTTP/2 stream. In HTTP/2 the
-// end of a larger body may be stuck behind a full buffer, so holdLast is not used there, and
+// end of a larger body may be stuck before a full buffer, so holdLast is not used there, and
 // only a reply waits for the end.
 func (s *Stream) holdLast(piece []byte) Action {
 	u := &s.upload
@@ -184,7 +184,7 @@ func (s *Stream) holdPiece(piece []byte) Action {
 	return Pause
 }
 
-// takesOver tells whether the gate may take over pieces of the body. It can put them back only
+// takesOver reports whether the gate may take over pieces of the body. It can put them back only
 // in front of a piece, and trailers come after the last one. So it must know which piece is the
 // last: from the declared length, or because no trailers follow. In HTTP/1 none follow that the
 // client has not announced, unless the host is configured to pass them.
@@ -199,22 +199,22 @@ func (s *Stream) takesOver() bool {
 	return u.takes == takesYes
 }
 
-// http1 tells whether the client speaks HTTP/1.
+// http1 reports whether the client speaks HTTP/1.
 func (s *Stream) http1() bool {
 	protocol, _ := s.plugin.host.Property("request", "protocol")
 	return len(protocol) > 6 && string(protocol[:6]) == "HTTP/1"
 }
 
-// keyInside tells whether the key must be read from the body, for which the gate needs all of it.
+// keyInside reports whether the key must be read from the body, for which the gate needs all of it.
 func (s *Stream) keyInside() bool { return s.upload.keyed && s.route.Key.InBody() }
 
-// needsWhole tells whether the gate cannot decide without the whole body. A body beyond
+// needsWhole reports whether the gate cannot decide without the whole body. A body beyond
 // max_request_body_bytes is the exception.
 func (s *Stream) needsWhole() bool {
 	return s.keyInside() || s.route.Fingerprint.Body == config.BodyCanonicalJSON
 }
 
-// keeps tells whether the gate keeps all pieces of the body.
+// keeps reports whether the gate keeps all pieces of the body.
 func (s *Stream) keeps() bool { return s.upload.carry || s.needsWhole() }
 
 // claimUpload claims room for more bytes in kept. If the length is declared, it claims all of it

@@ -62,7 +62,7 @@ func (a *attempt) laterDurability() api.Durability {
 	return api.DurabilityLocal
 }
 
-// forgotten is when the ledger forgets a reservation that expires then and that nobody ends. Between
+// forgotten is when the ledger forgets a reservation that expires then and is not ended. Between
 // the two times the ledger treats the outcome as unknown.
 func (a *attempt) forgotten(expires int64) int64 {
 	if a.route.UnknownTTL == config.ManagersTTL {
@@ -72,7 +72,7 @@ func (a *attempt) forgotten(expires int64) int64 {
 }
 
 // pendingEnd is when the attempt's entry in the cache ends unless it is renewed. Without a
-// ledger, only the entry of a VM that died tells of the unknown outcome, so it lasts for
+// ledger, only the entry of a VM that died shows the unknown outcome, so it lasts for
 // UnknownTTL longer.
 func (a *attempt) pendingEnd(now int64) int64 {
 	end := now + int64(a.route.PendingTTL)

@@ -78,7 +78,7 @@ func TestFailedRenewalIsRetriedAndRefusedOneIsAnAlarm(t *testing.T) {
 	}
 }
 
-// Without a ledger only the cache is told, and a key stays taken for as long as it works.
+// Without a ledger only the cache has the reservation, and a key stays taken for as long as it works.
 func TestCacheEntryIsRenewedWithoutALedger(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"ledger":"none","pending_ttl_seconds":3,"unknown_ttl_seconds":0,"wait_for_pending":false}`)

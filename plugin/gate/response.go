@@ -45,8 +45,8 @@ const (
 	fateUnknown              // upstream may have run it
 )
 
-// fate tells whether the passing answer is upstream's; the property response.code_details
-// says so. The proxy or another filter made any other answer. Then fate tells whether the
+// fate reports whether the passing answer is upstream's; the property response.code_details
+// says so. The proxy or another filter made any other answer. Then fate reports whether the
 // request had been sent.
 func (p *Plugin) fate() fate {
 	details, _ := p.host.Property("response", "code_details")
@@ -255,7 +255,7 @@ func (s *Stream) keepHeaders(headers [][2]string) bool {
 		name = headerGRPCEncoding
 	}
 	if encoding := joined(headers, name); encoding != "" && !accepts(s.accept, encoding) {
-		a.note(headerAccepted, s.accept)
+		a.addHeader(headerAccepted, s.accept)
 	}
 	return fits && len(headers) > 0
 }

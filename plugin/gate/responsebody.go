@@ -89,7 +89,7 @@ func (s *Stream) copyBody(size int, end bool) Action {
 	return Pause
 }
 
-// complete tells whether as much body has come as was announced.
+// complete reports whether as much body has come as was announced.
 func (a *answer) complete() bool { return a.expected >= 0 && a.passed >= a.expected }
 
 // copyPiece adds a piece to the copy of the body. False: the body is too large, the VM holds
@@ -181,12 +181,12 @@ func (s *Stream) streamBody(size int, end bool) Action {
 	return Continue
 }
 
-// commitsBeforeReply tells whether the end of the answer waits for the ledger.
+// commitsBeforeReply reports whether the end of the answer waits for the ledger.
 func (s *Stream) commitsBeforeReply() bool {
 	return s.route.Ledger == config.LedgerManager && s.route.Commit == config.CommitBeforeReply
 }
 
-// endAnswer ends the answer: now, or with hold when the ledger has been told.
+// endAnswer ends the answer: now, or with hold when the ledger has the outcome.
 func (s *Stream) endAnswer(hold bool) Action {
 	s.forgetUnsuited()
 	if hold && s.call != nil {
@@ -197,7 +197,7 @@ func (s *Stream) endAnswer(hold bool) Action {
 	return Continue
 }
 
-// answerRecorded is called in the plugin context when the ledger has been told,
+// answerRecorded is called in the plugin context when the ledger has the outcome,
 // or could not be.
 func (s *Stream) answerRecorded() {
 	switch s.phase {

@@ -31,7 +31,7 @@ const (
 	headerLedger = "idempotency-ledger"
 	// headerTrailers marks answers whose trailers are left out, because there was no room for them.
 	headerTrailers = "idempotency-trailers"
-	// headerAccepted is in recorded answers only. It is the first request's Accept-Encoding, noted
+	// headerAccepted is in recorded answers only. It is the first request's Accept-Encoding, recorded
 	// if upstream sent an encoding that it does not accept.
 	headerAccepted        = "idempotency-accepted-encoding"
 	headerAcceptEncoding  = "accept-encoding"
@@ -53,7 +53,7 @@ const (
 	statusNotSent  = "not-sent" // it did not reach upstream, and the gate did not answer
 	statusReleased = "released" // upstream answered, and its answer freed the key
 	statusUnknown  = "unknown"  // upstream may have run it, but gave no answer
-	// statusContinued: the client left, and the gate's upstream call went on.
+	// statusContinued: the client left, and the gate's upstream call continued.
 	statusContinued = "continued"
 )
 
@@ -112,8 +112,8 @@ func recordedName(name string, route *config.Route, named []string, dated bool) 
 	return name
 }
 
-// note adds a header of the gate's own to the recorded answer. False: there is no room.
-func (a *answer) note(name, value string) bool {
+// addHeader adds a header of the gate's own to the recorded answer. False: there is no room.
+func (a *answer) addHeader(name, value string) bool {
 	size := len(name) + len(value)
 	for i := range a.headers {
 		size += len(a.headers[i].Name) + len(a.headers[i].Value)
@@ -125,7 +125,7 @@ func (a *answer) note(name, value string) bool {
 	return fits
 }
 
-// skipHeader tells whether a header is left out of a recorded answer.
+// skipHeader reports whether a header is left out of a recorded answer.
 func skipHeader(name string, named []string) bool {
 	if len(name) == 0 || name[0] == ':' {
 		return true
@@ -218,7 +218,7 @@ func mediaType(contentType string) string {
 	return lower(trim(contentType))
 }
 
-// isGRPC tells whether a media type belongs to gRPC (or gRPC-Web).
+// isGRPC reports whether a media type belongs to gRPC (or gRPC-Web).
 func isGRPC(media string) bool {
 	const grpc = "application/grpc"
 	return len(media) >= len(grpc) && media[:len(grpc)] == grpc &&

@@ -91,22 +91,22 @@ func TestOtherShardsAreNotProbed(t *testing.T) {
 	expect(t, "calls", len(h.calls)-n, 2+9)
 }
 
-// The log tells which of them answers again.
+// The log says which of them answers again.
 func TestLogNamesTheShardThatAnswersAgain(t *testing.T) {
 	h, p, key := twoShards(t)
-	told := func(text string) int { return strings.Count(strings.Join(h.logs, "\n"), text) }
-	expect(t, "a failed", told(`call to cluster "a"`), 1)
+	logged := func(text string) int { return strings.Count(strings.Join(h.logs, "\n"), text) }
+	expect(t, "a failed", logged(`call to cluster "a"`), 1)
 	h.away = map[string]bool{"a": true, "b": true}
 	h.ask(p, 50, key(0, "b"))
-	expect(t, "b failed", told(`call to cluster "b"`), 1)
+	expect(t, "b failed", logged(`call to cluster "b"`), 1)
 	h.away = map[string]bool{"a": true}
 	h.ask(p, 51, key(1, "b"))
 	h.respond(p, h.last(), "201", granted)
-	expect(t, "b answers", told(`cluster "b" answers again`), 1)
-	expect(t, "a answers", told(`cluster "a" answers again`), 0)
+	expect(t, "b answers", logged(`cluster "b" answers again`), 1)
+	expect(t, "a answers", logged(`cluster "a" answers again`), 0)
 }
 
-// Releases for one shard leave places for those of the others.
+// Releases for one shard leave room for those of the others.
 func TestReleasesOfOneShardLeavePlacesForOthers(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"manager":{"shards":["a","b"]},"commit_retry":{"max_queued":16}}`)

@@ -10,7 +10,7 @@ const (
 	stallBytes = 4 << 10
 )
 
-// awaitMore notes that the host holds a piece of s's body, and that the gate waits for more.
+// awaitMore records that the host holds a piece of s's body, and that the gate waits for more.
 func (p *Plugin) awaitMore(s *Stream) {
 	s.lastProgress = p.ticks
 	if s.list == nil {
@@ -18,7 +18,7 @@ func (p *Plugin) awaitMore(s *Stream) {
 	}
 }
 
-// stopAwaiting notes that the gate does not wait for more of s's body.
+// stopAwaiting ends the wait for more of s's body.
 func (p *Plugin) stopAwaiting(s *Stream) { p.partial.remove(s) }
 
 // stalls looks for bodies that stand still. An answer stands still because upstream is slow, or
@@ -58,7 +58,7 @@ func (s *Stream) releaseBody() {
 	}
 }
 
-// learnBufferSize notes the size of the host's buffer: an answer that moves as soon as it is released
+// learnBufferSize records the size of the host's buffer: an answer that moves as soon as it is released
 // had filled it.
 func (p *Plugin) learnBufferSize(s *Stream) {
 	a := &s.answer

@@ -46,7 +46,7 @@ func (p phase) held() bool {
 type verdict uint8
 
 const (
-	verdictPause   verdict = iota // go on holding it
+	verdictPause   verdict = iota // keep holding it
 	verdictForward                // let it go upstream
 	verdictReplied                // it was answered
 	verdictAgain                  // the situation changed: decide again
@@ -169,7 +169,7 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	return s.headersAction(v)
 }
 
-// unprotectable tells whether a request opens something that has no single answer: a
+// unprotectable reports whether a request opens something that has no single answer: a
 // tunnel, a WebSocket or a gRPC call.
 func unprotectable(method string, headers request.Headers) bool {
 	contentType, _ := headers.Get(headerContentType)
@@ -294,7 +294,7 @@ func (s *Stream) bodyKey(body []byte, whole bool) (request.Key, *request.Error) 
 	return request.JoinParts(k, s.parts)
 }
 
-// Properties that tell access logs what became of a request, and the parts of a
+// Properties that show access logs what became of a request, and the parts of a
 // structured key: FILTER_STATE(wasm.oncegate.status:PLAIN) in Envoy. Other filters see
 // only those of the key, because the gate sets the status when the stream ends.
 const (
@@ -370,7 +370,7 @@ func (s *Stream) refuse(problem *api.Problem) verdict {
 func (s *Stream) actionFor(v verdict) Action {
 	switch v {
 	case verdictForward:
-		s.tellUpstream()
+		s.setForwardHeaders()
 		return Continue
 	default:
 		return Pause
@@ -392,7 +392,7 @@ func (s *Stream) act(v verdict) {
 	if v != verdictForward {
 		return
 	}
-	s.tellUpstream()
+	s.setForwardHeaders()
 	s.plugin.acts++
 	if !s.plugin.host.ResumeRequest() {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a request")

@@ -50,7 +50,7 @@ func traceName(name string) string {
 	return ""
 }
 
-// printable tells whether a value may be sent in a header. A host need not have checked that.
+// printable reports whether a value may be sent in a header. A host need not have checked that.
 func printable(value string) bool {
 	for i := 0; i < len(value); i++ {
 		if c := value[i]; c < 0x20 && c != '\t' || c == 0x7f {

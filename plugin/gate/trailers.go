@@ -6,7 +6,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// Trailers of answers. A local reply has none of its own. But its last piece of body passes the
+// Trailers of answers. A local reply has none. But its last piece of body passes the
 // filter, and a host lets a filter add trailers to the last piece.
 
 // trailerPrefix begins the names under which a recorded answer keeps its trailers. They are among
@@ -27,12 +27,12 @@ func (s *Stream) keepTrailers(trailers [][2]string) {
 	was, fits := len(a.headers), len(trailers) > 0
 	for _, t := range trailers {
 		if !skipHeader(t[0], nil) && s.route.Response.Keeps(t[0]) {
-			fits = fits && a.note(trailerPrefix+t[0], t[1])
+			fits = fits && a.addHeader(trailerPrefix+t[0], t[1])
 		}
 	}
 	if !fits {
 		a.headers = a.headers[:was]
-		a.note(headerTrailers, omitted)
+		a.addHeader(headerTrailers, omitted)
 	}
 }
 

@@ -12,7 +12,7 @@ const (
 	// logPeriod is the least time between two log lines of the same kind, even if calls
 	// succeed in between.
 	logPeriod = 10 * time.Second
-	// maxQuoted bounds the bytes of a text of strangers that a log line quotes.
+	// maxQuoted bounds the bytes of of text from outside that a log line quotes.
 	maxQuoted = 160
 )
 
@@ -25,7 +25,7 @@ type limitedLog struct {
 	suppressed int   // lines left out since then
 }
 
-// due tells whether to write a line now. more is the end of that line, with the number of lines
+// due reports whether to write a line now. more is the end of that line, with the number of lines
 // that were left out.
 func (o *limitedLog) due(now int64) (more string, due bool) {
 	if o.logged != 0 && now >= o.logged && now-o.logged < int64(logPeriod) {
@@ -62,7 +62,7 @@ func foreign(status string, body []byte) string {
 	return status
 }
 
-// loggable makes a text of strangers fit for a log line.
+// loggable makes text from outside fit for a log line.
 func loggable(text string) string {
 	b := []byte(text[:min(len(text), maxQuoted)])
 	for i, c := range b {

@@ -11,13 +11,13 @@ import (
 // whole, and the gate can hand on at most maxClientAnswerBytes of it. So the router carries a request whose body asks
 // for a stream, and requests for a path that had such an answer.
 
-// maxUnsuited bounds the paths that a VM remembers. A further one takes the place of the oldest.
+// maxUnsuited bounds the paths that a VM remembers. A further one replaces the oldest.
 const maxUnsuited = 256
 
-// pathRing remembers hashes of paths; 0 is a free place.
+// pathRing remembers hashes of paths; 0 is a free slot.
 type pathRing struct {
 	hashes []uint64
-	next   int // the place of the next path
+	next   int // the slot of the next path
 }
 
 func (r *pathRing) has(hash uint64) bool { return slices.Contains(r.hashes, hash) }
@@ -60,8 +60,8 @@ func withoutQuery(path string) string {
 	return path
 }
 
-// placeOf returns method, host and path of a request, as a log line names them.
-func placeOf(headers [][2]string) string {
+// targetOf returns method, host and path of a request, as a log line names them.
+func targetOf(headers [][2]string) string {
 	method, _ := lookup(headers, headerMethod)
 	authority, _ := lookup(headers, headerAuthority)
 	path, _ := lookup(headers, headerPath)
@@ -83,7 +83,7 @@ func (c *carried) rememberUnsuited(what string) {
 		return
 	}
 	if more, due := r.learned.due(r.p.host.Now()); due {
-		r.p.host.Log(LevelWarn, "oncegate: an answer for "+loggable(c.place)+" "+what+
+		r.p.host.Log(LevelWarn, "oncegate: an answer for "+loggable(c.target)+" "+what+
 			", which does not suit the gate's own upstream calls. The router carries further requests for that path, and cancels them when their clients leave. "+
 			"Set client_abort to \"cancel\" there, or let clients name the type of a stream in Accept"+more)
 	}

@@ -23,7 +23,7 @@ type carried struct {
 	clientGone bool // the client has left
 	inner      bool // the call went to upstream.cluster
 	question   *question
-	place      string // method, host and path, for the log
+	target     string // method, host and path, for the log
 }
 
 // carrier makes the calls. It has slices and no map; the comment at ledger says why.
@@ -49,10 +49,10 @@ const maxCarriedBytes = 64 << 20
 
 func (r *carrier) idle() bool { return len(r.ready) == 0 && len(r.inFlight) == 0 }
 
-// due tells whether send has work.
+// due reports whether send has work.
 func (r *carrier) due() bool { return len(r.ready) > 0 || r.lost }
 
-// keepsBody tells whether the gate must keep the body of a request with these headers for an upstream
+// keepsBody reports whether the gate must keep the body of a request with these headers for an upstream
 // call. The router carries requests that may have trailers, those whose answers do not suit a call (unsuited.go), and
 // those that HTTP/2, by which the call goes, does not allow.
 func (s *Stream) keepsBody(headers request.Headers) bool {
@@ -103,7 +103,7 @@ func allowedAuthority(host string) bool {
 	return host != ""
 }
 
-// continues tells whether the gate makes the upstream call of a request that may run now. If it
+// continues reports whether the gate makes the upstream call of a request that may run now. If it
 // does not, the proxy cancels the request when its client leaves.
 func (s *Stream) continues() bool {
 	p, u := s.plugin, &s.upload
@@ -161,7 +161,7 @@ func (r *carrier) start(c *carried) {
 		return
 	}
 	headers := s.tellCarried(upstreamHeaders(p.headers[:0], p.host.RequestHeaders()))
-	c.sent, c.timeout, c.place = p.host.Now(), s.route.Upstream.Timeout, placeOf(headers)
+	c.sent, c.timeout, c.target = p.host.Now(), s.route.Upstream.Timeout, targetOf(headers)
 	cluster := s.route.Upstream.Cluster
 	if cluster == "" {
 		name, _ := p.host.Property("xds", "cluster_name")

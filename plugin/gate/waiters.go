@@ -14,23 +14,23 @@ func (s *Stream) waitForEntry(expires, now int64) verdict {
 	}
 	switch p.table.AddWaiter(&s.hash, p.queue, now) {
 	case cache.Ended:
-		// The entry ended between the look and this call, so nobody will wake this stream.
+		// The entry ended between the look and this call, so nothing will wake this stream.
 		return verdictAgain
 	default:
-		// If the entry could not note this VM's queue, the tick looks instead.
+		// If the entry has no room for this VM's queue, the tick looks instead.
 	}
 	p.link(s)
 	return verdictPause
 }
 
-// mayWait tells whether the stream may wait, or wait longer.
+// mayWait reports whether the stream may wait, or wait longer.
 func (s *Stream) mayWait(now int64) bool {
-	return s.route.WaitForPending && !s.ownerDead && now < s.deadline(now) && s.placeLeft()
+	return s.route.WaitForPending && !s.ownerDead && now < s.deadline(now) && s.roomLeft()
 }
 
-// placeLeft tells whether there is a place among the waiters. The waiters of one key never
-// take more places than they leave free, so that a storm on one key leaves places for others.
-func (s *Stream) placeLeft() bool {
+// roomLeft reports whether there is room for another waiter. The waiters of one key never
+// take more room than they leave free, so that a storm on one key leaves room for others.
+func (s *Stream) roomLeft() bool {
 	waiting := &s.plugin.waiting
 	free := s.plugin.config.MaxWaiters - waiting.size
 	if s.hasWaited || waiting.size < free {
@@ -67,7 +67,7 @@ func (s *Stream) conflict(remaining int64) verdict {
 	return verdictReplied
 }
 
-// recordWait tells whether the duplicate waited, and records for how long.
+// recordWait reports whether the duplicate waited, and records for how long.
 func (s *Stream) recordWait() bool {
 	if !s.hasWaited {
 		return false
@@ -95,7 +95,7 @@ func (p *Plugin) unlink(s *Stream) {
 }
 
 // wakeWaiters makes waiters decide again: those whose time is over, and those that were woken.
-// False: there were none. Once the callback is spent, the next one goes on.
+// False: there were none. Once the callback is spent, the next one continues.
 func (p *Plugin) wakeWaiters() (busy bool) {
 	if p.waiting.size == 0 {
 		p.overdue, p.wokenAll, p.woken = false, false, p.woken[:0]
@@ -122,11 +122,11 @@ func (p *Plugin) wakeWaiters() (busy bool) {
 	return true
 }
 
-// ready tells whether a woken waiter may look now.
+// ready reports whether a woken waiter may look now.
 func (s *Stream) ready(now int64) bool { return now >= s.notBefore || s.failure != nil }
 
 // decideAgain makes the waiters that picked selects decide again. False: the callback is spent
-// and some of them are left. A stream that must go on waiting joins the end of the list, so
+// and some of them are left. A stream that must wait longer joins the end of the list, so
 // the loop counts the streams that wait now and looks at each of them once.
 func (p *Plugin) decideAgain(picked func(*Stream) bool) (all bool) {
 	s := p.waiting.first

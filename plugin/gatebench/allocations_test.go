@@ -17,7 +17,7 @@ func allocations(tb testing.TB, config string, n int, next func(i int) request, 
 	clock := hostsim.NewVirtualClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	r := start(tb, hostsim.Config{Guest: module(tb, memstatsModule), PluginConfig: []byte(config), Clock: clock})
 	// The gauges change on ticks, which allocate as well. A tick without requests before
-	// it tells how much.
+	// it says how much.
 	read := func() allocated {
 		clock.Advance(200 * time.Millisecond)
 		objects, _ := r.host.Process().Metric("memstats_objects")
@@ -33,7 +33,7 @@ func allocations(tb testing.TB, config string, n int, next func(i int) request, 
 	after := read()
 	check(r, calls)
 	if tick.objects == 0 {
-		tb.Fatal("the module tells nothing of its memory")
+		tb.Fatal("the module does not report its memory")
 	}
 	idle := allocated{tick.objects - before.objects, tick.bytes - before.bytes}
 	return float64(after.objects-tick.objects-idle.objects) / float64(n), float64(after.bytes-tick.bytes-idle.bytes) / float64(n)

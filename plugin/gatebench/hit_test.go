@@ -30,7 +30,7 @@ func hitKey(i int) string { return fmt.Sprintf("7d9f3c52-0b1e-4c55-9f6a-%012d", 
 
 func hit(i int) request { return request{key: hitKey(i), body: requestBody} }
 
-// miss makes requests whose keys nobody knows.
+// miss makes requests with new keys.
 func miss(i int) request {
 	return request{key: fmt.Sprintf("0d3b7e11-9c55-4f02-8a6e-%012d", i), body: requestBody}
 }

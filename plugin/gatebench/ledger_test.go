@@ -136,7 +136,7 @@ func (l *ledger) handle(path string, message []byte) (status string, reply *api.
 	return "404", nil
 }
 
-// put adds an entry in the place of the oldest one.
+// put adds an entry instead of the oldest one.
 func (l *ledger) put(id string, e *entry) {
 	delete(l.entries, l.order[l.next])
 	l.order[l.next] = id

@@ -152,7 +152,7 @@ func TestLargeAnswersStayInMemory(t *testing.T) {
 	l.large = bytes.Repeat([]byte("0123456789abcdef"), most/16)
 	for round := range rounds {
 		if round%10 == 9 {
-			// The reservations are made; the commits find nobody and are kept.
+			// The reservations are made; the commits do not arrive and are kept.
 			l.rig.ledger.outage.Store(finishesFail)
 		}
 		for range atOnce * loadWorkers {

@@ -9,7 +9,7 @@ import (
 	"github.com/oncegate/oncegate/hostsim"
 )
 
-// hostCall is a host call of a miss: a request whose key nobody knows, which is
+// hostCall is a host call of a miss: a request whose key is new, which is
 // reserved, executed upstream and committed.
 type hostCall struct {
 	call        string // with its map, buffer or shared-data key
@@ -21,7 +21,7 @@ type hostCall struct {
 // missCalls are all host calls of a miss, and why each is made.
 var missCalls = []hostCall{
 	// Which request it is.
-	{"get_header_map_value :method", 1, 1, "most requests are not for the gate, and this alone tells it of GETs"},
+	{"get_header_map_value :method", 1, 1, "most requests are not for the gate, and this alone shows it GETs"},
 	{"get_header_map_pairs request_headers", 1, 1, "path, key, scope and fingerprint; one call instead of one for each"},
 	{"get_property request.total_size", 0, 1, "until a VM has seen its first body: whether the proxy shows bodies while it holds the headers"},
 	{"get_property request.protocol", 1, 0, "over HTTP/2 a reply waits for the request's end, which only body callbacks show"},
@@ -41,11 +41,11 @@ var missCalls = []hostCall{
 	{"get_shared_data mark", 2, 2, "what the other VMs remember of the ledger, and its CAS number; in the first miss of a VM only"},
 	{"set_shared_data mark", 1, 1, "which ledger answered; in the first miss of a VM only"},
 	{"http_call", 2, 2, "reserve and commit"},
-	{"get_header_map_pairs call_headers", 2, 2, "the manager's own header tells its answers from the proxy's; status"},
+	{"get_header_map_pairs call_headers", 2, 2, "the manager's own header distinguishes its answers from the proxy's; status"},
 	{"get_buffer_bytes call_body", 2, 2, "the manager's answers"},
 	{"set_effective_context", 4, 4, "for each answer to the plugin (by the SDK) and to the stream that it is for"},
 	// The way on.
-	{"continue_stream", 2, 2, "the request goes on when it is reserved, the answer when it is committed"},
+	{"continue_stream", 2, 2, "the request continues when it is reserved, the answer when it is committed"},
 	{"get_property response.code_details", 1, 1, "upstream's answers are recorded, the proxy's are not"},
 	{"get_header_map_pairs response_headers", 1, 1, "status and headers of the recorded answer"},
 	{"replace_header_map_value response_headers", 1, 1, "Idempotency-Status"},
@@ -128,7 +128,7 @@ func TestMissHostCalls(t *testing.T) {
 			delete(counts, c.call)
 		}
 		for kind, n := range counts {
-			t.Errorf("%s: %s is called %d times, which nobody accounted for", mode.config, kind, n)
+			t.Errorf("%s: %s is called %d times, which no row accounts for", mode.config, kind, n)
 		}
 		t.Logf("%d host calls in all", total)
 	}

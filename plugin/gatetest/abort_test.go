@@ -13,7 +13,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// Routes whose requests go on when their clients leave (client_abort: continue).
+// Routes whose requests continue when their clients leave (client_abort: continue).
 
 const continuing = `{"mode":"body","client_abort":"continue","pending_wait_timeout":30}`
 
@@ -327,7 +327,7 @@ func TestWorkGoesOnWithoutAManager(t *testing.T) {
 	})
 }
 
-// A crowd that leaves costs one execution each, and nothing stays behind.
+// A crowd that leaves costs one execution each, and nothing is left over.
 func TestCrowdThatLeavesCostsOneExecution(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r, b := abortRig(t, guest, Options{Workers: 2, Config: `{"mode":"body","client_abort":"continue","max_upstream_calls":20}`})

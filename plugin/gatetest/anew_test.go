@@ -8,7 +8,7 @@ import (
 )
 
 // Upstream answers with a redirect that the proxy follows by itself, so the gate sees two
-// requests. The first one ran, and nobody got its answer. The second one is recorded under
+// requests. The first one ran, and no client got its answer. The second one is recorded under
 // its own path.
 func TestProxyFollowsARedirect(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
@@ -52,13 +52,13 @@ func TestProxyFollowsARedirect(t *testing.T) {
 				q := z.Response()
 				want(t, "retry", q.Status, c.retry)
 				want(t, "code", q.Problem(t), "answer-not-recorded")
-				want(t, "it tells the status", strings.Contains(q.Body, "302"), true)
+				want(t, "it has the status", strings.Contains(q.Body, "302"), true)
 			})
 		}
 	})
 }
 
-// A filter behind the gate makes the request begin anew before anything was sent. The
+// A filter after the gate makes the request begin again before anything was sent. The
 // second run does not wait for the first.
 func TestRequestBeginsAnewBeforeItWasSent(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
@@ -77,7 +77,7 @@ func TestRequestBeginsAnewBeforeItWasSent(t *testing.T) {
 	})
 }
 
-// If the request may have been sent before it begins anew, it must not run a second time.
+// If the request may have been sent before it begins again, it must not run a second time.
 func TestRequestBeginsAnewAfterItWasSent(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"wait_for_pending":false}`})

@@ -282,7 +282,7 @@ func TestBatchOfMixedAnswers(t *testing.T) {
 			all[i].Answer(200, "mine")
 			want(t, "new", all[i].Response().Body, "mine")
 		}
-		// Nobody waited for the one that has to wait, by a call of its own.
+		// No call waited for the one that has to wait, which is a separate call.
 		want(t, "waits", all[1].Client.Begun(), false)
 		pending.Answer(200, "theirs")
 		want(t, "pending", all[1].Response().Body, "theirs")

@@ -56,7 +56,7 @@ func (m *Manager) batch(c Call, headers []api.Header, message []byte, done func(
 	}, done)
 }
 
-// concernsBatch tells whether a fault of one item concerns the whole batch.
+// concernsBatch reports whether a fault of one item concerns the whole batch.
 func (f *Fault) concernsBatch() bool {
 	return f.Refuse || f.Lose || f.LoseAnswer || f.Failure != hostsim.CallOK || f.Foreign || f.Hold || f.HoldCall
 }

@@ -146,7 +146,7 @@ func TestBodyBeyondTheLimit(t *testing.T) {
 		want(t, "retry", p.Body+p.Header("idempotent-replayed"), "donetrue")
 		y := r.Open(Request{Key: "k", Headers: []string{"content-length: 99999"}}, false)
 		y.RequestData([]byte(strings.Repeat("x", 10001)), false)
-		r.Clock.Advance(2 * time.Second) // the reply waits for a client that may go on
+		r.Clock.Advance(2 * time.Second) // the reply waits for a client that may send more
 		want(t, "other length", y.Response().Status, "422")
 	})
 }

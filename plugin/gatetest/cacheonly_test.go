@@ -110,7 +110,7 @@ func TestCacheOnlyModeRefusesWhenFull(t *testing.T) {
 		want(t, "d runs", x.Upstream.Begun(), false)
 		want(t, "d", x.Response().Status, "503")
 		if x.Response().Header("retry-after") == "" {
-			t.Error("d is not told when to try again")
+			t.Error("d does not learn when to try again")
 		}
 		for key, status := range map[string]string{"a": "200", "b": "200", "large": "410", "c": "200"} {
 			x := r.Send(Request{Key: key})

@@ -8,7 +8,7 @@ import (
 	"github.com/oncegate/oncegate/hostsim"
 )
 
-// Callers that the scope does not tell apart.
+// Callers that the scope does not distinguish.
 
 // No caller gets another's answer because both lack what the scope names.
 func TestCallersThatTheScopeDoesNotTellApartAreRefused(t *testing.T) {

@@ -106,7 +106,7 @@ func TestDurabilityIsRepeated(t *testing.T) {
 	})
 }
 
-// A home that is away says nothing about the manager: other keys go on, and an outcome is repeated until the home has it.
+// A home that is away says nothing about the manager: other keys continue, and an outcome is repeated until the home has it.
 func TestHomeAwayConcernsItsKeysOnly(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})

@@ -40,7 +40,7 @@ func TestEncodingIsAccepted(t *testing.T) {
 				want(t, what, p.Status, c.want)
 				if c.want == "200" {
 					want(t, what, p.Body+" "+p.Header("content-encoding"), "zipped gzip")
-					want(t, what+": the gate's own note", p.Header("idempotency-accepted-encoding"), "")
+					want(t, what+": the gate's own header", p.Header("idempotency-accepted-encoding"), "")
 				} else {
 					want(t, what, p.Problem(t), "encoding-not-accepted")
 					want(t, what, r.Metric("oncegate_gate_requests_not_acceptable_total"), 1)

@@ -121,7 +121,7 @@ func TestLedgersAnswerWaitsForTheRequestsEnd(t *testing.T) {
 	})
 }
 
-// Over HTTP/2 a reply waits for the end, which may come by itself behind the last byte: the host resets a stream whose answer
+// Over HTTP/2 a reply waits for the end, which may come by itself after the last byte: the host resets a stream whose answer
 // ends first. Where the host shows the body, the reply comes with the end, else when the request has stood still for a while.
 func TestHTTP2ReplyWaitsForTheRequestsEnd(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
@@ -170,7 +170,7 @@ func TestHTTP2ReplyWaitsForTheRequestsEnd(t *testing.T) {
 						want(t, what+": answered at once, with the end unseen", x.Client.Begun(), false)
 						r.Clock.Advance(30 * time.Millisecond)
 						if c.length == "x: y" && body == "" {
-							r.Clock.Advance(100 * time.Millisecond) // nothing tells that there is no body
+							r.Clock.Advance(100 * time.Millisecond) // nothing shows that there is no body
 						}
 					}
 					want(t, what+": answered", x.Client.Begun(), true)
@@ -259,7 +259,7 @@ func TestReplyWaitsWhileALargeBodyComes(t *testing.T) {
 	})
 }
 
-// Where the host does not show the body, nothing tells that a large one will end soon, so its reply waits for a tenth of a second
+// Where the host does not show the body, nothing shows that a large one will end soon, so its reply waits for a tenth of a second
 // and not longer.
 func TestReplyToALargeBodyThatIsNotShown(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {

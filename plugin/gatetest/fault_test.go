@@ -58,11 +58,11 @@ func TestVMTraps(t *testing.T) {
 					want(t, "retry", r.Send(Request{Key: "k", Worker: 0}).Response().Body, "done") // the new VM
 					return
 				}
-				want(t, "the waiter is told", y.Response().Status, "409")
+				want(t, "the waiter gets an answer", y.Response().Status, "409")
 				later := r.Send(Request{Key: "k", Worker: 0}) // the new VM
-				want(t, "a later duplicate is told at once", later.Response().Status, "409")
+				want(t, "a later duplicate gets its answer at once", later.Response().Status, "409")
 				want(t, "upstream called", y.Upstream.Begun() || later.Upstream.Begun(), false)
-				// Nobody renews the reservation any more, and nobody will ever report its outcome.
+				// The reservation is not renewed any more, and its outcome will never be reported.
 				r.Clock.Advance(54 * time.Second)
 				z := r.Send(Request{Key: "k", Worker: 0})
 				want(t, "when the reservation is over", z.Response().Problem(t), "outcome-unknown")
@@ -75,7 +75,7 @@ func TestVMTraps(t *testing.T) {
 	})
 }
 
-// Without a ledger nobody knows what became of a dead VM's request. The key stays taken as for any
+// Without a ledger the outcome of a dead VM's request is unknown. The key stays taken as for any
 // other unknown outcome, and no duplicate waits for the dead VM.
 func TestVMTrapsWithoutALedger(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
@@ -87,10 +87,10 @@ func TestVMTrapsWithoutALedger(t *testing.T) {
 		r.Settle()
 		r.Host.Trap(0, errInjected)
 		r.Clock.Advance(7 * time.Second)
-		want(t, "the waiter is told", y.Response().Problem(t), "outcome-unknown")
+		want(t, "the waiter gets an answer", y.Response().Problem(t), "outcome-unknown")
 		for worker := range 2 {
 			z := r.Send(Request{Key: "k", Worker: worker})
-			want(t, "a later duplicate is told at once", z.Response().Problem(t), "outcome-unknown")
+			want(t, "a later duplicate gets its answer at once", z.Response().Problem(t), "outcome-unknown")
 		}
 		r.Clock.Advance(350 * time.Second)
 		z := r.Send(Request{Key: "k", Worker: 1})
@@ -102,14 +102,14 @@ func TestVMTrapsWithoutALedger(t *testing.T) {
 	})
 }
 
-// A VM that only stood still goes on normally after others took it for dead.
+// A VM that only stood still continues normally after others took it for dead.
 func TestVMStandsStill(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, config := range []string{`{}`, `{"ledger":"none"}`} {
 			r := NewRig(t, guest, Options{Config: config, Workers: 2})
 			x := r.Send(Request{Key: "k", Worker: 0})
 			x.Upstream.AwaitHeaders(t)
-			// What the list of VMs says in its place.
+			// What the list of VMs says instead.
 			for _, e := range r.Host.SharedData() {
 				if strings.HasSuffix(e.Key, ".v") {
 					r.Process.SetSharedData("", e.Key, []byte("\x01\xff\xff\xff\xff\x00\x00\x00\x00\x00\x00\x00\x00"), 0)
@@ -128,7 +128,7 @@ func TestVMStandsStill(t *testing.T) {
 	})
 }
 
-// Somebody else writes between every read and write of the table: the cache is of no
+// Another program writes between every read and write of the table: the cache is of no
 // use, and everything still works.
 func TestEveryRaceIsLost(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {

@@ -238,7 +238,7 @@ func TestLearnedEntriesDoNotDecideAboutOtherRequests(t *testing.T) {
 	})
 }
 
-// With a secret nobody else can compute a fingerprint or a part of it.
+// Without the secret a fingerprint, or a part of it, cannot be computed.
 func TestSecretKeysAllOfAFingerprint(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		parts := func(secret string) []string {

@@ -11,7 +11,7 @@ import (
 
 // What upstream gets to know (forward).
 
-const telling = `"forward":{"key_header":"X-Key","attempt_header":"X-Attempt","token_header":"X-Token","scope_header":"X-Scope"}`
+const forwards = `"forward":{"key_header":"X-Key","attempt_header":"X-Attempt","token_header":"X-Token","scope_header":"X-Scope"}`
 
 // forged are headers of a client that wants to be taken for the gate.
 var forged = []string{"x-key: forged", "x-attempt: 1", "x-token: forged", "x-token: twice", "x-scope: forged"}
@@ -48,7 +48,7 @@ func wantUntold(t *testing.T, h hostsim.Headers, key string) {
 func TestUpstreamGetsToKnow(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, mode := range []string{"headers", "body"} {
-			r := NewRig(t, guest, Options{BodyMode: mode == "body", Config: `{"mode":"` + mode + `","failure_mode":"open","unsupported":"pass",` + telling + `,"match":[
+			r := NewRig(t, guest, Options{BodyMode: mode == "body", Config: `{"mode":"` + mode + `","failure_mode":"open","unsupported":"pass",` + forwards + `,"match":[
 				{"path":"/plain","forward":{"key_header":"","attempt_header":"","token_header":"","scope_header":""}},{"path":"/same","forward":{"key_header":"Idempotency-Key"}},{}]}`})
 			x := r.Send(Request{Key: `"k"`, Headers: forged, Body: "pay"})
 			first := wantTold(t, r, x.Upstream.AwaitHeaders(t), "k")
@@ -80,7 +80,7 @@ func TestUpstreamGetsToKnow(t *testing.T) {
 
 func TestUpstreamOfAContinuedCallGetsToKnow(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
-		r, b := abortRig(t, guest, Options{Config: `{"mode":"body","client_abort":"continue",` + telling + `}`})
+		r, b := abortRig(t, guest, Options{Config: `{"mode":"body","client_abort":"continue",` + forwards + `}`})
 		x := r.Send(Request{Key: "k", Headers: forged, Body: "pay"})
 		c := b.await(t, 0)
 		wantTold(t, r, c.Headers, "k")
@@ -100,7 +100,7 @@ func TestUpstreamOfAContinuedCallGetsToKnow(t *testing.T) {
 // Without a ledger there is a token, too.
 func TestUpstreamGetsToKnowWithoutALedger(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
-		r := NewRig(t, guest, Options{Config: `{"ledger":"none",` + telling + `}`})
+		r := NewRig(t, guest, Options{Config: `{"ledger":"none",` + forwards + `}`})
 		h := r.Send(Request{Key: "k", Headers: forged}).Upstream.AwaitHeaders(t)
 		want(t, "key", h.Get("x-key"), "k")
 		want(t, "token", len(h.Get("x-token")), 32)

@@ -68,7 +68,7 @@ func (p Response) shown() string {
 	return fmt.Sprintf("%s %q %s", strings.Join(headers, ", "), p.Body, p.Trailers)
 }
 
-// The recorded message and trailers take the place of a blank, from the cache, from the ledger, and for a call that waited.
+// The recorded message and trailers replace a blank, from the cache, from the ledger, and for a call that waited.
 func TestUnaryGRPC(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := grpcRig(t, guest, "")
@@ -76,7 +76,7 @@ func TestUnaryGRPC(t *testing.T) {
 		x.Upstream.AwaitHeaders(t)
 		waiting := r.rpc("k", frame("pay"), nil)
 		r.Settle()
-		want(t, "the duplicate went on", waiting.Upstream.Begun(), false)
+		want(t, "the duplicate ran", waiting.Upstream.Begun(), false)
 		x.grpcAnswer("paid", "grpc-status", "0", "x-sum", "1", "x-sum", "2")
 		first := x.Response()
 		want(t, "first", first.Header("idempotency-status")+" "+first.Trailers, "executed grpc-status: 0, x-sum: 1, x-sum: 2")
@@ -137,7 +137,7 @@ func TestUnaryGRPCOnly(t *testing.T) {
 		x.Upstream.AwaitBody(t, 6)
 		x.ClientReset()
 		x.Over()
-		// An answer without a status: nobody knows what it means.
+		// An answer without a status: its outcome is unknown.
 		x = r.rpc("nostatus", frame("a"))
 		x.Upstream.AwaitHeaders(t)
 		x.ResponseHeaders(hostsim.H(":status", "200", "content-type", "application/grpc"), false)
@@ -249,7 +249,7 @@ func TestClientsDoNotReachRecordedAnswers(t *testing.T) {
 					r.Clock.Advance(time.Second)
 					p := x.Response()
 					want(t, method+" "+path, p.Status+" "+p.Problem(t), "404 not-found")
-					want(t, path+" went on", x.Upstream.Begun(), false)
+					want(t, path+" reached upstream", x.Upstream.Begun(), false)
 				}
 			}
 		}

@@ -73,7 +73,7 @@ func TestPieceBeyondTheHostsLimit(t *testing.T) {
 				want(t, "answer", p.Body, x.Upstream.Body())
 				y := r.Open(Request{Key: "k"}, false)
 				y.RequestData([]byte(strings.Repeat("a", 400_000)+strings.Repeat("b", 200_000)), false)
-				r.Clock.Advance(2 * time.Second) // the reply waits for a client that may go on
+				r.Clock.Advance(2 * time.Second) // the reply waits for a client that may send more
 				want(t, "retry", y.Response().Status, "410")
 			})
 		}

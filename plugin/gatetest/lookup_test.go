@@ -16,7 +16,7 @@ func asked(r *Rig, key string, headers ...string) *Exchange {
 	return r.Open(Request{Method: "GET", Path: "/lost?path=%2Fpayments", Key: key, Headers: headers}, true)
 }
 
-// A look-up tells each state, in each mode and with each ledger, and nothing reaches the upstream.
+// A look-up shows each state, in each mode and with each ledger, and nothing reaches the upstream.
 func TestLookUp(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, config := range []string{`"mode":"headers"`, `"mode":"body"`, `"ledger":"none"`, `"ledger":"upstream"`} {
@@ -174,7 +174,7 @@ func TestLookUpAsksTheManager(t *testing.T) {
 	})
 }
 
-// A key that comes from several places is looked up in the places of the lost request. A caller cannot name
+// A key that comes from several sources is looked up in the sources of the lost request. A caller cannot name
 // another caller's joined key in a header.
 func TestLookUpReadsTheSources(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {

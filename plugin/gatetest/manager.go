@@ -40,7 +40,7 @@ type Fault struct {
 	HoldCall bool
 }
 
-// Manager is a manager on a volatile store, with the test in the place of the network. It is a
+// Manager is a manager on a volatile store, with the test as the network. It is a
 // hostsim.Cluster. The real ledger answers every call. Only waiting happens here, on the test's clock.
 type Manager struct {
 	clock   hostsim.Clock
@@ -117,7 +117,7 @@ func (m *Manager) Release() {
 	}
 	m.mu.Unlock()
 	for _, h := range held {
-		// Nobody writes answer once released is set.
+		// Nothing writes answer once released is set.
 		if h.answer != nil {
 			h.answer()
 		}

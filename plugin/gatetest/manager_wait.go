@@ -62,11 +62,11 @@ func (m *Manager) watch(id string, a simulated.Answer) {
 }
 
 // wake asks the manager again for the calls that wait for a key, in their order, and returns the last
-// answer. Calls whose key is still pending go on waiting.
+// answer. Calls whose key is still pending keep waiting.
 func (m *Manager) wake(id string) (last simulated.Answer) {
 	m.handling.Lock()
 	var keep []*waiter
-	var tell []func()
+	var sends []func()
 	for _, w := range m.waiting[id] {
 		a := w.ask()
 		if last = a; a.Status == 202 && !w.over {
@@ -74,15 +74,15 @@ func (m *Manager) wake(id string) (last simulated.Answer) {
 			continue
 		}
 		if a.Status == 201 {
-			m.watch(id, a) // the calls behind it wait for this new reservation
+			m.watch(id, a) // the calls after it wait for this new reservation
 		}
-		tell = append(tell, func() { w.answer(response(a)) })
+		sends = append(sends, func() { w.answer(response(a)) })
 	}
 	if m.waiting[id] = keep; len(keep) == 0 {
 		delete(m.waiting, id)
 	}
 	m.handling.Unlock()
-	for _, f := range tell {
+	for _, f := range sends {
 		f()
 	}
 	return last

@@ -118,7 +118,7 @@ func NewRig(t testing.TB, guest hostsim.Source, o Options) *Rig {
 	return r
 }
 
-// Close closes the host while the clock goes on, because the plugin may still wait
+// Close closes the host while the clock runs, because the plugin may still wait
 // for calls.
 func (r *Rig) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -212,7 +212,7 @@ type Request struct {
 	Properties map[string][]byte
 }
 
-// Open starts a request without its body. end tells that there is none.
+// Open starts a request without its body. end: there is none.
 func (r *Rig) Open(q Request, end bool) *Exchange {
 	r.Helper()
 	x, h := r.prepare(q)
@@ -349,7 +349,7 @@ type Recorder struct {
 
 func newRecorder() *Recorder { return &Recorder{changed: make(chan struct{})} }
 
-func (c *Recorder) note(f func()) {
+func (c *Recorder) record(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f()
@@ -360,21 +360,21 @@ func (c *Recorder) note(f func()) {
 // Headers implements hostsim.Sink.
 func (c *Recorder) Headers(h hostsim.Headers, end bool) {
 	early := c.early != nil && c.early()
-	c.note(func() { c.headers, c.begun, c.ended, c.wasEarly = h.Clone(), true, end, early })
+	c.record(func() { c.headers, c.begun, c.ended, c.wasEarly = h.Clone(), true, end, early })
 }
 
 // Data implements hostsim.Sink.
 func (c *Recorder) Data(b []byte, end bool) {
-	c.note(func() { c.body.Write(b); c.ended = c.ended || end })
+	c.record(func() { c.body.Write(b); c.ended = c.ended || end })
 }
 
 // Trailers implements hostsim.Sink.
 func (c *Recorder) Trailers(h hostsim.Headers) {
-	c.note(func() { c.trailers, c.ended = h.Clone(), true })
+	c.record(func() { c.trailers, c.ended = h.Clone(), true })
 }
 
 // Reset implements hostsim.Sink.
-func (c *Recorder) Reset(reason hostsim.ResetReason) { c.note(func() { c.reset = reason }) }
+func (c *Recorder) Reset(reason hostsim.ResetReason) { c.record(func() { c.reset = reason }) }
 
 func (c *Recorder) await(t testing.TB, what string, ready func() bool) {
 	t.Helper()
@@ -416,14 +416,14 @@ func (c *Recorder) AwaitBody(t testing.TB, n int) {
 	c.await(t, fmt.Sprint(n, " bytes of body"), func() bool { return c.body.Len() >= n })
 }
 
-// Early tells whether the answer began before the request's end. An HTTP/1 client then loses its connection, and the stream of an
+// Early reports whether the answer began before the request's end. An HTTP/1 client then loses its connection, and the stream of an
 // HTTP/2 client is reset.
 func (c *Recorder) Early() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.wasEarly }
 
-// Begun tells whether headers have come.
+// Begun reports whether headers have come.
 func (c *Recorder) Begun() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.begun }
 
-// Ended tells whether the message is whole.
+// Ended reports whether the message is whole.
 func (c *Recorder) Ended() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.ended }
 
 // ResetBy returns why the message was cut; "": it was not.

@@ -128,7 +128,7 @@ func TestOneClusterHasNoShard(t *testing.T) {
 	})
 }
 
-// While a shard is down, the gate refuses its keys. No other shard takes them, and all others go on.
+// While a shard is down, the gate refuses its keys. No other shard takes them, and all others continue.
 func TestShardThatIsDown(t *testing.T) {
 	for name, f := range map[string]Fault{
 		"refused": {Refuse: true}, "reset": {Failure: hostsim.CallConnectFailed}, "foreign": {Status: 503, Foreign: true},
@@ -317,7 +317,7 @@ func TestShardGoesAway(t *testing.T) {
 	})
 }
 
-// If a client leaves between the two reserves, nothing stays behind.
+// If a client leaves between the two reserves, nothing is left over.
 func TestClientLeavesWhileTheKeyMoves(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		s := newShards(t, guest, three...)
@@ -406,7 +406,7 @@ func TestWaitsAtThePreviousOwner(t *testing.T) {
 	})
 }
 
-// While the previous owner is down, nobody knows whether a request with the key has run.
+// While the previous owner is down, it is unknown whether a request with the key has run.
 func TestPreviousOwnerIsDown(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		s := newShards(t, guest, three...)

@@ -7,7 +7,7 @@ import (
 	"github.com/oncegate/oncegate/hostsim"
 )
 
-// Keys from several places (key.sources), and what they look like (key.format).
+// Keys from several sources (key.sources), and what they look like (key.format).
 
 func TestKeysOfSeveralSources(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {

@@ -103,7 +103,7 @@ func TestShortWaitEndsInTime(t *testing.T) {
 }
 
 // The entry ends between the duplicate's look and its registration as a waiter, so
-// nobody wakes it. The clock stands still, so the duplicate must notice without a tick.
+// nothing wakes it. The clock stands still, so the duplicate must notice without a tick.
 func TestEntryEndsWhileTheDuplicateRegisters(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		var x *Exchange
@@ -181,7 +181,7 @@ func TestManagerThatHangs(t *testing.T) {
 }
 
 // A manager that stood still carries out its calls later and in any order. A reserve for which
-// nobody waits any more must not block the key until it runs out.
+// no request waits any more must not block the key until it runs out.
 func TestReleaseThatOvertakesItsReserve(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"manager":{"timeout_ms":2000}}`})
@@ -269,7 +269,7 @@ func TestWaitersTakeOverWhenTheOriginalGaveUp(t *testing.T) {
 		y, z := r.Send(Request{Key: "k", Worker: 1}), r.Send(Request{Key: "k", Worker: 0})
 		r.Settle()
 		x.Leave()
-		r.Manager.Release() // reserved, but nobody is there any more
+		r.Manager.Release() // reserved, but the client has left
 		r.Settle()
 		var first, second *Exchange = y, z
 		if z.Upstream.Begun() {
@@ -323,7 +323,7 @@ func TestTickIsTheSafetyNet(t *testing.T) {
 		x.Upstream.AwaitHeaders(t)
 		y := r.Send(Request{Key: "k"})
 		r.Settle()
-		x.Leave() // the outcome stays unknown: nobody will end the entry
+		x.Leave() // the outcome stays unknown: nothing will end the entry
 		r.Settle()
 		want(t, "y was let through", y.Upstream.Begun(), false)
 		r.Clock.Advance(12 * time.Second)
@@ -332,7 +332,7 @@ func TestTickIsTheSafetyNet(t *testing.T) {
 	})
 }
 
-// A storm on one key leaves places for waiters of other keys.
+// A storm on one key leaves room for waiters of other keys.
 func TestStormLeavesPlaces(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"max_waiters":16}`})

@@ -81,7 +81,7 @@ func (b *Body) Write(p []byte) {
 // Len returns the number of bytes written so far.
 func (b *Body) Len() int64 { return b.n }
 
-// Truncated tells whether more than the limit was written.
+// Truncated reports whether more than the limit was written.
 func (b *Body) Truncated() bool { return b.n > int64(b.limit) }
 
 // hexDigest returns the derived key's digest in hex; "": NewBody was asked for none.

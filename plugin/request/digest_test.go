@@ -191,7 +191,7 @@ func TestScopeSeparates(t *testing.T) {
 		t.Error("the secret does not change the scope")
 	}
 	if d.Scope(nil, sample, nil) == d.Scope(defaultScope[:1], sample, nil) || d.Scope(nil, nil, nil) == (Scope{}) {
-		t.Error("an empty scope is not a scope of its own")
+		t.Error("an empty scope is not a separate scope")
 	}
 	for _, scope := range []Scope{base, keyed.Scope(defaultScope, sample, nil)} {
 		if strings.Contains(scope.String(), "secret") {

@@ -1,5 +1,5 @@
 // Package request reads three things from a request: the client's key, the scope
-// that separates tenants and endpoints, and the fingerprint that tells a retry
+// that separates tenants and endpoints, and the fingerprint that distinguishes a retry
 // from another request with the same key.
 //
 // All three are pure functions of the request and the route's settings. So a
@@ -28,14 +28,14 @@
 // it has neither.
 //
 // The rest of a parameter is its "=" and its value, as sent. Content-Digest counts as missing unless body is raw,
-// because it tells of every byte. The names are those of fingerprint.headers. canonical is RFC 8785's form of the parts of
+// because it depends on every byte. The names are those of fingerprint.headers. canonical is RFC 8785's form of the parts of
 // a body that count; appendCanonical says how it differs.
 //
 // Lengths and numbers are varints. A host is digested in lower case, without port and
 // trailing dot; a path without its query.
 //
 // Two different inputs never give the same bytes: every text has its length in front,
-// and the last byte of a body's input tells what stands before it. The key comes last and
+// and the last byte of a body's input says what stands before it. The key comes last and
 // needs no length. Headers that may hold credentials go into digests only. The package
 // neither keeps nor returns them.
 package request

@@ -12,7 +12,7 @@ import (
 	"github.com/oncegate/oncegate/plugin/internal/jsonguard"
 )
 
-// Fingerprint tells a retry from another request. It has a base, and may have digests of the body's length and of the
+// Fingerprint distinguishes a retry from another request. It has a base, and may have digests of the body's length and of the
 // body. Two fingerprints may be of the same request if each part that both have is equal: see api.SameRequest.
 type Fingerprint struct {
 	base, body         [16]byte
@@ -62,7 +62,7 @@ func shorten(dst, part []byte, has bool) {
 }
 
 // head sets sum to the digest of all that counts besides the body. Its first half is the base of the fingerprint. Its
-// second half begins the input of the other parts, which nobody can compute without the secret then.
+// second half begins the input of the other parts, which cannot be computed without the secret then.
 func (d *Digester) head(f *config.Fingerprint, h Headers) {
 	d.buf = append(d.buf[:0], printLabel...)
 	method, _ := h.Get(":method")
@@ -74,7 +74,7 @@ func (d *Digester) head(f *config.Fingerprint, h Headers) {
 	if f.Body == config.BodyRaw {
 		d.addHeader(h, "content-digest")
 	} else {
-		// Content-Digest tells of every byte of the body.
+		// Content-Digest depends on every byte of the body.
 		d.addHeader(nil, "content-digest")
 	}
 	for _, name := range f.Headers {
@@ -103,7 +103,7 @@ func (d *Digester) addLength(p *Fingerprint, n int64) {
 	p.length, p.hasLength = [4]byte(d.sum[:4]), true
 }
 
-// declaredLength returns the length of the body as far as the headers tell, -1 if they do not.
+// declaredLength returns the length of the body that the headers declare, -1 if they do not.
 func declaredLength(h Headers, end bool) int64 {
 	if end {
 		return 0

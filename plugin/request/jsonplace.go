@@ -12,7 +12,7 @@ import (
 // different values for the same one.
 const twiceInBody = "there more than once; allowed: once"
 
-// jsonAt returns the value at a place of a valid JSON body, and whether a name on the way is in its object more than once.
+// jsonAt returns the value at a path of a valid JSON body, and whether a name on the way is in its object more than once.
 func jsonAt(body []byte, path string) (v gjson.Result, twice bool) {
 	// The results that leave this function are copies.
 	v = gjson.Parse(unsafe.String(unsafe.SliceData(body), len(body)))

@@ -6,7 +6,7 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// Where no name is there twice, a place is what gjson finds there.
+// Where no name is there twice, jsonAt finds what gjson finds.
 func TestJSONAtIsGjson(t *testing.T) {
 	for _, path := range []string{"a", "a.b", "0", "1.a", "a.0", "a.0.b", "a.01", "a.10", "a.-1", `a\.b`, `\a.b`, "é", "a.x.y", "99999999999"} {
 		for _, body := range []string{

@@ -13,7 +13,7 @@ import (
 type Key struct {
 	// Value is the key itself, 1 to 255 bytes of visible ASCII.
 	Value string
-	// Structured tells that Value is {client_id}:{sequence}:{nonce} and that
+	// Structured says that Value is {client_id}:{sequence}:{nonce} and that
 	// the parts are set.
 	Structured bool
 	api.StructuredKey
@@ -58,7 +58,7 @@ func HeaderKey(k *config.Key, h Headers) (Key, *Error) {
 	return check(k, "header ", k.Header, key, wrong)
 }
 
-// JSONKey reads the key from the JSON body at k.JSONPath. complete tells
+// JSONKey reads the key from the JSON body at k.JSONPath. complete reports
 // whether body is the whole body; an incomplete body gives the zero Key. So does
 // a body that is not JSON, or that has nothing or null at the path. Anything else
 // there but a string or a number is an *Error.
@@ -86,7 +86,7 @@ func JSONKey(k *config.Key, body []byte, complete bool) (Key, *Error) {
 
 // DerivedKey makes the key from the digest of the whole body if k.Derive asks for
 // it. An empty body, and one longer than the limit, give the zero Key, because
-// their digests would not tell different payloads apart.
+// their digests would be equal for different payloads.
 func DerivedKey(k *config.Key, b *Body) Key {
 	if k.Derive == config.DeriveNone || b.Len() == 0 || b.Truncated() {
 		return Key{}

@@ -60,7 +60,7 @@ func HeaderParts(k *config.Key, h Headers, property Property) ([]Part, *Error) {
 	return parts, nil
 }
 
-// BodyParts reads the sources in the body into parts. complete tells whether body is the whole body; an incomplete one
+// BodyParts reads the sources in the body into parts. complete reports whether body is the whole body; an incomplete one
 // has none, like one that is not JSON.
 func BodyParts(k *config.Key, parts []Part, body []byte, complete bool) *Error {
 	if !complete || !jsonguard.Valid(body) {
@@ -108,7 +108,7 @@ func Told(k *config.Key, parts []Part) bool {
 	return false
 }
 
-// JoinParts makes the key of its parts. If no part tells of a key, there is none. Otherwise each part that is not
+// JoinParts makes the key of its parts. If no part says that there is a key, there is none. Otherwise each part that is not
 // optional must be there, or the request is refused. A single part is the key itself. Several are joined by commas, each with its other bytes
 // escaped; a part that is missing is "-". So different parts never give the same key. If that is too long for a
 // key, its digest is the key.

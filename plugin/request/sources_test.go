@@ -74,7 +74,7 @@ func TestSources(t *testing.T) {
 		{`"sources":["header:x-key","query:no"]`, ``, ``, `a part of the idempotency key is missing; expected query:no`},
 		{`"sources":["header:none","query:b"]`, ``, ``, `query:b: sent 2 times; allowed: once`},
 		{`"sources":["header:none","path:0"]`, ``, ``, ``},
-		// What a client sends to name its request tells of a key in any order, what comes with every request does not.
+		// What a client sends to name its request is a key in any order, what comes with every request does not.
 		{`"sources":["path:0","header:none"]`, ``, ``, ``},
 		{`"sources":["jwt:payload.sub","header:x-key"]`, ``, `alice%2Cb,quoted`, ``},
 		{`"sources":["jwt:payload.other","header:x-key"]`, ``, ``, `a part of the idempotency key is missing; expected jwt:payload.other`},

@@ -22,8 +22,8 @@ const (
 // with little-endian integers. The SDK's functions for it make a new list and a new block
 // for each use. These would be most of what a hit allocates.
 
-// parsePairs appends the headers in b to dst. They are views of b, so nobody may write to
-// b any more. A malformed b counts as no headers.
+// parsePairs appends the headers in b to dst. They are views of b, so b must not be
+// written to after that. A malformed b counts as no headers.
 func parsePairs(dst [][2]string, b []byte) [][2]string {
 	if len(b) < 4 {
 		return dst

@@ -80,7 +80,7 @@ func shortName(name string) string {
 	return name
 }
 
-// sized returns the bytes at a position that follow their number, and the position behind them.
+// sized returns the bytes at a position that follow their number, and the position after them.
 func sized(b []byte, at int) (body []byte, next int, ok bool) {
 	if at > len(b) {
 		return nil, 0, false

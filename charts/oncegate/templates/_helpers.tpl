@@ -181,7 +181,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.serviceMonitor.enabled .Values.networkPolicy.enabled (not .Values.networkPolicy.adminFrom) -}}
-{{- fail "serviceMonitor.enabled: the NetworkPolicy lets nobody read metrics; name Prometheus in networkPolicy.adminFrom" -}}
+{{- fail "serviceMonitor.enabled: the NetworkPolicy allows no one to read metrics; name Prometheus in networkPolicy.adminFrom" -}}
 {{- end -}}
 {{- if and .Values.istio.enabled (or (not $sharded) (ne .Values.shards.names "istio")) -}}
 {{- fail "istio.enabled: needs the engine wal or sqlite, and shards.names istio" -}}

@@ -1,4 +1,4 @@
-// Command extproc is what a team could write in place of Oncegate: an
+// Command extproc is what a team could write instead of Oncegate: an
 // external processor for Envoy that keeps idempotency keys in Redis. It is the
 // peer that `make bench-envoy` measures the gate beside, so it is written to be
 // cheap:

@@ -78,8 +78,8 @@ func (p *processor) Process(srv extproc.ExternalProcessor_ProcessServer) error {
 	}
 }
 
-// requestHeaders reserves the key. done tells that nothing more is wanted of the
-// request: the stream ends, and Envoy goes on by itself.
+// requestHeaders reserves the key. done: nothing more is wanted of the
+// request, so the stream ends and Envoy continues by itself.
 func (p *processor) requestHeaders(srv extproc.ExternalProcessor_ProcessServer, s *stream, h *extproc.HttpHeaders) (done bool, err error) {
 	if !s.read(h.GetHeaders().GetHeaders()) {
 		return true, srv.Send(requestGoesOn)
@@ -169,7 +169,7 @@ func (p *processor) finish(ctx context.Context, s *stream) error {
 	return p.redis.Do(ctx, p.redis.B().Set().Key(s.key).Value(rueidis.BinaryString(s.record())).Px(p.ttl).Build()).Error()
 }
 
-// read takes from a request what is needed and tells whether it has a key. The key in Redis
+// read takes from a request what is needed and reports whether it has a key. The key in Redis
 // holds host, path and caller, as the gate's scope does.
 func (s *stream) read(headers []*core.HeaderValue) bool {
 	var method, host, path, caller, length, key []byte
@@ -289,7 +289,7 @@ func option(name string, value []byte) *core.HeaderValueOption {
 	return &core.HeaderValueOption{Header: &core.HeaderValue{Key: name, RawValue: value}, AppendAction: action}
 }
 
-// digest is 128 bits of the SHA-256 of parts, each behind its length.
+// digest is 128 bits of the SHA-256 of parts, each after its length.
 func digest(parts ...[]byte) [16]byte {
 	b := make([]byte, 0, 256)
 	for _, p := range parts {

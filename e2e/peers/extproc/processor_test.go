@@ -101,7 +101,7 @@ func (x exchange) receive() *extproc.ProcessingResponse {
 func (x exchange) wantGoesOn() exchange {
 	x.t.Helper()
 	if m := x.receive(); m.GetRequestHeaders() == nil {
-		x.t.Fatalf("the request did not go on: %v", m)
+		x.t.Fatalf("the request did not continue: %v", m)
 	}
 	return x
 }
@@ -109,7 +109,7 @@ func (x exchange) wantGoesOn() exchange {
 func (x exchange) wantEnd() {
 	x.t.Helper()
 	if m, err := x.Recv(); !errors.Is(err, io.EOF) {
-		x.t.Fatalf("the stream goes on: %v, %v", m, err)
+		x.t.Fatalf("the stream continues: %v, %v", m, err)
 	}
 }
 
@@ -140,11 +140,11 @@ func (x exchange) answer(code string, chunks ...string) {
 func (x exchange) wantAnswered(chunks int) {
 	x.t.Helper()
 	if m := x.receive(); m.GetResponseHeaders() == nil {
-		x.t.Fatalf("the answer did not go on: %v", m)
+		x.t.Fatalf("the answer did not continue: %v", m)
 	}
 	for range chunks {
 		if m := x.receive(); m.GetResponseBody() == nil {
-			x.t.Fatalf("the answer's body did not go on: %v", m)
+			x.t.Fatalf("the answer's body did not continue: %v", m)
 		}
 	}
 	x.wantEnd()

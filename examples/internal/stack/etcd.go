@@ -133,8 +133,8 @@ func (s *Stack) startSecond(ctx context.Context) (err error) {
 	return err
 }
 
-// Restarts tells whether Restart can start a process again: a manager, a member of etcd, or the proxy. atOnce says that
-// nothing serves in its place meanwhile.
+// Restarts reports whether Restart can start a process again: a manager, a member of etcd, or the proxy. atOnce says that
+// nothing else serves meanwhile.
 func (s *Stack) Restarts(role string) (restarts, atOnce bool) {
 	if role == s.cfg.Proxy.Name() {
 		return true, true

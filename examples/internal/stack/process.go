@@ -26,7 +26,7 @@ type process struct {
 	logPath string
 	cmd     *exec.Cmd
 	grace   time.Duration
-	// expected is set before the process is told to end, so that its end is not an error.
+	// expected is set before the process is asked to end, so that its end is not an error.
 	expected atomic.Bool
 	// done is closed when it has ended. waitErr is the result of Wait and is read only after that.
 	done    chan struct{}

@@ -76,7 +76,7 @@ func fake(name, behaviour string) error {
 		fmt.Fprintln(os.Stderr, "child", child.Process.Pid)
 	}
 	failed := make(chan error, 2)
-	for _, a := range []string{*listen, *admin} { // one after the other: the second tells that both listen
+	for _, a := range []string{*listen, *admin} { // one after the other: the second shows that both listen
 		if a != "" {
 			l, err := net.Listen("tcp", a)
 			if err != nil {
@@ -108,7 +108,7 @@ func fake(name, behaviour string) error {
 	}
 }
 
-// config is for a stack of fakes in a folder of its own, on free ports.
+// config is for a stack of fakes in their own folder, on free ports.
 func config(t *testing.T) Config {
 	t.Helper()
 	// The race detector's runtime otherwise lingers for a second at every exit of a fake.
@@ -205,7 +205,7 @@ func TestKilledManagerComesBackOnItsPort(t *testing.T) {
 		t.Errorf("the manager is not back on port %d", port)
 	}
 	if n := strings.Count(logOf(t, cfg, "manager"), "fake manager started"); n != 2 {
-		t.Errorf("the log tells of %d starts, want 2", n)
+		t.Errorf("the log has %d starts, want 2", n)
 	}
 	select {
 	case err := <-s.Failed():
@@ -321,7 +321,7 @@ func TestStopReportsABadEnd(t *testing.T) {
 	t.Setenv("FAKE_MANAGER", "ends badly")
 	s := start(t, config(t))
 	if err := s.Stop(); err == nil || !strings.Contains(err.Error(), "the manager did not end well: exit status 1") {
-		t.Errorf("Stop: %v, want it to tell how the manager ended", err)
+		t.Errorf("Stop: %v, want it to say how the manager ended", err)
 	}
 }
 

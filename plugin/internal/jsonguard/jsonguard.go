@@ -10,10 +10,10 @@ import "github.com/tidwall/gjson"
 // MaxDepth is the deepest nesting of arrays and objects that is accepted.
 const MaxDepth = 64
 
-// Valid tells whether b is one JSON value with at most MaxDepth levels.
+// Valid reports whether b is one JSON value with at most MaxDepth levels.
 func Valid(b []byte) bool { return shallow(b) && gjson.ValidBytes(b) }
 
-// shallow tells whether at most MaxDepth brackets are open at any point. For input
+// shallow reports whether at most MaxDepth brackets are open at any point. For input
 // that is not JSON, true only means that it is safe to validate.
 func shallow(b []byte) bool {
 	depth := 0
