@@ -145,7 +145,7 @@ func (s *Server) receive(hw http.ResponseWriter, hr *http.Request, x *exchange) 
 	}
 	e, _ := s.routes.find(&x.req)
 	if e != nil && e.open() {
-		return nil // net/http drops a short body, and closes the connection behind a long one
+		return nil // net/http drops a short body, and closes the connection after a long one
 	}
 	if largeBody(hr) {
 		if p = s.authorize(e, &x.req, &x.resp); p != nil {
