@@ -136,7 +136,7 @@ func TestMistakesInPlacesAreTold(t *testing.T) {
 			t.Errorf("%s: exit code %d\n got %s\nwant %s", args, code, got, want)
 		}
 		if strings.Contains(got, "secret") {
-			t.Errorf("%s: a password was told: %s", args, got)
+			t.Errorf("%s: a password was printed: %s", args, got)
 		}
 	}
 	if _, err := os.Stat(path("d")); err == nil {
