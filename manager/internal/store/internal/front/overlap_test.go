@@ -16,7 +16,7 @@ func TestOrderStaysExact(t *testing.T) {
 	w := newWorld(t)
 	partial := 0
 	for step := range 20000 {
-		w.pass(time.Duration(random.IntN(int(behind / 4))))
+		w.pass(time.Duration(random.IntN(int(lag / 4))))
 		next := fmt.Sprintf("b%04d", step/20+random.IntN(20)) // most come behind what was there
 		switch {
 		case random.IntN(3) == 0:
