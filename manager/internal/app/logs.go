@@ -75,7 +75,7 @@ func (a *app) closeLogs() {
 		return
 	}
 	if err := a.logs.Close(); err != nil {
-		a.log.Error("closing the logs", "error", err.Error())
+		a.log.Error("closing the logs failed", "error", err.Error())
 	}
 }
 

@@ -87,7 +87,7 @@ func (a *app) close() error {
 	if a.store != nil {
 		failed := a.store.Err() != nil
 		if err = a.store.Close(); err != nil && !failed {
-			a.log.Error("closing the store", "error", err.Error())
+			a.log.Error("closing the store failed", "error", err.Error())
 			err = fmt.Errorf("closing the store: %w", err)
 		} else {
 			err = nil

@@ -40,7 +40,7 @@ func TestMistakesAreTold(t *testing.T) {
 		{"", "serve --store redis --store-dsn nonsense", `oncegate serve: --store-dsn: must be a URL like redis://user:password@host:6379/0, or rediss:// for TLS; redis: invalid URL scheme: `},
 		{"", "serve --store redis --store-dsn redis://u:secret/@h/0", `oncegate serve: --store-dsn: must be a URL like redis://user:password@host:6379/0, or rediss:// for TLS; it is none`},
 		{"ONCEGATE_STORE_DSN=redis://h/x", "serve --store redis", `oncegate serve: ONCEGATE_STORE_DSN: must be a URL like redis://user:password@host:6379/0, or rediss:// for TLS; redis: invalid database number: "x"`},
-		{"", "serve --store etcd --store-dsn http://u:secret@h/x", `oncegate serve: --store-dsn: must be addresses like http://a:2379,http://b:2379,http://c:2379?prefix=/oncegate, or https:// for TLS; address 1: must end behind the port`},
+		{"", "serve --store etcd --store-dsn http://u:secret@h/x", `oncegate serve: --store-dsn: must be addresses like http://a:2379,http://b:2379,http://c:2379?prefix=/oncegate, or https:// for TLS; address 1: must end after the port`},
 		{"", "serve --store etcd --store-dsn http://h?prefix=x", `oncegate serve: --store-dsn: must be addresses like http://a:2379,http://b:2379,http://c:2379?prefix=/oncegate, or https:// for TLS; parameter prefix "x": must begin with a slash, and have 2 to 128 letters, digits, slashes and any of ._-`},
 		{"ONCEGATE_STORE_DSN=redis://h", "serve --store memory", `oncegate serve: ONCEGATE_STORE_DSN: the engine memory connects to nothing`},
 		{"", "serve --data-dir d --wait-for-pending=maybe", `oncegate serve: --wait-for-pending "maybe": must be true or false`},

@@ -130,9 +130,9 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	if n, err := s.write(hw, hr, &x.resp, c); err != nil && x.resp.Undelivered != nil {
 		log := s.log.With("method", hr.Method, "path", x.req.Path, "client", x.req.Remote(), "taken_bytes", n, "bytes", len(x.resp.Body), "error", err.Error())
 		if err := x.resp.Undelivered(); err != nil {
-			log.Error("a client took only a part of an answer, and what the answer gave away could not be taken back", "because", err.Error())
+			log.Error("a client took only a part of an answer, and what the answer handed out could not be taken back", "because", err.Error())
 		} else {
-			log.Warn("a client took only a part of an answer, and what the answer gave away is taken back")
+			log.Warn("a client took only a part of an answer, and what the answer handed out was taken back")
 		}
 	}
 }

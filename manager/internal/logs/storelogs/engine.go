@@ -260,8 +260,8 @@ func putCount(tx store.Tx, n int) error {
 	return tx.Put(meta, metaCount, binary.AppendUvarint(nil, uint64(max(n, 0))))
 }
 
-// Delete implements logs.Engine. The records of the log go in the background. A log whose head cannot be read is given up:
-// its records go only if the head still shows which they are.
+// Delete implements logs.Engine. The records of the log are deleted in the background. A log whose head cannot be read can be deleted:
+// its records are deleted only if the head still shows which they are.
 func (e *Engine) Delete(ctx context.Context, name string) error {
 	if err := logs.CheckName(name); err != nil {
 		return err

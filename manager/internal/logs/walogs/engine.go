@@ -187,7 +187,7 @@ func (e *Engine) names() ([]string, error) {
 
 func (e *Engine) remove(dir string) {
 	if err := os.RemoveAll(dir); err != nil {
-		e.opts.Logger.Warn("a deleted log's files cannot be removed; the next start tries again", "dir", dir, "error", err.Error())
+		e.opts.Logger.Warn("a deleted log's files cannot be removed; retrying at the next start", "dir", dir, "error", err.Error())
 	}
 }
 
@@ -204,7 +204,7 @@ func (e *Engine) openAll(ctx context.Context, names []string) error {
 			switch {
 			case errors.Is(err, errNeverMade):
 				// Its first record never became durable, so no caller got an answer about it.
-				e.opts.Logger.Info("log removed that was never made", "log", name)
+				e.opts.Logger.Info("removed a log whose creation was cut off", "log", name)
 				e.remove(filepath.Join(e.dir, name))
 			case ctx.Err() != nil:
 				if err == nil {
@@ -212,7 +212,7 @@ func (e *Engine) openAll(ctx context.Context, names []string) error {
 				}
 			case err != nil:
 				// As if it were not there would give its ids away.
-				e.opts.Logger.Error("log cannot be read: its calls are refused until a start that can read it; nothing in its directory was given up",
+				e.opts.Logger.Error("log cannot be read: its calls are refused until a start that can read it; its directory is unchanged",
 					"log", name, "dir", filepath.Join(e.dir, name), "error", err.Error())
 				e.mu.Lock()
 				e.broken[name] = err
@@ -345,7 +345,7 @@ func (e *Engine) Delete(_ context.Context, name string) error {
 		f.RemoveNamed(name)
 	}
 	if err := l.close(); err != nil {
-		e.opts.Logger.Warn("closing a log that is being deleted", "log", name, "error", err.Error())
+		e.opts.Logger.Warn("closing a deleted log failed", "log", name, "error", err.Error())
 	}
 	var random [8]byte
 	if _, err := rand.Read(random[:]); err != nil {
