@@ -64,10 +64,10 @@ type centresLoad struct {
 
 	mu      sync.Mutex
 	history []porcupine.Operation
-	// running are the attempts at global keys that were told to run and did not give up.
+	// running are the attempts at global keys that may run and did not give up.
 	running map[string][]string
-	// told and acked are the outcomes of other keys by key and data centre.
-	told, acked map[string]map[string]string
+	// reserved and acked are the outcomes of other keys by key and data centre.
+	reserved, acked map[string]map[string]string
 }
 
 func testFaultsBetweenCentres(t *testing.T) {
@@ -75,7 +75,7 @@ func testFaultsBetweenCentres(t *testing.T) {
 	all := newCentres(t, names, "--compare-interval-seconds", "1", "--committed-ttl-seconds", "3600", "--pending-ttl-seconds", "3600")
 	l := &centresLoad{
 		t: t, names: names, addrs: make(map[string]*atomic.Pointer[string]), start: time.Now(), over: make(chan struct{}),
-		running: make(map[string][]string), told: make(map[string]map[string]string), acked: make(map[string]map[string]string),
+		running: make(map[string][]string), reserved: make(map[string]map[string]string), acked: make(map[string]map[string]string),
 	}
 	for name, dc := range all {
 		l.addrs[name] = new(atomic.Pointer[string])
@@ -114,7 +114,7 @@ func testFaultsBetweenCentres(t *testing.T) {
 	l.check(all)
 }
 
-// arrived tells callers where a manager is.
+// arrived gives callers the address of a manager.
 func (l *centresLoad) arrived(dc *dataCentre) {
 	addr := dc.p.addr["api"]
 	l.addrs[dc.name].Store(&addr)
@@ -242,7 +242,7 @@ func (l *centresLoad) try(client *http.Client, id int, name string, in ledgertes
 	return ""
 }
 
-// global works on global keys at one data centre until it is told to end.
+// global works on global keys at one data centre until the load ends.
 func (l *centresLoad) global(id int, name string) {
 	client := &http.Client{Transport: &http.Transport{}, Timeout: patience}
 	defer client.CloseIdleConnections()
@@ -280,11 +280,11 @@ func (l *centresLoad) local(name string) {
 		key, token := l.key("local"), fmt.Sprint(name, "-", l.count.Add(1))
 		_, b, _ := l.call(client, name, "reserve", fmt.Sprintf(`{"key":%q,"token":%q}`, key, token))
 		if gjson.Get(b, "state").String() == "reserved" {
-			l.note(l.told, key, name, token)
+			l.record(l.reserved, key, name, token)
 			for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 				status, b, ok := l.call(client, name, "commit", fmt.Sprintf(`{"key":%q,"token":%q,"result":{"status":201,"headers":[["from",%q]]}}`, key, token, token))
 				if ok && status == 200 {
-					l.note(l.acked, key, name, token)
+					l.record(l.acked, key, name, token)
 					break
 				}
 				if ok && status != 503 || time.Now().After(deadline) {
@@ -297,7 +297,7 @@ func (l *centresLoad) local(name string) {
 	}
 }
 
-func (l *centresLoad) note(in map[string]map[string]string, key, name, token string) {
+func (l *centresLoad) record(in map[string]map[string]string, key, name, token string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if in[key] == nil {
@@ -387,8 +387,8 @@ func (l *centresLoad) check(all map[string]*dataCentre) {
 	conflicts := l.view(all[l.names[0]]).conflicts
 	for key, outcomes := range conflicts {
 		for origin, token := range outcomes {
-			if origin != "" && l.told[key][origin] != token {
-				l.t.Errorf("the conflict about %s has the outcome %s of %s, which told %q", key, token, origin, l.told[key][origin])
+			if origin != "" && l.reserved[key][origin] != token {
+				l.t.Errorf("the conflict about %s has the outcome %s of %s, which reserved it for %q", key, token, origin, l.reserved[key][origin])
 			}
 		}
 	}

@@ -308,12 +308,12 @@ func TestPeersProveWhoTheyAre(t *testing.T) {
 	}
 	args := []string{"--origin", "dc1", "--peer", "dc2=http://" + b.addr["api"]}
 	wrong := startManager(t, append(args, "--data-dir", t.TempDir(), "--peer-token-file", file(gate))...)
-	until(t, "the wrong token is told", func() bool { return strings.Contains(status(wrong), "403") })
+	until(t, "the wrong token is reported", func() bool { return strings.Contains(status(wrong), "403") })
 	right := &dataCentre{t: t, name: "dc1", p: startManager(t, append(args, "--data-dir", t.TempDir(), "--peer-token-file", file("dc2 "+peer))...)}
 	until(t, "the outcome arrives", func() bool { return right.call("GET", "/v1/ledger/entries/k", "", nil) == 200 })
 }
 
-// TestStatusWithoutPeers: silence would not tell a manager without peers from a command that failed.
+// TestStatusWithoutPeers: silence would look the same for a manager without peers and a command that failed.
 func TestStatusWithoutPeers(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{nil, {"--origin", "dc1"}} {

@@ -51,7 +51,7 @@ const (
 	callsPerRound = 500
 )
 
-// crashLoad is the load that goes on while managers come and go.
+// crashLoad is the load that runs while managers come and go.
 type crashLoad struct {
 	t     *testing.T
 	addr  atomic.Pointer[string]
@@ -68,7 +68,7 @@ type crashLoad struct {
 }
 
 // TestCrash kills the real program under load, again and again, while 32
-// clients go on, half of them with batches. From the second start on the records are encrypted, at each start under
+// clients keep calling, half of them with batches. From the second start on the records are encrypted, at each start under
 // another key, so that kills meet them while they are put again. Every acknowledged call must still be true after each restart,
 // and no call half true: for every key there must be an order of all calls,
 // before and after crashes, that explains every answer.
@@ -143,7 +143,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// client sends random calls until it is told to stop.
+// client sends random calls until it is stopped.
 func (l *crashLoad) client(id int) {
 	rnd := rand.New(rand.NewPCG(uint64(id), 7))
 	transport := &http.Transport{}
@@ -318,7 +318,7 @@ func (l *crashLoad) extensions(log string) iter.Seq2[time.Time, gjson.Result] {
 	}
 }
 
-// cutOff tells the end of a connection from an answer that makes no sense.
+// cutOff reports whether an error is the end of a connection, not an answer that makes no sense.
 func cutOff(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || strings.Contains(err.Error(), "reset by peer")
 }

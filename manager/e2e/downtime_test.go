@@ -15,7 +15,7 @@ import (
 // TestDowntimeDoesNotCount takes the manager away for longer than a reservation
 // and a job's lease last. What was alive when it went must still be its owner's
 // when it is back: nobody else gets the key or the job, and the owner can end
-// both. What has no owner any more runs out all the same.
+// both. What has no owner any more still runs out.
 func TestDowntimeDoesNotCount(t *testing.T) {
 	t.Parallel()
 	names := make([]string, 0, len(downtimes)*len(waysAway))
@@ -89,7 +89,7 @@ func startAndKill(t *testing.T, after time.Duration, args []string) {
 }
 
 // leased is work that is out: each of two keys and two jobs. The owners of the
-// first go on, those of the second are dead.
+// first continue, those of the second are dead.
 type leased struct{ ids, tokens [2]string }
 
 func leaseOut(t *testing.T, addr string, lease time.Duration) leased {

@@ -19,13 +19,13 @@ import (
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
-// medium is a server behind an engine, with all places where it and its tools leave the values.
+// medium is a server behind an engine, with all files in which it and its tools leave the values.
 type medium struct {
 	args []string
 	// backups lets the server write everything to its files, makes the backups that its users make, and returns the
 	// directories.
 	backups func(t *testing.T) []string
-	// clean does what docs/operating.md tells users to do about values of before the encryption, and returns the
+	// clean removes the values of before the encryption as docs/operating.md describes, and returns the
 	// directories that have none of them afterwards.
 	clean func(t *testing.T) []string
 }
@@ -73,7 +73,7 @@ var media = map[string]func(t *testing.T) medium{
 			clean: func(t *testing.T) []string {
 				do := redisDo(t, srv)
 				do("BGREWRITEAOF")
-				waitFor(t, "the file is written anew", func() bool {
+				waitFor(t, "the file is rewritten", func() bool {
 					return strings.Contains(do("INFO", "persistence"), "aof_rewrite_in_progress:0") && strings.Contains(do("INFO", "persistence"), "aof_rewrite_scheduled:0")
 				})
 				return backups(t)
@@ -202,7 +202,7 @@ func TestEncryptedMedia(t *testing.T) {
 		plain := start(t)
 		p := run(plain)
 		useAll(t, p, peer)
-		for _, dir := range plain.backups(t) { // the search finds what it looks for, in each place
+		for _, dir := range plain.backups(t) { // the search finds what it looks for, in each backup
 			if got := found(t, dir); !slices.Equal(got, everything) {
 				t.Errorf("without encryption %s has only %q", dir, got)
 			}

@@ -48,7 +48,7 @@ func rotation(t testing.TB, n int) []string {
 	return []string{"--encryption-key-file", keyFile(t, slices.Concat(ids[n+1:], ids[:n+1])...)}
 }
 
-// What callers send and get here, and nothing else may show. Each place has a word of its own.
+// What callers send and get here, and nothing else may show. Each kind of value has a word of its own.
 var secrets = []string{
 	"4242-answer", "4242-rejection", "4242-small-payload", "4242-large-payload", "4242-small-result", "4242-large-result", "4242-error",
 	"4242-batch-payload", "4242-keyed-payload", "4242-entry", "4242-log-id", "4242-property",
@@ -132,7 +132,7 @@ func checkSecrets(t *testing.T, addr string) {
 	}
 }
 
-// forms are the ways in which a file may have a text: as it is, in hex, and in base64 at any place of a longer text.
+// forms are the ways in which a file may have a text: as it is, in hex, and in base64 at any position of a longer text.
 func forms(text string) [][]byte {
 	out := [][]byte{[]byte(text), []byte(hex.EncodeToString([]byte(text))), []byte(strings.ToUpper(hex.EncodeToString([]byte(text))))}
 	for before := range 3 {

@@ -103,7 +103,7 @@ func TestDataCentreThatLostItsVolume(t *testing.T) {
 	until(t, "the others take it for its successor", func() bool {
 		return strings.Contains(all["dc2"].p.stderr.String(), "a peer has another ledger than before")
 	})
-	all["dc2"].run("later", "b") // the others go on, and it hears of it
+	all["dc2"].run("later", "b") // the others continue, and it hears of it
 	until(t, "it has the others' outcomes", func() bool { return dc.retry("later") != "" })
 	if code := dc.p.stop(t); code != 0 {
 		t.Fatal(dc.p.stderr)
@@ -147,7 +147,7 @@ func TestDataCentreThatWentBack(t *testing.T) {
 	}
 }
 
-// TestTwoManagersOfOneOrigin: somebody starts a second manager with the origin of a living one.
+// TestTwoManagersOfOneOrigin: a second manager is started with the origin of a running one.
 func TestTwoManagersOfOneOrigin(t *testing.T) {
 	t.Parallel()
 	all := newCentres(t, []string{"dc1", "dc2", "dc3"})

@@ -34,7 +34,7 @@ func (m *movingManager) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // TestJobsSurviveCrashes kills the real program again and again while 64
 // submitters share each key, and workers work. Every
-// key must lead to one job, every caller must be told the same one, and every
+// key must lead to one job, every caller must get the same one, and every
 // job must be done, with its result, when the dust has settled. On the shared
 // engines there are three managers, and in every other round the server behind
 // them is killed as well.
@@ -127,8 +127,8 @@ func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Ser
 		})
 	}
 
-	type told struct{ key, id string }
-	answers := make(chan told, rounds*keysPerRound*submitters)
+	type answer struct{ key, id string }
+	answers := make(chan answer, rounds*keysPerRound*submitters)
 	payloads := map[string]string{}
 	for round := range rounds {
 		var callers sync.WaitGroup
@@ -151,7 +151,7 @@ func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Ser
 						return
 					}
 					answered.Add(1)
-					answers <- told{key, j.ID}
+					answers <- answer{key, j.ID}
 				})
 			}
 		}
@@ -175,7 +175,7 @@ func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Ser
 	ids := map[string]string{}
 	for a := range answers {
 		if first, ok := ids[a.key]; ok && first != a.id {
-			t.Errorf("key %s: one caller was told of job %s, another of %s", a.key, first, a.id)
+			t.Errorf("key %s: one caller got job %s, another of %s", a.key, first, a.id)
 		}
 		ids[a.key] = a.id
 	}

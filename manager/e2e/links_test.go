@@ -128,7 +128,7 @@ func (l *link) serve(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	status, header, answer := l.forward(r, target, body)
-	// The second copy of a release is fenced if somebody has reserved the key since the first.
+	// The second copy of a release is fenced if another call has reserved the key since the first.
 	if atHome && !strings.HasSuffix(r.URL.Path, "/release") && l.fault(10) {
 		status, header, answer = l.forward(r, target, body)
 	}

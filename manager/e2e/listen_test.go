@@ -102,7 +102,7 @@ func TestManagerServesOnAUnixSocket(t *testing.T) {
 	<-left
 	waitFor(t, "the reserve is given up", waiters("0"))
 
-	// Another manager gets the error that the place is taken, and removes nothing.
+	// Another manager gets the error that the address is taken, and removes nothing.
 	code, out := oncegate(t, "serve", "--store", "memory", "--listen", "unix:"+path)
 	if want := fmt.Sprintf("oncegate serve: --listen %q: a program listens there already\n", "unix:"+path); code != 2 || out != want {
 		t.Errorf("exit code %d\n got %swant %s", code, out, want)

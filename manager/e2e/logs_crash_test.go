@@ -19,7 +19,7 @@ import (
 )
 
 // TestLogsSurviveCrashes kills the real program again and again while writers append, alone and in
-// batches. What was acknowledged is in the log once, where its writer was told, and each writer's
+// batches. What was acknowledged is in the log once, at the number that its writer got, and each writer's
 // messages are in its order. A reader that follows meanwhile sees the same entries. The log is shipped to a store with
 // every kind of fault, and what is restored from it, at times and at the end, is how the log begins.
 func TestLogsSurviveCrashes(t *testing.T) {
@@ -53,10 +53,10 @@ func TestLogsSurviveCrashes(t *testing.T) {
 	}
 	var stop atomic.Bool
 	var answered atomic.Int64
-	told := make([]map[string]uint64, writers)
+	acked := make([]map[string]uint64, writers)
 	var wg sync.WaitGroup
 	for i := range writers {
-		told[i] = make(map[string]uint64)
+		acked[i] = make(map[string]uint64)
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
@@ -78,7 +78,7 @@ func TestLogsSurviveCrashes(t *testing.T) {
 						t.Errorf("writer %d: %v", i, r.Err)
 						return
 					}
-					told[i][r.ID] = r.LogMessageID.Entry
+					acked[i][r.ID] = r.LogMessageID.Entry
 					answered.Add(1)
 				}
 			}
@@ -163,7 +163,7 @@ func TestLogsSurviveCrashes(t *testing.T) {
 	}
 	caughtUp <- after
 	acknowledged := 0
-	for _, ids := range told {
+	for _, ids := range acked {
 		for id, n := range ids {
 			if acknowledged++; seen[id] != n {
 				t.Errorf("%s was acknowledged as entry %d, and is %d", id, n, seen[id])

@@ -183,7 +183,7 @@ func readAddresses(file string) map[string]string {
 	return addrs
 }
 
-// kill ends the process as a power cut would, as far as a process can tell.
+// kill ends the process as a power cut would, as far as a process can notice.
 func (p *process) kill() {
 	_ = p.cmd.Process.Signal(syscall.SIGKILL)
 	<-p.exited
@@ -261,7 +261,7 @@ func waitFor(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// each runs a test in several cells side by side. A single cell runs in its parent's turn, since a long one that waits behind
+// each runs a test in several cells side by side. A single cell runs in its parent's turn, since a long one that waits for
 // all other tests ends last.
 func each(t *testing.T, cells []string, test func(t *testing.T, cell string)) {
 	t.Helper()
@@ -340,7 +340,7 @@ func TestProcessStartsServesAndStops(t *testing.T) {
 	}
 }
 
-// TestShutdownAnswersWaits: a caller that is held when the manager is told to stop
+// TestShutdownAnswersWaits: a caller that is held when the manager is asked to stop
 // gets an answer, and soon.
 func TestShutdownAnswersWaits(t *testing.T) {
 	t.Parallel()

@@ -14,7 +14,7 @@ import (
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
-// TestUnreadableQuarantine: a manager that cannot read what a restore left behind does not start, and one that runs takes
+// TestUnreadableQuarantine: a manager that cannot read what a restore left does not start, and one that runs takes
 // no new key.
 func TestUnreadableQuarantine(t *testing.T) {
 	t.Parallel()

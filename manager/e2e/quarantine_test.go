@@ -35,7 +35,7 @@ func wantQuarantine(t *testing.T, method, url, body string) {
 
 func payload(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 
-// history is what a manager was told before the point of a restore, and after it.
+// history is what a manager was asked before the point of a restore, and after it.
 type history struct {
 	t         *testing.T
 	forgotten int64 // the writer's epoch that the restored state lacks
@@ -127,7 +127,7 @@ func copyFiles(t *testing.T, from string) string {
 	return to
 }
 
-// TestCopiedDirectoryIsQuarantined: a manager goes on from a copy of its files that an operator took before.
+// TestCopiedDirectoryIsQuarantined: a manager continues from a copy of its files that an operator took before.
 func TestCopiedDirectoryIsQuarantined(t *testing.T) {
 	t.Parallel()
 	for _, engine := range []string{"wal", "sqlite"} {
@@ -224,7 +224,7 @@ var sharedServers = map[string]func(testing.TB, ...string) *servers.Server{
 	"redis": servers.Redis, "postgres": servers.Postgres, "etcd": servers.Etcd,
 }
 
-// TestSharedStoreIsQuarantined: the server's own files are put back from a copy, and two managers go on with it. They are
+// TestSharedStoreIsQuarantined: the server's own files are put back from a copy, and two managers continue with it. They are
 // killed in the middle of the quarantine.
 func TestSharedStoreIsQuarantined(t *testing.T) {
 	t.Parallel()

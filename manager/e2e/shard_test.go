@@ -10,7 +10,7 @@ import (
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
-// eachKept runs a test on every engine that keeps what it has, with the arguments that choose it and an empty place.
+// eachKept runs a test on every engine that keeps what it has, with the arguments that choose it and an empty prefix.
 func eachKept(t *testing.T, test func(t *testing.T, store []string)) {
 	kept := map[string]func(t *testing.T) []string{
 		"wal":    func(t *testing.T) []string { return []string{"--data-dir", t.TempDir()} },

@@ -52,7 +52,7 @@ func mustAnswer(t *testing.T, want int, method, url, body string) string {
 	return answer
 }
 
-// logsShipped waits until the place has a time of the ledger and of each log behind t0, and returns the newest of
+// logsShipped waits until the bucket has a time of the ledger and of each log after t0, and returns the newest of
 // these times.
 func logsShipped(t *testing.T, place object.Store, t0 time.Time, names ...string) time.Time {
 	t.Helper()
@@ -98,7 +98,7 @@ func TestRestoreOfLogs(t *testing.T) {
 		mustAnswer(t, 201, "POST", at(p, "/counted/entries"), entryJSON(fmt.Sprintf("c:%d:%s", i, nonce)))
 	}
 	mustAnswer(t, 201, "POST", at(p, "/dropped/entries"), entryJSON("lost"))
-	// Behind the first markers there is a time with all that came before, and behind the second ones
+	// After the first markers there is a time with all that came before, and after the second ones
 	// nothing is added to it.
 	marks := 0
 	mark := func(t0 time.Time) time.Time {

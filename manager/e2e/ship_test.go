@@ -38,7 +38,7 @@ func commitKey(t *testing.T, addr, key string) {
 	}
 }
 
-// shippedSince waits until the place has a point in time behind t0.
+// shippedSince waits until the bucket has a point in time after t0.
 func shippedSince(t *testing.T, place object.Store, t0 time.Time) *ship.Status {
 	t.Helper()
 	var st *ship.Status
@@ -281,7 +281,7 @@ func TestTwoManagersShipToOnePlace(t *testing.T) {
 	shippedSince(t, place, time.Now().Add(-time.Hour))
 	second := env.startManager(t, "--data-dir", copied, "--ship-to", shipPlace, "--admin", "127.0.0.1:0")
 	waitFor(t, "the second says that it has no lease", func() bool { return strings.Contains(second.stderr.String(), "lease") })
-	commitKey(t, second.addr["api"], "k") // it serves all the same
+	commitKey(t, second.addr["api"], "k") // it still serves
 	if code := second.stop(t); code != 0 {
 		t.Errorf("exit code %d: %s", code, second.stderr)
 	}
@@ -353,7 +353,7 @@ func TestRestoreExitCodes(t *testing.T) {
 	}
 	for _, command := range []string{"verify", "status"} {
 		if code, out := env.oncegate(t, "ship", command, "--from", shipPlace); code != 1 || !strings.Contains(out, damaged) {
-			t.Errorf("ship %s of a place that cannot be restored: exit code %d; %s", command, code, out)
+			t.Errorf("ship %s of a prefix that cannot be restored: exit code %d; %s", command, code, out)
 		}
 	}
 	// A restore that was cut off leaves this directory, and a manager must not begin a

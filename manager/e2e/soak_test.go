@@ -17,7 +17,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// soakTime is how long the load goes on; make soak asks for an hour.
+// soakTime is how long the load runs; make soak asks for an hour.
 func soakTime(t *testing.T) time.Duration {
 	t.Helper()
 	const name = "MANAGER_SOAK"

@@ -164,7 +164,7 @@ func TestSpansOfJobsAreLinked(t *testing.T) {
 	}
 	context := "00-" + trace + "-" + hex.EncodeToString(producer.SpanId) + "-01"
 	if named[0] != context || named[1] != context {
-		t.Errorf("the worker is told %q, want %q", named, context)
+		t.Errorf("the worker gets %q, want %q", named, context)
 	}
 	items := collector.Spans("submit mail.later")
 	if len(items) != 2 || tracetest.Attribute(items[0], "messaging.operation.type") != "create" || string(items[0].SpanId) == string(items[1].SpanId) {
@@ -224,6 +224,6 @@ func TestCollectorThatHangsSlowsNothing(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, p.stderr)
 	}
 	if !strings.Contains(p.stderr.String(), "spans do not reach the collector") {
-		t.Errorf("the log does not tell: %s", p.stderr)
+		t.Errorf("the log does not say it: %s", p.stderr)
 	}
 }

@@ -29,7 +29,7 @@ func TestVanishedOwnerLeavesAnUnknownOutcome(t *testing.T) {
 	}
 	want(renew, `{"key":"works","token":"t1","pending_ttl_ms":3600000}`, 200, `"expires_in_ms":3600000`)
 	want(unknown, `{"key":"said","token":"t1"}`, 200, `{"state":"unknown","expires_in_ms":3600000}`)
-	// A duplicate that waits is told as soon as the reservation has run out.
+	// A duplicate that waits is answered as soon as the reservation has run out.
 	want(reserve, `{"key":"gone","token":"t2","wait_ms":30000}`, 409, `"code":"outcome-unknown"`)
 	stored := func() bool {
 		_, stats := get(t, p.addr["api"], "/v1/ledger/stats")

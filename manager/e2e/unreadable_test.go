@@ -248,14 +248,14 @@ func testUnreadableRecords(t *testing.T, args []string, log string, open func() 
 		t.Errorf("exit code %d: %s", code, p.stderr)
 	}
 	for _, key := range []string{`"collection":"ledger","key":"0:bad"`, `"collection":"jobs","key":"bad"`} {
-		told := 0
+		logged := 0
 		for line := range strings.Lines(p.stderr.String()) {
 			if strings.Contains(line, "a record cannot be read") && strings.Contains(line, key) {
-				told++
+				logged++
 			}
 		}
-		if told != 1 {
-			t.Errorf("told %d times of %s: %s", told, key, p.stderr)
+		if logged != 1 {
+			t.Errorf("logged %d times of %s: %s", logged, key, p.stderr)
 		}
 	}
 	if !strings.Contains(p.stderr.String(), `"msg":"unreadable record deleted by an administrator"`) {

@@ -72,8 +72,8 @@ func Run(ctx context.Context, o Options) error {
 	return errors.Join(err, a.close())
 }
 
-// stoppedEarly tells a start that was told to stop from one that failed. What
-// is wrong with the settings or the records is reported even when somebody stops it.
+// stoppedEarly reports whether a start ended because it was stopped, not because it failed. What
+// is wrong with the settings or the records is reported even then.
 func stoppedEarly(ctx context.Context, err error) bool {
 	// A store that was being connected to may only say that it was not reached.
 	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, store.ErrUnavailable))
@@ -120,7 +120,7 @@ type app struct {
 	adminTLS         *tls.Config
 	tracing          *tracing.Provider // nil unless the environment asks for it
 
-	began          bool // has served, or was told to stop before it could
+	began          bool // has served, or was stopped before it could
 	stopBackground context.CancelFunc
 	background     sync.WaitGroup
 	ended          chan error // a listener stopped by itself
@@ -149,7 +149,7 @@ func (a *app) start(ctx context.Context) error {
 			return settings.Usagef("%v", err)
 		}
 	}
-	// The listeners come next: a port that is taken is told before a long
+	// The listeners come next: a port that is taken is reported before a long
 	// recovery, and requests that come early wait in the backlog.
 	api, err := listen(ctx, "listen", s.Listen, s.SocketMode)
 	if err != nil {
@@ -281,7 +281,7 @@ func (a *app) start(ctx context.Context) error {
 	a.goRun(func() { a.ledger.WatchPressure(background, time.Minute, a.windowFull) })
 	a.goRun(func() { a.queue.Run(background, a.jobDuties) })
 	a.goRun(func() { a.watchMoved(background) })
-	a.goRun(func() { a.shard.Run(background, a.tellShard) })
+	a.goRun(func() { a.shard.Run(background, a.logShard) })
 	a.goRun(func() { a.reload(background) })
 	a.goRun(func() { a.logUnreadable(background) })
 	a.goRun(func() { a.watchQuarantine(background) })
@@ -300,14 +300,14 @@ func (a *app) start(ctx context.Context) error {
 		a.log.Warn("everyone who reaches --admin may do everything by the page /ui/: it is not loopback, and neither --auth-token-file nor --client-ca is set",
 			"addr", listenAddress(admin))
 	case a.adminTLS == nil && s.TokenFile != "":
-		a.log.Warn("tokens of operators cross the network in clear text when somebody logs in at /ui/: --admin is not loopback, and --admin-tls-cert is not set",
+		a.log.Warn("tokens of operators cross the network in clear text when a person logs in at /ui/: --admin is not loopback, and --admin-tls-cert is not set",
 			"addr", listenAddress(admin))
 	}
-	if err := a.tellAddresses(api, admin); err != nil {
+	if err := a.writeAddresses(api, admin); err != nil {
 		return err
 	}
-	a.tellForeign()
-	a.tellWindow(ctx)
+	a.logForeign()
+	a.logWindow(ctx)
 	a.log.Info("jobs", "max_bytes", s.Jobs.MaxBytes, "submitter_share", max(s.Jobs.OwnerShare, 0))
 	a.server.SetReady("")
 	a.began = true
@@ -329,8 +329,8 @@ func (a *app) extended(r downtime.Report) {
 	a.log.Warn("leases and reservations were extended by a downtime", args...)
 }
 
-// tellAddresses writes the file that --addr-file names.
-func (a *app) tellAddresses(api, admin net.Listener) error {
+// writeAddresses writes the file that --addr-file names.
+func (a *app) writeAddresses(api, admin net.Listener) error {
 	if a.settings.AddrFile == "" {
 		return nil
 	}
@@ -412,8 +412,8 @@ func (a *app) reach() server.Reach {
 	return reach
 }
 
-// tellWindow logs what the window holds, before it is full, and whether it is smaller than what the ledger has already.
-func (a *app) tellWindow(ctx context.Context) {
+// logWindow logs what the window holds, before it is full, and whether it is smaller than what the ledger has already.
+func (a *app) logWindow(ctx context.Context) {
 	o, sizes := a.ledger.Options(), a.store.Capabilities().Sizes
 	all, scope := o.KeysPerSecond(sizes)
 	fields := []any{"new_keys_per_second", int(all), "of_one_scope", int(scope), "committed_ttl_seconds", o.CommittedTTL.Seconds(),

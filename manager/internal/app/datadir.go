@@ -43,16 +43,16 @@ func foreignFiles(s *settings.Settings) []string {
 	return foreign
 }
 
-// toldFiles bounds the names in a line of the log.
-const toldFiles = 10
+// maxNames bounds the names in a line of the log.
+const maxNames = 10
 
-// tellForeign logs that the data directory is not the manager's own.
-func (a *app) tellForeign() {
+// logForeign logs that the data directory is not the manager's own.
+func (a *app) logForeign() {
 	if a.settings.DataDir == "" {
 		return
 	}
 	if foreign := foreignFiles(a.settings); len(foreign) > 0 {
 		a.log.Warn("--data-dir has files that no manager wrote: it should be a directory of its own",
-			"dir", a.settings.DataDir, "count", len(foreign), "files", foreign[:min(len(foreign), toldFiles)])
+			"dir", a.settings.DataDir, "count", len(foreign), "files", foreign[:min(len(foreign), maxNames)])
 	}
 }

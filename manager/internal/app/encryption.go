@@ -103,15 +103,15 @@ func (a *app) logKeys(ctx context.Context) ([]string, error) {
 	return nil, nil
 }
 
-// encrypt puts values again that are under older keys, or plain, until ctx ends or the manager was told to stop. A store
-// that writes its files anew lets callers wait, and the last ones must be answered soon then.
-func (a *app) encrypt(ctx, told context.Context) {
+// encrypt re-encrypts values that are under older keys, or plain, until ctx or stopping ends. A store
+// that rewrites its files makes callers wait, and a manager that stops must answer the last ones soon.
+func (a *app) encrypt(ctx, stopping context.Context) {
 	if a.sealed == nil {
 		return
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	defer context.AfterFunc(told, stop)()
+	defer context.AfterFunc(stopping, stop)()
 	if a.ring == nil {
 		a.sealed.Run(ctx, nil)
 		return

@@ -58,7 +58,7 @@ var (
 	errNoSocket    = errors.New("must be the path of a new file, or of a socket that nobody uses; something else is there")
 )
 
-// unixListener removes its file when it is closed, unless another file has taken its place.
+// unixListener removes its file when it is closed, unless another file has replaced it.
 type unixListener struct {
 	*net.UnixListener
 	path   string
@@ -75,7 +75,7 @@ func (l *unixListener) Close() error {
 	return l.UnixListener.Close()
 }
 
-// listenUnix takes the place of a socket that a killed program left behind.
+// listenUnix replaces a socket that a killed program left.
 func listenUnix(ctx context.Context, path string, mode fs.FileMode) (net.Listener, error) {
 	// Of two managers that start at once, one must not remove the other's new socket.
 	lock, err := lockDirectory(ctx, filepath.Dir(path))

@@ -44,7 +44,7 @@ func TestOneOfManyTakesASocket(t *testing.T) {
 			}
 		}
 		if n := taken.Load(); int(n) != cap(got)-1 {
-			t.Fatalf("%d of %d were told that it is taken", n, cap(got))
+			t.Fatalf("%d of %d got the error that it is taken", n, cap(got))
 		}
 		c, err := net.Dial("unix", path)
 		if err != nil {

@@ -37,7 +37,7 @@ func newLogMetrics() *logMetrics {
 	}
 }
 
-// batch is told about every group commit.
+// batch counts a group commit.
 func (m *logMetrics) batch(b wal.Batch) {
 	m.fsync.Observe(b.Sync.Seconds())
 	m.records.Observe(float64(b.Records))

@@ -43,8 +43,8 @@ func (a *app) openLogs(ctx context.Context) (err error) {
 	return err
 }
 
-// followLogs ships the logs that are open. Shipping would take one that is not there for a deleted one,
-// so it is told of those that cannot be read.
+// followLogs ships the logs that are open. Shipping takes a log that it does not know for a deleted one,
+// so it gets the names of those that cannot be read too.
 func (a *app) followLogs(ctx context.Context) error {
 	infos, err := a.logs.List(ctx, "", math.MaxInt)
 	if err != nil {
@@ -75,7 +75,7 @@ func (a *app) closeLogs() {
 		return
 	}
 	if err := a.logs.Close(); err != nil {
-		a.log.Error("closing the logs", "error", err.Error())
+		a.log.Error("closing the logs failed", "error", err.Error())
 	}
 }
 

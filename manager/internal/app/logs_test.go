@@ -42,7 +42,7 @@ func TestNoLogsWhereTheyMayBeLost(t *testing.T) {
 	}
 }
 
-// TestUnreadableLogIsNotShipped: the other logs are shipped, and what the place has of it stays.
+// TestUnreadableLogIsNotShipped: the other logs are shipped, and what the prefix has of it stays.
 func TestUnreadableLogIsNotShipped(t *testing.T) {
 	dir, place := t.TempDir(), object.OpenDir(t.TempDir())
 	start := func(journal io.Writer) (a *app, stop func()) {
@@ -81,7 +81,7 @@ func TestUnreadableLogIsNotShipped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Of each log the place has its records, the settings first.
+	// Of each log the prefix has its records, the settings first.
 	mustHave := func(want map[string]uint64) {
 		t.Helper()
 		st, err := ship.ReadStatus(t.Context(), place, "")
@@ -96,7 +96,7 @@ func TestUnreadableLogIsNotShipped(t *testing.T) {
 			got[l.Name] = l.Sequence
 		}
 		if !maps.Equal(got, want) {
-			t.Errorf("the place has %v, want %v", got, want)
+			t.Errorf("the prefix has %v, want %v", got, want)
 		}
 	}
 	a, stop := start(io.Discard)
@@ -116,7 +116,7 @@ func TestUnreadableLogIsNotShipped(t *testing.T) {
 	stop()
 	mustHave(map[string]uint64{"good": 3, "bad": 2, "new": 2})
 	if !strings.Contains(journal.String(), "log is not shipped") {
-		t.Errorf("nobody is told: %s", &journal)
+		t.Errorf("nothing is logged: %s", &journal)
 	}
 
 	if err := errors.Join(os.RemoveAll(bad), os.Rename(away, bad)); err != nil {

@@ -157,8 +157,8 @@ func (s *shippedLedger) untilShipped() {
 	s.until("all is shipped", func() bool { return s.shipper.Shipped(ship.LedgerLog) >= s.store.Log().Durable() })
 }
 
-// TestLongOutageOfThePlace: while the place is away for hours, keys are taken and expire as always, and the disk has the
-// backlog and what a start needs, but no more. When the place is back, shipping goes on with a snapshot, and the gap
+// TestLongOutageOfThePlace: while the object store is away for hours, keys are taken and expire as always, and the disk has the
+// backlog and what a start needs, but no more. When it is back, shipping continues with a snapshot, and the gap
 // is counted, whether the manager was started again meanwhile or not.
 func TestLongOutageOfThePlace(t *testing.T) {
 	for name, restart := range map[string]int{"one process": -1, "restart early": 1, "restart late": outageMinutes - 10} {
@@ -195,13 +195,13 @@ func TestLongOutageOfThePlace(t *testing.T) {
 			if most <= outageBacklog {
 				t.Errorf("the backlog had %d bytes at most, which does not show its bound of %d", most, outageBacklog)
 			}
-			s.until("the log tells of it", func() bool { return journal.has("the backlog grows on disk") })
+			s.until("the outage is logged", func() bool { return journal.has("the backlog grows on disk") })
 
 			place.Open()
 			s.untilShipped()
 			s.minute(outageMinutes + 1)
 			s.untilShipped()
-			s.until("the gap is told", func() bool { return journal.has("cannot be restored to") })
+			s.until("the gap is logged", func() bool { return journal.has("cannot be restored to") })
 			want := s.remembered()
 			s.untilShipped()
 			s.crash()
@@ -225,7 +225,7 @@ func TestLongOutageOfThePlace(t *testing.T) {
 	}
 }
 
-// TestNoBacklogKeepsNothing: --ship-backlog-bytes 0 keeps no segment for a place that is away but the one in use.
+// TestNoBacklogKeepsNothing: --ship-backlog-bytes 0 keeps no segment but the one in use for an object store that is away.
 func TestNoBacklogKeepsNothing(t *testing.T) {
 	dir := t.TempDir()
 	log, err := wal.Open(t.Context(), dir, wal.Options{SegmentBytes: outageSegment})

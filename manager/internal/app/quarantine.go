@@ -49,12 +49,12 @@ func (a *app) openQuarantine(ctx context.Context) error {
 		}
 		a.restored = quarantine.Local{Quarantine: q}
 	}
-	a.tellQuarantine(a.restored.State())
+	a.logQuarantine(a.restored.State())
 	return nil
 }
 
-// tellQuarantine logs that there is a quarantine, and why.
-func (a *app) tellQuarantine(s quarantine.State) {
+// logQuarantine logs that there is a quarantine, and why.
+func (a *app) logQuarantine(s quarantine.State) {
 	left := a.restored.Longest()
 	if left == 0 {
 		return
@@ -77,7 +77,7 @@ func (a *app) watchQuarantine(ctx context.Context) {
 		if before.Remaining > 0 && after.Remaining == 0 {
 			a.log.Info(quarantineOver)
 		} else {
-			a.tellQuarantine(after)
+			a.logQuarantine(after)
 		}
 		if !before.RestoredTo.Equal(after.RestoredTo) { // other data centres must not trust the numbers of the feed any more
 			if err := a.openFeed(ctx); err != nil {

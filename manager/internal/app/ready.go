@@ -23,8 +23,8 @@ func (a *app) unready(s *downtime.Store) func() string {
 	}
 }
 
-// unreached logs that the shared store cannot be reached, and that it is reached again. Why is not part of what /readyz
-// tells everyone.
+// unreached logs that the shared store cannot be reached, and that it is reached again. It logs why, which /readyz does not
+// show to everyone.
 func (a *app) unreached(err error) {
 	if err != nil {
 		a.log.Warn("the store cannot be reached, the manager is not ready", "error", err.Error())

@@ -37,12 +37,12 @@ func (a *app) openShard(ctx context.Context) error {
 	}
 	a.shard, a.moved = keeper, newMovedEntries()
 	a.watchPast()
-	a.tellShard(change)
+	a.logShard(change)
 	return nil
 }
 
-// tellShard logs who the ledger is, and what a start or another manager changed about that.
-func (a *app) tellShard(c shard.Change) {
+// logShard logs who the ledger is, and what a start or another manager changed about that.
+func (a *app) logShard(c shard.Change) {
 	i := c.After
 	if c.Before.ID != "" && c.Named() {
 		a.log.Warn("the ledger has another name", "ledger", i.ID, "from", c.Before.Name, "to", i.Name)

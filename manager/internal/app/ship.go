@@ -47,10 +47,10 @@ func newShipper(s *settings.Settings, log *slog.Logger, reg prometheus.Registere
 	return shipper, reg.Register(shipper.Metrics())
 }
 
-// placeTries bounds how long a new ledger waits to see what its place has.
+// placeTries bounds how long a new ledger waits to see what its prefix has.
 const placeTries = 30 * time.Second
 
-// checkPlace refuses to begin a ledger where the place has the copies of another one. Beginning would run its keys again,
+// checkPlace refuses to begin a ledger where the prefix has the copies of another one. Beginning would run its keys again,
 // and a later restore would take the new ledger for the newest state.
 func (a *app) checkPlace(ctx context.Context) error {
 	if a.shipper == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// What the server does not tell is absent, so that no alert compares with zero.
+// What the server does not report is absent, so that no alert compares with zero.
 func TestSpaceMetrics(t *testing.T) {
 	for _, c := range []struct {
 		space store.Space

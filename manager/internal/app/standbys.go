@@ -44,7 +44,7 @@ func (a *app) waitForStandbys(ctx context.Context, api, admin net.Listener, cfg 
 	if admin != nil {
 		serve(admin, func(ln net.Listener) error { return serveAdmin(health, ln) })
 	}
-	if err := a.tellAddresses(api, admin); err != nil {
+	if err := a.writeAddresses(api, admin); err != nil {
 		a.log.Error(err.Error()) // the start fails for it later
 	}
 	tick := time.NewTicker(standbysLook)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// wait returns when the manager has been told to stop, or must.
+// wait returns when the manager was asked to stop, or must.
 func (a *app) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -87,7 +87,7 @@ func (a *app) close() error {
 	if a.store != nil {
 		failed := a.store.Err() != nil
 		if err = a.store.Close(); err != nil && !failed {
-			a.log.Error("closing the store", "error", err.Error())
+			a.log.Error("closing the store failed", "error", err.Error())
 			err = fmt.Errorf("closing the store: %w", err)
 		} else {
 			err = nil
@@ -95,7 +95,7 @@ func (a *app) close() error {
 	}
 	a.tracing.Shutdown()
 	if a.began {
-		// Else it failed to start, and why is told on a line of its own.
+		// Else it failed to start, and the cause has a line of its own.
 		a.log.Info("stopped")
 	}
 	return err

@@ -63,7 +63,7 @@ func TestAdminListenerHasTLS(t *testing.T) {
 	}
 }
 
-// TestAdminListenerWarns: tokens in clear text, and a page for everyone, are told at the start.
+// TestAdminListenerWarns: tokens in clear text, and a page for everyone, are logged at the start.
 func TestAdminListenerWarns(t *testing.T) {
 	dir := t.TempDir()
 	cert, key, tokens := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "tokens")

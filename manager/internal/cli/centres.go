@@ -47,7 +47,7 @@ func ledgerHome(ctx context.Context, c *operatorCall) error {
 	switch {
 	case err == nil:
 		h.Noted = e.Home
-	case client.HasCode(err, api.CodeQuarantine): // the list decides all the same
+	case client.HasCode(err, api.CodeQuarantine): // the list still decides
 	case !errors.As(err, &refused) || refused.Status != 404:
 		return err
 	}
@@ -92,7 +92,7 @@ func ledgerConflicts(ctx context.Context, c *operatorCall) error {
 	return c.printTable(rows, page.Cursor)
 }
 
-// outcomesOf tells what the data centres recorded, the winner first.
+// outcomesOf lists what the data centres recorded, the winner first.
 func outcomesOf(k *admin.Conflict) string {
 	var all []string
 	for _, o := range k.Outcomes {
@@ -101,7 +101,7 @@ func outcomesOf(k *admin.Conflict) string {
 	return strings.Join(all, ", ")
 }
 
-// printConflict tells of the conflict about a key, if there is one.
+// printConflict prints the conflict about a key, if there is one.
 func (c *operatorCall) printConflict(k *admin.Conflict) {
 	if k != nil {
 		fmt.Fprintf(c.out, "conflict: %d data centres ran this key: %s; retries get the outcome of %s\n", len(k.Outcomes), printable(outcomesOf(k)), printable(k.Winner))

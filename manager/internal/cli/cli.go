@@ -11,7 +11,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/settings"
 )
 
-// command is one word behind "oncegate".
+// command is one word after "oncegate".
 type command struct {
 	summary string
 	run     func(ctx context.Context, env Environment, args []string) error

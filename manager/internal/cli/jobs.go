@@ -102,7 +102,7 @@ func jobsGet(ctx context.Context, c *operatorCall) error {
 	return c.printJob(j)
 }
 
-// each makes a call for every argument and goes on after a refusal, so that one
+// each makes a call for every argument and continues after a refusal, so that one
 // does not hide what became of the others.
 func (c *operatorCall) each(args []string, one func(string) (*client.Job, error)) error {
 	rows := [][]string{{"ID", "FUNCTION", "STATE", "RUN AT"}}
@@ -193,7 +193,7 @@ func jobsResume(ctx context.Context, c *operatorCall) error {
 	return c.eachFunction("flowing", false, func(f string) error { return c.admin.Resume(ctx, f) })
 }
 
-// eachFunction goes on after a refusal, as each does.
+// eachFunction continues after a refusal, as each does.
 func (c *operatorCall) eachFunction(what string, paused bool, call func(string) error) error {
 	var failed []error
 	for _, f := range c.args {

@@ -13,10 +13,10 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/settings"
 )
 
-// maxToldRefusals bounds how many refusals a bulk action prints.
-const maxToldRefusals = 1000
+// maxRefusals bounds how many refusals a bulk action prints.
+const maxRefusals = 1000
 
-// filtering parses a flag of a filter, and notes that there is one.
+// filtering parses a flag of a filter, and records that there is one.
 func (c *operatorCall) filtering(parse func(string) error) func(string) error {
 	return func(v string) error {
 		c.filtered = true
@@ -92,7 +92,7 @@ func (c *operatorCall) bulk(ctx context.Context, action admin.Action) error {
 			return err
 		}
 		total.Matched, total.Done, refused = total.Matched+res.Matched, total.Done+res.Done, refused+len(res.Refused)
-		total.Refused = append(total.Refused, res.Refused[:min(len(res.Refused), maxToldRefusals-len(total.Refused))]...)
+		total.Refused = append(total.Refused, res.Refused[:min(len(res.Refused), maxRefusals-len(total.Refused))]...)
 		if b.Cursor = res.Cursor; b.Cursor == "" {
 			break
 		}

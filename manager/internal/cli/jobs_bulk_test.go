@@ -42,7 +42,7 @@ func TestJobsAreSubmittedFromTheCommandLine(t *testing.T) {
 	if code, out, errs := jobsCLI(url, "submit", "mail.send", "--key", "order:1"); code != 1 || out != "" || !strings.Contains(errs, "submit: manager: duplicate-key") {
 		t.Errorf("key held: exit code %d, %s%s", code, out, errs)
 	}
-	// What only the manager can tell is wrong usage as well.
+	// What only the manager can find wrong is wrong usage as well.
 	if code, _, errs := jobsCLI(url, "submit", "mail.send", "--reschedule-once"); code != 2 || !strings.Contains(errs, "dedup.if_deduplicated") || strings.Count(errs, "\n") != 1 {
 		t.Errorf("exit code %d, %s", code, errs)
 	}
@@ -103,7 +103,7 @@ func TestManyJobsAreChangedFromTheCommandLine(t *testing.T) {
 		t.Errorf("left:\n%s", got)
 	}
 
-	// A refusal is told, and does not stop the others.
+	// A refusal is printed, and does not stop the others.
 	for i := range 2 {
 		mustJobs(t, url, "submit", "f", "--id", fmt.Sprint("f", i), "--key", fmt.Sprint("k", i))
 	}
@@ -113,7 +113,7 @@ func TestManyJobsAreChangedFromTheCommandLine(t *testing.T) {
 	if code != 1 || !strings.HasPrefix(out, "REFUSED  WHY\nf0       manager: duplicate-key: ") || !strings.HasSuffix(out, "\nretried: 1\n") || errs != "oncegate jobs: retry: 1 of 2 jobs were refused\n" {
 		t.Errorf("exit code %d, %s%s", code, out, errs)
 	}
-	// What only the manager can tell is wrong usage as well.
+	// What only the manager can find wrong is wrong usage as well.
 	code, _, errs = jobsCLI(url, "cancel", "--state", "complete")
 	if code != 2 || !strings.Contains(errs, "state") || !strings.Contains(errs, "scheduled, queued, active for cancel") || strings.Count(errs, "\n") != 1 {
 		t.Errorf("exit code %d, %s", code, errs)

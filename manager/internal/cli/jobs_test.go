@@ -185,11 +185,11 @@ func TestOperatorsManageJobs(t *testing.T) {
 	if got := must("retry", "b"); !strings.Contains(got, "queued") {
 		t.Errorf("retry:\n%s", got)
 	}
-	// What only the manager can tell is wrong usage as well.
+	// What only the manager can find wrong is wrong usage as well.
 	if code, _, errs := jobsCLI(url, "list", "--cursor", "!"); code != 2 || !strings.Contains(errs, "cursor") || strings.Count(errs, "\n") != 1 {
 		t.Errorf("cursor: exit code %d, %s", code, errs)
 	}
-	// One refusal does not keep the others from being done, and is told.
+	// One refusal does not keep the others from being done, and is printed.
 	code, out, errs := jobsCLI(url, "cancel", "nobody", "a", "b")
 	if code != 1 || !strings.Contains(out, "\nb ") || errs != `oncegate jobs: cancel: manager: not-found: no job "nobody" (and 1 more of 3 failed)`+"\n" {
 		t.Errorf("cancel: exit code %d, %s%s", code, out, errs)

@@ -22,7 +22,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/settings"
 )
 
-// operatorCommand is one word behind "oncegate jobs" or "oncegate ledger".
+// operatorCommand is one word after "oncegate jobs" or "oncegate ledger".
 type operatorCommand struct {
 	args, summary string
 	// least and most bound the arguments; most -1 means any number.
@@ -91,7 +91,7 @@ func operatorMain(ctx context.Context, env Environment, group string, all map[st
 	switch {
 	case err == nil:
 		return nil
-	case client.HasCode(err, api.CodeInvalidRequest): // what only the manager can tell, such as a cursor
+	case client.HasCode(err, api.CodeInvalidRequest): // what only the manager can check, such as a cursor
 		return settings.Usagef("%s: %v", args[0], err)
 	}
 	return fmt.Errorf("%s: %w", args[0], err)

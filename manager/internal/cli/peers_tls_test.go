@@ -91,7 +91,7 @@ func TestPeersWithCertificates(t *testing.T) {
 		return call(plain, "GET", "http://"+a.addr+"/v1/ledger/entries/k", "", "") == 200
 	})
 	file("peer-token", "a b c")
-	waitFor(t, "a mistake is told", func() bool {
+	waitFor(t, "a mistake is logged", func() bool {
 		a.sendHangup()
 		return strings.Contains(a.stderr.String(), "tokens for the peers not reloaded")
 	})

@@ -41,7 +41,7 @@ func selfSigned(t *testing.T, certFile, keyFile string, serial int64) {
 }
 
 // TestCertificateIsReloaded: SIGHUP is enough for a new certificate; connections
-// that are open, and the process, go on.
+// that are open, and the process, stay.
 func TestCertificateIsReloaded(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
@@ -80,7 +80,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 	if err := os.WriteFile(key, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the mistake is told", func() bool {
+	waitFor(t, "the mistake is logged", func() bool {
 		s.sendHangup()
 		return strings.Contains(s.stderr.String(), "certificate not reloaded; the previous one stays in use")
 	})

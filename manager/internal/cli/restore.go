@@ -96,7 +96,7 @@ func timeFlag(fs *flag.FlagSet, name string, at *time.Time, bad *error) {
 // errHelped says that the usage was printed, and that this is all.
 var errHelped = errors.New("help")
 
-// parsePlaceFlags parses the flags of a command about a place.
+// parsePlaceFlags parses the flags of a command about a prefix of an object store.
 func parsePlaceFlags(fs *flag.FlagSet, args []string, usage string, env Environment, bad *error) error {
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -122,7 +122,7 @@ func placeOf(from string, env Environment) (object.Store, error) {
 	return settings.Place("from", from, env.Getenv)
 }
 
-// recordChecks look into the records of a place, for restore and for ship verify.
+// recordChecks look into the records under a prefix, for restore and for ship verify.
 type recordChecks struct {
 	ring *crypt.Keyring
 	// longest is for how long a reservation among them was to be remembered at most.
@@ -132,7 +132,7 @@ type recordChecks struct {
 	lacks          map[string]bool
 }
 
-// options returns those of a restore from a place that asks c about each record.
+// options returns those of a restore that asks c about each record.
 func (c *recordChecks) options(place object.Store, at time.Time) ship.RestoreOptions {
 	return ship.RestoreOptions{Store: place, At: at, Check: c.check, CheckNamed: func(name string) func(wal.Entry) error { return walogs.NewCheck(name, c.ring) }}
 }

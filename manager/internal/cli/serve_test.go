@@ -97,7 +97,7 @@ func (s *served) ended(t *testing.T) error {
 	case err := <-s.done:
 		return err
 	case <-time.After(patience):
-		t.Fatal("it goes on")
+		t.Fatal("it still runs")
 		return nil
 	}
 }
@@ -184,10 +184,10 @@ func TestReferenceListsEveryMetric(t *testing.T) {
 		slices.Sort(found)
 		return slices.Compact(found)
 	}
-	told := names("`(oncegate_(?:http|ledger|wal)_[a-z_]+)`", text)
+	documented := names("`(oncegate_(?:http|ledger|wal)_[a-z_]+)`", text)
 	there := names(`(?m)^# HELP (oncegate_(?:http|ledger|wal)_[a-z_]+) `, []byte(metrics))
-	if !slices.Equal(told, there) || len(there) < 20 {
-		t.Errorf("told are\n%s\nthere are\n%s", strings.Join(told, "\n"), strings.Join(there, "\n"))
+	if !slices.Equal(documented, there) || len(there) < 20 {
+		t.Errorf("documented are\n%s\nthere are\n%s", strings.Join(documented, "\n"), strings.Join(there, "\n"))
 	}
 	flags := new(strings.Builder)
 	settings.Help(flags)
@@ -202,7 +202,7 @@ func TestReferenceListsEveryMetric(t *testing.T) {
 	}
 }
 
-// TestNoLogIsNoHealthyLog: a directory that was mistyped is not told to be fine.
+// TestNoLogIsNoHealthyLog: a directory that was mistyped is not reported as fine.
 func TestNoLogIsNoHealthyLog(t *testing.T) {
 	for _, command := range []string{"verify", "dump", "stats"} {
 		env, stdout, stderr := testEnv(nil)
@@ -213,7 +213,7 @@ func TestNoLogIsNoHealthyLog(t *testing.T) {
 	}
 }
 
-// scrubbed is a store whose updates wait while it writes its files anew, which takes until it is told to stop.
+// scrubbed is a store whose updates wait while it rewrites its files, which takes until its context ends.
 type scrubbed struct {
 	*breakable
 	begun chan struct{}
@@ -234,8 +234,8 @@ func (s *scrubbed) Scrub(ctx context.Context, _ func(context.Context) error) err
 	return ctx.Err()
 }
 
-// TestStopEndsAScrub: a manager that is told to stop does not let its callers wait until the store has written its files
-// anew. It answers them, and ends in order.
+// TestStopEndsAScrub: a manager that is stopped does not let its callers wait until the store has rewritten its
+// files. It answers them, and ends in order.
 func TestStopEndsAScrub(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
 	st := &scrubbed{breakable: &breakable{Store: mem.New(mem.Options{}), failed: make(chan struct{})}, begun: make(chan struct{})}

@@ -79,7 +79,7 @@ func shipStatus(ctx context.Context, env Environment, place object.Store) error 
 			newest = &restorable{r.Sequence, r.At.UTC()}
 		}
 	}
-	if st != nil { // with damage, what is known beside it
+	if st != nil { // with damage, what else is known
 		out := json.NewEncoder(env.Stdout)
 		out.SetIndent("", "  ")
 		if err := out.Encode(struct {

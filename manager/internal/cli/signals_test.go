@@ -21,7 +21,7 @@ func (s *served) sendHangup() {
 	}
 }
 
-// TestStopWhileStarting: with every engine, what is told to stop before it
+// TestStopWhileStarting: with every engine, what is stopped before it
 // serves ends as if it had served.
 func TestStopWhileStarting(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()

@@ -40,7 +40,7 @@ func TestMistakesAreTold(t *testing.T) {
 		{"", "serve --store redis --store-dsn nonsense", `oncegate serve: --store-dsn: must be a URL like redis://user:password@host:6379/0, or rediss:// for TLS; redis: invalid URL scheme: `},
 		{"", "serve --store redis --store-dsn redis://u:secret/@h/0", `oncegate serve: --store-dsn: must be a URL like redis://user:password@host:6379/0, or rediss:// for TLS; it is none`},
 		{"ONCEGATE_STORE_DSN=redis://h/x", "serve --store redis", `oncegate serve: ONCEGATE_STORE_DSN: must be a URL like redis://user:password@host:6379/0, or rediss:// for TLS; redis: invalid database number: "x"`},
-		{"", "serve --store etcd --store-dsn http://u:secret@h/x", `oncegate serve: --store-dsn: must be addresses like http://a:2379,http://b:2379,http://c:2379?prefix=/oncegate, or https:// for TLS; address 1: must end behind the port`},
+		{"", "serve --store etcd --store-dsn http://u:secret@h/x", `oncegate serve: --store-dsn: must be addresses like http://a:2379,http://b:2379,http://c:2379?prefix=/oncegate, or https:// for TLS; address 1: must end after the port`},
 		{"", "serve --store etcd --store-dsn http://h?prefix=x", `oncegate serve: --store-dsn: must be addresses like http://a:2379,http://b:2379,http://c:2379?prefix=/oncegate, or https:// for TLS; parameter prefix "x": must begin with a slash, and have 2 to 128 letters, digits, slashes and any of ._-`},
 		{"ONCEGATE_STORE_DSN=redis://h", "serve --store memory", `oncegate serve: ONCEGATE_STORE_DSN: the engine memory connects to nothing`},
 		{"", "serve --data-dir d --wait-for-pending=maybe", `oncegate serve: --wait-for-pending "maybe": must be true or false`},
@@ -116,7 +116,7 @@ func TestMistakesInPlacesAreTold(t *testing.T) {
 		"--data-dir %/d --auth-token-file %/none":   `--auth-token-file "%/none": must be a file of bearer tokens, one per line; token file: open %/none: no such file or directory`,
 		"--data-dir %/d --auth-token-file %/empty":  `--auth-token-file "%/empty": must be a file of bearer tokens, one per line; token file %/empty: must hold 1 to 64 tokens, one per line`,
 		"--data-dir %/d --auth-token-file %/short":  `--auth-token-file "%/short": must be a file of bearer tokens, one per line; token file %/short: line 1: must be a token of 16 to 4096 bytes`,
-		"--data-dir %/d --auth-token-file %/word":   `--auth-token-file "%/word": must be a file of bearer tokens, one per line; token file %/word: line 2: must be a token of 16 to 4096 bytes without spaces, and nothing behind it but the words gate, submitter, worker, worker:FUNCTION, operator, peer, admin;`,
+		"--data-dir %/d --auth-token-file %/word":   `--auth-token-file "%/word": must be a file of bearer tokens, one per line; token file %/word: line 2: must be a token of 16 to 4096 bytes without spaces, followed only by the words gate, submitter, worker, worker:FUNCTION, operator, peer, admin;`,
 		"--data-dir %/d --client-roles-file %/word": `--client-roles-file "%/word": needs --client-ca`,
 		"--data-dir %/d --tls-cert %/cert --tls-key %/key --client-ca %/cert --client-roles-file %/word": `--client-roles-file "%/word": must be a file of names of client certificates and what they may do, one per line; client roles file %/word: line 2: must be CN=NAME or SAN=NAME`,
 		"--data-dir %/d --tls-cert %/none --tls-key %/key":                                               `--tls-cert "%/none", --tls-key "%/key": must be a certificate and its key in PEM form; TLS certificate: open %/none: no such file or directory`,
@@ -136,7 +136,7 @@ func TestMistakesInPlacesAreTold(t *testing.T) {
 			t.Errorf("%s: exit code %d\n got %s\nwant %s", args, code, got, want)
 		}
 		if strings.Contains(got, "secret") {
-			t.Errorf("%s: a password was told: %s", args, got)
+			t.Errorf("%s: a password was printed: %s", args, got)
 		}
 	}
 	if _, err := os.Stat(path("d")); err == nil {

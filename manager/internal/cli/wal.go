@@ -29,7 +29,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-// walCommand is one word behind "oncegate wal". All of them only read, and only
+// walCommand is one word after "oncegate wal". All of them only read, and only
 // while no manager has the directory open.
 type walCommand struct {
 	summary string
@@ -179,7 +179,7 @@ func keyFileFlag(flags *flag.FlagSet) func() (*crypt.Keyring, error) {
 }
 
 // eitherCheck checks the records of a manager's own log by ledger, and those of a named log as such.
-// The first record tells which one the directory has.
+// The first record shows which one the directory has.
 func eitherCheck(dir string, ring *crypt.Keyring, ledger func(wal.Entry) error) func(wal.Entry) error {
 	var check func(wal.Entry) error
 	return func(e wal.Entry) error {
@@ -221,7 +221,7 @@ func walStats(ctx context.Context, env Environment, o walOptions) error {
 	report, err := wal.Verify(ctx, o.dataDir, wal.InspectOptions{Check: eitherCheck(o.dataDir, o.ring, func(e wal.Entry) error {
 		_, err := mem.DecodeWriteSet(e.Body, func(c *mem.Change) error {
 			if string(c.Collection) == string(shard.Collection) && !c.Delete && !e.Replaced {
-				me, _ = shard.Read(string(c.Key), c.Value) // what cannot be read tells nothing
+				me, _ = shard.Read(string(c.Key), c.Value) // what cannot be read shows nothing
 			}
 			return nil
 		})

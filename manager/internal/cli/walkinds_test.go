@@ -83,7 +83,7 @@ func TestVerifyKnowsEveryCollection(t *testing.T) {
 	}
 }
 
-// TestVerifyKnowsWhatManagersWrite: what a manager with everything turned on leaves behind is whole, whether its values are
+// TestVerifyKnowsWhatManagersWrite: what a manager with everything turned on leaves is whole, whether its values are
 // encrypted or not.
 func TestVerifyKnowsWhatManagersWrite(t *testing.T) {
 	for name, keys := range map[string][]string{"plain": nil, "encrypted": {"--encryption-key-file", keyFile(t)}} {

@@ -94,7 +94,7 @@ func (c *recordCheck) change(ch *mem.Change) {
 		err = sealed.CheckRecord(id.Key, value)
 	case id.Collection == shard.Collection:
 		_, err = shard.Read(id.Key, ch.Value)
-	case ledger.FeedCollection(id.Collection), peers.Owns(id.Collection), id.Collection == downtime.Collection: // made anew when it cannot be read
+	case ledger.FeedCollection(id.Collection), peers.Owns(id.Collection), id.Collection == downtime.Collection: // made again when it cannot be read
 		return
 	default:
 		c.odd[id] = "this program does not know its collection"

@@ -8,8 +8,8 @@ import (
 
 const checkCallers = "envoy: callers"
 
-// callers looks whether a filter before the gate takes away what the gate's scopes tell callers apart by, and whether
-// claims that they name come from anywhere.
+// callers checks whether a filter before the gate removes what the gate's scopes name of the caller, and whether
+// some filter keeps the claims that they name.
 func (g gate) callers(r *report) {
 	before := len(r.findings)
 	removed, payloads := g.beforeGate()
@@ -25,11 +25,11 @@ func (g gate) callers(r *report) {
 		}
 	}
 	if len(r.findings) == before {
-		r.ok(checkCallers, "%s: no filter before it takes away what scope names", g.place())
+		r.ok(checkCallers, "%s: no filter before it removes what scope names", g.place())
 	}
 }
 
-// callerParts returns the parts of the gate's scopes that tell callers apart and that a request must have.
+// callerParts returns the parts of the gate's scopes that identify the caller and that a request must have.
 func (g gate) callerParts() (parts []string) {
 	scope := func(route object, inherited []string) []string {
 		if _, ok := route["scope"]; ok {

@@ -29,10 +29,10 @@ func (g gate) direct(r *report, dump object) {
 		return
 	}
 	before := len(r.findings)
-	told := map[string]bool{}
+	seen := map[string]bool{}
 	fail := func(found, do string) {
-		if found = g.place() + ": " + found; !told[found] {
-			told[found] = true
+		if found = g.place() + ": " + found; !seen[found] {
+			seen[found] = true
 			r.fail(checkDirect, found, do)
 		}
 	}

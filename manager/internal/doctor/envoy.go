@@ -201,7 +201,7 @@ func (g gate) retries(r *report, dump object) {
 	r.ok(checkRetries, "%s: no route repeats requests", g.place())
 }
 
-// harmless tells a policy that repeats nothing.
+// harmless reports whether a policy repeats nothing.
 func harmless(name string, v any) bool {
 	o, ok := v.(map[string]any)
 	return name == "retry_policy" && ok && object(o).text("retry_on") == ""
@@ -250,7 +250,7 @@ func (g gate) buffers(r *report, body bool) {
 	r.ok(checkBuffers, "%s: %.0f bytes for bodies of up to %.0f", g.place(), have, need)
 }
 
-// paths looks whether a path can be written in several ways, each with a scope of its own.
+// paths checks whether a path can be written in several ways, each with a scope of its own.
 func (g gate) paths(r *report) {
 	var missing []string
 	for _, name := range []string{"normalize_path", "merge_slashes"} {
@@ -319,7 +319,7 @@ func (g gate) unused(r *report, dump object) {
 	}
 }
 
-// checkClusters looks whether the managers' clusters have healthy endpoints.
+// checkClusters checks whether the managers' clusters have healthy endpoints.
 func checkClusters(r *report, gates []gate, statuses map[string]object) {
 	for _, name := range clustersOfManagers(gates) {
 		c, ok := statuses[name]

@@ -135,25 +135,25 @@ func TestEnvoyIsJudged(t *testing.T) {
 		},
 		"jwt_authn that keeps the token": {
 			replace: []string{`"http_filters": [`, `"http_filters": [{"name": "jwt", "typed_config": {"@type": "x.v3.JwtAuthentication", "providers": {"p": {"forward": true}}}},`},
-			level:   OK, check: checkCallers, found: "no filter before it takes away",
+			level:   OK, check: checkCallers, found: "no filter before it removes",
 		},
 		"jwt_authn that takes tokens from another header": {
 			replace: []string{`"http_filters": [`, `"http_filters": [{"name": "jwt", "typed_config": {"@type": "x.v3.JwtAuthentication", "providers": {"p": {"from_headers": [{"name": "x-jwt"}]}}}},`},
-			level:   OK, check: checkCallers, found: "no filter before it takes away",
+			level:   OK, check: checkCallers, found: "no filter before it removes",
 		},
 		"jwt_authn that removes the token, where callers share their keys": {
 			replace: []string{
 				`"http_filters": [`, `"http_filters": [{"name": "jwt", "typed_config": {"@type": "x.v3.JwtAuthentication", "providers": {"p": {}}}},`,
 				`\"mode\":\"body\"`, `\"mode\":\"body\",\"anonymous\":\"shared\"`,
 			},
-			level: OK, check: checkCallers, found: "no filter before it takes away",
+			level: OK, check: checkCallers, found: "no filter before it removes",
 		},
 		"claims that jwt_authn keeps": {
 			replace: []string{
 				`"http_filters": [`, `"http_filters": [{"name": "jwt", "typed_config": {"@type": "x.v3.JwtAuthentication", "providers": {"p": {"payload_in_metadata": "a.b"}}}},`,
 				`\"mode\":\"body\"`, `\"mode\":\"body\",\"scope\":[\"host\",\"jwt:a\\\\.b.sub\"]`,
 			},
-			level: OK, check: checkCallers, found: "no filter before it takes away",
+			level: OK, check: checkCallers, found: "no filter before it removes",
 		},
 		"claims that nothing keeps": {
 			replace: []string{`\"mode\":\"body\"`, `\"mode\":\"body\",\"match\":[{\"scope\":[\"host\",\"jwt:payload.sub\"]}]`},

@@ -15,7 +15,7 @@ const (
 	checkUpstream = "envoy: upstream time-outs"
 )
 
-// answerFormat is what the inner listener must say first of each answer. The gate tells by it whether a request ran.
+// answerFormat must begin the inner listener's oncegate-answer header. From it the gate knows whether a request ran.
 const answerFormat = "%RESPONSE_CODE_DETAILS% %RESPONSE_FLAGS% %UPSTREAM_REQUEST_ATTEMPT_COUNT% %UPSTREAM_HOST%"
 
 const (
@@ -52,16 +52,16 @@ func listenersAt(dump, status object) (found []object, missing []string) {
 
 func listenersAtAddress(dump, address object, found []object, missing []string) ([]object, []string) {
 	internal, socket := address.at("envoy_internal_address").text("server_listener_name"), address.at("socket_address")
-	places := []string{socket.text("address")}
-	if ip := net.ParseIP(places[0]); ip != nil && ip.IsLoopback() { // the port of another machine is another listener's
-		places = append(places, "0.0.0.0", "::")
+	addresses := []string{socket.text("address")}
+	if ip := net.ParseIP(addresses[0]); ip != nil && ip.IsLoopback() { // the port of another machine is another listener's
+		addresses = append(addresses, "0.0.0.0", "::")
 	}
 	known := false
 	for _, l := range listeners(dump) {
 		own := l.at("address").at("socket_address")
 		if internal != "" && l["internal_listener"] != nil && l.text("name") == internal ||
 			internal == "" && own != nil && own.number("port_value", -1) == socket.number("port_value", -2) &&
-				slices.Contains(places, own.text("address")) {
+				slices.Contains(addresses, own.text("address")) {
 			found, known = append(found, l), true
 		}
 	}
@@ -83,7 +83,7 @@ func (g *gate) findInner(dump object, statuses map[string]object) {
 	}
 }
 
-// innerListener looks at the way that the gate's own upstream calls take.
+// innerListener checks the listener that the gate's own upstream calls go to.
 func (g gate) innerListener(r *report, dump object, statuses map[string]object) {
 	clusters := g.innerClusters()
 	if len(clusters) == 0 {

@@ -111,7 +111,7 @@ func (s *jobStats) room(r *report) {
 	}
 }
 
-// those returns what say tells of the functions that it has something to tell of.
+// those joins the texts that say returns for functions; it leaves out functions with an empty text.
 func those(all []function, say func(*function) string) string {
 	var said []string
 	more := 0
@@ -181,20 +181,20 @@ func pausedFunctions(r *report, all []function) {
 func waitingJobs(r *report, all []function) {
 	waits := func(f *function) bool { return !f.Paused && time.Duration(f.Oldest)*time.Millisecond > waitsLong }
 	nobody := func(f *function) bool { return f.Active == 0 && f.LastMinute.Claimed == 0 }
-	tell := func(f *function) string {
+	waiting := func(f *function) string {
 		return fmt.Sprintf("%s queued, the oldest for %s", f.counted(f.Queued), lasts(time.Duration(f.Oldest)*time.Millisecond))
 	}
 	idle := those(all, func(f *function) string {
 		if !waits(f) || !nobody(f) {
 			return ""
 		}
-		return tell(f) + ", and no worker claims them"
+		return waiting(f) + ", and no worker claims them"
 	})
 	slow := those(all, func(f *function) string {
 		if !waits(f) || nobody(f) {
 			return ""
 		}
-		return fmt.Sprintf("%s; %d run, and in the last minute this manager took %d and gave %d to workers", tell(f), f.Active, f.LastMinute.Enqueued, f.LastMinute.Claimed)
+		return fmt.Sprintf("%s; %d run, and in the last minute this manager took %d and gave %d to workers", waiting(f), f.Active, f.LastMinute.Enqueued, f.LastMinute.Claimed)
 	})
 	if idle != "" {
 		r.warn(checkWaits, idle, "start workers that claim this function, and look at their tokens and logs")

@@ -193,7 +193,7 @@ func (t Target) window(r *report, before, after stats, gates []gate) {
 	}
 }
 
-// quarantined tells of a restore.
+// quarantined reports the quarantine after a restore.
 func quarantined(r *report, s stats) {
 	if left := time.Duration(s.Quarantine) * time.Millisecond; left > 0 {
 		r.fail(checkForgot, fmt.Sprintf("the ledger may have forgotten keys: new ones get 503 for another %s", left.Round(time.Second)),
@@ -203,7 +203,7 @@ func quarantined(r *report, s stats) {
 	r.ok(checkForgot, "none")
 }
 
-// settled looks at outcomes that somebody has to settle.
+// settled looks at outcomes that an operator must settle.
 func settled(r *report, s stats) {
 	if n := s.Entries["unknown"]; n > 0 {
 		r.warn(checkUnknown, plural(n, "1 key has an unknown outcome, and its retries get 409", "%d keys have an unknown outcome, and their retries get 409"), "oncegate ledger list --state unknown, then oncegate ledger resolve")
@@ -280,7 +280,7 @@ func durabilities(r *report, s stats, gates []gate) {
 	}
 }
 
-// sameLedger looks whether the manager is one of those that the gates call.
+// sameLedger checks whether the manager is one of those that the gates call.
 func sameLedger(r *report, s stats, gates []gate) {
 	var called []string
 	for _, g := range gates {
@@ -313,9 +313,9 @@ var alarms = []struct {
 	{"oncegate_wal_snapshot_errors_total", Warn, "snapshots failed, so the log grows", "see the manager's log, and the space on its disk"},
 	{"oncegate_feed_conflicts_unkept_total", Fail, "keys ran in two data centres and are not in the list of conflicts, which is full", "the log lines with \"listed\":false, and raise --max-bytes and --max-entries"},
 	{"oncegate_peer_refused_total", Fail, "outcomes of a peer were refused, because they are malformed or its clock is wrong", "oncegate peers status, and the manager's log"},
-	{"oncegate_home_refuses", Fail, "the data centre is the home of no new global keys, because lists of data centres differ or a peer has not told its own", "oncegate peers status, and the same --origin and --peer names everywhere"},
+	{"oncegate_home_refuses", Fail, "the data centre is the home of no new global keys, because lists of data centres differ or a peer has not sent its own", "oncegate peers status, and the same --origin and --peer names everywhere"},
 	{"oncegate_quarantine_remaining_seconds", Fail, "the ledger may have forgotten keys: new keys or ids of logs get 503", "oncegate ledger quarantine says why; wait, or end it with oncegate ledger quarantine end if no client retries an older request"},
-	{"oncegate_ship_failing_seconds", Warn, "shipping to object storage fails", "see the manager's log: the store, its credentials, or another manager that ships to the same place"},
+	{"oncegate_ship_failing_seconds", Warn, "shipping to object storage fails", "see the manager's log: the store, its credentials, or another manager that ships to the same destination"},
 }
 
 // metrics looks at the manager's metrics.
@@ -342,13 +342,13 @@ func (t Target) metrics(ctx context.Context, r *report) {
 		quiet = false
 	}
 	if term, ships := found["oncegate_ship_lease_term"]; ships && term == 0 {
-		r.fail(checkAlarms, "this manager ships nothing, because it does not hold the lease of its place (oncegate_ship_lease_term 0)",
-			"oncegate ship status says who holds it: stop a second manager that ships to the same place, such as one on a copy of the data directory")
+		r.fail(checkAlarms, "this manager ships nothing, because it does not hold the lease of its destination (oncegate_ship_lease_term 0)",
+			"oncegate ship status says who holds it: stop a second manager that ships to the same destination, such as one on a copy of the data directory")
 		quiet = false
 	}
 	if behind := time.Duration(found[keptClock] * float64(time.Second)); behind.Abs() > clockLimit {
 		r.warn(checkKept, fmt.Sprintf("the time that the managers keep in etcd is %s behind the manager's wall clock (%s)", behind.Round(time.Second), keptClock),
-			"nothing, if managers and etcd were off for that long: jobs run by the wall clock, TTLs and leases go on where they stood, and 43 s a day are made up; else synchronize the managers' clocks")
+			"nothing, if managers and etcd were off for that long: jobs run by the wall clock, TTLs and leases continue where they stopped, and the difference shrinks by 43 s a day; otherwise synchronize the managers' clocks")
 	}
 	if quiet {
 		r.ok(checkAlarms, "none among %d metrics", len(found))

@@ -44,7 +44,7 @@ func (g gate) restrictions(r *report) {
 	r.ok(checkCapabilities, "%s: %s", g.place(), map[bool]string{true: "the module may call what it needs", false: "no list restricts the module"}[listed > 0])
 }
 
-// continues looks whether clients wait for a 100 that no upstream sends, because the gate holds the request until its
+// continues checks whether clients wait for a 100 that no upstream sends, because the gate holds the request until its
 // body is there.
 func (g gate) continues(r *report) {
 	if g.manager["proxy_100_continue"] == true && g.body() {

@@ -89,7 +89,7 @@ func (o object) all(typeName string) []object {
 
 func same(a, b object) bool { return reflect.DeepEqual(a, b) }
 
-// sameObject tells whether a and b are one object of the dump.
+// sameObject reports whether a and b are one object of the dump.
 func sameObject(a, b object) bool {
 	return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
 }

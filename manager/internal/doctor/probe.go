@@ -19,7 +19,7 @@ type Probe struct {
 	Header http.Header
 }
 
-// probe sends a request with a new key, and its retry, and looks what became of both.
+// probe sends a request with a new key, and its retry, and checks the answers to both.
 func (t Target) probe(ctx context.Context, r *report, gates []gate) {
 	if t.Probe.URL == "" {
 		return
@@ -69,10 +69,10 @@ func executed(r *report, a answer) bool {
 	case "not-sent", "unknown":
 		r.fail(checkProbe, fmt.Sprintf("Envoy answered %d (%s)", a.status, status), "look at the routes, at the upstream, and at the inner listener")
 	case "scope-ambiguous":
-		r.warn(checkProbe, "the request lacks what tells callers apart, and got 400 scope-ambiguous", "give a caller's credential with --probe-header")
+		r.warn(checkProbe, "the request lacks what identifies its caller, and got 400 scope-ambiguous", "give a caller's credential with --probe-header")
 	default:
 		var problem struct{ Detail string }
-		_ = json.Unmarshal(a.body, &problem) // a gate may be told to answer in another form
+		_ = json.Unmarshal(a.body, &problem) // a gate may be configured to answer in another form
 		r.fail(checkProbe, fmt.Sprintf("the gate answered %d %s: %s", a.status, oneLine(status), oneLine(cmp.Or(problem.Detail, "no details"))), `see "Access logs" in docs/reference/METRICS.md`)
 	}
 	return false

@@ -23,7 +23,7 @@ func TestProbe(t *testing.T) {
 		"bypassed":                 {[]said{{201, "bypassed"}}, Fail, "passed without protection", "failure_mode"},
 		"no inner listener":        {[]said{{503, "not-sent"}}, Fail, "Envoy answered 503 (not-sent)", "inner listener"},
 		"no manager":               {[]said{{503, "manager-unavailable"}}, Fail, "the gate answered 503 manager-unavailable: why", "METRICS.md"},
-		"no caller":                {[]said{{400, "scope-ambiguous"}}, Warn, "lacks what tells callers apart", "--probe-header"},
+		"no caller":                {[]said{{400, "scope-ambiguous"}}, Warn, "lacks what identifies its caller", "--probe-header"},
 		"it runs again":            {[]said{{201, "executed"}, {201, "executed"}}, Fail, "the retry ran again", "scope"},
 		"the upstream wants it":    {[]said{{429, "executed"}, {429, "executed"}}, Warn, "asked for a retry (status 429)", "name a URL"},
 		"the answer is not stored": {[]said{{201, "executed"}, {410, "answer-not-recorded"}}, Fail, "the retry got 410 answer-not-recorded", "METRICS.md"},

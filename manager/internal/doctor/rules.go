@@ -62,7 +62,7 @@ func (g gate) shadowed(r *report) {
 	}
 }
 
-// covers reports whether a rule takes all requests of another one. It returns false where it cannot tell.
+// covers reports whether a rule takes all requests of another one. It returns false where it cannot know.
 func covers(a, b object) bool {
 	methods := func(rule object) []string {
 		if list := rule.texts("methods"); len(list) > 0 {

@@ -10,9 +10,9 @@ import (
 
 const checkUpdates = "envoy: updates"
 
-// updates looks for configurations that Envoy refused. It then keeps the configuration before, or has none.
+// updates looks for configurations that Envoy refused. Envoy then keeps the previous configuration, or has none.
 func updates(r *report, dump object, stats statistics) {
-	const do = "correct it; until then Envoy keeps what it had before, or has nothing in its place"
+	const do = "correct it; until then Envoy keeps what it had before, or has none"
 	before := len(r.findings)
 	for _, c := range dump.list("configs") {
 		for _, kind := range slices.Sorted(maps.Keys(c)) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// shortListener fails to accept for as long as it is told to.
+// shortListener fails to accept that many times first.
 type shortListener struct {
 	net.Listener
 	failures atomic.Int64
@@ -39,7 +39,7 @@ func TestShortageDoesNotEndTheServer(t *testing.T) {
 		t.Errorf("%d", a.Status)
 	}
 	if n := strings.Count(s.log.String(), "no connection can be accepted for now"); n != 1 {
-		t.Errorf("told %d times: %s", n, s.log)
+		t.Errorf("logged %d times: %s", n, s.log)
 	}
 }
 

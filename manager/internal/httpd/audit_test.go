@@ -18,7 +18,7 @@ type proven struct {
 func (p proven) certificate() *x509.Certificate { return p.cert }
 func (proven) remote() string                   { return "10.0.0.7:1" }
 
-// TestAuditLinesNameTheCaller: the token's place and words, and the certificate's name. Where no token is asked for, the
+// TestAuditLinesNameTheCaller: the token's position and words, and the certificate's name. Where no token is asked for, the
 // words are the certificate's.
 func TestAuditLinesNameTheCaller(t *testing.T) {
 	cert := &x509.Certificate{Subject: pkix.Name{CommonName: "ops"}}

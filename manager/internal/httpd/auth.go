@@ -39,7 +39,7 @@ const (
 // NewAuth returns an Auth that demands one of the bearer tokens in tokenFile,
 // when that is not empty, and a verified client certificate, when certificate
 // is set; nil when neither is asked for. The file has one token per line, so that
-// tokens can be changed without an interruption. Words behind a token say what it may
+// tokens can be changed without an interruption. Words after a token say what it may
 // do, see RoleWords; several add up, and a token without words is Plain. Empty lines and
 // lines that begin with # are skipped. Where no token is asked for, every caller
 // is an administrator, unless LoadCertificates says otherwise.
@@ -91,7 +91,7 @@ func (a *Auth) Load(tokenFile string) error {
 	err := eachLine("token file", tokenFile, func(line string) error {
 		c, ok := parseCredential(line)
 		if !ok {
-			return fmt.Errorf("must be a token of %d to %d bytes without spaces, and nothing behind it but the words %s; FUNCTION is 1 to %d letters, digits and _ . : - ~, at most %d of them",
+			return fmt.Errorf("must be a token of %d to %d bytes without spaces, followed only by the words %s; FUNCTION is 1 to %d letters, digits and _ . : - ~, at most %d of them",
 				minTokenBytes, maxTokenBytes, RoleWords(), maxFunctionBytes, maxFunctions)
 		}
 		for i := range tokens {
@@ -133,7 +133,7 @@ func parseCredential(line string) (c credential, ok bool) {
 	return c, ok && len(token) >= minTokenBytes && len(token) <= maxTokenBytes
 }
 
-// check tells what a request may do, or returns the problem of one that may not pass.
+// check returns what a request may do, or returns the problem of one that may not pass.
 func (a *Auth) check(r *Request) (c caller, p *api.Problem) {
 	if a == nil {
 		return c, nil
@@ -170,7 +170,7 @@ func (a *Auth) checkToken(header string) (*rights, *api.Problem) {
 }
 
 // find returns the index of a token, -1 if it is not there. Digests have one length and every
-// token is compared, so that time tells nothing about any of them.
+// token is compared, so that the time shows nothing about any of them.
 func find(tokens []credential, digest [sha256.Size]byte) int {
 	match := -1
 	for i := range tokens {

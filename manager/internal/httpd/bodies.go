@@ -84,7 +84,7 @@ func (b *budget) wait(ctx context.Context, n int) bool {
 	i := slices.Index(b.waiting, w)
 	if i >= 0 {
 		b.waiting = slices.Delete(b.waiting, i, i+1)
-		b.grant() // a smaller one behind it may fit
+		b.grant() // a smaller one after it may fit
 	}
 	return i < 0 // it was given the memory in this moment
 }

@@ -130,7 +130,7 @@ func TestBudgetGrantsInOrder(t *testing.T) {
 		t.Error("one that gave up has memory")
 	}
 	if !<-next {
-		t.Error("the one behind it got none")
+		t.Error("the one after it got none")
 	}
 	b.give(30, false)
 	b.give(60, true)

@@ -54,13 +54,13 @@ const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 // refused reports whether the connection has brought a request that says twice how long it is, or that cannot be followed.
 func (f *framing) refused() bool { return f.bad.Load() }
 
-// tooLong reports whether the connection has brought a head of more than most bytes. net/http allows 4 KiB more than it is told.
+// tooLong reports whether the connection has brought a head of more than most bytes. net/http allows 4 KiB more than its limit.
 func (f *framing) tooLong() bool { return f.long.Load() }
 
 // refuse ends the search.
 func (f *framing) refuse() { f.state = ignored; f.bad.Store(true) }
 
-// see is told the bytes that arrived.
+// see takes the bytes that arrived.
 func (f *framing) see(b []byte) {
 	for len(b) > 0 && f.state != ignored {
 		if f.state == atStart {
@@ -72,7 +72,7 @@ func (f *framing) see(b []byte) {
 			b, f.left = b[n:], f.left-n
 			if f.left == 0 {
 				f.state++
-				if f.state == inChunkSize { // it was behind a body
+				if f.state == inChunkSize { // it followed a body
 					f.head()
 				}
 			}
@@ -99,7 +99,7 @@ func (f *framing) see(b []byte) {
 	}
 }
 
-// start tells HTTP/2 from HTTP/1 by the first bytes of the connection. It returns those that come behind what it took.
+// start finds out from the connection's first bytes whether it is HTTP/2. It returns the bytes that it did not take.
 func (f *framing) start(b []byte) []byte {
 	want := preface[f.begun:]
 	n := min(len(b), len(want))
@@ -142,7 +142,7 @@ func (f *framing) endLine() {
 	switch f.state {
 	case inRequestLine:
 		switch {
-		case empty: // clients of old sent one too many behind a body
+		case empty: // old clients send an extra one after a body
 		case bytes.HasPrefix(line, []byte("PRI ")):
 			f.refuse()
 		default:
@@ -227,7 +227,7 @@ func (f *framing) chunkSize(line []byte, whole bool) {
 	}
 }
 
-// secureConn is a TLS connection whose bytes are followed behind the encryption. net/http does not take it for a TLS
+// secureConn is a TLS connection whose decrypted bytes are followed. net/http does not take it for a TLS
 // connection: it knows HTTP/2 by its preface, and Server.certificate knows the client.
 type secureConn struct {
 	net.Conn // *tls.Conn
@@ -237,7 +237,7 @@ type secureConn struct {
 // NetConn is for limited.
 func (c *secureConn) NetConn() net.Conn { return c.limited }
 
-// CloseWrite is for net/http, which tells a client so that no more will come.
+// CloseWrite is for net/http: it shows the client that no more will come.
 func (c *secureConn) CloseWrite() error { return c.limited.secure.CloseWrite() }
 
 // Read implements net.Conn. The first one shakes hands.

@@ -12,7 +12,7 @@ import (
 )
 
 // TestAmbiguousLengthsAreRefused: a request that says twice how long it is, or that names headers with spaces, is answered 400
-// and its connection is closed, so that nothing behind it is taken for a request.
+// and its connection is closed, so that nothing after it is taken for a request.
 func TestAmbiguousLengthsAreRefused(t *testing.T) {
 	listener, client := tlsFor(t)
 	const next = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -34,7 +34,7 @@ func TestAmbiguousLengthsAreRefused(t *testing.T) {
 		"two lengths":        {"POST /new HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\ncontent-length: 5\r\n\r\nabcd" + next, []int{400}},
 		"second request": {"POST /new HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3;x=y\r\na\nb\r\n0\r\nt: x\r\n\r\n" +
 			"POST /new HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + next, []int{400}},
-		// net/http takes this for a request, and goes on with HTTP/1 behind it.
+		// net/http takes this for a request, and then reads HTTP/1.
 		"behind what begins HTTP/2": {"PRI * HTTP/2.0\r\nhost: x\r\n\r\nPOST /new HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + next, []int{400}},
 		"half a preface":            {"PRI * HTTP/2.0\r\n\r\nPOST /new HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + next, []int{400}},
 		"a preface of line feeds":   {"PRI * HTTP/2.0\n\nSM\n\nPOST /new HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + next, []int{400}},

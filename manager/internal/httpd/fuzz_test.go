@@ -65,7 +65,7 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { return nil }
 func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
 
-// pipe tells when the server is done with it.
+// pipe reports when the server is done with it.
 type pipe struct {
 	net.Conn
 	once   sync.Once

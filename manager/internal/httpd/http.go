@@ -130,9 +130,9 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	if n, err := s.write(hw, hr, &x.resp, c); err != nil && x.resp.Undelivered != nil {
 		log := s.log.With("method", hr.Method, "path", x.req.Path, "client", x.req.Remote(), "taken_bytes", n, "bytes", len(x.resp.Body), "error", err.Error())
 		if err := x.resp.Undelivered(); err != nil {
-			log.Error("a client took only a part of an answer, and what the answer gave away could not be taken back", "because", err.Error())
+			log.Error("a client took only a part of an answer, and what the answer handed out could not be taken back", "because", err.Error())
 		} else {
-			log.Warn("a client took only a part of an answer, and what the answer gave away is taken back")
+			log.Warn("a client took only a part of an answer, and what the answer handed out was taken back")
 		}
 	}
 }
@@ -145,7 +145,7 @@ func (s *Server) receive(hw http.ResponseWriter, hr *http.Request, x *exchange) 
 	}
 	e, _ := s.routes.find(&x.req)
 	if e != nil && e.open() {
-		return nil // net/http drops a short body, and closes the connection behind a long one
+		return nil // net/http drops a short body, and closes the connection after a long one
 	}
 	if largeBody(hr) {
 		if p = s.authorize(e, &x.req, &x.resp); p != nil {

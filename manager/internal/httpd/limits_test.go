@@ -369,7 +369,7 @@ func TestConnectionsOverTheLimitAreRefused(t *testing.T) {
 		t.Errorf("a third connection: %d %v %s", resp.StatusCode, resp.Header, b)
 	}
 	open[0].Close()
-	s.Eventually("the place is free again", func() bool {
+	s.Eventually("the slot is free again", func() bool {
 		c := s.Dial()
 		defer c.Close()
 		s.send(c, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -428,7 +428,7 @@ func TestPipelinedBehindALongPoll(t *testing.T) {
 }
 
 // TestHalfClosedBehindALongPoll: a client that closes one direction while it waits is
-// taken for gone, and told so if it still listens.
+// taken for gone, and gets an answer that says so if it still listens.
 func TestHalfClosedBehindALongPoll(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	c := s.Dial()
@@ -439,9 +439,9 @@ func TestHalfClosedBehindALongPoll(t *testing.T) {
 	}
 	b, err := io.ReadAll(c)
 	if errors.Is(err, os.ErrDeadlineExceeded) || strings.Contains(string(b), "the store") {
-		t.Errorf("it was told %q, %v", b, err)
+		t.Errorf("it got %q, %v", b, err)
 	}
 	if len(b) > 0 && (!strings.HasPrefix(string(b), "HTTP/1.1 503 ") || !strings.Contains(string(b), "the client closed its side")) {
-		t.Errorf("it was told %q", b)
+		t.Errorf("it got %q", b)
 	}
 }

@@ -47,7 +47,7 @@ func (l *limiter) listen(ln net.Listener, cfg *tls.Config) (net.Listener, error)
 	return &limitListener{Listener: ln, limiter: l, tls: cfg}, nil
 }
 
-// close closes the listener; connections go on.
+// close closes the listener and leaves connections open.
 func (l *limiter) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,7 +108,7 @@ type limitListener struct {
 	net.Listener
 	limiter *limiter
 	tls     *tls.Config // nil without TLS
-	told    time.Time   // when a shortage was logged last; of the goroutine that accepts
+	logged  time.Time   // when a shortage was logged last; of the goroutine that accepts
 }
 
 // The wait after a shortage, which doubles from the first to the last.
@@ -124,8 +124,8 @@ func (l *limitListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
 		if err != nil && passes(err) {
-			if time.Since(l.told) > time.Minute {
-				l.told = time.Now()
+			if time.Since(l.logged) > time.Minute {
+				l.logged = time.Now()
 				l.limiter.log.Error("no connection can be accepted for now", "error", err.Error())
 			}
 			wait = min(max(2*wait, firstShortage), lastShortage)
@@ -168,8 +168,8 @@ func boundUnsent(c net.Conn) {
 	}
 }
 
-// passes tells an accept that failed for want of something, or because the
-// client left before it, from a listener that is of no use any more.
+// passes reports whether a failed accept may succeed later: resources were short, or the
+// client had left.
 func passes(err error) bool {
 	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
 		if errors.Is(err, e) {
@@ -179,7 +179,7 @@ func passes(err error) bool {
 	return false
 }
 
-// limitConn gives its place back when it is closed.
+// limitConn frees its slot when it is closed.
 type limitConn struct {
 	net.Conn
 	limiter *limiter
@@ -220,7 +220,7 @@ const (
 // readFirst reads the first bytes. For these a client has as long as between two requests, and never less than for a head:
 // a proxy opens connections ahead of its requests, and would lose one that it sends just when its connection is closed.
 // net/http would count the time for a head from the beginning of the connection. It counts the time for a whole request
-// from where it has looked for the preface of HTTP/2, so behind these bytes.
+// from where it has looked for the preface of HTTP/2, so after these bytes.
 func (c *limitConn) readFirst(inner net.Conn, b []byte) (int, error) {
 	if c.phase == connNew { // net/http tries again after a failure
 		c.phase = connWaiting

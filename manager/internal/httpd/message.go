@@ -135,7 +135,7 @@ const (
 	FormRaw
 )
 
-// Form tells the form of the body by its content-type; without one it is JSON. Another charset than UTF-8 is refused.
+// Form returns the form of the body by its content-type; without one it is JSON. Another charset than UTF-8 is refused.
 // The error is a *Refusal.
 func (r *Request) Form() (Form, error) {
 	ct := r.Header("content-type")

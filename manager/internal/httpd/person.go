@@ -13,7 +13,7 @@ func IDOf(token string) TokenID { return sha256.Sum256([]byte(strings.TrimSpace(
 
 // Person is what the holder of a token may do on pages for people.
 type Person struct {
-	// Number is the token's place among the tokens of the file, from 1; 0 if no token was asked for.
+	// Number is the token's position in the file, from 1; 0 if no token was asked for.
 	Number int
 	roles  Role
 	// certificate is the CN of the client certificate; empty without one.

@@ -31,7 +31,7 @@ func tlsFor(t *testing.T) (listener, client *tls.Config) {
 }
 
 // TestSlowHandshakesAreCut: a client that connects to a TLS listener and says nothing,
-// or stops in the middle, does not keep its place.
+// or stops in the middle, does not keep its slot.
 func TestSlowHandshakesAreCut(t *testing.T) {
 	listener, _ := tlsFor(t)
 	for what, hello := range map[string]string{"nothing": "", "half a hello": "\x16\x03\x01\x00\xa5\x01\x00"} {
@@ -43,7 +43,7 @@ func TestSlowHandshakesAreCut(t *testing.T) {
 			if ne, ok := err.(net.Error); ok && ne.Timeout() {
 				t.Fatalf("the connection was left open; it said %q", b)
 			}
-			s.Eventually("its place is free", func() bool { return connections(s) == 0 })
+			s.Eventually("its slot is free", func() bool { return connections(s) == 0 })
 		})
 	}
 }
@@ -135,7 +135,7 @@ func TestHTTP2NeedsGoodCiphers(t *testing.T) {
 					t.Errorf("HTTP/2 %v: %v", two, err) // what the client says of a refusal depends on when it hears of it
 				}
 			}
-			s.Eventually("their places are free", func() bool { return c.good || connections(s) <= 1 })
+			s.Eventually("their slots are free", func() bool { return c.good || connections(s) <= 1 })
 		})
 	}
 }

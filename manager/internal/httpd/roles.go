@@ -63,10 +63,10 @@ type rights struct {
 	roles     Role
 	functions []string // with NamedWorker and without Worker
 	owner     string   // of the jobs that it submits
-	number    int      // the token's place among the tokens of the file, from 1
+	number    int      // the token's position in the file, from 1
 }
 
-// parseWords reads the words behind a token or the name of a certificate.
+// parseWords reads the words after a token or the name of a certificate.
 func parseWords(words []string) (r rights, ok bool) {
 	if len(words) == 0 {
 		return rights{roles: Plain}, true
@@ -230,7 +230,7 @@ func (a *Auth) LoadCertificates(file string) error {
 	err := eachLine("client roles file", file, func(line string) error {
 		name, r, ok := parseCertificate(line)
 		if !ok {
-			return errors.New("must be CN=NAME or SAN=NAME, a name with spaces in double quotes, and behind it one or more of the words " + RoleWords())
+			return errors.New("must be CN=NAME or SAN=NAME, a name with spaces in double quotes, followed by one or more of the words " + RoleWords())
 		}
 		if other := all[name]; other != nil && !other.equal(&r) {
 			return errors.New("the same name is there with other words")

@@ -101,7 +101,7 @@ func TestWrongFilesAreExplained(t *testing.T) {
 	}
 	writeFile(t, file, "CN=\"payments gate\" gate\nSAN=spiffe://x/worker worker:f worker:g # x\n")
 	if err := a.LoadCertificates(file); err == nil {
-		t.Error("a comment behind words was accepted")
+		t.Error("a comment after words was accepted")
 	}
 }
 

@@ -34,8 +34,8 @@ type Options struct {
 	Guard func(*Request, *Response) bool
 	// Answered sees every answer to a request that the guard saw, once it is complete. It may set headers.
 	Answered func(*Response)
-	// Problem tells how a handler's error is answered, and whether somebody has
-	// logged it already. Nil: a Problemer is answered as it says, every other
+	// Problem returns the answer to a handler's error, and whether the error was
+	// logged already. Nil: a Problemer is answered as it says, every other
 	// error is an internal one.
 	Problem func(error) (p api.Problem, logged bool)
 	// Unready, when set, is asked by /readyz, which answers 503 with the reason while it returns one.

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// connWork tells what a connection has at work: requests that arrived whole and
+// connWork counts what a connection has at work: requests that arrived whole and
 // whose answers are not written yet. The shutdown waits for those and for
 // nothing else.
 type connWork struct {

@@ -64,7 +64,7 @@ func TestShutdownWithoutTimeCutsNobody(t *testing.T) {
 		t.Error(err)
 	}
 	if b, err := io.ReadAll(c); err == nil && strings.HasPrefix(string(b), "HTTP/1.1 200") {
-		t.Errorf("it was told %q", b)
+		t.Errorf("it got %q", b)
 	}
 }
 

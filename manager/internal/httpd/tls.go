@@ -58,7 +58,7 @@ func (c *Certificate) Load() error {
 	return nil
 }
 
-// Collector tells when the certificate of a listener ends.
+// Collector reports when the certificate of a listener expires.
 func (c *Certificate) Collector(listener string) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "oncegate_tls_certificate_not_after_timestamp_seconds", Help: "When the certificate of the listener ends, in Unix time.",

@@ -52,7 +52,7 @@ type clientUndo struct {
 
 func (cs *clients) bytes() int64 { return int64(len(cs.byHash)) * clientBytes }
 
-// advance notes that the sequence got the number. The caller has checked that it is the next.
+// advance records that the sequence got the number. The caller has checked that it is the next.
 func (cs *clients) advance(h Hash, seq, number uint64, digest uint64, now int64) {
 	c := cs.byHash[h]
 	u := clientUndo{hash: h}
@@ -104,7 +104,7 @@ func (cs *clients) undo() {
 			continue
 		}
 		c.last, c.at, c.digests, c.runs = u.was.last, u.was.at, u.was.digests, u.was.runs
-		// Its place among the others may be too late: it is forgotten later than it could be.
+		// Its turn among the others may be too late: then it is forgotten later than it could be.
 	}
 	cs.keep()
 }

@@ -45,7 +45,7 @@ func EntryGone(number uint64) error {
 // CursorGone is for a reader that retention has overtaken.
 func CursorGone(after, first uint64) error {
 	return refusal(410, api.CodeCursorGone, "Entries deleted",
-		"the log's retention has deleted entries behind cursor %d; the oldest that is kept is %d, which comes after cursor %d", after, first, first-1)
+		"the log's retention has deleted entries after cursor %d; the oldest that is kept is %d, which comes after cursor %d", after, first, first-1)
 }
 
 // CursorAhead is for a cursor that the log never gave out.

@@ -37,7 +37,7 @@ func digestOf(payload []byte) (d Digest) {
 }
 
 // DeriveID makes an entry's id from its payload: the MD5 in hexadecimal digits, or the SHA-256
-// of the log's name and the payload, each behind its length as 8 bytes, most significant first.
+// of the log's name and the payload, each after its length as 8 bytes, most significant first.
 func DeriveID(d Derive, log string, payload []byte) string {
 	if d == DeriveMD5 {
 		sum := md5.Sum(payload)

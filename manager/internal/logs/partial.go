@@ -58,7 +58,7 @@ func (s *State) LoadID(h Hash, b []byte) error {
 	return nil
 }
 
-// IDNumber is the entry of an id as EachAdded encoded it; 0 when that is not what b is.
+// IDNumber decodes the entry number from a value that EachAdded wrote; 0 if b is malformed.
 func IDNumber(b []byte) uint64 {
 	if len(b) != IDBytes {
 		return 0
@@ -115,7 +115,7 @@ func (s *State) Keys() int {
 	return s.part.keys + len(s.part.added)
 }
 
-// Fits tells whether the configuration allows a window of so many keys.
+// Fits reports whether the configuration allows a window of so many keys.
 func (c *Config) Fits(keys int) bool {
 	size := int64(slotBytes)
 	if c.Identity == Structured {

@@ -9,9 +9,9 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// State is what a log knows beside its entries: the window, the clients, the writers, and
+// State is what a log knows besides its entries: the window, the clients, the writers, and
 // the number of the next entry. It is changed by one caller at a time; only Prepare and
-// Hash may be called beside others.
+// Hash may be called concurrently.
 type State struct {
 	name     string
 	identity Identity // of config; does not change
@@ -153,8 +153,8 @@ func (s *State) Undo(b *Batch) {
 	b.Accepted = b.Accepted[:0]
 }
 
-// expire forgets up to n ids whose time is over. Clients are not forgotten for their age: one
-// number each is little, and a client that comes back after a pause goes on.
+// expire forgets up to n ids whose time is over. It forgets no client for its age: one number
+// each is little, and a client that comes back after a pause continues its sequence.
 func (s *State) expire(n int) {
 	for ; n > 0 && s.win.len() > 0 && s.now-s.win.slot(s.win.head).at >= int64(s.config.Window); n-- {
 		s.win.pop()
@@ -228,7 +228,7 @@ func (s *State) judgeStructured(p *prepared, quarantine time.Duration, o *Outcom
 	c, digest := s.clients.byHash[p.hash], binary.LittleEndian.Uint64(p.digest[:])
 	switch {
 	case quarantine > 0 && (c == nil || p.seq > c.last):
-		o.Err = Quarantined(quarantine) // and no gap, for which a client would begin anew
+		o.Err = Quarantined(quarantine) // not as a gap, for which a client would start again
 		return
 	case c == nil && p.seq > 1:
 		o.Err = gap("the client is not known with this nonce, so its first sequence must be 0 or 1, this is %d; a client that was forgotten begins again with a new nonce", p.seq)
@@ -302,7 +302,7 @@ func (s *State) NextEpoch(writer string) (uint64, error) {
 	return s.writers[writer] + 1, nil
 }
 
-// SetEpoch notes a writer's newest epoch; 0 removes the writer. A removed writer that comes back gets
+// SetEpoch sets a writer's newest epoch; 0 removes the writer. A removed writer that comes back gets
 // an epoch that it never had, so what it sent before stays fenced.
 func (s *State) SetEpoch(writer string, epoch uint64) {
 	if epoch > 0 {
@@ -313,7 +313,7 @@ func (s *State) SetEpoch(writer string, epoch uint64) {
 	delete(s.writers, writer)
 }
 
-// Writers returns up to limit writers behind the name after, in order of their names.
+// Writers returns up to limit writers whose names are greater than after, in order of their names.
 func (s *State) Writers(after string, limit int) []Writer {
 	var all []Writer
 	for name, epoch := range s.writers {
@@ -325,7 +325,7 @@ func (s *State) Writers(after string, limit int) []Writer {
 	return all[:min(limit, len(all))]
 }
 
-// HasWriter tells whether the writer has an epoch.
+// HasWriter reports whether the writer has an epoch.
 func (s *State) HasWriter(writer string) bool { return s.writers[writer] > 0 }
 
 // Config is the configuration in force.

@@ -248,7 +248,7 @@ type Writer struct {
 	Epoch uint64
 }
 
-// Info tells of a log.
+// Info describes a log.
 type Info struct {
 	Name   string
 	Config Config
@@ -282,13 +282,13 @@ type Engine interface {
 	Put(ctx context.Context, name string, ch Change) (info Info, created bool, err error)
 	// Delete removes a log with all of its entries.
 	Delete(ctx context.Context, name string) error
-	// Get tells of a log.
+	// Get describes a log.
 	Get(ctx context.Context, name string) (Info, error)
-	// List tells of up to limit logs behind the name after, in order of their names.
+	// List describes up to limit logs whose names are greater than after, in order of their names.
 	List(ctx context.Context, after string, limit int) ([]Info, error)
 	// Append appends items one by one or, when atomic, all of them or none. It returns when the
-	// outcomes are durable. The error is for all of them: it is not known then what was
-	// written, unless it says so, and the ids tell.
+	// outcomes are durable. An error is for all of them: what was written is
+	// then unknown unless the error says so, and the caller may ask by id.
 	Append(ctx context.Context, name string, items []Item, atomic bool) ([]Outcome, error)
 	// Read returns entries, after waiting for one if asked.
 	Read(ctx context.Context, name string, q Query) (Page, error)
@@ -296,7 +296,7 @@ type Engine interface {
 	ByID(ctx context.Context, name, id string) (Entry, error)
 	// OpenWriter begins the next epoch of a writer.
 	OpenWriter(ctx context.Context, name, writer string) (epoch uint64, err error)
-	// Writers tells of up to limit writers of a log behind the name after, in order of their names.
+	// Writers describes up to limit writers of a log whose names are greater than after, in order of their names.
 	Writers(ctx context.Context, name, after string, limit int) ([]Writer, error)
 	// RemoveWriter forgets a writer, which makes room for another one. What comes with any of its
 	// epochs is refused from then on.
@@ -307,7 +307,7 @@ type Engine interface {
 	Close() error
 }
 
-// CheckName tells whether name can be a log's. The error is a *api.FieldError.
+// CheckName checks that name can be a log's. The error is a *api.FieldError.
 func CheckName(name string) error {
 	ok := len(name) >= 1 && len(name) <= MaxNameBytes && name[0] != '.' && !strings.ContainsFunc(name, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-')
@@ -319,7 +319,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// CheckWriter tells whether name can be a writer's. The error is a *api.FieldError.
+// CheckWriter checks that name can be a writer's. The error is a *api.FieldError.
 func CheckWriter(name string) error {
 	if len(name) < 1 || len(name) > MaxWriterBytes {
 		return &api.FieldError{Field: "writer", Value: shorten(name), Allowed: fmt.Sprintf("must be 1 to %d bytes", MaxWriterBytes)}

@@ -23,14 +23,14 @@ const (
 
 // window remembers ids in the order of their appends: a ring of slots in chunks, and a table of
 // open addressing from hashes to slots. A chunk's slots are written once, so a snapshot can
-// read them while the window goes on.
+// read them while the window changes.
 type window struct {
 	chunks []*[chunkSlots]slot
 	first  uint64 // running number of chunks[0][0]
 	head   uint64 // of the oldest slot
 	tail   uint64 // of the next slot
 	// table holds running numbers modulo 2^31, plus 1; 0 is empty. A hash that comes again
-	// after its id expired takes the place of the older slot.
+	// after its id expired replaces the older slot.
 	table []uint32
 	used  int
 	undos []undo
@@ -61,9 +61,9 @@ func (w *window) index(v uint32) uint64 {
 
 func tableValue(index uint64) uint32 { return uint32(index&indexMask) + 1 }
 
-// place returns the table's place for a hash: the one that holds it, or the empty one where
+// bucket returns the table's bucket for a hash: the one that holds it, or the empty one where
 // it would go.
-func (w *window) place(h *Hash) (i int, found bool) {
+func (w *window) bucket(h *Hash) (i int, found bool) {
 	mask := uint64(len(w.table) - 1)
 	for at := binary.LittleEndian.Uint64(h[:]) & mask; ; at = (at + 1) & mask {
 		v := w.table[at]
@@ -81,7 +81,7 @@ func (w *window) find(h *Hash, now int64, window time.Duration) (*slot, bool) {
 	if w.used == 0 {
 		return nil, false
 	}
-	i, ok := w.place(h)
+	i, ok := w.bucket(h)
 	if !ok {
 		return nil, false
 	}
@@ -100,7 +100,7 @@ func (w *window) add(s slot) {
 	index := w.tail
 	*w.slot(index) = s
 	w.tail++
-	i, found := w.place(&s.hash)
+	i, found := w.bucket(&s.hash)
 	w.undos = append(w.undos, undo{s.hash, index, w.table[i]})
 	if !found {
 		w.used++
@@ -111,12 +111,12 @@ func (w *window) add(s slot) {
 // keep makes what was added since the last keep or undo stay.
 func (w *window) keep() { w.undos = w.undos[:0] }
 
-// undo takes back what was added since. In reverse order: then what an empty place of the
-// table separates never hides a slot.
+// undo takes back what was added since, in reverse order, so that an empty bucket
+// never hides a slot.
 func (w *window) undo() {
 	for i := len(w.undos) - 1; i >= 0; i-- {
 		u := &w.undos[i]
-		if at, found := w.place(&u.hash); found {
+		if at, found := w.bucket(&u.hash); found {
 			w.table[at] = u.older
 			if u.older == 0 {
 				w.used--
@@ -130,7 +130,7 @@ func (w *window) undo() {
 // pop forgets the oldest slot. Nothing may be there to undo.
 func (w *window) pop() {
 	s := w.slot(w.head)
-	if i, found := w.place(&s.hash); found && w.table[i] == tableValue(w.head) {
+	if i, found := w.bucket(&s.hash); found && w.table[i] == tableValue(w.head) {
 		w.remove(i)
 	}
 	w.head++
@@ -145,7 +145,7 @@ func (w *window) pop() {
 	}
 }
 
-// remove empties a place of the table and moves those behind it up that were pushed there.
+// remove empties a bucket of the table and moves the slots up that collisions had pushed past it.
 func (w *window) remove(i int) {
 	mask := len(w.table) - 1
 	w.used--
@@ -174,7 +174,7 @@ func (w *window) rehash(size int) {
 	for index := w.head; index < w.tail; index++ {
 		h := &w.slot(index).hash
 		if !distinct {
-			i, found := w.place(h)
+			i, found := w.bucket(h)
 			if !found {
 				w.used++
 			}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestWindowAgainstModel does at random what a log does with its window, beside a plain map.
+// TestWindowAgainstModel does at random what a log does with its window, and with a plain map.
 func TestWindowAgainstModel(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
@@ -23,7 +23,7 @@ func TestWindowAgainstModel(t *testing.T) {
 		now, number := int64(0), uint64(0)
 		const age = 1000
 		hash := func() (h Hash) {
-			// Few distinct starts, so that places of the table collide.
+			// Few distinct starts, so that buckets of the table collide.
 			binary.LittleEndian.PutUint64(h[:], uint64(rnd.IntN(50))*7)
 			binary.LittleEndian.PutUint64(h[8:], uint64(rnd.IntN(40)))
 			return h

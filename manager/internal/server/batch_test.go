@@ -257,7 +257,7 @@ func TestBadItemsOfABatch(t *testing.T) {
 }
 
 // Answers that do not fit into that of the batch are asked for alone; smaller ones
-// behind them come along.
+// after them come along.
 func TestLargeAnswersAreAskedForAlone(t *testing.T) {
 	s := newDirect(t, ledger.Options{MaxResultBytes: 2 << 20})
 	for i, size := range []int{700_000, 400_000, 300_000, api.MaxBatchReplyBytes + 1} {
@@ -282,7 +282,7 @@ func TestLargeAnswersAreAskedForAlone(t *testing.T) {
 	}
 }
 
-// broken is a store whose writes fail for no reason that it could tell.
+// broken is a store whose writes fail for no reason that it names.
 type broken struct{ store.Store }
 
 func (broken) Update(context.Context, func(store.Tx) error) error { return errors.New("broken") }

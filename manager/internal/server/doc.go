@@ -2,8 +2,8 @@
 // of the ledger, of the queue, and of records that cannot be read. Package httpd
 // carries them.
 //
-// More groups of routes join through New; see httpd.Route. docs/reference/LEDGER.md and docs/reference/JOBS.md tell
-// clients and operators what there is.
+// More groups of routes join through New; see httpd.Route. docs/reference/LEDGER.md and docs/reference/JOBS.md show
+// clients and operators what they can call.
 //
 // # Performance
 //

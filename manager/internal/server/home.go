@@ -143,7 +143,7 @@ func (h *ledgerHandlers) reserveFar(ctx context.Context, r *httpd.Request, req *
 	return h.ledger.Reserve(ctx, req, r.Hold)
 }
 
-// reserveAtHome reserves a key at its home, and notes that this ledger's further calls about it go there.
+// reserveAtHome reserves a key at its home, and records that this ledger's further calls about it go there.
 func (h *ledgerHandlers) reserveAtHome(ctx context.Context, r *httpd.Request, req *api.ReserveRequest, home string) (ledger.Reply, error) {
 	wait, done := h.reach.Homes.Wait(home, min(req.Wait, max(h.ledger.Options().MaxWait, 0)))
 	defer done()
@@ -169,7 +169,7 @@ func (h *ledgerHandlers) reserveAtHome(ctx context.Context, r *httpd.Request, re
 	return h.follow(ctx, req, home, reply, func() (ledger.Reply, error) { return h.callHome(ctx, home, api.OpReserve, &by) })
 }
 
-// follow notes that the home has given its reservation to the caller, or renewed it. again makes the call once more.
+// follow records that the home has given its reservation to the caller, or renewed it. again makes the call once more.
 func (h *ledgerHandlers) follow(ctx context.Context, req *api.ReserveRequest, home string, reply ledger.Reply, again func() (ledger.Reply, error)) (ledger.Reply, error) {
 	var seen ledger.Seen
 	for range 3 {
@@ -193,14 +193,14 @@ func (h *ledgerHandlers) follow(ctx context.Context, req *api.ReserveRequest, ho
 	return reply, followed(home, errors.New("outcomes of other attempts arrive one after the other"))
 }
 
-// followed is the answer to a call that the home has made, given the error of noting it here.
+// followed is the answer to a call that the home has made, given the error of recording it here.
 func followed(home string, err error) error {
 	if err == nil {
 		return nil
 	}
 	return &httpd.Refusal{P: api.Problem{
 		Status: 503, Code: api.CodeHomeUnanswered, Title: "Home unanswered", RetryAfterSeconds: httpd.RetrySoon,
-		Detail: "the data centre " + home + " decides about this key and has made the call, which this manager could not note: " + err.Error() + "; repeat the call with the same token, or release it",
+		Detail: "the data centre " + home + " decides about this key and has made the call, which this manager could not record: " + err.Error() + "; repeat the call with the same token, or release it",
 	}}
 }
 
@@ -228,7 +228,7 @@ func (h *ledgerHandlers) renew(ctx context.Context, req *api.ReserveRequest) (le
 	return h.follow(ctx, req, home, reply, func() (ledger.Reply, error) { return h.callHome(ctx, home, api.OpRenew, req) })
 }
 
-// unknown makes the call here, or at the key's home. What this ledger has noted runs out by itself.
+// unknown makes the call here, or at the key's home. What this ledger has recorded runs out by itself.
 func (h *ledgerHandlers) unknown(ctx context.Context, req *api.ReserveRequest) (ledger.Reply, error) {
 	reply, _, err := h.hereOrAway(ctx, api.OpUnknown, req, ledger.Held.Unknown)
 	return reply, err
@@ -280,7 +280,7 @@ func (h *ledgerHandlers) free(ctx context.Context, req *api.ReleaseRequest) erro
 	if fenced := errors.As(err, &p) && p.Problem().Code == api.CodeFenced; err != nil && !fenced {
 		return err
 	}
-	// The home no longer has the reservation. What is noted of it here would keep another attempt's outcome out.
+	// The home no longer has the reservation. What is recorded of it here would keep another attempt's outcome out.
 	if err := followed(home, h.ledger.ReleaseFollowed(ctx, req)); err != nil {
 		return err
 	}

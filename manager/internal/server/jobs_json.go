@@ -88,7 +88,7 @@ func (o *jsonObject) time(name string, t time.Time) {
 	o.b = append(o.b, '"')
 }
 
-// jobForm tells what of a job an answer shows.
+// jobForm says what an answer shows of a job.
 type jobForm uint8
 
 const (

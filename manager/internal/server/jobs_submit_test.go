@@ -131,7 +131,7 @@ func TestKeyedSubmissionIsAllOrNothing(t *testing.T) {
 	}
 	j.call(202, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", "k")
 
-	// A reservation that somebody else holds is not answered for them.
+	// A reservation that another caller holds is not answered for them.
 	reserve := &api.ReserveRequest{Key: "busy", Scope: "POST:/v1/jobs", Token: "t"}
 	if _, err := j.ledger.Reserve(t.Context(), reserve, nil); err != nil {
 		t.Fatal(err)

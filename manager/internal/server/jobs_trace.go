@@ -45,7 +45,7 @@ func produce(r *httpd.Request, s *jobs.Submission, batch bool) (p producer) {
 	return p
 }
 
-// made tells what became of the submission.
+// made records in the span what became of the submission.
 func (p *producer) made(out *jobs.Outcome) {
 	if p.span == nil {
 		return

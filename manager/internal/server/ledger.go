@@ -23,7 +23,7 @@ const (
 )
 
 // LedgerRoutes are the calls of gates and other clients on a ledger. me, if
-// not nil, tells what the ledger is. Reach says which durabilities the ledger can give.
+// not nil, says what the ledger is. Reach says which durabilities the ledger can give.
 func LedgerRoutes(l *ledger.Ledger, me *shard.Keeper, reach Reach) []httpd.Route {
 	h := &ledgerHandlers{ledger: l, me: me, reach: reach}
 	return []httpd.Route{
@@ -51,7 +51,7 @@ func LedgerRoutes(l *ledger.Ledger, me *shard.Keeper, reach Reach) []httpd.Route
 	}
 }
 
-// blank is an answer that the gate fills in. It needs a body, because a recorded message takes the place of one.
+// blank is an answer that the gate fills in. It needs a body, because a recorded message replaces one.
 func blank(_ *httpd.Request, w *httpd.Response) {
 	w.Status, w.ContentType, w.Body = 200, "text/plain", append(w.Body, '-')
 	w.SetHeader(api.HeaderBlank, "1")
@@ -118,7 +118,7 @@ func (c *ledgerCall) readReserve(form httpd.Form, body []byte) error {
 	return c.reserve.ParseJSON(body)
 }
 
-// calling is the context of a request whose caller the ledger notes in its journal.
+// calling is the context of a request whose caller the ledger records in its journal.
 func calling(r *httpd.Request) context.Context { return ledger.WithCaller(r.Context(), r.Remote()) }
 
 func (h *ledgerHandlers) reserve(r *httpd.Request, w *httpd.Response) {
@@ -256,7 +256,7 @@ func (h *ledgerHandlers) release(r *httpd.Request, w *httpd.Response) {
 	answerState(w, form, api.StateReleased, 0)
 }
 
-// lookUp tells what became of a key.
+// lookUp returns what became of a key.
 func (h *ledgerHandlers) lookUp(r *httpd.Request, w *httpd.Response) {
 	form, err := r.Form()
 	var req api.ReleaseRequest

@@ -9,7 +9,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
-// The calls that tell what this manager has seen lately; see ledger.History.
+// The calls that return what this manager has seen lately; see ledger.History.
 
 type changeJSON struct {
 	What  string    `json:"what"`

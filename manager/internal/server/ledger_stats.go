@@ -21,7 +21,7 @@ func (h *ledgerHandlers) stats(r *httpd.Request, w *httpd.Response) {
 	w.Body = appendStats(appendIdentity(w.Body, &me), &s, h.ledger.OutcomeTTL(api.StateCommitted, 0), h.reach.names())
 }
 
-// appendIdentity begins an object with who the ledger is; appendStats goes on.
+// appendIdentity begins an object with who the ledger is; appendStats continues it.
 func appendIdentity(dst []byte, me *shard.Identity) []byte {
 	dst = append(dst, `{"ledger_id":`...)
 	dst = api.AppendJSONString(dst, me.ID)

@@ -7,7 +7,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// A look-up tells what became of a key, in both forms, and reserves nothing.
+// A look-up returns what became of a key, in both forms, and reserves nothing.
 func TestLookUpTellsWhatBecameOfAKey(t *testing.T) {
 	s := newRoleSite(t, "gate")
 	post := func(path, body string) string {

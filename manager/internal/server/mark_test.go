@@ -61,7 +61,7 @@ func (m *markSite) reserve(key, mark string) (status int, code, answered string)
 
 const otherLedger = "0123456789abcdef0123456789abcdef"
 
-// TestLedgerThatForgot: a ledger that is behind what its callers remember runs nothing that may have run.
+// TestLedgerThatForgot: a ledger that has less than its callers remember runs nothing that may have run.
 func TestLedgerThatForgot(t *testing.T) {
 	t.Run("all of it", func(t *testing.T) {
 		m := newMarkSite(t)

@@ -17,7 +17,7 @@ import (
 // maxFeedWait bounds how long a call for changes is held.
 const maxFeedWait = time.Minute
 
-// Lists tells other data centres this one's list of them, and notes theirs; see package home.
+// Lists sends other data centres this one's list of them, and keeps theirs; see package home.
 type Lists interface {
 	Said() string
 	Meet(said string)

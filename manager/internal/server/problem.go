@@ -14,7 +14,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/submit"
 )
 
-// ProblemOf tells how an error is answered.
+// ProblemOf returns the answer to an error.
 func ProblemOf(err error) api.Problem {
 	var p httpd.Problemer
 	var state *ledger.StateError

@@ -15,19 +15,19 @@ func TestReferenceListsEveryRoute(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told []string
+	var documented []string
 	for _, m := range regexp.MustCompile(`(?m)^(GET|POST|DELETE) +(/[^?\n]*)`).FindAllStringSubmatch(string(text), -1) {
-		told = append(told, m[1]+" "+m[2])
+		documented = append(documented, m[1]+" "+m[2])
 	}
-	slices.Sort(told)
-	told = slices.Compact(told)
+	slices.Sort(documented)
+	documented = slices.Compact(documented)
 	there := []string{"GET /healthz", "GET /readyz"} // the HTTP server's own
 	for _, r := range slices.Concat(LedgerRoutes(nil, nil, Reach{}), UnreadableRoutes(nil, nil, nil, nil), OriginRoutes(nil, nil, nil), QuarantineRoutes(nil), DescriptionRoutes()) {
 		there = append(there, r.Method+" "+r.Path)
 	}
 	slices.Sort(there)
-	if !slices.Equal(told, there) {
-		t.Errorf("told are\n%s\nthere are\n%s", strings.Join(told, "\n"), strings.Join(there, "\n"))
+	if !slices.Equal(documented, there) {
+		t.Errorf("documented are\n%s\nthere are\n%s", strings.Join(documented, "\n"), strings.Join(there, "\n"))
 	}
 }
 

@@ -16,7 +16,7 @@ var answerFields = [...]string{"status", "headers", "body"}
 
 // parseResolution reads {"as", "status", "headers", "body", "ttl_ms"} strictly. The answer
 // has the members of an api.Result; without a body only the status is recorded, so that
-// duplicates are told that the request was executed and not with what answer. Errors
+// duplicates learn that the request was executed and not with what answer. Errors
 // are *api.FieldError.
 func parseResolution(b []byte) (ledger.Resolution, error) {
 	var res ledger.Resolution

@@ -12,11 +12,11 @@ import (
 // Options configure a Server; the zero value of a field means its default.
 type Options struct {
 	httpd.Options
-	// Ledger tells what the ledger is. A call that means another shard, or another ledger, is refused, and answers say
+	// Ledger says what the ledger is. A call that means another shard, or another ledger, is refused, and answers say
 	// which one this is. Nil: the server takes calls for any.
 	Ledger *shard.Keeper
-	// Unreadable is told of the records that a call named and that cannot be read.
-	// Nil tells nobody.
+	// Unreadable tracks the records that a call named and that cannot be read.
+	// Nil tracks none.
 	Unreadable *unread.Tracker
 }
 
@@ -34,7 +34,7 @@ func New(opts Options, groups ...[]httpd.Route) (*Server, error) {
 	opts.Guard, opts.Answered = s.guard.stray, s.guard.mark
 	opts.Problem = func(err error) (api.Problem, bool) {
 		p := ProblemOf(err)
-		return p, p.Status == 500 && opts.Unreadable.Met(err) // which tells of each once
+		return p, p.Status == 500 && opts.Unreadable.Met(err) // which reports each once
 	}
 	var err error
 	if s.Server, err = httpd.New(opts.Options, groups...); err != nil {

@@ -40,7 +40,7 @@ func (g *shardGuard) mark(w *httpd.Response) {
 	}
 }
 
-// stray answers a request that means another shard or ledger than this one, and tells the alarm; it reports whether it
+// stray answers a request that means another shard or ledger than this one, and counts it for the alarm; it reports whether it
 // did. It also puts this shard's name on the answer, whatever that will be.
 func (g *shardGuard) stray(r *httpd.Request, w *httpd.Response) bool {
 	return g.ledger != nil && (g.wrongShard(r, w) || g.wrongLedger(r, w))

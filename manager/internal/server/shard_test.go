@@ -22,7 +22,7 @@ func shardSite(t *testing.T, w shard.Want) *site {
 	return newSite(t, siteOptions{store: st, ledger: ledger.Options{Owners: keeper}, server: Options{Ledger: keeper}})
 }
 
-// A call that means another shard does nothing, whatever it is, and is told to the log.
+// A call that means another shard does nothing, whatever it is, and is logged.
 func TestCallForAnotherShardDoesNothing(t *testing.T) {
 	s := shardSite(t, shard.Want{Name: "A"})
 	reserve := `{"key":"k","token":"t"}`
@@ -57,7 +57,7 @@ func TestCallForAnotherShardDoesNothing(t *testing.T) {
 		}
 	})
 	if n := strings.Count(s.log.String(), "ALARM: a call means another shard"); n != 1 {
-		t.Errorf("told %d times:\n%s", n, s.log)
+		t.Errorf("logged %d times:\n%s", n, s.log)
 	}
 	if a := s.Do("GET", "/healthz", "", "", api.HeaderShard, "B"); a.Status != 200 {
 		t.Errorf("health: %d", a.Status)
@@ -80,7 +80,7 @@ func TestUnnamedManagerTakesCallsForAnyShard(t *testing.T) {
 	}
 }
 
-// The list refuses a reserve of another's key and nothing else, and stats tell who the ledger is.
+// The list refuses a reserve of another's key and nothing else, and stats show who the ledger is.
 func TestMovedKeyIsRefused(t *testing.T) {
 	s := shardSite(t, shard.Want{Name: "A", Shards: []string{"B", "A"}})
 	key := "k"

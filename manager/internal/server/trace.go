@@ -43,7 +43,7 @@ func (c *batchCall) itemSpans(r *httpd.Request, start time.Time) {
 	}
 }
 
-// ledgerAttributes tell what a call was and how it ended.
+// ledgerAttributes say what a call was and how it ended.
 func ledgerAttributes(op string, state api.State, err error) []attribute.KeyValue {
 	end := attribute.String("oncegate.ledger.state", state.String())
 	if err != nil {

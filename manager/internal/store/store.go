@@ -108,7 +108,7 @@ type Hit struct {
 }
 
 // Range bounds a scan by sort key. From is inclusive, To exclusive; an empty To means to the end of the index. After,
-// when set, resumes behind that hit (a cursor) and takes precedence over From. Limit must be 1 to MaxScan. From, To and
+// when set, resumes after that hit (a cursor) and takes precedence over From. Limit must be 1 to MaxScan. From, To and
 // both parts of After must be at most MaxKeyBytes long, else the scan returns ErrTooLarge.
 //
 // Claim says that the caller is about to claim the hits. An engine with row locks then skips records that another
@@ -116,8 +116,8 @@ type Hit struct {
 // this process are claiming and, after conflicts, spreads its answers. Without other claims, and without other
 // processes, the order stays exact. Claim is ignored in View.
 //
-// Repeated says that the caller makes this scan again and again, to know what comes first. A claiming scan is one as
-// well. An engine that processes share may then pass by what another process added before the hits or did not claim
+// Repeated marks a polling scan: the caller repeats it to know what comes first. A claiming scan is one
+// too. A shared engine may then miss what another process added before the hits or did not claim
 // after all: for at most 200 ms or, if that is longer, twenty times as long as its server takes to scan the whole range,
 // at most 1.1 s. A scan that returned nothing and is made again half a second later finds all that was there the first time.
 //
@@ -141,7 +141,7 @@ type Tx interface {
 
 	// Wall is the time by which this transaction begins what people set for a time of day, such as a job's run_at: the
 	// wall clock where Now comes from another one, else Now. It differs from Now by the same amount during one run of the
-	// function. It may jump, also backwards, when somebody sets the clock that it comes from. So nothing that must not
+	// function. It may jump, also backwards, when the clock that it comes from is set. So nothing that must not
 	// end early may end by it.
 	Wall() time.Time
 
@@ -182,7 +182,7 @@ type Prefetcher interface {
 	Prefetch(ids []ID) error
 }
 
-// Prefetch tells a transaction which records the function is going to Get. It affects only speed.
+// Prefetch announces to a transaction which records the function is going to Get. It affects only speed.
 func Prefetch(tx Tx, ids []ID) error {
 	p, ok := tx.(Prefetcher)
 	if !ok || len(ids) == 0 {
@@ -211,7 +211,7 @@ type Expected struct {
 	Value string
 }
 
-// Guess tells a transaction which records the function is going to Get, and that a guess is likely to be right about them.
+// Guess announces to a transaction which records the function is going to Get, and that a guess is likely to be right about them.
 // It affects only speed.
 func Guess(tx Tx, ids []ID) error {
 	if g, ok := tx.(Guesser); ok && len(ids) > 0 {
@@ -220,7 +220,7 @@ func Guess(tx Tx, ids []ID) error {
 	return Prefetch(tx, ids)
 }
 
-// Recall tells a transaction which records the function is going to Get, and that this store is likely to be the last that
+// Recall announces to a transaction which records the function is going to Get, and that this store is likely to be the last that
 // wrote them. It affects only speed.
 func Recall(tx Tx, ids []ID) error {
 	if g, ok := tx.(Guesser); ok && len(ids) > 0 {
@@ -229,7 +229,7 @@ func Recall(tx Tx, ids []ID) error {
 	return Prefetch(tx, ids)
 }
 
-// Expect tells a transaction which records the function is going to delete, and what they are likely to hold. It affects
+// Expect announces to a transaction which records the function is going to delete, and what they are likely to hold. It affects
 // only speed.
 func Expect(tx Tx, records []Expected) error {
 	if g, ok := tx.(Guesser); ok && len(records) > 0 {
@@ -319,7 +319,7 @@ type Capabilities struct {
 	Sizes bool
 	// TimePrecision is the granularity of Tx.Now.
 	TimePrecision time.Duration
-	// Replication tells about the standbys of the engine's server; nil for engines that know of none. It does not block.
+	// Replication returns the state of the standbys of the engine's server; nil for engines that know of none. It does not block.
 	Replication func() Replication
 	// Behind returns how far Tx.Now is behind this machine's wall clock; negative when it is ahead. It is nil for engines
 	// whose Tx.Now is a wall clock. It does not block.

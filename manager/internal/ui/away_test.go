@@ -9,7 +9,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// TestStoreThatIsAwayIsToldInWords: what the API tells a gate is of no use to a person.
+// TestStoreThatIsAwayIsToldInWords: the API's text for a gate is of no use to a person.
 func TestStoreThatIsAwayIsToldInWords(t *testing.T) {
 	s := newSite(t, siteOptions{change: func(o *Options) {
 		o.Problem = func(error) api.Problem {

@@ -28,7 +28,7 @@ type bulkData struct {
 	IDs []string
 	// More: there are more than maxBulk, for which the action is offered again.
 	More bool
-	// Done and Refused are set behind the confirmation. NotTried ran out of time.
+	// Done and Refused are set after the confirmation. NotTried ran out of time.
 	Confirmed      bool
 	Done, NotTried int
 	Refused        []refusal
@@ -97,7 +97,7 @@ func (u *UI) doBulk(v *visit, d *bulkData) {
 	}
 }
 
-// reasonOf tells why something was refused, in words for the page.
+// reasonOf says why something was refused, in words for the page.
 func reasonOf(u *UI, err error) string {
 	var p httpd.Problemer
 	if errors.As(err, &p) {

@@ -139,7 +139,7 @@ func TestOnlyPossibleActionsAreOffered(t *testing.T) {
 	}
 }
 
-// A deleted job is gone; the page says so before and behind.
+// A deleted job is gone; the page says so before and after.
 func TestDeleteAsksFirst(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	dead := s.fail("f", "", "no")
@@ -175,7 +175,7 @@ func TestMissingFieldsAreToldInWords(t *testing.T) {
 	}
 }
 
-// The page of a job tells what stands in the way of its duplicates, and which trace it belongs to.
+// The page of a job shows what stands in the way of its duplicates, and which trace it belongs to.
 func TestJobPageTellsDedupLockAndTrace(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -100,7 +100,7 @@ func (u *UI) events(v *visit) error {
 	defer tick.Stop()
 	for {
 		now, err := u.live(name)
-		// A viewer that takes nothing, for example a laptop that sleeps, must not keep its place.
+		// A viewer that takes nothing, for example a laptop that sleeps, must not keep its slot.
 		_ = c.SetWriteDeadline(time.Now().Add(viewerPatience))
 		switch {
 		case err != nil && !errors.Is(err, context.Canceled):

@@ -102,7 +102,7 @@ type jobList struct {
 	Jobs     []jobs.Job
 	Next     string
 	First    bool
-	// Searched: the list has what a search found, and Partly that it goes on behind Next.
+	// Searched: the list has what a search found, and Partly that Next continues it.
 	Searched, Partly bool
 	// Actions are those that some of the jobs allow, and the person may do.
 	Actions []jobAction

@@ -388,7 +388,7 @@ func (u *UI) entryAnswer(v *visit) error {
 	return u.showEntry(v, &d, a)
 }
 
-// entryProblem tells of an entry that cannot be changed, in words.
+// entryProblem says why an entry cannot be changed.
 func (u *UI) entryProblem(err error) error {
 	var field *api.FieldError
 	var state *ledger.StateError
@@ -418,7 +418,7 @@ func intent(v *visit) (key, scope, reason string, err error) {
 	return key, scope, reason, nil
 }
 
-// changing is the context of a change, which the entry's history notes as from this page.
+// changing is the context of a change, which the entry's history records as made on this page.
 func changing(v *visit) context.Context {
 	who := "web page"
 	if v.person.Number > 0 {

@@ -149,7 +149,7 @@ func TestScopesAreFoundInTheLedger(t *testing.T) {
 	s.get("/ui/ledger?key=order-2&cursor=nonsense").must(t, 400, "Page not understood")
 }
 
-// TestAnswersAreShownOnlyWhenAskedFor: by a form that the audit log notes, escaped, and only to operators.
+// TestAnswersAreShownOnlyWhenAskedFor: by a form that is written to the audit log, escaped, and only to operators.
 func TestAnswersAreShownOnlyWhenAskedFor(t *testing.T) {
 	s := newSite(t, siteOptions{tokens: true})
 	s.commit("", "k", "t", "<script>alert(1)</script>")
@@ -320,7 +320,7 @@ func TestKeysAreEscaped(t *testing.T) {
 	}
 }
 
-// TestListsShortenLongKeys: a list shows the beginning and the end of a long key, which tell keys apart, and links to all of it.
+// TestListsShortenLongKeys: a list shows the beginning and the end of a long key, where keys differ, and links to all of it.
 func TestListsShortenLongKeys(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	for _, n := range []string{"1", "2"} {

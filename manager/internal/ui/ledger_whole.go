@@ -73,7 +73,7 @@ type chart struct {
 	Bars []bar
 	// Top is what the upper line stands for, Middle what the middle one does.
 	Top, Middle uint64
-	// Text tells what there is to see.
+	// Text describes the chart.
 	Text string
 }
 

@@ -19,7 +19,7 @@ type loginData struct {
 	Refused string
 }
 
-// askForToken shows the login in the place of a page.
+// askForToken shows the login instead of a page.
 func (v *visit) askForToken() {
 	next := strings.TrimPrefix(v.r.URL.EscapedPath(), "/ui/")
 	if v.r.URL.RawQuery != "" {

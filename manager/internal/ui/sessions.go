@@ -23,8 +23,8 @@ const (
 )
 
 // cookieName is the cookie of a session. It has no path: a browser sends it where it came from,
-// which is the pages' own folder below whatever prefix they have. Browsers do not tell ports apart,
-// so the name does: a person may look at several managers by forwarded ports of one machine.
+// which is the pages' own folder below whatever prefix they have. Browsers share cookies between ports,
+// so the name has the port: a person may look at several managers by forwarded ports of one machine.
 func cookieName(r *http.Request) string {
 	name := "oncegate_ui"
 	if _, port, err := net.SplitHostPort(r.Host); err == nil && port != "" {
@@ -43,7 +43,7 @@ type session struct {
 	csrfSecret [16]byte
 }
 
-// sessions are found by the digest of the cookie's value, so that the time of a look-up tells
+// sessions are found by the digest of the cookie's value, so that the time of a look-up shows
 // nothing of any value.
 type sessions struct {
 	clock func() time.Time
@@ -151,7 +151,7 @@ func (u *UI) formIsOurs(v *visit) bool {
 func (u *UI) setCookie(v *visit, value string, maxAge int) {
 	http.SetCookie(v.w, &http.Cookie{
 		Name: cookieName(v.r), Value: value, MaxAge: maxAge, HttpOnly: true, SameSite: http.SameSiteLaxMode,
-		// The form's origin tells how the browser reached it, whatever proxies are between.
+		// The form's origin shows how the browser reached it, whatever proxies are between.
 		Secure: v.r.TLS != nil || strings.HasPrefix(v.r.Header.Get("Origin"), "https://"),
 	})
 }

@@ -79,7 +79,7 @@ func showText(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// worker names who has a job, or who had it last as far as its errors tell.
+// worker names who has a job, or who had it last as far as its errors show.
 func worker(j jobs.Job) string {
 	switch {
 	case j.Lease != nil:

@@ -27,12 +27,12 @@ type Options struct {
 	Log, Audit *slog.Logger
 	// Auth knows the tokens; nil asks for none.
 	Auth *httpd.Auth
-	// Problem tells how an error is answered; nil makes every error an internal one.
+	// Problem returns the answer to an error; nil makes every error an internal one.
 	Problem func(error) api.Problem
 	// Ledger and Queue are what the pages are about.
 	Ledger *ledger.Ledger
 	Queue  *jobs.Queue
-	// NotReady tells why the manager takes no calls, "" when it does. Nil: it always does.
+	// NotReady returns why the manager takes no calls, "" when it does. Nil: it always does.
 	NotReady func() string
 	// Quarantine returns the manager's quarantine, nil when there is none. Nil: there never is.
 	Quarantine func() *Quarantine

@@ -34,7 +34,7 @@ func (l *oneConn) Accept() (net.Conn, error) {
 func (l *oneConn) Close() error   { close(l.ended); return nil }
 func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
-// TestViewersThatDoNotRead: a viewer that takes nothing keeps its connection and its place for a bounded time, whatever it asked
+// TestViewersThatDoNotRead: a viewer that takes nothing keeps its connection and its slot for a bounded time, whatever it asked
 // for and however the answer ends. The time of this test does not pass.
 func TestViewersThatDoNotRead(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -110,7 +110,7 @@ func TestViewersThatDoNotRead(t *testing.T) {
 					t.Errorf("the connection stays for %s", took)
 				}
 				if n := len(u.feeds.viewers); n > 0 {
-					t.Errorf("%d viewers keep their place", n)
+					t.Errorf("%d viewers keep their slot", n)
 				}
 			})
 		})

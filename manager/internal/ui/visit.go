@@ -45,7 +45,7 @@ type page struct {
 	Navigation  []link
 	// Data is the page's own.
 	Data any
-	// Notice tells what an action did.
+	// Notice says what an action did.
 	Notice string
 }
 

@@ -105,7 +105,7 @@ func (c *Caller) IDs() string {
 	return strings.Join(ids, " ")
 }
 
-// Info tells of the log.
+// Info describes the log.
 func (c *Caller) Info() logs.Info {
 	c.T.Helper()
 	info, err := c.Engine().Get(c.T.Context(), LogName)

@@ -10,7 +10,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/logs"
 )
 
-// readersWoken: a reader that is held gets the entry, whichever manager took it; one whose log is deleted is told, and
+// readersWoken: a reader that is held gets the entry, whichever manager took it; one whose log is deleted gets an error, and
 // none outlasts Drain.
 func readersWoken(e *env) {
 	e.make(logs.Change{})
@@ -98,7 +98,7 @@ func madeAndDeleted(e *env) {
 		}
 		infos, err = e.rig.Engine().List(e.Context(), LogName, 10)
 		if err != nil || len(infos) != 1 || infos[0].Name != "other" {
-			e.Errorf("the logs behind %s are %+v, %v", LogName, infos, err)
+			e.Errorf("the logs after %s are %+v, %v", LogName, infos, err)
 		}
 		for _, name := range []string{LogName, "other"} {
 			if err := e.rig.Engine().Delete(e.Context(), name); err != nil {
@@ -116,7 +116,7 @@ func madeAndDeleted(e *env) {
 	}
 }
 
-// linearizable: callers of two managers append and read at once, over restarts. What they were told is what one caller
+// linearizable: callers of two managers append and read at once, over restarts. Their answers are those that one caller
 // after the other would have been.
 func linearizable(e *env) {
 	e.make(logs.Change{})
@@ -156,7 +156,7 @@ func manyCallers(e *env) {
 			}
 			for i, en := range page.Entries {
 				if en.Number != q.After+uint64(i)+1 || seen[en.ID] {
-					followed <- fmt.Errorf("entry %d with the id %s comes after cursor %d, place %d", en.Number, en.ID, q.After, i)
+					followed <- fmt.Errorf("entry %d with the id %s comes after cursor %d, position %d", en.Number, en.ID, q.After, i)
 					return
 				}
 				seen[en.ID] = true
@@ -207,7 +207,7 @@ func manyCallers(e *env) {
 	}
 }
 
-// retriesUnderWay: the same id from many callers at once is one entry, and all are told which.
+// retriesUnderWay: the same id from many callers at once is one entry, and all get its number.
 func retriesUnderWay(e *env) {
 	e.make(logs.Change{})
 	m := e.managers()

@@ -18,7 +18,7 @@ import (
 // linearOp is a call: an append of an id, or a read of the whole log.
 type linearOp struct{ id string }
 
-// linearModel is a log that takes each id once. Its state is the ids in order, with a space behind
+// linearModel is a log that takes each id once. Its state is the ids in order, with a space after
 // each. A call that was cut off may take effect at any time later, also when nobody looks any more.
 var linearModel = porcupine.Model{
 	Init: func() any { return "" },
@@ -109,7 +109,7 @@ func (h *History) Check(c *Caller) {
 	}
 }
 
-// thatMatter leaves calls out of which nobody knows and which can be put behind all others: then they explain nothing, and
+// thatMatter leaves out calls with an unknown outcome that can be ordered after all others: they explain nothing, and
 // the time of the check grows exponentially with them. Those are reads, and appends of ids that are not in the log at
 // the end, or that another call appended.
 func (h *History) thatMatter() (calls []porcupine.Operation) {

@@ -63,7 +63,7 @@ func quarantineRefuses(e *env) {
 	e.Expect("3", Entry("b", "y"))
 }
 
-// quarantineOfClients: a sequence behind the last one is refused, and told as no gap, for which a client would begin anew.
+// quarantineOfClients: a sequence after the last one is refused, but not as a gap, for which a client would start again.
 func quarantineOfClients(e *env) {
 	identity, nonce := logs.Structured, ":0123456789abcdef"
 	e.make(logs.Change{Identity: &identity})

@@ -24,7 +24,7 @@ type Rig struct {
 	// Second opens another engine on the same data; nil when the engine is not shared.
 	Second func() logs.Engine
 	// Restored opens an engine on the same data which says that they were restored to an older point: ids that the log does
-	// not know are refused for as long as left says, and epochs go on above floor. It ends the engine that was open.
+	// not know are refused for as long as left says, and epochs continue above floor. It ends the engine that was open.
 	Restored func(floor uint64, left func(name string) time.Duration)
 	// Slack is how much longer than asked a window may last.
 	Slack time.Duration
@@ -303,7 +303,7 @@ func pages(e *env) {
 	}
 }
 
-// retention deletes what is too old or too much, tells a reader that it was overtaken, and keeps the ids of the window.
+// retention deletes what is too old or too much, shows a reader that it was overtaken, and keeps the ids of the window.
 func retention(e *env) {
 	retain, bytes := time.Minute, int64(logs.MinRetained)
 	e.make(logs.Change{Retain: &retain, RetainLen: &bytes})

@@ -85,7 +85,7 @@ func (e *Engine) Append(ctx context.Context, name string, items []logs.Item, ato
 	case <-r.done:
 	case <-ctx.Done():
 		l.withdraw(r)
-		return nil, mapError(ctx.Err()) // what has begun goes on: its ids are kept
+		return nil, mapError(ctx.Err()) // what has begun continues: its ids are kept
 	}
 	if r.err != nil {
 		return nil, r.err
@@ -306,7 +306,7 @@ func (t *transaction) run(tx store.Tx) error {
 		accepted = append(accepted, r.batch.Accepted...)
 	}
 	if len(accepted) == 0 {
-		if h.Keys != had { // what was too old is forgotten all the same
+		if h.Keys != had { // what was too old is still forgotten
 			return h.put(tx)
 		}
 		return nil

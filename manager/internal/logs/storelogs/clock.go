@@ -28,7 +28,7 @@ type clock struct {
 	mu    sync.Mutex
 	base  int64 // the time when elapsed was since
 	since time.Duration
-	told  time.Duration // elapsed when the store was asked last
+	asked time.Duration // elapsed when the store was asked last
 	ready bool
 }
 
@@ -42,11 +42,11 @@ func (c *clock) counted(elapsed time.Duration) int64 {
 	return c.base + int64(min(elapsed-c.since, maxGap))
 }
 
-// stale tells that the store has to be asked before anything is judged.
+// stale reports whether the store must be asked before anything is judged.
 func (c *clock) stale() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.ready || c.elapsed()-c.told > staleAfter
+	return !c.ready || c.elapsed()-c.asked > staleAfter
 }
 
 // tick takes the time of the store when it is greater, and writes it there when it is behind.
@@ -87,7 +87,7 @@ func (c *clock) tick(ctx context.Context, st store.Store) error {
 	if !c.ready || logs == 0 { // without logs time stands still, or managers that share the store would drift apart
 		c.base = stored
 	}
-	c.told, c.ready = asked, true
+	c.asked, c.ready = asked, true
 	return nil
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
-// cutter passes connections to a server on, and cuts one as it is told.
+// cutter passes connections to a server on, and cuts one when asked.
 type cutter struct {
 	ln net.Listener
 	db servers.Share

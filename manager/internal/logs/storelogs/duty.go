@@ -114,7 +114,7 @@ func (e *Engine) expire(ctx context.Context, name string) (more bool, err error)
 	return more, err
 }
 
-// expired tells whether the oldest id is too old.
+// expired reports whether the oldest id is too old.
 func (e *Engine) expired(ctx context.Context, name string, now int64) (old bool, err error) {
 	h, err := e.head(ctx, name)
 	if err != nil || h.settings.Config.Identity == logs.Structured {
@@ -159,7 +159,7 @@ func (e *Engine) retain(ctx context.Context, name string) (more bool, err error)
 		}
 		for _, hit := range give {
 			if _, err := tx.Get(entries, hit.Key); errors.Is(err, store.ErrNotFound) {
-				continue // the scan was behind
+				continue // the scan was stale
 			} else if err != nil && !errors.Is(err, store.ErrUnreadable) {
 				return err
 			}

@@ -31,12 +31,12 @@ type Options struct {
 	PollEvery time.Duration
 	// CallTimeout bounds a transaction; default 15 s.
 	CallTimeout time.Duration
-	// Elapsed tells how much time has passed by a clock that nobody sets; the default counts
+	// Elapsed returns how much time has passed by a monotonic clock; the default counts
 	// from the start of the process.
 	Elapsed func() time.Duration
 	// Restored, when set, says what the store may have forgotten.
 	Restored Restored
-	// Unreadable, when set, is told of records that the engine met in the background and cannot read. It tells of each once.
+	// Unreadable, when set, tracks records that the engine met in the background and cannot read. It reports each once.
 	Unreadable *unread.Tracker
 	// Logger receives what goes wrong; default slog.Default().
 	Logger *slog.Logger
@@ -260,8 +260,8 @@ func putCount(tx store.Tx, n int) error {
 	return tx.Put(meta, metaCount, binary.AppendUvarint(nil, uint64(max(n, 0))))
 }
 
-// Delete implements logs.Engine. The records of the log go in the background. A log whose head cannot be read is given up:
-// its records go only if the head still tells which they are.
+// Delete implements logs.Engine. The records of the log are deleted in the background. A log whose head cannot be read can be deleted:
+// its records are deleted only if the head still shows which they are.
 func (e *Engine) Delete(ctx context.Context, name string) error {
 	if err := logs.CheckName(name); err != nil {
 		return err
@@ -344,7 +344,7 @@ func (e *Engine) List(ctx context.Context, after string, limit int) ([]logs.Info
 	return infos, err
 }
 
-// names lists logs behind the name after.
+// names lists logs whose names are greater than after.
 func (e *Engine) names(ctx context.Context, after string, limit int) (names []string, err error) {
 	err = e.view(ctx, func(tx store.Tx) error {
 		r := store.Range{Limit: limit}
@@ -371,12 +371,12 @@ func (e *Engine) Close() error {
 	e.closed = true
 	e.mu.Unlock()
 	ctx, cancel := context.WithTimeout(e.ctx, closeTimeout)
-	err := e.clock.tick(ctx, e.st) // so that the next start goes on from here
+	err := e.clock.tick(ctx, e.st) // so that the next start continues from here
 	cancel()
 	e.stop()
 	e.running.Wait()
 	if unknown(err) {
-		return nil // the store tells
+		return nil // the store says which
 	}
 	return err
 }
@@ -402,7 +402,7 @@ func mapError(err error) error {
 	return err
 }
 
-// unknown tells that a transaction may have been committed.
+// unknown reports whether the error leaves open if a transaction was committed.
 func unknown(err error) bool {
 	for _, e := range []error{store.ErrUnavailable, store.ErrFailed, store.ErrClosed, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, e) {

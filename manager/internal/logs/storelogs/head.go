@@ -90,7 +90,7 @@ func getHead(tx store.Tx, name string) (*head, error) {
 	return &h, nil
 }
 
-// prefixOfUnreadable returns the prefix of a log whose head getHead cannot read, "" if the head does not tell.
+// prefixOfUnreadable returns the prefix of a log whose head getHead cannot read, "" if the head does not show it.
 func prefixOfUnreadable(tx store.Tx, name string) string {
 	var h head
 	b, err := tx.Get(heads, name)

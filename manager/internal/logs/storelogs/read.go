@@ -82,7 +82,7 @@ func (e *Engine) page(ctx context.Context, name string, q logs.Query) (logs.Page
 			page.Cursor = page.Entries[n-1].Number
 			return page, nil
 		}
-		// Retention or Delete was faster, or the index is behind the head.
+		// Retention or Delete was faster, or the index is older than the head.
 		if try == 20 {
 			return page, logs.Busy()
 		}

@@ -71,7 +71,7 @@ func (f *forgetting) run(tx store.Tx) error {
 func (f *forgetting) window(tx store.Tx, key string, first uint64, old bool) error {
 	value, err := tx.Get(windows, key)
 	if errors.Is(err, store.ErrNotFound) {
-		return nil // the scan was behind
+		return nil // the scan was stale
 	}
 	if err == nil && len(value)%windowEntry != 0 {
 		err = &store.UnreadableError{Collection: windows, Key: key, Reason: "its length is wrong"}

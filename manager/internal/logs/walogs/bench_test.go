@@ -28,7 +28,7 @@ func BenchmarkAppend(b *testing.B) {
 }
 
 // BenchmarkRecovery opens a log whose window holds a million ids, once from the records alone and once
-// from a snapshot and what lies behind it, which is what a manager has by default. It reports the heap
+// from a snapshot and the records after it, which is what a manager has by default. It reports the heap
 // that an id takes and the processor's time as well, which a busy machine disturbs less.
 func BenchmarkRecovery(b *testing.B) {
 	const keys, batch = 1_000_000, 1000

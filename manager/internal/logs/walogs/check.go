@@ -42,5 +42,5 @@ func NewCheck(name string, ring *crypt.Keyring) func(wal.Entry) error {
 	}
 }
 
-// IsRecord tells a record of a log from one of the manager's own log.
+// IsRecord reports whether a record is of a named log, not of the manager's own.
 func IsRecord(e wal.Entry) bool { return len(e.Body) > 0 && e.Body[0] >= 'a' && e.Body[0] <= 'z' }

@@ -16,10 +16,10 @@
 //
 // A snapshot holds logs.State as of a record, and where in the log every 64 KiB or so begins
 // (points). Records and state change under one lock, so everything up to that record is in
-// the snapshot and nothing behind it. It keeps the segments that retention has not given up.
-// One is taken each minute when there are new records, or after many. Recovery reads the newest snapshot, and then the records behind it. A record that cannot
+// the snapshot and nothing after it. It keeps the segments that retention has not given up.
+// One is taken each minute when there are new records, or after many. Recovery reads the newest snapshot, and then the records after it. A record that cannot
 // be read, or that does not follow the one before, makes the log refuse its calls until another start. Its name
-// stays taken: a log made anew would not know the ids.
+// stays taken: a new log of that name would not know the ids.
 //
 // # Bounds
 //

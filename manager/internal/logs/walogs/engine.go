@@ -27,17 +27,17 @@ type Options struct {
 	MaxLogs int
 	// SegmentBytes is the size of a segment; default 16 MiB.
 	SegmentBytes int64
-	// SnapshotBytes and SnapshotEntries are how much may lie behind a log's snapshot before the
+	// SnapshotBytes and SnapshotEntries are how much may follow a log's snapshot before the
 	// next one is taken; defaults 32 MiB, or twice the size of the snapshot when that is
 	// more, and 500,000 entries.
 	SnapshotBytes   int64
 	SnapshotEntries uint64
-	// SnapshotInterval is how long records may lie behind a log's snapshot before the next one is
+	// SnapshotInterval is how long records may follow a log's snapshot before the next one is
 	// taken; default 1 min. It is longer for snapshots that take long.
 	SnapshotInterval time.Duration
-	// Follower, when set, is told of each log that is opened or made, and of each that is deleted.
+	// Follower, when set, follows each log from when it is opened or made until it is deleted.
 	Follower Follower
-	// Quarantine, when set, tells for how much longer a log refuses ids that it does not know.
+	// Quarantine, when set, returns for how much longer a log refuses ids that it does not know.
 	Quarantine func(name string) time.Duration
 	// EpochFloor, when set, returns a number that every epoch given from now on is above. Epochs that were given stay.
 	EpochFloor func() uint64
@@ -46,7 +46,7 @@ type Options struct {
 	MaxReaders int
 	// DutyEvery is how often retention and snapshots are looked after; default 1 s.
 	DutyEvery time.Duration
-	// Elapsed tells how much time has passed by a clock that nobody sets; the default counts
+	// Elapsed returns how much time has passed by a monotonic clock; the default counts
 	// from the start of the process.
 	Elapsed func() time.Duration
 	// Ring has the keys under which entries are sealed; nil: they are not.
@@ -59,7 +59,7 @@ type Options struct {
 
 // Follower copies logs while they are written. Its methods must not call the engine's.
 type Follower interface {
-	// AddNamed is called for a log before anybody else can use it. longest tells how long its window may
+	// AddNamed is called for a log before anybody else can use it. longest returns how long its window may
 	// be at most.
 	AddNamed(name string, log *wal.Log, longest func() time.Duration)
 	// RemoveNamed is called for a log that is about to be deleted.
@@ -187,7 +187,7 @@ func (e *Engine) names() ([]string, error) {
 
 func (e *Engine) remove(dir string) {
 	if err := os.RemoveAll(dir); err != nil {
-		e.opts.Logger.Warn("a deleted log's files cannot be removed; the next start tries again", "dir", dir, "error", err.Error())
+		e.opts.Logger.Warn("a deleted log's files cannot be removed; retrying at the next start", "dir", dir, "error", err.Error())
 	}
 }
 
@@ -203,8 +203,8 @@ func (e *Engine) openAll(ctx context.Context, names []string) error {
 			l, err := e.openMade(ctx, name)
 			switch {
 			case errors.Is(err, errNeverMade):
-				// Its first record never became durable, so nobody was told of it.
-				e.opts.Logger.Info("log removed that was never made", "log", name)
+				// Its first record never became durable, so no caller got an answer about it.
+				e.opts.Logger.Info("removed a log whose creation was cut off", "log", name)
 				e.remove(filepath.Join(e.dir, name))
 			case ctx.Err() != nil:
 				if err == nil {
@@ -212,7 +212,7 @@ func (e *Engine) openAll(ctx context.Context, names []string) error {
 				}
 			case err != nil:
 				// As if it were not there would give its ids away.
-				e.opts.Logger.Error("log cannot be read: its calls are refused until a start that can read it; nothing in its directory was given up",
+				e.opts.Logger.Error("log cannot be read: its calls are refused until a start that can read it; its directory is unchanged",
 					"log", name, "dir", filepath.Join(e.dir, name), "error", err.Error())
 				e.mu.Lock()
 				e.broken[name] = err
@@ -345,7 +345,7 @@ func (e *Engine) Delete(_ context.Context, name string) error {
 		f.RemoveNamed(name)
 	}
 	if err := l.close(); err != nil {
-		e.opts.Logger.Warn("closing a log that is being deleted", "log", name, "error", err.Error())
+		e.opts.Logger.Warn("closing a deleted log failed", "log", name, "error", err.Error())
 	}
 	var random [8]byte
 	if _, err := rand.Read(random[:]); err != nil {
@@ -371,7 +371,7 @@ func (e *Engine) Get(_ context.Context, name string) (logs.Info, error) {
 	return l.info(), nil
 }
 
-// all returns the logs behind the name after, in order of their names.
+// all returns the logs whose names are greater than after, in order of their names.
 func (e *Engine) all(after string) []*walLog {
 	e.mu.RLock()
 	var all []*walLog

@@ -23,7 +23,7 @@ type clock struct{ ns atomic.Int64 }
 func (c *clock) elapsed() time.Duration  { return time.Duration(c.ns.Load()) }
 func (c *clock) advance(d time.Duration) { c.ns.Add(int64(d)) }
 
-// rig is an engine on a disk that fails when it is told to.
+// rig is an engine on a disk that fails on demand.
 type rig struct {
 	*Engine
 	logstest.Caller

@@ -14,7 +14,7 @@ import (
 )
 
 // TestHistoriesWithRestartsAreLinearizable: callers append and read at once, and the power goes again
-// and again. What they were told is what one caller after the other would have been.
+// and again. Their answers are those that one caller after the other would have got.
 func TestHistoriesWithRestartsAreLinearizable(t *testing.T) {
 	for seed := range uint64(10) {
 		rnd := rand.New(rand.NewPCG(seed, 5))

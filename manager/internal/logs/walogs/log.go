@@ -48,11 +48,11 @@ type walLog struct {
 	since   time.Duration // Elapsed at the last snapshot, or when the log was opened
 	took    time.Duration // the last snapshot
 	failed  bool          // and said so
-	warned  uint64        // evictions that were told
+	warned  uint64        // evictions that were logged
 	crowded bool          // and said so: few more writers have room
 }
 
-// point is the place of an entry whose record is the first of about 64 KiB.
+// point is the position of an entry whose record is the first of about 64 KiB.
 type point struct {
 	number  uint64 // of the entry
 	seq     uint64 // of its record
@@ -128,7 +128,7 @@ func (l *walLog) restore(rec []byte) (err error) {
 	return err
 }
 
-// replay takes a record behind the snapshot.
+// replay takes a record after the snapshot.
 func (l *walLog) replay(seq uint64, body []byte) error {
 	err := l.apply(seq, body)
 	if err != nil {
@@ -162,7 +162,7 @@ func (l *walLog) apply(seq uint64, body []byte) error {
 			}
 			if !noted {
 				noted = true
-				l.note(seq, e.Number, at, len(body))
+				l.remember(seq, e.Number, at, len(body))
 			}
 			l.state.Replay(e, at)
 			return nil
@@ -185,8 +185,8 @@ func (l *walLog) apply(seq uint64, body []byte) error {
 	return fmt.Errorf("it is of kind %q, which this program does not know", kind)
 }
 
-// note remembers where a record of entries is, for readers and retention; the caller holds mu.
-func (l *walLog) note(seq, number uint64, at int64, size int) {
+// remember keeps where a record of entries is, for readers and retention; the caller holds mu.
+func (l *walLog) remember(seq, number uint64, at int64, size int) {
 	if n := len(l.points); n == 0 || l.written-l.points[n-1].written >= pointBytes {
 		l.points = append(l.points, point{number, seq, at, l.written})
 	}
@@ -202,7 +202,7 @@ func (l *walLog) append(ctx context.Context, items []logs.Item, atomic bool) ([]
 	var lead bool
 	for {
 		size, err := 0, error(nil)
-		seq, lead, size, err = l.place(b)
+		seq, lead, size, err = l.submit(b)
 		if err == nil {
 			break
 		}
@@ -222,9 +222,9 @@ func (l *walLog) append(ctx context.Context, items []logs.Item, atomic bool) ([]
 	return b.Outcomes, nil
 }
 
-// place judges a batch and gives it to the write-ahead log. When that does not take it, the
+// submit judges a batch and gives it to the write-ahead log. When that does not take it, the
 // state is as before.
-func (l *walLog) place(b *logs.Batch) (seq uint64, lead bool, size int, err error) {
+func (l *walLog) submit(b *logs.Batch) (seq uint64, lead bool, size int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.wal.Err(); err != nil {
@@ -249,7 +249,7 @@ func (l *walLog) place(b *logs.Batch) (seq uint64, lead bool, size int, err erro
 		l.state.Undo(b)
 		return 0, false, size, err
 	}
-	l.note(seq, b.First, now, size)
+	l.remember(seq, b.First, now, size)
 	l.state.Keep(b)
 	if l.waiting > 0 {
 		close(l.wake)
@@ -362,7 +362,7 @@ func (l *walLog) close() error {
 	return l.wal.Close()
 }
 
-// pointOf returns the place from which on the entry is found; the caller holds mu, and the
+// pointOf returns the last point at or before the entry; the caller holds mu, and the
 // entry is kept.
 func (l *walLog) pointOf(number uint64) point {
 	i := sort.Search(len(l.points), func(i int) bool { return l.points[i].number > number })

@@ -95,12 +95,12 @@ func (l *walLog) stopWaiting(wake chan struct{}) {
 	}
 }
 
-// waitDurable waits for a record as long as a reader may, and tells whether it is durable.
+// waitDurable waits for a record as long as a reader may, and reports whether it is durable.
 func (l *walLog) waitDurable(ctx context.Context, seq uint64, timeout <-chan time.Time) (bool, error) {
-	told := make(chan struct{}, 1)
-	l.wal.Notify([]wal.Waiter{{Sequence: seq, C: told}})
+	durable := make(chan struct{}, 1)
+	l.wal.Notify([]wal.Waiter{{Sequence: seq, C: durable}})
 	select {
-	case <-told:
+	case <-durable:
 		return true, l.wal.Err()
 	case <-timeout:
 	case <-ctx.Done():

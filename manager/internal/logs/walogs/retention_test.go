@@ -28,7 +28,7 @@ func TestOnlyAnUnmadeLogIsRemoved(t *testing.T) {
 	if _, _, err := e.Put(t.Context(), "orders", logs.Change{}); err != nil {
 		t.Fatal(err)
 	}
-	// A log that somebody puts there while the manager runs is not the manager's to remove either.
+	// A log that another program puts there while the manager runs is not the manager's to remove either.
 	if err := os.MkdirAll(filepath.Join(dir, "back", "in", "time"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestWritersAreBounded(t *testing.T) {
 	}
 }
 
-// A snapshot is taken when records have lain behind the last one for the interval, and not without any.
+// A snapshot is taken when records have followed the last one for the interval, and not without any.
 func TestSnapshotByTime(t *testing.T) {
 	window := 24 * time.Hour
 	r := newRig(t, logs.Change{Window: &window})

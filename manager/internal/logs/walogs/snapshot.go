@@ -48,7 +48,7 @@ func (l *walLog) duty(ctx context.Context) {
 	}
 }
 
-// retain moves the oldest kept entry on, and tells whether a snapshot is due, and whether there
+// retain advances the oldest kept entry, and reports whether a snapshot is due, and whether there
 // has been no record since the last one.
 func (l *walLog) retain() (due, tick bool) {
 	s := l.wal.Stats()
@@ -98,7 +98,7 @@ func (l *walLog) retain() (due, tick bool) {
 	return due, s.Last == s.SnapshotSequence
 }
 
-// oldest is the place from which on records are kept; the caller holds mu.
+// oldest is the point from which on records are kept; the caller holds mu.
 func (l *walLog) oldest() point {
 	if len(l.points) > 0 {
 		return l.points[0]

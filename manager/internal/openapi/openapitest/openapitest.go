@@ -35,13 +35,13 @@ type Description struct {
 
 	mu       sync.Mutex // over schemas: a compiler is for one goroutine
 	compiler *jsonschema.Compiler
-	schemas  map[string]*jsonschema.Schema // by place in the document
+	schemas  map[string]*jsonschema.Schema // by pointer in the document
 }
 
 type operation struct {
 	method, path string
 	segments     []string
-	place        string // JSON pointer
+	pointer      string // JSON pointer
 	item, op     map[string]any
 }
 
@@ -70,7 +70,7 @@ func load() (*Description, error) {
 			}
 			d.operations = append(d.operations, operation{
 				method: strings.ToUpper(method), path: path, segments: strings.Split(path, "/"),
-				place: "/paths/" + escape(path) + "/" + method, item: item, op: op.(map[string]any),
+				pointer: "/paths/" + escape(path) + "/" + method, item: item, op: op.(map[string]any),
 			})
 		}
 	}
@@ -115,11 +115,11 @@ func (d *Description) Check(x *Exchange) error {
 		}
 		return fmt.Errorf("%s %s was answered %d and is not described", x.Method, path, x.Status)
 	}
-	response, place, ok := d.resolve(o.op["responses"].(map[string]any), o.place+"/responses", strconv.Itoa(x.Status))
+	response, pointer, ok := d.resolve(o.op["responses"].(map[string]any), o.pointer+"/responses", strconv.Itoa(x.Status))
 	if !ok {
 		return fmt.Errorf("%s %s: status %d is not declared", o.method, o.path, x.Status)
 	}
-	if err := d.checkAnswer(x, response, place); err != nil {
+	if err := d.checkAnswer(x, response, pointer); err != nil {
 		return fmt.Errorf("%s %s: answer %d: %w", o.method, o.path, x.Status, err)
 	}
 	if x.Status < 300 { // a request that was accepted must be one that the description allows
@@ -146,25 +146,25 @@ func (d *Description) find(method, path string) *operation {
 	return nil
 }
 
-// resolve is the member of an object, and its place, behind a $ref if it is one.
-func (d *Description) resolve(in map[string]any, at, name string) (member map[string]any, place string, ok bool) {
+// resolve returns the member of an object and its JSON pointer, and follows a $ref.
+func (d *Description) resolve(in map[string]any, at, name string) (member map[string]any, pointer string, ok bool) {
 	member, ok = in[name].(map[string]any)
-	place = at + "/" + escape(name)
+	pointer = at + "/" + escape(name)
 	ref, is := member["$ref"].(string)
 	if !is {
-		return member, place, ok
+		return member, pointer, ok
 	}
-	place = strings.TrimPrefix(ref, "#")
+	pointer = strings.TrimPrefix(ref, "#")
 	member = d.doc
-	for _, segment := range strings.Split(place[1:], "/") {
+	for _, segment := range strings.Split(pointer[1:], "/") {
 		if member, ok = member[segment].(map[string]any); !ok {
-			return nil, place, false
+			return nil, pointer, false
 		}
 	}
-	return member, place, true
+	return member, pointer, true
 }
 
-func (d *Description) checkAnswer(x *Exchange, response map[string]any, place string) error {
+func (d *Description) checkAnswer(x *Exchange, response map[string]any, pointer string) error {
 	content, _ := response["content"].(map[string]any)
 	media, _, _ := strings.Cut(x.Header.Get("content-type"), ";")
 	if media == "application/vnd.oncegate.v1" || x.Method == "HEAD" {
@@ -176,7 +176,7 @@ func (d *Description) checkAnswer(x *Exchange, response map[string]any, place st
 	if media == "text/plain" {
 		return nil
 	}
-	if err := d.validate(place+"/content/"+escape(media)+"/schema", x.Answer); err != nil || media != api.ContentTypeProblem {
+	if err := d.validate(pointer+"/content/"+escape(media)+"/schema", x.Answer); err != nil || media != api.ContentTypeProblem {
 		return err
 	}
 	var problem struct{ Code string }
@@ -209,7 +209,7 @@ func (d *Description) checkRequest(x *Exchange, o *operation, query string) erro
 	if err := d.checkQuery(o, query); err != nil {
 		return err
 	}
-	body, place, ok := d.resolve(o.op, o.place, "requestBody")
+	body, pointer, ok := d.resolve(o.op, o.pointer, "requestBody")
 	if !ok {
 		return nil
 	}
@@ -229,7 +229,7 @@ func (d *Description) checkRequest(x *Exchange, o *operation, query string) erro
 	if media != "application/json" {
 		return nil
 	}
-	return d.validate(place+"/content/"+escape(media)+"/schema", x.Request)
+	return d.validate(pointer+"/content/"+escape(media)+"/schema", x.Request)
 }
 
 func (d *Description) checkQuery(o *operation, query string) error {
@@ -255,19 +255,19 @@ func (d *Description) checkQuery(o *operation, query string) error {
 	return nil
 }
 
-func (d *Description) validate(place, text string) error {
+func (d *Description) validate(pointer, text string) error {
 	value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
 	if err != nil {
 		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	schema := d.schemas[place]
+	schema := d.schemas[pointer]
 	if schema == nil {
-		if schema, err = d.compiler.Compile(location + "#" + url.PathEscape(place)); err != nil {
+		if schema, err = d.compiler.Compile(location + "#" + url.PathEscape(pointer)); err != nil {
 			return err
 		}
-		d.schemas[place] = schema
+		d.schemas[pointer] = schema
 	}
 	if err := schema.Validate(value); err != nil {
 		return fmt.Errorf("%s: %w", clip(text), err)
@@ -284,13 +284,13 @@ func clip(s string) string {
 
 // Valid reports the first schema of the description that is none.
 func (d *Description) Valid() error {
-	var check func(place string, v any) error
-	check = func(place string, v any) error {
+	var check func(pointer string, v any) error
+	check = func(pointer string, v any) error {
 		m, ok := v.(map[string]any)
 		if !ok {
 			if list, ok := v.([]any); ok {
 				for i := range list {
-					if err := check(place+"/"+strconv.Itoa(i), list[i]); err != nil {
+					if err := check(pointer+"/"+strconv.Itoa(i), list[i]); err != nil {
 						return err
 					}
 				}
@@ -299,11 +299,11 @@ func (d *Description) Valid() error {
 		}
 		if ref, ok := m["$ref"].(string); ok {
 			if _, _, ok := d.resolve(map[string]any{"x": map[string]any{"$ref": ref}}, "", "x"); !ok {
-				return fmt.Errorf("%s: nothing is at %s", place, ref)
+				return fmt.Errorf("%s: nothing is at %s", pointer, ref)
 			}
 		}
 		for name, member := range m {
-			at := place + "/" + escape(name)
+			at := pointer + "/" + escape(name)
 			if name == "schema" {
 				if _, err := d.compiler.Compile(location + "#" + url.PathEscape(at)); err != nil {
 					return err

@@ -28,8 +28,8 @@
 //
 // A record holds the plan of an extension, so a crash at any point neither loses time nor gives it twice. The plan says
 // from when to when the manager was away, and how far the work has come. Transactions extend a few hundred records
-// each, beginning with the leases that end last. An extended lease moves behind those that are not yet extended, never
-// in front of them, so one position in the index separates the two. A manager that finds an unfinished plan finishes
+// each, beginning with the leases that end last. An extended lease moves after those that are not yet extended, never
+// before them, so one position in the index separates the two. A manager that finds an unfinished plan finishes
 // it, and then plans and carries out the time since then in the same way. The same holds for the time that the work
 // itself took, if it exceeded the plan's estimate. If it took less, the manager waits: nothing is served before the time
 // at which the extended leases begin to run down.

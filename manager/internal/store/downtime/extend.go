@@ -229,7 +229,7 @@ func (s *Store) pieces(ctx context.Context, p *plan) ([]store.Hit, error) {
 	return ends, nil
 }
 
-// upTo removes the hits behind end; it removes none when end is zero.
+// upTo removes the hits after end; it removes none when end is zero.
 func upTo(hits []store.Hit, end store.Hit) []store.Hit {
 	if end == (store.Hit{}) {
 		return hits
@@ -242,7 +242,7 @@ func upTo(hits []store.Hit, end store.Hit) []store.Hit {
 	return hits
 }
 
-// piece extends what lies behind next.done, up to and including end, and records that in the plan.
+// piece extends the leases after next.done, up to and including end, and records that in the plan.
 func (s *Store) piece(ctx context.Context, p, next *plan, end store.Hit, report *Report) error {
 	l := s.opts.Leases[p.stage]
 	extended := 0

@@ -30,7 +30,7 @@ type plan struct {
 	away store.Away
 	// stage is the index in Store.opts.Leases of the leases that are being extended.
 	stage int
-	// done is the position in their index behind which all leases are extended, and up to which none is; zero before
+	// done is the position in their index after which all leases are extended, and up to which none is; zero before
 	// the first.
 	done store.Hit
 }
@@ -93,7 +93,7 @@ func getPlan(tx store.Tx) (*plan, error) {
 	return p, nil
 }
 
-// replace writes a record, even over one that the engine cannot read: both records can be made anew, and a manager must
+// replace writes a record, even over one that the engine cannot read: both records can be made again, and a manager must
 // be able to start.
 func replace(tx store.Tx, key string, b []byte) error {
 	if _, err := tx.Get(collection, key); errors.Is(err, store.ErrUnreadable) {

@@ -19,8 +19,8 @@ const (
 	BeatInterval = 2 * time.Second
 	// tick is how often a manager checks its own time, on an engine of its own.
 	tick = 250 * time.Millisecond
-	// noteEvery is how much later than the last noted time a transaction must run to be noted.
-	noteEvery = 10 * time.Millisecond
+	// keepEvery is how much later than the last recorded time a transaction must run to be recorded.
+	keepEvery = 10 * time.Millisecond
 )
 
 // Options of New.
@@ -128,7 +128,7 @@ func (c *call) run(tx store.Tx) error {
 	return err
 }
 
-// alive notes that a transaction runs. It returns false after a gap that makes an extension necessary.
+// alive records that a transaction runs. It returns false after a gap that makes an extension necessary.
 func (s *Store) alive(tx store.Tx) bool {
 	if s.extending.Load() {
 		return false
@@ -141,7 +141,7 @@ func (s *Store) alive(tx store.Tx) bool {
 		return false
 	case s.shared:
 		// A transaction that began has not yet reached the store.
-	case since > noteEvery || since < -s.gap: // else the clock was set back
+	case since > keepEvery || since < -s.gap: // else the clock was set back
 		s.last.CompareAndSwap(last, now)
 	}
 	return true
@@ -183,10 +183,10 @@ func (s *Store) do(ctx context.Context, fn func(store.Tx) error, transact func(c
 	}
 }
 
-// reached notes that this manager reached the shared store.
+// reached records that this manager reached the shared store.
 func (s *Store) reached() {
 	last, now := s.last.Load(), s.opts.Clock().UnixNano()
-	if since := time.Duration(now - last); last != 0 && (since > noteEvery && since <= s.gap || since < -s.gap) {
+	if since := time.Duration(now - last); last != 0 && (since > keepEvery && since <= s.gap || since < -s.gap) {
 		s.last.CompareAndSwap(last, now)
 	}
 }
@@ -205,11 +205,11 @@ func (s *Store) Run(ctx context.Context) {
 	defer t.Stop()
 	var beaten time.Time
 	var last error
-	told := false
-	tell := func() {
-		if away := s.Unreached() > 0; away != told && ctx.Err() == nil && s.opts.OnUnreached != nil {
+	reported := false
+	report := func() {
+		if away := s.Unreached() > 0; away != reported && ctx.Err() == nil && s.opts.OnUnreached != nil {
 			s.opts.OnUnreached(last)
-			told = away
+			reported = away
 		}
 	}
 	for {
@@ -223,9 +223,9 @@ func (s *Store) Run(ctx context.Context) {
 			continue
 		}
 		beaten = time.Now()
-		tell() // it may have become so since the last beat
+		report() // it may have become so since the last beat
 		last = s.Beat(ctx)
-		tell()
+		report()
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// A claim of a range that was claimed no longer than aheadWithin ago reads aheadTimes as many records as it needs, at
+	// A claim within aheadWithin of the last one of its range reads aheadTimes as many records as it needs, at
 	// most mostAhead more.
 	aheadWithin = 50 * time.Millisecond
 	aheadTimes  = 4
@@ -63,7 +63,7 @@ func (a *ahead) take(f *front.Fronts[string], now front.Mark, name, prefix, from
 		more = min(aheadTimes*limit, mostAhead)
 	}
 	u.claimed = now
-	if len(u.hits) < limit || !f.Holds(u.mark, prefix, from, place(prefix, u.hits[len(u.hits)-1])) {
+	if len(u.hits) < limit || !f.Holds(u.mark, prefix, from, entryKey(prefix, u.hits[len(u.hits)-1])) {
 		u.hits = nil
 		return nil, nil, more
 	}
@@ -92,8 +92,8 @@ func inParts(b []byte) bool {
 	return why != "" || rest[0] == valueInParts
 }
 
-// place is the key of a hit's index entry.
-func place(prefix string, h store.Hit) string { return prefix + member.Join(h.SortKey, h.Key) }
+// entryKey is the key of a hit's index entry.
+func entryKey(prefix string, h store.Hit) string { return prefix + member.Join(h.SortKey, h.Key) }
 
 // claimAhead claims what was read ahead. ok is false if there is not enough of it.
 func (t *tx) claimAhead(c store.Collection, index string, hits []store.Hit, with map[store.ID]*mvccpb.KeyValue, r store.Range) (ok bool, err error) {
@@ -135,7 +135,7 @@ func (t *tx) claimAhead(c store.Collection, index string, hits []store.Hit, with
 	return true, nil
 }
 
-// settle ends a claim. What it read ahead is taken by the next one if it wrote all that it took. Otherwise what comes behind
+// settle ends a claim. What it read ahead is taken by the next one if it wrote all that it took. Otherwise what comes after
 // would overtake the rest.
 func (t *tx) settle(err error) {
 	switch {

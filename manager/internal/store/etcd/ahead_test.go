@@ -184,7 +184,7 @@ func TestWhatOthersChangeIsReadAgain(t *testing.T) {
 	}
 }
 
-// TestLargeRecordsAreNotReadAhead, nor what comes behind them.
+// TestLargeRecordsAreNotReadAhead, nor what comes after them.
 func TestLargeRecordsAreNotReadAhead(t *testing.T) {
 	t.Parallel()
 	c := newClaims(t, fresh(t))

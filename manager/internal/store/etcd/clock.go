@@ -31,13 +31,13 @@ const (
 	maxBack = time.Millisecond
 	// near is the difference between the time and the keeper's wall clock that is left to the slew alone.
 	near = 100 * time.Millisecond
-	// tellBehind is the difference from which a start logs it.
-	tellBehind = 2 * time.Second
+	// logBehind is the difference from which a start logs it.
+	logBehind = 2 * time.Second
 	// maxAhead bounds how far ahead a record's time is believed.
 	maxAhead = 5 * time.Second
-	// glassSeconds is how long the hourglass runs, and turnEvery how often the keeper turns it.
-	glassSeconds = 365 * 24 * 3600
-	turnEvery    = 5 * time.Second
+	// downtimeSeconds is the TTL of the downtime lease, and renewEvery how often the keeper renews it.
+	downtimeSeconds = 365 * 24 * 3600
+	renewEvery      = 5 * time.Second
 )
 
 // tick is the clock's record in etcd.
@@ -48,9 +48,9 @@ type tick struct {
 	Behind int64 `json:"behind,omitempty"`
 	// Keeper wrote it; empty after it stopped.
 	Keeper string `json:"keeper,omitempty"`
-	// Glass is a lease that the keeper turned at the time Turned, or a little later.
-	Glass  clientv3.LeaseID `json:"glass,omitempty"`
-	Turned int64            `json:"turned,omitempty"`
+	// Lease is the downtime lease, which the keeper renewed at the time Renewed, or a little later.
+	Lease   clientv3.LeaseID `json:"lease,omitempty"`
+	Renewed int64            `json:"renewed,omitempty"`
 }
 
 // clock is the store's time; see the package documentation.
@@ -79,7 +79,7 @@ func newClock(s *Store, wall func() time.Time, compact time.Duration) *clock {
 	return &clock{s: s, wall: wall, compact: compact, me: hex.EncodeToString(me), heart: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// elapsed is a clock that nobody sets, and that goes on while the machine is suspended.
+// elapsed is a monotonic clock that also runs while the machine is suspended.
 func elapsed() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -252,9 +252,9 @@ func (c *clock) wake(ctx context.Context) error {
 	t := c.tick
 	c.mu.Unlock()
 	var passed time.Duration
-	if t.Glass != 0 {
+	if t.Lease != 0 {
 		err := c.s.persist(ctx, func(ctx context.Context) error {
-			resp, err := c.s.c.TimeToLive(ctx, t.Glass)
+			resp, err := c.s.c.TimeToLive(ctx, t.Lease)
 			if err == nil && resp.TTL > 0 {
 				passed = time.Duration(resp.GrantedTTL-resp.TTL-1) * time.Second
 			}
@@ -265,7 +265,7 @@ func (c *clock) wake(ctx context.Context) error {
 		}
 	}
 	c.mu.Lock()
-	if now := time.UnixMicro(t.Turned).Add(passed); t.Glass != 0 && now.After(c.estimate()) {
+	if now := time.UnixMicro(t.Renewed).Add(passed); t.Lease != 0 && now.After(c.estimate()) {
 		c.set(now)
 	}
 	c.mu.Unlock()
@@ -280,7 +280,7 @@ func (c *clock) run(ctx context.Context) {
 	defer close(c.done)
 	timer := time.NewTicker(tickEvery)
 	defer timer.Stop()
-	heard, turned, compacted := elapsed(), time.Duration(0), elapsed()
+	heard, renewed, compacted := elapsed(), time.Duration(0), elapsed()
 	var old int64 // the revision up to which the next compaction goes
 	for {
 		select {
@@ -297,9 +297,9 @@ func (c *clock) run(ctx context.Context) {
 		if !mine && !ahead && elapsed()-heard < silence {
 			continue
 		}
-		if mine && elapsed()-turned > turnEvery {
-			c.turn(ctx)
-			turned = elapsed()
+		if mine && elapsed()-renewed > renewEvery {
+			c.renewDowntimeLease(ctx)
+			renewed = elapsed()
 		}
 		if c.write(ctx, tickEvery) != nil {
 			_ = c.look(ctx) // another manager's, or this one's whose answer was lost
@@ -351,34 +351,34 @@ func (c *clock) put(ctx context.Context, next tick, rev int64) error {
 	return nil
 }
 
-// turn turns the hourglass: a lease that etcd counts down also while no manager runs. A change of etcd's leader makes it
-// full again, so it shows at most the time that passed.
-func (c *clock) turn(ctx context.Context) {
+// renewDowntimeLease renews the lease whose remaining TTL shows how long no manager ran. A change of etcd's leader makes
+// the TTL full again, so it shows at most the time that passed.
+func (c *clock) renewDowntimeLease(ctx context.Context) {
 	now := c.Now()
 	c.mu.Lock()
-	glass := c.tick.Glass
+	lease := c.tick.Lease
 	c.mu.Unlock()
 	err := c.s.once(ctx, func(ctx context.Context) error {
-		if glass != 0 {
-			_, err := c.s.c.KeepAliveOnce(ctx, glass)
+		if lease != 0 {
+			_, err := c.s.c.KeepAliveOnce(ctx, lease)
 			return err
 		}
-		resp, err := c.s.c.Grant(ctx, glassSeconds)
+		resp, err := c.s.c.Grant(ctx, downtimeSeconds)
 		if err == nil {
-			glass = resp.ID
+			lease = resp.ID
 		}
 		return err
 	})
 	if err != nil {
 		if !passing(err) {
-			glass = 0 // it ran out
+			lease = 0 // it ran out
 		} else {
 			return
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.tick.Glass, c.tick.Turned = glass, now.UnixMicro()
+	c.tick.Lease, c.tick.Renewed = lease, now.UnixMicro()
 }
 
 // discard lets etcd forget what records were long ago.
@@ -390,7 +390,7 @@ func (c *clock) discard(ctx context.Context, rev int64) {
 		_, err := c.s.c.Compact(ctx, rev)
 		return err
 	})
-	if err != nil && ctx.Err() == nil && !errors.Is(unavailable(err), errChanged) { // else somebody else did
+	if err != nil && ctx.Err() == nil && !errors.Is(unavailable(err), errChanged) { // else another manager did
 		c.s.log.Warn("etcd does not compact its history; its space may run out", "error", err.Error())
 	}
 }

@@ -96,10 +96,10 @@ func TestTimeWhileAllAreAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the hourglass runs", func() bool {
+	eventually(t, "the downtime lease is granted", func() bool {
 		s.clock.mu.Lock()
 		defer s.clock.mu.Unlock()
-		return s.clock.tick.Glass != 0 && s.clock.tick.Keeper == s.clock.me
+		return s.clock.tick.Lease != 0 && s.clock.tick.Keeper == s.clock.me
 	})
 	key := s.clockKey()
 	eventually(t, "it is in the record", func() bool {

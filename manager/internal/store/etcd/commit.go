@@ -29,7 +29,7 @@ const (
 	// partBytes is the size of the parts of large values, and leastParts that of the smallest value kept in parts.
 	partBytes  = 1 << 20
 	leastParts = 16 << 10
-	// opBytes is more than an operation takes beside its keys and value.
+	// opBytes is more than an operation takes besides its keys and value.
 	opBytes = 32
 )
 
@@ -79,7 +79,7 @@ func (t *tx) commit() error {
 	if err != nil {
 		return err
 	}
-	if !puts { // etcd takes deletions even without space, but no note beside them
+	if !puts { // etcd takes deletions even without space, but no note with them
 		ok, cerr := t.s.send(t.ctx, c)
 		t.s.recent.add(t.wrote(changes), 0) // nothing remains of them
 		if err = cerr; err == nil && !ok {
@@ -92,7 +92,7 @@ func (t *tx) commit() error {
 	return err
 }
 
-// addedBy tells the fronts what a commit may have added.
+// addedBy reports to the fronts what a commit may have added.
 func (s *Store) addedBy(changes []change) {
 	for _, c := range changes {
 		for _, e := range c.added {
@@ -102,7 +102,7 @@ func (s *Store) addedBy(changes []change) {
 	}
 }
 
-// commitNoted goes on without a caller that leaves: the note can be used again only when its state is known.
+// commitNoted continues when its caller leaves: the note can be used again only when its state is known.
 func (t *tx) commitNoted(c *call, changes []change) error {
 	s := t.s
 	note, number, err := s.notes.take(t.ctx)

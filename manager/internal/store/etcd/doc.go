@@ -33,7 +33,7 @@
 // their own. Nothing waits longer than 20 ms for requests that hang.
 //
 // Once a transaction's revision is fixed, any member may answer its reads: what has a revision never changes. A member that
-// is behind says so, and a quorum is asked.
+// lacks it says so, and a quorum is asked.
 //
 // # Guesses
 //
@@ -65,18 +65,18 @@
 //
 // etcd has no clock that a client can read, and the clocks of two managers may differ by hours. So the managers keep a
 // clock of their own, as a record in etcd (/e/clock). One of them, the keeper, writes the time four times a second, by
-// what a monotonic clock measures on its machine. All others hear it and add what they measure since. No clock that
-// somebody sets takes part in that:
+// what a monotonic clock measures on its machine. All others hear it and add what they measure since. No wall clock
+// takes part in that:
 //
 //   - A keeper is whichever manager replaced the record last, on the condition that nobody else has. A manager that
 //     hears nothing for a second does, and continues with its own count. So the time never goes back and never stands
 //     still while a manager runs.
-//   - What a manager counts is never ahead of the keeper's time, since it begins when a message arrives. A manager that
-//     finds the keeper behind itself (the keeper was cut off, or all were) becomes the keeper.
+//   - What a manager counts is never ahead of the keeper's time, since it begins when a message arrives. A manager whose
+//     own time is ahead of the keeper's (the keeper was cut off, or all were) becomes the keeper.
 //   - Each record has the time at which it was written. A manager that reads one which is ahead of its own time sets
 //     its own forward. So no transaction sees a record from its future.
-//   - While no manager runs, etcd itself counts. The keeper has a lease of a year, which it renews every five seconds.
-//     The next manager reads how much of it is left. A new leader begins to count anew, so this may be too little but
+//   - While no manager runs, etcd itself counts. The keeper has a downtime lease of a year, which it renews every five seconds.
+//     The next manager reads how much of it is left. A new leader starts the count again, so this may be too little but
 //     never too much. The time stays behind by what nobody counted: when etcd was off, or restarted while no manager ran.
 //   - The clock begins with the wall clock of the first manager. The keeper lets its seconds be at most 0.05 % longer or
 //     shorter to follow its own wall clock, as adjtime does: 43 seconds a day. A manager whose clock is wrong by hours

@@ -165,7 +165,7 @@ func (s *Store) start(ctx, life context.Context, cfg dsn.Config, o Options) erro
 		s.events.wait()
 		return err
 	}
-	if behind := s.clock.behind(); behind.Abs() > tellBehind {
+	if behind := s.clock.behind(); behind.Abs() > logBehind {
 		s.log.Warn("the time that the managers keep in etcd differs from this machine's wall clock; jobs run by the wall clock, TTLs and leases by the kept time",
 			"behind", behind.Round(time.Millisecond).String())
 	}
@@ -434,7 +434,7 @@ func (s *Store) indexKey(c store.Collection, index string) string {
 	return s.prefix + "/x/" + string(c) + "/" + index + "/"
 }
 
-// eventsKey begins what managers tell each other: the clock, and the notes of commits.
+// eventsKey begins the keys that all managers watch: the clock, and the notes of commits.
 func (s *Store) eventsKey() string { return s.prefix + "/e/" }
 
 func (s *Store) clockKey() string { return s.eventsKey() + "clock" }

@@ -25,7 +25,7 @@ func startEvents(ctx context.Context, s *Store) *events {
 func (e *events) wait() { <-e.done }
 
 // run watches until ctx ends. The client resumes a watch whose connection broke. A watch that ends because its member
-// lost the leader, or because its place was compacted, may have missed wake-ups, so all watchers must check.
+// lost the leader, or because its revision was compacted, may have missed wake-ups, so all watchers must check.
 func (e *events) run(ctx context.Context) {
 	defer close(e.done)
 	var next int64

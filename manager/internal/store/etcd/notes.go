@@ -25,8 +25,8 @@ const leaseSeconds = 600
 
 // notes are the keys to which this manager's commits write. Each commit takes one key, compares its revision, and
 // replaces its value with the commit's number and the topics to notify. So the watch of this key's prefix wakes the
-// other managers, and a commit whose answer is lost can be settled: either its number is there, or a fence takes the
-// place of it, and then the commit can never happen any more.
+// other managers, and a commit whose answer is lost can be settled: either its number is there, or a fence
+// replaces it, and then the commit can never happen any more.
 type notes struct {
 	s *Store
 
@@ -80,7 +80,7 @@ func (n *notes) alive() *session {
 }
 
 // current returns the session, a new one when there is none that lives. Calls wait for the first one that asks for one,
-// and no longer than their contexts; if it fails, they fail with it.
+// and not past the end of their contexts; if it fails, they fail with it.
 func (n *notes) current(ctx context.Context) (*session, error) {
 	if ses := n.alive(); ses != nil {
 		return ses, nil

@@ -110,7 +110,7 @@ func (t *tx) head(prefix, from, to string, limit, more int, r store.Range) ([]st
 		}
 		var first, last string
 		if n := len(hits); n > 0 {
-			first, last = place(prefix, hits[0]), place(prefix, hits[n-1])
+			first, last = entryKey(prefix, hits[0]), entryKey(prefix, hits[n-1])
 		}
 		if !s.End(len(hits), first, last, end, len(hits) < limit) {
 			return hits, nil
@@ -118,7 +118,7 @@ func (t *tx) head(prefix, from, to string, limit, more int, r store.Range) ([]st
 	}
 }
 
-// scan skips keys that the engine did not write, and reads more in their place. So fewer hits than the limit mean the
+// scan skips keys that the engine did not write, and reads more instead. So fewer hits than the limit mean the
 // end of the range. The first request also reads the records with.
 func (t *tx) scan(prefix, from, to string, limit int, with []store.ID) ([]store.Hit, error) {
 	var hits []store.Hit
@@ -166,7 +166,7 @@ func (t *tx) scan(prefix, from, to string, limit int, with []store.ID) ([]store.
 }
 
 // claim returns up to limit hits that no other transaction of this process is claiming, and marks them as claimed.
-// After conflicts with other processes it starts at a random place of a window that grows with every run.
+// After conflicts with other processes it starts at a random position in a window that grows with every run.
 func (t *tx) claim(c store.Collection, index, prefix, from, to string, r store.Range) ([]store.Hit, error) {
 	name, more := from+"\x00"+to, 0
 	if t.run == 0 && t.rev == 0 && r.After == nil && len(r.With) > 0 && t.s.recent.trusted() {

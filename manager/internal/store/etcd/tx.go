@@ -52,7 +52,7 @@ func (s *Store) newTx(ctx context.Context, run int, readOnly bool) *tx {
 	return t
 }
 
-// Now implements store.Tx. It is never behind the Now of a transaction that wrote a record that this one reads.
+// Now implements store.Tx. It is never before the Now of a transaction that wrote a record that this one reads.
 func (t *tx) Now() time.Time {
 	if t.now.IsZero() {
 		t.now, t.wall = t.s.clock.times()
@@ -220,7 +220,7 @@ func (t *tx) fill(r *overlay.Record, kv *mvccpb.KeyValue) error {
 func (t *tx) fillParts(r *overlay.Record, b []byte) error {
 	length, n := binary.Uvarint(b)
 	if n <= 0 || length > store.MaxValueBytes || n == len(b) {
-		r.Unreadable = "the place of its value is malformed"
+		r.Unreadable = "the reference to its value is malformed"
 		return nil
 	}
 	parts := string(b[n:])

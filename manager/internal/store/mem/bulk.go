@@ -25,7 +25,7 @@ func (s *Store) indexAll() {
 }
 
 // bulkItem is an item to be added to an index. first orders like the sort keys, as item.prefix does, but is read from
-// behind the prefix that all sort keys have in common. So sorting hardly ever has to read the records.
+// after the prefix that all sort keys have in common. So sorting hardly ever has to read the records.
 type bulkItem struct {
 	first uint64
 	item  item

@@ -16,7 +16,7 @@
 // # No reader sees what a crash could undo
 //
 // Memory is ahead of the disk by the transactions that wait for an fsync. Each record carries the log sequence number
-// of its last change; recently deleted keys and indexes keep that of the deletion. A transaction notes the highest
+// of its last change; recently deleted keys and indexes keep that of the deletion. A transaction keeps the highest
 // number among everything it read. If it writes, its own record follows those in the log and is durable after them. If
 // it does not (a View, an Update that writes nothing or whose function returned an error), it waits for that number
 // before it answers. Readers of durable records never wait. Len counts durable records only: changes of the counts are

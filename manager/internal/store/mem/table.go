@@ -41,7 +41,7 @@ type item struct {
 }
 
 type index struct {
-	id   uint16 // its place in collection.indexes
+	id   uint16 // its index in collection.indexes
 	name string
 	tree *btree.BTreeG[item]
 	hint btree.PathHint // for writes, which often come in ascending order

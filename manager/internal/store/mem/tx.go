@@ -7,7 +7,7 @@ import (
 )
 
 // handle is the store.Tx that a function gets. Once the function has returned, the handle is invalid, while the
-// transaction behind it is reused.
+// transaction that it names is reused.
 type handle struct{ t *tx }
 
 func (h *handle) Now() time.Time {
@@ -232,7 +232,7 @@ func (t *tx) grow(n int) error {
 	return nil
 }
 
-// find returns the place of the transaction's own write of key, or -1.
+// find returns the index of the transaction's own write of key, or -1.
 func (t *tx) find(c *collection, key string) int {
 	if t.byKey != nil {
 		if i, ok := t.byKey[writeKey{c, key}]; ok {

@@ -261,7 +261,7 @@ func (t *tx) commit() error {
 	return nil
 }
 
-// added tells the fronts what a commit may have added.
+// added reports to the fronts what a commit may have added.
 func (s *Store) added(c *changes) {
 	for _, e := range c.entries {
 		if e.what != remove {

@@ -84,7 +84,7 @@
 // them. So, as long as synchronous_standby_names is set or standbys are required (Options.RequireSyncStandbys):
 //
 //   - A commit that comes with a warning 01000 or 57P01 has failed with store.ErrUnavailable: its outcome is unknown.
-//   - An Update that wrote needs nothing else. Its commit is behind everything that it read in the server's log, so a
+//   - An Update that wrote needs nothing else. In the server's log its commit comes after everything that it read, so a
 //     standby that confirmed the commit has that as well.
 //   - Any other call that got a record, or got to know that there is none, commits an empty message before it answers,
 //     and waits until a standby confirmed that. Calls that come during one such commit share the next one. A call

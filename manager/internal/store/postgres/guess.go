@@ -28,7 +28,7 @@ const (
 // errGuessed makes the function run again with the records themselves.
 var errGuessed = errors.New("postgres store: a guess was wrong or shows in the answer")
 
-// recent remembers records that this process wrote last, as the server has them unless somebody changed them. A key
+// recent remembers records that this process wrote last, as the server has them unless another process changed them. A key
 // that is reserved here is mostly committed here.
 type recent struct {
 	mu      sync.Mutex
@@ -119,7 +119,7 @@ type clock struct {
 	latest time.Time // the latest time that was seen or returned
 }
 
-// saw notes that the server's time was said when it sent what is here now.
+// saw takes the server's time, as of when it sent an answer that has arrived now.
 func (c *clock) saw(on server, said time.Time) {
 	at := time.Now()
 	c.mu.Lock()
@@ -131,7 +131,7 @@ func (c *clock) saw(on server, said time.Time) {
 	case !said.Before(known) || at.Sub(c.best) > clockBest:
 		c.said, c.best = said, at
 	default:
-		c.said = known // the server is there, and its clock goes on
+		c.said = known // the server is there, and its clock runs
 	}
 	c.at = at
 	if said.After(c.latest) {
@@ -229,7 +229,7 @@ func (t *tx) expects(r *overlay.Record) bool {
 	return true
 }
 
-// written notes what the transaction wrote, if it is likely to be changed here next: what it inserted after a guess or
+// written remembers what the transaction wrote, if it is likely to be changed here next: what it inserted after a guess or
 // claimed, and what was remembered before, such as a reservation that it extended.
 func (t *tx) written(version uint32, on server) {
 	t.s.recent.replace(t.Writes(), version, on, func(w *overlay.Record, had bool) bool {

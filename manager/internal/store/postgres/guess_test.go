@@ -175,7 +175,7 @@ func TestClock(t *testing.T) {
 	if back, _, _ := c.now(); back.Sub(base) > time.Minute {
 		t.Errorf("the clock stayed ahead by %v", back.Sub(base))
 	}
-	c.saw("b", base.Add(-time.Hour)) // another server took its place
+	c.saw("b", base.Add(-time.Hour)) // another server replaced it
 	if back, on, _ := c.now(); on != "b" || back.After(base) {
 		t.Errorf("%v on %s", back.Sub(base), on)
 	}

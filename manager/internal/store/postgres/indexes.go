@@ -65,7 +65,7 @@ func (x *indexes) id(n indexName) (id int32, known bool) {
 	return indexID(n), false
 }
 
-// connected notes the server of a new connection.
+// connected records the server of a new connection.
 func (x *indexes) connected(on server) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -88,7 +88,7 @@ func (x *indexes) load(ctx context.Context, conn *pgx.Conn, q *statements) error
 	return err
 }
 
-// added notes what a commit added to a server's table.
+// added records what a commit added to a server's table.
 func (x *indexes) added(names []indexName, on server) {
 	if len(names) == 0 {
 		return

@@ -16,7 +16,7 @@ const (
 	pingWithin = 2 * time.Second
 )
 
-// unproven is where a connection notes that it has been idle for long.
+// unproven is where a connection records that it has been idle for long.
 const unproven = "oncegate unproven"
 
 // checkIdle makes a pool ping connections that were idle before it lends them. A network that is cut silently leaves
@@ -34,7 +34,7 @@ func checkIdle(cfg *pgxpool.Config, idle, within time.Duration, reset func()) {
 			done = time.Now()
 		}
 	}
-	// The pool's own ping would not tell that it failed.
+	// The pool's own ping would not report that it failed.
 	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool {
 		p.Conn.PgConn().CustomData()[unproven] = p.IdleDuration > idle
 		return false

@@ -57,7 +57,7 @@ type Store struct {
 	seldom  []store.Collection
 	sql     statements
 	caps    store.Capabilities
-	notes   *notifier
+	topics  *notifier
 	stand   *standbys
 	lens    lengths
 	fronts  front.Fronts[int32]
@@ -129,11 +129,11 @@ func (s *Store) start(ctx context.Context, o Options) error {
 	if fsync != "on" {
 		o.Logger.Warn("postgres may lose acknowledged transactions in a crash: it runs with fsync off")
 	}
-	if s.notes, err = startNotifier(ctx, s.pool, "oncegate_"+o.Schema); err != nil {
+	if s.topics, err = startNotifier(ctx, s.pool, "oncegate_"+o.Schema); err != nil {
 		return err
 	}
-	if s.stand, err = startStandbys(ctx, s.pool, o, s.notes.reconnect); err != nil {
-		s.notes.close()
+	if s.stand, err = startStandbys(ctx, s.pool, o, s.topics.reconnect); err != nil {
+		s.topics.close()
 		return err
 	}
 	s.caps = store.Capabilities{Name: "postgres", Durable: fsync == "on", Shared: true, TimePrecision: time.Microsecond,
@@ -281,7 +281,7 @@ func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, m mode, as
 		return unproven
 	}
 	if err == nil {
-		s.notes.send(t.Topics())
+		s.topics.send(t.Topics())
 	}
 	return err
 }
@@ -323,7 +323,7 @@ func pause(ctx context.Context, run int) error {
 }
 
 // Watch implements store.Store.
-func (s *Store) Watch(topic string) store.Watcher { return s.notes.hub.Watch(topic) }
+func (s *Store) Watch(topic string) store.Watcher { return s.topics.hub.Watch(topic) }
 
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities { return s.caps }
@@ -342,7 +342,7 @@ func (s *Store) Close() error {
 	}
 	s.reads.close()
 	s.commits.close()
-	s.notes.close()
+	s.topics.close()
 	s.stand.close()
 	s.pool.Close()
 	return nil

@@ -198,7 +198,7 @@ type statements struct {
 
 func newStatements(schema string) statements {
 	q := pgx.Identifier{schema}.Sanitize()
-	// next is the number of the parameter behind those of the condition.
+	// next is the number of the parameter after those of the condition.
 	scan := func(cond string, next int, claim bool) string {
 		if !claim {
 			return `SELECT e.sort_key, e.key FROM ` + q + `.index_entries e WHERE e.index_id = $1` + cond +

@@ -44,8 +44,8 @@ var errPooler = errors.New("postgres store: the pooler in front of the server le
 // pooledRounds is how often checkPooler looks: other clients of a busy pooler may take the connection that gives it away.
 const pooledRounds = 5
 
-// checkPooler returns an error when a pooler gives a connection of the server to another client while its session goes
-// on. In a session of the server's own, the process behind it stays the same and serves nobody else.
+// checkPooler returns an error when a pooler gives a connection of the server to another client while its session
+// continues. In a session of the server's own, its process stays the same and serves nobody else.
 func checkPooler(ctx context.Context, conn *pgx.Conn) error {
 	pid := func(c *pgx.Conn) (pid uint32, err error) {
 		err = c.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid)

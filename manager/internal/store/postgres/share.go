@@ -30,8 +30,8 @@ const (
 	shareRecords = 8
 	// shareBytes bounds what a transaction may write to share its commit: its values are copied.
 	shareBytes = 64 << 10
-	// shareLockWait bounds how long a lane waits for a lock that somebody holds. After that each transaction goes alone,
-	// and only those that need that lock go on to wait.
+	// shareLockWait bounds how long a lane waits for a lock that another transaction holds. After that each transaction goes alone,
+	// and only those that need that lock wait longer.
 	shareLockWait = "200ms"
 )
 
@@ -287,7 +287,7 @@ func (s *Store) commitTogether(ctx context.Context, batch []*changes) error {
 }
 
 // confirmed runs send, which commits. A server with synchronous standbys waits for them before it answers. When that
-// wait is cut short, the server keeps the changes all the same.
+// wait is cut short, the server still keeps the changes.
 func (s *Store) confirmed(ctx context.Context, conn *pgx.Conn, send func(context.Context) error) error {
 	caller := ctx
 	if s.stand.active(serverOf(conn)) {

@@ -30,7 +30,7 @@ var errUnproven = fmt.Errorf("%w: postgres: no synchronous standby confirmed the
 
 // errOtherServer is why a call fails that one server executed, while another one answered when the standbys were asked.
 // The other one's standbys say nothing about what the first one had.
-var errOtherServer = fmt.Errorf("%w: another server took its place", errUnproven)
+var errOtherServer = fmt.Errorf("%w: another server replaced it", errUnproven)
 
 // standbys makes sure that no call answers from what a failover could undo (see the package documentation).
 type standbys struct {
@@ -61,7 +61,7 @@ type standbyState struct {
 	end context.CancelFunc
 }
 
-// startStandbys asks the server for the first time, and then goes on to ask until close.
+// startStandbys asks the server for the first time, and then again and again until close.
 func startStandbys(ctx context.Context, pool *pgxpool.Pool, o Options, moved func()) (*standbys, error) {
 	g := &standbys{pool: pool, required: o.RequireSyncStandbys, log: o.Logger, moved: moved}
 	g.base, g.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -139,7 +139,7 @@ func (g *standbys) set(st *standbyState) {
 		before = new(standbyState)
 		before.ok, before.end = context.WithCancel(context.Background())
 	}
-	st.ok, st.end = before.ok, before.end // transactions at work go on
+	st.ok, st.end = before.ok, before.end // transactions at work continue
 	if st.missing == "" && before.missing != "" {
 		st.ok, st.end = context.WithCancel(context.Background())
 	}
@@ -195,7 +195,7 @@ func (g *standbys) bounded(ctx context.Context) (context.Context, context.Cancel
 }
 
 // proveRead returns nil once a standby has all that was visible on the server when proveRead was called. It commits a
-// message behind that and waits for it, together with all calls that ask meanwhile.
+// message after that and waits for it, together with all calls that ask meanwhile.
 func (g *standbys) proveRead(ctx context.Context, s server) error {
 	by, err := join(ctx, g, &g.proofs, standbyWait, func(ctx context.Context) (server, error) {
 		conn, err := g.pool.Acquire(ctx)

@@ -78,7 +78,7 @@ func (t *tx) connection() (*pgx.Conn, error) {
 // statements, because they need one as well.
 func (t *tx) mayShare() bool { return t.mode == optimistic && t.conn == nil }
 
-// ranOn notes the server of a statement. After a failover, versions that the old server returned mean other transactions
+// ranOn records the server of a statement. After a failover, versions that the old server returned mean other transactions
 // on the new one, so the function runs again.
 func (t *tx) ranOn(s server) error {
 	if t.server != "" && t.server != s {
@@ -141,7 +141,7 @@ func (t *tx) send(b *pgx.Batch, read func(pgx.BatchResults) error) error {
 }
 
 // Now implements store.Tx: the server's clock at the last read, or as reckoned at a guess, before the first call. It is
-// never behind the clock by which the records read were written.
+// never before the time at which the records read were written.
 func (t *tx) Now() time.Time {
 	if !t.now.IsZero() {
 		return t.now
@@ -339,9 +339,9 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	id, _ := t.s.indexes.id(indexName{string(c), index})
 	for whole := false; ; whole = true {
 		s := t.s.fronts.Begin(t.s.fronts.Mark(), id, r.From, whole)
-		behind := r
-		behind.From = s.From
-		hits, err := t.scan(c, index, behind)
+		rest := r
+		rest.From = s.From
+		hits, err := t.scan(c, index, rest)
 		if err != nil {
 			return nil, err
 		}

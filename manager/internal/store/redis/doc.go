@@ -17,7 +17,7 @@
 //
 // Two measures keep competing claimers apart. A process remembers which hits its running transactions are claiming, and
 // leaves them out of other claiming scans. After a conflict with another process a claiming scan starts at a random
-// place of a window that grows with the conflicts.
+// position in a window that grows with the conflicts.
 //
 // # Durability
 //

@@ -103,7 +103,7 @@ func (set *settings) await(ctx context.Context, c conn, write func(goredis.Pipel
 // of too few replicas.
 func (t *tx) accept(p proof) error {
 	if t.era == "" || p.era != t.era || p.replicas < t.set.replicas() {
-		return fmt.Errorf("%w: redis: another server took its place before the replicas confirmed", store.ErrUnavailable)
+		return fmt.Errorf("%w: redis: another server replaced it before the replicas confirmed", store.ErrUnavailable)
 	}
 	return nil
 }

@@ -62,7 +62,7 @@ func readSettings(ctx context.Context, c goredis.Cmdable) (set settings, err err
 		return nil
 	})
 	if err != nil && hidden(err) && (err == waitAOF.Err() || err == info.Err()) {
-		err = nil // the server does not tell its commands; WAIT is as old as any that is in use
+		err = nil // the server does not list its commands; WAIT is as old as any that is in use
 	}
 	set.era = eraOf(info)
 	switch {

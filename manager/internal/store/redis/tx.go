@@ -89,7 +89,7 @@ func (t *tx) loadMany(records []*overlay.Record) error {
 	var info *goredis.StringCmd
 	_, err := t.conn.Pipelined(t.ctx, func(p goredis.Pipeliner) error {
 		if t.set.replicas() > 0 && t.era == "" {
-			info = p.Info(t.ctx, "replication") // before the reads: the era must not begin behind them
+			info = p.Info(t.ctx, "replication") // before the reads: the era must not begin after them
 		}
 		if t.watch {
 			t.armed = true
@@ -143,7 +143,7 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	return t.rangeOf(c, index, by, int64(r.Limit))
 }
 
-// rangeOf skips members that the engine did not write, and reads more in their place. So fewer hits than the limit mean
+// rangeOf skips members that the engine did not write, and reads more instead. So fewer hits than the limit mean
 // the end of the range.
 func (t *tx) rangeOf(c store.Collection, index string, by *goredis.ZRangeBy, limit int64) ([]store.Hit, error) {
 	var hits []store.Hit
@@ -166,7 +166,7 @@ func (t *tx) rangeOf(c store.Collection, index string, by *goredis.ZRangeBy, lim
 }
 
 // claim returns up to limit hits that no other transaction of this process is claiming, and marks them as claimed.
-// After conflicts with other processes it starts at a random place of a window that grows with every run.
+// After conflicts with other processes it starts at a random position in a window that grows with every run.
 func (t *tx) claim(c store.Collection, index string, by *goredis.ZRangeBy, limit int) ([]store.Hit, error) {
 	t.s.mu.Lock()
 	window := limit*(1+4*min(t.run, 16)) + len(t.s.claiming)

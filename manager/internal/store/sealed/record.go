@@ -30,12 +30,12 @@ type Place struct {
 	// Unindexed says that the records have no index entries of their own. The store then adds one in KeyIndex, so that
 	// it finds the records of a key.
 	Unindexed bool
-	// Describe returns the index entries of the record that hit leads to, and which records of places that are
-	// Unindexed belong to it. plain is its value. It is not called for places that are Unindexed.
+	// Describe returns the index entries of the record that hit leads to, and which records of collections that are
+	// Unindexed belong to it. plain is its value. It is not called for collections that are Unindexed.
 	Describe func(hit store.Hit, plain []byte) (entries []store.Entry, more []store.ID, err error)
 }
 
-// KeyIndex has the sealed records of places that are Unindexed, by the id of their key.
+// KeyIndex has the sealed records of collections that are Unindexed, by the id of their key.
 const KeyIndex = "sealed"
 
 // entries returns the index entries of a record and what belongs to it, if it is sealed under the key id.
@@ -54,7 +54,7 @@ type Options struct {
 	Places []Place
 	// DecryptOnly leaves what is put in plain. The managers of a shared engine begin so, until all of them have the keys.
 	DecryptOnly bool
-	// Lacks, when set, is told the id of each key with which other managers encrypt and that Ring does not have. It may
+	// Lacks, when set, is called with the id of each key with which other managers encrypt and that Ring does not have. It may
 	// be called in a transaction's function.
 	Lacks func(id string)
 	// Elsewhere, when set, returns the ids of keys that data outside the store is sealed under, such as logs in files.
@@ -191,7 +191,7 @@ func (r *record) ids() []string {
 }
 
 // Open checks that the keys fit the store and returns a store that seals. Without keys it refuses a store that has sealed
-// values. It then returns st, or, where managers share the engine, a store that only tells sealed values of others from
+// values. It then returns st, or, where managers share the engine, a store that only recognizes sealed values of others among
 // plain ones. Where it only decrypts, it makes no record: managers without keys may still start. Its error is an *Error
 // for keys that do not fit, else the store's.
 func Open(ctx context.Context, st store.Store, opts Options) (store.Store, *Store, error) {

@@ -18,7 +18,7 @@ const (
 	rewriteBytes = 1 << 20
 	// checkEvery is how often managers that share an engine look at the record.
 	checkEvery = time.Minute
-	// settleAfter is how long a pass may leave values behind that the record does not list: a manager that put them before
+	// settleAfter is how long a pass may leave values that the record does not list: a manager that put them before
 	// it was to list its key again may have ended. A pass after that time finds them.
 	settleAfter = 2 * checkEvery
 	// idleEvery is how long the next pass waits after one that changed nothing.
@@ -374,7 +374,7 @@ func (p *pass) retire(ctx context.Context) error {
 	return err
 }
 
-// settle notes a pass. One that made the record forget keys may have come before the last values of a manager that ended.
+// settle records a pass. One that made the record forget keys may have come before the last values of a manager that ended.
 func (s *Store) settle(began time.Time, forgot bool) {
 	if forgot {
 		s.forgot = time.Now()

@@ -183,9 +183,9 @@ func (s *Store) open(tx store.Tx, c store.Collection, key string, value []byte) 
 // has reports whether this manager has a key.
 func (s *Store) has(id string) bool { return s.opts.Ring != nil && s.opts.Ring.Has(id) }
 
-// lack tells Options.Lacks of a key once.
+// lack reports a key to Options.Lacks once.
 func (s *Store) lack(id string) {
-	if _, told := s.lacked.LoadOrStore(id, true); !told && s.opts.Lacks != nil {
+	if _, known := s.lacked.LoadOrStore(id, true); !known && s.opts.Lacks != nil {
 		s.opts.Lacks(id)
 	}
 }

@@ -31,7 +31,7 @@ func Unreadable(t *testing.T, s store.Store, damage func(c store.Collection, key
 			return fmt.Errorf("get: %w", err)
 		}
 		if v, err := tx.Get(things, "a"); err != nil || string(v) == "undone" {
-			return fmt.Errorf("get of another record behind it: %q, %w", v, err)
+			return fmt.Errorf("get of another record after it: %q, %w", v, err)
 		}
 		return nil
 	}

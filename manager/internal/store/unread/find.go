@@ -9,7 +9,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Place is an index to search. A collection has as many places as it takes to meet each of its records once.
+// Place is an index to search. Those of a collection must together lead to each of its records once.
 type Place struct {
 	Collection store.Collection
 	Index      string
@@ -103,7 +103,7 @@ func unless(err error) error {
 	return err
 }
 
-// scanChunk examines one chunk of a place.
+// scanChunk examines one chunk of an index.
 func (f *Finder) scanChunk(ctx context.Context, p Place, after *store.Hit) (page []*store.UnreadableError, last *store.Hit, more bool, err error) {
 	err = f.Store.View(ctx, func(tx store.Tx) error {
 		page = nil
@@ -131,7 +131,7 @@ func (f *Finder) scanChunk(ctx context.Context, p Place, after *store.Hit) (page
 	return page, last, more, err
 }
 
-// A cursor is base64url of: the number of the place, the length of the sort key as a uvarint, and sort key and key of
+// A cursor is base64url of: the number of the index, the length of the sort key as a uvarint, and sort key and key of
 // the last hit.
 
 func (f *Finder) cursor(at int, after *store.Hit) string {

@@ -1,5 +1,5 @@
 // Package unread helps the domain to skip records that cannot be read. Tracker counts them and reports each once, Front
-// lets a search begin behind many of them, and Finder finds them for an operator.
+// lets a search begin after many of them, and Finder finds them for an operator.
 package unread
 
 import (
@@ -120,7 +120,7 @@ func (t *Tracker) Counts() map[store.Collection]Count {
 }
 
 // Front remembers how far from its beginning an index has only records to skip. A search of bounded length can begin
-// behind them and so passes them in the end, however many there are. An index here is any part of an index that is
+// after them and so passes them in the end, however many there are. An index here is any part of an index that is
 // searched from its beginning; the caller chooses its name. The zero value is ready for use and safe for concurrent
 // use.
 type Front struct {
@@ -141,7 +141,7 @@ const (
 	maxFronts = 1000
 )
 
-// After returns the hit behind which to begin; nil for the beginning.
+// After returns the hit after which to begin; nil for the beginning.
 func (f *Front) After(index string) *store.Hit {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -188,7 +188,7 @@ func (l *Lead) See(h store.Hit, used bool) {
 // Leads reports whether there were hits and none could be used so far.
 func (l *Lead) Leads() bool { return !l.over && l.last.Key != "" }
 
-// Pass lets the next search begin behind the unusable hits.
+// Pass lets the next search begin after the unusable hits.
 func (l *Lead) Pass(f *Front, index string) {
 	if l.last.Key != "" {
 		f.Pass(index, l.last)

@@ -28,9 +28,9 @@ func TestTrackerKeepsUnreadableKeys(t *testing.T) {
 		}
 	}
 	if u := <-tr.News(); u.Key != "a" || len(tr.News()) != 0 {
-		t.Errorf("told of %v, and %d more", u, len(tr.News()))
+		t.Errorf("reported %v, and %d more", u, len(tr.News()))
 	}
-	// Nobody listens: nothing blocks, and what could not be told is told later.
+	// Nobody listens: nothing blocks, and what could not be reported is reported later.
 	for i := range 2 * MaxKnown {
 		tr.Met(bad(fmt.Sprint(i)))
 	}
@@ -39,7 +39,7 @@ func TestTrackerKeepsUnreadableKeys(t *testing.T) {
 		for len(tr.News()) > 0 {
 			u := <-tr.News()
 			if told[u.Key] {
-				t.Fatalf("told of %s twice", u.Key)
+				t.Fatalf("reported %s twice", u.Key)
 			}
 			told[u.Key] = true
 		}
@@ -47,7 +47,7 @@ func TestTrackerKeepsUnreadableKeys(t *testing.T) {
 			tr.Met(bad(fmt.Sprint(i)))
 		}
 		if round > 100 {
-			t.Fatalf("told of %d", len(told))
+			t.Fatalf("reported %d", len(told))
 		}
 	}
 	if c := tr.Counts()["things"]; c.Known != MaxKnown || c.Met < 4*MaxKnown || len(tr.Known()) != MaxKnown || len(tr.News()) != 0 {
@@ -101,7 +101,7 @@ func TestFrontPassesUnreadableRecords(t *testing.T) {
 	})
 }
 
-// newFinder looks at n records of which every third cannot be read, in two places,
+// newFinder looks at n records of which every third cannot be read, in two indexes,
 // and at one that no index leads to.
 func newFinder(t testing.TB, n int) (*Finder, []string) {
 	st := mem.New(mem.Options{})

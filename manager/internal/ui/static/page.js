@@ -18,7 +18,7 @@ const tellTimes = () => {
 };
 setInterval(tellTimes, 1000);
 
-// Live parts, only while somebody looks: a browser has few connections to one manager.
+// Live parts, only while a person looks: a browser has few connections to one manager.
 const root = document.body.dataset.root;
 const retryAfter = 5000;
 for (const part of document.querySelectorAll("[data-live]")) {

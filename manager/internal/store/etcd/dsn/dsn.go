@@ -85,7 +85,7 @@ func (c *Config) addMember(m string) error {
 	case u.Hostname() == "":
 		return errors.New("has no host")
 	case strings.Trim(u.Path, "/") != "" || u.Fragment != "":
-		return errors.New("must end behind the port")
+		return errors.New("must end after the port")
 	}
 	port := cmp.Or(u.Port(), defaultPort)
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {

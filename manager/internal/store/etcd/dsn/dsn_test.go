@@ -34,7 +34,7 @@ func TestParseRefuses(t *testing.T) {
 		"http://a:x":                    "address 1: is no URL",
 		"http://a,http://b:65536":       `address 2: port "65536": must be 1 to 65535`,
 		"http://a:0":                    `address 1: port "0"`,
-		"http://a/b":                    "address 1: must end behind the port",
+		"http://a/b":                    "address 1: must end after the port",
 		"http://a,https://b":            "address 2: must have the scheme of the first",
 		"http://u:secret@a,http://v@b":  "address 2: must have the same user",
 		"http://:secret@a":              "address 1: the user has no name",

@@ -2,12 +2,12 @@
 //
 // A queue is worked off from the beginning of an index. What was taken is dead, but the servers behind some engines keep
 // it for minutes, until they vacuum or compact, and each scan from the beginning walks through all of it. So a scan
-// starts at the front: the place before which an earlier one found nothing.
+// starts at the front: the position before which an earlier one found nothing.
 //
 // Entries that this process adds before the front move it back. Those of other processes are found by a scan of the
 // whole range. It comes from time to time, the less often the longer it takes, and sooner when a scan from the front
-// finds nothing. The front also stays a moment behind what was found, since a transaction that began earlier may end
-// later. So no entry stays behind, and without other processes the order stays exact.
+// finds nothing. The front also lags a moment behind what was found, since a transaction that began earlier may end
+// later. So no entry is missed for long, and without other processes the order stays exact.
 package front
 
 import (
@@ -24,8 +24,8 @@ const (
 	// shareOfEmpty times what it took, at most mostOfEmpty.
 	shareOfEmpty = 8
 	mostOfEmpty  = 400 * time.Millisecond
-	// behind is how long the front stays behind what was found.
-	behind = 100 * time.Millisecond
+	// lag is how long the front lags behind what was found.
+	lag = 100 * time.Millisecond
 	// cheap is what a scan of the whole range may take to be made at once when one from the front finds too little.
 	cheap = 2 * time.Millisecond
 	// maxRanges bounds the ranges of an index that have a front, and maxAdded the additions that are remembered.
@@ -37,7 +37,7 @@ const (
 type Fronts[I comparable] struct {
 	mu     sync.Mutex
 	ranges map[I]map[string]*front // by index, then by where they begin
-	// added is a ring of what this process added last. The next addition has the number next and the place next%maxAdded.
+	// added is a ring of what this process added last. The next addition has the number next and the index next%maxAdded.
 	added []entry[I]
 	next  uint64
 	// Now is time.Now if nil. Tests may set it before the first use.
@@ -54,7 +54,7 @@ type front struct {
 	at    string        // nothing lives between the beginning and here
 	next  string        // what at becomes after a moment; empty if nothing
 	found time.Time     // when next was found
-	top   string        // the last place that the last scan with hits returned
+	top   string        // the last position that the last scan with hits returned
 	whole time.Time     // the moment whose state the last scan of the whole range saw
 	cost  time.Duration // of that scan
 	empty bool          // a scan from the front found nothing since, and asked for no more
@@ -84,7 +84,7 @@ func (f *Fronts[I]) Mark() Mark {
 // Since returns how much later the mark is than another one.
 func (m Mark) Since(other Mark) time.Duration { return m.at.Sub(other.at) }
 
-// Holds reports whether what was found from one place of an index to another at a moment may still be taken for what is
+// Holds reports whether what was found from one position of an index to another at a moment may still be taken for what is
 // there: this process has added nothing since, and the moment is so recent that additions of others may be passed by.
 func (f *Fronts[I]) Holds(m Mark, index I, from, to string) bool {
 	f.mu.Lock()
@@ -94,7 +94,7 @@ func (f *Fronts[I]) Holds(m Mark, index I, from, to string) bool {
 		!slices.ContainsFunc(since, func(e entry[I]) bool { return e.index == index && e.at >= from && e.at <= to })
 }
 
-// Scan is a scan of a range that begins at a fixed place of an index.
+// Scan is a scan of a range that begins at a fixed position of an index.
 type Scan[I comparable] struct {
 	// From is where to start, and Whole whether that is the beginning of the range.
 	From  string
@@ -132,12 +132,12 @@ func (r *front) pause() time.Duration { return min(shareOfEmpty*r.cost, mostOfEm
 
 // ripen moves the front to what was found a moment ago.
 func (r *front) ripen(now time.Time) {
-	if r.next != "" && now.Sub(r.found) >= behind {
+	if r.next != "" && now.Sub(r.found) >= lag {
 		r.at, r.next = r.next, ""
 	}
 }
 
-// End takes what the scan found: how many entries, their first and last place, and to, the end of the range, empty if it
+// End takes what the scan found: how many entries, their first and last position, and to, the end of the range, empty if it
 // is that of the index. few says that there were fewer than asked for. End reports whether the caller is to scan the
 // whole range.
 func (s Scan[I]) End(n int, first, last, to string, few bool) (again bool) {
@@ -165,7 +165,7 @@ func (s Scan[I]) End(n int, first, last, to string, few bool) (again bool) {
 	if n > 0 {
 		r.top = last
 	} else {
-		// Nothing lives before the end. What others add mostly comes behind what was there, so that is where to look.
+		// Nothing lives before the end. What others add mostly comes after what was there, so that is where to look.
 		if at = r.top; to != "" {
 			at = min(at, to)
 		}
@@ -187,7 +187,7 @@ func (s Scan[I]) End(n int, first, last, to string, few bool) (again bool) {
 	return again
 }
 
-// add adds a front. Where an index has too many they all begin anew.
+// add adds a front. Where an index has too many, all of them are dropped.
 func (f *Fronts[I]) add(index I, from string, r *front) {
 	if f.ranges == nil {
 		f.ranges = make(map[I]map[string]*front)
@@ -198,7 +198,7 @@ func (f *Fronts[I]) add(index I, from string, r *front) {
 	f.ranges[index][from] = r
 }
 
-// Added moves the fronts back behind which a commit may have added an entry. It must be called after the commit, whatever
+// Added moves fronts back to an entry that a commit may have added before them. It must be called after the commit, whatever
 // that returned, and before its caller returns.
 func (f *Fronts[I]) Added(index I, at string) {
 	f.mu.Lock()

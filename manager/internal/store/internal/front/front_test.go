@@ -93,13 +93,13 @@ func (w *world) wantTo(to string, limit int, starts, hits string) {
 	}
 }
 
-// settle makes the first entry the front. The last scan of the whole range is then behind/2 ago.
+// settle makes the first entry the front. The last scan of the whole range is then lag/2 ago.
 func (w *world) settle() {
 	w.t.Helper()
 	w.scan("", 1)
-	w.pass(behind / 2)
+	w.pass(lag / 2)
 	w.scan("", 1)
-	w.pass(behind / 2)
+	w.pass(lag / 2)
 	w.want(w.live[0], w.live[0])
 }
 
@@ -107,7 +107,7 @@ func (w *world) settle() {
 func TestFrontAdvancesAfterAMoment(t *testing.T) {
 	w := newWorld(t, "m", "p", "q")
 	w.want("a", "m")
-	w.pass(behind - 1)
+	w.pass(lag - 1)
 	w.want("a", "m")
 	w.pass(1)
 	w.want("m", "m")
@@ -116,7 +116,7 @@ func TestFrontAdvancesAfterAMoment(t *testing.T) {
 	w.want("m", "p")
 	w.remove("p") // what was found first is the next front, and does not wait for what is found later
 	w.want("m", "q")
-	w.pass(behind - 2)
+	w.pass(lag - 2)
 	w.want("a", "q") // the last time was long ago
 	w.want("m", "q")
 	w.pass(1)
@@ -128,11 +128,11 @@ func TestFrontAdvancesAfterAMoment(t *testing.T) {
 // TestMomentCountsFromTheEndOfAScan: a scan may take longer than the moment itself.
 func TestMomentCountsFromTheEndOfAScan(t *testing.T) {
 	w := newWorld(t, "m")
-	w.cost = behind
+	w.cost = lag
 	w.want("a", "m")
 	w.cost = 0
 	w.want("a", "m")
-	w.pass(behind - 1)
+	w.pass(lag - 1)
 	w.want("a", "m")
 	w.pass(1)
 	w.want("m", "m")
@@ -158,7 +158,7 @@ func TestOwnAdditionMovesTheFrontBack(t *testing.T) {
 			if !during {
 				w.add("c")
 			}
-			w.pass(behind - 1)
+			w.pass(lag - 1)
 			w.scan("", 1) // so that the next scan need not be one of the whole range
 			w.pass(1)
 			w.want("c", "c")
@@ -172,7 +172,7 @@ func TestOwnAdditionMovesTheFrontBack(t *testing.T) {
 			w.fronts.Added(index, "Z")
 			w.fronts.Added("other", "c")
 			end(s, w.live, "", 1)
-			w.pass(behind / 2)
+			w.pass(lag / 2)
 		}
 		w.fronts.Added(index, "Z")
 		w.want("m", "m")
@@ -193,7 +193,7 @@ func TestScanOfAnOldStateAdvancesNothing(t *testing.T) {
 					w.fronts.Added("other", "x")
 				}
 				end(w.fronts.Begin(m, index, "a", false), w.live, "", 1)
-				w.pass(behind / 2)
+				w.pass(lag / 2)
 			}
 			w.want(start, "m")
 		}
@@ -228,9 +228,9 @@ func TestEntriesOfOthersMoveTheFrontBack(t *testing.T) {
 		w.remove("m")
 		w.addElsewhere("c")
 		w.want("m", "p")
-		w.pass(behind / 2)
+		w.pass(lag / 2)
 		w.want("a", "c")
-		w.pass(behind / 2)
+		w.pass(lag / 2)
 		w.want("c", "c")
 	})
 	t.Run("and the next front", func(t *testing.T) {
@@ -238,10 +238,10 @@ func TestEntriesOfOthersMoveTheFrontBack(t *testing.T) {
 		w.want("a", "m")
 		w.addElsewhere("c")
 		w.want("a", "c")
-		w.pass(behind / 2)
+		w.pass(lag / 2)
 		w.remove("c")
 		w.want("a", "m")
-		w.pass(behind / 2)
+		w.pass(lag / 2)
 		w.want("c", "m")
 	})
 }
@@ -257,10 +257,10 @@ func TestOvertakenScanAdvancesNothing(t *testing.T) {
 			w.remove("m")
 			w.pass(least)
 			w.addElsewhere("c")
-			w.cost = most / share // so that the whole range counts for longer than the front stays behind
+			w.cost = most / share // so that the whole range counts for longer than the front lags
 			w.want("a", "c")
 			end(s, hits, "", 1)
-			w.pass(behind)
+			w.pass(lag)
 			w.want("c", "c")
 		})
 	}
@@ -338,7 +338,7 @@ func TestNothingAsksForTheWholeRange(t *testing.T) {
 	}
 }
 
-// TestTwoScansFindWhatWasThere: where the first found nothing, the second finds all of it, also behind what came since.
+// TestTwoScansFindWhatWasThere: where the first found nothing, the second finds all of it, also after what came since.
 func TestTwoScansFindWhatWasThere(t *testing.T) {
 	w := newWorld(t, "m")
 	w.settle()
@@ -371,7 +371,7 @@ func TestShortScanOfTheWholeRangeCountsForItself(t *testing.T) {
 	}
 }
 
-// TestFrontOfAnEmptyRange: the front is the last place where something was, since what others add mostly comes behind that.
+// TestFrontOfAnEmptyRange: the front is the last position where something was, since what others add mostly comes after that.
 func TestFrontOfAnEmptyRange(t *testing.T) {
 	for _, test := range []struct{ to, front string }{{"", "q"}, {"z", "q"}, {"q", "q"}, {"p", "p"}, {"m", "m"}, {"b", "a"}} {
 		w := newWorld(t, "m", "p", "q")
@@ -380,17 +380,17 @@ func TestFrontOfAnEmptyRange(t *testing.T) {
 		w.wantTo("", 3, "m", "m p q")
 		w.live = nil
 		w.pass(least)
-		w.cost = 2 * behind / share // so that the whole range counts for longer than the front stays behind
+		w.cost = 2 * lag / share // so that the whole range counts for longer than the front lags
 		w.wantTo(test.to, 1, "a", "")
 		w.cost = 0
-		w.pass(behind)
+		w.pass(lag)
 		w.addElsewhere("x")
 		w.want(test.front, "x")
 	}
 	w := newWorld(t)
 	for range 5 { // nothing was ever seen
 		w.want("a", "")
-		w.pass(behind / 2)
+		w.pass(lag / 2)
 	}
 }
 
@@ -408,15 +408,15 @@ func TestFrontOfAnEmptyRangeComesBack(t *testing.T) {
 	w.addElsewhere("m")
 	w.wantTo("", 1, "z a", "m")
 	w.remove("m")
-	w.pass(behind)
+	w.pass(lag)
 	w.addElsewhere("n")
-	w.cost = 2 * behind / share // so that the whole range counts for longer than the front stays behind
+	w.cost = 2 * lag / share // so that the whole range counts for longer than the front lags
 	w.want("a", "n")
-	w.pass(behind)
+	w.pass(lag)
 	w.want("n", "n")
 	w.remove("n")
 	w.wantTo("", 1, "n a", "")
-	w.pass(behind)
+	w.pass(lag)
 	w.addElsewhere("o")
 	w.want("n", "o")
 }
@@ -435,7 +435,7 @@ func TestTooManyRanges(t *testing.T) {
 		for i := range maxRanges {
 			start(index, from(i))
 		}
-		w.pass(behind / 2)
+		w.pass(lag / 2)
 	}
 	for i := range maxRanges {
 		if got := start(index, from(i)); got != "m" {
@@ -463,7 +463,7 @@ func TestHolds(t *testing.T) {
 		"before":          {func(w *world) { w.add("a") }, true},
 		"the beginning":   {func(w *world) { w.add("b") }, false},
 		"the end":         {func(w *world) { w.add("d") }, false},
-		"behind":          {func(w *world) { w.add("d0") }, true},
+		"after":           {func(w *world) { w.add("d0") }, true},
 		"another index":   {func(w *world) { w.fronts.Added("other", "c") }, true},
 		"too much": {func(w *world) {
 			for range maxAdded + 1 {

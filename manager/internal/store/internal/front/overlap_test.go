@@ -16,8 +16,8 @@ func TestOrderStaysExact(t *testing.T) {
 	w := newWorld(t)
 	partial := 0
 	for step := range 20000 {
-		w.pass(time.Duration(random.IntN(int(behind / 4))))
-		next := fmt.Sprintf("b%04d", step/20+random.IntN(20)) // most come behind what was there
+		w.pass(time.Duration(random.IntN(int(lag / 4))))
+		next := fmt.Sprintf("b%04d", step/20+random.IntN(20)) // most come after what was there
 		switch {
 		case random.IntN(3) == 0:
 			w.add(next)
@@ -100,7 +100,7 @@ func TestOverlappingScansPassByNothing(t *testing.T) {
 		p.fronts.Added("other", "x")
 	}
 	for step := range 50000 {
-		p.pass(time.Duration(random.IntN(int(behind / 10))))
+		p.pass(time.Duration(random.IntN(int(lag / 10))))
 		switch kind := random.IntN(12); {
 		case kind < 2 && len(p.live) < 30:
 			if e := fmt.Sprintf("b%03d", random.IntN(400)); !slices.Contains(p.live, e) {

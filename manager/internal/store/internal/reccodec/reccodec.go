@@ -1,4 +1,4 @@
-// Package reccodec encodes index entries for engines that store them beside their record, so that they are removed when
+// Package reccodec encodes index entries for engines that store them with their record, so that they are removed when
 // the record is replaced or deleted.
 package reccodec
 
@@ -32,7 +32,7 @@ func Append(b []byte, entries []store.Entry) []byte {
 	return b
 }
 
-// Split decodes the entries at the start of b and returns the bytes behind them, which alias b.
+// Split decodes the entries at the start of b and returns the bytes after them, which alias b.
 func Split(b []byte) (entries []store.Entry, rest []byte, err error) {
 	count, w := binary.Uvarint(b)
 	if w <= 0 || count > uint64(len(b)) {
