@@ -272,10 +272,15 @@ func (w *World) double(first *manager) {
 		for _, p := range w.proxies {
 			if p.near() == first.origin && w.chance(0.7) {
 				w.after(w.between(0, 5*time.Second), func() {
-					if !second.gone {
-						w.logf(p.name, "its cluster %s leads to %s", first.name, second.name)
-						p.wires[first.name] = second.name
+					if second.gone {
+						return
 					}
+					if w.plan.Has(Restart) { // it is new as well, and remembers no ledger
+						p.kill()
+						p.revive()
+					}
+					w.logf(p.name, "its cluster %s leads to %s", first.name, second.name)
+					p.wires[first.name] = second.name
 				})
 			}
 		}
