@@ -177,7 +177,10 @@ func (w *World) forget(m *manager, l *loss, views map[string]*simulated.View) {
 		}
 	}
 	w.outcomes = slices.DeleteFunc(w.outcomes, func(o outcome) bool {
-		if o.by != m && o.manager != m.name || !l.forgets(o.began) {
+		mine := (o.by == m || o.manager == m.name) && l.forgets(o.began)
+		// What its own data centre forgot before may not have come back to it yet.
+		was := o.by.loss
+		if !mine && (was == nil || o.began > was.at || !was.forgets(o.began)) {
 			return false
 		}
 		for _, v := range views {
