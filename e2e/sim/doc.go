@@ -73,10 +73,15 @@
 // off (partition), loses what pages of a change feed hold, and replays old pages (pages). Feeds keep few
 // changes, so cursors become too old. Managers are killed and recover from their logs as in all worlds.
 //
-// A global key is never executed twice, and a local one not twice in one data centre. Soon after the
-// adversary has left, 15 s or five comparisons of digests where pages were lost, each data centre holds
+// Data centres forget. One loses its disk (lose) or is put back to an earlier state (back), and clients repeat what they
+// sent before. A second manager of one origin starts on an empty disk (twin), and gates are led to it. A new ledger waits
+// until all of its peers have spoken, as in the program.
+//
+// A global key is never executed twice, and a local one not twice in one data centre, except what no other data centre
+// knew of in time after a loss; forget.go says what that is. Soon after the adversary has left, 15 s or five comparisons of
+// digests where pages or disks were lost, each data centre holds
 // every acknowledged outcome: as its answer, or in a conflict. When no request is under way, all hold the
-// same digests, answers and conflicts. An outcome that a data centre knew is not replaced by one of its
+// same digests, answers and conflicts; executions that a loss cost are among the conflicts. An outcome that a data centre knew is not replaced by one of its
 // own that ended later.
 //
 // # What is checked

@@ -177,7 +177,10 @@ func (w *World) forget(m *manager, l *loss, views map[string]*simulated.View) {
 		}
 	}
 	w.outcomes = slices.DeleteFunc(w.outcomes, func(o outcome) bool {
-		if o.by != m && o.manager != m.name || !l.forgets(o.began) {
+		mine := (o.by == m || o.manager == m.name) && l.forgets(o.began)
+		// What its own data centre forgot before may not have come back to it yet.
+		was := o.by.loss
+		if !mine && (was == nil || o.began > was.at || !was.forgets(o.began)) {
 			return false
 		}
 		for _, v := range views {
@@ -272,10 +275,15 @@ func (w *World) double(first *manager) {
 		for _, p := range w.proxies {
 			if p.near() == first.origin && w.chance(0.7) {
 				w.after(w.between(0, 5*time.Second), func() {
-					if !second.gone {
-						w.logf(p.name, "its cluster %s leads to %s", first.name, second.name)
-						p.wires[first.name] = second.name
+					if second.gone {
+						return
 					}
+					if w.plan.Has(Restart) { // it is new as well, and remembers no ledger
+						p.kill()
+						p.revive()
+					}
+					w.logf(p.name, "its cluster %s leads to %s", first.name, second.name)
+					p.wires[first.name] = second.name
 				})
 			}
 		}

@@ -29,7 +29,7 @@ var holes = []struct {
 	{"shards: the previous owner is forgotten too early", Delay, Reshard | Forget | Expire | Slow},
 	{"an empty ledger runs the keys of a lost one: no quarantine", Delay, Lose},
 	{"data centres: a new ledger does not wait for its peers", Delay, Centres | Lose | Restart | Partition},
-	{"data centres: a second manager is not fenced", Delay, Centres | Twin},
+	{"data centres: a second manager is not fenced", Delay, Centres | Twin | Restart},
 	{"data centres: a ledger that was put back has grown since", Delay, Centres | Back | Restart | Partition},
 	{"data centres: a hybrid clock begins anew", Delay, Centres | Back | Restart | Partition},
 }

@@ -92,6 +92,7 @@ func (x *exchange) begin() {
 	if w.adversary(Cut, 0.06) {
 		w.after(w.between(0, 5*time.Millisecond), func() {
 			w.logf("upstream", "refuses the connection of %s", x.name())
+			x.op().harmed = x.op().harmed || !x.live() // the gate does not hear of it
 			x.fail(flagConnect)
 		})
 		return

@@ -235,7 +235,10 @@ func (tx *Tx) importOne(c *FeedChange, about importing) error {
 	switch {
 	case string(e.origin) == c.Origin:
 		again := overlap(e, fresh) || overlap(fresh, e)
-		if same || c.HLC <= e.hlc && !again {
+		switch {
+		case same && fresh.before(e): // it was told again, after it had been forgotten
+			return tx.replace(key, e, fresh)
+		case same, c.HLC <= e.hlc && !again:
 			tx.fx.imports.repeated++
 			return nil
 		}
@@ -261,7 +264,7 @@ func (tx *Tx) importOne(c *FeedChange, about importing) error {
 	if err != nil {
 		return err
 	}
-	if known != nil && (string(known.token) == c.Token || known.hlc >= c.HLC && !fresh.before(e)) {
+	if known != nil && !fresh.before(known) && !fresh.before(e) {
 		tx.fx.imports.repeated++
 		return nil
 	}

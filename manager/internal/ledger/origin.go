@@ -198,15 +198,16 @@ func (tx *Tx) clash(key string, e, fresh *record, adopted bool, fit func(left *r
 				return err
 			}
 		}
-		// An earlier outcome of that origin is over. One of a second run is listed: the origin had forgotten the first.
+		// An earlier outcome of that origin is over. One of another run is listed: the origin had forgotten one of the two.
 		var old record
-		if l, err := tx.loser(fresh.origin, key, &old); err == nil && l != nil && !overlap(l, fresh) && !overlap(fresh, l) || tx.l.skips(err) {
-			err = tx.Delete(conflicts, loserKey(fresh.origin, key))
-			if err != nil {
+		l, err := tx.loser(fresh.origin, key, &old)
+		if err != nil && !tx.l.skips(err) {
+			return err
+		}
+		if l == nil || string(l.token) == string(fresh.token) || !overlap(l, fresh) && !overlap(fresh, l) {
+			if err := tx.Delete(conflicts, loserKey(fresh.origin, key)); err != nil {
 				return err
 			}
-		} else if err != nil {
-			return err
 		}
 	}
 	if changed {
@@ -231,8 +232,8 @@ const (
 	ownLoserShare = 4
 )
 
-// keepLoser keeps an outcome that lost, if there is room. Of two that one origin recorded, it keeps the later one, so that
-// all ledgers keep the same.
+// keepLoser keeps an outcome that lost, if there is room. Of two that one origin recorded, it keeps the one that would
+// win, so that all ledgers keep the same.
 func (tx *Tx) keepLoser(key string, loser *record) (kept bool, err error) {
 	id := loserKey(loser.origin, key)
 	var old record
@@ -240,7 +241,7 @@ func (tx *Tx) keepLoser(key string, loser *record) (kept bool, err error) {
 	switch {
 	case err != nil && !tx.l.skips(err):
 		return false, err
-	case known != nil && known.hlc > loser.hlc:
+	case known != nil && known.before(loser):
 		known.expires = max(known.expires, loser.expires)
 		loser = known
 	}

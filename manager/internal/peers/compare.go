@@ -3,8 +3,10 @@ package peers
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -98,7 +100,8 @@ func (p *Puller) compare(ctx context.Context, s *state) error {
 		return err
 	}
 	seen, settled, missing := make(map[int64]difference), true, 0
-	for from, diff := range differs {
+	for _, from := range slices.Sorted(maps.Keys(differs)) { // a simulation is the same each time
+		diff := differs[from]
 		if last := s.check.seen[from]; last.theirs == diff.theirs && last.mine == diff.mine {
 			if last.done {
 				missing += diff.missing

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -231,7 +233,7 @@ func (p *Puller) recoverOwn(ctx context.Context, s *state) error {
 			p.opts.Log.Warn("forgotten outcomes of this data centre were recovered from a peer", "peer", s.peer.Name, "outcomes", recovered)
 		}
 	}()
-	for from := range missing {
+	for _, from := range slices.Sorted(maps.Keys(missing)) {
 		err := p.span(ctx, s, origin, from, from+span, func(changes []ledger.FeedChange) error {
 			done, err := p.opts.Ledger.Recover(ctx, changes)
 			recovered += done.New

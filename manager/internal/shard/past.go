@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -15,6 +16,8 @@ import (
 type Past struct {
 	// Position is how far the ledger is, see api.Mark; nil on an engine that does not tell.
 	Position func() uint64
+	// Run is a number that differs from run to run of the manager; 0: a random one.
+	Run uint64
 	// Longest is the longest time for which the ledger remembers a key.
 	Longest func() time.Duration
 	// Begin begins a quarantine of that length, for that reason. It is durable once Begin returns.
@@ -25,7 +28,7 @@ type Past struct {
 
 // Watch has the keeper act on the marks that callers remember. It must be called before Mark and Meet.
 func (k *Keeper) Watch(p Past) {
-	k.past, k.run = p, rand.Uint64N(1<<runBits)
+	k.past, k.run = p, cmp.Or(p.Run, rand.Uint64())%(1<<runBits)
 	if p.Position != nil {
 		k.began = p.Position()
 	}

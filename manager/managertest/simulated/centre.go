@@ -68,7 +68,7 @@ func (m *Manager) openCentre(ctx context.Context, st store.Store, network *peers
 	log := slog.New(slog.DiscardHandler)
 	m.puller = peers.New(peers.Options{
 		Network: network, Ledger: m.ledger, Store: st, Log: log, CheckEvery: c.CompareEvery, Lists: homes, Jitter: c.Jitter,
-		Self: peers.Own{Keeper: m.me, Quarantine: m.restored, Remembers: m.longest, Log: log},
+		Self: patientSelf{peers.Own{Keeper: m.me, Quarantine: m.restored, Remembers: m.longest, Log: log}},
 	})
 	return server.Reach{Homes: homes, CacheFor: c.CacheFor}, server.OriginRoutes(m.ledger, m.puller, homes), nil
 }

@@ -178,8 +178,9 @@ func (m *Manager) build(ctx context.Context, st store.Store, want shard.Want) (e
 	if err != nil {
 		return err
 	}
+	// A mark is part of records, whose lengths are to be the same each time.
 	keeper.Watch(shard.Past{
-		Position: m.position, Longest: m.longest, Begin: m.restored.Begin, Restored: m.restoredName,
+		Run: uint64(time.Now().UnixNano()), Position: m.position, Longest: m.longest, Begin: m.restored.Begin, Restored: m.restoredName,
 	})
 	m.me = keeper
 	l := ledger.Options{

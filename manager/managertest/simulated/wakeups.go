@@ -1,11 +1,14 @@
 package simulated
 
 import (
+	"context"
 	"hash/fnv"
 	"io"
 	"sync"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/peers"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -21,11 +24,27 @@ const maxStagger = time.Millisecond
 
 // Watch implements store.Store.
 func (s staggered) Watch(topic string) store.Watcher {
-	h := fnv.New64a()
-	_, _ = io.WriteString(h, topic)
 	w := &lateWatcher{Watcher: s.Store.Watch(topic), c: make(chan struct{}, 1), stop: make(chan struct{})}
-	w.work.Go(func() { w.relay(time.Duration(h.Sum64() % uint64(maxStagger))) })
+	w.work.Go(func() { w.relay(stagger(topic)) })
 	return w
+}
+
+// stagger is a delay of a text's own.
+func stagger(text string) time.Duration {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, text)
+	return time.Duration(h.Sum64() % uint64(maxStagger))
+}
+
+// patientSelf is an own ledger that lets the goroutines of two peers go on one after the other, when one of them waited for
+// the other to begin a quarantine.
+type patientSelf struct{ peers.Own }
+
+// Meet implements peers.Self.
+func (s patientSelf) Meet(ctx context.Context, m api.Mark, from string) error {
+	err := s.Own.Meet(ctx, m, from)
+	time.Sleep(stagger(from))
+	return err
 }
 
 // lateWatcher passes on the wake-ups of another watcher.
