@@ -328,7 +328,7 @@ func TestLedgerInTheBrowser(t *testing.T) {
 	b.click("payment-4200", "Settle it")
 	b.look("unknown")
 	b.do(chromedp.Click(`input[value=committed]`), chromedp.SendKeys(`input[name=status]`, "201"), chromedp.SendKeys(`input[name=reason]`, "the payments service has it"))
-	b.click("Settle", "Settled: duplicates are told that the work ran.")
+	b.click("Settle", "Settled: duplicates get 410, which says that the work ran.")
 }
 
 func TestJobsInTheBrowser(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/sealed"
 )
 
-// sealedPlaces are the collections with what callers sent or were answered.
+// sealedPlaces are the collections with values that callers sent or got.
 func sealedPlaces() []sealed.Place {
 	places := []sealed.Place{
 		{

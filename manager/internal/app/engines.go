@@ -92,7 +92,7 @@ const (
 )
 
 // refuseOther fails when dir holds the records of another engine. Starting
-// beside them would be starting with an empty ledger: every key forgotten
+// with them in place would mean an empty ledger: every key forgotten
 // without a word.
 func refuseOther(dir, other, files string) error {
 	entries, err := os.ReadDir(dir)

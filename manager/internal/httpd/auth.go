@@ -169,7 +169,7 @@ func (a *Auth) checkToken(header string) (*rights, *api.Problem) {
 	return &(*tokens)[match].rights, nil
 }
 
-// find returns the index of a token, -1 if it is not there. Digests have one length and every
+// find returns the index of a token, -1 for an unknown one. Digests have one length and every
 // token is compared, so that the time shows nothing about any of them.
 func find(tokens []credential, digest [sha256.Size]byte) int {
 	match := -1

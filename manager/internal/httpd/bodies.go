@@ -12,7 +12,7 @@ import (
 )
 
 // budget bounds the memory of the bodies of all requests, from their arrival until they are answered. Half of it may be
-// taken by small ones, which are read before anybody looks at their credentials. What a small body takes first always
+// taken by small ones, which are read before their credentials are checked. What a small body takes first always
 // has room while each connection has one request, so that slow callers with larger ones do not keep it out.
 type budget struct {
 	max   int64 // bytes of all bodies
@@ -129,8 +129,8 @@ type bodyRoom struct {
 // and only callers that may send one, as many as there is room for.
 func largeBody(hr *http.Request) bool { return hr.ContentLength < 0 || hr.ContentLength > freeBody }
 
-// freeBody is how large a body may be that is read before anybody looks at the
-// credentials that came with it, and at how many requests are at work.
+// freeBody bounds a body that is read before the check of the
+// request's credentials and of how many requests are at work.
 const freeBody = 64 << 10
 
 // readBody reads the body of a request. Its memory is in x.room, whatever it returns.

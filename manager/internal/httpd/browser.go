@@ -37,7 +37,7 @@ func foreignPage() *api.Problem {
 
 // OwnName reports whether a browser that reached the manager by this host is on the manager's own pages. Without that
 // check, a site whose name leads to the manager's address could read and change everything through the browser of a
-// person who visits it: browsers tell sites apart by name. Such a site needs a name in the public DNS, which IP
+// person who visits it: browsers identify sites by name. Such a site needs a name in the public DNS, which IP
 // addresses, localhost and names without a dot are not. names are further ones of the manager.
 func OwnName(host string, names []string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {

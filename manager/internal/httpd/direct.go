@@ -8,7 +8,7 @@ import (
 )
 
 // Direct is a request that comes without a connection, from the program that has the
-// server in itself: for tests that hold the network in their hands.
+// server in itself: for tests that simulate the network.
 type Direct struct {
 	Method, Path, Query string
 	// Headers have names in lower case.
@@ -20,7 +20,7 @@ type Direct struct {
 }
 
 // Do answers one request as if it had come by HTTP. ctx ends when the caller
-// leaves, which ends a held call. The answer is the caller's to keep, or to give to the
+// leaves, which ends a held call. The caller may keep the answer, or give it to the
 // next call. A Direct carries one request at a time.
 func (s *Server) Do(ctx context.Context, d *Direct, w *Response) {
 	d.ctx = ctx

@@ -5,7 +5,7 @@
 // It bounds headers, bodies, connections, requests at work, and the time that a
 // client has to send its request and to take its answer.
 //
-// Requests of HTTP/1 that say twice how long they are get 400 (see framing).
+// Requests of HTTP/1 that state their length twice get 400 (see framing).
 //
 // A request passes these steps: it is counted, refused with 503 when too many
 // are at work or the server is stopping, authorized, routed by method and

@@ -51,13 +51,13 @@ const (
 // preface begins a connection of HTTP/2. net/http takes part of it for a request of HTTP/1, and so does framing.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// refused reports whether the connection has brought a request that says twice how long it is, or that cannot be followed.
+// refused reports whether the connection has brought a request that states its length twice, or that cannot be followed.
 func (f *framing) refused() bool { return f.bad.Load() }
 
 // tooLong reports whether the connection has brought a head of more than most bytes. net/http allows 4 KiB more than its limit.
 func (f *framing) tooLong() bool { return f.long.Load() }
 
-// refuse ends the search.
+// refuse marks the connection as refused and ignores what follows.
 func (f *framing) refuse() { f.state = ignored; f.bad.Store(true) }
 
 // see takes the bytes that arrived.

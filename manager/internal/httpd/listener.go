@@ -71,7 +71,7 @@ func (l *limiter) open() []*limitConn {
 	return open
 }
 
-// closeConns closes all connections, whatever they do.
+// closeConns closes all connections, also those with requests at work.
 func (l *limiter) closeConns() {
 	for _, c := range l.open() {
 		_ = c.Close()

@@ -31,7 +31,7 @@
 // # Time
 //
 // The age of an id counts in the log's own time: what has passed while the log was being
-// served, by a clock that nobody sets. After a restart it continues from the last record. So an
+// served, by a monotonic clock. After a restart it continues from the last record. So an
 // outage, or a clock that jumps, empties no window.
 //
 // # Bounds

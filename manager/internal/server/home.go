@@ -40,7 +40,7 @@ type Reach struct {
 	CacheFor time.Duration
 }
 
-// cacheable returns for how long a gate may keep an outcome that lasts so long; 0 for an outcome that the gate reports.
+// cacheable returns how long a gate may cache an outcome with this TTL; 0 for an outcome that the gate itself reports.
 func (h *ledgerHandlers) cacheable(form httpd.Form, state api.State, lasts time.Duration) time.Duration {
 	if h.reach.CacheFor == 0 || form != httpd.FormRaw || !state.Terminal() || h.admit != nil {
 		return lasts
@@ -100,7 +100,7 @@ func (h *ledgerHandlers) home(d api.Durability, scope, key string) (name string,
 	return h.reach.Homes.Home(scope, key)
 }
 
-// away is how the ledger answers a call about a global key of which it has nothing of its own; nil: its answer counts.
+// away is the ledger's error for a call about a global key of which it has no entry; nil: its answer counts.
 func (h *ledgerHandlers) away(d api.Durability, scope, key string) *ledger.HomeError {
 	if home, elsewhere := h.home(d, scope, key); elsewhere {
 		return &ledger.HomeError{Home: home}

@@ -174,7 +174,7 @@ func (h *jobHandlers) get(r *httpd.Request, w *httpd.Response) {
 	jobAnswer(w, 200, &j, formWhole)
 }
 
-// elsewhere says of a job that is not here which data centre took it, if the ledger has the outcome of its submission.
+// elsewhere names the data centre that took a job which is not here, if the ledger has the outcome of its submission.
 func (h *jobHandlers) elsewhere(r *httpd.Request, err error) error {
 	own := h.ledger.Options().Origin
 	if own == "" || !errors.Is(err, jobs.ErrNotFound) {

@@ -23,7 +23,7 @@ func (h *jobHandlers) delete(r *httpd.Request, w *httpd.Response) {
 	jobAnswer(w, 200, &j, formBrief)
 }
 
-// parseBulk reads what to do with which jobs. A text that selects must not be empty: it would select all.
+// parseBulk reads an action and a filter. A text of the filter must not be empty: it would select all jobs.
 func parseBulk(b []byte) (q jobs.Bulk, err error) {
 	err = fields(b, func(name string, v gjson.Result) (err error) {
 		s := ""

@@ -282,7 +282,7 @@ func (h *ledgerHandlers) lookUp(r *httpd.Request, w *httpd.Response) {
 	}
 }
 
-// answerState answers a call whose only news is the state. A gate may keep it for that long; 0: without a bound.
+// answerState answers with a state alone. A gate may keep it for that long; 0: without a bound.
 func answerState(w *httpd.Response, form httpd.Form, state api.State, keep time.Duration) {
 	w.JSON(200)
 	if form == httpd.FormRaw {

@@ -111,7 +111,7 @@ type strays struct {
 	last time.Time
 }
 
-// count returns how many there were since the last time that it returned any: 0 too soon after that.
+// count returns how many came since it last returned any; 0 if that was less than strayAlarms ago.
 func (s *strays) count(now time.Time) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +157,7 @@ func (h *ledgerHandlers) shard(r *httpd.Request, w *httpd.Response) {
 	w.Body = append(w.Body, `}}`...)
 }
 
-// identify is what the ledger is, nothing where nobody says.
+// identify returns what the ledger is; the zero value if it has no identity.
 func identify(me *shard.Keeper) shard.Identity {
 	if me == nil {
 		return shard.Identity{}

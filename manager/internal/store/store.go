@@ -200,8 +200,8 @@ type Guesser interface {
 	Guess(ids []ID) error
 	// Recall is Guess for records that exist as a rule: those that this store does not remember are read.
 	Recall(ids []ID) error
-	// Expect has the same effect as Prefetch. The function may first see a record with the value that its caller expects,
-	// and without index entries, but then it has to delete it. An engine may read all of them instead.
+	// Expect has the same effect as Prefetch, for records that the function is about to delete. The first run may see
+	// the expected value, without index entries, instead of the stored one. An engine may read all of them instead.
 	Expect(records []Expected) error
 }
 

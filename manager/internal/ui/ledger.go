@@ -38,11 +38,11 @@ var ledgerLists = []ledgerList{
 	{Name: "", Title: "Overview"},
 	{
 		Name: "pending", Title: "Running", state: api.StatePending, Empty: "No attempt is running now.",
-		Text: "Reservations whose work runs now. Other attempts of such a key wait or are told to come again.",
+		Text: "Reservations whose work runs now. Other attempts at such a key wait, or get an answer to retry later.",
 	},
 	{
 		Name: "unknown", Title: "Unknown outcome", state: api.StateUnknown, Empty: "No key has an unknown outcome.",
-		Text: "The work of these keys may have run, and nobody knows how it ended. Their duplicates get 409. Find out what happened, then open the key and settle it.",
+		Text: "The work of these keys may have run, and their outcome is unknown. Their duplicates get 409. Find out what happened, then open the key and settle it.",
 	},
 	{
 		Name: "mismatch", Title: "Mismatches", kind: ledger.IncidentMismatch, Empty: "No key came with another request.",
@@ -224,8 +224,8 @@ type outcomeRow struct {
 // outcomeTexts are in the order in which a page shows them.
 var outcomeTexts = []struct{ name, text string }{
 	{"replayed", "Replays: attempts that got the recorded answer"},
-	{"pending", "Attempts that met a running one and were told to come again"},
-	{"unknown", "Attempts that were told that the outcome is unknown (409)"},
+	{"pending", "Attempts that met a running one and must retry later"},
+	{"unknown", "Attempts that got 409, because the outcome is unknown"},
 	{"mismatch", "Calls with another fingerprint (422)"},
 	{"fenced", "Calls that were refused because another attempt has the key (409)"},
 	{"conflict", "Calls that would have changed how the attempt ended (409)"},
@@ -233,10 +233,10 @@ var outcomeTexts = []struct{ name, text string }{
 }
 
 var meanings = map[api.State]string{
-	api.StatePending:   "The work runs now. Other attempts wait or are told to come again.",
+	api.StatePending:   "The work runs now. Other attempts wait, or get an answer to retry later.",
 	api.StateCommitted: "The work ran. Duplicates get the recorded answer.",
 	api.StateRejected:  "The work was refused. Duplicates get the recorded refusal.",
-	api.StateUnknown:   "The work may have run, and nobody knows how it ended. Duplicates get 409 until somebody settles it, the attempt itself tells its outcome, or the time is over.",
+	api.StateUnknown:   "The work may have run, and its outcome is unknown. Duplicates get 409 until an operator settles it, the attempt itself reports its outcome, or the time is over.",
 }
 
 // changeText says in words what a change was.

@@ -37,14 +37,14 @@ const (
 // anyone could put another one there.
 var notices = map[string]string{
 	"retried":   "The job is in the queue again.",
-	"cancelled": "The job is cancelled. If a worker has it, the worker is told with its next heartbeat.",
+	"cancelled": "The job is cancelled. If a worker has it, the worker learns it with its next heartbeat.",
 	"replayed":  "A copy of the job is in the queue, and the dead letter is gone.",
 	"deleted":   "The job is deleted.",
 	"paused":    "The function is paused: workers get none of its jobs.",
 	"resumed":   "The function's jobs are given to workers again.",
 
-	"resolved-committed": "Settled: duplicates are told that the work ran.",
-	"resolved-rejected":  "Settled: duplicates are told that the work was refused.",
+	"resolved-committed": "Settled: duplicates get 410, which says that the work ran.",
+	"resolved-rejected":  "Settled: duplicates get 410, which says that the work was refused.",
 	"resolved-released":  "Settled: the next attempt runs the work.",
 	"entry-deleted":      "Deleted: the key's work can run again.",
 }

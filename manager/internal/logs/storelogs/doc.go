@@ -9,10 +9,10 @@
 //	log_windows  the ids of entries that were appended together, in the order in which they expire
 //	log_clients  a client of a log with structured ids
 //	log_writers  a writer and its epoch
-//	log_graves   a log that was deleted, and of which records are left
+//	log_graves   a deleted log that still has records
 //	log_meta     the number of logs, and the clock
 //
-// All keys but names begin with 8 bytes that a log has for itself. So a log that is deleted and made again shares
+// All keys but names begin with 8 bytes that are unique to a log. So a log that is deleted and made again shares
 // nothing with the one before.
 //
 // # Appending
@@ -23,17 +23,17 @@
 // an entry sees all before it.
 //
 // A commit whose outcome is unknown needs nothing else: it and the next append cannot both succeed, since both rest on
-// the same head. If it did succeed, the next append finds the ids. Only ByID could answer too early that an id is not
-// there. It rewrites the head first, so that what is still under way at the server fails.
+// the same head. If it did succeed, the next append finds the ids. Only ByID could answer too early that an id is
+// unknown. So it rewrites the head first, which makes a commit that is still under way fail.
 //
 // # Time
 //
-// The logs share one clock, which runs while a manager serves and there are logs. Each manager counts with a clock of its own process that
-// nobody sets, takes a greater value that it finds in the store, and writes its value there each second. Managers thus
+// The logs share one clock, which runs while a manager serves and there are logs. Each manager counts with a monotonic
+// clock, takes a greater value that it finds in the store, and writes its value there each second. Managers thus
 // differ by some seconds, and a window lasts so much longer where managers share the store (margin).
 //
 // # Bounds
 //
 // One transaction deletes at most maxForget ids, or maxDelete records of entries. Ids that are too old, entries that
-// retention gives up and the records of deleted logs go in the background. Ids beyond max_keys go with the append.
+// retention gives up and the records of deleted logs are deleted in the background. The append deletes ids beyond max_keys.
 package storelogs

@@ -211,7 +211,7 @@ func (e *Engine) openAll(ctx context.Context, names []string) error {
 					_ = l.close()
 				}
 			case err != nil:
-				// As if it were not there would give its ids away.
+				// Treating it as absent would let its ids be used again.
 				e.opts.Logger.Error("log cannot be read: its calls are refused until a start that can read it; its directory is unchanged",
 					"log", name, "dir", filepath.Join(e.dir, name), "error", err.Error())
 				e.mu.Lock()

@@ -115,7 +115,7 @@ type call struct {
 }
 
 // run calls fn, unless the manager was away before it or, on a shared engine, during it. On a local engine the time of
-// a transaction is fixed when run reads it: however long the manager stands still afterwards, the transaction decides
+// a transaction is fixed when run reads it: even if the manager then stands still for long, the transaction decides
 // by that time.
 func (c *call) run(tx store.Tx) error {
 	if !c.s.alive(tx) {

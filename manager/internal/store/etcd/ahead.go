@@ -63,7 +63,7 @@ func (a *ahead) take(f *front.Fronts[string], now front.Mark, name, prefix, from
 		more = min(aheadTimes*limit, mostAhead)
 	}
 	u.claimed = now
-	if len(u.hits) < limit || !f.Holds(u.mark, prefix, from, entryKey(prefix, u.hits[len(u.hits)-1])) {
+	if len(u.hits) < limit || !f.Holds(u.mark, prefix, from, hitKey(prefix, u.hits[len(u.hits)-1])) {
 		u.hits = nil
 		return nil, nil, more
 	}
@@ -92,8 +92,8 @@ func inParts(b []byte) bool {
 	return why != "" || rest[0] == valueInParts
 }
 
-// entryKey is the key of a hit's index entry.
-func entryKey(prefix string, h store.Hit) string { return prefix + member.Join(h.SortKey, h.Key) }
+// hitKey is the key of a hit's index entry.
+func hitKey(prefix string, h store.Hit) string { return prefix + member.Join(h.SortKey, h.Key) }
 
 // claimAhead claims what was read ahead. ok is false if there is not enough of it.
 func (t *tx) claimAhead(c store.Collection, index string, hits []store.Hit, with map[store.ID]*mvccpb.KeyValue, r store.Range) (ok bool, err error) {

@@ -215,7 +215,7 @@ func (c *clock) look(ctx context.Context) error {
 	return c.parse(resp.Responses[0].GetResponseRange().Kvs[0])
 }
 
-// lookOnly is for an etcd without space.
+// lookOnly is look for an etcd without space: it writes nothing.
 func (c *clock) lookOnly(ctx context.Context) error {
 	return c.s.persist(ctx, func(ctx context.Context) error {
 		resp, err := c.s.c.Get(ctx, c.s.clockKey())
@@ -246,7 +246,7 @@ func (c *clock) adopt(t tick, rev int64) {
 	}
 }
 
-// wake makes this manager the keeper of a clock that nobody keeps, and adds the time that etcd measured since.
+// wake makes this manager the keeper of a clock without one, and adds the time that etcd measured since.
 func (c *clock) wake(ctx context.Context) error {
 	c.mu.Lock()
 	t := c.tick
@@ -381,7 +381,7 @@ func (c *clock) renewDowntimeLease(ctx context.Context) {
 	c.tick.Lease, c.tick.Renewed = lease, now.UnixMicro()
 }
 
-// discard lets etcd forget what records were long ago.
+// discard compacts etcd's history up to a revision.
 func (c *clock) discard(ctx context.Context, rev int64) {
 	if rev == 0 {
 		return
@@ -395,7 +395,7 @@ func (c *clock) discard(ctx context.Context, rev int64) {
 	}
 }
 
-// close lets another manager keep the clock at once.
+// close lets another manager become the keeper immediately.
 func (c *clock) close() {
 	c.stop()
 	<-c.done

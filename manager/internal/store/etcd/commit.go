@@ -131,7 +131,7 @@ func (t *tx) commitNoted(c *call, changes []change) error {
 	}
 }
 
-// commit returns when it is known whether the call happened, and at which revision, or that this cannot be known.
+// commit returns once it knows whether the call happened and at which revision, or knows that it cannot find out.
 func (s *Store) commit(note *note, number uint64, c *call) (revision int64, err error) {
 	ok, err := s.send(s.life, c)
 	if err == nil {
@@ -245,7 +245,7 @@ func (t *tx) stage(value []byte) (string, error) {
 }
 
 // putPart writes a part once. A request that was delayed until after the commit must change nothing: with its lease the
-// part, and the committed value, would go when this manager does.
+// part, and the committed value, would expire with this manager's session.
 func (s *Store) putPart(ctx context.Context, key string, part []byte, lease clientv3.LeaseID) error {
 	return s.persist(ctx, func(ctx context.Context) error {
 		_, err := s.txn(ctx, []*pb.Compare{same(key, 0)}, []*pb.RequestOp{putLeased([]byte(key), part, lease)}, nil)

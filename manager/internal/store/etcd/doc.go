@@ -52,7 +52,7 @@
 // A claim within 50 ms of the last one reads four times as much as it takes, for the next ones, which then read nothing (see
 // ahead). What was read ahead is a guess, for 100 ms at most.
 //
-// # Answers that are lost
+// # Lost answers
 //
 // Each commit also replaces a note (/e/<manager>/<number>), on the condition that the note is as the last commit of
 // that note left it. The note has the number of the commit, and the topics to notify: a watch of the notes wakes the
@@ -68,8 +68,8 @@
 // what a monotonic clock measures on its machine. All others hear it and add what they measure since. No wall clock
 // takes part in that:
 //
-//   - A keeper is whichever manager replaced the record last, on the condition that nobody else has. A manager that
-//     hears nothing for a second does, and continues with its own count. So the time never goes back and never stands
+//   - The keeper is the manager that replaced the record last, on the condition that no other one had. A manager that
+//     hears nothing for a second replaces it, and continues with its own count. So the time never goes back and never stands
 //     still while a manager runs.
 //   - What a manager counts is never ahead of the keeper's time, since it begins when a message arrives. A manager whose
 //     own time is ahead of the keeper's (the keeper was cut off, or all were) becomes the keeper.
@@ -77,7 +77,7 @@
 //     its own forward. So no transaction sees a record from its future.
 //   - While no manager runs, etcd itself counts. The keeper has a downtime lease of a year, which it renews every five seconds.
 //     The next manager reads how much of it is left. A new leader starts the count again, so this may be too little but
-//     never too much. The time stays behind by what nobody counted: when etcd was off, or restarted while no manager ran.
+//     never too much. The time falls behind by what was not counted: when etcd was off, or restarted while no manager ran.
 //   - The clock begins with the wall clock of the first manager. The keeper lets its seconds be at most 0.05 % longer or
 //     shorter to follow its own wall clock, as adjtime does: 43 seconds a day. A manager whose clock is wrong by hours
 //     makes a TTL of a day 43 seconds shorter or longer, not hours.

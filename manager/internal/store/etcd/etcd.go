@@ -251,7 +251,7 @@ func (s *Store) once(ctx context.Context, request func(context.Context) error) e
 	return request(clientv3.WithRequireLeader(ctx))
 }
 
-// final converts an error of a request. The end of the caller's context is the caller's, all else etcd's.
+// final converts an error of a request: to the context's error if ctx has ended, else as unavailable does.
 func (s *Store) final(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err()

@@ -148,7 +148,7 @@ func (b *batcher) fly(calls []*call) {
 	b.depart(false)
 }
 
-// wait returns when no request is under way. It is called after the end of life, when no calls come.
+// wait returns when no request is under way. It is called after life has ended, when no calls come.
 func (b *batcher) wait() { b.wg.Wait() }
 
 // write sends each call as a transaction inside one, so each succeeds or fails by itself. etcd evaluates the comparisons

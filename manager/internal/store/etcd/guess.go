@@ -21,7 +21,7 @@ const (
 // errGuessed makes the function run again with the records themselves.
 var errGuessed = errors.New("etcd store: a guess was wrong or shows in the answer")
 
-// recent remembers records that this process wrote last or read ahead, as etcd has them unless another process changed them. A
+// recent remembers records that this process wrote last or read ahead. They are current unless another process changed them. A
 // record that is reserved here is mostly committed here, and a job that is claimed here is mostly finished here.
 type recent struct {
 	mu      sync.Mutex

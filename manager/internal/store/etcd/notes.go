@@ -65,7 +65,7 @@ func (n *notes) begin(ctx context.Context) error {
 	return err
 }
 
-// alive returns the session, nil when there is none that lives.
+// alive returns the live session; nil when there is none.
 func (n *notes) alive() *session {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -79,7 +79,7 @@ func (n *notes) alive() *session {
 	return nil
 }
 
-// current returns the session, a new one when there is none that lives. Calls wait for the first one that asks for one,
+// current returns the live session, or makes one. Concurrent calls wait for the first of them that makes one,
 // and not past the end of their contexts; if it fails, they fail with it.
 func (n *notes) current(ctx context.Context) (*session, error) {
 	if ses := n.alive(); ses != nil {
@@ -182,7 +182,7 @@ func (n *notes) judge(note *note, c *call, number uint64) bool {
 	return n.seen(note, c.responses[0].GetResponseRange().Kvs, number)
 }
 
-// look finds out whether a commit happened that has ended.
+// look reads whether a commit that has ended happened.
 func (n *notes) look(ctx context.Context, note *note, number uint64) (happened bool, err error) {
 	var resp *clientv3.GetResponse
 	err = n.s.persist(ctx, func(ctx context.Context) (err error) {
@@ -234,7 +234,7 @@ func (n *notes) close() {
 	_, _ = n.s.c.Revoke(ctx, n.session.lease) // else it runs out
 }
 
-// settle finds out whether the commit with a number happened whose answer is lost. If it did not, it never will.
+// settle finds out whether a commit with a lost answer happened. If it did not, settle makes sure that it never will.
 func (n *notes) settle(ctx context.Context, note *note, number uint64) (happened bool, err error) {
 	fence := n.number()
 	var resp *pb.TxnResponse

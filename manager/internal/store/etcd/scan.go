@@ -110,7 +110,7 @@ func (t *tx) head(prefix, from, to string, limit, more int, r store.Range) ([]st
 		}
 		var first, last string
 		if n := len(hits); n > 0 {
-			first, last = entryKey(prefix, hits[0]), entryKey(prefix, hits[n-1])
+			first, last = hitKey(prefix, hits[0]), hitKey(prefix, hits[n-1])
 		}
 		if !s.End(len(hits), first, last, end, len(hits) < limit) {
 			return hits, nil

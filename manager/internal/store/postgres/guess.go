@@ -28,7 +28,7 @@ const (
 // errGuessed makes the function run again with the records themselves.
 var errGuessed = errors.New("postgres store: a guess was wrong or shows in the answer")
 
-// recent remembers records that this process wrote last, as the server has them unless another process changed them. A key
+// recent remembers the records that this process wrote last. They are current unless another process changed them. A key
 // that is reserved here is mostly committed here.
 type recent struct {
 	mu      sync.Mutex

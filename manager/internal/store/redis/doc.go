@@ -30,8 +30,8 @@
 // TestFailoverLosesWhatTheReplicaLacks. If the server's min-replicas-to-write is N, above 0, the engine waits for N
 // replicas: after each EXEC with WAITAOF, for their disks, on servers that have it (Redis 7.2, Valkey), else with WAIT,
 // for their memory. A call that read and did not write first writes a key and waits for that, together with the calls
-// that come meanwhile. A wait that ends without N replicas is store.ErrUnavailable after two seconds. This still loses
-// what only other replicas had than the one that is promoted.
+// that come meanwhile. A wait that ends without N replicas is store.ErrUnavailable after two seconds. A failover still loses
+// what only replicas other than the promoted one had.
 //
 // What replicas confirm counts only for the server that executed the call. So a call asks for the role and the
 // replication id of the server before its first read, and compares them with those after the wait: a server that becomes

@@ -85,7 +85,7 @@ func (f *Fronts[I]) Mark() Mark {
 func (m Mark) Since(other Mark) time.Duration { return m.at.Sub(other.at) }
 
 // Holds reports whether what was found from one position of an index to another at a moment may still be taken for what is
-// there: this process has added nothing since, and the moment is so recent that additions of others may be passed by.
+// there: this process has added nothing since, and the moment is so recent that additions of others may be missed.
 func (f *Fronts[I]) Holds(m Mark, index I, from, to string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
