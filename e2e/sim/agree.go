@@ -17,6 +17,7 @@ import (
 // outcome is one that a manager has acknowledged to a gate, has answered to one, or has learned of another manager.
 type outcome struct {
 	manager, key, body string // key is scope and key
+	token              string // of one that was told
 	at                 time.Duration
 	// Of one that was acknowledged: when the call began, and which manager decided about the key.
 	began time.Duration
@@ -34,7 +35,7 @@ func (w *World) tell(m *manager, key string, c *simulated.Call) {
 	if _, ok := w.told[c.Body]; !ok {
 		w.told[c.Body] = w.now()
 	}
-	o := outcome{manager: m.name, key: key, body: c.Body}
+	o := outcome{manager: m.name, key: key, body: c.Body, token: c.Token}
 	o.addTo(w.offered)
 }
 
@@ -43,8 +44,8 @@ func (o *outcome) addTo(sets map[string]map[string]bool) {
 	if sets[o.key] == nil {
 		sets[o.key] = make(map[string]bool)
 	}
-	// Answers that were cut have no body, and are those of two data centres all the same.
-	sets[o.key][cmp.Or(o.body, "no body, of "+o.manager)] = true
+	// Answers that were cut have no body, and are those of two attempts all the same.
+	sets[o.key][cmp.Or(o.body, "no body, of "+o.token)] = true
 }
 
 // acknowledged notes an outcome that a manager has acknowledged or answered.
@@ -56,7 +57,7 @@ func (w *World) acknowledged(e *record, reply *api.ReserveReply) {
 		w.gives(e, reply)
 		return
 	}
-	o := outcome{manager: e.m.name, key: strings.TrimPrefix(e.key, e.m.ledger()+" "), body: e.call.Body, at: w.now(), began: time.Duration(e.at)}
+	o := outcome{manager: e.m.name, key: strings.TrimPrefix(e.key, e.m.ledger()+" "), body: e.call.Body, token: e.call.Token, at: w.now(), began: time.Duration(e.at)}
 	switch e.call.Op {
 	case "commit", "reject":
 		o.by = e.m
