@@ -19,7 +19,8 @@ type outcome struct {
 	manager, key, body string // key is scope and key
 	token              string // of one that was told
 	at                 time.Duration
-	// Of one that was acknowledged: when the call began, and which manager decided about the key.
+	// Of one that was acknowledged: when the call began, and which manager decided about the key; nil: an
+	// answer that was cut does not say.
 	began time.Duration
 	by    *manager
 }
@@ -60,7 +61,6 @@ func (w *World) acknowledged(e *record, reply *api.ReserveReply) {
 	o := outcome{manager: e.m.name, key: strings.TrimPrefix(e.key, e.m.ledger()+" "), body: e.call.Body, token: e.call.Token, at: w.now(), began: time.Duration(e.at)}
 	switch e.call.Op {
 	case "commit", "reject":
-		o.by = e.m
 		if r := w.upstream.told(o.body); r != nil {
 			r.op.id = o.key
 			o.by = w.decider(e.m, o.key, r.op.global)
@@ -156,7 +156,7 @@ func (w *World) checkKept(name string, v *simulated.View, outcomes []outcome) {
 // again reports whether the outcome is one of two that a data centre recorded because it had forgotten the first, where
 // both lost: of these, one is listed.
 func (w *World) again(o outcome, v *simulated.View) bool {
-	return o.by.disks > 0 && slices.ContainsFunc(v.Conflicts[o.key], func(r simulated.Ran) bool { return r.Origin == o.by.origin && r.Body != v.Winners[o.key] })
+	return o.by != nil && o.by.disks > 0 && slices.ContainsFunc(v.Conflicts[o.key], func(r simulated.Ran) bool { return r.Origin == o.by.origin && r.Body != v.Winners[o.key] })
 }
 
 // checkConflicts checks that conflicts have what was acknowledged, and nothing that no gate told. An outcome may be
