@@ -17,8 +17,10 @@ import (
 // outcome is one that a manager has acknowledged to a gate, has answered to one, or has learned of another manager.
 type outcome struct {
 	manager, key, body string // key is scope and key
+	token              string // of one that was told
 	at                 time.Duration
-	// Of one that was acknowledged: when the call began, and which manager decided about the key.
+	// Of one that was acknowledged: when the call began, and which manager decided about the key; nil: an
+	// answer that was cut does not say.
 	began time.Duration
 	by    *manager
 }
@@ -34,7 +36,7 @@ func (w *World) tell(m *manager, key string, c *simulated.Call) {
 	if _, ok := w.told[c.Body]; !ok {
 		w.told[c.Body] = w.now()
 	}
-	o := outcome{manager: m.name, key: key, body: c.Body}
+	o := outcome{manager: m.name, key: key, body: c.Body, token: c.Token}
 	o.addTo(w.offered)
 }
 
@@ -43,8 +45,8 @@ func (o *outcome) addTo(sets map[string]map[string]bool) {
 	if sets[o.key] == nil {
 		sets[o.key] = make(map[string]bool)
 	}
-	// Answers that were cut have no body, and are those of two data centres all the same.
-	sets[o.key][cmp.Or(o.body, "no body, of "+o.manager)] = true
+	// Answers that were cut have no body, and are those of two attempts all the same.
+	sets[o.key][cmp.Or(o.body, "no body, of "+o.token)] = true
 }
 
 // acknowledged notes an outcome that a manager has acknowledged or answered.
@@ -56,10 +58,9 @@ func (w *World) acknowledged(e *record, reply *api.ReserveReply) {
 		w.gives(e, reply)
 		return
 	}
-	o := outcome{manager: e.m.name, key: strings.TrimPrefix(e.key, e.m.ledger()+" "), body: e.call.Body, at: w.now(), began: time.Duration(e.at)}
+	o := outcome{manager: e.m.name, key: strings.TrimPrefix(e.key, e.m.ledger()+" "), body: e.call.Body, token: e.call.Token, at: w.now(), began: time.Duration(e.at)}
 	switch e.call.Op {
 	case "commit", "reject":
-		o.by = e.m
 		if r := w.upstream.told(o.body); r != nil {
 			r.op.id = o.key
 			o.by = w.decider(e.m, o.key, r.op.global)
@@ -155,7 +156,7 @@ func (w *World) checkKept(name string, v *simulated.View, outcomes []outcome) {
 // again reports whether the outcome is one of two that a data centre recorded because it had forgotten the first, where
 // both lost: of these, one is listed.
 func (w *World) again(o outcome, v *simulated.View) bool {
-	return o.by.disks > 0 && slices.ContainsFunc(v.Conflicts[o.key], func(r simulated.Ran) bool { return r.Origin == o.by.origin && r.Body != v.Winners[o.key] })
+	return o.by != nil && o.by.disks > 0 && slices.ContainsFunc(v.Conflicts[o.key], func(r simulated.Ran) bool { return r.Origin == o.by.origin && r.Body != v.Winners[o.key] })
 }
 
 // checkConflicts checks that conflicts have what was acknowledged, and nothing that no gate told. An outcome may be

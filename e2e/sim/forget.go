@@ -177,9 +177,12 @@ func (w *World) forget(m *manager, l *loss, views map[string]*simulated.View) {
 		}
 	}
 	w.outcomes = slices.DeleteFunc(w.outcomes, func(o outcome) bool {
-		mine := (o.by == m || o.manager == m.name) && l.forgets(o.began)
+		mine := (o.by == nil || o.by == m || o.manager == m.name) && l.forgets(o.began)
 		// What its own data centre forgot before may not have come back to it yet.
-		was := o.by.loss
+		var was *loss
+		if o.by != nil {
+			was = o.by.loss
+		}
 		if !mine && (was == nil || o.began > was.at || !was.forgets(o.began)) {
 			return false
 		}
