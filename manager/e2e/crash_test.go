@@ -302,7 +302,7 @@ func (l *crashLoad) stalls(log string) (n int) {
 func (l *crashLoad) extensions(log string) iter.Seq2[time.Time, gjson.Result] {
 	return func(yield func(time.Time, gjson.Result) bool) {
 		for line := range strings.Lines(log) {
-			if !strings.Contains(line, `"msg":"after a downtime, `) {
+			if !strings.Contains(line, `"msg":"leases and reservations were extended by a downtime"`) {
 				continue
 			}
 			fields := gjson.Parse(line)

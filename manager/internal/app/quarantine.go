@@ -110,7 +110,7 @@ func (a *app) longestTTL() time.Duration {
 }
 
 // watchPast has the ledger act on what callers remember of it.
-func (a *app) watchPast() {
+func (a *app) watchPast(ctx context.Context) error {
 	past := shard.Past{Longest: a.longestTTL, Restored: a.restoredName}
 	past.Begin = func(ctx context.Context, d time.Duration, why string) error {
 		if err := a.restored.Begin(ctx, d, why); err != nil {
@@ -123,7 +123,7 @@ func (a *app) watchPast() {
 	if a.wal != nil {
 		past.Position = a.wal.Log().Durable
 	}
-	a.shard.Watch(past)
+	return a.shard.Watch(ctx, past)
 }
 
 // quarantined is the quarantine for the page; nil when there is none.

@@ -36,7 +36,9 @@ func (a *app) openShard(ctx context.Context) error {
 		return fmt.Errorf("the ledger's identity: %w", err)
 	}
 	a.shard, a.moved = keeper, newMovedEntries()
-	a.watchPast()
+	if err := a.watchPast(ctx); err != nil {
+		return fmt.Errorf("the ledger's identity: %w", err)
+	}
 	a.logShard(change)
 	return nil
 }

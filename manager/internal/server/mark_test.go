@@ -35,10 +35,12 @@ func newMarkSite(t *testing.T) *markSite {
 		t.Fatal(err)
 	}
 	m.position.Store(7)
-	m.me.Watch(shard.Past{
+	if err := m.me.Watch(t.Context(), shard.Past{
 		Position: m.position.Load, Longest: func() time.Duration { return time.Hour }, Begin: m.restored.Begin,
 		Restored: func() string { return m.restored.RestoredTo().String() },
-	})
+	}); err != nil {
+		t.Fatal(err)
+	}
 	m.site = newSite(t, siteOptions{
 		store: st, ledger: ledger.Options{Quarantine: quarantine.Local{Quarantine: m.restored}}, server: Options{Ledger: m.me},
 		routes: QuarantineRoutes(m.restored),

@@ -18,8 +18,7 @@ type Keeper struct {
 	current atomic.Pointer[stored]
 
 	past    Past
-	began   uint64        // the position at which Watch was called
-	run     uint64        // see runBits
+	run     uint64        // id of the present run
 	meeting chan struct{} // one caller at a time learns of a mark that is not settled: it has the element
 }
 

@@ -26,17 +26,47 @@ type Past struct {
 	Restored func() string
 }
 
-// Watch has the keeper act on the marks that callers remember. It must be called before Mark and Meet.
-func (k *Keeper) Watch(p Past) {
-	k.past, k.run = p, cmp.Or(p.Run, rand.Uint64())%(1<<runBits)
-	if p.Position != nil {
-		k.began = p.Position()
+// Watch has the keeper act on the marks that callers remember. It must be called before Mark and Meet, which then know this
+// run of the manager: the ledger's record has it once Watch returns. The error is the store's.
+func (k *Keeper) Watch(ctx context.Context, p Past) error {
+	k.past = p
+	if p.Position == nil {
+		return nil
 	}
+	began := p.Position()
+	return k.change(ctx, func(i *Identity) {
+		k.run = cmp.Or(p.Run, rand.Uint64()) % (1 << runBits)
+		for slices.ContainsFunc(i.runs, func(r run) bool { return r.id == k.run }) {
+			k.run = (k.run + 1) % (1 << runBits)
+		}
+		i.runs = append(slices.Clone(i.runs), run{k.run, began})
+		i.runs = i.runs[max(0, len(i.runs)-maxRuns):]
+	})
 }
 
-// runBits are the lowest bits of a mark's position. They differ from run to run of the manager. A position of an earlier
-// run is not beyond the one at which this run began; if it is, then it is of a history that was lost, however far the
-// ledger has come since.
+// change changes the ledger's record, if it has one.
+func (k *Keeper) change(ctx context.Context, f func(*Identity)) error {
+	var next *stored
+	err := k.store.Update(ctx, func(tx store.Tx) error {
+		next = nil
+		now, err := read(tx)
+		if err != nil || now == nil {
+			return err
+		}
+		i := now.Identity
+		f(&i)
+		next = &stored{string(i.encode()), i}
+		return tx.Put(Collection, recordKey, []byte(next.raw))
+	})
+	if err == nil && next != nil {
+		k.current.Store(next)
+	}
+	return err
+}
+
+// runBits are the lowest bits of a mark's position. They are the id of a run of the manager. What a run made durable is not
+// beyond the position at which the next run began. If a mark is, it is of a history that was lost, however far the ledger
+// has come since.
 const runBits = 20
 
 // Mark is what callers are to remember of the ledger. What it says is durable.
@@ -58,14 +88,17 @@ func (k *Keeper) MarkAt(position uint64) api.Mark {
 }
 
 // has reports whether the ledger has all that it had at the position of a mark.
-func (k *Keeper) has(position uint64) bool {
+func (k *Keeper) has(i *Identity, position uint64) bool {
 	if k.past.Position == nil {
 		return true
 	}
-	if position%(1<<runBits) != k.run {
-		return position>>runBits <= k.began
+	id, at := position%(1<<runBits), position>>runBits
+	if id == k.run {
+		return at <= k.past.Position()
 	}
-	return position>>runBits <= k.past.Position()
+	// A run that is not listed came before all that are, or belongs to a lost history.
+	next := 1 + slices.IndexFunc(i.runs, func(r run) bool { return r.id == id })
+	return next < len(i.runs) && at <= i.runs[next].began
 }
 
 // OtherError says that a caller remembers another ledger, and that this one does not replace it: it has been here for
@@ -88,7 +121,7 @@ func (k *Keeper) settled(i *Identity, m api.Mark) bool {
 	if m.ID != i.ID {
 		return slices.Contains(i.Replaces, m.ID)
 	}
-	return m.Epoch < i.Epoch || m.Epoch == i.Epoch && k.has(m.Position)
+	return m.Epoch < i.Epoch || m.Epoch == i.Epoch && k.has(i, m.Position)
 }
 
 // Meet compares a mark that a caller remembers with the ledger. If the ledger is behind it, Meet begins a quarantine: a
@@ -144,13 +177,7 @@ func (k *Keeper) Meet(ctx context.Context, m api.Mark, from string) error {
 
 // settle notes that a quarantine covers what a caller with that mark knows.
 func (k *Keeper) settle(ctx context.Context, m api.Mark) error {
-	var next *stored
-	err := k.store.Update(ctx, func(tx store.Tx) error {
-		now, err := read(tx)
-		if err != nil || now == nil {
-			return err
-		}
-		i := now.Identity
+	return k.change(ctx, func(i *Identity) {
 		if m.ID == i.ID {
 			i.Epoch = max(i.Epoch, m.Epoch) + 1
 		} else if !slices.Contains(i.Replaces, m.ID) {
@@ -158,11 +185,5 @@ func (k *Keeper) settle(ctx context.Context, m api.Mark) error {
 			i.Replaces = i.Replaces[max(0, len(i.Replaces)-maxReplaces):]
 		}
 		i.Restored = k.past.Restored()
-		next = &stored{string(i.encode()), i}
-		return tx.Put(Collection, recordKey, []byte(next.raw))
 	})
-	if err == nil && next != nil {
-		k.current.Store(next)
-	}
-	return err
 }

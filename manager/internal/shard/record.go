@@ -36,6 +36,9 @@ type Identity struct {
 	// Replaces are the IDs of ledgers whose callers met this one when it was young. Their marks are settled, too.
 	Replaces []string
 
+	// runs are the latest runs of the manager, the present one last. Only on an engine that has positions.
+	runs []run
+
 	// past has a digest of each list that was in force, the latest last.
 	past []digest
 }
@@ -45,6 +48,15 @@ const maxPast = 256
 
 // maxReplaces bounds the ledgers that are remembered. The oldest are forgotten first.
 const maxReplaces = 16
+
+// run is a run of the manager.
+type run struct {
+	id    uint64 // the lowest bits of its marks' positions; see runBits
+	began uint64 // the position of the ledger when it began
+}
+
+// maxRuns bounds the runs that are remembered. The oldest are forgotten first.
+const maxRuns = 64
 
 // maxRestored bounds the name of a restore: a time as text.
 const maxRestored = 64
@@ -60,7 +72,7 @@ func digestOf(sorted []string) (d digest) {
 // The record:
 //
 //	version(1) bytes(id) bytes(name) uvarint(list version) uvarint(count) bytes(shard)* uvarint(count) digest*
-//	uvarint(epoch) uvarint(created) bytes(restored) uvarint(count) bytes(id)*
+//	uvarint(epoch) uvarint(created) bytes(restored) uvarint(count) bytes(id)* uvarint(count) (uvarint(id) uvarint(began))*
 const recordVersion = 1
 
 func (i *Identity) encode() []byte {
@@ -82,6 +94,10 @@ func (i *Identity) encode() []byte {
 	b = binary.AppendUvarint(b, uint64(len(i.Replaces)))
 	for _, id := range i.Replaces {
 		b = appendBytes(b, id)
+	}
+	b = binary.AppendUvarint(b, uint64(len(i.runs)))
+	for _, r := range i.runs {
+		b = binary.AppendUvarint(binary.AppendUvarint(b, r.id), r.began)
 	}
 	return b
 }
@@ -110,6 +126,9 @@ func Read(key string, value []byte) (Identity, error) {
 	i.Epoch, i.Created, i.Restored = d.uvarint(), int64(d.uvarint()), d.bytes(maxRestored)
 	for range d.count(maxReplaces) {
 		i.Replaces = append(i.Replaces, d.bytes(api.MarkIDBytes))
+	}
+	for range d.count(maxRuns) {
+		i.runs = append(i.runs, run{d.uvarint(), d.uvarint()})
 	}
 	if d.bad || len(d.b) != 0 || !slices.IsSorted(i.Shards) {
 		return Identity{}, &store.UnreadableError{Collection: Collection, Key: key, Reason: "not a record of version 1"}

@@ -193,7 +193,7 @@ func TestUnreadableNameStopsTheStart(t *testing.T) {
 }
 
 func FuzzRead(f *testing.F) {
-	i := Identity{ID: newID(), Name: "A", Shards: []string{"A", "B"}, Version: 3, past: []digest{{1}, {2}}}
+	i := Identity{ID: newID(), Name: "A", Shards: []string{"A", "B"}, Version: 3, past: []digest{{1}, {2}}, runs: []run{{7, 1 << 40}, {1<<20 - 1, 0}}}
 	f.Add(i.encode())
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {

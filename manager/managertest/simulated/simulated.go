@@ -179,9 +179,12 @@ func (m *Manager) build(ctx context.Context, st store.Store, want shard.Want) (e
 		return err
 	}
 	// A mark is part of records, whose lengths are to be the same each time.
-	keeper.Watch(shard.Past{
+	err = keeper.Watch(ctx, shard.Past{
 		Run: uint64(time.Now().UnixNano()), Position: m.position, Longest: m.longest, Begin: m.restored.Begin, Restored: m.restoredName,
 	})
+	if err != nil {
+		return err
+	}
 	m.me = keeper
 	l := ledger.Options{
 		MaxEntries: o.MaxEntries, CommittedTTL: o.CommittedTTL, CleanupInterval: 3 * time.Second, Owners: keeper,
