@@ -97,6 +97,8 @@ func (w *World) recorded(e *record) {
 		if r.recordedAt == 0 {
 			r.recordedAt = time.Duration(e.at)
 		}
-		r.forgotten = nil // the ledger that is there now has it
+		if w.decides(e.m, r) {
+			r.forgotten = nil // the ledger that is there now has it
+		}
 	}
 }
