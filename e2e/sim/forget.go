@@ -198,7 +198,8 @@ func (w *World) forget(m *manager, l *loss, views map[string]*simulated.View) {
 	})
 	w.known = slices.DeleteFunc(w.known, func(o outcome) bool { return o.manager == m.name })
 	for _, r := range w.upstream.runs {
-		if w.decides(m, r) && (r.recordedAt == 0 || l.forgets(r.recordedAt)) {
+		// What was forgotten before may not have come back by the time of the copy.
+		if w.decides(m, r) && (r.recordedAt == 0 || l.forgets(r.recordedAt) || r.forgotten != nil) {
 			r.forgotten = l
 		}
 	}

@@ -407,7 +407,7 @@ func TestAlarmsAreMetrics(t *testing.T) {
 	if err != nil || len(pages) == 0 {
 		t.Fatal(err, len(pages))
 	}
-	for _, name := range append(pages, "../../../docs/backup.md") {
+	for _, name := range append(pages, "../../../docs/backup.md", "../../../docs/datacenters.md") {
 		b, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
