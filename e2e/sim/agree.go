@@ -64,6 +64,9 @@ func (w *World) acknowledged(e *record, reply *api.ReserveReply) {
 		if r := w.upstream.told(o.body); r != nil {
 			r.op.id = o.key
 			o.by = w.decider(e.m, o.key, r.op.global)
+			if o.by.forgotSince(o.began) {
+				return
+			}
 		}
 		w.outcomes = append(w.outcomes, o)
 	case "reserve":

@@ -38,6 +38,10 @@ func (l *loss) sure() bool { return len(l.knowing) > 0 }
 // forgets reports whether an outcome, or an execution, of which a manager first heard at some time is forgotten.
 func (l *loss) forgets(at time.Duration) bool { return at > l.back }
 
+// forgotSince reports whether the manager forgot something after a call had begun. What it decided in that call may be lost,
+// also when its caller says so later.
+func (m *manager) forgotSince(began time.Duration) bool { return m.loss != nil && began < m.loss.at }
+
 // decider is the manager that decides about an operation in the data centre of m: m itself, or the key's home.
 func (w *World) decider(m *manager, id string, global bool) *manager {
 	if !global {

@@ -93,7 +93,7 @@ func (u *upstream) told(body string) *run {
 // recorded notes that a manager has acknowledged an outcome.
 func (w *World) recorded(e *record) {
 	if r := w.upstream.told(e.call.Body); r != nil {
-		r.recorded, r.lost = e.m, false
+		r.recorded, r.lost = e.m, r.op.id != "" && w.plan.Has(Centres) && w.decider(e.m, r.op.id, r.op.global).forgotSince(time.Duration(e.at))
 		if r.recordedAt == 0 {
 			r.recordedAt = time.Duration(e.at)
 		}
