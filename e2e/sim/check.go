@@ -109,8 +109,8 @@ func (w *World) checkProbe(t *try, status string) {
 		if status == "request-pending" && r.answeredAt >= t.began && w.now()-r.answeredAt < endWait {
 			continue // it met the running request, and its reply waited for the end of its own
 		}
-		if l := r.forgotten; status == "request-pending" && l != nil && l.back != 0 {
-			continue // the ledger that was put back holds the key for an attempt that had ended since, and fences the later one
+		if l := r.forgotten; l != nil && l.back != 0 {
+			continue // the ledger that was put back may hold the key for an attempt that had ended since, and fence this one
 		}
 		if r.answered && r.vm.survived() && t.status != 410 && !r.lost {
 			w.fail("%s got %d (%s), although the gate that had the answer of run %d is alive", t.c.name, t.status, status, r.id)
