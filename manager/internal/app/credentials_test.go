@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,26 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 )
+
+// lockedBuffer is a log that other goroutines write.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// take returns what was written since the last call.
+func (l *lockedBuffer) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.b.Reset()
+	return l.b.String()
+}
 
 // TestChangedFilesAreReadAgain: a file of tokens that changes in place, by a rename, or as Kubernetes changes a Secret counts
 // without a signal. A mistake is logged once.
@@ -45,15 +66,14 @@ func TestChangedFilesAreReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		log := new(bytes.Buffer)
+		log := new(lockedBuffer)
 		a := &app{settings: &settings.Settings{TokenFile: file}, auth: auth, log: slog.New(slog.NewTextHandler(log, nil))}
 		ctx, cancel := context.WithCancel(t.Context())
 		go a.reload(ctx)
 		tick := func() string {
-			log.Reset()
 			time.Sleep(checkFilesEvery)
 			synctest.Wait()
-			return log.String()
+			return log.take()
 		}
 		synctest.Wait()
 		if got := tick(); got != "" {
