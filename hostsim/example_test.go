@@ -56,7 +56,7 @@ func Example() {
 	// 201 paid
 }
 
-// allowed is a filter that asks a service before it lets a request go on.
+// allowed is a filter that asks a service before it lets a request pass.
 type allowed struct {
 	hostsim.DefaultGuest
 	host   hostsim.HostCalls

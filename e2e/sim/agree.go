@@ -45,7 +45,7 @@ func (o *outcome) addTo(sets map[string]map[string]bool) {
 	if sets[o.key] == nil {
 		sets[o.key] = make(map[string]bool)
 	}
-	// Answers that were cut have no body, and are those of two attempts all the same.
+	// Answers that were cut have no body, but those of two attempts still differ.
 	sets[o.key][cmp.Or(o.body, "no body, of "+o.token)] = true
 }
 

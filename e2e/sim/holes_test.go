@@ -31,7 +31,7 @@ var holes = []struct {
 	{"data centres: a new ledger does not wait for its peers", Delay, Centres | Lose | Restart | Partition},
 	{"data centres: a second manager is not fenced", Delay, Centres | Twin | Restart},
 	{"data centres: a ledger that was put back has grown since", Delay, Centres | Back | Restart | Partition},
-	{"data centres: a hybrid clock begins anew", Delay, Centres | Back | Restart | Partition},
+	{"data centres: a hybrid clock starts again", Delay, Centres | Back | Restart | Partition},
 }
 
 // TestHoles tells how many seeds it takes to find each hole whose name has SIM_HOLES in it. It

@@ -87,12 +87,12 @@ type wireLogInfo struct {
 	wireLogConfig
 }
 
-// MarshalJSON encodes what is told as the API does.
+// MarshalJSON encodes in the form of the API.
 func (i LogInfo) MarshalJSON() ([]byte, error) {
 	return wire.Marshal(wireLogInfo{(*plainLogInfo)(&i), i.Config.wire()})
 }
 
-// UnmarshalJSON decodes what the API tells of a log.
+// UnmarshalJSON decodes the form of the API.
 func (i *LogInfo) UnmarshalJSON(b []byte) error {
 	w := wireLogInfo{(*plainLogInfo)(i), wireLogConfig{plainLogConfig: (*plainLogConfig)(&i.Config)}}
 	err := json.Unmarshal(b, &w)

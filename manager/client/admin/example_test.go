@@ -42,7 +42,7 @@ func ExampleClient_Pause() {
 	// Output: sms.send is paused, 1 job waits
 }
 
-// Dead letters are jobs that failed for good. Once the cause is mended, an operator enqueues them anew.
+// Dead letters are jobs that failed for good. Once the cause is mended, an operator enqueues them again.
 func ExampleClient_Replay() {
 	ctx := context.Background()
 	c, err := client.New(client.Options{URL: managerURL})

@@ -36,7 +36,7 @@ func (c *Client) Delete(ctx context.Context, id string) (*client.Job, error) {
 	return c.job(ctx, wire.Call{Method: "DELETE", Path: wire.JobPath(id)})
 }
 
-// Bulk does an action with the jobs of a query, up to its Limit or for about 5 seconds, and the caller goes on with the
+// Bulk does an action with the jobs of a query, up to its Limit or for about 5 seconds, and the caller continues with the
 // cursor. Only administrators may delete. A retry and a replay are not repeated: after a lost answer the jobs may have
 // failed again meanwhile.
 func (c *Client) Bulk(ctx context.Context, b BulkRequest) (*BulkResult, error) {

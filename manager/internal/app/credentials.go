@@ -107,8 +107,11 @@ func (a *app) credentialFiles() (all []*watched) {
 // reload reads the files of credentials again, all of them at a SIGHUP, and each one that has changed.
 func (a *app) reload(ctx context.Context) {
 	all := a.credentialFiles()
-	for _, w := range all {
+	for _, w := range all { // a start may have taken long, and files may have changed meanwhile
 		w.changed()
+		if err := w.load(); err != nil {
+			a.reloaded(w.what, err)
+		}
 	}
 	tick := time.NewTicker(checkFilesEvery)
 	defer tick.Stop()

@@ -51,6 +51,9 @@ func TestChangedFilesAreReadAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(filepath.Join(dir, "..1", "tokens"), []byte("0123456789abcdef gate\nfedcba9876543210 operator\n"), 0o600); err != nil { // while the manager starts
+		t.Fatal(err)
+	}
 	synctest.Test(t, func(t *testing.T) {
 		log := new(lockedBuffer)
 		a := &app{settings: &settings.Settings{TokenFile: file}, auth: auth, log: slog.New(slog.NewTextHandler(log, nil))}
@@ -62,6 +65,9 @@ func TestChangedFilesAreReadAgain(t *testing.T) {
 			return log.take()
 		}
 		synctest.Wait()
+		if words := auth.TokenWords(); len(words) != 2 {
+			t.Errorf("a change during the start is missed: %q", words)
+		}
 		if got := tick(); got != "" {
 			t.Errorf("without a change: %s", got)
 		}

@@ -152,7 +152,7 @@
 //
 // An entry is one record of collection "ledger". Its key is the scope's length in decimal, a colon, scope and key. Each
 // state has an index ordered by expiry (pending, committed, rejected, unknown), which the sweeper, listings and counts
-// use. For all but reservations its sort key goes on with when the outcome was recorded. The index ref finds entries by
+// use. For all but reservations its sort key continues with the time at which the outcome was recorded. The index ref finds entries by
 // a reference such as a job id. All of this uses the transactions of package store; with Tx a caller combines ledger
 // calls and its own writes in one transaction.
 //

@@ -245,7 +245,7 @@ func (tx *Tx) importOne(c *FeedChange, about importing) error {
 		if !again {
 			return tx.replace(key, e, fresh) // the origin ran it again, after its own entry had expired
 		}
-		// The origin ran it again while its own entry had not expired: it had forgotten it. Its clock may have begun anew, so
+		// The origin ran it again while its own entry had not expired: it had forgotten it. Its clock may have started again, so
 		// the later run may have the earlier time.
 	case same && fresh.endsAs(e):
 		// One attempt that two ledgers know: nothing ran twice.
