@@ -95,7 +95,7 @@ func TestHistoryTellsTheLifeOfAKey(t *testing.T) {
 	}
 }
 
-// TestHistoryOfWhatNoCallAsked: a lapse and a deletion are told, and a batch is told like single calls.
+// TestHistoryOfWhatNoCallAsked: a lapse and a deletion are in the history, and calls of a batch are there like single ones.
 func TestHistoryOfWhatNoCallAsked(t *testing.T) {
 	l, c := newTestLedger(t, Options{})
 	items := []Item{{Op: OpReserve, Reserve: *reserveReq("a", "t")}, {Op: OpReserve, Reserve: *reserveReq("b", "t")}}

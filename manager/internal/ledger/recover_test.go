@@ -82,7 +82,7 @@ func TestSecondRunIsAConflict(t *testing.T) {
 }
 
 // TestFirstRunIsRecoveredBehindAConflict: a data centre that lost its ledger runs a key again, and another one ran it as
-// well. The first outcome comes back last. It is the answer everywhere all the same, and all three are listed.
+// well. The first outcome comes back last. It is still the answer everywhere, and all three are listed.
 func TestFirstRunIsRecoveredBehindAConflict(t *testing.T) {
 	all := newWorld(t)
 	lost, other, third := all[0], all[1], all[2]
@@ -151,9 +151,9 @@ func TestFirstRunIsRecoveredBehindAConflict(t *testing.T) {
 // end. dc1 ran the key three times, because it had forgotten its outcomes. Its hybrid clock may have been carried ahead by
 // others before that.
 func TestOrderOfImportsDoesNotMatter(t *testing.T) {
-	t.Run("clock goes on", func(t *testing.T) { testOrderOfImports(t, 10, 20, 30, 40) })
-	t.Run("clock begins anew", func(t *testing.T) { testOrderOfImports(t, 40, 20, 30, 10) })
-	t.Run("clock begins anew twice", func(t *testing.T) { testOrderOfImports(t, 40, 50, 30, 10) })
+	t.Run("clock continues", func(t *testing.T) { testOrderOfImports(t, 10, 20, 30, 40) })
+	t.Run("clock starts again", func(t *testing.T) { testOrderOfImports(t, 40, 20, 30, 10) })
+	t.Run("clock starts again twice", func(t *testing.T) { testOrderOfImports(t, 40, 50, 30, 10) })
 }
 
 // testOrderOfImports imports in all orders: the outcomes of dc1 and that of dc3 between them, in the order of their runs.

@@ -152,7 +152,7 @@ func TestExpiredBytesMakeRoom(t *testing.T) {
 }
 
 // TestManySmallEntriesGoInPieces: when one answer needs the room of more entries
-// than one transaction deletes, it gets it all the same, and is recorded once.
+// than one transaction deletes, it still gets it, and is recorded once.
 func TestManySmallEntriesGoInPieces(t *testing.T) {
 	l, c := newTestLedger(t, Options{MaxBytes: 800_000, ScopeShare: -1, CommittedTTL: time.Second})
 	for i := range 5 * roomBatch {

@@ -148,7 +148,7 @@ type Quarantine struct {
 	disk    vfs.FS
 	dir     string // "" when nothing is kept
 	now     atomic.Pointer[count]
-	writing chan struct{} // who writes the file and now has its element
+	writing chan struct{} // holds an element while a goroutine writes the file and now
 	begun   chan struct{} // has an element after a quarantine began
 }
 

@@ -36,7 +36,7 @@ func stagger(text string) time.Duration {
 	return time.Duration(h.Sum64() % uint64(maxStagger))
 }
 
-// patientSelf is an own ledger that lets the goroutines of two peers go on one after the other, when one of them waited for
+// patientSelf is an own ledger that lets the goroutines of two peers continue one after the other, when one of them waited for
 // the other to begin a quarantine.
 type patientSelf struct{ peers.Own }
 

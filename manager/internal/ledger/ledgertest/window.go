@@ -43,7 +43,7 @@ func testWindow(t *testing.T, m *managers) {
 	}
 }
 
-// testFullWindow: no answer is forgotten before its time, what is there goes on, and what has
+// testFullWindow: no answer is forgotten before its time, what is there stays, and what has
 // expired makes room.
 func testFullWindow(t *testing.T, m *managers) {
 	const limit, ttl = 25, 2 * time.Second
