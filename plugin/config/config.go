@@ -144,22 +144,7 @@ type Manager struct {
 	AuthToken string
 	// AuthTokenEnv names the environment variable that has the token instead of AuthToken; empty: none.
 	AuthTokenEnv string
-	// Batch says which calls go out as one callout.
-	Batch Batch
 }
-
-// Batch says which calls to a manager go out as one callout.
-type Batch uint8
-
-// The values of manager.batch.
-const (
-	// BatchAuto: the calls that are ready in one callback of the host.
-	BatchAuto Batch = iota
-	// BatchNever: each call goes by itself.
-	BatchNever
-	// BatchAlways: as BatchAuto, and a lone call goes as a batch, too.
-	BatchAlways
-)
 
 // Upstream says how the gate makes its own upstream calls; see AbortContinue.
 type Upstream struct {

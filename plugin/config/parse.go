@@ -133,7 +133,6 @@ func readManager(r *reader, path string, v gjson.Result, m *Manager) {
 			m.AuthToken = r.secret(path, v, tokenAllowed, validToken)
 		}},
 		{"auth_token_env", func(path string, v gjson.Result) { m.AuthTokenEnv = r.variable(path, v) }},
-		{"batch", func(path string, v gjson.Result) { m.Batch = Batch(r.choice(path, v, "auto", "never", "always")) }},
 	})
 	if cluster && m.Named {
 		r.fail(path+".shards", "given together with cluster; allowed: one of the two")

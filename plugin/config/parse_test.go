@@ -67,7 +67,7 @@ func TestMissingFieldsHaveDefaults(t *testing.T) {
 // TestEveryFieldIsRead sets every field to something else than its default.
 func TestEveryFieldIsRead(t *testing.T) {
 	c := mustParse(t, `{
-		"manager": {"cluster": "c", "authority": "a", "timeout_ms": 7, "auth_token": "t", "batch": "never"},
+		"manager": {"cluster": "c", "authority": "a", "timeout_ms": 7, "auth_token": "t"},
 		"commit_retry": {"initial_ms": 11, "max_ms": 12, "max_queued": 13},
 		"max_entries": 16.0, "max_bytes": 7e+04, "max_waiters": 3, "max_upstream_calls": 4, "cleanup_interval_seconds": 1.5,
 		"scope_secret": "0123456789abcdef", "lookup": {"path": "/lost"},
@@ -92,7 +92,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	rules := c.rules
 	c.rules = nil
 	if want := (Config{
-		Manager:          Manager{[]string{"c"}, false, nil, "a", 7 * time.Millisecond, "t", "", BatchNever},
+		Manager:          Manager{[]string{"c"}, false, nil, "a", 7 * time.Millisecond, "t", ""},
 		CommitRetry:      CommitRetry{11 * time.Millisecond, 12 * time.Millisecond, 13},
 		MaxEntries:       16,
 		MaxBytes:         70000,
@@ -232,7 +232,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"manager": []}`:                                               "manager: []; allowed: an object",
 		`{"manager": {"cluster": ""}}`:                                  `manager.cluster: ""; allowed: a string of 1 to 255 bytes of visible ASCII`,
 		`{"manager": {"authority": "a b"}}`:                             `manager.authority: "a b"; allowed: a string of 1 to 255 bytes of visible ASCII`,
-		`{"manager": {"port": 1}}`:                                      "manager.port: unknown field; allowed: cluster, shards, previous_shards, authority, timeout_ms, auth_token, auth_token_env, batch",
+		`{"manager": {"port": 1}}`:                                      "manager.port: unknown field; allowed: cluster, shards, previous_shards, authority, timeout_ms, auth_token, auth_token_env",
 		`{"manager": {"auth_token": "a", "auth_token_env": "A"}}`:       "manager.auth_token_env: given together with auth_token; allowed: one of the two",
 		`{"scope_secret": "0123456789abcdef", "scope_secret_env": "A"}`: "scope_secret_env: given together with scope_secret; allowed: one of the two",
 		`{"manager": {"shards": []}}`:                                   "manager.shards: []; allowed: a list of 1 to 64 names",

@@ -47,7 +47,7 @@ func TestOneCallbackAnswersFewStreams(t *testing.T) {
 			h.tick(p)
 		}, crowd - 1},
 		{"calls that are refused at once", func(h *fakeHost, p *Plugin) {
-			h.refuse = true
+			h.goAway(p)
 			sent(h, p, each)
 			h.ready(p)
 		}, crowd},

@@ -38,18 +38,17 @@ func (f *clientAnswer) drop(p *Plugin) {
 	*f = clientAnswer{}
 }
 
-// onUpstreamAnswer deals with the answer to a call. False: the carrier did not make that call.
-func (r *carrier) onUpstreamAnswer(id uint32, bodySize int) bool {
+// onUpstreamAnswer deals with the answer to a call.
+func (r *carrier) onUpstreamAnswer(id uint32, bodySize int) {
 	for at := len(r.inFlight) - 1; at >= 0; at-- {
 		if c := r.inFlight[at]; c.id == id {
 			r.removeInFlight(at)
 			p := r.p
 			p.metrics.sample(p.metrics.upstream, (p.host.Now()-c.sent)/1e3)
 			c.answer(bodySize)
-			return true
+			return
 		}
 	}
-	return false
 }
 
 // removeInFlight takes a call out of inFlight, whose order does not matter.

@@ -1,7 +1,9 @@
 package gate
 
 import (
+	"bytes"
 	"encoding/binary"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -35,14 +37,16 @@ type fakeHost struct {
 	protocol  string
 
 	calls       []fakeCall
-	batches     bool // calls that are ready go out together, as they do everywhere else
-	refuse      bool
-	away        map[string]bool // clusters that refuse all calls
-	refused     int             // so many calls are refused before others are taken
-	answer      api.ReserveReply
-	problem     api.Code          // instead of answer
+	refuse      bool            // no connection can be opened
+	away        map[string]bool // clusters to which none can be opened
+	conns       []string        // the clusters of the connections; "": it is closed
+	metadata    []map[string]string
+	message     []byte            // that OnStreamMessage runs for
+	pings       []uint32          // the connections with a ping that has no answer; a tick answers them
+	still       bool              // the managers answer no pings
+	problem     api.Code          // in the manager's replies
 	headers     map[string]string // of the callout answer
-	retryAfter  string            // among them
+	retryAfter  int               // in the manager's replies
 	fullHeaders [][2]string
 
 	metrics map[MetricID]string
@@ -65,10 +69,11 @@ type fakeValue struct {
 }
 
 type fakeCall struct {
-	cluster, path, authority string
-	body                     []byte
-	timeout                  time.Duration
-	mark                     string // what the gate remembers of the ledger
+	cluster, path string
+	body          []byte
+	conn          uint32
+	number        uint64
+	timeout       time.Duration // of an upstream call
 }
 
 type fakeStream struct {
@@ -102,9 +107,6 @@ func started(t *testing.T, h *fakeHost, config string) *Plugin {
 	if err := p.Start([]byte(config)); err != nil {
 		t.Fatalf("Start: %v", err)
 	}
-	for i := range p.calls.shards {
-		p.calls.shards[i].batchesOff = !h.batches
-	}
 	return p
 }
 
@@ -130,15 +132,18 @@ func (h *fakeHost) ready(p *Plugin) {
 
 // tick is a tick of the host.
 func (h *fakeHost) tick(p *Plugin) {
+	pings := h.pings
+	h.pings = nil
+	for _, conn := range pings {
+		if h.still || h.conns[conn-1] == "" {
+			continue
+		}
+		h.current, h.acts = 0, 0
+		h.message = api.AppendStreamReply(nil, pingNumber, 200, 0, "", nil)
+		p.OnStreamMessage(conn, len(h.message))
+	}
 	h.current, h.acts = 0, 0
 	p.OnTick()
-}
-
-// refuseProbe refuses the next call where one that is kept goes first.
-func (h *fakeHost) refuseProbe(p *Plugin) {
-	if p.calls.queued > 0 {
-		h.refused = 1
-	}
 }
 
 // act counts a reply or a resume.
@@ -150,16 +155,67 @@ func (h *fakeHost) act() {
 // respond answers the n-th call.
 func (h *fakeHost) respond(p *Plugin, n int, status string, a api.ReserveReply) {
 	h.current, h.acts = 0, 0
-	h.answer = a
-	h.headers = map[string]string{":status": status, api.HeaderManager: "t"}
-	if h.ledger != "" {
-		h.headers[api.HeaderLedger] = h.ledger
+	c := h.calls[n]
+	if h.conns[c.conn-1] == "" {
+		h.t.Fatalf("call %d is answered on a closed connection", n)
 	}
-	if h.retryAfter != "" {
-		h.headers["retry-after"] = h.retryAfter
+	code, _ := strconv.Atoi(status)
+	body := a.AppendRaw(nil)
+	if h.problem != "" {
+		problem := api.Problem{Status: 409, Code: h.problem, Title: "test"}
+		body = problem.AppendJSON(nil)
 	}
-	p.OnCallResponse(uint32(n), 1)
-	h.headers = nil
+	h.message = api.AppendStreamReply(nil, c.number, code, h.retryAfter, h.ledger, body)
+	p.OnStreamMessage(c.conn, len(h.message))
+	h.message = nil
+}
+
+// goAway is an outage of all managers that has lasted for so long that calls fail immediately.
+func (h *fakeHost) goAway(p *Plugin) {
+	h.refuse = true
+	h.leave(p, "")
+}
+
+// leave ends all connections to a shard; "": to all of them.
+func (h *fakeHost) leave(p *Plugin, cluster string) {
+	now, current := h.now, h.current
+	h.now -= int64(p.config.Manager.Timeout)
+	for i := range p.calls.shards {
+		s := &p.calls.shards[i]
+		for k := range s.conns {
+			n := &s.conns[k]
+			if cluster != "" && cluster != s.name {
+				continue
+			}
+			if n.id != 0 {
+				h.conns[n.id-1] = ""
+				n.answered = false
+				h.current, h.acts = 0, 0
+				p.OnStreamClose(n.id, 14)
+			}
+			p.calls.failed(n, "away", h.now)
+			n.retryAt = now + int64(lastBackoff)
+		}
+	}
+	h.now, h.current = now, current
+}
+
+// comeBack ends an outage. The gate tries again immediately.
+func (h *fakeHost) comeBack(p *Plugin) {
+	h.refuse, h.away = false, nil
+	for i := range p.calls.shards {
+		for k := range p.calls.shards[i].conns {
+			p.calls.shards[i].conns[k].retryAt = 0
+		}
+	}
+}
+
+// end ends the connection that the n-th call went by.
+func (h *fakeHost) end(p *Plugin, n, status int) {
+	h.current, h.acts = 0, 0
+	conn := h.calls[n].conn
+	h.conns[conn-1] = ""
+	p.OnStreamClose(conn, status)
 }
 
 // refuseWith answers the n-th call with a problem.
@@ -168,6 +224,9 @@ func (h *fakeHost) refuseWith(p *Plugin, n int, status string, code api.Code) {
 	h.respond(p, n, status, api.ReserveReply{})
 	h.problem = ""
 }
+
+// mark is what the gate said about the ledger when it opened its last connection.
+func (h *fakeHost) mark() string { return h.metadata[len(h.metadata)-1][api.HeaderLedger] }
 
 // last is the number of the last call.
 func (h *fakeHost) last() int { return len(h.calls) - 1 }
@@ -286,19 +345,54 @@ func (h *fakeHost) Call(cluster string, headers [][2]string, body []byte, timeou
 	if h.current != 0 {
 		h.t.Error("a call from a stream's context: its answer may be lost")
 	}
+	path, _ := lookup(headers, ":path")
+	h.calls = append(h.calls, fakeCall{cluster: cluster, path: strings.Clone(path), body: bytes.Clone(body), timeout: timeout})
+	return uint32(len(h.calls) - 1), CallSent
+}
+
+func (h *fakeHost) OpenStream(cluster, authority string, metadata [][2]string) (uint32, CallStatus) {
+	if h.current != 0 {
+		h.t.Error("a connection from a stream's context")
+	}
 	if h.refuse || h.away[cluster] {
 		return 0, CallRefused
 	}
-	if h.refused > 0 {
-		h.refused--
-		return 0, CallRefused
+	m := map[string]string{":authority": authority}
+	for _, f := range metadata {
+		m[f[0]] = strings.Clone(f[1])
 	}
-	path, _ := lookup(headers, ":path")
-	authority, _ := lookup(headers, ":authority")
-	mark, _ := lookup(headers, api.HeaderLedger)
-	h.calls = append(h.calls, fakeCall{cluster, path, authority, append([]byte(nil), body...), timeout, strings.Clone(mark)})
-	return uint32(len(h.calls) - 1), CallSent
+	h.conns, h.metadata = append(h.conns, cluster), append(h.metadata, m)
+	return uint32(len(h.conns)), CallSent
 }
+
+// paths are those of the calls over HTTP.
+var paths = map[api.Op]string{
+	api.OpReserve: api.PathReserve, api.OpCommit: api.PathCommit, api.OpReject: api.PathReject, api.OpRelease: api.PathRelease,
+	api.OpRenew: api.PathRenew, api.OpUnknown: api.PathUnknown, api.OpLookUp: api.PathLookUp,
+}
+
+func (h *fakeHost) SendStream(id uint32, message []byte) bool {
+	if h.current != 0 {
+		h.t.Error("a message from a stream's context")
+	}
+	if h.conns[id-1] == "" {
+		return false
+	}
+	var c api.StreamCall
+	if err := c.View(bytes.Clone(message)); err != nil {
+		h.t.Error(err)
+	}
+	if c.Op == api.OpPing {
+		h.pings = append(h.pings, id)
+		return true
+	}
+	h.calls = append(h.calls, fakeCall{cluster: h.conns[id-1], path: paths[c.Op], body: c.Message, conn: id, number: c.Number})
+	return true
+}
+
+func (h *fakeHost) CloseStream(id uint32) { h.conns[id-1] = "" }
+
+func (h *fakeHost) StreamMessage(size int) []byte { return piece(h.message, size) }
 
 func (h *fakeHost) CallHeader(name string) (string, bool) {
 	v, ok := h.headers[name]
@@ -315,13 +409,7 @@ func (h *fakeHost) ResponseTrailers() [][2]string { return h.stream().trailers }
 
 func (h *fakeHost) SetResponseTrailers(trailers [][2]string) { h.stream().trailers = trailers }
 
-func (h *fakeHost) CallBody(int) []byte {
-	if h.problem != "" {
-		p := api.Problem{Status: 409, Code: h.problem, Title: "test"}
-		return p.AppendJSON(nil)
-	}
-	return h.answer.AppendRaw(nil)
-}
+func (h *fakeHost) CallBody(int) []byte { return nil }
 
 func (h *fakeHost) Select(id uint32) bool {
 	if h.gone[id] {

@@ -54,6 +54,8 @@ func TestUnstartedPluginIsHarmless(t *testing.T) {
 	p.OnTick()
 	p.OnQueueReady(7)
 	p.OnCallResponse(1, 1)
+	p.OnStreamMessage(1, 1)
+	p.OnStreamClose(1, 1)
 	expect(t, "shutdown", p.Shutdown(), true)
 }
 
@@ -62,10 +64,9 @@ func TestRequestIsReservedForwardedAndRecorded(t *testing.T) {
 	p := started(t, h, "")
 	s, f := h.open(p, 1, "k")
 	expect(t, "headers", s.OnRequestHeaders(false), Pause)
-	expect(t, "calls from the stream's callback", len(h.calls), 0)
+	expect(t, "calls before the connection is open", len(h.calls), 0)
 	h.ready(p)
 	expect(t, "call", h.calls[0].path, api.PathReserve)
-	expect(t, "timeout", h.calls[0].timeout, 5*time.Second)
 	h.respond(p, 0, "201", granted)
 	expect(t, "resumed", f.resumedRequest, 1)
 	h.current = 1
@@ -74,8 +75,7 @@ func TestRequestIsReservedForwardedAndRecorded(t *testing.T) {
 	expect(t, "first piece", s.OnResponseBody(3, false), Pause)
 	f.responseBody = []byte("wer")
 	expect(t, "end", s.OnResponseBody(3, true), Pause)
-	expect(t, "calls from the stream's callback", len(h.calls), 1)
-	h.ready(p)
+	expect(t, "calls with the connection open", len(h.calls), 2)
 	expect(t, "call", h.calls[1].path, api.PathCommit)
 	var r api.FinishRequest
 	if err := r.ParseRaw(h.calls[1].body); err != nil {

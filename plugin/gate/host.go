@@ -115,6 +115,19 @@ type Host interface {
 	// CallBody returns the answer's whole body, empty when there is none.
 	CallBody(size int) []byte
 
+	// OpenStream begins a gRPC stream to a manager (api.StreamService, api.StreamMethod) in that cluster. The gate calls it,
+	// SendStream and CloseStream only while the plugin context is active or selected. After CallSent the host calls
+	// Plugin.OnStreamMessage for each message that comes and, once, Plugin.OnStreamClose, neither before the running callback has
+	// ended. After any other status nothing comes. metadata is not kept.
+	OpenStream(cluster, authority string, metadata [][2]string) (uint32, CallStatus)
+	// SendStream sends a message. It is not kept. False: the host refused.
+	SendStream(id uint32, message []byte) bool
+	// CloseStream resets the stream. The host may still call Plugin.OnStreamClose, and nothing else, with its id.
+	CloseStream(id uint32)
+	// StreamMessage returns the message of size bytes that OnStreamMessage runs for. It is valid during that callback; shorter:
+	// the host refused.
+	StreamMessage(size int) []byte
+
 	// Select makes a stream the current one; 0 is the plugin itself. False: the host
 	// does not know the stream any more, and the current one is unchanged.
 	Select(stream uint32) bool

@@ -16,7 +16,7 @@ func TestKeptOutcomeAnswersWithoutTheCache(t *testing.T) {
 	p := started(t, h, `{"wait_for_pending":false}`)
 	s, f := h.run(p, 1, "k")
 	f.response = [][2]string{{":status", "201"}}
-	h.refuse = true
+	h.goAway(p)
 	s.OnResponseHeaders(true)
 	// While the outcome is on its way, the retry gets no answer and does not run.
 	h.data = map[string]fakeValue{}
@@ -36,7 +36,7 @@ func TestKeptOutcomeAnswersWithoutTheCache(t *testing.T) {
 	h.ready(p)
 	expect(t, "calls", len(h.calls), n)
 	// When the ledger has it, it is asked.
-	h.refuse = false
+	h.comeBack(p)
 	h.ticks(p, time.Second)
 	h.respond(p, h.last(), "200", committed)
 	h.data = map[string]fakeValue{}
@@ -54,12 +54,12 @@ func TestKeptOutcomeStaysInTheCache(t *testing.T) {
 		config := `{"max_entries":8,"max_bytes":65536}`
 		p, other := started(t, h, config), started(t, h, config)
 		s, f := h.run(p, 1, "k")
-		h.refuse = true
+		h.goAway(p)
 		f.responseBody = make([]byte, body)
 		s.OnResponseHeaders(false)
 		s.OnResponseBody(body, true)
 		h.ready(p)
-		h.refuse = false
+		h.comeBack(p)
 		for i := range uint32(20) {
 			s, _ := h.run(other, 10+i, "x"+strconv.Itoa(int(i)))
 			s.OnResponseHeaders(true)
@@ -85,14 +85,13 @@ func TestKeptOutcomesGoFirst(t *testing.T) {
 	p := started(t, h, `{"commit_retry":{"initial_ms":60000,"max_ms":60000}}`)
 	p.calls.shards[0].flushed = h.now
 	for i := range uint32(10) {
-		h.refuse = false
-		h.refuseProbe(p)
+		h.comeBack(p)
 		s, _ := h.run(p, i+1, "k"+strconv.Itoa(int(i)))
-		h.refuse = true
+		h.goAway(p)
 		s.OnResponseHeaders(true)
 		h.ready(p)
 	}
-	h.refuse = false
+	h.comeBack(p)
 	h.ticks(p, 2*time.Second)
 	n := len(h.calls)
 	s, _ := h.open(p, 20, "new")
@@ -162,14 +161,14 @@ func TestUnknownIsReported(t *testing.T) {
 	waiter, w := h.open(p, 2, "k")
 	expect(t, "a duplicate waits", waiter.OnRequestHeaders(true), PauseAll)
 	h.current = 1
-	h.refuse = true
+	h.goAway(p)
 	s.OnDone()
 	h.ready(p)
 	expect(t, "the duplicate", w.replies[0].status, 409)
 	_, f := h.open(p, 3, "k")
 	p.NewStream(3).OnRequestHeaders(true)
 	expect(t, "another", strings.Contains(f.replies[0].body, "outcome-unknown"), true)
-	h.refuse = false
+	h.comeBack(p)
 	h.ticks(p, time.Second)
 	call := h.calls[h.last()]
 	expect(t, "call", call.path, api.PathUnknown)

@@ -211,12 +211,12 @@ func (s *Stream) replayCached(e *cache.Entry) bool {
 	return ok && s.replayRaw(raw)
 }
 
-// askLedger asks a shard's manager. The call goes by itself: batches have no look-ups.
+// askLedger asks a shard's manager.
 func (s *Stream) askLedger(shard int) verdict {
 	s.own()
 	s.shard = shard
 	c := s.newCall(callLookUp)
-	c.stream, c.alone = s, true
+	c.stream = s
 	s.call = c
 	s.phase = phaseReserving
 	s.plugin.calls.add(c)

@@ -47,12 +47,11 @@ func (l *ledger) markOf(s *shard, now int64) string {
 
 // noteRefusal remembers the ledger of a manager that refused a call instead of the previous one, if that has not
 // answered for so long that nothing is left of its keys. The manager says for how long its ledger remembers keys.
-func (l *ledger) noteRefusal(s *shard, text string, now int64) {
-	longest, ok := l.p.host.CallHeader(headerRetryAfter)
-	if !ok || len(s.mark.text) == 0 {
+func (l *ledger) noteRefusal(s *shard, text string, longest int, now int64) {
+	if longest == 0 || len(s.mark.text) == 0 {
 		return // it is another shard
 	}
-	if seconds, ok := parseDecimal(longest); ok && (now-s.mark.at)/int64(time.Second) >= seconds {
+	if (now-s.mark.at)/int64(time.Second) >= int64(longest) {
 		l.noteMark(s, text, now)
 	}
 }

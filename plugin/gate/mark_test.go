@@ -31,8 +31,9 @@ func TestGateRemembersTheLedger(t *testing.T) {
 		}
 		h.ledger = c.answers
 		expect(t, "calls", h.ask(p, uint32(i+1), fmt.Sprint("k", i)), 1)
-		expect(t, fmt.Sprint(i, ": remembers"), h.calls[h.last()].mark, remembered)
+		expect(t, fmt.Sprint(i, ": remembers"), h.mark(), remembered)
 		h.respond(p, h.last(), "201", granted)
+		h.end(p, h.last(), grpcUnavailable)
 		expect(t, fmt.Sprint(i, ": changes"), h.values["oncegate_gate_ledger_changed_total"], c.changes)
 		if len(c.answers) > 1 {
 			remembered = c.answers
@@ -45,11 +46,13 @@ func TestGateRemembersTheLedger(t *testing.T) {
 	// A new VM of the proxy knows which ledger it was.
 	p = started(t, h, `{}`)
 	expect(t, "calls", h.ask(p, 100, "new-VM"), 1)
-	expect(t, "a new VM remembers", h.calls[h.last()].mark, remembered)
+	expect(t, "a new VM remembers", h.mark(), remembered)
+	h.respond(p, h.last(), "201", granted)
+	h.end(p, h.last(), grpcUnavailable)
 	// After the longest time for which a key is remembered, another ledger may replace it.
 	h.now += int64(48 * time.Hour)
 	expect(t, "calls", h.ask(p, 101, "much-later"), 1)
-	expect(t, "much later", h.calls[h.last()].mark, "")
+	expect(t, "much later", h.mark(), "")
 }
 
 // A VM that called before its proxy had met a ledger learns from the other VMs which one it was.
@@ -58,10 +61,13 @@ func TestGateLearnsTheLedgerOfOtherVMs(t *testing.T) {
 	early, other := started(t, h, `{}`), started(t, h, `{}`)
 	h.ledger = markText("a", 1, 1)
 	expect(t, "calls", h.ask(early, 1, "early"), 1) // its answer gets lost
+	lost := h.last()
 	expect(t, "calls", h.ask(other, 2, "other"), 1)
 	h.respond(other, h.last(), "201", granted)
+	h.end(early, lost, grpcUnavailable)
+	h.ticks(early, time.Second)
 	expect(t, "calls", h.ask(early, 3, "later"), 1)
-	expect(t, "the first VM remembers", h.calls[h.last()].mark, h.ledger)
+	expect(t, "the first VM remembers", h.mark(), h.ledger)
 }
 
 // A manager that refuses a call because its ledger is another one does not replace the ledger that the gate remembers.
@@ -72,16 +78,18 @@ func TestRefusalDoesNotChangeTheLedger(t *testing.T) {
 		h.ledger = markText("a", 1, 1)
 		expect(t, "calls", h.ask(p, 1, "k1"), 1)
 		h.respond(p, h.last(), "201", granted)
+		h.end(p, h.last(), grpcUnavailable)
 		h.ledger = markText("b", 1, 1)
 		expect(t, "calls", h.ask(p, 2, "k2"), 1)
 		h.refuseWith(p, h.last(), "421", code)
+		h.end(p, h.last(), grpcFailedPrecondition)
 		replies := h.streams[2].replies
 		if len(replies) != 1 || replies[0].status != 503 {
 			t.Errorf("%s: the client gets %+v", code, replies)
 		}
 		expect(t, "calls", h.ask(p, 3, "k3"), 1)
-		expect(t, string(code), h.calls[h.last()].mark, markText("a", 1, 1))
-		expect(t, "refused calls", h.values["oncegate_gate_callout_wrong_shard_total"], 1)
+		expect(t, string(code), h.mark(), markText("a", 1, 1))
+		expect(t, "refused calls", h.values["oncegate_gate_call_wrong_shard_total"], 1)
 	}
 }
 
@@ -96,13 +104,15 @@ func TestIdleGateTakesTheNewLedger(t *testing.T) {
 		h.ledger = markText("a", 1, 1)
 		expect(t, "calls", h.ask(p, 1, "k1"), 1)
 		h.respond(p, h.last(), "201", granted)
+		h.end(p, h.last(), grpcUnavailable)
 		h.now += int64(c.idle)
-		h.ledger, h.retryAfter = markText("b", 1, 1), "360"
+		h.ledger, h.retryAfter = markText("b", 1, 1), 360
 		expect(t, "calls", h.ask(p, 2, "k2"), 1)
-		expect(t, "it says what it remembers", h.calls[h.last()].mark, markText("a", 1, 1))
+		expect(t, "it says what it remembers", h.mark(), markText("a", 1, 1))
 		h.refuseWith(p, h.last(), "421", api.CodeWrongLedger)
-		h.retryAfter = ""
+		h.end(p, h.last(), grpcFailedPrecondition)
+		h.retryAfter = 0
 		expect(t, "calls", h.ask(p, 3, "k3"), 1)
-		expect(t, fmt.Sprint("after ", c.idle), h.calls[h.last()].mark, markText(c.want, 1, 1))
+		expect(t, fmt.Sprint("after ", c.idle), h.mark(), markText(c.want, 1, 1))
 	}
 }

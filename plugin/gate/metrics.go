@@ -38,11 +38,10 @@ type metrics struct {
 	routed   MetricID // calls not made although the route asks for it: the router carried the request
 	upstream MetricID // duration of the calls, microseconds
 
-	callout        MetricID // duration of callouts, microseconds
+	call           MetricID // time from a call to its reply, microseconds
 	wait           MetricID // how long duplicates waited, milliseconds
-	batches        MetricID // callouts that carry several calls
-	batchItems     MetricID // calls in each of these callouts
-	retries        MetricID // callouts that repeat an earlier one
+	connects       MetricID // connections to managers that were opened
+	retries        MetricID // calls that repeat an earlier one
 	moved          MetricID // reserves that were sent to the key's new owner next
 	wrongShard     MetricID // calls that a manager refused because it is another shard, or another one owns the key
 	ledgerChanged  MetricID // times that a shard's ledger was another one than before
@@ -91,13 +90,12 @@ func (m *metrics) define(host Host) {
 		{&m.direct, Counter, "oncegate_gate_upstream_direct_total"},
 		{&m.routed, Counter, "oncegate_gate_upstream_routed_total"},
 		{&m.upstream, Histogram, "oncegate_gate_upstream_microseconds"},
-		{&m.callout, Histogram, "oncegate_gate_callout_microseconds"},
-		{&m.batches, Counter, "oncegate_gate_callout_batches_total"},
-		{&m.batchItems, Histogram, "oncegate_gate_callout_batch_calls"},
+		{&m.call, Histogram, "oncegate_gate_call_microseconds"},
+		{&m.connects, Counter, "oncegate_gate_connections_total"},
 		{&m.wait, Histogram, "oncegate_gate_wait_milliseconds"},
-		{&m.retries, Counter, "oncegate_gate_callout_retries_total"},
-		{&m.moved, Counter, "oncegate_gate_callout_moved_total"},
-		{&m.wrongShard, Counter, "oncegate_gate_callout_wrong_shard_total"},
+		{&m.retries, Counter, "oncegate_gate_call_retries_total"},
+		{&m.moved, Counter, "oncegate_gate_call_moved_total"},
+		{&m.wrongShard, Counter, "oncegate_gate_call_wrong_shard_total"},
 		{&m.ledgerChanged, Counter, "oncegate_gate_ledger_changed_total"},
 		{&m.orphaned, Counter, "oncegate_gate_orphans_total"},
 		{&m.waiters, Gauge, "oncegate_gate_waiters"},

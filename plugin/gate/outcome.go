@@ -243,7 +243,7 @@ func (p *Plugin) rewrite(now int64) {
 func (p *Plugin) release(c *call, expires int64) *call {
 	n := *c
 	n.kind, n.stream, n.message, n.result = callRelease, nil, nil, nil
-	n.wait, n.alone, n.open, n.sendTwice = 0, false, false, c.open
+	n.wait, n.large, n.open, n.sendTwice = 0, false, false, c.open
 	n.attempts, n.deadline = 0, n.forgotten(expires)
 	c.owner = false
 	p.metrics.count(p.metrics.released)

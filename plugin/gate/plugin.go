@@ -170,6 +170,7 @@ func (e startError) Error() string { return string(e) }
 // the cache. The plugin calls Host.Done once all of them have arrived or run out.
 func (p *Plugin) Shutdown() bool {
 	if p.idle() {
+		p.calls.close()
 		return true
 	}
 	p.draining = true
@@ -191,7 +192,6 @@ func (p *Plugin) OnQueueReady(queue uint32) {
 	p.enter()
 	p.drain()
 	p.setTickPeriod()
-	p.calls.turn()
 	p.pump()
 }
 
@@ -230,19 +230,33 @@ func (p *Plugin) OnTick() {
 	p.report()
 }
 
-// OnCallResponse runs in the plugin context when a callout has ended.
+// OnCallResponse runs in the plugin context when an upstream call has ended.
 func (p *Plugin) OnCallResponse(id uint32, bodySize int) {
 	if p.table == nil {
 		return
 	}
 	p.enter()
-	if p.carrier.onUpstreamAnswer(id, bodySize) {
-		// In one turn of the event loop upstream may answer many calls, each in its own callback. The queue
-		// callback that follows sends their outcomes to the ledger together.
-		p.exit()
+	p.carrier.onUpstreamAnswer(id, bodySize)
+	p.pump()
+}
+
+// OnStreamMessage runs in the plugin context when a message of a manager has come.
+func (p *Plugin) OnStreamMessage(id uint32, size int) {
+	if p.table == nil {
 		return
 	}
-	p.calls.onManagerAnswer(id, bodySize)
+	p.enter()
+	p.calls.onMessage(id, size)
+	p.pump()
+}
+
+// OnStreamClose runs in the plugin context when a gRPC stream has ended.
+func (p *Plugin) OnStreamClose(id uint32, status int) {
+	if p.table == nil {
+		return
+	}
+	p.enter()
+	p.calls.onClose(id, status)
 	p.pump()
 }
 
@@ -276,7 +290,7 @@ func (p *Plugin) enter() { p.inside, p.chosen, p.acts = true, 0, 0 }
 func (p *Plugin) spent() bool { return p.acts >= maxActs }
 
 // choose makes a stream the one that host calls act on; 0 is the plugin itself. False: the
-// host does not know the stream any more. Only callbacks of the plugin context may call it.
+// host does not know the stream any more.
 func (p *Plugin) choose(stream uint32) bool {
 	if p.chosen == stream {
 		return true
@@ -330,6 +344,7 @@ func (p *Plugin) exit() {
 	}
 	if p.draining && p.idle() {
 		p.draining = false
+		p.calls.close()
 		p.host.Done()
 	}
 }

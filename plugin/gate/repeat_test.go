@@ -19,13 +19,13 @@ func TestReleaseIsRepeatedAfterTheReservationEnded(t *testing.T) {
 	s, f := h.open(p, 1, "k")
 	s.OnRequestHeaders(true)
 	h.ready(p)
-	h.refuse = true // the manager is away from now on
+	h.goAway(p) // the manager is away from now on
 	h.now += int64(10 * time.Second)
 	h.tick(p)
 	expect(t, "status", f.replies[0].status, 503)
 	h.now += int64(30 * time.Second)
 	h.tick(p)
-	h.refuse = false
+	h.comeBack(p)
 	n := len(h.calls)
 	h.now += int64(10 * time.Second)
 	h.tick(p)
@@ -55,7 +55,6 @@ func TestKeptBytesAreBounded(t *testing.T) {
 	for i := range uint32(8) {
 		s, f := h.open(p, i+1, "k"+string(rune('a'+i)))
 		s.OnRequestHeaders(true)
-		h.refuseProbe(p)
 		h.ready(p)
 		h.respond(p, len(h.calls)-1, "201", granted)
 		h.current = i + 1
@@ -84,20 +83,19 @@ func TestKeptBytesAreBounded(t *testing.T) {
 func TestRepetitionsAreSpread(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
-	h.refuse = true
+	h.goAway(p)
 	for i := range uint32(100) {
 		s, _ := h.open(p, i+1, "k"+strconv.Itoa(int(i)))
-		h.refuse = false
+		h.comeBack(p)
 		s.OnRequestHeaders(true)
-		h.refuseProbe(p)
 		h.ready(p)
 		h.respond(p, len(h.calls)-1, "201", granted)
 		h.current = i + 1
-		h.refuse = true
+		h.goAway(p)
 		s.OnResponseHeaders(true)
 		h.ready(p)
 	}
-	h.refuse = false
+	h.comeBack(p)
 	n := len(h.calls)
 	h.tick(p)
 	expect(t, "calls before they are due", len(h.calls)-n, 0)
@@ -171,8 +169,8 @@ func TestCopiedBytesAreBounded(t *testing.T) {
 			var streams []*Stream
 			for i := range uint32(10) {
 				s, f := h.open(p, i+1, "k"+strconv.Itoa(int(i)))
-				s.OnRequestHeaders(true)
 				calls := len(h.calls)
+				s.OnRequestHeaders(true)
 				h.ready(p)
 				for n := calls; n < len(h.calls); n++ {
 					if h.calls[n].path == api.PathReserve {
@@ -216,14 +214,13 @@ func TestLostOutcomesCauseFewLogLines(t *testing.T) {
 		n := len(h.calls)
 		s, _ := h.open(p, uint32(n+1), key)
 		s.OnRequestHeaders(true)
-		h.refuseProbe(p)
 		h.ready(p)
-		h.respond(p, n, "201", granted)
+		h.respond(p, h.last(), "201", granted)
 		h.current = uint32(n + 1)
-		h.refuse = true
+		h.goAway(p)
 		expect(t, "answer", s.OnResponseHeaders(true), Pause)
 		h.ready(p)
-		h.refuse = false
+		h.comeBack(p)
 		h.current = uint32(n + 1)
 		s.OnDone()
 	}
@@ -240,9 +237,9 @@ func TestLostOutcomesCauseFewLogLines(t *testing.T) {
 	}
 	expect(t, "lines", len(logged()), 1)
 	h.now += int64(logPeriod)
-	lose("later") // the one that was kept goes out, as the manager answered
+	lose("later") // the one that was kept goes out, and is back before its reply
 	lose("still-later")
 	expect(t, "lines later", len(logged()), 2)
 	expect(t, "the others are counted", strings.Contains(logged()[1], "; 98 more since"), true)
-	expect(t, "abandoned", h.values["oncegate_gate_outcomes_abandoned_total"], 100)
+	expect(t, "abandoned", h.values["oncegate_gate_outcomes_abandoned_total"], 101)
 }

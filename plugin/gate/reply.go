@@ -39,51 +39,14 @@ const (
 	replyRefused                      // 4xx: the manager will never take this message
 	replyTooLarge                     // 413
 	replyMoved                        // 421: the key's new owner must be asked
+	replyLarge                        // the answer is too large for this connection
 	replyUnavailable                  // the manager did not answer, or did not do what was asked
 )
 
-// read classifies an answer.
-func (l *ledger) read(c *call, bodySize int, now int64) reply {
-	host := l.p.host
-	text, _ := host.CallHeader(headerStatus)
-	if !l.isManagers(c.shard, text, now) {
-		return reply{kind: replyUnavailable, maybe: true, why: foreign(text, host.CallBody(min(bodySize, maxQuoted)))}
-	}
-	status, _ := parseDecimal(text)
-	return l.classify(c, l.readSingle(status, bodySize))
-}
-
-// readSingle reads the answer to a call that went by itself. It reads the body only where classify needs it.
-func (l *ledger) readSingle(status int64, bodySize int) (a api.BatchAnswer) {
-	host := l.p.host
-	a.Status = int(status)
-	switch {
-	case status >= 200 && status < 300:
-		if bodySize <= maxReplyBytes {
-			a.Body = host.CallBody(bodySize)
-		}
-	case hasCode(int(status)):
-		a.Body = host.CallBody(min(bodySize, maxProblemBytes))
-	}
-	if status >= 400 {
-		if text, ok := host.CallHeader(headerRetryAfter); ok {
-			if n, ok := parseDecimal(text); ok {
-				a.RetryAfterSeconds = int(min(n, maxRetryAfterSeconds))
-			}
-		}
-	}
-	return a
-}
-
-// hasCode reports whether the meaning of a status depends on the problem's code.
-func hasCode(status int) bool {
-	return status == 400 || status == 409 || status == 421 || status == 500 || status == 503
-}
-
 // classify says what the manager's answer means.
-func (l *ledger) classify(c *call, a api.BatchAnswer) reply {
+func (l *ledger) classify(c *call, a *api.StreamReply) reply {
 	var code api.Code
-	if hasCode(a.Status) {
+	if a.Status >= 400 {
 		code = api.Code(gjson.GetBytes(a.Body, "code").Str)
 	}
 	switch {
@@ -109,6 +72,8 @@ func (l *ledger) classify(c *call, a api.BatchAnswer) reply {
 		}
 	case a.Status == 422 && c.kind == callReserve:
 		return reply{kind: replyMismatch}
+	case code == api.CodeLargeAnswer && !c.large:
+		return reply{kind: replyLarge}
 	}
 	// The manager refused: it is starting, stopping, overloaded or full, or does
 	// not accept the gate's credentials.
@@ -143,7 +108,7 @@ func (l *ledger) classify(c *call, a api.BatchAnswer) reply {
 func leavesOpen(status int, code api.Code) bool {
 	switch code {
 	case api.CodeLedgerFull, api.CodeQuarantine, api.CodeOverloaded, api.CodeInsufficientStorage, api.CodeStoreFull,
-		api.CodeHomeUnavailable, api.CodeRecordUnreadable, api.CodeAskAlone:
+		api.CodeHomeUnavailable, api.CodeRecordUnreadable, api.CodeLargeAnswer:
 		return false
 	}
 	return status < 400 || status >= 500

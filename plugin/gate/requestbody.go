@@ -62,6 +62,7 @@ func (u *upload) taken() []byte { return u.kept[u.left:] }
 
 // OnRequestBody is called for a piece of the request's body, of size bytes.
 func (s *Stream) OnRequestBody(size int, end bool) Action {
+	s.plugin.chosen = s.id
 	s.ending.noteBody(size, end)
 	if s.phase.held() {
 		s.plugin.bodies.delivered(s.plugin.host)
@@ -84,6 +85,7 @@ func (s *Stream) OnRequestBody(size int, end bool) Action {
 
 // OnRequestTrailers is called for trailers, which end the request.
 func (s *Stream) OnRequestTrailers() Action {
+	s.plugin.chosen = s.id
 	s.ending.ended = true
 	if s.phase.held() {
 		s.plugin.bodies.delivered(s.plugin.host)

@@ -60,10 +60,7 @@ func TestFailedRenewalIsRetriedAndRefusedOneIsAnAlarm(t *testing.T) {
 		h.ticks(p, 3*time.Second)
 		expect(t, "renewals", h.renewals(), 1)
 		if code == "" {
-			h.headers = map[string]string{":status": "503"}
-			h.current = 0
-			p.OnCallResponse(uint32(h.last()), 0)
-			h.headers = nil
+			h.refuseWith(p, h.last(), "503", api.CodeUnavailable)
 		} else {
 			h.refuseWith(p, h.last(), "409", code)
 		}

@@ -90,6 +90,7 @@ func (p *Plugin) number(path ...string) uint64 {
 // OnResponseHeaders is called when response headers pass: upstream's, or those of a
 // local reply by the host, another filter or the gate. end: there is no body.
 func (s *Stream) OnResponseHeaders(end bool) Action {
+	s.plugin.chosen = s.id
 	switch s.phase {
 	case phaseReplied:
 		s.fixOwnReply()

@@ -9,6 +9,7 @@ const collectBytes = 512 << 10
 // OnResponseBody is called for a piece of the answer's body, of size bytes. In
 // phaseCollecting the piece is everything that has come.
 func (s *Stream) OnResponseBody(size int, end bool) Action {
+	s.plugin.chosen = s.id
 	switch s.phase {
 	case phaseHolding, phaseCopying:
 		return s.copyBody(size, end)
@@ -28,6 +29,7 @@ func (s *Stream) OnResponseBody(size int, end bool) Action {
 
 // OnResponseTrailers is called for trailers, which end the answer.
 func (s *Stream) OnResponseTrailers() Action {
+	s.plugin.chosen = s.id
 	switch s.phase {
 	case phaseHolding, phaseCopying, phaseCollecting:
 		trailers := s.plugin.host.ResponseTrailers()

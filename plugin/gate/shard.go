@@ -15,9 +15,9 @@ import (
 
 // shard is what this VM knows about one ledger.
 type shard struct {
-	name string
-	mark mark
-	peer
+	name  string
+	mark  mark
+	conns [2]conn // for small messages, for large ones
 
 	repeat    []*call // calls to send again when they are due
 	repeating int     // repetitions under way
@@ -35,12 +35,10 @@ type shard struct {
 // ledgers returns the shards of both lists, each once; those of the present list come first.
 func ledgers(m *config.Manager) []shard {
 	var all []shard
-	for _, name := range m.Shards {
-		all = append(all, shard{name: name})
-	}
-	for _, name := range m.Previous {
-		if !slices.Contains(m.Shards, name) {
-			all = append(all, shard{name: name})
+	for _, name := range append(slices.Clone(m.Shards), m.Previous...) {
+		if !slices.ContainsFunc(all, func(s shard) bool { return s.name == name }) {
+			n := len(all)
+			all = append(all, shard{name: name, conns: [2]conn{{shard: n}, {shard: n, large: true}}})
 		}
 	}
 	return all
@@ -86,27 +84,4 @@ func (l *ledger) classifyShardError(c *call, code api.Code) (r reply, ok bool) {
 		return reply{kind: replyUnavailable, shardError: code, why: "the manager there has another ledger than the one that answered before"}, true
 	}
 	return r, false
-}
-
-// headersTo returns the headers of a call to a shard, with trace at their end. They are valid until the
-// next call of headersTo.
-func (l *ledger) headersTo(shard int, path string, trace [][2]string, now int64) [][2]string {
-	m := &l.p.config.Manager
-	h := append(l.headers[:0],
-		[2]string{headerMethod, "POST"},
-		[2]string{headerPath, path},
-		[2]string{headerAuthority, m.Authority},
-		[2]string{headerContentType, api.ContentTypeRaw},
-		[2]string{"accept", api.ContentTypeRaw})
-	if l.authorization != "" {
-		h = append(h, [2]string{"authorization", l.authorization})
-	}
-	if m.Named {
-		h = append(h, [2]string{api.HeaderShard, l.shards[shard].name})
-	}
-	if mark := l.markOf(&l.shards[shard], now); mark != "" {
-		h = append(h, [2]string{api.HeaderLedger, mark})
-	}
-	l.headers = append(h, trace...)
-	return l.headers
 }

@@ -39,6 +39,7 @@ func twoShards(t *testing.T) (h *fakeHost, p *Plugin, key func(n int, name strin
 		streams = append(streams, s)
 	}
 	h.away = map[string]bool{"a": true}
+	h.leave(p, "a")
 	for _, s := range streams {
 		h.current = s.id
 		s.OnResponseHeaders(true)
@@ -59,16 +60,16 @@ func (h *fakeHost) ask(p *Plugin, id uint32, key string) int {
 // When a shard is back, its kept calls go there immediately, whatever the state of the others.
 func TestShardIsBackWhileAnotherIsAway(t *testing.T) {
 	h, p, key := twoShards(t)
+	h.comeBack(p)
 	h.away = map[string]bool{"b": true}
+	h.leave(p, "b")
 	expect(t, "calls to b", h.ask(p, 50, key(0, "b")), 0)
 	before := len(h.calls)
 	h.ticks(p, time.Second)
 	expect(t, "before they are due", len(h.calls)-before, 0)
-	for range 2 {
-		h.now += int64(time.Minute)
-		expect(t, "calls to b", h.ask(p, 51, key(0, "b")), 0)
-		h.tick(p)
-	}
+	h.now += int64(time.Minute)
+	expect(t, "calls to b", h.ask(p, 51, key(0, "b")), 0)
+	h.tick(p)
 	for n := before; n < len(h.calls); n++ {
 		expect(t, "to", h.calls[n].cluster, "a")
 		h.respond(p, n, "200", committed)
@@ -80,7 +81,7 @@ func TestShardIsBackWhileAnotherIsAway(t *testing.T) {
 // One kept call probes a shard that is down, and no other shard.
 func TestOtherShardsAreNotProbed(t *testing.T) {
 	h, p, key := twoShards(t)
-	h.away = nil
+	h.comeBack(p)
 	h.ticks(p, 2*time.Second)
 	expect(t, "calls", h.ask(p, 50, key(0, "b")), 1)
 	expect(t, "to", h.calls[h.last()].cluster, "b")
@@ -97,8 +98,10 @@ func TestLogNamesTheShardThatAnswersAgain(t *testing.T) {
 	logged := func(text string) int { return strings.Count(strings.Join(h.logs, "\n"), text) }
 	expect(t, "a failed", logged(`call to cluster "a"`), 1)
 	h.away = map[string]bool{"a": true, "b": true}
+	h.leave(p, "b")
 	h.ask(p, 50, key(0, "b"))
 	expect(t, "b failed", logged(`call to cluster "b"`), 1)
+	h.comeBack(p)
 	h.away = map[string]bool{"a": true}
 	h.ask(p, 51, key(1, "b"))
 	h.respond(p, h.last(), "201", granted)

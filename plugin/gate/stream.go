@@ -116,6 +116,7 @@ type Stream struct {
 
 // OnRequestHeaders begins the stream. end: the request has no body.
 func (s *Stream) OnRequestHeaders(end bool) Action {
+	s.plugin.chosen = s.id
 	if s.phase != phaseNew || s.plugin.table == nil {
 		return Continue
 	}
@@ -401,6 +402,7 @@ func (s *Stream) act(v verdict) {
 
 // OnDone ends the stream: the answer has been sent, or the client or the host gave up.
 func (s *Stream) OnDone() {
+	s.plugin.chosen = s.id
 	s.leave()
 	s.phase = phaseDone
 	s.dropBody()

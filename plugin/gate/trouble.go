@@ -45,23 +45,6 @@ var refusals = [...]string{
 	CallNoCluster: "the proxy knows no such cluster; manager.cluster must name one that it has",
 }
 
-// foreign describes an answer that is not the manager's. The proxy makes one when the manager
-// gives none: 504 after the timeout, 503 when the connection failed or was reset.
-func foreign(status string, body []byte) string {
-	switch status {
-	case "":
-		return "the answer broke off"
-	case "504":
-		status = "timeout, status 504"
-	default:
-		status = "not the manager's answer, status " + status
-	}
-	if len(body) > 0 {
-		status += " \"" + loggable(string(body)) + "\""
-	}
-	return status
-}
-
 // loggable makes text from outside fit for a log line.
 func loggable(text string) string {
 	b := []byte(text[:min(len(text), maxQuoted)])
@@ -79,14 +62,14 @@ func (l *ledger) logFailure(s *shard, c *call, r *reply) {
 	if r.shardError != "" {
 		l.p.metrics.count(l.p.metrics.wrongShard)
 		if more, due := s.shardErrorLog.due(now); due {
-			l.p.host.Log(LevelError, "oncegate: cluster \""+s.name+"\" refused a call ("+c.kind.path()+", "+string(r.shardError)+"): "+r.why+
+			l.p.host.Log(LevelError, "oncegate: cluster \""+s.name+"\" refused a call ("+c.kind.String()+", "+string(r.shardError)+"): "+r.why+
 				"; manager.shards, the proxy's clusters and the managers' --shard and --shards must agree, and one ledger must answer on each cluster"+more)
 		}
 		return
 	}
 	if more, due := s.failureLog.due(now); due {
 		s.failureLogged = r.closed == ""
-		l.p.host.Log(LevelWarn, "oncegate: a call to cluster \""+s.name+"\" ("+c.kind.path()+") failed: "+r.why+more)
+		l.p.host.Log(LevelWarn, "oncegate: a call to cluster \""+s.name+"\" ("+c.kind.String()+") failed: "+r.why+more)
 	}
 }
 

@@ -80,7 +80,28 @@ func (p *plugin) OnPluginDone() bool {
 }
 
 // OnQueueReady implements types.PluginContext.
-func (p *plugin) OnQueueReady(queue uint32) { p.gate.OnQueueReady(queue) }
+func (p *plugin) OnQueueReady(queue uint32) {
+	if queue != grpcQueue {
+		p.gate.OnQueueReady(queue)
+		return
+	}
+	if e := event; e.closed {
+		p.gate.OnStreamClose(e.token, e.status)
+	} else {
+		p.gate.OnStreamMessage(e.token, e.size)
+	}
+}
+
+// grpcQueue is the number of no queue: it stands for the gRPC callback that runs, which event describes.
+const grpcQueue = ^uint32(0)
+
+var event grpcEvent
+
+type grpcEvent struct {
+	token        uint32
+	closed       bool
+	size, status int
+}
 
 // OnTick implements types.PluginContext.
 func (p *plugin) OnTick() { p.gate.OnTick() }

@@ -1,11 +1,13 @@
 package sdk
 
 import (
+	"encoding/binary"
 	"time"
 
 	"github.com/tetratelabs/proxy-wasm-go-sdk/proxywasm"
 	"github.com/tetratelabs/proxy-wasm-go-sdk/proxywasm/types"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
 	"github.com/oncegate/oncegate/plugin/gate"
 )
@@ -22,6 +24,8 @@ type host struct {
 	// Calls reuse these lists and blocks.
 	headers [][2]string
 	pairs   []byte
+	target  []byte
+	message []byte
 }
 
 // Get implements cache.SharedData.
@@ -185,6 +189,52 @@ func (*host) CallBody(size int) []byte {
 		return nil
 	}
 	return body
+}
+
+// OpenStream implements gate.Host.
+func (h *host) OpenStream(cluster, authority string, metadata [][2]string) (uint32, gate.CallStatus) {
+	h.target = appendTarget(h.target[:0], cluster, authority)
+	h.pairs = appendPairs(h.pairs[:0], metadata)
+	id, status := grpcStream(h.target, api.StreamService, api.StreamMethod, h.pairs)
+	switch {
+	case status == 0:
+		return id, gate.CallSent
+	case status == statusBadArgument, status == statusParseFailure:
+		return 0, gate.CallNoCluster
+	}
+	return 0, gate.CallRefused
+}
+
+// The host's statuses for a target that it does not know.
+const (
+	statusBadArgument  = 2
+	statusParseFailure = 4
+)
+
+// appendTarget appends envoy.config.core.v3.GrpcService {envoy_grpc {cluster_name, authority}}.
+func appendTarget(dst []byte, cluster, authority string) []byte {
+	var inner []byte
+	for i, text := range [...]string{cluster, authority} {
+		inner = append(inner, byte(i+1)<<3|2)
+		inner = binary.AppendUvarint(inner, uint64(len(text)))
+		inner = append(inner, text...)
+	}
+	dst = binary.AppendUvarint(append(dst, 1<<3|2), uint64(len(inner)))
+	return append(dst, inner...)
+}
+
+// SendStream implements gate.Host.
+func (*host) SendStream(id uint32, message []byte) bool { return grpcSend(id, message) }
+
+// CloseStream implements gate.Host.
+func (*host) CloseStream(id uint32) { grpcCancel(id) }
+
+// StreamMessage implements gate.Host.
+func (h *host) StreamMessage(size int) []byte {
+	if h.message == nil {
+		h.message = make([]byte, 4<<10)
+	}
+	return grpcMessage(uint32(size), h.message)
 }
 
 // Select implements gate.Host.

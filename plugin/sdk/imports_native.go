@@ -22,6 +22,14 @@ func headerPairs(uint32) []byte { return nil }
 
 func sharedData(string, []byte) ([]byte, uint32, cache.Status) { return nil, 0, cache.Failed }
 
+func grpcStream([]byte, string, string, []byte) (token, status uint32) { return 0, 1 }
+
+func grpcSend(uint32, []byte) bool { return false }
+
+func grpcCancel(uint32) {}
+
+func grpcMessage(uint32, []byte) []byte { return nil }
+
 func setProperty(string, string) {}
 
 func sendLocalResponse(int, int, string, []byte, []byte) bool { return false }

@@ -50,6 +50,19 @@ func proxyGetHeaderMapPairs(kind uint32, pairs, size unsafe.Pointer) uint32
 func proxySendLocalResponse(status uint32, details unsafe.Pointer, detailsSize uint32, body unsafe.Pointer, bodySize uint32,
 	headers unsafe.Pointer, headersSize uint32, grpcStatus int32) uint32
 
+//go:wasmimport env proxy_grpc_stream
+func proxyGRPCStream(target unsafe.Pointer, targetSize uint32, service unsafe.Pointer, serviceSize uint32, method unsafe.Pointer, methodSize uint32,
+	metadata unsafe.Pointer, metadataSize uint32, token unsafe.Pointer) uint32
+
+//go:wasmimport env proxy_grpc_send
+func proxyGRPCSend(token uint32, message unsafe.Pointer, size, end uint32) uint32
+
+//go:wasmimport env proxy_grpc_cancel
+func proxyGRPCCancel(token uint32) uint32
+
+//go:wasmimport env proxy_get_buffer_bytes
+func proxyGetBufferBytes(kind, start, most uint32, data, size unsafe.Pointer) uint32
+
 //go:wasmimport env proxy_set_property
 func proxySetProperty(path unsafe.Pointer, pathSize uint32, value unsafe.Pointer, valueSize uint32) uint32
 
@@ -129,6 +142,54 @@ func sharedData(key string, within []byte) (value []byte, cas uint32, status cac
 	}
 	return nil, 0, cache.Failed
 }
+
+// grpcStream opens a gRPC stream. target is the host's serialized GrpcService, metadata a serialized header map.
+func grpcStream(target []byte, service, method string, metadata []byte) (token, status uint32) {
+	status = proxyGRPCStream(unsafe.Pointer(unsafe.SliceData(target)), uint32(len(target)),
+		unsafe.Pointer(unsafe.StringData(service)), uint32(len(service)), unsafe.Pointer(unsafe.StringData(method)), uint32(len(method)),
+		unsafe.Pointer(unsafe.SliceData(metadata)), uint32(len(metadata)), unsafe.Pointer(&token))
+	return token, status
+}
+
+func grpcSend(token uint32, message []byte) bool {
+	return proxyGRPCSend(token, unsafe.Pointer(unsafe.SliceData(message)), uint32(len(message)), 0) == statusOK
+}
+
+func grpcCancel(token uint32) { proxyGRPCCancel(token) }
+
+// grpcMessage reads the message that a callback runs for, into within if it fits.
+func grpcMessage(size uint32, within []byte) []byte {
+	const grpcReceiveBuffer = 5
+	var data *byte
+	var n uint32
+	room = within
+	status := proxyGetBufferBytes(grpcReceiveBuffer, 0, size, unsafe.Pointer(&data), unsafe.Pointer(&n))
+	room = nil
+	if status != statusOK || data == nil {
+		return nil
+	}
+	return unsafe.Slice(data, n)
+}
+
+// The SDK has no gRPC callbacks. These come to the plugin as queue callbacks, because the SDK's own callbacks set which context
+// is active, and it makes HTTP callouts in the name of that context.
+
+//go:wasmexport proxy_on_grpc_receive
+func onGRPCReceive(context, token, size uint32) {
+	event = grpcEvent{token: token, size: int(size)}
+	queueReady(context, grpcQueue)
+}
+
+//go:wasmexport proxy_on_grpc_close
+func onGRPCClose(context, token, status uint32) {
+	event = grpcEvent{token: token, closed: true, status: int(status)}
+	queueReady(context, grpcQueue)
+}
+
+// queueReady is the SDK's callback.
+//
+//export proxy_on_queue_ready
+func queueReady(context, queue uint32)
 
 func setProperty(name, value string) {
 	proxySetProperty(unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)), unsafe.Pointer(unsafe.StringData(value)), uint32(len(value)))

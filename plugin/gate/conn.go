@@ -1,0 +1,373 @@
+package gate
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Connections to managers. Each is a gRPC stream that this VM has to one shard, and carries any number of calls. A shard has
+// two: one for small messages, and one for large ones, so that a large message never delays a small one.
+
+const (
+	// maxUnderWay bounds the calls on a connection that have no reply yet, and maxUnsent the bytes of their messages:
+	// the host buffers what the manager does not read.
+	maxUnderWay = 4096
+	maxUnsent   = 16 << 20
+	// maxSmallMessage bounds the messages on a connection for small ones.
+	maxSmallMessage = 64 << 10
+	// maxSends bounds how often a call is sent again after the connection has ended with it. A call may be the reason.
+	maxSends = 4
+	// firstBackoff and lastBackoff bound the time between two tries to connect; it doubles. The first try is immediate.
+	firstBackoff = 50 * time.Millisecond
+	lastBackoff  = time.Second
+	// pingBusy is the silence after which the gate asks whether a manager that has calls still answers, and pingIdle that of
+	// one that has none.
+	pingBusy = time.Second
+	pingIdle = 15 * time.Second
+)
+
+// pingNumber is the number of the call that asks for a sign of life. Other calls have numbers from firstNumber on.
+const (
+	pingNumber  = 1
+	firstNumber = 2
+)
+
+// conn is a connection. The zero value is one that is not open.
+type conn struct {
+	shard int
+	large bool
+
+	id       uint32 // the host's; 0: not open
+	calls    []*call
+	first    uint64 // the number of calls[0]; nil in calls: it has its reply
+	waiting  int    // calls without a reply
+	bytes    int    // of their messages
+	answered bool   // a message came
+	heard    int64  // when the last message came, or when it was opened
+	pinged   int64  // when the ping that has no reply was sent; 0: none was
+
+	failures int   // tries in a row that brought no message
+	since    int64 // when the first of them failed
+	retryAt  int64 // no earlier does the gate try again
+	why      string
+}
+
+// connOf returns the connection that a call goes by.
+func (l *ledger) connOf(c *call) *conn {
+	s := &l.shards[c.shard]
+	if c.large || len(c.message) > maxSmallMessage {
+		return &s.conns[1]
+	}
+	return &s.conns[0]
+}
+
+// conn returns the connection with this id; nil: it was closed.
+func (l *ledger) conn(id uint32) *conn {
+	for i := range l.shards {
+		for k := range l.shards[i].conns {
+			if n := &l.shards[i].conns[k]; n.id == id && id != 0 {
+				return n
+			}
+		}
+	}
+	return nil
+}
+
+// transmit sends a call, and opens the connection if necessary. It runs while the plugin context is active. False: the call
+// has to wait, or has failed.
+func (l *ledger) transmit(c *call) bool {
+	now := l.p.host.Now()
+	n := l.connOf(c)
+	if n.id == 0 && !l.open(n, c, now) {
+		return false
+	}
+	if len(n.calls) >= maxUnderWay || n.waiting > 0 && n.bytes+len(c.message) > maxUnsent {
+		return false
+	}
+	body := l.message(c, now)
+	if len(n.calls) == 0 {
+		n.first = max(n.first, firstNumber)
+	}
+	number := n.first + uint64(len(n.calls))
+	l.frame = api.AppendStreamCall(l.frame[:0], number, ops[c.kind], c.trace, body)
+	sent := l.p.host.SendStream(n.id, l.frame)
+	c.size = len(body)
+	if cap(l.frame) > 2*maxSmallMessage {
+		l.frame = nil
+	}
+	if !sent {
+		l.p.host.CloseStream(n.id)
+		l.ended(n, reply{kind: replyUnavailable, why: "the proxy refused to send a message"}, true, now)
+		return false
+	}
+	c.sent = now
+	c.sends++
+	n.calls = append(n.calls, c)
+	n.waiting++
+	n.bytes += c.size
+	l.underWay++
+	return true
+}
+
+// open opens a connection for a call. False: the call has to wait until the gate may try again, or has failed.
+func (l *ledger) open(n *conn, c *call, now int64) bool {
+	if early := n.retryAt - now; early > 0 && early <= int64(lastBackoff) {
+		if n.failures > 0 && now-n.since >= int64(l.p.config.Manager.Timeout) {
+			// The manager has been away for so long that the call would hardly live to see it again.
+			c.failure = &reply{kind: replyUnavailable, at: now, why: n.why}
+		}
+		return false
+	}
+	s := &l.shards[n.shard]
+	id, status := l.p.host.OpenStream(s.name, l.p.config.Manager.Authority, l.metadataOf(n, now))
+	clear(l.metadata)
+	switch status {
+	case CallNoCluster:
+		c.failure = &reply{kind: replyUnavailable, at: now, why: refusals[status]}
+		return false
+	case CallRefused:
+		l.failed(n, refusals[status], now)
+		return false
+	}
+	n.id, n.answered, n.heard, n.pinged = id, false, now, 0
+	l.p.metrics.count(l.p.metrics.connects)
+	return true
+}
+
+// metadataOf returns what is said once for all calls of a connection. It is valid until the next call of metadataOf.
+func (l *ledger) metadataOf(n *conn, now int64) [][2]string {
+	s := &l.shards[n.shard]
+	h := l.metadata[:0]
+	if l.authorization != "" {
+		h = append(h, [2]string{"authorization", l.authorization})
+	}
+	if l.p.config.Manager.Named {
+		h = append(h, [2]string{api.HeaderShard, s.name})
+	}
+	if mark := l.markOf(s, now); mark != "" {
+		h = append(h, [2]string{api.HeaderLedger, mark})
+	}
+	if n.large {
+		h = append(h, [2]string{api.HeaderStream, api.StreamLarge})
+	}
+	l.metadata = h
+	return h
+}
+
+// failed records a try that brought no message.
+func (l *ledger) failed(n *conn, why string, now int64) {
+	if n.failures == 0 {
+		n.since = now
+	}
+	backoff := lastBackoff
+	if n.failures < 5 {
+		backoff = firstBackoff << n.failures
+	}
+	n.failures++
+	n.retryAt, n.why = now+int64(backoff), why
+}
+
+// onMessage deals with a message of a manager.
+func (l *ledger) onMessage(id uint32, size int) {
+	n := l.conn(id)
+	if n == nil {
+		return // it was closed meanwhile
+	}
+	p := l.p
+	now := p.host.Now()
+	var m api.StreamReply
+	if size > api.MaxStreamMessage || m.View(p.host.StreamMessage(size)) != nil {
+		p.host.CloseStream(id)
+		l.ended(n, reply{kind: replyUnavailable, why: "the manager's message cannot be read"}, true, now)
+		return
+	}
+	n.answered, n.failures, n.heard, n.pinged = true, 0, now, 0
+	l.blocked = false
+	switch {
+	case m.Mark == "":
+	case m.Status == 421: // the manager is another one than the call means, and says nothing about that one
+		l.noteRefusal(&l.shards[n.shard], m.Mark, m.RetryAfterSeconds, now)
+	default:
+		l.noteMark(&l.shards[n.shard], m.Mark, now)
+	}
+	c := n.take(m.Number)
+	if c == nil {
+		return // a ping, or the gate has given the call up
+	}
+	l.underWay--
+	p.metrics.sample(p.metrics.call, (now-c.sent)/1e3)
+	r := l.classify(c, &m)
+	if r.kind == replyLarge {
+		c.large, c.open = true, c.open || r.maybe
+		l.ready = append(l.ready, c)
+		return
+	}
+	r.at = now
+	l.settle(c, &r)
+}
+
+// take removes the call of that number; nil: there is none.
+func (n *conn) take(number uint64) *call {
+	at := number - n.first
+	if number < n.first || at >= uint64(len(n.calls)) {
+		return nil
+	}
+	c := n.calls[at]
+	if c == nil {
+		return nil
+	}
+	n.calls[at] = nil
+	n.waiting--
+	n.bytes -= c.size
+	n.shrink()
+	return c
+}
+
+// shrink forgets the calls at the beginning that have their replies.
+func (n *conn) shrink() {
+	if n.waiting == 0 {
+		n.first += uint64(len(n.calls))
+		n.calls = n.calls[:0]
+		return
+	}
+	done := 0
+	for n.calls[done] == nil {
+		done++
+	}
+	// A call that waits for long keeps the others' room only while that is a small part.
+	if done >= 64 && done >= len(n.calls)/2 {
+		kept := copy(n.calls, n.calls[done:])
+		clear(n.calls[kept:])
+		n.calls = n.calls[:kept]
+		n.first += uint64(done)
+	}
+}
+
+// onClose deals with the end of a connection, which the manager, the host or somebody between them caused.
+func (l *ledger) onClose(id uint32, status int) {
+	n := l.conn(id)
+	if n == nil {
+		return
+	}
+	r, again := closed(status)
+	r.maybe = n.answered
+	l.ended(n, r, again, l.p.host.Now())
+}
+
+// Statuses of gRPC besides those of grpc.go.
+const (
+	grpcPermissionDenied = 7
+	grpcUnauthenticated  = 16
+)
+
+// closed says what a connection's status means for its calls, and whether it makes sense to send them again.
+func closed(status int) (r reply, again bool) {
+	r.kind = replyUnavailable
+	switch status {
+	case grpcUnauthenticated:
+		r.why = "the manager does not accept the gate's credentials"
+	case grpcPermissionDenied:
+		r.why = "the manager does not allow the gate's calls"
+	case grpcUnimplemented:
+		r.why = "the server there is not a manager, or does not get the calls by HTTP/2"
+	default:
+		return reply{kind: replyUnavailable, why: "the connection ended with gRPC status " + strconv.Itoa(status)}, true
+	}
+	return r, false
+}
+
+// ended deals with a connection that is over. Its calls are sent again, by another connection, or fail with r. They may have
+// been carried out.
+func (l *ledger) ended(n *conn, r reply, again bool, now int64) {
+	if !n.answered {
+		l.failed(n, r.why, now)
+	}
+	calls := n.calls
+	l.underWay -= n.waiting
+	*n = conn{shard: n.shard, large: n.large, calls: nil, first: n.first + uint64(len(calls)), failures: n.failures, since: n.since, retryAt: n.retryAt, why: r.why}
+	r.at = now
+	for _, c := range calls {
+		if c == nil {
+			continue
+		}
+		c.open = c.open || again || r.maybe
+		if !again || c.sends >= maxSends {
+			failure := r
+			c.failure = &failure
+		}
+		l.ready = append(l.ready, c)
+	}
+	l.blocked = false
+	l.p.kick()
+}
+
+// checkConns gives up the calls whose time is over, and connections to managers that show no sign of life.
+func (l *ledger) checkConns() {
+	now := l.p.host.Now()
+	for i := range l.shards {
+		for k := range l.shards[i].conns {
+			if n := &l.shards[i].conns[k]; n.id != 0 {
+				l.checkConn(n, now)
+			}
+		}
+	}
+	for _, c := range l.ready {
+		if c.failure == nil && now > c.until {
+			c.failure = &reply{kind: replyUnavailable, at: now, why: "no connection: " + l.connOf(c).whyNot()}
+		}
+	}
+}
+
+// whyNot says why a call had to wait.
+func (n *conn) whyNot() string {
+	if n.id != 0 || n.why == "" {
+		return "too many calls are under way"
+	}
+	return n.why
+}
+
+func (l *ledger) checkConn(n *conn, now int64) {
+	for at, c := range n.calls {
+		if c == nil || now <= c.until {
+			continue
+		}
+		n.calls[at] = nil
+		n.waiting--
+		n.bytes -= c.size
+		l.underWay--
+		c.open = true
+		c.failure = &reply{kind: replyUnavailable, maybe: true, at: now, why: "timeout"}
+		l.ready = append(l.ready, c)
+	}
+	n.shrink()
+	timeout := int64(l.p.config.Manager.Timeout)
+	silence := int64(pingIdle)
+	if n.waiting > 0 {
+		silence = int64(pingBusy)
+	}
+	switch {
+	case n.pinged != 0 && now-n.pinged > timeout:
+		l.p.host.CloseStream(n.id)
+		n.answered = false // a manager that stands still is not tried again at once
+		l.ended(n, reply{kind: replyUnavailable, maybe: true, why: "the manager does not answer"}, true, now)
+	case n.pinged == 0 && now-n.heard > silence:
+		l.frame = api.AppendStreamCall(l.frame[:0], pingNumber, api.OpPing, nil, nil)
+		if l.p.host.SendStream(n.id, l.frame) {
+			n.pinged = now
+		}
+	}
+}
+
+// close ends all connections. The plugin has no calls any more.
+func (l *ledger) close() {
+	for i := range l.shards {
+		for k := range l.shards[i].conns {
+			if n := &l.shards[i].conns[k]; n.id != 0 {
+				l.p.host.CloseStream(n.id)
+				n.id = 0
+			}
+		}
+	}
+}
