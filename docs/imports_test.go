@@ -32,7 +32,7 @@ var mayImport = map[string][]string{
 	"manager/internal/openapi/openapitest": {"manager/api", "manager/internal/openapi"},
 
 	"plugin":                      {"plugin/sdk"},
-	"plugin/sdk":                  {"plugin/cache", "plugin/gate"},
+	"plugin/sdk":                  {"manager/api", "plugin/cache", "plugin/gate"},
 	"plugin/gate":                 {"manager/api", "plugin/cache", "plugin/config", "plugin/request"},
 	"plugin/request":              {"manager/api", "plugin/config", "plugin/internal/jsonguard"},
 	"plugin/config":               {"manager/api", "plugin/internal/jsonguard"},

@@ -80,10 +80,19 @@ func managerResources(t *testing.T) (*networkingv1alpha3.ServiceEntry, *networki
 		spec(t, rs[2], "networking.istio.io/v1", "VirtualService", new(networkingv1.VirtualService))
 }
 
+// speaksHTTP2 reports whether a host's cluster has HTTP/2, and a connection for each stream.
+func speaksHTTP2(rule *networkingv1alpha3.DestinationRule) bool {
+	pool := rule.GetTrafficPolicy().GetConnectionPool().GetHttp()
+	return pool.GetH2UpgradePolicy() == networkingv1alpha3.ConnectionPoolSettings_HTTPSettings_UPGRADE && pool.GetMaxRequestsPerConnection() == 1
+}
+
 func TestIstioReachesTheManager(t *testing.T) {
 	entry, rule, routes := managerResources(t)
 	if rule.GetHost() != entry.GetHosts()[0] || entry.GetPorts()[0].GetNumber() != 8090 {
 		t.Errorf("the rule is for %q, the entry for %q port %d", rule.GetHost(), entry.GetHosts()[0], entry.GetPorts()[0].GetNumber())
+	}
+	if !speaksHTTP2(rule) {
+		t.Errorf("the gate's streams need HTTP/2, and a connection each: %v", rule)
 	}
 	if lb := rule.GetTrafficPolicy().GetLoadBalancer(); lb != nil {
 		t.Errorf("one ledger may be balanced in any way, not only by %v", lb)

@@ -26,7 +26,7 @@ type Local struct {
 	Upstream, Manager string
 	// Managers are further clusters like oncegate_manager, by name, with their only endpoints: the managers of shards.
 	Managers map[string]string
-	// Shared are managers that share a store, as in managers.yaml. Then Manager is where Envoy listens before them.
+	// Shared are managers that share a store, as in managers.yaml, instead of Manager.
 	Shared []SharedManager
 	// Module is the path of oncegate.wasm.
 	Module string
@@ -113,7 +113,7 @@ func (l Local) Bootstrap() ([]byte, error) {
 		return nil, err
 	}
 	if len(l.Shared) > 0 {
-		if err := addShared(b, l.Manager, l.Shared); err != nil {
+		if err := addShared(b, l.Shared); err != nil {
 			return nil, err
 		}
 	}

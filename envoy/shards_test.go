@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
@@ -92,9 +91,7 @@ func TestShardClustersMatchTheFilter(t *testing.T) {
 func useShards(t *testing.T, b *bootstrapv3.Bootstrap) error {
 	t.Helper()
 	shards, names := shardsFile(t)
-	resources := b.GetStaticResources()
-	resources.Clusters = slices.DeleteFunc(resources.GetClusters(), func(c *clusterv3.Cluster) bool { return c.GetName() == "oncegate_manager" })
-	proto.Merge(b, shards)
+	replaceManager(b, shards.GetStaticResources().GetClusters()...)
 	return Edit(b, func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
 		text, err := merge(plugin, map[string]any{"manager": map[string]any{"shards": names, "timeout_ms": 5000}})
 		if err != nil {
@@ -170,7 +167,7 @@ func istioNames(t *testing.T) (names []string, set resource) {
 		case "DestinationRule":
 			rule := spec(t, r, "networking.istio.io/v1", "DestinationRule", new(networkingv1.DestinationRule))
 			rules["outbound|8090||"+rule.GetHost()] = true
-			if p := rule.GetTrafficPolicy(); p.GetOutlierDetection() != nil || p.GetConnectionPool().GetTcp().GetMaxConnections() < 1024 {
+			if p := rule.GetTrafficPolicy(); p.GetOutlierDetection() != nil || !speaksHTTP2(rule) {
 				t.Errorf("%v", rule)
 			}
 		case "StatefulSet":

@@ -2,29 +2,24 @@ package envoy
 
 import (
 	"net"
+	"slices"
 	"strconv"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	"google.golang.org/protobuf/proto"
-
-	// The extensions that managers.yaml names by type URL.
-	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 )
 
 // SharedManager is one of several managers that share a store. Both addresses have the form IP:port, with the same IP.
 type SharedManager struct{ API, Admin string }
 
-// addShared adds what managers.yaml has, for these managers. The gate's cluster gets the listener as its endpoint.
-func addShared(b *bootstrapv3.Bootstrap, listen string, managers []SharedManager) error {
+// addShared replaces the gate's cluster by that of managers.yaml, for these managers.
+func addShared(b *bootstrapv3.Bootstrap, managers []SharedManager) error {
 	shared, err := LoadBootstrap("managers.yaml")
 	if err != nil {
 		return err
 	}
-	listener, cluster := shared.GetStaticResources().GetListeners()[0], shared.GetStaticResources().GetClusters()[0]
-	if err := setAddress(listener.GetAddress(), listen); err != nil {
-		return err
-	}
+	cluster := shared.GetStaticResources().GetClusters()[0]
 	cluster.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
 	group := cluster.GetLoadAssignment().GetEndpoints()[0]
 	first := group.GetLbEndpoints()[0]
@@ -45,7 +40,13 @@ func addShared(b *bootstrapv3.Bootstrap, listen string, managers []SharedManager
 		e.GetEndpoint().GetHealthCheckConfig().PortValue = uint32(n)
 		group.LbEndpoints = append(group.LbEndpoints, e)
 	}
-	b.StaticResources.Listeners = append(b.StaticResources.Listeners, listener)
-	b.StaticResources.Clusters = append(b.StaticResources.Clusters, cluster)
-	return setEndpoint(b, "oncegate_manager", listen)
+	replaceManager(b, cluster)
+	return nil
+}
+
+// replaceManager replaces the cluster oncegate_manager by others.
+func replaceManager(b *bootstrapv3.Bootstrap, by ...*clusterv3.Cluster) {
+	b.StaticResources.Clusters = append(slices.DeleteFunc(b.GetStaticResources().GetClusters(), func(c *clusterv3.Cluster) bool {
+		return c.GetName() == "oncegate_manager"
+	}), by...)
 }

@@ -13,6 +13,7 @@ import (
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	wasmfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	upstreamsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
 	"github.com/google/go-cmp/cmp"
 	"github.com/tetratelabs/wazero"
@@ -157,13 +158,26 @@ func TestThePluginAndWhatIsAroundIt(t *testing.T) {
 		if len(cfg.Manager.Shards) != 1 || cfg.Manager.Named || len(manager.GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()) != 1 {
 			t.Error("the manager is not the only one")
 		}
-		if n := manager.GetCircuitBreakers().GetThresholds()[0].GetMaxConnections().GetValue(); n < 1024 {
-			t.Errorf("%d connections to the manager are too few for calls that wait", n)
-		}
+		checkStreams(t, manager)
 		if connect := manager.GetConnectTimeout().AsDuration(); connect >= cfg.Manager.Timeout {
 			t.Errorf("connecting may take %v, a whole call only %v", connect, cfg.Manager.Timeout)
 		}
 	})
+}
+
+// checkStreams checks that a cluster carries gRPC streams, and that a stream whose connection is dead ends.
+func checkStreams(t *testing.T, c *clusterv3.Cluster) {
+	t.Helper()
+	options := new(upstreamsv3.HttpProtocolOptions)
+	if packed := c.GetTypedExtensionProtocolOptions()["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"]; packed == nil || packed.UnmarshalTo(options) != nil {
+		t.Errorf("%s has no options of HTTP", c.GetName())
+	}
+	if h2 := options.GetExplicitHttpConfig().GetHttp2ProtocolOptions(); h2.GetConnectionKeepalive().GetInterval() == nil {
+		t.Errorf("%s: no HTTP/2 with keepalive", c.GetName())
+	}
+	if n := options.GetCommonHttpProtocolOptions().GetMaxRequestsPerConnection().GetValue(); n != 1 {
+		t.Errorf("%s: %d streams on a connection, want 1", c.GetName(), n)
+	}
 }
 
 // Nothing after the gate may send a request twice.

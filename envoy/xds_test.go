@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -52,19 +51,13 @@ func xdsSets(t *testing.T) map[string]map[string]proto.Message {
 	return sets
 }
 
-// useManagers puts the listener of managers.yaml before the managers.
+// useManagers replaces the manager by those of managers.yaml.
 func useManagers(b *bootstrapv3.Bootstrap) error {
 	shared, err := LoadBootstrap("managers.yaml")
-	if err != nil {
-		return err
+	if err == nil {
+		replaceManager(b, shared.GetStaticResources().GetClusters()...)
 	}
-	proto.Merge(b, shared)
-	at := shared.GetStaticResources().GetListeners()[0].GetAddress().GetSocketAddress()
-	clusterOf(b, "oncegate_manager").ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
-	endpoint := clusterOf(b, "oncegate_manager").GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint()
-	proto.Reset(endpoint.GetAddress().GetSocketAddress())
-	proto.Merge(endpoint.GetAddress().GetSocketAddress(), at)
-	return nil
+	return err
 }
 
 // inYAML renders a message with its fields in their usual order.

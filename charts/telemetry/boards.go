@@ -46,14 +46,14 @@ var boards = map[string]board{
 		}},
 		{"Outcomes and calls", []panel{
 			one("Outcomes", "reqps", `sum by (outcome) (rate(oncegate_gate_outcomes_total{$S}[$__rate_interval]))`, "{{outcome}}"),
-			{"Time of callouts to the manager", "s", []query{
-				{`histogram_quantile(0.5, sum by (le) (rate(oncegate_gate_callout_microseconds_bucket{$S}[$__rate_interval]))) / 1e6`, "median"},
-				{`histogram_quantile(0.99, sum by (le) (rate(oncegate_gate_callout_microseconds_bucket{$S}[$__rate_interval]))) / 1e6`, "99 %"},
+			{"Time of calls to the manager", "s", []query{
+				{`histogram_quantile(0.5, sum by (le) (rate(oncegate_gate_call_microseconds_bucket{$S}[$__rate_interval]))) / 1e6`, "median"},
+				{`histogram_quantile(0.99, sum by (le) (rate(oncegate_gate_call_microseconds_bucket{$S}[$__rate_interval]))) / 1e6`, "99 %"},
 			}},
-			{"Callouts", "reqps", []query{
-				{`sum(rate(oncegate_gate_callout_microseconds_count{$S}[$__rate_interval]))`, "callouts"},
-				{`sum(rate(oncegate_gate_callout_batches_total{$S}[$__rate_interval]))`, "batches"},
-				{`sum(rate(oncegate_gate_callout_retries_total{$S}[$__rate_interval]))`, "retries"},
+			{"Calls", "reqps", []query{
+				{`sum(rate(oncegate_gate_call_microseconds_count{$S}[$__rate_interval]))`, "calls"},
+				{`sum(rate(oncegate_gate_call_retries_total{$S}[$__rate_interval]))`, "retries"},
+				{`sum(rate(oncegate_gate_connections_total{$S}[$__rate_interval]))`, "connections opened"},
 			}},
 		}},
 		{"Waiting and the cache", []panel{
@@ -67,7 +67,7 @@ var boards = map[string]board{
 				{`sum(increase(oncegate_gate_reservations_lost_total{$S}[$__rate_interval]))`, "reservations lost"},
 				{`sum(increase(oncegate_gate_outcomes_abandoned_total{$S}[$__rate_interval]))`, "outcomes abandoned"},
 			}},
-			one("Wrong shard", "short", `sum(increase(oncegate_gate_callout_wrong_shard_total{$S}[$__rate_interval]))`, "calls"),
+			one("Wrong shard", "short", `sum(increase(oncegate_gate_call_wrong_shard_total{$S}[$__rate_interval]))`, "calls"),
 			one("Other ledgers", "short", `sum(increase(oncegate_gate_ledger_changed_total{$S}[$__rate_interval]))`, "changes"),
 			one("Cache full", "short", `sum(increase(oncegate_gate_cache_full_total{$S}[$__rate_interval]))`, "keys refused"),
 		}},

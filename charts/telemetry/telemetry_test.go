@@ -222,7 +222,7 @@ var troubles = map[string]map[string]string{
 	"OncegateGateRefuses":          {`oncegate_gate_requests_manager_error_total{job="envoy",instance="e"}`: "0+20x40"},
 	"OncegateOutcomesLost":         {`oncegate_gate_outcomes_abandoned_total{job="envoy",instance="e"}`: "0+1x40"},
 	"OncegateGateSetupWrong":       {`oncegate_gate_requests_body_unavailable_total{job="envoy",instance="e"}`: "0+1x40"},
-	"OncegateWrongShard":           {`oncegate_gate_callout_wrong_shard_total{job="envoy",instance="e"}`: "0+1x40"},
+	"OncegateWrongShard":           {`oncegate_gate_call_wrong_shard_total{job="envoy",instance="e"}`: "0+1x40"},
 	"OncegateLedgerChanged":        {`oncegate_gate_ledger_changed_total{job="envoy",instance="e"}`: "0x35 1x5"},
 	"OncegateUnreadableRecords":    {`oncegate_unreadable_records{job="oncegate",instance="a",collection="ledger"}`: "2x40"},
 	"OncegateDecryptionFails":      {`oncegate_encryption_failures_total{job="oncegate",instance="a"}`: "0+1x40"},
@@ -293,11 +293,11 @@ func TestAlertsFire(t *testing.T) {
   - {series: 'oncegate_gate_requests_hit_committed_total{job="envoy"}', values: 0+1x10}
   - {series: 'oncegate_gate_requests_fenced_total{job="envoy"}', values: 0+1x10}
   - {series: 'oncegate_gate_outcomes_committed_total{job="envoy"}', values: 0+2x10}
-  - {series: 'oncegate_gate_callout_microseconds_sum{job="envoy"}', values: 0+1000000x10}
+  - {series: 'oncegate_gate_call_microseconds_sum{job="envoy"}', values: 0+1000000x10}
   promql_expr_test:
   - {expr: oncegate_gate_requests_total, eval_time: 5m, exp_samples: [{labels: 'oncegate_gate_requests_total{job="envoy",result="hit_committed"}', value: 5}]}
   - {expr: oncegate_gate_outcomes_total, eval_time: 5m, exp_samples: [{labels: 'oncegate_gate_outcomes_total{job="envoy",outcome="committed"}', value: 10}]}
-  - {expr: oncegate_gate_callout_duration_seconds_sum, eval_time: 5m, exp_samples: [{labels: 'oncegate_gate_callout_duration_seconds_sum{job="envoy"}', value: 5}]}
+  - {expr: oncegate_gate_call_duration_seconds_sum, eval_time: 5m, exp_samples: [{labels: 'oncegate_gate_call_duration_seconds_sum{job="envoy"}', value: 5}]}
 `)
 	if err := os.WriteFile(filepath.Join(dir, "test.yaml"), b.Bytes(), 0o600); err != nil {
 		t.Fatal(err)

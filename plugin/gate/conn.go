@@ -118,10 +118,7 @@ func (l *ledger) transmit(c *call) bool {
 // open opens a connection for a call. False: the call has to wait until the gate may try again, or has failed.
 func (l *ledger) open(n *conn, c *call, now int64) bool {
 	if early := n.retryAt - now; early > 0 && early <= int64(lastBackoff) {
-		if n.failures > 0 && now-n.since >= int64(l.p.config.Manager.Timeout) {
-			// The manager has been away for so long that the call would hardly live to see it again.
-			c.failure = &reply{kind: replyUnavailable, at: now, why: n.why}
-		}
+		l.unsent(n, c, now)
 		return false
 	}
 	s := &l.shards[n.shard]
@@ -133,11 +130,22 @@ func (l *ledger) open(n *conn, c *call, now int64) bool {
 		return false
 	case CallRefused:
 		l.failed(n, refusals[status], now)
+		l.unsent(n, c, now)
 		return false
 	}
 	n.id, n.answered, n.heard, n.pinged = id, false, now, 0
 	l.p.metrics.count(l.p.metrics.connects)
 	return true
+}
+
+// unsent deals with a call to a manager that cannot be reached now. A reserve and a look-up wait for the manager, unless it has
+// been away for so long that they would hardly live to see it again. Other calls fail at once, because the gate repeats them
+// anyway: no client waits, and the cache answers duplicates meanwhile.
+func (l *ledger) unsent(n *conn, c *call, now int64) {
+	waits := c.kind == callReserve || c.kind == callLookUp
+	if !waits || n.failures > 0 && now-n.since >= int64(l.p.config.Manager.Timeout) {
+		c.failure = &reply{kind: replyUnavailable, at: now, why: n.why}
+	}
 }
 
 // metadataOf returns what is said once for all calls of a connection. It is valid until the next call of metadataOf.

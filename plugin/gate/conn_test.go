@@ -91,6 +91,30 @@ func TestRequestsWaitForAManagerThatHasJustGone(t *testing.T) {
 	expect(t, "resumed", f.resumedRequest, 1)
 }
 
+// Clients and duplicates do not wait for a manager that is away when the request has run. The manager hears of it later.
+func TestOutcomesDoNotWaitForAManagerThatHasJustGone(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"commit":"before_reply"}`)
+	h.run(p, 1, "before")
+	s, f := h.run(p, 2, "a")
+	h.refuse = true
+	h.end(p, 0, grpcUnavailable)
+	h.current = 2
+	s.OnResponseHeaders(true)
+	h.ready(p)
+	expect(t, "the client's answer", f.resumedResponse, 1)
+	retry, f := h.open(p, 3, "a")
+	retry.OnRequestHeaders(true)
+	h.ready(p)
+	expect(t, "replays", len(f.replies), 1)
+	expect(t, "status", f.replies[0].status, 200)
+	n := len(h.calls)
+	h.refuse = false
+	h.ticks(p, 2*lastBackoff)
+	expect(t, "calls", len(h.calls), n+1)
+	expect(t, "call", h.calls[n].path, api.PathCommit)
+}
+
 // A manager that refuses the gate fails its calls at once.
 func TestRefusedConnectionFailsCalls(t *testing.T) {
 	for status, why := range map[int]string{16: "credentials", 7: "does not allow", 12: "not a manager"} {

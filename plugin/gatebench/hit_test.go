@@ -17,10 +17,10 @@ const hitKeys = 1024
 // The two modes in which the gate decides, the one in which it also makes the upstream calls, and headers mode with a
 // secret for scopes and for fingerprints.
 const (
-	secretMode   = `{"manager": {"batch": "never"}, "scope_secret": "0123456789abcdef"}`
-	headersMode  = `{"manager": {"batch": "never"}, "mode": "headers"}`
-	bodyMode     = `{"manager": {"batch": "never"}, "mode": "body"}`
-	continueMode = `{"manager": {"batch": "never"}, "mode": "body", "client_abort": "continue", "upstream": {"cluster": "upstream"}}`
+	secretMode   = `{"scope_secret": "0123456789abcdef"}`
+	headersMode  = `{"mode": "headers"}`
+	bodyMode     = `{"mode": "body"}`
+	continueMode = `{"mode": "body", "client_abort": "continue", "upstream": {"cluster": "upstream"}}`
 )
 
 var requestBody = []byte(`{"amount": 100, "currency": "EUR", "to": "acct_1J0Q2b", "memo": "invoice 4711"}`)

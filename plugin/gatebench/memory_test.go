@@ -32,8 +32,8 @@ func TestGuestMemoryStays(t *testing.T) {
 	end := loadRequests(t)
 	warm := min(end/5, 100_000)
 	for _, c := range []struct{ name, config string }{
-		{"headers", `{"mode": "headers", "max_response_body_bytes": 4096, "manager": {"batch": "never"}}`},
-		{"body", `{"mode": "body", "max_response_body_bytes": 4096, "manager": {"batch": "never"}}`},
+		{"headers", `{"mode": "headers", "max_response_body_bytes": 4096}`},
+		{"body", `{"mode": "body", "max_response_body_bytes": 4096}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := newLoad(t, c.config)
@@ -96,7 +96,7 @@ func TestSharedDataStays(t *testing.T) {
 		{"bytes", entries, 256 * entries, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := newLoad(t, fmt.Sprintf(`{"max_entries": %d, "max_bytes": %d, "max_response_body_bytes": 4096, "committed_ttl_seconds": 86400, "manager": {"batch": "never"}}`, c.entries, c.bytes))
+			l := newLoad(t, fmt.Sprintf(`{"max_entries": %d, "max_bytes": %d, "max_response_body_bytes": 4096, "committed_ttl_seconds": 86400}`, c.entries, c.bytes))
 			keys := 10 * c.entries
 			for made := 0; made < keys; {
 				for range window {
@@ -148,7 +148,7 @@ func TestLargeAnswersStayInMemory(t *testing.T) {
 		rounds = 40
 		bound  = 128 << 20 // in each VM
 	)
-	l := newLoad(t, `{"mode": "body", "max_response_body_bytes": 400000, "manager": {"batch": "never"}}`)
+	l := newLoad(t, `{"mode": "body", "max_response_body_bytes": 400000}`)
 	l.large = bytes.Repeat([]byte("0123456789abcdef"), most/16)
 	for round := range rounds {
 		if round%10 == 9 {

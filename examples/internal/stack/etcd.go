@@ -25,8 +25,8 @@ const (
 // members know each other by them.
 type cluster struct {
 	Client, Peer [members]int
-	// API and Admin are the ports of the second manager, Managers that of Envoy's listener before both.
-	API, Admin, Managers int
+	// API and Admin are the ports of the second manager.
+	API, Admin int
 
 	etcd    [members]*process
 	second  *process
@@ -78,7 +78,7 @@ func (s *Stack) clusterPorts(ctx context.Context) error {
 		return err
 	}
 	c := s.cluster
-	for _, port := range []*int{&c.Client[0], &c.Client[1], &c.Client[2], &c.Peer[0], &c.Peer[1], &c.Peer[2], &c.API, &c.Admin, &c.Managers} {
+	for _, port := range []*int{&c.Client[0], &c.Client[1], &c.Client[2], &c.Peer[0], &c.Peer[1], &c.Peer[2], &c.API, &c.Admin} {
 		l, err := listen(ctx, 0)
 		if err != nil {
 			return err

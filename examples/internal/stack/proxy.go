@@ -113,7 +113,7 @@ func (s *Stack) startEnvoy(ctx context.Context, ready string) (*process, error) 
 		Upstream: address(s.Ports.Payments), Manager: address(s.Ports.Manager),
 	}
 	if s.cluster != nil {
-		local.Manager, local.Shared = address(s.cluster.Managers), s.shared()
+		local.Shared = s.shared()
 		// Time for a new leader of etcd, on a busy machine too.
 		plugin["manager"] = map[string]any{"cluster": "oncegate_manager", "timeout_ms": 20_000}
 	}
