@@ -362,6 +362,7 @@ func (l *ledger) checkConn(n *conn, now int64) {
 
 // close ends all connections. The plugin has no calls any more.
 func (l *ledger) close() {
+	l.p.choose(0)
 	for i := range l.shards {
 		for k := range l.shards[i].conns {
 			if n := &l.shards[i].conns[k]; n.id != 0 {
