@@ -24,6 +24,16 @@ func (v *vm) readMap(c *vmContext, t MapType) *Headers {
 			return &v.callResponse.Trailers
 		}
 		return nil
+	case MapGRPCInitialMetadata:
+		if v.grpcEvent.metadata != nil {
+			return &v.grpcEvent.metadata
+		}
+		return nil
+	case MapGRPCTrailingMetadata:
+		if v.grpcEvent.trailers != nil {
+			return &v.grpcEvent.trailers
+		}
+		return nil
 	}
 	s := c.stream
 	if s == nil {
@@ -229,7 +239,12 @@ func (v *vm) buffer(c *vmContext, t BufferType) *guestBuffer {
 		if v.configuring {
 			return &guestBuffer{bytes: v.host.cfg.PluginConfig}
 		}
-	case BufferDownstreamData, BufferUpstreamData, BufferGrpcMessage, BufferCallData:
+	case BufferGRPCMessage:
+		if v.grpcEvent.inMessage {
+			return &guestBuffer{bytes: v.grpcEvent.message}
+		}
+		return &guestBuffer{}
+	case BufferDownstreamData, BufferUpstreamData, BufferCallData:
 		return &guestBuffer{}
 	}
 	return nil
@@ -310,10 +325,10 @@ func (v *vm) SetBufferBytes(t BufferType, start, length uint32, value []byte) St
 func (v *vm) ContinueStream(t StreamType) Status {
 	c := v.ctx()
 	switch t {
-	case StreamRequest, StreamResponse:
+	case StreamTypeRequest, StreamTypeResponse:
 		if s := c.stream; s != nil {
 			kind := afterContinueRequest
-			if t == StreamResponse {
+			if t == StreamTypeResponse {
 				kind = afterContinueResponse
 			}
 			if st := v.later(afterAction{kind: kind, stream: s}); st != StatusOK {
@@ -322,9 +337,9 @@ func (v *vm) ContinueStream(t StreamType) Status {
 			s.req.seeHeaders, s.req.seeTrailers, s.req.body, s.req.stale = false, false, nil, false
 		}
 		return StatusOK
-	case StreamDownstream:
+	case StreamTypeDownstream:
 		return StatusOK
-	case StreamUpstream:
+	case StreamTypeUpstream:
 		return StatusUnimplemented
 	}
 	return StatusBadArgument
@@ -333,10 +348,10 @@ func (v *vm) ContinueStream(t StreamType) Status {
 // CloseStream implements HostCalls.
 func (v *vm) CloseStream(t StreamType) Status {
 	c := v.ctx()
-	if t > StreamUpstream {
+	if t > StreamTypeUpstream {
 		return StatusBadArgument
 	}
-	if s := c.stream; s != nil && t <= StreamResponse {
+	if s := c.stream; s != nil && t <= StreamTypeResponse {
 		return v.later(afterAction{kind: afterClose, stream: s})
 	}
 	return StatusOK

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
@@ -35,7 +36,14 @@ type vm struct {
 	callBytes    int // of the requests of all calls
 	lastCall     uint32
 	callResponse *CallResponse // during OnHTTPCallResponse
-	callStatus   string        // "reset" while a failed call is reported
+	callCode     uint32        // of the last failed call or ended gRPC stream
+	callStatus   string        // its text, while it is reported
+
+	grpcStreams map[uint32]*guestStream
+	lastStream  uint32
+	grpcEvent   grpcEvent    // during a callback of a gRPC stream
+	grpcClosing uint32       // the stream whose close callback is running
+	grpcBytes   atomic.Int64 // what servers have sent and the guest has not got
 
 	metrics    vmMetrics
 	tick       timer
@@ -61,6 +69,7 @@ type afterAction struct {
 	kind   afterKind
 	stream *Stream
 	reply  *localReply
+	f      func()
 }
 
 type afterKind uint8
@@ -71,6 +80,7 @@ const (
 	afterClose
 	afterReply
 	afterPluginDone
+	afterFunc
 )
 
 // later queues an action to run after the callback.
@@ -86,7 +96,7 @@ func newVM(t *thread, name string, canary bool) *vm {
 	v := &vm{
 		host: t.host, thread: t, name: name, canary: canary,
 		contexts: map[uint32]*vmContext{0: {}}, nextID: 1,
-		calls: make(map[uint32]*callout), metrics: newVMMetrics(),
+		calls: make(map[uint32]*callout), grpcStreams: make(map[uint32]*guestStream), metrics: newVMMetrics(),
 	}
 	v.tick = timer{clock: t.host.cfg.Clock, loop: t.loop}
 	return v
@@ -224,6 +234,8 @@ func (v *vm) finish() {
 			a.stream.filterReply(a.reply)
 		case afterPluginDone:
 			v.deleteRoot()
+		case afterFunc:
+			a.f()
 		}
 		v.nesting -= cost
 	}
@@ -276,7 +288,7 @@ func (v *vm) deleteRoot() {
 	v.discard()
 }
 
-// discard removes the VM without any callback: it cancels the callouts, stops the timer and frees the memory.
+// discard removes the VM without any callback: it cancels the callouts and gRPC streams, stops the timer and frees the memory.
 func (v *vm) discard() {
 	if v.closed {
 		return
@@ -286,6 +298,7 @@ func (v *vm) discard() {
 	for token := range v.calls {
 		v.forgetCall(token)
 	}
+	v.closeStreams()
 	if v.guest != nil && !v.failed {
 		v.guest.Close()
 	}

@@ -83,9 +83,10 @@ type call struct {
 	// failure is the result of a call that no manager answered, until settle may be called; nil: it has not failed.
 	failure *reply
 
-	size     int // of the message that is under way, bytes
-	sends    int // how often it was sent since it was added
-	attempts int // how often it was added
+	number   uint64 // on the connection
+	size     int    // of the message that is under way, bytes
+	sends    int    // how often it was sent since it was added
+	attempts int    // how often it was added
 	sent     int64
 	// until is when the gate gives up a call that was added; 0: it was not added.
 	until int64

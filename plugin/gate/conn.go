@@ -1,6 +1,8 @@
 package gate
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -28,10 +30,11 @@ const (
 	pingIdle = 15 * time.Second
 )
 
-// pingNumber is the number of the call that asks for a sign of life. Other calls have numbers from firstNumber on.
+// A call's number is its position in conn.calls, and in the higher bits how many were sent before it on the connection, from 1.
+// So a late reply finds no other call.
 const (
-	pingNumber  = 1
-	firstNumber = 2
+	positionBits = 12
+	pingNumber   = 1 // of the call that asks for a sign of life
 )
 
 // conn is a connection. The zero value is one that is not open.
@@ -40,8 +43,9 @@ type conn struct {
 	large bool
 
 	id       uint32 // the host's; 0: not open
-	calls    []*call
-	first    uint64 // the number of calls[0]; nil in calls: it has its reply
+	calls    []*call // those without a reply; nil: free
+	free     []uint16
+	count    uint64 // of the calls that were sent
 	waiting  int    // calls without a reply
 	bytes    int    // of their messages
 	answered bool   // a message came
@@ -83,28 +87,28 @@ func (l *ledger) transmit(c *call) bool {
 	if n.id == 0 && !l.open(n, c, now) {
 		return false
 	}
-	if len(n.calls) >= maxUnderWay || n.waiting > 0 && n.bytes+len(c.message) > maxUnsent {
+	if n.waiting >= maxUnderWay || n.waiting > 0 && n.bytes+len(c.message) > maxUnsent {
 		return false
 	}
 	body := l.message(c, now)
-	if len(n.calls) == 0 {
-		n.first = max(n.first, firstNumber)
-	}
-	number := n.first + uint64(len(n.calls))
-	l.frame = api.AppendStreamCall(l.frame[:0], number, ops[c.kind], c.trace, body)
+	at := n.place()
+	c.number = (n.count+1)<<positionBits | uint64(at)
+	l.frame = api.AppendStreamCall(l.frame[:0], c.number, ops[c.kind], c.trace, body)
 	sent := l.p.host.SendStream(n.id, l.frame)
 	c.size = len(body)
 	if cap(l.frame) > 2*maxSmallMessage {
 		l.frame = nil
 	}
 	if !sent {
+		n.free = append(n.free, at)
 		l.p.host.CloseStream(n.id)
 		l.ended(n, reply{kind: replyUnavailable, why: "the proxy refused to send a message"}, true, now)
 		return false
 	}
 	c.sent = now
 	c.sends++
-	n.calls = append(n.calls, c)
+	n.calls[at] = c
+	n.count++
 	n.waiting++
 	n.bytes += c.size
 	l.underWay++
@@ -208,41 +212,30 @@ func (l *ledger) onMessage(id uint32, size int) {
 	l.settle(c, &r)
 }
 
+// place takes a free position in calls.
+func (n *conn) place() uint16 {
+	last := len(n.free) - 1
+	if last < 0 {
+		n.calls = append(n.calls, nil)
+		return uint16(len(n.calls) - 1)
+	}
+	at := n.free[last]
+	n.free = n.free[:last]
+	return at
+}
+
 // take removes the call of that number; nil: there is none.
 func (n *conn) take(number uint64) *call {
-	at := number - n.first
-	if number < n.first || at >= uint64(len(n.calls)) {
+	at := number & (1<<positionBits - 1)
+	if at >= uint64(len(n.calls)) || n.calls[at] == nil || n.calls[at].number != number {
 		return nil
 	}
 	c := n.calls[at]
-	if c == nil {
-		return nil
-	}
 	n.calls[at] = nil
+	n.free = append(n.free, uint16(at))
 	n.waiting--
 	n.bytes -= c.size
-	n.shrink()
 	return c
-}
-
-// shrink forgets the calls at the beginning that have their replies.
-func (n *conn) shrink() {
-	if n.waiting == 0 {
-		n.first += uint64(len(n.calls))
-		n.calls = n.calls[:0]
-		return
-	}
-	done := 0
-	for n.calls[done] == nil {
-		done++
-	}
-	// A call that waits for long keeps the others' room only while that is a small part.
-	if done >= 64 && done >= len(n.calls)/2 {
-		kept := copy(n.calls, n.calls[done:])
-		clear(n.calls[kept:])
-		n.calls = n.calls[:kept]
-		n.first += uint64(done)
-	}
 }
 
 // onClose deals with the end of a connection, which the manager, the host or somebody between them caused.
@@ -284,14 +277,12 @@ func (l *ledger) ended(n *conn, r reply, again bool, now int64) {
 	if !n.answered {
 		l.failed(n, r.why, now)
 	}
-	calls := n.calls
+	calls := slices.DeleteFunc(n.calls, func(c *call) bool { return c == nil })
+	slices.SortFunc(calls, func(a, b *call) int { return cmp.Compare(a.number, b.number) })
 	l.underWay -= n.waiting
-	*n = conn{shard: n.shard, large: n.large, calls: nil, first: n.first + uint64(len(calls)), failures: n.failures, since: n.since, retryAt: n.retryAt, why: r.why}
+	*n = conn{shard: n.shard, large: n.large, failures: n.failures, since: n.since, retryAt: n.retryAt, why: r.why}
 	r.at = now
 	for _, c := range calls {
-		if c == nil {
-			continue
-		}
 		c.open = c.open || again || r.maybe
 		if !again || c.sends >= maxSends {
 			failure := r
@@ -329,19 +320,16 @@ func (n *conn) whyNot() string {
 }
 
 func (l *ledger) checkConn(n *conn, now int64) {
-	for at, c := range n.calls {
+	for _, c := range n.calls {
 		if c == nil || now <= c.until {
 			continue
 		}
-		n.calls[at] = nil
-		n.waiting--
-		n.bytes -= c.size
+		n.take(c.number)
 		l.underWay--
 		c.open = true
 		c.failure = &reply{kind: replyUnavailable, maybe: true, at: now, why: "timeout"}
 		l.ready = append(l.ready, c)
 	}
-	n.shrink()
 	timeout := int64(l.p.config.Manager.Timeout)
 	silence := int64(pingIdle)
 	if n.waiting > 0 {

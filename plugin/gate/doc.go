@@ -111,11 +111,20 @@
 //
 // # Calls and contexts
 //
-// The host drops the answer to a callout that was made in a stream's context when that stream
-// is deleted. So the gate makes every call from the plugin context. The stream's callback
-// queues the call and sends a message to the VM's own shared queue (kick); the queue callback
-// that follows makes the call (pump). A commit can therefore outlive its stream, and the gate
+// A VM has connections to each shard's manager (conn.go): gRPC streams, each of which carries any number of calls. They belong to
+// the plugin context, so a call and its reply do not depend on the stream that asked. A stream's callback sends its call
+// immediately where the connection is open. Otherwise it queues the call and sends a message to the VM's own shared queue
+// (kick); the queue callback that follows opens the connection (pump). A commit can therefore outlive its stream, and the gate
 // can give back a reservation that was granted after the client left.
+//
+// Calls about one key keep their order on a connection. Large messages have a connection of their own, and so has a call whose
+// answer is large: the manager then says so (large-answer), and the gate repeats the call there.
+//
+// A connection that ends takes its calls with it. They may have been carried out or not. The gate opens another one, first
+// immediately and then with backoff, and sends each of them again with its token until manager.timeout_ms has passed since it
+// was first sent. Meanwhile new calls wait, too. Once a manager has been away for longer than that, calls fail at once, except
+// for those that find the next try due. A manager that stands still does not end its connections: calls find that by their
+// time-out, and the connection by a ping that is not answered.
 //
 // # Which ledger is asked
 //
@@ -138,22 +147,6 @@
 // managers disagree about the shards: wrong-shard (the manager is another shard), and key-moved
 // where no other owner is left to ask. The gate then runs nothing, whatever failure_mode says,
 // and keeps outcomes until the mistake is corrected.
-//
-// # Calls that go together
-//
-// Calls that are ready in one callback go to their shard as one callout (batch.go), whatever
-// their kind: reserves, outcomes, releases, renewals, repetitions. A lone call goes by itself.
-// New calls wait for the answer to the callout before them, and then go together. They wait for
-// a few callbacks at most (maxPatience), and a tick ends the wait for a callout that hangs. Calls
-// that fill a batch do not wait.
-//
-// Each call of a batch gets its own answer and means what it would mean alone. These calls go
-// by themselves: a reserve that may wait, a large answer, a call whose batch failed as a
-// whole, and a call whose answer had no room in the batch's (ask-alone). The last two may be
-// made twice, because the ledger knows their tokens. Repetitions never share a batch with new
-// calls, so a call that fails each time fails no new call. When a proxy on the way to the
-// manager refuses batches, all calls go by themselves for a while (peer.go). One callback
-// settles few answers of a batch (maxActs).
 //
 // # Calls that do not arrive
 //
@@ -194,8 +187,8 @@
 //	finish.go                              how reservations end
 //	answer.go, keep.go, encoding.go, ending.go      the gate's own replies
 //	waiters.go, list.go                    duplicates that wait
-//	call.go, reply.go, batch.go, kept.go   calls to the ledger
-//	shard.go, peer.go, trouble.go          what the gate knows of each manager, and logs about it
+//	call.go, conn.go, reply.go, kept.go    calls to the ledger
+//	shard.go, mark.go, trouble.go          what the gate knows of each manager, and logs about it
 //	forward.go                             what upstream gets to know
 //	upstream.go, direct.go, clientanswer.go, unsuited.go  the gate's own upstream calls
 //	stalls.go, trace.go, metrics.go        bodies that stand still, trace headers, metrics
@@ -204,7 +197,7 @@
 //
 // Everything that grows has a bound: waiters (max_waiters), calls to repeat
 // (commit_retry.max_queued), upstream calls (max_upstream_calls) and their bodies, paths that the
-// router carries (maxUnsuited), messages in one callback, and the cache's table. The bytes of
+// router carries (maxUnsuited), calls on a connection and their bytes, messages in one callback, and the cache's table. The bytes of
 // answers that are being copied, and of outcomes that the ledger has not acknowledged, have a
 // limit; beyond it the gate leaves bodies out. The request bodies that the gate takes over have a
 // limit; beyond it the host holds them. Everything that a stream holds ends with it.

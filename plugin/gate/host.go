@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"encoding/binary"
 	"time"
 
 	"github.com/oncegate/oncegate/plugin/cache"
@@ -179,4 +180,17 @@ type Host interface {
 	ResumeRequest() bool
 	// ResumeResponse releases a response that a callback paused.
 	ResumeResponse() bool
+}
+
+// AppendTarget appends the form in which Proxy-Wasm hosts are told where a gRPC stream goes, a serialized
+// envoy.config.core.v3.GrpcService: {envoy_grpc: {cluster_name, authority}}.
+func AppendTarget(dst []byte, cluster, authority string) []byte {
+	inner := make([]byte, 0, len(cluster)+len(authority)+8)
+	for i, text := range [...]string{cluster, authority} {
+		inner = append(inner, byte(i+1)<<3|2)
+		inner = binary.AppendUvarint(inner, uint64(len(text)))
+		inner = append(inner, text...)
+	}
+	dst = binary.AppendUvarint(append(dst, 1<<3|2), uint64(len(inner)))
+	return append(dst, inner...)
 }

@@ -3,7 +3,6 @@ package gatetest
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 
@@ -38,23 +37,17 @@ var wasm = sync.OnceValues(func() (hostsim.Source, error) {
 	return hostsim.Wasm(module), nil
 })
 
-// each runs a case on both builds of the gate, with single calls to the manager and with batches: in one of the four in make
-// test, in the others in make test-deep. The race detector slows down the module's code and sees nothing of it, so with it
-// only the native build runs.
+// each runs a case on both builds of the gate: on one of the two in make test, on the other in make test-deep. The race
+// detector slows down the module's code and sees nothing of it, so with it only the native build runs.
 func each(t *testing.T, run func(t *testing.T, guest hostsim.Source)) {
-	all := []string{"native/calls", "native/batches", "wasm/calls", "wasm/batches"}
+	all := []string{"native", "wasm"}
 	if deep.Race {
-		all = all[:2]
+		all = all[:1]
 	}
-	for _, name := range deep.Cells(t, all) {
-		build, manager, _ := strings.Cut(name, "/")
-		t.Run(name, func(t *testing.T) {
+	for _, build := range deep.Cells(t, all) {
+		t.Run(build, func(t *testing.T) {
 			t.Parallel()
-			guest := guestOf(t, build)
-			if manager == "batches" {
-				guest = Batched{guest}
-			}
-			run(t, guest)
+			run(t, guestOf(t, build))
 		})
 	}
 }

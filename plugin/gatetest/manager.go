@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
-	"strconv"
 	"sync"
 	"time"
 
@@ -14,25 +12,19 @@ import (
 	"github.com/oncegate/oncegate/manager/managertest/simulated"
 )
 
-// Fault says what goes wrong with one call on its way to the manager and back.
+// Fault says what goes wrong with one call.
 type Fault struct {
-	// Refuse: there is no healthy host, or the circuit breaker is full.
-	Refuse bool
-	// Lose: the call never arrives; the host answers when its timeout is over.
-	Lose bool
-	// LoseAnswer: the call is carried out, but its answer never arrives.
-	LoseAnswer bool
-	// Failure replaces the answer.
-	Failure hostsim.CallFailure
-	// AfterIt: the call is carried out before Failure or Status replaces its answer.
+	// Close ends the call's stream with this gRPC status instead of a reply. All its calls without a reply share that.
+	Close int
+	// Lose: the call never arrives. LoseAnswer: it is carried out, but its reply never arrives.
+	Lose, LoseAnswer bool
+	// AfterIt: the call is carried out before Close or Status takes the place of its reply.
 	AfterIt bool
 	// Status answers with a problem of that status, or with Garbage, instead of carrying it out.
 	Status     int
 	RetryAfter int
 	Code       api.Code // of that problem; empty: none
-	// Foreign leaves out the manager's own header, as if a proxy on the way had answered.
-	Foreign bool
-	// Garbage replaces the body of the answer.
+	// Garbage replaces the body of the reply.
 	Garbage []byte
 	// Hold carries the call out when it comes, and answers when Release is called.
 	Hold bool
@@ -41,7 +33,7 @@ type Fault struct {
 }
 
 // Manager is a manager on a volatile store, with the test as the network. It is a
-// hostsim.Cluster. The real ledger answers every call. Only waiting happens here, on the test's clock.
+// hostsim.GRPCCluster. The real ledger answers every call. Only waiting happens here, on the test's clock.
 type Manager struct {
 	clock   hostsim.Clock
 	manager *simulated.Manager
@@ -53,8 +45,10 @@ type Manager struct {
 	script   map[string][]Fault // by path, used up in order
 	failures map[string]Fault   // by path, when the script is empty
 	calls    []Call
-	batches  int
 	held     []*heldCall
+	streams  map[*stream]bool // those that are open
+	opened   int
+	down     bool
 	changed  chan struct{} // closed and replaced whenever something happens
 }
 
@@ -67,8 +61,9 @@ type Call struct {
 	Wait, PendingTTL, UnknownTTL         time.Duration
 	Durability                           api.Durability
 	Result                               api.Result
-	// Batch is the number of the batch that it came in, from 1; 0: it came by itself.
-	Batch int
+	// Large: it came on a stream for large messages. Stream is the number of that stream, from 1.
+	Large  bool
+	Stream int
 }
 
 // NewManager returns one with an empty ledger.
@@ -79,7 +74,7 @@ func NewManager(clock hostsim.Clock) *Manager {
 	}
 	return &Manager{
 		clock: clock, manager: m, waiting: make(map[string][]*waiter), script: make(map[string][]Fault),
-		failures: make(map[string]Fault), changed: make(chan struct{}),
+		failures: make(map[string]Fault), changed: make(chan struct{}), streams: make(map[*stream]bool),
 	}
 }
 
@@ -142,19 +137,6 @@ func (m *Manager) Count(path string) int {
 	return n
 }
 
-// Batches returns the number of calls in each batch so far.
-func (m *Manager) Batches() (sizes []int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	sizes = make([]int, m.batches)
-	for _, c := range m.calls {
-		if c.Batch > 0 {
-			sizes[c.Batch-1]++
-		}
-	}
-	return sizes
-}
-
 // Changed is closed when the next call arrives.
 func (m *Manager) Changed() <-chan struct{} {
 	m.mu.Lock()
@@ -196,31 +178,6 @@ func (m *Manager) drop(which func(*simulated.Entry) bool) {
 		}
 	}
 }
-
-// Call implements hostsim.Cluster.
-func (m *Manager) Call(_ context.Context, req hostsim.CallRequest, done func(hostsim.CallResponse)) error {
-	c := Call{
-		Path: req.Headers.Get(":path"), Thread: req.Thread, Authority: req.Headers.Get(":authority"),
-		Authorization: req.Headers.Get("authorization"), Shard: req.Headers.Get(api.HeaderShard),
-		Trace: req.Headers.Get("x-request-id") + " " + req.Headers.Get("traceparent"),
-	}
-	var headers []api.Header
-	for _, h := range req.Headers {
-		headers = append(headers, api.Header{Name: h[0], Value: h[1]})
-	}
-	if c.Path == api.PathBatch {
-		return m.batch(c, headers, req.Body, done)
-	}
-	message := c.read(req.Body)
-	h := new(heldCall)
-	m.mu.Lock()
-	f := m.arrive(c, h)
-	m.mu.Unlock()
-	return m.carryOut(f, h, func(answer func(hostsim.CallResponse)) { m.handle(&c, headers, message, answer) }, done)
-}
-
-// work carries out a call.
-type work func(answer func(hostsim.CallResponse))
 
 // read fills a call's fields from its message, and returns a copy of the message without the wait.
 func (c *Call) read(message []byte) []byte {
@@ -268,61 +225,38 @@ func (m *Manager) fault(path string) Fault {
 	return m.failures[path]
 }
 
-func (m *Manager) carryOut(f Fault, h *heldCall, work work, done func(hostsim.CallResponse)) error {
-	nothing := func(hostsim.CallResponse) {}
-	switch {
-	case f.Refuse:
-		return errors.New("no healthy host")
-	case f.Lose:
-		return nil
-	case f.LoseAnswer:
-		work(nothing)
-		return nil
-	case f.Failure != hostsim.CallOK:
-		if f.AfterIt {
-			work(nothing)
-		}
-		done(hostsim.CallResponse{Failure: f.Failure})
-		return nil
-	case f.Status != 0:
-		if f.AfterIt {
-			work(nothing)
-		}
-		a := coded(f.Status, cmp.Or(f.Code, "test"))
-		if f.RetryAfter > 0 {
-			a.Headers.Add("retry-after", strconv.Itoa(f.RetryAfter))
-		}
-		if f.Foreign {
-			a.Headers.Del(api.HeaderManager)
-		}
+// work carries out a call.
+type work func(answer func(simulated.Answer))
+
+func (m *Manager) carryOut(f Fault, h *heldCall, work work, done func(simulated.Answer), end func(status int)) {
+	nothing := func(simulated.Answer) {}
+	spoil := func(a simulated.Answer) {
 		if f.Garbage != nil {
 			a.Body = f.Garbage
 		}
-		if f.Hold {
-			m.hold(h, func() { done(a) })
-			return nil
-		}
 		done(a)
-		return nil
 	}
-	answer := func(r hostsim.CallResponse) {
-		if f.Foreign {
-			r.Headers.Del(api.HeaderManager)
-		}
-		if f.Garbage != nil {
-			r.Body = f.Garbage
-		}
-		done(r)
+	if f.LoseAnswer || f.AfterIt {
+		work(nothing)
 	}
 	switch {
+	case f.Lose, f.LoseAnswer:
+	case f.Close != 0:
+		end(f.Close)
+	case f.Status != 0:
+		a := simulated.Answer{Status: f.Status, RetryAfter: f.RetryAfter, Body: problem(f.Status, cmp.Or(f.Code, "test"))}
+		if f.Hold {
+			m.hold(h, func() { spoil(a) })
+			return
+		}
+		spoil(a)
 	case f.HoldCall:
-		m.hold(h, func() { work(answer) })
+		m.hold(h, func() { work(spoil) })
 	case f.Hold:
-		work(func(r hostsim.CallResponse) { m.hold(h, func() { answer(r) }) })
+		work(func(a simulated.Answer) { m.hold(h, func() { spoil(a) }) })
 	default:
-		work(answer)
+		work(spoil)
 	}
-	return nil
 }
 
 // held is a call that waits for Release.
@@ -343,10 +277,7 @@ func (m *Manager) hold(h *heldCall, answer func()) {
 	answer()
 }
 
-func coded(status int, code api.Code) hostsim.CallResponse {
+func problem(status int, code api.Code) []byte {
 	p := api.Problem{Status: status, Code: code, Title: "test"}
-	return hostsim.CallResponse{
-		Headers: hostsim.H(":status", strconv.Itoa(status), api.HeaderManager, "test", "content-type", api.ContentTypeProblem),
-		Body:    p.AppendJSON(nil),
-	}
+	return p.AppendJSON(nil)
 }

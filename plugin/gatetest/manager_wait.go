@@ -2,9 +2,7 @@ package gatetest
 
 import (
 	"context"
-	"strconv"
 
-	"github.com/oncegate/oncegate/hostsim"
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/managertest/simulated"
 )
@@ -14,14 +12,14 @@ import (
 // and when the reservation is over.
 type waiter struct {
 	ask    func() simulated.Answer
-	answer func(hostsim.CallResponse)
+	answer func(simulated.Answer)
 	over   bool // it has waited long enough
 }
 
 func name(scope, key string) string { return scope + "\x00" + key }
 
 // handle makes the manager answer a call.
-func (m *Manager) handle(c *Call, headers []api.Header, message []byte, answer func(hostsim.CallResponse)) {
+func (m *Manager) handle(c *Call, headers []api.Header, message []byte, answer func(simulated.Answer)) {
 	ask := func() simulated.Answer { return m.manager.Do(context.Background(), c.Path, headers, message) }
 	id := name(c.Scope, c.Key)
 	m.handling.Lock()
@@ -43,7 +41,7 @@ func (m *Manager) handle(c *Call, headers []api.Header, message []byte, answer f
 		return
 	}
 	m.handling.Unlock()
-	answer(response(a))
+	answer(a)
 	if c.Path != api.PathReserve {
 		m.wake(id)
 	}
@@ -76,7 +74,7 @@ func (m *Manager) wake(id string) (last simulated.Answer) {
 		if a.Status == 201 {
 			m.watch(id, a) // the calls after it wait for this new reservation
 		}
-		sends = append(sends, func() { w.answer(response(a)) })
+		sends = append(sends, func() { w.answer(a) })
 	}
 	if m.waiting[id] = keep; len(keep) == 0 {
 		delete(m.waiting, id)
@@ -86,16 +84,4 @@ func (m *Manager) wake(id string) (last simulated.Answer) {
 		f()
 	}
 	return last
-}
-
-// response is an answer as it arrives.
-func response(a simulated.Answer) hostsim.CallResponse {
-	h := hostsim.H(":status", strconv.Itoa(a.Status), api.HeaderManager, "test", "content-type", a.ContentType)
-	if a.RetryAfter > 0 {
-		h.Add("retry-after", strconv.Itoa(a.RetryAfter))
-	}
-	for _, extra := range a.Headers {
-		h.Add(extra.Name, extra.Value)
-	}
-	return hostsim.CallResponse{Headers: h, Body: a.Body}
 }

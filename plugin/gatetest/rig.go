@@ -61,23 +61,15 @@ type Options struct {
 	MaxNestedReplies int
 }
 
-// Batched is a gate whose rigs send every call as a batch if possible. Other rigs send no batches, so that
-// chance does not join a call that is held with others. A configuration with manager.batch overrides both.
-type Batched struct{ hostsim.Source }
-
-// complete adds to a configuration what it does not say: manager.batch, and that callers share their keys, because most tests
-// are about one caller. It leaves alone what is not a JSON object.
-func complete(config, batch string) string {
-	fields, manager := map[string]json.RawMessage{}, map[string]json.RawMessage{}
+// complete adds to a configuration what it does not say: that callers share their keys, because most tests are about one
+// caller. It leaves alone what is not a JSON object.
+func complete(config string) string {
+	fields := map[string]json.RawMessage{}
 	if config != "" && json.Unmarshal([]byte(config), &fields) != nil {
 		return config
 	}
 	if fields["anonymous"] == nil {
 		fields["anonymous"] = json.RawMessage(`"shared"`)
-	}
-	if m, ok := fields["manager"]; !ok || json.Unmarshal(m, &manager) == nil && manager["batch"] == nil {
-		manager["batch"] = json.RawMessage(batch)
-		fields["manager"], _ = json.Marshal(manager)
 	}
 	out, _ := json.Marshal(fields)
 	return string(out)
@@ -137,11 +129,7 @@ func (r *Rig) Close() error {
 
 func start(t testing.TB, guest hostsim.Source, o Options) (*Rig, error) {
 	r := &Rig{TB: t, Clock: o.Clock, Manager: o.Manager, Process: o.Process, log: new(lockedBuffer)}
-	if _, ok := guest.(Batched); ok {
-		o.Config = complete(o.Config, `"always"`)
-	} else {
-		o.Config = complete(o.Config, `"never"`)
-	}
+	o.Config = complete(o.Config)
 	if r.Clock == nil {
 		r.Clock = newClock()
 	}

@@ -1,7 +1,6 @@
 package sdk
 
 import (
-	"encoding/binary"
 	"time"
 
 	"github.com/tetratelabs/proxy-wasm-go-sdk/proxywasm"
@@ -193,7 +192,7 @@ func (*host) CallBody(size int) []byte {
 
 // OpenStream implements gate.Host.
 func (h *host) OpenStream(cluster, authority string, metadata [][2]string) (uint32, gate.CallStatus) {
-	h.target = appendTarget(h.target[:0], cluster, authority)
+	h.target = gate.AppendTarget(h.target[:0], cluster, authority)
 	h.pairs = appendPairs(h.pairs[:0], metadata)
 	id, status := grpcStream(h.target, api.StreamService, api.StreamMethod, h.pairs)
 	switch {
@@ -210,18 +209,6 @@ const (
 	statusBadArgument  = 2
 	statusParseFailure = 4
 )
-
-// appendTarget appends envoy.config.core.v3.GrpcService {envoy_grpc {cluster_name, authority}}.
-func appendTarget(dst []byte, cluster, authority string) []byte {
-	var inner []byte
-	for i, text := range [...]string{cluster, authority} {
-		inner = append(inner, byte(i+1)<<3|2)
-		inner = binary.AppendUvarint(inner, uint64(len(text)))
-		inner = append(inner, text...)
-	}
-	dst = binary.AppendUvarint(append(dst, 1<<3|2), uint64(len(inner)))
-	return append(dst, inner...)
-}
 
 // SendStream implements gate.Host.
 func (*host) SendStream(id uint32, message []byte) bool { return grpcSend(id, message) }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
 	"github.com/oncegate/oncegate/plugin/gate"
 )
@@ -93,6 +94,18 @@ func (g *guest) OnHTTPCallResponse(id, token uint32, headers, bodySize, trailers
 	p.host.answered, p.host.trailers = headers > 0, trailers > 0
 	p.gate.OnCallResponse(token, bodySize)
 	p.host.answered = false
+	return nil
+}
+
+// OnGRPCReceive implements hostsim.Guest.
+func (g *guest) OnGRPCReceive(id, token uint32, size int) error {
+	g.plugins[id].gate.OnStreamMessage(token, size)
+	return nil
+}
+
+// OnGRPCClose implements hostsim.Guest.
+func (g *guest) OnGRPCClose(id, token, status uint32) error {
+	g.plugins[id].gate.OnStreamClose(token, int(status))
 	return nil
 }
 
@@ -324,6 +337,27 @@ func (h *host) buffer(t hostsim.BufferType, start, size int) []byte {
 	return b
 }
 
+func (h *host) OpenStream(cluster, authority string, metadata [][2]string) (uint32, gate.CallStatus) {
+	list := make(hostsim.Headers, len(metadata))
+	for i := range metadata {
+		list[i] = metadata[i]
+	}
+	id, status := h.GRPCStream(gate.AppendTarget(nil, cluster, authority), api.StreamService, api.StreamMethod, list)
+	switch status {
+	case hostsim.StatusOK:
+		return id, gate.CallSent
+	case hostsim.StatusBadArgument, hostsim.StatusParseFailure:
+		return 0, gate.CallNoCluster
+	}
+	return 0, gate.CallRefused
+}
+
+func (h *host) SendStream(id uint32, message []byte) bool { return ok(h.GRPCSend(id, message, false)) }
+
+func (h *host) CloseStream(id uint32) { h.GRPCCancel(id) }
+
+func (h *host) StreamMessage(size int) []byte { return h.buffer(hostsim.BufferGRPCMessage, 0, size) }
+
 func (h *host) Select(stream uint32) bool {
 	if stream == 0 {
 		stream = h.plugin
@@ -422,6 +456,6 @@ func (h *host) Reply(status, grpcStatus int, details string, headers [][2]string
 	return ok(h.SendLocalResponse(uint32(status), details, body, list, int32(grpcStatus)))
 }
 
-func (h *host) ResumeRequest() bool { return ok(h.ContinueStream(hostsim.StreamRequest)) }
+func (h *host) ResumeRequest() bool { return ok(h.ContinueStream(hostsim.StreamTypeRequest)) }
 
-func (h *host) ResumeResponse() bool { return ok(h.ContinueStream(hostsim.StreamResponse)) }
+func (h *host) ResumeResponse() bool { return ok(h.ContinueStream(hostsim.StreamTypeResponse)) }
