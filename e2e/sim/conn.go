@@ -420,7 +420,7 @@ func (c *conn) reply(number uint64, a *answer) {
 	mark, _ := find(a.headers, api.HeaderLedger)
 	message := api.AppendStreamReply(nil, number, a.status, seconds, mark, a.body)
 	if w.adversary(Garble, 0.04) {
-		switch w.rnd.IntN(4) {
+		switch w.rnd.IntN(3) {
 		case 0:
 			status := w.anyStatus()
 			w.logf(c.target.name, "connection %d of %s: a proxy ends it with status %d", c.id, c.v.name, status)
@@ -428,11 +428,8 @@ func (c *conn) reply(number uint64, a *answer) {
 			return
 		case 1:
 			message = message[:w.rnd.IntN(len(message))]
-		case 2:
-			message = api.AppendStreamReply(nil, number, a.status, seconds, mark, a.body[:w.rnd.IntN(len(a.body)+1)])
 		default:
-			status := []int{200, 403, 404, 429, 500, 502, 503, 504}[w.rnd.IntN(8)]
-			message = api.AppendStreamReply(nil, number, status, 0, "", []byte("no manager here"))
+			message = api.AppendStreamReply(nil, number, a.status, seconds, mark, a.body[:w.rnd.IntN(len(a.body)+1)])
 		}
 		w.logf(c.target.name, "connection %d of %s: the reply to call %d becomes %d bytes", c.id, c.v.name, number, len(message))
 	}

@@ -42,7 +42,7 @@ type conn struct {
 	shard int
 	large bool
 
-	id       uint32 // the host's; 0: not open
+	id       uint32  // the host's; 0: not open
 	calls    []*call // those without a reply; nil: free
 	free     []uint16
 	count    uint64 // of the calls that were sent
@@ -350,7 +350,6 @@ func (l *ledger) checkConn(n *conn, now int64) {
 
 // close ends all connections. The plugin has no calls any more.
 func (l *ledger) close() {
-	l.p.choose(0)
 	for i := range l.shards {
 		for k := range l.shards[i].conns {
 			if n := &l.shards[i].conns[k]; n.id != 0 {
