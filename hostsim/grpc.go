@@ -56,7 +56,9 @@ func (f UpstreamFailure) endsStream(detail string, started bool) (trailers Heade
 		return nil, grpcCodeInternal, r.details
 	}
 	text := string(r.body)
-	return H(":status", "200", "content-type", "application/grpc", "grpc-status", "14", "grpc-message", text), grpcCodeUnavailable, StreamText(text, r.details)
+	trailers = append(H(":status", "200"), r.headers...)
+	trailers = append(trailers, H("content-type", "application/grpc", "grpc-status", "14", "grpc-message", text)...)
+	return trailers, grpcCodeUnavailable, StreamText(text, r.details)
 }
 
 // StreamText is the text of an ended stream as Envoy shows it to a guest: the server's grpc-message as it is, and

@@ -226,7 +226,7 @@ func TestRefusedStream(t *testing.T) {
 		hostsimtest.Healthy(r, r.h)
 		refuse = hostsim.ErrCircuitBreaker
 		r.run("rh=gopen:a:c,gopen:b:c,reply:200:x")
-		r.wantLog("worker-0", "rh 7 end", "gm unknown 0", "gt unknown 4", "rh: gopen:a:c = InternalFailure", "gm unknown 0", "gt unknown 4", "rh: gopen:b:c = InternalFailure", "rh: reply:200:x = Ok",
+		r.wantLog("worker-0", "rh 7 end", "gm unknown 0", "gt unknown 5", "rh: gopen:a:c = InternalFailure", "gm unknown 0", "gt unknown 5", "rh: gopen:b:c = InternalFailure", "rh: reply:200:x = Ok",
 			"gc unknown 14 status 14 upstream connect error or disconnect/reset before headers.", "gc unknown 14 status 14 upstream connect error or disconnect/reset before headers.")
 		wantViolation(r, "Envoy's worker hangs here")
 	})

@@ -280,16 +280,20 @@ func cluster(name string, address net.Addr, limit int) object {
 	return c
 }
 
-// rpcClusters are a site's clusters of gRPC streams: its server, one that nobody listens for, one without a host.
+// rpcClusters are a site's clusters of gRPC streams: its server, one that nobody listens for, one without a host, one which
+// carries one stream.
 func rpcClusters(s *site) []any {
 	var all []any
-	for suffix, address := range map[string]net.Addr{"_g": s.server.ln.Addr(), "_gone": &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}, "_empty": nil} {
+	for suffix, address := range map[string]net.Addr{"_g": s.server.ln.Addr(), "_gone": &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}, "_full": s.server.ln.Addr(), "_empty": nil} {
 		c := object{
 			"name": s.name + suffix, "type": "STATIC", "connect_timeout": "30s",
 			"typed_extension_protocol_options": object{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed(
 				"envoy.extensions.upstreams.http.v3.HttpProtocolOptions", object{
 					"explicit_http_config": object{"http2_protocol_options": object{}},
 				})},
+		}
+		if suffix == "_full" {
+			c["circuit_breakers"] = object{"thresholds": []any{object{"max_requests": 1}}}
 		}
 		if address != nil {
 			c["load_assignment"] = object{"cluster_name": s.name + suffix, "endpoints": []any{object{"lb_endpoints": []any{object{

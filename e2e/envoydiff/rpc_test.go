@@ -25,6 +25,7 @@ type rpcServer struct {
 	mu      sync.Mutex
 	conns   []*rpcConn
 	streams []*rpcStream // in the order of their coming
+	stalled bool         // it opens no windows
 }
 
 type rpcConn struct {
@@ -126,7 +127,7 @@ func (s *rpcServer) handle(c *rpcConn, frame http2.Frame) {
 			st.body = append(st.body, f.Data()...)
 			st.ended = st.ended || f.StreamEnded()
 		}
-		if n := uint32(len(f.Data())); n > 0 {
+		if n := uint32(len(f.Data())); n > 0 && !s.stalled {
 			c.write(func(w *http2.Framer) error { return w.WriteWindowUpdate(0, n) })
 			if !f.StreamEnded() {
 				c.write(func(w *http2.Framer) error { return w.WriteWindowUpdate(f.StreamID, n) })
@@ -204,7 +205,7 @@ func (s *rpcServer) forget() {
 	s.hangUp()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.streams = nil
+	s.streams, s.stalled = nil, false
 }
 
 // showRPC is what a stream's server has got.
@@ -267,6 +268,8 @@ func (s *rpcServer) do(tb testing.TB, arg string) {
 		st.headers(false, ":status", "200", "content-type", "application/grpc")
 	case "send":
 		st.data(false, frames(f[2:]))
+	case "stall": // reads no more
+		s.stalled = true
 	case "fill": // a message of so many bytes, as far as the windows go
 		st.fill(s, f[2])
 	case "half":
@@ -317,6 +320,16 @@ type simRPCStream struct {
 	messages       []string
 	ended, started bool
 	answered       bool
+}
+
+// full is a circuit breaker that lets one stream through.
+func (r *simRPC) full(hostsim.StreamRequest) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.streams) > 0 {
+		return hostsim.ErrCircuitBreaker
+	}
+	return nil
 }
 
 func (r *simRPC) open(s *hostsimtest.ServerStream) {
@@ -381,7 +394,7 @@ func (r *simRPC) do(tb testing.TB, arg string) {
 	case "fill":
 		st.Send(make([]byte, code))
 		return
-	case "half", "goaway":
+	case "half", "goaway", "stall":
 		return
 	case "compressed": // the client resets the stream
 		st.Break(13)

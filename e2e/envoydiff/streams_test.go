@@ -17,6 +17,7 @@ var streams = &site{name: "streams", rpc: true, plugin: "gm=;gr=;gt=;gc=", cases
 		"get rh=gopen:a:streams_g:X-A:1:x-b:2:x-b:3,reply:200:x" + grpcShow, "rpc 1 accept", "rpc 1 finish 0"}},
 	{fact: "41", name: "unknown cluster", steps: []string{"get rh=gopen:a:nowhere,reply:200:x" + grpcShow}},
 	{fact: "41", name: "no host", steps: []string{"get rh=gopen:a:streams_empty,reply:200:x" + grpcShow}},
+	{fact: "41", name: "circuit breaker", steps: []string{"get rh=gopen:a:streams_full,reply:200:x" + grpcShow, "rpc 1 accept", "b get rh=gopen:b:streams_full,gsend:b:x,reply:200:x", "rpc 1 finish 0"}},
 	{fact: "41", name: "no service", steps: []string{"get rh=graw:a:x,reply:200:x" + grpcShow}},
 	{fact: "41", name: "refused connection", steps: []string{"get rh=gopen:a:streams_gone,gsend:a:x,reply:200:x;gm=;gt=pairs:5:names;gc=gclose:a"}},
 	{fact: "42", name: "ends with 0", steps: []string{"get rh=gopen:a:streams_g,reply:200:x" + grpcShow, "rpc 1 accept", "rpc 1 finish 0"}},
@@ -52,6 +53,8 @@ var streams = &site{name: "streams", rpc: true, plugin: "gm=;gr=;gt=;gc=", cases
 	{fact: "43", name: "bad tokens", steps: []string{"get rh=gsend:0:x,gclose:0,gcancel:0,gsend:1:x,gclose:1,gcancel:1,gsend:994:x,gclose:994,gcancel:994,gsend:3:x,gclose:3,gcancel:3,reply:200:x"}},
 	{fact: "44", name: "goaway", steps: []string{
 		"get rh=gopen:a:streams_g,reply:200:x" + grpcShow, "rpc 1 accept", "rpc 1 goaway", "rpc 1 send one", "b get rh=gopen:b:streams_g,gsend:a:x,gsend:b:x,reply:200:x;gc=gclose:b", "rpc 2 accept", "rpc 1 finish 0", "rpc 2 finish 0"}},
+	{fact: "44", name: "server that does not read", blind: true, steps: []string{
+		"get rh=gopen:a:streams_g,reply:200:x;gc=gclose:a", "rpc 1 accept", "rpc 1 stall", "b get rh=gfill:a:10000000,gfill:a:10000000,gsend:a:x,gcancel:a,reply:200:x"}},
 	{fact: "44", name: "large messages", steps: []string{
 		"get rh=gopen:a:streams_g,gfill:a:5000000,gsend:a:x,reply:200:x" + grpcShow, "rpc 1 accept", "rpc 1 fill 3000000", "rpc 1 finish 0"}},
 	{fact: "44", name: "filter traps", steps: []string{"get rh=gopen:a:streams_g,reply:200:x;gr=trap", "rpc 1 accept", "rpc 1 send x", "rpc 1 send y", "b get rh=gopen:b:streams_g"}},

@@ -43,6 +43,7 @@ func startSim(t *testing.T, s *site, guest hostsim.Source) *simSite {
 				s.Fail(hostsim.UpstreamConnectFailed, "delayed connect error: Connection refused", false)
 			}},
 			s.name + "_empty": &hostsimtest.Cluster{RefuseStream: func(hostsim.StreamRequest) error { return hostsim.ErrNoHealthyHost }},
+			s.name + "_full":  &hostsimtest.Cluster{StreamHandler: sim.rpc.open, RefuseStream: sim.rpc.full},
 		},
 		Logger: slog.New(sim.log), Seed: 1,
 	})
