@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -125,6 +126,7 @@ func TestStreamsAreRefusedBeforeTheyBegin(t *testing.T) {
 func TestStreamEndsAfterBadMessages(t *testing.T) {
 	s := newEcho(t, Options{ReadTimeout: 200 * time.Millisecond})
 	client := httpdtest.HTTP2(t)
+	idle := s.Stream(client, echoPath)
 	for name, c := range map[string]struct {
 		bytes []byte
 		close bool
@@ -151,7 +153,45 @@ func TestStreamEndsAfterBadMessages(t *testing.T) {
 			wantEnd(t, st, c.want)
 		})
 	}
+	wantEcho(t, idle, []byte("idle for longer than the time for a message"))
+	idle.CloseSend()
+	wantEnd(t, idle, StreamOK)
 	s.wantClean()
+}
+
+// Streams that nobody reads fill their own windows, and not that of the connection.
+func TestStalledStreamsLeaveTheConnectionRoom(t *testing.T) {
+	goOn := make(chan struct{})
+	s := newSite(t, siteOptions{server: Options{ReadTimeout: time.Hour}, routes: []Route{
+		{Method: "POST", Path: echoPath, Roles: Plain, Stream: echo},
+		{Method: "POST", Path: "/test/Stall", Roles: Plain, Stream: func(st *Stream) {
+			<-goOn
+			echo(st)
+		}},
+	}})
+	client := httpdtest.HTTP2(t)
+	small, large := s.Stream(client, echoPath), make([]byte, 4<<20)
+	var writes sync.WaitGroup
+	var stalled []*httpdtest.Stream
+	for range 6 {
+		st := s.Stream(client, "/test/Stall")
+		stalled = append(stalled, st)
+		writes.Go(func() {
+			if err := st.Send(large); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range 100 {
+		wantEcho(t, small, make([]byte, 32<<10))
+	}
+	close(goOn)
+	for _, st := range stalled {
+		if got, err := st.Receive(); err != nil || len(got) != len(large) {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+	}
+	writes.Wait()
 }
 
 // Streams that bring halves of large messages share the memory for bodies, and leave others room.
