@@ -2,177 +2,25 @@ package e2e
 
 import (
 	"fmt"
-	"net"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/oncegate/oncegate/manager/api"
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
-// Calls of many requests that go to the manager as one batch, and what happens to them when the batch fails.
+// What happens to the gate's connections to a manager while requests run.
 
-const together = 64 // requests whose calls are ready in one turn of the proxy's loop
+// crowdClients is how many send at the same time.
+const crowdClients = 64
 
-// cutBatch gives a part of the manager's answer, as parts says, and closes the connection.
-func cutBatch(part func(answer []byte) []byte, length func(whole, part int) int) func(net.Conn, []byte) {
-	return func(c net.Conn, answer []byte) {
-		some := part(answer)
-		fmt.Fprintf(c, "HTTP/1.1 200 OK\r\n%sContent-Type: %s\r\nContent-Length: %d\r\n\r\n", managersHeader, api.ContentTypeRaw, length(len(answer), len(some)))
-		_, _ = c.Write(some) // the proxy may leave
-	}
-}
-
-func half(answer []byte) []byte { return answer[:len(answer)/2] }
-
-// fewer leaves out the last of the answers.
-func fewer(answer []byte) []byte {
-	list, _ := api.ViewRawAnswers(nil, answer) // none: an answer that is too short anyway
-	b := api.AppendRawAnswers(nil, max(len(list)-1, 1))
-	for _, a := range list[:max(len(list)-1, 0)] {
-		b = api.AppendRawAnswer(b, a.Status, a.RetryAfterSeconds, a.Body)
-	}
-	return b
-}
-
-func wholeLength(whole, _ int) int { return whole }
-func partLength(_, part int) int   { return part }
-
-// batchFaults are what callers of a batch get.
-var batchFaults = []managerFault{
-	{name: "cut by the connection's end", write: cutBatch(half, wholeLength)},
-	{name: "cut by a reset", write: cutBatch(half, wholeLength), reset: true},
-	{name: "cut short and whole", write: cutBatch(half, partLength)},
-	{name: "one answer too few", write: cutBatch(fewer, partLength)},
-	{name: "no answer", write: text(), reset: true},
-	{name: "hang", write: text(), hang: true},
-	{name: "502 of another", write: text("HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbusy")},
-}
-
-// batchesRefused is the answer of a proxy that passes no batch on. The gate sends none for a while.
-var batchesRefused = managerFault{name: "403 of another", write: text("HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno")}
-
-// newBatchRig has a front before the manager, and a proxy of one worker.
-func newBatchRig(t *testing.T, target envoyTarget, mode string) *tableRig {
-	t.Helper()
-	r := &tableRig{upstream: newHeldUpstream(t)}
-	r.stack = &stack{dir: t.TempDir(), target: target, mode: mode, workers: 1, paymentsAddr: r.upstream.address, plugin: map[string]any{
-		"pending_wait_timeout": 60, "pending_ttl_seconds": 600, "manager": map[string]any{"timeout_ms": 10_000},
-		"commit_retry": map[string]any{"initial_ms": 50, "max_ms": 200},
-	}}
-	r.stopAtEnd(t)
-	r.startManager(t)
-	r.front = newManagerFront(t, r.managerAddr)
-	r.managerAddr = r.front.address
-	r.startProxy(t)
-	return r
-}
-
-// atOnce has the proxy find requests with new keys in one turn of its loop.
-func (r *tableRig) atOnce(t *testing.T, headers ...string) (calls []call, answers *crowdAnswers) {
-	t.Helper()
-	p := r.proxies[0]
-	for range together {
-		calls = append(calls, pay(newKey(), headers...))
-	}
-	p.pause(t)
-	answers = sendCalls(t.Context(), p, calls)
-	answers.awaitSent(t, together)
-	p.resume(t)
-	return calls, answers
-}
-
-// The answer to a batch of reserves does not arrive, or is changed on its way. A request that is not known to be
-// reserved does not run. A client that asks again is served, and each key runs once.
-func TestFailedBatchRunsNothingTwice(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
-		r := newBatchRig(t, target, mode)
-		for _, fault := range batchFaults {
-			for _, carryOut := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s, carried out: %v", fault.name, carryOut), func(t *testing.T) { r.failReserves(t, fault, carryOut) })
-			}
-		}
-		t.Run(batchesRefused.name, func(t *testing.T) { newBatchRig(t, target, mode).failReserves(t, batchesRefused, false) })
-	})
-}
-
-func (r *tableRig) failReserves(t *testing.T, fault managerFault, carryOut bool) {
-	met, lift := r.front.fail(api.PathBatch, "", fault, carryOut)
-	defer lift()
-	calls, answers := r.atOnce(t)
-	<-met.met
-	if !fault.hang {
-		lift()
-	}
-	answers.wg.Wait()
-	lift()
-	for i, c := range calls {
-		if err := answers.errs[i]; err != nil {
-			t.Fatal(err)
-		}
-		first := answers.answers[i]
-		if first.status != 201 && (first.status != 503 || first.headers.Get("Idempotency-Status") != "manager-unavailable") {
-			t.Fatalf("%v", first)
-		}
-		eventually(t, "a key stays refused", func() error {
-			if a := send(t, r.proxies[0], c); a.status != 201 {
-				return fmt.Errorf("%v", a)
-			}
-			return nil
-		})
-		r.wantRuns(t, c, 1)
-	}
-	r.proxies[0].wantNoTrap(t)
-}
-
-// The same for outcomes: all clients get their answers, and the ledger gets all outcomes.
-func TestBatchesOfOutcomesFail(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
-		for _, fault := range []managerFault{batchFaults[1], batchFaults[3], batchFaults[5], batchesRefused} { // each needs its own upstream
-			t.Run(fault.name, func(t *testing.T) {
-				r := newBatchRig(t, target, mode) // whose upstream holds once
-				calls, answers := r.atOnce(t, "X-Hold", "yes")
-				for _, c := range calls {
-					r.awaitRun(t, c)
-				}
-				met, lift := r.front.fail(api.PathBatch, "", fault, true)
-				defer lift()
-				r.proxies[0].pause(t)
-				r.upstream.release()
-				eventually(t, "upstream does not answer", func() error {
-					if n := r.upstream.answered.Load(); n < together {
-						return fmt.Errorf("%d answers", n)
-					}
-					return nil
-				})
-				r.proxies[0].resume(t)
-				answers.wg.Wait()
-				lift()
-				select {
-				case <-met.met:
-				default:
-					t.Log("the outcomes did not go together") // as a proxy of threads may read their answers one by one
-				}
-				other := r.startProxy(t) // knows only what the ledger knows
-				for i, c := range calls {
-					if answers.errs[i] != nil || answers.answers[i].status != 201 {
-						t.Fatalf("%v, %v", answers.answers[i], answers.errs[i])
-					}
-					eventually(t, "the ledger does not hear of the outcome", func() error {
-						a := send(t, other, c)
-						if err := a.sameAs(answers.answers[i]); err != nil {
-							return fmt.Errorf("%w: %v", err, a)
-						}
-						return nil
-					})
-					r.wantRuns(t, c, 1)
-				}
-			})
-		}
-	})
-}
-
-// crowdOfKeys is a load of new keys on many connections to two proxies. Its clients repeat a request until it is answered.
+// crowdOfKeys is a load of new keys on many connections. Its clients repeat a request until it is answered.
 type crowdOfKeys struct {
 	mu    sync.Mutex
 	first map[string]answer
@@ -184,7 +32,7 @@ type crowdOfKeys struct {
 // load begins to send; ask sends one request, and says whether it was answered for good.
 func (s *stack) load(t *testing.T, ask func(key string) (answer, bool)) *crowdOfKeys {
 	c := &crowdOfKeys{first: map[string]answer{}, stop: make(chan struct{})}
-	for range together {
+	for range crowdClients {
 		c.wg.Go(func() {
 			for t.Context().Err() == nil {
 				select {
@@ -240,43 +88,176 @@ func (c *crowdOfKeys) end() {
 	c.wg.Wait()
 }
 
-// wantBatches checks that calls of proxies went together.
-func wantBatches(t *testing.T, proxies ...*proxy) {
-	t.Helper()
-	for _, p := range proxies {
-		if n, err := p.metric("oncegate_gate_callout_batches_total"); err != nil || n == 0 {
-			t.Errorf("%s sent %d batches, %v", p.name, n, err)
-		}
+// ask returns what load needs for clients of all proxies that repeat a request until it is paid.
+func (s *stack) ask(t *testing.T) func(key string) (answer, bool) {
+	return func(key string) (answer, bool) {
+		a, err := do(t.Context(), s.proxies[int(key[len(key)-1])%len(s.proxies)], pay(key))
+		return a, err == nil && a.status == 201
 	}
 }
 
-// The manager is killed again and again under batches: each key runs once, and what was answered is recorded.
-func TestManagerIsKilledUnderBatches(t *testing.T) {
+// askOnce is ask for clients that must be served at the first try.
+func (s *stack) askOnce(t *testing.T) func(key string) (answer, bool) {
+	ask := s.ask(t)
+	return func(key string) (answer, bool) {
+		a, ok := ask(key)
+		if !ok {
+			t.Errorf("%s: %v", key, a)
+		}
+		return a, true
+	}
+}
+
+// wantOnce checks that each key ran once, and that the ledger has the first answers.
+func (c *crowdOfKeys) wantOnce(t *testing.T, s *stack) {
+	t.Helper()
+	other := s.startProxy(t) // knows only what the ledger knows
+	for key, first := range c.first {
+		wantReplay(t, other, pay(key), first)
+		s.wantExecutions(t, key, 1)
+	}
+	for _, p := range s.proxies {
+		p.wantNoTrap(t)
+	}
+}
+
+// The manager is killed again and again under load: each key runs once, and what was answered is recorded.
+func TestManagerIsKilledUnderLoad(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 60, "pending_ttl_seconds": 600, "committed_ttl_seconds": 3600})
 		s.startProxy(t)
-		c := s.load(t, func(key string) (answer, bool) {
-			a, err := do(t.Context(), s.proxies[key[len(key)-1]%2], pay(key))
-			return a, err == nil && a.status == 201
-		})
-		for range 4 {
-			c.await(t, c.answered()+200)
+		c := s.load(t, s.ask(t))
+		for range deep.Rounds(4, 50) {
+			c.await(t, c.answered()+100)
 			s.manager.kill()
 			s.startManager(t)
 		}
-		c.await(t, c.answered()+200)
+		c.await(t, c.answered()+100)
 		c.end()
-		wantBatches(t, s.proxies...)
-		other := s.startProxy(t)
-		for key, first := range c.first {
-			wantReplay(t, other, pay(key), first)
-			s.wantExecutions(t, key, 1)
+		c.wantOnce(t, s)
+	})
+}
+
+// A deploy of the manager, which says goodbye to its connections: no client gets an error.
+func TestManagerIsDeployedUnderLoad(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
+		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 60, "pending_ttl_seconds": 600, "committed_ttl_seconds": 3600})
+		s.startProxy(t)
+		c := s.load(t, s.askOnce(t))
+		for range deep.Rounds(2, 10) {
+			c.await(t, c.answered()+100)
+			if err := s.manager.stop(); err != nil {
+				t.Error(err)
+			}
+			s.startManager(t)
+		}
+		c.await(t, c.answered()+100)
+		c.end()
+		c.wantOnce(t, s)
+	})
+}
+
+// managerProtocol changes how Envoy speaks to the manager. options is JSON of HttpProtocolOptions.
+func managerProtocol(b *bootstrapv3.Bootstrap, options string) error {
+	more := new(httpv3.HttpProtocolOptions)
+	if err := protojson.Unmarshal([]byte(options), more); err != nil {
+		return err
+	}
+	for _, c := range b.GetStaticResources().GetClusters() {
+		if c.GetName() == "oncegate_manager" {
+			all := new(httpv3.HttpProtocolOptions)
+			if err := c.TypedExtensionProtocolOptions[protocolOptions].UnmarshalTo(all); err != nil {
+				return err
+			}
+			proto.Merge(all, more)
+			packed, err := anypb.New(all)
+			if err != nil {
+				return err
+			}
+			c.TypedExtensionProtocolOptions[protocolOptions] = packed
+			return nil
+		}
+	}
+	return fmt.Errorf("no cluster of the manager")
+}
+
+// Envoy ends streams, or connections, after a time, while requests run and while none do: no client gets an error.
+func TestStreamsEndByTime(t *testing.T) {
+	limits := map[string]string{
+		"max_stream_duration":     `{"common_http_protocol_options": {"max_stream_duration": "0.3s"}}`,
+		"max_connection_duration": `{"common_http_protocol_options": {"max_connection_duration": "0.3s"}}`,
+		"idle_timeout":            `{"common_http_protocol_options": {"idle_timeout": "0.3s"}}`,
+	}
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
+		for _, name := range deep.Keys(t, limits) {
+			t.Run(name, func(t *testing.T) {
+				s := &stack{dir: t.TempDir(), target: target, mode: mode,
+					plugin:    map[string]any{"pending_wait_timeout": 60, "pending_ttl_seconds": 600, "committed_ttl_seconds": 3600},
+					bootstrap: func(b *bootstrapv3.Bootstrap) error { return managerProtocol(b, limits[name]) }}
+				s.stopAtEnd(t)
+				s.startManager(t)
+				s.startPayments(t)
+				p := s.startProxy(t)
+				c := s.load(t, s.askOnce(t))
+				if name == "max_stream_duration" {
+					eventually(t, "streams do not end", func() error {
+						if n, err := p.metric("oncegate_gate_connections_total"); err != nil || n < 10 {
+							return fmt.Errorf("%d connections, %v", n, err)
+						}
+						return nil
+					})
+				}
+				c.await(t, c.answered()+200)
+				c.end()
+				for range 5 {
+					<-time.After(400 * time.Millisecond) // in which the limits end what is idle
+					wantFirst(t, p, pay(newKey()), 201)
+				}
+				c.wantOnce(t, s)
+			})
 		}
 	})
 }
 
-// A proxy is killed under batches: what it had begun may have run and does not run again, and the other one serves all else.
-func TestProxyIsKilledUnderBatches(t *testing.T) {
+// The work of one key takes long, and its duplicates come to two proxies: one execution, and no connection for each waiter.
+func TestManyDuplicatesHaveFewConnections(t *testing.T) {
+	eachCrowd(t, func(t *testing.T, target envoyTarget, mode string) {
+		duplicates := deep.Rounds(400, 2000)
+		s, up := crowdStack(t, target, mode, map[string]any{"max_waiters": duplicates, "pending_ttl_seconds": 600, "pending_wait_timeout": 60})
+		proxies := []*proxy{s.proxies[0], s.startProxy(t)}
+		key := newKey()
+		first := sendCrowd(t.Context(), proxies[0], 1, func(int) string { return key })
+		up.awaitRun(t, key)
+		var crowds []*crowdAnswers
+		for _, p := range proxies {
+			crowds = append(crowds, sendCrowd(t.Context(), p, duplicates/2, func(int) string { return key }))
+		}
+		for i, p := range proxies {
+			// One of the other proxy's asks the manager.
+			p.awaitMetric(t, "oncegate_gate_waiters", duplicates/2-i)
+			if n := p.stat(t, "cluster.oncegate_manager.upstream_cx_active"); n > 2 {
+				t.Errorf("%d connections to the manager", n)
+			}
+		}
+		close(up.open)
+		wantCounts(t, first.count(t), map[string]int{"201": 1})
+		for _, c := range crowds {
+			wantCounts(t, c.count(t), map[string]int{"201 true": duplicates / 2})
+		}
+		if n := up.ran(key); n != 1 {
+			t.Errorf("executed %d times", n)
+		}
+		for _, p := range proxies {
+			if n := p.stat(t, "cluster.oncegate_manager.upstream_cx_total"); n > 2 {
+				t.Errorf("%d connections to the manager", n)
+			}
+			p.wantNoTrap(t)
+		}
+	})
+}
+
+// A proxy is killed under load: what it had begun may have run and does not run again, and the other one serves all else.
+func TestProxyIsKilledUnderLoad(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 0.2, "pending_ttl_seconds": 600, "committed_ttl_seconds": 3600})
 		doomed, other := s.proxies[0], s.startProxy(t)
@@ -290,10 +271,8 @@ func TestProxyIsKilledUnderBatches(t *testing.T) {
 			return a, err == nil && (a.status == 201 || a.headers.Get("Idempotency-Status") == "request-pending")
 		})
 		c.await(t, 400)
-		wantBatches(t, doomed)
 		doomed.kill()
 		c.await(t, c.answered()+400)
-		wantBatches(t, other)
 		c.end()
 		for key, first := range c.first {
 			if first.status != 201 {
@@ -306,8 +285,8 @@ func TestProxyIsKilledUnderBatches(t *testing.T) {
 			wantReplay(t, other, pay(key), first)
 			s.wantExecutions(t, key, 1)
 		}
-		if lost > together {
-			t.Errorf("%d keys were lost with a proxy that had %d requests", lost, together)
+		if lost > crowdClients {
+			t.Errorf("%d keys were lost with a proxy that had %d requests", lost, crowdClients)
 		}
 	})
 }
