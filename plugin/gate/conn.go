@@ -42,7 +42,7 @@ type conn struct {
 	shard int
 	large bool
 
-	id       uint32 // the host's; 0: not open
+	id       uint32  // the host's; 0: not open
 	calls    []*call // those without a reply; nil: free
 	free     []uint16
 	count    uint64 // of the calls that were sent
@@ -248,6 +248,7 @@ func (n *conn) take(number uint64) *call {
 
 // onClose deals with the end of a connection, which the manager, the host or somebody between them caused.
 func (l *ledger) onClose(id uint32, status int) {
+	l.p.host.CloseStream(id) // the host keeps what belongs to the stream until then
 	n := l.conn(id)
 	if n == nil {
 		return

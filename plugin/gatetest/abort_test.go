@@ -298,7 +298,7 @@ func TestCarriedAnswerIsTooLargeToRecord(t *testing.T) {
 func TestManagerIsDownWhenACarriedCallIsAnswered(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r, b := abortRig(t, guest, Options{})
-		r.Manager.FailAll(api.PathCommit, Fault{Refuse: true})
+		r.Manager.FailAll(api.PathCommit, Fault{Close: 14})
 		x := r.Send(Request{Key: "k", Body: "b"})
 		b.await(t, 0).answer(upstream(200, "answer"))
 		want(t, "first", x.Response().Body, "answer")

@@ -39,7 +39,7 @@ func TestFirstCallIsExecutedAndRecorded(t *testing.T) {
 		want(t, "recorded body", string(calls[1].Result.Body), `{"n":1}`)
 		want(t, "misses", r.Metric("oncegate_gate_requests_miss_total"), 1)
 		want(t, "committed", r.Metric("oncegate_gate_outcomes_committed_total"), 1)
-		want(t, "calls measured", r.Metric("oncegate_gate_callout_microseconds"), 2)
+		want(t, "calls measured", r.Metric("oncegate_gate_call_microseconds"), 2)
 	})
 }
 

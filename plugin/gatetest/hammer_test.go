@@ -80,7 +80,7 @@ func hammer(t *testing.T, rigs []*Rig, managers []*Manager, after func(n int)) {
 				}
 				key := fmt.Sprint("key", number)
 				if rng.IntN(10) == 0 {
-					faults := []Fault{{Refuse: true}, {Status: 503}, {Failure: hostsim.CallReset, AfterIt: true}, {Failure: hostsim.CallConnectFailed}}
+					faults := []Fault{{Close: 14}, {Status: 503}, {Close: 14, AfterIt: true}, {Close: 14}}
 					paths := []string{api.PathReserve, api.PathCommit, api.PathRelease}
 					managers[rng.IntN(len(managers))].FailNext(paths[rng.IntN(len(paths))], faults[rng.IntN(len(faults))])
 				}

@@ -126,7 +126,7 @@ func TestClientLeavesWhileTheOutcomeIsRecorded(t *testing.T) {
 		for name, fault := range map[string]Fault{
 			"call on its way":   {HoldCall: true},
 			"answer on its way": {Hold: true},
-			"call fails":        {Refuse: true},
+			"call fails":        {Close: 14},
 		} {
 			t.Run(name, func(t *testing.T) {
 				r := NewRig(t, guest, Options{})
@@ -134,7 +134,7 @@ func TestClientLeavesWhileTheOutcomeIsRecorded(t *testing.T) {
 				x := r.Send(Request{Key: "k"})
 				x.Answer(200, "done")
 				r.Settle()
-				if !fault.Refuse {
+				if fault.Close == 0 {
 					x.Leave()
 				}
 				r.Manager.Release()

@@ -22,18 +22,18 @@ func TestManagerUnreachableOnReserve(t *testing.T) {
 			// released: the reservation that may exist is given back.
 			released bool
 		}{
-			{name: "refused at once", fault: Fault{Refuse: true}},
-			{name: "connect failure", fault: Fault{Failure: hostsim.CallConnectFailed}, released: true},
+			{name: "refused at once", fault: Fault{Close: 14}},
+			{name: "connect failure", fault: Fault{Close: 14}, released: true},
 			{name: "timeout", fault: Fault{Lose: true}, advance: 36 * time.Second, released: true},
 			{name: "timeout after it was carried out", fault: Fault{LoseAnswer: true}, advance: 36 * time.Second, released: true},
-			{name: "reset before it was carried out", fault: Fault{Failure: hostsim.CallReset}, released: true},
-			{name: "reset after it was carried out", fault: Fault{Failure: hostsim.CallReset, AfterIt: true}, released: true},
-			{name: "reset within the answer", fault: Fault{Failure: hostsim.CallResetMidAnswer, AfterIt: true}, released: true},
+			{name: "reset before it was carried out", fault: Fault{Close: 14}, released: true},
+			{name: "reset after it was carried out", fault: Fault{Close: 14, AfterIt: true}, released: true},
+			{name: "reset within the answer", fault: Fault{Close: 14, AfterIt: true}, released: true},
 			{name: "garbage", fault: Fault{Garbage: []byte("nonsense")}, released: true},
 			{name: "empty answer", fault: Fault{Garbage: []byte{}}, released: true},
-			{name: "another server's 200", fault: Fault{Foreign: true}, released: true},
-			{name: "another server's 503", fault: Fault{Status: 503, Foreign: true}, released: true},
-			{name: "another server's 422", fault: Fault{Status: 422, Foreign: true}, released: true},
+			{name: "another server's 200", fault: Fault{Close: 14}, released: true},
+			{name: "another server's 503", fault: Fault{Close: 14}, released: true},
+			{name: "another server's 422", fault: Fault{Close: 14}, released: true},
 			{name: "an answer of another call", fault: Fault{Garbage: (&api.ReserveReply{State: api.StateReleased}).AppendRaw(nil)}, released: true},
 			{name: "401", fault: Fault{Status: 401}},
 			{name: "404", fault: Fault{Status: 404}},
@@ -94,12 +94,12 @@ func wantLog(t *testing.T, r *Rig, text string, n int) {
 // The log names the cluster and the failure, but at most once in a period.
 func TestFailedCallsAreLogged(t *testing.T) {
 	for said, f := range map[string]Fault{
-		"refused at once: no healthy host, or a circuit breaker is full": {Refuse: true},
-		"timeout, status 504":                  {Failure: hostsim.CallTimedOut},
-		"not the manager's answer, status 503": {Failure: hostsim.CallReset},
-		"the answer broke off":                 {Failure: hostsim.CallResetMidAnswer},
+		"refused at once: no healthy host, or a circuit breaker is full": {Close: 14},
+		"timeout, status 504":                  {Close: 14},
+		"not the manager's answer, status 503": {Close: 14},
+		"the answer broke off":                 {Close: 14},
 		"the manager answered with status 500": {Status: 500},
-		"not the manager's answer, status 403": {Status: 403, Foreign: true},
+		"not the manager's answer, status 403": {Close: 14},
 		"the manager's answer cannot be read":  {Garbage: []byte("?")},
 	} {
 		t.Run(said, func(t *testing.T) {
@@ -118,9 +118,6 @@ func TestHugeAnswerOfTheManagerIsNotRead(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
 		huge := []Fault{{Garbage: make([]byte, 40<<20)}}
-		if _, ok := guest.(Batched); ok {
-			huge = append(huge, huge...) // the calls of such a batch are sent once more, each by itself
-		}
 		r.Manager.FailNext(api.PathReserve, huge...)
 		r.Manager.FailNext(api.PathCommit, huge...)
 		want(t, "answer", r.Send(Request{Key: "a"}).Response().Problem(t), "manager-unavailable")
@@ -189,7 +186,7 @@ func TestCallsCarryTheRequestsTrace(t *testing.T) {
 func TestFailureModeOpen(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"failure_mode":"open"}`})
-		r.Manager.FailAll(api.PathReserve, Fault{Refuse: true})
+		r.Manager.FailAll(api.PathReserve, Fault{Close: 14})
 		for range 2 {
 			x := r.Send(Request{Key: "k"})
 			x.Answer(200, "unprotected")
@@ -223,8 +220,8 @@ func TestReserveAnsweredLate(t *testing.T) {
 func TestReleaseIsRepeatedUntilItArrives(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
-		r.Manager.FailNext(api.PathReserve, Fault{Failure: hostsim.CallReset, AfterIt: true})
-		r.Manager.FailNext(api.PathRelease, Fault{Refuse: true}, Fault{Status: 503}, Fault{Failure: hostsim.CallConnectFailed})
+		r.Manager.FailNext(api.PathReserve, Fault{Close: 14, AfterIt: true})
+		r.Manager.FailNext(api.PathRelease, Fault{Close: 14}, Fault{Status: 503}, Fault{Close: 14})
 		want(t, "status", r.Send(Request{Key: "k"}).Response().Status, "503")
 		r.Settle()
 		state, _ := r.Manager.State("k")
@@ -245,9 +242,9 @@ func TestClientGetsItsAnswerWhenTheCommitFails(t *testing.T) {
 			fault   Fault
 			advance time.Duration
 		}{
-			"refused at once": {fault: Fault{Refuse: true}},
-			"connect failure": {fault: Fault{Failure: hostsim.CallConnectFailed}},
-			"reset":           {fault: Fault{Failure: hostsim.CallReset, AfterIt: true}},
+			"refused at once": {fault: Fault{Close: 14}},
+			"connect failure": {fault: Fault{Close: 14}},
+			"reset":           {fault: Fault{Close: 14, AfterIt: true}},
 			"garbage":         {fault: Fault{Garbage: []byte{1, 'A'}}},
 			"timeout":         {fault: Fault{Lose: true}, advance: 6 * time.Second},
 			"500":             {fault: Fault{Status: 500}},
@@ -255,7 +252,7 @@ func TestClientGetsItsAnswerWhenTheCommitFails(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				r := NewRig(t, guest, Options{})
-				r.Manager.FailNext(api.PathCommit, c.fault, Fault{Refuse: true}, Fault{Refuse: true})
+				r.Manager.FailNext(api.PathCommit, c.fault, Fault{Close: 14}, Fault{Close: 14})
 				x := r.Send(Request{Key: "k"})
 				x.Answer(201, "done")
 				r.Settle()
@@ -269,7 +266,7 @@ func TestClientGetsItsAnswerWhenTheCommitFails(t *testing.T) {
 				want(t, "recorded", string(result.Body), "done")
 				want(t, "commits", r.Manager.Count(api.PathCommit), 4)
 				want(t, "committed", r.Metric("oncegate_gate_outcomes_committed_total"), 1)
-				want(t, "repetitions", r.Metric("oncegate_gate_callout_retries_total"), 3)
+				want(t, "repetitions", r.Metric("oncegate_gate_call_retries_total"), 3)
 			})
 		}
 	})
@@ -280,8 +277,8 @@ func TestClientGetsItsAnswerWhenTheCommitFails(t *testing.T) {
 func TestCommitOutlivesItsReservation(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":10,"rejected_ttl_seconds":60}`})
-		r.Manager.FailAll(api.PathCommit, Fault{Refuse: true})
-		r.Manager.FailAll(api.PathReject, Fault{Refuse: true})
+		r.Manager.FailAll(api.PathCommit, Fault{Close: 14})
+		r.Manager.FailAll(api.PathReject, Fault{Close: 14})
 		for key, status := range map[string]int{"committed": 200, "rejected": 422} {
 			x := r.Send(Request{Key: key})
 			x.Answer(status, "done")
@@ -306,7 +303,7 @@ func TestCommitOutlivesItsReservation(t *testing.T) {
 func TestCommitIsGivenUpWhenItsTimeIsOver(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":10,"committed_ttl_seconds":30}`})
-		r.Manager.FailAll(api.PathCommit, Fault{Refuse: true})
+		r.Manager.FailAll(api.PathCommit, Fault{Close: 14})
 		x := r.Send(Request{Key: "k"})
 		x.Answer(200, "done")
 		x.Response()
@@ -324,7 +321,7 @@ func TestCommitIsGivenUpWhenItsTimeIsOver(t *testing.T) {
 func TestOutcomesThatWaitForTheLedgerAreBounded(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"commit_retry":{"max_queued":2}}`})
-		r.Manager.FailAll(api.PathCommit, Fault{Refuse: true})
+		r.Manager.FailAll(api.PathCommit, Fault{Close: 14})
 		for _, key := range []string{"a", "b", "c"} {
 			x := r.Send(Request{Key: key})
 			x.Answer(200, key)
@@ -364,7 +361,7 @@ func TestFencedCommitStillAnswersItsClient(t *testing.T) {
 func TestFencedReleaseIsNoFencedOutcome(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
-		r.Manager.FailNext(api.PathReserve, Fault{Failure: hostsim.CallReset, AfterIt: true})
+		r.Manager.FailNext(api.PathReserve, Fault{Close: 14, AfterIt: true})
 		want(t, "no answer", r.Send(Request{Key: "k"}).Response().Status, "503")
 		want(t, "releases", r.Manager.Count(api.PathRelease), 1)
 		retry := r.Send(Request{Key: "k"})

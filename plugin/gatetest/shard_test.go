@@ -131,7 +131,7 @@ func TestOneClusterHasNoShard(t *testing.T) {
 // While a shard is down, the gate refuses its keys. No other shard takes them, and all others continue.
 func TestShardThatIsDown(t *testing.T) {
 	for name, f := range map[string]Fault{
-		"refused": {Refuse: true}, "reset": {Failure: hostsim.CallConnectFailed}, "foreign": {Status: 503, Foreign: true},
+		"refused": {Close: 14}, "reset": {Close: 14}, "foreign": {Close: 14},
 	} {
 		t.Run(name, func(t *testing.T) {
 			each(t, func(t *testing.T, guest hostsim.Source) {
@@ -170,7 +170,7 @@ func TestShardThatHangs(t *testing.T) {
 		s := newShards(t, guest, three...)
 		r := s.gate(list("shards", three...), `"pending_wait_timeout":5`)
 		two := s.managers["two"]
-		for _, path := range []string{api.PathReserve, api.PathRelease, api.PathBatch} {
+		for _, path := range []string{api.PathReserve, api.PathRelease} {
 			two.FailAll(path, Fault{Lose: true})
 		}
 		var hanging []*Exchange
@@ -208,7 +208,7 @@ func TestWrongShardRunsNothing(t *testing.T) {
 					pays(t, r, s.key(i, three, "three"))
 				}
 				wantLog(t, r, `oncegate: cluster \"two\" refused a call (/v1/ledger/reserve, wrong-shard)`, 1)
-				want(t, "counted", r.Metric("oncegate_gate_callout_wrong_shard_total"), 5)
+				want(t, "counted", r.Metric("oncegate_gate_call_wrong_shard_total"), 5)
 				want(t, "unprotected", r.Metric("oncegate_gate_requests_bypass_total"), 0)
 				s.managers["two"].BecomeShard("two")
 				pays(t, r, s.key(0, three, "two"))
@@ -261,7 +261,7 @@ func TestPreviousOwnerKeepsItsKeys(t *testing.T) {
 			want(t, "state", state, api.StateCommitted)
 		}
 		want(t, "calls to the new one", len(s.managers["three"].Calls()), 0)
-		want(t, "moved", r.Metric("oncegate_gate_callout_moved_total"), 0)
+		want(t, "moved", r.Metric("oncegate_gate_call_moved_total"), 0)
 	})
 }
 
@@ -285,12 +285,12 @@ func TestMovedKeyGetsItsNewOwner(t *testing.T) {
 		want(t, "calls to the previous owner", len(s.managers["one"].Calls()), 1)
 		state, _ := s.managers["three"].State(key)
 		want(t, "state", state, api.StateCommitted)
-		want(t, "moved", r.Metric("oncegate_gate_callout_moved_total"), 1)
-		want(t, "repeated", r.Metric("oncegate_gate_callout_retries_total"), 0)
+		want(t, "moved", r.Metric("oncegate_gate_call_moved_total"), 1)
+		want(t, "repeated", r.Metric("oncegate_gate_call_retries_total"), 0)
 		// A key that stays where it was costs one reserve.
 		key = s.key(0, before, "one", three, "one")
 		pays(t, r, key)
-		want(t, "moved", r.Metric("oncegate_gate_callout_moved_total"), 1)
+		want(t, "moved", r.Metric("oncegate_gate_call_moved_total"), 1)
 	})
 }
 
@@ -311,7 +311,7 @@ func TestShardGoesAway(t *testing.T) {
 		pays(t, r, key)
 		state, _ := s.managers["one"].State(key)
 		want(t, "state", state, api.StateCommitted)
-		s.managers["three"].FailAll(api.PathReserve, Fault{Refuse: true})
+		s.managers["three"].FailAll(api.PathReserve, Fault{Close: 14})
 		refused(t, r, s.key(2, three, "three", before, "one"))
 		wantLog(t, r, `a call to cluster \"three\"`, 1)
 	})
@@ -412,7 +412,7 @@ func TestPreviousOwnerIsDown(t *testing.T) {
 		s := newShards(t, guest, three...)
 		s.handOver()
 		r := s.gate(during)
-		s.managers["one"].FailAll(api.PathReserve, Fault{Refuse: true})
+		s.managers["one"].FailAll(api.PathReserve, Fault{Close: 14})
 		refused(t, r, s.key(0, before, "one", three, "three"))
 		pays(t, r, s.key(0, before, "two", three, "three"))
 		want(t, "calls to the new one", s.managers["three"].Count(api.PathReserve), 1)
@@ -425,7 +425,7 @@ func TestReserveLostAtThePreviousOwner(t *testing.T) {
 		s := newShards(t, guest, three...)
 		r := s.gate(during)
 		one := s.managers["one"]
-		one.FailNext(api.PathReserve, Fault{Failure: hostsim.CallReset, AfterIt: true})
+		one.FailNext(api.PathReserve, Fault{Close: 14, AfterIt: true})
 		key := s.key(0, before, "one", three, "three")
 		refused(t, r, key)
 		r.Settle()
@@ -449,7 +449,7 @@ func TestGateWithAnOldList(t *testing.T) {
 				old := s.gate(list("shards", before...), `"failure_mode":"`+mode+`"`)
 				refused(t, old, s.key(0, before, "one", three, "three"))
 				wantLog(t, old, `oncegate: cluster \"one\" refused a call (/v1/ledger/reserve, key-moved): another shard of the manager's list owns the key; manager.shards`, 1)
-				want(t, "counted", old.Metric("oncegate_gate_callout_wrong_shard_total"), 1)
+				want(t, "counted", old.Metric("oncegate_gate_call_wrong_shard_total"), 1)
 				pays(t, old, s.key(0, before, "one", three, "one"))
 				wantLog(t, old, "answers again", 0)
 			})
@@ -476,7 +476,7 @@ func TestHammerWhileShardsAreAdded(t *testing.T) {
 			}
 		})
 		// On a busy machine few of the requests may have met a key that moved.
-		for i := 0; rigs[1].Metric("oncegate_gate_callout_moved_total") == 0; i++ {
+		for i := 0; rigs[1].Metric("oncegate_gate_call_moved_total") == 0; i++ {
 			if i == 100 {
 				t.Fatal("no key moved")
 			}

@@ -107,7 +107,7 @@ func TestShutdownWaitsForOutcomes(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		// Time runs fast while the host closes.
 		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":31622400,"committed_ttl_seconds":31622400}`})
-		r.Manager.FailAll(api.PathCommit, Fault{Refuse: true})
+		r.Manager.FailAll(api.PathCommit, Fault{Close: 14})
 		x := r.Send(Request{Key: "k"})
 		x.Answer(200, "done")
 		x.Response()
