@@ -82,11 +82,15 @@ func (w *World) torment() {
 	some(Miswire, 3, func() {
 		p := w.someProxy()
 		from, to := w.someManager(), w.someManager()
-		w.logf(p.name, "its cluster %s leads to %s", from.name, to.name)
-		p.wires[from.name] = to.name
+		where := to.name
+		if w.chance(0.2) {
+			where = "nowhere"
+		}
+		w.logf(p.name, "its cluster %s leads to %s", from.name, where)
+		p.rewire(from.name, where)
 		w.after(w.between(0, 10*time.Second), func() {
 			w.logf(p.name, "its cluster %s leads where it should", from.name)
-			delete(p.wires, from.name)
+			p.rewire(from.name, from.name)
 		})
 	})
 	some(Partition, 5, w.part)
@@ -205,6 +209,7 @@ func (w *World) heal() {
 	clear(w.parted)
 	for _, p := range w.proxies {
 		clear(p.wires)
+		p.mend()
 		p.revive()
 		p.advance(stageBoth)
 		for _, v := range p.vms {

@@ -161,7 +161,7 @@ func (c *farCall) send() {
 	}
 	c.to = w.leads(c.host)
 	if from.frozen {
-		from.inbox = append(from.inbox, c.send)
+		from.later(nil, c.send)
 		return
 	}
 	apart := w.apart(from.origin, c.to.origin)
@@ -263,7 +263,7 @@ func (c *farCall) page(a *answer) *answer {
 // finish ends the call with an answer, nil where the connection breaks.
 func (c *farCall) finish(a *answer) {
 	if c.p.m.frozen && c.p.m.run == c.p {
-		c.p.m.inbox = append(c.p.m.inbox, func() { c.finish(a) })
+		c.p.m.later(nil, func() { c.finish(a) })
 		return
 	}
 	if c.over {

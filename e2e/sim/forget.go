@@ -291,7 +291,7 @@ func (w *World) double(first *manager) {
 						p.revive()
 					}
 					w.logf(p.name, "its cluster %s leads to %s", first.name, second.name)
-					p.wires[first.name] = second.name
+					p.rewire(first.name, second.name)
 				})
 			}
 		}

@@ -16,9 +16,7 @@ type history struct {
 	keys  map[string][]porcupine.Operation
 	open  []*record
 	calls int
-	// batches counts the batches, together the calls of those with several calls.
-	batches, together int
-	downs             map[string][]porcupine.Operation // by manager
+	downs map[string][]porcupine.Operation // by manager
 	// vague: it is not known whether a manager counted some time as downtime.
 	vague bool
 }
@@ -49,28 +47,8 @@ type record struct {
 	at   int64
 }
 
-// begin notes what reaches a manager: a call, or the calls of a batch in their order. A nil call is not recorded.
-func (h *history) begin(w *World, m *manager, p *process, path string, body []byte) []*record {
-	if path != api.PathBatch {
-		return []*record{h.beginOne(w, m, p, path, body)}
-	}
-	items, err := api.ViewRawBatch(nil, body)
-	if err != nil {
-		w.fail("a gate sends %s a batch that cannot be read: %v", m.name, err)
-		return nil
-	}
-	h.batches++
-	if len(items) > 1 {
-		h.together += len(items)
-	}
-	records := make([]*record, len(items))
-	for i, item := range items {
-		records[i] = h.beginOne(w, m, p, item.Op.Path(), item.Message)
-	}
-	return records
-}
-
-func (h *history) beginOne(w *World, m *manager, p *process, path string, body []byte) *record {
+// begin notes a call that reaches a manager. A nil record is that of a call that the history leaves out.
+func (h *history) begin(w *World, m *manager, p *process, path string, body []byte) *record {
 	h.calls++
 	c := simulated.Call{Op: strings.TrimPrefix(path, "/v1/ledger/")}
 	scope := ""
@@ -115,31 +93,11 @@ func (h *history) beginOne(w *World, m *manager, p *process, path string, body [
 	return e
 }
 
-// end notes the answers to the calls that begin has noted.
-func (h *history) end(w *World, m *manager, records []*record, r simulated.Answer) {
-	answers := []api.BatchAnswer{{Status: r.Status, Body: r.Body}}
-	if len(records) > 1 || r.Status == 200 && len(r.Body) > 1 && r.Body[1] == 'S' {
-		list, err := api.ViewRawAnswers(nil, r.Body)
-		switch {
-		case r.Status == 200 && (err != nil || len(list) != len(records)):
-			w.fail("%s answers %d calls with %d answers (%v)", m.name, len(records), len(list), err)
-			return
-		case r.Status == 200:
-			answers = list
-		default:
-			for len(answers) < len(records) {
-				answers = append(answers, answers[0])
-			}
-		}
+// end notes the answer to a call that begin has noted.
+func (h *history) end(w *World, e *record, status int, body []byte) {
+	if e == nil {
+		return
 	}
-	for i, e := range records {
-		if e != nil {
-			h.endOne(w, e, answers[i].Status, answers[i].Body)
-		}
-	}
-}
-
-func (h *history) endOne(w *World, e *record, status int, body []byte) {
 	for i, o := range h.open {
 		if o == e {
 			h.open = append(h.open[:i], h.open[i+1:]...)
@@ -218,18 +176,6 @@ func (h *history) check() (failures []string) {
 func describe(path string, body []byte) string {
 	text := short(path)
 	switch path {
-	case api.PathBatch:
-		items, err := api.ViewRawBatch(nil, body)
-		if err != nil {
-			return text + " " + err.Error()
-		}
-		text += fmt.Sprintf(" of %d:", len(items))
-		for i, item := range items {
-			if i > 0 {
-				text += ";"
-			}
-			text += " " + describe(item.Op.Path(), item.Message)
-		}
 	case api.PathCommit, api.PathReject:
 		var r api.FinishRequest
 		if r.ParseRaw(body) == nil {
@@ -253,13 +199,6 @@ func short(path string) string { return strings.TrimPrefix(path, "/v1/ledger/") 
 
 func describeReply(a *answer) string {
 	var r api.ReserveReply
-	if list, err := api.ViewRawAnswers(nil, a.body); err == nil && a.status == 200 {
-		text := fmt.Sprintf(" with %d answers:", len(list))
-		for _, one := range list {
-			text += fmt.Sprintf(" %d%s", one.Status, describeReply(&answer{status: one.Status, body: one.Body}))
-		}
-		return text
-	}
 	if a.status >= 300 {
 		text := string(a.body)
 		if at := strings.Index(text, "problem:"); at >= 0 {

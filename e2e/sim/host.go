@@ -78,6 +78,9 @@ func (v *vm) Done() {
 	if !v.draining {
 		v.p.w.fail("%s says that it is done without having been asked", v.name)
 	}
+	if len(v.conns) > 0 {
+		v.p.w.fail("%s ends, and has %d connections", v.name, len(v.conns))
+	}
 	v.p.w.logf(v.name, "has ended")
 	v.finished = true
 }
@@ -146,10 +149,11 @@ func (v *vm) Dequeue(queue uint32) ([]byte, bool) {
 
 func (v *vm) Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, gate.CallStatus) {
 	v.step()
-	if v.current != nil {
-		v.p.w.fail("%s calls from a stream's context: the answer would be lost with the stream", v.name)
+	v.contextless("calls")
+	if cluster != clusterInner && cluster != clusterRoute {
+		v.p.w.fail("%s calls the cluster %s", v.name, cluster)
 	}
-	return v.call(cluster, headers, body, timeout)
+	return v.carry(headers, body, timeout)
 }
 
 func (v *vm) CallHeader(name string) (string, bool) {

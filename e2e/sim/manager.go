@@ -38,7 +38,8 @@ type manager struct {
 	still    atomic.Int64  // while it is stopped: the time on its clock, in Unix nanoseconds
 	served   time.Duration // until when it served
 	servedAt int64         // the same by its clock, in Unix milliseconds
-	inbox    []func()      // what arrived while it was stopped or starting
+	inbox    []arrival     // what arrived while it was stopped or starting
+	conns    []*conn       // those that have arrived at the process
 	shift    atomic.Int64
 	// By how much the clock has been set forward and back in total.
 	ahead, behind time.Duration
@@ -191,9 +192,17 @@ func (m *manager) drain() {
 	}
 	inbox := m.inbox
 	m.inbox = nil
-	// They came over different connections, which are read in any order.
+	// Connections are read in any order, and each in its own.
+	order := make(map[*conn][]func())
+	for _, a := range inbox {
+		order[a.from] = append(order[a.from], a.do)
+	}
 	m.w.rnd.Shuffle(len(inbox), func(i, j int) { inbox[i], inbox[j] = inbox[j], inbox[i] })
-	for i, f := range inbox {
+	for i, a := range inbox {
+		f := a.do
+		if a.from != nil {
+			f, order[a.from] = order[a.from][0], order[a.from][1:]
+		}
 		// One after the other: of calls that begin at one instant, any may be the first.
 		m.w.after(time.Duration(i)*20*time.Microsecond, f)
 	}
@@ -227,6 +236,7 @@ func (m *manager) kill() {
 	p.dead = true
 	m.w.history.crashed(m.w, m, p)
 	p.disk.thaw(true)
+	m.disconnect()
 	if p.ready {
 		p.dispose()
 	}
@@ -276,12 +286,20 @@ func (m *manager) thaw() {
 	m.drain()
 }
 
+// arrival is something that a manager will do; from is the connection that it came by, if any.
+type arrival struct {
+	from *conn
+	do   func()
+}
+
+func (m *manager) later(from *conn, do func()) { m.inbox = append(m.inbox, arrival{from, do}) }
+
 // request is a call that reaches a manager.
 type request struct {
-	path  string
-	shard string // the shard that it is for; "": any
-	mark  string // what the caller remembers of the ledger
-	body  []byte
+	from *conn // nil: it came by no connection of a gate
+	path string
+	mark string // what the caller remembers of the ledger
+	body []byte
 	// method and query are those of a call of another data centre; "": the call is a gate's.
 	method, query string
 	headers       []api.Header
@@ -303,17 +321,11 @@ func (m *manager) handle(ctx context.Context, q *request) {
 		return
 	}
 	if !p.ready || m.frozen {
-		m.inbox = append(m.inbox, func() { m.handle(ctx, q) })
+		m.later(q.from, func() { m.handle(ctx, q) })
 		return
 	}
-	records := m.w.history.begin(m.w, m, p, q.path, q.body)
+	record := m.w.history.begin(m.w, m, p, q.path, q.body)
 	headers := []api.Header{{Name: "content-type", Value: api.ContentTypeRaw}}
-	if q.shard != "" {
-		headers = append(headers, api.Header{Name: api.HeaderShard, Value: q.shard})
-	}
-	if q.mark != "" {
-		headers = append(headers, api.Header{Name: api.HeaderLedger, Value: q.mark})
-	}
 	m.w.aside(func() func() {
 		var r simulated.Answer
 		if q.method == "" {
@@ -321,17 +333,17 @@ func (m *manager) handle(ctx context.Context, q *request) {
 		} else {
 			r = p.manager.Call(ctx, q.method, q.path, q.query, q.headers, q.body)
 		}
-		return func() { m.carriedOut(p, records, r, q) }
+		return func() { m.carriedOut(p, record, r, q) }
 	})
 }
 
-func (m *manager) carriedOut(p *process, records []*record, r simulated.Answer, q *request) {
+func (m *manager) carriedOut(p *process, record *record, r simulated.Answer, q *request) {
 	if p.dead {
 		q.answered(nil)
 		return
 	}
 	if m.frozen {
-		m.inbox = append(m.inbox, func() { m.carriedOut(p, records, r, q) })
+		m.later(nil, func() { m.carriedOut(p, record, r, q) })
 		return
 	}
 	if m.w.adversary(Kill, 0.01) {
@@ -344,7 +356,7 @@ func (m *manager) carriedOut(p *process, records []*record, r simulated.Answer, 
 	if q.mark != "" && r.Status < 300 && m.loss == nil && !m.noticed() {
 		m.w.fail("%s lost its disk, and does as it is asked by a gate that remembers the earlier ledger", m.name)
 	}
-	m.w.history.end(m.w, m, records, r)
+	m.w.history.end(m.w, record, r.Status, r.Body)
 	a := &answer{status: r.Status, body: r.Body, headers: [][2]string{
 		{":status", strconv.Itoa(r.Status)}, {api.HeaderManager, version}, {"content-type", r.ContentType},
 	}}

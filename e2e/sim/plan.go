@@ -13,8 +13,9 @@ type Power uint32
 
 // The powers.
 const (
-	// Delay, Drop and Duplicate happen to callouts and their answers. Delays differ, so messages
-	// also change their order.
+	// Delay makes messages late, and those behind them. Drop breaks connections, in one direction or both, at any message;
+	// the gate may not hear of it. Duplicate breaks connections when a message has left, so that the gate makes
+	// the call once more. Between data centres, Drop and Duplicate happen to calls and answers.
 	Delay Power = 1 << iota
 	Drop
 	Duplicate
@@ -54,13 +55,14 @@ const (
 	// Async lets answers pass before they are recorded (commit: async).
 	Async
 	// Busy keeps the gates' threads busy, so that many calls are ready in one callback, and has clients
-	// send at the same moment. Without it few calls share a batch.
+	// send at the same moment.
 	Busy
-	// Garble has proxies between a gate and a manager cut answers short or replace them.
+	// Garble has proxies between a gate and a manager cut messages short or replace them, and end connections with any
+	// status.
 	Garble
 	// Reshard changes the list of shards, at every gate and manager at another moment.
 	Reshard
-	// Miswire connects a proxy's cluster to another shard's manager for a while.
+	// Miswire connects a proxy's cluster to another shard's manager for a while, or removes it.
 	Miswire
 	// Partition cuts data centres off from each other. Pages loses what pages of a change feed hold, and
 	// replays old pages. Both are without effect in worlds with one data centre.
@@ -101,15 +103,15 @@ func (p Power) String() string {
 
 // Plan is what one seed decides at the start.
 type Plan struct {
-	Powers  Power
-	Body    bool // mode body
-	Carry   carry
-	Proxies int
-	Workers int // of each proxy
-	Ops     int
-	Length  time.Duration // until the adversary leaves
-	MaxKeys int           // max_entries of the ledger
-	Batch   string        // manager.batch
+	Powers       Power
+	Body         bool // mode body
+	Carry        carry
+	Proxies      int
+	Workers      int // of each proxy
+	Ops          int
+	Length       time.Duration // until the adversary leaves
+	MaxKeys      int           // max_entries of the ledger
+	SmallReplies bool          // managers take all recorded answers for large ones
 	// Shards are the ledgers that the gates choose from, NewShards those after a change; nil: there is none.
 	// Where Named is false, the only manager has no name, as without --shard.
 	Shards, NewShards []string
@@ -187,7 +189,7 @@ func newPlan(rnd *rand.Rand, allowed, forced Power) Plan {
 	p.ManagerTimeout = time.Duration(500+rnd.IntN(1500)) * time.Millisecond
 	p.PendingWait = time.Duration(1+rnd.IntN(4)) * time.Second
 	p.RouteTimeout = 15 * time.Second
-	p.Batch = []string{"auto", "auto", "auto", "always"}[rnd.IntN(4)]
+	p.SmallReplies = rnd.IntN(4) == 0
 	if p.Has(Busy) {
 		p.Ops += rnd.IntN(10)
 	}
@@ -263,8 +265,8 @@ func (p *Plan) String() string {
 	if p.NewShards != nil {
 		shards += fmt.Sprintf(", then %v", p.NewShards)
 	}
-	return fmt.Sprintf("powers %v; mode %s, %s, batch %s, %d proxies of %d workers, %d operations in %v; pending %v, committed %v, rejected %v, wait %v, timeout %v, window %d",
-		p.Powers, mode, shards, p.Batch, p.Proxies, p.Workers, p.Ops, p.Length, p.PendingTTL, p.CommittedTTL, p.RejectedTTL, p.PendingWait, p.ManagerTimeout, p.MaxKeys)
+	return fmt.Sprintf("powers %v; mode %s, %s, small replies %v, %d proxies of %d workers, %d operations in %v; pending %v, committed %v, rejected %v, wait %v, timeout %v, window %d",
+		p.Powers, mode, shards, p.SmallReplies, p.Proxies, p.Workers, p.Ops, p.Length, p.PendingTTL, p.CommittedTTL, p.RejectedTTL, p.PendingWait, p.ManagerTimeout, p.MaxKeys)
 }
 
 // stage is how far a gate is in a change of the list of shards.
@@ -316,10 +318,10 @@ func (p *Plan) config(s stage, near string) string {
 	if p.Has(Centres) {
 		match = `"match": [{"methods": ["POST"], "path_prefix": "/global/", "durability": "global"}, {"methods": ["POST"], "path_prefix": "/"}],`
 	}
-	return fmt.Sprintf(`{%s "anonymous": "shared", "manager": {%s, "batch": %q, "timeout_ms": %d}, "mode": %q, "failure_mode": %q, "commit": %q,
+	return fmt.Sprintf(`{%s "anonymous": "shared", "manager": {%s, "timeout_ms": %d}, "mode": %q, "failure_mode": %q, "commit": %q,
 		"pending_ttl_seconds": %g, "committed_ttl_seconds": %g, "rejected_ttl_seconds": %g, "pending_wait_timeout": %g,
 		"max_entries": 64, "max_bytes": 262144, "max_response_body_bytes": 4096, "cleanup_interval_seconds": 2,
 		"client_abort": %q, "upstream": {"cluster": %q}}`,
-		match, p.shardFields(s, near), p.Batch, p.ManagerTimeout.Milliseconds(), mode, failure, commit,
+		match, p.shardFields(s, near), p.ManagerTimeout.Milliseconds(), mode, failure, commit,
 		p.PendingTTL.Seconds(), p.CommittedTTL.Seconds(), p.RejectedTTL.Seconds(), p.PendingWait.Seconds(), abort, cluster)
 }

@@ -61,7 +61,10 @@ type vm struct {
 	streams  map[uint32]*stream
 	calls    map[uint32]*callout
 	lastCall uint32
-	reading  *answer       // of the callout that a callback is for
+	reading  *answer // of the callout that a callback is for
+	conns    map[uint32]*conn
+	lastConn uint32
+	message  []byte        // that a callback is for
 	trapIn   int           // host calls until it traps; 0: it does not
 	busy     time.Duration // until then the thread has other work
 }
@@ -91,7 +94,7 @@ func (p *proxy) start() {
 func (p *proxy) newVM(slot int) *vm {
 	v := &vm{
 		p: p, life: p.life, slot: slot, name: fmt.Sprintf("%s.%d", p.name, slot),
-		streams: make(map[uint32]*stream), calls: make(map[uint32]*callout),
+		streams: make(map[uint32]*stream), calls: make(map[uint32]*callout), conns: make(map[uint32]*conn),
 	}
 	v.plugin = gate.New(v)
 	if err := v.plugin.Start([]byte(p.w.plan.config(p.stage, p.near()))); err != nil {
@@ -173,7 +176,7 @@ func (v *vm) tick() {
 		return // the plugin set another period
 	}
 	late := v.p.w.between(v.tickPeriod, v.tickPeriod*23/20)
-	if len(v.streams) == 0 && len(v.calls) == 0 {
+	if len(v.streams) == 0 && !v.underWay() {
 		late += v.p.w.between(0, 600*time.Millisecond) // nothing is going on: look less often
 	}
 	v.nextTick(late)
@@ -189,6 +192,7 @@ func (p *proxy) kill() {
 	p.harm()
 	for _, v := range append(p.retired, p.vms...) {
 		v.hangUp("connection reset: the proxy is gone")
+		v.dropConns()
 	}
 }
 
@@ -260,6 +264,7 @@ func (v *vm) trap() {
 	v.dead = true
 	v.deferred = nil
 	v.p.harm()
+	v.dropConns()
 	w := v.p.w
 	w.logf(v.name, "traps; %d streams hang", len(v.streams))
 	life := v.life

@@ -13,10 +13,10 @@ type Report struct {
 	Plan     Plan
 	Failures []string
 	Timeline []string // empty unless it was asked for or something failed
-	// Runs are the executions, Calls the calls that managers worked on, Together those of batches of several.
+	// Runs are the executions, Calls the calls that managers worked on. Cuts are connections that broke.
 	// Conflicts are keys that several data centres ran.
 	// Repeats are executions that a loss cost.
-	Runs, Calls, Together, Conflicts, Repeats int
+	Runs, Calls, Cuts, Conflicts, Repeats int
 }
 
 // Run lets the world of a seed run. The adversary has the powers that are forced, and some of
@@ -32,7 +32,7 @@ func Run(t *testing.T, seed uint64, allowed, forced Power, timeline bool) Report
 	if len(w.failures) == 0 && seed%16 == 0 && !w.plan.Has(Clock|Operator|Centres) {
 		w.failures = append(w.failures, w.history.check()...)
 	}
-	r := Report{Seed: seed, Plan: w.plan, Failures: w.failures, Runs: len(w.upstream.runs), Calls: w.history.calls, Together: w.history.together, Conflicts: w.conflicts, Repeats: w.repeats}
+	r := Report{Seed: seed, Plan: w.plan, Failures: w.failures, Runs: len(w.upstream.runs), Calls: w.history.calls, Cuts: w.cuts, Conflicts: w.conflicts, Repeats: w.repeats}
 	if timeline || len(r.Failures) > 0 {
 		r.Timeline = w.line.Text()
 	}
@@ -82,7 +82,7 @@ func (w *World) settle() {
 		busy := false
 		for _, p := range w.proxies {
 			for _, v := range append(p.retired, p.vms...) {
-				busy = busy || len(v.streams) > 0 || len(v.calls) > 0
+				busy = busy || len(v.streams) > 0 || v.underWay()
 			}
 		}
 		if !busy {

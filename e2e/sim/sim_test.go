@@ -81,7 +81,7 @@ func TestCentres(t *testing.T) {
 
 // explore runs n seeds on all processors and stops at the first that fails, which it returns.
 func explore(t *testing.T, allowed, forced Power, from, n uint64) {
-	var next, ran, executions, calls, together, conflicts, repeats atomic.Uint64
+	var next, ran, executions, calls, cuts, conflicts, repeats atomic.Uint64
 	next.Store(from)
 	began := time.Now()
 	t.Run("worlds", func(t *testing.T) {
@@ -97,7 +97,7 @@ func explore(t *testing.T, allowed, forced Power, from, n uint64) {
 					ran.Add(1)
 					executions.Add(uint64(r.Runs))
 					calls.Add(uint64(r.Calls))
-					together.Add(uint64(r.Together))
+					cuts.Add(uint64(r.Cuts))
 					conflicts.Add(uint64(r.Conflicts))
 					repeats.Add(uint64(r.Repeats))
 					if len(r.Failures) > 0 {
@@ -109,8 +109,8 @@ func explore(t *testing.T, allowed, forced Power, from, n uint64) {
 		}
 	})
 	took := time.Since(began)
-	t.Logf("%d seeds in %v, %.0f a minute: %d executions, %d calls of managers, %d of them in batches of several, %d conflicts of data centres, %d executions that losses cost",
-		ran.Load(), took.Round(time.Millisecond), float64(ran.Load())/took.Minutes(), executions.Load(), calls.Load(), together.Load(), conflicts.Load(), repeats.Load())
+	t.Logf("%d seeds in %v, %.0f a minute: %d executions, %d calls of managers, %d connections that broke, %d conflicts of data centres, %d executions that losses cost",
+		ran.Load(), took.Round(time.Millisecond), float64(ran.Load())/took.Minutes(), executions.Load(), calls.Load(), cuts.Load(), conflicts.Load(), repeats.Load())
 }
 
 // report tells about a seed that fails.

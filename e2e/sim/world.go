@@ -34,6 +34,7 @@ type World struct {
 	strays    int  // reservations of strangers' that nobody may end
 	healed    bool // the adversary has left
 	rushes    int
+	cuts      int               // connections that broke
 	parted    map[[2]string]int // pairs of data centres between which nothing arrives, by the partitions that say so
 	pages     map[string][]*answer
 	probed    time.Duration // when every operation was asked for once more

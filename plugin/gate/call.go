@@ -186,6 +186,7 @@ func (l *ledger) cancel(c *call) bool {
 func (l *ledger) send() (busy bool) {
 	if l.lost {
 		l.lost, l.blocked = false, false
+		l.p.choose(0) // a reply may have been sent before
 		l.checkConns()
 	}
 	ready := l.ready

@@ -264,3 +264,51 @@ func TestRepliesInAnyOrder(t *testing.T) {
 	expect(t, "under way", p.calls.underWay, 0)
 	expect(t, "bytes", p.calls.shards[0].conns[0].bytes, 0)
 }
+
+// A reserve that was sent again was perhaps made the first time. If it does not get the key now, the first one may have got it:
+// for so long ago that the ledger takes it for an unknown outcome, or still to come. The attempt gives the key back.
+func TestReserveThatWasSentAgainInVainIsTakenBack(t *testing.T) {
+	for what, refuse := range map[string]func(h *fakeHost, p *Plugin){
+		"unknown": func(h *fakeHost, p *Plugin) { h.refuseWith(p, h.last(), "409", api.CodeOutcomeUnknown) },
+		"fenced":  func(h *fakeHost, p *Plugin) { h.refuseWith(p, h.last(), "409", api.CodeFenced) },
+		"pending": func(h *fakeHost, p *Plugin) {
+			for range 2 { // the second one could wait
+				h.respond(p, h.last(), "202", api.ReserveReply{State: api.StatePending, ExpiresIn: time.Minute})
+				h.now += int64(time.Minute)
+			}
+		},
+	} {
+		h := newFakeHost(t)
+		p := started(t, h, "")
+		s, f := h.open(p, 1, "a")
+		s.OnRequestHeaders(true)
+		h.ready(p)
+		reserve := h.last()
+		h.end(p, reserve, grpcUnavailable)
+		h.ticks(p, lastBackoff)
+		refuse(h, p)
+		h.ready(p)
+		expect(t, what+": status", f.replies[0].status, 409)
+		for range 2 { // the first one may still be on its way
+			expect(t, what+": call", h.calls[h.last()].path, api.PathRelease)
+			h.respond(p, h.last(), "200", released)
+			h.ticks(p, overtakeDelay+tickPeriod)
+		}
+		expect(t, what+": idle", p.calls.idle(), true)
+	}
+}
+
+// A connection belongs to the plugin's context. A callback that has just answered a stream is in that stream's.
+func TestConnectionIsLookedAfterInThePluginsContext(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"wait_for_pending":false}`)
+	h.run(p, 1, "a")
+	h.ticks(p, pingIdle)
+	s, f := h.open(p, 2, "a")
+	s.OnRequestHeaders(false)
+	h.ready(p)
+	h.now += int64(tickPeriod)
+	h.tick(p)
+	expect(t, "status", f.replies[0].status, 409)
+	expect(t, "pings", len(h.pings), 1)
+}

@@ -390,7 +390,12 @@ func (h *fakeHost) SendStream(id uint32, message []byte) bool {
 	return true
 }
 
-func (h *fakeHost) CloseStream(id uint32) { h.conns[id-1] = "" }
+func (h *fakeHost) CloseStream(id uint32) {
+	if h.current != 0 {
+		h.t.Error("a connection is closed from a stream's context")
+	}
+	h.conns[id-1] = ""
+}
 
 func (h *fakeHost) StreamMessage(size int) []byte { return piece(h.message, size) }
 

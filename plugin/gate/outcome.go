@@ -14,15 +14,15 @@ import (
 // the time of an ordinary call.
 func (s *Stream) reserve() verdict {
 	s.shard = s.plugin.calls.firstOwner(&s.attempt)
-	return s.askFor(0)
+	return s.askFor(0, false)
 }
 
 // askFor sends a reserve. The manager may hold it for wait nanoseconds while another attempt is
-// pending.
-func (s *Stream) askFor(wait int64) verdict {
+// pending. open: an earlier reserve of the attempt may still be carried out.
+func (s *Stream) askFor(wait int64, open bool) verdict {
 	s.own()
 	c := s.newCall(callReserve)
-	c.wait = nanoseconds(wait)
+	c.wait, c.open = nanoseconds(wait), open
 	c.stream = s
 	s.call = c
 	s.phase = phaseReserving
@@ -66,10 +66,10 @@ func (p *Plugin) reserved(c *call, r *reply) {
 				// Another gate works on the key. The manager is known to answer now, so it may hold
 				// the second call. The cache's entry stays: duplicates in this proxy wait for it.
 				s.hasWaited = true
-				s.askFor(s.deadline(now) - now)
+				s.askFor(s.deadline(now)-now, c.open)
 				return
 			}
-			p.forget(c, now)
+			p.withdraw(c, now)
 			if s != nil {
 				s.pending(int64(r.answer.ExpiresIn), now)
 			}
@@ -85,7 +85,7 @@ func (p *Plugin) reserved(c *call, r *reply) {
 			}
 		}
 	case replyMismatch:
-		p.forget(c, now)
+		p.withdraw(c, now)
 		if s != nil {
 			s.act(s.mismatch())
 		}
@@ -93,13 +93,13 @@ func (p *Plugin) reserved(c *call, r *reply) {
 		p.keyMoved(c, s, now)
 	case replyUnknown:
 		p.failWaiters(&c.hash, unknownProblem())
-		p.forget(c, now)
+		p.withdraw(c, now)
 		if s != nil {
 			s.act(s.outcomeUnknown())
 		}
 	case replyFenced, replyConflict:
 		// Another attempt has the key, or this attempt's outcome is known already.
-		p.forget(c, now)
+		p.withdraw(c, now)
 		if s != nil {
 			s.act(s.conflict(0))
 		}
@@ -145,12 +145,8 @@ func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 	if closed {
 		p.failWaiters(&c.hash, problem)
 	}
-	if r.maybe {
-		// The ledger may have the reservation, now or soon. Without a release it would block
-		// the key until it runs out.
-		p.release(c, now+int64(c.route.PendingTTL)).sendTwice = true
-	}
-	p.forget(c, now)
+	c.open = r.maybe
+	p.withdraw(c, now)
 	if s == nil {
 		return
 	}
@@ -235,6 +231,16 @@ func (p *Plugin) rewrite(now int64) {
 	for i := range writes {
 		p.write(&writes[i], now)
 	}
+}
+
+// withdraw ends an attempt that did not get the key. If one of its reserves may have been carried out, the ledger has the
+// reservation, now or soon, or takes it for an unknown outcome. Without a release it would block the key.
+func (p *Plugin) withdraw(c *call, now int64) {
+	if c.open {
+		p.release(c, now+int64(c.route.PendingTTL))
+		return
+	}
+	p.forget(c, now)
 }
 
 // release gives back a reservation that no request will run under. expires is when the

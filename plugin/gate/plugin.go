@@ -344,6 +344,7 @@ func (p *Plugin) exit() {
 	}
 	if p.draining && p.idle() {
 		p.draining = false
+		p.choose(0)
 		p.calls.close()
 		p.host.Done()
 	}

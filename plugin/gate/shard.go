@@ -67,7 +67,7 @@ func (p *Plugin) keyMoved(c *call, s *Stream, now int64) {
 		return
 	}
 	s.shard = p.calls.owner(&s.attempt)
-	s.askFor(0)
+	s.askFor(0, false)
 }
 
 // classifyShardError classifies a refusal that concerns shards, which says nothing about the key itself. If there is no other

@@ -124,7 +124,7 @@ func (s *stream) Send(message []byte, _ bool) {
 	}
 	c := s.about
 	c.Path = pathOf(in.Op)
-	var headers []api.Header
+	headers := []api.Header{{Name: "content-type", Value: api.ContentTypeRaw}, {Name: "accept", Value: api.ContentTypeRaw}}
 	for _, h := range s.metadata {
 		headers = append(headers, api.Header{Name: h[0], Value: h[1]})
 	}

@@ -18,7 +18,7 @@ const (
 type statistics map[string]int
 
 // statsFilter selects what the doctor reads of /stats.
-const statsFilter = `^wasmcustom\.oncegate_|^wasm_.*oncegate_|^cluster\..*\.upstream_rq_(4..|5xx)$|\.(update_rejected|config_fail|listener_create_failure)$`
+const statsFilter = `^wasmcustom\.oncegate_|^wasm_.*oncegate_|^cluster\..*\.upstream_rq_(40.|5xx)$|\.(update_rejected|config_fail|listener_create_failure)$`
 
 func (t Target) statistics(ctx context.Context) statistics {
 	text, err := t.getOK(ctx, t.Envoy+"/stats?filter="+url.QueryEscape(statsFilter))
@@ -81,12 +81,11 @@ func counters(r *report, stats statistics) {
 
 // answerAlarms are answers that the gate gets from managers only if something is wrong.
 var answerAlarms = []struct{ class, do string }{
-	{"400", `look at Envoy's log, and compare "durability" with what the managers can give`},
 	{"401", "set manager.auth_token of the gate, or the variable that manager.auth_token_env names, to a token of the managers' --auth-token-file"},
 	{"403", `give the gate's token the word "gate" in the managers' --auth-token-file`},
 	{"404", "look whether the cluster leads to managers and not to another service"},
 	{"405", "look whether the cluster leads to managers and not to another service"},
-	{"5xx", "look at the managers' logs. 504 stands for a manager that takes longer than manager.timeout_ms"},
+	{"5xx", "look at the managers' logs, and whether Envoy reaches them"},
 }
 
 // answersOfManagers looks at the statuses that the managers' clusters returned since Envoy's start. The cause may be gone, so

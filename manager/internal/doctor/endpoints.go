@@ -48,7 +48,7 @@ func (t Target) endpoints(ctx context.Context, r *report, gates []gate, dump obj
 	found := make([][]endpoint, len(names))
 	var wg sync.WaitGroup
 	for i, name := range names {
-		all := addressesOf(dump, statuses, name, 0)
+		all := addressesOf(dump, statuses, name)
 		found[i] = all[:min(len(all), maxEndpoints)]
 		for n := range found[i] {
 			wg.Go(func() { t.askEndpoint(ctx, &found[i][n], len(found[i]) == 1) })
@@ -72,10 +72,8 @@ func (t Target) endpoints(ctx context.Context, r *report, gates []gate, dump obj
 	}
 }
 
-// addressesOf returns the endpoints of a cluster. A listener of the same Envoy stands for those of the clusters behind it, as
-// in envoy/managers.yaml.
-func addressesOf(dump object, statuses map[string]object, cluster string, depth int) (found []endpoint) {
-	const deepest = 3
+// addressesOf returns the endpoints of a cluster.
+func addressesOf(dump object, statuses map[string]object, cluster string) (found []endpoint) {
 	scheme, matched := "http", false
 	for _, c := range dump.all("Cluster") {
 		if c.text("name") == cluster {
@@ -86,19 +84,6 @@ func addressesOf(dump object, statuses map[string]object, cluster string, depth 
 		}
 	}
 	for _, h := range statuses[cluster].list("host_statuses") {
-		behind, _ := listenersAtAddress(dump, h.at("address"), nil, nil)
-		names := map[string]bool{}
-		for _, l := range behind {
-			for _, routes := range routesOf(dump, l.all("HttpConnectionManager")...) {
-				maps.Copy(names, clustersOf(routes))
-			}
-		}
-		if len(names) > 0 && depth < deepest {
-			for _, name := range slices.Sorted(maps.Keys(names)) {
-				found = append(found, addressesOf(dump, statuses, name, depth+1)...)
-			}
-			continue
-		}
 		socket := h.at("address").at("socket_address")
 		if port := socket.number("port_value", 0); port > 0 && net.ParseIP(socket.text("address")) != nil {
 			address := net.JoinHostPort(socket.text("address"), strconv.Itoa(int(port)))

@@ -25,6 +25,7 @@ const (
 	checkIdle    = "envoy: time-outs"
 	checkCluster = "envoy: managers"
 	checkUnused  = "envoy: unused connections"
+	checkHTTP2   = "envoy: HTTP/2"
 )
 
 // bodyModeSince is the first minor release of Envoy 1 that delivers bodies to a filter that holds headers.
@@ -99,6 +100,7 @@ func (t Target) envoy(ctx context.Context, r *report) []gate {
 		g.around(r, dump)
 	}
 	checkClusters(r, gates, statuses)
+	streams(r, gates, dump)
 	answersOfManagers(r, gates, dump, statuses, stats)
 	t.endpoints(ctx, r, gates, dump, statuses)
 	return gates
@@ -347,6 +349,27 @@ func checkClusters(r *report, gates []gate, statuses map[string]object) {
 		default:
 			r.ok(checkCluster, "cluster %q: %d of %d endpoints are healthy", name, healthy, len(hosts))
 		}
+	}
+}
+
+// streams checks whether the managers' clusters carry gRPC streams.
+func streams(r *report, gates []gate, dump object) {
+	names := clustersOfManagers(gates)
+	for _, c := range dump.all("Cluster") {
+		name := c.text("name")
+		if !slices.Contains(names, name) {
+			continue
+		}
+		http2 := c["http2_protocol_options"] != nil
+		for _, o := range c.all("HttpProtocolOptions") {
+			http2 = http2 || o["auto_config"] != nil || o.at("explicit_http_config")["http2_protocol_options"] != nil
+		}
+		if !http2 {
+			r.fail(checkHTTP2, fmt.Sprintf("cluster %q has no HTTP/2, which the gate's gRPC streams need: its keys get 503", oneLine(name)),
+				"set explicit_http_config.http2_protocol_options of the cluster, as in envoy/envoy.yaml (in Istio connectionPool.http.h2UpgradePolicy: UPGRADE of a DestinationRule)")
+			continue
+		}
+		r.ok(checkHTTP2, "the gate's streams reach cluster %q", oneLine(name))
 	}
 }
 

@@ -219,6 +219,23 @@ func TestEnvoyIsJudged(t *testing.T) {
 			replace: []string{`\"cluster\":\"oncegate_manager\"`, `\"shards\":[\"oncegate_manager\",\"m1\"]`},
 			level:   Fail, check: checkCluster, found: `no cluster "m1"`,
 		},
+		"managers with HTTP/2": {
+			level: OK, check: checkHTTP2, found: `the gate's streams reach cluster "oncegate_manager"`,
+		},
+		"managers without HTTP/2": {
+			replace: []string{`"http2_protocol_options": {
+          "connection_keepalive"`, `"http_protocol_options": {
+          "connection_keepalive"`},
+			level: Fail, check: checkHTTP2, found: `cluster "oncegate_manager" has no HTTP/2`, do: "set explicit_http_config.http2_protocol_options",
+		},
+		"managers with HTTP/2 if they agree to it": {
+			replace: []string{`"explicit_http_config": {
+         "http2_protocol_options": {
+          "connection_keepalive"`, `"auto_config": {
+         "http2_protocol_options": {
+          "connection_keepalive"`},
+			level: OK, check: checkHTTP2,
+		},
 		"no healthy endpoint": {
 			clusters: []string{`"eds_health_status": "HEALTHY"`, `"eds_health_status": "UNHEALTHY"`},
 			level:    Fail, check: checkCluster, found: "none of them healthy",

@@ -45,28 +45,24 @@ func (g gate) innerClusters() map[string]time.Duration {
 // listeners that are missing.
 func listenersAt(dump, status object) (found []object, missing []string) {
 	for _, host := range status.list("host_statuses") {
-		found, missing = listenersAtAddress(dump, host.at("address"), found, missing)
-	}
-	return found, missing
-}
-
-func listenersAtAddress(dump, address object, found []object, missing []string) ([]object, []string) {
-	internal, socket := address.at("envoy_internal_address").text("server_listener_name"), address.at("socket_address")
-	addresses := []string{socket.text("address")}
-	if ip := net.ParseIP(addresses[0]); ip != nil && ip.IsLoopback() { // the port of another machine is another listener's
-		addresses = append(addresses, "0.0.0.0", "::")
-	}
-	known := false
-	for _, l := range listeners(dump) {
-		own := l.at("address").at("socket_address")
-		if internal != "" && l["internal_listener"] != nil && l.text("name") == internal ||
-			internal == "" && own != nil && own.number("port_value", -1) == socket.number("port_value", -2) &&
-				slices.Contains(addresses, own.text("address")) {
-			found, known = append(found, l), true
+		address := host.at("address")
+		internal, socket := address.at("envoy_internal_address").text("server_listener_name"), address.at("socket_address")
+		addresses := []string{socket.text("address")}
+		if ip := net.ParseIP(addresses[0]); ip != nil && ip.IsLoopback() { // the port of another machine is another listener's
+			addresses = append(addresses, "0.0.0.0", "::")
 		}
-	}
-	if internal != "" && !known {
-		missing = append(missing, internal)
+		known := false
+		for _, l := range listeners(dump) {
+			own := l.at("address").at("socket_address")
+			if internal != "" && l["internal_listener"] != nil && l.text("name") == internal ||
+				internal == "" && own != nil && own.number("port_value", -1) == socket.number("port_value", -2) &&
+					slices.Contains(addresses, own.text("address")) {
+				found, known = append(found, l), true
+			}
+		}
+		if internal != "" && !known {
+			missing = append(missing, internal)
+		}
 	}
 	return found, missing
 }

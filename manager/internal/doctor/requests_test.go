@@ -246,9 +246,9 @@ func TestEnvoyWhoseRequestsFail(t *testing.T) {
 		},
 		"a missing capability": {
 			deployment: deployment{dump: func(dump object) {
-				delete(theGate(dump).filter.at("capability_restriction_config").at("allowed_capabilities"), "proxy_http_call")
+				delete(theGate(dump).filter.at("capability_restriction_config").at("allowed_capabilities"), "proxy_grpc_send")
 			}},
-			level: Fail, check: checkCapabilities, found: "capability_restriction_config lacks proxy_http_call", do: "use the list of envoy/envoy.yaml",
+			level: Fail, check: checkCapabilities, found: "capability_restriction_config lacks proxy_grpc_send", do: "use the list of envoy/envoy.yaml",
 		},
 		"a missing capability of an Envoy 1.40": {
 			deployment: deployment{dump: func(dump object) {
@@ -296,27 +296,6 @@ func TestEnvoyWhoseRequestsFail(t *testing.T) {
 		"two ledgers behind one address": {
 			deployment: deployment{hosts: map[string]http.Handler{firstManager: &inTurns{[]http.Handler{aManager{ledger: "L1"}, aManager{ledger: "L2"}}, 0}}},
 			level:      Fail, check: checkEndpoints, found: "leads to 2 ledgers",
-		},
-		"two ledgers behind a listener of the same Envoy": {
-			deployment: deployment{
-				dump: func(dump object) {
-					address := map[string]any{"socket_address": map[string]any{"address": "0.0.0.0", "port_value": 18090.0}}
-					manager := map[string]any{"@type": "x.HttpConnectionManager", "route_config": map[string]any{"routes": []any{map[string]any{"route": map[string]any{"cluster": "managers"}}}}}
-					for _, c := range dump.list("configs") {
-						if list, ok := c["static_listeners"].([]any); ok {
-							c["static_listeners"] = append(list, map[string]any{"listener": map[string]any{"name": "managers", "address": address, "c": manager}})
-						}
-					}
-				},
-				clusters: func(clusters object) {
-					var status object
-					text := `{"name": "managers", "host_statuses": [{"address": {"socket_address": {"address": "10.0.0.1", "port_value": 8090}}}, {"address": {"socket_address": {"address": "10.0.0.2", "port_value": 8090}}}]}`
-					_ = json.Unmarshal([]byte(text), &status)
-					clusters["cluster_statuses"] = append(clusters["cluster_statuses"].([]any), map[string]any(status))
-				},
-				hosts: map[string]http.Handler{"10.0.0.1:8090": aManager{ledger: "L1"}, "10.0.0.2:8090": aManager{ledger: "L2"}},
-			},
-			level: Fail, check: checkEndpoints, found: `cluster "oncegate_manager" leads to 2 ledgers (L1 at 10.0.0.1:8090, L2 at 10.0.0.2:8090)`,
 		},
 		"two managers that share a store": {
 			deployment: deployment{clusters: secondEndpoint, hosts: map[string]http.Handler{secondManager: aManager{ledger: "L1"}}},

@@ -107,7 +107,9 @@ func (st *Stream) write() {
 	for range o.wake {
 		o.mu.Lock()
 		frames, last, over := o.frames, o.last, o.over || o.dead
-		o.frames = spare[:0]
+		if len(frames) > 0 {
+			o.frames = spare[:0]
+		}
 		o.mu.Unlock()
 		if len(frames) > 0 {
 			n := len(frames)
