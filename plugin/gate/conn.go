@@ -255,6 +255,14 @@ func (l *ledger) onClose(id uint32, status int) {
 	}
 	r, again := closed(status)
 	r.maybe = n.answered
+	if status == grpcUnavailable && !n.answered {
+		// Such is the end when nobody accepts the connection. The calls are not the reason.
+		for _, c := range n.calls {
+			if c != nil {
+				c.sends--
+			}
+		}
+	}
 	l.ended(n, r, again, l.p.host.Now())
 }
 

@@ -53,6 +53,22 @@ func TestCallThatEndsConnectionsIsGivenUp(t *testing.T) {
 	expect(t, "call", h.calls[h.last()].path, api.PathRelease)
 }
 
+// Connections that nobody accepts are no reason to give a call up before manager.timeout_ms.
+func TestCallsOutliveAManagersRestart(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	s, f := h.open(p, 1, "a")
+	s.OnRequestHeaders(true)
+	h.ready(p)
+	for range maxSends + 2 {
+		expect(t, "replies", len(f.replies), 0)
+		h.end(p, h.last(), grpcUnavailable)
+		h.ticks(p, lastBackoff/2)
+	}
+	h.respond(p, h.last(), "201", granted)
+	expect(t, "resumed", f.resumedRequest, 1)
+}
+
 // A manager that is away makes requests wait until manager.timeout_ms, and fail at once after that.
 func TestRequestsWaitForAManagerThatHasJustGone(t *testing.T) {
 	h := newFakeHost(t)
