@@ -23,6 +23,7 @@ func TestCallsMoveToTheNextConnection(t *testing.T) {
 	reserve := h.last()
 	n := len(h.calls)
 	h.end(p, commit, grpcUnavailable)
+	h.ready(p)
 	expect(t, "calls", len(h.calls), n+2)
 	for i, was := range []int{commit, reserve} {
 		again := h.calls[n+i]
@@ -181,6 +182,7 @@ func TestLargeMessagesHaveTheirOwnConnection(t *testing.T) {
 	h.ready(p)
 	small := h.calls[h.last()].conn
 	h.refuseWith(p, h.last(), "503", api.CodeLargeAnswer)
+	h.ready(p)
 	expect(t, "again", h.calls[h.last()].path, api.PathReserve)
 	large := h.calls[h.last()].conn
 	expect(t, "another connection", large != small, true)
@@ -226,8 +228,11 @@ func TestUnreadableMessageEndsTheConnection(t *testing.T) {
 		h.ready(p)
 		first := h.calls[0].conn
 		h.message = message
-		h.current = 0
+		h.begin()
+		h.receiving = true
 		p.OnStreamMessage(first, len(message))
+		expect(t, name+": closed in the callback", h.conns[first-1] == "", false)
+		h.ready(p)
 		expect(t, name+": closed", h.conns[first-1], "")
 		h.ticks(p, time.Second)
 		expect(t, name+": calls", len(h.calls), 2)
@@ -311,4 +316,31 @@ func TestConnectionIsLookedAfterInThePluginsContext(t *testing.T) {
 	h.tick(p)
 	expect(t, "status", f.replies[0].status, 409)
 	expect(t, "pings", len(h.pings), 1)
+}
+
+// Several shards are away: one callback tries one of them. Envoy's worker hangs when two are refused.
+func TestOneCallbackOpensOneConnection(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"manager":{"shards":["a","b","c"],"timeout_ms":1000}}`)
+	h.refuse = true
+	var all []*fakeStream
+	for i := range uint32(30) {
+		s, f := h.open(p, i+1, fmt.Sprint("k", i))
+		s.OnRequestHeaders(true)
+		all = append(all, f)
+	}
+	h.ticks(p, 3*time.Second) // the fake host checks each callback
+	for i, f := range all {
+		if len(f.replies) != 1 {
+			t.Fatalf("request %d has %d replies", i, len(f.replies))
+		}
+	}
+	h.refuse = false
+	h.ticks(p, 2*time.Second)
+	for i := range uint32(30) {
+		s, _ := h.open(p, 100+i, fmt.Sprint("l", i))
+		s.OnRequestHeaders(true)
+	}
+	h.ticks(p, time.Second)
+	expect(t, "connections", len(h.conns), 3)
 }
