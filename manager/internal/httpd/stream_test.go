@@ -290,6 +290,18 @@ func TestStreamWithoutAReaderIsReset(t *testing.T) {
 	s.wantClean()
 }
 
+// A reply for which there never is memory ends the stream instead of waiting for ever.
+func TestReplyWithoutMemoryEndsTheStream(t *testing.T) {
+	s := newEcho(t, Options{MaxBodyMemory: 2 << 20})
+	s.server.bodies.patience = time.Millisecond
+	st := s.Stream(httpdtest.HTTP2(t), echoPath)
+	if err := st.Send([]byte("3000000")); err != nil {
+		t.Fatal(err)
+	}
+	wantEnd(t, st, StreamUnavailable)
+	s.wantClean()
+}
+
 func TestKilledClientLeavesNothing(t *testing.T) {
 	s := newEcho(t, Options{})
 	client := httpdtest.HTTP2(t)

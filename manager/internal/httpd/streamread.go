@@ -182,7 +182,7 @@ func (st *Stream) pay(n int) bool {
 	if context.Cause(st.ctx) != nil {
 		st.left()
 	} else {
-		st.Fail(StreamUnavailable, "the bodies of other requests take the memory that there is for them")
+		st.Fail(StreamUnavailable, noRoom().Detail)
 	}
 	return false
 }

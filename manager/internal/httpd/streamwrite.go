@@ -86,8 +86,13 @@ func (st *Stream) Send(frames []byte, last int) {
 		o.mu.Unlock()
 		ok := st.server.bodies.wait(st.ctx, more)
 		o.mu.Lock()
-		if ok {
+		switch {
+		case ok:
 			o.paid += more
+		case o.unsent == 0 && !o.dead: // none of its own comes back
+			st.server.metrics.bodiesRefused.Inc()
+			st.Fail(StreamUnavailable, noRoom().Detail)
+			return
 		}
 	}
 	if o.dead {

@@ -141,6 +141,15 @@ func TestStreamHoldsManyDuplicates(t *testing.T) {
 	}
 	g.CloseSend()
 	g.wantEnd("0")
+	stats, err := s.ledger.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]uint64{}
+	stats.Each(func(op, outcome string, n uint64) { counts[op+" "+outcome] = n })
+	if counts["reserve done"] != 1 || counts["reserve replayed"] != duplicates || counts["reserve pending"] != 0 {
+		t.Errorf("counted %v", counts)
+	}
 }
 
 func inUse() int {
