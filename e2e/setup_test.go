@@ -133,7 +133,7 @@ func TestGateRunsWithItsAllowListOnly(t *testing.T) {
 		}
 		l := newLifecycle(t, e, mode, func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
 			//lint:ignore SA1019 Envoys before 1.40 know only this field
-			delete(plugin.CapabilityRestrictionConfig.AllowedCapabilities, "proxy_http_call")
+			delete(plugin.CapabilityRestrictionConfig.AllowedCapabilities, "proxy_grpc_stream")
 			return nil
 		})
 		wantProblem(t, l.proxies[0], pay(newKey()), 503, "manager-unavailable")
