@@ -43,12 +43,13 @@ type sharedQueue struct {
 
 // vm is the gate on one thread.
 type vm struct {
-	p      *proxy
-	name   string
-	life   int // the proxy's
-	slot   int
-	plugin *gate.Plugin
-	dead   bool
+	closing uint32 // the connection whose end the running callback is about; 0: none, or the gate has closed it
+	p       *proxy
+	name    string
+	life    int // the proxy's
+	slot    int
+	plugin  *gate.Plugin
+	dead    bool
 	// retired: another gate gets the new streams. finished: it has ended in good order.
 	retired, draining, finished bool
 

@@ -283,6 +283,7 @@ func (n *conn) take(number uint64) *call {
 // onClose deals with the end of a connection, which the manager, the host or somebody between them caused.
 func (l *ledger) onClose(id uint32, status int) {
 	l.p.host.CloseStream(id) // the host keeps what belongs to the stream until then
+	l.doomed = slices.DeleteFunc(l.doomed, func(d uint32) bool { return d == id })
 	n := l.conn(id)
 	if n == nil {
 		return
