@@ -108,7 +108,7 @@ func TestDoctorJudgesRealEnvoys(t *testing.T) {
 			},
 			{
 				"cluster of another name", setField("manager", map[string]any{"cluster": "elsewhere"}),
-				"fail", "envoy: managers", `there is no cluster "elsewhere"`, "add it, as in envoy/envoy.yaml",
+				"fail", "envoy: managers", `there is no cluster "elsewhere"`, "add it, as in envoy/body-mode.yaml",
 			},
 			{
 				"no filter", edit(func(hcm *hcmv3.HttpConnectionManager, _ *wasmv3.PluginConfig) error { return withoutGate(hcm) }),

@@ -75,7 +75,7 @@ func (t Target) envoy(ctx context.Context, r *report) []gate {
 	updates(r, dump, stats)
 	gates := findGates(dump)
 	if len(gates) == 0 {
-		r.fail(checkFilter, "no listener has a Wasm filter of Oncegate", "put the filter into the listener, as in envoy/envoy.yaml; until then all requests pass unprotected")
+		r.fail(checkFilter, "no listener has a Wasm filter of Oncegate", "put the filter into the listener, as in envoy/body-mode.yaml; until then all requests pass unprotected")
 		return nil
 	}
 	r.ok(checkFilter, "%d of %d listeners", countListeners(gates), len(listeners(dump)))
@@ -195,7 +195,7 @@ func (g gate) retries(r *report, dump object) {
 		return
 	}
 	if !g.removesRetryHeaders() {
-		r.warn(checkRetries, g.place()+": nothing removes x-envoy-retry-on from requests", "put the filter no_retries_by_header of envoy/envoy.yaml before the gate: a client could ask Envoy to repeat its request behind the gate")
+		r.warn(checkRetries, g.place()+": nothing removes x-envoy-retry-on from requests", "put the filter no_retries_by_header of envoy/body-mode.yaml before the gate: a client could ask Envoy to repeat its request behind the gate")
 		return
 	}
 	r.ok(checkRetries, "%s: no route repeats requests", g.place())
@@ -324,7 +324,7 @@ func checkClusters(r *report, gates []gate, statuses map[string]object) {
 	for _, name := range clustersOfManagers(gates) {
 		c, ok := statuses[name]
 		if !ok {
-			r.fail(checkCluster, fmt.Sprintf("there is no cluster %q", name), "add it, as in envoy/envoy.yaml; its keys get 503 until then")
+			r.fail(checkCluster, fmt.Sprintf("there is no cluster %q", name), "add it, as in envoy/body-mode.yaml; its keys get 503 until then")
 			continue
 		}
 		hosts := c.list("host_statuses")

@@ -248,7 +248,7 @@ func TestEnvoyWhoseRequestsFail(t *testing.T) {
 			deployment: deployment{dump: func(dump object) {
 				delete(theGate(dump).filter.at("capability_restriction_config").at("allowed_capabilities"), "proxy_http_call")
 			}},
-			level: Fail, check: checkCapabilities, found: "capability_restriction_config lacks proxy_http_call", do: "use the list of envoy/envoy.yaml",
+			level: Fail, check: checkCapabilities, found: "capability_restriction_config lacks proxy_http_call", do: "use the list of envoy/capabilities.yaml",
 		},
 		"a missing capability of an Envoy 1.40": {
 			deployment: deployment{dump: func(dump object) {
