@@ -206,3 +206,18 @@ func TestOneRationale(t *testing.T) {
 		}
 	})
 }
+
+// TestDocumentsStayShort: nobody reads more pages and words than these.
+func TestDocumentsStayShort(t *testing.T) {
+	const mostPages, mostWords = 22, 35000
+	pages, words := 0, 0
+	eachFile(t, func(name string, content []byte) {
+		if strings.HasPrefix(name, "docs/") && path.Ext(name) == ".md" {
+			pages++
+			words += len(strings.Fields(string(content)))
+		}
+	})
+	if pages > mostPages || words > mostWords {
+		t.Errorf("docs has %d pages with %d words, at most %d with %d are wanted", pages, words, mostPages, mostWords)
+	}
+}
