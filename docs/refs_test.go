@@ -147,7 +147,7 @@ func TestNamesInDocuments(t *testing.T) {
 }
 
 // TestEachRowOfTheComparisonIsTested: each row of docs/comparison.md names a test that shows Oncegate's cell.
-// TestNamesInDocuments tells whether the tests are there.
+// TestNamesInDocuments checks that the tests are there.
 func TestEachRowOfTheComparisonIsTested(t *testing.T) {
 	text, err := os.ReadFile("comparison.md")
 	if err != nil {

@@ -73,6 +73,10 @@ func checkPlugin(t *testing.T, p *wasmv3.PluginConfig, mode config.Mode) {
 	if !p.GetAllowOnHeadersStopIteration().GetValue() {
 		t.Error("allow_on_headers_stop_iteration is missing")
 	}
+	//lint:ignore SA1019 that is what is checked
+	if p.GetCapabilityRestrictionConfig() != nil {
+		t.Error("Envoy 1.40 warns of capability_restriction_config here")
+	}
 	if p.GetFailurePolicy() != wasmv3.FailurePolicy_FAIL_RELOAD {
 		t.Errorf("failure_policy is %v", p.GetFailurePolicy())
 	}

@@ -153,6 +153,10 @@ func TestGatewayBodyMode(t *testing.T) {
 			got.GetReloadConfig().String() != want.GetReloadConfig().String() {
 			t.Errorf("got %v, want %v", got, want)
 		}
+		//lint:ignore SA1019 that is what is checked
+		if got.GetCapabilityRestrictionConfig() != nil {
+			t.Error("Envoy 1.40 warns of capability_restriction_config here")
+		}
 		return nil
 	})
 	if err != nil {
