@@ -27,6 +27,9 @@ const (
 	OpRelease
 	OpRenew
 	OpUnknown
+	// OpLookUp and OpPing are calls on a stream only. OpPing is answered at once.
+	OpLookUp
+	OpPing
 )
 
 var opNames = [...]string{"invalid", "reserve", "commit", "reject", "release", "renew", "unknown"}
