@@ -38,7 +38,7 @@ var mayImport = map[string][]string{
 	"plugin/config":               {"manager/api", "plugin/internal/jsonguard"},
 	"plugin/cache":                {"manager/api"},
 	"plugin/internal/jsonguard":   {},
-	"plugin/internal/nativeguest": {"hostsim", "plugin/cache", "plugin/gate"},
+	"plugin/internal/nativeguest": {"hostsim", "manager/api", "plugin/cache", "plugin/gate"},
 	"plugin/gatetest":             {"hostsim/...", "manager/api", "manager/managertest/..."},
 	"plugin/gatebench":            {},
 	"plugin/wasmcheck":            {},

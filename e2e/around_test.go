@@ -208,7 +208,7 @@ func TestReplaysHaveTrailers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		const name = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+		const name = protocolOptions
 		for _, c := range b.GetStaticResources().GetClusters() {
 			if c.GetName() == "upstream" {
 				options := new(upstreamsv3.HttpProtocolOptions)

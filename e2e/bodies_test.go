@@ -205,10 +205,7 @@ func patientHTTP(hcm *hcmv3.HttpConnectionManager) error {
 }
 
 // upstreamHTTP2 makes Envoy speak HTTP/2 to upstream.
-func upstreamHTTP2(b *bootstrapv3.Bootstrap) error { return clusterHTTP2(b, "upstream") }
-
-// clusterHTTP2 makes Envoy speak HTTP/2 to a cluster.
-func clusterHTTP2(b *bootstrapv3.Bootstrap, name string) error {
+func upstreamHTTP2(b *bootstrapv3.Bootstrap) error {
 	options, err := anypb.New(&httpv3.HttpProtocolOptions{
 		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
 			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
@@ -222,12 +219,15 @@ func clusterHTTP2(b *bootstrapv3.Bootstrap, name string) error {
 		return err
 	}
 	for _, c := range b.GetStaticResources().GetClusters() {
-		if c.GetName() == name {
-			c.TypedExtensionProtocolOptions["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"] = options
+		if c.GetName() == "upstream" {
+			c.TypedExtensionProtocolOptions[protocolOptions] = options
 		}
 	}
 	return nil
 }
+
+// protocolOptions names the settings of a cluster's protocol.
+const protocolOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 // smallLimits are what a user of Envoy may have set: those of its advice for proxies at the edge.
 func smallLimits(b *bootstrapv3.Bootstrap) {

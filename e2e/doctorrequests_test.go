@@ -181,7 +181,7 @@ func TestDoctorFindsWhyRequestsFail(t *testing.T) {
 			},
 			{
 				name: "region of a single manager", edit: setField("durability", "region"), status: 503,
-				level: "fail", check: "manager: durability", text: `asks for durability "region", and this manager can give local`, do: "--store etcd", also: "envoy: answers of managers",
+				level: "fail", check: "manager: durability", text: `asks for durability "region", and this manager can give local`, do: "--store etcd",
 			},
 			{
 				name: "two ledgers in one cluster", manager: one, status: 201,

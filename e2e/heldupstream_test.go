@@ -69,11 +69,17 @@ func newHeldUpstream(t *testing.T) *heldUpstream {
 
 // serveBoth starts a server that speaks HTTP/1 and HTTP/2, which the caller closes.
 func serveBoth(h http.Handler) *httptest.Server {
+	server := unstartedBoth(h)
+	server.Start()
+	return server
+}
+
+// unstartedBoth is serveBoth for a server that is started later.
+func unstartedBoth(h http.Handler) *httptest.Server {
 	server := httptest.NewUnstartedServer(h)
 	server.Config.Protocols = new(http.Protocols)
 	server.Config.Protocols.SetHTTP1(true)
 	server.Config.Protocols.SetUnencryptedHTTP2(true)
-	server.Start()
 	return server
 }
 

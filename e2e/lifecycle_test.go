@@ -331,7 +331,13 @@ func (l *lifecycle) post(t *testing.T, path string) {
 // stat is one of Envoy's counters or gauges, 0 when there is none of this name.
 func (l *lifecycle) stat(t *testing.T, name string) int {
 	t.Helper()
-	text, err := fetch(l.proxies[0].admin + "/stats?filter=^" + regexp.QuoteMeta(name) + "$")
+	return l.proxies[0].stat(t, name)
+}
+
+// stat reads a statistic of an Envoy; 0: there is none.
+func (p *proxy) stat(t *testing.T, name string) int {
+	t.Helper()
+	text, err := fetch(p.admin + "/stats?filter=^" + regexp.QuoteMeta(name) + "$")
 	if err != nil {
 		t.Fatal(err)
 	}

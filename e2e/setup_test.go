@@ -119,7 +119,7 @@ func TestGateRunsWithItsAllowListOnly(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		l := newLifecycle(t, target, mode, target.restrict(t, ""))
 		l.fly(t).land(t)
-		l = newLifecycle(t, target, mode, target.restrict(t, "proxy_http_call"))
+		l = newLifecycle(t, target, mode, target.restrict(t, "proxy_grpc_stream"))
 		wantProblem(t, l.proxies[0], pay(newKey()), 503, "manager-unavailable")
 		l.proxies[0].wantNothingDeprecated(t)
 	})

@@ -1,13 +1,10 @@
 package e2e
 
 import (
-	"bytes"
+	"encoding/binary"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 
@@ -17,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // narrow limits a cluster to one request at a time.
@@ -50,368 +48,230 @@ func setClusterAddress(b *bootstrapv3.Bootstrap, cluster, address string) error 
 	return fmt.Errorf("no cluster %q", cluster)
 }
 
-// managerFault replaces the manager's answer.
+// managerFault is given to a call about a key, or to its stream.
 type managerFault struct {
 	name string
-	// write sends it; answer is what the manager said, if it was asked. Then the connection is closed.
-	write func(c net.Conn, answer []byte)
-	reset bool // the connection is closed by a reset
-	hang  bool // it is not closed before the fault ends
-	huge  bool // one at a time, and not everywhere
+	// strike gives it, instead of the reply to a call.
+	strike func(s *frontStream, number uint64)
+	// callOnly: the stream's other calls go on. Otherwise the stream is over, or dead.
+	callOnly bool
+	// atOpening: the call's stream is reset, and a stream that begins afterwards gets the fault.
+	atOpening bool
+	goesOn    bool // after a fault at the opening, which is given once
+	// final: it tells the gate that another try is pointless.
+	final bool
+	hang  bool // the gate needs manager.timeout_ms to see it
+	huge  bool // it is slow
 }
 
-// text sends a header and a body.
-func text(parts ...string) func(net.Conn, []byte) {
-	return func(c net.Conn, _ []byte) { _, _ = io.WriteString(c, strings.Join(parts, "")) } // the other side may leave
+// instead answers a call with a message.
+func instead(make func(number uint64) []byte) func(*frontStream, uint64) {
+	return func(s *frontStream, number uint64) { s.write(frame(make(number))) }
 }
 
-const (
-	managersHeader = "Oncegate-Manager: test\r\nConnection: close\r\n"
-	hugeBytes      = 40 << 20
-)
-
-var managerFaultTable = []managerFault{
-	{name: "reset", write: text(), reset: true},
-	{name: "reset in the answer", write: text("HTTP/1.1 200 OK\r\n", managersHeader, "Content-Length: 100\r\n\r\nabc"), reset: true},
-	{name: "end in the answer", write: text("HTTP/1.1 200 OK\r\n", managersHeader, "Content-Length: 100\r\n\r\nabc")},
-	{name: "hang", write: text(), hang: true},
-	{name: "hang in the answer", write: text("HTTP/1.1 200 OK\r\n", managersHeader, "Content-Length: 100\r\n\r\nabc"), hang: true},
-	{name: "garbage", write: text("\x16\x03\x01\x02\x00\x01\xff\x00\r\n\r\n")},
-	{name: "2000 headers", write: text("HTTP/1.1 200 OK\r\n", managersHeader, strings.Repeat("a: b\r\n", 2000), "Content-Length: 0\r\n\r\n")},
-	{name: "503 of another", write: text("HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbusy")},
-	{name: "503 of the manager", write: text("HTTP/1.1 503 Service Unavailable\r\nRetry-After: 7\r\n", managersHeader, "Content-Length: 4\r\n\r\nbusy")},
-	{name: "200 of another", write: text("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}")},
-	{name: "200 with a body of another kind", write: text("HTTP/1.1 200 OK\r\n", managersHeader, "Content-Length: 20\r\n\r\n", `{"state":"reserved"}`)},
-	{name: "200 without a body", write: text("HTTP/1.1 200 OK\r\n", managersHeader, "Content-Length: 0\r\n\r\n")},
-	{name: "a state that there is not", write: text("HTTP/1.1 200 OK\r\n", managersHeader, "\r\n",
-		string((&api.ReserveReply{State: api.State(0xee), ExpiresIn: 1}).AppendRaw(nil)))},
-	{name: "40 MB of another", write: huge("Connection: close\r\n"), huge: true},
-	{name: "40 MB of the manager", write: huge(managersHeader), huge: true},
-}
-
-func huge(headers string) func(net.Conn, []byte) {
-	return func(c net.Conn, _ []byte) {
-		_, err := fmt.Fprintf(c, "HTTP/1.1 200 OK\r\n%sContent-Length: %d\r\n\r\n", headers, hugeBytes)
-		block := make([]byte, 1<<20)
-		for sent := 0; err == nil && sent < hugeBytes; sent += len(block) {
-			_, err = c.Write(block)
-		}
+// ends ends a stream with a status.
+func ends(status int) managerFault {
+	return managerFault{
+		name: fmt.Sprintf("status %d", status), strike: func(s *frontStream, _ uint64) { s.finish(status, "test") },
+		final: status == 7 || status == 12 || status == 16,
 	}
 }
 
-// oldHTTP is no fault: the manager's answer in HTTP/1.0, which ends with the connection.
-var oldHTTP = managerFault{name: "HTTP/1.0", write: func(c net.Conn, answer []byte) {
-	text("HTTP/1.0 200 OK\r\n", managersHeader, "\r\n", string(answer))(c, nil)
-}}
-
-// managerFront stands before a manager and gives other answers, in HTTP/1 only, to calls about chosen keys.
-type managerFront struct {
-	address string
-	manager string
-
-	mu      sync.Mutex
-	faults  map[string]*frontFault // by path and key
-	done    map[string]int         // calls that the manager carried out, by path and key
-	batches int                    // of several calls
-}
-
-type frontFault struct {
-	managerFault
-	carryOut bool // ask the manager before
-	lifted   chan struct{}
-	met      chan struct{} // closed when the fault is met
-	once     sync.Once
-}
-
-func newManagerFront(t *testing.T, manager string) *managerFront {
-	f := &managerFront{manager: manager, faults: map[string]*frontFault{}, done: map[string]int{}}
-	server := serveBoth(f)
-	f.address = server.Listener.Addr().String()
-	t.Cleanup(func() {
-		f.mu.Lock()
-		faults := f.faults
-		f.faults = map[string]*frontFault{}
-		f.mu.Unlock()
-		for _, one := range faults {
-			close(one.lifted)
-		}
-		server.Close()
-	})
+// opensWith ends a stream with a status before it has brought anything.
+func opensWith(status int) managerFault {
+	f := ends(status)
+	f.name, f.atOpening = "trailers only, "+f.name, true
 	return f
 }
 
-// fail gives a fault to calls about a key, until lift is called.
-func (f *managerFront) fail(path, key string, fault managerFault, carryOut bool) (one *frontFault, lift func()) {
-	one = &frontFault{managerFault: fault, carryOut: carryOut, lifted: make(chan struct{}), met: make(chan struct{})}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.faults[path+key] = one
-	return one, func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if f.faults[path+key] == one {
-			delete(f.faults, path+key)
-			close(one.lifted)
-		}
+// another is an answer of a server or proxy that is no manager.
+func another(status int, text string, final bool) managerFault {
+	return managerFault{
+		name: fmt.Sprintf("%d of another", status), strike: func(s *frontStream, _ uint64) { s.answer(status, text) },
+		atOpening: true, final: final,
 	}
 }
 
-// carriedOut is how many calls to a path about a key the manager carried out.
-func (f *managerFront) carriedOut(path, key string) int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.done[path+key]
-}
-
-// idsOf reads the path and key of each call.
-func idsOf(path string, body []byte) (ids []string, err error) {
-	if path != api.PathBatch {
-		key, err := keyOf(path, body)
-		return []string{path + key}, err
-	}
-	items, err := api.ViewRawBatch(nil, body)
-	for _, item := range items {
-		key, err := keyOf(item.Op.Path(), item.Message)
-		if err != nil {
-			return nil, err
+// then ends the stream's connection after bytes.
+func then(reset bool, b ...byte) func(*frontStream, uint64) {
+	return func(s *frontStream, _ uint64) {
+		if len(b) > 0 {
+			s.write(b)
 		}
-		ids = append(ids, item.Op.Path()+key)
-	}
-	return ids, err
-}
-
-// keyOf reads the key in a call.
-func keyOf(path string, body []byte) (string, error) {
-	switch path {
-	case api.PathReserve, api.PathRenew, api.PathUnknown:
-		var r api.ReserveRequest
-		err := r.ParseRaw(body)
-		return r.Key, err
-	case api.PathRelease:
-		var r api.ReleaseRequest
-		err := r.ParseRaw(body)
-		return r.Key, err
-	default:
-		var r api.FinishRequest
-		err := r.ParseRaw(body)
-		return r.Key, err
+		if tcp := s.conn.(*net.TCPConn); reset {
+			_ = tcp.SetLinger(0) // fails only when it is closed
+		}
+		s.conn.Close()
+		s.abort()
 	}
 }
 
-func (f *managerFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	ids, err := idsOf(r.URL.Path, body)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	f.mu.Lock()
-	var fault *frontFault
-	for _, id := range ids {
-		if fault = f.faults[id]; fault != nil {
-			break
-		}
-	}
-	if len(ids) > 1 {
-		f.batches++
-		if fault == nil {
-			fault = f.faults[api.PathBatch]
-		}
-	}
-	f.mu.Unlock()
-	var answer []byte
-	if fault == nil || fault.carryOut {
-		req, err := http.NewRequestWithContext(r.Context(), r.Method, "http://"+f.manager+r.URL.Path, bytes.NewReader(body))
-		if err != nil {
-			panic(err)
-		}
-		req.Header = r.Header.Clone()
-		resp, err := client.Do(req)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadGateway)
-			return
-		}
-		defer resp.Body.Close()
-		if answer, err = io.ReadAll(resp.Body); err != nil {
-			return
-		}
-		f.mu.Lock()
-		for i, status := range statusesOf(r.URL.Path, resp.StatusCode, answer) {
-			if status < 300 {
-				f.done[ids[i]]++
-			}
-		}
-		f.mu.Unlock()
-		if fault == nil {
-			for name, values := range resp.Header {
-				w.Header()[name] = values
-			}
-			w.WriteHeader(resp.StatusCode)
-			_, _ = w.Write(answer) // the proxy may have gone
-			return
-		}
-	}
-	conn, _, err := w.(http.Hijacker).Hijack()
-	if err != nil {
-		panic(err)
-	}
-	defer conn.Close()
-	fault.once.Do(func() { close(fault.met) })
-	fault.write(conn, answer)
-	if fault.hang {
-		<-fault.lifted
-	}
-	if fault.reset {
-		_ = conn.(*net.TCPConn).SetLinger(0) // fails only when it is closed
-	}
+const hugeBytes = 40 << 20
+
+// callFaults concern one call.
+var callFaults = []managerFault{
+	{name: "no reply", strike: func(*frontStream, uint64) {}, callOnly: true, hang: true},
+	{name: "a number that no call has", strike: instead(func(n uint64) []byte {
+		return api.AppendStreamReply(nil, n+1000, 201, 0, "", (&api.ReserveReply{State: api.StateReserved, ExpiresIn: 1}).AppendRaw(nil))
+	}), callOnly: true, hang: true},
+	{name: "503 of the manager", strike: instead(func(n uint64) []byte { return api.AppendStreamReply(nil, n, 503, 7, "", []byte("busy")) }), callOnly: true},
+	{name: "200 with a body of another kind", strike: instead(func(n uint64) []byte {
+		return api.AppendStreamReply(nil, n, 200, 0, "", []byte(`{"state":"reserved"}`))
+	}), callOnly: true},
+	{name: "200 without a body", strike: instead(func(n uint64) []byte { return api.AppendStreamReply(nil, n, 200, 0, "", nil) }), callOnly: true},
+	{name: "a state that there is not", strike: instead(func(n uint64) []byte {
+		return api.AppendStreamReply(nil, n, 200, 0, "", (&api.ReserveReply{State: api.State(0xee), ExpiresIn: 1}).AppendRaw(nil))
+	}), callOnly: true},
 }
 
-// statusesOf are those of the answers.
-func statusesOf(path string, status int, answer []byte) (statuses []int) {
-	if path != api.PathBatch {
-		return []int{status}
-	}
-	if status == http.StatusOK {
-		list, _ := api.ViewRawAnswers(nil, answer) // none
-		for _, a := range list {
-			statuses = append(statuses, a.Status)
+// streamFaults end the stream of a call, and others with it.
+var streamFaults = []managerFault{
+	{name: "connection reset", strike: then(true)},
+	{name: "connection reset in a message", strike: then(true, 0, 0, 0, 0, 100, 8)},
+	{name: "connection closed in a message", strike: then(false, 0, 0, 0, 0, 100, 8)},
+	{name: "stream reset", strike: func(s *frontStream, _ uint64) { s.abort() }},
+	{name: "half a message", strike: func(s *frontStream, _ uint64) {
+		s.write([]byte{0, 0, 0, 0, 100, 8})
+		s.finish(0, "")
+	}},
+	{name: "garbage instead of a frame", strike: func(s *frontStream, _ uint64) { s.write([]byte("garbage that is no frame")) }},
+	{name: "garbage instead of HTTP/2", strike: func(s *frontStream, _ uint64) {
+		_, _ = s.conn.Write([]byte("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")) // the proxy may have gone
+	}},
+	{name: "a message that cannot be read", strike: instead(func(uint64) []byte { return []byte{0xff, 0xff, 0xff} })},
+	{name: "a message without a number", strike: instead(func(uint64) []byte { return api.AppendStreamReply(nil, 0, 200, 0, "", nil) })},
+	ends(0), ends(3), ends(7), ends(8), ends(12), ends(13), ends(14), ends(16),
+	opensWith(7), opensWith(8), opensWith(12), opensWith(14), opensWith(16),
+	another(503, "no healthy upstream", false), another(502, "bad gateway", false), another(200, "<html>welcome</html>", false),
+	another(404, "nothing here", true), another(403, "not you", true), another(401, "who are you", true),
+	{name: "GOAWAY", strike: func(s *frontStream, _ uint64) {
+		s.mu.Lock()
+		s.w.Header().Set("Connection", "close") // which makes one of it
+		s.mu.Unlock()
+	}, atOpening: true, goesOn: true},
+	{name: "40 MB", huge: true, strike: func(s *frontStream, _ uint64) {
+		s.write(binary.BigEndian.AppendUint32([]byte{0}, hugeBytes))
+		for block, sent := make([]byte, 1<<20), 0; sent < hugeBytes; sent += len(block) {
+			s.write(block)
 		}
-	}
-	return statuses
+	}},
+	{name: "a stream that stands still", strike: func(*frontStream, uint64) {}, hang: true},
 }
 
-// managerFaults gives each fault to each kind of call, carried out or not. A request whose
-// reservation fails does not run. A request whose outcome does not reach the manager is answered
-// nevertheless. The ledger learns of both when the manager works again.
+// faultyCalls are the kinds of calls that get faults, with upstream's status that leads to them.
+var faultyCalls = []struct {
+	op     api.Op
+	status int
+}{{api.OpReserve, 201}, {api.OpCommit, 201}, {api.OpReject, 404}, {api.OpRelease, 429}}
+
+// managerFaults gives each fault to each kind of call, carried out or not, for once or until it is lifted.
 func managerFaults(t *testing.T, r *tableRig) {
-	p := r.proxies[0]
 	var wg sync.WaitGroup
-	var hugeTurn sync.Mutex
-	for _, fault := range managerFaultTable {
-		for _, carryOut := range []bool{false, true} {
-			for path, status := range map[string]string{api.PathReserve: "201", api.PathCommit: "201", api.PathReject: "404", api.PathRelease: "429"} {
-				if carryOut && path == api.PathReserve && fault.name == "503 of the manager" {
-					continue // a manager that says so has done nothing
-				}
-				if fault.huge && (carryOut || path == api.PathReject || path == api.PathRelease) {
-					continue // they are slow
-				}
-				// Side by side: some take the time of a call.
-				wg.Go(func() {
-					t.Run(fmt.Sprintf("%s at %s, carried out: %v", fault.name, path, carryOut), func(t *testing.T) {
-						if fault.huge {
-							hugeTurn.Lock()
-							defer hugeTurn.Unlock()
-						}
-						key := newKey()
-						c := pay(key, "X-Status", status)
-						front, lift := r.front.fail(path, key, fault, carryOut)
-						defer lift()
-						if path == api.PathReserve {
-							a := wantProblem(t, p, c, 503, "manager-unavailable")
-							if got := a.headers.Get("Retry-After"); got == "" || (got == "7") != (fault.name == "503 of the manager") {
-								t.Errorf("Retry-After %q", got)
-							}
-							r.wantRuns(t, c, 0)
-							lift()
-							wantReplay(t, p, c, wantFirst(t, p, c, 201))
-							r.wantRuns(t, c, 1)
-							return
-						}
-						first := wantFirst(t, p, c, atoi(t, status))
-						<-front.met
-						r.wantRuns(t, c, 1)
-						if path == api.PathRelease {
-							lift()
-							wantReplay(t, p, pay(key), wantFirst(t, p, pay(key), 201))
-							r.wantRuns(t, c, 2)
-							return
-						}
-						wantReplay(t, p, c, first)
-						lift()
-						eventually(t, "the ledger does not hear of the outcome", func() error {
-							if n := r.front.carriedOut(path, key); n == 0 || carryOut && n == 1 {
-								return fmt.Errorf("%d calls", n)
-							}
-							return nil
-						})
-						wantReplay(t, p, c, first)
-						r.wantRuns(t, c, 1)
-					})
-				})
-			}
-		}
-	}
-	wg.Wait()
-	for path, status := range map[string]string{api.PathReserve: "201", api.PathCommit: "201", api.PathReject: "404", api.PathRelease: "429"} {
-		t.Run("HTTP/1.0 at "+path, func(t *testing.T) {
-			key := newKey()
-			c := pay(key, "X-Status", status)
-			_, lift := r.front.fail(path, key, oldHTTP, true)
-			defer lift()
-			first := wantFirst(t, p, c, atoi(t, status))
-			if path == api.PathRelease {
-				first = wantFirst(t, p, pay(key), 201)
-				c = pay(key)
-			}
-			wantReplay(t, p, c, first)
-			if n := r.front.carriedOut(path, key); n != 1 {
-				t.Errorf("%d calls", n)
-			}
+	for _, fault := range callFaults {
+		r.eachFault(t, fault, func(name string, run func(t *testing.T)) {
+			wg.Go(func() { t.Run(name, run) }) // side by side: some take the time of a call
 		})
 	}
-}
-
-func atoi(t *testing.T, text string) int {
-	t.Helper()
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatal(err)
+	wg.Wait()
+	for _, fault := range streamFaults {
+		r.eachFault(t, fault, func(name string, run func(t *testing.T)) { t.Run(name, run) })
 	}
-	return n
 }
 
-// managerOverflows has Envoy refuse calls while another one is under way.
-func managerOverflows(t *testing.T, r *tableRig) {
+// eachFault has run run a fault in each case.
+func (r *tableRig) eachFault(t *testing.T, fault managerFault, run func(name string, f func(t *testing.T))) {
+	type variant struct{ carryOut, once bool }
+	for _, c := range faultyCalls {
+		variants := []variant{{false, false}, {false, true}, {true, false}, {true, true}}
+		switch {
+		case (fault.huge || fault.hang && !fault.callOnly) && c.op != api.OpReserve && c.op != api.OpCommit:
+			continue // they are slow
+		case fault.huge || fault.hang && !fault.callOnly || fault.goesOn:
+			variants = []variant{{c.op == api.OpCommit, true}}
+		case fault.callOnly && !fault.hang:
+			variants = []variant{{false, false}, {true, false}}
+		case !deep.On():
+			// The first of each kind are in all runs.
+			variants = []variant{{c.op == api.OpReject, true}, {c.op == api.OpCommit, false}}
+			if c.op == api.OpReject || c.op == api.OpRelease {
+				variants = variants[:1]
+			}
+		}
+		for _, v := range variants {
+			if v.carryOut && c.op == api.OpReserve && fault.name == "503 of the manager" {
+				continue // a manager that says so has done nothing
+			}
+			name := fmt.Sprintf("%s at %v, carried out: %v, once: %v", fault.name, c.op, v.carryOut, v.once)
+			run(name, func(t *testing.T) { r.fail(t, fault, c.op, c.status, v.carryOut, v.once) })
+		}
+	}
+}
+
+// fail gives a fault to a call about a key. A stream's fault that passes is not seen by the client. A request whose reservation
+// fails does not run. A request whose outcome does not reach the manager is answered nevertheless. The ledger learns of both
+// when the manager works again.
+func (r *tableRig) fail(t *testing.T, fault managerFault, op api.Op, status int, carryOut, once bool) {
 	p := r.proxies[0]
-	running, blocked := pay(newKey(), "X-Hold", "yes"), pay(newKey())
-	runs := r.sendAside(t, running)
-	r.awaitRun(t, running)
-	front, lift := r.front.fail(api.PathReserve, *blocked.key, managerFault{write: text(), hang: true}, false)
+	key := newKey()
+	c := pay(key, "X-Status", strconv.Itoa(status))
+	front, lift := r.front.fail(op, key, fault, carryOut, once)
 	defer lift()
-	blocks := r.sendAside(t, blocked)
+	passes := once && !fault.callOnly && !fault.final && !fault.hang
+	if op == api.OpReserve && !passes {
+		a := wantProblem(t, p, c, 503, "manager-unavailable")
+		if got := a.headers.Get("Retry-After"); got == "" || (got == "7") != (fault.name == "503 of the manager") {
+			t.Errorf("Retry-After %q", got)
+		}
+		r.wantRuns(t, c, 0)
+		lift()
+		wantReplay(t, p, c, eventuallyPaid(t, "the manager works again, the key does not", p, key))
+		r.wantRuns(t, c, 1)
+		return
+	}
+	first := wantFirst(t, p, c, status)
 	<-front.met
-
-	// Now no key can be reserved, and no outcome can be delivered.
-	refused := pay(newKey())
-	wantProblem(t, p, refused, 503, "manager-unavailable")
-	r.wantRuns(t, refused, 0)
-	r.upstream.release()
-	first := <-runs
-	if first.status != 201 {
-		t.Errorf("%v", first)
+	r.wantRuns(t, c, 1)
+	if op == api.OpRelease {
+		lift()
+		wantReplay(t, p, pay(key), eventuallyPaid(t, "the key is not free", p, key))
+		r.wantRuns(t, c, 2)
+		return
 	}
-	wantReplay(t, p, running, first)
-	if n := r.front.carriedOut(api.PathCommit, *running.key); n != 0 {
-		t.Errorf("%d commits went through", n)
-	}
+	wantReplay(t, p, c, first)
 	lift()
-	if a := <-blocks; a.status != 503 {
-		t.Errorf("%v", a)
-	}
 	eventually(t, "the ledger does not hear of the outcome", func() error {
-		if n := r.front.carriedOut(api.PathCommit, *running.key); n == 0 {
-			return fmt.Errorf("no commit")
+		if n := r.front.carriedOut(op, key); n == 0 || carryOut && n == 1 {
+			return fmt.Errorf("%d calls", n)
 		}
 		return nil
 	})
-	for _, c := range []call{refused, blocked} {
-		first := eventuallyPaid(t, "the breaker stays open", p, *c.key)
-		wantReplay(t, p, c, first)
-		r.wantRuns(t, c, 1)
-	}
-	r.wantRuns(t, running, 1)
+	wantReplay(t, p, c, first)
+	r.wantRuns(t, c, 1)
+}
+
+// managerOverflows has room for one stream to the manager, and two workers. Requests of the other worker wait for a while, and
+// do not run.
+func managerOverflows(t *testing.T, r *tableRig) {
+	p := r.proxies[0]
+	served, refused := 0, 0
+	eventually(t, "one worker has the only stream", func() error {
+		c := pay(newKey(), "Connection", "close")
+		a := send(t, p, c)
+		switch {
+		case a.status == 201:
+			served++
+			r.wantRuns(t, c, 1)
+			wantReplay(t, p, c, a)
+		case a.status == 503 && a.headers.Get("Idempotency-Status") == "manager-unavailable":
+			refused++
+			r.wantRuns(t, c, 0)
+		default:
+			t.Errorf("%v", a)
+		}
+		if served == 0 || refused == 0 {
+			return fmt.Errorf("%d requests are served, %d are refused", served, refused)
+		}
+		return nil
+	})
+	r.front.cut() // another worker may have the stream next
 }

@@ -13,8 +13,9 @@ type GRPCCluster interface {
 	// no longer needed (reset by the guest, plugin gone, host closed); no event is needed after that.
 	//
 	// An error means that there is no stream and that no event comes. It is for a cluster without a healthy host
-	// (ErrNoHealthyHost) or with a full circuit breaker (ErrCircuitBreaker): the guest gets InternalFailure, and like in
-	// Envoy the callbacks of a stream that was refused, with a token that it does not know.
+	// (ErrNoHealthyHost) or with a full circuit breaker (ErrCircuitBreaker). The guest gets what Envoy gives it: metadata
+	// and trailers of a failed stream inside its own call, then InternalFailure, and the close callback after the running
+	// one, all with a token that it does not know.
 	OpenStream(ctx context.Context, req StreamRequest, events StreamEvents) (GRPCStream, error)
 }
 
@@ -34,8 +35,39 @@ type StreamEvents struct {
 	Metadata func(Headers) // the response headers, with :status; empty if the stream ends with them
 	Message  func([]byte)  // one message, without its frame
 	Trailers func(Headers) // trailing metadata; comes before every Close, and is empty if the stream broke
-	// Close ends the stream: a gRPC status, 0 to 16, and its text.
+	// Close ends the stream: a gRPC status and its text, see StreamText.
 	Close func(status int, message string)
+}
+
+// Fail ends a stream whose connection failed, with the events, statuses and texts of Envoy: 14 before response headers, 13
+// after them. detail is a cause like "delayed connect error: Connection refused", and may be empty.
+func (e StreamEvents) Fail(f UpstreamFailure, detail string, started bool) {
+	trailers, status, message := f.endsStream(detail, started)
+	if !started {
+		e.Metadata(nil)
+	}
+	e.Trailers(trailers)
+	e.Close(status, message)
+}
+
+func (f UpstreamFailure) endsStream(detail string, started bool) (trailers Headers, status int, message string) {
+	r := f.reply(detail, started)
+	if started {
+		return nil, grpcCodeInternal, r.details
+	}
+	text := string(r.body)
+	trailers = append(H(":status", "200"), r.headers...)
+	trailers = append(trailers, H("content-type", "application/grpc", "grpc-status", "14", "grpc-message", text)...)
+	return trailers, grpcCodeUnavailable, StreamText(text, r.details)
+}
+
+// StreamText is the text of an ended stream as Envoy shows it to a guest: the server's grpc-message as it is, and
+// details, which say who ended the stream. They are "via_upstream" if a server did.
+func StreamText(message, details string) string {
+	if message == "" {
+		return details
+	}
+	return message + "{" + details + "}"
 }
 
 // GRPCStream is the client's side of an open stream. Its methods are called on one goroutine and must not block.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -118,24 +119,37 @@ func (s *grpcClientStream) run(c *HTTPCluster, req StreamRequest) (ended func())
 	hr.Header["User-Agent"] = []string{""} // no header, instead of Go's own
 	resp, err := c.transport.RoundTrip(hr.WithContext(s.ctx))
 	if err != nil {
-		return s.fail(grpcCodeUnavailable)
+		failure, detail := UpstreamDisconnected, ""
+		var op *net.OpError
+		if errors.As(err, &op) && op.Op == "dial" {
+			failure, detail = UpstreamConnectFailed, "delayed connect error: "+op.Err.Error()
+		}
+		return func() { s.events.Fail(failure, detail, false) }
 	}
 	defer resp.Body.Close()
 	h := append(Headers{{":status", strconv.Itoa(resp.StatusCode)}}, fromHTTPHeader(resp.Header)...)
-	if resp.StatusCode != http.StatusOK {
-		s.events.Metadata(h)
+	whole := resp.ContentLength == 0 // the end came with the headers
+	switch {
+	case whole && (resp.StatusCode == http.StatusOK || h.Has("grpc-status")):
+		s.events.Metadata(nil)
+		return s.finish(h)
+	case resp.StatusCode != http.StatusOK:
+		s.events.Metadata(nil)
 		return s.fail(grpcCodeOfHTTP(resp.StatusCode))
 	}
-	if h.Has("grpc-status") { // the end came with the headers
-		s.events.Metadata(Headers{})
-		return s.finish(h)
-	}
 	s.events.Metadata(h)
-	if err := s.receive(resp.Body); err != nil {
+	switch err := s.receive(resp.Body); {
+	case errors.Is(err, errFrame):
 		return s.fail(grpcCodeInternal)
+	case err != nil && s.isOverfull():
+		return s.fail(grpcCodeResourceExhausted)
+	case err != nil:
+		return func() { s.events.Fail(UpstreamDisconnected, "", true) }
 	}
 	return s.finish(fromHTTPHeader(resp.Trailer))
 }
+
+var errFrame = errors.New("bad frame")
 
 // receive passes on messages until the body ends.
 func (s *grpcClientStream) receive(body io.Reader) error {
@@ -148,7 +162,7 @@ func (s *grpcClientStream) receive(body io.Reader) error {
 		}
 		size := binary.BigEndian.Uint32(frame[1:])
 		if frame[0] != 0 || uint64(size) > s.maxMessage {
-			return errors.New("bad frame")
+			return errFrame
 		}
 		message := make([]byte, size)
 		if _, err := io.ReadFull(body, message); err != nil {
@@ -164,23 +178,20 @@ func (s *grpcClientStream) finish(trailers Headers) func() {
 	if err != nil || status < 0 {
 		status = grpcCodeUnknown
 	}
-	message := trailers.Get("grpc-message")
-	if text, err := url.PathUnescape(message); err == nil {
-		message = text
-	}
 	s.events.Trailers(trailers)
-	return func() { s.events.Close(status, message) }
+	return func() { s.events.Close(status, StreamText(trailers.Get("grpc-message"), "via_upstream")) }
 }
 
-// fail ends a stream that broke.
+// fail ends a stream whose server broke the rules.
 func (s *grpcClientStream) fail(status int) func() {
+	s.events.Trailers(nil)
+	return func() { s.events.Close(status, "via_upstream") }
+}
+
+func (s *grpcClientStream) isOverfull() bool {
 	s.mu.Lock()
-	if s.overfull {
-		status = grpcCodeResourceExhausted
-	}
-	s.mu.Unlock()
-	s.events.Trailers(Headers{})
-	return func() { s.events.Close(status, "") }
+	defer s.mu.Unlock()
+	return s.overfull
 }
 
 // grpcCodeOfHTTP is the gRPC status for the HTTP status of an answer that has none.

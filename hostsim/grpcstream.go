@@ -2,6 +2,7 @@ package hostsim
 
 import (
 	"context"
+	"errors"
 	"strings"
 )
 
@@ -10,6 +11,7 @@ import (
 type guestStream struct {
 	stream GRPCStream
 	cancel context.CancelFunc
+	ended  bool // nothing more goes to the server
 	// localClosed: the guest has closed its side with proxy_grpc_close. remoteClosed: the stream is over. Envoy forgets a
 	// stream that is both, and only that.
 	localClosed, remoteClosed bool
@@ -17,6 +19,7 @@ type guestStream struct {
 
 // grpcEvent is what a callback of a stream can read.
 type grpcEvent struct {
+	token              uint32
 	metadata, trailers Headers
 	message            []byte
 	inMessage          bool
@@ -48,7 +51,7 @@ func (v *vm) GRPCStream(service []byte, serviceName, method string, metadata Hea
 	}
 	cluster, ok := v.host.cfg.Clusters[name].(GRPCCluster)
 	if !ok {
-		v.grpcRefused(token, "Cluster not available")
+		v.grpcRefused(token, "Cluster not available") // without the other two callbacks
 		return 0, StatusInternalFailure
 	}
 	if v.canary {
@@ -93,7 +96,14 @@ func (v *vm) GRPCStream(service []byte, serviceName, method string, metadata Hea
 	})
 	if err != nil {
 		v.forgetStream(token)
-		v.grpcRefused(token, "")
+		failure := UpstreamNoHealthy
+		if errors.Is(err, ErrCircuitBreaker) {
+			failure = UpstreamOverflow
+		}
+		trailers, _, message := failure.endsStream("", false)
+		v.callGRPC(token, grpcMetadata, grpcEvent{metadata: Headers{}})
+		v.callGRPC(token, grpcTrailers, grpcEvent{trailers: trailers})
+		v.grpcRefused(token, message)
 		return 0, StatusInternalFailure
 	}
 	return token, StatusOK
@@ -106,9 +116,21 @@ func notNil(h Headers) Headers {
 	return h
 }
 
-// grpcRefused lets the close callback of a stream that could not begin follow the running callback.
+// grpcRefused lets the close callback of a stream that could not begin follow the running callback. In Envoy a worker
+// hangs if it must first wait for a callback that is nested in the running one.
 func (v *vm) grpcRefused(token uint32, message string) {
-	_ = v.later(afterAction{kind: afterFunc, f: func() { v.callGRPCClose(token, grpcCodeUnavailable, message) }})
+	_ = v.later(afterAction{kind: afterFunc, f: func() {
+		if len(v.outer) == 0 {
+			v.callGRPCClose(token, grpcCodeUnavailable, message)
+			return
+		}
+		v.misused("gRPC stream refused while the close callback of another one waits for the end of the running callback; Envoy's worker hangs here")
+		v.refused = append(v.refused, func() { v.grpcRefused(token, message) })
+	}})
+}
+
+func (v *vm) misused(what string) {
+	v.host.reportViolation(Violation{Thread: v.name, Context: v.root.id, What: what})
 }
 
 // GRPCSend implements HostCalls.
@@ -123,6 +145,7 @@ func (v *vm) GRPCSend(token uint32, message []byte, end bool) Status {
 	}
 	if v.usable(s, token) {
 		s.stream.Send(append([]byte{}, message...), end)
+		s.ended = end
 	}
 	return StatusOK
 }
@@ -136,6 +159,7 @@ func (v *vm) GRPCClose(token uint32) Status {
 	}
 	if v.usable(s, token) {
 		s.stream.Send(nil, true)
+		s.ended = true
 	}
 	s.localClosed = true
 	if s.remoteClosed {
@@ -151,7 +175,12 @@ func (v *vm) GRPCCancel(token uint32) Status {
 	if s == nil {
 		return unknownGRPCToken(token)
 	}
-	if v.usable(s, token) {
+	if v.grpcEvent.token == token {
+		v.misused("gRPC stream cancelled in its own callback; Envoy uses freed memory if more of it came in the same read")
+	} else {
+		_ = v.usable(s, token)
+	}
+	if !s.remoteClosed {
 		s.reset()
 	}
 	v.forgetStream(token)
@@ -166,13 +195,17 @@ func unknownGRPCToken(token uint32) Status {
 	return StatusBadArgument
 }
 
-// usable reports whether the stream can take what the guest does to it. Envoy keeps a stream that has ended until the
-// guest closes or cancels it, but frees the memory behind it once the close callback is over.
+// usable reports whether the stream can take what the guest sends. Envoy keeps a stream that has ended until the guest
+// closes or cancels it, but frees the memory behind it once the close callback is over.
 func (v *vm) usable(s *guestStream, token uint32) bool {
-	if s.remoteClosed && v.grpcClosing != token {
-		v.host.reportViolation(Violation{Thread: v.name, Context: v.root.id, What: "gRPC stream used after its close callback; Envoy uses freed memory here"})
+	switch {
+	case s.remoteClosed && v.grpcClosing != token:
+		v.misused("gRPC stream used after its close callback; Envoy uses freed memory here")
+	case v.grpcEvent.trailers != nil && v.grpcEvent.token == token:
+		v.misused("gRPC stream used in its callback of trailing metadata; Envoy ends it twice or uses freed memory")
+		return false
 	}
-	return !s.remoteClosed && s.stream != nil
+	return !s.remoteClosed && s.stream != nil && !s.ended
 }
 
 func (s *guestStream) reset() {
@@ -204,7 +237,7 @@ func (v *vm) callGRPC(token uint32, callback string, e grpcEvent) {
 		return
 	}
 	outer := v.grpcEvent
-	v.grpcEvent = e
+	v.grpcEvent, v.grpcEvent.token = e, token
 	var err error
 	switch callback {
 	case grpcMetadata:
@@ -248,7 +281,7 @@ func (v *vm) callGRPCClose(token uint32, status int, message string) {
 func (v *vm) closeStreams() {
 	for token, s := range v.grpcStreams {
 		if s.remoteClosed {
-			v.host.reportViolation(Violation{Thread: v.name, Context: v.root.id, What: "gRPC stream that had ended was neither closed nor cancelled in its close callback; Envoy uses freed memory when the plugin ends"})
+			v.misused("gRPC stream that had ended was neither closed nor cancelled in its close callback; Envoy uses freed memory when the plugin ends")
 		} else if s.stream != nil {
 			s.stream.Reset()
 		}

@@ -205,7 +205,8 @@ func (v *vm) SetHeaderMapPairs(t MapType, h Headers) Status {
 type guestBuffer struct {
 	bytes []byte
 	half  *half
-	held  bool // it is the half's collected buffer, not the current piece
+	held  bool    // it is the half's collected buffer, not the current piece
+	edit  *[]byte // a buffer of the plugin that can be changed
 }
 
 // buffer finds a buffer. nil means that it is not available now (NotFound), which differs from an empty one.
@@ -241,7 +242,7 @@ func (v *vm) buffer(c *vmContext, t BufferType) *guestBuffer {
 		}
 	case BufferGRPCMessage:
 		if v.grpcEvent.inMessage {
-			return &guestBuffer{bytes: v.grpcEvent.message}
+			return &guestBuffer{bytes: v.grpcEvent.message, edit: &v.grpcEvent.message}
 		}
 		return &guestBuffer{}
 	case BufferDownstreamData, BufferUpstreamData, BufferCallData:
@@ -294,7 +295,7 @@ func (v *vm) SetBufferBytes(t BufferType, start, length uint32, value []byte) St
 	if b == nil {
 		return StatusNotFound
 	}
-	if b.half == nil {
+	if b.half == nil && b.edit == nil {
 		return StatusBadArgument
 	}
 	size := uint64(len(b.bytes))
@@ -312,11 +313,14 @@ func (v *vm) SetBufferBytes(t BufferType, start, length uint32, value []byte) St
 	default:
 		return StatusBadArgument
 	}
-	if !b.held {
+	switch {
+	case b.edit != nil:
+		*b.edit = out
+	case b.held:
+		b.half.replace(out)
+	default:
 		*b.half.body = out
-		return StatusOK
 	}
-	b.half.replace(out)
 	return StatusOK
 }
 

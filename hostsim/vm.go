@@ -43,6 +43,7 @@ type vm struct {
 	lastStream  uint32
 	grpcEvent   grpcEvent    // during a callback of a gRPC stream
 	grpcClosing uint32       // the stream whose close callback is running
+	refused     []func()     // close callbacks that must wait for the end of all callbacks
 	grpcBytes   atomic.Int64 // what servers have sent and the guest has not got
 
 	metrics    vmMetrics
@@ -238,6 +239,12 @@ func (v *vm) finish() {
 			a.f()
 		}
 		v.nesting -= cost
+		if len(v.after) == 0 && len(v.outer) == 0 {
+			for _, f := range v.refused {
+				f()
+			}
+			v.refused = nil
+		}
 	}
 }
 

@@ -15,8 +15,10 @@ type ServerStream struct {
 	// is the end of the guest's side without one. Cluster.StreamHandler sets it.
 	OnMessage func(message []byte, end bool)
 
-	ctx    context.Context
-	events hostsim.StreamEvents
+	// Events is what the server can do, for what no method offers.
+	Events hostsim.StreamEvents
+
+	ctx context.Context
 
 	mu       sync.Mutex
 	messages [][]byte
@@ -31,7 +33,7 @@ func (c *Cluster) OpenStream(ctx context.Context, req hostsim.StreamRequest, eve
 			return nil, err
 		}
 	}
-	s := &ServerStream{StreamRequest: req, ctx: ctx, events: events, changed: make(chan struct{})}
+	s := &ServerStream{StreamRequest: req, ctx: ctx, Events: events, changed: make(chan struct{})}
 	if c.StreamHandler != nil {
 		c.StreamHandler(s)
 		return clientSide{s}, nil
@@ -106,28 +108,38 @@ func (s *ServerStream) Next(ctx context.Context) (message []byte, ok bool, err e
 
 // Accept sends response headers, which come before the first message.
 func (s *ServerStream) Accept(nameValues ...string) {
-	s.events.Metadata(append(hostsim.H(":status", "200", "content-type", "application/grpc"), hostsim.H(nameValues...)...))
+	s.Events.Metadata(append(hostsim.H(":status", "200", "content-type", "application/grpc"), hostsim.H(nameValues...)...))
 }
 
 // Send sends a message.
-func (s *ServerStream) Send(message []byte) { s.events.Message(message) }
+func (s *ServerStream) Send(message []byte) { s.Events.Message(message) }
 
 // Finish ends the stream with a status.
 func (s *ServerStream) Finish(status int, message string, nameValues ...string) {
-	s.events.Trailers(append(hostsim.H("grpc-status", fmt.Sprint(status)), hostsim.H(nameValues...)...))
-	s.events.Close(status, message)
+	s.Events.Trailers(append(hostsim.H("grpc-status", fmt.Sprint(status), "grpc-message", message), hostsim.H(nameValues...)...))
+	s.close(status, message)
 }
 
 // Refuse ends a stream that was not accepted, with a status in the headers.
 func (s *ServerStream) Refuse(status int, message string) {
-	s.events.Metadata(nil)
-	s.Finish(status, message)
+	s.Events.Metadata(nil)
+	s.Events.Trailers(hostsim.H(":status", "200", "content-type", "application/grpc", "grpc-status", fmt.Sprint(status), "grpc-message", message))
+	s.close(status, message)
 }
 
-// Break cuts the stream as a lost connection does: status 14 before Accept, 13 after it.
+// Break ends a stream whose server broke the rules: status 2 for one that ended without trailers, 13 for bad frames.
 func (s *ServerStream) Break(status int) {
-	s.events.Trailers(nil)
-	s.events.Close(status, "")
+	s.Events.Trailers(nil)
+	s.close(status, "")
+}
+
+func (s *ServerStream) close(status int, message string) {
+	s.Events.Close(status, hostsim.StreamText(message, "via_upstream"))
+}
+
+// Fail ends the stream as a failed connection does. accepted says that Accept has been called.
+func (s *ServerStream) Fail(f hostsim.UpstreamFailure, detail string, accepted bool) {
+	s.Events.Fail(f, detail, accepted)
 }
 
 // Cut is done when the guest's side is gone: the guest cancelled the stream, its plugin or host ended, or the stream

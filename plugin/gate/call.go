@@ -106,13 +106,16 @@ type call struct {
 type ledger struct {
 	p             *Plugin
 	shards        []shard
-	ready         []*call // to be sent or settled
-	blocked       bool    // the ready calls have to wait for a connection
-	heldBytes     int     // bytes of the messages of all calls, and of answers that are being copied
-	strippable    int     // calls kept for repetition that strip would make smaller
-	queued        int     // calls kept for repetition, of all shards
-	underWay      int     // calls on connections
-	authorization string  // empty: none
+	ready         []*call  // to be sent or settled
+	blocked       bool     // the ready calls have to wait for a connection
+	wanted        bool     // some connection must be opened
+	opened        bool     // see connect
+	doomed        []uint32 // connections that must be closed
+	heldBytes     int      // bytes of the messages of all calls, and of answers that are being copied
+	strippable    int      // calls kept for repetition that strip would make smaller
+	queued        int      // calls kept for repetition, of all shards
+	underWay      int      // calls on connections
+	authorization string   // empty: none
 	trouble       trouble
 	lost          bool // some calls may have waited too long
 	checkDue      bool // some shard must look for repetitions that are due
@@ -131,7 +134,9 @@ func (l *ledger) init(p *Plugin, token string) {
 func (l *ledger) idle() bool { return len(l.ready) == 0 && l.queued == 0 && l.underWay == 0 }
 
 // due reports whether send has work.
-func (l *ledger) due() bool { return len(l.ready) > 0 && !l.blocked || l.lost || l.checkDue }
+func (l *ledger) due() bool {
+	return len(l.ready) > 0 && !l.blocked || l.lost || l.checkDue || l.wanted || len(l.doomed) > 0
+}
 
 // add sends a call. If the connection has no room, or has to be opened, the call waits for a callback of the plugin
 // context.
@@ -141,7 +146,11 @@ func (l *ledger) add(c *call) {
 		l.chain(c)
 	}
 	l.begin(c)
-	if len(l.ready) == 0 && l.connOf(c).id != 0 {
+	if n := l.connOf(c); n.id == 0 {
+		if n.retryAt <= l.p.host.Now() {
+			n.wanted, l.wanted = true, true
+		}
+	} else if len(l.ready) == 0 {
 		// A connection belongs to the plugin context.
 		back := l.p.chosen
 		l.p.choose(0)

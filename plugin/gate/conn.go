@@ -49,6 +49,7 @@ type conn struct {
 	waiting  int    // calls without a reply
 	bytes    int    // of their messages
 	answered bool   // a message came
+	wanted   bool   // calls wait until it is open
 	heard    int64  // when the last message came, or when it was opened
 	pinged   int64  // when the ping that has no reply was sent; 0: none was
 
@@ -84,7 +85,8 @@ func (l *ledger) conn(id uint32) *conn {
 func (l *ledger) transmit(c *call) bool {
 	now := l.p.host.Now()
 	n := l.connOf(c)
-	if n.id == 0 && !l.open(n, c, now) {
+	if n.id == 0 {
+		l.wait(n, c, now)
 		return false
 	}
 	if n.waiting >= maxUnderWay || n.waiting > 0 && n.bytes+len(c.message) > maxUnsent {
@@ -101,7 +103,6 @@ func (l *ledger) transmit(c *call) bool {
 	}
 	if !sent {
 		n.free = append(n.free, at)
-		l.p.host.CloseStream(n.id)
 		l.ended(n, reply{kind: replyUnavailable, why: "the proxy refused to send a message"}, true, now)
 		return false
 	}
@@ -115,27 +116,60 @@ func (l *ledger) transmit(c *call) bool {
 	return true
 }
 
-// open opens a connection for a call. False: the call has to wait until the gate may try again, or has failed.
-func (l *ledger) open(n *conn, c *call, now int64) bool {
+// wait deals with a call that has no connection. It has one opened, unless it is too early for another try.
+func (l *ledger) wait(n *conn, c *call, now int64) {
 	if early := n.retryAt - now; early > 0 && early <= int64(lastBackoff) {
 		l.unsent(n, c, now)
-		return false
+		return
 	}
-	s := &l.shards[n.shard]
-	id, status := l.p.host.OpenStream(s.name, l.p.config.Manager.Authority, l.metadataOf(n, now))
+	n.wanted, l.wanted = true, true
+}
+
+// connect opens a connection that calls wait for, or closes those that were given up. It must be the first thing that a queue callback
+// or a tick does. Envoy calls back into the VM while it refuses a stream; if anything that it does after the callback, such as a reply or
+// another refusal, was asked for before, its worker hangs. A stream that is opened in the callback about the end of another gets that
+// one's connection, and ends, too. One that is reset in the callback about its message makes Envoy 1.36 abort.
+func (l *ledger) connect() {
+	if len(l.doomed) > 0 {
+		for _, id := range l.doomed {
+			l.p.host.CloseStream(id)
+		}
+		l.doomed = l.doomed[:0]
+		return
+	}
+	if !l.wanted {
+		return
+	}
+	l.wanted, l.blocked = false, false
+	for i := range l.shards {
+		for k := range l.shards[i].conns {
+			n := &l.shards[i].conns[k]
+			switch {
+			case !n.wanted:
+			case l.opened:
+				l.wanted = true // the next callback opens it
+			default:
+				n.wanted, l.opened = false, true
+				l.open(n)
+			}
+		}
+	}
+	l.opened = false
+}
+
+func (l *ledger) open(n *conn) {
+	if n.id != 0 {
+		return
+	}
+	now := l.p.host.Now()
+	id, status := l.p.host.OpenStream(l.shards[n.shard].name, l.p.config.Manager.Authority, l.metadataOf(n, now))
 	clear(l.metadata)
-	switch status {
-	case CallNoCluster:
-		c.failure = &reply{kind: replyUnavailable, at: now, why: refusals[status]}
-		return false
-	case CallRefused:
+	if status != CallSent {
 		l.failed(n, refusals[status], now)
-		l.unsent(n, c, now)
-		return false
+		return
 	}
 	n.id, n.answered, n.heard, n.pinged = id, false, now, 0
 	l.p.metrics.count(l.p.metrics.connects)
-	return true
 }
 
 // unsent deals with a call to a manager that cannot be reached now. A reserve and a look-up wait for the manager, unless it has
@@ -191,7 +225,7 @@ func (l *ledger) onMessage(id uint32, size int) {
 	now := p.host.Now()
 	var m api.StreamReply
 	if size > api.MaxStreamMessage || m.View(p.host.StreamMessage(size)) != nil {
-		p.host.CloseStream(id)
+		l.doomed = append(l.doomed, id)
 		l.ended(n, reply{kind: replyUnavailable, why: "the manager's message cannot be read"}, true, now)
 		return
 	}
@@ -255,6 +289,14 @@ func (l *ledger) onClose(id uint32, status int) {
 	}
 	r, again := closed(status)
 	r.maybe = n.answered
+	if status == grpcUnavailable && !n.answered {
+		// Such is the end when nobody accepts the connection. The calls are not the reason.
+		for _, c := range n.calls {
+			if c != nil {
+				c.sends--
+			}
+		}
+	}
 	l.ended(n, r, again, l.p.host.Now())
 }
 
@@ -346,7 +388,7 @@ func (l *ledger) checkConn(n *conn, now int64) {
 	}
 	switch {
 	case n.pinged != 0 && now-n.pinged > timeout:
-		l.p.host.CloseStream(n.id)
+		l.doomed = append(l.doomed, n.id)
 		n.answered = false // a manager that stands still is not tried again at once
 		l.ended(n, reply{kind: replyUnavailable, maybe: true, why: "the manager does not answer"}, true, now)
 	case n.pinged == 0 && now-n.heard > silence:
@@ -357,14 +399,15 @@ func (l *ledger) checkConn(n *conn, now int64) {
 	}
 }
 
-// close ends all connections. The plugin has no calls any more.
-func (l *ledger) close() {
+// close has all connections closed. The plugin has no calls any more. It reports whether none is left.
+func (l *ledger) close() bool {
 	for i := range l.shards {
 		for k := range l.shards[i].conns {
 			if n := &l.shards[i].conns[k]; n.id != 0 {
-				l.p.host.CloseStream(n.id)
+				l.doomed = append(l.doomed, n.id)
 				n.id = 0
 			}
 		}
 	}
+	return len(l.doomed) == 0
 }

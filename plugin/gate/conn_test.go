@@ -23,6 +23,7 @@ func TestCallsMoveToTheNextConnection(t *testing.T) {
 	reserve := h.last()
 	n := len(h.calls)
 	h.end(p, commit, grpcUnavailable)
+	h.ready(p)
 	expect(t, "calls", len(h.calls), n+2)
 	for i, was := range []int{commit, reserve} {
 		again := h.calls[n+i]
@@ -51,6 +52,22 @@ func TestCallThatEndsConnectionsIsGivenUp(t *testing.T) {
 	expect(t, "status", f.replies[0].status, 503)
 	// It may have been carried out.
 	expect(t, "call", h.calls[h.last()].path, api.PathRelease)
+}
+
+// Connections that nobody accepts are no reason to give a call up before manager.timeout_ms.
+func TestCallsOutliveAManagersRestart(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	s, f := h.open(p, 1, "a")
+	s.OnRequestHeaders(true)
+	h.ready(p)
+	for range maxSends + 2 {
+		expect(t, "replies", len(f.replies), 0)
+		h.end(p, h.last(), grpcUnavailable)
+		h.ticks(p, lastBackoff/2)
+	}
+	h.respond(p, h.last(), "201", granted)
+	expect(t, "resumed", f.resumedRequest, 1)
 }
 
 // A manager that is away makes requests wait until manager.timeout_ms, and fail at once after that.
@@ -165,6 +182,7 @@ func TestLargeMessagesHaveTheirOwnConnection(t *testing.T) {
 	h.ready(p)
 	small := h.calls[h.last()].conn
 	h.refuseWith(p, h.last(), "503", api.CodeLargeAnswer)
+	h.ready(p)
 	expect(t, "again", h.calls[h.last()].path, api.PathReserve)
 	large := h.calls[h.last()].conn
 	expect(t, "another connection", large != small, true)
@@ -210,8 +228,11 @@ func TestUnreadableMessageEndsTheConnection(t *testing.T) {
 		h.ready(p)
 		first := h.calls[0].conn
 		h.message = message
-		h.current = 0
+		h.begin()
+		h.receiving = true
 		p.OnStreamMessage(first, len(message))
+		expect(t, name+": closed in the callback", h.conns[first-1] == "", false)
+		h.ready(p)
 		expect(t, name+": closed", h.conns[first-1], "")
 		h.ticks(p, time.Second)
 		expect(t, name+": calls", len(h.calls), 2)
@@ -295,4 +316,31 @@ func TestConnectionIsLookedAfterInThePluginsContext(t *testing.T) {
 	h.tick(p)
 	expect(t, "status", f.replies[0].status, 409)
 	expect(t, "pings", len(h.pings), 1)
+}
+
+// Several shards are away: one callback tries one of them. Envoy's worker hangs when two are refused.
+func TestOneCallbackOpensOneConnection(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"manager":{"shards":["a","b","c"],"timeout_ms":1000}}`)
+	h.refuse = true
+	var all []*fakeStream
+	for i := range uint32(30) {
+		s, f := h.open(p, i+1, fmt.Sprint("k", i))
+		s.OnRequestHeaders(true)
+		all = append(all, f)
+	}
+	h.ticks(p, 3*time.Second) // the fake host checks each callback
+	for i, f := range all {
+		if len(f.replies) != 1 {
+			t.Fatalf("request %d has %d replies", i, len(f.replies))
+		}
+	}
+	h.refuse = false
+	h.ticks(p, 2*time.Second)
+	for i := range uint32(30) {
+		s, _ := h.open(p, 100+i, fmt.Sprint("l", i))
+		s.OnRequestHeaders(true)
+	}
+	h.ticks(p, time.Second)
+	expect(t, "connections", len(h.conns), 3)
 }

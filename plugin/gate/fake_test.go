@@ -55,6 +55,8 @@ type fakeHost struct {
 	done    int
 
 	current uint32
+	// The running callback is about a message. It has opened or closed a connection.
+	receiving, changed bool
 	// Replies and resumes of the running callback of the plugin context, and the most of
 	// them in any.
 	acts, mostActs int
@@ -122,10 +124,13 @@ func (h *fakeHost) open(p *Plugin, id uint32, key string) (*Stream, *fakeStream)
 	return p.NewStream(id), f
 }
 
+// begin begins a callback of the plugin context.
+func (h *fakeHost) begin() { h.current, h.acts, h.changed, h.receiving = 0, 0, false, false }
+
 // ready delivers the queue callback that a kick asked for, if any.
 func (h *fakeHost) ready(p *Plugin) {
 	if len(h.queues[p.queue]) > 0 {
-		h.current, h.acts = 0, 0
+		h.begin()
 		p.OnQueueReady(p.queue)
 	}
 }
@@ -138,11 +143,12 @@ func (h *fakeHost) tick(p *Plugin) {
 		if h.still || h.conns[conn-1] == "" {
 			continue
 		}
-		h.current, h.acts = 0, 0
+		h.begin()
 		h.message = api.AppendStreamReply(nil, pingNumber, 200, 0, "", nil)
+		h.receiving = true
 		p.OnStreamMessage(conn, len(h.message))
 	}
-	h.current, h.acts = 0, 0
+	h.begin()
 	p.OnTick()
 }
 
@@ -154,7 +160,7 @@ func (h *fakeHost) act() {
 
 // respond answers the n-th call.
 func (h *fakeHost) respond(p *Plugin, n int, status string, a api.ReserveReply) {
-	h.current, h.acts = 0, 0
+	h.begin()
 	c := h.calls[n]
 	if h.conns[c.conn-1] == "" {
 		h.t.Fatalf("call %d is answered on a closed connection", n)
@@ -166,6 +172,7 @@ func (h *fakeHost) respond(p *Plugin, n int, status string, a api.ReserveReply) 
 		body = problem.AppendJSON(nil)
 	}
 	h.message = api.AppendStreamReply(nil, c.number, code, h.retryAfter, h.ledger, body)
+	h.receiving = true
 	p.OnStreamMessage(c.conn, len(h.message))
 	h.message = nil
 }
@@ -190,7 +197,7 @@ func (h *fakeHost) leave(p *Plugin, cluster string) {
 			if n.id != 0 {
 				h.conns[n.id-1] = ""
 				n.answered = false
-				h.current, h.acts = 0, 0
+				h.begin()
 				p.OnStreamClose(n.id, 14)
 			}
 			p.calls.failed(n, "away", h.now)
@@ -212,7 +219,7 @@ func (h *fakeHost) comeBack(p *Plugin) {
 
 // end ends the connection that the n-th call went by.
 func (h *fakeHost) end(p *Plugin, n, status int) {
-	h.current, h.acts = 0, 0
+	h.begin()
 	conn := h.calls[n].conn
 	h.conns[conn-1] = ""
 	p.OnStreamClose(conn, status)
@@ -354,6 +361,10 @@ func (h *fakeHost) OpenStream(cluster, authority string, metadata [][2]string) (
 	if h.current != 0 {
 		h.t.Error("a connection from a stream's context")
 	}
+	if h.receiving || h.changed || h.acts > 0 {
+		h.t.Error("a connection is opened after something else in the same callback: Envoy may hang")
+	}
+	h.changed = true
 	if h.refuse || h.away[cluster] {
 		return 0, CallRefused
 	}

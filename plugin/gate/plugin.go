@@ -171,6 +171,7 @@ func (e startError) Error() string { return string(e) }
 func (p *Plugin) Shutdown() bool {
 	if p.idle() {
 		p.calls.close()
+		p.calls.connect() // closes them
 		return true
 	}
 	p.draining = true
@@ -190,6 +191,7 @@ func (p *Plugin) OnQueueReady(queue uint32) {
 		return
 	}
 	p.enter()
+	p.calls.connect()
 	p.drain()
 	p.setTickPeriod()
 	p.pump()
@@ -201,6 +203,7 @@ func (p *Plugin) OnTick() {
 		return
 	}
 	p.enter()
+	p.calls.connect()
 	now := p.host.Now()
 	p.endings.checkSlow = p.endings.slow.size+p.endings.shown.size > 0
 	if since := now - p.ticked; p.endings.fast && since >= 0 && since < int64(tickPeriod) {
@@ -339,13 +342,13 @@ func (p *Plugin) pump() {
 // exit ends a callback of the plugin context.
 func (p *Plugin) exit() {
 	p.inside = false
+	ended := p.draining && p.idle() && p.calls.close()
 	if p.due() {
 		p.kick()
 	}
-	if p.draining && p.idle() {
-		p.draining = false
+	if ended {
 		p.choose(0)
-		p.calls.close()
+		p.draining = false
 		p.host.Done()
 	}
 }

@@ -48,7 +48,9 @@ func TestShutdownWaitsForOutcomes(t *testing.T) {
 	h.respond(p, 0, "201", granted)
 	expect(t, "done", h.done, 0)
 	h.respond(p, 1, "200", released)
+	h.ready(p)
 	expect(t, "done", h.done, 1)
+	expect(t, "connection", h.conns[0], "")
 }
 
 // The cache cannot be written when an outcome is known; a little later it can.

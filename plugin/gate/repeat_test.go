@@ -29,6 +29,7 @@ func TestReleaseIsRepeatedAfterTheReservationEnded(t *testing.T) {
 	n := len(h.calls)
 	h.now += int64(10 * time.Second)
 	h.tick(p)
+	h.ready(p)
 	expect(t, "calls", len(h.calls), n+1)
 	expect(t, "call", h.calls[n].path, api.PathRelease)
 }

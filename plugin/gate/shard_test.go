@@ -70,6 +70,7 @@ func TestShardIsBackWhileAnotherIsAway(t *testing.T) {
 	h.now += int64(time.Minute)
 	expect(t, "calls to b", h.ask(p, 51, key(0, "b")), 0)
 	h.tick(p)
+	h.ready(p)
 	for n := before; n < len(h.calls); n++ {
 		expect(t, "to", h.calls[n].cluster, "a")
 		h.respond(p, n, "200", committed)

@@ -70,6 +70,7 @@ func TestShutdownWaitsForUpstreamCalls(t *testing.T) {
 		t.Fatalf("calls %+v, done %d", h.calls, h.done)
 	}
 	h.respond(p, 2, "200", api.ReserveReply{State: api.StateCommitted})
+	h.ready(p)
 	if h.done != 1 {
 		t.Error("not done when all is recorded")
 	}

@@ -205,7 +205,7 @@ func (v *VM) GRPC(when string, token, n uint32) {
 		line += " " + show(b)
 	case "gc":
 		code, text := v.h.GetStatus()
-		line += " status " + strconv.Itoa(int(code)) + " " + text
+		line += " status " + strconv.Itoa(int(code)) + " " + text[:min(len(text), 58)] // what follows depends on the version
 	}
 	v.log(c.id, line)
 	if c.ops == nil {

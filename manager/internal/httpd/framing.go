@@ -54,6 +54,9 @@ const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 // refused reports whether the connection has brought a request that states its length twice, or that cannot be followed.
 func (f *framing) refused() bool { return f.bad.Load() }
 
+// multiplexed reports whether the connection is HTTP/2.
+func (f *framing) multiplexed() bool { return f.state == ignored && !f.refused() }
+
 // tooLong reports whether the connection has brought a head of more than most bytes. net/http allows 4 KiB more than its limit.
 func (f *framing) tooLong() bool { return f.long.Load() }
 

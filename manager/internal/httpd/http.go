@@ -174,7 +174,7 @@ func (s *Server) receive(hw http.ResponseWriter, hr *http.Request, x *exchange) 
 		return nil
 	}
 	e, _ := s.routes.find(&x.req)
-	if e != nil && e.open() {
+	if e != nil && (e.open() || e.Stream != nil) {
 		return nil // net/http drops a short body, and closes the connection after a long one
 	}
 	if largeBody(hr) {

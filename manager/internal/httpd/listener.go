@@ -187,7 +187,13 @@ type limitConn struct {
 	secure  *tls.Conn // nil without TLS
 	phase   connPhase // of the goroutine that reads
 	framing framing
+	room    []byte // of readAheadBytes, for HTTP/2 without TLS
+	ahead   []byte // the part of room that was not returned yet
 }
+
+// readAheadBytes is what one read of an HTTP/2 connection takes. net/http reads the head of each frame, and then the frame, with
+// a system call each, and a gate's calls are small frames. TLS connections read ahead by themselves.
+const readAheadBytes = 16 << 10
 
 // Read implements net.Conn.
 func (c *limitConn) Read(b []byte) (int, error) {
@@ -199,13 +205,31 @@ func (c *limitConn) Read(b []byte) (int, error) {
 
 // read reads from inner, which is this connection or the TLS connection on it, and follows the requests in it.
 func (c *limitConn) read(inner net.Conn, b []byte) (n int, err error) {
-	if c.phase == connUsed {
-		n, err = inner.Read(b)
-	} else {
+	switch {
+	case c.phase != connUsed:
 		n, err = c.readFirst(inner, b)
+	case c.secure == nil && c.framing.multiplexed() && (len(b) < readAheadBytes || len(c.ahead) > 0):
+		return c.readAhead(inner, b)
+	default:
+		n, err = inner.Read(b)
 	}
 	c.framing.see(b[:n])
 	return n, err
+}
+
+func (c *limitConn) readAhead(inner net.Conn, b []byte) (n int, err error) {
+	if len(c.ahead) == 0 {
+		if c.room == nil {
+			c.room = make([]byte, readAheadBytes)
+		}
+		if n, err = inner.Read(c.room); n == 0 {
+			return 0, err
+		}
+		c.ahead = c.room[:n]
+	}
+	n = copy(b, c.ahead)
+	c.ahead = c.ahead[n:]
+	return n, nil
 }
 
 // connPhase is how far a connection is on its way to its first request.

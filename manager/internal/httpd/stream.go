@@ -33,6 +33,7 @@ type Stream struct {
 	work   sync.WaitGroup
 
 	in       inbox
+	kept     atomic.Int64 // memory of messages that are not freed
 	readFrom atomic.Int64 // when the read began for which a part of a message waits, in Unix nanoseconds; 0: there is none
 
 	seal      func([]byte) []byte
@@ -126,7 +127,7 @@ func (s *Server) serveStream(hw http.ResponseWriter, hr *http.Request, x *exchan
 		return
 	}
 	defer s.streams.open.Add(-1)
-	defer s.bodies.give(st.out.paid, false)
+	defer func() { s.bodies.give(st.out.paid, false) }()
 	st.hw, st.body, st.control = hw, hr.Body, http.NewResponseController(hw)
 	st.ctx, st.cancel = x.source.watch(s.base)
 	defer st.cancel()

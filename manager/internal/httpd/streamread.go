@@ -29,8 +29,9 @@ type inbox struct {
 	paid int    // memory of the server's budget, that of buf
 }
 
+// free gives back the memory of a stream that has ended, also that of messages which nobody freed.
 func (in *inbox) free(st *Stream) {
-	giveRead(st.server, in.buf, in.paid)
+	giveRead(st.server, in.buf, in.paid+int(st.kept.Swap(0)))
 	*in = inbox{}
 }
 
@@ -48,10 +49,10 @@ func giveRead(s *Server, buf []byte, paid int) {
 type Messages struct {
 	List [][]byte
 
-	server *Server
-	buf    []byte
-	paid   int
-	kept   atomic.Int32
+	st   *Stream
+	buf  []byte
+	paid int
+	kept atomic.Int32
 }
 
 // Keep keeps the memory for one more Free.
@@ -60,15 +61,16 @@ func (m *Messages) Keep() { m.kept.Add(1) }
 // Free gives back the memory after the last one that kept it.
 func (m *Messages) Free() {
 	if m.kept.Add(-1) == 0 {
-		giveRead(m.server, m.buf, m.paid)
+		m.st.kept.Add(-int64(m.paid))
+		giveRead(m.st.server, m.buf, m.paid)
 		m.buf, m.List = nil, nil
 	}
 }
 
-// cutMessages appends to list the complete messages at the beginning of b, at most maxTogether. rest is what follows. If it has the prefix of a message,
-// need is how long that one is with its prefix. A message that may not be read is an error only if it is the first.
-func cutMessages(list [][]byte, b []byte) (_ [][]byte, rest []byte, need int, bad *StreamEnd) {
-	for len(list) < maxTogether && len(b) >= messagePrefix {
+// cutMessages appends to list the complete messages at the beginning of b, up to a length of most. rest is what follows. If it has the
+// prefix of a message, need is how long that one is with its prefix. A message that may not be read is an error only if it is the first.
+func cutMessages(list [][]byte, b []byte, most int) (_ [][]byte, rest []byte, need int, bad *StreamEnd) {
+	for len(list) < most && len(b) >= messagePrefix {
 		n := int64(binary.BigEndian.Uint32(b[1:]))
 		switch {
 		case b[0] != 0:
@@ -94,14 +96,14 @@ func cutMessages(list [][]byte, b []byte) (_ [][]byte, rest []byte, need int, ba
 // Next waits for messages, and returns all that have arrived; nil at the end of the stream.
 func (st *Stream) Next() *Messages {
 	in := &st.in
-	m := &Messages{server: st.server}
+	m := &Messages{st: st}
 	for {
 		select {
 		case <-st.ending:
 			return nil
 		default:
 		}
-		list, rest, need, bad := cutMessages(m.List[:0], in.buf)
+		list, rest, need, bad := cutMessages(m.List[:0], in.buf, maxTogether)
 		if m.List = list; bad != nil {
 			st.Fail(bad.Code, bad.Message)
 			return nil
@@ -110,6 +112,7 @@ func (st *Stream) Next() *Messages {
 			st.readFrom.Store(0)
 			m.buf, m.paid = in.buf, in.paid
 			m.kept.Store(1)
+			st.kept.Add(int64(m.paid))
 			*in = inbox{}
 			if len(rest) > 0 && !st.room(max(readBytes, len(rest)), rest) {
 				m.Free()
@@ -179,7 +182,7 @@ func (st *Stream) pay(n int) bool {
 	if context.Cause(st.ctx) != nil {
 		st.left()
 	} else {
-		st.Fail(StreamUnavailable, "the bodies of other requests take the memory that there is for them")
+		st.Fail(StreamUnavailable, noRoom().Detail)
 	}
 	return false
 }

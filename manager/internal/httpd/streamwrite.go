@@ -86,8 +86,13 @@ func (st *Stream) Send(frames []byte, last int) {
 		o.mu.Unlock()
 		ok := st.server.bodies.wait(st.ctx, more)
 		o.mu.Lock()
-		if ok {
+		switch {
+		case ok:
 			o.paid += more
+		case o.unsent == 0 && !o.dead: // none of its own comes back
+			st.server.metrics.bodiesRefused.Inc()
+			st.Fail(StreamUnavailable, noRoom().Detail)
+			return
 		}
 	}
 	if o.dead {
@@ -107,7 +112,9 @@ func (st *Stream) write() {
 	for range o.wake {
 		o.mu.Lock()
 		frames, last, over := o.frames, o.last, o.over || o.dead
-		o.frames = spare[:0]
+		if len(frames) > 0 {
+			o.frames = spare[:0]
+		}
 		o.mu.Unlock()
 		if len(frames) > 0 {
 			n := len(frames)

@@ -18,7 +18,7 @@ import (
 // HTTP/2.
 const (
 	// maxGroups bounds the groups at work. While they are, later calls gather, and make larger groups.
-	maxGroups = 8
+	maxGroups = 4
 	// maxLargeGroups and maxLargeCalls bound the answers that a stream for large messages has in memory.
 	maxLargeGroups, maxLargeCalls = 4, 4
 	// maxAtWork bounds the calls at work, those that wait for their turn included.
