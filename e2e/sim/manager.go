@@ -42,7 +42,7 @@ type manager struct {
 	conns    []*conn       // those that have arrived at the process
 	shift    atomic.Int64
 	// By how much the clock has been set forward and back in total.
-	ahead, behind time.Duration
+	ahead, setBack time.Duration
 }
 
 // process is one run of the manager's program.

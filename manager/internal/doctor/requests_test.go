@@ -248,7 +248,7 @@ func TestEnvoyWhoseRequestsFail(t *testing.T) {
 			deployment: deployment{dump: func(dump object) {
 				delete(theGate(dump).filter.at("capability_restriction_config").at("allowed_capabilities"), "proxy_grpc_send")
 			}},
-			level: Fail, check: checkCapabilities, found: "capability_restriction_config lacks proxy_grpc_send", do: "use the list of envoy/envoy.yaml",
+			level: Fail, check: checkCapabilities, found: "capability_restriction_config lacks proxy_grpc_send", do: "use the list of envoy/capabilities.yaml",
 		},
 		"a missing capability of an Envoy 1.40": {
 			deployment: deployment{dump: func(dump object) {
@@ -293,7 +293,7 @@ func TestEnvoyWhoseRequestsFail(t *testing.T) {
 			deployment: deployment{clusters: secondEndpoint, hosts: map[string]http.Handler{secondManager: aManager{ledger: "L2"}}},
 			level:      Fail, check: checkEndpoints, found: `cluster "oncegate_manager" leads to 2 ledgers (L1 at 127.0.0.1:18090, L2 at 127.0.0.1:18091)`, do: "a cluster of its own",
 		},
-		"two ledgers behind one address": {
+		"two ledgers at one address": {
 			deployment: deployment{hosts: map[string]http.Handler{firstManager: &inTurns{[]http.Handler{aManager{ledger: "L1"}, aManager{ledger: "L2"}}, 0}}},
 			level:      Fail, check: checkEndpoints, found: "leads to 2 ledgers",
 		},
@@ -325,7 +325,7 @@ func TestEnvoyWhoseRequestsFail(t *testing.T) {
 			deployment: deployment{dump: func(dump object) { theGate(dump).manager["proxy_100_continue"] = true }},
 			level:      Fail, check: checkContinue, found: "proxy_100_continue in body mode", do: "remove proxy_100_continue",
 		},
-		"a rule behind one for all": {
+		"a rule after one for all": {
 			deployment: deployment{dump: set("match", []any{map[string]any{"path_prefix": "/"}, map[string]any{"path": "/payments"}})},
 			level:      Warn, check: checkRules, found: "match[1] never counts, because match[0] takes all of its requests", do: "put the narrower rule first",
 		},
@@ -353,7 +353,7 @@ func TestEnvoyWhoseRequestsFail(t *testing.T) {
 	}
 }
 
-// inTurns stands for an address behind which each connection reaches another manager.
+// inTurns stands for an address at which each connection reaches another manager.
 type inTurns struct {
 	handlers []http.Handler
 	next     int
