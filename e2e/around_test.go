@@ -140,26 +140,33 @@ func TestFailedCallsAreLoggedWithTheirTrace(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		var mu sync.Mutex
 		var traces []string
-		manager := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			// The calls of a batch have these headers themselves.
-			if r.URL.Path != api.PathBatch {
-				mu.Lock()
-				traces = append(traces, r.Header.Get("Traceparent")+" "+r.Header.Get("B3"))
-				if r.Header.Get("X-Request-Id") == "" {
-					t.Errorf("no request id: %v", r.Header)
+		manager := serveBoth(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if message, err := readFrame(r.Body); err == nil {
+				var c api.StreamCall
+				if err := c.View(message); err != nil {
+					t.Error(err)
 				}
+				headers := map[string]string{}
+				for _, h := range c.Trace {
+					headers[h.Name] = h.Value
+				}
+				if headers["x-request-id"] == "" {
+					t.Errorf("no request id: %v", headers)
+				}
+				mu.Lock()
+				traces = append(traces, headers["traceparent"]+" "+headers["b3"])
 				mu.Unlock()
 			}
 			http.Error(w, "go away", http.StatusForbidden)
 		}))
 		t.Cleanup(manager.Close)
 		for _, c := range []struct{ cluster, address, want string }{
-			{"oncegate_manager", manager.Listener.Addr().String(), `not the manager's answer, status 403 "go away`},
-			{"oncegate_manager", "127.0.0.1:1", "not the manager's answer, status 503 "},
-			{"nowhere", "127.0.0.1:1", "the proxy knows no such cluster"},
+			{"oncegate_manager", manager.Listener.Addr().String(), "the manager does not allow the gate's calls"},
+			{"oncegate_manager", "127.0.0.1:1", "no connection: the connection ended with gRPC status 14"},
+			{"nowhere", "127.0.0.1:1", "no connection: refused at once"},
 		} {
 			s := &stack{dir: t.TempDir(), target: target, mode: mode, managerAddr: c.address, paymentsAddr: "127.0.0.1:1",
-				plugin: map[string]any{"manager": map[string]any{"cluster": c.cluster}}}
+				plugin: map[string]any{"manager": map[string]any{"cluster": c.cluster, "timeout_ms": 1000}}}
 			s.stopAtEnd(t)
 			p := s.startProxy(t)
 			began := time.Now()
@@ -170,7 +177,7 @@ func TestFailedCallsAreLoggedWithTheirTrace(t *testing.T) {
 				t.Error(err)
 			}
 			log := p.tail(maxLines)
-			if want := fmt.Sprintf("a call to cluster %q (/v1/ledger/reserve) failed: %s", c.cluster, c.want); !strings.Contains(log, want) {
+			if want := fmt.Sprintf("a call to cluster %q (reserve) failed: %s", c.cluster, c.want); !strings.Contains(log, want) {
 				t.Errorf("the log does not say %s:\n%s", want, log)
 			}
 			// One line per worker and period.
