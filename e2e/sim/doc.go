@@ -46,10 +46,10 @@
 // would look alike. At the end of its time the adversary leaves: all processes run again, no
 // message gets lost, and clients repeat every operation through every proxy.
 //
-// Between a gate and a manager, calls and answers get lost, doubled and late. Answers are cut short,
-// or replaced by the answer to another call. An answer to a batch may have too few or too many parts.
-// A manager may be killed after it has carried out a batch and before it answers. A proxy's busy thread
-// finds several calls ready in one callback, so calls go together as batches.
+// A gate and a manager have connections (conn), on which each message is one call or one reply, in its order. They are late, and
+// break at any message, in one direction or both. The gate may not hear of it, and the manager carries out what it got.
+// Messages are cut short, and proxies in between end connections with any status. A manager may be killed after it
+// has carried out a call and before it answers. A connection may break when a call has left, so that the gate makes it twice.
 //
 // Half of the worlds have several ledgers. One may be away while the others serve, a cluster of a proxy
 // may lead to the wrong one, and the list of shards may change to any other. Gates and managers change
