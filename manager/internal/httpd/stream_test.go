@@ -290,7 +290,7 @@ func TestStreamWithoutAReaderIsReset(t *testing.T) {
 	s.wantClean()
 }
 
-// A reply for which there never is memory ends the stream instead of waiting for ever.
+// A reply for which there never is memory ends the stream instead of waiting forever.
 func TestReplyWithoutMemoryEndsTheStream(t *testing.T) {
 	s := newEcho(t, Options{MaxBodyMemory: 2 << 20})
 	s.server.bodies.patience = time.Millisecond
