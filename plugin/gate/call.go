@@ -104,21 +104,24 @@ type call struct {
 // pointer that was looked up in a map as a root. If the pointer is then deleted from
 // the map, its target can be freed while it is in use. Pointers from a slice are safe.
 type ledger struct {
-	p             *Plugin
-	shards        []shard
-	ready         []*call // to be sent or settled
-	blocked       bool    // the ready calls have to wait for a connection
-	heldBytes     int     // bytes of the messages of all calls, and of answers that are being copied
-	strippable    int     // calls kept for repetition that strip would make smaller
-	queued        int     // calls kept for repetition, of all shards
-	underWay      int     // calls on connections
-	authorization string  // empty: none
-	trouble       trouble
-	lost          bool // some calls may have waited too long
-	checkDue      bool // some shard must look for repetitions that are due
-	chains        [chains]*call
-	frame         []byte // memory for the next message
-	metadata      [][2]string
+	p       *Plugin
+	shards  []shard
+	ready   []*call // to be sent or settled
+	blocked bool    // the ready calls have to wait for a connection
+	// refused: the host has refused to open a stream in this callback. Envoy hangs if it refuses two in one callback, so the
+	// others are put off until the next.
+	refused, putOff bool
+	heldBytes       int    // bytes of the messages of all calls, and of answers that are being copied
+	strippable      int    // calls kept for repetition that strip would make smaller
+	queued          int    // calls kept for repetition, of all shards
+	underWay        int    // calls on connections
+	authorization   string // empty: none
+	trouble         trouble
+	lost            bool // some calls may have waited too long
+	checkDue        bool // some shard must look for repetitions that are due
+	chains          [chains]*call
+	frame           []byte // memory for the next message
+	metadata        [][2]string
 }
 
 func (l *ledger) init(p *Plugin, token string) {
@@ -197,7 +200,7 @@ func (l *ledger) send() (busy bool) {
 	} else if len(ready) == 0 || l.blocked {
 		return false
 	}
-	l.ready, l.blocked = nil, false
+	l.ready, l.blocked, l.putOff = nil, false, false
 	waits, back := false, 0
 	for i, c := range ready {
 		ready[i] = nil
@@ -222,7 +225,7 @@ func (l *ledger) send() (busy bool) {
 		back++
 	}
 	// A call that was settled may have made others ready.
-	l.blocked = waits && !l.p.spent() && len(l.ready) == 0
+	l.blocked = waits && !l.putOff && !l.p.spent() && len(l.ready) == 0
 	l.ready = append(ready[:back], l.ready...)
 	return busy
 }

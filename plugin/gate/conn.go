@@ -115,10 +115,17 @@ func (l *ledger) transmit(c *call) bool {
 	return true
 }
 
+// notOpened says why the host opened no stream. Envoy does not tell these reasons apart.
+const notOpened = "refused at once: the proxy knows no such cluster, no host of it is healthy, or a circuit breaker is full"
+
 // open opens a connection for a call. False: the call has to wait until the gate may try again, or has failed.
 func (l *ledger) open(n *conn, c *call, now int64) bool {
 	if early := n.retryAt - now; early > 0 && early <= int64(lastBackoff) {
 		l.unsent(n, c, now)
+		return false
+	}
+	if l.refused {
+		l.putOff = true
 		return false
 	}
 	s := &l.shards[n.shard]
@@ -129,7 +136,8 @@ func (l *ledger) open(n *conn, c *call, now int64) bool {
 		c.failure = &reply{kind: replyUnavailable, at: now, why: refusals[status]}
 		return false
 	case CallRefused:
-		l.failed(n, refusals[status], now)
+		l.refused = true
+		l.failed(n, notOpened, now)
 		l.unsent(n, c, now)
 		return false
 	}

@@ -248,3 +248,24 @@ func TestRepliesInAnyOrder(t *testing.T) {
 	expect(t, "under way", p.calls.underWay, 0)
 	expect(t, "bytes", p.calls.shards[0].conns[0].bytes, 0)
 }
+
+// Envoy hangs if it refuses two streams in one callback. So the gate tries one, and the others in the next callbacks.
+func TestOneRefusalInACallback(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"manager":{"shards":["a","b"]}}`)
+	h.away = map[string]bool{"a": true, "b": true}
+	for id := range 16 {
+		s, _ := h.open(p, uint32(id+1), fmt.Sprint("key", id))
+		s.OnRequestHeaders(true)
+	}
+	for callback := range 4 {
+		h.current = 0
+		p.enter()
+		p.pump()
+		expect(t, "refusals", h.refusals, min(callback+1, 2))
+		expect(t, "another callback follows", p.kicked, true)
+	}
+	h.away = nil
+	h.ticks(p, lastBackoff)
+	expect(t, "calls", len(h.calls), 16)
+}

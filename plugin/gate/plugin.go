@@ -323,6 +323,7 @@ func (p *Plugin) drain() {
 // may the gate answer a stream other than the one whose callback runs, because a local reply
 // makes the host stop the running callback's stream, whichever stream the reply is for.
 func (p *Plugin) pump() {
+	p.calls.refused = false
 	p.refuseBodies()
 	p.sendReplies()
 	p.sendFills()
