@@ -15,10 +15,11 @@ import (
 // fakeHost is a Host that a test controls. Unlike a real host it refuses anything on
 // demand, and loses messages and answers.
 type fakeHost struct {
-	ledger string // the id in the manager's answers; empty: none
-	t      *testing.T
-	now    int64
-	seed   byte
+	refusals int    // of streams
+	ledger   string // the id in the manager's answers; empty: none
+	t        *testing.T
+	now      int64
+	seed     byte
 
 	env  map[string]string
 	data map[string]fakeValue
@@ -366,6 +367,7 @@ func (h *fakeHost) OpenStream(cluster, authority string, metadata [][2]string) (
 	}
 	h.changed = true
 	if h.refuse || h.away[cluster] {
+		h.refusals++
 		return 0, CallRefused
 	}
 	m := map[string]string{":authority": authority}

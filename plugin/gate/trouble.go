@@ -41,7 +41,7 @@ func (o *limitedLog) due(now int64) (more string, due bool) {
 
 // refusals say why the host made no call.
 var refusals = [...]string{
-	CallRefused:   "refused at once: no healthy host, or a circuit breaker is full",
+	CallRefused:   "refused at once: the proxy knows no such cluster, no host of it is healthy, or a circuit breaker is full",
 	CallNoCluster: "the proxy knows no such cluster; manager.cluster must name one that it has",
 }
 

@@ -35,7 +35,7 @@ func TestRepliesKeepTheConnection(t *testing.T) {
 			"mismatch":     {"", Fault{}, Request{Key: "k", Body: "other"}, "422"},
 			"no key":       {`"key":{"required":true}`, Fault{}, Request{Body: "b"}, "400"},
 			"bad key":      {"", Fault{}, Request{Key: "k\xff", Body: "b"}, "400"},
-			"no manager":   {"", Fault{Close: 14}, Request{Key: "k2", Body: "b"}, "503"},
+			"no manager":   {"", Fault{Close: 16}, Request{Key: "k2", Body: "b"}, "503"},
 			"ledger full":  {"", Fault{Status: 503, Code: api.CodeLedgerFull}, Request{Key: "k2", Body: "b"}, "503"},
 			"other gate's": {"", Fault{Status: 422, Code: api.CodeFingerprintMismatch}, Request{Key: "k2", Body: "b"}, "422"},
 		} {

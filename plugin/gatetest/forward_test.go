@@ -72,7 +72,7 @@ func TestUpstreamGetsToKnow(t *testing.T) {
 			want(t, "same", x.Upstream.AwaitHeaders(t).Get("idempotency-key"), "q")
 			x = r.Send(Request{Path: "/same", Key: `"q"`, Headers: []string{"content-type: application/grpc"}})
 			want(t, "same, not read", x.Upstream.AwaitHeaders(t).Get("idempotency-key"), `"q"`)
-			r.Manager.FailAll(api.PathReserve, Fault{Close: 14})
+			r.Manager.FailAll(api.PathReserve, Fault{Close: 7})
 			wantUntold(t, r.Send(Request{Key: "open", Headers: forged}).Upstream.AwaitHeaders(t), "open")
 		}
 	})

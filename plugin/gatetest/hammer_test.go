@@ -80,9 +80,12 @@ func hammer(t *testing.T, rigs []*Rig, managers []*Manager, after func(n int)) {
 				}
 				key := fmt.Sprint("key", number)
 				if rng.IntN(10) == 0 {
-					faults := []Fault{{Close: 14}, {Status: 503}, {Close: 14, AfterIt: true}, {Close: 14}}
+					faults := []Fault{{Close: 14}, {Status: 503}, {Close: 14, AfterIt: true}, {Close: 13}, {Close: 16, AfterIt: true}, {LoseAnswer: true}}
 					paths := []string{api.PathReserve, api.PathCommit, api.PathRelease}
 					managers[rng.IntN(len(managers))].FailNext(paths[rng.IntN(len(paths))], faults[rng.IntN(len(faults))])
+				}
+				if rng.IntN(20) == 0 {
+					managers[rng.IntN(len(managers))].CutStreams(14)
 				}
 				x := rigs[rng.IntN(len(rigs))].Send(Request{Key: key, Worker: rng.IntN(hammerWorkers), Body: "the body of " + key})
 				leave := rng.IntN(8) // 0: at once, 1: when upstream has it, 2: within the answer

@@ -162,7 +162,7 @@ func TestLookUpAsksTheManager(t *testing.T) {
 		want(t, "unknown outcome", asked(r, "gone").Response().Problem(t), "outcome-unknown")
 		state, _ := r.Manager.State("l")
 		want(t, "reserved", state, api.StateNone)
-		r.Manager.FailNext(api.PathLookUp, Fault{Close: 14})
+		r.Manager.FailNext(api.PathLookUp, Fault{Close: 16})
 		want(t, "a manager that is away", asked(r, "k").Response().Problem(t), "manager-unavailable")
 		// A client that leaves has no part in the answer.
 		r.Manager.FailNext(api.PathLookUp, Fault{Hold: true})

@@ -105,15 +105,9 @@ func TestHeldOutcomeIsSettledLater(t *testing.T) {
 			}
 		}
 		f := api.FinishRequest{Key: "k", Scope: c.Scope, Token: c.Token, Fingerprint: c.Fingerprint, Result: api.Result{Status: 201, Body: []byte("settled")}}
-		done := make(chan hostsim.CallResponse, 1)
-		if err := r.Manager.Call(t.Context(), hostsim.CallRequest{
-			Headers: hostsim.H(":method", "POST", ":path", api.PathCommit, ":authority", "m", "content-type", api.ContentTypeRaw),
-			Body:    f.AppendRaw(nil),
-		}, func(a hostsim.CallResponse) { done <- a }); err != nil {
-			t.Fatal(err)
-		}
-		if a := <-done; a.Headers.Get(":status") != "200" {
-			t.Fatalf("commit: %v %q", a.Headers, a.Body)
+		raw := []api.Header{{Name: "content-type", Value: api.ContentTypeRaw}, {Name: "accept", Value: api.ContentTypeRaw}}
+		if a := r.Manager.manager.Do(t.Context(), api.PathCommit, raw, f.AppendRaw(nil)); a.Status != 200 {
+			t.Fatalf("commit: %d %q", a.Status, a.Body)
 		}
 		p := r.Send(Request{Key: "k"}).Response()
 		want(t, "retry", p.Status+p.Body, "201settled")

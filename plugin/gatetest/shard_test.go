@@ -83,7 +83,11 @@ func pays(t *testing.T, r *Rig, key string) {
 // refused sends a request, which must be refused for now and must not run.
 func refused(t *testing.T, r *Rig, key string) {
 	t.Helper()
-	x := r.Send(Request{Key: key})
+	wantRefused(t, r.Send(Request{Key: key}))
+}
+
+func wantRefused(t *testing.T, x *Exchange) {
+	t.Helper()
 	p := x.Response()
 	want(t, "status", p.Status, "503")
 	want(t, "code", p.Problem(t), "manager-unavailable")
@@ -131,7 +135,7 @@ func TestOneClusterHasNoShard(t *testing.T) {
 // While a shard is down, the gate refuses its keys. No other shard takes them, and all others continue.
 func TestShardThatIsDown(t *testing.T) {
 	for name, f := range map[string]Fault{
-		"refused": {Close: 14}, "reset": {Close: 14}, "foreign": {Close: 14},
+		"away": {}, "reset": {Close: 14}, "broken": {Close: 13}, "foreign": {Close: 12}, "credentials": {Close: 16},
 	} {
 		t.Run(name, func(t *testing.T) {
 			each(t, func(t *testing.T, guest hostsim.Source) {
@@ -141,8 +145,14 @@ func TestShardThatIsDown(t *testing.T) {
 				for _, path := range []string{api.PathReserve, api.PathCommit, api.PathRelease} {
 					down.FailAll(path, f)
 				}
+				if f.Close == 0 {
+					down.GoAway()
+				}
 				for i := range 5 {
-					refused(t, r, s.key(i, three, "two"))
+					x := r.Send(Request{Key: s.key(i, three, "two")})
+					r.Settle()
+					r.Clock.Advance(7 * time.Second) // the gate tries for manager.timeout_ms
+					wantRefused(t, x)
 					pays(t, r, s.key(i, three, "one"))
 					pays(t, r, s.key(i, three, "three"))
 				}
@@ -155,6 +165,7 @@ func TestShardThatIsDown(t *testing.T) {
 				for _, path := range []string{api.PathReserve, api.PathCommit, api.PathRelease} {
 					down.FailAll(path, Fault{})
 				}
+				down.ComeBack()
 				r.Clock.Advance(10 * time.Second)
 				for i := range 5 {
 					pays(t, r, s.key(i, three, "two"))
@@ -207,7 +218,7 @@ func TestWrongShardRunsNothing(t *testing.T) {
 					refused(t, r, s.key(i, three, "two"))
 					pays(t, r, s.key(i, three, "three"))
 				}
-				wantLog(t, r, `oncegate: cluster \"two\" refused a call (/v1/ledger/reserve, wrong-shard)`, 1)
+				wantLog(t, r, `oncegate: cluster \"two\" refused a call (reserve, wrong-shard)`, 1)
 				want(t, "counted", r.Metric("oncegate_gate_call_wrong_shard_total"), 5)
 				want(t, "unprotected", r.Metric("oncegate_gate_requests_bypass_total"), 0)
 				s.managers["two"].BecomeShard("two")
@@ -311,7 +322,7 @@ func TestShardGoesAway(t *testing.T) {
 		pays(t, r, key)
 		state, _ := s.managers["one"].State(key)
 		want(t, "state", state, api.StateCommitted)
-		s.managers["three"].FailAll(api.PathReserve, Fault{Close: 14})
+		s.managers["three"].FailAll(api.PathReserve, Fault{Close: 16})
 		refused(t, r, s.key(2, three, "three", before, "one"))
 		wantLog(t, r, `a call to cluster \"three\"`, 1)
 	})
@@ -412,7 +423,7 @@ func TestPreviousOwnerIsDown(t *testing.T) {
 		s := newShards(t, guest, three...)
 		s.handOver()
 		r := s.gate(during)
-		s.managers["one"].FailAll(api.PathReserve, Fault{Close: 14})
+		s.managers["one"].FailAll(api.PathReserve, Fault{Close: 16})
 		refused(t, r, s.key(0, before, "one", three, "three"))
 		pays(t, r, s.key(0, before, "two", three, "three"))
 		want(t, "calls to the new one", s.managers["three"].Count(api.PathReserve), 1)
@@ -425,7 +436,8 @@ func TestReserveLostAtThePreviousOwner(t *testing.T) {
 		s := newShards(t, guest, three...)
 		r := s.gate(during)
 		one := s.managers["one"]
-		one.FailNext(api.PathReserve, Fault{Close: 14, AfterIt: true})
+		pays(t, r, s.key(1, before, "one", three, "three"))
+		one.FailNext(api.PathReserve, Fault{Close: 16, AfterIt: true})
 		key := s.key(0, before, "one", three, "three")
 		refused(t, r, key)
 		r.Settle()
@@ -448,7 +460,7 @@ func TestGateWithAnOldList(t *testing.T) {
 				s.handOver()
 				old := s.gate(list("shards", before...), `"failure_mode":"`+mode+`"`)
 				refused(t, old, s.key(0, before, "one", three, "three"))
-				wantLog(t, old, `oncegate: cluster \"one\" refused a call (/v1/ledger/reserve, key-moved): another shard of the manager's list owns the key; manager.shards`, 1)
+				wantLog(t, old, `oncegate: cluster \"one\" refused a call (reserve, key-moved): another shard of the manager's list owns the key; manager.shards`, 1)
 				want(t, "counted", old.Metric("oncegate_gate_call_wrong_shard_total"), 1)
 				pays(t, old, s.key(0, before, "one", three, "one"))
 				wantLog(t, old, "answers again", 0)

@@ -145,8 +145,18 @@ func (s *stream) Send(message []byte, _ bool) {
 	m.mu.Lock()
 	f := m.arrive(c, h)
 	m.mu.Unlock()
-	m.carryOut(f, h, func(answer func(simulated.Answer)) { m.handle(&c, headers, raw, answer) },
+	m.carryOut(f, h, func(answer func(simulated.Answer)) {
+		m.handle(&c, headers, raw, func(a simulated.Answer) { answer(s.fit(a)) })
+	},
 		func(a simulated.Answer) { s.reply(in.Number, a) }, s.end)
+}
+
+// fit returns the answer that the stream takes.
+func (s *stream) fit(a simulated.Answer) simulated.Answer {
+	if !s.about.Large && len(a.Body) > api.MaxSmallReply && a.Status < 300 {
+		a.Status, a.Body = 503, problem(503, api.CodeLargeAnswer)
+	}
+	return a
 }
 
 // reply sends a reply, as the manager would.
@@ -156,9 +166,6 @@ func (s *stream) reply(number uint64, a simulated.Answer) {
 		if h.Name == api.HeaderLedger {
 			mark = h.Value
 		}
-	}
-	if !s.about.Large && len(a.Body) > api.MaxSmallReply && a.Status < 300 {
-		a.Status, a.Body = 503, problem(503, api.CodeLargeAnswer)
 	}
 	s.mu.Lock()
 	ended := s.ended

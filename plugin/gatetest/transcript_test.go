@@ -17,8 +17,8 @@ func TestTranscript(t *testing.T) {
 		t.Fatalf("the wasm build of the gate cannot be read (run: make %s): %v", wasmFile, err)
 	}
 	for name, o := range map[string]Options{
-		"headers-mode": {Config: `{"max_entries":8,"manager":{"batch":"auto"}}`},
-		"body-mode":    {Config: `{"max_entries":8,"mode":"body","manager":{"batch":"auto"}}`, BodyMode: true},
+		"headers-mode": {Config: `{"max_entries":8}`},
+		"body-mode":    {Config: `{"max_entries":8,"mode":"body"}`, BodyMode: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.Recorder, o.Seed = new(hostsim.Recorder), 1
