@@ -289,7 +289,7 @@ func (l *ledger) onClose(id uint32, status int) {
 		return
 	}
 	r, again := closed(status)
-	r.maybe = n.answered
+	r.maybe = true // the calls were sent before
 	if status == grpcUnavailable && !n.answered {
 		// Such is the end when nobody accepts the connection. The calls are not the reason.
 		for _, c := range n.calls {
@@ -335,6 +335,9 @@ func (l *ledger) ended(n *conn, r reply, again bool, now int64) {
 	*n = conn{shard: n.shard, large: n.large, failures: n.failures, since: n.since, retryAt: n.retryAt, why: r.why}
 	r.at = now
 	for _, c := range calls {
+		if c.kind == callRenew && c.renews == nil {
+			continue // its reservation has ended, and could be made again after its release
+		}
 		c.open = c.open || again || r.maybe
 		if !again || c.sends >= maxSends {
 			failure := r

@@ -344,3 +344,38 @@ func TestOneCallbackOpensOneConnection(t *testing.T) {
 	h.ticks(p, time.Second)
 	expect(t, "connections", len(h.conns), 3)
 }
+
+// A manager that refuses the gate may have got its calls before, for example when a token is withdrawn. The reservation is given back.
+func TestRefusedConnectionMayHaveCarriedCallsOut(t *testing.T) {
+	for _, status := range []int{grpcPermissionDenied, grpcUnimplemented, grpcUnauthenticated} {
+		h := newFakeHost(t)
+		p := started(t, h, "")
+		s, _ := h.open(p, 1, "a")
+		s.OnRequestHeaders(true)
+		h.ready(p)
+		h.end(p, h.last(), status)
+		h.ticks(p, 2*time.Second)
+		expect(t, fmt.Sprint("after status ", status), h.calls[h.last()].path, api.PathRelease)
+	}
+}
+
+// A renewal whose reservation has ended is not sent again: it could reserve the key after its release.
+func TestRenewalOfAnEndedReservationIsNotSentAgain(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"pending_ttl_seconds":9}`)
+	s, f := h.run(p, 1, "k")
+	h.ticks(p, 3*time.Second)
+	renewal := h.last()
+	expect(t, "call", h.calls[renewal].path, api.PathRenew)
+	h.current = 1
+	f.response = [][2]string{{":status", "429"}}
+	s.OnResponseHeaders(true)
+	release := h.last()
+	expect(t, "call", h.calls[release].path, api.PathRelease)
+	n := len(h.calls)
+	h.end(p, release, grpcUnavailable)
+	h.ticks(p, time.Second)
+	for _, c := range h.calls[n:] {
+		expect(t, "sent again", c.path, api.PathRelease)
+	}
+}
