@@ -103,6 +103,9 @@ type gateway struct {
 	adminL   net.Listener
 }
 
+// http2Scheme before the address of a cluster makes the gateway speak HTTP/2 with it, which gRPC streams need.
+const http2Scheme = "h2c://"
+
 // start prepares everything until serve can accept. After an error nothing is left running.
 func start(ctx context.Context, o *options, guest hostsim.Source, logger *slog.Logger) (_ *gateway, err error) {
 	g := &gateway{o: o, log: logger}
@@ -127,8 +130,10 @@ func start(ctx context.Context, o *options, guest hostsim.Source, logger *slog.L
 	maps.Copy(addresses, o.clusters)
 	clusters := make(map[string]hostsim.Cluster, len(addresses))
 	for name, addr := range addresses {
+		host, http2 := strings.CutPrefix(addr, http2Scheme)
 		c, err := hostsim.NewHTTPCluster(hostsim.HTTPClusterConfig{
-			Address:        addr,
+			Address:        host,
+			HTTP2:          http2,
 			ConnectTimeout: o.connectTimeout,
 			MaxConnections: o.maxConnections,
 			MaxPending:     o.maxPending,

@@ -65,7 +65,7 @@ func parseOptions(args []string, usage io.Writer) (*options, error) {
 	fs.StringVar(&conf, "config", "", "the filter's configuration, a `file`; empty: none")
 	fs.StringVar(&o.listen, "listen", "", "`address` to serve, host:port; port 0 takes a free one")
 	fs.StringVar(&o.upstream, "upstream", "", "`address` behind the filter, host:port")
-	fs.Var(clusters, "cluster", "`NAME=host:port` that the filter may call; repeatable")
+	fs.Var(clusters, "cluster", "`NAME=host:port` that the filter may call; h2c://host:port speaks HTTP/2, which gRPC streams need; repeatable")
 	fs.Var(env, "env", "`NAME` of an environment variable that the filter may see, as in Envoy's host_env_keys; repeatable; without effect if there is none")
 	fs.StringVar(&o.admin, "admin", "", "`address` of the admin listener; empty: none")
 	fs.IntVar(&o.workers, "workers", min(runtime.GOMAXPROCS(0), 256), "number of workers, each with its own VM, 1 to 256")
@@ -239,7 +239,7 @@ func (c clusterFlag) Set(v string) error {
 	if len(c) == maxClusters {
 		return fmt.Errorf("more than %d clusters", maxClusters)
 	}
-	if err := checkAddress("address", addr, false); err != nil {
+	if err := checkAddress("address", strings.TrimPrefix(addr, http2Scheme), false); err != nil {
 		return err
 	}
 	c[name] = addr

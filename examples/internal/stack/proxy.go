@@ -96,7 +96,7 @@ func (s *Stack) startGateway(ctx context.Context, ready string) (*process, error
 		"--listen", address(s.Ports.Proxy),
 		"--admin", address(s.Ports.ProxyAdmin),
 		"--upstream", address(s.Ports.Payments),
-		"--cluster", "oncegate_manager=" + address(s.Ports.Manager),
+		"--cluster", "oncegate_manager=h2c://" + address(s.Ports.Manager),
 		"--workers", strconv.Itoa(s.cfg.Workers),
 	}
 	if s.cfg.Mode == "body" {
