@@ -54,13 +54,15 @@ type MapType uint32
 
 // Map types.
 const (
-	MapRequestHeaders   MapType = 0
-	MapRequestTrailers  MapType = 1
-	MapResponseHeaders  MapType = 2
-	MapResponseTrailers MapType = 3
-	MapHTTPCallHeaders  MapType = 6
-	MapHTTPCallTrailers MapType = 7
-	mapTypeMax                  = MapHTTPCallTrailers
+	MapRequestHeaders       MapType = 0
+	MapRequestTrailers      MapType = 1
+	MapResponseHeaders      MapType = 2
+	MapResponseTrailers     MapType = 3
+	MapGRPCInitialMetadata  MapType = 4
+	MapGRPCTrailingMetadata MapType = 5
+	MapHTTPCallHeaders      MapType = 6
+	MapHTTPCallTrailers     MapType = 7
+	mapTypeMax                      = MapHTTPCallTrailers
 )
 
 // BufferType selects a buffer in host functions.
@@ -73,7 +75,7 @@ const (
 	BufferDownstreamData BufferType = 2
 	BufferUpstreamData   BufferType = 3
 	BufferHTTPCallBody   BufferType = 4
-	BufferGrpcMessage    BufferType = 5
+	BufferGRPCMessage    BufferType = 5
 	BufferVMConfig       BufferType = 6
 	BufferPluginConfig   BufferType = 7
 	BufferCallData       BufferType = 8
@@ -85,10 +87,10 @@ type StreamType uint32
 
 // Stream types.
 const (
-	StreamRequest    StreamType = 0
-	StreamResponse   StreamType = 1
-	StreamDownstream StreamType = 2
-	StreamUpstream   StreamType = 3
+	StreamTypeRequest    StreamType = 0
+	StreamTypeResponse   StreamType = 1
+	StreamTypeDownstream StreamType = 2
+	StreamTypeUpstream   StreamType = 3
 )
 
 // MetricType is a metric's kind.

@@ -81,7 +81,7 @@ func (v *vm) onCallResponse(token uint32, r CallResponse) {
 	}
 	var err error
 	if r.Failure == CallResetMidAnswer {
-		v.callStatus = "reset"
+		v.callCode, v.callStatus = uint32(StatusBrokenConnection), "reset"
 		err = v.guest.OnHTTPCallResponse(v.root.id, token, 0, 0, 0)
 	} else {
 		r = r.asSeen()

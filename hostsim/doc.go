@@ -10,7 +10,7 @@
 //	main thread   an event loop with a VM that is configured and ticks
 //	workers       N event loops, each with its own VM, each playing its own streams
 //	Process       shared data, shared queues and metrics; several hosts may share one
-//	clusters      where callouts go: HTTPCluster, or anything that implements Cluster
+//	clusters      where callouts and gRPC streams go: HTTPCluster, or anything that implements Cluster or GRPCCluster
 //	Clock         the machine's, or a VirtualClock that a test moves
 //
 // A guest is a wasm module (Wasm) or a Go type (Native); both run under the same rules. The core calls guests through
@@ -58,6 +58,14 @@
 // reply made while the request half runs waits until that half has finished with the callback, and then travels back
 // through the response half. A local reply made when response headers have arrived goes directly to the client, or
 // resets it if the headers were sent.
+//
+// # gRPC streams
+//
+// A filter opens a stream in any context, and the stream belongs to the plugin (guestStream). What its server does arrives
+// on the loop as events (StreamEvents) and becomes callbacks in their order, always with trailing metadata before the
+// close. Envoy keeps a stream that has ended until the guest closes or cancels it, but frees what is behind it. So a filter
+// must do that in the close callback, and must cancel a stream, or open the next one, in a callback that is not the
+// stream's own. A callback may open one stream only, and must not ask for a resume or a reply before that.
 //
 // # Rationale
 //

@@ -75,7 +75,7 @@ func (f *allowed) OnHTTPCallResponse(_, _ uint32, _, _, _ int) error {
 	status, _ := f.host.GetHeaderMapValue(hostsim.MapHTTPCallHeaders, ":status")
 	f.host.SetEffectiveContext(f.stream)
 	if status == "200" {
-		f.host.ContinueStream(hostsim.StreamRequest)
+		f.host.ContinueStream(hostsim.StreamTypeRequest)
 	} else {
 		f.host.SendLocalResponse(403, "", []byte("the service said "+status), nil, -1)
 	}

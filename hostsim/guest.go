@@ -45,6 +45,10 @@ type Guest interface {
 	OnTick(contextID uint32) error
 	OnQueueReady(contextID, queueID uint32) error
 	OnHTTPCallResponse(contextID, token uint32, headers, bodySize, trailers int) error
+	OnGRPCReceiveInitialMetadata(contextID, token uint32, headers int) error
+	OnGRPCReceive(contextID, token uint32, size int) error
+	OnGRPCReceiveTrailingMetadata(contextID, token uint32, trailers int) error
+	OnGRPCClose(contextID, token, status uint32) error
 	OnRequestHeaders(contextID uint32, headers int, endStream bool) (Action, error)
 	OnRequestBody(contextID uint32, size int, endStream bool) (Action, error)
 	OnRequestTrailers(contextID uint32, trailers int) (Action, error)
@@ -79,6 +83,18 @@ func (DefaultGuest) OnQueueReady(_, _ uint32) error { return nil }
 
 // OnHTTPCallResponse implements Guest.
 func (DefaultGuest) OnHTTPCallResponse(_, _ uint32, _, _, _ int) error { return nil }
+
+// OnGRPCReceiveInitialMetadata implements Guest.
+func (DefaultGuest) OnGRPCReceiveInitialMetadata(_, _ uint32, _ int) error { return nil }
+
+// OnGRPCReceive implements Guest.
+func (DefaultGuest) OnGRPCReceive(_, _ uint32, _ int) error { return nil }
+
+// OnGRPCReceiveTrailingMetadata implements Guest.
+func (DefaultGuest) OnGRPCReceiveTrailingMetadata(_, _ uint32, _ int) error { return nil }
+
+// OnGRPCClose implements Guest.
+func (DefaultGuest) OnGRPCClose(_, _, _ uint32) error { return nil }
 
 // OnRequestHeaders implements Guest.
 func (DefaultGuest) OnRequestHeaders(uint32, int, bool) (Action, error) { return ActionContinue, nil }
@@ -142,6 +158,15 @@ type HostCalls interface {
 	Done() Status
 
 	HTTPCall(cluster string, headers Headers, body []byte, trailers Headers, timeoutMS uint32) (token uint32, status Status)
+
+	// GRPCStream opens a stream to the cluster that a serialized envoy.config.core.v3.GrpcService names. The stream belongs
+	// to the plugin: its callbacks have the plugin's context, whichever context opened it. GRPCClose ends the guest's side,
+	// and the server's answers still come; GRPCCancel cuts the stream, and no callback follows. A guest must do one of the
+	// two in OnGRPCClose at the latest, and must not use the token after that.
+	GRPCStream(service []byte, serviceName, method string, metadata Headers) (token uint32, status Status)
+	GRPCSend(token uint32, message []byte, end bool) Status
+	GRPCClose(token uint32) Status
+	GRPCCancel(token uint32) Status
 
 	GetSharedData(key string) (value []byte, cas uint32, status Status)
 	SetSharedData(key string, value []byte, cas uint32) Status

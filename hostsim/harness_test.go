@@ -228,6 +228,26 @@ func (g *scriptGuest) OnHTTPCallResponse(_, token uint32, h, b, t int) error {
 	return nil
 }
 
+func (g *scriptGuest) OnGRPCReceiveInitialMetadata(_, token uint32, n int) error {
+	g.vm.GRPC("gm", token, uint32(n))
+	return nil
+}
+
+func (g *scriptGuest) OnGRPCReceive(_, token uint32, n int) error {
+	g.vm.GRPC("gr", token, uint32(n))
+	return nil
+}
+
+func (g *scriptGuest) OnGRPCReceiveTrailingMetadata(_, token uint32, n int) error {
+	g.vm.GRPC("gt", token, uint32(n))
+	return nil
+}
+
+func (g *scriptGuest) OnGRPCClose(_, token, status uint32) error {
+	g.vm.GRPC("gc", token, status)
+	return nil
+}
+
 func (g *scriptGuest) stream(when string, c uint32, n int, end bool) (hostsim.Action, error) {
 	return hostsim.Action(g.vm.Stream(when, c, uint32(n), end)), nil
 }
@@ -330,6 +350,15 @@ func (n nativeHost) Call(c string, h [][2]string, b []byte, t [][2]string, ms ui
 	token, st := n.c.HTTPCall(c, headers(h), b, headers(t), ms)
 	return token, uint32(st)
 }
+func (n nativeHost) GRPCStream(service []byte, name, method string, metadata [][2]string) (uint32, uint32) {
+	token, st := n.c.GRPCStream(service, name, method, headers(metadata))
+	return token, uint32(st)
+}
+func (n nativeHost) GRPCSend(token uint32, b []byte, end bool) uint32 {
+	return uint32(n.c.GRPCSend(token, b, end))
+}
+func (n nativeHost) GRPCClose(token uint32) uint32  { return uint32(n.c.GRPCClose(token)) }
+func (n nativeHost) GRPCCancel(token uint32) uint32 { return uint32(n.c.GRPCCancel(token)) }
 func (n nativeHost) SharedGet(k string) ([]byte, uint32, uint32) {
 	v, cas, st := n.c.GetSharedData(k)
 	return v, cas, uint32(st)

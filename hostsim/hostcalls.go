@@ -22,10 +22,7 @@ func (v *vm) Log(level LogLevel, message string) Status {
 // GetStatus implements HostCalls.
 func (v *vm) GetStatus() (uint32, string) {
 	v.ctx()
-	if v.callStatus != "" {
-		return uint32(StatusBrokenConnection), v.callStatus
-	}
-	return 0, ""
+	return v.callCode, v.callStatus
 }
 
 // CallForeignFunction implements HostCalls. Of Envoy's own functions only clear_route_cache is available.

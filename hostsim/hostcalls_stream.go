@@ -24,6 +24,16 @@ func (v *vm) readMap(c *vmContext, t MapType) *Headers {
 			return &v.callResponse.Trailers
 		}
 		return nil
+	case MapGRPCInitialMetadata:
+		if v.grpcEvent.metadata != nil {
+			return &v.grpcEvent.metadata
+		}
+		return nil
+	case MapGRPCTrailingMetadata:
+		if v.grpcEvent.trailers != nil {
+			return &v.grpcEvent.trailers
+		}
+		return nil
 	}
 	s := c.stream
 	if s == nil {
@@ -195,7 +205,8 @@ func (v *vm) SetHeaderMapPairs(t MapType, h Headers) Status {
 type guestBuffer struct {
 	bytes []byte
 	half  *half
-	held  bool // it is the half's collected buffer, not the current piece
+	held  bool    // it is the half's collected buffer, not the current piece
+	edit  *[]byte // a buffer of the plugin that can be changed
 }
 
 // buffer finds a buffer. nil means that it is not available now (NotFound), which differs from an empty one.
@@ -229,7 +240,12 @@ func (v *vm) buffer(c *vmContext, t BufferType) *guestBuffer {
 		if v.configuring {
 			return &guestBuffer{bytes: v.host.cfg.PluginConfig}
 		}
-	case BufferDownstreamData, BufferUpstreamData, BufferGrpcMessage, BufferCallData:
+	case BufferGRPCMessage:
+		if v.grpcEvent.inMessage {
+			return &guestBuffer{bytes: v.grpcEvent.message, edit: &v.grpcEvent.message}
+		}
+		return &guestBuffer{}
+	case BufferDownstreamData, BufferUpstreamData, BufferCallData:
 		return &guestBuffer{}
 	}
 	return nil
@@ -279,7 +295,7 @@ func (v *vm) SetBufferBytes(t BufferType, start, length uint32, value []byte) St
 	if b == nil {
 		return StatusNotFound
 	}
-	if b.half == nil {
+	if b.half == nil && b.edit == nil {
 		return StatusBadArgument
 	}
 	size := uint64(len(b.bytes))
@@ -297,11 +313,14 @@ func (v *vm) SetBufferBytes(t BufferType, start, length uint32, value []byte) St
 	default:
 		return StatusBadArgument
 	}
-	if !b.held {
+	switch {
+	case b.edit != nil:
+		*b.edit = out
+	case b.held:
+		b.half.replace(out)
+	default:
 		*b.half.body = out
-		return StatusOK
 	}
-	b.half.replace(out)
 	return StatusOK
 }
 
@@ -310,10 +329,10 @@ func (v *vm) SetBufferBytes(t BufferType, start, length uint32, value []byte) St
 func (v *vm) ContinueStream(t StreamType) Status {
 	c := v.ctx()
 	switch t {
-	case StreamRequest, StreamResponse:
+	case StreamTypeRequest, StreamTypeResponse:
 		if s := c.stream; s != nil {
 			kind := afterContinueRequest
-			if t == StreamResponse {
+			if t == StreamTypeResponse {
 				kind = afterContinueResponse
 			}
 			if st := v.later(afterAction{kind: kind, stream: s}); st != StatusOK {
@@ -322,9 +341,9 @@ func (v *vm) ContinueStream(t StreamType) Status {
 			s.req.seeHeaders, s.req.seeTrailers, s.req.body, s.req.stale = false, false, nil, false
 		}
 		return StatusOK
-	case StreamDownstream:
+	case StreamTypeDownstream:
 		return StatusOK
-	case StreamUpstream:
+	case StreamTypeUpstream:
 		return StatusUnimplemented
 	}
 	return StatusBadArgument
@@ -333,10 +352,10 @@ func (v *vm) ContinueStream(t StreamType) Status {
 // CloseStream implements HostCalls.
 func (v *vm) CloseStream(t StreamType) Status {
 	c := v.ctx()
-	if t > StreamUpstream {
+	if t > StreamTypeUpstream {
 		return StatusBadArgument
 	}
-	if s := c.stream; s != nil && t <= StreamResponse {
+	if s := c.stream; s != nil && t <= StreamTypeResponse {
 		return v.later(afterAction{kind: afterClose, stream: s})
 	}
 	return StatusOK

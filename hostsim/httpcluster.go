@@ -16,18 +16,20 @@ import (
 	"time"
 )
 
-// HTTPClusterConfig describes a cluster of one host that is reached over plain
-// HTTP/1.1.
+// HTTPClusterConfig describes a cluster of one host that is reached without TLS.
 type HTTPClusterConfig struct {
 	// Address is "host:port". Required.
 	Address string
+	// HTTP2 speaks HTTP/2 with the host from the first byte on, like Envoy with http2_protocol_options. Streams need it.
+	HTTP2 bool
 	// ConnectTimeout bounds the TCP connect, default 5 s.
 	ConnectTimeout time.Duration
 	// MaxConnections and MaxPending are the circuit breaker, 1 to 65536, default 1024 each: calls in progress on
-	// connections, and calls waiting for a connection. Any further call is refused immediately.
+	// connections, and calls waiting for a connection. A stream counts as a call until it ends. Any further call is refused
+	// immediately.
 	MaxConnections, MaxPending int
-	// MaxResponseBytes bounds an answer's body; a longer one is a reset after headers.
-	// Default 16 MiB.
+	// MaxResponseBytes bounds an answer's body; a longer one is a reset after headers. It also bounds each message of a
+	// stream; a longer one ends the stream. Default 16 MiB.
 	MaxResponseBytes int64
 }
 
@@ -79,12 +81,28 @@ func NewHTTPCluster(cfg HTTPClusterConfig) (*HTTPCluster, error) {
 		MaxIdleConnsPerHost: cfg.MaxConnections,
 		IdleConnTimeout:     time.Minute,
 		DisableCompression:  true,
+		Protocols:           new(http.Protocols),
 	}
+	c.transport.Protocols.SetHTTP1(!cfg.HTTP2)
+	c.transport.Protocols.SetUnencryptedHTTP2(cfg.HTTP2)
 	return c, nil
 }
 
 // Call implements Cluster.
 func (c *HTTPCluster) Call(ctx context.Context, req CallRequest, done func(CallResponse)) error {
+	return c.begin(func() func() {
+		ctx, cancel := context.WithCancel(ctx)
+		stop := context.AfterFunc(c.ctx, cancel)
+		r := c.roundTrip(ctx, req)
+		stop()
+		cancel()
+		return func() { done(r) }
+	})
+}
+
+// begin runs a call or stream on a goroutine, unless there are too many. What run returns says how it ended, once there is
+// room for the next one.
+func (c *HTTPCluster) begin(run func() (ended func())) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -98,18 +116,14 @@ func (c *HTTPCluster) Call(ctx context.Context, req CallRequest, done func(CallR
 	c.wg.Add(1)
 	go func() {
 		defer c.wg.Done()
-		ctx, cancel := context.WithCancel(ctx)
-		stop := context.AfterFunc(c.ctx, cancel)
-		r := c.roundTrip(ctx, req)
-		stop()
-		cancel()
+		ended := run()
 		<-c.slots
-		done(r)
+		ended()
 	}()
 	return nil
 }
 
-// Close cancels the calls in progress and closes all connections. It waits for both.
+// Close cancels the calls and streams in progress and closes all connections. It waits for both.
 func (c *HTTPCluster) Close() {
 	c.mu.Lock()
 	c.closed = true

@@ -79,6 +79,26 @@ func (n *nativeGuest) OnHTTPCallResponse(c, token uint32, headers, bodySize, tra
 	return n.g.OnHTTPCallResponse(c, token, headers, bodySize, trailers)
 }
 
+func (n *nativeGuest) OnGRPCReceiveInitialMetadata(c, token uint32, headers int) (err error) {
+	defer recoverTrap(&err)
+	return n.g.OnGRPCReceiveInitialMetadata(c, token, headers)
+}
+
+func (n *nativeGuest) OnGRPCReceive(c, token uint32, size int) (err error) {
+	defer recoverTrap(&err)
+	return n.g.OnGRPCReceive(c, token, size)
+}
+
+func (n *nativeGuest) OnGRPCReceiveTrailingMetadata(c, token uint32, trailers int) (err error) {
+	defer recoverTrap(&err)
+	return n.g.OnGRPCReceiveTrailingMetadata(c, token, trailers)
+}
+
+func (n *nativeGuest) OnGRPCClose(c, token, status uint32) (err error) {
+	defer recoverTrap(&err)
+	return n.g.OnGRPCClose(c, token, status)
+}
+
 func (n *nativeGuest) OnRequestHeaders(c uint32, count int, eos bool) (a Action, err error) {
 	defer recoverTrap(&err)
 	return n.g.OnRequestHeaders(c, count, eos)

@@ -141,6 +141,30 @@ func (r *recordingCalls) HTTPCall(cluster string, h Headers, body []byte, traile
 	return token, st
 }
 
+func (r *recordingCalls) GRPCStream(service []byte, serviceName, method string, metadata Headers) (uint32, Status) {
+	token, st := r.v.GRPCStream(service, serviceName, method, metadata)
+	r.note("grpc_stream(%s, %s, %s, %s) = %v %d", quote(service), serviceName, method, metadata.transcript(), st, token)
+	return token, st
+}
+
+func (r *recordingCalls) GRPCSend(token uint32, message []byte, end bool) Status {
+	st := r.v.GRPCSend(token, message, end)
+	r.note("grpc_send(%d, %s, %t) = %v", token, quote(message), end, st)
+	return st
+}
+
+func (r *recordingCalls) GRPCClose(token uint32) Status {
+	st := r.v.GRPCClose(token)
+	r.note("grpc_close(%d) = %v", token, st)
+	return st
+}
+
+func (r *recordingCalls) GRPCCancel(token uint32) Status {
+	st := r.v.GRPCCancel(token)
+	r.note("grpc_cancel(%d) = %v", token, st)
+	return st
+}
+
 func (r *recordingCalls) GetSharedData(key string) ([]byte, uint32, Status) {
 	b, cas, st := r.v.GetSharedData(key)
 	r.note("get_shared_data(%s) = %v %s cas %d", quote(key), st, quote(b), cas)

@@ -186,6 +186,34 @@ func (r *recordingGuest) OnHTTPCallResponse(c, token uint32, headers, size, trai
 	return err
 }
 
+func (r *recordingGuest) OnGRPCReceiveInitialMetadata(c, token uint32, headers int) error {
+	r.call("on_grpc_receive_initial_metadata", c, token, headers)
+	err := r.g.OnGRPCReceiveInitialMetadata(c, token, headers)
+	r.returned(nil, err)
+	return err
+}
+
+func (r *recordingGuest) OnGRPCReceive(c, token uint32, size int) error {
+	r.call("on_grpc_receive", c, token, size)
+	err := r.g.OnGRPCReceive(c, token, size)
+	r.returned(nil, err)
+	return err
+}
+
+func (r *recordingGuest) OnGRPCReceiveTrailingMetadata(c, token uint32, trailers int) error {
+	r.call("on_grpc_receive_trailing_metadata", c, token, trailers)
+	err := r.g.OnGRPCReceiveTrailingMetadata(c, token, trailers)
+	r.returned(nil, err)
+	return err
+}
+
+func (r *recordingGuest) OnGRPCClose(c, token, status uint32) error {
+	r.call("on_grpc_close", c, token, status)
+	err := r.g.OnGRPCClose(c, token, status)
+	r.returned(nil, err)
+	return err
+}
+
 func (r *recordingGuest) OnRequestHeaders(c uint32, n int, eos bool) (Action, error) {
 	r.call("on_request_headers", c, n, eos)
 	a, err := r.g.OnRequestHeaders(c, n, eos)

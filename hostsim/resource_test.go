@@ -29,13 +29,13 @@ func (g *manyCalls) OnRequestHeaders(uint32, int, bool) (hostsim.Action, error) 
 	}
 	const more = 2000
 	for range 1<<12 + 5 {
-		g.results[more+g.h.ContinueStream(hostsim.StreamDownstream)]++ // asks for nothing
+		g.results[more+g.h.ContinueStream(hostsim.StreamTypeDownstream)]++ // asks for nothing
 	}
 	g.results[more+100+g.h.AddHeaderMapValue(hostsim.MapRequestHeaders, "x", string(make([]byte, 17<<20)))]++
 	g.results[more+100+g.h.ReplaceHeaderMapValue(hostsim.MapRequestHeaders, "x", string(make([]byte, 17<<20)))]++
 	g.h.Log(hostsim.LogError, string(make([]byte, 1<<20)))
 	for range 1<<12 + 5 {
-		g.results[more+200+g.h.CloseStream(hostsim.StreamRequest)]++
+		g.results[more+200+g.h.CloseStream(hostsim.StreamTypeRequest)]++
 	}
 	return hostsim.ActionPause, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
@@ -35,7 +36,15 @@ type vm struct {
 	callBytes    int // of the requests of all calls
 	lastCall     uint32
 	callResponse *CallResponse // during OnHTTPCallResponse
-	callStatus   string        // "reset" while a failed call is reported
+	callCode     uint32        // of the last failed call or ended gRPC stream
+	callStatus   string        // its text, while it is reported
+
+	grpcStreams map[uint32]*guestStream
+	lastStream  uint32
+	grpcEvent   grpcEvent    // during a callback of a gRPC stream
+	grpcClosing uint32       // the stream whose close callback is running
+	refused     []func()     // close callbacks that must wait for the end of all callbacks
+	grpcBytes   atomic.Int64 // what servers have sent and the guest has not got
 
 	metrics    vmMetrics
 	tick       timer
@@ -61,6 +70,7 @@ type afterAction struct {
 	kind   afterKind
 	stream *Stream
 	reply  *localReply
+	f      func()
 }
 
 type afterKind uint8
@@ -71,6 +81,7 @@ const (
 	afterClose
 	afterReply
 	afterPluginDone
+	afterFunc
 )
 
 // later queues an action to run after the callback.
@@ -86,7 +97,7 @@ func newVM(t *thread, name string, canary bool) *vm {
 	v := &vm{
 		host: t.host, thread: t, name: name, canary: canary,
 		contexts: map[uint32]*vmContext{0: {}}, nextID: 1,
-		calls: make(map[uint32]*callout), metrics: newVMMetrics(),
+		calls: make(map[uint32]*callout), grpcStreams: make(map[uint32]*guestStream), metrics: newVMMetrics(),
 	}
 	v.tick = timer{clock: t.host.cfg.Clock, loop: t.loop}
 	return v
@@ -224,8 +235,16 @@ func (v *vm) finish() {
 			a.stream.filterReply(a.reply)
 		case afterPluginDone:
 			v.deleteRoot()
+		case afterFunc:
+			a.f()
 		}
 		v.nesting -= cost
+		if len(v.after) == 0 && len(v.outer) == 0 {
+			for _, f := range v.refused {
+				f()
+			}
+			v.refused = nil
+		}
 	}
 }
 
@@ -276,7 +295,7 @@ func (v *vm) deleteRoot() {
 	v.discard()
 }
 
-// discard removes the VM without any callback: it cancels the callouts, stops the timer and frees the memory.
+// discard removes the VM without any callback: it cancels the callouts and gRPC streams, stops the timer and frees the memory.
 func (v *vm) discard() {
 	if v.closed {
 		return
@@ -286,6 +305,7 @@ func (v *vm) discard() {
 	for token := range v.calls {
 		v.forgetCall(token)
 	}
+	v.closeStreams()
 	if v.guest != nil && !v.failed {
 		v.guest.Close()
 	}

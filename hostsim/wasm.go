@@ -53,6 +53,7 @@ const i32, i64 = api.ValueTypeI32, api.ValueTypeI64
 var callbackTypes = map[string][2]int{
 	"proxy_on_context_create": {2, 0}, "proxy_on_vm_start": {2, 1}, "proxy_on_configure": {2, 1},
 	"proxy_on_tick": {1, 0}, "proxy_on_queue_ready": {2, 0}, "proxy_on_http_call_response": {5, 0},
+	grpcMetadata: {3, 0}, grpcReceive: {3, 0}, grpcTrailers: {3, 0}, grpcClose: {3, 0},
 	"proxy_on_request_headers": {3, 1}, "proxy_on_request_body": {3, 1}, "proxy_on_request_trailers": {2, 1},
 	"proxy_on_response_headers": {3, 1}, "proxy_on_response_body": {3, 1}, "proxy_on_response_trailers": {2, 1},
 	"proxy_on_done": {1, 1}, "proxy_on_log": {1, 0}, "proxy_on_delete": {1, 0},
@@ -194,6 +195,7 @@ type wasmGuest struct {
 	restricted restriction
 
 	contextCreate, vmStart, configure, tick, queueReady, callResponse api.Function
+	grpcMetadata, grpcReceive, grpcTrailers, grpcClose                api.Function
 	requestHeaders, requestBody, requestTrailers                      api.Function
 	responseHeaders, responseBody, responseTrailers                   api.Function
 	done, log, delete                                                 api.Function
@@ -245,6 +247,7 @@ func (p *wasmProgram) newGuest(ctx context.Context, env guestEnv, calls HostCall
 	}
 	g.contextCreate, g.vmStart, g.configure = export("proxy_on_context_create"), export("proxy_on_vm_start"), export("proxy_on_configure")
 	g.tick, g.queueReady, g.callResponse = export("proxy_on_tick"), export("proxy_on_queue_ready"), export("proxy_on_http_call_response")
+	g.grpcMetadata, g.grpcReceive, g.grpcTrailers, g.grpcClose = export(grpcMetadata), export(grpcReceive), export(grpcTrailers), export(grpcClose)
 	g.requestHeaders, g.requestBody, g.requestTrailers = export("proxy_on_request_headers"), export("proxy_on_request_body"), export("proxy_on_request_trailers")
 	g.responseHeaders, g.responseBody, g.responseTrailers = export("proxy_on_response_headers"), export("proxy_on_response_body"), export("proxy_on_response_trailers")
 	g.done, g.log, g.delete = export("proxy_on_done"), export("proxy_on_log"), export("proxy_on_delete")
@@ -353,6 +356,30 @@ func (g *wasmGuest) OnQueueReady(c, q uint32) error {
 // OnHTTPCallResponse implements Guest.
 func (g *wasmGuest) OnHTTPCallResponse(c, token uint32, headers, size, trailers int) error {
 	_, err := g.call(g.callResponse, 0, c, token, uint32(headers), uint32(size), uint32(trailers))
+	return err
+}
+
+// OnGRPCReceiveInitialMetadata implements Guest.
+func (g *wasmGuest) OnGRPCReceiveInitialMetadata(c, token uint32, headers int) error {
+	_, err := g.call(g.grpcMetadata, 0, c, token, uint32(headers))
+	return err
+}
+
+// OnGRPCReceive implements Guest.
+func (g *wasmGuest) OnGRPCReceive(c, token uint32, size int) error {
+	_, err := g.call(g.grpcReceive, 0, c, token, uint32(size))
+	return err
+}
+
+// OnGRPCReceiveTrailingMetadata implements Guest.
+func (g *wasmGuest) OnGRPCReceiveTrailingMetadata(c, token uint32, trailers int) error {
+	_, err := g.call(g.grpcTrailers, 0, c, token, uint32(trailers))
+	return err
+}
+
+// OnGRPCClose implements Guest.
+func (g *wasmGuest) OnGRPCClose(c, token, status uint32) error {
+	_, err := g.call(g.grpcClose, 0, c, token, status)
 	return err
 }
 

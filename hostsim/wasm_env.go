@@ -271,43 +271,40 @@ var envFunctions = map[string]hostFunction{
 	// ABI 0.2.1. This host does not filter by level, so guests log everything.
 	"proxy_get_log_level": fn(1, func(g *wasmGuest, a args) Status { return g.answer32(a.u32(0), uint32(LogTrace), StatusOK) }),
 
-	// gRPC callouts: there is no gRPC cluster, so no call can start and no token exists.
-	"proxy_grpc_call":   fn(12, func(g *wasmGuest, a args) Status { return g.noGrpcService(a[:10]) }),
-	"proxy_grpc_stream": fn(9, func(g *wasmGuest, a args) Status { return g.noGrpcService(a[:8]) }),
-	"proxy_grpc_cancel": fn(1, func(_ *wasmGuest, a args) Status { return unknownGrpcToken(a.u32(0)) }),
-	"proxy_grpc_close":  fn(1, func(_ *wasmGuest, a args) Status { return unknownGrpcToken(a.u32(0)) }),
-	"proxy_grpc_send": fn(4, func(g *wasmGuest, a args) Status {
-		if _, ok := g.bytes(a.u32(1), a.u32(2)); !ok {
+	// Unary gRPC calls are not offered: none can start.
+	"proxy_grpc_call": fn(12, func(g *wasmGuest, a args) Status {
+		for i := 0; i < 10; i += 2 {
+			if _, ok := g.bytes(a.u32(i), a.u32(i+1)); !ok {
+				return invalidMemory
+			}
+		}
+		return StatusParseFailure
+	}),
+	"proxy_grpc_stream": fn(9, func(g *wasmGuest, a args) Status {
+		service, ok1 := g.bytes(a.u32(0), a.u32(1))
+		name, ok2 := g.str(a.u32(2), a.u32(3))
+		method, ok3 := g.str(a.u32(4), a.u32(5))
+		metadata, ok4 := g.bytes(a.u32(6), a.u32(7))
+		if !ok1 || !ok2 || !ok3 || !ok4 {
 			return invalidMemory
 		}
-		if a.u32(0)&3 != 2 {
-			return StatusBadArgument
-		}
-		return StatusNotFound
+		token, st := g.calls.GRPCStream(service, name, method, UnmarshalPairs(metadata))
+		return g.answer32(a.u32(8), token, st)
 	}),
+	"proxy_grpc_send": fn(4, func(g *wasmGuest, a args) Status {
+		message, ok := g.bytes(a.u32(1), a.u32(2))
+		if !ok {
+			return invalidMemory
+		}
+		return g.calls.GRPCSend(a.u32(0), message, a.u32(3) != 0)
+	}),
+	"proxy_grpc_close":  fn(1, func(g *wasmGuest, a args) Status { return g.calls.GRPCClose(a.u32(0)) }),
+	"proxy_grpc_cancel": fn(1, func(g *wasmGuest, a args) Status { return g.calls.GRPCCancel(a.u32(0)) }),
 
 	// Further imports of C++ toolchains.
 	"emscripten_notify_memory_growth": {params: []api.ValueType{i32}, allowed: alwaysAllowed, run: func(*wasmGuest, args) uint32 { return 0 }},
 	"pthread_equal": {params: []api.ValueType{i32, i32}, results: []api.ValueType{i32}, allowed: alwaysAllowed,
 		run: func(_ *wasmGuest, a args) uint32 { return b2u(a.u32(0) == a.u32(1)) }},
-}
-
-// noGrpcService checks the pointers and lengths of a gRPC call, which then fails.
-func (g *wasmGuest) noGrpcService(a args) Status {
-	for i := 0; i < len(a); i += 2 {
-		if _, ok := g.bytes(a.u32(i), a.u32(i+1)); !ok {
-			return invalidMemory
-		}
-	}
-	return StatusParseFailure
-}
-
-// unknownGrpcToken: the low bits of a token say whether it is a call (1) or a stream (2).
-func unknownGrpcToken(token uint32) Status {
-	if kind := token & 3; kind == 1 || kind == 2 {
-		return StatusNotFound
-	}
-	return StatusBadArgument
 }
 
 func (g *wasmGuest) answer32(ptr, v uint32, st Status) Status {

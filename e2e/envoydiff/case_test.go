@@ -25,9 +25,11 @@ type site struct {
 	backoff time.Duration // base_interval of reload_config
 	plugin  string        // the plugin's own script
 	nested  int           // hostsim's MaxNestedReplies; 0: the default
+	rpc     bool          // it has a server of gRPC streams
 	cases   []diffCase
 
 	upstreams, callees *acceptor
+	server             *rpcServer
 }
 
 // diffCase is a script of actions. fact is its row in hostsim/CONFORMANCE.md.
@@ -53,6 +55,7 @@ type diffCase struct {
 //	answer N [BODY]           the callee answers the oldest callout
 //	await TEXT                hostsim shows TEXT once some timer has run out
 //	hangup                    it closes the connection instead
+//	rpc N VERB ARGUMENTS      what the server of gRPC streams does on its n-th stream of the case (rpcServer.do)
 type step struct{ stream, verb, arg string }
 
 func parseStep(text string) step {

@@ -26,6 +26,9 @@ func TestAgainstEnvoy(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, bin string) {
 		for _, s := range sites {
 			s.upstreams, s.callees = newAcceptor(t), newAcceptor(t)
+			if s.rpc {
+				s.server = newRPCServer(t)
+			}
 		}
 		e := startEnvoy(t, bin, sites, wasm)
 		probe := &http.Client{Transport: &http.Transport{}}

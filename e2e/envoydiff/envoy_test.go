@@ -219,6 +219,9 @@ func bootstrap(sites []*site, wasm string) object {
 	for _, s := range sites {
 		listeners = append(listeners, listener(s.name, s.limit, fmt.Sprintf("%gs", s.idle.Seconds()), s.filters(wasm), object{"route": object{"cluster": s.name, "timeout": "0s"}}))
 		clusters = append(clusters, cluster(s.name, s.upstreams.Addr(), s.limit), cluster(s.name+"_c", s.callees.Addr(), 0))
+		if s.rpc {
+			clusters = append(clusters, rpcClusters(s)...)
+		}
 	}
 	return object{
 		"admin":            object{"address": socket("127.0.0.1:0")},
@@ -275,6 +278,30 @@ func cluster(name string, address net.Addr, limit int) object {
 		c["per_connection_buffer_limit_bytes"] = limit
 	}
 	return c
+}
+
+// rpcClusters are a site's clusters of gRPC streams: its server, one that nobody listens for, one without a host, one which
+// carries one stream.
+func rpcClusters(s *site) []any {
+	var all []any
+	for suffix, address := range map[string]net.Addr{"_g": s.server.ln.Addr(), "_gone": &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}, "_full": s.server.ln.Addr(), "_empty": nil} {
+		c := object{
+			"name": s.name + suffix, "type": "STATIC", "connect_timeout": "30s",
+			"typed_extension_protocol_options": object{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed(
+				"envoy.extensions.upstreams.http.v3.HttpProtocolOptions", object{
+					"explicit_http_config": object{"http2_protocol_options": object{}},
+				})},
+		}
+		if suffix == "_full" {
+			c["circuit_breakers"] = object{"thresholds": []any{object{"max_requests": 1}}}
+		}
+		if address != nil {
+			c["load_assignment"] = object{"cluster_name": s.name + suffix, "endpoints": []any{object{"lb_endpoints": []any{object{
+				"endpoint": object{"address": socket(address.String())}}}}}}
+		}
+		all = append(all, c)
+	}
+	return all
 }
 
 func (s *site) filters(wasm string) []any {

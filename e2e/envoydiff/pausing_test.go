@@ -3,7 +3,7 @@ package envoydiff
 // over has the guest report a stream's end.
 const over = ";log=;sdone=;delete="
 
-var sites = []*site{plain, stopping, tight, tightStopping, nesting, closed, closedResponse, closedBody, closedResponseBody, closedNested, early, earlyQueue, ticking, facts, idling, failOpen, reload, reloadLater}
+var sites = []*site{plain, stopping, tight, tightStopping, nesting, closed, closedResponse, closedBody, closedResponseBody, closedNested, early, earlyQueue, ticking, facts, idling, failOpen, reload, reloadLater, streams}
 
 // plain is a filter as most are configured.
 var plain = &site{name: "plain", cases: []diffCase{

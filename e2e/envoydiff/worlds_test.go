@@ -22,11 +22,12 @@ type simSite struct {
 	host   *hostsim.Host
 	route  func(hostsim.Headers) hostsim.Route
 	callee *hostsimtest.Cluster
+	rpc    *simRPC
 	log    *simLog
 }
 
 func startSim(t *testing.T, s *site, guest hostsim.Source) *simSite {
-	sim := &simSite{callee: &hostsimtest.Cluster{}, log: &simLog{tb: t}}
+	sim := &simSite{callee: &hostsimtest.Cluster{}, rpc: &simRPC{}, log: &simLog{tb: t}}
 	sim.route = func(hostsim.Headers) hostsim.Route { return hostsim.Route{Name: "route", Cluster: s.name} }
 	backoff := s.backoff
 	if backoff == shortBackoff {
@@ -35,8 +36,16 @@ func startSim(t *testing.T, s *site, guest hostsim.Source) *simSite {
 	sim.host = hostsimtest.Start(t, hostsim.Config{
 		Guest: guest, VMID: s.name, PluginName: s.name, RootID: s.name, PluginConfig: []byte(s.plugin),
 		AllowOnHeadersStopIteration: s.allow, BufferLimit: s.limit, FailurePolicy: policies[s.policy], StreamIdleTimeout: s.idle, MaxNestedReplies: s.nested, ReloadBackoff: backoff,
-		Clusters: map[string]hostsim.Cluster{s.name + "_c": sim.callee},
-		Logger:   slog.New(sim.log), Seed: 1,
+		Clusters: map[string]hostsim.Cluster{
+			s.name + "_c": sim.callee,
+			s.name + "_g": &hostsimtest.Cluster{StreamHandler: sim.rpc.open},
+			s.name + "_gone": &hostsimtest.Cluster{StreamHandler: func(s *hostsimtest.ServerStream) {
+				s.Fail(hostsim.UpstreamConnectFailed, "delayed connect error: Connection refused", false)
+			}},
+			s.name + "_empty": &hostsimtest.Cluster{RefuseStream: func(hostsim.StreamRequest) error { return hostsim.ErrNoHealthyHost }},
+			s.name + "_full":  &hostsimtest.Cluster{StreamHandler: sim.rpc.open, RefuseStream: sim.rpc.full},
+		},
+		Logger: slog.New(sim.log), Seed: 1,
 	})
 	sim.log.take()
 	return sim
@@ -73,6 +82,10 @@ func (w *simWorld) do(tb testing.TB, s step) {
 			break
 		}
 		st.RequestHeaders(h, s.verb == "get")
+	case "rpc":
+		w.rpc.do(tb, s.arg)
+		hostsimtest.Settle(tb, w.host)
+		return
 	case "answer", "hangup":
 		if w.callee.Pending() == 0 {
 			tb.Error("hostsim has made no callout")
@@ -177,6 +190,9 @@ func feed(tb testing.TB, st *simStream, s step) {
 func (w *simWorld) view(testing.TB) view {
 	w.guest = append(w.guest, w.log.take()...)
 	v := view{guest: w.guest, calls: w.callee.Pending(), peers: map[string]string{}}
+	if !w.blind {
+		w.rpc.view(w.show, v.peers)
+	}
 	for name, st := range w.streams {
 		up := st.Up.Message()
 		if up.Headers != nil && !w.blind {
@@ -217,6 +233,7 @@ func (w *simWorld) end(tb testing.TB) {
 	for _, st := range w.streams {
 		st.ClientReset()
 	}
+	w.rpc.forget()
 	hostsimtest.Settle(tb, w.host)
 	w.log.take()
 	for w.callee.Pending() > 0 { // calls that have timed out
@@ -291,6 +308,9 @@ func (w *realWorld) do(tb testing.TB, s step) {
 		w.streams[s.stream] = st
 		rest := map[string]string{"get": "\r\n", "post": "transfer-encoding: chunked\r\n\r\n", "whole": "content-length: 3\r\n\r\nabc"}
 		st.client.send("POST /%s HTTP/1.1\r\nhost: example.test\r\nx-script: %s\r\n%s", s.stream, s.script(), rest[s.verb])
+		return
+	case "rpc":
+		w.site.server.do(tb, s.arg)
 		return
 	case "answer", "hangup":
 		if len(w.callees) == 0 {
@@ -384,6 +404,9 @@ func (w *realWorld) poll(tb testing.TB) {
 func (w *realWorld) view(tb testing.TB) view {
 	w.poll(tb)
 	v := view{guest: w.guest, calls: len(w.callees), peers: map[string]string{}}
+	if w.site.server != nil && !w.blind {
+		w.site.server.view(tb, w.show, v.peers)
+	}
 	for name, st := range w.streams {
 		if m := parseMessage(tb, st.upstream.raw, false); m != nil && !w.blind {
 			f := strings.Fields(m.first)
@@ -426,5 +449,8 @@ func (w *realWorld) end(tb testing.TB) {
 	}
 	for _, p := range slices.Concat(w.unnamed, w.callees) {
 		p.close()
+	}
+	if w.site.server != nil {
+		w.site.server.forget()
 	}
 }

@@ -177,7 +177,7 @@ func TestClientLeavesAPausedStream(t *testing.T) {
 func TestFilterClosesTheStream(t *testing.T) {
 	u := newUpstream(t, echo)
 	r := up(t, guest{requestHeaders: func(g *guest, _ uint32, _ bool) hostsim.Action {
-		g.CloseStream(hostsim.StreamRequest)
+		g.CloseStream(hostsim.StreamTypeRequest)
 		return hostsim.ActionPause
 	}}, u.addr(), nil)
 	c := r.dial(t)

@@ -10,8 +10,8 @@ import (
 )
 
 // Cluster is a hostsim.Cluster that answers as the test scripts it. With a Handler every call is answered immediately.
-// Without one, the test takes calls with Next and answers them. Fault can make any call fail. Set the fields before the
-// cluster is used.
+// Without one, the test takes calls with Next and answers them. Fault can make any call fail. It
+// carries gRPC streams likewise. Set the fields before the cluster is used.
 type Cluster struct {
 	// Handler answers a call. It runs on the caller's loop and must not block.
 	Handler func(hostsim.CallRequest) hostsim.CallResponse
@@ -19,10 +19,16 @@ type Cluster struct {
 	Fault func(n int, req hostsim.CallRequest) Fault
 	// Clock is needed for Fault.Delay.
 	Clock hostsim.Clock
+	// StreamHandler serves gRPC streams. It runs on the guest's loop and must not block. Without it the test takes streams
+	// with NextStream.
+	StreamHandler func(*ServerStream)
+	// RefuseStream makes a stream fail immediately (hostsim.ErrNoHealthyHost, hostsim.ErrCircuitBreaker).
+	RefuseStream func(hostsim.StreamRequest) error
 
 	mu      sync.Mutex
 	count   int
 	waiting []*Call
+	streams []*ServerStream
 	log     []hostsim.CallRequest
 	arrived chan struct{}
 }
@@ -109,21 +115,24 @@ func (c *Cluster) enqueue(call *Call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.waiting = append(c.waiting, call)
+	c.wake()
+}
+
+// wake tells await that something came. The caller holds mu.
+func (c *Cluster) wake() {
 	if c.arrived != nil {
 		close(c.arrived)
 		c.arrived = nil
 	}
 }
 
-// Next returns the oldest unanswered call, and waits for one if there is none.
-func (c *Cluster) Next(ctx context.Context) (*Call, error) {
+// await waits until take, which runs under mu, returns true.
+func (c *Cluster) await(ctx context.Context, what string, take func() bool) error {
 	for {
 		c.mu.Lock()
-		if len(c.waiting) > 0 {
-			call := c.waiting[0]
-			c.waiting = c.waiting[1:]
+		if take() {
 			c.mu.Unlock()
-			return call, nil
+			return nil
 		}
 		if c.arrived == nil {
 			c.arrived = make(chan struct{})
@@ -133,9 +142,22 @@ func (c *Cluster) Next(ctx context.Context) (*Call, error) {
 		select {
 		case <-arrived:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("no callout came: %w", ctx.Err())
+			return fmt.Errorf("no %s came: %w", what, ctx.Err())
 		}
 	}
+}
+
+// Next returns the oldest unanswered call, and waits for one if there is none.
+func (c *Cluster) Next(ctx context.Context) (*Call, error) {
+	var call *Call
+	err := c.await(ctx, "callout", func() bool {
+		if len(c.waiting) == 0 {
+			return false
+		}
+		call, c.waiting = c.waiting[0], c.waiting[1:]
+		return true
+	})
+	return call, err
 }
 
 // Pending is the number of unanswered calls.

@@ -125,6 +125,23 @@ func (v *VM) do(id uint32, a []string) string {
 		}
 		return stv(s, strconv.Itoa(int(token)))
 
+	case "gopen": // the stream's name, cluster, then name and value of metadata
+		cluster := arg(a, 2)
+		service := append([]byte{0x0a, byte(len(cluster) + 2), 0x0a, byte(len(cluster))}, cluster...)
+		return v.grpcOpen(id, arg(a, 1), service, a[min(3, len(a)):])
+	case "graw": // the stream's name, the service's serialized form as text
+		return v.grpcOpen(id, arg(a, 1), []byte(arg(a, 2)), nil)
+	case "gsend": // a message
+		return st(h.GRPCSend(v.grpcToken(a), []byte(arg(a, 2)), false))
+	case "gend": // the last message
+		return st(h.GRPCSend(v.grpcToken(a), []byte(arg(a, 2)), true))
+	case "gfill": // a message of so many bytes
+		return st(h.GRPCSend(v.grpcToken(a), make([]byte, num(a, 2)), false))
+	case "gclose":
+		return st(h.GRPCClose(v.grpcToken(a)))
+	case "gcancel":
+		return st(h.GRPCCancel(v.grpcToken(a)))
+
 	case "sdget":
 		b, cas, s := h.SharedGet(arg(a, 1))
 		if s == 0 && arg(a, 2) == "cas" {
@@ -215,4 +232,31 @@ func sub(a []string, i int, sep string) string {
 		return ""
 	}
 	return strings.Join(a[i:], sep)
+}
+
+// grpcOpen opens a gRPC stream and remembers its token and the script that runs in its callbacks.
+func (v *VM) grpcOpen(id uint32, name string, service []byte, pairs []string) string {
+	var metadata [][2]string
+	for i := 0; i+1 < len(pairs); i += 2 {
+		metadata = append(metadata, [2]string{pairs[i], pairs[i+1]})
+	}
+	token, s := v.h.GRPCStream(service, "test.Service", "Call", metadata)
+	if s == 0 {
+		c := &grpcCall{name: name, token: token, id: id, ops: v.plugin, count: map[string]int{}}
+		if r := v.streams[id]; r != nil {
+			c.ops = r.ops
+		}
+		v.calls = append(v.calls, c)
+	}
+	return stv(s, strconv.Itoa(int(token&3)))
+}
+
+// grpcToken is a stream's token, by the name it was opened with here, or as a number.
+func (v *VM) grpcToken(a []string) uint32 {
+	for i := len(v.calls) - 1; i >= 0; i-- {
+		if v.calls[i].name == arg(a, 1) {
+			return v.calls[i].token
+		}
+	}
+	return num(a, 1)
 }

@@ -5,9 +5,10 @@
 // A script is "when=op,op;when=op". When is one of the callbacks
 //
 //	start configure tick queue done cb                      (VM and plugin configuration)
-//	rh rb rt sh sb st log sdone delete cb                   (x-script)
+//	rh rb rt sh sb st log sdone delete cb gm gr gt gc       (x-script)
 //
-// (r: request, s: response; h, b, t: headers, body, trailers; cb: answer to a callout),
+// (r: request, s: response; h, b, t: headers, body, trailers; cb: answer to a callout; g: a gRPC stream that the request
+// opened; m, r, t, c: metadata, message, trailers, close),
 // or with a number that callback's n-th call on the stream ("rb2"). An op is
 // "name:arg:arg"; whatever it finds out is logged as "<callback>: <op> = <status>
 // <result>". With "name=a" in x-script the stream's lines begin with a.
@@ -42,6 +43,10 @@ type Host interface {
 	Effective(id uint32) uint32
 	Done() uint32
 	Call(cluster string, headers [][2]string, body []byte, trailers [][2]string, timeout uint32) (uint32, uint32)
+	GRPCStream(service []byte, name, method string, metadata [][2]string) (uint32, uint32)
+	GRPCSend(token uint32, message []byte, end bool) uint32
+	GRPCClose(token uint32) uint32
+	GRPCCancel(token uint32) uint32
 	SharedGet(key string) ([]byte, uint32, uint32)
 	SharedSet(key string, value []byte, cas uint32) uint32
 	QueueRegister(name string) (uint32, uint32)
@@ -63,7 +68,16 @@ type VM struct {
 	streams map[uint32]*stream
 	callers map[uint32]uint32 // callout token -> context
 	metrics map[string]uint32
+	calls   []*grpcCall
 	root    uint32
+}
+
+// grpcCall is a gRPC stream, which a script names. Its callbacks run the script of the request that opened it.
+type grpcCall struct {
+	name      string
+	token, id uint32
+	ops       map[string]string
+	count     map[string]int
 }
 
 type stream struct {
@@ -90,6 +104,7 @@ func parse(text string) map[string]string {
 // The ABI's numbers that the script uses by name.
 const (
 	mapRequestHeaders = 0
+	bufferGRPC        = 5
 	bufferPlugin      = 7
 	bufferVM          = 6
 	logInfo           = 2
@@ -173,6 +188,35 @@ func (v *VM) Answer(token, headers, size, trailers uint32) {
 		return
 	}
 	v.run("cb", v.root, v.plugin["cb"])
+}
+
+// GRPC is one of the callbacks of a gRPC stream: gm, gr, gt or gc, with its number.
+func (v *VM) GRPC(when string, token, n uint32) {
+	c := &grpcCall{name: "unknown"}
+	for _, open := range v.calls {
+		if open.token == token {
+			c = open // the latest of that token
+		}
+	}
+	line := when + " " + c.name + " " + strconv.Itoa(int(n))
+	switch when {
+	case "gr":
+		b, _ := v.h.Buffer(bufferGRPC, 0, 20)
+		line += " " + show(b)
+	case "gc":
+		code, text := v.h.GetStatus()
+		line += " status " + strconv.Itoa(int(code)) + " " + text[:min(len(text), 58)] // what follows depends on the version
+	}
+	v.log(c.id, line)
+	if c.ops == nil {
+		return
+	}
+	c.count[when]++
+	what, ok := c.ops[when+strconv.Itoa(c.count[when])]
+	if !ok {
+		what = c.ops[when]
+	}
+	v.run(when, c.id, what)
 }
 
 func (v *VM) run(when string, id uint32, what string) (action uint32, ok bool) {

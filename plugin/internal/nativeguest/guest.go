@@ -422,6 +422,6 @@ func (h *host) Reply(status, grpcStatus int, details string, headers [][2]string
 	return ok(h.SendLocalResponse(uint32(status), details, body, list, int32(grpcStatus)))
 }
 
-func (h *host) ResumeRequest() bool { return ok(h.ContinueStream(hostsim.StreamRequest)) }
+func (h *host) ResumeRequest() bool { return ok(h.ContinueStream(hostsim.StreamTypeRequest)) }
 
-func (h *host) ResumeResponse() bool { return ok(h.ContinueStream(hostsim.StreamResponse)) }
+func (h *host) ResumeResponse() bool { return ok(h.ContinueStream(hostsim.StreamTypeResponse)) }

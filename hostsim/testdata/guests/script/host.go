@@ -73,6 +73,18 @@ func proxyDone() uint32
 //go:wasmimport env proxy_http_call
 func proxyCall(cluster unsafe.Pointer, clusterSize uint32, headers unsafe.Pointer, headersSize uint32, body unsafe.Pointer, bodySize uint32, trailers unsafe.Pointer, trailersSize, timeout uint32, token unsafe.Pointer) uint32
 
+//go:wasmimport env proxy_grpc_stream
+func proxyGRPCStream(service unsafe.Pointer, serviceSize uint32, name unsafe.Pointer, nameSize uint32, method unsafe.Pointer, methodSize uint32, metadata unsafe.Pointer, metadataSize uint32, token unsafe.Pointer) uint32
+
+//go:wasmimport env proxy_grpc_send
+func proxyGRPCSend(token uint32, data unsafe.Pointer, size, end uint32) uint32
+
+//go:wasmimport env proxy_grpc_close
+func proxyGRPCClose(token uint32) uint32
+
+//go:wasmimport env proxy_grpc_cancel
+func proxyGRPCCancel(token uint32) uint32
+
 //go:wasmimport env proxy_get_shared_data
 func proxySharedGet(key unsafe.Pointer, keySize uint32, data, size, cas unsafe.Pointer) uint32
 
@@ -270,6 +282,27 @@ func (host) Call(cluster string, headers [][2]string, body []byte, trailers [][2
 	st = proxyCall(c, cn, h, hn, b, bn, t, tn, timeout, unsafe.Pointer(&token))
 	return
 }
+
+func (host) GRPCStream(service []byte, name, method string, metadata [][2]string) (token, st uint32) {
+	s, sn := bp(service)
+	n, nn := sp(name)
+	m, mn := sp(method)
+	h, hn := bp(marshal(metadata))
+	st = proxyGRPCStream(s, sn, n, nn, m, mn, h, hn, unsafe.Pointer(&token))
+	return
+}
+
+func (host) GRPCSend(token uint32, message []byte, end bool) uint32 {
+	p, n := bp(message)
+	last := uint32(0)
+	if end {
+		last = 1
+	}
+	return proxyGRPCSend(token, p, n, last)
+}
+
+func (host) GRPCClose(token uint32) uint32  { return proxyGRPCClose(token) }
+func (host) GRPCCancel(token uint32) uint32 { return proxyGRPCCancel(token) }
 
 func (host) SharedGet(key string) ([]byte, uint32, uint32) {
 	var o out

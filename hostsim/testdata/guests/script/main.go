@@ -38,6 +38,18 @@ func onQueue(_, _ uint32) { vm.Plugin("queue") }
 //export proxy_on_http_call_response
 func onAnswer(_, token, headers, size, trailers uint32) { vm.Answer(token, headers, size, trailers) }
 
+//export proxy_on_grpc_receive_initial_metadata
+func onMetadata(_, token, n uint32) { vm.GRPC("gm", token, n) }
+
+//export proxy_on_grpc_receive
+func onMessage(_, token, n uint32) { vm.GRPC("gr", token, n) }
+
+//export proxy_on_grpc_receive_trailing_metadata
+func onTrailers(_, token, n uint32) { vm.GRPC("gt", token, n) }
+
+//export proxy_on_grpc_close
+func onClose(_, token, n uint32) { vm.GRPC("gc", token, n) }
+
 //export proxy_on_request_headers
 func onRequestHeaders(id, n uint32, end bool) uint32 { return vm.Stream("rh", id, n, end) }
 
