@@ -160,6 +160,11 @@ func AppendStreamReply(dst []byte, number uint64, status, retryAfter int, mark s
 	return append(dst, body...)
 }
 
+// AppendStreamMark appends the mark to a StreamReply without one.
+func AppendStreamMark(dst []byte, mark string) []byte {
+	return appendString(append(dst, tagReplyMark), mark)
+}
+
 // View reads a reply. Mark and Body alias b. Fields that are not known are skipped. The error is a *RawError.
 func (r *StreamReply) View(b []byte) error {
 	*r = StreamReply{}

@@ -37,9 +37,27 @@ func (s *Server) newHTTP() *http.Server {
 				c.work.idle()
 			}
 		},
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          maxStreams,
+			MaxReceiveBufferPerStream:     streamWindow,
+			MaxReceiveBufferPerConnection: 8 * streamWindow,
+			SendPingTimeout:               pingAfter,
+			WriteByteTimeout:              s.opts.WriteTimeout,
+		},
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 }
+
+// Settings of HTTP/2.
+const (
+	// maxStreams bounds the requests and streams of one connection.
+	maxStreams = 1024
+	// streamWindow bounds what is buffered of a request or stream. A connection has eight times as much, so that one that is not read does
+	// not hold up the others.
+	streamWindow = 256 << 10
+	// pingAfter is how long a connection may be silent before it has to answer a ping.
+	pingAfter = 15 * time.Second
+)
 
 // Serve accepts connections, with TLS if cfg is not nil, until Shutdown; it
 // then returns nil. It may be called once.
@@ -102,6 +120,18 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	multi := hr.ProtoMajor > 1
 	c, _ := hr.Context().Value(limitConnKey{}).(*limitConn)
 	x.source.conn = c
+	if asksForStream(hr) {
+		if e, _ := s.routes.find(&x.req); e != nil && e.Stream != nil {
+			if c != nil && !c.work.begin(true) {
+				panic(http.ErrAbortHandler) // closed by the shutdown
+			}
+			if c != nil {
+				defer c.work.end()
+			}
+			s.serveStream(hw, hr, x, e)
+			return
+		}
+	}
 	p := s.receive(hw, hr, x)
 	if p == nil && c != nil && (c.framing.refused() || c.framing.tooLong()) {
 		if p = malformed(); c.framing.tooLong() {
@@ -144,7 +174,7 @@ func (s *Server) receive(hw http.ResponseWriter, hr *http.Request, x *exchange) 
 		return nil
 	}
 	e, _ := s.routes.find(&x.req)
-	if e != nil && e.open() {
+	if e != nil && (e.open() || e.Stream != nil) {
 		return nil // net/http drops a short body, and closes the connection after a long one
 	}
 	if largeBody(hr) {

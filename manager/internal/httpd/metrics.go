@@ -18,6 +18,7 @@ type metrics struct {
 	unauthorized  prometheus.Counter
 	forbidden     prometheus.Counter
 	bodiesRefused prometheus.Counter
+	streamEnds    *prometheus.CounterVec
 	unmatched     *routeMetrics
 }
 
@@ -51,6 +52,9 @@ func newMetrics() *metrics {
 			Name: "oncegate_http_forbidden_total", Help: "Requests whose credentials have none of the roles of the call.",
 		}),
 	}
+	m.streamEnds = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "oncegate_streams_ended_total", Help: "Streams of gates that ended, by gRPC status.",
+	}, []string{"status"})
 	m.unmatched = m.route("", "unmatched")
 	return m
 }
@@ -84,7 +88,13 @@ func (r *routeMetrics) observe(status int, d time.Duration, span trace.Span) {
 func (s *Server) Collectors() []prometheus.Collector {
 	m := s.metrics
 	return []prometheus.Collector{
-		m.requests, m.seconds, m.shed, m.refused, m.unauthorized, m.forbidden, m.bodiesRefused,
+		m.requests, m.seconds, m.shed, m.refused, m.unauthorized, m.forbidden, m.bodiesRefused, m.streamEnds,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "oncegate_streams_open", Help: "Streams of gates that are open right now.",
+		}, func() float64 { return float64(s.streams.open.Load()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "oncegate_stream_unsent_bytes", Help: "Bytes of replies that the clients of streams have not taken yet.",
+		}, func() float64 { return float64(s.streams.unsent.Load()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "oncegate_http_body_bytes", Help: "Memory of the bodies of requests that arrive or are at work right now.",
 		}, s.bodies.bytes),

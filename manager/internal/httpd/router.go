@@ -20,6 +20,8 @@ type Route struct {
 	// Exempt routes are answered even under overload and while stopping.
 	Exempt bool
 	Handle Handler
+	// Stream, instead of Handle, makes it a stream of gRPC. Its Method is POST.
+	Stream StreamHandler
 }
 
 // open reports whether the route needs no credentials.
@@ -47,6 +49,9 @@ func newRouter(m *metrics, groups ...[]Route) (*router, error) {
 	rt := &router{literal: make(map[string][]*endpoint)}
 	for _, group := range groups {
 		for _, r := range group {
+			if r.Stream != nil && r.Handle == nil {
+				r.Handle = streamOnly
+			}
 			if r.Method == "" || !strings.HasPrefix(r.Path, "/") || r.Handle == nil {
 				return nil, fmt.Errorf("httpd: route %q %q: needs a method, a path and a handler", r.Method, r.Path)
 			}

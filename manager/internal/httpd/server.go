@@ -123,6 +123,7 @@ type Server struct {
 	metrics *metrics
 	load    load
 	bodies  budget
+	streams streams
 	limit   limiter
 	http    *http.Server
 	version []string // the header oncegate-manager
@@ -145,6 +146,7 @@ func New(opts Options, groups ...[]Route) (*Server, error) {
 		max: opts.MaxConnections, refusal: refusal(opts.Version), refused: s.metrics.refused, log: s.log, done: make(chan struct{}),
 		idle: opts.IdleTimeout, head: opts.ReadTimeout, headBytes: opts.MaxHeaderBytes,
 	}
+	s.streams.max, s.streams.stopping = int64(opts.MaxConnections), make(chan struct{})
 	s.http = s.newHTTP()
 	s.base, s.stop = context.WithCancel(context.Background())
 	s.deadlines = deadlines{base: s.base, timeout: opts.WorkTimeout}

@@ -81,6 +81,7 @@ const courtesy = time.Second
 // closed; its error is returned when requests were cut off.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.limit.close()
+	s.streams.stop()
 	done := make(chan error, 1)
 	// This waits for every connection that is not idle.
 	go func() { done <- s.http.Shutdown(ctx) }()

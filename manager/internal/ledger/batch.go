@@ -18,6 +18,8 @@ type Item struct {
 	Reserve api.ReserveRequest
 	Finish  FinishRequest
 	Release api.ReleaseRequest
+	// Waits says that the caller calls Await if the reserve is answered pending. That answer is then not counted here.
+	Waits bool
 
 	// Reply and Err are what the call returns by itself. After a commit, reject or release, Reply has its state. An
 	// item whose Err is already set is skipped.
@@ -51,7 +53,7 @@ const (
 // large, or that keeps meeting conflicts, is split in half. A failure of the store, or the end of ctx, is the answer to
 // every item of that transaction. Repeating the batch settles their outcome, as repeating the calls would.
 //
-// No item waits: a reserve that meets another attempt is answered pending.
+// No item waits: a reserve that meets another attempt is answered pending. Await waits on for it.
 func (l *Ledger) Batch(ctx context.Context, items []Item) {
 	l.counters.batches.Add(1)
 	l.counters.batchItems.Add(uint64(len(items)))
@@ -167,7 +169,9 @@ func hasOpenReserve(items []Item) bool {
 func (l *Ledger) single(ctx context.Context, it *Item) {
 	if it.Op == OpReserve {
 		it.Reply, it.Err = l.reserve(ctx, it.key, &it.Reserve)
-		l.tellReserve(ctx, it.key, it.Reply, it.Err)
+		if !it.awaits() {
+			l.tellReserve(ctx, it.key, it.Reply, it.Err)
+		}
 		return
 	}
 	r := l.startRun(it.Op, it.key)
@@ -314,7 +318,9 @@ func (tx *Tx) serve(it *Item) (reply Reply, more bool, err error) {
 	switch it.Op {
 	case OpReserve:
 		reply, err = tx.reserve(it.key, &it.Reserve)
-		tx.countReserve(reply, err)
+		if !it.Waits || reply.State != api.StatePending {
+			tx.countReserve(reply, err)
+		}
 	case OpRenew:
 		reply, err = tx.renew(it.key, &it.Reserve, nil)
 	case OpUnknown:
@@ -369,7 +375,12 @@ func (l *Ledger) lookupBatch(ctx context.Context, items []Item) {
 		if it := &items[i]; it.phase == previewed {
 			it.phase = answered
 			l.tellLookup(ctx, it.key, it.own, it.Err, it.prints)
-			l.tellReserve(ctx, it.key, it.Reply, it.Err)
+			if !it.awaits() {
+				l.tellReserve(ctx, it.key, it.Reply, it.Err)
+			}
 		}
 	}
 }
+
+// awaits reports whether the answer is one that Await replaces.
+func (it *Item) awaits() bool { return it.Waits && it.Err == nil && it.Reply.State == api.StatePending }

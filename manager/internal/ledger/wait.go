@@ -126,6 +126,14 @@ func (l *Ledger) Drain() {
 	}
 }
 
+// Queued reports whether calls wait for the key. A reserve that may wait must then be made by Reserve, which does not overtake them.
+func (l *Ledger) Queued(scope, key string) bool { return l.waits.queued(recordKey(scope, key)) }
+
+// Await waits as Reserve does, for a reserve with a Wait that Batch has answered pending.
+func (l *Ledger) Await(ctx context.Context, req *api.ReserveRequest, hold HoldFunc) (Reply, error) {
+	return l.await(ctx, recordKey(req.Scope, req.Key), req, min(req.Wait, l.opts.MaxWait), hold)
+}
+
 // await waits until a reserve has a better answer than pending, but at most for wait.
 func (l *Ledger) await(ctx context.Context, key string, req *api.ReserveRequest, wait time.Duration, hold HoldFunc) (Reply, error) {
 	q, w := l.waits.join(l.store, key)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -25,7 +26,7 @@ func benchServer(b *testing.B, st store.Store) *Server {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, LedgerRoutes(l, nil, Reach{}))
+	s, err := New(Options{Options: httpd.Options{Version: httpdtest.Version, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, LedgerRoutes(l, nil, Reach{}))
 	if err != nil {
 		b.Fatal(err)
 	}

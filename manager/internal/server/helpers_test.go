@@ -86,6 +86,9 @@ func (s *site) wantAudited(want ...string) {
 
 // described checks an exchange against the description of the API.
 func described(r *http.Request, body string, a httpdtest.Answer) error {
+	if r.URL.Path == api.PathCalls {
+		return nil // manager/api/oncegate.proto describes it
+	}
 	d, err := openapitest.Load()
 	if err != nil {
 		return err

@@ -118,7 +118,7 @@ func (h *ledgerHandlers) homeOf(err error) (name string, elsewhere bool) {
 }
 
 // reserveFar reserves a key that is not only local.
-func (h *ledgerHandlers) reserveFar(ctx context.Context, r *httpd.Request, req *api.ReserveRequest) (ledger.Reply, error) {
+func (h *ledgerHandlers) reserveFar(ctx context.Context, hold ledger.HoldFunc, req *api.ReserveRequest) (ledger.Reply, error) {
 	if err := req.Validate(); err != nil {
 		return ledger.Reply{}, err
 	}
@@ -130,7 +130,7 @@ func (h *ledgerHandlers) reserveFar(ctx context.Context, r *httpd.Request, req *
 		if reply, ok, err := h.ledger.Recorded(ctx, req); ok || err != nil {
 			return reply, err
 		}
-		return h.reserveAtHome(ctx, r, req, home)
+		return h.reserveAtHome(ctx, hold, req, home)
 	}
 	if home != "" || h.admit != nil {
 		if err := h.reach.Homes.Take(); err != nil {
@@ -140,18 +140,18 @@ func (h *ledgerHandlers) reserveFar(ctx context.Context, r *httpd.Request, req *
 			return ledger.Reply{}, err
 		}
 	}
-	return h.ledger.Reserve(ctx, req, r.Hold)
+	return h.ledger.Reserve(ctx, req, hold)
 }
 
 // reserveAtHome reserves a key at its home, and records that this ledger's further calls about it go there.
-func (h *ledgerHandlers) reserveAtHome(ctx context.Context, r *httpd.Request, req *api.ReserveRequest, home string) (ledger.Reply, error) {
+func (h *ledgerHandlers) reserveAtHome(ctx context.Context, hold ledger.HoldFunc, req *api.ReserveRequest, home string) (ledger.Reply, error) {
 	wait, done := h.reach.Homes.Wait(home, min(req.Wait, max(h.ledger.Options().MaxWait, 0)))
 	defer done()
 	by := *req
 	by.Wait = wait
 	calling := ctx
 	if wait > 0 {
-		held, stop := r.Hold()
+		held, stop := hold()
 		defer stop()
 		calling = held
 	}

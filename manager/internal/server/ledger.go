@@ -34,6 +34,7 @@ func LedgerRoutes(l *ledger.Ledger, me *shard.Keeper, reach Reach) []httpd.Route
 		{Method: "POST", Path: api.PathRenew, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, h.renew) }},
 		{Method: "POST", Path: api.PathUnknown, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, h.unknown) }},
 		{Method: "POST", Path: api.PathLookUp, Roles: gates, Handle: h.lookUp},
+		{Method: "POST", Path: api.PathCalls, Roles: gates, Stream: h.calls},
 		{Method: "POST", Path: api.PathBatch, Roles: gates, Handle: h.batch},
 		{Method: "POST", Path: api.PathHome + "{call}", Roles: httpd.Peer | httpd.Plain, Handle: h.atHome},
 		// Proxies bring callers here who have no credentials for the manager.
@@ -128,7 +129,7 @@ func (h *ledgerHandlers) reserve(r *httpd.Request, w *httpd.Response) {
 		if req.Durability == api.DurabilityLocal && h.admit == nil {
 			reply, err = h.ledger.Reserve(ctx, req, r.Hold)
 		} else {
-			reply, err = h.reserveFar(ctx, r, req)
+			reply, err = h.reserveFar(ctx, r.Hold, req)
 		}
 		w.Status, w.RetryAfter = reserveStatus(reply.State)
 		return reply, err

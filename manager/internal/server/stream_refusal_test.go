@@ -1,0 +1,142 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"strconv"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/shard"
+)
+
+// A stream that means another shard, or last met another ledger, does nothing.
+func TestStreamForAnotherShardDoesNothing(t *testing.T) {
+	s := shardSite(t, shard.Want{Name: "A"})
+	client := httpdtest.HTTP2(t)
+	for _, header := range [][]string{{api.HeaderShard, "B"}, {api.HeaderLedger, "nonsense"}} {
+		g := s.gate(client, header...)
+		g.send(g.call(api.OpReserve, reserveOf("a", "t", 0)), g.call(api.OpCommit, commitOf("b", "t", nil)))
+		want, end := 421, "9"
+		if header[0] == api.HeaderLedger {
+			want, end = 400, "3"
+		}
+		for range 2 {
+			if r, _ := g.reply(); r.Status != want {
+				t.Errorf("%v: %d %s", header, r.Status, r.Body)
+			}
+		}
+		g.wantEnd(end)
+	}
+	g := s.gate(client, api.HeaderShard, "A")
+	if h := g.Response.Header; h.Get(api.HeaderShard) != "A" || h.Get(api.HeaderLedger) == "" {
+		t.Errorf("headers %v", h)
+	}
+	g.send(g.call(api.OpReserve, reserveOf("a", "t", 0)))
+	r, _ := g.wantReply(1, 201, api.StateReserved)
+	if _, ok := api.ParseMark(r.Mark); !ok {
+		t.Errorf("mark %q", r.Mark)
+	}
+}
+
+// A large answer goes on streams for large messages only.
+func TestStreamForSmallMessagesRefusesLargeAnswers(t *testing.T) {
+	s := newSite(t, siteOptions{ledger: ledger.Options{MaxResultBytes: 4 << 20}})
+	client := httpdtest.HTTP2(t)
+	small, large := s.gate(client), s.gate(client, api.HeaderStream, api.StreamLarge)
+	body := bytes.Repeat([]byte{'x'}, 1<<20)
+	for name, size := range map[string]int{"fits": api.MaxSmallReply - 200, "large": len(body)} {
+		n := large.n
+		large.send(large.call(api.OpCommit, commitOf(name, "t", body[:size])))
+		large.wantReply(n+1, 200, api.StateCommitted)
+		large.send(large.call(api.OpReserve, reserveOf(name, "u", 0)))
+		if _, in := large.wantReply(n+2, 200, api.StateCommitted); len(in.Result.Body) != size {
+			t.Errorf("%d bytes", len(in.Result.Body))
+		}
+		small.send(small.call(api.OpReserve, reserveOf(name, "u", 0)))
+		r, _ := small.reply()
+		var p api.Problem
+		if name == "fits" && r.Status != 200 || name == "large" && (r.Status != 503 || p.ParseJSON(r.Body) != nil || p.Code != api.CodeLargeAnswer) {
+			t.Errorf("%s: %d %.100s", name, r.Status, r.Body)
+		}
+	}
+}
+
+func TestStreamEndsAfterAnUnreadableCall(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	g := s.gate(httpdtest.HTTP2(t))
+	g.send(g.call(api.OpReserve, reserveOf("a", "t", 0)), []byte{0xff})
+	g.wantReply(1, 201, api.StateReserved)
+	g.wantEnd("3")
+}
+
+// A manager that can do nothing answers calls of streams that are open, too.
+func TestStreamOfAManagerThatRefuses(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	g := s.gate(httpdtest.HTTP2(t))
+	g.send(g.call(api.OpPing, nil))
+	g.wantReply(1, 200, api.StateNone)
+	s.server.Refuse("the store failed")
+	g.send(g.call(api.OpReserve, reserveOf("a", "t", 0)))
+	if r, _ := g.reply(); r.Status != 503 {
+		t.Errorf("%d %s", r.Status, r.Body)
+	}
+}
+
+// rawCodec has bytes for messages.
+type rawCodec struct{}
+
+func (rawCodec) Marshal(v any) ([]byte, error)      { return *v.(*[]byte), nil }
+func (rawCodec) Unmarshal(data []byte, v any) error { *v.(*[]byte) = bytes.Clone(data); return nil }
+func (rawCodec) Name() string                       { return "proto" }
+
+// A client of the usual library opens the stream, is answered, and learns why it was refused or ended.
+func TestStreamOfAStockClient(t *testing.T) {
+	auth := tokens(t, "0123456789abcdef", "fedcba9876543210")
+	s := newSite(t, siteOptions{server: Options{Options: httpd.Options{Auth: auth}}})
+	conn, err := grpc.NewClient(s.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	desc := &grpc.StreamDesc{StreamName: api.StreamMethod, ServerStreams: true, ClientStreams: true}
+	open := func(token string) grpc.ClientStream {
+		t.Helper()
+		st, err := conn.NewStream(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token), desc, api.PathCalls)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	var got []byte
+	if err := open("none of them at all").RecvMsg(&got); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("without credentials: %v", err)
+	}
+	st := open("0123456789abcdef")
+	for i := range 3 {
+		call := api.AppendStreamCall(nil, uint64(i+1), api.OpReserve, nil, reserveOf("k"+strconv.Itoa(i), "t", 0))
+		if err := errors.Join(st.SendMsg(&call), st.RecvMsg(&got)); err != nil {
+			t.Fatal(err)
+		}
+		var r api.StreamReply
+		if err := r.View(got); err != nil || r.Number != uint64(i+1) || r.Status != 201 {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+	bad := []byte{0xff}
+	if err := st.SendMsg(&bad); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.RecvMsg(&got); status.Code(err) != codes.InvalidArgument || status.Convert(err).Message() == "" {
+		t.Errorf("after nonsense: %v", err)
+	}
+}
