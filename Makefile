@@ -5,7 +5,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
-# The binaries carry no commit, or every commit would link them anew.
+# The binaries carry no commit, or every commit would link them again.
 GO_BUILD := go build -buildvcs=false
 
 # Modules that users require. Each works with the Go version that its go.mod names. go.mod here replaces them by their
@@ -258,7 +258,7 @@ build/grafana: .ci/browser/boards/package.json
 	@touch $@
 
 .PHONY: docs-pictures
-docs-pictures: test-deps build build/grafana ## draw the pictures of docs/operating.md anew, in five minutes; no part of make test
+docs-pictures: test-deps build build/grafana ## draw the pictures of docs/operating.md again, in five minutes; no part of make test
 	@.ci/apt-install chromium:chromium
 	@build/setup default >/dev/null
 	@cd .ci/browser && go run ./boards
@@ -270,7 +270,7 @@ build/schemathesis:
 	@.ci/try python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --target $@-new schemathesis==$(SCHEMATHESIS_VERSION)
 	@mv $@-new $@
 
-# What the tests need beyond the toolchain: a C compiler for the race detector, and the servers behind the shared engines.
+# What the tests need beyond the toolchain: a C compiler for the race detector, and the servers of the shared engines.
 .PHONY: test-deps
 test-deps:
 	@.ci/apt-install gcc:gcc '/usr/include/stdlib.h:libc6-dev' promtool:prometheus redis-server:redis-server etcd:etcd-server \

@@ -147,7 +147,7 @@ func TestNamesInDocuments(t *testing.T) {
 }
 
 // TestEachRowOfTheComparisonIsTested: each row of docs/comparison.md names a test that shows Oncegate's cell.
-// TestNamesInDocuments tells whether the tests are there.
+// TestNamesInDocuments checks that the tests are there.
 func TestEachRowOfTheComparisonIsTested(t *testing.T) {
 	text, err := os.ReadFile("comparison.md")
 	if err != nil {
@@ -205,4 +205,19 @@ func TestOneRationale(t *testing.T) {
 			t.Errorf("%s: move it into docs/RATIONALE.md, under a heading of its own", name)
 		}
 	})
+}
+
+// TestDocumentsStayShort: nobody reads more pages and words than these.
+func TestDocumentsStayShort(t *testing.T) {
+	const mostPages, mostWords = 22, 35000
+	pages, words := 0, 0
+	eachFile(t, func(name string, content []byte) {
+		if strings.HasPrefix(name, "docs/") && path.Ext(name) == ".md" {
+			pages++
+			words += len(strings.Fields(string(content)))
+		}
+	})
+	if pages > mostPages || words > mostWords {
+		t.Errorf("docs has %d pages with %d words, at most %d with %d are wanted", pages, words, mostPages, mostWords)
+	}
 }

@@ -44,7 +44,7 @@ func TestDoctorJudgesRealEnvoys(t *testing.T) {
 			{"direct route", editRoute(func(*routev3.Route) {}), "ok", "envoy: direct routes", "have no rules that direct calls pass by", ""},
 			{
 				"retry policy after the gate", editRoute(func(r *routev3.Route) { r.GetRoute().RetryPolicy = &routev3.RetryPolicy{RetryOn: "5xx"} }),
-				"fail", "envoy: retries", "retry_policy", "remove it: Envoy sends a request more than once behind the gate",
+				"fail", "envoy: retries", "retry_policy", "remove it: Envoy sends a request more than once after the gate",
 			},
 			{
 				"hash policy", editRoute(func(r *routev3.Route) {
@@ -108,7 +108,7 @@ func TestDoctorJudgesRealEnvoys(t *testing.T) {
 			},
 			{
 				"cluster of another name", setField("manager", map[string]any{"cluster": "elsewhere"}),
-				"fail", "envoy: managers", `there is no cluster "elsewhere"`, "add it, as in envoy/envoy.yaml",
+				"fail", "envoy: managers", `there is no cluster "elsewhere"`, "add it, as in envoy/body-mode.yaml",
 			},
 			{
 				"no filter", edit(func(hcm *hcmv3.HttpConnectionManager, _ *wasmv3.PluginConfig) error { return withoutGate(hcm) }),

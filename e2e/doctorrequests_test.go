@@ -176,12 +176,8 @@ func TestDoctorFindsWhyRequestsFail(t *testing.T) {
 				level: "fail", check: "envoy: ledgers", text: "answers, and it is no manager", do: "correct the endpoints", also: "envoy: answers of managers",
 			},
 			{
-				name: "missing capability", edit: edit(func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
-					//lint:ignore SA1019 Envoys before 1.40 know only this field
-					delete(plugin.GetCapabilityRestrictionConfig().GetAllowedCapabilities(), "proxy_http_call")
-					return nil
-				}),
-				level: "fail", check: "envoy: capabilities", text: "lacks proxy_http_call", do: "use the list of envoy/envoy.yaml",
+				name: "missing capability", edit: edit(target.restrict(t, "proxy_http_call")),
+				level: "fail", check: "envoy: capabilities", text: "lacks proxy_http_call", do: "use the list of envoy/capabilities.yaml",
 			},
 			{
 				name: "region of a single manager", edit: setField("durability", "region"), status: 503,

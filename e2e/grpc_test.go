@@ -429,7 +429,7 @@ func TestUnaryAnswersFromTheManager(t *testing.T) {
 		defer cancel()
 		for what, in := range map[string]*grpc_testing.SimpleRequest{
 			"a call": {}, "a large answer": {ResponseSize: 300_000}, "a large message": {Payload: &grpc_testing.Payload{Body: make([]byte, 300_000)}},
-			"a message that goes on while it is answered": {Payload: &grpc_testing.Payload{Body: make([]byte, 3_000_000)}},
+			"a message that continues while it is answered": {Payload: &grpc_testing.Payload{Body: make([]byte, 3_000_000)}},
 		} {
 			key := newKey()
 			first := r.callWith(ctx, key, in, "authorization", "Bearer a")

@@ -131,7 +131,7 @@ func newDraining(t *testing.T, target envoyTarget, mode string, seconds int, edi
 	l := &lifecycle{envoy: target, upstream: newHeldUpstream(t)}
 	l.stack = &stack{dir: t.TempDir(), target: target, mode: mode, paymentsAddr: l.upstream.address}
 	t.Cleanup(func() {
-		// Envoy leaves it behind.
+		// Envoy does not remove its shared memory.
 		if id, err := os.ReadFile(l.path("base-id")); err == nil {
 			os.Remove("/dev/shm/envoy_shared_memory_" + strings.TrimSpace(string(id)) + "0")
 		}

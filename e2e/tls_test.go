@@ -73,6 +73,7 @@ func TestGateCallsTheManagerByTLS(t *testing.T) {
 		first := wantFirst(t, p, pay(key), 201)
 		wantReplay(t, p, pay(key), first)
 		s.wantExecutions(t, key, 1)
+		p.wantNothingDeprecated(t)
 
 		for name, c := range map[string]struct {
 			files string

@@ -13,40 +13,6 @@ import (
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
-// deprecated are the lines of an Envoy's log that warn of settings which a later release will not have.
-func (p *proxy) deprecated() (lines []string) {
-	for line := range strings.Lines(p.tail(maxLines)) {
-		if strings.Contains(strings.ToLower(line), "deprecated") {
-			lines = append(lines, line)
-		}
-	}
-	return lines
-}
-
-// knowsListInVM reports whether an Envoy knows the list of capabilities in vm_config.
-func (e envoyTarget) knowsListInVM(t *testing.T) bool {
-	t.Helper()
-	var major, minor int
-	if _, err := fmt.Sscanf(e.Version, "%d.%d", &major, &minor); err != nil {
-		t.Fatal(err)
-	}
-	return major > 1 || minor >= 40
-}
-
-// wantOldFieldOnly checks that an Envoy warns of the old field of the list of capabilities where it knows the new one, and of
-// nothing else.
-func wantOldFieldOnly(t *testing.T, e envoyTarget, p *proxy) {
-	t.Helper()
-	if e.knowsListInVM(t) {
-		p.logged(t, "PluginConfig.capability_restriction_config")
-	}
-	for _, line := range p.deprecated() {
-		if !e.knowsListInVM(t) || !strings.Contains(line, "PluginConfig.capability_restriction_config") {
-			t.Error(line)
-		}
-	}
-}
-
 // startFiles starts an Envoy with the published files of xDS: those of envoy/xds, and those of a variant over them. Each text
 // of addresses that occurs in them is replaced.
 func (s *stack) startFiles(t *testing.T, variant string, addresses map[string]string) *proxy {
@@ -160,7 +126,7 @@ func TestPublishedXDSFiles(t *testing.T) {
 			f.shards[list[1]].kill()
 			refused(t, p, keysOf(scope, list, list[1], 1)[0])
 			wantFirst(t, p, pay(keysOf(scope, list, list[0], 1)[0]), 201)
-			wantOldFieldOnly(t, target, p)
+			p.wantNothingDeprecated(t)
 		})
 		t.Run("managers", func(t *testing.T) {
 			t.Parallel()
@@ -209,7 +175,7 @@ func TestPublishedXDSFiles(t *testing.T) {
 				wantReplay(t, p, pay(key), first)
 				s.wantExecutions(t, key, 1)
 			}
-			wantOldFieldOnly(t, target, p)
+			p.wantNothingDeprecated(t)
 		})
 	})
 }

@@ -50,6 +50,17 @@ func LoadBootstrap(name string) (*bootstrapv3.Bootstrap, error) {
 	return b, nil
 }
 
+// Capabilities returns the list of capabilities.yaml, which belongs into the plugin's VM or, before Envoy 1.40, into the plugin.
+func Capabilities() (*wasmv3.CapabilityRestrictionConfig, error) {
+	text, err := Files.ReadFile("capabilities.yaml")
+	if err != nil {
+		return nil, err
+	}
+	vm := new(wasmv3.VmConfig)
+	err = unmarshalYAML(text, vm)
+	return vm.GetCapabilityRestrictionConfig(), err
+}
+
 // unmarshalYAML reads YAML into a message; unknown and repeated fields are errors.
 func unmarshalYAML(text []byte, m proto.Message) error {
 	json, err := yaml.YAMLToJSONStrict(text)

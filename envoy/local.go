@@ -18,7 +18,7 @@ import (
 
 // Local is a static configuration with other addresses and another path of the module. Everything else is as published.
 type Local struct {
-	// Mode is "body" for envoy.yaml, "headers" for headers-mode.yaml.
+	// Mode is "body" for body-mode.yaml, "headers" for headers-mode.yaml.
 	Mode string
 	// Listen and Admin are the addresses that Envoy listens on, as IP:port; port 0 takes a free one.
 	Listen, Admin string
@@ -37,7 +37,7 @@ type Local struct {
 }
 
 // byMode names the file of each mode.
-var byMode = map[string]string{"body": "envoy.yaml", "headers": "headers-mode.yaml"}
+var byMode = map[string]string{"body": "body-mode.yaml", "headers": "headers-mode.yaml"}
 
 func load(mode string) (*bootstrapv3.Bootstrap, error) {
 	name := byMode[mode]

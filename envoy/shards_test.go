@@ -56,7 +56,7 @@ func shardsFile(t *testing.T) (b *bootstrapv3.Bootstrap, names []string) {
 // what the filter and the managers take.
 func TestShardClustersMatchTheFilter(t *testing.T) {
 	b, names := shardsFile(t)
-	for name := range static {
+	for _, name := range byMode {
 		whole, err := LoadBootstrap(name)
 		if err != nil {
 			t.Fatal(err)
@@ -124,7 +124,7 @@ func TestShardsInARealEnvoy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name := range static {
+	for _, name := range byMode {
 		b, err := LoadBootstrap(name)
 		if err != nil {
 			t.Fatal(err)

@@ -14,7 +14,7 @@ func TestTLSClusterMatchesTheStaticFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := clusterOf(b, "oncegate_manager")
-	for name := range static {
+	for _, name := range byMode {
 		whole, err := LoadBootstrap(name)
 		if err != nil {
 			t.Fatal(err)

@@ -44,7 +44,7 @@ func TestCommentsAboutTheToken(t *testing.T) {
 			t.Errorf("%s: the VM has %v", name, got)
 		}
 	}
-	for name := range static {
+	for _, name := range byMode {
 		b := new(bootstrapv3.Bootstrap)
 		if err := unmarshalYAML(uncommented(t, name), b); err != nil {
 			t.Fatalf("%s: %v", name, err)

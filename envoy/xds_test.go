@@ -30,7 +30,7 @@ func xdsSets(t *testing.T) map[string]map[string]proto.Message {
 		"xds/shards":   func(b *bootstrapv3.Bootstrap) error { return useShards(t, b) },
 		"xds/managers": useManagers,
 	} {
-		b, err := LoadBootstrap("envoy.yaml")
+		b, err := LoadBootstrap("body-mode.yaml")
 		if err == nil {
 			err = change(b)
 		}

@@ -132,7 +132,7 @@ func (b *tab) login() {
 	b.do(chromedp.SendKeys(`input[name=token]`, operatorToken+"\r"), chromedp.WaitVisible(`//h1[text()="Overview"]`))
 }
 
-// click clicks a button or link with this text, and waits for the page behind it to say want.
+// click clicks a button or link with this text, and waits for its page to say want.
 func (b *tab) click(text, want string) {
 	b.t.Helper()
 	b.do(chromedp.Click(fmt.Sprintf(`//main//*[self::button or self::a][normalize-space()=%q]`, text)),

@@ -75,7 +75,7 @@ func (w *World) torment() {
 		m := w.someManager()
 		m.shift.Add(int64(by))
 		m.ahead += max(by, 0)
-		m.behind += max(-by, 0)
+		m.setBack += max(-by, 0)
 		w.logf(m.name, "clock moves by %v", by)
 	})
 	some(Busy, 6, w.rush)

@@ -17,7 +17,7 @@ import (
 // outcome is one that a manager has acknowledged to a gate, has answered to one, or has learned of another manager.
 type outcome struct {
 	manager, key, body string // key is scope and key
-	token              string // of one that was told
+	token              string // of one that a gate sent
 	at                 time.Duration
 	// Of one that was acknowledged: when the call began, and which manager decided about the key; nil: an
 	// answer that was cut does not say.
@@ -25,16 +25,16 @@ type outcome struct {
 	by    *manager
 }
 
-// tell notes that a gate tells a manager an outcome.
+// tell notes that a gate sends a manager an outcome.
 func (w *World) tell(m *manager, key string, c *simulated.Call) {
 	if !w.plan.Has(Centres) || c.Op != "commit" && c.Op != "reject" {
 		return
 	}
-	if w.told == nil {
-		w.told, w.offered = make(map[string]time.Duration), make(map[string]map[string]bool)
+	if w.sentAt == nil {
+		w.sentAt, w.offered = make(map[string]time.Duration), make(map[string]map[string]bool)
 	}
-	if _, ok := w.told[c.Body]; !ok {
-		w.told[c.Body] = w.now()
+	if _, ok := w.sentAt[c.Body]; !ok {
+		w.sentAt[c.Body] = w.now()
 	}
 	o := outcome{manager: m.name, key: key, body: c.Body, token: c.Token}
 	o.addTo(w.offered)
@@ -61,7 +61,7 @@ func (w *World) acknowledged(e *record, reply *api.ReserveReply) {
 	o := outcome{manager: e.m.name, key: strings.TrimPrefix(e.key, e.m.ledger()+" "), body: e.call.Body, token: e.call.Token, at: w.now(), began: time.Duration(e.at)}
 	switch e.call.Op {
 	case "commit", "reject":
-		if r := w.upstream.told(o.body); r != nil {
+		if r := w.upstream.runOf(o.body); r != nil {
 			r.op.id = o.key
 			o.by = w.decider(e.m, o.key, r.op.global)
 			if o.by.forgotSince(o.began) {
@@ -162,7 +162,7 @@ func (w *World) again(o outcome, v *simulated.View) bool {
 	return o.by != nil && o.by.disks > 0 && slices.ContainsFunc(v.Conflicts[o.key], func(r simulated.Ran) bool { return r.Origin == o.by.origin && r.Body != v.Winners[o.key] })
 }
 
-// checkConflicts checks that conflicts have what was acknowledged, and nothing that no gate told. An outcome may be
+// checkConflicts checks that conflicts have what was acknowledged, and nothing that no gate sent. An outcome may be
 // there whose manager and gate were both killed before it was acknowledged.
 func (w *World) checkConflicts(v *simulated.View) {
 	ran := make(map[string]map[string]bool)
@@ -173,7 +173,7 @@ func (w *World) checkConflicts(v *simulated.View) {
 	}
 	for key, bodies := range ran {
 		if n := max(len(v.Conflicts[key]), 1); n < len(bodies) || n > len(w.offered[key]) {
-			w.fail("%d outcomes of %q were acknowledged, %d told, and the conflicts have %q", len(bodies), key, len(w.offered[key]), v.Conflicts[key])
+			w.fail("%d outcomes of %q were acknowledged, %d sent, and the conflicts have %q", len(bodies), key, len(w.offered[key]), v.Conflicts[key])
 		}
 	}
 	w.conflicts += len(v.Conflicts)
@@ -183,8 +183,8 @@ func (w *World) checkConflicts(v *simulated.View) {
 	// What a data centre knows and answers does not change because work that it does itself ends later.
 	for _, a := range w.known {
 		for _, o := range w.outcomes {
-			if o.manager == a.manager && o.key == a.key && o.body != a.body && w.told[o.body] > a.at && v.Winners[o.key] == o.body {
-				w.fail("%s knew of %q, and what a gate told it later, %q, is the winner", a.manager, a.body, o.body)
+			if o.manager == a.manager && o.key == a.key && o.body != a.body && w.sentAt[o.body] > a.at && v.Winners[o.key] == o.body {
+				w.fail("%s knew of %q, and what a gate sent it later, %q, is the winner", a.manager, a.body, o.body)
 			}
 		}
 	}

@@ -109,7 +109,7 @@ func (w *World) latency() time.Duration {
 	return d
 }
 
-// adversary tells whether the adversary uses a power now.
+// adversary reports whether the adversary uses a power now.
 func (w *World) adversary(p Power, odds float64) bool {
 	return w.plan.Has(p) && !w.healed && w.chance(odds)
 }

@@ -16,7 +16,7 @@ type operation struct {
 	sent                    map[string]bool // the data centres from which a request was sent to upstream
 	harmed                  bool            // a VM that had a request of it died
 	global                  bool            // only one data centre may run it
-	// id is its scope and key, once an outcome was told. granted is when each data centre was asked last that gave it to an
+	// id is its scope and key, once an outcome was sent. granted is when each data centre was asked last that gave it to an
 	// attempt.
 	id      string
 	granted map[string]time.Duration

@@ -37,7 +37,7 @@
 // some milliseconds. Everything simulated runs in one goroutine that carries out events in the
 // order of their times. Only the manager's work has goroutines of its own, and the loop lets them
 // come to rest before the next event. So a seed is always the same world; TestSameSeed checks
-// that. The one exception is a stopped manager that goes on: the order of what it does next may
+// that. The one exception is a stopped manager that continues: the order of what it does next may
 // differ.
 //
 // # What the adversary may do
@@ -58,7 +58,7 @@
 // so long that no older entry is left. That is the longest time of a request, plus that of its
 // reservation and its outcome. The time does not pass while a manager is away.
 //
-// A machine may lose its disk (lose). Its manager starts as a new ledger, and a gate that remembers the lost one tells it so.
+// A machine may lose its disk (lose). Its manager starts as a new ledger, and a gate that remembers the lost one reports that.
 // The disk is lost only while each proxy has met the ledger, and no proxy is restarted before the new ledger has heard of the
 // lost one: what nobody remembers nobody can miss. The answers that only that disk had are gone.
 //

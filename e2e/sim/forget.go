@@ -59,7 +59,7 @@ func (w *World) leads(origin string) *manager {
 	return w.manager(origin)
 }
 
-// held has each data centre but one tell what it holds, and then calls do with it. One that is away tells nothing.
+// held has each data centre but one send what it holds, and then calls do with it. One that is away sends nothing.
 func (w *World) held(but string, do func(views map[string]*simulated.View)) {
 	views, left := make(map[string]*simulated.View), 0
 	for _, m := range w.managers {
@@ -195,7 +195,7 @@ func (w *World) forget(m *manager, l *loss, views map[string]*simulated.View) {
 				return false
 			}
 		}
-		if r := w.upstream.told(o.body); r != nil {
+		if r := w.upstream.runOf(o.body); r != nil {
 			r.lost = true
 		}
 		return true

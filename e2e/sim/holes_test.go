@@ -34,7 +34,7 @@ var holes = []struct {
 	{"data centres: a hybrid clock starts again", Delay, Centres | Back | Restart | Partition},
 }
 
-// TestHoles tells how many seeds it takes to find each hole whose name has SIM_HOLES in it. It
+// TestHoles shows how many seeds it takes to find each hole whose name has SIM_HOLES in it. It
 // is for a branch on which one of them is open again.
 func TestHoles(t *testing.T) {
 	name := os.Getenv("SIM_HOLES")

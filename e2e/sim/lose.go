@@ -81,8 +81,8 @@ func (w *World) forgotten() bool {
 	return false
 }
 
-// told is the execution that an answer is of; nil: it is of none.
-func (u *upstream) told(body string) *run {
+// runOf returns the execution that an answer is of, nil for none.
+func (u *upstream) runOf(body string) *run {
 	var id int
 	if n, _ := fmt.Sscanf(body, "run %d of", &id); n == 1 {
 		return u.runs[id-1]
@@ -92,7 +92,7 @@ func (u *upstream) told(body string) *run {
 
 // recorded notes that a manager has acknowledged an outcome.
 func (w *World) recorded(e *record) {
-	if r := w.upstream.told(e.call.Body); r != nil {
+	if r := w.upstream.runOf(e.call.Body); r != nil {
 		r.recorded, r.lost = e.m, r.op.id != "" && w.plan.Has(Centres) && w.decider(e.m, r.op.id, r.op.global).forgotSince(time.Duration(e.at))
 		if r.recordedAt == 0 {
 			r.recordedAt = time.Duration(e.at)

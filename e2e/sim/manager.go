@@ -41,7 +41,7 @@ type manager struct {
 	inbox    []func()      // what arrived while it was stopped or starting
 	shift    atomic.Int64
 	// By how much the clock has been set forward and back in total.
-	ahead, behind time.Duration
+	ahead, setBack time.Duration
 }
 
 // process is one run of the manager's program.

@@ -247,7 +247,7 @@ func (p *Plan) longest() time.Duration {
 	return p.RouteTimeout + p.PendingTTL + max(p.CommittedTTL, p.RejectedTTL)
 }
 
-// Has tells whether the adversary has a power in this world.
+// Has reports whether the adversary has a power in this world.
 func (p *Plan) Has(power Power) bool { return p.Powers&power != 0 } // any of them
 
 // String describes the plan.

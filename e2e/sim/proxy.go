@@ -103,10 +103,10 @@ func (p *proxy) newVM(slot int) *vm {
 	return v
 }
 
-// alive tells whether the VM can still run callbacks.
+// alive reports whether the VM can still run callbacks.
 func (v *vm) alive() bool { return v.survived() && !v.finished }
 
-// survived tells whether the VM is alive or has ended in good order.
+// survived reports whether the VM is alive or has ended in good order.
 func (v *vm) survived() bool { return !v.dead && v.p.up && v.life == v.p.life }
 
 // wired returns the manager to which a cluster leads.

@@ -65,7 +65,7 @@ func (m *manager) relist() {
 	w.after(w.outage(), m.revive)
 }
 
-// settled tells whether all gates have the new list and all managers serve with it.
+// settled reports whether all gates have the new list and all managers serve with it.
 func (w *World) settled() bool {
 	for _, p := range w.proxies {
 		if p.stage == stageOld {
@@ -84,11 +84,11 @@ func (w *World) settled() bool {
 // that no earlier entry can be left. The time in which a manager was away does not count, because it runs down no entry.
 func (w *World) forgetPrevious(passed time.Duration) {
 	const step = 200 * time.Millisecond
-	var behind time.Duration
+	var setBack time.Duration
 	for _, m := range w.managers {
-		behind += m.behind
+		setBack += m.setBack
 	}
-	if passed > w.plan.longest()+behind+2*time.Second {
+	if passed > w.plan.longest()+setBack+2*time.Second {
 		for _, p := range w.proxies {
 			w.after(w.between(0, 3*time.Second), func() { p.advance(stageNew) })
 		}

@@ -113,7 +113,7 @@ func explore(t *testing.T, allowed, forced Power, from, n uint64) {
 		ran.Load(), took.Round(time.Millisecond), float64(ran.Load())/took.Minutes(), executions.Load(), calls.Load(), together.Load(), conflicts.Load(), repeats.Load())
 }
 
-// report tells about a seed that fails.
+// report describes a seed that fails.
 func report(t *testing.T, r *Report) {
 	file := filepath.Join(os.TempDir(), "oncegate-sim-"+strconv.FormatUint(r.Seed, 10)+".txt")
 	where := file
@@ -126,7 +126,7 @@ func report(t *testing.T, r *Report) {
 }
 
 // TestSameSeed: a seed is one world, whatever else the machine does. Worlds with stopped managers
-// are left out: when one goes on, many of its goroutines wake at the same instant.
+// are left out: when one continues, many of its goroutines wake at the same instant.
 func TestSameSeed(t *testing.T) {
 	for seed := uint64(1); seed <= uint64(deep.Rounds(40, 200)); seed++ {
 		one, two := Run(t, seed, All&^Stop, 0, true), Run(t, seed, All&^Stop, 0, true)

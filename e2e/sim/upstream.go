@@ -111,7 +111,7 @@ func (x *exchange) begin() {
 
 func (x *exchange) name() string { return x.op().name }
 
-// live tells whether the proxy still waits for the answer.
+// live reports whether the proxy still waits for the answer.
 func (x *exchange) live() bool {
 	return x.call != nil && !x.call.done || x.stream != nil && !x.stream.over
 }
@@ -233,7 +233,7 @@ func (x *exchange) answer(headers [][2]string, body []byte, cut bool) {
 
 func sum(b []byte) string { return fmt.Sprintf("%08x", crc32.ChecksumIEEE(b)) }
 
-// answerCall answers a callout, which is told of the whole answer only.
+// answerCall answers a callout, which gets the whole answer only.
 func (x *exchange) answerCall(headers [][2]string, body []byte, cut bool) {
 	w, c := x.w, x.call
 	if c.done {

@@ -42,9 +42,9 @@ type World struct {
 	led       map[string]*manager // to which manager the peers' URL of a data centre leads, if it has two
 	losing    bool                // a data centre is about to forget something
 	// In worlds with several data centres: outcomes were acknowledged by managers, and known are those that they
-	// answered or learned. offered are all that gates told managers, by scope and key.
+	// answered or learned. offered are all that gates sent managers, by scope and key.
 	outcomes, known []outcome
-	told            map[string]time.Duration
+	sentAt          map[string]time.Duration
 	offered         map[string]map[string]bool
 
 	mu        sync.Mutex

@@ -12,7 +12,7 @@ import (
 
 // Submitted is the answer to one submission of a batch.
 type Submitted struct {
-	// Job, if Err is nil. Its Replayed tells whether the answer was recorded for an earlier attempt.
+	// Job, if Err is nil. Its Replayed reports whether the answer was recorded for an earlier attempt.
 	Job *Job
 	// Err is what SubmitIdempotent would have returned for this submission alone: an *Error that is Temporary asks to
 	// repeat it, with the same key.
@@ -30,7 +30,7 @@ const (
 // SubmitBatch submits jobs at most once each, in as few requests as possible. Each submission is judged by itself and has
 // a key of its own, which is drawn from the client's Keys when it is empty. The i-th answer is to the i-th submission.
 //
-// The error says that one of the requests had no answer: it is then unknown which of its jobs, and of those behind it,
+// The error says that one of the requests had no answer: it is then unknown which of its jobs, and of those after it,
 // were enqueued. The answers up to there, and all keys, are returned with it. Repeating the same submissions with those
 // keys finds out.
 func (c *Client) SubmitBatch(ctx context.Context, all []Submission) ([]Submitted, error) {

@@ -14,7 +14,7 @@ import (
 const leaveTime = 2 * time.Second
 
 // claim asks for jobs until stop ends, and takes the answer that is on its way then: a request that is cancelled loses the
-// jobs that the manager has just leased to it. It tells the manager that it leaves, and the manager answers immediately,
+// jobs that the manager has just leased to it. It announces that it leaves, and the manager answers immediately,
 // with the jobs that are leased or with none. After leaveTime without an answer, the request is cancelled, and the manager
 // puts back what it leases to it. The claim ends with work at the latest.
 func (w *Worker) claim(stop, work context.Context, limit int) ([]Job, error) {

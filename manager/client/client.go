@@ -30,7 +30,7 @@ type Options struct {
 	// there until that one is unreachable: it has no preferred manager.
 	//
 	// A manager is unreachable when there is no HTTP answer within Timeout and the call's wait (5 s for a connection with
-	// the default HTTP), when a proxy answers 5xx in its place, and when it answers with the code unavailable. Calls that
+	// the default HTTP), when a proxy answers 5xx instead, and when it answers with the code unavailable. Calls that
 	// are not repeated (Claim, Heartbeat, and what retries or replays jobs in package admin) return the error, and the next
 	// call goes to the next manager. All others may be repeated with any manager: they read, they carry a key, a token or a
 	// message id, or they set a state.

@@ -86,7 +86,7 @@ func TestOpenKeysKeepsTheID(t *testing.T) {
 	}
 	left, err := os.ReadDir(filepath.Dir(file))
 	if err != nil || len(left) != 1 {
-		t.Errorf("files left behind: %v, %v", left, err)
+		t.Errorf("files left: %v, %v", left, err)
 	}
 	if err := os.WriteFile(file, []byte("mine:1\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -61,7 +61,7 @@ func (c *LogConfig) wire() wireLogConfig {
 // MarshalJSON encodes the configuration as the API takes it.
 func (c LogConfig) MarshalJSON() ([]byte, error) { return wire.Marshal(c.wire()) }
 
-// LogInfo tells of a log.
+// LogInfo describes a log.
 type LogInfo struct {
 	Log    string    `json:"log"`
 	Config LogConfig `json:"-"` // its fields are among those of the log
@@ -111,7 +111,7 @@ func (l *Log) Create(ctx context.Context, config LogConfig) (*LogInfo, error) {
 	return l.info(ctx, wire.Call{Method: "PUT", Path: l.path(""), Body: config})
 }
 
-// Info tells of the log.
+// Info describes the log.
 func (l *Log) Info(ctx context.Context) (*LogInfo, error) {
 	return l.info(ctx, wire.Call{Method: "GET", Path: l.path("")})
 }

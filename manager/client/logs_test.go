@@ -18,7 +18,7 @@ import (
 	"github.com/oncegate/oncegate/manager/client"
 )
 
-// fakeLog keeps a log as a manager does, and loses what it is told to lose.
+// fakeLog keeps a log as a manager does, and loses what the test wants lost.
 type fakeLog struct {
 	mu      sync.Mutex
 	ids     []string
@@ -339,6 +339,6 @@ func TestWriterKeepsNothingOfACallerThatLeft(t *testing.T) {
 	if r := w.Write(ctx, m); !errors.Is(r.Err, context.DeadlineExceeded) {
 		t.Fatalf("write: %+v", r)
 	}
-	m.Payload[0] = 'A' // the race detector tells if the writer has read these
+	m.Payload[0] = 'A' // the race detector reports if the writer has read these
 	m.Properties["a"] = "thing"
 }

@@ -27,11 +27,11 @@ type WriteResult struct {
 	// LogMessageID is where the entry is. It is zero for a duplicate whose place the log does not
 	// know any more.
 	LogMessageID LogMessageID
-	// ID is the entry's id, Duplicate tells that it was there already.
+	// ID is the entry's id, Duplicate reports that it was there already.
 	ID        string
 	Duplicate bool
 	// Err is why nothing is known to be written. After an error that is no *Error, the end of
-	// a context for example, the message may be in the log all the same: write it again with
+	// a context for example, the message may still be in the log: write it again with
 	// the same IdempotencyID to know.
 	Err error
 }

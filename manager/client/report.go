@@ -20,7 +20,7 @@ const maxResult = 1 << 20
 // offered for longer than a lease.
 func (w *Worker) reportTime() time.Duration { return time.Hour + 2*w.opts.Lease }
 
-// report tells the manager how a handler ended. It repeats that until the manager answers, for at most reportTime.
+// report sends the manager how a handler ended. It repeats that until the manager answers, for at most reportTime.
 func (w *Worker) report(ctx context.Context, j *Job, o outcome, cause error) {
 	ctx, cancel := context.WithTimeout(ctx, w.reportTime())
 	defer cancel()

@@ -23,7 +23,7 @@ type Job struct {
 	CreatedAt    time.Time `json:"created_at,omitzero"`
 	StartedAt    time.Time `json:"started_at,omitzero"`
 	FinishedAt   time.Time `json:"finished_at,omitzero"`
-	// Submitter is a digest that tells submitters apart. Answers to operators have it, and what Get answers to the
+	// Submitter is a digest that identifies the submitter. Answers to operators have it, and what Get answers to the
 	// submitter.
 	Submitter string          `json:"submitter,omitempty"`
 	Result    json.RawMessage `json:"result,omitempty"`
@@ -81,7 +81,7 @@ type AttemptError struct {
 // Lease is a worker's lease of a job.
 type Lease struct {
 	Worker string `json:"worker,omitempty"`
-	// Token is only told to the worker.
+	// Token is for the worker only.
 	Token string `json:"token,omitempty"`
 	// ExpiresIn is how long the lease lasts from the answer on.
 	ExpiresIn time.Duration `json:"-"` // expires_in_ms

@@ -19,7 +19,7 @@ import (
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
-// medium is a server behind an engine, with all files in which it and its tools leave the values.
+// medium is the server of an engine, with all files in which it and its tools leave the values.
 type medium struct {
 	args []string
 	// backups lets the server write everything to its files, makes the backups that its users make, and returns the

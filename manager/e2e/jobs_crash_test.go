@@ -36,8 +36,8 @@ func (m *movingManager) RoundTrip(r *http.Request) (*http.Response, error) {
 // submitters share each key, and workers work. Every
 // key must lead to one job, every caller must get the same one, and every
 // job must be done, with its result, when the dust has settled. On the shared
-// engines there are three managers, and in every other round the server behind
-// them is killed as well.
+// engines there are three managers, and in every other round their server
+// is killed as well.
 func TestJobsSurviveCrashes(t *testing.T) {
 	t.Parallel()
 	each(t, deep.Keys(t, crashSetups), func(t *testing.T, name string) {

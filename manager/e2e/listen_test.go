@@ -127,7 +127,7 @@ func TestManagerServesOnAUnixSocket(t *testing.T) {
 	}
 	for _, file := range []string{path, admin} {
 		if _, err := os.Lstat(file); err == nil {
-			t.Errorf("%s is left behind", file)
+			t.Errorf("%s is still there", file)
 		}
 	}
 }

@@ -214,9 +214,9 @@ func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
 	_, place, env := newBucket(t)
 	p := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms", "--committed-ttl-seconds", "3600")
 	commitKey(t, p.addr["api"], "early")
-	behind := nextMillisecond(t)
+	since := nextMillisecond(t)
 	commitKey(t, p.addr["api"], "marker") // so that a point follows which has all of "early"
-	at := shippedSince(t, place, behind).Newest
+	at := shippedSince(t, place, since).Newest
 	nextMillisecond(t)
 	// The route that asked for a longer time than the manager's own has no key before the point.
 	if status, body := post(t, p.addr["api"], "/v1/ledger/reserve", `{"key":"late","token":"t"}`); status != 201 {

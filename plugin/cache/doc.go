@@ -55,7 +55,7 @@
 //
 // While the request runs, Renew moves the expiry of its pending entry. A pending
 // entry names its attempt (token) and the queue of the VM that owns it. When that VM
-// dies, nothing finishes the entry, and it ends by its expiry. Alive tells the other
+// dies, nothing finishes the entry, and it ends by its expiry. Alive shows the other
 // VMs that waiting for it is pointless. Duplicates add their VM's queue to the way;
 // the VM that ends the entry gets the list of queues and wakes them. Both operations
 // compare-and-set the same record. So a waiter is in the list that the finisher

@@ -1,5 +1,5 @@
 // Package gatetest tests the gate from outside, on hostsim, with a scripted upstream, a clock that the test
-// moves, and a manager behind a network that the test breaks. The manager is the real one, on a volatile store.
+// moves, and a manager on a network that the test breaks. The manager is the real one, on a volatile store.
 //
 // Every case runs on the native build of the gate and on build/oncegate.wasm, the file that ships. On both it runs twice: with
 // single calls to the manager, and with batches. make test runs a case in one of the four ways, make test-deep in the others.

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// stack is Envoy with the gate, a manager, a service behind the gate, and a Prometheus that scrapes the former two.
+// stack is Envoy with the gate, a manager, a service after the gate, and a Prometheus that scrapes the former two.
 type stack struct {
 	manager, proxy, prometheus string // URLs
 	started                    []*exec.Cmd

@@ -106,7 +106,7 @@ func write(dir, group, version, kind string, schema any) error {
 	return os.WriteFile(filepath.Join(dir, strings.ToLower(name+version)+".json"), append(text, '\n'), 0o644)
 }
 
-// strict copies a schema, with what it refers to in its place.
+// strict copies a schema, with what it refers to put in.
 func strict(s any, definitions map[string]map[string]any) any {
 	switch s := s.(type) {
 	case []any:

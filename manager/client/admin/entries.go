@@ -140,7 +140,7 @@ type EntryHistory struct {
 	Scope string `json:"scope"`
 	// Since is when the manager began to watch.
 	Since time.Time `json:"since"`
-	// Changes are in order. LeftOut of them are missing behind the first.
+	// Changes are in order. LeftOut of them are missing after the first.
 	Changes []EntryChange `json:"changes"`
 	LeftOut int           `json:"changes_left_out"`
 	// Outcomes are how often calls that changed nothing ended, such as replayed, by the names of the metric

@@ -53,7 +53,7 @@ func TestOneOfManyTakesASocket(t *testing.T) {
 		_ = c.Close()
 		_ = owner.Close()
 		if _, err := os.Lstat(path); err == nil {
-			t.Fatal("the socket is left behind")
+			t.Fatal("the socket is still there")
 		}
 	}
 }

@@ -69,7 +69,7 @@ func parseDoctor(env Environment, args []string) (doctor.Target, bool, error) {
 	fs.Func("sample-seconds", "how long the rate of new keys is measured, 0.1 to 3600 (default 2)", settings.Seconds(0.1, 3600, &sample))
 	fs.Func("timeout-seconds", "what one call may take, 0.1 to 600 (default 10)", settings.Seconds(0.1, 600, &timeout))
 	probe := doctor.Probe{Header: http.Header{}}
-	fs.StringVar(&probe.URL, "probe", "", "`URL` behind the gate, to send a POST there, twice under one new key: its work runs once")
+	fs.StringVar(&probe.URL, "probe", "", "`URL` that the gate protects, to send a POST there, twice under one new key: its work runs once")
 	fs.Func("probe-header", "`NAME:VALUE` that this request needs, such as the caller's authorization; may be repeated", func(s string) error {
 		name, value, ok := strings.Cut(s, ":")
 		if !ok || name == "" {

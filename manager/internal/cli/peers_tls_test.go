@@ -70,7 +70,7 @@ func TestPeersWithCertificates(t *testing.T) {
 	if s := call(secure, "POST", "https://"+b.addr+"/v1/ledger/commit", gate, `{"key":"k","token":"t","result":{"status":200}}`); s != 200 {
 		t.Fatalf("commit: %d", s)
 	}
-	told := func(s *served) string {
+	status := func(s *served) string {
 		var out bytes.Buffer
 		Run(context.Background(), Environment{Stdout: &out, Stderr: &out, Getenv: noEnv}, []string{"peers", "status", "--manager", "http://" + s.addr})
 		return out.String()
@@ -80,11 +80,11 @@ func TestPeersWithCertificates(t *testing.T) {
 	}
 	token := file("peer-token", old)
 	stranger := start("--peer-ca", cert, "--peer-token-file", token)
-	waitFor(t, "a peer without a certificate is refused", func() bool { return strings.Contains(told(stranger), "certificate") })
+	waitFor(t, "a peer without a certificate is refused", func() bool { return strings.Contains(status(stranger), "certificate") })
 	credulous := start("--peer-cert", cert, "--peer-key", key, "--peer-token-file", token)
-	waitFor(t, "a peer of an unknown CA is not called", func() bool { return strings.Contains(told(credulous), "certificate") })
+	waitFor(t, "a peer of an unknown CA is not called", func() bool { return strings.Contains(status(credulous), "certificate") })
 	a := start("--peer-ca", cert, "--peer-cert", cert, "--peer-key", key, "--peer-token-file", token)
-	waitFor(t, "the old token is refused", func() bool { return strings.Contains(told(a), "401") })
+	waitFor(t, "the old token is refused", func() bool { return strings.Contains(status(a), "401") })
 	file("peer-token", peer)
 	waitFor(t, "the new token brings the outcome", func() bool {
 		a.sendHangup()

@@ -295,7 +295,7 @@ func TestFailedStoreEndsTheProcess(t *testing.T) {
 }
 
 // TestStartFailuresReleaseEverything: whatever goes wrong at start, nothing is
-// left behind; goleak looks at the end.
+// left; goleak looks at the end.
 func TestStartFailuresReleaseEverything(t *testing.T) {
 	dir := t.TempDir()
 	notADir := filepath.Join(dir, "file")

@@ -41,7 +41,7 @@ func TestRedirectsDoNotSwallowSubmissions(t *testing.T) {
 				return
 			}
 			if err == nil || !strings.Contains(err.Error(), fmt.Sprint(status)) || !strings.Contains(err.Error(), m.addr) {
-				t.Errorf("%+v, %v, want an error that tells where the redirect leads", j, err)
+				t.Errorf("%+v, %v, want an error that says where the redirect leads", j, err)
 			}
 		})
 	}

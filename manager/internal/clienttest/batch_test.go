@@ -72,7 +72,7 @@ func TestSubmitBatch(t *testing.T) {
 	if answers, err := c.SubmitBatch(t.Context(), nil); err != nil || len(answers) != 0 {
 		t.Errorf("nothing: %v %v", answers, err)
 	}
-	// Without an answer the keys are told.
+	// Without an answer the error has the keys.
 	m.stop()
 	c = m.clientWith(f, client.Options{MaxAttempts: 1})
 	if answers, err := c.SubmitBatch(t.Context(), []client.Submission{{Function: "f"}}); err == nil || len(answers) != 1 || answers[0].IdempotencyKey == "" {

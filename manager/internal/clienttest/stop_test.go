@@ -15,7 +15,7 @@ import (
 )
 
 // TestRollingStopsUnderLoad deploys workers while jobs keep coming, in turn those that always find jobs and those that
-// mostly wait for one. No attempt is lost and no job stays behind with a lease: it would be late by that lease.
+// mostly wait for one. No attempt is lost and no job is left with a lease: it would be late by that lease.
 func TestRollingStopsUnderLoad(t *testing.T) {
 	for _, c := range []struct {
 		name        string

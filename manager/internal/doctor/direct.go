@@ -50,7 +50,7 @@ func (g gate) direct(r *report, dump object) {
 		}
 		if cluster := o.at("route").text("cluster"); cluster != "" && !removesInternal(dump, cluster) {
 			fail(name+fmt.Sprintf(" has direct, and its cluster %q does not remove x-envoy-internal, which Envoy adds to the gate's calls", oneLine(cluster)),
-				"add the filter oncegate_no_internal of envoy/envoy.yaml to the cluster, or an upstream may take clients for internal ones")
+				"add the filter oncegate_no_internal of envoy/body-mode.yaml to the cluster, or an upstream may take clients for internal ones")
 		}
 	}
 	for _, f := range g.bypassed() {
@@ -75,7 +75,7 @@ func removesInternal(dump object, name string) bool {
 	return removes || !known
 }
 
-// bypassed returns the filters between the gate and the routers, except those of envoy/envoy.yaml.
+// bypassed returns the filters between the gate and the routers, except those of envoy/body-mode.yaml.
 func (g gate) bypassed() []string {
 	var found []string
 	add := func(filters []object) {

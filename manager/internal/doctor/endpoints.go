@@ -72,7 +72,7 @@ func (t Target) endpoints(ctx context.Context, r *report, gates []gate, dump obj
 	}
 }
 
-// addressesOf returns the endpoints of a cluster. A listener of the same Envoy stands for those of the clusters behind it, as
+// addressesOf returns the endpoints of a cluster. A listener of the same Envoy stands for those of the clusters listeners it, as
 // in envoy/managers.yaml.
 func addressesOf(dump object, statuses map[string]object, cluster string, depth int) (found []endpoint) {
 	const deepest = 3
@@ -86,9 +86,9 @@ func addressesOf(dump object, statuses map[string]object, cluster string, depth 
 		}
 	}
 	for _, h := range statuses[cluster].list("host_statuses") {
-		behind, _ := listenersAtAddress(dump, h.at("address"), nil, nil)
+		listeners, _ := listenersAtAddress(dump, h.at("address"), nil, nil)
 		names := map[string]bool{}
-		for _, l := range behind {
+		for _, l := range listeners {
 			for _, routes := range routesOf(dump, l.all("HttpConnectionManager")...) {
 				maps.Copy(names, clustersOf(routes))
 			}

@@ -75,7 +75,7 @@ func (t Target) envoy(ctx context.Context, r *report) []gate {
 	updates(r, dump, stats)
 	gates := findGates(dump)
 	if len(gates) == 0 {
-		r.fail(checkFilter, "no listener has a Wasm filter of Oncegate", "put the filter into the listener, as in envoy/envoy.yaml; until then all requests pass unprotected")
+		r.fail(checkFilter, "no listener has a Wasm filter of Oncegate", "put the filter into the listener, as in envoy/body-mode.yaml; until then all requests pass unprotected")
 		return nil
 	}
 	r.ok(checkFilter, "%d of %d listeners", countListeners(gates), len(listeners(dump)))
@@ -177,7 +177,7 @@ func (g gate) check(r *report, minor int, dump object, statuses map[string]objec
 	g.unused(r, dump)
 }
 
-// retries looks for what repeats or copies a request behind the gate, where nothing counts it.
+// retries looks for what repeats or copies a request after the gate, where nothing counts it.
 func (g gate) retries(r *report, dump object) {
 	found := false
 	for _, routes := range g.routes(dump) {
@@ -185,7 +185,7 @@ func (g gate) retries(r *report, dump object) {
 			for _, name := range []string{"retry_policy", "hedge_policy", "internal_redirect_policy", "request_mirror_policies"} {
 				if v, ok := o[name]; ok && !harmless(name, v) {
 					r.fail(checkRetries, fmt.Sprintf("%s: route configuration %q, %s: %s", g.place(), routes.text("name"), path, name),
-						"remove it: Envoy sends a request more than once behind the gate, and the work runs more than once")
+						"remove it: Envoy sends a request more than once after the gate, and the work runs more than once")
 					found = true
 				}
 			}
@@ -195,7 +195,7 @@ func (g gate) retries(r *report, dump object) {
 		return
 	}
 	if !g.removesRetryHeaders() {
-		r.warn(checkRetries, g.place()+": nothing removes x-envoy-retry-on from requests", "put the filter no_retries_by_header of envoy/envoy.yaml before the gate: a client could ask Envoy to repeat its request behind the gate")
+		r.warn(checkRetries, g.place()+": nothing removes x-envoy-retry-on from requests", "put the filter no_retries_by_header of envoy/body-mode.yaml before the gate: a client could ask Envoy to repeat its request after the gate")
 		return
 	}
 	r.ok(checkRetries, "%s: no route repeats requests", g.place())
@@ -207,7 +207,7 @@ func harmless(name string, v any) bool {
 	return name == "retry_policy" && ok && object(o).text("retry_on") == ""
 }
 
-// routes returns the route configurations that requests take behind the gate: those of its connection manager, and
+// routes returns the route configurations that requests take after the gate: those of its connection manager, and
 // those of the inner listener that its own calls go to.
 func (g gate) routes(dump object) []object {
 	managers := []object{g.manager}
@@ -324,7 +324,7 @@ func checkClusters(r *report, gates []gate, statuses map[string]object) {
 	for _, name := range clustersOfManagers(gates) {
 		c, ok := statuses[name]
 		if !ok {
-			r.fail(checkCluster, fmt.Sprintf("there is no cluster %q", name), "add it, as in envoy/envoy.yaml; its keys get 503 until then")
+			r.fail(checkCluster, fmt.Sprintf("there is no cluster %q", name), "add it, as in envoy/body-mode.yaml; its keys get 503 until then")
 			continue
 		}
 		hosts := c.list("host_statuses")

@@ -274,7 +274,7 @@ func TestDirectRoutesAreJudged(t *testing.T) {
 		"settings of a filter": {append(route("", name+`, "typed_per_filter_config": {}`), removed...), Fail, "typed_per_filter_config", `remove "direct"`},
 		"the internal header":  {route("", name), Fail, `cluster "upstream" does not remove x-envoy-internal`, "oncegate_no_internal"},
 		"a filter inside":      {append(append(route("", name), removed...), `"name": "oncegate_answer"`, `"name": "quota"`), Fail, `the filter "quota"`, "before the gate"},
-		"a filter behind":      {append(append(route("", name), removed...), `"name": "envoy.filters.http.router"`, `"name": "other"}, {"name": "envoy.filters.http.router"`), Fail, `the filter "other"`, "before the gate"},
+		"a filter after it":    {append(append(route("", name), removed...), `"name": "envoy.filters.http.router"`, `"name": "other"}, {"name": "envoy.filters.http.router"`), Fail, `the filter "other"`, "before the gate"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := admin(t, change(t, file(t, "config_dump.json"), c.replace), file(t, "clusters.json"), "wasmcustom.oncegate_gate_waiters: 0", `{"version": "x/1.40.0/Clean", "state": "LIVE"}`)

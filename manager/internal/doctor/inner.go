@@ -95,24 +95,24 @@ func (g gate) innerListener(r *report, dump object, statuses map[string]object) 
 		status, known := statuses[name]
 		if !known {
 			r.fail(checkInner, where+" is no cluster of this Envoy: requests are cancelled with their clients",
-				"correct the name, or add the cluster and the inner listener of envoy/envoy.yaml")
+				"correct the name, or add the cluster and the inner listener of envoy/body-mode.yaml")
 			continue
 		}
 		found, missing := listenersAt(dump, status)
 		switch {
 		case len(missing) > 0:
 			r.fail(checkInner, fmt.Sprintf("%s leads to the internal listener %q, which this Envoy does not have: requests with a key get 503", where, oneLine(missing[0])),
-				"add the inner listener, as in envoy/envoy.yaml")
+				"add the inner listener, as in envoy/body-mode.yaml")
 		case len(found) == 0:
 			r.warn(checkInner, where+" leads to no listener of this Envoy, so the gate may take Envoy's own answers for those of the upstream",
-				`let it lead to an inner listener with the routes, as in envoy/envoy.yaml, or set "cluster": ""`)
+				`let it lead to an inner listener with the routes, as in envoy/body-mode.yaml, or set "cluster": ""`)
 		}
 		for _, l := range found {
 			g.innerRoutes(r, dump, l)
 			for _, m := range l.all("HttpConnectionManager") {
 				if !saysAnswer(m) {
 					r.fail(checkInner, fmt.Sprintf("%s: listener %q does not say in oncegate-answer who made an answer: an error of Envoy's own is recorded as the upstream's, and replayed", g.place(), oneLine(l.text("name"))),
-						"add the filter oncegate_answer of envoy/envoy.yaml to it, as the first one")
+						"add the filter oncegate_answer of envoy/body-mode.yaml to it, as the first one")
 				}
 			}
 		}

@@ -49,7 +49,7 @@ func answerLimits(dump object, name string) headerLimits {
 // innerLimits compares the limits between the gate and its routes with those outside.
 func (g gate) innerLimits(r *report, dump object, statuses map[string]object) {
 	before := len(r.findings)
-	const do = "raise max_headers_count and max_request_headers_kb of the inner listener, and max_headers_count and max_response_headers_kb of its cluster, as in envoy/envoy.yaml: " +
+	const do = "raise max_headers_count and max_request_headers_kb of the inner listener, and max_headers_count and max_response_headers_kb of its cluster, as in envoy/body-mode.yaml: " +
 		"where they are exceeded, the outcome is unknown"
 	for name := range g.innerClusters() {
 		found, _ := listenersAt(dump, statuses[name])

@@ -37,7 +37,7 @@ func (g gate) restrictions(r *report) {
 		missing := slices.DeleteFunc(slices.Clone(capabilities), func(name string) bool { return allowed[name] != nil })
 		if len(missing) > 0 {
 			r.fail(checkCapabilities, fmt.Sprintf("%s: %s lacks %s", g.place(), member, strings.Join(missing, ", ")),
-				"use the list of envoy/envoy.yaml: the gate cannot work without one of them")
+				"use the list of envoy/capabilities.yaml: the gate cannot work without one of them")
 			return
 		}
 	}

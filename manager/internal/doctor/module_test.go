@@ -10,7 +10,7 @@ import (
 
 // TestCapabilitiesArePublished: the list is that of the published configuration, which a test compares with the module.
 func TestCapabilitiesArePublished(t *testing.T) {
-	b, err := os.ReadFile("../../../envoy/envoy.yaml")
+	b, err := os.ReadFile("../../../envoy/capabilities.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

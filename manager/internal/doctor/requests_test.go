@@ -248,7 +248,7 @@ func TestEnvoyWhoseRequestsFail(t *testing.T) {
 			deployment: deployment{dump: func(dump object) {
 				delete(theGate(dump).filter.at("capability_restriction_config").at("allowed_capabilities"), "proxy_http_call")
 			}},
-			level: Fail, check: checkCapabilities, found: "capability_restriction_config lacks proxy_http_call", do: "use the list of envoy/envoy.yaml",
+			level: Fail, check: checkCapabilities, found: "capability_restriction_config lacks proxy_http_call", do: "use the list of envoy/capabilities.yaml",
 		},
 		"a missing capability of an Envoy 1.40": {
 			deployment: deployment{dump: func(dump object) {
@@ -293,11 +293,11 @@ func TestEnvoyWhoseRequestsFail(t *testing.T) {
 			deployment: deployment{clusters: secondEndpoint, hosts: map[string]http.Handler{secondManager: aManager{ledger: "L2"}}},
 			level:      Fail, check: checkEndpoints, found: `cluster "oncegate_manager" leads to 2 ledgers (L1 at 127.0.0.1:18090, L2 at 127.0.0.1:18091)`, do: "a cluster of its own",
 		},
-		"two ledgers behind one address": {
+		"two ledgers at one address": {
 			deployment: deployment{hosts: map[string]http.Handler{firstManager: &inTurns{[]http.Handler{aManager{ledger: "L1"}, aManager{ledger: "L2"}}, 0}}},
 			level:      Fail, check: checkEndpoints, found: "leads to 2 ledgers",
 		},
-		"two ledgers behind a listener of the same Envoy": {
+		"two ledgers at a listener of the same Envoy": {
 			deployment: deployment{
 				dump: func(dump object) {
 					address := map[string]any{"socket_address": map[string]any{"address": "0.0.0.0", "port_value": 18090.0}}
@@ -346,7 +346,7 @@ func TestEnvoyWhoseRequestsFail(t *testing.T) {
 			deployment: deployment{dump: func(dump object) { theGate(dump).manager["proxy_100_continue"] = true }},
 			level:      Fail, check: checkContinue, found: "proxy_100_continue in body mode", do: "remove proxy_100_continue",
 		},
-		"a rule behind one for all": {
+		"a rule after one for all": {
 			deployment: deployment{dump: set("match", []any{map[string]any{"path_prefix": "/"}, map[string]any{"path": "/payments"}})},
 			level:      Warn, check: checkRules, found: "match[1] never counts, because match[0] takes all of its requests", do: "put the narrower rule first",
 		},
@@ -374,7 +374,7 @@ func TestEnvoyWhoseRequestsFail(t *testing.T) {
 	}
 }
 
-// inTurns stands for an address behind which each connection reaches another manager.
+// inTurns stands for an address at which each connection reaches another manager.
 type inTurns struct {
 	handlers []http.Handler
 	next     int

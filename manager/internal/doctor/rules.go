@@ -138,12 +138,12 @@ var perWay = []string{"x-forwarded-for", "forwarded", "x-real-ip", "x-envoy-exte
 // headersOfTries looks for headers in scopes and fingerprints that a retry does not repeat.
 func (g gate) headersOfTries(r *report) {
 	before := len(r.findings)
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	for _, rule := range g.rules() {
 		for _, part := range rule.texts("scope") {
 			name, _ := strings.CutPrefix(strings.ToLower(strings.TrimSuffix(part, "?")), "header:")
 			switch {
-			case name == part || told[part]:
+			case name == part || reported[part]:
 			case slices.Contains(perTry, name):
 				r.fail(checkScope, fmt.Sprintf("%s: scope names %q, which differs in each try: a retry is another key, and its work runs again", g.place(), oneLine(part)),
 					"name in scope what all tries of a caller share, such as header:authorization")
@@ -151,11 +151,11 @@ func (g gate) headersOfTries(r *report) {
 				r.warn(checkScope, fmt.Sprintf("%s: scope names %q, which changes with the client's address and the proxies before Envoy: its retry then runs again", g.place(), oneLine(part)),
 					"name in scope what all tries of a caller share, such as header:authorization")
 			}
-			told[part] = true
+			reported[part] = true
 		}
 		for _, name := range rule.at("fingerprint").texts("headers") {
-			if slices.Contains(perTry, strings.ToLower(name)) && !told["fingerprint "+name] {
-				told["fingerprint "+name] = true
+			if slices.Contains(perTry, strings.ToLower(name)) && !reported["fingerprint "+name] {
+				reported["fingerprint "+name] = true
 				r.fail(checkScope, fmt.Sprintf("%s: fingerprint.headers names %q, which differs in each try: retries get 422", g.place(), oneLine(name)), "remove it")
 			}
 		}

@@ -115,7 +115,7 @@ func New(network Network, opts Options) *Homes {
 	slices.Sort(h.names)
 	h.list = strings.Join(h.names, ",")
 	h.refuses = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "oncegate_home_refuses", Help: "1 while this data centre is the home of no new keys, because data centres have different lists or one has not told its list yet; else 0.",
+		Name: "oncegate_home_refuses", Help: "1 while this data centre is the home of no new keys, because data centres have different lists or one has not sent its list yet; else 0.",
 	}, func() float64 {
 		if h.Take() != nil {
 			return 1
@@ -187,7 +187,7 @@ func (h *Homes) Admit(from, meant, list, scope, key string) error {
 	return nil
 }
 
-// Said is what this data centre tells others about its list, for their Meet.
+// Said is what this data centre sends others about its list, for their Meet.
 func (h *Homes) Said() string { return h.Origin() + "=" + h.list }
 
 // Meet takes note of what another data centre said about its list. Nothing is noted where it said nothing.

@@ -66,7 +66,7 @@ func TestBulkActionsAreBoundedInTime(t *testing.T) {
 			}
 		}
 
-		// What a caller that leaves has not reached is told apart.
+		// What a caller that leaves has not reached is counted apart.
 		ids := []string{"j000", "j001", "j002"}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -100,7 +100,7 @@ type claimRun struct {
 	ahead *lane
 }
 
-// maxSkipped bounds how many unreadable jobs one search skips. The next search continues behind them (see
+// maxSkipped bounds how many unreadable jobs one search skips. The next search continues after them (see
 // unread.Front). Jobs queued among them meanwhile are found a little later.
 const maxSkipped = 2000
 

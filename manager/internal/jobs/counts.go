@@ -129,7 +129,7 @@ func (c *counter) close() {
 	c.oldest = time.Time{}
 }
 
-// skip returns where to continue behind a page that ends with this sort key, empty for the next entry.
+// skip returns where to continue after a page that ends with this sort key, empty for the next entry.
 func (c *counter) skip(last string) string {
 	if len(c.functions) == 0 {
 		return ""

@@ -120,7 +120,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	}
 }
 
-// TestDamagedEntriesAreCountedAsNothing: the count goes on behind sort keys that no job has.
+// TestDamagedEntriesAreCountedAsNothing: the count continues after sort keys that no job has.
 func TestDamagedEntriesAreCountedAsNothing(t *testing.T) {
 	st := mem.New(mem.Options{})
 	defer st.Close()

@@ -219,7 +219,7 @@ func (q *Queue) overdue(tx store.Tx, index string, at time.Time, f func(*record)
 	return full, next, err
 }
 
-// lost counts a job whose lease was revoked, and tells of it.
+// lost counts a job whose lease was revoked, and reports it.
 func (q *Queue) lost(r *record) {
 	j := r.job()
 	if q.opt.Lost != nil {
@@ -465,7 +465,7 @@ func (q *Queue) retain(ctx context.Context, index string, age time.Duration, cou
 	}
 }
 
-// retainable returns up to dutyBatch of the oldest jobs of an index behind after that may be removed. Of those that are
+// retainable returns up to dutyBatch of the oldest jobs of an index after `after` that may be removed. Of those that are
 // not too old it returns at most surplus, which it sets to how many are too many.
 //
 // It scans first and then counts. If another manager removes the same jobs in between, the count is lower, and no other

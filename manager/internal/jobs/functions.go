@@ -110,7 +110,7 @@ func (q *Queue) Resume(ctx context.Context, function string) error {
 // leastPage and mostPage bound how many jobs functionsWithJobs reads at a time.
 const leastPage, mostPage = 64, 4096
 
-// functionsWithJobs lists, by name, the functions behind after that have jobs; at most limit if that is positive. Where
+// functionsWithJobs lists, by name, the functions after `after` that have jobs; at most limit if that is positive. Where
 // functions have few jobs it reads those of many functions at a time. Where they have many it skips from one function
 // to the next.
 func functionsWithJobs(tx store.Tx, after string, limit int) ([]string, error) {

@@ -129,7 +129,7 @@ func (l *line) wakeNext(topic string) {
 }
 
 // leave removes the claim from its lines and wakes others. In each line in which the claim was woken it wakes two if
-// the claim got a job, and otherwise one that searches in its place.
+// the claim got a job, and otherwise one that searches instead.
 func (c *idleClaims) leave(w *idleClaim, got bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

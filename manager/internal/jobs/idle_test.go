@@ -179,7 +179,7 @@ func TestIdleClaimsPassOn(t *testing.T) {
 	next("f")
 	want("the first in line", true, false, false)
 	c.leave(a, false) // without having looked
-	want("the one behind it", false, true, false)
+	want("the one after it", false, true, false)
 	a = c.enter([]string{"f", "g"})
 	next("g")
 	want("the first of the other line", false, false, true)

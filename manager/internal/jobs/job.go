@@ -89,7 +89,7 @@ type Job struct {
 	// Lease is set while the job is active.
 	Lease *Lease
 	// CancelRequested: the job was cancelled while a worker held it; the
-	// worker is told on its next heartbeat.
+	// worker learns it on its next heartbeat.
 	CancelRequested bool
 	// Result is the JSON value that the worker finished it with, nil if none.
 	Result []byte
@@ -219,7 +219,7 @@ type Submission struct {
 
 // Outcome is the answer to a submission that was not refused.
 type Outcome struct {
-	// Job is the new job, or the existing job in its place.
+	// Job is the new job, or the job that exists already.
 	Job Job
 	// Existing: Job holds the key and was there before (ReturnExisting).
 	Existing bool

@@ -144,7 +144,7 @@ func functionOf(sortKey string) string {
 	return f
 }
 
-// afterFunction is the first sort key behind all sort keys of a function.
+// afterFunction is the first sort key after those of a function.
 func afterFunction(function string) string { return function + "\x01" }
 
 // Topics of Store.Notify.

@@ -150,7 +150,7 @@ func (q *Queue) FinishMany(ctx context.Context, fs []Finish) ([]Finished, error)
 	return out, nil
 }
 
-// died counts a job that became a dead letter, and tells of it.
+// died counts a job that became a dead letter, and reports it.
 func (q *Queue) died(j Job) {
 	q.rates.add(j.Function, rateFailed)
 	if q.opt.Died != nil {

@@ -53,7 +53,7 @@ func (q *Queue) pausedFunctions(tx store.Tx) ([]string, error) {
 	return names, nil
 }
 
-// guess returns the paused functions as the last transaction read them, and the record that tells whether they are
+// guess returns the paused functions as the last transaction read them, and the record that shows whether they are
 // still the same. known is false before the first.
 func (p *pausedSet) guess() (names []string, check store.ID, known bool) {
 	p.mu.Lock()

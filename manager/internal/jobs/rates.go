@@ -157,7 +157,7 @@ type Series struct {
 }
 
 // Series returns the numbers of up to MaxSeries functions, and of all others together. A function that has series keeps
-// them until it has no jobs and was idle for an hour. Then they begin anew. Free ones go to the functions that have the
+// them until it has no jobs and was idle for an hour. Then they start again. Free ones go to the functions that have the
 // most jobs. With more than countedCheaply jobs, the counts may be some seconds old.
 func (q *Queue) Series(ctx context.Context) ([]Series, error) {
 	all, err := q.allFunctions(ctx)

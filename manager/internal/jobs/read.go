@@ -58,7 +58,7 @@ type Holders struct {
 	LockUntil time.Time
 }
 
-// Holders tells who holds what a job of this id has or had; see Holders.
+// Holders returns who holds what a job of this id has or had; see Holders.
 func (q *Queue) Holders(ctx context.Context, id string) (Holders, error) {
 	var h Holders
 	err := q.store.View(ctx, func(tx store.Tx) error {

@@ -314,7 +314,7 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 	return Outcome{Job: r.job(), charge: r.charge()}, nil
 }
 
-// Committed tells the queue that the transaction of an EnqueueTx succeeded, so that the queue knows exactly when the
+// Committed reports to the queue that the transaction of an EnqueueTx succeeded, so that the queue knows exactly when the
 // next job is due and how many bytes it takes. Without it a delayed job may start late (see dueTimes).
 func (q *Queue) Committed(out Outcome) {
 	switch {
@@ -332,7 +332,7 @@ func (q *Queue) Committed(out Outcome) {
 	}
 }
 
-// Refused tells the queue why a submission was not enqueued.
+// Refused reports to the queue why a submission was not enqueued.
 func (q *Queue) Refused(err error) {
 	var full *FullError
 	switch {

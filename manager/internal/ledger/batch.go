@@ -338,7 +338,7 @@ func (tx *Tx) serve(it *Item) (reply Reply, more bool, err error) {
 	return reply, more, err
 }
 
-// lookupBatch answers duplicates among the reserves from a read-only transaction. It skips those behind another item of
+// lookupBatch answers duplicates among the reserves from a read-only transaction. It skips those after another item of
 // their key that it cannot answer.
 func (l *Ledger) lookupBatch(ctx context.Context, items []Item) {
 	if !hasOpenReserve(items) {

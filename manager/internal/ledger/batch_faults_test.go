@@ -20,7 +20,7 @@ import (
 type faulty struct {
 	store.Store
 	caps func(store.Capabilities) store.Capabilities
-	// fails, if set, is told the number of a transaction, from 1, and how many items it is for, and
+	// fails, if set, gets the number of a transaction, from 1, and how many items it is for, and
 	// returns its error; the function has run then.
 	fails func(update, items int) error
 	twice bool // each function runs twice, and only the second run counts
@@ -314,7 +314,7 @@ func TestUnreadableRecordCostsItsOwnItem(t *testing.T) {
 	}
 }
 
-// TestBatchRefusedAfterAWrite: room was made for an item, and it is refused all the same. What was
+// TestBatchRefusedAfterAWrite: room was made for an item, and it is still refused. What was
 // removed for it is there again, and its neighbours are as they would be without it.
 func TestBatchRefusedAfterAWrite(t *testing.T) {
 	for _, refused := range []int{1, 3, 6} {

@@ -69,7 +69,7 @@ func describe(it *Item) string {
 }
 
 // TestBatchIsItsCalls: a batch answers and counts as its calls would one after the other, and
-// leaves the same behind.
+// leaves the same records.
 func TestBatchIsItsCalls(t *testing.T) {
 	open := map[string]func(t *testing.T, c *clock) store.Store{
 		"memory": func(_ *testing.T, c *clock) store.Store { return mem.New(mem.Options{Clock: c.Now}) },

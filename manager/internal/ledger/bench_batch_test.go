@@ -15,7 +15,7 @@ import (
 
 // BenchmarkBatch is a new key that is reserved and committed, in calls of its own or in batches, on
 // the volatile engine by one caller and on the durable one by 64, there also with an origin, whose
-// feed is published meanwhile. An operation is one key; the processor's time tells more than the
+// feed is published meanwhile. An operation is one key; the processor's time shows more than the
 // clock where others use the machine, too.
 func BenchmarkBatch(b *testing.B) {
 	for _, items := range []int{1, 4, 16, 64} {

@@ -61,7 +61,7 @@ func TestWindowHoldsUnderConcurrency(t *testing.T) {
 }
 
 // TestSweepOfLargeEntries: a batch that would become too large a transaction is
-// cut, and the sweep goes on with the rest.
+// cut, and the sweep continues with the rest.
 func TestSweepOfLargeEntries(t *testing.T) {
 	l, c := newTestLedger(t, Options{})
 	body := strings.Repeat("x", sweepBytes/3)
@@ -107,7 +107,7 @@ func TestWindowOnSharedEngines(t *testing.T) {
 }
 
 // A shared engine's count is up to a second old. What others removed since may be taken off a
-// count that was made without it, so that it is below nothing; a reserve goes through all the same.
+// count that was made without it, so that it is below nothing; a reserve still goes through.
 func TestCountBelowNothing(t *testing.T) {
 	l, _ := newTestLedger(t, Options{})
 	l.sizes = false // as on a shared engine

@@ -11,7 +11,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// position is a decoded cursor: behind a change, or inside a full copy.
+// position is a decoded cursor: after a change, or inside a full copy.
 type position struct {
 	epoch    string
 	sequence uint64
@@ -36,7 +36,7 @@ func (p *position) String() string {
 	return s + phase + hit
 }
 
-// parsePosition reads ORIGIN:EPOCH:SEQUENCE, in a copy with PHASE:HIT behind it.
+// parsePosition reads ORIGIN:EPOCH:SEQUENCE, in a copy with PHASE:HIT after it.
 func parsePosition(origin, s string) (*position, error) {
 	rest, ok := strings.CutPrefix(s, origin+":")
 	parts := strings.Split(rest, ":")
@@ -71,7 +71,7 @@ func parsePosition(origin, s string) (*position, error) {
 // Feed is a page of the change feed.
 type Feed struct {
 	Changes []FeedChange
-	// Cursor is the position behind the page.
+	// Cursor is the position after the page.
 	Cursor string
 	// Head is the newest change, and Sequence the last one that the page covers. In a full copy Sequence is where the
 	// copy began, and Copying says that there is more of it.
@@ -81,7 +81,7 @@ type Feed struct {
 
 // Changes returns what follows the cursor, in the order in which outcomes were published. An empty cursor is the
 // beginning. Where the feed does not go back to the beginning, the answer is a full copy of what the ledger holds of
-// its origin, over as many pages as needed, and then goes on with what follows. limit is 1 to 500.
+// its origin, over as many pages as needed, and then continues with what follows. limit is 1 to 500.
 //
 // Errors: ErrNoOrigin, ErrCursor, ErrCursorGone, the store's.
 func (l *Ledger) Changes(ctx context.Context, origin, after string, limit int) (f Feed, err error) {
@@ -126,7 +126,7 @@ func (l *Ledger) Changes(ctx context.Context, origin, after string, limit int) (
 // and doubles, so that large ones do not take much more memory than the page has.
 const readTogether = 32
 
-// page reads changes behind p, and moves p.
+// page reads changes after p, and moves p.
 func (l *Ledger) page(tx store.Tx, p *position, limit int, f *Feed) error {
 	hits, err := tx.Scan(changes, indexOrder, store.Range{From: hex16(p.sequence + 1), Limit: limit})
 	if err != nil {
@@ -229,10 +229,10 @@ func (l *Ledger) copyPage(tx store.Tx, p *position, limit int, f *Feed) error {
 	return err
 }
 
-// originEnd is behind all keys of an origin in indexOrigin.
+// originEnd is after all keys of an origin in indexOrigin.
 func originEnd(origin string) string { return origin + "!" }
 
-// outcomes reads outcomes between two places of indexOrigin behind p, and moves p. done says that it was the last page.
+// outcomes reads outcomes between two sort keys of indexOrigin after p, and moves p. done says that it was the last page.
 func (l *Ledger) outcomes(tx store.Tx, p *position, from, to string, limit int, f *Feed) (done bool, err error) {
 	size := 0
 	for {
@@ -278,7 +278,7 @@ func (l *Ledger) outcomes(tx store.Tx, p *position, from, to string, limit int, 
 	}
 }
 
-// WaitChanges returns when the feed may have something behind the cursor that Changes returned, when wait is over, or
+// WaitChanges returns when the feed may have something after the cursor that Changes returned, when wait is over, or
 // with the error of ctx.
 func (l *Ledger) WaitChanges(ctx context.Context, f Feed, wait time.Duration) error {
 	w := l.store.Watch(feedTopic)

@@ -10,7 +10,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
-// unsized hides that the engine tells sizes.
+// unsized hides that the engine knows sizes.
 type unsized struct{ store.Store }
 
 func (u unsized) Capabilities() store.Capabilities {
@@ -32,15 +32,15 @@ func (dc *dataCentre) runKey(key string) {
 }
 
 // TestConflictsAreBounded: outcomes that lost take no more than their share of the window, however many keys two data
-// centres ran. What is not kept is counted and told, own outcomes are kept for longest, and retries get the winner all the
+// centres ran. What is not kept is counted and logged, own outcomes are kept for longest, and retries get the winner all the
 // same.
 func TestConflictsAreBounded(t *testing.T) {
 	for name, wrap := range map[string]func(store.Store) store.Store{
-		"the engine tells sizes": func(s store.Store) store.Store { return s },
+		"the engine knows sizes": func(s store.Store) store.Store { return s },
 		"it does not":            func(s store.Store) store.Store { return unsized{s} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			told := make(map[bool]int)
+			clashes := make(map[bool]int)
 			var all []*dataCentre
 			for i := range 2 {
 				dc := &dataCentre{t: t, name: fmt.Sprint("dc", i+1), clock: newClock(), cursors: make(map[string]string), held: make(map[string]string)}
@@ -49,7 +49,7 @@ func TestConflictsAreBounded(t *testing.T) {
 				t.Cleanup(func() { _ = dc.st.Close() })
 				o := Options{Origin: dc.name, MaxEntries: 80, CommittedTTL: time.Hour, PendingTTL: time.Hour}
 				if dc.name == "dc1" {
-					o.Clashed = func(c Clash) { told[c.Kept]++ }
+					o.Clashed = func(c Clash) { clashes[c.Kept]++ }
 				}
 				dc.Ledger = ledgerOn(t, wrap(dc.st), o)
 				if err := dc.OpenFeed(t.Context(), ""); err != nil {
@@ -83,8 +83,8 @@ func TestConflictsAreBounded(t *testing.T) {
 					}
 				}
 			}
-			if told[true] != 11 || told[false] != keys-11 {
-				t.Errorf("told of %v", told)
+			if clashes[true] != 11 || clashes[false] != keys-11 {
+				t.Errorf("clashes: %v", clashes)
 			}
 			// Room comes back.
 			for _, dc := range all {

@@ -20,7 +20,7 @@ func outcomeHLC(origin, sortKey string) (uint64, bool) {
 	return t, err == nil
 }
 
-// eachOutcome calls fn with the index entries of an origin's outcomes in a collection behind a sort key, in order, and with
+// eachOutcome calls fn with the index entries of an origin's outcomes in a collection after a sort key, in order, and with
 // their times of the hybrid clock.
 func (l *Ledger) eachOutcome(ctx context.Context, c store.Collection, origin, from string, fn func(at uint64, h store.Hit)) error {
 	r := store.Range{From: from, To: originEnd(origin), Limit: 1000}
@@ -78,7 +78,7 @@ func sortedDigests(found map[int64]*Digest) []Digest {
 }
 
 // Outcomes is a page of the outcomes that this ledger holds of an origin, its own or another one, and that were recorded from one time of the hybrid clock up to another, in
-// Unix milliseconds. The cursor is "" behind the last page. Errors are those of Changes.
+// Unix milliseconds. The cursor is "" after the last page. Errors are those of Changes.
 func (l *Ledger) Outcomes(ctx context.Context, origin string, from, to int64, after string, limit int) (f Feed, err error) {
 	if l.opts.Origin == "" {
 		return Feed{}, ErrNoOrigin

@@ -10,7 +10,7 @@ import (
 // The change of a list of shards as an explicit small model: one key that moves from one ledger to another, two gates that
 // make a few attempts each, and an operator who changes lists step by step. What a ledger does with a reserve is said by
 // decideReserve. All states that can be reached are looked at, the nearest first. A call may be carried out at any time
-// after it was sent, and its answer may get lost; an attempt that is under way goes on with the lists that its gate had when it
+// after it was sent, and its answer may get lost; an attempt that is under way keeps the lists that its gate had when it
 // began, as in a proxy that drains. No reservation runs out: what is shown is that no two ledgers hold the key at once.
 
 const (
@@ -32,13 +32,13 @@ func (l lists) first() int { return [...]int{giver, giver, taker}[l] }
 func (l lists) next() int  { return [...]int{-1, taker, -1}[l] }
 
 type shardAttempt struct {
-	tries  uint8
-	began  lists // with which it began
-	at     int8  // the ledger that it asked last
-	sent   bool  // a reserve is on its way
-	answer verdict
-	told   bool // there is an answer
-	runs   bool // it was reserved, and works
+	tries    uint8
+	began    lists // with which it began
+	at       int8  // the ledger that it asked last
+	sent     bool  // a reserve is on its way
+	answer   verdict
+	answered bool // there is an answer
+	runs     bool // it was reserved, and works
 }
 
 type shardState struct {
@@ -120,11 +120,11 @@ func (s shardState) steps(r shardRules) (all []shardStep) {
 				to.entry[a.at].token = 0
 				to.attempts[g] = shardAttempt{tries: a.tries}
 			})
-		case a.told:
-			add("the answer is lost", func(to *shardState) { to.attempts[g].told, to.attempts[g].sent = false, true })
+		case a.answered:
+			add("the answer is lost", func(to *shardState) { to.attempts[g].answered, to.attempts[g].sent = false, true })
 			add("the answer comes", func(to *shardState) {
 				n := &to.attempts[g]
-				n.told = false
+				n.answered = false
 				switch a.answer {
 				case verdictInsert, verdictOwn:
 					n.runs = true
@@ -141,7 +141,7 @@ func (s shardState) steps(r shardRules) (all []shardStep) {
 		case a.sent:
 			add("a reserve is carried out", func(to *shardState) {
 				n := &to.attempts[g]
-				n.sent, n.told, n.answer = false, true, to.reserve(r, int(a.at), token)
+				n.sent, n.answered, n.answer = false, true, to.reserve(r, int(a.at), token)
 			})
 		case a.tries < 2:
 			add("an attempt begins", func(to *shardState) {

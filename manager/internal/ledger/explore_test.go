@@ -61,8 +61,8 @@ type exploredGate struct {
 	tries uint8
 	age   uint8 // of the reserve under way
 	// answer is what the ledger said to it, and has not been looked at; 0: nothing.
-	answer verdict
-	told   bool
+	answer  verdict
+	replied bool
 	// held is for how long nobody else can have the key, as the gate's last contact
 	// with a manager promises.
 	held int8
@@ -154,7 +154,7 @@ func (s *explored) canonical(p *protocol) {
 	for g := range s.gates {
 		gate := &s.gates[g]
 		if gate.phase != gateReserving {
-			gate.age, gate.answer, gate.told = 0, 0, false
+			gate.age, gate.answer, gate.replied = 0, 0, false
 		}
 		if gate.phase != gateRunning {
 			gate.held = 0
@@ -170,8 +170,8 @@ func (p *protocol) answered(s *explored, m message, token uint8, v verdict) {
 		return
 	}
 	switch {
-	case m == askReserve && gate.phase == gateReserving && !gate.told:
-		gate.told, gate.answer = true, v
+	case m == askReserve && gate.phase == gateReserving && !gate.replied:
+		gate.replied, gate.answer = true, v
 	case m == askRenew && gate.phase == gateRunning && v != verdictFenced && v != verdictConflict:
 		gate.held = int8(p.pending + p.unknown)
 	case m == askCommit && gate.phase == gateCommits, m == askUnknown && gate.phase == gateReports,
@@ -206,7 +206,7 @@ func (p *protocol) looks(s *explored, g int, present, sent bool) (bad string) {
 		gate.phase, gate.held = gateRunning, int8(p.pending+p.unknown)-int8(p.timeout)
 	case verdictPending:
 		// It asks again, or has the client come again.
-		gate.told, gate.answer, gate.age = false, 0, 0
+		gate.replied, gate.answer, gate.age = false, 0, 0
 		s.net |= bit(askReserve, token)
 	default:
 		if gate.answer == verdictFinal && s.state == api.StateCommitted && s.ran&(1<<s.token) == 0 {
@@ -247,7 +247,7 @@ func (p *protocol) steps(s explored) (list []step) {
 			}
 			continue
 		case gateReserving:
-			if gate.told {
+			if gate.replied {
 				for _, how := range []struct {
 					what          string
 					present, sent bool
@@ -356,7 +356,7 @@ func (p *protocol) pass(s explored) explored {
 	return s
 }
 
-// heal lets all go well from here on, and tells what is wrong in the end.
+// heal lets all go well from here on, and returns what is wrong in the end.
 func (p *protocol) heal(s explored) string {
 	s.up = [2]bool{true, true}
 	known := -1
@@ -381,7 +381,7 @@ func (p *protocol) heal(s explored) string {
 			case gateIdle:
 				continue
 			case gateReserving:
-				if !gate.told {
+				if !gate.replied {
 					s.net |= bit(askReserve, p.token(g, &s))
 					break
 				}

@@ -262,7 +262,7 @@ func (l *Ledger) sweepFeed(ctx context.Context) error {
 	return l.countLosers(ctx)
 }
 
-// applyFeed counts and tells what a transaction did.
+// applyFeed counts and reports what a transaction did.
 func (l *Ledger) applyFeed(fx *effects) {
 	c := &l.feed.counted
 	c.imported.Add(fx.imports.done)

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// FunnelMinutes is how many minutes Funnel tells of, without the current one.
+// FunnelMinutes is how many minutes Funnel covers, without the current one.
 const FunnelMinutes = 60
 
 // Minute is how the reserves of a minute ended.
 type Minute struct {
 	Start time.Time
 	// New: the key was reserved. Hit: the recorded answer was returned. Wait: another attempt was pending, and the
-	// caller was told to come again.
+	// caller was asked to come again.
 	New, Hit, Wait uint64
 	// Unknown: 409, the outcome is unknown. Omitted: 410, the work ran and its answer is not recorded. Mismatch: 422.
 	// Refused: 503, because of a full window, a restore or a failure.

@@ -11,7 +11,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// FeedChange is an outcome that a ledger tells others about.
+// FeedChange is an outcome that a ledger publishes for others.
 type FeedChange struct {
 	// Origin recorded it. Sequence is its place in the origin's feed; in a full copy, where the copy began.
 	Origin   string
@@ -39,7 +39,7 @@ const (
 // Import records outcomes of other origins. Outcomes that are known already, and older ones of the same origin, change
 // nothing. One for which the window has no room is left out, as is one that is malformed, and one of a key that another
 // attempt has at its home. also, which may be nil, runs in the transaction of the last changes, for example to keep the
-// cursor behind them; done is what the call has done by then.
+// cursor after them; done is what the call has done by then.
 //
 // Errors: the store's. Changes may then be imported or not; importing them again settles it.
 func (l *Ledger) Import(ctx context.Context, changes []FeedChange, also func(tx store.Tx, done Imported) error) (Imported, error) {
@@ -124,7 +124,7 @@ func (d Imported) plus(fx *effects) Imported {
 	return d
 }
 
-// Note says that an attempt has a key at its home, and that the home told of the outcome of another attempt. It does not
+// Note says that an attempt has a key at its home, and that the home reported the outcome of another attempt. It does not
 // say which of the two came first: the home may have read the outcome before it gave the key to the attempt.
 type Note struct {
 	Scope, Key string
@@ -236,7 +236,7 @@ func (tx *Tx) importOne(c *FeedChange, about importing) error {
 	case string(e.origin) == c.Origin:
 		again := overlap(e, fresh) || overlap(fresh, e)
 		switch {
-		case same && fresh.before(e): // it was told again, after it had been forgotten
+		case same && fresh.before(e): // it came again, after it had been forgotten
 			return tx.replace(key, e, fresh)
 		case same, c.HLC <= e.hlc && !again:
 			tx.fx.imports.repeated++

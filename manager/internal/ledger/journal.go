@@ -213,7 +213,7 @@ func (l *life) mark(m mark) {
 		}
 	}
 	if l.n == journalMarks {
-		copy(l.marks[1:], l.marks[2:]) // the first tells where the entry came from
+		copy(l.marks[1:], l.marks[2:]) // the first shows where the entry came from
 		l.n--
 		l.lost++
 	}
@@ -224,7 +224,7 @@ func (l *life) mark(m mark) {
 // History is what the journal has of a key.
 type History struct {
 	Scope, Key string
-	// Changes are in order. If there were more than are kept, Left of them are missing behind the first.
+	// Changes are in order. If there were more than are kept, Left of them are missing after the first.
 	Changes []Change
 	Left    int
 	// Waited is how many calls waited for an attempt to end, Waiting how many do now.
@@ -347,7 +347,7 @@ func ParseIncidentKind(name string) (IncidentKind, bool) {
 	return IncidentKind(max(i, 0)), i >= 0
 }
 
-// incidentOf tells of which kind an outcome is, if any.
+// incidentOf returns which kind of incident an outcome is, if any.
 func incidentOf(o Outcome) (IncidentKind, bool) {
 	switch o {
 	case OutcomeMismatch:

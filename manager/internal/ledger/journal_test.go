@@ -15,8 +15,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
-// told are the changes of a key in words.
-func told(h History) string {
+// inWords are the changes of a key in words.
+func inWords(h History) string {
 	var words []string
 	for _, c := range h.Changes {
 		w := c.What
@@ -70,7 +70,7 @@ func TestHistoryTellsTheLifeOfAKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := l.History("s", "k")
-	if got, want := told(h), "reserve by 10.0.0.7, renew x3 by 10.0.0.7, commit by 10.0.0.7"; got != want {
+	if got, want := inWords(h), "reserve by 10.0.0.7, renew x3 by 10.0.0.7, commit by 10.0.0.7"; got != want {
 		t.Errorf("changes %q, want %q", got, want)
 	}
 	for outcome, n := range map[string]int{"replayed": 4, "pending": 1, "fenced": 1, "mismatch": 1} {
@@ -115,13 +115,13 @@ func TestHistoryOfWhatNoCallAsked(t *testing.T) {
 		"a": "reserve by gate-1, lapse, resolve",
 		"b": "reserve by gate-1, lapse, delete", "d": "reserve",
 	} {
-		if got := told(l.History("s", key)); got != want {
+		if got := inWords(l.History("s", key)); got != want {
 			t.Errorf("%s: %q, want %q", key, got, want)
 		}
 	}
 }
 
-// TestChangesAreToldOfTheirOwnKeys: a transaction that also changes other keys tells each key what happened to it.
+// TestChangesAreToldOfTheirOwnKeys: a transaction that changes other keys as well notes each change under its own key.
 // A sweep lets several run out at once.
 func TestChangesAreToldOfTheirOwnKeys(t *testing.T) {
 	l, c := newTestLedger(t, Options{})
@@ -132,7 +132,7 @@ func TestChangesAreToldOfTheirOwnKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range items {
-		if got := told(l.History("s", items[i].Reserve.Key)); items[i].Err != nil || got != "reserve, lapse" {
+		if got := inWords(l.History("s", items[i].Reserve.Key)); items[i].Err != nil || got != "reserve, lapse" {
 			t.Errorf("%s: %v, %q", items[i].Reserve.Key, items[i].Err, got)
 		}
 	}
@@ -169,7 +169,7 @@ func TestJournalIsBounded(t *testing.T) {
 	}
 	h := l.History("s", "k1999")
 	if len(h.Changes) != journalMarks || h.Left != 21-journalMarks || h.Changes[0].What != "reserve" || h.Changes[journalMarks-1].What != "reserve" {
-		t.Errorf("%d changes and %d that went: %s", len(h.Changes), h.Left, told(h))
+		t.Errorf("%d changes and %d that went: %s", len(h.Changes), h.Left, inWords(h))
 	}
 }
 
@@ -212,7 +212,7 @@ func TestJournalCopiesWhatCallsLend(t *testing.T) {
 	}
 }
 
-// TestHistoryOfWaits: calls that wait are told while they do and after.
+// TestHistoryOfWaits: the history has calls that wait, while they do and after.
 func TestHistoryOfWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := mem.New(mem.Options{})
@@ -238,8 +238,8 @@ func TestHistoryOfWaits(t *testing.T) {
 		}
 		wg.Wait()
 		h := l.History("s", "k")
-		// A call is told after its transaction, so the release may be told after the reserve that it woke.
-		if got := told(h); h.Waiting != 0 || h.Waited != 1 || got != "reserve, release, reserve by gate-2" && got != "reserve, reserve by gate-2, release" {
+		// The journal has a call after its transaction, so the release may come after the reserve that it woke.
+		if got := inWords(h); h.Waiting != 0 || h.Waited != 1 || got != "reserve, release, reserve by gate-2" && got != "reserve, reserve by gate-2, release" {
 			t.Errorf("%d wait, %d waited: %s", h.Waiting, h.Waited, got)
 		}
 	})

@@ -268,7 +268,7 @@ func (f *fault) get() error {
 	return nil
 }
 
-// faultyStore fails when told to.
+// faultyStore fails on request.
 type faultyStore struct {
 	store.Store
 	update, view fault

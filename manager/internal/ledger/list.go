@@ -210,7 +210,7 @@ const findChunk = 1000
 type piece struct {
 	entries  []Entry
 	examined int
-	// more says whether to continue behind last.
+	// more says whether to continue after last.
 	more bool
 	last store.Hit
 }

@@ -40,7 +40,7 @@ type Options struct {
 	// Origin, when set, is the name of this ledger among those of several data centres. Outcomes then get a place in the
 	// change feed (see the package documentation).
 	Origin string
-	// Clashed, when set, is told of conflicts between outcomes of two origins, once they are durable.
+	// Clashed, when set, is called with conflicts between outcomes of two origins, once they are durable.
 	Clashed func(Clash)
 	// ChangesKept bounds the changes that the feed keeps. Default 100000.
 	ChangesKept int

@@ -105,7 +105,7 @@ func (r *record) before(o *record) bool {
 		return r.hlc < o.hlc
 	case string(r.origin) != string(o.origin):
 		return string(r.origin) < string(o.origin)
-	default: // a ledger that lost its memory began its clock anew
+	default: // a ledger that lost its memory started its clock again
 		return string(r.token) < string(o.token)
 	}
 }

@@ -50,7 +50,7 @@ func newWorld(t *testing.T) []*dataCentre {
 	return all
 }
 
-// pull takes a page of another one's feed. With lose, it is lost on its way, and only the cursor goes on.
+// pull takes a page of another one's feed. With lose, it is lost on its way, and only the cursor moves.
 func (dc *dataCentre) pull(from *dataCentre, lose bool) (all bool) {
 	dc.t.Helper()
 	if err := from.Publish(dc.t.Context()); err != nil {
@@ -178,7 +178,7 @@ func agree(t *testing.T, seed uint64) {
 			dc.clock.advance(time.Duration(rng.IntN(200)) * time.Second)
 		}
 	}
-	for range 4 { // what one learns last, it tells first in the next round
+	for range 4 { // what one learns last, it sends first in the next round
 		for _, dc := range all {
 			for _, other := range all {
 				for dc != other && !dc.pull(other, false) {
@@ -233,7 +233,7 @@ func agree(t *testing.T, seed uint64) {
 }
 
 // TestPeersCannotUseUpNumbers: changes with a clock of the distant future, or with an absurd fence, are refused. The data
-// centre that got them still tells others of its own outcomes.
+// centre that got them still sends others its own outcomes.
 func TestPeersCannotUseUpNumbers(t *testing.T) {
 	all := newWorld(t)
 	dc, other := all[0], all[1]

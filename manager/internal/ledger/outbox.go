@@ -136,7 +136,7 @@ func (l *Ledger) publishSome(ctx context.Context, n int) (more bool, err error) 
 		posted, err = tx.Scan(outbox, indexOrder, store.Range{Limit: limit})
 		return err
 	}
-	if l.shared { // a scan in an Update may be stale all the same
+	if l.shared { // a scan in an Update may still be stale
 		if err := l.store.View(ctx, scan); err != nil || len(posted) == 0 {
 			return false, err
 		}
@@ -162,7 +162,7 @@ func (l *Ledger) publishSome(ctx context.Context, n int) (more bool, err error) 
 		if keys, rest, unreadable, err = l.takeOutbox(tx, posted, keys); err != nil {
 			return err
 		}
-		// Behind what cannot be read, the next scan goes further.
+		// After what cannot be read, the next scan goes further.
 		more = full || rest > 0 || len(posted) == limit && (unreadable < len(posted) || int64(unreadable) > stuck)
 		if len(keys) == 0 {
 			return nil

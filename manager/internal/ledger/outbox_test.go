@@ -76,7 +76,7 @@ func numbered(n int) (keys []string) {
 	return keys
 }
 
-// read returns the keys of the feed behind a cursor, and checks their numbers.
+// read returns the keys of the feed after a cursor, and checks their numbers.
 func read(t *testing.T, l *Ledger, cursor string, limit int) (keys []string, last string) {
 	t.Helper()
 	for {
@@ -147,9 +147,9 @@ func TestFeedPages(t *testing.T) {
 				wantKeys(t, fmt.Sprint("pages of ", limit), got, keys)
 			}
 			h := headOf(t, st)
-			for behind := range len(keys) {
-				got, _ := read(t, l, fmt.Sprintf("dc1:%s:%d", h.Epoch, behind), 500)
-				wantKeys(t, fmt.Sprint("behind ", behind), got, keys[behind:])
+			for at := range len(keys) {
+				got, _ := read(t, l, fmt.Sprintf("dc1:%s:%d", h.Epoch, at), 500)
+				wantKeys(t, fmt.Sprint("after ", at), got, keys[at:])
 			}
 			if s := l.FeedStats(); s.Published != uint64(len(keys)) {
 				t.Errorf("%+v", s)
@@ -257,12 +257,12 @@ func TestOldOutcomesOfAConflict(t *testing.T) {
 			if publish(t, l); *headOf(t, st) != *h {
 				t.Errorf("clock back by %v: %s is published again", back, key)
 			}
-			recordKeys(t, l, "behind-"+key)
+			recordKeys(t, l, "after-"+key)
 			publish(t, l)
 		}
 		got, _ := read(t, l, "", 10)
 		slices.Sort(got)
-		wantKeys(t, fmt.Sprint("clock back by ", back), slices.Compact(got), []string{"a", "behind-old", "behind-older", "old", "older"})
+		wantKeys(t, fmt.Sprint("clock back by ", back), slices.Compact(got), []string{"a", "after-old", "after-older", "old", "older"})
 	}
 }
 
@@ -286,12 +286,12 @@ func TestDamagedFeed(t *testing.T) {
 	recordTogether(t, l, "c", "d")
 	publish(t, l)
 	got, _ := read(t, l, "", 10)
-	wantKeys(t, "behind a damaged list", got, []string{"c", "d"})
+	wantKeys(t, "after a damaged list", got, []string{"c", "d"})
 	damage(changes, indexOrder)
 	recordTogether(t, l, "e", "f")
 	publish(t, l)
 	got, _ = read(t, l, "", 10)
-	wantKeys(t, "behind a damaged page", got, []string{"e", "f"})
+	wantKeys(t, "after a damaged page", got, []string{"e", "f"})
 	if known := l.Options().Unreadable.Known(); len(known) != 2 {
 		t.Errorf("reported: %v", known)
 	}

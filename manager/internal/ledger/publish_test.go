@@ -67,7 +67,7 @@ func TestFeedIsOpenedAgainWhileItIsUsed(t *testing.T) {
 	}
 }
 
-// TestUnreadableFrontOfTheOutbox: records that cannot be read hold up none behind them, however many there are.
+// TestUnreadableFrontOfTheOutbox: records that cannot be read hold up none after them, however many there are.
 func TestUnreadableFrontOfTheOutbox(t *testing.T) {
 	st := sharedStore{mem.New(mem.Options{})}
 	defer st.Close()
@@ -89,7 +89,7 @@ func TestUnreadableFrontOfTheOutbox(t *testing.T) {
 	for range 2 {
 		publish(t, l)
 		got, _ := read(t, l, "", 10)
-		wantKeys(t, "behind what cannot be read", got, want)
+		wantKeys(t, "after what cannot be read", got, want)
 	}
 	if left := len(stored(t, st, outbox, indexOrder)); left != 7 {
 		t.Errorf("the outbox keeps %d records, want the 7 that cannot be read", left)

@@ -234,7 +234,7 @@ func (tx *Tx) put(key string, r *record) error {
 // appendEntries appends the record's index entries.
 func (r *record) appendEntries(dst []store.Entry) []store.Entry {
 	if r.state != api.StatePending {
-		// When it was recorded tells for how long it is remembered, without its value (see RememberedByEntries).
+		// When it was recorded decides for how long it is remembered, without its value (see RememberedByEntries).
 		dst = append(dst, store.Entry{Index: indexOf(r.state), SortKey: sortKey(r.expires, r.touched)})
 	} else {
 		dst = append(dst, store.Entry{Index: indexOf(r.state), SortKey: sortKey(r.expires)})

@@ -22,7 +22,7 @@ func settleAll(all []*dataCentre) {
 	}
 }
 
-// TestSecondRunIsAConflict: a data centre that lost its ledger runs a key again before anybody tells it. All data centres
+// TestSecondRunIsAConflict: a data centre that lost its ledger runs a key again before it learns the first outcome. All data centres
 // list that as a conflict, they give the first answer, and the ledger gets back what the others hold of it.
 func TestSecondRunIsAConflict(t *testing.T) {
 	all := newWorld(t)
@@ -169,7 +169,7 @@ func testOrderOfImports(t *testing.T, first, other, second, third uint64) {
 			Result: r.AppendRaw(nil),
 		}
 	}
-	twice := changes[0] // its caller told the outcome again, after it was forgotten
+	twice := changes[0] // its caller sent the outcome again, after it was forgotten
 	twice.HLC, twice.Age = 25<<16, 0
 	changes = append(changes, twice)
 	orders := [][]int{{}}

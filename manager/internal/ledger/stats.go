@@ -151,7 +151,7 @@ type Stats struct {
 	// Held counts reserves that waited. Omitted counts reserves that were answered with an outcome whose answer is not
 	// recorded; they count as replayed, too.
 	Held, Omitted uint64
-	// Replication tells about the standbys of the store's server; nil on engines that know of none.
+	// Replication describes the standbys of the store's server; nil on engines that know of none.
 	Replication *store.Replication
 }
 
@@ -204,7 +204,7 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 			s.Quarantine, err = q.Left(tx)
 			return err
 		})
-		// A Postgres without its standbys refuses this and still tells the rest, which operators need then.
+		// A Postgres without its standbys refuses this and still answers the rest, which operators need then.
 		if err != nil && !errors.Is(err, store.ErrUnavailable) {
 			return Stats{}, err
 		}

@@ -75,7 +75,7 @@ func (l *Ledger) Sweep(ctx context.Context) (int, error) {
 	return total, nil
 }
 
-// sweepOnce removes one batch of expired entries of a state, behind after.
+// sweepOnce removes one batch of expired entries of a state, after `after`.
 func (l *Ledger) sweepOnce(ctx context.Context, state api.State, after *store.Hit) (done swept, err error) {
 	ctx, cancel := l.opContext(ctx)
 	defer cancel()
@@ -107,11 +107,11 @@ func (l *Ledger) sweepOnce(ctx context.Context, state api.State, after *store.Hi
 type swept struct {
 	removed int
 	last    *store.Hit // as far as it got
-	more    bool       // there may be more behind last
+	more    bool       // there may be more after last
 }
 
-// sweep removes up to limit expired entries of a state, other than key. It begins behind after or, if that is nil,
-// behind the records at the beginning that cannot be read. A reservation that ran out and is UNKNOWN for a while is
+// sweep removes up to limit expired entries of a state, other than key. It begins after `after` or, if that is nil,
+// after the records at the beginning that cannot be read. A reservation that ran out and is UNKNOWN for a while is
 // stored in that state if lapse is true, and skipped otherwise.
 func (tx *Tx) sweep(key string, state api.State, after *store.Hit, limit int, lapse bool) (swept, error) {
 	now := tx.Now().UnixMilli()

@@ -67,7 +67,7 @@ func (tx *Tx) count(op Op, o Outcome) {
 	tx.tallies = append(tx.tallies, tally{op: op, outcome: o, key: tx.key})
 }
 
-// change tells the journal of a change that no call asked for.
+// change adds a change to the journal that no call asked for.
 func (tx *Tx) change(op Op, key string) { tx.tallies = append(tx.tallies, tally{op: op, key: key}) }
 
 // refuses reports whether the error is the ledger's own answer.

@@ -267,7 +267,7 @@ func TestFieldsThatRenewAndUnknownDoNotTake(t *testing.T) {
 
 // TestWaitersAreToldThatItIsUnknown: at once, all of them, and in order.
 func TestWaitersAreToldThatItIsUnknown(t *testing.T) {
-	told := func(t *testing.T, h *held, after time.Duration) {
+	wantUnknown := func(t *testing.T, h *held, after time.Duration) {
 		t.Helper()
 		<-h.done
 		if !errors.Is(h.err, ErrOutcomeUnknown) || h.took < after || h.took > after+2*minTimer {
@@ -277,19 +277,19 @@ func TestWaitersAreToldThatItIsUnknown(t *testing.T) {
 	waiting(t, Options{PendingTTL: 4 * time.Second}, func(t *testing.T, l *Ledger) {
 		mustReserve(t, l, "k", "t0", api.StateReserved)
 		a, b := hold(t.Context(), l, "k", "a", 30*time.Second), hold(t.Context(), l, "k", "b", 30*time.Second)
-		told(t, a, 4*time.Second)
-		told(t, b, 4*time.Second)
+		wantUnknown(t, a, 4*time.Second)
+		wantUnknown(t, b, 4*time.Second)
 
 		mustReserve(t, l, "said", "t0", api.StateReserved)
 		a, b = hold(t.Context(), l, "said", "a", 30*time.Second), hold(t.Context(), l, "said", "b", 30*time.Second)
 		time.Sleep(time.Second)
 		mustUnknown(t, l, "said", "t0", time.Minute)
-		told(t, a, time.Second)
-		told(t, b, time.Second)
+		wantUnknown(t, a, time.Second)
+		wantUnknown(t, b, time.Second)
 	})
 }
 
-// TestWaiterSeesTheRenewal: one that waits for a reservation that is renewed goes on
+// TestWaiterSeesTheRenewal: one that waits for a reservation that is renewed keeps waiting
 // waiting.
 func TestWaiterSeesTheRenewal(t *testing.T) {
 	waiting(t, Options{PendingTTL: 3 * time.Second}, func(t *testing.T, l *Ledger) {

@@ -94,7 +94,7 @@ func TestAllWaitersGetTheOutcome(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		if len(l.waits.queues) != 0 {
-			t.Error("a queue stayed behind")
+			t.Error("a queue is left")
 		}
 	})
 }
@@ -368,7 +368,7 @@ func TestHoldIsToldAndItsContextCounts(t *testing.T) {
 		if _, err := l.Reserve(t.Context(), reserveReq("k", "x"), holdFunc); err != nil || began != 0 {
 			t.Fatalf("a call that does not wait was held: %v", err)
 		}
-		// The call's own context ends early, the wait goes on with the other.
+		// The call's own context ends early, the wait continues with the other.
 		bounded, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
 		req := reserveReq("k", "x")

@@ -55,7 +55,7 @@ func TestDefaultsOfTheWindow(t *testing.T) {
 }
 
 // TestAFullWindowRefuses: nothing that has not expired makes room, and what is there
-// goes on as if there were room.
+// continues as if there were room.
 func TestAFullWindowRefuses(t *testing.T) {
 	l, c := newTestLedger(t, Options{MaxEntries: 4, ScopeShare: -1, CommittedTTL: 30 * time.Second, PendingTTL: time.Hour})
 	for i := range 3 {
@@ -83,7 +83,7 @@ func TestAFullWindowRefuses(t *testing.T) {
 }
 
 // TestAWindowFullOfBytesRefuses: the answers that are to come count before they come,
-// and when they turn out larger than expected, they are recorded all the same.
+// and when they turn out larger than expected, they are recorded as well.
 func TestAWindowFullOfBytesRefuses(t *testing.T) {
 	const limit = 1 << 20
 	l, c := newTestLedger(t, Options{MaxBytes: limit, ScopeShare: -1})
@@ -267,20 +267,20 @@ func TestPressureIsTold(t *testing.T) {
 	refused(t, l, "s", "more")
 	refused(t, l, "s", "more")
 	ctx, cancel := context.WithCancel(t.Context())
-	told := make(chan Pressure, 10)
+	reports := make(chan Pressure, 10)
 	var wg sync.WaitGroup
-	wg.Go(func() { l.WatchPressure(ctx, 5*time.Millisecond, func(p Pressure) { told <- p }) })
-	if got := <-told; got != (Pressure{Refused: 2}) {
+	wg.Go(func() { l.WatchPressure(ctx, 5*time.Millisecond, func(p Pressure) { reports <- p }) })
+	if got := <-reports; got != (Pressure{Refused: 2}) {
 		t.Errorf("first %+v", got)
 	}
 	refused(t, l, "s", "more")
-	if got := <-told; got != (Pressure{Refused: 1}) {
+	if got := <-reports; got != (Pressure{Refused: 1}) {
 		t.Errorf("then %+v", got)
 	}
 	cancel()
 	wg.Wait()
-	if len(told) != 0 {
-		t.Errorf("told %+v for nothing", <-told)
+	if len(reports) != 0 {
+		t.Errorf("reports %+v for nothing", <-reports)
 	}
 }
 

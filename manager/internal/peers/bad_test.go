@@ -89,7 +89,7 @@ func TestDroppedOutcomesAreMissing(t *testing.T) {
 	eventually(t, "none is missing", func() bool { s := p.Status()[0]; return s.LagEntries == 0 && s.Error == "" })
 }
 
-// TestRefusedOutcomesAreShown: a peer tells of an outcome with a clock of the distant future. It is not stored, the others
+// TestRefusedOutcomesAreShown: a peer reports an outcome with a clock of the distant future. It is not stored, the others
 // are, and status and log name the peer until the outcome is gone there.
 func TestRefusedOutcomesAreShown(t *testing.T) {
 	a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})

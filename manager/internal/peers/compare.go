@@ -153,7 +153,7 @@ func (p *Puller) repair(ctx context.Context, s *state, from, to int64) (left led
 	return left, err
 }
 
-// noteRefused notes changes that the ledger refused. Nothing of them is stored, and the feed goes on.
+// noteRefused notes changes that the ledger refused. Nothing of them is stored, and the feed continues.
 func (p *Puller) noteRefused(s *state, r ledger.Refusals) {
 	if r.Refused == 0 {
 		return

@@ -73,7 +73,7 @@ func (p *Puller) tell(s *state, r *http.Request) {
 }
 
 // hear takes note of an answer: which ledger gave it, and what it remembers of this one. A peer that refused the call, and
-// something on the way that answered in its place, have said nothing.
+// something on the way that answered instead, do not count.
 func (p *Puller) hear(ctx context.Context, s *state, h http.Header, status int) error {
 	text := h.Get(api.HeaderLedger)
 	if p.opts.Self == nil || text == "" || status != http.StatusOK && status != http.StatusGone {

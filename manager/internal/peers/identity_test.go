@@ -41,7 +41,7 @@ func (l *newLedger) Meet(_ context.Context, m api.Mark, _ string) error {
 	return nil
 }
 
-// TestOnlyAnswersOfPeersAreTrusted: a peer that refuses the call, and something on the way that answers in its place, have
+// TestOnlyAnswersOfPeersAreTrusted: a peer that refuses the call, and something on the way that answers instead, have
 // not said that they remember no earlier ledger.
 func TestOnlyAnswersOfPeersAreTrusted(t *testing.T) {
 	for name, refuse := range map[string]func(w http.ResponseWriter){

@@ -58,12 +58,12 @@ type Options struct {
 	CheckEvery time.Duration
 	// Jitter returns a duration from 0 to below d. Default a random one.
 	Jitter func(d time.Duration) time.Duration
-	// Lists tells peers this data centre's list of them, and notes theirs; nil: nothing is told or noted.
+	// Lists sends peers this data centre's list of them, and notes theirs; nil: lists are neither sent nor noted.
 	Lists interface {
 		Said() string
 		Meet(said string)
 	}
-	// Self is this data centre's ledger; nil: peers are told nothing about it, and say nothing.
+	// Self is this data centre's ledger; nil: nothing about it is exchanged.
 	Self Self
 }
 
@@ -105,7 +105,7 @@ type state struct {
 	repaired, copies, failures, refused atomic.Uint64
 	check                               check
 	nextCheck                           time.Time // pull's
-	// hasty is the last pause behind an answer that came too early. It is pull's.
+	// hasty is the last pause after an answer that came too early. It is pull's.
 	hasty time.Duration
 	// asideUntil: until then another manager may pull, because of aside. Both are pull's.
 	asideUntil time.Time
@@ -326,7 +326,7 @@ func (r *record) put(tx store.Tx, peer string) error {
 func (p *Puller) step(ctx context.Context, s *state) error {
 	s.mu.Lock()
 	r, wait := s.record, pullWait
-	// Behind, an answer comes immediately. The first one tells the peer's list of data centres.
+	// Behind, an answer comes immediately. The first one has the peer's list of data centres.
 	if s.err != "" || s.answered.IsZero() {
 		wait = 0
 	}
@@ -409,7 +409,7 @@ func problem(body []byte, status int) error {
 	return fmt.Errorf("status %d %s: %s", status, p.Title, p.Detail)
 }
 
-// keep imports changes, and keeps the cursor behind them in the same transaction, unless notes are to be settled first.
+// keep imports changes, and keeps the cursor after them in the same transaction, unless notes are to be settled first.
 func (p *Puller) keep(ctx context.Context, s *state, changes []ledger.FeedChange, next record) (notes []ledger.Note, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pullTime)
 	defer cancel()

@@ -168,7 +168,7 @@ func (s *site) has(t *testing.T, origin string) (n int) {
 	return n
 }
 
-// TestLostPagesAreRepaired: pages of the feed arrive empty, and their cursor goes on.
+// TestLostPagesAreRepaired: pages of the feed arrive empty, and their cursor moves.
 func TestLostPagesAreRepaired(t *testing.T) {
 	a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})
 	lose := func(w http.ResponseWriter, r *http.Request) bool {
@@ -247,7 +247,7 @@ func TestNotesHideNoLaterOutcome(t *testing.T) {
 			if got := b.attempt(t, "k"); got != "committed " {
 				t.Errorf("the key is %q", got)
 			}
-			eventually(t, "the feed goes on", func() bool { s := p.Status()[0]; return s.Error == "" && s.LagEntries == 0 })
+			eventually(t, "the feed continues", func() bool { s := p.Status()[0]; return s.Error == "" && s.LagEntries == 0 })
 			if lost {
 				eventually(t, "both count as repaired", func() bool { return p.Status()[0].Repaired == 2 })
 			} else if n := p.Status()[0].Repaired; n != 0 {
@@ -284,7 +284,7 @@ func TestOldOutcomesEndNoNote(t *testing.T) {
 	a.spoil.Store(&old)
 	b.noteAttempt(t, a, "k", "new")
 	p := follow(t, b, a, "")
-	eventually(t, "the other outcome is here, and the feed goes on", func() bool {
+	eventually(t, "the other outcome is here, and the feed continues", func() bool {
 		return b.has(t, "dc1") == 1 && p.Status()[0].Error == "" && b.FeedStats().Deferred > 0
 	})
 	a.run(t, "third")

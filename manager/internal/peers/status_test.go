@@ -13,7 +13,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// TestSilentPeerLooksStopped: a peer that accepts calls and does not answer is behind before a call to it is given up.
+// TestSilentPeerLooksStopped: a peer that accepts calls and does not answer counts as late before a call to it is given up.
 func TestSilentPeerLooksStopped(t *testing.T) {
 	b := newSite(t, "dc2", ledger.Options{})
 	called, release := make(chan struct{}, 1), make(chan struct{})
@@ -37,9 +37,9 @@ func TestSilentPeerLooksStopped(t *testing.T) {
 	defer run(t, p)()
 	<-called
 	if s := p.Status()[0]; s.LagSeconds > 0 {
-		t.Errorf("behind at once: %+v", s)
+		t.Errorf("late at once: %+v", s)
 	}
-	// The call is given up a second after the peer counts as behind. A busy machine may not run the test in that second.
+	// The call is given up a second after the peer counts as late. A busy machine may not run the test in that second.
 	state := p.states[0]
 	state.mu.Lock()
 	state.caughtUp, state.until = state.caughtUp.Add(-pullWait), state.until.Add(-pullWait)
@@ -98,7 +98,7 @@ func TestIdlePeerIsNotBehind(t *testing.T) {
 	}
 }
 
-// TestHastyPeerIsAskedLessAndLess: a peer answers at once and tells nothing new, though its head grows, or its cursor moves.
+// TestHastyPeerIsAskedLessAndLess: a peer answers at once with nothing new, though its head grows, or its cursor moves.
 func TestHastyPeerIsAskedLessAndLess(t *testing.T) {
 	for name, page := range map[string]func(n uint64) ledger.Feed{
 		"head":   func(n uint64) ledger.Feed { return ledger.Feed{Cursor: "dc1:e:3", Head: 100 + n, Sequence: 3} },

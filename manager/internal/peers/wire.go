@@ -31,7 +31,7 @@ type wireChange struct {
 type wireFeed struct {
 	Changes []wireChange `json:"changes"`
 	Cursor  string       `json:"cursor"`
-	// Head is the newest sequence, Sequence the one that the cursor is behind; Copying says that a full copy goes on.
+	// Head is the newest sequence, Sequence the one before the cursor; Copying says that a full copy is under way.
 	Head     uint64 `json:"head"`
 	Sequence uint64 `json:"sequence"`
 	Copying  bool   `json:"copying,omitempty"`

@@ -22,7 +22,7 @@ type running interface {
 	End(ctx context.Context) (quarantine.State, error)
 }
 
-// TestManagerBeginsAndEndsIt: what a manager does with its quarantine holds over restarts, and is told.
+// TestManagerBeginsAndEndsIt: what a manager does with its quarantine holds over restarts, and is reported.
 func TestManagerBeginsAndEndsIt(t *testing.T) {
 	for name, world := range map[string]func(t *testing.T) (restart func() running, run func(context.Context, running, func(before, after quarantine.State))){
 		"directory": func(t *testing.T) (func() running, func(context.Context, running, func(before, after quarantine.State))) {
@@ -49,12 +49,12 @@ func TestManagerBeginsAndEndsIt(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				restart, run := world(t)
 				q := restart()
-				var told []bool // whether there is a quarantine
+				var reported []bool // whether there is a quarantine
 				ctx, stop := context.WithCancel(t.Context())
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
-					run(ctx, q, func(_, after quarantine.State) { told = append(told, after.Remaining > 0) })
+					run(ctx, q, func(_, after quarantine.State) { reported = append(reported, after.Remaining > 0) })
 				}()
 				must := func(err error) {
 					t.Helper()
@@ -108,8 +108,8 @@ func TestManagerBeginsAndEndsIt(t *testing.T) {
 				}
 				stop()
 				<-done
-				if on := []bool{true, false, true, false, true, false}; !slices.Equal(slices.Compact(told), on) {
-					t.Errorf("told %v", told)
+				if on := []bool{true, false, true, false, true, false}; !slices.Equal(slices.Compact(reported), on) {
+					t.Errorf("reported %v", reported)
 				}
 			})
 		})

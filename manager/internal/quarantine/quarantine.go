@@ -130,7 +130,7 @@ func EndDir(dir string) (State, error) {
 	return ended, Write(dir, r)
 }
 
-// ReadDir tells what the file of a directory says. A manager that runs may be some seconds ahead of it.
+// ReadDir returns the quarantine that a directory's file describes. A manager that runs may be some seconds ahead of it.
 func ReadDir(dir string) (State, error) {
 	q, err := Open(dir)
 	if err != nil {

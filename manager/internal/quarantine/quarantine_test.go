@@ -73,7 +73,7 @@ func TestQuarantineThatEndsIsRemoved(t *testing.T) {
 		t.Errorf("%v are left", left)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
-		t.Errorf("left behind: %v %v", entries, err)
+		t.Errorf("left: %v %v", entries, err)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // Collection has the quarantine of a store that several managers share, in two records: what is left of it, as long as
-// there is anything, and what the restore left behind forever.
+// there is anything, and what the restore left forever.
 const Collection store.Collection = "quarantine"
 
 const (
@@ -100,7 +100,7 @@ func read(tx store.Tx) (State, error) {
 	return State{time.Duration(l.Remaining) * time.Millisecond, r.EpochFloor, r.Began, l.Why, l.Unsure}, err
 }
 
-// Read tells what a store says. The error is a *store.UnreadableError or the store's.
+// Read returns the quarantine of a store. The error is a *store.UnreadableError or the store's.
 func Read(ctx context.Context, st store.Store) (s State, err error) {
 	err = st.View(ctx, func(tx store.Tx) (err error) {
 		s, err = read(tx)
@@ -178,7 +178,7 @@ type Shared struct {
 	counted time.Time // when this manager counted last
 
 	mu     sync.Mutex
-	before *State // what was known before this manager changed something of which Run has not told yet
+	before *State // what was known before this manager changed something that Run has not reported yet
 }
 
 // OpenShared reads what the store says. The error is a *store.UnreadableError or the store's.

@@ -37,7 +37,7 @@ func newServer(t *testing.T) *server {
 	return s
 }
 
-// serve runs managers for a while, and returns how often one of them told of a change.
+// serve runs managers for a while, and returns how many changes they reported.
 func (s *server) serve(t *testing.T, managers int, d time.Duration) (changes int) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), d)
@@ -100,7 +100,7 @@ func TestManagersCountTheTimeTheyServe(t *testing.T) {
 			t.Errorf("another begin: %+v after %+v, %v were left", again, first, want)
 		}
 		if changes := s.serve(t, 2, 2*time.Hour); s.left(t) != 0 || changes != 2 {
-			t.Errorf("%v are left, and %d changes were told, want the end at both", s.left(t), changes)
+			t.Errorf("%v are left, and %d changes were reported, want the end at both", s.left(t), changes)
 		}
 		if ended, err := quarantine.End(t.Context(), s); err != nil || ended.Remaining != 0 || ended.EpochFloor <= first.EpochFloor {
 			t.Errorf("end: %+v, %v", ended, err)

@@ -26,7 +26,7 @@ var engines = map[string]engine{
 // EngineNames are the values of --store, sorted.
 func EngineNames() []string { return slices.Sorted(maps.Keys(engines)) }
 
-// checkEngine tells whether an engine gets what it needs and nothing that it
+// checkEngine reports whether an engine gets what it needs and nothing that it
 // would silently ignore.
 func (s *Settings) checkEngine() error {
 	e := engines[s.Store]

@@ -176,7 +176,7 @@ func (s *Settings) table() []setting {
 		choice("store", "", "engine that keeps the records", defaultEngine, EngineNames(), &s.Store),
 		text("store-dsn", "ONCEGATE_STORE_DSN", "address of the server for the engine redis, postgres or etcd", "", &s.StoreDSN),
 		number("store-require-sync-standbys", "", "synchronous standbys that the Postgres server must have connected; below that /readyz and all calls are 503 (engine postgres)", 0, 100, "0", &s.RequireSyncStandbys),
-		protection("auth-token-file", "file with bearer tokens, one per line, of which callers then need one; words behind a token say what it may do ("+httpd.RoleWords()+"), without words everything but what an administrator does; read again when it changes", &s.TokenFile),
+		protection("auth-token-file", "file with bearer tokens, one per line, of which callers then need one; words after a token say what it may do ("+httpd.RoleWords()+"), without words everything but what an administrator does; read again when it changes", &s.TokenFile),
 		protection("encryption-key-file", "file with keys, a line ID:BASE64 of 32 bytes each; stored answers, payloads and log entries are encrypted under the last one", &s.EncryptionKeyFile),
 		boolean("encryption-decrypt-only", "", "use the keys to read only, and store in plain; a step on the way to encryption for managers that share redis, postgres or etcd", "false", &s.DecryptOnly),
 		protection("tls-cert", "certificate of the API's listener (PEM); read again when it changes, as is its key", &s.TLSCert),

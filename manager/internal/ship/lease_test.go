@@ -49,7 +49,7 @@ func mustHoldFork(t *testing.T, dir string, common uint64, forks ...string) (for
 				return nil
 			}
 		}
-		return fmt.Errorf("record %d is %q, behind records of fork %q", seq, b, fork)
+		return fmt.Errorf("record %d is %q, after records of fork %q", seq, b, fork)
 	}
 	l, err := wal.Open(t.Context(), dir, wal.Options{SegmentBytes: segmentBytes, Replay: check, Restore: func(b []byte) error { return check(last+1, b) }})
 	if err != nil {

@@ -384,11 +384,11 @@ func (s *Shipper) ship(ctx context.Context, term uint64) {
 // loop ships a part, at each interval. begun has the streams that began in this term.
 func (s *Shipper) loop(ctx context.Context, term uint64, p part, begun map[*stream]bool) (fenced bool) {
 	for {
-		behind, fenced := s.round(ctx, term, p, begun)
+		unshipped, fenced := s.round(ctx, term, p, begun)
 		if fenced || ctx.Err() != nil {
 			return fenced
 		}
-		if !behind && !s.pause(ctx, s.opts.Interval) {
+		if !unshipped && !s.pause(ctx, s.opts.Interval) {
 			return s.finish(ctx, term, p, begun)
 		}
 	}
@@ -396,15 +396,15 @@ func (s *Shipper) loop(ctx context.Context, term uint64, p part, begun map[*stre
 
 // finish ships the last durable records.
 func (s *Shipper) finish(ctx context.Context, term uint64, p part, begun map[*stream]bool) (fenced bool) {
-	for behind := true; behind && !fenced && ctx.Err() == nil; {
-		behind, fenced = s.round(ctx, term, p, begun)
+	for unshipped := true; unshipped && !fenced && ctx.Err() == nil; {
+		unshipped, fenced = s.round(ctx, term, p, begun)
 	}
 	return fenced
 }
 
-// round does one step for each log of a part. behind says that a log without an error has more to ship, or that the
+// round does one step for each log of a part. unshipped says that a log without an error has more to ship, or that the
 // catalog is due.
-func (s *Shipper) round(ctx context.Context, term uint64, p part, begun map[*stream]bool) (behind, fenced bool) {
+func (s *Shipper) round(ctx context.Context, term uint64, p part, begun map[*stream]bool) (unshipped, fenced bool) {
 	var failed error
 	fail := func(label string, err error) {
 		if errors.Is(err, errFenced) {
@@ -442,7 +442,7 @@ func (s *Shipper) round(ctx context.Context, term uint64, p part, begun map[*str
 			if errs[i] == nil {
 				errs[i] = st.step(ctx)
 			}
-			if errs[i] == nil && !st.behind {
+			if errs[i] == nil && !st.unshipped {
 				st.ready = true
 			}
 		})
@@ -455,7 +455,7 @@ func (s *Shipper) round(ctx context.Context, term uint64, p part, begun map[*str
 			continue // it was deleted meanwhile
 		}
 		fail(st.label, errs[i])
-		behind = behind || errs[i] == nil && st.behind
+		unshipped = unshipped || errs[i] == nil && st.unshipped
 	}
 	if p == namedPart && catalogErr == nil && !fenced {
 		select {
@@ -463,7 +463,7 @@ func (s *Shipper) round(ctx context.Context, term uint64, p part, begun map[*str
 		default:
 			fail(catalogObject, s.collectGone(ctx, term))
 		}
-		behind = behind || s.catalogDue()
+		unshipped = unshipped || s.catalogDue()
 	}
 	if fenced {
 		return false, true
@@ -473,7 +473,7 @@ func (s *Shipper) round(ctx context.Context, term uint64, p part, begun map[*str
 	} else if ctx.Err() == nil {
 		s.trouble(p, failed)
 	}
-	return behind, false
+	return unshipped, false
 }
 
 // Shipped is the last sequence number of a log up to which every record was shipped.

@@ -66,7 +66,7 @@ type stream struct {
 	unsent    *chunk // a run whose write has an unknown outcome
 	head      head   // of the tail, as it was written last
 	headAt    object.Version
-	behind    bool // there was more to ship than one step ships
+	unshipped bool // there was more to ship than one step ships
 	ready     bool // it was shipped completely once, so it can be restored
 	pruned    time.Time
 	swept     time.Time
@@ -326,12 +326,12 @@ func (st *stream) wantsCatalog() bool { return st.named == "" && st.opts.catalog
 
 // shipTail ships the records that are durable when it begins, up to stepRuns runs of them.
 func (st *stream) shipTail(ctx context.Context) error {
-	st.behind = false
+	st.unshipped = false
 	all := point{Time: time.Now().UnixMilli()} // before Durable, as in addPoint
 	all.Sequence = st.log.Durable()
 	for n := 0; st.unsent != nil || st.next <= all.Sequence; n++ {
 		if n == stepRuns {
-			st.behind = true
+			st.unshipped = true
 			break
 		}
 		if st.unsent == nil {
@@ -448,6 +448,6 @@ func (st *stream) bridge(ctx context.Context) error {
 	}
 	st.logGap(st.next, snap.Keep)
 	st.setNext(snap.Keep)
-	st.behind = true // a restore needs the records that the snapshot keeps as well
+	st.unshipped = true // a restore needs the records that the snapshot keeps as well
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
-// identity is the part of the ledger's scope that tells callers apart: a digest of their
+// identity is the part of the ledger's scope that identifies the caller: a digest of their
 // credentials.
 func identity(credentials string) string {
 	if credentials == "" {

@@ -199,7 +199,7 @@ func arePairs(v string, ok func(name, value string) bool) bool {
 	return true
 }
 
-// insecure reports whether the exporter must be told to take http. It takes https where no variable says which, and
+// insecure reports whether the exporter must be set to http. It takes https where no variable says which, and
 // OpenTelemetry's default is http://localhost:4318.
 func (env environment) insecure() bool {
 	_, endpoint := env.exporter("ENDPOINT")

@@ -33,8 +33,8 @@ type Provider struct {
 	sdk *sdktrace.TracerProvider
 	log *slog.Logger
 
-	mu   sync.Mutex
-	told time.Time
+	mu     sync.Mutex
+	warned time.Time
 }
 
 // Start returns a provider, or nil if the environment asks for none. The error is for a variable with a bad value.
@@ -72,8 +72,8 @@ func Start(ctx context.Context, env func(string) string, version string, log *sl
 func (p *Provider) failed(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if now := time.Now(); now.Sub(p.told) >= time.Minute {
-		p.told = now
+	if now := time.Now(); now.Sub(p.warned) >= time.Minute {
+		p.warned = now
 		p.log.Warn("spans do not reach the collector", "error", err.Error())
 	}
 }

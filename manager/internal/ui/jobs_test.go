@@ -307,7 +307,7 @@ func TestBulkActionsGoOn(t *testing.T) {
 			t.Fatalf("part %d: %s", part, a.body)
 		}
 		if goesOn := strings.Contains(a.body, "Go on with the next ones"); goesOn != (part < 2) {
-			t.Errorf("part %d: goes on: %v", part, goesOn)
+			t.Errorf("part %d: more follows: %v", part, goesOn)
 		} else if goesOn {
 			if all = fieldsOf(a.body); all.Get("confirm") != "" || all.Has("id") {
 				t.Fatalf("the form for the next part: %v", all)

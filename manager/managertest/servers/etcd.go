@@ -37,7 +37,7 @@ func StartEtcdMembers(ctx context.Context, n int, args ...string) ([]*Server, er
 	return startEtcd(ctx, n, args, func(i int, listen string) (string, error) { return listen, nil })
 }
 
-// StartEtcdBehind is StartEtcdMembers with something between the members. between is told the address at which member
+// StartEtcdBehind is StartEtcdMembers with something between the members. between gets the address at which member
 // i listens for the others, and returns the address at which they are to reach it.
 func StartEtcdBehind(ctx context.Context, n int, between func(i int, listen string) (string, error), args ...string) ([]*Server, error) {
 	return startEtcd(ctx, n, args, between)

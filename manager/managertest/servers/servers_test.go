@@ -79,7 +79,7 @@ func lives(pid int) bool {
 	return err == nil && !bytes.HasPrefix(state, []byte("Z"))
 }
 
-// Each test has data of its own, and leaves no database behind.
+// Each test has data of its own, and removes its database.
 func TestSharesAreApart(t *testing.T) {
 	t.Parallel()
 	var names []string

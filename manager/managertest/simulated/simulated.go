@@ -231,7 +231,7 @@ func (m *Manager) restoredName() string {
 type Answer struct {
 	Status      int
 	ContentType string
-	RetryAfter  int          // in seconds; 0: not told
+	RetryAfter  int          // in seconds; 0: not known
 	Headers     []api.Header // the others
 	Body        []byte
 }

@@ -198,7 +198,7 @@ var actionTests = map[string]func(*env){
 		}
 		e.wantIDs("jobs of f", e.list(jobs.ListQuery{Function: "f"}))
 	},
-	"a bulk action goes on after a refusal": func(e *env) {
+	"a bulk action continues after a refusal": func(e *env) {
 		for _, id := range []string{"a", "b", "c"} {
 			e.bury(jobs.Submission{ID: id, Key: id}, "no")
 		}

@@ -368,7 +368,7 @@ var claimTests = map[string]func(*env){
 		if got, err := q.Claim(e.ctx, jobs.ClaimRequest{Worker: "w", Wait: jobs.MaxWait}); err != nil || len(got) != 0 {
 			e.Fatalf("claim after Drain: %v, %v", ids(got), err)
 		}
-		b := e.job(jobs.Submission{}) // everything but waiting goes on
+		b := e.job(jobs.Submission{}) // everything but waiting continues
 		if got, err := q.Claim(e.ctx, jobs.ClaimRequest{Worker: "w", Wait: jobs.MaxWait}); err != nil || len(got) != 1 || got[0].ID != b.ID {
 			e.Fatalf("claim after Drain: %v, %v", ids(got), err)
 		}

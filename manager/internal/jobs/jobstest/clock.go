@@ -11,7 +11,7 @@ import (
 )
 
 // clock shows the queue a later time than the store's, on any engine and in any
-// number of managers. The store's own clock goes on meanwhile.
+// number of managers. The store's own clock runs meanwhile.
 type clock struct{ ahead atomic.Int64 }
 
 func (c *clock) advance(d time.Duration) { c.ahead.Add(int64(d)) }

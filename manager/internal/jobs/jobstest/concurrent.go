@@ -33,7 +33,7 @@ type delivery struct {
 	job     string
 	attempt int
 	from    time.Time // by the store's clock
-	until   time.Time // end of the last lease that the worker was told
+	until   time.Time // end of the last lease that the worker knows of
 	end     string    // finished, returned or lost
 	at      time.Time // of finished and returned
 }

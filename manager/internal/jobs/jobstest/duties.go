@@ -147,7 +147,7 @@ var dutyTests = map[string]func(*env){
 			e.Fatalf("report %+v, want 150 expired", report)
 		}
 	},
-	"a queue that has done its work leaves nothing behind": func(e *env) {
+	"a queue that has done its work leaves no records": func(e *env) {
 		s := jobs.Submission{Key: "k", Dedup: untilExecuted, Payload: []byte(fmt.Sprintf(`"%0600d"`, 1))}
 		for range 20 {
 			e.job(s)
@@ -189,7 +189,7 @@ var dutyTests = map[string]func(*env){
 		cancel()
 		<-done
 	},
-	"Run reports errors and goes on": func(e *env) {
+	"Run reports errors and continues": func(e *env) {
 		ctx, cancel := context.WithCancel(e.ctx)
 		defer cancel()
 		broken := &flaky{Store: e.in.Store}

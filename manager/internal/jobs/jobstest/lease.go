@@ -68,19 +68,19 @@ var leaseTests = map[string]func(*env){
 			e.Fatalf("dead letters %+v, %v", page, err)
 		}
 	},
-	"lost leases and dead letters are told once": func(e *env) {
+	"lost leases and dead letters are reported once": func(e *env) {
 		var mu sync.Mutex
-		var told []string
+		var reported []string
 		e.q = e.queue(jobs.Options{
 			Lost: func(j jobs.Job, worker string) {
 				mu.Lock()
 				defer mu.Unlock()
-				told = append(told, fmt.Sprintf("%s of %s lost %s and is %s", j.ID, j.Function, worker, j.State))
+				reported = append(reported, fmt.Sprintf("%s of %s lost %s and is %s", j.ID, j.Function, worker, j.State))
 			},
 			Died: func(j jobs.Job) {
 				mu.Lock()
 				defer mu.Unlock()
-				told = append(told, fmt.Sprintf("%s died after %d", j.ID, j.Attempt))
+				reported = append(reported, fmt.Sprintf("%s died after %d", j.ID, j.Attempt))
 			},
 		})
 		e.job(jobs.Submission{ID: "a", MaxAttempts: 2})
@@ -101,8 +101,8 @@ var leaseTests = map[string]func(*env){
 		mu.Lock()
 		defer mu.Unlock()
 		want := []string{"a of f lost w1 and is queued", "a of f lost w2 and is failed", "a died after 2", "b died after 1", "c died after 1"}
-		if !slices.Equal(told, want) {
-			e.Errorf("told %q, want %q", told, want)
+		if !slices.Equal(reported, want) {
+			e.Errorf("reported %q, want %q", reported, want)
 		}
 		if r := e.q.LastMinute("f"); r.Retried != 1 || r.Failed != 3 {
 			e.Errorf("rates %+v", r)

@@ -39,7 +39,7 @@ var retryTests = map[string]func(*env){
 		if got.State != jobs.Queued || got.Lease != nil || got.Error != "try again" || got.RunAt.Before(j.StartedAt) {
 			e.Fatalf("handed back: %+v", got)
 		}
-		e.wantIDs("a goes behind b", e.claim(jobs.ClaimRequest{Limit: 2}), "b", "a")
+		e.wantIDs("a comes after b", e.claim(jobs.ClaimRequest{Limit: 2}), "b", "a")
 		if n := e.get("a").Attempt; n != 2 {
 			e.Fatalf("attempt %d, want 2", n)
 		}

@@ -100,7 +100,7 @@ var submitTests = map[string]func(*env){
 		first := e.job(jobs.Submission{ID: "first"})
 		past := e.job(jobs.Submission{ID: "past", RunAt: e.now().Add(-time.Hour)})
 		if past.State != jobs.Queued || past.RunAt.Before(first.RunAt) {
-			e.Fatalf("job %+v is not queued behind %+v", past, first)
+			e.Fatalf("job %+v is not queued after %+v", past, first)
 		}
 		e.wantIDs("order", e.claim(jobs.ClaimRequest{Limit: 10}), "first", "past")
 	},

@@ -37,7 +37,7 @@ var unreadableTests = map[string]func(*env){
 		e.wantIDs("two functions", e.claim(jobs.ClaimRequest{Functions: []string{"f", "g"}, Limit: 2}), "other", "good1")
 		e.wantIDs("any function", e.claim(jobs.ClaimRequest{Limit: 5}), "good2")
 		e.claimNone()
-		// What comes first is found at once, whatever is known of those behind it.
+		// What comes first is found at once, whatever is known of those after it.
 		e.job(jobs.Submission{ID: "urgent", Priority: 5})
 		e.wantIDs("the highest priority", e.claim(jobs.ClaimRequest{}), "urgent")
 		met := e.met("jobs")
@@ -101,7 +101,7 @@ var unreadableTests = map[string]func(*env){
 			return err == nil && d == jobs.Depth{Scheduled: many, Active: many + 6, Done: many, Dead: many}
 		})
 	},
-	"claims do what is due behind many unreadable jobs": func(e *env) {
+	"claims do what is due after many unreadable jobs": func(e *env) {
 		bad := names("bad", 2*many)
 		for _, id := range bad {
 			e.job(jobs.Submission{ID: id, Delay: span})
@@ -110,7 +110,7 @@ var unreadableTests = map[string]func(*env){
 		e.job(jobs.Submission{ID: "good", Delay: span})
 		e.pass(span)
 		var got []jobs.Job
-		e.eventually("the job behind them is claimed", func() bool {
+		e.eventually("the job after them is claimed", func() bool {
 			got = append(got, e.claim(jobs.ClaimRequest{})...)
 			return len(got) > 0
 		})
@@ -126,18 +126,18 @@ var unreadableTests = map[string]func(*env){
 			e.duties(e.q)
 			e.list(jobs.ListQuery{})
 		}
-		told := map[string]int{}
-		for len(told) < 3 {
+		counts := map[string]int{}
+		for len(counts) < 3 {
 			select {
 			case u := <-e.q.Unreadable().News():
-				told[u.Key]++
+				counts[u.Key]++
 			case <-e.ctx.Done():
-				e.Fatalf("told of %v", told)
+				e.Fatalf("reported: %v", counts)
 			}
 		}
 		select {
 		case u := <-e.q.Unreadable().News():
-			e.Errorf("told again: %v", u)
+			e.Errorf("reported again: %v", u)
 		default:
 		}
 		if c := e.q.Unreadable().Counts()["jobs"]; c.Known != 3 || c.Met < 9 {

@@ -59,7 +59,7 @@ func (c *centre) pullBy(by func(page int) int, from *centre) {
 	for i := 0; ; i++ {
 		var f ledger.Feed
 		// The index of a shared engine may be a moment old.
-		c.eventually("the feed goes on", func() bool {
+		c.eventually("the feed continues", func() bool {
 			f = from.changes(i, c.cursors[from.name], 7)
 			return f.Copying || f.Sequence == f.Head || f.Cursor != c.cursors[from.name]
 		})
@@ -122,7 +122,7 @@ func testFeed(t *testing.T, m *managers) {
 		f := a.changes(len(seen), cursor, 7)
 		for _, c := range f.Changes {
 			if c.Sequence != last+1 || c.Origin != "dc1" || seen[c.Key] || c.HLC == 0 || c.ExpiresIn <= 0 || c.Fingerprint != "f" || !bytes.Equal(c.Result, answer("of "+c.Key)) {
-				t.Errorf("change %+v behind %d", c, last)
+				t.Errorf("change %+v after %d", c, last)
 			}
 			seen[c.Key], last = true, c.Sequence
 		}

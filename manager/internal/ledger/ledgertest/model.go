@@ -76,7 +76,7 @@ func (s entryState) meet(c Call) []found {
 	return all
 }
 
-// left narrows the known expiry by the time that is left, as the answer tells it.
+// left narrows the known expiry by the time that is left, as the answer says it.
 func (f found) left(c Call, left int64) (found, bool) {
 	// The answer's time was rounded up or down by at most one.
 	f.known.lo = max(f.known.lo, c.Begin+left-1-f.later)
@@ -229,9 +229,9 @@ func explain(s entryState, c Call, o Outcome) []any {
 		if r.refused != o.Refused || r.state != o.State || r.body != o.Body {
 			continue
 		}
-		told := r.state != "" // what is left
+		hasState := r.state != "" // what is left
 		longer := c.Op == "renew" && f.state == "pending" && f.known.lo > c.End+c.TTL+1
-		if !longer && r.next != nil && (!told || o.Left == c.TTL) {
+		if !longer && r.next != nil && (!hasState || o.Left == c.TTL) {
 			next = append(next, *r.next)
 		}
 		unchanged := kept(f, c)
@@ -240,7 +240,7 @@ func explain(s entryState, c Call, o Outcome) []any {
 		}
 		for _, f := range unchanged {
 			ok := true
-			if told {
+			if hasState {
 				f, ok = f.left(c, o.Left)
 			}
 			if ok {

@@ -109,12 +109,12 @@ func testWaitForUnknown(t *testing.T, m *managers) {
 		t.Fatal(err)
 	}
 	m.reserve(0, "said", "t1", api.StateReserved)
-	told := make(chan error, 8)
+	answers := make(chan error, 8)
 	for i, key := range []string{"short", "said", "short", "said", "said", "short", "short", "said"} {
 		l := m.at(i / 2)
 		go func() {
 			_, err := l.Reserve(ctx, &api.ReserveRequest{Key: key, Scope: "s", Token: "w", Wait: patience}, nil)
-			told <- err
+			answers <- err
 		}()
 	}
 	waiters := func() (n int) {
@@ -131,9 +131,9 @@ func testWaitForUnknown(t *testing.T, m *managers) {
 	if _, err := m.at(1).Unknown(ctx, &api.ReserveRequest{Key: "said", Scope: "s", Token: "t1"}); err != nil {
 		t.Fatal(err)
 	}
-	for range cap(told) {
-		if err := <-told; !errors.Is(err, ledger.ErrOutcomeUnknown) {
-			t.Errorf("told %v", err)
+	for range cap(answers) {
+		if err := <-answers; !errors.Is(err, ledger.ErrOutcomeUnknown) {
+			t.Errorf("answers %v", err)
 		}
 	}
 }

@@ -178,17 +178,17 @@ func testUnreadable(t *testing.T, m *managers) {
 			m.callAll(keys[i])
 		}
 	}
-	told := 0
+	reported := 0
 	for more := true; more; {
 		select {
 		case <-l.Options().Unreadable.News():
-			told++
+			reported++
 		default:
 			more = false
 		}
 	}
-	if c := l.Options().Unreadable.Counts()[ledger.Collection]; told == 0 || c.Known < told || c.Met < 4*many {
-		t.Errorf("told of %d, counts %+v", told, c)
+	if c := l.Options().Unreadable.Counts()[ledger.Collection]; reported == 0 || c.Known < reported || c.Met < 4*many {
+		t.Errorf("reported of %d, counts %+v", reported, c)
 	}
 }
 
@@ -255,7 +255,7 @@ func testUnreadableAmongOthers(t *testing.T, m *managers) {
 	}
 }
 
-// testUnreadableAtTheLimit: what has expired makes room also behind records that cannot be read.
+// testUnreadableAtTheLimit: what has expired makes room also after records that cannot be read.
 // Such records are neither removed nor overwritten.
 func testUnreadableAtTheLimit(t *testing.T, m *managers) {
 	m.stores = m.stores[:1]

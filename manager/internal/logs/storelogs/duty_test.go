@@ -10,22 +10,22 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
-// behind is a store whose index of entries still leads to those that were deleted, as that of a shared engine may.
-type behind struct {
+// lagging is a store whose index of entries still leads to those that were deleted, as that of a shared engine may.
+type lagging struct {
 	store.Store
 	seen []store.Hit
 }
 
 type behindTx struct {
 	store.Tx
-	*behind
+	*lagging
 }
 
-func (b *behind) Update(ctx context.Context, fn func(store.Tx) error) error {
+func (b *lagging) Update(ctx context.Context, fn func(store.Tx) error) error {
 	return b.Store.Update(ctx, func(tx store.Tx) error { return fn(&behindTx{tx, b}) })
 }
 
-func (b *behind) View(ctx context.Context, fn func(store.Tx) error) error {
+func (b *lagging) View(ctx context.Context, fn func(store.Tx) error) error {
 	return b.Store.View(ctx, func(tx store.Tx) error { return fn(&behindTx{tx, b}) })
 }
 
@@ -54,7 +54,7 @@ func openIdle(t *testing.T, st store.Store, elapsed func() time.Duration) *Engin
 
 // Retention counts no entry that is gone already, even if the index still leads to it.
 func TestRetentionLooksBehindItsIndex(t *testing.T) {
-	st := &behind{Store: mem.New(mem.Options{})}
+	st := &lagging{Store: mem.New(mem.Options{})}
 	var now time.Duration
 	e := openIdle(t, st, func() time.Duration { return now })
 	if _, _, err := e.Put(t.Context(), "l", logs.Change{Retain: new(time.Minute)}); err != nil {

@@ -123,7 +123,7 @@ func (w *world) wait(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// manager makes a manager that has not started, and waits as told.
+// manager makes a manager that has not started, and waits for the given time.
 func (w *world) manager(shared bool, wait func(context.Context, time.Duration) error) *downtime.Store {
 	return downtime.New(mortal{w.engine, w, shared}, downtime.Options{
 		Leases: []store.Leases{leasesOf("one"), leasesOf("two")}, Clock: w.time, Wait: wait,

@@ -99,7 +99,7 @@ func TestWhatWasReadAheadIsNotOvertaken(t *testing.T) {
 	}{
 		"nothing":                {func(*claims) {}, 0, numbered(4, 6)},
 		"added before it":        {func(c *claims) { enqueue(c.t, c.Store, queuedFrom) }, 2, append([]string{queuedFrom}, numbered(4, 5)...)},
-		"added behind it":        {func(c *claims) { enqueue(c.t, c.Store, numbered(30, 31)...) }, 0, numbered(4, 6)},
+		"added after it":         {func(c *claims) { enqueue(c.t, c.Store, numbered(30, 31)...) }, 0, numbered(4, 6)},
 		"added to another range": {func(c *claims) { enqueue(c.t, c.Store, "a", "z") }, 0, numbered(4, 6)},
 		"changed here":           {func(c *claims) { c.put("job "+numbered(4, 5)[0], "taken:") }, 2, numbered(5, 7)},
 		"deleted here":           {func(c *claims) { c.put("job "+numbered(4, 5)[0], "") }, 2, numbered(5, 7)},

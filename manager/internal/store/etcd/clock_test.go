@@ -40,8 +40,8 @@ func TestClocksHoursApart(t *testing.T) {
 			}
 		}
 	}
-	var told bytes.Buffer
-	second, err := Open(t.Context(), Options{DSN: dsn, Wall: wallOff(apart), Logger: slog.New(slog.NewTextHandler(&told, nil))})
+	var log bytes.Buffer
+	second, err := Open(t.Context(), Options{DSN: dsn, Wall: wallOff(apart), Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestClocksHoursApart(t *testing.T) {
 	first.clock.stop() // it lives, and does not keep the clock any more
 	before := now(t, second)
 	eventually(t, "the second keeps the clock", keeps(second))
-	eventually(t, "the clock goes on", func() bool { return now(t, second).After(before) })
+	eventually(t, "the clock runs", func() bool { return now(t, second).After(before) })
 	inOrder("after a change of the keeper", second, first)
 	sameWall("both have the wall clock of the second", apart, second, first)
 	for _, s := range []*Store{first, second} {
@@ -77,8 +77,8 @@ func TestClocksHoursApart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if want := "behind=14h"; !strings.Contains(told.String(), want) {
-		t.Errorf("the second manager logged %q, want %q in it", told.String(), want)
+	if want := "behind=14h"; !strings.Contains(log.String(), want) {
+		t.Errorf("the second manager logged %q, want %q in it", log.String(), want)
 	}
 	third := open(t, Options{DSN: dsn, Wall: wallOff(2 * apart)})
 	inOrder("after all were away", third)
@@ -111,7 +111,7 @@ func TestTimeWhileAllAreAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	closed := time.Now()
-	for time.Since(closed) < 4*time.Second { // what etcd tells has a precision of a second
+	for time.Since(closed) < 4*time.Second { // what etcd answers has a precision of a second
 		time.Sleep(100 * time.Millisecond)
 	}
 	again := open(t, Options{DSN: dsn, Wall: wallOff(-apart)})

@@ -99,7 +99,7 @@ func TestFaults(t *testing.T) {
 	progress := func(what string) {
 		t.Helper()
 		from := time.Now()
-		eventually(t, "work goes on: "+what, func() bool { return last.Load() > from.UnixNano() })
+		eventually(t, "work continues: "+what, func() bool { return last.Load() > from.UnixNano() })
 		t.Logf("%s: service after %v", what, time.Since(from).Round(time.Millisecond))
 	}
 	progress("no fault")

@@ -208,7 +208,7 @@ func TestScansStartWhereEntriesLive(t *testing.T) {
 	}
 }
 
-// TestManyClaimEachRecordOnce: claims of two managers overlap, and fail, and none leaves a record behind.
+// TestManyClaimEachRecordOnce: claims of two managers overlap, and fail, and none leaves a record.
 func TestManyClaimEachRecordOnce(t *testing.T) {
 	t.Parallel()
 	dsn := fresh(t)

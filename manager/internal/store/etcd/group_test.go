@@ -37,7 +37,7 @@ func TestWhatSharesARequest(t *testing.T) {
 		"too many":           {1000, slices.Repeat([]*call{one("a", reads)}, maxGrouped+1), []int{maxGrouped, 1}},
 		"large ones":         {1000, slices.Repeat([]*call{large}, maxLarge+1), []int{maxLarge, 1}},
 		"large first":        {1000, append([]*call{large}, slices.Repeat([]*call{one("a", reads)}, maxLarge)...), []int{maxLarge, 1}},
-		"large behind many":  {1000, append(slices.Repeat([]*call{one("a", reads)}, maxLarge), large), []int{maxLarge, 1}},
+		"large after many":   {1000, append(slices.Repeat([]*call{one("a", reads)}, maxLarge), large), []int{maxLarge, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := &batcher{limit: c.limit, queue: c.queue}
@@ -52,7 +52,7 @@ func TestWhatSharesARequest(t *testing.T) {
 	}
 }
 
-// TestHangingRequest: requests at a member that hangs do not hold up the calls behind them.
+// TestHangingRequest: requests at a member that hangs do not hold up the calls after them.
 func TestHangingRequest(t *testing.T) {
 	hang := make(chan struct{})
 	sent := make(chan *call, 10)

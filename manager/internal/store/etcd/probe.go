@@ -20,7 +20,7 @@ const (
 )
 
 // probe says why no connection to a member can be made; nil if one can, or nothing is known. The client library hides
-// that behind a deadline.
+// that after a deadline.
 func probe(ctx context.Context, cfg dsn.Config, t *tls.Config) error {
 	var first error
 	for _, e := range cfg.Endpoints {

@@ -141,7 +141,7 @@ func BenchmarkScanOfALongIndex(b *testing.B) {
 }
 
 // TestRequestsOfAClaim: what the caller is going to read comes with the hits. Then any member may answer, and one that is
-// behind does no harm.
+// added does no harm.
 func TestRequestsOfAClaim(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{DSN: fresh(t)})
@@ -151,7 +151,7 @@ func TestRequestsOfAClaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	var quorum, any atomic.Int64
-	behind := false
+	added := false
 	count := func(b *batcher, n *atomic.Int64, fails func() error) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -166,7 +166,7 @@ func TestRequestsOfAClaim(t *testing.T) {
 	}
 	count(&s.reads, &quorum, func() error { return nil })
 	count(&s.fixed, &any, func() error {
-		if behind {
+		if added {
 			return rpctypes.ErrFutureRev
 		}
 		return nil
@@ -190,8 +190,8 @@ func TestRequestsOfAClaim(t *testing.T) {
 			t.Fatal(err)
 		}
 		if quorum.Load() != want.quorum || any.Load() != want.any {
-			t.Errorf("behind %t: %d requests to a quorum and %d to any member, want %+v", behind, quorum.Load(), any.Load(), want)
+			t.Errorf("behind %t: %d requests to a quorum and %d to any member, want %+v", added, quorum.Load(), any.Load(), want)
 		}
-		behind = true
+		added = true
 	}
 }

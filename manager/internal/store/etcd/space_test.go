@@ -81,7 +81,7 @@ func TestQuota(t *testing.T) {
 	// A manager that starts now can do the same, and its clock runs.
 	two := open(t, Options{DSN: srv.URL})
 	before := now(t, two)
-	eventually(t, "the clock goes on", func() bool { return now(t, two).After(before) })
+	eventually(t, "the clock runs", func() bool { return now(t, two).After(before) })
 	if err := two.Update(t.Context(), func(tx store.Tx) error { return tx.Delete("things", "b") }); err != nil {
 		t.Errorf("a deletion: %v", err)
 	}

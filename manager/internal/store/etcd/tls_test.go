@@ -81,7 +81,7 @@ func (a *authority) issue(t *testing.T, name string, ip net.IP) (*x509.Certifica
 func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
 
 // TestTLS: the store works with certificates, and with a user besides them, as etcd asks for it. Whatever else a DSN
-// says is refused, and no password is told.
+// says is refused, and no password is sent.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	ca, stranger := newAuthority(t, "ca"), newAuthority(t, "ca")

@@ -116,7 +116,7 @@ func callers(b *testing.B, n int, op func(i int) error) {
 	b.ReportMetric(float64(cpuTime(b)-cpu)/float64(b.N), "cpu-ns/op")
 }
 
-// cpuTime is what the process used so far: on a busy machine it tells more
+// cpuTime is what the process used so far: on a busy machine it shows more
 // than the time that passed.
 func cpuTime(b *testing.B) time.Duration {
 	var u syscall.Rusage

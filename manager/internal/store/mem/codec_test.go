@@ -103,7 +103,7 @@ func TestMalformedRecordsAreRefused(t *testing.T) {
 	}
 }
 
-// FuzzDecodeWriteSet feeds the decoder, and the replay behind it, with any
+// FuzzDecodeWriteSet feeds the decoder, and the replay after it, with any
 // bytes: whatever it accepts can be applied, and encodes to the same again.
 func FuzzDecodeWriteSet(f *testing.F) {
 	f.Add(sample(f))

@@ -453,7 +453,7 @@ func TestForeignLogIsRefused(t *testing.T) {
 	}
 }
 
-// A caller that leaves while the store is being closed leaves nothing behind
+// A caller that leaves while the store is being closed starts nothing
 // that Close would have to wait for: it may have waited already.
 func TestNothingIsStartedAfterClose(t *testing.T) {
 	s := mustOpen(t, options(&faultfs.FS{}))
@@ -461,9 +461,9 @@ func TestNothingIsStartedAfterClose(t *testing.T) {
 	w := s.Watch("topic")
 	defer w.Stop()
 	mustClose(t, s)
-	var told topics
-	told.add("topic")
-	s.notifyLater(told, 1)
+	var woken topics
+	woken.add("topic")
+	s.notifyLater(woken, 1)
 	s.background.Wait()
 	select {
 	case <-w.C():

@@ -29,7 +29,7 @@ const (
 
 // Each transaction of a worker w changes a pair of records, "w.k.a" and
 // "w.k.b", to the same number, which grows with each, and counts it in the
-// worker's own counter record. So whatever is found after a kill -9 tells
+// worker's own counter record. So whatever is found after a kill -9 shows
 // whether a transaction is there in whole.
 func killTransaction(w, k, n int, remove bool) func(store.Tx) error {
 	return func(tx store.Tx) error {

@@ -208,9 +208,9 @@ func TestSnapshotsBoundTheLog(t *testing.T) {
 // The engine takes and reports no snapshot if the last one has all of the log.
 func TestSnapshotWithoutNewRecords(t *testing.T) {
 	opts := options(&faultfs.FS{})
-	told := make(chan SnapshotResult, 10)
+	taken := make(chan SnapshotResult, 10)
 	opts.SnapshotBytes = 1 << 20
-	opts.OnSnapshot = func(r SnapshotResult) { told <- r }
+	opts.OnSnapshot = func(r SnapshotResult) { taken <- r }
 	s := mustOpen(t, opts)
 	mustUpdate(t, s, put("k", "v"))
 	if err := s.Snapshot(t.Context()); err != nil {
@@ -224,8 +224,8 @@ func TestSnapshotWithoutNewRecords(t *testing.T) {
 		}
 	}
 	mustClose(t, s)
-	if len(told) > 0 {
-		t.Errorf("told of %+v", <-told)
+	if len(taken) > 0 {
+		t.Errorf("a snapshot: %+v", <-taken)
 	}
 }
 

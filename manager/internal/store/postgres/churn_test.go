@@ -12,7 +12,7 @@ import (
 
 // TestChurnStaysFlat replaces a set of records again and again, as fast as the server can, and never waits for its
 // autovacuum. POSTGRES_CHURN_ROUNDS is how often all of them are replaced; `make test-long` sets it. From the third round
-// on the tables may not grow by more than a half: what one round leaves behind is used by a later one.
+// on the tables may not grow by more than a half: the space of one round is used by a later one.
 func TestChurnStaysFlat(t *testing.T) {
 	rounds, _ := strconv.Atoi(os.Getenv("POSTGRES_CHURN_ROUNDS"))
 	if rounds < 4 {

@@ -10,7 +10,7 @@ import (
 )
 
 // TestClaimersSkipLockedRecords: while one transaction claims the head of an
-// index, another's scan starts behind it instead of waiting.
+// index, another's scan starts after it instead of waiting.
 func TestClaimersSkipLockedRecords(t *testing.T) {
 	t.Parallel()
 	s := open(t, database(t))

@@ -151,7 +151,7 @@ func TestClaimsFindWhatIsAddedBeforeTheFront(t *testing.T) {
 	want(claimed(t, s, 1))
 }
 
-// TestCommitOfACallerThatLeftMovesTheFrontBack: the commit goes on without it, and later than the scans that follow.
+// TestCommitOfACallerThatLeftMovesTheFrontBack: the commit continues without it, and later than the scans that follow.
 func TestCommitOfACallerThatLeftMovesTheFrontBack(t *testing.T) {
 	t.Parallel()
 	s := open(t, database(t))

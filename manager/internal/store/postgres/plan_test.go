@@ -52,7 +52,7 @@ func TestPlansAreLookUps(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			s.pool.Reset() // new connections plan anew
+			s.pool.Reset() // new connections plan again
 			workload(t, s, 0)
 		}},
 		{"many records", func() {
@@ -90,7 +90,7 @@ var (
 	other  = regexp.MustCompile(`Seq Scan on|Bitmap|Hash Join|Merge Join|Sort  |Materialize|Memoize`)
 )
 
-// judge tells what is wrong with a plan.
+// judge returns what is wrong with a plan.
 func judge(plan string) string {
 	lines := strings.Split(plan, "\n")
 	for i, line := range lines {

@@ -273,7 +273,7 @@ func TestDeadlockRunsAgain(t *testing.T) {
 }
 
 // TestBusyRecordIsLocked: a function whose record changes under every run of it
-// gets through all the same, because its later runs lock.
+// still gets through, because its later runs lock.
 func TestBusyRecordIsLocked(t *testing.T) {
 	t.Parallel()
 	s := open(t, database(t))

@@ -70,7 +70,7 @@ func (p *pair) requireAny(t *testing.T, n int) {
 	})
 }
 
-// TestOldPrimaryReturns: a primary stands still, its standby is promoted, and the old primary goes on, with managers
+// TestOldPrimaryReturns: a primary stands still, its standby is promoted, and the old primary continues, with managers
 // connected to it. It has a write that the new one lacks, and lacks what the new one acknowledged.
 func TestOldPrimaryReturns(t *testing.T) {
 	deep.Only(t)

@@ -248,7 +248,7 @@ func TestStrangersInAnIndex(t *testing.T) {
 }
 
 // TestClaimersOfOneProcessNeverMeet shows why claims scale: while one
-// transaction claims the head of an index, another's scan starts behind it.
+// transaction claims the head of an index, another's scan starts after it.
 func TestClaimersOfOneProcessNeverMeet(t *testing.T) {
 	t.Parallel()
 	s := open(t, database(t))

@@ -65,7 +65,7 @@ func setPolicy(t *testing.T, operator *goredis.Client, policy string) {
 	}
 }
 
-// refusedFor tells whether a call was refused because of the policy.
+// refusedFor reports whether a call was refused because of the policy.
 func refusedFor(err error, policy string) bool {
 	return errors.Is(err, store.ErrUnavailable) && strings.Contains(err.Error(), `maxmemory-policy is "`+policy+`", must be noeviction`)
 }
@@ -102,10 +102,10 @@ func TestStopsWhileTheServerMayEvict(t *testing.T) {
 			t.Errorf("Len: %v", err)
 		}
 		setPolicy(t, operator, "noeviction")
-		eventually(t, "the store goes on", func() bool { return storetest.Put(t.Context(), s, "k", "3") == nil })
+		eventually(t, "the store works again", func() bool { return storetest.Put(t.Context(), s, "k", "3") == nil })
 	}
 	if a, b := log.count("level=ERROR"), log.count("used again"); a != 2 || b != 2 {
-		t.Errorf("logged %d times that it stops, %d times that it goes on", a, b)
+		t.Errorf("logged %d times that it stops, %d times that it works again", a, b)
 	}
 	if err := operator.ConfigSet(t.Context(), "appendfsync", "everysec").Err(); err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestStopsWhileTheServerMayEvict(t *testing.T) {
 	eventually(t, "a warning", func() bool { return log.count("may lose acknowledged transactions") == 1 })
 }
 
-// TestNewConnectionsAreChecked: behind an address there may be another server
+// TestNewConnectionsAreChecked: at an address there may be another server
 // from one connection to the next.
 func TestNewConnectionsAreChecked(t *testing.T) {
 	t.Parallel()
@@ -137,7 +137,7 @@ func TestNewConnectionsAreChecked(t *testing.T) {
 		}
 	}
 	setPolicy(t, operator, "noeviction")
-	eventually(t, "the store goes on", func() bool { return storetest.Put(t.Context(), s, "k", "3") == nil })
+	eventually(t, "the store works again", func() bool { return storetest.Put(t.Context(), s, "k", "3") == nil })
 	// The subscription, too, is back.
 	w := s.Watch("topic")
 	defer w.Stop()

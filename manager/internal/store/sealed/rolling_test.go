@@ -17,7 +17,7 @@ import (
 )
 
 // TestRollingChange: managers that share an engine change their key one after the other. What the last one put under the
-// older key after the first one's pass, and before it was killed, is put again all the same.
+// older key after the first one's pass, and before it was killed, is still re-encrypted.
 func TestRollingChange(t *testing.T) {
 	for name, before := range map[string]sealed.Options{
 		"another key": {Ring: keys(t, "k2", "k1")},
@@ -138,7 +138,7 @@ func TestDecryptOnly(t *testing.T) {
 	}
 }
 
-// TestManagerWithoutKeys: such a manager tells what it cannot read from what nobody can, lists that it puts values in
+// TestManagerWithoutKeys: such a manager separates what it cannot read from what nobody can, lists that it puts values in
 // plain once others encrypt, and learns of their keys within a minute.
 func TestManagerWithoutKeys(t *testing.T) {
 	for name, ring := range map[string]*crypt.Keyring{"no file": nil, "older file": keys(t, "k1")} {
@@ -158,7 +158,7 @@ func TestManagerWithoutKeys(t *testing.T) {
 			put(t, st, "b", "4343") // without knowing of the others
 			has(t, newer, "b", "4343")
 			runUntilSettled(t, newer)
-			put(t, st, "c", "4545") // it goes on for as long as nobody restarts it
+			put(t, st, "c", "4545") // it continues for as long as nobody restarts it
 			ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 			defer cancel()
 			older.Run(ctx, nil)

@@ -312,7 +312,7 @@ func TestOlderManager(t *testing.T) {
 				cancel()
 			})
 		}()
-		if s == older { // it has nothing to do, so it ends only when it is told
+		if s == older { // it has nothing to do, so it ends only on request
 			for record := ""; !strings.Contains(record, `"k1":`); record, _ = get(t, engine, sealed.Collection, "keys") {
 				time.Sleep(time.Millisecond)
 			}

@@ -89,7 +89,7 @@ func TestScrub(t *testing.T) {
 	}
 }
 
-// TestScrubEndsWithItsContext: a scrub that is told to end harms neither a caller that waits for it nor what follows.
+// TestScrubEndsWithItsContext: a scrub that is asked to end harms neither a caller that waits for it nor what follows.
 func TestScrubEndsWithItsContext(t *testing.T) {
 	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "store.db"), Options{})
 	if err != nil {

@@ -180,7 +180,7 @@ func TestTheFunctionNeverOutlivesItsUpdate(t *testing.T) {
 
 // TestNobodyIsRefusedForWhatNeverWas: two updates share a commit that fails. The
 // second one's function refused because of what the first one wrote; its caller
-// must not be told so.
+// must not get that answer.
 func TestNobodyIsRefusedForWhatNeverWas(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "x.db"))
 	if err := s.w.conn.Raw(func(c any) error {

@@ -34,20 +34,20 @@ func TestTrackerKeepsUnreadableKeys(t *testing.T) {
 	for i := range 2 * MaxKnown {
 		tr.Met(bad(fmt.Sprint(i)))
 	}
-	told := map[string]bool{"a": true}
-	for round := 0; len(told) < MaxKnown; round++ {
+	seen := map[string]bool{"a": true}
+	for round := 0; len(seen) < MaxKnown; round++ {
 		for len(tr.News()) > 0 {
 			u := <-tr.News()
-			if told[u.Key] {
+			if seen[u.Key] {
 				t.Fatalf("reported %s twice", u.Key)
 			}
-			told[u.Key] = true
+			seen[u.Key] = true
 		}
 		for i := range 2 * MaxKnown {
 			tr.Met(bad(fmt.Sprint(i)))
 		}
 		if round > 100 {
-			t.Fatalf("reported %d", len(told))
+			t.Fatalf("reported %d", len(seen))
 		}
 	}
 	if c := tr.Counts()["things"]; c.Known != MaxKnown || c.Met < 4*MaxKnown || len(tr.Known()) != MaxKnown || len(tr.News()) != 0 {

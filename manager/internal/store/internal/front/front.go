@@ -1,6 +1,6 @@
 // Package front lets scans that are made again and again start where the live entries of a range begin.
 //
-// A queue is worked off from the beginning of an index. What was taken is dead, but the servers behind some engines keep
+// A queue is worked off from the beginning of an index. What was taken is dead, but the servers of some engines keep
 // it for minutes, until they vacuum or compact, and each scan from the beginning walks through all of it. So a scan
 // starts at the front: the position before which an earlier one found nothing.
 //

@@ -421,7 +421,7 @@ func TestFrontOfAnEmptyRangeComesBack(t *testing.T) {
 	w.want("n", "o")
 }
 
-// TestTooManyRanges: all of the index begin anew, those of other indexes do not.
+// TestTooManyRanges: all of the index start again, those of other indexes do not.
 func TestTooManyRanges(t *testing.T) {
 	w := newWorld(t, "m")
 	start := func(index, from string) string {
