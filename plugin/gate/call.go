@@ -145,16 +145,17 @@ func (l *ledger) add(c *call) {
 	if c.kind.isOutcome() && !c.chained {
 		l.chain(c)
 	}
-	l.begin(c)
+	now := l.p.host.Now()
+	l.begin(c, now)
 	if n := l.connOf(c); n.id == 0 {
-		if n.retryAt <= l.p.host.Now() {
+		if n.retryAt <= now {
 			n.wanted, l.wanted = true, true
 		}
 	} else if len(l.ready) == 0 {
 		// A connection belongs to the plugin context.
 		back := l.p.chosen
 		l.p.choose(0)
-		sent := l.transmit(c)
+		sent := l.transmit(c, now)
 		l.p.choose(back)
 		if sent {
 			return
@@ -165,8 +166,7 @@ func (l *ledger) add(c *call) {
 }
 
 // begin starts the time that a call has.
-func (l *ledger) begin(c *call) {
-	now := l.p.host.Now()
+func (l *ledger) begin(c *call, now int64) {
 	if c.attempts > 0 {
 		l.p.metrics.count(l.p.metrics.retries)
 	}
@@ -198,14 +198,18 @@ func (l *ledger) send() (busy bool) {
 		l.p.choose(0) // a reply may have been sent before
 		l.checkConns()
 	}
-	ready := l.ready
+	ready, now := l.ready, int64(0)
 	if again := l.repetitions(); len(again) > 0 {
+		now = l.p.host.Now()
 		for _, c := range again {
-			l.begin(c)
+			l.begin(c, now)
 		}
 		ready = append(again, ready...)
 	} else if len(ready) == 0 || l.blocked {
 		return false
+	}
+	if now == 0 {
+		now = l.p.host.Now()
 	}
 	l.ready, l.blocked = nil, false
 	waits, back := false, 0
@@ -218,7 +222,7 @@ func (l *ledger) send() (busy bool) {
 		}
 		// If the call before was settled, its stream is the current one.
 		l.p.choose(0)
-		if c.failure == nil && l.transmit(c) {
+		if c.failure == nil && l.transmit(c, now) {
 			busy = true
 			continue
 		}

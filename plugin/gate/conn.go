@@ -82,8 +82,7 @@ func (l *ledger) conn(id uint32) *conn {
 
 // transmit sends a call, and opens the connection if necessary. It runs while the plugin context is active. False: the call
 // has to wait, or has failed.
-func (l *ledger) transmit(c *call) bool {
-	now := l.p.host.Now()
+func (l *ledger) transmit(c *call, now int64) bool {
 	n := l.connOf(c)
 	if n.id == 0 {
 		l.wait(n, c, now)

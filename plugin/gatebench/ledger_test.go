@@ -18,7 +18,7 @@ const remembered = 1 << 14
 // ledger is the part of the manager that the gate sees. It is in memory and answers without delay.
 type ledger struct {
 	calls atomic.Int64
-	// outage: which calls fail like those to a manager that is not there.
+	// outage: which calls fail, with 503.
 	outage atomic.Int32
 
 	mu      sync.Mutex
@@ -45,95 +45,115 @@ func newLedger() *ledger {
 }
 
 // Call implements hostsim.Cluster.
-func (l *ledger) Call(_ context.Context, req hostsim.CallRequest, done func(hostsim.CallResponse)) error {
-	l.calls.Add(1)
-	path := req.Headers.Get(":path")
-	if o := l.outage.Load(); o == allFail || o == finishesFail && path != api.PathReserve {
-		done(hostsim.CallResponse{Failure: hostsim.CallConnectFailed})
-		return nil
-	}
-	status, reply := l.handle(path, req.Body)
-	headers := hostsim.Headers{
-		{":status", status}, {api.HeaderManager, "bench"}, {api.HeaderLedger, "0123456789abcdef0123456789abcdef.1.1"}, {"content-type", api.ContentTypeRaw},
-		{"date", "Fri, 02 Jan 2026 03:04:05 GMT"},
-	}
-	var answer []byte
-	if reply != nil {
-		answer = reply.AppendRaw(nil)
-	}
-	done(hostsim.CallResponse{Headers: headers, Body: answer})
-	return nil
+func (*ledger) Call(context.Context, hostsim.CallRequest, func(hostsim.CallResponse)) error {
+	return hostsim.ErrNoHealthyHost
 }
 
-func (l *ledger) handle(path string, message []byte) (status string, reply *api.ReserveReply) {
+// OpenStream implements hostsim.GRPCCluster.
+func (l *ledger) OpenStream(_ context.Context, _ hostsim.StreamRequest, events hostsim.StreamEvents) (hostsim.GRPCStream, error) {
+	return &gateStream{l: l, events: events}, nil
+}
+
+// gateStream is the stream of a worker.
+type gateStream struct {
+	l      *ledger
+	events hostsim.StreamEvents
+}
+
+// Reset implements hostsim.GRPCStream.
+func (*gateStream) Reset() {}
+
+// Send implements hostsim.GRPCStream.
+func (s *gateStream) Send(message []byte, _ bool) {
+	var c api.StreamCall
+	if c.View(message) != nil {
+		panic("gatebench: the gate sent what is no call")
+	}
+	status, reply := 200, (*api.ReserveReply)(nil)
+	if c.Op != api.OpPing {
+		s.l.calls.Add(1)
+		if o := s.l.outage.Load(); o == allFail || o == finishesFail && c.Op != api.OpReserve {
+			status = 503
+		} else {
+			status, reply = s.l.handle(c.Op, c.Message)
+		}
+	}
+	var body []byte
+	if reply != nil {
+		body = reply.AppendRaw(nil)
+	}
+	s.events.Message(api.AppendStreamReply(nil, c.Number, status, 0, "0123456789abcdef0123456789abcdef.1.1", body))
+}
+
+func (l *ledger) handle(op api.Op, message []byte) (status int, reply *api.ReserveReply) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch path {
-	case api.PathReserve:
+	switch op {
+	case api.OpReserve:
 		var r api.ReserveRequest
 		if r.ParseRaw(message) != nil {
-			return "400", nil
+			return 400, nil
 		}
 		id := r.Scope + "\x00" + r.Key
 		e := l.entries[id]
 		switch {
 		case e == nil:
 			l.put(id, &entry{state: api.StatePending, token: r.Token, fingerprint: r.Fingerprint})
-			return "201", &api.ReserveReply{State: api.StateReserved, ExpiresIn: r.PendingTTL}
+			return 201, &api.ReserveReply{State: api.StateReserved, ExpiresIn: r.PendingTTL}
 		case !api.SameRequest(e.fingerprint, r.Fingerprint):
-			return "422", nil
+			return 422, nil
 		case e.state.Terminal():
-			return "200", &api.ReserveReply{State: e.state, ExpiresIn: 5 * time.Minute, Result: e.result}
+			return 200, &api.ReserveReply{State: e.state, ExpiresIn: 5 * time.Minute, Result: e.result}
 		case e.state == api.StateUnknown:
-			return "409", nil
+			return 409, nil
 		case e.token == r.Token:
-			return "201", &api.ReserveReply{State: api.StateReserved, ExpiresIn: r.PendingTTL}
+			return 201, &api.ReserveReply{State: api.StateReserved, ExpiresIn: r.PendingTTL}
 		}
-		return "202", &api.ReserveReply{State: api.StatePending, ExpiresIn: r.PendingTTL}
-	case api.PathCommit, api.PathReject:
+		return 202, &api.ReserveReply{State: api.StatePending, ExpiresIn: r.PendingTTL}
+	case api.OpCommit, api.OpReject:
 		var r api.FinishRequest
 		if r.ParseRaw(message) != nil {
-			return "400", nil
+			return 400, nil
 		}
 		id := r.Scope + "\x00" + r.Key
 		e := l.entries[id]
 		if e != nil && e.token != r.Token {
-			return "409", nil
+			return 409, nil
 		}
 		if e == nil {
 			e = &entry{token: r.Token, fingerprint: r.Fingerprint}
 			l.put(id, e)
 		}
 		e.state = api.StateCommitted
-		if path == api.PathReject {
+		if op == api.OpReject {
 			e.state = api.StateRejected
 		}
 		r.Result.Body = []byte(strings.Clone(string(r.Result.Body)))
 		e.result = r.Result
-		return "200", &api.ReserveReply{State: e.state}
-	case api.PathRelease:
+		return 200, &api.ReserveReply{State: e.state}
+	case api.OpRelease:
 		var r api.ReleaseRequest
 		if r.ParseRaw(message) != nil {
-			return "400", nil
+			return 400, nil
 		}
 		delete(l.entries, r.Scope+"\x00"+r.Key)
-		return "200", &api.ReserveReply{State: api.StateReleased}
-	case api.PathRenew, api.PathUnknown:
+		return 200, &api.ReserveReply{State: api.StateReleased}
+	case api.OpRenew, api.OpUnknown:
 		var r api.ReserveRequest
 		if r.ParseRaw(message) != nil {
-			return "400", nil
+			return 400, nil
 		}
 		id := r.Scope + "\x00" + r.Key
 		if e := l.entries[id]; e != nil && (e.token != r.Token || e.state.Terminal()) {
-			return "409", nil
+			return 409, nil
 		}
-		if path == api.PathRenew {
-			return "200", &api.ReserveReply{State: api.StateReserved, ExpiresIn: r.PendingTTL}
+		if op == api.OpRenew {
+			return 200, &api.ReserveReply{State: api.StateReserved, ExpiresIn: r.PendingTTL}
 		}
 		l.put(id, &entry{state: api.StateUnknown, token: r.Token, fingerprint: r.Fingerprint})
-		return "200", &api.ReserveReply{State: api.StateUnknown, ExpiresIn: r.UnknownTTL}
+		return 200, &api.ReserveReply{State: api.StateUnknown, ExpiresIn: r.UnknownTTL}
 	}
-	return "404", nil
+	return 404, nil
 }
 
 // put adds an entry instead of the oldest one.

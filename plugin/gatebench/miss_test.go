@@ -34,16 +34,15 @@ var missCalls = []hostCall{
 	{"set_shared_data scratch", 2, 2, "creating a bucket, and here also its region, needs a CAS number that it cannot have: shown by a write here"},
 	{"get_shared_data scratch", 2, 2, "and read back"},
 	{"set_shared_data answer", 1, 1, "the recorded answer, before the bucket speaks of it"},
-	// The manager. Callouts are made in the plugin context, or their answers would be lost
-	// together with the stream.
-	{"enqueue_shared_queue", 2, 2, "asks for the plugin context, for reserve and for commit"},
-	{"dequeue_shared_queue", 4, 4, "takes that message; the second look makes sure that no other is left"},
+	// The manager. Its connection belongs to the plugin context.
+	{"enqueue_shared_queue", 1, 1, "asks for the callback that opens the connection; in the first miss of a VM only"},
+	{"dequeue_shared_queue", 2, 2, "takes that message; the second look makes sure that no other is left"},
+	{"grpc_stream", 1, 1, "the connection; in the first miss of a VM only"},
 	{"get_shared_data mark", 2, 2, "what the other VMs remember of the ledger, and its CAS number; in the first miss of a VM only"},
 	{"set_shared_data mark", 1, 1, "which ledger answered; in the first miss of a VM only"},
-	{"http_call", 2, 2, "reserve and commit"},
-	{"get_header_map_pairs call_headers", 2, 2, "the manager's own header distinguishes its answers from the proxy's; status"},
-	{"get_buffer_bytes call_body", 2, 2, "the manager's answers"},
-	{"set_effective_context", 4, 4, "for each answer to the plugin (by the SDK) and to the stream that it is for"},
+	{"grpc_send", 2, 2, "reserve and commit"},
+	{"get_buffer_bytes grpc_message", 2, 2, "the manager's replies"},
+	{"set_effective_context", 4, 4, "for the commit to the plugin and back to the stream, for each reply to the stream that it is for"},
 	// The way on.
 	{"continue_stream", 2, 2, "the request continues when it is reserved, the answer when it is committed"},
 	{"get_property response.code_details", 1, 1, "upstream's answers are recorded, the proxy's are not"},
@@ -52,9 +51,9 @@ var missCalls = []hostCall{
 	{"get_buffer_bytes response_body", 1, 1, "body of the recorded answer"},
 	{"set_property oncegate.status", 1, 1, "what became of the request, for access logs; once, at its end"},
 	// Numbers.
-	{"current_time", 5, 6, "arrival (in body mode of the headers and of the end), and when each callout was sent and answered: expiry, durations"},
-	{"increment_metric", 2, 2, "a miss, a committed outcome"},
-	{"record_metric", 2, 2, "duration of each callout"},
+	{"current_time", 7, 8, "arrival (in body mode of the headers and of the end), the connection, and when each call was sent and answered: expiry, durations"},
+	{"increment_metric", 3, 3, "a miss, a committed outcome; a connection, in the first miss of a VM only"},
+	{"record_metric", 2, 2, "duration of each call"},
 }
 
 // call matches a line of a transcript: a thread's name and an indented call.
