@@ -77,7 +77,7 @@ var boards = map[string]board{
 			one("Calls by operation", "reqps", `sum by (op) (rate(oncegate_ledger_calls_total{$S}[$__rate_interval]))`, "{{op}}"),
 			one("Reserves by outcome", "reqps", `sum by (outcome) (rate(oncegate_ledger_calls_total{$S op="reserve"}[$__rate_interval]))`, "{{outcome}}"),
 			// Routes without calls have no number (NaN), which is not greater than 0, and no entry in the legend.
-			one("Time of calls, 99 %, waits included", "s", `histogram_quantile(0.99, sum by (route, le) (rate(oncegate_http_request_duration_seconds_bucket{$S route=~".*/v1/ledger/.*"}[$__rate_interval]))) > 0`, "{{route}}"),
+			one("Time of calls, 99 %, waits included", "s", `histogram_quantile(0.99, sum by (route, le) (rate(oncegate_http_request_duration_seconds_bucket{$S route=~".*(/v1/ledger/|Ledger/Calls).*"}[$__rate_interval]))) > 0`, "{{route}}"),
 		}},
 		{"Window", []panel{
 			one("Fill", "percentunit", `instance:oncegate_ledger_window_fill:ratio{$S}`, "{{instance}}"),

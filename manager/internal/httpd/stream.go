@@ -23,6 +23,7 @@ type Stream struct {
 	server  *Server
 	request *Request
 	roles   Role
+	metrics *routeMetrics
 	refusal *Response // of the guard
 	hw      http.ResponseWriter
 	body    interface{ Read([]byte) (int, error) }
@@ -44,6 +45,9 @@ type Stream struct {
 	end    *StreamEnd
 	ending chan struct{} // closed when end is set
 }
+
+// Observe records how long a group of messages took. It counts for the route as the time of a request does.
+func (st *Stream) Observe(d time.Duration) { st.metrics.seconds.Observe(d.Seconds()) }
 
 // StreamEnd is how a stream ends.
 type StreamEnd struct {
@@ -175,7 +179,7 @@ func (s *Server) openStream(e *endpoint, r *Request, w *Response) *Stream {
 		w.Problem(noRoom())
 		return nil
 	}
-	st := &Stream{server: s, request: r, roles: e.Roles, ending: make(chan struct{})}
+	st := &Stream{server: s, request: r, roles: e.Roles, metrics: e.metrics, ending: make(chan struct{})}
 	st.out.init()
 	r.ctx = r.traced(s.deadlines.context(time.Now()))
 	if s.opts.Guard != nil && s.opts.Guard(r, w) {

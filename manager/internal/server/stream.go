@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
@@ -287,6 +288,8 @@ func (cs *callStream) make(g *callGroup) {
 		return
 	}
 	defer leave()
+	arrived := time.Now()
+	defer func() { cs.st.Observe(time.Since(arrived)) }()
 	start := began(r)
 	ctx := ledger.WithCaller(cs.st.Context(), r.Remote())
 	for i := range g.items {
