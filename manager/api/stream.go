@@ -2,8 +2,8 @@ package api
 
 import "encoding/binary"
 
-// A gate calls the ledger on a gRPC stream: the method StreamMethod of StreamService, described in oncegate.proto. Each message
-// of the gate is a StreamCall, each message of the manager a StreamReply. Replies come in any order. What is said once for all
+// The ledger's calls on a gRPC stream: the method StreamMethod of StreamService, described in oncegate.proto. Each message
+// of the caller is a StreamCall, each message of the manager a StreamReply. Replies come in any order. What is said once for all
 // calls of a stream is in its initial metadata, by the names of the headers: authorization, HeaderShard, HeaderLedger,
 // HeaderStream.
 const (
@@ -26,7 +26,7 @@ const (
 
 // StreamCall is one call on a stream.
 type StreamCall struct {
-	// Number is chosen by the gate, and is in the reply. It must be another one than those of the stream's calls that have no
+	// Number is chosen by the caller, and is in the reply. It must be another one than those of the stream's calls that have no
 	// reply yet.
 	Number uint64
 	Op     Op

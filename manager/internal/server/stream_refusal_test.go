@@ -48,7 +48,7 @@ func TestStreamForAnotherShardDoesNothing(t *testing.T) {
 	}
 }
 
-// A large answer goes on streams for large messages only.
+// A large answer needs a stream for large messages.
 func TestStreamForSmallMessagesRefusesLargeAnswers(t *testing.T) {
 	s := newSite(t, siteOptions{ledger: ledger.Options{MaxResultBytes: 4 << 20}})
 	client := httpdtest.HTTP2(t)

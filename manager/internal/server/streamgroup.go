@@ -178,7 +178,7 @@ func (g *callGroup) laterWire(i int) api.BatchItem {
 	return wire
 }
 
-// later takes the i-th call away, which goes on to keep its memory.
+// later takes the i-th call away. The call keeps its memory.
 func (g *callGroup) later(i int) laterCall {
 	return laterCall{number: g.calls[i].number, wire: g.laterWire(i), from: g.calls[i].from}
 }
