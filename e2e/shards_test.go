@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -19,7 +20,8 @@ import (
 // fleet is a stack whose managers are shards.
 type fleet struct {
 	*stack
-	shards map[string]*shardProcess
+	shards  map[string]*shardProcess
+	timeout time.Duration // of calls to managers; 0: managerTimeout
 }
 
 // shardProcess is a manager that is a shard.
@@ -68,6 +70,9 @@ func (f *fleet) proxy(t *testing.T, shards, previous []string, clusters map[stri
 	manager := map[string]any{"shards": shards}
 	if len(previous) > 0 {
 		manager["previous_shards"] = previous
+	}
+	if f.timeout > 0 {
+		manager["timeout_ms"] = f.timeout.Milliseconds()
 	}
 	plugin := maps.Clone(f.plugin)
 	plugin["manager"] = manager
@@ -159,6 +164,7 @@ func TestShardWiredWrongly(t *testing.T) {
 func TestShardThatIsDownRefusesItsOwnKeysOnly(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		f := newFleet(t, target, mode)
+		f.timeout = 5 * time.Second // requests wait so long for a manager that has just gone
 		list := []string{"a", "b", "c"}
 		for _, name := range list {
 			f.startShard(t, name, "--shards", strings.Join(list, ","))
@@ -186,6 +192,9 @@ func TestShardThatIsDownRefusesItsOwnKeysOnly(t *testing.T) {
 			refused(t, other, key) // the one that knows the answer is down
 		}
 		f.startShard(t, "a")
+		for _, proxy := range []*proxy{p, other} {
+			eventuallyPaid(t, "the shard is back", proxy, keysOf(scope, list, "a", 1)[0])
+		}
 		for _, key := range before {
 			wantReplay(t, other, pay(key), first[key])
 			f.wantExecutions(t, key, 1)
