@@ -21,22 +21,21 @@ func TestManagerUnreachableOnReserve(t *testing.T) {
 			advance time.Duration
 			// released: the reservation that may exist is given back.
 			released bool
-			// times is how often it happens, if not once.
-			times int
-			away  bool
+			// always: it happens to every try until the client has its answer.
+			always, away bool
 		}{
 			{name: "no healthy host", away: true, advance: 7 * time.Second},
-			{name: "credentials are not accepted", fault: Fault{Close: 16}},
-			{name: "calls are not allowed", fault: Fault{Close: 7}},
-			{name: "not a manager", fault: Fault{Close: 12}},
+			{name: "credentials are not accepted", fault: Fault{Close: 16}, released: true},
+			{name: "calls are not allowed", fault: Fault{Close: 7}, released: true},
+			{name: "not a manager", fault: Fault{Close: 12}, released: true},
 			{name: "timeout", fault: Fault{Lose: true}, advance: 36 * time.Second, released: true},
 			{name: "timeout after it was carried out", fault: Fault{LoseAnswer: true}, advance: 36 * time.Second, released: true},
 			// A connection that ends once is not noticed, so these end with every try.
-			{name: "reset before it was carried out", fault: Fault{Close: 14}, times: 4, advance: 7 * time.Second, released: true},
-			{name: "reset after it was carried out", fault: Fault{Close: 14, AfterIt: true}, times: 4, advance: 7 * time.Second, released: true},
-			{name: "reset within the answer", fault: Fault{Close: 13, AfterIt: true}, times: 4, advance: 7 * time.Second, released: true},
-			{name: "deadline exceeded", fault: Fault{Close: 4}, times: 4, advance: 7 * time.Second, released: true},
-			{name: "too many bytes", fault: Fault{Close: 8}, times: 4, advance: 7 * time.Second, released: true},
+			{name: "reset before it was carried out", fault: Fault{Close: 14}, always: true, advance: 7 * time.Second, released: true},
+			{name: "reset after it was carried out", fault: Fault{Close: 14, AfterIt: true}, always: true, advance: 7 * time.Second, released: true},
+			{name: "reset within the answer", fault: Fault{Close: 13, AfterIt: true}, always: true, advance: 7 * time.Second, released: true},
+			{name: "deadline exceeded", fault: Fault{Close: 4}, always: true, advance: 7 * time.Second, released: true},
+			{name: "too many bytes", fault: Fault{Close: 8}, always: true, advance: 7 * time.Second, released: true},
 			{name: "garbage", fault: Fault{Garbage: []byte("nonsense")}, released: true},
 			{name: "empty answer", fault: Fault{Garbage: []byte{}}, released: true},
 			{name: "an answer of another call", fault: Fault{Garbage: (&api.ReserveReply{State: api.StateReleased}).AppendRaw(nil)}, released: true},
@@ -46,12 +45,13 @@ func TestManagerUnreachableOnReserve(t *testing.T) {
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				r := NewRig(t, guest, Options{})
-				if c.away {
+				switch {
+				case c.away:
 					r.Manager.GoAway()
-				} else {
-					for range max(c.times, 1) {
-						r.Manager.FailNext(api.PathReserve, c.fault)
-					}
+				case c.always:
+					r.Manager.FailAll(api.PathReserve, c.fault)
+				default:
+					r.Manager.FailNext(api.PathReserve, c.fault)
 				}
 				x := r.Send(Request{Key: "k"})
 				r.Settle()
@@ -64,6 +64,7 @@ func TestManagerUnreachableOnReserve(t *testing.T) {
 				}
 				want(t, "upstream called", x.Upstream.Begun(), false)
 				x.Over()
+				r.Manager.FailAll(api.PathReserve, Fault{})
 				r.Manager.ComeBack()
 				r.Clock.Advance(2 * time.Second)
 				want(t, "releases", r.Manager.Count(api.PathRelease) > 0, c.released)
