@@ -53,7 +53,7 @@ const (
 // large, or that keeps meeting conflicts, is split in half. A failure of the store, or the end of ctx, is the answer to
 // every item of that transaction. Repeating the batch settles their outcome, as repeating the calls would.
 //
-// No item waits: a reserve that meets another attempt is answered pending. Await waits on for it.
+// No item waits: a reserve that meets another attempt is answered pending. Await waits for a better answer.
 func (l *Ledger) Batch(ctx context.Context, items []Item) {
 	l.counters.batches.Add(1)
 	l.counters.batchItems.Add(uint64(len(items)))

@@ -73,7 +73,7 @@ var errLargeAnswer = &httpd.Refusal{P: api.Problem{
 	Detail: "the recorded answer is too large for this stream; make the call with the same token on a stream for large messages (" + api.HeaderStream + ": " + api.StreamLarge + ")",
 }}
 
-// next extends the group by one call.
+// extend adds an empty call to the group.
 func (g *callGroup) extend() (*groupCall, *api.BatchItem, *ledger.Item) {
 	if n := len(g.wire); n < cap(g.wire) {
 		g.wire = g.wire[:n+1] // which has memory for a trace
