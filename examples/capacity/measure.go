@@ -66,8 +66,10 @@ func measure(ctx context.Context, binDir, dir string, proxy stack.Proxy, l Load,
 	if err := send(ctx, st, l.AnswerBytes, callers, callers+keys); err != nil {
 		return m, err
 	}
-	if err := send(ctx, st, l.AnswerBytes, callers, callers+retries); err != nil {
-		return m, err
+	for left := retries; left > 0; left -= keys {
+		if err := send(ctx, st, l.AnswerBytes, callers, callers+min(left, keys)); err != nil {
+			return m, err
+		}
 	}
 	m.seconds = time.Since(begin).Seconds()
 	after, err := look(ctx, st, dir)
