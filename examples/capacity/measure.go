@@ -46,7 +46,7 @@ func measure(ctx context.Context, binDir, dir string, proxy stack.Proxy, l Load,
 	defer cancel()
 	st, err := stack.Start(ctx, stack.Config{
 		BinDir: binDir, Dir: dir, Proxy: proxy, Workers: 1,
-		Plugin: map[string]any{"max_entries": max(keys, 1000), "client_abort": l.ClientAbort},
+		Plugin: map[string]any{"max_entries": 2 * (keys + callers), "max_bytes": 256 << 20, "client_abort": l.ClientAbort},
 	})
 	if err != nil {
 		return m, err

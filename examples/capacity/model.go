@@ -14,11 +14,11 @@ import (
 // calls of a stream that have arrived in one transaction (a group), and one sync of the log serves the groups of all streams.
 const (
 	// proxyKeyMicros is Envoy's CPU time for the request itself, the filter, both messages, and the upstream.
-	proxyKeyMicros = 175
+	proxyKeyMicros = 165
 	// proxyContinueMicros is the inner listener, through which the gate calls the upstream itself.
 	proxyContinueMicros = 80
 	// proxyReplayMicros is Envoy's CPU time for a retry that its cache answers.
-	proxyReplayMicros = 65
+	proxyReplayMicros = 62
 	// managerKeyMicros, managerGroupMicros and managerSyncMicros are the manager's CPU time for two calls, for a group, and for
 	// a sync. They fit runs with 1 to 8 workers and 1 to 128 callers within an eighth.
 	managerKeyMicros   = 23
