@@ -67,6 +67,11 @@ func asManager(token string) func(*bootstrapv3.Bootstrap) error {
 	return setField("manager", map[string]any{"cluster": "oncegate_manager", "timeout_ms": managerTimeout.Milliseconds(), "auth_token": token})
 }
 
+// hurried lets the gate wait briefly for a manager that never answers.
+func hurried(b *bootstrapv3.Bootstrap) error {
+	return setField("manager", map[string]any{"cluster": "oncegate_manager", "timeout_ms": 500})(b)
+}
+
 // patientStreams lets streams last longer than the waits of patient tests.
 func patientStreams(hcm *hcmv3.HttpConnectionManager) error {
 	hcm.StreamIdleTimeout = durationpb.New(3 * managerTimeout)
@@ -172,16 +177,28 @@ func TestDoctorFindsWhyRequestsFail(t *testing.T) {
 				level: "ok", check: "envoy: the gate's token", text: "managers take its calls",
 			},
 			{
-				name: "another service at the managers' address", cluster: s.paymentsAddr, status: 503,
+				name: "another service at the managers' address", cluster: s.paymentsAddr, edit: hurried, status: 503,
 				level: "fail", check: "envoy: ledgers", text: "answers, and it is no manager", do: "correct the endpoints", also: "envoy: answers of managers",
 			},
 			{
-				name: "missing capability", edit: edit(target.restrict(t, "proxy_http_call")),
-				level: "fail", check: "envoy: capabilities", text: "lacks proxy_http_call", do: "use the list of envoy/capabilities.yaml",
+				name: "missing capability", edit: both(hurried, edit(target.restrict(t, "proxy_grpc_stream"))), status: 503,
+				level: "fail", check: "envoy: capabilities", text: "lacks proxy_grpc_stream", do: "use the list of envoy/capabilities.yaml", also: "envoy: counters",
+			},
+			{
+				name: "managers without HTTP/2", status: 503,
+				edit: both(hurried, func(b *bootstrapv3.Bootstrap) error {
+					return editCluster(b, "oncegate_manager", func(c *clusterv3.Cluster) { c.TypedExtensionProtocolOptions = nil })
+				}),
+				level: "fail", check: "envoy: HTTP/2", text: `cluster "oncegate_manager" has no HTTP/2`, do: "set explicit_http_config.http2_protocol_options", also: "envoy: counters",
+			},
+			{
+				name: "manager that is another shard", manager: launch("b", "--shard", "b"), status: 503,
+				edit:  setField("manager", map[string]any{"shards": []string{"oncegate_manager"}, "timeout_ms": managerTimeout.Milliseconds()}),
+				level: "fail", check: "envoy: counters", text: "a manager refuses calls that mean another shard", do: "correct manager.shards", also: "manager: shard",
 			},
 			{
 				name: "region of a single manager", edit: setField("durability", "region"), status: 503,
-				level: "fail", check: "manager: durability", text: `asks for durability "region", and this manager can give local`, do: "--store etcd",
+				level: "fail", check: "manager: durability", text: `asks for durability "region", and this manager can give local`, do: "--store etcd", also: "envoy: counters",
 			},
 			{
 				name: "two ledgers in one cluster", manager: one, status: 201,
