@@ -6,18 +6,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/oncegate/oncegate/envoy"
@@ -201,17 +198,7 @@ func TestDoctorFindsWhyRequestsFail(t *testing.T) {
 				level: "fail", check: "manager: durability", text: `asks for durability "region", and this manager can give local`, do: "--store etcd", also: "envoy: counters",
 			},
 			{
-				name: "two ledgers in one cluster", manager: one, status: 201,
-				edit: func(b *bootstrapv3.Bootstrap) error {
-					return editCluster(b, "oncegate_manager", func(c *clusterv3.Cluster) {
-						group := c.GetLoadAssignment().GetEndpoints()[0]
-						second := proto.CloneOf(group.GetLbEndpoints()[0])
-						_, port, _ := strings.Cut(two, ":")
-						n, _ := strconv.ParseUint(port, 10, 16)
-						second.GetEndpoint().GetAddress().GetSocketAddress().PortSpecifier = &corev3.SocketAddress_PortValue{PortValue: uint32(n)}
-						group.LbEndpoints = append(group.LbEndpoints, second)
-					})
-				},
+				name: "two ledgers in one cluster", manager: one, edit: alsoManager(two), status: 201,
 				level: "fail", check: "envoy: ledgers", text: `cluster "oncegate_manager" leads to 2 ledgers`, do: "a cluster of its own",
 			},
 			{

@@ -109,7 +109,7 @@ func (h *ledgerHandlers) calls(st *httpd.Stream) {
 		}
 		m.Free()
 	}
-	if st.End().Code != httpd.StreamOK { // else the client waits for its answers
+	if st.Failed() { // else the client waits for its answers
 		cs.mu.Lock()
 		defer cs.mu.Unlock()
 		for _, w := range cs.waits {
@@ -282,9 +282,11 @@ func (cs *callStream) again(g *callGroup) *callGroup {
 func (cs *callStream) make(g *callGroup) {
 	r := cs.st.Request()
 	leave, p := cs.st.Enter()
-	if p != nil {
-		g.refuse(&httpd.Response{Status: p.Status, RetryAfter: p.RetryAfterSeconds, Body: p.AppendJSON(nil)})
-		cs.send(g)
+	if leave == nil {
+		if p != nil {
+			g.refuse(&httpd.Response{Status: p.Status, RetryAfter: p.RetryAfterSeconds, Body: p.AppendJSON(nil)})
+			cs.send(g)
+		}
 		return
 	}
 	defer leave()
@@ -384,14 +386,17 @@ func (cs *callStream) alone(c *groupCall, it *ledger.Item, wire *api.BatchItem, 
 	r := cs.st.Request()
 	start := began(r)
 	leave, p := cs.st.Enter()
-	if p == nil {
+	switch {
+	case leave != nil:
 		it.Err = nil
 		func() {
 			defer leave()
 			call(ledger.WithCaller(cs.st.Context(), r.Remote()))
 		}()
-	} else {
+	case p != nil:
 		it.Err = &httpd.Refusal{P: *p}
+	default:
+		return
 	}
 	var out replies
 	cs.answer(&out, c.number, it, wire.Trace)
@@ -413,6 +418,9 @@ func (cs *callStream) wait(g *callGroup, i int, reserve func(context.Context, *a
 	cs.mu.Lock()
 	cs.waits[c.attempt] = w
 	cs.mu.Unlock()
+	if cs.st.Failed() { // perhaps too late for calls to end this wait
+		end(errStreamEnding)
+	}
 	hold := func() (context.Context, func()) { return ctx, cs.st.Hold() }
 	cs.st.Go(func() {
 		defer end(nil)

@@ -3,7 +3,9 @@ package server
 import (
 	"bytes"
 	"errors"
+	"io"
 	"strconv"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -79,16 +81,37 @@ func TestStreamEndsAfterAnUnreadableCall(t *testing.T) {
 	g.wantEnd("3")
 }
 
-// A manager that can do nothing answers calls of streams that are open, too.
-func TestStreamOfAManagerThatRefuses(t *testing.T) {
-	s := newSite(t, siteOptions{})
-	g := s.gate(httpdtest.HTTP2(t))
-	g.send(g.call(api.OpPing, nil))
-	g.wantReply(1, 200, api.StateNone)
-	s.server.Refuse("the store failed")
-	g.send(g.call(api.OpReserve, reserveOf("a", "t", 0)))
-	if r, _ := g.reply(); r.Status != 503 {
-		t.Errorf("%d %s", r.Status, r.Body)
+// A manager that cannot make any call has no streams: their clients have to find another one. It answers no call that it did not make.
+func TestManagerThatDoesNotServeHasNoStreams(t *testing.T) {
+	var unready atomic.Pointer[string]
+	why := "the store cannot be reached"
+	s := newSite(t, siteOptions{server: Options{Options: httpd.Options{Unready: func() string {
+		if why := unready.Load(); why != nil {
+			return *why
+		}
+		return ""
+	}}}})
+	client := httpdtest.HTTP2(t)
+	for _, stop := range []func(){func() { unready.Store(&why) }, func() { s.server.Refuse(why) }} {
+		idle, busy := s.gate(client), s.gate(client)
+		for _, g := range []*gateStream{idle, busy} {
+			g.send(g.call(api.OpPing, nil))
+			g.wantReply(1, 200, api.StateNone)
+		}
+		stop()
+		busy.send(busy.call(api.OpReserve, reserveOf("a", "t", 0)))
+		for _, g := range []*gateStream{idle, busy} {
+			if b, err := g.Receive(); err != io.EOF {
+				t.Errorf("%q, %v", b, err)
+			}
+			if code, message := g.Status(); code != "14" || message != why {
+				t.Errorf("the stream ended with %q %q", code, message)
+			}
+		}
+		if st := s.Stream(client, api.PathCalls); st.Response.StatusCode != 503 || st.Response.Header.Get("retry-after") == "" {
+			t.Errorf("a stream began: %v", st.Response)
+		}
+		unready.Store(nil)
 	}
 }
 
