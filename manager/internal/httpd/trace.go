@@ -101,7 +101,24 @@ func (r *Request) ItemSpan(name string, start time.Time, item []api.Header, fail
 	if r.span == nil {
 		return
 	}
-	parent := remoteSpan(context.Background(), func(name string) string {
+	parent := parentOf(item)
+	if !trace.SpanContextFromContext(parent).IsValid() {
+		r.Span(name, start, failed, attributes...)
+		return
+	}
+	r.linked(parent, name, start, failed, attributes)
+}
+
+// CallSpan is ItemSpan for a call on a stream. A call that names no parent begins a trace, because a stream may last for days.
+func (st *Stream) CallSpan(name string, start time.Time, call []api.Header, failed bool, attributes ...attribute.KeyValue) {
+	if r := st.request; r.span != nil {
+		r.linked(parentOf(call), name, start, failed, attributes)
+	}
+}
+
+// parentOf returns a context with the span that an item's headers name.
+func parentOf(item []api.Header) context.Context {
+	return remoteSpan(context.Background(), func(name string) string {
 		for i := range item {
 			if item[i].Name == name {
 				return item[i].Value
@@ -109,10 +126,10 @@ func (r *Request) ItemSpan(name string, start time.Time, item []api.Header, fail
 		}
 		return ""
 	})
-	if !trace.SpanContextFromContext(parent).IsValid() {
-		r.Span(name, start, failed, attributes...)
-		return
-	}
+}
+
+// linked makes a span that is linked to that of the request.
+func (r *Request) linked(parent context.Context, name string, start time.Time, failed bool, attributes []attribute.KeyValue) {
 	r.record(parent, name, failed, trace.WithTimestamp(start), trace.WithAttributes(attributes...),
 		trace.WithSpanKind(trace.SpanKindServer), trace.WithLinks(trace.Link{SpanContext: r.span.SpanContext()}))
 }

@@ -326,7 +326,7 @@ func (cs *callStream) make(g *callGroup) {
 		cs.answer(&g.replies, c.number, it, g.wire[i].Trace)
 		if r.Traced() {
 			op := streamOp(g.wire[i].Op)
-			r.ItemSpan("ledger "+op, start, g.wire[i].Trace, failed(it.Err), ledgerAttributes(op, it.Reply.State, it.Err)...)
+			cs.st.CallSpan("ledger "+op, start, g.wire[i].Trace, failed(it.Err), ledgerAttributes(op, it.Reply.State, it.Err)...)
 		}
 	}
 	cs.send(g)
@@ -403,7 +403,7 @@ func (cs *callStream) alone(c *groupCall, it *ledger.Item, wire *api.BatchItem, 
 	cs.st.Send(out.out, out.last)
 	if r.Traced() {
 		op := streamOp(wire.Op)
-		r.ItemSpan("ledger "+op, start, wire.Trace, failed(it.Err), ledgerAttributes(op, it.Reply.State, it.Err)...)
+		cs.st.CallSpan("ledger "+op, start, wire.Trace, failed(it.Err), ledgerAttributes(op, it.Reply.State, it.Err)...)
 	}
 }
 
