@@ -225,7 +225,7 @@ func Calculate(l Load, s Site) Plan {
 func (p Plan) callsInFlight(shards int) float64 {
 	callout := (p.Site.RoundTrip + p.Site.Fsync).Seconds()
 	ready := 2 * p.Rate / float64(p.Workers) / float64(shards) * callout
-	return min(max(ready, 1), api.MaxBatchItems)
+	return min(max(ready, 1), api.MaxTogether)
 }
 
 // limits returns what the plan cannot have, the nearest first.

@@ -15,7 +15,6 @@ import (
 type Call struct {
 	Method, Path string
 	Body         any
-	Raw          []byte        // instead of Body: the request and the answer, a *[]byte, are in the API's raw form
 	Key          string        // idempotency key
 	Trace        string        // traceparent
 	Wait         time.Duration // how long the manager may let the call wait
