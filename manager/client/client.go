@@ -267,6 +267,10 @@ func (c *Client) attempt(ctx context.Context, base string, call *wire.Call, body
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return replayed, readError(resp, b, replayed)
 	}
+	if raw, ok := out.(*[]byte); ok {
+		*raw = b
+		return replayed, nil
+	}
 	if out == nil {
 		return replayed, nil
 	}

@@ -201,11 +201,13 @@ func (l *crashLoad) call(client *http.Client, id int, c ledgertest.Call, raw boo
 			outcome, err = decode(c, raw, resp.StatusCode, b)
 		}
 		resp.Body.Close()
-	}
-	if err != nil && strings.Contains(err.Error(), "connection refused") {
+		if err != nil && !cutOff(err) {
+			l.t.Errorf("%s %s: %v", c.Op, c.Key, err)
+		}
+	} else if strings.Contains(err.Error(), "connection refused") {
 		return // nobody was there: it certainly did not happen
 	}
-	l.record(id, []ledgertest.Call{c}, []ledgertest.Outcome{outcome}, began, err)
+	l.record(id, []ledgertest.Call{c}, []ledgertest.Outcome{outcome}, began)
 }
 
 // crashGate is a client's stream to the manager that runs.
@@ -238,6 +240,9 @@ func (l *crashLoad) together(gate *crashGate, id int, all []ledgertest.Call) {
 	}
 	began := time.Now()
 	replies, err := gate.Do(messages...)
+	if calls.InOrder(err) {
+		l.t.Errorf("%d calls, %s %s: %v", len(all), all[0].Op, all[0].Key, err)
+	}
 	outcomes := make([]ledgertest.Outcome, len(all))
 	for i, r := range replies {
 		if r.Status == 0 {
@@ -245,18 +250,20 @@ func (l *crashLoad) together(gate *crashGate, id int, all []ledgertest.Call) {
 		}
 		var bad error
 		if outcomes[i], bad = decode(all[i], true, r.Status, r.Body); bad != nil {
-			err = bad
+			l.t.Errorf("%s %s: %v", all[i].Op, all[i].Key, bad)
 		}
 	}
-	l.record(id, all, outcomes, began, err)
+	l.record(id, all, outcomes, began)
+	if err == nil {
+		l.mu.Lock()
+		l.groups++
+		l.mu.Unlock()
+	}
 }
 
-// record records calls that began together. err is why some have no outcome.
-func (l *crashLoad) record(id int, all []ledgertest.Call, outcomes []ledgertest.Outcome, began time.Time, err error) {
+// record records calls that began together.
+func (l *crashLoad) record(id int, all []ledgertest.Call, outcomes []ledgertest.Outcome, began time.Time) {
 	ended := time.Now()
-	if err != nil && !cutOff(err) {
-		l.t.Errorf("%d calls, %s %s: %v", len(all), all[0].Op, all[0].Key, err)
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, c := range all {
@@ -270,9 +277,6 @@ func (l *crashLoad) record(id int, all []ledgertest.Call, outcomes []ledgertest.
 		l.history[c.Key] = append(l.history[c.Key], porcupine.Operation{
 			ClientId: id, Input: c, Output: outcomes[i], Call: began.Sub(l.start).Nanoseconds(), Return: ended.Sub(l.start).Nanoseconds(),
 		})
-	}
-	if len(all) > 1 && err == nil {
-		l.groups++
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -87,6 +88,12 @@ func (s *Stream) Err() error {
 	return s.err
 }
 
+// errInOrder is of a stream that the manager has ended, or that breaks the protocol.
+var errInOrder = errors.New("calls")
+
+// InOrder reports whether an error of a stream has another reason than a broken connection.
+func InOrder(err error) bool { return errors.Is(err, errInOrder) }
+
 // Do makes calls, which are sent together, and returns their replies in the same order. The error says that the stream ended before
 // all of them had come. Those that came have a status then.
 func (s *Stream) Do(calls ...Call) ([]api.StreamReply, error) {
@@ -157,24 +164,26 @@ func (s *Stream) receive(resp *http.Response) {
 			break
 		}
 		var r api.StreamReply
-		if err = r.View(b); err == nil {
-			s.mu.Lock()
-			came := s.waiting[r.Number]
-			delete(s.waiting, r.Number)
-			s.mu.Unlock()
-			if came == nil {
-				err = fmt.Errorf("calls: a reply to no call: %d", r.Number)
-			} else {
-				came <- r
-			}
+		if err = r.View(b); err != nil {
+			err = fmt.Errorf("%w: %w", errInOrder, err)
+			break
 		}
+		s.mu.Lock()
+		came := s.waiting[r.Number]
+		delete(s.waiting, r.Number)
+		s.mu.Unlock()
+		if came == nil {
+			err = fmt.Errorf("%w: a reply to no call: %d", errInOrder, r.Number)
+			break
+		}
+		came <- r
 	}
-	if err == io.EOF { // in order
+	if err == io.EOF {
 		trailer := resp.Trailer
 		if trailer.Get("grpc-status") == "" {
 			trailer = resp.Header // of an answer without a body
 		}
-		err = fmt.Errorf("calls: the stream ended with the HTTP status %d, grpc-status %q: %s", resp.StatusCode, trailer.Get("grpc-status"), trailer.Get("grpc-message"))
+		err = fmt.Errorf("%w: the stream ended with the HTTP status %d, grpc-status %q: %s", errInOrder, resp.StatusCode, trailer.Get("grpc-status"), trailer.Get("grpc-message"))
 	}
 	s.mu.Lock()
 	s.err = err
