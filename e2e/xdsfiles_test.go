@@ -161,11 +161,12 @@ func TestPublishedXDSFiles(t *testing.T) {
 				key := newKey()
 				keys[key] = eventuallyPaid(t, "the managers are healthy", p, key)
 			}
+			// No client notices that a manager is killed.
+			c := s.load(t, s.askOnce(t))
+			c.await(t, 100)
 			managers[0].kill()
-			for range 4 {
-				key := newKey()
-				keys[key] = eventuallyPaid(t, "the other manager serves", p, key)
-			}
+			c.await(t, c.answered()+200)
+			c.end()
 			for key, first := range keys {
 				wantReplay(t, p, pay(key), first)
 				s.wantExecutions(t, key, 1)

@@ -28,7 +28,7 @@ func TestPredictionsMatchAMeasuredRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Logf("%d bytes, %s: %+v", bytes, proxy, m)
-		p := predict(l, callersBatch)
+		p := predict(l, callersGrouping)
 		near := func(name string, predicted, measured float64) {
 			t.Helper()
 			if math.Abs(predicted-measured) > 0.25*measured {
@@ -73,10 +73,22 @@ func TestPlanFollowsItsLoad(t *testing.T) {
 			func(a, b Plan) bool { return b.Entries == a.Entries && b.Feed > 0 },
 		},
 		"jobs take memory besides the window": {
-			func(l *Load, s *Site) { s.JobBytes = 1e9 },
+			func(l *Load, s *Site) { s.JobBytes = 5e9 },
 			func(a, b Plan) bool {
-				return b.Shards > a.Shards && float64(b.Shards)*(b.MemoryBytes-3e9) > 0.99*float64(a.Shards)*a.MemoryBytes
+				return b.Shards > a.Shards && float64(b.Shards)*(b.MemoryBytes-15e9) > 0.99*float64(a.Shards)*a.MemoryBytes
 			},
+		},
+		"each worker has a connection to each shard": {
+			func(l *Load, s *Site) { s.Workers = 3 },
+			func(a, b Plan) bool { return a.Connections == a.Workers && b.Connections == 3 },
+		},
+		"large answers have connections of their own": {
+			func(l *Load, s *Site) { l.AnswerBytes = 1e6 },
+			func(a, b Plan) bool { return b.Connections == 2*a.Connections },
+		},
+		"a slow disk makes larger groups": {
+			func(l *Load, s *Site) { l.TTL, s.Fsync = time.Minute, 100*time.Millisecond },
+			func(a, b Plan) bool { return a.Grouping.calls == 1 && b.Grouping.calls > 5 },
 		},
 		"cancel saves the inner listener": {
 			func(l *Load, s *Site) { l.ClientAbort = "cancel" },
@@ -99,7 +111,7 @@ func TestPlanFits(t *testing.T) {
 				l, s := DefaultLoad, DefaultSite
 				l.Rate, l.TTL, s.Regions, s.Feed, s.JobBytes = rate, ttl, 5, feed, 5e9
 				p := Calculate(l, s)
-				one := predict(l, p.Batch)
+				one := predict(l, p.Grouping)
 				cores := p.Rate / float64(p.Shards) * one.managerMicros / 1e6
 				if p.MemoryBytes > s.ShardMemory || cores > s.ShardCores*usable*1.001 || p.Rate/float64(p.Shards) > shardRate {
 					t.Errorf("%v keys/s for %v: a shard takes %.3g bytes and %.3g cores: %+v", rate, ttl, p.MemoryBytes, cores, p)

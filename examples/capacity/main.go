@@ -1,8 +1,7 @@
 // Command capacity says what a load of new keys takes: cores, shards, memory, disk and network.
 //
 //	capacity [--rate N] [--retries F] [--ttl D] [--answer-bytes N] [--client-abort continue|cancel]
-//	         [--regions N] [--workers N] [--shard-cores N] [--shard-memory BYTES] [--job-bytes BYTES] [--round-trip D]
-//	         [--fsync D] [--feed]
+//	         [--regions N] [--workers N] [--shard-cores N] [--shard-memory BYTES] [--job-bytes BYTES] [--fsync D] [--feed]
 //	capacity --measure [--keys N] [--bin DIR] [--answer-bytes N] [--retries F] [--client-abort continue|cancel]
 //
 // Without --measure it calculates. The constants are measurements; model.go names each. With --measure it also runs manager, payments and the gate in a real Envoy on this machine, sends keys new
@@ -77,7 +76,6 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.Float64Var(&s.ShardCores, "shard-cores", s.ShardCores, "cores of a manager")
 	f.Float64Var(&s.ShardMemory, "shard-memory", s.ShardMemory, "memory of a manager in bytes")
 	f.Float64Var(&s.JobBytes, "job-bytes", s.JobBytes, "what the jobs of a manager take at most (--job-max-bytes); 0 without jobs")
-	f.DurationVar(&s.RoundTrip, "round-trip", s.RoundTrip, "network time from Envoy to a manager and back")
 	f.DurationVar(&s.Fsync, "fsync", s.Fsync, "time of an fdatasync on a manager's disk")
 	f.BoolVar(&o.measure, "measure", false, "run it on this machine, and compare")
 	f.IntVar(&o.keys, "keys", 20000, "with --measure: new keys to send, 100 to 50000")
@@ -115,7 +113,7 @@ func compare(ctx context.Context, o options, stdout io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("%w (logs are in %s)", err, dir)
 	}
-	p := predict(o.load, callersBatch)
+	p := predict(o.load, callersGrouping)
 	fmt.Fprintf(stdout, "%d new keys and %d retries in %s, %d callers, %s\n\n", m.keys, m.retries,
 		time.Duration(m.seconds*float64(time.Second)).Round(time.Millisecond), callers, strings.Fields(proxy.String())[0])
 	fmt.Fprintf(stdout, "for one new key            predicted   measured\n")

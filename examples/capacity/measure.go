@@ -46,7 +46,7 @@ func measure(ctx context.Context, binDir, dir string, proxy stack.Proxy, l Load,
 	defer cancel()
 	st, err := stack.Start(ctx, stack.Config{
 		BinDir: binDir, Dir: dir, Proxy: proxy, Workers: 1,
-		Plugin: map[string]any{"max_entries": max(keys, 1000), "client_abort": l.ClientAbort},
+		Plugin: map[string]any{"max_entries": 2 * (keys + callers), "max_bytes": 256 << 20, "client_abort": l.ClientAbort},
 	})
 	if err != nil {
 		return m, err
@@ -66,8 +66,10 @@ func measure(ctx context.Context, binDir, dir string, proxy stack.Proxy, l Load,
 	if err := send(ctx, st, l.AnswerBytes, callers, callers+keys); err != nil {
 		return m, err
 	}
-	if err := send(ctx, st, l.AnswerBytes, callers, callers+retries); err != nil {
-		return m, err
+	for left := retries; left > 0; left -= keys {
+		if err := send(ctx, st, l.AnswerBytes, callers, callers+min(left, keys)); err != nil {
+			return m, err
+		}
 	}
 	m.seconds = time.Since(begin).Seconds()
 	after, err := look(ctx, st, dir)

@@ -9,29 +9,30 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// What one new key takes, as measured on a machine with 2 cores (Intel Xeon), Envoy 1.40.0 with one worker and a manager
-// on the engine wal. A new key is two calls on the manager: reserve
-// and commit. Calls that are ready together for one shard share a callout, and what a callout costs by itself is divided
-// by their number.
+// What one new key takes, as --measure showed it on a machine with 2 cores (Intel Xeon), Envoy 1.40.0 and a manager on the
+// engine wal. A new key is two calls on the manager: reserve and commit. Each is a message of its own. The manager makes the
+// calls of a stream that have arrived in one transaction (a group), and one sync of the log serves the groups of all streams.
 const (
-	// proxyKeyMicros is Envoy's CPU time without callouts: the request itself, the filter, the upstream.
-	proxyKeyMicros = 118
-	// proxyCalloutMicros is Envoy's CPU time for one callout.
-	proxyCalloutMicros = 45
+	// proxyKeyMicros is Envoy's CPU time for the request itself, the filter, both messages, and the upstream.
+	proxyKeyMicros = 165
 	// proxyContinueMicros is the inner listener, through which the gate calls the upstream itself.
-	proxyContinueMicros = 57
+	proxyContinueMicros = 80
 	// proxyReplayMicros is Envoy's CPU time for a retry that its cache answers.
-	proxyReplayMicros = 49
-	// managerKeyMicros and managerCalloutMicros are the manager's CPU time for two calls, and for one callout.
-	managerKeyMicros     = 20
-	managerCalloutMicros = 13
+	proxyReplayMicros = 62
+	// managerKeyMicros, managerGroupMicros and managerSyncMicros are the manager's CPU time for two calls, for a group, and for
+	// a sync. They fit runs with 1 to 8 workers and 1 to 128 callers within an eighth.
+	managerKeyMicros   = 23
+	managerGroupMicros = 108
+	managerSyncMicros  = 184
+	// groupsAtWork is how many groups of a stream the manager makes side by side. Later calls gather meanwhile.
+	groupsAtWork = 4
 
 	// Bytes beside the answer: of the log's records, of what the window counts, of a snapshot's record, and of the
-	// callouts with their answers.
-	logKeyBytes      = 517
-	windowKeyBytes   = 457
+	// messages with their replies. Log and network are those of calls that are made singly; groups save a tenth.
+	logKeyBytes      = 637
+	windowKeyBytes   = 494
 	snapshotKeyBytes = 239
-	networkKeyBytes  = 596
+	networkKeyBytes  = 784
 	// feedKeyBytes is one change in the feed to another region, whose answer is in base64.
 	feedKeyBytes    = 400
 	feedAnswerBytes = 4.0 / 3
@@ -41,18 +42,27 @@ const (
 	residentPerWindow = 3
 	// startSecondsPerEntry is what a start takes to read an entry.
 	startSecondsPerEntry = 5e-6
-	// shardRate is the highest rate of new keys that a manager was seen to serve, in batches of 16 on two cores that the
-	// callers shared. More cores serve more; how many more was not measured.
+	// shardRate is the rate of new keys that a manager was seen to serve to 64 callers, without batches, on two cores that
+	// the callers shared (docs/benchmarks.md). More cores serve more; how many more was not measured.
 	shardRate = 15000
+	// managerConnections is how many connections a manager takes.
+	managerConnections = 16384
 	// segmentBytes is the size of a segment of the log.
 	segmentBytes = 64 << 20
 
 	// usable is the part of a resource that the plan uses. The rest is for bursts, for snapshots and for the shards
 	// that take longer.
 	usable = 0.6
-	// callersBatch is how many calls of a measured run's callers are found in one callout.
-	callersBatch = 6
 )
+
+// grouping is how a manager makes calls.
+type grouping struct {
+	calls  float64 // in a group
+	groups float64 // in a sync
+}
+
+// callersGrouping is that of a measured run, whose callers have one stream.
+var callersGrouping = grouping{calls: 8, groups: 1.2}
 
 // Load is what clients ask for.
 type Load struct {
@@ -93,12 +103,12 @@ type Site struct {
 	ShardCores, ShardMemory float64
 	// JobBytes is what the jobs of one manager take at most (--job-max-bytes).
 	JobBytes float64
-	// RoundTrip is the network time to a manager, Fsync that of an fdatasync on its disk.
-	RoundTrip, Fsync time.Duration
+	// Fsync is the time of an fdatasync on a manager's disk.
+	Fsync time.Duration
 }
 
 // DefaultSite is what the program takes without flags.
-var DefaultSite = Site{Regions: 1, ShardCores: 4, ShardMemory: 64e9, RoundTrip: 500 * time.Microsecond, Fsync: 500 * time.Microsecond}
+var DefaultSite = Site{Regions: 1, ShardCores: 4, ShardMemory: 64e9, Fsync: 500 * time.Microsecond}
 
 func (s Site) check() error {
 	return errors.Join(
@@ -107,7 +117,6 @@ func (s Site) check() error {
 		between("shard-cores", s.ShardCores, 0.1, 1024),
 		between("shard-memory", s.ShardMemory, 1e8, 1e13),
 		between("job-bytes", s.JobBytes, 0, s.ShardMemory/residentPerWindow/2),
-		between("round-trip in seconds", s.RoundTrip.Seconds(), 0, 10),
 		between("fsync in seconds", s.Fsync.Seconds(), 0, 10),
 	)
 }
@@ -134,13 +143,13 @@ type perKey struct {
 	logBytes, windowBytes, snapshotBytes, networkBytes float64
 }
 
-// predict returns what a new key takes when batch calls share a callout.
-func predict(l Load, batch float64) perKey {
+// predict returns what a new key takes when the manager makes calls like this.
+func predict(l Load, g grouping) perKey {
 	answer := float64(l.AnswerBytes)
-	callouts := 2 / batch
+	groups := 2 / g.calls
 	p := perKey{
-		proxyMicros:   proxyKeyMicros + callouts*proxyCalloutMicros + l.Retries*proxyReplayMicros,
-		managerMicros: managerKeyMicros + callouts*managerCalloutMicros,
+		proxyMicros:   proxyKeyMicros + l.Retries*proxyReplayMicros,
+		managerMicros: managerKeyMicros + groups*managerGroupMicros + groups/g.groups*managerSyncMicros,
 		logBytes:      logKeyBytes + answer,
 		windowBytes:   windowKeyBytes + answer,
 		snapshotBytes: snapshotKeyBytes + answer,
@@ -159,51 +168,56 @@ type Plan struct {
 
 	// Rate is the region's new keys per second; Entries is what its ledger holds in the steady state.
 	Rate, Entries float64
-	// Batch is how many calls share a callout.
-	Batch float64
+	// Grouping is how each manager makes calls.
+	Grouping grouping
 	// ProxyCores and Workers are Envoy's: the CPU time, and workers at the usable part of a core each.
 	ProxyCores float64
 	Workers    int
 	// Shards, and how many of them each resource alone would need.
 	Shards, ShardsForMemory, ShardsForCPU, ShardsForRate int
+	// Connections are those of the region's workers to each shard.
+	Connections int
 	// Per shard: the window (--max-bytes), the memory of the process, the directory, and the seconds of a start.
 	WindowBytes, MemoryBytes, DiskBytes, StartSeconds float64
 	// Per region and second: bytes written to disks, between Envoys and managers, and to other regions.
 	DiskWrites, Network, Feed float64
 }
 
-// Calculate makes the plan of one region. Shards depend on the size of a callout, which depends on the shards, so it
+// Calculate makes the plan of one region. Shards depend on the size of groups, which depends on the shards, so it
 // calculates a few times; each time needs as many shards as before, or more.
 func Calculate(l Load, s Site) Plan {
-	p := Plan{Load: l, Site: s, Rate: l.Rate / float64(s.Regions)}
+	p := Plan{Load: l, Site: s, Rate: l.Rate / float64(s.Regions), Shards: 1}
 	kept := p.Rate
 	if s.Feed {
 		kept = l.Rate
 	}
 	p.Entries = kept * l.TTL.Seconds()
-	p.Shards, p.Batch = 1, 1
+	one := predict(l, grouping{1, 1})
+	p.ProxyCores = p.Rate * one.proxyMicros / 1e6
+	p.Workers = s.Workers
+	if p.Workers == 0 {
+		p.Workers = max(1, int(math.Ceil(p.ProxyCores/usable)))
+	}
+	p.ShardsForMemory = max(1, int(math.Ceil(p.Entries*one.windowBytes*residentPerWindow/(s.ShardMemory-s.JobBytes*residentPerWindow))))
+	p.ShardsForRate = max(1, int(math.Ceil(kept/usable/shardRate)))
 	for range 50 {
-		one := predict(l, p.Batch)
-		p.ProxyCores = p.Rate * one.proxyMicros / 1e6
-		p.Workers = s.Workers
-		if p.Workers == 0 {
-			p.Workers = max(1, int(math.Ceil(p.ProxyCores/usable)))
-		}
+		p.Grouping = p.grouping(p.Shards)
+		one = predict(l, p.Grouping)
 		cores := p.Rate * one.managerMicros / 1e6
 		if s.Feed {
 			cores += (l.Rate - p.Rate) * managerKeyMicros / 1e6
 		}
 		p.ShardsForCPU = max(1, int(math.Ceil(cores/usable/s.ShardCores)))
-		p.ShardsForMemory = max(1, int(math.Ceil(p.Entries*one.windowBytes*residentPerWindow/(s.ShardMemory-s.JobBytes*residentPerWindow))))
-		p.ShardsForRate = max(1, int(math.Ceil(kept/usable/shardRate)))
 		shards := max(p.Shards, p.ShardsForCPU, p.ShardsForMemory, p.ShardsForRate)
-		batch := p.callsInFlight(shards)
-		if shards == p.Shards && batch == p.Batch {
+		if shards == p.Shards {
 			break
 		}
-		p.Shards, p.Batch = shards, batch
+		p.Shards = shards
 	}
-	one := predict(l, p.Batch)
+	p.Connections = p.Workers
+	if l.AnswerBytes > api.MaxSmallReply {
+		p.Connections *= 2 // another one for large answers
+	}
 	shards := float64(p.Shards)
 	p.WindowBytes = p.Entries * one.windowBytes / shards
 	p.MemoryBytes = (p.WindowBytes + s.JobBytes) * residentPerWindow
@@ -220,12 +234,15 @@ func Calculate(l Load, s Site) Plan {
 	return p
 }
 
-// callsInFlight is how many calls a worker collects for one shard: those that become ready while the callout before
-// them is under way.
-func (p Plan) callsInFlight(shards int) float64 {
-	callout := (p.Site.RoundTrip + p.Site.Fsync).Seconds()
-	ready := 2 * p.Rate / float64(p.Workers) / float64(shards) * callout
-	return min(max(ready, 1), api.MaxTogether)
+// grouping returns how each of the shards makes calls. A group takes between one sync and two, since a sync may be under way
+// when it begins. A sync begins as soon as the one before has ended and a group is there.
+func (p Plan) grouping(shards int) grouping {
+	fsync := p.Site.Fsync.Seconds()
+	calls := 2 * p.Rate / float64(shards) // per second
+	g := grouping{calls: max(1, calls/float64(p.Workers)*1.5*fsync/groupsAtWork)}
+	groups := calls / g.calls
+	g.groups = groups*fsync + math.Exp(-groups*fsync)
+	return g
 }
 
 // limits returns what the plan cannot have, the nearest first.
@@ -234,6 +251,10 @@ func (p Plan) limits() []string {
 	if p.Shards > api.MaxShards {
 		found = append(found, fmt.Sprintf("%d shards are more than one list of a gate can name (%d): shorten the TTL, give managers more memory, or divide the routes between lists",
 			p.Shards, api.MaxShards))
+	}
+	if p.Connections > managerConnections {
+		found = append(found, fmt.Sprintf("%d connections to each manager are more than it takes (%d): give proxies fewer workers, or divide the routes between lists",
+			p.Connections, managerConnections))
 	}
 	if p.StartSeconds > 60 {
 		found = append(found, fmt.Sprintf("a start of a manager takes %.0f s, and its keys get 503 in this time: take more and smaller shards", p.StartSeconds))

@@ -8,7 +8,10 @@
 // name, up to 256, and the upstream is one as well, named upstream. Managers that are a ledger each
 // have a cluster each, whose names are in the filter's manager.shards:
 //
-//	gateway --cluster A=10.0.0.1:8090 --cluster B=10.0.0.2:8090 ...
+//	gateway --cluster A=h2c://10.0.0.1:8090 --cluster B=h2c://10.0.0.2:8090 ...
+//
+// With h2c:// before the address of a cluster the gateway speaks HTTP/2 there, without TLS. A filter's gRPC streams need
+// that, and so do Oncegate's managers. Otherwise it speaks HTTP/1.1, which servers of gRPC refuse.
 //
 // With --env NAME the filter sees a variable of the gateway's environment, such as the one that manager.auth_token_env
 // names:

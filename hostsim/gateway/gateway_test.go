@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -319,6 +320,82 @@ func TestTheFiltersEnvironment(t *testing.T) {
 	resp.Body.Close()
 	if got := resp.Header.Get("X-Environ"); got != "A=1|B=2" {
 		t.Errorf("the filter's environment is %q", got)
+	}
+}
+
+// asking is a filter that asks a cluster by a gRPC stream, and answers with its reply or with how the stream ended.
+type asking struct {
+	hostsim.DefaultGuest
+	hostsim.HostCalls
+	client uint32
+}
+
+func (g *asking) OnRequestHeaders(id uint32, _ int, _ bool) (hostsim.Action, error) {
+	g.client = id
+	cluster, _ := g.GetHeaderMapValue(hostsim.MapRequestHeaders, "x-cluster")
+	service := append([]byte{0x0a, byte(2 + len(cluster)), 0x0a, byte(len(cluster))}, cluster...)
+	token, status := g.GRPCStream(service, "test.Service", "Ask", nil)
+	if status != hostsim.StatusOK {
+		return hostsim.ActionPause, fmt.Errorf("no stream: status %v", status)
+	}
+	g.GRPCSend(token, []byte("hello"), true)
+	return hostsim.ActionPause, nil
+}
+
+// answer answers the client, once.
+func (g *asking) answer(b []byte) {
+	if g.client != 0 {
+		g.SetEffectiveContext(g.client)
+		g.SendLocalResponse(http.StatusOK, "", b, nil, -1)
+		g.client = 0
+	}
+}
+
+func (g *asking) OnGRPCReceive(_, _ uint32, size int) error {
+	b, _ := g.GetBufferBytes(hostsim.BufferGRPCMessage, 0, uint32(size))
+	g.answer(b)
+	return nil
+}
+
+func (g *asking) OnGRPCClose(_, token, status uint32) error {
+	g.GRPCCancel(token)
+	g.answer(fmt.Appendf(nil, "the stream ended with status %d", status))
+	return nil
+}
+
+// A filter's stream reaches a cluster by HTTP/2 if its address begins with h2c://, and otherwise by HTTP/1.1, which
+// servers of gRPC refuse.
+func TestStreamsNeedAClusterOfHTTP2(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 || r.URL.Path != "/test.Service/Ask" {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/grpc")
+		if _, err := io.Copy(w, r.Body); err != nil {
+			t.Error(err)
+		}
+		w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
+	}))
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetHTTP1(true)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+	defer server.Close()
+	clusters := clusterFlag{}
+	for name, scheme := range map[string]string{"h2c": http2Scheme, "plain": ""} {
+		if err := clusters.Set(name + "=" + scheme + server.Listener.Addr().String()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source := hostsim.Native(func(c hostsim.HostCalls) hostsim.Guest { return &asking{HostCalls: c} })
+	r := upWith(t, source, newUpstream(t, echo).addr(), func(o *options) { o.clusters = clusters })
+	for cluster, want := range map[string]string{"h2c": "hello", "plain": "the stream ended with status 12"} {
+		req := request(t, http.MethodGet, r.url, nil)
+		req.Header.Set("X-Cluster", cluster)
+		if a := send(t, client(t), req); a.StatusCode != http.StatusOK || a.body != want {
+			t.Errorf("cluster %s: %d %q, want %q", cluster, a.StatusCode, a.body, want)
+		}
 	}
 }
 

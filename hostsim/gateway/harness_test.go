@@ -145,6 +145,12 @@ func (l *lockedBuffer) String() string {
 // up starts a gateway before an upstream address; change adapts the options.
 func up(t testing.TB, g guest, upstream string, change func(*options)) *running {
 	t.Helper()
+	return upWith(t, g.source(), upstream, change)
+}
+
+// upWith starts a gateway with any filter.
+func upWith(t testing.TB, filter hostsim.Source, upstream string, change func(*options)) *running {
+	t.Helper()
 	o := &options{
 		listen: "127.0.0.1:0", admin: "127.0.0.1:0", upstream: upstream, workers: 2, bufferLimit: 64 << 10,
 		vmID: "test", plugin: "test", idleTimeout: patience, connectTimeout: patience, drainTimeout: patience,
@@ -155,7 +161,7 @@ func up(t testing.TB, g guest, upstream string, change func(*options)) *running 
 	}
 	r := &running{logs: new(lockedBuffer), code: make(chan int, 1)}
 	var err error
-	r.gateway, err = start(t.Context(), o, g.source(), slog.New(slog.NewJSONHandler(r.logs, nil)))
+	r.gateway, err = start(t.Context(), o, filter, slog.New(slog.NewJSONHandler(r.logs, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"slices"
@@ -21,7 +22,8 @@ import (
 const (
 	maxModuleBytes = 64 << 20
 	maxConfigBytes = 1 << 20
-	maxClusters    = 256 // two lists of 64 shards, and more
+	maxClusters    = 256     // two lists of 64 shards, and more
+	maxCalls       = 1 << 16 // of a cluster
 )
 
 // options are the command line, checked.
@@ -79,8 +81,8 @@ func parseOptions(args []string, usage io.Writer) (*options, error) {
 	fs.DurationVar(&o.connectTimeout, "connect-timeout", 5*time.Second, "to connect to upstream or a cluster; 1ms to 1h")
 	fs.DurationVar(&o.drainTimeout, "drain-timeout", 10*time.Second, "for running requests at shutdown, and then for what the filter has left to deliver; 0 to 1h")
 	fs.IntVar(&o.maxClients, "max-clients", 10000, "client connections, 1 to 1000000")
-	fs.IntVar(&o.maxConnections, "max-connections", 1024, "requests under way to upstream and to each cluster, 1 to 1000000")
-	fs.IntVar(&o.maxPending, "max-pending", 1024, "requests that wait for one of those, 1 to 1000000")
+	fs.IntVar(&o.maxConnections, "max-connections", 1024, "requests under way to upstream and to each cluster, 1 to 65536")
+	fs.IntVar(&o.maxPending, "max-pending", 1024, "requests that wait for one of those, 1 to 65536")
 	fs.IntVar(&o.maxHeaderBytes, "max-header-bytes", 60<<10, "`bytes` of a header map, 8192 to 1048576")
 	fs.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "DEBUG, INFO, WARN or ERROR")
 	if err := fs.Parse(args); err != nil {
@@ -146,8 +148,8 @@ func (o *options) check() error {
 		{"--workers", o.workers, 1, 256},
 		{"--buffer-limit", o.bufferLimit, 1 << 10, 1 << 30},
 		{"--max-clients", o.maxClients, 1, 1e6},
-		{"--max-connections", o.maxConnections, 1, 1e6},
-		{"--max-pending", o.maxPending, 1, 1e6},
+		{"--max-connections", o.maxConnections, 1, maxCalls},
+		{"--max-pending", o.maxPending, 1, maxCalls},
 		{"--max-header-bytes", o.maxHeaderBytes, 8 << 10, 1 << 20},
 	} {
 		if n.value < n.least || n.value > n.most {
@@ -176,7 +178,7 @@ func (o *options) check() error {
 	return nil
 }
 
-// checkAddress checks host:port. An address to listen on may omit the host and may have port 0.
+// checkAddress checks host:port with a name or an IP address as host. An address to listen on may omit the host and may have port 0.
 func checkAddress(flag, value string, bind bool) error {
 	if value == "" {
 		return fmt.Errorf("%s is missing: give host:port", flag)
@@ -187,6 +189,9 @@ func checkAddress(flag, value string, bind bool) error {
 	}
 	if host == "" && !bind {
 		return fmt.Errorf("%s %q must name a host", flag, value)
+	}
+	if _, err := netip.ParseAddr(host); err != nil && strings.ContainsFunc(host, notOfName) {
+		return fmt.Errorf("%s %q: the host must be a name or an IP address", flag, value)
 	}
 	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 || n == 0 && !bind {
 		return fmt.Errorf("%s %q: the port must be a number up to 65535", flag, value)
@@ -214,7 +219,12 @@ func readFile(flag, name string, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// clusterFlag collects --cluster NAME=host:port.
+// notOfName reports whether the name of a host cannot have r.
+func notOfName(r rune) bool {
+	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-._", r))
+}
+
+// clusterFlag collects --cluster NAME=host:port, with http2Scheme before the address or without.
 type clusterFlag map[string]string
 
 // String implements flag.Value.
@@ -231,7 +241,7 @@ func (c clusterFlag) String() string {
 func (c clusterFlag) Set(v string) error {
 	name, addr, ok := strings.Cut(v, "=")
 	if !ok || name == "" || len(name) > 255 {
-		return errors.New("must be NAME=host:port with a name of 1 to 255 bytes")
+		return errors.New("must be NAME=host:port or NAME=h2c://host:port, with a name of 1 to 255 bytes")
 	}
 	if _, dup := c[name]; dup {
 		return fmt.Errorf("cluster %q is given twice", name)
@@ -240,7 +250,7 @@ func (c clusterFlag) Set(v string) error {
 		return fmt.Errorf("more than %d clusters", maxClusters)
 	}
 	if err := checkAddress("address", strings.TrimPrefix(addr, http2Scheme), false); err != nil {
-		return err
+		return fmt.Errorf("%w; allowed are host:port, and h2c://host:port for HTTP/2", err)
 	}
 	c[name] = addr
 	return nil

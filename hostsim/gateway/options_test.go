@@ -31,7 +31,7 @@ func TestOptionsReachTheGateway(t *testing.T) {
 	t.Setenv("GATEWAY_TEST_A", "a=1")
 	t.Setenv("GATEWAY_TEST_EMPTY", "")
 	o, err := parseOptions([]string{"--wasm", wasm, "--config", conf, "--listen", "127.0.0.1:0", "--upstream", "up:80",
-		"--cluster", "a=h:1", "--cluster", "b=[::1]:2", "--workers", "3", "--allow-on-headers-stop-iteration",
+		"--cluster", "a=h:1", "--cluster", "b=[::1]:2", "--cluster", "c=h2c://[::1]:3", "--workers", "3", "--allow-on-headers-stop-iteration",
 		"--buffer-limit", "2048", "--admin", ":0", "--failure-policy", "open", "--idle-timeout", "7s",
 		"--env", "GATEWAY_TEST_A", "--env", "GATEWAY_TEST_EMPTY", "--env", "GATEWAY_TEST_MISSING"}, nil)
 	if err != nil {
@@ -39,7 +39,7 @@ func TestOptionsReachTheGateway(t *testing.T) {
 	}
 	if string(o.module) != "not a module" || string(o.config) != "{}" || o.upstream != "up:80" || o.workers != 3 ||
 		!o.stopIteration || o.bufferLimit != 2048 || o.admin != ":0" || o.failure != hostsim.FailOpen ||
-		o.idleTimeout != 7*time.Second || o.clusters["a"] != "h:1" || o.clusters["b"] != "[::1]:2" {
+		o.idleTimeout != 7*time.Second || o.clusters["a"] != "h:1" || o.clusters["b"] != "[::1]:2" || o.clusters["c"] != "h2c://[::1]:3" {
 		t.Errorf("%+v", o)
 	}
 	if want := map[string]string{"GATEWAY_TEST_A": "a=1", "GATEWAY_TEST_EMPTY": ""}; !maps.Equal(o.environment, want) {
@@ -73,6 +73,17 @@ func TestBadCommandLines(t *testing.T) {
 		{with("--cluster", "a"), []string{"-cluster", `"a"`, "NAME=host:port"}},
 		{with("--cluster", "=h:1"), []string{"-cluster", "NAME=host:port"}},
 		{with("--cluster", "a=h"), []string{"-cluster", "host:port"}},
+		{with("--cluster", "a=h2c://"), []string{"-cluster", `"a=h2c://"`, "missing", "h2c://host:port"}},
+		{with("--cluster", "a=h2c://h"), []string{"-cluster", `"a=h2c://h"`, "h2c://host:port"}},
+		{with("--cluster", "a=h2c://:1"), []string{"-cluster", `"a=h2c://:1"`, "must name a host"}},
+		{with("--cluster", "a=h2c://h:0"), []string{"-cluster", `"a=h2c://h:0"`, "65535"}},
+		{with("--cluster", "a=h2c://h:1/"), []string{"-cluster", `"a=h2c://h:1/"`, "65535"}},
+		{with("--cluster", "a=h2c://u@h:1"), []string{"-cluster", `"a=h2c://u@h:1"`, "a name or an IP address"}},
+		{with("--cluster", "a=H2C://h:1"), []string{"-cluster", `"a=H2C://h:1"`, "h2c://host:port"}},
+		{with("--cluster", "a=http://h:1"), []string{"-cluster", `"a=http://h:1"`, "h2c://host:port"}},
+		{with("--cluster", "a=h2c://h2c://h:1"), []string{"-cluster", "h2c://host:port"}},
+		{with("--upstream", "h2c://h:1"), []string{"--upstream", `"h2c://h:1"`, "host:port"}},
+		{with("--upstream", "a/b:1"), []string{"--upstream", `"a/b:1"`, "a name or an IP address"}},
 		{with("--cluster", "a=h:1", "--cluster", "a=h:2"), []string{"-cluster", "twice"}},
 		{with("--env", "A=b"), []string{"-env", "NAME", "without a value"}},
 		{with("--env", ""), []string{"-env", "NAME"}},
@@ -82,7 +93,9 @@ func TestBadCommandLines(t *testing.T) {
 		{with("--buffer-limit", "1"), []string{"--buffer-limit 1"}},
 		{with("--max-clients", "0"), []string{"--max-clients 0"}},
 		{with("--max-connections", "0"), []string{"--max-connections 0"}},
+		{with("--max-connections", "65537"), []string{"--max-connections 65537", "1 to 65536"}},
 		{with("--max-pending", "-1"), []string{"--max-pending -1"}},
+		{with("--max-pending", "65537"), []string{"--max-pending 65537", "1 to 65536"}},
 		{with("--max-header-bytes", "1"), []string{"--max-header-bytes 1"}},
 		{with("--idle-timeout", "1ms"), []string{"--idle-timeout 1ms"}},
 		{with("--upstream-timeout", "-1s"), []string{"--upstream-timeout -1s"}},
