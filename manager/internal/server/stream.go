@@ -64,7 +64,7 @@ type streamWait struct {
 // laterCall is a call that waits for its turn.
 type laterCall struct {
 	number uint64
-	wire   api.BatchItem
+	wire   api.StreamCall
 	from   *httpd.Messages
 }
 
@@ -93,7 +93,7 @@ func (h *ledgerHandlers) calls(st *httpd.Stream) {
 		h: h, st: st, large: st.Request().Header(api.HeaderStream) == api.StreamLarge,
 		freed: make(chan struct{}, 1), turns: make(map[uint64]turn), waits: make(map[uint64]*streamWait),
 	}
-	groups, most := maxGroups, api.MaxBatchItems
+	groups, most := maxGroups, api.MaxTogether
 	if cs.large {
 		groups, most = maxLargeGroups, maxLargeCalls
 	}
@@ -382,7 +382,7 @@ func (cs *callStream) far(g *callGroup, i int) {
 }
 
 // alone makes one call by itself, and answers it.
-func (cs *callStream) alone(c *groupCall, it *ledger.Item, wire *api.BatchItem, call func(context.Context)) {
+func (cs *callStream) alone(c *groupCall, it *ledger.Item, wire *api.StreamCall, call func(context.Context)) {
 	r := cs.st.Request()
 	start := began(r)
 	leave, p := cs.st.Enter()
@@ -412,7 +412,7 @@ func (cs *callStream) wait(g *callGroup, i int, reserve func(context.Context, *a
 	c, it := g.calls[i], ledger.Item{Op: ledger.OpReserve}
 	req := g.items[i].Reserve
 	req.Key, req.Scope, req.Token, req.Fingerprint = strings.Clone(req.Key), strings.Clone(req.Scope), strings.Clone(req.Token), strings.Clone(req.Fingerprint)
-	wire := api.BatchItem{Op: api.OpReserve, Trace: cloneTrace(g.wire[i].Trace)}
+	wire := api.StreamCall{Op: api.OpReserve, Trace: cloneTrace(g.wire[i].Trace)}
 	ctx, end := context.WithCancelCause(cs.st.Open())
 	w := &streamWait{end: end}
 	cs.mu.Lock()
