@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -161,5 +162,19 @@ func TestStreamOfAStockClient(t *testing.T) {
 	}
 	if err := st.RecvMsg(&got); status.Code(err) != codes.InvalidArgument || status.Convert(err).Message() == "" {
 		t.Errorf("after nonsense: %v", err)
+	}
+}
+
+// A durability that the ledger cannot give is refused, also while other reserves wait for the key.
+func TestStreamChecksTheDurabilityBehindAQueue(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	g := s.gate(httpdtest.HTTP2(t))
+	g.send(g.call(api.OpReserve, reserveOf("k", "a", 0)))
+	g.wantReply(1, 201, api.StateReserved)
+	g.send(g.call(api.OpReserve, reserveOf("k", "b", time.Minute)))
+	s.Eventually("it waits", func() bool { return s.waiters() == 1 })
+	g.send(g.call(api.OpReserve, (&api.ReserveRequest{Key: "k", Token: "c", Wait: time.Second, Durability: api.DurabilityRegion}).AppendRaw(nil)))
+	if r, _ := g.reply(); r.Number != 3 || r.Status != 400 {
+		t.Errorf("call %d: %d %s", r.Number, r.Status, r.Body)
 	}
 }
