@@ -114,6 +114,7 @@ var mayImport = map[string][]string{
 	"manager/internal/httpd/httpdtest":   {"manager/api"},
 	"manager/managertest":                {"manager/api", "manager/managertest/ports", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/server", "manager/internal/ui", domain, engines},
 	"manager/managertest/azuretest":      {"manager/internal/object/objecttest"},
+	"manager/managertest/calls":          {"manager/api"},
 	"manager/managertest/deep":           {},
 	"manager/managertest/ports":          {},
 	"manager/managertest/servers":        {},

@@ -1,16 +1,17 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
@@ -157,49 +158,47 @@ func TestManagerIsDeployedUnderLoad(t *testing.T) {
 	})
 }
 
-// managerProtocol changes how Envoy speaks to the manager. options is JSON of HttpProtocolOptions.
-func managerProtocol(b *bootstrapv3.Bootstrap, options string) error {
-	more := new(httpv3.HttpProtocolOptions)
-	if err := protojson.Unmarshal([]byte(options), more); err != nil {
-		return err
-	}
-	for _, c := range b.GetStaticResources().GetClusters() {
-		if c.GetName() == "oncegate_manager" {
-			all := new(httpv3.HttpProtocolOptions)
-			if err := c.TypedExtensionProtocolOptions[protocolOptions].UnmarshalTo(all); err != nil {
-				return err
+// limitCluster changes the limits of a cluster's connections.
+func limitCluster(name string, limit func(*corev3.HttpProtocolOptions)) func(*bootstrapv3.Bootstrap) error {
+	return func(b *bootstrapv3.Bootstrap) error {
+		var failed error
+		err := editCluster(b, name, func(c *clusterv3.Cluster) {
+			options, packed := new(httpv3.HttpProtocolOptions), c.TypedExtensionProtocolOptions[protocolOptions]
+			if failed = packed.UnmarshalTo(options); failed == nil {
+				limit(options.CommonHttpProtocolOptions)
+				failed = packed.MarshalFrom(options)
 			}
-			proto.Merge(all, more)
-			packed, err := anypb.New(all)
-			if err != nil {
-				return err
-			}
-			c.TypedExtensionProtocolOptions[protocolOptions] = packed
-			return nil
-		}
+		})
+		return errors.Join(err, failed)
 	}
-	return fmt.Errorf("no cluster of the manager")
 }
 
-// Envoy ends streams, or connections, after a time, while requests run and while none do: no client gets an error.
+// Envoy ends streams, or unused connections, after a time, while requests run and while none do: no client gets an error. Limits of
+// connections do not end a stream.
 func TestStreamsEndByTime(t *testing.T) {
-	limits := map[string]string{
-		"max_stream_duration":     `{"common_http_protocol_options": {"max_stream_duration": "0.3s"}}`,
-		"max_connection_duration": `{"common_http_protocol_options": {"max_connection_duration": "0.3s"}}`,
-		"idle_timeout":            `{"common_http_protocol_options": {"idle_timeout": "0.3s"}}`,
+	brief := durationpb.New(300 * time.Millisecond)
+	limits := map[string]func(*corev3.HttpProtocolOptions){
+		"max_stream_duration":     func(o *corev3.HttpProtocolOptions) { o.MaxStreamDuration = brief },
+		"max_connection_duration": func(o *corev3.HttpProtocolOptions) { o.MaxConnectionDuration = brief },
+		"idle_timeout":            func(o *corev3.HttpProtocolOptions) { o.IdleTimeout = brief },
 	}
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		for _, name := range deep.Keys(t, limits) {
 			t.Run(name, func(t *testing.T) {
-				s := &stack{dir: t.TempDir(), target: target, mode: mode,
-					plugin:    map[string]any{"pending_wait_timeout": 60, "pending_ttl_seconds": 600, "committed_ttl_seconds": 3600},
-					bootstrap: func(b *bootstrapv3.Bootstrap) error { return managerProtocol(b, limits[name]) }}
+				s := &stack{dir: t.TempDir(), target: target, mode: mode, bootstrap: limitCluster("oncegate_manager", limits[name]),
+					plugin: map[string]any{"pending_wait_timeout": 60, "pending_ttl_seconds": 600, "committed_ttl_seconds": 3600}}
+				ofStreams := name == "max_stream_duration"
+				ended := "cluster.oncegate_manager.upstream_rq_active" // which is 0 when the limit has passed
+				if !ofStreams {
+					s.bootstrap = both(s.bootstrap, limitCluster("upstream", limits[name]))
+					ended = "cluster.upstream.upstream_cx_active"
+				}
 				s.stopAtEnd(t)
 				s.startManager(t)
 				s.startPayments(t)
 				p := s.startProxy(t)
 				c := s.load(t, s.askOnce(t))
-				if name == "max_stream_duration" {
+				if ofStreams {
 					eventually(t, "streams do not end", func() error {
 						if n, err := p.metric("oncegate_gate_connections_total"); err != nil || n < 10 {
 							return fmt.Errorf("%d connections, %v", n, err)
@@ -209,9 +208,13 @@ func TestStreamsEndByTime(t *testing.T) {
 				}
 				c.await(t, c.answered()+200)
 				c.end()
+				connections := p.stat(t, "cluster.oncegate_manager.upstream_cx_total")
 				for range 5 {
-					<-time.After(400 * time.Millisecond) // in which the limits end what is idle
+					eventually(t, ended, func() error { return unequal(p.stat(t, ended), 0) })
 					wantFirst(t, p, pay(newKey()), 201)
+				}
+				if n := p.stat(t, "cluster.oncegate_manager.upstream_cx_total"); !ofStreams && n != connections {
+					t.Errorf("%d connections to the manager, and %d before", n, connections)
 				}
 				c.wantOnce(t, s)
 			})

@@ -6,18 +6,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/oncegate/oncegate/envoy"
@@ -65,6 +62,11 @@ func both(a, b func(*bootstrapv3.Bootstrap) error) func(*bootstrapv3.Bootstrap) 
 // asManager gives the gate a token.
 func asManager(token string) func(*bootstrapv3.Bootstrap) error {
 	return setField("manager", map[string]any{"cluster": "oncegate_manager", "timeout_ms": managerTimeout.Milliseconds(), "auth_token": token})
+}
+
+// hurried lets the gate wait briefly for a manager that never answers.
+func hurried(b *bootstrapv3.Bootstrap) error {
+	return setField("manager", map[string]any{"cluster": "oncegate_manager", "timeout_ms": 500})(b)
 }
 
 // patientStreams lets streams last longer than the waits of patient tests.
@@ -172,29 +174,31 @@ func TestDoctorFindsWhyRequestsFail(t *testing.T) {
 				level: "ok", check: "envoy: the gate's token", text: "managers take its calls",
 			},
 			{
-				name: "another service at the managers' address", cluster: s.paymentsAddr, status: 503,
+				name: "another service at the managers' address", cluster: s.paymentsAddr, edit: hurried, status: 503,
 				level: "fail", check: "envoy: ledgers", text: "answers, and it is no manager", do: "correct the endpoints", also: "envoy: answers of managers",
 			},
 			{
-				name: "missing capability", edit: edit(target.restrict(t, "proxy_http_call")),
-				level: "fail", check: "envoy: capabilities", text: "lacks proxy_http_call", do: "use the list of envoy/capabilities.yaml",
+				name: "missing capability", edit: both(hurried, edit(target.restrict(t, "proxy_grpc_stream"))), status: 503,
+				level: "fail", check: "envoy: capabilities", text: "lacks proxy_grpc_stream", do: "use the list of envoy/capabilities.yaml", also: "envoy: counters",
+			},
+			{
+				name: "managers without HTTP/2", status: 503,
+				edit: both(hurried, func(b *bootstrapv3.Bootstrap) error {
+					return editCluster(b, "oncegate_manager", func(c *clusterv3.Cluster) { c.TypedExtensionProtocolOptions = nil })
+				}),
+				level: "fail", check: "envoy: HTTP/2", text: `cluster "oncegate_manager" has no HTTP/2`, do: "set explicit_http_config.http2_protocol_options", also: "envoy: counters",
+			},
+			{
+				name: "manager that is another shard", manager: launch("b", "--shard", "b"), status: 503,
+				edit:  setField("manager", map[string]any{"shards": []string{"oncegate_manager"}, "timeout_ms": managerTimeout.Milliseconds()}),
+				level: "fail", check: "envoy: counters", text: "a manager refuses calls that mean another shard", do: "correct manager.shards", also: "manager: shard",
 			},
 			{
 				name: "region of a single manager", edit: setField("durability", "region"), status: 503,
-				level: "fail", check: "manager: durability", text: `asks for durability "region", and this manager can give local`, do: "--store etcd",
+				level: "fail", check: "manager: durability", text: `asks for durability "region", and this manager can give local`, do: "--store etcd", also: "envoy: counters",
 			},
 			{
-				name: "two ledgers in one cluster", manager: one, status: 201,
-				edit: func(b *bootstrapv3.Bootstrap) error {
-					return editCluster(b, "oncegate_manager", func(c *clusterv3.Cluster) {
-						group := c.GetLoadAssignment().GetEndpoints()[0]
-						second := proto.CloneOf(group.GetLbEndpoints()[0])
-						_, port, _ := strings.Cut(two, ":")
-						n, _ := strconv.ParseUint(port, 10, 16)
-						second.GetEndpoint().GetAddress().GetSocketAddress().PortSpecifier = &corev3.SocketAddress_PortValue{PortValue: uint32(n)}
-						group.LbEndpoints = append(group.LbEndpoints, second)
-					})
-				},
+				name: "two ledgers in one cluster", manager: one, edit: alsoManager(two), status: 201,
 				level: "fail", check: "envoy: ledgers", text: `cluster "oncegate_manager" leads to 2 ledgers`, do: "a cluster of its own",
 			},
 			{

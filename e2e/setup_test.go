@@ -119,7 +119,8 @@ func TestGateRunsWithItsAllowListOnly(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		l := newLifecycle(t, target, mode, target.restrict(t, ""))
 		l.fly(t).land(t)
-		l = newLifecycle(t, target, mode, target.restrict(t, "proxy_grpc_stream"))
+		l = newLifecycle(t, target, mode, target.restrict(t, "proxy_grpc_stream"),
+			withField("manager", map[string]any{"cluster": "oncegate_manager", "timeout_ms": 500})) // which each call waits for
 		wantProblem(t, l.proxies[0], pay(newKey()), 503, "manager-unavailable")
 		l.proxies[0].wantNothingDeprecated(t)
 	})

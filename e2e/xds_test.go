@@ -308,7 +308,12 @@ func edit(change editPlugin) func(*bootstrapv3.Bootstrap) error {
 
 // setField changes a field of the gate's configuration.
 func setField(name string, value any) func(*bootstrapv3.Bootstrap) error {
-	return edit(func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
+	return edit(withField(name, value))
+}
+
+// withField is setField for the first configuration.
+func withField(name string, value any) editPlugin {
+	return func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
 		text, err := envoy.PluginJSON(plugin)
 		if err != nil {
 			return err
@@ -322,7 +327,7 @@ func setField(name string, value any) func(*bootstrapv3.Bootstrap) error {
 			return err
 		}
 		return envoy.SetPluginJSON(plugin, text)
-	})
+	}
 }
 
 func editCluster(b *bootstrapv3.Bootstrap, name string, change func(*clusterv3.Cluster)) error {

@@ -28,8 +28,8 @@ var engineColumns = []struct {
 	what           string
 }{
 	{"pairs singly, 64 callers", 64, 0, "pairs"},
-	{"pairs in batches of 16, 16 callers", 16, 16, "pairs"},
-	{"pairs in batches of 64, 16 callers", 16, 64, "pairs"},
+	{"pairs, 16 at a time, 16 callers", 16, 16, "pairs"},
+	{"pairs, 64 at a time, 16 callers", 16, 64, "pairs"},
 	{"claims, 10 workers", 10, 0, "claims"},
 	{"jobs worked, 64 at once", 64, 0, "worked"},
 }

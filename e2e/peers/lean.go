@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -192,15 +191,11 @@ func (r *redisSets) answer(b []byte) (int, error) {
 	return want, nil
 }
 
-// ledgerCalls reserves keys and commits answers of 256 bytes for them, in turns; as single calls or
-// so many in a batch.
+// ledgerCalls reserves keys and commits answers of 256 bytes for them, in turns, as single calls over HTTP.
 type ledgerCalls struct {
 	run     string
-	batch   int // 0: single calls
 	value   []byte
 	scratch []byte
-	message []byte
-	answers []api.BatchAnswer
 }
 
 var (
@@ -208,12 +203,17 @@ var (
 	leanFingerprint = strings.Repeat("f", 43)
 )
 
-func newLedgerCalls(batch int) *ledgerCalls {
-	return &ledgerCalls{run: runName(), batch: batch, value: make([]byte, 256)}
+// newLedgerCalls makes so many calls at a time on a stream, 0: single calls.
+func newLedgerCalls(together int) protocol {
+	calls := ledgerCalls{run: runName(), value: make([]byte, 256)}
+	if together > 0 {
+		return &ledgerStreams{calls: calls, together: together}
+	}
+	return &calls
 }
 
-// op is what the n-th request of a connection asks for.
-func (l *ledgerCalls) op(n int) api.Op {
+// leanOp is what the n-th request of a connection asks for.
+func leanOp(n int) api.Op {
 	if n%2 == 1 {
 		return api.OpCommit
 	}
@@ -221,26 +221,13 @@ func (l *ledgerCalls) op(n int) api.Op {
 }
 
 func (l *ledgerCalls) request(dst []byte, conn, n int) []byte {
-	op := l.op(n)
-	path := op.Path()
-	body := l.scratch[:0]
-	if l.batch == 0 {
-		body = l.item(body, op, conn, n/2)
-	} else {
-		path = api.PathBatch
-		body = api.AppendRawBatch(body, l.batch)
-		for i := range l.batch {
-			l.message = l.item(l.message[:0], op, conn, n/2*l.batch+i)
-			body = api.AppendRawItem(body, op, nil, l.message)
-		}
-	}
-	l.scratch = body
-	dst = append(append(append(dst, "POST "...), path...), " HTTP/1.1\r\nhost: m\r\ncontent-type: "+api.ContentTypeRaw+"\r\ncontent-length: "...)
-	dst = strconv.AppendInt(dst, int64(len(body)), 10)
-	return append(append(dst, "\r\n\r\n"...), body...)
+	op := leanOp(n)
+	l.scratch = l.message(l.scratch[:0], op, conn, n/2)
+	dst = append(append(append(dst, "POST "...), op.Path()...), " HTTP/1.1\r\nhost: m\r\ncontent-type: "+api.ContentTypeRaw+"\r\ncontent-length: "...)
+	return append(append(appendNumber(dst, len(l.scratch)), "\r\n\r\n"...), l.scratch...)
 }
 
-func (l *ledgerCalls) item(dst []byte, op api.Op, conn, n int) []byte {
+func (l *ledgerCalls) message(dst []byte, op api.Op, conn, n int) []byte {
 	var key [32]byte
 	k := string(appendKey(key[:0], l.run, conn, n))
 	if op == api.OpReserve {
@@ -254,24 +241,8 @@ func (l *ledgerCalls) item(dst []byte, op api.Op, conn, n int) []byte {
 var contentLength = []byte("\r\nContent-Length: ")
 
 func (l *ledgerCalls) answer(b []byte) (int, error) {
-	end, body, err := httpAnswer(b)
-	if err != nil || end == 0 {
-		return 0, err
-	}
-	if l.batch > 0 {
-		if l.answers, err = api.ViewRawAnswers(l.answers[:0], body); err != nil {
-			return 0, err
-		}
-		if len(l.answers) != l.batch {
-			return 0, fmt.Errorf("manager: %d answers to %d items", len(l.answers), l.batch)
-		}
-		for _, a := range l.answers {
-			if a.Status > 299 {
-				return 0, fmt.Errorf("manager: an item got %d %s", a.Status, a.Body)
-			}
-		}
-	}
-	return end, nil
+	end, _, err := httpAnswer(b)
+	return end, err
 }
 
 // httpAnswer returns the length and the body of the manager's answer that b begins with, 0 while it

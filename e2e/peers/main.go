@@ -34,7 +34,7 @@ type settings struct {
 	callers  []int
 	jobs     int
 	only     string
-	batches  []int // operations per request, 0: single calls
+	batches  []int // operations at a time, 0: single calls
 	rounds   int
 	shipDir  string // directory for the directory that is shipped to; "": in out
 	doc      string // document whose result is replaced
@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string) error {
 	fs.StringVar(&s.out, "out", "build/peers", "`directory` for tables and plots")
 	fs.DurationVar(&s.duration, "duration", 5*time.Second, "length of one measurement")
 	fs.StringVar(&callers, "callers", "1,16,64,256", "concurrent callers, comma separated")
-	fs.StringVar(&batches, "batches", "0", "operations per request, comma separated; 0: calls that are no batch (rounds, logs and ship)")
+	fs.StringVar(&batches, "batches", "0", "operations at a time, on a stream of the ledger or in a batch, comma separated; 0: single calls (rounds, logs and ship)")
 	fs.IntVar(&s.rounds, "rounds", 30, "rounds, of a tenth of -duration each (rounds, logs and ship) or of -duration (engines)")
 	fs.IntVar(&s.jobs, "jobs", 100000, "jobs per measurement (jobs and engines)")
 	fs.StringVar(&s.doc, "doc", "", "`file` whose result is replaced (engines only)")

@@ -21,7 +21,7 @@ import (
 
 // compareRounds measures durable operations in rounds, in which all systems take turns for a moment
 // each: what else the machine does disturbs some rounds and not others, so the best one is
-// comparable with that of the others, and the quartile shows how sure that is. With one caller and no batches the disk alone
+// comparable with that of the others, and the quartile shows how sure that is. With one caller and single calls the disk alone
 // takes part as well.
 func compareRounds(ctx context.Context, s settings) error {
 	dir, err := os.MkdirTemp(s.out, "rounds")
@@ -68,7 +68,7 @@ func compareRounds(ctx context.Context, s settings) error {
 	return os.WriteFile(filepath.Join(s.out, strings.ReplaceAll(name, " ", "-")), []byte(text), 0o644)
 }
 
-// redis is the best that Redis did with the same callers and batches.
+// redis is the best that Redis did with the same callers, and as many operations at a time.
 func (r *rounds) redis(like *step) (best float64) {
 	for i := range r.steps {
 		if st := &r.steps[i]; st.peer && st.callers == like.callers && st.batch == like.batch {
@@ -82,7 +82,7 @@ func (r *rounds) redis(like *step) (best float64) {
 type step struct {
 	name    string
 	callers int
-	batch   int                                                                       // operations per request; 0: one
+	batch   int                                                                       // operations at a time; 0: one
 	peer    bool                                                                      // Redis
 	pid     int                                                                       // of the server, 0 where there is none
 	run     func(d time.Duration) (requests float64, took []time.Duration, err error) // per second, and of one caller each
@@ -169,7 +169,7 @@ func (r *rounds) addManagers(ctx context.Context) error {
 			for _, batch := range r.batches {
 				name := "reserve, commit at oncegate over " + where
 				if batch > 0 {
-					name += fmt.Sprintf(", batches of %d", batch)
+					name += fmt.Sprintf(", %d calls at a time on a stream", batch)
 				}
 				r.add(name, callers, batch, func(d time.Duration) (float64, []time.Duration, error) {
 					return leanClients(ctx, d, callers, p.addr, newLedgerCalls(batch))

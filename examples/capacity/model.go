@@ -42,7 +42,7 @@ const (
 	residentPerWindow = 3
 	// startSecondsPerEntry is what a start takes to read an entry.
 	startSecondsPerEntry = 5e-6
-	// shardRate is the rate of new keys that a manager was seen to serve to 64 callers, without batches, on two cores that
+	// shardRate is the rate of new keys that a manager was seen to serve to 64 callers, each call by itself, on two cores that
 	// the callers shared (docs/benchmarks.md). More cores serve more; how many more was not measured.
 	shardRate = 15000
 	// managerConnections is how many connections a manager takes.

@@ -7,9 +7,9 @@
 //
 //   - JSON (application/json), for people and other languages; bodies of
 //     results are base64.
-//   - raw (ContentTypeRaw), between gate and manager: a version byte followed
-//     by length-prefixed fields in a fixed order. Bodies travel as plain bytes,
-//     and nothing is escaped. See raw.go.
+//   - raw (ContentTypeRaw), in the messages of streams between gate and manager, and
+//     between managers: a version byte followed by length-prefixed fields in a fixed
+//     order. Bodies travel as plain bytes, and nothing is escaped. See raw.go.
 //
 // The answer has the form of the request's Content-Type. Errors are always application/problem+json (RFC 9457).
 //

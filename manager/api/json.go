@@ -293,13 +293,9 @@ func (r *FinishRequest) ParseJSON(b []byte) error {
 		return r.jsonField(name, v)
 	})
 	if err == nil && !found {
-		err = missingResult()
+		err = &FieldError{fieldResult, "", "is missing: must be {status, headers, body}"}
 	}
 	return err
-}
-
-func missingResult() error {
-	return &FieldError{fieldResult, "", "is missing: must be {status, headers, body}"}
 }
 
 func (r *FinishRequest) jsonField(name string, v gjson.Result) (err error) {

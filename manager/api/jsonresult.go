@@ -73,7 +73,7 @@ func (r *Result) parseJSON(result gjson.Result) error {
 }
 
 func (r *Result) parseJSONHeaders(v gjson.Result) error {
-	return eachPair(fieldHeaders, v, func(h Header) error {
+	return eachPair(v, func(h Header) error {
 		if len(r.Headers) == MaxResultHeaders {
 			return &FieldError{fieldHeaders, "", allowedHeaders}
 		}
@@ -85,11 +85,11 @@ func (r *Result) parseJSONHeaders(v gjson.Result) error {
 	})
 }
 
-// eachPair reads the array of [name, value] in the field what.
-func eachPair(what string, v gjson.Result, add func(Header) error) error {
+// eachPair reads the array of [name, value] in the field headers.
+func eachPair(v gjson.Result, add func(Header) error) error {
 	const allowed = "must be an array of [name, value]"
 	if !v.IsArray() {
-		return &FieldError{what, "", allowed}
+		return &FieldError{fieldHeaders, "", allowed}
 	}
 	var err error
 	v.ForEach(func(_, pair gjson.Result) bool {
@@ -111,7 +111,7 @@ func eachPair(what string, v gjson.Result, add func(Header) error) error {
 			})
 		}
 		if n != 2 {
-			err = &FieldError{what, shorten(pair.Raw), allowed}
+			err = &FieldError{fieldHeaders, shorten(pair.Raw), allowed}
 			return false
 		}
 		err = add(h)

@@ -43,7 +43,6 @@ const (
 	CodeManagerUnavailable  Code = "manager-unavailable"    // 503: the gate cannot reach the ledger
 	CodeUnavailable         Code = "unavailable"            // 503: starting, stopping or failed
 	CodeOverloaded          Code = "overloaded"             // 503: load is shed
-	CodeAskAlone            Code = "ask-alone"              // 503: the recorded answer does not fit into a batch's answer; make the call by itself
 	CodeLargeAnswer         Code = "large-answer"           // 503: the recorded answer is too large for this stream; make the call on a stream for large messages
 	CodeLedgerFull          Code = "ledger-full"            // 503: the window is full of entries that have not expired
 	CodeQuarantine          Code = "quarantine"             // 503: the ledger may have forgotten the key

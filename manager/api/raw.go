@@ -34,9 +34,6 @@ type RawError struct {
 	Field string
 	// Reason completes the sentence "<field>: ...".
 	Reason string
-
-	// TooLarge: there are too many items, 413.
-	TooLarge bool
 }
 
 func (e *RawError) Error() string {
@@ -46,11 +43,8 @@ func (e *RawError) Error() string {
 	return "raw message: " + e.Field + ": " + e.Reason
 }
 
-// Problem returns the answer to a request with this error: 400, or 413 for too many items.
+// Problem returns the answer to a request with this error, a 400.
 func (e *RawError) Problem() Problem {
-	if e.TooLarge {
-		return Problem{Status: 413, Code: CodeTooLarge, Title: "Too large", Detail: e.Error()}
-	}
 	return Problem{Status: 400, Code: CodeInvalidRequest, Title: "Invalid request", Detail: e.Error()}
 }
 

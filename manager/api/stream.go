@@ -22,6 +22,13 @@ const (
 	MaxSmallReply = 64 << 10
 	// MaxStreamMessage bounds a message in either direction: the largest answer that is recorded, and room for the rest.
 	MaxStreamMessage = 17 << 20
+
+	// MaxTogether bounds the calls of a stream that the manager makes in one transaction.
+	MaxTogether = 128
+
+	// MaxTraceHeaders bounds the headers of one call, MaxTraceBytes the sum of their names and values.
+	MaxTraceHeaders = 9
+	MaxTraceBytes   = 1536
 )
 
 // StreamCall is one call on a stream.

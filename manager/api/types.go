@@ -19,8 +19,6 @@ const (
 	PathLookUp = "/v1/ledger/lookup"
 	// PathHome and the name of a call make that call at the home of a global key. Managers of other data centres use it.
 	PathHome = "/v1/ledger/home/"
-	// PathBatch makes several of the calls above, each judged and answered by itself (see Op).
-	PathBatch = "/v1/ledger/batch"
 )
 
 // PathAnswer is where the gate sends the retry of a gRPC call whose recorded answer has a message. The answer that comes

@@ -161,7 +161,7 @@ const maxAnswer = 32 << 20
 
 // do repeats the call until it has a final answer, and decodes a success into out. It does not repeat a call with Once.
 func (c *Client) do(ctx context.Context, call wire.Call, out any) (replayed bool, err error) {
-	body := call.Raw
+	var body []byte
 	if ready, ok := call.Body.(wire.Encoded); ok {
 		body = ready
 	} else if call.Body != nil {
@@ -239,11 +239,8 @@ func (c *Client) attempt(ctx context.Context, base string, call *wire.Call, body
 	if err != nil {
 		return false, &wire.BadAnswer{Err: err}
 	}
-	switch {
-	case call.Body != nil:
+	if call.Body != nil {
 		req.Header.Set("Content-Type", api.ContentTypeJSON)
-	case call.Raw != nil:
-		req.Header.Set("Content-Type", api.ContentTypeRaw)
 	}
 	if call.Key != "" {
 		req.Header.Set(api.HeaderIdempotencyKey, call.Key)

@@ -296,33 +296,3 @@ func ExampleLog_OpenIdempotentWriter() {
 	// entry 1 duplicate true
 	// order-17 shipped
 }
-
-// A program can be its own gate: it reserves a key before the work and commits the answer after it.
-func ExampleLedger_Batch() {
-	c, err := client.New(client.Options{URL: managerURL})
-	if err != nil {
-		log.Fatal(err)
-	}
-	call := func(b api.BatchCall) client.LedgerAnswer {
-		answers, err := c.Ledger().Batch(context.Background(), []api.BatchCall{b})
-		if err != nil {
-			log.Fatal(err)
-		}
-		return answers[0]
-	}
-	reserve := func(token string) client.LedgerAnswer {
-		return call(api.BatchCall{Op: api.OpReserve, Reserve: api.ReserveRequest{Key: "payment-17", Token: token}})
-	}
-
-	fmt.Println("attempt 1:", reserve("attempt-1").Reply.State)
-	fmt.Println("attempt 2:", reserve("attempt-2").Reply.State)
-	call(api.BatchCall{Op: api.OpCommit, Finish: api.FinishRequest{
-		Key: "payment-17", Token: "attempt-1", Result: api.Result{Status: 201, Body: []byte("paid")},
-	}})
-	a := reserve("attempt-3")
-	fmt.Println("attempt 3:", a.Reply.State, a.Reply.Result.Status, string(a.Reply.Result.Body))
-	// Output:
-	// attempt 1: reserved
-	// attempt 2: pending
-	// attempt 3: committed 201 paid
-}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
 	"github.com/oncegate/oncegate/manager/internal/store/downtime"
+	"github.com/oncegate/oncegate/manager/managertest/calls"
 	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
@@ -63,12 +65,12 @@ type crashLoad struct {
 	history map[string][]porcupine.Operation
 	start   time.Time
 	lost    int // calls that were cut off
-	batches int // that were answered
+	groups  int // calls that were sent together on a stream, all answered
 	away    []porcupine.Operation
 }
 
 // TestCrash kills the real program under load, again and again, while 32
-// clients keep calling, half of them with batches. From the second start on the records are encrypted, at each start under
+// clients keep calling, half of them several calls at a time on streams. From the second start on the records are encrypted, at each start under
 // another key, so that kills meet them while they are put again. Every acknowledged call must still be true after each restart,
 // and no call half true: for every key there must be an order of all calls,
 // before and after crashes, that explains every answer.
@@ -149,22 +151,24 @@ func (l *crashLoad) client(id int) {
 	transport := &http.Transport{}
 	client := &http.Client{Transport: transport, Timeout: patience}
 	defer transport.CloseIdleConnections()
+	gate := new(crashGate)
+	defer gate.close()
 	for i := 0; ; i++ {
 		select {
 		case <-l.stop:
 			return
 		default:
 		}
-		batch := make([]ledgertest.Call, 1)
+		group := make([]ledgertest.Call, 1)
 		if id%4 > 1 {
-			batch = make([]ledgertest.Call, 2+rnd.IntN(14))
+			group = make([]ledgertest.Call, 2+rnd.IntN(14))
 		}
-		for j := range batch {
+		for j := range group {
 			round := l.round.Load()
 			if round > 0 && rnd.IntN(2) == 0 {
 				round-- // a key that has lived through a crash
 			}
-			c := &batch[j]
+			c := &group[j]
 			*c = ledgertest.Call{
 				Op:      ledgertest.Ops[rnd.IntN(len(ledgertest.Ops))],
 				Key:     fmt.Sprintf("r%d-k%d", round, rnd.IntN(keysPerRound)),
@@ -173,46 +177,96 @@ func (l *crashLoad) client(id int) {
 				TTL:     []int64{20, 200, 600_000}[rnd.IntN(3)],
 				Unknown: []int64{0, 100, 600_000}[rnd.IntN(3)],
 			}
-			if c.Op == "resolve" && len(batch) > 1 {
-				c.Op = "commit" // a batch has no resolve
+			if c.Op == "resolve" && len(group) > 1 {
+				c.Op = "commit" // streams have no resolve
 			}
 		}
-		l.call(client, id, batch, id%2 == 0)
+		if len(group) > 1 {
+			l.together(gate, id, group)
+		} else {
+			l.call(client, id, group[0], id%2 == 0)
+		}
 	}
 }
 
-// call performs one call, or several in a batch, and records them.
-func (l *crashLoad) call(client *http.Client, id int, calls []ledgertest.Call, raw bool) {
-	addr := *l.addr.Load()
-	path, contentType, body := encode(calls[0], raw)
-	if len(calls) > 1 {
-		path, contentType, body = encodeBatch(calls, raw)
-	}
+// call performs one call and records it.
+func (l *crashLoad) call(client *http.Client, id int, c ledgertest.Call, raw bool) {
+	path, contentType, body := encode(c, raw)
 	began := time.Now()
-	resp, err := client.Post("http://"+addr+path, contentType, bytes.NewReader(body))
-	outcomes := make([]ledgertest.Outcome, len(calls))
+	resp, err := client.Post("http://"+*l.addr.Load()+path, contentType, bytes.NewReader(body))
+	var outcome ledgertest.Outcome
 	if err == nil {
 		var b []byte
-		b, err = io.ReadAll(resp.Body)
-		switch {
-		case err != nil:
-		case len(calls) > 1:
-			err = decodeBatch(outcomes, calls, raw, resp.StatusCode, b)
-		default:
-			outcomes[0], err = decode(calls[0], raw, resp.StatusCode, b)
+		if b, err = io.ReadAll(resp.Body); err == nil {
+			outcome, err = decode(c, raw, resp.StatusCode, b)
 		}
 		resp.Body.Close()
 		if err != nil && !cutOff(err) {
-			l.t.Errorf("%d calls, %s %s: %v", len(calls), calls[0].Op, calls[0].Key, err)
+			l.t.Errorf("%s %s: %v", c.Op, c.Key, err)
 		}
-	}
-	ended := time.Now()
-	if err != nil && strings.Contains(err.Error(), "connection refused") {
+	} else if strings.Contains(err.Error(), "connection refused") {
 		return // nobody was there: it certainly did not happen
 	}
+	l.record(id, []ledgertest.Call{c}, []ledgertest.Outcome{outcome}, began)
+}
+
+// crashGate is a client's stream to the manager that runs.
+type crashGate struct {
+	*calls.Stream
+	addr string
+}
+
+func (g *crashGate) close() {
+	if g.Stream != nil {
+		g.Close()
+	}
+}
+
+// together performs calls that are sent together on a stream, and records them.
+func (l *crashLoad) together(gate *crashGate, id int, all []ledgertest.Call) {
+	if addr := *l.addr.Load(); gate.Stream == nil || gate.addr != addr || gate.Err() != nil {
+		gate.close()
+		var err error
+		if gate.Stream, err = calls.Open(context.Background(), "http://"+addr); err != nil {
+			return // nothing was sent
+		}
+		gate.addr = addr
+	}
+	messages := make([]calls.Call, len(all))
+	for i, c := range all {
+		op, _ := api.ParseOp(c.Op)
+		_, _, message := encode(c, true)
+		messages[i] = calls.Call{Op: op, Trace: [][2]string{{"x-request-id", c.Key}}, Message: message}
+	}
+	began := time.Now()
+	replies, err := gate.Do(messages...)
+	if calls.InOrder(err) {
+		l.t.Errorf("%d calls, %s %s: %v", len(all), all[0].Op, all[0].Key, err)
+	}
+	outcomes := make([]ledgertest.Outcome, len(all))
+	for i, r := range replies {
+		if r.Status == 0 {
+			continue // cut off
+		}
+		var bad error
+		if outcomes[i], bad = decode(all[i], true, r.Status, r.Body); bad != nil {
+			l.t.Errorf("%s %s: %v", all[i].Op, all[i].Key, bad)
+		}
+	}
+	l.record(id, all, outcomes, began)
+	if err == nil {
+		l.mu.Lock()
+		l.groups++
+		l.mu.Unlock()
+	}
+}
+
+// record records calls that began together.
+func (l *crashLoad) record(id int, all []ledgertest.Call, outcomes []ledgertest.Outcome, began time.Time) {
+	ended := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i, c := range calls {
+	for i, c := range all {
 		c.Begin, c.End = began.UnixMilli(), ended.UnixMilli()+1
 		if !outcomes[i].Known {
 			l.lost++
@@ -224,50 +278,6 @@ func (l *crashLoad) call(client *http.Client, id int, calls []ledgertest.Call, r
 			ClientId: id, Input: c, Output: outcomes[i], Call: began.Sub(l.start).Nanoseconds(), Return: ended.Sub(l.start).Nanoseconds(),
 		})
 	}
-	if len(calls) > 1 && err == nil {
-		l.batches++
-	}
-}
-
-func encodeBatch(calls []ledgertest.Call, raw bool) (path, contentType string, body []byte) {
-	if raw {
-		body = api.AppendRawBatch(nil, len(calls))
-		for _, c := range calls {
-			op, _ := api.ParseOp(c.Op)
-			_, _, message := encode(c, true)
-			body = api.AppendRawItem(body, op, [][2]string{{"x-request-id", c.Key}}, message)
-		}
-		return api.PathBatch, api.ContentTypeRaw, body
-	}
-	for _, c := range calls {
-		_, _, message := encode(c, false)
-		body = fmt.Appendf(body, `,{"op":%q,%s`, c.Op, message[1:])
-	}
-	return api.PathBatch, api.ContentTypeJSON, fmt.Appendf(nil, `{"items":[%s]}`, body[1:])
-}
-
-func decodeBatch(outcomes []ledgertest.Outcome, calls []ledgertest.Call, raw bool, status int, b []byte) error {
-	if status != 200 {
-		return fmt.Errorf("answered %d: %s", status, b)
-	}
-	var answers []api.BatchAnswer
-	var err error
-	if raw {
-		answers, err = api.ViewRawAnswers(nil, b)
-	} else {
-		for _, r := range gjson.GetBytes(b, "results").Array() {
-			answers = append(answers, api.BatchAnswer{Status: int(r.Get("status").Int()), Body: []byte(r.Raw)})
-		}
-	}
-	if err == nil && len(answers) != len(calls) {
-		err = fmt.Errorf("%d answers to %d calls", len(answers), len(calls))
-	}
-	for i := range answers {
-		if err == nil {
-			outcomes[i], err = decode(calls[i], raw, answers[i].Status, answers[i].Body)
-		}
-	}
-	return err
 }
 
 // downtime records that nobody served for a while, which is part of the history
@@ -390,9 +400,9 @@ func decode(c ledgertest.Call, raw bool, status int, b []byte) (ledgertest.Outco
 
 // check judges the history of every key.
 func (l *crashLoad) check() {
-	calls, longest := 0, 0
+	count, longest := 0, 0
 	for key, ops := range l.history {
-		calls += len(ops)
+		count += len(ops)
 		ops = l.relevant(ops)
 		longest = max(longest, len(ops))
 		if res := judge(ops); res != porcupine.Ok {
@@ -405,9 +415,9 @@ func (l *crashLoad) check() {
 			}
 		}
 	}
-	l.t.Logf("%d calls on %d keys, up to %d on one; %d were cut off; %d batches were answered", calls, len(l.history), longest, l.lost, l.batches)
-	if l.batches == 0 {
-		l.t.Error("no batch was answered")
+	l.t.Logf("%d calls on %d keys, up to %d on one; %d were cut off; %d groups on streams were answered", count, len(l.history), longest, l.lost, l.groups)
+	if l.groups == 0 {
+		l.t.Error("no group of calls on a stream was answered")
 	}
 	if l.lost == 0 {
 		l.t.Error("no call was cut off: the kills came at nobody's expense, the test shows nothing")

@@ -11,7 +11,9 @@ import (
 
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/managertest/calls"
 	"github.com/oncegate/oncegate/manager/managertest/tracetest"
 )
 
@@ -42,7 +44,7 @@ func of(trace string) func(*tracev1.Span) bool {
 	return func(s *tracev1.Span) bool { return hex.EncodeToString(s.TraceId) == trace }
 }
 
-// Spans of calls and of a batch's items continue the traces that callers name, and times have exemplars. All spans are
+// Spans of calls, alone and on a stream, continue the traces that callers name, and times have exemplars. All spans are
 // there when the manager has ended, though the batch of spans was not due for an hour.
 func TestSpansReachTheCollector(t *testing.T) {
 	t.Parallel()
@@ -52,9 +54,18 @@ func TestSpansReachTheCollector(t *testing.T) {
 	const alone, first, second, parent = "0123456789abcdef0123456789abcdef", "11111111111111111111111111111111", "22222222222222222222222222222222", "aaaaaaaaaaaaaaaa"
 	traceparent := func(trace string) string { return "00-" + trace + "-" + parent + "-01" }
 	postTraced(t, "http://"+p.addr["api"]+"/v1/ledger/reserve", traceparent(alone), `{"key":"k","token":"t"}`)
-	postTraced(t, "http://"+p.addr["api"]+"/v1/ledger/batch", "", `{"items":[
-		{"op":"reserve","key":"a","token":"t","headers":[["traceparent","`+traceparent(first)+`"]]},
-		{"op":"reserve","key":"b","token":"t","headers":[["traceparent","`+traceparent(second)+`"]]}]}`)
+	gate, err := calls.Open(t.Context(), "http://"+p.addr["api"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gate.Close()
+	reserve := func(key, trace string) calls.Call {
+		return calls.Call{Op: api.OpReserve, Trace: [][2]string{{"traceparent", traceparent(trace)}}, Message: (&api.ReserveRequest{Key: key, Token: "t"}).AppendRaw(nil)}
+	}
+	if replies, err := gate.Do(reserve("a", first), reserve("b", second)); err != nil || replies[0].Status != 201 || replies[1].Status != 201 {
+		t.Fatalf("%+v, %v", replies, err)
+	}
+	gate.CloseSend()
 	req, _ := http.NewRequest("GET", "http://"+p.addr["admin"]+"/metrics", nil)
 	req.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
 	resp, err := http.DefaultClient.Do(req)
@@ -77,10 +88,10 @@ func TestSpansReachTheCollector(t *testing.T) {
 	if string(call.ParentSpanId) != string(server.SpanId) || tracetest.Attribute(call, "oncegate.ledger.state") != "reserved" {
 		t.Errorf("%v", call)
 	}
-	batch := collector.Await(t, "POST /v1/ledger/batch", func(*tracev1.Span) bool { return true })
+	stream := collector.Await(t, "POST "+api.PathCalls, func(*tracev1.Span) bool { return true })
 	for _, trace := range []string{first, second} {
 		item := collector.Await(t, "ledger reserve", of(trace))
-		if hex.EncodeToString(item.ParentSpanId) != parent || len(item.Links) != 1 || string(item.Links[0].SpanId) != string(batch.SpanId) {
+		if hex.EncodeToString(item.ParentSpanId) != parent || len(item.Links) != 1 || string(item.Links[0].SpanId) != string(stream.SpanId) {
 			t.Errorf("%v", item)
 		}
 	}

@@ -87,7 +87,7 @@ func TestRequestsWaitForAManagerThatHasJustGone(t *testing.T) {
 	h.ticks(p, time.Second)
 	expect(t, "status", f.replies[0].status, 503)
 	for i := range uint32(20) { // some of them find a try due
-		s, f = h.open(p, 3+i, fmt.Sprint("b", i))
+		s, _ = h.open(p, 3+i, fmt.Sprint("b", i))
 		s.OnRequestHeaders(true)
 		h.ready(p)
 		h.ticks(p, tickPeriod)

@@ -55,6 +55,7 @@ var gateAlarms = []struct {
 	{"requests_body_unavailable", Fail, "requests get 500, because Envoy does not deliver bodies to the gate", "set allow_on_headers_stop_iteration: true"},
 	{"requests_manager_error", Warn, "requests get 503, because no manager answers or the cache is full", "look at the managers, at the gate's token, and at Envoy's log"},
 	{"requests_bypass", Warn, "requests pass without protection", `look at the managers ("failure_mode": "open") and at "unsupported": "pass"`},
+	{"call_wrong_shard", Fail, "a manager refuses calls that mean another shard or another ledger", "correct manager.shards of the gate, the clusters' addresses, or --shard of the manager: see docs/operating.md#oncegatewrongshard"},
 	{"ledger_changed", Fail, "a manager answers with another ledger than before, which knows none of the earlier keys", "restore the earlier ledger, or wait until the quarantine is over: see docs/operating.md#oncegateledgerchanged"},
 	{"outcomes_abandoned", Warn, "outcomes never reached the manager", "retries get 409 until they are settled: see docs/operating.md#oncegateoutcomeslost"},
 }

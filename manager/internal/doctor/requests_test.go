@@ -240,6 +240,10 @@ func TestEnvoyWhoseRequestsFail(t *testing.T) {
 			deployment: deployment{stats: "wasmcustom.oncegate_gate_requests_manager_error_total: 2\n"},
 			level:      Warn, check: checkCounters, found: "requests get 503, because no manager answers",
 		},
+		"managers of another shard": {
+			deployment: deployment{stats: "wasmcustom.oncegate_gate_call_wrong_shard_total: 2\n"},
+			level:      Fail, check: checkCounters, found: "a manager refuses calls that mean another shard", do: "correct manager.shards",
+		},
 		"another service in the managers' place": {
 			deployment: deployment{hosts: map[string]http.Handler{firstManager: other, "manager": aManager{}}},
 			level:      Fail, check: checkEndpoints, found: `cluster "oncegate_manager": 127.0.0.1:18090 answers, and it is no manager`, do: "correct the endpoints",

@@ -12,6 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/managertest/calls"
 )
 
 // TestGlobalKey: the home decides about a key, whichever data centre is asked.
@@ -274,12 +275,11 @@ func TestLateOutcomesGoHome(t *testing.T) {
 		w.set(nil)
 		nothing(k)
 
-		k = begin("batch-"+op, "a")
-		a := here.JSON("POST", "/v1/ledger/batch", fmt.Sprintf(`{"items":[{"op":%q,"key":%q,"token":"a","durability":"global","result":{"status":200}}]}`, op, k))
-		if code := gjson.Get(a.Body, "results.0.code").String(); code != "ask-alone" {
-			t.Errorf("in a batch: %s", a.Body)
-		}
+		k = begin("stream-"+op, "a")
+		code, _ := api.ParseOp(op)
+		here.wantOnStream("200 "+want, calls.Call{Op: code, Message: (&api.FinishRequest{Key: k, Token: "a", Durability: api.DurabilityGlobal, Result: api.Result{Status: 200}}).AppendRaw(nil)})
 		nothing(k)
+		there.want("200 "+want, "reserve", reserve, k, "b")
 	}
 	const global = `{"key":%q,"token":%q,"durability":"global"}`
 	k := begin("renew", "a")
@@ -311,26 +311,53 @@ func TestFencedReleaseEndsTheNote(t *testing.T) {
 	}
 }
 
-// TestBatchesLeaveGlobalKeysOut: an item about which another data centre decides is to be made by itself.
-func TestBatchesLeaveGlobalKeysOut(t *testing.T) {
+// TestStreamCallsHomes: calls on a stream about which another data centre decides are made there, beside calls that are made here.
+func TestStreamCallsHomes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2, home.Options{})
-	here := w.dcs["dc1"]
-	k, own, held := w.key("dc2", "k"), w.key("dc1", "k"), w.key("dc2", "held")
-	here.want("201 reserved", "reserve", reserve, held, "a")
-	a := here.JSON("POST", "/v1/ledger/batch", fmt.Sprintf(`{"items":[
-		{"op":"reserve","key":%q,"token":"a","durability":"global"},
-		{"op":"reserve","key":%q,"token":"a","durability":"global"},
-		{"op":"reserve","key":"local","token":"a"},
-		{"op":"commit","key":%q,"token":"a","result":{"status":200}},
-		{"op":"release","key":%q,"token":"a","durability":"global"},
-		{"op":"renew","key":%q,"token":"a"}]}`, k, own, held, k, held))
-	var got []string
-	for _, r := range gjson.Get(a.Body, "results").Array() {
-		got = append(got, r.Get("status").String()+" "+r.Get("state").String()+r.Get("code").String())
+	here, there := w.dcs["dc1"], w.dcs["dc2"]
+	k, own := w.key("dc2", "k"), w.key("dc1", "k")
+	ran, free, runs := w.key("dc2", "ran"), w.key("dc2", "free"), w.key("dc2", "runs")
+	for _, key := range []string{ran, free, runs} {
+		here.want("201 reserved", "reserve", reserve, key, "a")
 	}
-	if want := "503 ask-alone,201 reserved,201 reserved,503 ask-alone,503 ask-alone,503 ask-alone"; strings.Join(got, ",") != want {
-		t.Errorf("%s\nwant %s", strings.Join(got, ","), want)
+	call := func(op api.Op, key string, d api.Durability) calls.Call {
+		return calls.Call{Op: op, Message: (&api.ReserveRequest{Key: key, Token: "a", Durability: d}).AppendRaw(nil)}
+	}
+	here.wantOnStream("201 reserved,201 reserved,201 reserved,200 committed,200 reserved,200 released",
+		call(api.OpReserve, k, api.DurabilityGlobal), call(api.OpReserve, own, api.DurabilityGlobal), call(api.OpReserve, "local", api.DurabilityLocal),
+		calls.Call{Op: api.OpCommit, Message: (&api.FinishRequest{Key: ran, Token: "a", Result: api.Result{Status: 200}}).AppendRaw(nil)},
+		call(api.OpRenew, runs, api.DurabilityLocal),
+		calls.Call{Op: api.OpRelease, Message: (&api.ReleaseRequest{Key: free, Token: "a", Durability: api.DurabilityGlobal}).AppendRaw(nil)})
+	there.want("202 pending", "reserve", reserve, k, "b")
+	there.want("200 committed", "reserve", reserve, ran, "b")
+	there.want("202 pending", "reserve", reserve, runs, "b")
+	there.want("201 reserved", "reserve", reserve, free, "b")
+}
+
+// wantOnStream makes calls that are sent together on a stream, and compares statuses and states.
+func (d *dc) wantOnStream(want string, all ...calls.Call) {
+	d.w.t.Helper()
+	st, err := calls.Open(d.w.t.Context(), d.Base)
+	if err != nil {
+		d.w.t.Fatal(err)
+	}
+	defer st.Close()
+	replies, err := st.Do(all...)
+	if err != nil {
+		d.w.t.Fatal(err)
+	}
+	var got []string
+	for _, r := range replies {
+		var reply api.ReserveReply
+		word := string(r.Body)
+		if r.Status < 300 && reply.ParseRaw(r.Body) == nil {
+			word = reply.State.String()
+		}
+		got = append(got, fmt.Sprint(r.Status, " ", word))
+	}
+	if got := strings.Join(got, ","); got != want {
+		d.w.t.Errorf("%s: %s, want %s", d.name, got, want)
 	}
 }
 

@@ -38,7 +38,8 @@ type Options struct {
 	// logged already. Nil: a Problemer is answered as it says, every other
 	// error is an internal one.
 	Problem func(error) (p api.Problem, logged bool)
-	// Unready, when set, is asked by /readyz, which answers 503 with the reason while it returns one.
+	// Unready, when set, says why all calls fail for now. While it returns a reason, /readyz answers 503 with it, and no stream
+	// is open.
 	Unready func() string
 	// Tracer makes a span of each request, health apart; nil makes none.
 	Tracer trace.Tracer
@@ -182,7 +183,8 @@ func (s *Server) NotReady() string {
 	return ""
 }
 
-// Refuse makes every request from now on be answered 503, health apart: there is no store, and nothing true can be said.
+// Refuse makes every request from now on be answered 503, health apart, and ends all streams: there is no store, and nothing true
+// can be said.
 func (s *Server) Refuse(reason string) {
 	s.SetReady(reason)
 	s.load.refuse.Store(&reason)

@@ -87,6 +87,8 @@ type streams struct {
 	once     sync.Once
 }
 
+const stopping = "the manager stops"
+
 func (s *streams) stop() { s.once.Do(func() { close(s.stopping) }) }
 
 func (s *streams) stopped() bool {
@@ -96,6 +98,18 @@ func (s *streams) stopped() bool {
 	default:
 		return false
 	}
+}
+
+// unserving returns why all calls would be refused, "" if the manager serves. Such a manager has no streams: a proxy chooses another
+// manager only when a stream begins.
+func (s *Server) unserving() string {
+	if why := s.load.refuse.Load(); why != nil {
+		return *why
+	}
+	if s.opts.Unready != nil {
+		return s.opts.Unready()
+	}
+	return ""
 }
 
 // Values of headers of streams, made once.
@@ -167,9 +181,13 @@ func (s *Server) openStream(e *endpoint, r *Request, w *Response) *Stream {
 	if s.authorize(e, r, w) != nil {
 		return nil
 	}
+	why := s.unserving()
 	if s.streams.stopped() {
+		why = stopping
+	}
+	if why != "" {
 		w.Problem(&api.Problem{
-			Status: 503, Code: api.CodeUnavailable, Title: "Unavailable", RetryAfterSeconds: RetrySoon, Detail: "the manager stops; nothing was changed",
+			Status: 503, Code: api.CodeUnavailable, Title: "Unavailable", RetryAfterSeconds: RetrySoon, Detail: why + "; nothing was changed",
 		})
 		return nil
 	}
@@ -212,7 +230,7 @@ func (st *Stream) serve(handle StreamHandler) StreamEnd {
 	<-written
 	close(over)
 	helpers.Wait()
-	return st.End()
+	return *st.end
 }
 
 // Go runs a part of the stream's work, which the stream's end waits for.
@@ -252,11 +270,11 @@ func (st *Stream) left() {
 	st.out.drop(st)
 }
 
-// End returns how the stream ends. It is for after Next has returned nil.
-func (st *Stream) End() StreamEnd {
+// Failed reports whether the stream ends for another reason than that the client has sent all. Calls that wait must then be answered.
+func (st *Stream) Failed() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return *st.end
+	return st.end != nil && st.end.Code != StreamOK
 }
 
 // Ending is closed when the stream takes no more messages. Calls that wait must then be answered.
@@ -273,8 +291,13 @@ func (st *Stream) Context() context.Context {
 	return st.request.traced(st.server.deadlines.context(time.Now()))
 }
 
-// Enter says that calls are at work, and leave must be called after them; or it returns the problem that answers them.
+// Enter says that calls are at work, and leave must be called after them. Or it returns the problem that answers them. If both are nil,
+// the stream ends and the calls get no answer, so that the client makes them at another manager.
 func (st *Stream) Enter() (leave func(), p *api.Problem) {
+	if why := st.server.unserving(); why != "" {
+		st.Fail(StreamUnavailable, why)
+		return nil, nil
+	}
 	if !st.server.load.enter() {
 		st.server.metrics.shed.Inc()
 		return nil, st.server.load.problem()
@@ -295,12 +318,12 @@ func (st *Stream) Open() context.Context { return st.ctx }
 const watchEvery = time.Second
 
 // watch ends a stream whose credentials are no longer good, whose client stops in the middle of a message or takes no
-// replies, and all streams when the server stops.
+// replies, and all streams when the server stops or serves no calls.
 func (st *Stream) watch(over <-chan struct{}) {
 	o := &st.server.opts
 	tick := time.NewTicker(max(min(watchEvery, o.ReadTimeout/4, o.WriteTimeout/4), time.Millisecond))
 	defer tick.Stop()
-	stopping, gone := st.server.streams.stopping, st.ctx.Done()
+	stops, gone := st.server.streams.stopping, st.ctx.Done()
 	for {
 		select {
 		case <-over:
@@ -308,9 +331,9 @@ func (st *Stream) watch(over <-chan struct{}) {
 		case <-gone:
 			gone = nil
 			st.left()
-		case <-stopping:
-			stopping = nil
-			st.Fail(StreamUnavailable, "the manager stops")
+		case <-stops:
+			stops = nil
+			st.Fail(StreamUnavailable, stopping)
 		case now := <-tick.C:
 			if since := st.writeFrom.Load(); since != 0 && now.UnixNano()-since > int64(o.WriteTimeout) {
 				st.Fail(StreamCancelled, "")
@@ -319,6 +342,9 @@ func (st *Stream) watch(over <-chan struct{}) {
 			}
 			if since := st.readFrom.Load(); since != 0 && now.UnixNano()-since > int64(o.ReadTimeout) {
 				st.Fail(StreamInvalidArgument, "the rest of a message did not arrive in time")
+			}
+			if why := st.server.unserving(); why != "" {
+				st.Fail(StreamUnavailable, why)
 			}
 			if code, p := st.server.recheck(st.request, st.roles); p != nil {
 				st.Fail(code, p.Detail)

@@ -20,7 +20,7 @@ const (
 	// readBytes is the memory for reading, as long as no message is longer.
 	readBytes = 16 << 10
 	// maxTogether bounds the messages that are taken together.
-	maxTogether = api.MaxBatchItems
+	maxTogether = api.MaxTogether
 )
 
 // inbox has the bytes that arrived and are no message yet. It is of the goroutine that calls Next.

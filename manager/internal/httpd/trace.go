@@ -15,7 +15,7 @@ import (
 
 var w3c propagation.TraceContext
 
-// headers are those of a request, or of an item of a batch, for the propagator.
+// headers are those of a request, or of one of the calls that it brings, for the propagator.
 type headers func(name string) string
 
 func (h headers) Get(name string) string { return h(name) }
@@ -95,26 +95,25 @@ func (r *Request) Span(name string, start time.Time, failed bool, attributes ...
 	}
 }
 
-// ItemSpan is Span for an item of a batch. The item's own headers name the parent, and the span is then linked to that of
-// the request that brought it.
-func (r *Request) ItemSpan(name string, start time.Time, item []api.Header, failed bool, attributes ...attribute.KeyValue) {
-	if r.span == nil {
-		return
+// CallSpan is Request.Span for a call on a stream. The call's own headers name the parent, and the span is linked to that
+// of the stream. A call that names no parent begins a trace, because a stream may last for days.
+func (st *Stream) CallSpan(name string, start time.Time, call []api.Header, failed bool, attributes ...attribute.KeyValue) {
+	if r := st.request; r.span != nil {
+		r.record(parentOf(call), name, failed, trace.WithTimestamp(start), trace.WithAttributes(attributes...),
+			trace.WithSpanKind(trace.SpanKindServer), trace.WithLinks(trace.Link{SpanContext: r.span.SpanContext()}))
 	}
-	parent := remoteSpan(context.Background(), func(name string) string {
-		for i := range item {
-			if item[i].Name == name {
-				return item[i].Value
+}
+
+// parentOf returns a context with the span that a call's headers name.
+func parentOf(call []api.Header) context.Context {
+	return remoteSpan(context.Background(), func(name string) string {
+		for i := range call {
+			if call[i].Name == name {
+				return call[i].Value
 			}
 		}
 		return ""
 	})
-	if !trace.SpanContextFromContext(parent).IsValid() {
-		r.Span(name, start, failed, attributes...)
-		return
-	}
-	r.record(parent, name, failed, trace.WithTimestamp(start), trace.WithAttributes(attributes...),
-		trace.WithSpanKind(trace.SpanKindServer), trace.WithLinks(trace.Link{SpanContext: r.span.SpanContext()}))
 }
 
 func (r *Request) record(parent context.Context, name string, failed bool, opts ...trace.SpanStartOption) {

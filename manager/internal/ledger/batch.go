@@ -18,7 +18,7 @@ type Item struct {
 	Reserve api.ReserveRequest
 	Finish  FinishRequest
 	Release api.ReleaseRequest
-	// Waits says that the caller calls Await if the reserve is answered pending. That answer is then not counted here.
+	// Waits says that the caller calls Place.Await if the reserve is answered pending. That answer is then not counted here.
 	Waits bool
 
 	// Reply and Err are what the call returns by itself. After a commit, reject or release, Reply has its state. An
@@ -53,7 +53,7 @@ const (
 // large, or that keeps meeting conflicts, is split in half. A failure of the store, or the end of ctx, is the answer to
 // every item of that transaction. Repeating the batch settles their outcome, as repeating the calls would.
 //
-// No item waits: a reserve that meets another attempt is answered pending. Await waits for a better answer.
+// No item waits: a reserve that meets another attempt is answered pending. Place.Await waits for a better answer.
 func (l *Ledger) Batch(ctx context.Context, items []Item) {
 	l.counters.batches.Add(1)
 	l.counters.batchItems.Add(uint64(len(items)))
@@ -382,5 +382,5 @@ func (l *Ledger) lookupBatch(ctx context.Context, items []Item) {
 	}
 }
 
-// awaits reports whether the answer is one that Await replaces.
+// awaits reports whether the answer is one that Place.Await replaces.
 func (it *Item) awaits() bool { return it.Waits && it.Err == nil && it.Reply.State == api.StatePending }

@@ -112,21 +112,18 @@ func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold Hold
 	key := recordKey(req.Scope, req.Key)
 	wait := min(req.Wait, l.opts.MaxWait)
 	if wait > 0 && l.waits.queued(key) {
-		// Callers in the queue may reserve first. A call that needs no reservation is answered immediately, above all
-		// one of the holder.
-		reply, ok, err := l.lookup(ctx, key, req)
-		if err != nil || ok && reply.State != api.StatePending {
-			l.tellReserve(ctx, key, reply, err)
-			return reply, err
-		}
-		return l.await(ctx, key, req, wait, hold)
+		p := l.join(key)
+		defer p.Leave()
+		return p.Reserve(ctx, req, hold)
 	}
 	reply, err := l.reserve(ctx, key, req)
 	if err != nil || reply.State != api.StatePending || wait <= 0 {
 		l.tellReserve(ctx, key, reply, err)
 		return reply, err
 	}
-	return l.await(ctx, key, req, wait, hold)
+	p := l.join(key)
+	defer p.Leave()
+	return p.Await(ctx, req, hold)
 }
 
 // reserve tries once. It counts everything except replays and pending answers, which a waiting call may meet several

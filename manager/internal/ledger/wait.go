@@ -126,17 +126,48 @@ func (l *Ledger) Drain() {
 	}
 }
 
-// Queued reports whether calls wait for the key. A reserve that may wait must then be made by Reserve, which does not overtake them.
+// Queued reports whether calls wait for the key. A reserve that may wait must then be made in its Place, so that it
+// does not overtake them.
 func (l *Ledger) Queued(scope, key string) bool { return l.waits.queued(recordKey(scope, key)) }
 
-// Await waits as Reserve does, for a reserve with a Wait that Batch has answered pending.
-func (l *Ledger) Await(ctx context.Context, req *api.ReserveRequest, hold HoldFunc) (Reply, error) {
-	return l.await(ctx, recordKey(req.Scope, req.Key), req, min(req.Wait, l.opts.MaxWait), hold)
+// Place is the place of a reserve in the queue of its key.
+type Place struct {
+	l   *Ledger
+	key string
+	q   *queue
+	w   *waiter // nil: it has none, because too many calls wait
 }
 
-// await waits until a reserve has a better answer than pending, but at most for wait.
-func (l *Ledger) await(ctx context.Context, key string, req *api.ReserveRequest, wait time.Duration, hold HoldFunc) (Reply, error) {
+// Join gives a reserve with a Wait the last place in the queue of its key. Leave must be called.
+func (l *Ledger) Join(scope, key string) *Place { return l.join(recordKey(scope, key)) }
+
+func (l *Ledger) join(key string) *Place {
 	q, w := l.waits.join(l.store, key)
+	return &Place{l, key, q, w}
+}
+
+// Leave gives up the place, which may be nil. Only the first call counts.
+func (p *Place) Leave() {
+	if p != nil && p.w != nil {
+		p.l.waits.leave(p.key, p.q, p.w)
+		p.w = nil
+	}
+}
+
+// Reserve makes the call. Callers in the queue may reserve first. A call that needs no reservation is answered immediately, above
+// all one of the holder.
+func (p *Place) Reserve(ctx context.Context, req *api.ReserveRequest, hold HoldFunc) (Reply, error) {
+	reply, ok, err := p.l.lookup(ctx, p.key, req)
+	if err != nil || ok && reply.State != api.StatePending {
+		p.l.tellReserve(ctx, p.key, reply, err)
+		return reply, err
+	}
+	return p.Await(ctx, req, hold)
+}
+
+// Await waits until a reserve that is pending has a better answer, but at most for its Wait.
+func (p *Place) Await(ctx context.Context, req *api.ReserveRequest, hold HoldFunc) (Reply, error) {
+	l, key, q, w := p.l, p.key, p.q, p.w
 	if w == nil {
 		l.counters.waitsRefused.Add(1)
 		reply, err := l.reserve(ctx, key, req)
@@ -151,8 +182,7 @@ func (l *Ledger) await(ctx context.Context, key string, req *api.ReserveRequest,
 		defer stop()
 		ctx = &caller{held, callerOf(ctx)}
 	}
-	defer l.waits.leave(key, q, w) // deferred first, so that the next waiter can check
-	over := time.NewTimer(wait)
+	over := time.NewTimer(min(req.Wait, l.opts.MaxWait))
 	defer over.Stop()
 	next := time.NewTimer(0)
 	defer next.Stop()

@@ -338,8 +338,11 @@ func (h *ledgerHandlers) admitted(scope, key string) error {
 	return h.admit(scope, key)
 }
 
-// leaveOut answers an item of a batch about which another data centre decides, before the batch is made. It is to be
-// made by itself, so that a slow home does not delay the other items.
+// errAskAlone is the error of a call that is to be made by itself.
+var errAskAlone = errors.New("server: another data centre decides about the key")
+
+// leaveOut gives a call of a group errAskAlone, before the group is made, if another data centre decides about it, so that a slow
+// home does not delay the other calls.
 func (h *ledgerHandlers) leaveOut(it *ledger.Item) {
 	if it.Err != nil {
 		return

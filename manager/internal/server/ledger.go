@@ -35,7 +35,6 @@ func LedgerRoutes(l *ledger.Ledger, me *shard.Keeper, reach Reach) []httpd.Route
 		{Method: "POST", Path: api.PathUnknown, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, h.unknown) }},
 		{Method: "POST", Path: api.PathLookUp, Roles: gates, Handle: h.lookUp},
 		{Method: "POST", Path: api.PathCalls, Roles: gates, Stream: h.calls},
-		{Method: "POST", Path: api.PathBatch, Roles: gates, Handle: h.batch},
 		{Method: "POST", Path: api.PathHome + "{call}", Roles: httpd.Peer | httpd.Plain, Handle: h.atHome},
 		// Proxies bring callers here who have no credentials for the manager.
 		{Method: "POST", Path: api.PathAnswer, Roles: httpd.Anyone, Exempt: true, Handle: blank},
@@ -156,21 +155,14 @@ func answerReply(r *httpd.Request, w *httpd.Response, form httpd.Form, reply *le
 		return
 	}
 	w.JSON(w.Status)
-	var err error
-	if w.Body, err = appendReply(w.Body, reply, token); err != nil {
-		r.Error(w, err)
-	}
-}
-
-// appendReply appends the ledger's reply as JSON.
-func appendReply(dst []byte, reply *ledger.Reply, token string) ([]byte, error) {
 	answer := api.ReserveReply{State: reply.State, ExpiresIn: reply.ExpiresIn}
 	if len(reply.Result) != 0 {
 		if err := answer.Result.ParseRaw(reply.Result); err != nil {
-			return dst, err
+			r.Error(w, err)
+			return
 		}
 	}
-	return answer.AppendJSON(dst, token), nil
+	w.Body = answer.AppendJSON(w.Body, token)
 }
 
 // ask is for reserve, renew and unknown, which differ in what they ask of the ledger. It
@@ -291,13 +283,7 @@ func answerState(w *httpd.Response, form httpd.Form, state api.State, keep time.
 		w.Body = api.AppendRawReply(w.Body, state, keep, nil)
 		return
 	}
-	w.Body = appendState(w.Body, state)
-}
-
-func appendState(dst []byte, state api.State) []byte {
-	dst = append(dst, `{"state":"`...)
-	dst = append(dst, state.String()...)
-	return append(dst, `"}`...)
+	w.Body = append(w.Body, `{"state":"`+state.String()+`"}`...)
 }
 
 func (h *ledgerHandlers) get(r *httpd.Request, w *httpd.Response) {

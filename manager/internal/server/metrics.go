@@ -30,8 +30,8 @@ func NewLedgerCollector(stats func() (ledger.Stats, error)) *LedgerCollector {
 		removed:     prometheus.NewDesc("oncegate_ledger_removed_total", "Entries removed, by reason.", []string{"reason"}, nil),
 		waits:       prometheus.NewDesc("oncegate_ledger_waits_unanswered_total", "Reserves that waited without a result or could not wait, by reason.", []string{"reason"}, nil),
 		sweepErrors: prometheus.NewDesc("oncegate_ledger_sweep_errors_total", "Sweeps that the store cut short.", nil, nil),
-		batches:     prometheus.NewDesc("oncegate_ledger_batches_total", "Batches of calls.", nil, nil),
-		batchItems:  prometheus.NewDesc("oncegate_ledger_batch_items_total", "Calls that came in batches.", nil, nil),
+		batches:     prometheus.NewDesc("oncegate_ledger_batches_total", "Groups of calls that came together on a stream.", nil, nil),
+		batchItems:  prometheus.NewDesc("oncegate_ledger_batch_items_total", "Calls in these groups.", nil, nil),
 	}
 }
 

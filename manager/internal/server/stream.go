@@ -31,9 +31,10 @@ const (
 )
 
 // callStream makes the calls of a stream. Those that arrived together are a group, and are made in one transaction. Groups are made
-// side by side. A call about a key for which another call is at work waits until that one is answered, so that calls of one key keep
-// their order. A reserve that waits for another attempt has no such turn, because the calls which it waits for come after it; but the next
-// call of the same attempt ends its wait, and is made after it.
+// side by side. A call about a key for which another call is at work waits until that one is answered, unless the group makes both in
+// their order, so that calls of one key keep their order. A reserve that waits for another attempt has no such turn, because the calls
+// which it waits for come after it; but the next call of the same attempt ends its wait, and is made after it. In this ledger, reserves
+// that wait have their order. At the home of a key they may come in any order.
 type callStream struct {
 	h     *ledgerHandlers
 	st    *httpd.Stream
@@ -52,7 +53,32 @@ type callStream struct {
 type turn struct {
 	group uint64 // theirs
 	calls int    // so many
+	way   way    // in which they are made
 	next  []laterCall
+}
+
+// way is how a call is made. Calls of one key may be in one group only if the group makes them in the same way, because it keeps no
+// order between the ways.
+type way uint8
+
+const (
+	together  way = iota // in the transaction
+	waiting              // in the transaction at first; a reserve then leaves it to wait in its order
+	lookingUp            // by a look-up after the transaction
+	away                 // perhaps at the key's home, by itself
+)
+
+// wayOf is the way in which a call will be made.
+func (cs *callStream) wayOf(it *ledger.Item) way {
+	switch {
+	case it.Waits:
+		return waiting
+	case it.Err == errLookUp:
+		return lookingUp
+	case it.Err == errAskAlone, cs.h.reach.Homes != nil && it.Op != ledger.OpReserve: // the entry may say that its home is elsewhere
+		return away
+	}
+	return together
 }
 
 // streamWait is a reserve that waits.
@@ -64,7 +90,7 @@ type streamWait struct {
 // laterCall is a call that waits for its turn.
 type laterCall struct {
 	number uint64
-	wire   api.BatchItem
+	wire   api.StreamCall
 	from   *httpd.Messages
 }
 
@@ -93,7 +119,7 @@ func (h *ledgerHandlers) calls(st *httpd.Stream) {
 		h: h, st: st, large: st.Request().Header(api.HeaderStream) == api.StreamLarge,
 		freed: make(chan struct{}, 1), turns: make(map[uint64]turn), waits: make(map[uint64]*streamWait),
 	}
-	groups, most := maxGroups, api.MaxBatchItems
+	groups, most := maxGroups, api.MaxTogether
 	if cs.large {
 		groups, most = maxLargeGroups, maxLargeCalls
 	}
@@ -109,7 +135,7 @@ func (h *ledgerHandlers) calls(st *httpd.Stream) {
 		}
 		m.Free()
 	}
-	if st.End().Code != httpd.StreamOK { // else the client waits for its answers
+	if st.Failed() { // else the client waits for its answers
 		cs.mu.Lock()
 		defer cs.mu.Unlock()
 		for _, w := range cs.waits {
@@ -202,19 +228,21 @@ func (cs *callStream) claim(g *callGroup) {
 				w.next = append(w.next, g.later(i))
 				continue
 			}
+			it.Waits = it.Op == ledger.OpReserve && it.Err == nil && it.Reserve.Wait > 0 && cs.h.ledger.Options().MaxWait > 0 && len(cs.waits) < maxStreamWaits
+			cs.h.leaveOut(it)
 			t, taken := cs.turns[c.key]
-			if taken && t.group != g.id {
+			if taken && t.group == g.id {
+				g.endWaits(kept, c.attempt)
+			}
+			way := cs.wayOf(it)
+			if taken && (t.group != g.id || len(t.next) > 0 || t.way != way || way == away) {
 				t.next = append(t.next, g.later(i))
 				cs.turns[c.key] = t
 				continue
 			}
-			if taken {
-				g.endWaits(kept, c.attempt)
-			}
-			t.group = g.id
+			t.group, t.way = g.id, way
 			t.calls++
 			cs.turns[c.key] = t
-			it.Waits = it.Op == ledger.OpReserve && it.Err == nil && it.Reserve.Wait > 0 && cs.h.ledger.Options().MaxWait > 0 && len(cs.waits) < maxStreamWaits
 		}
 		g.move(kept, i)
 		kept++
@@ -282,9 +310,11 @@ func (cs *callStream) again(g *callGroup) *callGroup {
 func (cs *callStream) make(g *callGroup) {
 	r := cs.st.Request()
 	leave, p := cs.st.Enter()
-	if p != nil {
-		g.refuse(&httpd.Response{Status: p.Status, RetryAfter: p.RetryAfterSeconds, Body: p.AppendJSON(nil)})
-		cs.send(g)
+	if leave == nil {
+		if p != nil {
+			g.refuse(&httpd.Response{Status: p.Status, RetryAfter: p.RetryAfterSeconds, Body: p.AppendJSON(nil)})
+			cs.send(g)
+		}
 		return
 	}
 	defer leave()
@@ -293,10 +323,8 @@ func (cs *callStream) make(g *callGroup) {
 	start := began(r)
 	ctx := ledger.WithCaller(cs.st.Context(), r.Remote())
 	for i := range g.items {
-		if it := &g.items[i]; it.Waits && cs.h.ledger.Queued(it.Reserve.Scope, it.Reserve.Key) {
+		if it := &g.items[i]; it.Waits && it.Err == nil && cs.h.ledger.Queued(it.Reserve.Scope, it.Reserve.Key) {
 			it.Err = errReserveAlone // it must not overtake those that wait
-		} else {
-			cs.h.leaveOut(it)
 		}
 	}
 	cs.h.ledger.Batch(ctx, g.items)
@@ -306,16 +334,8 @@ func (cs *callStream) make(g *callGroup) {
 		switch {
 		case it.Err == errLookUp:
 			cs.h.lookUpItem(ctx, it)
-		case it.Waits && it.Err == nil && it.Reply.State == api.StatePending:
-			cs.wait(g, i, cs.h.ledger.Await)
-			continue
-		case it.Err == errReserveAlone:
-			cs.wait(g, i, cs.h.ledger.Reserve)
-			continue
-		case (it.Err == errAskAlone || elsewhere) && it.Waits:
-			cs.wait(g, i, func(ctx context.Context, req *api.ReserveRequest, hold ledger.HoldFunc) (ledger.Reply, error) {
-				return cs.h.reserveFar(ctx, hold, req)
-			})
+		case it.Waits && (it.Err == nil && it.Reply.State == api.StatePending || it.Err == errReserveAlone || it.Err == errAskAlone):
+			cs.wait(g, i)
 			continue
 		case it.Err == errAskAlone || elsewhere:
 			cs.far(g, i)
@@ -324,7 +344,7 @@ func (cs *callStream) make(g *callGroup) {
 		cs.answer(&g.replies, c.number, it, g.wire[i].Trace)
 		if r.Traced() {
 			op := streamOp(g.wire[i].Op)
-			r.ItemSpan("ledger "+op, start, g.wire[i].Trace, failed(it.Err), ledgerAttributes(op, it.Reply.State, it.Err)...)
+			cs.st.CallSpan("ledger "+op, start, g.wire[i].Trace, failed(it.Err), ledgerAttributes(op, it.Reply.State, it.Err)...)
 		}
 	}
 	cs.send(g)
@@ -371,7 +391,9 @@ func (cs *callStream) far(g *callGroup, i int) {
 	c, it, wire := g.calls[i], g.items[i], g.laterWire(i)
 	g.calls[i].alone, g.calls[i].from = true, nil // both are the copy's
 	cs.st.Go(func() {
-		cs.alone(&c, &it, &wire, func(ctx context.Context) { cs.h.atItsHome(ctx, &it) })
+		if it.Op != ledger.OpReserve || cs.st.Open().Err() == nil { // nobody would use a reservation for a client that has left
+			cs.alone(&c, &it, &wire, func(ctx context.Context) { cs.h.atItsHome(ctx, &it) })
+		}
 		cs.mu.Lock()
 		next := cs.end([]groupCall{c})
 		cs.mu.Unlock()
@@ -380,45 +402,66 @@ func (cs *callStream) far(g *callGroup, i int) {
 }
 
 // alone makes one call by itself, and answers it.
-func (cs *callStream) alone(c *groupCall, it *ledger.Item, wire *api.BatchItem, call func(context.Context)) {
+func (cs *callStream) alone(c *groupCall, it *ledger.Item, wire *api.StreamCall, call func(context.Context)) {
 	r := cs.st.Request()
 	start := began(r)
 	leave, p := cs.st.Enter()
-	if p == nil {
+	switch {
+	case leave != nil:
 		it.Err = nil
 		func() {
 			defer leave()
 			call(ledger.WithCaller(cs.st.Context(), r.Remote()))
 		}()
-	} else {
+	case p != nil:
 		it.Err = &httpd.Refusal{P: *p}
+	default:
+		return
 	}
 	var out replies
 	cs.answer(&out, c.number, it, wire.Trace)
 	cs.st.Send(out.out, out.last)
 	if r.Traced() {
 		op := streamOp(wire.Op)
-		r.ItemSpan("ledger "+op, start, wire.Trace, failed(it.Err), ledgerAttributes(op, it.Reply.State, it.Err)...)
+		cs.st.CallSpan("ledger "+op, start, wire.Trace, failed(it.Err), ledgerAttributes(op, it.Reply.State, it.Err)...)
 	}
 }
 
-// wait makes a reserve that may wait, and whose turn ends now. Its memory is its own.
-func (cs *callStream) wait(g *callGroup, i int, reserve func(context.Context, *api.ReserveRequest, ledger.HoldFunc) (ledger.Reply, error)) {
+// wait makes a reserve that may wait, and whose turn ends now. In this ledger it has its place in the queue before that. Its memory
+// is its own.
+func (cs *callStream) wait(g *callGroup, i int) {
 	c, it := g.calls[i], ledger.Item{Op: ledger.OpReserve}
 	req := g.items[i].Reserve
 	req.Key, req.Scope, req.Token, req.Fingerprint = strings.Clone(req.Key), strings.Clone(req.Scope), strings.Clone(req.Token), strings.Clone(req.Fingerprint)
-	wire := api.BatchItem{Op: api.OpReserve, Trace: cloneTrace(g.wire[i].Trace)}
+	wire := api.StreamCall{Op: api.OpReserve, Trace: cloneTrace(g.wire[i].Trace)}
+	why := g.items[i].Err
+	var place *ledger.Place
+	if why != errAskAlone {
+		place = cs.h.ledger.Join(req.Scope, req.Key)
+	}
 	ctx, end := context.WithCancelCause(cs.st.Open())
 	w := &streamWait{end: end}
 	cs.mu.Lock()
 	cs.waits[c.attempt] = w
 	cs.mu.Unlock()
+	if cs.st.Failed() { // perhaps too late for calls to end this wait
+		end(errStreamEnding)
+	}
 	hold := func() (context.Context, func()) { return ctx, cs.st.Hold() }
 	cs.st.Go(func() {
 		defer end(nil)
+		defer place.Leave() // if the call is not made
 		cs.alone(&c, &it, &wire, func(work context.Context) {
-			it.Reply, it.Err = reserve(work, &req, hold)
-			if why := context.Cause(ctx); it.Err != nil && (why == errOvertaken || why == errStreamEnding) {
+			switch why {
+			case nil:
+				it.Reply, it.Err = place.Await(work, &req, hold)
+			case errReserveAlone:
+				it.Reply, it.Err = place.Reserve(work, &req, hold)
+			default:
+				it.Reply, it.Err = cs.h.reserveFar(work, hold, &req)
+			}
+			place.Leave() // the next one need not wait until the client takes the answer
+			if cause := context.Cause(ctx); it.Err != nil && (cause == errOvertaken || cause == errStreamEnding) {
 				it.Reply, it.Err = ledger.Reply{State: api.StatePending}, nil
 			}
 		})

@@ -9,13 +9,14 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
+	"github.com/oncegate/oncegate/manager/managertest/calls"
 )
 
 // BenchmarkStream is one new submission over a connection, a reserve and a commit of a 256 B answer, with 64 of them under way: as calls on
-// a stream, as items of batches, and as calls of their own. The CPU is that of both sides.
+// a stream, and as calls of their own. The CPU is that of both sides.
 func BenchmarkStream(b *testing.B) {
 	for name, caller := range map[string]func(b *testing.B, site *httpdtest.Site) func(op api.Op, message []byte) int{
-		"stream": streamCaller, "batch": batchCaller, "single": singleCaller,
+		"stream": streamCaller, "single": singleCaller,
 	} {
 		b.Run(name, func(b *testing.B) {
 			call := caller(b, httpdtest.Start(b, benchServer(b, volatileStore(b)), httpdtest.Options{}))
@@ -43,60 +44,18 @@ func BenchmarkStream(b *testing.B) {
 	}
 }
 
-// streamCaller makes calls on one stream. It gathers what is to be sent, as a gate's proxy does.
 func streamCaller(b *testing.B, site *httpdtest.Site) func(api.Op, []byte) int {
-	st := site.Stream(httpdtest.HTTP2(b), api.PathCalls)
-	var mu sync.Mutex
-	var out []byte
-	var number uint64
-	waiting, wake := map[uint64]chan int{}, make(chan struct{}, 1)
-	done := make(chan struct{})
-	b.Cleanup(func() { close(done) })
-	go func() {
-		var sending []byte
-		for {
-			select {
-			case <-wake:
-			case <-done:
-				return
-			}
-			mu.Lock()
-			sending, out = out, sending[:0]
-			mu.Unlock()
-			if st.Write(sending) != nil {
-				return
-			}
-		}
-	}()
-	go func() {
-		for {
-			m, err := st.Receive()
-			if err != nil {
-				return
-			}
-			var r api.StreamReply
-			if err := r.View(m); err != nil {
-				b.Error(err)
-			}
-			mu.Lock()
-			answered := waiting[r.Number]
-			delete(waiting, r.Number)
-			mu.Unlock()
-			answered <- r.Status
-		}
-	}()
+	st, err := calls.Open(b.Context(), site.Base)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(st.Close)
 	return func(op api.Op, message []byte) int {
-		answered := make(chan int, 1)
-		mu.Lock()
-		number++
-		waiting[number] = answered
-		out = httpdtest.Frame(out, api.AppendStreamCall(nil, number, op, nil, message))
-		mu.Unlock()
-		select {
-		case wake <- struct{}{}:
-		default:
+		replies, err := st.Do(calls.Call{Op: op, Message: message})
+		if err != nil {
+			b.Error(err)
 		}
-		return <-answered
+		return replies[0].Status
 	}
 }
 
@@ -108,51 +67,5 @@ func singleCaller(b *testing.B, site *httpdtest.Site) func(api.Op, []byte) int {
 			b.Error(err)
 		}
 		return a.Status
-	}
-}
-
-// batchCaller makes calls in batches, those that come while one is under way in the next one, as the gate did.
-func batchCaller(b *testing.B, site *httpdtest.Site) func(api.Op, []byte) int {
-	type call struct {
-		op       api.Op
-		message  []byte
-		answered chan int
-	}
-	calls := make(chan call, 64)
-	b.Cleanup(func() { close(calls) })
-	go func() {
-		for first := range calls {
-			all := []call{first}
-			for more := true; more && len(all) < 64; {
-				select {
-				case c, ok := <-calls:
-					if more = ok; ok {
-						all = append(all, c)
-					}
-				default:
-					more = false
-				}
-			}
-			body := api.AppendRawBatch(nil, len(all))
-			for _, c := range all {
-				body = api.AppendRawItem(body, c.op, nil, c.message)
-			}
-			a, err := site.Try(b.Context(), "POST", api.PathBatch, api.ContentTypeRaw, string(body))
-			if err != nil {
-				b.Error(err)
-			}
-			answers, err := api.ViewRawAnswers(nil, []byte(a.Body))
-			if err != nil || len(answers) != len(all) {
-				b.Error(err)
-			}
-			for i := range all {
-				all[i].answered <- answers[i].Status
-			}
-		}
-	}()
-	return func(op api.Op, message []byte) int {
-		answered := make(chan int, 1)
-		calls <- call{op, message, answered}
-		return <-answered
 	}
 }

@@ -214,6 +214,28 @@ func TestStreamIsAnsweredAtShutdown(t *testing.T) {
 	}
 }
 
+// A reserve that begins to wait when its stream is ending does not hold up the end.
+func TestReserveDoesNotWaitOnAStreamThatEnds(t *testing.T) {
+	var hold sync.RWMutex
+	s := newSite(t, siteOptions{store: slow{mem.New(mem.Options{}), &hold}, ledger: ledger.Options{MaxWait: time.Hour}})
+	client := httpdtest.HTTP2(t)
+	g, other := s.gate(client), s.gate(client)
+	g.send(g.call(api.OpReserve, reserveOf("k", "a", 0)))
+	g.wantReply(1, 201, api.StateReserved)
+	hold.Lock()
+	g.send(g.call(api.OpReserve, reserveOf("k", "b", time.Hour)))
+	s.Eventually("it is at work", func() bool { busy, _ := s.load(); return busy == 1 })
+	down := make(chan error, 1)
+	go func() { down <- s.server.Shutdown(t.Context()) }() // also without Drain of the ledger
+	other.wantEnd("14")
+	hold.Unlock()
+	g.wantReply(2, 202, api.StatePending)
+	g.wantEnd("14")
+	if err := <-down; err != nil {
+		t.Error(err)
+	}
+}
+
 // farHomes is another data centre that decides about the key "far".
 type farHomes struct {
 	Homes

@@ -3,8 +3,11 @@ package server
 import (
 	"bytes"
 	"errors"
+	"io"
 	"strconv"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -79,16 +82,37 @@ func TestStreamEndsAfterAnUnreadableCall(t *testing.T) {
 	g.wantEnd("3")
 }
 
-// A manager that can do nothing answers calls of streams that are open, too.
-func TestStreamOfAManagerThatRefuses(t *testing.T) {
-	s := newSite(t, siteOptions{})
-	g := s.gate(httpdtest.HTTP2(t))
-	g.send(g.call(api.OpPing, nil))
-	g.wantReply(1, 200, api.StateNone)
-	s.server.Refuse("the store failed")
-	g.send(g.call(api.OpReserve, reserveOf("a", "t", 0)))
-	if r, _ := g.reply(); r.Status != 503 {
-		t.Errorf("%d %s", r.Status, r.Body)
+// A manager that cannot make any call has no streams: their clients have to find another one. It answers no call that it did not make.
+func TestManagerThatDoesNotServeHasNoStreams(t *testing.T) {
+	var unready atomic.Pointer[string]
+	why := "the store cannot be reached"
+	s := newSite(t, siteOptions{server: Options{Options: httpd.Options{Unready: func() string {
+		if why := unready.Load(); why != nil {
+			return *why
+		}
+		return ""
+	}}}})
+	client := httpdtest.HTTP2(t)
+	for _, stop := range []func(){func() { unready.Store(&why) }, func() { s.server.Refuse(why) }} {
+		idle, busy := s.gate(client), s.gate(client)
+		for _, g := range []*gateStream{idle, busy} {
+			g.send(g.call(api.OpPing, nil))
+			g.wantReply(1, 200, api.StateNone)
+		}
+		stop()
+		busy.send(busy.call(api.OpReserve, reserveOf("a", "t", 0)))
+		for _, g := range []*gateStream{idle, busy} {
+			if b, err := g.Receive(); err != io.EOF {
+				t.Errorf("%q, %v", b, err)
+			}
+			if code, message := g.Status(); code != "14" || message != why {
+				t.Errorf("the stream ended with %q %q", code, message)
+			}
+		}
+		if st := s.Stream(client, api.PathCalls); st.Response.StatusCode != 503 || st.Response.Header.Get("retry-after") == "" {
+			t.Errorf("a stream began: %v", st.Response)
+		}
+		unready.Store(nil)
 	}
 }
 
@@ -138,5 +162,19 @@ func TestStreamOfAStockClient(t *testing.T) {
 	}
 	if err := st.RecvMsg(&got); status.Code(err) != codes.InvalidArgument || status.Convert(err).Message() == "" {
 		t.Errorf("after nonsense: %v", err)
+	}
+}
+
+// A durability that the ledger cannot give is refused, also while other reserves wait for the key.
+func TestStreamChecksTheDurabilityBehindAQueue(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	g := s.gate(httpdtest.HTTP2(t))
+	g.send(g.call(api.OpReserve, reserveOf("k", "a", 0)))
+	g.wantReply(1, 201, api.StateReserved)
+	g.send(g.call(api.OpReserve, reserveOf("k", "b", time.Minute)))
+	s.Eventually("it waits", func() bool { return s.waiters() == 1 })
+	g.send(g.call(api.OpReserve, (&api.ReserveRequest{Key: "k", Token: "c", Wait: time.Second, Durability: api.DurabilityRegion}).AppendRaw(nil)))
+	if r, _ := g.reply(); r.Number != 3 || r.Status != 400 {
+		t.Errorf("call %d: %d %s", r.Number, r.Status, r.Body)
 	}
 }

@@ -30,8 +30,8 @@ type callGroup struct {
 	replies
 	id    uint64
 	calls []groupCall
-	wire  []api.BatchItem // of the calls
-	items []ledger.Item   // of the calls
+	wire  []api.StreamCall // of the calls
+	items []ledger.Item    // of the calls
 }
 
 // groupCall is one call of a group.
@@ -43,12 +43,15 @@ type groupCall struct {
 	alone        bool            // it was left to a goroutine of its own
 }
 
+// maxKeptAnswer bounds each buffer of a group that is reused.
+const maxKeptAnswer = 64 << 10
+
 var callGroups = sync.Pool{New: func() any { return new(callGroup) }}
 
 func (g *callGroup) free() {
 	for i := range g.wire {
 		clear(g.wire[i].Trace)
-		g.wire[i] = api.BatchItem{Trace: g.wire[i].Trace[:0]}
+		g.wire[i] = api.StreamCall{Trace: g.wire[i].Trace[:0]}
 	}
 	clear(g.items)
 	clear(g.calls)
@@ -62,7 +65,7 @@ func (g *callGroup) free() {
 	callGroups.Put(g)
 }
 
-// The calls that a batch does not make.
+// The calls that a group does not make together.
 var (
 	errLookUp       = errors.New("server: a look-up")
 	errReserveAlone = errors.New("server: a reserve that queues")
@@ -74,11 +77,11 @@ var errLargeAnswer = &httpd.Refusal{P: api.Problem{
 }}
 
 // extend adds an empty call to the group.
-func (g *callGroup) extend() (*groupCall, *api.BatchItem, *ledger.Item) {
+func (g *callGroup) extend() (*groupCall, *api.StreamCall, *ledger.Item) {
 	if n := len(g.wire); n < cap(g.wire) {
 		g.wire = g.wire[:n+1] // which has memory for a trace
 	} else {
-		g.wire = append(g.wire, api.BatchItem{})
+		g.wire = append(g.wire, api.StreamCall{})
 	}
 	g.calls, g.items = append(g.calls, groupCall{}), append(g.items, ledger.Item{})
 	last := len(g.calls) - 1
@@ -88,24 +91,22 @@ func (g *callGroup) extend() (*groupCall, *api.BatchItem, *ledger.Item) {
 // read reads a message of m. A ping is answered.
 func (g *callGroup) read(m *httpd.Messages, b []byte) error {
 	c, wire, it := g.extend()
-	call := api.StreamCall{Trace: wire.Trace}
-	err := call.View(b)
-	wire.Op, wire.Trace, wire.Message = call.Op, call.Trace, call.Message
-	if err != nil || call.Op == api.OpPing {
+	err := wire.View(b)
+	if err != nil || wire.Op == api.OpPing {
 		g.cut(len(g.calls) - 1)
 		if err == nil {
-			g.add(call.Number, 200, 0, nil)
+			g.add(wire.Number, 200, 0, nil)
 		}
 		return err
 	}
-	c.number, c.from = call.Number, m
+	c.number, c.from = wire.Number, m
 	m.Keep()
 	g.parse(c, wire, it)
 	return nil
 }
 
 // parse reads the call itself.
-func (g *callGroup) parse(c *groupCall, wire *api.BatchItem, it *ledger.Item) {
+func (g *callGroup) parse(c *groupCall, wire *api.StreamCall, it *ledger.Item) {
 	if wire.Op == api.OpLookUp {
 		it.Op = ledger.OpRelease // whose request has the same fields
 		if it.Err = it.Release.ViewRaw(wire.Message); it.Err == nil {
@@ -115,11 +116,13 @@ func (g *callGroup) parse(c *groupCall, wire *api.BatchItem, it *ledger.Item) {
 		}
 		return
 	}
-	if _, ok := batchOps[wire.Op]; !ok {
+	op, ok := ledgerOps[wire.Op]
+	if !ok {
 		it.Err = &api.FieldError{Field: "op", Value: strconv.Itoa(int(wire.Op)), Allowed: "must be 1 to 8"}
 		return
 	}
-	if it.Err = readRawItem(it, wire); it.Err != nil {
+	it.Op = op
+	if it.Err = readRequest(it, wire.Message); it.Err != nil {
 		return
 	}
 	scope, key, token := it.Reserve.Scope, it.Reserve.Key, it.Reserve.Token
@@ -130,6 +133,35 @@ func (g *callGroup) parse(c *groupCall, wire *api.BatchItem, it *ledger.Item) {
 		scope, key, token = it.Release.Scope, it.Release.Key, it.Release.Token
 	}
 	c.key, c.attempt = keyHash(scope, key), keyHash(scope, key, token)
+}
+
+// ledgerOps are the ledger's names for the calls that a group makes in one transaction.
+var ledgerOps = map[api.Op]ledger.Op{
+	api.OpReserve: ledger.OpReserve, api.OpCommit: ledger.OpCommit, api.OpReject: ledger.OpReject,
+	api.OpRelease: ledger.OpRelease, api.OpRenew: ledger.OpRenew, api.OpUnknown: ledger.OpUnknown,
+}
+
+// readRequest reads the request of a call, which aliases message.
+func readRequest(it *ledger.Item, message []byte) error {
+	switch it.Op {
+	case ledger.OpRelease:
+		return it.Release.ViewRaw(message)
+	case ledger.OpCommit, ledger.OpReject:
+		var in api.FinishRequest
+		result, err := in.ViewRawFinish(message)
+		it.Finish = rawFinish(&in, result)
+		return err
+	default:
+		return it.Reserve.ViewRaw(message)
+	}
+}
+
+// itemStatus is how a call that was not refused is answered.
+func itemStatus(it *ledger.Item) (status, retryAfter int) {
+	if it.Op == ledger.OpReserve {
+		return reserveStatus(it.Reply.State)
+	}
+	return 200, 0
 }
 
 // move puts the i-th call in the place of an earlier one.
@@ -172,7 +204,7 @@ func cloneTrace(trace []api.Header) []api.Header {
 }
 
 // laterWire is a copy of what the i-th call came with, for a call that stays when the group is freed.
-func (g *callGroup) laterWire(i int) api.BatchItem {
+func (g *callGroup) laterWire(i int) api.StreamCall {
 	wire := g.wire[i]
 	wire.Trace = append([]api.Header(nil), wire.Trace...)
 	return wire

@@ -7,14 +7,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
-	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
-
-// opNames are the calls' names in spans.
-var opNames = map[ledger.Op]string{
-	ledger.OpReserve: "reserve", ledger.OpCommit: "commit", ledger.OpReject: "reject",
-	ledger.OpRelease: "release", ledger.OpRenew: "renew", ledger.OpUnknown: "unknown",
-}
 
 // began is when what a span shows began; zero, without a look at the clock, when the request makes no spans.
 func began(r *httpd.Request) (start time.Time) {
@@ -28,18 +21,6 @@ func began(r *httpd.Request) (start time.Time) {
 func ledgerSpan(r *httpd.Request, op string, start time.Time, state api.State, err error) {
 	if r.Traced() {
 		r.Span("ledger "+op, start, failed(err), ledgerAttributes(op, state, err)...)
-	}
-}
-
-// itemSpans makes the spans of the items of a batch.
-func (c *batchCall) itemSpans(r *httpd.Request, start time.Time) {
-	if !r.Traced() {
-		return
-	}
-	for i := range c.items {
-		it := &c.items[i]
-		op := opNames[it.Op]
-		r.ItemSpan("ledger "+op, start, c.wire[i].Trace, failed(it.Err), ledgerAttributes(op, it.Reply.State, it.Err)...)
 	}
 }
 

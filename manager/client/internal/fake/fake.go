@@ -1,4 +1,4 @@
-// Package fake is a manager of a few lines for the examples of the client. It keeps jobs, a ledger and logs in memory, without
+// Package fake is a manager of a few lines for the examples of the client. It keeps jobs and logs in memory, without
 // leases that end, limits or durability. A test of the repository runs the same examples with a real manager.
 package fake
 
@@ -27,7 +27,7 @@ func Start() string {
 		return url
 	}
 	m := &manager{
-		changed: make(chan struct{}), answers: map[string][]byte{}, paused: map[string]bool{}, ledger: map[string]api.ReserveReply{}, logs: map[string][]client.LogEntry{},
+		changed: make(chan struct{}), answers: map[string][]byte{}, paused: map[string]bool{}, logs: map[string][]client.LogEntry{},
 	}
 	mux := http.NewServeMux()
 	for pattern, handle := range map[string]func(*http.Request, []byte) (int, any){
@@ -37,7 +37,6 @@ func Start() string {
 		"GET /v1/functions": m.functions, "POST /v1/functions/{function}/pause": m.pause, "POST /v1/functions/{function}/resume": m.resume,
 		"GET /v1/functions/{function}/dead-letters": m.deadLetters, "POST /v1/functions/{function}/dead-letters/{id}/replay": m.replay,
 		"PUT /v1/logs/{log}": m.createLog, "POST /v1/logs/{log}/entries": m.appendLog, "GET /v1/logs/{log}/entries": m.readLog,
-		"POST " + api.PathBatch: m.ledgerBatch,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			b, err := io.ReadAll(r.Body)
@@ -76,7 +75,6 @@ type manager struct {
 	jobs    []*client.Job
 	answers map[string][]byte // by idempotency key
 	paused  map[string]bool
-	ledger  map[string]api.ReserveReply
 	logs    map[string][]client.LogEntry
 }
 

@@ -81,37 +81,3 @@ func (m *manager) readLog(r *http.Request, _ []byte) (int, any) {
 	after, _ := strconv.Atoi(r.FormValue("after"))
 	return 200, client.LogEntries{Entries: append([]client.LogEntry{}, entries[after:]...), Cursor: strconv.Itoa(len(entries))}
 }
-
-// ledgerBatch knows reserve, commit and release.
-func (m *manager) ledgerBatch(_ *http.Request, b []byte) (int, any) {
-	items, err := api.ViewRawBatch(nil, b)
-	if err != nil {
-		return 400, api.Problem{Code: api.CodeInvalidRequest, Title: "Invalid request", Detail: err.Error()}
-	}
-	out := api.AppendRawAnswers(nil, len(items))
-	for _, item := range items {
-		var reply api.ReserveReply
-		switch item.Op {
-		case api.OpReserve:
-			var r api.ReserveRequest
-			_ = r.ParseRaw(item.Message)
-			was, there := m.ledger[r.Key]
-			if reply = was; !there {
-				m.ledger[r.Key] = api.ReserveReply{State: api.StatePending}
-				reply.State = api.StateReserved
-			}
-		case api.OpCommit:
-			var f api.FinishRequest
-			_ = f.ParseRaw(item.Message)
-			reply.State = api.StateCommitted
-			m.ledger[f.Key] = api.ReserveReply{State: api.StateCommitted, Result: f.Result}
-		case api.OpRelease:
-			var r api.ReleaseRequest
-			_ = r.ParseRaw(item.Message)
-			reply.State = api.StateReleased
-			delete(m.ledger, r.Key)
-		}
-		out = api.AppendRawAnswer(out, 200, 0, reply.AppendRaw(nil))
-	}
-	return 200, out
-}

@@ -15,15 +15,14 @@ import (
 type Call struct {
 	Method, Path string
 	Body         any
-	Raw          []byte        // instead of Body: the request and the answer, a *[]byte, are in the API's raw form
 	Key          string        // idempotency key
 	Trace        string        // traceparent
 	Wait         time.Duration // how long the manager may let the call wait
 	Once         bool          // do not repeat
 }
 
-// Do makes a call of a *client.Client and decodes the answer into out. Package client sets it, so that Client has no
-// exported method for package admin.
+// Do makes a call of a *client.Client and decodes the answer into out; a *[]byte gets it as it is. Package client sets it, so that
+// Client has no exported method for package admin.
 var Do func(ctx context.Context, client any, call Call, out any) (replayed bool, err error)
 
 // Encoded is a body that is JSON already.

@@ -1,0 +1,55 @@
+package api
+
+// Op is what a call on a stream asks for. The values are those on the wire.
+type Op uint8
+
+// The calls. OpPing is answered at once.
+const (
+	OpReserve Op = iota + 1
+	OpCommit
+	OpReject
+	OpRelease
+	OpRenew
+	OpUnknown
+	OpLookUp
+	OpPing
+)
+
+var opNames = [...]string{"invalid", "reserve", "commit", "reject", "release", "renew", "unknown"}
+
+// String returns the operation's name on the wire, "invalid" for an unknown one.
+func (o Op) String() string {
+	if int(o) < len(opNames) {
+		return opNames[o]
+	}
+	return opNames[0]
+}
+
+// ParseOp is the inverse of String.
+func ParseOp(name string) (Op, bool) {
+	for i, n := range opNames {
+		if i > 0 && n == name {
+			return Op(i), true
+		}
+	}
+	return 0, false
+}
+
+// Path is the path of the operation as a call over HTTP, "" for OpLookUp, OpPing and an unknown one.
+func (o Op) Path() string {
+	switch o {
+	case OpReserve:
+		return PathReserve
+	case OpCommit:
+		return PathCommit
+	case OpReject:
+		return PathReject
+	case OpRelease:
+		return PathRelease
+	case OpRenew:
+		return PathRenew
+	case OpUnknown:
+		return PathUnknown
+	}
+	return ""
+}
