@@ -49,7 +49,7 @@ const (
 	crashClients = 32
 	// keysPerRound and callsPerRound keep the history of one key short enough
 	// to be judged; a key is used in two rounds and so lives through a crash.
-	keysPerRound  = 24
+	keysPerRound  = 64
 	callsPerRound = 500
 )
 
