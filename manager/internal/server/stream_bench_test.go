@@ -2,10 +2,12 @@ package server
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
@@ -67,5 +69,78 @@ func singleCaller(b *testing.B, site *httpdtest.Site) func(api.Op, []byte) int {
 			b.Error(err)
 		}
 		return a.Status
+	}
+}
+
+// BenchmarkSmallCallsBesideLarge is the time of small calls by 8 callers: alone, beside commits of 1 MiB one after the other on a stream for
+// large messages, and beside the same commits on the stream of the small calls, as a gate never sends them. All take turns.
+func BenchmarkSmallCallsBesideLarge(b *testing.B) {
+	const turns, callers, each = 8, 8, 400
+	site := httpdtest.Start(b, benchServer(b, volatileStore(b)), httpdtest.Options{})
+	open := func(header ...string) *calls.Stream {
+		st, err := calls.Open(b.Context(), site.Base, header...)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(st.Close)
+		return st
+	}
+	small, large := open(), open(api.HeaderStream, api.StreamLarge)
+	var n atomic.Int64
+	call := func(st *calls.Stream, op api.Op, message []byte) time.Duration {
+		begun := time.Now()
+		replies, err := st.Do(calls.Call{Op: op, Message: message})
+		if err != nil || replies[0].Status > 201 {
+			b.Errorf("%s: %v, %v", op, replies, err)
+		}
+		return time.Since(begun)
+	}
+	// pair reserves and commits a new key, and returns the time of the commit.
+	pair := func(st *calls.Stream, body []byte) time.Duration {
+		reserve := api.ReserveRequest{Key: strconv.FormatInt(n.Add(1), 10), Token: "0123456789abcdef0123456789abcdef"}
+		commit := api.FinishRequest{Key: reserve.Key, Token: reserve.Token, TTL: time.Millisecond, Result: api.Result{Status: 201, Body: body}}
+		call(st, api.OpReserve, reserve.AppendRaw(nil))
+		return call(st, api.OpCommit, commit.AppendRaw(nil))
+	}
+	kinds := []string{"alone", "beside", "together"}
+	took := make([][]time.Duration, len(kinds))
+	for b.Loop() {
+		for turn := range turns * len(kinds) {
+			kind := turn % len(kinds)
+			var work sync.WaitGroup
+			stop := make(chan struct{})
+			if kind > 0 {
+				st := []*calls.Stream{1: large, 2: small}[kind]
+				work.Go(func() {
+					for body := make([]byte, 1<<20-1<<10); ; {
+						select {
+						case <-stop:
+							return
+						default:
+							pair(st, body)
+						}
+					}
+				})
+			}
+			all := make([]time.Duration, callers*each)
+			var clients sync.WaitGroup
+			for c := range callers {
+				clients.Go(func() {
+					for i := range each {
+						all[c*each+i] = pair(small, make([]byte, 256))
+					}
+				})
+			}
+			clients.Wait()
+			close(stop)
+			work.Wait()
+			took[kind] = append(took[kind], all...)
+		}
+	}
+	b.ReportMetric(0, "ns/op") // of all turns together, so of nothing
+	for kind, all := range took {
+		slices.Sort(all)
+		b.ReportMetric(float64(all[len(all)/2].Microseconds()), kinds[kind]+"-p50-us")
+		b.ReportMetric(float64(all[len(all)*99/100].Microseconds()), kinds[kind]+"-p99-us")
 	}
 }
