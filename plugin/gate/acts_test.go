@@ -46,10 +46,12 @@ func TestOneCallbackAnswersFewStreams(t *testing.T) {
 			h.now += int64(2 * time.Second)
 			h.tick(p)
 		}, crowd - 1},
-		{"calls that are refused at once", func(h *fakeHost, p *Plugin) {
+		{"calls whose managers stay away", func(h *fakeHost, p *Plugin) {
 			h.goAway(p)
 			sent(h, p, each)
 			h.ready(p)
+			h.now += int64(lastBackoff)
+			h.tick(p)
 		}, crowd},
 		{"answers of the ledger that get lost", func(h *fakeHost, p *Plugin) {
 			sent(h, p, each)

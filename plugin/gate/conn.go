@@ -55,6 +55,7 @@ type conn struct {
 
 	failures int   // tries in a row that brought no message
 	since    int64 // when the first of them failed
+	failed   int64 // when the last of them failed
 	retryAt  int64 // no earlier does the gate try again
 	why      string
 }
@@ -171,12 +172,12 @@ func (l *ledger) open(n *conn) {
 	l.p.metrics.count(l.p.metrics.connects)
 }
 
-// unsent deals with a call to a manager that cannot be reached now. A reserve and a look-up wait for the manager, unless it has
-// been away for so long that they would hardly live to see it again. Other calls fail at once, because the gate repeats them
-// anyway: no client waits, and the cache answers duplicates meanwhile.
+// unsent deals with a call to a manager that cannot be reached now. A reserve and a look-up wait for the manager. If it has been away
+// for so long that they would hardly live to see it again, they wait for one try only. So no request fails once the manager is back.
+// Other calls fail at once, because the gate repeats them anyway: no client waits, and the cache answers duplicates meanwhile.
 func (l *ledger) unsent(n *conn, c *call, now int64) {
 	waits := c.kind == callReserve || c.kind == callLookUp
-	if !waits || n.failures > 0 && now-n.since >= int64(l.p.config.Manager.Timeout) {
+	if !waits || n.failures > 0 && now-n.since >= int64(l.p.config.Manager.Timeout) && n.failed > c.sent {
 		c.failure = &reply{kind: replyUnavailable, at: now, why: n.why}
 	}
 }
@@ -211,7 +212,7 @@ func (l *ledger) failed(n *conn, why string, now int64) {
 		backoff = firstBackoff << n.failures
 	}
 	n.failures++
-	n.retryAt, n.why = now+int64(backoff), why
+	n.failed, n.retryAt, n.why = now, now+int64(backoff), why
 }
 
 // onMessage deals with a message of a manager.
@@ -331,7 +332,7 @@ func (l *ledger) ended(n *conn, r reply, again bool, now int64) {
 	calls := slices.DeleteFunc(n.calls, func(c *call) bool { return c == nil })
 	slices.SortFunc(calls, func(a, b *call) int { return cmp.Compare(a.number, b.number) })
 	l.underWay -= n.waiting
-	*n = conn{shard: n.shard, large: n.large, failures: n.failures, since: n.since, retryAt: n.retryAt, why: r.why}
+	*n = conn{shard: n.shard, large: n.large, failures: n.failures, since: n.since, failed: n.failed, retryAt: n.retryAt, why: r.why}
 	r.at = now
 	for _, c := range calls {
 		if c.kind == callRenew && c.renews == nil {

@@ -178,7 +178,7 @@ func (h *fakeHost) respond(p *Plugin, n int, status string, a api.ReserveReply) 
 	h.message = nil
 }
 
-// goAway is an outage of all managers that has lasted for so long that calls fail immediately.
+// goAway is an outage of all managers that has lasted for so long that calls wait for one try only.
 func (h *fakeHost) goAway(p *Plugin) {
 	h.refuse = true
 	h.leave(p, "")

@@ -101,6 +101,7 @@ func TestLogNamesTheShardThatAnswersAgain(t *testing.T) {
 	h.away = map[string]bool{"a": true, "b": true}
 	h.leave(p, "b")
 	h.ask(p, 50, key(0, "b"))
+	h.ticks(p, lastBackoff+tickPeriod)
 	expect(t, "b failed", logged(`call to cluster "b"`), 1)
 	h.comeBack(p)
 	h.away = map[string]bool{"a": true}
