@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/config"
 )
 
 // Connections to managers. Each is a gRPC stream that this VM has to one shard, and carries any number of calls. A shard has
@@ -173,11 +174,13 @@ func (l *ledger) open(n *conn) {
 }
 
 // unsent deals with a call to a manager that cannot be reached now. A reserve and a look-up wait for the manager. If it has been away
-// for so long that they would hardly live to see it again, they wait for one try only. So no request fails once the manager is back.
+// for so long that they would hardly live to see it again, they wait for one try only, so that no request fails once the manager is back;
+// requests that may be forwarded without protection do not wait even for that.
 // Other calls fail at once, because the gate repeats them anyway: no client waits, and the cache answers duplicates meanwhile.
 func (l *ledger) unsent(n *conn, c *call, now int64) {
 	waits := c.kind == callReserve || c.kind == callLookUp
-	if !waits || n.failures > 0 && now-n.since >= int64(l.p.config.Manager.Timeout) && n.failed > c.sent {
+	long := n.failures > 0 && now-n.since >= int64(l.p.config.Manager.Timeout)
+	if !waits || long && (n.failed > c.sent || c.route.FailureMode == config.FailOpen) {
 		c.failure = &reply{kind: replyUnavailable, at: now, why: n.why}
 	}
 }
