@@ -15,9 +15,9 @@ const (
 	OpPing
 )
 
-var opNames = [...]string{"invalid", "reserve", "commit", "reject", "release", "renew", "unknown"}
+var opNames = [...]string{"invalid", "reserve", "commit", "reject", "release", "renew", "unknown", "look-up", "ping"}
 
-// String returns the operation's name on the wire, "invalid" for an unknown one.
+// String returns the operation's name, "invalid" for an unknown one.
 func (o Op) String() string {
 	if int(o) < len(opNames) {
 		return opNames[o]
@@ -25,10 +25,10 @@ func (o Op) String() string {
 	return opNames[0]
 }
 
-// ParseOp is the inverse of String.
+// ParseOp is the inverse of String for operations that have a Path.
 func ParseOp(name string) (Op, bool) {
 	for i, n := range opNames {
-		if i > 0 && n == name {
+		if n == name && Op(i).Path() != "" {
 			return Op(i), true
 		}
 	}

@@ -25,12 +25,7 @@ var ops = [...]api.Op{
 	callRelease: api.OpRelease, callRenew: api.OpRenew, callUnknown: api.OpUnknown, callLookUp: api.OpLookUp,
 }
 
-func (k callKind) String() string {
-	if k == callLookUp {
-		return "look-up"
-	}
-	return ops[k].String()
-}
+func (k callKind) String() string { return ops[k].String() }
 
 // state returns the entry's state after a commit, a reject or the report of an unknown outcome.
 func (k callKind) state() api.State {

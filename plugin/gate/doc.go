@@ -122,9 +122,9 @@
 //
 // A connection that ends takes its calls with it. They may have been carried out or not. The gate opens another one, first
 // immediately and then with backoff, and sends each of them again with its token until manager.timeout_ms has passed since it
-// was first sent. Meanwhile new calls wait, too. Once a manager has been away for longer than that, calls fail at once, except
-// for those that find the next try due. A manager that stands still does not end its connections: calls find that by their
-// time-out, and the connection by a ping that is not answered.
+// was first sent. Meanwhile new reserves and look-ups wait, too. Once a manager has been away for longer than that, each waits for
+// one more try only, and for none where the request may be forwarded without protection. A manager that stands still does not end
+// its connections: calls find that by their time-out, and the connection by a ping that is not answered.
 //
 // # Which ledger is asked
 //

@@ -468,35 +468,3 @@ func TestGateWithAnOldList(t *testing.T) {
 		})
 	}
 }
-
-// While shards are added, some gates have the old list and some have both. The managers get the new list one after
-// another, and calls fail at any time. No key runs twice, whichever gate gets its retries.
-func TestHammerWhileShardsAreAdded(t *testing.T) {
-	each(t, func(t *testing.T, guest hostsim.Source) {
-		const times = `"pending_ttl_seconds":31622400,"committed_ttl_seconds":31622400,"unknown_ttl_seconds":31622400,"pending_wait_timeout":2,"max_entries":8`
-		s := newShards(t, guest, three...)
-		s.workers = hammerWorkers
-		s.managers["three"].BecomeShard("three", three...)
-		rigs := []*Rig{s.gate(list("shards", before...), times), s.gate(during, times), s.gate(during, times)}
-		managers := []*Manager{s.managers["one"], s.managers["two"], s.managers["three"]}
-		hammer(t, rigs, managers, func(n int) {
-			switch n {
-			case 60:
-				managers[0].BecomeShard("one", three...)
-			case 120:
-				managers[1].BecomeShard("two", three...)
-			}
-		})
-		// On a busy machine few of the requests may have met a key that moved.
-		for i := 0; rigs[1].Metric("oncegate_gate_call_moved_total") == 0; i++ {
-			if i == 100 {
-				t.Fatal("no key moved")
-			}
-			x := rigs[1].Send(Request{Key: fmt.Sprint("late", i)})
-			if x.begunOrAnswered(t) {
-				x.Answer(200, "")
-			}
-			x.Response()
-		}
-	})
-}

@@ -69,7 +69,7 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// FuzzCalls: whatever a stranger asks for on a stream, each call gets a proper reply, never an internal error, and the stream goes on.
+// FuzzCalls sends any calls on a stream. Each gets a proper reply and never an internal error, and the stream stays open.
 func FuzzCalls(f *testing.F) {
 	reserve, commit, release := reserveOf("k", "t", 0), commitOf("k", "t", []byte("x")), releaseOf("k", "t")
 	f.Add(uint8(api.OpReserve), reserve, uint8(api.OpCommit), commit)

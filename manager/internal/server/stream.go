@@ -343,19 +343,11 @@ func (cs *callStream) make(g *callGroup) {
 		}
 		cs.answer(&g.replies, c.number, it, g.wire[i].Trace)
 		if r.Traced() {
-			op := streamOp(g.wire[i].Op)
+			op := g.wire[i].Op.String()
 			cs.st.CallSpan("ledger "+op, start, g.wire[i].Trace, failed(it.Err), ledgerAttributes(op, it.Reply.State, it.Err)...)
 		}
 	}
 	cs.send(g)
-}
-
-// streamOp is the name of a call in spans.
-func streamOp(op api.Op) string {
-	if op == api.OpLookUp {
-		return "look-up"
-	}
-	return op.String()
 }
 
 // send sends the group's replies.
@@ -422,7 +414,7 @@ func (cs *callStream) alone(c *groupCall, it *ledger.Item, wire *api.StreamCall,
 	cs.answer(&out, c.number, it, wire.Trace)
 	cs.st.Send(out.out, out.last)
 	if r.Traced() {
-		op := streamOp(wire.Op)
+		op := wire.Op.String()
 		cs.st.CallSpan("ledger "+op, start, wire.Trace, failed(it.Err), ledgerAttributes(op, it.Reply.State, it.Err)...)
 	}
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
-// heldHomes is another data centre that answers each call when it is told to, and wants one at a
-// time.
+// heldHomes is another data centre. It holds each call until the test gives the answer, and fails the test if two calls come at a time.
 type heldHomes struct {
 	farHomes
 	t      *testing.T
