@@ -32,6 +32,7 @@ func (l *Log) commitLoop() {
 		if last > 1 || l.waiting() > 1 {
 			l.yield()
 		}
+		l.gather()
 		b := l.sealUnlessLed()
 		if b == nil {
 			last = 0
@@ -67,6 +68,12 @@ func (l *Log) commitLoop() {
 	}
 }
 
+func (l *Log) gather() {
+	if l.opts.Gather != nil {
+		l.opts.Gather()
+	}
+}
+
 // sealUnlessLed is sealBatch for the committer: it returns nil while an appender commits.
 func (l *Log) sealUnlessLed() *batch {
 	l.mu.Lock()
@@ -96,6 +103,7 @@ func (l *Log) sealBatch() *batch {
 // answered. The outcome is in WaitDurable, which then returns immediately. Records that arrive during the commit are
 // left to the committer.
 func (l *Log) Lead() {
+	l.gather()
 	l.mu.Lock()
 	b := l.sealBatch()
 	l.mu.Unlock()

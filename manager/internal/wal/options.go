@@ -43,6 +43,9 @@ type Options struct {
 	// Replay receives the records after the snapshot in the order of their sequence numbers. The slice is valid during
 	// the call. An error stops Open and is returned unchanged. Nil ignores them.
 	Replay func(seq uint64, body []byte) error
+	// Gather, when set, is called before each batch is taken from the queue, without a lock. A simulation waits in it until
+	// nothing else runs, so that everything appended at one instant of its time is one batch.
+	Gather func()
 	// OnBatch, when set, is called after each batch became durable, on the goroutine that committed it. It must not
 	// block.
 	OnBatch func(Batch)

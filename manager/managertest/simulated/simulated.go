@@ -115,7 +115,7 @@ func Open(ctx context.Context, disk *Disk, o Options) (*Manager, error) {
 	st, err := mem.Open(ctx, dataDir, mem.Options{
 		Clock:         o.Clock,
 		SnapshotBytes: o.SnapshotBytes,
-		Log:           wal.Options{FS: disk, SegmentBytes: 8 << 10, FillAhead: 2 << 10},
+		Log:           wal.Options{FS: disk, SegmentBytes: 8 << 10, FillAhead: 2 << 10, Gather: nextInstant},
 	})
 	if err != nil {
 		return nil, err

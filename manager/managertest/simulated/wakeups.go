@@ -36,6 +36,10 @@ func stagger(text string) time.Duration {
 	return time.Duration(h.Sum64() % uint64(maxStagger))
 }
 
+// nextInstant waits for the next instant of virtual time, at which all other goroutines have done what they had to do. Without
+// it, the Go scheduler would decide which of the records of one instant share a sync.
+func nextInstant() { time.Sleep(time.Nanosecond) }
+
 // patientSelf is an own ledger that lets the goroutines of two peers continue one after the other, when one of them waited for
 // the other to begin a quarantine.
 type patientSelf struct{ peers.Own }
