@@ -37,12 +37,19 @@ type Options struct {
 	// SpaceRetry is how long the log waits after a failed reservation before it tries again; default 1 s.
 	SpaceRetry time.Duration
 
+	// Begin, when set, is called once before any Restore and Replay, with the log's ID and the sequence number of its
+	// snapshot, 0 without one. An error stops Open and is returned unchanged.
+	Begin func(id string, snapshot uint64) error
 	// Restore receives the records of the snapshot, in the order in which they were written, before any Replay. The
 	// slice is valid during the call. An error stops Open and is returned unchanged. Nil ignores them.
 	Restore func(record []byte) error
 	// Replay receives the records after the snapshot in the order of their sequence numbers. The slice is valid during
 	// the call. An error stops Open and is returned unchanged. Nil ignores them.
 	Replay func(seq uint64, body []byte) error
+	// Synced, when set, is called before a Replay that begins a batch: everything before that record is on the disk. The
+	// last batch of a log that was not closed may be readable and yet not be on the disk before Open returns. An error stops
+	// Open and is returned unchanged.
+	Synced func() error
 	// Gather, when set, is called before each batch is taken from the queue, without a lock. A simulation waits in it until
 	// nothing else runs, so that everything appended at one instant of its time is one batch.
 	Gather func()

@@ -160,6 +160,9 @@ func (l *Log) create(files *dirFiles) error {
 		return err
 	}
 	l.seed = l.id.seed()
+	if err := l.begin(0); err != nil {
+		return err
+	}
 	seg, err := createSegment(l.fs, l.dir, 1, l.opts.SegmentBytes)
 	if err != nil {
 		if isNoSpace(err) {
@@ -259,6 +262,13 @@ func (l *Log) removePrepared(files *dirFiles) error {
 	return failed
 }
 
+func (l *Log) begin(snapshot uint64) error {
+	if l.opts.Begin == nil {
+		return nil
+	}
+	return l.opts.Begin(l.ID(), snapshot)
+}
+
 func (l *Log) replay(ctx context.Context, r record) error {
 	if r.seq <= l.snapshot.seq {
 		return nil
@@ -268,6 +278,11 @@ func (l *Log) replay(ctx context.Context, r record) error {
 	}
 	l.recovery.Records++
 	l.recovery.LogBytes += int64(r.size())
+	if l.opts.Synced != nil && r.ahead == 0 {
+		if err := l.opts.Synced(); err != nil {
+			return err
+		}
+	}
 	if l.opts.Replay == nil {
 		return nil
 	}

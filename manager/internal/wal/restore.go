@@ -22,7 +22,7 @@ func readSnapshotHeader(fs vfs.FS, p string) (snapshotHeader, error) {
 // restore passes the newest snapshot to Options.Restore.
 func (l *Log) restore(ctx context.Context, files *dirFiles) error {
 	if files.snapshot == "" {
-		return nil
+		return l.begin(0)
 	}
 	r, err := openSnapshot(l.fs, files.snapshot)
 	if err != nil {
@@ -30,6 +30,9 @@ func (l *Log) restore(ctx context.Context, files *dirFiles) error {
 	}
 	defer r.close()
 	if err := r.checkName(files); err != nil {
+		return err
+	}
+	if err := l.begin(r.header.seq); err != nil {
 		return err
 	}
 	for {

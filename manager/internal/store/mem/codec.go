@@ -55,6 +55,19 @@ func appendPut(dst []byte, c store.Collection, indexes []*index, r *record) []by
 	return appendString(dst, r.value())
 }
 
+// appendPutOf is appendPut of a record that is not in memory.
+func appendPutOf(dst []byte, c store.Collection, key string, value []byte, entries []store.Entry) []byte {
+	dst = append(dst, opPut)
+	dst = appendString(dst, c)
+	dst = appendString(dst, key)
+	dst = binary.AppendUvarint(dst, uint64(len(entries)))
+	for _, e := range entries {
+		dst = appendString(dst, e.Index)
+		dst = appendString(dst, e.SortKey)
+	}
+	return appendString(dst, value)
+}
+
 func appendDelete(dst []byte, c *collection, key string) []byte {
 	dst = append(dst, opDelete)
 	dst = appendString(dst, c.name)

@@ -1,57 +1,63 @@
 package mem
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"path"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/state"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
+// StateDir is the directory of the state, in that of the log.
+const StateDir = "state"
+
+// ErrState is returned by Open when the log and the state beside it do not belong together.
+var ErrState = errors.New("the state does not fit the log")
+
 // Open opens the durable engine on the log in dir and recovers its state. The
-// errors are those of wal.Open.
+// errors are those of wal.Open and ErrState.
 func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
-	if opts.Log.Restore != nil || opts.Log.Replay != nil {
-		return nil, errors.New("mem: Options.Log.Restore and Replay must be nil")
+	if opts.Log.Begin != nil || opts.Log.Restore != nil || opts.Log.Replay != nil || opts.Log.Synced != nil {
+		return nil, errors.New("mem: Options.Log.Begin, Restore, Replay and Synced must be nil")
 	}
 	s := newStore(opts.withDefaults())
-	s.snapDue = make(chan struct{}, 1)
+	r := recovery{s: s, ctx: ctx, dir: path.Join(dir, StateDir)}
 	logOpts := s.opts.Log
-	restoring := true
-	logOpts.Restore = s.restore
-	logOpts.Replay = func(seq uint64, body []byte) error {
-		if restoring {
-			restoring = false
-			s.indexAll()
-		}
-		return s.replay(seq, body)
-	}
+	logOpts.Begin, logOpts.Restore, logOpts.Synced, logOpts.Replay = r.begin, r.restore, r.synced, r.replay
 	onBatch := logOpts.OnBatch
 	logOpts.OnBatch = func(b wal.Batch) {
 		if onBatch != nil {
 			onBatch(b)
 		}
-		if s.sinceSnap.Add(int64(b.Bytes)) >= s.opts.SnapshotBytes {
-			s.wantSnapshot()
+		if s.sinceFlush.Add(int64(b.Bytes)) >= s.opts.FlushBytes {
+			s.wantFlush()
 		}
 	}
 	log, err := wal.Open(ctx, dir, logOpts)
+	if err == nil {
+		if err = r.finish(log); err != nil {
+			err = errors.Join(err, log.Close())
+		}
+	}
 	if err != nil {
+		if s.state != nil {
+			err = errors.Join(err, s.state.Close())
+		}
 		return nil, err
 	}
-	if restoring {
-		s.indexAll()
-	}
 	s.log = log
-	s.sinceSnap.Add(log.Recovery().LogBytes)
-	s.countAll()
-	if s.opts.SnapshotBytes >= 0 {
-		background, stop := context.WithCancel(context.Background())
-		s.stop = stop
-		s.background.Add(1)
-		go s.snapshotLoop(background)
-		s.wantSnapshot()
+	s.sinceFlush.Add(log.Recovery().LogBytes)
+	background, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.background.Add(2)
+	go s.flushLoop(background)
+	go s.failLoop(background)
+	if s.sinceFlush.Load() >= s.opts.FlushBytes || s.hotBytes >= s.opts.LayerBytes {
+		s.wantFlush()
 	}
 	return s, nil
 }
@@ -59,62 +65,177 @@ func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
 // Log returns the log, for its statistics; nil for the volatile engine.
 func (s *Store) Log() *wal.Log { return s.log }
 
-// restore adds the records of a snapshot. Their order is arbitrary, so the indexes are left to indexAll, which is much
-// faster than inserting.
-func (s *Store) restore(body []byte) error {
-	_, err := DecodeWriteSet(body, func(ch *Change) error {
-		c, err := s.decodedCollection(ch)
+// StateBytes is the size of the state's files.
+func (s *Store) StateBytes() int64 { return s.state.Bytes() }
+
+// recovery replays a log. It flushes when there is much in memory, so its memory is bounded.
+type recovery struct {
+	s   *Store
+	ctx context.Context
+	dir string
+	// snapshot is what the log's snapshot has. importing: its records become the state.
+	snapshot  uint64
+	importing bool
+	// last is the last record that was replayed.
+	last   uint64
+	inline loads
+}
+
+// begin opens the state.
+func (r *recovery) begin(id string, snapshot uint64) (err error) {
+	r.snapshot = snapshot
+	o := state.Options{FS: r.s.opts.State, CacheBytes: r.s.opts.CacheBytes / 2, OnError: r.s.opts.OnStateError}
+	if r.s.state, err = state.Open(r.dir, id, o); err != nil {
+		return err
+	}
+	r.last = r.s.state.Sequence()
+	r.inline.reruns = maxReruns
+	return r.register()
+}
+
+// register makes the state's collections and indexes known.
+func (r *recovery) register() error {
+	for name, counts := range r.s.state.Counts() {
+		c, err := r.s.collection(name)
 		if err != nil {
 			return err
 		}
-		if ch.Delete {
-			return fmt.Errorf("%w: a deletion in a snapshot", errWriteSet)
+		c.count, c.bytes = counts.Records, counts.Bytes
+		for index, n := range counts.Entries {
+			ix, err := c.index(index)
+			if err != nil {
+				return err
+			}
+			ix.count, ix.onDisk = n, n
 		}
-		rec, err := s.decoded(c, ch, 0)
-		if err != nil {
-			return err
-		}
-		c.records.put(rec)
+	}
+	return nil
+}
+
+// restore takes a record of the log's snapshot. Without a state, the snapshot is from a copy and has all records.
+func (r *recovery) restore(body []byte) error {
+	if r.s.state.Sequence() >= r.snapshot {
 		return nil
-	})
+	}
+	if bytes.Equal(body, pointer) {
+		return fmt.Errorf("%w: %s must have all up to record %d, and has those up to %d", ErrState, r.dir, r.snapshot, r.s.state.Sequence())
+	}
+	if !r.importing {
+		if len(r.s.state.Counts()) > 0 { // an import that was cut off
+			if err := r.s.state.Clear(r.ctx); err != nil {
+				return err
+			}
+		}
+		r.importing = true
+	}
+	if err := r.room(0); err != nil {
+		return err
+	}
+	return r.apply(0, body)
+}
+
+// imported ends the import.
+func (r *recovery) imported() error {
+	if r.s.state.Sequence() >= r.snapshot {
+		return nil
+	}
+	r.last = r.snapshot
+	return r.flush(r.snapshot)
+}
+
+// synced is called where everything that was replayed is on the disk, so that the state may have it.
+func (r *recovery) synced() error { return r.room(r.last) }
+
+// replay applies a write set of the log.
+func (r *recovery) replay(seq uint64, body []byte) error {
+	if err := r.imported(); err != nil {
+		return err
+	}
+	if seq <= r.s.state.Sequence() {
+		return nil
+	}
+	if err := r.apply(seq, body); err != nil {
+		return fmt.Errorf("log record %d: %w", seq, err)
+	}
+	r.last = seq
+	return nil
+}
+
+// room flushes what was recovered when there is much.
+func (r *recovery) room(seq uint64) error {
+	if r.s.hotBytes < r.s.opts.LayerBytes {
+		return nil
+	}
+	return r.flush(seq)
+}
+
+func (r *recovery) flush(seq uint64) error {
+	s := r.s
+	s.freezeHot(seq)
+	list := s.frozenList()
+	if err := s.state.Write(r.ctx, batchOf(list, seq)); err != nil {
+		return translate(err)
+	}
+	s.thaw(list)
+	r.inline.records = nil
+	return nil
+}
+
+func (r *recovery) apply(seq uint64, body []byte) error {
+	_, err := DecodeWriteSet(body, func(ch *Change) error { return r.change(seq, ch) })
 	return err
 }
 
-// replay applies a write set of the log.
-func (s *Store) replay(seq uint64, body []byte) error {
-	_, err := DecodeWriteSet(body, func(ch *Change) error { return s.applyChange(seq, ch) })
-	if err != nil {
-		return fmt.Errorf("log record %d: %w", seq, err)
+func (r *recovery) change(seq uint64, ch *Change) error {
+	s := r.s
+	c := s.collections[store.Collection(ch.Collection)]
+	if c == nil {
+		var err error
+		if c, err = s.collection(store.Collection(ch.Collection)); err != nil {
+			return err
+		}
 	}
+	var rec *record
+	key := string(ch.Key)
+	if !ch.Delete {
+		var err error
+		if rec, err = c.decoded(ch, seq); err != nil {
+			return err
+		}
+		key = rec.key()
+	}
+	var onDisk *record
+	if !c.hides(key) && s.state.MayHave(c.name, key) {
+		l := s.loadRecord(c, key)
+		if l.err != nil && l.rec == nil {
+			return l.err
+		}
+		onDisk = l.rec
+	}
+	s.replace(c, key, rec, onDisk, seq)
 	return nil
 }
 
-func (s *Store) applyChange(seq uint64, ch *Change) error {
-	c, err := s.decodedCollection(ch)
-	if err != nil {
+// finish checks that log and state belong together, and sets the durable counts to those of the recovered state.
+func (r *recovery) finish(log *wal.Log) error {
+	if err := r.imported(); err != nil {
 		return err
 	}
-	if ch.Delete {
-		c.delete(string(ch.Key), seq)
-		return nil
+	s := r.s
+	if s.state.Sequence() > log.Last() {
+		return fmt.Errorf("%w: %s has record %d, and the log ends with %d", ErrState, r.dir, s.state.Sequence(), log.Last())
 	}
-	rec, err := s.decoded(c, ch, seq)
-	if err != nil {
-		return err
+	for _, c := range s.collections {
+		c.durable, c.durableBytes = c.count, c.bytes
+		for _, ix := range c.indexes {
+			ix.durable = ix.count
+		}
 	}
-	c.put(rec)
 	return nil
-}
-
-func (s *Store) decodedCollection(ch *Change) (*collection, error) {
-	if c := s.collections[store.Collection(ch.Collection)]; c != nil {
-		return c, nil
-	}
-	return s.collection(store.Collection(ch.Collection))
 }
 
 // decoded builds the record that a change describes.
-func (s *Store) decoded(c *collection, ch *Change, seq uint64) (*record, error) {
+func (c *collection) decoded(ch *Change, seq uint64) (*record, error) {
 	sortBytes := 0
 	for _, e := range ch.Entries {
 		sortBytes += len(e.SortKey)
@@ -132,14 +253,4 @@ func (s *Store) decoded(c *collection, ch *Change, seq uint64) (*record, error) 
 		addEntry(rec, ix, e.SortKey)
 	}
 	return rec, nil
-}
-
-// countAll sets the durable counts to those of the recovered state.
-func (s *Store) countAll() {
-	for _, c := range s.collections {
-		c.durable, c.durableBytes = c.records.len(), c.records.bytes
-		for _, ix := range c.indexes {
-			ix.durable = ix.tree.Len()
-		}
-	}
 }

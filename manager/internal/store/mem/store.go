@@ -1,15 +1,20 @@
 package mem
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/notify"
+	"github.com/oncegate/oncegate/manager/internal/store/state"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
@@ -18,8 +23,8 @@ const keepScratch = 1 << 20
 
 // Defaults of Options.
 const (
-	DefaultSnapshotBytes = 256 << 20
-	DefaultSnapshotRate  = 32 << 20
+	DefaultCacheBytes = 256 << 20
+	DefaultFlushBytes = 256 << 20
 )
 
 // Options of New and Open. The zero value of a field means its default.
@@ -27,27 +32,33 @@ type Options struct {
 	// Clock is the source of Tx.Now; default time.Now.
 	Clock func() time.Time
 
-	// Log configures the log of Open. Restore and Replay must be nil, since the engine sets them. With a
+	// Log configures the log of Open. Begin, Restore, Replay and Synced must be nil, since the engine sets them. With a
 	// MaxRecordBytes, or SegmentBytes, of less than store.MaxTxBytes, larger transactions fail with store.ErrTooLarge.
 	Log wal.Options
-	// SnapshotBytes bounds what a start has to replay: a snapshot is taken when the log has grown by this much, or by
-	// the size of the last snapshot if that is more. So on average each byte of log causes at most one more byte of
-	// snapshot. Default 256 MiB; negative: only Snapshot takes snapshots.
-	SnapshotBytes int64
-	// SnapshotRate is how many bytes per second a snapshot may write, so that it leaves the disk and the processors to
-	// transactions. Default 32 MiB; negative: no limit.
-	SnapshotRate int64
-	// SnapshotRetry is the pause after a failed snapshot; default 30 s.
-	SnapshotRetry time.Duration
-	// Keep, when set, is asked before each snapshot for the sequence number from which
+	// State is where the state lives; default the operating system's file system.
+	State pebblevfs.FS
+	// CacheBytes is about the memory for records: half of it for what was read from disk, and up to half for changes
+	// that are not in the state yet. Default 256 MiB.
+	CacheBytes int64
+	// LayerBytes is from how many bytes of changes on they are flushed to the state. Calls that write wait while there are
+	// twice as many. Default an eighth of CacheBytes.
+	LayerBytes int64
+	// FlushBytes bounds what a start has to replay: changes are flushed, too, when the log has grown by this much.
+	// Default 256 MiB.
+	FlushBytes int64
+	// FlushRetry is the pause after a failed flush; default 5 s.
+	FlushRetry time.Duration
+	// Keep, when set, is asked after each flush for the sequence number from which
 	// the log must keep its records, for what copies it elsewhere.
 	Keep func() uint64
-	// OnSnapshot, when set, is called after each snapshot that the engine takes by itself, including failed ones.
-	OnSnapshot func(SnapshotResult)
+	// OnFlush, when set, is called after each flush, including failed ones.
+	OnFlush func(FlushResult)
+	// OnStateError, when set, is called with each error of work on the state in the background, which is tried again.
+	OnStateError func(error)
 }
 
-// SnapshotResult describes one snapshot to Options.OnSnapshot.
-type SnapshotResult struct {
+// FlushResult describes one flush to Options.OnFlush.
+type FlushResult struct {
 	Sequence uint64
 	Records  int
 	Took     time.Duration
@@ -58,14 +69,17 @@ func (o Options) withDefaults() Options {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	if o.SnapshotBytes == 0 {
-		o.SnapshotBytes = DefaultSnapshotBytes
+	if o.CacheBytes == 0 {
+		o.CacheBytes = DefaultCacheBytes
 	}
-	if o.SnapshotRate == 0 {
-		o.SnapshotRate = DefaultSnapshotRate
+	if o.LayerBytes == 0 {
+		o.LayerBytes = o.CacheBytes / 8
 	}
-	if o.SnapshotRetry == 0 {
-		o.SnapshotRetry = 30 * time.Second
+	if o.FlushBytes == 0 {
+		o.FlushBytes = DefaultFlushBytes
+	}
+	if o.FlushRetry == 0 {
+		o.FlushRetry = 5 * time.Second
 	}
 	return o
 }
@@ -82,15 +96,21 @@ type Store struct {
 	undurable   undurable
 	tx          tx     // of the running function
 	scratch     []byte // for encoding
-	snap        *snapshotRun
 	closed      bool
 
-	failed       chan struct{} // never closed; for the volatile engine
-	sinceSnap    atomic.Int64  // log bytes since the last snapshot
-	snapDue      chan struct{}
-	snapshotting chan struct{} // has a value while a snapshot is taken
-	stop         context.CancelFunc
-	background   sync.WaitGroup
+	// With a log, state has what was flushed. hotBytes are about those of the hot layers. generation grows when frozen
+	// layers have become a part of the state.
+	state      *state.State
+	hotBytes   int64
+	generation uint64
+	freeze     freeze
+
+	failed     chan struct{} // never closed; for the volatile engine
+	sinceFlush atomic.Int64  // log bytes since the last flush began
+	flushDue   chan struct{}
+	flushing   chan struct{} // has a value while a flush runs or a copy begins
+	stop       context.CancelFunc
+	background sync.WaitGroup
 }
 
 var _ store.Store = (*Store)(nil)
@@ -105,11 +125,12 @@ func New(opts Options) *Store {
 
 func newStore(opts Options) *Store {
 	s := &Store{
-		opts:         opts,
-		collections:  make(map[store.Collection]*collection),
-		failed:       make(chan struct{}),
-		snapshotting: make(chan struct{}, 1),
-		stop:         func() {},
+		opts:        opts,
+		collections: make(map[store.Collection]*collection),
+		failed:      make(chan struct{}),
+		flushDue:    make(chan struct{}, 1),
+		flushing:    make(chan struct{}, 1),
+		stop:        func() {},
 	}
 	s.tx.s = s
 	return s
@@ -160,21 +181,32 @@ func (c *collection) newRecord(key string, value []byte, entries []store.Entry) 
 
 // outcome is the result of running a function.
 type outcome struct {
-	seq    uint64 // record that must be durable before the answer
-	notify topics
-	err    error
-	room   int  // the log is busy: the function must run again when the log has room for so many bytes
-	lead   bool // the caller must commit its record (see wal.Log.AppendLead)
+	seq     uint64 // record that must be durable before the answer
+	notify  topics
+	err     error
+	room    int             // the log is busy: the function must run again when the log has room for so many bytes
+	missed  []writeKey      // records that must be read from disk before the function runs again
+	flushed <-chan struct{} // memory is full: the function must run after this is closed
+	lead    bool            // the caller must commit its record (see wal.Log.AppendLead)
 }
 
 // Update implements store.Store.
 func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
+	var l loads
 	for {
 		if err := s.check(ctx); err != nil {
 			return err
 		}
-		out := s.run(ctx, fn)
+		out := s.run(ctx, fn, &l)
 		switch {
+		case out.flushed != nil:
+			if err := s.awaitFlush(ctx, out.flushed); err != nil {
+				return err
+			}
+		case out.missed != nil:
+			if err := s.load(ctx, &l, out.missed); err != nil {
+				return err
+			}
 		case out.room > 0:
 			if err := s.log.WaitRoom(ctx, out.room); err != nil {
 				return translate(err)
@@ -192,7 +224,7 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 
 // run runs the function, applies its writes, and commits its record if the log leaves that to the caller. The lock is
 // released before the commit, and also when the function panics or ends its goroutine.
-func (s *Store) run(ctx context.Context, fn func(store.Tx) error) (out outcome) {
+func (s *Store) run(ctx context.Context, fn func(store.Tx) error, l *loads) (out outcome) {
 	defer func() {
 		if out.lead {
 			s.log.Lead()
@@ -200,19 +232,28 @@ func (s *Store) run(ctx context.Context, fn func(store.Tx) error) (out outcome) 
 	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.transact(ctx, fn)
+	return s.transact(ctx, fn, l)
 }
 
 // transact runs the function and applies its writes. The caller holds the lock.
-func (s *Store) transact(ctx context.Context, fn func(store.Tx) error) outcome {
+func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, l *loads) outcome {
 	if s.closed {
 		return outcome{err: store.ErrClosed}
 	}
 	t := &s.tx
-	t.reset(true)
+	if flushed, err := s.full(); err != nil {
+		return outcome{err: err}
+	} else if flushed != nil {
+		return outcome{flushed: flushed}
+	}
+	t.reset(true, l)
 	h := &handle{t}
 	defer func() { h.t = nil }()
-	if err := fn(h); err != nil {
+	err := fn(h)
+	if len(t.missed) > 0 {
+		return outcome{missed: slices.Clone(t.wanted())}
+	}
+	if err != nil {
 		return outcome{seq: t.seen, err: err}
 	}
 	if t.err != nil {
@@ -265,49 +306,65 @@ func (s *Store) apply(writes []write, seq uint64) {
 	}
 	for i := range writes {
 		w := &writes[i]
-		var old *record
 		if w.rec != nil {
 			w.rec.seq = seq
-			old = w.c.put(w.rec)
-		} else {
-			old = w.c.delete(w.key, seq)
 		}
-		if s.log == nil {
-			continue
+		old := s.replace(w.c, w.key, w.rec, s.tx.loads.records[writeKey{w.c, w.key}].rec, seq)
+		if s.log != nil {
+			s.undurable.add(w, old, seq)
 		}
-		if s.snap != nil && old != nil && old.seq <= s.snap.seq {
-			s.snap.displaced = append(s.snap.displaced, version{w.c, old})
-		}
-		s.undurable.add(w, old, seq)
 	}
+	if s.state != nil && s.hotBytes >= s.opts.LayerBytes {
+		s.wantFlush()
+	}
+}
+
+// replace is collection.replace that counts the bytes of the hot layers.
+func (s *Store) replace(c *collection, key string, rec, onDisk *record, seq uint64) (old *record) {
+	before := c.hot.weight()
+	old = c.replace(key, rec, onDisk, seq)
+	s.hotBytes += c.hot.weight() - before
+	return old
 }
 
 // View implements store.Store.
 func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
-	if err := s.check(ctx); err != nil {
+	var l loads
+	for {
+		if err := s.check(ctx); err != nil {
+			return err
+		}
+		seen, missed, err := s.runView(fn, &l)
+		if missed != nil {
+			if err := s.load(ctx, &l, missed); err != nil {
+				return err
+			}
+			continue
+		}
+		if waitErr := s.await(ctx, seen); waitErr != nil {
+			return waitErr
+		}
 		return err
 	}
-	seen, err := s.runView(fn)
-	if waitErr := s.await(ctx, seen); waitErr != nil {
-		return waitErr
-	}
-	return err
 }
 
-func (s *Store) runView(fn func(store.Tx) error) (seen uint64, err error) {
+func (s *Store) runView(fn func(store.Tx) error, l *loads) (seen uint64, missed []writeKey, err error) {
 	s.mu.Lock()
 	t := &s.tx
-	t.reset(false)
+	t.reset(false, l)
 	h := &handle{t}
 	defer func() {
 		h.t = nil
 		s.mu.Unlock()
 	}()
 	if s.closed {
-		return 0, store.ErrClosed
+		return 0, nil, store.ErrClosed
 	}
 	err = fn(h)
-	return t.seen, err
+	if len(t.missed) > 0 {
+		return 0, slices.Clone(t.wanted()), nil
+	}
+	return t.seen, nil, err
 }
 
 // Len implements store.Store. It counts durable records.
@@ -329,7 +386,7 @@ func (s *Store) Len(ctx context.Context, name store.Collection, indexName string
 	}
 	if indexName == "" {
 		if s.log == nil {
-			return c.records.len(), nil
+			return c.count, nil
 		}
 		return c.durable, nil
 	}
@@ -338,7 +395,7 @@ func (s *Store) Len(ctx context.Context, name store.Collection, indexName string
 		return 0, store.CheckName(indexName)
 	}
 	if s.log == nil {
-		return ix.tree.Len(), nil
+		return ix.count, nil
 	}
 	return ix.durable, nil
 }
@@ -353,19 +410,14 @@ func (s *Store) Capabilities() store.Capabilities {
 }
 
 // Failed implements store.Store.
-func (s *Store) Failed() <-chan struct{} {
-	if s.log != nil {
-		return s.log.Failed()
-	}
-	return s.failed
-}
+func (s *Store) Failed() <-chan struct{} { return s.failed }
 
 // Err implements store.Store.
 func (s *Store) Err() error {
 	if s.log == nil {
 		return nil
 	}
-	return translate(s.log.Err())
+	return translate(cmp.Or(s.log.Err(), s.state.Err()))
 }
 
 // Close implements store.Store. Everything applied becomes durable first.
@@ -380,9 +432,14 @@ func (s *Store) Close() error {
 	s.stop()
 	var err error
 	if s.log != nil {
-		err = translate(s.log.Close()) // Close of the log stops a running snapshot
+		err = translate(s.log.Close()) // Close of the log ends a running flush
 	}
 	s.background.Wait()
+	if s.state != nil {
+		if closeErr := s.state.Close(); err == nil {
+			err = translate(closeErr)
+		}
+	}
 	return err
 }
 
@@ -391,10 +448,7 @@ func (s *Store) check(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if s.log == nil {
-		return nil
-	}
-	return translate(s.log.Err())
+	return s.Err()
 }
 
 // await waits until the log record seq is durable.
@@ -409,6 +463,7 @@ func (s *Store) await(ctx context.Context, seq uint64) error {
 func translate(err error) error {
 	for _, m := range [...]struct{ from, to error }{
 		{wal.ErrNoSpace, store.ErrNoSpace},
+		{state.ErrFailed, store.ErrFailed},
 		{wal.ErrFailed, store.ErrFailed},
 		{wal.ErrClosed, store.ErrClosed},
 		{wal.ErrTooLarge, store.ErrTooLarge},

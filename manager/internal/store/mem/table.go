@@ -6,8 +6,6 @@ import (
 	"strings"
 	"unsafe"
 
-	"github.com/tidwall/btree"
-
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -24,6 +22,10 @@ type record struct {
 	strLen uint32  // of the key and the sort keys
 	few    [2]slot // more entries are rare
 	more   *[]slot
+	// below has the entries of the version that this one hides in the layers below; nil if there is none. See layer.
+	below *record
+	// gone: the record is deleted, and this hides a version below.
+	gone bool
 }
 
 // slot is an index entry: its sort key is a part of record.data.
@@ -43,25 +45,26 @@ type item struct {
 type index struct {
 	id   uint16 // its index in collection.indexes
 	name string
-	tree *btree.BTreeG[item]
-	hint btree.PathHint // for writes, which often come in ascending order
 	// removed is the sequence number of the last change that removed an entry. A scan may lack an entry because of it.
 	removed uint64
-	// durable counts the durable entries; unused without a log.
-	durable int
+	// count counts the entries, durable the durable ones; the second is unused without a log.
+	count, durable int
+	// onDisk is how many entries the state has, and passed what scans found to be hidden there.
+	onDisk int
+	passed passed
 }
 
 type collection struct {
 	name    store.Collection
-	records records
 	indexes []*index
 	byName  map[string]*index
+	// hot has the changes since the last flush began. frozen has those that are being flushed, nil while nothing is.
+	hot, frozen *layer
 	// deleted maps keys whose deletion may not be durable yet to its sequence number.
 	deleted map[string]uint64
-	// durable counts the durable records, and durableBytes the bytes of their keys and values; both are unused without
-	// a log.
-	durable      int
-	durableBytes int64
+	// count counts the records, and bytes the bytes of their keys and values. The durable ones are unused without a log.
+	count, durable      int
+	bytes, durableBytes int64
 }
 
 // fewIndexes is the number of indexes up to which a linear search is faster than the map.
@@ -70,7 +73,7 @@ const fewIndexes = 8
 func newCollection(name store.Collection) *collection {
 	return &collection{
 		name:    name,
-		records: newRecords(),
+		hot:     newLayer(),
 		byName:  make(map[string]*index),
 		deleted: make(map[string]uint64),
 	}
@@ -93,7 +96,6 @@ func (c *collection) index(name string) (*index, error) {
 		return nil, errIndexes
 	}
 	ix := &index{id: uint16(len(c.indexes)), name: name}
-	ix.tree = btree.NewBTreeGOptions(ix.less, btree.Options{NoLocks: true})
 	c.indexes = append(c.indexes, ix)
 	c.byName[name] = ix
 	return ix, nil
@@ -201,68 +203,4 @@ func addEntry[K string | []byte](r *record, ix *index, sortKey K) {
 		*r.more = append(*r.more, s)
 	}
 	r.n++
-}
-
-// put makes rec the current version of its key and returns the version it replaces.
-func (c *collection) put(rec *record) *record {
-	old := c.records.put(rec)
-	if old != nil {
-		c.unlink(old, rec)
-	}
-	for i := range int(rec.n) {
-		ix := c.indexes[rec.slot(i).index]
-		ix.tree.SetHint(ix.item(rec), &ix.hint)
-	}
-	return old
-}
-
-// delete removes a record and returns it, nil when there is none. seq is the sequence number that the indexes remember.
-func (c *collection) delete(key string, seq uint64) *record {
-	old := c.records.delete(key)
-	if old == nil {
-		return nil
-	}
-	for i := range int(old.n) {
-		c.indexes[old.slot(i).index].remove(old, seq)
-	}
-	return old
-}
-
-// unlink removes those entries of old from their indexes that rec does not replace in place.
-func (c *collection) unlink(old, rec *record) {
-	for i := range int(old.n) {
-		ix := c.indexes[old.slot(i).index]
-		if j := rec.find(ix); j < 0 || rec.sortKeyAt(j) != old.sortKeyAt(i) {
-			ix.remove(old, rec.seq)
-		}
-	}
-}
-
-func (ix *index) remove(r *record, seq uint64) {
-	ix.tree.DeleteHint(ix.item(r), &ix.hint)
-	ix.removed = seq
-}
-
-// scan collects the hits of r and the highest sequence number on which they depend.
-func (ix *index) scan(r store.Range) (hits []store.Hit, seen uint64) {
-	sort, key := r.From, ""
-	if r.After != nil {
-		sort, key = r.After.SortKey, r.After.Key
-	}
-	pivot := newRecord(key, len(sort), nil)
-	addEntry(pivot, ix, sort)
-	seen = ix.removed
-	ix.tree.Ascend(ix.item(pivot), func(it item) bool {
-		s := it.rec.sortKey(ix)
-		if r.To != "" && s >= r.To {
-			return false
-		}
-		if r.After != nil && s == sort && it.rec.key() == key {
-			return true
-		}
-		hits = append(hits, store.Hit{SortKey: s, Key: it.rec.key()})
-		seen = max(seen, it.rec.seq)
-		return len(hits) < r.Limit
-	})
-	return hits, seen
 }

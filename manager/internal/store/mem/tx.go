@@ -1,6 +1,7 @@
 package mem
 
 import (
+	"errors"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -86,6 +87,9 @@ type tx struct {
 	topics topics
 	// err makes the transaction fail even if its function ignores it.
 	err error
+	// loads has what was read from disk for this function. missed is what it lacked, and along what it may lack besides.
+	loads         *loads
+	missed, along []writeKey
 }
 
 // write is a put, or a delete if it has no record.
@@ -101,13 +105,16 @@ type writeKey struct {
 }
 
 // reset prepares t for another function. The topics now belong to the caller that took them.
-func (t *tx) reset(update bool) {
+func (t *tx) reset(update bool, l *loads) {
 	writes := t.writes[:0]
 	clear(t.writes)
 	if cap(writes) > manyWrites {
 		writes = nil
 	}
-	*t = tx{s: t.s, update: update, writes: writes}
+	if l.generation != t.s.generation {
+		l.generation, l.records = t.s.generation, nil
+	}
+	*t = tx{s: t.s, update: update, writes: writes, loads: l, missed: t.missed[:0], along: t.along[:0]}
 }
 
 // manyWrites is the number of writes from which a map is faster than a search.
@@ -137,7 +144,10 @@ func (t *tx) get(name store.Collection, key string) ([]byte, error) {
 		}
 		return nil, store.ErrNotFound
 	}
-	rec := c.records.get(key)
+	rec, err := t.version(c, key)
+	if err != nil {
+		return nil, err
+	}
 	if rec == nil {
 		t.seen = max(t.seen, c.deleted[key])
 		return nil, store.ErrNotFound
@@ -162,7 +172,10 @@ func (t *tx) put(name store.Collection, key string, value []byte, entries []stor
 	if err != nil {
 		return t.fail(err)
 	}
-	t.set(write{c, rec.key(), rec})
+	if err := t.mayReplace(c, key); err != nil {
+		return t.fail(err)
+	}
+	t.set(write{c: c, key: rec.key(), rec: rec})
 	return nil
 }
 
@@ -177,8 +190,21 @@ func (t *tx) delete(name store.Collection, key string) error {
 	if err != nil {
 		return t.fail(err)
 	}
+	if err := t.mayReplace(c, key); err != nil && !errors.Is(err, store.ErrUnreadable) {
+		return t.fail(err)
+	}
 	t.set(write{c: c, key: key})
 	return nil
+}
+
+// mayReplace sees that the version on disk is known, since its entries have to go. It returns an error for a version that cannot
+// be read.
+func (t *tx) mayReplace(c *collection, key string) error {
+	if t.s.state == nil || c.hides(key) {
+		return nil
+	}
+	_, err := t.cold(c, key)
+	return err
 }
 
 func (t *tx) scan(name store.Collection, indexName string, r store.Range) ([]store.Hit, error) {
@@ -193,9 +219,18 @@ func (t *tx) scan(name store.Collection, indexName string, r store.Range) ([]sto
 	if ix == nil {
 		return nil, nil
 	}
-	hits, seen := ix.scan(r)
+	hits, seen := c.scan(ix, r)
 	t.seen = max(t.seen, seen)
-	return hits, nil
+	var last *store.Hit
+	if len(hits) == r.Limit {
+		last = &hits[len(hits)-1]
+	}
+	onDisk, err := t.s.scanDisk(c, ix, r, last)
+	if err != nil {
+		return nil, err
+	}
+	t.scanned(c, onDisk)
+	return mergeHits(hits, onDisk, r.Limit), nil
 }
 
 // size is exact in an Update, whose answer then waits for every transaction so far. In a View it counts only what is
@@ -212,7 +247,7 @@ func (t *tx) size(name store.Collection) (records int, bytes int64, err error) {
 		t.s.undurable.applyUpTo(t.s.log.Durable())
 		return c.durable, c.durableBytes, nil
 	}
-	return c.records.len(), c.records.bytes, nil
+	return c.count, c.bytes, nil
 }
 
 func (t *tx) notify(topic string) { t.topics.add(topic) }

@@ -29,21 +29,23 @@ func (u *undurable) add(w *write, old *record, seq uint64) {
 // apply counts the change as durable.
 func (ch *change) apply() {
 	c := ch.c
-	if ch.old != nil {
-		c.durable--
-		c.durableBytes -= ch.old.size()
-		for i := range int(ch.old.n) {
-			c.indexes[ch.old.slot(i).index].durable--
+	c.tallyDurable(ch.old, -1)
+	c.tallyDurable(ch.rec, 1)
+	if ch.rec == nil {
+		if key := ch.old.key(); c.deleted[key] == ch.seq {
+			delete(c.deleted, key)
 		}
 	}
-	if ch.rec != nil {
-		c.durable++
-		c.durableBytes += ch.rec.size()
-		for i := range int(ch.rec.n) {
-			c.indexes[ch.rec.slot(i).index].durable++
-		}
-	} else if key := ch.old.key(); c.deleted[key] == ch.seq {
-		delete(c.deleted, key)
+}
+
+func (c *collection) tallyDurable(rec *record, sign int) {
+	if rec == nil {
+		return
+	}
+	c.durable += sign
+	c.durableBytes += int64(sign) * rec.size()
+	for i := range int(rec.n) {
+		c.indexes[rec.slot(i).index].durable += sign
 	}
 }
 

@@ -1,0 +1,387 @@
+package mem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/state"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+// overhead is about what a version in a layer takes besides its key and value.
+const overhead = 240
+
+// weight is about how many bytes of memory a layer takes.
+func (l *layer) weight() int64 { return l.records.bytes + overhead*int64(l.records.len()) }
+
+// freeze describes the frozen layers.
+type freeze struct {
+	active bool
+	// sequence is that of the last log record whose changes are in the frozen layers or below.
+	sequence uint64
+	// done is closed when the frozen layers are a part of the state.
+	done chan struct{}
+	// full is why the last flush failed, if the disk was full.
+	full error
+}
+
+// frozen is what a flush reads of a collection without the lock. Neither the layer nor the indexes in the list change.
+type frozen struct {
+	name    store.Collection
+	indexes []*index
+	layer   *layer
+	counts  state.Counts
+}
+
+// freezeHot makes the hot layers the frozen ones. The caller holds the lock; nothing must be frozen.
+func (s *Store) freezeHot(seq uint64) {
+	for _, c := range s.collections {
+		c.frozen, c.hot = c.hot, newLayer()
+	}
+	s.freeze = freeze{active: true, sequence: seq, done: make(chan struct{}), full: s.freeze.full}
+	s.hotBytes = 0
+	s.sinceFlush.Store(0)
+}
+
+// frozenList lists the frozen layers. The caller holds the lock.
+func (s *Store) frozenList() []frozen {
+	var list []frozen
+	counts := s.state.Counts()
+	for _, c := range s.collections {
+		f := frozen{name: c.name, indexes: c.indexes, layer: c.frozen}
+		old := counts[c.name]
+		f.counts = state.Counts{Records: old.Records + c.frozen.count, Bytes: old.Bytes + c.frozen.bytes, Entries: make(map[string]int, len(c.indexes))}
+		for i, ix := range c.indexes {
+			n := old.Entries[ix.name]
+			if i < len(c.frozen.entries) {
+				n += c.frozen.entries[i]
+			}
+			f.counts.Entries[ix.name] = n
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+// batchOf is what the frozen layers change in the state.
+func batchOf(list []frozen, seq uint64) state.Batch {
+	b := state.Batch{Sequence: seq, Counts: make(map[store.Collection]state.Counts, len(list))}
+	for _, f := range list {
+		b.Counts[f.name] = f.counts
+	}
+	b.Changes = func(yield func(state.Change) bool) {
+		for _, f := range list {
+			for rec := range f.layer.records.all() {
+				c := state.Change{Collection: f.name, Key: rec.key(), Deleted: rec.gone, Existed: rec.below != nil, Before: f.entries(rec.below)}
+				if !rec.gone {
+					c.Value, c.Entries = rec.value(), f.entries(rec)
+				}
+				if !yield(c) {
+					return
+				}
+			}
+		}
+	}
+	return b
+}
+
+func (f *frozen) entries(rec *record) []store.Entry {
+	if rec == nil || rec.n == 0 {
+		return nil
+	}
+	list := make([]store.Entry, rec.n)
+	for i := range list {
+		list[i] = store.Entry{Index: f.indexes[rec.slot(i).index].name, SortKey: rec.sortKeyAt(i)}
+	}
+	return list
+}
+
+// all has every version of the layer.
+func (r *records) all() iter.Seq[*record] {
+	return func(yield func(*record) bool) { r.each(yield) }
+}
+
+// thaw drops the frozen layers, which the state has now. The caller holds the lock.
+func (s *Store) thaw(list []frozen) {
+	for _, f := range list {
+		c := s.collections[f.name]
+		for _, ix := range f.indexes {
+			ix.onDisk = f.counts.Entries[ix.name]
+			c.trimPassed(ix)
+		}
+	}
+	for _, c := range s.collections {
+		c.frozen = nil
+	}
+	s.generation++
+	s.freeze.active, s.freeze.full = false, nil
+	close(s.freeze.done)
+}
+
+// trimPassed makes scans see the entries of the frozen layer on disk.
+func (c *collection) trimPassed(ix *index) {
+	t := c.frozen.tree(ix)
+	if t == nil {
+		return
+	}
+	ix.passed.trim(func(from string) (pos string, ok bool) {
+		sortKey, key, err := state.SplitPosition([]byte(from))
+		if err != nil {
+			return "", true // nothing is known of this span any more
+		}
+		p := newRecord(key, len(sortKey), nil)
+		addEntry(p, ix, sortKey)
+		t.ascend(ix.item(p), func(it item) bool {
+			pos, ok = string(state.AppendPosition(nil, it.rec.sortKey(ix), it.rec.key())), true
+			return false
+		})
+		return pos, ok
+	})
+}
+
+// full returns a channel when calls that write must wait until it is closed, because memory has as many changes as it
+// may. The caller holds the lock.
+func (s *Store) full() (flushed <-chan struct{}, err error) {
+	if s.state == nil || s.hotBytes < 2*s.opts.LayerBytes && s.sinceFlush.Load() < 2*s.opts.FlushBytes || !s.freeze.active {
+		return nil, nil
+	}
+	return s.freeze.done, s.freeze.full
+}
+
+// awaitFlush waits until there is room for changes in memory.
+func (s *Store) awaitFlush(ctx context.Context, flushed <-chan struct{}) error {
+	select {
+	case <-flushed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.failed:
+		return s.Err()
+	}
+}
+
+// Flush moves all changes so far from memory to the state, and lets the log delete the segments that only they needed.
+// Without a log it does nothing. One flush runs at a time; a second call waits for the first, until ctx ends.
+func (s *Store) Flush(ctx context.Context) error {
+	_, err := s.flush(ctx)
+	return translate(err)
+}
+
+func (s *Store) lockFlush(ctx context.Context) error {
+	select {
+	case s.flushing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *Store) flush(ctx context.Context) (res FlushResult, err error) {
+	if s.log == nil {
+		return res, nil
+	}
+	if err := s.lockFlush(ctx); err != nil {
+		return res, err
+	}
+	defer func() { <-s.flushing }()
+	start := time.Now()
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return res, store.ErrClosed
+	}
+	if !s.freeze.active {
+		if s.log.Last() == s.state.Sequence() {
+			s.mu.Unlock()
+			return res, s.retireLog(ctx)
+		}
+		s.freezeHot(s.log.Last())
+	}
+	list, seq := s.frozenList(), s.freeze.sequence
+	s.mu.Unlock()
+	for _, f := range list {
+		res.Records += f.layer.records.len()
+	}
+	if err = s.log.WaitDurable(ctx, seq); err == nil {
+		err = s.state.Write(ctx, batchOf(list, seq))
+	}
+	s.mu.Lock()
+	if err == nil {
+		s.thaw(list)
+	} else if errors.Is(err, store.ErrNoSpace) {
+		s.freeze.full = err
+	}
+	s.mu.Unlock()
+	if err == nil {
+		err = s.retireLog(ctx)
+	}
+	res.Sequence, res.Took, res.Err = seq, time.Since(start), translate(err)
+	return res, err
+}
+
+// pointer is the only record of a snapshot that says: the state has it all.
+var pointer = []byte("state")
+
+// retireLog lets the log delete what the state has.
+func (s *Store) retireLog(ctx context.Context) error {
+	seq := s.state.Sequence()
+	keep := seq + 1
+	if s.opts.Keep != nil {
+		keep = max(1, min(keep, s.opts.Keep()))
+	}
+	return s.log.SnapshotKeeping(ctx, seq, keep, func(w *wal.SnapshotWriter) error { return w.Add(pointer) })
+}
+
+func (s *Store) wantFlush() {
+	select {
+	case s.flushDue <- struct{}{}:
+	default:
+	}
+}
+
+// flushLoop flushes whenever there is enough to flush.
+func (s *Store) flushLoop(ctx context.Context) {
+	defer s.background.Done()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.flushDue:
+		}
+		res, err := s.flush(ctx)
+		if ctx.Err() != nil || errors.Is(err, store.ErrClosed) {
+			return
+		}
+		if s.opts.OnFlush != nil && (err != nil || res.Sequence != 0) {
+			s.opts.OnFlush(res)
+		}
+		if err == nil {
+			continue
+		}
+		pause := time.NewTimer(s.opts.FlushRetry)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		case <-pause.C:
+		}
+		s.wantFlush()
+	}
+}
+
+// failLoop closes failed when the log or the state has failed.
+func (s *Store) failLoop(ctx context.Context) {
+	defer s.background.Done()
+	select {
+	case <-s.log.Failed():
+	case <-s.state.Failed():
+	case <-ctx.Done():
+		return
+	}
+	close(s.failed)
+}
+
+// scrubPatience bounds how long Scrub waits for Options.Keep.
+const scrubPatience = time.Minute
+
+// Scrub implements store.Scrubber: the records after write are in a new segment, the segments before it are deleted, and
+// the state is written anew. The segments that Options.Keep needs stay, and Scrub returns an error if it needs them for
+// longer than a minute.
+func (s *Store) Scrub(ctx context.Context, write func(context.Context) error) error {
+	if s.log == nil {
+		return write(ctx)
+	}
+	if err := s.log.Roll(ctx); err != nil {
+		return translate(err)
+	}
+	before := s.log.Last()
+	if err := write(ctx); err != nil {
+		return err
+	}
+	deadline := time.Now().Add(scrubPatience)
+	for s.opts.Keep != nil && s.opts.Keep() <= before {
+		if time.Now().After(deadline) {
+			return errors.New("the log has records that were not copied yet")
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	for s.state.Sequence() <= before { // a flush that had begun earlier may have ended just now
+		if err := s.Flush(ctx); err != nil {
+			return err
+		}
+	}
+	return translate(s.state.Compact(ctx))
+}
+
+// Copy is a state with what a log needs to begin from it: records in the log's form, which Open takes as a snapshot.
+type Copy struct {
+	snap *state.Snapshot
+	keep uint64
+	at   time.Time
+	buf  []byte
+}
+
+// copyBytes is about how many bytes of records are in one record of a copy.
+const copyBytes = 64 << 10
+
+// OpenCopy returns the state as of the last flush; nil before the first one. The caller must Close it.
+func (s *Store) OpenCopy(ctx context.Context) (*Copy, error) {
+	if err := s.lockFlush(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { <-s.flushing }()
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return nil, store.ErrClosed
+	}
+	if s.state.Sequence() == 0 {
+		return nil, nil
+	}
+	snap, err := s.state.Snapshot(ctx)
+	if err != nil {
+		return nil, translate(err)
+	}
+	return &Copy{snap: snap, keep: min(s.log.First(), snap.Sequence()+1), at: s.opts.Clock()}, nil
+}
+
+// StateSequence is that of the last log record that the state has. It does not open a copy.
+func (s *Store) StateSequence() uint64 { return s.state.Sequence() }
+
+// Sequence is that of the last log record that the copy has.
+func (c *Copy) Sequence() uint64 { return c.snap.Sequence() }
+
+// Keep is the first record that the log has besides.
+func (c *Copy) Keep() uint64 { return c.keep }
+
+// Next returns the next records in the form of a log record, valid until the next call. It returns false after the last
+// one.
+func (c *Copy) Next() (body []byte, ok bool, err error) {
+	c.buf = c.buf[:0]
+	for len(c.buf) < copyBytes {
+		name, key, r, ok, err := c.snap.Next()
+		if err != nil {
+			return nil, false, fmt.Errorf("a copy of the state: %w", translate(err))
+		}
+		if !ok {
+			break
+		}
+		if len(c.buf) == 0 {
+			c.buf = appendHeader(c.buf, c.at)
+		}
+		c.buf = appendPutOf(c.buf, name, key, r.Value, r.Entries)
+	}
+	return c.buf, len(c.buf) > 0, nil
+}
+
+// Close releases the copy.
+func (c *Copy) Close() { _ = c.snap.Close() }

@@ -1,0 +1,246 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/sstable/block"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+const (
+	// format is Pebble's format on disk. It is named, so that a new version of the library does not change files by itself.
+	format = pebble.FormatTableFormatV6
+	// tableFiles bounds the open tables.
+	tableFiles = 500
+	// unusedMemTable is the size of Pebble's memory tables, which stay empty.
+	unusedMemTable = 64 << 10
+	baseBytes      = 64 << 20
+	tableBytes     = 8 << 20
+)
+
+// DefaultCacheBytes is the default of Options.CacheBytes.
+const DefaultCacheBytes = 64 << 20
+
+// ErrFailed is returned once the state cannot be relied on any more, because a change of its list of files failed. What was
+// acknowledged is in the log, and the next Open recovers.
+var ErrFailed = errors.New("state: failed")
+
+// Options of Open. The zero value of a field means its default.
+type Options struct {
+	// FS is where the state lives; default the operating system's file system.
+	FS vfs.FS
+	// CacheBytes bounds the memory for blocks that were read; default 64 MiB.
+	CacheBytes int64
+	// OnError, when set, is called with each error of work in the background, which is tried again. It must not block.
+	OnError func(error)
+}
+
+// Counts are the records of a collection.
+type Counts struct {
+	// Records, and the Bytes of their keys and values.
+	Records int
+	Bytes   int64
+	// Entries counts the entries of each index.
+	Entries map[string]int
+}
+
+// Record is a record in the state. Nothing of it may be modified.
+type Record struct {
+	Value   []byte
+	Entries []store.Entry
+}
+
+// State is an open state. Its methods may be called concurrently, except Write.
+type State struct {
+	dir    string
+	fs     vfs.FS
+	db     *pebble.DB
+	opts   *pebble.Options
+	meta   meta
+	absent fingerprints
+	lists  listed
+
+	failure atomic.Pointer[error]
+	failed  chan struct{}
+	onError func(error)
+	closing sync.Once
+}
+
+// Open opens the state in dir, and creates it when there is none. log names the log that it belongs to. It returns an
+// error if the directory has the state of another log, or is damaged.
+func Open(dir, log string, o Options) (*State, error) {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.CacheBytes == 0 {
+		o.CacheBytes = DefaultCacheBytes
+	}
+	s := &State{dir: dir, fs: o.FS, failed: make(chan struct{}), onError: o.OnError}
+	if err := s.removeParts(); err != nil {
+		return nil, err
+	}
+	cache := pebble.NewCache(o.CacheBytes)
+	defer cache.Unref()
+	s.opts = &pebble.Options{
+		FS: o.FS, Cache: cache, DisableWAL: true, FormatMajorVersion: format, MaxOpenFiles: tableFiles,
+		MemTableSize: unusedMemTable, L0CompactionThreshold: 2, LBaseMaxBytes: baseBytes,
+		CompactionConcurrencyRange: func() (int, int) { return 1, 1 },
+		Logger:                     logger{s},
+		EventListener:              &pebble.EventListener{BackgroundError: s.report},
+	}
+	for i := range s.opts.Levels {
+		s.opts.Levels[i].Compression = func() *sstable.CompressionProfile { return block.NoCompression }
+	}
+	s.opts.TargetFileSizes[0] = tableBytes
+	s.opts.EnsureDefaults()
+	db, err := pebble.Open(dir, s.opts)
+	if err != nil {
+		return nil, fmt.Errorf("state: %s: %w", dir, err)
+	}
+	s.db = db
+	if err := s.load(log); err != nil {
+		return nil, errors.Join(fmt.Errorf("state: %s: %w", dir, err), db.Close())
+	}
+	return s, nil
+}
+
+// partSuffix marks a table that is being written.
+const partSuffix = ".part"
+
+// removeParts removes tables that were not taken in before a crash.
+func (s *State) removeParts() error {
+	if err := s.fs.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	names, err := s.fs.List(s.dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, partSuffix) {
+			if err := s.fs.Remove(s.fs.PathJoin(s.dir, name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// logger takes what Pebble reports. Infos are of no use to an operator.
+type logger struct{ s *State }
+
+func (logger) Infof(string, ...any) {}
+
+func (l logger) Errorf(f string, args ...any) { l.s.report(fmt.Errorf(f, args...)) }
+
+// Fatalf is where Pebble cannot continue: above all, when its list of files cannot be written. It must not return.
+func (l logger) Fatalf(f string, args ...any) {
+	l.s.fail(fmt.Errorf(f, args...))
+	runtime.Goexit()
+}
+
+func (s *State) report(err error) {
+	if s.onError != nil {
+		s.onError(err)
+	}
+}
+
+func (s *State) fail(cause error) {
+	err := fmt.Errorf("%w: %w", ErrFailed, cause)
+	if s.failure.CompareAndSwap(nil, &err) {
+		close(s.failed)
+	}
+}
+
+// Failed is closed when the state has failed; see ErrFailed.
+func (s *State) Failed() <-chan struct{} { return s.failed }
+
+// Err is why the state has failed; nil while it has not.
+func (s *State) Err() error {
+	if err := s.failure.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Close releases everything. Snapshots must be closed before. After a failure it leaves the files as they are.
+func (s *State) Close() (err error) {
+	s.closing.Do(func() {
+		if err = s.Err(); err == nil {
+			err = s.db.Close()
+		}
+	})
+	return err
+}
+
+// Sequence is that of the last log record that the state has; 0 for a new state.
+func (s *State) Sequence() uint64 { return s.meta.sequence.Load() }
+
+// Counts are those as of Sequence. They must not be used during a Write.
+func (s *State) Counts() map[store.Collection]Counts { return s.meta.counts }
+
+// Bytes is the size of the files.
+func (s *State) Bytes() int64 {
+	if s.Err() != nil {
+		return 0
+	}
+	return int64(s.db.Metrics().DiskSpaceUsage())
+}
+
+// MayHave reports whether a record may exist. Of records that do not exist, it is true for 1 of 200 with 20 million others.
+func (s *State) MayHave(c store.Collection, key string) bool {
+	return s.absent.has(fingerprintOf(c, key))
+}
+
+// Get reads a record. An absent one is store.ErrNotFound, a damaged one a *store.UnreadableError. Any other error
+// wraps store.ErrUnavailable or ErrFailed.
+func (s *State) Get(c store.Collection, key string) (Record, error) {
+	if err := s.Err(); err != nil {
+		return Record{}, err
+	}
+	raw, closer, err := s.db.Get(appendRecordKey(make([]byte, 0, 96), c, key))
+	switch {
+	case errors.Is(err, pebble.ErrNotFound):
+		return Record{}, store.ErrNotFound
+	case pebble.IsCorruptionError(err):
+		return Record{}, &store.UnreadableError{Collection: c, Key: key, Reason: err.Error()}
+	case err != nil:
+		return Record{}, fmt.Errorf("%w: %w", store.ErrUnavailable, err)
+	}
+	defer closer.Close()
+	value, entries, err := decodeRecord(slices.Clone(raw))
+	if err != nil {
+		return Record{}, &store.UnreadableError{Collection: c, Key: key, Reason: err.Error()}
+	}
+	return Record{value, entries}, nil
+}
+
+// Clear removes all records.
+func (s *State) Clear(ctx context.Context) error {
+	log := s.meta.log
+	if err := s.guard(func() error { return s.db.Excise(ctx, pebble.KeyRange{Start: []byte{0}, End: []byte{0xff}}) }); err != nil {
+		return err
+	}
+	s.absent, s.lists, s.meta.counts = fingerprints{}, listed{}, nil
+	s.meta.sequence.Store(0)
+	return s.load(log)
+}
+
+// Compact rewrites all tables, so that nothing is left of values that were replaced or deleted before.
+func (s *State) Compact(ctx context.Context) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	return s.db.Compact(ctx, []byte{0}, []byte{0xff}, false)
+}
