@@ -4,6 +4,7 @@
 package faultfs
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"io/fs"
@@ -25,7 +26,9 @@ const sector = 512
 const (
 	Create   = "create"
 	Open     = "open"
+	Stat     = "stat"
 	Rename   = "rename"
+	Link     = "link"
 	Remove   = "remove"
 	SyncDir  = "syncdir"
 	List     = "list"
@@ -41,7 +44,7 @@ type Op struct {
 	// N counts the operations from 1.
 	N    int
 	Kind string
-	// Path of the file. For a rename, Path is the old name and To the new one.
+	// Path of the file. For a rename or link, Path is the old name and To the new one.
 	Path, To string
 	// Off and Len of a read or write; Len of an allocation.
 	Off, Len int64
@@ -50,7 +53,7 @@ type Op struct {
 // Changes reports whether the operation changes anything on the disk.
 func (op Op) Changes() bool {
 	switch op.Kind {
-	case Open, List, Read, Close:
+	case Open, Stat, List, Read, Close:
 		return false
 	}
 	return true
@@ -99,7 +102,12 @@ type nameOp struct {
 	set  string
 	node *node
 	del  string
+	// ordered keeps the change from reaching the disk before an earlier one of the same directory.
+	ordered bool
 }
+
+// dir is the directory of which a sync makes the change durable.
+func (op nameOp) dir() string { return path.Dir(cmp.Or(op.set, op.del)) }
 
 func (op nameOp) apply(names map[string]*node) {
 	if op.del != "" {
@@ -141,8 +149,12 @@ func (f *FS) Used() int64 {
 }
 
 func (f *FS) used() (sum int64) {
+	seen := make(map[*node]bool, len(f.names)) // a file can have several names
 	for _, n := range f.names {
-		sum += n.space
+		if !seen[n] {
+			sum += n.space
+		}
+		seen[n] = true
 	}
 	return sum
 }
@@ -169,13 +181,25 @@ func (f *FS) Content(name string) []byte {
 	return nil
 }
 
-// SetContent replaces a file, durably.
+// SetContent replaces a file, durably. Files that are open keep their content; Flip changes it.
 func (f *FS) SetContent(name string, data []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.init()
 	n := &node{data: slices.Clone(data), disk: slices.Clone(data), space: int64(len(data))}
 	f.names[name], f.disk[name] = n, n
+}
+
+// Flip inverts the bits of mask in the byte at off of a file, durably. Files that are open see it. Flip panics when the
+// file has no such byte.
+func (f *FS) Flip(name string, off int64, mask byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.names[name]
+	n.data[off] ^= mask
+	if off < int64(len(n.disk)) {
+		n.disk[off] ^= mask
+	}
 }
 
 // Delete removes a file, durably.
@@ -231,16 +255,24 @@ func (f *FS) crash(written func() bool, bytes bool) *FS {
 	for name, n := range f.disk {
 		names[name] = n
 	}
+	lost := make(map[string]bool) // directories that miss a change
 	for _, op := range f.queue {
-		if bytes || written() {
+		if (bytes || written()) && !(op.ordered && lost[op.dir()]) {
 			op.apply(names)
+		} else {
+			lost[op.dir()] = true
 		}
 	}
+	copies := make(map[*node]*node)
 	// The order is fixed, so that the same decisions apply to the same files.
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		n := names[name]
-		data := n.crash(written, bytes)
-		c := &node{data: data, disk: slices.Clone(data), space: max(n.space, int64(len(data)))}
+		c := copies[n]
+		if c == nil {
+			data := n.crash(written, bytes)
+			c = &node{data: data, disk: slices.Clone(data), space: max(n.space, int64(len(data)))}
+			copies[n] = c
+		}
 		out.names[name], out.disk[name] = c, c
 	}
 	return out
@@ -340,7 +372,7 @@ func (f *FS) Open(name string, write bool) (vfs.File, error) {
 	return &file{fs: f, name: name, node: n, write: write, reported: len(n.failures)}, nil
 }
 
-// Rename implements vfs.FS.
+// Rename implements vfs.FS. Renames from one directory to another are not modelled.
 func (f *FS) Rename(oldName, newName string) error {
 	if err := f.before(Op{Kind: Rename, Path: oldName, To: newName}); err != nil {
 		return err
@@ -351,12 +383,20 @@ func (f *FS) Rename(oldName, newName string) error {
 	if n == nil {
 		return &fs.PathError{Op: "rename", Path: oldName, Err: fs.ErrNotExist}
 	}
+	if path.Dir(oldName) != path.Dir(newName) {
+		return &fs.PathError{Op: "rename", Path: oldName, Err: syscall.EXDEV}
+	}
+	if f.names[newName] == n { // POSIX wants both names to stay
+		return nil
+	}
 	f.rename(nameOp{set: newName, node: n, del: oldName})
 	return nil
 }
 
 // Remove implements vfs.FS.
-func (f *FS) Remove(name string) error {
+func (f *FS) Remove(name string) error { return f.remove(name, false) }
+
+func (f *FS) remove(name string, ordered bool) error {
 	if err := f.before(Op{Kind: Remove, Path: name}); err != nil {
 		return err
 	}
@@ -365,11 +405,11 @@ func (f *FS) Remove(name string) error {
 	if f.names[name] == nil {
 		return &fs.PathError{Op: "remove", Path: name, Err: fs.ErrNotExist}
 	}
-	f.rename(nameOp{del: name})
+	f.rename(nameOp{del: name, ordered: ordered})
 	return nil
 }
 
-// SyncDir implements vfs.FS; it syncs all names.
+// SyncDir implements vfs.FS.
 func (f *FS) SyncDir(dir string) error {
 	if err := f.before(Op{Kind: SyncDir, Path: dir}); err != nil {
 		return err
@@ -379,10 +419,13 @@ func (f *FS) SyncDir(dir string) error {
 	if f.off {
 		return errPower
 	}
-	for _, op := range f.queue {
+	f.queue = slices.DeleteFunc(f.queue, func(op nameOp) bool {
+		if op.dir() != path.Clean(dir) {
+			return false
+		}
 		op.apply(f.disk)
-	}
-	f.queue = nil
+		return true
+	})
 	return nil
 }
 
