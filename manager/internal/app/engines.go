@@ -179,7 +179,7 @@ func openWAL(ctx context.Context, s *settings.Settings, log *slog.Logger, reg pr
 			"file", r.TornFile, "offset", r.TornOffset, "bytes", r.TornBytes)
 	}
 	if shipper != nil {
-		shipper.Add(ship.LedgerLog, st.Log(), false)
+		shipper.Add(ship.LedgerLog, ship.WAL(st.Log()), false)
 	}
 	return &walStore{st, m, shipper}, nil
 }

@@ -59,7 +59,7 @@ func TestUnreadableLogIsNotShipped(t *testing.T) {
 		if a.shipper, err = ship.New(ship.Options{Store: place, Interval: 5 * time.Millisecond, HolderFile: filepath.Join(dir, shipHolder), Logger: log}); err != nil {
 			t.Fatal(err)
 		}
-		a.shipper.Add(ship.LedgerLog, ledger, false)
+		a.shipper.Add(ship.LedgerLog, ship.WAL(ledger), false)
 		if err := a.openLogs(t.Context()); err != nil {
 			t.Fatal(err)
 		}

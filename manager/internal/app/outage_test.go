@@ -81,7 +81,7 @@ func openShipped(t *testing.T, dir string, place object.Store, clock func() time
 		t.Fatal(err)
 	}
 	if s.shipper != nil {
-		s.shipper.Add(ship.LedgerLog, s.store.Log(), false)
+		s.shipper.Add(ship.LedgerLog, ship.WAL(s.store.Log()), false)
 		s.shipper.Start(ship.Ledger{})
 	}
 	return s
@@ -239,7 +239,7 @@ func TestNoBacklogKeepsNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		shipper.Add(ship.LedgerLog, log, false)
+		shipper.Add(ship.LedgerLog, ship.WAL(log), false)
 		for len(log.Segments()) < 3 {
 			seq, err := log.Append(make([]byte, 1000))
 			if err == nil {

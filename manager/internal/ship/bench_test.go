@@ -19,7 +19,7 @@ import (
 
 // held is a log whose records become durable for a shipper when the benchmark says so.
 type held struct {
-	*wal.Log
+	ship.Log
 	durable atomic.Uint64
 }
 
@@ -44,7 +44,7 @@ func BenchmarkShipping(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	h := &held{Log: log}
+	h := &held{Log: ship.WAL(log)}
 	s.Add(ship.LedgerLog, h, false)
 	s.Start(ship.Ledger{})
 	defer s.Close(context.Background())
@@ -107,7 +107,7 @@ func BenchmarkRestore(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s.Add(ship.LedgerLog, log, false)
+	s.Add(ship.LedgerLog, ship.WAL(log), false)
 	s.Start(ship.Ledger{})
 	record := make([]byte, 1000)
 	var seq uint64

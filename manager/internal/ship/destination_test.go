@@ -14,7 +14,6 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/object"
 	"github.com/oncegate/oncegate/manager/internal/ship"
-	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
 // meddled calls during once, when the first run of a tail is about to be read.
@@ -60,7 +59,7 @@ func TestReadBesideALiveShipper(t *testing.T) {
 
 // lateLog becomes larger between the moment in which it is asked for what is durable, and its answer.
 type lateLog struct {
-	*wal.Log
+	ship.Log
 	grow func()
 }
 
@@ -85,7 +84,7 @@ func TestPointsClaimNoMoreThanTheyHave(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Add(ship.LedgerLog, &lateLog{log, func() {
+	s.Add(ship.LedgerLog, &lateLog{ship.WAL(log), func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(durable) < 50 {

@@ -90,7 +90,7 @@ func startLedger(t *testing.T, dir string, store object.Store, change func(*ship
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Add(ship.LedgerLog, l.log, false)
+		s.Add(ship.LedgerLog, ship.WAL(l.log), false)
 		s.Start(ship.Ledger{})
 		l.shipper = s
 	}

@@ -58,7 +58,7 @@ func TestShippingUsesItsMemoryAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Add(ship.LedgerLog, log, false)
+	s.Add(ship.LedgerLog, ship.WAL(log), false)
 	s.Start(ship.Ledger{})
 	defer s.Close(t.Context())
 	record := make([]byte, recordBytes)

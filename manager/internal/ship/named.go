@@ -49,7 +49,7 @@ func logLabel(name string) string { return "logs/" + name }
 // AddNamed makes a named log part of what is shipped. longest returns how long the log remembers an id
 // at most; any goroutine may call it.
 func (s *Shipper) AddNamed(name string, log *wal.Log, longest func() time.Duration) {
-	st := &stream{label: logLabel(name), named: name, log: log, kept: true, opts: &s.opts, longest: longest}
+	st := &stream{label: logLabel(name), named: name, log: WAL(log), kept: true, opts: &s.opts, longest: longest}
 	st.backlog = func() int64 { return s.opts.BacklogBytes / int64(max(len(s.all())-1, 1)) }
 	st.addPoint()
 	s.mu.Lock()

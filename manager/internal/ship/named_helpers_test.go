@@ -55,7 +55,7 @@ func startManager(t *testing.T, dir string, store object.Store, change func(*shi
 		case *often:
 			s.PruneOften()
 		}
-		s.Add(ship.LedgerLog, l.log, false)
+		s.Add(ship.LedgerLog, ship.WAL(l.log), false)
 		m.opts.Follower = s
 	}
 	m.ledger = l

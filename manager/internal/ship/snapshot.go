@@ -14,12 +14,7 @@ func (st *stream) shipSnapshot(ctx context.Context) error {
 	if n := len(h.Snapshots); n > 0 {
 		last = h.Snapshots[n-1]
 	}
-	snap, err := st.log.OpenSnapshot()
-	if snap == nil || err != nil {
-		return err
-	}
-	seq := snap.Sequence
-	snap.Close()
+	seq := st.log.SnapshotSequence()
 	if seq <= last.Sequence || seq >= st.next { // of records that are still to be shipped
 		return nil
 	}
@@ -49,14 +44,14 @@ func (st *stream) shipSnapshot(ctx context.Context) error {
 // upload writes the objects of the log's snapshot; nil when it has none. With tail, it
 // continues to ship the tail meanwhile.
 func (st *stream) upload(ctx context.Context, tail bool) (*snapshot, error) {
-	r, err := st.log.OpenSnapshot()
+	r, err := st.log.OpenSnapshot(ctx)
 	if r == nil || err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	s := &snapshot{Sequence: r.Sequence, Keep: r.Sequence + 1, Time: time.Now().UnixMilli()}
+	s := &snapshot{Sequence: r.Sequence(), Keep: r.Sequence() + 1, Time: time.Now().UnixMilli()}
 	if st.kept {
-		s.Keep = r.Keep
+		s.Keep = r.Keep()
 	}
 	for _, seg := range st.log.Segments() {
 		if s.Segment.Number == 0 || seg.First <= s.Sequence+1 {

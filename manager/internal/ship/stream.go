@@ -13,16 +13,6 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-// Log is what a Shipper needs of a *wal.Log.
-type Log interface {
-	ID() string
-	Durable() uint64
-	First() uint64
-	Segments() []wal.SegmentInfo
-	Records(ctx context.Context, from uint64, fn func(seq uint64, body []byte) error) error
-	OpenSnapshot() (*wal.SnapshotReader, error)
-}
-
 const (
 	// commitRuns and commitBytes are how many runs, and how much of them, the tail
 	// has before the manifest names them.
