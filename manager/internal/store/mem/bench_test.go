@@ -83,7 +83,7 @@ func benchBodySize(value []byte) int {
 		panic(err)
 	}
 	c := s.collections["ledger"]
-	return len(appendPut(appendHeader(nil, s.opts.Clock()), c.name, c.indexes, c.records.get(benchKey(0))))
+	return len(appendPut(appendHeader(nil, s.opts.Clock()), c.name, c.indexes, c.hot.get(benchKey(0))))
 }
 
 func reportBatches(b *testing.B, l *wal.Log) {

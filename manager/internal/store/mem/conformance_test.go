@@ -19,8 +19,9 @@ func TestConformanceMemory(t *testing.T) {
 func TestConformanceWAL(t *testing.T) {
 	for name, opts := range map[string]mem.Options{
 		"defaults": {},
-		// A snapshot after every few batches.
-		"snapshots": {SnapshotBytes: 4 << 10, Log: wal.Options{SegmentBytes: 12 << 20}},
+		// A flush after every few records, and after every few batches.
+		"small layers": {LayerBytes: 2 << 10, Log: wal.Options{SegmentBytes: 12 << 20}},
+		"short log":    {FlushBytes: 4 << 10, Log: wal.Options{SegmentBytes: 12 << 20}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) storetest.Opener {
@@ -39,14 +40,15 @@ func TestConformanceWAL(t *testing.T) {
 
 func TestCrashConformance(t *testing.T) {
 	for name, opts := range map[string]mem.Options{
-		"log only":  {SnapshotBytes: -1},
-		"snapshots": {SnapshotBytes: 2 << 10},
+		"log only": {},
+		"flushes":  {LayerBytes: 2 << 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			storetest.RunCrash(t, func(t *testing.T) (storetest.Opener, func(*testing.T) storetest.Opener) {
 				opener := func(fs *faultfs.FS) storetest.Opener {
 					return func(t *testing.T) store.Store {
 						opts := opts
+						opts.State = fs.Pebble()
 						opts.Log = wal.Options{FS: fs, SegmentBytes: 32 << 10}
 						s, err := mem.Open(t.Context(), "data", opts)
 						if err != nil {

@@ -195,7 +195,7 @@ func TestFailedSyncIsTheEnd(t *testing.T) {
 	ran := false
 	fn := func(store.Tx) error { ran = true; return nil }
 	_, lenErr := s.Len(ctx, things, "")
-	for name, err := range map[string]error{"Update": s.Update(ctx, fn), "View": s.View(ctx, fn), "Len": lenErr, "Snapshot": s.Snapshot(ctx)} {
+	for name, err := range map[string]error{"Update": s.Update(ctx, fn), "View": s.View(ctx, fn), "Len": lenErr, "Flush": s.Flush(ctx)} {
 		if !errors.Is(err, store.ErrFailed) {
 			t.Errorf("%s after the failure: %v", name, err)
 		}
@@ -343,7 +343,7 @@ func TestNotifyWhenDurable(t *testing.T) {
 }
 
 // Replaying the log gives the state that the transactions made, whatever they
-// did, with and without snapshots in between.
+// did, with and without flushes in between.
 func TestRecoveryIsExact(t *testing.T) {
 	for seed := range uint64(15) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
@@ -354,7 +354,7 @@ func TestRecoveryIsExact(t *testing.T) {
 				mustUpdate(t, s, randomWrites(rnd, 40))
 			}
 			if rnd.IntN(2) == 0 {
-				if err := s.Snapshot(t.Context()); err != nil {
+				if err := s.Flush(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -388,7 +388,7 @@ func TestCrashLeavesWholeTransactions(t *testing.T) {
 		fs := &faultfs.FS{}
 		opts := options(fs)
 		opts.Log.SegmentBytes = 4 << 10
-		opts.SnapshotBytes = 3 << 10
+		opts.FlushBytes = 3 << 10
 		s := mustOpen(t, opts)
 		stop := 20 + rnd.IntN(200)
 		var mu sync.Mutex
@@ -406,17 +406,19 @@ func TestCrashLeavesWholeTransactions(t *testing.T) {
 		})
 		states := [][]string{nil} // after how many transactions
 		acked := 0
+		model := New(Options{})
 		for {
 			fn := randomWrites(rnd, 30)
-			model := s.Update(t.Context(), fn)
-			states = append(states, dumped(t, s))
-			if model != nil {
+			err := s.Update(t.Context(), fn)
+			mustUpdate(t, model, fn)
+			states = append(states, dumped(t, model))
+			if err != nil {
 				break
 			}
 			acked = len(states) - 1
 		}
 		_ = s.Close()
-		opts.Log.FS = image
+		opts.Log.FS, opts.State = image, image.Pebble()
 		s = mustOpen(t, opts)
 		got := dumped(t, s)
 		n := slices.IndexFunc(states[acked:], func(st []string) bool { return slices.Equal(st, got) })

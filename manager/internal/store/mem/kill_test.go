@@ -50,12 +50,12 @@ func killTransaction(w, k, n int, remove bool) func(store.Tx) error {
 	}
 }
 
-// killOptions make segments and snapshots small, so that kills hit rolls and
-// snapshots too.
+// killOptions make segments and layers small, so that kills hit rolls, flushes and compactions too.
 func killOptions() Options {
 	return Options{
-		SnapshotBytes: 200 << 10,
-		Log:           wal.Options{SegmentBytes: 64 << 10, FillAhead: 32 << 10},
+		LayerBytes: 30 << 10,
+		FlushBytes: 200 << 10,
+		Log:        wal.Options{SegmentBytes: 64 << 10, FillAhead: 32 << 10},
 	}
 }
 

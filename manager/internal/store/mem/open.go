@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/state"
@@ -95,13 +97,16 @@ func (r *recovery) begin(id string, snapshot uint64) (err error) {
 
 // register makes the state's collections and indexes known.
 func (r *recovery) register() error {
-	for name, counts := range r.s.state.Counts() {
+	all := r.s.state.Counts()
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		counts := all[name]
 		c, err := r.s.collection(name)
 		if err != nil {
 			return err
 		}
 		c.count, c.bytes = counts.Records, counts.Bytes
-		for index, n := range counts.Entries {
+		for _, index := range slices.Sorted(maps.Keys(counts.Entries)) {
+			n := counts.Entries[index]
 			ix, err := c.index(index)
 			if err != nil {
 				return err

@@ -9,13 +9,13 @@ import (
 )
 
 // BenchmarkRecovery opens a store of 200,000 records with values of 256 bytes
-// and two index entries, from its log or from a snapshot.
+// and two index entries, from its log or from its state.
 func BenchmarkRecovery(b *testing.B) {
 	const n = 200000
-	for _, from := range []string{"log", "snapshot"} {
+	for _, from := range []string{"log", "state"} {
 		b.Run("from="+from, func(b *testing.B) {
 			dir := b.TempDir()
-			s, err := Open(context.Background(), dir, Options{SnapshotBytes: -1})
+			s, err := Open(context.Background(), dir, Options{LayerBytes: 1 << 30, FlushBytes: 1 << 40})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -35,8 +35,8 @@ func BenchmarkRecovery(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			if from == "snapshot" {
-				if err := s.Snapshot(context.Background()); err != nil {
+			if from == "state" {
+				if err := s.Flush(context.Background()); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -45,7 +45,7 @@ func BenchmarkRecovery(b *testing.B) {
 			}
 			b.ResetTimer()
 			for range b.N {
-				s, err := Open(context.Background(), dir, Options{SnapshotBytes: -1})
+				s, err := Open(context.Background(), dir, Options{LayerBytes: 1 << 30, FlushBytes: 1 << 40})
 				if err != nil {
 					b.Fatal(err)
 				}
