@@ -136,7 +136,7 @@ func (p *process) open(disk *simulated.Disk) (err error) {
 	plan := &p.m.w.plan
 	o := simulated.Options{
 		Version: version, Clock: p.m.clock, Shards: p.list,
-		MaxEntries: plan.MaxKeys, CommittedTTL: plan.CommittedTTL, SnapshotBytes: plan.Snapshot,
+		MaxEntries: plan.MaxKeys, CommittedTTL: plan.CommittedTTL, LayerBytes: plan.LayerBytes,
 	}
 	if plan.Named {
 		o.Name = p.m.name

@@ -117,7 +117,7 @@ type Plan struct {
 	Shards, NewShards []string
 	Named             bool
 	changes           time.Duration // until when the list changes
-	Snapshot          int64         // bytes of log between two snapshots
+	LayerBytes        int64         // of changes in memory
 
 	ChangesKept int // of worlds with several data centres
 
@@ -173,7 +173,7 @@ func newPlan(rnd *rand.Rand, allowed, forced Power) Plan {
 	p.Ops = 2 + rnd.IntN(5)
 	p.Length = time.Duration(20+rnd.IntN(30)) * time.Second
 	p.MaxKeys = 1000
-	p.Snapshot = int64(2+rnd.IntN(30)) << 10
+	p.LayerBytes = int64(2+rnd.IntN(30)) << 10
 	p.PendingTTL = time.Hour
 	p.CommittedTTL, p.RejectedTTL = 2*time.Hour, 2*time.Hour
 	if p.Has(Expire) {

@@ -93,7 +93,7 @@ func TestCrash(t *testing.T) {
 	stalls := 0
 	for round := range rounds {
 		// Small snapshots, so that crashes meet them at work too.
-		p := startManager(t, append(rotation(t, round), "--data-dir", dir, "--snapshot-bytes", "1048576", "--cleanup-interval-seconds", "0.05")...)
+		p := startManager(t, append(rotation(t, round), "--data-dir", dir, "--cache-bytes", "1048576", "--cleanup-interval-seconds", "0.05")...)
 		atStart := p.stderr.String()
 		if round > 0 {
 			load.restarted(killed, atStart)

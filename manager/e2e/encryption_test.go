@@ -189,7 +189,7 @@ func TestEncryption(t *testing.T) {
 		args := []string{"--store", engine, "--data-dir", dir, "--committed-ttl-seconds", "3600"}
 		dirs := []string{dir}
 		if engine == "wal" {
-			args = append(args, "--snapshot-bytes", "1048576", "--ship-to", "file://"+place, "--ship-interval", "50ms")
+			args = append(args, "--cache-bytes", "1048576", "--ship-to", "file://"+place, "--ship-interval", "50ms")
 			dirs = append(dirs, place)
 		}
 		with := func(file string) []string { return append([]string{"--encryption-key-file", file}, args...) }

@@ -53,7 +53,7 @@ var crashSetups = map[string]struct {
 	store            func(t *testing.T) (*servers.Server, []string)
 }{
 	"wal": {2, 1, func(t *testing.T) (*servers.Server, []string) {
-		return nil, []string{"--data-dir", t.TempDir(), "--snapshot-bytes", "1048576"}
+		return nil, []string{"--data-dir", t.TempDir(), "--cache-bytes", "1048576"}
 	}},
 	"sqlite": {5, 1, func(t *testing.T) (*servers.Server, []string) {
 		return nil, []string{"--store", "sqlite", "--data-dir", t.TempDir()}

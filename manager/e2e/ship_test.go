@@ -80,7 +80,7 @@ func TestShippedStateSurvivesCrashes(t *testing.T) {
 	for round := range rounds {
 		args := []string{"--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms", "--committed-ttl-seconds", "86400"}
 		if round%2 == 1 {
-			args = append(args, "--snapshot-bytes", "1048576")
+			args = append(args, "--cache-bytes", "1048576")
 		}
 		p := env.startManager(t, args...)
 		stop := make(chan struct{})

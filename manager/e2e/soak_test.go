@@ -39,7 +39,7 @@ func TestSoak(t *testing.T) {
 	duration := soakTime(t)
 	dir := t.TempDir()
 	t.Setenv("GOGC", "100") // above heapFloor, the first garbage gathers for longer than a third of the time
-	p := startManager(t, "--data-dir", dir, "--max-entries", "5000", "--scope-share", "0", "--snapshot-bytes", "4194304", "--committed-ttl-seconds", "2",
+	p := startManager(t, "--data-dir", dir, "--max-entries", "5000", "--scope-share", "0", "--cache-bytes", "4194304", "--committed-ttl-seconds", "2",
 		"--pending-ttl-seconds", "1", "--cleanup-interval-seconds", "0.2", "--max-waiters", "8")
 	stop := make(chan struct{})
 	var clients sync.WaitGroup

@@ -131,13 +131,16 @@ func openWAL(ctx context.Context, s *settings.Settings, log *slog.Logger, reg pr
 		return nil, err
 	}
 	m := newLogMetrics()
-	opts := mem.Options{SnapshotBytes: s.SnapshotBytes, OnSnapshot: func(r mem.SnapshotResult) {
+	opts := mem.Options{CacheBytes: s.CacheBytes, OnFlush: func(r mem.FlushResult) {
 		if r.Err != nil {
-			m.snapshotErrors.Inc()
-			log.Error("snapshot failed; the log grows until one succeeds", "error", r.Err.Error())
+			m.stateErrors.Inc()
+			log.Error("changes could not be moved from memory to the state on disk; retrying", "error", r.Err.Error())
 			return
 		}
-		log.Info("snapshot taken", "sequence", r.Sequence, "records", r.Records, "took_ms", r.Took.Milliseconds())
+		log.Debug("state written", "sequence", r.Sequence, "records", r.Records, "took_ms", r.Took.Milliseconds())
+	}, OnStateError: func(err error) {
+		m.stateErrors.Inc()
+		log.Error("work on the state on disk failed; retrying", "error", err.Error())
 	}}
 	opts.Log.OnBatch = m.batch
 	opts.Log.OnSpace = func(err error) {
@@ -148,7 +151,7 @@ func openWAL(ctx context.Context, s *settings.Settings, log *slog.Logger, reg pr
 		log.Info("the disk has space again")
 	}
 	opts.Log.OnUndeleted = func(path string, err error) {
-		log.Warn("a log file that is no longer needed cannot be deleted; retrying at each snapshot", "file", path, "error", err.Error())
+		log.Warn("a log file that is no longer needed cannot be deleted; retrying each time that the state is written", "file", path, "error", err.Error())
 	}
 	if err := refusePartial(s.DataDir); err != nil {
 		return nil, err
@@ -164,7 +167,7 @@ func openWAL(ctx context.Context, s *settings.Settings, log *slog.Logger, reg pr
 	if err != nil {
 		return nil, err
 	}
-	m.log = st.Log()
+	m.log, m.store = st.Log(), st
 	for _, c := range m.collectors() {
 		if err := reg.Register(c); err != nil {
 			_ = st.Close()
@@ -172,14 +175,14 @@ func openWAL(ctx context.Context, s *settings.Settings, log *slog.Logger, reg pr
 		}
 	}
 	r := st.Log().Recovery()
-	log.Info("log recovered", "snapshot_records", r.SnapshotRecords, "records", r.Records, "log_bytes", r.LogBytes,
+	log.Info("log recovered", "state_bytes", st.StateBytes(), "records", r.Records, "log_bytes", r.LogBytes,
 		"segments", r.Segments, "took_ms", r.Took.Milliseconds())
 	if r.TornBytes > 0 {
 		log.Warn("the log ended in a write that was cut off and never acknowledged; it was wiped",
 			"file", r.TornFile, "offset", r.TornOffset, "bytes", r.TornBytes)
 	}
 	if shipper != nil {
-		shipper.Add(ship.LedgerLog, ship.WAL(st.Log()), false)
+		shipper.Add(ship.LedgerLog, shippedLog{st.Log(), st}, false)
 	}
 	return &walStore{st, m, shipper}, nil
 }

@@ -24,7 +24,7 @@ func TestEveryEngineCanBeOpened(t *testing.T) {
 func TestEnginesDoNotShareADirectory(t *testing.T) {
 	for _, c := range [][2]string{{"wal", "sqlite"}, {"sqlite", "wal"}} {
 		dir := t.TempDir()
-		o := &settings.Settings{DataDir: dir, SnapshotBytes: 1 << 30}
+		o := &settings.Settings{DataDir: dir, CacheBytes: 8 << 20}
 		log := slog.New(slog.DiscardHandler)
 		first, err := openers[c[0]](t.Context(), o, log, prometheus.NewRegistry())
 		if err != nil {

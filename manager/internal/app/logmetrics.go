@@ -1,20 +1,20 @@
 package app
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
 // logMetrics are the numbers of the write-ahead log.
 type logMetrics struct {
-	log            *wal.Log
-	fsync          prometheus.Histogram
-	records        prometheus.Histogram
-	bytes          prometheus.Histogram
-	snapshotErrors prometheus.Counter
+	log         *wal.Log
+	store       *mem.Store
+	fsync       prometheus.Histogram
+	records     prometheus.Histogram
+	bytes       prometheus.Histogram
+	stateErrors prometheus.Counter
 }
 
 func newLogMetrics() *logMetrics {
@@ -31,8 +31,8 @@ func newLogMetrics() *logMetrics {
 			Name: "oncegate_wal_batch_bytes", Help: "Bytes that one fdatasync made durable.",
 			Buckets: prometheus.ExponentialBuckets(256, 4, 10),
 		}),
-		snapshotErrors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "oncegate_wal_snapshot_errors_total", Help: "Snapshots that failed.",
+		stateErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "oncegate_state_write_errors_total", Help: "Writes of the state on disk that failed and are tried again.",
 		}),
 	}
 }
@@ -51,22 +51,19 @@ func (m *logMetrics) collectors() []prometheus.Collector {
 		})
 	}
 	return []prometheus.Collector{
-		m.fsync, m.records, m.bytes, m.snapshotErrors,
-		gauge("oncegate_wal_disk_bytes", "Space taken by segments and snapshot.", func(s wal.Stats) float64 {
+		m.fsync, m.records, m.bytes, m.stateErrors,
+		gauge("oncegate_wal_disk_bytes", "Space taken by segments.", func(s wal.Stats) float64 {
 			return float64(s.DiskBytes)
 		}),
 		gauge("oncegate_wal_segments", "Segments in use.", func(s wal.Stats) float64 { return float64(s.Segments) }),
-		gauge("oncegate_wal_log_bytes", "Bytes of the log after the snapshot, which a start must replay.", func(s wal.Stats) float64 {
+		gauge("oncegate_wal_log_bytes", "Bytes of the log that the state on disk does not have, which a start must replay.", func(s wal.Stats) float64 {
 			return float64(s.LogBytes)
 		}),
 		gauge("oncegate_wal_queue_bytes", "Bytes that were appended and are not durable yet.", func(s wal.Stats) float64 {
 			return float64(s.QueueBytes)
 		}),
-		gauge("oncegate_wal_snapshot_age_seconds", "Age of the snapshot, -1 without one.", func(s wal.Stats) float64 {
-			if s.SnapshotTime.IsZero() {
-				return -1
-			}
-			return time.Since(s.SnapshotTime).Seconds()
+		gauge("oncegate_state_disk_bytes", "Space taken by the state.", func(wal.Stats) float64 {
+			return float64(m.store.StateBytes())
 		}),
 		gauge("oncegate_wal_undeleted_files", "Log files that are no longer needed and cannot be deleted.", func(s wal.Stats) float64 {
 			return float64(s.Undeleted)

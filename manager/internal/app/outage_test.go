@@ -63,7 +63,7 @@ type shippedLedger struct {
 func openShipped(t *testing.T, dir string, place object.Store, clock func() time.Time, journal *lockedBuffer) *shippedLedger {
 	t.Helper()
 	s := &shippedLedger{t: t}
-	opts := mem.Options{Clock: clock, SnapshotBytes: 2 * outageSegment, SnapshotRate: -1, Log: wal.Options{SegmentBytes: outageSegment}}
+	opts := mem.Options{Clock: clock, FlushBytes: 2 * outageSegment, Log: wal.Options{SegmentBytes: outageSegment}}
 	var err error
 	if place != nil {
 		if s.shipper, err = ship.New(ship.Options{
@@ -81,7 +81,7 @@ func openShipped(t *testing.T, dir string, place object.Store, clock func() time
 		t.Fatal(err)
 	}
 	if s.shipper != nil {
-		s.shipper.Add(ship.LedgerLog, ship.WAL(s.store.Log()), false)
+		s.shipper.Add(ship.LedgerLog, shippedLog{s.store.Log(), s.store}, false)
 		s.shipper.Start(ship.Ledger{})
 	}
 	return s
@@ -188,8 +188,8 @@ func TestLongOutageOfThePlace(t *testing.T) {
 				s.until("the disk is bounded", func() bool {
 					st := s.store.Log().Stats()
 					most = max(most, st.DiskBytes)
-					// Besides the backlog: what makes a snapshot due, as much while it is taken, and prepared segments.
-					return st.DiskBytes <= outageBacklog+st.SnapshotBytes+6*outageSegment
+					// Besides the backlog: what makes a flush due, as much while it runs, and prepared segments.
+					return st.DiskBytes <= outageBacklog+6*outageSegment
 				})
 			}
 			if most <= outageBacklog {

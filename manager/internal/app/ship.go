@@ -18,6 +18,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/shard"
 	"github.com/oncegate/oncegate/manager/internal/ship"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
 // shipHolder is the file by which a manager that restarts takes its shipping lease over.
@@ -97,6 +98,22 @@ func (a *app) stopShipping() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastShipment)
 	defer cancel()
 	a.shipper.Close(ctx)
+}
+
+// shippedLog is the ledger's log, whose state is in the engine.
+type shippedLog struct {
+	*wal.Log
+	store *mem.Store
+}
+
+func (l shippedLog) SnapshotSequence() uint64 { return l.store.StateSequence() }
+
+func (l shippedLog) OpenSnapshot(ctx context.Context) (ship.Snapshot, error) {
+	c, err := l.store.OpenCopy(ctx)
+	if c == nil || err != nil {
+		return nil, err // no typed nil
+	}
+	return c, nil
 }
 
 // walStore is the engine wal with what is known of its log.

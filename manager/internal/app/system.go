@@ -29,7 +29,7 @@ func (a *app) system(context.Context) ui.System {
 		st := a.wal.Log().Stats()
 		s.Log = &ui.Log{
 			Segments: st.Segments, Prepared: st.Prepared, DiskBytes: st.DiskBytes, LogBytes: st.LogBytes, QueueBytes: st.QueueBytes,
-			Durable: st.Durable, SnapshotTime: st.SnapshotTime, SnapshotBytes: st.SnapshotBytes, SnapshotSequence: st.SnapshotSequence,
+			Durable: st.Durable, StateBytes: a.wal.StateBytes(), StateSequence: a.wal.StateSequence(),
 			NoSpace: st.NoSpace, Undeleted: st.Undeleted,
 		}
 		s.Fsync = a.wal.metrics.fsyncs()

@@ -10,15 +10,15 @@ import (
 
 // BenchmarkStart is what a manager does before it can serve: it recovers the
 // engine and counts what the ledger holds. 200,000 entries were reserved and
-// committed, each with a result of 256 bytes, with and without a snapshot.
+// committed, each with a result of 256 bytes, from the log and from the state.
 func BenchmarkStart(b *testing.B) {
 	const n = 200_000
 	result := answer(201, string(make([]byte, 256)))
-	for _, from := range []string{"log", "snapshot"} {
+	for _, from := range []string{"log", "state"} {
 		b.Run("from="+from, func(b *testing.B) {
 			dir := b.TempDir()
 			open := func() (*mem.Store, *Ledger) {
-				st, err := mem.Open(context.Background(), dir, mem.Options{SnapshotBytes: -1})
+				st, err := mem.Open(context.Background(), dir, mem.Options{LayerBytes: 1 << 30, FlushBytes: 1 << 40})
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -30,8 +30,8 @@ func BenchmarkStart(b *testing.B) {
 			}
 			st, l := open()
 			fillDurably(b, l, n, result)
-			if from == "snapshot" {
-				if err := st.Snapshot(context.Background()); err != nil {
+			if from == "state" {
+				if err := st.Flush(context.Background()); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -18,8 +18,8 @@ import (
 func siteOnDisk(t *testing.T, fs *faultfs.FS) *site {
 	t.Helper()
 	st, err := mem.Open(t.Context(), "data", mem.Options{
-		SnapshotBytes: -1,
-		Log:           wal.Options{FS: fs, SegmentBytes: 16 << 10, SpaceRetry: time.Millisecond, FillAhead: -1},
+		State: fs.Pebble(),
+		Log:   wal.Options{FS: fs, SegmentBytes: 16 << 10, SpaceRetry: time.Millisecond, FillAhead: -1},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -38,7 +38,7 @@ type Settings struct {
 	LogLevel                         slog.Level
 	SocketMode                       fs.FileMode
 	ShutdownTimeout, DrainDelay      time.Duration
-	SnapshotBytes                    int64
+	CacheBytes                       int64
 	MaxLogs                          int
 	Ledger                           ledger.Options
 	Jobs                             jobs.Options
@@ -189,7 +189,7 @@ func (s *Settings) table() []setting {
 		duration("shutdown-timeout-seconds", "", seconds+" that requests get to finish at shutdown", 0, 3600, "10", &s.ShutdownTimeout),
 		duration("drain-delay-seconds", "", seconds+" between /readyz turning false and the shutdown", 0, 3600, "0", &s.DrainDelay),
 		number("max-logs", "", "logs that may be made; 0 keeps none. With the engine wal each takes 16 to 32 MiB of disk at least", 0, 1024, "64", &s.MaxLogs),
-		number("snapshot-bytes", "", "log size at which a snapshot is taken (engine wal)", 1<<20, 1<<40, "268435456", &s.SnapshotBytes),
+		number("cache-bytes", "", "memory for records of the engine wal, whose state is on disk: what was read, and changes that are not in the state yet", 1<<20, 1<<40, "268435456", &s.CacheBytes),
 
 		duration("pending-ttl-seconds", "IDEMPOTENCY_PENDING_TTL_SECONDS", seconds+" that a reservation holds", 0.001, MaxSeconds, "60", &s.Ledger.PendingTTL),
 		duration("committed-ttl-seconds", "IDEMPOTENCY_COMMITTED_TTL_SECONDS", seconds+" that a committed answer is remembered", 0.001, MaxSeconds, "300", &s.Ledger.CommittedTTL),

@@ -33,11 +33,10 @@ type Log struct {
 	QueueBytes, Undeleted int
 	// Durable is the last record that is.
 	Durable uint64
-	// SnapshotTime is zero without a snapshot.
-	SnapshotTime     time.Time
-	SnapshotBytes    int64
-	SnapshotSequence uint64
-	NoSpace          bool
+	// StateBytes is the size of the state on disk, and StateSequence the last record that it has.
+	StateBytes    int64
+	StateSequence uint64
+	NoSpace       bool
 }
 
 // Histogram counts durations.

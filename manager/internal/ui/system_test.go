@@ -13,7 +13,7 @@ func TestSystemTellsNoSecrets(t *testing.T) {
 	s := newSite(t, siteOptions{tokens: true, change: func(o *Options) {
 		o.System = func(context.Context) System {
 			return System{
-				Engine: "wal", Durable: true, Log: &Log{Segments: 3, SnapshotTime: time.Now().Add(-time.Hour)},
+				Engine: "wal", Durable: true, Log: &Log{Segments: 3, StateBytes: 5 << 20, StateSequence: 7},
 				Fsync:    &Histogram{Count: 5, Mean: time.Millisecond, Buckets: []Bucket{{UpTo: time.Millisecond}, {UpTo: 2 * time.Millisecond, Count: 4}, {Count: 1}}},
 				Shipping: &Shipping{Place: "s3://b/p", Term: 2, Logs: []Shipped{{Log: "ledger", Records: 4, Age: time.Second}}},
 				Shard:    Shard{ID: "0123", Name: nasty, Shards: []string{"a", "b"}, Version: 7},

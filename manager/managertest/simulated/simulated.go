@@ -86,8 +86,8 @@ type Options struct {
 	MaxEntries int
 	// CommittedTTL is how long a committed answer is kept.
 	CommittedTTL time.Duration
-	// SnapshotBytes is the size of the log at which a snapshot is taken.
-	SnapshotBytes int64
+	// LayerBytes is how many bytes of changes are kept in memory before they are moved to the state on disk.
+	LayerBytes int64
 	// Centre makes the manager one of several data centres; nil: there is only this one.
 	Centre *Centre
 }
@@ -113,9 +113,11 @@ func Open(ctx context.Context, disk *Disk, o Options) (*Manager, error) {
 		return nil, err
 	}
 	st, err := mem.Open(ctx, dataDir, mem.Options{
-		Clock:         o.Clock,
-		SnapshotBytes: o.SnapshotBytes,
-		Log:           wal.Options{FS: disk, SegmentBytes: 8 << 10, FillAhead: 2 << 10, Gather: nextInstant},
+		Clock:      o.Clock,
+		LayerBytes: o.LayerBytes,
+		CacheBytes: 1 << 20,
+		State:      disk.Pebble(),
+		Log:        wal.Options{FS: disk, SegmentBytes: 8 << 10, FillAhead: 2 << 10, Gather: nextInstant},
 	})
 	if err != nil {
 		return nil, err
