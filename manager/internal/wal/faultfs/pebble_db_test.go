@@ -108,10 +108,6 @@ func TestCrashLeavesAPrefixOfTheIngests(t *testing.T) {
 	returned := 0
 	seen := make(map[string]bool)
 	disk := &FS{}
-	db, err := openDB(disk)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var mu sync.Mutex // the database works on several goroutines
 	disk.SetHook(func(op Op) error {
 		mu.Lock()
@@ -126,6 +122,10 @@ func TestCrashLeavesAPrefixOfTheIngests(t *testing.T) {
 			image{op, "the first bytes of the rest", disk.CrashTorn(rnd.Int64N(4096)), returned})
 		return nil
 	})
+	db, err := openDB(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for n := range ingests {
 		if err := ingest(disk, db, n+1); err != nil {
 			t.Fatal(err)
@@ -135,6 +135,12 @@ func TestCrashLeavesAPrefixOfTheIngests(t *testing.T) {
 		mu.Unlock()
 		if n%5 == 4 {
 			if err := db.Compact(context.Background(), []byte("a"), []byte("z"), false); err != nil {
+				t.Fatal(err)
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if db, err = openDB(disk); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -158,7 +164,6 @@ func TestCrashLeavesAPrefixOfTheIngests(t *testing.T) {
 	if after[0] == 0 || after[1] == 0 || after[2] != 0 {
 		t.Errorf("the ingests that were left and had not returned are %v", after)
 	}
-	t.Logf("%d images", len(images))
 }
 
 // ingestsIn opens the database and returns how many ingests its contents are of. The database must take one more.

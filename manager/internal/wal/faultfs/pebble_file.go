@@ -18,8 +18,6 @@ type pebbleFile struct {
 	pos int64
 }
 
-func newPebbleFile(f *file) pebblevfs.File { return &pebbleFile{file: f} }
-
 func (f *pebbleFile) Read(b []byte) (int, error) { return f.move(b, f.file.ReadAt) }
 
 func (f *pebbleFile) Write(b []byte) (int, error) { return f.move(b, f.WriteAt) }
