@@ -344,7 +344,17 @@ func (f *FS) List(dir string) ([]string, error) {
 }
 
 // Create implements vfs.FS.
-func (f *FS) Create(name string) (vfs.File, error) {
+func (f *FS) Create(name string) (vfs.File, error) { return orNil(f.create(name, false)) }
+
+// orNil keeps a nil file from becoming a vfs.File that is not nil.
+func orNil(out *file, err error) (vfs.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (f *FS) create(name string, ordered bool) (*file, error) {
 	if err := f.before(Op{Kind: Create, Path: name}); err != nil {
 		return nil, err
 	}
@@ -354,12 +364,14 @@ func (f *FS) Create(name string) (vfs.File, error) {
 		return nil, &fs.PathError{Op: "create", Path: name, Err: fs.ErrExist}
 	}
 	n := &node{}
-	f.rename(nameOp{set: name, node: n})
+	f.rename(nameOp{set: name, node: n, ordered: ordered})
 	return &file{fs: f, name: name, node: n, write: true}, nil
 }
 
 // Open implements vfs.FS.
-func (f *FS) Open(name string, write bool) (vfs.File, error) {
+func (f *FS) Open(name string, write bool) (vfs.File, error) { return orNil(f.open(name, write)) }
+
+func (f *FS) open(name string, write bool) (*file, error) {
 	if err := f.before(Op{Kind: Open, Path: name}); err != nil {
 		return nil, err
 	}
@@ -373,7 +385,9 @@ func (f *FS) Open(name string, write bool) (vfs.File, error) {
 }
 
 // Rename implements vfs.FS. Renames from one directory to another are not modelled.
-func (f *FS) Rename(oldName, newName string) error {
+func (f *FS) Rename(oldName, newName string) error { return f.move(oldName, newName, false) }
+
+func (f *FS) move(oldName, newName string, ordered bool) error {
 	if err := f.before(Op{Kind: Rename, Path: oldName, To: newName}); err != nil {
 		return err
 	}
@@ -389,7 +403,7 @@ func (f *FS) Rename(oldName, newName string) error {
 	if f.names[newName] == n { // POSIX wants both names to stay
 		return nil
 	}
-	f.rename(nameOp{set: newName, node: n, del: oldName})
+	f.rename(nameOp{set: newName, node: n, del: oldName, ordered: ordered})
 	return nil
 }
 
