@@ -64,9 +64,10 @@ type Options struct {
 	metrics   *Metrics
 	cataloged *atomic.Bool // the destination has a catalog of named logs
 	buffers   *buffers
+	uploads   chan struct{} // has a value for each snapshot of a named log that is on its way
 	failures  *atomic.Int64 // counts tries that failed
 
-	pruneEvery time.Duration
+	pruneEvery, patience time.Duration
 }
 
 func (o Options) withDefaults() Options {
@@ -81,6 +82,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.LeaseTTL == 0 {
 		o.LeaseTTL = DefaultLeaseTTL
+	}
+	if o.patience == 0 {
+		o.patience = defaultPatience
 	}
 	if o.LongestTTL == nil {
 		o.LongestTTL = func() time.Duration { return 0 }
@@ -124,7 +128,7 @@ func New(opts Options) (*Shipper, error) {
 	opts.writer = random()
 	opts.metrics = newMetrics(s)
 	opts.cataloged, opts.pruneEvery = new(atomic.Bool), defaultPruneEvery
-	opts.buffers, opts.failures = new(buffers), new(atomic.Int64)
+	opts.buffers, opts.failures, opts.uploads = new(buffers), new(atomic.Int64), make(chan struct{}, uploadAtOnce)
 	opts.Store = &retrying{Store: opts.Store, tries: tries, timeout: tryTimeout, failed: func(err error) {
 		opts.failures.Add(1)
 		opts.metrics.failed(err)
@@ -368,17 +372,28 @@ func (s *Shipper) ship(ctx context.Context, term uint64) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	var named sync.WaitGroup
+	begun, begunNamed := make(map[*stream]bool), make(map[*stream]bool)
+	defer func() {
+		dropUploads(begun)
+		dropUploads(begunNamed)
+	}()
 	named.Go(func() {
-		if s.loop(ctx, term, namedPart, make(map[*stream]bool)) {
+		if s.loop(ctx, term, namedPart, begunNamed) {
 			end()
 		}
 	})
-	begun := make(map[*stream]bool)
 	if s.loop(ctx, term, ledgerPart, begun) {
 		end()
 	}
 	named.Wait()
 	s.finish(ctx, term, ledgerPart, begun) // its manifest says that there is a catalog
+}
+
+// dropUploads closes the snapshots of streams.
+func dropUploads(streams map[*stream]bool) {
+	for st := range streams {
+		st.dropUpload()
+	}
 }
 
 // loop ships a part, at each interval. begun has the streams that began in this term.
@@ -414,6 +429,12 @@ func (s *Shipper) round(ctx context.Context, term uint64, p part, begun map[*str
 			failed = fmt.Errorf("log %s: %w", label, err)
 		}
 	}
+	ending := false
+	select {
+	case <-s.quit:
+		ending = true
+	default:
+	}
 	var catalogErr error
 	if p == namedPart {
 		catalogErr = s.syncCatalog(ctx, term)
@@ -440,27 +461,34 @@ func (s *Shipper) round(ctx context.Context, term uint64, p part, begun map[*str
 				began[i] = errs[i] == nil
 			}
 			if errs[i] == nil {
-				errs[i] = st.step(ctx)
+				errs[i] = st.step(ctx, ending)
 			}
-			if errs[i] == nil && !st.unshipped {
+			if errors.Is(errs[i], errTooMany) { // the next round begins it
+				errs[i] = nil
+				return
+			}
+			if errs[i] == nil && !st.unshipped && !st.broken {
 				st.ready = true
 			}
 		})
 	}
 	wg.Wait()
-	clear(begun) // of logs that were deleted
 	for i, st := range streams {
 		begun[st] = began[i]
 		if st.named != "" && errs[i] != nil && !slices.Contains(s.all(), st) {
 			continue // it was deleted meanwhile
 		}
 		fail(st.label, errs[i])
-		unshipped = unshipped || errs[i] == nil && st.unshipped
+		unshipped = unshipped || errs[i] == nil && (st.unshipped || st.uploading)
+	}
+	for st := range begun {
+		if !slices.Contains(streams, st) { // it was deleted
+			st.dropUpload()
+			delete(begun, st)
+		}
 	}
 	if p == namedPart && catalogErr == nil && !fenced {
-		select {
-		case <-s.quit: // a stop has no time for it
-		default:
+		if !ending { // it has no time for it
 			fail(catalogObject, s.collectGone(ctx, term))
 		}
 		unshipped = unshipped || s.catalogDue()
