@@ -171,6 +171,7 @@ func TestGapIsBridgedAfterACrash(t *testing.T) {
 	away.Open()
 	eventually(t, "it goes on after the gap", func() bool { return l.journal.has("cannot be restored to") })
 	begin = l.shipper.Shipped(ship.LedgerLog)
+	eventually(t, "the tail is written", func() bool { return l.shipper.Keep(ship.LedgerLog) == l.log.Durable()+1 })
 	l.crash()
 	l = startEngine(t, dir, store, none, e.use)
 	last := l.append(1)
@@ -280,6 +281,23 @@ func TestEndedUpload(t *testing.T) {
 				t.Errorf("%+v, %v", r, err)
 			}
 		})
+	}
+}
+
+// A stop does not wait for a snapshot that is not needed to restore what was shipped.
+func TestStopDoesNotWaitForASnapshot(t *testing.T) {
+	t.Parallel()
+	dest := forgetful{&memory{objects: make(map[string]stored)}}
+	e := &engine{records: 1 << 30}
+	l := startEngine(t, t.TempDir(), dest, nil, e.use)
+	l.append(100)
+	l.shipped()
+	l.snapshot()
+	eventually(t, "the snapshot is open", e.isOpen)
+	last := l.append(100)
+	l.stop()
+	if st, err := ship.ReadStatus(t.Context(), dest, ""); err != nil || !st.Lease.Released || st.Sequence != last || e.isOpen() {
+		t.Errorf("%+v, %v", st, err)
 	}
 }
 
