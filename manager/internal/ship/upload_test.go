@@ -171,7 +171,8 @@ func TestGapIsBridgedAfterACrash(t *testing.T) {
 	away.Open()
 	eventually(t, "it goes on after the gap", func() bool { return l.journal.has("cannot be restored to") })
 	begin = l.shipper.Shipped(ship.LedgerLog)
-	eventually(t, "the tail is written", func() bool { return l.shipper.Keep(ship.LedgerLog) == l.log.Durable()+1 })
+	after := l.append(1)
+	eventually(t, "the tail is written", func() bool { return l.shipper.Keep(ship.LedgerLog) == after+1 })
 	l.crash()
 	l = startEngine(t, dir, store, none, e.use)
 	last := l.append(1)
@@ -183,6 +184,9 @@ func TestGapIsBridgedAfterACrash(t *testing.T) {
 	l.shipped()
 	if r, err := ship.Verify(t.Context(), ship.RestoreOptions{Store: dest}); err != nil || r.Sequence != last {
 		t.Errorf("with the snapshot: %+v, %v", r, err)
+	}
+	if st, err := ship.ReadStatus(t.Context(), dest, ""); err != nil || st.Histories != 1 {
+		t.Errorf("the history did not continue: %+v, %v", st, err)
 	}
 }
 
