@@ -36,8 +36,8 @@ type upload struct {
 	reach uint64
 }
 
-// snapshotDue reports whether there is a newer snapshot, and it is worth its bytes: the runs since the last one have at
-// least as many, or the newest state cannot be restored without it.
+// snapshotDue reports whether there is a newer snapshot, and it is worth its bytes: the runs between the last one and it have
+// as many as the last one, or the newest state cannot be restored without it. Later runs count for the next snapshot.
 func (st *stream) snapshotDue() bool {
 	h := st.manifest.last()
 	var last snapshot
@@ -48,17 +48,21 @@ func (st *stream) snapshotDue() bool {
 	if seq <= last.Sequence || seq >= st.next { // of records that are still to be shipped
 		return false
 	}
-	var bytes int64
-	for _, r := range slices.Backward(h.Runs) {
-		if r.Last <= last.Sequence {
-			break
+	if st.broken {
+		return true
+	}
+	bytes := int64(0)
+	for _, runs := range [][]run{h.Runs, st.pending} {
+		for _, r := range slices.Backward(runs) {
+			if r.First <= last.Sequence {
+				break
+			}
+			if r.Last <= seq {
+				bytes += r.Bytes
+			}
 		}
-		bytes += r.Bytes
 	}
-	for _, r := range st.pending {
-		bytes += r.Bytes
-	}
-	return bytes >= last.Bytes || st.broken
+	return bytes >= last.Bytes
 }
 
 // openSnapshot begins an upload; upload stays nil when the log has no snapshot.

@@ -68,6 +68,7 @@ func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 			return err
 		}
 		merged = append(merged, c.run)
+		st.opts.metrics.shipped(int(c.Bytes), 1)
 		p, points, first = st.pack(), nil, last+1
 		return nil
 	}

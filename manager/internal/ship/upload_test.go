@@ -31,7 +31,8 @@ func partless(store object.Store) (s *refusing, open *atomic.Bool) {
 type engine struct {
 	ship.Log
 	records        int
-	damaged        atomic.Bool // the last record cannot be read
+	size           atomic.Int64 // of the next snapshot in records, instead of records
+	damaged        atomic.Bool  // the last record cannot be read
 	opened, closed atomic.Int64
 }
 
@@ -41,26 +42,31 @@ func (e *engine) OpenSnapshot(ctx context.Context) (ship.Snapshot, error) {
 		return nil, err
 	}
 	e.opened.Add(1)
-	return &engineSnapshot{Snapshot: s, engine: e, buf: make([]byte, 1<<20)}, nil
+	records := e.records
+	if n := int(e.size.Load()); n > 0 {
+		records = n
+	}
+	return &engineSnapshot{Snapshot: s, engine: e, records: records, buf: make([]byte, 1<<20)}, nil
 }
 
 type engineSnapshot struct {
 	ship.Snapshot
-	engine *engine
-	buf    []byte
-	n      int
+	engine  *engine
+	records int
+	buf     []byte
+	n       int
 }
 
 var errDamaged = errors.New("the state cannot be read")
 
 func (s *engineSnapshot) Next() ([]byte, bool, error) {
-	if s.engine.records == 0 {
+	if s.records == 0 {
 		return s.Snapshot.Next()
 	}
-	if s.n++; s.n == s.engine.records && s.engine.damaged.Load() {
+	if s.n++; s.n == s.records && s.engine.damaged.Load() {
 		return nil, false, errDamaged
 	}
-	return s.buf, s.n <= s.engine.records, nil
+	return s.buf, s.n <= s.records, nil
 }
 
 func (s *engineSnapshot) Close() {
