@@ -79,7 +79,7 @@
 //
 // # Window
 //
-// The ledger holds at most MaxEntries entries and, on an engine inside this process, MaxBytes. A new key that finds no
+// The ledger holds at most MaxEntries entries and, on an engine that tells sizes, MaxBytes. A new key that finds no
 // room after expired entries are removed gets ErrFull. A reservation counts with its future outcome, estimated by
 // recent ones. An outcome of work that ran is never refused for lack of room: it may use an eighth more than the
 // window, and beyond that it is recorded without its answer. An outcome whose reservation is gone may use that eighth,
