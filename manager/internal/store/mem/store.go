@@ -120,7 +120,7 @@ var _ store.Store = (*Store)(nil)
 // errFinished is returned by the methods of a Tx after its function returned.
 var errFinished = errors.New("mem: transaction used after its function returned")
 
-// New returns an empty volatile engine. Options for the log and for snapshots have no effect.
+// New returns an empty volatile engine. Options for log and state have no effect.
 func New(opts Options) *Store {
 	return newStore(opts.withDefaults())
 }
