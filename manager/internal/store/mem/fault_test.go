@@ -74,7 +74,7 @@ func workload(t *testing.T, s *Store, check func(call string, err error)) (state
 	return states
 }
 
-// Whichever operation of the state's files fails, once or for ever, calls end, with an error that has the cause, and
+// Whichever operation of the state's files fails, once or forever, calls end, with an error that has the cause, and
 // what was acknowledged is there after a restart.
 func TestAnyFaultOfTheState(t *testing.T) {
 	faulty := func(fs *faultfs.FS) Options {

@@ -116,7 +116,7 @@ func Open(dir, log string, o Options) (*State, error) {
 	s.opts.EventListener = &pebble.EventListener{
 		BackgroundError: s.report,
 		CompactionEnd:   func(i pebble.CompactionInfo) { s.compactions.ended(i.Err) },
-		// The default stops the program. Who reads a damaged block gets an error.
+		// The default stops the program. A reader of a damaged block gets an error.
 		DataCorruption: func(pebble.DataCorruptionInfo) {},
 	}
 	for i := range s.opts.Levels {
