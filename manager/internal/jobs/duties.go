@@ -54,9 +54,7 @@ func (r *DutyReport) add(o DutyReport) {
 func (q *Queue) Run(ctx context.Context, report func(DutyReport, error)) {
 	var counts sync.WaitGroup
 	defer counts.Wait()
-	if q.shared {
-		counts.Go(func() { q.runCounts(ctx, report) })
-	}
+	counts.Go(func() { q.runCounts(ctx, report) })
 	var upkeep time.Time // when locks and retention were processed last
 	for {
 		var did DutyReport

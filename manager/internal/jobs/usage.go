@@ -297,9 +297,9 @@ func (q *Queue) countAll(ctx context.Context) (*used, error) {
 // recountEvery is the pause between two counts. A count takes at most a twentieth of the time.
 const recountEvery = 10 * time.Second
 
-// runCounts counts now and then, until ctx ends.
+// runCounts counts now and then, until ctx ends, if managers share the store.
 func (q *Queue) runCounts(ctx context.Context, report func(DutyReport, error)) {
-	for {
+	for q.shared {
 		began := time.Now()
 		removed, err := q.CountBytes(ctx)
 		if ctx.Err() != nil || q.base.Err() != nil {
