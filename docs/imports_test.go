@@ -117,6 +117,7 @@ var mayImport = map[string][]string{
 	"manager/managertest/azuretest":      {"manager/internal/object/objecttest"},
 	"manager/managertest/calls":          {"manager/api"},
 	"manager/managertest/deep":           {},
+	"manager/managertest/metered":        {contract},
 	"manager/managertest/ports":          {},
 	"manager/managertest/servers":        {},
 	"manager/managertest/tracetest":      {},
