@@ -47,12 +47,12 @@
 // layer is written to the state once.
 //
 // A flush that fails is tried again, and the frozen layers stay. Once there are twice as many changes as make a flush due,
-// calls that write wait; if the disk is full, they get store.ErrNoSpace.
+// calls that write wait for the end of the flush. While flushes fail they get store.ErrNoSpace or store.ErrUnavailable.
 //
 // # Recovery
 //
 // Open replays the records of the log that the state does not have, and flushes whenever a layer is full, so its memory
-// is bounded. The log's snapshot is a single record which says that the state has everything up to there. A log that was
-// restored from a copy has records in its snapshot instead, and no state beside it: Open makes them the state. The
-// result depends only on the files. A log and a state that do not belong together are ErrState.
+// is bounded. The log's snapshot is a single record which says that the state has everything up to there. A log that
+// was restored from a copy has all records in its snapshot instead: Open makes them the state. The result depends only
+// on the files. A log and a state that do not belong together are ErrState.
 package mem
