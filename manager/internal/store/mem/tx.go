@@ -202,7 +202,7 @@ func (t *tx) delete(name store.Collection, key string) error {
 // mayReplace sees that the version on disk is known, since its entries have to go. It returns an error for a version that cannot
 // be read.
 func (t *tx) mayReplace(c *collection, key string) error {
-	if t.s.state == nil || t.known == (writeKey{c, key}) || c.hides(key) {
+	if t.s.state == nil || t.known == (writeKey{c, key}) || c.hides(key) || t.find(c, key) >= 0 {
 		return nil
 	}
 	_, err := t.cold(c, key)
