@@ -254,7 +254,7 @@ func TestCallsWithoutRoomLearnWhyFlushesFail(t *testing.T) {
 	}
 }
 
-// A flush that was begun for a caller and ended with its context is tried again for those who wait for room.
+// A flush that was begun for a caller and ended with its context is tried again for callers that wait for room.
 func TestCallsWithoutRoomOutliveAFlushThatWasCancelled(t *testing.T) {
 	fs := &faultfs.FS{}
 	opts := options(fs)
