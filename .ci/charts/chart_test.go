@@ -271,12 +271,15 @@ func TestRefusedValues(t *testing.T) {
 		{"image: {repository: ''}", "image.repository is empty"},
 		{"auth: {existingSecret: ''}", "would be an administrator"},
 		{"auth: {anonymous: true, existingSecret: a}", "auth.anonymous is true"},
-		{"resources: {limits: {memory: 3Gi}}", "resources.limits.memory is 3Gi: must be at least 3584Mi"},
-		{"resources: {limits: {memory: 3584Mi}}\nsettings: {max-bytes: 536870913}", "must be at least 3585Mi"},
-		{"resources: {limits: {memory: 3000000000}}", "must be at least 3584Mi"},
+		{"resources: {limits: {memory: 1Gi}}", "resources.limits.memory is 1Gi: must be at least 1152Mi"},
+		{"resources: {limits: {memory: 1152Mi}}\nsettings: {cache-bytes: 268435457}", "must be at least 1153Mi"},
+		{"resources: {limits: {memory: 1000000000}}", "must be at least 1152Mi"},
 		{"resources: {limits: {memory: much}}", "resources.limits.memory is much"},
-		{"settings: {max-bytes: 4294967296}", "must be at least 14336Mi"},
-		{"settings: {job-max-bytes: 4294967296}", "must be at least 14336Mi"},
+		{"settings: {cache-bytes: 1073741824}", "must be at least 2688Mi"},
+		{"settings: {max-bytes: 549755813888}", "must be at least 3136Mi"},
+		{"settings: {max-bytes: 549755813888, max-entries: 1000000000}", "must be at least 2996Mi"},
+		{"settings: {job-max-bytes: 549755813888}", "must be at least 3136Mi"},
+		{"settings: {max-body-memory-bytes: 2147483648}", "must be at least 2688Mi"},
 		{"store: {engine: redis, dsn: {existingSecret: a}}\nresources: {limits: {memory: 511Mi}}", "must be at least 512Mi"},
 	} {
 		v, err := chartutil.ReadValues([]byte(r.values))
@@ -293,9 +296,10 @@ func TestRefusedValues(t *testing.T) {
 func TestMemoryThatIsEnough(t *testing.T) {
 	c := load(t)
 	for _, values := range []string{
-		"resources: {limits: {memory: 3584Mi}}", "resources: {limits: {memory: 3.5Gi}}", "resources: {limits: {memory: 3758096384}}",
-		"resources: {limits: {memory: '3758096384'}}", "resources: {limits: {memory: 4G}}", "resources: {limits: {memory: null}}",
-		"resources: {limits: {memory: 1Gi}}\nsettings: {max-bytes: 100000000, job-max-bytes: 50000000}",
+		"resources: {limits: {memory: 1152Mi}}", "resources: {limits: {memory: 1.125Gi}}", "resources: {limits: {memory: 1207959552}}",
+		"resources: {limits: {memory: '1207959552'}}", "resources: {limits: {memory: 4G}}", "resources: {limits: {memory: null}}",
+		"resources: {limits: {memory: 1025Mi}}\nsettings: {max-bytes: 100000000, job-max-bytes: 50000000}",
+		"resources: {limits: {memory: 640Mi}}\nsettings: {cache-bytes: 16777216, max-entries: 1000000}",
 		"store: {engine: redis, dsn: {existingSecret: a}}\nresources: {limits: {memory: 512Mi}}",
 		"store: {engine: sqlite}\nresources: {limits: {memory: 512Mi}}",
 	} {

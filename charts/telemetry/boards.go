@@ -89,7 +89,10 @@ var boards = map[string]board{
 				{`histogram_quantile(0.5, sum by (le) (rate(oncegate_wal_fsync_duration_seconds_bucket{$S}[$__rate_interval])))`, "median"},
 				{`histogram_quantile(0.99, sum by (le) (rate(oncegate_wal_fsync_duration_seconds_bucket{$S}[$__rate_interval])))`, "99 %"},
 			}},
-			one("Disk", "bytes", `oncegate_wal_disk_bytes{$S}`, "{{instance}}"),
+			{"Disk", "bytes", []query{
+				{`oncegate_wal_disk_bytes{$S}`, "{{instance}} log"},
+				{`oncegate_state_disk_bytes{$S}`, "{{instance}} state"},
+			}},
 			one("Not shipped for", "s", `max by (instance, log) (oncegate_ship_lag_seconds{$S})`, "{{instance}} {{log}}"),
 		}},
 		{"Other data centres", []panel{

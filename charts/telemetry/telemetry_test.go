@@ -214,7 +214,7 @@ var troubles = map[string]map[string]string{
 	"OncegateStoreNearlyFull":      {`oncegate_store_size_bytes{job="oncegate",instance="a"}`: "85x40"},
 	"OncegateDiskFull":             {`oncegate_wal_no_space{job="oncegate",instance="a"}`: "1x40"},
 	"OncegateFsyncSlow":            {`oncegate_wal_fsync_duration_seconds_bucket{job="oncegate",instance="a",le="0.05"}`: "0x40", `oncegate_wal_fsync_duration_seconds_bucket{job="oncegate",instance="a",le="0.5"}`: "0+60x40"},
-	"OncegateSnapshotsFail":        {`oncegate_wal_snapshot_errors_total{job="oncegate",instance="a"}`: "0+1x40"},
+	"OncegateStateWritesFail":      {`oncegate_state_write_errors_total{job="oncegate",instance="a"}`: "0+1x40"},
 	"OncegateShippingLate":         {`oncegate_ship_failing_seconds{job="oncegate",instance="a"}`: "0+60x40"},
 	"OncegateShippingGap":          {`oncegate_ship_gaps_total{job="oncegate",instance="a"}`: "0x30 1x10"},
 	"OncegateCertificateEnds":      {`oncegate_tls_certificate_not_after_timestamp_seconds{job="oncegate"}`: "100000x40"},

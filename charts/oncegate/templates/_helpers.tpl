@@ -84,14 +84,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
-{{/* The least memory of a manager, in bytes: what it may hold, and what the Go runtime needs besides. */}}
+{{/* The least memory of a manager, in bytes: the bodies of requests; and with the engine wal twice cache-bytes, half of it for the
+     Go runtime, and 2 bytes for each record. Records are keys, and jobs of 512 bytes. */}}
 {{- define "oncegate.leastMemory" -}}
-{{- $default := 536870912 -}}
-{{- $bodies := get .Values.settings "max-body-memory-bytes" | default $default | int64 -}}
+{{- $bodies := get .Values.settings "max-body-memory-bytes" | default 536870912 | int64 -}}
 {{- if eq .Values.store.engine "wal" -}}
-{{- $window := get .Values.settings "max-bytes" | default $default | int64 -}}
-{{- $jobs := get .Values.settings "job-max-bytes" | default $default | int64 -}}
-{{- add $bodies (mul 3 (add $window $jobs)) -}}
+{{- $cache := get .Values.settings "cache-bytes" | default 268435456 | int64 -}}
+{{- $keys := get .Values.settings "max-entries" | default (div (get .Values.settings "max-bytes" | default 17179869184 | int64) 512) | int64 -}}
+{{- $jobs := div (get .Values.settings "job-max-bytes" | default 17179869184 | int64) 512 -}}
+{{- add $bodies (mul 2 $cache) (mul 2 (add $keys $jobs)) -}}
 {{- else -}}
 {{- $bodies -}}
 {{- end -}}
@@ -116,7 +117,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- $least := include "oncegate.leastMemory" $ -}}
 {{- if lt ($limit | int64) ($least | int64) -}}
-{{- fail (printf "resources.limits.memory is %v: must be at least %sMi for the settings max-bytes, job-max-bytes and max-body-memory-bytes" . (divf $least 1048576 | ceil | int64 | toString)) -}}
+{{- fail (printf "resources.limits.memory is %v: must be at least %sMi for the settings max-body-memory-bytes, cache-bytes, max-entries, max-bytes and job-max-bytes" . (divf $least 1048576 | ceil | int64 | toString)) -}}
 {{- end -}}
 {{- end -}}
 {{- if not (regexMatch "^[a-z][-a-z0-9]*$" (include "oncegate.fullname" .)) -}}

@@ -412,6 +412,14 @@ func (a *app) reach() server.Reach {
 	return reach
 }
 
+// bytesOf says what the window's bytes take where the engine tells sizes.
+func bytesOf(c store.Capabilities) string {
+	if c.Durable {
+		return "disk"
+	}
+	return "memory"
+}
+
 // logWindow logs what the window holds, before it is full, and whether it is smaller than what the ledger has already.
 func (a *app) logWindow(ctx context.Context) {
 	o, sizes := a.ledger.Options(), a.store.Capabilities().Sizes
@@ -419,7 +427,7 @@ func (a *app) logWindow(ctx context.Context) {
 	fields := []any{"new_keys_per_second", int(all), "of_one_scope", int(scope), "committed_ttl_seconds", o.CommittedTTL.Seconds(),
 		"max_entries", o.MaxEntries}
 	if sizes {
-		fields = append(fields, "max_bytes", o.MaxBytes)
+		fields = append(fields, "max_bytes", o.MaxBytes, "bytes_of", bytesOf(a.store.Capabilities()))
 	}
 	a.log.Info("window", fields...)
 	s, err := a.ledger.Stats(ctx)

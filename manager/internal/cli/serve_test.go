@@ -184,8 +184,8 @@ func TestReferenceListsEveryMetric(t *testing.T) {
 		slices.Sort(found)
 		return slices.Compact(found)
 	}
-	documented := names("`(oncegate_(?:http|ledger|wal)_[a-z_]+)`", text)
-	there := names(`(?m)^# HELP (oncegate_(?:http|ledger|wal)_[a-z_]+) `, []byte(metrics))
+	documented := names("`(oncegate_(?:http|ledger|state|wal)_[a-z_]+)`", text)
+	there := names(`(?m)^# HELP (oncegate_(?:http|ledger|state|wal)_[a-z_]+) `, []byte(metrics))
 	if !slices.Equal(documented, there) || len(there) < 20 {
 		t.Errorf("documented are\n%s\nthere are\n%s", strings.Join(documented, "\n"), strings.Join(there, "\n"))
 	}

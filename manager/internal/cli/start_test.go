@@ -74,6 +74,24 @@ func TestWindowThatIsSmallerThanTheLedgerIsTold(t *testing.T) {
 	}
 }
 
+// TestTheWindowIsTold: how many keys a second fit, and what they take.
+func TestTheWindowIsTold(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"", `"new_keys_per_second":111848,"of_one_scope":83886,"committed_ttl_seconds":300,"max_entries":33554432,"max_bytes":17179869184,"bytes_of":"disk"`},
+		{"--committed-ttl-seconds 86400", `"new_keys_per_second":388,"of_one_scope":291,"committed_ttl_seconds":86400,`},
+		{"--committed-ttl-seconds 86400 --max-bytes 536870912", `"new_keys_per_second":12,"of_one_scope":9,"committed_ttl_seconds":86400,"max_entries":1048576,`},
+		{"--store memory", `"new_keys_per_second":3495,"of_one_scope":2621,"committed_ttl_seconds":300,"max_entries":1048576,"max_bytes":536870912,"bytes_of":"memory"`},
+	} {
+		args := strings.Fields(c.args)
+		if !strings.Contains(c.args, "--store") {
+			args = append(args, "--data-dir", t.TempDir())
+		}
+		if got := line(started(t, func(string) {}, args...), `"msg":"window"`); !strings.Contains(got, c.want) {
+			t.Errorf("%s: logged %q, want %s", c.args, got, c.want)
+		}
+	}
+}
+
 // A variable with a slip in its name changes nothing, so the start says so.
 func TestServeTellsOfUnknownVariables(t *testing.T) {
 	log := new(output)

@@ -16,8 +16,8 @@ func TestMistakesAreTold(t *testing.T) {
 		args string
 		want string
 	}{
-		{"", "serve --data-dir d --max-entries many", `oncegate serve: --max-entries "many": must be a whole number from 1 to 100000000`},
-		{"", "serve --data-dir d --max-entries 0", `oncegate serve: --max-entries "0": must be a whole number from 1 to 100000000`},
+		{"", "serve --data-dir d --max-entries many", `oncegate serve: --max-entries "many": must be a whole number from 1 to 1000000000`},
+		{"", "serve --data-dir d --max-entries 0", `oncegate serve: --max-entries "0": must be a whole number from 1 to 1000000000`},
 		{"", "quarantine", `oncegate quarantine: a command is missing: must be begin, end or status`},
 		{"", "quarantine stop", `oncegate quarantine: command "stop": must be begin, end or status`},
 		{"", "quarantine begin --data-dir d", `oncegate quarantine: --for: begin needs it, and no other command has it`},
@@ -62,7 +62,7 @@ func TestMistakesAreTold(t *testing.T) {
 		{"IDEMPOTENCY_PENDING_TTL_SECONDS=soon", "serve --data-dir d", `oncegate serve: IDEMPOTENCY_PENDING_TTL_SECONDS="soon": must be a number of seconds from 0.001 to 31622400`},
 		{"IDEMPOTENCY_COMMITTED_TTL_SECONDS=-1", "serve --data-dir d", `oncegate serve: IDEMPOTENCY_COMMITTED_TTL_SECONDS="-1": must be a number of seconds from 0.001 to 31622400`},
 		{"IDEMPOTENCY_REJECTED_TTL_SECONDS=0", "serve --data-dir d", `oncegate serve: IDEMPOTENCY_REJECTED_TTL_SECONDS="0": must be a number of seconds from 0.001 to 31622400`},
-		{"IDEMPOTENCY_MAX_ENTRIES=1e5", "serve --data-dir d", `oncegate serve: IDEMPOTENCY_MAX_ENTRIES="1e5": must be a whole number from 1 to 100000000`},
+		{"IDEMPOTENCY_MAX_ENTRIES=1e5", "serve --data-dir d", `oncegate serve: IDEMPOTENCY_MAX_ENTRIES="1e5": must be a whole number from 1 to 1000000000`},
 		{"IDEMPOTENCY_CLEANUP_INTERVAL_SECONDS=x", "serve --data-dir d", `oncegate serve: IDEMPOTENCY_CLEANUP_INTERVAL_SECONDS="x": must be a number of seconds from 0.001 to 86400`},
 		{"IDEMPOTENCY_WAIT_FOR_PENDING=ja", "serve --data-dir d", `oncegate serve: IDEMPOTENCY_WAIT_FOR_PENDING="ja": must be true or false`},
 		{"IDEMPOTENCY_PENDING_WAIT_TIMEOUT=4000", "serve --data-dir d", `oncegate serve: IDEMPOTENCY_PENDING_WAIT_TIMEOUT="4000": must be a number of seconds from 0 to 3600`},

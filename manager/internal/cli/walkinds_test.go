@@ -143,7 +143,7 @@ func TestVerifyKnowsWhatManagersWrite(t *testing.T) {
 					}
 				}
 			}
-			kinds := []string{"ledger", "changes", "jobs", "job_blobs", "job_keys", "job_locks", "job_control paused",
+			kinds := []string{"ledger", "ledger_usage seed", "changes", "jobs", "job_blobs", "job_keys", "job_locks", "job_control paused",
 				"job_control paused_version", "identity ledger", "downtime beat"}
 			if keys == nil {
 				// Encrypting ends in a snapshot, after which a plan that was carried out may be gone.

@@ -87,6 +87,8 @@ func (c *recordCheck) change(ch *mem.Change) {
 		entries = r.Entries
 	case id.Collection == ledger.ConflictCollection:
 		entries, err = ledger.ReadConflict(id.Key, value)
+	case id.Collection == ledger.UsageCollection:
+		err = ledger.ReadUsage(id.Key, value)
 	case jobs.Owns(id.Collection):
 		var r jobs.StoredRecord
 		r, err = jobs.ReadRecord(id.Collection, id.Key, value)

@@ -96,7 +96,7 @@ func (t Target) read(ctx context.Context, r *report, check, path string, into an
 func (s *jobStats) room(r *report) {
 	full := float64(s.Bytes) / float64(max(s.Max, 1))
 	found := fmt.Sprintf("%.0f %% of %d MiB, finished jobs and dead letters %.0f %%", 100*full, s.Max>>20, 100*float64(s.Retained)/float64(max(s.Max, 1)))
-	const do = "start more workers, or raise --job-max-bytes and the manager's memory with it"
+	const do = "start more workers, or raise --job-max-bytes if its disk (engine memory: its memory) has room"
 	refused, share := s.Calls["full"], s.Calls["over_share"]
 	switch {
 	case full >= fullAt:

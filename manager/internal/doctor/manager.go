@@ -310,7 +310,7 @@ var alarms = []struct {
 	{"oncegate_http_bodies_refused_total", Warn, "requests were refused because their bodies had no room in memory", "raise --max-body-memory-bytes"},
 	{"oncegate_logs_failed", Fail, "logs cannot be read or written", "oncegate logs list, and the manager's log"},
 	{"oncegate_wal_no_space", Fail, "the disk is full, and new keys get 503", "make room, or give the manager a larger disk"},
-	{"oncegate_wal_snapshot_errors_total", Warn, "snapshots failed, so the log grows", "see the manager's log, and the space on its disk"},
+	{"oncegate_state_write_errors_total", Warn, "changes could not be moved from memory to the state on disk", "see the manager's log, and the space on its disk"},
 	{"oncegate_feed_conflicts_unkept_total", Fail, "keys ran in two data centres and are not in the list of conflicts, which is full", "the log lines with \"listed\":false, and raise --max-bytes and --max-entries"},
 	{"oncegate_peer_refused_total", Fail, "outcomes of a peer were refused, because they are malformed or its clock is wrong", "oncegate peers status, and the manager's log"},
 	{"oncegate_home_refuses", Fail, "the data centre is the home of no new global keys, because lists of data centres differ or a peer has not sent its own", "oncegate peers status, and the same --origin and --peer names everywhere"},

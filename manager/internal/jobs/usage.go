@@ -9,8 +9,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// RecordOverhead is how many bytes a record of the queue counts for besides its key and value: index entries, the table
-// of records and allocation.
+// RecordOverhead is how many bytes a record of the queue counts for besides its key and value: index entries, and in
+// memory the table of records and allocation.
 const RecordOverhead = 200
 
 // retainedShare is the part of Options.MaxBytes that terminal jobs may take, dead letters included.

@@ -66,14 +66,16 @@ func (f *faulty) View(ctx context.Context, fn func(store.Tx) error) error {
 	return f.Store.View(ctx, fn)
 }
 
-// watchedTx notes which records are asked for.
+// watchedTx notes which entries are asked for.
 type watchedTx struct {
 	store.Tx
 	gets map[string]bool
 }
 
 func (tx *watchedTx) Get(c store.Collection, key string) ([]byte, error) {
-	tx.gets[key] = true
+	if c == collection {
+		tx.gets[key] = true
+	}
 	return tx.Tx.Get(c, key)
 }
 

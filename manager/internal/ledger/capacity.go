@@ -99,8 +99,8 @@ func (tx *Tx) admit(key string, r *record) error {
 		return nil
 	}
 	scope := l.usage.hash(key)
-	if !tx.overShare(scope, limit.over(at)) {
-		return nil
+	if over, err := tx.overShare(scope, at, limit.over(at)); err != nil || !over {
+		return err
 	}
 	if _, err := tx.expire(key, leastScan); err != nil {
 		return err
@@ -108,10 +108,10 @@ func (tx *Tx) admit(key string, r *record) error {
 	if at, err = tx.level(); err != nil {
 		return err
 	}
-	if tx.overShare(scope, limit.over(at)) {
-		return tx.full(true)
+	if over, err := tx.overShare(scope, at, limit.over(at)); err != nil || !over {
+		return err
 	}
-	return nil
+	return tx.full(true)
 }
 
 // fitOutcome makes sure that there is room for an outcome. e is the record that the outcome replaces, nil when its

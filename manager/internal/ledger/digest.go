@@ -47,14 +47,45 @@ func (l *Ledger) eachOutcome(ctx context.Context, c store.Collection, origin, fr
 
 // bounds returns the times of an origin's oldest and newest outcome.
 func (l *Ledger) bounds(ctx context.Context, origin string) (oldest, newest int64, err error) {
-	first := true
-	err = l.eachOutcome(ctx, collection, origin, originPrefix(origin), func(at uint64, _ store.Hit) {
-		newest = int64(at >> 16)
-		if first {
-			oldest, first = newest, false
+	err = l.store.View(ctx, func(tx store.Tx) error {
+		oldest, newest = 0, 0
+		first, any, err := firstOutcome(tx, collection, origin, 0)
+		if err != nil || !any {
+			return err
 		}
+		last, err := lastOutcome(tx, collection, origin, first)
+		oldest, newest = int64(first>>16), int64(last>>16)
+		return err
 	})
 	return oldest, newest, err
+}
+
+// firstOutcome returns the time of an origin's first outcome in a collection at a time or later.
+func firstOutcome(tx store.Tx, c store.Collection, origin string, from uint64) (at uint64, any bool, err error) {
+	hits, err := tx.Scan(c, indexOrigin, store.Range{From: originPrefix(origin) + hex16(from), To: originEnd(origin), Limit: 1})
+	if err != nil || len(hits) == 0 {
+		return 0, false, err
+	}
+	at, any = outcomeHLC(origin, hits[0].SortKey)
+	return at, any, nil
+}
+
+// lastOutcome returns the time of an origin's last outcome in a collection, or from if there is none after that. Scans only
+// go forwards, so it searches by halves: at most 63 scans of one hit, whatever there is.
+func lastOutcome(tx store.Tx, c store.Collection, origin string, from uint64) (uint64, error) {
+	for most := uint64(maxHLC); from < most; {
+		middle := from + (most-from+1)/2
+		at, any, err := firstOutcome(tx, c, origin, middle)
+		switch {
+		case err != nil:
+			return 0, err
+		case any:
+			from = at
+		default:
+			most = middle - 1
+		}
+	}
+	return from, nil
 }
 
 // sumOf is a number for an outcome. Sums of numbers do not depend on the order.

@@ -79,17 +79,18 @@
 //
 // # Window
 //
-// The ledger holds at most MaxEntries entries and, on an engine inside this process, MaxBytes. A new key that finds no
+// The ledger holds at most MaxEntries entries and, on an engine that tells sizes, MaxBytes. A new key that finds no
 // room after expired entries are removed gets ErrFull. A reservation counts with its future outcome, estimated by
 // recent ones. An outcome of work that ran is never refused for lack of room: it may use an eighth more than the
 // window, and beyond that it is recorded without its answer. An outcome whose reservation is gone may use that eighth,
 // too, and one more entry; beyond that it gets ErrFull.
 //
 // A scope may hold a fixed multiple of what is free, which leaves room for scopes that hold little. ScopeShare is the
-// part of the window that a single scope can then hold.
+// part of the window that a single scope can then hold. On an engine inside this process, what scopes hold is stored in the
+// transactions that change it. So a scope has no more after a restart or a crash than before, and no start counts entries.
 //
 // On engines that several managers share, the counts may be a second old. So the window may be exceeded for a moment,
-// and each manager counts per scope only what it inserted itself.
+// and each manager counts per scope only what it inserted itself since its start.
 //
 // # Records that cannot be read
 //
@@ -153,7 +154,7 @@
 // An entry is one record of collection "ledger". Its key is the scope's length in decimal, a colon, scope and key. Each
 // state has an index ordered by expiry (pending, committed, rejected, unknown), which the sweeper, listings and counts
 // use. For all but reservations its sort key continues with the time at which the outcome was recorded. The index ref finds entries by
-// a reference such as a job id. All of this uses the transactions of package store; with Tx a caller combines ledger
+// a reference such as a job id. What scopes hold is in the collection "ledger_usage" (see usage.go). All of this uses the transactions of package store; with Tx a caller combines ledger
 // calls and its own writes in one transaction.
 //
 // # Files in reading order
@@ -162,7 +163,7 @@
 //	record.go                                 stored entries
 //	ledger.go, run.go, tx.go                  calls and their transactions
 //	unknown.go, batch.go, wait.go             unknown outcomes, batches, waiting
-//	capacity.go, share.go, usage.go           the window
+//	capacity.go, share.go, usage.go           the window, and what scopes hold
 //	window.go, pressure.go                    counts of shared engines, what a full window caused
 //	sweep.go, list.go, moved.go, stats.go     the sweeper and operators
 //	journal.go, funnel.go, overview.go        what operators see of the recent past

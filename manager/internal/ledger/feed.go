@@ -159,12 +159,16 @@ func (l *Ledger) OpenFeed(ctx context.Context, restored string) error {
 		return err
 	}
 	// Outcomes that an earlier process did not publish come before all later ones, whatever the wall clock says now.
-	from := originPrefix(l.opts.Origin) + hex16(published)
 	for _, c := range []store.Collection{collection, conflicts} {
-		err := l.eachOutcome(ctx, c, l.opts.Origin, from, func(at uint64, _ store.Hit) { l.feed.clock.observe(at) })
+		last := uint64(0)
+		err := l.store.View(ctx, func(tx store.Tx) (err error) {
+			last, err = lastOutcome(tx, c, l.opts.Origin, published)
+			return err
+		})
 		if err != nil {
 			return err
 		}
+		l.feed.clock.observe(last)
 	}
 	return nil
 }

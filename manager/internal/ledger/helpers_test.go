@@ -101,6 +101,9 @@ func stats(t testing.TB, l *Ledger) Stats {
 func bytesOf(t testing.TB, l *Ledger) int64 {
 	t.Helper()
 	total, err := bytesIn(l.store)
+	if err == nil {
+		err = usageIs(l)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,8 +74,7 @@ func NewFinish(r *api.FinishRequest) *FinishRequest {
 	}
 }
 
-// New returns a ledger on st. On an engine inside this process it first counts what each scope holds, which reads all
-// entries.
+// New returns a ledger on st. It reads a few records, whatever the ledger holds.
 func New(st store.Store, opts Options) (*Ledger, error) {
 	opts = opts.WithDefaults()
 	if err := opts.Validate(); err != nil {
@@ -86,8 +85,7 @@ func New(st store.Store, opts Options) (*Ledger, error) {
 	l.journal = newJournal(opts.JournalKeys)
 	l.waits.init(opts.MaxWaiters)
 	l.feed.id, l.feed.wake = newEpoch(), make(chan struct{}, 1)
-	l.usage.init()
-	if err := l.countScopes(context.Background()); err != nil {
+	if err := l.openUsage(context.Background()); err != nil {
 		return nil, err
 	}
 	return l, nil

@@ -380,6 +380,9 @@ func compare(t *rapid.T, l *Ledger, m *model) {
 		t.Fatalf("counted %d fenced, want %d", fenced, m.fenced)
 	}
 	want, err := bytesIn(l.store)
+	if err == nil {
+		err = usageIs(l)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,10 +18,11 @@ type Options struct {
 	// UnknownTTL is how long a key whose reservation ran out without an outcome is remembered as UNKNOWN if the
 	// reservation does not say; up to api.MaxTTL. With api.NoUnknown such a key is free. Default CommittedTTL.
 	UnknownTTL time.Duration
-	// MaxEntries bounds the window, 1 to 100 million. By default it is as many entries of TypicalEntryBytes as fit into
+	// MaxEntries bounds the window, 1 to a billion. By default it is as many entries of TypicalEntryBytes as fit into
 	// MaxBytes.
 	MaxEntries int
-	// MaxBytes bounds the records on an engine inside this process, plus EntryOverhead bytes for each. Default 512 MiB.
+	// MaxBytes bounds the records on an engine that tells sizes, in its memory or on its disk, plus EntryOverhead bytes for
+	// each. Default 512 MiB.
 	MaxBytes int64
 	// ScopeShare is the largest part of the window that one scope may hold while all others hold nothing (see the
 	// package documentation). 1 or negative: no limit. Default 0.75.
@@ -97,11 +98,11 @@ const MaxResultLimit = 4 << 20
 const (
 	// TypicalEntryBytes is how much of MaxBytes an entry with a short answer uses.
 	TypicalEntryBytes = 512
-	// EntryOverhead is how much memory an entry uses besides its key and value: index entries, the table of records and
-	// the rounding of allocations. It is measured with the engines wal and memory.
+	// EntryOverhead is how much room an entry uses besides its key and value: index entries, and in memory the table of
+	// records and the rounding of allocations. It is measured with the engine memory; on disk it is less.
 	EntryOverhead = 200
 
-	maxEntriesLimit = 100_000_000
+	maxEntriesLimit = 1_000_000_000
 )
 
 // KeysPerSecond is how many new keys per second the window holds if each stays for CommittedTTL and, where bytes are

@@ -153,6 +153,9 @@ func (r *run) write(stx store.Tx) error {
 	if err == nil && len(r.tx.outcomes) > 0 {
 		err = r.tx.post()
 	}
+	if err == nil && !r.tx.l.shared && len(r.tx.deltas) > 0 {
+		err = r.tx.keepUsage()
+	}
 	if err != nil && !r.tx.fx.wrote && refuses(err) {
 		// A refusal reveals state. Committing the transaction makes the engine delay the answer until that state is
 		// durable.

@@ -9,7 +9,7 @@ import (
 )
 
 // BenchmarkStart is what a manager does before it can serve: it recovers the
-// engine and counts what the ledger holds. 200,000 entries were reserved and
+// engine and opens the ledger. 200,000 entries were reserved and
 // committed, each with a result of 256 bytes, from the log and from the state.
 func BenchmarkStart(b *testing.B) {
 	const n = 200_000

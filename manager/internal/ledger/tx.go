@@ -353,7 +353,8 @@ func (tx *Tx) changed(key string, r *record, sign int64) {
 	if r.state == api.StatePending {
 		tx.fx.pending += sign
 	}
-	if !tx.l.boundsScopes() || r.imported {
+	// On an engine inside this process they are counted always: another start may bound them.
+	if tx.l.shared && !tx.l.boundsScopes() || r.imported {
 		return
 	}
 	scope := tx.l.usage.hash(key)
@@ -362,7 +363,7 @@ func (tx *Tx) changed(key string, r *record, sign int64) {
 		tx.deltas[n-1].bytes += bytes
 		return
 	}
-	tx.deltas = append(tx.deltas, delta{scope, sign, bytes, tx.fx.releases})
+	tx.deltas = append(tx.deltas, delta{scope, holding{sign, bytes}, tx.fx.releases})
 }
 
 // remove deletes a record and wakes the callers that wait for it.

@@ -8,16 +8,24 @@ import (
 // engine says which settings an engine needs.
 type engine struct {
 	needsDir, needsDSN bool
+	onDisk             bool // records take the disk of this machine
 	checkDSN           func(*Settings) error
 }
 
 const defaultEngine = "wal"
 
+// Defaults of --max-bytes and --job-max-bytes: DiskRoom with engines that keep records on the disk of this machine, and
+// else MemoryRoom.
+const (
+	DiskRoom   = 16 << 30
+	MemoryRoom = 512 << 20
+)
+
 // engines by the name under which users select them.
 var engines = map[string]engine{
-	"wal":      {needsDir: true},
+	"wal":      {needsDir: true, onDisk: true},
 	"memory":   {},
-	"sqlite":   {needsDir: true},
+	"sqlite":   {needsDir: true, onDisk: true},
 	"redis":    {needsDSN: true, checkDSN: (*Settings).checkRedisDSN},
 	"postgres": {needsDSN: true, checkDSN: (*Settings).checkPostgresDSN},
 	"etcd":     {needsDSN: true, checkDSN: (*Settings).checkEtcdDSN},

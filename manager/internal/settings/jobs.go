@@ -21,7 +21,7 @@ func (s *Settings) jobsTable() []setting {
 		number("job-retain-count", "", "finished jobs that are kept", 1, 100_000_000, "100000", &s.Jobs.RetainCount),
 		duration("job-dead-retain-seconds", "", seconds+" that a dead letter is kept", 1, MaxSeconds, "2592000", &s.Jobs.DeadFor),
 		number("job-dead-retain-count", "", "dead letters of each function that are kept", 1, 100_000_000, "100000", &s.Jobs.DeadCount),
-		number("job-max-bytes", "ONCEGATE_JOB_MAX_BYTES", "bytes of all jobs, finished ones and dead letters included, beyond which new jobs are refused; memory with the engines wal and memory", jobs.MinMaxBytes, jobs.MaxMaxBytes, "536870912", &s.Jobs.MaxBytes),
+		room("job-max-bytes", "ONCEGATE_JOB_MAX_BYTES", "bytes of all jobs, finished ones and dead letters included, beyond which new jobs are refused; on disk with the engines wal and sqlite, in memory with the engine memory", jobs.MinMaxBytes, jobs.MaxMaxBytes, &s.Jobs.MaxBytes),
 		fraction("job-submitter-share", "ONCEGATE_JOB_SUBMITTER_SHARE", "largest part of --job-max-bytes for the waiting and running jobs of one caller with the word submitter; 0 for no limit", "0.5", &s.Jobs.OwnerShare),
 		number("job-max-waiters", "", "claims and waits for results held at once", 1, 1_000_000, "10000", &s.Jobs.MaxWaiters),
 	}

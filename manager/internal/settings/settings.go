@@ -66,6 +66,8 @@ type setting struct {
 	repeated         bool // may be given several times
 	parse            func(string) error
 	initial          string // for the help text
+	// initialOf, when set, is the default with an engine. The setting must come after the engine in the table.
+	initialOf func(engine string) string
 }
 
 // configFlag is the flag that names the file with settings. The file cannot name another one.
@@ -146,9 +148,13 @@ func Parse(getenv func(string) (string, bool), args []string) (*Settings, error)
 			s.note(&st, strings.Join(inFile, " "), "file")
 			continue
 		}
-		s.note(&st, st.initial, "")
-		if st.initial != "" {
-			if err := st.parse(st.initial); err != nil {
+		initial := st.initial
+		if st.initialOf != nil {
+			initial = st.initialOf(s.Store)
+		}
+		s.note(&st, initial, "")
+		if initial != "" {
+			if err := st.parse(initial); err != nil {
 				return nil, fmt.Errorf("default of --%s: %w", st.name, err)
 			}
 		}
@@ -189,14 +195,14 @@ func (s *Settings) table() []setting {
 		duration("shutdown-timeout-seconds", "", seconds+" that requests get to finish at shutdown", 0, 3600, "10", &s.ShutdownTimeout),
 		duration("drain-delay-seconds", "", seconds+" between /readyz turning false and the shutdown", 0, 3600, "0", &s.DrainDelay),
 		number("max-logs", "", "logs that may be made; 0 keeps none. With the engine wal each takes 16 to 32 MiB of disk at least", 0, 1024, "64", &s.MaxLogs),
-		number("cache-bytes", "", "memory for records of the engine wal, whose state is on disk: what was read, and changes that are not in the state yet", 1<<20, 1<<40, "268435456", &s.CacheBytes),
+		number("cache-bytes", "", "memory for records with the engine wal, which has them on disk: half for what was read, the rest for changes that are not in the state on disk yet. Besides, each record takes 2 bytes", 1<<20, 1<<40, "268435456", &s.CacheBytes),
 
 		duration("pending-ttl-seconds", "IDEMPOTENCY_PENDING_TTL_SECONDS", seconds+" that a reservation holds", 0.001, MaxSeconds, "60", &s.Ledger.PendingTTL),
 		duration("committed-ttl-seconds", "IDEMPOTENCY_COMMITTED_TTL_SECONDS", seconds+" that a committed answer is remembered", 0.001, MaxSeconds, "300", &s.Ledger.CommittedTTL),
 		duration("rejected-ttl-seconds", "IDEMPOTENCY_REJECTED_TTL_SECONDS", seconds+" that a rejection is remembered", 0.001, MaxSeconds, "60", &s.Ledger.RejectedTTL),
 		remembered("unknown-ttl-seconds", "ONCEGATE_UNKNOWN_TTL_SECONDS", seconds+" that a key stays blocked after its reservation ran out without an outcome; 0: it is free immediately (default that of --committed-ttl-seconds)", &s.Ledger.UnknownTTL),
-		number("max-entries", "IDEMPOTENCY_MAX_ENTRIES", "entries in the window; by default as many as fit into --max-bytes at 512 bytes each", 1, 100_000_000, "", &s.Ledger.MaxEntries),
-		number("max-bytes", "ONCEGATE_MAX_BYTES", "memory of all entries; only for engines inside this process", 1<<20, 1<<44, "536870912", &s.Ledger.MaxBytes),
+		number("max-entries", "IDEMPOTENCY_MAX_ENTRIES", "entries in the window; by default as many as fit into --max-bytes at 512 bytes each", 1, 1_000_000_000, "", &s.Ledger.MaxEntries),
+		room("max-bytes", "ONCEGATE_MAX_BYTES", "bytes of all entries, on disk with the engines wal and sqlite and in memory with the engine memory; other engines have only --max-entries", 1<<20, 1<<44, &s.Ledger.MaxBytes),
 		fraction("scope-share", "ONCEGATE_SCOPE_SHARE", "largest part of the window for one scope; 0 for no limit", "0.75", &s.Ledger.ScopeShare),
 		number("max-result-bytes", "", "largest recorded answer", 1024, ledger.MaxResultLimit, "1048576", &s.Ledger.MaxResultBytes),
 		duration("cleanup-interval-seconds", "IDEMPOTENCY_CLEANUP_INTERVAL_SECONDS", seconds+" between two sweeps of expired entries", 0.001, 86400, "10", &s.Ledger.CleanupInterval),
@@ -266,6 +272,18 @@ func boolean(name, env, usage, initial string, to *bool) setting {
 
 func number[T int | int64](name, env, usage string, least, most int64, initial string, to *T) setting {
 	return setting{name: name, env: env, usage: usage, initial: initial, parse: Number(least, most, to)}
+}
+
+// room is a number of bytes, by default as many as the engine has room for.
+func room(name, env, usage string, least, most int64, to *int64) setting {
+	s := number(name, env, fmt.Sprintf("%s (default %d with wal and sqlite, else %d)", usage, DiskRoom, MemoryRoom), least, most, "", to)
+	s.initialOf = func(store string) string {
+		if engines[store].onDisk {
+			return strconv.FormatInt(DiskRoom, 10)
+		}
+		return strconv.FormatInt(MemoryRoom, 10)
+	}
+	return s
 }
 
 func fraction(name, env, usage, initial string, to *float64) setting {

@@ -2,6 +2,7 @@ package settings
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -51,16 +52,77 @@ func TestDefaultsAreAsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := s.Ledger
-	if l.PendingTTL != 60*time.Second || l.CommittedTTL != 300*time.Second || l.RejectedTTL != 60*time.Second || l.MaxEntries != 0 || l.MaxBytes != 512<<20 ||
+	if l.PendingTTL != 60*time.Second || l.CommittedTTL != 300*time.Second || l.RejectedTTL != 60*time.Second || l.MaxEntries != 0 || l.MaxBytes != 16<<30 ||
 		l.ScopeShare != 0.75 ||
 		l.CleanupInterval != 10*time.Second || l.MaxWait != 30*time.Second || s.Store != "wal" {
 		t.Errorf("%+v", s)
 	}
-	if s.Jobs.MaxBytes != 512<<20 || s.Jobs.OwnerShare != 0.5 {
+	if s.Jobs.MaxBytes != 16<<30 || s.Jobs.OwnerShare != 0.5 {
 		t.Errorf("%+v", s.Jobs)
+	}
+	if s.CacheBytes != 256<<20 {
+		t.Errorf("%d bytes for records", s.CacheBytes)
 	}
 	if err := l.WithDefaults().Validate(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRoomByEngine: records take the disk, with the engines wal and sqlite, or memory, which is smaller. What is given
+// counts with each.
+func TestRoomByEngine(t *testing.T) {
+	for engine, want := range map[string]int64{"wal": 16 << 30, "sqlite": 16 << 30, "memory": 512 << 20, "redis": 512 << 20, "postgres": 512 << 20, "etcd": 512 << 20} {
+		args := []string{"--store", engine}
+		switch engine {
+		case "wal", "sqlite":
+			args = append(args, "--data-dir", "d")
+		case "redis":
+			args = append(args, "--store-dsn", "redis://h/0")
+		case "postgres":
+			args = append(args, "--store-dsn", "postgres://h/d")
+		case "etcd":
+			args = append(args, "--store-dsn", "http://h:2379")
+		}
+		s, err := Parse(from(nil), args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Ledger.MaxBytes != want || s.Jobs.MaxBytes != want {
+			t.Errorf("%s: %d and %d bytes, want %d", engine, s.Ledger.MaxBytes, s.Jobs.MaxBytes, want)
+		}
+		if n := int64(s.Ledger.WithDefaults().MaxEntries); n != want/512 {
+			t.Errorf("%s: %d entries in %d bytes", engine, n, want)
+		}
+		given := 0
+		for _, v := range s.Values() {
+			if v.Name == "max-bytes" || v.Name == "job-max-bytes" {
+				given++
+				if v.Value != strconv.FormatInt(want, 10) || v.From != "" {
+					t.Errorf("%s: %+v, want %d", engine, v, want)
+				}
+			}
+		}
+		if given != 2 {
+			t.Errorf("%s: %d values, want 2", engine, given)
+		}
+		s, err = Parse(from(map[string]string{"ONCEGATE_JOB_MAX_BYTES": "9000000"}), append(args, "--max-bytes", "8000000"))
+		if err != nil || s.Ledger.MaxBytes != 8_000_000 || s.Jobs.MaxBytes != 9_000_000 {
+			t.Errorf("%s: %d and %d bytes, %v", engine, s.Ledger.MaxBytes, s.Jobs.MaxBytes, err)
+		}
+	}
+}
+
+// TestMostEntries: a window on disk may have a billion entries.
+func TestMostEntries(t *testing.T) {
+	s, err := Parse(from(nil), []string{"--data-dir", "d", "--max-entries", "1000000000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ledger.WithDefaults().Validate(); err != nil || s.Ledger.MaxEntries != 1_000_000_000 {
+		t.Errorf("%d entries, %v", s.Ledger.MaxEntries, err)
+	}
+	if s, err = Parse(from(nil), []string{"--data-dir", "d", "--max-bytes", "1099511627776"}); err != nil || s.Ledger.WithDefaults().MaxEntries != 1_000_000_000 {
+		t.Errorf("a TiB: %d entries, %v", s.Ledger.WithDefaults().MaxEntries, err)
 	}
 }
 

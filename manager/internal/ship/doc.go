@@ -17,8 +17,8 @@
 // deleted. The store is the service that serves the destination.
 //
 // A run holds consecutive records of one segment, about 8 MiB at most, with the times at which they became durable. A
-// snapshot holds the records of the log's own snapshot. Each object has the CRC-64/NVME of its records and the CRC-32C
-// of its header. The manifest has each object's CRC-64. Manifest, catalog and head begin with the SHA-256 of their JSON.
+// snapshot holds records of the state that the log led to, see Snapshot. Each object has the CRC-64/NVME of its records
+// and the CRC-32C of its header. The manifest has each object's CRC-64. Manifest, catalog and head begin with the SHA-256 of their JSON.
 //
 // # Order
 //
@@ -35,7 +35,7 @@
 //	records ─▶ tNNN ─▶ tNNN+1 ─▶ …          each interval
 //	              └──▶ manifest              each 64 runs, and when a segment is sealed
 //	                     └──▶ rNNN, manifest when many runs are small
-//	snapshot ─▶ sNNN-000 … ─▶ manifest       when it is worth its bytes
+//	snapshot ─▶ sNNN-000 … ─▶ manifest       when it is worth its bytes, with the tail beside it
 //
 // # Histories
 //
@@ -50,8 +50,34 @@
 // deleted. A restore takes the logs that were fully shipped and not deleted at its time. A log that the manager does not
 // have counts as deleted, unless the manager could not open it.
 //
-// A snapshot of a named log also needs records: the entries that readers may still ask for. It can be restored once these
+// A snapshot of a named log also needs records: the entries that readers may still ask for. The manifest names it once these
 // are shipped; until then the previous snapshot is used.
+//
+// # Snapshots
+//
+// A state may have gigabytes. Each step ships parts of a snapshot for an interval, and then the tail. One part of each log is in
+// memory, about 8 MiB. A part that fails is tried again in the next step. The snapshot stays open meanwhile, but not for
+// longer than 10 minutes in which the store takes no part. Of named logs, 8 snapshots at most are on their way at a time. A
+// stop or a lost lease ends the upload, and a sweep deletes its parts.
+//
+// A snapshot is shipped for one of two reasons:
+//
+//   - The runs between the last snapshot and the newest have at least as many bytes as the last one.
+//   - Records are missing before the tail: at the begin of a history whose log lacks its first records, and after a gap.
+//     The tail goes on with the records after the snapshot. They count as shipped when the snapshot is complete.
+//
+// # Bytes
+//
+// What a byte of log costs in bytes that are written to the store:
+//
+//   - 1 in the tail.
+//   - At most 1 in snapshots while the state does not grow: each snapshot has as many bytes as the one before, and as
+//     many bytes of runs came between. At most 2 while it grows: a snapshot is larger than the one before by the bytes
+//     of log between them at most.
+//   - 1 if its run has less than 1 MiB and is merged. 64 such runs in a row, or those of a sealed segment, become
+//     larger ones, which may take up to 1 MiB that was merged before.
+//
+// So a busy log costs 2 bytes for each, and 3 while its state grows. An upload that ended early is added to that.
 //
 // # Lease
 //
@@ -74,7 +100,7 @@
 //
 // The manager never waits for the store. Its snapshots keep the segments that are not shipped, up to
 // Options.BacklogBytes. After that, shipping continues with the next snapshot: the state is complete, but the times between
-// cannot be restored to.
+// cannot be restored to. An upload that waits for the store keeps no segment: what it does not have is in the tail.
 //
 // # Answers that get lost
 //

@@ -77,6 +77,12 @@ func openLog(t *testing.T, dir string) *wal.Log {
 // startLedger opens the log in dir and ships it to store, if that is not nil.
 func startLedger(t *testing.T, dir string, store object.Store, change func(*ship.Options)) *ledger {
 	t.Helper()
+	return startEngine(t, dir, store, change, func(l ship.Log) ship.Log { return l })
+}
+
+// startEngine is startLedger for an engine that makes the snapshots of its log.
+func startEngine(t *testing.T, dir string, store object.Store, change func(*ship.Options), engine func(ship.Log) ship.Log) *ledger {
+	t.Helper()
 	l := &ledger{t: t, dir: dir, log: openLog(t, dir), journal: new(journal)}
 	if store != nil {
 		opts := ship.Options{
@@ -90,7 +96,10 @@ func startLedger(t *testing.T, dir string, store object.Store, change func(*ship
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Add(ship.LedgerLog, ship.WAL(l.log), false)
+		if _, ok := store.(*refusing); ok {
+			s.TryOnce()
+		}
+		s.Add(ship.LedgerLog, engine(ship.WAL(l.log)), false)
 		s.Start(ship.Ledger{})
 		l.shipper = s
 	}
@@ -156,7 +165,11 @@ func (l *ledger) append(n int) uint64 {
 func (l *ledger) snapshot() {
 	l.t.Helper()
 	seq := l.log.Durable()
-	err := l.log.SnapshotKeeping(l.t.Context(), seq, min(seq+1, l.shipper.Keep(ship.LedgerLog)), func(w *wal.SnapshotWriter) error {
+	keep := seq + 1
+	if l.shipper != nil {
+		keep = min(keep, l.shipper.Keep(ship.LedgerLog))
+	}
+	err := l.log.SnapshotKeeping(l.t.Context(), seq, keep, func(w *wal.SnapshotWriter) error {
 		for n := uint64(1); n <= seq; n++ {
 			if err := w.Add(body(l.rounds, n)); err != nil {
 				return err

@@ -88,6 +88,8 @@ type run struct {
 type tail struct {
 	Term uint64 `json:"term"`
 	Next uint64 `json:"next"`
+	// From is the sequence number with which the first of them begins.
+	From uint64 `json:"from"`
 }
 
 // covers reports whether the runs have the records that a snapshot's state needs besides the snapshot.
@@ -128,16 +130,27 @@ func (h *history) end() uint64 {
 	return end
 }
 
-// nextRun is the sequence number with which the next run begins.
+// nextRun is the sequence number with which the next run of the tail begins.
 func (h *history) nextRun() uint64 {
-	next := uint64(1)
 	if n := len(h.Runs); n > 0 {
-		next = h.Runs[n-1].Last + 1
+		return max(h.Tail.From, h.Runs[n-1].Last+1)
 	}
+	return h.Tail.From
+}
+
+// broken reports whether records are missing between the newest snapshot, or the first record, and the tail.
+func (h *history) broken() bool {
+	next := uint64(1)
 	if n := len(h.Snapshots); n > 0 {
-		next = max(next, h.Snapshots[n-1].Keep)
+		next = h.Snapshots[n-1].Keep
 	}
-	return next
+	for _, r := range h.Runs {
+		if r.First > next {
+			return true
+		}
+		next = max(next, r.Last+1)
+	}
+	return h.Tail.From > next
 }
 
 // empty reports whether nothing can be restored from it.

@@ -13,8 +13,14 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/ship"
 )
 
-// gapsLogged is what the shipper's metric says.
+// gapsLogged is how many gaps the shipper counted.
 func gapsLogged(t *testing.T, s *ship.Shipper) float64 {
+	t.Helper()
+	return counterOf(t, s, "oncegate_ship_gaps_total")
+}
+
+// counterOf is what a metric of the shipper says.
+func counterOf(t *testing.T, s *ship.Shipper, name string) float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
 	if err := r.Register(s.Metrics()); err != nil {
@@ -25,11 +31,11 @@ func gapsLogged(t *testing.T, s *ship.Shipper) float64 {
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if f.GetName() == "oncegate_ship_gaps_total" {
+		if f.GetName() == name {
 			return f.GetMetric()[0].GetCounter().GetValue()
 		}
 	}
-	t.Fatal("there is no oncegate_ship_gaps_total")
+	t.Fatal("there is no " + name)
 	return 0
 }
 

@@ -84,6 +84,42 @@ func planOf(h *history, limit int64) *plan {
 	return p
 }
 
+// again returns a plan for the rest of the records, from next on, or for all when next is 0; nil when the manifest does not have them, or did not change.
+func (p *plan) again(ctx context.Context, o *RestoreOptions, next uint64) (*plan, error) {
+	m, _, _, err := readShipped(ctx, o.Store, o.Log)
+	if err != nil || m.sameAs(p.manifest) || len(p.runs) == 0 {
+		return nil, err
+	}
+	if next == 0 {
+		next = p.runs[0].First
+	}
+	until := p.runs[len(p.runs)-1].Last
+	for i := range m.Histories {
+		h := &m.Histories[i]
+		if h.Log != p.history.Log || h.Began != p.history.Began {
+			continue
+		}
+		rest := &plan{manifest: m, history: h, at: p.at}
+		for _, r := range h.Runs {
+			if r.Last >= next && r.First <= until {
+				rest.runs = append(rest.runs, r)
+			}
+		}
+		if len(rest.runs) > 0 && rest.runs[0].First <= next {
+			return rest, nil
+		}
+	}
+	return nil, nil
+}
+
+// parts is how many parts of a snapshot it reads.
+func (p *plan) parts() int {
+	if p.base == nil {
+		return 0
+	}
+	return len(p.base.Parts)
+}
+
 // fetched has the records of an object.
 type fetched struct {
 	name   string
@@ -100,10 +136,7 @@ const ahead = 4
 func (p *plan) fetch(ctx context.Context, o *RestoreOptions, fn func(r *run, f fetched) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	parts := 0
-	if p.base != nil {
-		parts = len(p.base.Parts)
-	}
+	parts := p.parts()
 	n := parts + len(p.runs)
 	slots := make(chan chan fetched, ahead)
 	go func() {

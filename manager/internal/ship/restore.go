@@ -163,7 +163,7 @@ func removeContent(dir string) {
 // report is empty, and so is the manifest if that is damaged.
 func restoreLog(ctx context.Context, o *RestoreOptions, dir string) (*Report, *manifest, error) {
 	var stale error
-	for range 5 {
+	for range staleTries {
 		p, err := makePlan(ctx, o.Store, o.Log, o.At)
 		if p == nil {
 			return new(Report), new(manifest), err
@@ -185,6 +185,9 @@ func restoreLog(ctx context.Context, o *RestoreOptions, dir string) (*Report, *m
 	}
 	return new(Report), new(manifest), stale
 }
+
+// staleTries bounds how often a plan that the manager made stale is made again without progress.
+const staleTries = 5
 
 // errMissing is in the chain of damage by missing objects.
 var errMissing = errors.New("it is missing")
@@ -257,7 +260,7 @@ func (p *plan) restore(ctx context.Context, o *RestoreOptions, dir string) (_ *R
 	if err := w.write(ctx, o); err != nil || o.nothing {
 		return report, err
 	}
-	found, err := wal.Verify(ctx, dir, wal.InspectOptions{Check: check})
+	found, err := wal.Verify(ctx, dir, wal.InspectOptions{Check: firstOf(check)})
 	if err != nil {
 		return nil, err
 	}
@@ -267,6 +270,26 @@ func (p *plan) restore(ctx context.Context, o *RestoreOptions, dir string) (_ *R
 		}
 	}
 	return report, nil
+}
+
+// firstOf makes a check that fails for the first record which cannot be used, and for no other: wal.Verify remembers each
+// failure, and a snapshot may have millions of records.
+func firstOf(check func(wal.Entry) error) func(wal.Entry) error {
+	if check == nil {
+		return nil
+	}
+	failed := false
+	return func(e wal.Entry) error {
+		if failed {
+			return nil
+		}
+		err := check(e)
+		if e.Replaced {
+			return nil
+		}
+		failed = err != nil
+		return err
+	}
 }
 
 // install moves the files to where a manager looks for them. No manager opens the directory before install
@@ -313,6 +336,7 @@ type writer struct {
 	// check is called with each record; nil: wal.Verify does that on the files.
 	check func(wal.Entry) error
 
+	next    uint64  // sequence number of the record to write next; 0 before the first run
 	segment segment // that is being written; zero before the first
 	reached bool    // the last point to restore was found
 }
@@ -324,14 +348,7 @@ func (w *writer) write(ctx context.Context, o *RestoreOptions) error {
 		}
 		w.report.Sequence, w.report.Snapshot, w.report.At = base.Sequence, base.Sequence, time.UnixMilli(base.Time)
 	}
-	err := w.plan.fetch(ctx, o, func(r *run, f fetched) error {
-		w.report.Objects++
-		if r == nil {
-			return w.part(f)
-		}
-		return w.run(r, f)
-	})
-	if err != nil {
+	if err := w.fetch(ctx, o); err != nil {
 		return err
 	}
 	if w.segment.Number == 0 { // the log needs one for its next records
@@ -344,6 +361,35 @@ func (w *writer) write(ctx context.Context, o *RestoreOptions) error {
 		}
 	}
 	return w.im.Finish()
+}
+
+// fetch writes the objects of the plan. A manager may merge the runs of the plan while the snapshot is read, which may take
+// an hour; then fetch continues with the merged runs.
+func (w *writer) fetch(ctx context.Context, o *RestoreOptions) error {
+	p := w.plan
+	for stuck := 0; ; stuck++ {
+		before := w.next
+		parts := p.parts()
+		err := p.fetch(ctx, o, func(r *run, f fetched) error {
+			w.report.Objects++
+			if r == nil {
+				parts--
+				return w.part(f)
+			}
+			return w.run(r, f)
+		})
+		if w.next > before {
+			stuck = 0
+		}
+		if parts > 0 || !errors.Is(err, errMissing) || stuck == staleTries {
+			return err
+		}
+		again, readErr := p.again(ctx, o, w.next)
+		if again == nil {
+			return errors.Join(err, readErr)
+		}
+		p = again
+	}
 }
 
 func (w *writer) part(f fetched) error {
@@ -387,17 +433,20 @@ func (w *writer) run(r *run, f fetched) error {
 	if last = max(last, min(r.Last, w.report.Snapshot)); last < r.First {
 		return nil
 	}
+	if w.next == 0 {
+		w.next = r.First
+	}
 	if r.Segment.Number != w.segment.Number {
 		if err := w.im.Segment(r.Segment.Number, r.First, r.Segment.Capacity); err != nil {
 			return err
 		}
 		w.segment = r.Segment
 	}
-	for i, body := range f.bodies[:last-r.First+1] {
+	for ; w.next <= last; w.next++ {
+		seq, body := w.next, f.bodies[w.next-r.First]
 		if err := w.im.Append(body); err != nil {
 			return err
 		}
-		seq := r.First + uint64(i)
 		if err := w.ask(f.name, wal.Entry{Segment: r.Segment.Number, Sequence: seq, Body: body, Replaced: seq <= w.report.Snapshot}); err != nil {
 			return err
 		}

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,9 +63,10 @@ type Options struct {
 	metrics   *Metrics
 	cataloged *atomic.Bool // the destination has a catalog of named logs
 	buffers   *buffers
+	uploads   chan struct{} // has a value for each snapshot of a named log that is on its way
 	failures  *atomic.Int64 // counts tries that failed
 
-	pruneEvery time.Duration
+	pruneEvery, patience time.Duration
 }
 
 func (o Options) withDefaults() Options {
@@ -81,6 +81,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.LeaseTTL == 0 {
 		o.LeaseTTL = DefaultLeaseTTL
+	}
+	if o.patience == 0 {
+		o.patience = defaultPatience
 	}
 	if o.LongestTTL == nil {
 		o.LongestTTL = func() time.Duration { return 0 }
@@ -124,7 +127,7 @@ func New(opts Options) (*Shipper, error) {
 	opts.writer = random()
 	opts.metrics = newMetrics(s)
 	opts.cataloged, opts.pruneEvery = new(atomic.Bool), defaultPruneEvery
-	opts.buffers, opts.failures = new(buffers), new(atomic.Int64)
+	opts.buffers, opts.failures, opts.uploads = new(buffers), new(atomic.Int64), make(chan struct{}, uploadAtOnce)
 	opts.Store = &retrying{Store: opts.Store, tries: tries, timeout: tryTimeout, failed: func(err error) {
 		opts.failures.Add(1)
 		opts.metrics.failed(err)
@@ -344,136 +347,6 @@ func (s *Shipper) renew(ctx context.Context) (lost bool) {
 			return true
 		}
 	}
-}
-
-// shipAtOnce is how many logs are shipped at the same time.
-const shipAtOnce = 4
-
-// part is a group of logs that has a loop of its own.
-type part string
-
-const (
-	ledgerPart part = "ledger"
-	namedPart  part = "named logs" // and their catalog
-	leasePart  part = "lease"
-)
-
-// has reports whether the part ships the stream.
-func (p part) has(st *stream) bool { return (st.named == "") == (p == ledgerPart) }
-
-// ship ships all logs until ctx ends, the shipper is to end, or another manager's manifest shows that the lease
-// is lost. The ledger does not wait for named logs.
-func (s *Shipper) ship(ctx context.Context, term uint64) {
-	s.newTerm()
-	ctx, end := context.WithCancel(ctx)
-	defer end()
-	var named sync.WaitGroup
-	named.Go(func() {
-		if s.loop(ctx, term, namedPart, make(map[*stream]bool)) {
-			end()
-		}
-	})
-	begun := make(map[*stream]bool)
-	if s.loop(ctx, term, ledgerPart, begun) {
-		end()
-	}
-	named.Wait()
-	s.finish(ctx, term, ledgerPart, begun) // its manifest says that there is a catalog
-}
-
-// loop ships a part, at each interval. begun has the streams that began in this term.
-func (s *Shipper) loop(ctx context.Context, term uint64, p part, begun map[*stream]bool) (fenced bool) {
-	for {
-		unshipped, fenced := s.round(ctx, term, p, begun)
-		if fenced || ctx.Err() != nil {
-			return fenced
-		}
-		if !unshipped && !s.pause(ctx, s.opts.Interval) {
-			return s.finish(ctx, term, p, begun)
-		}
-	}
-}
-
-// finish ships the last durable records.
-func (s *Shipper) finish(ctx context.Context, term uint64, p part, begun map[*stream]bool) (fenced bool) {
-	for unshipped := true; unshipped && !fenced && ctx.Err() == nil; {
-		unshipped, fenced = s.round(ctx, term, p, begun)
-	}
-	return fenced
-}
-
-// round does one step for each log of a part. unshipped says that a log without an error has more to ship, or that the
-// catalog is due.
-func (s *Shipper) round(ctx context.Context, term uint64, p part, begun map[*stream]bool) (unshipped, fenced bool) {
-	var failed error
-	fail := func(label string, err error) {
-		if errors.Is(err, errFenced) {
-			s.opts.Logger.Warn("this manager lost the shipping lease and no longer ships", "log", label, "error", err.Error())
-			fenced = true
-		} else if err != nil && failed == nil {
-			failed = fmt.Errorf("log %s: %w", label, err)
-		}
-	}
-	var catalogErr error
-	if p == namedPart {
-		catalogErr = s.syncCatalog(ctx, term)
-	}
-	if fail(catalogObject, catalogErr); fenced {
-		return false, true
-	}
-	var streams []*stream
-	for _, st := range s.all() {
-		if p.has(st) && st.prefix != "" {
-			streams = append(streams, st)
-		}
-	}
-	errs, began := make([]error, len(streams)), make([]bool, len(streams))
-	turn := make(chan struct{}, shipAtOnce)
-	var wg sync.WaitGroup
-	for i, st := range streams {
-		began[i] = begun[st]
-		turn <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-turn }()
-			if !began[i] {
-				errs[i] = st.begin(ctx, term)
-				began[i] = errs[i] == nil
-			}
-			if errs[i] == nil {
-				errs[i] = st.step(ctx)
-			}
-			if errs[i] == nil && !st.unshipped {
-				st.ready = true
-			}
-		})
-	}
-	wg.Wait()
-	clear(begun) // of logs that were deleted
-	for i, st := range streams {
-		begun[st] = began[i]
-		if st.named != "" && errs[i] != nil && !slices.Contains(s.all(), st) {
-			continue // it was deleted meanwhile
-		}
-		fail(st.label, errs[i])
-		unshipped = unshipped || errs[i] == nil && st.unshipped
-	}
-	if p == namedPart && catalogErr == nil && !fenced {
-		select {
-		case <-s.quit: // a stop has no time for it
-		default:
-			fail(catalogObject, s.collectGone(ctx, term))
-		}
-		unshipped = unshipped || s.catalogDue()
-	}
-	if fenced {
-		return false, true
-	}
-	if failed == nil {
-		s.recovered(p)
-	} else if ctx.Err() == nil {
-		s.trouble(p, failed)
-	}
-	return unshipped, false
 }
 
 // Shipped is the last sequence number of a log up to which every record was shipped.

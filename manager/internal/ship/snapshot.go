@@ -2,13 +2,43 @@ package ship
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 )
 
-// shipSnapshot ships the log's snapshot when it is newer than the last one, and the runs since then have at least
-// as many bytes as that.
-func (st *stream) shipSnapshot(ctx context.Context) error {
+const (
+	// defaultPatience is for how long an upload waits for a store that takes no part. Then it ends, because the log may
+	// need much room for a snapshot that is open.
+	defaultPatience = 10 * time.Minute
+	// readPause is how long after a snapshot that could not be read the next one is opened.
+	readPause = 10 * time.Minute
+	// uploadAtOnce bounds the snapshots of named logs that are open or have a part in memory. Those that are shipped in one step
+	// need half of it.
+	uploadAtOnce = 2 * shipAtOnce
+)
+
+// errTooMany says that a log must wait until another one's snapshot is shipped.
+var errTooMany = errors.New("ship: too many snapshots are on their way")
+
+// upload is a snapshot on its way to the store. Each step ships some parts of it, so the tail does not wait for it.
+type upload struct {
+	snapshot
+	from    Snapshot // nil after the last record
+	index   uint64   // of the names of its parts
+	held    []byte   // a record that did not fit into the last part
+	holds   bool
+	unsent  *packed   // a part whose write has an unknown outcome
+	counted bool      // among those that uploadAtOnce bounds
+	written time.Time // when the last part was written
+	// reach is the last record that was durable when it was opened. The manifest names the snapshot after the
+	// runs up to there, so its state is not older than its Time.
+	reach uint64
+}
+
+// snapshotDue reports whether there is a newer snapshot, and it is worth its bytes: the runs between the last one and it have
+// as many as the last one, or the newest state cannot be restored without it. Later runs count for the next snapshot.
+func (st *stream) snapshotDue() bool {
 	h := st.manifest.last()
 	var last snapshot
 	if n := len(h.Snapshots); n > 0 {
@@ -16,85 +46,193 @@ func (st *stream) shipSnapshot(ctx context.Context) error {
 	}
 	seq := st.log.SnapshotSequence()
 	if seq <= last.Sequence || seq >= st.next { // of records that are still to be shipped
-		return nil
+		return false
 	}
-	var bytes int64
-	for _, r := range slices.Backward(h.Runs) {
-		if r.Last <= last.Sequence {
-			break
-		}
-		bytes += r.Bytes
+	if st.broken {
+		return true
 	}
-	for _, r := range st.pending {
-		bytes += r.Bytes
-	}
-	if bytes < last.Bytes {
-		return nil
-	}
-	shipped, err := st.upload(ctx, true)
-	if err != nil || shipped == nil {
-		return err
-	}
-	if shipped.Sequence >= st.next { // replaced by an even newer one
-		return nil // a sweep deletes its objects, and a later step ships it again
-	}
-	return st.edit(ctx, func(h *history) { h.Snapshots = append(h.Snapshots, *shipped) })
-}
-
-// upload writes the objects of the log's snapshot; nil when it has none. With tail, it
-// continues to ship the tail meanwhile.
-func (st *stream) upload(ctx context.Context, tail bool) (*snapshot, error) {
-	r, err := st.log.OpenSnapshot(ctx)
-	if r == nil || err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	s := &snapshot{Sequence: r.Sequence(), Keep: r.Sequence() + 1, Time: time.Now().UnixMilli()}
-	if st.kept {
-		s.Keep = r.Keep()
-	}
-	for _, seg := range st.log.Segments() {
-		if s.Segment.Number == 0 || seg.First <= s.Sequence+1 {
-			s.Segment = segment(seg)
-		}
-	}
-	index := st.index
-	st.index++
-	p := st.pack()
-	defer func() { st.unpack(p) }()
-	first := uint64(1)
-	flush := func() error {
-		if s.Records < first {
-			return nil
-		}
-		o := p.seal(header{Kind: kindSnapshot, Log: st.log.ID(), First: first, Last: s.Records, Snapshot: s.Sequence})
-		part := o.ref(snapName(st.term, index, len(s.Parts)))
-		if err := st.write(ctx, part.Name, o); err != nil {
-			return err
-		}
-		s.Parts, s.Bytes = append(s.Parts, part), s.Bytes+part.Bytes
-		p, first = st.pack(), s.Records+1
-		st.opts.metrics.shipped(int(part.Bytes), 1)
-		if tail {
-			return st.shipTail(ctx)
-		}
-		return nil
-	}
-	for {
-		body, ok, err := r.Next()
-		if err != nil {
-			return nil, err
-		}
-		if !ok {
-			break
-		}
-		if p.size() > 0 && p.size()+len(body) > targetBytes {
-			if err := flush(); err != nil {
-				return nil, err
+	bytes := int64(0)
+	for _, runs := range [][]run{h.Runs, st.pending} {
+		for _, r := range slices.Backward(runs) {
+			if r.First <= last.Sequence {
+				break
+			}
+			if r.Last <= seq {
+				bytes += r.Bytes
 			}
 		}
-		p.add(body)
-		s.Records++
 	}
-	return s, flush()
+	return bytes >= last.Bytes
+}
+
+// openSnapshot begins an upload; upload stays nil when the log has no snapshot.
+func (st *stream) openSnapshot(ctx context.Context) error {
+	if time.Now().Before(st.readAgain) {
+		return st.unreadable
+	}
+	u := new(upload)
+	if st.named != "" {
+		select {
+		case st.opts.uploads <- struct{}{}:
+			u.counted = true
+		default:
+			return errTooMany
+		}
+	}
+	from, err := st.log.OpenSnapshot(ctx)
+	if from == nil || err != nil {
+		u.end(st.opts)
+		return st.notRead(ctx, err)
+	}
+	now := time.Now() // before Durable, as in addPoint
+	u.from, u.index, u.written, u.reach = from, st.index, now, st.log.Durable()
+	u.snapshot = snapshot{Sequence: from.Sequence(), Keep: from.Sequence() + 1, Time: now.UnixMilli()}
+	if st.kept {
+		u.Keep = from.Keep()
+	}
+	for _, seg := range st.log.Segments() {
+		if u.Segment.Number == 0 || seg.First <= u.Sequence+1 {
+			u.Segment = segment(seg)
+		}
+	}
+	st.index++
+	st.upload = u
+	return nil
+}
+
+// notRead remembers that a snapshot cannot be read, so that it is not opened, and perhaps shipped in part, again and again.
+func (st *stream) notRead(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() == nil {
+		st.unreadable, st.readAgain = err, time.Now().Add(readPause)
+	}
+	return err
+}
+
+// end closes the snapshot. The upload has no part in memory then.
+func (u *upload) end(opts *Options) {
+	if u.from != nil {
+		u.from.Close()
+	}
+	u.from, u.unsent = nil, nil
+	if u.counted {
+		<-opts.uploads
+		u.counted = false
+	}
+}
+
+// dropUpload ends an upload. A sweep deletes its parts.
+func (st *stream) dropUpload() {
+	if st.upload != nil {
+		st.upload.end(st.opts)
+		st.upload = nil
+	}
+}
+
+// pending reports whether parts are still to be written.
+func (u *upload) pending() bool { return u.from != nil || u.unsent != nil }
+
+// checkUpload ends an upload that has waited for the store for too long.
+func (st *stream) checkUpload() {
+	if u := st.upload; u != nil && u.pending() && time.Since(u.written) > st.opts.patience {
+		st.dropUpload()
+	}
+}
+
+// shipSnapshot ships parts of the snapshot that is due, for an interval, and names it when it is complete. A shipper that
+// is to end ships only a snapshot without which what it shipped cannot be restored.
+func (st *stream) shipSnapshot(ctx context.Context, ending bool) error {
+	st.uploading = false
+	wanted := st.broken || !ending
+	if st.upload == nil {
+		if !wanted || !st.snapshotDue() {
+			return nil
+		}
+		if err := st.openSnapshot(ctx); errors.Is(err, errTooMany) {
+			return nil
+		} else if err != nil || st.upload == nil {
+			return err
+		}
+	}
+	u := st.upload
+	for start := time.Now(); u.pending(); {
+		if !wanted {
+			return nil
+		}
+		if u.written.After(start) && (st.unshipped || time.Since(start) >= st.opts.Interval) {
+			st.uploading = true
+			return nil
+		}
+		if err := st.shipPart(ctx); err != nil {
+			return err
+		}
+	}
+	if st.next <= u.reach {
+		st.uploading = wanted
+		return nil
+	}
+	if err := st.edit(ctx, func(h *history) { h.Snapshots = append(h.Snapshots, u.snapshot) }); err != nil {
+		return err
+	}
+	st.upload = nil
+	st.setBroken()
+	return nil
+}
+
+// shipPart writes the next part, or finds that there is none.
+func (st *stream) shipPart(ctx context.Context) error {
+	u := st.upload
+	if u.unsent == nil {
+		part, err := st.packPart()
+		if err != nil {
+			st.dropUpload()
+			return st.notRead(ctx, err)
+		}
+		if u.unsent = part; part == nil {
+			u.end(st.opts)
+			return nil
+		}
+	}
+	part := u.unsent.ref(snapName(st.term, u.index, len(u.Parts)))
+	if err := st.write(ctx, part.Name, u.unsent); err != nil {
+		return err
+	}
+	u.Parts, u.Bytes, u.unsent = append(u.Parts, part), u.Bytes+part.Bytes, nil
+	u.written = time.Now()
+	if !u.pending() {
+		u.end(st.opts)
+	}
+	st.opts.metrics.shipped(int(part.Bytes), 1)
+	return nil
+}
+
+// packPart makes the next part, and closes the snapshot after the last one; nil when there is none.
+func (st *stream) packPart() (*packed, error) {
+	u := st.upload
+	p := st.pack()
+	defer func() { st.unpack(p) }()
+	first := u.Records + 1
+	for u.from != nil {
+		if !u.holds {
+			body, ok, err := u.from.Next()
+			if err != nil {
+				return nil, err
+			}
+			if !ok {
+				u.from.Close()
+				u.from = nil
+				break
+			}
+			u.held, u.holds = body, true
+		}
+		if p.size() > 0 && p.size()+len(u.held) > targetBytes {
+			break
+		}
+		p.add(u.held)
+		u.held, u.holds = nil, false
+		u.Records++
+	}
+	if u.Records < first {
+		return nil, nil
+	}
+	return p.seal(header{Kind: kindSnapshot, Log: st.log.ID(), First: first, Last: u.Records, Snapshot: u.Sequence}), nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -25,7 +26,7 @@ type Status struct {
 // LogStatus is what a destination has of a log.
 type LogStatus struct {
 	// Sequence is the last one that was shipped. Oldest and Newest are the first and
-	// the last time to restore to, by the clock of the manager that shipped.
+	// the last time to restore to, by the clock of the manager that shipped; zero when nothing can be restored yet.
 	Sequence uint64    `json:"sequence"`
 	Oldest   time.Time `json:"oldest"`
 	Newest   time.Time `json:"newest"`
@@ -138,32 +139,34 @@ func readLogStatus(ctx context.Context, s object.Store, log string) (st LogStatu
 		for _, r := range h.objects() {
 			st.Bytes += r.Bytes
 		}
-		oldest, newest := h.span()
+		st.Sequence = h.end()
+		p := planOf(h, math.MaxInt64)
+		if p == nil { // its snapshot is on its way
+			continue
+		}
+		oldest, newest := p.span()
 		if st.Oldest.IsZero() || oldest.Before(st.Oldest) {
 			st.Oldest = oldest
 		}
 		if newest.After(st.Newest) {
 			st.Newest = newest
 		}
-		st.Sequence = h.end()
 	}
 	return st, m, nil
 }
 
-// span is the first and the last point in time that a history can be restored to.
-func (h *history) span() (oldest, newest time.Time) {
+// span is the first and the last point in time that the plan's history can be restored to, when the plan is for the newest.
+func (p *plan) span() (oldest, newest time.Time) {
 	var first, last int64
-	if n := len(h.Snapshots); n > 0 {
-		first, last = h.Snapshots[0].Time, h.Snapshots[n-1].Time
+	if p.base != nil {
+		first, last = p.history.Snapshots[0].Time, p.base.Time
 	}
-	if n := len(h.Runs); n > 0 {
-		if h.Runs[0].First == 1 || first == 0 {
-			first = h.Runs[0].From
-		}
-		// A snapshot is written while records that it does not have become durable: the times of runs are more exact.
-		if s := len(h.Snapshots); s == 0 || h.Runs[n-1].Last >= h.Snapshots[s-1].Sequence {
-			last = h.Runs[n-1].To
-		}
+	if runs := p.history.Runs; len(runs) > 0 && runs[0].First == 1 {
+		first = runs[0].From
+	}
+	// A snapshot is written while records that it does not have become durable: the times of runs are more exact.
+	if n := len(p.runs); n > 0 && (p.base == nil || p.runs[n-1].Last >= p.base.Sequence) {
+		last = p.runs[n-1].To
 	}
 	return time.UnixMilli(first), time.UnixMilli(last)
 }

@@ -61,10 +61,19 @@ type stream struct {
 	pruned    time.Time
 	swept     time.Time
 
-	shipped atomic.Uint64 // every record up to here was shipped, as far as is known
+	// broken says that records before those of the tail were not shipped, so that a snapshot must bridge them.
+	broken     bool
+	upload     *upload // nil when no snapshot is on its way
+	uploading  bool    // the upload has more for the next step
+	unreadable error   // why the last snapshot could not be read
+	readAgain  time.Time
+
+	written atomic.Uint64 // of the records up to here the log need not keep any to ship them
+	shipped atomic.Uint64 // every record up to here can be restored, as far as is known
 
 	mu     sync.Mutex
-	points []point // not shipped yet
+	points []point   // not shipped yet
+	since  time.Time // when the oldest record that cannot be restored became durable, while broken
 }
 
 // chunk is a run on its way.
@@ -82,12 +91,21 @@ func (st *stream) lag(now time.Time) (time.Duration, uint64) {
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	since := st.since
+	if since.IsZero() {
+		since = st.waiting(shipped, now)
+	}
+	return max(0, now.Sub(since)), durable - shipped
+}
+
+// waiting is when the first record after seq became durable; now when that is not known. The caller holds mu.
+func (st *stream) waiting(seq uint64, now time.Time) time.Time {
 	for _, p := range st.points {
-		if p.Sequence > shipped {
-			return max(0, now.Sub(time.UnixMilli(p.Time))), durable - shipped
+		if p.Sequence > seq {
+			return time.UnixMilli(p.Time)
 		}
 	}
-	return 0, durable - shipped
+	return now
 }
 
 // keep is the sequence number from which on the log must keep its records: of those that
@@ -102,7 +120,7 @@ func (st *stream) keep() uint64 {
 		}
 		from = s.First
 	}
-	return max(from, st.shipped.Load()+1)
+	return max(from, st.written.Load()+1)
 }
 
 // begin begins a new term. It adopts the runs that the last term shipped and its manifest does not
@@ -132,6 +150,7 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	}
 	st.manifest, st.version = m.clone(), version
 	st.tailIndex, st.pending, st.unsent = 0, nil, nil
+	st.dropUpload()
 	h := st.manifest.last()
 	same := true
 	if h != nil && h.Tail != nil {
@@ -161,8 +180,13 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	if !same {
 		return st.newHistory(ctx)
 	}
+	st.broken = h.broken()
 	st.setNext(h.nextRun())
-	return st.edit(ctx, func(h *history) { h.Tail = &tail{Term: term} })
+	if err := st.edit(ctx, func(h *history) { h.Tail.Term = term }); err != nil {
+		return err
+	}
+	st.setBroken()
+	return nil
 }
 
 // continues reports whether the log continues the history: it must have the last record of it.
@@ -171,7 +195,7 @@ func (st *stream) continues(ctx context.Context, h *history) (bool, error) {
 		return false, nil
 	}
 	if h.empty() {
-		return st.log.First() == 1, nil
+		return h.nextRun() >= st.log.First() && h.nextRun() <= st.log.Durable()+1, nil
 	}
 	end := h.end()
 	if len(h.Runs) == 0 || h.Runs[len(h.Runs)-1].Last != end || end < st.log.First() || end > st.log.Durable() {
@@ -200,24 +224,42 @@ func (st *stream) continues(ctx context.Context, h *history) (bool, error) {
 
 func (st *stream) setNext(next uint64) {
 	st.next = next
-	st.shipped.Store(next - 1)
+	st.written.Store(next - 1)
+	if !st.broken {
+		st.shipped.Store(next - 1)
+	}
+}
+
+// setBroken looks whether the manifest leads to the newest record.
+func (st *stream) setBroken() {
+	st.broken = st.manifest.last().broken()
+	st.mu.Lock()
+	switch {
+	case !st.broken:
+		st.since = time.Time{}
+	case st.since.IsZero():
+		st.since = st.waiting(st.shipped.Load(), time.Now())
+	}
+	st.mu.Unlock()
+	st.setNext(st.next)
 }
 
 // newHistory begins a history with the log's snapshot, or with its first record. The one before
-// does not change.
+// does not change. The tail after the snapshot is shipped together with it.
 func (st *stream) newHistory(ctx context.Context) error {
-	h := history{Log: st.log.ID(), Began: time.Now().UnixMilli(), Tail: &tail{st.term, st.tailIndex}}
+	h := history{Log: st.log.ID(), Began: time.Now().UnixMilli()}
 	next := uint64(1)
-	snap, err := st.upload(ctx, false)
-	if err != nil {
-		return err
+	if st.log.SnapshotSequence() > 0 {
+		if err := st.openSnapshot(ctx); err != nil {
+			return err
+		}
 	}
-	if snap != nil {
-		h.Snapshots = []snapshot{*snap}
-		next = snap.Keep
+	if st.upload != nil {
+		next = st.upload.Keep
 	} else if st.manifest.last() == nil {
 		h.Began = st.firstPoint(h.Began)
 	}
+	h.Tail = &tail{Term: st.term, Next: st.tailIndex, From: next}
 	var lacking uint64 // the first record that an older history of the same log lacks
 	if old := st.manifest.last(); old != nil {
 		if old.usable() {
@@ -241,7 +283,8 @@ func (st *stream) newHistory(ctx context.Context) error {
 	if lacking > 0 && lacking < next { // the backlog was too small, and the manager was started again before the store was back
 		st.logGap(lacking, next)
 	}
-	st.setNext(next)
+	st.next = next
+	st.setBroken()
 	return nil
 }
 
@@ -249,15 +292,17 @@ func (st *stream) newHistory(ctx context.Context) error {
 // whole tail.
 func (st *stream) edit(ctx context.Context, fn func(*history)) error {
 	return st.editAll(ctx, func(m *manifest) {
-		h := m.last()
-		h.Runs = append(h.Runs, st.pending...)
-		if h.Tail != nil {
-			h.Tail.Next = st.tailIndex
-		}
+		st.nameTail(m.last())
 		if fn != nil {
-			fn(h)
+			fn(m.last())
 		}
 	})
+}
+
+// nameTail makes the history name the whole tail.
+func (st *stream) nameTail(h *history) {
+	h.Runs = append(h.Runs, st.pending...)
+	h.Tail.Next, h.Tail.From = st.tailIndex, st.next
 }
 
 func (st *stream) editAll(ctx context.Context, fn func(*manifest)) error {
@@ -276,8 +321,10 @@ func (st *stream) editAll(ctx context.Context, fn func(*manifest)) error {
 	return nil
 }
 
-// step ships the records, edits and snapshot that are due. After an error, the next step ships the rest.
-func (st *stream) step(ctx context.Context) error {
+// step ships the records, edits and parts of a snapshot that are due. After an error, the next step ships the rest. ending
+// says that the shipper is to end.
+func (st *stream) step(ctx context.Context, ending bool) error {
+	st.checkUpload()
 	// The manifest has a longer TTL before the keys that have it are shipped.
 	if st.longest().Milliseconds() > st.manifest.LongestTTL || st.wantsCatalog() && !st.manifest.Catalog {
 		if err := st.edit(ctx, nil); err != nil {
@@ -295,10 +342,8 @@ func (st *stream) step(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := st.shipSnapshot(ctx); err != nil {
-		return err
-	}
-	return st.tidy(ctx)
+	err := st.shipSnapshot(ctx, ending)
+	return errors.Join(err, st.tidy(ctx)) // a snapshot that cannot be read does not keep old objects
 }
 
 func (st *stream) commitDue() bool {
@@ -327,7 +372,7 @@ func (st *stream) shipTail(ctx context.Context) error {
 		if st.unsent == nil {
 			c, err := st.collect(ctx, all)
 			if errors.Is(err, wal.ErrGone) {
-				return st.bridge(ctx)
+				return st.skip(ctx)
 			}
 			if err != nil {
 				return err
@@ -424,20 +469,27 @@ func (st *stream) logGap(from, next uint64) {
 	st.opts.metrics.gap()
 }
 
-// bridge continues with the log's snapshot after records that the log no longer has.
-func (st *stream) bridge(ctx context.Context) error {
-	snap, err := st.upload(ctx, false)
-	if err != nil {
-		return err
+// skip continues with the log's snapshot after records that the log no longer has. The tail after it is shipped together with
+// it, so that the log does not lose more records meanwhile.
+func (st *stream) skip(ctx context.Context) error {
+	if u := st.upload; u == nil || u.Keep <= st.next || u.Keep < st.log.First() {
+		st.dropUpload()
+		if err := st.openSnapshot(ctx); errors.Is(err, errTooMany) {
+			return nil
+		} else if err != nil {
+			return err
+		}
 	}
-	if snap == nil || snap.Keep < st.log.First() {
+	if st.upload == nil || st.upload.Keep < st.log.First() {
 		return fmt.Errorf("ship: the log begins with record %d, and its snapshot does not lead there", st.log.First())
 	}
-	if err := st.edit(ctx, func(h *history) { h.Snapshots = append(h.Snapshots, *snap) }); err != nil {
+	next := st.upload.Keep
+	if err := st.edit(ctx, func(h *history) { h.Tail.From = next }); err != nil {
 		return err
 	}
-	st.logGap(st.next, snap.Keep)
-	st.setNext(snap.Keep)
-	st.unshipped = true // a restore needs the records that the snapshot keeps as well
+	st.logGap(st.next, next)
+	st.next = next
+	st.setBroken()
+	st.unshipped = true
 	return nil
 }

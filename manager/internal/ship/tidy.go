@@ -68,6 +68,7 @@ func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 			return err
 		}
 		merged = append(merged, c.run)
+		st.opts.metrics.shipped(int(c.Bytes), 1)
 		p, points, first = st.pack(), nil, last+1
 		return nil
 	}
@@ -114,9 +115,7 @@ func (st *stream) tidy(ctx context.Context) error {
 		gone := st.prune(st.manifest.clone(), now.Add(-st.opts.Retention).UnixMilli())
 		if len(gone) > 0 {
 			err := st.editAll(ctx, func(m *manifest) {
-				h := m.last()
-				h.Runs = append(h.Runs, st.pending...)
-				h.Tail.Next = st.tailIndex
+				st.nameTail(m.last())
 				st.prune(m, now.Add(-st.opts.Retention).UnixMilli())
 			})
 			if err != nil {
@@ -217,6 +216,12 @@ func (st *stream) sweep(ctx context.Context) error {
 		}
 	}
 	named[headName(st.term)] = true
+	if u := st.upload; u != nil {
+		for _, r := range u.Parts {
+			named[r.Name] = true
+		}
+		named[snapName(st.term, u.index, len(u.Parts))] = true // it may be on its way
+	}
 	// Retries of this term may still be under way: they write names that are used once.
 	var dead []ref
 	err := object.All(ctx, st.opts.Store, st.prefix+"/", func(o object.Info) error {

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path"
 	"strings"
 	"sync"
 	"time"
@@ -112,6 +113,7 @@ func Open(ctx context.Context, disk *Disk, o Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	disk.SetStrict(path.Join(dataDir, mem.StateDir)) // Pebble's order of work differs from run to run
 	st, err := mem.Open(ctx, dataDir, mem.Options{
 		Clock:      o.Clock,
 		LayerBytes: o.LayerBytes,

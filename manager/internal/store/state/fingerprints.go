@@ -26,13 +26,44 @@ func fingerprintOf(c store.Collection, key string) fingerprint {
 // which has the lower 16 bits in order.
 type fingerprints struct {
 	mu    sync.RWMutex
-	lists [1 << 16][]uint16
+	lists lists
 	n     int
+}
+
+// lists are 65,536 lists in groups of 256. A group without a list takes no memory.
+type lists [256]*[256][]uint16
+
+func (l *lists) get(p fingerprint) []uint16 {
+	if group := l[p>>24]; group != nil {
+		return group[p>>16&0xff]
+	}
+	return nil
+}
+
+func (l *lists) set(p fingerprint, list []uint16) {
+	if l[p>>24] == nil {
+		l[p>>24] = new([256][]uint16)
+	}
+	l[p>>24][p>>16&0xff] = list
+}
+
+// all calls fn with each list and the lowest fingerprint that can be in it.
+func (l *lists) all(fn func(first fingerprint, list []uint16)) {
+	for i, group := range l {
+		if group == nil {
+			continue
+		}
+		for j, list := range group {
+			if len(list) > 0 {
+				fn(fingerprint(i)<<24|fingerprint(j)<<16, list)
+			}
+		}
+	}
 }
 
 func (f *fingerprints) has(p fingerprint) bool {
 	f.mu.RLock()
-	_, ok := slices.BinarySearch(f.lists[p>>16], uint16(p))
+	_, ok := slices.BinarySearch(f.lists.get(p), uint16(p))
 	f.mu.RUnlock()
 	return ok
 }
@@ -51,12 +82,12 @@ func (f *fingerprints) add(list []fingerprint) {
 	for step := range slices.Chunk(list, changeStep) {
 		f.mu.Lock()
 		for _, p := range step {
-			l := f.lists[p>>16]
+			l := f.lists.get(p)
 			i, _ := slices.BinarySearch(l, uint16(p))
 			if len(l) == cap(l) { // append would double a long list
 				l = slices.Grow(l, 4+len(l)/8)
 			}
-			f.lists[p>>16] = slices.Insert(l, i, uint16(p))
+			f.lists.set(p, slices.Insert(l, i, uint16(p)))
 		}
 		f.n += len(step)
 		f.mu.Unlock()
@@ -67,7 +98,7 @@ func (f *fingerprints) remove(list []fingerprint) {
 	for step := range slices.Chunk(list, changeStep) {
 		f.mu.Lock()
 		for _, p := range step {
-			l := f.lists[p>>16]
+			l := f.lists.get(p)
 			i, ok := slices.BinarySearch(l, uint16(p))
 			if !ok {
 				continue
@@ -76,7 +107,7 @@ func (f *fingerprints) remove(list []fingerprint) {
 			if len(l) < cap(l)/2 {
 				l = slices.Clip(slices.Clone(l))
 			}
-			f.lists[p>>16] = l
+			f.lists.set(p, l)
 			f.n--
 		}
 		f.mu.Unlock()
@@ -86,16 +117,14 @@ func (f *fingerprints) remove(list []fingerprint) {
 // all calls fn with every fingerprint in order, in parts of at most size.
 func (f *fingerprints) all(size int, fn func([]fingerprint)) {
 	part := make([]fingerprint, 0, size)
-	for i := range f.lists {
-		f.mu.RLock()
-		for _, low := range f.lists[i] {
-			if part = append(part, fingerprint(i)<<16|fingerprint(low)); len(part) == size {
+	f.lists.all(func(first fingerprint, list []uint16) { // only Write, which calls this, changes them
+		for _, low := range list {
+			if part = append(part, first|fingerprint(low)); len(part) == size {
 				fn(part)
 				part = part[:0]
 			}
 		}
-		f.mu.RUnlock()
-	}
+	})
 	if len(part) > 0 {
 		fn(part)
 	}
@@ -116,7 +145,7 @@ func appendList(dst []byte, added, removed []fingerprint) []byte {
 // loader builds a set from stored lists. It sorts each list of the set once, which is several times faster than adding
 // one by one.
 type loader struct {
-	added, removed [1 << 16][]uint16
+	added, removed lists
 	items          int
 }
 
@@ -132,15 +161,16 @@ func (l *loader) list(b []byte) bool {
 	}
 	l.items += len(b) / 4
 	for i := 0; i < len(b); i += 4 {
-		p := binary.LittleEndian.Uint32(b[i:])
+		p := fingerprint(binary.LittleEndian.Uint32(b[i:]))
 		to := &l.added
 		if i/4 >= n {
 			to = &l.removed
 		}
-		if s := to[p>>16]; len(s) == cap(s) {
-			to[p>>16] = slices.Grow(s, 8+len(s)/4)
+		list := to.get(p)
+		if len(list) == cap(list) {
+			list = slices.Grow(list, 8+len(list)/4)
 		}
-		to[p>>16] = append(to[p>>16], uint16(p))
+		to.set(p, append(list, uint16(p)))
 	}
 	return true
 }
@@ -149,10 +179,9 @@ func (l *loader) list(b []byte) bool {
 func (l *loader) finish(f *fingerprints) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for i := range l.added {
-		added, removed := l.added[i], l.removed[i]
+	l.added.all(func(first fingerprint, added []uint16) {
 		slices.Sort(added)
-		if len(removed) > 0 {
+		if removed := l.removed.get(first); len(removed) > 0 {
 			slices.Sort(removed)
 			kept := added[:0]
 			for _, p := range added {
@@ -167,8 +196,7 @@ func (l *loader) finish(f *fingerprints) {
 			}
 			added = kept
 		}
-		f.lists[i] = added
+		f.lists.set(first, added)
 		f.n += len(added)
-		l.added[i], l.removed[i] = nil, nil
-	}
+	})
 }

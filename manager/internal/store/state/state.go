@@ -103,6 +103,8 @@ func Open(dir, log string, o Options) (*State, error) {
 		s.opts.Levels[i].Compression = func() *sstable.CompressionProfile { return block.NoCompression }
 	}
 	s.opts.TargetFileSizes[0] = tableBytes
+	// The default one asks ten times a second whether the limit, which is always 1, has changed.
+	s.opts.Experimental.CompactionScheduler = pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()
 	s.opts.EnsureDefaults()
 	db, err := pebble.Open(dir, s.opts)
 	if err != nil {

@@ -78,7 +78,8 @@ type FS struct {
 	queue []nameOp         // what makes the one the other
 	locks map[string]bool
 
-	capacity int64 // 0 is unlimited
+	capacity int64  // 0 is unlimited
+	strict   string // see SetStrict
 	noAlloc  bool
 	off      bool // see CutPower
 }
@@ -139,6 +140,14 @@ func (f *FS) SetCapacity(bytes int64) {
 func (f *FS) WithoutAllocate() *FS {
 	f.noAlloc = true
 	return f
+}
+
+// SetStrict names a directory of whose files a crash leaves only what was synced. So the decisions about other files do not depend on
+// which files it has.
+func (f *FS) SetStrict(dir string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.strict = dir
 }
 
 // Used returns the sum of the space of all files.
@@ -249,7 +258,7 @@ func (f *FS) CrashTorn(n int64) *FS {
 func (f *FS) crash(written func() bool, bytes bool) *FS {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := &FS{capacity: f.capacity, noAlloc: f.noAlloc}
+	out := &FS{capacity: f.capacity, noAlloc: f.noAlloc, strict: f.strict}
 	out.init()
 	names := make(map[string]*node)
 	for name, n := range f.disk {
@@ -257,6 +266,9 @@ func (f *FS) crash(written func() bool, bytes bool) *FS {
 	}
 	lost := make(map[string]bool) // directories that miss a change
 	for _, op := range f.queue {
+		if f.isStrict(op.dir()) {
+			continue
+		}
 		if (bytes || written()) && !(op.ordered && lost[op.dir()]) {
 			op.apply(names)
 		} else {
@@ -269,7 +281,10 @@ func (f *FS) crash(written func() bool, bytes bool) *FS {
 		n := names[name]
 		c := copies[n]
 		if c == nil {
-			data := n.crash(written, bytes)
+			data := slices.Clone(n.disk)
+			if !f.isStrict(path.Dir(name)) {
+				data = n.crash(written, bytes)
+			}
 			c = &node{data: data, disk: slices.Clone(data), space: max(n.space, int64(len(data)))}
 			copies[n] = c
 		}
@@ -277,6 +292,8 @@ func (f *FS) crash(written func() bool, bytes bool) *FS {
 	}
 	return out
 }
+
+func (f *FS) isStrict(dir string) bool { return f.strict != "" && dir == f.strict }
 
 func (n *node) crash(written func() bool, bytes bool) []byte {
 	out := slices.Clone(n.disk)
@@ -344,7 +361,17 @@ func (f *FS) List(dir string) ([]string, error) {
 }
 
 // Create implements vfs.FS.
-func (f *FS) Create(name string) (vfs.File, error) {
+func (f *FS) Create(name string) (vfs.File, error) { return orNil(f.create(name, false)) }
+
+// orNil keeps a nil file from becoming a vfs.File that is not nil.
+func orNil(out *file, err error) (vfs.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (f *FS) create(name string, ordered bool) (*file, error) {
 	if err := f.before(Op{Kind: Create, Path: name}); err != nil {
 		return nil, err
 	}
@@ -354,12 +381,14 @@ func (f *FS) Create(name string) (vfs.File, error) {
 		return nil, &fs.PathError{Op: "create", Path: name, Err: fs.ErrExist}
 	}
 	n := &node{}
-	f.rename(nameOp{set: name, node: n})
+	f.rename(nameOp{set: name, node: n, ordered: ordered})
 	return &file{fs: f, name: name, node: n, write: true}, nil
 }
 
 // Open implements vfs.FS.
-func (f *FS) Open(name string, write bool) (vfs.File, error) {
+func (f *FS) Open(name string, write bool) (vfs.File, error) { return orNil(f.open(name, write)) }
+
+func (f *FS) open(name string, write bool) (*file, error) {
 	if err := f.before(Op{Kind: Open, Path: name}); err != nil {
 		return nil, err
 	}
@@ -373,7 +402,9 @@ func (f *FS) Open(name string, write bool) (vfs.File, error) {
 }
 
 // Rename implements vfs.FS. Renames from one directory to another are not modelled.
-func (f *FS) Rename(oldName, newName string) error {
+func (f *FS) Rename(oldName, newName string) error { return f.move(oldName, newName, false) }
+
+func (f *FS) move(oldName, newName string, ordered bool) error {
 	if err := f.before(Op{Kind: Rename, Path: oldName, To: newName}); err != nil {
 		return err
 	}
@@ -389,7 +420,7 @@ func (f *FS) Rename(oldName, newName string) error {
 	if f.names[newName] == n { // POSIX wants both names to stay
 		return nil
 	}
-	f.rename(nameOp{set: newName, node: n, del: oldName})
+	f.rename(nameOp{set: newName, node: n, del: oldName, ordered: ordered})
 	return nil
 }
 

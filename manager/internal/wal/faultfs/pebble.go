@@ -19,9 +19,9 @@ const unlimited = 1 << 60
 // Pebble returns the disk as a file system for Pebble. It has the same files, hooks and rules of durability. A
 // directory exists while it has files.
 //
-// A removal that was not synced reaches the disk of a random crash only after all earlier changes of names in its
-// directory did. File systems with a journal order changes like this, and Pebble needs it: it moves a marker by
-// creating the new one and removing the old one before it syncs the directory.
+// Changes of names in a directory reach the disk in their order. File systems with a journal do this, and Pebble needs
+// it: it creates a manifest and the marker that names it, and removes the marker before it, with one sync of the
+// directory after all that.
 func (f *FS) Pebble() pebblevfs.FS { return pebbleFS{f} }
 
 type pebbleFS struct{ fs *FS }
@@ -61,11 +61,11 @@ func (p pebbleFS) Create(name string, _ pebblevfs.DiskWriteCategory) (pebblevfs.
 			return nil, err
 		}
 	}
-	f, err := p.fs.Create(name)
+	f, err := p.fs.create(name, true)
 	if err != nil {
 		return nil, err
 	}
-	return newPebbleFile(f.(*file)), nil
+	return &pebbleFile{file: f}, nil
 }
 
 // Link implements pebblevfs.FS.
@@ -84,7 +84,7 @@ func (p pebbleFS) Link(oldName, newName string) error {
 	case f.names[newName] != nil:
 		err = fs.ErrExist
 	default:
-		f.rename(nameOp{set: newName, node: n})
+		f.rename(nameOp{set: newName, node: n, ordered: true})
 		return nil
 	}
 	return &os.LinkError{Op: Link, Old: oldName, New: newName, Err: err}
@@ -104,11 +104,11 @@ func (p pebbleFS) OpenReadWrite(name string, c pebblevfs.DiskWriteCategory, opts
 }
 
 func (p pebbleFS) open(name string, write bool, opts []pebblevfs.OpenOption) (pebblevfs.File, error) {
-	f, err := p.fs.Open(path.Clean(name), write)
+	f, err := p.fs.open(path.Clean(name), write)
 	if err != nil {
 		return nil, err
 	}
-	out := newPebbleFile(f.(*file))
+	out := &pebbleFile{file: f}
 	for _, o := range opts {
 		o.Apply(out)
 	}
@@ -150,7 +150,7 @@ func (p pebbleFS) RemoveAll(name string) error {
 
 // Rename implements pebblevfs.FS.
 func (p pebbleFS) Rename(oldName, newName string) error {
-	return p.fs.Rename(path.Clean(oldName), path.Clean(newName))
+	return p.fs.move(path.Clean(oldName), path.Clean(newName), true)
 }
 
 // ReuseForWrite implements pebblevfs.FS.

@@ -5,22 +5,18 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"sync"
 	"syscall"
 	"time"
 
 	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// pebbleFile is a file with a position.
+// pebbleFile is a file with a position. Calls of Read and Write must be sequential; a lock would be held while a hook
+// blocks.
 type pebbleFile struct {
 	*file
-
-	mu  sync.Mutex
 	pos int64
 }
-
-func newPebbleFile(f *file) pebblevfs.File { return &pebbleFile{file: f} }
 
 func (f *pebbleFile) Read(b []byte) (int, error) { return f.move(b, f.file.ReadAt) }
 
@@ -28,8 +24,6 @@ func (f *pebbleFile) Write(b []byte) (int, error) { return f.move(b, f.WriteAt) 
 
 // move reads or writes at the position.
 func (f *pebbleFile) move(b []byte, do func([]byte, int64) (int, error)) (int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	n, err := do(b, f.pos)
 	f.pos += int64(n)
 	if n > 0 && err == io.EOF { // the next Read reports the end
