@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"sync"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -23,10 +24,10 @@ type freeze struct {
 	active bool
 	// sequence is that of the last log record whose changes are in the frozen layers or below.
 	sequence uint64
-	// done is closed when the frozen layers are a part of the state.
-	done chan struct{}
-	// full is why the last flush failed, if the disk was full.
-	full error
+	// failed is why the last flush could not write the state; nil after one that could.
+	failed error
+	// over is closed when the next flush ends, in whichever way; nil while nobody waits for that.
+	over chan struct{}
 }
 
 // frozen is what a flush reads of a collection without the lock. Neither the layer nor the indexes in the list change.
@@ -42,7 +43,7 @@ func (s *Store) freezeHot(seq uint64) {
 	for _, c := range s.collections {
 		c.frozen, c.hot = c.hot, newLayer()
 	}
-	s.freeze = freeze{active: true, sequence: seq, done: make(chan struct{}), full: s.freeze.full}
+	s.freeze.active, s.freeze.sequence = true, seq
 	s.hotBytes = 0
 	s.sinceFlush.Store(0)
 }
@@ -52,6 +53,9 @@ func (s *Store) frozenList() []frozen {
 	var list []frozen
 	counts := s.state.Counts()
 	for _, c := range s.collections {
+		if c.frozen == nil { // made after the layers were frozen
+			continue
+		}
 		f := frozen{name: c.name, indexes: c.indexes, layer: c.frozen}
 		old := counts[c.name]
 		f.counts = state.Counts{Records: old.Records + c.frozen.count, Bytes: old.Bytes + c.frozen.bytes, Entries: make(map[string]int, len(c.indexes))}
@@ -118,8 +122,7 @@ func (s *Store) thaw(list []frozen) {
 		c.frozen = nil
 	}
 	s.generation++
-	s.freeze.active, s.freeze.full = false, nil
-	close(s.freeze.done)
+	s.freeze.active, s.freeze.failed = false, nil
 }
 
 // trimPassed makes scans see the entries of the frozen layer on disk.
@@ -143,22 +146,40 @@ func (c *collection) trimPassed(ix *index) {
 	})
 }
 
-// full returns a channel when calls that write must wait until it is closed, because memory has as many changes as it
-// may. The caller holds the lock.
+// full reports whether a transaction must not change anything at present, because memory has as many changes as it may, or
+// the log is as long. Then it returns a channel that is closed when a flush has ended, or why flushes fail. The caller
+// holds the lock.
 func (s *Store) full() (flushed <-chan struct{}, err error) {
-	if s.state == nil || s.hotBytes < 2*s.opts.LayerBytes && s.sinceFlush.Load() < 2*s.opts.FlushBytes || !s.freeze.active {
+	if s.state == nil || s.hotBytes < 2*s.opts.LayerBytes && s.sinceFlush.Load() < 2*s.opts.FlushBytes {
 		return nil, nil
 	}
-	return s.freeze.done, s.freeze.full
+	s.wantFlush()
+	if err := s.freeze.failed; err != nil {
+		return nil, err
+	}
+	if s.freeze.over == nil {
+		s.freeze.over = make(chan struct{})
+	}
+	return s.freeze.over, nil
 }
 
-// awaitFlush waits until there is room for changes in memory.
+// flushEnded wakes the callers that wait for the end of a flush. The caller holds the lock.
+func (s *Store) flushEnded() {
+	if s.freeze.over != nil {
+		close(s.freeze.over)
+		s.freeze.over = nil
+	}
+}
+
+// awaitFlush waits until a flush has ended.
 func (s *Store) awaitFlush(ctx context.Context, flushed <-chan struct{}) error {
 	select {
 	case <-flushed:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-s.closing:
+		return store.ErrClosed
 	case <-s.failed:
 		return s.Err()
 	}
@@ -177,6 +198,8 @@ func (s *Store) lockFlush(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-s.closing:
+		return store.ErrClosed
 	}
 }
 
@@ -196,6 +219,8 @@ func (s *Store) flush(ctx context.Context) (res FlushResult, err error) {
 	}
 	if !s.freeze.active {
 		if s.log.Last() == s.state.Sequence() {
+			s.sinceFlush.Store(0)
+			s.flushEnded()
 			s.mu.Unlock()
 			return res, s.retireLog(ctx)
 		}
@@ -210,11 +235,16 @@ func (s *Store) flush(ctx context.Context) (res FlushResult, err error) {
 		err = s.state.Write(ctx, batchOf(list, seq))
 	}
 	s.mu.Lock()
-	if err == nil {
+	switch {
+	case err == nil:
 		s.thaw(list)
-	} else if errors.Is(err, store.ErrNoSpace) {
-		s.freeze.full = err
+	case ctx.Err() != nil || s.closed: // the next flush is tried at once
+	case errors.Is(err, store.ErrNoSpace):
+		s.freeze.failed = err
+	default:
+		s.freeze.failed = fmt.Errorf("%w: changes cannot be flushed: %w", store.ErrUnavailable, err)
 	}
+	s.flushEnded()
 	s.mu.Unlock()
 	if err == nil {
 		err = s.retireLog(ctx)
@@ -262,11 +292,19 @@ func (s *Store) flushLoop(ctx context.Context) {
 		if err == nil {
 			continue
 		}
+		s.mu.Lock()
+		due := s.flushDue
+		if s.freeze.failed != nil {
+			due = nil
+		}
+		s.mu.Unlock()
 		pause := time.NewTimer(s.opts.FlushRetry)
 		select {
 		case <-ctx.Done():
 			pause.Stop()
 			return
+		case <-due: // only the log could not be made shorter
+			pause.Stop()
 		case <-pause.C:
 		}
 		s.wantFlush()
@@ -299,9 +337,6 @@ func (s *Store) Scrub(ctx context.Context, write func(context.Context) error) er
 		return translate(err)
 	}
 	before := s.log.Last()
-	if err := write(ctx); err != nil {
-		return err
-	}
 	deadline := time.Now().Add(scrubPatience)
 	for s.opts.Keep != nil && s.opts.Keep() <= before {
 		if time.Now().After(deadline) {
@@ -313,20 +348,26 @@ func (s *Store) Scrub(ctx context.Context, write func(context.Context) error) er
 			return ctx.Err()
 		}
 	}
-	for s.state.Sequence() <= before { // a flush that had begun earlier may have ended just now
-		if err := s.Flush(ctx); err != nil {
-			return err
-		}
+	// The flush of a record that is written only now deletes the segments before it.
+	if err := write(ctx); err != nil {
+		return err
+	}
+	if err := s.Flush(ctx); err != nil {
+		return err
 	}
 	return translate(s.state.Compact(ctx))
 }
 
 // Copy is a state with what a log needs to begin from it: records in the log's form, which Open takes as a snapshot.
 type Copy struct {
+	s    *Store
 	snap *state.Snapshot
 	keep uint64
 	at   time.Time
 	buf  []byte
+
+	mu     sync.Mutex
+	closed bool
 }
 
 // copyBytes is about how many bytes of records are in one record of a copy.
@@ -334,16 +375,13 @@ const copyBytes = 64 << 10
 
 // OpenCopy returns the state as of the last flush; nil before the first one. The caller must Close it.
 func (s *Store) OpenCopy(ctx context.Context) (*Copy, error) {
+	if s.state == nil {
+		return nil, nil
+	}
 	if err := s.lockFlush(ctx); err != nil {
 		return nil, err
 	}
 	defer func() { <-s.flushing }()
-	s.mu.Lock()
-	closed := s.closed
-	s.mu.Unlock()
-	if closed {
-		return nil, store.ErrClosed
-	}
 	if s.state.Sequence() == 0 {
 		return nil, nil
 	}
@@ -351,7 +389,25 @@ func (s *Store) OpenCopy(ctx context.Context) (*Copy, error) {
 	if err != nil {
 		return nil, translate(err)
 	}
-	return &Copy{snap: snap, keep: min(s.log.First(), snap.Sequence()+1), at: s.opts.Clock()}, nil
+	c := &Copy{s: s, snap: snap, keep: min(s.log.First(), snap.Sequence()+1), at: s.opts.Clock()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.copies == nil {
+		s.copies = make(map[*Copy]struct{})
+	}
+	s.copies[c] = struct{}{}
+	return c, nil
+}
+
+// endCopies closes the copies that are open, and waits for calls of Next.
+func (s *Store) endCopies() {
+	s.mu.Lock()
+	copies := s.copies
+	s.copies = nil
+	s.mu.Unlock()
+	for c := range copies {
+		c.end()
+	}
 }
 
 // StateSequence is that of the last log record that the state has. It does not open a copy.
@@ -366,6 +422,11 @@ func (c *Copy) Keep() uint64 { return c.keep }
 // Next returns the next records in the form of a log record, valid until the next call. It returns false after the last
 // one.
 func (c *Copy) Next() (body []byte, ok bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, false, store.ErrClosed
+	}
 	c.buf = c.buf[:0]
 	for len(c.buf) < copyBytes {
 		name, key, r, ok, err := c.snap.Next()
@@ -383,5 +444,19 @@ func (c *Copy) Next() (body []byte, ok bool, err error) {
 	return c.buf, len(c.buf) > 0, nil
 }
 
-// Close releases the copy.
-func (c *Copy) Close() { _ = c.snap.Close() }
+// Close releases the copy. Close of the store does the same.
+func (c *Copy) Close() {
+	c.s.mu.Lock()
+	delete(c.s.copies, c)
+	c.s.mu.Unlock()
+	c.end()
+}
+
+func (c *Copy) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.closed = true
+		_ = c.snap.Close()
+	}
+}

@@ -226,5 +226,8 @@ func randomWrites(rnd *rand.Rand, keys int) func(store.Tx) error {
 
 // TestMain ignores what Pebble leaves behind when its disk fails: such a state is not closed, since it may hold its locks.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/cockroachdb/pebble/v2/record.(*LogWriter).flushLoop"))
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/cockroachdb/pebble/v2/record.(*LogWriter).flushLoop"),
+		goleak.IgnoreAnyFunction("github.com/cockroachdb/pebble/v2.(*cleanupManager).mainLoop"),
+		goleak.IgnoreAnyFunction("github.com/cockroachdb/pebble/v2/internal/genericcache.(*shard[...]).releaseLoop"))
 }

@@ -73,10 +73,13 @@ func (c *collection) find(key string) *record {
 	return c.frozen.get(key)
 }
 
-// entriesOnly is what a version above r remembers of it.
+// noEntries is what is remembered of a version without entries.
+var noEntries = &record{}
+
+// entriesOnly is what a version above r remembers of it: not its value, and not what is below it in turn.
 func (r *record) entriesOnly() *record {
-	if int(r.keyLen) == len(r.data) {
-		return r
+	if r.n == 0 {
+		return noEntries
 	}
 	return &record{data: slices.Clone(r.data[:r.strLen]), keyLen: r.keyLen, n: r.n, strLen: r.strLen, few: r.few, more: r.more}
 }

@@ -95,7 +95,9 @@ type recovery struct {
 func (r *recovery) begin(id string, snapshot uint64) (err error) {
 	r.snapshot = snapshot
 	o := state.Options{FS: r.s.opts.State, CacheBytes: r.s.opts.CacheBytes / 2, OnError: r.s.opts.OnStateError}
-	if r.s.state, err = state.Open(r.dir, id, o); err != nil {
+	if r.s.state, err = state.Open(r.dir, id, o); errors.Is(err, state.ErrOther) {
+		return fmt.Errorf("%w: %w", ErrState, err)
+	} else if err != nil {
 		return err
 	}
 	r.last = r.s.state.Sequence()
@@ -133,13 +135,8 @@ func (r *recovery) restore(body []byte) error {
 	if bytes.Equal(body, pointer) {
 		return errBehind(r.dir, r.snapshot, r.s.state.Sequence())
 	}
-	if !r.importing {
-		if len(r.s.state.Counts()) > 0 { // an import that was cut off
-			if err := r.s.state.Clear(r.ctx); err != nil {
-				return err
-			}
-		}
-		r.importing = true
+	if err := r.importSnapshot(); err != nil {
+		return err
 	}
 	if err := r.room(0); err != nil {
 		return err
@@ -147,10 +144,26 @@ func (r *recovery) restore(body []byte) error {
 	return r.apply(0, body)
 }
 
+// importSnapshot begins an import, unless it has begun. What the state has is older, or an import that was cut off.
+func (r *recovery) importSnapshot() error {
+	if r.importing {
+		return nil
+	}
+	r.importing = true
+	if len(r.s.state.Counts()) == 0 {
+		return nil
+	}
+	r.s.collections, r.s.recent = make(map[store.Collection]*collection), nil
+	return r.s.state.Clear(r.ctx)
+}
+
 // imported ends the import.
 func (r *recovery) imported() error {
 	if r.s.state.Sequence() >= r.snapshot {
 		return nil
+	}
+	if err := r.importSnapshot(); err != nil { // a snapshot without records
+		return err
 	}
 	r.last = r.snapshot
 	return r.flush(r.snapshot)

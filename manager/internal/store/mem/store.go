@@ -104,11 +104,13 @@ type Store struct {
 	hotBytes   int64
 	generation uint64
 	freeze     freeze
+	copies     map[*Copy]struct{} // those that are open
 
 	failed     chan struct{} // never closed; for the volatile engine
 	sinceFlush atomic.Int64  // log bytes since the last flush began
 	flushDue   chan struct{}
 	flushing   chan struct{} // has a value while a flush runs or a copy begins
+	closing    chan struct{} // closed when Close begins
 	stop       context.CancelFunc
 	background sync.WaitGroup
 }
@@ -130,6 +132,7 @@ func newStore(opts Options) *Store {
 		failed:      make(chan struct{}),
 		flushDue:    make(chan struct{}, 1),
 		flushing:    make(chan struct{}, 1),
+		closing:     make(chan struct{}),
 		stop:        func() {},
 	}
 	s.tx.s = s
@@ -186,7 +189,7 @@ type outcome struct {
 	err     error
 	room    int             // the log is busy: the function must run again when the log has room for so many bytes
 	missed  []writeKey      // records that must be read from disk before the function runs again
-	flushed <-chan struct{} // memory is full: the function must run after this is closed
+	flushed <-chan struct{} // memory is full: the function must run again after this is closed
 	lead    bool            // the caller must commit its record (see wal.Log.AppendLead)
 }
 
@@ -241,11 +244,6 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, l *loads)
 		return outcome{err: store.ErrClosed}
 	}
 	t := &s.tx
-	if flushed, err := s.full(); err != nil {
-		return outcome{err: err}
-	} else if flushed != nil {
-		return outcome{flushed: flushed}
-	}
 	t.reset(true, l)
 	h := &handle{t}
 	defer func() { h.t = nil }()
@@ -264,6 +262,11 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, l *loads)
 	}
 	if len(t.writes) == 0 {
 		return outcome{seq: t.seen, notify: t.topics}
+	}
+	if flushed, err := s.full(); err != nil {
+		return outcome{seq: t.seen, err: err}
+	} else if flushed != nil {
+		return outcome{flushed: flushed}
 	}
 	var seq uint64
 	lead := false
@@ -428,13 +431,16 @@ func (s *Store) Close() error {
 		return store.ErrClosed
 	}
 	s.closed = true
+	close(s.closing)
 	s.mu.Unlock()
 	s.stop()
 	var err error
 	if s.log != nil {
 		err = translate(s.log.Close()) // Close of the log ends a running flush
+		s.flushing <- struct{}{}       // and no other one begins
 	}
 	s.background.Wait()
+	s.endCopies()
 	if s.state != nil {
 		if closeErr := s.state.Close(); err == nil {
 			err = translate(closeErr)
@@ -464,6 +470,7 @@ func translate(err error) error {
 	for _, m := range [...]struct{ from, to error }{
 		{wal.ErrNoSpace, store.ErrNoSpace},
 		{state.ErrFailed, store.ErrFailed},
+		{state.ErrClosed, store.ErrClosed},
 		{wal.ErrFailed, store.ErrFailed},
 		{wal.ErrClosed, store.ErrClosed},
 		{wal.ErrTooLarge, store.ErrTooLarge},

@@ -94,7 +94,7 @@ func (s *State) load(log string) error {
 		switch {
 		case name == metaLog:
 			if found = true; string(value) != log {
-				return fmt.Errorf("this is the state of the log %s, and the log beside it is %s", value, log)
+				return fmt.Errorf("%w: of %s, and the log beside it is %s", ErrOther, value, log)
 			}
 		case name == metaSequence && len(value) == 8:
 			s.meta.sequence.Store(binary.BigEndian.Uint64(value))

@@ -2,6 +2,7 @@ package state
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -19,9 +20,10 @@ type Index struct {
 
 // OpenIndex returns a reader of an index. The caller must Close it.
 func (s *State) OpenIndex(c store.Collection, index string) (*Index, error) {
-	if err := s.Err(); err != nil {
+	if err := s.enter(); err != nil {
 		return nil, err
 	}
+	defer s.leave()
 	lower := appendIndex(nil, c, index)
 	upper := append([]byte(nil), lower...)
 	upper[len(upper)-1]++ // of the 0 after the name
@@ -79,14 +81,21 @@ type Snapshot struct {
 // Snapshot returns the present state. The caller must Close it before it closes the State. It must not be called during
 // a Write. Disk that later Writes would free stays in use until then.
 func (s *State) Snapshot(ctx context.Context) (*Snapshot, error) {
-	if err := s.Err(); err != nil {
+	if err := s.enter(); err != nil {
 		return nil, err
 	}
-	v := &Snapshot{sequence: s.Sequence(), snap: s.db.NewSnapshot()}
-	var err error
-	v.it, err = v.snap.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: []byte{kindRecord}, UpperBound: []byte{kindRecord + 1}})
+	defer s.leave()
+	v := &Snapshot{sequence: s.Sequence()}
+	err := s.guard(func() (err error) {
+		v.snap = s.db.NewSnapshot()
+		v.it, err = v.snap.NewIterWithContext(ctx, &pebble.IterOptions{LowerBound: []byte{kindRecord}, UpperBound: []byte{kindRecord + 1}})
+		if err != nil {
+			return errors.Join(unavailable(err), v.snap.Close())
+		}
+		return nil
+	})
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, err
 	}
 	return v, nil
 }

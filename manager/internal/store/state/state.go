@@ -32,6 +32,12 @@ const (
 // DefaultCacheBytes is the default of Options.CacheBytes.
 const DefaultCacheBytes = 64 << 20
 
+// ErrClosed is returned after Close.
+var ErrClosed = errors.New("state: closed")
+
+// ErrOther is returned by Open for a directory that has the state of another log.
+var ErrOther = errors.New("the state of another log")
+
 // ErrFailed is returned once the state cannot be relied on any more, because a change of its list of files failed. What was
 // acknowledged is in the log, and the next Open recovers.
 var ErrFailed = errors.New("state: failed")
@@ -74,7 +80,14 @@ type State struct {
 	failure atomic.Pointer[error]
 	failed  chan struct{}
 	onError func(error)
-	closing sync.Once
+
+	compactions *scheduler
+
+	// Close holds users, and everything else that uses the database holds it shared.
+	users   sync.RWMutex
+	closed  bool
+	closing context.Context // ends when Close begins
+	close   context.CancelFunc
 }
 
 // Open opens the state in dir, and creates it when there is none. log names the log that it belongs to. It returns an
@@ -86,18 +99,25 @@ func Open(dir, log string, o Options) (*State, error) {
 	if o.CacheBytes == 0 {
 		o.CacheBytes = DefaultCacheBytes
 	}
-	s := &State{dir: dir, fs: o.FS, failed: make(chan struct{}), onError: o.OnError}
+	s := &State{dir: dir, fs: o.FS, failed: make(chan struct{}), onError: o.OnError, compactions: newScheduler()}
+	s.closing, s.close = context.WithCancel(context.Background())
 	if err := s.removeParts(); err != nil {
 		return nil, err
 	}
 	cache := pebble.NewCache(o.CacheBytes)
 	defer cache.Unref()
 	s.opts = &pebble.Options{
-		FS: o.FS, Cache: cache, DisableWAL: true, FormatMajorVersion: format, MaxOpenFiles: tableFiles,
+		FS: disk{o.FS, s}, Cache: cache, DisableWAL: true, FormatMajorVersion: format, MaxOpenFiles: tableFiles,
 		MemTableSize: unusedMemTable, L0CompactionThreshold: 2, LBaseMaxBytes: baseBytes,
 		CompactionConcurrencyRange: func() (int, int) { return 1, 1 },
 		Logger:                     logger{s},
-		EventListener:              &pebble.EventListener{BackgroundError: s.report},
+	}
+	s.opts.Experimental.CompactionScheduler = s.compactions
+	s.opts.EventListener = &pebble.EventListener{
+		BackgroundError: s.report,
+		CompactionEnd:   func(i pebble.CompactionInfo) { s.compactions.ended(i.Err) },
+		// The default stops the program. Who reads a damaged block gets an error.
+		DataCorruption: func(pebble.DataCorruptionInfo) {},
 	}
 	for i := range s.opts.Levels {
 		s.opts.Levels[i].Compression = func() *sstable.CompressionProfile { return block.NoCompression }
@@ -106,13 +126,17 @@ func Open(dir, log string, o Options) (*State, error) {
 	// The default one asks ten times a second whether the limit, which is always 1, has changed.
 	s.opts.Experimental.CompactionScheduler = pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()
 	s.opts.EnsureDefaults()
-	db, err := pebble.Open(dir, s.opts)
+	err := s.guard(func() (err error) {
+		s.db, err = pebble.Open(dir, s.opts)
+		return err
+	})
 	if err != nil {
+		s.close()
+		s.compactions.end()
 		return nil, fmt.Errorf("state: %s: %w", dir, err)
 	}
-	s.db = db
 	if err := s.load(log); err != nil {
-		return nil, errors.Join(fmt.Errorf("state: %s: %w", dir, err), db.Close())
+		return nil, errors.Join(fmt.Errorf("state: %s: %w", dir, err), s.Close())
 	}
 	return s, nil
 }
@@ -148,9 +172,24 @@ func (l logger) Errorf(f string, args ...any) { l.s.report(fmt.Errorf(f, args...
 
 // Fatalf is where Pebble cannot continue: above all, when its list of files cannot be written. It must not return.
 func (l logger) Fatalf(f string, args ...any) {
-	l.s.fail(fmt.Errorf(f, args...))
+	end := fatal{text: fmt.Sprintf(f, args...)}
+	for _, a := range args {
+		if err, ok := a.(error); ok {
+			end.cause = err
+		}
+	}
+	l.s.fail(end)
 	runtime.Goexit()
 }
+
+// fatal is an error of which Pebble gives the text and the cause.
+type fatal struct {
+	text  string
+	cause error
+}
+
+func (e fatal) Error() string { return e.text }
+func (e fatal) Unwrap() error { return e.cause }
 
 func (s *State) report(err error) {
 	if s.onError != nil {
@@ -176,14 +215,38 @@ func (s *State) Err() error {
 	return nil
 }
 
-// Close releases everything. Snapshots must be closed before. After a failure it leaves the files as they are.
-func (s *State) Close() (err error) {
-	s.closing.Do(func() {
-		if err = s.Err(); err == nil {
-			err = s.db.Close()
-		}
-	})
+// enter keeps the database open until leave. It fails after Close and after a failure.
+func (s *State) enter() error {
+	s.users.RLock()
+	err := s.Err()
+	if err == nil && s.closed {
+		err = ErrClosed
+	}
+	if err != nil {
+		s.users.RUnlock()
+	}
 	return err
+}
+
+func (s *State) leave() { s.users.RUnlock() }
+
+// Close waits for calls that run, and releases everything. Indexes and snapshots must be closed before. After a failure it
+// leaves the files as they are, since something may still work on them, and they stay locked until the process ends.
+func (s *State) Close() error {
+	s.close()
+	s.users.Lock()
+	defer s.users.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	if s.Err() == nil {
+		if err := s.guard(s.db.Close); s.Err() == nil {
+			return err
+		}
+	}
+	s.compactions.end()
+	return nil
 }
 
 // Sequence is that of the last log record that the state has; 0 for a new state.
@@ -192,12 +255,17 @@ func (s *State) Sequence() uint64 { return s.meta.sequence.Load() }
 // Counts are those as of Sequence. They must not be used during a Write.
 func (s *State) Counts() map[store.Collection]Counts { return s.meta.counts }
 
-// Bytes is the size of the files.
-func (s *State) Bytes() int64 {
-	if s.Err() != nil {
+// Bytes is the size of the files, 0 after Close.
+func (s *State) Bytes() (n int64) {
+	if s.enter() != nil {
 		return 0
 	}
-	return int64(s.db.Metrics().DiskSpaceUsage())
+	defer s.leave()
+	_ = s.guard(func() error {
+		n = int64(s.db.Metrics().DiskSpaceUsage())
+		return nil
+	})
+	return n
 }
 
 // MayHave reports whether a record may exist. Of records that do not exist, it is true for 1 of 200 with 20 million others.
@@ -208,15 +276,16 @@ func (s *State) MayHave(c store.Collection, key string) bool {
 // Get reads a record. An absent one is store.ErrNotFound, a damaged one a *store.UnreadableError. Any other error
 // wraps store.ErrUnavailable or ErrFailed.
 func (s *State) Get(c store.Collection, key string) (Record, error) {
-	if err := s.Err(); err != nil {
+	if err := s.enter(); err != nil {
 		return Record{}, err
 	}
+	defer s.leave()
 	raw, closer, err := s.db.Get(appendRecordKey(make([]byte, 0, 96), c, key))
 	switch {
 	case errors.Is(err, pebble.ErrNotFound):
 		return Record{}, store.ErrNotFound
 	case pebble.IsCorruptionError(err):
-		return Record{}, &store.UnreadableError{Collection: c, Key: key, Reason: err.Error()}
+		return Record{}, &store.UnreadableError{Collection: c, Key: key, Reason: damage(err)}
 	case err != nil:
 		return Record{}, fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 	}
@@ -228,8 +297,21 @@ func (s *State) Get(c store.Collection, key string) (Record, error) {
 	return Record{value, entries}, nil
 }
 
+// damage describes what an error of Pebble says about a damaged block.
+func damage(err error) string {
+	info := pebble.ExtractDataCorruptionInfo(err)
+	if info == nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%s is damaged: %v", info.Path, info.Details)
+}
+
 // Clear removes all records.
 func (s *State) Clear(ctx context.Context) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.leave()
 	log := s.meta.log
 	if err := s.guard(func() error { return s.db.Excise(ctx, pebble.KeyRange{Start: []byte{0}, End: []byte{0xff}}) }); err != nil {
 		return err
@@ -239,10 +321,18 @@ func (s *State) Clear(ctx context.Context) error {
 	return s.load(log)
 }
 
-// Compact rewrites all tables, so that nothing is left of values that were replaced or deleted before.
+// Compact rewrites all tables, so that nothing is left of values that were replaced or deleted before. Close ends it.
 func (s *State) Compact(ctx context.Context) error {
-	if err := s.Err(); err != nil {
+	if err := s.enter(); err != nil {
 		return err
 	}
-	return s.db.Compact(ctx, []byte{0}, []byte{0xff}, false)
+	defer s.leave()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.closing, cancel)()
+	err := s.guard(func() error { return s.db.Compact(ctx, []byte{0}, []byte{0xff}, false) })
+	if err != nil && s.closing.Err() != nil {
+		return ErrClosed
+	}
+	return err
 }

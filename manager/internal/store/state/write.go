@@ -60,9 +60,10 @@ type row struct {
 // Write adds a batch. It is durable when Write returns nil, and after an error the state is unchanged, or ErrFailed. A full disk
 // is store.ErrNoSpace. Write must not be called again before it has returned.
 func (s *State) Write(ctx context.Context, b Batch) error {
-	if err := s.Err(); err != nil {
+	if err := s.enter(); err != nil {
 		return err
 	}
+	defer s.leave()
 	t := table{s: s, lists: s.lists}
 	t.changes(b.Changes)
 	t.describe(&b)
@@ -222,20 +223,15 @@ func (t *table) write(ctx context.Context, w *sstable.Writer) error {
 	return nil
 }
 
-// guard calls Pebble on a goroutine of its own, which ends where Pebble cannot continue (see logger.Fatalf).
+// guard calls Pebble on a goroutine of its own, which ends where Pebble cannot continue (see logger.Fatalf). When that
+// happens to another goroutine, the call may never return, and guard does not wait for it.
 func (s *State) guard(do func() error) error {
 	done := make(chan error, 1)
-	go func() {
-		ended := false
-		var err error
-		defer func() {
-			if !ended {
-				err = s.Err()
-			}
-			done <- err
-		}()
-		err = do()
-		ended = true
-	}()
-	return <-done
+	go func() { done <- do() }()
+	select {
+	case err := <-done:
+		return err
+	case <-s.failed:
+		return s.Err()
+	}
 }
