@@ -73,7 +73,7 @@ func (r *Reader) checkTable(ctx context.Context, t *tableFile) error {
 		}
 	}
 	if len(t.bad) == 0 {
-		r.damaged(t, 0, err, t.span)
+		r.damaged(t, 0, err, t.span, t.from)
 	}
 	return nil
 }
@@ -95,8 +95,9 @@ func (r *Reader) openTable(ctx context.Context, t *tableFile) (*sstable.Reader, 
 	return tr, nil
 }
 
-// damaged notes a damaged part of a table.
-func (r *Reader) damaged(t *tableFile, offset uint64, reason error, lost span) {
+// damaged notes a damaged part of a table. No key from before on is read together with others: a key before the damaged
+// part, since Pebble reads a block when it is at the end of the one before.
+func (r *Reader) damaged(t *tableFile, offset uint64, reason error, lost span, before []byte) {
 	if bytes.Compare(lost.from, t.from) < 0 {
 		lost.from = t.from
 	}
@@ -106,7 +107,7 @@ func (r *Reader) damaged(t *tableFile, offset uint64, reason error, lost span) {
 	if bytes.Compare(lost.from, lost.to) > 0 {
 		return // not of this state
 	}
-	t.bad = append(t.bad, lost)
+	t.bad = append(t.bad, span{before, lost.to})
 	r.damage = append(r.damage, Damage{File: t.path, Offset: int64(offset), Reason: reason.Error(), Lost: lost.String()})
 }
 
@@ -156,8 +157,36 @@ func (w *walk) read(ctx context.Context, h block.Handle, to []byte, kind blockki
 	if !pebble.IsCorruptionError(err) {
 		return data, false, err
 	}
-	w.r.damaged(w.t, h.Offset, err, span{w.from, bytes.Clone(to)})
+	before, beforeErr := w.before()
+	if beforeErr != nil {
+		return data, false, beforeErr
+	}
+	w.r.damaged(w.t, h.Offset, err, span{w.from, bytes.Clone(to)}, before)
 	return data, false, nil
+}
+
+// before is a key in the block before the next one; w.from when that block is damaged or does not exist.
+func (w *walk) before() ([]byte, error) {
+	key := w.from
+	it, err := w.tr.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles)
+	if pebble.IsCorruptionError(err) {
+		return key, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	kv := it.SeekLT(w.from, 0)
+	if kv != nil && bytes.Compare(kv.K.UserKey, w.t.from) >= 0 {
+		key = bytes.Clone(kv.K.UserKey)
+	}
+	err = it.Error()
+	if e := it.Close(); err == nil {
+		err = e
+	}
+	if pebble.IsCorruptionError(err) {
+		err = nil
+	}
+	return key, err
 }
 
 // index goes through the blocks that an index block leads to: index blocks when it is the upper one of two.
@@ -232,9 +261,15 @@ func (r *Reader) readable(ctx context.Context, t *tableFile, in span, fn func(ke
 		return err
 	}
 	defer tr.Close()
-	for _, gap := range gaps(t.bad, span{in.from, after(in.to)}) {
-		// The last key of a block may be where the damaged block after it begins.
-		it, err := tr.NewIter(sstable.NoTransforms, gap.from, after(gap.to), sstable.AssertNoBlobHandles)
+	parts := gaps(t.bad, span{in.from, after(in.to)})
+	for _, bad := range t.bad { // which begins in the block before
+		parts = append(parts, bad)
+	}
+	for _, part := range parts {
+		it, err := tr.NewIter(sstable.NoTransforms, part.from, part.to, sstable.AssertNoBlobHandles)
+		if pebble.IsCorruptionError(err) {
+			continue
+		}
 		if err != nil {
 			return err
 		}
