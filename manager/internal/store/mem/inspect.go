@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"path"
 	"time"
 
@@ -64,8 +65,8 @@ func Verify(ctx context.Context, dir string, opts InspectOptions) (*Report, erro
 		return nil, err
 	}
 	v.report.Complaints = append(v.complaints, v.report.Complaints...)
-	if st := &v.report.State; st.InForce && st.Sequence > v.report.LastSequence && !v.report.Damaged() {
-		v.refuse(errAhead(v.dir, st.Sequence, v.report.LastSequence))
+	if !v.report.Damaged() {
+		v.end(v.report.LastSequence)
 	}
 	return &v.report, nil
 }
@@ -79,13 +80,15 @@ func Dump(ctx context.Context, dir string, opts InspectOptions, fn func(wal.Entr
 	if err := wal.Dump(ctx, dir, opts.Log, v.entry); err != nil {
 		return err
 	}
-	if len(v.report.Refusals) > 0 {
-		return v.report.Refusals[0]
-	}
+	v.end(max(v.last, v.snapshot))
+	failed := v.report.Refusals
 	if damage := v.report.State.Damage; len(damage) > 0 {
-		return errors.New(damage[0].String())
+		failed = append(failed, errors.New(damage[0].String()))
 	}
-	return nil
+	if len(failed) == 2 {
+		return fmt.Errorf("%w: %w", failed[0], failed[1])
+	}
+	return errors.Join(failed...)
 }
 
 type inspection struct {
@@ -98,10 +101,18 @@ type inspection struct {
 	report     Report
 	complaints []wal.Complaint
 	snapshot   uint64
+	last       uint64 // record of the log
 	buf        []byte
 }
 
 func (v *inspection) refuse(err error) { v.report.Refusals = append(v.report.Refusals, err) }
+
+// end compares the state with the last record of the log.
+func (v *inspection) end(last uint64) {
+	if st := &v.report.State; st.InForce && st.Sequence > last {
+		v.refuse(errAhead(v.dir, st.Sequence, last))
+	}
+}
 
 // begin reads the state.
 func (v *inspection) begin(id string, snapshot uint64) (err error) {
@@ -116,15 +127,23 @@ func (v *inspection) begin(id string, snapshot uint64) (err error) {
 		v.refuse(err)
 		return nil
 	}
-	defer func() { err = errors.Join(err, r.Close()) }()
+	defer func() {
+		if e := r.Close(); err == nil {
+			err = e
+		}
+	}()
 	st := &v.report.State
 	st.Sequence, st.Bytes = r.Sequence(), r.Bytes()
-	if r.Err() != nil {
-		st.Damage = r.Damage()
-		v.refuse(r.Err())
-		return nil
-	}
-	if st.Sequence == 0 || st.Sequence < snapshot {
+	if err := r.Err(); err != nil {
+		if errors.Is(err, state.ErrOther) {
+			err = fmt.Errorf("%w: %w", ErrState, err)
+		}
+		v.refuse(err)
+		if !v.dump || errors.Is(err, ErrState) {
+			st.Damage = r.Damage()
+			return nil
+		}
+	} else if st.Sequence == 0 || st.Sequence < snapshot {
 		return nil // entry says it if this is wrong
 	}
 	st.InForce = true
@@ -170,12 +189,12 @@ func (v *inspection) entry(e wal.Entry) error {
 		if isPointer && !st.InForce && len(v.report.Refusals) == 0 {
 			v.refuse(errBehind(v.dir, v.snapshot, st.Sequence))
 		}
-		if isPointer || st.InForce && !v.dump {
+		if isPointer || st.InForce {
 			return nil
 		}
-		e.Replaced = e.Replaced || st.InForce
 		return v.pass(e)
 	}
+	v.last = e.Sequence
 	if !st.InForce || e.Replaced || e.Sequence > st.Sequence {
 		return v.pass(e)
 	}

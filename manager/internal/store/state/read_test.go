@@ -114,7 +114,7 @@ func (w *readState) fill(t *testing.T, n int) {
 			if r.IntN(4) == 0 {
 				id.Collection = readPlain
 			}
-			if values[id] = fmt.Sprintf("%04d-%d-", r.IntN(1000), generation) + strings.Repeat("x", 100); r.IntN(10) == 0 {
+			if values[id] = fmt.Sprintf("%04d-%d-", r.IntN(1000), generation) + strings.Repeat("x", 700); r.IntN(10) == 0 {
 				values[id] = ""
 			}
 		}
@@ -187,7 +187,7 @@ func listing(t *testing.T, dir string) (list []string) {
 
 func TestReaderPassesAllRecordsAndWritesNothing(t *testing.T) {
 	w := newReadState(t)
-	w.fill(t, 5000)
+	w.fill(t, 2000)
 	w.close(t)
 	for _, name := range []string{"7" + partSuffix, "000099.dbtmp"} {
 		if err := os.WriteFile(filepath.Join(w.dir, name), []byte("part"), 0o600); err != nil {

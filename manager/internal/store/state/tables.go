@@ -161,7 +161,7 @@ func (w *walk) read(ctx context.Context, h block.Handle, to []byte, kind blockki
 	if beforeErr != nil {
 		return data, false, beforeErr
 	}
-	w.r.damaged(w.t, h.Offset, err, span{w.from, bytes.Clone(to)}, before)
+	w.r.damaged(w.t, h.Offset, fmt.Errorf("the checksum of a block of %d bytes is wrong", h.Length), span{w.from, bytes.Clone(to)}, before)
 	return data, false, nil
 }
 
