@@ -106,77 +106,97 @@ func walHelp(w io.Writer) {
 // the keys of some records, or not start. The directory is a manager's, with its named logs, that of
 // one named log, or that of all.
 func walVerify(ctx context.Context, env Environment, o walOptions) error {
-	records := newRecordCheck(o.ring)
+	v := verification{env: env, o: o, records: newRecordCheck(o.ring)}
 	dirs, err := namedLogs(o.dataDir)
 	if err != nil {
 		return err
 	}
-	var ok []string
-	var damaged []string
-	var state mem.StateReport
-	report := func(dir string, r *wal.Report, summary string) {
-		for _, c := range r.Complaints {
-			fmt.Fprintln(env.Stdout, c)
-		}
-		ok = append(ok, summary)
-		if r.Damaged() {
-			damaged = append(damaged, dir)
-		}
-	}
-	opts := mem.InspectOptions{Log: wal.InspectOptions{Check: eitherCheck(o.dataDir, o.ring, records.entry)}, Unreadable: records.unreadable}
-	switch r, err := mem.Verify(ctx, o.dataDir, opts); {
-	case err == nil:
-		state = r.State
-		has := fmt.Sprintf("%d in the state", state.Records)
-		if !state.InForce && (r.SnapshotRecords > 0 || state.Bytes == 0) {
-			has = fmt.Sprintf("%d in the snapshot", r.SnapshotRecords)
-		}
-		report(o.dataDir, r.Report, fmt.Sprintf("ok: %d records in %d segments, %s\n", r.Records, r.Segments, has))
-		for _, err := range r.Refusals {
-			fmt.Fprintf(env.Stdout, "damage: %v\n", err)
-		}
-		for _, d := range state.Damage {
-			fmt.Fprintf(env.Stdout, "unreadable: %v\n", d)
-		}
-		if len(r.Refusals) > 0 && !r.Damaged() {
-			damaged = append(damaged, o.dataDir)
-		}
-	case !errors.Is(err, wal.ErrNoLog) || len(dirs) == 0:
+	if err := v.main(ctx); err != nil && !(errors.Is(err, wal.ErrNoLog) && len(dirs) > 0) {
 		return err
 	}
 	for _, dir := range dirs {
-		name := filepath.Base(dir)
-		r, err := wal.Verify(ctx, dir, wal.InspectOptions{Check: walogs.NewCheck(name, o.ring)})
-		if errors.Is(err, wal.ErrNoLog) {
-			continue
-		}
-		if err != nil {
+		if err := v.named(ctx, dir); err != nil && !errors.Is(err, wal.ErrNoLog) {
 			return err
 		}
-		report(dir, r, fmt.Sprintf("ok: log %q: %d records in %d segments, %d in the snapshot\n", name, r.Records, r.Segments, r.SnapshotRecords))
 	}
-	lines, unreadable := records.found()
+	return v.verdict()
+}
+
+// verification is what wal verify has found so far.
+type verification struct {
+	env     Environment
+	o       walOptions
+	records *recordCheck
+	state   mem.StateReport
+	ok      []string
+	damaged []string // directories
+}
+
+// main checks the directory that was named.
+func (v *verification) main(ctx context.Context) error {
+	r, err := mem.Verify(ctx, v.o.dataDir, mem.InspectOptions{
+		Log:        wal.InspectOptions{Check: eitherCheck(v.o.dataDir, v.o.ring, v.records.entry)},
+		Unreadable: v.records.unreadable,
+	})
+	if err != nil {
+		return err
+	}
+	v.state = r.State
+	has := fmt.Sprintf("%d in the state", r.State.Records)
+	if !r.State.InForce && (r.SnapshotRecords > 0 || r.State.Bytes == 0) {
+		has = fmt.Sprintf("%d in the snapshot", r.SnapshotRecords)
+	}
+	v.report(v.o.dataDir, r.Report, r.Refused(), fmt.Sprintf("ok: %d records in %d segments, %s\n", r.Records, r.Segments, has))
+	for _, err := range r.Refusals {
+		fmt.Fprintf(v.env.Stdout, "damage: %v\n", err)
+	}
+	for _, d := range r.State.Damage {
+		fmt.Fprintf(v.env.Stdout, "unreadable: %v\n", d)
+	}
+	return nil
+}
+
+// named checks a named log.
+func (v *verification) named(ctx context.Context, dir string) error {
+	name := filepath.Base(dir)
+	r, err := wal.Verify(ctx, dir, wal.InspectOptions{Check: walogs.NewCheck(name, v.o.ring)})
+	if err != nil {
+		return err
+	}
+	v.report(dir, r, r.Damaged(), fmt.Sprintf("ok: log %q: %d records in %d segments, %d in the snapshot\n", name, r.Records, r.Segments, r.SnapshotRecords))
+	return nil
+}
+
+func (v *verification) report(dir string, r *wal.Report, refused bool, ok string) {
+	for _, c := range r.Complaints {
+		fmt.Fprintln(v.env.Stdout, c)
+	}
+	if v.ok = append(v.ok, ok); refused {
+		v.damaged = append(v.damaged, dir)
+	}
+}
+
+// verdict prints what was found of records, and returns an error unless all is well.
+func (v *verification) verdict() error {
+	lines, unreadable := v.records.found()
 	for _, line := range lines {
-		fmt.Fprintln(env.Stdout, line)
+		fmt.Fprintln(v.env.Stdout, line)
 	}
-	unreadable += state.Lost
-	switch len(damaged) {
-	case 0:
-	case 1:
-		return fmt.Errorf("%s is damaged; a manager would refuse to start on it", damaged[0])
-	default:
-		return fmt.Errorf("%s are damaged; a manager would refuse to start on them", strings.Join(damaged, ", "))
-	}
+	unreadable += v.state.Lost
 	switch {
+	case len(v.damaged) == 1:
+		return fmt.Errorf("%s is damaged; a manager would refuse to start on it", v.damaged[0])
+	case len(v.damaged) > 1:
+		return fmt.Errorf("%s are damaged; a manager would refuse to start on them", strings.Join(v.damaged, ", "))
 	case unreadable > 0:
 		return &exitError{exitUnreadable, fmt.Sprintf("%s has records that cannot be read: %d; a manager starts on it, answers calls that name one of these with record-unreadable, and serves everything else",
-			o.dataDir, unreadable)}
-	case len(state.Damage) > 0:
-		return &exitError{exitUnreadable, o.dataDir + " has damage in its state; every record can be read"}
+			v.o.dataDir, unreadable)}
+	case len(v.state.Damage) > 0:
+		return &exitError{exitUnreadable, v.o.dataDir + " has damage in its state, and every record can be read; a manager starts on it, and calls that need a damaged index fail"}
 	}
-	fmt.Fprint(env.Stdout, strings.Join(ok, ""))
-	if n := records.sealed; n > 0 {
-		fmt.Fprintf(env.Stdout, "note: %d values are encrypted and were not looked into; --encryption-key-file reads them\n", n)
+	fmt.Fprint(v.env.Stdout, strings.Join(v.ok, ""))
+	if n := v.records.sealed; n > 0 {
+		fmt.Fprintf(v.env.Stdout, "note: %d values are encrypted and were not looked into; --encryption-key-file reads them\n", n)
 	}
 	return nil
 }

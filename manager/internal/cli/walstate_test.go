@@ -217,7 +217,7 @@ func TestWalVerifySaysWhatAManagerDoesOfADamagedState(t *testing.T) {
 		}
 		says := fmt.Sprintf("cannot be read: %d; a manager starts on it", unreadable)
 		if unreadable == 0 {
-			says = "has damage in its state; every record can be read"
+			says = "has damage in its state, and every record can be read"
 		}
 		if code != 3 || !strings.Contains(text, says) {
 			t.Errorf("byte %d: %d jobs cannot be read: %d %s", at, unreadable, code, text)

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -362,5 +363,47 @@ func TestReaderFindsDamage(t *testing.T) {
 	}
 	if refused == 0 || served == 0 || named == 0 {
 		t.Errorf("Open failed %d times, and served %d times; %d records were named", refused, served, named)
+	}
+}
+
+// TestReaderNeedsLittleMemory reads a state of more than it may keep in memory.
+func TestReaderNeedsLittleMemory(t *testing.T) {
+	const records, valueBytes, allowed = 8000, 8 << 10, 24 << 20
+	w := newReadState(t)
+	b := Batch{Sequence: 1, Counts: map[store.Collection]Counts{readPlain: {Records: records}}}
+	value := []byte(strings.Repeat("x", valueBytes))
+	b.Changes = func(yield func(Change) bool) {
+		for i := range records {
+			if !yield(Change{Collection: readPlain, Key: fmt.Sprint(i), Value: value}) {
+				return
+			}
+		}
+	}
+	if err := w.s.Write(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	w.close(t)
+	memory := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before, n := memory(), 0
+	r, err := OpenReader(t.Context(), w.dir, readLog, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	err = r.Records(t.Context(), func(store.Collection, string, Record, error) error {
+		if n++; n%(records/4) == 0 {
+			if m := memory() - before; m > allowed {
+				t.Errorf("%d bytes are in use after %d records", m, n)
+			}
+		}
+		return nil
+	})
+	if err != nil || n != records || r.Lost() != 0 {
+		t.Errorf("%d records, %d lost, %v", n, r.Lost(), err)
 	}
 }
