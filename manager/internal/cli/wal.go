@@ -106,55 +106,97 @@ func walHelp(w io.Writer) {
 // the keys of some records, or not start. The directory is a manager's, with its named logs, that of
 // one named log, or that of all.
 func walVerify(ctx context.Context, env Environment, o walOptions) error {
-	records := newRecordCheck(o.ring)
+	v := verification{env: env, o: o, records: newRecordCheck(o.ring)}
 	dirs, err := namedLogs(o.dataDir)
 	if err != nil {
 		return err
 	}
-	var ok []string
-	var damaged []string
-	verify := func(dir, what string, check func(wal.Entry) error) error {
-		report, err := wal.Verify(ctx, dir, wal.InspectOptions{Check: check})
-		if err != nil {
-			return err
-		}
-		for _, c := range report.Complaints {
-			fmt.Fprintln(env.Stdout, c)
-		}
-		if report.Damaged() {
-			damaged = append(damaged, dir)
-		}
-		ok = append(ok, fmt.Sprintf("ok: %s%d records in %d segments, %d in the snapshot\n", what, report.Records, report.Segments, report.SnapshotRecords))
-		return nil
-	}
-	err = verify(o.dataDir, "", eitherCheck(o.dataDir, o.ring, records.entry))
-	if err != nil && !(errors.Is(err, wal.ErrNoLog) && len(dirs) > 0) {
+	if err := v.main(ctx); err != nil && !(errors.Is(err, wal.ErrNoLog) && len(dirs) > 0) {
 		return err
 	}
 	for _, dir := range dirs {
-		name := filepath.Base(dir)
-		if err := verify(dir, fmt.Sprintf("log %q: ", name), walogs.NewCheck(name, o.ring)); err != nil && !errors.Is(err, wal.ErrNoLog) {
+		if err := v.named(ctx, dir); err != nil && !errors.Is(err, wal.ErrNoLog) {
 			return err
 		}
 	}
-	lines, unreadable := records.found()
+	return v.verdict()
+}
+
+// verification is what wal verify has found so far.
+type verification struct {
+	env     Environment
+	o       walOptions
+	records *recordCheck
+	state   mem.StateReport
+	ok      []string
+	damaged []string // directories
+}
+
+// main checks the directory that was named.
+func (v *verification) main(ctx context.Context) error {
+	r, err := mem.Verify(ctx, v.o.dataDir, mem.InspectOptions{
+		Log:        wal.InspectOptions{Check: eitherCheck(v.o.dataDir, v.o.ring, v.records.entry)},
+		Unreadable: v.records.unreadable,
+	})
+	if err != nil {
+		return err
+	}
+	v.state = r.State
+	has := fmt.Sprintf("%d in the state", r.State.Records)
+	if !r.State.InForce && (r.SnapshotRecords > 0 || r.State.Bytes == 0) {
+		has = fmt.Sprintf("%d in the snapshot", r.SnapshotRecords)
+	}
+	v.report(v.o.dataDir, r.Report, r.Refused(), fmt.Sprintf("ok: %d records in %d segments, %s\n", r.Records, r.Segments, has))
+	for _, err := range r.Refusals {
+		fmt.Fprintf(v.env.Stdout, "damage: %v\n", err)
+	}
+	for _, d := range r.State.Damage {
+		fmt.Fprintf(v.env.Stdout, "unreadable: %v\n", d)
+	}
+	return nil
+}
+
+// named checks a named log.
+func (v *verification) named(ctx context.Context, dir string) error {
+	name := filepath.Base(dir)
+	r, err := wal.Verify(ctx, dir, wal.InspectOptions{Check: walogs.NewCheck(name, v.o.ring)})
+	if err != nil {
+		return err
+	}
+	v.report(dir, r, r.Damaged(), fmt.Sprintf("ok: log %q: %d records in %d segments, %d in the snapshot\n", name, r.Records, r.Segments, r.SnapshotRecords))
+	return nil
+}
+
+func (v *verification) report(dir string, r *wal.Report, refused bool, ok string) {
+	for _, c := range r.Complaints {
+		fmt.Fprintln(v.env.Stdout, c)
+	}
+	if v.ok = append(v.ok, ok); refused {
+		v.damaged = append(v.damaged, dir)
+	}
+}
+
+// verdict prints what was found of records, and returns an error unless all is well.
+func (v *verification) verdict() error {
+	lines, unreadable := v.records.found()
 	for _, line := range lines {
-		fmt.Fprintln(env.Stdout, line)
+		fmt.Fprintln(v.env.Stdout, line)
 	}
-	switch len(damaged) {
-	case 0:
-	case 1:
-		return fmt.Errorf("%s is damaged; a manager would refuse to start on it", damaged[0])
-	default:
-		return fmt.Errorf("%s are damaged; a manager would refuse to start on them", strings.Join(damaged, ", "))
-	}
-	if unreadable > 0 {
+	unreadable += v.state.Lost
+	switch {
+	case len(v.damaged) == 1:
+		return fmt.Errorf("%s is damaged; a manager would refuse to start on it", v.damaged[0])
+	case len(v.damaged) > 1:
+		return fmt.Errorf("%s are damaged; a manager would refuse to start on them", strings.Join(v.damaged, ", "))
+	case unreadable > 0:
 		return &exitError{exitUnreadable, fmt.Sprintf("%s has records that cannot be read: %d; a manager starts on it, answers calls that name one of these with record-unreadable, and serves everything else",
-			o.dataDir, unreadable)}
+			v.o.dataDir, unreadable)}
+	case len(v.state.Damage) > 0:
+		return &exitError{exitUnreadable, v.o.dataDir + " has damage in its state, and every record can be read; a manager starts on it, and calls that need a damaged index fail"}
 	}
-	fmt.Fprint(env.Stdout, strings.Join(ok, ""))
-	if n := len(records.sealed); n > 0 {
-		fmt.Fprintf(env.Stdout, "note: %d records are encrypted and were not looked into; --encryption-key-file reads them\n", n)
+	fmt.Fprint(v.env.Stdout, strings.Join(v.ok, ""))
+	if n := v.records.sealed; n > 0 {
+		fmt.Fprintf(v.env.Stdout, "note: %d values are encrypted and were not looked into; --encryption-key-file reads them\n", n)
 	}
 	return nil
 }
@@ -218,7 +260,7 @@ const exitUnreadable = 3
 
 func walStats(ctx context.Context, env Environment, o walOptions) error {
 	var me shard.Identity
-	report, err := wal.Verify(ctx, o.dataDir, wal.InspectOptions{Check: eitherCheck(o.dataDir, o.ring, func(e wal.Entry) error {
+	report, err := mem.Verify(ctx, o.dataDir, mem.InspectOptions{Log: wal.InspectOptions{Check: eitherCheck(o.dataDir, o.ring, func(e wal.Entry) error {
 		_, err := mem.DecodeWriteSet(e.Body, func(c *mem.Change) error {
 			if string(c.Collection) == string(shard.Collection) && !c.Delete && !e.Replaced {
 				me, _ = shard.Read(string(c.Key), c.Value) // what cannot be read shows nothing
@@ -226,36 +268,45 @@ func walStats(ctx context.Context, env Environment, o walOptions) error {
 			return nil
 		})
 		return err
-	})})
+	})}})
 	if err != nil {
 		return err
 	}
 	out := json.NewEncoder(env.Stdout)
 	out.SetIndent("", "  ")
-	s := report.DirStats
+	s, state := report.DirStats, report.State
+	if state.InForce {
+		s.Snapshot, s.SnapshotSequence, s.SnapshotRecords, s.SnapshotBytes = "", 0, 0, 0 // it only points to the state
+	}
 	return out.Encode(struct {
-		Segments         int    `json:"segments"`
-		Prepared         int    `json:"prepared_segments"`
-		SegmentBytes     int64  `json:"segment_bytes"`
-		Records          int    `json:"records"`
-		RecordBytes      int64  `json:"record_bytes"`
-		FirstSequence    uint64 `json:"first_sequence"`
-		LastSequence     uint64 `json:"last_sequence"`
-		Batches          int    `json:"batches"`
-		LargestRecord    int    `json:"largest_record"`
-		TailBytes        int64  `json:"tail_bytes"`
-		Snapshot         string `json:"snapshot"`
-		SnapshotSequence uint64 `json:"snapshot_sequence"`
-		SnapshotRecords  int    `json:"snapshot_records"`
-		SnapshotBytes    int64  `json:"snapshot_bytes"`
-		Damaged          bool   `json:"damaged"`
+		Segments      int    `json:"segments"`
+		Prepared      int    `json:"prepared_segments"`
+		SegmentBytes  int64  `json:"segment_bytes"`
+		Records       int    `json:"records"`
+		RecordBytes   int64  `json:"record_bytes"`
+		FirstSequence uint64 `json:"first_sequence"`
+		LastSequence  uint64 `json:"last_sequence"`
+		Batches       int    `json:"batches"`
+		LargestRecord int    `json:"largest_record"`
+		TailBytes     int64  `json:"tail_bytes"`
+		StateSequence uint64 `json:"state_sequence"`
+		StateRecords  int    `json:"state_records"`
+		StateBytes    int64  `json:"state_bytes"`
+		Damaged       bool   `json:"damaged"`
+
+		// Of a snapshot with records: one of a named log, or one that no manager has imported yet.
+		Snapshot         string `json:"snapshot,omitempty"`
+		SnapshotSequence uint64 `json:"snapshot_sequence,omitempty"`
+		SnapshotRecords  int    `json:"snapshot_records,omitempty"`
+		SnapshotBytes    int64  `json:"snapshot_bytes,omitempty"`
 
 		LedgerID string   `json:"ledger_id"`
 		Shard    string   `json:"shard"`
 		Shards   []string `json:"shards"`
 	}{
 		s.Segments, s.Prepared, s.SegmentBytes, s.Records, s.RecordBytes, s.FirstSequence, s.LastSequence, s.Batches,
-		s.LargestRecord, s.TailBytes, s.Snapshot, s.SnapshotSequence, s.SnapshotRecords, s.SnapshotBytes, report.Damaged(),
+		s.LargestRecord, s.TailBytes, state.Sequence, state.Records, state.Bytes, report.Refused() || len(state.Damage) > 0,
+		s.Snapshot, s.SnapshotSequence, s.SnapshotRecords, s.SnapshotBytes,
 		me.ID, me.Name, me.Shards,
 	})
 }
@@ -266,7 +317,7 @@ type dumpedRecord struct {
 	Offset   int64          `json:"offset"`
 	Sequence uint64         `json:"sequence"`
 	Batch    uint64         `json:"batch,omitempty"`
-	At       time.Time      `json:"at"`
+	At       time.Time      `json:"at,omitzero"` // unknown in the state
 	Changes  []dumpedChange `json:"changes"`
 }
 
@@ -300,7 +351,7 @@ func walDump(ctx context.Context, env Environment, o walOptions) error {
 	w := bufio.NewWriter(env.Stdout)
 	defer w.Flush()
 	out := json.NewEncoder(w)
-	return wal.Dump(ctx, o.dataDir, wal.InspectOptions{}, func(e wal.Entry) error {
+	return mem.Dump(ctx, o.dataDir, mem.InspectOptions{}, func(e wal.Entry) error {
 		line := dumpedRecord{File: e.File, Offset: e.Offset, Sequence: e.Sequence, Batch: e.Batch}
 		at, err := mem.DecodeWriteSet(e.Body, func(c *mem.Change) error {
 			line.Changes = append(line.Changes, dumpChange(c, &o))
@@ -309,7 +360,9 @@ func walDump(ctx context.Context, env Environment, o walOptions) error {
 		if err != nil {
 			return fmt.Errorf("%s: offset %d: %w", e.File, e.Offset, err)
 		}
-		line.At = at.UTC()
+		if line.At = at.UTC(); at.UnixNano() == 0 {
+			line.At = time.Time{}
+		}
 		return out.Encode(&line)
 	})
 }

@@ -128,7 +128,14 @@ func TestVerifyKnowsWhatManagersWrite(t *testing.T) {
 			if text := run("verify", keys...); !strings.HasPrefix(text, "ok: ") || strings.Count(text, "\n") != 1 {
 				t.Errorf("wal verify: %s", text)
 			}
-			run("stats")
+			if keys != nil {
+				if text := run("verify"); !strings.Contains(text, " are encrypted and were not looked into; --encryption-key-file reads them") {
+					t.Errorf("wal verify without the keys: %s", text)
+				}
+			}
+			if text := run("stats"); !strings.Contains(text, `"shard": "a"`) {
+				t.Errorf("wal stats: %s", text)
+			}
 			seen := map[string]bool{}
 			for line := range strings.Lines(run("dump", keys...)) {
 				var r dumpedRecord

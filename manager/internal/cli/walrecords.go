@@ -22,8 +22,8 @@ import (
 // of it, and remembers those that it could not read.
 type recordCheck struct {
 	ring *crypt.Keyring
-	// sealed are records that were not looked into for want of a key.
-	sealed map[store.ID]bool
+	// sealed counts values that were not looked into for want of a key.
+	sealed int
 	// bad are unreadable, odd are not what a manager would have written.
 	bad, odd map[store.ID]string
 	// blobs are the sizes of the values that jobs keep apart, needs what jobs say of
@@ -34,8 +34,8 @@ type recordCheck struct {
 
 func newRecordCheck(ring *crypt.Keyring) *recordCheck {
 	return &recordCheck{
-		ring: ring, sealed: make(map[store.ID]bool),
-		bad: make(map[store.ID]string), odd: make(map[store.ID]string),
+		ring: ring,
+		bad:  make(map[store.ID]string), odd: make(map[store.ID]string),
 		blobs: make(map[string]int), needs: make(map[string]map[string]int),
 	}
 }
@@ -52,11 +52,15 @@ func (c *recordCheck) entry(e wal.Entry) error {
 	return err
 }
 
+// unreadable fits mem.InspectOptions.Unreadable.
+func (c *recordCheck) unreadable(u *store.UnreadableError) {
+	c.bad[store.ID{Collection: u.Collection, Key: u.Key}] = u.Reason
+}
+
 func (c *recordCheck) change(ch *mem.Change) {
 	id := store.ID{Collection: store.Collection(ch.Collection), Key: string(ch.Key)}
 	delete(c.bad, id)
 	delete(c.odd, id)
-	delete(c.sealed, id)
 	switch id.Collection {
 	case jobs.BlobCollection:
 		delete(c.blobs, id.Key)
@@ -70,7 +74,7 @@ func (c *recordCheck) change(ch *mem.Change) {
 		return
 	}
 	if crypt.IsSealed(ch.Value) && c.ring == nil {
-		c.sealed[id] = true
+		c.sealed++
 		return
 	}
 	var entries []store.Entry

@@ -43,6 +43,9 @@ func Dump(ctx context.Context, dir string, opts InspectOptions, fn func(Entry) e
 	}
 	// Missing segments must not hide the records that are there.
 	_, _, replaced, missing := files.chain()
+	if err := opts.begin(files.id, files.snapshotSeq); err != nil {
+		return err
+	}
 	if files.snapshot != "" {
 		if err := dumpSnapshot(ctx, files, opts, fn); err != nil {
 			return err

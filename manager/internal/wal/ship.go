@@ -8,7 +8,9 @@ import (
 // What a copy of the log needs besides Records.
 
 // ID names the log: 32 hexadecimal digits, drawn when it was created.
-func (l *Log) ID() string { return hex.EncodeToString(l.id[:]) }
+func (l *Log) ID() string { return l.id.String() }
+
+func (id logID) String() string { return hex.EncodeToString(id[:]) }
 
 // SegmentInfo describes a segment in use or kept.
 type SegmentInfo struct {

@@ -87,6 +87,9 @@ type DirStats struct {
 type InspectOptions struct {
 	// FS as in Options.
 	FS vfs.FS
+	// Begin, when set, is called once before any record, with the log's ID and the sequence number of its snapshot, 0
+	// without one. It is not called when no file's header can be read. Verify and Dump return its error.
+	Begin func(id string, snapshot uint64) error
 	// Check, when set, is called by Verify for each record, in the order in which Dump passes them. Its error becomes a
 	// complaint.
 	Check func(Entry) error
@@ -97,6 +100,13 @@ func (o InspectOptions) withDefaults() InspectOptions {
 		o.FS = vfs.OS()
 	}
 	return o
+}
+
+func (o InspectOptions) begin(id logID, snapshot uint64) error {
+	if o.Begin == nil {
+		return nil
+	}
+	return o.Begin(id.String(), snapshot)
 }
 
 // Verify reads the whole log in dir and reports everything that is wrong with it. It continues after each damage as
@@ -170,7 +180,10 @@ func (v *verifier) snapshot(p string) error {
 		return v.corruption(err, 0)
 	}
 	defer r.close()
-	v.id, v.keep = &r.header.id, r.header.keep
+	v.keep = r.header.keep
+	if err := v.begin(r.header.id, r.header.seq); err != nil {
+		return err
+	}
 	if path.Base(p) != snapshotName(r.header.seq) {
 		v.complain(Damage, p, 0, 0, 0, "the header is that of the snapshot of sequence %d", r.header.seq)
 	}
@@ -188,6 +201,12 @@ func (v *verifier) snapshot(p string) error {
 		v.check(Entry{File: p, Offset: off, Sequence: uint64(r.records), Body: body})
 	}
 	return v.ctx.Err()
+}
+
+// begin takes the log's ID from the first header.
+func (v *verifier) begin(id logID, snapshot uint64) error {
+	v.id = &id
+	return v.opts.begin(id, snapshot)
 }
 
 func (v *verifier) check(e Entry) {

@@ -116,7 +116,9 @@ func (v *verifier) used(all []verifiedSegment, i, lastUsed int) error {
 		v.complain(Damage, s.path, s.number, s.size, 0, "the file has %d bytes, it was created with %d", s.size, h.capacity)
 	}
 	if v.id == nil {
-		v.id = &h.id
+		if err := v.begin(h.id, 0); err != nil {
+			return err
+		}
 	} else if *v.id != h.id {
 		v.complain(Damage, s.path, s.number, 0, 0, "the segment belongs to another log")
 		return nil

@@ -20,6 +20,14 @@ const StateDir = "state"
 // ErrState is returned by Open when the log and the state beside it do not belong together.
 var ErrState = errors.New("the state does not fit the log")
 
+func errBehind(dir string, must, has uint64) error {
+	return fmt.Errorf("%w: %s must have all up to record %d, and has those up to %d", ErrState, dir, must, has)
+}
+
+func errAhead(dir string, has, last uint64) error {
+	return fmt.Errorf("%w: %s has record %d, and the log ends with %d", ErrState, dir, has, last)
+}
+
 // Open opens the durable engine on the log in dir and recovers its state. The
 // errors are those of wal.Open and ErrState.
 func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
@@ -147,7 +155,7 @@ func (r *recovery) restore(body []byte) error {
 		return nil
 	}
 	if bytes.Equal(body, pointer) {
-		return fmt.Errorf("%w: %s must have all up to record %d, and has those up to %d", ErrState, r.dir, r.snapshot, r.found)
+		return errBehind(r.dir, r.snapshot, r.found)
 	}
 	if err := r.importSnapshot(); err != nil {
 		return err
@@ -273,7 +281,7 @@ func (r *recovery) finish(log *wal.Log) error {
 	}
 	s := r.s
 	if s.state.Sequence() > log.Last() {
-		return fmt.Errorf("%w: %s has record %d, and the log ends with %d", ErrState, r.dir, s.state.Sequence(), log.Last())
+		return errAhead(r.dir, s.state.Sequence(), log.Last())
 	}
 	for _, c := range s.collections {
 		c.durable, c.durableBytes = c.count, c.bytes

@@ -1,0 +1,206 @@
+package mem
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/state"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+// InspectOptions are for Verify and Dump, which only read. The zero value of a field means its default.
+type InspectOptions struct {
+	// Log is about the log. Its Check gets the records of the state as well. Its Begin must be nil.
+	Log wal.InspectOptions
+	// State is where the state lives; default the operating system's file system.
+	State pebblevfs.FS
+	// Unreadable, when set, is called for records of the state that cannot be read, after the state's other records and
+	// before those of the log. A record may have no such call; see StateReport.Lost.
+	Unreadable func(*store.UnreadableError)
+}
+
+// Report is what Verify found.
+type Report struct {
+	*wal.Report
+	State StateReport
+	// Refusals are why Open would fail because of the state.
+	Refusals []error
+}
+
+// StateReport sums up a state.
+type StateReport struct {
+	// InForce says that a start uses the state. It does not when there is none, when an import into it did not end, and
+	// when it does not belong to the log.
+	InForce bool
+	// Sequence is that of the last log record that the state has.
+	Sequence uint64
+	// Records are those that can be read, Lost those that cannot and for which Unreadable was not called.
+	Records, Lost int
+	// Bytes is the size of the files.
+	Bytes int64
+	// Damage is what is wrong with it. Most damage costs records, and only Refusals cost a start.
+	Damage []state.Damage
+}
+
+// Refused reports whether Open would fail.
+func (r *Report) Refused() bool { return r.Damaged() || len(r.Refusals) > 0 }
+
+// Verify checks the log in dir and the state beside it as wal.Verify checks a log. It passes the records of the state as
+// Dump does. A record of the log that the state has is wal.Entry.Replaced.
+func Verify(ctx context.Context, dir string, opts InspectOptions) (*Report, error) {
+	v := inspection{ctx: ctx, dir: path.Join(dir, StateDir), opts: opts, pass: opts.Log.Check}
+	if v.pass == nil {
+		v.pass = func(wal.Entry) error { return nil }
+	}
+	opts.Log.Begin, opts.Log.Check = v.begin, v.entry
+	var err error
+	if v.report.Report, err = wal.Verify(ctx, dir, opts.Log); err != nil {
+		return nil, err
+	}
+	v.report.Complaints = append(v.complaints, v.report.Complaints...)
+	if !v.report.Damaged() {
+		v.end(v.report.LastSequence)
+	}
+	return &v.report, nil
+}
+
+// Dump calls fn for the records of the state in dir, and then for those of the log as wal.Dump does. A record of the state
+// is a wal.Entry with the state's directory as its File, the state's Sequence, and a write set that puts this record at
+// the zero time of Unix. After the last record Dump returns an error if the state is damaged or does not fit the log.
+func Dump(ctx context.Context, dir string, opts InspectOptions, fn func(wal.Entry) error) error {
+	v := inspection{ctx: ctx, dir: path.Join(dir, StateDir), opts: opts, pass: fn, dump: true}
+	opts.Log.Begin = v.begin
+	if err := wal.Dump(ctx, dir, opts.Log, v.entry); err != nil {
+		return err
+	}
+	v.end(max(v.last, v.snapshot))
+	failed := v.report.Refusals
+	if damage := v.report.State.Damage; len(damage) > 0 {
+		failed = append(failed, errors.New(damage[0].String()))
+	}
+	if len(failed) == 2 {
+		return fmt.Errorf("%w: %w", failed[0], failed[1])
+	}
+	return errors.Join(failed...)
+}
+
+type inspection struct {
+	ctx  context.Context
+	dir  string // of the state
+	opts InspectOptions
+	pass func(wal.Entry) error
+	dump bool // an error of pass ends everything
+
+	report     Report
+	complaints []wal.Complaint
+	snapshot   uint64
+	last       uint64 // record of the log
+	buf        []byte
+}
+
+func (v *inspection) refuse(err error) { v.report.Refusals = append(v.report.Refusals, err) }
+
+// end compares the state with the last record of the log.
+func (v *inspection) end(last uint64) {
+	if st := &v.report.State; st.InForce && st.Sequence > last {
+		v.refuse(errAhead(v.dir, st.Sequence, last))
+	}
+}
+
+// begin reads the state.
+func (v *inspection) begin(id string, snapshot uint64) (err error) {
+	v.snapshot = snapshot
+	r, err := state.OpenReader(v.ctx, v.dir, id, v.opts.State)
+	switch {
+	case errors.Is(err, state.ErrNone):
+		return nil
+	case v.ctx.Err() != nil:
+		return v.ctx.Err()
+	case err != nil:
+		v.refuse(err)
+		return nil
+	}
+	defer func() {
+		if e := r.Close(); err == nil {
+			err = e
+		}
+	}()
+	st := &v.report.State
+	st.Sequence, st.Bytes = r.Sequence(), r.Bytes()
+	if err := r.Err(); err != nil {
+		if errors.Is(err, state.ErrOther) {
+			err = fmt.Errorf("%w: %w", ErrState, err)
+		}
+		v.refuse(err)
+		if !v.dump || errors.Is(err, ErrState) {
+			st.Damage = r.Damage()
+			return nil
+		}
+	} else if st.Sequence == 0 || st.Sequence < snapshot {
+		return nil // entry says it if this is wrong
+	}
+	st.InForce = true
+	err = r.Records(v.ctx, func(c store.Collection, key string, rec state.Record, err error) error {
+		var u *store.UnreadableError
+		if errors.As(err, &u) {
+			if v.opts.Unreadable != nil {
+				v.opts.Unreadable(u)
+			}
+			return nil
+		}
+		st.Records++
+		v.buf = appendPutOf(appendHeader(v.buf[:0], time.Unix(0, 0)), c, key, rec.Value, rec.Entries)
+		e := wal.Entry{File: v.dir, Sequence: st.Sequence, Body: v.buf}
+		if err := v.pass(e); err != nil {
+			return v.complain(wal.Damage, e, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	st.Damage, st.Lost = r.Damage(), r.Lost()
+	return nil
+}
+
+// complain notes an error of pass, which ends a dump.
+func (v *inspection) complain(s wal.Severity, e wal.Entry, err error) error {
+	if v.dump {
+		return err
+	}
+	v.complaints = append(v.complaints, wal.Complaint{
+		Severity: s, File: e.File, Segment: e.Segment, Offset: e.Offset, Sequence: e.Sequence, Reason: "the record cannot be used: " + err.Error(),
+	})
+	return nil
+}
+
+// entry passes a record of the log.
+func (v *inspection) entry(e wal.Entry) error {
+	st := &v.report.State
+	if e.Segment == 0 {
+		isPointer := bytes.Equal(e.Body, pointer)
+		if isPointer && !st.InForce && len(v.report.Refusals) == 0 {
+			v.refuse(errBehind(v.dir, v.snapshot, st.Sequence))
+		}
+		if isPointer || st.InForce {
+			return nil
+		}
+		return v.pass(e)
+	}
+	v.last = e.Sequence
+	if !st.InForce || e.Replaced || e.Sequence > st.Sequence {
+		return v.pass(e)
+	}
+	e.Replaced = true
+	if err := v.pass(e); err != nil {
+		return v.complain(wal.Note, e, err)
+	}
+	return nil
+}

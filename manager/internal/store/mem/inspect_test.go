@@ -1,0 +1,285 @@
+package mem
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/state"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
+)
+
+// onDisk opens a store in a real directory.
+func onDisk(t *testing.T, dir string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), dir, Options{Log: wal.Options{SegmentBytes: 64 << 10, FillAhead: -1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func putAll(t *testing.T, s *Store, value string, keys ...string) {
+	t.Helper()
+	for _, k := range keys {
+		mustUpdate(t, s, put(k, value, store.Entry{Index: byName, SortKey: value}))
+	}
+}
+
+func flushed(t *testing.T, s *Store) {
+	t.Helper()
+	if err := s.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func copied(t *testing.T, from string) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), "copy")
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// inspected is what Verify says about a directory, and the changes that it and Dump passed.
+func inspected(t *testing.T, dir string) (r *Report, lines []string) {
+	t.Helper()
+	line := func(list *[]string) func(wal.Entry) error {
+		return func(e wal.Entry) error {
+			_, err := DecodeWriteSet(e.Body, func(c *Change) error {
+				text := fmt.Sprintf("%s %s=%s", filepath.Base(e.File), c.Key, c.Value)
+				if e.Replaced {
+					text += " replaced"
+				}
+				*list = append(*list, text)
+				return nil
+			})
+			return err
+		}
+	}
+	r, err := Verify(t.Context(), dir, InspectOptions{Log: wal.InspectOptions{Check: line(&lines)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dumped []string
+	err = Dump(t.Context(), dir, InspectOptions{}, line(&dumped))
+	if (err != nil) != r.Refused() {
+		t.Errorf("Dump says %v, Verify %v and %v", err, r.Refusals, r.Complaints)
+	}
+	for i := range dumped { // Dump knows less of what was replaced
+		dumped[i] = strings.TrimSuffix(dumped[i], " replaced")
+	}
+	for i, l := range lines {
+		if i >= len(dumped) || strings.TrimSuffix(l, " replaced") != dumped[i] {
+			t.Errorf("Verify passed %q, Dump %q", lines, dumped)
+			break
+		}
+	}
+	return r, lines
+}
+
+func TestInspectPassesTheStateAndThenTheLog(t *testing.T) {
+	dir := t.TempDir()
+	s := onDisk(t, dir)
+	putAll(t, s, "old", "a", "b")
+	flushed(t, s)
+	putAll(t, s, "new", "b", "c")
+	if _, err := Verify(t.Context(), dir, InspectOptions{}); !isLocked(err) {
+		t.Errorf("Verify of an open store: %v", err)
+	}
+	if err := Dump(t.Context(), dir, InspectOptions{}, func(wal.Entry) error { return nil }); !isLocked(err) {
+		t.Errorf("Dump of an open store: %v", err)
+	}
+	mustClose(t, s)
+	r, lines := inspected(t, dir)
+	const log = "00000000000000000001.wal"
+	want := []string{"state a=old", "state b=old", log + " a=old replaced", log + " b=old replaced", log + " b=new", log + " c=new"}
+	if st := r.State; !slices.Equal(lines, want) || r.Refused() || !st.InForce || st.Sequence != 2 || st.Records != 2 || st.Lost != 0 || st.Bytes == 0 || len(st.Damage) > 0 {
+		t.Errorf("%q, %+v", lines, r)
+	}
+}
+
+func isLocked(err error) bool {
+	var l *vfs.LockedError
+	return errors.As(err, &l)
+}
+
+// TestInspectPassesADumpsError: an error of Dump's function ends it and is returned as it is.
+func TestInspectPassesADumpsError(t *testing.T) {
+	dir := t.TempDir()
+	s := onDisk(t, dir)
+	putAll(t, s, "v", "a", "b")
+	flushed(t, s)
+	mustClose(t, s)
+	stop, n := errors.New("stop"), 0
+	err := Dump(t.Context(), dir, InspectOptions{}, func(wal.Entry) error {
+		n++
+		return stop
+	})
+	if err != stop || n != 1 {
+		t.Errorf("%v after %d records", err, n)
+	}
+	r, err := Verify(t.Context(), dir, InspectOptions{Log: wal.InspectOptions{Check: func(e wal.Entry) error { return stop }}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var damage, notes int
+	for _, c := range r.Complaints {
+		if c.Severity == wal.Damage && c.File == filepath.Join(dir, StateDir) {
+			damage++
+		} else if c.Severity == wal.Note {
+			notes++
+		}
+	}
+	if damage != 2 || notes != 2 || len(r.Complaints) != 4 { // a start does not read what the state has
+		t.Errorf("complaints %v", r.Complaints)
+	}
+}
+
+// TestInspectSaysWhenOpenRefuses makes directories whose log and state do not fit.
+func TestInspectSaysWhenOpenRefuses(t *testing.T) {
+	dir := t.TempDir()
+	s := onDisk(t, dir)
+	putAll(t, s, "1", "a", "b")
+	flushed(t, s)
+	mustClose(t, s)
+	early := copied(t, dir)
+	s = onDisk(t, dir)
+	putAll(t, s, "2", "b", "c", "d")
+	flushed(t, s)
+	mustClose(t, s)
+	other := t.TempDir()
+	s = onDisk(t, other)
+	putAll(t, s, "3", "a", "b", "c", "d", "e", "f")
+	flushed(t, s)
+	mustClose(t, s)
+
+	withState := func(from string) func(t *testing.T, dir string) {
+		return func(t *testing.T, dir string) {
+			if err := os.RemoveAll(filepath.Join(dir, StateDir)); err != nil {
+				t.Fatal(err)
+			}
+			if from == "" {
+				return
+			}
+			if err := os.CopyFS(filepath.Join(dir, StateDir), os.DirFS(filepath.Join(from, StateDir))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		dir    string
+		change func(t *testing.T, dir string)
+		says   string // empty: it opens
+	}{
+		"as it was":             {dir, func(*testing.T, string) {}, ""},
+		"no state":              {dir, withState(""), "must have all up to record 5, and has those up to 0"},
+		"a state that is older": {dir, withState(early), "must have all up to record 5, and has those up to 2"},
+		"a state that is newer": {early, withState(dir), "has record 5, and the log ends with 2"},
+		"another log":           {dir, withState(other), "the state of another log"},
+		"an empty directory": {dir, func(t *testing.T, dir string) {
+			withState("")(t, dir)
+			if err := os.Mkdir(filepath.Join(dir, StateDir), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}, "must have all up to record 5, and has those up to 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := copied(t, test.dir)
+			test.change(t, dir)
+			r, _ := inspected(t, dir)
+			if r.Damaged() {
+				t.Errorf("complaints %v", r.Complaints)
+			}
+			s, err := Open(t.Context(), dir, Options{})
+			if test.says == "" {
+				if r.Refused() || err != nil {
+					t.Fatalf("Verify says %v, Open says %v", r.Refusals, err)
+				}
+				mustClose(t, s)
+				return
+			}
+			if !errors.Is(err, ErrState) || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("Open says %v", err)
+			}
+			if len(r.Refusals) != 1 || r.Refusals[0].Error() != err.Error() {
+				t.Errorf("Verify says %v, Open %v", r.Refusals, err)
+			}
+		})
+	}
+}
+
+// TestInspectAnImport: until a restored directory was opened, its records are those of the snapshot.
+func TestInspectAnImport(t *testing.T) {
+	dir := t.TempDir()
+	im, err := wal.NewImporter(nil, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := func(key string) []byte {
+		return appendPutOf(appendHeader(nil, time.Now()), things, key, []byte("v"), nil)
+	}
+	steps := []func() error{
+		func() error { return im.Snapshot(t.Context(), 7, 8, time.Now()) },
+		func() error { return im.AddSnapshot(body("a")) },
+		func() error { return im.AddSnapshot(body("b")) },
+		func() error { return im.Segment(1, 8, 64<<10) },
+		func() error { return im.Append(body("c")) },
+		im.Finish,
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	snapshot, log := fmt.Sprintf("%020d.snap", 7), "00000000000000000001.wal"
+	want := []string{snapshot + " a=v", snapshot + " b=v", log + " c=v"}
+	verify := func(what string) {
+		t.Helper()
+		r, lines := inspected(t, dir)
+		if r.Refused() || r.State.InForce || r.SnapshotRecords != 2 || !slices.Equal(lines, want) {
+			t.Errorf("%s: %q, %+v", what, lines, r)
+		}
+	}
+	verify("without a state")
+
+	// An import that was cut off has some of the records.
+	var id string
+	_, err = wal.Verify(t.Context(), dir, wal.InspectOptions{Begin: func(log string, snapshot uint64) error {
+		id = log
+		if snapshot != 7 {
+			t.Errorf("the snapshot is %d", snapshot)
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := state.Open(filepath.Join(dir, StateDir), id, state.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = st.Write(t.Context(), state.Batch{
+		Changes: slices.Values([]state.Change{{Collection: things, Key: "a", Value: []byte("v")}}),
+		Counts:  map[store.Collection]state.Counts{things: {Records: 1, Bytes: 2}},
+	})
+	if err := errors.Join(err, st.Close()); err != nil {
+		t.Fatal(err)
+	}
+	verify("with a part of it")
+
+	s := onDisk(t, dir)
+	mustClose(t, s)
+	r, lines := inspected(t, dir)
+	if want := []string{"state a=v", "state b=v", log + " c=v"}; !slices.Equal(lines, want) || r.Refused() || r.State.Sequence != 7 || r.State.Records != 2 {
+		t.Errorf("after a start: %q, %+v", lines, r)
+	}
+}
