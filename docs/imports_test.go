@@ -86,7 +86,8 @@ var mayImport = map[string][]string{
 	"manager/internal/store/unread":       {"manager/internal/store"},
 	"manager/internal/store/downtime":     {"manager/internal/store"},
 	"manager/internal/store/sealed":       {"manager/internal/crypt", "manager/internal/store"},
-	"manager/internal/store/mem":          {"manager/internal/store", "manager/internal/store/notify", "manager/internal/wal"},
+	"manager/internal/store/mem":          {"manager/internal/store", "manager/internal/store/notify", "manager/internal/store/state", "manager/internal/wal"},
+	"manager/internal/store/state":        {"manager/internal/store"},
 	"manager/internal/store/sqlite":       {"manager/internal/filelock", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 	"manager/internal/store/redis":        {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 	"manager/internal/store/postgres":     {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
@@ -116,6 +117,7 @@ var mayImport = map[string][]string{
 	"manager/managertest/azuretest":      {"manager/internal/object/objecttest"},
 	"manager/managertest/calls":          {"manager/api"},
 	"manager/managertest/deep":           {},
+	"manager/managertest/metered":        {contract},
 	"manager/managertest/ports":          {},
 	"manager/managertest/servers":        {},
 	"manager/managertest/tracetest":      {},
@@ -147,6 +149,11 @@ var shorthand = map[string][]string{
 		"manager/internal/store/unread", "manager/internal/store/downtime"},
 	engines: {"manager/internal/store/mem", "manager/internal/store/sqlite", "manager/internal/store/redis", "manager/internal/store/postgres",
 		"manager/internal/store/etcd"},
+}
+
+// librariesIn says which packages may import a library that the others must not depend on, tests included.
+var librariesIn = map[string][]string{
+	"github.com/cockroachdb/pebble": {"manager/internal/store/state", "manager/internal/store/mem", "manager/internal/wal/faultfs"},
 }
 
 // testsMayImport is what the tests of each part may import besides.
@@ -236,8 +243,16 @@ func TestImportsPointInOneDirection(t *testing.T) {
 					t.Errorf("%s must not import %s; it may import %q", pkg, ours, may)
 				}
 			}
+			tests := slices.Concat(p.TestImports, p.XTestImports)
+			for library, in := range librariesIn {
+				for _, imported := range slices.Concat(p.Imports, tests) {
+					if strings.HasPrefix(imported+"/", library+"/") && !slices.Contains(in, pkg) {
+						t.Errorf("%s must not import %s; %q may", pkg, imported, in)
+					}
+				}
+			}
 			inTests, _ := ruleOf(testsMayImport, pkg)
-			for _, imported := range slices.Concat(p.TestImports, p.XTestImports) {
+			for _, imported := range tests {
 				if ours, ok := strings.CutPrefix(imported, module); ok && ours != pkg && !allowed(may, ours) && !allowed(inTests, ours) {
 					t.Errorf("tests of %s must not import %s; they may import %q", pkg, ours, slices.Concat(may, inTests))
 				}

@@ -52,13 +52,31 @@ func TestPlanFollowsItsLoad(t *testing.T) {
 		change func(l *Load, s *Site)
 		more   func(a, b Plan) bool
 	}{
-		"a longer TTL takes more shards": {
+		"a longer TTL takes more shards, and a longer start": {
 			func(l *Load, s *Site) { l.TTL *= 10 },
-			func(a, b Plan) bool { return b.Shards > a.Shards && b.Entries == 10*a.Entries },
+			func(a, b Plan) bool {
+				return b.Shards > a.Shards && b.Entries == 10*a.Entries && b.StartSeconds > a.StartSeconds
+			},
 		},
-		"larger answers take more memory": {
-			func(l *Load, s *Site) { l.AnswerBytes *= 10 },
-			func(a, b Plan) bool { return float64(b.Shards)*b.MemoryBytes > 5*float64(a.Shards)*a.MemoryBytes },
+		"larger answers take more disk, and no memory": {
+			func(l *Load, s *Site) { l.AnswerBytes *= 3 },
+			func(a, b Plan) bool { return b.DiskBytes > 2*a.DiskBytes && b.MemoryBytes == a.MemoryBytes },
+		},
+		"a record takes 2 bytes of memory": {
+			func(l *Load, s *Site) { l.TTL /= 2 },
+			func(a, b Plan) bool { return a.MemoryBytes-b.MemoryBytes == 2*(a.Entries-b.Entries) },
+		},
+		"a larger cache takes more memory": {
+			func(l *Load, s *Site) { s.CacheBytes *= 2 },
+			func(a, b Plan) bool { return b.MemoryBytes == a.MemoryBytes+1.5*a.Site.CacheBytes },
+		},
+		"a small disk asks for more shards": {
+			func(l *Load, s *Site) { s.ShardDisk = 1e11 },
+			func(a, b Plan) bool { return a.Shards == 1 && b.Shards == b.ShardsForDisk && b.Shards > 1 },
+		},
+		"a small state is seldom compacted": {
+			func(l *Load, s *Site) { l.TTL = time.Minute },
+			func(a, b Plan) bool { return a.DiskWrites == 2.5*b.DiskWrites },
 		},
 		"retries cost the proxy only": {
 			func(l *Load, s *Site) { l.Retries = 10 },
@@ -66,17 +84,15 @@ func TestPlanFollowsItsLoad(t *testing.T) {
 		},
 		"regions divide the rate": {
 			func(l *Load, s *Site) { s.Regions = 5 },
-			func(a, b Plan) bool { return b.Rate == a.Rate/5 && b.Shards < a.Shards && b.Feed == 0 },
+			func(a, b Plan) bool { return b.Rate == a.Rate/5 && b.Entries == a.Entries/5 && b.Feed == 0 },
 		},
 		"a feed keeps all entries everywhere": {
 			func(l *Load, s *Site) { s.Regions, s.Feed = 5, true },
 			func(a, b Plan) bool { return b.Entries == a.Entries && b.Feed > 0 },
 		},
-		"jobs take memory besides the window": {
-			func(l *Load, s *Site) { s.JobBytes = 5e9 },
-			func(a, b Plan) bool {
-				return b.Shards > a.Shards && float64(b.Shards)*(b.MemoryBytes-15e9) > 0.99*float64(a.Shards)*a.MemoryBytes
-			},
+		"jobs take disk besides the window": {
+			func(l *Load, s *Site) { s.JobBytes = 6e9 },
+			func(a, b Plan) bool { return b.DiskBytes == a.DiskBytes+7.8e9 && b.MemoryBytes == a.MemoryBytes+2e7 },
 		},
 		"each worker has a connection to each shard": {
 			func(l *Load, s *Site) { s.Workers = 3 },
@@ -113,8 +129,8 @@ func TestPlanFits(t *testing.T) {
 				p := Calculate(l, s)
 				one := predict(l, p.Grouping)
 				cores := p.Rate / float64(p.Shards) * one.managerMicros / 1e6
-				if p.MemoryBytes > s.ShardMemory || cores > s.ShardCores*usable*1.001 || p.Rate/float64(p.Shards) > shardRate {
-					t.Errorf("%v keys/s for %v: a shard takes %.3g bytes and %.3g cores: %+v", rate, ttl, p.MemoryBytes, cores, p)
+				if p.MemoryBytes > s.ShardMemory*usable*1.001 || p.DiskBytes > s.ShardDisk*usable*1.001 || p.Entries/float64(p.Shards) > maxEntries || cores > s.ShardCores*usable*1.001 || p.Rate/float64(p.Shards) > shardRate {
+					t.Errorf("%v keys/s for %v: a shard takes %.3g bytes of memory, %.3g of disk and %.3g cores: %+v", rate, ttl, p.MemoryBytes, p.DiskBytes, cores, p)
 				}
 				if p.ProxyCores > float64(p.Workers)*usable*1.001 {
 					t.Errorf("%v keys/s: %d workers for %.3g cores", rate, p.Workers, p.ProxyCores)
@@ -155,8 +171,9 @@ func TestRefusesWrongCommandLines(t *testing.T) {
 		{"--ttl 1ms", "--ttl in seconds=0.001: must be 1 to"},
 		{"--client-abort never", `--client-abort="never": must be one of ["continue" "cancel"]`},
 		{"--measure --keys 3", "--keys=3: must be 100 to 50000"},
-		{"--shard-memory 12", "--shard-memory=12: must be 1e+08 to 1e+13"},
-		{"--shard-memory 6e9 --job-bytes 2e9", "--job-bytes=2e+09: must be 0 to 1e+09"},
+		{"--shard-memory 12", "--shard-memory=12: must be 2e+09 to 1e+13"},
+		{"--shard-disk 13e9 --job-bytes 4e9", "--job-bytes=4e+09: must be 0 to 3e+09"},
+		{"--shard-memory 10e9 --cache-bytes 2e9", "--cache-bytes=2e+09: must be 1.048576e+06 to 1.8333333333333333e+09"},
 		{"more", `unexpected argument "more"`},
 		{"--rate NaN", "--rate=NaN: must be"},
 	} {

@@ -35,8 +35,10 @@ func TestGroupsAgreeWithASimulation(t *testing.T) {
 // TestManagersHaveTheModelsBounds: the model names what the manager's code decides.
 func TestManagersHaveTheModelsBounds(t *testing.T) {
 	for file, want := range map[string]string{
-		"server/stream.go": fmt.Sprintf("\tmaxGroups = %d\n", groupsAtWork),
-		"httpd/server.go":  fmt.Sprintf("MaxConnections, %d)", managerConnections),
+		"server/stream.go":   fmt.Sprintf("\tmaxGroups = %d\n", groupsAtWork),
+		"httpd/server.go":    fmt.Sprintf("MaxConnections, %d)", managerConnections),
+		"store/mem/store.go": fmt.Sprintf("DefaultFlushBytes = %d << 20\n", flushBytes>>20),
+		"ledger/options.go":  "maxEntriesLimit = 1_000_000_000\n",
 	} {
 		source, err := os.ReadFile(filepath.Join("..", "..", "manager", "internal", file))
 		if err != nil {

@@ -1,7 +1,8 @@
 // Command capacity says what a load of new keys takes: cores, shards, memory, disk and network.
 //
 //	capacity [--rate N] [--retries F] [--ttl D] [--answer-bytes N] [--client-abort continue|cancel]
-//	         [--regions N] [--workers N] [--shard-cores N] [--shard-memory BYTES] [--job-bytes BYTES] [--fsync D] [--feed]
+//	         [--regions N] [--workers N] [--shard-cores N] [--shard-memory BYTES] [--shard-disk BYTES]
+//	         [--cache-bytes BYTES] [--job-bytes BYTES] [--fsync D] [--feed]
 //	capacity --measure [--keys N] [--bin DIR] [--answer-bytes N] [--retries F] [--client-abort continue|cancel]
 //
 // Without --measure it calculates. The constants are measurements; model.go names each. With --measure it also runs manager, payments and the gate in a real Envoy on this machine, sends keys new
@@ -75,6 +76,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.IntVar(&s.Workers, "workers", s.Workers, "Envoy workers in a region; 0: as many as the CPU time needs")
 	f.Float64Var(&s.ShardCores, "shard-cores", s.ShardCores, "cores of a manager")
 	f.Float64Var(&s.ShardMemory, "shard-memory", s.ShardMemory, "memory of a manager in bytes")
+	f.Float64Var(&s.ShardDisk, "shard-disk", s.ShardDisk, "disk of a manager in bytes")
+	f.Float64Var(&s.CacheBytes, "cache-bytes", s.CacheBytes, "memory of a manager for records (--cache-bytes)")
 	f.Float64Var(&s.JobBytes, "job-bytes", s.JobBytes, "what the jobs of a manager take at most (--job-max-bytes); 0 without jobs")
 	f.DurationVar(&s.Fsync, "fsync", s.Fsync, "time of an fdatasync on a manager's disk")
 	f.BoolVar(&o.measure, "measure", false, "run it on this machine, and compare")

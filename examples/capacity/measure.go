@@ -159,9 +159,9 @@ func look(ctx context.Context, st *stack.Stack, dir string) (s sight, err error)
 	if err != nil {
 		return s, err
 	}
-	s.windowBytes, s.logBytes = metrics["oncegate_ledger_bytes"], metrics["oncegate_wal_log_bytes"]
-	if _, ok := metrics["oncegate_wal_log_bytes"]; !ok {
-		return s, errors.New("the manager's metrics lack oncegate_wal_log_bytes")
+	s.windowBytes, s.logBytes = metrics["oncegate_ledger_bytes"], metrics["oncegate_wal_batch_bytes_sum"]
+	if _, ok := metrics["oncegate_wal_batch_bytes_sum"]; !ok {
+		return s, errors.New("the manager's metrics lack oncegate_wal_batch_bytes_sum")
 	}
 	stats, err := numbers(ctx, st.ProxyAdminURL()+"/stats?filter=cluster.oncegate_manager.upstream_cx", ": ")
 	if err != nil {

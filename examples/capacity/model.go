@@ -27,21 +27,38 @@ const (
 	// groupsAtWork is how many groups of a stream the manager makes side by side. Later calls gather meanwhile.
 	groupsAtWork = 4
 
-	// Bytes beside the answer: of the log's records, of what the window counts, of a snapshot's record, and of the
-	// messages with their replies. Log and network are those of calls that are made singly; groups save a tenth.
-	logKeyBytes      = 637
-	windowKeyBytes   = 494
-	snapshotKeyBytes = 239
-	networkKeyBytes  = 784
+	// Bytes beside the answer: of the log's records, of what the window counts, of the state on disk, and of the messages
+	// with their replies. Log and network are those of calls that are made singly; groups save a tenth.
+	logKeyBytes     = 637
+	windowKeyBytes  = 494
+	stateKeyBytes   = 330
+	networkKeyBytes = 784
 	// feedKeyBytes is one change in the feed to another region, whose answer is in base64.
 	feedKeyBytes    = 400
 	feedAnswerBytes = 4.0 / 3
 
-	// residentPerWindow is the memory of the process for each byte of the window and of jobs: Go's heap may double before it is
-	// collected, and snapshots and requests need room.
-	residentPerWindow = 3
-	// startSecondsPerEntry is what a start takes to read an entry.
-	startSecondsPerEntry = 5e-6
+	// baseMemory is the memory of a process without records, with its requests. residentPerCache is the memory for each byte of
+	// --cache-bytes, since Go's heap may double before it is collected. recordMemory is that of a record's fingerprint.
+	baseMemory       = 0.5e9
+	residentPerCache = 1.5
+	recordMemory     = 2
+	// maxEntries is the largest --max-entries.
+	maxEntries = 1_000_000_000
+	// jobBytes is about what a small job counts for.
+	jobBytes = 600
+	// stateSpace is the disk for each byte of the state, since compaction keeps old files until the new ones are complete.
+	stateSpace = 1.3
+	// flushBytes is how much log there may be that the state does not have. A flush may take as long as it takes to write as
+	// much log again.
+	flushBytes = 256 << 20
+	// writesPerLogByte is how many bytes a disk writes for each byte of log: the log itself, the state, and its compaction.
+	// A state of less than smallState is seldom compacted, which saves all but smallWrites.
+	writesPerLogByte = 5
+	smallWrites      = 2
+	smallState       = 100e6
+	// startSeconds is what a start takes to replay the log, and startSecondsPerEntry what it takes to read a fingerprint.
+	startSeconds         = 2
+	startSecondsPerEntry = 1e-7
 	// shardRate is the rate of new keys that a manager was seen to serve to 64 callers, each call by itself, on two cores that
 	// the callers shared (docs/benchmarks.md). More cores serve more; how many more was not measured.
 	shardRate = 15000
@@ -50,8 +67,7 @@ const (
 	// segmentBytes is the size of a segment of the log.
 	segmentBytes = 64 << 20
 
-	// usable is the part of a resource that the plan uses. The rest is for bursts, for snapshots and for the shards
-	// that take longer.
+	// usable is the part of a resource that the plan uses. The rest is for bursts and for the shards that take longer.
 	usable = 0.6
 )
 
@@ -99,8 +115,10 @@ type Site struct {
 	Feed bool
 	// Workers is the number of Envoy workers in a region; 0: as many as the CPU time needs.
 	Workers int
-	// ShardCores and ShardMemory (bytes) are what one manager has.
-	ShardCores, ShardMemory float64
+	// ShardCores, ShardMemory and ShardDisk (bytes) are what one manager has.
+	ShardCores, ShardMemory, ShardDisk float64
+	// CacheBytes is a manager's memory for records (--cache-bytes).
+	CacheBytes float64
 	// JobBytes is what the jobs of one manager take at most (--job-max-bytes).
 	JobBytes float64
 	// Fsync is the time of an fdatasync on a manager's disk.
@@ -108,15 +126,17 @@ type Site struct {
 }
 
 // DefaultSite is what the program takes without flags.
-var DefaultSite = Site{Regions: 1, ShardCores: 4, ShardMemory: 64e9, Fsync: 500 * time.Microsecond}
+var DefaultSite = Site{Regions: 1, ShardCores: 4, ShardMemory: 4e9, ShardDisk: 1e12, CacheBytes: 256 << 20, Fsync: 500 * time.Microsecond}
 
 func (s Site) check() error {
 	return errors.Join(
 		between("regions", float64(s.Regions), 1, 100),
 		between("workers", float64(s.Workers), 0, 1e6),
 		between("shard-cores", s.ShardCores, 0.1, 1024),
-		between("shard-memory", s.ShardMemory, 1e8, 1e13),
-		between("job-bytes", s.JobBytes, 0, s.ShardMemory/residentPerWindow/2),
+		between("shard-memory", s.ShardMemory, 2e9, 1e13),
+		between("shard-disk", s.ShardDisk, 1e10, 1e15),
+		between("cache-bytes", s.CacheBytes, 1<<20, max(256<<20, (s.ShardMemory*usable-baseMemory)/residentPerCache/2)),
+		between("job-bytes", s.JobBytes, 0, s.ShardDisk*usable/stateSpace/2),
 		between("fsync in seconds", s.Fsync.Seconds(), 0, 10),
 	)
 }
@@ -139,8 +159,8 @@ func oneOf(name, v string, allowed ...string) error {
 
 // perKey is what one new key takes, with its retries.
 type perKey struct {
-	proxyMicros, managerMicros                         float64
-	logBytes, windowBytes, snapshotBytes, networkBytes float64
+	proxyMicros, managerMicros                      float64
+	logBytes, windowBytes, stateBytes, networkBytes float64
 }
 
 // predict returns what a new key takes when the manager makes calls like this.
@@ -152,7 +172,7 @@ func predict(l Load, g grouping) perKey {
 		managerMicros: managerKeyMicros + groups*managerGroupMicros + groups/g.groups*managerSyncMicros,
 		logBytes:      logKeyBytes + answer,
 		windowBytes:   windowKeyBytes + answer,
-		snapshotBytes: snapshotKeyBytes + answer,
+		stateBytes:    stateKeyBytes + answer,
 		networkBytes:  networkKeyBytes + answer,
 	}
 	if l.ClientAbort == "continue" {
@@ -174,7 +194,7 @@ type Plan struct {
 	ProxyCores float64
 	Workers    int
 	// Shards, and how many of them each resource alone would need.
-	Shards, ShardsForMemory, ShardsForCPU, ShardsForRate int
+	Shards, ShardsForDisk, ShardsForMemory, ShardsForCPU, ShardsForRate int
 	// Connections are those of the region's workers to each shard.
 	Connections int
 	// Per shard: the window (--max-bytes), the memory of the process, the directory, and the seconds of a start.
@@ -198,7 +218,10 @@ func Calculate(l Load, s Site) Plan {
 	if p.Workers == 0 {
 		p.Workers = max(1, int(math.Ceil(p.ProxyCores/usable)))
 	}
-	p.ShardsForMemory = max(1, int(math.Ceil(p.Entries*one.windowBytes*residentPerWindow/(s.ShardMemory-s.JobBytes*residentPerWindow))))
+	disk := s.ShardDisk*usable - logDisk - s.JobBytes*stateSpace
+	p.ShardsForDisk = max(1, int(math.Ceil(p.Entries*one.stateBytes*stateSpace/disk)))
+	records := (s.ShardMemory*usable-s.fixedMemory())/recordMemory - s.jobs()
+	p.ShardsForMemory = max(1, int(math.Ceil(p.Entries/min(records, maxEntries))))
 	p.ShardsForRate = max(1, int(math.Ceil(kept/usable/shardRate)))
 	for range 50 {
 		p.Grouping = p.grouping(p.Shards)
@@ -208,7 +231,7 @@ func Calculate(l Load, s Site) Plan {
 			cores += (l.Rate - p.Rate) * managerKeyMicros / 1e6
 		}
 		p.ShardsForCPU = max(1, int(math.Ceil(cores/usable/s.ShardCores)))
-		shards := max(p.Shards, p.ShardsForCPU, p.ShardsForMemory, p.ShardsForRate)
+		shards := max(p.Shards, p.ShardsForCPU, p.ShardsForDisk, p.ShardsForMemory, p.ShardsForRate)
 		if shards == p.Shards {
 			break
 		}
@@ -220,19 +243,29 @@ func Calculate(l Load, s Site) Plan {
 	}
 	shards := float64(p.Shards)
 	p.WindowBytes = p.Entries * one.windowBytes / shards
-	p.MemoryBytes = (p.WindowBytes + s.JobBytes) * residentPerWindow
-	snapshot := p.Entries*one.snapshotBytes/shards + s.JobBytes
-	// Two snapshots, the log since the last one, which may grow as large, and three segments.
-	p.DiskBytes = 3*max(snapshot, segmentBytes) + 3*segmentBytes
-	// Each byte of log is written again once as part of a snapshot.
-	p.DiskWrites = 2 * kept * one.logBytes
-	p.StartSeconds = p.Entries / shards * startSecondsPerEntry
+	p.MemoryBytes = s.fixedMemory() + (p.Entries/shards+s.jobs())*recordMemory
+	state := p.Entries*one.stateBytes/shards + s.JobBytes
+	p.DiskBytes = state*stateSpace + logDisk
+	p.DiskWrites = kept * one.logBytes * smallWrites
+	if state > smallState {
+		p.DiskWrites = kept * one.logBytes * writesPerLogByte
+	}
+	p.StartSeconds = startSeconds + p.Entries/shards*startSecondsPerEntry
 	p.Network = p.Rate * one.networkBytes
 	if s.Feed {
 		p.Feed = p.Rate * float64(s.Regions-1) * (feedKeyBytes + feedAnswerBytes*float64(l.AnswerBytes))
 	}
 	return p
 }
+
+// logDisk is the most disk that a log takes: what the state does not have, as much again during a flush, and three segments.
+const logDisk = 2*flushBytes + 3*segmentBytes
+
+// fixedMemory is the memory of a manager beside that of fingerprints.
+func (s Site) fixedMemory() float64 { return baseMemory + residentPerCache*s.CacheBytes }
+
+// jobs is how many records the jobs of a manager are at most.
+func (s Site) jobs() float64 { return s.JobBytes / jobBytes }
 
 // grouping returns how each of the shards makes calls. A group takes between one sync and two, since a sync may be under way
 // when it begins. A sync begins as soon as the one before has ended and a group is there.
@@ -249,7 +282,7 @@ func (p Plan) grouping(shards int) grouping {
 func (p Plan) limits() []string {
 	var found []string
 	if p.Shards > api.MaxShards {
-		found = append(found, fmt.Sprintf("%d shards are more than one list of a gate can name (%d): shorten the TTL, give managers more memory, or divide the routes between lists",
+		found = append(found, fmt.Sprintf("%d shards are more than one list of a gate can name (%d): shorten the TTL, give managers larger disks, or divide the routes between lists",
 			p.Shards, api.MaxShards))
 	}
 	if p.Connections > managerConnections {
@@ -259,8 +292,8 @@ func (p Plan) limits() []string {
 	if p.StartSeconds > 60 {
 		found = append(found, fmt.Sprintf("a start of a manager takes %.0f s, and its keys get 503 in this time: take more and smaller shards", p.StartSeconds))
 	}
-	if p.ShardsForMemory > max(p.ShardsForCPU, p.ShardsForRate) {
-		found = append(found, "memory asks for more shards than the rate does: a shorter TTL saves most")
+	if max(p.ShardsForDisk, p.ShardsForMemory) > max(p.ShardsForCPU, p.ShardsForRate) {
+		found = append(found, "the number of entries asks for more shards than the rate does: a shorter TTL saves most")
 	}
 	return found
 }

@@ -13,7 +13,7 @@ func (p Plan) print(w io.Writer) {
 	fmt.Fprintf(w, "%s new keys/s in %d regions, %.2g retries each, remembered %s, answers of %d bytes\n\n", count(l.Rate), s.Regions, l.Retries, l.TTL, l.AnswerBytes)
 	fmt.Fprintf(w, "Each region, with %s new keys/s\n", count(p.Rate))
 	row("  Envoy", "%.1f cores at work, %d workers (%.0f %% used)", p.ProxyCores, p.Workers, 100*p.ProxyCores/float64(p.Workers))
-	row("  shards", "%d (memory needs %d, CPU time %d, the rate %d)", p.Shards, p.ShardsForMemory, p.ShardsForCPU, p.ShardsForRate)
+	row("  shards", "%d (disk needs %d, memory %d, CPU time %d, the rate %d)", p.Shards, p.ShardsForDisk, p.ShardsForMemory, p.ShardsForCPU, p.ShardsForRate)
 	row("  calls in one transaction", "%.1f", p.Grouping.calls)
 	row("  connections to managers", "%d (%d to each shard)", p.Connections*p.Shards, p.Connections)
 	row("  entries", "%s", count(p.Entries))

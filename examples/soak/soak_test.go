@@ -133,7 +133,7 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	for name := range rest.disk {
-		// A log keeps a segment or a snapshot more at one time than at another.
+		// A log keeps a segment, and a state some tables, more at one time than at another.
 		if limit := first.disk[name]*5/4 + 64<<20; rest.disk[name] > limit {
 			t.Errorf("%s grew to %d MiB on disk after %d MiB", name, rest.disk[name]>>20, first.disk[name]>>20)
 		}

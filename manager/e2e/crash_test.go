@@ -92,7 +92,7 @@ func TestCrash(t *testing.T) {
 	var killed time.Time
 	stalls := 0
 	for round := range rounds {
-		// Small snapshots, so that crashes meet them at work too.
+		// Little memory for changes, so that crashes meet the state at work, too.
 		p := startManager(t, append(rotation(t, round), "--data-dir", dir, "--cache-bytes", "1048576", "--cleanup-interval-seconds", "0.05")...)
 		atStart := p.stderr.String()
 		if round > 0 {

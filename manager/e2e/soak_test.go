@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -149,15 +150,15 @@ func residentBytes(t *testing.T, pid int) int64 {
 func diskBytes(t *testing.T, dir string) int64 {
 	t.Helper()
 	var n int64
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		// A segment may be deleted while this looks.
-		if info, err := os.Stat(filepath.Join(dir, f.Name())); err == nil {
+	// A segment or a table may be deleted while this looks.
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return nil
+		}
+		if info, err := d.Info(); err == nil {
 			n += info.Size()
 		}
-	}
+		return nil
+	})
 	return n
 }

@@ -29,6 +29,8 @@ type record struct {
 	// PayloadBlob and ResultBlob: the value is in colBlobs and has this many bytes.
 	PayloadBlob, ResultBlob int
 
+	// booked is what the job counts for in the sums of colUsage.
+	booked charge
 	// stored is what the job counted for when it was read, next the run that follows it, and removed says that it was
 	// removed: what account needs once the transaction has happened.
 	stored  charge
@@ -355,6 +357,7 @@ func load(tx store.Tx, id string) (*record, error) {
 	r, err := decodeRecord(id, b)
 	if err == nil {
 		r.stored = r.charge()
+		r.booked = r.stored
 	}
 	return r, err
 }
@@ -370,6 +373,9 @@ func find(tx store.Tx, id string) (*record, error) {
 
 // save writes the job, without its blobs.
 func (r *record) save(tx store.Tx) error {
+	if err := r.book(tx); err != nil {
+		return err
+	}
 	return tx.Put(colJobs, r.ID, r.encode(), r.entries()...)
 }
 
@@ -457,6 +463,9 @@ func (r *record) remove(tx store.Tx) error {
 		}
 	}
 	r.removed = true
+	if err := r.book(tx); err != nil {
+		return err
+	}
 	return tx.Delete(colJobs, r.ID)
 }
 

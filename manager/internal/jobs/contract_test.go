@@ -4,13 +4,20 @@ import (
 	"context"
 	"testing"
 
+	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/jobs/jobstest"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
+// suite runs the suite, and checks the sums of what jobs take.
+func suite(t *testing.T, e jobstest.Engine) {
+	e.CheckSums = jobs.CheckSums
+	jobstest.Run(t, e)
+}
+
 func TestMemory(t *testing.T) {
-	jobstest.Run(t, jobstest.Engine{Name: "memory", Open: func(t testing.TB) *jobstest.Instance {
+	suite(t, jobstest.Engine{Name: "memory", Open: func(t testing.TB) *jobstest.Instance {
 		s := mem.New(mem.Options{})
 		t.Cleanup(func() { _ = s.Close() })
 		return &jobstest.Instance{Store: s}
@@ -18,7 +25,7 @@ func TestMemory(t *testing.T) {
 }
 
 func TestWAL(t *testing.T) {
-	jobstest.Run(t, jobstest.Engine{Name: "wal", Open: func(t testing.TB) *jobstest.Instance {
+	suite(t, jobstest.Engine{Name: "wal", Open: func(t testing.TB) *jobstest.Instance {
 		dir := t.TempDir()
 		var s *mem.Store
 		open := func(t testing.TB) store.Store {

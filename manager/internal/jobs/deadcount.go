@@ -9,7 +9,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// deadCounts is one queue's knowledge of how many dead letters there are. The store only counts those of all functions
+// deadCounts is one queue's knowledge of how many dead letters a shared store has. It only counts those of all functions
 // together, and counting each function's takes several scans. So they are counted once a function may have too many,
 // and from time to time.
 type deadCounts struct {
@@ -42,6 +42,10 @@ func (q *Queue) retainDead(ctx context.Context) (int, error) {
 	removed, err := q.retain(ctx, idxDead, q.opt.DeadFor, math.MaxInt)
 	if err != nil {
 		return removed, err
+	}
+	if !q.shared {
+		n, err := q.retainDeadMost(ctx)
+		return removed + n, err
 	}
 	total, err := q.store.Len(ctx, colJobs, idxDead)
 	if err != nil || !q.dead.due(total, q.opt.DeadCount) {
@@ -87,7 +91,12 @@ func (q *Queue) retainDeadOf(ctx context.Context, function string) (int, error) 
 		}
 		r.After = &hits[countPage-1]
 	}
-	removed := 0
+	return q.removeDead(ctx, function, surplus)
+}
+
+// removeDead removes the oldest dead letters of a function, as many as surplus.
+func (q *Queue) removeDead(ctx context.Context, function string, surplus int) (removed int, err error) {
+	from, to := functionRange(function, classDead)
 	for r := (store.Range{From: from, To: to}); removed < surplus; {
 		r.Limit = min(dutyBatch, surplus-removed)
 		gone, last := []*record(nil), (*store.Hit)(nil)

@@ -91,9 +91,9 @@
 // # Room
 //
 // Options.MaxBytes bounds the bytes of all jobs. Only submissions are refused when there is no room. Terminal jobs have a
-// part of it, and retention keeps them within it. The store says how many bytes there are where it can. The bytes of
-// terminal jobs and of owners, and on shared stores all bytes, are a count of all jobs, repeated from time to time, and
-// what this queue's own calls changed since (see CountBytes).
+// part of it, and retention keeps them within it. Where one process uses the store, the store says how many bytes there
+// are, and the bytes of terminal jobs and of owners are stored in the transactions that change them. On shared stores all of
+// that is a count of all jobs, repeated from time to time, and what this queue's own calls changed since (see CountBytes).
 //
 // # Layout
 //

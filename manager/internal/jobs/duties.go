@@ -46,7 +46,7 @@ func (r *DutyReport) add(o DutyReport) {
 }
 
 // Run does the duties until ctx ends or the queue is closed: immediately, whenever a job is due, and at least every
-// Options.Interval. It also counts the jobs' bytes (see CountBytes). It passes errors to report, which may be nil and may
+// Options.Interval. On a shared store it also counts the jobs' bytes (see CountBytes). It passes errors to report, which may be nil and may
 // be called concurrently, and the next round tries again. Several managers of one store may all run it.
 //
 // Correctness never depends on Run: claims do what is due before they search, and an expired lock or key is void. Run

@@ -41,7 +41,7 @@ func reopener(s store.Store, open func(testing.TB) store.Store) func(testing.TB)
 func TestSQLite(t *testing.T) {
 	// One writer and no manager beside it: a smaller crowd shows as much. And all
 	// of SQLite runs under the race detector.
-	jobstest.Run(t, jobstest.Engine{Name: "sqlite", Divided: divided, Jobs: 600, Workers: 12, Runs: 25, Slow: true, Open: func(t testing.TB) *jobstest.Instance {
+	suite(t, jobstest.Engine{Name: "sqlite", Divided: divided, Jobs: 600, Workers: 12, Runs: 25, Slow: true, Open: func(t testing.TB) *jobstest.Instance {
 		path := filepath.Join(t.TempDir(), "jobs.db")
 		open := func(t testing.TB) store.Store {
 			s, err := sqlite.Open(t.Context(), path, sqlite.Options{})
@@ -58,7 +58,7 @@ func TestSQLite(t *testing.T) {
 func TestRedis(t *testing.T) {
 	srv := servers.Redis(t)
 	var n atomic.Int64
-	jobstest.Run(t, jobstest.Engine{Name: "redis", Divided: divided, Open: func(t testing.TB) *jobstest.Instance {
+	suite(t, jobstest.Engine{Name: "redis", Divided: divided, Open: func(t testing.TB) *jobstest.Instance {
 		options := redis.Options{URL: srv.URL, Namespace: fmt.Sprint("jobs-", n.Add(1)), PoolSize: 16}
 		return shared(t, func(t testing.TB) store.Store {
 			s, err := redis.Open(t.Context(), options)
@@ -74,7 +74,7 @@ func TestPostgres(t *testing.T) {
 	srv := servers.Postgres(t)
 	var n atomic.Int64
 	// Each run has a schema of its own to make.
-	jobstest.Run(t, jobstest.Engine{Name: "postgres", Divided: divided, Runs: 40, Open: func(t testing.TB) *jobstest.Instance {
+	suite(t, jobstest.Engine{Name: "postgres", Divided: divided, Runs: 40, Open: func(t testing.TB) *jobstest.Instance {
 		options := postgres.Options{DSN: srv.URL, Schema: fmt.Sprint("jobs_", n.Add(1)), MaxConns: 16}
 		return shared(t, func(t testing.TB) store.Store {
 			s, err := postgres.Open(t.Context(), options)
@@ -89,7 +89,7 @@ func TestPostgres(t *testing.T) {
 func TestEtcd(t *testing.T) {
 	srv := servers.Etcd(t)
 	var n atomic.Int64
-	jobstest.Run(t, jobstest.Engine{Name: "etcd", Divided: divided, Jobs: 400, Workers: 12, Runs: 25, Slow: true, Open: func(t testing.TB) *jobstest.Instance {
+	suite(t, jobstest.Engine{Name: "etcd", Divided: divided, Jobs: 400, Workers: 12, Runs: 25, Slow: true, Open: func(t testing.TB) *jobstest.Instance {
 		options := etcd.Options{DSN: srv.URL + fmt.Sprint("?prefix=/jobs", n.Add(1)), Patience: time.Minute}
 		return shared(t, func(t testing.TB) store.Store {
 			s, err := etcd.Open(t.Context(), options)

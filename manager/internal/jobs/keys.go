@@ -21,6 +21,8 @@ const (
 	colKeys store.Collection = "job_keys"
 	// colLocks: digest of a deduplication identity -> lock.
 	colLocks store.Collection = "job_locks"
+	// colUsage: sums of what jobs take, see book.go.
+	colUsage store.Collection = "job_usage"
 	// colControl: see pausedKey and pausedVersionKey.
 	colControl store.Collection = "job_control"
 )
@@ -41,6 +43,9 @@ const (
 	idxDead      = "dead"      // finished_at
 	idxFunction  = "function"  // function, class, then as in the others
 )
+
+// idxMost orders the functions in colUsage by their dead letters, the most first.
+const idxMost = "most"
 
 // idxExpiry orders colLocks by their end.
 const idxExpiry = "expiry"

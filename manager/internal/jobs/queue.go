@@ -167,7 +167,9 @@ func New(s store.Store, o Options) (*Queue, error) {
 	q.idle = idleClaims{q: q, lines: make(map[string]*line)}
 	q.pollEvery, q.again = 5*time.Second, math.MaxInt64
 	q.sizes, q.shared = s.Capabilities().Sizes, s.Capabilities().Shared
-	if q.shared {
+	if !q.shared {
+		q.store = &bookedStore{s, q.opt.Unreadable}
+	} else {
 		q.pollEvery, q.again = time.Second, 500*time.Millisecond
 		q.finishes = &group[finishCall]{q: q, run: finishTx}
 		q.enqueues = &group[enqueueCall]{q: q, run: q.enqueueTx}

@@ -232,6 +232,7 @@ func PrefetchTx(tx store.Tx, all []*Prepared) error {
 // EnqueueTx submits a prepared job inside the caller's transaction. If it returns an error it has written nothing.
 // After the transaction succeeded the caller should pass the outcome to Committed, and an error to Refused.
 func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
+	tx = q.booked(tx)
 	if p.proposed {
 		have, err := load(tx, p.id)
 		if err != nil {
@@ -323,7 +324,9 @@ func (q *Queue) Committed(out Outcome) {
 	case out.Existing:
 		q.stats.existing.Add(1)
 	default:
-		q.usage.change(charge{}, out.charge)
+		if q.shared {
+			q.usage.change(charge{}, out.charge)
+		}
 		q.stats.enqueued.Add(1)
 		q.rates.add(out.Job.Function, rateEnqueued)
 		if out.Job.State == Scheduled {

@@ -21,7 +21,7 @@ func Places() []unread.Place {
 // Owns reports whether the queue keeps its records in the collection.
 func Owns(c store.Collection) bool {
 	switch c {
-	case colJobs, colBlobs, colKeys, colLocks, colControl:
+	case colJobs, colBlobs, colKeys, colLocks, colUsage, colControl:
 		return true
 	}
 	return false
@@ -76,6 +76,11 @@ func ReadRecord(c store.Collection, key string, value []byte) (StoredRecord, err
 		var l *lock
 		if l, err = decodeLock(key, value); err == nil {
 			s.Entries = []store.Entry{{Index: idxExpiry, SortKey: timeKey(l.until)}}
+		}
+	case colUsage:
+		var n int64
+		if n, err = decodeSum(key, value); err == nil {
+			s.Entries = usageEntries(key, n)
 		}
 	case colControl:
 		if key == pausedVersionKey {

@@ -93,8 +93,8 @@ func (u *used) add(c charge, sign int64) {
 	}
 }
 
-// usage is what a queue knows of the jobs' bytes: a count of all jobs, and how its own calls changed them since. Other
-// managers' calls are seen with the next count, and so is what a call changed whose outcome is unknown.
+// usage is what a queue on a shared store knows of the jobs' bytes: a count of all jobs, and how its own calls changed them
+// since. Other managers' calls are seen with the next count, and so is what a call changed whose outcome is unknown.
 type usage struct {
 	counting sync.Mutex // held by a count
 
@@ -146,8 +146,12 @@ func (u *usage) endCount(n *used) {
 	u.since = nil
 }
 
-// account notes how a transaction that happened changed jobs, and the runs that follow them.
+// account notes how a transaction that happened changed jobs, and the runs that follow them. Where one process uses the
+// store, the transaction itself has booked that.
 func (q *Queue) account(rs ...*record) {
+	if !q.shared {
+		return
+	}
 	for _, r := range rs {
 		q.usage.change(r.stored, r.charge())
 		if r.next != nil {
@@ -159,6 +163,9 @@ func (q *Queue) account(rs ...*record) {
 // bytesIn returns the bytes of the records of all jobs without the transaction's own changes; known is false before
 // they were counted.
 func (q *Queue) bytesIn(tx store.Tx) (n int64, known bool, err error) {
+	if b, ok := tx.(bookedTx); ok {
+		tx = b.Tx
+	}
 	if s, ok := tx.(store.Sizer); ok && q.sizes {
 		for _, c := range []store.Collection{colJobs, colBlobs, colKeys, colLocks} {
 			records, bytes, err := s.Size(c)
@@ -186,14 +193,39 @@ func (q *Queue) admit(tx store.Tx, r *record) error {
 		return &FullError{Bytes: have, Allowed: q.opt.MaxBytes}
 	}
 	if most := int64(q.opt.OwnerShare * float64(q.opt.MaxBytes)); need.owner != "" && q.boundsOwners() {
-		q.usage.mu.Lock()
-		have = q.usage.now.owners[need.owner]
-		q.usage.mu.Unlock()
-		if have+need.bytes > most {
+		have, known, err := q.bytesOf(tx, need.owner)
+		if err != nil {
+			return err
+		}
+		if known && have+need.bytes > most {
 			return &FullError{Owner: need.owner, Bytes: have, Allowed: most}
 		}
 	}
 	return nil
+}
+
+// bytesOf returns the bytes of an owner's live jobs, if they are known.
+func (q *Queue) bytesOf(tx store.Tx, owner string) (n int64, known bool, err error) {
+	if !q.shared {
+		return sum(tx, q.opt.Unreadable, ownerKey(owner))
+	}
+	q.usage.mu.Lock()
+	defer q.usage.mu.Unlock()
+	return q.usage.now.owners[owner], true, nil
+}
+
+// retained returns the bytes of terminal jobs; 0 if they are not known.
+func (q *Queue) retained(ctx context.Context) (n int64, err error) {
+	if !q.shared {
+		err = q.store.View(ctx, func(tx store.Tx) (err error) {
+			n, _, err = sum(tx, q.opt.Unreadable, retainedKey)
+			return err
+		})
+		return n, err
+	}
+	q.usage.mu.Lock()
+	defer q.usage.mu.Unlock()
+	return q.usage.now.retained(), nil
 }
 
 func (q *Queue) boundsOwners() bool { return q.opt.OwnerShare > 0 && q.opt.OwnerShare < 1 }
@@ -201,8 +233,7 @@ func (q *Queue) boundsOwners() bool { return q.opt.OwnerShare > 0 && q.opt.Owner
 // Usage are bytes of jobs' records.
 type Usage struct {
 	// Total is what Options.MaxBytes bounds, and Retained what of it terminal jobs take, dead letters included. On
-	// engines that managers share, and for Retained on all engines, changes by other managers are missing until the next
-	// count (see CountBytes).
+	// engines that managers share, changes by other managers are missing until the next count (see CountBytes).
 	Total, Retained int64
 	// MaxTotal and MaxRetained are their bounds.
 	MaxTotal, MaxRetained int64
@@ -215,16 +246,21 @@ func (q *Queue) Usage(ctx context.Context) (Usage, error) {
 		u.Total, _, err = q.bytesIn(tx)
 		return err
 	})
-	q.usage.mu.Lock()
-	defer q.usage.mu.Unlock()
-	u.Retained = q.usage.now.retained()
+	if err != nil {
+		return u, err
+	}
+	u.Retained, err = q.retained(ctx)
 	return u, err
 }
 
 func (o *Options) maxRetained() int64 { return int64(retainedShare * float64(o.MaxBytes)) }
 
-// CountBytes counts the bytes of all jobs, and then removes terminal ones that are beyond their share. Run calls it.
+// CountBytes counts the bytes of all jobs on a store that managers share, and then removes terminal ones that are beyond
+// their share. Run calls it there. Where one process uses the store, they are known without a count.
 func (q *Queue) CountBytes(ctx context.Context) (removed int, err error) {
+	if !q.shared {
+		return q.trim(ctx)
+	}
 	q.usage.counting.Lock()
 	defer q.usage.counting.Unlock()
 	q.usage.beginCount()
@@ -258,16 +294,12 @@ func (q *Queue) countAll(ctx context.Context) (*used, error) {
 	}
 }
 
-// Pauses between two counts. Where this queue sees all changes it counts only to correct itself. A count takes at most
-// a twentieth of the time.
-const (
-	recountOwn    = 10 * time.Minute
-	recountShared = 10 * time.Second
-)
+// recountEvery is the pause between two counts. A count takes at most a twentieth of the time.
+const recountEvery = 10 * time.Second
 
-// runCounts counts now and then, until ctx ends.
+// runCounts counts now and then, until ctx ends, if managers share the store.
 func (q *Queue) runCounts(ctx context.Context, report func(DutyReport, error)) {
-	for {
+	for q.shared {
 		began := time.Now()
 		removed, err := q.CountBytes(ctx)
 		if ctx.Err() != nil || q.base.Err() != nil {
@@ -276,11 +308,7 @@ func (q *Queue) runCounts(ctx context.Context, report func(DutyReport, error)) {
 		if report != nil && (err != nil || removed > 0) {
 			report(DutyReport{Purged: removed}, err)
 		}
-		pause := recountShared
-		if !q.shared && err == nil {
-			pause = recountOwn
-		}
-		t := time.NewTimer(max(pause, 20*time.Since(began)))
+		t := time.NewTimer(max(recountEvery, 20*time.Since(began)))
 		select {
 		case <-t.C:
 		case <-ctx.Done():
@@ -299,11 +327,9 @@ func (q *Queue) trim(ctx context.Context) (removed int, err error) {
 	for _, index := range []string{idxDone, idxDead} {
 		var after *store.Hit
 		for {
-			q.usage.mu.Lock()
-			over := q.usage.now.retained() - q.opt.maxRetained()
-			q.usage.mu.Unlock()
-			if over <= 0 {
-				return removed, nil
+			over, err := q.retained(ctx)
+			if over -= q.opt.maxRetained(); err != nil || over <= 0 {
+				return removed, err
 			}
 			var hits []store.Hit
 			if err := q.store.View(ctx, func(tx store.Tx) (err error) {
@@ -313,7 +339,7 @@ func (q *Queue) trim(ctx context.Context) (removed int, err error) {
 				return removed, err
 			}
 			var gone []*record
-			err := q.store.Update(ctx, func(tx store.Tx) error {
+			err = q.store.Update(ctx, func(tx store.Tx) error {
 				gone = nil
 				left := over
 				for _, h := range hits {

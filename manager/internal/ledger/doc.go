@@ -154,8 +154,8 @@
 // An entry is one record of collection "ledger". Its key is the scope's length in decimal, a colon, scope and key. Each
 // state has an index ordered by expiry (pending, committed, rejected, unknown), which the sweeper, listings and counts
 // use. For all but reservations its sort key continues with the time at which the outcome was recorded. The index ref finds entries by
-// a reference such as a job id. What scopes hold is in the collection "ledger_usage" (see usage.go). All of this uses the transactions of package store; with Tx a caller combines ledger
-// calls and its own writes in one transaction.
+// a reference such as a job id. What scopes hold is in the collection "ledger_usage" (see usage.go). All of this uses the
+// transactions of package store; with Tx a caller combines ledger calls and its own writes in one transaction.
 //
 // # Files in reading order
 //

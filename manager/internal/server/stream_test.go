@@ -13,6 +13,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -198,7 +199,11 @@ func (broken) Update(context.Context, func(store.Tx) error) error { return error
 // The line in the log about a call that failed inside the manager has the headers of the request that caused it: the call's own, or
 // those of the stream or of the single call.
 func TestFailuresNameTheRequest(t *testing.T) {
-	s := newSite(t, siteOptions{store: broken{mem.New(mem.Options{})}})
+	st := mem.New(mem.Options{})
+	if _, err := ledger.New(st, ledger.Options{}); err != nil { // the first start on a store writes
+		t.Fatal(err)
+	}
+	s := newSite(t, siteOptions{store: broken{st}})
 	g := s.gate(httpdtest.HTTP2(t), "x-request-id", "stream")
 	trace := [][2]string{{"traceparent", "00-aa"}, {"x-request-id", "call"}}
 	g.send(api.AppendStreamCall(nil, 1, api.OpReserve, trace, reserveOf("a", "t", 0)), api.AppendStreamCall(nil, 2, api.OpReserve, nil, reserveOf("b", "t", 0)))

@@ -60,6 +60,9 @@ func testProperty(t *testing.T, e Engine) {
 			"": p.checkNow,
 		})
 		p.check(rt)
+		if err := e.CheckSums(ctx, q); err != nil {
+			rt.Fatalf("the sums: %v", err)
+		}
 		well = true
 	})
 }

@@ -37,6 +37,8 @@ type Engine struct {
 	// engine: the bounds of the queue itself are not tested, and the property test
 	// compares all jobs less often.
 	Slow bool
+	// CheckSums compares what the queue has summed up with a count of all jobs. It is called when no other call runs.
+	CheckSums func(context.Context, *jobs.Queue) error
 }
 
 // Instance is one store.
@@ -90,7 +92,11 @@ func Run(t *testing.T, e Engine) {
 					if !group.core && e.Divided != nil {
 						deep.Case(t, name, e.Name, e.Divided)
 					}
-					f(newEnv(t, e))
+					v := newEnv(t, e)
+					f(v)
+					if group.name != "unreadable" {
+						v.checkSums()
+					}
 				})
 			}
 		})
@@ -137,6 +143,13 @@ func (e *env) queueOn(s store.Store, o jobs.Options) *jobs.Queue {
 	}
 	e.Cleanup(q.Close)
 	return q
+}
+
+func (e *env) checkSums() {
+	e.Helper()
+	if err := e.engine.CheckSums(e.ctx, e.q); err != nil {
+		e.Fatalf("the sums: %v", err)
+	}
 }
 
 // now is the store's time.

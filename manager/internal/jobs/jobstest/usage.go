@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // usageTests are about the bytes that jobs may take.
@@ -134,6 +135,29 @@ var usageTests = map[string]func(*env){
 			e.Fatalf("got %v", err)
 		}
 	},
+	"a start knows what a submitter has": func(e *env) {
+		o := jobs.Options{MaxBytes: jobs.MinMaxBytes, OwnerShare: 0.5}
+		e.bounded(o)
+		if n := e.fill("ann"); n != 3 {
+			e.Fatalf("%d jobs of 1 MiB fit into a half of 8 MiB", n)
+		}
+		if e.in.Reopen != nil {
+			e.q.Close()
+			e.in.Store = e.in.Reopen(e)
+		}
+		e.q = e.queue(o)
+		if e.in.Peer != nil { // one of several managers counts first
+			if _, err := e.q.CountBytes(e.ctx); err != nil {
+				e.Fatal(err)
+			}
+		}
+		if n := e.fill("ann"); n != 0 {
+			e.Fatalf("%d more after a start", n)
+		}
+		if n := e.fill("bob"); n != 3 {
+			e.Fatalf("%d jobs of another", n)
+		}
+	},
 	"calls are counted as a count does": func(e *env) {
 		e.bounded(jobs.Options{RetainFor: span})
 		check := func(what string) {
@@ -145,12 +169,27 @@ var usageTests = map[string]func(*env){
 			if after := e.usage(); after != before {
 				e.Fatalf("%s: %+v by the calls, counted %+v", what, before, after)
 			}
+			e.checkSums()
 		}
 		big := []byte(`"` + strings.Repeat("x", 3000) + `"`)
 		for i := range 3 {
-			e.job(jobs.Submission{ID: fmt.Sprint("a", i), Key: fmt.Sprint("k", i), Payload: big, MaxAttempts: 2, Dedup: dedup(jobs.Dedup{Key: fmt.Sprint(i)})})
+			e.job(jobs.Submission{ID: fmt.Sprint("a", i), Owner: fmt.Sprint("o", i), Key: fmt.Sprint("k", i), Payload: big, MaxAttempts: 2, Dedup: dedup(jobs.Dedup{Key: fmt.Sprint(i)})})
 		}
 		check("submissions")
+		p, err := e.q.Prepare(jobs.Submission{Function: "g", Owner: "o0", Payload: big})
+		if err != nil {
+			e.Fatal(err)
+		}
+		var out jobs.Outcome
+		if err := e.in.Store.Update(e.ctx, func(tx store.Tx) (err error) {
+			out, err = e.q.EnqueueTx(tx, p)
+			return err
+		}); err != nil {
+			e.Fatal(err)
+		}
+		e.q.Committed(out)
+		check("a submission in a caller's transaction")
+		e.cancel(out.Job.ID)
 		j := e.claimOne()
 		e.retry(jobs.Retry{ID: j.ID, Token: j.Lease.Token, Delay: ptr(time.Duration(0)), Error: "e"})
 		check("a retry")

@@ -1,6 +1,5 @@
-// Package mem is the in-memory engine: ordered maps under one lock. Without a
-// log it is the volatile engine "memory"; with one it is "wal", the default
-// durable engine.
+// Package mem has two engines. The volatile engine "memory" is ordered maps under one lock. The default durable engine
+// "wal" has the same maps, as layers of changes above a state on disk (package state), and a log (package wal).
 //
 // # Transactions
 //
@@ -8,7 +7,7 @@
 // still under the lock, it appends the write set to the log as one record and applies it to the maps. An appended
 // record cannot fail any more, except together with the whole engine, so memory never holds what the log will not.
 // Update releases the lock before it waits for durability, so many transactions can share one fsync. Nothing that holds
-// the lock waits for anything, so waiting for the lock needs no bound.
+// the lock waits for another transaction, or for an fsync.
 //
 // When the log is busy (its queue is full, or its next segment is still being created) nothing is applied. Update waits
 // without the lock and then runs the function again.
@@ -22,15 +21,38 @@
 // before it answers. Readers of durable records never wait. Len counts durable records only: changes of the counts are
 // queued and applied when they become durable.
 //
-// # Snapshots
+// # Layers
 //
-// A snapshot holds the state after some sequence number S. Its writer walks over the records in small steps under the
-// lock, and skips those that are newer than S. A transaction that replaces or deletes a record that is not newer than S
-// passes the old version to the running snapshot. So each record as of S is written at least once, from a consistent
-// view, while transactions continue. A record that is written twice is the same both times.
+// With a log, a collection has up to two layers of changes in memory: the hot one, which writes go to, and while a flush
+// runs the frozen one, which does not change. Below them is the state. A version in a layer hides what is below it, and
+// remembers the index entries of the version below, which the flush must delete. A deletion is a version, too, where
+// there is something below.
+//
+// Scans merge the entries of layers and state; they read the latter under the lock. Each index remembers parts of the state in which everything is hidden
+// (see passed), so a queue whose front is taken again and again is not read from its start.
+//
+// # Records on disk
+//
+// A function that needs a record of the state ends with an error of this package's own. The record is read without the
+// lock, and the function runs again. So no transaction waits for the reads of another one. What was read stays right
+// until it is used, because any later change is in the layers. Functions that still lack a record after some runs read
+// it under the lock. Prefetch names several records at once, and a record that a scan has found is read together with
+// its neighbours. Most keys that are looked up are absent, and the state knows that without a read.
+//
+// # Flushes
+//
+// A flush begins when the hot layers have Options.LayerBytes, or the log has grown by Options.FlushBytes. It freezes the
+// layers, waits until their last record is durable, and writes all their changes to the state at once. Then it drops
+// the layers and lets the log delete the segments that only they needed. A reservation that is committed within one
+// layer is written to the state once.
+//
+// A flush that fails is tried again, and the frozen layers stay. Once there are twice as many changes as make a flush due,
+// calls that write wait for the end of the flush. While flushes fail they get store.ErrNoSpace or store.ErrUnavailable.
 //
 // # Recovery
 //
-// Open applies the snapshot's records and then the write sets of the log, in order. Both have the same encoding (see
-// codec.go). The result depends only on the files.
+// Open replays the records of the log that the state does not have, and flushes whenever a layer is full, so its memory
+// is bounded. The log's snapshot is a single record which says that the state has everything up to there. A log that
+// was restored from a copy has all records in its snapshot instead: Open makes them the state. The result depends only
+// on the files. A log and a state that do not belong together are ErrState.
 package mem

@@ -1,6 +1,7 @@
 package mem
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -74,7 +75,7 @@ func workload(t *testing.T, s *Store, check func(call string, err error)) (state
 	return states
 }
 
-// Whichever operation of the state's files fails, once or for ever, calls end, with an error that has the cause, and
+// Whichever operation of the state's files fails, once or forever, calls end, with an error that has the cause, and
 // what was acknowledged is there after a restart.
 func TestAnyFaultOfTheState(t *testing.T) {
 	faulty := func(fs *faultfs.FS) Options {
@@ -193,4 +194,139 @@ func oneFault(t *testing.T, faulty func(*faultfs.FS) Options, n int, cause sysca
 		outcome = "an error in the background"
 	}
 	return outcome
+}
+
+// A call that waits for room in memory learns why a flush fails. Meanwhile reads go on, and once flushes work again, so
+// do changes.
+func TestCallsWithoutRoomLearnWhyFlushesFail(t *testing.T) {
+	for cause, want := range map[syscall.Errno]error{syscall.EIO: store.ErrUnavailable, syscall.ENOSPC: store.ErrNoSpace} {
+		t.Run(cause.Error(), func(t *testing.T) {
+			fs := &faultfs.FS{}
+			opts := options(fs)
+			opts.LayerBytes, opts.FlushRetry = 1, time.Millisecond
+			s := mustOpen(t, opts)
+			entered, fail := make(chan struct{}, 100), make(chan struct{})
+			fs.SetHook(func(op faultfs.Op) error {
+				if !isTable(op) {
+					return nil
+				}
+				entered <- struct{}{}
+				<-fail
+				return cause
+			})
+			ctx := context.Background()
+			mustUpdate(t, s, put("a", "1"))
+			<-entered
+			mustUpdate(t, s, put("b", "1"))
+			call := start("a call without room", func() error { return s.Update(ctx, put("c", "1")) })
+			waitUntil(s, func() bool { return s.freeze.over != nil })
+			readOnly := func(tx store.Tx) error {
+				_, err := get(tx, "b")
+				return err
+			}
+			read := func() error { return errors.Join(s.View(ctx, readOnly), s.Update(ctx, readOnly)) }
+			if err := inTime(t, "a read", read); err != nil {
+				t.Errorf("a read while a call waits for room: %v", err)
+			}
+			close(fail)
+			if err := inTime(t, call.name, func() error { return <-call.done }); !errors.Is(err, want) || !errors.Is(err, cause) {
+				t.Errorf("%s: %v", call.name, err)
+			}
+			if err := inTime(t, "a read", read); err != nil {
+				t.Errorf("a read while flushes fail: %v", err)
+			}
+			if v := mustGet(t, s, "c"); v != absent {
+				t.Errorf("what was refused is there: %q", v)
+			}
+			fs.SetHook(nil)
+			err := inTime(t, "a change", func() error {
+				for {
+					if err := s.Update(ctx, put("c", "2")); !errors.Is(err, want) {
+						return err
+					}
+				}
+			})
+			if err != nil {
+				t.Errorf("a change after flushes work again: %v", err)
+			}
+			mustClose(t, s)
+		})
+	}
+}
+
+// A flush that was begun for a caller and ended with its context is tried again for those who wait for room.
+func TestCallsWithoutRoomOutliveAFlushThatWasCancelled(t *testing.T) {
+	fs := &faultfs.FS{}
+	opts := options(fs)
+	opts.LayerBytes = 1 << 10
+	s := mustOpen(t, opts)
+	g := newGate(fs, isTable)
+	ctx, cancel := context.WithCancel(t.Context())
+	mustUpdate(t, s, put("a", "1"))
+	flush := start("Flush", func() error { return s.Flush(ctx) })
+	<-g.entered
+	mustUpdate(t, s, put("b", string(make([]byte, 4<<10))))
+	call := start("a call without room", func() error { return s.Update(context.Background(), put("c", "1")) })
+	waitUntil(s, func() bool { return s.freeze.over != nil })
+	cancel()
+	g.release()
+	if err := inTime(t, "Flush", func() error { return <-flush.done }); err != nil && !errors.Is(err, context.Canceled) {
+		t.Errorf("Flush: %v", err)
+	}
+	if err := inTime(t, call.name, func() error { return <-call.done }); err != nil {
+		t.Errorf("%s: %v", call.name, err)
+	}
+	mustClose(t, s)
+}
+
+// A log that cannot be made shorter holds up nobody while the state can be written.
+func TestFlushesGoOnWhileTheLogCannotBeRetired(t *testing.T) {
+	fs := &faultfs.FS{}
+	opts := options(fs)
+	opts.LayerBytes, opts.FlushRetry = 1, time.Hour
+	failures := make(chan error, 100)
+	opts.OnFlush = func(r FlushResult) {
+		if r.Err != nil {
+			failures <- r.Err
+		}
+	}
+	s := mustOpen(t, opts)
+	fs.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.Rename && !ofState(op) { // of the log's snapshot
+			return syscall.EIO
+		}
+		return nil
+	})
+	mustUpdate(t, s, put("a", "1"))
+	if err := <-failures; !errors.Is(err, syscall.EIO) {
+		t.Errorf("the flush: %v", err)
+	}
+	for i := range 10 {
+		if err := inTime(t, "Update", func() error { return s.Update(t.Context(), put(fmt.Sprint(i), "1")) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustClose(t, s)
+}
+
+// A version that is written again in each layer does not keep the versions of earlier layers in memory.
+func TestVersionsDoNotKeepThoseBelow(t *testing.T) {
+	fs := &faultfs.FS{}
+	s := mustOpen(t, options(fs))
+	for range 4 {
+		mustUpdate(t, s, put("marker", ""))
+		freezeOnly(t, s)
+		mustUpdate(t, s, put("marker", ""))
+		if err := s.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if rec := s.collections[things].hot.get("marker"); rec.below == nil || rec.below.below != nil {
+		t.Errorf("the version remembers %v", rec.below)
+	}
+	s.mu.Unlock()
+	mustClose(t, s)
+	s.mu.Lock()
 }

@@ -76,13 +76,15 @@ func batchOf(list []frozen, seq uint64) state.Batch {
 	b := state.Batch{Sequence: seq, Counts: make(map[store.Collection]state.Counts, len(list))}
 	for _, f := range list {
 		b.Counts[f.name] = f.counts
+		b.Size += f.layer.records.len()
 	}
 	b.Changes = func(yield func(state.Change) bool) {
+		var room []store.Entry
 		for _, f := range list {
 			for rec := range f.layer.records.all() {
-				c := state.Change{Collection: f.name, Key: rec.key(), Deleted: rec.gone, Existed: rec.below != nil, Before: f.entries(rec.below)}
+				c := state.Change{Collection: f.name, Key: rec.key(), Deleted: rec.gone, Existed: rec.below != nil, Before: f.entries(&room, rec.below)}
 				if !rec.gone {
-					c.Value, c.Entries = rec.value(), f.entries(rec)
+					c.Value, c.Entries = rec.value(), f.entries(&room, rec)
 				}
 				if !yield(c) {
 					return
@@ -93,11 +95,19 @@ func batchOf(list []frozen, seq uint64) state.Batch {
 	return b
 }
 
-func (f *frozen) entries(rec *record) []store.Entry {
+// entriesRoom is for how many entries room is allocated at a time.
+const entriesRoom = 1024
+
+func (f *frozen) entries(room *[]store.Entry, rec *record) []store.Entry {
 	if rec == nil || rec.n == 0 {
 		return nil
 	}
-	list := make([]store.Entry, rec.n)
+	n := int(rec.n)
+	if len(*room) < n {
+		*room = make([]store.Entry, max(entriesRoom, n))
+	}
+	list := (*room)[:n:n]
+	*room = (*room)[n:]
 	for i := range list {
 		list[i] = store.Entry{Index: f.indexes[rec.slot(i).index].name, SortKey: rec.sortKeyAt(i)}
 	}

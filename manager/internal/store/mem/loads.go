@@ -43,10 +43,12 @@ func (t *tx) cold(c *collection, key string) (*record, error) {
 		return nil, nil
 	}
 	id := writeKey{c, key}
-	if l, ok := t.loads.records[id]; ok {
-		return l.found()
+	if t.loads != nil {
+		if l, ok := t.loads.records[id]; ok {
+			return l.found()
+		}
 	}
-	if t.loads.reruns < maxReruns {
+	if t.loads == nil || t.loads.reruns < maxReruns {
 		t.missed = append(t.missed, id)
 		return nil, errNotLoaded
 	}
@@ -63,6 +65,13 @@ func (l loaded) found() (*record, error) {
 	return l.rec, nil
 }
 
+func (l *loads) get(id writeKey) loaded {
+	if l == nil {
+		return loaded{}
+	}
+	return l.records[id]
+}
+
 func (l *loads) keep(id writeKey, found loaded) {
 	if l.records == nil {
 		l.records = make(map[writeKey]loaded)
@@ -71,7 +80,12 @@ func (l *loads) keep(id writeKey, found loaded) {
 }
 
 // version returns the version of a key that a function sees beside its own writes; nil when there is none.
-func (t *tx) version(c *collection, key string) (*record, error) {
+func (t *tx) version(c *collection, key string) (rec *record, err error) {
+	defer func() {
+		if err == nil {
+			t.known = writeKey{c, key}
+		}
+	}()
 	if rec := c.find(key); rec != nil {
 		if rec.gone {
 			t.seen = max(t.seen, rec.seq)
@@ -102,12 +116,18 @@ func (c *collection) loaded(key string, r state.Record, err error) loaded {
 	return loaded{rec, err}
 }
 
-// load reads what a function lacked.
-func (s *Store) load(ctx context.Context, l *loads, missed []writeKey) error {
+// load reads what a function lacked, and adds it to l, which may be nil.
+func (s *Store) load(ctx context.Context, l *loads, missed []writeKey) (*loads, error) {
+	if l == nil {
+		l = new(loads)
+		s.mu.Lock()
+		l.generation = s.generation
+		s.mu.Unlock()
+	}
 	slices.SortFunc(missed, func(a, b writeKey) int { return strings.Compare(a.key, b.key) })
 	for i, id := range missed {
 		if i%64 == 0 && ctx.Err() != nil {
-			return ctx.Err()
+			return l, ctx.Err()
 		}
 		if _, ok := l.records[id]; ok {
 			continue
@@ -118,7 +138,7 @@ func (s *Store) load(ctx context.Context, l *loads, missed []writeKey) error {
 		s.mu.Unlock()
 	}
 	l.reruns++
-	return nil
+	return l, nil
 }
 
 // Prefetch implements store.Prefetcher.

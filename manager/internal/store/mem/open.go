@@ -83,25 +83,47 @@ type recovery struct {
 	s   *Store
 	ctx context.Context
 	dir string
+	id  string // of the log
+	// found is what the state had before it was opened.
+	found uint64
 	// snapshot is what the log's snapshot has. importing: its records become the state.
 	snapshot  uint64
 	importing bool
 	// last is the last record that was replayed.
-	last   uint64
-	inline loads
+	last uint64
 }
 
-// begin opens the state.
+// begin opens the state. Where the log has a snapshot, that waits until it is known whether the two belong together: a
+// state that was opened is not as it was any more.
 func (r *recovery) begin(id string, snapshot uint64) (err error) {
-	r.snapshot = snapshot
-	o := state.Options{FS: r.s.opts.State, CacheBytes: r.s.opts.CacheBytes / 2, OnError: r.s.opts.OnStateError}
-	if r.s.state, err = state.Open(r.dir, id, o); errors.Is(err, state.ErrOther) {
+	r.id, r.snapshot = id, snapshot
+	if snapshot == 0 {
+		return r.open()
+	}
+	r.found, err = state.Look(r.dir, id, r.stateOptions())
+	return other(err)
+}
+
+func (r *recovery) stateOptions() state.Options {
+	return state.Options{FS: r.s.opts.State, CacheBytes: r.s.opts.CacheBytes / 2, OnError: r.s.opts.OnStateError}
+}
+
+func other(err error) error {
+	if errors.Is(err, state.ErrOther) {
 		return fmt.Errorf("%w: %w", ErrState, err)
-	} else if err != nil {
-		return err
+	}
+	return err
+}
+
+// open opens the state, unless it is open.
+func (r *recovery) open() (err error) {
+	if r.s.state != nil {
+		return nil
+	}
+	if r.s.state, err = state.Open(r.dir, r.id, r.stateOptions()); err != nil {
+		return other(err)
 	}
 	r.last = r.s.state.Sequence()
-	r.inline.reruns = maxReruns
 	return r.register()
 }
 
@@ -129,11 +151,11 @@ func (r *recovery) register() error {
 
 // restore takes a record of the log's snapshot. Without a state, the snapshot is from a copy and has all records.
 func (r *recovery) restore(body []byte) error {
-	if r.s.state.Sequence() >= r.snapshot {
+	if r.found >= r.snapshot {
 		return nil
 	}
 	if bytes.Equal(body, pointer) {
-		return errBehind(r.dir, r.snapshot, r.s.state.Sequence())
+		return errBehind(r.dir, r.snapshot, r.found)
 	}
 	if err := r.importSnapshot(); err != nil {
 		return err
@@ -150,6 +172,9 @@ func (r *recovery) importSnapshot() error {
 		return nil
 	}
 	r.importing = true
+	if err := r.open(); err != nil {
+		return err
+	}
 	if len(r.s.state.Counts()) == 0 {
 		return nil
 	}
@@ -159,6 +184,9 @@ func (r *recovery) importSnapshot() error {
 
 // imported ends the import.
 func (r *recovery) imported() error {
+	if err := r.open(); err != nil {
+		return err
+	}
 	if r.s.state.Sequence() >= r.snapshot {
 		return nil
 	}
@@ -170,7 +198,12 @@ func (r *recovery) imported() error {
 }
 
 // synced is called where everything that was replayed is on the disk, so that the state may have it.
-func (r *recovery) synced() error { return r.room(r.last) }
+func (r *recovery) synced() error {
+	if err := r.imported(); err != nil {
+		return err
+	}
+	return r.room(r.last)
+}
 
 // replay applies a write set of the log.
 func (r *recovery) replay(seq uint64, body []byte) error {
@@ -203,7 +236,6 @@ func (r *recovery) flush(seq uint64) error {
 		return translate(err)
 	}
 	s.thaw(list)
-	r.inline.records = nil
 	return nil
 }
 

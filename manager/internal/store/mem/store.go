@@ -120,7 +120,7 @@ var _ store.Store = (*Store)(nil)
 // errFinished is returned by the methods of a Tx after its function returned.
 var errFinished = errors.New("mem: transaction used after its function returned")
 
-// New returns an empty volatile engine. Options for the log and for snapshots have no effect.
+// New returns an empty volatile engine. Options for log and state have no effect.
 func New(opts Options) *Store {
 	return newStore(opts.withDefaults())
 }
@@ -195,19 +195,20 @@ type outcome struct {
 
 // Update implements store.Store.
 func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
-	var l loads
+	var l *loads // most functions need nothing from the disk
 	for {
 		if err := s.check(ctx); err != nil {
 			return err
 		}
-		out := s.run(ctx, fn, &l)
+		out := s.run(ctx, fn, l)
 		switch {
 		case out.flushed != nil:
 			if err := s.awaitFlush(ctx, out.flushed); err != nil {
 				return err
 			}
 		case out.missed != nil:
-			if err := s.load(ctx, &l, out.missed); err != nil {
+			var err error
+			if l, err = s.load(ctx, l, out.missed); err != nil {
 				return err
 			}
 		case out.room > 0:
@@ -312,7 +313,7 @@ func (s *Store) apply(writes []write, seq uint64) {
 		if w.rec != nil {
 			w.rec.seq = seq
 		}
-		old := s.replace(w.c, w.key, w.rec, s.tx.loads.records[writeKey{w.c, w.key}].rec, seq)
+		old := s.replace(w.c, w.key, w.rec, s.tx.loads.get(writeKey{w.c, w.key}).rec, seq)
 		if s.log != nil {
 			s.undurable.add(w, old, seq)
 		}
@@ -332,14 +333,14 @@ func (s *Store) replace(c *collection, key string, rec, onDisk *record, seq uint
 
 // View implements store.Store.
 func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
-	var l loads
+	var l *loads
 	for {
 		if err := s.check(ctx); err != nil {
 			return err
 		}
-		seen, missed, err := s.runView(fn, &l)
+		seen, missed, err := s.runView(fn, l)
 		if missed != nil {
-			if err := s.load(ctx, &l, missed); err != nil {
+			if l, err = s.load(ctx, l, missed); err != nil {
 				return err
 			}
 			continue

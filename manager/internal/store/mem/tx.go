@@ -90,6 +90,8 @@ type tx struct {
 	// loads has what was read from disk for this function. missed is what it lacked, and along what it may lack besides.
 	loads         *loads
 	missed, along []writeKey
+	// known is the last key that was looked up: what the disk has of it is known.
+	known writeKey
 }
 
 // write is a put, or a delete if it has no record.
@@ -111,7 +113,7 @@ func (t *tx) reset(update bool, l *loads) {
 	if cap(writes) > manyWrites {
 		writes = nil
 	}
-	if l.generation != t.s.generation {
+	if l != nil && l.generation != t.s.generation {
 		l.generation, l.records = t.s.generation, nil
 	}
 	*t = tx{s: t.s, update: update, writes: writes, loads: l, missed: t.missed[:0], along: t.along[:0]}
@@ -200,7 +202,7 @@ func (t *tx) delete(name store.Collection, key string) error {
 // mayReplace sees that the version on disk is known, since its entries have to go. It returns an error for a version that cannot
 // be read.
 func (t *tx) mayReplace(c *collection, key string) error {
-	if t.s.state == nil || c.hides(key) {
+	if t.s.state == nil || t.known == (writeKey{c, key}) || c.hides(key) || t.find(c, key) >= 0 {
 		return nil
 	}
 	_, err := t.cold(c, key)

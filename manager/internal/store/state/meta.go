@@ -75,6 +75,39 @@ func decodeCounts(b []byte) (c Counts, err error) {
 	return c, err
 }
 
+// identity reads only the sequence number, and checks whose state it is.
+func (s *State) identity(log string) (sequence uint64, err error) {
+	name, err := s.metaValue(metaLog)
+	if err != nil || name == nil {
+		return 0, err
+	}
+	if string(name) != log {
+		return 0, otherLog(string(name), log)
+	}
+	b, err := s.metaValue(metaSequence)
+	if err == nil && len(b) == 8 {
+		sequence = binary.BigEndian.Uint64(b)
+	}
+	return sequence, err
+}
+
+// metaValue is nil for what the state does not have.
+func (s *State) metaValue(name string) ([]byte, error) {
+	value, closer, err := s.db.Get(metaKey(name))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer closer.Close()
+	return slices.Clone(value), nil
+}
+
+func otherLog(found, want string) error {
+	return fmt.Errorf("%w: of %s, and the log beside it is %s", ErrOther, found, want)
+}
+
 // load reads what describes the state.
 func (s *State) load(log string) error {
 	s.meta.counts, s.meta.log = make(map[store.Collection]Counts), log
@@ -94,7 +127,7 @@ func (s *State) load(log string) error {
 		switch {
 		case name == metaLog:
 			if found = true; string(value) != log {
-				return fmt.Errorf("%w: of %s, and the log beside it is %s", ErrOther, value, log)
+				return otherLog(string(value), log)
 			}
 		case name == metaSequence && len(value) == 8:
 			s.meta.sequence.Store(binary.BigEndian.Uint64(value))

@@ -67,7 +67,7 @@ func unavailable(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
+	return fmt.Errorf("%w: %w", store.ErrUnavailable, named(err))
 }
 
 // Snapshot is the state at one moment, which later Writes do not change.

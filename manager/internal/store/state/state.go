@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"runtime"
 	"slices"
 	"strings"
@@ -90,25 +91,65 @@ type State struct {
 	close   context.CancelFunc
 }
 
-// Open opens the state in dir, and creates it when there is none. log names the log that it belongs to. It returns an
-// error if the directory has the state of another log, or is damaged.
-func Open(dir, log string, o Options) (*State, error) {
+func newState(dir string, o Options) *State {
 	if o.FS == nil {
 		o.FS = vfs.Default
 	}
-	if o.CacheBytes == 0 {
-		o.CacheBytes = DefaultCacheBytes
-	}
 	s := &State{dir: dir, fs: o.FS, failed: make(chan struct{}), onError: o.OnError, compactions: newScheduler()}
 	s.closing, s.close = context.WithCancel(context.Background())
-	if err := s.removeParts(); err != nil {
-		return nil, err
+	return s
+}
+
+// Open opens the state in dir, and creates it when there is none. log names the log that it belongs to. It returns an
+// error if the directory has the state of another log, or is damaged. It deletes what no list of files has any more.
+func Open(dir, log string, o Options) (*State, error) {
+	s := newState(dir, o)
+	err := s.removeParts()
+	if err == nil {
+		err = s.open(o, false)
+	}
+	if err == nil {
+		err = s.load(log)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("state: %s: %w", dir, named(err)), s.Close())
+	}
+	return s, nil
+}
+
+// Look reads the Sequence of the state in dir, 0 when there is none, and changes nothing. Its errors are those of Open.
+func Look(dir, log string, o Options) (sequence uint64, err error) {
+	s := newState(dir, o)
+	defer func() { err = errors.Join(err, s.Close()) }()
+	wrap := func(err error) error { return fmt.Errorf("state: %s: %w", dir, named(err)) }
+	found, err := pebble.Peek(dir, s.fs)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0, nil
+	case err != nil:
+		return 0, wrap(err)
+	case !found.Exists:
+		return 0, nil
+	}
+	if err := s.open(o, true); err != nil {
+		return 0, wrap(err)
+	}
+	if sequence, err = s.identity(log); err != nil {
+		return 0, wrap(err)
+	}
+	return sequence, nil
+}
+
+// open opens the database.
+func (s *State) open(o Options, readOnly bool) error {
+	if o.CacheBytes == 0 {
+		o.CacheBytes = DefaultCacheBytes
 	}
 	cache := pebble.NewCache(o.CacheBytes)
 	defer cache.Unref()
 	s.opts = &pebble.Options{
-		FS: disk{o.FS, s}, Cache: cache, DisableWAL: true, FormatMajorVersion: format, MaxOpenFiles: tableFiles,
-		MemTableSize: unusedMemTable, L0CompactionThreshold: 2, LBaseMaxBytes: baseBytes,
+		FS: disk{s.fs, s}, Cache: cache, DisableWAL: true, FormatMajorVersion: format, MaxOpenFiles: tableFiles,
+		MemTableSize: unusedMemTable, L0CompactionThreshold: 2, LBaseMaxBytes: baseBytes, ReadOnly: readOnly,
 		CompactionConcurrencyRange: func() (int, int) { return 1, 1 },
 		Logger:                     logger{s},
 	}
@@ -116,7 +157,7 @@ func Open(dir, log string, o Options) (*State, error) {
 	s.opts.EventListener = &pebble.EventListener{
 		BackgroundError: s.report,
 		CompactionEnd:   func(i pebble.CompactionInfo) { s.compactions.ended(i.Err) },
-		// The default stops the program. Who reads a damaged block gets an error.
+		// The default stops the program. A reader of a damaged block gets an error.
 		DataCorruption: func(pebble.DataCorruptionInfo) {},
 	}
 	for i := range s.opts.Levels {
@@ -126,19 +167,13 @@ func Open(dir, log string, o Options) (*State, error) {
 	// The default one asks ten times a second whether the limit, which is always 1, has changed.
 	s.opts.Experimental.CompactionScheduler = pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()
 	s.opts.EnsureDefaults()
-	err := s.guard(func() (err error) {
-		s.db, err = pebble.Open(dir, s.opts)
+	return s.guard(func() error {
+		db, err := pebble.Open(s.dir, s.opts)
+		if err == nil {
+			s.db = db
+		}
 		return err
 	})
-	if err != nil {
-		s.close()
-		s.compactions.end()
-		return nil, fmt.Errorf("state: %s: %w", dir, err)
-	}
-	if err := s.load(log); err != nil {
-		return nil, errors.Join(fmt.Errorf("state: %s: %w", dir, err), s.Close())
-	}
-	return s, nil
 }
 
 // partSuffix marks a table that is being written.
@@ -193,7 +228,7 @@ func (e fatal) Unwrap() error { return e.cause }
 
 func (s *State) report(err error) {
 	if s.onError != nil {
-		s.onError(err)
+		s.onError(named(err))
 	}
 }
 
@@ -240,7 +275,7 @@ func (s *State) Close() error {
 		return nil
 	}
 	s.closed = true
-	if s.Err() == nil {
+	if s.db != nil && s.Err() == nil {
 		if err := s.guard(s.db.Close); s.Err() == nil {
 			return err
 		}
@@ -285,7 +320,7 @@ func (s *State) Get(c store.Collection, key string) (Record, error) {
 	case errors.Is(err, pebble.ErrNotFound):
 		return Record{}, store.ErrNotFound
 	case pebble.IsCorruptionError(err):
-		return Record{}, &store.UnreadableError{Collection: c, Key: key, Reason: damage(err)}
+		return Record{}, &store.UnreadableError{Collection: c, Key: key, Reason: named(err).Error()}
 	case err != nil:
 		return Record{}, fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 	}
@@ -297,13 +332,12 @@ func (s *State) Get(c store.Collection, key string) (Record, error) {
 	return Record{value, entries}, nil
 }
 
-// damage describes what an error of Pebble says about a damaged block.
-func damage(err error) string {
-	info := pebble.ExtractDataCorruptionInfo(err)
-	if info == nil {
-		return err.Error()
+// named adds to an error of Pebble the name of the file that is damaged, if that is why.
+func named(err error) error {
+	if info := pebble.ExtractDataCorruptionInfo(err); info != nil {
+		return fmt.Errorf("%s is damaged: %w", info.Path, info.Details)
 	}
-	return fmt.Sprintf("%s is damaged: %v", info.Path, info.Details)
+	return err
 }
 
 // Clear removes all records.

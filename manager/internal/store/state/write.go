@@ -2,15 +2,19 @@ package state
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"iter"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
+	"unsafe"
 
 	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
 	"github.com/cockroachdb/pebble/v2/sstable"
@@ -36,8 +40,10 @@ type Change struct {
 type Batch struct {
 	// Sequence is that of the last log record whose changes are in the batch. All before it are in this batch or in the state.
 	Sequence uint64
-	// Changes has each record at most once.
+	// Changes has each record at most once. What it yields must not change before Write has returned. Size is about how many
+	// there are.
 	Changes iter.Seq[Change]
+	Size    int
 	// Counts replace the state's for these collections.
 	Counts map[store.Collection]Counts
 }
@@ -49,12 +55,25 @@ const (
 	spareItems = 1 << 16
 )
 
-// row is a key of the new table. Its value is that of a change, or other bytes.
+// group are the new rows whose keys begin alike: the records of a collection, or the entries of an index.
+type group struct {
+	prefix []byte
+	rows   []row
+}
+
+// row is the rest of a key, and what becomes of it. head is the rest's first 8 bytes as a number: most comparisons need no more.
 type row struct {
-	key     []byte
-	change  *Change
-	value   []byte
+	head    uint64
+	rest    string
+	change  int32 // number of the change whose record is the value, -1 for none
 	deleted bool
+}
+
+func compareRows(a, b row) int {
+	if a.head != b.head {
+		return cmp.Compare(a.head, b.head)
+	}
+	return strings.Compare(a.rest, b.rest)
 }
 
 // Write adds a batch. It is durable when Write returns nil, and after an error the state is unchanged, or ErrFailed. A full disk
@@ -64,8 +83,8 @@ func (s *State) Write(ctx context.Context, b Batch) error {
 		return err
 	}
 	defer s.leave()
-	t := table{s: s, lists: s.lists}
-	t.changes(b.Changes)
+	t := table{s: s, lists: s.lists, groups: make(map[groupName]*group)}
+	t.changes(&b)
 	t.describe(&b)
 	if err := ctx.Err(); err != nil {
 		return err
@@ -91,31 +110,50 @@ func (s *State) Write(ctx context.Context, b Batch) error {
 // table is a table that is being made.
 type table struct {
 	s              *State
-	rows           []row
-	keys           []byte // where the next keys are
+	list           []Change
+	meta           []metaRow
+	groups         map[groupName]*group
+	positions      []byte // where the next positions are
 	added, removed []fingerprint
 	lists          listed
 }
 
-// keysChunk is how much room for keys is allocated at a time.
-const keysChunk = 64 << 10
-
-func (t *table) row(r row, build func([]byte) []byte) {
-	if cap(t.keys)-len(t.keys) < 4<<10 {
-		t.keys = make([]byte, 0, keysChunk)
-	}
-	start := len(t.keys)
-	t.keys = build(t.keys)
-	r.key = t.keys[start:len(t.keys):len(t.keys)]
-	t.rows = append(t.rows, r)
+// groupName names the records of a collection or, with an index, its entries.
+type groupName struct {
+	collection store.Collection
+	index      string
 }
 
-func (t *table) changes(list iter.Seq[Change]) {
-	for c := range list {
+type metaRow struct {
+	key, value []byte
+	deleted    bool
+}
+
+func (t *table) add(name groupName, r row) {
+	g := t.groups[name]
+	if g == nil {
+		g = new(group)
+		if name.index == "" {
+			g.prefix = appendRecordKey(nil, name.collection, "")
+		} else {
+			g.prefix = appendIndex(nil, name.collection, name.index)
+		}
+		t.groups[name] = g
+	}
+	var head [8]byte
+	copy(head[:], r.rest)
+	r.head = binary.BigEndian.Uint64(head[:])
+	g.rows = append(g.rows, r)
+}
+
+func (t *table) changes(b *Batch) {
+	t.list = make([]Change, 0, b.Size)
+	for c := range b.Changes {
 		if c.Deleted && !c.Existed {
 			continue
 		}
-		t.row(row{change: &c, deleted: c.Deleted}, func(b []byte) []byte { return appendRecordKey(b, c.Collection, c.Key) })
+		t.add(groupName{c.Collection, ""}, row{rest: c.Key, change: int32(len(t.list)), deleted: c.Deleted})
+		t.list = append(t.list, c)
 		switch {
 		case c.Deleted:
 			t.removed = append(t.removed, fingerprintOf(c.Collection, c.Key))
@@ -135,31 +173,41 @@ func (t *table) changes(list iter.Seq[Change]) {
 	}
 }
 
-func (t *table) entry(c *Change, e store.Entry, deleted bool) {
-	t.row(row{deleted: deleted}, func(b []byte) []byte {
-		return AppendPosition(appendIndex(b, c.Collection, e.Index), e.SortKey, c.Key)
-	})
-}
+// positionsChunk is how much room for positions is allocated at a time, and maxPosition how long one can be.
+const (
+	positionsChunk = 256 << 10
+	maxPosition    = 3*store.MaxKeyBytes + 2
+)
 
-func (t *table) meta(key, value []byte) { t.rows = append(t.rows, row{key: key, value: value}) }
+func (t *table) entry(c *Change, e store.Entry, deleted bool) {
+	if cap(t.positions)-len(t.positions) < maxPosition {
+		t.positions = make([]byte, 0, positionsChunk)
+	}
+	start := len(t.positions)
+	t.positions = AppendPosition(t.positions, e.SortKey, c.Key)
+	// Nobody writes to this part of the chunk again.
+	position := unsafe.String(unsafe.SliceData(t.positions[start:]), len(t.positions)-start)
+	t.add(groupName{c.Collection, e.Index}, row{rest: position, change: -1, deleted: deleted})
+}
 
 // describe adds what describes the state after the batch.
 func (t *table) describe(b *Batch) {
-	t.meta(metaKey(metaLog), []byte(t.s.meta.log))
-	t.meta(metaKey(metaSequence), binary.BigEndian.AppendUint64(nil, b.Sequence))
+	set := func(key, value []byte) { t.meta = append(t.meta, metaRow{key, value, false}) }
+	set(metaKey(metaLog), []byte(t.s.meta.log))
+	set(metaKey(metaSequence), binary.BigEndian.AppendUint64(nil, b.Sequence))
 	for c, counts := range b.Counts {
-		t.meta(metaKey(metaCounts+string(c)), counts.append(nil))
+		set(metaKey(metaCounts+string(c)), counts.append(nil))
 	}
 	slices.Sort(t.added)
 	slices.Sort(t.removed)
 	add := func(added, removed []fingerprint) {
-		t.meta(listKey(t.lists.next), appendList(nil, added, removed))
+		set(listKey(t.lists.next), appendList(nil, added, removed))
 		t.lists.next++
 		t.lists.items += len(added) + len(removed)
 	}
 	if n := len(t.added) + len(t.removed); t.lists.items+n > 2*t.s.absent.len()+spareItems {
 		for number := t.lists.first; number < t.lists.next; number++ {
-			t.rows = append(t.rows, row{key: listKey(number), deleted: true})
+			t.meta = append(t.meta, metaRow{listKey(number), nil, true})
 		}
 		t.lists.first, t.lists.items = t.lists.next, 0
 		t.s.absent.all(listPart, func(part []fingerprint) { add(part, nil) })
@@ -171,7 +219,6 @@ func (t *table) describe(b *Batch) {
 
 // ingest writes the table and has the state take it in.
 func (t *table) ingest(ctx context.Context) (err error) {
-	slices.SortFunc(t.rows, func(a, b row) int { return bytes.Compare(a.key, b.key) })
 	s := t.s
 	path := s.fs.PathJoin(s.dir, strconv.FormatUint(s.Sequence(), 10)+partSuffix)
 	f, err := s.fs.Create(path, vfs.WriteCategoryUnspecified)
@@ -201,23 +248,41 @@ func (s *State) remove(path string) error {
 const checkEvery = 4096
 
 func (t *table) write(ctx context.Context, w *sstable.Writer) error {
-	var value []byte
-	for i, r := range t.rows {
-		if i%checkEvery == 0 && ctx.Err() != nil {
-			return ctx.Err()
-		}
+	slices.SortFunc(t.meta, func(a, b metaRow) int { return bytes.Compare(a.key, b.key) })
+	for _, m := range t.meta {
 		var err error
-		switch {
-		case r.deleted:
-			err = w.Delete(r.key)
-		case r.change != nil:
-			value = appendRecord(value[:0], r.change.Value, r.change.Entries)
-			err = w.Set(r.key, value)
-		default:
-			err = w.Set(r.key, r.value)
+		if m.deleted {
+			err = w.Delete(m.key)
+		} else {
+			err = w.Set(m.key, m.value)
 		}
 		if err != nil {
 			return err
+		}
+	}
+	groups := slices.SortedFunc(maps.Values(t.groups), func(a, b *group) int { return bytes.Compare(a.prefix, b.prefix) })
+	var key, value []byte
+	for _, g := range groups {
+		slices.SortFunc(g.rows, compareRows)
+		for i, r := range g.rows {
+			if i%checkEvery == 0 && ctx.Err() != nil {
+				return ctx.Err()
+			}
+			key = append(append(key[:0], g.prefix...), r.rest...)
+			var err error
+			switch {
+			case r.deleted:
+				err = w.Delete(key)
+			case r.change >= 0:
+				c := &t.list[r.change]
+				value = appendRecord(value[:0], c.Value, c.Entries)
+				err = w.Set(key, value)
+			default:
+				err = w.Set(key, nil)
+			}
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return nil
