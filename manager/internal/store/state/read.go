@@ -40,7 +40,7 @@ func (d Damage) String() string {
 
 // Reader reads a state that no process has open. It writes nothing.
 type Reader struct {
-	s      State
+	s      *State
 	tables []*tableFile
 	bad    []span // what damaged blocks have, in order and apart from each other
 	damage []Damage
@@ -63,22 +63,17 @@ func OpenReader(ctx context.Context, dir, log string, files vfs.FS) (*Reader, er
 	} else if err != nil {
 		return nil, err
 	}
-	cache := pebble.NewCache(readerCacheBytes)
-	defer cache.Unref()
-	r := &Reader{s: State{dir: dir, fs: readOnly{files}}}
-	r.s.opts = &pebble.Options{
-		FS: r.s.fs, ReadOnly: true, Cache: cache, FormatMajorVersion: format, MaxOpenFiles: tableFiles, MemTableSize: unusedMemTable,
-		Logger: silent{}, EventListener: &pebble.EventListener{DataCorruption: func(pebble.DataCorruptionInfo) {}},
-	}
-	r.s.opts.EnsureDefaults()
-	var err error
-	if r.s.db, err = pebble.Open(dir, r.s.opts); errors.Is(err, pebble.ErrDBDoesNotExist) {
-		return nil, ErrNone
-	} else if err != nil {
-		return nil, fmt.Errorf("state: %s: %w", dir, err)
+	o := Options{FS: readOnly{files}, CacheBytes: readerCacheBytes}
+	r := &Reader{s: newState(dir, o)}
+	if err := r.s.open(o, true); err != nil {
+		err = errors.Join(err, r.Close())
+		if errors.Is(err, pebble.ErrDBDoesNotExist) {
+			return nil, ErrNone
+		}
+		return nil, fmt.Errorf("state: %s: %w", dir, named(err))
 	}
 	if r.err = r.s.load(log); r.err != nil {
-		r.err = fmt.Errorf("state: %s: %w", dir, r.err)
+		r.err = fmt.Errorf("state: %s: %w", dir, named(r.err))
 	}
 	if err := r.check(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())
@@ -93,7 +88,7 @@ func (r *Reader) Err() error { return r.err }
 func (r *Reader) Sequence() uint64 { return r.s.Sequence() }
 
 // Bytes is the size of the files.
-func (r *Reader) Bytes() int64 { return int64(r.s.db.Metrics().DiskSpaceUsage()) }
+func (r *Reader) Bytes() int64 { return r.s.Bytes() }
 
 // Damage lists what is damaged. Records adds to it.
 func (r *Reader) Damage() []Damage { return r.damage }
@@ -102,7 +97,7 @@ func (r *Reader) Damage() []Damage { return r.damage }
 func (r *Reader) Lost() int { return r.lost }
 
 // Close releases the reader.
-func (r *Reader) Close() error { return r.s.db.Close() }
+func (r *Reader) Close() error { return r.s.Close() }
 
 // maxNamed bounds the records in damaged parts that Records looks for. Pebble takes milliseconds for each that it cannot read.
 const maxNamed = 10_000
@@ -278,12 +273,3 @@ func (readOnly) ReuseForWrite(string, string, vfs.DiskWriteCategory) (vfs.File, 
 }
 func (readOnly) MkdirAll(string, os.FileMode) error { return errReadOnly }
 func (readOnly) Lock(string) (io.Closer, error)     { return io.NopCloser(nil), nil }
-
-// silent drops what Pebble reports: calls return their errors as well.
-type silent struct{}
-
-func (silent) Infof(string, ...any)  {}
-func (silent) Errorf(string, ...any) {}
-
-// Fatalf is for changes that fail, of which a reader makes none.
-func (silent) Fatalf(f string, args ...any) { panic(fmt.Sprintf(f, args...)) }

@@ -295,7 +295,7 @@ func TestReaderFindsWrongIndexesAndCounts(t *testing.T) {
 // TestReaderFindsDamage flips bytes everywhere in the tables. What the reader passes must be what Get finds then.
 func TestReaderFindsDamage(t *testing.T) {
 	w := newReadState(t)
-	w.fill(t, 600)
+	w.fill(t, 400)
 	w.close(t)
 	tables, err := filepath.Glob(filepath.Join(w.dir, "*.sst"))
 	if err != nil || len(tables) < 2 {
@@ -307,8 +307,8 @@ func TestReaderFindsDamage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i := range 16 {
-			at := len(whole) * (2*i + 1) / 32
+		for i := range 12 {
+			at := len(whole) * (2*i + 1) / 24
 			if i < 6 { // the indexes and the footer
 				at = len(whole) - 1 - i*i*40
 			}
