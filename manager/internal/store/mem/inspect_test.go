@@ -144,6 +144,47 @@ func TestInspectPassesADumpsError(t *testing.T) {
 	}
 }
 
+// TestInspectAfterACrashInAFlush: a state may be ahead of the snapshot that points to it. A start does not read what it has.
+func TestInspectAfterACrashInAFlush(t *testing.T) {
+	dir := t.TempDir()
+	s := opened(t, dir)
+	putAll(t, s, "1", "a")
+	flushed(t, s)
+	mustClose(t, s)
+	early := copied(t, dir)
+	s = opened(t, dir)
+	putAll(t, s, "2", "a", "b")
+	flushed(t, s)
+	putAll(t, s, "3", "b")
+	mustClose(t, s)
+	if err := os.Remove(filepath.Join(dir, fmt.Sprintf("%020d.snap", 3))); err != nil {
+		t.Fatal(err)
+	}
+	snapshot := fmt.Sprintf("%020d.snap", 1)
+	b, err := os.ReadFile(filepath.Join(early, snapshot))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, snapshot), b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	const log = "00000000000000000001.wal"
+	want := []string{"state a=2", "state b=2", log + " a=1 replaced", log + " a=2 replaced", log + " b=2 replaced", log + " b=3"}
+	if r, lines := inspected(t, dir); !slices.Equal(lines, want) || r.Refused() || r.State.Sequence != 3 {
+		t.Errorf("%q, %+v", lines, r)
+	}
+	bad := errors.New("bad")
+	r, err := Verify(t.Context(), dir, InspectOptions{Log: wal.InspectOptions{Check: func(e wal.Entry) error {
+		if e.Replaced {
+			return bad
+		}
+		return nil
+	}}})
+	if err != nil || r.Damaged() || len(r.Complaints) != 3 {
+		t.Errorf("%v, complaints %v", err, r.Complaints)
+	}
+}
+
 // TestInspectSaysWhenOpenRefuses makes directories whose log and state do not fit.
 func TestInspectSaysWhenOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
