@@ -333,17 +333,19 @@ BODY_TRIES ?= 20
 ETCD_FAULT_ROUNDS ?= 200
 PATRONI_ROUNDS ?= 20
 POSTGRES_CHURN_ROUNDS ?= 50
+DAY_KEYS ?= 100000000
 SIM_SEEDS ?= 2000000
 SOAK ?= 1h
 
 .PHONY: test-long
 test-long soak: export TEST_DEEP = 1
-test-long: test-deps build guests build/schemathesis test-s3 test-gcs test-azure test-cluster test-benches ## hours of tests: CRASH_ROUNDS=200 kills of a manager, CENTRES_ROUNDS=50 times all faults of three data centres, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, PATRONI_ROUNDS=20 killed primaries of Postgres, POSTGRES_CHURN_ROUNDS=50 replacements of all records, SIM_SEEDS=2000000 simulated worlds and one of three data centres for each 200 of them
+test-long: test-deps build guests build/schemathesis test-s3 test-gcs test-azure test-cluster test-benches ## hours of tests: CRASH_ROUNDS=200 kills of a manager, CENTRES_ROUNDS=50 times all faults of three data centres, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, PATRONI_ROUNDS=20 killed primaries of Postgres, POSTGRES_CHURN_ROUNDS=50 replacements of all records, DAY_KEYS=100000000 keys in one ledger on disk, SIM_SEEDS=2000000 simulated worlds and one of three data centres for each 200 of them
 	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$|TestLogsSurviveCrashes$$|TestShippedStateSurvivesCrashes$$' -count 1 -timeout 3h -v ./manager/e2e
 	CENTRES_ROUNDS=$(CENTRES_ROUNDS) go test -run 'TestDataCentresUnderFaults$$' -count 1 -timeout 3h -v ./manager/e2e
 	go test -tags schemathesis -run 'TestSchemathesisFindsNothing$$' -count 1 -timeout 3h -v ./manager/e2e
 	GATE_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -count 1 -timeout 3h -v ./plugin/gatebench
 	ETCD_FAULT_ROUNDS=$(ETCD_FAULT_ROUNDS) go test -run 'TestFaults$$' -count 1 -timeout 3h -v ./manager/internal/store/etcd
+	DAY_KEYS=$(DAY_KEYS) go test -run 'TestDay$$' -count 1 -timeout 12h -v ./manager/internal/ledger
 	POSTGRES_CHURN_ROUNDS=$(POSTGRES_CHURN_ROUNDS) go test -run 'TestChurnStaysFlat$$' -count 1 -timeout 3h -v ./manager/internal/store/postgres
 	@.ci/apt-install patroni:patroni '/usr/lib/python3/dist-packages/etcd:python3-etcd' '/usr/lib/python3/dist-packages/psycopg2:python3-psycopg2'
 	PATRONI_ROUNDS=$(PATRONI_ROUNDS) go test -run 'TestPatroniFailover$$' -count 1 -timeout 3h -v ./manager/internal/store/postgres

@@ -32,7 +32,7 @@ func TestDay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := New(st, Options{MaxEntries: 100_000_000, MaxBytes: 1 << 44, ScopeShare: -1, CommittedTTL: 24 * time.Hour})
+		l, err := New(st, Options{MaxEntries: 1_000_000_000, MaxBytes: 1 << 44, ScopeShare: -1, CommittedTTL: 24 * time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -87,6 +87,15 @@ func randomStep(rnd *rand.Rand) step {
 			if err != nil || !read {
 				return err
 			}
+			if n := len(hits); n > 0 && n == r.Limit { // the next page
+				next := r
+				next.After = &hits[n-1]
+				more, err := tx.Scan(c, index, next)
+				*got = append(*got, fmt.Sprintf("and then: %q", more))
+				if err != nil {
+					return err
+				}
+			}
 			for _, h := range hits {
 				v, err := tx.Get(c, h.Key)
 				if err != nil && !errors.Is(err, store.ErrNotFound) {

@@ -82,8 +82,6 @@ type State struct {
 	failed  chan struct{}
 	onError func(error)
 
-	compactions *scheduler
-
 	// Close holds users, and everything else that uses the database holds it shared.
 	users   sync.RWMutex
 	closed  bool
@@ -95,7 +93,7 @@ func newState(dir string, o Options) *State {
 	if o.FS == nil {
 		o.FS = vfs.Default
 	}
-	s := &State{dir: dir, fs: o.FS, failed: make(chan struct{}), onError: o.OnError, compactions: newScheduler()}
+	s := &State{dir: dir, fs: o.FS, failed: make(chan struct{}), onError: o.OnError}
 	s.closing, s.close = context.WithCancel(context.Background())
 	return s
 }
@@ -153,10 +151,8 @@ func (s *State) open(o Options, readOnly bool) error {
 		CompactionConcurrencyRange: func() (int, int) { return 1, 1 },
 		Logger:                     logger{s},
 	}
-	s.opts.Experimental.CompactionScheduler = s.compactions
 	s.opts.EventListener = &pebble.EventListener{
 		BackgroundError: s.report,
-		CompactionEnd:   func(i pebble.CompactionInfo) { s.compactions.ended(i.Err) },
 		// The default stops the program. A reader of a damaged block gets an error.
 		DataCorruption: func(pebble.DataCorruptionInfo) {},
 	}
@@ -275,13 +271,14 @@ func (s *State) Close() error {
 		return nil
 	}
 	s.closed = true
-	if s.db != nil && s.Err() == nil {
-		if err := s.guard(s.db.Close); s.Err() == nil {
-			return err
-		}
+	if s.db == nil || s.Err() != nil {
+		return nil
 	}
-	s.compactions.end()
-	return nil
+	err := s.guard(s.db.Close)
+	if s.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // Sequence is that of the last log record that the state has; 0 for a new state.
