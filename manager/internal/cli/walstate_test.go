@@ -41,9 +41,17 @@ func stateJobs(t *testing.T, n, more int) string {
 	if err := st.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	enqueue(t, st, n, more)
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
+	}
+	if more > 0 { // without the small layers, of which a flush may still be due
+		if st, err = mem.Open(t.Context(), dir, mem.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		enqueue(t, st, n, more)
+		if err := st.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return dir
 }
