@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/downtime"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
@@ -25,14 +27,41 @@ func stateJobs(t *testing.T, n, more int) string {
 	}
 	st := openWal(t, dir)
 	enqueue(t, st, 0, n)
+	err := st.Update(t.Context(), func(tx store.Tx) error {
+		for _, id := range unindexed() {
+			if err := tx.Put(id.Collection, id.Key, bytes.Repeat([]byte{1}, 500)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := st.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	enqueue(t, st, n, more)
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
+	if more > 0 { // without the small layers, of which a flush may still be due
+		if st, err = mem.Open(t.Context(), dir, mem.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		enqueue(t, st, n, more)
+		if err := st.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return dir
+}
+
+// unindexed are records in no index, of which verify does not look at the value.
+func unindexed() (ids []store.ID) {
+	for i := range 20 {
+		ids = append(ids, store.ID{Collection: downtime.Collection, Key: fmt.Sprintf("record-%02d", i)})
+	}
+	return ids
 }
 
 func openWal(t *testing.T, dir string) *mem.Store {
@@ -170,7 +199,7 @@ func TestWalVerifySaysWhatAManagerDoesOfADamagedState(t *testing.T) {
 	if err != nil || len(tables) == 0 {
 		t.Fatal(tables, err)
 	}
-	codes, named := make(map[int]int), 0
+	codes, named, lost := make(map[int]int), 0, 0
 	const flips = 16
 	for i := range flips {
 		dir := copyDir(t, dir)
@@ -203,16 +232,22 @@ func TestWalVerifySaysWhatAManagerDoesOfADamagedState(t *testing.T) {
 			continue
 		}
 		unreadable := 0
+		ids := unindexed()
 		for i := range 100 {
+			ids = append(ids, store.ID{Collection: jobs.Collection, Key: jobID(i)})
+		}
+		for _, id := range ids {
 			err := st.View(t.Context(), func(tx store.Tx) error {
-				_, err := tx.Get(jobs.Collection, jobID(i))
+				_, err := tx.Get(id.Collection, id.Key)
 				return err
 			})
 			if err == nil {
 				continue
 			}
-			if unreadable++; strings.Contains(text, fmt.Sprintf("unreadable: jobs %q: ", jobID(i))) {
+			if unreadable++; strings.Contains(text, fmt.Sprintf("unreadable: %s %q: ", id.Collection, id.Key)) {
 				named++
+			} else {
+				lost++
 			}
 		}
 		says := fmt.Sprintf("cannot be read: %d; a manager starts on it", unreadable)
@@ -220,14 +255,14 @@ func TestWalVerifySaysWhatAManagerDoesOfADamagedState(t *testing.T) {
 			says = "has damage in its state, and every record can be read"
 		}
 		if code != 3 || !strings.Contains(text, says) {
-			t.Errorf("byte %d: %d jobs cannot be read: %d %s", at, unreadable, code, text)
+			t.Errorf("byte %d: %d records cannot be read: %d %s", at, unreadable, code, text)
 		}
 		if err := st.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if codes[1] == 0 || codes[3] == 0 || named == 0 {
-		t.Errorf("exit codes %v, %d jobs were named", codes, named)
+	if codes[1] == 0 || codes[3] == 0 || named == 0 || lost == 0 {
+		t.Errorf("exit codes %v, %d records were named and %d were not", codes, named, lost)
 	}
 }
 

@@ -121,6 +121,7 @@ func (l *Ledger) openUsage(ctx context.Context) error {
 	l.usage.growth.Store(firstGrowth)
 	seed := make([]byte, usageSeedBytes)
 	_, _ = rand.Read(seed)
+	seed[0] |= 1 // a value that begins with 0 is taken for an encrypted one
 	if l.shared {
 		l.usage.cells = new(usageTable)
 	} else if err := l.loadSeed(ctx, seed); err != nil {

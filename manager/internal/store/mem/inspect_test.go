@@ -16,8 +16,13 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
 )
 
+<<<<<<< HEAD
 // opened opens a store in a real directory.
 func opened(t *testing.T, dir string) *Store {
+=======
+// onRealDisk opens a store in a real directory.
+func onRealDisk(t *testing.T, dir string) *Store {
+>>>>>>> 0b5809009cc6f2d7726c6859ae9c6f4cbf27b32a
 	t.Helper()
 	s, err := Open(t.Context(), dir, Options{Log: wal.Options{SegmentBytes: 64 << 10, FillAhead: -1}})
 	if err != nil {
@@ -88,7 +93,11 @@ func inspected(t *testing.T, dir string) (r *Report, lines []string) {
 
 func TestInspectPassesTheStateAndThenTheLog(t *testing.T) {
 	dir := t.TempDir()
+<<<<<<< HEAD
 	s := opened(t, dir)
+=======
+	s := onRealDisk(t, dir)
+>>>>>>> 0b5809009cc6f2d7726c6859ae9c6f4cbf27b32a
 	putAll(t, s, "old", "a", "b")
 	flushed(t, s)
 	putAll(t, s, "new", "b", "c")
@@ -115,7 +124,11 @@ func isLocked(err error) bool {
 // TestInspectPassesADumpsError: an error of Dump's function ends it and is returned as it is.
 func TestInspectPassesADumpsError(t *testing.T) {
 	dir := t.TempDir()
+<<<<<<< HEAD
 	s := opened(t, dir)
+=======
+	s := onRealDisk(t, dir)
+>>>>>>> 0b5809009cc6f2d7726c6859ae9c6f4cbf27b32a
 	putAll(t, s, "v", "a", "b")
 	flushed(t, s)
 	mustClose(t, s)
@@ -144,20 +157,73 @@ func TestInspectPassesADumpsError(t *testing.T) {
 	}
 }
 
+// TestInspectAfterACrashInAFlush: a state may be ahead of the snapshot that points to it. A start does not read what it has.
+func TestInspectAfterACrashInAFlush(t *testing.T) {
+	dir := t.TempDir()
+	s := onRealDisk(t, dir)
+	putAll(t, s, "1", "a")
+	flushed(t, s)
+	mustClose(t, s)
+	early := copied(t, dir)
+	s = onRealDisk(t, dir)
+	putAll(t, s, "2", "a", "b")
+	flushed(t, s)
+	putAll(t, s, "3", "b")
+	mustClose(t, s)
+	if err := os.Remove(filepath.Join(dir, fmt.Sprintf("%020d.snap", 3))); err != nil {
+		t.Fatal(err)
+	}
+	snapshot := fmt.Sprintf("%020d.snap", 1)
+	b, err := os.ReadFile(filepath.Join(early, snapshot))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, snapshot), b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	const log = "00000000000000000001.wal"
+	want := []string{"state a=2", "state b=2", log + " a=1 replaced", log + " a=2 replaced", log + " b=2 replaced", log + " b=3"}
+	if r, lines := inspected(t, dir); !slices.Equal(lines, want) || r.Refused() || r.State.Sequence != 3 {
+		t.Errorf("%q, %+v", lines, r)
+	}
+	bad := errors.New("bad")
+	r, err := Verify(t.Context(), dir, InspectOptions{Log: wal.InspectOptions{Check: func(e wal.Entry) error {
+		if e.Replaced {
+			return bad
+		}
+		return nil
+	}}})
+	if err != nil || r.Damaged() || len(r.Complaints) != 3 {
+		t.Errorf("%v, complaints %v", err, r.Complaints)
+	}
+}
+
 // TestInspectSaysWhenOpenRefuses makes directories whose log and state do not fit.
 func TestInspectSaysWhenOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
+<<<<<<< HEAD
 	s := opened(t, dir)
+=======
+	s := onRealDisk(t, dir)
+>>>>>>> 0b5809009cc6f2d7726c6859ae9c6f4cbf27b32a
 	putAll(t, s, "1", "a", "b")
 	flushed(t, s)
 	mustClose(t, s)
 	early := copied(t, dir)
+<<<<<<< HEAD
 	s = opened(t, dir)
+=======
+	s = onRealDisk(t, dir)
+>>>>>>> 0b5809009cc6f2d7726c6859ae9c6f4cbf27b32a
 	putAll(t, s, "2", "b", "c", "d")
 	flushed(t, s)
 	mustClose(t, s)
 	other := t.TempDir()
+<<<<<<< HEAD
 	s = opened(t, other)
+=======
+	s = onRealDisk(t, other)
+>>>>>>> 0b5809009cc6f2d7726c6859ae9c6f4cbf27b32a
 	putAll(t, s, "3", "a", "b", "c", "d", "e", "f")
 	flushed(t, s)
 	mustClose(t, s)
@@ -276,7 +342,11 @@ func TestInspectAnImport(t *testing.T) {
 	}
 	verify("with a part of it")
 
+<<<<<<< HEAD
 	s := opened(t, dir)
+=======
+	s := onRealDisk(t, dir)
+>>>>>>> 0b5809009cc6f2d7726c6859ae9c6f4cbf27b32a
 	mustClose(t, s)
 	r, lines := inspected(t, dir)
 	if want := []string{"state a=v", "state b=v", log + " c=v"}; !slices.Equal(lines, want) || r.Refused() || r.State.Sequence != 7 || r.State.Records != 2 {

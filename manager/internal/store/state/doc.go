@@ -17,5 +17,5 @@
 // # Damage
 //
 // Each block on disk has a checksum. A record in a damaged block is a *store.UnreadableError; other records are not
-// affected.
+// affected. A Reader says which parts of a state are damaged, without a process that serves it.
 package state
