@@ -16,13 +16,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
 )
 
-<<<<<<< HEAD
 // opened opens a store in a real directory.
 func opened(t *testing.T, dir string) *Store {
-=======
-// onRealDisk opens a store in a real directory.
-func onRealDisk(t *testing.T, dir string) *Store {
->>>>>>> 0b5809009cc6f2d7726c6859ae9c6f4cbf27b32a
 	t.Helper()
 	s, err := Open(t.Context(), dir, Options{Log: wal.Options{SegmentBytes: 64 << 10, FillAhead: -1}})
 	if err != nil {
@@ -93,11 +88,7 @@ func inspected(t *testing.T, dir string) (r *Report, lines []string) {
 
 func TestInspectPassesTheStateAndThenTheLog(t *testing.T) {
 	dir := t.TempDir()
-<<<<<<< HEAD
 	s := opened(t, dir)
-=======
-	s := onRealDisk(t, dir)
->>>>>>> 0b5809009cc6f2d7726c6859ae9c6f4cbf27b32a
 	putAll(t, s, "old", "a", "b")
 	flushed(t, s)
 	putAll(t, s, "new", "b", "c")
@@ -124,11 +115,7 @@ func isLocked(err error) bool {
 // TestInspectPassesADumpsError: an error of Dump's function ends it and is returned as it is.
 func TestInspectPassesADumpsError(t *testing.T) {
 	dir := t.TempDir()
-<<<<<<< HEAD
 	s := opened(t, dir)
-=======
-	s := onRealDisk(t, dir)
->>>>>>> 0b5809009cc6f2d7726c6859ae9c6f4cbf27b32a
 	putAll(t, s, "v", "a", "b")
 	flushed(t, s)
 	mustClose(t, s)
@@ -160,12 +147,12 @@ func TestInspectPassesADumpsError(t *testing.T) {
 // TestInspectAfterACrashInAFlush: a state may be ahead of the snapshot that points to it. A start does not read what it has.
 func TestInspectAfterACrashInAFlush(t *testing.T) {
 	dir := t.TempDir()
-	s := onRealDisk(t, dir)
+	s := opened(t, dir)
 	putAll(t, s, "1", "a")
 	flushed(t, s)
 	mustClose(t, s)
 	early := copied(t, dir)
-	s = onRealDisk(t, dir)
+	s = opened(t, dir)
 	putAll(t, s, "2", "a", "b")
 	flushed(t, s)
 	putAll(t, s, "3", "b")
@@ -201,29 +188,17 @@ func TestInspectAfterACrashInAFlush(t *testing.T) {
 // TestInspectSaysWhenOpenRefuses makes directories whose log and state do not fit.
 func TestInspectSaysWhenOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
-<<<<<<< HEAD
 	s := opened(t, dir)
-=======
-	s := onRealDisk(t, dir)
->>>>>>> 0b5809009cc6f2d7726c6859ae9c6f4cbf27b32a
 	putAll(t, s, "1", "a", "b")
 	flushed(t, s)
 	mustClose(t, s)
 	early := copied(t, dir)
-<<<<<<< HEAD
 	s = opened(t, dir)
-=======
-	s = onRealDisk(t, dir)
->>>>>>> 0b5809009cc6f2d7726c6859ae9c6f4cbf27b32a
 	putAll(t, s, "2", "b", "c", "d")
 	flushed(t, s)
 	mustClose(t, s)
 	other := t.TempDir()
-<<<<<<< HEAD
 	s = opened(t, other)
-=======
-	s = onRealDisk(t, other)
->>>>>>> 0b5809009cc6f2d7726c6859ae9c6f4cbf27b32a
 	putAll(t, s, "3", "a", "b", "c", "d", "e", "f")
 	flushed(t, s)
 	mustClose(t, s)
@@ -342,11 +317,7 @@ func TestInspectAnImport(t *testing.T) {
 	}
 	verify("with a part of it")
 
-<<<<<<< HEAD
 	s := opened(t, dir)
-=======
-	s := onRealDisk(t, dir)
->>>>>>> 0b5809009cc6f2d7726c6859ae9c6f4cbf27b32a
 	mustClose(t, s)
 	r, lines := inspected(t, dir)
 	if want := []string{"state a=v", "state b=v", log + " c=v"}; !slices.Equal(lines, want) || r.Refused() || r.State.Sequence != 7 || r.State.Records != 2 {
