@@ -16,8 +16,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
 )
 
-// onRealDisk opens a store in a real directory.
-func onRealDisk(t *testing.T, dir string) *Store {
+// opened opens a store in a real directory.
+func opened(t *testing.T, dir string) *Store {
 	t.Helper()
 	s, err := Open(t.Context(), dir, Options{Log: wal.Options{SegmentBytes: 64 << 10, FillAhead: -1}})
 	if err != nil {
@@ -88,7 +88,7 @@ func inspected(t *testing.T, dir string) (r *Report, lines []string) {
 
 func TestInspectPassesTheStateAndThenTheLog(t *testing.T) {
 	dir := t.TempDir()
-	s := onRealDisk(t, dir)
+	s := opened(t, dir)
 	putAll(t, s, "old", "a", "b")
 	flushed(t, s)
 	putAll(t, s, "new", "b", "c")
@@ -115,7 +115,7 @@ func isLocked(err error) bool {
 // TestInspectPassesADumpsError: an error of Dump's function ends it and is returned as it is.
 func TestInspectPassesADumpsError(t *testing.T) {
 	dir := t.TempDir()
-	s := onRealDisk(t, dir)
+	s := opened(t, dir)
 	putAll(t, s, "v", "a", "b")
 	flushed(t, s)
 	mustClose(t, s)
@@ -147,12 +147,12 @@ func TestInspectPassesADumpsError(t *testing.T) {
 // TestInspectAfterACrashInAFlush: a state may be ahead of the snapshot that points to it. A start does not read what it has.
 func TestInspectAfterACrashInAFlush(t *testing.T) {
 	dir := t.TempDir()
-	s := onRealDisk(t, dir)
+	s := opened(t, dir)
 	putAll(t, s, "1", "a")
 	flushed(t, s)
 	mustClose(t, s)
 	early := copied(t, dir)
-	s = onRealDisk(t, dir)
+	s = opened(t, dir)
 	putAll(t, s, "2", "a", "b")
 	flushed(t, s)
 	putAll(t, s, "3", "b")
@@ -188,17 +188,17 @@ func TestInspectAfterACrashInAFlush(t *testing.T) {
 // TestInspectSaysWhenOpenRefuses makes directories whose log and state do not fit.
 func TestInspectSaysWhenOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
-	s := onRealDisk(t, dir)
+	s := opened(t, dir)
 	putAll(t, s, "1", "a", "b")
 	flushed(t, s)
 	mustClose(t, s)
 	early := copied(t, dir)
-	s = onRealDisk(t, dir)
+	s = opened(t, dir)
 	putAll(t, s, "2", "b", "c", "d")
 	flushed(t, s)
 	mustClose(t, s)
 	other := t.TempDir()
-	s = onRealDisk(t, other)
+	s = opened(t, other)
 	putAll(t, s, "3", "a", "b", "c", "d", "e", "f")
 	flushed(t, s)
 	mustClose(t, s)
@@ -317,7 +317,7 @@ func TestInspectAnImport(t *testing.T) {
 	}
 	verify("with a part of it")
 
-	s := onRealDisk(t, dir)
+	s := opened(t, dir)
 	mustClose(t, s)
 	r, lines := inspected(t, dir)
 	if want := []string{"state a=v", "state b=v", log + " c=v"}; !slices.Equal(lines, want) || r.Refused() || r.State.Sequence != 7 || r.State.Records != 2 {
