@@ -66,16 +66,19 @@ func (p *passed) add(from, to string) {
 	p.spans = slices.Delete(p.spans, i+1, n)
 }
 
-// trim cuts each span where first, called with its start, finds an entry that is on disk from now on.
+// trim cuts each span where first, called with its start, finds an entry that is on disk from now on. A span that would
+// end where it starts, or before, is dropped.
 func (p *passed) trim(first func(from string) (pos string, ok bool)) {
 	kept := p.spans[:0]
 	for _, s := range p.spans {
-		if pos, ok := first(s.from); ok && (s.to == "" || pos < s.to) {
+		pos, ok := first(s.from)
+		if ok && pos <= s.from {
+			continue
+		}
+		if ok && (s.to == "" || pos < s.to) {
 			s.to = pos
 		}
-		if s.to == "" || s.from < s.to {
-			kept = append(kept, s)
-		}
+		kept = append(kept, s)
 	}
 	p.spans = kept
 }
