@@ -28,16 +28,18 @@
 // remembers the index entries of the version below, which the flush must delete. A deletion is a version, too, where
 // there is something below.
 //
-// Scans merge the entries of layers and state; they read the latter under the lock. Each index remembers parts of the state in which everything is hidden
-// (see passed), so a queue whose front is taken again and again is not read from its start.
+// Scans merge the entries of layers and state; they read the latter from the disk under the lock. Each index remembers
+// parts of the state and of the frozen layer in which everything is hidden (see passed), so a queue whose front is taken
+// again and again is not read from its start.
 //
 // # Records on disk
 //
 // A function that needs a record of the state ends with an error of this package's own. The record is read without the
 // lock, and the function runs again. So no transaction waits for the reads of another one. What was read stays right
-// until it is used, because any later change is in the layers. Functions that still lack a record after some runs read
-// it under the lock. Prefetch names several records at once, and a record that a scan has found is read together with
-// its neighbours. Most keys that are looked up are absent, and the state knows that without a read.
+// until it is used, because any later change is in the layers. A function that still lacks a record in its fourth run
+// or later reads it from the disk under the lock, and all other transactions wait for that read. Prefetch names several
+// records at once, and a record that a scan has found is read together with its neighbours. Most keys that are looked up
+// are absent, and the state knows that without a read.
 //
 // # Flushes
 //

@@ -42,6 +42,9 @@ type frozen struct {
 func (s *Store) freezeHot(seq uint64) {
 	for _, c := range s.collections {
 		c.frozen, c.hot = c.hot, newLayer()
+		for _, ix := range c.indexes {
+			ix.passedFrozen = passed{}
+		}
 	}
 	s.freeze.active, s.freeze.sequence = true, seq
 	s.hotBytes = 0
@@ -146,9 +149,7 @@ func (c *collection) trimPassed(ix *index) {
 		if err != nil {
 			return "", true // nothing is known of this span any more
 		}
-		p := newRecord(key, len(sortKey), nil)
-		addEntry(p, ix, sortKey)
-		t.ascend(ix.item(p), func(it item) bool {
+		t.ascend(ix.pivot(sortKey, key), func(it item) bool {
 			pos, ok = string(state.AppendPosition(nil, it.rec.sortKey(ix), it.rec.key())), true
 			return false
 		})

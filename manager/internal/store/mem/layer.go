@@ -7,6 +7,7 @@ import (
 	"github.com/tidwall/btree"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/state"
 )
 
 // layer has changes of a collection in memory. A version in it hides what the layers below have of the same key,
@@ -169,13 +170,9 @@ func (c *collection) scan(ix *index, r store.Range) (hits []store.Hit, seen uint
 	if r.After != nil {
 		sort, key = r.After.SortKey, r.After.Key
 	}
-	p := newRecord(key, len(sort), nil)
-	addEntry(p, ix, sort)
-	pivot := ix.item(p)
 	seen = ix.removed
-	collect := func(l *layer, hidden func(string) bool) []store.Hit {
-		var hits []store.Hit
-		l.tree(ix).ascend(pivot, func(it item) bool {
+	collect := func(t *tree, pivot item, hidden func(string) bool) (hits []store.Hit) {
+		t.ascend(pivot, func(it item) bool {
 			s, k := it.rec.sortKey(ix), it.rec.key()
 			if r.To != "" && s >= r.To {
 				return false
@@ -189,11 +186,48 @@ func (c *collection) scan(ix *index, r store.Range) (hits []store.Hit, seen uint
 		})
 		return hits
 	}
-	hits = collect(c.hot, func(string) bool { return false })
-	if c.frozen.tree(ix) != nil {
-		hits = mergeHits(hits, collect(c.frozen, func(k string) bool { return c.hot.get(k) != nil }), r.Limit)
+	hits = collect(c.hot.tree(ix), ix.pivot(sort, key), func(string) bool { return false })
+	t := c.frozen.tree(ix)
+	if t == nil {
+		return hits, seen
 	}
-	return hits, seen
+	from, to := bounds(r)
+	start, end := ix.passedFrozen.skip(from)
+	if end || to != "" && start >= to {
+		return hits, seen
+	}
+	pivot := ix.pivot(sort, key)
+	if start != from {
+		sortKey, key, _ := state.SplitPosition([]byte(start)) // which add got: the position of an entry or of a bound
+		pivot = ix.pivot(sortKey, key)
+	}
+	found, skipped := false, false
+	frozen := collect(t, pivot, func(k string) bool {
+		ix.looked++
+		hidden := c.hot.get(k) != nil
+		found, skipped = found || !hidden, skipped || hidden && !found
+		return hidden
+	})
+	if skipped {
+		first := to
+		if len(frozen) > 0 {
+			first = string(state.AppendPosition(nil, frozen[0].SortKey, frozen[0].Key))
+		}
+		ix.passedFrozen.add(from, first)
+	}
+	return mergeHits(hits, frozen, r.Limit), seen
+}
+
+// bounds are the positions from which on and up to which a range has entries; no to is the end of the index.
+func bounds(r store.Range) (from, to string) {
+	from = string(state.AppendPosition(nil, r.From, ""))
+	if r.After != nil {
+		from = string(append(state.AppendPosition(nil, r.After.SortKey, r.After.Key), 0))
+	}
+	if r.To != "" {
+		to = string(state.AppendPosition(nil, r.To, ""))
+	}
+	return from, to
 }
 
 func compareHits(a, b store.Hit) int {

@@ -188,14 +188,7 @@ func (s *Store) scanDisk(c *collection, ix *index, r store.Range, last *store.Hi
 	if s.state == nil || ix.onDisk == 0 {
 		return nil, nil
 	}
-	from := string(state.AppendPosition(nil, r.From, ""))
-	if r.After != nil {
-		from = string(append(state.AppendPosition(nil, r.After.SortKey, r.After.Key), 0))
-	}
-	to := ""
-	if r.To != "" {
-		to = string(state.AppendPosition(nil, r.To, ""))
-	}
+	from, to := bounds(r)
 	if last != nil {
 		if p := string(state.AppendPosition(nil, last.SortKey, last.Key)); to == "" || p < to {
 			to = p
@@ -212,6 +205,7 @@ func (s *Store) scanDisk(c *collection, ix *index, r store.Range, last *store.Hi
 	defer x.Close()
 	first := to // the first position that is not known to be hidden
 	for ok := x.Seek([]byte(start)); ok; ok = x.Next() {
+		ix.looked++
 		if to != "" && string(x.Position()) >= to {
 			break
 		}

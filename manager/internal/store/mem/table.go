@@ -52,6 +52,10 @@ type index struct {
 	// onDisk is how many entries the state has, and passed what scans found to be hidden there.
 	onDisk int
 	passed passed
+	// passedFrozen is what scans found to be hidden in the frozen layer. An entry there stays hidden.
+	passedFrozen passed
+	// looked counts the entries that scans looked at in the frozen layer and on disk. Only tests read it.
+	looked int
 }
 
 type collection struct {
@@ -124,6 +128,13 @@ func (ix *index) item(r *record) item {
 	var b [8]byte
 	copy(b[:], s)
 	return item{binary.BigEndian.Uint64(b[:]), r}
+}
+
+// pivot is an item that compares as one with this sort key and key.
+func (ix *index) pivot(sortKey, key string) item {
+	p := newRecord(key, len(sortKey), nil)
+	addEntry(p, ix, sortKey)
+	return ix.item(p)
 }
 
 // text returns a part of the data as a string without a copy. That is safe because nobody writes to the data of a

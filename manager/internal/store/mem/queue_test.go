@@ -1,0 +1,102 @@
+package mem
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/wal/faultfs"
+)
+
+// A queue whose front is taken again and again is not read from its start each time, wherever its entries are and
+// whatever hides them.
+func TestTheFrontOfAQueueIsTakenInLinearTime(t *testing.T) {
+	const n, batch = 3000, 5
+	entry := func(i int) string { return fmt.Sprintf("%05d", i) }
+	add := func(from, to int) func(store.Tx) error {
+		return func(tx store.Tx) error {
+			for i := from; i < to; i++ {
+				if err := tx.Put(things, "k"+entry(i), nil, store.Entry{Index: byName, SortKey: entry(i)}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	flush := func(t *testing.T, s *Store) {
+		if err := s.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, with := range map[string]struct {
+		begin, every func(t *testing.T, s *Store)
+	}{
+		"on disk":                   {begin: flush},
+		"in a frozen layer":         {begin: freezeOnly},
+		"in both":                   {begin: func(t *testing.T, s *Store) { flush(t, s); mustUpdate(t, s, add(n, n+n/2)); freezeOnly(t, s) }},
+		"hidden by a frozen layer":  {begin: flush, every: freezeOnly},
+		"on disk with many flushes": {begin: flush, every: flush},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opts := options(&faultfs.FS{})
+			opts.Log.SegmentBytes = 1 << 20
+			s := mustOpen(t, opts)
+			mustUpdate(t, s, add(0, n))
+			with.begin(t, s)
+			s.mu.Lock()
+			ix := s.collections[things].byName[byName]
+			before := ix.looked
+			s.mu.Unlock()
+			for taken := 0; taken < n; {
+				if with.every != nil && taken > 0 && taken%(n/6) == 0 {
+					with.every(t, s)
+				}
+				var hits []store.Hit
+				r := store.Range{Limit: batch}
+				if taken%2 == 1 {
+					r.After = &store.Hit{}
+				}
+				mustUpdate(t, s, func(tx store.Tx) (err error) {
+					if hits, err = tx.Scan(things, byName, r); err != nil {
+						return err
+					}
+					for _, h := range hits {
+						if err := tx.Delete(things, h.Key); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				for i, h := range hits {
+					if h.SortKey != entry(taken+i) {
+						t.Fatalf("after %d entries there is %v", taken+i, h)
+					}
+				}
+				if taken += len(hits); len(hits) != batch {
+					t.Fatalf("there are %d entries at the front", len(hits))
+				}
+			}
+			s.mu.Lock()
+			looked := ix.looked - before
+			s.mu.Unlock()
+			if looked < n || looked > 8*n { // a function runs again when records must be read
+				t.Errorf("scans looked at %d entries of %d", looked, n)
+			}
+			// What comes next to the front is seen in a frozen layer, too.
+			flush(t, s)
+			mustUpdate(t, s, add(0, batch))
+			freezeOnly(t, s)
+			err := s.View(t.Context(), func(tx store.Tx) error {
+				hits, err := tx.Scan(things, byName, store.Range{Limit: batch})
+				if err == nil && (len(hits) != batch || hits[0].SortKey != entry(0)) {
+					err = fmt.Errorf("the new front is %v", hits)
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			mustClose(t, s)
+		})
+	}
+}
