@@ -57,8 +57,10 @@ func TestTheFrontOfAQueueIsTakenInLinearTime(t *testing.T) {
 					r.After = &store.Hit{}
 				}
 				mustUpdate(t, s, func(tx store.Tx) (err error) {
-					if hits, err = tx.Scan(things, byName, r); err != nil {
-						return err
+					for range 2 { // the second one uses what the first one remembers
+						if hits, err = tx.Scan(things, byName, r); err != nil {
+							return err
+						}
 					}
 					for _, h := range hits {
 						if err := tx.Delete(things, h.Key); err != nil {
@@ -79,7 +81,7 @@ func TestTheFrontOfAQueueIsTakenInLinearTime(t *testing.T) {
 			s.mu.Lock()
 			looked := ix.looked - before
 			s.mu.Unlock()
-			if looked < n || looked > 8*n { // a function runs again when records must be read
+			if looked < n || looked > 12*n { // each call scans twice, and again when records must be read
 				t.Errorf("scans looked at %d entries of %d", looked, n)
 			}
 			// What comes next to the front is seen in a frozen layer, too.
