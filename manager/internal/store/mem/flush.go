@@ -13,8 +13,20 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-// overhead is about what a version in a layer takes besides its key and value.
+// overhead is about what a version in a layer takes besides its key, its sort keys and its value.
 const overhead = 240
+
+// belowOverhead is about what the entries of the version below take besides their key and sort keys.
+const belowOverhead = 72
+
+// memory is about how many bytes a record in a layer takes besides overhead.
+func (r *record) memory() int64 {
+	n := int64(len(r.data))
+	if r.below != nil && r.below != noEntries {
+		n += belowOverhead + int64(len(r.below.data))
+	}
+	return n
+}
 
 // weight is about how many bytes of memory a layer takes.
 func (l *layer) weight() int64 { return l.records.bytes + overhead*int64(l.records.len()) }

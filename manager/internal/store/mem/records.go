@@ -9,7 +9,7 @@ type records struct {
 	hash     func(string) uint64
 	byHash   map[uint64]*record
 	collided map[string]*record
-	bytes    int64 // of all keys and values
+	bytes    int64 // of the memory of all records, see record.memory
 }
 
 func newRecords() records {
@@ -35,9 +35,9 @@ func (r *records) get(key string) *record {
 // put stores rec and returns the version that it replaces.
 func (r *records) put(rec *record) (old *record) {
 	old = r.replace(rec)
-	r.bytes += rec.size()
+	r.bytes += rec.memory()
 	if old != nil {
-		r.bytes -= old.size()
+		r.bytes -= old.memory()
 	}
 	return old
 }
@@ -74,7 +74,7 @@ func (r *records) putCollided(key string, rec *record) {
 
 func (r *records) delete(key string) (old *record) {
 	if old = r.remove(key); old != nil {
-		r.bytes -= old.size()
+		r.bytes -= old.memory()
 	}
 	return old
 }
