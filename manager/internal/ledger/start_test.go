@@ -7,7 +7,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/store"
-	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/wal/faultfs"
 )
 
 // meter counts what transactions read: records, and hits of scans.
@@ -52,8 +52,7 @@ func TestStartReadsLittle(t *testing.T) {
 	}{{"published", true}, {"not published", false}} {
 		t.Run(c.name, func(t *testing.T) {
 			clock := newClock()
-			m := &meter{Store: mem.New(mem.Options{Clock: clock.Now})}
-			t.Cleanup(func() { _ = m.Close() })
+			m := &meter{Store: clockedStoreOn(t, new(faultfs.FS), clock.Now)}
 			start := func() *Ledger {
 				l := ledgerOn(t, m, Options{Origin: "dc1", CommittedTTL: time.Hour})
 				if err := l.OpenFeed(t.Context(), ""); err != nil {
