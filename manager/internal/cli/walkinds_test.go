@@ -145,12 +145,15 @@ func TestVerifyKnowsWhatManagersWrite(t *testing.T) {
 				for _, c := range r.Changes {
 					seen[c.Collection] = true
 					seen[c.Collection+" "+c.Key] = true
+					if _, err := strconv.Atoi(c.Key); err == nil {
+						seen[c.Collection+" number"] = true
+					}
 					if c.Unreadable != "" {
 						t.Errorf("wal dump: %s %s: %s", c.Collection, c.Key, c.Unreadable)
 					}
 				}
 			}
-			kinds := []string{"ledger", "ledger_usage seed", "changes", "jobs", "job_blobs", "job_keys", "job_locks", "job_control paused",
+			kinds := []string{"ledger", "ledger_usage seed", "ledger_usage number", "changes", "jobs", "job_blobs", "job_keys", "job_locks", "job_control paused",
 				"job_control paused_version", "identity ledger", "downtime beat"}
 			if keys == nil {
 				// Encrypting ends in a snapshot, after which a plan that was carried out may be gone.

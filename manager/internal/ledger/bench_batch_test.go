@@ -15,32 +15,33 @@ import (
 
 // BenchmarkBatch is a new key that is reserved and committed, in calls of its own or in batches, on
 // the volatile engine by one caller and on the durable one by 64, there also with an origin, whose
-// feed is published meanwhile. An operation is one key; the processor's time shows more than the
+// feed is published meanwhile, and where the scope has a share. An operation is one key; the processor's time shows more than the
 // clock where others use the machine, too.
 func BenchmarkBatch(b *testing.B) {
 	for _, items := range []int{1, 4, 16, 64} {
 		b.Run(fmt.Sprintf("memory/items=%d", items), func(b *testing.B) {
 			st := mem.New(mem.Options{})
 			defer st.Close()
-			benchBatches(b, st, items, 1, "")
+			benchBatches(b, st, items, 1, Options{ScopeShare: -1})
 		})
 	}
 	for _, items := range []int{1, 16, 64} {
-		for _, origin := range []string{"", "dc1"} {
-			b.Run(fmt.Sprintf("wal/items=%d/origin=%s", items, origin), func(b *testing.B) {
+		for _, opts := range []Options{{ScopeShare: -1}, {ScopeShare: -1, Origin: "dc1"}, {ScopeShare: 0.9}} {
+			b.Run(fmt.Sprintf("wal/items=%d/origin=%s/share=%v", items, opts.Origin, opts.ScopeShare), func(b *testing.B) {
 				st, err := mem.Open(context.Background(), b.TempDir(), mem.Options{})
 				if err != nil {
 					b.Fatal(err)
 				}
 				defer st.Close()
-				benchBatches(b, st, items, benchCallers, origin)
+				benchBatches(b, st, items, benchCallers, opts)
 			})
 		}
 	}
 }
 
-func benchBatches(b *testing.B, st store.Store, size, callers int, origin string) {
-	l, err := New(st, Options{MaxEntries: 20_000_000, MaxBytes: 1 << 40, ScopeShare: -1, Origin: origin})
+func benchBatches(b *testing.B, st store.Store, size, callers int, opts Options) {
+	opts.MaxEntries, opts.MaxBytes = 20_000_000, 1<<40
+	l, err := New(st, opts)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -17,7 +17,7 @@ const (
 	maxEstimated = 2
 )
 
-// level is how much the window holds. On engines that do not tell sizes the number of entries is an estimate, and bytes
+// level is how much the window or a scope holds. On engines that do not tell sizes the number of entries is an estimate, and bytes
 // are neither known nor bounded.
 type level struct{ entries, bytes int64 }
 
@@ -99,8 +99,8 @@ func (tx *Tx) admit(key string, r *record) error {
 		return nil
 	}
 	scope := l.usage.hash(key)
-	if over, err := tx.overShare(scope, at, limit.over(at)); err != nil || !over {
-		return err
+	if !tx.overShare(scope, limit.over(at)) {
+		return nil
 	}
 	if _, err := tx.expire(key, leastScan); err != nil {
 		return err
@@ -108,10 +108,10 @@ func (tx *Tx) admit(key string, r *record) error {
 	if at, err = tx.level(); err != nil {
 		return err
 	}
-	if over, err := tx.overShare(scope, at, limit.over(at)); err != nil || !over {
-		return err
+	if tx.overShare(scope, limit.over(at)) {
+		return tx.full(true)
 	}
-	return tx.full(true)
+	return nil
 }
 
 // fitOutcome makes sure that there is room for an outcome. e is the record that the outcome replaces, nil when its

@@ -86,8 +86,10 @@
 // too, and one more entry; beyond that it gets ErrFull.
 //
 // A scope may hold a fixed multiple of what is free, which leaves room for scopes that hold little. ScopeShare is the
-// part of the window that a single scope can then hold. On an engine inside this process, what scopes hold is stored in the
-// transactions that change it. So a scope has no more after a restart or a crash than before, and no start counts entries.
+// part of the window that a single scope can then hold. A durable engine inside this process has what
+// scopes hold as well, so a restart does not give a scope another share, and no start counts entries. After a crash that is
+// right to within 64 entries and 64 KiB (see UsageCollection). A start that is the first to bound scopes counts what is inserted
+// from then on.
 //
 // On engines that several managers share, the counts may be a second old. So the window may be exceeded for a moment,
 // and each manager counts per scope only what it inserted itself since its start.
@@ -154,7 +156,7 @@
 // An entry is one record of collection "ledger". Its key is the scope's length in decimal, a colon, scope and key. Each
 // state has an index ordered by expiry (pending, committed, rejected, unknown), which the sweeper, listings and counts
 // use. For all but reservations its sort key continues with the time at which the outcome was recorded. The index ref finds entries by
-// a reference such as a job id. What scopes hold is in the collection "ledger_usage" (see usage.go). All of this uses the
+// a reference such as a job id. What scopes hold is in the collection "ledger_usage" (see usage_stored.go). All of this uses the
 // transactions of package store; with Tx a caller combines ledger calls and its own writes in one transaction.
 //
 // # Files in reading order
@@ -163,7 +165,8 @@
 //	record.go                                 stored entries
 //	ledger.go, run.go, tx.go                  calls and their transactions
 //	unknown.go, batch.go, wait.go             unknown outcomes, batches, waiting
-//	capacity.go, share.go, usage.go           the window, and what scopes hold
+//	capacity.go, share.go                     the window
+//	usage.go, usage_stored.go                 what scopes hold
 //	window.go, pressure.go                    counts of shared engines, what a full window caused
 //	sweep.go, list.go, moved.go, stats.go     the sweeper and operators
 //	journal.go, funnel.go, overview.go        what operators see of the recent past

@@ -74,7 +74,7 @@ func NewFinish(r *api.FinishRequest) *FinishRequest {
 	}
 }
 
-// New returns a ledger on st. It reads a few records, whatever the ledger holds.
+// New returns a ledger on st. It reads less than a hundred records, whatever the ledger holds.
 func New(st store.Store, opts Options) (*Ledger, error) {
 	opts = opts.WithDefaults()
 	if err := opts.Validate(); err != nil {
@@ -85,7 +85,7 @@ func New(st store.Store, opts Options) (*Ledger, error) {
 	l.journal = newJournal(opts.JournalKeys)
 	l.waits.init(opts.MaxWaiters)
 	l.feed.id, l.feed.wake = newEpoch(), make(chan struct{}, 1)
-	if err := l.openUsage(context.Background()); err != nil {
+	if err := l.openUsage(context.Background(), caps.Durable); err != nil {
 		return nil, err
 	}
 	return l, nil

@@ -327,11 +327,11 @@ func TestStoreErrorsReachTheCaller(t *testing.T) {
 func TestSameCallSettlesALostAnswer(t *testing.T) {
 	st := &faultyStore{Store: mem.New(mem.Options{})}
 	l := ledgerOn(t, st, Options{})
-	st.after.set(store.ErrUnavailable)
-	if _, err := l.Reserve(t.Context(), reserveReq("k", "t"), nil); !errors.Is(err, store.ErrUnavailable) {
+	st.after.set(store.ErrUnconfirmed)
+	if _, err := l.Reserve(t.Context(), reserveReq("k", "t"), nil); !errors.Is(err, store.ErrUnconfirmed) {
 		t.Fatal(err)
 	}
-	if err := l.Commit(t.Context(), finishReq("k", "t", "x")); !errors.Is(err, store.ErrUnavailable) {
+	if err := l.Commit(t.Context(), finishReq("k", "t", "x")); !errors.Is(err, store.ErrUnconfirmed) {
 		t.Fatal(err)
 	}
 	st.after.set(nil)

@@ -14,12 +14,10 @@ func (l *Ledger) account(tx *Tx) {
 	for _, growth := range tx.growths {
 		l.usage.addGrowth(growth)
 	}
-	if l.shared {
-		for _, d := range tx.deltas {
-			// Other managers remove some of this manager's entries, and it removes some of theirs.
-			if d.entries > 0 || d.released {
-				l.usage.add(d)
-			}
+	for _, d := range tx.deltas {
+		// On a shared engine other managers remove some of this manager's entries, and it removes some of theirs.
+		if !l.shared || d.entries > 0 || d.released {
+			l.usage.add(d)
 		}
 	}
 	if fx.withoutAnswer != 0 {

@@ -128,12 +128,19 @@ const uncounted = -1
 var errUncounted = errors.New("ledger: insertion without a count")
 
 func (l *Ledger) execute(ctx context.Context, r *run) error {
+	happened := false
+	defer func() { l.writtenUsage(&r.tx, happened) }()
 	err := l.store.Update(ctx, r.inUpdate)
 	r.tx.Tx = nil
 	switch {
 	case err == nil && r.refusal == nil:
+		happened = true
 		l.apply(ctx, &r.tx, true)
 		return nil
+	case errors.Is(err, store.ErrUnconfirmed) && r.refusal == nil:
+		happened = true
+		l.account(&r.tx)
+		return err
 	case err == nil:
 		l.apply(ctx, &r.tx, false)
 		return r.refusal
@@ -153,7 +160,7 @@ func (r *run) write(stx store.Tx) error {
 	if err == nil && len(r.tx.outcomes) > 0 {
 		err = r.tx.post()
 	}
-	if err == nil && !r.tx.l.shared && len(r.tx.deltas) > 0 {
+	if err == nil && r.tx.l.usage.kept {
 		err = r.tx.keepUsage()
 	}
 	if err != nil && !r.tx.fx.wrote && refuses(err) {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/wal/faultfs"
 	"github.com/oncegate/oncegate/manager/managertest/metered"
 )
 
@@ -18,8 +18,7 @@ func TestStartReadsLittle(t *testing.T) {
 	}{{"published", true}, {"not published", false}} {
 		t.Run(c.name, func(t *testing.T) {
 			clock := newClock()
-			m := metered.New(mem.New(mem.Options{Clock: clock.Now}))
-			t.Cleanup(func() { _ = m.Close() })
+			m := metered.New(clockedStoreOn(t, new(faultfs.FS), clock.Now))
 			start := func() *Ledger {
 				l := ledgerOn(t, m, Options{Origin: "dc1", CommittedTTL: time.Hour})
 				if err := l.OpenFeed(t.Context(), ""); err != nil {

@@ -18,8 +18,8 @@ const (
 )
 
 // Run removes expired entries every CleanupInterval, and notes the counters for Funnel every minute, until ctx ends. An
-// error of the store ends only the sweep and is
-// passed to report, which may be nil.
+// error of the store ends only the sweep and is passed to report, which may be nil. At the end Run stores what scopes hold,
+// which takes OpTimeout at most.
 func (l *Ledger) Run(ctx context.Context, report func(error)) {
 	t := time.NewTicker(l.opts.CleanupInterval)
 	defer t.Stop()
@@ -29,6 +29,7 @@ func (l *Ledger) Run(ctx context.Context, report func(error)) {
 	for {
 		select {
 		case <-ctx.Done():
+			_ = l.storeUsage(context.WithoutCancel(ctx)) // after an error the next start finds what a kill leaves
 			return
 		case <-minute.C:
 			l.sampleFunnel(time.Now())
@@ -55,6 +56,7 @@ func (l *Ledger) maintain(ctx context.Context) error {
 		l.usage.decay(l.opts.CleanupInterval, l.opts.CommittedTTL)
 		return nil
 	}
+	l.usage.settle()
 	return l.countPending(ctx)
 }
 

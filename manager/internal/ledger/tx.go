@@ -21,6 +21,8 @@ type Tx struct {
 	deltas  []delta
 	growths []int64
 	tallies []tally
+	// blocks are those of the table that the transaction writes.
+	blocks []blockWrite
 	// key is that of the record that the current call is about.
 	key string
 	// entries and values are the buffers of its records and their index entries. An engine may read them until the call
@@ -353,8 +355,7 @@ func (tx *Tx) changed(key string, r *record, sign int64) {
 	if r.state == api.StatePending {
 		tx.fx.pending += sign
 	}
-	// On an engine inside this process they are counted always: another start may bound them.
-	if tx.l.shared && !tx.l.boundsScopes() || r.imported {
+	if !tx.l.boundsScopes() || r.imported {
 		return
 	}
 	scope := tx.l.usage.hash(key)
@@ -363,7 +364,7 @@ func (tx *Tx) changed(key string, r *record, sign int64) {
 		tx.deltas[n-1].bytes += bytes
 		return
 	}
-	tx.deltas = append(tx.deltas, delta{scope, holding{sign, bytes}, tx.fx.releases})
+	tx.deltas = append(tx.deltas, delta{scope, level{sign, bytes}, tx.fx.releases})
 }
 
 // remove deletes a record and wakes the callers that wait for it.

@@ -2,25 +2,54 @@ package ledger
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
-	"github.com/oncegate/oncegate/manager/internal/store/unread"
+	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+	"github.com/oncegate/oncegate/manager/internal/wal/faultfs"
 )
 
-// usageIs compares the cells of the table with the entries.
-func usageIs(l *Ledger) error {
-	if l.shared {
-		return nil
+// storeOn opens the engine wal on a disk in memory.
+func storeOn(t testing.TB, disk *faultfs.FS) store.Store { return clockedStoreOn(t, disk, nil) }
+
+func clockedStoreOn(t testing.TB, disk *faultfs.FS, clock func() time.Time) store.Store {
+	t.Helper()
+	st, err := mem.Open(t.Context(), "data", mem.Options{Clock: clock, State: disk.Pebble(), Log: wal.Options{FS: disk, FillAhead: -1}})
+	if err != nil {
+		t.Fatal(err)
 	}
-	var want map[string]holding
-	err := l.store.View(context.Background(), func(tx store.Tx) error {
-		want = make(map[string]holding)
+	t.Cleanup(func() { _ = st.Close() })
+	return st
+}
+
+// stopLedger is what a manager does that stops in order.
+func stopLedger(t testing.TB, l *Ledger) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	l.Run(ctx, nil)
+	if err := l.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// usageOff returns by how much the worst cell differs from the entries.
+func usageOff(l *Ledger) (off level, err error) {
+	if l.usage.table == nil || l.shared {
+		return level{}, nil
+	}
+	var want [usageBlocks]blockCells
+	err = l.store.View(context.Background(), func(tx store.Tx) error {
+		want = [usageBlocks]blockCells{}
 		for _, state := range storedStates {
 			hits, err := tx.Scan(collection, indexOf(state), store.Range{Limit: store.MaxScan})
 			if err != nil {
@@ -35,197 +64,431 @@ func usageIs(l *Ledger) error {
 				if err := decodeRecord(h.Key, value, &r); err != nil {
 					return err
 				}
-				for row := range usageRows {
-					key := usageKey(row, l.usage.hash(h.Key))
-					if sum := want[key]; !r.imported {
-						want[key] = holding{sum.entries + 1, sum.bytes + int64(r.size) + EntryOverhead}
-					}
+				if r.imported {
+					continue
 				}
-			}
-		}
-		for key, sum := range want {
-			value, err := tx.Get(UsageCollection, key)
-			if sum == (holding{}) && errors.Is(err, store.ErrNotFound) {
-				delete(want, key)
-				continue
-			}
-			if got, ok := decodeHolding(value); err != nil || !ok || got != sum {
-				return fmt.Errorf("cell %x has %+v (%v, %v), want %+v", key, got, ok, err, sum)
+				scope := l.usage.hash(h.Key)
+				for row := range usageRows {
+					c := &want[blockOf(scope)][cellOf(row, scope)]
+					*c = c.plus(level{1, int64(r.size) + EntryOverhead})
+				}
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		return err
+	for n := range want {
+		for i, sum := range want[n] {
+			at := l.usage.table[n].cells[i].level()
+			off.entries = max(off.entries, at.entries-sum.entries, sum.entries-at.entries)
+			off.bytes = max(off.bytes, at.bytes-sum.bytes, sum.bytes-at.bytes)
+		}
 	}
-	n, err := l.store.Len(context.Background(), UsageCollection, "")
-	if err == nil && n != len(want)+1 {
-		err = fmt.Errorf("%d records of what scopes hold, want %d and the seed", n, len(want))
+	return off, err
+}
+
+// usageIs compares the table with the entries.
+func usageIs(l *Ledger) error {
+	off, err := usageOff(l)
+	if err == nil && off != (level{}) {
+		err = fmt.Errorf("the table is off by %+v", off)
 	}
 	return err
 }
 
-// TestSipHash: the hash is the one that its authors describe.
-func TestSipHash(t *testing.T) {
-	seed := [2]uint64{0x0706050403020100, 0x0f0e0d0c0b0a0908}
-	in := ""
-	for n, want := range map[int]uint64{0: 0x726fdb47dd0e0e31, 7: 0xab0200f58b01d137, 8: 0x93f5f5799a932462, 15: 0xa129ca6149be45e5, 63: 0x958a324ceb064572} {
-		for in = ""; len(in) < n; {
-			in += string([]byte{byte(len(in))})
-		}
-		if got := sipHash(seed, in); got != want {
-			t.Errorf("%d bytes: %x, want %x", n, got, want)
-		}
+func wantUsage(t testing.TB, l *Ledger) {
+	t.Helper()
+	if err := usageIs(l); err != nil {
+		t.Error(err)
 	}
 }
 
-// TestShareAfterAStart: a start knows what scopes hold, whether the manager before it stopped in order or was killed.
-func TestShareAfterAStart(t *testing.T) {
-	const limit = 400
+// fillScopes reserves and commits n keys, by many callers at once.
+func fillScopes(t testing.TB, l *Ledger, prefix string, callers, n int, scope func(i int) string) {
+	t.Helper()
+	atOnce(callers, n, func(i int) {
+		req, f := reserveReq(name(prefix, i), "t"), finishReq(name(prefix, i), "t", "x")
+		req.Scope, f.Scope = scope(i), scope(i)
+		if _, err := l.Reserve(context.Background(), req, nil); err != nil {
+			t.Error(err)
+		}
+		if err := l.Commit(context.Background(), f); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func scopes(n int) func(int) string { return func(i int) string { return name("scope", i%n) } }
+
+// TestShareAfterAStop: a start after a stop in order knows exactly what scopes hold.
+func TestShareAfterAStop(t *testing.T) {
+	const limit = 2000
 	opts := Options{MaxEntries: limit, ScopeShare: 0.5}
-	open := func(t *testing.T, dir string) (*mem.Store, *Ledger) {
-		t.Helper()
-		st, err := mem.Open(t.Context(), dir, mem.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = st.Close() })
-		return st, ledgerOn(t, st, opts)
+	disk, file := new(faultfs.FS), filepath.Join(t.TempDir(), "ledger.db")
+	for name, open := range map[string]func(*testing.T) store.Store{
+		"wal": func(t *testing.T) store.Store { return storeOn(t, disk) },
+		"sqlite": func(t *testing.T) store.Store {
+			st, err := sqlite.Open(t.Context(), file, sqlite.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = st.Close() })
+			return st
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := ledgerOn(t, open(t), opts)
+			fillScopes(t, l, "k", 16, 300, scopes(50))
+			if got := fillScope(t, l, "flood", limit); got != (limit-300)/2 {
+				t.Fatalf("the flood has %d entries", got)
+			}
+			wantUsage(t, l)
+			stopLedger(t, l)
+
+			l = ledgerOn(t, open(t), opts)
+			wantUsage(t, l)
+			if full := refused(t, l, "flood", "more"); !full.Share {
+				t.Errorf("the flood: %+v", full)
+			}
+			if got := fillScope(t, l, "small", 50); got != 50 {
+				t.Errorf("a small scope has %d entries of 50", got)
+			}
+			wantUsage(t, l)
+		})
 	}
-	check := func(t *testing.T, l *Ledger) {
-		t.Helper()
-		if err := usageIs(l); err != nil {
-			t.Error(err)
-		}
-		if full := refused(t, l, "flood", "more"); !full.Share {
-			t.Errorf("the flood: %+v", full)
-		}
-		if got := fillScope(t, l, "small", 50); got != 50 {
-			t.Errorf("a small scope has %d entries of 50", got)
-		}
-		if err := usageIs(l); err != nil {
-			t.Error(err)
-		}
+}
+
+// TestShareAfterAKill: a scope that has its share gets a step more at most.
+func TestShareAfterAKill(t *testing.T) {
+	const limit = 2000
+	opts := Options{MaxEntries: limit, ScopeShare: 0.5}
+	disk := new(faultfs.FS)
+	l := ledgerOn(t, storeOn(t, disk), opts)
+	step := l.usage.step.entries
+	if step != limit/stepsOfWindow {
+		t.Fatalf("a step of %d entries", step)
 	}
-	dir := t.TempDir()
-	st, l := open(t, dir)
 	if got := fillScope(t, l, "flood", limit); got != limit/2 {
 		t.Fatalf("the flood has %d entries", got)
 	}
-	left := t.TempDir() // what a kill leaves
-	if err := os.CopyFS(left, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
+	l = ledgerOn(t, storeOn(t, disk.Crash()), opts)
+	more := int64(0)
+	for ; more <= step; more++ {
+		req := reserveReq(name("more", int(more)), "t")
+		req.Scope = "flood"
+		if _, err := l.Reserve(t.Context(), req, nil); errors.Is(err, ErrFull) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := st.Close(); err != nil {
-		t.Fatal(err)
-	}
-	t.Run("stopped", func(t *testing.T) {
-		_, l := open(t, dir)
-		check(t, l)
-	})
-	t.Run("killed", func(t *testing.T) {
-		_, l := open(t, left)
-		check(t, l)
-	})
-}
-
-// TestShareThatWasOff: what scopes hold is known to a start that bounds them for the first time.
-func TestShareThatWasOff(t *testing.T) {
-	st := mem.New(mem.Options{})
-	l := ledgerOn(t, st, Options{MaxEntries: 100, ScopeShare: -1})
-	if got := fillScope(t, l, "flood", 90); got != 90 {
-		t.Fatalf("%d entries", got)
-	}
-	l = ledgerOn(t, st, Options{MaxEntries: 100, ScopeShare: 0.5})
-	if full := refused(t, l, "flood", "more"); !full.Share {
-		t.Errorf("%+v", full)
+	t.Logf("%d more", more)
+	if more >= step {
+		t.Errorf("after a kill the flood takes %d entries more, want less than %d", more, step)
 	}
 }
 
-// lossyStore makes the caller of each transaction hear of an error, although it happened.
-type lossyStore struct{ store.Store }
+// TestBytesAfterAKill: large answers are stored although they are few.
+func TestBytesAfterAKill(t *testing.T) {
+	disk := new(faultfs.FS)
+	l := ledgerOn(t, storeOn(t, disk), Options{})
+	for i := range 5 {
+		mustCommit(t, l, name("k", i), "t", strings.Repeat("x", maxStepBytes/2))
+	}
+	off, err := usageOff(ledgerOn(t, storeOn(t, disk.Crash()), Options{}))
+	if err != nil || off.bytes == 0 || off.bytes >= maxStepBytes {
+		t.Errorf("off by %+v, %v", off, err)
+	}
+}
 
-func (s lossyStore) Update(ctx context.Context, fn func(store.Tx) error) error {
-	if err := s.Store.Update(ctx, fn); err != nil {
+// putCounter counts the records of what scopes hold that transactions write.
+type putCounter struct {
+	store.Store
+	puts atomic.Int64
+}
+
+func (p *putCounter) Update(ctx context.Context, fn func(store.Tx) error) error {
+	n := int64(0)
+	err := p.Store.Update(ctx, func(tx store.Tx) error {
+		n = 0
+		return fn(&putCountingTx{tx, &n})
+	})
+	p.puts.Add(n)
+	return err
+}
+
+type putCountingTx struct {
+	store.Tx
+	n *int64
+}
+
+func (tx *putCountingTx) Put(c store.Collection, key string, value []byte, entries ...store.Entry) error {
+	if c == UsageCollection {
+		*tx.n++
+	}
+	return tx.Tx.Put(c, key, value, entries...)
+}
+
+// Size implements store.Sizer.
+func (tx *putCountingTx) Size(c store.Collection) (int, int64, error) {
+	return tx.Tx.(store.Sizer).Size(c)
+}
+
+// TestFewBlocksAreWritten: however many calls there are at a time. What a kill leaves is right to within a step and the calls
+// in progress.
+func TestFewBlocksAreWritten(t *testing.T) {
+	const keys = 3230
+	for _, callers := range []int{1, 64} {
+		t.Run(fmt.Sprint(callers, " callers"), func(t *testing.T) {
+			disk := new(faultfs.FS)
+			p := &putCounter{Store: storeOn(t, disk)}
+			l := ledgerOn(t, p, Options{})
+			puts := func(least, most int64) {
+				t.Helper()
+				if n := p.puts.Swap(0); n < least || n > most {
+					t.Errorf("%d blocks were written for %d keys, want %d to %d", n, keys, least, most)
+				}
+			}
+			killed := func() {
+				t.Helper()
+				after := ledgerOn(t, storeOn(t, disk.Crash()), Options{})
+				off, err := usageOff(after)
+				if most := int64(maxStepEntries + callers - 1); err != nil || off.entries == 0 || off.entries > most || off.bytes > maxStepBytes+most*1000 {
+					t.Errorf("after a kill the table is off by %+v, %v", off, err)
+				}
+			}
+			p.puts.Store(0) // the seed
+			fillScopes(t, l, "one", callers, keys, scopes(1))
+			puts(keys/128, keys/32)
+			wantUsage(t, l)
+			killed()
+			fillScopes(t, l, "many", callers, keys, scopes(200))
+			puts(0, keys/32) // no scope has a step
+			wantUsage(t, l)
+			killed()
+			atOnce(callers, keys, func(i int) {
+				if _, err := l.Delete(context.Background(), "scope0", name("one", i)); err != nil {
+					t.Error(err)
+				}
+			})
+			puts(keys/128, keys/32)
+			wantUsage(t, l)
+			killed()
+		})
+	}
+}
+
+// rerunStore runs each function twice. What the first run wrote is undone.
+type rerunStore struct{ store.Store }
+
+func (s rerunStore) Update(ctx context.Context, fn func(store.Tx) error) error {
+	undo := errors.New("undo")
+	if err := s.Store.Update(ctx, func(tx store.Tx) error { return errors.Join(undo, fn(tx)) }); !errors.Is(err, undo) {
 		return err
 	}
-	return context.DeadlineExceeded
+	return s.Store.Update(ctx, fn)
 }
 
-// TestUsageOfUnknownCalls: a call that happened counts although its caller heard of an error.
-func TestUsageOfUnknownCalls(t *testing.T) {
-	l, c := newTestLedger(t, Options{})
-	whole := l.store
-	l.store = lossyStore{whole}
-	for i := range 10 {
-		if _, err := l.Reserve(t.Context(), reserveReq(name("k", i), "t"), nil); !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatal(err)
-		}
-		if err := l.Commit(t.Context(), finishReq(name("k", i), "t", "x")); !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatal(err)
-		}
-	}
-	if err := usageIs(l); err != nil {
-		t.Error(err)
-	}
-	l.store = whole
-	c.advance(time.Hour)
-	if n, err := l.Sweep(t.Context()); n != 10 || err != nil {
-		t.Errorf("swept %d, %v", n, err)
-	}
-	if err := usageIs(l); err != nil {
-		t.Error(err)
+// TestUsageOfReruns: functions that run again count once, and the block that the first run wrote is written.
+func TestUsageOfReruns(t *testing.T) {
+	disk := new(faultfs.FS)
+	l := ledgerOn(t, rerunStore{storeOn(t, disk)}, Options{})
+	fillScopes(t, l, "k", 1, maxStepEntries, scopes(1))
+	wantUsage(t, l)
+	l = ledgerOn(t, storeOn(t, disk.Crash()), Options{})
+	if off, err := usageOff(l); err != nil || off.entries != 0 {
+		t.Errorf("off by %+v, %v", off, err)
 	}
 }
 
-// TestUnreadableCell: a cell that cannot be read refuses nobody. It stays as it is, and the scope's other cell bounds it.
-func TestUnreadableCell(t *testing.T) {
-	tracker := unread.New()
-	l, _ := newTestLedger(t, Options{MaxEntries: 100, ScopeShare: 0.5, Unreadable: tracker})
-	scope := l.usage.hash(recordKey("flood", "k"))
-	damage := func(row int) {
-		t.Helper()
-		if err := l.store.Update(t.Context(), func(tx store.Tx) error {
-			return tx.Put(UsageCollection, usageKey(row, scope), []byte{0xff})
-		}); err != nil {
-			t.Fatal(err)
+// failingStore makes transactions fail, before or after they happened.
+type failingStore struct {
+	store.Store
+	after bool
+}
+
+func (s failingStore) Update(ctx context.Context, fn func(store.Tx) error) error {
+	if s.after {
+		if err := s.Store.Update(ctx, fn); err != nil {
+			return err
 		}
+		return fmt.Errorf("%w: %w", store.ErrUnconfirmed, context.DeadlineExceeded)
 	}
-	damage(0)
-	if got := fillScope(t, l, "flood", 100); got != 50 {
-		t.Errorf("%d entries with one cell", got)
-	}
-	damage(1)
-	if got := fillScope(t, l, "flood2", 1); got != 1 {
-		t.Error("another scope is refused")
-	}
-	req := reserveReq("more", "t")
-	req.Scope = "flood"
-	if _, err := l.Reserve(t.Context(), req, nil); err != nil {
-		t.Errorf("without a cell: %v", err)
-	}
-	if err := l.store.View(t.Context(), func(tx store.Tx) error {
-		for row := range usageRows {
-			if value, err := tx.Get(UsageCollection, usageKey(row, scope)); err != nil || string(value) != "\xff" {
-				t.Errorf("row %d: %x, %v", row, value, err)
+	return s.Store.Update(ctx, func(tx store.Tx) error { return errors.Join(fn(tx), context.DeadlineExceeded) })
+}
+
+// TestUsageOfFailedCalls: a call that happened counts although its caller heard of an error, and one that did not happen
+// does not count. Neither keeps a claim of a block.
+func TestUsageOfFailedCalls(t *testing.T) {
+	disk := new(faultfs.FS)
+	whole := storeOn(t, disk)
+	l := ledgerOn(t, whole, Options{})
+	for i := range maxStepEntries {
+		req := reserveReq(name("k", i), "t")
+		for _, l.store = range []store.Store{failingStore{whole, false}, failingStore{whole, true}} {
+			if _, err := l.Reserve(t.Context(), req, nil); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
 			}
 		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
 	}
-	if met := <-tracker.News(); met.Collection != UsageCollection {
-		t.Errorf("reported: %v", met)
+	l.store = whole
+	wantUsage(t, l)
+	l = ledgerOn(t, storeOn(t, disk.Crash()), Options{})
+	if off, err := usageOff(l); err != nil || off.entries != 0 {
+		t.Errorf("off by %+v, %v", off, err)
 	}
 }
 
-// TestUnreadableSeed: a table without its seed is useless, so a start says what is wrong.
-func TestUnreadableSeed(t *testing.T) {
+// TestShareThatIsOff: no table is kept, and none that is out of date. Once scopes are bounded, they are by what is inserted from
+// then on.
+func TestShareThatIsOff(t *testing.T) {
+	disk := new(faultfs.FS)
+	bounded, free := Options{MaxEntries: 200, ScopeShare: 0.5, CommittedTTL: time.Hour}, Options{MaxEntries: 200, ScopeShare: -1}
+	records := func(l *Ledger, want int) {
+		t.Helper()
+		if n, err := l.store.Len(t.Context(), UsageCollection, ""); n != want || err != nil {
+			t.Errorf("%d records, %v, want %d", n, err, want)
+		}
+	}
+	l := ledgerOn(t, storeOn(t, disk), free)
+	records(l, 0)
+	stopLedger(t, l)
+	l = ledgerOn(t, storeOn(t, disk), bounded)
+	if got := fillScope(t, l, "flood", 200); got != 100 {
+		t.Fatalf("%d entries", got)
+	}
+	records(l, 2)
+	stopLedger(t, l)
+	l = ledgerOn(t, storeOn(t, disk), free)
+	records(l, 0)
+	for i := range 100 {
+		if _, err := l.Delete(t.Context(), "flood", name("k", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stopLedger(t, l)
+	l = ledgerOn(t, storeOn(t, disk), bounded)
+	wantUsage(t, l)
+	if got := fillScope(t, l, "flood", 200); got != 100 {
+		t.Fatalf("%d entries", got)
+	}
+}
+
+// TestUsageThatWasTooLow is right again once it reaches 0.
+func TestUsageThatWasTooLow(t *testing.T) {
 	st := mem.New(mem.Options{})
-	if err := st.Update(t.Context(), func(tx store.Tx) error { return tx.Put(UsageCollection, usageSeed, []byte("short")) }); err != nil {
+	fillScopes(t, ledgerOn(t, st, Options{}), "k", 1, 2*maxStepEntries, scopes(1))
+	l := ledgerOn(t, st, Options{}) // the engine is not durable, so it counts from here
+	for i := range 2 * maxStepEntries {
+		if _, err := l.Delete(t.Context(), "scope0", name("k", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if at := l.usage.of(l.usage.hash(recordKey("scope0", "k"))); at != (level{}) {
+		t.Errorf("the scope holds %+v", at)
+	}
+	if err := l.maintain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(st, Options{}); !errors.Is(err, store.ErrUnreadable) {
-		t.Error(err)
+	wantUsage(t, l)
+}
+
+// badRecords makes records unreadable.
+type badRecords struct {
+	store.Store
+	bad map[string]bool
+}
+
+func (s *badRecords) run(fn func(store.Tx) error) func(store.Tx) error {
+	return func(tx store.Tx) error { return fn(&badTx{tx, s}) }
+}
+
+func (s *badRecords) Update(ctx context.Context, fn func(store.Tx) error) error {
+	return s.Store.Update(ctx, s.run(fn))
+}
+
+func (s *badRecords) View(ctx context.Context, fn func(store.Tx) error) error {
+	return s.Store.View(ctx, s.run(fn))
+}
+
+type badTx struct {
+	store.Tx
+	s *badRecords
+}
+
+func (tx *badTx) check(c store.Collection, key string) error {
+	if c == UsageCollection && tx.s.bad[key] {
+		return &store.UnreadableError{Collection: c, Key: key, Reason: "it is damaged"}
+	}
+	return nil
+}
+
+func (tx *badTx) Get(c store.Collection, key string) ([]byte, error) {
+	if err := tx.check(c, key); err != nil {
+		return nil, err
+	}
+	return tx.Tx.Get(c, key)
+}
+
+func (tx *badTx) Put(c store.Collection, key string, value []byte, entries ...store.Entry) error {
+	if err := tx.check(c, key); err != nil {
+		return err
+	}
+	return tx.Tx.Put(c, key, value, entries...)
+}
+
+func (tx *badTx) Delete(c store.Collection, key string) error {
+	delete(tx.s.bad, key)
+	return tx.Tx.Delete(c, key)
+}
+
+// Size implements store.Sizer.
+func (tx *badTx) Size(c store.Collection) (int, int64, error) { return tx.Tx.(store.Sizer).Size(c) }
+
+// TestUnreadableUsage: damage stops no call and no start. What cannot be read is counted anew and replaced.
+func TestUnreadableUsage(t *testing.T) {
+	disk := new(faultfs.FS)
+	s := &badRecords{Store: storeOn(t, disk), bad: map[string]bool{}}
+	l := ledgerOn(t, s, Options{})
+	fillScopes(t, l, "k", 1, maxStepEntries, scopes(1))
+	block := blockKey(blockOf(l.usage.hash(recordKey("scope0", "k"))))
+	s.bad[block] = true
+	fillScopes(t, l, "more", 1, maxStepEntries, scopes(1)) // the record is damaged while the ledger runs
+	if s.bad[block] {
+		t.Error("the damaged block is still there")
+	}
+	if off, err := usageOff(ledgerOn(t, storeOn(t, disk.Crash()), Options{})); err != nil || off.entries > 0 {
+		t.Errorf("the block was not written again: off by %+v, %v", off, err)
+	}
+	for _, key := range []string{block, usageSeed} {
+		s.bad[key] = true
+		l = ledgerOn(t, s, Options{})
+		if at := l.usage.of(l.usage.hash(recordKey("scope0", "k"))); at != (level{}) {
+			t.Errorf("without %s the scope holds %+v", key, at)
+		}
+		fillScopes(t, l, "without-"+key, 1, 2*maxStepEntries, scopes(1))
+		if len(s.bad) > 0 {
+			t.Errorf("%v is still damaged", s.bad)
+		}
+		l = ledgerOn(t, s, Options{})
+		if at := l.usage.of(l.usage.hash(recordKey("scope0", "k"))); at.entries < maxStepEntries {
+			t.Errorf("after the damage of %s the scope holds %+v", key, at)
+		}
+	}
+}
+
+func TestReadUsage(t *testing.T) {
+	block := "\x01" + strings.Repeat("\x00", 2*usageCells)
+	for _, c := range []struct {
+		key, value string
+		ok         bool
+	}{
+		{usageSeed, "\x0112345678", true}, {usageSeed, "\x011234567", false}, {usageSeed, "\x0212345678", false},
+		{"0", block, true}, {"63", block, true}, {"64", block, false}, {"-1", block, false}, {"01", block, false}, {"x", block, false},
+		{"0", block[:len(block)-1], false}, {"0", block + "\x00", false}, {"0", "\x02" + block[1:], false}, {"0", "", false},
+		{"0", string(binary.AppendUvarint([]byte{1}, 1<<63)) + block[2:], false},
+	} {
+		if err := ReadUsage(c.key, []byte(c.value)); (err == nil) != c.ok || err != nil && !errors.Is(err, store.ErrUnreadable) {
+			t.Errorf("%q, %d bytes: %v", c.key, len(c.value), err)
+		}
 	}
 }

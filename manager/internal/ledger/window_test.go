@@ -11,6 +11,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/wal/faultfs"
 )
 
 // refused demands an ErrFull and returns what it says.
@@ -197,9 +198,9 @@ func fillScope(t testing.TB, l *Ledger, scope string, n int) (done int) {
 func TestEachScopeFindsRoom(t *testing.T) {
 	const limit = 2000
 	t.Run("local", func(t *testing.T) {
-		st := mem.New(mem.Options{})
+		disk := new(faultfs.FS)
 		opts := Options{MaxEntries: limit, ScopeShare: 0.5}
-		l := ledgerOn(t, st, opts)
+		l := ledgerOn(t, storeOn(t, disk), opts)
 		for _, c := range []struct {
 			scope string
 			want  int
@@ -211,7 +212,8 @@ func TestEachScopeFindsRoom(t *testing.T) {
 		if full := refused(t, l, "flood", "more"); !full.Share || full.RetryAfter < time.Second {
 			t.Errorf("%+v", full)
 		}
-		l = ledgerOn(t, st, opts) // counts what is there
+		stopLedger(t, l)
+		l = ledgerOn(t, storeOn(t, disk), opts)
 		refused(t, l, "flood", "more")
 		refused(t, l, "third", "more")
 		if got := fillScope(t, l, "small", 100); got != 100 {

@@ -72,6 +72,10 @@ var (
 	// ErrFailed is returned by every call after the engine stopped for good, for example after a failed fsync (see
 	// Store.Failed). The outcome of an Update that returns it is unknown.
 	ErrFailed = errors.New("store: engine failed")
+	// ErrUnconfirmed is an error of the context as well: an engine with Capabilities.Shared false returns it from an Update
+	// whose context ended before its writes were durable. Later transactions see the writes. Only a crash, or a failure of
+	// the medium, can undo them.
+	ErrUnconfirmed = errors.New("store: not durable yet")
 	// ErrClosed is returned by calls after Close.
 	ErrClosed = errors.New("store: closed")
 )
@@ -262,7 +266,7 @@ type Store interface {
 	//
 	//
 	// When ctx ends before the transaction was passed to the medium, nothing is written. When ctx ends while Update
-	// waits for durability, Update returns the context's error and the outcome is unknown. An engine may use the
+	// waits for durability, Update returns the context's error and the outcome is unknown (see also ErrUnconfirmed). An engine may use the
 	// caller's goroutine to write, and then returns only when the write is over. Once Update returns, fn will not run
 	// again, and nothing passed to it or returned by it is read any more.
 	//

@@ -292,6 +292,9 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, l *loads)
 // finish waits until the answer is durable and then wakes the watchers.
 func (s *Store) finish(ctx context.Context, seq uint64, toNotify topics) error {
 	err := s.await(ctx, seq)
+	if ended := ctx.Err(); err != nil && errors.Is(err, ended) {
+		err = fmt.Errorf("%w: %w", store.ErrUnconfirmed, err)
+	}
 	if toNotify.n == 0 {
 		return err
 	}

@@ -239,7 +239,11 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 		// The function must not run any more once its caller has returned. Whether its commit succeeds is decided later
 		// and unknown here.
 		<-r.ran
-		if r.panicked == nil {
+		switch {
+		case r.panicked != nil:
+		case r.applied:
+			return fmt.Errorf("%w: %w", store.ErrUnconfirmed, ctx.Err())
+		default:
 			return ctx.Err()
 		}
 	}

@@ -169,12 +169,41 @@ func TestTheFunctionNeverOutlivesItsUpdate(t *testing.T) {
 			}
 			return tx.Put("things", "k", nil)
 		})
-		if !errors.Is(err, context.Canceled) || written != 100 {
+		if !errors.Is(err, context.Canceled) || errors.Is(err, store.ErrUnconfirmed) || written != 100 {
 			t.Fatalf("error %v, the function wrote %d", err, written)
 		}
 	}
 	if err := has(t.Context(), s, "k"); !errors.Is(err, store.ErrNotFound) {
 		t.Fatalf("an update whose context ended before its commit: %v", err)
+	}
+}
+
+// TestCallerThatLeavesDuringTheCommit: it hears that its writes are only not durable yet.
+func TestCallerThatLeavesDuringTheCommit(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "x.db"))
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan struct{})
+	if err := s.w.conn.Raw(func(c any) error {
+		c.(sqlite.HookRegisterer).RegisterCommitHook(func() int32 {
+			cancel()
+			<-left
+			return 0
+		})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	err := put(ctx, s, "k", nil)
+	close(left)
+	if !errors.Is(err, context.Canceled) || !errors.Is(err, store.ErrUnconfirmed) {
+		t.Errorf("error %v", err)
+	}
+	// A transaction behind it sees the write.
+	if err := s.Update(t.Context(), func(tx store.Tx) error {
+		_, err := tx.Get("things", "k")
+		return err
+	}); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -13,9 +13,10 @@ import (
 type request struct {
 	ctx  context.Context
 	fn   func(store.Tx) error
-	ran  chan struct{} // closed when the function has returned
+	ran  chan struct{} // closed when the function has returned and its writes are in the batch, or will not be
 	done chan struct{} // closed when the outcome is known
 
+	applied  bool // the writes are in the batch; set before ran is closed
 	err      error
 	panicked any
 	notify   []string
@@ -183,7 +184,7 @@ func (w *writer) one(ctx context.Context, r *request) (changed bool, err error) 
 		_, err := w.q.release.ExecContext(ctx)
 		return false, mapError(err)
 	}
-	r.notify, r.deltas = t.Topics(), t.deltas
+	r.applied, r.notify, r.deltas = true, t.Topics(), t.deltas
 	for id, n := range t.deltas {
 		w.pending[id] += n
 	}

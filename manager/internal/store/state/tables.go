@@ -261,10 +261,7 @@ func (r *Reader) readable(ctx context.Context, t *tableFile, in span, fn func(ke
 		return err
 	}
 	defer tr.Close()
-	parts := gaps(t.bad, span{in.from, after(in.to)})
-	for _, bad := range t.bad { // which begins in the block before
-		parts = append(parts, bad)
-	}
+	parts := append(gaps(t.bad, span{in.from, after(in.to)}), t.bad...) // a damaged part begins in the block before
 	for _, part := range parts {
 		it, err := tr.NewIter(sstable.NoTransforms, part.from, part.to, sstable.AssertNoBlobHandles)
 		if pebble.IsCorruptionError(err) {
