@@ -227,7 +227,7 @@ func (l *lease) judge(next, old leaseRecord) func([]byte) verdict {
 			return own
 		case found == old:
 			return unchanged
-		case found.Writer == next.Writer && found.Term == next.Term && found.Renewals < next.Renewals:
+		case found.Writer == next.Writer && found.Term == next.Term && found.Renewals <= next.Renewals:
 			return unchanged // a renewal whose answer was lost
 		}
 		return foreign

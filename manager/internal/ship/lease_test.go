@@ -421,3 +421,36 @@ func TestOutrunManagerNamesTheHolder(t *testing.T) {
 	}
 	mustRestore(t, dest, "", last)
 }
+
+// unanswered is a store that carries out a renewal of the lease and does not answer it.
+type unanswered struct {
+	object.Store
+	lose  atomic.Bool
+	asked chan struct{}
+}
+
+func (s *unanswered) Replace(ctx context.Context, name string, body []byte, old object.Version) (object.Version, error) {
+	v, err := s.Store.Replace(ctx, name, body, old)
+	if name == "lease" && err == nil && s.lose.CompareAndSwap(true, false) {
+		close(s.asked)
+		<-ctx.Done()
+		return "", ctx.Err()
+	}
+	return v, err
+}
+
+// A stop during a renewal whose answer does not come releases the lease all the same.
+func TestLeaseIsReleasedAfterALostRenewal(t *testing.T) {
+	t.Parallel()
+	_, dest := newDest(t)
+	store := &unanswered{Store: dest, asked: make(chan struct{})}
+	l := startLedger(t, t.TempDir(), store, func(o *ship.Options) { o.LeaseTTL = 2 * time.Second })
+	l.append(1)
+	l.shipped()
+	store.lose.Store(true)
+	<-store.asked
+	l.stop()
+	if st, err := ship.ReadStatus(t.Context(), dest, ""); err != nil || st.Lease == nil || !st.Lease.Released {
+		t.Errorf("the lease is not released: %+v, %v", st, err)
+	}
+}
