@@ -28,7 +28,7 @@
 // shipped one. vm is its Host: it has shared data and queues like Envoy's, several VMs in a
 // proxy, and streams that pause and resume (half is Envoy's filter manager with one filter). A
 // manager is the in-memory engine on a log on package faultfs, the ledger, and the server's
-// handlers, called without a connection (server.Do). The disk takes time to sync, and loses
+// handlers, called without a connection (server.Do). No scope has a share of the window. The disk takes time to sync, and loses
 // or tears what was not synced when the manager's machine crashes.
 //
 // # One clock, one order

@@ -190,8 +190,9 @@ func (m *Manager) build(ctx context.Context, st store.Store, want shard.Want) (e
 		return err
 	}
 	m.me = keeper
+	// Of the calls of one instant, one stores what their scopes hold. The Go scheduler would decide which.
 	l := ledger.Options{
-		MaxEntries: o.MaxEntries, CommittedTTL: o.CommittedTTL, CleanupInterval: 3 * time.Second, Owners: keeper,
+		ScopeShare: -1, MaxEntries: o.MaxEntries, CommittedTTL: o.CommittedTTL, CleanupInterval: 3 * time.Second, Owners: keeper,
 		Quarantine: quarantine.Local{Quarantine: m.restored},
 	}
 	o.Centre.adjust(&l)

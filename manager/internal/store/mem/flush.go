@@ -235,6 +235,7 @@ func (s *Store) flush(ctx context.Context) (res FlushResult, err error) {
 	}
 	defer func() { <-s.flushing }()
 	start := time.Now()
+	s.gather()
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -257,6 +258,7 @@ func (s *Store) flush(ctx context.Context) (res FlushResult, err error) {
 	if err = s.log.WaitDurable(ctx, seq); err == nil {
 		err = s.state.Write(ctx, batchOf(list, seq))
 	}
+	s.gather()
 	s.mu.Lock()
 	switch {
 	case err == nil:
@@ -274,6 +276,13 @@ func (s *Store) flush(ctx context.Context) (res FlushResult, err error) {
 	}
 	res.Sequence, res.Took, res.Err = seq, time.Since(start), translate(err)
 	return res, err
+}
+
+// gather lets a simulation do all that belongs to this instant first; see wal.Options.Gather.
+func (s *Store) gather() {
+	if g := s.opts.Log.Gather; g != nil {
+		g()
+	}
 }
 
 // pointer is the only record of a snapshot that says: the state has it all.
