@@ -230,7 +230,7 @@ func TestStateThatDoesNotFitTheLog(t *testing.T) {
 // number of whole transactions made, or Open refuses them.
 func TestFilesCopiedWhileTheStoreRuns(t *testing.T) {
 	opened, refused := 0, make(map[string]int)
-	for seed := range uint64(deep.Rounds(40, 1500)) {
+	for seed := range uint64(deep.Rounds(40, 150)) {
 		rnd := rand.New(rand.NewPCG(seed, 6))
 		fs, copied := &faultfs.FS{}, &faultfs.FS{}
 		opts := options(fs)

@@ -107,7 +107,7 @@ func TestAnyFaultOfTheState(t *testing.T) {
 		n, step := 1+met[class]/2, met[class]
 		switch {
 		case deep.On():
-			n, step = 1, 1
+			n, step = 1, met[class]/3
 		case strings.HasPrefix(class, faultfs.SyncDir): // a panic inside Pebble, if it heard of the error
 			n, step = 1, n-1
 		}

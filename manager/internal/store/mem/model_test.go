@@ -173,7 +173,7 @@ func freezeOnly(t *testing.T, s *Store) {
 // The engine on disk answers as the one in memory does, whatever is asked, and however changes are divided between
 // memory, frozen layers and the state, through restarts and crashes.
 func TestDiskAnswersLikeMemory(t *testing.T) {
-	for seed := range uint64(deep.Rounds(40, 1000)) {
+	for seed := range uint64(deep.Rounds(40, 80)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rnd, lost := rand.New(rand.NewPCG(seed, 11)), rand.New(rand.NewPCG(seed, 12))
 			fs := &faultfs.FS{}
