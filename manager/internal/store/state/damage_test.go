@@ -33,10 +33,10 @@ func TestDamagedTables(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for _, name := range tables(fs) {
 		size := int64(len(fs.Content(name)))
-		for off := int64(0); off < size; off += 1 + int64(rnd.IntN(deep.Rounds(4000, 100))) {
+		for off := int64(0); off < size; off += 1 + int64(rnd.IntN(deep.Rounds(4000, 800))) {
 			outcomes[m.damaged(t, fs, name, off)]++
 		}
-		for off := size - 1; off > size-600 && off >= 0; off -= 1 + int64(rnd.IntN(deep.Rounds(80, 1))) {
+		for off := size - 1; off > size-600 && off >= 0; off -= 1 + int64(rnd.IntN(deep.Rounds(80, 10))) {
 			outcomes[m.damaged(t, fs, name, off)]++ // index, properties, footer
 		}
 	}
