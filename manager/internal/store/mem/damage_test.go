@@ -28,7 +28,7 @@ func damage(t *testing.T, fs *faultfs.FS, text string) {
 	t.Fatalf("no table has %q", text)
 }
 
-// A record in a damaged block cannot be read or replaced, but deleted, and then written anew. Others are not affected.
+// A record in a damaged block cannot be read or replaced. It can be deleted, and then written again. Others are not affected.
 func TestDamagedRecord(t *testing.T) {
 	fs := &faultfs.FS{}
 	opts := options(fs)

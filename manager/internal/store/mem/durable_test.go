@@ -151,7 +151,7 @@ func TestUndurableStateIsNotShown(t *testing.T) {
 	s.mu.Lock()
 	for _, c := range s.collections {
 		if len(c.deleted) != 0 {
-			t.Errorf("deletions are remembered for ever: %v", c.deleted)
+			t.Errorf("deletions are remembered forever: %v", c.deleted)
 		}
 	}
 	s.mu.Unlock()

@@ -153,7 +153,7 @@ func oneFault(t *testing.T, faulty func(*faultfs.FS) Options, class string, n in
 	name := func() string {
 		mu.Lock()
 		defer mu.Unlock()
-		return fmt.Sprintf("fault %d (%v, for ever: %v) at %s", n, cause, forever, failed)
+		return fmt.Sprintf("fault %d (%v, forever: %v) at %s", n, cause, forever, failed)
 	}
 	opts := faulty(fs)
 	var background error
