@@ -104,6 +104,7 @@ func (l *ledger) transmit(c *call, now int64) bool {
 	}
 	if !sent {
 		n.free = append(n.free, at)
+		l.doomed = append(l.doomed, n.id) // its end has perhaps not come yet
 		l.ended(n, reply{kind: replyUnavailable, why: "the proxy refused to send a message"}, true, now)
 		return false
 	}

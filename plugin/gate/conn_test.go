@@ -240,6 +240,21 @@ func TestUnreadableMessageEndsTheConnection(t *testing.T) {
 	}
 }
 
+// The gate closes a connection that takes no message: the host may report its end much later, or never.
+func TestConnectionThatTakesNoMessageIsClosed(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	s, _ := h.run(p, 1, "a")
+	h.deaf = h.calls[h.last()].conn
+	s.OnResponseHeaders(true)
+	h.ready(p)
+	expect(t, "closed", h.conns[h.deaf-1], "")
+	h.ticks(p, time.Second)
+	commit := h.calls[h.last()]
+	expect(t, "call", commit.path, api.PathCommit)
+	expect(t, "on a new connection", commit.conn != h.deaf, true)
+}
+
 // Replies in any order, for calls that are over and for numbers that never were.
 func TestRepliesInAnyOrder(t *testing.T) {
 	h := newFakeHost(t)

@@ -38,6 +38,7 @@ type fakeHost struct {
 
 	calls       []fakeCall
 	refuse      bool            // no connection can be opened
+	deaf        uint32          // this connection takes no messages; 0: none
 	away        map[string]bool // clusters to which none can be opened
 	conns       []string        // the clusters of the connections; "": it is closed
 	metadata    []map[string]string

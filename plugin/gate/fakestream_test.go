@@ -114,7 +114,7 @@ func (h *fakeHost) SendStream(id uint32, message []byte) bool {
 	if h.current != 0 {
 		h.t.Error("a message from a stream's context")
 	}
-	if h.conns[id-1] == "" {
+	if h.conns[id-1] == "" || id == h.deaf {
 		return false
 	}
 	var c api.StreamCall
