@@ -18,6 +18,9 @@ const maxReruns = 3
 // maxAlong bounds the hits of scans that are read together with one that a function asks for.
 const maxAlong = 1000
 
+// longRun is how many hidden entries in a row between two visible ones are worth remembering.
+const longRun = 16
+
 // errNotLoaded ends a function that needs a record from the disk.
 var errNotLoaded = errors.New("mem: the record has to be read from disk first")
 
@@ -203,26 +206,44 @@ func (s *Store) scanDisk(c *collection, ix *index, r store.Range, last *store.Hi
 		return nil, translate(err)
 	}
 	defer x.Close()
-	first := to // the first position that is not known to be hidden
-	for ok := x.Seek([]byte(start)); ok; ok = x.Next() {
+	// run is where a run of hidden entries begins, and length how many of them were looked at.
+	run, length := from, 0
+	remember := func(end string) {
+		if length > 0 && run == from || length >= longRun {
+			ix.passed.add(run, end)
+		}
+	}
+	for ok := x.Seek([]byte(start)); ok; {
 		ix.looked++
 		if to != "" && string(x.Position()) >= to {
 			break
 		}
 		h := x.Hit()
 		if c.hides(h.Key) {
+			if length++; length == 1 && run != from { // what follows an entry that stays may be known, too
+				next, end := ix.passed.skip(string(x.Position()))
+				if end {
+					break
+				}
+				if next != string(x.Position()) {
+					length = longRun
+					ok = x.Seek([]byte(next))
+					continue
+				}
+			}
+			ok = x.Next()
 			continue
 		}
-		if len(hits) == 0 {
-			first = string(x.Position())
-		}
+		remember(string(x.Position()))
 		if hits = append(hits, h); len(hits) == r.Limit {
-			break
+			return hits, nil
 		}
+		run, length = string(x.Position())+"\x00", 0
+		ok = x.Next()
 	}
 	if err := x.Err(); err != nil {
 		return nil, translate(err)
 	}
-	ix.passed.add(from, first)
+	remember(to)
 	return hits, nil
 }

@@ -104,6 +104,72 @@ func TestTheFrontOfAQueueIsTakenInLinearTime(t *testing.T) {
 	}
 }
 
+// Entries that stay in a queue do not have what was taken between them looked at again and again.
+func TestAQueueInWhichEntriesStayIsTakenInLinearTime(t *testing.T) {
+	const n, batch, every = 3000, 5, 700
+	entry := func(i int) string { return fmt.Sprintf("%05d", i) }
+	s := mustOpen(t, options(&faultfs.FS{}))
+	mustUpdate(t, s, func(tx store.Tx) error {
+		for i := range n {
+			if err := tx.Put(things, "k"+entry(i), nil, store.Entry{Index: byName, SortKey: entry(i)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err := s.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stay := []string{}
+	for i := 0; i < n; i += every {
+		stay = append(stay, entry(i))
+	}
+	s.mu.Lock()
+	ix := s.collections[things].byName[byName]
+	before := ix.looked
+	s.mu.Unlock()
+	for taken, got := 0, 0; taken < n-len(stay); taken += got {
+		mustUpdate(t, s, func(tx store.Tx) error {
+			got = 0
+			hits, err := tx.Scan(things, byName, store.Range{Limit: len(stay) + batch})
+			if err != nil {
+				return err
+			}
+			for _, h := range hits {
+				if slices.Contains(stay, h.SortKey) {
+					continue
+				}
+				got++
+				if err := tx.Delete(things, h.Key); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	err := s.View(t.Context(), func(tx store.Tx) error {
+		hits, err := tx.Scan(things, byName, store.Range{Limit: n})
+		left := []string{}
+		for _, h := range hits {
+			left = append(left, h.SortKey)
+		}
+		if err == nil && !slices.Equal(left, stay) {
+			err = fmt.Errorf("%v are left, want %v", left, stay)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	s.mu.Lock()
+	looked := ix.looked - before
+	s.mu.Unlock()
+	if looked < n || looked > 20*n { // of up to ten at a time, each several times
+		t.Errorf("scans looked at %d entries of %d", looked, n)
+	}
+	mustClose(t, s)
+}
+
 // What a layer takes includes sort keys and the entries of versions below, and all of it is given back.
 func TestWeightCountsSortKeysAndWhatIsBelow(t *testing.T) {
 	const size = 1000

@@ -225,6 +225,8 @@ func (t *table) ingest(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	// Written out in steps: a sync of the log would wait for all of it.
+	f = vfs.NewSyncingFile(f, vfs.SyncingFileOptions{BytesPerSync: s.opts.BytesPerSync})
 	w := sstable.NewWriter(objstorageprovider.NewFileWritable(f), s.opts.MakeWriterOptions(0, s.db.TableFormat()))
 	err = t.write(ctx, w)
 	if err := errors.Join(err, w.Close()); err != nil {
