@@ -108,7 +108,9 @@ func TestTheFrontOfAQueueIsTakenInLinearTime(t *testing.T) {
 func TestAQueueInWhichEntriesStayIsTakenInLinearTime(t *testing.T) {
 	const n, batch, every = 3000, 5, 700
 	entry := func(i int) string { return fmt.Sprintf("%05d", i) }
-	s := mustOpen(t, options(&faultfs.FS{}))
+	opts := options(&faultfs.FS{})
+	opts.Log.SegmentBytes = 1 << 20
+	s := mustOpen(t, opts)
 	mustUpdate(t, s, func(tx store.Tx) error {
 		for i := range n {
 			if err := tx.Put(things, "k"+entry(i), nil, store.Entry{Index: byName, SortKey: entry(i)}); err != nil {
