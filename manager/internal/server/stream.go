@@ -426,7 +426,7 @@ func (cs *callStream) wait(g *callGroup, i int) {
 	req := g.items[i].Reserve
 	req.Key, req.Scope, req.Token, req.Fingerprint = strings.Clone(req.Key), strings.Clone(req.Scope), strings.Clone(req.Token), strings.Clone(req.Fingerprint)
 	wire := api.StreamCall{Op: api.OpReserve, Trace: cloneTrace(g.wire[i].Trace)}
-	why := g.items[i].Err
+	why, known, asked := g.items[i].Err, g.items[i].Reply, time.Now()
 	var place *ledger.Place
 	if why != errAskAlone {
 		place = cs.h.ledger.Join(req.Scope, req.Key)
@@ -453,8 +453,19 @@ func (cs *callStream) wait(g *callGroup, i int) {
 				it.Reply, it.Err = cs.h.reserveFar(work, hold, &req)
 			}
 			place.Leave() // the next one need not wait until the client takes the answer
-			if cause := context.Cause(ctx); it.Err != nil && (cause == errOvertaken || cause == errStreamEnding) {
+			cause := context.Cause(ctx)
+			if it.Err == nil || cause != errOvertaken && cause != errStreamEnding {
+				return
+			}
+			left := known.ExpiresIn - time.Since(asked)
+			switch {
+			case why == nil && left > 0:
+				it.Reply, it.Err = ledger.Reply{State: api.StatePending, ExpiresIn: left}, nil
+			case why == errAskAlone: // its home would have to be asked again
 				it.Reply, it.Err = ledger.Reply{State: api.StatePending}, nil
+			case cause == errOvertaken:
+				req.Wait = 0
+				it.Reply, it.Err = cs.h.ledger.Reserve(work, &req, nil)
 			}
 		})
 		cs.mu.Lock()

@@ -102,7 +102,9 @@ func TestStreamReleasesAWaitingReserve(t *testing.T) {
 			s.Eventually("it waits", func() bool { return s.waiters() == 1 })
 			g.send(release)
 		}
-		g.wantReply(n+2, 202, api.StatePending)
+		if _, in := g.wantReply(n+2, 202, api.StatePending); in.ExpiresIn <= 0 {
+			t.Errorf("the other attempt's reservation is said to last for %v", in.ExpiresIn)
+		}
 		if r, _ := g.reply(); r.Number != n+3 || r.Status != 409 {
 			t.Errorf("release of what was never reserved: %d %s", r.Status, r.Body)
 		}
