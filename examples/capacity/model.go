@@ -39,7 +39,7 @@ const (
 
 	// baseMemory is the memory of a process without records, with its requests. residentPerCache is the memory for each byte of
 	// --cache-bytes, since Go's heap may double before it is collected. recordMemory is that of a record's fingerprint.
-	baseMemory       = 0.5e9
+	baseMemory       = 0.2e9
 	residentPerCache = 1.5
 	recordMemory     = 2
 	// maxEntries is the largest --max-entries.
@@ -57,8 +57,8 @@ const (
 	smallWrites      = 2
 	smallState       = 100e6
 	// startSeconds is what a start takes to replay the log, and startSecondsPerEntry what it takes to read a fingerprint.
-	startSeconds         = 2
-	startSecondsPerEntry = 1e-7
+	startSeconds         = 1
+	startSecondsPerEntry = 5e-8
 	// shardRate is the rate of new keys that a manager was seen to serve to 64 callers, each call by itself, on two cores that
 	// the callers shared (docs/benchmarks.md). More cores serve more; how many more was not measured.
 	shardRate = 15000
