@@ -248,9 +248,6 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 // prefetch reads the values that the hits' jobs keep in other records, as far as the answers to so many claims have
 // room. The scan has returned the jobs themselves.
 func (c *claimRun) prefetch(hits []laneHit, claims int) error {
-	if _, ok := c.tx.(store.Prefetcher); !ok {
-		return nil
-	}
 	var names []store.ID
 	room := min(c.budget, claims*MaxClaimBytes)
 	for _, h := range hits {
@@ -276,7 +273,7 @@ func (c *claimRun) prefetch(hits []laneHit, claims int) error {
 			names = append(names, store.ID{Collection: colLocks, Key: r.LockID})
 		}
 	}
-	return store.Prefetch(c.tx, names)
+	return c.tx.Prefetch(names)
 }
 
 // errClaimFull says that a claim's answer has no room for the job.

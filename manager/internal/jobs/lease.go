@@ -194,39 +194,29 @@ func finishTx(tx store.Tx, calls []*finishCall) error {
 	return nil
 }
 
-// prefetchFinished reads jobs that are about to end, and the records that change with them. Jobs are mostly finished where
-// they were claimed, and a job holds its key as a rule, so the engine may guess.
+// prefetchFinished reads jobs that are about to end, and the records that change with them.
 func prefetchFinished(tx store.Tx, ids []string) error {
-	_, prefetches := tx.(store.Prefetcher)
-	_, guesses := tx.(store.Guesser)
-	if !prefetches || len(ids) < 2 && !guesses {
-		return nil
-	}
 	names := make([]store.ID, len(ids))
 	for i, id := range ids {
 		names[i] = store.ID{Collection: colJobs, Key: id}
 	}
-	if err := store.Recall(tx, names); err != nil {
+	if err := tx.Prefetch(names); err != nil {
 		return err
 	}
-	var locks []store.ID
-	keys := make([]store.Expected, 0, len(ids))
+	names = nil
 	for _, id := range ids {
 		r, err := load(tx, id)
 		if err != nil || r == nil {
 			continue // the next call that loads it returns the error
 		}
 		if r.Key != "" {
-			keys = append(keys, store.Expected{ID: store.ID{Collection: colKeys, Key: r.Key}, Value: r.ID})
+			names = append(names, store.ID{Collection: colKeys, Key: r.Key})
 		}
 		if r.mayHoldLock() {
-			locks = append(locks, store.ID{Collection: colLocks, Key: r.LockID})
+			names = append(names, store.ID{Collection: colLocks, Key: r.LockID})
 		}
 	}
-	if guesses {
-		return errors.Join(store.Expect(tx, keys), store.Prefetch(tx, locks))
-	}
-	return store.Prefetch(tx, append(locks, store.IDsOf(keys)...))
+	return tx.Prefetch(names)
 }
 
 func (f *Finish) check() error {

@@ -142,7 +142,7 @@ type Queue struct {
 	stats    counters
 	rates    rates
 	usage    usage
-	sizes    bool // transactions are store.Sizers
+	sizes    bool // store.Capabilities.Sizes
 	shared   bool // managers share the store
 
 	pollEvery time.Duration // the shortest poll interval, which tests may set

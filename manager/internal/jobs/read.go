@@ -325,7 +325,7 @@ func (c *chunkReader) next(ctx context.Context) (*record, store.Hit, error) {
 			for i, h := range chunk {
 				ids[i] = store.ID{Collection: colJobs, Key: h.Key}
 			}
-			if err := store.Prefetch(tx, ids); err != nil {
+			if err := tx.Prefetch(ids); err != nil {
 				return err
 			}
 			for _, h := range chunk {

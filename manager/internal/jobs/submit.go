@@ -208,8 +208,7 @@ func (q *Queue) enqueueTx(tx store.Tx, calls []*enqueueCall) error {
 	return nil
 }
 
-// PrefetchTx reads the records that submissions depend on, on engines for which that is faster than one by one. Jobs and
-// their keys are new as a rule, so the engine may guess.
+// PrefetchTx reads the records that submissions depend on. Jobs and their keys are new as a rule.
 func PrefetchTx(tx store.Tx, all []*Prepared) error {
 	// New jobs, too: an engine may have to read them before it writes them.
 	names := make([]store.ID, 0, 2*len(all))
@@ -224,9 +223,9 @@ func PrefetchTx(tx store.Tx, all []*Prepared) error {
 		}
 	}
 	if len(locks) > 0 {
-		return store.Prefetch(tx, append(names, locks...))
+		return tx.Prefetch(append(names, locks...))
 	}
-	return store.Guess(tx, names)
+	return tx.PrefetchNew(names)
 }
 
 // EnqueueTx submits a prepared job inside the caller's transaction. If it returns an error it has written nothing.

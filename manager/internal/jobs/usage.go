@@ -163,12 +163,9 @@ func (q *Queue) account(rs ...*record) {
 // bytesIn returns the bytes of the records of all jobs without the transaction's own changes; known is false before
 // they were counted.
 func (q *Queue) bytesIn(tx store.Tx) (n int64, known bool, err error) {
-	if b, ok := tx.(bookedTx); ok {
-		tx = b.Tx
-	}
-	if s, ok := tx.(store.Sizer); ok && q.sizes {
+	if q.sizes {
 		for _, c := range []store.Collection{colJobs, colBlobs, colKeys, colLocks} {
-			records, bytes, err := s.Size(c)
+			records, bytes, err := tx.Size(c)
 			if err != nil {
 				return 0, false, err
 			}

@@ -70,7 +70,7 @@ func (tx *Tx) adoptAll(hits []store.Hit) (seen int, err error) {
 	for i := range hits {
 		ids[i] = store.ID{Collection: collection, Key: hits[i].Key}
 	}
-	if err := store.Prefetch(tx.Tx, ids); err != nil {
+	if err := tx.Tx.Prefetch(ids); err != nil {
 		return 0, err
 	}
 	now, size := tx.Now().UnixMilli(), 0

@@ -266,11 +266,8 @@ func hasPhase(items []Item, p phase, key string) bool {
 	return false
 }
 
-// prefetchItems reads the records of all open items, on engines for which that is faster.
+// prefetchItems reads the records of all open items.
 func (tx *Tx) prefetchItems(items []Item) error {
-	if _, ok := tx.Tx.(store.Prefetcher); !ok {
-		return nil
-	}
 	keys := make([]string, 0, len(items))
 	for i := range items {
 		if items[i].phase == open {
@@ -280,37 +277,30 @@ func (tx *Tx) prefetchItems(items []Item) error {
 	return tx.prefetch(keys, hasOpenReserve(items))
 }
 
-// prefetch reads the entries together, with the records that reserves depend on, where that is faster than one by one. The
-// keys of reserves are new as a rule, and their outcomes are recorded where they were reserved, so the engine may guess.
+// prefetch reads the entries together, with the records that reserves depend on. The keys of reserves are new as a rule, and
+// their outcomes are recorded where they were reserved.
 func (tx *Tx) prefetch(keys []string, reserves bool) error {
 	var policy []store.ID
 	if reserves {
 		policy = tx.policyRecords()
-	}
-	_, guesses := tx.Tx.(store.Guesser)
-	if !guesses && len(keys)+len(policy) < 2 {
-		return nil
 	}
 	ids := make([]store.ID, 0, len(keys)+len(policy))
 	for _, key := range keys {
 		ids = append(ids, store.ID{Collection: collection, Key: key})
 	}
 	if ids = append(ids, policy...); reserves && tx.hasOwners() {
-		return store.Prefetch(tx.Tx, ids)
+		return tx.Prefetch(ids)
 	}
-	return store.Guess(tx.Tx, ids)
+	return tx.PrefetchNew(ids)
 }
 
-// PrefetchReserves reads the records that reserves depend on, on engines for which that is faster than one by one.
+// PrefetchReserves reads the records that reserves depend on.
 func (tx *Tx) PrefetchReserves(reqs []*api.ReserveRequest) error {
-	if _, ok := tx.Tx.(store.Prefetcher); !ok {
-		return nil
-	}
 	ids := make([]store.ID, 0, len(reqs)+1)
 	for _, req := range reqs {
 		ids = append(ids, store.ID{Collection: collection, Key: recordKey(req.Scope, req.Key)})
 	}
-	return store.Prefetch(tx.Tx, tx.quarantineRecord(ids))
+	return tx.Prefetch(tx.quarantineRecord(ids))
 }
 
 // serve makes the call of an item. more is as for finish.

@@ -79,8 +79,6 @@ func (tx *watchedTx) Get(c store.Collection, key string) ([]byte, error) {
 	return tx.Tx.Get(c, key)
 }
 
-func (tx *watchedTx) Size(c store.Collection) (int, int64, error) { return tx.Tx.(store.Sizer).Size(c) }
-
 // faultyLedger is a ledger on a faulty store of the given kind: one of this process, one that is
 // shared, or one on which looking first pays.
 func faultyLedger(t *testing.T, kind string, opts Options) (*Ledger, *faulty, *clock) {

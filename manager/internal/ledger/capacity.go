@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"errors"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -62,11 +61,7 @@ func (tx *Tx) level() (level, error) {
 }
 
 func sizeOf(tx store.Tx, c store.Collection) (level, error) {
-	s, ok := tx.(store.Sizer)
-	if !ok {
-		return level{}, errors.New("ledger: the engine says that its transactions tell sizes, and they do not")
-	}
-	n, bytes, err := s.Size(c)
+	n, bytes, err := tx.Size(c)
 	return level{int64(n), bytes + int64(n)*EntryOverhead}, err
 }
 

@@ -179,14 +179,11 @@ func (l *Ledger) page(tx store.Tx, p *position, limit int, f *Feed) error {
 }
 
 func prefetchEntries(tx store.Tx, keys []string) error {
-	if _, ok := tx.(store.Prefetcher); !ok {
-		return nil
-	}
 	ids := make([]store.ID, len(keys))
 	for i, key := range keys {
 		ids[i] = store.ID{Collection: collection, Key: key}
 	}
-	return store.Prefetch(tx, ids)
+	return tx.Prefetch(ids)
 }
 
 // changeOf reads this ledger's outcome of a key. ok is false when there is none any more.

@@ -80,9 +80,7 @@ func TestOnPostgres(t *testing.T) {
 	t.Parallel()
 	srv := servers.Postgres(t)
 	name := fresh()
-	// A commit that guesses reckons the server's time, and is behind it by as long as an answer took (postgres.clock). On a busy machine that
-	// is many milliseconds.
-	ledgertest.Run(t, ledgertest.Engine{Name: "postgres", Divided: divided, Slack: 250 * time.Millisecond, Open: func(t testing.TB) []store.Store {
+	ledgertest.Run(t, ledgertest.Engine{Name: "postgres", Divided: divided, Open: func(t testing.TB) []store.Store {
 		o := postgres.Options{DSN: srv.URL, Schema: name()}
 		a, errA := postgres.Open(t.Context(), o)
 		first := opened(t, a, errA)

@@ -17,7 +17,7 @@ type Ledger struct {
 	store  store.Store
 	opts   Options
 	shared bool // several managers may share the engine
-	sizes  bool // transactions of the engine are store.Sizers
+	sizes  bool // store.Capabilities.Sizes
 	// viewFirst: it pays to look for a duplicate in a View before starting an Update.
 	viewFirst bool
 

@@ -191,7 +191,7 @@ func (l *Ledger) takeOutbox(tx store.Tx, posted []store.Hit, keys []string) (tak
 	for i := range posted {
 		ids[i] = store.ID{Collection: outbox, Key: posted[i].Key}
 	}
-	if err := store.Prefetch(tx, ids); err != nil {
+	if err := tx.Prefetch(ids); err != nil {
 		return nil, 0, 0, err
 	}
 	for i, hit := range posted {

@@ -13,7 +13,7 @@ import (
 type Tx struct {
 	store.Tx
 	l *Ledger
-	// entryCount is about how many entries there are, on engines whose transactions are not store.Sizers, or uncounted.
+	// entryCount is about how many entries there are, on engines without store.Capabilities.Sizes, or uncounted.
 	entryCount int64
 	fx         effects
 	// deltas are the changes per scope and growths by how much outcomes were larger than their reservations, both for
@@ -31,11 +31,6 @@ type Tx struct {
 	values  []byte
 	// outcomes are keys for the outbox, see post.
 	outcomes []string
-}
-
-// Size implements store.Sizer on engines with Capabilities.Sizes. The caller asks them first.
-func (tx *Tx) Size(c store.Collection) (records int, bytes int64, err error) {
-	return tx.Tx.(store.Sizer).Size(c)
 }
 
 // effects are applied to the ledger's own counters once the transaction is known to have happened. Each run resets
@@ -132,7 +127,7 @@ func (tx *Tx) Reserve(req *api.ReserveRequest) (Reply, error) {
 	}
 	key := recordKey(req.Scope, req.Key)
 	if ids := tx.quarantineRecord(nil); ids != nil {
-		if err := store.Prefetch(tx.Tx, append(ids, store.ID{Collection: collection, Key: key})); err != nil {
+		if err := tx.Tx.Prefetch(append(ids, store.ID{Collection: collection, Key: key})); err != nil {
 			return Reply{}, err
 		}
 	}

@@ -121,7 +121,7 @@ func (l *Ledger) loadUsage(ctx context.Context) error {
 		if err != nil || !u.kept {
 			return err
 		}
-		if err := store.Prefetch(tx, usageIDs()); err != nil {
+		if err := tx.Prefetch(usageIDs()); err != nil {
 			return err
 		}
 		for n := range usageBlocks {

@@ -228,11 +228,6 @@ func (tx *putCountingTx) Put(c store.Collection, key string, value []byte, entri
 	return tx.Tx.Put(c, key, value, entries...)
 }
 
-// Size implements store.Sizer.
-func (tx *putCountingTx) Size(c store.Collection) (int, int64, error) {
-	return tx.Tx.(store.Sizer).Size(c)
-}
-
 // TestFewBlocksAreWritten: however many calls there are at a time. What a kill leaves is right to within a step and the calls
 // in progress.
 func TestFewBlocksAreWritten(t *testing.T) {
@@ -440,9 +435,6 @@ func (tx *badTx) Delete(c store.Collection, key string) error {
 	delete(tx.s.bad, key)
 	return tx.Tx.Delete(c, key)
 }
-
-// Size implements store.Sizer.
-func (tx *badTx) Size(c store.Collection) (int, int64, error) { return tx.Tx.(store.Sizer).Size(c) }
 
 // TestUnreadableUsage: damage stops no call and no start. What cannot be read is counted anew and replaced.
 func TestUnreadableUsage(t *testing.T) {

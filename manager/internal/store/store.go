@@ -154,6 +154,17 @@ type Tx interface {
 	// outside, is an *UnreadableError; the transaction may continue after that.
 	Get(c Collection, key string) ([]byte, error)
 
+	// Prefetch has the same effect as a Get of each of the records, and returns the engine's errors. Absent records are not
+	// errors. It affects only speed: an engine on a server reads all of them in one round trip. It may also read nothing,
+	// and let the first run of the function see the records as this store wrote them last. Such a run counts only if its
+	// writes are stored on the condition that the records were so; otherwise the function runs again and sees the records
+	// themselves.
+	Prefetch(ids []ID) error
+
+	// PrefetchNew is Prefetch for records that are new as a rule: the first run may see those as absent that this store did
+	// not write.
+	PrefetchNew(ids []ID) error
+
 	// Put inserts or replaces a record together with all of its index entries: entries of the replaced record that are
 	// not given again are removed. The engine may read value and entries until the call that runs the function has
 	// returned, but not later; they must not be modified before that. A record that the engine cannot read is not
@@ -168,6 +179,12 @@ type Tx interface {
 	// documentation).
 	Scan(c Collection, index string, r Range) ([]Hit, error)
 
+	// Size returns the number of records in a collection, and the bytes of their keys and values, on engines with
+	// Capabilities.Sizes; on others errors.ErrUnsupported. In an Update that is exact as of the call of the function:
+	// transactions that are not durable yet are included, the function's own writes are not. In a View it counts only what
+	// is durable, perhaps at another moment than that of the records.
+	Size(c Collection) (records int, bytes int64, err error)
+
 	// Notify wakes the watchers of topic on every manager of this store after the transaction is durable. A failed
 	// transaction notifies nobody.
 	Notify(topic string)
@@ -179,97 +196,15 @@ type ID struct {
 	Key        string
 }
 
-// Prefetcher is implemented by a Tx whose engine reads many records together faster than one after the other.
-type Prefetcher interface {
-	// Prefetch reads the records. It has the same effect as a Get of each, and returns the engine's errors. Absent
-	// records are not errors.
-	Prefetch(ids []ID) error
-}
-
-// Prefetch announces to a transaction which records the function is going to Get. It affects only speed.
-func Prefetch(tx Tx, ids []ID) error {
-	p, ok := tx.(Prefetcher)
-	if !ok || len(ids) == 0 {
-		return nil
-	}
-	return p.Prefetch(ids)
-}
-
-// Guesser is implemented by a Tx whose engine can run the function on records that it has not read. What the function
-// sees of a guessed record counts only in a run whose writes are stored on the condition that the guess was right;
-// otherwise the function runs again and sees the records themselves.
-type Guesser interface {
-	// Guess has the same effect as Prefetch. The function may first see the records as absent, or as this store wrote them
-	// last. It is for records that are new, or that nobody else changes, as a rule.
-	Guess(ids []ID) error
-	// Recall is Guess for records that exist as a rule: those that this store does not remember are read.
-	Recall(ids []ID) error
-	// Expect has the same effect as Prefetch, for records that the function is about to delete. The first run may see
-	// the expected value, without index entries, instead of the stored one. An engine may read all of them instead.
-	Expect(records []Expected) error
-}
-
-// Expected is a record that is likely to have a value, and no index entries.
-type Expected struct {
-	ID
-	Value string
-}
-
-// Guess announces to a transaction which records the function is going to Get, and that a guess is likely to be right about them.
-// It affects only speed.
-func Guess(tx Tx, ids []ID) error {
-	if g, ok := tx.(Guesser); ok && len(ids) > 0 {
-		return g.Guess(ids)
-	}
-	return Prefetch(tx, ids)
-}
-
-// Recall announces to a transaction which records the function is going to Get, and that this store is likely to be the last that
-// wrote them. It affects only speed.
-func Recall(tx Tx, ids []ID) error {
-	if g, ok := tx.(Guesser); ok && len(ids) > 0 {
-		return g.Recall(ids)
-	}
-	return Prefetch(tx, ids)
-}
-
-// Expect announces to a transaction which records the function is going to delete, and what they are likely to hold. It affects
-// only speed.
-func Expect(tx Tx, records []Expected) error {
-	if g, ok := tx.(Guesser); ok && len(records) > 0 {
-		return g.Expect(records)
-	}
-	return Prefetch(tx, IDsOf(records))
-}
-
-// IDsOf returns the names of the records.
-func IDsOf(records []Expected) []ID {
-	ids := make([]ID, len(records))
-	for i, r := range records {
-		ids[i] = r.ID
-	}
-	return ids
-}
-
-// Sizer is implemented by every Tx on engines with Capabilities.Sizes.
-type Sizer interface {
-	// Size returns the number of records in a collection, and the bytes of their keys and values. In an Update that is
-	// exact as of the call of the function: transactions that are not durable yet are included, the function's own
-	// writes are not. In a View it counts only what is durable, perhaps at another moment than that of the records.
-	Size(c Collection) (records int, bytes int64, err error)
-}
-
 // Store is an open engine. All methods are safe for concurrent use.
 type Store interface {
 	// Update runs fn in a read-write transaction (see the package documentation). An error from fn aborts the
 	// transaction and is returned unchanged.
 	//
-	//
 	// When ctx ends before the transaction was passed to the medium, nothing is written. When ctx ends while Update
 	// waits for durability, Update returns the context's error and the outcome is unknown (see also ErrUnconfirmed). An engine may use the
 	// caller's goroutine to write, and then returns only when the write is over. Once Update returns, fn will not run
 	// again, and nothing passed to it or returned by it is read any more.
-	//
 	//
 	// fn may run on another goroutine than the caller's, so it must not acquire a lock that a caller holds while it
 	// calls the store. A panic of fn still reaches the caller.
@@ -319,7 +254,7 @@ type Capabilities struct {
 	// FreeReads: an Update whose function writes nothing costs no more than a View, and waits only for what a View
 	// would wait for.
 	FreeReads bool
-	// Sizes: every Tx is a Sizer.
+	// Sizes: Tx.Size counts. The engine knows the sizes without a look at the records.
 	Sizes bool
 	// TimePrecision is the granularity of Tx.Now.
 	TimePrecision time.Duration

@@ -32,24 +32,12 @@ func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
 }
 
 func (s *Store) counted(fn func(store.Tx) error) func(store.Tx) error {
-	return func(stx store.Tx) error {
-		counted := &tx{stx, s}
-		if sizer, ok := stx.(store.Sizer); ok {
-			return fn(&sized{counted, sizer})
-		}
-		return fn(counted)
-	}
+	return func(stx store.Tx) error { return fn(&tx{stx, s}) }
 }
 
 type tx struct {
 	store.Tx
 	s *Store
-}
-
-// sized is a tx of an engine that tells sizes.
-type sized struct {
-	*tx
-	store.Sizer
 }
 
 // Get implements store.Tx.

@@ -2,7 +2,6 @@ package jobstest
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -54,15 +53,3 @@ type movedTx struct {
 func (m movedTx) Now() time.Time { return m.Tx.Now().Add(m.ahead) }
 
 func (m movedTx) Wall() time.Time { return m.Tx.Wall().Add(m.ahead) }
-
-// Size implements store.Sizer for engines that do.
-func (m movedTx) Size(c store.Collection) (records int, bytes int64, err error) {
-	s, ok := m.Tx.(store.Sizer)
-	if !ok {
-		return 0, 0, errors.ErrUnsupported
-	}
-	return s.Size(c)
-}
-
-// Prefetch implements store.Prefetcher for engines that do.
-func (m movedTx) Prefetch(ids []store.ID) error { return store.Prefetch(m.Tx, ids) }

@@ -267,7 +267,7 @@ type transaction struct {
 
 func (t *transaction) run(tx store.Tx) error {
 	t.wrote, t.forgot, t.forgotAge = false, 0, 0
-	if err := store.Prefetch(tx, t.needs()); err != nil {
+	if err := tx.Prefetch(t.needs()); err != nil {
 		return err
 	}
 	h, err := getHead(tx, t.name)

@@ -154,7 +154,7 @@ func (e *Engine) retain(ctx context.Context, name string) (more bool, err error)
 			return err
 		}
 		more = false
-		if err := store.Prefetch(tx, idsOf(entries, give)); err != nil {
+		if err := tx.Prefetch(idsOf(entries, give)); err != nil {
 			return err
 		}
 		for _, hit := range give {
@@ -210,7 +210,7 @@ func idsOf(c store.Collection, hits []store.Hit) []store.ID {
 
 func deleteAll(tx store.Tx, c store.Collection, hits []store.Hit) error {
 	all := idsOf(c, hits)
-	if err := store.Prefetch(tx, all); err != nil {
+	if err := tx.Prefetch(all); err != nil {
 		return err
 	}
 	for _, id := range all {

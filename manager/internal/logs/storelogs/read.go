@@ -112,7 +112,7 @@ func (e *Engine) scan(ctx context.Context, prefix string, from uint64, limit int
 				break
 			}
 		}
-		if err := store.Prefetch(tx, records); err != nil {
+		if err := tx.Prefetch(records); err != nil {
 			return err
 		}
 		size = 0

@@ -88,7 +88,7 @@ func (f *forgetting) window(tx store.Tx, key string, first uint64, old bool) err
 	for i := range all {
 		all[i] = store.ID{Collection: ids, Key: f.head.prefix + string(value[i*windowEntry:][:16])}
 	}
-	if err := store.Prefetch(tx, all); err != nil {
+	if err := tx.Prefetch(all); err != nil {
 		return err
 	}
 	for i, id := range all {

@@ -117,7 +117,7 @@ func (e *Engine) Writers(ctx context.Context, name, after string, limit int) (al
 			}
 			keys = append(keys, store.ID{Collection: writers, Key: hit.Key})
 		}
-		if err := store.Prefetch(tx, keys); err != nil {
+		if err := tx.Prefetch(keys); err != nil {
 			return err
 		}
 		for _, k := range keys {

@@ -270,7 +270,7 @@ func (s *Store) piece(ctx context.Context, p, next *plan, end store.Hit, report 
 		for i, h := range hits {
 			ids[i] = store.ID{Collection: l.Collection, Key: h.Key}
 		}
-		if err := store.Prefetch(tx, ids); err != nil {
+		if err := tx.Prefetch(ids); err != nil {
 			return err
 		}
 		for _, id := range ids {

@@ -104,23 +104,20 @@ func (r *recent) wrong() {
 	r.wary = cautious
 }
 
-// Guess implements store.Guesser. The commit compares the revisions of these records like those of all others.
-func (t *tx) Guess(ids []store.ID) error {
+// Prefetch implements store.Tx.
+func (t *tx) Prefetch(ids []store.ID) error { return t.prefetch(ids, false) }
+
+// PrefetchNew implements store.Tx.
+func (t *tx) PrefetchNew(ids []store.ID) error {
 	t.remember = true
-	return t.guessOf(ids, true)
+	return t.prefetch(ids, true)
 }
 
-// Recall implements store.Guesser.
-func (t *tx) Recall(ids []store.ID) error { return t.guessOf(ids, false) }
-
-// Expect implements store.Guesser. etcd cannot compare a part of a value, and the value of a record begins with the time
-// at which it was written.
-func (t *tx) Expect(records []store.Expected) error { return t.guessOf(store.IDsOf(records), false) }
-
-// guessOf takes records as they are remembered. The others are taken for absent, or read.
-func (t *tx) guessOf(ids []store.ID, absent bool) error {
-	if t.run > 0 || t.ReadOnly || t.Err != nil || !t.s.recent.trusted() {
-		return t.FetchAll(ids)
+// prefetch takes records as they are remembered. The others are taken for absent, or read. The commit compares the
+// revisions of these records like those of all others.
+func (t *tx) prefetch(ids []store.ID, absent bool) error {
+	if len(ids) == 0 || t.run > 0 || t.ReadOnly || t.Err != nil || !t.s.recent.trusted() {
+		return t.Tx.Prefetch(ids)
 	}
 	records, err := t.Unread(ids)
 	if err != nil {
@@ -139,7 +136,7 @@ func (t *tx) guessOf(ids []store.ID, absent bool) error {
 		t.Preload(r)
 		t.guessed = true
 	}
-	return t.FetchAll(others)
+	return t.Tx.Prefetch(others)
 }
 
 // guess returns errGuessed instead of an answer that may come from a guess: what a run found without writing anything, or
@@ -152,7 +149,7 @@ func (t *tx) guess(err error) error {
 }
 
 // wrote returns the records of a commit. Those are remembered that are likely to be changed here next: what the
-// transaction inserted after a guess or claimed, and what was remembered before, such as a reservation that it extended.
+// transaction inserted after PrefetchNew or claimed, and what was remembered before, such as a reservation that it extended.
 func (t *tx) wrote(changes []change) []wrote {
 	claimed := make(map[string]bool, len(t.claimed))
 	for _, key := range t.claimed {

@@ -27,7 +27,7 @@ func TestGuessReadsNothing(t *testing.T) {
 		t.Helper()
 		before := reads.Load()
 		err := s.Update(t.Context(), func(tx store.Tx) error {
-			if err := store.Guess(tx, []store.ID{{Collection: "things", Key: key}}); err != nil {
+			if err := tx.PrefetchNew([]store.ID{{Collection: "things", Key: key}}); err != nil {
 				return err
 			}
 			got, err := tx.Get("things", key)

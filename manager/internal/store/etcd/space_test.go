@@ -63,7 +63,7 @@ func TestQuota(t *testing.T) {
 	// A guess that the record is absent would write.
 	s.recent.wary = 0
 	err = s.Update(t.Context(), func(tx store.Tx) error {
-		if err := store.Guess(tx, []store.ID{{Collection: "things", Key: "a"}}); err != nil {
+		if err := tx.PrefetchNew([]store.ID{{Collection: "things", Key: "a"}}); err != nil {
 			return err
 		}
 		_, err := tx.Get("things", "a")

@@ -42,7 +42,7 @@ type tx struct {
 	staged  []string            // where this transaction wrote parts
 	size    int                 // bytes of the request that commits, set by encode
 
-	guessed  bool // a record was not read, see Guess
+	guessed  bool // a record was not read, see prefetch
 	remember bool // the records that the commit inserts
 }
 
@@ -106,9 +106,6 @@ func serializable(ops []*pb.RequestOp) []*pb.RequestOp {
 }
 
 func (t *tx) load(r *overlay.Record) error { return t.loadMany([]*overlay.Record{r}) }
-
-// Prefetch implements store.Prefetcher.
-func (t *tx) Prefetch(ids []store.ID) error { return t.FetchAll(ids) }
 
 func (t *tx) loadMany(records []*overlay.Record) error {
 	found, err := t.fetch(records)

@@ -54,7 +54,7 @@ func TestCloseWhileRecordsAreRead(t *testing.T) {
 	g := newGate(fs, isStateRead)
 	read := start("the call", func() error {
 		return s.View(t.Context(), func(tx store.Tx) error {
-			return errors.Join(store.Prefetch(tx, []store.ID{{Collection: things, Key: "k000"}, {Collection: things, Key: "k049"}}))
+			return errors.Join(tx.Prefetch([]store.ID{{Collection: things, Key: "k000"}, {Collection: things, Key: "k049"}}))
 		})
 	})
 	<-g.entered

@@ -92,7 +92,7 @@ func TestMovesDuringFlushes(t *testing.T) {
 				for i, h := range hits {
 					ids[i] = store.ID{Collection: things, Key: h.Key}
 				}
-				if err := store.Prefetch(tx, ids); err != nil {
+				if err := tx.Prefetch(ids); err != nil {
 					return err
 				}
 				for _, h := range hits {
@@ -197,7 +197,7 @@ func TestChangeOfARecordThatWasRead(t *testing.T) {
 			var seen string
 			call := start("the call", func() error {
 				return s.Update(t.Context(), func(tx store.Tx) (err error) {
-					if err := store.Prefetch(tx, []store.ID{{Collection: things, Key: "k000"}, {Collection: things, Key: "k049"}}); err != nil {
+					if err := tx.Prefetch([]store.ID{{Collection: things, Key: "k000"}, {Collection: things, Key: "k049"}}); err != nil {
 						return err
 					}
 					if seen, err = get(tx, "k000"); err != nil {

@@ -144,13 +144,13 @@ func (s *Store) load(ctx context.Context, l *loads, missed []writeKey) (*loads, 
 	return l, nil
 }
 
-// Prefetch implements store.Prefetcher.
+// Prefetch implements store.Tx.
 func (h *handle) Prefetch(ids []store.ID) error {
 	if h.t == nil {
 		return errFinished
 	}
 	t := h.t
-	if t.s.state == nil {
+	if t.s.state == nil || len(ids) < 2 { // a Get does the same
 		return nil
 	}
 	missed := len(t.missed)
@@ -168,6 +168,9 @@ func (h *handle) Prefetch(ids []store.ID) error {
 	}
 	return nil
 }
+
+// PrefetchNew implements store.Tx.
+func (h *handle) PrefetchNew(ids []store.ID) error { return h.Prefetch(ids) }
 
 // scanned remembers hits on disk: a function that needs one of these records is likely to need the others.
 func (t *tx) scanned(c *collection, hits []store.Hit) {

@@ -107,7 +107,7 @@ func randomStep(rnd *rand.Rand) step {
 		}
 	case 10:
 		return func(tx store.Tx, got *[]string) error {
-			n, bytes, err := tx.(store.Sizer).Size(c)
+			n, bytes, err := tx.Size(c)
 			*got = append(*got, fmt.Sprintf("size %s: %d, %d", c, n, bytes))
 			return err
 		}
@@ -116,7 +116,7 @@ func randomStep(rnd *rand.Rand) step {
 		for i := range ids {
 			ids[i] = store.ID{Collection: randomCollection(rnd), Key: randomKey(rnd)}
 		}
-		return func(tx store.Tx, _ *[]string) error { return store.Prefetch(tx, ids) }
+		return func(tx store.Tx, _ *[]string) error { return tx.Prefetch(ids) }
 	}
 }
 

@@ -49,7 +49,7 @@ func (h *handle) Scan(name store.Collection, index string, r store.Range) ([]sto
 	return h.t.scan(name, index, r)
 }
 
-// Size implements store.Sizer.
+// Size implements store.Tx.
 func (h *handle) Size(name store.Collection) (records int, bytes int64, err error) {
 	if h.t == nil {
 		return 0, 0, errFinished

@@ -49,7 +49,7 @@ func TestChurnStaysFlat(t *testing.T) {
 						ids = append(ids, store.ID{Collection: "things", Key: key(n - live)})
 					}
 				}
-				if err := store.Prefetch(tx, ids); err != nil {
+				if err := tx.Prefetch(ids); err != nil {
 					return err
 				}
 				for n := first; n < first+batch; n++ {

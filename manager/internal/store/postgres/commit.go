@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -30,13 +29,6 @@ type changes struct {
 	// was. It becomes that of the commit.
 	names  map[recordName]bool
 	server server
-
-	// guessed: records were not read. until is when the transaction must commit at the latest then, by the server's clock;
-	// zero if at any time.
-	guessed bool
-	until   time.Time
-	// written is the version of the rows that apply wrote.
-	written uint32
 }
 
 // lock is the advisory lock of an absent record.
@@ -66,7 +58,6 @@ const (
 	stillAbsent = "n"
 	update      = "u"
 	remove      = "d"
-	removeValue = "v"
 	insert      = "i"
 )
 
@@ -89,10 +80,7 @@ func byName(a, b *overlay.Record) int {
 func (t *tx) changes() *changes {
 	records := t.Records()
 	slices.SortFunc(records, byName)
-	c := &changes{guessed: t.guessed, records: make([]recordChange, 0, len(records)), entries: make([]entryChange, 0, len(records))}
-	if c.guessed && !t.now.IsZero() {
-		c.until = t.now.Add(clockFresh)
-	}
+	c := &changes{records: make([]recordChange, 0, len(records)), entries: make([]entryChange, 0, len(records))}
 	for _, r := range records {
 		what := unchanged
 		switch {
@@ -101,8 +89,6 @@ func (t *tx) changes() *changes {
 		case r.Written && r.Present:
 			what = insert
 			c.locks = append(c.locks, lock{t.s.lockNumber(r), true})
-		case r.Written && r.Version == byValue:
-			what = removeValue
 		case r.Written && r.Stored:
 			what = remove
 		case !r.Stored:
@@ -126,10 +112,6 @@ func (c *changes) sortLocks() {
 func merge(batch []*changes) *changes {
 	m := &changes{}
 	for _, c := range batch {
-		m.guessed = m.guessed || c.guessed
-		if !c.until.IsZero() && (m.until.IsZero() || c.until.Before(m.until)) {
-			m.until = c.until
-		}
 		m.locks = append(m.locks, c.locks...)
 		m.records = append(m.records, c.records...)
 		m.entries = append(m.entries, c.entries...)
@@ -143,12 +125,9 @@ func merge(batch []*changes) *changes {
 }
 
 func (c *changes) record(what string, r *overlay.Record) {
-	n := recordChange{what: what, name: nameOf(r), version: uint32(r.Version)}
-	switch what {
-	case update, insert:
+	n := recordChange{what: what, name: recordName{string(r.Collection), r.Key}, version: uint32(r.Version)}
+	if what == update || what == insert {
 		n.value, n.entries = r.Value, reccodec.Append(nil, r.Entries)
-	case removeValue:
-		n.value, n.entries = r.StoredValue, reccodec.Append(nil, nil)
 	}
 	c.records = append(c.records, n)
 }
@@ -188,9 +167,9 @@ func (c *changes) recordColumns() []any {
 	}
 }
 
-// statement returns the one that commits, with its arguments.
-func (c *changes) statement(q *statements) (stmt string, args []any) {
-	args = slices.Concat([]any{
+// applyArgs are the arguments of the statement that commits.
+func (c *changes) applyArgs() []any {
+	return slices.Concat([]any{
 		wireFixed(pgtype.Int8OID, c.locks, func(l *lock) int64 { return l.number }),
 		wireFixed(pgtype.BoolOID, c.locks, func(l *lock) bool { return l.own }),
 	}, c.recordColumns(), []any{
@@ -203,14 +182,6 @@ func (c *changes) statement(q *statements) (stmt string, args []any) {
 		wireFixed(pgtype.Int4OID, c.entries, func(e *entryChange) int32 { return e.newIndex }),
 		wireStrings(pgtype.ByteaOID, c.entries, func(e *entryChange) string { return e.newSort }),
 	})
-	if !c.guessed {
-		return q.apply, args
-	}
-	until := pgtype.Timestamptz{Time: c.until, Valid: true}
-	if c.until.IsZero() {
-		until.InfinityModifier = pgtype.Infinity
-	}
-	return q.applyGuessed, append(args, until)
 }
 
 // commit checks what was read, and writes, in one round trip.
@@ -223,21 +194,12 @@ func (t *tx) commit() error {
 		t.rollback()
 		return err
 	}
-	for _, r := range t.Records() {
-		if r.Version == byValue && (!r.Written || r.Present) {
-			return errGuessed
-		}
-	}
 	c := t.changes()
 	if t.shares && t.mayShare() && c.sharing() != nil {
 		c.server = t.server
 		err := t.s.commits.do(t.ctx, c)
 		if err == nil {
-			t.written(c.written, c.server)
 			return t.ranOn(c.server)
-		}
-		if t.guessed && errors.Is(err, errChangedTogether) {
-			err = errChanged // so that it reads, and shares again
 		}
 		if !errors.Is(err, errAlone) {
 			return t.failed(err)
@@ -257,7 +219,6 @@ func (t *tx) commit() error {
 		return err
 	}
 	t.s.indexes.added(c.newIndexes, t.server)
-	t.written(c.written, t.server)
 	return nil
 }
 
@@ -270,58 +231,26 @@ func (s *Store) added(c *changes) {
 	}
 }
 
-// applied reads the answer to the statement that commits. Without a row, a guess was wrong.
-func (s *Store) applied(on server, row pgx.Row) (version uint32, err error) {
-	var clock pgtype.Timestamptz
-	var id int64
-	err = row.Scan(nil, &id, &clock)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, errChanged
-	}
-	if err != nil {
-		return 0, err
-	}
-	s.clock.saw(on, clock.Time)
-	return uint32(id), nil
-}
-
-// queue adds the statements that commit. read reads the answer of the last one.
-func (c *changes) queue(b *pgx.Batch, q *statements) (read func(s *Store, on server, res pgx.BatchResults) error) {
+// queue adds the statements that commit.
+func (c *changes) queue(b *pgx.Batch, q *statements) {
 	for _, n := range c.newIndexes {
 		b.Queue(q.addIndex, indexID(n), n.collection, n.index)
 	}
-	stmt, args := c.statement(q)
-	b.Queue(stmt, args...)
-	return func(s *Store, on server, res pgx.BatchResults) (err error) {
-		for range c.newIndexes {
-			if _, err := res.Exec(); err != nil {
-				return err
-			}
-		}
-		c.written, err = s.applied(on, res.QueryRow())
-		return err
-	}
+	b.Queue(q.apply, c.applyArgs()...)
 }
 
 // apply writes, and ends the transaction that may be open.
-func (t *tx) apply(c *changes) (err error) {
+func (t *tx) apply(c *changes) error {
 	if !t.begun && len(c.newIndexes) == 0 {
-		stmt, args := c.statement(&t.s.sql)
-		if c.written, err = t.s.applied(t.server, t.conn.QueryRow(t.ctx, stmt, args...)); err != nil {
+		if _, err := t.conn.Exec(t.ctx, t.s.sql.apply, c.applyArgs()...); err != nil {
 			return t.failed(err)
 		}
 		return nil
 	}
 	b := &pgx.Batch{}
-	read := c.queue(b, &t.s.sql)
+	c.queue(b, &t.s.sql)
 	b.Queue("COMMIT")
-	return t.send(b, func(res pgx.BatchResults) error {
-		if err := read(t.s, t.server, res); err != nil {
-			return err
-		}
-		_, err := res.Exec()
-		return err
-	})
+	return t.send(b, nil)
 }
 
 // errChanged makes the function run again.

@@ -30,19 +30,6 @@
 // deadlock, or a lock wait of more than five seconds, also makes the function run again. The server looks for deadlocks
 // after 50 ms if the user may set deadlock_timeout (GRANT SET ON PARAMETER), else after its default of one second.
 //
-// # Guesses
-//
-// The records that store.Guess names are not read in the first run of a function. It sees them as this process wrote
-// them last if it remembers them (see recent), and else as absent; those that store.Recall names are then read. What a
-// claiming scan returned is remembered, so a job is mostly finished without having been read again. A record that
-// store.Expect names is taken to have the value that the function expects, and the commit compares that. The time is
-// reckoned from what the server said within the last second (see clock). The commit compares versions as always, so only
-// a commit proves a guess right: a run that wrote nothing, or failed, is followed by one that reads, and so is one whose
-// commit was refused. The statement of such a commit does nothing when a record is there that is to be inserted, because
-// the server would write a failed insertion into its log, and when the time that the function saw is more than a second
-// old, because a machine that stood still reckons an old time. The calls that shared such a commit run again, and share
-// again.
-//
 // # Shared statements
 //
 // Concurrent calls share statements (see share): two statements that read and two that commit run at the same time, and

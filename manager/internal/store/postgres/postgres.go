@@ -61,9 +61,7 @@ type Store struct {
 	stand   *standbys
 	lens    lengths
 	fronts  front.Fronts[int32]
-	recent  recent
 	indexes indexes
-	clock   clock
 	never   chan struct{}
 
 	reads   share[*reading]
@@ -238,34 +236,28 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, how func(
 		return err
 	}
 	defer s.calls.Leave()
-	guesses := true
-	for run := 0; run < maxRuns; {
+	for run := range maxRuns {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		m, assume := how(run)
-		err := s.runOnce(ctx, fn, m, assume, run == 0, guesses)
-		switch {
-		case errors.Is(err, errGuessed):
-			guesses = false
-			continue
-		case err == nil || !conflict(err):
+		err := s.runOnce(ctx, fn, m, assume, run == 0)
+		if err == nil || !conflict(err) {
 			return err
 		}
 		if err := pause(ctx, run); err != nil {
 			return err
 		}
-		run, guesses = run+1, false
 	}
 	return store.ErrConflict
 }
 
-func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, m mode, assume, shares, guesses bool) error {
+func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, m mode, assume, shares bool) error {
 	if err := s.stand.refused(); err != nil {
 		return err
 	}
-	t, err := s.attempt(ctx, fn, m, assume, shares, guesses)
-	if errors.Is(err, errGuessed) || t.Err != nil || err != nil && conflict(err) {
+	t, err := s.attempt(ctx, fn, m, assume, shares)
+	if t.Err != nil || err != nil && conflict(err) {
 		return err
 	}
 	// The function's error is an answer as well: it comes from what the function read.
@@ -288,15 +280,13 @@ func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, m mode, as
 
 // attempt runs the function and commits. A transaction that met a conflict before does not share its commit: a conflict
 // makes all that share it commit once more.
-func (s *Store) attempt(ctx context.Context, fn func(store.Tx) error, m mode, assume, shares, guesses bool) (*tx, error) {
+func (s *Store) attempt(ctx context.Context, fn func(store.Tx) error, m mode, assume, shares bool) (*tx, error) {
 	t := s.newTx(ctx, m, assume)
-	t.shares, t.guesses = shares, guesses && m == optimistic
+	t.shares = shares
 	defer func() { t.release() }()
-	err := t.guess(fn(t))
+	err := fn(t)
 	if err == nil {
-		err = t.refuted(t.commit()) // t.Err when the function ignored an engine error
-	} else if errors.Is(err, errGuessed) {
-		// What it found proves nothing.
+		err = t.commit() // t.Err when the function ignored an engine error
 	} else if verr := t.validate(); verr != nil && conflict(verr) {
 		err = verr // the function's error came from a state that never existed
 	}

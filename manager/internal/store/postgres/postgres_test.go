@@ -410,7 +410,7 @@ func TestSeldomRecordsAreNotLocked(t *testing.T) {
 		}
 		once := false
 		err := s.transact(ctx, func(tx store.Tx) error {
-			if err := store.Prefetch(tx, []store.ID{{Collection: "things", Key: "mine"}, {Collection: "policies", Key: "p"}}); err != nil {
+			if err := tx.Prefetch([]store.ID{{Collection: "things", Key: "mine"}, {Collection: "policies", Key: "p"}}); err != nil {
 				return err
 			}
 			if !once {

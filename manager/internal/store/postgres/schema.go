@@ -61,7 +61,7 @@ BEGIN
 		FOR i IN 1 .. cardinality(rec_what) LOOP
 			IF rec_what[i] = 'r' THEN
 				PERFORM FROM %[1]s.records t WHERE t.coll = rec_coll[i] AND t.key = rec_key[i] FOR SHARE;
-			ELSIF rec_what[i] IN ('u', 'd', 'v') THEN
+			ELSIF rec_what[i] IN ('u', 'd') THEN
 				PERFORM FROM %[1]s.records t WHERE t.coll = rec_coll[i] AND t.key = rec_key[i] FOR UPDATE;
 			END IF;
 		END LOOP;
@@ -81,15 +81,6 @@ BEGIN
 		DELETE FROM %[1]s.records t
 			USING unnest(rec_what, rec_coll, rec_key, rec_version) AS w (what, coll, key, version)
 			WHERE w.what = 'd' AND t.coll = w.coll AND t.key = w.key AND t.xmin = w.version;
-		GET DIAGNOSTICS matched = ROW_COUNT;
-		IF matched <> wanted THEN RAISE serialization_failure; END IF;
-	END IF;
-
-	wanted := cardinality(array_positions(rec_what, 'v'));
-	IF wanted > 0 THEN
-		DELETE FROM %[1]s.records t
-			USING unnest(rec_what, rec_coll, rec_key, rec_value, rec_entries) AS w (what, coll, key, value, entries)
-			WHERE w.what = 'v' AND t.coll = w.coll AND t.key = w.key AND t.value = w.value AND t.entries = w.entries;
 		GET DIAGNOSTICS matched = ROW_COUNT;
 		IF matched <> wanted THEN RAISE serialization_failure; END IF;
 	END IF;
@@ -190,7 +181,6 @@ type statements struct {
 	get, getMany, getLocked, lockAbsent, now, entries string
 	indexes, addIndex                                 string
 	apply, same                                       string
-	applyGuessed                                      string // does nothing, and returns no row, if it is too late or a record is there
 	scan, scanTo, scanAfter, scanAfterTo              string
 	claim, claimTo, claimAfter, claimAfterTo          string
 	lenAll, lenIndex                                  string
@@ -214,8 +204,6 @@ func newStatements(schema string) statements {
 		after   = ` AND (e.sort_key, e.key) > ($3, $4)`
 		afterTo = after + ` AND e.sort_key < $5`
 	)
-	// With the version of the rows that it wrote.
-	apply := `SELECT ` + q + `.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14), txid_current() & 4294967295, clock_timestamp()`
 	return statements{
 		// Always one row, so the time is returned even without a record.
 		get: `SELECT clock_timestamp(), r.value, r.entries, r.xmin FROM (VALUES (1)) one LEFT JOIN LATERAL
@@ -229,10 +217,7 @@ func newStatements(schema string) statements {
 		entries:    `SELECT i.idx, e.sort_key FROM ` + q + `.indexes i JOIN ` + q + `.index_entries e USING (index_id) WHERE i.coll = $1 AND e.key = $2`,
 		indexes:    `SELECT coll, idx FROM ` + q + `.indexes`,
 		addIndex:   `SELECT ` + q + `.add_index($1, $2, $3)`,
-		apply:      apply,
-		applyGuessed: apply + ` WHERE clock_timestamp() < $15 AND NOT EXISTS (
-			SELECT FROM unnest($3::"char"[], $4::text[], $5::bytea[]) AS w (what, coll, key)
-			CROSS JOIN LATERAL (SELECT FROM ` + q + `.records WHERE coll = w.coll AND key = w.key OFFSET 0) r WHERE w.what = 'i')`,
+		apply:      `SELECT ` + q + `.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
 		// One statement sees one state.
 		same: `SELECT count(*) FILTER (WHERE w.what = 'r' AND r.xmin IS DISTINCT FROM w.version OR w.what = 'n' AND r.xmin IS NOT NULL) = 0
 			FROM unnest($1::"char"[], $2::text[], $3::bytea[], $4::xid[]) AS w (what, coll, key, version) LEFT JOIN LATERAL

@@ -69,9 +69,6 @@ type shared struct {
 // errAlone says that a request has not been run and that its caller has to run it alone.
 var errAlone = errors.New("postgres store: does not share")
 
-// errChangedTogether is an errAlone because a guess of one of the requests was wrong.
-var errChangedTogether = fmt.Errorf("%w: a guess was wrong", errAlone)
-
 // errSilent is why a shared statement ended that nobody else ended.
 var errSilent = errors.New("the server did not answer in time")
 
@@ -229,7 +226,6 @@ func (s *Store) readOn(ctx context.Context, conn *pgx.Conn, batch []*reading) er
 			}
 		}
 	}
-	s.clock.saw(on, batch[0].answers[0].clock.Time)
 	rows.Next() // the end, or what went wrong after the last row
 	return rows.Err()
 }
@@ -256,13 +252,8 @@ func (s *Store) commitTogether(ctx context.Context, batch []*changes) error {
 	err = s.confirmed(ctx, conn.Conn(), func(ctx context.Context) error {
 		b := &pgx.Batch{}
 		b.Queue(`SELECT set_config('lock_timeout', '` + shareLockWait + `', true)`)
-		read := all.queue(b, &s.sql)
-		res := conn.SendBatch(ctx, b)
-		_, err := res.Exec()
-		if err == nil {
-			err = read(s, on, res)
-		}
-		return errors.Join(err, res.Close())
+		all.queue(b, &s.sql)
+		return conn.SendBatch(ctx, b).Close()
 	})
 	if readOnly(err) {
 		_ = conn.Conn().Close(context.WithoutCancel(ctx))
@@ -271,9 +262,6 @@ func (s *Store) commitTogether(ctx context.Context, batch []*changes) error {
 	if pe := rolledBack(err); pe != nil && (pe.Code == lockTimeout || len(batch) > 1 && pe.Code != diskFull) {
 		return errAlone
 	}
-	if len(batch) > 1 && errors.Is(err, errChanged) {
-		return errChangedTogether
-	}
 	if err != nil && !conflict(err) {
 		return unavailable(err)
 	}
@@ -281,7 +269,7 @@ func (s *Store) commitTogether(ctx context.Context, batch []*changes) error {
 		s.indexes.added(all.newIndexes, on)
 	}
 	for _, c := range batch {
-		c.server, c.written = on, all.written
+		c.server = on
 	}
 	return err
 }

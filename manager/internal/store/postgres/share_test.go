@@ -290,7 +290,7 @@ func TestSharingNeedsNoConnectionThatItsCallersHold(t *testing.T) {
 	}
 	for name, begin := range map[string]func(store.Tx) error{
 		"clock":    func(tx store.Tx) error { tx.Now(); return nil },
-		"prefetch": func(tx store.Tx) error { return store.Prefetch(tx, many) },
+		"prefetch": func(tx store.Tx) error { return tx.Prefetch(many) },
 		"scan": func(tx store.Tx) error {
 			_, err := tx.Scan("things", "i", store.Range{Limit: 1})
 			return err

@@ -44,11 +44,7 @@ type tx struct {
 	release func()
 	// begun: the server has an open transaction.
 	begun bool
-	// guesses: Guess need not read. guessed: it did not. remember: it was called.
-	guesses, guessed, remember bool
-	// expected are records and their values, see Expect.
-	expected map[recordName]string
-	// clock is the server's time at the last read or guess, now what Now returned first.
+	// clock is the server's time at the last read, now what Now returned first.
 	clock, now time.Time
 }
 
@@ -140,8 +136,8 @@ func (t *tx) send(b *pgx.Batch, read func(pgx.BatchResults) error) error {
 	return nil
 }
 
-// Now implements store.Tx: the server's clock at the last read, or as reckoned at a guess, before the first call. It is
-// never before the time at which the records read were written.
+// Now implements store.Tx: the server's clock at the last read before the first call. It is never before the time at
+// which the records read were written.
 func (t *tx) Now() time.Time {
 	if !t.now.IsZero() {
 		return t.now
@@ -169,16 +165,7 @@ func (t *tx) Now() time.Time {
 // Wall implements store.Tx.
 func (t *tx) Wall() time.Time { return t.Now() }
 
-// load reads a record.
-func (t *tx) load(r *overlay.Record) error {
-	if t.expects(r) {
-		return nil
-	}
-	return t.loadMany([]*overlay.Record{r})
-}
-
-// Prefetch implements store.Prefetcher.
-func (t *tx) Prefetch(ids []store.ID) error { return t.FetchAll(ids) }
+func (t *tx) load(r *overlay.Record) error { return t.loadMany([]*overlay.Record{r}) }
 
 // loadMany reads many records in one round trip, or in two where it locks.
 func (t *tx) loadMany(records []*overlay.Record) error {
@@ -453,7 +440,7 @@ func (t *tx) readClaimed(c store.Collection, rows pgx.Rows) ([]store.Hit, error)
 	var version uint32
 	_, err := pgx.ForEachRow(rows, []any{&sortKey, &key, &value, &entries, &version}, func() error {
 		hits = append(hits, store.Hit{SortKey: string(sortKey), Key: string(key)})
-		r := &overlay.Record{Collection: c, Key: hits[len(hits)-1].Key, Claimed: true, Stored: true, StoredValue: value, Version: int64(version)}
+		r := &overlay.Record{Collection: c, Key: hits[len(hits)-1].Key, Stored: true, StoredValue: value, Version: int64(version)}
 		value = nil // the next row's value must not overwrite this one
 		split(r, entries)
 		records = append(records, r)

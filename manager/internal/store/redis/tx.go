@@ -70,9 +70,6 @@ func (t *tx) Wall() time.Time { return t.Now() }
 
 func (t *tx) load(r *overlay.Record) error { return t.loadMany([]*overlay.Record{r}) }
 
-// Prefetch implements store.Prefetcher.
-func (t *tx) Prefetch(ids []store.ID) error { return t.FetchAll(ids) }
-
 // loadMany watches and gets records in one round trip. It also asks for the time if it is not known.
 func (t *tx) loadMany(records []*overlay.Record) error {
 	if !t.watch && t.Reads()+len(records) > 1 {

@@ -206,7 +206,7 @@ func (p *pass) index(ctx context.Context, place *Place, index string) error {
 			for i, h := range hits {
 				ids[i] = store.ID{Collection: place.Collection, Key: h.Key}
 			}
-			if err := store.Prefetch(tx, ids); err != nil {
+			if err := tx.Prefetch(ids); err != nil {
 				return err
 			}
 			for _, h := range hits {

@@ -3,7 +3,6 @@ package sealed
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -93,48 +92,13 @@ type call struct {
 
 func (c *call) run(inner store.Tx) error {
 	c.values = c.values[:0]
-	t := tx{Tx: inner, c: c}
-	if _, ok := inner.(store.Guesser); ok {
-		return c.fn(&guessingTx{prefetchingTx{t}})
-	}
-	if _, ok := inner.(store.Prefetcher); ok {
-		return c.fn(&prefetchingTx{t})
-	}
-	return c.fn(&t)
+	return c.fn(&tx{Tx: inner, c: c})
 }
 
-// tx seals and opens.
+// tx seals and opens. Its Size counts the sealed values.
 type tx struct {
 	store.Tx
 	c *call
-}
-
-// prefetchingTx is for engines whose transactions are store.Prefetchers.
-type prefetchingTx struct{ tx }
-
-// Prefetch implements store.Prefetcher.
-func (t *prefetchingTx) Prefetch(ids []store.ID) error { return store.Prefetch(t.Tx, ids) }
-
-// guessingTx is for engines whose transactions are store.Guessers.
-type guessingTx struct{ prefetchingTx }
-
-// Guess implements store.Guesser.
-func (t *guessingTx) Guess(ids []store.ID) error { return store.Guess(t.Tx, ids) }
-
-// Recall implements store.Guesser.
-func (t *guessingTx) Recall(ids []store.ID) error { return store.Recall(t.Tx, ids) }
-
-// Expect implements store.Guesser. What a record holds that is sealed cannot be known before it is read.
-func (t *guessingTx) Expect(records []store.Expected) error {
-	if slices.ContainsFunc(records, func(r store.Expected) bool { return t.c.s.covers(r.Collection) }) {
-		return store.Prefetch(t.Tx, store.IDsOf(records))
-	}
-	return store.Expect(t.Tx, records)
-}
-
-// Size implements store.Sizer where the engine does. It counts the sealed values.
-func (t *tx) Size(c store.Collection) (records int, bytes int64, err error) {
-	return t.Tx.(store.Sizer).Size(c) // callers ask Capabilities first
 }
 
 // Get implements store.Tx.

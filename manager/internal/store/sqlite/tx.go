@@ -113,7 +113,7 @@ func (t *tx) Now() time.Time { return t.now }
 // Wall implements store.Tx.
 func (t *tx) Wall() time.Time { return t.now }
 
-// Size implements store.Sizer.
+// Size implements store.Tx.
 func (t *tx) Size(c store.Collection) (records int, bytes int64, err error) {
 	if err := store.CheckName(string(c)); err != nil {
 		return 0, 0, err

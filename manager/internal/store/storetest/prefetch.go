@@ -10,13 +10,11 @@ import (
 
 var prefetchCases = []testCase{
 	{name: "PrefetchedRecordsAreRead", test: testPrefetch},
-	{name: "PrefetchedRecordsAreProtected", test: func(e *env) { testPrefetchCounters(e, prefetch) }},
-	{name: "GuessedRecordsAreProtected", test: func(e *env) { testPrefetchCounters(e, store.Guess) }},
-	{name: "GuessesShowInNoAnswer", test: func(e *env) { testGuess(e, store.Guess) }},
-	{name: "RecalledRecordsAreProtected", test: func(e *env) { testPrefetchCounters(e, store.Recall) }},
-	{name: "WhatIsRecalledShowsInNoAnswer", test: func(e *env) { testGuess(e, store.Recall) }},
-	{name: "ClaimedRecordsAreRecalled", test: testRecallClaimed},
-	{name: "ExpectedRecordsAreDeleted", test: testExpect},
+	{name: "PrefetchedRecordsAreProtected", test: func(e *env) { testPrefetchCounters(e, store.Tx.Prefetch) }},
+	{name: "PrefetchedRecordsAreAsOthersLeftThem", test: func(e *env) { testPrefetchChanged(e, store.Tx.Prefetch) }},
+	{name: "NewRecordsAreProtected", test: func(e *env) { testPrefetchCounters(e, store.Tx.PrefetchNew) }},
+	{name: "NewRecordsAreAsOthersLeftThem", test: func(e *env) { testPrefetchChanged(e, store.Tx.PrefetchNew) }},
+	{name: "ClaimedRecordsAreFinished", test: testFinishClaimed},
 	{name: "RecordsReadWithAScanAreRead", test: testReadWithScan},
 	{name: "RecordsReadWithAScanAreProtected", test: func(e *env) { testPrefetchCounters(e, readWithScan) }},
 }
@@ -48,14 +46,14 @@ func testPrefetch(e *env) {
 	e.update(s, func(tx store.Tx) error {
 		seen = nil
 		return errors.Join(
-			store.Prefetch(tx, nil),
+			tx.Prefetch(nil),
 			tx.Put(things, "replaced", []byte("2"), store.Entry{Index: byName, SortKey: "w"}),
 			tx.Delete(things, "deleted"),
-			store.Prefetch(tx, names("there", "absent", "replaced", "there", "deleted", "new")),
+			tx.Prefetch(names("there", "absent", "replaced", "there", "deleted", "new")),
 			look(tx, "there", "absent", "replaced", "deleted", "new"),
 			tx.Put(things, "new", []byte("3"), store.Entry{Index: byName, SortKey: "v"}),
 			tx.Put(things, "there", []byte("4"), store.Entry{Index: byName, SortKey: "u"}),
-			store.Prefetch(tx, names("new", "there")),
+			tx.Prefetch(names("new", "there")),
 			look(tx, "new", "there"),
 		)
 	})
@@ -66,24 +64,22 @@ func testPrefetch(e *env) {
 	e.wantScan(s, byName, store.Range{Limit: 10}, "u/there", "v/new", "w/replaced")
 	e.view(s, func(tx store.Tx) error {
 		seen = nil
-		return errors.Join(store.Prefetch(tx, names("new", "absent", "there")), look(tx, "there", "absent", "new"))
+		return errors.Join(tx.Prefetch(names("new", "absent", "there")), look(tx, "there", "absent", "new"))
 	})
 	if got, want := fmt.Sprint(seen), fmt.Sprint([]string{"4", absent, "3"}); got != want {
 		e.Errorf("a View saw %s, want %s", got, want)
 	}
 }
 
-func prefetch(tx store.Tx, ids []store.ID) error { return store.Prefetch(tx, ids) }
-
-// testGuess lets one manager guess about records that another one changed: the function's last run sees what is there,
-// whether it writes the record, another one or nothing, or fails.
-func testGuess(e *env, guess func(store.Tx, []store.ID) error) {
+// testPrefetchChanged lets one manager read records that it inserted and another one changed: the function's last run sees
+// what is there, whether it writes the record, another one or nothing, or fails.
+func testPrefetchChanged(e *env, read func(store.Tx, []store.ID) error) {
 	all := e.managers(2)
 	mine, others := all[0], all[1]
 	id := func(key string) []store.ID { return []store.ID{{Collection: things, Key: key}} }
 	insert := func(key string) {
 		err := update(e.ctx, mine, func(tx store.Tx) error {
-			return errors.Join(store.Guess(tx, id(key)), tx.Put(things, key, []byte("1"), store.Entry{Index: byName, SortKey: key}))
+			return errors.Join(tx.PrefetchNew(id(key)), tx.Put(things, key, []byte("1"), store.Entry{Index: byName, SortKey: key}))
 		})
 		if err != nil {
 			e.Fatal(err)
@@ -99,7 +95,7 @@ func testGuess(e *env, guess func(store.Tx, []store.ID) error) {
 	} {
 		for _, change := range []string{"changed", "deleted", "inserted", "same"} {
 			key, want := name+" "+change, "2"
-			for i := range 10 { // an engine that was wrong does not guess again at once
+			for i := range 10 { // an engine that was wrong reads for a while
 				insert(fmt.Sprint(key, i))
 			}
 			switch change {
@@ -118,7 +114,7 @@ func testGuess(e *env, guess func(store.Tx, []store.ID) error) {
 			}
 			var seen string
 			err := update(e.ctx, mine, func(tx store.Tx) error {
-				err := guess(tx, id(key))
+				err := read(tx, id(key))
 				if err == nil {
 					seen, err = get(tx, things, key)
 				}
@@ -145,8 +141,8 @@ func testGuess(e *env, guess func(store.Tx, []store.ID) error) {
 	}
 }
 
-// testRecallClaimed lets one manager finish what it claimed, after another manager changed some of it.
-func testRecallClaimed(e *env) {
+// testFinishClaimed lets one manager finish what it claimed, after another manager changed some of it.
+func testFinishClaimed(e *env) {
 	const records = 12
 	all := e.managers(2)
 	mine, others := all[0], all[1]
@@ -172,7 +168,7 @@ func testRecallClaimed(e *env) {
 	var seen []string
 	e.update(mine, func(tx store.Tx) error {
 		seen = nil
-		if err := store.Recall(tx, ids); err != nil {
+		if err := tx.Prefetch(ids); err != nil {
 			return err
 		}
 		for _, id := range ids {
@@ -196,63 +192,6 @@ func testRecallClaimed(e *env) {
 	e.want(others, ids[0].Key, "done", ids[1].Key, "revoked", ids[2].Key, "done", ids[3].Key, absent, ids[4].Key, "done")
 	e.wantScan(others, byName, store.Range{From: "a", To: "c", Limit: records})
 	e.wantScan(others, byName, store.Range{From: "q", To: "r", Limit: records}, "q50/"+ids[1].Key)
-}
-
-// testExpect expects records that are as expected, others that are not, and some that the function leaves alone.
-func testExpect(e *env) {
-	s := e.store()
-	refused := errors.New("refused")
-	for _, c := range []struct {
-		name, stored string // stored is absent for no record
-		entry        bool
-		delete       bool
-		err          error
-	}{
-		{"as expected", "1", false, true, nil},
-		{"another value", "2", false, true, nil},
-		{"with an index entry", "1", true, true, nil},
-		{"not there", absent, false, true, nil},
-		{"as expected and kept", "1", false, false, nil},
-		{"another value and kept", "2", false, false, nil},
-		{"as expected and refused", "1", false, true, refused},
-	} {
-		e.put(s, "kept "+c.name, "0")
-		if c.stored != absent {
-			var entries []store.Entry
-			if c.entry {
-				entries = append(entries, store.Entry{Index: byName, SortKey: c.name})
-			}
-			e.put(s, c.name, c.stored, entries...)
-		}
-		var seen string
-		err := update(e.ctx, s, func(tx store.Tx) error {
-			err := store.Expect(tx, []store.Expected{{ID: store.ID{Collection: things, Key: c.name}, Value: "1"},
-				{ID: store.ID{Collection: things, Key: "never looked at"}, Value: "1"}})
-			if err != nil {
-				return err
-			}
-			if seen, err = get(tx, things, c.name); err != nil {
-				return err
-			}
-			if c.delete && seen == "1" {
-				err = tx.Delete(things, c.name)
-			}
-			return errors.Join(err, tx.Put(things, "kept "+c.name, []byte("1")), c.err)
-		})
-		want, kept := c.stored, "1"
-		if c.delete && c.stored == "1" && c.err == nil {
-			want = absent
-		}
-		if c.err != nil {
-			kept = "0"
-		}
-		if !errors.Is(err, c.err) || seen != c.stored {
-			e.Errorf("the record %s is seen as %s, error %v; want %s, %v", c.name, seen, err, c.stored, c.err)
-		}
-		e.want(s, c.name, want, "kept "+c.name, kept)
-		e.wantScan(s, byName, store.Range{Limit: 5})
-		_ = update(e.ctx, s, func(tx store.Tx) error { return tx.Delete(things, c.name) })
-	}
 }
 
 func readWithScan(tx store.Tx, ids []store.ID) error {

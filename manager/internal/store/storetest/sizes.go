@@ -15,13 +15,8 @@ var sizeCases = []testCase{
 	{name: "SizesSurvive", test: testSizesSurvive, sizes: true, durable: true},
 }
 
-// size calls Sizer.Size, which the engine's Tx must have.
 func size(tx store.Tx, c store.Collection) (string, error) {
-	s, ok := tx.(store.Sizer)
-	if !ok {
-		return "", errors.New("the transaction is no Sizer")
-	}
-	records, bytes, err := s.Size(c)
+	records, bytes, err := tx.Size(c)
 	return fmt.Sprintf("%d/%d", records, bytes), err
 }
 
@@ -85,7 +80,7 @@ func testSizesExact(e *env) {
 	e.concurrently(workers, func(ctx context.Context, w int) error {
 		for i := range limit {
 			err := update(ctx, s, func(tx store.Tx) error {
-				n, bytes, err := tx.(store.Sizer).Size(things)
+				n, bytes, err := tx.Size(things)
 				if err != nil {
 					return err
 				}

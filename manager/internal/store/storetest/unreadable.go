@@ -42,7 +42,7 @@ func Unreadable(t *testing.T, s store.Store, damage func(c store.Collection, key
 	for name, before := range map[string]func(store.Tx) error{
 		"plain": func(store.Tx) error { return nil },
 		"prefetched": func(tx store.Tx) error {
-			return store.Prefetch(tx, []store.ID{{Collection: things, Key: "bad"}, {Collection: things, Key: "a"}})
+			return tx.Prefetch([]store.ID{{Collection: things, Key: "bad"}, {Collection: things, Key: "a"}})
 		},
 		"scanned": func(tx store.Tx) error {
 			hits, err := tx.Scan(things, "byname", store.Range{Limit: 10})

@@ -3,6 +3,7 @@
 package overlay
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -22,9 +23,6 @@ type Record struct {
 	Unreadable string
 	// Version identifies the version that the engine read.
 	Version int64
-
-	// Claimed is true when a claiming scan returned the record.
-	Claimed bool
 
 	// Assumed is true when the record was not loaded, and is written as if the engine did not have it. See Tx.Assume.
 	Assumed bool
@@ -74,13 +72,13 @@ type recordID struct {
 	key string
 }
 
-// Tx implements Get, Put, Delete and Notify of store.Tx. An engine embeds it, sets Load, and commits Writes and Topics.
+// Tx implements store.Tx except for Now, Wall and Scan. An engine embeds it, sets Load, and commits Writes and Topics.
 type Tx struct {
 	// ReadOnly rejects writes and drops notifications.
 	ReadOnly bool
 	// Load reads a record for the first time and fills its Stored fields. An error is final for the transaction.
 	Load func(*Record) error
-	// LoadMany is Load for several records at a time. Only FetchAll and LoadAssumed need it.
+	// LoadMany is Load for several records at a time, which Assume needs. Where it is nil, Prefetch does nothing.
 	LoadMany func([]*Record) error
 	// FindEntries fills StoredEntries of a record that the engine cannot read and that is about to be deleted. It is
 	// nil when the engine cannot find them.
@@ -243,9 +241,9 @@ func (t *Tx) LoadAssumed() error {
 	return nil
 }
 
-// FetchAll loads the records ids together. An engine implements store.Prefetcher with it.
-func (t *Tx) FetchAll(ids []store.ID) error {
-	if t.Err != nil {
+// Prefetch implements store.Tx.
+func (t *Tx) Prefetch(ids []store.ID) error {
+	if t.Err != nil || t.LoadMany == nil {
 		return t.Err
 	}
 	records, err := t.Unread(ids)
@@ -255,12 +253,12 @@ func (t *Tx) FetchAll(ids []store.ID) error {
 	if err := t.LoadMany(records); err != nil {
 		return t.Fail(err)
 	}
-	t.grow(len(records))
-	for _, r := range records {
-		t.track(r)
-	}
+	t.Preload(records...)
 	return nil
 }
+
+// PrefetchNew implements store.Tx.
+func (t *Tx) PrefetchNew(ids []store.ID) error { return t.Prefetch(ids) }
 
 // Unread returns those of the records ids that the transaction has neither loaded nor written, to be loaded.
 func (t *Tx) Unread(ids []store.ID) ([]*Record, error) {
@@ -376,6 +374,11 @@ func (t *Tx) written(r *Record) {
 		r.Written = true
 		t.writes = append(t.writes, r)
 	}
+}
+
+// Size implements store.Tx for engines without store.Capabilities.Sizes.
+func (t *Tx) Size(store.Collection) (records int, bytes int64, err error) {
+	return 0, 0, errors.ErrUnsupported
 }
 
 // Notify implements store.Tx.

@@ -165,7 +165,7 @@ func TestPreloadKeepsOwnWrites(t *testing.T) {
 	}
 }
 
-func TestFetchAllKeepsOwnWrites(t *testing.T) {
+func TestPrefetchKeepsOwnWrites(t *testing.T) {
 	e := newEngine()
 	tx := e.tx(true)
 	if err := tx.Put("things", "b", []byte("mine")); err != nil {
@@ -178,7 +178,7 @@ func TestFetchAllKeepsOwnWrites(t *testing.T) {
 		return out
 	}
 	for range 2 {
-		if err := tx.FetchAll(ids("a", "c", "a", "b")); err != nil {
+		if err := tx.Prefetch(ids("a", "c", "a", "b")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -186,14 +186,14 @@ func TestFetchAllKeepsOwnWrites(t *testing.T) {
 	if v, err := tx.Get("things", "b"); err != nil || string(v) != "mine" {
 		t.Errorf("Get(b) = %q, %v", v, err)
 	}
-	if err := tx.FetchAll(ids("d", "")); err == nil || tx.Err != nil {
+	if err := tx.Prefetch(ids("d", "")); err == nil || tx.Err != nil {
 		t.Errorf("an empty key: %v, transaction %v", err, tx.Err)
 	}
 	e.err = store.ErrUnavailable
-	if err := tx.FetchAll(ids("e")); !errors.Is(err, store.ErrUnavailable) || !errors.Is(tx.Err, store.ErrUnavailable) {
+	if err := tx.Prefetch(ids("e")); !errors.Is(err, store.ErrUnavailable) || !errors.Is(tx.Err, store.ErrUnavailable) {
 		t.Errorf("error %v, transaction %v", err, tx.Err)
 	}
-	if err := tx.FetchAll(ids("f")); !errors.Is(err, store.ErrUnavailable) {
+	if err := tx.Prefetch(ids("f")); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("after a failure: %v", err)
 	}
 }
