@@ -78,7 +78,7 @@ func (c *Client) Finish(ctx context.Context, f FinishRequest) (*Job, error) {
 	return c.job(ctx, wire.Call{Method: "POST", Path: wire.JobPath(id) + "/finish", Body: f})
 }
 
-// FinishMany ends up to 1000 jobs in one transaction. The i-th error is for the i-th job; the last result is an error
+// FinishMany ends up to 1000 jobs, in one transaction if they fit into one. The i-th error is for the i-th job; the last result is an error
 // for all of them.
 func (c *Client) FinishMany(ctx context.Context, fs []FinishRequest) ([]error, error) {
 	body := struct {

@@ -258,8 +258,13 @@ func TestWriterEndsAMessageOnItsWay(t *testing.T) {
 	<-entered
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if err := w.Close(ended); !errors.Is(err, context.Canceled) {
-		t.Errorf("Close: %v", err)
+	for range 2 {
+		if err := w.Close(ended); !errors.Is(err, context.Canceled) {
+			t.Errorf("Close: %v", err)
+		}
+	}
+	if err := w.Close(t.Context()); !errors.Is(err, context.Canceled) {
+		t.Errorf("Close once more: %v", err)
 	}
 	if r := <-results; !errors.Is(r.Err, client.ErrWriterClosed) {
 		t.Errorf("a message that Close gave up: %v", r.Err)

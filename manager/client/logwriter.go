@@ -62,6 +62,7 @@ type IdempotentWriter struct {
 	stop  context.CancelCauseFunc
 	ctx   context.Context
 	ended chan struct{}
+	err   error // what Close returns, set before ended is closed
 
 	mu     sync.RWMutex // of closed and the sends to queue
 	closed bool
@@ -192,9 +193,9 @@ func (m *WriteMessage) id() string {
 func (o *write) fail(err error) { o.done <- WriteResult{ID: o.id, Err: err} }
 
 // Close sends what is queued and waits for the results. When ctx ends first, what has no result
-// by then gets ErrWriterClosed, and Close returns ctx's error.
+// by then gets ErrWriterClosed, and Close returns ctx's error. Another Close returns the same.
 func (w *IdempotentWriter) Close(ctx context.Context) error {
-	stopEarly := context.AfterFunc(ctx, func() { w.stop(ErrWriterClosed) })
+	stopEarly := context.AfterFunc(ctx, func() { w.stop(ctx.Err()) })
 	defer stopEarly()
 	w.mu.Lock()
 	first := !w.closed
@@ -204,10 +205,7 @@ func (w *IdempotentWriter) Close(ctx context.Context) error {
 		close(w.queue)
 	}
 	<-w.ended
-	if w.ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return nil
+	return w.err
 }
 
 // run sends batches until the queue is closed and empty.
@@ -220,6 +218,7 @@ func (w *IdempotentWriter) run() {
 		if next = nil; one == nil {
 			var ok bool
 			if one, ok = <-w.queue; !ok {
+				w.err = context.Cause(w.ctx)
 				return
 			}
 		}

@@ -151,14 +151,14 @@ func (w *Worker) send(ctx context.Context, batch []*finish) {
 	errs, err := w.client.FinishMany(ctx, reqs)
 	apart := refused(err) // one of them caused it: the others must not suffer
 	for i, f := range batch {
-		switch {
-		case apart:
-			_, err := w.client.Finish(ctx, f.req)
-			f.done <- err
-		case err != nil:
-			f.done <- err
-		default:
-			f.done <- errs[i]
+		own, again := err, apart
+		if err == nil {
+			own = errs[i]
+			again = HasCode(own, api.CodeOverloaded) || HasCode(own, api.CodeUnavailable)
 		}
+		if again {
+			_, own = w.client.Finish(ctx, f.req)
+		}
+		f.done <- own
 	}
 }

@@ -111,8 +111,8 @@ type finishCall struct {
 	job      *record // that was finished, nil otherwise
 }
 
-// FinishMany finishes up to MaxLimit jobs in one transaction. Each is judged by itself: a refused finish does not
-// affect the others. The error concerns all of them, and then it is certain that none was finished.
+// FinishMany finishes up to MaxLimit jobs, in one transaction if they fit into one. Each is judged by itself: a refused
+// finish does not affect the others. The error concerns all of them. It is that of the one transaction.
 func (q *Queue) FinishMany(ctx context.Context, fs []Finish) ([]Finished, error) {
 	if len(fs) == 0 || len(fs) > MaxLimit {
 		return nil, invalidInt("finishes", int64(len(fs)), "1 to "+strconv.Itoa(MaxLimit)+" jobs")
@@ -134,10 +134,14 @@ func (q *Queue) FinishMany(ctx context.Context, fs []Finish) ([]Finished, error)
 	if errors.Is(err, store.ErrTooLarge) && len(allowed) > 1 {
 		// Many following runs with large payloads: one transaction each.
 		for _, call := range allowed {
-			if err = q.finish(ctx, call); err != nil {
-				break
+			alone := &finishCall{Finish: call.Finish} // after an error a group may still use it
+			if err := q.finish(ctx, alone); err != nil {
+				call.out, call.job = Finished{Err: err}, nil
+				continue
 			}
+			*call = *alone
 		}
+		err = nil
 	}
 	if err != nil {
 		return nil, err

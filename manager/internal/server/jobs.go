@@ -224,7 +224,7 @@ func (h *jobHandlers) finish(r *httpd.Request, w *httpd.Response) {
 	jobAnswer(w, 200, &j, formBrief)
 }
 
-// finishMany finishes several jobs in one transaction; each has its own answer.
+// finishMany finishes several jobs; each has its own answer.
 func (h *jobHandlers) finishMany(r *httpd.Request, w *httpd.Response) {
 	fs, err := parseFinishes(r.Body)
 	if err != nil {
@@ -250,7 +250,7 @@ func (h *jobHandlers) finishMany(r *httpd.Request, w *httpd.Response) {
 		o.open()
 		o.str("id", fs[i].ID)
 		if out[i].Err != nil {
-			p := ProblemOf(out[i].Err)
+			p := r.Problem(out[i].Err, nil)
 			o.name("problem")
 			o.b = p.AppendJSON(o.b)
 		} else {
