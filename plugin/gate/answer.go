@@ -266,6 +266,23 @@ func unavailableProblem(seconds int) *api.Problem {
 	}
 }
 
+// closedTitle is the title of unavailableProblem when the manager answered with this code.
+func closedTitle(code api.Code) string {
+	switch code {
+	case api.CodeLedgerFull:
+		return "The idempotency ledger has no room for new keys"
+	case api.CodeQuarantine:
+		return "The idempotency ledger may have forgotten keys and takes no new ones yet"
+	case api.CodeRecordUnreadable:
+		return "The idempotency ledger cannot read what it has of this key"
+	case api.CodeDurability:
+		return "The idempotency ledger cannot protect keys as this route asks"
+	case api.CodeWrongHome:
+		return "The data centres do not agree about this key"
+	}
+	return "The data centre that decides about this key cannot be reached" // CodeHomeUnavailable, CodeHomeUnanswered
+}
+
 func overloadedProblem() *api.Problem {
 	return &api.Problem{
 		Status:            503,

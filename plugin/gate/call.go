@@ -61,7 +61,6 @@ type call struct {
 	message, result []byte
 	// cacheFor is how long the cache may answer with the outcome, if the ledger says so; 0: for as long as it lasts.
 	cacheFor time.Duration
-	noBody   bool // result has no body
 	stripped bool // result has nothing but the status
 
 	// next is the next call in the chain; see ledger.outcomeCall.
@@ -270,38 +269,6 @@ func (l *ledger) message(c *call, now int64) []byte {
 		return p.scratch
 	}
 	return c.message
-}
-
-// settle acts on the answer to a call.
-func (l *ledger) settle(c *call, r *reply) {
-	r.maybe = r.maybe || c.open
-	s := &l.shards[c.shard]
-	l.heldBytes -= len(c.message)
-	l.repeated(c)
-	wasDown := s.down
-	switch r.kind {
-	case replyUnavailable, replyRefused:
-		l.logFailure(s, c, r)
-	default:
-		l.logRecovery(s)
-	}
-	if s.down = r.kind == replyUnavailable && r.shardError != api.CodeKeyMoved && r.closed == ""; !s.down && wasDown {
-		l.flush(s, r.at)
-	}
-	switch c.kind {
-	case callReserve:
-		l.p.reserved(c, r)
-	case callRelease:
-		l.p.released(c, r)
-	case callRenew:
-		l.p.renewed(c, r)
-	case callUnknown:
-		l.p.reported(c, r)
-	case callLookUp:
-		l.p.lookedUp(c, r)
-	default:
-		l.p.recorded(c, r)
-	}
 }
 
 // tick has send look for repetitions that are due, and for calls and connections without an answer.

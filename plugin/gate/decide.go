@@ -62,10 +62,27 @@ func (s *Stream) decideOnce() verdict {
 // proceed continues with a request that is new as far as the cache knows.
 func (s *Stream) proceed(now int64) verdict {
 	if s.route.Ledger == config.LedgerManager {
-		return s.reserve()
+		s.shard = s.plugin.calls.firstOwner(&s.attempt)
+		return s.reserve(0, false)
 	}
 	s.expires = now + int64(s.route.PendingTTL)
 	return s.forward(now)
+}
+
+// reserve asks the ledger for the right to run the request. The manager may hold the call for wait nanoseconds while another
+// attempt is pending. It may not hold the first one: nearly all keys are new, and the gate notices a manager that hangs within the
+// time of an ordinary call. open: an earlier reserve of the attempt may still be carried out.
+func (s *Stream) reserve(wait int64, open bool) verdict { return s.ask(callReserve, wait, open) }
+
+// ask makes a call for whose reply the stream waits.
+func (s *Stream) ask(kind callKind, wait int64, open bool) verdict {
+	s.own()
+	c := s.newCall(kind)
+	c.wait, c.open = nanoseconds(wait), open
+	c.stream, s.call = s, c
+	s.phase = phaseReserving
+	s.plugin.calls.add(c)
+	return verdictPause
 }
 
 // found deals with a request whose entry is in the cache.
@@ -93,18 +110,9 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 		}
 		return s.waitForEntry(e.Expires, now)
 	}
-	if e.HasBody {
-		if raw, ok := p.table.Body(e); ok {
-			state := e.State
-			if s.replayRaw(raw) {
-				if s.recordWait() {
-					p.metrics.count(p.metrics.waited)
-				} else {
-					p.countHit(state)
-				}
-				return verdictReplied
-			}
-		}
+	if state := e.State; s.replayCached(e) {
+		s.countReplay(state)
+		return verdictReplied
 	}
 	// The first request is done, but its answer is not in the cache.
 	if s.ledgerNone() {
@@ -182,10 +190,15 @@ func (s *Stream) mismatch() verdict {
 
 // unprotected deals with a request that cannot be protected.
 func (s *Stream) unprotected(problem *api.Problem) verdict {
-	p := s.plugin
 	if s.route.FailureMode == config.FailOpen {
 		return s.bypass()
 	}
+	return s.unavailable(problem)
+}
+
+// unavailable refuses a request that cannot be protected.
+func (s *Stream) unavailable(problem *api.Problem) verdict {
+	p := s.plugin
 	p.metrics.count(p.metrics.managerError)
 	s.recordWait()
 	return s.refuse(problem)
@@ -226,6 +239,16 @@ func (s *Stream) routed() verdict {
 func (s *Stream) ledgerUpstream() bool { return s.route.Ledger == config.LedgerUpstream }
 
 func (s *Stream) ledgerNone() bool { return s.route.Ledger == config.LedgerNone }
+
+// countReplay counts a replay, by whether the duplicate has waited for it.
+func (s *Stream) countReplay(state api.State) {
+	p := s.plugin
+	if s.recordWait() {
+		p.metrics.count(p.metrics.waited)
+	} else {
+		p.countHit(state)
+	}
+}
 
 func (p *Plugin) countHit(state api.State) {
 	if state == api.StateRejected {

@@ -182,7 +182,7 @@
 //	lookup.go                              clients that ask what became of a request
 //	caller.go                              callers that the scope does not distinguish
 //	requestbody.go, bodywatch.go           bodies of requests
-//	reservation.go, outcome.go             attempts, renewals, the ledger's answers
+//	reservation.go, settle.go              attempts, renewals, what the ledger's answers lead to
 //	response.go, responsebody.go, result.go  upstream's answer, and what a replay repeats of it
 //	finish.go                              how reservations end
 //	answer.go, keep.go, encoding.go, ending.go      the gate's own replies

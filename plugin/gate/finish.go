@@ -29,7 +29,6 @@ func (p *Plugin) conclude(r *reservation, outcome config.Outcome, result *api.Re
 	}
 	p.stopRenewing(r)
 	c := r.newCall(kind)
-	c.noBody = result.BodyOmitted
 	r.owner = false
 	if !called {
 		c.result = result.AppendRaw(nil)
@@ -44,18 +43,14 @@ func (p *Plugin) conclude(r *reservation, outcome config.Outcome, result *api.Re
 // giveBack ends a reservation and frees its key: nothing ran, or upstream asks for a retry.
 func (p *Plugin) giveBack(r *reservation) {
 	p.stopRenewing(r)
-	c := r.newCall(callRelease)
+	switch {
+	case r.route.Ledger == config.LedgerManager:
+		p.release(&r.attempt, r.expires, r.doubtful)
+	case r.owner:
+		p.metrics.count(p.metrics.released)
+		p.forget(r.newCall(callRelease), p.host.Now())
+	}
 	r.owner = false
-	if r.route.Ledger == config.LedgerManager {
-		p.metrics.count(p.metrics.released)
-		c.deadline, c.sendTwice = c.forgotten(r.expires), r.doubtful
-		p.calls.add(c)
-		return
-	}
-	if c.owner {
-		p.metrics.count(p.metrics.released)
-		p.forget(c, p.host.Now())
-	}
 }
 
 // unknown ends a reservation without an outcome: upstream may have run the request, so no

@@ -246,7 +246,6 @@ func (c *call) strip(p *Plugin) {
 	if c.stripped = true; result.ParseRaw(c.result) != nil {
 		return
 	}
-	c.noBody = true
 	c.encode(p, &api.Result{Status: result.Status, BodyOmitted: true})
 }
 

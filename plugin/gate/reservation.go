@@ -165,26 +165,3 @@ func (p *Plugin) renew(now int64) {
 		}
 	}
 }
-
-// renewed deals with the answer to a renewal.
-func (p *Plugin) renewed(c *call, a *reply) {
-	r := c.renews
-	if r == nil {
-		return // the reservation ended meanwhile
-	}
-	c.renews, r.renewal = nil, nil
-	r.doubtful = r.doubtful || a.maybe
-	switch a.kind {
-	case replyOK:
-		p.metrics.count(p.metrics.renewed)
-		r.expires = a.at + int64(a.answer.ExpiresIn)
-	case replyFenced, replyConflict:
-		p.stopRenewing(r)
-		p.metrics.count(p.metrics.lost)
-		if more, due := p.calls.trouble.alarms.due(a.at); due {
-			p.host.Log(LevelError, "oncegate: a running request lost its reservation to another request or to an outcome; it may run twice"+more)
-		}
-	default:
-		r.renewAt = a.at + min(r.third(), renewRetry)
-	}
-}

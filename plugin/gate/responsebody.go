@@ -200,8 +200,11 @@ func (s *Stream) endAnswer(hold bool) Action {
 }
 
 // answerRecorded is called in the plugin context when the ledger has the outcome,
-// or could not be.
+// or could not be. s is nil if the stream has ended.
 func (s *Stream) answerRecorded() {
+	if s == nil {
+		return
+	}
 	switch s.phase {
 	case phaseSettling:
 		s.handOver()

@@ -59,17 +59,6 @@ func (l *ledger) firstOwner(a *attempt) int {
 	return slices.IndexFunc(l.shards, func(s shard) bool { return s.name == name })
 }
 
-// keyMoved deals with a reserve that the key's previous owner refused because the key has moved.
-func (p *Plugin) keyMoved(c *call, s *Stream, now int64) {
-	p.metrics.count(p.metrics.moved)
-	if s == nil {
-		p.forget(c, now)
-		return
-	}
-	s.shard = p.calls.owner(&s.attempt)
-	s.askFor(0, false)
-}
-
 // classifyShardError classifies a refusal that concerns shards, which says nothing about the key itself. If there is no other
 // owner to ask, gates and managers disagree about the shards, and the log gets an alarm.
 func (l *ledger) classifyShardError(c *call, code api.Code) (r reply, ok bool) {
