@@ -4,8 +4,19 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/request"
+)
+
+// fix says what to correct in a reply of the gate's own; see fixType.
+type fix uint8
+
+const (
+	fixNone fix = iota
+	fixRemoveType
+	fixRestoreType
 )
 
 // maxRetryAfterSeconds bounds Retry-After. A client that comes back too early is only asked
@@ -201,110 +212,298 @@ func (s *Stream) fixOwnReply() {
 	}
 }
 
-// The problems that the gate answers with.
+// Replies wait for the end of their requests. After a reply that goes out before the request's
+// end, the host closes an HTTP/1 connection and resets an HTTP/2 stream. Many clients then lose
+// the reply: over HTTP/1 those that send a large body before they read, over HTTP/2 some in any case.
 
-func pendingProblem(remaining int64) *api.Problem {
-	return &api.Problem{
-		Status:            409,
-		Code:              api.CodePending,
-		Title:             "The first request with this key is still being processed",
-		Detail:            "Try again later with the same key; the request was not executed a second time.",
-		RetryAfterSeconds: retryAfter(remaining),
-	}
+const (
+	// endBytes is the largest declared HTTP/1 body whose end is taken from request.total_size. Larger ones need body callbacks.
+	endBytes = 64 << 10
+	// endPatience is how long such a reply waits, give or take a tick.
+	endPatience = 100 * time.Millisecond
+	// shownPatience is how long a reply waits after each piece of a body that the host shows. The host bounds the time of
+	// the whole request.
+	shownPatience = time.Second
+	// endLooks is how many ticks, at least, must find that an HTTP/2 request has not grown before a reply
+	// takes it as complete, if the host does not show its body. Many clients send the end by itself, after
+	// the last byte. Ticks count, not time: before a tick that comes late, the host reads what came meanwhile.
+	endLooks = 5
+	// endPeriod is the time between two ticks while a reply waits.
+	endPeriod = 2 * time.Millisecond
+	// maxUnsentBytes bounds the bodies of all replies that wait in one VM. Beyond it a reply does not wait.
+	maxUnsentBytes = 1 << 20
+)
+
+// ending is what is known of a request's end.
+type ending struct {
+	// ended: the end has come, or the client sends none before it has the reply.
+	ended bool
+	// far: the body is larger than endBytes.
+	far bool
+	// known: the fields below are set.
+	known    bool
+	length   int64  // of the body, as declared; -1: not declared
+	headers  uint64 // bytes of the headers, as request.total_size counts them
+	received int64  // bytes of body that the host has shown
+	shown    bool   // the host shows the body, so it will also show the end
+	judged   bool   // short has set the next two
+	http1    bool
+	brief    bool
+	since    int64  // when the reply began to wait, or when the last piece of a shown body came after that, nanoseconds
+	size     uint64 // request.total_size at the last look
+	looks    int32  // so many looks were there
+	grownAt  int32  // the look that first found this size
+	reply    *localReply
 }
 
-func unknownProblem() *api.Problem {
-	return &api.Problem{
-		Status: 409,
-		Code:   api.CodeOutcomeUnknown,
-		Title:  "The first request with this key may have been executed, but its outcome is not known",
-		Detail: "The request was not executed a second time. Find out whether the first one took effect before you send it with another key.",
-	}
+// localReply is a reply that waits.
+type localReply struct {
+	status  int
+	details string
+	headers [][2]string
+	body    []byte
 }
 
-// notRecordedProblem is for a duplicate of a request that ran but whose answer is not recorded.
-// status is the answer's status; 0: not known either.
-func notRecordedProblem(status int) *api.Problem {
-	detail := "The request is not executed again."
-	if status != 0 {
-		detail = "It was answered with status " + strconv.Itoa(status) + ". " + detail
-	}
-	return &api.Problem{
-		Status: 410,
-		Code:   api.CodeAnswerNotRecorded,
-		Title:  "The request was executed, but its answer is not recorded",
-		Detail: detail,
-	}
+// endings are the replies of a VM that wait.
+type endings struct {
+	fresh      list // streams that the next queue callback looks at
+	slow       list // streams whose requests had no end by then: each tick looks at them
+	shown      list // those of them whose end the host will show
+	bytes      int  // of the replies' bodies
+	checkFresh bool // the streams in fresh must be looked at
+	checkSlow  bool // the streams in slow must be looked at
+	fast       bool // the tick comes every endPeriod
 }
 
-// notAcceptableProblem is for a duplicate that does not accept the recorded answer's encoding.
-func notAcceptableProblem(encoding string) *api.Problem {
-	return &api.Problem{
-		Status: 406,
-		Code:   api.CodeEncodingNotAccepted,
-		Title:  "The recorded answer has an encoding that this request does not accept",
-		Detail: "The request is not executed again. With Accept-Encoding: " + encoding + " and the same key it gets the answer.",
+// begin records what the request's headers say about its end.
+func (e *ending) begin(headers request.Headers) {
+	if e.known {
+		return
 	}
-}
-
-func mismatchProblem() *api.Problem {
-	return &api.Problem{
-		Status: 422,
-		Code:   api.CodeFingerprintMismatch,
-		Title:  "The key was already used for another request",
-		Detail: "A retry must repeat the request unchanged; another request needs another key.",
+	e.known, e.length, e.headers = true, -1, 0
+	for i := range headers {
+		name, value := headers[i][0], headers[i][1]
+		e.headers += uint64(len(name) + len(value))
+		switch name {
+		case headerContentLength:
+			if n, ok := parseDecimal(value); ok {
+				e.length = n
+			}
+		case headerExpect, headerUpgrade:
+			// With Expect the client sends no body before it has an answer. After an upgrade no body follows.
+			e.ended = true
+		}
 	}
+	e.far = e.length > endBytes
 }
 
-func unavailableProblem(seconds int) *api.Problem {
-	return &api.Problem{
-		Status:            503,
-		Code:              api.CodeManagerUnavailable,
-		Title:             "The idempotency ledger cannot be reached",
-		Detail:            "The request was not executed; try again with the same key.",
-		RetryAfterSeconds: min(max(seconds, 1), maxRetryAfterSeconds),
+// noteBody counts the bytes of a body callback.
+func (e *ending) noteBody(size int, end bool) {
+	e.shown = true
+	e.received += int64(size)
+	e.ended = e.ended || end
+}
+
+// incomplete reports whether upstream lacks a part of the body, for a request that it got as it came.
+func (e *ending) incomplete() bool {
+	return e.known && !e.ended && (e.length < 0 || e.received < e.length)
+}
+
+// short reports whether the end of the current stream's request needs no body callback: an HTTP/1 body whose declared length is
+// small is complete in the queue callback, which is cheaper.
+func (s *Stream) short() bool {
+	e := &s.ending
+	if !e.judged && e.known {
+		e.judged, e.http1 = true, s.http1()
+		e.brief = e.http1 && e.length >= 0 && !e.far
 	}
+	return e.brief
 }
 
-// closedTitle is the title of unavailableProblem when the manager answered with this code.
-func closedTitle(code api.Code) string {
-	switch code {
-	case api.CodeLedgerFull:
-		return "The idempotency ledger has no room for new keys"
-	case api.CodeQuarantine:
-		return "The idempotency ledger may have forgotten keys and takes no new ones yet"
-	case api.CodeRecordUnreadable:
-		return "The idempotency ledger cannot read what it has of this key"
-	case api.CodeDurability:
-		return "The idempotency ledger cannot protect keys as this route asks"
-	case api.CodeWrongHome:
-		return "The data centres do not agree about this key"
+// awaitsEnd reports whether a reply to the current stream must wait. In the plugin context the host
+// has all bytes that came together with the headers, so a reply to a short request waits only if some are missing.
+func (s *Stream) awaitsEnd() bool {
+	p, e := s.plugin, &s.ending
+	if s.headers != nil {
+		e.begin(s.headers)
 	}
-	return "The data centre that decides about this key cannot be reached" // CodeHomeUnavailable, CodeHomeUnanswered
-}
-
-func overloadedProblem() *api.Problem {
-	return &api.Problem{
-		Status:            503,
-		Code:              api.CodeOverloaded,
-		Title:             "There is no room to remember this request",
-		Detail:            "The request was not executed; try again with the same key.",
-		RetryAfterSeconds: 1,
+	switch {
+	case e.ended || !e.known:
+		return false
+	case s.short():
+		return !p.inside || !s.allReceived()
+	case e.shown || p.bodies.seen:
+		return true
 	}
+	// Outside the plugin context, the first body callback may follow. Inside, nothing more will be known of the end of a chunked
+	// HTTP/1 body, nor whether that of a large body is near.
+	return !p.inside || !e.http1 && !e.far
 }
 
-var unsupportedProblem = api.Problem{
-	Status: 400,
-	Code:   api.CodeUnsupportedProtocol,
-	Title:  "CONNECT, protocol upgrades and gRPC cannot be protected by an idempotency key",
-	Detail: "The request was not executed. Send it without a key, where none is required.",
+// allReceived reports whether the host has the whole declared body.
+func (s *Stream) allReceived() bool {
+	return s.plugin.totalSize() >= s.ending.headers+uint64(s.ending.length)
 }
 
-func unreadableProblem() *api.Problem {
-	return &api.Problem{
-		Status: 400,
-		Code:   api.CodeInvalidRequest,
-		Title:  "The request headers cannot be read",
-		Detail: "There are too many of them, or they are too large, to look for an idempotency key.",
+// complete looks whether the request of the current stream has come in, as far as the gate can know
+// without body callbacks. In HTTP/1 the host reads the end together with the last byte of a declared
+// body. In HTTP/2 the end may follow later, and nothing but some ticks without new bytes suggests
+// that it has come.
+func (s *Stream) complete() bool {
+	e := &s.ending
+	if e.http1 {
+		return e.length < 0 || s.allReceived()
+	}
+	enough := e.headers + uint64(e.length)
+	if e.length < 0 {
+		enough = e.headers + 1
+	}
+	e.looks++
+	if e.length < 0 || e.size < enough {
+		if size := s.plugin.totalSize(); size != e.size {
+			e.size, e.grownAt = size, e.looks
+		}
+	}
+	// A client that was slow to send its body is slow to send the end as well.
+	return e.size >= enough && e.looks-e.grownAt >= max(endLooks, 2*(e.grownAt-1))
+}
+
+// delayReply keeps a reply until the request ends or endPatience is over.
+func (s *Stream) delayReply(r *localReply) {
+	p, e := s.plugin, &s.ending
+	n := &p.endings
+	s.dropBody()
+	s.phase = phaseEnding
+	e.reply = r
+	n.bytes += len(r.body)
+	if e.shown || p.bodies.seen && !s.short() {
+		e.since = p.host.Now()
+		n.shown.add(s)
+		return
+	}
+	if p.inside {
+		e.since = p.host.Now()
+		s.complete() // the first look
+		n.slow.add(s)
+		return
+	}
+	n.fresh.add(s)
+	n.checkFresh = true
+	p.kick()
+}
+
+// dropReply ends the wait and returns the reply.
+func (s *Stream) dropReply() *localReply {
+	n, r := &s.plugin.endings, s.ending.reply
+	n.fresh.remove(s)
+	n.slow.remove(s)
+	n.shown.remove(s)
+	n.bytes -= len(r.body)
+	s.ending.reply = nil
+	return r
+}
+
+// sendReply ends the wait and sends the reply. The current stream is s.
+func (s *Stream) sendReply() {
+	r := s.dropReply()
+	s.send(r.status, r.details, r.headers, r.body)
+}
+
+// endBody drops the body that comes while the reply waits, and replies at its end.
+func (s *Stream) endBody() Action {
+	e, n := &s.ending, &s.plugin.endings
+	if e.ended {
+		s.sendReply()
+		return Pause
+	}
+	e.since = s.plugin.host.Now()
+	if s.list != &n.shown {
+		n.fresh.remove(s)
+		n.slow.remove(s)
+		n.shown.add(s)
+	}
+	return Take
+}
+
+// sendReplies sends the replies that need not wait any more. It runs in the plugin context.
+// Once the callback is spent, the next one continues.
+func (p *Plugin) sendReplies() {
+	n := &p.endings
+	if !n.checkFresh && !n.checkSlow {
+		return
+	}
+	now := p.host.Now()
+	for s := n.fresh.first; s != nil && !p.spent(); s = n.fresh.first {
+		s.ending.since = now
+		switch {
+		case !p.choose(s.id):
+			s.leave()
+		case s.complete():
+			s.sendReply()
+		default:
+			n.fresh.remove(s)
+			n.slow.add(s) // each tick looks whether the reply can go out
+		}
+	}
+	if n.checkSlow {
+		n.checkSlow = !p.sendSlow(now)
+	}
+	n.checkFresh = n.fresh.size > 0
+}
+
+// sendSlow sends the replies whose requests have come in or whose patience is over. False: the
+// callback is spent.
+func (p *Plugin) sendSlow(now int64) bool {
+	return p.sendOverdue(&p.endings.slow, now) && p.sendOverdue(&p.endings.shown, now)
+}
+
+func (p *Plugin) sendOverdue(l *list, now int64) bool {
+	for s, next := l.first, (*Stream)(nil); s != nil; s = next {
+		if p.spent() {
+			return false
+		}
+		next = s.next
+		if !p.choose(s.id) {
+			s.leave()
+		} else if s.hasWaitedEnough(now) {
+			s.sendReply()
+		}
+	}
+	return true
+}
+
+// hasWaitedEnough reports whether to send the current stream's reply now.
+func (s *Stream) hasWaitedEnough(now int64) bool {
+	e := &s.ending
+	waited := now - e.since
+	switch {
+	case waited < 0:
+		return true
+	case s.list == &s.plugin.endings.shown:
+		return waited >= int64(shownPatience)
+	}
+	return waited >= int64(endPatience) || s.complete()
+}
+
+// due reports whether the next queue callback has work.
+func (n *endings) due() bool { return n.checkFresh || n.checkSlow || n.fast != n.needsFastTick() }
+
+// needsFastTick reports whether the tick must come every endPeriod.
+func (n *endings) needsFastTick() bool { return n.slow.size > 0 }
+
+// setTickPeriod changes the tick's period if replies begin or cease to wait for ticks. Only queue
+// callbacks call it: a host may not expect a tick to change its own period.
+func (p *Plugin) setTickPeriod() {
+	n := &p.endings
+	if n.fast == n.needsFastTick() {
+		return
+	}
+	n.fast = n.needsFastTick()
+	period := tickPeriod
+	if n.fast {
+		period = endPeriod
+	}
+	if !p.host.SetTick(period) {
+		p.host.Log(LevelError, "oncegate: the host refused to change the tick period")
 	}
 }

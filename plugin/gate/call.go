@@ -92,7 +92,7 @@ type call struct {
 	deadline int64
 }
 
-// ledger sends calls to the managers. It keeps the calls that it could not deliver; see kept.go.
+// ledger sends calls to the managers. It keeps the calls that it could not deliver; see retry.go.
 //
 // Calls are in slices and not in a map: TinyGo's garbage collector does not treat a
 // pointer that was looked up in a map as a root. If the pointer is then deleted from

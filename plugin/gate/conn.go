@@ -305,12 +305,6 @@ func (l *ledger) onClose(id uint32, status int) {
 	l.ended(n, r, again, l.p.host.Now())
 }
 
-// Statuses of gRPC besides those of grpc.go.
-const (
-	grpcPermissionDenied = 7
-	grpcUnauthenticated  = 16
-)
-
 // closed says what a connection's status means for its calls, and whether it makes sense to send them again.
 func closed(status int) (r reply, again bool) {
 	r.kind = replyUnavailable

@@ -1,7 +1,9 @@
 package gate
 
 import (
+	"encoding/binary"
 	"encoding/hex"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -406,4 +408,22 @@ func (p *Plugin) report() {
 		m.set(m.bytes, stats.Bytes)
 	}
 	p.swept = stats
+}
+
+// totalSize returns how many bytes of the current stream's request the host has.
+func (p *Plugin) totalSize() uint64 { return p.number("request", "total_size") }
+
+// number reads an integer property; 0: it is not there.
+func (p *Plugin) number(path ...string) uint64 {
+	if b, ok := p.host.Property(path...); ok && len(b) == 8 {
+		return binary.LittleEndian.Uint64(b)
+	}
+	return 0
+}
+
+// logShared names the routes where callers may share their keys.
+func (p *Plugin) logShared() {
+	if names := p.config.Shared(); len(names) > 0 {
+		p.host.Log(LevelInfo, `oncegate: requests that lack what the scope names share their keys ("anonymous": "shared") in `+strings.Join(names, ", "))
+	}
 }

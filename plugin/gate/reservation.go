@@ -165,3 +165,123 @@ func (p *Plugin) renew(now int64) {
 		}
 	}
 }
+
+// How reservations end.
+
+func nanoseconds(n int64) time.Duration { return time.Duration(n) }
+
+// conclude ends a reservation with upstream's answer. It returns the call that reports it to the
+// ledger; nil where the route calls none.
+func (p *Plugin) conclude(r *reservation, outcome config.Outcome, result *api.Result) *call {
+	kind := callCommit
+	if outcome == config.OutcomeReject {
+		kind = callReject
+	}
+	called := r.route.Ledger == config.LedgerManager
+	if called && !p.calls.makeRoom(len(result.Body)) {
+		result.BodyOmitted, result.Headers = true, nil
+	}
+	if result.BodyOmitted {
+		result.Body = nil
+		p.metrics.count(p.metrics.oversize)
+	}
+	p.stopRenewing(r)
+	c := r.newCall(kind)
+	r.owner = false
+	if !called {
+		c.result = result.AppendRaw(nil)
+		p.cacheOutcome(c, p.host.Now(), true)
+		return nil
+	}
+	c.encode(p, result)
+	p.calls.add(c)
+	return c
+}
+
+// giveBack ends a reservation and frees its key: nothing ran, or upstream asks for a retry.
+func (p *Plugin) giveBack(r *reservation) {
+	p.stopRenewing(r)
+	switch {
+	case r.route.Ledger == config.LedgerManager:
+		p.release(&r.attempt, r.expires, r.doubtful)
+	case r.owner:
+		p.metrics.count(p.metrics.released)
+		p.forget(r.newCall(callRelease), p.host.Now())
+	}
+	r.owner = false
+}
+
+// unknown ends a reservation without an outcome: upstream may have run the request, so no
+// retry may run it. Where upstream keeps the ledger, that ledger knows. Until the ledger has
+// the report, the cache answers duplicates. After that each duplicate asks the ledger, so that
+// an operator's resolution takes effect.
+func (p *Plugin) unknown(r *reservation) {
+	if r.route.Ledger == config.LedgerUpstream {
+		p.giveBack(r)
+		return
+	}
+	p.stopRenewing(r)
+	p.metrics.count(p.metrics.unknownOutcomes)
+	c := r.newCall(callUnknown)
+	r.owner = false
+	if c.route.UnknownTTL == 0 {
+		return // the key is taken until the reservation runs out
+	}
+	c.owner = true
+	now := p.host.Now()
+	p.fill(&cache.Outcome{
+		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: api.StateUnknown,
+		Expires: now + int64(c.lasts()), CacheOnly: true,
+	}, now)
+	if c.route.Ledger == config.LedgerManager {
+		p.calls.add(c)
+	}
+}
+
+// recordOutcome records the answer's outcome. bare: without the body.
+func (s *Stream) recordOutcome(body []byte, bare bool) {
+	a := &s.answer
+	s.plugin.calls.heldBytes -= a.claimed
+	a.claimed = 0
+	result := api.Result{Status: a.status, Headers: a.headers, Body: body, BodyOmitted: bare}
+	a.headers, a.body = nil, nil
+	if s.call = s.plugin.conclude(&s.reservation, a.outcome, &result); s.call != nil {
+		s.call.stream = s
+	}
+}
+
+// emptyResult is the size of the raw form of a result without anything.
+var emptyResult = len(new(api.Result).AppendRaw(nil))
+
+// encode builds the message of a commit or reject; its tail is the raw result.
+func (c *call) encode(p *Plugin, result *api.Result) {
+	n := p.names(&c.attempt)
+	f := api.FinishRequest{Key: c.key, Scope: n.scope, Token: n.token, Fingerprint: n.fingerprint, TTL: max(c.ttl(), 0), Durability: c.laterDurability()}
+	// One block is enough for the message: each length, number and the frame take a few bytes.
+	const few = 4
+	size := 16*few + len(f.Key) + len(n.scope) + len(n.token) + len(n.fingerprint) + len(result.Body)
+	for i := range result.Headers {
+		size += 2*few + len(result.Headers[i].Name) + len(result.Headers[i].Value)
+	}
+	head := f.AppendRaw(make([]byte, 0, size))
+	prefix := len(head) - emptyResult
+	c.message = result.AppendRaw(head[:prefix])
+	c.result = c.message[prefix:]
+}
+
+func (s *Stream) giveBack() {
+	s.phase = phaseDone
+	s.plugin.giveBack(&s.reservation)
+}
+
+// holdOpen ends a reservation whose outcome upstream leaves open. It is settled later.
+func (s *Stream) holdOpen() {
+	s.phase = phaseDone
+	s.plugin.unknown(&s.reservation)
+}
+
+func (s *Stream) unknown() {
+	s.mark = statusUnknown
+	s.phase = phaseDone
+	s.plugin.unknown(&s.reservation)
+}

@@ -164,3 +164,19 @@ func (k callKind) doneAs(a *api.ReserveReply) (kind replyKind, ok bool) {
 	}
 	return replyDone, ok
 }
+
+// classifyShardError classifies a refusal that concerns shards, which says nothing about the key itself. If there is no other
+// owner to ask, gates and managers disagree about the shards, and the log gets an alarm.
+func (l *ledger) classifyShardError(c *call, code api.Code) (r reply, ok bool) {
+	switch {
+	case code == api.CodeKeyMoved && c.kind == callReserve && c.shard != l.owner(&c.attempt):
+		return reply{kind: replyMoved}, true
+	case code == api.CodeKeyMoved:
+		return reply{kind: replyUnavailable, shardError: code, why: "another shard of the manager's list owns the key"}, true
+	case code == api.CodeWrongShard:
+		return reply{kind: replyUnavailable, shardError: code, why: "the manager there is another shard"}, true
+	case code == api.CodeWrongLedger:
+		return reply{kind: replyUnavailable, shardError: code, why: "the manager there has another ledger than the one that answered before"}, true
+	}
+	return r, false
+}
