@@ -322,7 +322,7 @@ func (s *Stream) recordWait() bool {
 		return false
 	}
 	p := s.plugin
-	p.metrics.sample(p.metrics.wait, (p.host.Now()-s.firstDecided)/1e6)
+	p.metrics.record(p.metrics.wait, (p.host.Now()-s.firstDecided)/1e6)
 	return true
 }
 

@@ -188,11 +188,12 @@
 //	response.go             upstream's answer
 //	record.go, header.go    what a record has of an answer; header fields
 //	answer.go, problem.go   the gate's own replies
+//	requestend.go           replies that wait for the ends of their requests; lists of streams
 //	grpc.go                 unary gRPC calls
 //	upstream.go, direct.go, upstreamanswer.go  the gate's own upstream calls
 //	call.go, conn.go, ledgerreply.go, retry.go  calls to the ledger
 //	manager.go              what the gate knows of each manager, and logs about it
-//	metrics.go, list.go     metrics, lists of streams
+//	metrics.go              metrics
 //
 // # Memory
 //

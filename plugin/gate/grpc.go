@@ -102,30 +102,15 @@ func (s *Stream) notUnary() verdict {
 
 // settleGraded ends the answer to a gRPC call whose outcome is not one to record. True: it did.
 func (s *Stream) settleGraded(graded bool) bool {
-	switch {
-	case !graded || s.answer.outcome == config.OutcomeNone:
-		s.plugin.stopAwaiting(s)
-		s.unclaimAnswer()
-		s.unknown()
-	case s.answer.outcome == config.OutcomeHold:
-		s.plugin.stopAwaiting(s)
-		s.unclaimAnswer()
-		s.holdOpen()
-	case s.answer.outcome == config.OutcomeRelease:
-		s.plugin.stopAwaiting(s)
-		s.unclaimAnswer()
-		s.giveBack()
-	default:
+	if !graded {
+		s.answer.outcome = config.OutcomeNone
+	}
+	if !s.endUnrecorded() {
 		return false
 	}
+	s.plugin.stopAwaiting(s)
+	s.unclaimAnswer()
 	return true
-}
-
-// unclaimAnswer gives up the copy of the answer.
-func (s *Stream) unclaimAnswer() {
-	a := &s.answer
-	s.plugin.calls.heldBytes -= a.claimed
-	a.claimed, a.headers, a.body = 0, nil, nil
 }
 
 // replayRPC answers a gRPC call with a recorded answer.
@@ -153,30 +138,22 @@ func (s *Stream) replayRPC(result *api.Result) {
 	case !whole:
 		// There was no room for the trailers, and a message without its status is no answer.
 		clear(headers)
-		p.metrics.count(p.metrics.notRecorded)
-		s.replyProblem(notRecordedProblem(0))
+		s.replyNotRecorded(0)
 		return
 	case len(result.Body) > 0 && result.Body[0] != 0 && !alike && !accepts(s.accept, encoding):
 		clear(headers)
-		p.metrics.count(p.metrics.notAcceptable)
-		s.replyProblem(notAcceptableProblem(encoding))
+		s.replyNotAcceptable(encoding)
 		return
 	}
-	headers = append(headers,
-		[2]string{s.route.ReplayHeader, "true"},
-		[2]string{api.HeaderStatus, statusReplayed})
-	if s.ledgerNone() {
-		headers = append(headers, [2]string{headerLedger, "none"})
-	}
+	headers = s.markReplay(headers)
 	if len(result.Body) == 0 {
-		s.grpcStatus, s.mark = grpcOfHTTP(result.Status), statusReplayed
+		s.grpcStatus = grpcOfHTTP(result.Status)
 		if text, ok := lookup(headers, headerGRPCStatus); ok {
 			code, _ := parseDecimal(text)
 			s.grpcStatus = int(code)
 		}
 		s.reply(200, detailsReplayed, headers, nil)
-		clear(headers)
-		p.headers = headers[:0]
+		p.recycle(headers)
 		return
 	}
 	if !p.calls.makeRoom(len(result.Body)) {
@@ -184,25 +161,21 @@ func (s *Stream) replayRPC(result *api.Result) {
 		s.refuse(overloadedProblem())
 		return
 	}
-	s.mark = statusReplayed
 	s.clientAnswer = clientAnswer{
 		status: result.Status, headers: ownHeaders(headers), body: append([]byte(nil), result.Body...),
 		trailers: s.replayedTrailers(result.Headers), claimed: len(result.Body),
 	}
 	p.calls.heldBytes += len(result.Body)
-	clear(headers)
-	p.headers = headers[:0]
+	p.recycle(headers)
 	s.phase = phaseFill
-	p.fills = append(p.fills, s)
+	p.fills.add(s)
 	p.kick()
 }
 
 // sendFills lets the requests go whose answers the gate fills in. It runs in the plugin context.
 func (p *Plugin) sendFills() {
-	for len(p.fills) > 0 && !p.spent() {
-		s := p.fills[0]
-		p.fills[0] = nil
-		p.fills = p.fills[1:]
+	for s := p.fills.first; s != nil && !p.spent(); s = p.fills.first {
+		p.fills.remove(s)
 		if s.phase != phaseFill || !p.choose(s.id) {
 			continue
 		}
@@ -217,9 +190,6 @@ func (p *Plugin) sendFills() {
 		p.host.SetProperty(propertyStatus, s.mark) // for another gate of this proxy; see strays
 		s.phase = phaseFilling
 		s.act(verdictForward)
-	}
-	if len(p.fills) == 0 {
-		p.fills = nil
 	}
 }
 
@@ -277,17 +247,14 @@ func (s *Stream) fillHeaders(end bool) Action {
 			s.replyProblem(&answerAwayProblem)
 			return Pause
 		}
-		if more, due := p.noAnswerRoute.due(p.host.Now()); due {
-			p.host.Log(LevelError, "oncegate: no recorded answer to a gRPC call: add the route "+api.PathAnswer+" that grpc needs"+more)
-		}
+		p.logLimited(&p.noAnswerRoute, p.host.Now(), LevelError, "no recorded answer to a gRPC call: add the route "+api.PathAnswer+" that grpc needs")
 		s.replyProblem(&noAnswerProblem)
 		return Pause
 	}
 	headers := append(p.headers[:0], [2]string{headerStatus, strconv.Itoa(f.status)})
 	headers = append(headers, f.headers...)
 	p.host.SetResponseHeaders(headers)
-	clear(headers)
-	p.headers = headers[:0]
+	p.recycle(headers)
 	return Continue
 }
 

@@ -79,19 +79,12 @@ func connectionNames(headers [][2]string) []string {
 // eachToken calls f with the elements of a comma-separated list, without spaces
 // and empty ones, until f returns false.
 func eachToken(list string, f func(string) bool) {
-	for len(list) > 0 {
-		end := 0
-		for end < len(list) && list[end] != ',' {
-			end++
-		}
-		token := trim(list[:end])
-		if token != "" && !f(token) {
+	for list != "" {
+		var token string
+		token, list, _ = strings.Cut(list, ",")
+		if token = trim(token); token != "" && !f(token) {
 			return
 		}
-		if end == len(list) {
-			return
-		}
-		list = list[end+1:]
 	}
 }
 
@@ -142,20 +135,14 @@ func joined(headers [][2]string, name string) (list string) {
 // mediaType returns the media type of a content-type value, without its
 // parameters and in lower case.
 func mediaType(contentType string) string {
-	for i := 0; i < len(contentType); i++ {
-		if contentType[i] == ';' {
-			contentType = contentType[:i]
-			break
-		}
-	}
-	return lower(trim(contentType))
+	media, _, _ := strings.Cut(contentType, ";")
+	return lower(trim(media))
 }
 
 // isGRPC reports whether a media type belongs to gRPC (or gRPC-Web).
 func isGRPC(media string) bool {
-	const grpc = "application/grpc"
-	return len(media) >= len(grpc) && media[:len(grpc)] == grpc &&
-		(len(media) == len(grpc) || media[len(grpc)] == '+' || media[len(grpc)] == '-')
+	rest, ok := strings.CutPrefix(media, "application/grpc")
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == '-')
 }
 
 // hostsGRPC reports whether hosts take a request with this content type for gRPC.
@@ -244,22 +231,10 @@ func acceptsOne(accept, coding string) bool {
 // weigh parses an element of Accept-Encoding. It returns the coding, and 0 when a weight of
 // zero refuses it, else 1.
 func weigh(element string) (name string, allowed int) {
-	end := 0
-	for end < len(element) && element[end] != ';' {
-		end++
-	}
-	name, allowed = lower(trim(element[:end])), 1
-	if end == len(element) {
-		return name, allowed
-	}
-	q := trim(element[end+1:])
-	if len(q) < 3 || q[0]|0x20 != 'q' || q[1] != '=' {
-		return name, allowed
-	}
-	for i := 2; i < len(q); i++ {
-		if '1' <= q[i] && q[i] <= '9' {
-			return name, allowed
-		}
+	name, q, _ := strings.Cut(element, ";")
+	name, q = lower(trim(name)), trim(q)
+	if len(q) < 3 || q[0]|0x20 != 'q' || q[1] != '=' || strings.ContainsAny(q[2:], "123456789") {
+		return name, 1
 	}
 	return name, 0
 }

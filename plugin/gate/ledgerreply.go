@@ -172,11 +172,14 @@ func (l *ledger) classifyShardError(c *call, code api.Code) (r reply, ok bool) {
 	case code == api.CodeKeyMoved && c.kind == callReserve && c.shard != l.owner(&c.attempt):
 		return reply{kind: replyMoved}, true
 	case code == api.CodeKeyMoved:
-		return reply{kind: replyUnavailable, shardError: code, why: "another shard of the manager's list owns the key"}, true
+		r.why = "another shard of the manager's list owns the key"
 	case code == api.CodeWrongShard:
-		return reply{kind: replyUnavailable, shardError: code, why: "the manager there is another shard"}, true
+		r.why = "the manager there is another shard"
 	case code == api.CodeWrongLedger:
-		return reply{kind: replyUnavailable, shardError: code, why: "the manager there has another ledger than the one that answered before"}, true
+		r.why = "the manager there has another ledger than the one that answered before"
+	default:
+		return r, false
 	}
-	return r, false
+	r.kind, r.shardError = replyUnavailable, code
+	return r, true
 }

@@ -65,8 +65,7 @@ func (s *Stream) lookUp(headers request.Headers, path string) verdict {
 	}
 	key, bad := lostKey(&route.Key, lostHeaders, p.host.Property)
 	if bad != nil {
-		problem := bad.Problem()
-		return s.invalid(&problem)
+		return s.badRequest(bad)
 	}
 	if lacks := s.lacks(lostHeaders); lacks != "" {
 		return s.refuseAmbiguous(lacks)

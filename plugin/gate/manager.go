@@ -3,6 +3,7 @@ package gate
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -18,9 +19,8 @@ import (
 
 // shard is what this VM knows about one ledger.
 type shard struct {
-	name  string
-	mark  mark
-	conns [2]conn // for small messages, for large ones
+	name string
+	mark mark
 
 	repeat    []*call // calls to send again when they are due
 	repeating int     // repetitions under way
@@ -35,16 +35,15 @@ type shard struct {
 	failureLogged                        bool // the log has a failure, but not yet its end
 }
 
-// ledgers returns the shards of both lists, each once; those of the present list come first.
-func ledgers(m *config.Manager) []shard {
-	var all []shard
+// addShards makes the shards of both lists, each once, and their connections. The shards of the present list come first.
+func (l *ledger) addShards(m *config.Manager) {
 	for _, name := range append(slices.Clone(m.Shards), m.Previous...) {
-		if !slices.ContainsFunc(all, func(s shard) bool { return s.name == name }) {
-			n := len(all)
-			all = append(all, shard{name: name, conns: [2]conn{{shard: n}, {shard: n, large: true}}})
+		if !slices.ContainsFunc(l.shards, func(s shard) bool { return s.name == name }) {
+			n := len(l.shards)
+			l.shards = append(l.shards, shard{name: name})
+			l.conns = append(l.conns, conn{shard: n}, conn{shard: n, large: true})
 		}
 	}
-	return all
 }
 
 // owner returns the position of the key's owner.
@@ -133,10 +132,8 @@ func (l *ledger) noteMark(s *shard, text string, now int64) {
 		return
 	}
 	l.p.metrics.count(l.p.metrics.ledgerChanged)
-	if more, due := s.ledgerLog.due(now); due {
-		l.p.host.Log(LevelError, "oncegate: ALARM: the ledger of cluster \""+s.name+"\" is "+loggable(text)+", and was "+loggable(was)+
-			": it knows none of the earlier one's keys, and takes no new ones until they have ended"+more)
-	}
+	l.p.logLimited(&s.ledgerLog, now, LevelError, "ALARM: the ledger of cluster \"", s.name, "\" is ", loggable(text), ", and was ", loggable(was),
+		": it knows none of the earlier one's keys, and takes no new ones until they have ended")
 }
 
 // What the log says about calls that the manager did not answer.
@@ -149,27 +146,24 @@ const (
 	maxQuoted = 160
 )
 
-// trouble counts the log lines about lost outcomes, and about lost reservations, of all shards.
-type trouble struct{ losses, alarms limitedLog }
-
 // limitedLog limits one kind of log line to one line per logPeriod.
 type limitedLog struct {
 	logged     int64 // when the last line was written; 0: never
 	suppressed int   // lines left out since then
 }
 
-// due reports whether to write a line now. more is the end of that line, with the number of lines
-// that were left out.
-func (o *limitedLog) due(now int64) (more string, due bool) {
+// logLimited writes a line, which says at its end how many such lines were left out. False: it leaves out this one, too.
+func (p *Plugin) logLimited(o *limitedLog, now int64, level Level, text ...string) bool {
 	if o.logged != 0 && now >= o.logged && now-o.logged < int64(logPeriod) {
 		o.suppressed++
-		return "", false
+		return false
 	}
 	if o.suppressed > 0 {
-		more = "; " + strconv.Itoa(o.suppressed) + " more since the last such line"
+		text = append(text, "; ", strconv.Itoa(o.suppressed), " more since the last such line")
 	}
 	o.logged, o.suppressed = now, 0
-	return more, true
+	p.host.Log(level, "oncegate: "+strings.Join(text, ""))
+	return true
 }
 
 // refusals say why the host made no call.
@@ -194,15 +188,12 @@ func (l *ledger) logFailure(s *shard, c *call, r *reply) {
 	now := l.p.host.Now()
 	if r.shardError != "" {
 		l.p.metrics.count(l.p.metrics.wrongShard)
-		if more, due := s.shardErrorLog.due(now); due {
-			l.p.host.Log(LevelError, "oncegate: cluster \""+s.name+"\" refused a call ("+c.kind.String()+", "+string(r.shardError)+"): "+r.why+
-				"; manager.shards, the proxy's clusters and the managers' --shard and --shards must agree, and one ledger must answer on each cluster"+more)
-		}
+		l.p.logLimited(&s.shardErrorLog, now, LevelError, "cluster \"", s.name, "\" refused a call (", c.kind.String(), ", ", string(r.shardError), "): ", r.why,
+			"; manager.shards, the proxy's clusters and the managers' --shard and --shards must agree, and one ledger must answer on each cluster")
 		return
 	}
-	if more, due := s.failureLog.due(now); due {
+	if l.p.logLimited(&s.failureLog, now, LevelWarn, "a call to cluster \"", s.name, "\" (", c.kind.String(), ") failed: ", r.why) {
 		s.failureLogged = r.closed == ""
-		l.p.host.Log(LevelWarn, "oncegate: a call to cluster \""+s.name+"\" ("+c.kind.String()+") failed: "+r.why+more)
 	}
 }
 

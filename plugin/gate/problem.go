@@ -10,23 +10,17 @@ import (
 
 // The problems that the gate answers with.
 
+// pendingProblem is for a duplicate of a request that runs. remaining is for how long that can last, nanoseconds.
 func pendingProblem(remaining int64) *api.Problem {
-	return &api.Problem{
-		Status:            409,
-		Code:              api.CodePending,
-		Title:             "The first request with this key is still being processed",
-		Detail:            "Try again later with the same key; the request was not executed a second time.",
-		RetryAfterSeconds: retryAfter(remaining),
-	}
+	return &api.Problem{Status: 409, Code: api.CodePending, RetryAfterSeconds: retryAfter(remaining),
+		Title:  "The first request with this key is still being processed",
+		Detail: "Try again later with the same key; the request was not executed a second time."}
 }
 
 func unknownProblem() *api.Problem {
-	return &api.Problem{
-		Status: 409,
-		Code:   api.CodeOutcomeUnknown,
+	return &api.Problem{Status: 409, Code: api.CodeOutcomeUnknown,
 		Title:  "The first request with this key may have been executed, but its outcome is not known",
-		Detail: "The request was not executed a second time. Find out whether the first one took effect before you send it with another key.",
-	}
+		Detail: "The request was not executed a second time. Find out whether the first one took effect before you send it with another key."}
 }
 
 // notRecordedProblem is for a duplicate of a request that ran but whose answer is not recorded.
@@ -36,41 +30,27 @@ func notRecordedProblem(status int) *api.Problem {
 	if status != 0 {
 		detail = "It was answered with status " + strconv.Itoa(status) + ". " + detail
 	}
-	return &api.Problem{
-		Status: 410,
-		Code:   api.CodeAnswerNotRecorded,
-		Title:  "The request was executed, but its answer is not recorded",
-		Detail: detail,
-	}
+	return &api.Problem{Status: 410, Code: api.CodeAnswerNotRecorded,
+		Title: "The request was executed, but its answer is not recorded", Detail: detail}
 }
 
 // notAcceptableProblem is for a duplicate that does not accept the recorded answer's encoding.
 func notAcceptableProblem(encoding string) *api.Problem {
-	return &api.Problem{
-		Status: 406,
-		Code:   api.CodeEncodingNotAccepted,
+	return &api.Problem{Status: 406, Code: api.CodeEncodingNotAccepted,
 		Title:  "The recorded answer has an encoding that this request does not accept",
-		Detail: "The request is not executed again. With Accept-Encoding: " + encoding + " and the same key it gets the answer.",
-	}
+		Detail: "The request is not executed again. With Accept-Encoding: " + encoding + " and the same key it gets the answer."}
 }
 
 func mismatchProblem() *api.Problem {
-	return &api.Problem{
-		Status: 422,
-		Code:   api.CodeFingerprintMismatch,
+	return &api.Problem{Status: 422, Code: api.CodeFingerprintMismatch,
 		Title:  "The key was already used for another request",
-		Detail: "A retry must repeat the request unchanged; another request needs another key.",
-	}
+		Detail: "A retry must repeat the request unchanged; another request needs another key."}
 }
 
 func unavailableProblem(seconds int) *api.Problem {
-	return &api.Problem{
-		Status:            503,
-		Code:              api.CodeManagerUnavailable,
-		Title:             "The idempotency ledger cannot be reached",
-		Detail:            "The request was not executed; try again with the same key.",
-		RetryAfterSeconds: min(max(seconds, 1), maxRetryAfterSeconds),
-	}
+	return &api.Problem{Status: 503, Code: api.CodeManagerUnavailable, RetryAfterSeconds: min(max(seconds, 1), maxRetryAfterSeconds),
+		Title:  "The idempotency ledger cannot be reached",
+		Detail: "The request was not executed; try again with the same key."}
 }
 
 // closedTitle is the title of unavailableProblem when the manager answered with this code.
@@ -91,54 +71,33 @@ func closedTitle(code api.Code) string {
 }
 
 func overloadedProblem() *api.Problem {
-	return &api.Problem{
-		Status:            503,
-		Code:              api.CodeOverloaded,
-		Title:             "There is no room to remember this request",
-		Detail:            "The request was not executed; try again with the same key.",
-		RetryAfterSeconds: 1,
-	}
-}
-
-var unsupportedProblem = api.Problem{
-	Status: 400,
-	Code:   api.CodeUnsupportedProtocol,
-	Title:  "CONNECT, protocol upgrades and gRPC cannot be protected by an idempotency key",
-	Detail: "The request was not executed. Send it without a key, where none is required.",
+	return &api.Problem{Status: 503, Code: api.CodeOverloaded, RetryAfterSeconds: 1,
+		Title:  "There is no room to remember this request",
+		Detail: "The request was not executed; try again with the same key."}
 }
 
 func unreadableProblem() *api.Problem {
-	return &api.Problem{
-		Status: 400,
-		Code:   api.CodeInvalidRequest,
+	return &api.Problem{Status: 400, Code: api.CodeInvalidRequest,
 		Title:  "The request headers cannot be read",
-		Detail: "There are too many of them, or they are too large, to look for an idempotency key.",
-	}
+		Detail: "There are too many of them, or they are too large, to look for an idempotency key."}
 }
 
-var notUnaryProblem = api.Problem{
-	Status: 400,
-	Code:   api.CodeUnsupportedProtocol,
-	Title:  "Only a gRPC call with one request message can be protected by an idempotency key",
-	Detail: "The call was not executed.",
-}
-
-// noAnswerProblem is for a duplicate whose recorded answer cannot reach the client.
-var noAnswerProblem = api.Problem{
-	Status: 500,
-	Code:   api.CodeInternal,
-	Title:  "The proxy has no route " + api.PathAnswer + " for recorded answers",
-	Detail: "The call was not executed a second time.",
-}
-
-// answerAwayProblem is for a duplicate when whatever serves that route cannot be reached.
-var answerAwayProblem = api.Problem{
-	Status:            503,
-	Code:              api.CodeUnavailable,
-	Title:             "The recorded answer cannot be fetched now",
-	Detail:            "The call was not executed a second time; try again with the same key.",
-	RetryAfterSeconds: 1,
-}
+var (
+	unsupportedProblem = api.Problem{Status: 400, Code: api.CodeUnsupportedProtocol,
+		Title:  "CONNECT, protocol upgrades and gRPC cannot be protected by an idempotency key",
+		Detail: "The request was not executed. Send it without a key, where none is required."}
+	notUnaryProblem = api.Problem{Status: 400, Code: api.CodeUnsupportedProtocol,
+		Title:  "Only a gRPC call with one request message can be protected by an idempotency key",
+		Detail: "The call was not executed."}
+	// noAnswerProblem is for a duplicate whose recorded answer cannot reach the client.
+	noAnswerProblem = api.Problem{Status: 500, Code: api.CodeInternal,
+		Title:  "The proxy has no route " + api.PathAnswer + " for recorded answers",
+		Detail: "The call was not executed a second time."}
+	// answerAwayProblem is for a duplicate when whatever serves that route cannot be reached.
+	answerAwayProblem = api.Problem{Status: 503, Code: api.CodeUnavailable, RetryAfterSeconds: 1,
+		Title:  "The recorded answer cannot be fetched now",
+		Detail: "The call was not executed a second time; try again with the same key."}
+)
 
 // Statuses of gRPC.
 const (

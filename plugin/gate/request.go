@@ -16,8 +16,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 	p, route := s.plugin, s.route
 	key, bad := s.headerKey(headers)
 	if bad != nil {
-		problem := bad.Problem()
-		return s.invalid(&problem)
+		return s.badRequest(bad)
 	}
 	if route.Mode == config.ModeHeaders {
 		if key.Value == "" {
@@ -86,8 +85,7 @@ func (s *Stream) bodyKey(body []byte, whole bool) (request.Key, *request.Error) 
 // keyless deals with a request that has no key.
 func (s *Stream) keyless() verdict {
 	if bad := request.Missing(&s.route.Key); bad != nil {
-		problem := bad.Problem()
-		return s.invalid(&problem)
+		return s.badRequest(bad)
 	}
 	s.phase = phasePass
 	return verdictForward
@@ -198,13 +196,10 @@ func (s *Stream) lacks(headers request.Headers) string {
 func (s *Stream) refuseAmbiguous(lacks string) verdict {
 	p := s.plugin
 	p.metrics.count(p.metrics.ambiguous)
-	if more, due := p.ambiguousLog.due(p.host.Now()); due {
-		p.host.Log(LevelWarn, "oncegate: a request that matches "+s.route.Rule()+" was refused, because it lacks "+lacks+
-			`; name in "scope" what tells callers apart, or set "anonymous": "shared"`+more)
-	}
+	p.logLimited(&p.ambiguousLog, p.host.Now(), LevelWarn, "a request that matches ", s.route.Rule(), " was refused, because it lacks ", lacks,
+		`; name in "scope" what tells callers apart, or set "anonymous": "shared"`)
 	return s.refuse(&api.Problem{
-		Status: 400,
-		Code:   api.CodeScopeAmbiguous,
+		Status: 400, Code: api.CodeScopeAmbiguous,
 		Title:  "The scope of the idempotency key does not identify this caller",
 		Detail: "The request was not executed. It lacks " + lacks + `, by which "scope" tells callers apart. Allowed: a request that has it, another "scope", or "anonymous": "shared".`,
 	})
@@ -306,10 +301,8 @@ func traceName(name string) string {
 	if name == "" || name[0] != 'x' && name[0] != 't' && name[0] != 'b' {
 		return ""
 	}
-	for i := range traceNames {
-		if traceNames[i] == name {
-			return traceNames[i]
-		}
+	if at := slices.Index(traceNames[:], name); at >= 0 {
+		return traceNames[at]
 	}
 	return ""
 }

@@ -217,8 +217,7 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	if u.keyed {
 		key, bad := s.bodyKey(body, whole)
 		if bad != nil {
-			problem := bad.Problem()
-			return s.invalid(&problem)
+			return s.badRequest(bad)
 		}
 		if key.Value == "" {
 			key = request.DerivedKey(&route.Key, u.body)
@@ -402,8 +401,7 @@ func (p *Plugin) refuseBodies() {
 func (s *Stream) bodyUnavailable() verdict {
 	s.plugin.metrics.count(s.plugin.metrics.noBody)
 	return s.refuse(&api.Problem{
-		Status: 500,
-		Code:   api.CodeBodyModeUnavailable,
+		Status: 500, Code: api.CodeBodyModeUnavailable,
 		Title:  "The proxy does not show request bodies to the gate",
 		Detail: "The request was not executed. The proxy's configuration must be corrected; its log says how.",
 	})

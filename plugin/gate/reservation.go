@@ -170,60 +170,94 @@ func (p *Plugin) renew(now int64) {
 
 func nanoseconds(n int64) time.Duration { return time.Duration(n) }
 
-// conclude ends a reservation with upstream's answer. It returns the call that reports it to the
-// ledger; nil where the route calls none.
-func (p *Plugin) conclude(r *reservation, outcome config.Outcome, result *api.Result) *call {
-	kind := callCommit
-	if outcome == config.OutcomeReject {
-		kind = callReject
-	}
-	called := r.route.Ledger == config.LedgerManager
-	if called && !p.calls.makeRoom(len(result.Body)) {
+// recordOutcome ends the reservation with upstream's answer. bare: without its body.
+func (s *Stream) recordOutcome(body []byte, bare bool) {
+	p, a := s.plugin, &s.answer
+	result := api.Result{Status: a.status, Headers: a.headers, Body: body, BodyOmitted: bare}
+	s.unclaimAnswer()
+	called := s.route.Ledger == config.LedgerManager
+	if called && !p.calls.makeRoom(len(body)) {
 		result.BodyOmitted, result.Headers = true, nil
 	}
 	if result.BodyOmitted {
 		result.Body = nil
 		p.metrics.count(p.metrics.oversize)
 	}
-	p.stopRenewing(r)
-	c := r.newCall(kind)
-	r.owner = false
+	p.stopRenewing(&s.reservation)
+	kind := callCommit
+	if a.outcome == config.OutcomeReject {
+		kind = callReject
+	}
+	c := s.newCall(kind)
+	s.owner = false
 	if !called {
 		c.result = result.AppendRaw(nil)
 		p.cacheOutcome(c, p.host.Now(), true)
-		return nil
-	}
-	c.encode(p, result)
-	p.calls.add(c)
-	return c
-}
-
-// giveBack ends a reservation and frees its key: nothing ran, or upstream asks for a retry.
-func (p *Plugin) giveBack(r *reservation) {
-	p.stopRenewing(r)
-	switch {
-	case r.route.Ledger == config.LedgerManager:
-		p.release(&r.attempt, r.expires, r.doubtful)
-	case r.owner:
-		p.metrics.count(p.metrics.released)
-		p.forget(r.newCall(callRelease), p.host.Now())
-	}
-	r.owner = false
-}
-
-// unknown ends a reservation without an outcome: upstream may have run the request, so no
-// retry may run it. Where upstream keeps the ledger, that ledger knows. Until the ledger has
-// the report, the cache answers duplicates. After that each duplicate asks the ledger, so that
-// an operator's resolution takes effect.
-func (p *Plugin) unknown(r *reservation) {
-	if r.route.Ledger == config.LedgerUpstream {
-		p.giveBack(r)
 		return
 	}
-	p.stopRenewing(r)
+	c.encode(p, &result)
+	c.stream, s.call = s, c
+	p.calls.add(c)
+}
+
+// unclaimAnswer gives up the copy of the answer.
+func (s *Stream) unclaimAnswer() {
+	a := &s.answer
+	s.plugin.calls.heldBytes -= a.claimed
+	a.claimed, a.headers, a.body = 0, nil, nil
+}
+
+// endUnrecorded ends the reservation of an answer that is not recorded, as its outcome says. False: the outcome is one to
+// record.
+func (s *Stream) endUnrecorded() bool {
+	switch s.answer.outcome {
+	case config.OutcomeNone:
+		s.unknown()
+	case config.OutcomeRelease:
+		s.giveBack()
+	case config.OutcomeHold:
+		s.holdOpen()
+	default:
+		return false
+	}
+	return true
+}
+
+// giveBack ends the reservation and frees its key: nothing ran, or upstream asks for a retry.
+func (s *Stream) giveBack() {
+	p := s.plugin
+	s.phase = phaseDone
+	p.stopRenewing(&s.reservation)
+	switch {
+	case s.route.Ledger == config.LedgerManager:
+		p.release(&s.attempt, s.expires, s.doubtful)
+	case s.owner:
+		p.metrics.count(p.metrics.released)
+		p.forget(s.newCall(callRelease), p.host.Now())
+	}
+	s.owner = false
+}
+
+// unknown ends the reservation without an outcome: upstream may have run the request, so no retry may run it.
+func (s *Stream) unknown() {
+	s.mark = statusUnknown
+	s.holdOpen()
+}
+
+// holdOpen is unknown for a request whose outcome upstream leaves open. It is settled later. Where upstream keeps the ledger, that
+// ledger knows. Until the ledger has the report, the cache answers duplicates. After that each duplicate asks the ledger, so that
+// an operator's resolution takes effect.
+func (s *Stream) holdOpen() {
+	p := s.plugin
+	if s.ledgerUpstream() {
+		s.giveBack()
+		return
+	}
+	s.phase = phaseDone
+	p.stopRenewing(&s.reservation)
 	p.metrics.count(p.metrics.unknownOutcomes)
-	c := r.newCall(callUnknown)
-	r.owner = false
+	c := s.newCall(callUnknown)
+	s.owner = false
 	if c.route.UnknownTTL == 0 {
 		return // the key is taken until the reservation runs out
 	}
@@ -235,18 +269,6 @@ func (p *Plugin) unknown(r *reservation) {
 	}, now)
 	if c.route.Ledger == config.LedgerManager {
 		p.calls.add(c)
-	}
-}
-
-// recordOutcome records the answer's outcome. bare: without the body.
-func (s *Stream) recordOutcome(body []byte, bare bool) {
-	a := &s.answer
-	s.plugin.calls.heldBytes -= a.claimed
-	a.claimed = 0
-	result := api.Result{Status: a.status, Headers: a.headers, Body: body, BodyOmitted: bare}
-	a.headers, a.body = nil, nil
-	if s.call = s.plugin.conclude(&s.reservation, a.outcome, &result); s.call != nil {
-		s.call.stream = s
 	}
 }
 
@@ -267,21 +289,4 @@ func (c *call) encode(p *Plugin, result *api.Result) {
 	prefix := len(head) - emptyResult
 	c.message = result.AppendRaw(head[:prefix])
 	c.result = c.message[prefix:]
-}
-
-func (s *Stream) giveBack() {
-	s.phase = phaseDone
-	s.plugin.giveBack(&s.reservation)
-}
-
-// holdOpen ends a reservation whose outcome upstream leaves open. It is settled later.
-func (s *Stream) holdOpen() {
-	s.phase = phaseDone
-	s.plugin.unknown(&s.reservation)
-}
-
-func (s *Stream) unknown() {
-	s.mark = statusUnknown
-	s.phase = phaseDone
-	s.plugin.unknown(&s.reservation)
 }

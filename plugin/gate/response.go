@@ -87,15 +87,7 @@ func (s *Stream) classifyAnswer(end bool) Action {
 	if s.ledgerNone() {
 		p.host.SetResponseHeader(headerLedger, "none")
 	}
-	switch a.outcome {
-	case config.OutcomeNone:
-		s.unknown()
-		return Continue
-	case config.OutcomeRelease:
-		s.giveBack()
-		return Continue
-	case config.OutcomeHold:
-		s.holdOpen()
+	if s.endUnrecorded() {
 		return Continue
 	}
 	if s.route.Ledger != config.LedgerManager && !s.owner {
@@ -133,7 +125,7 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 	switch {
 	case end:
 		s.recordOutcome(nil, !fits)
-		return s.endAnswer(s.commitsBeforeReply())
+		return s.endAnswer()
 	case s.route.Response.NoBody && fits:
 		s.phase = phaseStreaming
 		s.recordHead()
@@ -199,13 +191,13 @@ func (s *Stream) copyBody(size int, end bool) Action {
 		s.phase = phaseStreaming
 		s.recordOutcome(nil, true)
 		if complete {
-			return s.endAnswer(s.commitsBeforeReply())
+			return s.endAnswer()
 		}
 		return Continue
 	}
 	switch {
 	case end || complete && s.phase == phaseCopying && s.commitsBeforeReply() && !s.grading:
-		return s.recordCopied()
+		return s.recordWhole()
 	case s.phase == phaseCopying:
 		p.learnBufferSize(s)
 		return Continue
@@ -253,14 +245,19 @@ func (s *Stream) copyPiece(size int, last bool) bool {
 	return true
 }
 
-// recordCopied records an answer whose whole body is copied.
-func (s *Stream) recordCopied() Action {
+// recordWhole records an answer whose whole body has come.
+func (s *Stream) recordWhole() Action {
 	if s.grading && s.settleGraded(false) {
 		return Continue
 	}
+	a, body, bare := &s.answer, s.answer.body, false
+	if size := int(a.passed); s.phase == phaseCollecting && size > 0 {
+		body = s.plugin.host.ResponseBody(size)
+		bare = len(body) != size
+	}
 	s.plugin.stopAwaiting(s)
-	s.recordOutcome(s.answer.body, false)
-	return s.endAnswer(s.commitsBeforeReply())
+	s.recordOutcome(body, bare)
+	return s.endAnswer()
 }
 
 // collectBody lets the host collect a body that the VM has no room for, until its end.
@@ -269,19 +266,7 @@ func (s *Stream) collectBody(size int, end bool) Action {
 	if !end {
 		return Collect
 	}
-	return s.recordCollected(size)
-}
-
-func (s *Stream) recordCollected(size int) Action {
-	if s.grading && s.settleGraded(false) {
-		return Continue
-	}
-	var body []byte
-	if size > 0 {
-		body = s.plugin.host.ResponseBody(size)
-	}
-	s.recordOutcome(body, len(body) != size)
-	return s.endAnswer(s.commitsBeforeReply())
+	return s.recordWhole()
 }
 
 // claim raises the bytes that are claimed for the copy of the answer's body to total.
@@ -305,7 +290,7 @@ func (s *Stream) streamBody(size int, end bool) Action {
 	a := &s.answer
 	a.passed += int64(size)
 	if end || a.complete() {
-		return s.endAnswer(s.commitsBeforeReply())
+		return s.endAnswer()
 	}
 	return Continue
 }
@@ -315,10 +300,10 @@ func (s *Stream) commitsBeforeReply() bool {
 	return s.route.Ledger == config.LedgerManager && s.route.Commit == config.CommitBeforeReply
 }
 
-// endAnswer ends the answer: now, or with hold when the ledger has the outcome.
-func (s *Stream) endAnswer(hold bool) Action {
+// endAnswer ends the answer: now, or when the ledger has the outcome.
+func (s *Stream) endAnswer() Action {
 	s.forgetUnsuited()
-	if hold && s.call != nil {
+	if s.commitsBeforeReply() && s.call != nil {
 		s.phase = phaseRecording
 		return Pause
 	}
@@ -335,12 +320,13 @@ func (s *Stream) answerRecorded() {
 	switch s.phase {
 	case phaseSettling:
 		s.handOver()
-		return
 	case phaseRecording:
-	default:
-		return
+		s.phase = phaseDone
+		s.resumeResponse()
 	}
-	s.phase = phaseDone
+}
+
+func (s *Stream) resumeResponse() {
 	s.plugin.acts++
 	if !s.plugin.host.ResumeResponse() {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a response")
@@ -394,13 +380,10 @@ func (p *Plugin) stalls() {
 func (s *Stream) releaseBody() {
 	p, a := s.plugin, &s.answer
 	s.phase, s.lastProgress, a.stalled = phaseCopying, p.ticks, true
-	if a.complete() && s.recordCopied() == Pause {
+	if a.complete() && s.recordWhole() == Pause {
 		return // the answer waits for the ledger
 	}
-	p.acts++
-	if !p.host.ResumeResponse() {
-		p.host.Log(LevelError, "oncegate: the host refused to resume a response")
-	}
+	s.resumeResponse()
 }
 
 // learnBufferSize records the size of the host's buffer: an answer that moves as soon as it is released

@@ -307,9 +307,7 @@ func (p *Plugin) extendReservation(c *call, r *reply, _ *Stream) {
 func (p *Plugin) loseReservation(c *call, r *reply, _ *Stream) {
 	p.stopRenewing(c.endRenewal(r))
 	p.metrics.count(p.metrics.lost)
-	if more, due := p.calls.trouble.alarms.due(r.at); due {
-		p.host.Log(LevelError, "oncegate: a running request lost its reservation to another request or to an outcome; it may run twice"+more)
-	}
+	p.logLimited(&p.calls.alarms, r.at, LevelError, "a running request lost its reservation to another request or to an outcome; it may run twice")
 }
 
 func (p *Plugin) retryRenewal(c *call, r *reply, _ *Stream) {

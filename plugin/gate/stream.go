@@ -262,14 +262,9 @@ func (s *Stream) OnResponseTrailers() Action {
 			return Continue
 		}
 		s.keepTrailers(trailers)
-	}
-	switch s.phase {
-	case phaseHolding, phaseCopying:
-		return s.recordCopied()
-	case phaseCollecting:
-		return s.recordCollected(int(s.answer.passed))
+		return s.recordWhole()
 	case phaseStreaming:
-		return s.endAnswer(s.commitsBeforeReply())
+		return s.endAnswer()
 	case phaseRecording:
 		return Pause
 	}
@@ -423,6 +418,11 @@ func (s *Stream) act(v verdict) {
 func (s *Stream) invalid(problem *api.Problem) verdict {
 	s.plugin.metrics.count(s.plugin.metrics.invalid)
 	return s.refuse(problem)
+}
+
+func (s *Stream) badRequest(bad *request.Error) verdict {
+	problem := bad.Problem()
+	return s.invalid(&problem)
 }
 
 func (s *Stream) refuse(problem *api.Problem) verdict {

@@ -179,8 +179,7 @@ func (r *carrier) start(c *carried) {
 		p.choose(0)
 		c.id, status = p.host.Call(cluster, headers, c.body, c.timeout)
 	}
-	clear(headers)
-	p.headers = headers[:0]
+	p.recycle(headers)
 	c.body = nil
 	if status == CallSent {
 		s.dropBody()
@@ -193,9 +192,7 @@ func (r *carrier) start(c *carried) {
 	}
 	r.over(c)
 	if status == CallNoCluster {
-		if more, due := r.missing.due(c.sent); due {
-			p.host.Log(LevelError, "oncegate: no upstream call to cluster \""+cluster+"\": the proxy knows no such cluster, so the router carries the request"+more)
-		}
+		p.logLimited(&r.missing, c.sent, LevelError, "no upstream call to cluster \"", cluster, "\": the proxy knows no such cluster, so the router carries the request")
 	}
 	p.metrics.count(p.metrics.routed)
 	if p.choose(s.id) {
@@ -290,11 +287,9 @@ func (c *carried) rememberUnsuited(what string) {
 	if !r.unsuited.add(c.stream.path) {
 		return
 	}
-	if more, due := r.learned.due(r.p.host.Now()); due {
-		r.p.host.Log(LevelWarn, "oncegate: an answer for "+loggable(c.target)+" "+what+
-			", which does not suit the gate's own upstream calls. The router carries further requests for that path, and cancels them when their clients leave. "+
-			"Set client_abort to \"cancel\" there, or let clients name the type of a stream in Accept"+more)
-	}
+	r.p.logLimited(&r.learned, r.p.host.Now(), LevelWarn, "an answer for ", loggable(c.target), " ", what,
+		", which does not suit the gate's own upstream calls. The router carries further requests for that path, and cancels them when their clients leave. ",
+		"Set client_abort to \"cancel\" there, or let clients name the type of a stream in Accept")
 }
 
 // forgetUnsuited forgets the path of a request that the router carried, if the gate could have handed on the whole answer. An

@@ -44,7 +44,7 @@ func (r *carrier) onUpstreamAnswer(id uint32, bodySize int) {
 		if c := r.inFlight[at]; c.id == id {
 			r.removeInFlight(at)
 			p := r.p
-			p.metrics.sample(p.metrics.upstream, (p.host.Now()-c.sent)/1e3)
+			p.metrics.record(p.metrics.upstream, (p.host.Now()-c.sent)/1e3)
 			c.answer(bodySize)
 			return
 		}
@@ -125,16 +125,16 @@ func (c *carried) answer(bodySize int) {
 	case f == fateNotSent:
 		s.mark = statusNotSent
 		s.giveBack()
-	case f == fateUnknown || a.outcome == config.OutcomeNone:
+	case f == fateUnknown:
 		s.unknown()
-	case a.outcome == config.OutcomeRelease:
-		s.mark = statusReleased
-		s.giveBack()
-	case a.outcome == config.OutcomeHold:
-		s.holdOpen()
 	default:
-		c.record(headers, body, bodySize)
-		return
+		if a.outcome == config.OutcomeRelease {
+			s.mark = statusReleased
+		}
+		if !s.endUnrecorded() {
+			c.record(headers, body, bodySize)
+			return
+		}
 	}
 	if c.clientPresent() {
 		s.replyToClient(&clientAnswer{status: a.status, headers: headers, body: body, whole: whole, trailers: p.host.CallTrailers()})
@@ -187,8 +187,7 @@ func (s *Stream) replyToClient(f *clientAnswer) {
 		p.host.SetProperty(propertyUpstream, s.innerAnswer)
 	}
 	if !f.whole {
-		p.metrics.count(p.metrics.notRecorded)
-		s.replyProblem(notRecordedProblem(f.status))
+		s.replyNotRecorded(f.status)
 		return
 	}
 	headers := p.headers[:0]
@@ -206,15 +205,25 @@ func (s *Stream) replyToClient(f *clientAnswer) {
 		}
 		headers = append(headers, h)
 	}
-	headers = append(headers, [2]string{api.HeaderStatus, s.mark})
-	if s.ledgerNone() {
-		headers = append(headers, [2]string{headerLedger, "none"})
-	}
+	headers = s.addStatus(headers)
 	body := s.attach(endToEnd(f.trailers), f.body)
 	s.fixType(contentType, typed, len(body))
 	s.reply(f.status, detailsPrefix+s.mark, headers, body)
-	clear(headers)
-	p.headers = headers[:0]
+	p.recycle(headers)
+}
+
+// described is the value of headerAnswer.
+type described struct {
+	words [10]string
+	path  string // what follows the words
+}
+
+func parseDescribed(text string) (d described) {
+	for i := range d.words {
+		d.words[i], text, _ = strings.Cut(text, " ")
+	}
+	d.path = text
+	return d
 }
 
 // fate reports whether upstream answered, and if not, whether the request had been sent. The inner
@@ -222,31 +231,18 @@ func (s *Stream) replyToClient(f *clientAnswer) {
 func (c *carried) fate(headers [][2]string, body []byte) fate {
 	if c.inner {
 		if said, ok := lookup(headers, headerAnswer); ok {
+			d := parseDescribed(said)
 			if r := &c.stream.plugin.carrier; c.question != nil {
-				r.learn(c.question, said, r.p.host.Now())
+				r.learn(c.question, &d, r.p.host.Now())
 			}
-			c.stream.innerAnswer = firstWords(said, 4)
-			return saidFate(said)
+			c.stream.innerAnswer = strings.TrimRight(strings.Join(d.words[:4], " "), " ")
+			return d.fate()
 		}
 	}
 	if _, ok := lookup(headers, headerServiceTime); ok {
 		return fateAnswered
 	}
 	return ownFate(string(body))
-}
-
-// firstWords returns a copy of the first n words of a text.
-func firstWords(text string, n int) string {
-	for i := range len(text) {
-		if text[i] != ' ' {
-			continue
-		}
-		if n--; n == 0 {
-			text = text[:i]
-			break
-		}
-	}
-	return strings.Clone(text)
 }
 
 // ownFate is fate for the body of an answer that the proxy made.
@@ -268,12 +264,9 @@ func ownFate(body string) fate {
 	return fateUnknown
 }
 
-// saidFate is fate for the value of headerAnswer.
-func saidFate(said string) fate {
-	var words [4]string
-	for i := range words {
-		words[i], said, _ = strings.Cut(said, " ")
-	}
+// fate is carried.fate for what an inner listener said.
+func (d *described) fate() fate {
+	words := &d.words
 	if words[0] == "via_upstream" {
 		return fateAnswered
 	}

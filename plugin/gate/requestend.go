@@ -1,0 +1,336 @@
+package gate
+
+import (
+	"time"
+
+	"github.com/oncegate/oncegate/plugin/request"
+)
+
+// Replies wait for the end of their requests. After a reply that goes out before the request's
+// end, the host closes an HTTP/1 connection and resets an HTTP/2 stream. Many clients then lose
+// the reply: over HTTP/1 those that send a large body before they read, over HTTP/2 some in any case.
+
+const (
+	// endBytes is the largest declared HTTP/1 body whose end is taken from request.total_size. Larger ones need body callbacks.
+	endBytes = 64 << 10
+	// endPatience is how long such a reply waits, give or take a tick.
+	endPatience = 100 * time.Millisecond
+	// shownPatience is how long a reply waits after each piece of a body that the host shows. The host bounds the time of
+	// the whole request.
+	shownPatience = time.Second
+	// endLooks is how many ticks, at least, must find that an HTTP/2 request has not grown before a reply
+	// takes it as complete, if the host does not show its body. Many clients send the end by itself, after
+	// the last byte. Ticks count, not time: before a tick that comes late, the host reads what came meanwhile.
+	endLooks = 5
+	// endPeriod is the time between two ticks while a reply waits.
+	endPeriod = 2 * time.Millisecond
+	// maxUnsentBytes bounds the bodies of all replies that wait in one VM. Beyond it a reply does not wait.
+	maxUnsentBytes = 1 << 20
+)
+
+// ending is what is known of a request's end.
+type ending struct {
+	// ended: the end has come, or the client sends none before it has the reply.
+	ended bool
+	// far: the body is larger than endBytes.
+	far bool
+	// known: the fields below are set.
+	known    bool
+	length   int64  // of the body, as declared; -1: not declared
+	headers  uint64 // bytes of the headers, as request.total_size counts them
+	received int64  // bytes of body that the host has shown
+	shown    bool   // the host shows the body, so it will also show the end
+	judged   bool   // short has set the next two
+	http1    bool
+	brief    bool
+	since    int64  // when the reply began to wait, or when the last piece of a shown body came after that, nanoseconds
+	size     uint64 // request.total_size at the last look
+	looks    int32  // so many looks were there
+	grownAt  int32  // the look that first found this size
+	reply    *localReply
+}
+
+// localReply is a reply that waits.
+type localReply struct {
+	status  int
+	details string
+	headers [][2]string
+	body    []byte
+}
+
+// endings are the replies of a VM that wait.
+type endings struct {
+	fresh     list // streams that the next queue callback looks at
+	slow      list // streams whose requests had no end by then: each tick looks at them
+	shown     list // those of them whose end the host will show
+	bytes     int  // of the replies' bodies
+	checkSlow bool // the streams in slow must be looked at
+	fast      bool // the tick comes every endPeriod
+}
+
+// begin records what the request's headers say about its end.
+func (e *ending) begin(headers request.Headers) {
+	if e.known {
+		return
+	}
+	e.known, e.length, e.headers = true, -1, 0
+	for i := range headers {
+		name, value := headers[i][0], headers[i][1]
+		e.headers += uint64(len(name) + len(value))
+		switch name {
+		case headerContentLength:
+			if n, ok := parseDecimal(value); ok {
+				e.length = n
+			}
+		case headerExpect, headerUpgrade:
+			// With Expect the client sends no body before it has an answer. After an upgrade no body follows.
+			e.ended = true
+		}
+	}
+	e.far = e.length > endBytes
+}
+
+// noteBody counts the bytes of a body callback.
+func (e *ending) noteBody(size int, end bool) {
+	e.shown = true
+	e.received += int64(size)
+	e.ended = e.ended || end
+}
+
+// incomplete reports whether upstream lacks a part of the body, for a request that it got as it came.
+func (e *ending) incomplete() bool {
+	return e.known && !e.ended && (e.length < 0 || e.received < e.length)
+}
+
+// short reports whether the end of the current stream's request needs no body callback: an HTTP/1 body whose declared length is
+// small is complete in the queue callback, which is cheaper.
+func (s *Stream) short() bool {
+	e := &s.ending
+	if !e.judged && e.known {
+		e.judged, e.http1 = true, s.http1()
+		e.brief = e.http1 && e.length >= 0 && !e.far
+	}
+	return e.brief
+}
+
+// awaitsEnd reports whether a reply to the current stream must wait. In the plugin context the host
+// has all bytes that came together with the headers, so a reply to a short request waits only if some are missing.
+func (s *Stream) awaitsEnd() bool {
+	p, e := s.plugin, &s.ending
+	if s.headers != nil {
+		e.begin(s.headers)
+	}
+	switch {
+	case e.ended || !e.known:
+		return false
+	case s.short():
+		return !p.inside || !s.allReceived()
+	case e.shown || p.bodies.seen:
+		return true
+	}
+	// Outside the plugin context, the first body callback may follow. Inside, nothing more will be known of the end of a chunked
+	// HTTP/1 body, nor whether that of a large body is near.
+	return !p.inside || !e.http1 && !e.far
+}
+
+// allReceived reports whether the host has the whole declared body.
+func (s *Stream) allReceived() bool {
+	return s.plugin.totalSize() >= s.ending.headers+uint64(s.ending.length)
+}
+
+// complete looks whether the request of the current stream has come in, as far as the gate can know
+// without body callbacks. In HTTP/1 the host reads the end together with the last byte of a declared
+// body. In HTTP/2 the end may follow later, and nothing but some ticks without new bytes suggests
+// that it has come.
+func (s *Stream) complete() bool {
+	e := &s.ending
+	if e.http1 {
+		return e.length < 0 || s.allReceived()
+	}
+	enough := e.headers + uint64(e.length)
+	if e.length < 0 {
+		enough = e.headers + 1
+	}
+	e.looks++
+	if e.length < 0 || e.size < enough {
+		if size := s.plugin.totalSize(); size != e.size {
+			e.size, e.grownAt = size, e.looks
+		}
+	}
+	// A client that was slow to send its body is slow to send the end as well.
+	return e.size >= enough && e.looks-e.grownAt >= max(endLooks, 2*(e.grownAt-1))
+}
+
+// delayReply keeps a reply until the request ends or endPatience is over.
+func (s *Stream) delayReply(r *localReply) {
+	p, e := s.plugin, &s.ending
+	n := &p.endings
+	s.dropBody()
+	s.phase = phaseEnding
+	e.reply = r
+	n.bytes += len(r.body)
+	if e.shown || p.bodies.seen && !s.short() {
+		e.since = p.host.Now()
+		n.shown.add(s)
+		return
+	}
+	if p.inside {
+		e.since = p.host.Now()
+		s.complete() // the first look
+		n.slow.add(s)
+		return
+	}
+	n.fresh.add(s)
+	p.kick()
+}
+
+// dropReply ends the wait and returns the reply.
+func (s *Stream) dropReply() *localReply {
+	n, r := &s.plugin.endings, s.ending.reply
+	s.list.remove(s)
+	n.bytes -= len(r.body)
+	s.ending.reply = nil
+	return r
+}
+
+// sendReply ends the wait and sends the reply. The current stream is s.
+func (s *Stream) sendReply() {
+	r := s.dropReply()
+	s.send(r.status, r.details, r.headers, r.body)
+}
+
+// endBody drops the body that comes while the reply waits, and replies at its end.
+func (s *Stream) endBody() Action {
+	e, n := &s.ending, &s.plugin.endings
+	if e.ended {
+		s.sendReply()
+		return Pause
+	}
+	e.since = s.plugin.host.Now()
+	if s.list != &n.shown {
+		s.list.remove(s)
+		n.shown.add(s)
+	}
+	return Take
+}
+
+// sendReplies sends the replies that need not wait any more. It runs in the plugin context.
+// Once the callback is spent, the next one continues.
+func (p *Plugin) sendReplies() {
+	n := &p.endings
+	if n.fresh.size == 0 && !n.checkSlow {
+		return
+	}
+	now := p.host.Now()
+	for s := n.fresh.first; s != nil && !p.spent(); s = n.fresh.first {
+		s.ending.since = now
+		switch {
+		case !p.choose(s.id):
+			s.leave()
+		case s.complete():
+			s.sendReply()
+		default:
+			n.fresh.remove(s)
+			n.slow.add(s) // each tick looks whether the reply can go out
+		}
+	}
+	if n.checkSlow {
+		n.checkSlow = !p.sendOverdue(&n.slow, now) || !p.sendOverdue(&n.shown, now)
+	}
+}
+
+// sendOverdue sends the replies of a list whose requests have come in or whose patience is over. False: the callback is spent.
+func (p *Plugin) sendOverdue(l *list, now int64) bool {
+	for s, next := l.first, (*Stream)(nil); s != nil; s = next {
+		if p.spent() {
+			return false
+		}
+		next = s.next
+		if !p.choose(s.id) {
+			s.leave()
+		} else if s.hasWaitedEnough(now) {
+			s.sendReply()
+		}
+	}
+	return true
+}
+
+// hasWaitedEnough reports whether to send the current stream's reply now.
+func (s *Stream) hasWaitedEnough(now int64) bool {
+	e := &s.ending
+	waited := now - e.since
+	switch {
+	case waited < 0:
+		return true
+	case s.list == &s.plugin.endings.shown:
+		return waited >= int64(shownPatience)
+	}
+	return waited >= int64(endPatience) || s.complete()
+}
+
+// due reports whether the next queue callback has work.
+func (n *endings) due() bool { return n.fresh.size > 0 || n.checkSlow || n.fast != n.needsFastTick() }
+
+// needsFastTick reports whether the tick must come every endPeriod.
+func (n *endings) needsFastTick() bool { return n.slow.size > 0 }
+
+// setTickPeriod changes the tick's period if replies begin or cease to wait for ticks. Only queue
+// callbacks call it: a host may not expect a tick to change its own period.
+func (p *Plugin) setTickPeriod() {
+	n := &p.endings
+	if n.fast == n.needsFastTick() {
+		return
+	}
+	n.fast = n.needsFastTick()
+	period := tickPeriod
+	if n.fast {
+		period = endPeriod
+	}
+	if !p.host.SetTick(period) {
+		p.host.Log(LevelError, "oncegate: the host refused to change the tick period")
+	}
+}
+
+// list is a list of streams in the order in which they joined. A stream is in one list at
+// most.
+type list struct {
+	first, last *Stream
+	size        int
+}
+
+// links is a stream's position in a list.
+type links struct {
+	list           *list // nil: in none
+	previous, next *Stream
+}
+
+// add puts a stream that is in no list at the end.
+func (l *list) add(s *Stream) {
+	s.links = links{list: l, previous: l.last}
+	if l.last == nil {
+		l.first = s
+	} else {
+		l.last.next = s
+	}
+	l.last = s
+	l.size++
+}
+
+// remove takes a stream out if it is in the list.
+func (l *list) remove(s *Stream) {
+	if s.list != l {
+		return
+	}
+	if s.previous == nil {
+		l.first = s.next
+	} else {
+		s.previous.next = s.next
+	}
+	if s.next == nil {
+		l.last = s.previous
+	} else {
+		s.next.previous = s.previous
+	}
+	s.links = links{}
+	l.size--
+}
