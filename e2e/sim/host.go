@@ -156,13 +156,6 @@ func (v *vm) Call(cluster string, headers [][2]string, body []byte, timeout time
 	return v.carry(headers, body, timeout)
 }
 
-func (v *vm) CallHeader(name string) (string, bool) {
-	if v.reading == nil {
-		return "", false
-	}
-	return find(v.reading.headers, name)
-}
-
 func (v *vm) CallHeaders() [][2]string {
 	if v.reading == nil {
 		return nil

@@ -8,6 +8,15 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
+// fix says what to correct in a reply of the gate's own; see fixType.
+type fix uint8
+
+const (
+	fixNone fix = iota
+	fixRemoveType
+	fixRestoreType
+)
+
 // maxRetryAfterSeconds bounds Retry-After. A client that comes back too early is only asked
 // to wait again; one that comes back too late has waited longer than it needed to.
 const maxRetryAfterSeconds = 10
@@ -90,8 +99,7 @@ func (s *Stream) send(status int, details string, headers [][2]string, body []by
 func (s *Stream) replay(result *api.Result) {
 	p := s.plugin
 	if result.BodyOmitted {
-		p.metrics.count(p.metrics.notRecorded)
-		s.replyProblem(notRecordedProblem(result.Status))
+		s.replyNotRecorded(result.Status)
 		return
 	}
 	if s.rpc {
@@ -133,24 +141,47 @@ func (s *Stream) replay(result *api.Result) {
 	}
 	if encoding != "" && len(body) > 0 && !alike && !accepts(s.accept, encoding) {
 		clear(headers)
-		p.metrics.count(p.metrics.notAcceptable)
-		s.replyProblem(notAcceptableProblem(encoding[1:]))
+		s.replyNotAcceptable(encoding[1:])
 		return
 	}
-	headers = append(headers,
-		[2]string{s.route.ReplayHeader, "true"},
-		[2]string{api.HeaderStatus, statusReplayed})
-	if s.ledgerNone() {
-		headers = append(headers, [2]string{headerLedger, "none"})
-	}
+	headers = s.markReplay(headers)
 	if trailers {
 		body = s.attach(s.replayedTrailers(result.Headers), body)
 	}
 	s.fixType(contentType, typed, len(body))
-	s.mark = statusReplayed
 	s.reply(result.Status, detailsReplayed, headers, body)
+	p.recycle(headers)
+}
+
+// markReplay adds the headers that say that an answer is a replay.
+func (s *Stream) markReplay(headers [][2]string) [][2]string {
+	s.mark = statusReplayed
+	return s.addStatus(append(headers, [2]string{s.route.ReplayHeader, "true"}))
+}
+
+// addStatus adds the headers that say what became of the request.
+func (s *Stream) addStatus(headers [][2]string) [][2]string {
+	headers = append(headers, [2]string{api.HeaderStatus, s.mark})
+	if s.ledgerNone() {
+		headers = append(headers, [2]string{headerLedger, "none"})
+	}
+	return headers
+}
+
+// recycle keeps the memory of headers, but not what they refer to.
+func (p *Plugin) recycle(headers [][2]string) {
 	clear(headers)
 	p.headers = headers[:0]
+}
+
+func (s *Stream) replyNotRecorded(status int) {
+	s.plugin.metrics.count(s.plugin.metrics.notRecorded)
+	s.replyProblem(notRecordedProblem(status))
+}
+
+func (s *Stream) replyNotAcceptable(encoding string) {
+	s.plugin.metrics.count(s.plugin.metrics.notAcceptable)
+	s.replyProblem(notAcceptableProblem(encoding))
 }
 
 // replayRaw answers the current stream with a recorded answer in its raw form.
@@ -198,96 +229,5 @@ func (s *Stream) fixOwnReply() {
 	if len(s.trailers.list) > 0 {
 		// With it, HTTP/1 could not send trailers.
 		s.plugin.host.RemoveResponseHeader(headerContentLength)
-	}
-}
-
-// The problems that the gate answers with.
-
-func pendingProblem(remaining int64) *api.Problem {
-	return &api.Problem{
-		Status:            409,
-		Code:              api.CodePending,
-		Title:             "The first request with this key is still being processed",
-		Detail:            "Try again later with the same key; the request was not executed a second time.",
-		RetryAfterSeconds: retryAfter(remaining),
-	}
-}
-
-func unknownProblem() *api.Problem {
-	return &api.Problem{
-		Status: 409,
-		Code:   api.CodeOutcomeUnknown,
-		Title:  "The first request with this key may have been executed, but its outcome is not known",
-		Detail: "The request was not executed a second time. Find out whether the first one took effect before you send it with another key.",
-	}
-}
-
-// notRecordedProblem is for a duplicate of a request that ran but whose answer is not recorded.
-// status is the answer's status; 0: not known either.
-func notRecordedProblem(status int) *api.Problem {
-	detail := "The request is not executed again."
-	if status != 0 {
-		detail = "It was answered with status " + strconv.Itoa(status) + ". " + detail
-	}
-	return &api.Problem{
-		Status: 410,
-		Code:   api.CodeAnswerNotRecorded,
-		Title:  "The request was executed, but its answer is not recorded",
-		Detail: detail,
-	}
-}
-
-// notAcceptableProblem is for a duplicate that does not accept the recorded answer's encoding.
-func notAcceptableProblem(encoding string) *api.Problem {
-	return &api.Problem{
-		Status: 406,
-		Code:   api.CodeEncodingNotAccepted,
-		Title:  "The recorded answer has an encoding that this request does not accept",
-		Detail: "The request is not executed again. With Accept-Encoding: " + encoding + " and the same key it gets the answer.",
-	}
-}
-
-func mismatchProblem() *api.Problem {
-	return &api.Problem{
-		Status: 422,
-		Code:   api.CodeFingerprintMismatch,
-		Title:  "The key was already used for another request",
-		Detail: "A retry must repeat the request unchanged; another request needs another key.",
-	}
-}
-
-func unavailableProblem(seconds int) *api.Problem {
-	return &api.Problem{
-		Status:            503,
-		Code:              api.CodeManagerUnavailable,
-		Title:             "The idempotency ledger cannot be reached",
-		Detail:            "The request was not executed; try again with the same key.",
-		RetryAfterSeconds: min(max(seconds, 1), maxRetryAfterSeconds),
-	}
-}
-
-func overloadedProblem() *api.Problem {
-	return &api.Problem{
-		Status:            503,
-		Code:              api.CodeOverloaded,
-		Title:             "There is no room to remember this request",
-		Detail:            "The request was not executed; try again with the same key.",
-		RetryAfterSeconds: 1,
-	}
-}
-
-var unsupportedProblem = api.Problem{
-	Status: 400,
-	Code:   api.CodeUnsupportedProtocol,
-	Title:  "CONNECT, protocol upgrades and gRPC cannot be protected by an idempotency key",
-	Detail: "The request was not executed. Send it without a key, where none is required.",
-}
-
-func unreadableProblem() *api.Problem {
-	return &api.Problem{
-		Status: 400,
-		Code:   api.CodeInvalidRequest,
-		Title:  "The request headers cannot be read",
-		Detail: "There are too many of them, or they are too large, to look for an idempotency key.",
 	}
 }

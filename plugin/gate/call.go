@@ -61,7 +61,6 @@ type call struct {
 	message, result []byte
 	// cacheFor is how long the cache may answer with the outcome, if the ledger says so; 0: for as long as it lasts.
 	cacheFor time.Duration
-	noBody   bool // result has no body
 	stripped bool // result has nothing but the status
 
 	// next is the next call in the chain; see ledger.outcomeCall.
@@ -93,7 +92,7 @@ type call struct {
 	deadline int64
 }
 
-// ledger sends calls to the managers. It keeps the calls that it could not deliver; see kept.go.
+// ledger sends calls to the managers. It keeps the calls that it could not deliver; see retry.go.
 //
 // Calls are in slices and not in a map: TinyGo's garbage collector does not treat a
 // pointer that was looked up in a map as a root. If the pointer is then deleted from
@@ -101,26 +100,28 @@ type call struct {
 type ledger struct {
 	p             *Plugin
 	shards        []shard
-	ready         []*call  // to be sent or settled
-	blocked       bool     // the ready calls have to wait for a connection
-	wanted        bool     // some connection must be opened
-	opened        bool     // see connect
-	doomed        []uint32 // connections that must be closed
-	heldBytes     int      // bytes of the messages of all calls, and of answers that are being copied
-	strippable    int      // calls kept for repetition that strip would make smaller
-	queued        int      // calls kept for repetition, of all shards
-	underWay      int      // calls on connections
-	authorization string   // empty: none
-	trouble       trouble
-	lost          bool // some calls may have waited too long
-	checkDue      bool // some shard must look for repetitions that are due
+	conns         []conn     // two for each shard: for small messages, for large ones
+	ready         []*call    // to be sent or settled
+	blocked       bool       // the ready calls have to wait for a connection
+	wanted        bool       // some connection must be opened
+	doomed        []uint32   // connections that must be closed
+	heldBytes     int        // bytes of the messages of all calls, and of answers that are being copied
+	strippable    int        // calls kept for repetition that strip would make smaller
+	queued        int        // calls kept for repetition, of all shards
+	underWay      int        // calls on connections
+	authorization string     // empty: none
+	losses        limitedLog // lines of the log about lost outcomes, of all shards
+	alarms        limitedLog // and about lost reservations
+	lost          bool       // some calls may have waited too long
+	checkDue      bool       // some shard must look for repetitions that are due
 	chains        [chains]*call
 	frame         []byte // memory for the next message
 	metadata      [][2]string
 }
 
 func (l *ledger) init(p *Plugin, token string) {
-	l.p, l.shards = p, ledgers(&p.config.Manager)
+	l.p = p
+	l.addShards(&p.config.Manager)
 	if token != "" {
 		l.authorization = "Bearer " + token
 	}
@@ -130,7 +131,7 @@ func (l *ledger) idle() bool { return len(l.ready) == 0 && l.queued == 0 && l.un
 
 // due reports whether send has work.
 func (l *ledger) due() bool {
-	return len(l.ready) > 0 && !l.blocked || l.lost || l.checkDue || l.wanted || len(l.doomed) > 0
+	return len(l.ready) > 0 && !l.blocked || l.checkDue || l.wanted || len(l.doomed) > 0
 }
 
 // add sends a call. If the connection has no room, or has to be opened, the call waits for a callback of the plugin
@@ -171,6 +172,11 @@ func (l *ledger) begin(c *call, now int64) {
 	if c.deadline == 0 {
 		c.deadline = now + int64(c.lasts())
 	}
+}
+
+// fail gives up a call that no manager answered. send settles it.
+func (c *call) fail(why string, now int64) {
+	c.failure = &reply{kind: replyUnavailable, at: now, why: why}
 }
 
 // cancel takes back a call that was never sent. False: the ledger may know of it.
@@ -217,18 +223,17 @@ func (l *ledger) send() (busy bool) {
 		}
 		// If the call before was settled, its stream is the current one.
 		l.p.choose(0)
-		if c.failure == nil && l.transmit(c, now) {
+		switch {
+		case c.failure == nil && l.transmit(c, now):
 			busy = true
-			continue
-		}
-		if r := c.failure; r != nil {
+		case c.failure != nil: // transmit may have found that it fails
 			busy = true
-			l.settle(c, r)
-			continue
+			l.settle(c, c.failure)
+		default:
+			waits = true
+			ready[back] = c
+			back++
 		}
-		waits = true
-		ready[back] = c
-		back++
 	}
 	// A call that was settled may have made others ready.
 	l.blocked = waits && !l.p.spent() && len(l.ready) == 0
@@ -238,70 +243,36 @@ func (l *ledger) send() (busy bool) {
 
 // message returns the raw form of a call. It is valid until the next call of message.
 func (l *ledger) message(c *call, now int64) []byte {
+	if c.kind == callCommit || c.kind == callReject {
+		return c.message
+	}
 	p := l.p
+	n := p.names(&c.attempt)
 	switch c.kind {
-	case callReserve, callRenew, callUnknown:
-		n := p.names(&c.attempt)
+	case callLookUp:
+		r := api.ReleaseRequest{Key: c.key, Scope: n.scope}
+		p.scratch = r.AppendRaw(p.scratch[:0])
+	case callRelease:
+		// The manager may not know of a reserve whose answer was lost.
+		r := api.ReleaseRequest{Key: c.key, Scope: n.scope, Token: n.token, Durability: c.laterDurability()}
+		p.scratch = r.AppendRaw(p.scratch[:0])
+	default:
 		r := api.ReserveRequest{
 			Key: c.key, Scope: n.scope, Fingerprint: n.fingerprint, Token: n.token,
 			PendingTTL: c.route.PendingTTL, UnknownTTL: c.unknownTTL(), Durability: c.laterDurability(),
 		}
-		switch c.kind {
-		case callUnknown:
+		if c.kind == callUnknown {
 			r.PendingTTL = 0
-		case callReserve:
+		} else if c.kind == callReserve {
 			r.Durability = c.route.Durability
-			if c.wait > 0 {
-				// A call that is sent again has less time to wait.
-				r.Wait = max(0, nanoseconds(c.until-now)-p.config.Manager.Timeout)
-			}
+		}
+		if c.wait > 0 {
+			// A call that is sent again has less time to wait.
+			r.Wait = max(0, nanoseconds(c.until-now)-p.config.Manager.Timeout)
 		}
 		p.scratch = r.AppendRaw(p.scratch[:0])
-		return p.scratch
-	case callLookUp:
-		r := api.ReleaseRequest{Key: c.key, Scope: p.names(&c.attempt).scope}
-		p.scratch = r.AppendRaw(p.scratch[:0])
-		return p.scratch
-	case callRelease:
-		n := p.names(&c.attempt)
-		// The manager may not know of a reserve whose answer was lost.
-		r := api.ReleaseRequest{Key: c.key, Scope: n.scope, Token: n.token, Durability: c.laterDurability()}
-		p.scratch = r.AppendRaw(p.scratch[:0])
-		return p.scratch
 	}
-	return c.message
-}
-
-// settle acts on the answer to a call.
-func (l *ledger) settle(c *call, r *reply) {
-	r.maybe = r.maybe || c.open
-	s := &l.shards[c.shard]
-	l.heldBytes -= len(c.message)
-	l.repeated(c)
-	wasDown := s.down
-	switch r.kind {
-	case replyUnavailable, replyRefused:
-		l.logFailure(s, c, r)
-	default:
-		l.logRecovery(s)
-	}
-	if s.down = r.kind == replyUnavailable && r.shardError != api.CodeKeyMoved && r.closed == ""; !s.down && wasDown {
-		l.flush(s, r.at)
-	}
-	switch c.kind {
-	case callReserve:
-		l.p.reserved(c, r)
-	case callRelease:
-		l.p.released(c, r)
-	case callRenew:
-		l.p.renewed(c, r)
-	case callUnknown:
-		l.p.reported(c, r)
-	case callLookUp:
-		l.p.lookedUp(c, r)
-	default:
-		l.p.recorded(c, r)
-	}
+	return p.scratch
 }
 
 // tick has send look for repetitions that are due, and for calls and connections without an answer.

@@ -83,3 +83,32 @@ func TestForgottenStreamIsNotActedOn(t *testing.T) {
 	expect(t, "waiting", p.waiting.size, 0)
 	expect(t, "gauge", h.values["oncegate_gate_waiters"], 0)
 }
+
+// hasBody reports whether the answer of a commit or reject has a body.
+func (c *call) hasBody(t *testing.T) bool {
+	t.Helper()
+	var result api.Result
+	if err := result.ParseRaw(c.result); err != nil {
+		t.Fatal(err)
+	}
+	return !result.BodyOmitted
+}
+
+func TestEachReplyHasAnAction(t *testing.T) {
+	states := []api.State{api.StateNone, api.StateReserved, api.StatePending, api.StateCommitted, api.StateRejected, api.StateUnknown, api.StateReleased}
+	for kind := range callKind(len(ops)) {
+		done := 0
+		for _, state := range states {
+			r, ok := kind.doneAs(&api.ReserveReply{State: state, Result: api.Result{Status: 200}})
+			if ok && actions[kind][r] == nil {
+				t.Errorf("%v: the answer %v has no action", kind, state)
+			}
+			if ok {
+				done++
+			}
+		}
+		if done == 0 || actions[kind][replyUnavailable] == nil {
+			t.Errorf("%v: %d answers, an action without one: %v", kind, done, actions[kind][replyUnavailable] != nil)
+		}
+	}
+}

@@ -63,20 +63,18 @@ type conn struct {
 
 // connOf returns the connection that a call goes by.
 func (l *ledger) connOf(c *call) *conn {
-	s := &l.shards[c.shard]
+	at := 2 * c.shard
 	if c.large || len(c.message) > maxSmallMessage {
-		return &s.conns[1]
+		at++
 	}
-	return &s.conns[0]
+	return &l.conns[at]
 }
 
 // conn returns the connection with this id; nil: it was closed.
 func (l *ledger) conn(id uint32) *conn {
-	for i := range l.shards {
-		for k := range l.shards[i].conns {
-			if n := &l.shards[i].conns[k]; n.id == id && id != 0 {
-				return n
-			}
+	for i := range l.conns {
+		if n := &l.conns[i]; n.id == id && id != 0 {
+			return n
 		}
 	}
 	return nil
@@ -105,7 +103,7 @@ func (l *ledger) transmit(c *call, now int64) bool {
 	if !sent {
 		n.free = append(n.free, at)
 		l.doomed = append(l.doomed, n.id) // its end has perhaps not come yet
-		l.ended(n, reply{kind: replyUnavailable, why: "the proxy refused to send a message"}, true, now)
+		l.ended(n, "the proxy refused to send a message", true, now)
 		return false
 	}
 	c.sent = now
@@ -143,20 +141,17 @@ func (l *ledger) connect() {
 		return
 	}
 	l.wanted, l.blocked = false, false
-	for i := range l.shards {
-		for k := range l.shards[i].conns {
-			n := &l.shards[i].conns[k]
-			switch {
-			case !n.wanted:
-			case l.opened:
-				l.wanted = true // the next callback opens it
-			default:
-				n.wanted, l.opened = false, true
-				l.open(n)
-			}
+	opened := false
+	for i := range l.conns {
+		switch n := &l.conns[i]; {
+		case !n.wanted:
+		case opened:
+			l.wanted = true // the next callback opens it
+		default:
+			n.wanted, opened = false, true
+			l.open(n)
 		}
 	}
-	l.opened = false
 }
 
 func (l *ledger) open(n *conn) {
@@ -182,7 +177,7 @@ func (l *ledger) unsent(n *conn, c *call, now int64) {
 	waits := c.kind == callReserve || c.kind == callLookUp
 	long := n.failures > 0 && now-n.since >= int64(l.p.config.Manager.Timeout)
 	if !waits || long && (n.failed > c.sent || c.route.FailureMode == config.FailOpen) {
-		c.failure = &reply{kind: replyUnavailable, at: now, why: n.why}
+		c.fail(n.why, now)
 	}
 }
 
@@ -230,7 +225,7 @@ func (l *ledger) onMessage(id uint32, size int) {
 	var m api.StreamReply
 	if size > api.MaxStreamMessage || m.View(p.host.StreamMessage(size)) != nil {
 		l.doomed = append(l.doomed, id)
-		l.ended(n, reply{kind: replyUnavailable, why: "the manager's message cannot be read"}, true, now)
+		l.ended(n, "the manager's message cannot be read", true, now)
 		return
 	}
 	n.answered, n.failures, n.heard, n.pinged = true, 0, now, 0
@@ -247,7 +242,7 @@ func (l *ledger) onMessage(id uint32, size int) {
 		return // a ping, or the gate has given the call up
 	}
 	l.underWay--
-	p.metrics.sample(p.metrics.call, (now-c.sent)/1e3)
+	p.metrics.record(p.metrics.call, (now-c.sent)/1e3)
 	r := l.classify(c, &m)
 	if r.kind == replyLarge {
 		c.large, c.open = true, c.open || r.maybe
@@ -292,8 +287,7 @@ func (l *ledger) onClose(id uint32, status int) {
 	if n == nil {
 		return
 	}
-	r, again := closed(status)
-	r.maybe = true // the calls were sent before
+	why, again := closed(status)
 	if status == grpcUnavailable && !n.answered {
 		// Such is the end when nobody accepts the connection. The calls are not the reason.
 		for _, c := range n.calls {
@@ -302,50 +296,39 @@ func (l *ledger) onClose(id uint32, status int) {
 			}
 		}
 	}
-	l.ended(n, r, again, l.p.host.Now())
+	l.ended(n, why, again, l.p.host.Now())
 }
-
-// Statuses of gRPC besides those of grpc.go.
-const (
-	grpcPermissionDenied = 7
-	grpcUnauthenticated  = 16
-)
 
 // closed says what a connection's status means for its calls, and whether it makes sense to send them again.
-func closed(status int) (r reply, again bool) {
-	r.kind = replyUnavailable
+func closed(status int) (why string, again bool) {
 	switch status {
 	case grpcUnauthenticated:
-		r.why = "the manager does not accept the gate's credentials"
+		return "the manager does not accept the gate's credentials", false
 	case grpcPermissionDenied:
-		r.why = "the manager does not allow the gate's calls"
+		return "the manager does not allow the gate's calls", false
 	case grpcUnimplemented:
-		r.why = "the server there is not a manager, or does not get the calls by HTTP/2"
-	default:
-		return reply{kind: replyUnavailable, why: "the connection ended with gRPC status " + strconv.Itoa(status)}, true
+		return "the server there is not a manager, or does not get the calls by HTTP/2", false
 	}
-	return r, false
+	return "the connection ended with gRPC status " + strconv.Itoa(status), true
 }
 
-// ended deals with a connection that is over. Its calls are sent again, by another connection, or fail with r. They may have
-// been carried out.
-func (l *ledger) ended(n *conn, r reply, again bool, now int64) {
+// ended deals with a connection that is over. Its calls are sent again, by another connection, or fail. They may have been
+// carried out.
+func (l *ledger) ended(n *conn, why string, again bool, now int64) {
 	if !n.answered {
-		l.failed(n, r.why, now)
+		l.failed(n, why, now)
 	}
 	calls := slices.DeleteFunc(n.calls, func(c *call) bool { return c == nil })
 	slices.SortFunc(calls, func(a, b *call) int { return cmp.Compare(a.number, b.number) })
 	l.underWay -= n.waiting
-	*n = conn{shard: n.shard, large: n.large, failures: n.failures, since: n.since, failed: n.failed, retryAt: n.retryAt, why: r.why}
-	r.at = now
+	*n = conn{shard: n.shard, large: n.large, failures: n.failures, since: n.since, failed: n.failed, retryAt: n.retryAt, why: why}
 	for _, c := range calls {
 		if c.kind == callRenew && c.renews == nil {
 			continue // its reservation has ended, and could be made again after its release
 		}
-		c.open = c.open || again || r.maybe
+		c.open = true
 		if !again || c.sends >= maxSends {
-			failure := r
-			c.failure = &failure
+			c.fail(why, now)
 		}
 		l.ready = append(l.ready, c)
 	}
@@ -356,26 +339,20 @@ func (l *ledger) ended(n *conn, r reply, again bool, now int64) {
 // checkConns gives up the calls whose time is over, and connections to managers that show no sign of life.
 func (l *ledger) checkConns() {
 	now := l.p.host.Now()
-	for i := range l.shards {
-		for k := range l.shards[i].conns {
-			if n := &l.shards[i].conns[k]; n.id != 0 {
-				l.checkConn(n, now)
-			}
+	for i := range l.conns {
+		if n := &l.conns[i]; n.id != 0 {
+			l.checkConn(n, now)
 		}
 	}
 	for _, c := range l.ready {
 		if c.failure == nil && now > c.until {
-			c.failure = &reply{kind: replyUnavailable, at: now, why: "no connection: " + l.connOf(c).whyNot()}
+			why := "too many calls are under way"
+			if n := l.connOf(c); n.id == 0 && n.why != "" {
+				why = n.why
+			}
+			c.fail("no connection: "+why, now)
 		}
 	}
-}
-
-// whyNot says why a call had to wait.
-func (n *conn) whyNot() string {
-	if n.id != 0 || n.why == "" {
-		return "too many calls are under way"
-	}
-	return n.why
 }
 
 func (l *ledger) checkConn(n *conn, now int64) {
@@ -386,7 +363,7 @@ func (l *ledger) checkConn(n *conn, now int64) {
 		n.take(c.number)
 		l.underWay--
 		c.open = true
-		c.failure = &reply{kind: replyUnavailable, maybe: true, at: now, why: "timeout"}
+		c.fail("timeout", now)
 		l.ready = append(l.ready, c)
 	}
 	timeout := int64(l.p.config.Manager.Timeout)
@@ -398,7 +375,7 @@ func (l *ledger) checkConn(n *conn, now int64) {
 	case n.pinged != 0 && now-n.pinged > timeout:
 		l.doomed = append(l.doomed, n.id)
 		n.answered = false // a manager that stands still is not tried again at once
-		l.ended(n, reply{kind: replyUnavailable, maybe: true, why: "the manager does not answer"}, true, now)
+		l.ended(n, "the manager does not answer", true, now)
 	case n.pinged == 0 && now-n.heard > silence:
 		l.frame = api.AppendStreamCall(l.frame[:0], pingNumber, api.OpPing, nil, nil)
 		if l.p.host.SendStream(n.id, l.frame) {
@@ -409,12 +386,10 @@ func (l *ledger) checkConn(n *conn, now int64) {
 
 // close has all connections closed. The plugin has no calls any more. It reports whether none is left.
 func (l *ledger) close() bool {
-	for i := range l.shards {
-		for k := range l.shards[i].conns {
-			if n := &l.shards[i].conns[k]; n.id != 0 {
-				l.doomed = append(l.doomed, n.id)
-				n.id = 0
-			}
+	for i := range l.conns {
+		if n := &l.conns[i]; n.id != 0 {
+			l.doomed = append(l.doomed, n.id)
+			n.id = 0
 		}
 	}
 	return len(l.doomed) == 0

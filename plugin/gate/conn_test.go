@@ -281,7 +281,7 @@ func TestRepliesInAnyOrder(t *testing.T) {
 		}
 	}
 	expect(t, "under way", p.calls.underWay, 0)
-	expect(t, "bytes", p.calls.shards[0].conns[0].bytes, 0)
+	expect(t, "bytes", p.calls.conns[0].bytes, 0)
 }
 
 // A reserve that was sent again was perhaps made the first time. If it does not get the key now, the first one may have got it:

@@ -62,10 +62,27 @@ func (s *Stream) decideOnce() verdict {
 // proceed continues with a request that is new as far as the cache knows.
 func (s *Stream) proceed(now int64) verdict {
 	if s.route.Ledger == config.LedgerManager {
-		return s.reserve()
+		s.shard = s.plugin.calls.firstOwner(&s.attempt)
+		return s.reserve(0, false)
 	}
 	s.expires = now + int64(s.route.PendingTTL)
 	return s.forward(now)
+}
+
+// reserve asks the ledger for the right to run the request. The manager may hold the call for wait nanoseconds while another
+// attempt is pending. It may not hold the first one: nearly all keys are new, and the gate notices a manager that hangs within the
+// time of an ordinary call. open: an earlier reserve of the attempt may still be carried out.
+func (s *Stream) reserve(wait int64, open bool) verdict { return s.ask(callReserve, wait, open) }
+
+// ask makes a call for whose reply the stream waits.
+func (s *Stream) ask(kind callKind, wait int64, open bool) verdict {
+	s.own()
+	c := s.newCall(kind)
+	c.wait, c.open = nanoseconds(wait), open
+	c.stream, s.call = s, c
+	s.phase = phaseReserving
+	s.plugin.calls.add(c)
+	return verdictPause
 }
 
 // found deals with a request whose entry is in the cache.
@@ -93,18 +110,9 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 		}
 		return s.waitForEntry(e.Expires, now)
 	}
-	if e.HasBody {
-		if raw, ok := p.table.Body(e); ok {
-			state := e.State
-			if s.replayRaw(raw) {
-				if s.recordWait() {
-					p.metrics.count(p.metrics.waited)
-				} else {
-					p.countHit(state)
-				}
-				return verdictReplied
-			}
-		}
+	if state := e.State; s.replayCached(e) {
+		s.countReplay(state)
+		return verdictReplied
 	}
 	// The first request is done, but its answer is not in the cache.
 	if s.ledgerNone() {
@@ -182,10 +190,15 @@ func (s *Stream) mismatch() verdict {
 
 // unprotected deals with a request that cannot be protected.
 func (s *Stream) unprotected(problem *api.Problem) verdict {
-	p := s.plugin
 	if s.route.FailureMode == config.FailOpen {
 		return s.bypass()
 	}
+	return s.unavailable(problem)
+}
+
+// unavailable refuses a request that cannot be protected.
+func (s *Stream) unavailable(problem *api.Problem) verdict {
+	p := s.plugin
 	p.metrics.count(p.metrics.managerError)
 	s.recordWait()
 	return s.refuse(problem)
@@ -223,9 +236,15 @@ func (s *Stream) routed() verdict {
 	return verdictForward
 }
 
-func (s *Stream) ledgerUpstream() bool { return s.route.Ledger == config.LedgerUpstream }
-
-func (s *Stream) ledgerNone() bool { return s.route.Ledger == config.LedgerNone }
+// countReplay counts a replay, by whether the duplicate has waited for it.
+func (s *Stream) countReplay(state api.State) {
+	p := s.plugin
+	if s.recordWait() {
+		p.metrics.count(p.metrics.waited)
+	} else {
+		p.countHit(state)
+	}
+}
 
 func (p *Plugin) countHit(state api.State) {
 	if state == api.StateRejected {
@@ -233,4 +252,163 @@ func (p *Plugin) countHit(state api.State) {
 	} else {
 		p.metrics.count(p.metrics.hitCommitted)
 	}
+}
+
+// waitForEntry makes the stream wait until another attempt's pending entry ends. If it may
+// not wait, it gets 409. The current stream is s.
+func (s *Stream) waitForEntry(expires, now int64) verdict {
+	p := s.plugin
+	if !s.mayWait(now) {
+		return s.conflict(expires - now)
+	}
+	switch p.table.AddWaiter(&s.hash, p.queue, now) {
+	case cache.Ended:
+		// The entry ended between the look and this call, so nothing will wake this stream.
+		return verdictAgain
+	default:
+		// If the entry has no room for this VM's queue, the tick looks instead.
+	}
+	p.link(s)
+	return verdictPause
+}
+
+// mayWait reports whether the stream may wait, or wait longer.
+func (s *Stream) mayWait(now int64) bool {
+	return s.route.WaitForPending && !s.ownerDead && now < s.deadline(now) && s.roomLeft()
+}
+
+// roomLeft reports whether there is room for another waiter. The waiters of one key never
+// take more room than they leave free, so that a storm on one key leaves room for others.
+func (s *Stream) roomLeft() bool {
+	waiting := &s.plugin.waiting
+	free := s.plugin.config.MaxWaiters - waiting.size
+	if s.hasWaited || waiting.size < free {
+		return free > 0
+	}
+	same := 0
+	for w := waiting.first; w != nil; w = w.next {
+		if w.hash == s.hash {
+			same++
+		}
+	}
+	return same < free
+}
+
+// deadline is when a duplicate stops waiting. It never waits longer than
+// PendingWait, even if the clock is set back.
+func (s *Stream) deadline(now int64) int64 {
+	if now < s.firstDecided {
+		s.firstDecided = now
+	}
+	return s.firstDecided + int64(s.route.PendingWait)
+}
+
+// conflict answers 409. remaining is the longest time for which the other attempt's
+// reservation can still hold, nanoseconds.
+func (s *Stream) conflict(remaining int64) verdict {
+	p := s.plugin
+	p.metrics.count(p.metrics.conflict)
+	if !s.recordWait() {
+		// The duplicate was refused without waiting: the original may be done soon.
+		remaining = 0
+	}
+	s.replyProblem(pendingProblem(remaining))
+	return verdictReplied
+}
+
+// recordWait reports whether the duplicate waited, and records for how long.
+func (s *Stream) recordWait() bool {
+	if !s.hasWaited {
+		return false
+	}
+	p := s.plugin
+	p.metrics.record(p.metrics.wait, (p.host.Now()-s.firstDecided)/1e6)
+	return true
+}
+
+func (p *Plugin) link(s *Stream) {
+	s.own()
+	if p.uploads > maxUploadBytes/2 {
+		// Requests that run now need the room. If this one runs later, the router has its body.
+		s.dropBody()
+	}
+	s.phase = phaseWaiting
+	s.hasWaited = true
+	p.waiting.add(s)
+	p.metrics.add(p.metrics.waiters, 1)
+}
+
+func (p *Plugin) unlink(s *Stream) {
+	p.waiting.remove(s)
+	p.metrics.add(p.metrics.waiters, -1)
+}
+
+// wakeWaiters makes waiters decide again: those whose time is over, and those that were woken.
+// False: there were none. Once the callback is spent, the next one continues.
+func (p *Plugin) wakeWaiters() (busy bool) {
+	if p.waiting.size == 0 {
+		p.overdue, p.wokenAll, p.woken = false, false, p.woken[:0]
+	}
+	if !p.overdue && !p.wokenAll && len(p.woken) == 0 {
+		return false
+	}
+	now := p.host.Now()
+	if p.overdue {
+		// A wake-up may have got lost, so they look one last time.
+		p.overdue = !p.decideAgain(func(s *Stream) bool { return now >= s.deadline(now) })
+	}
+	if p.wokenAll && !p.spent() {
+		p.woken = p.woken[:0]
+		p.wokenAll = !p.decideAgain(func(s *Stream) bool { return s.ready(now) })
+	}
+	for len(p.woken) > 0 && !p.spent() {
+		hash := p.woken[len(p.woken)-1]
+		p.woken = p.woken[:len(p.woken)-1]
+		if !p.decideAgain(func(s *Stream) bool { return s.hash == hash && s.ready(now) }) {
+			p.woken = append(p.woken, hash)
+		}
+	}
+	return true
+}
+
+// ready reports whether a woken waiter may look now.
+func (s *Stream) ready(now int64) bool { return now >= s.notBefore || s.failure != nil }
+
+// decideAgain makes the waiters that picked selects decide again. False: the callback is spent
+// and some of them are left. A stream that must wait longer joins the end of the list, so
+// the loop counts the streams that wait now and looks at each of them once.
+func (p *Plugin) decideAgain(picked func(*Stream) bool) (all bool) {
+	s := p.waiting.first
+	for left := p.waiting.size; left > 0 && s != nil; left-- {
+		next := s.next
+		if picked(s) {
+			if p.spent() {
+				return false
+			}
+			p.unlink(s)
+			switch {
+			case !p.choose(s.id):
+				s.phase = phaseDone
+			case s.failure == nil:
+				s.act(s.decide())
+			case s.failure.Code == api.CodeOutcomeUnknown:
+				s.act(s.outcomeUnknown())
+			default:
+				s.act(s.unprotected(s.failure))
+			}
+		}
+		s = next
+	}
+	return true
+}
+
+// failWaiters answers the local waiters of an entry with a problem. The attempt that they wait
+// for failed, and each of them would fail in turn for the same reason.
+func (p *Plugin) failWaiters(hash *cache.Hash, problem *api.Problem) {
+	for s := p.waiting.first; s != nil; s = s.next {
+		if s.hash == *hash {
+			s.failure = problem
+		}
+	}
+	p.woken = append(p.woken, *hash)
 }

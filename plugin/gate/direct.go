@@ -115,16 +115,11 @@ func (s *surveyed) sameRoute(other surveyed) bool {
 	return s.host == other.host && s.route == other.route
 }
 
-// learn takes in what the inner listener said of an answer. After the words that saidFate reads come: the
+// learn takes in what the inner listener said of an answer. After the words that described.fate reads come: the
 // bytes of the request's headers before the route's rules and its x-envoy-expected-rq-timeout-ms, the same
 // two after the rules, cluster, host and path.
-func (r *carrier) learn(q *question, said string, now int64) {
-	var words [10]string
-	for i := range words {
-		words[i], said, _ = strings.Cut(said, " ")
-	}
-	v := q.survey
-	why := ""
+func (r *carrier) learn(q *question, d *described, now int64) {
+	v, words, why := q.survey, &d.words, ""
 	before, ok1 := bytesWithoutTimeout(words[4], words[5])
 	after, ok2 := bytesWithoutTimeout(words[6], words[7])
 	switch {
@@ -137,7 +132,7 @@ func (r *carrier) learn(q *question, said string, now int64) {
 		why = "the inner listener does not say in " + headerAnswer + " what the route changes"
 	case words[8] != v.cluster:
 		why = "the route of the inner listener leads to another cluster"
-	case said != q.path:
+	case d.path != q.path:
 		why = "the route changes the path"
 	case words[9] != q.authority:
 		why = "the route changes the host"
@@ -184,7 +179,5 @@ func bytesWithoutTimeout(all, timeout string) (int64, bool) {
 
 // logRules says why calls of routes with "direct" go through the inner listener.
 func (r *carrier) logRules(now int64, why string) {
-	if more, due := r.rules.due(now); due {
-		r.p.host.Log(LevelError, "oncegate: "+why+", so the upstream calls go through the inner listener; remove \"direct\" from the route's metadata"+more)
-	}
+	r.p.logLimited(&r.rules, now, LevelError, why, ", so the upstream calls go through the inner listener; remove \"direct\" from the route's metadata")
 }

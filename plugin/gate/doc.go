@@ -60,7 +60,7 @@
 //
 // The host hands over whole answers only, so these answers do not stream, and one of more than
 // maxClientAnswerBytes never reaches its client. The router carries requests that would get such
-// an answer (unsuited.go): those whose Accept names one of streamed_types, those whose JSON body has
+// an answer (upstream.go): those whose Accept names one of streamed_types, those whose JSON body has
 // "stream": true, and those for a path that had such an answer, or one that broke off. The gate
 // forgets the path when the router brings an answer that would have suited.
 //
@@ -177,21 +177,23 @@
 //
 // # Files in reading order
 //
-//	host.go, plugin.go                     what the gate needs of the proxy; the callbacks of a VM
-//	stream.go, decide.go                   a request's phases, and the decision about it
-//	lookup.go                              clients that ask what became of a request
-//	caller.go                              callers that the scope does not distinguish
-//	requestbody.go, bodywatch.go           bodies of requests
-//	reservation.go, outcome.go             attempts, renewals, the ledger's answers
-//	response.go, responsebody.go, result.go  upstream's answer, and what a replay repeats of it
-//	finish.go                              how reservations end
-//	answer.go, keep.go, encoding.go, ending.go      the gate's own replies
-//	waiters.go, list.go                    duplicates that wait
-//	call.go, conn.go, reply.go, kept.go    calls to the ledger
-//	shard.go, mark.go, trouble.go          what the gate knows of each manager, and logs about it
-//	forward.go                             what upstream gets to know
-//	upstream.go, direct.go, clientanswer.go, unsuited.go  the gate's own upstream calls
-//	stalls.go, trace.go, metrics.go        bodies that stand still, trace headers, metrics
+//	stream.go               a request's life: the phases, and the host's callbacks in their order
+//	host.go, plugin.go      what the gate needs of the proxy; the callbacks of a VM
+//	request.go              headers of requests: the key, the scope, what upstream gets to know
+//	requestbody.go          bodies of requests
+//	decide.go               the decision about a request, and duplicates that wait
+//	lookup.go               clients that ask what became of a request
+//	settle.go               the table of calls to the ledger and their replies
+//	reservation.go          attempts, their renewals, and how they end
+//	response.go             upstream's answer
+//	record.go, header.go    what a record has of an answer; header fields
+//	answer.go, problem.go   the gate's own replies
+//	requestend.go           replies that wait for the ends of their requests; lists of streams
+//	grpc.go                 unary gRPC calls
+//	upstream.go, direct.go, upstreamanswer.go  the gate's own upstream calls
+//	call.go, conn.go, ledgerreply.go, retry.go  calls to the ledger
+//	manager.go              what the gate knows of each manager, and logs about it
+//	metrics.go              metrics
 //
 // # Memory
 //

@@ -42,12 +42,11 @@ type fakeHost struct {
 	away        map[string]bool // clusters to which none can be opened
 	conns       []string        // the clusters of the connections; "": it is closed
 	metadata    []map[string]string
-	message     []byte            // that OnStreamMessage runs for
-	pings       []uint32          // the connections with a ping that has no answer; a tick answers them
-	still       bool              // the managers answer no pings
-	problem     api.Code          // in the manager's replies
-	headers     map[string]string // of the callout answer
-	retryAfter  int               // in the manager's replies
+	message     []byte   // that OnStreamMessage runs for
+	pings       []uint32 // the connections with a ping that has no answer; a tick answers them
+	still       bool     // the managers answer no pings
+	problem     api.Code // in the manager's replies
+	retryAfter  int      // in the manager's replies
 	fullHeaders [][2]string
 
 	metrics map[MetricID]string
@@ -282,11 +281,6 @@ func (h *fakeHost) Call(cluster string, headers [][2]string, body []byte, timeou
 var paths = map[api.Op]string{
 	api.OpReserve: api.PathReserve, api.OpCommit: api.PathCommit, api.OpReject: api.PathReject, api.OpRelease: api.PathRelease,
 	api.OpRenew: api.PathRenew, api.OpUnknown: api.PathUnknown, api.OpLookUp: api.PathLookUp,
-}
-
-func (h *fakeHost) CallHeader(name string) (string, bool) {
-	v, ok := h.headers[name]
-	return v, ok
 }
 
 func (h *fakeHost) CallHeaders() [][2]string { return h.fullHeaders }

@@ -39,22 +39,19 @@ func (h *fakeHost) goAway(p *Plugin) {
 func (h *fakeHost) leave(p *Plugin, cluster string) {
 	now, current := h.now, h.current
 	h.now -= int64(p.config.Manager.Timeout)
-	for i := range p.calls.shards {
-		s := &p.calls.shards[i]
-		for k := range s.conns {
-			n := &s.conns[k]
-			if cluster != "" && cluster != s.name {
-				continue
-			}
-			if n.id != 0 {
-				h.conns[n.id-1] = ""
-				n.answered = false
-				h.begin()
-				p.OnStreamClose(n.id, 14)
-			}
-			p.calls.failed(n, "away", h.now)
-			n.retryAt = now + int64(lastBackoff)
+	for i := range p.calls.conns {
+		n := &p.calls.conns[i]
+		if cluster != "" && cluster != p.calls.shards[n.shard].name {
+			continue
 		}
+		if n.id != 0 {
+			h.conns[n.id-1] = ""
+			n.answered = false
+			h.begin()
+			p.OnStreamClose(n.id, 14)
+		}
+		p.calls.failed(n, "away", h.now)
+		n.retryAt = now + int64(lastBackoff)
 	}
 	h.now, h.current = now, current
 }
@@ -62,10 +59,8 @@ func (h *fakeHost) leave(p *Plugin, cluster string) {
 // comeBack ends an outage. The gate tries again immediately.
 func (h *fakeHost) comeBack(p *Plugin) {
 	h.refuse, h.away = false, nil
-	for i := range p.calls.shards {
-		for k := range p.calls.shards[i].conns {
-			p.calls.shards[i].conns[k].retryAt = 0
-		}
+	for i := range p.calls.conns {
+		p.calls.conns[i].retryAt = 0
 	}
 }
 

@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"encoding/base64"
 	"encoding/binary"
 	"slices"
 	"strconv"
@@ -36,23 +35,6 @@ const (
 	headerGRPCAcceptEncoding = "grpc-accept-encoding"
 )
 
-// The gRPC statuses of the gate's own replies.
-const (
-	grpcInvalidArgument    = 3
-	grpcAlreadyExists      = 6
-	grpcFailedPrecondition = 9
-	grpcAborted            = 10
-	grpcUnimplemented      = 12
-	grpcInternal           = 13
-	grpcUnavailable        = 14
-)
-
-// hostsGRPC reports whether hosts take a request with this content type for gRPC.
-func hostsGRPC(contentType string) bool {
-	rest, ok := strings.CutPrefix(contentType, "application/grpc")
-	return ok && (rest == "" || rest[0] == '+')
-}
-
 // unaryMessage checks that a request's body is one gRPC message.
 type unaryMessage struct {
 	prefix [5]byte
@@ -75,30 +57,6 @@ func (m *unaryMessage) size() int64 {
 
 // whole reports whether the body so far is one message.
 func (m *unaryMessage) whole() bool { return m.have == len(m.prefix) && m.body == m.size() }
-
-var notUnaryProblem = api.Problem{
-	Status: 400,
-	Code:   api.CodeUnsupportedProtocol,
-	Title:  "Only a gRPC call with one request message can be protected by an idempotency key",
-	Detail: "The call was not executed.",
-}
-
-// noAnswerProblem is for a duplicate whose recorded answer cannot reach the client.
-var noAnswerProblem = api.Problem{
-	Status: 500,
-	Code:   api.CodeInternal,
-	Title:  "The proxy has no route " + api.PathAnswer + " for recorded answers",
-	Detail: "The call was not executed a second time.",
-}
-
-// answerAwayProblem is for a duplicate when whatever serves that route cannot be reached.
-var answerAwayProblem = api.Problem{
-	Status:            503,
-	Code:              api.CodeUnavailable,
-	Title:             "The recorded answer cannot be fetched now",
-	Detail:            "The call was not executed a second time; try again with the same key.",
-	RetryAfterSeconds: 1,
-}
 
 // httpStatus are the HTTP statuses that gRPC statuses count as (google.rpc.Code).
 var httpStatus = [...]int{200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 501, 500, 503, 500, 401}
@@ -144,30 +102,15 @@ func (s *Stream) notUnary() verdict {
 
 // settleGraded ends the answer to a gRPC call whose outcome is not one to record. True: it did.
 func (s *Stream) settleGraded(graded bool) bool {
-	switch {
-	case !graded || s.answer.outcome == config.OutcomeNone:
-		s.plugin.stopAwaiting(s)
-		s.unclaimAnswer()
-		s.unknown()
-	case s.answer.outcome == config.OutcomeHold:
-		s.plugin.stopAwaiting(s)
-		s.unclaimAnswer()
-		s.holdOpen()
-	case s.answer.outcome == config.OutcomeRelease:
-		s.plugin.stopAwaiting(s)
-		s.unclaimAnswer()
-		s.giveBack()
-	default:
+	if !graded {
+		s.answer.outcome = config.OutcomeNone
+	}
+	if !s.endUnrecorded() {
 		return false
 	}
+	s.plugin.stopAwaiting(s)
+	s.unclaimAnswer()
 	return true
-}
-
-// unclaimAnswer gives up the copy of the answer.
-func (s *Stream) unclaimAnswer() {
-	a := &s.answer
-	s.plugin.calls.heldBytes -= a.claimed
-	a.claimed, a.headers, a.body = 0, nil, nil
 }
 
 // replayRPC answers a gRPC call with a recorded answer.
@@ -195,30 +138,22 @@ func (s *Stream) replayRPC(result *api.Result) {
 	case !whole:
 		// There was no room for the trailers, and a message without its status is no answer.
 		clear(headers)
-		p.metrics.count(p.metrics.notRecorded)
-		s.replyProblem(notRecordedProblem(0))
+		s.replyNotRecorded(0)
 		return
 	case len(result.Body) > 0 && result.Body[0] != 0 && !alike && !accepts(s.accept, encoding):
 		clear(headers)
-		p.metrics.count(p.metrics.notAcceptable)
-		s.replyProblem(notAcceptableProblem(encoding))
+		s.replyNotAcceptable(encoding)
 		return
 	}
-	headers = append(headers,
-		[2]string{s.route.ReplayHeader, "true"},
-		[2]string{api.HeaderStatus, statusReplayed})
-	if s.ledgerNone() {
-		headers = append(headers, [2]string{headerLedger, "none"})
-	}
+	headers = s.markReplay(headers)
 	if len(result.Body) == 0 {
-		s.grpcStatus, s.mark = grpcOfHTTP(result.Status), statusReplayed
+		s.grpcStatus = grpcOfHTTP(result.Status)
 		if text, ok := lookup(headers, headerGRPCStatus); ok {
 			code, _ := parseDecimal(text)
 			s.grpcStatus = int(code)
 		}
 		s.reply(200, detailsReplayed, headers, nil)
-		clear(headers)
-		p.headers = headers[:0]
+		p.recycle(headers)
 		return
 	}
 	if !p.calls.makeRoom(len(result.Body)) {
@@ -226,25 +161,21 @@ func (s *Stream) replayRPC(result *api.Result) {
 		s.refuse(overloadedProblem())
 		return
 	}
-	s.mark = statusReplayed
 	s.clientAnswer = clientAnswer{
 		status: result.Status, headers: ownHeaders(headers), body: append([]byte(nil), result.Body...),
 		trailers: s.replayedTrailers(result.Headers), claimed: len(result.Body),
 	}
 	p.calls.heldBytes += len(result.Body)
-	clear(headers)
-	p.headers = headers[:0]
+	p.recycle(headers)
 	s.phase = phaseFill
-	p.fills = append(p.fills, s)
+	p.fills.add(s)
 	p.kick()
 }
 
 // sendFills lets the requests go whose answers the gate fills in. It runs in the plugin context.
 func (p *Plugin) sendFills() {
-	for len(p.fills) > 0 && !p.spent() {
-		s := p.fills[0]
-		p.fills[0] = nil
-		p.fills = p.fills[1:]
+	for s := p.fills.first; s != nil && !p.spent(); s = p.fills.first {
+		p.fills.remove(s)
 		if s.phase != phaseFill || !p.choose(s.id) {
 			continue
 		}
@@ -259,9 +190,6 @@ func (p *Plugin) sendFills() {
 		p.host.SetProperty(propertyStatus, s.mark) // for another gate of this proxy; see strays
 		s.phase = phaseFilling
 		s.act(verdictForward)
-	}
-	if len(p.fills) == 0 {
-		p.fills = nil
 	}
 }
 
@@ -319,17 +247,14 @@ func (s *Stream) fillHeaders(end bool) Action {
 			s.replyProblem(&answerAwayProblem)
 			return Pause
 		}
-		if more, due := p.noAnswerRoute.due(p.host.Now()); due {
-			p.host.Log(LevelError, "oncegate: no recorded answer to a gRPC call: add the route "+api.PathAnswer+" that grpc needs"+more)
-		}
+		p.logLimited(&p.noAnswerRoute, p.host.Now(), LevelError, "no recorded answer to a gRPC call: add the route "+api.PathAnswer+" that grpc needs")
 		s.replyProblem(&noAnswerProblem)
 		return Pause
 	}
 	headers := append(p.headers[:0], [2]string{headerStatus, strconv.Itoa(f.status)})
 	headers = append(headers, f.headers...)
 	p.host.SetResponseHeaders(headers)
-	clear(headers)
-	p.headers = headers[:0]
+	p.recycle(headers)
 	return Continue
 }
 
@@ -344,79 +269,4 @@ func (s *Stream) fillBody(end bool) Action {
 		s.phase = phaseDone
 	}
 	return Continue
-}
-
-// grpcOfHTTP returns the gRPC status of an answer that is not gRPC, as the protocol says.
-func grpcOfHTTP(status int) int {
-	switch status {
-	case 400:
-		return grpcInternal
-	case 401:
-		return 16
-	case 403:
-		return 7
-	case 404:
-		return grpcUnimplemented
-	case 429, 502, 503, 504:
-		return grpcUnavailable
-	}
-	return 2
-}
-
-// grpcOf returns the gRPC status of a problem.
-func grpcOf(problem *api.Problem) int {
-	switch problem.Code {
-	case api.CodePending:
-		return grpcUnavailable
-	case api.CodeUnsupportedProtocol:
-		return grpcUnimplemented
-	case api.CodeOutcomeUnknown:
-		return grpcAborted
-	}
-	switch problem.Status {
-	case 400, 422:
-		return grpcInvalidArgument
-	case 406:
-		return grpcFailedPrecondition
-	case 404:
-		return grpcUnimplemented
-	case 409:
-		return grpcAborted
-	case 410:
-		return grpcAlreadyExists
-	case 503:
-		return grpcUnavailable
-	}
-	return grpcInternal
-}
-
-// grpcDetails is the google.rpc.Status of a problem, in base64: code, message, an ErrorInfo with the problem's code as
-// its reason, and a RetryInfo if the problem says when to try again.
-func grpcDetails(code int, message string, problem *api.Problem) string {
-	status := appendField(nil, 1, uint64(code))
-	status = appendText(status, 2, message)
-	info := appendText(nil, 1, string(problem.Code))
-	info = appendText(info, 2, "oncegate")
-	status = appendText(status, 3, anyOf("google.rpc.ErrorInfo", info))
-	if problem.RetryAfterSeconds > 0 {
-		delay := appendField(nil, 1, uint64(problem.RetryAfterSeconds)) // google.protobuf.Duration
-		status = appendText(status, 3, anyOf("google.rpc.RetryInfo", appendText(nil, 1, string(delay))))
-	}
-	return base64.RawStdEncoding.EncodeToString(status)
-}
-
-// anyOf is a google.protobuf.Any.
-func anyOf(name string, message []byte) string {
-	return string(appendText(appendText(nil, 1, "type.googleapis.com/"+name), 2, string(message)))
-}
-
-// appendField appends a number in protobuf's encoding.
-func appendField(b []byte, field byte, v uint64) []byte {
-	return binary.AppendUvarint(append(b, field<<3), v)
-}
-
-// appendText appends a text or a message in protobuf's encoding.
-func appendText(b []byte, field byte, text string) []byte {
-	b = binary.AppendUvarint(append(b, field<<3|2), uint64(len(text)))
-	return append(b, text...)
 }

@@ -106,9 +106,7 @@ type Host interface {
 	// for. After CallSent the host calls Plugin.OnCallResponse with the id returned
 	// here; after any other status no answer comes. headers and body are not kept.
 	Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, CallStatus)
-	// CallHeader returns a header of the answer that OnCallResponse runs for.
-	CallHeader(name string) (string, bool)
-	// CallHeaders returns all headers of the answer, with :status. They are empty when the answer
+	// CallHeaders returns all headers of the answer that OnCallResponse runs for, with :status. They are empty when the answer
 	// broke off after its headers.
 	CallHeaders() [][2]string
 	// CallTrailers returns the trailers of the answer that OnCallResponse runs for.

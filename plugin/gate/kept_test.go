@@ -148,7 +148,7 @@ func TestOutcomeWaitsForTheRightCredentials(t *testing.T) {
 		if more := len(h.calls) - n; more < 5 || more > 11 {
 			t.Errorf("%s: sent %d times more in a minute", status, more)
 		}
-		expect(t, status+": whole", p.calls.outcomeCall(&s.hash).noBody, false)
+		expect(t, status+": whole", p.calls.outcomeCall(&s.hash).hasBody(t), true)
 	}
 }
 

@@ -65,8 +65,7 @@ func (s *Stream) lookUp(headers request.Headers, path string) verdict {
 	}
 	key, bad := lostKey(&route.Key, lostHeaders, p.host.Property)
 	if bad != nil {
-		problem := bad.Problem()
-		return s.invalid(&problem)
+		return s.badRequest(bad)
 	}
 	if lacks := s.lacks(lostHeaders); lacks != "" {
 		return s.refuseAmbiguous(lacks)
@@ -213,37 +212,8 @@ func (s *Stream) replayCached(e *cache.Entry) bool {
 
 // askLedger asks a shard's manager.
 func (s *Stream) askLedger(shard int) verdict {
-	s.own()
 	s.shard = shard
-	c := s.newCall(callLookUp)
-	c.stream = s
-	s.call = c
-	s.phase = phaseReserving
-	s.plugin.calls.add(c)
-	return verdictPause
-}
-
-// lookedUp deals with the manager's answer to a look-up.
-func (p *Plugin) lookedUp(c *call, r *reply) {
-	s := p.takeStream(c)
-	switch {
-	case s == nil:
-	case r.kind != replyOK:
-		p.metrics.count(p.metrics.managerError)
-		s.refuse(unavailableProblem(r.retryAfter))
-	case r.answer.State == api.StatePending:
-		s.stillPending()
-	case r.answer.State == api.StateUnknown:
-		s.outcomeUnknown()
-	case r.answer.State.Terminal():
-		s.replay(&r.answer.Result)
-	default:
-		if owner := p.calls.owner(&s.attempt); owner != c.shard {
-			s.askLedger(owner) // the previous owner has nothing of the key any more
-			return
-		}
-		s.notFound()
-	}
+	return s.ask(callLookUp, 0, false)
 }
 
 func (s *Stream) stillPending() verdict {

@@ -1,7 +1,10 @@
 package gate
 
 import (
+	"encoding/binary"
 	"encoding/hex"
+	"errors"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -56,9 +59,9 @@ type Plugin struct {
 	working   []*reservation // those that upstream works under: the tick renews them
 	renewNext int            // the position in working at which the last tick stopped
 
-	waiting         list      // duplicates that wait for an entry to end
-	endings         endings   // replies that wait for their requests' ends
-	fills           []*Stream // streams in phaseFill
+	waiting         list    // duplicates that wait for an entry to end
+	endings         endings // replies that wait for their requests' ends
+	fills           list    // streams in phaseFill
 	noAnswerRoute   limitedLog
 	bodies          bodyWatch
 	partial         list  // streams with a body that the host holds until more of it comes
@@ -120,11 +123,11 @@ func (p *Plugin) Start(configuration []byte) error {
 	p.metrics.define(p.host)
 	var name [16]byte
 	if !p.host.Random(name[:]) {
-		return startError("the host has no randomness to offer")
+		return errors.New("the host has no randomness to offer")
 	}
 	queue, ok := p.host.RegisterQueue("oncegate." + hex.EncodeToString(name[:]))
 	if !ok {
-		return startError("the host refused to register a shared queue")
+		return errors.New("the host refused to register a shared queue")
 	}
 	p.queue = queue
 	semantics := cache.Probe(p.host, cachePrefix)
@@ -150,7 +153,7 @@ func (p *Plugin) Start(configuration []byte) error {
 		p.sweepSize = int(min(perTick+1, sweepSets))
 	}
 	if !p.host.SetTick(tickPeriod) {
-		return startError("the host refused to set the tick period")
+		return errors.New("the host refused to set the tick period")
 	}
 	// Messages that are in the queue already raise no callback.
 	p.drain()
@@ -160,10 +163,6 @@ func (p *Plugin) Start(configuration []byte) error {
 // cachePrefix is the prefix of all keys that gates use in shared data. An older and a newer
 // gate share them; the version in each record identifies its format.
 const cachePrefix = "oncegate"
-
-type startError string
-
-func (e startError) Error() string { return string(e) }
 
 // Shutdown prepares for the plugin's removal. True: the host may remove it now.
 // False: requests still run and need renewals, or outcomes are on their way to the ledger or
@@ -187,22 +186,19 @@ func (p *Plugin) NewStream(id uint32) *Stream { return &Stream{plugin: p, id: id
 
 // OnQueueReady runs in the plugin context when a message is in a queue.
 func (p *Plugin) OnQueueReady(queue uint32) {
-	if p.table == nil || queue != p.queue {
-		return
+	if queue == p.queue && p.enter() {
+		p.calls.connect()
+		p.drain()
+		p.setTickPeriod()
+		p.pump()
 	}
-	p.enter()
-	p.calls.connect()
-	p.drain()
-	p.setTickPeriod()
-	p.pump()
 }
 
 // OnTick runs in the plugin context about every tickPeriod.
 func (p *Plugin) OnTick() {
-	if p.table == nil {
+	if !p.enter() {
 		return
 	}
-	p.enter()
 	p.calls.connect()
 	now := p.host.Now()
 	p.endings.checkSlow = p.endings.slow.size+p.endings.shown.size > 0
@@ -235,32 +231,26 @@ func (p *Plugin) OnTick() {
 
 // OnCallResponse runs in the plugin context when an upstream call has ended.
 func (p *Plugin) OnCallResponse(id uint32, bodySize int) {
-	if p.table == nil {
-		return
+	if p.enter() {
+		p.carrier.onUpstreamAnswer(id, bodySize)
+		p.pump()
 	}
-	p.enter()
-	p.carrier.onUpstreamAnswer(id, bodySize)
-	p.pump()
 }
 
 // OnStreamMessage runs in the plugin context when a message of a manager has come.
 func (p *Plugin) OnStreamMessage(id uint32, size int) {
-	if p.table == nil {
-		return
+	if p.enter() {
+		p.calls.onMessage(id, size)
+		p.pump()
 	}
-	p.enter()
-	p.calls.onMessage(id, size)
-	p.pump()
 }
 
 // OnStreamClose runs in the plugin context when a gRPC stream has ended.
 func (p *Plugin) OnStreamClose(id uint32, status int) {
-	if p.table == nil {
-		return
+	if p.enter() {
+		p.calls.onClose(id, status)
+		p.pump()
 	}
-	p.enter()
-	p.calls.onClose(id, status)
-	p.pump()
 }
 
 // beat records for the other VMs that this one is alive.
@@ -285,8 +275,11 @@ func (p *Plugin) dead(queue uint32, now int64) bool {
 	return queue != p.queue && now-p.beaten < beatGap && now-p.steady >= 2*cache.BeatPeriod && !p.table.Alive(queue, now)
 }
 
-// enter begins a callback of the plugin context; exit ends it.
-func (p *Plugin) enter() { p.inside, p.chosen, p.acts = true, 0, 0 }
+// enter begins a callback of the plugin context; exit ends it. False: the plugin has not started.
+func (p *Plugin) enter() bool {
+	p.inside, p.chosen, p.acts = p.table != nil, 0, 0
+	return p.inside
+}
 
 // spent reports whether the running callback has answered or resumed as many streams as it
 // may. The next callback continues.
@@ -354,7 +347,7 @@ func (p *Plugin) exit() {
 }
 
 func (p *Plugin) due() bool {
-	return p.overdue || p.wokenAll || len(p.woken) > 0 || p.calls.due() || p.carrier.due() || p.bodies.refusing || p.endings.due() || len(p.fills) > 0
+	return p.overdue || p.wokenAll || len(p.woken) > 0 || p.calls.due() || p.carrier.due() || p.bodies.refusing || p.endings.due() || p.fills.size > 0
 }
 
 // kick asks for a queue callback, in which the plugin context is active. If the host
@@ -400,10 +393,28 @@ func (p *Plugin) report() {
 	m.add(m.answersDropped, int64(stats.AnswersDropped-p.swept.AnswersDropped))
 	m.add(m.casRetry, int64(stats.Retries-p.swept.Retries))
 	if stats.Entries != p.swept.Entries {
-		m.set(m.entries, stats.Entries)
+		m.record(m.entries, stats.Entries)
 	}
 	if stats.Bytes != p.swept.Bytes {
-		m.set(m.bytes, stats.Bytes)
+		m.record(m.bytes, stats.Bytes)
 	}
 	p.swept = stats
+}
+
+// totalSize returns how many bytes of the current stream's request the host has.
+func (p *Plugin) totalSize() uint64 { return p.number("request", "total_size") }
+
+// number reads an integer property; 0: it is not there.
+func (p *Plugin) number(path ...string) uint64 {
+	if b, ok := p.host.Property(path...); ok && len(b) == 8 {
+		return binary.LittleEndian.Uint64(b)
+	}
+	return 0
+}
+
+// logShared names the routes where callers may share their keys.
+func (p *Plugin) logShared() {
+	if names := p.config.Shared(); len(names) > 0 {
+		p.host.Log(LevelInfo, `oncegate: requests that lack what the scope names share their keys ("anonymous": "shared") in `+strings.Join(names, ", "))
+	}
 }

@@ -72,12 +72,12 @@ func TestKeptBytesAreBounded(t *testing.T) {
 	}
 	bare := 0
 	for _, c := range p.calls.shards[0].repeat {
-		if c.noBody {
+		if !c.hasBody(t) {
 			bare++
 		}
 	}
 	expect(t, "without body", bare, 5)
-	expect(t, "the last one is whole", p.calls.outcomeCall(&p.calls.shards[0].repeat[7].hash).noBody, false)
+	expect(t, "the last one is whole", p.calls.outcomeCall(&p.calls.shards[0].repeat[7].hash).hasBody(t), true)
 }
 
 // A manager that comes back does not get all kept calls at the same time.

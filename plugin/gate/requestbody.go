@@ -1,6 +1,8 @@
 package gate
 
 import (
+	"time"
+
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
 	"github.com/oncegate/oncegate/plugin/request"
@@ -59,55 +61,6 @@ func (u *upload) begin(body *request.Body, headers request.Headers, keyed bool) 
 
 // taken returns the bytes that the gate has and the host has not.
 func (u *upload) taken() []byte { return u.kept[u.left:] }
-
-// OnRequestBody is called for a piece of the request's body, of size bytes.
-func (s *Stream) OnRequestBody(size int, end bool) Action {
-	s.plugin.chosen = s.id
-	s.ending.noteBody(size, end)
-	if s.phase.held() {
-		s.plugin.bodies.delivered(s.plugin.host)
-	}
-	switch s.phase {
-	case phaseBody:
-		action := s.readBody(size, end)
-		if s.phase == phaseEnding {
-			return Take // the end of the body comes only if the host has room for it
-		}
-		return action
-	case phaseEnding:
-		return s.endBody()
-	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseFill, phaseReplied:
-		// Continue would release the held headers.
-		return Pause
-	}
-	return Continue
-}
-
-// OnRequestTrailers is called for trailers, which end the request.
-func (s *Stream) OnRequestTrailers() Action {
-	s.plugin.chosen = s.id
-	s.ending.ended = true
-	if s.phase.held() {
-		s.plugin.bodies.delivered(s.plugin.host)
-	}
-	switch s.phase {
-	case phaseBody:
-		if len(s.upload.taken()) > 0 {
-			return s.actionFor(s.invalid(&api.Problem{
-				Status: 400, Code: api.CodeInvalidRequest, Title: "The request has trailers that it did not announce",
-				Detail: "Send a Trailer header, or a Content-Length and no trailers.",
-			}))
-		}
-		s.upload.carry = false // the trailers would be lost
-		return s.actionFor(s.bodyRead(nil, true))
-	case phaseEnding:
-		s.sendReply()
-		return Pause
-	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseFill, phaseReplied:
-		return Pause
-	}
-	return Continue
-}
 
 // readBody digests a piece.
 func (s *Stream) readBody(size int, end bool) Action {
@@ -201,12 +154,6 @@ func (s *Stream) takesOver() bool {
 	return u.takes == takesYes
 }
 
-// http1 reports whether the client speaks HTTP/1.
-func (s *Stream) http1() bool {
-	protocol, _ := s.plugin.host.Property("request", "protocol")
-	return len(protocol) > 6 && string(protocol[:6]) == "HTTP/1"
-}
-
 // keyInside reports whether the key must be read from the body, for which the gate needs all of it.
 func (s *Stream) keyInside() bool { return s.upload.keyed && s.route.Key.InBody() }
 
@@ -270,8 +217,7 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	if u.keyed {
 		key, bad := s.bodyKey(body, whole)
 		if bad != nil {
-			problem := bad.Problem()
-			return s.invalid(&problem)
+			return s.badRequest(bad)
 		}
 		if key.Value == "" {
 			key = request.DerivedKey(&route.Key, u.body)
@@ -346,4 +292,117 @@ func (s *Stream) dropBody() {
 	p.digester.Recycle(u.body)
 	u.body, u.whole = nil, false
 	s.unclaim()
+}
+
+// bodyPatience is how long the host may have bytes of a held request's body without a
+// callback. After that the gate takes the configuration to be wrong. It is not shorter because
+// a filter before the gate may hold a body while it asks another service about it.
+const bodyPatience = time.Second
+
+// bodyProbe is the time after which another request is held to find out whether bodies come now.
+const bodyProbe = 10 * time.Second
+
+// bodyWatch notices a host that holds the body back together with the headers. On such a
+// host every request of a route in body mode would hang. The proof is a body of which bytes
+// have come (request.total_size) without a callback; a slow client proves nothing.
+// The first body that the host delivers ends the watch forever.
+type bodyWatch struct {
+	seen bool // the host delivered a body while headers were held
+	// unavailable: the host delivers no bodies. Requests are refused, except one per
+	// bodyProbe, which is held to find out whether that is still so.
+	unavailable bool
+	refusing    bool  // the requests that are held now must be refused
+	probed      int64 // when a request was last held, or last proved that no body comes
+
+	streams list // the watched streams: their requests are held and have had no body callback
+}
+
+// watched is what the watch knows of a held request.
+type watched struct {
+	size      uint64 // request.total_size at the headers
+	heldSince int64  // since when the host is known to hold bytes back; 0: not known
+}
+
+// watch begins to watch the current stream. False: the stream must be refused.
+func (b *bodyWatch) watch(s *Stream) bool {
+	if b.seen {
+		return true
+	}
+	p := s.plugin
+	now := p.host.Now()
+	if b.unavailable && (b.streams.first != nil || now >= b.probed && now-b.probed < int64(bodyProbe)) {
+		return false
+	}
+	b.probed = now
+	s.watched = watched{size: p.totalSize()}
+	b.streams.add(s)
+	return true
+}
+
+// unwatch ends the watch of one stream.
+func (b *bodyWatch) unwatch(s *Stream) {
+	b.streams.remove(s)
+	b.refusing = b.refusing && b.streams.first != nil
+}
+
+// delivered must be called in every callback after the headers of a held request.
+func (b *bodyWatch) delivered(h Host) {
+	if b.seen {
+		return
+	}
+	b.seen = true
+	if b.unavailable {
+		b.unavailable = false
+		h.Log(LevelInfo, "oncegate: request bodies arrive now; mode body works")
+	}
+	for b.streams.first != nil {
+		b.unwatch(b.streams.first)
+	}
+}
+
+// checkBodies looks for the proof. It runs in the plugin context.
+func (p *Plugin) checkBodies(now int64) {
+	b := &p.bodies
+	for s := b.streams.first; s != nil && !b.refusing; {
+		next := s.next
+		switch w := &s.watched; {
+		case !p.choose(s.id):
+			b.unwatch(s)
+		case w.heldSince == 0 || now < w.heldSince:
+			if p.totalSize() > w.size {
+				w.heldSince = now
+			}
+		case now-w.heldSince >= int64(bodyPatience):
+			b.refusing, b.probed = true, now
+			if !b.unavailable {
+				b.unavailable = true
+				p.host.Log(LevelError, bodyHint)
+			}
+		}
+		s = next
+	}
+}
+
+const bodyHint = "oncegate: mode body is configured, but no body arrives while the request headers are held; " +
+	"set allow_on_headers_stop_iteration in the plugin's configuration (Envoy 1.35 or newer), or use mode headers"
+
+// refuseBodies refuses the held requests, whose bodies will not come.
+func (p *Plugin) refuseBodies() {
+	b := &p.bodies
+	for b.refusing && !p.spent() {
+		s := b.streams.first
+		b.unwatch(s)
+		if p.choose(s.id) {
+			s.bodyUnavailable()
+		}
+	}
+}
+
+func (s *Stream) bodyUnavailable() verdict {
+	s.plugin.metrics.count(s.plugin.metrics.noBody)
+	return s.refuse(&api.Problem{
+		Status: 500, Code: api.CodeBodyModeUnavailable,
+		Title:  "The proxy does not show request bodies to the gate",
+		Detail: "The request was not executed. The proxy's configuration must be corrected; its log says how.",
+	})
 }

@@ -166,25 +166,127 @@ func (p *Plugin) renew(now int64) {
 	}
 }
 
-// renewed deals with the answer to a renewal.
-func (p *Plugin) renewed(c *call, a *reply) {
-	r := c.renews
-	if r == nil {
-		return // the reservation ended meanwhile
+// How reservations end.
+
+func nanoseconds(n int64) time.Duration { return time.Duration(n) }
+
+// recordOutcome ends the reservation with upstream's answer. bare: without its body.
+func (s *Stream) recordOutcome(body []byte, bare bool) {
+	p, a := s.plugin, &s.answer
+	result := api.Result{Status: a.status, Headers: a.headers, Body: body, BodyOmitted: bare}
+	s.unclaimAnswer()
+	called := s.route.Ledger == config.LedgerManager
+	if called && !p.calls.makeRoom(len(body)) {
+		result.BodyOmitted, result.Headers = true, nil
 	}
-	c.renews, r.renewal = nil, nil
-	r.doubtful = r.doubtful || a.maybe
-	switch a.kind {
-	case replyOK:
-		p.metrics.count(p.metrics.renewed)
-		r.expires = a.at + int64(a.answer.ExpiresIn)
-	case replyFenced, replyConflict:
-		p.stopRenewing(r)
-		p.metrics.count(p.metrics.lost)
-		if more, due := p.calls.trouble.alarms.due(a.at); due {
-			p.host.Log(LevelError, "oncegate: a running request lost its reservation to another request or to an outcome; it may run twice"+more)
-		}
+	if result.BodyOmitted {
+		result.Body = nil
+		p.metrics.count(p.metrics.oversize)
+	}
+	p.stopRenewing(&s.reservation)
+	kind := callCommit
+	if a.outcome == config.OutcomeReject {
+		kind = callReject
+	}
+	c := s.newCall(kind)
+	s.owner = false
+	if !called {
+		c.result = result.AppendRaw(nil)
+		p.cacheOutcome(c, p.host.Now(), true)
+		return
+	}
+	c.encode(p, &result)
+	c.stream, s.call = s, c
+	p.calls.add(c)
+}
+
+// unclaimAnswer gives up the copy of the answer.
+func (s *Stream) unclaimAnswer() {
+	a := &s.answer
+	s.plugin.calls.heldBytes -= a.claimed
+	a.claimed, a.headers, a.body = 0, nil, nil
+}
+
+// endUnrecorded ends the reservation of an answer that is not recorded, as its outcome says. False: the outcome is one to
+// record.
+func (s *Stream) endUnrecorded() bool {
+	switch s.answer.outcome {
+	case config.OutcomeNone:
+		s.unknown()
+	case config.OutcomeRelease:
+		s.giveBack()
+	case config.OutcomeHold:
+		s.holdOpen()
 	default:
-		r.renewAt = a.at + min(r.third(), renewRetry)
+		return false
 	}
+	return true
+}
+
+// giveBack ends the reservation and frees its key: nothing ran, or upstream asks for a retry.
+func (s *Stream) giveBack() {
+	p := s.plugin
+	s.phase = phaseDone
+	p.stopRenewing(&s.reservation)
+	switch {
+	case s.route.Ledger == config.LedgerManager:
+		p.release(&s.attempt, s.expires, s.doubtful)
+	case s.owner:
+		p.metrics.count(p.metrics.released)
+		p.forget(s.newCall(callRelease), p.host.Now())
+	}
+	s.owner = false
+}
+
+// unknown ends the reservation without an outcome: upstream may have run the request, so no retry may run it.
+func (s *Stream) unknown() {
+	s.mark = statusUnknown
+	s.holdOpen()
+}
+
+// holdOpen is unknown for a request whose outcome upstream leaves open. It is settled later. Where upstream keeps the ledger, that
+// ledger knows. Until the ledger has the report, the cache answers duplicates. After that each duplicate asks the ledger, so that
+// an operator's resolution takes effect.
+func (s *Stream) holdOpen() {
+	p := s.plugin
+	if s.ledgerUpstream() {
+		s.giveBack()
+		return
+	}
+	s.phase = phaseDone
+	p.stopRenewing(&s.reservation)
+	p.metrics.count(p.metrics.unknownOutcomes)
+	c := s.newCall(callUnknown)
+	s.owner = false
+	if c.route.UnknownTTL == 0 {
+		return // the key is taken until the reservation runs out
+	}
+	c.owner = true
+	now := p.host.Now()
+	p.fill(&cache.Outcome{
+		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: api.StateUnknown,
+		Expires: now + int64(c.lasts()), CacheOnly: true,
+	}, now)
+	if c.route.Ledger == config.LedgerManager {
+		p.calls.add(c)
+	}
+}
+
+// emptyResult is the size of the raw form of a result without anything.
+var emptyResult = len(new(api.Result).AppendRaw(nil))
+
+// encode builds the message of a commit or reject; its tail is the raw result.
+func (c *call) encode(p *Plugin, result *api.Result) {
+	n := p.names(&c.attempt)
+	f := api.FinishRequest{Key: c.key, Scope: n.scope, Token: n.token, Fingerprint: n.fingerprint, TTL: max(c.ttl(), 0), Durability: c.laterDurability()}
+	// One block is enough for the message: each length, number and the frame take a few bytes.
+	const few = 4
+	size := 16*few + len(f.Key) + len(n.scope) + len(n.token) + len(n.fingerprint) + len(result.Body)
+	for i := range result.Headers {
+		size += 2*few + len(result.Headers[i].Name) + len(result.Headers[i].Value)
+	}
+	head := f.AppendRaw(make([]byte, 0, size))
+	prefix := len(head) - emptyResult
+	c.message = result.AppendRaw(head[:prefix])
+	c.result = c.message[prefix:]
 }

@@ -1,9 +1,8 @@
 package gate
 
 import (
-	"encoding/binary"
 	"slices"
-	"strings"
+	"strconv"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
@@ -23,92 +22,6 @@ type answer struct {
 	streamed bool   // its media type is one of streamed_types
 	body     []byte // the copy of the body so far
 	claimed  int    // bytes that body counts in ledger.heldBytes
-}
-
-// Bits of the property response.flags.
-const (
-	// neverSent: no healthy host, connection failure, circuit breaker, no route, no
-	// filter configuration, no cluster, overload, name resolution failed, load dropped.
-	neverSent = 0x2 | 0x20 | 0x80 | 0x100 | 0x200000 | 0x1000000 | 0x2000000 | 0x4000000 | 0x8000000 | 0x20000000
-	// perhapsSent: upstream timeout, local reset, remote reset, connection
-	// termination, retry limit, stream idle, maximum duration (two kinds),
-	// upstream protocol error.
-	perhapsSent = 0x4 | 0x8 | 0x10 | 0x40 | 0x8000 | 0x10000 | 0x80000 | 0x400000 | 0x800000
-)
-
-// fate is what became of a forwarded request.
-type fate uint8
-
-const (
-	fateAnswered fate = iota // upstream answered
-	fateNotSent              // it never reached upstream
-	fateUnknown              // upstream may have run it
-)
-
-// fate reports whether the passing answer is upstream's; the property response.code_details
-// says so. The proxy or another filter made any other answer. Then fate reports whether the
-// request had been sent.
-func (p *Plugin) fate() fate {
-	details, _ := p.host.Property("response", "code_details")
-	if string(details) == "via_upstream" {
-		return fateAnswered
-	}
-	flags := p.number("response", "flags")
-	switch {
-	case p.number("upstream", "request_attempt_count") > 1:
-		// The details and flags describe only the router's last attempt. An earlier one may have reached
-		// upstream.
-		return fateUnknown
-	case refusedStream(string(details)):
-		return fateNotSent
-	case flags&perhapsSent != 0:
-		return fateUnknown
-	case flags&neverSent != 0:
-		return fateNotSent
-	}
-	if address, ok := p.host.Property("upstream", "address"); ok && len(address) > 0 {
-		return fateUnknown
-	}
-	return fateNotSent
-}
-
-// refusedStream reports whether response code details say that an HTTP/2 upstream did not process the request: it reset
-// the stream with REFUSED_STREAM, or sent GOAWAY with an earlier stream as the last one (RFC 9113, 8.7).
-func refusedStream(details string) bool {
-	rest, ok := strings.CutPrefix(details, "upstream_reset_before_response_started{")
-	return ok && strings.HasPrefix(rest, "remote_refused_stream_reset")
-}
-
-// number reads an integer property; 0: it is not there.
-func (p *Plugin) number(path ...string) uint64 {
-	if b, ok := p.host.Property(path...); ok && len(b) == 8 {
-		return binary.LittleEndian.Uint64(b)
-	}
-	return 0
-}
-
-// OnResponseHeaders is called when response headers pass: upstream's, or those of a
-// local reply by the host, another filter or the gate. end: there is no body.
-func (s *Stream) OnResponseHeaders(end bool) Action {
-	s.plugin.chosen = s.id
-	switch s.phase {
-	case phaseReplied:
-		s.fixOwnReply()
-		return Continue
-	case phaseBody, phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseEnding, phaseFill:
-		// The host or another filter answered a request that the gate still holds.
-		s.leave()
-		s.phase = phasePass
-		return Continue
-	case phasePass:
-		s.setMark()
-		return Continue
-	case phaseForwarded:
-		return s.classifyAnswer(end)
-	case phaseFilling:
-		return s.fillHeaders(end)
-	}
-	return Continue
 }
 
 // classify sets the outcome of upstream's answer, whose status is known. It returns the headers
@@ -174,15 +87,7 @@ func (s *Stream) classifyAnswer(end bool) Action {
 	if s.ledgerNone() {
 		p.host.SetResponseHeader(headerLedger, "none")
 	}
-	switch a.outcome {
-	case config.OutcomeNone:
-		s.unknown()
-		return Continue
-	case config.OutcomeRelease:
-		s.giveBack()
-		return Continue
-	case config.OutcomeHold:
-		s.holdOpen()
+	if s.endUnrecorded() {
 		return Continue
 	}
 	if s.route.Ledger != config.LedgerManager && !s.owner {
@@ -220,7 +125,7 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 	switch {
 	case end:
 		s.recordOutcome(nil, !fits)
-		return s.endAnswer(s.commitsBeforeReply())
+		return s.endAnswer()
 	case s.route.Response.NoBody && fits:
 		s.phase = phaseStreaming
 		s.recordHead()
@@ -260,3 +165,247 @@ func (s *Stream) keepHeaders(headers [][2]string) bool {
 	}
 	return fits && len(headers) > 0
 }
+
+// collectBytes is the largest body that the gate asks the host to collect. The host fails an
+// answer beyond its own limit, which is larger than this unless it was configured.
+const collectBytes = 512 << 10
+
+// copyBody copies a piece. The host holds the piece in phaseHolding and passes it on in
+// phaseCopying. The end of the answer waits for the ledger in both. If the length is known, the
+// piece with the last byte counts as the end.
+func (s *Stream) copyBody(size int, end bool) Action {
+	a, p := &s.answer, s.plugin
+	first := a.passed == 0
+	if s.phase == phaseHolding {
+		a.fitted = a.passed
+	}
+	a.passed += int64(size)
+	complete := end || a.complete()
+	if first && !complete && s.phase == phaseHolding && a.expected > 0 && a.expected <= collectBytes && p.hostBufferBytes == 0 && !s.claim(int(a.expected)) {
+		// The VM has no room for the copy, and the host's buffer is not known to be too small.
+		s.phase = phaseCollecting
+		return Collect
+	}
+	if !s.copyPiece(size, complete) {
+		p.stopAwaiting(s)
+		s.phase = phaseStreaming
+		s.recordOutcome(nil, true)
+		if complete {
+			return s.endAnswer()
+		}
+		return Continue
+	}
+	switch {
+	case end || complete && s.phase == phaseCopying && s.commitsBeforeReply() && !s.grading:
+		return s.recordWhole()
+	case s.phase == phaseCopying:
+		p.learnBufferSize(s)
+		return Continue
+	case !complete && p.hostBufferBytes > 0 && a.passed > p.hostBufferBytes:
+		p.stopAwaiting(s)
+		s.phase = phaseCopying
+		return Continue
+	}
+	p.awaitMore(s)
+	return Pause
+}
+
+// complete reports whether as much body has come as was announced.
+func (a *answer) complete() bool { return a.expected >= 0 && a.passed >= a.expected }
+
+// copyPiece adds a piece to the copy of the body. False: the body is too large, the VM holds
+// too much already, or the host does not hand the piece over.
+func (s *Stream) copyPiece(size int, last bool) bool {
+	a := &s.answer
+	if a.passed > int64(s.route.MaxResponseBody) {
+		return false
+	}
+	if size == 0 {
+		return true
+	}
+	need := len(a.body) + size
+	if !last && a.expected > 0 {
+		need = int(a.expected)
+	}
+	if !s.claim(need) {
+		return false
+	}
+	piece := s.plugin.host.ResponseBody(size)
+	if len(piece) != size {
+		return false
+	}
+	switch {
+	case a.body != nil:
+		a.body = append(a.body, piece...)
+	case last || a.expected <= 0:
+		a.body = piece
+	default:
+		a.body = append(make([]byte, 0, need), piece...)
+	}
+	return true
+}
+
+// recordWhole records an answer whose whole body has come.
+func (s *Stream) recordWhole() Action {
+	if s.grading && s.settleGraded(false) {
+		return Continue
+	}
+	a, body, bare := &s.answer, s.answer.body, false
+	if size := int(a.passed); s.phase == phaseCollecting && size > 0 {
+		body = s.plugin.host.ResponseBody(size)
+		bare = len(body) != size
+	}
+	s.plugin.stopAwaiting(s)
+	s.recordOutcome(body, bare)
+	return s.endAnswer()
+}
+
+// collectBody lets the host collect a body that the VM has no room for, until its end.
+func (s *Stream) collectBody(size int, end bool) Action {
+	s.answer.passed = int64(size)
+	if !end {
+		return Collect
+	}
+	return s.recordWhole()
+}
+
+// claim raises the bytes that are claimed for the copy of the answer's body to total.
+// False: the VM holds too much already.
+func (s *Stream) claim(total int) bool {
+	a, l := &s.answer, &s.plugin.calls
+	more := total - a.claimed
+	if more <= 0 {
+		return true
+	}
+	if !l.makeRoom(more) {
+		return false
+	}
+	a.claimed += more
+	l.heldBytes += more
+	return true
+}
+
+// streamBody passes a body that is not recorded. Its end waits for the ledger, too.
+func (s *Stream) streamBody(size int, end bool) Action {
+	a := &s.answer
+	a.passed += int64(size)
+	if end || a.complete() {
+		return s.endAnswer()
+	}
+	return Continue
+}
+
+// commitsBeforeReply reports whether the end of the answer waits for the ledger.
+func (s *Stream) commitsBeforeReply() bool {
+	return s.route.Ledger == config.LedgerManager && s.route.Commit == config.CommitBeforeReply
+}
+
+// endAnswer ends the answer: now, or when the ledger has the outcome.
+func (s *Stream) endAnswer() Action {
+	s.forgetUnsuited()
+	if s.commitsBeforeReply() && s.call != nil {
+		s.phase = phaseRecording
+		return Pause
+	}
+	s.phase = phaseDone
+	return Continue
+}
+
+// answerRecorded is called in the plugin context when the ledger has the outcome,
+// or could not be. s is nil if the stream has ended.
+func (s *Stream) answerRecorded() {
+	if s == nil {
+		return
+	}
+	switch s.phase {
+	case phaseSettling:
+		s.handOver()
+	case phaseRecording:
+		s.phase = phaseDone
+		s.resumeResponse()
+	}
+}
+
+func (s *Stream) resumeResponse() {
+	s.plugin.acts++
+	if !s.plugin.host.ResumeResponse() {
+		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a response")
+	}
+}
+
+const (
+	// stallTicks is how many ticks an answer may stand still before the gate takes the
+	// host's buffer to be full.
+	stallTicks = 5
+	// stallBytes is less than any useful buffer limit. The gate always holds smaller bodies.
+	stallBytes = 4 << 10
+)
+
+// awaitMore records that the host holds a piece of s's body, and that the gate waits for more.
+func (p *Plugin) awaitMore(s *Stream) {
+	s.lastProgress = p.ticks
+	if s.list == nil {
+		p.partial.add(s)
+	}
+}
+
+// stopAwaiting ends the wait for more of s's body.
+func (p *Plugin) stopAwaiting(s *Stream) { p.partial.remove(s) }
+
+// stalls looks for bodies that stand still. An answer stands still because upstream is slow, or
+// because the host's buffer is full; in the second case nothing comes until the gate releases
+// the buffer. Releasing it is right in both cases: the gate copies the rest of the answer,
+// and its end waits for the ledger. About a request's body the gate can only write to the log.
+func (p *Plugin) stalls() {
+	p.ticks++
+	for s, next := p.partial.first, (*Stream)(nil); s != nil && !p.spent(); s = next {
+		next = s.next
+		still := p.ticks - s.lastProgress
+		switch {
+		case s.phase == phaseHolding && still >= stallTicks && s.answer.passed >= stallBytes:
+			p.stopAwaiting(s)
+			if p.choose(s.id) {
+				s.releaseBody()
+			}
+		case s.phase == phaseBody && still >= int64(bodyPatience/tickPeriod) && s.upload.body.Len() >= stallBytes && !p.stallLogged:
+			p.stallLogged = true
+			p.host.Log(LevelWarn, "oncegate: a request body stands still after "+strconv.FormatInt(s.upload.body.Len(), 10)+
+				" bytes; unless the client is slow, "+limitHint+"max_request_body_bytes")
+		}
+	}
+}
+
+// releaseBody releases the body that the host holds. If that is the whole body, it records the answer
+// instead, and the body waits for the ledger.
+func (s *Stream) releaseBody() {
+	p, a := s.plugin, &s.answer
+	s.phase, s.lastProgress, a.stalled = phaseCopying, p.ticks, true
+	if a.complete() && s.recordWhole() == Pause {
+		return // the answer waits for the ledger
+	}
+	s.resumeResponse()
+}
+
+// learnBufferSize records the size of the host's buffer: an answer that moves as soon as it is released
+// had filled it.
+func (p *Plugin) learnBufferSize(s *Stream) {
+	a := &s.answer
+	if !a.stalled {
+		return
+	}
+	a.stalled = false
+	if p.ticks-s.lastProgress > 1 {
+		return // upstream was slow
+	}
+	// Half of it is a safe estimate: a piece or two may have come after the buffer was full.
+	fits := max(a.fitted/2, stallBytes)
+	if p.hostBufferBytes == 0 {
+		p.host.Log(LevelWarn, "oncegate: the host stopped reading an answer before max_response_body_bytes; answers of more than "+strconv.FormatInt(fits, 10)+
+			" bytes begin to pass before they are recorded; "+limitHint+"max_response_body_bytes")
+	}
+	if p.hostBufferBytes == 0 || fits < p.hostBufferBytes {
+		p.hostBufferBytes = fits
+	}
+}
+
+const limitHint = "per_connection_buffer_limit_bytes of the listener (for HTTP/2, initial_stream_window_size) should not be below "

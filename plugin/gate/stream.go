@@ -1,9 +1,6 @@
 package gate
 
 import (
-	"slices"
-	"strconv"
-
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
 	"github.com/oncegate/oncegate/plugin/request"
@@ -50,15 +47,6 @@ const (
 	verdictForward                // let it go upstream
 	verdictReplied                // it was answered
 	verdictAgain                  // the situation changed: decide again
-)
-
-// fix says what to correct in a reply of the gate's own; see fixType.
-type fix uint8
-
-const (
-	fixNone fix = iota
-	fixRemoveType
-	fixRestoreType
 )
 
 // Stream is one request and its answer. Its methods are the host's callbacks.
@@ -170,201 +158,228 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	return s.headersAction(v)
 }
 
-// unprotectable reports whether a request opens something that has no single answer: a
-// tunnel, a WebSocket or a gRPC call.
-func unprotectable(method string, headers request.Headers) bool {
-	contentType, _ := headers.Get(headerContentType)
-	return method == methodConnect || upgrades(headers) || isGRPC(mediaType(contentType))
-}
-
-func upgrades(headers request.Headers) bool {
-	_, n := headers.Get(headerUpgrade)
-	return n > 0 && slices.Contains(connectionNames(headers), headerUpgrade)
-}
-
-// unsupported deals with an unprotectable request. If it has a key, or the route gives every
-// request one, it must not run as if it were protected. Where keys come from JSON bodies, the
-// gate does not look for one, so it says that it let the request pass.
-func (s *Stream) unsupported(headers request.Headers) verdict {
-	p, k := s.plugin, &s.route.Key
-	keys := 0
-	if k.Header != "" {
-		_, keys = headers.Get(k.Header)
-	} else if len(k.Sources) > 0 {
-		if parts, bad := request.HeaderParts(k, headers, p.host.Property); bad != nil || request.Told(k, parts) {
-			keys = 1
-		}
+// OnRequestBody is called for a piece of the request's body, of size bytes.
+func (s *Stream) OnRequestBody(size int, end bool) Action {
+	s.plugin.chosen = s.id
+	s.ending.noteBody(size, end)
+	if s.phase.held() {
+		s.plugin.bodies.delivered(s.plugin.host)
 	}
+	switch s.phase {
+	case phaseBody:
+		action := s.readBody(size, end)
+		if s.phase == phaseEnding {
+			return Take // the end of the body comes only if the host has room for it
+		}
+		return action
+	case phaseEnding:
+		return s.endBody()
+	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseFill, phaseReplied:
+		// Continue would release the held headers.
+		return Pause
+	}
+	return Continue
+}
+
+// OnRequestTrailers is called for trailers, which end the request.
+func (s *Stream) OnRequestTrailers() Action {
+	s.plugin.chosen = s.id
+	s.ending.ended = true
+	if s.phase.held() {
+		s.plugin.bodies.delivered(s.plugin.host)
+	}
+	switch s.phase {
+	case phaseBody:
+		if len(s.upload.taken()) > 0 {
+			return s.actionFor(s.invalid(&api.Problem{
+				Status: 400, Code: api.CodeInvalidRequest, Title: "The request has trailers that it did not announce",
+				Detail: "Send a Trailer header, or a Content-Length and no trailers.",
+			}))
+		}
+		s.upload.carry = false // the trailers would be lost
+		return s.actionFor(s.bodyRead(nil, true))
+	case phaseEnding:
+		s.sendReply()
+		return Pause
+	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseFill, phaseReplied:
+		return Pause
+	}
+	return Continue
+}
+
+// OnResponseHeaders is called when response headers pass: upstream's, or those of a
+// local reply by the host, another filter or the gate. end: there is no body.
+func (s *Stream) OnResponseHeaders(end bool) Action {
+	s.plugin.chosen = s.id
+	switch s.phase {
+	case phaseReplied:
+		s.fixOwnReply()
+		return Continue
+	case phaseBody, phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseEnding, phaseFill:
+		// The host or another filter answered a request that the gate still holds.
+		s.leave()
+		s.phase = phasePass
+		return Continue
+	case phasePass:
+		s.setMark()
+		return Continue
+	case phaseForwarded:
+		return s.classifyAnswer(end)
+	case phaseFilling:
+		return s.fillHeaders(end)
+	}
+	return Continue
+}
+
+// OnResponseBody is called for a piece of the answer's body, of size bytes. In
+// phaseCollecting the piece is everything that has come.
+func (s *Stream) OnResponseBody(size int, end bool) Action {
+	s.plugin.chosen = s.id
+	switch s.phase {
+	case phaseHolding, phaseCopying:
+		return s.copyBody(size, end)
+	case phaseCollecting:
+		return s.collectBody(size, end)
+	case phaseStreaming:
+		return s.streamBody(size, end)
+	case phaseRecording:
+		return Pause
+	case phaseReplied:
+		return s.addTrailers(end)
+	case phaseFilling:
+		return s.fillBody(end)
+	}
+	return Continue
+}
+
+// OnResponseTrailers is called for trailers, which end the answer.
+func (s *Stream) OnResponseTrailers() Action {
+	s.plugin.chosen = s.id
+	switch s.phase {
+	case phaseHolding, phaseCopying, phaseCollecting:
+		trailers := s.plugin.host.ResponseTrailers()
+		if s.grading && s.settleGraded(s.grade(trailers)) {
+			return Continue
+		}
+		s.keepTrailers(trailers)
+		return s.recordWhole()
+	case phaseStreaming:
+		return s.endAnswer()
+	case phaseRecording:
+		return Pause
+	}
+	return Continue
+}
+
+// OnDone ends the stream: the answer has been sent, or the client or the host gave up.
+func (s *Stream) OnDone() {
+	s.plugin.chosen = s.id
+	s.leave()
+	s.phase = phaseDone
+	s.dropBody()
+	if s.mark != "" {
+		s.plugin.host.SetProperty(propertyStatus, s.mark)
+	}
+}
+
+// leave settles what the stream has begun. It is for streams that end in any phase.
+func (s *Stream) leave() {
+	p := s.plugin
+	switch s.phase {
+	case phaseBody:
+		s.mark = statusNotSent
+		p.bodies.unwatch(s)
+	case phaseWaiting:
+		s.mark = statusNotSent
+		p.unlink(s)
+		s.recordWait()
+	case phaseReserving:
+		s.mark = statusNotSent
+		c := s.call
+		s.call = nil
+		if c == nil {
+			return
+		}
+		c.stream = nil
+		if p.calls.cancel(c) {
+			// The ledger never heard of it.
+			p.forget(c, p.host.Now())
+		}
+	case phaseEnding:
+		s.dropReply()
+		s.phase = phaseDone
+	case phaseCarried:
+		s.mark = statusContinued
+		s.carried.clientGone = true
+	case phaseFill, phaseFilling:
+		s.clientAnswer.drop(p)
+	case phaseSettling:
+		s.clientAnswer.drop(p)
+		s.detach()
+	case phaseForwarded:
+		switch {
+		case s.beganAnew():
+		case s.route.FreeIncomplete && s.ending.incomplete():
+			s.giveBack()
+			s.mark = statusReleased
+		default:
+			s.unknown()
+		}
+	case phaseHolding, phaseCollecting, phaseCopying:
+		// Upstream answered, so the request ran and no retry may run it. If the gate never had the
+		// whole answer, it records the outcome without the body.
+		a := &s.answer
+		if s.grading && s.settleGraded(false) {
+			return
+		}
+		s.recordOutcome(a.body, !a.complete() || int64(len(a.body)) != a.passed)
+		s.detach()
+	case phaseStreaming, phaseRecording:
+		s.detach()
+	}
+}
+
+// detach lets the call continue without the stream.
+func (s *Stream) detach() {
+	if s.call != nil {
+		s.call.stream = nil
+		s.call = nil
+	}
+}
+
+// beganAnew deals with a request that the proxy sends through its filters once more, as
+// another stream. It does so when it follows upstream's redirect by itself, or when a filter
+// after the gate asks for it. The new stream is a separate request with its own path and
+// entry, so only this stream's outcome is settled here. False: the stream ends for another
+// reason.
+func (s *Stream) beganAnew() bool {
+	p := s.plugin
+	if details, _ := p.host.Property("response", "code_details"); string(details) != "internal_redirect" {
+		return false
+	}
+	a := &s.answer
+	a.status = int(p.number("response", "code"))
+	_, retry := p.host.ResponseHeader(headerRetryAfter)
+	said := ""
+	if name := s.route.OutcomeHeader; name != "" {
+		said, _ = p.host.ResponseHeader(name)
+	}
+	a.outcome = s.route.Outcome(a.status, retry, said)
 	switch {
-	case keys == 0 && !k.Required && k.Derive == config.DeriveNone:
-		if k.InBody() {
-			return s.bypass()
-		}
-		return verdictForward
-	case s.route.Unsupported == config.UnsupportedPass:
-		return s.bypass()
+	case s.route.Ledger == config.LedgerUpstream:
+		s.giveBack() // upstream's ledger knows what it has recorded
+	case a.outcome == config.OutcomeRelease || a.outcome == config.OutcomeNone && p.fate() == fateNotSent:
+		s.giveBack()
+	case a.outcome == config.OutcomeNone, a.outcome == config.OutcomeHold:
+		s.unknown()
+	default:
+		// Upstream answered, so the request ran. The client gets another answer than this one, so
+		// there is no body to record.
+		s.recordOutcome(nil, true)
+		s.detach()
+		s.phase = phaseDone
 	}
-	p.metrics.count(p.metrics.unsupported)
-	return s.refuse(&unsupportedProblem)
-}
-
-// unreadable deals with a request whose headers the host cannot hand over. A client
-// must not get past the gate with such a request.
-func (s *Stream) unreadable() verdict {
-	k := &s.route.Key
-	if k.Header != "" {
-		if _, ok := s.plugin.host.RequestHeader(k.Header); ok {
-			return s.invalid(unreadableProblem())
-		}
-	}
-	if k.Required || k.InBody() || len(k.Sources) > 0 || k.Derive != config.DeriveNone {
-		return s.invalid(unreadableProblem())
-	}
-	return verdictForward
-}
-
-// begin reads the headers. In headers mode it decides; in body mode it asks for the body.
-func (s *Stream) begin(headers request.Headers, end bool) verdict {
-	p, route := s.plugin, s.route
-	key, bad := s.headerKey(headers)
-	if bad != nil {
-		problem := bad.Problem()
-		return s.invalid(&problem)
-	}
-	if route.Mode == config.ModeHeaders {
-		if key.Value == "" {
-			return s.keyless()
-		}
-		if lacks := s.lacks(headers); lacks != "" {
-			return s.refuseAmbiguous(lacks)
-		}
-		s.identify(key, headers)
-		s.fingerprint = p.digester.Fingerprint(&route.Fingerprint, headers, end)
-		return s.decide()
-	}
-	if key.Value == "" && s.parts == nil && route.Key.JSONPath == "" && route.Key.Derive == config.DeriveNone {
-		return s.keyless()
-	}
-	if s.upload.lacks = s.lacks(headers); s.upload.lacks != "" && key.Value != "" {
-		return s.refuseAmbiguous(s.upload.lacks)
-	}
-	s.identify(key, headers)
-	s.upload.carry = !s.rpc && s.keepsBody(headers)
-	s.upload.begin(p.digester.NewBody(&route.Fingerprint, headers, route.MaxRequestBody, route.Key.Derive), headers, key.Value == "")
-	if end {
-		return s.bodyRead(nil, true)
-	}
-	if !p.bodies.watch(s) {
-		return s.bodyUnavailable()
-	}
-	s.phase = phaseBody
-	s.trace = traceHeaders(headers)
-	s.ending.begin(headers)
-	return verdictPause
-}
-
-// headerKey reads the key without the body. If a part of the key is in the body, it keeps the other parts.
-func (s *Stream) headerKey(headers request.Headers) (request.Key, *request.Error) {
-	k := &s.route.Key
-	if len(k.Sources) == 0 {
-		return request.HeaderKey(k, headers)
-	}
-	parts, bad := request.HeaderParts(k, headers, s.plugin.host.Property)
-	if bad != nil {
-		return request.Key{}, bad
-	}
-	if !k.InBody() {
-		return request.JoinParts(k, parts)
-	}
-	if request.Told(k, parts) || k.ToldInBody() {
-		request.OwnParts(parts)
-		s.parts = parts
-	}
-	return request.Key{}, nil
-}
-
-// bodyKey reads the key from the body, or its parts that are there.
-func (s *Stream) bodyKey(body []byte, whole bool) (request.Key, *request.Error) {
-	k := &s.route.Key
-	if s.parts == nil {
-		return request.JSONKey(k, body, whole)
-	}
-	if bad := request.BodyParts(k, s.parts, body, whole); bad != nil {
-		return request.Key{}, bad
-	}
-	return request.JoinParts(k, s.parts)
-}
-
-// Properties that show access logs what became of a request, and the parts of a
-// structured key: FILTER_STATE(wasm.oncegate.status:PLAIN) in Envoy. Other filters see
-// only those of the key, because the gate sets the status when the stream ends.
-const (
-	propertyStatus   = "oncegate.status"
-	propertyUpstream = "oncegate.upstream" // of the gate's own upstream call: response code details, flags, attempts and host
-	propertyClient   = "oncegate.key.client"
-	propertySequence = "oncegate.key.sequence"
-	propertyNonce    = "oncegate.key.nonce"
-)
-
-// identify sets scope, key and hash, which name the entry. Without a key it sets only the scope.
-func (s *Stream) identify(key request.Key, headers request.Headers) {
-	if !s.scoped {
-		s.scope, s.scoped = s.plugin.digester.Scope(s.route.Scope, headers, s.plugin.host.Property), true
-	}
-	if key.Value == "" {
-		return
-	}
-	s.key = key.Value
-	s.hash = s.plugin.digester.EntryHash(&s.scope, s.key)
-	if key.Structured {
-		host := s.plugin.host
-		host.SetProperty(propertyClient, key.Client)
-		host.SetProperty(propertySequence, strconv.FormatUint(key.Sequence, 10))
-		host.SetProperty(propertyNonce, key.Nonce)
-	}
-}
-
-// own copies what the stream needs of the headers, so that it does not keep the host's
-// whole header block alive. Most duplicates are answered in their first callback and need no
-// copy.
-func (s *Stream) own() {
-	if s.owned {
-		return
-	}
-	s.owned = true
-	if s.headers != nil {
-		s.trace = traceHeaders(s.headers)
-		s.ending.begin(s.headers)
-	}
-	size := len(s.key) + len(s.accept)
-	for i := range s.trace {
-		size += len(s.trace[i][1])
-	}
-	text := newBlock(size)
-	s.key, s.accept = text.add(s.key), text.add(s.accept)
-	for i := range s.trace {
-		s.trace[i][1] = text.add(s.trace[i][1])
-	}
-}
-
-// keyless deals with a request that has no key.
-func (s *Stream) keyless() verdict {
-	if bad := request.Missing(&s.route.Key); bad != nil {
-		problem := bad.Problem()
-		return s.invalid(&problem)
-	}
-	s.phase = phasePass
-	return verdictForward
-}
-
-func (s *Stream) invalid(problem *api.Problem) verdict {
-	s.plugin.metrics.count(s.plugin.metrics.invalid)
-	return s.refuse(problem)
-}
-
-func (s *Stream) refuse(problem *api.Problem) verdict {
-	s.replyProblem(problem)
-	return verdictReplied
+	return true
 }
 
 // actionFor turns a verdict into the Action that the current stream's callback returns.
@@ -400,13 +415,38 @@ func (s *Stream) act(v verdict) {
 	}
 }
 
-// OnDone ends the stream: the answer has been sent, or the client or the host gave up.
-func (s *Stream) OnDone() {
-	s.plugin.chosen = s.id
-	s.leave()
-	s.phase = phaseDone
-	s.dropBody()
-	if s.mark != "" {
-		s.plugin.host.SetProperty(propertyStatus, s.mark)
-	}
+func (s *Stream) invalid(problem *api.Problem) verdict {
+	s.plugin.metrics.count(s.plugin.metrics.invalid)
+	return s.refuse(problem)
 }
+
+func (s *Stream) badRequest(bad *request.Error) verdict {
+	problem := bad.Problem()
+	return s.invalid(&problem)
+}
+
+func (s *Stream) refuse(problem *api.Problem) verdict {
+	s.replyProblem(problem)
+	return verdictReplied
+}
+
+// Properties that show access logs what became of a request, and the parts of a
+// structured key: FILTER_STATE(wasm.oncegate.status:PLAIN) in Envoy. Other filters see
+// only those of the key, because the gate sets the status when the stream ends.
+const (
+	propertyStatus   = "oncegate.status"
+	propertyUpstream = "oncegate.upstream" // of the gate's own upstream call: response code details, flags, attempts and host
+	propertyClient   = "oncegate.key.client"
+	propertySequence = "oncegate.key.sequence"
+	propertyNonce    = "oncegate.key.nonce"
+)
+
+// http1 reports whether the client speaks HTTP/1.
+func (s *Stream) http1() bool {
+	protocol, _ := s.plugin.host.Property("request", "protocol")
+	return len(protocol) > 6 && string(protocol[:6]) == "HTTP/1"
+}
+
+func (s *Stream) ledgerUpstream() bool { return s.route.Ledger == config.LedgerUpstream }
+
+func (s *Stream) ledgerNone() bool { return s.route.Ledger == config.LedgerNone }

@@ -1,8 +1,11 @@
 package gate
 
 import (
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/plugin/config"
 	"github.com/oncegate/oncegate/plugin/request"
@@ -53,7 +56,7 @@ func (r *carrier) idle() bool { return len(r.ready) == 0 && len(r.inFlight) == 0
 func (r *carrier) due() bool { return len(r.ready) > 0 || r.lost }
 
 // keepsBody reports whether the gate must keep the body of a request with these headers for an upstream
-// call. The router carries requests that may have trailers, those whose answers do not suit a call (unsuited.go), and
+// call. The router carries requests that may have trailers, those whose answers do not suit a call (upstream.go), and
 // those that HTTP/2, by which the call goes, does not allow.
 func (s *Stream) keepsBody(headers request.Headers) bool {
 	if s.route.ClientAbort != config.AbortContinue || s.route.Ledger == config.LedgerUpstream {
@@ -176,8 +179,7 @@ func (r *carrier) start(c *carried) {
 		p.choose(0)
 		c.id, status = p.host.Call(cluster, headers, c.body, c.timeout)
 	}
-	clear(headers)
-	p.headers = headers[:0]
+	p.recycle(headers)
 	c.body = nil
 	if status == CallSent {
 		s.dropBody()
@@ -190,9 +192,7 @@ func (r *carrier) start(c *carried) {
 	}
 	r.over(c)
 	if status == CallNoCluster {
-		if more, due := r.missing.due(c.sent); due {
-			p.host.Log(LevelError, "oncegate: no upstream call to cluster \""+cluster+"\": the proxy knows no such cluster, so the router carries the request"+more)
-		}
+		p.logLimited(&r.missing, c.sent, LevelError, "no upstream call to cluster \"", cluster, "\": the proxy knows no such cluster, so the router carries the request")
 	}
 	p.metrics.count(p.metrics.routed)
 	if p.choose(s.id) {
@@ -219,4 +219,83 @@ func upstreamHeaders(out, headers [][2]string) [][2]string {
 		out = append(out, headers[i])
 	}
 	return out
+}
+
+// Requests whose answers do not suit the gate's own upstream calls. The host hands over the answer to a call once it is
+// whole, and the gate can hand on at most maxClientAnswerBytes of it. So the router carries a request whose body asks
+// for a stream, and requests for a path that had such an answer.
+
+// maxUnsuited bounds the paths that a VM remembers. A further one replaces the oldest.
+const maxUnsuited = 256
+
+// pathRing remembers hashes of paths; 0 is a free slot.
+type pathRing struct {
+	hashes []uint64
+	next   int // the slot of the next path
+}
+
+func (r *pathRing) has(hash uint64) bool { return slices.Contains(r.hashes, hash) }
+
+// add remembers a path. False: it was there.
+func (r *pathRing) add(hash uint64) bool {
+	if r.has(hash) {
+		return false
+	}
+	if len(r.hashes) < maxUnsuited {
+		r.hashes = append(r.hashes, hash)
+		return true
+	}
+	r.hashes[r.next] = hash
+	r.next = (r.next + 1) % maxUnsuited
+	return true
+}
+
+func (r *pathRing) remove(hash uint64) {
+	if at := slices.Index(r.hashes, hash); at >= 0 {
+		r.hashes[at] = 0
+	}
+}
+
+// hashPath is FNV-1a. Two paths of one hash share what the gate has learned, which is right for the requests of both:
+// the router can carry all requests. It is never 0.
+func hashPath(method, authority, path string) uint64 {
+	hash := uint64(14695981039346656037)
+	for _, text := range [...]string{method, authority, path} {
+		for i := 0; i < len(text); i++ {
+			hash = (hash ^ uint64(text[i])) * 1099511628211
+		}
+		hash = (hash ^ 0xff) * 1099511628211 // no method, host or path has this byte
+	}
+	return max(hash, 1)
+}
+
+// targetOf returns method, host and path of a request, as a log line names them.
+func targetOf(headers [][2]string) string {
+	method, _ := lookup(headers, headerMethod)
+	authority, _ := lookup(headers, headerAuthority)
+	path, _ := lookup(headers, headerPath)
+	return method + " " + authority + withoutQuery(path)
+}
+
+// asksForStream reports whether a JSON body asks for an answer that streams, as clients of OpenAI's API do.
+func asksForStream(body []byte) bool { return gjson.GetBytes(body, "stream").Type == gjson.True }
+
+// rememberUnsuited remembers the path of a call whose answer could not be handed on as it came. what completes the sentence
+// "an answer ...".
+func (c *carried) rememberUnsuited(what string) {
+	r := &c.stream.plugin.carrier
+	if !r.unsuited.add(c.stream.path) {
+		return
+	}
+	r.p.logLimited(&r.learned, r.p.host.Now(), LevelWarn, "an answer for ", loggable(c.target), " ", what,
+		", which does not suit the gate's own upstream calls. The router carries further requests for that path, and cancels them when their clients leave. ",
+		"Set client_abort to \"cancel\" there, or let clients name the type of a stream in Accept")
+}
+
+// forgetUnsuited forgets the path of a request that the router carried, if the gate could have handed on the whole answer. An
+// answer with an error says nothing about the others.
+func (s *Stream) forgetUnsuited() {
+	if a := &s.answer; s.path != 0 && a.status < 400 && !a.streamed && a.passed <= maxClientAnswerBytes {
+		s.plugin.carrier.unsuited.remove(s.path)
+	}
 }

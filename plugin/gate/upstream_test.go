@@ -97,7 +97,8 @@ func TestFateFromAnInnerListener(t *testing.T) {
 		"upstream_reset_before_response_started{remote_reset} UR 1 10.0.0.1:80":                fateUnknown,
 		"upstream_reset_after_response_started{remote_refused_stream_reset} UR 1 10.0.0.1:80":  fateUnknown,
 	} {
-		if got := saidFate(said); got != want {
+		d := parseDescribed(said)
+		if got := d.fate(); got != want {
 			t.Errorf("%q: %v, want %v", said, got, want)
 		}
 	}

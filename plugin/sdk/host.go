@@ -157,16 +157,6 @@ func (h *host) Call(cluster string, headers [][2]string, body []byte, timeout ti
 	return 0, gate.CallRefused
 }
 
-// CallHeader implements gate.Host.
-func (h *host) CallHeader(name string) (string, bool) {
-	for i := range h.callHeaders {
-		if h.callHeaders[i][0] == name {
-			return h.callHeaders[i][1], true
-		}
-	}
-	return "", false
-}
-
 // CallHeaders implements gate.Host.
 func (h *host) CallHeaders() [][2]string { return h.callHeaders }
 

@@ -300,14 +300,6 @@ func (h *host) Call(cluster string, headers [][2]string, body []byte, timeout ti
 	return 0, gate.CallRefused
 }
 
-func (h *host) CallHeader(name string) (string, bool) {
-	if !h.answered {
-		return "", false
-	}
-	value, status := h.GetHeaderMapValue(hostsim.MapHTTPCallHeaders, name)
-	return value, ok(status)
-}
-
 func (h *host) CallHeaders() [][2]string {
 	if !h.answered {
 		return nil

@@ -44,7 +44,7 @@ func (r *carrier) onUpstreamAnswer(id uint32, bodySize int) {
 		if c := r.inFlight[at]; c.id == id {
 			r.removeInFlight(at)
 			p := r.p
-			p.metrics.sample(p.metrics.upstream, (p.host.Now()-c.sent)/1e3)
+			p.metrics.record(p.metrics.upstream, (p.host.Now()-c.sent)/1e3)
 			c.answer(bodySize)
 			return
 		}
@@ -125,16 +125,16 @@ func (c *carried) answer(bodySize int) {
 	case f == fateNotSent:
 		s.mark = statusNotSent
 		s.giveBack()
-	case f == fateUnknown || a.outcome == config.OutcomeNone:
+	case f == fateUnknown:
 		s.unknown()
-	case a.outcome == config.OutcomeRelease:
-		s.mark = statusReleased
-		s.giveBack()
-	case a.outcome == config.OutcomeHold:
-		s.holdOpen()
 	default:
-		c.record(headers, body, bodySize)
-		return
+		if a.outcome == config.OutcomeRelease {
+			s.mark = statusReleased
+		}
+		if !s.endUnrecorded() {
+			c.record(headers, body, bodySize)
+			return
+		}
 	}
 	if c.clientPresent() {
 		s.replyToClient(&clientAnswer{status: a.status, headers: headers, body: body, whole: whole, trailers: p.host.CallTrailers()})
@@ -187,8 +187,7 @@ func (s *Stream) replyToClient(f *clientAnswer) {
 		p.host.SetProperty(propertyUpstream, s.innerAnswer)
 	}
 	if !f.whole {
-		p.metrics.count(p.metrics.notRecorded)
-		s.replyProblem(notRecordedProblem(f.status))
+		s.replyNotRecorded(f.status)
 		return
 	}
 	headers := p.headers[:0]
@@ -206,28 +205,25 @@ func (s *Stream) replyToClient(f *clientAnswer) {
 		}
 		headers = append(headers, h)
 	}
-	headers = append(headers, [2]string{api.HeaderStatus, s.mark})
-	if s.ledgerNone() {
-		headers = append(headers, [2]string{headerLedger, "none"})
-	}
+	headers = s.addStatus(headers)
 	body := s.attach(endToEnd(f.trailers), f.body)
 	s.fixType(contentType, typed, len(body))
 	s.reply(f.status, detailsPrefix+s.mark, headers, body)
-	clear(headers)
-	p.headers = headers[:0]
+	p.recycle(headers)
 }
 
-// ownHeaders copies headers, so that they do not keep the host's header block alive.
-func ownHeaders(headers [][2]string) [][2]string {
-	size := 0
-	for i := range headers {
-		size += len(headers[i][0]) + len(headers[i][1])
+// described is the value of headerAnswer.
+type described struct {
+	words [10]string
+	path  string // what follows the words
+}
+
+func parseDescribed(text string) (d described) {
+	for i := range d.words {
+		d.words[i], text, _ = strings.Cut(text, " ")
 	}
-	text, out := newBlock(size), make([][2]string, len(headers))
-	for i := range headers {
-		out[i] = [2]string{text.add(headers[i][0]), text.add(headers[i][1])}
-	}
-	return out
+	d.path = text
+	return d
 }
 
 // fate reports whether upstream answered, and if not, whether the request had been sent. The inner
@@ -235,31 +231,18 @@ func ownHeaders(headers [][2]string) [][2]string {
 func (c *carried) fate(headers [][2]string, body []byte) fate {
 	if c.inner {
 		if said, ok := lookup(headers, headerAnswer); ok {
+			d := parseDescribed(said)
 			if r := &c.stream.plugin.carrier; c.question != nil {
-				r.learn(c.question, said, r.p.host.Now())
+				r.learn(c.question, &d, r.p.host.Now())
 			}
-			c.stream.innerAnswer = firstWords(said, 4)
-			return saidFate(said)
+			c.stream.innerAnswer = strings.TrimRight(strings.Join(d.words[:4], " "), " ")
+			return d.fate()
 		}
 	}
 	if _, ok := lookup(headers, headerServiceTime); ok {
 		return fateAnswered
 	}
 	return ownFate(string(body))
-}
-
-// firstWords returns a copy of the first n words of a text.
-func firstWords(text string, n int) string {
-	for i := range len(text) {
-		if text[i] != ' ' {
-			continue
-		}
-		if n--; n == 0 {
-			text = text[:i]
-			break
-		}
-	}
-	return strings.Clone(text)
 }
 
 // ownFate is fate for the body of an answer that the proxy made.
@@ -281,12 +264,9 @@ func ownFate(body string) fate {
 	return fateUnknown
 }
 
-// saidFate is fate for the value of headerAnswer.
-func saidFate(said string) fate {
-	var words [4]string
-	for i := range words {
-		words[i], said, _ = strings.Cut(said, " ")
-	}
+// fate is carried.fate for what an inner listener said.
+func (d *described) fate() fate {
+	words := &d.words
 	if words[0] == "via_upstream" {
 		return fateAnswered
 	}
@@ -315,4 +295,58 @@ func saidFate(said string) fate {
 		f = fateUnknown
 	}
 	return f
+}
+
+// fate is what became of a forwarded request.
+type fate uint8
+
+const (
+	fateAnswered fate = iota // upstream answered
+	fateNotSent              // it never reached upstream
+	fateUnknown              // upstream may have run it
+)
+
+// Bits of the property response.flags.
+const (
+	// neverSent: no healthy host, connection failure, circuit breaker, no route, no
+	// filter configuration, no cluster, overload, name resolution failed, load dropped.
+	neverSent = 0x2 | 0x20 | 0x80 | 0x100 | 0x200000 | 0x1000000 | 0x2000000 | 0x4000000 | 0x8000000 | 0x20000000
+	// perhapsSent: upstream timeout, local reset, remote reset, connection
+	// termination, retry limit, stream idle, maximum duration (two kinds),
+	// upstream protocol error.
+	perhapsSent = 0x4 | 0x8 | 0x10 | 0x40 | 0x8000 | 0x10000 | 0x80000 | 0x400000 | 0x800000
+)
+
+// fate reports whether the passing answer is upstream's; the property response.code_details
+// says so. The proxy or another filter made any other answer. Then fate reports whether the
+// request had been sent.
+func (p *Plugin) fate() fate {
+	details, _ := p.host.Property("response", "code_details")
+	if string(details) == "via_upstream" {
+		return fateAnswered
+	}
+	flags := p.number("response", "flags")
+	switch {
+	case p.number("upstream", "request_attempt_count") > 1:
+		// The details and flags describe only the router's last attempt. An earlier one may have reached
+		// upstream.
+		return fateUnknown
+	case refusedStream(string(details)):
+		return fateNotSent
+	case flags&perhapsSent != 0:
+		return fateUnknown
+	case flags&neverSent != 0:
+		return fateNotSent
+	}
+	if address, ok := p.host.Property("upstream", "address"); ok && len(address) > 0 {
+		return fateUnknown
+	}
+	return fateNotSent
+}
+
+// refusedStream reports whether response code details say that an HTTP/2 upstream did not process the request: it reset
+// the stream with REFUSED_STREAM, or sent GOAWAY with an earlier stream as the last one (RFC 9113, 8.7).
+func refusedStream(details string) bool {
+	rest, ok := strings.CutPrefix(details, "upstream_reset_before_response_started{")
+	return ok && strings.HasPrefix(rest, "remote_refused_stream_reset")
 }

@@ -1,12 +1,9 @@
 package gate
 
 import (
-	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/plugin/config"
+	"unsafe"
 )
 
 const methodConnect = "CONNECT"
@@ -63,85 +60,6 @@ const (
 	detailsReplayed = detailsPrefix + statusReplayed
 )
 
-// recordedHeaders returns the headers of an answer that a replay repeats: the
-// end-to-end headers that the route keeps, without those that the proxy makes for every
-// answer, and without the gate's own. The date is recorded as the original date.
-// False: there are more than a result may hold.
-//
-// The returned strings are copies, so they do not keep the host's header block
-// alive.
-func recordedHeaders(headers [][2]string, route *config.Route) ([]api.Header, bool) {
-	named := connectionNames(headers)
-	_, dated := lookup(headers, config.OriginalDate)
-	count, size := 0, 0
-	for i := range headers {
-		name := recordedName(headers[i][0], route, named, dated)
-		if name == "" {
-			continue
-		}
-		count++
-		size += len(name) + len(headers[i][1])
-	}
-	if count > api.MaxResultHeaders || size > api.MaxResultHeaderBytes {
-		return nil, false
-	}
-	if count == 0 {
-		return nil, true
-	}
-	text, out := newBlock(size), make([]api.Header, 0, count)
-	for i := range headers {
-		if name := recordedName(headers[i][0], route, named, dated); name != "" {
-			out = append(out, api.Header{Name: text.add(name), Value: text.add(headers[i][1])})
-		}
-	}
-	return out, true
-}
-
-// recordedName returns the name under which a header is recorded; empty: it is not. dated: the answer
-// has an original date already, as an upstream's own replay does.
-func recordedName(name string, route *config.Route, named []string, dated bool) string {
-	switch {
-	case name == headerDate && !dated:
-		name = config.OriginalDate
-	case skipHeader(name, named) || name == route.ReplayHeader:
-		return ""
-	}
-	if !route.Response.Keeps(name) {
-		return ""
-	}
-	return name
-}
-
-// addHeader adds a header of the gate's own to the recorded answer. False: there is no room.
-func (a *answer) addHeader(name, value string) bool {
-	size := len(name) + len(value)
-	for i := range a.headers {
-		size += len(a.headers[i].Name) + len(a.headers[i].Value)
-	}
-	fits := len(a.headers) < api.MaxResultHeaders && size <= api.MaxResultHeaderBytes
-	if fits {
-		a.headers = append(a.headers, api.Header{Name: name, Value: value})
-	}
-	return fits
-}
-
-// skipHeader reports whether a header is left out of a recorded answer.
-func skipHeader(name string, named []string) bool {
-	if len(name) == 0 || name[0] == ':' {
-		return true
-	}
-	switch name {
-	case headerConnection, "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authentication-info",
-		"te", headerTrailer, "transfer-encoding", headerUpgrade,
-		// The proxy makes these for each answer.
-		headerContentLength, headerDate, "age", headerServiceTime,
-		// These are the gate's own, and describe this one answer.
-		api.HeaderStatus, api.HeaderReplayed, headerLedger, headerTrailers, headerBody, headerAccepted, headerAnswer:
-		return true
-	}
-	return slices.Contains(named, name) || strings.HasPrefix(name, trailerPrefix)
-}
-
 // connectionNames returns the names that the connection headers declare to be
 // hop-by-hop, in lower case.
 func connectionNames(headers [][2]string) []string {
@@ -161,19 +79,12 @@ func connectionNames(headers [][2]string) []string {
 // eachToken calls f with the elements of a comma-separated list, without spaces
 // and empty ones, until f returns false.
 func eachToken(list string, f func(string) bool) {
-	for len(list) > 0 {
-		end := 0
-		for end < len(list) && list[end] != ',' {
-			end++
-		}
-		token := trim(list[:end])
-		if token != "" && !f(token) {
+	for list != "" {
+		var token string
+		token, list, _ = strings.Cut(list, ",")
+		if token = trim(token); token != "" && !f(token) {
 			return
 		}
-		if end == len(list) {
-			return
-		}
-		list = list[end+1:]
 	}
 }
 
@@ -206,23 +117,47 @@ func lookup(headers [][2]string, name string) (string, bool) {
 	return "", false
 }
 
+// joined returns all values of a list header as one value.
+func joined(headers [][2]string, name string) (list string) {
+	for i := range headers {
+		if headers[i][0] != name {
+			continue
+		}
+		if list == "" {
+			list = headers[i][1]
+		} else {
+			list += "," + headers[i][1]
+		}
+	}
+	return list
+}
+
 // mediaType returns the media type of a content-type value, without its
 // parameters and in lower case.
 func mediaType(contentType string) string {
-	for i := 0; i < len(contentType); i++ {
-		if contentType[i] == ';' {
-			contentType = contentType[:i]
-			break
-		}
-	}
-	return lower(trim(contentType))
+	media, _, _ := strings.Cut(contentType, ";")
+	return lower(trim(media))
 }
 
 // isGRPC reports whether a media type belongs to gRPC (or gRPC-Web).
 func isGRPC(media string) bool {
-	const grpc = "application/grpc"
-	return len(media) >= len(grpc) && media[:len(grpc)] == grpc &&
-		(len(media) == len(grpc) || media[len(grpc)] == '+' || media[len(grpc)] == '-')
+	rest, ok := strings.CutPrefix(media, "application/grpc")
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == '-')
+}
+
+// hostsGRPC reports whether hosts take a request with this content type for gRPC.
+func hostsGRPC(contentType string) bool {
+	rest, ok := strings.CutPrefix(contentType, "application/grpc")
+	return ok && (rest == "" || rest[0] == '+')
+}
+
+func isJSON(media string) bool {
+	return media == "application/json" || strings.HasSuffix(media, "+json")
+}
+
+func withoutQuery(path string) string {
+	path, _, _ = strings.Cut(path, "?")
+	return path
 }
 
 // parseDecimal reads a non-negative decimal number of at most 18 digits.
@@ -232,4 +167,74 @@ func parseDecimal(s string) (int64, bool) {
 	}
 	n, err := strconv.ParseUint(s, 10, 63)
 	return int64(n), err == nil
+}
+
+// block holds copies of several strings, which cost one allocation together.
+type block []byte
+
+// newBlock returns a block for strings of size bytes in all.
+func newBlock(size int) block { return make(block, 0, size) }
+
+// add returns a copy of s. The block should have room for it.
+func (b *block) add(s string) string {
+	at := len(*b)
+	*b = append(*b, s...)
+	return unsafe.String(unsafe.SliceData((*b)[at:]), len(s))
+}
+
+// ownHeaders copies headers, so that they do not keep the host's header block alive.
+func ownHeaders(headers [][2]string) [][2]string {
+	size := 0
+	for i := range headers {
+		size += len(headers[i][0]) + len(headers[i][1])
+	}
+	text, out := newBlock(size), make([][2]string, len(headers))
+	for i := range headers {
+		out[i] = [2]string{text.add(headers[i][0]), text.add(headers[i][1])}
+	}
+	return out
+}
+
+// Whether a client accepts the content coding of a recorded answer. Upstream chose it for the
+// first request, and a retry may come from another client.
+
+// accepts reports whether an Accept-Encoding allows all codings of a Content-Encoding. A
+// request without the header accepts none: its client may not be able to decode.
+func accepts(accept, encoding string) bool {
+	all := true
+	eachToken(encoding, func(coding string) bool {
+		all = acceptsOne(accept, coding)
+		return all
+	})
+	return all
+}
+
+func acceptsOne(accept, coding string) bool {
+	coding = lower(coding)
+	if coding == "identity" {
+		return true
+	}
+	named, rest := -1, -1 // what the list says of the coding and of *; -1: nothing, 0: no, 1: yes
+	eachToken(accept, func(element string) bool {
+		name, allowed := weigh(element)
+		switch {
+		case name == coding, "x-"+name == coding, name == "x-"+coding:
+			named = allowed
+		case name == "*":
+			rest = allowed
+		}
+		return true
+	})
+	return named == 1 || named < 0 && rest == 1
+}
+
+// weigh parses an element of Accept-Encoding. It returns the coding, and 0 when a weight of
+// zero refuses it, else 1.
+func weigh(element string) (name string, allowed int) {
+	name, q, _ := strings.Cut(element, ";")
+	name, q = lower(trim(name)), trim(q)
+	if len(q) < 3 || q[0]|0x20 != 'q' || q[1] != '=' || strings.ContainsAny(q[2:], "123456789") {
+		return name, 1
+	}
+	return name, 0
 }

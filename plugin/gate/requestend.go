@@ -60,13 +60,12 @@ type localReply struct {
 
 // endings are the replies of a VM that wait.
 type endings struct {
-	fresh      list // streams that the next queue callback looks at
-	slow       list // streams whose requests had no end by then: each tick looks at them
-	shown      list // those of them whose end the host will show
-	bytes      int  // of the replies' bodies
-	checkFresh bool // the streams in fresh must be looked at
-	checkSlow  bool // the streams in slow must be looked at
-	fast       bool // the tick comes every endPeriod
+	fresh     list // streams that the next queue callback looks at
+	slow      list // streams whose requests had no end by then: each tick looks at them
+	shown     list // those of them whose end the host will show
+	bytes     int  // of the replies' bodies
+	checkSlow bool // the streams in slow must be looked at
+	fast      bool // the tick comes every endPeriod
 }
 
 // begin records what the request's headers say about its end.
@@ -182,16 +181,13 @@ func (s *Stream) delayReply(r *localReply) {
 		return
 	}
 	n.fresh.add(s)
-	n.checkFresh = true
 	p.kick()
 }
 
 // dropReply ends the wait and returns the reply.
 func (s *Stream) dropReply() *localReply {
 	n, r := &s.plugin.endings, s.ending.reply
-	n.fresh.remove(s)
-	n.slow.remove(s)
-	n.shown.remove(s)
+	s.list.remove(s)
 	n.bytes -= len(r.body)
 	s.ending.reply = nil
 	return r
@@ -212,8 +208,7 @@ func (s *Stream) endBody() Action {
 	}
 	e.since = s.plugin.host.Now()
 	if s.list != &n.shown {
-		n.fresh.remove(s)
-		n.slow.remove(s)
+		s.list.remove(s)
 		n.shown.add(s)
 	}
 	return Take
@@ -223,7 +218,7 @@ func (s *Stream) endBody() Action {
 // Once the callback is spent, the next one continues.
 func (p *Plugin) sendReplies() {
 	n := &p.endings
-	if !n.checkFresh && !n.checkSlow {
+	if n.fresh.size == 0 && !n.checkSlow {
 		return
 	}
 	now := p.host.Now()
@@ -240,17 +235,11 @@ func (p *Plugin) sendReplies() {
 		}
 	}
 	if n.checkSlow {
-		n.checkSlow = !p.sendSlow(now)
+		n.checkSlow = !p.sendOverdue(&n.slow, now) || !p.sendOverdue(&n.shown, now)
 	}
-	n.checkFresh = n.fresh.size > 0
 }
 
-// sendSlow sends the replies whose requests have come in or whose patience is over. False: the
-// callback is spent.
-func (p *Plugin) sendSlow(now int64) bool {
-	return p.sendOverdue(&p.endings.slow, now) && p.sendOverdue(&p.endings.shown, now)
-}
-
+// sendOverdue sends the replies of a list whose requests have come in or whose patience is over. False: the callback is spent.
 func (p *Plugin) sendOverdue(l *list, now int64) bool {
 	for s, next := l.first, (*Stream)(nil); s != nil; s = next {
 		if p.spent() {
@@ -280,7 +269,7 @@ func (s *Stream) hasWaitedEnough(now int64) bool {
 }
 
 // due reports whether the next queue callback has work.
-func (n *endings) due() bool { return n.checkFresh || n.checkSlow || n.fast != n.needsFastTick() }
+func (n *endings) due() bool { return n.fresh.size > 0 || n.checkSlow || n.fast != n.needsFastTick() }
 
 // needsFastTick reports whether the tick must come every endPeriod.
 func (n *endings) needsFastTick() bool { return n.slow.size > 0 }
@@ -300,4 +289,48 @@ func (p *Plugin) setTickPeriod() {
 	if !p.host.SetTick(period) {
 		p.host.Log(LevelError, "oncegate: the host refused to change the tick period")
 	}
+}
+
+// list is a list of streams in the order in which they joined. A stream is in one list at
+// most.
+type list struct {
+	first, last *Stream
+	size        int
+}
+
+// links is a stream's position in a list.
+type links struct {
+	list           *list // nil: in none
+	previous, next *Stream
+}
+
+// add puts a stream that is in no list at the end.
+func (l *list) add(s *Stream) {
+	s.links = links{list: l, previous: l.last}
+	if l.last == nil {
+		l.first = s
+	} else {
+		l.last.next = s
+	}
+	l.last = s
+	l.size++
+}
+
+// remove takes a stream out if it is in the list.
+func (l *list) remove(s *Stream) {
+	if s.list != l {
+		return
+	}
+	if s.previous == nil {
+		l.first = s.next
+	} else {
+		s.previous.next = s.next
+	}
+	if s.next == nil {
+		l.last = s.previous
+	} else {
+		s.next.previous = s.previous
+	}
+	s.links = links{}
+	l.size--
 }

@@ -135,9 +135,7 @@ func (l *ledger) abandon(c *call, why string) {
 	if c.kind == callRelease {
 		return
 	}
-	if more, due := l.trouble.losses.due(l.p.host.Now()); due {
-		l.p.host.Log(LevelError, "oncegate: "+why+"; the ledger knows of the request for unknown_ttl_seconds at most"+more)
-	}
+	l.p.logLimited(&l.losses, l.p.host.Now(), LevelError, why, "; the ledger knows of the request for unknown_ttl_seconds at most")
 }
 
 // repeatRelease queues a release to be made once more after overtakeDelay, unless it is pointless by then.
@@ -246,7 +244,6 @@ func (c *call) strip(p *Plugin) {
 	if c.stripped = true; result.ParseRaw(c.result) != nil {
 		return
 	}
-	c.noBody = true
 	c.encode(p, &api.Result{Status: result.Status, BodyOmitted: true})
 }
 

@@ -31,16 +31,26 @@ type reply struct {
 type replyKind uint8
 
 const (
-	replyOK          replyKind = iota // answer is set
-	replyMismatch                     // 422
-	replyFenced                       // 409: another attempt holds the key
-	replyConflict                     // 409: the attempt's outcome is known already
-	replyUnknown                      // 409: another attempt's outcome is unknown
-	replyRefused                      // 4xx: the manager will never take this message
-	replyTooLarge                     // 413
-	replyMoved                        // 421: the key's new owner must be asked
-	replyLarge                        // the answer is too large for this connection
-	replyUnavailable                  // the manager did not answer, or did not do what was asked
+	// The ledger has done what was asked. answer is set.
+	replyDone       replyKind = iota // nothing more is to be known
+	replyGranted                     // the attempt has the key
+	replyPending                     // another attempt has the key
+	replyRecorded                    // answer has the outcome
+	replyUnresolved                  // a look-up: the outcome is unknown
+	replyNothing                     // a look-up: the ledger has nothing of the key
+
+	// It has not.
+	replyMismatch    // 422
+	replyFenced      // 409: another attempt holds the key
+	replyConflict    // 409: the attempt's outcome is known already
+	replyUnknown     // 409: another attempt's outcome is unknown
+	replyRefused     // 4xx: the manager will never take this message
+	replyTooLarge    // 413
+	replyMoved       // 421: the key's new owner must be asked
+	replyLarge       // the answer is too large for this connection
+	replyUnavailable // the manager did not answer, or did not do what was asked
+
+	replyKinds = iota
 )
 
 // classify says what the manager's answer means.
@@ -51,11 +61,14 @@ func (l *ledger) classify(c *call, a *api.StreamReply) reply {
 	}
 	switch {
 	case a.Status >= 200 && a.Status < 300:
-		r := reply{kind: replyOK}
-		if r.answer.ParseRaw(a.Body) != nil || !c.expects(&r.answer) {
-			return reply{kind: replyUnavailable, maybe: true, why: "the manager's answer cannot be read"}
+		var r reply
+		if r.answer.ParseRaw(a.Body) == nil {
+			if kind, ok := c.kind.doneAs(&r.answer); ok {
+				r.kind = kind
+				return r
+			}
 		}
-		return r
+		return reply{kind: replyUnavailable, maybe: true, why: "the manager's answer cannot be read"}
 	case a.Status == 409:
 		switch code {
 		case api.CodeOutcomeUnknown:
@@ -125,22 +138,48 @@ func refusesMessage(status int) bool {
 	return status >= 400 && status < 500
 }
 
-// expects reports whether an answer belongs to this kind of call.
-func (c *call) expects(a *api.ReserveReply) bool {
-	switch c.kind {
-	case callReserve:
-		return a.State == api.StateReserved || a.State == api.StatePending ||
-			a.State.Terminal() && a.Result.Status != 0
+// doneAs returns the kind of a reply to a call that the ledger has carried out. False: the answer is not one to a call of this kind.
+func (k callKind) doneAs(a *api.ReserveReply) (kind replyKind, ok bool) {
+	switch k {
+	case callReserve, callLookUp:
+		switch lookUp := k == callLookUp; {
+		case a.State == api.StateReserved:
+			return replyGranted, !lookUp
+		case a.State == api.StatePending:
+			return replyPending, true
+		case a.State == api.StateUnknown:
+			return replyUnresolved, lookUp
+		case a.State == api.StateNone:
+			return replyNothing, lookUp
+		}
+		return replyRecorded, a.State.Terminal() && a.Result.Status != 0
 	case callRelease:
-		return a.State == api.StateReleased || a.State == api.StateNone
+		ok = a.State == api.StateReleased || a.State == api.StateNone
 	case callRenew:
-		return a.State == api.StateReserved
+		ok = a.State == api.StateReserved
 	case callUnknown:
-		return a.State == api.StateUnknown
-	case callLookUp:
-		return a.State == api.StateNone || a.State == api.StatePending || a.State == api.StateUnknown ||
-			a.State.Terminal() && a.Result.Status != 0
+		ok = a.State == api.StateUnknown
 	default:
-		return a.State.Terminal()
+		ok = a.State.Terminal()
 	}
+	return replyDone, ok
+}
+
+// classifyShardError classifies a refusal that concerns shards, which says nothing about the key itself. If there is no other
+// owner to ask, gates and managers disagree about the shards, and the log gets an alarm.
+func (l *ledger) classifyShardError(c *call, code api.Code) (r reply, ok bool) {
+	switch {
+	case code == api.CodeKeyMoved && c.kind == callReserve && c.shard != l.owner(&c.attempt):
+		return reply{kind: replyMoved}, true
+	case code == api.CodeKeyMoved:
+		r.why = "another shard of the manager's list owns the key"
+	case code == api.CodeWrongShard:
+		r.why = "the manager there is another shard"
+	case code == api.CodeWrongLedger:
+		r.why = "the manager there has another ledger than the one that answered before"
+	default:
+		return r, false
+	}
+	r.kind, r.shardError = replyUnavailable, code
+	return r, true
 }

@@ -1,0 +1,318 @@
+package gate
+
+import (
+	"encoding/hex"
+	"slices"
+	"strconv"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/cache"
+	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/request"
+)
+
+// begin reads the headers. In headers mode it decides; in body mode it asks for the body.
+func (s *Stream) begin(headers request.Headers, end bool) verdict {
+	p, route := s.plugin, s.route
+	key, bad := s.headerKey(headers)
+	if bad != nil {
+		return s.badRequest(bad)
+	}
+	if route.Mode == config.ModeHeaders {
+		if key.Value == "" {
+			return s.keyless()
+		}
+		if lacks := s.lacks(headers); lacks != "" {
+			return s.refuseAmbiguous(lacks)
+		}
+		s.identify(key, headers)
+		s.fingerprint = p.digester.Fingerprint(&route.Fingerprint, headers, end)
+		return s.decide()
+	}
+	if key.Value == "" && s.parts == nil && route.Key.JSONPath == "" && route.Key.Derive == config.DeriveNone {
+		return s.keyless()
+	}
+	if s.upload.lacks = s.lacks(headers); s.upload.lacks != "" && key.Value != "" {
+		return s.refuseAmbiguous(s.upload.lacks)
+	}
+	s.identify(key, headers)
+	s.upload.carry = !s.rpc && s.keepsBody(headers)
+	s.upload.begin(p.digester.NewBody(&route.Fingerprint, headers, route.MaxRequestBody, route.Key.Derive), headers, key.Value == "")
+	if end {
+		return s.bodyRead(nil, true)
+	}
+	if !p.bodies.watch(s) {
+		return s.bodyUnavailable()
+	}
+	s.phase = phaseBody
+	s.trace = traceHeaders(headers)
+	s.ending.begin(headers)
+	return verdictPause
+}
+
+// headerKey reads the key without the body. If a part of the key is in the body, it keeps the other parts.
+func (s *Stream) headerKey(headers request.Headers) (request.Key, *request.Error) {
+	k := &s.route.Key
+	if len(k.Sources) == 0 {
+		return request.HeaderKey(k, headers)
+	}
+	parts, bad := request.HeaderParts(k, headers, s.plugin.host.Property)
+	if bad != nil {
+		return request.Key{}, bad
+	}
+	if !k.InBody() {
+		return request.JoinParts(k, parts)
+	}
+	if request.Told(k, parts) || k.ToldInBody() {
+		request.OwnParts(parts)
+		s.parts = parts
+	}
+	return request.Key{}, nil
+}
+
+// bodyKey reads the key from the body, or its parts that are there.
+func (s *Stream) bodyKey(body []byte, whole bool) (request.Key, *request.Error) {
+	k := &s.route.Key
+	if s.parts == nil {
+		return request.JSONKey(k, body, whole)
+	}
+	if bad := request.BodyParts(k, s.parts, body, whole); bad != nil {
+		return request.Key{}, bad
+	}
+	return request.JoinParts(k, s.parts)
+}
+
+// keyless deals with a request that has no key.
+func (s *Stream) keyless() verdict {
+	if bad := request.Missing(&s.route.Key); bad != nil {
+		return s.badRequest(bad)
+	}
+	s.phase = phasePass
+	return verdictForward
+}
+
+// unprotectable reports whether a request opens something that has no single answer: a
+// tunnel, a WebSocket or a gRPC call.
+func unprotectable(method string, headers request.Headers) bool {
+	contentType, _ := headers.Get(headerContentType)
+	return method == methodConnect || upgrades(headers) || isGRPC(mediaType(contentType))
+}
+
+func upgrades(headers request.Headers) bool {
+	_, n := headers.Get(headerUpgrade)
+	return n > 0 && slices.Contains(connectionNames(headers), headerUpgrade)
+}
+
+// unsupported deals with an unprotectable request. If it has a key, or the route gives every
+// request one, it must not run as if it were protected. Where keys come from JSON bodies, the
+// gate does not look for one, so it says that it let the request pass.
+func (s *Stream) unsupported(headers request.Headers) verdict {
+	p, k := s.plugin, &s.route.Key
+	keys := 0
+	if k.Header != "" {
+		_, keys = headers.Get(k.Header)
+	} else if len(k.Sources) > 0 {
+		if parts, bad := request.HeaderParts(k, headers, p.host.Property); bad != nil || request.Told(k, parts) {
+			keys = 1
+		}
+	}
+	switch {
+	case keys == 0 && !k.Required && k.Derive == config.DeriveNone:
+		if k.InBody() {
+			return s.bypass()
+		}
+		return verdictForward
+	case s.route.Unsupported == config.UnsupportedPass:
+		return s.bypass()
+	}
+	p.metrics.count(p.metrics.unsupported)
+	return s.refuse(&unsupportedProblem)
+}
+
+// unreadable deals with a request whose headers the host cannot hand over. A client
+// must not get past the gate with such a request.
+func (s *Stream) unreadable() verdict {
+	k := &s.route.Key
+	if k.Header != "" {
+		if _, ok := s.plugin.host.RequestHeader(k.Header); ok {
+			return s.invalid(unreadableProblem())
+		}
+	}
+	if k.Required || k.InBody() || len(k.Sources) > 0 || k.Derive != config.DeriveNone {
+		return s.invalid(unreadableProblem())
+	}
+	return verdictForward
+}
+
+// identify sets scope, key and hash, which name the entry. Without a key it sets only the scope.
+func (s *Stream) identify(key request.Key, headers request.Headers) {
+	if !s.scoped {
+		s.scope, s.scoped = s.plugin.digester.Scope(s.route.Scope, headers, s.plugin.host.Property), true
+	}
+	if key.Value == "" {
+		return
+	}
+	s.key = key.Value
+	s.hash = s.plugin.digester.EntryHash(&s.scope, s.key)
+	if key.Structured {
+		host := s.plugin.host
+		host.SetProperty(propertyClient, key.Client)
+		host.SetProperty(propertySequence, strconv.FormatUint(key.Sequence, 10))
+		host.SetProperty(propertyNonce, key.Nonce)
+	}
+}
+
+// own copies what the stream needs of the headers, so that it does not keep the host's
+// whole header block alive. Most duplicates are answered in their first callback and need no
+// copy.
+func (s *Stream) own() {
+	if s.owned {
+		return
+	}
+	s.owned = true
+	if s.headers != nil {
+		s.trace = traceHeaders(s.headers)
+		s.ending.begin(s.headers)
+	}
+	size := len(s.key) + len(s.accept)
+	for i := range s.trace {
+		size += len(s.trace[i][1])
+	}
+	text := newBlock(size)
+	s.key, s.accept = text.add(s.key), text.add(s.accept)
+	for i := range s.trace {
+		s.trace[i][1] = text.add(s.trace[i][1])
+	}
+}
+
+// Callers that the scope does not distinguish.
+
+// lacks returns the part of the scope that the current request needs and does not have; empty: none.
+func (s *Stream) lacks(headers request.Headers) string {
+	return request.CallerPart(s.route, headers, s.plugin.host.Property)
+}
+
+// refuseAmbiguous refuses a request whose key may be that of another caller, because it lacks a part of its scope.
+func (s *Stream) refuseAmbiguous(lacks string) verdict {
+	p := s.plugin
+	p.metrics.count(p.metrics.ambiguous)
+	p.logLimited(&p.ambiguousLog, p.host.Now(), LevelWarn, "a request that matches ", s.route.Rule(), " was refused, because it lacks ", lacks,
+		`; name in "scope" what tells callers apart, or set "anonymous": "shared"`)
+	return s.refuse(&api.Problem{
+		Status: 400, Code: api.CodeScopeAmbiguous,
+		Title:  "The scope of the idempotency key does not identify this caller",
+		Detail: "The request was not executed. It lacks " + lacks + `, by which "scope" tells callers apart. Allowed: a request that has it, another "scope", or "anonymous": "shared".`,
+	})
+}
+
+// What the gate says to upstream about a request (the route's forward).
+
+// forwardHeaders returns the headers of forward with their values; "": upstream must not get the header. The client's
+// own headers of these names never reach upstream, because upstream trusts them.
+func (s *Stream) forwardHeaders() [4][2]string {
+	f := &s.route.Forward
+	list := [4][2]string{{f.KeyHeader, s.key}, {f.AttemptHeader}, {f.TokenHeader}, {f.ScopeHeader}}
+	if s.key == "" && f.KeyHeader == s.route.Key.Header {
+		list[0][0] = "" // the gate has not read the key, so it leaves the client's
+	}
+	if s.mark == statusExecuted && s.token != (cache.Token{}) {
+		list[1][1] = strconv.FormatInt(s.reservedAt/1e3, 10)
+		list[2][1] = hex.EncodeToString(s.token[:])
+		list[3][1] = s.scope.String()
+	}
+	return list
+}
+
+// setForwardHeaders sets these headers on the current stream's request, which is about to be released.
+func (s *Stream) setForwardHeaders() {
+	if s.route == nil || s.route.Forward == (config.Forward{}) {
+		return
+	}
+	for _, h := range s.forwardHeaders() {
+		switch {
+		case h[0] == "":
+		case h[1] == "":
+			s.plugin.host.RemoveRequestHeader(h[0])
+		default:
+			s.plugin.host.SetRequestHeader(h[0], h[1])
+		}
+	}
+}
+
+// tellCarried does so for the headers of the gate's own upstream call.
+func (s *Stream) tellCarried(headers [][2]string) [][2]string {
+	if s.route.Forward == (config.Forward{}) {
+		return headers
+	}
+	list := s.forwardHeaders()
+	kept := headers[:0]
+	for _, h := range headers {
+		if h[0] != list[0][0] && h[0] != list[1][0] && h[0] != list[2][0] && h[0] != list[3][0] {
+			kept = append(kept, h)
+		}
+	}
+	for _, h := range list {
+		if h[0] != "" && h[1] != "" {
+			kept = append(kept, h)
+		}
+	}
+	return kept
+}
+
+// Bounds of the request's headers that go along with its calls. Headers beyond them are
+// left out.
+const (
+	maxTraceHeaders = 9
+	maxTraceBytes   = 1024
+)
+
+// traceHeaders returns the headers that link a call to the request that causes it. Their values
+// are views of the host's header block.
+func traceHeaders(headers [][2]string) (trace [][2]string) {
+	count, size := 0, 0
+	for i := range headers {
+		if traceName(headers[i][0]) != "" {
+			count++
+		}
+	}
+	if count == 0 {
+		return nil
+	}
+	trace = make([][2]string, 0, min(count, maxTraceHeaders))
+	for i := range headers {
+		name, value := traceName(headers[i][0]), headers[i][1]
+		if name == "" || len(trace) == maxTraceHeaders || size+len(value) > maxTraceBytes || !printable(value) {
+			continue
+		}
+		size += len(value)
+		trace = append(trace, [2]string{name, value})
+	}
+	return trace
+}
+
+var traceNames = [...]string{"x-request-id", "traceparent", "tracestate", "b3",
+	"x-b3-traceid", "x-b3-spanid", "x-b3-parentspanid", "x-b3-sampled", "x-b3-flags"}
+
+// traceName returns the name of a header that carries a request's identity, as Envoy, W3C or
+// Zipkin define it, and "" for other headers. The returned names are constants, so no copy of
+// them is needed.
+func traceName(name string) string {
+	// Most headers differ in the first byte, which costs less to compare than all names.
+	if name == "" || name[0] != 'x' && name[0] != 't' && name[0] != 'b' {
+		return ""
+	}
+	if at := slices.Index(traceNames[:], name); at >= 0 {
+		return traceNames[at]
+	}
+	return ""
+}
+
+// printable reports whether a value may be sent in a header. A host need not have checked that.
+func printable(value string) bool {
+	for i := 0; i < len(value); i++ {
+		if c := value[i]; c < 0x20 && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,478 @@
+package gate
+
+import (
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/cache"
+	"github.com/oncegate/oncegate/plugin/config"
+)
+
+// What the gate does once a call to the ledger has ended. All of it runs in the plugin context.
+
+// action acts on the reply to a call. s is the stream that waits for the reply, and the current one; nil: none waits any
+// more.
+type action func(p *Plugin, c *call, r *reply, s *Stream)
+
+// actions has the action for each kind of call and each kind of reply. Where it has none, that of replyUnavailable counts:
+// the manager does not give such a reply to such a call, or does not say by it that it did what was asked.
+var actions = [...][replyKinds]action{
+	callReserve: {
+		replyGranted:     (*Plugin).forwardGranted,
+		replyPending:     (*Plugin).waitForOther,
+		replyRecorded:    (*Plugin).replayFound,
+		replyMismatch:    (*Plugin).refuseMismatch,
+		replyFenced:      (*Plugin).refuseConflict,
+		replyConflict:    (*Plugin).refuseConflict,
+		replyUnknown:     (*Plugin).refuseUnknown,
+		replyMoved:       (*Plugin).askNewOwner,
+		replyUnavailable: (*Plugin).refuseOrBypass,
+	},
+	callCommit: outcomeActions,
+	callReject: outcomeActions,
+	callRelease: {
+		replyDone:        (*Plugin).endRelease,
+		replyFenced:      (*Plugin).endRelease,
+		replyConflict:    (*Plugin).endRelease,
+		replyUnknown:     (*Plugin).endRelease,
+		replyTooLarge:    (*Plugin).endRelease,
+		replyUnavailable: (*Plugin).retryRelease,
+	},
+	callRenew: {
+		replyDone:        (*Plugin).extendReservation,
+		replyFenced:      (*Plugin).loseReservation,
+		replyConflict:    (*Plugin).loseReservation,
+		replyUnavailable: (*Plugin).retryRenewal,
+	},
+	callUnknown: {
+		replyDone:        (*Plugin).endReport,
+		replyFenced:      (*Plugin).endFencedReport,
+		replyConflict:    (*Plugin).endReport, // the ledger knows more about the outcome than the gate
+		replyUnknown:     (*Plugin).endReport,
+		replyTooLarge:    (*Plugin).abandonReport,
+		replyRefused:     (*Plugin).abandonReport,
+		replyUnavailable: (*Plugin).retryReport,
+	},
+	callLookUp: {
+		replyPending:     (*Plugin).showPending,
+		replyRecorded:    (*Plugin).showRecorded,
+		replyUnresolved:  (*Plugin).showUnknown,
+		replyNothing:     (*Plugin).showNothing,
+		replyUnavailable: (*Plugin).showUnavailable,
+	},
+}
+
+// outcomeActions are the actions for a commit or a reject.
+var outcomeActions = [replyKinds]action{
+	replyDone:        (*Plugin).endOutcome,
+	replyFenced:      (*Plugin).dropOutcome,
+	replyConflict:    (*Plugin).dropOutcome,
+	replyUnknown:     (*Plugin).dropOutcome,
+	replyTooLarge:    (*Plugin).reduceOutcome,
+	replyRefused:     (*Plugin).reduceOutcome,
+	replyUnavailable: (*Plugin).retryOutcome,
+}
+
+// settle acts on the reply to a call.
+func (l *ledger) settle(c *call, r *reply) {
+	r.maybe = r.maybe || c.open
+	l.heldBytes -= len(c.message)
+	l.repeated(c)
+	l.checkAvailability(c, r)
+	s := l.p.takeStream(c)
+	if c.kind == callLookUp && s == nil || c.kind == callRenew && c.renews == nil {
+		return // the stream, or the reservation, has ended
+	}
+	act := actions[c.kind][r.kind]
+	if act == nil {
+		act = actions[c.kind][replyUnavailable]
+	}
+	act(l.p, c, r, s)
+}
+
+// checkAvailability notices from a reply whether the shard's manager is down.
+func (l *ledger) checkAvailability(c *call, r *reply) {
+	s := &l.shards[c.shard]
+	wasDown := s.down
+	if r.kind == replyUnavailable || r.kind == replyRefused {
+		l.logFailure(s, c, r)
+	} else {
+		l.logRecovery(s)
+	}
+	s.down = r.kind == replyUnavailable && r.shardError != api.CodeKeyMoved && r.closed == ""
+	if wasDown && !s.down {
+		l.flush(s, r.at)
+	}
+}
+
+// takeStream takes the waiting stream from the call and makes it the current one. nil: no stream
+// waits any more.
+func (p *Plugin) takeStream(c *call) *Stream {
+	s := c.stream
+	c.stream = nil
+	if s == nil {
+		return nil
+	}
+	s.call = nil
+	if !p.choose(s.id) {
+		s.phase = phaseDone
+		return nil
+	}
+	return s
+}
+
+// The actions for a reserve.
+
+// forwardGranted lets the request run: the ledger has granted it the key.
+func (p *Plugin) forwardGranted(c *call, r *reply, s *Stream) {
+	expires := r.at + int64(r.answer.ExpiresIn)
+	if s == nil {
+		// The stream has ended, so the request will not run.
+		p.releaseUnused(c, expires)
+		return
+	}
+	s.expires, s.doubtful = expires, c.open
+	s.act(s.forward(c.sent))
+}
+
+// waitForOther waits for an attempt of another gate that has the key. The manager is known to answer now, so it may hold a second
+// reserve. The cache's entry stays meanwhile: duplicates in this proxy wait for it. The manager has usually held that reserve for as
+// long as the stream may wait. A manager that holds calls for a shorter time is asked again after recheckPeriod.
+func (p *Plugin) waitForOther(c *call, r *reply, s *Stream) {
+	now := r.at
+	if s != nil && c.wait == 0 && s.mayWait(now) {
+		s.hasWaited = true
+		s.reserve(s.deadline(now)-now, c.open)
+		return
+	}
+	p.withdraw(c, now)
+	if s == nil {
+		return
+	}
+	s.owner = false
+	if s.mayWait(now) {
+		s.notBefore = now + int64(recheckPeriod)
+		p.link(s)
+		return
+	}
+	s.hasWaited = s.hasWaited || s.route.WaitForPending
+	s.conflict(int64(r.answer.ExpiresIn))
+}
+
+// replayFound answers with the recorded answer that the ledger returned, and fills the cache with it.
+func (p *Plugin) replayFound(c *call, r *reply, s *Stream) {
+	a := &r.answer
+	if a.ExpiresIn > 0 {
+		p.fill(&cache.Outcome{
+			Hash: c.hash, Token: c.token, State: a.State, Expires: r.at + int64(a.ExpiresIn),
+			Fingerprint: c.fingerprint.Short(), Raw: a.Result.AppendRaw(nil), Learned: true,
+		}, r.at)
+	} else {
+		p.forget(c, r.at)
+	}
+	if s != nil {
+		s.countReplay(a.State)
+		s.replay(&a.Result)
+	}
+}
+
+func (p *Plugin) refuseMismatch(c *call, r *reply, s *Stream) {
+	p.withdraw(c, r.at)
+	if s != nil {
+		s.mismatch()
+	}
+}
+
+// refuseConflict refuses a duplicate: another attempt has the key, or this attempt's outcome is known already.
+func (p *Plugin) refuseConflict(c *call, r *reply, s *Stream) {
+	p.withdraw(c, r.at)
+	if s != nil {
+		s.conflict(0)
+	}
+}
+
+func (p *Plugin) refuseUnknown(c *call, r *reply, s *Stream) {
+	p.failWaiters(&c.hash, unknownProblem())
+	p.withdraw(c, r.at)
+	if s != nil {
+		s.outcomeUnknown()
+	}
+}
+
+// askNewOwner asks the key's new owner, because the previous one keeps nothing about the key any more.
+func (p *Plugin) askNewOwner(c *call, r *reply, s *Stream) {
+	p.metrics.count(p.metrics.moved)
+	if s == nil {
+		p.forget(c, r.at)
+		return
+	}
+	s.shard = p.calls.owner(&s.attempt)
+	s.reserve(0, false)
+}
+
+// refuseOrBypass deals with a reserve that the manager did not answer.
+func (p *Plugin) refuseOrBypass(c *call, r *reply, s *Stream) {
+	problem := unavailableProblem(r.retryAfter)
+	if r.closed != "" {
+		problem.Code, problem.Title = r.closed, closedTitle(r.closed)
+	}
+	// failure_mode is for a ledger that cannot be asked. A ledger that is the wrong one, that may have forgotten the
+	// key, that cannot read what it has of it, or that cannot ask the key's home, was asked.
+	closed := c.route.FailureMode == config.FailClosed || r.shardError != "" || r.closed != "" && r.closed != api.CodeLedgerFull
+	if closed {
+		p.failWaiters(&c.hash, problem)
+	}
+	c.open = r.maybe
+	p.withdraw(c, r.at)
+	switch {
+	case s == nil:
+	case closed:
+		s.owner = false
+		s.unavailable(problem)
+	default:
+		s.act(s.bypass())
+	}
+}
+
+// The actions for a commit or a reject. The answer of a stream that waits goes to the client then.
+
+// endOutcome is for an outcome that the ledger has recorded.
+func (p *Plugin) endOutcome(c *call, r *reply, s *Stream) {
+	p.calls.unchain(c)
+	c.cacheFor = r.answer.ExpiresIn
+	p.cacheOutcome(c, r.at, true)
+	s.answerRecorded()
+}
+
+// dropOutcome is for an outcome that the ledger did not record, because it has another one, or another attempt has the key.
+func (p *Plugin) dropOutcome(c *call, r *reply, s *Stream) {
+	p.calls.unchain(c)
+	p.metrics.count(p.metrics.fenced)
+	p.forget(c, r.at)
+	p.markSettled(c, r.at)
+	s.answerRecorded()
+}
+
+// reduceOutcome sends the status alone to a ledger whose limit is lower than the gate's, or that does not accept something in
+// the answer. The status still prevents a second run.
+func (p *Plugin) reduceOutcome(c *call, r *reply, s *Stream) {
+	if !c.stripped {
+		c.strip(p)
+		if c.stream = s; s != nil {
+			s.call = c
+		}
+		p.calls.add(c)
+		return
+	}
+	p.cacheOutcome(c, r.at, false)
+	p.calls.abandon(c, "the manager refuses to record an outcome")
+	s.answerRecorded()
+}
+
+// retryOutcome is for an outcome that has not reached the ledger. Upstream ran the request. The client and the duplicates in this
+// proxy get the answer now, and the ledger gets it as soon as it can be reached.
+func (p *Plugin) retryOutcome(c *call, r *reply, s *Stream) {
+	p.cacheOutcome(c, r.at, false)
+	p.calls.repeatLater(c)
+	s.answerRecorded()
+}
+
+// The actions for a release.
+
+func (p *Plugin) endRelease(c *call, r *reply, _ *Stream) {
+	p.forget(c, r.at)
+	if c.sendTwice {
+		p.calls.repeatRelease(c, r.at)
+	}
+}
+
+func (p *Plugin) retryRelease(c *call, r *reply, _ *Stream) {
+	p.forget(c, r.at)
+	p.calls.repeatLater(c)
+}
+
+// The actions for a renewal.
+
+// endRenewal ends the wait of the reservation for its renewal.
+func (c *call) endRenewal(r *reply) *reservation {
+	v := c.renews
+	c.renews, v.renewal = nil, nil
+	v.doubtful = v.doubtful || r.maybe
+	return v
+}
+
+func (p *Plugin) extendReservation(c *call, r *reply, _ *Stream) {
+	p.metrics.count(p.metrics.renewed)
+	c.endRenewal(r).expires = r.at + int64(r.answer.ExpiresIn)
+}
+
+func (p *Plugin) loseReservation(c *call, r *reply, _ *Stream) {
+	p.stopRenewing(c.endRenewal(r))
+	p.metrics.count(p.metrics.lost)
+	p.logLimited(&p.calls.alarms, r.at, LevelError, "a running request lost its reservation to another request or to an outcome; it may run twice")
+}
+
+func (p *Plugin) retryRenewal(c *call, r *reply, _ *Stream) {
+	v := c.endRenewal(r)
+	v.renewAt = r.at + min(v.third(), renewRetry)
+}
+
+// The actions for the report of an unknown outcome.
+
+func (p *Plugin) endReport(c *call, r *reply, _ *Stream) {
+	p.calls.unchain(c)
+	p.forget(c, r.at)
+}
+
+func (p *Plugin) endFencedReport(c *call, r *reply, s *Stream) {
+	p.metrics.count(p.metrics.fenced)
+	p.endReport(c, r, s)
+}
+
+func (p *Plugin) abandonReport(c *call, _ *reply, _ *Stream) {
+	p.calls.abandon(c, "the manager refuses to record an outcome")
+}
+
+func (p *Plugin) retryReport(c *call, _ *reply, _ *Stream) { p.calls.repeatLater(c) }
+
+// The actions for a look-up.
+
+func (p *Plugin) showPending(_ *call, _ *reply, s *Stream) { s.stillPending() }
+
+func (p *Plugin) showRecorded(_ *call, r *reply, s *Stream) { s.replay(&r.answer.Result) }
+
+func (p *Plugin) showUnknown(_ *call, _ *reply, s *Stream) { s.outcomeUnknown() }
+
+// showNothing answers that the key is unknown, unless it may have moved to another ledger.
+func (p *Plugin) showNothing(c *call, _ *reply, s *Stream) {
+	if owner := p.calls.owner(&s.attempt); owner != c.shard {
+		s.askLedger(owner)
+		return
+	}
+	s.notFound()
+}
+
+func (p *Plugin) showUnavailable(_ *call, r *reply, s *Stream) {
+	p.metrics.count(p.metrics.managerError)
+	s.refuse(unavailableProblem(r.retryAfter))
+}
+
+// The cache and the ledger.
+
+// fill records an outcome in the cache and wakes the waiters of its entry.
+func (p *Plugin) fill(o *cache.Outcome, now int64) {
+	p.writing = write{outcome: *o, left: writeTries}
+	p.write(&p.writing, now)
+}
+
+// forget removes the call's pending entry from the cache, if it is there.
+func (p *Plugin) forget(c *call, now int64) {
+	if !c.owner {
+		return
+	}
+	c.owner = false
+	p.writing = write{outcome: cache.Outcome{Hash: c.hash, Token: c.token}, release: true, left: writeTries}
+	p.write(&p.writing, now)
+}
+
+// write is a change of a pending entry. It is tried again when the cache could not make it
+// because too many others wrote to the same bucket. Otherwise the entry would keep duplicates
+// waiting until it expires.
+type write struct {
+	outcome cache.Outcome
+	release bool
+	left    int // tries that are left
+}
+
+const (
+	// writeTries bounds how often a change is tried, once per tick.
+	writeTries = 10
+	// maxWrites bounds the changes that wait for another try. Beyond it they are dropped.
+	maxWrites = 64
+)
+
+func (p *Plugin) write(w *write, now int64) {
+	var result cache.Result
+	var queues []uint32
+	if w.release {
+		result, queues = p.table.Release(&w.outcome.Hash, &w.outcome.Token, now)
+	} else {
+		result, queues = p.table.Finish(&w.outcome, now)
+	}
+	p.wake(&w.outcome.Hash, queues)
+	w.left--
+	if result == cache.Contended && w.left > 0 && len(p.writes) < maxWrites {
+		p.writes = append(p.writes, *w)
+	}
+	w.outcome.Raw = nil // the reused memory must not keep the answer
+}
+
+// rewrite tries the failed changes again.
+func (p *Plugin) rewrite(now int64) {
+	if len(p.writes) == 0 {
+		return
+	}
+	writes := p.writes
+	p.writes = nil
+	for i := range writes {
+		p.write(&writes[i], now)
+	}
+}
+
+// withdraw ends an attempt that did not get the key. If one of its reserves may have been carried out, the ledger has the
+// reservation, now or soon, or takes it for an unknown outcome. Without a release it would block the key.
+func (p *Plugin) withdraw(c *call, now int64) {
+	if c.open {
+		p.releaseUnused(c, now+int64(c.route.PendingTTL))
+		return
+	}
+	p.forget(c, now)
+}
+
+// releaseUnused gives back a reservation that no request will run under. expires is when the
+// reservation ends. The cache's entry stays until the ledger knows of the release, so that
+// the next duplicate finds the key free.
+func (p *Plugin) releaseUnused(c *call, expires int64) {
+	p.release(&c.attempt, expires, c.open)
+	c.owner = false
+}
+
+// release has the ledger free the key. sendTwice: see call.
+func (p *Plugin) release(a *attempt, expires int64, sendTwice bool) {
+	p.metrics.count(p.metrics.released)
+	p.calls.add(&call{kind: callRelease, attempt: *a, deadline: a.forgotten(expires), sendTwice: sendTwice})
+}
+
+// cacheOutcome fills the cache with the call's outcome, once. known: the ledger has it. Until then
+// only the cache's entry keeps duplicates in this proxy from asking a ledger that would let
+// them run, so the entry is not evicted.
+func (p *Plugin) cacheOutcome(c *call, now int64, known bool) {
+	if c.cached {
+		if known {
+			p.markSettled(c, now)
+		}
+		return
+	}
+	c.cached = true
+	c.owner = false
+	keep := c.lasts()
+	if c.cacheFor > 0 {
+		keep = min(keep, c.cacheFor)
+	}
+	if c.kind == callReject {
+		p.metrics.count(p.metrics.rejected)
+	} else {
+		p.metrics.count(p.metrics.committed)
+	}
+	p.fill(&cache.Outcome{
+		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: c.kind.state(),
+		Expires: now + int64(keep), Raw: c.result,
+		// Where there is no ledger to ask, the entry must outlast its answer.
+		CacheOnly: c.route.Ledger == config.LedgerNone || !known,
+	}, now)
+}
+
+// markSettled lets the cache evict the entry: the ledger has the call's outcome now.
+func (p *Plugin) markSettled(c *call, now int64) {
+	if c.cached {
+		p.table.Settle(&c.hash, &c.token, now)
+	}
+}
