@@ -226,7 +226,13 @@ func (s *scrubbed) Update(ctx context.Context, fn func(store.Tx) error) error {
 	return s.breakable.Update(ctx, fn)
 }
 
-func (s *scrubbed) Scrub(ctx context.Context, _ func(context.Context) error) error {
+func (s *scrubbed) Capabilities() store.Capabilities {
+	c := s.breakable.Capabilities()
+	c.Scrub = s.scrub
+	return c
+}
+
+func (s *scrubbed) scrub(ctx context.Context, _ func(context.Context) error) error {
 	s.busy.Lock()
 	defer s.busy.Unlock()
 	close(s.begun)

@@ -126,7 +126,8 @@ type Hit struct {
 // at most 1.1 s. A scan that returned nothing and is made again half a second later finds all that was there the first time.
 //
 // With names records that the caller is going to Get whatever the hits are. An engine may read them together with the
-// hits, which saves a round trip. It affects only speed.
+// hits, which saves a round trip. It affects only speed: a lone claim on etcd, with its finish, takes 1.4 times as long
+// without it.
 type Range struct {
 	From, To string
 	After    *Hit
@@ -266,6 +267,10 @@ type Capabilities struct {
 	// Space asks the engine's server how full it is; nil for engines whose server has no limit of its own. It ends soon,
 	// also when the server is away.
 	Space func(context.Context) Space
+	// Scrub removes from the engine's files what they still have, as of its beginning, of values that were replaced or
+	// deleted; nil for engines that cannot. write stores any record; Scrub may call it once, so it must not be empty.
+	// Callers of the store may have to wait meanwhile.
+	Scrub func(ctx context.Context, write func(context.Context) error) error
 }
 
 // Space says how full the server of a shared engine is. When nothing answers, all is zero.
@@ -288,11 +293,4 @@ type Replication struct {
 	Connected int
 	// Missing is why calls are refused with ErrUnavailable: fewer are connected than required. Else it is empty.
 	Missing string
-}
-
-// Scrubber is an engine that can remove from its files what they still have of values that were replaced or deleted.
-type Scrubber interface {
-	// Scrub removes it, as of its beginning. write stores any record; Scrub may call it once, so it must not be empty.
-	// Callers may have to wait meanwhile.
-	Scrub(ctx context.Context, write func(context.Context) error) error
 }

@@ -116,7 +116,7 @@ func (t *tx) claimAhead(c store.Collection, index string, hits []store.Hit, with
 			return false, nil
 		}
 	}
-	if !t.reserveAll(c, hits) {
+	if !t.s.claims.TakeAll(&t.claimed, c, hits) {
 		return false, nil
 	}
 	t.guessed = true

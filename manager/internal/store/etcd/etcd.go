@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/etcd/dsn"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/front"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/remote"
 )
 
 const (
@@ -26,9 +26,6 @@ const (
 	maxRuns = 200
 	// patience is the default of Options.Patience. A new leader takes a second or two.
 	patience = 4500 * time.Millisecond
-	// lenFresh times the duration of a count is how long its result is reused, at most lenMost.
-	lenFresh = 50
-	lenMost  = 3 * time.Second
 )
 
 // Options configure Open.
@@ -56,7 +53,7 @@ type Store struct {
 	clock  *clock
 	events *events
 	notes  notes
-	lens   lengths
+	lens   remote.Lengths
 	steps  steps
 	recent recent
 	ahead  ahead
@@ -68,12 +65,11 @@ type Store struct {
 	life          context.Context
 	commits       sync.WaitGroup
 
-	mu       sync.Mutex
-	claiming map[string]struct{} // record keys that running transactions claim
+	claims remote.Claims
 
 	calls  calls.Calls
 	cancel context.CancelFunc // ends the goroutines
-	never  chan struct{}
+	remote.Lasting
 }
 
 // Open connects, checks the format of the stored data, takes part in keeping the clock, and watches for wake-ups.
@@ -107,7 +103,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		cancel()
 		return nil, unavailable(err)
 	}
-	s := &Store{c: c, kv: clientv3.RetryKVClient(c), prefix: cfg.Prefix, log: o.Logger, patience: o.Patience, life: life, cancel: cancel, claiming: make(map[string]struct{}), never: make(chan struct{})}
+	s := &Store{c: c, kv: clientv3.RetryKVClient(c), prefix: cfg.Prefix, log: o.Logger, patience: o.Patience, life: life, cancel: cancel}
 	s.notes.s, s.notes.renewing = s, make(chan struct{}, 1)
 	s.reads = batcher{life: life, within: answerWithin, limit: maxOps - 1, send: s.read}
 	s.fixed = batcher{life: life, within: answerWithin, limit: maxOps - 1, send: s.read}
@@ -309,7 +305,7 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, readOnly 
 
 func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, run int, readOnly bool) (err error) {
 	t := s.newTx(ctx, run, readOnly)
-	defer t.end()
+	defer s.claims.Release(&t.claimed)
 	defer func() { t.settle(err) }()
 	err = fn(t)
 	if t.Err != nil && (err == nil || errors.Is(t.Err, errChanged)) {
@@ -326,69 +322,30 @@ func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, run int, r
 	return err
 }
 
-// pause waits for a random time that grows with the number of failed runs.
 func pause(ctx context.Context, run int) error {
-	timer := time.NewTimer(rand.N(time.Millisecond << min(run, 6)))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return remote.Pause(ctx, time.Millisecond<<min(run, 6))
 }
 
-// lengths caches counts, because etcd counts by walking.
-type lengths struct {
-	mu sync.Mutex
-	m  map[string]length
-}
-
-type length struct {
-	n     int
-	until time.Time
-}
-
-// Len implements store.Store. The answer may be up to lenFresh counts old and never more than three seconds, so small
-// collections are counted almost exactly.
+// Len implements store.Store.
 func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int, error) {
 	if err := s.calls.Enter(); err != nil {
 		return 0, err
 	}
 	defer s.calls.Leave()
-	if err := store.CheckName(string(c)); err != nil {
-		return 0, err
-	}
-	prefix := s.recordKey(c, "")
-	if index != "" {
-		if err := store.CheckName(index); err != nil {
-			return 0, err
+	return s.lens.Len(c, index, func() (n int, err error) {
+		prefix := s.recordKey(c, "")
+		if index != "" {
+			prefix = s.indexKey(c, index)
 		}
-		prefix = s.indexKey(c, index)
-	}
-	// The lock is held while counting, so that concurrent callers share one count.
-	s.lens.mu.Lock()
-	defer s.lens.mu.Unlock()
-	if l, ok := s.lens.m[prefix]; ok && time.Now().Before(l.until) {
-		return l.n, nil
-	}
-	asked := time.Now()
-	var n int
-	err := s.persist(ctx, func(ctx context.Context) error {
-		resp, err := s.c.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
-		if err == nil {
-			n = int(resp.Count)
-		}
-		return err
+		err = s.persist(ctx, func(ctx context.Context) error {
+			resp, err := s.c.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+			if err == nil {
+				n = int(resp.Count)
+			}
+			return err
+		})
+		return n, err
 	})
-	if err != nil {
-		return 0, err
-	}
-	if s.lens.m == nil {
-		s.lens.m = make(map[string]length)
-	}
-	s.lens.m[prefix] = length{n: n, until: asked.Add(min(lenFresh*time.Since(asked), lenMost))}
-	return n, nil
 }
 
 // Watch implements store.Store.
@@ -400,13 +357,6 @@ func (s *Store) Capabilities() store.Capabilities {
 		Name: "etcd", Durable: true, Quorum: true, Shared: true, FreeReads: true, TimePrecision: time.Microsecond, Behind: s.clock.behind, Space: s.space,
 	}
 }
-
-// Failed implements store.Store. It is never closed: while the cluster cannot be reached, calls fail with
-// ErrUnavailable.
-func (s *Store) Failed() <-chan struct{} { return s.never }
-
-// Err implements store.Store.
-func (s *Store) Err() error { return nil }
 
 // Close implements store.Store.
 func (s *Store) Close() error {

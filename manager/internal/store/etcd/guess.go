@@ -151,14 +151,10 @@ func (t *tx) guess(err error) error {
 // wrote returns the records of a commit. Those are remembered that are likely to be changed here next: what the
 // transaction inserted after PrefetchNew or claimed, and what was remembered before, such as a reservation that it extended.
 func (t *tx) wrote(changes []change) []wrote {
-	claimed := make(map[string]bool, len(t.claimed))
-	for _, key := range t.claimed {
-		claimed[key] = true
-	}
 	out := make([]wrote, len(changes))
 	for i, c := range changes {
 		w := wrote{key: t.s.recordKey(c.r.Collection, c.r.Key)}
-		keep := t.remember && !c.r.Stored || claimed[w.key]
+		keep := t.remember && !c.r.Stored || t.claimed.Has(c.r.Collection, c.r.Key)
 		w.again = !keep
 		if c.r.Present && c.parts == "" && len(c.encoded) <= recentBytes && (keep || !t.guessed) {
 			w.kv = &mvccpb.KeyValue{Key: []byte(w.key), Value: c.encoded}

@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"math/rand/v2"
 	"strings"
 	"sync"
 
@@ -181,15 +180,11 @@ func (t *tx) claim(c store.Collection, index, prefix, from, to string, r store.R
 			t.s.ahead.clear()
 		}
 	}
-	t.s.mu.Lock()
-	window := r.Limit*(1+4*min(t.run, 16)) + len(t.s.claiming)
-	t.s.mu.Unlock()
-	window = min(window, 10000)
-	hits, err := t.head(prefix, from, to, window, more, r)
+	hits, err := t.head(prefix, from, to, t.s.claims.Window(r.Limit, t.run), more, r)
 	if err != nil {
 		return nil, err
 	}
-	free, rest := t.reserve(c, hits, r.Limit)
+	free, rest := t.s.claims.Take(&t.claimed, c, hits, r.Limit, t.run)
 	var records []*overlay.Record
 	for _, h := range free {
 		if !t.Loaded(c, h.Key) {
@@ -202,59 +197,4 @@ func (t *tx) claim(c store.Collection, index, prefix, from, to string, r store.R
 	t.Preload(records...)
 	t.taken = append(t.taken, records...)
 	return free, nil
-}
-
-// reserve marks the hits that this transaction claims. It returns them, and those that come next.
-func (t *tx) reserve(c store.Collection, hits []store.Hit, limit int) (free, rest []store.Hit) {
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	free = hits[:0]
-	for _, h := range hits {
-		if _, taken := t.s.claiming[t.s.recordKey(c, h.Key)]; !taken {
-			free = append(free, h)
-		}
-	}
-	if len(free) > limit {
-		start := 0
-		if t.run > 0 {
-			start = rand.IntN(len(free) - limit + 1)
-		}
-		free, rest = free[start:start+limit], free[start+limit:]
-	}
-	t.markClaimed(c, free)
-	return free, rest
-}
-
-// reserveAll marks the hits unless another transaction claims one of them.
-func (t *tx) reserveAll(c store.Collection, hits []store.Hit) bool {
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	for _, h := range hits {
-		if _, taken := t.s.claiming[t.s.recordKey(c, h.Key)]; taken {
-			return false
-		}
-	}
-	t.markClaimed(c, hits)
-	return true
-}
-
-// markClaimed marks the hits. The caller holds the store's lock.
-func (t *tx) markClaimed(c store.Collection, hits []store.Hit) {
-	for _, h := range hits {
-		rk := t.s.recordKey(c, h.Key)
-		t.s.claiming[rk] = struct{}{}
-		t.claimed = append(t.claimed, rk)
-	}
-}
-
-// end releases the transaction's claims.
-func (t *tx) end() {
-	if len(t.claimed) == 0 {
-		return
-	}
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	for _, rk := range t.claimed {
-		delete(t.s.claiming, rk)
-	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/internal/front"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/reccodec"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/remote"
 )
 
 // errChanged makes the function run again.
@@ -33,7 +34,7 @@ type tx struct {
 	rev     int64     // all reads see the state of this revision; 0 before the first
 	now     time.Time // what Now returned first, and Wall
 	wall    time.Time
-	claimed []string
+	claimed remote.Claimer
 	asked   bool                // for what was read ahead
 	taken   []*overlay.Record   // by a claim that asked
 	next    *upcoming           // what it read ahead

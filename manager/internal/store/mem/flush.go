@@ -358,13 +358,10 @@ func (s *Store) failLoop(ctx context.Context) {
 // scrubPatience bounds how long Scrub waits for Options.Keep.
 const scrubPatience = time.Minute
 
-// Scrub implements store.Scrubber: the records after write are in a new segment, the segments before it are deleted, and
+// Scrub is store.Capabilities.Scrub of a store with a log: the records after write are in a new segment, the segments before it are deleted, and
 // the state is written anew. The segments that Options.Keep needs stay, and Scrub returns an error if it needs them for
 // longer than a minute.
 func (s *Store) Scrub(ctx context.Context, write func(context.Context) error) error {
-	if s.log == nil {
-		return write(ctx)
-	}
 	if err := s.log.Roll(ctx); err != nil {
 		return translate(err)
 	}

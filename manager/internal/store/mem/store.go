@@ -411,7 +411,7 @@ func (s *Store) Len(ctx context.Context, name store.Collection, indexName string
 func (s *Store) Capabilities() store.Capabilities {
 	c := store.Capabilities{Name: "memory", FreeReads: true, Sizes: true, TimePrecision: time.Nanosecond}
 	if s.log != nil {
-		c.Name, c.Durable = "wal", true
+		c.Name, c.Durable, c.Scrub = "wal", true, s.Scrub
 	}
 	return c
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,6 +14,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/front"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/remote"
 )
 
 const (
@@ -23,9 +22,6 @@ const (
 	maxRuns = 50
 	// optimisticRuns is how many of those runs take no locks.
 	optimisticRuns = 3
-	// lenFresh times the duration of a count is how long its result is reused, at most lenMost.
-	lenFresh = 50
-	lenMost  = 3 * time.Second
 )
 
 // Options configure Open.
@@ -59,15 +55,15 @@ type Store struct {
 	caps    store.Capabilities
 	topics  *notifier
 	stand   *standbys
-	lens    lengths
+	lens    remote.Lengths
 	fronts  front.Fronts[int32]
 	indexes indexes
-	never   chan struct{}
 
 	reads   share[*reading]
 	commits share[*changes]
 
 	calls calls.Calls
+	remote.Lasting
 }
 
 // Open connects, creates the schema if it is not there, and starts to listen for wake-ups.
@@ -100,7 +96,6 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		schema: o.Schema,
 		seldom: o.Seldom,
 		sql:    newStatements(o.Schema),
-		never:  make(chan struct{}),
 	}
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		s.indexes.connected(serverOf(conn))
@@ -245,7 +240,7 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, how func(
 		if err == nil || !conflict(err) {
 			return err
 		}
-		if err := pause(ctx, run); err != nil {
+		if err := remote.Pause(ctx, time.Millisecond<<min(run, 6)); err != nil {
 			return err
 		}
 	}
@@ -300,30 +295,11 @@ func (s *Store) attempt(ctx context.Context, fn func(store.Tx) error, m mode, as
 	return t, err
 }
 
-// pause waits for a random time that grows with the number of failed runs.
-func pause(ctx context.Context, run int) error {
-	timer := time.NewTimer(rand.N(time.Millisecond << min(run, 6)))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // Watch implements store.Store.
 func (s *Store) Watch(topic string) store.Watcher { return s.topics.hub.Watch(topic) }
 
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities { return s.caps }
-
-// Failed implements store.Store. It is never closed: while the server cannot be reached, calls fail with
-// ErrUnavailable.
-func (s *Store) Failed() <-chan struct{} { return s.never }
-
-// Err implements store.Store.
-func (s *Store) Err() error { return nil }
 
 // Close implements store.Store.
 func (s *Store) Close() error {
@@ -338,54 +314,21 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// lengths caches counts, because counting many rows is expensive.
-type lengths struct {
-	mu sync.Mutex
-	m  map[[2]string]length
-}
-
-type length struct {
-	n     int
-	until time.Time
-}
-
-// Len implements store.Store. The answer may be up to lenFresh counts old and never more than three seconds, so small
-// collections are counted almost exactly.
+// Len implements store.Store.
 func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int, error) {
 	if err := s.calls.Enter(); err != nil {
 		return 0, err
 	}
 	defer s.calls.Leave()
-	if err := store.CheckName(string(c)); err != nil {
-		return 0, err
-	}
-	if index != "" {
-		if err := store.CheckName(index); err != nil {
-			return 0, err
+	return s.lens.Len(c, index, func() (n int, err error) {
+		var row pgx.Row
+		if index == "" {
+			row = s.pool.QueryRow(ctx, s.sql.lenAll, string(c))
+		} else {
+			id, _ := s.indexes.id(indexName{string(c), index})
+			row = s.pool.QueryRow(ctx, s.sql.lenIndex, id)
 		}
-	}
-	// The lock is held while counting, so that concurrent callers share one count.
-	s.lens.mu.Lock()
-	defer s.lens.mu.Unlock()
-	id := [2]string{string(c), index}
-	if l, ok := s.lens.m[id]; ok && time.Now().Before(l.until) {
-		return l.n, nil
-	}
-	asked := time.Now()
-	var row pgx.Row
-	if index == "" {
-		row = s.pool.QueryRow(ctx, s.sql.lenAll, string(c))
-	} else {
-		n, _ := s.indexes.id(indexName{string(c), index})
-		row = s.pool.QueryRow(ctx, s.sql.lenIndex, n)
-	}
-	var n int
-	if err := row.Scan(&n); err != nil {
-		return 0, unavailable(err)
-	}
-	if s.lens.m == nil {
-		s.lens.m = make(map[[2]string]length)
-	}
-	s.lens.m[id] = length{n: n, until: asked.Add(min(lenFresh*time.Since(asked), lenMost))}
-	return n, nil
+		err = unavailable(row.Scan(&n))
+		return n, err
+	})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/remote"
 )
 
 const (
@@ -51,12 +51,11 @@ type Store struct {
 	guard  *guard
 	proofs calls.Round[proof]
 
-	mu       sync.Mutex
-	claiming map[string]struct{} // record keys that running transactions claim
+	claims remote.Claims
 
 	calls calls.Calls
 	work  sync.WaitGroup // goroutines of proofs
-	never chan struct{}
+	remote.Lasting
 }
 
 // Open connects, checks the server's settings and the format of the stored data, and subscribes to wake-ups.
@@ -90,10 +89,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	ro.ContextTimeoutEnabled = true
 	ro.OnConnect = admit
 	s := &Store{
-		rdb:      goredis.NewClient(ro),
-		ns:       "{" + o.Namespace + "}:",
-		claiming: make(map[string]struct{}),
-		never:    make(chan struct{}),
+		rdb: goredis.NewClient(ro),
+		ns:  "{" + o.Namespace + "}:",
 	}
 	if err := s.start(ctx, o); err != nil {
 		_ = s.rdb.Close()
@@ -275,17 +272,8 @@ func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
 	return store.ErrConflict
 }
 
-// pause waits for a random time that grows with the number of failed runs.
 func pause(ctx context.Context, run int) error {
-	limit := 50 * time.Microsecond << min(run, 7)
-	timer := time.NewTimer(rand.N(limit))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return remote.Pause(ctx, 50*time.Microsecond<<min(run, 7))
 }
 
 // Len implements store.Store.
@@ -294,7 +282,7 @@ func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int,
 		return 0, err
 	}
 	defer s.calls.Leave()
-	if err := store.CheckName(string(c)); err != nil {
+	if err := remote.CheckLen(c, index); err != nil {
 		return 0, err
 	}
 	if index == "" {
@@ -303,9 +291,6 @@ func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int,
 			return 0, nil
 		}
 		return n, unavailable(err)
-	}
-	if err := store.CheckName(index); err != nil {
-		return 0, err
 	}
 	n, err := s.rdb.ZCard(ctx, s.indexKey(c, index)).Result()
 	return int(n), unavailable(err)
@@ -316,13 +301,6 @@ func (s *Store) Watch(topic string) store.Watcher { return s.topics.watch(topic)
 
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities { return s.caps }
-
-// Failed implements store.Store. It is never closed: while the server cannot be reached, calls fail with
-// ErrUnavailable.
-func (s *Store) Failed() <-chan struct{} { return s.never }
-
-// Err implements store.Store.
-func (s *Store) Err() error { return nil }
 
 // Close implements store.Store.
 func (s *Store) Close() error {

@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/internal/member"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/reccodec"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/remote"
 )
 
 // conn is the part of a sticky connection that a transaction uses. A single read uses the pool instead.
@@ -33,7 +33,7 @@ type tx struct {
 
 	clock     time.Time // the server's clock at the last read
 	now       time.Time // what Now returned first
-	claimed   []string
+	claimed   remote.Claimer
 	armed     bool // a WATCH is active on the connection
 	needWatch bool
 	proven    bool // the replicas have it
@@ -135,7 +135,12 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 		by.Max = "(" + member.Escape(r.To)
 	}
 	if r.Claim && !t.ReadOnly {
-		return t.claim(c, index, by, r.Limit)
+		hits, err := t.rangeOf(c, index, by, int64(t.s.claims.Window(r.Limit, t.run)))
+		if err != nil {
+			return nil, err
+		}
+		hits, _ = t.s.claims.Take(&t.claimed, c, hits, r.Limit, t.run)
+		return hits, t.preload(c, hits)
 	}
 	return t.rangeOf(c, index, by, int64(r.Limit))
 }
@@ -160,45 +165,6 @@ func (t *tx) rangeOf(c store.Collection, index string, by *goredis.ZRangeBy, lim
 		}
 		by.Min = "(" + members[len(members)-1]
 	}
-}
-
-// claim returns up to limit hits that no other transaction of this process is claiming, and marks them as claimed.
-// After conflicts with other processes it starts at a random position in a window that grows with every run.
-func (t *tx) claim(c store.Collection, index string, by *goredis.ZRangeBy, limit int) ([]store.Hit, error) {
-	t.s.mu.Lock()
-	window := limit*(1+4*min(t.run, 16)) + len(t.s.claiming)
-	t.s.mu.Unlock()
-	hits, err := t.rangeOf(c, index, by, int64(min(window, 10000)))
-	if err != nil {
-		return nil, err
-	}
-	free := t.reserve(c, hits, limit)
-	return free, t.preload(c, free)
-}
-
-// reserve marks the hits that this transaction claims.
-func (t *tx) reserve(c store.Collection, hits []store.Hit, limit int) []store.Hit {
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	free := hits[:0]
-	for _, h := range hits {
-		if _, taken := t.s.claiming[t.s.recordKey(c, h.Key)]; !taken {
-			free = append(free, h)
-		}
-	}
-	if len(free) > limit {
-		start := 0
-		if t.run > 0 {
-			start = rand.IntN(len(free) - limit + 1)
-		}
-		free = free[start : start+limit]
-	}
-	for _, h := range free {
-		rk := t.s.recordKey(c, h.Key)
-		t.s.claiming[rk] = struct{}{}
-		t.claimed = append(t.claimed, rk)
-	}
-	return free
 }
 
 // preload watches and gets the records of the hits in one round trip, so that the Gets that follow need none.
@@ -342,13 +308,7 @@ func (t *tx) executed(err error) error {
 
 // end releases the transaction's claims and, unless an EXEC did, its WATCHes.
 func (t *tx) end() {
-	if len(t.claimed) > 0 {
-		t.s.mu.Lock()
-		for _, rk := range t.claimed {
-			delete(t.s.claiming, rk)
-		}
-		t.s.mu.Unlock()
-	}
+	t.s.claims.Release(&t.claimed)
 	if !t.armed {
 		return
 	}

@@ -174,12 +174,12 @@ func (p *pass) run(ctx context.Context) error {
 // scrub lets the engine remove what it still has of values that were put again, before the record forgets their keys. So a
 // pass that ends in between is repeated.
 func (p *pass) scrub(ctx context.Context) error {
-	engine, ok := p.s.Store.(store.Scrubber)
+	scrub := p.s.Store.Capabilities().Scrub
 	retires := slices.ContainsFunc(p.s.Listed(), func(id string) bool { return id != p.s.opts.Ring.Current() && !p.left[id] })
-	if !ok || !retires && p.report.Rewritten == 0 {
+	if scrub == nil || !retires && p.report.Rewritten == 0 {
 		return nil
 	}
-	return engine.Scrub(ctx, func(ctx context.Context) error {
+	return scrub(ctx, func(ctx context.Context) error {
 		return p.s.Store.Update(ctx, func(tx store.Tx) error {
 			r, err := get(tx)
 			if err != nil || r == nil {

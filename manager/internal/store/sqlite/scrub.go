@@ -11,7 +11,7 @@ type scrub struct {
 	done chan error
 }
 
-// Scrub implements store.Scrubber: it rewrites the file without free pages, and empties the file of the log. Updates
+// Scrub is store.Capabilities.Scrub: it rewrites the file without free pages, and empties the file of the log. Updates
 // wait meanwhile, so it ends when ctx does.
 func (s *Store) Scrub(ctx context.Context, _ func(context.Context) error) error {
 	if err := s.enter(); err != nil {

@@ -307,7 +307,7 @@ func (s *Store) Watch(topic string) store.Watcher { return s.hub.Watch(topic) }
 
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities {
-	return store.Capabilities{Name: "sqlite", Durable: true, Sizes: true, TimePrecision: time.Nanosecond}
+	return store.Capabilities{Name: "sqlite", Durable: true, Sizes: true, TimePrecision: time.Nanosecond, Scrub: s.Scrub}
 }
 
 // Failed implements store.Store.
