@@ -100,6 +100,7 @@ var mayImport = map[string][]string{
 	"manager/internal/wal/vfs": {"manager/internal/filelock"},
 
 	"manager/internal/filelock": {},
+	"manager/internal/batch":    {},
 
 	// Tests of real processes.
 	"manager/e2e": {},
