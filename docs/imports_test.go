@@ -62,7 +62,7 @@ var mayImport = map[string][]string{
 	"manager/internal/home":     {"manager/api"},
 
 	"manager/internal/submit": {"manager/api", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/store"},
-	"manager/internal/jobs":   {"manager/api", contract},
+	"manager/internal/jobs":   {"manager/api", "manager/internal/batch", contract},
 	"manager/internal/ledger": {"manager/api", contract},
 	"manager/internal/shard":  {"manager/api", contract},
 

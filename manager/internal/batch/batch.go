@@ -21,7 +21,7 @@ import (
 // use.
 type Batcher[T any] struct {
 	// Run does the calls of a batch. Its error is that of each call that it neither finished nor put back. The context
-	// ends with Life and after Within. When Run panics, its callers do.
+	// ends with Life and after Within. A panic of Run is raised in its callers.
 	Run func(ctx context.Context, calls []*Call[T]) error
 	// Life starts the lanes and ends them.
 	Life *Life
@@ -35,7 +35,7 @@ type Batcher[T any] struct {
 	// Fits, when set, is called for each batch. The function that it returns reports whether a call may join the calls that
 	// it accepted before. It must accept the first one. Calls that it refuses wait for another batch, which calls after them
 	// do not.
-	Fits func() func(T) bool
+	Fits func() func(*T) bool
 	// Within bounds the time of a batch; 0: it has no bound of its own.
 	Within time.Duration
 	// Overdue, when set, is how long calls wait at most for a lane. Then a batch more starts, since those that run may hang.
@@ -51,17 +51,19 @@ type Batcher[T any] struct {
 	timer   *time.Timer // runs while calls wait, if there is an Overdue
 }
 
-// Call is a call of Do.
+// Call is one call, which may be made once.
 type Call[T any] struct {
+	// Arg is what Run gets, and where it may leave an answer. The caller must not use it again when Do returned because its
+	// context ended.
 	Arg T
+	// Size is what the call takes of the size of a batch.
+	Size int
 
-	size     int
-	state    atomic.Int32
-	batch    *running[T] // nil while it is pending
-	back     bool        // into the queue after Run
-	err      error       // before done is closed
-	panicked error
-	done     chan struct{}
+	state atomic.Int32
+	batch *running[T] // nil while it is pending
+	back  bool        // into the queue after Run
+	err   error       // before done is closed
+	done  chan struct{}
 }
 
 // running is a batch under way.
@@ -80,13 +82,11 @@ const (
 
 // Finish answers a call before Run returns. It reports whether the caller gets the answer: another one has left, or has
 // its answer.
-func (c *Call[T]) Finish(err error) bool { return c.finish(err, nil) }
-
-func (c *Call[T]) finish(err, panicked error) bool {
+func (c *Call[T]) Finish(err error) bool {
 	if !c.state.CompareAndSwap(waiting, finished) {
 		return false
 	}
-	c.err, c.panicked = err, panicked
+	c.err = err
 	close(c.done)
 	return true
 }
@@ -94,22 +94,22 @@ func (c *Call[T]) finish(err, panicked error) bool {
 // PutBack makes the call one of the next batch, if Run returns nil.
 func (c *Call[T]) PutBack() { c.back = true }
 
-// Args returns the arguments of calls.
-func Args[T any](calls []*Call[T]) []T {
-	args := make([]T, len(calls))
+// Args returns where the arguments of calls are.
+func Args[T any](calls []*Call[T]) []*T {
+	args := make([]*T, len(calls))
 	for i, c := range calls {
-		args[i] = c.Arg
+		args[i] = &c.Arg
 	}
 	return args
 }
 
-// Do makes a call of the given size and returns its error. When ctx ends first, Do returns the context's error: a call
-// that waits is then not made, and Run may still be at work with one that does not.
-func (b *Batcher[T]) Do(ctx context.Context, arg T, size int) error {
+// Do makes a call and returns its error. When ctx ends first, Do returns the context's error: a call that waits is then
+// not made, and Run may still be at work with one that does not.
+func (b *Batcher[T]) Do(ctx context.Context, c *Call[T]) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	c := &Call[T]{Arg: arg, size: size, done: make(chan struct{})}
+	c.done = make(chan struct{})
 	if !b.add(c) {
 		return b.Closed
 	}
@@ -122,8 +122,8 @@ func (b *Batcher[T]) Do(ctx context.Context, arg T, size int) error {
 		}
 		<-c.done
 	}
-	if c.panicked != nil {
-		panic(c.panicked)
+	if p, ok := c.err.(*panicError); ok {
+		panic(p)
 	}
 	return c.err
 }
@@ -211,28 +211,28 @@ func (b *Batcher[T]) next(first bool) *running[T] {
 		b.lanes--
 		return nil
 	}
-	r := new(running[T])
+	r := &running[T]{ctx: b.Life.Context(), cancel: func() {}}
 	if b.Within > 0 {
-		r.ctx, r.cancel = context.WithTimeout(b.Life.Context(), b.Within)
-	} else {
-		r.ctx, r.cancel = context.WithCancel(b.Life.Context())
+		r.ctx, r.cancel = context.WithTimeout(r.ctx, b.Within)
+	} else if b.EndLeft {
+		r.ctx, r.cancel = context.WithCancel(r.ctx)
 	}
-	fits := func(T) bool { return true }
+	fits := func(*T) bool { return true }
 	if b.Fits != nil {
 		fits = b.Fits()
 	}
 	rest, size := b.pending[:0], 0
 	for i, c := range b.pending {
-		if n := len(r.calls); b.Count > 0 && n == b.Count || b.Size > 0 && n > 0 && size+c.size > b.Size {
+		if n := len(r.calls); b.Count > 0 && n == b.Count || b.Size > 0 && n > 0 && size+c.Size > b.Size {
 			rest = append(rest, b.pending[i:]...)
 			break
 		}
-		if !fits(c.Arg) {
+		if !fits(&c.Arg) {
 			rest = append(rest, c)
 			continue
 		}
 		c.batch = r
-		r.calls, size = append(r.calls, c), size+c.size
+		r.calls, size = append(r.calls, c), size+c.Size
 	}
 	clear(b.pending[len(rest):])
 	b.pending = rest
@@ -242,25 +242,19 @@ func (b *Batcher[T]) next(first bool) *running[T] {
 
 // run runs a batch and finishes its calls.
 func (b *Batcher[T]) run(r *running[T]) {
-	life := b.Life.Context()
-	err, panicked := b.Closed, error(nil)
-	if err == nil || life.Err() == nil {
-		if err, panicked = b.guarded(r); err != nil && b.Closed != nil && life.Err() != nil {
-			err = b.Closed
-		}
-	}
+	err := b.guarded(r)
+	answered := false
 	var back []*Call[T]
-	raised := false
 	for _, c := range r.calls {
-		if c.back && err == nil && panicked == nil {
+		if c.back && err == nil {
 			c.back = false
 			back = append(back, c)
-		} else {
-			raised = c.finish(err, panicked) || raised
+		} else if c.Finish(err) {
+			answered = true
 		}
 	}
-	if panicked != nil && !raised {
-		panic(panicked)
+	if p, ok := err.(*panicError); ok && !answered {
+		panic(p)
 	}
 	if len(back) > 0 {
 		b.mu.Lock()
@@ -270,11 +264,27 @@ func (b *Batcher[T]) run(r *running[T]) {
 	}
 }
 
-func (b *Batcher[T]) guarded(r *running[T]) (err, panicked error) {
+// panicError is a panic of Run, to be raised again.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (p *panicError) Error() string { return fmt.Sprintf("batch: panic: %v\n\n%s", p.value, p.stack) }
+
+// guarded calls Run, unless Life has ended.
+func (b *Batcher[T]) guarded(r *running[T]) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			panicked = fmt.Errorf("batch: panic: %v\n\n%s", p, debug.Stack())
+			err = &panicError{p, debug.Stack()}
 		}
 	}()
-	return b.Run(r.ctx, r.calls), nil
+	closed := func() bool { return b.Closed != nil && b.Life.Context().Err() != nil }
+	if closed() {
+		return b.Closed
+	}
+	if err = b.Run(r.ctx, r.calls); err != nil && closed() {
+		err = b.Closed
+	}
+	return err
 }

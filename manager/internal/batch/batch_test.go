@@ -31,7 +31,7 @@ func test(t *testing.T, b *Batcher[string], f func(t *testing.T, g *gated)) {
 		g.Life = NewLife(t.Context())
 		g.Run = func(ctx context.Context, calls []*Call[string]) error {
 			g.mu.Lock()
-			g.batches = append(g.batches, strings.Join(Args(calls), " "))
+			g.batches = append(g.batches, names(calls))
 			g.mu.Unlock()
 			select {
 			case err := <-g.pass:
@@ -45,10 +45,18 @@ func test(t *testing.T, b *Batcher[string], f func(t *testing.T, g *gated)) {
 	})
 }
 
+func names(calls []*Call[string]) string {
+	var all []string
+	for _, c := range calls {
+		all = append(all, c.Arg)
+	}
+	return strings.Join(all, " ")
+}
+
 // do starts a call, which waits or runs when do returns.
 func (g *gated) do(ctx context.Context, name string, size int) <-chan error {
 	answer := make(chan error, 1)
-	go func() { answer <- g.Do(ctx, name, size) }()
+	go func() { answer <- g.Do(ctx, &Call[string]{Arg: name, Size: size}) }()
 	synctest.Wait()
 	return answer
 }
@@ -131,11 +139,11 @@ func TestBoundsOfABatch(t *testing.T) {
 }
 
 func TestCallsThatDoNotFitDoNotHoldUpOthers(t *testing.T) {
-	distinct := func() func(string) bool {
+	distinct := func() func(*string) bool {
 		have := make(map[string]bool)
-		return func(name string) bool {
-			has := have[name]
-			have[name] = true
+		return func(name *string) bool {
+			has := have[*name]
+			have[*name] = true
 			return !has
 		}
 	}
@@ -273,7 +281,7 @@ func TestFinishAndPutBack(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 3 {
 		wg.Go(func() {
-			if err := b.Do(t.Context(), i, 0); (i == 1) != errors.Is(err, alone) {
+			if err := b.Do(t.Context(), &Call[int]{Arg: i}); (i == 1) != errors.Is(err, alone) {
 				t.Errorf("call %d: %v", i, err)
 			}
 		})
@@ -302,14 +310,14 @@ func TestAPanicIsThatOfTheCallers(t *testing.T) {
 		f()
 		return nil
 	}
-	if err, ok := raised(func() { _ = b.Do(t.Context(), true, 0) }).(error); !ok || !strings.Contains(err.Error(), "at the disco") {
+	if err, ok := raised(func() { _ = b.Do(t.Context(), &Call[bool]{Arg: true}) }).(error); !ok || !strings.Contains(err.Error(), "at the disco") {
 		t.Errorf("raised %v", err)
 	}
-	if err := b.Do(t.Context(), false, 0); err != nil {
+	if err := b.Do(t.Context(), &Call[bool]{}); err != nil {
 		t.Error(err)
 	}
 	// Nobody is there to notice it.
-	c := &Call[bool]{Arg: true, done: make(chan struct{})}
+	c := &Call[bool]{Arg: true}
 	c.state.Store(left)
 	if raised(func() { b.run(&running[bool]{calls: []*Call[bool]{c}, ctx: t.Context()}) }) == nil {
 		t.Error("a panic was lost")
@@ -320,8 +328,8 @@ func TestAPanicIsThatOfTheCallers(t *testing.T) {
 // queue.
 func TestCallersAndLanesRace(t *testing.T) {
 	type call struct{ runs atomic.Int64 }
-	b := Batcher[*call]{Life: NewLife(t.Context()), Lanes: 2, Count: 4, Size: 8, EndLeft: true, Overdue: time.Millisecond}
-	b.Run = func(_ context.Context, calls []*Call[*call]) error {
+	b := Batcher[call]{Life: NewLife(t.Context()), Lanes: 2, Count: 4, Size: 8, EndLeft: true, Overdue: time.Millisecond}
+	b.Run = func(_ context.Context, calls []*Call[call]) error {
 		if len(calls) > 4 {
 			t.Errorf("%d calls", len(calls))
 		}
@@ -341,9 +349,9 @@ func TestCallersAndLanesRace(t *testing.T) {
 				if rand.IntN(2) == 0 {
 					go cancel()
 				}
-				c := new(call)
-				if err := b.Do(ctx, c, rand.IntN(5)); err == nil && c.runs.Load() != 1 {
-					t.Errorf("%d runs", c.runs.Load())
+				c := &Call[call]{Size: rand.IntN(5)}
+				if err := b.Do(ctx, c); err == nil && c.Arg.runs.Load() != 1 {
+					t.Errorf("%d runs", c.Arg.runs.Load())
 				}
 				cancel()
 			}
