@@ -71,7 +71,7 @@ var mayImport = map[string][]string{
 
 	"manager/internal/logs":              {"manager/api"},
 	"manager/internal/logs/walogs":       {"manager/internal/crypt", "manager/internal/logs", "manager/internal/wal"},
-	"manager/internal/logs/storelogs":    {"manager/internal/logs", contract},
+	"manager/internal/logs/storelogs":    {"manager/internal/batch", "manager/internal/logs", contract},
 	"manager/internal/object":            {"manager/internal/filelock", "manager/internal/object/sharedkey"},
 	"manager/internal/object/sharedkey":  {},
 	"manager/internal/object/objecttest": {"manager/internal/object/..."},
