@@ -62,7 +62,7 @@ var mayImport = map[string][]string{
 	"manager/internal/home":     {"manager/api"},
 
 	"manager/internal/submit": {"manager/api", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/store"},
-	"manager/internal/jobs":   {"manager/api", contract},
+	"manager/internal/jobs":   {"manager/api", "manager/internal/batch", contract},
 	"manager/internal/ledger": {"manager/api", contract},
 	"manager/internal/shard":  {"manager/api", contract},
 
@@ -71,7 +71,7 @@ var mayImport = map[string][]string{
 
 	"manager/internal/logs":              {"manager/api"},
 	"manager/internal/logs/walogs":       {"manager/internal/crypt", "manager/internal/logs", "manager/internal/wal"},
-	"manager/internal/logs/storelogs":    {"manager/internal/logs", contract},
+	"manager/internal/logs/storelogs":    {"manager/internal/batch", "manager/internal/logs", contract},
 	"manager/internal/object":            {"manager/internal/filelock", "manager/internal/object/sharedkey"},
 	"manager/internal/object/sharedkey":  {},
 	"manager/internal/object/objecttest": {"manager/internal/object/..."},
@@ -88,7 +88,7 @@ var mayImport = map[string][]string{
 	"manager/internal/store/sealed":       {"manager/internal/crypt", "manager/internal/store"},
 	"manager/internal/store/mem":          {"manager/internal/store", "manager/internal/store/notify", "manager/internal/store/state", "manager/internal/wal"},
 	"manager/internal/store/state":        {"manager/internal/store"},
-	"manager/internal/store/sqlite":       {"manager/internal/filelock", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
+	"manager/internal/store/sqlite":       {"manager/internal/batch", "manager/internal/filelock", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 	"manager/internal/store/redis":        {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 	"manager/internal/store/postgres":     {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 
@@ -100,6 +100,7 @@ var mayImport = map[string][]string{
 	"manager/internal/wal/vfs": {"manager/internal/filelock"},
 
 	"manager/internal/filelock": {},
+	"manager/internal/batch":    {},
 
 	// Tests of real processes.
 	"manager/e2e": {},

@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -18,94 +17,57 @@ import (
 // idle starts immediately. Only one batch runs at a time: with more, each would be smaller, and the store would make no
 // more claims durable per second.
 type claimBatcher struct {
-	q       *Queue
-	mu      sync.Mutex
-	pending []*claimOp
-	running bool
-	looks   atomic.Int64 // claims so far, for tests
+	batch.Batcher[claimOp]
+	q     *Queue
+	looks atomic.Int64 // claims so far, for tests
+	// For gather: how many claims the last batch had and left waiting, and how long it took.
+	expected int
+	took     time.Duration
 }
 
-// claimOp is one claim. jobs, again and err belong to the batch while it runs.
+// claimOp is one claim. All but req belongs to the batch while it runs.
 type claimOp struct {
 	req  ClaimRequest
 	jobs []Job
 	size int // of jobs in the answer
-	err  error
 	// again: the batch's answer was full before this claim got any job.
 	again bool
-	done  chan struct{}
-	// abandoned, under the batcher's lock: the caller has returned.
-	abandoned bool
 }
 
 // claimTimeout bounds one claiming transaction.
 const claimTimeout = 30 * time.Second
 
-// do runs one claim. When ctx ends it returns immediately, and any jobs that the claim still gets are put back.
-func (b *claimBatcher) do(ctx context.Context, req ClaimRequest) ([]Job, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	b.looks.Add(1)
-	op := &claimOp{req: req, done: make(chan struct{})}
-	b.mu.Lock()
-	if !b.running {
-		if !b.q.spawn(b.loop) {
-			b.mu.Unlock()
-			return nil, ErrClosed
-		}
-		b.running = true
-	}
-	b.pending = append(b.pending, op)
-	b.mu.Unlock()
-	select {
-	case <-op.done:
-		return op.jobs, op.err
-	case <-ctx.Done():
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	select {
-	case <-op.done: // the claim was answered first
-		return op.jobs, op.err
-	default:
-	}
-	op.abandoned = true
-	if i := slices.Index(b.pending, op); i >= 0 {
-		b.pending = slices.Delete(b.pending, i, i+1)
-	}
-	return nil, ctx.Err()
+// init lets a batch have claims for at most MaxLimit jobs in all, and at least one claim.
+func (b *claimBatcher) init(q *Queue) {
+	b.q = q
+	b.Life, b.Closed, b.Size, b.Gather, b.Run = q.life, ErrClosed, MaxLimit, b.gather, b.serve
 }
 
-// nextBatch removes the next batch: claims for at most MaxLimit jobs in all, and at least one claim.
-func (b *claimBatcher) nextBatch() []*claimOp {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	n, sum := 0, 0
-	for n < len(b.pending) && (n == 0 || sum+b.pending[n].req.Limit <= MaxLimit) {
-		sum += b.pending[n].req.Limit
-		n++
+// do runs one claim. When ctx ends it returns immediately, and any jobs that the claim still gets are put back.
+func (b *claimBatcher) do(ctx context.Context, req ClaimRequest) ([]Job, error) {
+	b.looks.Add(1)
+	c := &batch.Call[claimOp]{Arg: claimOp{req: req}, Size: req.Limit}
+	if err := b.Do(ctx, c); err != nil {
+		return nil, err
 	}
-	batch := slices.Clone(b.pending[:n])
-	b.pending = slices.Delete(b.pending, 0, n)
-	b.running = n > 0
-	return batch
+	return c.Arg.jobs, nil
 }
 
 // gather returns when no more claims arrive. The callers of the last batch tend to come back together. Without this the
 // first of them would get a transaction of its own, and the others would wait for it. Where a transaction takes long, it
 // waits until as many claims are there as the last batch had and left waiting, for an eighth of the time that batch took.
 // That may have met a store that hangs, so the wait is bounded.
-func (b *claimBatcher) gather(expected int, took time.Duration) {
-	began, most := time.Now(), min(took/8, gatherMost)
+func (b *claimBatcher) gather() {
+	began, most := time.Now(), min(b.took/8, gatherMost)
 	for before := -1; ; {
-		b.mu.Lock()
-		n := len(b.pending)
-		b.mu.Unlock()
+		n := b.Waiting()
 		switch {
-		case n < expected && time.Since(began) < most && most > gatherNap:
+		case n < b.expected && time.Since(began) < most && most > gatherNap:
 			time.Sleep(gatherNap)
 		case n == before:
+			if n == 0 { // the claims that come later have not waited
+				b.expected, b.took = 0, 0
+			}
 			return
 		default:
 			runtime.Gosched()
@@ -121,27 +83,48 @@ const (
 	gatherMost = 5 * time.Millisecond
 )
 
-func (b *claimBatcher) loop() {
-	var expected int
-	var took time.Duration
-	for {
-		b.gather(expected, took)
-		batch := b.nextBatch()
-		if len(batch) == 0 {
-			return
+// serve runs a batch, and puts back the jobs of callers that have returned.
+func (b *claimBatcher) serve(_ context.Context, calls []*batch.Call[claimOp]) error {
+	began := time.Now()
+	err := b.run(batch.Args(calls))
+	b.took, b.expected = time.Since(began), len(calls)+b.Waiting()
+	if err != nil {
+		return err
+	}
+	b.account(calls)
+	var orphans []Job
+	for _, c := range calls {
+		if c.Arg.again {
+			c.PutBack()
+		} else if !c.Finish(nil) {
+			orphans = append(orphans, c.Arg.jobs...)
 		}
-		began := time.Now()
-		err := b.run(batch)
-		took = time.Since(began)
-		if b.q.base.Err() != nil && err != nil {
-			err = ErrClosed
+	}
+	if len(orphans) > 0 {
+		_ = b.putBack(orphans)
+	}
+	return nil
+}
+
+// account counts the jobs that a batch claimed.
+func (b *claimBatcher) account(calls []*batch.Call[claimOp]) {
+	var until time.Time
+	claimed := 0
+	for _, c := range calls {
+		for i := range c.Arg.jobs {
+			until = earliest(until, c.Arg.jobs[i].StartedAt.Add(c.Arg.jobs[i].Lease.Duration))
+			b.q.rates.add(c.Arg.jobs[i].Function, rateClaimed)
 		}
-		expected = len(batch) + b.deliver(batch, err)
+		claimed += len(c.Arg.jobs)
+	}
+	if claimed > 0 {
+		b.q.stats.claimed.Add(int64(claimed))
+		b.q.due.note(until)
 	}
 }
 
 // run serves a batch in one transaction. Duties that are due come first.
-func (b *claimBatcher) run(batch []*claimOp) error {
+func (b *claimBatcher) run(ops []*claimOp) error {
 	ctx, cancel := context.WithTimeout(b.q.base, claimTimeout)
 	defer cancel()
 	var tokens []string
@@ -149,7 +132,7 @@ func (b *claimBatcher) run(batch []*claimOp) error {
 	for {
 		err := b.q.store.Update(ctx, func(tx store.Tx) error {
 			used := 0
-			return b.q.claimTx(tx, batch, how, func() string {
+			return b.q.claimTx(tx, ops, how, func() string {
 				if used == len(tokens) {
 					tokens = append(tokens, newToken())
 				}
@@ -171,47 +154,6 @@ func (b *claimBatcher) run(batch []*claimOp) error {
 			return err
 		}
 	}
-}
-
-// deliver passes out the answers and puts back the jobs of callers that have returned. It returns how many claims came
-// meanwhile.
-func (b *claimBatcher) deliver(batch []*claimOp, err error) (waiting int) {
-	var until time.Time
-	claimed := 0
-	for _, op := range batch {
-		if err != nil {
-			op.jobs, op.err = nil, err
-		}
-		for i := range op.jobs {
-			until = earliest(until, op.jobs[i].StartedAt.Add(op.jobs[i].Lease.Duration))
-			b.q.rates.add(op.jobs[i].Function, rateClaimed)
-		}
-		claimed += len(op.jobs)
-	}
-	if claimed > 0 {
-		b.q.stats.claimed.Add(int64(claimed))
-		b.q.due.note(until)
-	}
-	var orphans []Job
-	var again []*claimOp
-	b.mu.Lock()
-	for _, op := range batch {
-		switch {
-		case op.abandoned:
-			orphans = append(orphans, op.jobs...)
-		case op.again && err == nil:
-			again = append(again, op)
-		default:
-			close(op.done)
-		}
-	}
-	waiting = len(b.pending)
-	b.pending = append(again, b.pending...)
-	b.mu.Unlock()
-	if len(orphans) > 0 {
-		_ = b.putBack(orphans)
-	}
-	return waiting
 }
 
 // PutBack undoes claims whose answers cannot be delivered: the jobs are queued as if they had not been claimed. Jobs

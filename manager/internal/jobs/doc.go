@@ -113,7 +113,7 @@
 // claiming scan (store.Range.Claim) the engine keeps them apart.
 //
 // On shared stores a transaction is a few round trips however much it does. There, submissions and finishes that arrive
-// at the same time share transactions, too (see group).
+// at the same time share transactions, too (see newGroup).
 //
 // A waiting claim is woken when there is work for it. Only as many claims are woken as there is work for, not all (see
 // idleClaims).

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -37,7 +38,7 @@ type groupTest struct {
 	*testing.T
 	s *gated
 	q *Queue
-	g *group[string]
+	g *batch.Batcher[string]
 
 	mu      sync.Mutex
 	batches []string
@@ -54,7 +55,7 @@ func newGroupTest(t *testing.T) *groupTest {
 	}
 	t.Cleanup(func() { q.Close(); _ = m.Close() })
 	gt.q = q
-	gt.g = &group[string]{q: q, run: func(_ store.Tx, calls []*string) error {
+	gt.g = newGroup(q, func(_ store.Tx, calls []*string) error {
 		var names []string
 		for _, c := range calls {
 			if *c == "bad" {
@@ -66,17 +67,17 @@ func newGroupTest(t *testing.T) *groupTest {
 		gt.batches = append(gt.batches, strings.Join(names, " "))
 		gt.mu.Unlock()
 		return nil
-	}}
+	})
 	return gt
 }
 
 // call starts a call and returns where its answer comes; when wait is set it
 // has joined the pending ones before call returns.
 func (t *groupTest) call(ctx context.Context, name string, size int) <-chan error {
-	before := t.pending()
+	before := t.g.Waiting()
 	answer := make(chan error, 1)
-	go func() { answer <- t.g.do(ctx, &name, size) }()
-	for t.pending() == before && len(t.s.entered) == 0 {
+	go func() { answer <- t.g.Do(ctx, &batch.Call[string]{Arg: name, Size: size}) }()
+	for t.g.Waiting() == before && len(t.s.entered) == 0 {
 		select {
 		case err := <-answer:
 			answer <- err
@@ -85,12 +86,6 @@ func (t *groupTest) call(ctx context.Context, name string, size int) <-chan erro
 		}
 	}
 	return answer
-}
-
-func (t *groupTest) pending() int {
-	t.g.mu.Lock()
-	defer t.g.mu.Unlock()
-	return len(t.g.pending)
 }
 
 // fill occupies all lanes.

@@ -68,7 +68,7 @@ func (c *idleClaims) wait(ctx context.Context, w *idleClaim, d time.Duration) er
 		if l.watched {
 			continue
 		}
-		if l.watched = c.q.spawn(func() { c.watch(topic, l) }); !l.watched {
+		if l.watched = c.q.life.Go(func() { c.watch(topic, l) }); !l.watched {
 			c.mu.Unlock()
 			return ErrClosed
 		}

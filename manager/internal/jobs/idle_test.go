@@ -293,11 +293,7 @@ func TestDueJobsDoNotReplaceTheSecondSearch(t *testing.T) {
 		j, err := q.Get(t.Context(), out.Job.ID)
 		return err == nil && j.State == Queued
 	})
-	eventually(t, "the search that it caused is over", func() bool {
-		q.claims.mu.Lock()
-		defer q.claims.mu.Unlock()
-		return !q.claims.running
-	})
+	eventually(t, "the search that it caused is over", q.claims.Idle)
 	passes.scans.Store(0)
 	if err := <-taken; err != nil {
 		t.Error(err)

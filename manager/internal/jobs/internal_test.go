@@ -24,7 +24,7 @@ import (
 func TestClaimsAfterAStoreThatHung(t *testing.T) {
 	gathered := make(chan struct{})
 	go func() {
-		new(claimBatcher).gather(2, 24*time.Hour)
+		(&claimBatcher{expected: 2, took: 24 * time.Hour}).gather()
 		close(gathered)
 	}()
 	select {

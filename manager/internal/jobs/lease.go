@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -89,7 +90,12 @@ func (q *Queue) Finish(ctx context.Context, f Finish) (Job, error) {
 // finish runs one call, in a shared transaction where that pays.
 func (q *Queue) finish(ctx context.Context, call *finishCall) error {
 	if q.finishes != nil {
-		return q.finishes.do(ctx, call, len(call.Result)+len(call.Error))
+		c := &batch.Call[finishCall]{Arg: *call, Size: len(call.Result) + len(call.Error)}
+		err := q.finishes.Do(ctx, c)
+		if err == nil {
+			*call = c.Arg
+		}
+		return err
 	}
 	return q.store.Update(ctx, func(tx store.Tx) error { return finishTx(tx, []*finishCall{call}) })
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
@@ -136,8 +137,8 @@ type Queue struct {
 	claims claimBatcher
 	idle   idleClaims
 	// Nil if every call has a transaction of its own.
-	finishes *group[finishCall]
-	enqueues *group[enqueueCall]
+	finishes *batch.Batcher[finishCall]
+	enqueues *batch.Batcher[enqueueCall]
 	waiters  atomic.Int64
 	stats    counters
 	rates    rates
@@ -148,12 +149,10 @@ type Queue struct {
 	pollEvery time.Duration // the shortest poll interval, which tests may set
 	again     time.Duration // when a claim that was woken and found nothing searches again, see store.Range
 
-	drain  chan struct{}   // closed by Drain
-	base   context.Context // ends with Close
-	stop   context.CancelFunc
-	active sync.WaitGroup // goroutines of claims
-	mu     sync.Mutex     // orders active.Add before Close's Wait
-	closed bool
+	drain   chan struct{} // closed by Drain
+	drained sync.Once
+	life    *batch.Life     // of the goroutines that serve calls
+	base    context.Context // of life, ends with Close
 }
 
 // New makes a queue on an open store. The caller closes the store after the queue.
@@ -161,9 +160,9 @@ func New(s store.Store, o Options) (*Queue, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("jobs: options: %w", err)
 	}
-	q := &Queue{store: s, opt: o.WithDefaults(), drain: make(chan struct{})}
-	q.base, q.stop = context.WithCancel(context.Background())
-	q.claims.q = q
+	q := &Queue{store: s, opt: o.WithDefaults(), drain: make(chan struct{}), life: batch.NewLife(context.Background())}
+	q.base = q.life.Context()
+	q.claims.init(q)
 	q.idle = idleClaims{q: q, lines: make(map[string]*line)}
 	q.pollEvery, q.again = 5*time.Second, math.MaxInt64
 	q.sizes, q.shared = s.Capabilities().Sizes, s.Capabilities().Shared
@@ -171,8 +170,7 @@ func New(s store.Store, o Options) (*Queue, error) {
 		q.store = &bookedStore{s, q.opt.Unreadable}
 	} else {
 		q.pollEvery, q.again = time.Second, 500*time.Millisecond
-		q.finishes = &group[finishCall]{q: q, run: finishTx}
-		q.enqueues = &group[enqueueCall]{q: q, run: q.enqueueTx}
+		q.finishes, q.enqueues = newGroup(q, finishTx), newGroup(q, q.enqueueTx)
 	}
 	q.due.kick, q.known.busy = make(chan struct{}, 1), make(chan struct{}, 1)
 	return q, nil
@@ -180,43 +178,14 @@ func New(s store.Store, o Options) (*Queue, error) {
 
 // Close ends waiting calls with ErrClosed and waits for the queue's own goroutines. Run must have returned, or its
 // context must have ended.
-func (q *Queue) Close() {
-	q.mu.Lock()
-	q.closed = true
-	q.mu.Unlock()
-	q.stop()
-	q.active.Wait()
-}
+func (q *Queue) Close() { q.life.End() }
 
 // Drain ends all waits, present and future: waiting claims get no jobs, and callers that wait for a result get the job
 // as it is. Call it before shutting down.
-func (q *Queue) Drain() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	select {
-	case <-q.drain:
-	default:
-		close(q.drain)
-	}
-}
+func (q *Queue) Drain() { q.drained.Do(func() { close(q.drain) }) }
 
 // errDrained ends a wait after Drain.
 var errDrained = errors.New("jobs: drained")
-
-// spawn runs f on a goroutine that Close waits for; false after Close.
-func (q *Queue) spawn(f func()) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
-		return false
-	}
-	q.active.Add(1)
-	go func() {
-		defer q.active.Done()
-		f()
-	}()
-	return true
-}
 
 // now is the transaction's wall clock in the precision that is stored: all times of a job but those of its lease.
 func now(tx store.Tx) time.Time { return tx.Wall().UTC().Truncate(time.Microsecond) }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -166,9 +167,10 @@ func (q *Queue) Enqueue(ctx context.Context, s Submission) (Outcome, error) {
 // EnqueuePrepared is Enqueue for a submission that was prepared already.
 func (q *Queue) EnqueuePrepared(ctx context.Context, p *Prepared) (Outcome, error) {
 	var err error
-	call := &enqueueCall{p: p}
+	c := &batch.Call[enqueueCall]{Arg: enqueueCall{p: p}, Size: len(p.sub.Payload)}
+	call := &c.Arg
 	if q.enqueues != nil {
-		err = q.enqueues.do(ctx, call, len(p.sub.Payload))
+		err = q.enqueues.Do(ctx, c)
 	} else {
 		err = q.store.Update(ctx, func(tx store.Tx) error { return q.enqueueTx(tx, []*enqueueCall{call}) })
 	}

@@ -9,30 +9,32 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 const (
-	// groupItems and groupBytes bound what goes into one transaction of several calls.
-	groupItems = 256
+	// groupBytes bounds what goes into one transaction of several calls. An item counts at least itemBytes, so there are at
+	// most 256.
 	groupBytes = 1 << 20
-	// maxWaiting and maxWaitingBytes bound the calls that wait for their turn on a log.
+	itemBytes  = groupBytes / 256
+	// maxWaiting and maxWaitingBytes bound the calls of a log that wait or are under way.
 	maxWaiting      = 4096
 	maxWaitingBytes = 64 << 20
 	// maxForget bounds how many ids one transaction forgets.
 	maxForget = 1024
 )
 
-// line is what this manager knows of a log: the calls that wait, and what it counted.
+// line is what this manager knows of a log: the calls under way, and what it counted.
 type line struct {
 	name    string
 	readers atomic.Int64
+	appends batch.Batcher[request]
 
 	mu         sync.Mutex
-	queue      []*request
-	waiting    int // bytes of queue
-	running    bool
+	calls      int         // that wait or are under way
+	bytes      int         // of the calls
 	settings   *logs.State // to prepare batches with; nil when not known
 	unsettled  int         // commits of unknown outcome since the last one that is certain
 	counters   logs.Counters
@@ -41,15 +43,13 @@ type line struct {
 	warned     uint64
 }
 
-// request is a call of Append that waits.
+// request is a call of Append.
 type request struct {
 	items  []logs.Item
 	atomic bool
 	bytes  int
 	by     *logs.State
 	batch  *logs.Batch
-	done   chan struct{}
-	err    error
 }
 
 // errRemade says that the log is another one than the batches were prepared for.
@@ -72,23 +72,20 @@ func (e *Engine) Append(ctx context.Context, name string, items []logs.Item, ato
 	}
 	// The transaction may outlast this call, and the caller may change what it gave then.
 	items = slices.Clone(items)
-	r := &request{items: items, atomic: atomic, done: make(chan struct{})}
+	call := &batch.Call[request]{Arg: request{items: items, atomic: atomic}}
+	r := &call.Arg
 	for i := range items {
 		items[i].Payload, items[i].Properties = slices.Clone(items[i].Payload), slices.Clone(items[i].Properties)
 		r.bytes += len(items[i].Payload) + 64
 	}
 	r.prepare(by)
-	if err := e.enqueue(l, r); err != nil {
-		return nil, err
+	if !l.admit(r.bytes) {
+		return nil, logs.Busy()
 	}
-	select {
-	case <-r.done:
-	case <-ctx.Done():
-		l.withdraw(r)
-		return nil, mapError(ctx.Err()) // what has begun continues: its ids are kept
-	}
-	if r.err != nil {
-		return nil, r.err
+	defer l.leave(r.bytes)
+	call.Size = max(r.bytes, len(items)*itemBytes)
+	if err := l.appends.Do(ctx, call); err != nil {
+		return nil, mapError(err) // what has begun continues: its ids are kept
 	}
 	return r.batch.Outcomes, nil
 }
@@ -120,85 +117,33 @@ func (e *Engine) forgetLine(l *line) {
 	defer e.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.running && l.readers.Load() == 0 && e.lines[l.name] == l {
+	if l.appends.Idle() && l.readers.Load() == 0 && e.lines[l.name] == l {
 		delete(e.lines, l.name)
 	}
 }
 
-// enqueue adds a request, and starts a goroutine that serves the log while requests wait.
-func (e *Engine) enqueue(l *line, r *request) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return mapError(store.ErrClosed)
-	}
+// admit counts a call, if there is room for it. Then the call must leave.
+func (l *line) admit(bytes int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.queue) >= maxWaiting || l.waiting+r.bytes > maxWaitingBytes {
-		return logs.Busy()
+	if l.calls >= maxWaiting || l.bytes+bytes > maxWaitingBytes {
+		return false
 	}
-	l.queue, l.waiting = append(l.queue, r), l.waiting+r.bytes
-	if !l.running {
-		l.running = true
-		e.running.Add(1)
-		go e.serve(l)
-	}
-	return nil
+	l.calls, l.bytes = l.calls+1, l.bytes+bytes
+	return true
 }
 
-func (e *Engine) serve(l *line) {
-	defer e.running.Done()
-	for {
-		l.mu.Lock()
-		group := l.next()
-		if len(group) == 0 {
-			l.running, l.queue = false, nil
-			l.mu.Unlock()
-			return
-		}
-		l.mu.Unlock()
-		err := e.commit(l, group)
-		for _, r := range group {
-			r.err = err
-			close(r.done)
-		}
-	}
-}
-
-// withdraw removes a request whose caller left, if it has not begun.
-func (l *line) withdraw(r *request) {
+func (l *line) leave(bytes int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i := slices.Index(l.queue, r); i >= 0 {
-		l.queue, l.waiting = slices.Delete(l.queue, i, i+1), l.waiting-r.bytes
-	}
-}
-
-// next takes the requests that go into one transaction. The caller holds mu.
-func (l *line) next() []*request {
-	n, items, size := 0, 0, 0
-	for _, r := range l.queue {
-		items, size = items+len(r.items), size+r.bytes
-		if n > 0 && (items > groupItems || size > groupBytes) {
-			break
-		}
-		n++
-	}
-	group := slices.Clone(l.queue[:n])
-	l.queue = slices.Delete(l.queue, 0, n)
-	for _, r := range group {
-		l.waiting -= r.bytes
-	}
-	return group
+	l.calls, l.bytes = l.calls-1, l.bytes-bytes
 }
 
 // commit appends what the requests say in one transaction. The error is for all of them.
-func (e *Engine) commit(l *line, group []*request) error {
-	ctx, cancel := context.WithTimeout(e.ctx, e.opts.CallTimeout)
-	defer cancel()
+func (e *Engine) commit(ctx context.Context, l *line, group []*request) error {
 	if e.clock.stale() {
 		if err := e.clock.tick(ctx, e.st); err != nil {
-			return mapError(err)
+			return err
 		}
 	}
 	for {
@@ -227,7 +172,7 @@ func (e *Engine) commit(l *line, group []*request) error {
 		}
 		l.mu.Unlock()
 		if !errors.Is(err, errRemade) {
-			return mapError(err)
+			return err
 		}
 	}
 }

@@ -25,7 +25,7 @@ func (e *Engine) duties() {
 	after := ""
 	there := make(map[string]bool)
 	for {
-		ctx, cancel := context.WithTimeout(e.ctx, e.opts.CallTimeout)
+		ctx, cancel := context.WithTimeout(e.life.Context(), e.opts.CallTimeout)
 		names, err := e.names(ctx, after, 100)
 		cancel()
 		if err != nil {
@@ -76,13 +76,13 @@ func (e *Engine) duty(name string) {
 // repeat does a duty until there is no more to do.
 func (e *Engine) repeat(name string, step func(context.Context) (more bool, err error)) {
 	for range dutyRounds {
-		ctx, cancel := context.WithTimeout(e.ctx, e.opts.CallTimeout)
+		ctx, cancel := context.WithTimeout(e.life.Context(), e.opts.CallTimeout)
 		more, err := step(ctx)
 		cancel()
 		if e.opts.Unreadable != nil && e.opts.Unreadable.Met(err) {
 			return
 		}
-		if err != nil && e.ctx.Err() == nil && !missing(err) && !unknown(err) && !errors.Is(err, store.ErrConflict) {
+		if err != nil && e.life.Context().Err() == nil && !missing(err) && !unknown(err) && !errors.Is(err, store.ErrConflict) {
 			e.opts.Logger.Error("a log's old records cannot be removed", "log", name, "error", err.Error())
 		}
 		if err != nil || !more {

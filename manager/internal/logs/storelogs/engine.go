@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
@@ -96,16 +97,13 @@ type Engine struct {
 	clock  clock
 	margin time.Duration
 
-	mu     sync.Mutex
-	lines  map[string]*line
-	closed bool
+	mu    sync.Mutex
+	lines map[string]*line
 
 	readers  atomic.Int64
 	draining chan struct{}
 	drain    sync.Once
-	ctx      context.Context
-	stop     context.CancelFunc
-	running  sync.WaitGroup
+	life     *batch.Life
 }
 
 var _ logs.Engine = (*Engine)(nil)
@@ -120,21 +118,19 @@ func Open(ctx context.Context, st store.Store, opts Options) (*Engine, error) {
 	if err := e.clock.tick(ctx, st); err != nil {
 		return nil, err
 	}
-	e.ctx, e.stop = context.WithCancel(context.WithoutCancel(ctx))
-	e.running.Add(2)
-	go e.every(func() { _ = e.tick() })
-	go e.every(e.duties)
+	e.life = batch.NewLife(ctx)
+	e.life.Go(func() { e.every(func() { _ = e.tick() }) })
+	e.life.Go(func() { e.every(e.duties) })
 	return e, nil
 }
 
 // every calls fn until the engine is closed.
 func (e *Engine) every(fn func()) {
-	defer e.running.Done()
 	tick := time.NewTicker(e.opts.DutyEvery)
 	defer tick.Stop()
 	for {
 		select {
-		case <-e.ctx.Done():
+		case <-e.life.Context().Done():
 			return
 		case <-tick.C:
 			fn()
@@ -143,7 +139,7 @@ func (e *Engine) every(fn func()) {
 }
 
 func (e *Engine) tick() error {
-	ctx, cancel := context.WithTimeout(e.ctx, e.opts.CallTimeout)
+	ctx, cancel := context.WithTimeout(e.life.Context(), e.opts.CallTimeout)
 	defer cancel()
 	return e.clock.tick(ctx, e.st)
 }
@@ -155,6 +151,11 @@ func (e *Engine) line(name string) *line {
 	l := e.lines[name]
 	if l == nil {
 		l = &line{name: name}
+		l.appends.Life, l.appends.Closed = e.life, store.ErrClosed
+		l.appends.Within, l.appends.Size = e.opts.CallTimeout, groupBytes
+		l.appends.Run = func(ctx context.Context, calls []*batch.Call[request]) error {
+			return e.commit(ctx, l, batch.Args(calls))
+		}
 		e.lines[name] = l
 	}
 	return l
@@ -367,14 +368,10 @@ func (e *Engine) Drain() { e.drain.Do(func() { close(e.draining) }) }
 // Close implements logs.Engine.
 func (e *Engine) Close() error {
 	e.Drain()
-	e.mu.Lock()
-	e.closed = true
-	e.mu.Unlock()
-	ctx, cancel := context.WithTimeout(e.ctx, closeTimeout)
+	e.life.End()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.life.Context()), closeTimeout)
+	defer cancel()
 	err := e.clock.tick(ctx, e.st) // so that the next start continues from here
-	cancel()
-	e.stop()
-	e.running.Wait()
 	if unknown(err) {
 		return nil // the store says which
 	}

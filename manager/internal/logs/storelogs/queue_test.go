@@ -1,28 +1,78 @@
 package storelogs
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
-// The queue of a log is bounded by bytes. A caller that leaves before its turn gives back what it took.
-func TestQueueIsBoundedByBytes(t *testing.T) {
-	e, l := new(Engine), &line{running: true} // nobody serves it
-	first := &request{bytes: maxWaitingBytes - 10}
-	if err := e.enqueue(l, first); err != nil {
+// hanging is a store whose updates do not end by themselves while it hangs.
+type hanging struct {
+	store.Store
+	hangs atomic.Bool
+	begun chan struct{}
+}
+
+func (h *hanging) Update(ctx context.Context, fn func(store.Tx) error) error {
+	if h.hangs.Load() {
+		h.begun <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return h.Store.Update(ctx, fn)
+}
+
+// The calls of a log are bounded by bytes and by number. A caller that leaves gives back what it took.
+func TestCallsAreBounded(t *testing.T) {
+	st := &hanging{Store: mem.New(mem.Options{}), begun: make(chan struct{})}
+	t.Cleanup(func() { _ = st.Close() })
+	e := openIdle(t, st, func() time.Duration { return 0 })
+	if _, _, err := e.Put(t.Context(), "l", logs.Change{}); err != nil {
 		t.Fatal(err)
 	}
-	second := &request{bytes: 11}
-	if err := e.enqueue(l, second); logstest.Code(err) != "unavailable" {
-		t.Errorf("a request beyond the bound: %v", err)
+	l := e.line("l")
+	write := func(ctx context.Context) string {
+		_, err := e.Append(ctx, "l", []logs.Item{{Payload: []byte("x")}}, false)
+		return logstest.Code(err)
 	}
-	l.withdraw(first)
-	if err := e.enqueue(l, second); err != nil {
-		t.Errorf("after the first one left: %v", err)
+	for name, took := range map[string]struct{ calls, bytes int }{"bytes": {1, maxWaitingBytes - 64}, "calls": {maxWaiting, 0}} {
+		l.calls, l.bytes = took.calls, took.bytes
+		if code := write(t.Context()); code != "unavailable" {
+			t.Errorf("beyond the bound of %s: %q", name, code)
+		}
+		l.calls, l.bytes = took.calls-1, took.bytes-1
+		if code := write(t.Context()); code != "" {
+			t.Errorf("within the bound of %s: %q", name, code)
+		}
+		if l.calls != took.calls-1 || l.bytes != took.bytes-1 {
+			t.Errorf("%d calls and %d bytes are left", l.calls, l.bytes)
+		}
 	}
-	l.withdraw(first) // it is not there any more
-	if group := l.next(); len(group) != 1 || group[0] != second || l.waiting != 0 {
-		t.Errorf("the next group has %d requests, %d bytes wait", len(group), l.waiting)
+	l.calls, l.bytes = 0, 0
+	st.hangs.Store(true)
+	ctx, leave := context.WithCancel(t.Context())
+	answers := make(chan string)
+	call := func() { answers <- write(ctx) }
+	go call()
+	<-st.begun
+	go call()
+	go call()
+	for l.appends.Waiting() < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	leave()
+	for range 3 {
+		if code := <-answers; code != "unavailable" {
+			t.Errorf("a caller that left: %q", code)
+		}
+	}
+	if l.calls != 0 || l.bytes != 0 || l.appends.Waiting() != 0 {
+		t.Errorf("%d calls and %d bytes are left, %d wait", l.calls, l.bytes, l.appends.Waiting())
 	}
 }

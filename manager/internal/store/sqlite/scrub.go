@@ -5,12 +5,6 @@ import (
 	"errors"
 )
 
-// scrub is a call of Scrub that was passed to the writer.
-type scrub struct {
-	ctx  context.Context
-	done chan error
-}
-
 // Scrub is store.Capabilities.Scrub: it rewrites the file without free pages, and empties the file of the log. Updates
 // wait meanwhile, so it ends when ctx does.
 func (s *Store) Scrub(ctx context.Context, _ func(context.Context) error) error {
@@ -18,14 +12,12 @@ func (s *Store) Scrub(ctx context.Context, _ func(context.Context) error) error 
 		return err
 	}
 	defer s.calls.Leave()
-	r := &scrub{ctx, make(chan error, 1)}
 	select {
-	case s.scrubs <- r:
-		return <-r.done
+	case s.w.turn <- struct{}{}:
+		defer func() { <-s.w.turn }()
+		return s.w.scrub(ctx)
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-s.failed:
-		return s.failErr
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/filelock"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
@@ -25,9 +26,7 @@ const (
 	formatVersion = 1
 	// maxBatch bounds the updates that share one commit.
 	maxBatch = 128
-	// maxQueued bounds the updates that wait for the writer.
-	maxQueued = 1024
-	readers   = 4
+	readers  = 4
 )
 
 // Options configure Open.
@@ -44,12 +43,9 @@ type Store struct {
 	clock func() time.Time
 	lock  *filelock.Lock
 
-	queue  chan *request
-	scrubs chan *scrub
-	cancel context.CancelFunc
-	done   chan struct{} // the writer goroutine has ended
-
-	calls calls.Calls
+	updates batch.Batcher[request]
+	life    *batch.Life
+	calls   calls.Calls
 
 	failOnce sync.Once
 	failed   chan struct{}
@@ -94,9 +90,6 @@ func Open(ctx context.Context, path string, o Options) (*Store, error) {
 	db.SetMaxIdleConns(readers + 1)
 	s := &Store{
 		db: db, clock: o.Clock, lock: lock,
-		queue:  make(chan *request, maxQueued),
-		scrubs: make(chan *scrub),
-		done:   make(chan struct{}),
 		failed: make(chan struct{}),
 		counts: make(map[countID]int),
 	}
@@ -137,15 +130,12 @@ func (s *Store) start(ctx context.Context) error {
 		_ = conn.Close()
 		return err
 	}
-	// The writer outlives Open's context and ends with Close.
-	loop, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	if s.w, err = newWriter(loop, s, conn); err != nil {
-		cancel()
+	if s.w, err = newWriter(ctx, s, conn); err != nil {
 		_ = conn.Close()
 		return err
 	}
-	s.cancel = cancel
-	go s.w.run(loop)
+	s.life = batch.NewLife(ctx)
+	s.updates.Life, s.updates.Count, s.updates.Run = s.life, maxBatch, s.w.commit
 	return nil
 }
 
@@ -222,19 +212,11 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 		return err
 	}
 	defer s.calls.Leave()
-	r := &request{ctx: ctx, fn: fn, ran: make(chan struct{}), done: make(chan struct{})}
-	select {
-	case s.queue <- r:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-s.failed:
-		return s.failErr
-	}
-	select {
-	case <-r.done:
-	case <-ctx.Done():
-		if r.abandon() { // then it never starts
-			return ctx.Err()
+	c := &batch.Call[request]{Arg: request{ctx: ctx, fn: fn, ran: make(chan struct{})}}
+	r := &c.Arg
+	if err := s.updates.Do(ctx, c); err != nil {
+		if r.decide() {
+			return err // it never runs
 		}
 		// The function must not run any more once its caller has returned. Whether its commit succeeds is decided later
 		// and unknown here.
@@ -242,9 +224,9 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 		switch {
 		case r.panicked != nil:
 		case r.applied:
-			return fmt.Errorf("%w: %w", store.ErrUnconfirmed, ctx.Err())
+			return fmt.Errorf("%w: %w", store.ErrUnconfirmed, err)
 		default:
-			return ctx.Err()
+			return err
 		}
 	}
 	if r.panicked != nil {
@@ -328,8 +310,7 @@ func (s *Store) Close() error {
 	if !s.calls.Close() {
 		return nil
 	}
-	s.cancel()
-	<-s.done
+	s.life.End()
 	return errors.Join(s.w.close(), s.db.Close(), s.lock.Close())
 }
 

@@ -233,7 +233,7 @@ func TestNobodyIsRefusedForWhatNeverWas(t *testing.T) {
 	queued := func(n int, fn func(store.Tx) error) <-chan error {
 		answer := make(chan error, 1)
 		wg.Go(func() { answer <- s.Update(t.Context(), fn) })
-		for len(s.queue) < n {
+		for s.updates.Waiting() < n {
 			runtime.Gosched()
 		}
 		return answer

@@ -4,17 +4,17 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"sync"
+	"sync/atomic"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // request is an Update that was passed to the writer.
 type request struct {
-	ctx  context.Context
-	fn   func(store.Tx) error
-	ran  chan struct{} // closed when the function has returned and its writes are in the batch, or will not be
-	done chan struct{} // closed when the outcome is known
+	ctx context.Context
+	fn  func(store.Tx) error
+	ran chan struct{} // closed when the function has returned and its writes are in the batch, or will not be
 
 	applied  bool // the writes are in the batch; set before ran is closed
 	err      error
@@ -22,33 +22,17 @@ type request struct {
 	notify   []string
 	deltas   map[countID]int
 
-	mu        sync.Mutex
-	started   bool
-	abandoned bool
+	decided atomic.Bool
 }
 
-// start reports whether the caller still waits, and then prevents abandon.
-func (r *request) start() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.abandoned {
-		return false
-	}
-	r.started = true
-	return true
-}
+// decide reports whether it is the first decision about the request: that of the writer to run it, or that of its caller
+// to leave before.
+func (r *request) decide() bool { return r.decided.CompareAndSwap(false, true) }
 
-// abandon returns true if the request had not started; then it never will.
-func (r *request) abandon() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.abandoned = !r.started
-	return r.abandoned
-}
-
-// writer is the only goroutine that writes.
+// writer makes all changes, one batch at a time.
 type writer struct {
 	s    *Store
+	turn chan struct{} // has a value while a batch or a scrub uses conn
 	conn *sql.Conn
 	q    *preparedQueries
 	// pending sums up what the requests of the present batch have changed so far.
@@ -60,45 +44,21 @@ func newWriter(ctx context.Context, s *Store, conn *sql.Conn) (*writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &writer{s: s, conn: conn, q: q, pending: make(map[countID]int)}, nil
+	return &writer{s: s, turn: make(chan struct{}, 1), conn: conn, q: q, pending: make(map[countID]int)}, nil
 }
 
 func (w *writer) close() error { return errors.Join(w.q.close(), w.conn.Close()) }
 
-func (w *writer) run(ctx context.Context) {
-	defer close(w.s.done)
-	batch := make([]*request, 0, maxBatch)
-	for {
-		batch = batch[:0]
-		select {
-		case <-ctx.Done():
-			return
-		case r := <-w.s.scrubs:
-			r.done <- w.scrub(r.ctx)
-			continue
-		case r := <-w.s.queue:
-			batch = append(batch, r)
-		}
-	collect:
-		for len(batch) < maxBatch {
-			select {
-			case r := <-w.s.queue:
-				batch = append(batch, r)
-			default:
-				break collect
-			}
-		}
-		w.commit(ctx, batch)
-	}
-}
-
-// commit runs the batch in one transaction and answers its callers.
-func (w *writer) commit(ctx context.Context, batch []*request) {
+// commit runs the batch in one transaction. The callers get their errors from their requests.
+func (w *writer) commit(ctx context.Context, calls []*batch.Call[request]) error {
+	w.turn <- struct{}{} // a scrub ends with its context
+	defer func() { <-w.turn }()
+	requests := batch.Args(calls)
 	err := w.s.Err()
 	if err == nil {
-		err = w.transaction(ctx, batch)
+		err = w.transaction(ctx, requests)
 	}
-	for _, r := range batch {
+	for _, r := range requests {
 		// A function may have returned an error because of another function's write in this batch, which is now undone,
 		// so it gets the batch's error. (ErrNoSpace is kept: nothing says more.)
 		if err != nil && r.panicked == nil && !errors.Is(r.err, store.ErrNoSpace) {
@@ -114,17 +74,17 @@ func (w *writer) commit(ctx context.Context, batch []*request) {
 				w.s.hub.Notify(topic)
 			}
 		}
-		close(r.done)
 	}
+	return nil
 }
 
-func (w *writer) transaction(ctx context.Context, batch []*request) error {
+func (w *writer) transaction(ctx context.Context, requests []*request) error {
 	if _, err := w.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return mapError(err)
 	}
 	clear(w.pending)
 	wrote := false
-	for _, r := range batch {
+	for _, r := range requests {
 		changed, err := w.one(ctx, r)
 		if err != nil { // the whole transaction has failed
 			_, _ = w.conn.ExecContext(ctx, "ROLLBACK")
@@ -157,7 +117,7 @@ func (w *writer) size(c store.Collection) (records int, bytes int64) {
 
 // one runs one request under a savepoint. Its error concerns the transaction, not the request.
 func (w *writer) one(ctx context.Context, r *request) (changed bool, err error) {
-	if !r.start() {
+	if !r.decide() {
 		r.err = r.ctx.Err()
 		return false, nil
 	}
