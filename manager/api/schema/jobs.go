@@ -163,6 +163,14 @@ type Submissions struct {
 	Items []json.RawMessage `json:"items" max:"128" wrong:"must be an array of 1 to 128 submissions"`
 }
 
+// SubmitResult is what the answer to an item of a batch has besides the members of the single call's answer: that call's
+// status and headers.
+type SubmitResult struct {
+	Status     int  `json:"status,omitempty"` // of a job; a problem has its own
+	RetryAfter int  `json:"retry_after,omitempty"`
+	Replayed   bool `json:"replayed,omitempty"`
+}
+
 // ClaimRequest asks for jobs to work on.
 type ClaimRequest struct {
 	// Worker is the name under which they are leased. Required.

@@ -187,6 +187,13 @@ func (p *parser) value(path string, v gjson.Result, to reflect.Value, m *member)
 	case reflect.Pointer:
 		to.Set(reflect.New(to.Type().Elem()))
 		return p.value(path, v, to.Elem(), m)
+	case reflect.Array:
+		for i, e := range v.Array()[:min(len(v.Array()), to.Len())] {
+			if err := p.value(path, e, to.Index(i), m); err != nil {
+				return err
+			}
+		}
+		return nil
 	case reflect.Slice:
 		return p.array(path, v, to, m)
 	case reflect.Map:

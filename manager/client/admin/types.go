@@ -9,20 +9,45 @@ import (
 
 // What the calls send and get; package schema describes the members.
 type (
-	ListQuery     = schema.ListQuery
-	Action        = schema.Action
-	BulkRequest   = schema.BulkRequest
-	BulkResult    = schema.BulkResult
-	Refusal       = schema.Refusal
-	JobPage       = schema.JobPage
-	Function      = schema.Function
-	FunctionRates = schema.FunctionRates
-	FunctionPage  = schema.FunctionPage
-	DeadLetter    = schema.DeadLetter
-	DeadPage      = schema.DeadPage
-	LogPage       = schema.LogPage
-	LogWriter     = schema.LogWriter
-	LogWriterPage = schema.LogWriterPage
+	ListQuery        = schema.ListQuery
+	Action           = schema.Action
+	BulkRequest      = schema.BulkRequest
+	BulkResult       = schema.BulkResult
+	Refusal          = schema.Refusal
+	JobPage          = schema.JobPage
+	Function         = schema.Function
+	FunctionRates    = schema.FunctionRates
+	FunctionPage     = schema.FunctionPage
+	DeadLetter       = schema.DeadLetter
+	DeadPage         = schema.DeadPage
+	LogPage          = schema.LogPage
+	Entry            = schema.Entry
+	EntryState       = schema.EntryState
+	Answer           = schema.Answer
+	EntryPage        = schema.EntryPage
+	EntryHistory     = schema.EntryHistory
+	EntryChange      = schema.EntryChange
+	Incident         = schema.Incident
+	Quarantine       = schema.Quarantine
+	Shard            = schema.Shard
+	Peers            = schema.Peers
+	Peer             = schema.Peer
+	Conflict         = schema.Conflict
+	ConflictPage     = schema.ConflictPage
+	ConflictOutcome  = schema.ConflictOutcome
+	UnreadableRecord = schema.UnreadableRecord
+	UnreadablePage   = schema.UnreadablePage
+	LogWriter        = schema.LogWriter
+	LogWriterPage    = schema.LogWriterPage
+)
+
+// The states of an entry.
+const (
+	EntryPending   = schema.EntryPending   // an attempt works
+	EntryCommitted = schema.EntryCommitted // retries get the recorded answer
+	EntryRejected  = schema.EntryRejected  // the same, for a refusal
+	EntryUnknown   = schema.EntryUnknown   // the work may have run, and there is no answer
+	EntryReleased  = schema.EntryReleased  // nothing ran: the key is free
 )
 
 // The actions of Bulk.

@@ -109,22 +109,20 @@ func (h *jobHandlers) submitMany(r *httpd.Request, w *httpd.Response) {
 
 // appendSubmitted appends the answer to an item: that of the single call with its status, and what its headers say.
 func appendSubmitted(dst []byte, r *httpd.Request, it *submit.Item) []byte {
-	o := jsonObject{b: dst, comma: true}
+	var more schema.SubmitResult
+	body := it.Answer.Body
 	if it.Err != nil {
 		p := r.Problem(it.Err, nil)
-		o.b = p.AppendJSON(o.b)
-		o.b = o.b[:len(o.b)-1]
-		if p.RetryAfterSeconds > 0 {
-			o.num("retry_after", int64(p.RetryAfterSeconds))
-		}
+		body, more.RetryAfter = p.AppendJSON(nil), max(p.RetryAfterSeconds, 0)
 	} else {
-		o.b = append(o.b, it.Answer.Body...)
-		o.b = o.b[:len(o.b)-1]
+		more.Replayed = it.Answer.Replayed
 		if it.Answer.ContentType != api.ContentTypeProblem { // which has its status
-			o.num("status", int64(it.Answer.Status))
+			more.Status = it.Answer.Status
 		}
-		o.flag("replayed", it.Answer.Replayed)
 	}
-	o.close()
-	return o.b
+	dst = append(dst, body[:len(body)-1]...)
+	if more != (schema.SubmitResult{}) {
+		dst = append(dst, ',')
+	}
+	return append(dst, schema.Append(nil, &more)[1:]...)
 }

@@ -1,70 +1,10 @@
 package server
 
 import (
-	"strconv"
-
-	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
-
-// jsonObject appends the members of an object one by one.
-type jsonObject struct {
-	b     []byte
-	comma bool
-}
-
-func (o *jsonObject) name(name string) {
-	if o.comma {
-		o.b = append(o.b, ',')
-	}
-	o.comma = true
-	o.b = append(o.b, '"')
-	o.b = append(o.b, name...)
-	o.b = append(o.b, '"', ':')
-}
-
-// key is name for one that may need escaping.
-func (o *jsonObject) key(name string) {
-	if o.comma {
-		o.b = append(o.b, ',')
-	}
-	o.comma = true
-	o.b = append(api.AppendJSONString(o.b, name), ':')
-}
-
-func (o *jsonObject) open()  { o.b, o.comma = append(o.b, '{'), false }
-func (o *jsonObject) close() { o.b, o.comma = append(o.b, '}'), true }
-
-func (o *jsonObject) str(name, v string) {
-	o.name(name)
-	o.b = api.AppendJSONString(o.b, v)
-}
-
-// text is str for a member that is left out when it is empty.
-func (o *jsonObject) text(name, v string) {
-	if v != "" {
-		o.str(name, v)
-	}
-}
-
-func (o *jsonObject) raw(name string, v []byte) {
-	o.name(name)
-	o.b = append(o.b, v...)
-}
-
-func (o *jsonObject) num(name string, v int64) {
-	o.name(name)
-	o.b = strconv.AppendInt(o.b, v, 10)
-}
-
-// flag is left out when it is false.
-func (o *jsonObject) flag(name string, v bool) {
-	if v {
-		o.raw(name, []byte("true"))
-	}
-}
 
 // jobForm says what an answer shows of a job.
 type jobForm uint8

@@ -141,12 +141,12 @@ func (h *logHandlers) read(r *httpd.Request, w *httpd.Response) {
 	}
 	entries := make([]schema.LogEntry, len(page.Entries))
 	for i := range entries {
-		entries[i] = entryOf(&page.Entries[i])
+		entries[i] = logEntryOf(&page.Entries[i])
 	}
 	answer(w, &schema.LogEntries{Entries: entries, Cursor: strconv.FormatUint(page.Cursor, 10)})
 }
 
-func entryOf(e *logs.Entry) schema.LogEntry {
+func logEntryOf(e *logs.Entry) schema.LogEntry {
 	one := schema.LogEntry{ID: e.ID, Payload: e.Payload}
 	one.Segment, one.Entry = logs.SegmentOf(e.Number), e.Number
 	if len(e.Properties) > 0 {
@@ -164,7 +164,7 @@ func (h *logHandlers) byID(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	entry := entryOf(&e)
+	entry := logEntryOf(&e)
 	answer(w, &entry)
 }
 

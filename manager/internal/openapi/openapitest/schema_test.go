@@ -48,6 +48,22 @@ var shapes = map[string]struct {
 	"GET /v1/logs/{log}/entries/by-id/{id}":              {nil, "", []any{schema.LogEntry{}}},
 	"POST /v1/logs/{log}/writers":                        {schema.LogWriterRequest{}, "", []any{schema.LogWriter{}}},
 	"GET /v1/logs/{log}/writers":                         {nil, "", []any{schema.LogWriterPage{}}},
+
+	"GET /v1/ledger/entries":                  {nil, "", []any{schema.EntryPage{}}},
+	"GET /v1/ledger/entries/{key}":            {nil, "", []any{schema.Entry{}}},
+	"DELETE /v1/ledger/entries/{key}":         {nil, "", []any{schema.Entry{}}},
+	"POST /v1/ledger/entries/{key}/resolve":   {nil, "", []any{schema.Entry{}}},
+	"GET /v1/ledger/entries/{key}/history":    {nil, "", []any{schema.EntryHistory{}}},
+	"GET /v1/ledger/incidents":                {nil, "", []any{schema.Incidents{}}},
+	"GET /v1/ledger/activity":                 {nil, "", []any{schema.Activity{}}},
+	"GET /v1/ledger/stats":                    {nil, "", []any{schema.LedgerStats{}}},
+	"GET /v1/ledger/shard":                    {nil, "", []any{schema.Shard{}}},
+	"GET /v1/ledger/quarantine":               {nil, "", []any{schema.Quarantine{}}},
+	"DELETE /v1/ledger/quarantine":            {nil, "", []any{schema.Quarantine{}}},
+	"GET /v1/ledger/conflicts":                {nil, "", []any{schema.ConflictPage{}}},
+	"GET /v1/peers":                           {nil, "", []any{schema.Peers{}}},
+	"GET /v1/unreadable":                      {nil, "", []any{schema.UnreadablePage{}}},
+	"DELETE /v1/unreadable/{collection}/{id}": {nil, "", []any{schema.UnreadableRecord{}}},
 }
 
 // components are types that have a name in the description.
@@ -137,6 +153,9 @@ func (c *comparison) differs(path string, described any, of reflect.Type) string
 	want := ""
 	switch of {
 	case reflect.TypeFor[time.Duration]():
+		if strings.Contains(path, "seconds") {
+			return kind(path, s, "number")
+		}
 		return kind(path, s, "integer")
 	case reflect.TypeFor[time.Time](), reflect.TypeFor[[]byte]():
 		return kind(path, s, "string")
@@ -155,6 +174,8 @@ func (c *comparison) differs(path string, described any, of reflect.Type) string
 		want = "integer"
 	case reflect.Float64:
 		want = "number"
+	case reflect.Array:
+		return cmp.Or(kind(path, s, "array"), map[bool]string{false: path + ": another length"}[s["maxItems"] == json.Number(fmt.Sprint(of.Len()))])
 	case reflect.Slice:
 		return cmp.Or(kind(path, s, "array"), c.differs(path+"[]", s["items"], of.Elem()))
 	case reflect.Map:
