@@ -27,6 +27,9 @@ var mayImport = map[string][]string{
 	// What gate and manager share.
 	"manager/api": {},
 
+	// What the manager and its clients share.
+	"manager/api/schema": {"manager/api"},
+
 	// The description of the manager's API.
 	"manager/internal/openapi":             {},
 	"manager/internal/openapi/openapitest": {"manager/api", "manager/internal/openapi"},
@@ -45,8 +48,8 @@ var mayImport = map[string][]string{
 
 	"hostsim/...": {"hostsim/..."},
 
-	"manager/client":               {"manager/api", "manager/client/internal/wire"},
-	"manager/client/admin":         {"manager/api", "manager/client", "manager/client/internal/wire"},
+	"manager/client":               {"manager/api", "manager/api/schema", "manager/client/internal/wire"},
+	"manager/client/admin":         {"manager/api", "manager/api/schema", "manager/client", "manager/client/internal/wire"},
 	"manager/client/internal/wire": {},
 	"manager/client/internal/fake": {"manager/api", "manager/client"},
 	"manager/client/workertest":    {"manager/client"},
@@ -56,7 +59,7 @@ var mayImport = map[string][]string{
 	"manager/internal/app":      {"manager/api", "manager/internal/filelock", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/internal/home", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", "manager/internal/tracing", "manager/internal/ui", domain, engines, "manager/internal/wal"},
 	"manager/internal/tracing":  {},
 	"manager/internal/settings": {"manager/api", "manager/internal/peers", "manager/internal/httpd", "manager/internal/object", "manager/internal/store/etcd/dsn", domain},
-	"manager/internal/server":   {"manager/api", "manager/internal/peers", "manager/internal/openapi", "manager/internal/httpd", "manager/internal/logs", "manager/internal/quarantine", "manager/internal/submit", domain},
+	"manager/internal/server":   {"manager/api", "manager/api/schema", "manager/internal/peers", "manager/internal/openapi", "manager/internal/httpd", "manager/internal/logs", "manager/internal/quarantine", "manager/internal/submit", domain},
 	"manager/internal/httpd":    {"manager/api"},
 	"manager/internal/ui":       {"manager/api", "manager/internal/httpd", domain},
 	"manager/internal/home":     {"manager/api"},

@@ -85,12 +85,7 @@ func ParseObject(b []byte, maxDepth int, field func(name string, v gjson.Result)
 	if err := CheckJSON(b, maxDepth); err != nil {
 		return err
 	}
-	return Members(gjson.ParseBytes(b), field)
-}
-
-// Members does what ParseObject does with a value of a body that CheckJSON has accepted.
-func Members(v gjson.Result, field func(name string, v gjson.Result) error) error {
-	return eachMember("", v, field)
+	return Members("", gjson.ParseBytes(b), field)
 }
 
 // UnknownField is the error for a member that the request does not have.
@@ -98,8 +93,8 @@ func UnknownField(name string) error {
 	return &FieldError{shorten(name), "", "unknown field"}
 }
 
-// eachMember reads the object in the field parent; parent is "" for the whole body.
-func eachMember(parent string, object gjson.Result, field func(name string, v gjson.Result) error) error {
+// Members does what ParseObject does with the value of the field parent, "" for the whole body, which CheckJSON has accepted.
+func Members(parent string, object gjson.Result, field func(name string, v gjson.Result) error) error {
 	what, prefix := "body", ""
 	if parent != "" {
 		what, prefix = parent, parent+"."

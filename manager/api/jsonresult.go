@@ -42,7 +42,7 @@ func (r *Result) ParseJSON(b []byte) error {
 
 func (r *Result) parseJSON(result gjson.Result) error {
 	*r = Result{}
-	return eachMember(fieldResult, result, func(name string, v gjson.Result) error {
+	return Members(fieldResult, result, func(name string, v gjson.Result) error {
 		switch name {
 		case "status":
 			n, ok := wholeNumber(v)

@@ -59,12 +59,12 @@ const TypePrefix = "urn:oncegate:problem:"
 
 // Problem is an RFC 9457 problem.
 type Problem struct {
-	Status int
-	Code   Code
-	Title  string
-	Detail string
+	Status int    `json:"status"`
+	Code   Code   `json:"code"`
+	Title  string `json:"title"`
+	Detail string `json:"detail"`
 	// RetryAfterSeconds, when positive, is also sent as Retry-After.
-	RetryAfterSeconds int
+	RetryAfterSeconds int `json:"-"`
 }
 
 // AppendJSON appends the problem as a JSON object with the members type,

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
 
@@ -42,7 +44,7 @@ func (c *Client) SubmitBatch(ctx context.Context, all []Submission) ([]Submitted
 			s.IdempotencyKey = c.opts.Keys.Next()
 		}
 		answers[i].IdempotencyKey = s.IdempotencyKey
-		b, err := json.Marshal(wireSubmission{(*plainSubmission)(&s), wire.MS(s.Delay), s.IdempotencyKey})
+		b, err := json.Marshal(s)
 		if err != nil {
 			return answers, fmt.Errorf("client: submission %d: %w", i, err)
 		}
@@ -70,9 +72,7 @@ func (c *Client) submitBatch(ctx context.Context, items []json.RawMessage, answe
 	var out struct {
 		Results []json.RawMessage `json:"results"`
 	}
-	call := wire.Call{Method: http.MethodPost, Path: "/v1/jobs/batch", Body: struct {
-		Items []json.RawMessage `json:"items"`
-	}{items}}
+	call := wire.Call{Method: http.MethodPost, Path: "/v1/jobs/batch", Body: schema.Submissions{Items: items}}
 	if _, err := c.do(ctx, call, &out); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (c *Client) submitBatch(ctx context.Context, items []json.RawMessage, answe
 	}
 	for i, b := range out.Results {
 		var r struct {
-			problem
+			api.Problem
 			RetryAfter int  `json:"retry_after"`
 			Replayed   bool `json:"replayed"`
 		}
@@ -89,8 +89,9 @@ func (c *Client) submitBatch(ctx context.Context, items []json.RawMessage, answe
 			return call.NotOurs(err.Error())
 		}
 		if r.Code != "" {
-			answers[i].Err = &Error{Status: r.Status, Code: r.problem.error().(*Error).Code, Detail: r.text(),
-				RetryAfter: time.Duration(r.RetryAfter) * time.Second, Replayed: r.Replayed}
+			e := problemError(&r.Problem)
+			e.RetryAfter, e.Replayed = time.Duration(r.RetryAfter)*time.Second, r.Replayed
+			answers[i].Err = e
 			continue
 		}
 		j := &Job{}

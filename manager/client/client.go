@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -316,9 +317,9 @@ func readError(resp *http.Response, body []byte, replayed bool) error {
 	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 && s <= 3600 {
 		e.RetryAfter = time.Duration(s) * time.Second
 	}
-	var p problem
+	var p api.Problem
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), api.ContentTypeProblem) && json.Unmarshal(body, &p) == nil {
-		e.Code, e.Detail = api.Code(p.Code), p.text()
+		e.Code, e.Detail = p.Code, problemError(&p).Detail
 		return e
 	}
 	if to := resp.Header.Get("Location"); to != "" && resp.StatusCode/100 == 3 {
@@ -332,21 +333,6 @@ func readError(resp *http.Response, body []byte, replayed bool) error {
 	return e
 }
 
-// problem is a problem document.
-type problem struct {
-	Status int    `json:"status"`
-	Code   string `json:"code"`
-	Title  string `json:"title"`
-	Detail string `json:"detail"`
-}
-
-func (p *problem) text() string {
-	if p.Detail != "" {
-		return p.Detail
-	}
-	return p.Title
-}
-
-func (p *problem) error() error {
-	return &Error{Status: p.Status, Code: api.Code(p.Code), Detail: p.text()}
+func problemError(p *api.Problem) *Error {
+	return &Error{Status: p.Status, Code: p.Code, Detail: cmp.Or(p.Detail, p.Title)}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
 
@@ -37,9 +38,7 @@ func (c *Client) Retry(ctx context.Context, id string, r RetryRequest) (*Job, er
 
 // Claim leases jobs. It is not repeated, because a caller claims in a loop anyway.
 func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]Job, error) {
-	var out struct {
-		Jobs []Job `json:"jobs"`
-	}
+	var out schema.Claimed
 	call := wire.Call{Method: "POST", Path: "/v1/jobs/claim", Body: r, Once: true, Wait: r.Wait}
 	if _, err := c.do(ctx, call, &out); err != nil {
 		return nil, err
@@ -53,22 +52,16 @@ func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]Job, error) {
 // Heartbeat extends a lease to the given time from now, or to the claim's duration when lease is 0. It is not repeated:
 // the next heartbeat serves as a repetition.
 func (c *Client) Heartbeat(ctx context.Context, id, token string, lease time.Duration) (*Beat, error) {
-	body := struct {
-		Token   string `json:"lease_token"`
-		LeaseMS int64  `json:"lease_ms,omitempty"`
-	}{token, wire.MS(lease)}
-	var b struct {
-		Cancelled   bool  `json:"cancelled"`
-		ExpiresInMS int64 `json:"expires_in_ms"`
-	}
+	var b Beat
+	body := schema.HeartbeatRequest{LeaseToken: token, Lease: lease}
 	call := wire.Call{Method: "POST", Path: wire.JobPath(id) + "/heartbeat", Body: body, Once: true}
 	if _, err := c.do(ctx, call, &b); err != nil {
 		return nil, err
 	}
-	if b.ExpiresInMS <= 0 {
+	if b.ExpiresIn <= 0 {
 		return nil, call.NotOurs("no lease")
 	}
-	return &Beat{b.Cancelled, wire.Duration(b.ExpiresInMS)}, nil
+	return &b, nil
 }
 
 // Finish ends a job.
@@ -81,17 +74,8 @@ func (c *Client) Finish(ctx context.Context, f FinishRequest) (*Job, error) {
 // FinishMany ends up to 1000 jobs, in one transaction if they fit into one. The i-th error is for the i-th job; the last result is an error
 // for all of them.
 func (c *Client) FinishMany(ctx context.Context, fs []FinishRequest) ([]error, error) {
-	body := struct {
-		Finishes []FinishRequest `json:"finishes"`
-	}{fs}
-	var out struct {
-		Results []struct {
-			ID      string   `json:"id"`
-			State   string   `json:"state"`
-			Problem *problem `json:"problem"`
-		} `json:"results"`
-	}
-	call := wire.Call{Method: "POST", Path: "/v1/jobs/finish", Body: body}
+	var out schema.Finished
+	call := wire.Call{Method: "POST", Path: "/v1/jobs/finish", Body: schema.Finishes{Finishes: fs}}
 	if _, err := c.do(ctx, call, &out); err != nil {
 		return nil, err
 	}
@@ -102,7 +86,7 @@ func (c *Client) FinishMany(ctx context.Context, fs []FinishRequest) ([]error, e
 	for i, r := range out.Results {
 		switch {
 		case r.Problem != nil:
-			errs[i] = r.Problem.error()
+			errs[i] = problemError(r.Problem)
 		case r.ID != fs[i].ID || r.State == "":
 			return nil, call.NotOurs(fmt.Sprintf("result %d is not of job %s", i, fs[i].ID))
 		}

@@ -180,7 +180,7 @@ func (a *answerScan) number(to *uint64) bool {
 func readAnyResults(call *wire.Call, answer []byte, batch []*write, results []WriteResult) error {
 	var out struct {
 		Results []struct {
-			problem
+			api.Problem
 			LogMessageID
 			ID        string `json:"id"`
 			Duplicate bool   `json:"duplicate"`
@@ -195,7 +195,7 @@ func readAnyResults(call *wire.Call, answer []byte, batch []*write, results []Wr
 	for i, r := range out.Results {
 		switch id := batch[i].id; {
 		case r.Status != 200 && r.Status != 201:
-			results[i] = WriteResult{ID: id, Err: r.problem.error()}
+			results[i] = WriteResult{ID: id, Err: problemError(&r.Problem)}
 		case r.ID != id || r.Entry == 0 && !r.Duplicate:
 			return call.NotOurs(fmt.Sprintf("result %d is not of entry %q", i, id))
 		default:

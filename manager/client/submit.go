@@ -18,7 +18,10 @@ func (c *Client) SubmitIdempotent(ctx context.Context, s Submission) (*Job, erro
 	if s.IdempotencyKey == "" {
 		s.IdempotencyKey = c.opts.Keys.Next()
 	}
-	return c.job(ctx, wire.Call{Method: "POST", Path: "/v1/jobs", Body: s, Key: s.IdempotencyKey, Trace: s.Traceparent})
+	call := wire.Call{Method: "POST", Path: "/v1/jobs", Key: s.IdempotencyKey, Trace: s.Traceparent}
+	s.IdempotencyKey = "" // which is in the header
+	call.Body = s
+	return c.job(ctx, call)
 }
 
 // WaitIdempotent is SubmitIdempotent followed by Wait for the job's end. It returns the job with its result, whether

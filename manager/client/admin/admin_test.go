@@ -57,13 +57,13 @@ func TestDurationsHaveTheFormOfTheAPI(t *testing.T) {
 	for text, want := range map[string]any{
 		`{"worker":"w","expires_in_ms":1500}`:                                               &client.Lease{Worker: "w", ExpiresIn: 1500 * time.Millisecond},
 		`{"strategy":"until_executed","ttl_ms":1000}`:                                       &client.Dedup{Strategy: "until_executed", TTL: second},
-		`{"name":"<","url":"u","lag_entries":3,"lag_seconds":1.5,"answered_seconds_ago":1}`: &admin.Peer{Name: "<", URL: "u", Lag: 1500 * time.Millisecond, LagEntries: 3, AnsweredAgo: &second},
+		`{"name":"<","url":"u","lag_seconds":1.5,"lag_entries":3,"answered_seconds_ago":1}`: &admin.Peer{Name: "<", URL: "u", Lag: 1500 * time.Millisecond, LagEntries: 3, AnsweredAgo: &second},
 		`{"key":"k","scope":"s","state":"pending","age_ms":1000,"expires_in_ms":2000}`:      &admin.Entry{Key: "k", Scope: "s", State: admin.EntryPending, Age: second, ExpiresIn: 2 * second},
-		`{"key":"k","scope":"s","winner":"a","outcomes":[],"expires_in_ms":1000}`:           &admin.Conflict{Key: "k", Scope: "s", Winner: "a", Outcomes: []admin.ConflictOutcome{}, ExpiresIn: second},
-		`{"why":["w"],"remaining_ms":1000}`:                                                 &admin.Quarantine{Why: []string{"w"}, Remaining: second},
-		`{"log":"l","first":1,"last":2,"keys":0,"window_bytes":0,"evicted":0,"writers":0,"disk_bytes":0,"max_keys":4,"window_ms":1000,"retain_ms":2000}`: &client.LogInfo{
-			Log: "l", First: 1, Last: 2, Config: client.LogConfig{MaxKeys: 4, Window: second, Retain: 2 * second}},
-		`{"name":"f","paused":false,"queued":1,"scheduled":0,"active":0,"dead":0,"last_minute":{"enqueued":0,"claimed":0,"completed":0,"failed":0,"retried":0},"oldest_queued_ms":1000}`: &admin.Function{
+		`{"key":"k","scope":"s","winner":"a","expires_in_ms":1000,"outcomes":[]}`:           &admin.Conflict{Key: "k", Scope: "s", Winner: "a", Outcomes: []admin.ConflictOutcome{}, ExpiresIn: second},
+		`{"remaining_ms":1000,"why":["w"]}`:                                                 &admin.Quarantine{Why: []string{"w"}, Remaining: second},
+		`{"log":"l","identity":"ids","window_ms":1000,"max_keys":4,"max_bytes":5,"when_full":"evict","retain_ms":2000,"retain_bytes":0,"first":1,"last":2,"keys":0,"window_bytes":0,"evicted":0,"evicted_age_ms":0,"writers":0,"disk_bytes":0}`: &client.LogInfo{
+			Log: "l", First: 1, Last: 2, Config: client.LogConfig{Identity: "ids", WhenFull: "evict", MaxBytes: 5, MaxKeys: 4, Window: second, Retain: 2 * second}},
+		`{"name":"f","paused":false,"queued":1,"scheduled":0,"active":0,"dead":0,"oldest_queued_ms":1000,"last_minute":{"enqueued":0,"claimed":0,"completed":0,"failed":0,"retried":0}}`: &admin.Function{
 			Name: "f", Queued: 1, OldestQueued: second},
 	} {
 		got := reflect.New(reflect.TypeOf(want).Elem()).Interface()

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
@@ -19,7 +20,7 @@ func (c *Client) List(ctx context.Context, q ListQuery) (*JobPage, error) {
 		}
 	}
 	if q.OlderThan != 0 {
-		v.Set("older_than_ms", strconv.FormatInt(wire.MS(q.OlderThan), 10))
+		v.Set("older_than_ms", strconv.FormatInt(schema.Millis(q.OlderThan), 10))
 	}
 	var page JobPage
 	_, err := c.do(ctx, wire.Call{Method: "GET", Path: "/v1/jobs" + wire.PageQuery(v, q.Limit, q.Cursor)}, &page)
@@ -93,8 +94,6 @@ func functionPath(function string) string { return "/v1/functions/" + url.PathEs
 // Retry puts a failed or cancelled job back into the queue, after the delay. It is not repeated: after a lost answer the
 // job may have failed again meanwhile, and a repetition would run it once more.
 func (c *Client) Retry(ctx context.Context, id string, delay time.Duration) (*client.Job, error) {
-	body := struct {
-		DelayMS int64 `json:"delay_ms,omitempty"`
-	}{wire.MS(delay)}
+	body := client.RetryRequest{Delay: &delay}
 	return c.job(ctx, wire.Call{Method: "POST", Path: wire.JobPath(id) + "/retry", Body: body, Once: true})
 }

@@ -4,15 +4,8 @@ import (
 	"context"
 	"net/url"
 
-	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
-
-// LogPage is one page of logs; Cursor is empty on the last one.
-type LogPage struct {
-	Logs   []client.LogInfo `json:"logs"`
-	Cursor string           `json:"cursor"`
-}
 
 // Logs returns one page of logs. Limit: 1 to 1000, 100 when 0.
 func (c *Client) Logs(ctx context.Context, limit int, cursor string) (*LogPage, error) {
@@ -32,18 +25,6 @@ func (c *Client) Logs(ctx context.Context, limit int, cursor string) (*LogPage, 
 func (c *Client) DeleteLog(ctx context.Context, log string) error {
 	_, err := c.do(ctx, wire.Call{Method: "DELETE", Path: logPath(log)}, nil)
 	return err
-}
-
-// LogWriter is a writer of a log and its newest epoch.
-type LogWriter struct {
-	Writer string `json:"writer"`
-	Epoch  uint64 `json:"epoch"`
-}
-
-// LogWriterPage is one page of writers; Cursor is empty on the last one.
-type LogWriterPage struct {
-	Writers []LogWriter `json:"writers"`
-	Cursor  string      `json:"cursor"`
 }
 
 // LogWriters returns one page of a log's writers, in order of their names. Limit: 1 to 1000, 100 when 0.

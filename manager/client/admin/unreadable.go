@@ -7,22 +7,6 @@ import (
 	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
 
-// UnreadableRecord is a record in the store that the manager cannot read.
-type UnreadableRecord struct {
-	// Collection and ID identify it in calls.
-	Collection string `json:"collection"`
-	ID         string `json:"id"`
-	// Key is the record's key for people, for example the id of a job.
-	Key    string `json:"key"`
-	Reason string `json:"reason"`
-}
-
-// UnreadablePage is one page of such records; Cursor is empty on the last one.
-type UnreadablePage struct {
-	Records []UnreadableRecord `json:"records"`
-	Cursor  string             `json:"cursor"`
-}
-
 // Unreadable returns one page of the records that the manager cannot read. limit: 1 to 1000, 100 when 0. A page may
 // have a few more, or none but still a cursor.
 func (c *Client) Unreadable(ctx context.Context, limit int, cursor string) (*UnreadablePage, error) {

@@ -115,7 +115,7 @@ func (c *operatorCall) printBulk(action admin.Action, total *admin.BulkResult) e
 	if len(total.Refused) > 0 {
 		rows := [][]string{{"REFUSED", "WHY"}}
 		for i := range total.Refused {
-			rows = append(rows, []string{total.Refused[i].ID, firstLine(total.Refused[i].Err().Error())})
+			rows = append(rows, []string{total.Refused[i].ID, firstLine(admin.ErrorOf(&total.Refused[i]).Error())})
 		}
 		if err := c.printTable(rows, ""); err != nil {
 			return err

@@ -37,8 +37,8 @@ type wireFeed struct {
 	Copying  bool   `json:"copying,omitempty"`
 }
 
-// AppendResult appends a recorded answer as JSON.
-func AppendResult(dst, raw []byte) ([]byte, error) {
+// appendResult appends a recorded answer as JSON.
+func appendResult(dst, raw []byte) ([]byte, error) {
 	var r api.Result
 	if err := r.ParseRaw(raw); err != nil {
 		return dst, err
@@ -51,7 +51,7 @@ func AppendFeed(dst []byte, f *ledger.Feed) ([]byte, error) {
 	w := wireFeed{Changes: make([]wireChange, len(f.Changes)), Cursor: f.Cursor, Head: f.Head, Sequence: f.Sequence, Copying: f.Copying}
 	for i := range f.Changes {
 		c := &f.Changes[i]
-		result, err := AppendResult(nil, c.Result)
+		result, err := appendResult(nil, c.Result)
 		if err != nil {
 			return dst, err
 		}

@@ -77,12 +77,12 @@ func (r *Reach) check(d api.Durability) error {
 	return nil
 }
 
-// names lists the durabilities that the ledger can give, as the elements of a JSON array.
-func (r *Reach) names() string {
-	names := `"local"`
+// names lists the durabilities that the ledger can give.
+func (r *Reach) names() []string {
+	names := []string{"local"}
 	for _, d := range []api.Durability{api.DurabilityRegion, api.DurabilityGlobal} {
 		if r.check(d) == nil {
-			names += `,"` + d.String() + `"`
+			names = append(names, d.String())
 		}
 	}
 	return names

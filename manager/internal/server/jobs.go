@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -61,12 +62,13 @@ type jobHandlers struct {
 }
 
 func (h *jobHandlers) claim(r *httpd.Request, w *httpd.Response) {
-	c, err := parseClaim(r.Body)
-	if err != nil {
-		r.Error(w, err)
-		return
+	var in schema.ClaimRequest
+	err := schema.Parse(r.Body, &in)
+	c := jobs.ClaimRequest{Worker: in.Worker, Limit: in.Limit, Lease: in.Lease, Wait: in.Wait}
+	if err == nil {
+		c.Functions, err = claimable(r, in.Functions)
 	}
-	if c.Functions, err = claimable(r, c.Functions); err != nil {
+	if err != nil {
 		r.Error(w, err)
 		return
 	}
@@ -97,12 +99,7 @@ func (h *jobHandlers) claim(r *httpd.Request, w *httpd.Response) {
 		}
 	}
 	claimSpans(r, got, start)
-	w.JSON(200)
-	o := jsonObject{b: w.Body}
-	o.open()
-	o.jobs("jobs", got, formClaimed)
-	o.close()
-	w.Body = o.b
+	answer(w, &schema.Claimed{Jobs: jobsOf(got, formClaimed)})
 }
 
 // claimable are the functions of a claim that names some, or none. A caller that is limited to functions claims only
@@ -164,14 +161,14 @@ func (h *jobHandlers) get(r *httpd.Request, w *httpd.Response) {
 	}
 	if err == nil && !j.State.Terminal() && wait > 0 {
 		ctx, stop := r.Hold()
-		j, err = h.queue.Wait(ctx, r.Param(0), millis(wait))
+		j, err = h.queue.Wait(ctx, r.Param(0), schema.Duration(wait))
 		stop()
 	}
 	if err != nil {
 		r.Error(w, h.elsewhere(r, err))
 		return
 	}
-	jobAnswer(w, 200, &j, formWhole)
+	jobAnswer(w, &j, formWhole)
 }
 
 // elsewhere names the data centre that took a job which is not here, if the ledger has the outcome of its submission.
@@ -189,88 +186,74 @@ func (h *jobHandlers) elsewhere(r *httpd.Request, err error) error {
 }
 
 func (h *jobHandlers) heartbeat(r *httpd.Request, w *httpd.Response) {
-	token, lease, err := parseHeartbeat(r.Body)
+	var in schema.HeartbeatRequest
+	err := schema.Parse(r.Body, &in)
+	var beat jobs.Beat
+	if err == nil {
+		beat, err = h.queue.Heartbeat(r.Context(), r.Param(0), in.LeaseToken, in.Lease, workable(r))
+	}
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	beat, err := h.queue.Heartbeat(r.Context(), r.Param(0), token, lease, workable(r))
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	w.JSON(200)
-	o := jsonObject{b: w.Body}
-	o.open()
-	o.raw("cancelled", strconv.AppendBool(nil, beat.Cancelled))
-	o.num("expires_in_ms", beat.ExpiresIn.Milliseconds())
-	o.close()
-	w.Body = o.b
+	answer(w, &schema.Beat{Cancelled: beat.Cancelled, ExpiresIn: beat.ExpiresIn})
 }
 
 func (h *jobHandlers) finish(r *httpd.Request, w *httpd.Response) {
-	f := jobs.Finish{ID: r.Param(0), Only: workable(r)}
-	if err := parseFinish(r.Body, &f, false); err != nil {
-		r.Error(w, err)
-		return
+	var in schema.FinishRequest
+	err := schema.Parse(r.Body, &in, "id")
+	var j jobs.Job
+	if err == nil {
+		in.ID = r.Param(0)
+		j, err = h.queue.Finish(r.Context(), finishOf(&in, workable(r)))
 	}
-	j, err := h.queue.Finish(r.Context(), f)
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
 	attemptSpan(r, &j, false)
 	hideSubmitter(r, &j)
-	jobAnswer(w, 200, &j, formBrief)
+	jobAnswer(w, &j, formBrief)
 }
 
 // finishMany finishes several jobs; each has its own answer.
 func (h *jobHandlers) finishMany(r *httpd.Request, w *httpd.Response) {
-	fs, err := parseFinishes(r.Body)
-	if err != nil {
+	// A call that cannot be read makes the whole request fail: it says nothing about its own job.
+	var in schema.Finishes
+	if err := schema.Parse(r.Body, &in); err != nil {
 		r.Error(w, err)
 		return
 	}
 	only := workable(r)
+	fs := make([]jobs.Finish, len(in.Finishes))
 	for i := range fs {
-		fs[i].Only = only
+		fs[i] = finishOf(&in.Finishes[i], only)
 	}
 	out, err := h.queue.FinishMany(r.Context(), fs)
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	w.JSON(200)
-	b := append(w.Body, `{"results":[`...)
+	results := make([]schema.FinishResult, len(out))
 	for i := range out {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		o := jsonObject{b: b}
-		o.open()
-		o.str("id", fs[i].ID)
+		results[i].ID = fs[i].ID
 		if out[i].Err != nil {
 			p := r.Problem(out[i].Err, nil)
-			o.name("problem")
-			o.b = p.AppendJSON(o.b)
+			results[i].Problem = &p
 		} else {
 			attemptSpan(r, &out[i].Job, false)
-			o.str("state", out[i].Job.State.String())
+			results[i].State = stateOf(&out[i].Job)
 		}
-		o.close()
-		b = o.b
 	}
-	w.Body = append(b, `]}`...)
+	answer(w, &schema.Finished{Results: results})
 }
 
 func (h *jobHandlers) retry(r *httpd.Request, w *httpd.Response) {
-	req, err := parseRetry(r.Body)
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	req.ID, req.Only = r.Param(0), workable(r)
+	var in schema.RetryRequest
+	err := schema.Parse(r.Body, &in)
+	req := jobs.Retry{ID: r.Param(0), Token: in.LeaseToken, Delay: in.Delay, Error: in.Error, Uncounted: in.Uncounted, Only: workable(r)}
 	switch {
+	case err != nil:
 	case req.Token == "" && !r.May(readers):
 		err = httpd.Forbidden("without a lease_token, which hands a job back, this call is an operator's")
 	case req.Token != "" && !r.May(workers):
@@ -291,7 +274,7 @@ func (h *jobHandlers) retry(r *httpd.Request, w *httpd.Response) {
 		auditJob(r, "retried", &j)
 	}
 	hideSubmitter(r, &j)
-	jobAnswer(w, 200, &j, formBrief)
+	jobAnswer(w, &j, formBrief)
 }
 
 func (h *jobHandlers) cancel(r *httpd.Request, w *httpd.Response) {
@@ -305,7 +288,7 @@ func (h *jobHandlers) cancel(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	auditJob(r, "cancelled", &j)
-	jobAnswer(w, 200, &j, formBrief)
+	jobAnswer(w, &j, formBrief)
 }
 
 // pageOf reads the query of a list that has no filter. A limit of 0 means that the caller named none.
@@ -333,7 +316,7 @@ func (h *jobHandlers) list(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	l.OlderThan = millis(age)
+	l.OlderThan = schema.Duration(age)
 	if s := q["state"]; s != "" {
 		if l.State, err = jobs.ParseState("state", s); err != nil {
 			r.Error(w, err)
@@ -357,13 +340,7 @@ func (h *jobHandlers) list(r *httpd.Request, w *httpd.Response) {
 	if l.Payloads {
 		form = formWhole
 	}
-	w.JSON(200)
-	o := jsonObject{b: w.Body}
-	o.open()
-	o.jobs("jobs", page.Jobs, form)
-	o.str("cursor", page.Cursor)
-	o.close()
-	w.Body = o.b
+	answer(w, &schema.JobPage{Jobs: jobsOf(page.Jobs, form), Cursor: page.Cursor})
 }
 
 func (h *jobHandlers) functions(r *httpd.Request, w *httpd.Response) {
@@ -377,25 +354,15 @@ func (h *jobHandlers) functions(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	writePage(w, "functions", page.Functions, page.Cursor, func(o *jsonObject, f *jobs.Function) {
-		o.open()
-		o.str("name", f.Name)
-		o.raw("paused", strconv.AppendBool(nil, f.Paused))
-		o.time("paused_at", f.PausedAt)
-		for _, s := range jobStates(f) {
-			o.num(s.name, int64(s.n))
+	list := make([]schema.Function, len(page.Functions))
+	for i := range list {
+		f, last := &page.Functions[i], h.queue.LastMinute(page.Functions[i].Name)
+		list[i] = schema.Function{
+			Name: f.Name, Paused: f.Paused, PausedAt: f.PausedAt, Queued: f.Queued, Scheduled: f.Scheduled, Active: f.Active, Dead: f.Dead,
+			AtLeast: f.AtLeast, OldestQueued: f.Oldest, LastDeadAt: f.DeadAt, LastMinute: schema.FunctionRates(last),
 		}
-		o.flag("at_least", f.AtLeast)
-		o.num("oldest_queued_ms", f.Oldest.Milliseconds())
-		o.time("last_dead_at", f.DeadAt)
-		o.name("last_minute")
-		o.open()
-		for _, c := range rateCounts(h.queue.LastMinute(f.Name)) {
-			o.num(c.name, c.n)
-		}
-		o.close()
-		o.close()
-	})
+	}
+	answer(w, &schema.FunctionPage{Functions: list, Cursor: page.Cursor})
 }
 
 // pause handles pause and resume.
@@ -410,13 +377,7 @@ func (h *jobHandlers) pause(call func(context.Context, string) error, paused boo
 			return
 		}
 		r.Audit("function "+map[bool]string{true: "paused", false: "resumed"}[paused]+" by an operator", "function", r.Param(0))
-		w.JSON(200)
-		o := jsonObject{b: w.Body}
-		o.open()
-		o.str("name", r.Param(0))
-		o.raw("paused", strconv.AppendBool(nil, paused))
-		o.close()
-		w.Body = o.b
+		answer(w, &schema.Paused{Name: r.Param(0), Paused: paused})
 	}
 }
 
@@ -431,15 +392,12 @@ func (h *jobHandlers) deadLetters(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	writePage(w, "dead_letters", page.DeadLetters, page.Cursor, func(o *jsonObject, l *jobs.DeadLetter) {
-		o.open()
-		o.str("id", l.ID)
-		o.name("job")
-		o.b = appendJob(o.b, &l.Job, formWhole)
-		o.str("reason", l.Reason)
-		o.time("failed_at", l.FailedAt)
-		o.close()
-	})
+	list := make([]schema.DeadLetter, len(page.DeadLetters))
+	for i := range list {
+		l := &page.DeadLetters[i]
+		list[i] = schema.DeadLetter{ID: l.ID, Job: jobOf(&l.Job, formWhole), Reason: l.Reason, FailedAt: l.FailedAt}
+	}
+	answer(w, &schema.DeadPage{DeadLetters: list, Cursor: page.Cursor})
 }
 
 func (h *jobHandlers) replayDead(r *httpd.Request, w *httpd.Response) {
@@ -458,7 +416,7 @@ func (h *jobHandlers) replayDead(r *httpd.Request, w *httpd.Response) {
 	} else {
 		w.Status = 200
 	}
-	w.Body = outcomeJSON(w.Body, &out, formSubmitted)
+	w.Body = outcomeJSON(w.Body, &out)
 }
 
 // auditJob writes to the audit log what an operator did with a job.
@@ -480,28 +438,11 @@ func (h *jobHandlers) stats(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	w.JSON(200)
-	o := jsonObject{b: w.Body}
-	o.open()
-	o.name("jobs")
-	o.open()
-	for _, x := range []struct {
-		name string
-		n    int
-	}{{"scheduled", d.Scheduled}, {"queued", d.Queued}, {"active", d.Active}, {"dead", d.Dead}, {"done", d.Done}} {
-		o.num(x.name, int64(x.n))
-	}
-	o.close()
-	o.name("calls")
-	o.open()
-	for _, c := range jobCounts(h.queue.Counters()) {
-		o.num(c.name, c.n)
-	}
-	o.close()
-	o.num("waiting", h.queue.Counters().Waiting)
-	o.num("bytes", used.Total)
-	o.num("retained_bytes", used.Retained)
-	o.num("max_bytes", used.MaxTotal)
-	o.close()
-	w.Body = o.b
+	counters := h.queue.Counters()
+	answer(w, &schema.JobStats{
+		Jobs: map[string]int64{
+			"scheduled": int64(d.Scheduled), "queued": int64(d.Queued), "active": int64(d.Active), "dead": int64(d.Dead), "done": int64(d.Done),
+		},
+		Calls: jobCounts(counters), Waiting: counters.Waiting, Bytes: used.Total, RetainedBytes: used.Retained, MaxBytes: used.MaxTotal,
+	})
 }

@@ -1,11 +1,12 @@
 package server
 
 import (
+	"cmp"
+	"errors"
 	"strconv"
 
-	"github.com/tidwall/gjson"
-
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/submit"
@@ -25,49 +26,34 @@ func parseBatch(b []byte) (items []batchItem, err error) {
 	if len(b) > jobs.MaxBatchBytes {
 		return nil, batchTooLarge(strconv.Itoa(jobs.MaxBatchBytes) + " bytes")
 	}
-	const allowed = "must be an array of 1 to 128 submissions"
-	err = api.ParseObject(b, jobDepth+2, func(name string, v gjson.Result) error {
-		if name != "items" {
-			return api.UnknownField(name)
-		}
-		if !v.IsArray() {
-			return &api.FieldError{Field: name, Value: httpd.Clip(v.Raw), Allowed: allowed}
-		}
-		v.ForEach(func(_, item gjson.Result) bool {
-			if len(items) <= jobs.MaxBatch {
-				items = append(items, parseBatchItem(item))
-			}
-			return len(items) <= jobs.MaxBatch
-		})
-		return nil
-	})
-	switch {
-	case err != nil:
+	var in schema.Submissions
+	if err := schema.Parse(b, &in); err != nil {
 		return nil, err
-	case len(items) == 0:
-		return nil, &api.FieldError{Field: "items", Allowed: allowed}
-	case len(items) > jobs.MaxBatch:
+	}
+	switch n := len(in.Items); {
+	case n == 0:
+		return nil, &api.FieldError{Field: "items", Allowed: "must be an array of 1 to 128 submissions"}
+	case n > jobs.MaxBatch:
 		return nil, batchTooLarge(strconv.Itoa(jobs.MaxBatch) + " items")
+	}
+	for _, item := range in.Items {
+		items = append(items, parseBatchItem(item))
 	}
 	return items, nil
 }
 
-func parseBatchItem(v gjson.Result) (it batchItem) {
-	it.body = []byte(v.Raw)
-	it.err = fields(it.body, func(name string, v gjson.Result) error {
-		if name != "idempotency_key" {
-			return submissionField(&it.submission, name, v)
-		}
-		if absent(v) {
-			return nil
-		}
-		var err error
-		if it.key, err = api.StringField(name, v); err == nil {
-			err = api.ValidateKey(it.key)
-		}
-		return err
-	})
-	it.err = within("item", it.err)
+func parseBatchItem(body []byte) batchItem {
+	it := batchItem{body: body}
+	var in schema.Submission
+	it.err = within("item", schema.Parse(body, &in))
+	var empty *schema.EmptyError
+	if in.IdempotencyKey != "" || errors.As(it.err, &empty) && empty.Field == "idempotency_key" {
+		it.key = in.IdempotencyKey
+		it.err = cmp.Or(api.ValidateKey(it.key), it.err)
+	}
+	if it.err == nil {
+		it.submission, it.err = submissionOf(&in)
+	}
 	return it
 }
 
@@ -123,22 +109,20 @@ func (h *jobHandlers) submitMany(r *httpd.Request, w *httpd.Response) {
 
 // appendSubmitted appends the answer to an item: that of the single call with its status, and what its headers say.
 func appendSubmitted(dst []byte, r *httpd.Request, it *submit.Item) []byte {
-	o := jsonObject{b: dst, comma: true}
+	var more schema.SubmitResult
+	body := it.Answer.Body
 	if it.Err != nil {
 		p := r.Problem(it.Err, nil)
-		o.b = p.AppendJSON(o.b)
-		o.b = o.b[:len(o.b)-1]
-		if p.RetryAfterSeconds > 0 {
-			o.num("retry_after", int64(p.RetryAfterSeconds))
-		}
+		body, more.RetryAfter = p.AppendJSON(nil), max(p.RetryAfterSeconds, 0)
 	} else {
-		o.b = append(o.b, it.Answer.Body...)
-		o.b = o.b[:len(o.b)-1]
+		more.Replayed = it.Answer.Replayed
 		if it.Answer.ContentType != api.ContentTypeProblem { // which has its status
-			o.num("status", int64(it.Answer.Status))
+			more.Status = it.Answer.Status
 		}
-		o.flag("replayed", it.Answer.Replayed)
 	}
-	o.close()
-	return o.b
+	dst = append(dst, body[:len(body)-1]...)
+	if more != (schema.SubmitResult{}) {
+		dst = append(dst, ',')
+	}
+	return append(dst, schema.Append(nil, &more)[1:]...)
 }

@@ -1,9 +1,7 @@
 package server
 
 import (
-	"github.com/tidwall/gjson"
-
-	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
@@ -20,41 +18,26 @@ func (h *jobHandlers) delete(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	r.Audit("job deleted by an administrator", "job", j.ID, "function", j.Function, "state", j.State.String())
-	jobAnswer(w, 200, &j, formBrief)
+	jobAnswer(w, &j, formBrief)
 }
 
-// parseBulk reads an action and a filter. A text of the filter must not be empty: it would select all jobs.
+// parseBulk reads an action and a filter.
 func parseBulk(b []byte) (q jobs.Bulk, err error) {
-	err = fields(b, func(name string, v gjson.Result) (err error) {
-		s := ""
-		switch name {
-		case "action":
-			if err = nameField(name, v, &s); err == nil && s != "" {
-				q.Action, err = jobs.ParseAction(name, s)
-			}
-			return err
-		case "state":
-			if err = nameField(name, v, &s); err == nil && s != "" {
-				q.State, err = jobs.ParseState(name, s)
-			}
-			return err
-		case "function":
-			return nameField(name, v, &q.Function)
-		case "submitter":
-			return nameField(name, v, &q.Owner)
-		case "error":
-			return nameField(name, v, &q.Error)
-		case "older_than_ms":
-			return millisField(name, v, &q.OlderThan)
-		case "limit":
-			return positiveField(name, v, &q.Limit)
-		case "cursor":
-			return stringField(name, v, &q.Cursor)
-		case "dry_run":
-			return boolField(name, v, &q.DryRun)
+	var in schema.BulkRequest
+	if err = schema.Parse(b, &in); err != nil {
+		return q, err
+	}
+	q = jobs.Bulk{DryRun: in.DryRun, ListQuery: jobs.ListQuery{
+		Function: in.Function, Owner: in.Submitter, OlderThan: in.OlderThan, Error: in.Error, Limit: in.Limit, Cursor: in.Cursor,
+	}}
+	if in.State != "" {
+		if q.State, err = jobs.ParseState("state", string(in.State)); err != nil {
+			return q, err
 		}
-		return api.UnknownField(name)
-	})
+	}
+	if in.Action != "" {
+		q.Action, err = jobs.ParseAction("action", string(in.Action))
+	}
 	return q, err
 }
 
@@ -76,26 +59,9 @@ func (h *jobHandlers) bulk(r *httpd.Request, w *httpd.Response) {
 		r.Audit("many jobs changed by an operator", "action", q.Action.String(), "state", q.State.String(), "function", q.Function, "submitter", q.Owner,
 			"error", httpd.Clip(q.Error), "older_than_seconds", q.OlderThan.Seconds(), "done", res.Done, "refused", len(res.Refused))
 	}
-	w.JSON(200)
-	o := jsonObject{b: w.Body}
-	o.open()
-	o.num("matched", int64(res.Matched))
-	o.num("done", int64(res.Done))
-	o.name("refused")
-	o.b = append(o.b, '[')
-	for i, refused := range res.Refused {
-		if i > 0 {
-			o.b = append(o.b, ',')
-		}
-		o.open()
-		o.str("id", refused.ID)
-		p := ProblemOf(refused.Err)
-		o.name("problem")
-		o.b = p.AppendJSON(o.b)
-		o.close()
+	refused := make([]schema.Refusal, len(res.Refused))
+	for i, job := range res.Refused {
+		refused[i] = schema.Refusal{ID: job.ID, Problem: ProblemOf(job.Err)}
 	}
-	o.b, o.comma = append(o.b, ']'), true
-	o.str("cursor", res.Cursor)
-	o.close()
-	w.Body = o.b
+	answer(w, &schema.BulkResult{Matched: res.Matched, Done: res.Done, Refused: refused, Cursor: res.Cursor})
 }

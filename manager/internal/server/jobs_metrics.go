@@ -8,34 +8,14 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
-type jobCount struct {
-	name string
-	n    int64
-}
-
 // jobCounts names what a queue counts, for statistics and metrics alike.
-func jobCounts(c jobs.Counters) []jobCount {
-	return []jobCount{
-		{"enqueued", c.Enqueued}, {"existing", c.Existing}, {"deduplicated", c.Deduplicated}, {"claimed", c.Claimed},
-		{"completed", c.Completed}, {"failed", c.Failed}, {"cancelled", c.Cancelled}, {"retried", c.Retried},
-		{"cancel_requested", c.CancelRequests}, {"deleted", c.Deleted}, {"promoted", c.Promoted}, {"reclaimed", c.Reclaimed},
-		{"dead_by_lease", c.DeadByLease}, {"fenced", c.Fenced}, {"full", c.Full}, {"over_share", c.OverShare},
+func jobCounts(c jobs.Counters) map[string]int64 {
+	return map[string]int64{
+		"enqueued": c.Enqueued, "existing": c.Existing, "deduplicated": c.Deduplicated, "claimed": c.Claimed,
+		"completed": c.Completed, "failed": c.Failed, "cancelled": c.Cancelled, "retried": c.Retried,
+		"cancel_requested": c.CancelRequests, "deleted": c.Deleted, "promoted": c.Promoted, "reclaimed": c.Reclaimed,
+		"dead_by_lease": c.DeadByLease, "fenced": c.Fenced, "full": c.Full, "over_share": c.OverShare,
 	}
-}
-
-type stateCount struct {
-	name string
-	n    int
-}
-
-// jobStates names how many jobs of a function there are.
-func jobStates(f *jobs.Function) []stateCount {
-	return []stateCount{{"queued", f.Queued}, {"scheduled", f.Scheduled}, {"active", f.Active}, {"dead", f.Dead}}
-}
-
-// rateCounts names what a queue did with the jobs of a function.
-func rateCounts(r jobs.Rates) []jobCount {
-	return []jobCount{{"enqueued", r.Enqueued}, {"claimed", r.Claimed}, {"completed", r.Completed}, {"failed", r.Failed}, {"retried", r.Retried}}
 }
 
 // JobsCollector exports a queue's counters and depth.
@@ -89,8 +69,8 @@ func (c *JobsCollector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *JobsCollector) Collect(ch chan<- prometheus.Metric) {
 	counters := c.queue.Counters()
-	for _, x := range jobCounts(counters) {
-		ch <- prometheus.MustNewConstMetric(c.calls, prometheus.CounterValue, float64(x.n), x.name)
+	for event, n := range jobCounts(counters) {
+		ch <- prometheus.MustNewConstMetric(c.calls, prometheus.CounterValue, float64(n), event)
 	}
 	ch <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(counters.Waiting))
 	d, err := c.depth()
@@ -103,11 +83,12 @@ func (c *JobsCollector) Collect(ch chan<- prometheus.Metric) {
 		f := &d.Functions[i]
 		oldest = max(oldest, f.Oldest)
 		ch <- prometheus.MustNewConstMetric(c.oldestOf, prometheus.GaugeValue, f.Oldest.Seconds(), f.Name)
-		for _, s := range jobStates(&f.Function) {
-			ch <- prometheus.MustNewConstMetric(c.byFunction, prometheus.GaugeValue, float64(s.n), f.Name, s.name)
+		for state, n := range map[string]int{"queued": f.Queued, "scheduled": f.Scheduled, "active": f.Active, "dead": f.Dead} {
+			ch <- prometheus.MustNewConstMetric(c.byFunction, prometheus.GaugeValue, float64(n), f.Name, state)
 		}
-		for _, x := range rateCounts(f.Rates) {
-			ch <- prometheus.MustNewConstMetric(c.eventsOf, prometheus.CounterValue, float64(x.n), f.Name, x.name)
+		r := &f.Rates
+		for event, n := range map[string]int64{"enqueued": r.Enqueued, "claimed": r.Claimed, "completed": r.Completed, "failed": r.Failed, "retried": r.Retried} {
+			ch <- prometheus.MustNewConstMetric(c.eventsOf, prometheus.CounterValue, float64(n), f.Name, event)
 		}
 	}
 	ch <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, oldest.Seconds())

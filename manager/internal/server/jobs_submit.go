@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/submit"
@@ -37,15 +38,16 @@ func (h *jobHandlers) submit(r *httpd.Request, w *httpd.Response) {
 
 // submittedForm is how a submission is answered, in dst. What stands for the submission may be another caller's.
 func submittedForm(r *httpd.Request, dst []byte, out *jobs.Outcome) submit.Form {
-	form := formSubmitted
-	if !out.Created() && !mayRead(r, &out.Job) {
-		form = formForeign
+	switch {
+	case out.Created():
+		return submit.Form{Status: 202, Body: outcomeJSON(dst, out)}
+	case mayRead(r, &out.Job):
+		return submit.Form{Status: 200, Body: outcomeJSON(dst, out)}
 	}
-	f := submit.Form{Status: 200, Body: outcomeJSON(dst, out, form)}
-	if out.Created() {
-		f.Status = 202
-	}
-	return f
+	j := &out.Job
+	return submit.Form{Status: 200, Body: schema.Append(dst, &schema.JobOfAnother{
+		ID: j.ID, Function: j.Function, State: stateOf(j), Deduplicated: out.Deduplicated, Existing: out.Existing,
+	})}
 }
 
 // submitted answers a submission.

@@ -3,12 +3,12 @@ package server
 import (
 	"context"
 	"errors"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/shard"
@@ -293,13 +293,21 @@ func (h *ledgerHandlers) get(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	e, err := h.ledger.Get(r.Context(), q["scope"], r.Param(0))
-	if err == nil {
-		w.JSON(200)
-		w.Body, err = appendEntry(w.Body, &e, true)
-	}
 	if err != nil {
 		r.Error(w, err)
+		return
 	}
+	answerEntry(r, w, &e, true)
+}
+
+// answerEntry answers with an entry, with the whole result or only its status and size.
+func answerEntry(r *httpd.Request, w *httpd.Response, e *ledger.Entry, whole bool) {
+	entry, err := entryOf(e, whole)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	answer(w, &entry)
 }
 
 func (h *ledgerHandlers) delete(r *httpd.Request, w *httpd.Response) {
@@ -314,10 +322,7 @@ func (h *ledgerHandlers) delete(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	r.Audit("entry deleted by an administrator", "scope", e.Scope, "key", e.Key, "state", e.State.String())
-	w.JSON(200)
-	if w.Body, err = appendEntry(w.Body, &e, false); err != nil {
-		r.Error(w, err)
-	}
+	answerEntry(r, w, &e, false)
 }
 
 func (h *ledgerHandlers) resolve(r *httpd.Request, w *httpd.Response) {
@@ -338,10 +343,7 @@ func (h *ledgerHandlers) resolve(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	r.Audit("entry resolved as "+res.As.String()+" by an operator", "scope", e.Scope, "key", e.Key, "state", api.StateUnknown.String())
-	w.JSON(200)
-	if w.Body, err = appendEntry(w.Body, &e, false); err != nil {
-		r.Error(w, err)
-	}
+	answerEntry(r, w, &e, false)
 }
 
 // defaultListLimit is the size of a page when none is asked for.
@@ -353,20 +355,14 @@ func (h *ledgerHandlers) list(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	w.JSON(200)
-	w.Body = append(w.Body, `{"entries":[`...)
+	page := schema.EntryPage{Entries: make([]schema.Entry, len(entries)), Cursor: cursor}
 	for i := range entries {
-		if i > 0 {
-			w.Body = append(w.Body, ',')
-		}
-		if w.Body, err = appendEntry(w.Body, &entries[i], false); err != nil {
+		if page.Entries[i], err = entryOf(&entries[i], false); err != nil {
 			r.Error(w, err)
 			return
 		}
 	}
-	w.Body = append(w.Body, `],"cursor":`...)
-	w.Body = api.AppendJSONString(w.Body, cursor)
-	w.Body = append(w.Body, '}')
+	answer(w, &page)
 }
 
 // page reads the query of a listing: key, state, limit and cursor, or job_id.
@@ -402,54 +398,33 @@ func (h *ledgerHandlers) page(r *httpd.Request) ([]ledger.Entry, string, error) 
 	return h.ledger.List(r.Context(), state, limit, q["cursor"])
 }
 
-// appendEntry appends an entry as JSON, with the whole result or only its
-// status and size.
-func appendEntry(dst []byte, e *ledger.Entry, whole bool) ([]byte, error) {
-	dst = append(dst, `{"key":`...)
-	dst = api.AppendJSONString(dst, e.Key)
-	dst = append(dst, `,"scope":`...)
-	dst = api.AppendJSONString(dst, e.Scope)
-	dst = append(dst, `,"state":"`...)
-	dst = append(dst, e.State.String()...)
-	dst = append(dst, '"')
-	if e.Fingerprint != "" {
-		dst = append(dst, `,"fingerprint":`...)
-		dst = api.AppendJSONString(dst, e.Fingerprint)
+// entryOf is what an answer shows of an entry, with the whole result or only its status and size.
+func entryOf(e *ledger.Entry, whole bool) (schema.Entry, error) {
+	s := schema.Entry{
+		Key: e.Key, Scope: e.Scope, State: schema.EntryState(e.State.String()), Fingerprint: e.Fingerprint, JobID: e.Ref,
+		Origin: e.Origin, Home: e.Home, Age: e.Age, ExpiresIn: e.ExpiresIn,
 	}
-	if e.Ref != "" {
-		dst = append(dst, `,"job_id":`...)
-		dst = api.AppendJSONString(dst, e.Ref)
+	var err error
+	switch {
+	case len(e.Result) == 0:
+	case whole:
+		s.Result, err = recorded(e.Result)
+	default:
+		s.BodyBytes = new(int)
+		s.Status, *s.BodyBytes, err = api.CheckRawResult(e.Result)
 	}
-	if e.Origin != "" {
-		dst = append(dst, `,"origin":`...)
-		dst = api.AppendJSONString(dst, e.Origin)
+	return s, err
+}
+
+// recorded is a result of the ledger.
+func recorded(raw []byte) (*schema.Answer, error) {
+	var r api.Result
+	if err := r.ParseRaw(raw); err != nil {
+		return nil, err
 	}
-	if e.Home != "" {
-		dst = append(dst, `,"home":`...)
-		dst = api.AppendJSONString(dst, e.Home)
+	a := &schema.Answer{Status: r.Status, Body: r.Body, BodyOmitted: r.BodyOmitted}
+	for _, h := range r.Headers {
+		a.Headers = append(a.Headers, [2]string{h.Name, h.Value})
 	}
-	dst = append(dst, `,"age_ms":`...)
-	dst = strconv.AppendInt(dst, int64(e.Age/time.Millisecond), 10)
-	dst = append(dst, `,"expires_in_ms":`...)
-	dst = strconv.AppendInt(dst, int64(e.ExpiresIn/time.Millisecond), 10)
-	if len(e.Result) != 0 {
-		if whole {
-			var result api.Result
-			if err := result.ParseRaw(e.Result); err != nil {
-				return dst, err
-			}
-			dst = append(dst, `,"result":`...)
-			dst = result.AppendJSON(dst)
-		} else {
-			status, body, err := api.CheckRawResult(e.Result)
-			if err != nil {
-				return dst, err
-			}
-			dst = append(dst, `,"status":`...)
-			dst = strconv.AppendInt(dst, int64(status), 10)
-			dst = append(dst, `,"body_bytes":`...)
-			dst = strconv.AppendInt(dst, int64(body), 10)
-		}
-	}
-	return append(dst, '}'), nil
+	return a, nil
 }

@@ -1,53 +1,19 @@
 package server
 
 import (
-	"encoding/json"
-	"time"
-
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
 // The calls that return what this manager has seen lately; see ledger.History.
 
-type changeJSON struct {
-	What  string    `json:"what"`
-	Late  bool      `json:"late,omitempty"`
-	From  string    `json:"from,omitempty"`
-	Count int       `json:"count"`
-	First time.Time `json:"first"`
-	Last  time.Time `json:"last"`
-}
-
-type incidentJSON struct {
-	Kind      string    `json:"kind"`
-	Op        string    `json:"op"`
-	Key       string    `json:"key"`
-	Scope     string    `json:"scope"`
-	From      string    `json:"from,omitempty"`
-	Sent      string    `json:"fingerprint,omitempty"`
-	Recorded  string    `json:"recorded_fingerprint,omitempty"`
-	OverShare bool      `json:"over_share,omitempty"`
-	At        time.Time `json:"at"`
-}
-
-func incidentOf(in *ledger.Incident) *incidentJSON {
-	if in == nil {
-		return nil
+func incidentOf(in *ledger.Incident) schema.Incident {
+	return schema.Incident{
+		Kind: in.Kind.String(), Op: in.Op.String(), Key: in.Key, Scope: in.Scope, From: in.From,
+		Sent: in.Sent, Recorded: in.Recorded, OverShare: in.OverShare, At: in.At,
 	}
-	return &incidentJSON{in.Kind.String(), in.Op.String(), in.Key, in.Scope, in.From, in.Sent, in.Recorded, in.OverShare, in.At.UTC()}
-}
-
-// answerJSON answers 200 with v.
-func answerJSON(r *httpd.Request, w *httpd.Response, v any) {
-	body, err := json.Marshal(v)
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	w.JSON(200)
-	w.Body = append(w.Body, body...)
 }
 
 // history answers GET /v1/ledger/entries/{key}/history.
@@ -64,25 +30,18 @@ func (h *ledgerHandlers) history(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	got := h.ledger.History(q["scope"], r.Param(0))
-	changes := make([]changeJSON, len(got.Changes))
+	seen := schema.EntryHistory{
+		Key: got.Key, Scope: got.Scope, Since: h.ledger.Since(), Changes: make([]schema.EntryChange, len(got.Changes)), LeftOut: got.Left,
+		Outcomes: got.Outcomes, Waited: got.Waited, Waiting: got.Waiting,
+	}
 	for i, c := range got.Changes {
-		changes[i] = changeJSON{c.What, c.Late, c.From, c.Count, c.First.UTC(), c.Last.UTC()}
+		seen.Changes[i] = schema.EntryChange(c)
 	}
-	outcomes := got.Outcomes
-	if outcomes == nil {
-		outcomes = map[string]int{}
+	if got.Mismatch != nil {
+		last := incidentOf(got.Mismatch)
+		seen.Mismatch = &last
 	}
-	answerJSON(r, w, struct {
-		Key      string         `json:"key"`
-		Scope    string         `json:"scope"`
-		Since    time.Time      `json:"since"`
-		Changes  []changeJSON   `json:"changes"`
-		Left     int            `json:"changes_left_out"`
-		Outcomes map[string]int `json:"outcomes"`
-		Waited   int            `json:"waited"`
-		Waiting  int            `json:"waiting"`
-		Mismatch *incidentJSON  `json:"last_mismatch,omitempty"`
-	}{got.Key, got.Scope, h.ledger.Since().UTC(), changes, got.Left, outcomes, got.Waited, got.Waiting, incidentOf(got.Mismatch)})
+	answer(w, &seen)
 }
 
 // incidents answers GET /v1/ledger/incidents.
@@ -103,27 +62,11 @@ func (h *ledgerHandlers) incidents(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	list, total := h.ledger.Incidents(kind, limit)
-	incidents := make([]*incidentJSON, len(list))
+	incidents := make([]schema.Incident, len(list))
 	for i := range list {
 		incidents[i] = incidentOf(&list[i])
 	}
-	answerJSON(r, w, struct {
-		Since     time.Time       `json:"since"`
-		Total     uint64          `json:"total"`
-		Incidents []*incidentJSON `json:"incidents"`
-	}{h.ledger.Since().UTC(), total, incidents})
-}
-
-type minuteJSON struct {
-	Start    time.Time `json:"start"`
-	New      uint64    `json:"new"`
-	Hit      uint64    `json:"hit"`
-	Wait     uint64    `json:"wait"`
-	Unknown  uint64    `json:"unknown"`
-	Mismatch uint64    `json:"mismatch"`
-	Omitted  uint64    `json:"not_recorded"`
-	Refused  uint64    `json:"refused"`
-	Held     uint64    `json:"held"`
+	answer(w, &schema.Incidents{Since: h.ledger.Since(), Total: total, Incidents: incidents})
 }
 
 // activity answers GET /v1/ledger/activity.
@@ -137,16 +80,13 @@ func (h *ledgerHandlers) activity(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	minutes := []minuteJSON{}
+	var minutes []schema.Minute
 	for _, m := range h.ledger.Funnel() {
-		minutes = append(minutes, minuteJSON{m.Start.UTC(), m.New, m.Hit, m.Wait, m.Unknown, m.Mismatch, m.Omitted, m.Refused, m.Held})
+		minutes = append(minutes, schema.Minute{
+			Start: m.Start, New: m.New, Hit: m.Hit, Wait: m.Wait, Unknown: m.Unknown, Mismatch: m.Mismatch, Omitted: m.Omitted, Refused: m.Refused, Held: m.Held,
+		})
 	}
-	answerJSON(r, w, struct {
-		Minutes            []minuteJSON `json:"minutes"`
-		Entries            int          `json:"entries"`
-		MaxEntries         int          `json:"max_entries"`
-		OldestMS           int64        `json:"oldest_ms"`
-		KeysPerSecond      float64      `json:"keys_per_second"`
-		ScopeKeysPerSecond float64      `json:"scope_keys_per_second"`
-	}{minutes, c.Entries, c.MaxEntries, c.Oldest.Milliseconds(), c.KeysPerSecond, c.ScopeKeysPerSecond})
+	answer(w, &schema.Activity{
+		Minutes: minutes, Entries: c.Entries, MaxEntries: c.MaxEntries, Oldest: c.Oldest, KeysPerSecond: c.KeysPerSecond, ScopeKeysPerSecond: c.ScopeKeysPerSecond,
+	})
 }

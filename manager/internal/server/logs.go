@@ -2,11 +2,10 @@ package server
 
 import (
 	"cmp"
-	"encoding/base64"
 	"strconv"
-	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 )
@@ -66,12 +65,9 @@ func (h *logHandlers) append(r *httpd.Request, w *httpd.Response) error {
 		if out[0].Err != nil {
 			return out[0].Err
 		}
-		w.JSON(appendStatus(&out[0]))
-		o := jsonObject{b: w.Body}
-		o.open()
-		o.outcome(log, &out[0])
-		o.close()
-		w.Body = o.b
+		one := appended(log, &out[0])
+		answer(w, &one)
+		w.Status = appendStatus(&out[0])
 		return nil
 	}
 	w.JSON(200)
@@ -85,12 +81,9 @@ func (h *logHandlers) append(r *httpd.Request, w *httpd.Response) error {
 			w.Body = p.AppendJSON(w.Body)
 			continue
 		}
-		o := jsonObject{b: w.Body}
-		o.open()
-		o.num("status", int64(appendStatus(&out[i])))
-		o.outcome(log, &out[i])
-		o.close()
-		w.Body = o.b
+		one := appended(log, &out[i])
+		one.Status = appendStatus(&out[i])
+		w.Body = schema.Append(w.Body, &one)
 	}
 	w.Body = append(w.Body, `]}`...)
 	return nil
@@ -122,16 +115,9 @@ func appendStatus(o *logs.Outcome) int {
 	return 201
 }
 
-// outcome appends the members of an answer to an append. A duplicate whose number is not known
-// any more has none.
-func (o *jsonObject) outcome(log string, out *logs.Outcome) {
-	o.str("log", log)
-	if out.Number > 0 {
-		o.num("segment", int64(logs.SegmentOf(out.Number)))
-		o.num("entry", int64(out.Number))
-	}
-	o.str("id", out.ID)
-	o.flag("duplicate", out.Duplicate)
+// appended is the answer to an append.
+func appended(log string, out *logs.Outcome) schema.LogAppended {
+	return schema.LogAppended{Log: log, Segment: logs.SegmentOf(out.Number), Entry: out.Number, ID: out.ID, Duplicate: out.Duplicate}
 }
 
 func (h *logHandlers) read(r *httpd.Request, w *httpd.Response) {
@@ -153,40 +139,23 @@ func (h *logHandlers) read(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	w.JSON(200)
-	b := append(w.Body, `{"entries":[`...)
-	for i := range page.Entries {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		o := jsonObject{b: b}
-		o.entry(&page.Entries[i])
-		b = o.b
+	entries := make([]schema.LogEntry, len(page.Entries))
+	for i := range entries {
+		entries[i] = logEntryOf(&page.Entries[i])
 	}
-	o := jsonObject{b: append(b, ']'), comma: true}
-	o.str("cursor", strconv.FormatUint(page.Cursor, 10))
-	o.close()
-	w.Body = o.b
+	answer(w, &schema.LogEntries{Entries: entries, Cursor: strconv.FormatUint(page.Cursor, 10)})
 }
 
-// entry appends an entry as an object.
-func (o *jsonObject) entry(e *logs.Entry) {
-	o.open()
-	o.num("segment", int64(logs.SegmentOf(e.Number)))
-	o.num("entry", int64(e.Number))
-	o.str("id", e.ID)
-	o.name("payload")
-	o.b = append(o.b, '"')
-	o.b = base64.StdEncoding.AppendEncode(o.b, e.Payload)
-	o.b = append(o.b, '"')
-	o.name("properties")
-	o.open()
-	for _, p := range e.Properties {
-		o.key(p.Name)
-		o.b = api.AppendJSONString(o.b, p.Value)
+func logEntryOf(e *logs.Entry) schema.LogEntry {
+	one := schema.LogEntry{ID: e.ID, Payload: e.Payload}
+	one.Segment, one.Entry = logs.SegmentOf(e.Number), e.Number
+	if len(e.Properties) > 0 {
+		one.Properties = make(map[string]string, len(e.Properties))
 	}
-	o.close()
-	o.close()
+	for _, p := range e.Properties {
+		one.Properties[p.Name] = p.Value
+	}
+	return one
 }
 
 func (h *logHandlers) byID(r *httpd.Request, w *httpd.Response) {
@@ -195,10 +164,8 @@ func (h *logHandlers) byID(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	w.JSON(200)
-	o := jsonObject{b: w.Body}
-	o.entry(&e)
-	w.Body = o.b
+	entry := logEntryOf(&e)
+	answer(w, &entry)
 }
 
 func (h *logHandlers) writer(r *httpd.Request, w *httpd.Response) error {
@@ -210,23 +177,13 @@ func (h *logHandlers) writer(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	w.JSON(201)
-	o := jsonObject{b: w.Body}
-	o.writer(&logs.Writer{Name: name, Epoch: epoch})
-	w.Body = o.b
+	answer(w, &schema.LogWriter{Writer: name, Epoch: epoch})
+	w.Status = 201
 	return nil
 }
 
-// writer appends a writer as an object.
-func (o *jsonObject) writer(w *logs.Writer) {
-	o.open()
-	o.str("writer", w.Name)
-	o.num("epoch", int64(w.Epoch))
-	o.close()
-}
-
 func (h *logHandlers) writers(r *httpd.Request, w *httpd.Response) {
-	after, limit, err := page(r)
+	after, limit, err := namesPage(r)
 	var writers []logs.Writer
 	if err == nil {
 		writers, err = h.engine.Writers(r.Context(), r.Param(0), after, limit)
@@ -235,11 +192,14 @@ func (h *logHandlers) writers(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	cursor := ""
-	if len(writers) == limit {
-		cursor = writers[limit-1].Name
+	page := schema.LogWriterPage{Writers: make([]schema.LogWriter, len(writers))}
+	for i := range writers {
+		page.Writers[i] = schema.LogWriter{Writer: writers[i].Name, Epoch: writers[i].Epoch}
 	}
-	writePage(w, "writers", writers, cursor, (*jsonObject).writer)
+	if len(writers) == limit {
+		page.Cursor = writers[limit-1].Name
+	}
+	answer(w, &page)
 }
 
 func (h *logHandlers) removeWriter(r *httpd.Request, w *httpd.Response) {
@@ -248,17 +208,11 @@ func (h *logHandlers) removeWriter(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	r.Audit("writer of a log removed by an administrator", "log", r.Param(0), "writer", r.Param(1))
-	w.JSON(200)
-	o := jsonObject{b: w.Body}
-	o.open()
-	o.str("writer", r.Param(1))
-	o.flag("deleted", true)
-	o.close()
-	w.Body = o.b
+	answer(w, &schema.LogDeleted{Writer: r.Param(1), Deleted: true})
 }
 
-// page is pageOf with the limit that a list of names has by default.
-func page(r *httpd.Request) (after string, limit int, err error) {
+// namesPage is pageOf with the limit that a list of names has by default.
+func namesPage(r *httpd.Request) (after string, limit int, err error) {
 	after, limit, err = pageOf(r)
 	return after, cmp.Or(limit, logs.DefaultLimit), err
 }
@@ -280,13 +234,11 @@ func (h *logHandlers) put(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	w.JSON(200)
+	one := infoOf(&info)
+	answer(w, &one)
 	if created {
 		w.Status = 201
 	}
-	o := jsonObject{b: w.Body}
-	o.logInfo(&info)
-	w.Body = o.b
 	return nil
 }
 
@@ -296,10 +248,8 @@ func (h *logHandlers) get(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	w.JSON(200)
-	o := jsonObject{b: w.Body}
-	o.logInfo(&info)
-	w.Body = o.b
+	one := infoOf(&info)
+	answer(w, &one)
 }
 
 func (h *logHandlers) delete(r *httpd.Request, w *httpd.Response) {
@@ -308,17 +258,11 @@ func (h *logHandlers) delete(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	r.Audit("log deleted by an administrator", "log", r.Param(0))
-	w.JSON(200)
-	o := jsonObject{b: w.Body}
-	o.open()
-	o.str("log", r.Param(0))
-	o.flag("deleted", true)
-	o.close()
-	w.Body = o.b
+	answer(w, &schema.LogDeleted{Log: r.Param(0), Deleted: true})
 }
 
 func (h *logHandlers) list(r *httpd.Request, w *httpd.Response) {
-	after, limit, err := page(r)
+	after, limit, err := namesPage(r)
 	var infos []logs.Info
 	if err == nil {
 		infos, err = h.engine.List(r.Context(), after, limit)
@@ -327,33 +271,26 @@ func (h *logHandlers) list(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	cursor := ""
-	if len(infos) == limit {
-		cursor = infos[limit-1].Name
+	page := schema.LogPage{Logs: make([]schema.LogInfo, len(infos))}
+	for i := range infos {
+		page.Logs[i] = infoOf(&infos[i])
 	}
-	writePage(w, "logs", infos, cursor, (*jsonObject).logInfo)
+	if len(infos) == limit {
+		page.Cursor = infos[limit-1].Name
+	}
+	answer(w, &page)
 }
 
-// logInfo appends what is known of a log as an object.
-func (o *jsonObject) logInfo(i *logs.Info) {
+// infoOf is what an answer shows of a log.
+func infoOf(i *logs.Info) schema.LogInfo {
 	c := &i.Config
-	o.open()
-	o.str("log", i.Name)
-	o.str("identity", c.Identity.String())
-	o.num("window_ms", c.Window.Milliseconds())
-	o.num("max_keys", int64(c.MaxKeys))
-	o.num("max_bytes", c.MaxBytes)
-	o.str("when_full", map[bool]string{true: "refuse", false: "evict"}[c.RefuseWhenFull])
-	o.num("retain_ms", c.Retain.Milliseconds())
-	o.num("retain_bytes", c.RetainBytes)
-	o.num("first", int64(i.First))
-	o.num("last", int64(i.Last))
-	o.num("keys", int64(i.Keys))
-	o.num("window_bytes", i.WindowBytes)
-	o.num("evicted", int64(i.Evicted))
-	o.num("evicted_age_ms", int64(i.EvictedAge/time.Millisecond))
-	o.num("writers", int64(i.Writers))
-	o.num("disk_bytes", i.DiskBytes)
-	o.text("failed", i.Failed)
-	o.close()
+	return schema.LogInfo{
+		Log: i.Name,
+		Config: schema.LogConfig{
+			Identity: c.Identity.String(), Window: c.Window, MaxKeys: c.MaxKeys, MaxBytes: c.MaxBytes,
+			WhenFull: map[bool]string{true: "refuse", false: "evict"}[c.RefuseWhenFull], Retain: c.Retain, RetainBytes: c.RetainBytes,
+		},
+		First: i.First, Last: i.Last, Keys: i.Keys, WindowBytes: i.WindowBytes, Evicted: i.Evicted, EvictedAge: i.EvictedAge,
+		Writers: i.Writers, DiskBytes: i.DiskBytes, Failed: i.Failed,
+	}
 }

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/peers"
@@ -199,47 +199,26 @@ func (h *originHandlers) conflicts(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	w.JSON(200)
-	o := jsonObject{b: append(w.Body, `{"conflicts":[`...)}
+	page := schema.ConflictPage{Conflicts: make([]schema.Conflict, len(list)), Cursor: next}
 	for i := range list {
-		if i > 0 {
-			o.b = append(o.b, ',')
-		}
-		if err := o.conflict(&list[i]); err != nil {
+		if page.Conflicts[i], err = conflictOf(&list[i]); err != nil {
 			return err
 		}
 	}
-	o.b, o.comma = append(o.b, ']'), true
-	o.str("cursor", next)
-	o.close()
-	w.Body = o.b
+	answer(w, &page)
 	return nil
 }
 
-func (o *jsonObject) conflict(c *ledger.Conflict) (err error) {
-	o.open()
-	o.str("key", c.Key)
-	o.str("scope", c.Scope)
-	o.str("winner", c.Winner)
-	o.num("expires_in_ms", c.ExpiresIn.Milliseconds())
-	o.name("outcomes")
-	o.b = append(o.b, '[')
-	for i, out := range c.Outcomes {
-		if i > 0 {
-			o.b = append(o.b, ',')
+func conflictOf(c *ledger.Conflict) (schema.Conflict, error) {
+	s := schema.Conflict{Key: c.Key, Scope: c.Scope, Winner: c.Winner, ExpiresIn: c.ExpiresIn}
+	for _, out := range c.Outcomes {
+		result, err := recorded(out.Result)
+		if err != nil {
+			return s, err
 		}
-		o.open()
-		o.str("origin", out.Origin)
-		o.str("state", out.State.String())
-		o.name("result")
-		if o.b, err = peers.AppendResult(o.b, out.Result); err != nil {
-			return err
-		}
-		o.close()
+		s.Outcomes = append(s.Outcomes, schema.ConflictOutcome{Origin: out.Origin, State: schema.EntryState(out.State.String()), Result: *result})
 	}
-	o.b = append(o.b, ']')
-	o.close()
-	return nil
+	return s, nil
 }
 
 // listed returns the names in what a data centre said of its list.
@@ -248,59 +227,31 @@ func listed(said string) []string {
 	return strings.Split(list, ",")
 }
 
-// list adds a list of texts.
-func (o *jsonObject) list(name string, texts []string) {
-	o.name(name)
-	o.b = append(o.b, '[')
-	for i, text := range texts {
-		if i > 0 {
-			o.b = append(o.b, ',')
-		}
-		o.b = api.AppendJSONString(o.b, text)
-	}
-	o.b = append(o.b, ']')
-}
-
 func (h *originHandlers) peers(r *httpd.Request, w *httpd.Response) error {
 	if _, err := r.QueryValues(); err != nil {
 		return err
 	}
-	w.JSON(200)
-	o := jsonObject{b: w.Body}
-	o.open()
-	o.str("origin", h.origin)
+	all := schema.Peers{Origin: h.origin}
 	if h.lists != nil {
-		o.list("data_centres", listed(h.lists.Said()))
+		all.DataCentres = listed(h.lists.Said())
 		if err := h.lists.Take(); err != nil {
-			o.str("refuses", err.Error())
+			all.Refuses = err.Error()
 		}
 	}
-	o.name("peers")
-	o.b = append(o.b, '[')
 	if h.puller != nil {
-		for i, s := range h.puller.Status() {
-			if i > 0 {
-				o.b = append(o.b, ',')
-			}
-			o.open()
-			o.str("name", s.Name)
-			o.str("url", s.URL)
-			o.name("lag_seconds")
-			o.b = strconv.AppendFloat(o.b, s.LagSeconds, 'f', 3, 64)
-			o.num("lag_entries", int64(s.LagEntries))
+		for _, s := range h.puller.Status() {
+			lag := time.Duration(s.LagSeconds * float64(time.Second)).Round(time.Millisecond)
+			p := schema.Peer{Name: s.Name, URL: s.URL, Lag: lag, LagEntries: int64(s.LagEntries), Error: s.Error}
 			if !s.Answered.IsZero() {
-				o.name("answered_seconds_ago")
-				o.b = strconv.AppendFloat(o.b, time.Since(s.Answered).Seconds(), 'f', 3, 64)
+				ago := time.Since(s.Answered).Round(time.Millisecond)
+				p.AnsweredAgo = &ago
 			}
 			if s.Said != "" {
-				o.list("data_centres", listed(s.Said))
+				p.DataCentres = listed(s.Said)
 			}
-			o.text("error", s.Error)
-			o.close()
+			all.Peers = append(all.Peers, p)
 		}
 	}
-	o.b, o.comma = append(o.b, ']'), true
-	o.close()
-	w.Body = o.b
+	answer(w, &all)
 	return nil
 }

@@ -2,8 +2,8 @@ package server
 
 import (
 	"context"
-	"time"
 
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
 )
@@ -45,14 +45,9 @@ func QuarantineRoutes(q Quarantine) []httpd.Route {
 }
 
 func answerQuarantine(w *httpd.Response, s quarantine.State) {
-	w.JSON(200)
-	o := jsonObject{b: w.Body}
-	o.open()
-	o.num("remaining_ms", s.Remaining.Milliseconds())
+	q := schema.Quarantine{Remaining: s.Remaining, Why: s.Why}
 	if !s.RestoredTo.IsZero() {
-		o.str("began", s.RestoredTo.UTC().Format(time.RFC3339Nano))
+		q.Began = &s.RestoredTo
 	}
-	o.list("why", s.Why)
-	o.close()
-	w.Body = o.b
+	answer(w, &q)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/shard"
@@ -136,31 +137,5 @@ func (h *ledgerHandlers) shard(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	w.JSON(200)
-	me := identify(h.me)
-	w.Body = appendIdentity(w.Body, &me)
-	w.Body = append(w.Body, `,"moved":{`...)
-	for i, c := range []struct {
-		state api.State
-		n     int
-	}{
-		{api.StatePending, moved.Pending}, {api.StateCommitted, moved.Committed}, {api.StateRejected, moved.Rejected}, {api.StateUnknown, moved.Unknown},
-	} {
-		if i > 0 {
-			w.Body = append(w.Body, ',')
-		}
-		w.Body = append(w.Body, '"')
-		w.Body = append(w.Body, c.state.String()...)
-		w.Body = append(w.Body, '"', ':')
-		w.Body = strconv.AppendInt(w.Body, int64(c.n), 10)
-	}
-	w.Body = append(w.Body, `}}`...)
-}
-
-// identify returns what the ledger is; the zero value if it has no identity.
-func identify(me *shard.Keeper) shard.Identity {
-	if me == nil {
-		return shard.Identity{}
-	}
-	return me.Identity()
+	answer(w, &schema.Shard{LedgerIdentity: identity(h.me), Moved: schema.EntryCounts(moved)})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -64,31 +65,17 @@ func (h *unreadableHandlers) list(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	w.JSON(200)
-	o := jsonObject{b: w.Body}
-	o.open()
-	o.name("records")
-	o.b = append(o.b, '[')
+	records := make([]schema.UnreadableRecord, len(page))
 	for i, u := range page {
-		if i > 0 {
-			o.b = append(o.b, ',')
-		}
-		o.record(u)
+		records[i] = recordOf(u)
 	}
-	o.b = append(o.b, ']')
-	o.str("cursor", next)
-	o.close()
-	w.Body = o.b
+	answer(w, &schema.UnreadablePage{Records: records, Cursor: next})
 }
 
-// record appends a record: its id for calls, and what people can read.
-func (o *jsonObject) record(u *store.UnreadableError) {
-	o.open()
-	o.str("collection", string(u.Collection))
-	o.str("id", base64.RawURLEncoding.EncodeToString([]byte(u.Key)))
-	o.str("key", u.Key)
-	o.str("reason", u.Reason)
-	o.close()
+// recordOf is a record: its id for calls, and what people can read.
+func recordOf(u *store.UnreadableError) schema.UnreadableRecord {
+	id := base64.RawURLEncoding.EncodeToString([]byte(u.Key))
+	return schema.UnreadableRecord{Collection: string(u.Collection), ID: id, Key: u.Key, Reason: u.Reason}
 }
 
 func (h *unreadableHandlers) delete(r *httpd.Request, w *httpd.Response) {
@@ -121,8 +108,6 @@ func (h *unreadableHandlers) delete(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	r.Audit("unreadable record deleted by an administrator", "collection", string(u.Collection), "key", u.Key, "reason", u.Reason)
-	w.JSON(200)
-	o := jsonObject{b: w.Body}
-	o.record(u)
-	w.Body = o.b
+	record := recordOf(u)
+	answer(w, &record)
 }

@@ -1,10 +1,8 @@
-// Package wire has what the packages client and admin share: calls of the API, and the form of durations in it.
+// Package wire has what the packages client and admin share: calls of the API.
 package wire
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -56,26 +54,3 @@ func PageQuery(v url.Values, limit int, cursor string) string {
 
 // JobPath is the path of a job.
 func JobPath(id string) string { return "/v1/jobs/" + url.PathEscape(id) }
-
-// MS is a duration in the API's milliseconds. What is shorter than one does not become 0, which means a default.
-func MS(d time.Duration) int64 {
-	if d <= 0 {
-		return d.Milliseconds()
-	}
-	return int64((d + time.Millisecond - 1) / time.Millisecond)
-}
-
-// Duration is the duration of some of the API's milliseconds, the longest one if they are more.
-func Duration(ms int64) time.Duration {
-	const most = int64(1<<63-1) / int64(time.Millisecond)
-	return time.Duration(max(-most, min(ms, most))) * time.Millisecond
-}
-
-// Marshal encodes as json.Marshal does, but leaves characters of HTML to the caller's encoder.
-func Marshal(v any) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
-}
