@@ -42,7 +42,7 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 		headers = append(headers, [2]string{headerLink, "<" + docs + `>; rel="describedby"; type="text/html"`})
 	}
 	p.scratch = problem.AppendTyped(p.scratch[:0], s.route.Problems.TypeBase)
-	s.mark = string(problem.Code)
+	s.status = string(problem.Code)
 	s.grpcStatus = grpcOf(problem)
 	if s.rpc {
 		message := string(problem.Code) + ": " + problem.Title + ". " + problem.Detail
@@ -52,7 +52,7 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 		}
 		p.scratch = append(p.scratch[:0], message...)
 	}
-	if s.reply(problem.Status, detailsPrefix+s.mark, headers, p.scratch) {
+	if s.reply(problem.Status, detailsPrefix+s.status, headers, p.scratch) {
 		p.scratch = nil
 	}
 	p.headers = headers
@@ -61,10 +61,10 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 // reply sends a local reply, either now or when the request has come in. kept: the reply waits, so
 // the caller must not reuse body.
 func (s *Stream) reply(status int, details string, headers [][2]string, body []byte) (kept bool) {
-	if s.looksUp {
+	if s.isLookUp {
 		headers = uncached(headers)
 	}
-	if s.awaitsEnd() && s.plugin.endings.bytes+len(body) <= maxUnsentBytes {
+	if s.awaitsEnd() && s.plugin.delayed.bytes+len(body) <= maxUnsentBytes {
 		s.delayReply(&localReply{status: status, details: details, headers: slices.Clone(headers), body: body})
 		return true
 	}
@@ -86,7 +86,7 @@ const standIn = 422
 // send sends a local reply. The stream decides nothing more.
 func (s *Stream) send(status int, details string, headers [][2]string, body []byte) {
 	s.phase = phaseReplied
-	s.plugin.acts++
+	s.plugin.handled++
 	if status == 400 && s.http1() {
 		status, s.restore400 = standIn, true
 	}
@@ -144,7 +144,7 @@ func (s *Stream) replay(result *api.Result) {
 		s.replyNotAcceptable(encoding[1:])
 		return
 	}
-	headers = s.markReplay(headers)
+	headers = s.addReplayHeaders(headers)
 	if trailers {
 		body = s.attach(s.replayedTrailers(result.Headers), body)
 	}
@@ -153,15 +153,15 @@ func (s *Stream) replay(result *api.Result) {
 	p.recycle(headers)
 }
 
-// markReplay adds the headers that say that an answer is a replay.
-func (s *Stream) markReplay(headers [][2]string) [][2]string {
-	s.mark = statusReplayed
-	return s.addStatus(append(headers, [2]string{s.route.ReplayHeader, "true"}))
+// addReplayHeaders adds the headers that say that an answer is a replay.
+func (s *Stream) addReplayHeaders(headers [][2]string) [][2]string {
+	s.status = statusReplayed
+	return s.addStatusHeaders(append(headers, [2]string{s.route.ReplayHeader, "true"}))
 }
 
-// addStatus adds the headers that say what became of the request.
-func (s *Stream) addStatus(headers [][2]string) [][2]string {
-	headers = append(headers, [2]string{api.HeaderStatus, s.mark})
+// addStatusHeaders adds the headers that say what became of the request.
+func (s *Stream) addStatusHeaders(headers [][2]string) [][2]string {
+	headers = append(headers, [2]string{api.HeaderStatus, s.status})
 	if s.ledgerNone() {
 		headers = append(headers, [2]string{headerLedger, "none"})
 	}

@@ -56,22 +56,22 @@ type call struct {
 	cached bool
 
 	wait time.Duration // callReserve: how long the manager may hold the call
-	// message is the raw form of a commit or reject, kept for repetition. result
+	// message is the raw form of a commit or reject, stored for retries. result
 	// is its tail, the raw form of the answer.
 	message, result []byte
 	// cacheFor is how long the cache may answer with the outcome, if the ledger says so; 0: for as long as it lasts.
-	cacheFor time.Duration
-	stripped bool // result has nothing but the status
+	cacheFor      time.Duration
+	answerDropped bool // result has nothing but the status
 
-	// next is the next call in the chain; see ledger.outcomeCall.
-	next               *call
-	chained, repeating bool
+	// next is the next call in the bucket; see ledger.unacknowledgedCall.
+	next              *call
+	indexed, retrying bool
 
 	// sendTwice: the call is a release that may arrive before the call that it takes back, so it is
 	// sent a second time; see overtakeDelay.
 	sendTwice bool
-	// open: the manager may have got the call, and may still carry it out.
-	open bool
+	// uncertain: the manager may have got the call, and may still carry it out.
+	uncertain bool
 	// large: the answer does not fit into a small connection.
 	large bool
 	// failure is the result of a call that no manager answered, until settle may be called; nil: it has not failed.
@@ -92,7 +92,7 @@ type call struct {
 	deadline int64
 }
 
-// ledger sends calls to the managers. It keeps the calls that it could not deliver; see retry.go.
+// ledger sends calls to the managers. It stores the calls that it could not deliver; see retry.go.
 //
 // Calls are in slices and not in a map: TinyGo's garbage collector does not treat a
 // pointer that was looked up in a map as a root. If the pointer is then deleted from
@@ -104,17 +104,17 @@ type ledger struct {
 	ready         []*call    // to be sent or settled
 	blocked       bool       // the ready calls have to wait for a connection
 	wanted        bool       // some connection must be opened
-	doomed        []uint32   // connections that must be closed
+	toClose       []uint32   // connections that must be closed
 	heldBytes     int        // bytes of the messages of all calls, and of answers that are being copied
-	strippable    int        // calls kept for repetition that strip would make smaller
-	queued        int        // calls kept for repetition, of all shards
+	droppable     int        // calls stored for retries that dropAnswer would make smaller
+	queued        int        // calls stored for retries, of all shards
 	underWay      int        // calls on connections
 	authorization string     // empty: none
 	losses        limitedLog // lines of the log about lost outcomes, of all shards
 	alarms        limitedLog // and about lost reservations
-	lost          bool       // some calls may have waited too long
+	checkTimeouts bool       // some calls may have waited too long
 	checkDue      bool       // some shard must look for repetitions that are due
-	chains        [chains]*call
+	buckets       [bucketCount]*call
 	frame         []byte // memory for the next message
 	metadata      [][2]string
 }
@@ -129,40 +129,40 @@ func (l *ledger) init(p *Plugin, token string) {
 
 func (l *ledger) idle() bool { return len(l.ready) == 0 && l.queued == 0 && l.underWay == 0 }
 
-// due reports whether send has work.
-func (l *ledger) due() bool {
-	return len(l.ready) > 0 && !l.blocked || l.checkDue || l.wanted || len(l.doomed) > 0
+// hasWork reports whether send has work.
+func (l *ledger) hasWork() bool {
+	return len(l.ready) > 0 && !l.blocked || l.checkDue || l.wanted || len(l.toClose) > 0
 }
 
 // add sends a call. If the connection has no room, or has to be opened, the call waits for a callback of the plugin
 // context.
 func (l *ledger) add(c *call) {
 	l.heldBytes += len(c.message)
-	if c.kind.isOutcome() && !c.chained {
-		l.chain(c)
+	if c.kind.isOutcome() && !c.indexed {
+		l.index(c)
 	}
 	now := l.p.host.Now()
-	l.begin(c, now)
+	l.startCall(c, now)
 	if n := l.connOf(c); n.id == 0 {
 		if n.retryAt <= now {
 			n.wanted, l.wanted = true, true
 		}
 	} else if len(l.ready) == 0 {
 		// A connection belongs to the plugin context.
-		back := l.p.chosen
-		l.p.choose(0)
-		sent := l.transmit(c, now)
-		l.p.choose(back)
+		back := l.p.current
+		l.p.makeCurrent(0)
+		sent := l.sendCall(c, now)
+		l.p.makeCurrent(back)
 		if sent {
 			return
 		}
 	}
 	l.ready, l.blocked = append(l.ready, c), false
-	l.p.kick()
+	l.p.requestCallback()
 }
 
-// begin starts the time that a call has.
-func (l *ledger) begin(c *call, now int64) {
+// startCall starts the time that a call has.
+func (l *ledger) startCall(c *call, now int64) {
 	if c.attempts > 0 {
 		l.p.metrics.count(l.p.metrics.retries)
 	}
@@ -182,7 +182,7 @@ func (c *call) fail(why string, now int64) {
 // cancel takes back a call that was never sent. False: the ledger may know of it.
 func (l *ledger) cancel(c *call) bool {
 	for i, r := range l.ready {
-		if r == c && !c.open {
+		if r == c && !c.uncertain {
 			l.ready = append(l.ready[:i], l.ready[i+1:]...)
 			l.heldBytes -= len(c.message)
 			return true
@@ -191,19 +191,19 @@ func (l *ledger) cancel(c *call) bool {
 	return false
 }
 
-// send sends the calls that are ready, and settles those that failed. It runs in the plugin context. Calls stay ready when
+// sendReady sends the calls that are ready, and settles those that failed. It runs in the plugin context. Calls stay ready when
 // the callback is spent, or when they have to wait for a connection. False: there was nothing to do.
-func (l *ledger) send() (busy bool) {
-	if l.lost {
-		l.lost, l.blocked = false, false
-		l.p.choose(0) // a reply may have been sent before
+func (l *ledger) sendReady() (busy bool) {
+	if l.checkTimeouts {
+		l.checkTimeouts, l.blocked = false, false
+		l.p.makeCurrent(0) // a reply may have been sent before
 		l.checkConns()
 	}
 	ready, now := l.ready, int64(0)
-	if again := l.repetitions(); len(again) > 0 {
+	if again := l.dueRetries(); len(again) > 0 {
 		now = l.p.host.Now()
 		for _, c := range again {
-			l.begin(c, now)
+			l.startCall(c, now)
 		}
 		ready = append(again, ready...)
 	} else if len(ready) == 0 || l.blocked {
@@ -216,15 +216,15 @@ func (l *ledger) send() (busy bool) {
 	waits, back := false, 0
 	for i, c := range ready {
 		ready[i] = nil
-		if l.p.spent() {
+		if l.p.atLimit() {
 			ready[back] = c
 			back++
 			continue
 		}
 		// If the call before was settled, its stream is the current one.
-		l.p.choose(0)
+		l.p.makeCurrent(0)
 		switch {
-		case c.failure == nil && l.transmit(c, now):
+		case c.failure == nil && l.sendCall(c, now):
 			busy = true
 		case c.failure != nil: // transmit may have found that it fails
 			busy = true
@@ -236,7 +236,7 @@ func (l *ledger) send() (busy bool) {
 		}
 	}
 	// A call that was settled may have made others ready.
-	l.blocked = waits && !l.p.spent() && len(l.ready) == 0
+	l.blocked = waits && !l.p.atLimit() && len(l.ready) == 0
 	l.ready = append(ready[:back], l.ready...)
 	return busy
 }
@@ -275,10 +275,10 @@ func (l *ledger) message(c *call, now int64) []byte {
 	return p.scratch
 }
 
-// tick has send look for repetitions that are due, and for calls and connections without an answer.
+// tick makes sendReady look for repetitions that are due, and for calls and connections without an answer.
 func (l *ledger) tick() {
-	l.lost = true
+	l.checkTimeouts = true
 	for i := range l.shards {
-		l.scheduleCheck(&l.shards[i])
+		l.checkRetries(&l.shards[i])
 	}
 }

@@ -115,10 +115,10 @@ func (s *surveyed) sameRoute(other surveyed) bool {
 	return s.host == other.host && s.route == other.route
 }
 
-// learn takes in what the inner listener said of an answer. After the words that described.fate reads come: the
+// learnRules takes in what the inner listener said of an answer. After the words that described.fate reads come: the
 // bytes of the request's headers before the route's rules and its x-envoy-expected-rq-timeout-ms, the same
 // two after the rules, cluster, host and path.
-func (r *carrier) learn(q *question, d *described, now int64) {
+func (r *carrier) learnRules(q *question, d *described, now int64) {
 	v, words, why := q.survey, &d.words, ""
 	before, ok1 := bytesWithoutTimeout(words[4], words[5])
 	after, ok2 := bytesWithoutTimeout(words[6], words[7])

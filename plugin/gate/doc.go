@@ -49,7 +49,7 @@
 // # Requests that the gate carries
 //
 // The router carries a forwarded request, and cancels it when the client's stream ends. The
-// work may continue upstream, but its answer is lost. With client_abort: continue the gate keeps
+// work may continue upstream, but its answer is lost. With client_abort: continue the gate holds
 // the request and makes the upstream call itself (carrier). It does so from the plugin
 // context, like all its calls. The result of the call settles the reservation, whether the
 // client is still there or not:
@@ -114,7 +114,7 @@
 // A VM has connections to each shard's manager (conn.go): gRPC streams, each of which carries any number of calls. They belong to
 // the plugin context, so a call and its reply do not depend on the stream that asked. A stream's callback sends its call
 // immediately where the connection is open. Otherwise it queues the call and sends a message to the VM's own shared queue
-// (kick); the queue callback that follows opens the connection (pump). A commit can therefore outlive its stream, and the gate
+// (requestCallback); the queue callback that follows opens the connection (connect). A commit can therefore outlive its stream, and the gate
 // can give back a reservation that was granted after the client left.
 //
 // Calls about one key keep their order on a connection. Large messages have a connection of their own, and so has a call whose
@@ -132,7 +132,7 @@
 // names and the key alone (ledger.owner). The gate computes it only when it asks the ledger,
 // not for keys that the cache answers. It stores the result in attempt.shard, so every later
 // call of the attempt goes to the ledger that reserved the key. Each shard has its own state
-// (shard): whether it is down, the calls that are kept for it, the number of calls under way,
+// (shard): whether it is down, the calls that are stored for it, the number of calls under way,
 // and what was logged.
 //
 // While shards are added or removed (manager.previous_shards) the previous owner is asked first:
@@ -146,7 +146,7 @@
 // not have the new list yet ask the same previous owner. Two answers show that gates and
 // managers disagree about the shards: wrong-shard (the manager is another shard), and key-moved
 // where no other owner is left to ask. The gate then runs nothing, whatever failure_mode says,
-// and keeps outcomes until the mistake is corrected.
+// and stores outcomes until the mistake is corrected.
 //
 // # Calls that do not arrive
 //
@@ -154,8 +154,8 @@
 // over, counted from the first try. The ledger counts the TTL from the moment it learns of the
 // outcome, so it never forgets one too early. When memory is short, the oldest outcomes lose
 // everything but the status, which is enough to never run the request again. When a manager
-// that was away answers, all these repetitions are due immediately; releases keep their times.
-// Repetitions go before new reserves, at most maxRepeating at a time.
+// that was away answers, all these retries are due immediately; releases stay due at their times.
+// Repetitions go before new reserves, at most maxRetriesUnderWay at a time.
 //
 // The manager may refuse an outcome for good (4xx except 401, 403, 404, 405, 408, 421, 425
 // and 429). The gate sends it once more with the status alone, then gives it up, counts it and
@@ -166,12 +166,12 @@
 // # Waiters
 //
 // The plugin context also answers all other streams, because a local reply stops the stream
-// whose callback is running, even if the reply is for another one. So the pump wakes waiting
+// whose callback is running, even if the reply is for another one. So runPending wakes waiting
 // duplicates. Messages go to the queues of the VMs that the cache entry names. A VM may
 // die before it sends them, so the tick looks as well. Each VM says in shared data that it is
 // alive (cache.Beat). A duplicate does not wait for a dead VM, but asks the ledger.
 //
-// One callback answers or resumes few streams (maxActs), and the next queue callback continues.
+// One callback answers or resumes few streams (maxHandled), and the next queue callback continues.
 // The host carries replies out after the callback, each within the one before. Too many of
 // them overflow the VM's stack, and the VM and all its streams are lost.
 //

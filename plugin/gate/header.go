@@ -107,8 +107,8 @@ func lower(s string) string {
 	return s
 }
 
-// lookup returns the first value of a header.
-func lookup(headers [][2]string, name string) (string, bool) {
+// headerValue returns the first value of a header.
+func headerValue(headers [][2]string, name string) (string, bool) {
 	for i := range headers {
 		if headers[i][0] == name {
 			return headers[i][1], true
@@ -182,8 +182,8 @@ func (b *block) add(s string) string {
 	return unsafe.String(unsafe.SliceData((*b)[at:]), len(s))
 }
 
-// ownHeaders copies headers, so that they do not keep the host's header block alive.
-func ownHeaders(headers [][2]string) [][2]string {
+// cloneHeaders copies headers, so that they do not keep the host's header block alive.
+func cloneHeaders(headers [][2]string) [][2]string {
 	size := 0
 	for i := range headers {
 		size += len(headers[i][0]) + len(headers[i][1])

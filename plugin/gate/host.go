@@ -24,9 +24,9 @@ const (
 	// Collect holds body like Pause, but a body beyond the host's limit fails the stream.
 	// Later body callbacks report, and hand over, everything that the host holds.
 	Collect
-	// Take makes the host forget the piece of body that it showed. The gate has a copy and
+	// Drop makes the host forget the piece of body that it showed. The gate has a copy and
 	// puts it back in front of a later piece, or does not need it.
-	Take
+	Drop
 )
 
 // Level is the severity of a log line.
@@ -180,7 +180,7 @@ type Host interface {
 	ResumeResponse() bool
 }
 
-// AppendTarget appends the form in which Proxy-Wasm hosts are told where a gRPC stream goes, a serialized
+// AppendTarget appends the form in which Proxy-Wasm hosts get the target of a gRPC stream, a serialized
 // envoy.config.core.v3.GrpcService: {envoy_grpc: {cluster_name, authority}}.
 func AppendTarget(dst []byte, cluster, authority string) []byte {
 	inner := make([]byte, 0, len(cluster)+len(authority)+8)

@@ -11,16 +11,16 @@ import (
 // reply is the result of a call.
 type reply struct {
 	kind replyKind
-	// maybe: the manager may have acted on the call although it did not say so.
-	maybe bool
-	at    int64 // when it came
+	// uncertain: the manager may have acted on the call although it did not say so.
+	uncertain bool
+	at        int64 // when it came
 	// retryAfter is the wait that the manager asks for, seconds; 0: none.
 	retryAfter int
-	// closed is why the manager, which can be reached, does not do what was asked: ledger-full, quarantine,
+	// refusal is why the manager, which can be reached, does not do what was asked: ledger-full, quarantine,
 	// record-unreadable, durability-unavailable, wrong-home, home-unavailable or home-unanswered. Empty: another reason.
 	// Only with replyUnavailable.
-	closed api.Code
-	answer api.ReserveReply
+	refusal api.Code
+	answer  api.ReserveReply
 	// shardError is CodeWrongShard, CodeWrongLedger or CodeKeyMoved of a manager that refused the call because it does not
 	// own the key; empty: no such refusal. Only with replyUnavailable.
 	shardError api.Code
@@ -68,7 +68,7 @@ func (l *ledger) classify(c *call, a *api.StreamReply) reply {
 				return r
 			}
 		}
-		return reply{kind: replyUnavailable, maybe: true, why: "the manager's answer cannot be read"}
+		return reply{kind: replyUnavailable, uncertain: true, why: "the manager's answer cannot be read"}
 	case a.Status == 409:
 		switch code {
 		case api.CodeOutcomeUnknown:
@@ -91,21 +91,21 @@ func (l *ledger) classify(c *call, a *api.StreamReply) reply {
 	// The manager refused: it is starting, stopping, overloaded or full, or does
 	// not accept the gate's credentials.
 	r := reply{
-		kind: replyUnavailable, maybe: leavesOpen(a.Status, code), retryAfter: min(a.RetryAfterSeconds, maxRetryAfterSeconds),
+		kind: replyUnavailable, uncertain: leavesUncertain(a.Status, code), retryAfter: min(a.RetryAfterSeconds, maxRetryAfterSeconds),
 		why: "the manager answered with status " + strconv.Itoa(a.Status),
 	}
 	switch code {
 	case api.CodeLedgerFull:
-		r.closed, r.why = code, r.why+", its ledger is full"
+		r.refusal, r.why = code, r.why+", its ledger is full"
 	case api.CodeQuarantine:
-		r.closed, r.why = code, r.why+", its ledger may have forgotten the key"
+		r.refusal, r.why = code, r.why+", its ledger may have forgotten the key"
 	case api.CodeRecordUnreadable:
 		r.why += ", it cannot read what it has of the key"
 		if c.kind == callReserve { // the work may have run
-			r.closed = code
+			r.refusal = code
 		}
 	case api.CodeDurability, api.CodeWrongHome, api.CodeHomeUnavailable, api.CodeHomeUnanswered:
-		r.closed = code
+		r.refusal = code
 		r.why += ": " + gjson.GetBytes(a.Body, "detail").String()
 		return r
 	}
@@ -115,10 +115,10 @@ func (l *ledger) classify(c *call, a *api.StreamReply) reply {
 	return r
 }
 
-// leavesOpen reports whether a manager that answers with this status and code may have made the call. Only the statuses
+// leavesUncertain reports whether a manager that answers with this status and code may have made the call. Only the statuses
 // of refusals and some codes say that it changed nothing. A code that is unknown, or lost with a part of the answer, says
 // nothing.
-func leavesOpen(status int, code api.Code) bool {
+func leavesUncertain(status int, code api.Code) bool {
 	switch code {
 	case api.CodeLedgerFull, api.CodeQuarantine, api.CodeOverloaded, api.CodeInsufficientStorage, api.CodeStoreFull,
 		api.CodeHomeUnavailable, api.CodeRecordUnreadable, api.CodeLargeAnswer:

@@ -19,9 +19,9 @@ const (
 	statusPending = "pending"
 )
 
-// asksLookUp reports whether the current request is a look-up. Other requests by GET and HEAD should not cost more
+// asksForLookUp reports whether the current request is a look-up. Other requests by GET and HEAD should not cost more
 // than one header.
-func (p *Plugin) asksLookUp(method string) bool {
+func (p *Plugin) asksForLookUp(method string) bool {
 	where := p.config.Lookup
 	if where == "" || method != methodGet && method != methodHead {
 		return false
@@ -31,8 +31,8 @@ func (p *Plugin) asksLookUp(method string) bool {
 	return ok && (rest == "" || rest[0] == '?')
 }
 
-// lookUp answers a look-up.
-func (s *Stream) lookUp(headers request.Headers, path string) verdict {
+// readLookUp answers a look-up.
+func (s *Stream) readLookUp(headers request.Headers, path string) verdict {
 	p := s.plugin
 	if s.route = p.config.First(); len(headers) == 0 {
 		return s.invalid(unreadableProblem())
@@ -71,7 +71,7 @@ func (s *Stream) lookUp(headers request.Headers, path string) verdict {
 		return s.refuseAmbiguous(lacks)
 	}
 	s.identify(key, lostHeaders)
-	return s.look()
+	return s.answerLookUp()
 }
 
 // lostKey reads the key of a lost request. A look-up has no body. So a client sends a key that was in the body, or was
@@ -167,18 +167,18 @@ func unescape(s string) string {
 // maxLostPath bounds the path that a look-up names, bytes.
 const maxLostPath = 8192
 
-// look looks into the cache, then at the outcomes that the ledger does not have yet, then into the ledger.
-func (s *Stream) look() verdict {
+// answerLookUp looks into the cache, then at the outcomes that the ledger does not have yet, then into the ledger.
+func (s *Stream) answerLookUp() verdict {
 	p := s.plugin
 	now := p.host.Now()
 	e, ledger := &p.entry, !s.ledgerNone() && !s.ledgerUpstream()
 	found := p.table.Lookup(&s.hash, now, e)
-	switch c := p.calls.outcomeCall(&s.hash); {
+	switch c := p.calls.unacknowledgedCall(&s.hash); {
 	case found && e.State == api.StateUnknown:
 		return s.outcomeUnknown()
 	case found && e.State == api.StatePending:
-		if !p.dead(e.Owner, now) {
-			return s.stillPending()
+		if !p.isDead(e.Owner, now) {
+			return s.answerPending()
 		}
 		if !ledger {
 			return s.outcomeUnknown()
@@ -190,7 +190,7 @@ func (s *Stream) look() verdict {
 	case c != nil && c.cached && s.replayRaw(c.result):
 		return verdictReplied
 	case c != nil:
-		return s.stillPending()
+		return s.answerPending()
 	case found && (!ledger || e.CacheOnly):
 		s.replay(&api.Result{BodyOmitted: true})
 		return verdictReplied
@@ -216,8 +216,8 @@ func (s *Stream) askLedger(shard int) verdict {
 	return s.ask(callLookUp, 0, false)
 }
 
-func (s *Stream) stillPending() verdict {
-	s.mark = statusPending
+func (s *Stream) answerPending() verdict {
+	s.status = statusPending
 	s.reply(202, detailsPrefix+statusPending, [][2]string{
 		{headerContentType, api.ContentTypeJSON}, {api.HeaderStatus, statusPending}, {headerRetryAfter, "1"},
 	}, []byte(`{"state":"pending"}`))

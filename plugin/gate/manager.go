@@ -22,13 +22,13 @@ type shard struct {
 	name string
 	mark mark
 
-	repeat    []*call // calls to send again when they are due
-	repeating int     // repetitions under way
-	checkDue  bool    // some calls in repeat may be due
-	crowded   bool    // some calls were due when no more could be under way
-	probe     bool    // one call of repeat goes before it is due
-	down      bool    // the last call that ended got no answer
-	flushed   int64   // time of the last flush
+	retries         []*call // calls to send again when they are due
+	retriesUnderWay int     // repetitions under way
+	checkDue        bool    // some calls in repeat may be due
+	retriesBlocked  bool    // some calls were due when no more could be under way
+	probe           bool    // one call of repeat goes before it is due
+	down            bool    // the last call that ended got no answer
+	retriedNow      int64   // time of the last flush
 
 	// Lines of the log about failed calls, about refused calls, and about another ledger.
 	failureLog, shardErrorLog, ledgerLog limitedLog
@@ -85,8 +85,8 @@ func (m *mark) view() string { return unsafe.String(unsafe.SliceData(m.text), le
 // ledgerID is the part of a mark that says which ledger it is of.
 func ledgerID(text string) string { return text[:min(len(text), api.MarkIDBytes)] }
 
-// markOf is what the gate says to the manager of a shard about its ledger; "" for nothing.
-func (l *ledger) markOf(s *shard, now int64) string {
+// markFor is what the gate says to the manager of a shard about its ledger; "" for nothing.
+func (l *ledger) markFor(s *shard, now int64) string {
 	m := &s.mark
 	if len(m.text) == 0 && !m.shared {
 		if v, _, status := l.p.host.Get(markPrefix+s.name, nil); status == 0 && len(v) <= api.MaxMarkBytes {
@@ -99,20 +99,20 @@ func (l *ledger) markOf(s *shard, now int64) string {
 	return m.view()
 }
 
-// noteRefusal remembers the ledger of a manager that refused a call instead of the previous one, if that has not
+// rememberOtherLedger remembers the ledger of a manager that refused a call instead of the previous one, if that has not
 // answered for so long that nothing is left of its keys. The manager says for how long its ledger remembers keys.
-func (l *ledger) noteRefusal(s *shard, text string, longest int, now int64) {
+func (l *ledger) rememberOtherLedger(s *shard, text string, longest int, now int64) {
 	if longest == 0 || len(s.mark.text) == 0 {
 		return // it is another shard
 	}
 	if (now-s.mark.at)/int64(time.Second) >= int64(longest) {
-		l.noteMark(s, text, now)
+		l.rememberMark(s, text, now)
 	}
 }
 
-// noteMark remembers a mark from an answer. It counts and logs that a shard's ledger is another one than before, as after
+// rememberMark remembers a mark from an answer. It counts and logs that a shard's ledger is another one than before, as after
 // a start on an empty directory.
-func (l *ledger) noteMark(s *shard, text string, now int64) {
+func (l *ledger) rememberMark(s *shard, text string, now int64) {
 	if len(text) > api.MaxMarkBytes || len(text) < api.MarkIDBytes {
 		return
 	}
@@ -166,8 +166,8 @@ func (p *Plugin) logLimited(o *limitedLog, now int64, level Level, text ...strin
 	return true
 }
 
-// refusals say why the host made no call.
-var refusals = [...]string{
+// openRefusals say why the host made no call.
+var openRefusals = [...]string{
 	CallRefused:   "refused at once: the proxy knows no such cluster, no host of it is healthy, or a circuit breaker is full",
 	CallNoCluster: "the proxy knows no such cluster; manager.cluster must name one that it has",
 }
@@ -193,7 +193,7 @@ func (l *ledger) logFailure(s *shard, c *call, r *reply) {
 		return
 	}
 	if l.p.logLimited(&s.failureLog, now, LevelWarn, "a call to cluster \"", s.name, "\" (", c.kind.String(), ") failed: ", r.why) {
-		s.failureLogged = r.closed == ""
+		s.failureLogged = r.refusal == ""
 	}
 }
 

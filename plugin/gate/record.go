@@ -18,7 +18,7 @@ import (
 // alive.
 func recordedHeaders(headers [][2]string, route *config.Route) ([]api.Header, bool) {
 	named := connectionNames(headers)
-	_, dated := lookup(headers, config.OriginalDate)
+	_, dated := headerValue(headers, config.OriginalDate)
 	count, size := 0, 0
 	for i := range headers {
 		name := recordedName(headers[i][0], route, named, dated)
@@ -104,8 +104,8 @@ func (s *Stream) recordHead() {
 	s.recordOutcome(nil, false)
 }
 
-// noteDate adds the date to an answer that has none.
-func (s *Stream) noteDate() {
+// addDate adds the date to an answer that has none.
+func (s *Stream) addDate() {
 	if !s.route.Response.Keeps(config.OriginalDate) {
 		return
 	}
@@ -167,9 +167,9 @@ type outTrailers struct {
 	bare bool
 }
 
-// keepTrailers keeps those trailers of an answer that the route keeps. If there is no room for all of them, or the
-// host did not hand over any, it keeps none and marks the answer.
-func (s *Stream) keepTrailers(trailers [][2]string) {
+// copyTrailers copies those trailers of an answer that the route keeps. If there is no room for all of them, or the
+// host did not hand over any, it copies none and marks the answer.
+func (s *Stream) copyTrailers(trailers [][2]string) {
 	a := &s.answer
 	was, fits := len(a.headers), len(trailers) > 0
 	for _, t := range trailers {

@@ -11,8 +11,8 @@ import (
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
-// begin reads the headers. In headers mode it decides; in body mode it asks for the body.
-func (s *Stream) begin(headers request.Headers, end bool) verdict {
+// readHeaders reads the headers. In headers mode it decides; in body mode it asks for the body.
+func (s *Stream) readHeaders(headers request.Headers, end bool) verdict {
 	p, route := s.plugin, s.route
 	key, bad := s.headerKey(headers)
 	if bad != nil {
@@ -36,8 +36,8 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 		return s.refuseAmbiguous(s.upload.lacks)
 	}
 	s.identify(key, headers)
-	s.upload.carry = !s.rpc && s.keepsBody(headers)
-	s.upload.begin(p.digester.NewBody(&route.Fingerprint, headers, route.MaxRequestBody, route.Key.Derive), headers, key.Value == "")
+	s.upload.forCall = !s.rpc && s.suitsUpstreamCall(headers)
+	s.upload.readHeaders(p.digester.NewBody(&route.Fingerprint, headers, route.MaxRequestBody, route.Key.Derive), headers, key.Value == "")
 	if end {
 		return s.bodyRead(nil, true)
 	}
@@ -46,7 +46,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 	}
 	s.phase = phaseBody
 	s.trace = traceHeaders(headers)
-	s.ending.begin(headers)
+	s.requestEnd.readHeaders(headers)
 	return verdictPause
 }
 
@@ -162,17 +162,17 @@ func (s *Stream) identify(key request.Key, headers request.Headers) {
 	}
 }
 
-// own copies what the stream needs of the headers, so that it does not keep the host's
+// copyFromHeaders copies what the stream needs of the headers, so that it does not keep the host's
 // whole header block alive. Most duplicates are answered in their first callback and need no
 // copy.
-func (s *Stream) own() {
-	if s.owned {
+func (s *Stream) copyFromHeaders() {
+	if s.copied {
 		return
 	}
-	s.owned = true
+	s.copied = true
 	if s.headers != nil {
 		s.trace = traceHeaders(s.headers)
-		s.ending.begin(s.headers)
+		s.requestEnd.readHeaders(s.headers)
 	}
 	size := len(s.key) + len(s.accept)
 	for i := range s.trace {
@@ -215,7 +215,7 @@ func (s *Stream) forwardHeaders() [4][2]string {
 	if s.key == "" && f.KeyHeader == s.route.Key.Header {
 		list[0][0] = "" // the gate has not read the key, so it leaves the client's
 	}
-	if s.mark == statusExecuted && s.token != (cache.Token{}) {
+	if s.status == statusExecuted && s.token != (cache.Token{}) {
 		list[1][1] = strconv.FormatInt(s.reservedAt/1e3, 10)
 		list[2][1] = hex.EncodeToString(s.token[:])
 		list[3][1] = s.scope.String()
@@ -239,8 +239,8 @@ func (s *Stream) setForwardHeaders() {
 	}
 }
 
-// tellCarried does so for the headers of the gate's own upstream call.
-func (s *Stream) tellCarried(headers [][2]string) [][2]string {
+// addForwardHeaders does so for the headers of the gate's own upstream call.
+func (s *Stream) addForwardHeaders(headers [][2]string) [][2]string {
 	if s.route.Forward == (config.Forward{}) {
 		return headers
 	}

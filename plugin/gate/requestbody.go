@@ -25,42 +25,42 @@ type upload struct {
 	// encoded: the body has a content encoding, so it is no JSON.
 	encoded bool
 	// lacks is the part of the scope that the request needs and does not have; empty: none.
-	lacks   string
-	length  int64 // as declared; -1: not declared
-	takes   takes
-	kept    []byte // the pieces that the gate has taken over; all pieces if keeps says so
-	left    int    // bytes of kept that the host holds as well
-	claimed int    // bytes that kept counts in Plugin.uploads
-	// carry: the gate wants the whole body for its own upstream call. whole: kept has it.
-	carry, whole bool
-	json         bool // a JSON body may ask for an answer that streams
+	lacks     string
+	length    int64 // as declared; -1: not declared
+	buffering buffering
+	pieces    []byte // the pieces that the gate has taken over; all pieces if storesBody says so
+	left      int    // bytes of pieces that the host holds as well
+	claimed   int    // bytes that pieces counts in Plugin.uploadBytes
+	// forCall: the gate wants the whole body for its own upstream call. whole: pieces has it.
+	forCall, whole bool
+	json           bool // a JSON body may ask for an answer that streams
 }
 
-// takes reports whether the gate takes pieces over.
-type takes uint8
+// buffering reports whether the gate takes pieces over.
+type buffering uint8
 
 const (
-	takesPerhaps takes = iota // not decided yet
-	takesYes
-	takesNo
+	bufferingUndecided buffering = iota // not decided yet
+	bufferingOn
+	bufferingOff
 )
 
-// begin prepares for the body of a request with these headers.
-func (u *upload) begin(body *request.Body, headers request.Headers, keyed bool) {
+// readHeaders prepares for the body of a request with these headers.
+func (u *upload) readHeaders(body *request.Body, headers request.Headers, keyed bool) {
 	u.body, u.keyed, u.length = body, keyed, -1
 	u.encoded = encoded(headers)
 	if text, n := headers.Get(headerContentLength); n == 1 {
 		if length, ok := parseDecimal(text); ok {
-			u.length, u.takes = length, takesYes
+			u.length, u.buffering = length, bufferingOn
 		}
 	}
 	if _, n := headers.Get(headerTrailer); n > 0 && u.length < 0 {
-		u.takes = takesNo
+		u.buffering = bufferingOff
 	}
 }
 
-// taken returns the bytes that the gate has and the host has not.
-func (u *upload) taken() []byte { return u.kept[u.left:] }
+// buffered returns the bytes that the gate has and the host has not.
+func (u *upload) buffered() []byte { return u.pieces[u.left:] }
 
 // readBody digests a piece.
 func (s *Stream) readBody(size int, end bool) Action {
@@ -99,13 +99,13 @@ func (s *Stream) holdLast(piece []byte) Action {
 		return s.actionFor(s.unreadableBody())
 	}
 	switch {
-	case !s.keeps():
-	case u.kept == nil:
-		u.kept = piece
+	case !s.storesBody():
+	case u.pieces == nil:
+		u.pieces = piece
 	default:
-		u.kept = append(u.kept, piece...)
+		u.pieces = append(u.pieces, piece...)
 	}
-	u.left = len(u.kept)
+	u.left = len(u.pieces)
 	return Pause
 }
 
@@ -115,43 +115,43 @@ func (s *Stream) holdLast(piece []byte) Action {
 // pieces of larger bodies and puts them back in front of the last one.
 func (s *Stream) holdPiece(piece []byte) Action {
 	p, u := s.plugin, &s.upload
-	take := u.body.Len() > leaveBytes && s.takesOver()
-	whole := s.keeps()
+	take := u.body.Len() > leaveBytes && s.buffersPieces()
+	whole := s.storesBody()
 	switch {
 	case !take && !whole:
-	case s.claimUpload(len(piece)):
-		u.kept = append(u.kept, piece...)
+	case s.claimBodyRoom(len(piece)):
+		u.pieces = append(u.pieces, piece...)
 		if take {
-			p.stopAwaiting(s)
-			return Take
+			p.stopAwaitingBody(s)
+			return Drop
 		}
-		u.left = len(u.kept)
+		u.left = len(u.pieces)
 	case !s.putBack():
 		return s.actionFor(s.unreadableBody())
 	case s.needsWhole():
 		s.dropBody()
 		return s.actionFor(s.unprotected(overloadedProblem()))
 	default:
-		u.takes, u.carry = takesNo, false
-		s.unclaim()
+		u.buffering, u.forCall = bufferingOff, false
+		s.dropPieces()
 	}
-	p.awaitMore(s)
+	p.awaitBody(s)
 	return Pause
 }
 
-// takesOver reports whether the gate may take over pieces of the body. It can put them back only
+// buffersPieces reports whether the gate may take over pieces of the body. It can put them back only
 // in front of a piece, and trailers come after the last one. So it must know which piece is the
 // last: from the declared length, or because no trailers follow. In HTTP/1 none follow that the
 // client has not announced, unless the host is configured to pass them.
-func (s *Stream) takesOver() bool {
+func (s *Stream) buffersPieces() bool {
 	u := &s.upload
-	if u.takes == takesPerhaps {
-		u.takes = takesNo
+	if u.buffering == bufferingUndecided {
+		u.buffering = bufferingOff
 		if s.http1() {
-			u.takes = takesYes
+			u.buffering = bufferingOn
 		}
 	}
-	return u.takes == takesYes
+	return u.buffering == bufferingOn
 }
 
 // keyInside reports whether the key must be read from the body, for which the gate needs all of it.
@@ -163,39 +163,39 @@ func (s *Stream) needsWhole() bool {
 	return s.keyInside() || s.route.Fingerprint.Body == config.BodyCanonicalJSON
 }
 
-// keeps reports whether the gate keeps all pieces of the body.
-func (s *Stream) keeps() bool { return s.upload.carry || s.needsWhole() }
+// storesBody reports whether the gate stores all pieces of the body.
+func (s *Stream) storesBody() bool { return s.upload.forCall || s.needsWhole() }
 
-// claimUpload claims room for more bytes in kept. If the length is declared, it claims all of it
+// claimBodyRoom claims room for more bytes in pieces. If the length is declared, it claims all of it
 // the first time. False: the VM holds too much already.
-func (s *Stream) claimUpload(more int) bool {
+func (s *Stream) claimBodyRoom(more int) bool {
 	p, u := s.plugin, &s.upload
-	need := len(u.kept) + more
+	need := len(u.pieces) + more
 	if u.length >= 0 {
 		need = int(min(u.length, int64(s.route.MaxRequestBody)))
 	}
 	if n := need - u.claimed; n > 0 {
-		if p.uploads > u.claimed && p.uploads+n > maxUploadBytes {
+		if p.uploadBytes > u.claimed && p.uploadBytes+n > maxUploadBytes {
 			return false
 		}
-		p.uploads += n
+		p.uploadBytes += n
 		u.claimed = need
 	}
-	if u.kept == nil {
-		u.kept = make([]byte, 0, need)
+	if u.pieces == nil {
+		u.pieces = make([]byte, 0, need)
 	}
 	return true
 }
 
-func (s *Stream) unclaim() {
-	s.plugin.uploads -= s.upload.claimed
-	s.upload.claimed, s.upload.kept, s.upload.left = 0, nil, 0
+func (s *Stream) dropPieces() {
+	s.plugin.uploadBytes -= s.upload.claimed
+	s.upload.claimed, s.upload.pieces, s.upload.left = 0, nil, 0
 }
 
 // putBack returns the taken bytes to the host, in front of the current piece. False: the host
 // refused them.
 func (s *Stream) putBack() bool {
-	taken := s.upload.taken()
+	taken := s.upload.buffered()
 	return len(taken) == 0 || s.plugin.host.PrependRequestBody(taken)
 }
 
@@ -210,8 +210,8 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	var body []byte
 	if whole && s.needsWhole() {
 		body = piece
-		if len(u.kept) > 0 {
-			body = append(u.kept, piece...)
+		if len(u.pieces) > 0 {
+			body = append(u.pieces, piece...)
 		}
 	}
 	if u.keyed {
@@ -239,8 +239,8 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 		p.digester.Canonical(u.body, body, &route.Fingerprint)
 	}
 	s.fingerprint = p.digester.BodyFingerprint(u.body)
-	if u.carry && whole {
-		s.keepWhole(piece)
+	if u.forCall && whole {
+		s.storeForCall(piece)
 	} else {
 		s.dropBody()
 	}
@@ -269,29 +269,29 @@ func (s *Stream) unreadableBody() verdict {
 	})
 }
 
-// keepWhole keeps the whole body for an upstream call, if there is room and it does not ask for a stream. piece is its
+// storeForCall stores the whole body for an upstream call, if there is room and it does not ask for a stream. piece is its
 // last piece.
-func (s *Stream) keepWhole(piece []byte) {
+func (s *Stream) storeForCall(piece []byte) {
 	p, u := s.plugin, &s.upload
 	whole := piece
-	if len(u.kept) > 0 {
-		whole = append(u.kept, piece...)
+	if len(u.pieces) > 0 {
+		whole = append(u.pieces, piece...)
 	}
 	s.dropBody()
-	if p.uploads+len(whole) > maxUploadBytes || u.json && !u.encoded && asksForStream(whole) {
+	if p.uploadBytes+len(whole) > maxUploadBytes || u.json && !u.encoded && asksForStream(whole) {
 		return
 	}
-	p.uploads += len(whole)
-	u.kept, u.left, u.claimed, u.whole = whole, len(whole), len(whole), true
+	p.uploadBytes += len(whole)
+	u.pieces, u.left, u.claimed, u.whole = whole, len(whole), len(whole), true
 }
 
 // dropBody gives up what the stream holds of the body.
 func (s *Stream) dropBody() {
 	p, u := s.plugin, &s.upload
-	p.stopAwaiting(s)
+	p.stopAwaitingBody(s)
 	p.digester.Recycle(u.body)
 	u.body, u.whole = nil, false
-	s.unclaim()
+	s.dropPieces()
 }
 
 // bodyPatience is how long the host may have bytes of a held request's body without a
@@ -366,7 +366,7 @@ func (p *Plugin) checkBodies(now int64) {
 	for s := b.streams.first; s != nil && !b.refusing; {
 		next := s.next
 		switch w := &s.watched; {
-		case !p.choose(s.id):
+		case !p.makeCurrent(s.id):
 			b.unwatch(s)
 		case w.heldSince == 0 || now < w.heldSince:
 			if p.totalSize() > w.size {
@@ -389,10 +389,10 @@ const bodyHint = "oncegate: mode body is configured, but no body arrives while t
 // refuseBodies refuses the held requests, whose bodies will not come.
 func (p *Plugin) refuseBodies() {
 	b := &p.bodies
-	for b.refusing && !p.spent() {
+	for b.refusing && !p.atLimit() {
 		s := b.streams.first
 		b.unwatch(s)
-		if p.choose(s.id) {
+		if p.makeCurrent(s.id) {
 			s.bodyUnavailable()
 		}
 	}

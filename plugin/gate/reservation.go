@@ -82,18 +82,18 @@ func (a *attempt) pendingEnd(now int64) int64 {
 	return end
 }
 
-// reservation is an attempt's right to its key. The tick renews it from startRenewing until conclude,
-// giveBack or unknown. The plugin has a pointer to it until then, so it must not be copied.
+// reservation is an attempt's right to its key. The tick renews it from startRenewing until recordOutcome,
+// releaseKey or reportUnknown. The plugin has a pointer to it until then, so it must not be copied.
 type reservation struct {
 	attempt
 	// expires is when the reservation ends.
 	expires int64
 
-	position int   // position in Plugin.working, counted from 1; 0: it is not renewed
+	position int   // position in Plugin.renewing, counted from 1; 0: it is not renewed
 	renewAt  int64 // when the next renewal is due
 	renewal  *call // the renewal that is under way
-	// doubtful: a reserve or renewal may reach the ledger after what ends the reservation.
-	doubtful bool
+	// uncertain: a reserve or renewal may reach the ledger after what ends the reservation.
+	uncertain bool
 }
 
 // newCall returns a call about the reservation's entry.
@@ -116,8 +116,8 @@ func (p *Plugin) startRenewing(r *reservation, since int64) {
 		return
 	}
 	r.renewAt = since + r.third()
-	p.working = append(p.working, r)
-	r.position = len(p.working)
+	p.renewing = append(p.renewing, r)
+	r.position = len(p.renewing)
 }
 
 // stopRenewing ends the renewals. A renewal that may reach the ledger later makes the reservation doubtful.
@@ -125,30 +125,30 @@ func (p *Plugin) stopRenewing(r *reservation) {
 	if r.position == 0 {
 		return
 	}
-	last := len(p.working) - 1
-	moved := p.working[last]
-	p.working[last] = nil
-	p.working[r.position-1], moved.position = moved, r.position
-	p.working = p.working[:last]
+	last := len(p.renewing) - 1
+	moved := p.renewing[last]
+	p.renewing[last] = nil
+	p.renewing[r.position-1], moved.position = moved, r.position
+	p.renewing = p.renewing[:last]
 	r.position = 0
 	if c := r.renewal; c != nil {
 		r.renewal, c.renews = nil, nil
-		r.doubtful = r.doubtful || !p.calls.cancel(c)
+		r.uncertain = r.uncertain || !p.calls.cancel(c)
 	}
 }
 
 // renew starts the renewals that are due. It begins where the last tick stopped.
 func (p *Plugin) renew(now int64) {
 	started := 0
-	for range p.working {
+	for range p.renewing {
 		if started == renewsPerTick {
 			return
 		}
 		p.renewNext++
-		if p.renewNext >= len(p.working) {
+		if p.renewNext >= len(p.renewing) {
 			p.renewNext = 0
 		}
-		r := p.working[p.renewNext]
+		r := p.renewing[p.renewNext]
 		// A clock that was set back must not put the renewal off.
 		if early := r.renewAt - now; early > 0 && early <= r.third() || r.renewal != nil {
 			continue
@@ -212,45 +212,45 @@ func (s *Stream) unclaimAnswer() {
 func (s *Stream) endUnrecorded() bool {
 	switch s.answer.outcome {
 	case config.OutcomeNone:
-		s.unknown()
+		s.endUnknown()
 	case config.OutcomeRelease:
-		s.giveBack()
+		s.releaseKey()
 	case config.OutcomeHold:
-		s.holdOpen()
+		s.reportUnknown()
 	default:
 		return false
 	}
 	return true
 }
 
-// giveBack ends the reservation and frees its key: nothing ran, or upstream asks for a retry.
-func (s *Stream) giveBack() {
+// releaseKey ends the reservation and frees its key: nothing ran, or upstream asks for a retry.
+func (s *Stream) releaseKey() {
 	p := s.plugin
 	s.phase = phaseDone
 	p.stopRenewing(&s.reservation)
 	switch {
 	case s.route.Ledger == config.LedgerManager:
-		p.release(&s.attempt, s.expires, s.doubtful)
+		p.sendRelease(&s.attempt, s.expires, s.uncertain)
 	case s.owner:
 		p.metrics.count(p.metrics.released)
-		p.forget(s.newCall(callRelease), p.host.Now())
+		p.releaseEntry(s.newCall(callRelease), p.host.Now())
 	}
 	s.owner = false
 }
 
-// unknown ends the reservation without an outcome: upstream may have run the request, so no retry may run it.
-func (s *Stream) unknown() {
-	s.mark = statusUnknown
-	s.holdOpen()
+// endUnknown ends the reservation without an outcome: upstream may have run the request, so no retry may run it.
+func (s *Stream) endUnknown() {
+	s.status = statusUnknown
+	s.reportUnknown()
 }
 
-// holdOpen is unknown for a request whose outcome upstream leaves open. It is settled later. Where upstream keeps the ledger, that
+// reportUnknown is endUnknown for a request whose outcome upstream leaves open. It is settled later. Where upstream keeps the ledger, that
 // ledger knows. Until the ledger has the report, the cache answers duplicates. After that each duplicate asks the ledger, so that
 // an operator's resolution takes effect.
-func (s *Stream) holdOpen() {
+func (s *Stream) reportUnknown() {
 	p := s.plugin
 	if s.ledgerUpstream() {
-		s.giveBack()
+		s.releaseKey()
 		return
 	}
 	s.phase = phaseDone
@@ -263,7 +263,7 @@ func (s *Stream) holdOpen() {
 	}
 	c.owner = true
 	now := p.host.Now()
-	p.fill(&cache.Outcome{
+	p.finishEntry(&cache.Outcome{
 		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: api.StateUnknown,
 		Expires: now + int64(c.lasts()), CacheOnly: true,
 	}, now)

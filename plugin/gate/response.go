@@ -11,24 +11,24 @@ import (
 
 // answer is what the gate knows about upstream's answer while it passes.
 type answer struct {
-	outcome  config.Outcome
-	said     string // the value of the outcome header
-	status   int
-	headers  []api.Header
-	expected int64  // content-length; -1: not declared
-	passed   int64  // bytes of body that came
-	fitted   int64  // bytes of body that the host held when the last piece came
-	stalled  bool   // the body stood still and was released
-	streamed bool   // its media type is one of streamed_types
-	body     []byte // the copy of the body so far
-	claimed  int    // bytes that body counts in ledger.heldBytes
+	outcome      config.Outcome
+	outcomeValue string // the value of the outcome header
+	status       int
+	headers      []api.Header
+	expected     int64  // content-length; -1: not declared
+	passed       int64  // bytes of body that came
+	fitted       int64  // bytes of body that the host held when the last piece came
+	stalled      bool   // the body stood still and was released
+	streamed     bool   // its media type is one of streamed_types
+	body         []byte // the copy of the body so far
+	claimed      int    // bytes that body counts in ledger.heldBytes
 }
 
 // classify sets the outcome of upstream's answer, whose status is known. It returns the headers
 // without the one that only the gate may see.
 func (s *Stream) classify(headers [][2]string) [][2]string {
 	a, name := &s.answer, s.route.OutcomeHeader
-	_, retry := lookup(headers, headerRetryAfter)
+	_, retry := headerValue(headers, headerRetryAfter)
 	said := ""
 	if name != "" {
 		value, n := request.Headers(headers).Get(name)
@@ -37,18 +37,18 @@ func (s *Stream) classify(headers [][2]string) [][2]string {
 		}
 		headers = slices.DeleteFunc(headers, func(h [2]string) bool { return h[0] == name })
 	}
-	a.said = said
+	a.outcomeValue = said
 	a.outcome = s.route.Outcome(a.status, retry, said)
 	return headers
 }
 
-// setMark changes the headers of an answer that passes.
-func (s *Stream) setMark() {
+// setStatusHeader changes the headers of an answer that passes.
+func (s *Stream) setStatusHeader() {
 	if s.route != nil && s.route.OutcomeHeader != "" {
 		s.plugin.host.RemoveResponseHeader(s.route.OutcomeHeader)
 	}
-	if s.mark != "" {
-		s.plugin.host.SetResponseHeader(api.HeaderStatus, s.mark)
+	if s.status != "" {
+		s.plugin.host.SetResponseHeader(api.HeaderStatus, s.status)
 	}
 }
 
@@ -57,17 +57,17 @@ func (s *Stream) classifyAnswer(end bool) Action {
 	p := s.plugin
 	switch p.fate() {
 	case fateNotSent:
-		s.giveBack()
-		s.mark = statusNotSent
-		s.setMark()
+		s.releaseKey()
+		s.status = statusNotSent
+		s.setStatusHeader()
 		return Continue
 	case fateUnknown:
-		s.unknown()
-		s.setMark()
+		s.endUnknown()
+		s.setStatusHeader()
 		return Continue
 	}
 	headers := p.host.ResponseHeaders()
-	text, ok := lookup(headers, headerStatus)
+	text, ok := headerValue(headers, headerStatus)
 	if !ok {
 		text, _ = p.host.ResponseHeader(headerStatus)
 	}
@@ -76,14 +76,14 @@ func (s *Stream) classifyAnswer(end bool) Action {
 	a.status = int(status)
 	headers = s.classify(headers)
 	if s.rpc && a.status == 200 {
-		s.gradeHeaders(headers, end)
+		s.outcomeFromHeaders(headers, end)
 	}
 	if s.route.Ledger == config.LedgerUpstream {
 		s.upstreamLedger(headers)
 	} else if a.outcome == config.OutcomeRelease {
-		s.mark = statusReleased
+		s.status = statusReleased
 	}
-	s.setMark()
+	s.setStatusHeader()
 	if s.ledgerNone() {
 		p.host.SetResponseHeader(headerLedger, "none")
 	}
@@ -94,7 +94,7 @@ func (s *Stream) classifyAnswer(end bool) Action {
 		s.phase = phasePass
 		return Continue
 	}
-	return s.capture(headers, end)
+	return s.startRecording(headers, end)
 }
 
 // upstreamLedger adapts the outcome to an upstream that keeps the ledger itself. The
@@ -104,24 +104,24 @@ func (s *Stream) upstreamLedger(headers [][2]string) {
 	if a.outcome != config.OutcomeCommit || a.status >= 400 {
 		a.outcome = config.OutcomeRelease
 	}
-	if v, ok := lookup(headers, api.HeaderReplayed); ok && v == "true" {
-		s.mark = statusReplayed
+	if v, ok := headerValue(headers, api.HeaderReplayed); ok && v == "true" {
+		s.status = statusReplayed
 	}
 }
 
-// capture starts to record an answer.
-func (s *Stream) capture(headers [][2]string, end bool) Action {
+// startRecording starts to record an answer.
+func (s *Stream) startRecording(headers [][2]string, end bool) Action {
 	a := &s.answer
 	limit := int64(s.route.MaxResponseBody)
 	a.expected = -1
-	if text, ok := lookup(headers, headerContentLength); ok {
+	if text, ok := headerValue(headers, headerContentLength); ok {
 		if n, ok := parseDecimal(text); ok {
 			a.expected = n
 		}
 	}
-	contentType, _ := lookup(headers, headerContentType)
+	contentType, _ := headerValue(headers, headerContentType)
 	a.streamed = s.route.Streamed(mediaType(contentType))
-	fits := s.keepHeaders(headers)
+	fits := s.copyHeaders(headers)
 	switch {
 	case end:
 		s.recordOutcome(nil, !fits)
@@ -147,14 +147,14 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 	return Continue
 }
 
-// keepHeaders keeps the headers of an answer that a replay repeats. False: there are too many to record, or
+// copyHeaders copies the headers of an answer that a replay repeats. False: there are too many to record, or
 // the host did not hand over any, so no replay can be faithful.
-func (s *Stream) keepHeaders(headers [][2]string) bool {
+func (s *Stream) copyHeaders(headers [][2]string) bool {
 	a := &s.answer
 	recorded, fits := recordedHeaders(headers, s.route)
 	a.headers = recorded
 	if fits {
-		s.noteDate()
+		s.addDate()
 	}
 	name := headerContentEncoding
 	if s.rpc {
@@ -187,7 +187,7 @@ func (s *Stream) copyBody(size int, end bool) Action {
 		return Collect
 	}
 	if !s.copyPiece(size, complete) {
-		p.stopAwaiting(s)
+		p.stopAwaitingBody(s)
 		s.phase = phaseStreaming
 		s.recordOutcome(nil, true)
 		if complete {
@@ -196,17 +196,17 @@ func (s *Stream) copyBody(size int, end bool) Action {
 		return Continue
 	}
 	switch {
-	case end || complete && s.phase == phaseCopying && s.commitsBeforeReply() && !s.grading:
+	case end || complete && s.phase == phaseCopying && s.commitsBeforeReply() && !s.outcomeInTrailers:
 		return s.recordWhole()
 	case s.phase == phaseCopying:
 		p.learnBufferSize(s)
 		return Continue
 	case !complete && p.hostBufferBytes > 0 && a.passed > p.hostBufferBytes:
-		p.stopAwaiting(s)
+		p.stopAwaitingBody(s)
 		s.phase = phaseCopying
 		return Continue
 	}
-	p.awaitMore(s)
+	p.awaitBody(s)
 	return Pause
 }
 
@@ -247,7 +247,7 @@ func (s *Stream) copyPiece(size int, last bool) bool {
 
 // recordWhole records an answer whose whole body has come.
 func (s *Stream) recordWhole() Action {
-	if s.grading && s.settleGraded(false) {
+	if s.outcomeInTrailers && s.endUnrecordedRPC(false) {
 		return Continue
 	}
 	a, body, bare := &s.answer, s.answer.body, false
@@ -255,7 +255,7 @@ func (s *Stream) recordWhole() Action {
 		body = s.plugin.host.ResponseBody(size)
 		bare = len(body) != size
 	}
-	s.plugin.stopAwaiting(s)
+	s.plugin.stopAwaitingBody(s)
 	s.recordOutcome(body, bare)
 	return s.endAnswer()
 }
@@ -319,7 +319,7 @@ func (s *Stream) answerRecorded() {
 	}
 	switch s.phase {
 	case phaseSettling:
-		s.handOver()
+		s.replySettled()
 	case phaseRecording:
 		s.phase = phaseDone
 		s.resumeResponse()
@@ -327,7 +327,7 @@ func (s *Stream) answerRecorded() {
 }
 
 func (s *Stream) resumeResponse() {
-	s.plugin.acts++
+	s.plugin.handled++
 	if !s.plugin.host.ResumeResponse() {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a response")
 	}
@@ -341,30 +341,30 @@ const (
 	stallBytes = 4 << 10
 )
 
-// awaitMore records that the host holds a piece of s's body, and that the gate waits for more.
-func (p *Plugin) awaitMore(s *Stream) {
+// awaitBody records that the host holds a piece of s's body, and that the gate waits for more.
+func (p *Plugin) awaitBody(s *Stream) {
 	s.lastProgress = p.ticks
 	if s.list == nil {
-		p.partial.add(s)
+		p.awaitingBody.add(s)
 	}
 }
 
-// stopAwaiting ends the wait for more of s's body.
-func (p *Plugin) stopAwaiting(s *Stream) { p.partial.remove(s) }
+// stopAwaitingBody ends the wait for more of s's body.
+func (p *Plugin) stopAwaitingBody(s *Stream) { p.awaitingBody.remove(s) }
 
-// stalls looks for bodies that stand still. An answer stands still because upstream is slow, or
+// checkStalls looks for bodies that stand still. An answer stands still because upstream is slow, or
 // because the host's buffer is full; in the second case nothing comes until the gate releases
 // the buffer. Releasing it is right in both cases: the gate copies the rest of the answer,
 // and its end waits for the ledger. About a request's body the gate can only write to the log.
-func (p *Plugin) stalls() {
+func (p *Plugin) checkStalls() {
 	p.ticks++
-	for s, next := p.partial.first, (*Stream)(nil); s != nil && !p.spent(); s = next {
+	for s, next := p.awaitingBody.first, (*Stream)(nil); s != nil && !p.atLimit(); s = next {
 		next = s.next
 		still := p.ticks - s.lastProgress
 		switch {
 		case s.phase == phaseHolding && still >= stallTicks && s.answer.passed >= stallBytes:
-			p.stopAwaiting(s)
-			if p.choose(s.id) {
+			p.stopAwaitingBody(s)
+			if p.makeCurrent(s.id) {
 				s.releaseBody()
 			}
 		case s.phase == phaseBody && still >= int64(bodyPatience/tickPeriod) && s.upload.body.Len() >= stallBytes && !p.stallLogged:

@@ -31,11 +31,11 @@ type carried struct {
 
 // carrier makes the calls. It has slices and no map; the comment at ledger says why.
 type carrier struct {
-	p        *Plugin
-	ready    []*carried
-	inFlight []*carried
-	bytes    int  // of the request bodies of all calls, ready and in flight
-	lost     bool // calls under way may have lost their answers
+	p             *Plugin
+	ready         []*carried
+	inFlight      []*carried
+	bytes         int  // of the request bodies of all calls, ready and in flight
+	checkTimeouts bool // calls under way may have lost their answers
 	// missing are the log lines about clusters that the proxy does not have.
 	missing limitedLog
 	// surveys are about routes that ask for direct calls, rules are log lines about them.
@@ -52,13 +52,13 @@ const maxCarriedBytes = 64 << 20
 
 func (r *carrier) idle() bool { return len(r.ready) == 0 && len(r.inFlight) == 0 }
 
-// due reports whether send has work.
-func (r *carrier) due() bool { return len(r.ready) > 0 || r.lost }
+// hasWork reports whether send has work.
+func (r *carrier) hasWork() bool { return len(r.ready) > 0 || r.checkTimeouts }
 
-// keepsBody reports whether the gate must keep the body of a request with these headers for an upstream
+// suitsUpstreamCall reports whether the gate must store the body of a request with these headers for an upstream
 // call. The router carries requests that may have trailers, those whose answers do not suit a call (upstream.go), and
 // those that HTTP/2, by which the call goes, does not allow.
-func (s *Stream) keepsBody(headers request.Headers) bool {
+func (s *Stream) suitsUpstreamCall(headers request.Headers) bool {
 	if s.route.ClientAbort != config.AbortContinue || s.route.Ledger == config.LedgerUpstream {
 		return false
 	}
@@ -114,7 +114,7 @@ func (s *Stream) continues() bool {
 		return false
 	}
 	r := &p.carrier
-	if !u.whole || len(r.ready)+len(r.inFlight) >= p.config.MaxUpstreamCalls || r.bytes+len(u.kept) > maxCarriedBytes {
+	if !u.whole || len(r.ready)+len(r.inFlight) >= p.config.MaxUpstreamCalls || r.bytes+len(u.pieces) > maxCarriedBytes {
 		p.metrics.count(p.metrics.routed)
 		return false
 	}
@@ -124,20 +124,20 @@ func (s *Stream) continues() bool {
 // carry queues the upstream call for the plugin context.
 func (s *Stream) carry() verdict {
 	p := s.plugin
-	c := &carried{stream: s, body: s.upload.kept, size: len(s.upload.kept)}
+	c := &carried{stream: s, body: s.upload.pieces, size: len(s.upload.pieces)}
 	s.carried = c
 	s.phase = phaseCarried
 	p.carrier.bytes += c.size
 	p.carrier.ready = append(p.carrier.ready, c)
-	p.kick()
+	p.requestCallback()
 	return verdictPause
 }
 
 // send makes the calls that are ready, and gives up those whose answers got lost. It runs in the plugin
 // context. False: no call was ready.
 func (r *carrier) send() bool {
-	if r.lost {
-		r.lost = !r.giveUpLost()
+	if r.checkTimeouts {
+		r.checkTimeouts = !r.giveUpLost()
 	}
 	if len(r.ready) == 0 {
 		return false
@@ -145,7 +145,7 @@ func (r *carrier) send() bool {
 	batch := r.ready
 	r.ready = nil
 	for i, c := range batch {
-		if r.p.spent() {
+		if r.p.atLimit() {
 			r.ready = append(r.ready, batch[i:]...)
 			break
 		}
@@ -158,12 +158,12 @@ func (r *carrier) send() bool {
 // answer then says what is wrong.
 func (r *carrier) start(c *carried) {
 	p, s := r.p, c.stream
-	if c.clientGone || !p.choose(s.id) {
-		r.over(c)
-		s.giveBack()
+	if c.clientGone || !p.makeCurrent(s.id) {
+		r.removeCall(c)
+		s.releaseKey()
 		return
 	}
-	headers := s.tellCarried(upstreamHeaders(p.headers[:0], p.host.RequestHeaders()))
+	headers := s.addForwardHeaders(upstreamHeaders(p.headers[:0], p.host.RequestHeaders()))
 	c.sent, c.timeout, c.target = p.host.Now(), s.route.Upstream.Timeout, targetOf(headers)
 	cluster := s.route.Upstream.Cluster
 	if cluster == "" {
@@ -176,7 +176,7 @@ func (r *carrier) start(c *carried) {
 	}
 	status := CallNoCluster
 	if cluster != "" && len(headers) > 0 {
-		p.choose(0)
+		p.makeCurrent(0)
 		c.id, status = p.host.Call(cluster, headers, c.body, c.timeout)
 	}
 	p.recycle(headers)
@@ -190,18 +190,18 @@ func (r *carrier) start(c *carried) {
 		r.inFlight = append(r.inFlight, c)
 		return
 	}
-	r.over(c)
+	r.removeCall(c)
 	if status == CallNoCluster {
 		p.logLimited(&r.missing, c.sent, LevelError, "no upstream call to cluster \"", cluster, "\": the proxy knows no such cluster, so the router carries the request")
 	}
 	p.metrics.count(p.metrics.routed)
-	if p.choose(s.id) {
-		s.act(s.routed())
+	if p.makeCurrent(s.id) {
+		s.apply(s.forwardByRouter())
 	}
 }
 
-// over removes a call from the counts and from its stream.
-func (r *carrier) over(c *carried) {
+// removeCall removes a call from the counts and from its stream.
+func (r *carrier) removeCall(c *carried) {
 	r.bytes -= c.size
 	c.size, c.body = 0, nil
 	c.stream.carried = nil
@@ -271,9 +271,9 @@ func hashPath(method, authority, path string) uint64 {
 
 // targetOf returns method, host and path of a request, as a log line names them.
 func targetOf(headers [][2]string) string {
-	method, _ := lookup(headers, headerMethod)
-	authority, _ := lookup(headers, headerAuthority)
-	path, _ := lookup(headers, headerPath)
+	method, _ := headerValue(headers, headerMethod)
+	authority, _ := headerValue(headers, headerAuthority)
+	path, _ := headerValue(headers, headerPath)
 	return method + " " + authority + withoutQuery(path)
 }
 

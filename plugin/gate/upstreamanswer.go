@@ -12,7 +12,7 @@ import (
 
 // headerAnswer is the header in which an inner listener describes an answer: response code details,
 // response flags, attempts and upstream host, joined by spaces ("via_upstream - 1 10.0.0.1:80"). More
-// words describe the request; see learn.
+// words describe the request; see learnRules.
 const headerAnswer = "oncegate-answer"
 
 // headerServiceTime is in every answer that the router got from outside, and in none that it made.
@@ -58,7 +58,7 @@ func (r *carrier) removeInFlight(at int) {
 	r.inFlight[at] = r.inFlight[last]
 	r.inFlight[last] = nil
 	r.inFlight = r.inFlight[:last]
-	r.over(c)
+	r.removeCall(c)
 }
 
 // giveUpLost settles the calls whose answers got lost. False: the callback is spent and some are left.
@@ -66,7 +66,7 @@ func (r *carrier) giveUpLost() (all bool) {
 	now := r.p.host.Now()
 	for at := len(r.inFlight) - 1; at >= 0; at-- {
 		if c := r.inFlight[at]; now-c.sent > int64(c.timeout+lostGrace) {
-			if r.p.spent() {
+			if r.p.atLimit() {
 				return false
 			}
 			r.removeInFlight(at)
@@ -79,7 +79,7 @@ func (r *carrier) giveUpLost() (all bool) {
 // unanswered ends a call that got no answer. Its outcome is unknown.
 func (c *carried) unanswered(status int, title string) {
 	s := c.stream
-	s.unknown()
+	s.endUnknown()
 	if c.clientPresent() {
 		s.refuse(&api.Problem{
 			Status: status, Code: api.CodeOutcomeUnknown, Title: title,
@@ -89,14 +89,16 @@ func (c *carried) unanswered(status int, title string) {
 }
 
 // clientPresent reports whether the client is still there, and makes its stream the current one.
-func (c *carried) clientPresent() bool { return !c.clientGone && c.stream.plugin.choose(c.stream.id) }
+func (c *carried) clientPresent() bool {
+	return !c.clientGone && c.stream.plugin.makeCurrent(c.stream.id)
+}
 
 // answer deals with the answer that OnCallResponse runs for.
 func (c *carried) answer(bodySize int) {
 	s := c.stream
 	p := s.plugin
 	headers := p.host.CallHeaders()
-	text, ok := lookup(headers, headerStatus)
+	text, ok := headerValue(headers, headerStatus)
 	if !ok {
 		c.rememberUnsuited("broke off or did not end in time")
 		c.unanswered(502, "Upstream's answer broke off")
@@ -113,7 +115,7 @@ func (c *carried) answer(bodySize int) {
 	f := c.fate(headers, body)
 	if f == fateAnswered {
 		headers = s.classify(headers)
-		contentType, _ := lookup(headers, headerContentType)
+		contentType, _ := headerValue(headers, headerContentType)
 		media := mediaType(contentType)
 		if a.streamed = s.route.Streamed(media); a.streamed {
 			c.rememberUnsuited("streams (" + loggable(media) + ")")
@@ -123,13 +125,13 @@ func (c *carried) answer(bodySize int) {
 	}
 	switch {
 	case f == fateNotSent:
-		s.mark = statusNotSent
-		s.giveBack()
+		s.status = statusNotSent
+		s.releaseKey()
 	case f == fateUnknown:
-		s.unknown()
+		s.endUnknown()
 	default:
 		if a.outcome == config.OutcomeRelease {
-			s.mark = statusReleased
+			s.status = statusReleased
 		}
 		if !s.endUnrecorded() {
 			c.record(headers, body, bodySize)
@@ -146,10 +148,10 @@ func (c *carried) answer(bodySize int) {
 func (c *carried) record(headers [][2]string, body []byte, bodySize int) {
 	s, whole := c.stream, len(body) == bodySize
 	p, a := s.plugin, &s.answer
-	fits := s.keepHeaders(headers)
+	fits := s.copyHeaders(headers)
 	trailers := p.host.CallTrailers()
 	if len(trailers) > 0 {
-		s.keepTrailers(trailers)
+		s.copyTrailers(trailers)
 	}
 	if s.route.Response.NoBody && fits && bodySize > 0 {
 		s.recordHead()
@@ -157,23 +159,23 @@ func (c *carried) record(headers [][2]string, body []byte, bodySize int) {
 		s.recordOutcome(body, !whole || !fits || len(body) > s.route.MaxResponseBody || a.streamed)
 	}
 	if !c.clientPresent() {
-		s.detach()
+		s.detachCall()
 		return
 	}
 	if !s.commitsBeforeReply() || s.call == nil || !p.calls.makeRoom(len(body)) {
 		// Without room to keep the answer, the client gets it before it is recorded.
-		s.detach()
+		s.detachCall()
 		s.replyToClient(&clientAnswer{status: a.status, headers: headers, body: body, whole: whole, trailers: trailers})
 		return
 	}
 	s.phase = phaseSettling
-	s.clientAnswer = clientAnswer{status: a.status, headers: ownHeaders(headers), body: body, whole: whole, trailers: ownHeaders(trailers), claimed: len(body)}
+	s.clientAnswer = clientAnswer{status: a.status, headers: cloneHeaders(headers), body: body, whole: whole, trailers: cloneHeaders(trailers), claimed: len(body)}
 	p.calls.heldBytes += len(body)
 }
 
-// handOver gives upstream's answer to the client whose request ran. The ledger has the outcome now, or
+// replySettled gives upstream's answer to the client whose request ran. The ledger has the outcome now, or
 // could not be reached.
-func (s *Stream) handOver() {
+func (s *Stream) replySettled() {
 	f := s.clientAnswer
 	s.clientAnswer.drop(s.plugin)
 	s.replyToClient(&f)
@@ -205,10 +207,10 @@ func (s *Stream) replyToClient(f *clientAnswer) {
 		}
 		headers = append(headers, h)
 	}
-	headers = s.addStatus(headers)
+	headers = s.addStatusHeaders(headers)
 	body := s.attach(endToEnd(f.trailers), f.body)
 	s.fixType(contentType, typed, len(body))
-	s.reply(f.status, detailsPrefix+s.mark, headers, body)
+	s.reply(f.status, detailsPrefix+s.status, headers, body)
 	p.recycle(headers)
 }
 
@@ -230,16 +232,16 @@ func parseDescribed(text string) (d described) {
 // listener overwrites headerAnswer, so what it says is not upstream's word.
 func (c *carried) fate(headers [][2]string, body []byte) fate {
 	if c.inner {
-		if said, ok := lookup(headers, headerAnswer); ok {
+		if said, ok := headerValue(headers, headerAnswer); ok {
 			d := parseDescribed(said)
 			if r := &c.stream.plugin.carrier; c.question != nil {
-				r.learn(c.question, &d, r.p.host.Now())
+				r.learnRules(c.question, &d, r.p.host.Now())
 			}
 			c.stream.innerAnswer = strings.TrimRight(strings.Join(d.words[:4], " "), " ")
 			return d.fate()
 		}
 	}
-	if _, ok := lookup(headers, headerServiceTime); ok {
+	if _, ok := headerValue(headers, headerServiceTime); ok {
 		return fateAnswered
 	}
 	return ownFate(string(body))
