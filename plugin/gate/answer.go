@@ -17,8 +17,8 @@ const (
 	fixRestoreType
 )
 
-// maxRetryAfterSeconds bounds Retry-After. A client that comes back too early is only asked
-// to wait again; one that comes back too late has waited longer than it needed to.
+// maxRetryAfterSeconds bounds Retry-After. A client that comes back too early is only asked to wait again; one that comes
+// back too late has waited longer than it needed to.
 const maxRetryAfterSeconds = 10
 
 const second = 1_000_000_000 // nanoseconds
@@ -58,8 +58,8 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 	p.headers = headers
 }
 
-// reply sends a local reply, either now or when the request has come in. kept: the reply waits, so
-// the caller must not reuse body.
+// reply sends a local reply, either now or when the request has come in. kept: the reply waits, so the caller must not
+// reuse body.
 func (s *Stream) reply(status int, details string, headers [][2]string, body []byte) (kept bool) {
 	if s.isLookUp {
 		headers = uncached(headers)
@@ -72,8 +72,8 @@ func (s *Stream) reply(status int, details string, headers [][2]string, body []b
 	return false
 }
 
-// uncached replaces what headers say about caches. The answer to a look-up depends on the key and the caller's credential, so
-// a cache would give it to the wrong request.
+// uncached replaces what headers say about caches. The answer to a look-up depends on the key and the caller's credential,
+// so a cache would give it to the wrong request.
 func uncached(headers [][2]string) [][2]string {
 	headers = slices.DeleteFunc(headers, func(h [2]string) bool { return h[0] == headerCacheControl || h[0] == "expires" || h[0] == "pragma" })
 	return append(headers, [2]string{headerCacheControl, "no-store"})
@@ -115,8 +115,8 @@ func (s *Stream) replay(result *api.Result) {
 		case s.route.OutcomeHeader:
 			continue // an earlier configuration recorded it
 		case headerAccepted:
-			// Upstream sent an encoding that the first request did not accept. A retry that accepts the
-			// same as the first gets the same answer.
+			// Upstream sent an encoding that the first request did not accept. A retry that accepts the same as the first
+			// gets the same answer.
 			alike = h.Value == s.accept
 			continue
 		}
@@ -184,8 +184,8 @@ func (s *Stream) replyNotAcceptable(encoding string) {
 	s.replyProblem(notAcceptableProblem(encoding))
 }
 
-// replayRaw answers the current stream with a recorded answer in its raw form.
-// False: the record cannot be read, and nothing was sent.
+// replayRaw answers the current stream with a recorded answer in its raw form. False: the record cannot be read, and
+// nothing was sent.
 func (s *Stream) replayRaw(raw []byte) bool {
 	result := &s.plugin.replayed
 	if result.ViewRaw(raw) != nil {
@@ -197,9 +197,8 @@ func (s *Stream) replayRaw(raw []byte) bool {
 	return true
 }
 
-// fixType records what fixOwnReply must correct in a reply with a body of size bytes. typed reports
-// whether upstream's answer had a content type. A host adds a content type to local replies with a
-// body and removes it from those without one.
+// fixType records what fixOwnReply must correct in a reply with a body of size bytes. typed reports whether upstream's
+// answer had a content type. A host adds a content type to local replies with a body and removes it from those without one.
 func (s *Stream) fixType(contentType string, typed bool, size int) {
 	s.fix = fixNone
 	switch {

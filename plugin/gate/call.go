@@ -41,9 +41,8 @@ func (k callKind) state() api.State {
 // isOutcome reports whether calls of this kind report a request's outcome to the ledger.
 func (k callKind) isOutcome() bool { return k == callCommit || k == callReject || k == callUnknown }
 
-// call is one request to the ledger. It belongs to the plugin, not to the stream
-// that asked for it: the plugin sends, settles and repeats it whether or not that
-// stream still exists.
+// call is one request to the ledger. It belongs to the plugin, not to the stream that asked for it: the plugin sends,
+// settles and repeats it whether or not that stream still exists.
 type call struct {
 	kind callKind
 	attempt
@@ -56,8 +55,7 @@ type call struct {
 	cached bool
 
 	wait time.Duration // callReserve: how long the manager may hold the call
-	// message is the raw form of a commit or reject, stored for retries. result
-	// is its tail, the raw form of the answer.
+	// message is the raw form of a commit or reject, stored for retries. result is its tail, the raw form of the answer.
 	message, result []byte
 	// cacheFor is how long the cache may answer with the outcome, if the ledger says so; 0: for as long as it lasts.
 	cacheFor      time.Duration
@@ -67,8 +65,8 @@ type call struct {
 	next              *call
 	indexed, retrying bool
 
-	// sendTwice: the call is a release that may arrive before the call that it takes back, so it is
-	// sent a second time; see overtakeDelay.
+	// sendTwice: the call is a release that may arrive before the call that it takes back, so it is sent a second time; see
+	// overtakeDelay.
 	sendTwice bool
 	// uncertain: the manager may have got the call, and may still carry it out.
 	uncertain bool
@@ -86,17 +84,16 @@ type call struct {
 	until int64
 	// due is the time before which a repetition is not sent.
 	due int64
-	// deadline is the time after which a repetition is pointless: the ledger has forgotten the
-	// reservation that a release gives back, or the outcome's own TTL is over. 0: the TTL counts from the
-	// first attempt.
+	// deadline is the time after which a repetition is pointless: the ledger has forgotten the reservation that a release
+	// gives back, or the outcome's own TTL is over. 0: the TTL counts from the first attempt.
 	deadline int64
 }
 
 // ledger sends calls to the managers. It stores the calls that it could not deliver; see retry.go.
 //
-// Calls are in slices and not in a map: TinyGo's garbage collector does not treat a
-// pointer that was looked up in a map as a root. If the pointer is then deleted from
-// the map, its target can be freed while it is in use. Pointers from a slice are safe.
+// Calls are in slices and not in a map: TinyGo's garbage collector does not treat a pointer that was looked up in a map as
+// a root. If the pointer is then deleted from the map, its target can be freed while it is in use. Pointers from a slice
+// are safe.
 type ledger struct {
 	p             *Plugin
 	shards        []shard
@@ -191,8 +188,8 @@ func (l *ledger) cancel(c *call) bool {
 	return false
 }
 
-// sendReady sends the calls that are ready, and settles those that failed. It runs in the plugin context. Calls stay ready when
-// the callback is spent, or when they have to wait for a connection. False: there was nothing to do.
+// sendReady sends the calls that are ready, and settles those that failed. It runs in the plugin context. Calls stay ready
+// when the callback is spent, or when they have to wait for a connection. False: there was nothing to do.
 func (l *ledger) sendReady() (busy bool) {
 	if l.checkTimeouts {
 		l.checkTimeouts, l.blocked = false, false
@@ -268,7 +265,7 @@ func (l *ledger) message(c *call, now int64) []byte {
 		}
 		if c.wait > 0 {
 			// A call that is sent again has less time to wait.
-			r.Wait = max(0, nanoseconds(c.until-now)-p.config.Manager.Timeout)
+			r.Wait = max(0, time.Duration(c.until-now)-p.config.Manager.Timeout)
 		}
 		p.scratch = r.AppendRaw(p.scratch[:0])
 	}

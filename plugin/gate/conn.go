@@ -10,12 +10,12 @@ import (
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// Connections to managers. Each is a gRPC stream that this VM has to one shard, and carries any number of calls. A shard has
-// two: one for small messages, and one for large ones, so that a large message never delays a small one.
+// Connections to managers. Each is a gRPC stream that this VM has to one shard, and carries any number of calls. A shard
+// has two: one for small messages, and one for large ones, so that a large message never delays a small one.
 
 const (
-	// maxUnderWay bounds the calls on a connection that have no reply yet, and maxUnsent the bytes of their messages:
-	// the host buffers what the manager does not read.
+	// maxUnderWay bounds the calls on a connection that have no reply yet, and maxUnsent the bytes of their messages: the
+	// host buffers what the manager does not read.
 	maxUnderWay = 4096
 	maxUnsent   = 16 << 20
 	// maxSmallMessage bounds the messages on a connection for small ones.
@@ -25,14 +25,14 @@ const (
 	// firstBackoff and lastBackoff bound the time between two tries to connect; it doubles. The first try is immediate.
 	firstBackoff = 50 * time.Millisecond
 	lastBackoff  = time.Second
-	// pingBusy is the silence after which the gate asks whether a manager that has calls still answers, and pingIdle that of
-	// one that has none.
+	// pingBusy is the silence after which the gate asks whether a manager that has calls still answers, and pingIdle that
+	// of one that has none.
 	pingBusy = time.Second
 	pingIdle = 15 * time.Second
 )
 
-// A call's number is its position in conn.calls, and in the higher bits how many were sent before it on the connection, from 1.
-// So a late reply finds no other call.
+// A call's number is its position in conn.calls, and in the higher bits how many were sent before it on the connection,
+// from 1. So a late reply finds no other call.
 const (
 	positionBits = 12
 	pingNumber   = 1 // of the call that asks for a sign of life
@@ -116,13 +116,21 @@ func (l *ledger) sendCall(c *call, now int64) bool {
 	return true
 }
 
-// requestConnection deals with a call that has no connection. It has one opened, unless it is too early for another try.
+// requestConnection deals with a call that has no connection. It has one opened, unless it is too early for another try,
+// because the manager cannot be reached now. Then a reserve and a look-up wait for the manager. If it has been away for so
+// long that they would hardly live to see it again, they wait for one try only, so that no request fails once the manager
+// is back; requests that may be forwarded without protection do not wait even for that. Other calls fail at once, because
+// the gate repeats them anyway: no client waits, and the cache answers duplicates meanwhile.
 func (l *ledger) requestConnection(n *conn, c *call, now int64) {
-	if early := n.retryAt - now; early > 0 && early <= int64(lastBackoff) {
-		l.failUnlessWaiting(n, c, now)
+	if early := n.retryAt - now; early <= 0 || early > int64(lastBackoff) {
+		n.wanted, l.wanted = true, true
 		return
 	}
-	n.wanted, l.wanted = true, true
+	waits := c.kind == callReserve || c.kind == callLookUp
+	long := n.failures > 0 && now-n.since >= int64(l.p.config.Manager.Timeout)
+	if !waits || long && (n.failed > c.sent || c.route.FailureMode == config.FailOpen) {
+		c.fail(n.why, now)
+	}
 }
 
 // connect opens a connection that calls wait for, or closes those that were given up. It must be the first thing that a queue callback
@@ -167,18 +175,6 @@ func (l *ledger) open(n *conn) {
 	}
 	n.id, n.answered, n.lastMessage, n.pingSent = id, false, now, 0
 	l.p.metrics.count(l.p.metrics.connects)
-}
-
-// failUnlessWaiting deals with a call to a manager that cannot be reached now. A reserve and a look-up wait for the manager. If it has been away
-// for so long that they would hardly live to see it again, they wait for one try only, so that no request fails once the manager is back;
-// requests that may be forwarded without protection do not wait even for that.
-// Other calls fail at once, because the gate repeats them anyway: no client waits, and the cache answers duplicates meanwhile.
-func (l *ledger) failUnlessWaiting(n *conn, c *call, now int64) {
-	waits := c.kind == callReserve || c.kind == callLookUp
-	long := n.failures > 0 && now-n.since >= int64(l.p.config.Manager.Timeout)
-	if !waits || long && (n.failed > c.sent || c.route.FailureMode == config.FailOpen) {
-		c.fail(n.why, now)
-	}
 }
 
 // metadataOf returns what is said once for all calls of a connection. It is valid until the next call of metadataOf.
@@ -312,8 +308,8 @@ func closeReason(status int) (why string, again bool) {
 	return "the connection ended with gRPC status " + strconv.Itoa(status), true
 }
 
-// connectionEnded deals with a connection that is over. Its calls are sent again, by another connection, or fail. They may have been
-// carried out.
+// connectionEnded deals with a connection that is over. Its calls are sent again, by another connection, or fail. They may
+// have been carried out.
 func (l *ledger) connectionEnded(n *conn, why string, again bool, now int64) {
 	if !n.answered {
 		l.connectFailed(n, why, now)

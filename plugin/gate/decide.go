@@ -1,13 +1,14 @@
 package gate
 
 import (
+	"time"
+
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// maxDecisions bounds how often one callback decides again because the entry changed
-// meanwhile.
+// maxDecisions bounds how often one callback decides again because the entry changed meanwhile.
 const maxDecisions = 4
 
 // decide finds out what to do with the request.
@@ -69,16 +70,18 @@ func (s *Stream) proceed(now int64) verdict {
 	return s.forward(now)
 }
 
-// reserve asks the ledger for the right to run the request. The manager may hold the call for wait nanoseconds while another
-// attempt is pending. It may not hold the first one: nearly all keys are new, and the gate notices a manager that hangs within the
-// time of an ordinary call. open: an earlier reserve of the attempt may still be carried out.
-func (s *Stream) reserve(wait int64, open bool) verdict { return s.ask(callReserve, wait, open) }
+// reserve asks the ledger for the right to run the request. The manager may hold the call for wait nanoseconds while
+// another attempt is pending. It may not hold the first one: nearly all keys are new, and the gate notices a manager that
+// hangs within the time of an ordinary call. uncertain: an earlier reserve of the attempt may still be carried out.
+func (s *Stream) reserve(wait int64, uncertain bool) verdict {
+	return s.ask(callReserve, wait, uncertain)
+}
 
 // ask makes a call for whose reply the stream waits.
-func (s *Stream) ask(kind callKind, wait int64, open bool) verdict {
+func (s *Stream) ask(kind callKind, wait int64, uncertain bool) verdict {
 	s.copyFromHeaders()
 	c := s.newCall(kind)
-	c.wait, c.uncertain = nanoseconds(wait), open
+	c.wait, c.uncertain = time.Duration(wait), uncertain
 	c.stream, s.call = s, c
 	s.phase = phaseReserving
 	s.plugin.calls.add(c)
@@ -129,8 +132,8 @@ func (s *Stream) decideByEntry(e *cache.Entry, now int64) verdict {
 	return s.askLedgerOnly(now)
 }
 
-// unacknowledged deals with an outcome that this VM has and the ledger has not acknowledged. The
-// cache's entry does not help: it was evicted, or has not been written yet.
+// unacknowledged deals with an outcome that this VM has and the ledger has not acknowledged. The cache's entry does not
+// help: it was evicted, or has not been written yet.
 func (s *Stream) unacknowledged(c *call, now int64) verdict {
 	p := s.plugin
 	mine, entry := cache.Fingerprint(s.fingerprint.Short()), cache.Fingerprint(c.fingerprint.Short())
@@ -149,8 +152,7 @@ func (s *Stream) unacknowledged(c *call, now int64) verdict {
 	return verdictPause
 }
 
-// askLedgerOnly asks the ledger about a key without touching its entry in the cache, which does not
-// help.
+// askLedgerOnly asks the ledger about a key without touching its entry in the cache, which does not help.
 func (s *Stream) askLedgerOnly(now int64) verdict {
 	s.owner = false
 	if !s.plugin.host.Random(s.token[:]) {
@@ -159,8 +161,8 @@ func (s *Stream) askLedgerOnly(now int64) verdict {
 	return s.proceed(now)
 }
 
-// decideForOrphan deals with a pending entry whose VM is dead, so nothing in this proxy will end it. Only
-// the ledger may know the request's outcome; without a ledger it stays unknown.
+// decideForOrphan deals with a pending entry whose VM is dead, so nothing in this proxy will end it. Only the ledger may
+// know the request's outcome; without a ledger it stays unknown.
 func (s *Stream) decideForOrphan(e *cache.Entry, now int64) verdict {
 	s.plugin.metrics.count(s.plugin.metrics.orphaned)
 	s.ownerDead = true
@@ -254,20 +256,18 @@ func (p *Plugin) countHit(state api.State) {
 	}
 }
 
-// waitForEntry makes the stream wait until another attempt's pending entry ends. If it may
-// not wait, it gets 409. The current stream is s.
+// waitForEntry makes the stream wait until another attempt's pending entry ends. If it may not wait, it gets 409. The
+// current stream is s.
 func (s *Stream) waitForEntry(expires, now int64) verdict {
 	p := s.plugin
 	if !s.mayWait(now) {
 		return s.conflict(expires - now)
 	}
-	switch p.table.AddWaiter(&s.hash, p.queue, now) {
-	case cache.Ended:
+	if p.table.AddWaiter(&s.hash, p.queue, now) == cache.Ended {
 		// The entry ended between the look and this call, so nothing will wake this stream.
 		return verdictAgain
-	default:
-		// If the entry has no room for this VM's queue, the tick looks instead.
 	}
+	// If the entry has no room for this VM's queue, the tick looks instead.
 	p.startWaiting(s)
 	return verdictPause
 }
@@ -277,8 +277,8 @@ func (s *Stream) mayWait(now int64) bool {
 	return s.route.WaitForPending && !s.ownerDead && now < s.deadline(now) && s.roomLeft()
 }
 
-// roomLeft reports whether there is room for another waiter. The waiters of one key never
-// take more room than they leave free, so that a storm on one key leaves room for others.
+// roomLeft reports whether there is room for another waiter. The waiters of one key never take more room than they leave
+// free, so that a storm on one key leaves room for others.
 func (s *Stream) roomLeft() bool {
 	waiting := &s.plugin.waiting
 	free := s.plugin.config.MaxWaiters - waiting.size
@@ -294,8 +294,7 @@ func (s *Stream) roomLeft() bool {
 	return same < free
 }
 
-// deadline is when a duplicate stops waiting. It never waits longer than
-// PendingWait, even if the clock is set back.
+// deadline is when a duplicate stops waiting. It never waits longer than PendingWait, even if the clock is set back.
 func (s *Stream) deadline(now int64) int64 {
 	if now < s.firstDecided {
 		s.firstDecided = now
@@ -303,8 +302,8 @@ func (s *Stream) deadline(now int64) int64 {
 	return s.firstDecided + int64(s.route.PendingWait)
 }
 
-// conflict answers 409. remaining is the longest time for which the other attempt's
-// reservation can still hold, nanoseconds.
+// conflict answers 409. remaining is the longest time for which the other attempt's reservation can still hold,
+// nanoseconds.
 func (s *Stream) conflict(remaining int64) verdict {
 	p := s.plugin
 	p.metrics.count(p.metrics.conflict)
@@ -343,8 +342,8 @@ func (p *Plugin) stopWaiting(s *Stream) {
 	p.metrics.add(p.metrics.waiters, -1)
 }
 
-// wakeWaiters makes waiters decide again: those whose time is over, and those that were woken.
-// False: there were none. Once the callback is spent, the next one continues.
+// wakeWaiters makes waiters decide again: those whose time is over, and those that were woken. False: there were none. Once
+// the callback is spent, the next one continues.
 func (p *Plugin) wakeWaiters() (busy bool) {
 	if p.waiting.size == 0 {
 		p.deadlinesDue, p.wokenAll, p.wokenKeys = false, false, p.wokenKeys[:0]
@@ -374,9 +373,9 @@ func (p *Plugin) wakeWaiters() (busy bool) {
 // ready reports whether a woken waiter may look now.
 func (s *Stream) ready(now int64) bool { return now >= s.notBefore || s.failure != nil }
 
-// decideAgain makes the waiters that picked selects decide again. False: the callback is spent
-// and some of them are left. A stream that must wait longer joins the end of the list, so
-// the loop counts the streams that wait now and looks at each of them once.
+// decideAgain makes the waiters that picked selects decide again. False: the callback is spent and some of them are left. A
+// stream that must wait longer joins the end of the list, so the loop counts the streams that wait now and looks at each of
+// them once.
 func (p *Plugin) decideAgain(picked func(*Stream) bool) (all bool) {
 	s := p.waiting.first
 	for left := p.waiting.size; left > 0 && s != nil; left-- {
@@ -402,8 +401,8 @@ func (p *Plugin) decideAgain(picked func(*Stream) bool) (all bool) {
 	return true
 }
 
-// failWaiters answers the local waiters of an entry with a problem. The attempt that they wait
-// for failed, and each of them would fail for the same reason.
+// failWaiters answers the local waiters of an entry with a problem. The attempt that they wait for failed, and each of them
+// would fail for the same reason.
 func (p *Plugin) failWaiters(hash *cache.Hash, problem *api.Problem) {
 	for s := p.waiting.first; s != nil; s = s.next {
 		if s.hash == *hash {

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Calls that go to the cluster of the request's route although the routes are in an inner listener,
-// because that costs the proxy less. A route of the proxy asks for it in its metadata. Such a call
-// passes none of the route's rules, so the gate makes sure that there are none: from time to time
-// a call goes through the inner listener, which says what the request was there before and after the rules.
+// Calls that go to the cluster of the request's route although the routes are in an inner listener, because that costs the
+// proxy less. A route of the proxy asks for it in its metadata. Such a call passes none of the route's rules, so the gate
+// makes sure that there are none: from time to time a call goes through the inner listener, which says what the request was
+// there before and after the rules.
 
 const (
 	// surveyPeriod is the time for which the gate relies on what one call through the inner listener showed.
 	surveyPeriod = 10 * time.Second
-	// distrustPeriod is the time for which no call goes directly after a rule was seen. Rules may concern
-	// some requests only.
+	// distrustPeriod is the time for which no call goes directly after a rule was seen. Rules may concern some requests
+	// only.
 	distrustPeriod = time.Minute
 	// maxSurveys bounds the surveys that the gate keeps. Further calls go through the inner listener.
 	maxSurveys = 64
@@ -22,8 +22,8 @@ const (
 	maxTimeout = 24 * time.Hour
 )
 
-// surveyed is what a survey is about. Several routes may have one name, and not all of them the same rules, so
-// what one path shows says nothing about another.
+// surveyed is what a survey is about. Several routes may have one name, and not all of them the same rules, so what one
+// path shows says nothing about another.
 type surveyed struct {
 	host, route, cluster string // the names that the proxy's configuration gives them; host is the virtual host
 	method, path         string // path without query
@@ -44,8 +44,8 @@ type question struct {
 	authority, path string // of the request as the gate sent it
 }
 
-// direct reports whether the call of the current stream may go to the cluster of its route, and within which
-// time. If it may not, q is what to ask the inner listener; nil: nothing.
+// direct reports whether the call of the current stream may go to the cluster of its route, and within which time. If it
+// may not, q is what to ask the inner listener; nil: nothing.
 func (r *carrier) direct(headers [][2]string, timeout time.Duration, now int64) (cluster string, most time.Duration, q *question) {
 	host := r.p.host
 	if v, ok := host.Property("xds", "route_metadata", "filter_metadata", "oncegate", "direct"); !ok || len(v) != 1 || v[0] == 0 {
@@ -115,9 +115,9 @@ func (s *surveyed) sameRoute(other surveyed) bool {
 	return s.host == other.host && s.route == other.route
 }
 
-// learnRules takes in what the inner listener said of an answer. After the words that described.fate reads come: the
-// bytes of the request's headers before the route's rules and its x-envoy-expected-rq-timeout-ms, the same
-// two after the rules, cluster, host and path.
+// learnRules takes in what the inner listener said of an answer. After the words that described.fate reads come: the bytes
+// of the request's headers before the route's rules and its x-envoy-expected-rq-timeout-ms, the same two after the rules,
+// cluster, host and path.
 func (r *carrier) learnRules(q *question, d *described, now int64) {
 	v, words, why := q.survey, &d.words, ""
 	before, ok1 := bytesWithoutTimeout(words[4], words[5])
@@ -167,8 +167,8 @@ func refusedByFilter(flags, attempts string) bool {
 	return true
 }
 
-// bytesWithoutTimeout returns the bytes of a request's headers without x-envoy-expected-rq-timeout-ms, in which
-// the router writes the route's time-out; "-": the request has none.
+// bytesWithoutTimeout returns the bytes of a request's headers without x-envoy-expected-rq-timeout-ms, in which the router
+// writes the route's time-out; "-": the request has none.
 func bytesWithoutTimeout(all, timeout string) (int64, bool) {
 	n, ok := parseDecimal(all)
 	if timeout != "-" {

@@ -11,18 +11,17 @@ import (
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
-// Unary gRPC calls (grpc: unary). They are held, reserved and recorded like other requests in body
-// mode. Three things differ.
+// Unary gRPC calls (grpc: unary). They are held, reserved and recorded like other requests in body mode. Three things
+// differ.
 //
 // The outcome is in the trailer grpc-status, so it is known only at the answer's end.
 //
-// A host turns a local reply to a gRPC request into trailers without a message. So the gate
-// answers with a recorded message in another way: it changes the request's path to api.PathAnswer and
-// lets it go, without the headers that may be credentials. A route leads that path to something
-// that answers with a blank, an answer marked with headerBlank: an inner listener, or the manager.
-// The gate puts the recorded headers, message and trailers there instead. If the route is
-// missing, upstream gets a path and a content type that no gRPC server serves. Clients that ask for
-// this path themselves get 404, because a blank waits for the end of its request.
+// A host turns a local reply to a gRPC request into trailers without a message. So the gate answers with a recorded message
+// in another way: it changes the request's path to api.PathAnswer and lets it go, without the headers that may be
+// credentials. A route leads that path to something that answers with a blank, an answer marked with headerBlank: an inner
+// listener, or the manager. The gate puts the recorded headers, message and trailers there instead. If the route is
+// missing, upstream gets a path and a content type that no gRPC server serves. Clients that ask for this path themselves
+// get 404, because a blank waits for the end of its request.
 //
 // Answers without a message, and the gate's own refusals, are local replies.
 
@@ -196,8 +195,8 @@ func (p *Plugin) sendReroutes() {
 // pathBlank is where the shipped Envoy configurations answer what the gate has sent to api.PathAnswer.
 const pathBlank = "/oncegate/blank"
 
-// asksForBlank reports whether a client itself asks for api.PathAnswer or pathBlank. A route may compare paths without regard to
-// case or parameters. Another gate of this proxy may have sent the request there: it has set its status.
+// asksForBlank reports whether a client itself asks for api.PathAnswer or pathBlank. A route may compare paths without
+// regard to case or parameters. Another gate of this proxy may have sent the request there: it has set its status.
 // strings.EqualFold would bring tables that cost memory; see wasmcheck.
 func (p *Plugin) asksForBlank(path string) bool {
 	if !isPath(path, api.PathAnswer) && !isPath(path, pathBlank) {

@@ -28,8 +28,8 @@ const (
 	headerLedger = "idempotency-ledger"
 	// headerTrailers marks answers whose trailers are left out, because there was no room for them.
 	headerTrailers = "idempotency-trailers"
-	// headerAccepted is in recorded answers only. It is the first request's Accept-Encoding, recorded
-	// if upstream sent an encoding that it does not accept.
+	// headerAccepted is in recorded answers only. It is the first request's Accept-Encoding, recorded if upstream sent an
+	// encoding that it does not accept.
 	headerAccepted        = "idempotency-accepted-encoding"
 	headerAcceptEncoding  = "accept-encoding"
 	headerContentEncoding = "content-encoding"
@@ -41,8 +41,8 @@ const (
 // omitted is the value of headerTrailers and headerBody.
 const omitted = "omitted"
 
-// The values of api.HeaderStatus and propertyStatus. They say what became of a request. For
-// a request that the gate refuses, the value is the problem's code.
+// The values of api.HeaderStatus and propertyStatus. They say what became of a request. For a request that the gate
+// refuses, the value is the problem's code.
 const (
 	statusExecuted = "executed"
 	statusReplayed = "replayed"
@@ -60,8 +60,7 @@ const (
 	detailsReplayed = detailsPrefix + statusReplayed
 )
 
-// connectionNames returns the names that the connection headers declare to be
-// hop-by-hop, in lower case.
+// connectionNames returns the names that the connection headers declare to be hop-by-hop, in lower case.
 func connectionNames(headers [][2]string) []string {
 	var names []string
 	for i := range headers {
@@ -76,8 +75,7 @@ func connectionNames(headers [][2]string) []string {
 	return names
 }
 
-// eachToken calls f with the elements of a comma-separated list, without spaces
-// and empty ones, until f returns false.
+// eachToken calls f with the elements of a comma-separated list, without spaces and empty ones, until f returns false.
 func eachToken(list string, f func(string) bool) {
 	for list != "" {
 		var token string
@@ -132,8 +130,7 @@ func joined(headers [][2]string, name string) (list string) {
 	return list
 }
 
-// mediaType returns the media type of a content-type value, without its
-// parameters and in lower case.
+// mediaType returns the media type of a content-type value, without its parameters and in lower case.
 func mediaType(contentType string) string {
 	media, _, _ := strings.Cut(contentType, ";")
 	return lower(trim(media))
@@ -195,11 +192,11 @@ func cloneHeaders(headers [][2]string) [][2]string {
 	return out
 }
 
-// Whether a client accepts the content coding of a recorded answer. Upstream chose it for the
-// first request, and a retry may come from another client.
+// Whether a client accepts the content coding of a recorded answer. Upstream chose it for the first request, and a retry
+// may come from another client.
 
-// accepts reports whether an Accept-Encoding allows all codings of a Content-Encoding. A
-// request without the header accepts none: its client may not be able to decode.
+// accepts reports whether an Accept-Encoding allows all codings of a Content-Encoding. A request without the header accepts
+// none: its client may not be able to decode.
 func accepts(accept, encoding string) bool {
 	all := true
 	eachToken(encoding, func(coding string) bool {
@@ -228,8 +225,7 @@ func acceptsOne(accept, coding string) bool {
 	return named == 1 || named < 0 && rest == 1
 }
 
-// weigh parses an element of Accept-Encoding. It returns the coding, and 0 when a weight of
-// zero refuses it, else 1.
+// weigh parses an element of Accept-Encoding. It returns the coding, and 0 when a weight of zero refuses it, else 1.
 func weigh(element string) (name string, allowed int) {
 	name, q, _ := strings.Cut(element, ";")
 	name, q = lower(trim(name)), trim(q)

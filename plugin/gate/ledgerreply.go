@@ -88,8 +88,7 @@ func (l *ledger) classify(c *call, a *api.StreamReply) reply {
 	case code == api.CodeLargeAnswer && !c.large:
 		return reply{kind: replyLarge}
 	}
-	// The manager refused: it is starting, stopping, overloaded or full, or does
-	// not accept the gate's credentials.
+	// The manager refused: it is starting, stopping, overloaded or full, or does not accept the gate's credentials.
 	r := reply{
 		kind: replyUnavailable, uncertain: leavesUncertain(a.Status, code), retryAfter: min(a.RetryAfterSeconds, maxRetryAfterSeconds),
 		why: "the manager answered with status " + strconv.Itoa(a.Status),
@@ -115,9 +114,9 @@ func (l *ledger) classify(c *call, a *api.StreamReply) reply {
 	return r
 }
 
-// leavesUncertain reports whether a manager that answers with this status and code may have made the call. Only the statuses
-// of refusals and some codes say that it changed nothing. A code that is unknown, or lost with a part of the answer, says
-// nothing.
+// leavesUncertain reports whether a manager that answers with this status and code may have made the call. Only the
+// statuses of refusals and some codes say that it changed nothing. A code that is unknown, or lost with a part of the
+// answer, says nothing.
 func leavesUncertain(status int, code api.Code) bool {
 	switch code {
 	case api.CodeLedgerFull, api.CodeQuarantine, api.CodeOverloaded, api.CodeInsufficientStorage, api.CodeStoreFull,
@@ -127,9 +126,8 @@ func leavesUncertain(status int, code api.Code) bool {
 	return status < 400 || status >= 500
 }
 
-// refusesMessage reports whether a manager that answers with this status will never accept the
-// message. Wrong credentials, paths and shards can be corrected, and load passes, so these
-// statuses do not count.
+// refusesMessage reports whether a manager that answers with this status will never accept the message. Wrong credentials,
+// paths and shards can be corrected, and load passes, so these statuses do not count.
 func refusesMessage(status int) bool {
 	switch status {
 	case 401, 403, 404, 405, 408, 421, 425, 429:
@@ -165,8 +163,8 @@ func (k callKind) doneAs(a *api.ReserveReply) (kind replyKind, ok bool) {
 	return replyDone, ok
 }
 
-// classifyShardError classifies a refusal that concerns shards, which says nothing about the key itself. If there is no other
-// owner to ask, gates and managers disagree about the shards, and the log gets an alarm.
+// classifyShardError classifies a refusal that concerns shards, which says nothing about the key itself. If there is no
+// other owner to ask, gates and managers disagree about the shards, and the log gets an alarm.
 func (l *ledger) classifyShardError(c *call, code api.Code) (r reply, ok bool) {
 	switch {
 	case code == api.CodeKeyMoved && c.kind == callReserve && c.shard != l.owner(&c.attempt):

@@ -10,8 +10,8 @@ import (
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
-// Clients' look-ups: what became of a request whose answer was lost. A look-up reserves nothing, changes
-// nothing in the cache, and never reaches the upstream.
+// Clients' look-ups: what became of a request whose answer was lost. A look-up reserves nothing, changes nothing in the
+// cache, and never reaches the upstream.
 
 const (
 	methodGet     = "GET"
@@ -19,8 +19,8 @@ const (
 	statusPending = "pending"
 )
 
-// asksForLookUp reports whether the current request is a look-up. Other requests by GET and HEAD should not cost more
-// than one header.
+// asksForLookUp reports whether the current request is a look-up. Other requests by GET and HEAD should not cost more than
+// one header.
 func (p *Plugin) asksForLookUp(method string) bool {
 	where := p.config.Lookup
 	if where == "" || method != methodGet && method != methodHead {
@@ -75,8 +75,8 @@ func (s *Stream) readLookUp(headers request.Headers, path string) verdict {
 }
 
 // lostKey reads the key of a lost request. A look-up has no body. So a client sends a key that was in the body, or was
-// derived from it, in a header. Joined keys are never taken from a header, because a client could then name the claims
-// of another caller.
+// derived from it, in a header. Joined keys are never taken from a header, because a client could then name the claims of
+// another caller.
 func lostKey(k *config.Key, lost request.Headers, property request.Property) (key request.Key, bad *request.Error) {
 	source := *k
 	source.Required, source.JSONPath, source.Derive = true, "", config.DeriveNone

@@ -13,9 +13,9 @@ import (
 
 // Which of several ledgers keeps a key.
 
-// The manager decides where a key is, not the gate: while shards are added or removed, gates and managers
-// may have different lists. With manager.previous_shards the gate asks the previous owner of a key first, and
-// the new owner only after key-moved. All further calls about the key go to the ledger that reserved it.
+// The manager decides where a key is, not the gate: while shards are added or removed, gates and managers may have
+// different lists. With manager.previous_shards the gate asks the previous owner of a key first, and the new owner only
+// after key-moved. All further calls about the key go to the ledger that reserved it.
 
 // shard is what this VM knows about one ledger.
 type shard struct {
@@ -61,9 +61,9 @@ func (l *ledger) firstOwner(a *attempt) int {
 	return slices.IndexFunc(l.shards, func(s shard) bool { return s.name == name })
 }
 
-// What the gate remembers of each ledger (api.Mark). It says so with each call, because a ledger that lost its data, or
-// was put back to an earlier state, cannot notice that by itself. Such a ledger then takes no new keys for a while. The
-// VMs of a proxy share what they remember, so that a new VM knows it, too.
+// What the gate remembers of each ledger (api.Mark). It says so with each call, because a ledger that lost its data, or was
+// put back to an earlier state, cannot notice that by itself. Such a ledger then takes no new keys for a while. The VMs of
+// a proxy share what they remember, so that a new VM knows it, too.
 
 // markLasts is for how long the gate remembers a ledger that has not answered: no shorter than keys are remembered. After
 // that nothing is lost with the ledger, and another one may replace it.
@@ -110,8 +110,8 @@ func (l *ledger) rememberOtherLedger(s *shard, text string, longest int, now int
 	}
 }
 
-// rememberMark remembers a mark from an answer. It counts and logs that a shard's ledger is another one than before, as after
-// a start on an empty directory.
+// rememberMark remembers a mark from an answer. It counts and logs that a shard's ledger is another one than before, as
+// after a start on an empty directory.
 func (l *ledger) rememberMark(s *shard, text string, now int64) {
 	if len(text) > api.MaxMarkBytes || len(text) < api.MarkIDBytes {
 		return
@@ -139,8 +139,7 @@ func (l *ledger) rememberMark(s *shard, text string, now int64) {
 // What the log says about calls that the manager did not answer.
 
 const (
-	// logPeriod is the least time between two log lines of the same kind, even if calls
-	// succeed in between.
+	// logPeriod is the least time between two log lines of the same kind, even if calls succeed in between.
 	logPeriod = 10 * time.Second
 	// maxQuoted bounds the bytes of of text from outside that a log line quotes.
 	maxQuoted = 160

@@ -14,26 +14,24 @@ import (
 )
 
 const (
-	// tickPeriod is the time between two ticks. The tick does what no other callback
-	// triggers: waits that are over, outcomes to repeat, answers that got lost, the sweep.
+	// tickPeriod is the time between two ticks. The tick does what no other callback triggers: waits that are over,
+	// outcomes to repeat, answers that got lost, the sweep.
 	tickPeriod = 200 * time.Millisecond
-	// recheckPeriod is how often waiting duplicates look into the cache when nothing
-	// wakes them.
+	// recheckPeriod is how often waiting duplicates look into the cache when nothing wakes them.
 	recheckPeriod = time.Second
-	// lostGrace is how long the gate waits for a callout's answer after the timeout.
-	// The host reports timeouts itself, so only an answer that got lost takes longer.
+	// lostGrace is how long the gate waits for a callout's answer after the timeout. The host reports timeouts itself, so
+	// only an answer that got lost takes longer.
 	lostGrace = 5 * time.Second
-	// sweepSets bounds the buckets that one tick sweeps. It is large enough for one VM to
-	// sweep a table of the default size within the default interval.
+	// sweepSets bounds the buckets that one tick sweeps. It is large enough for one VM to sweep a table of the default size
+	// within the default interval.
 	sweepSets = 320
 	// maxQueueMessages bounds the messages that one queue callback takes.
 	maxQueueMessages = 256
 	// pendingRounds bounds how often one callback does the work that its own work has caused.
 	pendingRounds = 8
-	// maxHandled bounds the replies and resumes of one callback of the plugin context. The host
-	// carries them out after the callback, each within the one before, and each calls back
-	// into the VM. About 300 of them overflow its stack, and the VM is lost with all its
-	// streams.
+	// maxHandled bounds the replies and resumes of one callback of the plugin context. The host carries them out after the
+	// callback, each within the one before, and each calls back into the VM. About 300 of them overflow its stack, and the
+	// VM is lost with all its streams.
 	maxHandled = 32
 )
 
@@ -43,8 +41,7 @@ const (
 	messageAll      = 'a' // entries of unknown hashes ended: all waiters must look
 )
 
-// Plugin is the gate in one VM. Its methods are the host's callbacks; they
-// never overlap.
+// Plugin is the gate in one VM. Its methods are the host's callbacks; they never overlap.
 type Plugin struct {
 	host     Host
 	config   *config.Config
@@ -101,11 +98,11 @@ type Plugin struct {
 // New returns a gate that is not started.
 func New(host Host) *Plugin { return &Plugin{host: host} }
 
-// Start reads the configuration and prepares the VM. An error names the field that is
-// wrong and says why; the plugin must then not be used.
+// Start reads the configuration and prepares the VM. An error names the field that is wrong and says why; the plugin must
+// then not be used.
 //
-// Hosts also call it on VMs that never get a stream, so it does only what is harmless
-// there: it writes a scratch key and a beat, registers a queue, and defines metrics.
+// Hosts also call it on VMs that never get a stream, so it does only what is harmless there: it writes a scratch key and a
+// beat, registers a queue, and defines metrics.
 func (p *Plugin) Start(configuration []byte) error {
 	cfg, err := config.Parse(configuration)
 	if err != nil {
@@ -160,13 +157,13 @@ func (p *Plugin) Start(configuration []byte) error {
 	return nil
 }
 
-// cachePrefix is the prefix of all keys that gates use in shared data. An older and a newer
-// gate share them; the version in each record identifies its format.
+// cachePrefix is the prefix of all keys that gates use in shared data. An older and a newer gate share them; the version in
+// each record identifies its format.
 const cachePrefix = "oncegate"
 
-// Shutdown prepares for the plugin's removal. True: the host may remove it now.
-// False: requests still run and need renewals, or outcomes are on their way to the ledger or
-// the cache. The plugin calls Host.Done once all of them have arrived or run out.
+// Shutdown prepares for the plugin's removal. True: the host may remove it now. False: requests still run and need
+// renewals, or outcomes are on their way to the ledger or the cache. The plugin calls Host.Done once all of them have
+// arrived or run out.
 func (p *Plugin) Shutdown() bool {
 	if p.idle() {
 		p.calls.close()
@@ -269,8 +266,8 @@ func (p *Plugin) beat(now int64) {
 // beatGap is the time after which a late beat means that the VM stood still.
 const beatGap = 3 * cache.BeatPeriod
 
-// isDead reports whether the VM of another queue has died. After this VM stood still it judges
-// no other VM until that one had time to beat, because the whole proxy may have stood still.
+// isDead reports whether the VM of another queue has died. After this VM stood still it judges no other VM until that one
+// had time to beat, because the whole proxy may have stood still.
 func (p *Plugin) isDead(queue uint32, now int64) bool {
 	return queue != p.queue && now-p.lastBeat < beatGap && now-p.steadySince >= 2*cache.BeatPeriod && !p.table.Alive(queue, now)
 }
@@ -281,12 +278,12 @@ func (p *Plugin) beginCallback() bool {
 	return p.inPluginContext
 }
 
-// atLimit reports whether the running callback has answered or resumed as many streams as it
-// may. The next callback continues.
+// atLimit reports whether the running callback has answered or resumed as many streams as it may. The next callback
+// continues.
 func (p *Plugin) atLimit() bool { return p.handled >= maxHandled }
 
-// makeCurrent makes a stream the one that host calls act on; 0 is the plugin itself. False: the
-// host does not know the stream any more.
+// makeCurrent makes a stream the one that host calls act on; 0 is the plugin itself. False: the host does not know the
+// stream any more.
 func (p *Plugin) makeCurrent(stream uint32) bool {
 	if p.current == stream {
 		return true
@@ -315,9 +312,9 @@ func (p *Plugin) readQueue() {
 	}
 }
 
-// runPending does the work of the plugin context: it sends calls and wakes duplicates. Only here
-// may the gate answer a stream other than the one whose callback runs, because a local reply
-// makes the host stop the running callback's stream, whichever stream the reply is for.
+// runPending does the work of the plugin context: it sends calls and wakes duplicates. Only here may the gate answer a
+// stream other than the one whose callback runs, because a local reply makes the host stop the running callback's stream,
+// whichever stream the reply is for.
 func (p *Plugin) runPending() {
 	p.refuseBodies()
 	p.sendReplies()
@@ -350,16 +347,16 @@ func (p *Plugin) hasWork() bool {
 	return p.deadlinesDue || p.wokenAll || len(p.wokenKeys) > 0 || p.calls.hasWork() || p.carrier.hasWork() || p.bodies.refusing || p.delayed.hasWork() || p.reroutes.size > 0
 }
 
-// requestCallback asks for a queue callback, in which the plugin context is active. If the host
-// refuses the message, the tick does the work.
+// requestCallback asks for a queue callback, in which the plugin context is active. If the host refuses the message, the
+// tick does the work.
 func (p *Plugin) requestCallback() {
 	if !p.inPluginContext && !p.callbackRequested {
 		p.callbackRequested = p.host.Enqueue(p.queue, []byte{messageCallback})
 	}
 }
 
-// wake wakes the waiters of an entry that ended. queues are those of the VMs in
-// which, as far as the cache knows, duplicates wait.
+// wake wakes the waiters of an entry that ended. queues are those of the VMs in which, as far as the cache knows,
+// duplicates wait.
 func (p *Plugin) wake(hash *cache.Hash, queues []uint32) {
 	for _, queue := range queues {
 		if queue != p.queue {

@@ -23,8 +23,8 @@ func unknownProblem() *api.Problem {
 		Detail: "The request was not executed a second time. Find out whether the first one took effect before you send it with another key."}
 }
 
-// notRecordedProblem is for a duplicate of a request that ran but whose answer is not recorded.
-// status is the answer's status; 0: not known either.
+// notRecordedProblem is for a duplicate of a request that ran but whose answer is not recorded. status is the answer's
+// status; 0: not known either.
 func notRecordedProblem(status int) *api.Problem {
 	detail := "The request is not executed again."
 	if status != 0 {
@@ -157,8 +157,8 @@ func grpcOf(problem *api.Problem) int {
 	return grpcInternal
 }
 
-// grpcDetails is the google.rpc.Status of a problem, in base64: code, message, an ErrorInfo with the problem's code as
-// its reason, and a RetryInfo if the problem says when to try again.
+// grpcDetails is the google.rpc.Status of a problem, in base64: code, message, an ErrorInfo with the problem's code as its
+// reason, and a RetryInfo if the problem says when to try again.
 func grpcDetails(code int, message string, problem *api.Problem) string {
 	status := appendField(nil, 1, uint64(code))
 	status = appendText(status, 2, message)

@@ -9,13 +9,11 @@ import (
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// recordedHeaders returns the headers of an answer that a replay repeats: the
-// end-to-end headers that the route keeps, without those that the proxy makes for every
-// answer, and without the gate's own. The date is recorded as the original date.
-// False: there are more than a result may hold.
+// recordedHeaders returns the headers of an answer that a replay repeats: the end-to-end headers that the route keeps,
+// without those that the proxy makes for every answer, and without the gate's own. The date is recorded as the original
+// date. False: there are more than a result may hold.
 //
-// The returned strings are copies, so they do not keep the host's header block
-// alive.
+// The returned strings are copies, so they do not keep the host's header block alive.
 func recordedHeaders(headers [][2]string, route *config.Route) ([]api.Header, bool) {
 	named := connectionNames(headers)
 	_, dated := headerValue(headers, config.OriginalDate)
@@ -43,8 +41,8 @@ func recordedHeaders(headers [][2]string, route *config.Route) ([]api.Header, bo
 	return out, true
 }
 
-// recordedName returns the name under which a header is recorded; empty: it is not. dated: the answer
-// has an original date already, as an upstream's own replay does.
+// recordedName returns the name under which a header is recorded; empty: it is not. dated: the answer has an original date
+// already, as an upstream's own replay does.
 func recordedName(name string, route *config.Route, named []string, dated bool) string {
 	switch {
 	case name == headerDate && !dated:
@@ -117,8 +115,8 @@ func (s *Stream) addDate() {
 	s.answer.addHeader(config.OriginalDate, httpDate(s.plugin.host.Now()))
 }
 
-// replays reports whether a replay has a header of the record. The settings may have changed since the
-// record was made. bare: the replay leaves out the record's body.
+// replays reports whether a replay has a header of the record. The settings may have changed since the record was made.
+// bare: the replay leaves out the record's body.
 func (s *Stream) replays(name string, bare bool) bool {
 	switch {
 	case name == headerTrailers, name == headerBody:
@@ -153,11 +151,11 @@ func httpDate(ns int64) string {
 // twoDigits appends the last two digits of n.
 func twoDigits(b []byte, n int) []byte { return append(b, byte('0'+n/10%10), byte('0'+n%10)) }
 
-// Trailers of answers. A local reply has none. But its last piece of body passes the
-// filter, and a host lets a filter add trailers to the last piece.
+// Trailers of answers. A local reply has none. But its last piece of body passes the filter, and a host lets a filter add
+// trailers to the last piece.
 
-// trailerPrefix begins the names under which a recorded answer keeps its trailers. They are among
-// its headers, so ledgers of all releases keep them.
+// trailerPrefix begins the names under which a recorded answer keeps its trailers. They are among its headers, so ledgers
+// of all releases keep them.
 const trailerPrefix = "idempotency-trailer-"
 
 // outTrailers are the trailers that the gate adds to its own reply.
@@ -167,8 +165,8 @@ type outTrailers struct {
 	bare bool
 }
 
-// copyTrailers copies those trailers of an answer that the route keeps. If there is no room for all of them, or the
-// host did not hand over any, it copies none and marks the answer.
+// copyTrailers copies those trailers of an answer that the route keeps. If there is no room for all of them, or the host
+// did not hand over any, it copies none and marks the answer.
 func (s *Stream) copyTrailers(trailers [][2]string) {
 	a := &s.answer
 	was, fits := len(a.headers), len(trailers) > 0

@@ -91,8 +91,7 @@ func (s *Stream) keyless() verdict {
 	return verdictForward
 }
 
-// unprotectable reports whether a request opens something that has no single answer: a
-// tunnel, a WebSocket or a gRPC call.
+// unprotectable reports whether a request opens something that has no single answer: a tunnel, a WebSocket or a gRPC call.
 func unprotectable(method string, headers request.Headers) bool {
 	contentType, _ := headers.Get(headerContentType)
 	return method == methodConnect || upgrades(headers) || isGRPC(mediaType(contentType))
@@ -103,9 +102,9 @@ func upgrades(headers request.Headers) bool {
 	return n > 0 && slices.Contains(connectionNames(headers), headerUpgrade)
 }
 
-// unsupported deals with an unprotectable request. If it has a key, or the route gives every
-// request one, it must not run as if it were protected. Where keys come from JSON bodies, the
-// gate does not look for one, so it says that it let the request pass.
+// unsupported deals with an unprotectable request. If it has a key, or the route gives every request one, it must not run
+// as if it were protected. Where keys come from JSON bodies, the gate does not look for one, so it says that it let the
+// request pass.
 func (s *Stream) unsupported(headers request.Headers) verdict {
 	p, k := s.plugin, &s.route.Key
 	keys := 0
@@ -129,8 +128,8 @@ func (s *Stream) unsupported(headers request.Headers) verdict {
 	return s.refuse(&unsupportedProblem)
 }
 
-// unreadable deals with a request whose headers the host cannot hand over. A client
-// must not get past the gate with such a request.
+// unreadable deals with a request whose headers the host cannot hand over. A client must not get past the gate with such a
+// request.
 func (s *Stream) unreadable() verdict {
 	k := &s.route.Key
 	if k.Header != "" {
@@ -162,9 +161,8 @@ func (s *Stream) identify(key request.Key, headers request.Headers) {
 	}
 }
 
-// copyFromHeaders copies what the stream needs of the headers, so that it does not keep the host's
-// whole header block alive. Most duplicates are answered in their first callback and need no
-// copy.
+// copyFromHeaders copies what the stream needs of the headers, so that it does not keep the host's whole header block
+// alive. Most duplicates are answered in their first callback and need no copy.
 func (s *Stream) copyFromHeaders() {
 	if s.copied {
 		return
@@ -207,8 +205,8 @@ func (s *Stream) refuseAmbiguous(lacks string) verdict {
 
 // What the gate says to upstream about a request (the route's forward).
 
-// forwardHeaders returns the headers of forward with their values; "": upstream must not get the header. The client's
-// own headers of these names never reach upstream, because upstream trusts them.
+// forwardHeaders returns the headers of forward with their values; "": upstream must not get the header. The client's own
+// headers of these names never reach upstream, because upstream trusts them.
 func (s *Stream) forwardHeaders() [4][2]string {
 	f := &s.route.Forward
 	list := [4][2]string{{f.KeyHeader, s.key}, {f.AttemptHeader}, {f.TokenHeader}, {f.ScopeHeader}}
@@ -259,15 +257,14 @@ func (s *Stream) addForwardHeaders(headers [][2]string) [][2]string {
 	return kept
 }
 
-// Bounds of the request's headers that go along with its calls. Headers beyond them are
-// left out.
+// Bounds of the request's headers that go along with its calls. Headers beyond them are left out.
 const (
 	maxTraceHeaders = 9
 	maxTraceBytes   = 1024
 )
 
-// traceHeaders returns the headers that link a call to the request that causes it. Their values
-// are views of the host's header block.
+// traceHeaders returns the headers that link a call to the request that causes it. Their values are views of the host's
+// header block.
 func traceHeaders(headers [][2]string) (trace [][2]string) {
 	count, size := 0, 0
 	for i := range headers {
@@ -293,9 +290,8 @@ func traceHeaders(headers [][2]string) (trace [][2]string) {
 var traceNames = [...]string{"x-request-id", "traceparent", "tracestate", "b3",
 	"x-b3-traceid", "x-b3-spanid", "x-b3-parentspanid", "x-b3-sampled", "x-b3-flags"}
 
-// traceName returns the name of a header that carries a request's identity, as Envoy, W3C or
-// Zipkin define it, and "" for other headers. The returned names are constants, so no copy of
-// them is needed.
+// traceName returns the name of a header that carries a request's identity, as Envoy, W3C or Zipkin define it, and "" for
+// other headers. The returned names are constants, so no copy of them is needed.
 func traceName(name string) string {
 	// Most headers differ in the first byte, which costs less to compare than all names.
 	if name == "" || name[0] != 'x' && name[0] != 't' && name[0] != 'b' {
@@ -315,4 +311,10 @@ func printable(value string) bool {
 		}
 	}
 	return true
+}
+
+// http1 reports whether the client speaks HTTP/1.
+func (s *Stream) http1() bool {
+	protocol, _ := s.plugin.host.Property("request", "protocol")
+	return len(protocol) > 6 && string(protocol[:6]) == "HTTP/1"
 }

@@ -9,12 +9,11 @@ import (
 )
 
 const (
-	// maxUploadBytes bounds the bytes of request bodies that a VM holds. Beyond it, the host
-	// holds them. If the VM holds no other body, one body may be as large as
-	// max_request_body_bytes.
+	// maxUploadBytes bounds the bytes of request bodies that a VM holds. Beyond it, the host holds them. If the VM holds no
+	// other body, one body may be as large as max_request_body_bytes.
 	maxUploadBytes = 8 << 20
-	// leaveBytes is how much of a body the gate always leaves to the host. It is less than any
-	// useful buffer limit, and most bodies are no larger.
+	// leaveBytes is how much of a body the gate always leaves to the host. It is less than any useful buffer limit, and
+	// most bodies are no larger.
 	leaveBytes = 16 << 10
 )
 
@@ -62,6 +61,14 @@ func (u *upload) readHeaders(body *request.Body, headers request.Headers, keyed 
 // buffered returns the bytes that the gate has and the host has not.
 func (u *upload) buffered() []byte { return u.pieces[u.left:] }
 
+// with returns all pieces with another one at the end.
+func (u *upload) with(piece []byte) []byte {
+	if len(u.pieces) == 0 {
+		return piece
+	}
+	return append(u.pieces, piece...)
+}
+
 // readBody digests a piece.
 func (s *Stream) readBody(size int, end bool) Action {
 	u := &s.upload
@@ -89,30 +96,24 @@ func (s *Stream) readBody(size int, end bool) Action {
 	return s.actionFor(s.bodyRead(piece, whole))
 }
 
-// holdLast holds the piece that completes a body until its end comes, because for an earlier
-// answer the host would close an HTTP/1 connection or reset an HTTP/2 stream. In HTTP/2 the
-// end of a larger body may be stuck before a full buffer, so holdLast is not used there, and
-// only a reply waits for the end.
+// holdLast holds the piece that completes a body until its end comes, because for an earlier answer the host would close an
+// HTTP/1 connection or reset an HTTP/2 stream. In HTTP/2 the end of a larger body may be stuck before a full buffer, so
+// holdLast is not used there, and only a reply waits for the end.
 func (s *Stream) holdLast(piece []byte) Action {
 	u := &s.upload
 	if !s.putBack() {
 		return s.actionFor(s.unreadableBody())
 	}
-	switch {
-	case !s.storesBody():
-	case u.pieces == nil:
-		u.pieces = piece
-	default:
-		u.pieces = append(u.pieces, piece...)
+	if s.storesBody() {
+		u.pieces = u.with(piece)
 	}
 	u.left = len(u.pieces)
 	return Pause
 }
 
-// holdPiece holds a piece until the rest of the body is there. The host stops reading from
-// the client when its buffer is full. The gate does not know the buffer's size: if it is smaller
-// than the body, host and gate would wait for each other forever. So the gate takes over the
-// pieces of larger bodies and puts them back in front of the last one.
+// holdPiece holds a piece until the rest of the body is there. The host stops reading from the client when its buffer is
+// full. The gate does not know the buffer's size: if it is smaller than the body, host and gate would wait for each other
+// forever. So the gate takes over the pieces of larger bodies and puts them back in front of the last one.
 func (s *Stream) holdPiece(piece []byte) Action {
 	p, u := s.plugin, &s.upload
 	take := u.body.Len() > leaveBytes && s.buffersPieces()
@@ -139,10 +140,9 @@ func (s *Stream) holdPiece(piece []byte) Action {
 	return Pause
 }
 
-// buffersPieces reports whether the gate may take over pieces of the body. It can put them back only
-// in front of a piece, and trailers come after the last one. So it must know which piece is the
-// last: from the declared length, or because no trailers follow. In HTTP/1 none follow that the
-// client has not announced, unless the host is configured to pass them.
+// buffersPieces reports whether the gate may take over pieces of the body. It can put them back only in front of a piece,
+// and trailers come after the last one. So it must know which piece is the last: from the declared length, or because no
+// trailers follow. In HTTP/1 none follow that the client has not announced, unless the host is configured to pass them.
 func (s *Stream) buffersPieces() bool {
 	u := &s.upload
 	if u.buffering == bufferingUndecided {
@@ -154,20 +154,17 @@ func (s *Stream) buffersPieces() bool {
 	return u.buffering == bufferingOn
 }
 
-// keyInside reports whether the key must be read from the body, for which the gate needs all of it.
-func (s *Stream) keyInside() bool { return s.upload.keyed && s.route.Key.InBody() }
-
-// needsWhole reports whether the gate cannot decide without the whole body. A body beyond
-// max_request_body_bytes is the exception.
+// needsWhole reports whether the gate cannot decide without the whole body. A body beyond max_request_body_bytes is the
+// exception.
 func (s *Stream) needsWhole() bool {
-	return s.keyInside() || s.route.Fingerprint.Body == config.BodyCanonicalJSON
+	return s.upload.keyed && s.route.Key.InBody() || s.route.Fingerprint.Body == config.BodyCanonicalJSON
 }
 
 // storesBody reports whether the gate stores all pieces of the body.
 func (s *Stream) storesBody() bool { return s.upload.forCall || s.needsWhole() }
 
-// claimBodyRoom claims room for more bytes in pieces. If the length is declared, it claims all of it
-// the first time. False: the VM holds too much already.
+// claimBodyRoom claims room for more bytes in pieces. If the length is declared, it claims all of it the first time. False:
+// the VM holds too much already.
 func (s *Stream) claimBodyRoom(more int) bool {
 	p, u := s.plugin, &s.upload
 	need := len(u.pieces) + more
@@ -192,15 +189,13 @@ func (s *Stream) dropPieces() {
 	s.upload.claimed, s.upload.pieces, s.upload.left = 0, nil, 0
 }
 
-// putBack returns the taken bytes to the host, in front of the current piece. False: the host
-// refused them.
+// putBack returns the taken bytes to the host, in front of the current piece. False: the host refused them.
 func (s *Stream) putBack() bool {
 	taken := s.upload.buffered()
 	return len(taken) == 0 || s.plugin.host.PrependRequestBody(taken)
 }
 
-// bodyRead decides once the body is digested, either all of it or max_request_body_bytes. piece is
-// its last piece.
+// bodyRead decides once the body is digested, either all of it or max_request_body_bytes. piece is its last piece.
 func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	p, route, u := s.plugin, s.route, &s.upload
 	if s.rpc && whole && !s.message.whole() {
@@ -209,10 +204,7 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	whole = whole && !u.body.Truncated()
 	var body []byte
 	if whole && s.needsWhole() {
-		body = piece
-		if len(u.pieces) > 0 {
-			body = append(u.pieces, piece...)
-		}
+		body = u.with(piece)
 	}
 	if u.keyed {
 		key, bad := s.bodyKey(body, whole)
@@ -224,8 +216,11 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 		}
 		if key.Value == "" {
 			s.dropBody()
-			if route.Key.Derive != config.DeriveNone || route.Key.ToldInBody() && (!whole || u.encoded) {
-				return s.unreadKey()
+			unread := route.Key.Derive != config.DeriveNone || route.Key.ToldInBody() && (!whole || u.encoded)
+			if unread && !route.Key.Required {
+				// The body may have a key that the gate cannot read: it is too large or encoded, or there is none of which to
+				// derive a key. The request passes, with a mark, because the operator has not said that each request has one.
+				return s.bypass()
 			}
 			return s.keyless()
 		}
@@ -247,16 +242,6 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	return s.decide()
 }
 
-// unreadKey deals with a request that may have a key in its body, which the gate cannot read: it is too large or encoded,
-// or there is none of which to derive a key. If the route demands a key, the request is refused. Otherwise it passes, with a
-// mark, because the operator has not said that each request has one.
-func (s *Stream) unreadKey() verdict {
-	if s.route.Key.Required {
-		return s.keyless()
-	}
-	return s.bypass()
-}
-
 // encoded reports whether a body has a content encoding.
 func encoded(headers request.Headers) bool {
 	encoding := joined(headers, headerContentEncoding)
@@ -273,10 +258,7 @@ func (s *Stream) unreadableBody() verdict {
 // last piece.
 func (s *Stream) storeForCall(piece []byte) {
 	p, u := s.plugin, &s.upload
-	whole := piece
-	if len(u.pieces) > 0 {
-		whole = append(u.pieces, piece...)
-	}
+	whole := u.with(piece)
 	s.dropBody()
 	if p.uploadBytes+len(whole) > maxUploadBytes || u.json && !u.encoded && asksForStream(whole) {
 		return
@@ -294,22 +276,21 @@ func (s *Stream) dropBody() {
 	s.dropPieces()
 }
 
-// bodyPatience is how long the host may have bytes of a held request's body without a
-// callback. After that the gate takes the configuration to be wrong. It is not shorter because
-// a filter before the gate may hold a body while it asks another service about it.
+// bodyPatience is how long the host may have bytes of a held request's body without a callback. After that the gate takes
+// the configuration to be wrong. It is not shorter because a filter before the gate may hold a body while it asks another
+// service about it.
 const bodyPatience = time.Second
 
 // bodyProbe is the time after which another request is held to find out whether bodies come now.
 const bodyProbe = 10 * time.Second
 
-// bodyWatch notices a host that holds the body back together with the headers. On such a
-// host every request of a route in body mode would hang. The proof is a body of which bytes
-// have come (request.total_size) without a callback; a slow client proves nothing.
-// The first body that the host delivers ends the watch forever.
+// bodyWatch notices a host that holds the body back together with the headers. On such a host every request of a route in
+// body mode would hang. The proof is a body of which bytes have come (request.total_size) without a callback; a slow client
+// proves nothing. The first body that the host delivers ends the watch forever.
 type bodyWatch struct {
 	seen bool // the host delivered a body while headers were held
-	// unavailable: the host delivers no bodies. Requests are refused, except one per
-	// bodyProbe, which is held to find out whether that is still so.
+	// unavailable: the host delivers no bodies. Requests are refused, except one per bodyProbe, which is held to find out
+	// whether that is still so.
 	unavailable bool
 	refusing    bool  // the requests that are held now must be refused
 	probed      int64 // when a request was last held, or last proved that no body comes

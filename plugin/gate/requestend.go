@@ -6,9 +6,9 @@ import (
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
-// Replies wait for the end of their requests. After a reply that goes out before the request's
-// end, the host closes an HTTP/1 connection and resets an HTTP/2 stream. Many clients then lose
-// the reply: over HTTP/1 those that send a large body before they read, over HTTP/2 some in any case.
+// Replies wait for the end of their requests. After a reply that goes out before the request's end, the host closes an
+// HTTP/1 connection and resets an HTTP/2 stream. Many clients then lose the reply: over HTTP/1 those that send a large body
+// before they read, over HTTP/2 some in any case.
 
 const (
 	// endBytes is the largest declared HTTP/1 body whose end is taken from request.total_size. Larger ones need body callbacks.
@@ -18,9 +18,9 @@ const (
 	// shownPatience is how long a reply waits after each piece of a body that the host shows. The host bounds the time of
 	// the whole request.
 	shownPatience = time.Second
-	// endLooks is how many ticks, at least, must find that an HTTP/2 request has not grown before a reply
-	// takes it as complete, if the host does not show its body. Many clients send the end by itself, after
-	// the last byte. Ticks count, not time: before a tick that comes late, the host reads what came meanwhile.
+	// endLooks is how many ticks, at least, must find that an HTTP/2 request has not grown before a reply takes it as
+	// complete, if the host does not show its body. Many clients send the end by itself, after the last byte. Ticks count,
+	// not time: before a tick that comes late, the host reads what came meanwhile.
 	endLooks = 5
 	// endPeriod is the time between two ticks while a reply waits.
 	endPeriod = 2 * time.Millisecond
@@ -102,8 +102,8 @@ func (e *requestEnd) incomplete() bool {
 	return e.headersRead && !e.ended && (e.length < 0 || e.received < e.length)
 }
 
-// isShort reports whether the end of the current stream's request needs no body callback: an HTTP/1 body whose declared length is
-// small is complete in the queue callback, which is cheaper.
+// isShort reports whether the end of the current stream's request needs no body callback: an HTTP/1 body whose declared
+// length is small is complete in the queue callback, which is cheaper.
 func (s *Stream) isShort() bool {
 	e := &s.requestEnd
 	if !e.shortKnown && e.headersRead {
@@ -113,8 +113,8 @@ func (s *Stream) isShort() bool {
 	return e.isShort
 }
 
-// awaitsEnd reports whether a reply to the current stream must wait. In the plugin context the host
-// has all bytes that came together with the headers, so a reply to a short request waits only if some are missing.
+// awaitsEnd reports whether a reply to the current stream must wait. In the plugin context the host has all bytes that came
+// together with the headers, so a reply to a short request waits only if some are missing.
 func (s *Stream) awaitsEnd() bool {
 	p, e := s.plugin, &s.requestEnd
 	if s.headers != nil {
@@ -128,8 +128,8 @@ func (s *Stream) awaitsEnd() bool {
 	case e.bodyShown || p.bodies.seen:
 		return true
 	}
-	// Outside the plugin context, the first body callback may follow. Inside, nothing more will be known of the end of a chunked
-	// HTTP/1 body, nor whether that of a large body is near.
+	// Outside the plugin context, the first body callback may follow. Inside, nothing more will be known of the end of a
+	// chunked HTTP/1 body, nor whether that of a large body is near.
 	return !p.inPluginContext || !e.http1 && !e.large
 }
 
@@ -138,10 +138,9 @@ func (s *Stream) allReceived() bool {
 	return s.plugin.totalSize() >= s.requestEnd.headers+uint64(s.requestEnd.length)
 }
 
-// requestComplete looks whether the request of the current stream has come in, as far as the gate can know
-// without body callbacks. In HTTP/1 the host reads the end together with the last byte of a declared
-// body. In HTTP/2 the end may follow later, and nothing but some ticks without new bytes suggests
-// that it has come.
+// requestComplete looks whether the request of the current stream has come in, as far as the gate can know without body
+// callbacks. In HTTP/1 the host reads the end together with the last byte of a declared body. In HTTP/2 the end may follow
+// later, and nothing but some ticks without new bytes suggests that it has come.
 func (s *Stream) requestComplete() bool {
 	e := &s.requestEnd
 	if e.http1 {
@@ -214,8 +213,8 @@ func (s *Stream) dropLateBody() Action {
 	return Drop
 }
 
-// sendReplies sends the replies that need not wait any more. It runs in the plugin context.
-// Once the callback is spent, the next one continues.
+// sendReplies sends the replies that need not wait any more. It runs in the plugin context. Once the callback is spent, the
+// next one continues.
 func (p *Plugin) sendReplies() {
 	n := &p.delayed
 	if n.unchecked.size == 0 && !n.checkPolled {
@@ -276,8 +275,8 @@ func (n *delayedReplies) hasWork() bool {
 // needsFastTick reports whether the tick must come every endPeriod.
 func (n *delayedReplies) needsFastTick() bool { return n.polled.size > 0 }
 
-// setTickPeriod changes the tick's period if replies begin or cease to wait for ticks. Only queue
-// callbacks call it: a host may not expect a tick to change its own period.
+// setTickPeriod changes the tick's period if replies begin or cease to wait for ticks. Only queue callbacks call it: a host
+// may not expect a tick to change its own period.
 func (p *Plugin) setTickPeriod() {
 	n := &p.delayed
 	if n.fastTick == n.needsFastTick() {
@@ -293,8 +292,7 @@ func (p *Plugin) setTickPeriod() {
 	}
 }
 
-// list is a list of streams in the order in which they joined. A stream is in one list at
-// most.
+// list is a list of streams in the order in which they joined. A stream is in one list at most.
 type list struct {
 	first, last *Stream
 	size        int

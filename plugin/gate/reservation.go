@@ -62,8 +62,8 @@ func (a *attempt) laterDurability() api.Durability {
 	return api.DurabilityLocal
 }
 
-// forgotten is when the ledger forgets a reservation that expires then and is not ended. Between
-// the two times the ledger treats the outcome as unknown.
+// forgotten is when the ledger forgets a reservation that expires then and is not ended. Between the two times the ledger
+// treats the outcome as unknown.
 func (a *attempt) forgotten(expires int64) int64 {
 	if a.route.UnknownTTL == config.ManagersTTL {
 		return expires + int64(assumedUnknownTTL)
@@ -71,9 +71,8 @@ func (a *attempt) forgotten(expires int64) int64 {
 	return expires + int64(a.route.UnknownTTL)
 }
 
-// pendingEnd is when the attempt's entry in the cache ends unless it is renewed. Without a
-// ledger, only the entry of a VM that died shows the unknown outcome, so it lasts for
-// UnknownTTL longer.
+// pendingEnd is when the attempt's entry in the cache ends unless it is renewed. Without a ledger, only the entry of a VM
+// that died shows the unknown outcome, so it lasts for UnknownTTL longer.
 func (a *attempt) pendingEnd(now int64) int64 {
 	end := now + int64(a.route.PendingTTL)
 	if a.route.Ledger == config.LedgerNone {
@@ -82,8 +81,8 @@ func (a *attempt) pendingEnd(now int64) int64 {
 	return end
 }
 
-// reservation is an attempt's right to its key. The tick renews it from startRenewing until recordOutcome,
-// releaseKey or reportUnknown. The plugin has a pointer to it until then, so it must not be copied.
+// reservation is an attempt's right to its key. The tick renews it from startRenewing until recordOutcome, releaseKey or
+// reportUnknown. The plugin has a pointer to it until then, so it must not be copied.
 type reservation struct {
 	attempt
 	// expires is when the reservation ends.
@@ -99,8 +98,7 @@ type reservation struct {
 // newCall returns a call about the reservation's entry.
 func (r *reservation) newCall(kind callKind) *call { return &call{kind: kind, attempt: r.attempt} }
 
-// third is the time between two renewals. It is a third of pending_ttl, so that a renewal may get
-// lost.
+// third is the time between two renewals. It is a third of pending_ttl, so that a renewal may get lost.
 func (r *reservation) third() int64 { return int64(r.route.PendingTTL) / 3 }
 
 const (
@@ -167,8 +165,6 @@ func (p *Plugin) renew(now int64) {
 }
 
 // How reservations end.
-
-func nanoseconds(n int64) time.Duration { return time.Duration(n) }
 
 // recordOutcome ends the reservation with upstream's answer. bare: without its body.
 func (s *Stream) recordOutcome(body []byte, bare bool) {
@@ -244,9 +240,9 @@ func (s *Stream) endUnknown() {
 	s.reportUnknown()
 }
 
-// reportUnknown is endUnknown for a request whose outcome upstream leaves open. It is settled later. Where upstream keeps the ledger, that
-// ledger knows. Until the ledger has the report, the cache answers duplicates. After that each duplicate asks the ledger, so that
-// an operator's resolution takes effect.
+// reportUnknown is endUnknown for a request whose outcome upstream leaves open. It is settled later. Where upstream keeps
+// the ledger, that ledger knows. Until the ledger has the report, the cache answers duplicates. After that each duplicate
+// asks the ledger, so that an operator's resolution takes effect.
 func (s *Stream) reportUnknown() {
 	p := s.plugin
 	if s.ledgerUpstream() {
@@ -289,4 +285,98 @@ func (c *call) encode(p *Plugin, result *api.Result) {
 	prefix := len(head) - emptyResult
 	c.message = result.AppendRaw(head[:prefix])
 	c.result = c.message[prefix:]
+}
+
+// finishEntry records an outcome in the cache and wakes the waiters of its entry.
+func (p *Plugin) finishEntry(o *cache.Outcome, now int64) {
+	p.change = entryChange{outcome: *o, left: maxChangeTries}
+	p.changeEntry(&p.change, now)
+}
+
+// releaseEntry removes the call's pending entry from the cache, if it is there.
+func (p *Plugin) releaseEntry(c *call, now int64) {
+	if !c.owner {
+		return
+	}
+	c.owner = false
+	p.change = entryChange{outcome: cache.Outcome{Hash: c.hash, Token: c.token}, release: true, left: maxChangeTries}
+	p.changeEntry(&p.change, now)
+}
+
+// entryChange is a change of a pending entry. It is tried again when the cache could not make it because too many others
+// wrote to the same bucket. Otherwise the entry would keep duplicates waiting until it expires.
+type entryChange struct {
+	outcome cache.Outcome
+	release bool
+	left    int // tries that are left
+}
+
+const (
+	// maxChangeTries bounds how often a change is tried, once per tick.
+	maxChangeTries = 10
+	// maxChanges bounds the changes that wait for another try. Beyond it they are dropped.
+	maxChanges = 64
+)
+
+func (p *Plugin) changeEntry(w *entryChange, now int64) {
+	var result cache.Result
+	var queues []uint32
+	if w.release {
+		result, queues = p.table.Release(&w.outcome.Hash, &w.outcome.Token, now)
+	} else {
+		result, queues = p.table.Finish(&w.outcome, now)
+	}
+	p.wake(&w.outcome.Hash, queues)
+	w.left--
+	if result == cache.Contended && w.left > 0 && len(p.changes) < maxChanges {
+		p.changes = append(p.changes, *w)
+	}
+	w.outcome.Raw = nil // the reused memory must not keep the answer
+}
+
+// retryChanges tries the failed changes again.
+func (p *Plugin) retryChanges(now int64) {
+	if len(p.changes) == 0 {
+		return
+	}
+	writes := p.changes
+	p.changes = nil
+	for i := range writes {
+		p.changeEntry(&writes[i], now)
+	}
+}
+
+// cacheOutcome fills the cache with the call's outcome, once. known: the ledger has it. Until then only the cache's entry
+// keeps duplicates in this proxy from asking a ledger that would let them run, so the entry is not evicted.
+func (p *Plugin) cacheOutcome(c *call, now int64, known bool) {
+	if c.cached {
+		if known {
+			p.allowEviction(c, now)
+		}
+		return
+	}
+	c.cached = true
+	c.owner = false
+	keep := c.lasts()
+	if c.cacheFor > 0 {
+		keep = min(keep, c.cacheFor)
+	}
+	if c.kind == callReject {
+		p.metrics.count(p.metrics.rejected)
+	} else {
+		p.metrics.count(p.metrics.committed)
+	}
+	p.finishEntry(&cache.Outcome{
+		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: c.kind.state(),
+		Expires: now + int64(keep), Raw: c.result,
+		// Where there is no ledger to ask, the entry must outlast its answer.
+		CacheOnly: c.route.Ledger == config.LedgerNone || !known,
+	}, now)
+}
+
+// allowEviction lets the cache evict the entry: the ledger has the call's outcome now.
+func (p *Plugin) allowEviction(c *call, now int64) {
+	if c.cached {
+		p.table.Settle(&c.hash, &c.token, now)
+	}
 }

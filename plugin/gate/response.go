@@ -24,8 +24,8 @@ type answer struct {
 	claimed      int    // bytes that body counts in ledger.heldBytes
 }
 
-// classify sets the outcome of upstream's answer, whose status is known. It returns the headers
-// without the one that only the gate may see.
+// classify sets the outcome of upstream's answer, whose status is known. It returns the headers without the one that only
+// the gate may see.
 func (s *Stream) classify(headers [][2]string) [][2]string {
 	a, name := &s.answer, s.route.OutcomeHeader
 	_, retry := headerValue(headers, headerRetryAfter)
@@ -97,8 +97,8 @@ func (s *Stream) classifyAnswer(end bool) Action {
 	return s.startRecording(headers, end)
 }
 
-// upstreamLedger adapts the outcome to an upstream that keeps the ledger itself. The
-// cache may repeat only answers that this ledger has certainly recorded.
+// upstreamLedger adapts the outcome to an upstream that keeps the ledger itself. The cache may repeat only answers that
+// this ledger has certainly recorded.
 func (s *Stream) upstreamLedger(headers [][2]string) {
 	a := &s.answer
 	if a.outcome != config.OutcomeCommit || a.status >= 400 {
@@ -139,16 +139,16 @@ func (s *Stream) startRecording(headers [][2]string, end bool) Action {
 		if s.route.Mode == config.ModeBody && s.plugin.bodies.seen {
 			return Pause
 		}
-		// In headers mode a Pause would stop the body as well. So it might where no body has shown yet that body mode is set
-		// up right, because all requests so far had none.
+		// In headers mode a Pause would stop the body as well. So it might where no body has shown yet that body mode is
+		// set up right, because all requests so far had none.
 		return Continue
 	}
 	s.phase = phaseCopying
 	return Continue
 }
 
-// copyHeaders copies the headers of an answer that a replay repeats. False: there are too many to record, or
-// the host did not hand over any, so no replay can be faithful.
+// copyHeaders copies the headers of an answer that a replay repeats. False: there are too many to record, or the host did
+// not hand over any, so no replay can be faithful.
 func (s *Stream) copyHeaders(headers [][2]string) bool {
 	a := &s.answer
 	recorded, fits := recordedHeaders(headers, s.route)
@@ -166,13 +166,12 @@ func (s *Stream) copyHeaders(headers [][2]string) bool {
 	return fits && len(headers) > 0
 }
 
-// collectBytes is the largest body that the gate asks the host to collect. The host fails an
-// answer beyond its own limit, which is larger than this unless it was configured.
+// collectBytes is the largest body that the gate asks the host to collect. The host fails an answer beyond its own limit,
+// which is larger than this unless it was configured.
 const collectBytes = 512 << 10
 
-// copyBody copies a piece. The host holds the piece in phaseHolding and passes it on in
-// phaseCopying. The end of the answer waits for the ledger in both. If the length is known, the
-// piece with the last byte counts as the end.
+// copyBody copies a piece. The host holds the piece in phaseHolding and passes it on in phaseCopying. The end of the answer
+// waits for the ledger in both. If the length is known, the piece with the last byte counts as the end.
 func (s *Stream) copyBody(size int, end bool) Action {
 	a, p := &s.answer, s.plugin
 	first := a.passed == 0
@@ -213,8 +212,8 @@ func (s *Stream) copyBody(size int, end bool) Action {
 // complete reports whether as much body has come as was announced.
 func (a *answer) complete() bool { return a.expected >= 0 && a.passed >= a.expected }
 
-// copyPiece adds a piece to the copy of the body. False: the body is too large, the VM holds
-// too much already, or the host does not hand the piece over.
+// copyPiece adds a piece to the copy of the body. False: the body is too large, the VM holds too much already, or the host
+// does not hand the piece over.
 func (s *Stream) copyPiece(size int, last bool) bool {
 	a := &s.answer
 	if a.passed > int64(s.route.MaxResponseBody) {
@@ -269,8 +268,7 @@ func (s *Stream) collectBody(size int, end bool) Action {
 	return s.recordWhole()
 }
 
-// claim raises the bytes that are claimed for the copy of the answer's body to total.
-// False: the VM holds too much already.
+// claim raises the bytes that are claimed for the copy of the answer's body to total. False: the VM holds too much already.
 func (s *Stream) claim(total int) bool {
 	a, l := &s.answer, &s.plugin.calls
 	more := total - a.claimed
@@ -311,8 +309,8 @@ func (s *Stream) endAnswer() Action {
 	return Continue
 }
 
-// answerRecorded is called in the plugin context when the ledger has the outcome,
-// or could not be. s is nil if the stream has ended.
+// answerRecorded is called in the plugin context when the ledger has the outcome, or could not be. s is nil if the stream
+// has ended.
 func (s *Stream) answerRecorded() {
 	if s == nil {
 		return
@@ -334,8 +332,7 @@ func (s *Stream) resumeResponse() {
 }
 
 const (
-	// stallTicks is how many ticks an answer may stand still before the gate takes the
-	// host's buffer to be full.
+	// stallTicks is how many ticks an answer may stand still before the gate takes the host's buffer to be full.
 	stallTicks = 5
 	// stallBytes is less than any useful buffer limit. The gate always holds smaller bodies.
 	stallBytes = 4 << 10
@@ -352,10 +349,10 @@ func (p *Plugin) awaitBody(s *Stream) {
 // stopAwaitingBody ends the wait for more of s's body.
 func (p *Plugin) stopAwaitingBody(s *Stream) { p.awaitingBody.remove(s) }
 
-// checkStalls looks for bodies that stand still. An answer stands still because upstream is slow, or
-// because the host's buffer is full; in the second case nothing comes until the gate releases
-// the buffer. Releasing it is right in both cases: the gate copies the rest of the answer,
-// and its end waits for the ledger. About a request's body the gate can only write to the log.
+// checkStalls looks for bodies that stand still. An answer stands still because upstream is slow, or because the host's
+// buffer is full; in the second case nothing comes until the gate releases the buffer. Releasing it is right in both cases:
+// the gate copies the rest of the answer, and its end waits for the ledger. About a request's body the gate can only write
+// to the log.
 func (p *Plugin) checkStalls() {
 	p.ticks++
 	for s, next := p.awaitingBody.first, (*Stream)(nil); s != nil && !p.atLimit(); s = next {
@@ -375,8 +372,8 @@ func (p *Plugin) checkStalls() {
 	}
 }
 
-// releaseBody releases the body that the host holds. If that is the whole body, it records the answer
-// instead, and the body waits for the ledger.
+// releaseBody releases the body that the host holds. If that is the whole body, it records the answer instead, and the body
+// waits for the ledger.
 func (s *Stream) releaseBody() {
 	p, a := s.plugin, &s.answer
 	s.phase, s.lastProgress, a.stalled = phaseCopying, p.ticks, true
@@ -386,8 +383,7 @@ func (s *Stream) releaseBody() {
 	s.resumeResponse()
 }
 
-// learnBufferSize records the size of the host's buffer: an answer that moves as soon as it is released
-// had filled it.
+// learnBufferSize records the size of the host's buffer: an answer that moves as soon as it is released had filled it.
 func (p *Plugin) learnBufferSize(s *Stream) {
 	a := &s.answer
 	if !a.stalled {

@@ -8,23 +8,19 @@ import (
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// The calls that the gate stores until the ledger has them: outcomes, until their own TTL is over, and
-// releases.
+// The calls that the gate stores until the ledger has them: outcomes, until their own TTL is over, and releases.
 
 const (
-	// maxHeldBytes bounds the answers that are being copied and the messages that are not
-	// acknowledged yet. Beyond it, answers are recorded without their bodies. Slow clients,
-	// a slow manager and large answers must not use up the VM's memory, in which large
-	// blocks take several times their size.
+	// maxHeldBytes bounds the answers that are being copied and the messages that are not acknowledged yet. Beyond it,
+	// answers are recorded without their bodies. Slow clients, a slow manager and large answers must not use up the VM's
+	// memory, in which large blocks take several times their size.
 	maxHeldBytes = 16 << 20
-	// maxRetriesUnderWay bounds the repetitions to one shard that are under way together, so that
-	// a manager that comes back does not get all of them at the same time. maxRetriesWhileDown is the
-	// bound while the manager is away.
+	// maxRetriesUnderWay bounds the repetitions to one shard that are under way together, so that a manager that comes back
+	// does not get all of them at the same time. maxRetriesWhileDown is the bound while the manager is away.
 	maxRetriesUnderWay  = 32
 	maxRetriesWhileDown = 2
-	// overtakeDelay is how long after the answer to a release the call that it takes back
-	// may still arrive. The two use different connections, and a manager that stood still
-	// reads them in any order.
+	// overtakeDelay is how long after the answer to a release the call that it takes back may still arrive. The two use
+	// different connections, and a manager that stood still reads them in any order.
 	overtakeDelay = 2 * time.Second
 	// retryNowPeriod is the least time between two flushes of a shard.
 	retryNowPeriod = int64(time.Second)
@@ -32,8 +28,8 @@ const (
 	bucketCount = 256
 )
 
-// unacknowledgedCall returns the call that carries an entry's outcome to the ledger; nil: there is none. The
-// ledger may not know that outcome yet, so its own answer about the entry may be out of date.
+// unacknowledgedCall returns the call that carries an entry's outcome to the ledger; nil: there is none. The ledger may not
+// know that outcome yet, so its own answer about the entry may be out of date.
 func (l *ledger) unacknowledgedCall(h *cache.Hash) *call {
 	for c := l.buckets[h[len(h)-1]]; c != nil; c = c.next {
 		if c.hash == *h {
@@ -64,9 +60,8 @@ func (l *ledger) unindex(c *call) {
 	}
 }
 
-// makeRoom reports whether the VM may hold so many more bytes. To make room, it takes the bodies
-// from the stored outcomes, the oldest of each shard first. The status is enough to never run
-// the request again.
+// makeRoom reports whether the VM may hold so many more bytes. To make room, it takes the bodies from the stored outcomes,
+// the oldest of each shard first. The status is enough to never run the request again.
 func (l *ledger) makeRoom(bytes int) bool {
 	for at := 0; l.droppable > 0 && l.heldBytes+bytes > maxHeldBytes; at++ {
 		for i := range l.shards {
@@ -86,8 +81,7 @@ func (l *ledger) makeRoom(bytes int) bool {
 // canDropAnswer reports whether dropAnswer makes the message smaller.
 func (c *call) canDropAnswer() bool { return len(c.message) > 0 && !c.answerDropped }
 
-// retryLater queues a call for repetition. It abandons the call if its deadline is too near, or if too many
-// are queued.
+// retryLater queues a call for repetition. It abandons the call if its deadline is too near, or if too many are queued.
 func (l *ledger) retryLater(c *call) {
 	c.stream = nil
 	now := l.p.host.Now()
@@ -107,9 +101,8 @@ func (l *ledger) retryLater(c *call) {
 	}
 }
 
-// queueFull reports whether there is no room for the call. While a manager is away, every new request
-// leaves a release. So releases get half of the room at most, an equal part for each shard, and
-// outcomes have the other half.
+// queueFull reports whether there is no room for the call. While a manager is away, every new request leaves a release. So
+// releases get half of the room at most, an equal part for each shard, and outcomes have the other half.
 func (l *ledger) queueFull(c *call) bool {
 	most := l.p.config.CommitRetry.MaxQueued
 	if c.kind == callRelease && len(l.shards[c.shard].retries) >= most/2/len(l.shards) {
@@ -150,8 +143,7 @@ func (l *ledger) releaseAgain(c *call, now int64) {
 // checkRetries makes sendReady look for repetitions of the shard that are due.
 func (l *ledger) checkRetries(s *shard) { s.checkDue, l.checkDue = true, true }
 
-// retryNow makes the outcomes due that are stored for a shard whose manager is back. Releases stay due
-// at their times.
+// retryNow makes the outcomes due that are stored for a shard whose manager is back. Releases stay due at their times.
 func (l *ledger) retryNow(s *shard, now int64) {
 	if since := now - s.retriedNow; since >= 0 && since < retryNowPeriod {
 		return
@@ -165,9 +157,9 @@ func (l *ledger) retryNow(s *shard, now int64) {
 	}
 }
 
-// dueRetries removes the stored calls that are due, as many of each shard as may be under way. They go
-// before new calls. When a shard is down and there are new calls for it, one stored outcome goes before
-// it is due, so that the first call that the manager answers is an outcome.
+// dueRetries removes the stored calls that are due, as many of each shard as may be under way. They go before new calls.
+// When a shard is down and there are new calls for it, one stored outcome goes before it is due, so that the first call
+// that the manager answers is an outcome.
 func (l *ledger) dueRetries() (due []*call) {
 	looks := l.checkDue
 	l.checkDue = false

@@ -103,8 +103,7 @@ func (l *ledger) checkAvailability(c *call, r *reply) {
 	}
 }
 
-// waitingStream takes the waiting stream from the call and makes it the current one. nil: no stream
-// waits any more.
+// waitingStream takes the waiting stream from the call and makes it the current one. nil: no stream waits any more.
 func (p *Plugin) waitingStream(c *call) *Stream {
 	s := c.stream
 	c.stream = nil
@@ -214,8 +213,8 @@ func (p *Plugin) refuseOrBypass(c *call, r *reply, s *Stream) {
 	if r.refusal != "" {
 		problem.Code, problem.Title = r.refusal, closedTitle(r.refusal)
 	}
-	// failure_mode is for a ledger that cannot be asked. A ledger that is the wrong one, that may have forgotten the
-	// key, that cannot read what it has of it, or that cannot ask the key's home, was asked.
+	// failure_mode is for a ledger that cannot be asked. A ledger that is the wrong one, that may have forgotten the key,
+	// that cannot read what it has of it, or that cannot ask the key's home, was asked.
 	closed := c.route.FailureMode == config.FailClosed || r.shardError != "" || r.refusal != "" && r.refusal != api.CodeLedgerFull
 	if closed {
 		p.failWaiters(&c.hash, problem)
@@ -251,8 +250,8 @@ func (p *Plugin) dropOutcome(c *call, r *reply, s *Stream) {
 	s.answerRecorded()
 }
 
-// reduceOutcome sends the status alone to a ledger whose limit is lower than the gate's, or that does not accept something in
-// the answer. The status still prevents a second run.
+// reduceOutcome sends the status alone to a ledger whose limit is lower than the gate's, or that does not accept something
+// in the answer. The status still prevents a second run.
 func (p *Plugin) reduceOutcome(c *call, r *reply, s *Stream) {
 	if !c.answerDropped {
 		c.dropAnswer(p)
@@ -267,8 +266,8 @@ func (p *Plugin) reduceOutcome(c *call, r *reply, s *Stream) {
 	s.answerRecorded()
 }
 
-// retryOutcome is for an outcome that has not reached the ledger. Upstream ran the request. The client and the duplicates in this
-// proxy get the answer now, and the ledger gets it as soon as it can be reached.
+// retryOutcome is for an outcome that has not reached the ledger. Upstream ran the request. The client and the duplicates
+// in this proxy get the answer now, and the ledger gets it as soon as it can be reached.
 func (p *Plugin) retryOutcome(c *call, r *reply, s *Stream) {
 	p.cacheOutcome(c, r.at, false)
 	p.calls.retryLater(c)
@@ -355,70 +354,8 @@ func (p *Plugin) showUnavailable(_ *call, r *reply, s *Stream) {
 	s.refuse(unavailableProblem(r.retryAfter))
 }
 
-// The cache and the ledger.
-
-// finishEntry records an outcome in the cache and wakes the waiters of its entry.
-func (p *Plugin) finishEntry(o *cache.Outcome, now int64) {
-	p.change = entryChange{outcome: *o, left: maxChangeTries}
-	p.changeEntry(&p.change, now)
-}
-
-// releaseEntry removes the call's pending entry from the cache, if it is there.
-func (p *Plugin) releaseEntry(c *call, now int64) {
-	if !c.owner {
-		return
-	}
-	c.owner = false
-	p.change = entryChange{outcome: cache.Outcome{Hash: c.hash, Token: c.token}, release: true, left: maxChangeTries}
-	p.changeEntry(&p.change, now)
-}
-
-// entryChange is a change of a pending entry. It is tried again when the cache could not make it
-// because too many others wrote to the same bucket. Otherwise the entry would keep duplicates
-// waiting until it expires.
-type entryChange struct {
-	outcome cache.Outcome
-	release bool
-	left    int // tries that are left
-}
-
-const (
-	// maxChangeTries bounds how often a change is tried, once per tick.
-	maxChangeTries = 10
-	// maxChanges bounds the changes that wait for another try. Beyond it they are dropped.
-	maxChanges = 64
-)
-
-func (p *Plugin) changeEntry(w *entryChange, now int64) {
-	var result cache.Result
-	var queues []uint32
-	if w.release {
-		result, queues = p.table.Release(&w.outcome.Hash, &w.outcome.Token, now)
-	} else {
-		result, queues = p.table.Finish(&w.outcome, now)
-	}
-	p.wake(&w.outcome.Hash, queues)
-	w.left--
-	if result == cache.Contended && w.left > 0 && len(p.changes) < maxChanges {
-		p.changes = append(p.changes, *w)
-	}
-	w.outcome.Raw = nil // the reused memory must not keep the answer
-}
-
-// retryChanges tries the failed changes again.
-func (p *Plugin) retryChanges(now int64) {
-	if len(p.changes) == 0 {
-		return
-	}
-	writes := p.changes
-	p.changes = nil
-	for i := range writes {
-		p.changeEntry(&writes[i], now)
-	}
-}
-
-// abandonAttempt ends an attempt that did not get the key. If one of its reserves may have been carried out, the ledger has the
-// reservation, now or soon, or takes it for an unknown outcome. Without a release it would block the key.
+// abandonAttempt ends an attempt that did not get the key. If one of its reserves may have been carried out, the ledger has
+// the reservation, now or soon, or takes it for an unknown outcome. Without a release it would block the key.
 func (p *Plugin) abandonAttempt(c *call, now int64) {
 	if c.uncertain {
 		p.releaseUnused(c, now+int64(c.route.PendingTTL))
@@ -427,9 +364,8 @@ func (p *Plugin) abandonAttempt(c *call, now int64) {
 	p.releaseEntry(c, now)
 }
 
-// releaseUnused gives back a reservation that no request will run under. expires is when the
-// reservation ends. The cache's entry stays until the ledger knows of the release, so that
-// the next duplicate finds the key free.
+// releaseUnused gives back a reservation that no request will run under. expires is when the reservation ends. The cache's
+// entry stays until the ledger knows of the release, so that the next duplicate finds the key free.
 func (p *Plugin) releaseUnused(c *call, expires int64) {
 	p.sendRelease(&c.attempt, expires, c.uncertain)
 	c.owner = false
@@ -439,40 +375,4 @@ func (p *Plugin) releaseUnused(c *call, expires int64) {
 func (p *Plugin) sendRelease(a *attempt, expires int64, sendTwice bool) {
 	p.metrics.count(p.metrics.released)
 	p.calls.add(&call{kind: callRelease, attempt: *a, deadline: a.forgotten(expires), sendTwice: sendTwice})
-}
-
-// cacheOutcome fills the cache with the call's outcome, once. known: the ledger has it. Until then
-// only the cache's entry keeps duplicates in this proxy from asking a ledger that would let
-// them run, so the entry is not evicted.
-func (p *Plugin) cacheOutcome(c *call, now int64, known bool) {
-	if c.cached {
-		if known {
-			p.allowEviction(c, now)
-		}
-		return
-	}
-	c.cached = true
-	c.owner = false
-	keep := c.lasts()
-	if c.cacheFor > 0 {
-		keep = min(keep, c.cacheFor)
-	}
-	if c.kind == callReject {
-		p.metrics.count(p.metrics.rejected)
-	} else {
-		p.metrics.count(p.metrics.committed)
-	}
-	p.finishEntry(&cache.Outcome{
-		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: c.kind.state(),
-		Expires: now + int64(keep), Raw: c.result,
-		// Where there is no ledger to ask, the entry must outlast its answer.
-		CacheOnly: c.route.Ledger == config.LedgerNone || !known,
-	}, now)
-}
-
-// allowEviction lets the cache evict the entry: the ledger has the call's outcome now.
-func (p *Plugin) allowEviction(c *call, now int64) {
-	if c.cached {
-		p.table.Settle(&c.hash, &c.token, now)
-	}
 }

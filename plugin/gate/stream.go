@@ -207,8 +207,8 @@ func (s *Stream) OnRequestTrailers() Action {
 	return Continue
 }
 
-// OnResponseHeaders is called when response headers pass: upstream's, or those of a
-// local reply by the host, another filter or the gate. end: there is no body.
+// OnResponseHeaders is called when response headers pass: upstream's, or those of a local reply by the host, another filter
+// or the gate. end: there is no body.
 func (s *Stream) OnResponseHeaders(end bool) Action {
 	s.plugin.current = s.id
 	switch s.phase {
@@ -231,8 +231,8 @@ func (s *Stream) OnResponseHeaders(end bool) Action {
 	return Continue
 }
 
-// OnResponseBody is called for a piece of the answer's body, of size bytes. In
-// phaseCollecting the piece is everything that has come.
+// OnResponseBody is called for a piece of the answer's body, of size bytes. In phaseCollecting the piece is everything that
+// has come.
 func (s *Stream) OnResponseBody(size int, end bool) Action {
 	s.plugin.current = s.id
 	switch s.phase {
@@ -326,8 +326,8 @@ func (s *Stream) cancel() {
 			s.endUnknown()
 		}
 	case phaseHolding, phaseCollecting, phaseCopying:
-		// Upstream answered, so the request ran and no retry may run it. If the gate never had the
-		// whole answer, it records the outcome without the body.
+		// Upstream answered, so the request ran and no retry may run it. If the gate never had the whole answer, it records
+		// the outcome without the body.
 		a := &s.answer
 		if s.outcomeInTrailers && s.endUnrecordedRPC(false) {
 			return
@@ -347,11 +347,9 @@ func (s *Stream) detachCall() {
 	}
 }
 
-// beganAnew deals with a request that the proxy sends through its filters once more, as
-// another stream. It does so when it follows upstream's redirect by itself, or when a filter
-// after the gate asks for it. The new stream is a separate request with its own path and
-// entry, so only this stream's outcome is settled here. False: the stream ends for another
-// reason.
+// beganAnew deals with a request that the proxy sends through its filters once more, as another stream. It does so when it
+// follows upstream's redirect by itself, or when a filter after the gate asks for it. The new stream is a separate request
+// with its own path and entry, so only this stream's outcome is settled here. False: the stream ends for another reason.
 func (s *Stream) beganAnew() bool {
 	p := s.plugin
 	if details, _ := p.host.Property("response", "code_details"); string(details) != "internal_redirect" {
@@ -373,8 +371,8 @@ func (s *Stream) beganAnew() bool {
 	case a.outcome == config.OutcomeNone, a.outcome == config.OutcomeHold:
 		s.endUnknown()
 	default:
-		// Upstream answered, so the request ran. The client gets another answer than this one, so
-		// there is no body to record.
+		// Upstream answered, so the request ran. The client gets another answer than this one, so there is no body to
+		// record.
 		s.recordOutcome(nil, true)
 		s.detachCall()
 		s.phase = phaseDone
@@ -430,9 +428,9 @@ func (s *Stream) refuse(problem *api.Problem) verdict {
 	return verdictReplied
 }
 
-// Properties that show access logs what became of a request, and the parts of a
-// structured key: FILTER_STATE(wasm.oncegate.status:PLAIN) in Envoy. Other filters see
-// only those of the key, because the gate sets the status when the stream ends.
+// Properties that show access logs what became of a request, and the parts of a structured key:
+// FILTER_STATE(wasm.oncegate.status:PLAIN) in Envoy. Other filters see only those of the key, because the gate sets the
+// status when the stream ends.
 const (
 	propertyStatus   = "oncegate.status"
 	propertyUpstream = "oncegate.upstream" // of the gate's own upstream call: response code details, flags, attempts and host
@@ -440,12 +438,6 @@ const (
 	propertySequence = "oncegate.key.sequence"
 	propertyNonce    = "oncegate.key.nonce"
 )
-
-// http1 reports whether the client speaks HTTP/1.
-func (s *Stream) http1() bool {
-	protocol, _ := s.plugin.host.Property("request", "protocol")
-	return len(protocol) > 6 && string(protocol[:6]) == "HTTP/1"
-}
 
 func (s *Stream) ledgerUpstream() bool { return s.route.Ledger == config.LedgerUpstream }
 

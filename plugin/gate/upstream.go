@@ -11,11 +11,11 @@ import (
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
-// The upstream calls that the gate makes itself (client_abort: continue), so that the work
-// and its answer outlive the client's stream.
+// The upstream calls that the gate makes itself (client_abort: continue), so that the work and its answer outlive the
+// client's stream.
 
-// carried is such a call. It belongs to the plugin. Its Stream, which has the reservation, stays in memory
-// after the host's stream has ended.
+// carried is such a call. It belongs to the plugin. Its Stream, which has the reservation, stays in memory after the host's
+// stream has ended.
 type carried struct {
 	stream     *Stream
 	body       []byte // the request's body, until the call is sent
@@ -46,8 +46,8 @@ type carrier struct {
 	learned  limitedLog
 }
 
-// maxCarriedBytes bounds the request bodies of one VM's upstream calls. While a call is under way the
-// host keeps two copies of its body.
+// maxCarriedBytes bounds the request bodies of one VM's upstream calls. While a call is under way the host keeps two copies
+// of its body.
 const maxCarriedBytes = 64 << 20
 
 func (r *carrier) idle() bool { return len(r.ready) == 0 && len(r.inFlight) == 0 }
@@ -55,11 +55,16 @@ func (r *carrier) idle() bool { return len(r.ready) == 0 && len(r.inFlight) == 0
 // hasWork reports whether send has work.
 func (r *carrier) hasWork() bool { return len(r.ready) > 0 || r.checkTimeouts }
 
-// suitsUpstreamCall reports whether the gate must store the body of a request with these headers for an upstream
-// call. The router carries requests that may have trailers, those whose answers do not suit a call (upstream.go), and
-// those that HTTP/2, by which the call goes, does not allow.
+// outlivesClient reports whether the route wants a request to run on when its client has left.
+func (s *Stream) outlivesClient() bool {
+	return s.route.ClientAbort == config.AbortContinue && !s.ledgerUpstream()
+}
+
+// suitsUpstreamCall reports whether the gate must store the body of a request with these headers for an upstream call. The
+// router carries requests that may have trailers, those whose answers do not suit a call (upstream.go), and those that
+// HTTP/2, by which the call goes, does not allow.
 func (s *Stream) suitsUpstreamCall(headers request.Headers) bool {
-	if s.route.ClientAbort != config.AbortContinue || s.route.Ledger == config.LedgerUpstream {
+	if !s.outlivesClient() {
 		return false
 	}
 	routed := false
@@ -106,11 +111,11 @@ func allowedAuthority(host string) bool {
 	return host != ""
 }
 
-// continues reports whether the gate makes the upstream call of a request that may run now. If it
-// does not, the proxy cancels the request when its client leaves.
+// continues reports whether the gate makes the upstream call of a request that may run now. If it does not, the proxy
+// cancels the request when its client leaves.
 func (s *Stream) continues() bool {
 	p, u := s.plugin, &s.upload
-	if s.route.ClientAbort != config.AbortContinue || s.route.Ledger == config.LedgerUpstream {
+	if !s.outlivesClient() {
 		return false
 	}
 	r := &p.carrier
@@ -133,8 +138,8 @@ func (s *Stream) carry() verdict {
 	return verdictPause
 }
 
-// send makes the calls that are ready, and gives up those whose answers got lost. It runs in the plugin
-// context. False: no call was ready.
+// send makes the calls that are ready, and gives up those whose answers got lost. It runs in the plugin context. False: no
+// call was ready.
 func (r *carrier) send() bool {
 	if r.checkTimeouts {
 		r.checkTimeouts = !r.giveUpLost()
@@ -154,8 +159,8 @@ func (r *carrier) send() bool {
 	return true
 }
 
-// start makes one call. A request whose call the host refuses has not run, so the router carries it; its
-// answer then says what is wrong.
+// start makes one call. A request whose call the host refuses has not run, so the router carries it; its answer then says
+// what is wrong.
 func (r *carrier) start(c *carried) {
 	p, s := r.p, c.stream
 	if c.clientGone || !p.makeCurrent(s.id) {
@@ -207,8 +212,8 @@ func (r *carrier) removeCall(c *carried) {
 	c.stream.carried = nil
 }
 
-// upstreamHeaders appends the headers of the upstream call to out: those of the request, without headers
-// about the client's connection, and without headers that would make the host repeat the call.
+// upstreamHeaders appends the headers of the upstream call to out: those of the request, without headers about the client's
+// connection, and without headers that would make the host repeat the call.
 func upstreamHeaders(out, headers [][2]string) [][2]string {
 	for i := range headers {
 		switch headers[i][0] {
@@ -222,8 +227,8 @@ func upstreamHeaders(out, headers [][2]string) [][2]string {
 }
 
 // Requests whose answers do not suit the gate's own upstream calls. The host hands over the answer to a call once it is
-// whole, and the gate can hand on at most maxClientAnswerBytes of it. So the router carries a request whose body asks
-// for a stream, and requests for a path that had such an answer.
+// whole, and the gate can hand on at most maxClientAnswerBytes of it. So the router carries a request whose body asks for a
+// stream, and requests for a path that had such an answer.
 
 // maxUnsuited bounds the paths that a VM remembers. A further one replaces the oldest.
 const maxUnsuited = 256
@@ -256,8 +261,8 @@ func (r *pathRing) remove(hash uint64) {
 	}
 }
 
-// hashPath is FNV-1a. Two paths of one hash share what the gate has learned, which is right for the requests of both:
-// the router can carry all requests. It is never 0.
+// hashPath is FNV-1a. Two paths of one hash share what the gate has learned, which is right for the requests of both: the
+// router can carry all requests. It is never 0.
 func hashPath(method, authority, path string) uint64 {
 	hash := uint64(14695981039346656037)
 	for _, text := range [...]string{method, authority, path} {
@@ -292,8 +297,8 @@ func (c *carried) rememberUnsuited(what string) {
 		"Set client_abort to \"cancel\" there, or let clients name the type of a stream in Accept")
 }
 
-// forgetUnsuited forgets the path of a request that the router carried, if the gate could have handed on the whole answer. An
-// answer with an error says nothing about the others.
+// forgetUnsuited forgets the path of a request that the router carried, if the gate could have handed on the whole answer.
+// An answer with an error says nothing about the others.
 func (s *Stream) forgetUnsuited() {
 	if a := &s.answer; s.path != 0 && a.status < 400 && !a.streamed && a.passed <= maxClientAnswerBytes {
 		s.plugin.carrier.unsuited.remove(s.path)

@@ -10,16 +10,16 @@ import (
 
 // The answers to the gate's own upstream calls.
 
-// headerAnswer is the header in which an inner listener describes an answer: response code details,
-// response flags, attempts and upstream host, joined by spaces ("via_upstream - 1 10.0.0.1:80"). More
-// words describe the request; see learnRules.
+// headerAnswer is the header in which an inner listener describes an answer: response code details, response flags,
+// attempts and upstream host, joined by spaces ("via_upstream - 1 10.0.0.1:80"). More words describe the request; see
+// learnRules.
 const headerAnswer = "oncegate-answer"
 
 // headerServiceTime is in every answer that the router got from outside, and in none that it made.
 const headerServiceTime = "x-envoy-upstream-service-time"
 
-// maxClientAnswerBytes bounds the body of an answer that the client gets although it is not recorded,
-// because the VM's memory never shrinks.
+// maxClientAnswerBytes bounds the body of an answer that the client gets although it is not recorded, because the VM's
+// memory never shrinks.
 const maxClientAnswerBytes = maxHeldBytes
 
 // clientAnswer is upstream's answer for the client whose request ran.
@@ -143,8 +143,7 @@ func (c *carried) answer(bodySize int) {
 	}
 }
 
-// record records the answer. The client gets it once the ledger knows the outcome, or immediately
-// where it need not wait.
+// record records the answer. The client gets it once the ledger knows the outcome, or immediately where it need not wait.
 func (c *carried) record(headers [][2]string, body []byte, bodySize int) {
 	s, whole := c.stream, len(body) == bodySize
 	p, a := s.plugin, &s.answer
@@ -173,16 +172,16 @@ func (c *carried) record(headers [][2]string, body []byte, bodySize int) {
 	p.calls.heldBytes += len(body)
 }
 
-// replySettled gives upstream's answer to the client whose request ran. The ledger has the outcome now, or
-// could not be reached.
+// replySettled gives upstream's answer to the client whose request ran. The ledger has the outcome now, or could not be
+// reached.
 func (s *Stream) replySettled() {
 	f := s.clientAnswer
 	s.clientAnswer.drop(s.plugin)
 	s.replyToClient(&f)
 }
 
-// replyToClient answers the current stream, whose request ran, with upstream's answer. An answer that is
-// not whole becomes a problem.
+// replyToClient answers the current stream, whose request ran, with upstream's answer. An answer that is not whole becomes
+// a problem.
 func (s *Stream) replyToClient(f *clientAnswer) {
 	p := s.plugin
 	if s.innerAnswer != "" {
@@ -228,8 +227,8 @@ func parseDescribed(text string) (d described) {
 	return d
 }
 
-// fate reports whether upstream answered, and if not, whether the request had been sent. The inner
-// listener overwrites headerAnswer, so what it says is not upstream's word.
+// fate reports whether upstream answered, and if not, whether the request had been sent. The inner listener overwrites
+// headerAnswer, so what it says is not upstream's word.
 func (c *carried) fate(headers [][2]string, body []byte) fate {
 	if c.inner {
 		if said, ok := headerValue(headers, headerAnswer); ok {
@@ -310,18 +309,16 @@ const (
 
 // Bits of the property response.flags.
 const (
-	// neverSent: no healthy host, connection failure, circuit breaker, no route, no
-	// filter configuration, no cluster, overload, name resolution failed, load dropped.
+	// neverSent: no healthy host, connection failure, circuit breaker, no route, no filter configuration, no cluster,
+	// overload, name resolution failed, load dropped.
 	neverSent = 0x2 | 0x20 | 0x80 | 0x100 | 0x200000 | 0x1000000 | 0x2000000 | 0x4000000 | 0x8000000 | 0x20000000
-	// perhapsSent: upstream timeout, local reset, remote reset, connection
-	// termination, retry limit, stream idle, maximum duration (two kinds),
-	// upstream protocol error.
+	// perhapsSent: upstream timeout, local reset, remote reset, connection termination, retry limit, stream idle, maximum
+	// duration (two kinds), upstream protocol error.
 	perhapsSent = 0x4 | 0x8 | 0x10 | 0x40 | 0x8000 | 0x10000 | 0x80000 | 0x400000 | 0x800000
 )
 
-// fate reports whether the passing answer is upstream's; the property response.code_details
-// says so. The proxy or another filter made any other answer. Then fate reports whether the
-// request had been sent.
+// fate reports whether the passing answer is upstream's; the property response.code_details says so. The proxy or another
+// filter made any other answer. Then fate reports whether the request had been sent.
 func (p *Plugin) fate() fate {
 	details, _ := p.host.Property("response", "code_details")
 	if string(details) == "via_upstream" {
@@ -330,8 +327,7 @@ func (p *Plugin) fate() fate {
 	flags := p.number("response", "flags")
 	switch {
 	case p.number("upstream", "request_attempt_count") > 1:
-		// The details and flags describe only the router's last attempt. An earlier one may have reached
-		// upstream.
+		// The details and flags describe only the router's last attempt. An earlier one may have reached upstream.
 		return fateUnknown
 	case refusedStream(string(details)):
 		return fateNotSent
@@ -346,8 +342,8 @@ func (p *Plugin) fate() fate {
 	return fateNotSent
 }
 
-// refusedStream reports whether response code details say that an HTTP/2 upstream did not process the request: it reset
-// the stream with REFUSED_STREAM, or sent GOAWAY with an earlier stream as the last one (RFC 9113, 8.7).
+// refusedStream reports whether response code details say that an HTTP/2 upstream did not process the request: it reset the
+// stream with REFUSED_STREAM, or sent GOAWAY with an earlier stream as the last one (RFC 9113, 8.7).
 func refusedStream(details string) bool {
 	rest, ok := strings.CutPrefix(details, "upstream_reset_before_response_started{")
 	return ok && strings.HasPrefix(rest, "remote_refused_stream_reset")
