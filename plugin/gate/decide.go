@@ -177,18 +177,10 @@ func (s *Stream) decideForOrphan(e *cache.Entry, now int64) verdict {
 
 // outcomeUnknown refuses a duplicate of a request that may have run.
 func (s *Stream) outcomeUnknown() verdict {
-	p := s.plugin
-	p.metrics.count(p.metrics.unknown)
-	s.recordWait()
-	return s.refuse(unknownProblem())
+	return s.refuseAs(s.plugin.metrics.unknown, unknownProblem())
 }
 
-func (s *Stream) mismatch() verdict {
-	p := s.plugin
-	p.metrics.count(p.metrics.mismatch)
-	s.recordWait()
-	return s.refuse(mismatchProblem())
-}
+func (s *Stream) mismatch() verdict { return s.refuseAs(s.plugin.metrics.mismatch, mismatchProblem()) }
 
 // unprotected deals with a request that cannot be protected.
 func (s *Stream) unprotected(problem *api.Problem) verdict {
@@ -200,10 +192,7 @@ func (s *Stream) unprotected(problem *api.Problem) verdict {
 
 // unavailable refuses a request that cannot be protected.
 func (s *Stream) unavailable(problem *api.Problem) verdict {
-	p := s.plugin
-	p.metrics.count(p.metrics.managerError)
-	s.recordWait()
-	return s.refuse(problem)
+	return s.refuseAs(s.plugin.metrics.managerError, problem)
 }
 
 // bypass forwards the request without protection.
@@ -305,14 +294,10 @@ func (s *Stream) deadline(now int64) int64 {
 // conflict answers 409. remaining is the longest time for which the other attempt's reservation can still hold,
 // nanoseconds.
 func (s *Stream) conflict(remaining int64) verdict {
-	p := s.plugin
-	p.metrics.count(p.metrics.conflict)
-	if !s.recordWait() {
-		// The duplicate was refused without waiting: the original may be done soon.
-		remaining = 0
+	if !s.hasWaited {
+		remaining = 0 // the original may be done soon
 	}
-	s.replyProblem(pendingProblem(remaining))
-	return verdictReplied
+	return s.refuseAs(s.plugin.metrics.conflict, pendingProblem(remaining))
 }
 
 // recordWait reports whether the duplicate waited, and records for how long.
@@ -343,7 +328,7 @@ func (p *Plugin) stopWaiting(s *Stream) {
 }
 
 // wakeWaiters makes waiters decide again: those whose time is over, and those that were woken. False: there were none. Once
-// the callback is spent, the next one continues.
+// the callback is at its limit, the next one continues.
 func (p *Plugin) wakeWaiters() (busy bool) {
 	if p.waiting.size == 0 {
 		p.deadlinesDue, p.wokenAll, p.wokenKeys = false, false, p.wokenKeys[:0]
@@ -373,7 +358,7 @@ func (p *Plugin) wakeWaiters() (busy bool) {
 // ready reports whether a woken waiter may look now.
 func (s *Stream) ready(now int64) bool { return now >= s.notBefore || s.failure != nil }
 
-// decideAgain makes the waiters that picked selects decide again. False: the callback is spent and some of them are left. A
+// decideAgain makes the waiters that picked selects decide again. False: the callback is at its limit and some of them are left. A
 // stream that must wait longer joins the end of the list, so the loop counts the streams that wait now and looks at each of
 // them once.
 func (p *Plugin) decideAgain(picked func(*Stream) bool) (all bool) {

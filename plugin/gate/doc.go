@@ -161,23 +161,25 @@
 //
 // # Files in reading order
 //
-//	stream.go               a request's life: the phases, and the host's callbacks in their order
-//	host.go, plugin.go      what the gate needs of the proxy; the callbacks of a VM
-//	request.go              headers of requests: the key, the scope, what upstream gets to know
-//	requestbody.go          bodies of requests
-//	decide.go               the decision about a request, and duplicates that wait
-//	lookup.go               clients that ask what became of a request
-//	settle.go               the table of calls to the ledger and their replies
-//	reservation.go          attempts, their renewals, and how they end
-//	response.go             upstream's answer
-//	record.go, header.go    what a record has of an answer; header fields
-//	answer.go, problem.go   the gate's own replies
-//	requestend.go           replies that wait for the ends of their requests; lists of streams
-//	grpc.go                 unary gRPC calls
-//	upstream.go, direct.go, upstreamanswer.go  the gate's own upstream calls
-//	call.go, conn.go, ledgerreply.go, retry.go  calls to the ledger
-//	manager.go              what the gate knows of each manager, and logs about it
-//	metrics.go              metrics
+//	stream.go          a request's life: the phases, and the host's callbacks in their order
+//	host.go, plugin.go what the gate needs of the proxy; the callbacks of a VM
+//	request.go         headers of requests: the key, the scope, what upstream gets to know
+//	requestbody.go     bodies of requests
+//	decide.go          the decision about a request, and duplicates that wait
+//	lookup.go          clients that ask what became of a request
+//	settle.go          the table of calls to the ledger and their replies
+//	reservation.go     attempts, their renewals, how they end, and their entries in the cache
+//	response.go        upstream's answer
+//	record.go          header fields, and what a record has of an answer
+//	answer.go          the gate's own replies, and problems
+//	requestend.go      replies that wait for the ends of their requests; lists of streams
+//	grpc.go            unary gRPC calls
+//	upstream.go        the gate's own upstream calls, and where they go
+//	upstreamanswer.go  the answers to them
+//	call.go, conn.go   calls to the ledger and replies; connections
+//	retry.go           calls that are sent again
+//	manager.go         what the gate knows of each manager, and logs about it
+//	metrics.go         metrics
 //
 // # Memory
 //

@@ -95,13 +95,13 @@ func (s *Stream) protectsRPC(method string, headers request.Headers) bool {
 
 // notUnary refuses a call with another number of messages than one.
 func (s *Stream) notUnary() verdict {
-	s.plugin.metrics.count(s.plugin.metrics.unsupported)
-	return s.refuse(&notUnaryProblem)
+	return s.refuseAs(s.plugin.metrics.unsupported, &notUnaryProblem)
 }
 
-// endUnrecordedRPC ends the answer to a gRPC call whose outcome is not one to record. True: it did.
-func (s *Stream) endUnrecordedRPC(graded bool) bool {
-	if !graded {
+// endUnrecordedRPC ends the answer to a gRPC call whose outcome is not one to record. known: the trailers have shown the
+// outcome. True: it did.
+func (s *Stream) endUnrecordedRPC(known bool) bool {
+	if !known {
 		s.answer.outcome = config.OutcomeNone
 	}
 	if !s.endUnrecorded() {
@@ -186,7 +186,7 @@ func (p *Plugin) sendReroutes() {
 			s.refuse(&noAnswerProblem)
 			continue
 		}
-		p.host.SetProperty(propertyStatus, s.status) // for another gate of this proxy; see strays
+		p.host.SetProperty(propertyStatus, s.status) // for another gate of this proxy; see asksForBlank
 		s.phase = phaseRerouted
 		s.apply(verdictForward)
 	}

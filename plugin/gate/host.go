@@ -99,7 +99,7 @@ type Host interface {
 
 	// Call starts an HTTP callout. The gate calls it only while the plugin context is active, so that the answer arrives
 	// whatever happens to the stream that it is for. After CallSent the host calls Plugin.OnCallResponse with the id
-	// returned here; after any other status no answer comes. headers and body are not kept.
+	// returned here; after any other status no answer comes. headers and body are not retained.
 	Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, CallStatus)
 	// CallHeaders returns all headers of the answer that OnCallResponse runs for, with :status. They are empty when the
 	// answer broke off after its headers.
@@ -112,9 +112,9 @@ type Host interface {
 	// OpenStream begins a gRPC stream to a manager (api.StreamService, api.StreamMethod) in that cluster. The gate calls
 	// it, SendStream and CloseStream only while the plugin context is active or selected. After CallSent the host calls
 	// Plugin.OnStreamMessage for each message that comes and, once, Plugin.OnStreamClose, neither before the running
-	// callback has ended. After any other status nothing comes. metadata is not kept.
+	// callback has ended. After any other status nothing comes. metadata is not retained.
 	OpenStream(cluster, authority string, metadata [][2]string) (uint32, CallStatus)
-	// SendStream sends a message. It is not kept. False: the host refused.
+	// SendStream sends a message. It is not retained. False: the host refused.
 	SendStream(id uint32, message []byte) bool
 	// CloseStream resets the stream. The host may still call Plugin.OnStreamClose, and nothing else, with its id.
 	CloseStream(id uint32)

@@ -34,6 +34,7 @@ func (p *Plugin) asksForLookUp(method string) bool {
 // readLookUp answers a look-up.
 func (s *Stream) readLookUp(headers request.Headers, path string) verdict {
 	p := s.plugin
+	s.accept = joined(headers, headerAcceptEncoding)
 	if s.route = p.config.First(); len(headers) == 0 {
 		return s.invalid(unreadableProblem())
 	}
@@ -108,26 +109,26 @@ func normalized(path string) string {
 		end = len(path)
 	}
 	segments := strings.Split(path[:end], "/")[1:]
-	kept := make([]string, 0, len(segments))
+	result := make([]string, 0, len(segments))
 	for i, segment := range segments {
 		switch dots := strings.ReplaceAll(strings.ToLower(segment), "%2e", "."); dots {
 		case "":
 			if i < len(segments)-1 {
 				continue // a slash that another one follows
 			}
-			kept = append(kept, "")
+			result = append(result, "")
 		case ".", "..":
-			if dots == ".." && len(kept) > 0 {
-				kept = kept[:len(kept)-1]
+			if dots == ".." && len(result) > 0 {
+				result = result[:len(result)-1]
 			}
 			if i == len(segments)-1 {
-				kept = append(kept, "")
+				result = append(result, "")
 			}
 		default:
-			kept = append(kept, segment)
+			result = append(result, segment)
 		}
 	}
-	return "/" + strings.Join(kept, "/") + path[end:]
+	return "/" + strings.Join(result, "/") + path[end:]
 }
 
 // parameter returns the first value of a query's parameter, without its escapes, and how often it is there.

@@ -23,7 +23,7 @@ type shard struct {
 	mark mark
 
 	retries         []*call // calls to send again when they are due
-	retriesUnderWay int     // repetitions under way
+	retriesUnderWay int     // retries under way
 	checkDue        bool    // some calls in repeat may be due
 	retriesBlocked  bool    // some calls were due when no more could be under way
 	probe           bool    // one call of repeat goes before it is due

@@ -11,6 +11,27 @@ import (
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
+// readRequest finds the route of a request, and whether the gate can protect it.
+func (s *Stream) readRequest(method, path string, headers request.Headers, end bool) verdict {
+	s.route = s.plugin.config.Route(method, path)
+	switch {
+	case s.route == nil:
+		return verdictForward
+	case len(headers) == 0:
+		s.headers = nil
+		return s.unreadable()
+	}
+	s.requestEnd.ended = end || method == methodConnect
+	accept := headerAcceptEncoding
+	if s.rpc = s.protectsRPC(method, headers); s.rpc {
+		accept = headerGRPCAcceptEncoding
+	} else if unprotectable(method, headers) {
+		return s.unsupported(headers)
+	}
+	s.accept = joined(headers, accept)
+	return s.readHeaders(headers, end)
+}
+
 // readHeaders reads the headers. In headers mode it decides; in body mode it asks for the body.
 func (s *Stream) readHeaders(headers request.Headers, end bool) verdict {
 	p, route := s.plugin, s.route
@@ -124,8 +145,7 @@ func (s *Stream) unsupported(headers request.Headers) verdict {
 	case s.route.Unsupported == config.UnsupportedPass:
 		return s.bypass()
 	}
-	p.metrics.count(p.metrics.unsupported)
-	return s.refuse(&unsupportedProblem)
+	return s.refuseAs(p.metrics.unsupported, &unsupportedProblem)
 }
 
 // unreadable deals with a request whose headers the host cannot hand over. A client must not get past the gate with such a
@@ -243,18 +263,18 @@ func (s *Stream) addForwardHeaders(headers [][2]string) [][2]string {
 		return headers
 	}
 	list := s.forwardHeaders()
-	kept := headers[:0]
+	out := headers[:0]
 	for _, h := range headers {
 		if h[0] != list[0][0] && h[0] != list[1][0] && h[0] != list[2][0] && h[0] != list[3][0] {
-			kept = append(kept, h)
+			out = append(out, h)
 		}
 	}
 	for _, h := range list {
 		if h[0] != "" && h[1] != "" {
-			kept = append(kept, h)
+			out = append(out, h)
 		}
 	}
-	return kept
+	return out
 }
 
 // Bounds of the request's headers that go along with its calls. Headers beyond them are left out.

@@ -116,13 +116,13 @@ func (s *Stream) holdLast(piece []byte) Action {
 // forever. So the gate takes over the pieces of larger bodies and puts them back in front of the last one.
 func (s *Stream) holdPiece(piece []byte) Action {
 	p, u := s.plugin, &s.upload
-	take := u.body.Len() > leaveBytes && s.buffersPieces()
+	buffer := u.body.Len() > leaveBytes && s.buffersPieces()
 	whole := s.storesBody()
 	switch {
-	case !take && !whole:
+	case !buffer && !whole:
 	case s.claimBodyRoom(len(piece)):
 		u.pieces = append(u.pieces, piece...)
-		if take {
+		if buffer {
 			p.stopAwaitingBody(s)
 			return Drop
 		}
@@ -380,8 +380,7 @@ func (p *Plugin) refuseBodies() {
 }
 
 func (s *Stream) bodyUnavailable() verdict {
-	s.plugin.metrics.count(s.plugin.metrics.noBody)
-	return s.refuse(&api.Problem{
+	return s.refuseAs(s.plugin.metrics.noBody, &api.Problem{
 		Status: 500, Code: api.CodeBodyModeUnavailable,
 		Title:  "The proxy does not show request bodies to the gate",
 		Detail: "The request was not executed. The proxy's configuration must be corrected; its log says how.",

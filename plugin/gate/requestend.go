@@ -40,7 +40,7 @@ type requestEnd struct {
 	headers     uint64 // bytes of the headers, as request.total_size counts them
 	received    int64  // bytes of body that the host has shown
 	bodyShown   bool   // the host shows the body, so it will also show the end
-	shortKnown  bool   // short has set the next two
+	shortKnown  bool   // Stream.isShort has set the next two
 	http1       bool
 	isShort     bool
 	since       int64  // when the reply began to wait, or when the last piece of a shown body came after that, nanoseconds
@@ -64,7 +64,7 @@ type delayedReplies struct {
 	polled      list // streams whose requests had no end by then: each tick looks at them
 	withBody    list // those of them whose end the host will show
 	bytes       int  // of the replies' bodies
-	checkPolled bool // the streams in slow must be looked at
+	checkPolled bool // the streams in polled must be looked at
 	fastTick    bool // the tick comes every endPeriod
 }
 
@@ -213,7 +213,7 @@ func (s *Stream) dropLateBody() Action {
 	return Drop
 }
 
-// sendReplies sends the replies that need not wait any more. It runs in the plugin context. Once the callback is spent, the
+// sendReplies sends the replies that need not wait any more. It runs in the plugin context. Once the callback is at its limit, the
 // next one continues.
 func (p *Plugin) sendReplies() {
 	n := &p.delayed
@@ -238,7 +238,7 @@ func (p *Plugin) sendReplies() {
 	}
 }
 
-// sendOverdue sends the replies of a list whose requests have come in or whose patience is over. False: the callback is spent.
+// sendOverdue sends the replies of a list whose requests have come in or whose patience is over. False: the callback is at its limit.
 func (p *Plugin) sendOverdue(l *list, now int64) bool {
 	for s, next := l.first, (*Stream)(nil); s != nil; s = next {
 		if p.atLimit() {

@@ -118,7 +118,7 @@ func (p *Plugin) startRenewing(r *reservation, since int64) {
 	r.position = len(p.renewing)
 }
 
-// stopRenewing ends the renewals. A renewal that may reach the ledger later makes the reservation doubtful.
+// stopRenewing ends the renewals. A renewal that may reach the ledger later makes the reservation uncertain.
 func (p *Plugin) stopRenewing(r *reservation) {
 	if r.position == 0 {
 		return
@@ -339,10 +339,10 @@ func (p *Plugin) retryChanges(now int64) {
 	if len(p.changes) == 0 {
 		return
 	}
-	writes := p.changes
+	changes := p.changes
 	p.changes = nil
-	for i := range writes {
-		p.changeEntry(&writes[i], now)
+	for i := range changes {
+		p.changeEntry(&changes[i], now)
 	}
 }
 

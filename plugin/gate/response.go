@@ -29,16 +29,13 @@ type answer struct {
 func (s *Stream) classify(headers [][2]string) [][2]string {
 	a, name := &s.answer, s.route.OutcomeHeader
 	_, retry := headerValue(headers, headerRetryAfter)
-	said := ""
 	if name != "" {
-		value, n := request.Headers(headers).Get(name)
-		if n == 1 {
-			said = trim(value)
+		if value, n := request.Headers(headers).Get(name); n == 1 {
+			a.outcomeValue = trim(value)
 		}
 		headers = slices.DeleteFunc(headers, func(h [2]string) bool { return h[0] == name })
 	}
-	a.outcomeValue = said
-	a.outcome = s.route.Outcome(a.status, retry, said)
+	a.outcome = s.route.Outcome(a.status, retry, a.outcomeValue)
 	return headers
 }
 

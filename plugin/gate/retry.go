@@ -15,7 +15,7 @@ const (
 	// answers are recorded without their bodies. Slow clients, a slow manager and large answers must not use up the VM's
 	// memory, in which large blocks take several times their size.
 	maxHeldBytes = 16 << 20
-	// maxRetriesUnderWay bounds the repetitions to one shard that are under way together, so that a manager that comes back
+	// maxRetriesUnderWay bounds the retries to one shard that are under way together, so that a manager that comes back
 	// does not get all of them at the same time. maxRetriesWhileDown is the bound while the manager is away.
 	maxRetriesUnderWay  = 32
 	maxRetriesWhileDown = 2
@@ -60,13 +60,13 @@ func (l *ledger) unindex(c *call) {
 	}
 }
 
-// makeRoom reports whether the VM may hold so many more bytes. To make room, it takes the bodies from the stored outcomes,
+// makeRoom reports whether the VM may hold so many more bytes. To make room, it removes the bodies of the stored outcomes,
 // the oldest of each shard first. The status is enough to never run the request again.
 func (l *ledger) makeRoom(bytes int) bool {
 	for at := 0; l.droppable > 0 && l.heldBytes+bytes > maxHeldBytes; at++ {
 		for i := range l.shards {
-			if repeat := l.shards[i].retries; at < len(repeat) && repeat[at].canDropAnswer() {
-				c := repeat[at]
+			if retries := l.shards[i].retries; at < len(retries) && retries[at].canDropAnswer() {
+				c := retries[at]
 				l.droppable--
 				l.heldBytes -= len(c.message)
 				c.dropAnswer(l.p)
@@ -81,7 +81,7 @@ func (l *ledger) makeRoom(bytes int) bool {
 // canDropAnswer reports whether dropAnswer makes the message smaller.
 func (c *call) canDropAnswer() bool { return len(c.message) > 0 && !c.answerDropped }
 
-// retryLater queues a call for repetition. It abandons the call if its deadline is too near, or if too many are queued.
+// retryLater queues a call for another try. It abandons the call if its deadline is too near, or if too many are queued.
 func (l *ledger) retryLater(c *call) {
 	c.stream = nil
 	now := l.p.host.Now()
@@ -140,7 +140,7 @@ func (l *ledger) releaseAgain(c *call, now int64) {
 	}
 }
 
-// checkRetries makes sendReady look for repetitions of the shard that are due.
+// checkRetries makes sendReady look for retries of the shard that are due.
 func (l *ledger) checkRetries(s *shard) { s.checkDue, l.checkDue = true, true }
 
 // retryNow makes the outcomes due that are stored for a shard whose manager is back. Releases stay due at their times.
@@ -190,18 +190,18 @@ func (l *ledger) moveDueRetries(s *shard, due []*call, now int64) []*call {
 		limit = maxRetriesWhileDown
 	}
 	s.probe, s.checkDue, s.retriesBlocked = false, false, false
-	kept := 0
+	left := 0
 	for i, c := range s.retries {
 		if s.retriesUnderWay >= limit {
 			s.retriesBlocked = true
-			kept += copy(s.retries[kept:], s.retries[i:])
+			left += copy(s.retries[left:], s.retries[i:])
 			break
 		}
 		if probe && c.kind != callRelease {
 			probe = false
 		} else if c.due > now {
-			s.retries[kept] = c
-			kept++
+			s.retries[left] = c
+			left++
 			continue
 		}
 		if c.canDropAnswer() {
@@ -211,13 +211,13 @@ func (l *ledger) moveDueRetries(s *shard, due []*call, now int64) []*call {
 		s.retriesUnderWay++
 		due = append(due, c)
 	}
-	l.queued -= len(s.retries) - kept
-	clear(s.retries[kept:])
-	s.retries = s.retries[:kept]
+	l.queued -= len(s.retries) - left
+	clear(s.retries[left:])
+	s.retries = s.retries[:left]
 	return due
 }
 
-// endRetry ends a repetition that was under way.
+// endRetry ends a retry that was under way.
 func (l *ledger) endRetry(c *call) {
 	if !c.retrying {
 		return

@@ -350,8 +350,7 @@ func (p *Plugin) showNothing(c *call, _ *reply, s *Stream) {
 }
 
 func (p *Plugin) showUnavailable(_ *call, r *reply, s *Stream) {
-	p.metrics.count(p.metrics.managerError)
-	s.refuse(unavailableProblem(r.retryAfter))
+	s.unavailable(unavailableProblem(r.retryAfter))
 }
 
 // abandonAttempt ends an attempt that did not get the key. If one of its reserves may have been carried out, the ledger has

@@ -104,15 +104,15 @@ type Stream struct {
 
 // OnRequestHeaders begins the stream. end: the request has no body.
 func (s *Stream) OnRequestHeaders(end bool) Action {
-	s.plugin.current = s.id
-	if s.phase != phaseNew || s.plugin.table == nil {
+	p := s.plugin
+	p.current = s.id
+	if s.phase != phaseNew || p.table == nil {
 		return Continue
 	}
 	s.phase = phasePass
-	p := s.plugin
 	method, ok := p.host.RequestHeader(headerMethod)
-	looks := ok && p.asksForLookUp(method)
-	if !ok || !looks && !p.config.Method(method) {
+	isLookUp := ok && p.asksForLookUp(method)
+	if !ok || !isLookUp && !p.config.Method(method) {
 		if path, _ := p.host.RequestHeader(headerPath); p.asksForBlank(path) {
 			return s.headersAction(s.noSuchPath(end))
 		}
@@ -129,30 +129,12 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	case p.asksForBlank(path):
 		return s.headersAction(s.noSuchPath(end))
 	}
-	if s.isLookUp = looks; looks {
-		s.headers, s.requestEnd.ended, s.accept = headers, end, joined(headers, headerAcceptEncoding)
-		v := s.readLookUp(headers, path)
-		s.headers = nil
-		return s.headersAction(v)
-	}
-	s.route = p.config.Route(method, path)
-	switch {
-	case s.route == nil:
-		return Continue
-	case len(headers) == 0:
-		return s.headersAction(s.unreadable())
-	}
-	s.headers, s.requestEnd.ended = headers, end || method == methodConnect
+	s.headers, s.requestEnd.ended, s.isLookUp = headers, end, isLookUp
 	var v verdict
-	if s.rpc = s.protectsRPC(method, headers); !s.rpc && unprotectable(method, headers) {
-		v = s.unsupported(headers)
+	if isLookUp {
+		v = s.readLookUp(headers, path)
 	} else {
-		name := headerAcceptEncoding
-		if s.rpc {
-			name = headerGRPCAcceptEncoding
-		}
-		s.accept = joined(headers, name)
-		v = s.readHeaders(headers, end)
+		v = s.readRequest(method, path, headers, end)
 	}
 	s.headers = nil
 	return s.headersAction(v)
@@ -358,11 +340,10 @@ func (s *Stream) beganAnew() bool {
 	a := &s.answer
 	a.status = int(p.number("response", "code"))
 	_, retry := p.host.ResponseHeader(headerRetryAfter)
-	said := ""
 	if name := s.route.OutcomeHeader; name != "" {
-		said, _ = p.host.ResponseHeader(name)
+		a.outcomeValue, _ = p.host.ResponseHeader(name)
 	}
-	a.outcome = s.route.Outcome(a.status, retry, said)
+	a.outcome = s.route.Outcome(a.status, retry, a.outcomeValue)
 	switch {
 	case s.route.Ledger == config.LedgerUpstream:
 		s.releaseKey() // upstream's ledger knows what it has recorded
@@ -413,14 +394,20 @@ func (s *Stream) apply(v verdict) {
 	}
 }
 
-func (s *Stream) invalid(problem *api.Problem) verdict {
-	s.plugin.metrics.count(s.plugin.metrics.invalid)
-	return s.refuse(problem)
-}
-
 func (s *Stream) badRequest(bad *request.Error) verdict {
 	problem := bad.Problem()
 	return s.invalid(&problem)
+}
+
+func (s *Stream) invalid(problem *api.Problem) verdict {
+	return s.refuseAs(s.plugin.metrics.invalid, problem)
+}
+
+// refuseAs refuses a request, and counts it.
+func (s *Stream) refuseAs(metric MetricID, problem *api.Problem) verdict {
+	s.plugin.metrics.count(metric)
+	s.recordWait()
+	return s.refuse(problem)
 }
 
 func (s *Stream) refuse(problem *api.Problem) verdict {

@@ -61,7 +61,7 @@ func (r *carrier) removeInFlight(at int) {
 	r.removeCall(c)
 }
 
-// giveUpLost settles the calls whose answers got lost. False: the callback is spent and some are left.
+// giveUpLost settles the calls whose answers got lost. False: the callback is at its limit and some are left.
 func (r *carrier) giveUpLost() (all bool) {
 	now := r.p.host.Now()
 	for at := len(r.inFlight) - 1; at >= 0; at-- {
