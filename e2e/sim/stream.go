@@ -143,7 +143,7 @@ func (h *half) filter(b []byte, end, replay bool) {
 			h.held, h.haveHeld = nil, false
 		}
 		h.sendData(b, end)
-	case gate.Take:
+	case gate.Drop:
 		h.state = stopSome
 		if h.ended && !h.haveHeld {
 			h.haveHeld = true

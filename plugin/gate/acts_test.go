@@ -11,7 +11,7 @@ import (
 // However many streams are due at once, one callback answers or resumes only a few, and the
 // callbacks that follow do the rest without waiting for the tick.
 func TestOneCallbackAnswersFewStreams(t *testing.T) {
-	const crowd = 20 * maxActs
+	const crowd = 20 * maxHandled
 	config := fmt.Sprintf(`{"max_waiters":%d,"pending_wait_timeout":1}`, 2*crowd)
 	sent := func(h *fakeHost, p *Plugin, key func(i int) string) {
 		for i := range crowd {
@@ -75,7 +75,7 @@ func TestOneCallbackAnswersFewStreams(t *testing.T) {
 			for range crowd {
 				h.ready(p)
 			}
-			if h.mostActs > maxActs+1 {
+			if h.mostActs > maxHandled+1 {
 				t.Errorf("%d replies and resumes in one callback", h.mostActs)
 			}
 			replies := 0
@@ -90,7 +90,7 @@ func TestOneCallbackAnswersFewStreams(t *testing.T) {
 
 // One callback also handles only a few answers that stand still, and a few requests whose bodies never come.
 func TestOneTickHandlesFewStalledStreams(t *testing.T) {
-	const crowd = 20 * maxActs
+	const crowd = 20 * maxHandled
 	t.Run("answers that stand still", func(t *testing.T) {
 		h := newFakeHost(t)
 		p := started(t, h, "")
@@ -106,10 +106,10 @@ func TestOneTickHandlesFewStalledStreams(t *testing.T) {
 			expect(t, "body", s.OnResponseBody(stallBytes, false), Pause)
 		}
 		h.mostActs = 0
-		for range stallTicks + crowd/maxActs {
+		for range stallTicks + crowd/maxHandled {
 			h.tick(p)
 		}
-		expect(t, "most", h.mostActs, maxActs)
+		expect(t, "most", h.mostActs, maxHandled)
 		for id, f := range h.streams {
 			if f.resumedResponse != 1 {
 				t.Fatalf("answer %d was let go %d times", id, f.resumedResponse)
@@ -122,7 +122,7 @@ func TestOneTickHandlesFewStalledStreams(t *testing.T) {
 			h.hold(5)
 		}
 		h.pass(bodyPatience + time.Second)
-		expect(t, "most", h.mostActs, maxActs)
+		expect(t, "most", h.mostActs, maxHandled)
 		expect(t, "refused", h.values["oncegate_gate_requests_body_unavailable_total"], crowd)
 	})
 }

@@ -1,6 +1,8 @@
 package gate
 
 import (
+	"encoding/base64"
+	"encoding/binary"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,8 +19,8 @@ const (
 	fixRestoreType
 )
 
-// maxRetryAfterSeconds bounds Retry-After. A client that comes back too early is only asked
-// to wait again; one that comes back too late has waited longer than it needed to.
+// maxRetryAfterSeconds bounds Retry-After. A client that comes back too early is only asked to wait again; one that comes
+// back too late has waited longer than it needed to.
 const maxRetryAfterSeconds = 10
 
 const second = 1_000_000_000 // nanoseconds
@@ -42,7 +44,7 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 		headers = append(headers, [2]string{headerLink, "<" + docs + `>; rel="describedby"; type="text/html"`})
 	}
 	p.scratch = problem.AppendTyped(p.scratch[:0], s.route.Problems.TypeBase)
-	s.mark = string(problem.Code)
+	s.status = string(problem.Code)
 	s.grpcStatus = grpcOf(problem)
 	if s.rpc {
 		message := string(problem.Code) + ": " + problem.Title + ". " + problem.Detail
@@ -52,19 +54,19 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 		}
 		p.scratch = append(p.scratch[:0], message...)
 	}
-	if s.reply(problem.Status, detailsPrefix+s.mark, headers, p.scratch) {
+	if s.reply(problem.Status, detailsPrefix+s.status, headers, p.scratch) {
 		p.scratch = nil
 	}
 	p.headers = headers
 }
 
-// reply sends a local reply, either now or when the request has come in. kept: the reply waits, so
-// the caller must not reuse body.
-func (s *Stream) reply(status int, details string, headers [][2]string, body []byte) (kept bool) {
-	if s.looksUp {
+// reply sends a local reply, either now or when the request has come in. delayed: the reply waits, so the caller must not
+// reuse body.
+func (s *Stream) reply(status int, details string, headers [][2]string, body []byte) (delayed bool) {
+	if s.isLookUp {
 		headers = uncached(headers)
 	}
-	if s.awaitsEnd() && s.plugin.endings.bytes+len(body) <= maxUnsentBytes {
+	if s.awaitsEnd() && s.plugin.delayed.bytes+len(body) <= maxUnsentBytes {
 		s.delayReply(&localReply{status: status, details: details, headers: slices.Clone(headers), body: body})
 		return true
 	}
@@ -72,8 +74,8 @@ func (s *Stream) reply(status int, details string, headers [][2]string, body []b
 	return false
 }
 
-// uncached replaces what headers say about caches. The answer to a look-up depends on the key and the caller's credential, so
-// a cache would give it to the wrong request.
+// uncached replaces what headers say about caches. The answer to a look-up depends on the key and the caller's credential,
+// so a cache would give it to the wrong request.
 func uncached(headers [][2]string) [][2]string {
 	headers = slices.DeleteFunc(headers, func(h [2]string) bool { return h[0] == headerCacheControl || h[0] == "expires" || h[0] == "pragma" })
 	return append(headers, [2]string{headerCacheControl, "no-store"})
@@ -86,7 +88,7 @@ const standIn = 422
 // send sends a local reply. The stream decides nothing more.
 func (s *Stream) send(status int, details string, headers [][2]string, body []byte) {
 	s.phase = phaseReplied
-	s.plugin.acts++
+	s.plugin.handled++
 	if status == 400 && s.http1() {
 		status, s.restore400 = standIn, true
 	}
@@ -115,8 +117,8 @@ func (s *Stream) replay(result *api.Result) {
 		case s.route.OutcomeHeader:
 			continue // an earlier configuration recorded it
 		case headerAccepted:
-			// Upstream sent an encoding that the first request did not accept. A retry that accepts the
-			// same as the first gets the same answer.
+			// Upstream sent an encoding that the first request did not accept. A retry that accepts the same as the first
+			// gets the same answer.
 			alike = h.Value == s.accept
 			continue
 		}
@@ -144,7 +146,7 @@ func (s *Stream) replay(result *api.Result) {
 		s.replyNotAcceptable(encoding[1:])
 		return
 	}
-	headers = s.markReplay(headers)
+	headers = s.addReplayHeaders(headers)
 	if trailers {
 		body = s.attach(s.replayedTrailers(result.Headers), body)
 	}
@@ -153,15 +155,15 @@ func (s *Stream) replay(result *api.Result) {
 	p.recycle(headers)
 }
 
-// markReplay adds the headers that say that an answer is a replay.
-func (s *Stream) markReplay(headers [][2]string) [][2]string {
-	s.mark = statusReplayed
-	return s.addStatus(append(headers, [2]string{s.route.ReplayHeader, "true"}))
+// addReplayHeaders adds the headers that say that an answer is a replay.
+func (s *Stream) addReplayHeaders(headers [][2]string) [][2]string {
+	s.status = statusReplayed
+	return s.addStatusHeaders(append(headers, [2]string{s.route.ReplayHeader, "true"}))
 }
 
-// addStatus adds the headers that say what became of the request.
-func (s *Stream) addStatus(headers [][2]string) [][2]string {
-	headers = append(headers, [2]string{api.HeaderStatus, s.mark})
+// addStatusHeaders adds the headers that say what became of the request.
+func (s *Stream) addStatusHeaders(headers [][2]string) [][2]string {
+	headers = append(headers, [2]string{api.HeaderStatus, s.status})
 	if s.ledgerNone() {
 		headers = append(headers, [2]string{headerLedger, "none"})
 	}
@@ -184,8 +186,8 @@ func (s *Stream) replyNotAcceptable(encoding string) {
 	s.replyProblem(notAcceptableProblem(encoding))
 }
 
-// replayRaw answers the current stream with a recorded answer in its raw form.
-// False: the record cannot be read, and nothing was sent.
+// replayRaw answers the current stream with a recorded answer in its raw form. False: the record cannot be read, and
+// nothing was sent.
 func (s *Stream) replayRaw(raw []byte) bool {
 	result := &s.plugin.replayed
 	if result.ViewRaw(raw) != nil {
@@ -197,9 +199,8 @@ func (s *Stream) replayRaw(raw []byte) bool {
 	return true
 }
 
-// fixType records what fixOwnReply must correct in a reply with a body of size bytes. typed reports
-// whether upstream's answer had a content type. A host adds a content type to local replies with a
-// body and removes it from those without one.
+// fixType records what fixOwnReply must correct in a reply with a body of size bytes. typed reports whether upstream's
+// answer had a content type. A host adds a content type to local replies with a body and removes it from those without one.
 func (s *Stream) fixType(contentType string, typed bool, size int) {
 	s.fix = fixNone
 	switch {
@@ -230,4 +231,184 @@ func (s *Stream) fixOwnReply() {
 		// With it, HTTP/1 could not send trailers.
 		s.plugin.host.RemoveResponseHeader(headerContentLength)
 	}
+}
+
+// The problems that the gate answers with.
+
+// pendingProblem is for a duplicate of a request that runs. remaining is for how long that can last, nanoseconds.
+func pendingProblem(remaining int64) *api.Problem {
+	return &api.Problem{Status: 409, Code: api.CodePending, RetryAfterSeconds: retryAfter(remaining),
+		Title:  "The first request with this key is still being processed",
+		Detail: "Try again later with the same key; the request was not executed a second time."}
+}
+
+func unknownProblem() *api.Problem {
+	return &api.Problem{Status: 409, Code: api.CodeOutcomeUnknown,
+		Title:  "The first request with this key may have been executed, but its outcome is not known",
+		Detail: "The request was not executed a second time. Find out whether the first one took effect before you send it with another key."}
+}
+
+// notRecordedProblem is for a duplicate of a request that ran but whose answer is not recorded. status is the answer's
+// status; 0: not known either.
+func notRecordedProblem(status int) *api.Problem {
+	detail := "The request is not executed again."
+	if status != 0 {
+		detail = "It was answered with status " + strconv.Itoa(status) + ". " + detail
+	}
+	return &api.Problem{Status: 410, Code: api.CodeAnswerNotRecorded,
+		Title: "The request was executed, but its answer is not recorded", Detail: detail}
+}
+
+// notAcceptableProblem is for a duplicate that does not accept the recorded answer's encoding.
+func notAcceptableProblem(encoding string) *api.Problem {
+	return &api.Problem{Status: 406, Code: api.CodeEncodingNotAccepted,
+		Title:  "The recorded answer has an encoding that this request does not accept",
+		Detail: "The request is not executed again. With Accept-Encoding: " + encoding + " and the same key it gets the answer."}
+}
+
+func mismatchProblem() *api.Problem {
+	return &api.Problem{Status: 422, Code: api.CodeFingerprintMismatch,
+		Title:  "The key was already used for another request",
+		Detail: "A retry must repeat the request unchanged; another request needs another key."}
+}
+
+func unavailableProblem(seconds int) *api.Problem {
+	return &api.Problem{Status: 503, Code: api.CodeManagerUnavailable, RetryAfterSeconds: min(max(seconds, 1), maxRetryAfterSeconds),
+		Title:  "The idempotency ledger cannot be reached",
+		Detail: "The request was not executed; try again with the same key."}
+}
+
+// closedTitle is the title of unavailableProblem when the manager answered with this code.
+func closedTitle(code api.Code) string {
+	switch code {
+	case api.CodeLedgerFull:
+		return "The idempotency ledger has no room for new keys"
+	case api.CodeQuarantine:
+		return "The idempotency ledger may have forgotten keys and takes no new ones yet"
+	case api.CodeRecordUnreadable:
+		return "The idempotency ledger cannot read what it has of this key"
+	case api.CodeDurability:
+		return "The idempotency ledger cannot protect keys as this route asks"
+	case api.CodeWrongHome:
+		return "The data centres do not agree about this key"
+	}
+	return "The data centre that decides about this key cannot be reached" // CodeHomeUnavailable, CodeHomeUnanswered
+}
+
+func overloadedProblem() *api.Problem {
+	return &api.Problem{Status: 503, Code: api.CodeOverloaded, RetryAfterSeconds: 1,
+		Title:  "There is no room to remember this request",
+		Detail: "The request was not executed; try again with the same key."}
+}
+
+func unreadableProblem() *api.Problem {
+	return &api.Problem{Status: 400, Code: api.CodeInvalidRequest,
+		Title:  "The request headers cannot be read",
+		Detail: "There are too many of them, or they are too large, to look for an idempotency key."}
+}
+
+var (
+	unsupportedProblem = api.Problem{Status: 400, Code: api.CodeUnsupportedProtocol,
+		Title:  "CONNECT, protocol upgrades and gRPC cannot be protected by an idempotency key",
+		Detail: "The request was not executed. Send it without a key, where none is required."}
+	notUnaryProblem = api.Problem{Status: 400, Code: api.CodeUnsupportedProtocol,
+		Title:  "Only a gRPC call with one request message can be protected by an idempotency key",
+		Detail: "The call was not executed."}
+	// noAnswerProblem is for a duplicate whose recorded answer cannot reach the client.
+	noAnswerProblem = api.Problem{Status: 500, Code: api.CodeInternal,
+		Title:  "The proxy has no route " + api.PathAnswer + " for recorded answers",
+		Detail: "The call was not executed a second time."}
+	// answerAwayProblem is for a duplicate when whatever serves that route cannot be reached.
+	answerAwayProblem = api.Problem{Status: 503, Code: api.CodeUnavailable, RetryAfterSeconds: 1,
+		Title:  "The recorded answer cannot be fetched now",
+		Detail: "The call was not executed a second time; try again with the same key."}
+)
+
+// Statuses of gRPC.
+const (
+	grpcUnknown            = 2
+	grpcInvalidArgument    = 3
+	grpcAlreadyExists      = 6
+	grpcPermissionDenied   = 7
+	grpcFailedPrecondition = 9
+	grpcAborted            = 10
+	grpcUnimplemented      = 12
+	grpcInternal           = 13
+	grpcUnavailable        = 14
+	grpcUnauthenticated    = 16
+)
+
+// grpcOfHTTP returns the gRPC status of an answer that is not gRPC, as the protocol says.
+func grpcOfHTTP(status int) int {
+	switch status {
+	case 400:
+		return grpcInternal
+	case 401:
+		return grpcUnauthenticated
+	case 403:
+		return grpcPermissionDenied
+	case 404:
+		return grpcUnimplemented
+	case 429, 502, 503, 504:
+		return grpcUnavailable
+	}
+	return grpcUnknown
+}
+
+// grpcOf returns the gRPC status of a problem.
+func grpcOf(problem *api.Problem) int {
+	switch problem.Code {
+	case api.CodePending:
+		return grpcUnavailable
+	case api.CodeUnsupportedProtocol:
+		return grpcUnimplemented
+	case api.CodeOutcomeUnknown:
+		return grpcAborted
+	}
+	switch problem.Status {
+	case 400, 422:
+		return grpcInvalidArgument
+	case 406:
+		return grpcFailedPrecondition
+	case 404:
+		return grpcUnimplemented
+	case 409:
+		return grpcAborted
+	case 410:
+		return grpcAlreadyExists
+	case 503:
+		return grpcUnavailable
+	}
+	return grpcInternal
+}
+
+// grpcDetails is the google.rpc.Status of a problem, in base64: code, message, an ErrorInfo with the problem's code as its
+// reason, and a RetryInfo if the problem says when to try again.
+func grpcDetails(code int, message string, problem *api.Problem) string {
+	status := appendField(nil, 1, uint64(code))
+	status = appendText(status, 2, message)
+	info := appendText(nil, 1, string(problem.Code))
+	info = appendText(info, 2, "oncegate")
+	status = appendText(status, 3, anyOf("google.rpc.ErrorInfo", info))
+	if problem.RetryAfterSeconds > 0 {
+		delay := appendField(nil, 1, uint64(problem.RetryAfterSeconds)) // google.protobuf.Duration
+		status = appendText(status, 3, anyOf("google.rpc.RetryInfo", appendText(nil, 1, string(delay))))
+	}
+	return base64.RawStdEncoding.EncodeToString(status)
+}
+
+// anyOf is a google.protobuf.Any.
+func anyOf(name string, message []byte) string {
+	return string(appendText(appendText(nil, 1, "type.googleapis.com/"+name), 2, string(message)))
+}
+
+// appendField appends a number in protobuf's encoding.
+func appendField(b []byte, field byte, v uint64) []byte {
+	return binary.AppendUvarint(append(b, field<<3), v)
+}
+
+// appendText appends a text or a message in protobuf's encoding.
+func appendText(b []byte, field byte, text string) []byte {
+	b = binary.AppendUvarint(append(b, field<<3|2), uint64(len(text)))
+	return append(b, text...)
 }

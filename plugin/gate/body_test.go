@@ -28,8 +28,8 @@ func TestBodiesThatCanBePutBackAreTakenOver(t *testing.T) {
 		want     Action
 	}{
 		{"small", leaveBytes, length, "HTTP/2", Pause},
-		{"sized", leaveBytes + 1, length, "HTTP/2", Take},
-		{"HTTP/1", leaveBytes + 1, [2]string{"x-other", ""}, "HTTP/1.1", Take},
+		{"sized", leaveBytes + 1, length, "HTTP/2", Drop},
+		{"HTTP/1", leaveBytes + 1, [2]string{"x-other", ""}, "HTTP/1.1", Drop},
 		{"HTTP/2", leaveBytes + 1, [2]string{"x-other", ""}, "HTTP/2", Pause},
 		{"announced trailers", leaveBytes + 1, trailer, "HTTP/1.1", Pause},
 		{"over the limit", 600_000, length, "HTTP/1.1", Pause},
@@ -41,9 +41,9 @@ func TestBodiesThatCanBePutBackAreTakenOver(t *testing.T) {
 		expect(t, c.name, action, c.want)
 		f.requestBody = nil
 		expect(t, c.name+": end", s.OnRequestBody(0, true), Pause)
-		expect(t, c.name+": bytes put back", len(f.requestBody) == c.piece, c.want == Take)
-		expect(t, c.name+": bytes counted", p.uploads, 0)
-		expect(t, c.name+": waited for", p.partial.size, 0)
+		expect(t, c.name+": bytes put back", len(f.requestBody) == c.piece, c.want == Drop)
+		expect(t, c.name+": bytes counted", p.uploadBytes, 0)
+		expect(t, c.name+": waited for", p.awaitingBody.size, 0)
 	}
 }
 
@@ -55,7 +55,7 @@ func TestUploadsAreBounded(t *testing.T) {
 	taken := 0
 	for i := range uint32(30) {
 		s, _, action := h.upload(p, i+1, 20_000, [2]string{"content-length", "524288"})
-		if action == Take {
+		if action == Drop {
 			taken++
 		}
 		streams = append(streams, s)
@@ -64,10 +64,10 @@ func TestUploadsAreBounded(t *testing.T) {
 	for _, s := range streams {
 		s.OnDone()
 	}
-	expect(t, "bytes counted", p.uploads, 0)
-	expect(t, "waited for", p.partial.size, 0)
+	expect(t, "bytes counted", p.uploadBytes, 0)
+	expect(t, "waited for", p.awaitingBody.size, 0)
 	_, _, action := h.upload(p, 99, 20_000, [2]string{"content-length", "524288"})
-	expect(t, "when there is room again", action, Take)
+	expect(t, "when there is room again", action, Drop)
 }
 
 // If room runs out in the middle of a body of unknown length, the gate puts the pieces back.
@@ -76,12 +76,12 @@ func TestPiecesArePutBackWithoutRoom(t *testing.T) {
 	p := started(t, h, `{"mode":"body"}`)
 	h.protocol = "HTTP/1.1"
 	s, f, action := h.upload(p, 1, 20_000)
-	expect(t, "first", action, Take)
-	p.uploads += maxUploadBytes - 20_000
+	expect(t, "first", action, Drop)
+	p.uploadBytes += maxUploadBytes - 20_000
 	f.requestBody = []byte(strings.Repeat("b", 20_000))
 	expect(t, "second", s.OnRequestBody(20_000, false), Pause)
 	expect(t, "host has", string(f.requestBody), strings.Repeat("a", 20_000)+strings.Repeat("b", 20_000))
-	expect(t, "bytes counted", p.uploads, maxUploadBytes-20_000)
+	expect(t, "bytes counted", p.uploadBytes, maxUploadBytes-20_000)
 	f.requestBody = []byte("c")
 	expect(t, "third", s.OnRequestBody(1, false), Pause)
 	expect(t, "end", s.OnRequestBody(0, true), Pause)
@@ -96,7 +96,7 @@ func TestTakenBodyIsNotLoggedAsStalled(t *testing.T) {
 	s, f, action := h.upload(p, 1, leaveBytes, [2]string{"content-length", "500000"})
 	expect(t, "first", action, Pause)
 	f.requestBody = []byte("a")
-	expect(t, "second", s.OnRequestBody(1, false), Take)
+	expect(t, "second", s.OnRequestBody(1, false), Drop)
 	for range 2 * bodyPatience / tickPeriod {
 		h.tick(p)
 	}
@@ -112,7 +112,7 @@ func TestKeyInABodyWithoutRoomIsRefused(t *testing.T) {
 		metric  string
 		replies int
 	}{
-		{"closed", Take, "oncegate_gate_requests_manager_error_total", 1},
+		{"closed", Drop, "oncegate_gate_requests_manager_error_total", 1},
 		{"open", Continue, "oncegate_gate_requests_bypass_total", 0},
 	} {
 		h := newFakeHost(t)
@@ -122,11 +122,11 @@ func TestKeyInABodyWithoutRoomIsRefused(t *testing.T) {
 		h.protocol = "HTTP/1.1"
 		expect(t, "headers", s.OnRequestHeaders(false), Pause)
 		f.requestBody = []byte(strings.Repeat("a", 20_000))
-		expect(t, "first", s.OnRequestBody(20_000, false), Take)
-		p.uploads = maxUploadBytes
+		expect(t, "first", s.OnRequestBody(20_000, false), Drop)
+		p.uploadBytes = maxUploadBytes
 		f.requestBody = []byte(strings.Repeat("b", 60_000))
 		expect(t, c.mode+": second", s.OnRequestBody(60_000, false), c.want)
-		if c.want == Take {
+		if c.want == Drop {
 			expect(t, "replies before the end", len(f.replies), 0)
 			expect(t, "end", s.OnRequestBody(0, true), Pause)
 		}
@@ -138,7 +138,7 @@ func TestKeyInABodyWithoutRoomIsRefused(t *testing.T) {
 			expect(t, "rest", s.OnRequestBody(1, true), Continue)
 		}
 		s.OnDone()
-		expect(t, c.mode+": bytes counted", p.uploads, maxUploadBytes-20_000)
+		expect(t, c.mode+": bytes counted", p.uploadBytes, maxUploadBytes-20_000)
 	}
 }
 
@@ -152,9 +152,9 @@ func TestLoneBodyMayBeAsLargeAsConfigured(t *testing.T) {
 	f.requestBody = []byte("{")
 	expect(t, "first", s.OnRequestBody(1, false), Pause)
 	expect(t, "replies", len(f.replies), 0)
-	expect(t, "bytes counted", p.uploads, 16<<20)
+	expect(t, "bytes counted", p.uploadBytes, 16<<20)
 	s.OnDone()
-	expect(t, "bytes counted at the end", p.uploads, 0)
+	expect(t, "bytes counted at the end", p.uploadBytes, 0)
 }
 
 // In HTTP/2 the end of a body may come only when the host has room again.
@@ -221,7 +221,7 @@ func TestRequestIsRefusedIfItsBodyCannotBePutBack(t *testing.T) {
 	expect(t, "last", s.OnRequestBody(1, true), Pause)
 	expect(t, "status", f.replies[0].status, 400)
 	s.OnDone()
-	expect(t, "bytes counted", p.uploads, 0)
+	expect(t, "bytes counted", p.uploadBytes, 0)
 }
 
 // If the VM has no room for the copy of an answer, the host collects it.

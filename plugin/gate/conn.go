@@ -10,12 +10,12 @@ import (
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// Connections to managers. Each is a gRPC stream that this VM has to one shard, and carries any number of calls. A shard has
-// two: one for small messages, and one for large ones, so that a large message never delays a small one.
+// Connections to managers. Each is a gRPC stream that this VM has to one shard, and carries any number of calls. A shard
+// has two: one for small messages, and one for large ones, so that a large message never delays a small one.
 
 const (
-	// maxUnderWay bounds the calls on a connection that have no reply yet, and maxUnsent the bytes of their messages:
-	// the host buffers what the manager does not read.
+	// maxUnderWay bounds the calls on a connection that have no reply yet, and maxUnsent the bytes of their messages: the
+	// host buffers what the manager does not read.
 	maxUnderWay = 4096
 	maxUnsent   = 16 << 20
 	// maxSmallMessage bounds the messages on a connection for small ones.
@@ -25,14 +25,14 @@ const (
 	// firstBackoff and lastBackoff bound the time between two tries to connect; it doubles. The first try is immediate.
 	firstBackoff = 50 * time.Millisecond
 	lastBackoff  = time.Second
-	// pingBusy is the silence after which the gate asks whether a manager that has calls still answers, and pingIdle that of
-	// one that has none.
+	// pingBusy is the silence after which the gate asks whether a manager that has calls still answers, and pingIdle that
+	// of one that has none.
 	pingBusy = time.Second
 	pingIdle = 15 * time.Second
 )
 
-// A call's number is its position in conn.calls, and in the higher bits how many were sent before it on the connection, from 1.
-// So a late reply finds no other call.
+// A call's number is its position in conn.calls, and in the higher bits how many were sent before it on the connection,
+// from 1. So a late reply finds no other call.
 const (
 	positionBits = 12
 	pingNumber   = 1 // of the call that asks for a sign of life
@@ -43,16 +43,16 @@ type conn struct {
 	shard int
 	large bool
 
-	id       uint32  // the host's; 0: not open
-	calls    []*call // those without a reply; nil: free
-	free     []uint16
-	count    uint64 // of the calls that were sent
-	waiting  int    // calls without a reply
-	bytes    int    // of their messages
-	answered bool   // a message came
-	wanted   bool   // calls wait until it is open
-	heard    int64  // when the last message came, or when it was opened
-	pinged   int64  // when the ping that has no reply was sent; 0: none was
+	id          uint32  // the host's; 0: not open
+	calls       []*call // those without a reply; nil: free
+	free        []uint16
+	count       uint64 // of the calls that were sent
+	waiting     int    // calls without a reply
+	bytes       int    // of their messages
+	answered    bool   // a message came
+	wanted      bool   // calls wait until it is open
+	lastMessage int64  // when the last message came, or when it was opened
+	pingSent    int64  // when the ping that has no reply was sent; 0: none was
 
 	failures int   // tries in a row that brought no message
 	since    int64 // when the first of them failed
@@ -80,19 +80,19 @@ func (l *ledger) conn(id uint32) *conn {
 	return nil
 }
 
-// transmit sends a call, and opens the connection if necessary. It runs while the plugin context is active. False: the call
+// sendCall sends a call, and opens the connection if necessary. It runs while the plugin context is active. False: the call
 // has to wait, or has failed.
-func (l *ledger) transmit(c *call, now int64) bool {
+func (l *ledger) sendCall(c *call, now int64) bool {
 	n := l.connOf(c)
 	if n.id == 0 {
-		l.wait(n, c, now)
+		l.requestConnection(n, c, now)
 		return false
 	}
 	if n.waiting >= maxUnderWay || n.waiting > 0 && n.bytes+len(c.message) > maxUnsent {
 		return false
 	}
 	body := l.message(c, now)
-	at := n.place()
+	at := n.freePosition()
 	c.number = (n.count+1)<<positionBits | uint64(at)
 	l.frame = api.AppendStreamCall(l.frame[:0], c.number, ops[c.kind], c.trace, body)
 	sent := l.p.host.SendStream(n.id, l.frame)
@@ -102,8 +102,8 @@ func (l *ledger) transmit(c *call, now int64) bool {
 	}
 	if !sent {
 		n.free = append(n.free, at)
-		l.doomed = append(l.doomed, n.id) // its end has perhaps not come yet
-		l.ended(n, "the proxy refused to send a message", true, now)
+		l.toClose = append(l.toClose, n.id) // its end has perhaps not come yet
+		l.connectionEnded(n, "the proxy refused to send a message", true, now)
 		return false
 	}
 	c.sent = now
@@ -116,13 +116,21 @@ func (l *ledger) transmit(c *call, now int64) bool {
 	return true
 }
 
-// wait deals with a call that has no connection. It has one opened, unless it is too early for another try.
-func (l *ledger) wait(n *conn, c *call, now int64) {
-	if early := n.retryAt - now; early > 0 && early <= int64(lastBackoff) {
-		l.unsent(n, c, now)
+// requestConnection deals with a call that has no connection. It has one opened, unless it is too early for another try,
+// because the manager cannot be reached now. Then a reserve and a look-up wait for the manager. If it has been away for so
+// long that they would hardly live to see it again, they wait for one try only, so that no request fails once the manager
+// is back; requests that may be forwarded without protection do not wait even for that. Other calls fail at once, because
+// the gate repeats them anyway: no client waits, and the cache answers duplicates meanwhile.
+func (l *ledger) requestConnection(n *conn, c *call, now int64) {
+	if early := n.retryAt - now; early <= 0 || early > int64(lastBackoff) {
+		n.wanted, l.wanted = true, true
 		return
 	}
-	n.wanted, l.wanted = true, true
+	waits := c.kind == callReserve || c.kind == callLookUp
+	long := n.failures > 0 && now-n.since >= int64(l.p.config.Manager.Timeout)
+	if !waits || long && (n.failed > c.sent || c.route.FailureMode == config.FailOpen) {
+		c.fail(n.why, now)
+	}
 }
 
 // connect opens a connection that calls wait for, or closes those that were given up. It must be the first thing that a queue callback
@@ -130,11 +138,11 @@ func (l *ledger) wait(n *conn, c *call, now int64) {
 // another refusal, was asked for before, its worker hangs. A stream that is opened in the callback about the end of another gets that
 // one's connection, and ends, too. One that is reset in the callback about its message makes Envoy 1.36 abort.
 func (l *ledger) connect() {
-	if len(l.doomed) > 0 {
-		for _, id := range l.doomed {
+	if len(l.toClose) > 0 {
+		for _, id := range l.toClose {
 			l.p.host.CloseStream(id)
 		}
-		l.doomed = l.doomed[:0]
+		l.toClose = l.toClose[:0]
 		return
 	}
 	if !l.wanted {
@@ -162,23 +170,11 @@ func (l *ledger) open(n *conn) {
 	id, status := l.p.host.OpenStream(l.shards[n.shard].name, l.p.config.Manager.Authority, l.metadataOf(n, now))
 	clear(l.metadata)
 	if status != CallSent {
-		l.failed(n, refusals[status], now)
+		l.connectFailed(n, openRefusals[status], now)
 		return
 	}
-	n.id, n.answered, n.heard, n.pinged = id, false, now, 0
+	n.id, n.answered, n.lastMessage, n.pingSent = id, false, now, 0
 	l.p.metrics.count(l.p.metrics.connects)
-}
-
-// unsent deals with a call to a manager that cannot be reached now. A reserve and a look-up wait for the manager. If it has been away
-// for so long that they would hardly live to see it again, they wait for one try only, so that no request fails once the manager is back;
-// requests that may be forwarded without protection do not wait even for that.
-// Other calls fail at once, because the gate repeats them anyway: no client waits, and the cache answers duplicates meanwhile.
-func (l *ledger) unsent(n *conn, c *call, now int64) {
-	waits := c.kind == callReserve || c.kind == callLookUp
-	long := n.failures > 0 && now-n.since >= int64(l.p.config.Manager.Timeout)
-	if !waits || long && (n.failed > c.sent || c.route.FailureMode == config.FailOpen) {
-		c.fail(n.why, now)
-	}
 }
 
 // metadataOf returns what is said once for all calls of a connection. It is valid until the next call of metadataOf.
@@ -191,7 +187,7 @@ func (l *ledger) metadataOf(n *conn, now int64) [][2]string {
 	if l.p.config.Manager.Named {
 		h = append(h, [2]string{api.HeaderShard, s.name})
 	}
-	if mark := l.markOf(s, now); mark != "" {
+	if mark := l.markFor(s, now); mark != "" {
 		h = append(h, [2]string{api.HeaderLedger, mark})
 	}
 	if n.large {
@@ -201,8 +197,8 @@ func (l *ledger) metadataOf(n *conn, now int64) [][2]string {
 	return h
 }
 
-// failed records a try that brought no message.
-func (l *ledger) failed(n *conn, why string, now int64) {
+// connectFailed records a try that brought no message.
+func (l *ledger) connectFailed(n *conn, why string, now int64) {
 	if n.failures == 0 {
 		n.since = now
 	}
@@ -224,20 +220,20 @@ func (l *ledger) onMessage(id uint32, size int) {
 	now := p.host.Now()
 	var m api.StreamReply
 	if size > api.MaxStreamMessage || m.View(p.host.StreamMessage(size)) != nil {
-		l.doomed = append(l.doomed, id)
-		l.ended(n, "the manager's message cannot be read", true, now)
+		l.toClose = append(l.toClose, id)
+		l.connectionEnded(n, "the manager's message cannot be read", true, now)
 		return
 	}
-	n.answered, n.failures, n.heard, n.pinged = true, 0, now, 0
+	n.answered, n.failures, n.lastMessage, n.pingSent = true, 0, now, 0
 	l.blocked = false
 	switch {
 	case m.Mark == "":
 	case m.Status == 421: // the manager is another one than the call means, and says nothing about that one
-		l.noteRefusal(&l.shards[n.shard], m.Mark, m.RetryAfterSeconds, now)
+		l.rememberOtherLedger(&l.shards[n.shard], m.Mark, m.RetryAfterSeconds, now)
 	default:
-		l.noteMark(&l.shards[n.shard], m.Mark, now)
+		l.rememberMark(&l.shards[n.shard], m.Mark, now)
 	}
-	c := n.take(m.Number)
+	c := n.removeCall(m.Number)
 	if c == nil {
 		return // a ping, or the gate has given the call up
 	}
@@ -245,7 +241,7 @@ func (l *ledger) onMessage(id uint32, size int) {
 	p.metrics.record(p.metrics.call, (now-c.sent)/1e3)
 	r := l.classify(c, &m)
 	if r.kind == replyLarge {
-		c.large, c.open = true, c.open || r.maybe
+		c.large, c.uncertain = true, c.uncertain || r.uncertain
 		l.ready = append(l.ready, c)
 		return
 	}
@@ -253,8 +249,8 @@ func (l *ledger) onMessage(id uint32, size int) {
 	l.settle(c, &r)
 }
 
-// place takes a free position in calls.
-func (n *conn) place() uint16 {
+// freePosition takes a free position in calls.
+func (n *conn) freePosition() uint16 {
 	last := len(n.free) - 1
 	if last < 0 {
 		n.calls = append(n.calls, nil)
@@ -265,8 +261,8 @@ func (n *conn) place() uint16 {
 	return at
 }
 
-// take removes the call of that number; nil: there is none.
-func (n *conn) take(number uint64) *call {
+// removeCall removes the call of that number; nil: there is none.
+func (n *conn) removeCall(number uint64) *call {
 	at := number & (1<<positionBits - 1)
 	if at >= uint64(len(n.calls)) || n.calls[at] == nil || n.calls[at].number != number {
 		return nil
@@ -282,12 +278,12 @@ func (n *conn) take(number uint64) *call {
 // onClose deals with the end of a connection, which the manager, the host or somebody between them caused.
 func (l *ledger) onClose(id uint32, status int) {
 	l.p.host.CloseStream(id) // the host keeps what belongs to the stream until then
-	l.doomed = slices.DeleteFunc(l.doomed, func(d uint32) bool { return d == id })
+	l.toClose = slices.DeleteFunc(l.toClose, func(d uint32) bool { return d == id })
 	n := l.conn(id)
 	if n == nil {
 		return
 	}
-	why, again := closed(status)
+	why, again := closeReason(status)
 	if status == grpcUnavailable && !n.answered {
 		// Such is the end when nobody accepts the connection. The calls are not the reason.
 		for _, c := range n.calls {
@@ -296,11 +292,11 @@ func (l *ledger) onClose(id uint32, status int) {
 			}
 		}
 	}
-	l.ended(n, why, again, l.p.host.Now())
+	l.connectionEnded(n, why, again, l.p.host.Now())
 }
 
-// closed says what a connection's status means for its calls, and whether it makes sense to send them again.
-func closed(status int) (why string, again bool) {
+// closeReason says what a connection's status means for its calls, and whether it makes sense to send them again.
+func closeReason(status int) (why string, again bool) {
 	switch status {
 	case grpcUnauthenticated:
 		return "the manager does not accept the gate's credentials", false
@@ -312,11 +308,11 @@ func closed(status int) (why string, again bool) {
 	return "the connection ended with gRPC status " + strconv.Itoa(status), true
 }
 
-// ended deals with a connection that is over. Its calls are sent again, by another connection, or fail. They may have been
-// carried out.
-func (l *ledger) ended(n *conn, why string, again bool, now int64) {
+// connectionEnded deals with a connection that is over. Its calls are sent again, by another connection, or fail. They may
+// have been carried out.
+func (l *ledger) connectionEnded(n *conn, why string, again bool, now int64) {
 	if !n.answered {
-		l.failed(n, why, now)
+		l.connectFailed(n, why, now)
 	}
 	calls := slices.DeleteFunc(n.calls, func(c *call) bool { return c == nil })
 	slices.SortFunc(calls, func(a, b *call) int { return cmp.Compare(a.number, b.number) })
@@ -326,14 +322,14 @@ func (l *ledger) ended(n *conn, why string, again bool, now int64) {
 		if c.kind == callRenew && c.renews == nil {
 			continue // its reservation has ended, and could be made again after its release
 		}
-		c.open = true
+		c.uncertain = true
 		if !again || c.sends >= maxSends {
 			c.fail(why, now)
 		}
 		l.ready = append(l.ready, c)
 	}
 	l.blocked = false
-	l.p.kick()
+	l.p.requestCallback()
 }
 
 // checkConns gives up the calls whose time is over, and connections to managers that show no sign of life.
@@ -360,9 +356,9 @@ func (l *ledger) checkConn(n *conn, now int64) {
 		if c == nil || now <= c.until {
 			continue
 		}
-		n.take(c.number)
+		n.removeCall(c.number)
 		l.underWay--
-		c.open = true
+		c.uncertain = true
 		c.fail("timeout", now)
 		l.ready = append(l.ready, c)
 	}
@@ -372,14 +368,14 @@ func (l *ledger) checkConn(n *conn, now int64) {
 		silence = int64(pingBusy)
 	}
 	switch {
-	case n.pinged != 0 && now-n.pinged > timeout:
-		l.doomed = append(l.doomed, n.id)
+	case n.pingSent != 0 && now-n.pingSent > timeout:
+		l.toClose = append(l.toClose, n.id)
 		n.answered = false // a manager that stands still is not tried again at once
-		l.ended(n, "the manager does not answer", true, now)
-	case n.pinged == 0 && now-n.heard > silence:
+		l.connectionEnded(n, "the manager does not answer", true, now)
+	case n.pingSent == 0 && now-n.lastMessage > silence:
 		l.frame = api.AppendStreamCall(l.frame[:0], pingNumber, api.OpPing, nil, nil)
 		if l.p.host.SendStream(n.id, l.frame) {
-			n.pinged = now
+			n.pingSent = now
 		}
 	}
 }
@@ -388,9 +384,9 @@ func (l *ledger) checkConn(n *conn, now int64) {
 func (l *ledger) close() bool {
 	for i := range l.conns {
 		if n := &l.conns[i]; n.id != 0 {
-			l.doomed = append(l.doomed, n.id)
+			l.toClose = append(l.toClose, n.id)
 			n.id = 0
 		}
 	}
-	return len(l.doomed) == 0
+	return len(l.toClose) == 0
 }

@@ -1,13 +1,14 @@
 package gate
 
 import (
+	"time"
+
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// maxDecisions bounds how often one callback decides again because the entry changed
-// meanwhile.
+// maxDecisions bounds how often one callback decides again because the entry changed meanwhile.
 const maxDecisions = 4
 
 // decide finds out what to do with the request.
@@ -18,7 +19,7 @@ func (s *Stream) decide() verdict {
 		}
 	}
 	// The entry changes faster than the gate can look, so wait for the tick.
-	s.plugin.link(s)
+	s.plugin.startWaiting(s)
 	return verdictPause
 }
 
@@ -30,9 +31,9 @@ func (s *Stream) decideOnce() verdict {
 	}
 	e := &p.entry
 	if p.table.Lookup(&s.hash, now, e) {
-		return s.found(e, now)
+		return s.decideByEntry(e, now)
 	}
-	if c := p.calls.outcomeCall(&s.hash); c != nil {
+	if c := p.calls.unacknowledgedCall(&s.hash); c != nil {
 		return s.unacknowledged(c, now)
 	}
 	if !p.host.Random(s.token[:]) {
@@ -46,7 +47,7 @@ func (s *Stream) decideOnce() verdict {
 	p.wakeAll(queues)
 	switch result {
 	case cache.Existing:
-		return s.found(e, now)
+		return s.decideByEntry(e, now)
 	case cache.Created:
 		s.owner = true
 	default:
@@ -69,29 +70,31 @@ func (s *Stream) proceed(now int64) verdict {
 	return s.forward(now)
 }
 
-// reserve asks the ledger for the right to run the request. The manager may hold the call for wait nanoseconds while another
-// attempt is pending. It may not hold the first one: nearly all keys are new, and the gate notices a manager that hangs within the
-// time of an ordinary call. open: an earlier reserve of the attempt may still be carried out.
-func (s *Stream) reserve(wait int64, open bool) verdict { return s.ask(callReserve, wait, open) }
+// reserve asks the ledger for the right to run the request. The manager may hold the call for wait nanoseconds while
+// another attempt is pending. It may not hold the first one: nearly all keys are new, and the gate notices a manager that
+// hangs within the time of an ordinary call. uncertain: an earlier reserve of the attempt may still be carried out.
+func (s *Stream) reserve(wait int64, uncertain bool) verdict {
+	return s.ask(callReserve, wait, uncertain)
+}
 
 // ask makes a call for whose reply the stream waits.
-func (s *Stream) ask(kind callKind, wait int64, open bool) verdict {
-	s.own()
+func (s *Stream) ask(kind callKind, wait int64, uncertain bool) verdict {
+	s.copyFromHeaders()
 	c := s.newCall(kind)
-	c.wait, c.open = nanoseconds(wait), open
+	c.wait, c.uncertain = time.Duration(wait), uncertain
 	c.stream, s.call = s, c
 	s.phase = phaseReserving
 	s.plugin.calls.add(c)
 	return verdictPause
 }
 
-// found deals with a request whose entry is in the cache.
-func (s *Stream) found(e *cache.Entry, now int64) verdict {
+// decideByEntry deals with a request whose entry is in the cache.
+func (s *Stream) decideByEntry(e *cache.Entry, now int64) verdict {
 	p := s.plugin
 	mine := cache.Fingerprint(s.fingerprint.Short())
 	if e.Learned && !mine.Within(&e.Fingerprint) && s.route.Ledger == config.LedgerManager {
 		// The ledger has compared another duplicate with the first request, not this one.
-		return s.askBeside(now)
+		return s.askLedgerOnly(now)
 	}
 	if !mine.Matches(&e.Fingerprint) {
 		if s.route.Ledger == config.LedgerUpstream {
@@ -105,8 +108,8 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 	case api.StateUnknown:
 		return s.outcomeUnknown()
 	case api.StatePending:
-		if p.dead(e.Owner, now) {
-			return s.orphaned(e, now)
+		if p.isDead(e.Owner, now) {
+			return s.decideForOrphan(e, now)
 		}
 		return s.waitForEntry(e.Expires, now)
 	}
@@ -119,18 +122,18 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 		s.replay(&api.Result{BodyOmitted: true})
 		return verdictReplied
 	}
-	switch c := p.calls.outcomeCall(&s.hash); {
+	switch c := p.calls.unacknowledgedCall(&s.hash); {
 	case c != nil:
 		return s.unacknowledged(c, now)
 	case e.CacheOnly:
 		// The ledger does not know the outcome yet, so it would let the request run.
 		return s.conflict(0)
 	}
-	return s.askBeside(now)
+	return s.askLedgerOnly(now)
 }
 
-// unacknowledged deals with an outcome that this VM has and the ledger has not acknowledged. The
-// cache's entry does not help: it was evicted, or has not been written yet.
+// unacknowledged deals with an outcome that this VM has and the ledger has not acknowledged. The cache's entry does not
+// help: it was evicted, or has not been written yet.
 func (s *Stream) unacknowledged(c *call, now int64) verdict {
 	p := s.plugin
 	mine, entry := cache.Fingerprint(s.fingerprint.Short()), cache.Fingerprint(c.fingerprint.Short())
@@ -145,13 +148,12 @@ func (s *Stream) unacknowledged(c *call, now int64) verdict {
 	case !s.mayWait(now):
 		return s.conflict(0)
 	}
-	p.link(s)
+	p.startWaiting(s)
 	return verdictPause
 }
 
-// askBeside asks the ledger about a key without touching its entry in the cache, which does not
-// help.
-func (s *Stream) askBeside(now int64) verdict {
+// askLedgerOnly asks the ledger about a key without touching its entry in the cache, which does not help.
+func (s *Stream) askLedgerOnly(now int64) verdict {
 	s.owner = false
 	if !s.plugin.host.Random(s.token[:]) {
 		return s.unprotected(unavailableProblem(0))
@@ -159,14 +161,14 @@ func (s *Stream) askBeside(now int64) verdict {
 	return s.proceed(now)
 }
 
-// orphaned deals with a pending entry whose VM is dead, so nothing in this proxy will end it. Only
-// the ledger may know the request's outcome; without a ledger it stays unknown.
-func (s *Stream) orphaned(e *cache.Entry, now int64) verdict {
+// decideForOrphan deals with a pending entry whose VM is dead, so nothing in this proxy will end it. Only the ledger may
+// know the request's outcome; without a ledger it stays unknown.
+func (s *Stream) decideForOrphan(e *cache.Entry, now int64) verdict {
 	s.plugin.metrics.count(s.plugin.metrics.orphaned)
 	s.ownerDead = true
 	switch {
 	case !s.ledgerNone():
-		return s.askBeside(now)
+		return s.askLedgerOnly(now)
 	case s.route.UnknownTTL == 0:
 		return s.conflict(e.Expires - now)
 	}
@@ -175,18 +177,10 @@ func (s *Stream) orphaned(e *cache.Entry, now int64) verdict {
 
 // outcomeUnknown refuses a duplicate of a request that may have run.
 func (s *Stream) outcomeUnknown() verdict {
-	p := s.plugin
-	p.metrics.count(p.metrics.unknown)
-	s.recordWait()
-	return s.refuse(unknownProblem())
+	return s.refuseAs(s.plugin.metrics.unknown, unknownProblem())
 }
 
-func (s *Stream) mismatch() verdict {
-	p := s.plugin
-	p.metrics.count(p.metrics.mismatch)
-	s.recordWait()
-	return s.refuse(mismatchProblem())
-}
+func (s *Stream) mismatch() verdict { return s.refuseAs(s.plugin.metrics.mismatch, mismatchProblem()) }
 
 // unprotected deals with a request that cannot be protected.
 func (s *Stream) unprotected(problem *api.Problem) verdict {
@@ -198,10 +192,7 @@ func (s *Stream) unprotected(problem *api.Problem) verdict {
 
 // unavailable refuses a request that cannot be protected.
 func (s *Stream) unavailable(problem *api.Problem) verdict {
-	p := s.plugin
-	p.metrics.count(p.metrics.managerError)
-	s.recordWait()
-	return s.refuse(problem)
+	return s.refuseAs(s.plugin.metrics.managerError, problem)
 }
 
 // bypass forwards the request without protection.
@@ -209,7 +200,7 @@ func (s *Stream) bypass() verdict {
 	p := s.plugin
 	p.metrics.count(p.metrics.bypass)
 	s.recordWait()
-	s.mark = statusBypassed
+	s.status = statusBypassed
 	s.owner = false
 	s.phase = phasePass
 	return verdictForward
@@ -219,18 +210,18 @@ func (s *Stream) bypass() verdict {
 func (s *Stream) forward(since int64) verdict {
 	p := s.plugin
 	p.metrics.count(p.metrics.miss)
-	s.own()
+	s.copyFromHeaders()
 	s.recordWait()
-	s.mark, s.reservedAt = statusExecuted, since
+	s.status, s.reservedAt = statusExecuted, since
 	p.startRenewing(&s.reservation, since)
 	if s.continues() {
 		return s.carry()
 	}
-	return s.routed()
+	return s.forwardByRouter()
 }
 
-// routed lets the router carry the request.
-func (s *Stream) routed() verdict {
+// forwardByRouter lets the router carry the request.
+func (s *Stream) forwardByRouter() verdict {
 	s.dropBody()
 	s.phase = phaseForwarded
 	return verdictForward
@@ -254,21 +245,19 @@ func (p *Plugin) countHit(state api.State) {
 	}
 }
 
-// waitForEntry makes the stream wait until another attempt's pending entry ends. If it may
-// not wait, it gets 409. The current stream is s.
+// waitForEntry makes the stream wait until another attempt's pending entry ends. If it may not wait, it gets 409. The
+// current stream is s.
 func (s *Stream) waitForEntry(expires, now int64) verdict {
 	p := s.plugin
 	if !s.mayWait(now) {
 		return s.conflict(expires - now)
 	}
-	switch p.table.AddWaiter(&s.hash, p.queue, now) {
-	case cache.Ended:
+	if p.table.AddWaiter(&s.hash, p.queue, now) == cache.Ended {
 		// The entry ended between the look and this call, so nothing will wake this stream.
 		return verdictAgain
-	default:
-		// If the entry has no room for this VM's queue, the tick looks instead.
 	}
-	p.link(s)
+	// If the entry has no room for this VM's queue, the tick looks instead.
+	p.startWaiting(s)
 	return verdictPause
 }
 
@@ -277,8 +266,8 @@ func (s *Stream) mayWait(now int64) bool {
 	return s.route.WaitForPending && !s.ownerDead && now < s.deadline(now) && s.roomLeft()
 }
 
-// roomLeft reports whether there is room for another waiter. The waiters of one key never
-// take more room than they leave free, so that a storm on one key leaves room for others.
+// roomLeft reports whether there is room for another waiter. The waiters of one key never take more room than they leave
+// free, so that a storm on one key leaves room for others.
 func (s *Stream) roomLeft() bool {
 	waiting := &s.plugin.waiting
 	free := s.plugin.config.MaxWaiters - waiting.size
@@ -294,8 +283,7 @@ func (s *Stream) roomLeft() bool {
 	return same < free
 }
 
-// deadline is when a duplicate stops waiting. It never waits longer than
-// PendingWait, even if the clock is set back.
+// deadline is when a duplicate stops waiting. It never waits longer than PendingWait, even if the clock is set back.
 func (s *Stream) deadline(now int64) int64 {
 	if now < s.firstDecided {
 		s.firstDecided = now
@@ -303,17 +291,13 @@ func (s *Stream) deadline(now int64) int64 {
 	return s.firstDecided + int64(s.route.PendingWait)
 }
 
-// conflict answers 409. remaining is the longest time for which the other attempt's
-// reservation can still hold, nanoseconds.
+// conflict answers 409. remaining is the longest time for which the other attempt's reservation can still hold,
+// nanoseconds.
 func (s *Stream) conflict(remaining int64) verdict {
-	p := s.plugin
-	p.metrics.count(p.metrics.conflict)
-	if !s.recordWait() {
-		// The duplicate was refused without waiting: the original may be done soon.
-		remaining = 0
+	if !s.hasWaited {
+		remaining = 0 // the original may be done soon
 	}
-	s.replyProblem(pendingProblem(remaining))
-	return verdictReplied
+	return s.refuseAs(s.plugin.metrics.conflict, pendingProblem(remaining))
 }
 
 // recordWait reports whether the duplicate waited, and records for how long.
@@ -326,9 +310,9 @@ func (s *Stream) recordWait() bool {
 	return true
 }
 
-func (p *Plugin) link(s *Stream) {
-	s.own()
-	if p.uploads > maxUploadBytes/2 {
+func (p *Plugin) startWaiting(s *Stream) {
+	s.copyFromHeaders()
+	if p.uploadBytes > maxUploadBytes/2 {
 		// Requests that run now need the room. If this one runs later, the router has its body.
 		s.dropBody()
 	}
@@ -338,34 +322,34 @@ func (p *Plugin) link(s *Stream) {
 	p.metrics.add(p.metrics.waiters, 1)
 }
 
-func (p *Plugin) unlink(s *Stream) {
+func (p *Plugin) stopWaiting(s *Stream) {
 	p.waiting.remove(s)
 	p.metrics.add(p.metrics.waiters, -1)
 }
 
-// wakeWaiters makes waiters decide again: those whose time is over, and those that were woken.
-// False: there were none. Once the callback is spent, the next one continues.
+// wakeWaiters makes waiters decide again: those whose time is over, and those that were woken. False: there were none. Once
+// the callback is at its limit, the next one continues.
 func (p *Plugin) wakeWaiters() (busy bool) {
 	if p.waiting.size == 0 {
-		p.overdue, p.wokenAll, p.woken = false, false, p.woken[:0]
+		p.deadlinesDue, p.wokenAll, p.wokenKeys = false, false, p.wokenKeys[:0]
 	}
-	if !p.overdue && !p.wokenAll && len(p.woken) == 0 {
+	if !p.deadlinesDue && !p.wokenAll && len(p.wokenKeys) == 0 {
 		return false
 	}
 	now := p.host.Now()
-	if p.overdue {
+	if p.deadlinesDue {
 		// A wake-up may have got lost, so they look one last time.
-		p.overdue = !p.decideAgain(func(s *Stream) bool { return now >= s.deadline(now) })
+		p.deadlinesDue = !p.decideAgain(func(s *Stream) bool { return now >= s.deadline(now) })
 	}
-	if p.wokenAll && !p.spent() {
-		p.woken = p.woken[:0]
+	if p.wokenAll && !p.atLimit() {
+		p.wokenKeys = p.wokenKeys[:0]
 		p.wokenAll = !p.decideAgain(func(s *Stream) bool { return s.ready(now) })
 	}
-	for len(p.woken) > 0 && !p.spent() {
-		hash := p.woken[len(p.woken)-1]
-		p.woken = p.woken[:len(p.woken)-1]
+	for len(p.wokenKeys) > 0 && !p.atLimit() {
+		hash := p.wokenKeys[len(p.wokenKeys)-1]
+		p.wokenKeys = p.wokenKeys[:len(p.wokenKeys)-1]
 		if !p.decideAgain(func(s *Stream) bool { return s.hash == hash && s.ready(now) }) {
-			p.woken = append(p.woken, hash)
+			p.wokenKeys = append(p.wokenKeys, hash)
 		}
 	}
 	return true
@@ -374,27 +358,27 @@ func (p *Plugin) wakeWaiters() (busy bool) {
 // ready reports whether a woken waiter may look now.
 func (s *Stream) ready(now int64) bool { return now >= s.notBefore || s.failure != nil }
 
-// decideAgain makes the waiters that picked selects decide again. False: the callback is spent
-// and some of them are left. A stream that must wait longer joins the end of the list, so
-// the loop counts the streams that wait now and looks at each of them once.
+// decideAgain makes the waiters that picked selects decide again. False: the callback is at its limit and some of them are left. A
+// stream that must wait longer joins the end of the list, so the loop counts the streams that wait now and looks at each of
+// them once.
 func (p *Plugin) decideAgain(picked func(*Stream) bool) (all bool) {
 	s := p.waiting.first
 	for left := p.waiting.size; left > 0 && s != nil; left-- {
 		next := s.next
 		if picked(s) {
-			if p.spent() {
+			if p.atLimit() {
 				return false
 			}
-			p.unlink(s)
+			p.stopWaiting(s)
 			switch {
-			case !p.choose(s.id):
+			case !p.makeCurrent(s.id):
 				s.phase = phaseDone
 			case s.failure == nil:
-				s.act(s.decide())
+				s.apply(s.decide())
 			case s.failure.Code == api.CodeOutcomeUnknown:
-				s.act(s.outcomeUnknown())
+				s.apply(s.outcomeUnknown())
 			default:
-				s.act(s.unprotected(s.failure))
+				s.apply(s.unprotected(s.failure))
 			}
 		}
 		s = next
@@ -402,13 +386,13 @@ func (p *Plugin) decideAgain(picked func(*Stream) bool) (all bool) {
 	return true
 }
 
-// failWaiters answers the local waiters of an entry with a problem. The attempt that they wait
-// for failed, and each of them would fail in turn for the same reason.
+// failWaiters answers the local waiters of an entry with a problem. The attempt that they wait for failed, and each of them
+// would fail for the same reason.
 func (p *Plugin) failWaiters(hash *cache.Hash, problem *api.Problem) {
 	for s := p.waiting.first; s != nil; s = s.next {
 		if s.hash == *hash {
 			s.failure = problem
 		}
 	}
-	p.woken = append(p.woken, *hash)
+	p.wokenKeys = append(p.wokenKeys, *hash)
 }

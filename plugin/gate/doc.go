@@ -1,6 +1,5 @@
-// Package gate decides what happens to a request. It is the idempotency filter as a
-// state machine over a small Host interface. It does not know the Proxy-Wasm ABI
-// (plugin/sdk does), so tests run it natively.
+// Package gate decides what happens to a request. It is the idempotency filter as a state machine over a small Host
+// interface. It does not know the Proxy-Wasm ABI (plugin/sdk does), so tests run it natively.
 //
 // # A request's way
 //
@@ -22,21 +21,17 @@
 //	                                         v
 //	                holding | copying | streaming --> recording --> done
 //
-// The request is paused in the phases before forwarded. In body mode the gate has read the
-// request's body by then, in headers mode it has not. In headers mode the host stops
-// everything at the headers of an HTTP/1 request with a small body of known length (PauseAll). In
-// all other cases it holds the headers and delivers the body (Pause), if its settings allow that.
-// A body callback must not return Continue before the decision, because that would release the
-// headers.
+// The request is paused in the phases before forwarded. In body mode the gate has read the request's body by then, in
+// headers mode it has not. In headers mode the host stops everything at the headers of an HTTP/1 request with a small body
+// of known length (PauseAll). In all other cases it holds the headers and delivers the body (Pause), if its settings allow
+// that. A body callback must not return Continue before the decision, because that would release the headers.
 //
-// A host holds only as much body as fits into its buffer, and the gate cannot know that
-// size. So the gate takes over the bytes that it needs for the decision, where it can put
-// them back later: see holdPiece.
+// A host holds only as much body as fits into its buffer, and the gate cannot know that size. So the gate takes over the
+// bytes that it needs for the decision, where it can put them back later: see holdPiece.
 //
-// With commit: before_reply the end of the answer waits for the ledger. In body mode the
-// headers wait with it. In headers mode they cannot: a Pause there would keep the body
-// from the gate. So the headers go out, the host holds the body, and the gate copies it
-// (holding). No byte of that body goes out before the outcome is recorded. Four cases differ:
+// With commit: before_reply the end of the answer waits for the ledger. In body mode the headers wait with it. In headers
+// mode they cannot: a Pause there would keep the body from the gate. So the headers go out, the host holds the body, and
+// the gate copies it (holding). No byte of that body goes out before the outcome is recorded. Four cases differ:
 //
 //   - A body that stands still is released, and the gate copies the rest while it passes
 //     (copying). Its end still waits.
@@ -48,45 +43,40 @@
 //
 // # Requests that the gate carries
 //
-// The router carries a forwarded request, and cancels it when the client's stream ends. The
-// work may continue upstream, but its answer is lost. With client_abort: continue the gate keeps
-// the request and makes the upstream call itself (carrier). It does so from the plugin
-// context, like all its calls. The result of the call settles the reservation, whether the
+// The router carries a forwarded request, and cancels it when the client's stream ends. The work may continue upstream, but
+// its answer is lost. With client_abort: continue the gate holds the request and makes the upstream call itself (carrier).
+// It does so from the plugin context, like all its calls. The result of the call settles the reservation, whether the
 // client is still there or not:
 //
 //	forwarded by the gate: carried --> settling --> replied (upstream's answer, as a local reply)
 //	                          |            | the client has left: no reply, the rest is the same
 //	                          +------------+-- recorded
 //
-// The host hands over whole answers only, so these answers do not stream, and one of more than
-// maxClientAnswerBytes never reaches its client. The router carries requests that would get such
-// an answer (upstream.go): those whose Accept names one of streamed_types, those whose JSON body has
-// "stream": true, and those for a path that had such an answer, or one that broke off. The gate
-// forgets the path when the router brings an answer that would have suited.
+// The host hands over whole answers only, so these answers do not stream, and one of more than maxClientAnswerBytes never
+// reaches its client. The router carries requests that would get such an answer (upstream.go): those whose Accept names one
+// of streamed_types, those whose JSON body has "stream": true, and those for a path that had such an answer, or one that
+// broke off. The gate forgets the path when the router brings an answer that would have suited.
 //
-// No property says where the answer to the gate's call comes from. An inner listener can say so in
-// headerAnswer. Without it, the router's service time marks upstream's answers, and the proxy's own
-// texts say whether it had connected (carried.fate).
+// No property says where the answer to the gate's call comes from. An inner listener can say so in headerAnswer. Without
+// it, the router's service time marks upstream's answers, and the proxy's own texts say whether it had connected
+// (carried.fate).
 //
 // # One run for each key
 //
-// The cache entry (plugin/cache) coalesces the duplicates of one proxy: its
-// compare-and-set lets one stream create the pending entry, and the others become
-// waiters. The ledger decides among proxies: its reserve grants the key to one
-// token. A lost cache, or a lost race for an entry, costs calls and never lets a
-// request run twice. Only with ledger: none is the cache the authority.
+// The cache entry (plugin/cache) coalesces the duplicates of one proxy: its compare-and-set lets one stream create the
+// pending entry, and the others become waiters. The ledger decides among proxies: its reserve grants the key to one token.
+// A lost cache, or a lost race for an entry, costs calls and never lets a request run twice. Only with ledger: none is the
+// cache the authority.
 //
-// The ledger may not know an outcome yet that this proxy knows. So the gate asks the ledger
-// only after two other sources: the cache, where the entry of such an outcome stays, and the
-// calls that this VM has not delivered yet.
+// The ledger may not know an outcome yet that this proxy knows. So the gate asks the ledger only after two other sources:
+// the cache, where the entry of such an outcome stays, and the calls that this VM has not delivered yet.
 //
-// While upstream works, the tick renews the reservation in the ledger and in the cache,
-// each time that a third of pending_ttl has passed. So pending_ttl bounds only what follows
-// when a gate dies: the outcome then becomes unknown.
+// While upstream works, the tick renews the reservation in the ledger and in the cache, each time that a third of
+// pending_ttl has passed. So pending_ttl bounds only what follows when a gate dies: the outcome then becomes unknown.
 //
-// The manager never holds the first reserve of a request. So the gate notices a manager that
-// hangs within manager.timeout_ms. Only when another proxy has the key does the gate make a
-// second reserve, which the manager holds until that proxy is done.
+// The manager never holds the first reserve of a request. So the gate notices a manager that hangs within
+// manager.timeout_ms. Only when another proxy has the key does the gate make a second reserve, which the manager holds
+// until that proxy is done.
 //
 // # How a reservation ends
 //
@@ -104,36 +94,34 @@
 //	the client left before the grant          release               a new try
 //	the reserve may have been made            release, twice        503, then a new try
 //
-// The route's outcomes map statuses. The property response.code_details distinguishes upstream's own
-// answers from those of the proxy and of other filters. When there was no answer,
-// response.flags reports whether the request had been sent. They describe the last try only, so
-// after a retry the outcome counts as unknown.
+// The route's outcomes map statuses. The property response.code_details distinguishes upstream's own answers from those of
+// the proxy and of other filters. When there was no answer, response.flags reports whether the request had been sent. They
+// describe the last try only, so after a retry the outcome counts as unknown.
 //
 // # Calls and contexts
 //
-// A VM has connections to each shard's manager (conn.go): gRPC streams, each of which carries any number of calls. They belong to
-// the plugin context, so a call and its reply do not depend on the stream that asked. A stream's callback sends its call
-// immediately where the connection is open. Otherwise it queues the call and sends a message to the VM's own shared queue
-// (kick); the queue callback that follows opens the connection (pump). A commit can therefore outlive its stream, and the gate
-// can give back a reservation that was granted after the client left.
+// A VM has connections to each shard's manager (conn.go): gRPC streams, each of which carries any number of calls. They
+// belong to the plugin context, so a call and its reply do not depend on the stream that asked. A stream's callback sends
+// its call immediately where the connection is open. Otherwise it queues the call and sends a message to the VM's own
+// shared queue (requestCallback); the queue callback that follows opens the connection (connect). A commit can therefore
+// outlive its stream, and the gate can give back a reservation that was granted after the client left.
 //
-// Calls about one key keep their order on a connection. Large messages have a connection of their own, and so has a call whose
-// answer is large: the manager then says so (large-answer), and the gate repeats the call there.
+// Calls about one key keep their order on a connection. Large messages have a connection of their own, and so has a call
+// whose answer is large: the manager then says so (large-answer), and the gate repeats the call there.
 //
 // A connection that ends takes its calls with it. They may have been carried out or not. The gate opens another one, first
-// immediately and then with backoff, and sends each of them again with its token until manager.timeout_ms has passed since it
-// was first sent. Meanwhile new reserves and look-ups wait, too. Once a manager has been away for longer than that, each waits for
-// one more try only, and for none where the request may be forwarded without protection. A manager that stands still does not end
-// its connections: calls find that by their time-out, and the connection by a ping that is not answered.
+// immediately and then with backoff, and sends each of them again with its token until manager.timeout_ms has passed since
+// it was first sent. Meanwhile new reserves and look-ups wait, too. Once a manager has been away for longer than that, each
+// waits for one more try only, and for none where the request may be forwarded without protection. A manager that stands
+// still does not end its connections: calls find that by their time-out, and the connection by a ping that is not answered.
 //
 // # Which ledger is asked
 //
-// With manager.shards there are several ledgers. api.Owner computes a key's owner from the
-// names and the key alone (ledger.owner). The gate computes it only when it asks the ledger,
-// not for keys that the cache answers. It stores the result in attempt.shard, so every later
-// call of the attempt goes to the ledger that reserved the key. Each shard has its own state
-// (shard): whether it is down, the calls that are kept for it, the number of calls under way,
-// and what was logged.
+// With manager.shards there are several ledgers. api.Owner computes a key's owner from the names and the key alone
+// (ledger.owner). The gate computes it only when it asks the ledger, not for keys that the cache answers. It stores the
+// result in attempt.shard, so every later call of the attempt goes to the ledger that reserved the key. Each shard has its
+// own state (shard): whether it is down, the calls that are stored for it, the number of calls under way, and what was
+// logged.
 //
 // While shards are added or removed (manager.previous_shards) the previous owner is asked first:
 //
@@ -142,65 +130,62 @@
 //	anything else about the key      that is the answer
 //	nothing                          503: no other ledger knows whether it ran
 //
-// A manager says key-moved only after it keeps nothing about the key any more. Gates that do
-// not have the new list yet ask the same previous owner. Two answers show that gates and
-// managers disagree about the shards: wrong-shard (the manager is another shard), and key-moved
-// where no other owner is left to ask. The gate then runs nothing, whatever failure_mode says,
-// and keeps outcomes until the mistake is corrected.
+// A manager says key-moved only after it keeps nothing about the key any more. Gates that do not have the new list yet ask
+// the same previous owner. Two answers show that gates and managers disagree about the shards: wrong-shard (the manager is
+// another shard), and key-moved where no other owner is left to ask. The gate then runs nothing, whatever failure_mode
+// says, and stores outcomes until the mistake is corrected.
 //
 // # Calls that do not arrive
 //
-// The gate repeats commits, rejects and reports of unknown outcomes until their own TTL is
-// over, counted from the first try. The ledger counts the TTL from the moment it learns of the
-// outcome, so it never forgets one too early. When memory is short, the oldest outcomes lose
-// everything but the status, which is enough to never run the request again. When a manager
-// that was away answers, all these repetitions are due immediately; releases keep their times.
-// Repetitions go before new reserves, at most maxRepeating at a time.
+// The gate repeats commits, rejects and reports of unknown outcomes until their own TTL is over, counted from the first
+// try. The ledger counts the TTL from the moment it learns of the outcome, so it never forgets one too early. When memory
+// is short, the oldest outcomes lose everything but the status, which is enough to never run the request again. When a
+// manager that was away answers, all these retries are due immediately; releases stay due at their times. Repetitions go
+// before new reserves, at most maxRetriesUnderWay at a time.
 //
-// The manager may refuse an outcome for good (4xx except 401, 403, 404, 405, 408, 421, 425
-// and 429). The gate sends it once more with the status alone, then gives it up, counts it and
-// logs an alarm. The excepted statuses are about credentials, paths, shards or load, which can
-// change, so such a call is repeated like one that did not arrive. So is one whose 400 has lost
-// its code. Releases are repeated until the ledger has forgotten the reservation.
+// The manager may refuse an outcome for good (4xx except 401, 403, 404, 405, 408, 421, 425 and 429). The gate sends it once
+// more with the status alone, then gives it up, counts it and logs an alarm. The excepted statuses are about credentials,
+// paths, shards or load, which can change, so such a call is repeated like one that did not arrive. So is one whose 400 has
+// lost its code. Releases are repeated until the ledger has forgotten the reservation.
 //
 // # Waiters
 //
-// The plugin context also answers all other streams, because a local reply stops the stream
-// whose callback is running, even if the reply is for another one. So the pump wakes waiting
-// duplicates. Messages go to the queues of the VMs that the cache entry names. A VM may
-// die before it sends them, so the tick looks as well. Each VM says in shared data that it is
+// The plugin context also answers all other streams, because a local reply stops the stream whose callback is running, even
+// if the reply is for another one. So runPending wakes waiting duplicates. Messages go to the queues of the VMs that the
+// cache entry names. A VM may die before it sends them, so the tick looks as well. Each VM says in shared data that it is
 // alive (cache.Beat). A duplicate does not wait for a dead VM, but asks the ledger.
 //
-// One callback answers or resumes few streams (maxActs), and the next queue callback continues.
-// The host carries replies out after the callback, each within the one before. Too many of
-// them overflow the VM's stack, and the VM and all its streams are lost.
+// One callback answers or resumes few streams (maxHandled), and the next queue callback continues. The host carries replies
+// out after the callback, each within the one before. Too many of them overflow the VM's stack, and the VM and all its
+// streams are lost.
 //
 // # Files in reading order
 //
-//	stream.go               a request's life: the phases, and the host's callbacks in their order
-//	host.go, plugin.go      what the gate needs of the proxy; the callbacks of a VM
-//	request.go              headers of requests: the key, the scope, what upstream gets to know
-//	requestbody.go          bodies of requests
-//	decide.go               the decision about a request, and duplicates that wait
-//	lookup.go               clients that ask what became of a request
-//	settle.go               the table of calls to the ledger and their replies
-//	reservation.go          attempts, their renewals, and how they end
-//	response.go             upstream's answer
-//	record.go, header.go    what a record has of an answer; header fields
-//	answer.go, problem.go   the gate's own replies
-//	requestend.go           replies that wait for the ends of their requests; lists of streams
-//	grpc.go                 unary gRPC calls
-//	upstream.go, direct.go, upstreamanswer.go  the gate's own upstream calls
-//	call.go, conn.go, ledgerreply.go, retry.go  calls to the ledger
-//	manager.go              what the gate knows of each manager, and logs about it
-//	metrics.go              metrics
+//	stream.go          a request's life: the phases, and the host's callbacks in their order
+//	host.go, plugin.go what the gate needs of the proxy; the callbacks of a VM
+//	request.go         headers of requests: the key, the scope, what upstream gets to know
+//	requestbody.go     bodies of requests
+//	decide.go          the decision about a request, and duplicates that wait
+//	lookup.go          clients that ask what became of a request
+//	settle.go          the table of calls to the ledger and their replies
+//	reservation.go     attempts, their renewals, how they end, and their entries in the cache
+//	response.go        upstream's answer
+//	record.go          header fields, and what a record has of an answer
+//	answer.go          the gate's own replies, and problems
+//	requestend.go      replies that wait for the ends of their requests; lists of streams
+//	grpc.go            unary gRPC calls
+//	upstream.go        the gate's own upstream calls, and where they go
+//	upstreamanswer.go  the answers to them
+//	call.go, conn.go   calls to the ledger and replies; connections
+//	retry.go           calls that are sent again
+//	manager.go         what the gate knows of each manager, and logs about it
+//	metrics.go         metrics
 //
 // # Memory
 //
-// Everything that grows has a bound: waiters (max_waiters), calls to repeat
-// (commit_retry.max_queued), upstream calls (max_upstream_calls) and their bodies, paths that the
-// router carries (maxUnsuited), calls on a connection and their bytes, messages in one callback, and the cache's table. The bytes of
-// answers that are being copied, and of outcomes that the ledger has not acknowledged, have a
-// limit; beyond it the gate leaves bodies out. The request bodies that the gate takes over have a
-// limit; beyond it the host holds them. Everything that a stream holds ends with it.
+// Everything that grows has a bound: waiters (max_waiters), calls to repeat (commit_retry.max_queued), upstream calls
+// (max_upstream_calls) and their bodies, paths that the router carries (maxUnsuited), calls on a connection and their
+// bytes, messages in one callback, and the cache's table. The bytes of answers that are being copied, and of outcomes that
+// the ledger has not acknowledged, have a limit; beyond it the gate leaves bodies out. The request bodies that the gate
+// takes over have a limit; beyond it the host holds them. Everything that a stream holds ends with it.
 package gate

@@ -272,7 +272,7 @@ func (h *fakeHost) Call(cluster string, headers [][2]string, body []byte, timeou
 	if h.current != 0 {
 		h.t.Error("a call from a stream's context: its answer may be lost")
 	}
-	path, _ := lookup(headers, ":path")
+	path, _ := headerValue(headers, ":path")
 	h.calls = append(h.calls, fakeCall{cluster: cluster, path: strings.Clone(path), body: bytes.Clone(body), timeout: timeout})
 	return uint32(len(h.calls) - 1), CallSent
 }
@@ -303,7 +303,9 @@ func (h *fakeHost) Select(id uint32) bool {
 	return true
 }
 
-func (h *fakeHost) RequestHeader(name string) (string, bool) { return lookup(h.stream().request, name) }
+func (h *fakeHost) RequestHeader(name string) (string, bool) {
+	return headerValue(h.stream().request, name)
+}
 
 func (h *fakeHost) RequestHeaders() [][2]string { return h.stream().request }
 
@@ -326,7 +328,7 @@ func piece(b []byte, size int) []byte {
 func (h *fakeHost) ResponseHeaders() [][2]string { return h.stream().response }
 
 func (h *fakeHost) ResponseHeader(name string) (string, bool) {
-	return lookup(h.stream().response, name)
+	return headerValue(h.stream().response, name)
 }
 
 func (h *fakeHost) SetRequestHeader(name, value string) bool {

@@ -50,7 +50,7 @@ func (h *fakeHost) leave(p *Plugin, cluster string) {
 			h.begin()
 			p.OnStreamClose(n.id, 14)
 		}
-		p.calls.failed(n, "away", h.now)
+		p.calls.connectFailed(n, "away", h.now)
 		n.retryAt = now + int64(lastBackoff)
 	}
 	h.now, h.current = now, current

@@ -126,7 +126,7 @@ func TestCacheOnlyRouteIsRefusedWithoutACache(t *testing.T) {
 		if want == 0 {
 			expect(t, config, action, Continue)
 			s.OnResponseHeaders(true)
-			mark, _ := lookup(f.response, api.HeaderStatus)
+			mark, _ := headerValue(f.response, api.HeaderStatus)
 			expect(t, "mark", mark, "bypassed")
 			continue
 		}
@@ -158,7 +158,7 @@ type hiddenHeaders struct {
 
 func (hiddenHeaders) RequestHeaders() [][2]string { return nil }
 
-func (h hiddenHeaders) RequestHeader(name string) (string, bool) { return lookup(h.full, name) }
+func (h hiddenHeaders) RequestHeader(name string) (string, bool) { return headerValue(h.full, name) }
 
 func TestFateOfAForwardedRequest(t *testing.T) {
 	const upstream = "192.0.2.1:80"

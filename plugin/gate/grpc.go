@@ -11,18 +11,17 @@ import (
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
-// Unary gRPC calls (grpc: unary). They are held, reserved and recorded like other requests in body
-// mode. Three things differ.
+// Unary gRPC calls (grpc: unary). They are held, reserved and recorded like other requests in body mode. Three things
+// differ.
 //
 // The outcome is in the trailer grpc-status, so it is known only at the answer's end.
 //
-// A host turns a local reply to a gRPC request into trailers without a message. So the gate
-// answers with a recorded message in another way: it changes the request's path to api.PathAnswer and
-// lets it go, without the headers that may be credentials. A route leads that path to something
-// that answers with a blank, an answer marked with headerBlank: an inner listener, or the manager.
-// The gate puts the recorded headers, message and trailers there instead. If the route is
-// missing, upstream gets a path and a content type that no gRPC server serves. Clients that ask for
-// this path themselves get 404, because a blank waits for the end of its request.
+// A host turns a local reply to a gRPC request into trailers without a message. So the gate answers with a recorded message
+// in another way: it changes the request's path to api.PathAnswer and lets it go, without the headers that may be
+// credentials. A route leads that path to something that answers with a blank, an answer marked with headerBlank: an inner
+// listener, or the manager. The gate puts the recorded headers, message and trailers there instead. If the route is
+// missing, upstream gets a path and a content type that no gRPC server serves. Clients that ask for this path themselves
+// get 404, because a blank waits for the end of its request.
 //
 // Answers without a message, and the gate's own refusals, are local replies.
 
@@ -61,9 +60,9 @@ func (m *unaryMessage) whole() bool { return m.have == len(m.prefix) && m.body =
 // httpStatus are the HTTP statuses that gRPC statuses count as (google.rpc.Code).
 var httpStatus = [...]int{200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 501, 500, 503, 500, 401}
 
-// grade sets the outcome of a gRPC answer from its trailers. False: they have no status.
-func (s *Stream) grade(trailers [][2]string) bool {
-	text, ok := lookup(trailers, headerGRPCStatus)
+// outcomeFromTrailers sets the outcome of a gRPC answer from its trailers. False: they have no status.
+func (s *Stream) outcomeFromTrailers(trailers [][2]string) bool {
+	text, ok := headerValue(trailers, headerGRPCStatus)
 	code, valid := parseDecimal(text)
 	if !ok || !valid {
 		return false
@@ -72,18 +71,18 @@ func (s *Stream) grade(trailers [][2]string) bool {
 	if code < int64(len(httpStatus)) {
 		status = httpStatus[code]
 	}
-	pushback, retry := lookup(trailers, headerPushback)
+	pushback, retry := headerValue(trailers, headerPushback)
 	retry = retry && !strings.HasPrefix(pushback, "-")
-	s.answer.outcome = s.route.Outcome(status, retry, s.answer.said)
-	s.grading = false
+	s.answer.outcome = s.route.Outcome(status, retry, s.answer.outcomeValue)
+	s.outcomeInTrailers = false
 	return true
 }
 
-// gradeHeaders sets the outcome of a gRPC answer as far as its headers show it. end: they are all of it.
-func (s *Stream) gradeHeaders(headers [][2]string, end bool) {
+// outcomeFromHeaders sets the outcome of a gRPC answer as far as its headers show it. end: they are all of it.
+func (s *Stream) outcomeFromHeaders(headers [][2]string, end bool) {
 	if !end {
-		s.grading, s.answer.outcome = true, config.OutcomeCommit
-	} else if !s.grade(headers) {
+		s.outcomeInTrailers, s.answer.outcome = true, config.OutcomeCommit
+	} else if !s.outcomeFromTrailers(headers) {
 		s.answer.outcome = config.OutcomeNone
 	}
 }
@@ -96,19 +95,19 @@ func (s *Stream) protectsRPC(method string, headers request.Headers) bool {
 
 // notUnary refuses a call with another number of messages than one.
 func (s *Stream) notUnary() verdict {
-	s.plugin.metrics.count(s.plugin.metrics.unsupported)
-	return s.refuse(&notUnaryProblem)
+	return s.refuseAs(s.plugin.metrics.unsupported, &notUnaryProblem)
 }
 
-// settleGraded ends the answer to a gRPC call whose outcome is not one to record. True: it did.
-func (s *Stream) settleGraded(graded bool) bool {
-	if !graded {
+// endUnrecordedRPC ends the answer to a gRPC call whose outcome is not one to record. known: the trailers have shown the
+// outcome. True: it did.
+func (s *Stream) endUnrecordedRPC(known bool) bool {
+	if !known {
 		s.answer.outcome = config.OutcomeNone
 	}
 	if !s.endUnrecorded() {
 		return false
 	}
-	s.plugin.stopAwaiting(s)
+	s.plugin.stopAwaitingBody(s)
 	s.unclaimAnswer()
 	return true
 }
@@ -145,10 +144,10 @@ func (s *Stream) replayRPC(result *api.Result) {
 		s.replyNotAcceptable(encoding)
 		return
 	}
-	headers = s.markReplay(headers)
+	headers = s.addReplayHeaders(headers)
 	if len(result.Body) == 0 {
 		s.grpcStatus = grpcOfHTTP(result.Status)
-		if text, ok := lookup(headers, headerGRPCStatus); ok {
+		if text, ok := headerValue(headers, headerGRPCStatus); ok {
 			code, _ := parseDecimal(text)
 			s.grpcStatus = int(code)
 		}
@@ -162,21 +161,21 @@ func (s *Stream) replayRPC(result *api.Result) {
 		return
 	}
 	s.clientAnswer = clientAnswer{
-		status: result.Status, headers: ownHeaders(headers), body: append([]byte(nil), result.Body...),
+		status: result.Status, headers: cloneHeaders(headers), body: append([]byte(nil), result.Body...),
 		trailers: s.replayedTrailers(result.Headers), claimed: len(result.Body),
 	}
 	p.calls.heldBytes += len(result.Body)
 	p.recycle(headers)
-	s.phase = phaseFill
-	p.fills.add(s)
-	p.kick()
+	s.phase = phaseReroute
+	p.reroutes.add(s)
+	p.requestCallback()
 }
 
-// sendFills lets the requests go whose answers the gate fills in. It runs in the plugin context.
-func (p *Plugin) sendFills() {
-	for s := p.fills.first; s != nil && !p.spent(); s = p.fills.first {
-		p.fills.remove(s)
-		if s.phase != phaseFill || !p.choose(s.id) {
+// sendReroutes lets the requests go whose answers the gate fills in. It runs in the plugin context.
+func (p *Plugin) sendReroutes() {
+	for s := p.reroutes.first; s != nil && !p.atLimit(); s = p.reroutes.first {
+		p.reroutes.remove(s)
+		if s.phase != phaseReroute || !p.makeCurrent(s.id) {
 			continue
 		}
 		s.dropBody()
@@ -187,19 +186,19 @@ func (p *Plugin) sendFills() {
 			s.refuse(&noAnswerProblem)
 			continue
 		}
-		p.host.SetProperty(propertyStatus, s.mark) // for another gate of this proxy; see strays
-		s.phase = phaseFilling
-		s.act(verdictForward)
+		p.host.SetProperty(propertyStatus, s.status) // for another gate of this proxy; see asksForBlank
+		s.phase = phaseRerouted
+		s.apply(verdictForward)
 	}
 }
 
 // pathBlank is where the shipped Envoy configurations answer what the gate has sent to api.PathAnswer.
 const pathBlank = "/oncegate/blank"
 
-// strays reports whether a client itself asks for api.PathAnswer or pathBlank. A route may compare paths without regard to
-// case or parameters. Another gate of this proxy may have sent the request there: it has set its status.
+// asksForBlank reports whether a client itself asks for api.PathAnswer or pathBlank. A route may compare paths without
+// regard to case or parameters. Another gate of this proxy may have sent the request there: it has set its status.
 // strings.EqualFold would bring tables that cost memory; see wasmcheck.
-func (p *Plugin) strays(path string) bool {
+func (p *Plugin) asksForBlank(path string) bool {
 	if !isPath(path, api.PathAnswer) && !isPath(path, pathBlank) {
 		return false
 	}
@@ -215,7 +214,7 @@ func isPath(path, name string) bool {
 
 // noSuchPath refuses such a request.
 func (s *Stream) noSuchPath(end bool) verdict {
-	s.route, s.ending.ended = s.plugin.config.First(), end
+	s.route, s.requestEnd.ended = s.plugin.config.First(), end
 	s.headers = s.plugin.host.RequestHeaders()
 	v := s.refuse(&api.Problem{Status: 404, Code: api.CodeNotFound, Title: "There is nothing at this path"})
 	s.headers = nil
@@ -236,8 +235,8 @@ func (s *Stream) stripRequest() {
 	}
 }
 
-// fillHeaders replaces the headers of a blank.
-func (s *Stream) fillHeaders(end bool) Action {
+// replaceBlankHeaders replaces the headers of a blank.
+func (s *Stream) replaceBlankHeaders(end bool) Action {
 	p, f := s.plugin, &s.clientAnswer
 	if _, ok := p.host.ResponseHeader(api.HeaderBlank); !ok || end {
 		f.drop(p)
@@ -258,8 +257,8 @@ func (s *Stream) fillHeaders(end bool) Action {
 	return Continue
 }
 
-// fillBody replaces the body of a blank, and adds the trailers to its last piece.
-func (s *Stream) fillBody(end bool) Action {
+// replaceBlankBody replaces the body of a blank, and adds the trailers to its last piece.
+func (s *Stream) replaceBlankBody(end bool) Action {
 	p, f := s.plugin, &s.clientAnswer
 	p.host.ReplaceResponseBody(f.body)
 	f.body = nil

@@ -7,26 +7,24 @@ import (
 	"github.com/oncegate/oncegate/plugin/cache"
 )
 
-// Action says what the host must do with the data that a stream callback was called
-// for.
+// Action says what the host must do with the data that a stream callback was called for.
 type Action uint8
 
 const (
-	// Continue passes the data on. From a body callback it also releases headers
-	// that an earlier Pause held.
+	// Continue passes the data on. From a body callback it also releases headers that an earlier Pause held.
 	Continue Action = iota
-	// Pause holds the data: headers until a resume, body in the host's buffer. When the
-	// buffer is full, the host stops reading from the sender and fails nothing.
+	// Pause holds the data: headers until a resume, body in the host's buffer. When the buffer is full, the host stops
+	// reading from the sender and fails nothing.
 	Pause
-	// PauseAll holds headers and everything after them. No body callback follows
-	// until the request is resumed, whatever the host's settings say about Pause.
+	// PauseAll holds headers and everything after them. No body callback follows until the request is resumed, whatever the
+	// host's settings say about Pause.
 	PauseAll
-	// Collect holds body like Pause, but a body beyond the host's limit fails the stream.
-	// Later body callbacks report, and hand over, everything that the host holds.
+	// Collect holds body like Pause, but a body beyond the host's limit fails the stream. Later body callbacks report, and
+	// hand over, everything that the host holds.
 	Collect
-	// Take makes the host forget the piece of body that it showed. The gate has a copy and
-	// puts it back in front of a later piece, or does not need it.
-	Take
+	// Drop makes the host forget the piece of body that it showed. The gate has a copy and puts it back in front of a later
+	// piece, or does not need it.
+	Drop
 )
 
 // Level is the severity of a log line.
@@ -50,8 +48,7 @@ const (
 	Histogram
 )
 
-// MetricID names a defined metric. 0 is a metric that could not be defined; the gate
-// never changes it.
+// MetricID names a defined metric. 0 is a metric that could not be defined; the gate never changes it.
 type MetricID uint32
 
 // CallStatus reports whether a callout is under way.
@@ -64,12 +61,11 @@ const (
 	CallNoCluster            // the host knows no such cluster
 )
 
-// Host is what the gate needs of the proxy: Proxy-Wasm calls without their
-// encodings. No method panics, whatever the proxy answers.
+// Host is what the gate needs of the proxy: Proxy-Wasm calls without their encodings. No method panics, whatever the proxy
+// answers.
 //
-// Select and the methods after it act on the current stream: the one whose callback
-// runs, or the one that Select chose since that callback began. What they return is
-// only valid during the running callback, except for bodies.
+// Select and the methods after it act on the current stream: the one whose callback runs, or the one that Select chose
+// since that callback began. What they return is only valid during the running callback, except for bodies.
 type Host interface {
 	cache.SharedData
 
@@ -77,8 +73,8 @@ type Host interface {
 	Now() int64
 	// Random fills b with random bytes. False: the host has none.
 	Random(b []byte) bool
-	// Env returns the value of a variable in the VM's environment. False: there is no such variable, or the host
-	// does not let the gate look.
+	// Env returns the value of a variable in the VM's environment. False: there is no such variable, or the host does not
+	// let the gate look.
 	Env(name string) (value string, ok bool)
 	// Log writes one line.
 	Log(level Level, line string)
@@ -101,52 +97,50 @@ type Host interface {
 	// Dequeue takes the oldest message; false when there is none.
 	Dequeue(queue uint32) ([]byte, bool)
 
-	// Call starts an HTTP callout. The gate calls it only while the plugin context is
-	// active, so that the answer arrives whatever happens to the stream that it is
-	// for. After CallSent the host calls Plugin.OnCallResponse with the id returned
-	// here; after any other status no answer comes. headers and body are not kept.
+	// Call starts an HTTP callout. The gate calls it only while the plugin context is active, so that the answer arrives
+	// whatever happens to the stream that it is for. After CallSent the host calls Plugin.OnCallResponse with the id
+	// returned here; after any other status no answer comes. headers and body are not retained.
 	Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, CallStatus)
-	// CallHeaders returns all headers of the answer that OnCallResponse runs for, with :status. They are empty when the answer
-	// broke off after its headers.
+	// CallHeaders returns all headers of the answer that OnCallResponse runs for, with :status. They are empty when the
+	// answer broke off after its headers.
 	CallHeaders() [][2]string
 	// CallTrailers returns the trailers of the answer that OnCallResponse runs for.
 	CallTrailers() [][2]string
 	// CallBody returns the answer's whole body, empty when there is none.
 	CallBody(size int) []byte
 
-	// OpenStream begins a gRPC stream to a manager (api.StreamService, api.StreamMethod) in that cluster. The gate calls it,
-	// SendStream and CloseStream only while the plugin context is active or selected. After CallSent the host calls
-	// Plugin.OnStreamMessage for each message that comes and, once, Plugin.OnStreamClose, neither before the running callback has
-	// ended. After any other status nothing comes. metadata is not kept.
+	// OpenStream begins a gRPC stream to a manager (api.StreamService, api.StreamMethod) in that cluster. The gate calls
+	// it, SendStream and CloseStream only while the plugin context is active or selected. After CallSent the host calls
+	// Plugin.OnStreamMessage for each message that comes and, once, Plugin.OnStreamClose, neither before the running
+	// callback has ended. After any other status nothing comes. metadata is not retained.
 	OpenStream(cluster, authority string, metadata [][2]string) (uint32, CallStatus)
-	// SendStream sends a message. It is not kept. False: the host refused.
+	// SendStream sends a message. It is not retained. False: the host refused.
 	SendStream(id uint32, message []byte) bool
 	// CloseStream resets the stream. The host may still call Plugin.OnStreamClose, and nothing else, with its id.
 	CloseStream(id uint32)
-	// StreamMessage returns the message of size bytes that OnStreamMessage runs for. It is valid during that callback; shorter:
-	// the host refused.
+	// StreamMessage returns the message of size bytes that OnStreamMessage runs for. It is valid during that callback;
+	// shorter: the host refused.
 	StreamMessage(size int) []byte
 
-	// Select makes a stream the current one; 0 is the plugin itself. False: the host
-	// does not know the stream any more, and the current one is unchanged.
+	// Select makes a stream the current one; 0 is the plugin itself. False: the host does not know the stream any more, and
+	// the current one is unchanged.
 	Select(stream uint32) bool
 	// RequestHeader returns the first value of one request header.
 	RequestHeader(name string) (string, bool)
-	// RequestHeaders returns all request headers. They are empty when the host cannot hand
-	// them over, or when the request was released.
+	// RequestHeaders returns all request headers. They are empty when the host cannot hand them over, or when the request
+	// was released.
 	RequestHeaders() [][2]string
-	// SetRequestHeader replaces the values of a request header by one, and RemoveRequestHeader removes
-	// it, before the request is released. The host then chooses the route again. False: the host refused.
+	// SetRequestHeader replaces the values of a request header by one, and RemoveRequestHeader removes it, before the
+	// request is released. The host then chooses the route again. False: the host refused.
 	SetRequestHeader(name, value string) bool
 	RemoveRequestHeader(name string)
-	// RequestBody returns the size bytes of body that the body callback reported; fewer: the
-	// host refused. The caller owns them.
+	// RequestBody returns the size bytes of body that the body callback reported; fewer: the host refused. The caller owns
+	// them.
 	RequestBody(size int) []byte
-	// PrependRequestBody puts bytes in front of the piece that the body callback is for.
-	// False: the host refused.
+	// PrependRequestBody puts bytes in front of the piece that the body callback is for. False: the host refused.
 	PrependRequestBody(b []byte) bool
-	// ResponseHeaders returns all response headers. They are empty when the host cannot hand
-	// them over. Only OnResponseHeaders may call it.
+	// ResponseHeaders returns all response headers. They are empty when the host cannot hand them over. Only
+	// OnResponseHeaders may call it.
 	ResponseHeaders() [][2]string
 	// ResponseHeader returns the first value of one response header.
 	ResponseHeader(name string) (string, bool)
@@ -162,17 +156,15 @@ type Host interface {
 	ReplaceResponseBody(b []byte)
 	// ResponseTrailers returns all response trailers. Only OnResponseTrailers may call it.
 	ResponseTrailers() [][2]string
-	// SetResponseTrailers gives a response without trailers some. Only the callback for its last piece
-	// of body may call it.
+	// SetResponseTrailers gives a response without trailers some. Only the callback for its last piece of body may call it.
 	SetResponseTrailers(trailers [][2]string)
 	// Property returns a property in its serialized form.
 	Property(path ...string) ([]byte, bool)
-	// SetProperty sets one of the gate's own properties on the stream, for access logs and
-	// other filters. value is not empty.
+	// SetProperty sets one of the gate's own properties on the stream, for access logs and other filters. value is not
+	// empty.
 	SetProperty(name, value string)
-	// Reply answers the request locally. details says why, for access logs; it has no
-	// spaces. A gRPC request gets grpcStatus, and the body as its message. A stream callback that
-	// calls it must then return Pause.
+	// Reply answers the request locally. details says why, for access logs; it has no spaces. A gRPC request gets
+	// grpcStatus, and the body as its message. A stream callback that calls it must then return Pause.
 	Reply(status, grpcStatus int, details string, headers [][2]string, body []byte) bool
 	// ResumeRequest releases a request that a callback paused.
 	ResumeRequest() bool
@@ -180,7 +172,7 @@ type Host interface {
 	ResumeResponse() bool
 }
 
-// AppendTarget appends the form in which Proxy-Wasm hosts are told where a gRPC stream goes, a serialized
+// AppendTarget appends the form in which Proxy-Wasm hosts get the target of a gRPC stream, a serialized
 // envoy.config.core.v3.GrpcService: {envoy_grpc: {cluster_name, authority}}.
 func AppendTarget(dst []byte, cluster, authority string) []byte {
 	inner := make([]byte, 0, len(cluster)+len(authority)+8)

@@ -83,7 +83,7 @@ func TestKeptOutcomeStaysInTheCache(t *testing.T) {
 func TestKeptOutcomesGoFirst(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"commit_retry":{"initial_ms":60000,"max_ms":60000}}`)
-	p.calls.shards[0].flushed = h.now
+	p.calls.shards[0].retriedNow = h.now
 	for i := range uint32(10) {
 		h.comeBack(p)
 		s, _ := h.run(p, i+1, "k"+strconv.Itoa(int(i)))
@@ -148,7 +148,7 @@ func TestOutcomeWaitsForTheRightCredentials(t *testing.T) {
 		if more := len(h.calls) - n; more < 5 || more > 11 {
 			t.Errorf("%s: sent %d times more in a minute", status, more)
 		}
-		expect(t, status+": whole", p.calls.outcomeCall(&s.hash).hasBody(t), true)
+		expect(t, status+": whole", p.calls.unacknowledgedCall(&s.hash).hasBody(t), true)
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
-// Clients' look-ups: what became of a request whose answer was lost. A look-up reserves nothing, changes
-// nothing in the cache, and never reaches the upstream.
+// Clients' look-ups: what became of a request whose answer was lost. A look-up reserves nothing, changes nothing in the
+// cache, and never reaches the upstream.
 
 const (
 	methodGet     = "GET"
@@ -19,9 +19,9 @@ const (
 	statusPending = "pending"
 )
 
-// asksLookUp reports whether the current request is a look-up. Other requests by GET and HEAD should not cost more
-// than one header.
-func (p *Plugin) asksLookUp(method string) bool {
+// asksForLookUp reports whether the current request is a look-up. Other requests by GET and HEAD should not cost more than
+// one header.
+func (p *Plugin) asksForLookUp(method string) bool {
 	where := p.config.Lookup
 	if where == "" || method != methodGet && method != methodHead {
 		return false
@@ -31,9 +31,10 @@ func (p *Plugin) asksLookUp(method string) bool {
 	return ok && (rest == "" || rest[0] == '?')
 }
 
-// lookUp answers a look-up.
-func (s *Stream) lookUp(headers request.Headers, path string) verdict {
+// readLookUp answers a look-up.
+func (s *Stream) readLookUp(headers request.Headers, path string) verdict {
 	p := s.plugin
+	s.accept = joined(headers, headerAcceptEncoding)
 	if s.route = p.config.First(); len(headers) == 0 {
 		return s.invalid(unreadableProblem())
 	}
@@ -71,12 +72,12 @@ func (s *Stream) lookUp(headers request.Headers, path string) verdict {
 		return s.refuseAmbiguous(lacks)
 	}
 	s.identify(key, lostHeaders)
-	return s.look()
+	return s.answerLookUp()
 }
 
 // lostKey reads the key of a lost request. A look-up has no body. So a client sends a key that was in the body, or was
-// derived from it, in a header. Joined keys are never taken from a header, because a client could then name the claims
-// of another caller.
+// derived from it, in a header. Joined keys are never taken from a header, because a client could then name the claims of
+// another caller.
 func lostKey(k *config.Key, lost request.Headers, property request.Property) (key request.Key, bad *request.Error) {
 	source := *k
 	source.Required, source.JSONPath, source.Derive = true, "", config.DeriveNone
@@ -108,26 +109,26 @@ func normalized(path string) string {
 		end = len(path)
 	}
 	segments := strings.Split(path[:end], "/")[1:]
-	kept := make([]string, 0, len(segments))
+	result := make([]string, 0, len(segments))
 	for i, segment := range segments {
 		switch dots := strings.ReplaceAll(strings.ToLower(segment), "%2e", "."); dots {
 		case "":
 			if i < len(segments)-1 {
 				continue // a slash that another one follows
 			}
-			kept = append(kept, "")
+			result = append(result, "")
 		case ".", "..":
-			if dots == ".." && len(kept) > 0 {
-				kept = kept[:len(kept)-1]
+			if dots == ".." && len(result) > 0 {
+				result = result[:len(result)-1]
 			}
 			if i == len(segments)-1 {
-				kept = append(kept, "")
+				result = append(result, "")
 			}
 		default:
-			kept = append(kept, segment)
+			result = append(result, segment)
 		}
 	}
-	return "/" + strings.Join(kept, "/") + path[end:]
+	return "/" + strings.Join(result, "/") + path[end:]
 }
 
 // parameter returns the first value of a query's parameter, without its escapes, and how often it is there.
@@ -167,18 +168,18 @@ func unescape(s string) string {
 // maxLostPath bounds the path that a look-up names, bytes.
 const maxLostPath = 8192
 
-// look looks into the cache, then at the outcomes that the ledger does not have yet, then into the ledger.
-func (s *Stream) look() verdict {
+// answerLookUp looks into the cache, then at the outcomes that the ledger does not have yet, then into the ledger.
+func (s *Stream) answerLookUp() verdict {
 	p := s.plugin
 	now := p.host.Now()
 	e, ledger := &p.entry, !s.ledgerNone() && !s.ledgerUpstream()
 	found := p.table.Lookup(&s.hash, now, e)
-	switch c := p.calls.outcomeCall(&s.hash); {
+	switch c := p.calls.unacknowledgedCall(&s.hash); {
 	case found && e.State == api.StateUnknown:
 		return s.outcomeUnknown()
 	case found && e.State == api.StatePending:
-		if !p.dead(e.Owner, now) {
-			return s.stillPending()
+		if !p.isDead(e.Owner, now) {
+			return s.answerPending()
 		}
 		if !ledger {
 			return s.outcomeUnknown()
@@ -190,7 +191,7 @@ func (s *Stream) look() verdict {
 	case c != nil && c.cached && s.replayRaw(c.result):
 		return verdictReplied
 	case c != nil:
-		return s.stillPending()
+		return s.answerPending()
 	case found && (!ledger || e.CacheOnly):
 		s.replay(&api.Result{BodyOmitted: true})
 		return verdictReplied
@@ -216,8 +217,8 @@ func (s *Stream) askLedger(shard int) verdict {
 	return s.ask(callLookUp, 0, false)
 }
 
-func (s *Stream) stillPending() verdict {
-	s.mark = statusPending
+func (s *Stream) answerPending() verdict {
+	s.status = statusPending
 	s.reply(202, detailsPrefix+statusPending, [][2]string{
 		{headerContentType, api.ContentTypeJSON}, {api.HeaderStatus, statusPending}, {headerRetryAfter, "1"},
 	}, []byte(`{"state":"pending"}`))

@@ -13,22 +13,22 @@ import (
 
 // Which of several ledgers keeps a key.
 
-// The manager decides where a key is, not the gate: while shards are added or removed, gates and managers
-// may have different lists. With manager.previous_shards the gate asks the previous owner of a key first, and
-// the new owner only after key-moved. All further calls about the key go to the ledger that reserved it.
+// The manager decides where a key is, not the gate: while shards are added or removed, gates and managers may have
+// different lists. With manager.previous_shards the gate asks the previous owner of a key first, and the new owner only
+// after key-moved. All further calls about the key go to the ledger that reserved it.
 
 // shard is what this VM knows about one ledger.
 type shard struct {
 	name string
 	mark mark
 
-	repeat    []*call // calls to send again when they are due
-	repeating int     // repetitions under way
-	checkDue  bool    // some calls in repeat may be due
-	crowded   bool    // some calls were due when no more could be under way
-	probe     bool    // one call of repeat goes before it is due
-	down      bool    // the last call that ended got no answer
-	flushed   int64   // time of the last flush
+	retries         []*call // calls to send again when they are due
+	retriesUnderWay int     // retries under way
+	checkDue        bool    // some calls in repeat may be due
+	retriesBlocked  bool    // some calls were due when no more could be under way
+	probe           bool    // one call of repeat goes before it is due
+	down            bool    // the last call that ended got no answer
+	retriedNow      int64   // time of the last flush
 
 	// Lines of the log about failed calls, about refused calls, and about another ledger.
 	failureLog, shardErrorLog, ledgerLog limitedLog
@@ -61,9 +61,9 @@ func (l *ledger) firstOwner(a *attempt) int {
 	return slices.IndexFunc(l.shards, func(s shard) bool { return s.name == name })
 }
 
-// What the gate remembers of each ledger (api.Mark). It says so with each call, because a ledger that lost its data, or
-// was put back to an earlier state, cannot notice that by itself. Such a ledger then takes no new keys for a while. The
-// VMs of a proxy share what they remember, so that a new VM knows it, too.
+// What the gate remembers of each ledger (api.Mark). It says so with each call, because a ledger that lost its data, or was
+// put back to an earlier state, cannot notice that by itself. Such a ledger then takes no new keys for a while. The VMs of
+// a proxy share what they remember, so that a new VM knows it, too.
 
 // markLasts is for how long the gate remembers a ledger that has not answered: no shorter than keys are remembered. After
 // that nothing is lost with the ledger, and another one may replace it.
@@ -85,8 +85,8 @@ func (m *mark) view() string { return unsafe.String(unsafe.SliceData(m.text), le
 // ledgerID is the part of a mark that says which ledger it is of.
 func ledgerID(text string) string { return text[:min(len(text), api.MarkIDBytes)] }
 
-// markOf is what the gate says to the manager of a shard about its ledger; "" for nothing.
-func (l *ledger) markOf(s *shard, now int64) string {
+// markFor is what the gate says to the manager of a shard about its ledger; "" for nothing.
+func (l *ledger) markFor(s *shard, now int64) string {
 	m := &s.mark
 	if len(m.text) == 0 && !m.shared {
 		if v, _, status := l.p.host.Get(markPrefix+s.name, nil); status == 0 && len(v) <= api.MaxMarkBytes {
@@ -99,20 +99,20 @@ func (l *ledger) markOf(s *shard, now int64) string {
 	return m.view()
 }
 
-// noteRefusal remembers the ledger of a manager that refused a call instead of the previous one, if that has not
+// rememberOtherLedger remembers the ledger of a manager that refused a call instead of the previous one, if that has not
 // answered for so long that nothing is left of its keys. The manager says for how long its ledger remembers keys.
-func (l *ledger) noteRefusal(s *shard, text string, longest int, now int64) {
+func (l *ledger) rememberOtherLedger(s *shard, text string, longest int, now int64) {
 	if longest == 0 || len(s.mark.text) == 0 {
 		return // it is another shard
 	}
 	if (now-s.mark.at)/int64(time.Second) >= int64(longest) {
-		l.noteMark(s, text, now)
+		l.rememberMark(s, text, now)
 	}
 }
 
-// noteMark remembers a mark from an answer. It counts and logs that a shard's ledger is another one than before, as after
-// a start on an empty directory.
-func (l *ledger) noteMark(s *shard, text string, now int64) {
+// rememberMark remembers a mark from an answer. It counts and logs that a shard's ledger is another one than before, as
+// after a start on an empty directory.
+func (l *ledger) rememberMark(s *shard, text string, now int64) {
 	if len(text) > api.MaxMarkBytes || len(text) < api.MarkIDBytes {
 		return
 	}
@@ -139,8 +139,7 @@ func (l *ledger) noteMark(s *shard, text string, now int64) {
 // What the log says about calls that the manager did not answer.
 
 const (
-	// logPeriod is the least time between two log lines of the same kind, even if calls
-	// succeed in between.
+	// logPeriod is the least time between two log lines of the same kind, even if calls succeed in between.
 	logPeriod = 10 * time.Second
 	// maxQuoted bounds the bytes of of text from outside that a log line quotes.
 	maxQuoted = 160
@@ -166,8 +165,8 @@ func (p *Plugin) logLimited(o *limitedLog, now int64, level Level, text ...strin
 	return true
 }
 
-// refusals say why the host made no call.
-var refusals = [...]string{
+// openRefusals say why the host made no call.
+var openRefusals = [...]string{
 	CallRefused:   "refused at once: the proxy knows no such cluster, no host of it is healthy, or a circuit breaker is full",
 	CallNoCluster: "the proxy knows no such cluster; manager.cluster must name one that it has",
 }
@@ -193,7 +192,7 @@ func (l *ledger) logFailure(s *shard, c *call, r *reply) {
 		return
 	}
 	if l.p.logLimited(&s.failureLog, now, LevelWarn, "a call to cluster \"", s.name, "\" (", c.kind.String(), ") failed: ", r.why) {
-		s.failureLogged = r.closed == ""
+		s.failureLogged = r.refusal == ""
 	}
 }
 

@@ -74,8 +74,7 @@ func (m *metrics) define(host Host) {
 // count adds one.
 func (m *metrics) count(id MetricID) { m.add(id, 1) }
 
-// add changes a counter or a gauge. It leaves out a change by 0, which a host refuses
-// for counters.
+// add changes a counter or a gauge. It leaves out a change by 0, which a host refuses for counters.
 func (m *metrics) add(id MetricID, delta int64) {
 	if id != 0 && delta != 0 {
 		m.host.AddMetric(id, delta)

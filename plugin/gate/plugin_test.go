@@ -90,7 +90,7 @@ func TestContendedWritesAreTriedAgain(t *testing.T) {
 		} else {
 			expect(t, "asked", h.calls[len(h.calls)-1].path, api.PathReserve)
 		}
-		expect(t, "changes left", len(p.writes), 0)
+		expect(t, "changes left", len(p.changes), 0)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestSweepWakesWaiters(t *testing.T) {
 	h.respond(p, 0, "201", granted)
 	s.OnDone()
 	h.now += int64(11 * time.Second)
-	p.rechecked = h.now // not by looking at all of them
+	p.lastRecheck = h.now // not by looking at all of them
 	h.tick(p)
 	expect(t, "waiting", p.waiting.size, 0)
 	expect(t, "calls", len(h.calls), 2)
@@ -166,7 +166,7 @@ func TestShutdownWaitsForTheCache(t *testing.T) {
 		s.OnDone()
 		expect(t, name+": at once", p.Shutdown(), false)
 		h.noWrite = !recovers
-		for range writeTries {
+		for range maxChangeTries {
 			h.tick(p)
 		}
 		expect(t, name+": done", h.done, 1)

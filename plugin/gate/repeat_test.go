@@ -39,13 +39,13 @@ func TestReleasesLeavePlacesForOutcomes(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"commit_retry": {"max_queued": 4}}`)
 	for range 4 {
-		p.calls.repeatLater(&call{kind: callRelease, attempt: attempt{route: p.config.Route("POST", "/")}, deadline: int64(time.Hour)})
+		p.calls.retryLater(&call{kind: callRelease, attempt: attempt{route: p.config.Route("POST", "/")}, deadline: int64(time.Hour)})
 	}
-	expect(t, "releases", len(p.calls.shards[0].repeat), 2)
+	expect(t, "releases", len(p.calls.shards[0].retries), 2)
 	for range 4 {
-		p.calls.repeatLater(&call{kind: callCommit, attempt: attempt{route: p.config.Route("POST", "/")}, deadline: int64(time.Hour)})
+		p.calls.retryLater(&call{kind: callCommit, attempt: attempt{route: p.config.Route("POST", "/")}, deadline: int64(time.Hour)})
 	}
-	expect(t, "all", len(p.calls.shards[0].repeat), 4)
+	expect(t, "all", len(p.calls.shards[0].retries), 4)
 }
 
 // The bytes of outcomes that wait for the ledger are bounded. Beyond the bound bodies are left out.
@@ -66,18 +66,18 @@ func TestKeptBytesAreBounded(t *testing.T) {
 		h.respond(p, len(h.calls)-1, "500", api.ReserveReply{})
 		expect(t, "the client's answer", f.resumedResponse, 1)
 	}
-	expect(t, "outcomes kept", len(p.calls.shards[0].repeat), 8)
+	expect(t, "outcomes kept", len(p.calls.shards[0].retries), 8)
 	if p.calls.heldBytes > maxHeldBytes+8*1024 {
 		t.Errorf("%d bytes are kept", p.calls.heldBytes)
 	}
 	bare := 0
-	for _, c := range p.calls.shards[0].repeat {
+	for _, c := range p.calls.shards[0].retries {
 		if !c.hasBody(t) {
 			bare++
 		}
 	}
 	expect(t, "without body", bare, 5)
-	expect(t, "the last one is whole", p.calls.outcomeCall(&p.calls.shards[0].repeat[7].hash).hasBody(t), true)
+	expect(t, "the last one is whole", p.calls.unacknowledgedCall(&p.calls.shards[0].retries[7].hash).hasBody(t), true)
 }
 
 // A manager that comes back does not get all kept calls at the same time.
@@ -103,12 +103,12 @@ func TestRepetitionsAreSpread(t *testing.T) {
 	h.now += int64(10 * time.Second)
 	h.tick(p)
 	h.tick(p)
-	expect(t, "calls while the manager is away", len(h.calls)-n, maxProbing)
+	expect(t, "calls while the manager is away", len(h.calls)-n, maxRetriesWhileDown)
 	h.respond(p, n, "200", committed)
-	expect(t, "calls when it is back", len(h.calls)-n, 1+maxRepeating)
+	expect(t, "calls when it is back", len(h.calls)-n, 1+maxRetriesUnderWay)
 	for i := n + 1; i < n+100; i++ {
 		h.respond(p, i, "200", committed)
-		if flying := len(h.calls) - i - 1; flying > maxRepeating {
+		if flying := len(h.calls) - i - 1; flying > maxRetriesUnderWay {
 			t.Fatalf("%d calls at once", flying)
 		}
 	}

@@ -11,8 +11,29 @@ import (
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
-// begin reads the headers. In headers mode it decides; in body mode it asks for the body.
-func (s *Stream) begin(headers request.Headers, end bool) verdict {
+// readRequest finds the route of a request, and whether the gate can protect it.
+func (s *Stream) readRequest(method, path string, headers request.Headers, end bool) verdict {
+	s.route = s.plugin.config.Route(method, path)
+	switch {
+	case s.route == nil:
+		return verdictForward
+	case len(headers) == 0:
+		s.headers = nil
+		return s.unreadable()
+	}
+	s.requestEnd.ended = end || method == methodConnect
+	accept := headerAcceptEncoding
+	if s.rpc = s.protectsRPC(method, headers); s.rpc {
+		accept = headerGRPCAcceptEncoding
+	} else if unprotectable(method, headers) {
+		return s.unsupported(headers)
+	}
+	s.accept = joined(headers, accept)
+	return s.readHeaders(headers, end)
+}
+
+// readHeaders reads the headers. In headers mode it decides; in body mode it asks for the body.
+func (s *Stream) readHeaders(headers request.Headers, end bool) verdict {
 	p, route := s.plugin, s.route
 	key, bad := s.headerKey(headers)
 	if bad != nil {
@@ -36,8 +57,8 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 		return s.refuseAmbiguous(s.upload.lacks)
 	}
 	s.identify(key, headers)
-	s.upload.carry = !s.rpc && s.keepsBody(headers)
-	s.upload.begin(p.digester.NewBody(&route.Fingerprint, headers, route.MaxRequestBody, route.Key.Derive), headers, key.Value == "")
+	s.upload.forCall = !s.rpc && s.suitsUpstreamCall(headers)
+	s.upload.readHeaders(p.digester.NewBody(&route.Fingerprint, headers, route.MaxRequestBody, route.Key.Derive), headers, key.Value == "")
 	if end {
 		return s.bodyRead(nil, true)
 	}
@@ -46,7 +67,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 	}
 	s.phase = phaseBody
 	s.trace = traceHeaders(headers)
-	s.ending.begin(headers)
+	s.requestEnd.readHeaders(headers)
 	return verdictPause
 }
 
@@ -91,8 +112,7 @@ func (s *Stream) keyless() verdict {
 	return verdictForward
 }
 
-// unprotectable reports whether a request opens something that has no single answer: a
-// tunnel, a WebSocket or a gRPC call.
+// unprotectable reports whether a request opens something that has no single answer: a tunnel, a WebSocket or a gRPC call.
 func unprotectable(method string, headers request.Headers) bool {
 	contentType, _ := headers.Get(headerContentType)
 	return method == methodConnect || upgrades(headers) || isGRPC(mediaType(contentType))
@@ -103,9 +123,9 @@ func upgrades(headers request.Headers) bool {
 	return n > 0 && slices.Contains(connectionNames(headers), headerUpgrade)
 }
 
-// unsupported deals with an unprotectable request. If it has a key, or the route gives every
-// request one, it must not run as if it were protected. Where keys come from JSON bodies, the
-// gate does not look for one, so it says that it let the request pass.
+// unsupported deals with an unprotectable request. If it has a key, or the route gives every request one, it must not run
+// as if it were protected. Where keys come from JSON bodies, the gate does not look for one, so it says that it let the
+// request pass.
 func (s *Stream) unsupported(headers request.Headers) verdict {
 	p, k := s.plugin, &s.route.Key
 	keys := 0
@@ -125,12 +145,11 @@ func (s *Stream) unsupported(headers request.Headers) verdict {
 	case s.route.Unsupported == config.UnsupportedPass:
 		return s.bypass()
 	}
-	p.metrics.count(p.metrics.unsupported)
-	return s.refuse(&unsupportedProblem)
+	return s.refuseAs(p.metrics.unsupported, &unsupportedProblem)
 }
 
-// unreadable deals with a request whose headers the host cannot hand over. A client
-// must not get past the gate with such a request.
+// unreadable deals with a request whose headers the host cannot hand over. A client must not get past the gate with such a
+// request.
 func (s *Stream) unreadable() verdict {
 	k := &s.route.Key
 	if k.Header != "" {
@@ -162,17 +181,16 @@ func (s *Stream) identify(key request.Key, headers request.Headers) {
 	}
 }
 
-// own copies what the stream needs of the headers, so that it does not keep the host's
-// whole header block alive. Most duplicates are answered in their first callback and need no
-// copy.
-func (s *Stream) own() {
-	if s.owned {
+// copyFromHeaders copies what the stream needs of the headers, so that it does not keep the host's whole header block
+// alive. Most duplicates are answered in their first callback and need no copy.
+func (s *Stream) copyFromHeaders() {
+	if s.copied {
 		return
 	}
-	s.owned = true
+	s.copied = true
 	if s.headers != nil {
 		s.trace = traceHeaders(s.headers)
-		s.ending.begin(s.headers)
+		s.requestEnd.readHeaders(s.headers)
 	}
 	size := len(s.key) + len(s.accept)
 	for i := range s.trace {
@@ -207,15 +225,15 @@ func (s *Stream) refuseAmbiguous(lacks string) verdict {
 
 // What the gate says to upstream about a request (the route's forward).
 
-// forwardHeaders returns the headers of forward with their values; "": upstream must not get the header. The client's
-// own headers of these names never reach upstream, because upstream trusts them.
+// forwardHeaders returns the headers of forward with their values; "": upstream must not get the header. The client's own
+// headers of these names never reach upstream, because upstream trusts them.
 func (s *Stream) forwardHeaders() [4][2]string {
 	f := &s.route.Forward
 	list := [4][2]string{{f.KeyHeader, s.key}, {f.AttemptHeader}, {f.TokenHeader}, {f.ScopeHeader}}
 	if s.key == "" && f.KeyHeader == s.route.Key.Header {
 		list[0][0] = "" // the gate has not read the key, so it leaves the client's
 	}
-	if s.mark == statusExecuted && s.token != (cache.Token{}) {
+	if s.status == statusExecuted && s.token != (cache.Token{}) {
 		list[1][1] = strconv.FormatInt(s.reservedAt/1e3, 10)
 		list[2][1] = hex.EncodeToString(s.token[:])
 		list[3][1] = s.scope.String()
@@ -239,35 +257,34 @@ func (s *Stream) setForwardHeaders() {
 	}
 }
 
-// tellCarried does so for the headers of the gate's own upstream call.
-func (s *Stream) tellCarried(headers [][2]string) [][2]string {
+// addForwardHeaders does so for the headers of the gate's own upstream call.
+func (s *Stream) addForwardHeaders(headers [][2]string) [][2]string {
 	if s.route.Forward == (config.Forward{}) {
 		return headers
 	}
 	list := s.forwardHeaders()
-	kept := headers[:0]
+	out := headers[:0]
 	for _, h := range headers {
 		if h[0] != list[0][0] && h[0] != list[1][0] && h[0] != list[2][0] && h[0] != list[3][0] {
-			kept = append(kept, h)
+			out = append(out, h)
 		}
 	}
 	for _, h := range list {
 		if h[0] != "" && h[1] != "" {
-			kept = append(kept, h)
+			out = append(out, h)
 		}
 	}
-	return kept
+	return out
 }
 
-// Bounds of the request's headers that go along with its calls. Headers beyond them are
-// left out.
+// Bounds of the request's headers that go along with its calls. Headers beyond them are left out.
 const (
 	maxTraceHeaders = 9
 	maxTraceBytes   = 1024
 )
 
-// traceHeaders returns the headers that link a call to the request that causes it. Their values
-// are views of the host's header block.
+// traceHeaders returns the headers that link a call to the request that causes it. Their values are views of the host's
+// header block.
 func traceHeaders(headers [][2]string) (trace [][2]string) {
 	count, size := 0, 0
 	for i := range headers {
@@ -293,9 +310,8 @@ func traceHeaders(headers [][2]string) (trace [][2]string) {
 var traceNames = [...]string{"x-request-id", "traceparent", "tracestate", "b3",
 	"x-b3-traceid", "x-b3-spanid", "x-b3-parentspanid", "x-b3-sampled", "x-b3-flags"}
 
-// traceName returns the name of a header that carries a request's identity, as Envoy, W3C or
-// Zipkin define it, and "" for other headers. The returned names are constants, so no copy of
-// them is needed.
+// traceName returns the name of a header that carries a request's identity, as Envoy, W3C or Zipkin define it, and "" for
+// other headers. The returned names are constants, so no copy of them is needed.
 func traceName(name string) string {
 	// Most headers differ in the first byte, which costs less to compare than all names.
 	if name == "" || name[0] != 'x' && name[0] != 't' && name[0] != 'b' {
@@ -315,4 +331,10 @@ func printable(value string) bool {
 		}
 	}
 	return true
+}
+
+// http1 reports whether the client speaks HTTP/1.
+func (s *Stream) http1() bool {
+	protocol, _ := s.plugin.host.Property("request", "protocol")
+	return len(protocol) > 6 && string(protocol[:6]) == "HTTP/1"
 }

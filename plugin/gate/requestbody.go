@@ -9,12 +9,11 @@ import (
 )
 
 const (
-	// maxUploadBytes bounds the bytes of request bodies that a VM holds. Beyond it, the host
-	// holds them. If the VM holds no other body, one body may be as large as
-	// max_request_body_bytes.
+	// maxUploadBytes bounds the bytes of request bodies that a VM holds. Beyond it, the host holds them. If the VM holds no
+	// other body, one body may be as large as max_request_body_bytes.
 	maxUploadBytes = 8 << 20
-	// leaveBytes is how much of a body the gate always leaves to the host. It is less than any
-	// useful buffer limit, and most bodies are no larger.
+	// leaveBytes is how much of a body the gate always leaves to the host. It is less than any useful buffer limit, and
+	// most bodies are no larger.
 	leaveBytes = 16 << 10
 )
 
@@ -25,42 +24,50 @@ type upload struct {
 	// encoded: the body has a content encoding, so it is no JSON.
 	encoded bool
 	// lacks is the part of the scope that the request needs and does not have; empty: none.
-	lacks   string
-	length  int64 // as declared; -1: not declared
-	takes   takes
-	kept    []byte // the pieces that the gate has taken over; all pieces if keeps says so
-	left    int    // bytes of kept that the host holds as well
-	claimed int    // bytes that kept counts in Plugin.uploads
-	// carry: the gate wants the whole body for its own upstream call. whole: kept has it.
-	carry, whole bool
-	json         bool // a JSON body may ask for an answer that streams
+	lacks     string
+	length    int64 // as declared; -1: not declared
+	buffering buffering
+	pieces    []byte // the pieces that the gate has taken over; all pieces if storesBody says so
+	left      int    // bytes of pieces that the host holds as well
+	claimed   int    // bytes that pieces counts in Plugin.uploadBytes
+	// forCall: the gate wants the whole body for its own upstream call. whole: pieces has it.
+	forCall, whole bool
+	json           bool // a JSON body may ask for an answer that streams
 }
 
-// takes reports whether the gate takes pieces over.
-type takes uint8
+// buffering reports whether the gate takes pieces over.
+type buffering uint8
 
 const (
-	takesPerhaps takes = iota // not decided yet
-	takesYes
-	takesNo
+	bufferingUndecided buffering = iota // not decided yet
+	bufferingOn
+	bufferingOff
 )
 
-// begin prepares for the body of a request with these headers.
-func (u *upload) begin(body *request.Body, headers request.Headers, keyed bool) {
+// readHeaders prepares for the body of a request with these headers.
+func (u *upload) readHeaders(body *request.Body, headers request.Headers, keyed bool) {
 	u.body, u.keyed, u.length = body, keyed, -1
 	u.encoded = encoded(headers)
 	if text, n := headers.Get(headerContentLength); n == 1 {
 		if length, ok := parseDecimal(text); ok {
-			u.length, u.takes = length, takesYes
+			u.length, u.buffering = length, bufferingOn
 		}
 	}
 	if _, n := headers.Get(headerTrailer); n > 0 && u.length < 0 {
-		u.takes = takesNo
+		u.buffering = bufferingOff
 	}
 }
 
-// taken returns the bytes that the gate has and the host has not.
-func (u *upload) taken() []byte { return u.kept[u.left:] }
+// buffered returns the bytes that the gate has and the host has not.
+func (u *upload) buffered() []byte { return u.pieces[u.left:] }
+
+// with returns all pieces with another one at the end.
+func (u *upload) with(piece []byte) []byte {
+	if len(u.pieces) == 0 {
+		return piece
+	}
+	return append(u.pieces, piece...)
+}
 
 // readBody digests a piece.
 func (s *Stream) readBody(size int, end bool) Action {
@@ -89,118 +96,106 @@ func (s *Stream) readBody(size int, end bool) Action {
 	return s.actionFor(s.bodyRead(piece, whole))
 }
 
-// holdLast holds the piece that completes a body until its end comes, because for an earlier
-// answer the host would close an HTTP/1 connection or reset an HTTP/2 stream. In HTTP/2 the
-// end of a larger body may be stuck before a full buffer, so holdLast is not used there, and
-// only a reply waits for the end.
+// holdLast holds the piece that completes a body until its end comes, because for an earlier answer the host would close an
+// HTTP/1 connection or reset an HTTP/2 stream. In HTTP/2 the end of a larger body may be stuck before a full buffer, so
+// holdLast is not used there, and only a reply waits for the end.
 func (s *Stream) holdLast(piece []byte) Action {
 	u := &s.upload
 	if !s.putBack() {
 		return s.actionFor(s.unreadableBody())
 	}
-	switch {
-	case !s.keeps():
-	case u.kept == nil:
-		u.kept = piece
-	default:
-		u.kept = append(u.kept, piece...)
+	if s.storesBody() {
+		u.pieces = u.with(piece)
 	}
-	u.left = len(u.kept)
+	u.left = len(u.pieces)
 	return Pause
 }
 
-// holdPiece holds a piece until the rest of the body is there. The host stops reading from
-// the client when its buffer is full. The gate does not know the buffer's size: if it is smaller
-// than the body, host and gate would wait for each other forever. So the gate takes over the
-// pieces of larger bodies and puts them back in front of the last one.
+// holdPiece holds a piece until the rest of the body is there. The host stops reading from the client when its buffer is
+// full. The gate does not know the buffer's size: if it is smaller than the body, host and gate would wait for each other
+// forever. So the gate takes over the pieces of larger bodies and puts them back in front of the last one.
 func (s *Stream) holdPiece(piece []byte) Action {
 	p, u := s.plugin, &s.upload
-	take := u.body.Len() > leaveBytes && s.takesOver()
-	whole := s.keeps()
+	buffer := u.body.Len() > leaveBytes && s.buffersPieces()
+	whole := s.storesBody()
 	switch {
-	case !take && !whole:
-	case s.claimUpload(len(piece)):
-		u.kept = append(u.kept, piece...)
-		if take {
-			p.stopAwaiting(s)
-			return Take
+	case !buffer && !whole:
+	case s.claimBodyRoom(len(piece)):
+		u.pieces = append(u.pieces, piece...)
+		if buffer {
+			p.stopAwaitingBody(s)
+			return Drop
 		}
-		u.left = len(u.kept)
+		u.left = len(u.pieces)
 	case !s.putBack():
 		return s.actionFor(s.unreadableBody())
 	case s.needsWhole():
 		s.dropBody()
 		return s.actionFor(s.unprotected(overloadedProblem()))
 	default:
-		u.takes, u.carry = takesNo, false
-		s.unclaim()
+		u.buffering, u.forCall = bufferingOff, false
+		s.dropPieces()
 	}
-	p.awaitMore(s)
+	p.awaitBody(s)
 	return Pause
 }
 
-// takesOver reports whether the gate may take over pieces of the body. It can put them back only
-// in front of a piece, and trailers come after the last one. So it must know which piece is the
-// last: from the declared length, or because no trailers follow. In HTTP/1 none follow that the
-// client has not announced, unless the host is configured to pass them.
-func (s *Stream) takesOver() bool {
+// buffersPieces reports whether the gate may take over pieces of the body. It can put them back only in front of a piece,
+// and trailers come after the last one. So it must know which piece is the last: from the declared length, or because no
+// trailers follow. In HTTP/1 none follow that the client has not announced, unless the host is configured to pass them.
+func (s *Stream) buffersPieces() bool {
 	u := &s.upload
-	if u.takes == takesPerhaps {
-		u.takes = takesNo
+	if u.buffering == bufferingUndecided {
+		u.buffering = bufferingOff
 		if s.http1() {
-			u.takes = takesYes
+			u.buffering = bufferingOn
 		}
 	}
-	return u.takes == takesYes
+	return u.buffering == bufferingOn
 }
 
-// keyInside reports whether the key must be read from the body, for which the gate needs all of it.
-func (s *Stream) keyInside() bool { return s.upload.keyed && s.route.Key.InBody() }
-
-// needsWhole reports whether the gate cannot decide without the whole body. A body beyond
-// max_request_body_bytes is the exception.
+// needsWhole reports whether the gate cannot decide without the whole body. A body beyond max_request_body_bytes is the
+// exception.
 func (s *Stream) needsWhole() bool {
-	return s.keyInside() || s.route.Fingerprint.Body == config.BodyCanonicalJSON
+	return s.upload.keyed && s.route.Key.InBody() || s.route.Fingerprint.Body == config.BodyCanonicalJSON
 }
 
-// keeps reports whether the gate keeps all pieces of the body.
-func (s *Stream) keeps() bool { return s.upload.carry || s.needsWhole() }
+// storesBody reports whether the gate stores all pieces of the body.
+func (s *Stream) storesBody() bool { return s.upload.forCall || s.needsWhole() }
 
-// claimUpload claims room for more bytes in kept. If the length is declared, it claims all of it
-// the first time. False: the VM holds too much already.
-func (s *Stream) claimUpload(more int) bool {
+// claimBodyRoom claims room for more bytes in pieces. If the length is declared, it claims all of it the first time. False:
+// the VM holds too much already.
+func (s *Stream) claimBodyRoom(more int) bool {
 	p, u := s.plugin, &s.upload
-	need := len(u.kept) + more
+	need := len(u.pieces) + more
 	if u.length >= 0 {
 		need = int(min(u.length, int64(s.route.MaxRequestBody)))
 	}
 	if n := need - u.claimed; n > 0 {
-		if p.uploads > u.claimed && p.uploads+n > maxUploadBytes {
+		if p.uploadBytes > u.claimed && p.uploadBytes+n > maxUploadBytes {
 			return false
 		}
-		p.uploads += n
+		p.uploadBytes += n
 		u.claimed = need
 	}
-	if u.kept == nil {
-		u.kept = make([]byte, 0, need)
+	if u.pieces == nil {
+		u.pieces = make([]byte, 0, need)
 	}
 	return true
 }
 
-func (s *Stream) unclaim() {
-	s.plugin.uploads -= s.upload.claimed
-	s.upload.claimed, s.upload.kept, s.upload.left = 0, nil, 0
+func (s *Stream) dropPieces() {
+	s.plugin.uploadBytes -= s.upload.claimed
+	s.upload.claimed, s.upload.pieces, s.upload.left = 0, nil, 0
 }
 
-// putBack returns the taken bytes to the host, in front of the current piece. False: the host
-// refused them.
+// putBack returns the taken bytes to the host, in front of the current piece. False: the host refused them.
 func (s *Stream) putBack() bool {
-	taken := s.upload.taken()
+	taken := s.upload.buffered()
 	return len(taken) == 0 || s.plugin.host.PrependRequestBody(taken)
 }
 
-// bodyRead decides once the body is digested, either all of it or max_request_body_bytes. piece is
-// its last piece.
+// bodyRead decides once the body is digested, either all of it or max_request_body_bytes. piece is its last piece.
 func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	p, route, u := s.plugin, s.route, &s.upload
 	if s.rpc && whole && !s.message.whole() {
@@ -209,10 +204,7 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	whole = whole && !u.body.Truncated()
 	var body []byte
 	if whole && s.needsWhole() {
-		body = piece
-		if len(u.kept) > 0 {
-			body = append(u.kept, piece...)
-		}
+		body = u.with(piece)
 	}
 	if u.keyed {
 		key, bad := s.bodyKey(body, whole)
@@ -224,8 +216,11 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 		}
 		if key.Value == "" {
 			s.dropBody()
-			if route.Key.Derive != config.DeriveNone || route.Key.ToldInBody() && (!whole || u.encoded) {
-				return s.unreadKey()
+			unread := route.Key.Derive != config.DeriveNone || route.Key.ToldInBody() && (!whole || u.encoded)
+			if unread && !route.Key.Required {
+				// The body may have a key that the gate cannot read: it is too large or encoded, or there is none of which to
+				// derive a key. The request passes, with a mark, because the operator has not said that each request has one.
+				return s.bypass()
 			}
 			return s.keyless()
 		}
@@ -239,22 +234,12 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 		p.digester.Canonical(u.body, body, &route.Fingerprint)
 	}
 	s.fingerprint = p.digester.BodyFingerprint(u.body)
-	if u.carry && whole {
-		s.keepWhole(piece)
+	if u.forCall && whole {
+		s.storeForCall(piece)
 	} else {
 		s.dropBody()
 	}
 	return s.decide()
-}
-
-// unreadKey deals with a request that may have a key in its body, which the gate cannot read: it is too large or encoded,
-// or there is none of which to derive a key. If the route demands a key, the request is refused. Otherwise it passes, with a
-// mark, because the operator has not said that each request has one.
-func (s *Stream) unreadKey() verdict {
-	if s.route.Key.Required {
-		return s.keyless()
-	}
-	return s.bypass()
 }
 
 // encoded reports whether a body has a content encoding.
@@ -269,47 +254,43 @@ func (s *Stream) unreadableBody() verdict {
 	})
 }
 
-// keepWhole keeps the whole body for an upstream call, if there is room and it does not ask for a stream. piece is its
+// storeForCall stores the whole body for an upstream call, if there is room and it does not ask for a stream. piece is its
 // last piece.
-func (s *Stream) keepWhole(piece []byte) {
+func (s *Stream) storeForCall(piece []byte) {
 	p, u := s.plugin, &s.upload
-	whole := piece
-	if len(u.kept) > 0 {
-		whole = append(u.kept, piece...)
-	}
+	whole := u.with(piece)
 	s.dropBody()
-	if p.uploads+len(whole) > maxUploadBytes || u.json && !u.encoded && asksForStream(whole) {
+	if p.uploadBytes+len(whole) > maxUploadBytes || u.json && !u.encoded && asksForStream(whole) {
 		return
 	}
-	p.uploads += len(whole)
-	u.kept, u.left, u.claimed, u.whole = whole, len(whole), len(whole), true
+	p.uploadBytes += len(whole)
+	u.pieces, u.left, u.claimed, u.whole = whole, len(whole), len(whole), true
 }
 
 // dropBody gives up what the stream holds of the body.
 func (s *Stream) dropBody() {
 	p, u := s.plugin, &s.upload
-	p.stopAwaiting(s)
+	p.stopAwaitingBody(s)
 	p.digester.Recycle(u.body)
 	u.body, u.whole = nil, false
-	s.unclaim()
+	s.dropPieces()
 }
 
-// bodyPatience is how long the host may have bytes of a held request's body without a
-// callback. After that the gate takes the configuration to be wrong. It is not shorter because
-// a filter before the gate may hold a body while it asks another service about it.
+// bodyPatience is how long the host may have bytes of a held request's body without a callback. After that the gate takes
+// the configuration to be wrong. It is not shorter because a filter before the gate may hold a body while it asks another
+// service about it.
 const bodyPatience = time.Second
 
 // bodyProbe is the time after which another request is held to find out whether bodies come now.
 const bodyProbe = 10 * time.Second
 
-// bodyWatch notices a host that holds the body back together with the headers. On such a
-// host every request of a route in body mode would hang. The proof is a body of which bytes
-// have come (request.total_size) without a callback; a slow client proves nothing.
-// The first body that the host delivers ends the watch forever.
+// bodyWatch notices a host that holds the body back together with the headers. On such a host every request of a route in
+// body mode would hang. The proof is a body of which bytes have come (request.total_size) without a callback; a slow client
+// proves nothing. The first body that the host delivers ends the watch forever.
 type bodyWatch struct {
 	seen bool // the host delivered a body while headers were held
-	// unavailable: the host delivers no bodies. Requests are refused, except one per
-	// bodyProbe, which is held to find out whether that is still so.
+	// unavailable: the host delivers no bodies. Requests are refused, except one per bodyProbe, which is held to find out
+	// whether that is still so.
 	unavailable bool
 	refusing    bool  // the requests that are held now must be refused
 	probed      int64 // when a request was last held, or last proved that no body comes
@@ -366,7 +347,7 @@ func (p *Plugin) checkBodies(now int64) {
 	for s := b.streams.first; s != nil && !b.refusing; {
 		next := s.next
 		switch w := &s.watched; {
-		case !p.choose(s.id):
+		case !p.makeCurrent(s.id):
 			b.unwatch(s)
 		case w.heldSince == 0 || now < w.heldSince:
 			if p.totalSize() > w.size {
@@ -389,18 +370,17 @@ const bodyHint = "oncegate: mode body is configured, but no body arrives while t
 // refuseBodies refuses the held requests, whose bodies will not come.
 func (p *Plugin) refuseBodies() {
 	b := &p.bodies
-	for b.refusing && !p.spent() {
+	for b.refusing && !p.atLimit() {
 		s := b.streams.first
 		b.unwatch(s)
-		if p.choose(s.id) {
+		if p.makeCurrent(s.id) {
 			s.bodyUnavailable()
 		}
 	}
 }
 
 func (s *Stream) bodyUnavailable() verdict {
-	s.plugin.metrics.count(s.plugin.metrics.noBody)
-	return s.refuse(&api.Problem{
+	return s.refuseAs(s.plugin.metrics.noBody, &api.Problem{
 		Status: 500, Code: api.CodeBodyModeUnavailable,
 		Title:  "The proxy does not show request bodies to the gate",
 		Detail: "The request was not executed. The proxy's configuration must be corrected; its log says how.",

@@ -6,9 +6,9 @@ import (
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
-// Replies wait for the end of their requests. After a reply that goes out before the request's
-// end, the host closes an HTTP/1 connection and resets an HTTP/2 stream. Many clients then lose
-// the reply: over HTTP/1 those that send a large body before they read, over HTTP/2 some in any case.
+// Replies wait for the end of their requests. After a reply that goes out before the request's end, the host closes an
+// HTTP/1 connection and resets an HTTP/2 stream. Many clients then lose the reply: over HTTP/1 those that send a large body
+// before they read, over HTTP/2 some in any case.
 
 const (
 	// endBytes is the largest declared HTTP/1 body whose end is taken from request.total_size. Larger ones need body callbacks.
@@ -18,9 +18,9 @@ const (
 	// shownPatience is how long a reply waits after each piece of a body that the host shows. The host bounds the time of
 	// the whole request.
 	shownPatience = time.Second
-	// endLooks is how many ticks, at least, must find that an HTTP/2 request has not grown before a reply
-	// takes it as complete, if the host does not show its body. Many clients send the end by itself, after
-	// the last byte. Ticks count, not time: before a tick that comes late, the host reads what came meanwhile.
+	// endLooks is how many ticks, at least, must find that an HTTP/2 request has not grown before a reply takes it as
+	// complete, if the host does not show its body. Many clients send the end by itself, after the last byte. Ticks count,
+	// not time: before a tick that comes late, the host reads what came meanwhile.
 	endLooks = 5
 	// endPeriod is the time between two ticks while a reply waits.
 	endPeriod = 2 * time.Millisecond
@@ -28,26 +28,26 @@ const (
 	maxUnsentBytes = 1 << 20
 )
 
-// ending is what is known of a request's end.
-type ending struct {
+// requestEnd is what is known of a request's end.
+type requestEnd struct {
 	// ended: the end has come, or the client sends none before it has the reply.
 	ended bool
-	// far: the body is larger than endBytes.
-	far bool
-	// known: the fields below are set.
-	known    bool
-	length   int64  // of the body, as declared; -1: not declared
-	headers  uint64 // bytes of the headers, as request.total_size counts them
-	received int64  // bytes of body that the host has shown
-	shown    bool   // the host shows the body, so it will also show the end
-	judged   bool   // short has set the next two
-	http1    bool
-	brief    bool
-	since    int64  // when the reply began to wait, or when the last piece of a shown body came after that, nanoseconds
-	size     uint64 // request.total_size at the last look
-	looks    int32  // so many looks were there
-	grownAt  int32  // the look that first found this size
-	reply    *localReply
+	// large: the body is larger than endBytes.
+	large bool
+	// headersRead: the fields below are set.
+	headersRead bool
+	length      int64  // of the body, as declared; -1: not declared
+	headers     uint64 // bytes of the headers, as request.total_size counts them
+	received    int64  // bytes of body that the host has shown
+	bodyShown   bool   // the host shows the body, so it will also show the end
+	shortKnown  bool   // Stream.isShort has set the next two
+	http1       bool
+	isShort     bool
+	since       int64  // when the reply began to wait, or when the last piece of a shown body came after that, nanoseconds
+	size        uint64 // request.total_size at the last look
+	looks       int32  // so many looks were there
+	grownAt     int32  // the look that first found this size
+	reply       *localReply
 }
 
 // localReply is a reply that waits.
@@ -58,22 +58,22 @@ type localReply struct {
 	body    []byte
 }
 
-// endings are the replies of a VM that wait.
-type endings struct {
-	fresh     list // streams that the next queue callback looks at
-	slow      list // streams whose requests had no end by then: each tick looks at them
-	shown     list // those of them whose end the host will show
-	bytes     int  // of the replies' bodies
-	checkSlow bool // the streams in slow must be looked at
-	fast      bool // the tick comes every endPeriod
+// delayedReplies are the replies of a VM that wait.
+type delayedReplies struct {
+	unchecked   list // streams that the next queue callback looks at
+	polled      list // streams whose requests had no end by then: each tick looks at them
+	withBody    list // those of them whose end the host will show
+	bytes       int  // of the replies' bodies
+	checkPolled bool // the streams in polled must be looked at
+	fastTick    bool // the tick comes every endPeriod
 }
 
-// begin records what the request's headers say about its end.
-func (e *ending) begin(headers request.Headers) {
-	if e.known {
+// readHeaders records what the request's headers say about its end.
+func (e *requestEnd) readHeaders(headers request.Headers) {
+	if e.headersRead {
 		return
 	}
-	e.known, e.length, e.headers = true, -1, 0
+	e.headersRead, e.length, e.headers = true, -1, 0
 	for i := range headers {
 		name, value := headers[i][0], headers[i][1]
 		e.headers += uint64(len(name) + len(value))
@@ -87,63 +87,62 @@ func (e *ending) begin(headers request.Headers) {
 			e.ended = true
 		}
 	}
-	e.far = e.length > endBytes
+	e.large = e.length > endBytes
 }
 
-// noteBody counts the bytes of a body callback.
-func (e *ending) noteBody(size int, end bool) {
-	e.shown = true
+// countBody counts the bytes of a body callback.
+func (e *requestEnd) countBody(size int, end bool) {
+	e.bodyShown = true
 	e.received += int64(size)
 	e.ended = e.ended || end
 }
 
 // incomplete reports whether upstream lacks a part of the body, for a request that it got as it came.
-func (e *ending) incomplete() bool {
-	return e.known && !e.ended && (e.length < 0 || e.received < e.length)
+func (e *requestEnd) incomplete() bool {
+	return e.headersRead && !e.ended && (e.length < 0 || e.received < e.length)
 }
 
-// short reports whether the end of the current stream's request needs no body callback: an HTTP/1 body whose declared length is
-// small is complete in the queue callback, which is cheaper.
-func (s *Stream) short() bool {
-	e := &s.ending
-	if !e.judged && e.known {
-		e.judged, e.http1 = true, s.http1()
-		e.brief = e.http1 && e.length >= 0 && !e.far
+// isShort reports whether the end of the current stream's request needs no body callback: an HTTP/1 body whose declared
+// length is small is complete in the queue callback, which is cheaper.
+func (s *Stream) isShort() bool {
+	e := &s.requestEnd
+	if !e.shortKnown && e.headersRead {
+		e.shortKnown, e.http1 = true, s.http1()
+		e.isShort = e.http1 && e.length >= 0 && !e.large
 	}
-	return e.brief
+	return e.isShort
 }
 
-// awaitsEnd reports whether a reply to the current stream must wait. In the plugin context the host
-// has all bytes that came together with the headers, so a reply to a short request waits only if some are missing.
+// awaitsEnd reports whether a reply to the current stream must wait. In the plugin context the host has all bytes that came
+// together with the headers, so a reply to a short request waits only if some are missing.
 func (s *Stream) awaitsEnd() bool {
-	p, e := s.plugin, &s.ending
+	p, e := s.plugin, &s.requestEnd
 	if s.headers != nil {
-		e.begin(s.headers)
+		e.readHeaders(s.headers)
 	}
 	switch {
-	case e.ended || !e.known:
+	case e.ended || !e.headersRead:
 		return false
-	case s.short():
-		return !p.inside || !s.allReceived()
-	case e.shown || p.bodies.seen:
+	case s.isShort():
+		return !p.inPluginContext || !s.allReceived()
+	case e.bodyShown || p.bodies.seen:
 		return true
 	}
-	// Outside the plugin context, the first body callback may follow. Inside, nothing more will be known of the end of a chunked
-	// HTTP/1 body, nor whether that of a large body is near.
-	return !p.inside || !e.http1 && !e.far
+	// Outside the plugin context, the first body callback may follow. Inside, nothing more will be known of the end of a
+	// chunked HTTP/1 body, nor whether that of a large body is near.
+	return !p.inPluginContext || !e.http1 && !e.large
 }
 
 // allReceived reports whether the host has the whole declared body.
 func (s *Stream) allReceived() bool {
-	return s.plugin.totalSize() >= s.ending.headers+uint64(s.ending.length)
+	return s.plugin.totalSize() >= s.requestEnd.headers+uint64(s.requestEnd.length)
 }
 
-// complete looks whether the request of the current stream has come in, as far as the gate can know
-// without body callbacks. In HTTP/1 the host reads the end together with the last byte of a declared
-// body. In HTTP/2 the end may follow later, and nothing but some ticks without new bytes suggests
-// that it has come.
-func (s *Stream) complete() bool {
-	e := &s.ending
+// requestComplete looks whether the request of the current stream has come in, as far as the gate can know without body
+// callbacks. In HTTP/1 the host reads the end together with the last byte of a declared body. In HTTP/2 the end may follow
+// later, and nothing but some ticks without new bytes suggests that it has come.
+func (s *Stream) requestComplete() bool {
+	e := &s.requestEnd
 	if e.http1 {
 		return e.length < 0 || s.allReceived()
 	}
@@ -161,35 +160,35 @@ func (s *Stream) complete() bool {
 	return e.size >= enough && e.looks-e.grownAt >= max(endLooks, 2*(e.grownAt-1))
 }
 
-// delayReply keeps a reply until the request ends or endPatience is over.
+// delayReply holds a reply until the request ends or endPatience is over.
 func (s *Stream) delayReply(r *localReply) {
-	p, e := s.plugin, &s.ending
-	n := &p.endings
+	p, e := s.plugin, &s.requestEnd
+	n := &p.delayed
 	s.dropBody()
-	s.phase = phaseEnding
+	s.phase = phaseDelayed
 	e.reply = r
 	n.bytes += len(r.body)
-	if e.shown || p.bodies.seen && !s.short() {
+	if e.bodyShown || p.bodies.seen && !s.isShort() {
 		e.since = p.host.Now()
-		n.shown.add(s)
+		n.withBody.add(s)
 		return
 	}
-	if p.inside {
+	if p.inPluginContext {
 		e.since = p.host.Now()
-		s.complete() // the first look
-		n.slow.add(s)
+		s.requestComplete() // the first look
+		n.polled.add(s)
 		return
 	}
-	n.fresh.add(s)
-	p.kick()
+	n.unchecked.add(s)
+	p.requestCallback()
 }
 
 // dropReply ends the wait and returns the reply.
 func (s *Stream) dropReply() *localReply {
-	n, r := &s.plugin.endings, s.ending.reply
+	n, r := &s.plugin.delayed, s.requestEnd.reply
 	s.list.remove(s)
 	n.bytes -= len(r.body)
-	s.ending.reply = nil
+	s.requestEnd.reply = nil
 	return r
 }
 
@@ -199,55 +198,55 @@ func (s *Stream) sendReply() {
 	s.send(r.status, r.details, r.headers, r.body)
 }
 
-// endBody drops the body that comes while the reply waits, and replies at its end.
-func (s *Stream) endBody() Action {
-	e, n := &s.ending, &s.plugin.endings
+// dropLateBody drops the body that comes while the reply waits, and replies at its end.
+func (s *Stream) dropLateBody() Action {
+	e, n := &s.requestEnd, &s.plugin.delayed
 	if e.ended {
 		s.sendReply()
 		return Pause
 	}
 	e.since = s.plugin.host.Now()
-	if s.list != &n.shown {
+	if s.list != &n.withBody {
 		s.list.remove(s)
-		n.shown.add(s)
+		n.withBody.add(s)
 	}
-	return Take
+	return Drop
 }
 
-// sendReplies sends the replies that need not wait any more. It runs in the plugin context.
-// Once the callback is spent, the next one continues.
+// sendReplies sends the replies that need not wait any more. It runs in the plugin context. Once the callback is at its limit, the
+// next one continues.
 func (p *Plugin) sendReplies() {
-	n := &p.endings
-	if n.fresh.size == 0 && !n.checkSlow {
+	n := &p.delayed
+	if n.unchecked.size == 0 && !n.checkPolled {
 		return
 	}
 	now := p.host.Now()
-	for s := n.fresh.first; s != nil && !p.spent(); s = n.fresh.first {
-		s.ending.since = now
+	for s := n.unchecked.first; s != nil && !p.atLimit(); s = n.unchecked.first {
+		s.requestEnd.since = now
 		switch {
-		case !p.choose(s.id):
-			s.leave()
-		case s.complete():
+		case !p.makeCurrent(s.id):
+			s.cancel()
+		case s.requestComplete():
 			s.sendReply()
 		default:
-			n.fresh.remove(s)
-			n.slow.add(s) // each tick looks whether the reply can go out
+			n.unchecked.remove(s)
+			n.polled.add(s) // each tick looks whether the reply can go out
 		}
 	}
-	if n.checkSlow {
-		n.checkSlow = !p.sendOverdue(&n.slow, now) || !p.sendOverdue(&n.shown, now)
+	if n.checkPolled {
+		n.checkPolled = !p.sendOverdue(&n.polled, now) || !p.sendOverdue(&n.withBody, now)
 	}
 }
 
-// sendOverdue sends the replies of a list whose requests have come in or whose patience is over. False: the callback is spent.
+// sendOverdue sends the replies of a list whose requests have come in or whose patience is over. False: the callback is at its limit.
 func (p *Plugin) sendOverdue(l *list, now int64) bool {
 	for s, next := l.first, (*Stream)(nil); s != nil; s = next {
-		if p.spent() {
+		if p.atLimit() {
 			return false
 		}
 		next = s.next
-		if !p.choose(s.id) {
-			s.leave()
+		if !p.makeCurrent(s.id) {
+			s.cancel()
 		} else if s.hasWaitedEnough(now) {
 			s.sendReply()
 		}
@@ -257,33 +256,35 @@ func (p *Plugin) sendOverdue(l *list, now int64) bool {
 
 // hasWaitedEnough reports whether to send the current stream's reply now.
 func (s *Stream) hasWaitedEnough(now int64) bool {
-	e := &s.ending
+	e := &s.requestEnd
 	waited := now - e.since
 	switch {
 	case waited < 0:
 		return true
-	case s.list == &s.plugin.endings.shown:
+	case s.list == &s.plugin.delayed.withBody:
 		return waited >= int64(shownPatience)
 	}
-	return waited >= int64(endPatience) || s.complete()
+	return waited >= int64(endPatience) || s.requestComplete()
 }
 
-// due reports whether the next queue callback has work.
-func (n *endings) due() bool { return n.fresh.size > 0 || n.checkSlow || n.fast != n.needsFastTick() }
+// hasWork reports whether the next queue callback has work.
+func (n *delayedReplies) hasWork() bool {
+	return n.unchecked.size > 0 || n.checkPolled || n.fastTick != n.needsFastTick()
+}
 
 // needsFastTick reports whether the tick must come every endPeriod.
-func (n *endings) needsFastTick() bool { return n.slow.size > 0 }
+func (n *delayedReplies) needsFastTick() bool { return n.polled.size > 0 }
 
-// setTickPeriod changes the tick's period if replies begin or cease to wait for ticks. Only queue
-// callbacks call it: a host may not expect a tick to change its own period.
+// setTickPeriod changes the tick's period if replies begin or cease to wait for ticks. Only queue callbacks call it: a host
+// may not expect a tick to change its own period.
 func (p *Plugin) setTickPeriod() {
-	n := &p.endings
-	if n.fast == n.needsFastTick() {
+	n := &p.delayed
+	if n.fastTick == n.needsFastTick() {
 		return
 	}
-	n.fast = n.needsFastTick()
+	n.fastTick = n.needsFastTick()
 	period := tickPeriod
-	if n.fast {
+	if n.fastTick {
 		period = endPeriod
 	}
 	if !p.host.SetTick(period) {
@@ -291,8 +292,7 @@ func (p *Plugin) setTickPeriod() {
 	}
 }
 
-// list is a list of streams in the order in which they joined. A stream is in one list at
-// most.
+// list is a list of streams in the order in which they joined. A stream is in one list at most.
 type list struct {
 	first, last *Stream
 	size        int

@@ -62,8 +62,8 @@ func (a *attempt) laterDurability() api.Durability {
 	return api.DurabilityLocal
 }
 
-// forgotten is when the ledger forgets a reservation that expires then and is not ended. Between
-// the two times the ledger treats the outcome as unknown.
+// forgotten is when the ledger forgets a reservation that expires then and is not ended. Between the two times the ledger
+// treats the outcome as unknown.
 func (a *attempt) forgotten(expires int64) int64 {
 	if a.route.UnknownTTL == config.ManagersTTL {
 		return expires + int64(assumedUnknownTTL)
@@ -71,9 +71,8 @@ func (a *attempt) forgotten(expires int64) int64 {
 	return expires + int64(a.route.UnknownTTL)
 }
 
-// pendingEnd is when the attempt's entry in the cache ends unless it is renewed. Without a
-// ledger, only the entry of a VM that died shows the unknown outcome, so it lasts for
-// UnknownTTL longer.
+// pendingEnd is when the attempt's entry in the cache ends unless it is renewed. Without a ledger, only the entry of a VM
+// that died shows the unknown outcome, so it lasts for UnknownTTL longer.
 func (a *attempt) pendingEnd(now int64) int64 {
 	end := now + int64(a.route.PendingTTL)
 	if a.route.Ledger == config.LedgerNone {
@@ -82,25 +81,24 @@ func (a *attempt) pendingEnd(now int64) int64 {
 	return end
 }
 
-// reservation is an attempt's right to its key. The tick renews it from startRenewing until conclude,
-// giveBack or unknown. The plugin has a pointer to it until then, so it must not be copied.
+// reservation is an attempt's right to its key. The tick renews it from startRenewing until recordOutcome, releaseKey or
+// reportUnknown. The plugin has a pointer to it until then, so it must not be copied.
 type reservation struct {
 	attempt
 	// expires is when the reservation ends.
 	expires int64
 
-	position int   // position in Plugin.working, counted from 1; 0: it is not renewed
+	position int   // position in Plugin.renewing, counted from 1; 0: it is not renewed
 	renewAt  int64 // when the next renewal is due
 	renewal  *call // the renewal that is under way
-	// doubtful: a reserve or renewal may reach the ledger after what ends the reservation.
-	doubtful bool
+	// uncertain: a reserve or renewal may reach the ledger after what ends the reservation.
+	uncertain bool
 }
 
 // newCall returns a call about the reservation's entry.
 func (r *reservation) newCall(kind callKind) *call { return &call{kind: kind, attempt: r.attempt} }
 
-// third is the time between two renewals. It is a third of pending_ttl, so that a renewal may get
-// lost.
+// third is the time between two renewals. It is a third of pending_ttl, so that a renewal may get lost.
 func (r *reservation) third() int64 { return int64(r.route.PendingTTL) / 3 }
 
 const (
@@ -116,39 +114,39 @@ func (p *Plugin) startRenewing(r *reservation, since int64) {
 		return
 	}
 	r.renewAt = since + r.third()
-	p.working = append(p.working, r)
-	r.position = len(p.working)
+	p.renewing = append(p.renewing, r)
+	r.position = len(p.renewing)
 }
 
-// stopRenewing ends the renewals. A renewal that may reach the ledger later makes the reservation doubtful.
+// stopRenewing ends the renewals. A renewal that may reach the ledger later makes the reservation uncertain.
 func (p *Plugin) stopRenewing(r *reservation) {
 	if r.position == 0 {
 		return
 	}
-	last := len(p.working) - 1
-	moved := p.working[last]
-	p.working[last] = nil
-	p.working[r.position-1], moved.position = moved, r.position
-	p.working = p.working[:last]
+	last := len(p.renewing) - 1
+	moved := p.renewing[last]
+	p.renewing[last] = nil
+	p.renewing[r.position-1], moved.position = moved, r.position
+	p.renewing = p.renewing[:last]
 	r.position = 0
 	if c := r.renewal; c != nil {
 		r.renewal, c.renews = nil, nil
-		r.doubtful = r.doubtful || !p.calls.cancel(c)
+		r.uncertain = r.uncertain || !p.calls.cancel(c)
 	}
 }
 
 // renew starts the renewals that are due. It begins where the last tick stopped.
 func (p *Plugin) renew(now int64) {
 	started := 0
-	for range p.working {
+	for range p.renewing {
 		if started == renewsPerTick {
 			return
 		}
 		p.renewNext++
-		if p.renewNext >= len(p.working) {
+		if p.renewNext >= len(p.renewing) {
 			p.renewNext = 0
 		}
-		r := p.working[p.renewNext]
+		r := p.renewing[p.renewNext]
 		// A clock that was set back must not put the renewal off.
 		if early := r.renewAt - now; early > 0 && early <= r.third() || r.renewal != nil {
 			continue
@@ -167,8 +165,6 @@ func (p *Plugin) renew(now int64) {
 }
 
 // How reservations end.
-
-func nanoseconds(n int64) time.Duration { return time.Duration(n) }
 
 // recordOutcome ends the reservation with upstream's answer. bare: without its body.
 func (s *Stream) recordOutcome(body []byte, bare bool) {
@@ -212,45 +208,45 @@ func (s *Stream) unclaimAnswer() {
 func (s *Stream) endUnrecorded() bool {
 	switch s.answer.outcome {
 	case config.OutcomeNone:
-		s.unknown()
+		s.endUnknown()
 	case config.OutcomeRelease:
-		s.giveBack()
+		s.releaseKey()
 	case config.OutcomeHold:
-		s.holdOpen()
+		s.reportUnknown()
 	default:
 		return false
 	}
 	return true
 }
 
-// giveBack ends the reservation and frees its key: nothing ran, or upstream asks for a retry.
-func (s *Stream) giveBack() {
+// releaseKey ends the reservation and frees its key: nothing ran, or upstream asks for a retry.
+func (s *Stream) releaseKey() {
 	p := s.plugin
 	s.phase = phaseDone
 	p.stopRenewing(&s.reservation)
 	switch {
 	case s.route.Ledger == config.LedgerManager:
-		p.release(&s.attempt, s.expires, s.doubtful)
+		p.sendRelease(&s.attempt, s.expires, s.uncertain)
 	case s.owner:
 		p.metrics.count(p.metrics.released)
-		p.forget(s.newCall(callRelease), p.host.Now())
+		p.releaseEntry(s.newCall(callRelease), p.host.Now())
 	}
 	s.owner = false
 }
 
-// unknown ends the reservation without an outcome: upstream may have run the request, so no retry may run it.
-func (s *Stream) unknown() {
-	s.mark = statusUnknown
-	s.holdOpen()
+// endUnknown ends the reservation without an outcome: upstream may have run the request, so no retry may run it.
+func (s *Stream) endUnknown() {
+	s.status = statusUnknown
+	s.reportUnknown()
 }
 
-// holdOpen is unknown for a request whose outcome upstream leaves open. It is settled later. Where upstream keeps the ledger, that
-// ledger knows. Until the ledger has the report, the cache answers duplicates. After that each duplicate asks the ledger, so that
-// an operator's resolution takes effect.
-func (s *Stream) holdOpen() {
+// reportUnknown is endUnknown for a request whose outcome upstream leaves open. It is settled later. Where upstream keeps
+// the ledger, that ledger knows. Until the ledger has the report, the cache answers duplicates. After that each duplicate
+// asks the ledger, so that an operator's resolution takes effect.
+func (s *Stream) reportUnknown() {
 	p := s.plugin
 	if s.ledgerUpstream() {
-		s.giveBack()
+		s.releaseKey()
 		return
 	}
 	s.phase = phaseDone
@@ -263,7 +259,7 @@ func (s *Stream) holdOpen() {
 	}
 	c.owner = true
 	now := p.host.Now()
-	p.fill(&cache.Outcome{
+	p.finishEntry(&cache.Outcome{
 		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: api.StateUnknown,
 		Expires: now + int64(c.lasts()), CacheOnly: true,
 	}, now)
@@ -289,4 +285,98 @@ func (c *call) encode(p *Plugin, result *api.Result) {
 	prefix := len(head) - emptyResult
 	c.message = result.AppendRaw(head[:prefix])
 	c.result = c.message[prefix:]
+}
+
+// finishEntry records an outcome in the cache and wakes the waiters of its entry.
+func (p *Plugin) finishEntry(o *cache.Outcome, now int64) {
+	p.change = entryChange{outcome: *o, left: maxChangeTries}
+	p.changeEntry(&p.change, now)
+}
+
+// releaseEntry removes the call's pending entry from the cache, if it is there.
+func (p *Plugin) releaseEntry(c *call, now int64) {
+	if !c.owner {
+		return
+	}
+	c.owner = false
+	p.change = entryChange{outcome: cache.Outcome{Hash: c.hash, Token: c.token}, release: true, left: maxChangeTries}
+	p.changeEntry(&p.change, now)
+}
+
+// entryChange is a change of a pending entry. It is tried again when the cache could not make it because too many others
+// wrote to the same bucket. Otherwise the entry would keep duplicates waiting until it expires.
+type entryChange struct {
+	outcome cache.Outcome
+	release bool
+	left    int // tries that are left
+}
+
+const (
+	// maxChangeTries bounds how often a change is tried, once per tick.
+	maxChangeTries = 10
+	// maxChanges bounds the changes that wait for another try. Beyond it they are dropped.
+	maxChanges = 64
+)
+
+func (p *Plugin) changeEntry(w *entryChange, now int64) {
+	var result cache.Result
+	var queues []uint32
+	if w.release {
+		result, queues = p.table.Release(&w.outcome.Hash, &w.outcome.Token, now)
+	} else {
+		result, queues = p.table.Finish(&w.outcome, now)
+	}
+	p.wake(&w.outcome.Hash, queues)
+	w.left--
+	if result == cache.Contended && w.left > 0 && len(p.changes) < maxChanges {
+		p.changes = append(p.changes, *w)
+	}
+	w.outcome.Raw = nil // the reused memory must not keep the answer
+}
+
+// retryChanges tries the failed changes again.
+func (p *Plugin) retryChanges(now int64) {
+	if len(p.changes) == 0 {
+		return
+	}
+	changes := p.changes
+	p.changes = nil
+	for i := range changes {
+		p.changeEntry(&changes[i], now)
+	}
+}
+
+// cacheOutcome fills the cache with the call's outcome, once. known: the ledger has it. Until then only the cache's entry
+// keeps duplicates in this proxy from asking a ledger that would let them run, so the entry is not evicted.
+func (p *Plugin) cacheOutcome(c *call, now int64, known bool) {
+	if c.cached {
+		if known {
+			p.allowEviction(c, now)
+		}
+		return
+	}
+	c.cached = true
+	c.owner = false
+	keep := c.lasts()
+	if c.cacheFor > 0 {
+		keep = min(keep, c.cacheFor)
+	}
+	if c.kind == callReject {
+		p.metrics.count(p.metrics.rejected)
+	} else {
+		p.metrics.count(p.metrics.committed)
+	}
+	p.finishEntry(&cache.Outcome{
+		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: c.kind.state(),
+		Expires: now + int64(keep), Raw: c.result,
+		// Where there is no ledger to ask, the entry must outlast its answer.
+		CacheOnly: c.route.Ledger == config.LedgerNone || !known,
+	}, now)
+}
+
+// allowEviction lets the cache evict the entry: the ledger has the call's outcome now.
+func (p *Plugin) allowEviction(c *call, now int64) {
+	if c.cached {
+		p.table.Settle(&c.hash, &c.token, now)
+	}
 }

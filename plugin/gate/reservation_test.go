@@ -132,9 +132,9 @@ func TestRenewalsAreBounded(t *testing.T) {
 	expect(t, "in three", h.renewals(), many)
 	// They end in any order.
 	for left := many; left > 0; left-- {
-		r := p.working[left*7%left]
+		r := p.renewing[left*7%left]
 		p.stopRenewing(r)
 		p.stopRenewing(r)
-		expect(t, "left", len(p.working), left-1)
+		expect(t, "left", len(p.renewing), left-1)
 	}
 }

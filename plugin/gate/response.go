@@ -11,44 +11,41 @@ import (
 
 // answer is what the gate knows about upstream's answer while it passes.
 type answer struct {
-	outcome  config.Outcome
-	said     string // the value of the outcome header
-	status   int
-	headers  []api.Header
-	expected int64  // content-length; -1: not declared
-	passed   int64  // bytes of body that came
-	fitted   int64  // bytes of body that the host held when the last piece came
-	stalled  bool   // the body stood still and was released
-	streamed bool   // its media type is one of streamed_types
-	body     []byte // the copy of the body so far
-	claimed  int    // bytes that body counts in ledger.heldBytes
+	outcome      config.Outcome
+	outcomeValue string // the value of the outcome header
+	status       int
+	headers      []api.Header
+	expected     int64  // content-length; -1: not declared
+	passed       int64  // bytes of body that came
+	fitted       int64  // bytes of body that the host held when the last piece came
+	stalled      bool   // the body stood still and was released
+	streamed     bool   // its media type is one of streamed_types
+	body         []byte // the copy of the body so far
+	claimed      int    // bytes that body counts in ledger.heldBytes
 }
 
-// classify sets the outcome of upstream's answer, whose status is known. It returns the headers
-// without the one that only the gate may see.
+// classify sets the outcome of upstream's answer, whose status is known. It returns the headers without the one that only
+// the gate may see.
 func (s *Stream) classify(headers [][2]string) [][2]string {
 	a, name := &s.answer, s.route.OutcomeHeader
-	_, retry := lookup(headers, headerRetryAfter)
-	said := ""
+	_, retry := headerValue(headers, headerRetryAfter)
 	if name != "" {
-		value, n := request.Headers(headers).Get(name)
-		if n == 1 {
-			said = trim(value)
+		if value, n := request.Headers(headers).Get(name); n == 1 {
+			a.outcomeValue = trim(value)
 		}
 		headers = slices.DeleteFunc(headers, func(h [2]string) bool { return h[0] == name })
 	}
-	a.said = said
-	a.outcome = s.route.Outcome(a.status, retry, said)
+	a.outcome = s.route.Outcome(a.status, retry, a.outcomeValue)
 	return headers
 }
 
-// setMark changes the headers of an answer that passes.
-func (s *Stream) setMark() {
+// setStatusHeader changes the headers of an answer that passes.
+func (s *Stream) setStatusHeader() {
 	if s.route != nil && s.route.OutcomeHeader != "" {
 		s.plugin.host.RemoveResponseHeader(s.route.OutcomeHeader)
 	}
-	if s.mark != "" {
-		s.plugin.host.SetResponseHeader(api.HeaderStatus, s.mark)
+	if s.status != "" {
+		s.plugin.host.SetResponseHeader(api.HeaderStatus, s.status)
 	}
 }
 
@@ -57,17 +54,17 @@ func (s *Stream) classifyAnswer(end bool) Action {
 	p := s.plugin
 	switch p.fate() {
 	case fateNotSent:
-		s.giveBack()
-		s.mark = statusNotSent
-		s.setMark()
+		s.releaseKey()
+		s.status = statusNotSent
+		s.setStatusHeader()
 		return Continue
 	case fateUnknown:
-		s.unknown()
-		s.setMark()
+		s.endUnknown()
+		s.setStatusHeader()
 		return Continue
 	}
 	headers := p.host.ResponseHeaders()
-	text, ok := lookup(headers, headerStatus)
+	text, ok := headerValue(headers, headerStatus)
 	if !ok {
 		text, _ = p.host.ResponseHeader(headerStatus)
 	}
@@ -76,14 +73,14 @@ func (s *Stream) classifyAnswer(end bool) Action {
 	a.status = int(status)
 	headers = s.classify(headers)
 	if s.rpc && a.status == 200 {
-		s.gradeHeaders(headers, end)
+		s.outcomeFromHeaders(headers, end)
 	}
 	if s.route.Ledger == config.LedgerUpstream {
 		s.upstreamLedger(headers)
 	} else if a.outcome == config.OutcomeRelease {
-		s.mark = statusReleased
+		s.status = statusReleased
 	}
-	s.setMark()
+	s.setStatusHeader()
 	if s.ledgerNone() {
 		p.host.SetResponseHeader(headerLedger, "none")
 	}
@@ -94,34 +91,34 @@ func (s *Stream) classifyAnswer(end bool) Action {
 		s.phase = phasePass
 		return Continue
 	}
-	return s.capture(headers, end)
+	return s.startRecording(headers, end)
 }
 
-// upstreamLedger adapts the outcome to an upstream that keeps the ledger itself. The
-// cache may repeat only answers that this ledger has certainly recorded.
+// upstreamLedger adapts the outcome to an upstream that keeps the ledger itself. The cache may repeat only answers that
+// this ledger has certainly recorded.
 func (s *Stream) upstreamLedger(headers [][2]string) {
 	a := &s.answer
 	if a.outcome != config.OutcomeCommit || a.status >= 400 {
 		a.outcome = config.OutcomeRelease
 	}
-	if v, ok := lookup(headers, api.HeaderReplayed); ok && v == "true" {
-		s.mark = statusReplayed
+	if v, ok := headerValue(headers, api.HeaderReplayed); ok && v == "true" {
+		s.status = statusReplayed
 	}
 }
 
-// capture starts to record an answer.
-func (s *Stream) capture(headers [][2]string, end bool) Action {
+// startRecording starts to record an answer.
+func (s *Stream) startRecording(headers [][2]string, end bool) Action {
 	a := &s.answer
 	limit := int64(s.route.MaxResponseBody)
 	a.expected = -1
-	if text, ok := lookup(headers, headerContentLength); ok {
+	if text, ok := headerValue(headers, headerContentLength); ok {
 		if n, ok := parseDecimal(text); ok {
 			a.expected = n
 		}
 	}
-	contentType, _ := lookup(headers, headerContentType)
+	contentType, _ := headerValue(headers, headerContentType)
 	a.streamed = s.route.Streamed(mediaType(contentType))
-	fits := s.keepHeaders(headers)
+	fits := s.copyHeaders(headers)
 	switch {
 	case end:
 		s.recordOutcome(nil, !fits)
@@ -139,22 +136,22 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 		if s.route.Mode == config.ModeBody && s.plugin.bodies.seen {
 			return Pause
 		}
-		// In headers mode a Pause would stop the body as well. So it might where no body has shown yet that body mode is set
-		// up right, because all requests so far had none.
+		// In headers mode a Pause would stop the body as well. So it might where no body has shown yet that body mode is
+		// set up right, because all requests so far had none.
 		return Continue
 	}
 	s.phase = phaseCopying
 	return Continue
 }
 
-// keepHeaders keeps the headers of an answer that a replay repeats. False: there are too many to record, or
-// the host did not hand over any, so no replay can be faithful.
-func (s *Stream) keepHeaders(headers [][2]string) bool {
+// copyHeaders copies the headers of an answer that a replay repeats. False: there are too many to record, or the host did
+// not hand over any, so no replay can be faithful.
+func (s *Stream) copyHeaders(headers [][2]string) bool {
 	a := &s.answer
 	recorded, fits := recordedHeaders(headers, s.route)
 	a.headers = recorded
 	if fits {
-		s.noteDate()
+		s.addDate()
 	}
 	name := headerContentEncoding
 	if s.rpc {
@@ -166,13 +163,12 @@ func (s *Stream) keepHeaders(headers [][2]string) bool {
 	return fits && len(headers) > 0
 }
 
-// collectBytes is the largest body that the gate asks the host to collect. The host fails an
-// answer beyond its own limit, which is larger than this unless it was configured.
+// collectBytes is the largest body that the gate asks the host to collect. The host fails an answer beyond its own limit,
+// which is larger than this unless it was configured.
 const collectBytes = 512 << 10
 
-// copyBody copies a piece. The host holds the piece in phaseHolding and passes it on in
-// phaseCopying. The end of the answer waits for the ledger in both. If the length is known, the
-// piece with the last byte counts as the end.
+// copyBody copies a piece. The host holds the piece in phaseHolding and passes it on in phaseCopying. The end of the answer
+// waits for the ledger in both. If the length is known, the piece with the last byte counts as the end.
 func (s *Stream) copyBody(size int, end bool) Action {
 	a, p := &s.answer, s.plugin
 	first := a.passed == 0
@@ -187,7 +183,7 @@ func (s *Stream) copyBody(size int, end bool) Action {
 		return Collect
 	}
 	if !s.copyPiece(size, complete) {
-		p.stopAwaiting(s)
+		p.stopAwaitingBody(s)
 		s.phase = phaseStreaming
 		s.recordOutcome(nil, true)
 		if complete {
@@ -196,25 +192,25 @@ func (s *Stream) copyBody(size int, end bool) Action {
 		return Continue
 	}
 	switch {
-	case end || complete && s.phase == phaseCopying && s.commitsBeforeReply() && !s.grading:
+	case end || complete && s.phase == phaseCopying && s.commitsBeforeReply() && !s.outcomeInTrailers:
 		return s.recordWhole()
 	case s.phase == phaseCopying:
 		p.learnBufferSize(s)
 		return Continue
 	case !complete && p.hostBufferBytes > 0 && a.passed > p.hostBufferBytes:
-		p.stopAwaiting(s)
+		p.stopAwaitingBody(s)
 		s.phase = phaseCopying
 		return Continue
 	}
-	p.awaitMore(s)
+	p.awaitBody(s)
 	return Pause
 }
 
 // complete reports whether as much body has come as was announced.
 func (a *answer) complete() bool { return a.expected >= 0 && a.passed >= a.expected }
 
-// copyPiece adds a piece to the copy of the body. False: the body is too large, the VM holds
-// too much already, or the host does not hand the piece over.
+// copyPiece adds a piece to the copy of the body. False: the body is too large, the VM holds too much already, or the host
+// does not hand the piece over.
 func (s *Stream) copyPiece(size int, last bool) bool {
 	a := &s.answer
 	if a.passed > int64(s.route.MaxResponseBody) {
@@ -247,7 +243,7 @@ func (s *Stream) copyPiece(size int, last bool) bool {
 
 // recordWhole records an answer whose whole body has come.
 func (s *Stream) recordWhole() Action {
-	if s.grading && s.settleGraded(false) {
+	if s.outcomeInTrailers && s.endUnrecordedRPC(false) {
 		return Continue
 	}
 	a, body, bare := &s.answer, s.answer.body, false
@@ -255,7 +251,7 @@ func (s *Stream) recordWhole() Action {
 		body = s.plugin.host.ResponseBody(size)
 		bare = len(body) != size
 	}
-	s.plugin.stopAwaiting(s)
+	s.plugin.stopAwaitingBody(s)
 	s.recordOutcome(body, bare)
 	return s.endAnswer()
 }
@@ -269,8 +265,7 @@ func (s *Stream) collectBody(size int, end bool) Action {
 	return s.recordWhole()
 }
 
-// claim raises the bytes that are claimed for the copy of the answer's body to total.
-// False: the VM holds too much already.
+// claim raises the bytes that are claimed for the copy of the answer's body to total. False: the VM holds too much already.
 func (s *Stream) claim(total int) bool {
 	a, l := &s.answer, &s.plugin.calls
 	more := total - a.claimed
@@ -311,15 +306,15 @@ func (s *Stream) endAnswer() Action {
 	return Continue
 }
 
-// answerRecorded is called in the plugin context when the ledger has the outcome,
-// or could not be. s is nil if the stream has ended.
+// answerRecorded is called in the plugin context when the ledger has the outcome, or could not be. s is nil if the stream
+// has ended.
 func (s *Stream) answerRecorded() {
 	if s == nil {
 		return
 	}
 	switch s.phase {
 	case phaseSettling:
-		s.handOver()
+		s.replySettled()
 	case phaseRecording:
 		s.phase = phaseDone
 		s.resumeResponse()
@@ -327,44 +322,43 @@ func (s *Stream) answerRecorded() {
 }
 
 func (s *Stream) resumeResponse() {
-	s.plugin.acts++
+	s.plugin.handled++
 	if !s.plugin.host.ResumeResponse() {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a response")
 	}
 }
 
 const (
-	// stallTicks is how many ticks an answer may stand still before the gate takes the
-	// host's buffer to be full.
+	// stallTicks is how many ticks an answer may stand still before the gate takes the host's buffer to be full.
 	stallTicks = 5
 	// stallBytes is less than any useful buffer limit. The gate always holds smaller bodies.
 	stallBytes = 4 << 10
 )
 
-// awaitMore records that the host holds a piece of s's body, and that the gate waits for more.
-func (p *Plugin) awaitMore(s *Stream) {
+// awaitBody records that the host holds a piece of s's body, and that the gate waits for more.
+func (p *Plugin) awaitBody(s *Stream) {
 	s.lastProgress = p.ticks
 	if s.list == nil {
-		p.partial.add(s)
+		p.awaitingBody.add(s)
 	}
 }
 
-// stopAwaiting ends the wait for more of s's body.
-func (p *Plugin) stopAwaiting(s *Stream) { p.partial.remove(s) }
+// stopAwaitingBody ends the wait for more of s's body.
+func (p *Plugin) stopAwaitingBody(s *Stream) { p.awaitingBody.remove(s) }
 
-// stalls looks for bodies that stand still. An answer stands still because upstream is slow, or
-// because the host's buffer is full; in the second case nothing comes until the gate releases
-// the buffer. Releasing it is right in both cases: the gate copies the rest of the answer,
-// and its end waits for the ledger. About a request's body the gate can only write to the log.
-func (p *Plugin) stalls() {
+// checkStalls looks for bodies that stand still. An answer stands still because upstream is slow, or because the host's
+// buffer is full; in the second case nothing comes until the gate releases the buffer. Releasing it is right in both cases:
+// the gate copies the rest of the answer, and its end waits for the ledger. About a request's body the gate can only write
+// to the log.
+func (p *Plugin) checkStalls() {
 	p.ticks++
-	for s, next := p.partial.first, (*Stream)(nil); s != nil && !p.spent(); s = next {
+	for s, next := p.awaitingBody.first, (*Stream)(nil); s != nil && !p.atLimit(); s = next {
 		next = s.next
 		still := p.ticks - s.lastProgress
 		switch {
 		case s.phase == phaseHolding && still >= stallTicks && s.answer.passed >= stallBytes:
-			p.stopAwaiting(s)
-			if p.choose(s.id) {
+			p.stopAwaitingBody(s)
+			if p.makeCurrent(s.id) {
 				s.releaseBody()
 			}
 		case s.phase == phaseBody && still >= int64(bodyPatience/tickPeriod) && s.upload.body.Len() >= stallBytes && !p.stallLogged:
@@ -375,8 +369,8 @@ func (p *Plugin) stalls() {
 	}
 }
 
-// releaseBody releases the body that the host holds. If that is the whole body, it records the answer
-// instead, and the body waits for the ledger.
+// releaseBody releases the body that the host holds. If that is the whole body, it records the answer instead, and the body
+// waits for the ledger.
 func (s *Stream) releaseBody() {
 	p, a := s.plugin, &s.answer
 	s.phase, s.lastProgress, a.stalled = phaseCopying, p.ticks, true
@@ -386,8 +380,7 @@ func (s *Stream) releaseBody() {
 	s.resumeResponse()
 }
 
-// learnBufferSize records the size of the host's buffer: an answer that moves as soon as it is released
-// had filled it.
+// learnBufferSize records the size of the host's buffer: an answer that moves as soon as it is released had filled it.
 func (p *Plugin) learnBufferSize(s *Stream) {
 	a := &s.answer
 	if !a.stalled {

@@ -8,34 +8,30 @@ import (
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// The calls that the gate keeps until the ledger has them: outcomes, until their own TTL is over, and
-// releases.
+// The calls that the gate stores until the ledger has them: outcomes, until their own TTL is over, and releases.
 
 const (
-	// maxHeldBytes bounds the answers that are being copied and the messages that are not
-	// acknowledged yet. Beyond it, answers are recorded without their bodies. Slow clients,
-	// a slow manager and large answers must not use up the VM's memory, in which large
-	// blocks take several times their size.
+	// maxHeldBytes bounds the answers that are being copied and the messages that are not acknowledged yet. Beyond it,
+	// answers are recorded without their bodies. Slow clients, a slow manager and large answers must not use up the VM's
+	// memory, in which large blocks take several times their size.
 	maxHeldBytes = 16 << 20
-	// maxRepeating bounds the repetitions to one shard that are under way together, so that
-	// a manager that comes back does not get all of them at the same time. maxProbing is the
-	// bound while the manager is away.
-	maxRepeating = 32
-	maxProbing   = 2
-	// overtakeDelay is how long after the answer to a release the call that it takes back
-	// may still arrive. The two use different connections, and a manager that stood still
-	// reads them in any order.
+	// maxRetriesUnderWay bounds the retries to one shard that are under way together, so that a manager that comes back
+	// does not get all of them at the same time. maxRetriesWhileDown is the bound while the manager is away.
+	maxRetriesUnderWay  = 32
+	maxRetriesWhileDown = 2
+	// overtakeDelay is how long after the answer to a release the call that it takes back may still arrive. The two use
+	// different connections, and a manager that stood still reads them in any order.
 	overtakeDelay = 2 * time.Second
-	// flushPeriod is the least time between two flushes of a shard.
-	flushPeriod = int64(time.Second)
-	// chains is the number of hash chains of the calls that carry outcomes.
-	chains = 256
+	// retryNowPeriod is the least time between two flushes of a shard.
+	retryNowPeriod = int64(time.Second)
+	// bucketCount is the number of buckets of the calls that carry outcomes.
+	bucketCount = 256
 )
 
-// outcomeCall returns the call that carries an entry's outcome to the ledger; nil: there is none. The
-// ledger may not know that outcome yet, so its own answer about the entry may be out of date.
-func (l *ledger) outcomeCall(h *cache.Hash) *call {
-	for c := l.chains[h[len(h)-1]]; c != nil; c = c.next {
+// unacknowledgedCall returns the call that carries an entry's outcome to the ledger; nil: there is none. The ledger may not
+// know that outcome yet, so its own answer about the entry may be out of date.
+func (l *ledger) unacknowledgedCall(h *cache.Hash) *call {
+	for c := l.buckets[h[len(h)-1]]; c != nil; c = c.next {
 		if c.hash == *h {
 			return c
 		}
@@ -43,20 +39,20 @@ func (l *ledger) outcomeCall(h *cache.Hash) *call {
 	return nil
 }
 
-// chain makes outcomeCall find the call.
-func (l *ledger) chain(c *call) {
-	first := &l.chains[c.hash[len(c.hash)-1]]
+// index makes unacknowledgedCall find the call.
+func (l *ledger) index(c *call) {
+	first := &l.buckets[c.hash[len(c.hash)-1]]
 	c.next, *first = *first, c
-	c.chained = true
+	c.indexed = true
 }
 
-// unchain undoes chain: the ledger has the outcome, or will never have it.
-func (l *ledger) unchain(c *call) {
-	if !c.chained {
+// unindex undoes index: the ledger has the outcome, or will never have it.
+func (l *ledger) unindex(c *call) {
+	if !c.indexed {
 		return
 	}
-	c.chained = false
-	for at := &l.chains[c.hash[len(c.hash)-1]]; *at != nil; at = &(*at).next {
+	c.indexed = false
+	for at := &l.buckets[c.hash[len(c.hash)-1]]; *at != nil; at = &(*at).next {
 		if *at == c {
 			*at, c.next = c.next, nil
 			return
@@ -64,17 +60,16 @@ func (l *ledger) unchain(c *call) {
 	}
 }
 
-// makeRoom reports whether the VM may hold so many more bytes. To make room, it takes the bodies
-// from the kept outcomes, the oldest of each shard first. The status is enough to never run
-// the request again.
+// makeRoom reports whether the VM may hold so many more bytes. To make room, it removes the bodies of the stored outcomes,
+// the oldest of each shard first. The status is enough to never run the request again.
 func (l *ledger) makeRoom(bytes int) bool {
-	for at := 0; l.strippable > 0 && l.heldBytes+bytes > maxHeldBytes; at++ {
+	for at := 0; l.droppable > 0 && l.heldBytes+bytes > maxHeldBytes; at++ {
 		for i := range l.shards {
-			if repeat := l.shards[i].repeat; at < len(repeat) && repeat[at].strippable() {
-				c := repeat[at]
-				l.strippable--
+			if retries := l.shards[i].retries; at < len(retries) && retries[at].canDropAnswer() {
+				c := retries[at]
+				l.droppable--
 				l.heldBytes -= len(c.message)
-				c.strip(l.p)
+				c.dropAnswer(l.p)
 				l.heldBytes += len(c.message)
 				l.p.metrics.count(l.p.metrics.oversize)
 			}
@@ -83,12 +78,11 @@ func (l *ledger) makeRoom(bytes int) bool {
 	return l.heldBytes+bytes <= maxHeldBytes
 }
 
-// strippable reports whether strip makes the message smaller.
-func (c *call) strippable() bool { return len(c.message) > 0 && !c.stripped }
+// canDropAnswer reports whether dropAnswer makes the message smaller.
+func (c *call) canDropAnswer() bool { return len(c.message) > 0 && !c.answerDropped }
 
-// repeatLater queues a call for repetition. It abandons the call if its deadline is too near, or if too many
-// are queued.
-func (l *ledger) repeatLater(c *call) {
+// retryLater queues a call for another try. It abandons the call if its deadline is too near, or if too many are queued.
+func (l *ledger) retryLater(c *call) {
 	c.stream = nil
 	now := l.p.host.Now()
 	retry := &l.p.config.CommitRetry
@@ -103,34 +97,33 @@ func (l *ledger) repeatLater(c *call) {
 	case l.queueFull(c):
 		l.abandon(c, "an outcome is lost: more than commit_retry.max_queued did not reach the ledger")
 	default:
-		l.enqueueRepeat(c)
+		l.enqueueRetry(c)
 	}
 }
 
-// queueFull reports whether there is no room for the call. While a manager is away, every new request
-// leaves a release. So releases get half of the room at most, an equal part for each shard, and
-// outcomes keep the other half.
+// queueFull reports whether there is no room for the call. While a manager is away, every new request leaves a release. So
+// releases get half of the room at most, an equal part for each shard, and outcomes have the other half.
 func (l *ledger) queueFull(c *call) bool {
 	most := l.p.config.CommitRetry.MaxQueued
-	if c.kind == callRelease && len(l.shards[c.shard].repeat) >= most/2/len(l.shards) {
+	if c.kind == callRelease && len(l.shards[c.shard].retries) >= most/2/len(l.shards) {
 		return true
 	}
 	return l.queued >= most
 }
 
-func (l *ledger) enqueueRepeat(c *call) {
+func (l *ledger) enqueueRetry(c *call) {
 	l.heldBytes += len(c.message)
-	if c.strippable() {
-		l.strippable++
+	if c.canDropAnswer() {
+		l.droppable++
 	}
 	s := &l.shards[c.shard]
-	s.repeat = append(s.repeat, c)
+	s.retries = append(s.retries, c)
 	l.queued++
 }
 
 // abandon gives a call up.
 func (l *ledger) abandon(c *call, why string) {
-	l.unchain(c)
+	l.unindex(c)
 	l.p.metrics.count(l.p.metrics.abandoned)
 	if c.kind == callRelease {
 		return
@@ -138,37 +131,36 @@ func (l *ledger) abandon(c *call, why string) {
 	l.p.logLimited(&l.losses, l.p.host.Now(), LevelError, why, "; the ledger knows of the request for unknown_ttl_seconds at most")
 }
 
-// repeatRelease queues a release to be made once more after overtakeDelay, unless it is pointless by then.
-func (l *ledger) repeatRelease(c *call, now int64) {
+// releaseAgain queues a release to be made once more after overtakeDelay, unless it is pointless by then.
+func (l *ledger) releaseAgain(c *call, now int64) {
 	c.sendTwice = false
 	c.due = now + int64(overtakeDelay)
 	if c.due < c.deadline && !l.queueFull(c) {
-		l.enqueueRepeat(c)
+		l.enqueueRetry(c)
 	}
 }
 
-// scheduleCheck makes send look for repetitions of the shard that are due.
-func (l *ledger) scheduleCheck(s *shard) { s.checkDue, l.checkDue = true, true }
+// checkRetries makes sendReady look for retries of the shard that are due.
+func (l *ledger) checkRetries(s *shard) { s.checkDue, l.checkDue = true, true }
 
-// flush makes the outcomes due that are kept for a shard whose manager is back. Releases keep their
-// times.
-func (l *ledger) flush(s *shard, now int64) {
-	if since := now - s.flushed; since >= 0 && since < flushPeriod {
+// retryNow makes the outcomes due that are stored for a shard whose manager is back. Releases stay due at their times.
+func (l *ledger) retryNow(s *shard, now int64) {
+	if since := now - s.retriedNow; since >= 0 && since < retryNowPeriod {
 		return
 	}
-	s.flushed = now
-	l.scheduleCheck(s)
-	for _, c := range s.repeat {
+	s.retriedNow = now
+	l.checkRetries(s)
+	for _, c := range s.retries {
 		if c.kind != callRelease {
 			c.due = min(c.due, now)
 		}
 	}
 }
 
-// repetitions takes the kept calls that are due, as many of each shard as may be under way. They go
-// before new calls. When a shard is down and there are new calls for it, one kept outcome goes before
-// it is due, so that the first call that the manager answers is an outcome.
-func (l *ledger) repetitions() (due []*call) {
+// dueRetries removes the stored calls that are due, as many of each shard as may be under way. They go before new calls.
+// When a shard is down and there are new calls for it, one stored outcome goes before it is due, so that the first call
+// that the manager answers is an outcome.
+func (l *ledger) dueRetries() (due []*call) {
 	looks := l.checkDue
 	l.checkDue = false
 	if l.queued == 0 {
@@ -185,63 +177,63 @@ func (l *ledger) repetitions() (due []*call) {
 	now := l.p.host.Now()
 	for i := range l.shards {
 		if s := &l.shards[i]; s.checkDue || s.probe {
-			due = l.takeDue(s, due, now)
+			due = l.moveDueRetries(s, due, now)
 		}
 	}
 	return due
 }
 
-// takeDue moves the calls of a shard that are due from its queue to the end of due.
-func (l *ledger) takeDue(s *shard, due []*call, now int64) []*call {
-	probe, limit := s.probe, maxRepeating
+// moveDueRetries moves the calls of a shard that are due from its queue to the end of due.
+func (l *ledger) moveDueRetries(s *shard, due []*call, now int64) []*call {
+	probe, limit := s.probe, maxRetriesUnderWay
 	if s.down {
-		limit = maxProbing
+		limit = maxRetriesWhileDown
 	}
-	s.probe, s.checkDue, s.crowded = false, false, false
-	kept := 0
-	for i, c := range s.repeat {
-		if s.repeating >= limit {
-			s.crowded = true
-			kept += copy(s.repeat[kept:], s.repeat[i:])
+	s.probe, s.checkDue, s.retriesBlocked = false, false, false
+	left := 0
+	for i, c := range s.retries {
+		if s.retriesUnderWay >= limit {
+			s.retriesBlocked = true
+			left += copy(s.retries[left:], s.retries[i:])
 			break
 		}
 		if probe && c.kind != callRelease {
 			probe = false
 		} else if c.due > now {
-			s.repeat[kept] = c
-			kept++
+			s.retries[left] = c
+			left++
 			continue
 		}
-		if c.strippable() {
-			l.strippable--
+		if c.canDropAnswer() {
+			l.droppable--
 		}
-		c.repeating, c.due = true, 0
-		s.repeating++
+		c.retrying, c.due = true, 0
+		s.retriesUnderWay++
 		due = append(due, c)
 	}
-	l.queued -= len(s.repeat) - kept
-	clear(s.repeat[kept:])
-	s.repeat = s.repeat[:kept]
+	l.queued -= len(s.retries) - left
+	clear(s.retries[left:])
+	s.retries = s.retries[:left]
 	return due
 }
 
-// repeated ends a repetition that was under way.
-func (l *ledger) repeated(c *call) {
-	if !c.repeating {
+// endRetry ends a retry that was under way.
+func (l *ledger) endRetry(c *call) {
+	if !c.retrying {
 		return
 	}
-	c.repeating = false
+	c.retrying = false
 	s := &l.shards[c.shard]
-	s.repeating--
-	if s.crowded && !s.down {
-		l.scheduleCheck(s)
+	s.retriesUnderWay--
+	if s.retriesBlocked && !s.down {
+		l.checkRetries(s)
 	}
 }
 
-// strip removes everything but the status from the message.
-func (c *call) strip(p *Plugin) {
+// dropAnswer removes everything but the status from the message.
+func (c *call) dropAnswer(p *Plugin) {
 	var result api.Result
-	if c.stripped = true; result.ParseRaw(c.result) != nil {
+	if c.answerDropped = true; result.ParseRaw(c.result) != nil {
 		return
 	}
 	c.encode(p, &api.Result{Status: result.Status, BodyOmitted: true})

@@ -118,8 +118,8 @@ func TestReleasesOfOneShardLeavePlacesForOthers(t *testing.T) {
 	for i, name := range []string{"a", "b"} {
 		for n := range 20 {
 			c := &call{kind: callRelease, attempt: attempt{route: p.config.Route("POST", "/"), shard: i}, deadline: h.now + int64(time.Hour)}
-			p.calls.repeatLater(c)
-			expect(t, name, len(p.calls.shards[i].repeat), min(n+1, 4))
+			p.calls.retryLater(c)
+			expect(t, name, len(p.calls.shards[i].retries), min(n+1, 4))
 		}
 	}
 }

@@ -23,9 +23,9 @@ const (
 	phaseCopying                 // response passes and is copied
 	phaseStreaming               // response passes, its body is not recorded
 	phaseRecording               // the response's end is held until the outcome is recorded
-	phaseEnding                  // the gate's reply waits until the request has come in
-	phaseFill                    // request held: it goes to api.PathAnswer next; see grpc.go
-	phaseFilling                 // the request went to api.PathAnswer, and the gate replaces the answer
+	phaseDelayed                 // the gate's reply waits until the request has come in
+	phaseReroute                 // request held: it goes to api.PathAnswer next; see grpc.go
+	phaseRerouted                // the request went to api.PathAnswer, and the gate replaces the answer
 	phaseReplied                 // the gate has replied
 	phaseDone                    // over
 )
@@ -33,7 +33,7 @@ const (
 // held reports whether the request's headers are held, so that a body callback proves that the host shows bodies meanwhile.
 func (p phase) held() bool {
 	switch p {
-	case phaseBody, phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseEnding:
+	case phaseBody, phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseDelayed:
 		return true
 	}
 	return false
@@ -43,7 +43,7 @@ func (p phase) held() bool {
 type verdict uint8
 
 const (
-	verdictPause   verdict = iota // keep holding it
+	verdictPause   verdict = iota // hold it
 	verdictForward                // let it go upstream
 	verdictReplied                // it was answered
 	verdictAgain                  // the situation changed: decide again
@@ -55,8 +55,8 @@ type Stream struct {
 	id     uint32
 	phase  phase
 	fix    fix
-	// mark says what became of the request; empty: the gate took no part.
-	mark string
+	// status says what became of the request; empty: the gate took no part.
+	status string
 
 	reservation
 	reservedAt int64 // time of the reservation, nanoseconds
@@ -64,12 +64,12 @@ type Stream struct {
 	headers [][2]string
 	parts   []request.Part // of the key, if some are in the body
 	accept  string         // accept-encoding
-	owned   bool           // key, trace and accept are copies, not views of the host's headers
+	copied  bool           // key, trace and accept are copies, not views of the host's headers
 	scoped  bool           // scope is known
 	// call is the call whose answer the stream waits for.
 	call *call
 
-	ending       ending
+	requestEnd   requestEnd
 	upload       upload
 	carried      *carried     // the upstream call that the gate makes for this request
 	path         uint64       // hashPath of a request for which the gate would make that call; 0: it would not
@@ -87,13 +87,13 @@ type Stream struct {
 
 	links // the list in which the stream waits: for an entry's end, for a body, or for its rest
 
-	looksUp bool // the request is a look-up
+	isLookUp bool // the request is a look-up
 
 	// For a unary gRPC call that is protected.
-	rpc        bool
-	grading    bool // the outcome follows from the trailers
-	message    unaryMessage
-	grpcStatus int // of the gate's own reply
+	rpc               bool
+	outcomeInTrailers bool // the outcome follows from the trailers
+	message           unaryMessage
+	grpcStatus        int // of the gate's own reply
 
 	answer      answer
 	trailers    outTrailers
@@ -104,16 +104,16 @@ type Stream struct {
 
 // OnRequestHeaders begins the stream. end: the request has no body.
 func (s *Stream) OnRequestHeaders(end bool) Action {
-	s.plugin.chosen = s.id
-	if s.phase != phaseNew || s.plugin.table == nil {
+	p := s.plugin
+	p.current = s.id
+	if s.phase != phaseNew || p.table == nil {
 		return Continue
 	}
 	s.phase = phasePass
-	p := s.plugin
 	method, ok := p.host.RequestHeader(headerMethod)
-	looks := ok && p.asksLookUp(method)
-	if !ok || !looks && !p.config.Method(method) {
-		if path, _ := p.host.RequestHeader(headerPath); p.strays(path) {
+	isLookUp := ok && p.asksForLookUp(method)
+	if !ok || !isLookUp && !p.config.Method(method) {
+		if path, _ := p.host.RequestHeader(headerPath); p.asksForBlank(path) {
 			return s.headersAction(s.noSuchPath(end))
 		}
 		return Continue
@@ -126,33 +126,15 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	switch {
 	case path == "" && method == methodConnect:
 		path = "/" // a tunnel has no path: it is for the whole host
-	case p.strays(path):
+	case p.asksForBlank(path):
 		return s.headersAction(s.noSuchPath(end))
 	}
-	if s.looksUp = looks; looks {
-		s.headers, s.ending.ended, s.accept = headers, end, joined(headers, headerAcceptEncoding)
-		v := s.lookUp(headers, path)
-		s.headers = nil
-		return s.headersAction(v)
-	}
-	s.route = p.config.Route(method, path)
-	switch {
-	case s.route == nil:
-		return Continue
-	case len(headers) == 0:
-		return s.headersAction(s.unreadable())
-	}
-	s.headers, s.ending.ended = headers, end || method == methodConnect
+	s.headers, s.requestEnd.ended, s.isLookUp = headers, end, isLookUp
 	var v verdict
-	if s.rpc = s.protectsRPC(method, headers); !s.rpc && unprotectable(method, headers) {
-		v = s.unsupported(headers)
+	if isLookUp {
+		v = s.readLookUp(headers, path)
 	} else {
-		name := headerAcceptEncoding
-		if s.rpc {
-			name = headerGRPCAcceptEncoding
-		}
-		s.accept = joined(headers, name)
-		v = s.begin(headers, end)
+		v = s.readRequest(method, path, headers, end)
 	}
 	s.headers = nil
 	return s.headersAction(v)
@@ -160,21 +142,21 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 
 // OnRequestBody is called for a piece of the request's body, of size bytes.
 func (s *Stream) OnRequestBody(size int, end bool) Action {
-	s.plugin.chosen = s.id
-	s.ending.noteBody(size, end)
+	s.plugin.current = s.id
+	s.requestEnd.countBody(size, end)
 	if s.phase.held() {
 		s.plugin.bodies.delivered(s.plugin.host)
 	}
 	switch s.phase {
 	case phaseBody:
 		action := s.readBody(size, end)
-		if s.phase == phaseEnding {
-			return Take // the end of the body comes only if the host has room for it
+		if s.phase == phaseDelayed {
+			return Drop // the end of the body comes only if the host has room for it
 		}
 		return action
-	case phaseEnding:
-		return s.endBody()
-	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseFill, phaseReplied:
+	case phaseDelayed:
+		return s.dropLateBody()
+	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseReroute, phaseReplied:
 		// Continue would release the held headers.
 		return Pause
 	}
@@ -183,58 +165,58 @@ func (s *Stream) OnRequestBody(size int, end bool) Action {
 
 // OnRequestTrailers is called for trailers, which end the request.
 func (s *Stream) OnRequestTrailers() Action {
-	s.plugin.chosen = s.id
-	s.ending.ended = true
+	s.plugin.current = s.id
+	s.requestEnd.ended = true
 	if s.phase.held() {
 		s.plugin.bodies.delivered(s.plugin.host)
 	}
 	switch s.phase {
 	case phaseBody:
-		if len(s.upload.taken()) > 0 {
+		if len(s.upload.buffered()) > 0 {
 			return s.actionFor(s.invalid(&api.Problem{
 				Status: 400, Code: api.CodeInvalidRequest, Title: "The request has trailers that it did not announce",
 				Detail: "Send a Trailer header, or a Content-Length and no trailers.",
 			}))
 		}
-		s.upload.carry = false // the trailers would be lost
+		s.upload.forCall = false // the trailers would be lost
 		return s.actionFor(s.bodyRead(nil, true))
-	case phaseEnding:
+	case phaseDelayed:
 		s.sendReply()
 		return Pause
-	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseFill, phaseReplied:
+	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseReroute, phaseReplied:
 		return Pause
 	}
 	return Continue
 }
 
-// OnResponseHeaders is called when response headers pass: upstream's, or those of a
-// local reply by the host, another filter or the gate. end: there is no body.
+// OnResponseHeaders is called when response headers pass: upstream's, or those of a local reply by the host, another filter
+// or the gate. end: there is no body.
 func (s *Stream) OnResponseHeaders(end bool) Action {
-	s.plugin.chosen = s.id
+	s.plugin.current = s.id
 	switch s.phase {
 	case phaseReplied:
 		s.fixOwnReply()
 		return Continue
-	case phaseBody, phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseEnding, phaseFill:
+	case phaseBody, phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseDelayed, phaseReroute:
 		// The host or another filter answered a request that the gate still holds.
-		s.leave()
+		s.cancel()
 		s.phase = phasePass
 		return Continue
 	case phasePass:
-		s.setMark()
+		s.setStatusHeader()
 		return Continue
 	case phaseForwarded:
 		return s.classifyAnswer(end)
-	case phaseFilling:
-		return s.fillHeaders(end)
+	case phaseRerouted:
+		return s.replaceBlankHeaders(end)
 	}
 	return Continue
 }
 
-// OnResponseBody is called for a piece of the answer's body, of size bytes. In
-// phaseCollecting the piece is everything that has come.
+// OnResponseBody is called for a piece of the answer's body, of size bytes. In phaseCollecting the piece is everything that
+// has come.
 func (s *Stream) OnResponseBody(size int, end bool) Action {
-	s.plugin.chosen = s.id
+	s.plugin.current = s.id
 	switch s.phase {
 	case phaseHolding, phaseCopying:
 		return s.copyBody(size, end)
@@ -246,22 +228,22 @@ func (s *Stream) OnResponseBody(size int, end bool) Action {
 		return Pause
 	case phaseReplied:
 		return s.addTrailers(end)
-	case phaseFilling:
-		return s.fillBody(end)
+	case phaseRerouted:
+		return s.replaceBlankBody(end)
 	}
 	return Continue
 }
 
 // OnResponseTrailers is called for trailers, which end the answer.
 func (s *Stream) OnResponseTrailers() Action {
-	s.plugin.chosen = s.id
+	s.plugin.current = s.id
 	switch s.phase {
 	case phaseHolding, phaseCopying, phaseCollecting:
 		trailers := s.plugin.host.ResponseTrailers()
-		if s.grading && s.settleGraded(s.grade(trailers)) {
+		if s.outcomeInTrailers && s.endUnrecordedRPC(s.outcomeFromTrailers(trailers)) {
 			return Continue
 		}
-		s.keepTrailers(trailers)
+		s.copyTrailers(trailers)
 		return s.recordWhole()
 	case phaseStreaming:
 		return s.endAnswer()
@@ -273,28 +255,28 @@ func (s *Stream) OnResponseTrailers() Action {
 
 // OnDone ends the stream: the answer has been sent, or the client or the host gave up.
 func (s *Stream) OnDone() {
-	s.plugin.chosen = s.id
-	s.leave()
+	s.plugin.current = s.id
+	s.cancel()
 	s.phase = phaseDone
 	s.dropBody()
-	if s.mark != "" {
-		s.plugin.host.SetProperty(propertyStatus, s.mark)
+	if s.status != "" {
+		s.plugin.host.SetProperty(propertyStatus, s.status)
 	}
 }
 
-// leave settles what the stream has begun. It is for streams that end in any phase.
-func (s *Stream) leave() {
+// cancel settles what the stream has begun. It is for streams that end in any phase.
+func (s *Stream) cancel() {
 	p := s.plugin
 	switch s.phase {
 	case phaseBody:
-		s.mark = statusNotSent
+		s.status = statusNotSent
 		p.bodies.unwatch(s)
 	case phaseWaiting:
-		s.mark = statusNotSent
-		p.unlink(s)
+		s.status = statusNotSent
+		p.stopWaiting(s)
 		s.recordWait()
 	case phaseReserving:
-		s.mark = statusNotSent
+		s.status = statusNotSent
 		c := s.call
 		s.call = nil
 		if c == nil {
@@ -303,55 +285,53 @@ func (s *Stream) leave() {
 		c.stream = nil
 		if p.calls.cancel(c) {
 			// The ledger never heard of it.
-			p.forget(c, p.host.Now())
+			p.releaseEntry(c, p.host.Now())
 		}
-	case phaseEnding:
+	case phaseDelayed:
 		s.dropReply()
 		s.phase = phaseDone
 	case phaseCarried:
-		s.mark = statusContinued
+		s.status = statusContinued
 		s.carried.clientGone = true
-	case phaseFill, phaseFilling:
+	case phaseReroute, phaseRerouted:
 		s.clientAnswer.drop(p)
 	case phaseSettling:
 		s.clientAnswer.drop(p)
-		s.detach()
+		s.detachCall()
 	case phaseForwarded:
 		switch {
 		case s.beganAnew():
-		case s.route.FreeIncomplete && s.ending.incomplete():
-			s.giveBack()
-			s.mark = statusReleased
+		case s.route.FreeIncomplete && s.requestEnd.incomplete():
+			s.releaseKey()
+			s.status = statusReleased
 		default:
-			s.unknown()
+			s.endUnknown()
 		}
 	case phaseHolding, phaseCollecting, phaseCopying:
-		// Upstream answered, so the request ran and no retry may run it. If the gate never had the
-		// whole answer, it records the outcome without the body.
+		// Upstream answered, so the request ran and no retry may run it. If the gate never had the whole answer, it records
+		// the outcome without the body.
 		a := &s.answer
-		if s.grading && s.settleGraded(false) {
+		if s.outcomeInTrailers && s.endUnrecordedRPC(false) {
 			return
 		}
 		s.recordOutcome(a.body, !a.complete() || int64(len(a.body)) != a.passed)
-		s.detach()
+		s.detachCall()
 	case phaseStreaming, phaseRecording:
-		s.detach()
+		s.detachCall()
 	}
 }
 
-// detach lets the call continue without the stream.
-func (s *Stream) detach() {
+// detachCall lets the call continue without the stream.
+func (s *Stream) detachCall() {
 	if s.call != nil {
 		s.call.stream = nil
 		s.call = nil
 	}
 }
 
-// beganAnew deals with a request that the proxy sends through its filters once more, as
-// another stream. It does so when it follows upstream's redirect by itself, or when a filter
-// after the gate asks for it. The new stream is a separate request with its own path and
-// entry, so only this stream's outcome is settled here. False: the stream ends for another
-// reason.
+// beganAnew deals with a request that the proxy sends through its filters once more, as another stream. It does so when it
+// follows upstream's redirect by itself, or when a filter after the gate asks for it. The new stream is a separate request
+// with its own path and entry, so only this stream's outcome is settled here. False: the stream ends for another reason.
 func (s *Stream) beganAnew() bool {
 	p := s.plugin
 	if details, _ := p.host.Property("response", "code_details"); string(details) != "internal_redirect" {
@@ -360,23 +340,22 @@ func (s *Stream) beganAnew() bool {
 	a := &s.answer
 	a.status = int(p.number("response", "code"))
 	_, retry := p.host.ResponseHeader(headerRetryAfter)
-	said := ""
 	if name := s.route.OutcomeHeader; name != "" {
-		said, _ = p.host.ResponseHeader(name)
+		a.outcomeValue, _ = p.host.ResponseHeader(name)
 	}
-	a.outcome = s.route.Outcome(a.status, retry, said)
+	a.outcome = s.route.Outcome(a.status, retry, a.outcomeValue)
 	switch {
 	case s.route.Ledger == config.LedgerUpstream:
-		s.giveBack() // upstream's ledger knows what it has recorded
+		s.releaseKey() // upstream's ledger knows what it has recorded
 	case a.outcome == config.OutcomeRelease || a.outcome == config.OutcomeNone && p.fate() == fateNotSent:
-		s.giveBack()
+		s.releaseKey()
 	case a.outcome == config.OutcomeNone, a.outcome == config.OutcomeHold:
-		s.unknown()
+		s.endUnknown()
 	default:
-		// Upstream answered, so the request ran. The client gets another answer than this one, so
-		// there is no body to record.
+		// Upstream answered, so the request ran. The client gets another answer than this one, so there is no body to
+		// record.
 		s.recordOutcome(nil, true)
-		s.detach()
+		s.detachCall()
 		s.phase = phaseDone
 	}
 	return true
@@ -396,28 +375,23 @@ func (s *Stream) actionFor(v verdict) Action {
 // headersAction is actionFor for the request's headers. Body callbacks for a request that is held cost more than the rest of the
 // gate's work for it. So the host makes them only if the gate reads the body, or if nothing else shows where the request ends.
 func (s *Stream) headersAction(v verdict) Action {
-	held := v == verdictPause && s.phase != phaseBody || s.phase == phaseEnding
-	if held && (s.ending.ended || s.short()) {
+	held := v == verdictPause && s.phase != phaseBody || s.phase == phaseDelayed
+	if held && (s.requestEnd.ended || s.isShort()) {
 		return PauseAll
 	}
 	return s.actionFor(v)
 }
 
-// act carries out a verdict in the plugin context. The caller has selected s.
-func (s *Stream) act(v verdict) {
+// apply carries out a verdict in the plugin context. The caller has selected s.
+func (s *Stream) apply(v verdict) {
 	if v != verdictForward {
 		return
 	}
 	s.setForwardHeaders()
-	s.plugin.acts++
+	s.plugin.handled++
 	if !s.plugin.host.ResumeRequest() {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a request")
 	}
-}
-
-func (s *Stream) invalid(problem *api.Problem) verdict {
-	s.plugin.metrics.count(s.plugin.metrics.invalid)
-	return s.refuse(problem)
 }
 
 func (s *Stream) badRequest(bad *request.Error) verdict {
@@ -425,14 +399,25 @@ func (s *Stream) badRequest(bad *request.Error) verdict {
 	return s.invalid(&problem)
 }
 
+func (s *Stream) invalid(problem *api.Problem) verdict {
+	return s.refuseAs(s.plugin.metrics.invalid, problem)
+}
+
+// refuseAs refuses a request, and counts it.
+func (s *Stream) refuseAs(metric MetricID, problem *api.Problem) verdict {
+	s.plugin.metrics.count(metric)
+	s.recordWait()
+	return s.refuse(problem)
+}
+
 func (s *Stream) refuse(problem *api.Problem) verdict {
 	s.replyProblem(problem)
 	return verdictReplied
 }
 
-// Properties that show access logs what became of a request, and the parts of a
-// structured key: FILTER_STATE(wasm.oncegate.status:PLAIN) in Envoy. Other filters see
-// only those of the key, because the gate sets the status when the stream ends.
+// Properties that show access logs what became of a request, and the parts of a structured key:
+// FILTER_STATE(wasm.oncegate.status:PLAIN) in Envoy. Other filters see only those of the key, because the gate sets the
+// status when the stream ends.
 const (
 	propertyStatus   = "oncegate.status"
 	propertyUpstream = "oncegate.upstream" // of the gate's own upstream call: response code details, flags, attempts and host
@@ -440,12 +425,6 @@ const (
 	propertySequence = "oncegate.key.sequence"
 	propertyNonce    = "oncegate.key.nonce"
 )
-
-// http1 reports whether the client speaks HTTP/1.
-func (s *Stream) http1() bool {
-	protocol, _ := s.plugin.host.Property("request", "protocol")
-	return len(protocol) > 6 && string(protocol[:6]) == "HTTP/1"
-}
 
 func (s *Stream) ledgerUpstream() bool { return s.route.Ledger == config.LedgerUpstream }
 

@@ -10,16 +10,16 @@ import (
 
 // The answers to the gate's own upstream calls.
 
-// headerAnswer is the header in which an inner listener describes an answer: response code details,
-// response flags, attempts and upstream host, joined by spaces ("via_upstream - 1 10.0.0.1:80"). More
-// words describe the request; see learn.
+// headerAnswer is the header in which an inner listener describes an answer: response code details, response flags,
+// attempts and upstream host, joined by spaces ("via_upstream - 1 10.0.0.1:80"). More words describe the request; see
+// learnRules.
 const headerAnswer = "oncegate-answer"
 
 // headerServiceTime is in every answer that the router got from outside, and in none that it made.
 const headerServiceTime = "x-envoy-upstream-service-time"
 
-// maxClientAnswerBytes bounds the body of an answer that the client gets although it is not recorded,
-// because the VM's memory never shrinks.
+// maxClientAnswerBytes bounds the body of an answer that the client gets although it is not recorded, because the VM's
+// memory never shrinks.
 const maxClientAnswerBytes = maxHeldBytes
 
 // clientAnswer is upstream's answer for the client whose request ran.
@@ -58,15 +58,15 @@ func (r *carrier) removeInFlight(at int) {
 	r.inFlight[at] = r.inFlight[last]
 	r.inFlight[last] = nil
 	r.inFlight = r.inFlight[:last]
-	r.over(c)
+	r.removeCall(c)
 }
 
-// giveUpLost settles the calls whose answers got lost. False: the callback is spent and some are left.
+// giveUpLost settles the calls whose answers got lost. False: the callback is at its limit and some are left.
 func (r *carrier) giveUpLost() (all bool) {
 	now := r.p.host.Now()
 	for at := len(r.inFlight) - 1; at >= 0; at-- {
 		if c := r.inFlight[at]; now-c.sent > int64(c.timeout+lostGrace) {
-			if r.p.spent() {
+			if r.p.atLimit() {
 				return false
 			}
 			r.removeInFlight(at)
@@ -79,7 +79,7 @@ func (r *carrier) giveUpLost() (all bool) {
 // unanswered ends a call that got no answer. Its outcome is unknown.
 func (c *carried) unanswered(status int, title string) {
 	s := c.stream
-	s.unknown()
+	s.endUnknown()
 	if c.clientPresent() {
 		s.refuse(&api.Problem{
 			Status: status, Code: api.CodeOutcomeUnknown, Title: title,
@@ -89,14 +89,16 @@ func (c *carried) unanswered(status int, title string) {
 }
 
 // clientPresent reports whether the client is still there, and makes its stream the current one.
-func (c *carried) clientPresent() bool { return !c.clientGone && c.stream.plugin.choose(c.stream.id) }
+func (c *carried) clientPresent() bool {
+	return !c.clientGone && c.stream.plugin.makeCurrent(c.stream.id)
+}
 
 // answer deals with the answer that OnCallResponse runs for.
 func (c *carried) answer(bodySize int) {
 	s := c.stream
 	p := s.plugin
 	headers := p.host.CallHeaders()
-	text, ok := lookup(headers, headerStatus)
+	text, ok := headerValue(headers, headerStatus)
 	if !ok {
 		c.rememberUnsuited("broke off or did not end in time")
 		c.unanswered(502, "Upstream's answer broke off")
@@ -113,7 +115,7 @@ func (c *carried) answer(bodySize int) {
 	f := c.fate(headers, body)
 	if f == fateAnswered {
 		headers = s.classify(headers)
-		contentType, _ := lookup(headers, headerContentType)
+		contentType, _ := headerValue(headers, headerContentType)
 		media := mediaType(contentType)
 		if a.streamed = s.route.Streamed(media); a.streamed {
 			c.rememberUnsuited("streams (" + loggable(media) + ")")
@@ -123,13 +125,13 @@ func (c *carried) answer(bodySize int) {
 	}
 	switch {
 	case f == fateNotSent:
-		s.mark = statusNotSent
-		s.giveBack()
+		s.status = statusNotSent
+		s.releaseKey()
 	case f == fateUnknown:
-		s.unknown()
+		s.endUnknown()
 	default:
 		if a.outcome == config.OutcomeRelease {
-			s.mark = statusReleased
+			s.status = statusReleased
 		}
 		if !s.endUnrecorded() {
 			c.record(headers, body, bodySize)
@@ -141,15 +143,14 @@ func (c *carried) answer(bodySize int) {
 	}
 }
 
-// record records the answer. The client gets it once the ledger knows the outcome, or immediately
-// where it need not wait.
+// record records the answer. The client gets it once the ledger knows the outcome, or immediately where it need not wait.
 func (c *carried) record(headers [][2]string, body []byte, bodySize int) {
 	s, whole := c.stream, len(body) == bodySize
 	p, a := s.plugin, &s.answer
-	fits := s.keepHeaders(headers)
+	fits := s.copyHeaders(headers)
 	trailers := p.host.CallTrailers()
 	if len(trailers) > 0 {
-		s.keepTrailers(trailers)
+		s.copyTrailers(trailers)
 	}
 	if s.route.Response.NoBody && fits && bodySize > 0 {
 		s.recordHead()
@@ -157,30 +158,30 @@ func (c *carried) record(headers [][2]string, body []byte, bodySize int) {
 		s.recordOutcome(body, !whole || !fits || len(body) > s.route.MaxResponseBody || a.streamed)
 	}
 	if !c.clientPresent() {
-		s.detach()
+		s.detachCall()
 		return
 	}
 	if !s.commitsBeforeReply() || s.call == nil || !p.calls.makeRoom(len(body)) {
 		// Without room to keep the answer, the client gets it before it is recorded.
-		s.detach()
+		s.detachCall()
 		s.replyToClient(&clientAnswer{status: a.status, headers: headers, body: body, whole: whole, trailers: trailers})
 		return
 	}
 	s.phase = phaseSettling
-	s.clientAnswer = clientAnswer{status: a.status, headers: ownHeaders(headers), body: body, whole: whole, trailers: ownHeaders(trailers), claimed: len(body)}
+	s.clientAnswer = clientAnswer{status: a.status, headers: cloneHeaders(headers), body: body, whole: whole, trailers: cloneHeaders(trailers), claimed: len(body)}
 	p.calls.heldBytes += len(body)
 }
 
-// handOver gives upstream's answer to the client whose request ran. The ledger has the outcome now, or
-// could not be reached.
-func (s *Stream) handOver() {
+// replySettled gives upstream's answer to the client whose request ran. The ledger has the outcome now, or could not be
+// reached.
+func (s *Stream) replySettled() {
 	f := s.clientAnswer
 	s.clientAnswer.drop(s.plugin)
 	s.replyToClient(&f)
 }
 
-// replyToClient answers the current stream, whose request ran, with upstream's answer. An answer that is
-// not whole becomes a problem.
+// replyToClient answers the current stream, whose request ran, with upstream's answer. An answer that is not whole becomes
+// a problem.
 func (s *Stream) replyToClient(f *clientAnswer) {
 	p := s.plugin
 	if s.innerAnswer != "" {
@@ -205,10 +206,10 @@ func (s *Stream) replyToClient(f *clientAnswer) {
 		}
 		headers = append(headers, h)
 	}
-	headers = s.addStatus(headers)
+	headers = s.addStatusHeaders(headers)
 	body := s.attach(endToEnd(f.trailers), f.body)
 	s.fixType(contentType, typed, len(body))
-	s.reply(f.status, detailsPrefix+s.mark, headers, body)
+	s.reply(f.status, detailsPrefix+s.status, headers, body)
 	p.recycle(headers)
 }
 
@@ -226,20 +227,20 @@ func parseDescribed(text string) (d described) {
 	return d
 }
 
-// fate reports whether upstream answered, and if not, whether the request had been sent. The inner
-// listener overwrites headerAnswer, so what it says is not upstream's word.
+// fate reports whether upstream answered, and if not, whether the request had been sent. The inner listener overwrites
+// headerAnswer, so what it says is not upstream's word.
 func (c *carried) fate(headers [][2]string, body []byte) fate {
 	if c.inner {
-		if said, ok := lookup(headers, headerAnswer); ok {
+		if said, ok := headerValue(headers, headerAnswer); ok {
 			d := parseDescribed(said)
 			if r := &c.stream.plugin.carrier; c.question != nil {
-				r.learn(c.question, &d, r.p.host.Now())
+				r.learnRules(c.question, &d, r.p.host.Now())
 			}
 			c.stream.innerAnswer = strings.TrimRight(strings.Join(d.words[:4], " "), " ")
 			return d.fate()
 		}
 	}
-	if _, ok := lookup(headers, headerServiceTime); ok {
+	if _, ok := headerValue(headers, headerServiceTime); ok {
 		return fateAnswered
 	}
 	return ownFate(string(body))
@@ -308,18 +309,16 @@ const (
 
 // Bits of the property response.flags.
 const (
-	// neverSent: no healthy host, connection failure, circuit breaker, no route, no
-	// filter configuration, no cluster, overload, name resolution failed, load dropped.
+	// neverSent: no healthy host, connection failure, circuit breaker, no route, no filter configuration, no cluster,
+	// overload, name resolution failed, load dropped.
 	neverSent = 0x2 | 0x20 | 0x80 | 0x100 | 0x200000 | 0x1000000 | 0x2000000 | 0x4000000 | 0x8000000 | 0x20000000
-	// perhapsSent: upstream timeout, local reset, remote reset, connection
-	// termination, retry limit, stream idle, maximum duration (two kinds),
-	// upstream protocol error.
+	// perhapsSent: upstream timeout, local reset, remote reset, connection termination, retry limit, stream idle, maximum
+	// duration (two kinds), upstream protocol error.
 	perhapsSent = 0x4 | 0x8 | 0x10 | 0x40 | 0x8000 | 0x10000 | 0x80000 | 0x400000 | 0x800000
 )
 
-// fate reports whether the passing answer is upstream's; the property response.code_details
-// says so. The proxy or another filter made any other answer. Then fate reports whether the
-// request had been sent.
+// fate reports whether the passing answer is upstream's; the property response.code_details says so. The proxy or another
+// filter made any other answer. Then fate reports whether the request had been sent.
 func (p *Plugin) fate() fate {
 	details, _ := p.host.Property("response", "code_details")
 	if string(details) == "via_upstream" {
@@ -328,8 +327,7 @@ func (p *Plugin) fate() fate {
 	flags := p.number("response", "flags")
 	switch {
 	case p.number("upstream", "request_attempt_count") > 1:
-		// The details and flags describe only the router's last attempt. An earlier one may have reached
-		// upstream.
+		// The details and flags describe only the router's last attempt. An earlier one may have reached upstream.
 		return fateUnknown
 	case refusedStream(string(details)):
 		return fateNotSent
@@ -344,8 +342,8 @@ func (p *Plugin) fate() fate {
 	return fateNotSent
 }
 
-// refusedStream reports whether response code details say that an HTTP/2 upstream did not process the request: it reset
-// the stream with REFUSED_STREAM, or sent GOAWAY with an earlier stream as the last one (RFC 9113, 8.7).
+// refusedStream reports whether response code details say that an HTTP/2 upstream did not process the request: it reset the
+// stream with REFUSED_STREAM, or sent GOAWAY with an earlier stream as the last one (RFC 9113, 8.7).
 func refusedStream(details string) bool {
 	rest, ok := strings.CutPrefix(details, "upstream_reset_before_response_started{")
 	return ok && strings.HasPrefix(rest, "remote_refused_stream_reset")

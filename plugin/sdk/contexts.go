@@ -138,7 +138,7 @@ func bodyAction(a gate.Action) types.Action {
 		return types.ActionContinue
 	case gate.Collect:
 		return bodyBuffer
-	case gate.Take:
+	case gate.Drop:
 		return bodyNoBuffer
 	}
 	return bodyWatermark

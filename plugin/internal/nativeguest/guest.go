@@ -122,7 +122,7 @@ func bodyAction(a gate.Action) hostsim.Action {
 		return hostsim.ActionContinue
 	case gate.Collect:
 		return 1
-	case gate.Take:
+	case gate.Drop:
 		return 3
 	}
 	return 2
