@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/oncegate/oncegate/manager/internal/codec"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -82,48 +83,28 @@ func SplitPosition(p []byte) (sortKey, key string, err error) {
 	return "", "", errPosition
 }
 
-func appendString(dst []byte, s string) []byte {
-	dst = binary.AppendUvarint(dst, uint64(len(s)))
-	return append(dst, s...)
-}
-
 func appendRecord(dst []byte, value []byte, entries []store.Entry) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(entries)))
 	for _, e := range entries {
-		dst = appendString(dst, e.Index)
-		dst = appendString(dst, e.SortKey)
+		dst = codec.AppendString(dst, e.Index)
+		dst = codec.AppendString(dst, e.SortKey)
 	}
 	return append(dst, value...)
 }
 
 // decodeRecord splits the value on disk. The result's value aliases b.
 func decodeRecord(b []byte) (value []byte, entries []store.Entry, err error) {
-	n, size := binary.Uvarint(b)
-	if size <= 0 || n > maxEntries {
-		return nil, nil, fmt.Errorf("%d bytes without a number of index entries", len(b))
-	}
-	b = b[size:]
-	next := func() (string, bool) {
-		l, size := binary.Uvarint(b)
-		if size <= 0 || l > uint64(len(b)-size) {
-			return "", false
-		}
-		s := string(b[size : size+int(l)])
-		b = b[size+int(l):]
-		return s, true
-	}
-	if n > 0 {
+	r := codec.NewReader(b)
+	if n := r.Count(maxEntries); n > 0 {
 		entries = make([]store.Entry, n)
 	}
 	for i := range entries {
-		var one, two bool
-		entries[i].Index, one = next()
-		entries[i].SortKey, two = next()
-		if !one || !two {
-			return nil, nil, fmt.Errorf("index entry %d of %d is cut off", i+1, n)
-		}
+		entries[i] = store.Entry{Index: r.String(), SortKey: r.String()}
 	}
-	return b, entries, nil
+	if r.Err() != nil {
+		return nil, nil, fmt.Errorf("index entries: %w", r.Err())
+	}
+	return r.Rest(), entries, nil
 }
 
 // maxEntries bounds the index entries of a record.
