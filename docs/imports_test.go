@@ -88,7 +88,7 @@ var mayImport = map[string][]string{
 	"manager/internal/store/downtime":     {"manager/internal/codec", "manager/internal/store"},
 	"manager/internal/store/sealed":       {"manager/internal/crypt", "manager/internal/store"},
 	"manager/internal/store/mem":          {"manager/internal/codec", "manager/internal/store", "manager/internal/store/notify", "manager/internal/store/state", "manager/internal/wal"},
-	"manager/internal/store/state":        {"manager/internal/codec", "manager/internal/store"},
+	"manager/internal/store/state":        {"manager/internal/codec", "manager/internal/store", "manager/internal/store/internal/..."},
 	"manager/internal/store/sqlite":       {"manager/internal/filelock", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 	"manager/internal/store/redis":        {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 	"manager/internal/store/postgres":     {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},

@@ -1,13 +1,11 @@
 package state
 
 import (
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"strings"
 
-	"github.com/oncegate/oncegate/manager/internal/codec"
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/reccodec"
 )
 
 // Keys on disk, in their order:
@@ -84,27 +82,15 @@ func SplitPosition(p []byte) (sortKey, key string, err error) {
 }
 
 func appendRecord(dst []byte, value []byte, entries []store.Entry) []byte {
-	dst = binary.AppendUvarint(dst, uint64(len(entries)))
-	for _, e := range entries {
-		dst = codec.AppendString(dst, e.Index)
-		dst = codec.AppendString(dst, e.SortKey)
-	}
-	return append(dst, value...)
+	return append(reccodec.Append(dst, entries), value...)
 }
 
 // decodeRecord splits the value on disk. The result's value aliases b.
 func decodeRecord(b []byte) (value []byte, entries []store.Entry, err error) {
-	r := codec.NewReader(b)
-	if n := r.Count(maxEntries); n > 0 {
-		entries = make([]store.Entry, n)
+	if entries, value, err = reccodec.Split(b); len(entries) > maxEntries {
+		return nil, nil, reccodec.ErrCorrupt
 	}
-	for i := range entries {
-		entries[i] = store.Entry{Index: r.String(), SortKey: r.String()}
-	}
-	if r.Err() != nil {
-		return nil, nil, fmt.Errorf("index entries: %w", r.Err())
-	}
-	return r.Rest(), entries, nil
+	return value, entries, err
 }
 
 // maxEntries bounds the index entries of a record.

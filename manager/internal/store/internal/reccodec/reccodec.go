@@ -33,7 +33,9 @@ func Append(b []byte, entries []store.Entry) []byte {
 // Split decodes the entries at the start of b and returns the bytes after them, which alias b.
 func Split(b []byte) (entries []store.Entry, rest []byte, err error) {
 	r := codec.NewReader(b)
-	for range r.Count(uint64(len(b))) {
+	n := r.Count(uint64(len(b)))
+	entries = slices.Grow(entries, min(n, 8)) // n may be damaged
+	for range n {
 		entries = append(entries, store.Entry{Index: r.String(), SortKey: r.String()})
 		if r.Err() != nil {
 			break
