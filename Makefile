@@ -419,29 +419,25 @@ BENCH_ENVOY_FLAGS ?=
 
 .PHONY: peers-bench
 peers-bench: test-deps programs ## build what measures Oncegate beside its peers (build/peers-bench), with the peers that are Debian packages
-	@.ci/apt-install wrk:wrk etcd:etcd-server redis-benchmark:redis-tools psql:postgresql-client \
-		'pgbench|/usr/lib/postgresql/*/bin/pgbench:postgresql'
+	@.ci/apt-install etcd:etcd-server psql:postgresql-client
 	@cd e2e/peers && $(GO_BUILD) -o ../../build/peers-bench .
 
 .PHONY: bench-envoy
 bench-envoy: build build/bench/noop.wasm ## what a request costs in Envoy: without the gate, with it, and with ext_proc + Redis; results in build/peers (BENCH_ENVOY_FLAGS="-only 'new key' -rounds 1")
-	@.ci/apt-install wrk:wrk redis-server:redis-server 'nginx|/usr/sbin/nginx:nginx-light'
+	@.ci/apt-install redis-server:redis-server etcd:etcd-server
 	@build/setup default
-	@cd e2e/peers && $(GO_BUILD) -o ../../build/peers-bench . && $(GO_BUILD) -o ../../build/peers-extproc ./extproc && \
-		$(GO_BUILD) -o ../../build/peers-extproc-plain ./extproc/plain
+	@cd e2e/peers && $(GO_BUILD) -o ../../build/peers-bench . && $(GO_BUILD) -o ../../build/peers-extproc ./extproc
 	build/peers-bench gate $(BENCH_ENVOY_FLAGS)
 
 PEERS_FLAGS ?=
 
 .PHONY: bench-peers
 bench-peers: peers-bench ## compare ledger, queue and logs, on every engine, with Redis, Postgres, etcd, asynq, River and NATS JetStream; results in build/peers
-	build/peers-bench ledger -manager build/oncegate -out build/peers $(PEERS_FLAGS)
-	build/peers-bench engines -manager build/oncegate -rounds 5 -duration 1s -jobs 5000 -out build/peers $(PEERS_FLAGS)
-	build/peers-bench rounds -manager build/oncegate -callers 1 -out build/peers $(PEERS_FLAGS)
-	build/peers-bench rounds -manager build/oncegate -callers 64 -batches 0,16 -out build/peers $(PEERS_FLAGS)
-	build/peers-bench jobs -manager build/oncegate -out build/peers $(PEERS_FLAGS)
-	build/peers-bench logs -manager build/oncegate -callers 1,64 -batches 0,16 -rounds 10 -out build/peers $(PEERS_FLAGS)
-	build/peers-bench ship -manager build/oncegate -callers 64 -batches 0,16 -rounds 5 -duration 3s -out build/peers $(PEERS_FLAGS)
+	build/peers-bench engines -rounds 5 -duration 1s $(PEERS_FLAGS)
+	build/peers-bench ledger $(PEERS_FLAGS)
+	build/peers-bench jobs -duration 5s -jobs 20000 $(PEERS_FLAGS)
+	build/peers-bench logs -rounds 10 -duration 500ms $(PEERS_FLAGS)
+	build/peers-bench ship -rounds 5 -duration 3s $(PEERS_FLAGS)
 
 .PHONY: test-benches
 test-benches: ## the measurements that the pages name, with the shortest times; a part of make test-long

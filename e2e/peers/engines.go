@@ -8,9 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,243 +18,227 @@ import (
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
-// engineColumns are what compareEngines measures. A pair is a reserve of a new key and the commit of its answer.
-var engineColumns = []struct {
-	name           string
-	callers, batch int // of pairs; 0: of jobs
-	what           string
-}{
-	{"pairs singly, 64 callers", 64, 0, "pairs"},
-	{"pairs, 16 at a time, 16 callers", 16, 16, "pairs"},
-	{"pairs, 64 at a time, 16 callers", 16, 64, "pairs"},
-	{"claims, 10 workers", 10, 0, "claims"},
-	{"jobs worked, 64 at once", 64, 0, "worked"},
+// engineColumn is a load on ledger or queue.
+type engineColumn struct {
+	name, what     string // what: pairs, duplicates, enqueued, claims or worked
+	callers, batch int    // batch: pairs that are made together
 }
 
-// contender is one row: a manager on an engine, or a bare client of the same server.
-type contender struct {
-	name    string
-	manager int   // process id; 0: there is none
-	engine  []int // process ids of the servers that keep the records
-	peer    bool
-
-	pairs func(ctx context.Context, d time.Duration, callers, batch int) (perSecond float64, err error)
-	// fill submits jobs, to be claimed or to be worked. claim takes one of the former; work runs so many of the latter.
-	fill  func(ctx context.Context, jobs int, claimed bool) error
-	claim func(ctx context.Context, worker int) (bool, error)
-	work  func(ctx context.Context, concurrency, jobs int) error
-
-	cells []engineCell
+// A pair is a reserve of a new key and the commit of its answer.
+var engineColumns = []engineColumn{
+	{"pairs singly, 64 callers", "pairs", 64, 1},
+	{"pairs, 16 at a time, 16 callers", "pairs", 16, 16},
+	{"pairs, 64 at a time, 16 callers", "pairs", 16, 64},
+	{"claims, 10 workers", "claims", 10, 1},
+	{"jobs worked, 64 at once", "worked", 64, 1},
 }
 
-// engineCell is the best rate of all rounds, and the CPU times of the cheapest one in microseconds for each operation.
-type engineCell struct {
-	rate                    float64
-	client, manager, engine float64
+var jobColumns = []engineColumn{
+	{"enqueued, 1 caller", "enqueued", 1, 1},
+	{"enqueued, 10 callers", "enqueued", 10, 1},
+	{"enqueued, 64 callers", "enqueued", 64, 1},
+	{"claims, 1 worker", "claims", 1, 1},
+	{"claims, 10 workers", "claims", 10, 1},
+	{"jobs worked, 64 at once", "worked", 64, 1},
 }
 
-func (c engineCell) total() float64 { return c.client + c.manager + c.engine }
-
-// usage is the CPU time of this process, of a manager and of the servers with their children.
-func (c *contender) usage() (u [3]time.Duration) {
-	var own syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err == nil {
-		u[0] = time.Duration(own.Utime.Nano() + own.Stime.Nano())
-	}
-	if c.manager != 0 {
-		u[1] = cpuOf(c.manager)
-	}
-	for _, pid := range c.engine {
-		u[2] += cpuOfTree(pid)
-	}
-	return u
-}
-
-// cpuOfTree is the CPU time of a process and of its children, running and ended.
-func cpuOfTree(pid int) time.Duration {
-	var ticks int
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, file := range stats {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			continue // it has ended
+func ledgerColumns(s settings) (all []engineColumn) {
+	for _, callers := range s.callers {
+		for _, batch := range s.batches {
+			all = append(all, engineColumn{fmt.Sprintf("pairs, callers %d, %d at a time", callers, batch), "pairs", callers, batch})
 		}
-		fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-		if len(fields) < 15 {
-			continue
-		}
-		self := filepath.Base(filepath.Dir(file)) == strconv.Itoa(pid)
-		if !self && fields[1] != strconv.Itoa(pid) {
-			continue
-		}
-		for _, f := range fields[11:15] { // of itself, and of its ended children
-			n, _ := strconv.Atoi(f)
-			ticks += n
-		}
+		all = append(all, engineColumn{fmt.Sprintf("duplicates, callers %d", callers), "duplicates", callers, 1})
 	}
-	return time.Duration(ticks) * 10 * time.Millisecond
+	return all
 }
 
-// engines is what takes part in the comparison, and what has to be stopped.
+// queue is a job queue, or what is used as one.
+type queue interface {
+	// enqueue submits one durable job with its own key.
+	enqueue(ctx context.Context, key string) error
+}
+
+// claimer is a queue that hands out jobs one at a time.
+type claimer interface {
+	// fill submits jobs to be claimed.
+	fill(ctx context.Context, n int) error
+	// claim takes one job durably; false when there is none.
+	claim(ctx context.Context, worker int) (bool, error)
+}
+
+// worker is a queue that runs jobs.
+type worker interface {
+	// load submits jobs to be worked.
+	load(ctx context.Context, n int) error
+	// work runs no-op handlers until n jobs are complete.
+	work(ctx context.Context, concurrency, n int) error
+}
+
+// loadOf is what a system does in a column.
+func loadOf(s settings, c engineColumn, keys *keyStore, q queue) *load {
+	claims, _ := q.(claimer)
+	works, _ := q.(worker)
+	switch {
+	case c.what == "pairs" && keys != nil:
+		return keys.pairs(s.duration, c.callers, c.batch)
+	case c.what == "duplicates" && keys != nil:
+		return keys.duplicates(s.duration, c.callers)
+	case c.what == "enqueued" && q != nil:
+		return &load{run: func(ctx context.Context) (int, error) {
+			run := runName()
+			return timedCalls(ctx, s.duration, c.callers, func(ctx context.Context, caller, n int) error {
+				return q.enqueue(ctx, keysOf(run, caller, n, 1)[0])
+			})
+		}}
+	case c.what == "claims" && claims != nil:
+		return &load{prepare: func(ctx context.Context) error { return claims.fill(ctx, s.jobs) }, run: func(ctx context.Context) (int, error) {
+			return timedCalls(ctx, s.duration, c.callers, func(ctx context.Context, worker, _ int) error {
+				ok, err := claims.claim(ctx, worker)
+				if err == nil && !ok {
+					err = errNoMore
+				}
+				return err
+			})
+		}}
+	case (c.what == "claims" || c.what == "worked") && works != nil: // a queue without a call for a claim completes what it claims
+		return &load{prepare: func(ctx context.Context) error { return works.load(ctx, s.jobs) },
+			run: func(ctx context.Context) (int, error) { return s.jobs, works.work(ctx, c.callers, s.jobs) }}
+	}
+	return nil
+}
+
+// engines is the comparison of ledger and queue on every engine with bare clients and queues on the same servers.
 type engines struct {
-	settings
+	table
+	loads []engineColumn
 	dir   string
-	rows  []*contender
-	stops []func()
 }
 
-func (e *engines) stop() {
-	for i := len(e.stops) - 1; i >= 0; i-- {
-		e.stops[i]()
-	}
-}
-
-// compareEngines measures the ledger and the queue on every engine beside bare clients and queues on the same servers.
-// All take turns in each round, so what else the machine does disturbs all alike.
-func compareEngines(ctx context.Context, s settings) error {
+func compareEngines(ctx context.Context, s settings, name string, columns []engineColumn) error {
 	dir, err := os.MkdirTemp("", "oncegate-engines")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	e := engines{settings: s, dir: dir}
+	e := engines{loads: columns, dir: dir, table: table{settings: s, name: name, unit: "operations/s", programs: []string{"client", "manager", "engine"},
+		notes: strings.Join([]string{moduleVersion("asynq", "github.com/hibiken/asynq"), moduleVersion("River", "github.com/riverqueue/river"),
+			version(ctx, "redis-server", "--version"), version(ctx, "psql", "--version"), version(ctx, "etcd", "--version")}, "; ")}}
+	for _, c := range columns {
+		e.columns = append(e.columns, c.name)
+	}
 	defer e.stop()
 	if err := e.prepare(ctx); err != nil {
 		return err
 	}
-	for round := range s.rounds {
-		for column := range engineColumns {
-			for _, c := range e.rows {
-				if err := c.measure(ctx, s, column); err != nil {
-					return fmt.Errorf("%s: %s: %w", c.name, engineColumns[column].name, err)
-				}
-			}
-		}
-		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, s.rounds)
-	}
-	return e.write(ctx)
+	return e.measure(ctx)
 }
 
-func (c *contender) measure(ctx context.Context, s settings, column int) error {
-	col := engineColumns[column]
-	var run func() (operations float64, err error)
-	switch {
-	case col.what == "pairs" && c.pairs != nil:
-		run = func() (float64, error) {
-			start := time.Now()
-			rate, err := c.pairs(ctx, s.duration, col.callers, col.batch)
-			return rate * time.Since(start).Seconds(), err
-		}
-	case col.what == "claims" && c.claim != nil:
-		run = func() (float64, error) { return claimFor(ctx, s.duration, col.callers, c.claim) }
-	case col.what == "claims" && c.work != nil: // a queue without a call for a claim: taken and completed
-		run = func() (float64, error) { return float64(s.jobs), c.work(ctx, col.callers, s.jobs) }
-	case col.what == "worked" && c.work != nil:
-		run = func() (float64, error) { return float64(s.jobs), c.work(ctx, col.callers, s.jobs) }
-	default:
-		return nil
+func (e *engines) addRow(name string, manager *process, engine []int, keys *keyStore, q queue) {
+	r := &row{name: name, own: manager != nil, cpu: []cpuTime{ownCPU, nil, nil}}
+	if manager != nil {
+		r.cpu[1] = cpuOf(manager.pid())
 	}
-	if col.what != "pairs" {
-		if err := c.fill(ctx, s.jobs, col.what == "claims" && c.claim != nil); err != nil {
-			return fmt.Errorf("fill: %w", err)
-		}
+	if engine != nil {
+		r.cpu[2] = cpuOf(engine...)
 	}
-	before, start := c.usage(), time.Now()
-	operations, err := run()
-	if err != nil {
-		return err
-	}
-	took, after := time.Since(start), c.usage()
-	each := func(i int) float64 { return float64((after[i] - before[i]).Microseconds()) / max(operations, 1) }
-	cell := &c.cells[column]
-	now := engineCell{client: each(0), manager: each(1), engine: each(2)}
-	if cell.rate == 0 || now.total() < cell.total() {
-		cell.client, cell.manager, cell.engine = now.client, now.manager, now.engine
-	}
-	cell.rate = max(cell.rate, operations/took.Seconds())
-	return nil
-}
-
-// claimFor lets workers claim one job after the other until none is left or the time is over.
-func claimFor(ctx context.Context, d time.Duration, workers int, claim func(context.Context, int) (bool, error)) (float64, error) {
-	var claimed atomic.Int64
-	var wg sync.WaitGroup
-	errs := make(chan error, workers)
-	start := time.Now()
-	for w := range workers {
-		wg.Go(func() {
-			for time.Since(start) < d {
-				ok, err := claim(ctx, w)
-				if err != nil {
-					errs <- err
-				}
-				if err != nil || !ok {
-					return
-				}
-				claimed.Add(1)
-			}
-		})
-	}
-	wg.Wait()
-	close(errs)
-	return float64(claimed.Load()), errors.Join(collect(errs)...)
-}
-
-func (e *engines) add(c *contender) {
-	if strings.Contains(strings.ToLower(c.name), strings.ToLower(e.only)) {
-		c.cells = make([]engineCell, len(engineColumns))
-		e.rows = append(e.rows, c)
-	}
+	r.load = func(i int) *load { return loadOf(e.settings, e.loads[i], keys, q) }
+	e.add(r)
 }
 
 // prepare starts the servers, and a manager on every engine.
 func (e *engines) prepare(ctx context.Context) error {
-	for _, engine := range []string{"memory", "wal", "sqlite"} {
-		flags := []string{"--store", engine}
-		if engine != "memory" {
-			flags = append(flags, "--data-dir", filepath.Join(e.dir, engine))
+	for _, m := range []struct {
+		name, engine string
+		flags        []string
+	}{{"memory", "memory", nil}, {"wal", "wal", nil}, {"sqlite", "sqlite", nil}, {"wal" + withFeed, "wal", []string{"--origin", "dc1"}}} {
+		flags := append([]string{"--store", m.engine}, m.flags...)
+		if m.engine != "memory" {
+			flags = append(flags, "--data-dir", filepath.Join(e.dir, m.name))
 		}
-		if err := e.addManager(engine, nil, flags...); err != nil {
+		if err := e.addManager(ctx, m.name, nil, flags...); err != nil {
 			return err
 		}
 	}
-	if err := e.addManager("wal"+withFeed, nil, "--store", "wal", "--data-dir", filepath.Join(e.dir, "feed"), "--origin", "dc1"); err != nil {
-		return err
-	}
-	pg, pool, err := startPostgres(ctx)
-	if err != nil {
-		return err
-	}
-	e.stops = append(e.stops, pg.Close, pool.Close)
-	if err := e.addOnPostgres(ctx, pg, pool, "postgres", "ledger"); err != nil {
-		return err
-	}
-	if err := e.addOnPostgres(ctx, pg, pool, "postgres"+withFeed, "feed", "--origin", "dc1"); err != nil {
-		return err
-	}
-	if err := e.addPostgresPeers(ctx, pg, pool); err != nil {
-		return err
-	}
-	redis, err := servers.StartRedis(ctx)
-	if err != nil {
-		return err
-	}
-	e.stops = append(e.stops, redis.Close)
-	if err := e.addManager("redis", []int{redis.PID()}, "--store", "redis", "--store-dsn", redis.URL); err != nil {
-		return err
-	}
-	// asynq keeps its jobs in another server, so that neither scans the other's keys.
-	q, err := openAsynq(ctx)
-	if err != nil {
-		return err
-	}
-	asynq := q.(*asynqQueue)
-	e.stops = append(e.stops, asynq.close)
-	e.add(&contender{name: "asynq on Redis", peer: true, engine: []int{asynq.srv.PID()}, work: asynq.workAt, fill: fillOf(asynq)})
-	rdb := goredis.NewClient(&goredis.Options{Network: "unix", Addr: redis.Socket, PoolSize: 64})
-	e.stops = append(e.stops, func() { _ = rdb.Close() })
-	e.add(&contender{name: "bare Redis: SET NX, SET XX", peer: true, engine: []int{redis.PID()}, pairs: redisPairs(rdb)})
+	return errors.Join(e.preparePostgres(ctx), e.prepareRedis(ctx), e.prepareEtcd(ctx))
+}
 
+func (e *engines) preparePostgres(ctx context.Context) error {
+	pg, err := servers.StartPostgres(ctx, "-c", "shared_buffers=256MB")
+	if err != nil {
+		return err
+	}
+	e.onStop(pg.Close)
+	config, err := pgxpool.ParseConfig(pg.URL)
+	if err != nil {
+		return err
+	}
+	config.MaxConns = 64
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	e.onStop(pool.Close)
+	pid := []int{pg.PID()}
+	for _, m := range []struct {
+		name, database string
+		flags          []string
+	}{{"postgres", "ledger", nil}, {"postgres" + withFeed, "feed", []string{"--origin", "dc1"}}} {
+		if _, err := pool.Exec(ctx, "CREATE DATABASE "+m.database); err != nil {
+			return err
+		}
+		dsn := strings.Replace(pg.URL, "dbname=postgres", "dbname="+m.database, 1)
+		if err := e.addManager(ctx, m.name, pid, append(m.flags, "--store", "postgres", "--store-dsn", dsn)...); err != nil {
+			return err
+		}
+	}
+	if _, err := pool.Exec(ctx, `CREATE TABLE pairs (key text PRIMARY KEY, token text NOT NULL, state smallint NOT NULL, expires timestamptz NOT NULL, result bytea)`); err != nil {
+		return err
+	}
+	river, err := newRiver(ctx, pool)
+	if err != nil {
+		return err
+	}
+	locked, err := newSkipLocked(ctx, pool)
+	if err != nil {
+		return err
+	}
+	e.addRow("bare pgx on the same Postgres: INSERT, UPDATE", nil, pid, postgresPairs(pool), nil)
+	e.addRow("River on the same Postgres", nil, pid, nil, river)
+	e.addRow("bare SKIP LOCKED on the same Postgres", nil, pid, nil, locked)
+	return nil
+}
+
+func (e *engines) prepareRedis(ctx context.Context) error {
+	connect := func() (*servers.Server, *goredis.Client, error) {
+		srv, err := servers.StartRedis(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		rdb := goredis.NewClient(&goredis.Options{Network: "unix", Addr: srv.Socket, PoolSize: 64})
+		e.onStop(func() { _ = rdb.Close(); srv.Close() })
+		return srv, rdb, nil
+	}
+	srv, rdb, err := connect()
+	if err != nil {
+		return err
+	}
+	if err := e.addManager(ctx, "redis", []int{srv.PID()}, "--store", "redis", "--store-dsn", srv.URL); err != nil {
+		return err
+	}
+	e.addRow("bare Redis: SET NX, SET XX", nil, []int{srv.PID()}, redisPairs(rdb), nil)
+	// Queues keep their jobs in another server, so that neither scans the other's keys.
+	srv, rdb, err = connect()
+	if err != nil {
+		return err
+	}
+	q := newAsynq(srv.Socket)
+	e.onStop(func() { _ = q.client.Close() })
+	e.addRow("asynq on Redis", nil, []int{srv.PID()}, nil, q)
+	e.addRow("bare WATCH, MULTI on Redis", nil, []int{srv.PID()}, nil, &watchQueue{rdb})
+	return nil
+}
+
+func (e *engines) prepareEtcd(ctx context.Context) error {
 	members, err := servers.StartEtcdMembers(ctx, 3)
 	if err != nil {
 		return err
@@ -265,143 +246,86 @@ func (e *engines) prepare(ctx context.Context) error {
 	var urls []string
 	var pids []int
 	for _, m := range members {
-		e.stops = append(e.stops, m.Close)
+		e.onStop(m.Close)
 		urls, pids = append(urls, m.URL), append(pids, m.PID())
 	}
-	if err := e.addManager("etcd, 3 members", pids, "--store", "etcd", "--store-dsn", strings.Join(urls, ",")); err != nil {
+	if err := e.addManager(ctx, "etcd, 3 members", pids, "--store", "etcd", "--store-dsn", strings.Join(urls, ",")); err != nil {
 		return err
 	}
 	bare, err := clientv3.New(clientv3.Config{Endpoints: urls, DialTimeout: readyTimeout})
 	if err != nil {
 		return err
 	}
-	e.stops = append(e.stops, func() { _ = bare.Close() })
-	e.add(&contender{name: "bare etcd client, 3 members", peer: true, engine: pids, pairs: etcdPairs(bare)})
-	if len(e.rows) == 0 {
-		return usageError(fmt.Sprintf("-only %q: no system has that in its name", e.only))
-	}
+	e.onStop(func() { _ = bare.Close() })
+	e.addRow("bare etcd client, 3 members", nil, pids, etcdPairs(bare), nil)
 	return nil
 }
 
 // withFeed is in the names of the managers of a data centre that has others.
 const withFeed = ", --origin"
 
-func (e *engines) addOnPostgres(ctx context.Context, pg *servers.Server, pool *pgxpool.Pool, name, database string, flags ...string) error {
-	if _, err := pool.Exec(ctx, "CREATE DATABASE "+database); err != nil {
-		return err
-	}
-	dsn := strings.Replace(pg.URL, "dbname=postgres", "dbname="+database, 1)
-	return e.addManager(name, []int{pg.PID()}, append([]string{"--store", "postgres", "--store-dsn", dsn}, flags...)...)
+// startManager starts one whose window is so large that it refuses no new key during the longest run.
+func startManager(bin string, flags ...string) (*process, error) {
+	return startLogged(bin, append([]string{"serve", "--listen", "127.0.0.1:0", "--max-entries", "20000000", "--max-bytes", "1099511627776",
+		"--scope-share", "0"}, flags...)...)
 }
 
-func (e *engines) addManager(name string, engine []int, flags ...string) error {
-	if !strings.Contains(strings.ToLower(name), strings.ToLower(e.only)) {
+func (e *engines) addManager(ctx context.Context, name string, engine []int, flags ...string) error {
+	if !e.wants(name) {
 		return nil
 	}
-	p, err := startLogged("", e.manager, append([]string{"serve", "--listen", "127.0.0.1:0", "--max-entries", strconv.Itoa(roomyWindow), "--max-bytes", "1099511627776",
-		"--scope-share", "0"}, flags...)...)
+	p, err := startManager(e.manager(), flags...)
 	if err != nil {
 		return err
 	}
-	e.stops = append(e.stops, p.stop)
+	e.onStop(p.stop)
 	c, err := client.New(client.Options{URL: "http://" + p.addr})
 	if err != nil {
 		return err
 	}
-	o := &oncegate{manager: p, client: c}
-	row := &contender{name: name, manager: p.cmd.Process.Pid, engine: engine, work: o.workAt}
-	row.pairs = func(ctx context.Context, d time.Duration, callers, batch int) (float64, error) {
-		rate, _, err := leanClients(ctx, d, callers, p.addr, newLedgerCalls(batch))
-		return rate * float64(max(batch, 1)) / 2, err
-	}
-	row.fill = func(ctx context.Context, jobs int, claimed bool) error {
-		function, run := "noop", runName()
-		if claimed {
-			function = "claimed"
-		}
-		all := make([]client.Submission, jobs)
-		for i := range all {
-			all[i] = client.Submission{Function: function, Payload: payload, Key: run + strconv.Itoa(i)}
-		}
-		answers, err := c.SubmitBatch(ctx, all)
-		for _, a := range answers {
-			err = errors.Join(err, a.Err)
-		}
-		return err
-	}
-	row.claim = func(ctx context.Context, worker int) (bool, error) {
-		got, err := c.Claim(ctx, client.ClaimRequest{Worker: fmt.Sprint("w", worker), Functions: []string{"claimed"}, Lease: claimedLease})
-		return len(got) == 1, err
-	}
-	e.add(row)
+	e.addRow(name, p, engine, managerKeys(ctx, &e.table, p.addr), &managerQueue{c})
 	return nil
 }
 
-// claimedLease is so long that no claimed job comes back during a run.
-const claimedLease = time.Hour
+// managerQueue is the queue of a manager.
+type managerQueue struct{ client *client.Client }
 
-func (e *engines) addPostgresPeers(ctx context.Context, srv *servers.Server, pool *pgxpool.Pool) error {
-	river, locked := &riverQueue{srv: srv, pool: pool}, &skipLockedQueue{srv: srv, pool: pool}
-	if err := river.start(ctx); err != nil {
-		return err
-	}
-	if err := locked.start(ctx); err != nil {
-		return err
-	}
-	if _, err := pool.Exec(ctx, `CREATE TABLE pairs (key text PRIMARY KEY, token text NOT NULL, state smallint NOT NULL, expires timestamptz NOT NULL, result bytea)`); err != nil {
-		return err
-	}
-	pid := []int{srv.PID()}
-	e.add(&contender{name: "bare pgx on the same Postgres: INSERT, UPDATE", peer: true, engine: pid, pairs: postgresPairs(pool)})
-	e.add(&contender{name: "River on the same Postgres", peer: true, engine: pid, work: river.workAt, fill: fillOf(river)})
-	e.add(&contender{name: "bare SKIP LOCKED on the same Postgres", peer: true, engine: pid, claim: locked.claim,
-		fill: func(ctx context.Context, jobs int, _ bool) error { return locked.fill(ctx, jobs) }})
-	return nil
+func (q *managerQueue) enqueue(ctx context.Context, key string) error {
+	_, err := q.client.SubmitIdempotent(ctx, client.Submission{Function: "enqueued", Payload: payload, Key: key})
+	return err
 }
 
-// write prints the table, stores it, and puts it into the document.
-func (e *engines) write(ctx context.Context) error {
-	var b strings.Builder
-	b.WriteString("| operations/s (CPU us each: client+manager+engine) |")
-	for _, column := range engineColumns {
-		fmt.Fprintf(&b, " %s |", column.name)
+func (q *managerQueue) submit(ctx context.Context, function string, n int) error {
+	run, all := runName(), make([]client.Submission, n)
+	for i := range all {
+		all[i] = client.Submission{Function: function, Payload: payload, Key: run + strconv.Itoa(i)}
 	}
-	fmt.Fprintf(&b, "\n|---|%s\n", strings.Repeat("---:|", len(engineColumns)))
-	for _, c := range e.rows {
-		name := c.name
-		if !c.peer {
-			name = "**" + name + "**"
-		}
-		fmt.Fprintf(&b, "| %s |", name)
-		for i := range engineColumns {
-			cell := c.cells[i]
-			if cell.rate == 0 {
-				b.WriteString(" – |")
-				continue
-			}
-			manager := "–"
-			if c.manager != 0 {
-				manager = fmt.Sprintf("%.0f", cell.manager)
-			}
-			engine := "–"
-			if c.engine != nil {
-				engine = fmt.Sprintf("%.0f", cell.engine)
-			}
-			fmt.Fprintf(&b, " %.0f (%.0f+%s+%s) |", cell.rate, cell.client, manager, engine)
-		}
-		b.WriteByte('\n')
+	answers, err := q.client.SubmitBatch(ctx, all)
+	for _, a := range answers {
+		err = errors.Join(err, a.Err)
 	}
-	b.WriteByte('\n')
-	machine, err := describeHost(e.out)
+	return err
+}
+
+func (q *managerQueue) fill(ctx context.Context, n int) error { return q.submit(ctx, "claimed", n) }
+
+func (q *managerQueue) claim(ctx context.Context, worker int) (bool, error) {
+	// The lease is so long that no claimed job comes back during a run.
+	got, err := q.client.Claim(ctx, client.ClaimRequest{Worker: fmt.Sprint("w", worker), Functions: []string{"claimed"}, Lease: time.Hour})
+	return len(got) == 1, err
+}
+
+func (q *managerQueue) load(ctx context.Context, n int) error { return q.submit(ctx, "noop", n) }
+
+func (q *managerQueue) work(ctx context.Context, concurrency, n int) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	left := newCountdown(n, cancel)
+	w, err := q.client.NewWorker(client.WorkerOptions{Concurrency: concurrency, Handlers: map[string]client.Handler{
+		"noop": func(context.Context, *client.Job) (any, error) { left.done(); return nil, nil },
+	}})
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(&b, "%s: %d rounds in turns, %s for each cell of pairs and of claims at most, %d jobs for each of the others. %s, asynq %s, River %s; %s; %s; %s. %s\n",
-		today(), e.rounds, e.duration, e.jobs, version(ctx, e.manager, "version"), moduleVersion("github.com/hibiken/asynq"),
-		moduleVersion("github.com/riverqueue/river"), version(ctx, "redis-server", "--version"), version(ctx, "psql", "--version"), version(ctx, "etcd", "--version"), machine)
-	fmt.Print("\n", b.String())
-	if err := os.WriteFile(filepath.Join(e.out, "engines.md"), []byte(b.String()), 0o644); err != nil || e.doc == "" {
-		return err
-	}
-	return refreshDoc(e.doc, "engines", b.String(), "")
+	return w.Run(ctx)
 }

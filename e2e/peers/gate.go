@@ -1,38 +1,28 @@
 package main
 
 import (
+	"bytes"
 	"context"
-	"flag"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
+
+	"github.com/oncegate/oncegate/envoy/envoybin"
 )
 
-// gateSettings are those of the comparison in Envoy.
-type gateSettings struct {
-	manager, module, noop string // files
-	plain, tuned          string // the external processors
-	toolchain, out        string // directories
-	doc                   string // file to refresh
-	rounds                int
-	duration              time.Duration
-	connections           []int
-	only                  *regexp.Regexp
-}
+// gatePrograms are those whose CPU time counts.
+var gatePrograms = []string{"Envoy", "manager", "ext_proc", "store"}
 
-// A case is one row of the table: a load on a setup.
-type gateCase struct {
-	name  string
-	setup string // key of setups
-	kind  string // of load: none, new, replay
-}
-
-// The rows.
-var gateCases = []gateCase{
+// gateCases are the rows, each a load (none, new or replay) on a setup. Rows with the same setup share it.
+var gateCases = []struct{ name, setup, kind string }{
 	{"no filter", "plain", "none"},
 	{"no-op Wasm", "noop", "none"},
 	{"gate, no key", "body", "none"},
@@ -53,100 +43,139 @@ var gateCases = []gateCase{
 	{"ext_proc + Redis, tuned, replay", "tuned ext_proc", "replay"},
 }
 
-// compareGates measures what a request costs in Envoy: without a filter, with the
-// gate, and with an external processor and Redis.
-func compareGates(ctx context.Context, args []string) error {
-	s, err := parseGateSettings(args)
-	if err != nil {
-		return err
-	}
-	var cases []gateCase
-	for _, c := range gateCases {
-		if s.only.MatchString(c.name) {
-			cases = append(cases, c)
-		}
-	}
-	if len(cases) == 0 {
-		return usageError(fmt.Sprintf("-only %q: no row has such a name", s.only))
-	}
-	bench, err := newGateBench(ctx, s)
-	if err != nil {
-		return err
-	}
-	defer bench.stop()
-	results := make([]*gateResult, len(cases))
-	for i, c := range cases {
-		if results[i], err = bench.prepare(ctx, c, s.connections); err != nil {
-			return fmt.Errorf("%s: %w", c.name, err)
-		}
-	}
-	// All rows take turns, so that what else the machine does meets all of them; the
-	// first round warms up.
-	for round := range s.rounds + 1 {
-		for i := range cases {
-			r := results[(i+round)%len(cases)]
-			for n, connections := range s.connections {
-				duration := s.duration
-				if round == 0 {
-					duration = min(duration, time.Second)
-				}
-				m, err := bench.measure(ctx, r, connections, duration)
-				if err != nil {
-					return fmt.Errorf("%s, %d connections: %w", r.name, connections, err)
-				}
-				if round > 0 {
-					r.loads[n].add(m)
-				}
-				fmt.Fprintf(os.Stderr, "round %d: %s, %d connections: %s\n", round, r.name, connections, m)
-			}
-		}
-	}
-	return writeGates(ctx, s, bench.envoy, results)
+// replayedKeys is how many keys the replays of one measurement take in turn.
+const replayedKeys = 100
+
+// gateBench is all that runs for the comparison.
+type gateBench struct {
+	table
+	dir      string
+	envoy    envoybin.Binary
+	upstream *httptest.Server
+	executed atomic.Int64 // requests that upstream has had
+	setups   map[string]*setup
 }
 
-func parseGateSettings(args []string) (gateSettings, error) {
-	var s gateSettings
-	var connections, only string
-	fs := flag.NewFlagSet("peers gate", flag.ContinueOnError)
-	fs.StringVar(&s.manager, "manager", "build/oncegate", "the manager `binary`")
-	fs.StringVar(&s.module, "module", "build/oncegate.wasm", "the gate's `file`")
-	fs.StringVar(&s.noop, "noop", "build/bench/noop.wasm", "`file` of a filter that does nothing")
-	fs.StringVar(&s.plain, "plain", "build/peers-extproc-plain", "the plain external processor's `binary`")
-	fs.StringVar(&s.tuned, "tuned", "build/peers-extproc", "the tuned external processor's `binary`")
-	fs.StringVar(&s.toolchain, "toolchain", "build/toolchain", "`directory` of the pinned Envoy")
-	fs.StringVar(&s.out, "out", "build/peers", "`directory` for table and plot")
-	fs.StringVar(&s.doc, "doc", "", "write the result into this `file` as well, between its marks, and the plot beside it")
-	fs.IntVar(&s.rounds, "rounds", 4, "rounds; of each row the least counts")
-	fs.DurationVar(&s.duration, "duration", 4*time.Second, "length of one measurement")
-	fs.StringVar(&connections, "connections", "64,1", "concurrent clients, comma separated")
-	fs.StringVar(&only, "only", "", "measure only rows whose name matches this `expression`")
-	if err := fs.Parse(args); err != nil {
-		return s, usageError(err.Error())
+// compareGates measures what a request costs in Envoy: without a filter, with the
+// gate, and with an external processor and Redis.
+func compareGates(ctx context.Context, s settings) error {
+	binary, err := envoybin.Find(ctx, filepath.Join(s.build, "toolchain"))
+	if err != nil {
+		return err
 	}
-	for _, c := range strings.Split(connections, ",") {
-		n, err := strconv.Atoi(c)
-		if err != nil || n < 1 || n > 1024 {
-			return s, usageError(fmt.Sprintf("-connections %q: must be numbers from 1 to 1024, comma separated", connections))
+	dir, err := os.MkdirTemp(s.out, "gate") // on the disk that the repository is on: /tmp may be memory
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	b := &gateBench{dir: dir, envoy: binary, setups: map[string]*setup{}, table: table{settings: s, name: "gate", unit: "requests/s", programs: gatePrograms,
+		notes: fmt.Sprintf("Envoy %s with one worker; %s", binary.Version, version(ctx, "redis-server", "--version"))}}
+	for _, n := range s.callers {
+		b.columns = append(b.columns, fmt.Sprintf("%d connections", n))
+	}
+	b.upstream = httptest.NewServer(http.HandlerFunc(b.serve))
+	defer b.upstream.Close()
+	defer b.stop()
+	for _, c := range gateCases {
+		if !b.wants(c.name) {
+			continue
 		}
-		s.connections = append(s.connections, n)
-	}
-	var err error
-	if s.only, err = regexp.Compile(only); err != nil {
-		return s, usageError(fmt.Sprintf("-only %q: %v", only, err))
-	}
-	if s.rounds < 1 || s.rounds > 1000 {
-		return s, usageError(fmt.Sprintf("-rounds %d: must be from 1 to 1000", s.rounds))
-	}
-	if s.duration < time.Second {
-		return s, usageError(fmt.Sprintf("-duration %s: must be at least 1s", s.duration))
-	}
-	for name, file := range map[string]*string{"manager": &s.manager, "module": &s.module, "noop": &s.noop, "plain": &s.plain, "tuned": &s.tuned} {
-		if _, err := os.Stat(*file); err != nil {
-			return s, usageError(fmt.Sprintf("-%s %s: %v", name, *file, err))
+		on := b.setups[c.setup]
+		if on == nil {
+			if on, err = b.start(ctx, c.setup); err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+			b.setups[c.setup] = on
 		}
-		if *file, err = filepath.Abs(*file); err != nil {
-			return s, err
+		b.add(&row{name: c.name, cpu: on.cpu, load: func(i int) *load { return b.load(on, c.kind, s.callers[i]) }})
+	}
+	return b.measure(ctx)
+}
+
+// upstreamAnswer is what upstream answers every request with.
+var upstreamAnswer = bytes.Repeat([]byte("x"), 256)
+
+func (b *gateBench) serve(w http.ResponseWriter, r *http.Request) {
+	if _, err := io.Copy(io.Discard, r.Body); err == nil && r.URL.Path == "/payments" {
+		b.executed.Add(1)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(upstreamAnswer)
+}
+
+// load sends requests and checks that every new key ran once and no replay did.
+func (b *gateBench) load(on *setup, kind string, connections int) *load {
+	run, took := runName(), make([][]time.Duration, connections)
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections}}
+	known := keysOf(run, 0, 0, replayedKeys)
+	l := &load{run: func(ctx context.Context) (int, error) {
+		defer client.CloseIdleConnections()
+		before := b.executed.Load()
+		n, err := timedCalls(ctx, b.duration, connections, func(ctx context.Context, caller, n int) error {
+			key := ""
+			switch kind {
+			case "new":
+				key = keysOf(run, caller, n, 1)[0]
+			case "replay":
+				key = known[n%replayedKeys]
+			}
+			start := time.Now()
+			err := post(ctx, client, on.addr, key, kind == "replay")
+			took[caller] = append(took[caller], time.Since(start))
+			return err
+		})
+		if err != nil {
+			return n, fmt.Errorf("%w\nEnvoy: %s", err, on.envoy.log.String())
+		}
+		expected := int64(n)
+		if kind == "replay" {
+			expected = 0
+		}
+		if executed := b.executed.Load() - before; executed != expected {
+			return n, fmt.Errorf("upstream ran %d requests of %d, want %d", executed, n, expected)
+		}
+		return n, nil
+	}, median: func() time.Duration {
+		all := slices.Sorted(slices.Values(slices.Concat(took...)))
+		return all[len(all)/2]
+	}}
+	if kind == "replay" {
+		l.prepare = func(ctx context.Context) (err error) {
+			for _, key := range known {
+				err = errors.Join(err, post(ctx, client, on.addr, key, false))
+			}
+			return err
 		}
 	}
-	return s, os.MkdirAll(s.out, 0o755)
+	return l
+}
+
+var requestBody = `{"amount":100,"currency":"eur","note":"` + strings.Repeat("x", 14) + `"}`
+
+// post sends one request with a key, if it is not empty, and checks the answer, and whether it is a replay.
+func post(ctx context.Context, client *http.Client, addr, key string, replay bool) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/payments", strings.NewReader(requestBody))
+	if err != nil {
+		return err
+	}
+	req.Host = "payments.test"
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer load")
+	if key != "" {
+		req.Header.Set("Idempotency-Key", key)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	got, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	replayed := resp.Header.Get("Idempotent-Replayed") == "true"
+	if resp.StatusCode != 200 || replayed != replay || !bytes.Equal(got, upstreamAnswer) || resp.Header.Get("Content-Type") != "application/json" {
+		return fmt.Errorf("key %s: answer %d %v %q; replayed should be %v", key, resp.StatusCode, resp.Header, got, replay)
+	}
+	return nil
 }

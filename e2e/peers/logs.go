@@ -1,158 +1,305 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha1"
+	"encoding/json"
 	"fmt"
+	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
-	"slices"
-	"strings"
+	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/rueidis"
+
+	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
-// entryBytes is the size of an entry's payload.
-const entryBytes = 256
+// logName is what each system calls its log.
+const logName = "bench"
 
-// compareLogs measures durable appends to a log in rounds, in which all systems take turns for a
-// moment each. The best round of each counts, as what else the machine does disturbs some rounds
-// and not others.
+// entryPayload is what an entry carries.
+var entryPayload = bytes.Repeat([]byte("x"), 256)
+
+// appender is a connected client of a log.
+type appender struct {
+	// append appends an entry for each id durably.
+	append func(ctx context.Context, ids []string) error
+	close  func()
+}
+
+// logColumn is a load on a log. shared: all callers share a client, else each has its own.
+type logColumn struct {
+	shared         bool
+	callers, batch int
+}
+
+// compareLogs measures durable appends to a log.
 func compareLogs(ctx context.Context, s settings) error {
 	dir, err := os.MkdirTemp(s.out, "logs")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	l := logRounds{settings: s, dir: dir}
-	defer l.stop()
-	if err := l.prepare(ctx); err != nil {
-		return err
-	}
-	for range s.rounds {
-		for _, st := range l.steps {
-			if err := st.round(ctx, s.duration/10); err != nil {
-				return fmt.Errorf("%s: %w", st.name, err)
+	t := &table{settings: s, name: "logs", unit: "durable entries/s", programs: []string{"client", "server"},
+		notes: moduleVersion("nats-server", "github.com/nats-io/nats-server/v2") + "; " + version(ctx, "redis-server", "--version")}
+	defer t.stop()
+	var columns []logColumn
+	for _, shared := range []bool{true, false} {
+		for _, callers := range s.callers {
+			for _, batch := range s.batches {
+				c := logColumn{shared, callers, batch}
+				if !shared && callers == 1 {
+					continue // the same
+				}
+				columns = append(columns, c)
+				name := fmt.Sprintf("callers %d, %d at a time", c.callers, c.batch)
+				if !shared {
+					name += ", a connection each"
+				}
+				t.columns = append(t.columns, name)
 			}
 		}
 	}
-	text := l.table() + fmt.Sprintf("\n%d rounds of %s each. %s; nats-server %s; %s.\n", s.rounds, s.duration/10,
-		version(ctx, s.manager, "version"), moduleVersion("github.com/nats-io/nats-server/v2"), version(ctx, "redis-server", "--version"))
-	fmt.Println(text)
-	return os.WriteFile(filepath.Join(s.out, "logs.md"), []byte(text), 0o644)
-}
-
-// logStep is one way to append to a log.
-type logStep struct {
-	name    string
-	group   string // what it is comparable with
-	callers int
-	batch   int
-	pid     int // of the server
-	// run appends for a time, and returns batches per second.
-	run func(ctx context.Context, d time.Duration) (float64, error)
-
-	rates []float64       // entries per second of each round
-	cpus  []time.Duration // per entry of each round, that of the client and of the server
-}
-
-func (st *logStep) round(ctx context.Context, d time.Duration) error {
-	before, start := cpuOf(st.pid)+ownCPU(), time.Now()
-	rate, err := st.run(ctx, d)
+	add := func(name string, pid int, open func(context.Context) (*appender, error)) {
+		t.add(&row{name: name, own: name == "Oncegate", cpu: []cpuTime{ownCPU, cpuOf(pid)},
+			load: func(i int) *load { return appends(s.duration, columns[i], open) }})
+	}
+	p, err := startManager(s.manager(), "--store", "wal", "--data-dir", filepath.Join(dir, "wal"))
 	if err != nil {
 		return err
 	}
-	rate *= float64(st.batch)
-	st.rates = append(st.rates, rate)
-	entries := rate * time.Since(start).Seconds()
-	st.cpus = append(st.cpus, time.Duration(float64(cpuOf(st.pid)+ownCPU()-before)/entries))
+	t.onStop(p.stop)
+	if err := createLog(ctx, p.addr); err != nil {
+		return err
+	}
+	add("Oncegate", p.pid(), func(ctx context.Context) (*appender, error) { return openWriter(ctx, p.addr) })
+	if err := t.addJetStream(ctx, dir, add); err != nil {
+		return err
+	}
+	if err := t.addStreams(ctx, add); err != nil {
+		return err
+	}
+	return t.measure(ctx)
+}
+
+// appends lets callers append for a time.
+func appends(d time.Duration, c logColumn, open func(context.Context) (*appender, error)) *load {
+	return &load{run: func(ctx context.Context) (int, error) {
+		all := make([]*appender, c.callers)
+		for i := range all {
+			if c.shared && i > 0 {
+				all[i] = all[0]
+				continue
+			}
+			a, err := open(ctx)
+			if err != nil {
+				return 0, err
+			}
+			defer a.close()
+			all[i] = a
+		}
+		run := runName()
+		n, err := timedCalls(ctx, d, c.callers, func(ctx context.Context, caller, n int) error {
+			return all[caller].append(ctx, keysOf(run, caller, n, c.batch))
+		})
+		return n * c.batch, err
+	}}
+}
+
+func openLog(addr string) (*client.Log, error) {
+	c, err := client.New(client.Options{URL: "http://" + addr})
+	if err != nil {
+		return nil, err
+	}
+	return c.OpenLog(logName)
+}
+
+func createLog(ctx context.Context, addr string) error {
+	log, err := openLog(addr)
+	if err != nil {
+		return err
+	}
+	_, err = log.Create(ctx, client.LogConfig{MaxKeys: 16 << 20, MaxBytes: 1 << 32})
+	return err
+}
+
+// openWriter is the client of a manager's log.
+func openWriter(ctx context.Context, addr string) (*appender, error) {
+	log, err := openLog(addr)
+	if err != nil {
+		return nil, err
+	}
+	w, err := log.OpenIdempotentWriter(ctx, client.WriterOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return &appender{close: func() { _ = w.Close(ctx) }, append: func(ctx context.Context, ids []string) error {
+		if len(ids) == 1 {
+			return w.Write(ctx, client.WriteMessage{Payload: entryPayload, IdempotencyID: ids[0]}).Err
+		}
+		results := make([]<-chan client.WriteResult, len(ids))
+		for i, id := range ids {
+			results[i] = w.WriteAsync(ctx, client.WriteMessage{Payload: entryPayload, IdempotencyID: id})
+		}
+		for _, result := range results {
+			if r := <-result; r.Err != nil {
+				return r.Err
+			}
+		}
+		return nil
+	}}, nil
+}
+
+// announce says where a child process listens, as startLogged expects it, and waits for the end.
+func announce(ctx context.Context, addr net.Addr) error {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	line, err := json.Marshal(map[string]string{"msg": "listening", "listener": "api", "addr": addr.String()})
+	if err != nil {
+		return err
+	}
+	fmt.Println(string(line))
+	<-ctx.Done()
 	return nil
 }
 
-// ownCPU is the processor's time that this program has taken.
-func ownCPU() time.Duration {
-	var u unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
-		return 0
+// serveNATS is the child process with a NATS server that syncs each message before it answers.
+func serveNATS(ctx context.Context, dir string) error {
+	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, JetStream: true, StoreDir: dir,
+		SyncAlways: true, NoLog: true, NoSigs: true})
+	if err != nil {
+		return err
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	s.Start()
+	defer s.Shutdown()
+	if !s.ReadyForConnections(readyTimeout) {
+		return fmt.Errorf("the NATS server does not accept connections")
+	}
+	return announce(ctx, s.Addr())
 }
 
-// logRounds is what takes part, and what has to be stopped.
-type logRounds struct {
-	settings
-	dir   string
-	steps []*logStep
-	stops []func()
-}
+type addLog func(name string, pid int, open func(context.Context) (*appender, error))
 
-func (l *logRounds) stop() {
-	for _, f := range slices.Backward(l.stops) {
-		f()
+// addJetStream starts a NATS server with a stream in files, which knows the ids of five minutes.
+func (t *table) addJetStream(ctx context.Context, dir string, add addLog) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
 	}
-}
-
-// The ways to ask.
-const (
-	groupShared = "Go client, shared by all callers"
-	groupLean   = "a connection for each caller"
-)
-
-// add adds a system for each number of callers and each size of batches.
-func (l *logRounds) add(name, group string, pid int, run func(ctx context.Context, d time.Duration, callers, batch int) (float64, error)) {
-	if !strings.Contains(name, l.only) {
-		return
+	p, err := startLogged(self, "nats", filepath.Join(dir, "nats"))
+	if err != nil {
+		return err
 	}
-	for _, callers := range l.callers {
-		for _, batch := range l.batches {
-			batch = max(batch, 1)
-			l.steps = append(l.steps, &logStep{name: name, group: group, callers: callers, batch: batch, pid: pid,
-				run: func(ctx context.Context, d time.Duration) (float64, error) { return run(ctx, d, callers, batch) }})
+	t.onStop(p.stop)
+	connect := func() (jetstream.JetStream, func(), error) {
+		nc, err := nats.Connect("nats://" + p.addr)
+		if err != nil {
+			return nil, nil, err
 		}
+		js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(64*128))
+		return js, nc.Close, err
 	}
-}
-
-func (l *logRounds) prepare(ctx context.Context) error {
-	if err := l.addManager(ctx); err != nil {
+	js, stop, err := connect()
+	if err != nil {
 		return err
 	}
-	if err := l.addJetStream(ctx); err != nil {
+	defer stop()
+	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: logName, Subjects: []string{logName}, Storage: jetstream.FileStorage,
+		Duplicates: 5 * time.Minute}); err != nil {
 		return err
 	}
-	return l.addStreams(ctx)
-}
-
-func (l *logRounds) table() string {
-	var b strings.Builder
-	for _, group := range []string{groupShared, groupLean} {
-		for _, callers := range l.callers {
-			for _, batch := range l.batches {
-				batch = max(batch, 1)
-				var best float64
-				var steps []*logStep
-				for _, st := range l.steps {
-					if st.group == group && st.callers == callers && st.batch == batch {
-						steps = append(steps, st)
-						best = max(best, slices.Max(st.rates))
-					}
-				}
-				if len(steps) == 0 {
-					continue
-				}
-				fmt.Fprintf(&b, "\n### %s: callers %d, batches of %d\n\n", group, callers, batch)
-				b.WriteString("| entries/s, durable | best round | median | of the best | CPU us an entry, least | median |\n|---|---:|---:|---:|---:|---:|\n")
-				for _, st := range steps {
-					rate := slices.Max(st.rates)
-					fmt.Fprintf(&b, "| %s | %.0f | %.0f | %.2f | %.1f | %.1f |\n", st.name, rate, median(st.rates), rate/best,
-						slices.Min(st.cpus).Seconds()*1e6, median(st.cpus).Seconds()*1e6)
+	add("NATS JetStream, sync_interval: always, Nats-Msg-Id", p.pid(), func(context.Context) (*appender, error) {
+		js, stop, err := connect()
+		if err != nil {
+			return nil, err
+		}
+		return &appender{close: stop, append: func(ctx context.Context, ids []string) error {
+			if len(ids) == 1 {
+				_, err := js.Publish(ctx, logName, entryPayload, jetstream.WithMsgID(ids[0]))
+				return err
+			}
+			acks := make([]jetstream.PubAckFuture, len(ids))
+			for i, id := range ids {
+				var err error
+				if acks[i], err = js.PublishAsync(logName, entryPayload, jetstream.WithMsgID(id)); err != nil {
+					return err
 				}
 			}
-		}
-	}
-	return strings.TrimPrefix(b.String(), "\n")
+			for _, ack := range acks {
+				select {
+				case <-ack.Ok():
+				case err := <-ack.Err():
+					return err
+				}
+			}
+			return nil
+		}}, nil
+	})
+	return nil
 }
 
-func median[T float64 | time.Duration](values []T) T {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
+// appendOnce does at Redis what a log does: the same id again gets the entry of the first time.
+const appendOnce = `local known = redis.call('GET', KEYS[2])
+if known then return known end
+local entry = redis.call('XADD', KEYS[1], '*', 'id', ARGV[1], 'payload', ARGV[2])
+redis.call('SET', KEYS[2], entry, 'PX', 300000)
+return entry`
+
+// addStreams starts Redis with appendfsync always.
+func (t *table) addStreams(ctx context.Context, add addLog) error {
+	addr, err := freeAddr()
+	if err != nil {
+		return err
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return err
+	}
+	// No rewrite of the file in the middle of a round.
+	srv, err := servers.StartRedis(ctx, "--bind", host, "--port", port, "--auto-aof-rewrite-percentage", "0")
+	if err != nil {
+		return err
+	}
+	t.onStop(srv.Close)
+	open := func(build func(c rueidis.Client, id string) rueidis.Completed) func(context.Context) (*appender, error) {
+		return func(ctx context.Context) (*appender, error) {
+			c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, AlwaysPipelining: true})
+			if err != nil {
+				return nil, err
+			}
+			if err := c.Do(ctx, c.B().ScriptLoad().Script(appendOnce).Build()).Error(); err != nil {
+				c.Close()
+				return nil, err
+			}
+			return &appender{close: c.Close, append: func(ctx context.Context, ids []string) error {
+				commands := make([]rueidis.Completed, len(ids))
+				for i, id := range ids {
+					commands[i] = build(c, id)
+				}
+				for _, r := range c.DoMulti(ctx, commands...) {
+					if err := r.Error(); err != nil {
+						return err
+					}
+				}
+				return nil
+			}}, nil
+		}
+	}
+	sha := fmt.Sprintf("%x", sha1.Sum([]byte(appendOnce)))
+	payload := rueidis.BinaryString(entryPayload)
+	add("Redis Streams, appendfsync always, XADD and SET of the id in a script", srv.PID(), open(func(c rueidis.Client, id string) rueidis.Completed {
+		return c.B().Evalsha().Sha1(sha).Numkeys(2).Key(logName, id).Arg(id, payload).Build()
+	}))
+	add("Redis Streams, appendfsync always, XADD alone", srv.PID(), open(func(c rueidis.Client, id string) rueidis.Completed {
+		return c.B().Xadd().Key(logName).Id("*").FieldValue().FieldValue("id", id).FieldValue("payload", payload).Build()
+	}))
+	return nil
 }

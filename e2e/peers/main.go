@@ -1,12 +1,12 @@
 // Command peers measures Oncegate beside the systems that teams use for the
 // same thing today, all of them real servers on this machine, started by the
 // program itself, with the same durability, the same number of callers and each
-// with its best client. It is a separate module, so that nobody who builds
+// with a Go client. It is a separate module, so that nobody who builds
 // Oncegate downloads the peers.
 //
-// `peers gate` does so for the whole request, in a real Envoy; `peers ledger` for
-// the manager's ledger alone, `peers jobs` for its queue, `peers engines` for both on every engine, `peers logs` for its logs; `peers ship` measures
-// what shipping to object storage costs it.
+// `peers gate` does so for the whole request, in a real Envoy; `peers engines` for
+// ledger and queue on every engine, `peers ledger` and `peers jobs` for one of them with
+// more loads, `peers logs` for logs; `peers ship` measures what shipping to object storage costs.
 //
 // The numbers of one run are comparable with each other and with nothing else:
 // clients and servers share the same cores.
@@ -26,18 +26,30 @@ import (
 	"time"
 )
 
-// settings are what all comparisons share.
+// settings are the flags.
 type settings struct {
-	manager  string        // path of the manager binary
-	out      string        // directory for tables and plots
-	duration time.Duration // of one measurement
-	callers  []int
-	jobs     int
-	only     string
-	batches  []int // operations at a time, 0: single calls
-	rounds   int
-	shipDir  string // directory for the directory that is shipped to; "": in out
-	doc      string // document whose result is replaced
+	build, out       string // directories
+	doc              string // document whose result is replaced
+	only             string
+	duration         time.Duration // of one measurement
+	rounds, jobs     int
+	callers, batches []int
+}
+
+// maxCallers bounds the concurrent callers.
+const maxCallers = 1024
+
+// comparisons are the commands, with the numbers of callers and the sizes of batches unless flags say others.
+var comparisons = map[string]struct {
+	callers, batches string
+	run              func(context.Context, settings) error
+}{
+	"gate":    {"64,1", "1", compareGates},
+	"engines": {"64", "1", func(ctx context.Context, s settings) error { return compareEngines(ctx, s, "engines", engineColumns) }},
+	"ledger":  {"1,64", "1,16", func(ctx context.Context, s settings) error { return compareEngines(ctx, s, "ledger", ledgerColumns(s)) }},
+	"jobs":    {"64", "1", func(ctx context.Context, s settings) error { return compareEngines(ctx, s, "jobs", jobColumns) }},
+	"logs":    {"1,64", "1,16", compareLogs},
+	"ship":    {"64", "1,16", compareShipping},
 }
 
 func main() {
@@ -58,84 +70,64 @@ type usageError string
 func (e usageError) Error() string { return string(e) }
 
 func run(ctx context.Context, args []string) error {
-	if len(args) == 0 {
-		return usageError("usage: peers gate|engines|ledger|rounds|jobs|logs|ship [flags]; peers gate -h lists those of gate")
+	if len(args) == 2 && args[0] == "nats" { // a child process of `logs`
+		return serveNATS(ctx, args[1])
 	}
-	if args[0] == "echo" { // the child process that `ledger` starts
-		return serveEcho(ctx, args[1:])
+	if len(args) == 0 || comparisons[args[0]].run == nil {
+		return usageError("usage: peers gate|engines|ledger|jobs|logs|ship [flags]")
 	}
-	if args[0] == "nats" { // the child process that `logs` starts
-		return serveNATS(ctx, args[1:])
+	comparison := comparisons[args[0]]
+	s, err := parseSettings(args, comparison.callers, comparison.batches)
+	if err != nil {
+		return err
 	}
-	if args[0] == "s3" { // the child process that `ship` starts
-		return serveS3(ctx, args[1])
-	}
-	if args[0] == "gate" {
-		return compareGates(ctx, args[1:])
-	}
+	return comparison.run(ctx, s)
+}
+
+func parseSettings(args []string, callers, batches string) (s settings, err error) {
 	fs := flag.NewFlagSet("peers "+args[0], flag.ContinueOnError)
-	var s settings
-	var callers, batches string
-	fs.StringVar(&s.manager, "manager", "build/oncegate", "the manager `binary`")
-	fs.StringVar(&s.out, "out", "build/peers", "`directory` for tables and plots")
-	fs.DurationVar(&s.duration, "duration", 5*time.Second, "length of one measurement")
-	fs.StringVar(&callers, "callers", "1,16,64,256", "concurrent callers, comma separated")
-	fs.StringVar(&batches, "batches", "0", "operations at a time, on a stream of the ledger or in a batch, comma separated; 0: single calls (rounds, logs and ship)")
-	fs.IntVar(&s.rounds, "rounds", 30, "rounds, of a tenth of -duration each (rounds, logs and ship) or of -duration (engines)")
-	fs.IntVar(&s.jobs, "jobs", 100000, "jobs per measurement (jobs and engines)")
-	fs.StringVar(&s.doc, "doc", "", "`file` whose result is replaced (engines only)")
-	fs.StringVar(&s.shipDir, "ship-dir", "", "`directory` on another disk than -out, in which the shipped-to directory is made; in -out by default (ship only)")
-	fs.StringVar(&s.only, "only", "", "measure only systems whose name contains this")
+	fs.StringVar(&s.build, "build", "build", "`directory` of what make has built")
+	fs.StringVar(&s.out, "out", "build/peers", "`directory` for the table")
+	fs.StringVar(&s.doc, "doc", "", "gate, engines: `file` in which the table is replaced as well, between its marks")
+	fs.StringVar(&s.only, "only", "", "measure only rows whose name contains this")
+	fs.DurationVar(&s.duration, "duration", 2*time.Second, "length of one measurement")
+	fs.IntVar(&s.rounds, "rounds", 4, "rounds, in which all rows take turns; the best one of each counts")
+	fs.IntVar(&s.jobs, "jobs", 5000, "engines, jobs: jobs to claim and to work in a round")
+	fs.StringVar(&callers, "callers", callers, "gate, ledger, logs, ship: concurrent callers, comma separated")
+	fs.StringVar(&batches, "batches", batches, "ledger, logs, ship: operations at a time, comma separated")
 	if err := fs.Parse(args[1:]); err != nil {
-		return usageError(err.Error())
+		return s, usageError(err.Error())
 	}
-	for _, c := range strings.Split(callers, ",") {
-		n, err := strconv.Atoi(c)
-		if err != nil || n < 1 || n > 1024 {
-			return usageError(fmt.Sprintf("-callers %q: must be numbers from 1 to 1024, comma separated", callers))
-		}
-		s.callers = append(s.callers, n)
+	if s.callers, err = numbers("-callers", callers, 1, maxCallers); err != nil {
+		return s, err
 	}
-	for _, b := range strings.Split(batches, ",") {
-		n, err := strconv.Atoi(b)
-		if err != nil || n < 0 || n > 128 {
-			return usageError(fmt.Sprintf("-batches %q: must be numbers from 0 to 128, comma separated", batches))
-		}
-		s.batches = append(s.batches, n)
+	if s.batches, err = numbers("-batches", batches, 1, 128); err != nil {
+		return s, err
 	}
 	if s.rounds < 1 || s.rounds > 10000 {
-		return usageError(fmt.Sprintf("-rounds %d: must be from 1 to 10000", s.rounds))
+		return s, usageError(fmt.Sprintf("-rounds %d: must be from 1 to 10000", s.rounds))
 	}
-	if s.duration < time.Second {
-		return usageError(fmt.Sprintf("-duration %s: must be at least 1s", s.duration))
+	if s.duration < 100*time.Millisecond {
+		return s, usageError(fmt.Sprintf("-duration %s: must be at least 100ms", s.duration))
 	}
-	if _, err := os.Stat(s.manager); err != nil {
-		return usageError(fmt.Sprintf("-manager %s: %v", s.manager, err))
+	if s.build, err = filepath.Abs(s.build); err != nil {
+		return s, err
 	}
-	var err error
-	if s.manager, err = filepath.Abs(s.manager); err != nil {
-		return err
+	if s.out, err = filepath.Abs(s.out); err != nil {
+		return s, err
 	}
-	if err := os.MkdirAll(s.out, 0o755); err != nil {
-		return err
-	}
-	switch args[0] {
-	case "ledger":
-		return compareLedgers(ctx, s)
-	case "rounds":
-		return compareRounds(ctx, s)
-	case "logs":
-		return compareLogs(ctx, s)
-	case "ship":
-		if s.only != "" {
-			return usageError("-only is not for ship: each row is compared with the first")
+	return s, os.MkdirAll(s.out, 0o755)
+}
+
+func (s settings) manager() string { return filepath.Join(s.build, "oncegate") }
+
+func numbers(flag, text string, least, most int) (all []int, err error) {
+	for part := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(part)
+		if err != nil || n < least || n > most {
+			return nil, usageError(fmt.Sprintf("%s %q: must be numbers from %d to %d, comma separated", flag, text, least, most))
 		}
-		return compareShipping(ctx, s)
-	case "jobs":
-		return compareJobs(ctx, s)
-	case "engines":
-		return compareEngines(ctx, s)
-	default:
-		return usageError(fmt.Sprintf("unknown comparison %q: must be gate, engines, ledger, rounds, jobs, logs or ship", args[0]))
+		all = append(all, n)
 	}
+	return all, nil
 }

@@ -1,7 +1,7 @@
 // Command extproc is what a team could write instead of Oncegate: an
 // external processor for Envoy that keeps idempotency keys in Redis. It is the
-// peer that `make bench-envoy` measures the gate beside, so it is written to be
-// cheap:
+// peer that `make bench-envoy` measures the gate beside. With -plain it is written from the documentation (plain.go);
+// without, it is written to be cheap (processor.go):
 //
 //   - One stream per request, closed as soon as nothing more is wanted of it: at
 //     once for a request without a key and for a replay.
@@ -25,9 +25,9 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"flag"
 	"fmt"
+	"log"
 	"net"
 	"os"
 	"os/signal"
@@ -37,54 +37,49 @@ import (
 	"time"
 
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 	"google.golang.org/grpc"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "extproc:", err)
-		os.Exit(1)
+	redis := flag.String("redis", "127.0.0.1:6379", "`address` of Redis")
+	plain := flag.Bool("plain", false, "be the plain processor")
+	flag.Parse()
+	if err := serve(*redis, *plain); err != nil {
+		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, args []string) error {
-	fs := flag.NewFlagSet("extproc", flag.ContinueOnError)
-	listen := fs.String("listen", "127.0.0.1:0", "`address` to listen on: host:port or unix:path")
-	redis := fs.String("redis", "127.0.0.1:6379", "`address` of Redis")
-	ttl := fs.Duration("ttl", 5*time.Minute, "how long an answer is remembered")
-	pending := fs.Duration("pending-ttl", time.Minute, "how long a reservation holds")
-	if err := fs.Parse(args); err != nil {
-		return err
-	}
-	client, err := connect(*redis)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	l, err := net.Listen(network(*listen))
+func serve(redis string, plain bool) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	srv := newServer()
-	extproc.RegisterExternalProcessorServer(srv, &processor{redis: client, ttl: *ttl, pending: *pending})
-	line, err := json.Marshal(map[string]string{"msg": "listening", "listener": "api", "addr": l.Addr().String()})
-	if err != nil {
-		return err
+	if plain {
+		srv = grpc.NewServer()
+		extproc.RegisterExternalProcessorServer(srv, &plainProcessor{redis: goredis.NewClient(&goredis.Options{Addr: redis})})
+	} else {
+		client, err := connect(redis)
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		extproc.RegisterExternalProcessorServer(srv, &processor{redis: client, ttl: answerTTL, pending: pendingTTL})
 	}
-	fmt.Println(string(line))
-	errs := make(chan error, 1)
-	go func() { errs <- srv.Serve(l) }()
-	select {
-	case <-ctx.Done():
-		srv.Stop()
-		return <-errs
-	case err := <-errs:
-		return err
-	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, srv.Stop)
+	fmt.Printf(`{"msg":"listening","listener":"api","addr":%q}`+"\n", l.Addr())
+	return srv.Serve(l)
 }
+
+// How long a reservation holds, and how long an answer is remembered.
+const (
+	pendingTTL = time.Minute
+	answerTTL  = 5 * time.Minute
+)
 
 // network splits an address as net.Listen and net.Dial want it.
 func network(addr string) (string, string) {

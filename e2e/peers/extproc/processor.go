@@ -17,6 +17,7 @@ import (
 	"github.com/redis/rueidis"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // maxBody is the longest answer that is recorded, in bytes. A longer one passes,
@@ -166,7 +167,11 @@ func (p *processor) finish(ctx context.Context, s *stream) error {
 	case "408", "425", "429", "503":
 		return p.redis.Do(ctx, p.redis.B().Del().Key(s.key).Build()).Error()
 	}
-	return p.redis.Do(ctx, p.redis.B().Set().Key(s.key).Value(rueidis.BinaryString(s.record())).Px(p.ttl).Build()).Error()
+	record, err := s.record()
+	if err != nil {
+		return err
+	}
+	return p.redis.Do(ctx, p.redis.B().Set().Key(s.key).Value(rueidis.BinaryString(record)).Px(p.ttl).Build()).Error()
 }
 
 // read takes from a request what is needed and reports whether it has a key. The key in Redis
@@ -198,31 +203,27 @@ func (s *stream) read(headers []*core.HeaderValue) bool {
 	return true
 }
 
-// record is an answer as it is kept: the state, the fingerprint, the status, the
-// headers with their lengths, the body.
-func (s *stream) record() []byte {
-	size := 32 + len(s.body)
-	for _, h := range s.headers {
-		size += len(h.GetKey()) + len(h.GetRawValue()) + 8
-	}
-	b := make([]byte, 0, size)
+// record is an answer as it is kept: the state, the fingerprint, the length of the replay, the replay.
+func (s *stream) record() ([]byte, error) {
 	if s.long {
-		return append(append(b, 'L'), s.mark[:]...)
+		return append([]byte{'L'}, s.mark[:]...), nil
 	}
-	b = append(append(b, 'C'), s.mark[:]...)
-	b = appendText(b, s.status)
+	code, err := strconv.ParseUint(s.status, 10, 16)
+	if err != nil {
+		return nil, err
+	}
+	set := []*core.HeaderValueOption{option("idempotent-replayed", []byte("true"))}
 	for _, h := range s.headers {
-		if perConnection(h.GetKey()) {
-			continue
+		if !perConnection(h.GetKey()) {
+			set = append(set, option(h.GetKey(), h.GetRawValue()))
 		}
-		b = appendText(b, h.GetKey())
-		b = appendText(b, string(h.GetRawValue()))
 	}
-	return append(append(b, 0), s.body...)
-}
-
-func appendText(b []byte, s string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+	answer, err := proto.Marshal(immediate(uint32(code), set, s.body))
+	if err != nil {
+		return nil, err
+	}
+	b := append(append(make([]byte, 0, 32+len(answer)), 'C'), s.mark[:]...)
+	return append(binary.AppendUvarint(b, uint64(len(answer))), answer...), nil
 }
 
 // perConnection are headers that Envoy rebuilds for each answer.
@@ -236,35 +237,12 @@ func perConnection(name string) bool {
 
 // replay is the recorded answer.
 func replay(b []byte) (*extproc.ProcessingResponse, error) {
-	code, b, ok := text(b)
-	n, err := strconv.ParseUint(string(code), 10, 16)
-	if !ok || err != nil {
+	n, size := binary.Uvarint(b)
+	answer := new(extproc.ProcessingResponse)
+	if size <= 0 || n != uint64(len(b)-size) || proto.Unmarshal(b[size:], answer) != nil {
 		return nil, status.Error(codes.DataLoss, "the record cannot be read")
 	}
-	set := []*core.HeaderValueOption{option("idempotent-replayed", []byte("true"))}
-	for {
-		var name, value []byte
-		if name, b, ok = text(b); !ok {
-			return nil, status.Error(codes.DataLoss, "the record cannot be read")
-		}
-		if len(name) == 0 {
-			break
-		}
-		if value, b, ok = text(b); !ok {
-			return nil, status.Error(codes.DataLoss, "the record cannot be read")
-		}
-		set = append(set, option(string(name), value))
-	}
-	return immediate(uint32(n), set, b), nil
-}
-
-// text reads a length and as many bytes.
-func text(b []byte) (s, rest []byte, ok bool) {
-	n, size := binary.Uvarint(b)
-	if size <= 0 || n > uint64(len(b)-size) {
-		return nil, nil, false
-	}
-	return b[size : size+int(n)], b[size+int(n):], true
+	return answer, nil
 }
 
 func problem(code uint32, title string, headers ...string) *extproc.ProcessingResponse {

@@ -210,7 +210,11 @@ func TestLongAnswerIsNotRecorded(t *testing.T) {
 
 // What is damaged in Redis is an error and no answer.
 func TestDamagedRecordIsAnError(t *testing.T) {
-	whole := (&stream{status: "200", headers: headers(true, "a", "b").GetHeaders().GetHeaders()}).record()[17:]
+	record, err := (&stream{status: "200", headers: headers(true, "a", "b").GetHeaders().GetHeaders()}).record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := record[17:]
 	for n := range whole {
 		if _, err := replay(whole[:n]); err == nil {
 			t.Errorf("a record cut to %d of %d bytes can be read", n, len(whole))

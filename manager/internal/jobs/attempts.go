@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"strings"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/codec"
 )
 
 // What a job keeps of its attempts that failed. Claims and heartbeats write it again, so it is small.
@@ -44,21 +46,21 @@ func appendErrors(b []byte, all []AttemptError) []byte {
 	for i := range all {
 		b = binary.AppendUvarint(b, uint64(all[i].Attempt))
 		b = appendStamp(b, all[i].At)
-		b = appendString(b, all[i].Worker)
-		b = appendString(b, all[i].Text)
+		b = codec.AppendString(b, all[i].Worker)
+		b = codec.AppendString(b, all[i].Text)
 	}
 	return b
 }
 
 func (d *decoder) errors() []AttemptError {
-	n := d.uvarint()
+	n := d.Uvarint()
 	if n < 1 || n > MaxErrors {
 		d.fail()
 		return nil
 	}
 	all := make([]AttemptError, n)
 	for i := range all {
-		all[i] = AttemptError{Attempt: int(d.uvarint()), At: d.stamp(), Worker: d.string(), Text: d.string()}
+		all[i] = AttemptError{Attempt: int(d.Uvarint()), At: d.stamp(), Worker: d.String(), Text: d.String()}
 		if e := &all[i]; e.Attempt < 0 || e.Text == "" || len(e.Text) > MaxErrorText || len(e.Worker) > MaxNameBytes {
 			d.fail()
 		}
@@ -103,12 +105,10 @@ func appendTraceparent(b []byte, s string) []byte {
 }
 
 func (d *decoder) traceparent() string {
-	if len(d.b) < traceparentBytes {
-		d.fail()
+	v := d.Take(traceparentBytes)
+	if v == nil {
 		return ""
 	}
-	v := d.b[:traceparentBytes]
-	d.b = d.b[traceparentBytes:]
 	var text [55]byte
 	b := append(text[:0], "00-"...)
 	b = hex.AppendEncode(b, v[:16])

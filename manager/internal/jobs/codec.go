@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/codec"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -90,17 +91,17 @@ func (r *record) encode() []byte {
 	b = append(b, recordVersion)
 	b = binary.AppendUvarint(b, flags)
 	b = append(b, byte(r.State))
-	b = appendString(b, r.Function)
-	b = appendString(b, r.Key)
+	b = codec.AppendString(b, r.Function)
+	b = codec.AppendString(b, r.Key)
 	b = binary.AppendVarint(b, int64(r.Priority))
 	b = binary.AppendUvarint(b, uint64(r.Attempt))
 	b = binary.AppendUvarint(b, uint64(r.MaxAttempts))
 	for _, t := range []time.Time{r.CreatedAt, r.RunAt, r.StartedAt, r.FinishedAt} {
 		b = appendStamp(b, t)
 	}
-	b = appendString(b, r.LastToken)
-	b = appendString(b, r.LockID)
-	b = appendString(b, r.Error)
+	b = codec.AppendString(b, r.LastToken)
+	b = codec.AppendString(b, r.LockID)
+	b = codec.AppendString(b, r.Error)
 	if r.Place > 0 {
 		b = append(b, byte(r.Place))
 	}
@@ -108,7 +109,7 @@ func (r *record) encode() []byte {
 		b = appendStamp(b, r.FreedAt)
 	}
 	if r.Owner != "" {
-		b = appendString(b, r.Owner)
+		b = codec.AppendString(b, r.Owner)
 	}
 	if r.Traceparent != "" {
 		b = appendTraceparent(b, r.Traceparent)
@@ -117,40 +118,35 @@ func (r *record) encode() []byte {
 		b = appendErrors(b, r.Errors)
 	}
 	if r.State == Replayed {
-		b = appendString(b, r.ReplayedAs)
+		b = codec.AppendString(b, r.ReplayedAs)
 	}
 	if r.Lease != nil {
-		b = appendString(b, r.Lease.Worker)
-		b = appendString(b, r.Lease.Token)
+		b = codec.AppendString(b, r.Lease.Worker)
+		b = codec.AppendString(b, r.Lease.Token)
 		b = appendStamp(b, r.Lease.Begun)
 		b = appendStamp(b, r.Lease.Until)
 		b = binary.AppendUvarint(b, uint64(r.Lease.Duration/time.Microsecond))
 	}
 	if r.Dedup != nil {
 		b = append(b, byte(r.Dedup.Strategy))
-		b = appendString(b, r.Dedup.Key)
+		b = codec.AppendString(b, r.Dedup.Key)
 		b = binary.AppendUvarint(b, uint64(r.Dedup.TTL/time.Microsecond))
 	}
 	b = binary.AppendUvarint(b, uint64(len(r.WALLocations)))
 	for _, l := range r.WALLocations {
-		b = appendString(b, l.Database)
+		b = codec.AppendString(b, l.Database)
 		b = binary.AppendUvarint(b, uint64(l.LSN))
 	}
 	switch {
 	case r.ResultBlob > 0:
 		b = binary.AppendUvarint(b, uint64(r.ResultBlob))
 	case r.Result != nil:
-		b = appendString(b, r.Result)
+		b = codec.AppendString(b, r.Result)
 	}
 	if r.PayloadBlob > 0 {
 		return binary.AppendUvarint(b, uint64(r.PayloadBlob))
 	}
-	return appendString(b, r.Payload)
-}
-
-func appendString[T string | []byte](b []byte, s T) []byte {
-	b = binary.AppendUvarint(b, uint64(len(s)))
-	return append(b, s...)
+	return codec.AppendString(b, r.Payload)
 }
 
 func appendStamp(b []byte, t time.Time) []byte {
@@ -169,38 +165,38 @@ func unreadable(c store.Collection, key, format string, args ...any) error {
 
 // version reads the version of a record and fails unless it is want.
 func (d *decoder) version(want byte) {
-	if v := d.byte(); v != want && d.err == nil {
-		d.b, d.err = nil, fmt.Errorf("it has version %d, this program reads %d", v, want)
+	if v := d.Byte(); v != want && d.Err() == nil {
+		d.Fail(fmt.Errorf("it has version %d, this program reads %d", v, want))
 	}
 }
 
 // decodeRecord is the inverse of encode. Payload and Result alias b. Its error is a *store.UnreadableError.
 func decodeRecord(id string, b []byte) (*record, error) {
-	d := decoder{b: b}
+	d := decoder{codec.NewReader(b)}
 	d.version(recordVersion)
 	r := &record{}
 	r.ID = id
-	flags := d.uvarint()
-	r.State = State(d.byte())
-	r.Function = d.string()
-	r.Key = d.string()
-	r.Priority = int(d.varint())
-	r.Attempt = int(d.uvarint())
-	r.MaxAttempts = int(d.uvarint())
+	flags := d.Uvarint()
+	r.State = State(d.Byte())
+	r.Function = d.String()
+	r.Key = d.String()
+	r.Priority = int(d.Varint())
+	r.Attempt = int(d.Uvarint())
+	r.MaxAttempts = int(d.Uvarint())
 	r.CreatedAt, r.RunAt, r.StartedAt, r.FinishedAt = d.stamp(), d.stamp(), d.stamp(), d.stamp()
-	r.LastToken = d.string()
-	r.LockID = d.string()
-	r.Error = d.string()
+	r.LastToken = d.String()
+	r.LockID = d.String()
+	r.Error = d.String()
 	r.CancelRequested = flags&hasCancel != 0
 	r.Duplicates = flags&hasDuplicates != 0
 	if flags&hasPlace != 0 {
-		r.Place = int(d.byte())
+		r.Place = int(d.Byte())
 	}
 	if flags&hasFreed != 0 {
 		r.FreedAt = d.stamp()
 	}
 	if flags&hasOwner != 0 {
-		if r.Owner = d.string(); r.Owner == "" {
+		if r.Owner = d.String(); r.Owner == "" {
 			d.fail()
 		}
 	}
@@ -211,23 +207,23 @@ func decodeRecord(id string, b []byte) (*record, error) {
 		r.Errors = d.errors()
 	}
 	if r.State == Replayed {
-		if r.ReplayedAs = d.string(); CheckID("", r.ReplayedAs) != nil {
+		if r.ReplayedAs = d.String(); CheckID("", r.ReplayedAs) != nil {
 			d.fail()
 		}
 	}
 	if flags&hasLease != 0 {
-		r.Lease = &Lease{Worker: d.string(), Token: d.string(), Begun: d.stamp(), Until: d.stamp(), Duration: d.duration()}
+		r.Lease = &Lease{Worker: d.String(), Token: d.String(), Begun: d.stamp(), Until: d.stamp(), Duration: d.duration()}
 	}
 	if flags&hasDedup != 0 {
 		r.Dedup = &Dedup{
-			Strategy: Strategy(d.byte()), Key: d.string(), TTL: d.duration(),
+			Strategy: Strategy(d.Byte()), Key: d.String(), TTL: d.duration(),
 			RescheduleOnce: flags&hasReschedule != 0,
 		}
 	}
-	if n := d.uvarint(); n > 0 && n <= MaxWALLocations {
+	if n := d.Uvarint(); n > 0 && n <= MaxWALLocations {
 		r.WALLocations = make(WALLocations, n)
 		for i := range r.WALLocations {
-			r.WALLocations[i] = WALLocation{Database: d.string(), LSN: LSN(d.uvarint())}
+			r.WALLocations[i] = WALLocation{Database: d.String(), LSN: LSN(d.Uvarint())}
 		}
 	} else if n > 0 {
 		d.fail()
@@ -236,100 +232,41 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	case flags&hasResultBlob != 0:
 		r.ResultBlob = d.length()
 	case flags&hasResult != 0:
-		r.Result = d.bytes()
+		r.Result = d.Bytes()
 	}
 	if flags&hasPayloadBlob != 0 {
 		r.PayloadBlob = d.length()
 	} else {
-		r.Payload = d.bytes()
+		r.Payload = d.Bytes()
 	}
-	if d.err == nil && (len(d.b) != 0 || r.State < Scheduled || r.State > Replayed || (r.State == Active) != (r.Lease != nil) ||
+	if d.Err() == nil && (len(d.Rest()) != 0 || r.State < Scheduled || r.State > Replayed || (r.State == Active) != (r.Lease != nil) ||
 		CheckName("", r.Function) != nil || checkVisible("", r.Key, 0, MaxKeyBytes) != nil || len(r.LockID) > MaxKeyBytes || r.Priority < MinPriority || r.Priority > MaxPriority ||
 		r.Attempt < 0 || r.MaxAttempts < 0) {
 		d.fail()
 	}
-	if d.err != nil {
-		return nil, unreadable(colJobs, id, "%v", d.err)
+	if d.Err() != nil {
+		return nil, unreadable(colJobs, id, "%v", d.Err())
 	}
 	return r, nil
 }
 
 // standsAlone reports whether a job has neither a payload in another record nor a lock, without decoding it.
 func standsAlone(b []byte) bool {
-	d := decoder{b: b}
+	d := decoder{codec.NewReader(b)}
 	d.version(recordVersion)
-	return d.uvarint()&(hasPayloadBlob|hasDedup) == 0 && d.err == nil
+	return d.Uvarint()&(hasPayloadBlob|hasDedup) == 0 && d.Err() == nil
 }
 
-// decoder reads what the append functions wrote. After the first error every
-// read returns zero.
-type decoder struct {
-	b   []byte
-	err error
-}
+// decoder reads what encode and its like wrote.
+type decoder struct{ codec.Reader }
 
-func (d *decoder) fail() {
-	d.b = nil
-	if d.err == nil {
-		d.err = errRecord
-	}
-}
-
-func (d *decoder) byte() byte {
-	if len(d.b) == 0 {
-		d.fail()
-		return 0
-	}
-	v := d.b[0]
-	d.b = d.b[1:]
-	return v
-}
-
-func (d *decoder) uvarint() uint64 {
-	v, n := binary.Uvarint(d.b)
-	if n <= 0 {
-		d.fail()
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *decoder) varint() int64 {
-	v, n := binary.Varint(d.b)
-	if n <= 0 {
-		d.fail()
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
-}
+func (d *decoder) fail() { d.Fail(errRecord) }
 
 // length reads the size of a value in another record.
-func (d *decoder) length() int {
-	n := d.uvarint()
-	if n > store.MaxValueBytes {
-		d.fail()
-		return 0
-	}
-	return int(n)
-}
-
-func (d *decoder) bytes() []byte {
-	n := d.uvarint()
-	if n > uint64(len(d.b)) {
-		d.fail()
-		return nil
-	}
-	v := d.b[:n:n]
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *decoder) string() string { return string(d.bytes()) }
+func (d *decoder) length() int { return d.Count(store.MaxValueBytes) }
 
 func (d *decoder) stamp() time.Time {
-	v := d.varint()
+	v := d.Varint()
 	if v == 0 {
 		return time.Time{}
 	}
@@ -337,7 +274,7 @@ func (d *decoder) stamp() time.Time {
 }
 
 func (d *decoder) duration() time.Duration {
-	v := d.uvarint()
+	v := d.Uvarint()
 	if v > uint64(MaxDedupTTL/time.Microsecond) {
 		d.fail()
 		return 0

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/codec"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -17,7 +18,7 @@ const lockVersion = 1
 
 func (l *lock) put(tx store.Tx, id string) error {
 	b := appendStamp([]byte{lockVersion}, l.until)
-	b = appendString(b, l.holder)
+	b = codec.AppendString(b, l.holder)
 	return tx.Put(colLocks, id, b, store.Entry{Index: idxExpiry, SortKey: timeKey(l.until)})
 }
 
@@ -34,14 +35,14 @@ func loadLock(tx store.Tx, id string) (*lock, error) {
 }
 
 func decodeLock(id string, b []byte) (*lock, error) {
-	d := decoder{b: b}
+	d := decoder{codec.NewReader(b)}
 	d.version(lockVersion)
-	l := &lock{until: d.stamp(), holder: d.string()}
-	if d.err == nil && (len(d.b) != 0 || CheckID("", l.holder) != nil) {
+	l := &lock{until: d.stamp(), holder: d.String()}
+	if d.Err() == nil && (len(d.Rest()) != 0 || CheckID("", l.holder) != nil) {
 		d.fail()
 	}
-	if d.err != nil {
-		return nil, unreadable(colLocks, id, "%v", d.err)
+	if d.Err() != nil {
+		return nil, unreadable(colLocks, id, "%v", d.Err())
 	}
 	return l, nil
 }

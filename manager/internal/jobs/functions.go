@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/codec"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -33,22 +34,22 @@ const pausedVersion = 1
 func (p *pausedList) encode() []byte {
 	b := []byte{pausedVersion}
 	for i, n := range p.names {
-		b = appendStamp(appendString(b, n), p.since[i])
+		b = appendStamp(codec.AppendString(b, n), p.since[i])
 	}
 	return b
 }
 
 // decodePaused reads the record of paused functions. With an error it returns those before the damage.
 func decodePaused(key string, b []byte) (pausedList, error) {
-	d := decoder{b: b}
+	d := decoder{codec.NewReader(b)}
 	d.version(pausedVersion)
 	var p pausedList
-	for len(d.b) > 0 {
-		name, since, n := d.string(), d.stamp(), len(p.names)
-		if d.err == nil && (CheckName("", name) != nil || n == MaxPaused || n > 0 && p.names[n-1] >= name) {
+	for len(d.Rest()) > 0 {
+		name, since, n := d.String(), d.stamp(), len(p.names)
+		if d.Err() == nil && (CheckName("", name) != nil || n == MaxPaused || n > 0 && p.names[n-1] >= name) {
 			d.fail()
 		}
-		if d.err != nil {
+		if d.Err() != nil {
 			break
 		}
 		p.names, p.since = append(p.names, name), append(p.since, since)
@@ -56,8 +57,8 @@ func decodePaused(key string, b []byte) (pausedList, error) {
 	if len(p.names) == 0 { // then there is no record
 		d.fail()
 	}
-	if d.err != nil {
-		return p, unreadable(colControl, key, "%v", d.err)
+	if d.Err() != nil {
+		return p, unreadable(colControl, key, "%v", d.Err())
 	}
 	return p, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/oncegate/oncegate/manager/internal/codec"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -373,7 +374,7 @@ func FuzzReadRecord(f *testing.F) {
 	f.Add(uint8(0), job.encode())
 	f.Add(uint8(1), []byte("{}"))
 	f.Add(uint8(2), []byte("id"))
-	f.Add(uint8(3), appendString(appendStamp([]byte{lockVersion}, time.UnixMicro(1)), "id"))
+	f.Add(uint8(3), codec.AppendString(appendStamp([]byte{lockVersion}, time.UnixMicro(1)), "id"))
 	f.Add(uint8(4), (&pausedList{[]string{"f", "g"}, make([]time.Time, 2)}).encode())
 	f.Fuzz(func(t *testing.T, which uint8, b []byte) {
 		c := all[int(which)%len(all)]

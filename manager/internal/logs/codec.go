@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/codec"
 )
 
 // What engines write. Numbers are unsigned varints, strings and payloads have their length in
@@ -18,39 +20,6 @@ import (
 //
 // A log's configuration is JSON.
 
-var errShort = errors.New("the record ends too early")
-
-func appendBytes[T string | []byte](dst []byte, s T) []byte {
-	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
-}
-
-// decoder reads a record; after an error it reads zeros.
-type decoder struct {
-	b   []byte
-	err error
-}
-
-func (d *decoder) uint() uint64 {
-	v, n := binary.Uvarint(d.b)
-	if n <= 0 {
-		d.b, d.err = nil, errShort
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *decoder) bytes() []byte {
-	n := d.uint()
-	if n > uint64(len(d.b)) {
-		d.b, d.err = nil, errShort
-		return nil
-	}
-	b := d.b[:n:n]
-	d.b = d.b[n:]
-	return b
-}
-
 // AppendEntries encodes entries with consecutive numbers from first on that were appended
 // together at log time at.
 func AppendEntries(dst []byte, first uint64, at int64, entries []Entry) []byte {
@@ -59,11 +28,11 @@ func AppendEntries(dst []byte, first uint64, at int64, entries []Entry) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(entries)))
 	for i := range entries {
 		e := &entries[i]
-		dst = appendBytes(dst, e.ID)
-		dst = appendBytes(dst, e.Payload)
+		dst = codec.AppendString(dst, e.ID)
+		dst = codec.AppendString(dst, e.Payload)
 		dst = binary.AppendUvarint(dst, uint64(len(e.Properties)))
 		for _, p := range e.Properties {
-			dst = appendBytes(appendBytes(dst, p.Name), p.Value)
+			dst = codec.AppendString(codec.AppendString(dst, p.Name), p.Value)
 		}
 	}
 	return dst
@@ -72,30 +41,30 @@ func AppendEntries(dst []byte, first uint64, at int64, entries []Entry) []byte {
 // EachEntry is the inverse of AppendEntries. Payloads alias b. An error of fn ends it and is
 // returned.
 func EachEntry(b []byte, fn func(e *Entry, at int64) error) error {
-	d := decoder{b: b}
-	first, at, count := d.uint(), d.uint(), d.uint()
-	if d.err == nil && (first == 0 || count == 0 || count > MaxBatchEntries || first+count < first || at > 1<<62) {
+	d := codec.NewReader(b)
+	first, at, count := d.Uvarint(), d.Uvarint(), d.Uvarint()
+	if d.Err() == nil && (first == 0 || count == 0 || count > MaxBatchEntries || first+count < first || at > 1<<62) {
 		return fmt.Errorf("the record has %d entries from number %d on at log time %d", count, first, at)
 	}
-	for i := uint64(0); i < count && d.err == nil; i++ {
-		e := Entry{Number: first + i, ID: string(d.bytes()), Payload: d.bytes()}
-		n := d.uint()
+	for i := uint64(0); i < count && d.Err() == nil; i++ {
+		e := Entry{Number: first + i, ID: d.String(), Payload: d.Bytes()}
+		n := d.Uvarint()
 		if n > MaxProperties {
 			return fmt.Errorf("the record has an entry with %d properties", n)
 		}
-		for ; n > 0 && d.err == nil; n-- {
-			e.Properties = append(e.Properties, Property{string(d.bytes()), string(d.bytes())})
+		for ; n > 0 && d.Err() == nil; n-- {
+			e.Properties = append(e.Properties, Property{d.String(), d.String()})
 		}
-		if d.err == nil {
+		if d.Err() == nil {
 			if err := fn(&e, int64(at)); err != nil {
 				return err
 			}
 		}
 	}
-	if d.err == nil && len(d.b) > 0 {
-		return fmt.Errorf("%d bytes follow the last entry", len(d.b))
+	if d.Err() == nil && len(d.Rest()) > 0 {
+		return fmt.Errorf("%d bytes follow the last entry", len(d.Rest()))
 	}
-	return d.err
+	return d.Err()
 }
 
 // Settings are a log's configuration as it is written: with its name and hash key.
@@ -285,13 +254,13 @@ func (s *State) restoreSlots(b []byte) error {
 }
 
 func (s *State) restoreClients(b []byte) error {
-	d := decoder{b: b}
-	for len(d.b) > 0 && d.err == nil {
-		if c := d.client(); d.err == nil {
+	d := codec.NewReader(b)
+	for len(d.Rest()) > 0 && d.Err() == nil {
+		if c := readClient(&d); d.Err() == nil {
 			s.clients.put(c)
 		}
 	}
-	return d.err
+	return d.Err()
 }
 
 // append encodes a client.
@@ -309,31 +278,18 @@ func (c *client) append(b []byte) []byte {
 	return b
 }
 
-// client is the inverse of append; after an error it is not to be used.
-func (d *decoder) client() *client {
+// readClient is the inverse of append; after an error it is not to be used.
+func readClient(d *codec.Reader) *client {
 	c := new(client)
-	if d.err != nil || len(d.b) < len(c.hash) {
-		d.err = errShort
-		return c
-	}
-	copy(c.hash[:], d.b)
-	d.b = d.b[len(c.hash):]
-	var runs uint64
-	c.first, c.last, c.at, runs = d.uint(), d.uint(), int64(d.uint()), d.uint()
-	if runs > clientRuns {
-		d.err = fmt.Errorf("a client has %d runs", runs)
-		return c
-	}
-	for ; runs > 0; runs-- {
-		c.runs = append(c.runs, run{d.uint(), d.uint(), d.uint()})
-	}
-	if d.err != nil || len(d.b) < clientDigests*8 {
-		d.err = errShort
-		return c
+	copy(c.hash[:], d.Take(len(c.hash)))
+	c.first, c.last, c.at = d.Uvarint(), d.Uvarint(), int64(d.Uvarint())
+	for range d.Count(clientRuns) {
+		c.runs = append(c.runs, run{d.Uvarint(), d.Uvarint(), d.Uvarint()})
 	}
 	for i := range c.digests {
-		c.digests[i] = binary.LittleEndian.Uint64(d.b[i*8:])
+		if b := d.Take(8); b != nil {
+			c.digests[i] = binary.LittleEndian.Uint64(b)
+		}
 	}
-	d.b = d.b[clientDigests*8:]
 	return c
 }

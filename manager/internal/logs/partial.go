@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/codec"
 )
 
 // partial is what a State knows that holds only the ids, clients and writers that a few batches name.
@@ -81,13 +83,13 @@ func (s *State) EachAdded(fn func(h Hash, number uint64, value []byte) error) er
 
 // LoadClient takes a client as EachClient encoded it.
 func (s *State) LoadClient(h Hash, b []byte) error {
-	d := decoder{b: b}
-	c := d.client()
-	if d.err == nil && (len(d.b) > 0 || c.hash != h) {
-		d.err = fmt.Errorf("a client has another name, or %d bytes too many", len(d.b))
+	d := codec.NewReader(b)
+	c := readClient(&d)
+	if d.Err() == nil && (len(d.Rest()) > 0 || c.hash != h) {
+		d.Fail(fmt.Errorf("a client has another name, or %d bytes too many", len(d.Rest())))
 	}
-	if d.err != nil {
-		return d.err
+	if d.Err() != nil {
+		return d.Err()
 	}
 	s.clients.put(c)
 	s.part.loaded++

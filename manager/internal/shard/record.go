@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/codec"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -77,12 +78,12 @@ const recordVersion = 1
 
 func (i *Identity) encode() []byte {
 	id, _ := hex.DecodeString(i.ID)
-	b := appendBytes([]byte{recordVersion}, string(id))
-	b = appendBytes(b, i.Name)
+	b := codec.AppendString([]byte{recordVersion}, string(id))
+	b = codec.AppendString(b, i.Name)
 	b = binary.AppendUvarint(b, i.Version)
 	b = binary.AppendUvarint(b, uint64(len(i.Shards)))
 	for _, s := range i.Shards {
-		b = appendBytes(b, s)
+		b = codec.AppendString(b, s)
 	}
 	b = binary.AppendUvarint(b, uint64(len(i.past)))
 	for _, d := range i.past {
@@ -90,10 +91,10 @@ func (i *Identity) encode() []byte {
 	}
 	b = binary.AppendUvarint(b, i.Epoch)
 	b = binary.AppendUvarint(b, uint64(i.Created))
-	b = appendBytes(b, i.Restored)
+	b = codec.AppendString(b, i.Restored)
 	b = binary.AppendUvarint(b, uint64(len(i.Replaces)))
 	for _, id := range i.Replaces {
-		b = appendBytes(b, id)
+		b = codec.AppendString(b, id)
 	}
 	b = binary.AppendUvarint(b, uint64(len(i.runs)))
 	for _, r := range i.runs {
@@ -102,73 +103,38 @@ func (i *Identity) encode() []byte {
 	return b
 }
 
-func appendBytes(b []byte, s string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
-}
-
 // Read decodes the record. The error is a *store.UnreadableError.
 func Read(key string, value []byte) (Identity, error) {
-	d := decoder{b: value}
-	if key != recordKey || len(value) == 0 || value[0] != recordVersion {
-		d.bad = true
-	} else {
-		d.b = value[1:]
+	unreadable := &store.UnreadableError{Collection: Collection, Key: key, Reason: "not a record of version 1"}
+	d := codec.NewReader(value)
+	text := func(most int) string {
+		s := d.String()
+		if len(s) > most {
+			d.Fail(unreadable)
+		}
+		return s
 	}
-	i := Identity{ID: hex.EncodeToString([]byte(d.bytes(64))), Name: d.bytes(api.MaxShardBytes), Version: d.uvarint()}
-	for range d.count(api.MaxShards) {
-		i.Shards = append(i.Shards, d.bytes(api.MaxShardBytes))
+	if d.Byte() != recordVersion || key != recordKey {
+		d.Fail(unreadable)
 	}
-	for range d.count(maxPast) {
+	i := Identity{ID: hex.EncodeToString([]byte(text(64))), Name: text(api.MaxShardBytes), Version: d.Uvarint()}
+	for range d.Count(api.MaxShards) {
+		i.Shards = append(i.Shards, text(api.MaxShardBytes))
+	}
+	for range d.Count(maxPast) {
 		var p digest
 		i.past = append(i.past, p)
-		copy(i.past[len(i.past)-1][:], d.take(len(p)))
+		copy(i.past[len(i.past)-1][:], d.Take(len(p)))
 	}
-	i.Epoch, i.Created, i.Restored = d.uvarint(), int64(d.uvarint()), d.bytes(maxRestored)
-	for range d.count(maxReplaces) {
-		i.Replaces = append(i.Replaces, d.bytes(api.MarkIDBytes))
+	i.Epoch, i.Created, i.Restored = d.Uvarint(), int64(d.Uvarint()), text(maxRestored)
+	for range d.Count(maxReplaces) {
+		i.Replaces = append(i.Replaces, text(api.MarkIDBytes))
 	}
-	for range d.count(maxRuns) {
-		i.runs = append(i.runs, run{d.uvarint(), d.uvarint()})
+	for range d.Count(maxRuns) {
+		i.runs = append(i.runs, run{d.Uvarint(), d.Uvarint()})
 	}
-	if d.bad || len(d.b) != 0 || !slices.IsSorted(i.Shards) {
-		return Identity{}, &store.UnreadableError{Collection: Collection, Key: key, Reason: "not a record of version 1"}
+	if d.Err() != nil || len(d.Rest()) != 0 || !slices.IsSorted(i.Shards) {
+		return Identity{}, unreadable
 	}
 	return i, nil
 }
-
-// decoder reads a record. After the first error every read returns zero.
-type decoder struct {
-	b   []byte
-	bad bool
-}
-
-func (d *decoder) uvarint() uint64 {
-	v, n := binary.Uvarint(d.b)
-	if d.bad || n <= 0 {
-		d.bad = true
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *decoder) count(most uint64) uint64 {
-	n := d.uvarint()
-	if n > most {
-		d.bad = true
-		return 0
-	}
-	return n
-}
-
-func (d *decoder) take(n int) []byte {
-	if d.bad || n > len(d.b) {
-		d.bad = true
-		return nil
-	}
-	taken := d.b[:n]
-	d.b = d.b[n:]
-	return taken
-}
-
-func (d *decoder) bytes(most uint64) string { return string(d.take(int(d.count(most)))) }

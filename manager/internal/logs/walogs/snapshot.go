@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/codec"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
@@ -151,21 +152,12 @@ func (l *walLog) snapshot(ctx context.Context) error {
 
 // restorePoints reads a record of points.
 func (l *walLog) restorePoints(b []byte) error {
-	var short bool
-	uint := func() uint64 {
-		v, n := binary.Uvarint(b)
-		if n <= 0 {
-			short = true
-			return 0
-		}
-		b = b[n:]
-		return v
+	r := codec.NewReader(b)
+	l.first, l.written, l.lastAt = r.Uvarint(), r.Uvarint(), int64(r.Uvarint())
+	for len(r.Rest()) > 0 {
+		l.points = append(l.points, point{r.Uvarint(), r.Uvarint(), int64(r.Uvarint()), r.Uvarint()})
 	}
-	l.first, l.written, l.lastAt = uint(), uint(), int64(uint())
-	for len(b) > 0 && !short {
-		l.points = append(l.points, point{uint(), uint(), int64(uint()), uint()})
-	}
-	if short || l.state == nil || l.first == 0 || l.first > l.state.Next() {
+	if r.Err() != nil || l.state == nil || l.first == 0 || l.first > l.state.Next() {
 		return fmt.Errorf("the snapshot's points are no points, or of the future: first entry %d", l.first)
 	}
 	if len(l.points) > 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/codec"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -55,10 +56,9 @@ func getBeat(tx store.Tx) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	d := decoder{b: b}
-	d.version()
+	d := open(b)
 	at := d.time()
-	if d.bad {
+	if d.Err() != nil {
 		return time.Time{}, nil
 	}
 	return at, nil
@@ -67,8 +67,7 @@ func getBeat(tx store.Tx) (time.Time, error) {
 func (p *plan) put(tx store.Tx) error {
 	b := appendTime(appendTime([]byte{recordVersion}, p.away.From), p.away.To)
 	b = binary.AppendUvarint(b, uint64(p.stage))
-	b = binary.AppendUvarint(b, uint64(len(p.done.SortKey)))
-	b = append(append(b, p.done.SortKey...), p.done.Key...)
+	b = append(codec.AppendString(b, p.done.SortKey), p.done.Key...)
 	return replace(tx, planKey, b)
 }
 
@@ -82,14 +81,12 @@ func getPlan(tx store.Tx) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := decoder{b: b}
-	d.version()
-	p := &plan{away: store.Away{From: d.time(), To: d.time()}, stage: int(d.uvarint() & 0xff)}
-	n := d.uvarint()
-	if d.bad || n > uint64(len(d.b)) {
+	d := open(b)
+	p := &plan{away: store.Away{From: d.time(), To: d.time()}, stage: int(d.Uvarint() & 0xff)}
+	p.done = store.Hit{SortKey: d.String(), Key: string(d.Rest())}
+	if d.Err() != nil {
 		return nil, nil
 	}
-	p.done = store.Hit{SortKey: string(d.b[:n]), Key: string(d.b[n:])}
 	return p, nil
 }
 
@@ -108,37 +105,20 @@ func unknown(err error) bool {
 	return errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUnreadable)
 }
 
-// decoder reads a record; after the first error every read returns zero.
-type decoder struct {
-	b   []byte
-	bad bool
-}
+// decoder reads a record.
+type decoder struct{ codec.Reader }
 
-func (d *decoder) version() {
-	if len(d.b) == 0 || d.b[0] != recordVersion {
-		d.b, d.bad = nil, true
-		return
+// open returns a decoder of what follows the version.
+func open(b []byte) decoder {
+	d := decoder{codec.NewReader(b)}
+	if d.Byte() != recordVersion {
+		d.Fail(codec.ErrShort)
 	}
-	d.b = d.b[1:]
-}
-
-func (d *decoder) uvarint() uint64 {
-	v, n := binary.Uvarint(d.b)
-	if n <= 0 {
-		d.b, d.bad = nil, true
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
+	return d
 }
 
 func (d *decoder) time() time.Time {
-	v, n := binary.Varint(d.b)
-	if n <= 0 {
-		d.b, d.bad = nil, true
-		return time.Time{}
-	}
-	d.b = d.b[n:]
+	v := d.Varint()
 	if v == 0 {
 		return time.Time{}
 	}

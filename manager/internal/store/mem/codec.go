@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/codec"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -38,40 +39,35 @@ func appendHeader(dst []byte, at time.Time) []byte {
 	return binary.LittleEndian.AppendUint64(dst, uint64(at.UnixNano()))
 }
 
-func appendString[S ~string | ~[]byte](dst []byte, s S) []byte {
-	dst = binary.AppendUvarint(dst, uint64(len(s)))
-	return append(dst, s...)
-}
-
 func appendPut(dst []byte, c store.Collection, indexes []*index, r *record) []byte {
 	dst = append(dst, opPut)
-	dst = appendString(dst, c)
-	dst = appendString(dst, r.key())
+	dst = codec.AppendString(dst, c)
+	dst = codec.AppendString(dst, r.key())
 	dst = binary.AppendUvarint(dst, uint64(r.n))
 	for i := range int(r.n) {
-		dst = appendString(dst, indexes[r.slot(i).index].name)
-		dst = appendString(dst, r.sortKeyAt(i))
+		dst = codec.AppendString(dst, indexes[r.slot(i).index].name)
+		dst = codec.AppendString(dst, r.sortKeyAt(i))
 	}
-	return appendString(dst, r.value())
+	return codec.AppendString(dst, r.value())
 }
 
 // appendPutOf is appendPut of a record that is not in memory.
 func appendPutOf(dst []byte, c store.Collection, key string, value []byte, entries []store.Entry) []byte {
 	dst = append(dst, opPut)
-	dst = appendString(dst, c)
-	dst = appendString(dst, key)
+	dst = codec.AppendString(dst, c)
+	dst = codec.AppendString(dst, key)
 	dst = binary.AppendUvarint(dst, uint64(len(entries)))
 	for _, e := range entries {
-		dst = appendString(dst, e.Index)
-		dst = appendString(dst, e.SortKey)
+		dst = codec.AppendString(dst, e.Index)
+		dst = codec.AppendString(dst, e.SortKey)
 	}
-	return appendString(dst, value)
+	return codec.AppendString(dst, value)
 }
 
 func appendDelete(dst []byte, c *collection, key string) []byte {
 	dst = append(dst, opDelete)
-	dst = appendString(dst, c.name)
-	return appendString(dst, key)
+	dst = codec.AppendString(dst, c.name)
+	return codec.AppendString(dst, key)
 }
 
 // Change is one change of a decoded write set. Its slices alias the body.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/codec"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -80,7 +81,7 @@ func TestDecodeRefusesEveryCut(t *testing.T) {
 
 func TestMalformedRecordsAreRefused(t *testing.T) {
 	head := appendHeader(nil, time.Unix(0, 0))
-	str := func(s string) []byte { return appendString(nil, s) }
+	str := func(s string) []byte { return codec.AppendString(nil, s) }
 	join := func(parts ...[]byte) []byte { return bytes.Join(append([][]byte{head}, parts...), nil) }
 	for name, body := range map[string][]byte{
 		"another version":    append([]byte{2}, head[1:]...),

@@ -1,12 +1,11 @@
 package state
 
 import (
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/reccodec"
 )
 
 // Keys on disk, in their order:
@@ -82,48 +81,16 @@ func SplitPosition(p []byte) (sortKey, key string, err error) {
 	return "", "", errPosition
 }
 
-func appendString(dst []byte, s string) []byte {
-	dst = binary.AppendUvarint(dst, uint64(len(s)))
-	return append(dst, s...)
-}
-
 func appendRecord(dst []byte, value []byte, entries []store.Entry) []byte {
-	dst = binary.AppendUvarint(dst, uint64(len(entries)))
-	for _, e := range entries {
-		dst = appendString(dst, e.Index)
-		dst = appendString(dst, e.SortKey)
-	}
-	return append(dst, value...)
+	return append(reccodec.Append(dst, entries), value...)
 }
 
 // decodeRecord splits the value on disk. The result's value aliases b.
 func decodeRecord(b []byte) (value []byte, entries []store.Entry, err error) {
-	n, size := binary.Uvarint(b)
-	if size <= 0 || n > maxEntries {
-		return nil, nil, fmt.Errorf("%d bytes without a number of index entries", len(b))
+	if entries, value, err = reccodec.Split(b); len(entries) > maxEntries {
+		return nil, nil, reccodec.ErrCorrupt
 	}
-	b = b[size:]
-	next := func() (string, bool) {
-		l, size := binary.Uvarint(b)
-		if size <= 0 || l > uint64(len(b)-size) {
-			return "", false
-		}
-		s := string(b[size : size+int(l)])
-		b = b[size+int(l):]
-		return s, true
-	}
-	if n > 0 {
-		entries = make([]store.Entry, n)
-	}
-	for i := range entries {
-		var one, two bool
-		entries[i].Index, one = next()
-		entries[i].SortKey, two = next()
-		if !one || !two {
-			return nil, nil, fmt.Errorf("index entry %d of %d is cut off", i+1, n)
-		}
-	}
-	return b, entries, nil
+	return value, entries, err
 }
 
 // maxEntries bounds the index entries of a record.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
+	"github.com/oncegate/oncegate/manager/internal/codec"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -44,7 +45,7 @@ func (c Counts) append(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(c.Records))
 	dst = binary.AppendUvarint(dst, uint64(c.Bytes))
 	for _, name := range slices.Sorted(maps.Keys(c.Entries)) {
-		dst = appendString(dst, name)
+		dst = codec.AppendString(dst, name)
 		dst = binary.AppendUvarint(dst, uint64(c.Entries[name]))
 	}
 	return dst
@@ -53,26 +54,16 @@ func (c Counts) append(dst []byte) []byte {
 var errCounts = errors.New("malformed counts")
 
 func decodeCounts(b []byte) (c Counts, err error) {
-	next := func() uint64 {
-		v, n := binary.Uvarint(b)
-		if n <= 0 {
-			err, b = errCounts, nil
-			return 0
-		}
-		b = b[n:]
-		return v
+	r := codec.NewReader(b)
+	c.Records, c.Bytes, c.Entries = int(r.Uvarint()), int64(r.Uvarint()), make(map[string]int)
+	for len(r.Rest()) > 0 {
+		name := r.String()
+		c.Entries[name] = int(r.Uvarint())
 	}
-	c.Records, c.Bytes, c.Entries = int(next()), int64(next()), make(map[string]int)
-	for len(b) > 0 {
-		n := next()
-		if n > uint64(len(b)) {
-			return c, errCounts
-		}
-		name := string(b[:n])
-		b = b[n:]
-		c.Entries[name] = int(next())
+	if r.Err() != nil {
+		return c, errCounts
 	}
-	return c, err
+	return c, nil
 }
 
 // identity reads only the sequence number, and checks whose state it is.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/oncegate/oncegate/manager/internal/codec"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -24,37 +25,24 @@ func Append(b []byte, entries []store.Entry) []byte {
 	b = slices.Grow(b, size)
 	b = binary.AppendUvarint(b, uint64(len(entries)))
 	for _, e := range entries {
-		b = binary.AppendUvarint(b, uint64(len(e.Index)))
-		b = append(b, e.Index...)
-		b = binary.AppendUvarint(b, uint64(len(e.SortKey)))
-		b = append(b, e.SortKey...)
+		b = codec.AppendString(codec.AppendString(b, e.Index), e.SortKey)
 	}
 	return b
 }
 
 // Split decodes the entries at the start of b and returns the bytes after them, which alias b.
 func Split(b []byte) (entries []store.Entry, rest []byte, err error) {
-	count, w := binary.Uvarint(b)
-	if w <= 0 || count > uint64(len(b)) {
+	r := codec.NewReader(b)
+	n := r.Count(uint64(len(b)))
+	entries = slices.Grow(entries, min(n, 8)) // n may be damaged
+	for range n {
+		entries = append(entries, store.Entry{Index: r.String(), SortKey: r.String()})
+		if r.Err() != nil {
+			break
+		}
+	}
+	if r.Err() != nil {
 		return nil, nil, ErrCorrupt
 	}
-	b = b[w:]
-	next := func() string {
-		n, w := binary.Uvarint(b)
-		if w <= 0 || n > uint64(len(b)-w) {
-			err = ErrCorrupt
-			return ""
-		}
-		s := string(b[w : w+int(n)])
-		b = b[w+int(n):]
-		return s
-	}
-	for range count {
-		e := store.Entry{Index: next(), SortKey: next()}
-		if err != nil {
-			return nil, nil, err
-		}
-		entries = append(entries, e)
-	}
-	return entries, b, nil
+	return entries, r.Rest(), nil
 }

@@ -1,12 +1,3 @@
-// Command plain is the external processor as one writes it from the documentation of
-// Envoy and go-redis, without a thought to what it costs: the row "ext_proc + Redis" of
-// `make bench-envoy`. The program in the folder above does the same and is tuned for
-// processor time.
-//
-// Each message of Envoy gets its answer: the request's headers when the key is reserved
-// (SET NX; GET when that finds one), the answer's headers at once, its whole body
-// (response_body_mode BUFFERED) when it is recorded. gRPC and go-redis have their
-// defaults. It promises what the tuned one promises, no more.
 package main
 
 import (
@@ -15,59 +6,31 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"flag"
-	"fmt"
 	"io"
-	"log"
-	"net"
-	"os"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	types "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/redis/go-redis/v9"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-const (
-	pendingTTL = time.Minute
-	answerTTL  = 5 * time.Minute
-)
-
-func main() {
-	listen := flag.String("listen", "127.0.0.1:0", "`address` to listen on")
-	address := flag.String("redis", "127.0.0.1:6379", "`address` of Redis")
-	flag.Parse()
-	client := redis.NewClient(&redis.Options{Addr: *address})
-	l, err := net.Listen("tcp", *listen)
-	if err != nil {
-		log.Fatal(err)
-	}
-	srv := grpc.NewServer()
-	extproc.RegisterExternalProcessorServer(srv, &processor{redis: client})
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, srv.Stop)
-	fmt.Printf(`{"msg":"listening","listener":"api","addr":%q}`+"\n", l.Addr())
-	if err := srv.Serve(l); err != nil {
-		log.Fatal(err)
-	}
-}
-
-type processor struct {
+// plainProcessor is the external processor as one writes it from the documentation of
+// Envoy and go-redis, without a thought to what it costs.
+//
+// Each message of Envoy gets its answer: the request's headers when the key is reserved
+// (SET NX; GET when that finds one), the answer's headers at once, its whole body
+// (response_body_mode BUFFERED) when it is recorded. gRPC and go-redis have their
+// defaults. It promises what the tuned one promises, no more.
+type plainProcessor struct {
 	extproc.UnimplementedExternalProcessorServer
 	redis *redis.Client
 }
 
-// record is what Redis keeps of a key.
-type record struct {
+// plainRecord is what Redis keeps of a key.
+type plainRecord struct {
 	Fingerprint string      `json:"fingerprint"`
 	Done        bool        `json:"done"`
 	Status      int         `json:"status,omitempty"`
@@ -76,10 +39,10 @@ type record struct {
 }
 
 // Process is called for each request.
-func (p *processor) Process(srv extproc.ExternalProcessor_ProcessServer) error {
+func (p *plainProcessor) Process(srv extproc.ExternalProcessor_ProcessServer) error {
 	ctx := srv.Context()
 	var key string
-	var r record
+	var r plainRecord
 	for {
 		msg, err := srv.Recv()
 		if errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled {
@@ -111,7 +74,7 @@ func (p *processor) Process(srv extproc.ExternalProcessor_ProcessServer) error {
 }
 
 // requestHeaders reserves the key, or answers.
-func (p *processor) requestHeaders(ctx context.Context, h *extproc.HttpHeaders, key *string, r *record) (*extproc.ProcessingResponse, error) {
+func (p *plainProcessor) requestHeaders(ctx context.Context, h *extproc.HttpHeaders, key *string, r *plainRecord) (*extproc.ProcessingResponse, error) {
 	goOn := &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestHeaders{RequestHeaders: &extproc.HeadersResponse{}}}
 	headers := map[string]string{}
 	for _, v := range h.GetHeaders().GetHeaders() {
@@ -121,8 +84,8 @@ func (p *processor) requestHeaders(ctx context.Context, h *extproc.HttpHeaders, 
 	if headers["idempotency-key"] == "" || method != "POST" && method != "PATCH" {
 		return goOn, nil
 	}
-	*key = "idempotency:" + digest(headers[":authority"], headers[":path"], headers["authorization"]) + ":" + headers["idempotency-key"]
-	r.Fingerprint = digest(method, headers[":path"], headers["content-length"])
+	*key = "idempotency:" + textDigest(headers[":authority"], headers[":path"], headers["authorization"]) + ":" + headers["idempotency-key"]
+	r.Fingerprint = textDigest(method, headers[":path"], headers["content-length"])
 	value, err := json.Marshal(r)
 	if err != nil {
 		return nil, err
@@ -139,7 +102,7 @@ func (p *processor) requestHeaders(ctx context.Context, h *extproc.HttpHeaders, 
 		return nil, err
 	}
 	*key = "" // the answer is not the processor's to record
-	var found record
+	var found plainRecord
 	if err := json.Unmarshal(text, &found); err != nil {
 		return nil, err
 	}
@@ -153,7 +116,7 @@ func (p *processor) requestHeaders(ctx context.Context, h *extproc.HttpHeaders, 
 }
 
 // responseHeaders keeps the answer's headers.
-func (p *processor) responseHeaders(ctx context.Context, h *extproc.HttpHeaders, key string, r *record) (*extproc.ProcessingResponse, error) {
+func (p *plainProcessor) responseHeaders(ctx context.Context, h *extproc.HttpHeaders, key string, r *plainRecord) (*extproc.ProcessingResponse, error) {
 	for _, v := range h.GetHeaders().GetHeaders() {
 		name, value := v.GetKey(), string(v.GetRawValue())
 		switch name {
@@ -173,7 +136,7 @@ func (p *processor) responseHeaders(ctx context.Context, h *extproc.HttpHeaders,
 }
 
 // finish records the answer, or frees the key where upstream asks to be retried.
-func (p *processor) finish(ctx context.Context, key string, r *record) error {
+func (p *plainProcessor) finish(ctx context.Context, key string, r *plainRecord) error {
 	if key == "" {
 		return nil
 	}
@@ -193,16 +156,12 @@ func (p *processor) finish(ctx context.Context, key string, r *record) error {
 func reply(code int, headers [][2]string, body []byte) *extproc.ProcessingResponse {
 	var set []*core.HeaderValueOption
 	for _, h := range headers {
-		set = append(set, &core.HeaderValueOption{
-			Header: &core.HeaderValue{Key: h[0], RawValue: []byte(h[1])}, AppendAction: core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD,
-		})
+		set = append(set, option(h[0], []byte(h[1])))
 	}
-	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extproc.ImmediateResponse{
-		Status: &types.HttpStatus{Code: types.StatusCode(code)}, Headers: &extproc.HeaderMutation{SetHeaders: set}, Body: body,
-	}}}
+	return immediate(uint32(code), set, body)
 }
 
-func digest(parts ...string) string {
+func textDigest(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\n")))
 	return hex.EncodeToString(sum[:16])
 }
