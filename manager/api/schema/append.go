@@ -17,13 +17,13 @@ import (
 
 // member is a member of an object.
 type member struct {
-	name, quoted        string // quoted: with its colon
-	index               int
-	omit, inline, whole bool
-	text, seconds       bool
-	enum                []string
-	zero, wrong         string
-	max                 int
+	name, quoted                       string // quoted: with its colon
+	index                              int
+	omitZero, omitEmpty, inline, whole bool
+	text, seconds                      bool
+	enum                               []string
+	zero, wrong                        string
+	max                                int
 }
 
 var (
@@ -31,6 +31,7 @@ var (
 	timeType     = reflect.TypeFor[time.Time]()
 	rawType      = reflect.TypeFor[json.RawMessage]()
 	bytesType    = reflect.TypeFor[[]byte]()
+	valueType    = reflect.TypeFor[Value]()
 	problemType  = reflect.TypeFor[api.Problem]()
 )
 
@@ -49,7 +50,8 @@ func members(t reflect.Type) []member {
 			continue
 		}
 		m := member{
-			name: name, quoted: `"` + name + `":`, index: i, inline: f.Anonymous || options == "whole", whole: options == "whole", omit: strings.HasPrefix(options, "omit"),
+			name: name, quoted: `"` + name + `":`, index: i, inline: f.Anonymous || options == "whole", whole: options == "whole",
+			omitZero: strings.HasPrefix(options, "omit"), omitEmpty: options == "omitempty",
 			text: f.Tag.Get("text") != "", seconds: f.Tag.Get("unit") == "s", zero: f.Tag.Get("zero"), wrong: f.Tag.Get("wrong"),
 		}
 		if enum, has := f.Tag.Lookup("enum"); has {
@@ -130,7 +132,7 @@ func appendMembers(dst []byte, v reflect.Value, whole bool) []byte {
 	for i := range all {
 		m := &all[i]
 		f := v.Field(m.index)
-		if m.omit && !whole && empty(f) {
+		if !whole && m.leftOut(f) {
 			continue
 		}
 		if m.inline {
@@ -145,12 +147,12 @@ func appendMembers(dst []byte, v reflect.Value, whole bool) []byte {
 	return dst
 }
 
-func empty(v reflect.Value) bool {
-	switch v.Kind() {
-	case reflect.Slice, reflect.Map:
+// leftOut reports whether an object does not have the member, because of its value.
+func (m *member) leftOut(v reflect.Value) bool {
+	if k := v.Kind(); m.omitEmpty && (k == reflect.Slice || k == reflect.Map) {
 		return v.Len() == 0
 	}
-	return v.IsZero()
+	return m.omitZero && v.IsZero()
 }
 
 // appendMap appends a map with text for keys, in their order.

@@ -54,6 +54,22 @@ type Answer struct {
 	BodyOmitted bool `json:"body_omitted,omitempty"`
 }
 
+// Resolution is an operator's decision about an unknown outcome.
+type Resolution struct {
+	// As: EntryCommitted or EntryRejected, which need a Status, or EntryReleased: nothing ran and nothing will run, so the
+	// next request with the key may run.
+	As     EntryState `json:"as" enum:"committed,rejected,released"`
+	Status int        `json:"status,omitempty" zero:"must be 200 to 599" wrong:"must be 200 to 599"`
+	// Headers and Body of the answer that later duplicates get. Without a Body (nil) they learn only its Status.
+	Headers [][2]string `json:"headers,omitempty" max:"256" text:"unicode" wrong:"must be an array of [name, value]"`
+	Body    []byte      `json:"body,omitzero" wrong:"must be base64 with padding"`
+	// TTL is how long the outcome is remembered; the manager's default when 0.
+	TTL time.Duration `json:"ttl_ms,omitempty" zero:"must be a whole number from 1 to 31622400000" wrong:"must be a whole number from 1 to 31622400000"`
+}
+
+// MarshalJSON encodes the decision as the API takes it.
+func (r Resolution) MarshalJSON() ([]byte, error) { return Append(nil, &r), nil }
+
 // EntryPage is one page of entries; Cursor is empty on the last one.
 type EntryPage struct {
 	Entries []Entry `json:"entries"`

@@ -1,9 +1,6 @@
 package schema
 
-import (
-	"encoding/json"
-	"time"
-)
+import "time"
 
 // LogConfig is how a log is made, or changed: fields that are zero stay as they are.
 type LogConfig struct {
@@ -104,9 +101,9 @@ type LogItem struct {
 	Epoch      uint64            `json:"epoch,omitempty" zero:"must be a whole number, at least 1" wrong:"must be a whole number, at least 1"`
 }
 
-// LogItems are a batch, each entry a LogItem that is read by itself.
+// LogItems are a batch, each entry a LogItem that is parsed by itself.
 type LogItems struct {
-	Entries []json.RawMessage `json:"entries" max:"1024" wrong:"must be an array"`
+	Entries []Value `json:"entries" max:"1024" wrong:"must be an array"`
 	// Atomic: all entries are written or none.
 	Atomic bool `json:"atomic,omitempty"`
 }

@@ -28,11 +28,32 @@ func Parse(body []byte, to any, without ...string) error {
 	if len(body) == 0 {
 		return nil
 	}
-	if err := api.CheckJSON(body, MaxDepth); err != nil {
+	v, err := Read(body)
+	if err != nil {
 		return err
 	}
+	return v.Parse(to, without...)
+}
+
+// Value is a value of a request that is parsed later, by itself.
+type Value struct{ v gjson.Result }
+
+// Read returns a whole body, which must be one JSON value that is nested at most MaxDepth deep. The error is an
+// *api.FieldError.
+func Read(body []byte) (Value, error) {
+	if err := api.CheckJSON(body, MaxDepth); err != nil {
+		return Value{}, err
+	}
+	return Value{gjson.ParseBytes(body)}, nil
+}
+
+// Has reports whether the value is an object with this member.
+func (v Value) Has(name string) bool { return v.v.Get(name).Exists() }
+
+// Parse is the function Parse for a value.
+func (v Value) Parse(to any, without ...string) error {
 	p := parser{without: without}
-	return p.object("", gjson.ParseBytes(body), reflect.ValueOf(to).Elem())
+	return p.object("", v.v, reflect.ValueOf(to).Elem())
 }
 
 // Unmarshal reads an answer into what to points to. Unknown members are left out, so that a newer manager may have more. The
@@ -146,6 +167,9 @@ func (p *parser) value(path string, v gjson.Result, to reflect.Value, m *member)
 	case rawType:
 		to.SetBytes([]byte(v.Raw))
 		return nil
+	case valueType:
+		to.Addr().Interface().(*Value).v = v
+		return nil
 	case bytesType:
 		s, err := api.StringField(path, v)
 		if err != nil {
@@ -153,7 +177,7 @@ func (p *parser) value(path string, v gjson.Result, to reflect.Value, m *member)
 		}
 		b, err := base64.StdEncoding.AppendDecode(make([]byte, 0, len(s)/4*3), []byte(s))
 		if err != nil {
-			return &api.FieldError{Field: path, Value: clip(s), Allowed: "must be base64 of the bytes, with padding"}
+			return &api.FieldError{Field: path, Value: clip(s), Allowed: cmp.Or(m.wrong, "must be base64 of the bytes, with padding")}
 		}
 		to.SetBytes(b)
 		return nil
@@ -188,7 +212,11 @@ func (p *parser) value(path string, v gjson.Result, to reflect.Value, m *member)
 		to.Set(reflect.New(to.Type().Elem()))
 		return p.value(path, v, to.Elem(), m)
 	case reflect.Array:
-		for i, e := range v.Array()[:min(len(v.Array()), to.Len())] {
+		all := v.Array()
+		if !v.IsArray() || len(all) != to.Len() {
+			return wrong("must be an array of " + strconv.Itoa(to.Len()))
+		}
+		for i, e := range all {
 			if err := p.value(path, e, to.Index(i), m); err != nil {
 				return err
 			}
@@ -261,7 +289,7 @@ func (p *parser) array(path string, v gjson.Result, to reflect.Value, m *member)
 		n := to.Len()
 		to.Grow(1)
 		to.SetLen(n + 1)
-		if elem == reflect.Struct && e.IsObject() {
+		if elem == reflect.Struct && e.IsObject() && to.Type().Elem() != valueType {
 			err = p.object("", e, to.Index(n))
 		} else {
 			err = p.value(path, e, to.Index(n), m)

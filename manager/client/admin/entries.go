@@ -4,9 +4,7 @@ import (
 	"context"
 	"net/url"
 	"strings"
-	"time"
 
-	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
 
@@ -20,19 +18,6 @@ type EntryQuery struct {
 	Cursor string
 	// Limit: 1 to 1000, 100 when 0.
 	Limit int
-}
-
-// Resolution is an operator's decision about an unknown outcome.
-type Resolution struct {
-	// As: EntryCommitted or EntryRejected, which need a Status, or EntryReleased: nothing ran and nothing will run, so the
-	// next request with the key may run.
-	As     EntryState
-	Status int
-	// Headers and Body of the answer that later duplicates get. Without a Body (nil) they learn only its Status.
-	Headers [][2]string
-	Body    []byte
-	// TTL is how long the outcome is remembered; the manager's default when 0.
-	TTL time.Duration
 }
 
 // Entries returns one page of the ledger's entries, without their answers.
@@ -78,17 +63,7 @@ func (c *Client) EntryHistory(ctx context.Context, scope, key string) (*EntryHis
 // it may say that the entry is not unknown, or not there: then the first call resolved it. Only administrators may call
 // it.
 func (c *Client) Resolve(ctx context.Context, scope, key string, r Resolution) (*Entry, error) {
-	body := struct {
-		As      EntryState  `json:"as"`
-		Status  int         `json:"status,omitempty"`
-		Headers [][2]string `json:"headers,omitempty"`
-		Body    *[]byte     `json:"body,omitempty"` // an empty body differs from none
-		TTLMS   int64       `json:"ttl_ms,omitempty"`
-	}{As: r.As, Status: r.Status, Headers: r.Headers, TTLMS: schema.Millis(r.TTL)}
-	if r.Body != nil {
-		body.Body = &r.Body
-	}
-	return c.entry(ctx, wire.Call{Method: "POST", Path: entryPath(scope, key, "/resolve"), Body: body})
+	return c.entry(ctx, wire.Call{Method: "POST", Path: entryPath(scope, key, "/resolve"), Body: r})
 }
 
 func (c *Client) entry(ctx context.Context, call wire.Call) (*Entry, error) {

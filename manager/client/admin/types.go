@@ -24,6 +24,7 @@ type (
 	Entry            = schema.Entry
 	EntryState       = schema.EntryState
 	Answer           = schema.Answer
+	Resolution       = schema.Resolution
 	EntryPage        = schema.EntryPage
 	EntryHistory     = schema.EntryHistory
 	EntryChange      = schema.EntryChange

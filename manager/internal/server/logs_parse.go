@@ -5,8 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tidwall/gjson"
-
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
@@ -31,16 +29,17 @@ func parseAppend(b []byte) (appendCall, error) {
 // parseAnyAppend is parseAppend for every body.
 func parseAnyAppend(b []byte) (appendCall, error) {
 	var a appendCall
-	if err := api.CheckJSON(b, schema.MaxDepth); err != nil {
+	body, err := schema.Read(b)
+	if err != nil {
 		return a, err
 	}
-	if !gjson.GetBytes(b, "entries").Exists() {
-		it, err := parseItem(b)
+	if !body.Has("entries") {
+		it, err := parseItem(body)
 		a.items = append(a.items, it)
 		return a, err
 	}
 	var in schema.LogItems
-	err := schema.Parse(b, &in)
+	err = body.Parse(&in)
 	a.batch, a.atomic = true, in.Atomic
 	switch n := len(in.Entries); {
 	case err != nil:
@@ -62,9 +61,9 @@ func parseAnyAppend(b []byte) (appendCall, error) {
 }
 
 // parseItem reads an entry.
-func parseItem(b []byte) (it logs.Item, err error) {
+func parseItem(v schema.Value) (it logs.Item, err error) {
 	var in schema.LogItem
-	if err := schema.Parse(b, &in); err != nil {
+	if err := v.Parse(&in); err != nil {
 		return it, err
 	}
 	it = logs.Item{Payload: in.Payload, Epoch: in.Epoch}

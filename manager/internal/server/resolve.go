@@ -5,100 +5,72 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tidwall/gjson"
-
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
-var answerFields = [...]string{"status", "headers", "body"}
-
-// parseResolution reads {"as", "status", "headers", "body", "ttl_ms"} strictly. The answer
-// has the members of an api.Result; without a body only the status is recorded, so that
-// duplicates learn that the request was executed and not with what answer. Errors
-// are *api.FieldError.
-func parseResolution(b []byte) (ledger.Resolution, error) {
-	var res ledger.Resolution
-	given := map[string]string{} // the members of the answer, as they were sent
-	err := api.ParseObject(b, api.MaxJSONDepth, func(name string, v gjson.Result) (err error) {
-		switch name {
-		case "as":
-			var as string
-			if as, err = api.StringField(name, v); err != nil {
-				return err
-			}
-			state, ok := api.ParseState(as)
-			if !ok || !state.Terminal() && state != api.StateReleased {
-				return &api.FieldError{Field: name, Value: httpd.Clip(as), Allowed: "must be committed, rejected or released"}
-			}
-			res.As = state
-		case "ttl_ms":
-			res.TTL, err = api.TTLField(name, v)
-		case "status", "headers", "body":
-			given[name] = v.Raw
-		default:
-			err = api.UnknownField(name)
-		}
-		return err
-	})
+// parseResolution reads an operator's decision. Without a body only the status is recorded, so that duplicates learn that the
+// request was executed and not with what answer.
+func parseResolution(b []byte) (res ledger.Resolution, err error) {
+	var in schema.Resolution
+	body, err := schema.Read(b)
+	if err == nil {
+		err = body.Parse(&in)
+	}
+	res.As, _ = api.ParseState(string(in.As)) // the schema has the names
+	res.TTL = in.TTL
 	switch {
 	case err != nil:
 		return res, err
-	case res.As == api.StateNone:
+	case in.As == "":
 		return res, &api.FieldError{Field: "as", Allowed: "is missing: must be committed, rejected or released"}
+	case in.TTL < 0 || in.TTL > api.MaxTTL:
+		most := strconv.FormatInt(api.MaxTTL.Milliseconds(), 10)
+		return res, &api.FieldError{Field: "ttl_ms", Value: strconv.FormatInt(in.TTL.Milliseconds(), 10), Allowed: "must be a whole number from 1 to " + most}
 	case res.As == api.StateReleased:
-		for _, name := range answerFields {
-			if _, ok := given[name]; ok {
-				return res, &api.FieldError{Field: name, Allowed: "does not go with as released: nothing ran, so there is no answer"}
-			}
-		}
-		if res.TTL != 0 {
-			return res, &api.FieldError{Field: "ttl_ms", Allowed: "does not go with as released: nothing is remembered"}
-		}
-		return res, nil
+		return res, withoutAnswer(&in)
 	}
-	result, err := parseAnswer(given)
-	if err != nil {
-		return res, err
-	}
+	result, err := answerOf(&in)
 	res.Result = result.AppendRaw(nil)
-	return res, nil
+	return res, err
 }
 
-// parseAnswer reads the members of a result.
-func parseAnswer(given map[string]string) (api.Result, error) {
-	var r api.Result
-	const allowedStatus = "must be 200 to 599" // a status below is of no final answer
-	if _, ok := given["status"]; !ok {
-		return r, &api.FieldError{Field: "status", Allowed: "is missing: " + allowedStatus}
+// withoutAnswer refuses what does not go with as released.
+func withoutAnswer(in *schema.Resolution) error {
+	for _, f := range []struct {
+		name  string
+		given bool
+	}{{"status", in.Status != 0}, {"headers", in.Headers != nil}, {"body", in.Body != nil}} {
+		if f.given {
+			return &api.FieldError{Field: f.name, Allowed: "does not go with as released: nothing ran, so there is no answer"}
+		}
 	}
-	_, hasBody := given["body"]
-	if _, hasHeaders := given["headers"]; hasHeaders && !hasBody {
+	if in.TTL != 0 {
+		return &api.FieldError{Field: "ttl_ms", Allowed: "does not go with as released: nothing is remembered"}
+	}
+	return nil
+}
+
+// answerOf is the answer that duplicates get.
+func answerOf(in *schema.Resolution) (r api.Result, err error) {
+	const allowedStatus = "must be 200 to 599" // a status below is of no final answer
+	switch {
+	case in.Status == 0:
+		return r, &api.FieldError{Field: "status", Allowed: "is missing: " + allowedStatus}
+	case in.Status < 200 || in.Status > api.MaxStatus:
+		return r, &api.FieldError{Field: "status", Value: strconv.Itoa(in.Status), Allowed: allowedStatus}
+	case in.Headers != nil && in.Body == nil:
 		return r, &api.FieldError{Field: "headers", Allowed: "need a body, which may be empty"}
 	}
-	var members []string
-	for _, name := range answerFields {
-		if raw, ok := given[name]; ok {
-			members = append(members, `"`+name+`":`+raw)
-		}
+	r = api.Result{Status: in.Status, Body: in.Body, BodyOmitted: in.Body == nil}
+	for _, h := range in.Headers {
+		r.Headers = append(r.Headers, api.Header{Name: h[0], Value: h[1]})
 	}
-	err := r.ParseJSON([]byte("{" + strings.Join(members, ",") + "}"))
-	r.BodyOmitted = !hasBody
-	if err == nil {
-		err = r.Validate()
-	}
-	if err == nil && r.Status < 200 {
-		err = &api.FieldError{Field: "status", Value: strconv.Itoa(r.Status)}
-	}
+	err = r.Validate()
 	var field *api.FieldError
 	if errors.As(err, &field) {
-		named := *field
-		named.Field = strings.TrimPrefix(named.Field, "result.")
-		if named.Field == "status" {
-			named.Allowed = allowedStatus
-		}
-		return r, &named
+		field.Field = strings.TrimPrefix(field.Field, "result.")
 	}
 	return r, err
 }

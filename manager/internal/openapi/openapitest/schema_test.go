@@ -52,7 +52,7 @@ var shapes = map[string]struct {
 	"GET /v1/ledger/entries":                  {nil, "", []any{schema.EntryPage{}}},
 	"GET /v1/ledger/entries/{key}":            {nil, "", []any{schema.Entry{}}},
 	"DELETE /v1/ledger/entries/{key}":         {nil, "", []any{schema.Entry{}}},
-	"POST /v1/ledger/entries/{key}/resolve":   {nil, "", []any{schema.Entry{}}},
+	"POST /v1/ledger/entries/{key}/resolve":   {schema.Resolution{}, "", []any{schema.Entry{}}},
 	"GET /v1/ledger/entries/{key}/history":    {nil, "", []any{schema.EntryHistory{}}},
 	"GET /v1/ledger/incidents":                {nil, "", []any{schema.Incidents{}}},
 	"GET /v1/ledger/activity":                 {nil, "", []any{schema.Activity{}}},
