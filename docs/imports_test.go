@@ -92,7 +92,7 @@ var mayImport = map[string][]string{
 	"manager/internal/store/redis":        {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 	"manager/internal/store/postgres":     {"manager/internal/batch", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 
-	"manager/internal/store/etcd": {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify",
+	"manager/internal/store/etcd": {"manager/internal/batch", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify",
 		"manager/internal/store/etcd/dsn"},
 	"manager/internal/store/etcd/dsn": {},
 
