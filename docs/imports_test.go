@@ -94,9 +94,9 @@ var mayImport = map[string][]string{
 	"manager/internal/store/state":        {"manager/internal/codec", "manager/internal/store", "manager/internal/store/internal/..."},
 	"manager/internal/store/sqlite":       {"manager/internal/batch", "manager/internal/filelock", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 	"manager/internal/store/redis":        {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
-	"manager/internal/store/postgres":     {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
+	"manager/internal/store/postgres":     {"manager/internal/batch", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 
-	"manager/internal/store/etcd": {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify",
+	"manager/internal/store/etcd": {"manager/internal/batch", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify",
 		"manager/internal/store/etcd/dsn"},
 	"manager/internal/store/etcd/dsn": {},
 

@@ -8,6 +8,7 @@
 package batch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime/debug"
@@ -25,8 +26,8 @@ type Batcher[T any] struct {
 	Run func(ctx context.Context, calls []*Call[T]) error
 	// Life starts the lanes and ends them.
 	Life *Life
-	// Closed is the error of calls that the end of Life prevents or interrupts. If it is nil, an interrupted call gets the
-	// error of Run.
+	// Closed is the error of calls that the end of Life prevents or interrupts. If it is nil, a prevented call gets
+	// context.Canceled, and an interrupted one the error of Run.
 	Closed error
 	// Lanes is how many batches run at the same time; 1 when 0.
 	Lanes int
@@ -35,7 +36,7 @@ type Batcher[T any] struct {
 	// Fits, when set, is called for each batch. The function that it returns reports whether a call may join the calls that
 	// it accepted before. It must accept the first one. Calls that it refuses wait for another batch, which calls after them
 	// do not.
-	Fits func() func(*T) bool
+	Fits func() func(*Call[T]) bool
 	// Within bounds the time of a batch; 0: it has no bound of its own.
 	Within time.Duration
 	// Overdue, when set, is how long calls wait at most for a lane. Then a batch more starts, since those that run may hang.
@@ -111,7 +112,7 @@ func (b *Batcher[T]) Do(ctx context.Context, c *Call[T]) error {
 	}
 	c.done = make(chan struct{})
 	if !b.add(c) {
-		return b.Closed
+		return cmp.Or(b.Closed, context.Canceled)
 	}
 	select {
 	case <-c.done:
@@ -217,7 +218,7 @@ func (b *Batcher[T]) next(first bool) *running[T] {
 	} else if b.EndLeft {
 		r.ctx, r.cancel = context.WithCancel(r.ctx)
 	}
-	fits := func(*T) bool { return true }
+	fits := func(*Call[T]) bool { return true }
 	if b.Fits != nil {
 		fits = b.Fits()
 	}
@@ -227,7 +228,7 @@ func (b *Batcher[T]) next(first bool) *running[T] {
 			rest = append(rest, b.pending[i:]...)
 			break
 		}
-		if !fits(&c.Arg) {
+		if !fits(c) {
 			rest = append(rest, c)
 			continue
 		}

@@ -139,11 +139,11 @@ func TestBoundsOfABatch(t *testing.T) {
 }
 
 func TestCallsThatDoNotFitDoNotHoldUpOthers(t *testing.T) {
-	distinct := func() func(*string) bool {
+	distinct := func() func(*Call[string]) bool {
 		have := make(map[string]bool)
-		return func(name *string) bool {
-			has := have[*name]
-			have[*name] = true
+		return func(c *Call[string]) bool {
+			has := have[c.Arg]
+			have[c.Arg] = true
 			return !has
 		}
 	}
@@ -250,6 +250,8 @@ func TestTheEndOfLife(t *testing.T) {
 		g.Life.End() // waits for the lane
 		answered(t, closed, runs, waits, g.do(t.Context(), "late", 0))
 		g.want(t, "runs")
+		g.Closed = nil
+		answered(t, context.Canceled, g.do(t.Context(), "late", 0))
 	})
 }
 

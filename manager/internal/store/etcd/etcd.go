@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/etcd/dsn"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
@@ -62,13 +63,13 @@ type Store struct {
 	reads, writes batcher
 	fixed         batcher       // reads at a revision
 	patience      time.Duration // of Options
-	life          context.Context
+	work          *batch.Life
+	life          context.Context // of work
 	commits       sync.WaitGroup
 
 	claims remote.Claims
 
-	calls  calls.Calls
-	cancel context.CancelFunc // ends the goroutines
+	calls calls.Calls
 	remote.Lasting
 }
 
@@ -92,7 +93,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		o.Patience = patience
 	}
 	answerWithin := o.Patience / 3
-	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	work := batch.NewLife(ctx)
+	life := work.Context()
 	config := clientv3.Config{
 		Endpoints: cfg.Endpoints, TLS: tlsConfig, Context: life,
 		DialTimeout: o.Patience, DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
@@ -100,16 +102,16 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	c, err := connect(config, cfg.User, cfg.Password, answerWithin)
 	if err != nil {
-		cancel()
+		work.End()
 		return nil, unavailable(err)
 	}
-	s := &Store{c: c, kv: clientv3.RetryKVClient(c), prefix: cfg.Prefix, log: o.Logger, patience: o.Patience, life: life, cancel: cancel}
+	s := &Store{c: c, kv: clientv3.RetryKVClient(c), prefix: cfg.Prefix, log: o.Logger, patience: o.Patience, work: work, life: life}
 	s.notes.s, s.notes.renewing = s, make(chan struct{}, 1)
-	s.reads = batcher{life: life, within: answerWithin, limit: maxOps - 1, send: s.read}
-	s.fixed = batcher{life: life, within: answerWithin, limit: maxOps - 1, send: s.read}
-	s.writes = batcher{life: life, within: answerWithin, limit: maxRequest, send: s.write}
+	s.reads.begin(work, answerWithin, maxOps-1, s.read)
+	s.fixed.begin(work, answerWithin, maxOps-1, s.read)
+	s.writes.begin(work, answerWithin, maxRequest, s.write)
 	if err := s.start(ctx, life, cfg, o); err != nil {
-		cancel()
+		work.End()
 		_ = c.Close()
 		if errors.Is(err, store.ErrUnavailable) && ctx.Err() == nil {
 			if why := probe(ctx, cfg, tlsConfig); why != nil {
@@ -157,7 +159,7 @@ func (s *Store) start(ctx, life context.Context, cfg dsn.Config, o Options) erro
 	s.clock = newClock(s, o.Wall, cfg.Compact)
 	s.events = startEvents(life, s)
 	if err := s.clock.start(ctx, life); err != nil {
-		s.cancel()
+		s.work.End()
 		s.events.wait()
 		return err
 	}
@@ -365,12 +367,9 @@ func (s *Store) Close() error {
 	}
 	s.clock.close()
 	s.notes.close()
-	s.cancel()
+	s.work.End()
 	s.events.wait()
 	s.commits.Wait()
-	s.reads.wait()
-	s.fixed.wait()
-	s.writes.wait()
 	return s.c.Close()
 }
 

@@ -52,7 +52,6 @@ type starts struct {
 func startsOf(s *Store) *starts {
 	all, prefix := &starts{}, s.indexKey("jobs", "state")
 	for _, b := range []*batcher{&s.reads, &s.fixed} {
-		b.mu.Lock()
 		send := b.send
 		b.send = func(ctx context.Context, calls []*call) error {
 			for _, c := range calls {
@@ -72,7 +71,6 @@ func startsOf(s *Store) *starts {
 			}
 			return send(ctx, calls)
 		}
-		b.mu.Unlock()
 	}
 	return all
 }

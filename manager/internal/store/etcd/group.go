@@ -2,12 +2,12 @@ package etcd
 
 import (
 	"context"
-	"slices"
-	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/oncegate/oncegate/manager/internal/batch"
 )
 
 const (
@@ -39,9 +39,8 @@ type call struct {
 	// beside bounds the calls of a request that has this one; 0: maxGrouped.
 	beside int
 
-	done chan struct{} // closed when the fields below are set
+	// Results, once do has returned nil.
 
-	err       error
 	ok        bool // the comparisons held
 	revision  int64
 	responses []*pb.ResponseOp
@@ -49,79 +48,50 @@ type call struct {
 
 // batcher puts the calls that come while others are under way into one request.
 type batcher struct {
-	life   context.Context
-	within time.Duration                        // bounds a request
-	limit  int                                  // of the sizes of the calls of a request
-	send   func(context.Context, []*call) error // one request, which sets the results
+	batch.Batcher[*call]
+	send func(context.Context, []*call) error // one request, which sets the results
+}
 
-	mu      sync.Mutex
-	queue   []*call
-	flights int
-	timer   *time.Timer // runs while calls wait
-	wg      sync.WaitGroup
+// begin must be called before the first call. within bounds a request, limit the sum of the sizes of its calls.
+func (b *batcher) begin(life *batch.Life, within time.Duration, limit int, send func(context.Context, []*call) error) {
+	b.send = send
+	b.Life, b.Within, b.Size, b.Run = life, within, limit, b.fly
+	b.Lanes, b.Overdue, b.Count, b.Fits = maxFlights, overdue, maxGrouped, joins
 }
 
 // do returns when the call is answered or ctx ends. In the second case the call may happen, unless it still waited, and
 // its result must not be read.
 func (b *batcher) do(ctx context.Context, c *call) error {
-	c.done = make(chan struct{})
-	b.mu.Lock()
-	b.queue = append(b.queue, c)
-	b.depart(false)
-	b.mu.Unlock()
-	select {
-	case <-c.done:
-		return c.err
-	case <-ctx.Done():
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if i := slices.Index(b.queue, c); i >= 0 {
-		b.queue = slices.Delete(b.queue, i, i+1)
-	}
-	return ctx.Err()
+	return b.Do(ctx, &batch.Call[*call]{Arg: c, Size: c.size})
 }
 
-// depart sends what waits, if not enough requests are under way or the first call waits for too long. mu is held.
-func (b *batcher) depart(late bool) {
-	for len(b.queue) > 0 && (b.flights < maxFlights || late) {
-		late = false
-		calls := b.take()
-		b.flights++
-		b.wg.Go(func() { b.fly(calls) })
+func (b *batcher) fly(ctx context.Context, grouped []*batch.Call[*call]) error {
+	calls := make([]*call, len(grouped))
+	for i, c := range grouped {
+		calls[i] = c.Arg
 	}
-	if len(b.queue) > 0 && b.timer == nil {
-		b.timer = time.AfterFunc(overdue, func() {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.timer = nil
-			b.depart(true)
-		})
-	}
+	return b.send(clientv3.WithRequireLeader(ctx), calls)
 }
 
-// take removes from the queue what fits into a request. The first call always does.
-func (b *batcher) take() []*call {
-	var calls, rest []*call
+// joins begins a request. The function that it returns reports whether a call may share the request with those that it
+// accepted before.
+func joins() func(*batch.Call[*call]) bool {
 	keys := make(map[string]bool)
-	size, limit := 0, maxGrouped
-	for _, c := range b.queue {
-		beside := limit
+	calls, limit := 0, maxGrouped
+	return func(next *batch.Call[*call]) bool {
+		c, beside := next.Arg, limit
 		if c.beside > 0 {
 			beside = min(limit, c.beside)
 		}
-		if len(calls) > 0 && (len(calls) >= beside || size+c.size > b.limit || meets(keys, c.keys)) {
-			rest = append(rest, c)
-			continue
+		if calls > 0 && (calls >= beside || meets(keys, c.keys)) {
+			return false
 		}
-		calls, limit = append(calls, c), beside
-		size += c.size
+		calls, limit = calls+1, beside
 		for k, changes := range c.keys {
 			keys[k] = keys[k] || changes
 		}
+		return true
 	}
-	b.queue = rest
-	return calls
 }
 
 // meets reports whether one side changes a key that the other has.
@@ -133,23 +103,6 @@ func meets(a, b map[string]bool) bool {
 	}
 	return false
 }
-
-func (b *batcher) fly(calls []*call) {
-	ctx, cancel := context.WithTimeout(b.life, b.within)
-	err := b.send(clientv3.WithRequireLeader(ctx), calls)
-	cancel()
-	for _, c := range calls {
-		c.err = err
-		close(c.done)
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.flights--
-	b.depart(false)
-}
-
-// wait returns when no request is under way. It is called after life has ended, when no calls come.
-func (b *batcher) wait() { b.wg.Wait() }
 
 // write sends each call as a transaction inside one, so each succeeds or fails by itself. etcd evaluates the comparisons
 // of all before it changes anything. It does not count what is inside against its quota, so the outermost transaction has

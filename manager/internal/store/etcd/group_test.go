@@ -8,8 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
 	"github.com/oncegate/oncegate/manager/internal/store/storetest"
@@ -33,18 +33,34 @@ func TestWhatSharesARequest(t *testing.T) {
 		"read, then change":  {9, []*call{one("a", reads), one("a", changes)}, []int{1, 1}},
 		"others do not wait": {9, []*call{one("a", changes), one("a", changes), one("b", changes)}, []int{2, 1}},
 		"too much":           {2, []*call{one("a", reads), one("b", reads), one("c", reads)}, []int{2, 1}},
-		"one is too much":    {0, []*call{one("a", reads), one("b", reads)}, []int{1, 1}},
+		"one is too much":    {1, []*call{{size: 2}, {size: 2}}, []int{1, 1}},
 		"too many":           {1000, slices.Repeat([]*call{one("a", reads)}, maxGrouped+1), []int{maxGrouped, 1}},
 		"large ones":         {1000, slices.Repeat([]*call{large}, maxLarge+1), []int{maxLarge, 1}},
 		"large first":        {1000, append([]*call{large}, slices.Repeat([]*call{one("a", reads)}, maxLarge)...), []int{maxLarge, 1}},
 		"large after many":   {1000, append(slices.Repeat([]*call{one("a", reads)}, maxLarge), large), []int{maxLarge, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := &batcher{limit: c.limit, queue: c.queue}
+			life := batch.NewLife(t.Context())
+			defer life.End()
+			b := new(batcher)
 			var got []int
-			for len(b.queue) > 0 {
-				got = append(got, len(b.take()))
+			b.begin(life, testPatience, c.limit, func(_ context.Context, calls []*call) error {
+				got = append(got, len(calls))
+				return nil
+			})
+			b.Lanes = 1
+			goOn := occupy(t, b)
+			var wg sync.WaitGroup
+			for i, next := range c.queue {
+				wg.Go(func() {
+					if err := b.do(t.Context(), next); err != nil {
+						t.Error(err)
+					}
+				})
+				eventually(t, "the call waits", func() bool { return b.Waiting() == i+1 })
 			}
+			goOn()
+			wg.Wait()
 			if !slices.Equal(got, c.want) {
 				t.Errorf("requests of %v calls, want %v", got, c.want)
 			}
@@ -52,11 +68,39 @@ func TestWhatSharesARequest(t *testing.T) {
 	}
 }
 
+// occupy lets no lane send anything until the function returned is called.
+func occupy(t *testing.T, b *batcher) (goOn func()) {
+	t.Helper()
+	send, gate, entered := b.send, make(chan struct{}), make(chan struct{})
+	blocker := new(call)
+	b.Overdue = 0
+	b.send = func(ctx context.Context, calls []*call) error {
+		if calls[0] == blocker {
+			entered <- struct{}{}
+			<-gate
+			return nil
+		}
+		return send(ctx, calls)
+	}
+	var wg sync.WaitGroup
+	for range b.Lanes {
+		wg.Go(func() {
+			if err := b.do(context.Background(), blocker); err != nil {
+				t.Errorf("the call that occupies a lane: %v", err)
+			}
+		})
+		<-entered
+	}
+	return sync.OnceFunc(func() { close(gate); wg.Wait() })
+}
+
 // TestHangingRequest: requests at a member that hangs do not hold up the calls after them.
 func TestHangingRequest(t *testing.T) {
 	hang := make(chan struct{})
 	sent := make(chan *call, 10)
-	b := &batcher{life: t.Context(), within: testPatience, limit: 9, send: func(_ context.Context, calls []*call) error {
+	life := batch.NewLife(t.Context())
+	b := new(batcher)
+	b.begin(life, testPatience, 9, func(_ context.Context, calls []*call) error {
 		for _, c := range calls {
 			sent <- c
 		}
@@ -64,7 +108,7 @@ func TestHangingRequest(t *testing.T) {
 			<-hang
 		}
 		return nil
-	}}
+	})
 	hanging := make(chan error, maxFlights)
 	for range maxFlights {
 		go func() {
@@ -83,21 +127,28 @@ func TestHangingRequest(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	b.wait()
+	life.End()
 }
 
 // TestCallEndsWhileItWaits: it is never sent.
 func TestCallEndsWhileItWaits(t *testing.T) {
-	b := &batcher{life: t.Context(), within: testPatience, limit: 9, send: func(context.Context, []*call) error {
+	life := batch.NewLife(t.Context())
+	b := new(batcher)
+	b.begin(life, testPatience, 9, func(context.Context, []*call) error {
 		t.Error("sent")
 		return nil
-	}}
-	b.flights, b.timer = maxFlights, time.NewTimer(time.Hour) // never late
+	})
+	goOn := occupy(t, b)
 	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- b.do(ctx, &call{}) }()
+	eventually(t, "the call waits", func() bool { return b.Waiting() == 1 })
 	cancel()
-	if err := b.do(ctx, &call{}); !errors.Is(err, context.Canceled) || len(b.queue) > 0 {
-		t.Errorf("error %v, %d wait", err, len(b.queue))
+	if err := <-ended; !errors.Is(err, context.Canceled) || b.Waiting() > 0 {
+		t.Errorf("error %v, %d wait", err, b.Waiting())
 	}
+	goOn()
+	life.End()
 }
 
 // together runs updates whose commits wait for each other, unless they go alone, and then go as the batcher decides. It returns how many
@@ -116,14 +167,14 @@ func atOnce(t *testing.T, s *Store, fns ...func(store.Tx) error) (requests int, 
 	t.Helper()
 	b := &s.writes
 	send := b.send
-	var sent, alone atomic.Int64
-	b.mu.Lock()
-	b.flights, b.timer = maxFlights, time.NewTimer(time.Hour) // nothing departs
+	var alone, waited, sent, requested atomic.Int64
 	b.send = func(ctx context.Context, calls []*call) error {
-		sent.Add(1)
+		if n := int64(len(calls)); sent.Add(n)-n < waited.Load() {
+			requested.Add(1)
+		}
 		return send(ctx, calls)
 	}
-	b.mu.Unlock()
+	goOn := occupy(t, b)
 	var wg sync.WaitGroup
 	errs = make([]error, len(fns))
 	for i, fn := range fns {
@@ -132,21 +183,11 @@ func atOnce(t *testing.T, s *Store, fns ...func(store.Tx) error) (requests int, 
 			alone.Add(1)
 		})
 	}
-	eventually(t, "all commits wait that do not go alone", func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return len(b.queue)+int(alone.Load()) == len(fns)
-	})
-	b.mu.Lock()
-	b.flights, b.timer = 0, nil
-	for len(b.queue) > 0 {
-		b.depart(true)
-	}
-	requests = b.flights
-	b.mu.Unlock()
+	eventually(t, "all commits wait that do not go alone", func() bool { return b.Waiting()+int(alone.Load()) == len(fns) })
+	waited.Store(int64(b.Waiting()))
+	goOn()
 	wg.Wait()
-	b.wait()
-	return requests, errs
+	return int(requested.Load()), errs
 }
 
 // TestCommitsInOneRequest: each is judged by itself. The first runs of all even ones meet a change that they had not
@@ -295,23 +336,17 @@ func TestCallerLeavesDuringACommit(t *testing.T) {
 	b := &s.writes
 	send := b.send
 	leave := make(chan context.CancelFunc, 1)
-	b.mu.Lock()
 	b.send = func(ctx context.Context, calls []*call) error {
 		(<-leave)()
 		return send(ctx, calls)
 	}
-	b.mu.Unlock()
 	for range 50 {
 		ctx, cancel := context.WithCancel(t.Context())
 		leave <- cancel
 		if err := storetest.Put(ctx, s, "k", "v"); err != nil && !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
-		eventually(t, "the request has ended", func() bool {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			return b.flights == 0
-		})
+		eventually(t, "the request has ended", b.Idle)
 	}
 	s.notes.mu.Lock()
 	defer s.notes.mu.Unlock()

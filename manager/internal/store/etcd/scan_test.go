@@ -153,8 +153,6 @@ func TestRequestsOfAClaim(t *testing.T) {
 	var quorum, any atomic.Int64
 	added := false
 	count := func(b *batcher, n *atomic.Int64, fails func() error) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
 		send := b.send
 		b.send = func(ctx context.Context, calls []*call) error {
 			n.Add(1)

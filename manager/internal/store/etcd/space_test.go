@@ -117,11 +117,9 @@ func TestChangeThatEndsTheQuota(t *testing.T) {
 	s := open(t, Options{DSN: fresh(t)})
 	b := &s.writes
 	send := b.send
-	b.mu.Lock()
 	b.send = func(ctx context.Context, calls []*call) error {
 		return errors.Join(send(ctx, calls), rpctypes.ErrNoSpace)
 	}
-	b.mu.Unlock()
 	for _, want := range []string{"1", "2"} {
 		err := s.Update(t.Context(), func(tx store.Tx) error {
 			if _, err := tx.Get("things", "a"); err != nil && !errors.Is(err, store.ErrNotFound) {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/front"
@@ -61,6 +62,7 @@ type Store struct {
 
 	reads   share[*reading]
 	commits share[*changes]
+	life    *batch.Life // of the shared statements
 
 	calls calls.Calls
 	remote.Lasting
@@ -105,9 +107,13 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if s.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
 		return nil, unavailable(err)
 	}
+	s.life = batch.NewLife(ctx)
 	s.reads.run = s.readTogether
 	s.commits.run, s.commits.fits = s.commitTogether, apart
+	s.reads.begin(s.life)
+	s.commits.begin(s.life)
 	if err := s.start(ctx, o); err != nil {
+		s.life.End()
 		s.pool.Close()
 		return nil, err
 	}
@@ -306,8 +312,7 @@ func (s *Store) Close() error {
 	if !s.calls.Close() {
 		return nil
 	}
-	s.reads.close()
-	s.commits.close()
+	s.life.End()
 	s.topics.close()
 	s.stand.close()
 	s.pool.Close()

@@ -2,17 +2,15 @@ package postgres
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
 )
@@ -36,34 +34,18 @@ const (
 )
 
 // share lets concurrent calls share statements. A request that finds a free lane starts immediately; those that come
-// while all lanes are busy go together in the next statement.
+// while all lanes are busy go together in the next statement. It ends when nobody waits for the answer.
 type share[T any] struct {
+	batch.Batcher[T]
 	// run answers all requests of a batch.
-	run func(ctx context.Context, batch []T) error
-	// fits reports whether a request may join a batch; one that may not goes alone. Nil: any may.
-	fits func(batch []T, request T) bool
-
-	// within bounds run; shareWithin when 0.
-	within time.Duration
-
-	mu      sync.Mutex
-	pending []*sharer[T]
-	lanes   int
-	work    sync.WaitGroup
+	run func(ctx context.Context, requests []T) error
+	// fits reports whether a request may join others; one that may not goes alone. Nil: any may.
+	fits func(requests []T, request T) bool
 }
 
-// sharer is a call that waits.
-type sharer[T any] struct {
-	request T
-	batch   *shared // nil while it is pending
-	err     error   // before done is closed
-	done    chan struct{}
-}
-
-// shared is a batch under way.
-type shared struct {
-	waiting int // calls that wait for it
-	cancel  context.CancelFunc
+// begin must be called before the first request.
+func (g *share[T]) begin(life *batch.Life) {
+	g.Life, g.Lanes, g.Count, g.Within, g.EndLeft, g.Run = life, shareLanes, shareMost, shareWithin, true, g.together
 }
 
 // errAlone says that a request has not been run and that its caller has to run it alone.
@@ -75,80 +57,27 @@ var errSilent = errors.New("the server did not answer in time")
 // do returns what run returned for the batch of the request. When ctx ends first, it returns the context's error, and
 // run may still be at work with the request.
 func (g *share[T]) do(ctx context.Context, request T) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	w := &sharer[T]{request: request, done: make(chan struct{})}
-	g.mu.Lock()
-	g.pending = append(g.pending, w)
-	if g.lanes < shareLanes {
-		g.lanes++
-		g.work.Go(g.lane)
-	}
-	g.mu.Unlock()
-	select {
-	case <-w.done:
-		return w.err
-	case <-ctx.Done():
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if w.batch == nil {
-		g.pending = slices.DeleteFunc(g.pending, func(p *sharer[T]) bool { return p == w })
-	} else if w.batch.waiting--; w.batch.waiting == 0 {
-		w.batch.cancel() // nobody waits for the answer
-	}
-	return ctx.Err()
+	return g.Do(ctx, &batch.Call[T]{Arg: request})
 }
 
-func (g *share[T]) lane() {
-	for {
-		ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(g.within, shareWithin))
-		members, requests := g.next(cancel)
-		if len(members) == 0 {
-			cancel()
-			return
-		}
-		err := g.run(ctx, requests)
-		if errors.Is(err, context.DeadlineExceeded) { // not that of a caller
-			err = fmt.Errorf("%w: postgres: %w", store.ErrUnavailable, errSilent)
-		}
-		cancel()
-		for _, w := range members {
-			w.err = err
-			close(w.done)
+func (g *share[T]) together(ctx context.Context, calls []*batch.Call[T]) error {
+	var requests []T
+	for _, c := range calls {
+		if g.fits != nil && !g.fits(requests, c.Arg) {
+			c.Finish(errAlone)
+		} else {
+			requests = append(requests, c.Arg)
 		}
 	}
+	if len(requests) == 0 {
+		return nil
+	}
+	err := g.run(ctx, requests)
+	if errors.Is(err, context.DeadlineExceeded) { // not that of a caller
+		err = fmt.Errorf("%w: postgres: %w", store.ErrUnavailable, errSilent)
+	}
+	return err
 }
-
-// next takes the requests of the next batch. If there are none, the lane ends.
-func (g *share[T]) next(cancel context.CancelFunc) (members []*sharer[T], requests []T) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for len(g.pending) > 0 && len(members) < shareMost {
-		w := g.pending[0]
-		g.pending[0] = nil
-		g.pending = g.pending[1:]
-		if g.fits != nil && !g.fits(requests, w.request) {
-			w.err = errAlone
-			close(w.done)
-			continue
-		}
-		members, requests = append(members, w), append(requests, w.request)
-	}
-	if len(members) == 0 {
-		g.lanes--
-		return nil, nil
-	}
-	batch := &shared{waiting: len(members), cancel: cancel}
-	for _, w := range members {
-		w.batch = batch
-	}
-	return members, requests
-}
-
-// close waits for the lanes. No call may be running or come later.
-func (g *share[T]) close() { g.work.Wait() }
 
 // reading asks for records. Their answers are in the same order.
 type reading struct {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/storetest"
 )
@@ -24,10 +25,13 @@ func waitUntil(ok func() bool) {
 	}
 }
 
-func (g *share[T]) waiting() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.pending)
+func (g *share[T]) waiting() int { return g.Waiting() }
+
+// begun begins a share, which ends with the test.
+func begun[T any](t *testing.T, g *share[T]) *share[T] {
+	g.begin(batch.NewLife(t.Context()))
+	t.Cleanup(g.Life.End)
+	return g
 }
 
 // occupy lets no lane go on until the function returned is called.
@@ -57,12 +61,12 @@ func (g *share[T]) occupy(t *testing.T, request func(lane int) T) (goOn func()) 
 func TestRequestsThatWaitGoTogether(t *testing.T) {
 	var mu sync.Mutex
 	var batches [][]int
-	g := &share[int]{run: func(_ context.Context, batch []int) error {
+	g := begun(t, &share[int]{run: func(_ context.Context, batch []int) error {
 		mu.Lock()
 		defer mu.Unlock()
 		batches = append(batches, batch)
 		return nil
-	}, fits: func(_ []int, request int) bool { return request != 13 }}
+	}, fits: func(_ []int, request int) bool { return request != 13 }})
 	goOn := g.occupy(t, func(lane int) int { return -lane })
 	var wg sync.WaitGroup
 	for i := range 10 {
@@ -90,7 +94,6 @@ func TestRequestsThatWaitGoTogether(t *testing.T) {
 	waitUntil(func() bool { return g.waiting() == 11 })
 	goOn()
 	wg.Wait()
-	g.close()
 	if len(batches) != shareLanes+1 || !slices.ContainsFunc(batches, func(b []int) bool { return len(b) == 10 }) {
 		t.Errorf("the calls that waited went as %v", batches)
 	}
@@ -99,11 +102,11 @@ func TestRequestsThatWaitGoTogether(t *testing.T) {
 // TestABatchThatNobodyWaitsForEnds, and not before the last call has left it.
 func TestABatchThatNobodyWaitsForEnds(t *testing.T) {
 	running := make(chan context.Context)
-	g := &share[int]{run: func(ctx context.Context, _ []int) error {
+	g := begun(t, &share[int]{run: func(ctx context.Context, _ []int) error {
 		running <- ctx
 		<-ctx.Done()
 		return ctx.Err()
-	}}
+	}})
 	var calls sync.WaitGroup
 	var leave []func()
 	call := func() {
@@ -134,7 +137,6 @@ func TestABatchThatNobodyWaitsForEnds(t *testing.T) {
 	<-shared.Done()
 	leave[1]()
 	calls.Wait()
-	g.close()
 }
 
 // TestSharedCommitsAreJudgedOneByOne lets transactions share a commit of which one meets a change: it runs again, and the others
@@ -222,7 +224,7 @@ func TestASharedCommitUsesNoMemoryOfItsCallers(t *testing.T) {
 	}
 	copy(buffer, "#########")
 	close(gate)
-	s.commits.work.Wait()
+	waitUntil(s.commits.Idle)
 	if err := s.View(t.Context(), func(tx store.Tx) error {
 		v, err := tx.Get("things", "key")
 		if string(v) != "the value" {
@@ -333,16 +335,16 @@ func TestSharingNeedsNoConnectionThatItsCallersHold(t *testing.T) {
 
 // TestAHangingStatementEnds: calls without a deadline must not occupy the lanes forever when the server does not answer.
 func TestAHangingStatementEnds(t *testing.T) {
-	g := &share[int]{within: time.Millisecond, run: func(ctx context.Context, _ []int) error {
+	g := begun(t, &share[int]{run: func(ctx context.Context, _ []int) error {
 		<-ctx.Done()
 		return fmt.Errorf("driver: %w", ctx.Err())
-	}}
+	}})
+	g.Within = time.Millisecond
 	for range 2 * shareLanes {
 		if err := g.do(context.Background(), 0); !errors.Is(err, store.ErrUnavailable) {
 			t.Errorf("error %v", err)
 		}
 	}
-	g.close()
 }
 
 // TestALockedRecordDoesNotOccupyALane: a commit that has to wait for a lock gives its lane back soon, also when it is the
