@@ -40,5 +40,5 @@
 // one early, counts that and says so, or refuses new ids where the log is configured to.
 // Window takes about 60 bytes for each id, see TestWindowOfAMillionIdsStaysSmall.
 //
-// Engines keep the entries: package walogs in a write-ahead log for each.
+// Package storelogs keeps the entries in a store.
 package logs

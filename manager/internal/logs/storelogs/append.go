@@ -277,7 +277,7 @@ func (t *transaction) run(tx store.Tx) error {
 	if h.settings.Key != t.key {
 		return errRemade
 	}
-	quarantine, err := t.engine.opts.Restored.Log(tx, t.name)
+	quarantine, err := t.engine.opts.Restored.LogsLeft(tx)
 	if err != nil {
 		return err
 	}

@@ -208,7 +208,7 @@ func (e *Engine) lookup(ctx context.Context, name, id string) (h *head, number u
 		if err := t.load(tx, h); err != nil {
 			return err
 		}
-		quarantine, err := e.opts.Restored.Log(tx, name)
+		quarantine, err := e.opts.Restored.LogsLeft(tx)
 		if err == nil {
 			number, err = s.Lookup(id, now, quarantine)
 		}
