@@ -74,7 +74,6 @@ var mayImport = map[string][]string{
 	"manager/internal/peers": {"manager/api", "manager/internal/ledger", "manager/internal/shard", contract},
 
 	"manager/internal/logs":              {"manager/api", "manager/internal/codec"},
-	"manager/internal/logs/walogs":       {"manager/internal/codec", "manager/internal/crypt", "manager/internal/logs", "manager/internal/wal"},
 	"manager/internal/logs/storelogs":    {"manager/internal/batch", "manager/internal/logs", contract},
 	"manager/internal/object":            {"manager/internal/filelock", "manager/internal/object/sharedkey"},
 	"manager/internal/object/sharedkey":  {},

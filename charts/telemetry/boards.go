@@ -93,7 +93,7 @@ var boards = map[string]board{
 				{`oncegate_wal_disk_bytes{$S}`, "{{instance}} log"},
 				{`oncegate_state_disk_bytes{$S}`, "{{instance}} state"},
 			}},
-			one("Not shipped for", "s", `max by (instance, log) (oncegate_ship_lag_seconds{$S})`, "{{instance}} {{log}}"),
+			one("Not shipped for", "s", `max by (instance) (oncegate_ship_lag_seconds{$S})`, "{{instance}}"),
 		}},
 		{"Other data centres", []panel{
 			one("Lag of outcomes of other data centres", "s", `max by (instance, peer) (oncegate_peer_lag_seconds{$S})`, "{{instance}} {{peer}}"),

@@ -202,13 +202,6 @@ func TestEncryption(t *testing.T) {
 		}
 
 		// The same store with a key: once the values are put again, nothing is there.
-		if engine == "wal" { // its logs have files of their own, which retention deletes
-			p = startManager(t, args...)
-			mustAnswer(t, 200, "DELETE", "http://"+p.addr["api"]+"/v1/logs/payments", "")
-			if code := p.stop(t); code != 0 {
-				t.Errorf("exit code %d: %s", code, p.stderr)
-			}
-		}
 		p = startManager(t, with(keyFile(t, "k1"))...)
 		waitFor(t, "nothing is plain", func() bool { return strings.Contains(p.stderr.String(), `"no_longer_in_use":[""]`) })
 		if got := found(t, dir); len(got) > 0 {
@@ -252,27 +245,11 @@ func TestEncryption(t *testing.T) {
 		// Another key: everything is put again, and then the first one can go.
 		p = startManager(t, append(with(keyFile(t, "k1", "k2")), "--admin", "127.0.0.1:0")...)
 		checkSecrets(t, p.addr["api"])
-		if engine == "wal" {
-			// Log entries stay under the key of their time, until retention deletes them.
-			mustAnswer(t, 200, "DELETE", "http://"+p.addr["api"]+"/v1/logs/payments", "")
-		}
 		waitFor(t, "the values are put again", func() bool {
 			return strings.Contains(p.stderr.String(), `"all values are under the current key"`)
 		})
 		if code := p.stop(t); code != 0 {
 			t.Errorf("exit code %d: %s", code, p.stderr)
-		}
-		if engine == "wal" {
-			p = startManager(t, with(keyFile(t, "k1", "k2"))...)
-			waitFor(t, "the first key is not needed any more", func() bool {
-				return strings.Contains(p.stderr.String(), `"keys_in_use":["k2"]`) || strings.Contains(p.stderr.String(), `"no_longer_in_use":["k1"]`)
-			})
-			mustAnswer(t, 201, "PUT", "http://"+p.addr["api"]+"/v1/logs/payments", `{}`)
-			mustAnswer(t, 201, "POST", "http://"+p.addr["api"]+"/v1/logs/payments/entries",
-				entryOfSecrets())
-			if code := p.stop(t); code != 0 {
-				t.Errorf("exit code %d: %s", code, p.stderr)
-			}
 		}
 		p = startManager(t, with(keyFile(t, "k2"))...)
 		checkSecrets(t, p.addr["api"])

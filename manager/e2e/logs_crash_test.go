@@ -120,7 +120,7 @@ func TestLogsSurviveCrashes(t *testing.T) {
 		if round%restoreEvery == restoreEvery-1 {
 			before := nextMillisecond(t)
 			commitKey(t, p.addr["api"], fmt.Sprint("round-", round)) // the ledger has a newer time as well
-			logsShipped(t, place, before, "events")
+			shippedAfter(t, place, before)
 		}
 		p.kill()
 		if round%restoreEvery == restoreEvery-1 {
@@ -181,7 +181,7 @@ func TestLogsSurviveCrashes(t *testing.T) {
 	mustAnswer(t, 201, "POST", "http://"+p.addr["api"]+"/v1/logs/events/entries", entryJSON("end"))
 	order = append(order, "end")
 	commitKey(t, p.addr["api"], "end")
-	logsShipped(t, place, before, "events")
+	shippedAfter(t, place, before)
 	p.kill()
 	for i, dir := range append(restored, restoreHere(t, env)) {
 		ids := idsOf(t, dir)

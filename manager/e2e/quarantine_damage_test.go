@@ -9,6 +9,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/store/redis"
 	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
@@ -24,7 +25,7 @@ func TestUnreadableQuarantine(t *testing.T) {
 		commitKey(t, p.addr["api"], "early")
 		p.kill()
 		file := filepath.Join(dir, quarantine.File)
-		for _, text := range []string{"", `{"remaining_ms":1`, `{"remaining_ms":1,"logs":{"events":"x"}}`, `{"remaining_ms":0,"all_logs_ms":-1}`} {
+		for _, text := range []string{"", `{"remaining_ms":1`, `{"remaining_ms":1,"logs_ms":"x"}`, `{"remaining_ms":0,"logs_ms":-1}`} {
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -83,7 +84,12 @@ func TestDamagedCopyInQuarantine(t *testing.T) {
 		}
 		q := &quarantineCommand{t, at}
 		q.run("begin", "--for", "1h")
-		name := damageLog(t, engine, dir, "events")
+		damageLog(t, engine, dir, "events")
+		if engine == "wal" {
+			if code, out := oncegate(t, "wal", "verify", "--data-dir", dir); code != 3 || !strings.Contains(out, `unreadable: log_heads "events"`) {
+				t.Errorf("wal verify: exit code %d, %s", code, out)
+			}
+		}
 		p = startManager(t, at...)
 		for _, id := range []string{"early", "late"} {
 			for _, call := range [][3]string{{"POST", "/v1/logs/events/entries", entryJSON(id)}, {"GET", "/v1/logs/events/entries/by-id/" + id, ""}} {
@@ -92,7 +98,7 @@ func TestDamagedCopyInQuarantine(t *testing.T) {
 				}
 			}
 		}
-		if list := mustAnswer(t, 200, "GET", h.at(p, "/v1/logs"), ""); !strings.Contains(list, name) {
+		if list := mustAnswer(t, 200, "GET", h.at(p, "/v1/logs"), ""); !strings.Contains(list, "log_heads") {
 			t.Errorf("%s: the list does not say what is damaged: %s", engine, list)
 		}
 		mustAnswer(t, 200, "POST", h.at(p, "/v1/logs/other/entries"), entryJSON("early"))
@@ -104,7 +110,7 @@ func TestDamagedCopyInQuarantine(t *testing.T) {
 		if engine != "wal" {
 			continue
 		}
-		name = damageFile(t, filepath.Join(dir, "*.wal"), "early")
+		name := damageFile(t, filepath.Join(dir, "*.wal"), "early")
 		// The quarantine does not depend on the ledger; the manager refuses to start whatever the quarantine is.
 		for _, args := range [][]string{{"begin", "--for", "1h"}, {"end"}} {
 			q.run(args...)
@@ -115,13 +121,16 @@ func TestDamagedCopyInQuarantine(t *testing.T) {
 	}
 }
 
-// damageLog makes a log unreadable, and returns what must be named.
-func damageLog(t *testing.T, engine, dir, name string) string {
+// damageLog makes the head of a log unreadable.
+func damageLog(t *testing.T, engine, dir, name string) {
 	t.Helper()
+	var st store.Store
+	var err error
 	if engine == "wal" {
-		return damageFile(t, filepath.Join(dir, "logs", name, "*.wal"), "early")
+		st, err = mem.Open(t.Context(), dir, mem.Options{})
+	} else {
+		st, err = sqlite.Open(t.Context(), filepath.Join(dir, "oncegate.db"), sqlite.Options{})
 	}
-	st, err := sqlite.Open(t.Context(), filepath.Join(dir, "oncegate.db"), sqlite.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +141,6 @@ func damageLog(t *testing.T, engine, dir, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return "log_heads"
 }
 
 // damageFile changes a bit of the text in one of the files, and returns that file's name.

@@ -5,9 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,27 +50,16 @@ func mustAnswer(t *testing.T, want int, method, url, body string) string {
 	return answer
 }
 
-// logsShipped waits until the bucket has a time of the ledger and of each log after t0, and returns the newest of
-// these times.
-func logsShipped(t *testing.T, place object.Store, t0 time.Time, names ...string) time.Time {
+// shippedAfter waits until the bucket has a time after t0 to restore to, and returns the newest one.
+func shippedAfter(t *testing.T, place object.Store, t0 time.Time) (newest time.Time) {
 	t.Helper()
-	var newest time.Time
-	waitFor(t, "the logs are shipped", func() bool {
-		st, err := ship.ReadStatus(t.Context(), place, "")
-		if err != nil || !st.Newest.After(t0) {
+	waitFor(t, "what was acknowledged is shipped", func() bool {
+		st, err := ship.ReadStatus(t.Context(), place)
+		if err != nil {
 			return false
 		}
 		newest = st.Newest
-		shipped := make(map[string]bool)
-		for _, l := range st.Logs {
-			if l.Deleted == nil && l.Newest.After(t0) {
-				shipped[l.Name] = true
-				if l.Newest.After(newest) {
-					newest = l.Newest
-				}
-			}
-		}
-		return !slices.ContainsFunc(names, func(name string) bool { return !shipped[name] })
+		return newest.After(t0)
 	})
 	return newest
 }
@@ -87,7 +74,7 @@ func TestRestoreOfLogs(t *testing.T) {
 	at := func(p *process, path string) string { return "http://" + p.addr["api"] + "/v1/logs" + path }
 	mustAnswer(t, 201, "PUT", at(p, "/events"), `{}`)
 	mustAnswer(t, 201, "PUT", at(p, "/counted"), `{"identity":"structured"}`)
-	mustAnswer(t, 201, "PUT", at(p, "/dropped"), `{}`)
+	mustAnswer(t, 201, "PUT", at(p, "/dropped"), `{"window_ms":3600000}`)
 	nonce := "0123456789abcdef"
 	openWriter := func(p *process, name string) int64 {
 		return gjson.Get(mustAnswer(t, 201, "POST", at(p, "/"+name+"/writers"), `{"writer":"w"}`), "epoch").Int()
@@ -108,7 +95,7 @@ func TestRestoreOfLogs(t *testing.T) {
 		mustAnswer(t, 201, "POST", at(p, "/counted/entries"), entryJSON(fmt.Sprintf("c:%d:%s", 3+marks, nonce)))
 		commitKey(t, p.addr["api"], id)
 		marks++
-		return logsShipped(t, place, t0, "events", "counted", "dropped")
+		return shippedAfter(t, place, t0)
 	}
 	then := mark(nextMillisecond(t))
 	for time.Now().UnixMilli() <= then.UnixMilli() {
@@ -122,33 +109,17 @@ func TestRestoreOfLogs(t *testing.T) {
 	mustAnswer(t, 201, "PUT", at(p, "/fresh"), `{}`)
 	mustAnswer(t, 201, "POST", at(p, "/fresh/entries"), entryJSON("f"))
 	forgotten = max(forgotten, openWriter(p, "fresh"), openWriter(p, "fresh"))
+	before := nextMillisecond(t)
 	commitKey(t, p.addr["api"], "last")
-	logsShipped(t, place, nextMillisecond(t).Add(-time.Hour), "events", "counted", "fresh")
-	waitFor(t, "the last entries are shipped", func() bool {
-		st, err := ship.ReadStatus(t.Context(), place, "")
-		if err != nil {
-			return false
-		}
-		want := map[string]uint64{"events": 9, "counted": 7, "fresh": 4} // records, with the settings
-		for _, l := range st.Logs {
-			if l.Deleted == nil && l.Sequence < want[l.Name] {
-				return false
-			}
-		}
-		return true
-	})
-	waitFor(t, "the deletion is shipped", func() bool {
-		st, err := ship.ReadStatus(t.Context(), place, "")
-		return err == nil && len(st.Logs) == 4 && slices.ContainsFunc(st.Logs, func(l ship.NamedStatus) bool { return l.Deleted != nil })
-	})
+	shippedAfter(t, place, before)
 	p.kill()
 
 	newest := filepath.Join(t.TempDir(), "newest")
 	code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", newest, "--quarantine", "0s")
-	if code != 0 || !strings.Contains(out, `restored log "events"`) || strings.Contains(out, "dropped") || !strings.Contains(out, "for which logs remembered ids") {
+	if code != 0 || !strings.Contains(out, "is shorter than 1h0m0s, for which logs remembered ids") {
 		t.Fatalf("restore: %d %s", code, out)
 	}
-	if code, out := env.oncegate(t, "wal", "verify", "--data-dir", newest); code != 0 || strings.Count(out, "ok: log ") != 3 {
+	if code, out := env.oncegate(t, "wal", "verify", "--data-dir", newest); code != 0 || !strings.HasPrefix(out, "ok: ") || strings.Count(out, "\n") != 1 {
 		t.Errorf("wal verify: %d %s", code, out)
 	}
 	q := env.startManager(t, "--data-dir", newest)
@@ -166,7 +137,7 @@ func TestRestoreOfLogs(t *testing.T) {
 
 	older := filepath.Join(t.TempDir(), "older")
 	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", older, "--at", then.UTC().Format(time.RFC3339Nano)); code != 0 ||
-		!strings.Contains(out, `restored log "dropped"`) || strings.Contains(out, "fresh") || !strings.Contains(out, "at most 5m0s") {
+		!strings.Contains(out, "its logs refuse unknown ids for the first 1h0m0s") {
 		t.Fatalf("restore: %d %s", code, out)
 	}
 	for i := range 2 { // the quarantine outlives restarts
@@ -201,27 +172,11 @@ func TestRestoreOfLogs(t *testing.T) {
 	}
 
 	// Damage: of a file on disk, and of objects.
-	segments, err := filepath.Glob(filepath.Join(newest, "logs", "events", "*.wal"))
-	if err != nil || len(segments) == 0 {
-		t.Fatal(segments, err)
+	file := damageFile(t, filepath.Join(newest, "*.wal"), "early-1")
+	if code, out := env.oncegate(t, "wal", "verify", "--data-dir", newest); code != 1 || !strings.Contains(out, file) {
+		t.Errorf("wal verify: %d %s", code, out)
 	}
-	b, err := os.ReadFile(segments[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	b[bytes.Index(b, []byte("early-1"))] ^= 1
-	if err := os.WriteFile(segments[0], b, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range []string{newest, filepath.Join(newest, "logs"), filepath.Join(newest, "logs", "events")} {
-		if code, out := env.oncegate(t, "wal", "verify", "--data-dir", d); code != 1 || !strings.Contains(out, segments[0]) {
-			t.Errorf("wal verify %s: %d %s", d, code, out)
-		}
-	}
-	if code, out := env.oncegate(t, "wal", "verify", "--data-dir", filepath.Join(newest, "logs", "counted")); code != 0 {
-		t.Errorf("wal verify of one log: %d %s", code, out)
-	}
-	if err := object.All(t.Context(), place, "logs/events/", func(o object.Info) error {
+	if err := object.All(t.Context(), place, "ledger/", func(o object.Info) error {
 		b, v, err := place.Get(t.Context(), o.Name)
 		if err == nil {
 			b[len(b)-2] ^= 1
@@ -231,8 +186,8 @@ func TestRestoreOfLogs(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", filepath.Join(t.TempDir(), "new")); code != 1 || !strings.Contains(out, `log "events"`) || strings.Count(out, "\n") != 1 {
-		t.Errorf("a damaged log: exit code %d; %s", code, out)
+	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", filepath.Join(t.TempDir(), "new")); code != 1 || !strings.Contains(out, "object ledger/") || strings.Count(out, "\n") != 1 {
+		t.Errorf("damaged objects: exit code %d; %s", code, out)
 	}
 }
 
@@ -255,8 +210,9 @@ func TestNoEpochTwiceWithAClockBehind(t *testing.T) {
 	if early := openWriter(p); early <= ahead {
 		t.Fatalf("the first epoch is %d, not above %d", early, ahead)
 	}
+	before := nextMillisecond(t)
 	commitKey(t, p.addr["api"], "early")
-	then := logsShipped(t, place, nextMillisecond(t).Add(-time.Hour), "events")
+	then := shippedAfter(t, place, before)
 	for time.Now().UnixMilli() <= then.UnixMilli() {
 		nextMillisecond(t)
 	}

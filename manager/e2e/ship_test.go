@@ -44,7 +44,7 @@ func shippedSince(t *testing.T, place object.Store, t0 time.Time) *ship.Status {
 	var st *ship.Status
 	waitFor(t, "it is shipped", func() bool {
 		var err error
-		st, err = ship.ReadStatus(t.Context(), place, "")
+		st, err = ship.ReadStatus(t.Context(), place)
 		return err == nil && st.Newest.After(t0)
 	})
 	return st
@@ -128,7 +128,7 @@ func TestShippedStateSurvivesCrashes(t *testing.T) {
 		close(stop)
 		clients.Wait()
 
-		st, err := ship.ReadStatus(t.Context(), place, "")
+		st, err := ship.ReadStatus(t.Context(), place)
 		if err != nil {
 			t.Fatal(err)
 		}

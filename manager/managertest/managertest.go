@@ -23,7 +23,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs"
-	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
+	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/ui"
@@ -66,7 +66,7 @@ func Start(t testing.TB, o Options) *Manager {
 	if m.queue, err = jobs.New(m.store, jobs.Options{BackoffBase: o.BackoffBase, BackoffMax: o.BackoffMax}); err != nil {
 		t.Fatal(err)
 	}
-	if m.logs, err = walogs.Open(t.Context(), t.TempDir(), walogs.Options{SegmentBytes: 4 << 20, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	if m.logs, err = storelogs.Open(t.Context(), m.store, storelogs.Options{Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	m.pages, err = ui.New(ui.Options{Version: "test", Log: slog.New(slog.DiscardHandler), Problem: server.ProblemOf, Ledger: m.ledger, Queue: m.queue})

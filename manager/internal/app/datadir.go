@@ -15,7 +15,7 @@ import (
 // ownFiles match the names of what managers and oncegate restore keep in a data directory, and what a file system keeps at
 // its top.
 var ownFiles = []string{
-	logFiles, mem.StateDir, "[0-9]*.snap", "[0-9]*.snap.tmp", "lock", sqliteFile + "*", logsDir, quarantine.File + "*", shipHolder + "*", ship.PartialDir, "lost+found",
+	logFiles, mem.StateDir, "[0-9]*.snap", "[0-9]*.snap.tmp", "lock", sqliteFile + "*", quarantine.File + "*", shipHolder + "*", ship.PartialDir, "lost+found",
 }
 
 // foreignFiles returns the names of the other files in the data directory, without those that a setting names.

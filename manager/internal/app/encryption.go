@@ -11,7 +11,6 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
-	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/sealed"
@@ -73,7 +72,7 @@ func (a *app) openEncryption(ctx context.Context) error {
 			return settings.Usagef("--encryption-key-file %q: %v", file, err)
 		}
 	}
-	opened, seals, err := sealed.Open(ctx, a.store, sealed.Options{Ring: a.ring, Places: sealedPlaces(), DecryptOnly: a.settings.DecryptOnly, Elsewhere: a.logKeys,
+	opened, seals, err := sealed.Open(ctx, a.store, sealed.Options{Ring: a.ring, Places: sealedPlaces(), DecryptOnly: a.settings.DecryptOnly,
 		Lacks: func(id string) {
 			a.log.Error("other managers encrypt this store under a key that this one lacks; restart it with their --encryption-key-file", "key", id)
 		},
@@ -93,14 +92,6 @@ func (a *app) openEncryption(ctx context.Context) error {
 		a.log.Info("encryption", "key", a.ring.Current(), "decrypt_only", a.settings.DecryptOnly, "keys_in_file", len(a.ring.IDs()), "keys_in_use", seals.Listed())
 	}
 	return nil
-}
-
-// logKeys are the ids of the keys that logs in files need.
-func (a *app) logKeys(ctx context.Context) ([]string, error) {
-	if logs, ok := a.logs.(*walogs.Engine); ok {
-		return logs.KeyIDs(ctx)
-	}
-	return nil, nil
 }
 
 // encrypt re-encrypts values that are under older keys, or plain, until ctx or stopping ends. A store

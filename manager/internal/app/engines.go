@@ -15,7 +15,6 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/shard"
-	"github.com/oncegate/oncegate/manager/internal/ship"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/etcd"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -161,7 +160,7 @@ func openWAL(ctx context.Context, s *settings.Settings, log *slog.Logger, reg pr
 		return nil, err
 	}
 	if shipper != nil {
-		opts.Keep = func() uint64 { return shipper.Keep(ship.LedgerLog) }
+		opts.Keep = shipper.Keep
 	}
 	st, err := mem.Open(ctx, s.DataDir, opts)
 	if err != nil {
@@ -182,7 +181,7 @@ func openWAL(ctx context.Context, s *settings.Settings, log *slog.Logger, reg pr
 			"file", r.TornFile, "offset", r.TornOffset, "bytes", r.TornBytes)
 	}
 	if shipper != nil {
-		shipper.Add(ship.LedgerLog, shippedLog{st.Log(), st}, false)
+		shipper.Add(shippedLog{st.Log(), st})
 	}
 	return &walStore{st, m, shipper}, nil
 }

@@ -72,7 +72,7 @@ func openShipped(t *testing.T, dir string, place object.Store, clock func() time
 		}); err != nil {
 			t.Fatal(err)
 		}
-		opts.Keep = func() uint64 { return s.shipper.Keep(ship.LedgerLog) }
+		opts.Keep = s.shipper.Keep
 	}
 	if s.store, err = mem.Open(t.Context(), dir, opts); err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func openShipped(t *testing.T, dir string, place object.Store, clock func() time
 		t.Fatal(err)
 	}
 	if s.shipper != nil {
-		s.shipper.Add(ship.LedgerLog, shippedLog{s.store.Log(), s.store}, false)
+		s.shipper.Add(shippedLog{s.store.Log(), s.store})
 		s.shipper.Start(ship.Ledger{})
 	}
 	return s
@@ -154,7 +154,7 @@ func (s *shippedLedger) until(what string, ok func() bool) {
 
 func (s *shippedLedger) untilShipped() {
 	s.t.Helper()
-	s.until("all is shipped", func() bool { return s.shipper.Shipped(ship.LedgerLog) >= s.store.Log().Durable() })
+	s.until("all is shipped", func() bool { return s.shipper.Shipped() >= s.store.Log().Durable() })
 }
 
 // TestLongOutageOfThePlace: while the object store is away for hours, keys are taken and expire as always, and the disk has the
@@ -239,7 +239,7 @@ func TestNoBacklogKeepsNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		shipper.Add(ship.LedgerLog, ship.WAL(log), false)
+		shipper.Add(shippedLog{Log: log})
 		for len(log.Segments()) < 3 {
 			seq, err := log.Append(make([]byte, 1000))
 			if err == nil {
@@ -255,7 +255,7 @@ func TestNoBacklogKeepsNothing(t *testing.T) {
 		if bytes == 0 {
 			want = log.Segments()[len(log.Segments())-1].First
 		}
-		if got := shipper.Keep(ship.LedgerLog); got != want {
+		if got := shipper.Keep(); got != want {
 			t.Errorf("a backlog of %d bytes: the log is to keep its records from %d on, want %d", bytes, got, want)
 		}
 	}

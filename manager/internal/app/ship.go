@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/shard"
@@ -75,7 +76,7 @@ func (a *app) checkPlace(ctx context.Context) error {
 		place.String(), cmp.Or(id, "an unnamed one"), a.settings.DataDir)
 }
 
-// startShipping ships the logs that were opened.
+// startShipping ships the log of the store. The logs must be open.
 func (a *app) startShipping() {
 	if a.shipper == nil {
 		return
@@ -87,10 +88,13 @@ func (a *app) startShipping() {
 	l.WentBack = func(ctx context.Context, shipped uint64) error {
 		return a.shard.Meet(ctx, a.shard.MarkAt(shipped), "the copy in object storage")
 	}
+	if e, ok := a.logs.(*storelogs.Engine); ok {
+		l.LongestWindow = e.LongestWindow
+	}
 	a.shipper.Start(l)
 }
 
-// stopShipping ships what is new, for a while. The logs must be open still.
+// stopShipping ships what is new, for a while. The store must be open still.
 func (a *app) stopShipping() {
 	if a.shipper == nil {
 		return

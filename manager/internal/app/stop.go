@@ -81,8 +81,8 @@ func (a *app) close() error {
 	if a.queue != nil {
 		a.queue.Close()
 	}
+	a.closeLogs() // this writes the logs' time
 	a.stopShipping()
-	a.closeLogs()
 	var err error
 	if a.store != nil {
 		failed := a.store.Err() != nil

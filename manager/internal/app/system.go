@@ -36,10 +36,7 @@ func (a *app) system(context.Context) ui.System {
 	}
 	if a.shipper != nil {
 		st := a.shipper.State()
-		s.Shipping = &ui.Shipping{Place: st.Place, Term: st.Term, Failing: st.Failing}
-		for _, l := range st.Logs {
-			s.Shipping.Logs = append(s.Shipping.Logs, ui.Shipped(l))
-		}
+		s.Shipping = &ui.Shipping{Place: st.Place, Term: st.Term, Failing: st.Failing, Records: st.Records, Age: st.Age}
 	}
 	s.Origin = a.origin()
 	if a.puller != nil {

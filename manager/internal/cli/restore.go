@@ -14,12 +14,12 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
-	"github.com/oncegate/oncegate/manager/internal/logs"
-	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
+	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/object"
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/ship"
+	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/store/sealed"
 	"github.com/oncegate/oncegate/manager/internal/wal"
@@ -45,7 +45,7 @@ Makes a data directory from what a manager shipped with --ship-to. No manager ne
   --at          restore everything acknowledged before this time, as 2006-01-02T15:04:05Z (default the newest state);
                 what came within one ship interval after it may be there as well
   --quarantine  for how long a manager on the new directory refuses unknown keys, and its logs unknown ids, as 5m;
-                0s: not at all (default the longest time for which a key was to be remembered, and for each log its window)
+                0s: not at all (default the longest time for which a key was to be remembered, and for logs the longest window)
   --encryption-key-file  the manager's; without it encrypted records are restored without a look into them
 `
 
@@ -127,6 +127,8 @@ type recordChecks struct {
 	ring *crypt.Keyring
 	// longest is for how long a reservation among them was to be remembered at most.
 	longest time.Duration
+	// window is the longest one of the named logs among them.
+	window time.Duration
 	// unread and opened are reservations that are encrypted, lacks the ids of keys that the ring lacks.
 	unread, opened int
 	lacks          map[string]bool
@@ -134,12 +136,18 @@ type recordChecks struct {
 
 // options returns those of a restore that asks c about each record.
 func (c *recordChecks) options(place object.Store, at time.Time) ship.RestoreOptions {
-	return ship.RestoreOptions{Store: place, At: at, Check: c.check, CheckNamed: func(name string) func(wal.Entry) error { return walogs.NewCheck(name, c.ring) }}
+	return ship.RestoreOptions{Store: place, At: at, Check: c.check}
 }
 
 func (c *recordChecks) check(e wal.Entry) error {
 	_, err := mem.DecodeWriteSet(e.Body, func(change *mem.Change) error {
-		if change.Delete || string(change.Collection) != string(ledger.Collection) {
+		if change.Delete {
+			return nil
+		}
+		if window, ok := storelogs.WindowOf(store.Collection(change.Collection), string(change.Key), change.Value); ok {
+			c.window = max(c.window, window)
+		}
+		if string(change.Collection) != string(ledger.Collection) {
 			return nil
 		}
 		value, err := sealed.OpenValue(c.ring, ledger.Collection, string(change.Key), change.Value)
@@ -183,7 +191,7 @@ func (c *recordChecks) keysOpen() error {
 }
 
 func restore(ctx context.Context, env Environment, o restoreOptions) error {
-	var kept, longestWindow time.Duration
+	var kept time.Duration
 	records := recordChecks{ring: o.ring}
 	from := records.options(o.from, o.at)
 	from.Dir = o.dataDir
@@ -193,23 +201,16 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 		}
 		// Entries from before the manager shipped may have asked for more.
 		records.longest = max(records.longest, r.LongestTTL)
-		kept = records.longest
+		// So may ids, and those of logs that were deleted or made later.
+		records.window = max(records.window, r.LongestWindow)
+		var refuses time.Duration
+		kept, refuses = records.longest, records.window
 		if o.given {
-			kept = o.quarantine
+			kept, refuses = o.quarantine, o.quarantine
 		}
-		record := quarantine.Record{Remaining: kept.Milliseconds(), RestoredTo: r.At, EpochFloor: quarantine.NextFloor(time.Now(), r.EpochFloor), Logs: make(map[string]int64)}
-		for _, l := range slices.Concat(r.Logs, r.Forgotten) {
-			window := l.LongestTTL
-			if window == 0 {
-				window = logs.DefaultConfig().Window
-			}
-			longestWindow = max(longestWindow, window)
-			if o.given {
-				window = o.quarantine
-			}
-			if window > 0 {
-				record.Logs[l.Name] = window.Milliseconds()
-			}
+		record := quarantine.Record{Remaining: kept.Milliseconds(), RestoredTo: r.At, EpochFloor: quarantine.NextFloor(time.Now(), r.EpochFloor)}
+		if records.window > 0 {
+			record.Logs = refuses.Milliseconds()
 		}
 		return quarantine.Write(dir, record)
 	}
@@ -223,10 +224,6 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 	}
 	fmt.Fprintf(env.Stdout, "restored %s to sequence %d, as of %s: %d records from %d objects in %d ms\n",
 		o.dataDir, r.Sequence, r.At.UTC().Format(time.RFC3339Nano), r.Records, r.Objects, r.Took.Milliseconds())
-	for _, l := range r.Logs {
-		fmt.Fprintf(env.Stdout, "restored log %q to sequence %d, as of %s: %d records from %d objects\n",
-			l.Name, l.Sequence, l.At.UTC().Format(time.RFC3339Nano), l.Records, l.Objects)
-	}
 	if records.unread > 0 && !o.given {
 		fmt.Fprintf(env.Stdout, "warning: %d reservations are encrypted and were not looked into: if a request set an unknown TTL of its own, longer than what the manager shipped says, retries of forgotten keys may run again; --encryption-key-file reads them\n", records.unread)
 	}
@@ -237,11 +234,11 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 		fmt.Fprintf(env.Stdout, "a manager on it refuses unknown keys for the first %v in which it serves\n", kept)
 	}
 	switch {
-	case longestWindow == 0:
-	case o.given && o.quarantine < longestWindow:
-		fmt.Fprintf(env.Stdout, "warning: --quarantine %v is shorter than %v, for which logs remembered ids: retries of forgotten entries are appended again\n", o.quarantine, longestWindow)
+	case records.window == 0:
+	case o.given && o.quarantine < records.window:
+		fmt.Fprintf(env.Stdout, "warning: --quarantine %v is shorter than %v, for which logs remembered ids: retries of forgotten entries are appended again\n", o.quarantine, records.window)
 	case !o.given:
-		fmt.Fprintf(env.Stdout, "its logs refuse unknown ids for as long as their windows, at most %v\n", longestWindow)
+		fmt.Fprintf(env.Stdout, "its logs refuse unknown ids for the first %v in which it serves\n", records.window)
 	}
 	return nil
 }

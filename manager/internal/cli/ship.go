@@ -71,7 +71,7 @@ type restorable struct {
 }
 
 func shipStatus(ctx context.Context, env Environment, place object.Store) error {
-	st, err := ship.ReadStatus(ctx, place, "")
+	st, err := ship.ReadStatus(ctx, place)
 	var newest *restorable
 	if err == nil {
 		var r *ship.Report
@@ -106,13 +106,6 @@ func shipVerify(ctx context.Context, env Environment, place object.Store, at tim
 	}
 	fmt.Fprintf(env.Stdout, "the ledger can be restored to sequence %d, as of %s: %d records in %d objects, %d bytes\n",
 		r.Sequence, r.At.UTC().Format(time.RFC3339Nano), r.Records, r.Objects, r.Bytes)
-	for _, l := range r.Logs {
-		fmt.Fprintf(env.Stdout, "log %q can be restored to sequence %d, as of %s: %d records in %d objects, %d bytes\n",
-			l.Name, l.Sequence, l.At.UTC().Format(time.RFC3339Nano), l.Records, l.Objects, l.Bytes)
-	}
-	for _, l := range r.Forgotten {
-		fmt.Fprintf(env.Stdout, "log %q would be missing: it was not shipped completely at that time\n", l.Name)
-	}
 	if records.unread > 0 {
 		fmt.Fprintf(env.Stdout, "warning: %d reservations are encrypted and were not looked into: --encryption-key-file reads them\n", records.unread)
 	}

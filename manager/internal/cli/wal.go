@@ -5,24 +5,17 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"sort"
 	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
-	"github.com/oncegate/oncegate/manager/internal/logs"
-	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/shard"
-	"github.com/oncegate/oncegate/manager/internal/ship"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/store/sealed"
@@ -103,100 +96,43 @@ func walHelp(w io.Writer) {
 }
 
 // walVerify says what a manager would do with the directory: start, start and refuse
-// the keys of some records, or not start. The directory is a manager's, with its named logs, that of
-// one named log, or that of all.
+// the keys of some records, or not start.
 func walVerify(ctx context.Context, env Environment, o walOptions) error {
-	v := verification{env: env, o: o, records: newRecordCheck(o.ring)}
-	dirs, err := namedLogs(o.dataDir)
+	records := newRecordCheck(o.ring)
+	r, err := mem.Verify(ctx, o.dataDir, mem.InspectOptions{Log: wal.InspectOptions{Check: records.entry}, Unreadable: records.unreadable})
 	if err != nil {
 		return err
 	}
-	if err := v.main(ctx); err != nil && !(errors.Is(err, wal.ErrNoLog) && len(dirs) > 0) {
-		return err
+	for _, c := range r.Complaints {
+		fmt.Fprintln(env.Stdout, c)
 	}
-	for _, dir := range dirs {
-		if err := v.named(ctx, dir); err != nil && !errors.Is(err, wal.ErrNoLog) {
-			return err
-		}
+	for _, err := range r.Refusals {
+		fmt.Fprintf(env.Stdout, "damage: %v\n", err)
 	}
-	return v.verdict()
-}
-
-// verification is what wal verify has found so far.
-type verification struct {
-	env     Environment
-	o       walOptions
-	records *recordCheck
-	state   mem.StateReport
-	ok      []string
-	damaged []string // directories
-}
-
-// main checks the directory that was named.
-func (v *verification) main(ctx context.Context) error {
-	r, err := mem.Verify(ctx, v.o.dataDir, mem.InspectOptions{
-		Log:        wal.InspectOptions{Check: eitherCheck(v.o.dataDir, v.o.ring, v.records.entry)},
-		Unreadable: v.records.unreadable,
-	})
-	if err != nil {
-		return err
+	for _, d := range r.State.Damage {
+		fmt.Fprintf(env.Stdout, "unreadable: %v\n", d)
 	}
-	v.state = r.State
+	lines, unreadable := records.found()
+	for _, line := range lines {
+		fmt.Fprintln(env.Stdout, line)
+	}
+	unreadable += r.State.Lost
+	switch {
+	case r.Refused():
+		return fmt.Errorf("%s is damaged; a manager would refuse to start on it", o.dataDir)
+	case unreadable > 0:
+		return &exitError{exitUnreadable, fmt.Sprintf("%s has records that cannot be read: %d; a manager starts on it, answers calls that name one of these with record-unreadable, and serves everything else",
+			o.dataDir, unreadable)}
+	case len(r.State.Damage) > 0:
+		return &exitError{exitUnreadable, o.dataDir + " has damage in its state, and every record can be read; a manager starts on it, and calls that need a damaged index fail"}
+	}
 	has := fmt.Sprintf("%d in the state", r.State.Records)
 	if !r.State.InForce && (r.SnapshotRecords > 0 || r.State.Bytes == 0) {
 		has = fmt.Sprintf("%d in the snapshot", r.SnapshotRecords)
 	}
-	v.report(v.o.dataDir, r.Report, r.Refused(), fmt.Sprintf("ok: %d records in %d segments, %s\n", r.Records, r.Segments, has))
-	for _, err := range r.Refusals {
-		fmt.Fprintf(v.env.Stdout, "damage: %v\n", err)
-	}
-	for _, d := range r.State.Damage {
-		fmt.Fprintf(v.env.Stdout, "unreadable: %v\n", d)
-	}
-	return nil
-}
-
-// named checks a named log.
-func (v *verification) named(ctx context.Context, dir string) error {
-	name := filepath.Base(dir)
-	r, err := wal.Verify(ctx, dir, wal.InspectOptions{Check: walogs.NewCheck(name, v.o.ring)})
-	if err != nil {
-		return err
-	}
-	v.report(dir, r, r.Damaged(), fmt.Sprintf("ok: log %q: %d records in %d segments, %d in the snapshot\n", name, r.Records, r.Segments, r.SnapshotRecords))
-	return nil
-}
-
-func (v *verification) report(dir string, r *wal.Report, refused bool, ok string) {
-	for _, c := range r.Complaints {
-		fmt.Fprintln(v.env.Stdout, c)
-	}
-	if v.ok = append(v.ok, ok); refused {
-		v.damaged = append(v.damaged, dir)
-	}
-}
-
-// verdict prints what was found of records, and returns an error unless all is well.
-func (v *verification) verdict() error {
-	lines, unreadable := v.records.found()
-	for _, line := range lines {
-		fmt.Fprintln(v.env.Stdout, line)
-	}
-	unreadable += v.state.Lost
-	switch {
-	case len(v.damaged) == 1:
-		return fmt.Errorf("%s is damaged; a manager would refuse to start on it", v.damaged[0])
-	case len(v.damaged) > 1:
-		return fmt.Errorf("%s are damaged; a manager would refuse to start on them", strings.Join(v.damaged, ", "))
-	case unreadable > 0:
-		return &exitError{exitUnreadable, fmt.Sprintf("%s has records that cannot be read: %d; a manager starts on it, answers calls that name one of these with record-unreadable, and serves everything else",
-			v.o.dataDir, unreadable)}
-	case len(v.state.Damage) > 0:
-		return &exitError{exitUnreadable, v.o.dataDir + " has damage in its state, and every record can be read; a manager starts on it, and calls that need a damaged index fail"}
-	}
-	fmt.Fprint(v.env.Stdout, strings.Join(v.ok, ""))
-	if n := v.records.sealed; n > 0 {
-		fmt.Fprintf(v.env.Stdout, "note: %d values are encrypted and were not looked into; --encryption-key-file reads them\n", n)
+	fmt.Fprintf(env.Stdout, "ok: %d records in %d segments, %s\n", r.Records, r.Segments, has)
+	if records.sealed > 0 {
+		fmt.Fprintf(env.Stdout, "note: %d values are encrypted and were not looked into; --encryption-key-file reads them\n", records.sealed)
 	}
 	return nil
 }
@@ -220,47 +156,12 @@ func keyFileFlag(flags *flag.FlagSet) func() (*crypt.Keyring, error) {
 	}
 }
 
-// eitherCheck checks the records of a manager's own log by ledger, and those of a named log as such.
-// The first record shows which one the directory has.
-func eitherCheck(dir string, ring *crypt.Keyring, ledger func(wal.Entry) error) func(wal.Entry) error {
-	var check func(wal.Entry) error
-	return func(e wal.Entry) error {
-		if check == nil {
-			check = ledger
-			if abs, err := filepath.Abs(dir); err == nil && walogs.IsRecord(e) {
-				check = walogs.NewCheck(filepath.Base(abs), ring)
-			}
-		}
-		return check(e)
-	}
-}
-
-// namedLogs lists the directories of named logs in a manager's directory, or in that of its named
-// logs.
-func namedLogs(dir string) ([]string, error) {
-	top := filepath.Join(dir, ship.NamedDir)
-	if abs, err := filepath.Abs(dir); err == nil && filepath.Base(abs) == ship.NamedDir {
-		top = dir
-	}
-	entries, err := os.ReadDir(top)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var dirs []string
-	for _, e := range entries {
-		if e.IsDir() && logs.CheckName(e.Name()) == nil {
-			dirs = append(dirs, filepath.Join(top, e.Name()))
-		}
-	}
-	return dirs, err
-}
-
 // exitUnreadable is the exit code for records that cannot be read.
 const exitUnreadable = 3
 
 func walStats(ctx context.Context, env Environment, o walOptions) error {
 	var me shard.Identity
-	report, err := mem.Verify(ctx, o.dataDir, mem.InspectOptions{Log: wal.InspectOptions{Check: eitherCheck(o.dataDir, o.ring, func(e wal.Entry) error {
+	report, err := mem.Verify(ctx, o.dataDir, mem.InspectOptions{Log: wal.InspectOptions{Check: func(e wal.Entry) error {
 		_, err := mem.DecodeWriteSet(e.Body, func(c *mem.Change) error {
 			if string(c.Collection) == string(shard.Collection) && !c.Delete && !e.Replaced {
 				me, _ = shard.Read(string(c.Key), c.Value) // what cannot be read shows nothing
@@ -268,7 +169,7 @@ func walStats(ctx context.Context, env Environment, o walOptions) error {
 			return nil
 		})
 		return err
-	})}})
+	}}})
 	if err != nil {
 		return err
 	}
@@ -294,7 +195,7 @@ func walStats(ctx context.Context, env Environment, o walOptions) error {
 		StateBytes    int64  `json:"state_bytes"`
 		Damaged       bool   `json:"damaged"`
 
-		// Of a snapshot with records: one of a named log, or one that no manager has imported yet.
+		// Of a snapshot with records, which no manager has imported yet.
 		Snapshot         string `json:"snapshot,omitempty"`
 		SnapshotSequence uint64 `json:"snapshot_sequence,omitempty"`
 		SnapshotRecords  int    `json:"snapshot_records,omitempty"`
@@ -380,7 +281,7 @@ func dumpChange(c *mem.Change, o *walOptions) dumpedChange {
 		d.Entries[string(e.Index)] = string(e.SortKey)
 	}
 	value := c.Value
-	if crypt.IsSealed(value) {
+	if mayBeSealed(store.Collection(d.Collection)) && crypt.IsSealed(value) {
 		d.EncryptionKey, _ = crypt.KeyOf(value)
 		if o.ring != nil {
 			plain, err := sealed.OpenValue(o.ring, store.Collection(d.Collection), d.Key, value)

@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,9 +17,9 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
-// neverInALog are the collections of which no engine wal has records: only engines on servers and sqlite keep logs, and only
-// those that managers share keep their quarantine, in the store.
-var neverInALog = []string{"log_heads", "log_entries", "log_ids", "log_windows", "log_clients", "log_writers", "log_graves", "log_meta", "quarantine"}
+// neverInALog are the collections of which no engine wal has records: only engines that managers share keep their quarantine
+// in the store.
+var neverInALog = []string{"quarantine"}
 
 // collections finds the constants of the type store.Collection in the sources of the manager.
 func collections(t *testing.T) []string {
@@ -96,10 +97,16 @@ func TestVerifyKnowsWhatManagersWrite(t *testing.T) {
 				})
 			}
 			serve(func(t *testing.T, url string) {
+				for _, name := range []string{"ids", "structured"} {
+					put(t, url+"/v1/logs/"+name, `{"identity":"`+name+`"}`)
+				}
 				for _, call := range []struct {
 					path, body string
 					status     int
 				}{
+					{"/v1/logs/ids/writers", `{"writer":"w"}`, 201},
+					{"/v1/logs/ids/entries", `{"id":"a","payload":"eA=="}`, 201},
+					{"/v1/logs/structured/entries", `{"id":"c:0:n","payload":"eA=="}`, 201},
 					{"/v1/ledger/reserve", `{"key":"leased","token":"t"}`, 201},
 					{"/v1/ledger/reserve", `{"key":"done","token":"t"}`, 201},
 					{"/v1/ledger/commit", `{"key":"done","token":"t","result":{"status":200}}`, 200},
@@ -107,7 +114,7 @@ func TestVerifyKnowsWhatManagersWrite(t *testing.T) {
 					{"/v1/jobs/claim", `{"worker":"w"}`, 200},
 					{"/v1/functions/paused/pause", `{}`, 200},
 				} {
-					if call.path == "/v1/ledger/reserve" { // a peer that nobody reaches
+					if call.path == "/v1/ledger/reserve" || strings.HasSuffix(call.path, "/entries") { // a peer that nobody reaches
 						endQuarantine(t, url)
 					}
 					if status, body := post(t, strings.TrimPrefix(url, "http://"), call.path, call.body); status != call.status {
@@ -154,7 +161,8 @@ func TestVerifyKnowsWhatManagersWrite(t *testing.T) {
 				}
 			}
 			kinds := []string{"ledger", "ledger_usage seed", "ledger_usage number", "changes", "jobs", "job_blobs", "job_keys", "job_locks", "job_control paused",
-				"job_control paused_version", "identity ledger", "downtime beat"}
+				"job_control paused_version", "identity ledger", "downtime beat", "log_heads ids", "log_entries", "log_ids", "log_windows", "log_clients", "log_writers",
+				"log_meta count"}
 			if keys == nil {
 				// Encrypting ends in a snapshot, after which a plan that was carried out may be gone.
 				kinds = append(kinds, "downtime plan")
@@ -165,6 +173,23 @@ func TestVerifyKnowsWhatManagersWrite(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func put(t *testing.T, url, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusCreated {
+		t.Fatalf("%s: %d", url, resp.StatusCode)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/peers"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -73,12 +74,15 @@ func (c *recordCheck) change(ch *mem.Change) {
 	if ch.Delete {
 		return
 	}
-	if crypt.IsSealed(ch.Value) && c.ring == nil {
-		c.sealed++
-		return
+	value, err := ch.Value, error(nil)
+	if mayBeSealed(id.Collection) && crypt.IsSealed(value) {
+		if c.ring == nil {
+			c.sealed++
+			return
+		}
+		value, err = sealed.OpenValue(c.ring, id.Collection, id.Key, value)
 	}
 	var entries []store.Entry
-	value, err := sealed.OpenValue(c.ring, id.Collection, id.Key, ch.Value)
 	switch {
 	case err != nil:
 	case id.Collection == ledger.Collection:
@@ -95,6 +99,10 @@ func (c *recordCheck) change(ch *mem.Change) {
 		entries = r.Entries
 		if len(r.Blobs) > 0 {
 			c.needs[id.Key] = r.Blobs
+		}
+	case storelogs.Owns(id.Collection):
+		if err = storelogs.CheckRecord(id.Collection, id.Key, value); err == nil {
+			return // values do not have all that the entries show
 		}
 	case id.Collection == sealed.Collection:
 		err = sealed.CheckRecord(id.Key, value)
@@ -122,6 +130,11 @@ func (c *recordCheck) change(ch *mem.Change) {
 	if !same {
 		c.odd[id] = "its index entries are not those of its value; a manager may not find it"
 	}
+}
+
+// mayBeSealed reports whether values of a collection may be encrypted. Others may begin like an encrypted one.
+func mayBeSealed(c store.Collection) bool {
+	return !storelogs.Owns(c) || c == storelogs.EntryCollection
 }
 
 // found returns a line for each record with something wrong, and how many of them

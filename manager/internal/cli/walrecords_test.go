@@ -4,7 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -53,6 +55,32 @@ func TestVerifyChecksIndexEntries(t *testing.T) {
 		lines, unreadable := c.found()
 		if unreadable > 0 || len(lines) == 0 != test.ok || !test.ok && !strings.Contains(lines[0], "index entries") {
 			t.Errorf("%s: %q, %d unreadable", name, lines, unreadable)
+		}
+	}
+}
+
+// TestDigestsAreNotTakenForEncryption: a record of a log that is never encrypted may begin with any byte.
+func TestDigestsAreNotTakenForEncryption(t *testing.T) {
+	change := mem.Change{Collection: []byte("log_ids"), Key: []byte("k"), Value: make([]byte, logs.IDBytes)}
+	if !crypt.IsSealed(change.Value) {
+		t.Fatal("it does not begin like an encrypted value")
+	}
+	for _, keys := range []string{"", keyFile(t)} {
+		var o walOptions
+		if keys != "" {
+			ring, err := crypt.Load(keys)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.ring = ring
+		}
+		c := newRecordCheck(o.ring)
+		c.change(&change)
+		if lines, unreadable := c.found(); len(lines) > 0 || unreadable > 0 || c.sealed > 0 {
+			t.Errorf("wal verify: %q, %d are encrypted", lines, c.sealed)
+		}
+		if d := dumpChange(&change, &o); d.EncryptionKey != "" || d.Unreadable != "" {
+			t.Errorf("wal dump: %+v", d)
 		}
 	}
 }

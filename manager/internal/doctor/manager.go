@@ -308,7 +308,7 @@ var alarms = []struct {
 	{"oncegate_encryption_failures_total", Fail, "values could not be decrypted", "look whether --encryption-key-file has all keys that were ever used"},
 	{"oncegate_http_wrong_shard_total", Fail, "a gate calls this manager by another shard's name", "correct the clusters of the gate's shards"},
 	{"oncegate_http_bodies_refused_total", Warn, "requests were refused because their bodies had no room in memory", "raise --max-body-memory-bytes"},
-	{"oncegate_logs_failed", Fail, "logs cannot be read or written", "oncegate logs list, and the manager's log"},
+	{"oncegate_logs_failed", Fail, "logs cannot be read", "oncegate logs list"},
 	{"oncegate_wal_no_space", Fail, "the disk is full, and new keys get 503", "make room, or give the manager a larger disk"},
 	{"oncegate_state_write_errors_total", Warn, "changes could not be moved from memory to the state on disk", "see the manager's log, and the space on its disk"},
 	{"oncegate_feed_conflicts_unkept_total", Fail, "keys ran in two data centres and are not in the list of conflicts, which is full", "the log lines with \"listed\":false, and raise --max-bytes and --max-entries"},

@@ -20,8 +20,6 @@ type client struct {
 	at      int64 // log time of its last append
 	digests [clientDigests]uint64
 	runs    []run // ascending
-
-	older, newer *client // by at
 }
 
 // run is a stretch of sequences from seq on whose entries have the numbers from number on.
@@ -37,11 +35,10 @@ func (c *client) entry(seq uint64) (uint64, bool) {
 	return 0, false
 }
 
-// clients are the states of all clients, the least recently used one first.
+// clients are the states of those that were loaded or advanced.
 type clients struct {
-	byHash         map[Hash]*client
-	oldest, newest *client
-	undos          []clientUndo
+	byHash map[Hash]*client
+	undos  []clientUndo
 }
 
 // clientUndo is what a client was before the batch touched it; nil when it was not there.
@@ -49,8 +46,6 @@ type clientUndo struct {
 	hash Hash
 	was  *client
 }
-
-func (cs *clients) bytes() int64 { return int64(len(cs.byHash)) * clientBytes }
 
 // advance records that the sequence got the number. The caller has checked that it is the next.
 func (cs *clients) advance(h Hash, seq, number uint64, digest uint64, now int64) {
@@ -62,7 +57,7 @@ func (cs *clients) advance(h Hash, seq, number uint64, digest uint64, now int64)
 		u.was = &was
 	} else {
 		c = &client{hash: h, first: seq}
-		cs.put(c)
+		cs.byHash[h] = c
 	}
 	cs.undos = append(cs.undos, u)
 	c.last, c.at = seq, now
@@ -75,19 +70,6 @@ func (cs *clients) advance(h Hash, seq, number uint64, digest uint64, now int64)
 		}
 		c.runs = append(c.runs, run{seq, number, 1})
 	}
-	if cs.newest != c {
-		cs.unlink(c)
-		cs.link(c)
-	}
-}
-
-// put adds a client, as the one that was used last.
-func (cs *clients) put(c *client) {
-	if cs.byHash == nil {
-		cs.byHash = make(map[Hash]*client)
-	}
-	cs.byHash[c.hash] = c
-	cs.link(c)
 }
 
 // keep makes what advanced since the last keep or undo stay.
@@ -98,41 +80,11 @@ func (cs *clients) keep() {
 
 func (cs *clients) undo() {
 	for _, u := range slices.Backward(cs.undos) {
-		c := cs.byHash[u.hash]
 		if u.was == nil {
-			cs.forget(c)
-			continue
+			delete(cs.byHash, u.hash)
+		} else {
+			cs.byHash[u.hash] = u.was
 		}
-		c.last, c.at, c.digests, c.runs = u.was.last, u.was.at, u.was.digests, u.was.runs
-		// Its turn among the others may be too late: then it is forgotten later than it could be.
 	}
 	cs.keep()
-}
-
-func (cs *clients) forget(c *client) {
-	cs.unlink(c)
-	delete(cs.byHash, c.hash)
-}
-
-func (cs *clients) link(c *client) {
-	c.older, c.newer = cs.newest, nil
-	if cs.newest != nil {
-		cs.newest.newer = c
-	} else {
-		cs.oldest = c
-	}
-	cs.newest = c
-}
-
-func (cs *clients) unlink(c *client) {
-	if c.older != nil {
-		c.older.newer = c.newer
-	} else {
-		cs.oldest = c.newer
-	}
-	if c.newer != nil {
-		c.newer.older = c.older
-	} else {
-		cs.newest = c.older
-	}
 }

@@ -2,9 +2,7 @@ package logs
 
 import (
 	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -16,7 +14,8 @@ import (
 //
 //	entries   first number, log time, count, then for each: id, payload, count of
 //	          properties, then for each: name, value
-//	snapshot  a header in JSON, then stretches of the window, then clients
+//	client    hash, first and last sequence, log time, count of runs, then for each:
+//	          sequence, number, length; then digests
 //
 // A log's configuration is JSON.
 
@@ -116,151 +115,6 @@ func (s *Settings) set(w *settingsJSON) error {
 	copy(s.Key[:], w.Key)
 	s.Config = Config{id, time.Duration(w.WindowNS), w.MaxKeys, w.MaxBytes, w.Refuse, time.Duration(w.RetainNS), w.RetainBytes}
 	return nil
-}
-
-// Settings are those in force.
-func (s *State) Settings() Settings { return Settings{s.name, s.key, s.config} }
-
-// Snapshot is a state at one moment.
-type Snapshot struct {
-	head    []byte
-	view    view
-	clients [][]byte
-}
-
-type headJSON struct {
-	settingsJSON
-	Next    uint64            `json:"next"`
-	NowNS   int64             `json:"now_ns"`
-	Keys    int               `json:"keys"` // ids in the window
-	Writers map[string]uint64 `json:"writers,omitempty"`
-	Floor   uint64            `json:"floor,omitempty"`
-}
-
-// Kinds of a snapshot's records, their first byte. Engines use others for their own.
-const (
-	kindHead    = 'h'
-	kindSlots   = 's'
-	kindClients = 'c'
-)
-
-// clientsInRecord is how many clients go into one record of a snapshot.
-const clientsInRecord = 512
-
-// Snapshot copies the state. Slots of the window are not copied: they do not change.
-func (s *State) Snapshot() *Snapshot {
-	settings := s.Settings()
-	names := make(map[string]uint64, len(s.writers)) // JSON has no place for bytes that are not UTF-8
-	for name, epoch := range s.writers {
-		names[hex.EncodeToString([]byte(name))] = epoch
-	}
-	head, _ := json.Marshal(headJSON{settings.wire(), s.next, s.now, s.win.len(), names, s.floor})
-	snap := &Snapshot{head: head, view: s.win.view()}
-	var b []byte
-	n := 0
-	for c := s.clients.oldest; c != nil; c = c.newer {
-		b = c.append(b)
-		if n++; n%clientsInRecord == 0 || c.newer == nil {
-			snap.clients, b = append(snap.clients, b), nil
-		}
-	}
-	return snap
-}
-
-const slotSize = 16 + 16 + 8 + 8
-
-// Write hands the records of the snapshot to add, which must not keep them.
-func (s *Snapshot) Write(add func([]byte) error) error {
-	if err := add(append([]byte{kindHead}, s.head...)); err != nil {
-		return err
-	}
-	b := make([]byte, 0, 1+chunkSlots*slotSize)
-	err := s.view.each(func(slots []slot) error {
-		b = append(b[:0], kindSlots)
-		for i := range slots {
-			b = append(append(b, slots[i].hash[:]...), slots[i].digest[:]...)
-			b = binary.LittleEndian.AppendUint64(b, slots[i].number)
-			b = binary.LittleEndian.AppendUint64(b, uint64(slots[i].at))
-		}
-		return add(b)
-	})
-	for _, c := range s.clients {
-		if err == nil {
-			err = add(append([]byte{kindClients}, c...))
-		}
-	}
-	return err
-}
-
-// RestoreState reads one record of a snapshot into s, which is nil before the first one, and
-// returns the state. ok is false for a record of another kind.
-func RestoreState(s *State, rec []byte) (_ *State, ok bool, err error) {
-	switch kind, b := rec[0], rec[1:]; {
-	case kind == kindHead:
-		s, err = restoreHead(b)
-	case kind != kindSlots && kind != kindClients:
-		return s, false, nil
-	case s == nil:
-		err = errors.New("the snapshot does not begin with its head")
-	case kind == kindSlots:
-		err = s.restoreSlots(b)
-	default:
-		err = s.restoreClients(b)
-	}
-	return s, true, err
-}
-
-func restoreHead(b []byte) (*State, error) {
-	var h headJSON
-	if err := json.Unmarshal(b, &h); err != nil {
-		return nil, err
-	}
-	var settings Settings
-	if err := settings.set(&h.settingsJSON); err != nil {
-		return nil, err
-	}
-	if h.Next == 0 || h.NowNS < 0 {
-		return nil, fmt.Errorf("the snapshot's next entry is %d, its log time %d", h.Next, h.NowNS)
-	}
-	s := NewState(settings.Name, settings.Key, settings.Config)
-	s.next, s.now, s.floor = h.Next, h.NowNS, h.Floor
-	s.win.reserve(min(h.Keys, MaxMaxKeys))
-	for name, epoch := range h.Writers {
-		raw, err := hex.DecodeString(name)
-		if err != nil {
-			return nil, fmt.Errorf("the snapshot's writer %.64q: %w", name, err)
-		}
-		s.writers[string(raw)] = epoch
-	}
-	return s, nil
-}
-
-func (s *State) restoreSlots(b []byte) error {
-	if len(b) == 0 || len(b)%slotSize != 0 {
-		return fmt.Errorf("a stretch of the window has %d bytes", len(b))
-	}
-	for ; len(b) > 0; b = b[slotSize:] {
-		var sl slot
-		copy(sl.hash[:], b)
-		copy(sl.digest[:], b[16:])
-		sl.number, sl.at = binary.LittleEndian.Uint64(b[32:]), int64(binary.LittleEndian.Uint64(b[40:]))
-		if sl.number >= s.next || sl.at > s.now {
-			return fmt.Errorf("the window holds entry %d of log time %d, the snapshot is of entry %d and log time %d", sl.number, sl.at, s.next-1, s.now)
-		}
-		s.win.add(sl)
-	}
-	s.win.keep()
-	return nil
-}
-
-func (s *State) restoreClients(b []byte) error {
-	d := codec.NewReader(b)
-	for len(d.Rest()) > 0 && d.Err() == nil {
-		if c := readClient(&d); d.Err() == nil {
-			s.clients.put(c)
-		}
-	}
-	return d.Err()
 }
 
 // append encodes a client.

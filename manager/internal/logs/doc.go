@@ -15,18 +15,9 @@
 //
 // # Judging
 //
-// One lock of the log orders everything: an append is judged, numbered and handed to the
-// write-ahead log under it, so the order of entries is the order of records. An append
-// goes
-//
-//	judged ──▶ numbered, id in the window ──▶ record durable ──▶ answered
-//	   │                                           │
-//	   └─▶ refused                                 └─▶ the log failed: unknown until a restart
-//
-// An answer that rests on a record which is not durable yet, as a duplicate of it does,
-// waits for that record. An append whose caller went away keeps its id: the record is on its
-// way. When a write or a sync fails, the log takes no appends any more and answers nothing
-// that rests on what was not durable; the next start reads the records and knows.
+// A State judges the entries of a batch with what an engine loaded: the ids, clients and writers that the batch names. The
+// engine makes a State in each transaction, and writes entries and ids together. So the order of transactions is the order
+// of entries, and an answer rests only on what is durable.
 //
 // # Time
 //
@@ -36,9 +27,8 @@
 //
 // # Bounds
 //
-// The window forgets by age, and when it holds MaxKeys ids or MaxBytes it forgets the oldest
-// one early, counts that and says so, or refuses new ids where the log is configured to.
-// Window takes about 60 bytes for each id, see TestWindowOfAMillionIdsStaysSmall.
+// The window forgets by age, and when it holds MaxKeys ids or MaxBytes the engine forgets the oldest
+// one early, counts that and logs it, or refuses new ids where the log is configured to.
 //
-// Engines keep the entries: package walogs in a write-ahead log for each.
+// Package storelogs keeps the entries in a store.
 package logs

@@ -71,11 +71,6 @@ func TooManyWriters() error {
 		"the log has %d writers already; an administrator can remove one: DELETE /v1/logs/{log}/writers/{writer}", MaxWriters)
 }
 
-// InTheWay is for a new log whose directory is there already, and not empty.
-func InTheWay(name string) error {
-	return refusal(409, api.CodeConflict, "Conflict", "the manager's directory for the log %q holds files that came after its start; move them away, or start the manager again", shorten(name))
-}
-
 // NotToChange is for a change of a log by a caller who may only make one.
 func NotToChange(name string) error {
 	return refusal(403, api.CodeForbidden, "Forbidden", "the log %q is there and has another configuration, which only administrators may change", shorten(name))
@@ -92,21 +87,9 @@ func OtherIdentity(has Identity) error {
 	return refusal(409, api.CodeConflict, "Conflict", "identity: the log was made with %q, which stays", has)
 }
 
-// Failed is for a log that takes no appends until the manager starts again.
-func Failed() error {
-	return refusal(503, api.CodeUnavailable, "Unavailable",
-		"the log failed: a write did not reach the disk; what was not answered is unknown until the manager has been started again and has read the log")
-}
-
 // NotWritten is for the items of an atomic batch of which another one was refused.
 func NotWritten() error {
 	return refusal(424, api.CodeNotWritten, "Not written", "another entry of the atomic batch was refused, so none was written")
-}
-
-// Unreadable is for a log whose records could not be read at the start.
-func Unreadable(name string) error {
-	return refusal(503, api.CodeUnavailable, "Unavailable",
-		"the log %q could not be read when the manager started, so all its calls are refused and its name stays taken; the manager's log says why, and an operator has to mend or move the log's files and start the manager again", shorten(name))
 }
 
 // Unsupported is for managers that keep no logs.

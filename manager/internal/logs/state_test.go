@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +15,7 @@ import (
 func newTestState(id Identity) *State {
 	c := DefaultConfig()
 	c.Identity = id
-	return NewState("log", HashKey{7}, c)
+	return NewState(Settings{"log", HashKey{7}, c}, 1, 0, 0, 0)
 }
 
 // judge appends items at a log time in seconds.
@@ -121,50 +120,31 @@ func TestStructuredIdsShowGaps(t *testing.T) {
 	}
 }
 
-func TestWindowIsFull(t *testing.T) {
-	for _, refuse := range []bool{false, true} {
-		s := newTestState(IDs)
-		s.config.MaxKeys, s.config.RefuseWhenFull = 3, refuse
-		judge(s, 0, false, item("a", ""), item("b", ""), item("c", ""))
-		if refuse {
-			expect(t, judge(s, 1, false, item("d", ""), item("a", ""), item("", "no id")), "window-full, 1 again, 4")
-			expect(t, judge(s, 301, false, item("d", "")), "5")
-			continue
-		}
-		expect(t, judge(s, 1, false, item("d", ""), item("a", "")), "4, 1 again")
-		expect(t, judge(s, 2, false, item("a", "")), "5")
-		if s.evicted != 2 || s.evictedAge != time.Second*2 {
-			t.Errorf("%d evicted, the last %v old", s.evicted, s.evictedAge)
-		}
-	}
+// TestFullWindowRefuses: engines forget ids; a state that is made after that takes new ones.
+func TestFullWindowRefuses(t *testing.T) {
+	s := newTestState(IDs)
+	s.config.MaxKeys, s.config.RefuseWhenFull = 3, true
+	judge(s, 0, false, item("a", ""), item("b", ""), item("c", ""))
+	expect(t, judge(s, 1, false, item("d", ""), item("a", ""), item("", "no id")), "window-full, 1 again, 4")
+	later := NewState(Settings{"log", HashKey{7}, s.config}, 5, 301*int64(time.Second), 2, 0)
+	expect(t, judge(later, 301, false, item("d", ""), item("e", "")), "5, window-full")
 }
 
-func TestStateSurvivesItsSnapshot(t *testing.T) {
-	for _, id := range []Identity{IDs, Structured} {
-		s := newTestState(id)
-		s.SetEpoch("w\xff", 4)
-		for i := 1; i < 10_000; i++ {
-			judge(s, i/100, false, item(seq(i), fmt.Sprint(i)))
-		}
-		var r *State
-		err := s.Snapshot().Write(func(rec []byte) (err error) {
-			var ok bool
-			if r, ok, err = RestoreState(r, bytes.Clone(rec)); err == nil && !ok {
-				t.Errorf("a record of kind %q is not known", rec[0])
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.next != s.next || r.now != s.now || r.config != s.config || !reflect.DeepEqual(r.writers, s.writers) || r.floor != s.floor || r.win.len() != s.win.len() {
-			t.Errorf("the state is %+v, want %+v", r, s)
-		}
-		for i := 1; i < 10_000; i += 97 {
-			in := item(seq(i), fmt.Sprint(i))
-			if got, want := judge(r, 120, false, in), judge(s, 120, false, in); brief(got) != brief(want) || !got[0].Duplicate {
-				t.Errorf("%d gives %s after the restore, %s before", i, brief(got), brief(want))
-			}
+// TestClientSurvivesItsRecord: a client that was written and loaded again knows the same.
+func TestClientSurvivesItsRecord(t *testing.T) {
+	s := newTestState(Structured)
+	for i := 1; i < 1000; i++ {
+		judge(s, i/100, false, item(seq(i), fmt.Sprint(i)))
+	}
+	r := newTestState(Structured)
+	r.next = s.next
+	if err := s.EachClient(r.LoadClient); err != nil {
+		t.Fatal(err)
+	}
+	for i := 1; i < 1000; i += 7 {
+		in := item(seq(i), fmt.Sprint(i))
+		if got, want := judge(r, 120, false, in), judge(s, 120, false, in); brief(got) != brief(want) || !got[0].Duplicate {
+			t.Errorf("%d gives %s from the record, %s before", i, brief(got), brief(want))
 		}
 	}
 }
@@ -203,17 +183,20 @@ func FuzzEntries(f *testing.F) {
 	})
 }
 
-func FuzzRestoreState(f *testing.F) {
+func FuzzLoad(f *testing.F) {
 	s := newTestState(Structured)
 	judge(s, 0, false, item(seq(1), "1"))
-	_ = s.Snapshot().Write(func(rec []byte) error { f.Add(bytes.Clone(rec)); return nil })
-	f.Add(append([]byte{kindSlots}, make([]byte, slotSize)...))
+	_ = s.EachClient(func(_ Hash, rec []byte) error { f.Add(bytes.Clone(rec)); return nil })
+	f.Add(make([]byte, IDBytes))
 	f.Fuzz(func(t *testing.T, rec []byte) {
-		if len(rec) == 0 {
-			return
+		var h Hash
+		copy(h[:], rec)
+		c := newTestState(Structured)
+		if err := c.LoadClient(h, rec); err == nil && c.clients.byHash[h] == nil {
+			t.Error("no client and no error")
 		}
-		if r, _, err := RestoreState(newTestState(IDs), rec); err == nil && r == nil {
-			t.Error("no state and no error")
+		if err := newTestState(IDs).LoadID(h, rec); (err == nil) != (len(rec) == IDBytes) {
+			t.Errorf("an id of %d bytes: %v", len(rec), err)
 		}
 	})
 }

@@ -264,7 +264,7 @@ type Info struct {
 	EvictedAge  time.Duration
 	Writers     int
 	DiskBytes   int64
-	// Failed is why the log takes no appends, empty when it does.
+	// Failed is why the log cannot be read, empty when it can.
 	Failed string
 	Counters
 }

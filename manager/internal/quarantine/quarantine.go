@@ -34,10 +34,8 @@ const saveEvery = 5 * time.Second
 type Record struct {
 	// Remaining milliseconds of serving time.
 	Remaining int64 `json:"remaining_ms"`
-	// Logs are the remaining milliseconds of named logs, by their names.
-	Logs map[string]int64 `json:"logs,omitempty"`
-	// AllLogs are those of each log at least, whatever its name.
-	AllLogs int64 `json:"all_logs_ms,omitempty"`
+	// Logs are the remaining milliseconds of all named logs.
+	Logs int64 `json:"logs_ms,omitempty"`
 	// EpochFloor is at least each epoch that was given to a writer before the restore; 0 means that it is not known.
 	EpochFloor uint64 `json:"epoch_floor,omitempty"`
 	// RestoredTo is the point in time that the directory was restored to, or when a later quarantine began.
@@ -178,13 +176,8 @@ func OpenOn(disk vfs.FS, dir string) (*Quarantine, error) {
 		return q, nil
 	}
 	err = json.Unmarshal(b, &c.record)
-	for name, ms := range c.record.Logs {
-		if err == nil && ms < 0 {
-			err = fmt.Errorf("logs has %q with %d, it must not be negative", name, ms)
-		}
-	}
-	if ms := min(c.record.Remaining, c.record.AllLogs); err == nil && ms < 0 {
-		err = fmt.Errorf("remaining_ms or all_logs_ms is %d, it must not be negative", ms)
+	if ms := min(c.record.Remaining, c.record.Logs); err == nil && ms < 0 {
+		err = fmt.Errorf("remaining_ms or logs_ms is %d, it must not be negative", ms)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, File), err)
@@ -213,7 +206,7 @@ func (c *count) begin(d time.Duration, restoredTo time.Time, why string) Record 
 	if r.Unsure { // now somebody is sure
 		r.Why = nil
 	}
-	r.Remaining, r.AllLogs = max(r.Remaining, milliseconds(d)), max(r.AllLogs, milliseconds(d))
+	r.Remaining, r.Logs = max(r.Remaining, milliseconds(d)), max(r.Logs, milliseconds(d))
 	r.EpochFloor, r.RestoredTo, r.Unsure = NextFloor(time.Now(), r.EpochFloor), restoredTo, false
 	r.Why = because(r.Why, why)
 	return r
@@ -222,19 +215,14 @@ func (c *count) begin(d time.Duration, restoredTo time.Time, why string) Record 
 // rest is the record with what is left by now.
 func (c *count) rest() Record {
 	r := c.record
-	r.Remaining, r.AllLogs, r.Logs = milliseconds(c.left(r.Remaining)), milliseconds(c.left(r.AllLogs)), make(map[string]int64)
-	for name, ms := range c.record.Logs {
-		if ms := milliseconds(c.left(ms)); ms > 0 {
-			r.Logs[name] = ms
-		}
-	}
+	r.Remaining, r.Logs = milliseconds(c.left(r.Remaining)), milliseconds(c.left(r.Logs))
 	if r.over() {
 		r.Why, r.Unsure = nil, false
 	}
 	return r
 }
 
-func (r *Record) over() bool { return r.Remaining == 0 && r.AllLogs == 0 && len(r.Logs) == 0 }
+func (r *Record) over() bool { return r.Remaining == 0 && r.Logs == 0 }
 
 // change puts another record in force, once it is in the file.
 func (q *Quarantine) change(ctx context.Context, next func(*count) Record) error {
@@ -305,7 +293,7 @@ func (q *Quarantine) Extend(ctx context.Context, d time.Duration, why string) er
 	}
 	return q.change(ctx, func(c *count) Record {
 		r := c.rest()
-		r.Remaining, r.AllLogs = max(r.Remaining, milliseconds(d)), max(r.AllLogs, milliseconds(d))
+		r.Remaining, r.Logs = max(r.Remaining, milliseconds(d)), max(r.Logs, milliseconds(d))
 		r.Why = because(r.Why, why)
 		return r
 	})
@@ -323,20 +311,16 @@ func (q *Quarantine) Remaining() time.Duration {
 	return c.left(c.record.Remaining)
 }
 
-// Log is for how much longer a named log must refuse unknown ids; 0 when it is over.
-func (q *Quarantine) Log(name string) time.Duration {
+// Logs is for how much longer named logs must refuse unknown ids; 0 when it is over.
+func (q *Quarantine) Logs() time.Duration {
 	c := q.now.Load()
-	return c.left(max(c.record.Logs[name], c.record.AllLogs))
+	return c.left(c.record.Logs)
 }
 
 // Longest is for how much longer anything must be refused; 0 when it is over.
 func (q *Quarantine) Longest() time.Duration {
 	c := q.now.Load()
-	longest := max(c.left(c.record.Remaining), c.left(c.record.AllLogs))
-	for _, ms := range c.record.Logs {
-		longest = max(longest, c.left(ms))
-	}
-	return longest
+	return c.left(max(c.record.Remaining, c.record.Logs))
 }
 
 func (c *count) left(ms int64) time.Duration {
@@ -352,10 +336,8 @@ type Local struct{ *Quarantine }
 // Left is Remaining.
 func (l Local) Left(store.Tx) (time.Duration, error) { return l.Remaining(), nil }
 
-// Log is for how much longer a named log must refuse unknown ids; 0 when it is over.
-func (l Local) Log(_ store.Tx, name string) (time.Duration, error) {
-	return l.Quarantine.Log(name), nil
-}
+// LogsLeft is Logs.
+func (l Local) LogsLeft(store.Tx) (time.Duration, error) { return l.Logs(), nil }
 
 // EpochFloor is the number above which epochs of writers go on.
 func (l Local) EpochFloor(store.Tx) (uint64, error) { return l.Quarantine.EpochFloor(), nil }

@@ -195,8 +195,8 @@ func (s *Shared) Left(tx store.Tx) (time.Duration, error) {
 	return time.Duration(l.Remaining) * time.Millisecond, err
 }
 
-// Log is Left for the ids of a named log.
-func (s *Shared) Log(tx store.Tx, _ string) (time.Duration, error) { return s.Left(tx) }
+// LogsLeft is Left for the ids of named logs.
+func (s *Shared) LogsLeft(tx store.Tx) (time.Duration, error) { return s.Left(tx) }
 
 // EpochFloor is the number above which epochs of writers go on, as of the transaction.
 func (s *Shared) EpochFloor(tx store.Tx) (uint64, error) {
@@ -204,7 +204,7 @@ func (s *Shared) EpochFloor(tx store.Tx) (uint64, error) {
 	return r.EpochFloor, err
 }
 
-// Record is what Left and Log read.
+// Record is what Left and LogsLeft read.
 func (s *Shared) Record() (store.ID, bool) {
 	return store.ID{Collection: Collection, Key: leftKey}, true
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/logs"
-	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
+	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
 // BenchmarkLogAppend appends entries of 256 bytes with 64 callers, alone and in batches, without a
@@ -22,7 +23,12 @@ func BenchmarkLogAppend(b *testing.B) {
 	for _, batch := range []int{1, 16} {
 		b.Run(fmt.Sprint("batch=", batch), func(b *testing.B) {
 			discard := slog.New(slog.NewTextHandler(io.Discard, nil))
-			engine, err := walogs.Open(b.Context(), b.TempDir(), walogs.Options{Logger: discard})
+			st, err := mem.Open(b.Context(), b.TempDir(), mem.Options{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { _ = st.Close() })
+			engine, err := storelogs.Open(b.Context(), st, storelogs.Options{Logger: discard})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -30,7 +30,7 @@ func NewLogsCollector(engine logs.Engine) *LogsCollector {
 		evictedAge:  desc("oncegate_logs_window_evicted_age_seconds", "Age of the id that was forgotten last before its time; 0 before there was one."),
 		entries:     desc("oncegate_logs_entries", "Entries that are kept."),
 		disk:        desc("oncegate_logs_disk_bytes", "Disk that the log takes."),
-		failed:      desc("oncegate_logs_failed", "1 when the log takes no appends until the manager has been started again."),
+		failed:      desc("oncegate_logs_failed", "1 when the log cannot be read, so that it refuses all calls."),
 		readers:     desc("oncegate_logs_readers", "Readers that are held."),
 	}
 }

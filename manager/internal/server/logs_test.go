@@ -11,7 +11,8 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/logs"
-	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
+	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
 // newLogSite is a server with logs.
@@ -22,7 +23,7 @@ func newLogSite(t *testing.T) *site {
 
 func newLogSiteWith(t *testing.T, o httpd.Options) *site {
 	t.Helper()
-	engine, err := walogs.Open(t.Context(), t.TempDir(), walogs.Options{SegmentBytes: 4 << 20, MaxLogs: 3, Logger: slog.New(slog.DiscardHandler)})
+	engine, err := storelogs.Open(t.Context(), mem.New(mem.Options{}), storelogs.Options{MaxLogs: 3, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

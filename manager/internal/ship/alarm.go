@@ -1,10 +1,16 @@
 package ship
 
-import (
-	"time"
+import "time"
+
+// part is what can fail by itself.
+type part string
+
+const (
+	logPart   part = "log"
+	leasePart part = "lease"
 )
 
-// trouble records that a part could not be shipped, and logs it at most once in alarmEvery.
+// trouble records that a part fails, and logs it at most once in alarmEvery.
 func (s *Shipper) trouble(p part, err error) {
 	s.mu.Lock()
 	now := time.Now()
@@ -23,7 +29,7 @@ func (s *Shipper) trouble(p part, err error) {
 	}
 }
 
-// recovered records that parts can be shipped, and logs it once all can.
+// recovered records that parts work, and logs it once all do.
 func (s *Shipper) recovered(parts ...part) {
 	s.mu.Lock()
 	since := s.failsSince()
@@ -40,7 +46,7 @@ func (s *Shipper) recovered(parts ...part) {
 	}
 }
 
-// failsSince is the time since which any part fails, zero when none does; the caller holds mu.
+// failsSince is the time since which any part fails, zero when none does. The caller holds mu.
 func (s *Shipper) failsSince() (since time.Time) {
 	for _, at := range s.failing {
 		if since.IsZero() || at.Before(since) {

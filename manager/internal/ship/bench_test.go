@@ -32,10 +32,7 @@ func BenchmarkShipping(b *testing.B) {
 	const callers, perRound = 64, 64_000
 	record := make([]byte, 300)
 	dir := b.TempDir()
-	log, err := wal.Open(b.Context(), dir, wal.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	log := openPlain(b, dir, wal.Options{})
 	defer log.Close()
 	s, err := ship.New(ship.Options{
 		Store: forgetful{&memory{objects: make(map[string]stored)}}, HolderFile: filepath.Join(dir, "holder"),
@@ -44,8 +41,8 @@ func BenchmarkShipping(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	h := &held{Log: ship.WAL(log)}
-	s.Add(ship.LedgerLog, h, false)
+	h := &held{Log: log}
+	s.Add(h)
 	s.Start(ship.Ledger{})
 	defer s.Close(context.Background())
 	var appending, shipping []time.Duration
@@ -69,16 +66,14 @@ func BenchmarkShipping(b *testing.B) {
 		wg.Wait()
 		between := processorTime(b)
 		h.durable.Store(log.Durable())
-		for end := time.Now().Add(limit); s.Shipped(ship.LedgerLog) < h.Durable(); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(limit); s.Shipped() < h.Durable(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				b.Fatal("the records are not shipped")
 			}
 		}
 		appending, shipping = append(appending, between-before), append(shipping, processorTime(b)-between)
 		// The segments are not read any more.
-		if err := log.Snapshot(b.Context(), log.Last(), func(w *wal.SnapshotWriter) error { return w.Add(record) }); err != nil {
-			b.Fatal(err)
-		}
+		log.snapshot(b, log.Last(), log.Last()+1, record)
 	}
 	a, c := slices.Min(appending), slices.Min(shipping)
 	b.ReportMetric(float64(a)/perRound, "cpu-ns/record-appended")
@@ -99,15 +94,12 @@ func processorTime(b *testing.B) time.Duration {
 func BenchmarkRestore(b *testing.B) {
 	dest := object.OpenDir(filepath.Join(b.TempDir(), "dest"))
 	dir := b.TempDir()
-	log, err := wal.Open(b.Context(), dir, wal.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	log := openPlain(b, dir, wal.Options{})
 	s, err := ship.New(ship.Options{Store: dest, HolderFile: filepath.Join(dir, "holder"), Logger: slog.New(slog.DiscardHandler), Interval: 50 * time.Millisecond})
 	if err != nil {
 		b.Fatal(err)
 	}
-	s.Add(ship.LedgerLog, ship.WAL(log), false)
+	s.Add(log)
 	s.Start(ship.Ledger{})
 	record := make([]byte, 1000)
 	var seq uint64

@@ -59,49 +59,38 @@ func namesOf(t *testing.T, dest object.Store, prefix string) (names []string) {
 	return names
 }
 
-// prefixesOf returns the prefix of each named log.
-func prefixesOf(st *ship.Status) map[string]string {
-	prefixes := make(map[string]string)
-	for _, l := range st.Logs {
-		prefixes[l.Name] = l.Prefix
-	}
-	return prefixes
-}
-
-// TestAllDamageIsReported: one restore names all damaged and missing objects of the ledger and of each log, and leaves
+// TestAllDamageIsReported: one restore names all damaged and missing objects, and leaves
 // nothing but an empty directory that keeps managers away.
 func TestAllDamageIsReported(t *testing.T) {
 	t.Parallel()
 	_, dest := newDest(t)
-	m := startManager(t, t.TempDir(), dest, nil)
-	for _, name := range []string{"good", "one", "two", "three"} {
-		m.make(name)
+	l := startLedger(t, t.TempDir(), dest, nil)
+	var last uint64
+	for range 6 {
+		last = l.append(5)
+		l.shipped()
 	}
-	for range 5 {
-		m.append(5)
-		for _, name := range []string{"good", "one", "two", "three"} {
-			m.write(name, 20)
-		}
-		m.allShipped(dest, "good", "one", "three", "two")
+	l.snapshot()
+	eventually(t, "a snapshot is shipped", func() bool { return len(partsOf(t, dest)) == 1 })
+	for range 6 {
+		last = l.append(5)
+		l.shipped()
 	}
-	prefixes := prefixesOf(m.allShipped(dest, "good", "one", "three", "two"))
-	m.stop()
-	tail := func(log string) []string { return namesOf(t, dest, log+"/0000000001/t") }
-	ledger, one, two := tail("ledger"), tail(prefixes["one"]), tail(prefixes["two"])
-	if len(ledger) < 4 || len(one) < 3 || len(two) < 3 {
-		t.Fatal(ledger, one, two)
+	l.stop()
+	tail := namesOf(t, dest, "ledger/0000000001/t")
+	n := len(tail)
+	if n < 10 {
+		t.Fatal(tail)
 	}
 	damaged := map[string]bool{
-		ledger[0]: false, ledger[1]: true, ledger[len(ledger)-1]: true, // the head counts the last one
-		one[len(one)-2]: true, one[len(one)-1]: false, // a snapshot makes the first ones unnecessary
-		namesOf(t, dest, prefixes["two"]+"/0000000001/h")[0]: false, two[len(two)-1]: false,
-		prefixes["three"] + "/manifest": false,
+		partsOf(t, dest)[0]: false, tail[n-5]: false, tail[n-4]: true, tail[n-2]: false,
+		tail[n-1]: true, // the head counts the last one
 	}
 	var mends []func()
 	for name, remove := range damaged {
 		mends = append(mends, spoil(t, dest, name, remove))
 	}
-	dir, _, err := restoreAll(t, dest, time.Time{})
+	dir, _, err := restoreAndVerify(t, dest, time.Time{})
 	if err == nil {
 		t.Fatal("damaged objects were restored")
 	}
@@ -127,11 +116,11 @@ func TestAllDamageIsReported(t *testing.T) {
 	for _, mend := range mends {
 		mend()
 	}
-	mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"good": 100, "one": 100, "two": 100, "three": 100})
-	_, restored, err := restoreAll(t, dest, time.Time{})
+	dir, restored, err := restore(t, dest, time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	mustHold(t, dir, "", last)
 	verified, err := ship.Verify(t.Context(), ship.RestoreOptions{Store: dest})
 	if err != nil {
 		t.Fatal(err)
@@ -179,13 +168,13 @@ func TestRecordsAreChecked(t *testing.T) {
 func TestDamageKeepsManagersAway(t *testing.T) {
 	t.Parallel()
 	_, dest := newDest(t)
-	m := startManager(t, t.TempDir(), dest, nil)
-	m.append(5)
-	m.allShipped(dest)
-	m.stop()
-	for _, name := range []string{"catalog", "ledger/0000000001/h", "ledger/manifest"} {
-		mend := spoil(t, dest, namesOf(t, dest, name)[0], name == "catalog")
-		dir, _, err := restoreAll(t, dest, time.Time{})
+	l := startLedger(t, t.TempDir(), dest, nil)
+	l.append(5)
+	l.shipped()
+	l.stop()
+	for _, name := range []string{"ledger/0000000001/h", "ledger/manifest"} {
+		mend := spoil(t, dest, name, false)
+		dir, _, err := restoreAndVerify(t, dest, time.Time{})
 		var damage *ship.DamageError
 		if !errors.As(err, &damage) {
 			t.Errorf("%s: %v", name, err)
@@ -193,48 +182,33 @@ func TestDamageKeepsManagersAway(t *testing.T) {
 		if left, err := os.ReadDir(filepath.Join(dir, ship.PartialDir)); err != nil || len(left) != 0 {
 			t.Errorf("%s: it left %v, %v", name, left, err)
 		}
-		if name != "catalog" {
-			mend()
-		}
+		mend()
 	}
 }
 
-// TestStatusDespiteDamage: a status has all that can be read.
+// TestStatusDespiteDamage: a status without the lease has all else, and a damaged head or manifest is an error.
 func TestStatusDespiteDamage(t *testing.T) {
 	t.Parallel()
 	_, dest := newDest(t)
-	m := startManager(t, t.TempDir(), dest, nil)
-	m.make("good")
-	m.make("bad")
-	m.write("good", 20)
-	m.write("bad", 20)
-	want := m.allShipped(dest, "bad", "good")
-	manifest := prefixesOf(want)["bad"] + "/manifest"
-	m.stop()
+	l := startLedger(t, t.TempDir(), dest, nil)
+	l.append(5)
+	want := l.status(dest)
+	l.stop()
 	mend := spoil(t, dest, "lease", false)
-	bad := spoil(t, dest, manifest, true)
-	st, err := ship.ReadStatus(t.Context(), dest, "")
-	if st == nil {
-		t.Fatal(err)
+	st, err := ship.ReadStatus(t.Context(), dest)
+	if err != nil || st.Lease != nil || !strings.Contains(st.LeaseDamaged, "object lease: ") || st.Sequence != want.Sequence {
+		t.Errorf("%+v, %v, want sequence %d", st, err, want.Sequence)
 	}
-	var damage *ship.DamageError
-	if !errors.Is(err, ship.ErrNothing) || errors.As(err, &damage) || !strings.Contains(err.Error(), manifest) {
-		t.Errorf("a log without a manifest: %v", err)
-	}
-	if st.Lease != nil || !strings.Contains(st.LeaseDamaged, "object lease: ") || st.Sequence != want.Sequence {
-		t.Errorf("%+v, want sequence %d", st, want.Sequence)
-	}
-	for _, l := range st.Logs {
-		if (l.Damaged != "") != (l.Name == "bad") || (l.Sequence == 0) != (l.Name == "bad") {
-			t.Errorf("%+v", l)
+	for _, name := range []string{"ledger/0000000001/h", "ledger/manifest"} {
+		mend := spoil(t, dest, name, false)
+		var damage *ship.DamageError
+		if _, err := ship.ReadStatus(t.Context(), dest); !errors.As(err, &damage) || damage.Object != name {
+			t.Errorf("%s: %v", name, err)
 		}
-	}
-	bad()
-	if st, err = ship.ReadStatus(t.Context(), dest, ""); err != nil || st.LeaseDamaged == "" || st.Sequence != want.Sequence || len(st.Logs) != 2 {
-		t.Errorf("%+v, %v", st, err)
+		mend()
 	}
 	mend()
-	if st, err = ship.ReadStatus(t.Context(), dest, ""); err != nil || st.LeaseDamaged != "" || st.Lease.Term != 1 || !st.Lease.Released {
+	if st, err = ship.ReadStatus(t.Context(), dest); err != nil || st.LeaseDamaged != "" || st.Lease.Term != 1 || !st.Lease.Released {
 		t.Errorf("%+v, %v", st, err)
 	}
 }
@@ -245,31 +219,28 @@ func TestLostLease(t *testing.T) {
 	t.Parallel()
 	for _, remove := range []bool{true, false} {
 		_, dest := newDest(t)
-		m := startManager(t, t.TempDir(), dest, func(o *ship.Options) { o.LeaseTTL = 300 * time.Millisecond })
-		m.make("one")
-		ship := func(n int) {
+		l := startLedger(t, t.TempDir(), dest, func(o *ship.Options) { o.LeaseTTL = 300 * time.Millisecond })
+		add := func(n int) {
 			t.Helper()
 			for range n {
-				m.append(5)
-				m.write("one", 5)
-				m.allShipped(dest, "one")
+				l.append(5)
+				l.shipped()
 			}
 		}
-		ship(3)
+		add(3)
 		for range 2 {
-			before := m.allShipped(dest, "one").Lease.Term
+			before := l.status(dest).Lease.Term
 			spoil(t, dest, "lease", remove)
 			eventually(t, "the lease is taken again", func() bool {
-				st := m.isShipped(dest, "one")
-				return st != nil && st.Lease != nil && st.Lease.Term > before
+				st, err := ship.ReadStatus(t.Context(), dest)
+				return err == nil && st.Lease != nil && st.Lease.Term > before
 			})
-			ship(2)
+			add(2)
 		}
-		last := m.append(1)
-		m.stop()
-		mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"one": 35})
+		last := l.append(1)
+		l.stop()
 		mustRestore(t, dest, "", last)
-		if m.journal.has("exists with other content") || m.journal.has("damaged") {
+		if l.journal.has("exists with other content") || l.journal.has("damaged") {
 			t.Error("names were used twice")
 		}
 	}

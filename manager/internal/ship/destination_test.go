@@ -51,7 +51,7 @@ func TestReadBesideALiveShipper(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustHold(t, dir, "", last)
-	st, err := ship.ReadStatus(t.Context(), between(), "")
+	st, err := ship.ReadStatus(t.Context(), between())
 	if err != nil || st.Sequence != last {
 		t.Errorf("status: %+v, %v, want sequence %d", st, err, last)
 	}
@@ -84,7 +84,7 @@ func TestPointsClaimNoMoreThanTheyHave(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Add(ship.LedgerLog, &lateLog{ship.WAL(log), func() {
+	s.Add(&lateLog{log, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(durable) < 50 {
@@ -93,11 +93,11 @@ func TestPointsClaimNoMoreThanTheyHave(t *testing.T) {
 			durable = append(durable, time.Now())
 			nextMillisecond()
 		}
-	}}, false)
+	}})
 	s.Start(ship.Ledger{})
-	eventually(t, "something is shipped", func() bool { return s.Shipped(ship.LedgerLog) > 0 })
+	eventually(t, "something is shipped", func() bool { return s.Shipped() > 0 })
 	s.Close(t.Context())
-	st, err := ship.ReadStatus(t.Context(), dest, "")
+	st, err := ship.ReadStatus(t.Context(), dest)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package ship copies the records of write-ahead logs to object storage while a
+// Package ship copies the records of a write-ahead log to object storage while a
 // manager runs, and makes data directories of the copies.
 //
 // # Objects
@@ -6,19 +6,17 @@
 // A destination is what a URL names: a bucket, a part of one, or a directory. It has the copies of one ledger:
 //
 //	lease                    which manager may ship here
-//	catalog                  which named logs there are and were
-//	LOG/manifest             the log's objects
-//	LOG/TERM/tNNN            a run of the log's tail
-//	LOG/TERM/h               the least number of those runs (the head)
-//	LOG/TERM/rNNN            a run that small ones were merged into
-//	LOG/TERM/sNNN-PPP        a part of a snapshot
+//	ledger/manifest          the log's objects
+//	ledger/TERM/tNNN         a run of the log's tail
+//	ledger/TERM/h            the least number of those runs (the head)
+//	ledger/TERM/rNNN         a run that small ones were merged into
+//	ledger/TERM/sNNN-PPP     a part of a snapshot
 //
-// LOG is the prefix of a log's objects: "ledger", or "logs/NAME/TERM-N" for a named log from when it was made until it was
-// deleted. The store is the service that serves the destination.
+// The store is the service that serves the destination.
 //
 // A run holds consecutive records of one segment, about 8 MiB at most, with the times at which they became durable. A
 // snapshot holds records of the state that the log led to, see Snapshot. Each object has the CRC-64/NVME of its records
-// and the CRC-32C of its header. The manifest has each object's CRC-64. Manifest, catalog and head begin with the SHA-256 of their JSON.
+// and the CRC-32C of its header. The manifest has each object's CRC-64. Manifest and head begin with the SHA-256 of their JSON.
 //
 // # Order
 //
@@ -43,21 +41,11 @@
 // if the log has the same id and the same last record. A restored log has an id of its own, and a copy of a data directory
 // that went its own way has another last record: each begins a new history, and the earlier times can still be restored.
 //
-// # Named logs
-//
-// The catalog has an entry for each named log, from when it was made until it was deleted. An entry is written before the
-// log's first object. It records when the log is fully shipped, when it was deleted, and that its objects are about to be
-// deleted. A restore takes the logs that were fully shipped and not deleted at its time. A log that the manager does not
-// have counts as deleted, unless the manager could not open it.
-//
-// A snapshot of a named log also needs records: the entries that readers may still ask for. The manifest names it once these
-// are shipped; until then the previous snapshot is used.
-//
 // # Snapshots
 //
-// A state may have gigabytes. Each step ships parts of a snapshot for an interval, and then the tail. One part of each log is in
+// A state may have gigabytes. Each step ships parts of a snapshot for an interval, and then the tail. One part is in
 // memory, about 8 MiB. A part that fails is tried again in the next step. The snapshot stays open meanwhile, but not for
-// longer than 10 minutes in which the store takes no part. Of named logs, 8 snapshots at most are on their way at a time. A
+// longer than 10 minutes in which the store takes no part. A
 // stop or a lost lease ends the upload, and a sweep deletes its parts.
 //
 // A snapshot is shipped for one of two reasons:

@@ -10,9 +10,3 @@ func (s *Shipper) PruneOften() { s.opts.pruneEvery = 0 }
 
 // Impatient makes it close a snapshot of which the store takes no part in one step.
 func (o *Options) Impatient() { o.patience = time.Nanosecond }
-
-// UploadAtOnce bounds the snapshots of named logs that are on their way.
-const UploadAtOnce = uploadAtOnce
-
-// Uploads is how many snapshots of named logs are on their way.
-func (s *Shipper) Uploads() int { return len(s.opts.uploads) }

@@ -11,15 +11,15 @@ import (
 // maxReads bounds how often a manifest that changes is read.
 const maxReads = 100
 
-// readShipped reads the manifest of a log, and completes its histories by the runs that it does not name yet. Meanwhile the
+// readShipped reads the manifest, and completes its histories by the runs that it does not name yet. Meanwhile the
 // manager that ships may name these runs, merge them and delete them, which looks like the end of the tail. So readShipped
 // reads again until the manifest is the same before and after. damaged has an error for each history whose tail
 // ends in a *DamageError. Errors: as readManifest; those of the store.
-func readShipped(ctx context.Context, s object.Store, log string) (m *manifest, damaged map[*history]error, tail int, err error) {
-	m, _, err = readManifest(ctx, s, log)
+func readShipped(ctx context.Context, s object.Store) (m *manifest, damaged map[*history]error, tail int, err error) {
+	m, _, err = readManifest(ctx, s)
 	for tries := 0; err == nil; tries++ {
 		if tries == maxReads {
-			return nil, nil, 0, fmt.Errorf("ship: the manifest of %s changed %d times while it was read", log, tries)
+			return nil, nil, 0, fmt.Errorf("ship: the manifest changed %d times while it was read", tries)
 		}
 		read := m.clone()
 		damaged, tail = make(map[*history]error), 0
@@ -28,7 +28,7 @@ func readShipped(ctx context.Context, s object.Store, log string) (m *manifest, 
 			if h.Tail == nil {
 				continue
 			}
-			found, err := readTail(ctx, s, log, h, m.Writer)
+			found, err := readTail(ctx, s, h, m.Writer)
 			h.Runs = append(h.Runs, found...)
 			tail += len(found)
 			var damage *DamageError
@@ -39,7 +39,7 @@ func readShipped(ctx context.Context, s object.Store, log string) (m *manifest, 
 			}
 		}
 		var now *manifest
-		if now, _, err = readManifest(ctx, s, log); err == nil && m.sameAs(now) {
+		if now, _, err = readManifest(ctx, s); err == nil && m.sameAs(now) {
 			return read, damaged, tail, nil
 		}
 		m = now // its tail is short
@@ -55,11 +55,11 @@ const maxDamage = 100
 // manifest's do not belong to it: they are left from a term that was used before the destination lost its lease and its
 // manifest. readTail returns the runs before the first damage. The error has one or more *DamageError, joined, when there
 // is any.
-func readTail(ctx context.Context, s object.Store, log string, h *history, writer string) ([]run, error) {
+func readTail(ctx context.Context, s object.Store, h *history, writer string) ([]run, error) {
 	var found []run
 	var bad []error
 	// It is read before the runs, so every run that it counts was written already.
-	known, _, err := readHead(ctx, s, log, h.Tail.Term)
+	known, _, err := readHead(ctx, s, h.Tail.Term)
 	if err = onlyDamage(err, &bad); err != nil {
 		return nil, err
 	}
@@ -67,20 +67,20 @@ func readTail(ctx context.Context, s object.Store, log string, h *history, write
 	next := h.nextRun() // 0 after damage: not known
 	for i := h.Tail.Next; len(bad) < maxDamage; i++ {
 		name := tailName(h.Tail.Term, i)
-		b, _, err := s.Get(ctx, log+"/"+name)
+		b, _, err := s.Get(ctx, logPrefix+"/"+name)
 		if errors.Is(err, object.ErrNotFound) {
 			var later []object.Info
-			if later, err = s.List(ctx, log+"/"+tailPrefix(h.Tail.Term), log+"/"+name); err != nil || len(later) == 0 && i >= least {
+			if later, err = s.List(ctx, logPrefix+"/"+tailPrefix(h.Tail.Term), logPrefix+"/"+name); err != nil || len(later) == 0 && i >= least {
 				return found, errors.Join(append(bad, err)...)
 			}
 			// The manager that ships may have written this one and a later one meanwhile.
-			if b, _, err = s.Get(ctx, log+"/"+name); errors.Is(err, object.ErrNotFound) {
-				err = missing(log + "/" + name)
+			if b, _, err = s.Get(ctx, logPrefix+"/"+name); errors.Is(err, object.ErrNotFound) {
+				err = missing(logPrefix + "/" + name)
 			}
 		}
 		if err == nil {
 			var r run
-			r, err = runOf(log, name, b, h.Log, next, writer)
+			r, err = runOf(name, b, h.Log, next, writer)
 			if errors.Is(err, errForeign) && i >= least {
 				return found, errors.Join(bad...)
 			}
@@ -112,15 +112,15 @@ func onlyDamage(err error, bad *[]error) error {
 var errForeign = errors.New("another manager wrote it")
 
 // runOf returns the run of an object in the tail of a log's history. It must begin with the record next, if that is not 0.
-func runOf(log, name string, b []byte, id string, next uint64, writer string) (run, error) {
+func runOf(name string, b []byte, id string, next uint64, writer string) (run, error) {
 	head, _, err := decode(b)
 	switch {
 	case err != nil:
-		return run{}, &DamageError{Object: log + "/" + name, Reason: err.Error()}
+		return run{}, &DamageError{Object: logPrefix + "/" + name, Reason: err.Error()}
 	case head.Writer != writer:
-		return run{}, &DamageError{Object: log + "/" + name, Reason: errForeign.Error(), cause: errForeign}
+		return run{}, &DamageError{Object: logPrefix + "/" + name, Reason: errForeign.Error(), cause: errForeign}
 	case head.Kind != kindRun || head.Log != id || next > 0 && head.First != next:
-		return run{}, &DamageError{Object: log + "/" + name, Reason: fmt.Sprintf("it is a %s of log %s from %d on, expected was a run of log %s from %d on", head.Kind, head.Log, head.First, id, next)}
+		return run{}, &DamageError{Object: logPrefix + "/" + name, Reason: fmt.Sprintf("it is a %s of log %s from %d on, expected was a run of log %s from %d on", head.Kind, head.Log, head.First, id, next)}
 	}
 	return run{
 		ref: ref{name, int64(len(b)), head.CRC64}, First: head.First, Last: head.Last, Segment: *head.Segment,
@@ -130,8 +130,8 @@ func runOf(log, name string, b []byte, id string, next uint64, writer string) (r
 
 // fetchObject reads an object that a manifest names, and checks that it is the same one. The error is object.ErrNotFound
 // when it is missing, and a *DamageError when it is another.
-func fetchObject(ctx context.Context, s object.Store, log string, r ref) (header, []byte, error) {
-	name := log + "/" + r.Name
+func fetchObject(ctx context.Context, s object.Store, r ref) (header, []byte, error) {
+	name := logPrefix + "/" + r.Name
 	b, _, err := s.Get(ctx, name)
 	if err != nil {
 		return header{}, nil, err
@@ -147,12 +147,12 @@ func fetchObject(ctx context.Context, s object.Store, log string, r ref) (header
 }
 
 // fetchRun reads the records of a run.
-func fetchRun(ctx context.Context, s object.Store, log string, r run, id string) (header, [][]byte, error) {
-	h, records, err := fetchObject(ctx, s, log, r.ref)
+func fetchRun(ctx context.Context, s object.Store, r run, id string) (header, [][]byte, error) {
+	h, records, err := fetchObject(ctx, s, r.ref)
 	if err != nil {
 		return h, nil, err
 	}
-	name := log + "/" + r.Name
+	name := logPrefix + "/" + r.Name
 	if h.Kind != kindRun || h.Log != id || h.First != r.First || h.Last != r.Last {
 		return h, nil, &DamageError{Object: name, Reason: fmt.Sprintf("it is a %s of log %s from %d to %d", h.Kind, h.Log, h.First, h.Last)}
 	}
@@ -167,13 +167,13 @@ func fetchRun(ctx context.Context, s object.Store, log string, r run, id string)
 }
 
 // fetchPart reads a part of a snapshot.
-func fetchPart(ctx context.Context, s object.Store, log string, snap *snapshot, part int, id string) (header, [][]byte, error) {
+func fetchPart(ctx context.Context, s object.Store, snap *snapshot, part int, id string) (header, [][]byte, error) {
 	r := snap.Parts[part]
-	h, records, err := fetchObject(ctx, s, log, r)
+	h, records, err := fetchObject(ctx, s, r)
 	if err != nil {
 		return h, nil, err
 	}
-	name := log + "/" + r.Name
+	name := logPrefix + "/" + r.Name
 	if h.Kind != kindSnapshot || h.Log != id || h.Snapshot != snap.Sequence {
 		return h, nil, &DamageError{Object: name, Reason: fmt.Sprintf("it is a %s of log %s", h.Kind, h.Log)}
 	}

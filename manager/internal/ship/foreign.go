@@ -30,7 +30,7 @@ func (o *Options) ours(ledger string) error {
 // LedgerOf returns the id of the ledger whose copies a destination has; ErrNothing when it has none. ctx bounds it.
 func LedgerOf(ctx context.Context, s object.Store) (id string, err error) {
 	s = &retrying{Store: s, tries: tries, timeout: tryTimeout}
-	m, _, err := readManifest(ctx, s, LedgerLog)
+	m, _, err := readManifest(ctx, s)
 	if err == nil {
 		return m.Ledger, nil
 	}

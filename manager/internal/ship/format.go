@@ -40,6 +40,8 @@ const (
 	// packedBytes is the memory of an object of targetBytes. A packer takes all of it for objects above roomyBytes.
 	packedBytes = headRoom + targetBytes + binary.MaxVarintLen64
 	roomyBytes  = 256 << 10
+	// maxFree bounds the memory of objects that waits to be used again: a run, a merged one and a part need it at a time.
+	maxFree = 4
 	// sumBytes is how many bytes of records a packer sums at once, while they are in the processor's cache.
 	sumBytes = 64 << 10
 )
@@ -174,7 +176,7 @@ func (f *buffers) get() []byte {
 func (f *buffers) put(b []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if cap(b) <= 2*targetBytes && len(f.free) < shipAtOnce {
+	if cap(b) <= 2*targetBytes && len(f.free) < maxFree {
 		f.free = append(f.free, b)
 	}
 }

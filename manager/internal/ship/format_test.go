@@ -52,7 +52,7 @@ func TestObjectKeepsItsRecords(t *testing.T) {
 // TestMemoryOfObjectsIsBounded: memory of objects is used again, and only so much of it is kept.
 func TestMemoryOfObjectsIsBounded(t *testing.T) {
 	var f buffers
-	for range 3 * shipAtOnce {
+	for range 3 * maxFree {
 		f.put(make([]byte, 10))
 	}
 	f.put(make([]byte, 2*targetBytes+1))
@@ -60,7 +60,7 @@ func TestMemoryOfObjectsIsBounded(t *testing.T) {
 	for f.get() != nil {
 		n++
 	}
-	if n != shipAtOnce {
-		t.Errorf("%d are kept, %d may be", n, shipAtOnce)
+	if n != maxFree {
+		t.Errorf("%d are kept, %d may be", n, maxFree)
 	}
 }

@@ -38,8 +38,8 @@ func decodeHead(b []byte) (h head, err error) {
 }
 
 // readHead reads the head of a term that has one. The error is a *DamageError when it is missing or damaged.
-func readHead(ctx context.Context, s object.Store, log string, term uint64) (head, object.Version, error) {
-	name := log + "/" + headName(term)
+func readHead(ctx context.Context, s object.Store, term uint64) (head, object.Version, error) {
+	name := logPrefix + "/" + headName(term)
 	b, v, err := s.Get(ctx, name)
 	if errors.Is(err, object.ErrNotFound) {
 		return head{}, "", missing(name)
@@ -69,7 +69,7 @@ func (st *stream) writeHead(ctx context.Context) error {
 }
 
 func (st *stream) swapHead(ctx context.Context, h head) error {
-	v, err := swap(ctx, st.opts.Store, st.prefix+"/"+headName(st.term), h.encode(), st.headAt, func(now []byte) verdict {
+	v, err := swap(ctx, st.opts.Store, logPrefix+"/"+headName(st.term), h.encode(), st.headAt, func(now []byte) verdict {
 		found, err := decodeHead(now)
 		switch {
 		case err != nil || found.Writer != h.Writer:

@@ -3,14 +3,18 @@ package ship_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/oncegate/oncegate/manager/internal/object"
 	"github.com/oncegate/oncegate/manager/internal/object/objecttest"
@@ -53,7 +57,7 @@ func (j *journal) has(text string) bool {
 type ledger struct {
 	t       *testing.T
 	dir     string
-	log     *wal.Log
+	log     *plainLog
 	shipper *ship.Shipper
 	journal *journal
 	rounds  string // distinguishes the records of forks
@@ -65,13 +69,83 @@ func body(fork string, n uint64) []byte {
 	return fmt.Appendf(nil, "record %d %s %s", n, fork, strings.Repeat("x", int(n%97)))
 }
 
-func openLog(t *testing.T, dir string) *wal.Log {
+func openLog(t *testing.T, dir string) *plainLog {
 	t.Helper()
-	l, err := wal.Open(t.Context(), dir, wal.Options{SegmentBytes: segmentBytes})
+	return openPlain(t, dir, wal.Options{SegmentBytes: segmentBytes})
+}
+
+// plainLog is a log whose state is a list of records, also in its own snapshots.
+type plainLog struct {
+	*wal.Log
+	mu      sync.Mutex
+	at      uint64 // the newest snapshot has the state as of this record
+	records [][]byte
+}
+
+func openPlain(t testing.TB, dir string, opts wal.Options) *plainLog {
+	t.Helper()
+	l := new(plainLog)
+	opts.Restore = func(b []byte) error {
+		l.records = append(l.records, bytes.Clone(b))
+		return nil
+	}
+	var err error
+	if l.Log, err = wal.Open(t.Context(), dir, opts); err != nil {
+		t.Fatal(err)
+	}
+	l.at = l.Recovery().SnapshotSequence
+	return l
+}
+
+func (l *plainLog) SnapshotSequence() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.at
+}
+
+func (l *plainLog) OpenSnapshot(context.Context) (ship.Snapshot, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.at == 0 {
+		return nil, nil
+	}
+	return &plainSnapshot{l.at, l.records}, nil
+}
+
+// snapshot makes the state as of a record, and gives up the records before keep.
+func (l *plainLog) snapshot(t testing.TB, seq, keep uint64, records ...[]byte) {
+	t.Helper()
+	l.mu.Lock()
+	l.at, l.records = seq, records
+	l.mu.Unlock()
+	err := l.Log.Snapshot(t.Context(), seq, keep, func(w *wal.SnapshotWriter) error {
+		for _, r := range records {
+			if err := w.Add(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l
+}
+
+// plainSnapshot has the records that are left of a state.
+type plainSnapshot struct {
+	at   uint64
+	rest [][]byte
+}
+
+func (s *plainSnapshot) Sequence() uint64 { return s.at }
+func (s *plainSnapshot) Close()           {}
+
+func (s *plainSnapshot) Next() (record []byte, ok bool, err error) {
+	if len(s.rest) == 0 {
+		return nil, false, nil
+	}
+	record, s.rest = s.rest[0], s.rest[1:]
+	return record, true, nil
 }
 
 // startLedger opens the log in dir and ships it to store, if that is not nil.
@@ -96,10 +170,13 @@ func startEngine(t *testing.T, dir string, store object.Store, change func(*ship
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, ok := store.(*refusing); ok {
+		switch store.(type) {
+		case *stopping, *refusing:
 			s.TryOnce()
+		case *often:
+			s.PruneOften()
 		}
-		s.Add(ship.LedgerLog, engine(ship.WAL(l.log)), false)
+		s.Add(engine(l.log))
 		s.Start(ship.Ledger{})
 		l.shipper = s
 	}
@@ -167,25 +244,32 @@ func (l *ledger) snapshot() {
 	seq := l.log.Durable()
 	keep := seq + 1
 	if l.shipper != nil {
-		keep = min(keep, l.shipper.Keep(ship.LedgerLog))
+		keep = min(keep, l.shipper.Keep())
 	}
-	err := l.log.SnapshotKeeping(l.t.Context(), seq, keep, func(w *wal.SnapshotWriter) error {
-		for n := uint64(1); n <= seq; n++ {
-			if err := w.Add(body(l.rounds, n)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		l.t.Fatal(err)
+	var records [][]byte
+	for n := uint64(1); n <= seq; n++ {
+		records = append(records, body(l.rounds, n))
 	}
+	l.log.snapshot(l.t, seq, keep, records...)
 }
 
 // shipped waits until everything durable is shipped.
 func (l *ledger) shipped() {
 	l.t.Helper()
-	eventually(l.t, "all is shipped", func() bool { return l.shipper.Shipped(ship.LedgerLog) >= l.log.Durable() })
+	eventually(l.t, "all is shipped", l.isShipped)
+}
+
+func (l *ledger) isShipped() bool { return l.shipper.Shipped() >= l.log.Durable() }
+
+// status is that of a destination once everything durable is shipped.
+func (l *ledger) status(store object.Store) *ship.Status {
+	l.t.Helper()
+	l.shipped()
+	st, err := ship.ReadStatus(l.t.Context(), store)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return st
 }
 
 // restore restores from a destination and returns the new directory.
@@ -193,6 +277,14 @@ func restore(t *testing.T, store object.Store, at time.Time) (string, *ship.Repo
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "new")
 	r, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: store, Dir: dir, At: at})
+	return dir, r, err
+}
+
+// restoreAndVerify is restore from a destination that loses nothing meanwhile.
+func restoreAndVerify(t *testing.T, store object.Store, at time.Time) (string, *ship.Report, error) {
+	t.Helper()
+	dir, r, err := restore(t, store, at)
+	mustVerify(t, ship.RestoreOptions{Store: store, At: at}, r, err)
 	return dir, r, err
 }
 
@@ -207,7 +299,7 @@ func mustVerify(t *testing.T, o ship.RestoreOptions, r *ship.Report, restored er
 	if err != nil || restored != nil {
 		return
 	}
-	if v.Log == r.Log && v.Sequence < r.Sequence || len(v.Logs) < len(r.Logs) {
+	if v.Log == r.Log && v.Sequence < r.Sequence {
 		t.Errorf("verified: %+v; restored: %+v", v, r)
 	}
 }
@@ -237,7 +329,7 @@ func mustHold(t *testing.T, dir, fork string, last uint64) {
 	if next != last+1 {
 		t.Errorf("the restored log (snapshot: %v) ends with %d, want %d", snapshot, next-1, last)
 	}
-	if seq := (&ledger{t: t, log: l, rounds: fork}).append(1); seq != last+1 {
+	if seq := (&ledger{t: t, log: &plainLog{Log: l}, rounds: fork}).append(1); seq != last+1 {
 		t.Errorf("append to the restored log: %d", seq)
 	}
 }
@@ -261,5 +353,61 @@ func copyDir(t *testing.T, from, to string) {
 	t.Helper()
 	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// refusing is a store that refuses to write objects for as long as refuse says so.
+type refusing struct {
+	object.Store
+	refuse func(name string) bool
+}
+
+var errRefused = errors.New("the store refuses that object")
+
+func (s *refusing) Create(ctx context.Context, name string, b []byte) (object.Version, error) {
+	if s.refuse(name) {
+		return "", errRefused
+	}
+	return s.Store.Create(ctx, name, b)
+}
+
+func (s *refusing) Replace(ctx context.Context, name string, b []byte, old object.Version) (object.Version, error) {
+	if s.refuse(name) {
+		return "", errRefused
+	}
+	return s.Store.Replace(ctx, name, b, old)
+}
+
+// counterOf is what a metric of the shipper says.
+func counterOf(t *testing.T, s *ship.Shipper, name string) float64 {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	if err := r.Register(s.Metrics()); err != nil {
+		t.Fatal(err)
+	}
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatal("there is no " + name)
+	return 0
+}
+
+// pause makes the next time another millisecond, the unit of a point in time, and returns one between.
+func pause() time.Time {
+	nextMillisecond()
+	at := time.Now()
+	nextMillisecond()
+	return at
+}
+
+func nextMillisecond() {
+	for now := time.Now().UnixMilli(); time.Now().UnixMilli() <= now; {
+		runtime.Gosched()
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/object"
@@ -138,27 +138,18 @@ func (l *lease) now(ctx context.Context, old leaseRecord) leaseRecord {
 // listing hides a term, its head or an object whose name is taken fences the manager.
 func (l *lease) usedTerm(ctx context.Context) (uint64, error) {
 	used := l.record.Term
-	if m, _, err := readManifest(ctx, l.store, LedgerLog); err == nil {
+	if m, _, err := readManifest(ctx, l.store); err == nil {
 		used = max(used, m.Term)
 	} else if !lost(err) {
 		return 0, err
 	}
-	if c, _, err := readCatalog(ctx, l.store); err == nil {
-		used = max(used, c.Term)
-	} else if !lost(err) {
-		return 0, err
-	}
-	for _, prefix := range []string{LedgerLog + "/", logLabel("")} {
-		if err := object.All(ctx, l.store, prefix, func(o object.Info) error {
-			if term, ok := termOf(path.Base(path.Dir(o.Name)) + "/"); ok {
-				used = max(used, term)
-			}
-			return nil
-		}); err != nil {
-			return 0, err
+	err := object.All(ctx, l.store, logPrefix+"/", func(o object.Info) error {
+		if term, ok := termOf(strings.TrimPrefix(o.Name, logPrefix+"/")); ok {
+			used = max(used, term)
 		}
-	}
-	return used, nil
+		return nil
+	})
+	return used, err
 }
 
 // lost reports whether an object is missing or damaged.

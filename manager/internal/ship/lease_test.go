@@ -65,7 +65,7 @@ func mustHoldFork(t *testing.T, dir string, common uint64, forks ...string) (for
 // its first try.
 func TestLostLeaseUsesNoTermAgain(t *testing.T) {
 	t.Parallel()
-	for _, lost := range [][]string{{}, {"ledger/manifest"}, {"catalog"}, {"ledger/manifest", "catalog"}} {
+	for _, lost := range [][]string{{}, {"ledger/manifest"}} {
 		for _, fork := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s fork=%v", strings.Join(lost, " "), fork), func(t *testing.T) {
 				t.Parallel()
@@ -73,15 +73,10 @@ func TestLostLeaseUsesNoTermAgain(t *testing.T) {
 				dir := t.TempDir()
 				var last uint64
 				for range 3 {
-					m := startManager(t, dir, dest, nil)
-					if m.log.Last() <= 1 {
-						m.make("one")
-					}
-					m.append(5)
-					m.write("one", 5)
-					m.allShipped(dest, "one")
-					last = m.log.Durable()
-					m.stop()
+					l := startLedger(t, dir, dest, nil)
+					last = l.append(5)
+					l.shipped()
+					l.stop()
 				}
 				for _, name := range append(lost, "lease") {
 					spoil(t, dest, name, true)
@@ -90,17 +85,15 @@ func TestLostLeaseUsesNoTermAgain(t *testing.T) {
 				if fork {
 					dir, rounds = forkOf(t, dir), "fork"
 				}
-				m := startManager(t, dir, dest, nil)
-				m.rounds = rounds
-				m.append(5)
-				entries := m.write("one", 5)
-				st := m.allShipped(dest, "one")
-				if st.Lease.Term != 4 || m.journal.has("lost the shipping lease") {
+				l := startLedger(t, dir, dest, nil)
+				l.rounds = rounds
+				l.append(5)
+				st := l.status(dest)
+				if st.Lease.Term != 4 || l.journal.has("lost the shipping lease") {
 					t.Errorf("term %d", st.Lease.Term)
 				}
-				m.stop()
-				mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"one": entries})
-				restored, _, err := restoreAll(t, dest, time.Time{})
+				l.stop()
+				restored, _, err := restoreAndVerify(t, dest, time.Time{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -135,7 +128,7 @@ func TestRubbishLeaseUsesNoTermAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the lease is taken again", func() bool {
-		st, err := ship.ReadStatus(t.Context(), dest, "")
+		st, err := ship.ReadStatus(t.Context(), dest)
 		return err == nil && st.Lease != nil && st.Lease.Term > 2
 	})
 	last := l.append(5)
@@ -256,37 +249,22 @@ func wipe(t *testing.T, dest object.Store) {
 // a term that may be earlier. The first one does not replace its manifest.
 func TestOldHolderReplacesNoNewerManifest(t *testing.T) {
 	t.Parallel()
-	for _, held := range []string{"ledger/manifest", "catalog"} {
-		dest := released(t, 7)
-		away := newHolding(dest, func(call, name string) bool { return call == "get" && name == held })
-		first := startManager(t, t.TempDir(), away, nil)
-		<-away.held
-		if held == "catalog" { // the ledger does not wait for it
-			first.shipped()
-		}
-		wipe(t, dest)
-		second := startManager(t, t.TempDir(), dest, nil)
-		second.make("one")
-		entries := second.write("one", 20)
-		second.rounds = "second"
-		last := second.append(20)
-		second.allShipped(dest, "one")
-		close(away.open)
-		eventually(t, "the first is fenced", func() bool { return first.journal.has("lost the shipping lease") })
-		if second.journal.has("lost the shipping lease") {
-			t.Errorf("%s: the second lost the lease", held)
-		}
-		mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"one": entries})
-		restored, _, err := restoreAll(t, dest, time.Time{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if fork, got := mustHoldFork(t, restored, 1, "second"); fork != "second" || got != last {
-			t.Errorf("%s: restored %d records of fork %q, want %d", held, got, fork, last)
-		}
-		first.crash()
-		second.stop()
+	dest := released(t, 7)
+	away := newHolding(dest, func(call, name string) bool { return call == "get" && name == "ledger/manifest" })
+	first := startLedger(t, t.TempDir(), away, nil)
+	first.append(1)
+	<-away.held
+	wipe(t, dest)
+	second := startLedger(t, t.TempDir(), dest, nil)
+	second.rounds = "second"
+	last := second.append(20)
+	second.shipped()
+	close(away.open)
+	eventually(t, "the first is fenced", func() bool { return first.journal.has("lost the shipping lease") })
+	if second.journal.has("lost the shipping lease") {
+		t.Error("the second lost the lease")
 	}
+	mustRestore(t, dest, "second", last)
 }
 
 // TestOldHolderSweepsNothingOfANewer: a destination is emptied while a manager of a late term is about to sweep it. What another manager ships in
@@ -372,18 +350,14 @@ func TestLeaseLostAgainAndAgain(t *testing.T) {
 func TestLostManifestIsWrittenAgain(t *testing.T) {
 	t.Parallel()
 	_, dest := newDest(t)
-	m := startManager(t, t.TempDir(), &often{dest}, nil)
-	m.make("one")
-	entries := m.write("one", 20)
-	last := m.append(20)
-	for _, name := range []string{"ledger", prefixesOf(m.allShipped(dest, "one"))["one"]} {
-		spoil(t, dest, name+"/manifest", true)
-		eventually(t, name+" has a manifest", func() bool { _, _, err := dest.Get(t.Context(), name+"/manifest"); return err == nil })
-		m.allShipped(dest, "one")
-		mustHaveLogs(t, dest, time.Time{}, map[string]uint64{"one": entries})
-		mustRestore(t, dest, "", last)
-	}
-	m.stop()
+	l := startLedger(t, t.TempDir(), &often{dest}, nil)
+	last := l.append(20)
+	l.shipped()
+	spoil(t, dest, "ledger/manifest", true)
+	eventually(t, "there is a manifest", func() bool { _, _, err := dest.Get(t.Context(), "ledger/manifest"); return err == nil })
+	l.shipped()
+	mustRestore(t, dest, "", last)
+	l.stop()
 }
 
 // often is a store whose manager often looks for its manifests.
@@ -450,7 +424,7 @@ func TestLeaseIsReleasedAfterALostRenewal(t *testing.T) {
 	store.lose.Store(true)
 	<-store.asked
 	l.stop()
-	if st, err := ship.ReadStatus(t.Context(), dest, ""); err != nil || st.Lease == nil || !st.Lease.Released {
+	if st, err := ship.ReadStatus(t.Context(), dest); err != nil || st.Lease == nil || !st.Lease.Released {
 		t.Errorf("the lease is not released: %+v, %v", st, err)
 	}
 }

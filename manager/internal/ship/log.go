@@ -7,7 +7,7 @@ import (
 )
 
 // Log is what a Shipper ships: the records of a *wal.Log, and snapshots of the state that they lead to. All methods are
-// safe for concurrent use. WAL makes one of a log whose own snapshots hold the state.
+// safe for concurrent use.
 type Log interface {
 	ID() string
 	Durable() uint64
@@ -26,29 +26,7 @@ type Log interface {
 type Snapshot interface {
 	// Sequence is that of the last record that the state has. The record is durable.
 	Sequence() uint64
-	// Keep is the sequence number from which on the log is readable besides, 1 to Sequence+1.
-	Keep() uint64
 	// Next returns the next record, valid until the next call. ok is false after the last one.
 	Next() (record []byte, ok bool, err error)
 	Close()
 }
-
-// WAL makes a Log of a log whose snapshots hold the state.
-func WAL(log *wal.Log) Log { return plainLog{log} }
-
-type plainLog struct{ *wal.Log }
-
-func (l plainLog) SnapshotSequence() uint64 { return l.Stats().SnapshotSequence }
-
-func (l plainLog) OpenSnapshot(context.Context) (Snapshot, error) {
-	r, err := l.Log.OpenSnapshot()
-	if r == nil || err != nil {
-		return nil, err // no typed nil
-	}
-	return plainSnapshot{r}, nil
-}
-
-type plainSnapshot struct{ *wal.SnapshotReader }
-
-func (s plainSnapshot) Sequence() uint64 { return s.SnapshotReader.Sequence }
-func (s plainSnapshot) Keep() uint64     { return s.SnapshotReader.Keep }

@@ -29,10 +29,10 @@ type manifest struct {
 	Ledger string `json:"ledger,omitempty"`
 	// LongestTTL is how long the manager remembers a key at most, in milliseconds.
 	LongestTTL int64 `json:"longest_ttl_ms"`
+	// LongestWindow is how long a named log remembers an id at most, in milliseconds; 0 when there are no logs.
+	LongestWindow int64 `json:"longest_window_ms,omitempty"`
 	// EpochFloor is the highest of the managers that shipped, see Options.
 	EpochFloor uint64 `json:"epoch_floor,omitempty"`
-	// Catalog says that the destination has a catalog of named logs; only the ledger's manifest has it.
-	Catalog bool `json:"catalog,omitempty"`
 	// Histories, oldest first. Each is of one log without a fork.
 	Histories []history `json:"histories"`
 }
@@ -62,8 +62,6 @@ type ref struct {
 
 type snapshot struct {
 	Sequence uint64 `json:"seq"`
-	// Keep is the sequence number from which runs belong to the state as well.
-	Keep uint64 `json:"keep"`
 	// Time in Unix milliseconds, by which the snapshot was durable.
 	Time int64 `json:"t"`
 	// Segment is the one that held the next record.
@@ -92,28 +90,8 @@ type tail struct {
 	From uint64 `json:"from"`
 }
 
-// covers reports whether the runs have the records that a snapshot's state needs besides the snapshot.
-func (h *history) covers(s *snapshot) bool {
-	next := s.Keep
-	for _, r := range h.Runs {
-		if next > s.Sequence {
-			break
-		}
-		if r.First <= next && r.Last >= next {
-			next = r.Last + 1
-		}
-	}
-	return next > s.Sequence
-}
-
 // caughtUp reports whether it has all that was durable when it began.
-func (h *history) caughtUp() bool {
-	covered := len(h.Snapshots) == 0
-	for i := range h.Snapshots {
-		covered = covered || h.covers(&h.Snapshots[i])
-	}
-	return covered && h.end() >= h.Reach
-}
+func (h *history) caughtUp() bool { return h.end() >= h.Reach }
 
 // usable reports whether a state can be restored from it.
 func (h *history) usable() bool { return planOf(h, 1<<63-1) != nil }
@@ -142,7 +120,7 @@ func (h *history) nextRun() uint64 {
 func (h *history) broken() bool {
 	next := uint64(1)
 	if n := len(h.Snapshots); n > 0 {
-		next = h.Snapshots[n-1].Keep
+		next = h.Snapshots[n-1].Sequence + 1
 	}
 	for _, r := range h.Runs {
 		if r.First > next {
@@ -197,8 +175,8 @@ func (e *DamageError) Unwrap() error { return e.cause }
 func (e *DamageError) Error() string { return fmt.Sprintf("object %s: %s", e.Object, e.Reason) }
 
 // readManifest returns object.ErrNotFound when there is none.
-func readManifest(ctx context.Context, s object.Store, log string) (*manifest, object.Version, error) {
-	name := log + "/" + manifestObject
+func readManifest(ctx context.Context, s object.Store) (*manifest, object.Version, error) {
+	name := logPrefix + "/" + manifestObject
 	b, v, err := s.Get(ctx, name)
 	if err != nil {
 		return nil, "", err
@@ -213,27 +191,23 @@ func readManifest(ctx context.Context, s object.Store, log string) (*manifest, o
 	return m, v, nil
 }
 
-func decodeManifest(b []byte) (*manifest, error) {
-	m := new(manifest)
-	return m, decodeSummed(b, m)
-}
-
-// encodeSummed is the form of a manifest and of a catalog: a line with the SHA-256 of the JSON, and the JSON.
-func encodeSummed(v any) ([]byte, error) {
-	b, err := json.Marshal(v)
+// encodeManifest makes a line with the SHA-256 of the JSON, and the JSON.
+func encodeManifest(m *manifest) ([]byte, error) {
+	b, err := json.Marshal(m)
 	if err != nil {
 		return nil, err
 	}
 	return fmt.Appendf(nil, "%x\n%s\n", sha256.Sum256(b), b), nil
 }
 
-func decodeSummed(b []byte, v any) error {
+func decodeManifest(b []byte) (*manifest, error) {
 	sum, text, _ := bytes.Cut(b, []byte("\n"))
 	text = bytes.TrimSuffix(text, []byte("\n"))
 	if want := fmt.Sprintf("%x", sha256.Sum256(text)); string(sum) != want {
-		return fmt.Errorf("its SHA-256 is %.64q, computed %s", sum, want)
+		return nil, fmt.Errorf("its SHA-256 is %.64q, computed %s", sum, want)
 	}
-	return json.Unmarshal(text, v)
+	m := new(manifest)
+	return m, json.Unmarshal(text, m)
 }
 
 // errFenced says that another manager holds a newer term.
@@ -242,12 +216,12 @@ var errFenced = errors.New("ship: fenced by a newer term")
 // writeManifest replaces the manifest of version v, or creates it when v is empty. It
 // returns errFenced when another manager wrote it. It succeeds if it finds its own write, whose
 // answer was lost.
-func writeManifest(ctx context.Context, s object.Store, log string, m *manifest, v object.Version) (object.Version, error) {
-	b, err := encodeSummed(m)
+func writeManifest(ctx context.Context, s object.Store, m *manifest, v object.Version) (object.Version, error) {
+	b, err := encodeManifest(m)
 	if err != nil {
 		return "", err
 	}
-	name := log + "/" + manifestObject
+	name := logPrefix + "/" + manifestObject
 	return swap(ctx, s, name, b, v, func(now []byte) verdict {
 		found, err := decodeManifest(now)
 		if err != nil {

@@ -45,10 +45,7 @@ func (f forgetful) Create(ctx context.Context, name string, body []byte) (object
 func TestShippingUsesItsMemoryAgain(t *testing.T) {
 	const rounds, perRound, recordBytes = 24, 40, 64 << 10
 	dir := t.TempDir()
-	log, err := wal.Open(t.Context(), dir, wal.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := openPlain(t, dir, wal.Options{})
 	defer log.Close()
 	dest := &counting{forgetful: forgetful{&memory{objects: make(map[string]stored)}}}
 	s, err := ship.New(ship.Options{
@@ -58,7 +55,7 @@ func TestShippingUsesItsMemoryAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Add(ship.LedgerLog, ship.WAL(log), false)
+	s.Add(log)
 	s.Start(ship.Ledger{})
 	defer s.Close(t.Context())
 	record := make([]byte, recordBytes)
@@ -76,10 +73,8 @@ func TestShippingUsesItsMemoryAgain(t *testing.T) {
 		if err := log.WaitDurable(t.Context(), seq); err != nil {
 			t.Fatal(err)
 		}
-		if err := log.SnapshotKeeping(t.Context(), seq, min(seq+1, s.Keep(ship.LedgerLog)), func(w *wal.SnapshotWriter) error { return w.Add(record) }); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "all is shipped", func() bool { return s.Shipped(ship.LedgerLog) >= seq })
+		log.snapshot(t, seq, min(seq+1, s.Keep()), record)
+		eventually(t, "all is shipped", func() bool { return s.Shipped() >= seq })
 	}
 	runtime.ReadMemStats(&after)
 	made, shipped := after.TotalAlloc-before.TotalAlloc, uint64((rounds-rounds/3)*perRound*recordBytes)

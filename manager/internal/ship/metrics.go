@@ -20,15 +20,15 @@ type Metrics struct {
 }
 
 func newMetrics(s *Shipper) *Metrics {
-	d := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("oncegate_ship_"+name, help, labels, nil)
+	d := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("oncegate_ship_"+name, help, nil, nil)
 	}
 	return &Metrics{
 		shipper:  s,
 		dLease:   d("lease_term", "Term of the shipping lease that this manager holds; 0 while it holds none and ships nothing."),
-		dLag:     d("lag_seconds", "For how long the oldest durable record that is not shipped has waited, by log.", "log"),
-		dRecords: d("lag_records", "Durable records that are not shipped yet, by log.", "log"),
-		dFailing: d("failing_seconds", "For how long the ledger or a named log could not be shipped; 0 while shipping works."),
+		dLag:     d("lag_seconds", "For how long the oldest durable record that is not shipped has waited."),
+		dRecords: d("lag_records", "Durable records that are not shipped yet."),
+		dFailing: d("failing_seconds", "For how long nothing could be shipped; 0 while shipping works."),
 		dObjects: d("objects_total", "Objects with records that were written."),
 		dBytes:   d("bytes_total", "Bytes of the objects with records that were written."),
 		dErrors:  d("errors_total", "Requests to the object store that failed and were tried again or given up."),
@@ -53,18 +53,18 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect is prometheus.Collector's.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	gauge := func(d *prometheus.Desc, v float64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
 	}
 	counter := func(d *prometheus.Desc, v *atomic.Uint64) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v.Load()))
 	}
 	now := time.Now()
 	gauge(m.dLease, float64(m.term.Load()))
-	for _, st := range m.shipper.all() {
+	if st := m.shipper.stream.Load(); st != nil {
 		lag, records := st.lag(now)
-		gauge(m.dLag, lag.Seconds(), st.label)
-		gauge(m.dRecords, float64(records), st.label)
+		gauge(m.dLag, lag.Seconds())
+		gauge(m.dRecords, float64(records))
 	}
 	failing := 0.0
 	m.shipper.mu.Lock()

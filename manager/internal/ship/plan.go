@@ -21,10 +21,10 @@ type plan struct {
 
 // makePlan chooses the objects to read for the state at a time, or the newest one when at is
 // zero. With one or more *DamageError it returns what can be read besides the damage, or nil.
-func makePlan(ctx context.Context, s object.Store, log string, at time.Time) (*plan, error) {
-	m, damaged, _, err := readShipped(ctx, s, log)
+func makePlan(ctx context.Context, s object.Store, at time.Time) (*plan, error) {
+	m, damaged, _, err := readShipped(ctx, s)
 	if errors.Is(err, object.ErrNotFound) {
-		return nil, noManifest(s, log)
+		return nil, noManifest(s)
 	}
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func makePlan(ctx context.Context, s object.Store, log string, at time.Time) (*p
 		}
 	}
 	if at.IsZero() {
-		return nil, fmt.Errorf("%w: %s holds no record of log %s yet", ErrNothing, s, log)
+		return nil, fmt.Errorf("%w: %s holds no record yet", ErrNothing, s)
 	}
 	return nil, fmt.Errorf("%w: nothing in %s is as old as %s", ErrNothing, s, at.UTC().Format(time.RFC3339Nano))
 }
@@ -64,8 +64,8 @@ func planOf(h *history, limit int64) *plan {
 	p := &plan{history: h, at: limit}
 	next, covered, reached := uint64(1), uint64(0), false
 	for i := range h.Snapshots {
-		if s := &h.Snapshots[i]; s.Time <= limit && h.covers(s) {
-			p.base, next, covered = s, s.Keep, s.Sequence
+		if s := &h.Snapshots[i]; s.Time <= limit {
+			p.base, next, covered = s, s.Sequence+1, s.Sequence
 		}
 	}
 	for _, r := range h.Runs {
@@ -86,7 +86,7 @@ func planOf(h *history, limit int64) *plan {
 
 // again returns a plan for the rest of the records, from next on, or for all when next is 0; nil when the manifest does not have them, or did not change.
 func (p *plan) again(ctx context.Context, o *RestoreOptions, next uint64) (*plan, error) {
-	m, _, _, err := readShipped(ctx, o.Store, o.Log)
+	m, _, _, err := readShipped(ctx, o.Store)
 	if err != nil || m.sameAs(p.manifest) || len(p.runs) == 0 {
 		return nil, err
 	}
@@ -152,10 +152,10 @@ func (p *plan) fetch(ctx context.Context, o *RestoreOptions, fn func(r *run, f f
 				var f fetched
 				if i < parts {
 					f.name = p.base.Parts[i].Name
-					f.header, f.bodies, f.err = fetchPart(ctx, o.Store, o.Log, p.base, i, p.history.Log)
+					f.header, f.bodies, f.err = fetchPart(ctx, o.Store, p.base, i, p.history.Log)
 				} else {
 					f.name = p.runs[i-parts].Name
-					f.header, f.bodies, f.err = fetchRun(ctx, o.Store, o.Log, p.runs[i-parts], p.history.Log)
+					f.header, f.bodies, f.err = fetchRun(ctx, o.Store, p.runs[i-parts], p.history.Log)
 				}
 				slot <- f
 			}()
@@ -168,7 +168,7 @@ func (p *plan) fetch(ctx context.Context, o *RestoreOptions, fn func(r *run, f f
 		var damage *DamageError
 		switch {
 		case errors.Is(f.err, object.ErrNotFound):
-			damages = append(damages, missing(o.Log+"/"+f.name))
+			damages = append(damages, missing(logPrefix+"/"+f.name))
 		case errors.As(f.err, &damage):
 			damages = append(damages, f.err)
 		case f.err != nil:

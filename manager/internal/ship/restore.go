@@ -20,9 +20,6 @@ import (
 // exists the restore was not finished, and the directory is of no use.
 const PartialDir = "restore.partial"
 
-// NamedDir is where the named logs are in a data directory, each in a directory of its own.
-const NamedDir = "logs"
-
 // ErrNothing says that a destination has nothing to restore, or nothing as old as asked for.
 var ErrNothing = errors.New("ship: nothing to restore")
 
@@ -35,8 +32,6 @@ func (e *DirError) Error() string { return fmt.Sprintf("%q: %s", e.Dir, e.Reason
 type RestoreOptions struct {
 	// Store is the destination.
 	Store object.Store
-	// Log is the prefix of the log there; empty means LedgerLog.
-	Log string
 	// Dir is the new data directory: it must be absent, empty, or left by a restore that was cut off.
 	Dir string
 	// At asks for everything that was durable at that time, by the clock of the manager that shipped. What became durable
@@ -44,8 +39,6 @@ type RestoreOptions struct {
 	At time.Time
 	// Check, when set, is called with each record of the new directory. An error means that the record cannot be used.
 	Check func(wal.Entry) error
-	// CheckNamed, when set, makes a Check for the records of a named log.
-	CheckNamed func(name string) func(wal.Entry) error
 	// Prepare, when set, is called with the report before the directory becomes
 	// one that a manager would open. It may add files to dir, whose names end with .json:
 	// they move to Dir with the log's.
@@ -53,8 +46,6 @@ type RestoreOptions struct {
 
 	// nothing says that no file is written: see Verify.
 	nothing bool
-	// newCheck makes a Check for each plan of a log, because one may become stale.
-	newCheck func() func(wal.Entry) error
 }
 
 // Report is the result of Restore and Verify.
@@ -67,6 +58,8 @@ type Report struct {
 	At time.Time
 	// LongestTTL is how long the managers that shipped remembered a key at most.
 	LongestTTL time.Duration
+	// LongestWindow is how long a named log of theirs remembered an id at most; 0 when they had none.
+	LongestWindow time.Duration
 	// EpochFloor is the highest of the managers that shipped.
 	EpochFloor uint64
 	// Records that were written, the snapshot's included, from Objects of Bytes.
@@ -74,24 +67,13 @@ type Report struct {
 	Objects int
 	Bytes   int64
 	Took    time.Duration
-	// Logs are the named logs that were restored, in order of their names. Forgotten are those that
-	// were made too late for the state that was restored, and may have had entries.
-	Logs, Forgotten []NamedReport
 }
 
-// NamedReport is the Report of a named log.
-type NamedReport struct {
-	Name string
-	// Report of what was restored; a forgotten log has only LongestTTL, 0 when that is not known.
-	Report
-}
-
-// Restore makes a data directory from the copies in a destination: the log, and for LedgerLog
-// the named logs that existed at that time.
+// Restore makes a data directory from the copies in a destination.
 //
 // Errors: a *DirError before anything is done; ErrNothing; one or more *DamageError,
 // joined, for all objects of it that are missing or damaged; or one of the store or the file
-// system. An error of a named log names the log. After a *DamageError the directory has an empty PartialDir. After another
+// system. After a *DamageError the directory has an empty PartialDir. After another
 // error it may have a PartialDir and files that were moved already. No manager opens such a directory, and Restore takes it
 // for empty.
 func Restore(ctx context.Context, o RestoreOptions) (_ *Report, err error) {
@@ -105,12 +87,13 @@ func Restore(ctx context.Context, o RestoreOptions) (_ *Report, err error) {
 			removeContent(partial)
 		}
 	}()
-	report, damage, err := restoreLogs(ctx, &o, partial)
+	report, err := restoreLog(ctx, &o, partial)
+	var damage *DamageError
+	if errors.As(err, &damage) { // perhaps before anything was written
+		return nil, errors.Join(err, os.MkdirAll(partial, 0o700))
+	}
 	if err != nil {
 		return nil, err
-	}
-	if damage != nil { // perhaps before anything was written
-		return nil, errors.Join(damage, os.MkdirAll(partial, 0o700))
 	}
 	if o.Prepare != nil {
 		if err := o.Prepare(partial, report); err != nil {
@@ -126,29 +109,12 @@ func Restore(ctx context.Context, o RestoreOptions) (_ *Report, err error) {
 func Verify(ctx context.Context, o RestoreOptions) (*Report, error) {
 	start := time.Now()
 	o.nothing = true
-	report, damage, err := restoreLogs(ctx, &o, "")
-	if err = errors.Join(damage, err); err != nil {
+	report, err := restoreLog(ctx, &o, "")
+	if err != nil {
 		return nil, err
 	}
 	report.Took = time.Since(start)
 	return report, nil
-}
-
-// restoreLogs makes the directory of a log, and for LedgerLog those of the named logs. damage has all damage that it found.
-func restoreLogs(ctx context.Context, o *RestoreOptions, dir string) (report *Report, damage, err error) {
-	if o.Log == "" {
-		o.Log = LedgerLog
-	}
-	o.Store = &retrying{Store: o.Store, tries: restoreTries, timeout: tryTimeout}
-	report, m, err := restoreLog(ctx, o, dir)
-	var bad []error
-	if err = onlyDamage(err, &bad); err != nil {
-		return nil, nil, err
-	}
-	if o.Log == LedgerLog { // after damage only to find more of it
-		bad = append(bad, restoreNamed(ctx, o, m, dir, report))
-	}
-	return report, errors.Join(bad...), nil
 }
 
 // removeContent removes what it can from a directory. The empty directory still keeps managers away.
@@ -159,31 +125,31 @@ func removeContent(dir string) {
 	}
 }
 
-// restoreLog makes the directory of a log, and returns the manifest that it used. With one or more *DamageError the
-// report is empty, and so is the manifest if that is damaged.
-func restoreLog(ctx context.Context, o *RestoreOptions, dir string) (*Report, *manifest, error) {
+// restoreLog makes the directory of the log. The error has all damage that it found.
+func restoreLog(ctx context.Context, o *RestoreOptions, dir string) (*Report, error) {
+	o.Store = &retrying{Store: o.Store, tries: restoreTries, timeout: tryTimeout}
 	var stale error
 	for range staleTries {
-		p, err := makePlan(ctx, o.Store, o.Log, o.At)
+		p, err := makePlan(ctx, o.Store, o.At)
 		if p == nil {
-			return new(Report), new(manifest), err
+			return nil, err
 		}
-		report := new(Report)
+		var report *Report
 		if err != nil {
 			err = errors.Join(err, p.fetch(ctx, o, func(*run, fetched) error { return nil })) // all of the damage
 		} else if report, err = p.restore(ctx, o, dir); err == nil {
-			return report, p.manifest, nil
+			return report, nil
 		}
 		if !errors.Is(err, errMissing) {
-			return new(Report), p.manifest, err
+			return nil, err
 		}
 		// The manager may have replaced what the plan names.
-		if m, _, readErr := readManifest(ctx, o.Store, o.Log); readErr != nil || m.sameAs(p.manifest) {
-			return new(Report), p.manifest, errors.Join(err, readErr)
+		if m, _, readErr := readManifest(ctx, o.Store); readErr != nil || m.sameAs(p.manifest) {
+			return nil, errors.Join(err, readErr)
 		}
 		stale = err
 	}
-	return new(Report), new(manifest), stale
+	return nil, stale
 }
 
 // staleTries bounds how often a plan that the manager made stale is made again without progress.
@@ -193,8 +159,8 @@ const staleTries = 5
 var errMissing = errors.New("it is missing")
 
 // noManifest names the missing object, because it may have been lost.
-func noManifest(s object.Store, log string) error {
-	return fmt.Errorf("%w: %s has no shipped log %s, whose object %s/%s is missing", ErrNothing, s, log, log, manifestObject)
+func noManifest(s object.Store) error {
+	return fmt.Errorf("%w: %s has no shipped log: its object %s/%s is missing", ErrNothing, s, logPrefix, manifestObject)
 }
 
 func missing(name string) *DamageError {
@@ -214,7 +180,7 @@ func makeEmpty(dir string) error {
 	isPartial := func(e fs.DirEntry) bool { return e.Name() == PartialDir && e.IsDir() }
 	partial := slices.ContainsFunc(entries, isPartial)
 	for _, e := range entries {
-		moved := e.Type().IsRegular() && slices.Contains(restored, filepath.Ext(e.Name())) || e.IsDir() && e.Name() == NamedDir
+		moved := e.Type().IsRegular() && slices.Contains(restored, filepath.Ext(e.Name()))
 		if !isPartial(e) && !(partial && moved) {
 			return &DirError{dir, fmt.Sprintf("must be absent or empty, it has %s", e.Name())}
 		}
@@ -234,10 +200,7 @@ var restored = []string{".wal", ".snap", ".json"}
 
 // restore writes the directory of the log.
 func (p *plan) restore(ctx context.Context, o *RestoreOptions, dir string) (_ *Report, err error) {
-	check, fs := o.Check, vfs.Discard()
-	if o.newCheck != nil {
-		check = o.newCheck()
-	}
+	fs := vfs.Discard()
 	if !o.nothing {
 		fs = vfs.OS()
 		if err := os.RemoveAll(dir); err != nil { // of a plan that became stale
@@ -252,15 +215,16 @@ func (p *plan) restore(ctx context.Context, o *RestoreOptions, dir string) (_ *R
 		return nil, err
 	}
 	defer im.Abort()
-	report := &Report{Log: p.history.Log, At: time.UnixMilli(p.history.Began), LongestTTL: time.Duration(p.manifest.LongestTTL) * time.Millisecond, EpochFloor: p.manifest.EpochFloor}
+	report := &Report{Log: p.history.Log, At: time.UnixMilli(p.history.Began), EpochFloor: p.manifest.EpochFloor,
+		LongestTTL: time.Duration(p.manifest.LongestTTL) * time.Millisecond, LongestWindow: time.Duration(p.manifest.LongestWindow) * time.Millisecond}
 	w := writer{plan: p, im: im, report: report}
 	if o.nothing {
-		w.check = check
+		w.check = o.Check
 	}
 	if err := w.write(ctx, o); err != nil || o.nothing {
 		return report, err
 	}
-	found, err := wal.Verify(ctx, dir, wal.InspectOptions{Check: firstOf(check)})
+	found, err := wal.Verify(ctx, dir, wal.InspectOptions{Check: firstOf(o.Check)})
 	if err != nil {
 		return nil, err
 	}
@@ -343,7 +307,7 @@ type writer struct {
 
 func (w *writer) write(ctx context.Context, o *RestoreOptions) error {
 	if base := w.plan.base; base != nil {
-		if err := w.im.Snapshot(ctx, base.Sequence, base.Keep, time.UnixMilli(base.Time)); err != nil {
+		if err := w.im.Snapshot(ctx, base.Sequence, time.UnixMilli(base.Time)); err != nil {
 			return err
 		}
 		w.report.Sequence, w.report.Snapshot, w.report.At = base.Sequence, base.Sequence, time.UnixMilli(base.Time)

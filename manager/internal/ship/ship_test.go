@@ -2,8 +2,10 @@ package ship_test
 
 import (
 	"errors"
+	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -123,7 +125,7 @@ func TestTwoManagersOnOnePlace(t *testing.T) {
 	eventually(t, "the second says that it has no lease", func() bool { return second.journal.has("another manager holds the shipping lease") })
 	last := first.append(10)
 	first.shipped()
-	if second.shipper.Shipped(ship.LedgerLog) != 0 {
+	if second.shipper.Shipped() != 0 {
 		t.Error("the second shipped")
 	}
 	mustRestore(t, dest, "", last)
@@ -277,7 +279,7 @@ func TestStoreWithoutConditionsIsRefused(t *testing.T) {
 		l := startLedger(t, t.TempDir(), dest, nil)
 		l.append(1)
 		eventually(t, header+": it says so", func() bool { return l.journal.has("ignores " + header + ":") })
-		if l.shipper.Shipped(ship.LedgerLog) != 0 {
+		if l.shipper.Shipped() != 0 {
 			t.Error(header + ": it shipped")
 		}
 	}
@@ -441,5 +443,43 @@ func TestRestoreIntoADirectoryInUse(t *testing.T) {
 	_, empty := newDest(t)
 	if _, _, err := restore(t, empty, time.Time{}); !errors.Is(err, ship.ErrNothing) {
 		t.Errorf("restore from an empty destination: %v", err)
+	}
+}
+
+// TestLongestWindowIsShipped: a restore knows the longest window that named logs ever had, of each point in time, and the
+// destination has a longer one before the records that follow.
+func TestLongestWindowIsShipped(t *testing.T) {
+	t.Parallel()
+	_, dest := newDest(t)
+	dir := t.TempDir()
+	log := openLog(t, dir)
+	defer log.Close()
+	l := &ledger{t: t, dir: dir, log: log}
+	s, err := ship.New(ship.Options{Store: dest, Interval: 5 * time.Millisecond, HolderFile: filepath.Join(dir, "holder"), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Add(log)
+	l.shipper = s
+	l.append(1)
+	var window atomic.Int64
+	s.Start(ship.Ledger{LongestWindow: func() time.Duration { return time.Duration(window.Load()) }})
+	defer s.Close(t.Context())
+	l.shipped()
+	before := pause()
+	must := func(at time.Time, want time.Duration) {
+		t.Helper()
+		r, err := ship.Verify(t.Context(), ship.RestoreOptions{Store: dest, At: at})
+		if err != nil || r.LongestWindow != want {
+			t.Errorf("%+v, %v, want %v", r, err, want)
+		}
+	}
+	must(before, 0)
+	for _, d := range []time.Duration{time.Hour, time.Minute, 48 * time.Hour} {
+		window.Store(int64(d))
+		l.append(1)
+		l.shipped()
+		must(before, max(d, time.Hour))
+		must(time.Time{}, max(d, time.Hour))
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/object"
 )
 
-// LedgerLog is the prefix of the manager's own log in a destination.
-const LedgerLog = "ledger"
+// logPrefix is that of the log's objects in a destination.
+const logPrefix = "ledger"
 
 // Defaults of Options.
 const (
@@ -43,8 +43,8 @@ type Options struct {
 	Interval time.Duration
 	// Retention is how far back a time to restore to may be; default 24 h.
 	Retention time.Duration
-	// BacklogBytes bounds the segments of the ledger's log that are kept, beyond what a
-	// snapshot needs, until they are shipped, and those of all named logs together; default 1 GiB, negative: none.
+	// BacklogBytes bounds the segments of the log that are kept, beyond what the state on disk
+	// needs, until they are shipped; default 1 GiB, negative: none.
 	BacklogBytes int64
 	// LeaseTTL is how long the holder of the lease may be silent before another
 	// manager takes it; default 15 s.
@@ -58,13 +58,11 @@ type Options struct {
 	// Logger; default slog.Default.
 	Logger *slog.Logger
 
-	ledger    Ledger
-	writer    string
-	metrics   *Metrics
-	cataloged *atomic.Bool // the destination has a catalog of named logs
-	buffers   *buffers
-	uploads   chan struct{} // has a value for each snapshot of a named log that is on its way
-	failures  *atomic.Int64 // counts tries that failed
+	ledger   Ledger
+	writer   string
+	metrics  *Metrics
+	buffers  *buffers
+	failures *atomic.Int64 // counts tries that failed
 
 	pruneEvery, patience time.Duration
 }
@@ -94,15 +92,14 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Shipper ships logs to one destination while it holds the destination's lease. It never stops or
-// slows the logs.
+// Shipper ships a log to one destination while it holds the destination's lease. It never stops or
+// slows the log.
 type Shipper struct {
-	opts  Options
-	lease lease
-	named named
+	opts   Options
+	lease  lease
+	stream atomic.Pointer[stream] // nil before Add
 
 	mu      sync.Mutex
-	streams []*stream
 	failing map[part]time.Time // the parts that fail, with the time of the first failure
 	alarmed time.Time
 
@@ -112,7 +109,7 @@ type Shipper struct {
 	close sync.Once
 }
 
-// New makes a shipper, to which logs are added before Start.
+// New makes a shipper, which gets its log before Start.
 func New(opts Options) (*Shipper, error) {
 	opts = opts.withDefaults()
 	holder, err := holderOf(opts.HolderFile)
@@ -126,8 +123,7 @@ func New(opts Options) (*Shipper, error) {
 	s := &Shipper{failing: make(map[part]time.Time), quit: make(chan struct{}), done: make(chan struct{})}
 	opts.writer = random()
 	opts.metrics = newMetrics(s)
-	opts.cataloged, opts.pruneEvery = new(atomic.Bool), defaultPruneEvery
-	opts.buffers, opts.failures, opts.uploads = new(buffers), new(atomic.Int64), make(chan struct{}, uploadAtOnce)
+	opts.pruneEvery, opts.buffers, opts.failures = defaultPruneEvery, new(buffers), new(atomic.Int64)
 	opts.Store = &retrying{Store: opts.Store, tries: tries, timeout: tryTimeout, failed: func(err error) {
 		opts.failures.Add(1)
 		opts.metrics.failed(err)
@@ -163,34 +159,19 @@ func random() string {
 	return hex.EncodeToString(b[:])
 }
 
-// Add makes a log part of what is shipped. kept says that the records which its
-// snapshots keep are part of its state.
-func (s *Shipper) Add(name string, log Log, kept bool) {
-	st := &stream{label: name, prefix: name, log: log, kept: kept, opts: &s.opts, longest: s.opts.LongestTTL}
-	st.backlog = func() int64 { return s.opts.BacklogBytes }
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.streams = append(s.streams[:len(s.streams):len(s.streams)], st)
-}
+// Add says which log is shipped. It must be called once, before Start.
+func (s *Shipper) Add(log Log) { s.stream.Store(&stream{log: log, opts: &s.opts}) }
 
-// Keep is the sequence number from which on a log must keep its records, because they
-// are not shipped yet; 1 for a log that was not added yet.
-func (s *Shipper) Keep(name string) uint64 {
-	for _, st := range s.all() {
-		if st.label == name {
-			return st.keep()
-		}
+// Keep is the sequence number from which on the log must keep its records, because they
+// are not shipped yet; 1 before Add.
+func (s *Shipper) Keep() uint64 {
+	if st := s.stream.Load(); st != nil {
+		return st.keep()
 	}
 	return 1
 }
 
-func (s *Shipper) all() []*stream {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.streams
-}
-
-// Ledger describes the ledger whose logs are shipped. The zero value is a ledger of which nothing is known.
+// Ledger describes the ledger whose log is shipped. The zero value is a ledger of which nothing is known.
 type Ledger struct {
 	// ID is the ledger's. Nothing is shipped to a destination that has the copies of another ledger. "" ships to any
 	// destination.
@@ -201,12 +182,18 @@ type Ledger struct {
 	// WentBack, when set, is called if the destination has more of the ledger's log than the log itself, up to shipped: the
 	// directory was put back to an earlier state. Nothing is shipped before it returns nil.
 	WentBack func(ctx context.Context, shipped uint64) error
+	// LongestWindow, when set, returns the longest window of all named logs, 0 when there are none. A restored manager refuses
+	// unknown ids for as long. It may be called at any time.
+	LongestWindow func() time.Duration
 }
 
-// Start begins to ship the logs of a ledger, until Close.
+// Start begins to ship the log of a ledger, which was added, until Close.
 func (s *Shipper) Start(l Ledger) {
 	if l.EpochFloor == nil {
 		l.EpochFloor = func() uint64 { return 0 }
+	}
+	if l.LongestWindow == nil {
+		l.LongestWindow = func() time.Duration { return 0 }
 	}
 	s.opts.ledger, s.lease.ledger = l, l.ID
 	ctx, stop := context.WithCancel(context.Background())
@@ -236,14 +223,12 @@ func (s *Shipper) Close(ctx context.Context) {
 	}
 }
 
-// addPoints adds a point to each stream at each interval.
+// addPoints adds a point at each interval.
 func (s *Shipper) addPoints(ctx context.Context) {
 	tick := time.NewTicker(s.opts.Interval)
 	defer tick.Stop()
 	for {
-		for _, st := range s.all() {
-			st.addPoint()
-		}
+		s.stream.Load().addPoint()
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -294,7 +279,7 @@ func (s *Shipper) acquire(ctx context.Context) bool {
 					"url", s.opts.Store.String(), "holder_host", held.by.Host, "term", held.by.Term)
 			}
 			logged = true
-			s.recovered(leasePart, ledgerPart, namedPart) // the other manager reports its failures
+			s.recovered(leasePart, logPart) // the other manager reports its failures
 		default:
 			s.trouble(leasePart, fmt.Errorf("the shipping lease cannot be taken: %w", err))
 		}
@@ -349,23 +334,5 @@ func (s *Shipper) renew(ctx context.Context) (lost bool) {
 	}
 }
 
-// Shipped is the last sequence number of a log up to which every record was shipped.
-func (s *Shipper) Shipped(name string) uint64 {
-	for _, st := range s.all() {
-		if st.label == name {
-			return st.shipped.Load()
-		}
-	}
-	return 0
-}
-
-// Lag is how many durable records of a log were not shipped. The label of a named log is logs/NAME. For a log
-// that is not known it is 1.
-func (s *Shipper) Lag(label string) uint64 {
-	for _, st := range s.all() {
-		if st.label == label {
-			return st.log.Durable() - min(st.shipped.Load(), st.log.Durable())
-		}
-	}
-	return 1
-}
+// Shipped is the last sequence number up to which every record was shipped.
+func (s *Shipper) Shipped() uint64 { return s.stream.Load().shipped.Load() }

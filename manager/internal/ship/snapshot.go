@@ -2,7 +2,6 @@ package ship
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 )
@@ -13,13 +12,7 @@ const (
 	defaultPatience = 10 * time.Minute
 	// readPause is how long after a snapshot that could not be read the next one is opened.
 	readPause = 10 * time.Minute
-	// uploadAtOnce bounds the snapshots of named logs that are open or have a part in memory. Those that are shipped in one step
-	// need half of it.
-	uploadAtOnce = 2 * shipAtOnce
 )
-
-// errTooMany says that a log must wait until another one's snapshot is shipped.
-var errTooMany = errors.New("ship: too many snapshots are on their way")
 
 // upload is a snapshot on its way to the store. Each step ships some parts of it, so the tail does not wait for it.
 type upload struct {
@@ -29,7 +22,6 @@ type upload struct {
 	held    []byte   // a record that did not fit into the last part
 	holds   bool
 	unsent  *packed   // a part whose write has an unknown outcome
-	counted bool      // among those that uploadAtOnce bounds
 	written time.Time // when the last part was written
 	// reach is the last record that was durable when it was opened. The manifest names the snapshot after the
 	// runs up to there, so its state is not older than its Time.
@@ -70,26 +62,13 @@ func (st *stream) openSnapshot(ctx context.Context) error {
 	if time.Now().Before(st.readAgain) {
 		return st.unreadable
 	}
-	u := new(upload)
-	if st.named != "" {
-		select {
-		case st.opts.uploads <- struct{}{}:
-			u.counted = true
-		default:
-			return errTooMany
-		}
-	}
 	from, err := st.log.OpenSnapshot(ctx)
 	if from == nil || err != nil {
-		u.end(st.opts)
 		return st.notRead(ctx, err)
 	}
 	now := time.Now() // before Durable, as in addPoint
-	u.from, u.index, u.written, u.reach = from, st.index, now, st.log.Durable()
-	u.snapshot = snapshot{Sequence: from.Sequence(), Keep: from.Sequence() + 1, Time: now.UnixMilli()}
-	if st.kept {
-		u.Keep = from.Keep()
-	}
+	u := &upload{from: from, index: st.index, written: now, reach: st.log.Durable()}
+	u.snapshot = snapshot{Sequence: from.Sequence(), Time: now.UnixMilli()}
 	for _, seg := range st.log.Segments() {
 		if u.Segment.Number == 0 || seg.First <= u.Sequence+1 {
 			u.Segment = segment(seg)
@@ -109,21 +88,17 @@ func (st *stream) notRead(ctx context.Context, err error) error {
 }
 
 // end closes the snapshot. The upload has no part in memory then.
-func (u *upload) end(opts *Options) {
+func (u *upload) end() {
 	if u.from != nil {
 		u.from.Close()
 	}
 	u.from, u.unsent = nil, nil
-	if u.counted {
-		<-opts.uploads
-		u.counted = false
-	}
 }
 
 // dropUpload ends an upload. A sweep deletes its parts.
 func (st *stream) dropUpload() {
 	if st.upload != nil {
-		st.upload.end(st.opts)
+		st.upload.end()
 		st.upload = nil
 	}
 }
@@ -147,9 +122,7 @@ func (st *stream) shipSnapshot(ctx context.Context, ending bool) error {
 		if !wanted || !st.snapshotDue() {
 			return nil
 		}
-		if err := st.openSnapshot(ctx); errors.Is(err, errTooMany) {
-			return nil
-		} else if err != nil || st.upload == nil {
+		if err := st.openSnapshot(ctx); err != nil || st.upload == nil {
 			return err
 		}
 	}
@@ -188,7 +161,7 @@ func (st *stream) shipPart(ctx context.Context) error {
 			return st.notRead(ctx, err)
 		}
 		if u.unsent = part; part == nil {
-			u.end(st.opts)
+			u.end()
 			return nil
 		}
 	}
@@ -198,9 +171,6 @@ func (st *stream) shipPart(ctx context.Context) error {
 	}
 	u.Parts, u.Bytes, u.unsent = append(u.Parts, part), u.Bytes+part.Bytes, nil
 	u.written = time.Now()
-	if !u.pending() {
-		u.end(st.opts)
-	}
 	st.opts.metrics.shipped(int(part.Bytes), 1)
 	return nil
 }

@@ -49,16 +49,13 @@ func TestBytesOfSnapshots(t *testing.T) {
 			dest := &written{forgetful: forgetful{&memory{objects: make(map[string]stored)}}}
 			e := new(engine)
 			dir := t.TempDir()
-			log, err := wal.Open(t.Context(), dir, wal.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			log := openPlain(t, dir, wal.Options{})
 			defer log.Close()
 			s, err := ship.New(ship.Options{Store: dest, Interval: 5 * time.Millisecond, HolderFile: filepath.Join(dir, "holder"), Logger: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.Add(ship.LedgerLog, e.use(ship.WAL(log)), false)
+			s.Add(e.use(log))
 			s.Start(ship.Ledger{})
 			defer s.Close(t.Context())
 			snapshots := int64(0)
@@ -72,11 +69,9 @@ func TestBytesOfSnapshots(t *testing.T) {
 				if err := log.WaitDurable(t.Context(), seq); err != nil {
 					t.Fatal(err)
 				}
-				eventually(t, "all is shipped", func() bool { return s.Shipped(ship.LedgerLog) >= seq })
+				eventually(t, "all is shipped", func() bool { return s.Shipped() >= seq })
 				e.size.Store(int64(test.state(round)))
-				if err := log.Snapshot(t.Context(), seq, func(w *wal.SnapshotWriter) error { return w.Add([]byte("x")) }); err != nil {
-					t.Fatal(err)
-				}
+				log.snapshot(t, seq, seq+1, []byte("x"))
 				// In the step after the one that is under way the snapshot is due or not.
 				for range 2 {
 					if seq, err = log.Append([]byte("x")); err != nil {
@@ -85,7 +80,7 @@ func TestBytesOfSnapshots(t *testing.T) {
 					if err := log.WaitDurable(t.Context(), seq); err != nil {
 						t.Fatal(err)
 					}
-					eventually(t, "a step is done", func() bool { return s.Shipped(ship.LedgerLog) >= seq && !e.isOpen() })
+					eventually(t, "a step is done", func() bool { return s.Shipped() >= seq && !e.isOpen() })
 				}
 				snapshots = e.opened.Load()
 			}

@@ -8,16 +8,9 @@ type State struct {
 	Place string
 	// Term of the lease that it holds; 0 while it holds none and ships nothing.
 	Term uint64
-	// Failing is for how long any part could not be shipped; 0 while shipping works.
+	// Failing is for how long nothing could be shipped; 0 while shipping works.
 	Failing time.Duration
-	// Logs that it ships.
-	Logs []Lag
-}
-
-// Lag is the part of a log that is not shipped yet.
-type Lag struct {
-	Log string
-	// Records that are durable and not shipped. The oldest has been durable for Age.
+	// Records are durable and not shipped. The oldest has been durable for Age.
 	Records uint64
 	Age     time.Duration
 }
@@ -26,9 +19,8 @@ type Lag struct {
 func (s *Shipper) State() State {
 	now := time.Now()
 	out := State{Place: s.opts.Store.String(), Term: s.Metrics().term.Load()}
-	for _, st := range s.all() {
-		age, records := st.lag(now)
-		out.Logs = append(out.Logs, Lag{Log: st.label, Records: uint64(records), Age: age})
+	if st := s.stream.Load(); st != nil {
+		out.Age, out.Records = st.lag(now)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

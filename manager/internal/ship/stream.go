@@ -18,7 +18,7 @@ const (
 	// has before the manifest names them.
 	commitRuns  = 64
 	commitBytes = 64 << 20
-	// stepRuns is how many runs one step ships, so that a log with many does not hold up the others.
+	// stepRuns is how many runs one step ships, so that the rest of a step does not wait for many.
 	stepRuns = 4
 	// mergeRuns is how many small runs make a merge worth its while.
 	mergeRuns = 64
@@ -26,23 +26,10 @@ const (
 	maxPoints = 4096
 )
 
-// stream ships one log to the objects with its prefix. All of it belongs to the
-// loop of its part, except what says otherwise.
+// stream ships the log. All of it belongs to the loop of the shipper, except what says otherwise.
 type stream struct {
-	// label is the log's name in metrics and messages; it does not change.
-	label string
-	// prefix is that of the log's objects; empty while the catalog has none for it.
-	prefix string
-	log    Log
-	opts   *Options
-	// named is the name of a named log, empty for the ledger.
-	named string
-	// longest is how long the log remembers a key or an id at most.
-	longest func() time.Duration
-	// backlog bounds the segments that are kept for it, in bytes. Any goroutine may call it.
-	backlog func() int64
-	// kept says that the records from a snapshot's Keep on belong to the state.
-	kept bool
+	log  Log
+	opts *Options
 
 	term      uint64
 	claimed   bool // a manifest of this term is this process's
@@ -57,7 +44,6 @@ type stream struct {
 	head      head   // of the tail, as it was written last
 	headAt    object.Version
 	unshipped bool // there was more to ship than one step ships
-	ready     bool // it was shipped completely once, so it can be restored
 	pruned    time.Time
 	swept     time.Time
 
@@ -112,7 +98,7 @@ func (st *stream) waiting(seq uint64, now time.Time) time.Time {
 // were not shipped, as many as the backlog may have. Any goroutine may call it.
 func (st *stream) keep() uint64 {
 	segments := st.log.Segments()
-	left := st.backlog()
+	left := st.opts.BacklogBytes
 	from := segments[len(segments)-1].First
 	for _, s := range slices.Backward(segments) {
 		if left -= s.Capacity; left < 0 {
@@ -127,7 +113,7 @@ func (st *stream) keep() uint64 {
 // name. Then it continues the history, or begins a new one when the
 // log is another one or was forked.
 func (st *stream) begin(ctx context.Context, term uint64) error {
-	m, version, err := readManifest(ctx, st.opts.Store, st.prefix)
+	m, version, err := readManifest(ctx, st.opts.Store)
 	if errors.Is(err, object.ErrNotFound) {
 		m, err = &manifest{Version: manifestVersion}, nil
 	}
@@ -154,18 +140,18 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	h := st.manifest.last()
 	same := true
 	if h != nil && h.Tail != nil {
-		found, err := readTail(ctx, st.opts.Store, st.prefix, h, m.Writer)
+		found, err := readTail(ctx, st.opts.Store, h, m.Writer)
 		h.Runs = append(h.Runs, found...)
 		var damage *DamageError
 		if errors.As(err, &damage) {
-			st.opts.Logger.Error("what was shipped is damaged; shipping starts over with a snapshot", "log", st.label, "error", err.Error())
+			st.opts.Logger.Error("what was shipped is damaged; shipping starts over with a snapshot", "error", err.Error())
 			same = false
 		} else if err != nil {
 			return err
 		}
 	}
 	if same {
-		if h != nil && h.Log == st.log.ID() && h.end() > st.log.Durable() && st.named == "" && st.opts.ledger.WentBack != nil {
+		if h != nil && h.Log == st.log.ID() && h.end() > st.log.Durable() && st.opts.ledger.WentBack != nil {
 			if err := st.opts.ledger.WentBack(ctx, h.end()); err != nil {
 				return err
 			}
@@ -201,7 +187,7 @@ func (st *stream) continues(ctx context.Context, h *history) (bool, error) {
 	if len(h.Runs) == 0 || h.Runs[len(h.Runs)-1].Last != end || end < st.log.First() || end > st.log.Durable() {
 		return false, nil
 	}
-	_, records, err := fetchRun(ctx, st.opts.Store, st.prefix, h.Runs[len(h.Runs)-1], h.Log)
+	_, records, err := fetchRun(ctx, st.opts.Store, h.Runs[len(h.Runs)-1], h.Log)
 	var damage *DamageError
 	if errors.As(err, &damage) || errors.Is(err, object.ErrNotFound) {
 		return false, nil
@@ -255,7 +241,7 @@ func (st *stream) newHistory(ctx context.Context) error {
 		}
 	}
 	if st.upload != nil {
-		next = st.upload.Keep
+		next = st.upload.Sequence + 1
 	} else if st.manifest.last() == nil {
 		h.Began = st.firstPoint(h.Began)
 	}
@@ -310,10 +296,10 @@ func (st *stream) editAll(ctx context.Context, fn func(*manifest)) error {
 	fn(m)
 	st.edits++
 	m.Term, m.Edit, m.Writer = st.term, st.edits, st.opts.writer
-	m.LongestTTL = max(m.LongestTTL, st.longest().Milliseconds()) // older keys keep their longer TTL
+	m.LongestTTL = max(m.LongestTTL, st.opts.LongestTTL().Milliseconds()) // older keys keep their longer TTL
+	m.LongestWindow = max(m.LongestWindow, st.opts.ledger.LongestWindow().Milliseconds())
 	m.EpochFloor, m.Ledger = max(m.EpochFloor, st.opts.ledger.EpochFloor()), st.opts.ledger.ID
-	m.Catalog = m.Catalog || st.wantsCatalog()
-	version, err := writeManifest(ctx, st.opts.Store, st.prefix, m, st.version)
+	version, err := writeManifest(ctx, st.opts.Store, m, st.version)
 	if err != nil {
 		return err
 	}
@@ -325,8 +311,8 @@ func (st *stream) editAll(ctx context.Context, fn func(*manifest)) error {
 // says that the shipper is to end.
 func (st *stream) step(ctx context.Context, ending bool) error {
 	st.checkUpload()
-	// The manifest has a longer TTL before the keys that have it are shipped.
-	if st.longest().Milliseconds() > st.manifest.LongestTTL || st.wantsCatalog() && !st.manifest.Catalog {
+	// The manifest has a longer TTL before the keys that have it are shipped, and a longer window before the ids.
+	if st.opts.LongestTTL().Milliseconds() > st.manifest.LongestTTL || st.opts.ledger.LongestWindow().Milliseconds() > st.manifest.LongestWindow {
 		if err := st.edit(ctx, nil); err != nil {
 			return err
 		}
@@ -355,9 +341,6 @@ func (st *stream) commitDue() bool {
 	sealed := len(st.pending) > 0 && st.pending[0].Segment.Number < segments[len(segments)-1].Number
 	return sealed || len(st.pending) >= commitRuns || bytes >= commitBytes
 }
-
-// wantsCatalog reports whether the manifest must say that there is a catalog of named logs.
-func (st *stream) wantsCatalog() bool { return st.named == "" && st.opts.cataloged.Load() }
 
 // shipTail ships the records that are durable when it begins, up to stepRuns runs of them.
 func (st *stream) shipTail(ctx context.Context) error {
@@ -444,7 +427,7 @@ func (st *stream) unpack(p *packer) {
 // write writes an object whose name is used for this content only.
 func (st *stream) write(ctx context.Context, name string, o *packed) error {
 	failures := st.opts.failures.Load()
-	if err := put(ctx, st.opts.Store, st.prefix+"/"+name, o.body); err != nil {
+	if err := put(ctx, st.opts.Store, logPrefix+"/"+name, o.body); err != nil {
 		o.memory = nil // it may be tried again
 		return err
 	}
@@ -465,25 +448,23 @@ func (c *chunk) seal(name string, h header, p *packer) {
 // logGap logs and counts that the records from from up to the one before next were never shipped.
 func (st *stream) logGap(from, next uint64) {
 	st.opts.Logger.Warn("records were not shipped before a snapshot replaced them: the times between cannot be restored to",
-		"log", st.label, "from", from, "to", next-1)
+		"from", from, "to", next-1)
 	st.opts.metrics.gap()
 }
 
 // skip continues with the log's snapshot after records that the log no longer has. The tail after it is shipped together with
 // it, so that the log does not lose more records meanwhile.
 func (st *stream) skip(ctx context.Context) error {
-	if u := st.upload; u == nil || u.Keep <= st.next || u.Keep < st.log.First() {
+	if u := st.upload; u == nil || u.Sequence < st.next || u.Sequence+1 < st.log.First() {
 		st.dropUpload()
-		if err := st.openSnapshot(ctx); errors.Is(err, errTooMany) {
-			return nil
-		} else if err != nil {
+		if err := st.openSnapshot(ctx); err != nil {
 			return err
 		}
 	}
-	if st.upload == nil || st.upload.Keep < st.log.First() {
+	if st.upload == nil || st.upload.Sequence+1 < st.log.First() {
 		return fmt.Errorf("ship: the log begins with record %d, and its snapshot does not lead there", st.log.First())
 	}
-	next := st.upload.Keep
+	next := st.upload.Sequence + 1
 	if err := st.edit(ctx, func(h *history) { h.Tail.From = next }); err != nil {
 		return err
 	}

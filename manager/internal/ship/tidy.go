@@ -73,7 +73,7 @@ func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 		return nil
 	}
 	for _, r := range old {
-		head, bodies, err := fetchRun(ctx, st.opts.Store, st.prefix, r, h.Log)
+		head, bodies, err := fetchRun(ctx, st.opts.Store, r, h.Log)
 		if err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 		return err
 	}
 	for _, r := range old {
-		if err := st.opts.Store.Delete(ctx, st.prefix+"/"+r.Name); err != nil {
+		if err := st.opts.Store.Delete(ctx, logPrefix+"/"+r.Name); err != nil {
 			return nil // a sweep deletes it
 		}
 	}
@@ -136,9 +136,9 @@ func (st *stream) tidy(ctx context.Context) error {
 
 // findManifest returns errFenced when the manifest is gone, so that the next term writes another: a log without changes would not notice.
 func (st *stream) findManifest(ctx context.Context) error {
-	_, _, err := st.opts.Store.Get(ctx, st.prefix+"/"+manifestObject)
+	_, _, err := st.opts.Store.Get(ctx, logPrefix+"/"+manifestObject)
 	if errors.Is(err, object.ErrNotFound) {
-		return fmt.Errorf("%w: %s/%s is gone", errFenced, st.prefix, manifestObject)
+		return fmt.Errorf("%w: %s/%s is gone", errFenced, logPrefix, manifestObject)
 	}
 	return err
 }
@@ -156,18 +156,17 @@ func (st *stream) prune(m *manifest, cutoff int64) (gone []ref) {
 		}
 		base := -1 // the newest snapshot that is old enough
 		for i, s := range h.Snapshots {
-			if s.Time <= cutoff && h.covers(&s) {
+			if s.Time <= cutoff {
 				base = i
 			}
 		}
 		if base >= 0 {
-			keep := h.Snapshots[base].Keep
 			for _, s := range h.Snapshots[:base] {
 				gone = append(gone, s.Parts...)
 			}
 			h.Snapshots = h.Snapshots[base:]
 			n := 0
-			for n < len(h.Runs) && h.Runs[n].Last < keep {
+			for n < len(h.Runs) && h.Runs[n].Last <= h.Snapshots[0].Sequence {
 				gone = append(gone, h.Runs[n].ref)
 				n++
 			}
@@ -194,7 +193,7 @@ func (h *history) objects() []ref {
 // delete removes objects that the manifest no longer names; a sweep deletes what delete leaves.
 func (st *stream) delete(ctx context.Context, refs []ref) {
 	for _, r := range refs {
-		if st.opts.Store.Delete(ctx, st.prefix+"/"+r.Name) != nil {
+		if st.opts.Store.Delete(ctx, logPrefix+"/"+r.Name) != nil {
 			return
 		}
 	}
@@ -224,8 +223,8 @@ func (st *stream) sweep(ctx context.Context) error {
 	}
 	// Retries of this term may still be under way: they write names that are used once.
 	var dead []ref
-	err := object.All(ctx, st.opts.Store, st.prefix+"/", func(o object.Info) error {
-		name := strings.TrimPrefix(o.Name, st.prefix+"/")
+	err := object.All(ctx, st.opts.Store, logPrefix+"/", func(o object.Info) error {
+		name := strings.TrimPrefix(o.Name, logPrefix+"/")
 		if term, ok := termOf(name); ok && term <= st.term && !named[name] {
 			dead = append(dead, ref{Name: name})
 		}
@@ -238,7 +237,7 @@ func (st *stream) sweep(ctx context.Context) error {
 		return err
 	}
 	for _, r := range dead {
-		if err := st.opts.Store.Delete(ctx, st.prefix+"/"+r.Name); err != nil && !errors.Is(err, object.ErrNotFound) {
+		if err := st.opts.Store.Delete(ctx, logPrefix+"/"+r.Name); err != nil && !errors.Is(err, object.ErrNotFound) {
 			return err
 		}
 	}

@@ -120,16 +120,16 @@ func TestTailDoesNotWaitForASnapshot(t *testing.T) {
 		l := startEngine(t, dir, store, nil, e.use)
 		for range 10 {
 			last := l.append(100)
-			eventually(t, "the tail is written", func() bool { return l.shipper.Keep(ship.LedgerLog) == last+1 })
+			eventually(t, "the tail is written", func() bool { return l.shipper.Keep() == last+1 })
 			l.snapshot()
 		}
 		if n := len(l.log.Segments()); n > 2 {
 			t.Errorf("the log has %d segments", n)
 		}
-		if n := l.shipper.Shipped(ship.LedgerLog); n > 0 {
+		if n := l.shipper.Shipped(); n > 0 {
 			t.Errorf("%d records count as shipped", n)
 		}
-		eventually(t, "records have waited", func() bool { return l.shipper.State().Logs[0].Age > 0 })
+		eventually(t, "records have waited", func() bool { return l.shipper.State().Age > 0 })
 		if _, _, err := restore(t, dest, time.Time{}); !errors.Is(err, ship.ErrNothing) {
 			t.Errorf("without a snapshot: %v", err)
 		}
@@ -176,13 +176,13 @@ func TestGapIsBridgedAfterACrash(t *testing.T) {
 	}
 	away.Open()
 	eventually(t, "it goes on after the gap", func() bool { return l.journal.has("cannot be restored to") })
-	begin = l.shipper.Shipped(ship.LedgerLog)
+	begin = l.shipper.Shipped()
 	after := l.append(1)
-	eventually(t, "the tail is written", func() bool { return l.shipper.Keep(ship.LedgerLog) == after+1 })
+	eventually(t, "the tail is written", func() bool { return l.shipper.Keep() == after+1 })
 	l.crash()
 	l = startEngine(t, dir, store, none, e.use)
 	last := l.append(1)
-	eventually(t, "the tail is written", func() bool { return l.shipper.Keep(ship.LedgerLog) == last+1 })
+	eventually(t, "the tail is written", func() bool { return l.shipper.Keep() == last+1 })
 	if r, err := ship.Verify(t.Context(), ship.RestoreOptions{Store: dest}); err != nil || r.Sequence != begin {
 		t.Errorf("before the snapshot: %+v, %v", r, err)
 	}
@@ -191,7 +191,7 @@ func TestGapIsBridgedAfterACrash(t *testing.T) {
 	if r, err := ship.Verify(t.Context(), ship.RestoreOptions{Store: dest}); err != nil || r.Sequence != last {
 		t.Errorf("with the snapshot: %+v, %v", r, err)
 	}
-	if st, err := ship.ReadStatus(t.Context(), dest, ""); err != nil || st.Histories != 1 {
+	if st, err := ship.ReadStatus(t.Context(), dest); err != nil || st.Histories != 1 {
 		t.Errorf("the history did not continue: %+v, %v", st, err)
 	}
 }
@@ -243,7 +243,7 @@ func TestEndedUpload(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, l *ledger, dest object.Store, lease *atomic.Bool){
 		"a stop": func(t *testing.T, l *ledger, dest object.Store, _ *atomic.Bool) {
 			l.stop()
-			if st, err := ship.ReadStatus(t.Context(), dest, ""); err != nil || !st.Lease.Released {
+			if st, err := ship.ReadStatus(t.Context(), dest); err != nil || !st.Lease.Released {
 				t.Errorf("the lease is not released: %+v, %v", st, err)
 			}
 		},
@@ -306,7 +306,7 @@ func TestStopDoesNotWaitForASnapshot(t *testing.T) {
 	eventually(t, "the snapshot is open", e.isOpen)
 	last := l.append(100)
 	l.stop()
-	if st, err := ship.ReadStatus(t.Context(), dest, ""); err != nil || !st.Lease.Released || st.Sequence != last || e.isOpen() {
+	if st, err := ship.ReadStatus(t.Context(), dest); err != nil || !st.Lease.Released || st.Sequence != last || e.isOpen() {
 		t.Errorf("%+v, %v", st, err)
 	}
 }
@@ -348,35 +348,6 @@ func TestUnreadableSnapshot(t *testing.T) {
 		t.Errorf("%d snapshots were opened, %d closed", n, e.closed.Load())
 	}
 	mustRestore(t, dest, "", last)
-}
-
-// TestSnapshotsOfNamedLogsAreBounded: logs whose snapshots wait for the store hold up each other, and all of them are shipped in the end.
-func TestSnapshotsOfNamedLogsAreBounded(t *testing.T) {
-	t.Parallel()
-	_, dest := newDest(t)
-	store, open := partless(dest)
-	dir := t.TempDir()
-	m := startManager(t, dir, nil, nil)
-	var names []string
-	for i := range 2 * ship.UploadAtOnce {
-		name := "log" + string(rune('a'+i))
-		names = append(names, name)
-		m.make(name)
-		m.write(name, 300)
-		eventually(t, "a snapshot is taken", func() bool {
-			found, err := filepath.Glob(filepath.Join(dir, ship.NamedDir, name, "*.snap"))
-			return err == nil && len(found) > 0
-		})
-	}
-	m.crash()
-	m = startManager(t, dir, store, nil)
-	eventually(t, "as many are on their way as may be", func() bool { return m.shipper.Uploads() == ship.UploadAtOnce })
-	m.remove(names[0])
-	m.remove(names[1])
-	open.Store(true)
-	m.allShipped(dest, names[2:]...)
-	eventually(t, "none is on its way", func() bool { return m.shipper.Uploads() == 0 })
-	m.stop()
 }
 
 // interfering is a store that calls do before each read of a part.

@@ -58,12 +58,7 @@ type Shipping struct {
 	Place   string
 	Term    uint64
 	Failing time.Duration
-	Logs    []Shipped
-}
-
-// Shipped is one log that is shipped.
-type Shipped struct {
-	Log     string
+	// Records are not shipped, the oldest for Age.
 	Records uint64
 	Age     time.Duration
 }

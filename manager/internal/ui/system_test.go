@@ -15,7 +15,7 @@ func TestSystemTellsNoSecrets(t *testing.T) {
 			return System{
 				Engine: "wal", Durable: true, Log: &Log{Segments: 3, StateBytes: 5 << 20, StateSequence: 7},
 				Fsync:    &Histogram{Count: 5, Mean: time.Millisecond, Buckets: []Bucket{{UpTo: time.Millisecond}, {UpTo: 2 * time.Millisecond, Count: 4}, {Count: 1}}},
-				Shipping: &Shipping{Place: "s3://b/p", Term: 2, Logs: []Shipped{{Log: "ledger", Records: 4, Age: time.Second}}},
+				Shipping: &Shipping{Place: "s3://b/p", Term: 2, Records: 4, Age: time.Second},
 				Shard:    Shard{ID: "0123", Name: nasty, Shards: []string{"a", "b"}, Version: 7},
 				Origin:   "dc1", Peers: []Peer{
 					{Name: "dc2", URL: "http://10.2.0.1:8090"}, {Name: "dc3", URL: "http://10.3.0.1:8090", Lag: 90 * time.Second, Missing: 1234, Error: nasty},

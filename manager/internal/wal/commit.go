@@ -262,17 +262,8 @@ func (l *Log) recordCommit(b *batch, took time.Duration) (target uint64) {
 }
 
 // wakeWaiters wakes every caller that waits for a batch, durable or failed. The caller has already set durable or
-// failure, so Notify adds no further waiters to this batch.
-func (l *Log) wakeWaiters(b *batch) {
-	close(b.done)
-	l.mu.Lock()
-	calls := b.waiters
-	b.waiters = nil
-	l.mu.Unlock()
-	for _, w := range calls {
-		w.signal()
-	}
-}
+// failure.
+func (l *Log) wakeWaiters(b *batch) { close(b.done) }
 
 // wakeFailed wakes the waiters of a failed log. A failed log accepts no records, so the pending batch is its last.
 func (l *Log) wakeFailed() { l.wakeWaiters(l.pending.Load()) }

@@ -4,8 +4,7 @@
 //
 // Append adds a record to the pending batch, assigns the next sequence number and returns; it never waits. One
 // committer goroutine seals the pending batch, writes it with one write, makes it durable with one fdatasync, and only
-// then starts with the next. WaitDurable waits for the batch of a sequence number; Notify signals a channel when that
-// batch is over. A caller that is alone may commit its record itself (see AppendLead). Records that arrive meanwhile
+// then starts with the next. WaitDurable waits for the batch of a sequence number. A caller that is alone may commit its record itself (see AppendLead). Records that arrive meanwhile
 // are left to the committer.
 //
 //	Append ─▶ collecting ─▶ committing (write, fdatasync) ─▶ durable
@@ -76,9 +75,9 @@
 //
 // # Reading
 //
-// An owner may keep its data in the log itself. SnapshotKeeping then leaves the segments from a given record on, and
-// Records reads their records back and checks each checksum. Open reads only the header of such a segment, so a long
-// history does not slow it down, and Open still notices a missing one. Readers remember the offset of about one record
+// What copies the log elsewhere may still need records that a snapshot replaced. So Snapshot leaves the segments from a
+// given record on, and Records reads their records back and checks each checksum. Open reads only the header of such a
+// segment, so many do not slow it down, and Open still notices a missing one. Readers remember the offset of about one record
 // in 64 KiB, so that a read in the middle does not start at the segment's first record.
 //
 // # Design notes

@@ -159,15 +159,6 @@ func parseRecord(b []byte, seed uint32) (record, error) {
 func segmentName(number uint64) string { return fmt.Sprintf("%020d%s", number, segmentSuffix) }
 func snapshotName(seq uint64) string   { return fmt.Sprintf("%020d%s", seq, snapshotSuffix) }
 
-// FileName reports whether a file of this name belongs to a log, and whether it has records.
-func FileName(name string) (file, data bool) {
-	_, segment := parseName(name, segmentSuffix)
-	_, snapshot := parseName(name, snapshotSuffix)
-	_, temp := parseName(name, snapshotSuffix+tempSuffix)
-	data = segment || snapshot
-	return data || temp || name == lockName, data
-}
-
 // parseName is the inverse of segmentName and snapshotName.
 func parseName(name, suffix string) (uint64, bool) {
 	digits, ok := strings.CutSuffix(name, suffix)

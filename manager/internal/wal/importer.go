@@ -52,15 +52,14 @@ func NewImporter(fs vfs.FS, dir string) (*Importer, error) {
 	return im, nil
 }
 
-// Snapshot begins the snapshot that replaces the records up to seq. The records from keep on
-// must be appended, too. AddSnapshot adds the snapshot's records, and Segment ends it.
-func (im *Importer) Snapshot(ctx context.Context, seq, keep uint64, at time.Time) error {
+// Snapshot begins the snapshot that replaces the records up to seq. AddSnapshot adds the snapshot's records, and Segment ends it.
+func (im *Importer) Snapshot(ctx context.Context, seq uint64, at time.Time) error {
 	file, err := im.fs.Create(path.Join(im.dir, snapshotName(seq)))
 	if err != nil {
 		return err
 	}
 	im.snap = &SnapshotWriter{ctx: ctx, file: file, seed: im.id.snapshotSeed(), next: 1}
-	im.snap.buf = snapshotHeader{im.id, seq, at, keep}.append(nil)
+	im.snap.buf = snapshotHeader{im.id, seq, at, seq + 1}.append(nil)
 	return nil
 }
 

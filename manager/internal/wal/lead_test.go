@@ -49,14 +49,12 @@ func TestLoneRecordWaitsForItsCommit(t *testing.T) {
 	if err := l.WaitDurable(ctx, one); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("no caller committed, and yet: %v", err)
 	}
-	signalled := make(chan struct{}, 1)
-	l.Notify([]wal.Waiter{{Sequence: two, C: signalled}})
 	l.Lead()
 	if l.Durable() != three {
 		t.Errorf("%d are durable, want %d", l.Durable(), three)
 	}
 	mustWait(t, l, one)
-	<-signalled
+	mustWait(t, l, two)
 	if st := l.Stats(); st.Batches != 1 || st.Records != 3 {
 		t.Errorf("%+v", st)
 	}

@@ -81,27 +81,12 @@ type segmentInfo struct {
 
 // batch is a group commit: pending while records are added, then sealed and committed.
 type batch struct {
-	first   uint64 // immutable
-	last    uint64 // until the batch is sealed, Log.mu guards this and the rest
-	bytes   int
-	parts   []part
-	one     [1]part
-	done    chan struct{}
-	waiters []Waiter // Log.mu guards it even after the seal
-}
-
-// Waiter asks for a value on a channel when a record is durable.
-type Waiter struct {
-	Sequence uint64
-	// C receives one value, or none if it has no room for it.
-	C chan<- struct{}
-}
-
-func (w Waiter) signal() {
-	select {
-	case w.C <- struct{}{}:
-	default:
-	}
+	first uint64 // immutable
+	last  uint64 // until the batch is sealed, Log.mu guards this and the rest
+	bytes int
+	parts []part
+	one   [1]part
+	done  chan struct{}
 }
 
 // part is the piece of a batch that goes into one segment.
@@ -340,26 +325,6 @@ func (l *Log) WaitDurable(ctx context.Context, seq uint64) error {
 		case <-end:
 			return ctx.Err()
 		}
-	}
-}
-
-// Notify signals each waiter once, when its record is durable or the log has failed, that is, when WaitDurable would
-// return immediately. The records must have been appended. Notify does not block and does not keep the slice. It is for
-// callers that wait for several things at a time.
-func (l *Log) Notify(waiters []Waiter) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	failed := l.failure.Load() != nil
-	for _, w := range waiters {
-		if failed || w.Sequence <= l.durable.Load() {
-			w.signal()
-			continue
-		}
-		b := l.pending.Load()
-		if w.Sequence < b.first {
-			b = l.inflight.Load()
-		}
-		b.waiters = append(b.waiters, w)
 	}
 }
 

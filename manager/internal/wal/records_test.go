@@ -39,9 +39,9 @@ func mustRead(t *testing.T, l *wal.Log, from, last uint64) {
 // snapshotKeeping takes an empty snapshot of everything up to seq.
 func snapshotKeeping(t *testing.T, l *wal.Log, seq, keep uint64) {
 	t.Helper()
-	err := l.SnapshotKeeping(t.Context(), seq, keep, func(w *wal.SnapshotWriter) error { return w.Add([]byte("state")) })
+	err := l.Snapshot(t.Context(), seq, keep, func(w *wal.SnapshotWriter) error { return w.Add([]byte("state")) })
 	if err != nil {
-		t.Fatalf("SnapshotKeeping(%d, %d): %v", seq, keep, err)
+		t.Fatalf("Snapshot(%d, %d): %v", seq, keep, err)
 	}
 }
 
@@ -101,8 +101,8 @@ func TestSnapshotKeepsRecords(t *testing.T) {
 	defer mustClose(t, l)
 	f.wantBodies(t, 691, 700)
 	check(640)
-	if err := l.SnapshotKeeping(t.Context(), 700, 702, nil); err == nil {
-		t.Error("SnapshotKeeping takes a record to keep that is after the snapshot")
+	if err := l.Snapshot(t.Context(), 700, 702, nil); err == nil {
+		t.Error("Snapshot takes a record to keep that is after the snapshot")
 	}
 }
 
@@ -138,7 +138,7 @@ func TestKeptSegmentIsMissedAndChecked(t *testing.T) {
 
 // A crash at any operation of a snapshot that keeps records leaves a log that opens with all of
 // those that were to be kept.
-func TestSnapshotKeepingSurvivesCrashes(t *testing.T) {
+func TestKeptRecordsSurviveCrashes(t *testing.T) {
 	for n := 0; ; n++ {
 		fs := new(faultfs.FS)
 		l, _ := mustOpen(t, options(fs))

@@ -137,22 +137,16 @@ func (w *SnapshotWriter) finish() error {
 	return w.file.Datasync()
 }
 
-// Snapshot writes a snapshot that replaces all records up to seq, and then deletes the segments and snapshots that it
-// replaces. seq must have been appended. write must add exactly the state after record seq; appends continue meanwhile.
-// The snapshot comes into force only after seq is durable.
+// Snapshot writes a snapshot that replaces all records up to seq for Open. Then it deletes the older snapshot, and the
+// segments whose records all come before keep, which is 1 to seq+1. The records from keep on stay readable with Records.
+// Records that an earlier snapshot did not keep do not come back. seq must have been appended. write must add exactly the
+// state after record seq; appends continue meanwhile. The snapshot comes into force only after seq is durable.
 //
 // An error may come from write or ctx, or be ErrNoSpace, ErrSnapshotRunning, ErrFailed or ErrClosed. After an error the
 // log is unchanged, except that a snapshot whose name could not be made durable may remain. The next snapshot,
 // or open, removes it. Files that could not be deleted are not an error (see Options.OnUndeleted); the next snapshot or
 // open deletes them, too.
-func (l *Log) Snapshot(ctx context.Context, seq uint64, write func(*SnapshotWriter) error) error {
-	return l.SnapshotKeeping(ctx, seq, seq+1, write)
-}
-
-// SnapshotKeeping is Snapshot that deletes only segments whose records all come before
-// keep, which is 1 to seq+1. The records from keep on stay readable with Records. Open does
-// not replay those up to seq. Records that an earlier snapshot did not keep do not come back.
-func (l *Log) SnapshotKeeping(ctx context.Context, seq, keep uint64, write func(*SnapshotWriter) error) error {
+func (l *Log) Snapshot(ctx context.Context, seq, keep uint64, write func(*SnapshotWriter) error) error {
 	if keep < 1 || keep > seq+1 {
 		return fmt.Errorf("wal: keep is %d, it must be 1 to %d", keep, seq+1)
 	}

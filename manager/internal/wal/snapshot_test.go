@@ -50,7 +50,7 @@ func TestSnapshotReplacesSegments(t *testing.T) {
 	last := appendAll(t, l, 1, 300)
 	before := countSuffix(fs.Names(), ".wal")
 	for _, n := range []uint64{0, 250, 100, 250} { // nothing new in the first and the last two
-		if err := l.Snapshot(t.Context(), n, snapshotOf(n)); err != nil {
+		if err := l.Snapshot(t.Context(), n, n+1, snapshotOf(n)); err != nil {
 			t.Fatalf("Snapshot(%d): %v", n, err)
 		}
 	}
@@ -69,7 +69,7 @@ func TestSnapshotReplacesSegments(t *testing.T) {
 	if r := l.Recovery(); r.SnapshotSequence != 250 || r.SnapshotRecords != 2 || r.Records != int(last-250) || r.LogBytes == 0 {
 		t.Errorf("recovery %+v", r)
 	}
-	if err := l.Snapshot(t.Context(), last, snapshotOf(last)); err != nil {
+	if err := l.Snapshot(t.Context(), last, last+1, snapshotOf(last)); err != nil {
 		t.Fatal(err)
 	}
 	if b := l.Stats().LogBytes; b != 0 {
@@ -86,7 +86,7 @@ func TestSnapshotOfEverythingThenNothing(t *testing.T) {
 	l, _ := mustOpen(t, options(fs))
 	for round := uint64(1); round <= 5; round++ {
 		last := appendAll(t, l, 1, 100)
-		if err := l.Snapshot(t.Context(), last, snapshotOf(last)); err != nil {
+		if err := l.Snapshot(t.Context(), last, last+1, snapshotOf(last)); err != nil {
 			t.Fatal(err)
 		}
 		mustClose(t, l)
@@ -107,9 +107,9 @@ func TestSnapshotWhileAppending(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
 	appendAll(t, l, 1, 100)
-	err := l.Snapshot(t.Context(), 100, func(w *wal.SnapshotWriter) error {
+	err := l.Snapshot(t.Context(), 100, 100+1, func(w *wal.SnapshotWriter) error {
 		mustWait(t, l, appendAll(t, l, 101, 200))
-		if err := l.Snapshot(t.Context(), 150, snapshotOf(150)); !errors.Is(err, wal.ErrSnapshotRunning) {
+		if err := l.Snapshot(t.Context(), 150, 150+1, snapshotOf(150)); !errors.Is(err, wal.ErrSnapshotRunning) {
 			t.Errorf("a second snapshot: %v", err)
 		}
 		return snapshotOf(100)(w)
@@ -123,7 +123,7 @@ func TestSnapshotWhileAppending(t *testing.T) {
 	done := make(chan error)
 	wrote := make(chan struct{})
 	go func() {
-		done <- l.Snapshot(t.Context(), 201, func(w *wal.SnapshotWriter) error {
+		done <- l.Snapshot(t.Context(), 201, 201+1, func(w *wal.SnapshotWriter) error {
 			close(wrote)
 			return snapshotOf(201)(w)
 		})
@@ -202,7 +202,7 @@ func TestFailedSnapshotKeepsTheLog(t *testing.T) {
 				return strings.HasSuffix(op.Path, ".tmp")
 			})
 		}
-		if err := l.Snapshot(ctx, c.seq, c.fn); !errors.Is(err, c.want) {
+		if err := l.Snapshot(ctx, c.seq, c.seq+1, c.fn); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 		image.SetHook(nil)
@@ -225,7 +225,7 @@ func TestFailedSnapshotKeepsTheLog(t *testing.T) {
 			}
 			mustClose(t, l)
 		}
-		if err := l.Snapshot(t.Context(), next, snapshotOf(next)); err != nil {
+		if err := l.Snapshot(t.Context(), next, next+1, snapshotOf(next)); err != nil {
 			t.Errorf("%s: the next snapshot: %v", name, err)
 		}
 		if image.Content(segment(1)) != nil {
@@ -254,7 +254,7 @@ func TestSnapshotKeepsTheLastSegmentOnDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	var g *gate
-	err := l.Snapshot(t.Context(), last, func(w *wal.SnapshotWriter) error {
+	err := l.Snapshot(t.Context(), last, last+1, func(w *wal.SnapshotWriter) error {
 		g = newGate(fs, func(op faultfs.Op) bool { return isSync(op) && op.Path == segment(2) })
 		mustAppend(t, l, big)
 		<-g.entered
@@ -294,7 +294,7 @@ func TestSnapshotWithoutADurableName(t *testing.T) {
 			}
 			return nil
 		})
-		err := l.Snapshot(t.Context(), c.last, snapshotOf(c.last))
+		err := l.Snapshot(t.Context(), c.last, c.last+1, snapshotOf(c.last))
 		fs.SetHook(nil)
 		if (err != nil) != c.fails || c.fails && failed != 1 {
 			t.Fatalf("Snapshot(%d): %v", c.last, err)
@@ -326,7 +326,7 @@ func TestCloseStopsSnapshot(t *testing.T) {
 	last := appendAll(t, l, 1, 50)
 	started, done := make(chan struct{}), make(chan error)
 	go func() {
-		done <- l.Snapshot(t.Context(), last, func(w *wal.SnapshotWriter) error {
+		done <- l.Snapshot(t.Context(), last, last+1, func(w *wal.SnapshotWriter) error {
 			close(started)
 			for {
 				if err := w.Add(make([]byte, 100<<10)); err != nil {
@@ -343,7 +343,7 @@ func TestCloseStopsSnapshot(t *testing.T) {
 	if err := <-done; !errors.Is(err, wal.ErrClosed) {
 		t.Errorf("Snapshot: %v, want ErrClosed", err)
 	}
-	if err := l.Snapshot(t.Context(), last, snapshotOf(last)); !errors.Is(err, wal.ErrClosed) {
+	if err := l.Snapshot(t.Context(), last, last+1, snapshotOf(last)); !errors.Is(err, wal.ErrClosed) {
 		t.Errorf("Snapshot of a closed log: %v", err)
 	}
 }
@@ -382,7 +382,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 						}
 						acked = appended
 						if appended%36 == 0 {
-							if err := l.Snapshot(t.Context(), appended, snapshotOf(appended)); err != nil {
+							if err := l.Snapshot(t.Context(), appended, appended+1, snapshotOf(appended)); err != nil {
 								return err
 							}
 							snapshots++
@@ -464,7 +464,7 @@ func TestRollLetsASnapshotDeleteEverythingBefore(t *testing.T) {
 	if n := l.Stats().Segments; n != 2 {
 		t.Fatalf("%d segments after a roll", n)
 	}
-	if err := l.Snapshot(t.Context(), 5, snapshotOf(5)); err != nil {
+	if err := l.Snapshot(t.Context(), 5, 5+1, snapshotOf(5)); err != nil {
 		t.Fatal(err)
 	}
 	if n := l.Stats().Segments; n != 1 {

@@ -13,12 +13,7 @@ import (
 func (e *env) restored(floor uint64) (over func()) {
 	var left atomic.Int64
 	left.Store(int64(time.Minute))
-	e.rig.Restored(floor, func(name string) time.Duration {
-		if name != LogName {
-			e.Errorf("asked about %q", name)
-		}
-		return time.Duration(left.Load())
-	})
+	e.rig.Restored(floor, func() time.Duration { return time.Duration(left.Load()) })
 	return func() { left.Store(0) }
 }
 

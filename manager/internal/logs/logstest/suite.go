@@ -25,7 +25,7 @@ type Rig struct {
 	Second func() logs.Engine
 	// Restored opens an engine on the same data which says that they were restored to an older point: ids that the log does
 	// not know are refused for as long as left says, and epochs continue above floor. It ends the engine that was open.
-	Restored func(floor uint64, left func(name string) time.Duration)
+	Restored func(floor uint64, left func() time.Duration)
 	// Slack is how much longer than asked a window may last.
 	Slack time.Duration
 }

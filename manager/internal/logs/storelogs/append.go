@@ -101,7 +101,7 @@ func (e *Engine) learn(ctx context.Context, l *line) (*logs.State, error) {
 	h, err := e.head(ctx, l.name)
 	var by *logs.State
 	if err == nil {
-		by = logs.NewState(h.settings.Name, h.settings.Key, h.settings.Config)
+		by = logs.NewState(h.settings, 1, 0, 0, 0)
 	} else if missing(err) {
 		e.forgetLine(l)
 	}
@@ -182,8 +182,7 @@ func (l *line) counted(t *transaction) {
 	if t.wrote {
 		l.unsettled = 0 // what was under way before cannot be committed any more
 	}
-	var i logs.Info
-	t.state.Fill(&i)
+	i := t.state.Counters()
 	c := &l.counters
 	c.Appended += i.Appended
 	c.Duplicates += i.Duplicates
@@ -222,7 +221,7 @@ func (t *transaction) run(tx store.Tx) error {
 	if h.settings.Key != t.key {
 		return errRemade
 	}
-	quarantine, err := t.engine.opts.Restored.Log(tx, t.name)
+	quarantine, err := t.engine.opts.Restored.LogsLeft(tx)
 	if err != nil {
 		return err
 	}
@@ -239,7 +238,7 @@ func (t *transaction) run(tx store.Tx) error {
 	}
 	settings := h.settings
 	settings.Config.Window += t.engine.margin
-	t.state = logs.Partial(settings, h.Next, now, h.Floor, h.Keys, oldest)
+	t.state = logs.NewState(settings, h.Next, now, h.Keys, oldest)
 	if err := t.load(tx, h); err != nil {
 		return err
 	}
@@ -279,7 +278,7 @@ func (t *transaction) needs() []store.ID {
 	if id, ok := t.engine.opts.Restored.Record(); ok {
 		all = append(all, id)
 	}
-	prefix, structured := prefixOf(&t.key), t.group[0].by.Config().Identity == logs.Structured
+	prefix, structured := prefixOf(&t.key), t.group[0].by.Settings().Config.Identity == logs.Structured
 	t.each(func(h logs.Hash) {
 		if structured {
 			all = append(all, store.ID{Collection: clients, Key: prefix + string(h[:])})

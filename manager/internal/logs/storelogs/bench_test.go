@@ -11,6 +11,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/store/postgres"
 	"github.com/oncegate/oncegate/manager/internal/store/redis"
 	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
@@ -19,6 +20,10 @@ import (
 
 // benchmarked are the engines to measure. Each function prepares empty data, and returns what opens it.
 var benchmarked = map[string]func(b *testing.B) func() (store.Store, error){
+	"wal": func(b *testing.B) func() (store.Store, error) {
+		dir := b.TempDir()
+		return func() (store.Store, error) { return mem.Open(b.Context(), dir, mem.Options{}) }
+	},
 	"sqlite": func(b *testing.B) func() (store.Store, error) {
 		file := filepath.Join(b.TempDir(), "db")
 		return func() (store.Store, error) { return sqlite.Open(b.Context(), file, sqlite.Options{}) }

@@ -46,20 +46,20 @@ type Options struct {
 // Restored says what a store may have forgotten that was restored to an older point. Its methods read in the transaction
 // that acts on the answer.
 type Restored interface {
-	// Log returns how much longer a log refuses ids that it does not know; 0: it does not.
-	Log(tx store.Tx, name string) (time.Duration, error)
+	// LogsLeft returns how much longer logs refuse ids that they do not know; 0: they do not.
+	LogsLeft(tx store.Tx) (time.Duration, error)
 	// EpochFloor returns a number that every epoch given from now on is above. Epochs that were given stay.
 	EpochFloor(tx store.Tx) (uint64, error)
-	// Record identifies the record that Log reads, if any.
+	// Record identifies the record that LogsLeft reads, if any.
 	Record() (id store.ID, ok bool)
 }
 
 // nothingForgotten is a store that was not restored.
 type nothingForgotten struct{}
 
-func (nothingForgotten) Log(store.Tx, string) (time.Duration, error) { return 0, nil }
-func (nothingForgotten) EpochFloor(store.Tx) (uint64, error)         { return 0, nil }
-func (nothingForgotten) Record() (store.ID, bool)                    { return store.ID{}, false }
+func (nothingForgotten) LogsLeft(store.Tx) (time.Duration, error) { return 0, nil }
+func (nothingForgotten) EpochFloor(store.Tx) (uint64, error)      { return 0, nil }
+func (nothingForgotten) Record() (store.ID, bool)                 { return store.ID{}, false }
 
 // WithDefaults returns a copy with defaults filled in.
 func (o Options) WithDefaults() Options {
@@ -96,6 +96,8 @@ type Engine struct {
 	opts   Options
 	clock  clock
 	margin time.Duration
+	// longest is the longest window that any log had since Open, in nanoseconds.
+	longest atomic.Int64
 
 	mu    sync.Mutex
 	lines map[string]*line
@@ -118,11 +120,52 @@ func Open(ctx context.Context, st store.Store, opts Options) (*Engine, error) {
 	if err := e.clock.tick(ctx, st); err != nil {
 		return nil, err
 	}
+	if err := e.findLongest(ctx); err != nil {
+		return nil, err
+	}
 	e.life = batch.NewLife(ctx)
 	e.life.Go(func() { e.every(func() { _ = e.tick() }) })
 	e.life.Go(func() { e.every(e.duties) })
 	return e, nil
 }
+
+// findLongest reads the windows of all logs.
+func (e *Engine) findLongest(ctx context.Context) error {
+	return e.view(ctx, func(tx store.Tx) error {
+		for r := (store.Range{Limit: store.MaxScan}); ; {
+			hits, err := tx.Scan(heads, order, r)
+			if err != nil || len(hits) == 0 {
+				return err
+			}
+			for _, hit := range hits {
+				r.After = &hit
+				value, err := tx.Get(heads, hit.Key)
+				if errors.Is(err, store.ErrUnreadable) || errors.Is(err, store.ErrNotFound) {
+					continue // calls on this log say so
+				}
+				if err != nil {
+					return err
+				}
+				window, _ := WindowOf(heads, hit.Key, value)
+				e.has(window)
+			}
+		}
+	})
+}
+
+// has notes the window of a log.
+func (e *Engine) has(window time.Duration) {
+	for {
+		longest := e.longest.Load()
+		if int64(window) <= longest || e.longest.CompareAndSwap(longest, int64(window)) {
+			return
+		}
+	}
+}
+
+// LongestWindow returns the longest window that any log had since Open, 0 if there was no log. It has a window before the
+// first id that is remembered for so long. It does not know what other managers of a shared store do.
+func (e *Engine) LongestWindow() time.Duration { return time.Duration(e.longest.Load()) }
 
 // every calls fn until the engine is closed.
 func (e *Engine) every(fn func()) {
@@ -198,7 +241,7 @@ func (e *Engine) Put(ctx context.Context, name string, ch logs.Change) (info log
 		created = false
 		var err error
 		if h, err = getHead(tx, name); err == nil {
-			return configure(tx, h, ch)
+			return e.configure(tx, h, ch)
 		}
 		var c logs.Config
 		if missing(err) {
@@ -215,6 +258,7 @@ func (e *Engine) Put(ctx context.Context, name string, ch logs.Change) (info log
 			return logs.TooManyLogs(e.opts.MaxLogs)
 		}
 		created = true
+		e.has(c.Window)
 		h = newHead(logs.Settings{Name: name, Key: key, Config: c})
 		if err := putCount(tx, n+1); err != nil {
 			return err
@@ -232,7 +276,7 @@ func missing(err error) bool {
 	return errors.As(err, &e) && e.P.Status == 404
 }
 
-func configure(tx store.Tx, h *head, ch logs.Change) error {
+func (e *Engine) configure(tx store.Tx, h *head, ch logs.Change) error {
 	has := h.settings.Config
 	if ch.Identity != nil && *ch.Identity != has.Identity {
 		return logs.OtherIdentity(has.Identity)
@@ -244,6 +288,7 @@ func configure(tx store.Tx, h *head, ch logs.Change) error {
 	if ch.MakeOnly {
 		return logs.NotToChange(h.settings.Name)
 	}
+	e.has(c.Window)
 	h.settings.Config = c
 	return h.put(tx)
 }

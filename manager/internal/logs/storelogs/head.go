@@ -72,8 +72,13 @@ func getHead(tx store.Tx, name string) (*head, error) {
 	if err != nil {
 		return nil, err
 	}
+	return parseHead(name, b)
+}
+
+// parseHead reads the head of a log. The error is a *store.UnreadableError.
+func parseHead(name string, b []byte) (*head, error) {
 	var h head
-	err = json.Unmarshal(b, &h.headJSON)
+	err := json.Unmarshal(b, &h.headJSON)
 	if err == nil && h.Version != headVersion {
 		err = fmt.Errorf("it has the version %d, this program reads %d", h.Version, headVersion)
 	}

@@ -203,12 +203,12 @@ func (e *Engine) lookup(ctx context.Context, name, id string) (h *head, number u
 		settings := h.settings
 		settings.Config.Window += e.margin
 		now := max(e.clock.now(), h.At)
-		s := logs.Partial(settings, h.Next, now, h.Floor, h.Keys, now)
+		s := logs.NewState(settings, h.Next, now, h.Keys, now)
 		t := transaction{state: s, group: []*request{{batch: s.Prepare([]logs.Item{{ID: id}}, false)}}}
 		if err := t.load(tx, h); err != nil {
 			return err
 		}
-		quarantine, err := e.opts.Restored.Log(tx, name)
+		quarantine, err := e.opts.Restored.LogsLeft(tx)
 		if err == nil {
 			number, err = s.Lookup(id, now, quarantine)
 		}

@@ -295,7 +295,7 @@ func (s *Store) retireLog(ctx context.Context) error {
 	if s.opts.Keep != nil {
 		keep = max(1, min(keep, s.opts.Keep()))
 	}
-	return s.log.SnapshotKeeping(ctx, seq, keep, func(w *wal.SnapshotWriter) error { return w.Add(pointer) })
+	return s.log.Snapshot(ctx, seq, keep, func(w *wal.SnapshotWriter) error { return w.Add(pointer) })
 }
 
 func (s *Store) wantFlush() {
@@ -391,7 +391,6 @@ func (s *Store) Scrub(ctx context.Context, write func(context.Context) error) er
 type Copy struct {
 	s    *Store
 	snap *state.Snapshot
-	keep uint64
 	at   time.Time
 	buf  []byte
 
@@ -418,7 +417,7 @@ func (s *Store) OpenCopy(ctx context.Context) (*Copy, error) {
 	if err != nil {
 		return nil, translate(err)
 	}
-	c := &Copy{s: s, snap: snap, keep: min(s.log.First(), snap.Sequence()+1), at: s.opts.Clock()}
+	c := &Copy{s: s, snap: snap, at: s.opts.Clock()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.copies == nil {
@@ -444,9 +443,6 @@ func (s *Store) StateSequence() uint64 { return s.state.Sequence() }
 
 // Sequence is that of the last log record that the copy has.
 func (c *Copy) Sequence() uint64 { return c.snap.Sequence() }
-
-// Keep is the first record that the log has besides.
-func (c *Copy) Keep() uint64 { return c.keep }
 
 // Next returns the next records in the form of a log record, valid until the next call. It returns false after the last
 // one.

@@ -39,7 +39,7 @@ func newImport(t *testing.T, fs *faultfs.FS) (want []string) {
 			t.Fatal(err)
 		}
 	}
-	must(im.Snapshot(t.Context(), 7, 8, time.Now()))
+	must(im.Snapshot(t.Context(), 7, time.Now()))
 	body := func(from, n int) []byte {
 		b := appendHeader(nil, time.Now())
 		for i := from; i < from+n; i++ {

@@ -57,8 +57,6 @@ type Options struct {
 	// Lacks, when set, is called with the id of each key with which other managers encrypt and that Ring does not have. It may
 	// be called in a transaction's function.
 	Lacks func(id string)
-	// Elsewhere, when set, returns the ids of keys that data outside the store is sealed under, such as logs in files.
-	Elsewhere func(context.Context) ([]string, error)
 }
 
 // Error says that the keys do not fit the store. It names ids of keys, never keys.

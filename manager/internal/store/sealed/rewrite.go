@@ -156,15 +156,6 @@ func (p *pass) run(ctx context.Context) error {
 			}
 		}
 	}
-	if p.s.opts.Elsewhere != nil {
-		ids, err := p.s.opts.Elsewhere(ctx)
-		if err != nil {
-			return err
-		}
-		for _, id := range ids {
-			p.left[id] = true
-		}
-	}
 	if err := p.scrub(ctx); err != nil {
 		return err
 	}

@@ -8,9 +8,19 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/codec"
 )
 
-// partial is what a State knows that holds only the ids, clients and writers that a few batches name.
-// An engine whose window is in a store makes one in each transaction.
-type partial struct {
+// slot is an id of the window.
+type slot struct {
+	hash   Hash
+	digest Digest
+	number uint64 // of the entry
+	at     int64  // log time of its append
+}
+
+// slotBytes is what max_bytes counts for an id.
+const slotBytes = 64
+
+// loadedIDs are the ids of the window that a few batches name. The window itself is in a store.
+type loadedIDs struct {
 	ids     map[Hash]slot
 	added   []slot
 	was     []slot            // what an added slot replaced
@@ -19,15 +29,6 @@ type partial struct {
 	loaded  int               // of the clients in memory
 	oldest  int64             // log time of the oldest id
 	changed map[Hash]struct{} // clients
-}
-
-// Partial returns a state with the settings and the numbers of a log of which nothing is loaded. keys is how
-// many ids, or clients, the store holds, oldest the log time of the oldest id.
-func Partial(settings Settings, next uint64, now int64, floor uint64, keys int, oldest int64) *State {
-	s := NewState(settings.Name, settings.Key, settings.Config)
-	s.next, s.now, s.floor = next, now, floor
-	s.part = &partial{ids: make(map[Hash]slot), keys: keys, oldest: oldest, changed: make(map[Hash]struct{})}
-	return s
 }
 
 // Needs calls id for each id, or client, of the batch, and writer for each writer.
@@ -56,7 +57,7 @@ func (s *State) LoadID(h Hash, b []byte) error {
 	}
 	sl := slot{hash: h, number: binary.BigEndian.Uint64(b[16:]), at: int64(binary.BigEndian.Uint64(b[24:]))}
 	copy(sl.digest[:], b)
-	s.part.ids[h] = sl
+	s.win.ids[h] = sl
 	return nil
 }
 
@@ -68,10 +69,10 @@ func IDNumber(b []byte) uint64 {
 	return binary.BigEndian.Uint64(b[16:])
 }
 
-// EachAdded calls fn for each id that was added since Partial, with its encoded form.
+// EachAdded calls fn for each id that was added since NewState, with its encoded form.
 func (s *State) EachAdded(fn func(h Hash, number uint64, value []byte) error) error {
-	for i := range s.part.added {
-		sl := &s.part.added[i]
+	for i := range s.win.added {
+		sl := &s.win.added[i]
 		b := append(make([]byte, 0, IDBytes), sl.digest[:]...)
 		b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, sl.number), uint64(sl.at))
 		if err := fn(sl.hash, sl.number, b); err != nil {
@@ -91,14 +92,14 @@ func (s *State) LoadClient(h Hash, b []byte) error {
 	if d.Err() != nil {
 		return d.Err()
 	}
-	s.clients.put(c)
-	s.part.loaded++
+	s.clients.byHash[h] = c
+	s.win.loaded++
 	return nil
 }
 
-// EachClient calls fn for each client that was changed since Partial, with its encoded form.
+// EachClient calls fn for each client that was changed since NewState, with its encoded form.
 func (s *State) EachClient(fn func(h Hash, value []byte) error) error {
-	for h := range s.part.changed {
+	for h := range s.win.changed {
 		if err := fn(h, s.clients.byHash[h].append(nil)); err != nil {
 			return err
 		}
@@ -108,13 +109,10 @@ func (s *State) EachClient(fn func(h Hash, value []byte) error) error {
 
 // Keys is how many ids, or clients, the window holds.
 func (s *State) Keys() int {
-	switch {
-	case s.part == nil:
-		return s.win.len() + len(s.clients.byHash)
-	case s.identity == Structured:
-		return s.part.keys + len(s.clients.byHash) - s.part.loaded
+	if s.identity == Structured {
+		return s.win.keys + len(s.clients.byHash) - s.win.loaded
 	}
-	return s.part.keys + len(s.part.added)
+	return s.win.keys + len(s.win.added)
 }
 
 // Fits reports whether the configuration allows a window of so many keys.
@@ -134,25 +132,25 @@ func (c *Config) KeyBytes() int64 {
 	return IDBytes + 16
 }
 
-func (p *partial) find(h *Hash, now int64, window time.Duration) (*slot, bool) {
+func (p *loadedIDs) find(h *Hash, now int64, window time.Duration) (*slot, bool) {
 	sl, ok := p.ids[*h]
 	return &sl, ok && now-sl.at < int64(window)
 }
 
-func (p *partial) add(sl slot) {
+func (p *loadedIDs) add(sl slot) {
 	p.was = append(p.was, p.ids[sl.hash])
 	p.added = append(p.added, sl)
 	p.ids[sl.hash] = sl
 }
 
-func (p *partial) keep(clients *clients) {
+func (p *loadedIDs) keep(clients *clients) {
 	p.kept = len(p.added)
 	for i := range clients.undos {
 		p.changed[clients.undos[i].hash] = struct{}{}
 	}
 }
 
-func (p *partial) undo() {
+func (p *loadedIDs) undo() {
 	for i := len(p.added) - 1; i >= p.kept; i-- {
 		if p.was[i].number == 0 {
 			delete(p.ids, p.added[i].hash)
