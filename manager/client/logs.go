@@ -76,7 +76,7 @@ type LogInfo struct {
 	Evicted     uint64 `json:"evicted"`
 	Writers     int    `json:"writers"`
 	DiskBytes   int64  `json:"disk_bytes"`
-	// Failed is why the log takes no appends; empty when it does.
+	// Failed is why the log cannot be read; empty when it can.
 	Failed string `json:"failed,omitempty"`
 }
 
