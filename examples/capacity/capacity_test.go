@@ -173,7 +173,7 @@ func TestRefusesWrongCommandLines(t *testing.T) {
 		{"--measure --keys 3", "--keys=3: must be 100 to 50000"},
 		{"--shard-memory 12", "--shard-memory=12: must be 2e+09 to 1e+13"},
 		{"--shard-disk 13e9 --job-bytes 4e9", "--job-bytes=4e+09: must be 0 to 3e+09"},
-		{"--shard-memory 10e9 --cache-bytes 2e9", "--cache-bytes=2e+09: must be 1.048576e+06 to 1.8333333333333333e+09"},
+		{"--shard-memory 10e9 --cache-bytes 2e9", "--cache-bytes=2e+09: must be 1.048576e+06 to 1.9333333333333333e+09"},
 		{"more", `unexpected argument "more"`},
 		{"--rate NaN", "--rate=NaN: must be"},
 	} {
