@@ -6,8 +6,8 @@ import "time"
 type LogConfig struct {
 	// Identity: "ids", the default, or "structured"; it does not change.
 	Identity string `json:"identity,omitempty"`
-	// Window is how long an id is remembered, MaxKeys how many ids are, MaxBytes what
-	// they may take of the manager's memory.
+	// Window is how long an id is remembered, MaxKeys how many ids are, MaxBytes how many
+	// bytes they may have.
 	Window   time.Duration `json:"window_ms,omitempty"`
 	MaxKeys  int           `json:"max_keys,omitempty"`
 	MaxBytes int64         `json:"max_bytes,omitempty"`
