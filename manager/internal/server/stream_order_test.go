@@ -177,14 +177,20 @@ func TestStreamTakesItsWaitsWithIt(t *testing.T) {
 	})
 }
 
-// slow is a store whose writes are held while the lock is.
+// slow is a store whose writes are held while the lock is, at most until their context ends.
 type slow struct {
 	store.Store
 	hold *sync.RWMutex
 }
 
 func (s slow) Update(ctx context.Context, fn func(store.Tx) error) error {
-	s.hold.RLock()
+	for !s.hold.TryRLock() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
 	defer s.hold.RUnlock()
 	return s.Store.Update(ctx, fn)
 }
