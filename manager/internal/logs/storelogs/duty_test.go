@@ -2,10 +2,12 @@ package storelogs
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -118,5 +120,27 @@ func TestDeletedLogIsForgotten(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("of 1 log that is left, the managers know %d and %d", known(e), known(other))
 		}
+	}
+}
+
+// A writer too many is refused, and one that is removed makes room.
+func TestWritersAreBounded(t *testing.T) {
+	e := openIdle(t, mem.New(mem.Options{}), nil)
+	if _, _, err := e.Put(t.Context(), "l", logs.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range logs.MaxWriters {
+		if _, err := e.OpenWriter(t.Context(), "l", fmt.Sprint("pod", i)); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	if _, err := e.OpenWriter(t.Context(), "l", "one more"); logstest.Code(err) != "too-many-writers" {
+		t.Errorf("a writer too many: %v", err)
+	}
+	if err := e.RemoveWriter(t.Context(), "l", "pod1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.OpenWriter(t.Context(), "l", "one more"); err != nil {
+		t.Error(err)
 	}
 }
