@@ -137,6 +137,7 @@ func (w *World) collect() {
 		for _, c := range list {
 			if c.do != nil {
 				c.do()
+				synctest.Wait() // for what it woke, before another one kills a manager
 			}
 		}
 	}
