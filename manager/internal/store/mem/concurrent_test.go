@@ -189,7 +189,7 @@ func TestChangeOfARecordThatWasRead(t *testing.T) {
 			fs := &faultfs.FS{}
 			s := onDisk(t, fs, options(fs), 50)
 			mustGet(t, s, "k000") // its block is in memory now
-			tables := fs.Names() // the flush below must read its own
+			tables := fs.Names()  // the flush below must read its own
 			g := newGate(fs, func(op faultfs.Op) bool { return isStateRead(op) && slices.Contains(tables, op.Path) })
 			var seen string
 			call := start("the call", func() error {
