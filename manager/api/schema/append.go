@@ -50,7 +50,7 @@ func members(t reflect.Type) []member {
 			continue
 		}
 		m := member{
-			name: name, quoted: `"` + name + `":`, index: i, inline: f.Anonymous || options == "whole", whole: options == "whole",
+			name: name, quoted: `"` + name + `":`, index: i, inline: f.Anonymous || f.Tag.Get("whole") != "", whole: f.Tag.Get("whole") != "",
 			omitZero: strings.HasPrefix(options, "omit"), omitEmpty: options == "omitempty",
 			text: f.Tag.Get("text") != "", seconds: f.Tag.Get("unit") == "s", zero: f.Tag.Get("zero"), wrong: f.Tag.Get("wrong"),
 		}

@@ -4,7 +4,7 @@
 // A member has the name of its json tag. Options of that tag and further tags say the rest:
 //
 //	json:"name,omitempty"  left out when it is zero or empty; omitzero: when it is zero
-//	json:",whole"          a struct whose members are those of the object around it, as an embedded struct's are, and none is left out
+//	whole:"true"           a struct whose members are those of the object around it, as an embedded struct's are, and none is left out
 //	enum:"a,b"             the texts that Parse accepts
 //	zero:"must be ..."     what Parse says of a zero that was sent: it would mean that nothing was sent
 //	wrong:"must be ..."    what Parse says of a value of another type, where the usual text would not do

@@ -35,7 +35,7 @@ type LogChange struct {
 // LogInfo describes a log.
 type LogInfo struct {
 	Log    string    `json:"log"`
-	Config LogConfig `json:",whole"`
+	Config LogConfig `json:"config" whole:"true"`
 	// First and Last are the numbers of the oldest and newest entry; First is Last+1 when there
 	// is none.
 	First uint64 `json:"first"`

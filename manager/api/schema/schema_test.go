@@ -20,21 +20,21 @@ type embedded struct {
 }
 
 type sample struct {
-	Text    string            `json:"text" text:"unicode"`
-	Number  int               `json:"number" wrong:"must be a digit"`
-	Yes     bool              `json:"yes,omitempty"`
-	Raw     json.RawMessage   `json:"raw,omitempty"`
-	Any     any               `json:"any,omitempty"`
-	Bytes   []byte            `json:"bytes"`
-	At      time.Time         `json:"at,omitzero"`
-	Inner   *inner            `json:"inner,omitempty"`
-	List    []inner           `json:"list" max:"2"`
-	Texts   []string          `json:"texts"`
-	Map     map[string]string `json:"map"`
-	Epoch   uint64            `json:"epoch,omitempty"`
-	Seconds time.Duration     `json:"seconds" unit:"s"`
-	Whole   inner             `json:",whole"`
-	Own     string            `json:"-"`
+	Text   string            `json:"text" text:"unicode"`
+	Number int               `json:"number" wrong:"must be a digit"`
+	Yes    bool              `json:"yes,omitempty"`
+	Raw    json.RawMessage   `json:"raw,omitempty"`
+	Any    any               `json:"any,omitempty"`
+	Bytes  []byte            `json:"bytes"`
+	At     time.Time         `json:"at,omitzero"`
+	Inner  *inner            `json:"inner,omitempty"`
+	List   []inner           `json:"list" max:"2"`
+	Texts  []string          `json:"texts"`
+	Map    map[string]string `json:"map"`
+	Epoch  uint64            `json:"epoch,omitempty"`
+	Spans  time.Duration     `json:"seconds" unit:"s"`
+	Whole  inner             `json:"whole" whole:"true"`
+	Own    string            `json:"-"`
 	embedded
 }
 
@@ -96,7 +96,7 @@ func TestAppendAndParseAreInverse(t *testing.T) {
 	in := sample{
 		Text: "<\u00e9\">", Number: -3, Yes: true, Raw: json.RawMessage(`{"a":[1]}`), Any: json.RawMessage(`null`), Bytes: []byte("b"),
 		At: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Inner: &inner{A: "a", D: 1500 * time.Microsecond}, List: []inner{{A: "b"}}, Texts: []string{"", "t"},
-		Map: map[string]string{"b": "1", "a": "2"}, Epoch: 1 << 62, Seconds: 1500 * time.Millisecond, Whole: inner{A: "w"}, embedded: embedded{E: "x"},
+		Map: map[string]string{"b": "1", "a": "2"}, Epoch: 1 << 62, Spans: 1500 * time.Millisecond, Whole: inner{A: "w"}, embedded: embedded{E: "x"},
 	}
 	const want = `{"text":"<é\">","number":-3,"yes":true,"raw":{"a":[1]},"any":null,"bytes":"Yg==","at":"2026-01-02T03:04:05.000000006Z",` +
 		`"inner":{"a":"a","d_ms":2},"list":[{"a":"b"}],"texts":["","t"],"map":{"a":"2","b":"1"},"epoch":4611686018427387904,"seconds":1.5,"a":"w","d_ms":0,"e":"x"}`

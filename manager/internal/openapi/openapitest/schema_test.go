@@ -196,7 +196,7 @@ func (c *comparison) members(path string, s map[string]any, of reflect.Type) str
 	var names, always []string
 	for _, f := range reflect.VisibleFields(of) {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if options == "whole" {
+		if f.Tag.Get("whole") != "" {
 			for _, inner := range reflect.VisibleFields(f.Type) {
 				name, _, _ := strings.Cut(inner.Tag.Get("json"), ",")
 				if difference := c.differs(path+"."+name, properties[name], inner.Type); difference != "" {
