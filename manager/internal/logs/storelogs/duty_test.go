@@ -144,3 +144,29 @@ func TestWritersAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// unreadable is a store that cannot read the heads of logs.
+type unreadable struct{ store.Store }
+
+type unreadableTx struct{ store.Tx }
+
+func (u unreadable) View(ctx context.Context, fn func(store.Tx) error) error {
+	return u.Store.View(ctx, func(tx store.Tx) error { return fn(unreadableTx{tx}) })
+}
+
+func (t unreadableTx) Get(c store.Collection, key string) ([]byte, error) {
+	if c == heads {
+		return nil, &store.UnreadableError{Collection: c, Key: key, Reason: "test"}
+	}
+	return t.Tx.Get(c, key)
+}
+
+// A log whose head cannot be read does not keep the others from being opened.
+func TestOpenWithAnUnreadableHead(t *testing.T) {
+	st := mem.New(mem.Options{})
+	e := openIdle(t, st, nil)
+	if _, _, err := e.Put(t.Context(), "l", logs.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	openIdle(t, unreadable{st}, nil)
+}
