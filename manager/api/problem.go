@@ -52,6 +52,7 @@ const (
 	CodeInsufficientStorage Code = "insufficient-storage"   // 503: the disk is full
 	CodeQueueFull           Code = "queue-full"             // 503: the jobs, or those of this submitter, take as many bytes as they may
 	CodeStoreFull           Code = "store-full"             // 503: the store has used up its quota
+	CodeStoreUnreachable    Code = "store-unreachable"      // 503: the manager cannot reach its store; nothing was changed
 )
 
 // TypePrefix starts the type URI of every problem.

@@ -395,7 +395,7 @@ func (l *ledger) classify(c *call, a *api.StreamReply) reply {
 func leavesUncertain(status int, code api.Code) bool {
 	switch code {
 	case api.CodeLedgerFull, api.CodeQuarantine, api.CodeOverloaded, api.CodeInsufficientStorage, api.CodeStoreFull,
-		api.CodeHomeUnavailable, api.CodeRecordUnreadable, api.CodeLargeAnswer:
+		api.CodeStoreUnreachable, api.CodeHomeUnavailable, api.CodeRecordUnreadable, api.CodeLargeAnswer:
 		return false
 	}
 	return status < 400 || status >= 500

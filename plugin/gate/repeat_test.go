@@ -48,6 +48,32 @@ func TestReleasesLeavePlacesForOutcomes(t *testing.T) {
 	expect(t, "all", len(p.calls.shards[0].retries), 4)
 }
 
+// A release that was queued keeps its room while it is under way. The first release of a key is that of the attempt which may have
+// it; those that follow while the manager is away take back nothing.
+func TestReleaseUnderWayKeepsItsRoom(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"commit_retry": {"max_queued": 4}}`)
+	release := func(key string) *call {
+		return &call{kind: callRelease, attempt: attempt{route: p.config.Route("POST", "/"), key: key}, attempts: 1, deadline: h.now + int64(time.Hour)}
+	}
+	first := release("first")
+	p.calls.retryLater(first)
+	for i := range 4 {
+		shard := &p.calls.shards[0]
+		first.due = h.now
+		due := p.calls.moveDueRetries(shard, nil, h.now)
+		expect(t, "calls that are due", len(due), 1)
+		for n := range 4 {
+			p.calls.retryLater(release("k" + strconv.Itoa(4*i+n)))
+		}
+		p.calls.endRetry(first)
+		first.attempts++
+		p.calls.retryLater(first)
+		expect(t, "the last one is the first", shard.retries[len(shard.retries)-1] == first, true)
+		expect(t, "queued", len(shard.retries), 3)
+	}
+}
+
 // The bytes of outcomes that wait for the ledger are bounded. Beyond the bound bodies are left out.
 func TestKeptBytesAreBounded(t *testing.T) {
 	h := newFakeHost(t)

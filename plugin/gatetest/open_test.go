@@ -31,6 +31,7 @@ func TestRefusedReserveIsGivenBackIfItMayHaveBeenMade(t *testing.T) {
 			"503 overloaded":             {Fault{Status: 503, Code: api.CodeOverloaded}, false},
 			"503 store-full":             {Fault{Status: 503, Code: api.CodeStoreFull}, false},
 			"503 home-unavailable":       {Fault{Status: 503, Code: api.CodeHomeUnavailable}, false},
+			"503 store-unreachable":      {Fault{Status: 503, Code: api.CodeStoreUnreachable}, false},
 			"500 record-unreadable":      {Fault{Status: 500, Code: api.CodeRecordUnreadable}, false},
 			"400 durability-unavailable": {Fault{Status: 400, Code: api.CodeDurability}, false},
 			"421 wrong-home":             {Fault{Status: 421, Code: api.CodeWrongHome}, false},

@@ -13,6 +13,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // Bounds of a stream. Beyond those of calls at work the manager stops reading, and what the client sends fills the windows of
@@ -330,6 +331,9 @@ func (cs *callStream) make(g *callGroup) {
 	cs.h.ledger.Batch(ctx, g.items)
 	for i := range g.items {
 		c, it := &g.calls[i], &g.items[i]
+		if errors.Is(it.Err, store.ErrUnreached) {
+			it.Err = errStoreUnreachable
+		}
 		_, elsewhere := cs.h.homeOf(it.Err)
 		switch {
 		case it.Err == errLookUp:

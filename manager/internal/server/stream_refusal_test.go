@@ -2,7 +2,9 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strconv"
 	"sync/atomic"
@@ -20,6 +22,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/shard"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
 // A stream that means another shard, or last met another ledger, does nothing.
@@ -70,6 +74,26 @@ func TestStreamForSmallMessagesRefusesLargeAnswers(t *testing.T) {
 		var p api.Problem
 		if name == "fits" && r.Status != 200 || name == "large" && (r.Status != 503 || p.ParseJSON(r.Body) != nil || p.Code != api.CodeLargeAnswer) {
 			t.Errorf("%s: %d %.100s", name, r.Status, r.Body)
+		}
+	}
+}
+
+// unreachedStore is a store whose server has gone.
+type unreachedStore struct{ store.Store }
+
+func (unreachedStore) Update(context.Context, func(store.Tx) error) error {
+	return fmt.Errorf("%w; %w", store.ErrUnavailable, store.ErrUnreached)
+}
+
+// A gate has nothing to give back after a call that did not reach the store.
+func TestStreamSaysThatTheStoreWasNotReached(t *testing.T) {
+	s := newSite(t, siteOptions{store: unreachedStore{mem.New(mem.Options{})}})
+	g := s.gate(httpdtest.HTTP2(t))
+	g.send(g.call(api.OpReserve, reserveOf("a", "t", 0)), g.call(api.OpCommit, commitOf("b", "t", nil)))
+	for range 2 {
+		var p api.Problem
+		if r, _ := g.reply(); r.Status != 503 || p.ParseJSON(r.Body) != nil || p.Code != api.CodeStoreUnreachable {
+			t.Errorf("%d %s", r.Status, r.Body)
 		}
 	}
 }

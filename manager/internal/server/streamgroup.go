@@ -76,6 +76,13 @@ var errLargeAnswer = &httpd.Refusal{P: api.Problem{
 	Detail: "the recorded answer is too large for this stream; make the call with the same token on a stream for large messages (" + api.HeaderStream + ": " + api.StreamLarge + ")",
 }}
 
+// errStoreUnreachable answers calls that changed nothing because the store could not be reached. A gate need not give such a
+// reserve back.
+var errStoreUnreachable = &httpd.Refusal{P: api.Problem{
+	Status: 503, Code: api.CodeStoreUnreachable, Title: "Store unreachable", RetryAfterSeconds: httpd.RetryLater,
+	Detail: "the manager cannot reach its store; nothing was changed",
+}}
+
 // extend adds an empty call to the group.
 func (g *callGroup) extend() (*groupCall, *api.StreamCall, *ledger.Item) {
 	if n := len(g.wire); n < cap(g.wire) {

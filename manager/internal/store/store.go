@@ -69,6 +69,8 @@ var (
 	// ErrUnavailable is returned when a remote engine cannot be reached. The outcome of an Update that returns it may
 	// be unknown.
 	ErrUnavailable = errors.New("store: engine unavailable")
+	// ErrUnreached comes with ErrUnavailable if a call failed before it sent any writes: nothing was changed.
+	ErrUnreached = errors.New("nothing was changed")
 	// ErrFailed is returned by every call after the engine stopped for good, for example after a failed fsync (see
 	// Store.Failed). The outcome of an Update that returns it is unknown.
 	ErrFailed = errors.New("store: engine failed")

@@ -173,6 +173,14 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: postgres: %w", store.ErrUnavailable, err)
 }
 
+// unreached is unavailable for an error of what sent no writes.
+func unreached(err error) error {
+	if err = unavailable(err); errors.Is(err, store.ErrUnavailable) {
+		return fmt.Errorf("%w; %w", err, store.ErrUnreached)
+	}
+	return err
+}
+
 // Codes of the server's errors.
 const (
 	diskFull    = "53100"
@@ -333,7 +341,6 @@ func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int,
 			id, _ := s.indexes.id(indexName{string(c), index})
 			row = s.pool.QueryRow(ctx, s.sql.lenIndex, id)
 		}
-		err = unavailable(row.Scan(&n))
-		return n, err
+		return n, unreached(row.Scan(&n))
 	})
 }

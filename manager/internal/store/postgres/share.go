@@ -115,7 +115,7 @@ type answer struct {
 func (s *Store) readTogether(ctx context.Context, batch []*reading) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return err
+		return unreached(err)
 	}
 	defer conn.Release()
 	return s.readOn(ctx, conn.Conn(), batch)
@@ -164,7 +164,7 @@ func (s *Store) readOn(ctx context.Context, conn *pgx.Conn, batch []*reading) er
 func (s *Store) commitTogether(ctx context.Context, batch []*changes) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return unavailable(err)
+		return unreached(err)
 	}
 	defer conn.Release()
 	on := serverOf(conn.Conn())

@@ -60,7 +60,7 @@ func (t *tx) connection() (*pgx.Conn, error) {
 	if t.conn == nil {
 		conn, err := t.s.pool.Acquire(t.ctx)
 		if err != nil {
-			return nil, t.Fail(unavailable(err))
+			return nil, t.Fail(unreached(err))
 		}
 		t.conn, t.release = conn.Conn(), conn.Release
 		if err := t.ranOn(serverOf(t.conn)); err != nil {

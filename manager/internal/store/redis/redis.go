@@ -194,6 +194,17 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: redis: %s", store.ErrUnavailable, msg)
 }
 
+// unreached is unavailable for an error of what sent no writes.
+func unreached(err error) error {
+	if !errors.Is(err, store.ErrUnavailable) {
+		err = unavailable(err)
+	}
+	if errors.Is(err, store.ErrUnavailable) {
+		return fmt.Errorf("%w; %w", err, store.ErrUnreached)
+	}
+	return err
+}
+
 // Update implements store.Store.
 func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 	if err := s.enter(); err != nil {
@@ -290,10 +301,10 @@ func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int,
 		if errors.Is(err, goredis.Nil) {
 			return 0, nil
 		}
-		return n, unavailable(err)
+		return n, unreached(err)
 	}
 	n, err := s.rdb.ZCard(ctx, s.indexKey(c, index)).Result()
-	return int(n), unavailable(err)
+	return int(n), unreached(err)
 }
 
 // Watch implements store.Store.

@@ -123,7 +123,7 @@ func TestAcknowledgedSurvivesAKilledServer(t *testing.T) {
 	<-enough
 	srv.Kill()
 	wg.Wait()
-	if err := storetest.Put(t.Context(), s, "x", "y"); !errors.Is(err, store.ErrUnavailable) {
+	if err := storetest.Put(t.Context(), s, "x", "y"); !errors.Is(err, store.ErrUnreached) {
 		t.Fatalf("with the server gone: error %v", err)
 	}
 	if err := srv.Start(t.Context()); err != nil {

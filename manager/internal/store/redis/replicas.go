@@ -108,9 +108,17 @@ func (t *tx) accept(p proof) error {
 	return nil
 }
 
-// proven returns err, the outcome of a transaction, once the replicas have what it read. A transaction that wrote has
-// waited for that already.
+// proven returns err, the outcome of a transaction, once the replicas have what it read.
 func (s *Store) proven(ctx context.Context, t *tx, err error) error {
+	err = s.prove(ctx, t, err)
+	if errors.Is(err, store.ErrUnavailable) && (t == nil || !t.sent) {
+		return unreached(err)
+	}
+	return err
+}
+
+// prove does the work of proven. A transaction that wrote has waited for its replicas already.
+func (s *Store) prove(ctx context.Context, t *tx, err error) error {
 	if t == nil || t.set.replicas() == 0 || t.proven || t.Err != nil || t.Reads() == 0 || errors.Is(err, goredis.TxFailedErr) {
 		return err
 	}

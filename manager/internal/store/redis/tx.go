@@ -36,6 +36,7 @@ type tx struct {
 	claimed   remote.Claimer
 	armed     bool // a WATCH is active on the connection
 	needWatch bool
+	sent      bool // the writes were sent, so they may have been made
 	proven    bool // the replicas have it
 
 	set *settings // the server's, as far as known when the transaction began
@@ -224,6 +225,7 @@ func (t *tx) commit() error {
 	if len(writes) == 0 && len(t.Topics()) == 0 {
 		return t.validate()
 	}
+	t.sent = true
 	cmds, err := t.conn.TxPipelined(t.ctx, func(p goredis.Pipeliner) error {
 		for _, r := range writes {
 			t.queue(p, r)
