@@ -341,6 +341,7 @@ func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int,
 			id, _ := s.indexes.id(indexName{string(c), index})
 			row = s.pool.QueryRow(ctx, s.sql.lenIndex, id)
 		}
-		return n, unreached(row.Scan(&n))
+		err = unreached(row.Scan(&n))
+		return n, err
 	})
 }
