@@ -67,6 +67,7 @@ type call struct {
 	// next is the next call in the bucket; see ledger.unacknowledgedCall.
 	next              *call
 	indexed, retrying bool
+	wasQueued         bool // for a retry; the call keeps its room in the queue while it is under way
 
 	// sendTwice: the call is a release that may arrive before the call that it takes back, so it is sent a second time; see
 	// overtakeDelay.

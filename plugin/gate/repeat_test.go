@@ -48,13 +48,13 @@ func TestReleasesLeavePlacesForOutcomes(t *testing.T) {
 	expect(t, "all", len(p.calls.shards[0].retries), 4)
 }
 
-// A release that was queued keeps its room while it is under way. The first release of a key is that of the attempt which may have
-// it; those that follow while the manager is away take back nothing.
+// A release keeps its room in the queue while it is under way. A key's first release is that of the attempt which may have the key.
+// The releases that follow while the manager is away have nothing to take back, and must not push it out.
 func TestReleaseUnderWayKeepsItsRoom(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"commit_retry": {"max_queued": 4}}`)
 	release := func(key string) *call {
-		return &call{kind: callRelease, attempt: attempt{route: p.config.Route("POST", "/"), key: key}, attempts: 1, deadline: h.now + int64(time.Hour)}
+		return &call{kind: callRelease, attempt: attempt{route: p.config.Route("POST", "/"), key: key}, deadline: h.now + int64(time.Hour)}
 	}
 	first := release("first")
 	p.calls.retryLater(first)
@@ -67,7 +67,6 @@ func TestReleaseUnderWayKeepsItsRoom(t *testing.T) {
 			p.calls.retryLater(release("k" + strconv.Itoa(4*i+n)))
 		}
 		p.calls.endRetry(first)
-		first.attempts++
 		p.calls.retryLater(first)
 		expect(t, "the last one is the first", shard.retries[len(shard.retries)-1] == first, true)
 		expect(t, "queued", len(shard.retries), 3)

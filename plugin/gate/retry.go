@@ -94,7 +94,7 @@ func (l *ledger) retryLater(c *call) {
 	switch {
 	case c.due >= c.deadline:
 		l.abandon(c, "an outcome did not reach the ledger before its time was over")
-	case c.attempts <= 1 && l.queueFull(c): // a retry was queued before, and keeps its room
+	case !c.wasQueued && l.queueFull(c):
 		l.abandon(c, "an outcome is lost: more than commit_retry.max_queued did not reach the ledger")
 	default:
 		l.enqueueRetry(c)
@@ -116,6 +116,7 @@ func (l *ledger) enqueueRetry(c *call) {
 	if c.canDropAnswer() {
 		l.droppable++
 	}
+	c.wasQueued = true
 	s := &l.shards[c.shard]
 	s.retries = append(s.retries, c)
 	l.queued++
