@@ -8,7 +8,8 @@ import (
 
 // Fingerprint says what makes a retry the same request as the first one.
 type Fingerprint struct {
-	Body BodyPrint
+	Body        BodyPrint
+	ContentType ContentTypePrint
 	// Include are the fields of a JSON body that count; empty: all of it. Exclude are
 	// those that do not count. Each is a path from the root, one name or position for each
 	// level. Only with BodyCanonicalJSON.
@@ -25,10 +26,22 @@ type BodyPrint uint8
 
 // The values of BodyPrint.
 const (
-	BodyRaw           BodyPrint = iota // byte by byte; in ModeHeaders by length and Content-Digest
-	BodyCanonicalJSON                  // as JSON values; only in ModeBody
+	BodyAuto          BodyPrint = iota // multipart by its parts, else as BodyRaw
+	BodyRaw                            // byte by byte; in ModeHeaders by length and Content-Digest
+	BodyCanonicalJSON                  // JSON by its values, else as BodyAuto; only in ModeBody
+	BodyForm                           // URL-encoded forms by their fields, else as BodyAuto; only in ModeBody
 	BodyNone                           // not at all
-	bodyInherited                      // until check: BodyCanonicalJSON where a list needs it, else BodyRaw
+	bodyInherited                      // until check: BodyCanonicalJSON where a list needs it, else BodyAuto
+)
+
+// ContentTypePrint says how Content-Type is compared.
+type ContentTypePrint uint8
+
+// The values of ContentTypePrint.
+const (
+	ContentTypeMedia ContentTypePrint = iota // the media type, and those parameters that change what the body means
+	ContentTypeExact                         // byte by byte
+	ContentTypeNone                          // not at all
 )
 
 // QueryPrint says how queries are compared.
@@ -49,7 +62,10 @@ const maxPrintParts = 32
 func (f *Fingerprint) read(r *reader, path string, v gjson.Result) {
 	r.object(path, v, []field{
 		{"body", func(path string, v gjson.Result) {
-			f.Body = BodyPrint(r.choice(path, v, "raw", "canonical_json", "none"))
+			f.Body = BodyPrint(r.choice(path, v, "auto", "raw", "canonical_json", "form", "none"))
+		}},
+		{"content_type", func(path string, v gjson.Result) {
+			f.ContentType = ContentTypePrint(r.choice(path, v, "media_type", "exact", "none"))
 		}},
 		{"include", func(path string, v gjson.Result) { f.Include = readPaths(r, path, v) }},
 		{"exclude", func(path string, v gjson.Result) { f.Exclude = readPaths(r, path, v) }},
@@ -133,7 +149,7 @@ func (f *Fingerprint) check(r *reader, path string, mode Mode) {
 		given bool
 	}{{"include", len(f.Include) > 0}, {"exclude", len(f.Exclude) > 0}}
 	if f.Body == bodyInherited {
-		f.Body = BodyRaw
+		f.Body = BodyAuto
 		if lists[0].given || lists[1].given {
 			f.Body = BodyCanonicalJSON
 		}
@@ -145,10 +161,15 @@ func (f *Fingerprint) check(r *reader, path string, mode Mode) {
 			r.fail(join(path, list.name), `needs the body as JSON; allowed: [] unless "fingerprint.body" is "canonical_json"`)
 		}
 	}
-	if f.Body == BodyCanonicalJSON && mode != ModeBody {
-		r.fail(join(path, "body"), `"canonical_json" needs the body; allowed: "raw" or "none" unless "mode" is "body"`)
+	for _, b := range [...]struct {
+		print BodyPrint
+		name  string
+	}{{BodyCanonicalJSON, "canonical_json"}, {BodyForm, "form"}} {
+		if f.Body == b.print && mode != ModeBody {
+			r.fail(join(path, "body"), `"`+b.name+`" needs the body; allowed: "auto", "raw" or "none" unless "mode" is "body"`)
+		}
 	}
-	if f.Query == QueryAsSent && (f.Body != BodyRaw || len(f.Headers) > 0) {
+	if f.Query == QueryAsSent && (f.Body > BodyRaw || len(f.Headers) > 0) {
 		f.Query = QueryAll
 	}
 }

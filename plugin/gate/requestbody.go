@@ -157,7 +157,7 @@ func (s *Stream) buffersPieces() bool {
 // needsWhole reports whether the gate cannot decide without the whole body. A body beyond max_request_body_bytes is the
 // exception.
 func (s *Stream) needsWhole() bool {
-	return s.upload.keyed && s.route.Key.InBody() || s.route.Fingerprint.Body == config.BodyCanonicalJSON
+	return s.upload.keyed && s.route.Key.InBody() || s.upload.body.NeedsWhole()
 }
 
 // storesBody reports whether the gate stores all pieces of the body.

@@ -61,6 +61,30 @@ func TestFingerprintOfCanonicalJSON(t *testing.T) {
 
 func nested(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 
+// Clients make a new boundary for each try of an upload, and some say which charset their JSON has.
+func TestFingerprintOfWhatClientsChange(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{BodyMode: true, Config: `{"mode":"body","match":[{"path":"/form","fingerprint":{"body":"form"}},{}]}`})
+		upload := func(boundary, file string) Request {
+			return Request{Key: "u", Headers: []string{"content-type: multipart/form-data; boundary=" + boundary}, Body: "--" + boundary +
+				"\r\nContent-Disposition: form-data; name=\"f\"; filename=\"a.txt\"\r\n\r\n" + file + "\r\n--" + boundary + "--\r\n"}
+		}
+		payOnce(r, upload("b", "content"))
+		want(t, "another boundary", r.Send(upload("----longer", "content")).Response().Body, "first")
+		want(t, "another file", r.Send(upload("b", "Content")).Response().Problem(t), "fingerprint-mismatch")
+		typed := func(key, path, contentType, body string) Request {
+			return Request{Key: key, Path: path, Body: body, Headers: []string{"content-type: " + contentType}}
+		}
+		payOnce(r, typed("j", "/", "application/json", "{}"))
+		want(t, "charset", r.Send(typed("j", "/", "Application/json; charset=UTF-8", "{}")).Response().Body, "first")
+		want(t, "type", r.Send(typed("j", "/", "text/plain", "{}")).Response().Problem(t), "fingerprint-mismatch")
+		const form = "application/x-www-form-urlencoded"
+		payOnce(r, typed("f", "/form", form, "a=1&b=%20"))
+		want(t, "form", r.Send(typed("f", "/form", form, "b=+&a=1")).Response().Body, "first")
+		want(t, "another form", r.Send(typed("f", "/form", form, "b=+&a=2")).Response().Problem(t), "fingerprint-mismatch")
+	})
+}
+
 // A body that comes in pieces, with and without a length, is the same as one that comes whole.
 func TestFingerprintOfCanonicalJSONInPieces(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {

@@ -244,13 +244,16 @@ func (r *Rig) prepare(q Request) (*Exchange, hostsim.Headers) {
 	return x, h
 }
 
-// Send starts a whole request that comes in one packet.
+// Send starts a whole request that comes in one packet. Its body is JSON unless the first header is another content-type.
 func (r *Rig) Send(q Request) *Exchange {
 	r.Helper()
 	if q.Body == "" {
 		return r.Open(q, true)
 	}
-	q.Headers = append([]string{"content-type: application/json", "content-length: " + fmt.Sprint(len(q.Body))}, q.Headers...)
+	if len(q.Headers) == 0 || !strings.HasPrefix(q.Headers[0], "content-type: ") {
+		q.Headers = append([]string{"content-type: application/json"}, q.Headers...)
+	}
+	q.Headers = append([]string{q.Headers[0], "content-length: " + fmt.Sprint(len(q.Body))}, q.Headers[1:]...)
 	x, h := r.prepare(q)
 	x.Request(h, []byte(q.Body))
 	return x

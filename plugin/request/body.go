@@ -17,7 +17,8 @@ type Body struct {
 	declared  int64     // length of the body, -1 if it is not declared; used if the body exceeds the limit
 	limit     int
 	n         int64
-	ignored   bool     // the body does not count
+	kind      printKind
+	parts     *parts   // for printParts
 	canonical bool     // sha is of the canonical form
 	head      [32]byte // see Digester.head
 }
@@ -46,10 +47,14 @@ func (d *Digester) NewBody(f *config.Fingerprint, h Headers, limit int, derive c
 		b.derived = sha256.New()
 	}
 	d.head(f, h)
-	b.head, b.declared, b.ignored = d.sum, declaredLength(h, false), f.Body == config.BodyNone
+	b.head, b.declared, b.kind = d.sum, declaredLength(h, false), kindOf(f, h)
 	d.buf = append(append(d.buf, b.head[16:]...), 'b')
 	b.sha.Write(d.buf)
 	d.buf = d.buf[:0]
+	if b.kind == printParts {
+		contentType, _ := h.Get(headerContentType)
+		b.parts = newParts(b.sha, boundaryOf(contentType), b.limit)
+	}
 	return b
 }
 
@@ -70,13 +75,19 @@ func (b *Body) Write(p []byte) {
 	if int64(len(p)) > room {
 		p = p[:room]
 	}
-	if !b.ignored {
+	switch {
+	case b.parts != nil:
+		b.parts.Write(p)
+	case b.kind != printNone:
 		b.sha.Write(p)
 	}
 	if b.derived != nil {
 		b.derived.Write(p)
 	}
 }
+
+// NeedsWhole reports whether Canonical needs the whole body.
+func (b *Body) NeedsWhole() bool { return b.kind == printJSON || b.kind == printForm }
 
 // Len returns the number of bytes written so far.
 func (b *Body) Len() int64 { return b.n }

@@ -34,6 +34,7 @@ type Digester struct {
 	plain hash.Hash // SHA-256
 	keyed hash.Hash // for scopes and fingerprints: plain, or HMAC with the secret
 	buf   []byte    // input of one digest, empty between calls
+	text  []byte    // for a part of buf
 	sum   [sha256.Size]byte
 
 	spares []*Body
@@ -128,14 +129,7 @@ func (d *Digester) EntryHash(scope *Scope, key string) (e [16]byte) {
 
 // addLower adds s in lower case.
 func (d *Digester) addLower(s string) {
-	d.buf = binary.AppendUvarint(d.buf, uint64(len(s)))
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		if 'A' <= c && c <= 'Z' {
-			c += 'a' - 'A'
-		}
-		d.buf = append(d.buf, c)
-	}
+	d.buf = appendLower(binary.AppendUvarint(d.buf, uint64(len(s))), s)
 }
 
 // addPath adds a path or a part of it. %c3 and %C3 are the same byte, so they give the same digest.

@@ -70,8 +70,8 @@ func (d *Digester) head(f *config.Fingerprint, h Headers) {
 	d.add(method)
 	d.addPath(withoutQuery(path))
 	d.addQuery(f, path)
-	d.addHeader(h, "content-type")
-	if f.Body == config.BodyRaw {
+	d.addContentType(f, h)
+	if kindOf(f, h) == printBytes {
 		d.addHeader(h, "content-digest")
 	} else {
 		// Content-Digest depends on every byte of the body.
@@ -84,13 +84,70 @@ func (d *Digester) head(f *config.Fingerprint, h Headers) {
 	d.finish(d.keyed)
 }
 
+// addContentType adds what counts of Content-Type.
+func (d *Digester) addContentType(f *config.Fingerprint, h Headers) {
+	switch f.ContentType {
+	case config.ContentTypeNone:
+		d.addHeader(nil, headerContentType)
+	case config.ContentTypeExact:
+		d.addHeader(h, headerContentType)
+	default:
+		_, n := h.Get(headerContentType)
+		d.buf = binary.AppendUvarint(d.buf, uint64(n))
+		for i := range h {
+			if h[i][0] == headerContentType {
+				d.text = appendMediaType(d.text[:0], h[i][1])
+				d.buf = append(binary.AppendUvarint(d.buf, uint64(len(d.text))), d.text...)
+			}
+		}
+	}
+}
+
+const headerContentType = "content-type"
+
+// printKind is how one request's body is compared.
+type printKind uint8
+
+const (
+	printBytes printKind = iota
+	printParts           // by the parts of a multipart body
+	printJSON            // by JSON values, and by bytes if the body is no JSON
+	printForm            // by the fields of an URL-encoded form
+	printNone
+)
+
+// kindOf returns how the body of a request with these headers is compared.
+func kindOf(f *config.Fingerprint, h Headers) printKind {
+	switch f.Body {
+	case config.BodyRaw:
+		return printBytes
+	case config.BodyNone:
+		return printNone
+	}
+	if encoding, _ := h.Get("content-encoding"); encoding != "" && encoding != "identity" {
+		return printBytes
+	}
+	contentType, n := h.Get(headerContentType)
+	switch {
+	case n == 1 && isMedia(contentType, "multipart/") && boundaryOf(contentType) != "":
+		return printParts
+	case f.Body == config.BodyCanonicalJSON:
+		return printJSON
+	case f.Body == config.BodyForm && isMedia(contentType, "application/x-www-form-urlencoded"):
+		return printForm
+	}
+	return printBytes
+}
+
 // Fingerprint digests what is known of a request before its body comes. f says what counts. end: the request has no
 // body.
 func (d *Digester) Fingerprint(f *config.Fingerprint, h Headers, end bool) (p Fingerprint) {
 	d.head(f, h)
 	p.base = [16]byte(d.sum[:16])
-	if n := declaredLength(h, end); n >= 0 && f.Body != config.BodyNone {
-		d.addLength(&p, n)
+	if kind := kindOf(f, h); kind != printNone && kind != printParts {
+		if n := declaredLength(h, end); n >= 0 {
+			d.addLength(&p, n)
+		}
 	}
 	return p
 }
@@ -119,11 +176,13 @@ func declaredLength(h Headers, end bool) int64 {
 // BodyFingerprint digests a request with its body. After it, b may only go to Recycle.
 func (d *Digester) BodyFingerprint(b *Body) (p Fingerprint) {
 	p.base = [16]byte(b.head[:16])
-	if b.ignored {
-		return p
-	}
 	length, kind := b.n, byte('w')
-	if b.Truncated() {
+	switch {
+	case b.kind == printNone:
+		return p
+	case b.parts != nil:
+		length, kind = -1, b.parts.finish(b.Truncated())
+	case b.Truncated():
 		length, kind = b.declared, 't'
 	}
 	d.buf = append(d.buf[:0], kind)
@@ -142,7 +201,6 @@ type parameter struct{ name, rest string }
 
 // addQuery adds the query as sent, or the parameters that count, ordered by name. Those of one name keep their order.
 func (d *Digester) addQuery(f *config.Fingerprint, path string) {
-	var list []parameter
 	query := path[len(withoutQuery(path)):]
 	switch {
 	case f.Query == config.QueryAsSent && query != "":
@@ -154,22 +212,10 @@ func (d *Digester) addQuery(f *config.Fingerprint, path string) {
 	default:
 		query, _, _ = strings.Cut(query[1:], "#")
 	}
-	for query != "" {
-		var part string
-		part, query, _ = strings.Cut(query, "&")
-		if part == "" {
-			continue
-		}
-		name := part
-		if at := strings.IndexByte(part, '='); at >= 0 {
-			name = part[:at]
-		}
-		p := parameter{unescape(name), part[len(name):]}
-		if f.Query != config.QueryNamed || slices.Contains(f.QueryNames, p.name) {
-			list = append(list, p)
-		}
+	list := parameters(query)
+	if f.Query == config.QueryNamed {
+		list = slices.DeleteFunc(list, func(p parameter) bool { return !slices.Contains(f.QueryNames, p.name) })
 	}
-	slices.SortStableFunc(list, func(a, b parameter) int { return strings.Compare(a.name, b.name) })
 	d.buf = binary.AppendUvarint(d.buf, uint64(len(list)))
 	for _, p := range list {
 		d.add(p.name)
@@ -177,7 +223,25 @@ func (d *Digester) addQuery(f *config.Fingerprint, path string) {
 	}
 }
 
-// unescape decodes %41 and + in a parameter's name. What is not an escape stays.
+// parameters splits a query or an URL-encoded form, ordered by name. Parameters of one name keep their order.
+func parameters(s string) (list []parameter) {
+	for s != "" {
+		var part string
+		part, s, _ = strings.Cut(s, "&")
+		if part == "" {
+			continue
+		}
+		name := part
+		if at := strings.IndexByte(part, '='); at >= 0 {
+			name = part[:at]
+		}
+		list = append(list, parameter{unescape(name), part[len(name):]})
+	}
+	slices.SortStableFunc(list, func(a, b parameter) int { return strings.Compare(a.name, b.name) })
+	return list
+}
+
+// unescape decodes %41 and +. What is not an escape stays.
 func unescape(s string) string {
 	if strings.IndexByte(s, '%') < 0 && strings.IndexByte(s, '+') < 0 {
 		return s
@@ -216,14 +280,37 @@ func appendCanonical(out, body []byte, f *config.Fingerprint) ([]byte, bool) {
 	return api.AppendCanonical(out, body, f.Include, f.Exclude)
 }
 
-// Canonical makes b the digest of the canonical form of its whole body. It does nothing if f asks for another
-// comparison, or if the body has no such form: then it is compared byte by byte.
+// appendForm appends the fields of an URL-encoded form without their escapes, ordered by name. Those of one name keep
+// their order. False: there are more than maxFields.
+func appendForm(out, body []byte) ([]byte, bool) {
+	fields := parameters(string(body))
+	if len(fields) > maxFields {
+		return out, false
+	}
+	for _, p := range fields {
+		value := unescape(strings.TrimPrefix(p.rest, "="))
+		out = append(binary.AppendUvarint(out, uint64(len(p.name))), p.name...)
+		out = append(binary.AppendUvarint(out, uint64(len(value))), value...)
+	}
+	return out, true
+}
+
+// maxFields is how many fields of a form are compared by themselves. A form with more is compared by bytes.
+const maxFields = 4096
+
+// Canonical makes b the digest of its whole body's values, if f says so. It does nothing if the body has no such form:
+// then it is compared byte by byte.
 func (d *Digester) Canonical(b *Body, body []byte, f *config.Fingerprint) {
-	if f.Body != config.BodyCanonicalJSON || b.Truncated() {
+	if !b.NeedsWhole() || b.Truncated() {
 		return
 	}
 	d.buf = append(append(d.buf[:0], b.head[16:]...), 'c')
-	if d.buf, b.canonical = appendCanonical(d.buf, body, f); b.canonical {
+	if b.kind == printForm {
+		d.buf, b.canonical = appendForm(d.buf, body)
+	} else {
+		d.buf, b.canonical = appendCanonical(d.buf, body, f)
+	}
+	if b.canonical {
 		b.sha.Reset()
 		b.sha.Write(d.buf)
 	}
