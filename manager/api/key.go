@@ -7,14 +7,17 @@ import (
 )
 
 // HeaderKey reads an idempotency key as a header carries it: bare, or as an RFC 8941 string, which is text in quotes
-// with a backslash before each quote and backslash in it. Parameters are not allowed. White space around the value does
-// not count. The key is valid if wrong is ""; otherwise wrong says what is wrong and what is allowed.
+// with a backslash before each quote and backslash in it. White space around the value and parameters after a string do
+// not count. A list is refused: a proxy makes one of two headers. The key is valid if wrong is ""; otherwise wrong says
+// what is wrong and what is allowed.
 func HeaderKey(value string) (key, wrong string) {
 	key = strings.Trim(value, " \t")
 	if strings.HasPrefix(key, `"`) {
 		if key, wrong = unquote(key); wrong != "" {
 			return "", wrong
 		}
+	} else if strings.Contains(key, ",") {
+		return "", listOfKeys
 	}
 	if wrong = WrongKey(key); wrong != "" {
 		return "", wrong
@@ -41,14 +44,16 @@ func WrongKey(key string) string {
 	return "byte " + strconv.Itoa(i+1) + " is 0x" + hex.EncodeToString([]byte{key[i]}) + "; allowed: visible ASCII (0x21 to 0x7e)"
 }
 
-// unquote reads an RFC 8941 string. s begins with a quote.
+const listOfKeys = "a list; allowed: one key, in quotes if it has a comma"
+
+// unquote reads an RFC 8941 string, with or without parameters. s begins with a quote.
 func unquote(s string) (text, wrong string) {
 	var out []byte // nil until the first escape
 	for i := 1; i < len(s); i++ {
 		switch s[i] {
 		case '"':
-			if i != len(s)-1 {
-				return "", "text after the closing quote; allowed: one quoted string"
+			if wrong := wrongParameters(s[i+1:]); wrong != "" {
+				return "", wrong
 			}
 			if out != nil {
 				return string(out), ""
@@ -70,6 +75,25 @@ func unquote(s string) (text, wrong string) {
 		}
 	}
 	return "", "the closing quote is missing"
+}
+
+// wrongParameters returns "" if s, which follows a string, is empty or begins parameters.
+func wrongParameters(s string) string {
+	quoted := false
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '\\' && quoted:
+			i++
+		case c == '"':
+			quoted = !quoted
+		case c == ',' && !quoted:
+			return listOfKeys
+		}
+	}
+	if s != "" && s[0] != ';' {
+		return "text after the closing quote; allowed: one quoted string, and parameters"
+	}
+	return ""
 }
 
 // StructuredKey has the parts of a key {client_id}:{sequence}:{nonce}.

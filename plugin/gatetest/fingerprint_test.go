@@ -211,7 +211,7 @@ var ways = []way{{"headers", false}, {"headers", true}, {"body", false}, {"body"
 func (w way) knowsLength() bool { return w.mode == "body" || !w.chunked }
 
 func (w way) send(r *Rig, key, body string) *Exchange {
-	key = strings.NewReplacer(" ", "-", "{", "", "}", "").Replace(key)
+	key = strings.NewReplacer(" ", "-", "{", "", "}", "", ",", "").Replace(key)
 	if !w.chunked {
 		return r.Send(Request{Key: key, Body: body})
 	}

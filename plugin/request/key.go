@@ -137,6 +137,9 @@ func check(k *config.Key, kind, source, value, wrong string) (Key, *Error) {
 	if wrong := wrongFormat(k, value); wrong != "" {
 		return Key{}, invalid(kind, source, wrong)
 	}
+	if k.Format == config.FormatUUID {
+		key.Value = lower(value) // the value counts, not how it is written
+	}
 	return key, nil
 }
 

@@ -29,7 +29,9 @@ func TestHeaderKey(t *testing.T) {
 		`"a\"b\\c"`:                            `a"b\c`,
 		`"\\"`:                                 `\`,
 		`a"b"`:                                 `a"b"`,
-		`a,b;c=d`:                              `a,b;c=d`,
+		`"a,b"`:                                `a,b`,
+		`a;c=d`:                                `a;c=d`,
+		`"a";p=1;q="x, \",y"`:                  `a`,
 		"!~":                                   "!~",
 		long:                                   long,
 		`"` + long + `"`:                       long,
@@ -49,8 +51,18 @@ func TestHeaderKey(t *testing.T) {
 	}
 }
 
+func TestUUIDsAreComparedByValue(t *testing.T) {
+	k := &config.Key{Header: "idempotency-key", Format: config.FormatUUID}
+	for _, in := range []string{"123e4567-e89b-12d3-a456-42661417abcd", `"123E4567-E89B-12D3-A456-42661417ABCD"`} {
+		if got, err := HeaderKey(k, keyHeaders(in)); err != nil || got.Value != "123e4567-e89b-12d3-a456-42661417abcd" {
+			t.Errorf("%s: %q, %v", in, got.Value, err)
+		}
+	}
+}
+
 func TestHeaderKeyRefused(t *testing.T) {
 	const visible = "; allowed: visible ASCII (0x21 to 0x7e)"
+	const list = "a list; allowed: one key, in quotes if it has a comma"
 	for in, want := range map[string]string{
 		"":                                   "empty; allowed: 1 to 255 bytes of visible ASCII",
 		"  ":                                 "empty; allowed: 1 to 255 bytes of visible ASCII",
@@ -63,15 +75,17 @@ func TestHeaderKeyRefused(t *testing.T) {
 		"\x7f":                               "byte 1 is 0x7f" + visible,
 		"a\nb":                               "byte 2 is 0x0a" + visible,
 		"ké":                                 "byte 2 is 0xc3" + visible,
-		"a, b":                               "byte 3 is 0x20" + visible,
+		"a, b":                               list,
+		"k,k":                                list,
 		`"`:                                  "the closing quote is missing",
 		`"a`:                                 "the closing quote is missing",
 		`"a\"`:                               "the closing quote is missing",
 		`"a\b"`:                              `a backslash that escapes neither " nor \`,
 		`"a\`:                                `a backslash that escapes neither " nor \`,
-		`"a"b`:                               "text after the closing quote; allowed: one quoted string",
-		`"a";p=1`:                            "text after the closing quote; allowed: one quoted string",
-		`"a", "b"`:                           "text after the closing quote; allowed: one quoted string",
+		`"a"b`:                               "text after the closing quote; allowed: one quoted string, and parameters",
+		`"a" ;p`:                             "text after the closing quote; allowed: one quoted string, and parameters",
+		`"a", "b"`:                           list,
+		`"a";p=1, "b"`:                       list,
 	} {
 		got, err := HeaderKey(&fromHeader, keyHeaders(in))
 		if err == nil {

@@ -123,6 +123,9 @@ func JoinParts(k *config.Key, parts []Part) (Key, *Error) {
 	if wrong := wrongFormat(k, parts[0].value); parts[0].found && wrong != "" {
 		return Key{}, invalid(first.Text, "", wrong)
 	}
+	if k.Format == config.FormatUUID {
+		parts[0].value = lower(parts[0].value)
+	}
 	var b []byte
 	for i, p := range parts {
 		if i > 0 {

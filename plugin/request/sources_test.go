@@ -88,7 +88,7 @@ func TestSources(t *testing.T) {
 		{`"sources":["json:x","path:0"]`, `{"x":"` + strings.Repeat("x", 260) + `"}`, `sha256:a1bcd82a`, ``},
 		// The format is that of the first part.
 		{`"format":"uuid","sources":["header:x-key","path:0"]`, ``, ``, `header:x-key: not a UUID; allowed: 32 hex digits in groups of 8-4-4-4-12`},
-		{`"format":"uuid","sources":["json:x","path:0"]`, `{"x":"123E4567-e89b-12d3-a456-426614174000"}`, `123E4567-e89b-12d3-a456-426614174000,v1`, ``},
+		{`"format":"uuid","sources":["json:x","path:0"]`, `{"x":"123E4567-e89b-12d3-a456-426614174000"}`, `123e4567-e89b-12d3-a456-426614174000,v1`, ``},
 		{`"format":"pattern","pattern":"q*d","sources":["header:x-key"]`, ``, `quoted`, ``},
 		{`"format":"pattern","pattern":"x*","sources":["header:x-key"]`, ``, ``, `header:x-key: does not match the pattern of this route's keys`},
 		{`"format":"structured","sources":["header:x-key"]`, ``, ``, `header:x-key: not of the form {client_id}:{sequence}:{nonce}, with a decimal sequence and a nonce of 16 hex digits`},
