@@ -59,10 +59,9 @@ var mayImport = map[string][]string{
 	"manager/internal/app":      {"manager/api", "manager/internal/filelock", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/internal/home", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", "manager/internal/tracing", "manager/internal/ui", domain, engines, "manager/internal/wal"},
 	"manager/internal/tracing":  {},
 	"manager/internal/settings": {"manager/api", "manager/internal/peers", "manager/internal/httpd", "manager/internal/object", "manager/internal/store/etcd/dsn", domain},
-	"manager/internal/server":   {"manager/api", "manager/api/schema", "manager/internal/peers", "manager/internal/openapi", "manager/internal/httpd", "manager/internal/logs", "manager/internal/quarantine", "manager/internal/submit", domain},
+	"manager/internal/server":   {"manager/api", "manager/api/schema", "manager/internal/home", "manager/internal/peers", "manager/internal/openapi", "manager/internal/httpd", "manager/internal/logs", "manager/internal/quarantine", "manager/internal/submit", domain},
 	"manager/internal/httpd":    {"manager/api"},
 	"manager/internal/ui":       {"manager/api", "manager/internal/httpd", domain},
-	"manager/internal/home":     {"manager/api"},
 
 	"manager/internal/codec":  {},
 	"manager/internal/submit": {"manager/api", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/store"},
@@ -71,6 +70,7 @@ var mayImport = map[string][]string{
 	"manager/internal/shard":  {"manager/api", "manager/internal/codec", contract},
 
 	// Other data centres.
+	"manager/internal/home":  {"manager/api", "manager/internal/ledger"},
 	"manager/internal/peers": {"manager/api", "manager/internal/ledger", "manager/internal/shard", contract},
 
 	"manager/internal/logs":              {"manager/api", "manager/internal/codec"},
@@ -117,7 +117,7 @@ var mayImport = map[string][]string{
 	"manager/internal/jobs/jobstest":     {"manager/api", "manager/internal/jobs", "manager/managertest/deep", contract},
 	"manager/internal/ledger/ledgertest": {"manager/api", "manager/internal/ledger", "manager/internal/shard", "manager/managertest/deep", contract},
 	"manager/internal/httpd/httpdtest":   {"manager/api"},
-	"manager/managertest":                {"manager/api", "manager/managertest/ports", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/server", "manager/internal/ui", domain, engines},
+	"manager/managertest":                {"manager/api", "manager/managertest/ports", "manager/internal/home", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/server", "manager/internal/ui", domain, engines},
 	"manager/managertest/azuretest":      {"manager/internal/object/objecttest"},
 	"manager/managertest/calls":          {"manager/api"},
 	"manager/managertest/deep":           {},

@@ -400,9 +400,9 @@ func (a *app) register() error {
 const cacheFor = 5 * time.Second
 
 // reach says which durabilities the ledger can give.
-func (a *app) reach() server.Reach {
+func (a *app) reach() home.Reach {
 	caps := a.store.Capabilities()
-	reach := server.Reach{Quorum: caps.Quorum, Engine: caps.Name}
+	reach := home.Reach{Quorum: caps.Quorum, Engine: caps.Name}
 	if a.peers != nil {
 		reach.Homes = a.homes
 		if len(a.peers.Peers()) > 0 {

@@ -56,7 +56,7 @@ func (c *Centre) network() (*peers.Network, error) {
 }
 
 // openCentre opens what the manager does with other data centres.
-func (m *Manager) openCentre(ctx context.Context, st store.Store, network *peers.Network) (reach server.Reach, routes []httpd.Route, err error) {
+func (m *Manager) openCentre(ctx context.Context, st store.Store, network *peers.Network) (reach home.Reach, routes []httpd.Route, err error) {
 	c := m.options.Centre
 	if c == nil {
 		return reach, nil, nil
@@ -70,7 +70,7 @@ func (m *Manager) openCentre(ctx context.Context, st store.Store, network *peers
 		Network: network, Ledger: m.ledger, Store: st, Log: log, CheckEvery: c.CompareEvery, Lists: homes, Jitter: c.Jitter,
 		Self: patientSelf{peers.Own{Keeper: m.me, Quarantine: m.restored, Remembers: m.longest, Log: log}},
 	})
-	return server.Reach{Homes: homes, CacheFor: c.CacheFor}, server.OriginRoutes(m.ledger, m.puller, homes), nil
+	return home.Reach{Homes: homes, CacheFor: c.CacheFor}, server.OriginRoutes(m.ledger, m.puller, homes), nil
 }
 
 // runCentre starts the publisher and the pullers. They begin one after the other, so that their timers differ.
