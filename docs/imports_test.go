@@ -71,7 +71,8 @@ var mayImport = map[string][]string{
 
 	// Other data centres.
 	"manager/internal/home":  {"manager/api", "manager/internal/ledger"},
-	"manager/internal/peers": {"manager/api", "manager/internal/ledger", "manager/internal/shard", contract},
+	"manager/internal/feed":  {"manager/api", "manager/internal/ledger", contract},
+	"manager/internal/peers": {"manager/api", "manager/internal/feed", "manager/internal/ledger", "manager/internal/shard", contract},
 
 	"manager/internal/logs":              {"manager/api", "manager/internal/codec"},
 	"manager/internal/logs/storelogs":    {"manager/internal/batch", "manager/internal/logs", contract},
@@ -115,7 +116,7 @@ var mayImport = map[string][]string{
 	"manager/internal/store/storetest":   {"manager/internal/store"},
 	"manager/internal/logs/logstest":     {"manager/api", "manager/internal/logs"},
 	"manager/internal/jobs/jobstest":     {"manager/api", "manager/internal/jobs", "manager/managertest/deep", contract},
-	"manager/internal/ledger/ledgertest": {"manager/api", "manager/internal/ledger", "manager/internal/shard", "manager/managertest/deep", contract},
+	"manager/internal/ledger/ledgertest": {"manager/api", "manager/internal/feed", "manager/internal/ledger", "manager/internal/shard", "manager/managertest/deep", contract},
 	"manager/internal/httpd/httpdtest":   {"manager/api"},
 	"manager/managertest":                {"manager/api", "manager/managertest/ports", "manager/internal/home", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/server", "manager/internal/ui", domain, engines},
 	"manager/managertest/azuretest":      {"manager/internal/object/objecttest"},
@@ -143,13 +144,13 @@ var mayImport = map[string][]string{
 // Short for several packages each.
 const (
 	contract = "store and what every engine has"
-	domain   = "jobs, ledger, shard and the store"
+	domain   = "jobs, ledger, feed, shard and the store"
 	engines  = "all engines"
 )
 
 var shorthand = map[string][]string{
 	contract: {"manager/internal/store", "manager/internal/store/unread"},
-	domain: {"manager/internal/jobs", "manager/internal/ledger", "manager/internal/shard", "manager/internal/store",
+	domain: {"manager/internal/jobs", "manager/internal/ledger", "manager/internal/feed", "manager/internal/shard", "manager/internal/store",
 		"manager/internal/store/unread", "manager/internal/store/downtime"},
 	engines: {"manager/internal/store/mem", "manager/internal/store/sqlite", "manager/internal/store/redis", "manager/internal/store/postgres",
 		"manager/internal/store/etcd"},

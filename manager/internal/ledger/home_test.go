@@ -13,9 +13,6 @@ import (
 // homeLedger is a ledger with an origin that is not the home of the keys of these tests.
 func homeLedger(t *testing.T) (*Ledger, *clock) {
 	l, c := newTestLedger(t, Options{Origin: "dc1", PendingTTL: time.Minute})
-	if err := l.OpenFeed(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
 	return l, c
 }
 
@@ -68,7 +65,7 @@ func TestLateImportAfterFollow(t *testing.T) {
 	mustFollow(t, l, "new")
 	mustImport(t, l, imported("old", 1, time.Second))
 	wantHome(t, l, "new")
-	if s := l.FeedStats(); s.Deferred != 1 || s.Imported != 0 {
+	if s := l.OriginStats(); s.Deferred != 1 || s.Imported != 0 {
 		t.Errorf("%+v", s)
 	}
 	mustImport(t, l, imported("new", 2, time.Hour))
@@ -150,8 +147,8 @@ func TestLaterImportEndsANote(t *testing.T) {
 // outcomes, which could not be read then.
 func TestImportsKeepNumbersFree(t *testing.T) {
 	for _, bad := range []FeedChange{
-		{Origin: "dc2", Scope: "s", Key: "other", Token: "t", State: api.StateCommitted, HLC: maxHLC, ExpiresIn: time.Second, Result: answer(200, "x")},
-		{Origin: "dc2", Scope: "s", Key: "k", Token: "t", State: api.StateCommitted, HLC: 1, Fence: maxHLC, ExpiresIn: time.Second, Result: answer(200, "x")},
+		{Origin: "dc2", Scope: "s", Key: "other", Token: "t", State: api.StateCommitted, HLC: MaxHLC, ExpiresIn: time.Second, Result: answer(200, "x")},
+		{Origin: "dc2", Scope: "s", Key: "k", Token: "t", State: api.StateCommitted, HLC: 1, Fence: MaxHLC, ExpiresIn: time.Second, Result: answer(200, "x")},
 	} {
 		l, c := homeLedger(t)
 		mustImport(t, l, bad)
@@ -182,7 +179,7 @@ func TestGlobalKeyHasOneOutcome(t *testing.T) {
 			t.Errorf("a reject of what is committed: %v, want a conflict as at the home", err)
 		}
 	}
-	if s := l.FeedStats(); s.Conflicts != 0 {
+	if s := l.OriginStats(); s.Conflicts != 0 {
 		t.Errorf("%+v", s)
 	}
 }

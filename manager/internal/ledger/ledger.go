@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -31,7 +32,7 @@ type Ledger struct {
 	usage  usage
 	// nextExpiry is when the next entry expires, in Unix milliseconds. It may be outdated.
 	nextExpiry atomic.Int64
-	feed       feed // with Options.Origin
+	origins    origins // with Options.Origin
 }
 
 // Reply answers a reserve.
@@ -84,7 +85,7 @@ func New(st store.Store, opts Options) (*Ledger, error) {
 	l := &Ledger{store: st, opts: opts, shared: caps.Shared, sizes: caps.Sizes, viewFirst: !caps.Shared && !caps.FreeReads}
 	l.journal = newJournal(opts.JournalKeys)
 	l.waits.init(opts.MaxWaiters)
-	l.feed.id, l.feed.wake = newEpoch(), make(chan struct{}, 1)
+	l.origins.id, l.origins.recorded = rand.Text()[:16], make(chan struct{}, 1)
 	if err := l.openUsage(context.Background(), caps.Durable); err != nil {
 		return nil, err
 	}
