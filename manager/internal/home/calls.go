@@ -273,61 +273,92 @@ func (c *Calls) callHome(ctx context.Context, home string, op api.Op, req *api.R
 
 // Renew makes the call here, or at the key's home.
 func (c *Calls) Renew(ctx context.Context, req *api.ReserveRequest) (ledger.Reply, error) {
-	reply, home, err := c.hereOrAway(ctx, api.OpRenew, req, ledger.Held.Renew)
-	if err != nil || home == "" {
-		return reply, err
-	}
-	return c.follow(ctx, req, home, reply, func() (ledger.Reply, error) { return c.callHome(ctx, home, api.OpRenew, req) })
+	it := ledger.Item{Op: ledger.OpRenew, Reserve: *req}
+	c.Make(ctx, &it)
+	return it.Reply, it.Err
 }
 
-// Unknown makes the call here, or at the key's home. What this ledger has recorded runs out by itself.
+// Unknown makes the call here, or at the key's home.
 func (c *Calls) Unknown(ctx context.Context, req *api.ReserveRequest) (ledger.Reply, error) {
-	reply, _, err := c.hereOrAway(ctx, api.OpUnknown, req, ledger.Held.Unknown)
-	return reply, err
+	it := ledger.Item{Op: ledger.OpUnknown, Reserve: *req}
+	c.Make(ctx, &it)
+	return it.Reply, it.Err
 }
 
-// hereOrAway makes a call here or, if another data centre decides about the key, at that home, which it returns.
-func (c *Calls) hereOrAway(ctx context.Context, op api.Op, req *api.ReserveRequest,
-	here func(ledger.Held, context.Context, *api.ReserveRequest) (ledger.Reply, error),
-) (reply ledger.Reply, home string, err error) {
-	reply, err = here(c.ledger.Held(c.away(req.Durability, req.Scope, req.Key)), ctx, req)
-	home, elsewhere := c.Elsewhere(err)
-	if !elsewhere {
-		return reply, "", err
-	}
-	reply, err = c.callHome(ctx, home, op, req)
-	return reply, home, err
-}
-
-// Finish makes a commit or a reject here, or at the key's home. The home's outcome comes here with its changes.
+// Finish makes a commit or a reject here, or at the key's home.
 func (c *Calls) Finish(ctx context.Context, req *ledger.FinishRequest, outcome api.State) error {
-	op := api.OpCommit
-	var err error
-	req.Away = c.away(req.Durability, req.Scope, req.Key)
+	it := ledger.Item{Op: ledger.OpCommit, Finish: *req}
 	if outcome == api.StateRejected {
-		op, err = api.OpReject, c.ledger.Reject(ctx, req)
-	} else {
-		err = c.ledger.Commit(ctx, req)
+		it.Op = ledger.OpReject
 	}
-	home, elsewhere := c.Elsewhere(err)
-	if !elsewhere {
-		return err
-	}
-	in := api.FinishRequest{Key: req.Key, Scope: req.Scope, Token: req.Token, Fingerprint: req.Fingerprint, TTL: req.TTL}
-	_, err = c.reach.Homes.Call(ctx, home, op, in.AppendRawWith(nil, req.Result), 0)
-	return err
+	c.Make(ctx, &it)
+	return it.Err
 }
 
 // Release makes the call here, or at the key's home.
 func (c *Calls) Release(ctx context.Context, req *api.ReleaseRequest) error {
-	err := c.ledger.Held(c.away(req.Durability, req.Scope, req.Key)).Release(ctx, req)
-	home, elsewhere := c.Elsewhere(err)
-	if !elsewhere {
-		return err
+	it := ledger.Item{Op: ledger.OpRelease, Release: *req}
+	c.Make(ctx, &it)
+	return it.Err
+}
+
+// Make makes a call by itself, without waiting, here or at the key's home.
+func (c *Calls) Make(ctx context.Context, it *ledger.Item) {
+	if it.Op == ledger.OpReserve {
+		it.Reserve.Wait = 0
+		it.Reply, it.Err = c.Reserve(ctx, &it.Reserve, nil)
+		return
 	}
+	d, scope, key := about(it)
+	it.Away = c.away(d, scope, key)
+	c.ledger.Make(ctx, it)
+	if home, elsewhere := c.Elsewhere(it.Err); elsewhere {
+		it.Reply, it.Err = c.makeAtHome(ctx, home, it)
+	}
+}
+
+// about is what a call is about.
+func about(it *ledger.Item) (d api.Durability, scope, key string) {
+	switch it.Op {
+	case ledger.OpRelease:
+		return it.Release.Durability, it.Release.Scope, it.Release.Key
+	case ledger.OpCommit, ledger.OpReject:
+		return it.Finish.Durability, it.Finish.Scope, it.Finish.Key
+	default:
+		return it.Reserve.Durability, it.Reserve.Scope, it.Reserve.Key
+	}
+}
+
+// makeAtHome makes a call that is no reserve at its home. An outcome of the home comes here with its changes, and what this
+// ledger has recorded of an attempt that became unknown runs out by itself.
+func (c *Calls) makeAtHome(ctx context.Context, home string, it *ledger.Item) (ledger.Reply, error) {
+	switch it.Op {
+	case ledger.OpRenew:
+		again := func() (ledger.Reply, error) { return c.callHome(ctx, home, api.OpRenew, &it.Reserve) }
+		reply, err := again()
+		if err != nil {
+			return reply, err
+		}
+		return c.follow(ctx, &it.Reserve, home, reply, again)
+	case ledger.OpUnknown:
+		return c.callHome(ctx, home, api.OpUnknown, &it.Reserve)
+	case ledger.OpRelease:
+		return ledger.Reply{State: api.StateReleased}, c.releaseAtHome(ctx, home, &it.Release)
+	}
+	op, state := api.OpCommit, api.StateCommitted
+	if it.Op == ledger.OpReject {
+		op, state = api.OpReject, api.StateRejected
+	}
+	f := &it.Finish
+	in := api.FinishRequest{Key: f.Key, Scope: f.Scope, Token: f.Token, Fingerprint: f.Fingerprint, TTL: f.TTL}
+	_, err := c.reach.Homes.Call(ctx, home, op, in.AppendRawWith(nil, f.Result), 0)
+	return ledger.Reply{State: state}, err
+}
+
+func (c *Calls) releaseAtHome(ctx context.Context, home string, req *api.ReleaseRequest) error {
 	by := *req
 	by.Durability = api.DurabilityLocal
-	_, err = c.reach.Homes.Call(ctx, home, api.OpRelease, by.AppendRaw(nil), 0)
+	_, err := c.reach.Homes.Call(ctx, home, api.OpRelease, by.AppendRaw(nil), 0)
 	var p problemer
 	if fenced := errors.As(err, &p) && p.Problem().Code == api.CodeFenced; err != nil && !fenced {
 		return err
@@ -339,25 +370,6 @@ func (c *Calls) Release(ctx context.Context, req *api.ReleaseRequest) error {
 	return err
 }
 
-// Make makes a call by itself, without waiting.
-func (c *Calls) Make(ctx context.Context, it *ledger.Item) {
-	switch it.Op {
-	case ledger.OpReserve:
-		it.Reserve.Wait = 0
-		it.Reply, it.Err = c.Reserve(ctx, &it.Reserve, nil)
-	case ledger.OpRenew:
-		it.Reply, it.Err = c.Renew(ctx, &it.Reserve)
-	case ledger.OpUnknown:
-		it.Reply, it.Err = c.Unknown(ctx, &it.Reserve)
-	case ledger.OpRelease:
-		it.Reply.State, it.Err = api.StateReleased, c.Release(ctx, &it.Release)
-	case ledger.OpReject:
-		it.Reply.State, it.Err = api.StateRejected, c.Finish(ctx, &it.Finish, api.StateRejected)
-	default:
-		it.Reply.State, it.Err = api.StateCommitted, c.Finish(ctx, &it.Finish, api.StateCommitted)
-	}
-}
-
 // ErrAskAlone is the error of a call that is to be made by itself.
 var ErrAskAlone = errors.New("home: another data centre decides about the key")
 
@@ -367,26 +379,21 @@ func (c *Calls) LeaveOut(it *ledger.Item) {
 	if it.Err != nil {
 		return
 	}
-	away := func(d api.Durability, scope, key string) (home string) {
-		home, elsewhere := c.home(d, scope, key)
-		if elsewhere {
-			it.Err = ErrAskAlone
-		}
-		return home
-	}
-	switch it.Op {
-	case ledger.OpRelease:
-		away(it.Release.Durability, it.Release.Scope, it.Release.Key)
-	case ledger.OpCommit, ledger.OpReject:
-		it.Finish.Away = c.away(it.Finish.Durability, it.Finish.Scope, it.Finish.Key)
-	case ledger.OpRenew, ledger.OpUnknown:
-		away(it.Reserve.Durability, it.Reserve.Scope, it.Reserve.Key)
-	case ledger.OpReserve:
+	if it.Op == ledger.OpReserve {
 		if it.Err = c.reach.check(it.Reserve.Durability); it.Err != nil {
 			return
 		}
-		if home := away(it.Reserve.Durability, it.Reserve.Scope, it.Reserve.Key); home != "" && it.Err == nil && c.reach.Homes.Take() != nil {
-			it.Err = ErrAskAlone // which may find an outcome
-		}
+	}
+	d, scope, key := about(it)
+	home, elsewhere := c.home(d, scope, key)
+	switch it.Op {
+	case ledger.OpCommit, ledger.OpReject:
+		it.Away = c.away(d, scope, key)
+		return
+	case ledger.OpReserve: // a home that takes no new keys may still have an outcome
+		elsewhere = elsewhere || home != "" && c.reach.Homes.Take() != nil
+	}
+	if elsewhere {
+		it.Err = ErrAskAlone
 	}
 }

@@ -168,14 +168,16 @@ func TestGlobalKeyHasOneOutcome(t *testing.T) {
 	mustImport(t, l, imported("t", 1, time.Hour))
 	// This data centre may have become the home since.
 	for _, away := range []*HomeError{{Home: "dc2"}, nil} {
-		again, other := finishReq("k", "t", "another answer"), finishReq("k", "t", "b")
-		for _, r := range []*FinishRequest{again, other} {
-			r.Away, r.Durability = away, api.DurabilityGlobal
+		end := func(op Op, body string) error {
+			it := Item{Op: op, Finish: *finishReq("k", "t", body), Away: away}
+			it.Finish.Durability = api.DurabilityGlobal
+			l.Make(t.Context(), &it)
+			return it.Err
 		}
-		if err := l.Commit(t.Context(), again); err != nil {
+		if err := end(OpCommit, "another answer"); err != nil {
 			t.Errorf("a commit of what is committed: %v", err)
 		}
-		if err := l.Reject(t.Context(), other); !errors.Is(err, ErrConflict) {
+		if err := end(OpReject, "b"); !errors.Is(err, ErrConflict) {
 			t.Errorf("a reject of what is committed: %v, want a conflict as at the home", err)
 		}
 	}

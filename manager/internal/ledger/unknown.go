@@ -19,7 +19,9 @@ import (
 // ErrFingerprintMismatch, ErrFull (only when the entry was gone), the store's. After a store error or a cancelled context, repeating the call
 // settles the outcome.
 func (l *Ledger) Renew(ctx context.Context, req *api.ReserveRequest) (Reply, error) {
-	return l.Held(nil).Renew(ctx, req)
+	it := Item{Op: OpRenew, Reserve: *req}
+	l.Make(ctx, &it)
+	return it.Reply, it.Err
 }
 
 // Unknown ends the reservation of the request's token as UNKNOWN: the work may have run, and its outcome is not known.
@@ -30,23 +32,9 @@ func (l *Ledger) Renew(ctx context.Context, req *api.ReserveRequest) (Reply, err
 //
 // Errors: as for Renew.
 func (l *Ledger) Unknown(ctx context.Context, req *api.ReserveRequest) (Reply, error) {
-	return l.Held(nil).Unknown(ctx, req)
-}
-
-func (l *Ledger) callWithReserve(ctx context.Context, op Op, req *api.ReserveRequest, away *HomeError, do func(*run) error) (Reply, error) {
-	if err := checkReserve(op, req); err != nil {
-		l.counters.add(tally{op: op, outcome: OutcomeInvalid})
-		return Reply{}, err
-	}
-	r := l.startRun(op, recordKey(req.Scope, req.Key))
-	r.reserve, r.away, r.do = req, away, do
-	err := l.update(ctx, r)
-	reply := r.reply
-	r.recycle()
-	if err != nil {
-		return Reply{}, err
-	}
-	return reply, nil
+	it := Item{Op: OpUnknown, Reserve: *req}
+	l.Make(ctx, &it)
+	return it.Reply, it.Err
 }
 
 // checkReserve rejects fields that a call does not use.
@@ -184,15 +172,14 @@ func (l *Ledger) Resolve(ctx context.Context, scope, key string, res Resolution)
 		return Entry{}, err
 	}
 	rk := recordKey(scope, key)
-	r := newRun()
-	r.tx.l, r.op, r.key = l, OpResolve, rk
 	var entry Entry
-	r.fn = func(tx *Tx) (err error) {
-		entry, r.more, err = tx.resolve(rk, res)
+	r := l.startRun(OpResolve, func(r *run) (err error) {
+		entry, r.more, err = r.tx.resolve(rk, res)
 		return err
-	}
-	r.do = (*run).call
-	if err := l.update(ctx, r); err != nil {
+	})
+	err := l.update(ctx, r)
+	r.recycle()
+	if err != nil {
 		return Entry{}, err
 	}
 	return entry, nil
