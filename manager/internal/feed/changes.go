@@ -226,9 +226,27 @@ func (f *Feed) outcomes(tx store.Tx, p *position, from, to string, limit int, ou
 	}
 }
 
-// Wait returns when the feed may have something after the cursor that Changes returned, when wait is over, or
-// with the error of ctx.
-func (f *Feed) Wait(ctx context.Context, after Page, wait time.Duration) error {
+// Next is Changes that has all that the ledger acknowledged before the call, and that waits for a page that is not empty. hold is
+// called when the wait begins, as that of ledger.Ledger.Reserve is.
+func (f *Feed) Next(ctx context.Context, origin, after string, limit int, wait time.Duration, hold ledger.HoldFunc) (Page, error) {
+	page, err := f.Changes(ctx, origin, after, limit)
+	empty := func() bool { return err == nil && len(page.Changes) == 0 && page.Sequence == page.Head }
+	if empty() && f.Publish(ctx) == nil {
+		page, err = f.Changes(ctx, origin, page.Cursor, limit)
+	}
+	if !empty() || wait == 0 {
+		return page, err
+	}
+	ctx, stop := hold()
+	defer stop()
+	if err := f.wait(ctx, page, wait); err != nil {
+		return Page{}, err
+	}
+	return f.Changes(ctx, origin, page.Cursor, limit)
+}
+
+// wait returns when the feed may have something after a page, when wait is over, or with the error of ctx.
+func (f *Feed) wait(ctx context.Context, after Page, wait time.Duration) error {
 	w := f.store.Watch(topic)
 	defer w.Stop()
 	over, poll := time.NewTimer(wait), time.NewTicker(f.ledger.Options().PollInterval)

@@ -96,22 +96,10 @@ func (tx *Tx) follow(key string, req *api.ReserveRequest, home string, seen Seen
 	}
 	next := tx.reservation(req, at, []byte(req.Token), []byte(req.Fingerprint))
 	if alive && string(e.token) == req.Token {
-		next.inherit(e)
-		if e.state == api.StatePending {
-			next.expires = max(next.expires, e.expires)
-		}
-		if req.UnknownTTL == 0 {
-			next.unknown, next.explicit = e.unknown, e.explicit
-		}
+		next.extend(e, req)
 	}
 	next.home = []byte(home)
-	if tx.supersede(key, e, now) == nil {
-		if _, err := tx.fitOutcome(OpRenew, key, nil, &next); err != nil {
-			tx.restore(key, e, now)
-			return err
-		}
-	}
-	if err := tx.write(key, &next); err != nil {
+	if err := tx.writeReservation(key, e, &next); err != nil {
 		return err
 	}
 	if !alive || string(e.token) != req.Token {

@@ -73,25 +73,36 @@ func (tx *Tx) renew(key string, req *api.ReserveRequest, away *HomeError) (Reply
 	next, outcome := tx.reservation(req, at, []byte(req.Token), []byte(req.Fingerprint)), OutcomeLate
 	if v == verdictExtend {
 		outcome = OutcomeDone
-		next.inherit(e)
-		if e.state == api.StatePending {
-			next.expires = max(next.expires, e.expires)
-		}
-		if req.UnknownTTL == 0 {
-			next.unknown, next.explicit = e.unknown, e.explicit
-		}
+		next.extend(e, req)
 	}
-	if tx.supersede(key, e, next.touched) == nil {
-		if _, err := tx.fitOutcome(OpRenew, key, nil, &next); err != nil {
-			tx.restore(key, e, next.touched)
-			return Reply{}, err
-		}
-	}
-	if err := tx.write(key, &next); err != nil {
+	if err := tx.writeReservation(key, e, &next); err != nil {
 		return Reply{}, err
 	}
 	tx.count(OpRenew, outcome)
 	return Reply{State: api.StateReserved, ExpiresIn: remaining(next.expires, at)}, nil
+}
+
+// extend makes a reservation the continuation of that of the same attempt. It never shortens it.
+func (r *record) extend(e *record, req *api.ReserveRequest) {
+	r.inherit(e)
+	if e.state == api.StatePending {
+		r.expires = max(r.expires, e.expires)
+	}
+	if req.UnknownTTL == 0 {
+		r.unknown, r.explicit = e.unknown, e.explicit
+	}
+}
+
+// writeReservation writes a reservation that the ledger does not refuse as it may a new key's. e is what it replaces; where e
+// is gone, it needs room.
+func (tx *Tx) writeReservation(key string, e, next *record) error {
+	if tx.supersede(key, e, next.touched) == nil {
+		if _, err := tx.fitOutcome(OpRenew, key, nil, next); err != nil {
+			tx.restore(key, e, next.touched)
+			return err
+		}
+	}
+	return tx.write(key, next)
 }
 
 // unknown records that an outcome is not known. more is as for finish.

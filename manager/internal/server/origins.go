@@ -123,7 +123,7 @@ func (h *originHandlers) changes(r *httpd.Request, w *httpd.Response) error {
 	if q["from_ms"] != "" || q["to_ms"] != "" {
 		f, err = h.feed.Outcomes(r.Context(), origin, from, to, q["after"], int(limit))
 	} else {
-		f, err = h.next(r, origin, q["after"], int(limit), time.Duration(wait)*time.Millisecond)
+		f, err = h.feed.Next(r.Context(), origin, q["after"], int(limit), time.Duration(wait)*time.Millisecond, r.Hold)
 	}
 	if errors.Is(err, ledger.ErrCursor) {
 		return badCursor("after", q["after"])
@@ -134,24 +134,6 @@ func (h *originHandlers) changes(r *httpd.Request, w *httpd.Response) error {
 	w.JSON(200)
 	w.Body, err = peers.AppendFeed(w.Body, &f)
 	return err
-}
-
-// next reads a page of the feed, and waits for one that is not empty.
-func (h *originHandlers) next(r *httpd.Request, origin, after string, limit int, wait time.Duration) (feed.Page, error) {
-	f, err := h.feed.Changes(r.Context(), origin, after, limit)
-	empty := func() bool { return err == nil && len(f.Changes) == 0 && f.Sequence == f.Head }
-	if empty() && h.feed.Publish(r.Context()) == nil { // a caller sees what was acknowledged before its call
-		f, err = h.feed.Changes(r.Context(), origin, f.Cursor, limit)
-	}
-	if !empty() || wait == 0 {
-		return f, err
-	}
-	ctx, stop := r.Hold()
-	defer stop()
-	if err := h.feed.Wait(ctx, f, wait); err != nil {
-		return feed.Page{}, err
-	}
-	return h.feed.Changes(ctx, origin, f.Cursor, limit)
 }
 
 func (h *originHandlers) digests(r *httpd.Request, w *httpd.Response) error {
