@@ -59,10 +59,9 @@ var mayImport = map[string][]string{
 	"manager/internal/app":      {"manager/api", "manager/internal/filelock", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/internal/home", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", "manager/internal/tracing", "manager/internal/ui", domain, engines, "manager/internal/wal"},
 	"manager/internal/tracing":  {},
 	"manager/internal/settings": {"manager/api", "manager/internal/peers", "manager/internal/httpd", "manager/internal/object", "manager/internal/store/etcd/dsn", domain},
-	"manager/internal/server":   {"manager/api", "manager/api/schema", "manager/internal/peers", "manager/internal/openapi", "manager/internal/httpd", "manager/internal/logs", "manager/internal/quarantine", "manager/internal/submit", domain},
+	"manager/internal/server":   {"manager/api", "manager/api/schema", "manager/internal/home", "manager/internal/peers", "manager/internal/openapi", "manager/internal/httpd", "manager/internal/logs", "manager/internal/quarantine", "manager/internal/submit", domain},
 	"manager/internal/httpd":    {"manager/api"},
 	"manager/internal/ui":       {"manager/api", "manager/internal/httpd", domain},
-	"manager/internal/home":     {"manager/api"},
 
 	"manager/internal/codec":  {},
 	"manager/internal/submit": {"manager/api", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/store"},
@@ -71,7 +70,9 @@ var mayImport = map[string][]string{
 	"manager/internal/shard":  {"manager/api", "manager/internal/codec", contract},
 
 	// Other data centres.
-	"manager/internal/peers": {"manager/api", "manager/internal/ledger", "manager/internal/shard", contract},
+	"manager/internal/home":  {"manager/api", "manager/internal/ledger"},
+	"manager/internal/feed":  {"manager/api", "manager/internal/ledger", contract},
+	"manager/internal/peers": {"manager/api", "manager/internal/feed", "manager/internal/ledger", "manager/internal/shard", contract},
 
 	"manager/internal/logs":              {"manager/api", "manager/internal/codec"},
 	"manager/internal/logs/storelogs":    {"manager/internal/batch", "manager/internal/logs", contract},
@@ -115,9 +116,9 @@ var mayImport = map[string][]string{
 	"manager/internal/store/storetest":   {"manager/internal/store"},
 	"manager/internal/logs/logstest":     {"manager/api", "manager/internal/logs"},
 	"manager/internal/jobs/jobstest":     {"manager/api", "manager/internal/jobs", "manager/managertest/deep", contract},
-	"manager/internal/ledger/ledgertest": {"manager/api", "manager/internal/ledger", "manager/internal/shard", "manager/managertest/deep", contract},
+	"manager/internal/ledger/ledgertest": {"manager/api", "manager/internal/feed", "manager/internal/ledger", "manager/internal/shard", "manager/managertest/deep", contract},
 	"manager/internal/httpd/httpdtest":   {"manager/api"},
-	"manager/managertest":                {"manager/api", "manager/managertest/ports", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/server", "manager/internal/ui", domain, engines},
+	"manager/managertest":                {"manager/api", "manager/managertest/ports", "manager/internal/home", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/server", "manager/internal/ui", domain, engines},
 	"manager/managertest/azuretest":      {"manager/internal/object/objecttest"},
 	"manager/managertest/calls":          {"manager/api"},
 	"manager/managertest/deep":           {},
@@ -143,13 +144,13 @@ var mayImport = map[string][]string{
 // Short for several packages each.
 const (
 	contract = "store and what every engine has"
-	domain   = "jobs, ledger, shard and the store"
+	domain   = "jobs, ledger, feed, shard and the store"
 	engines  = "all engines"
 )
 
 var shorthand = map[string][]string{
 	contract: {"manager/internal/store", "manager/internal/store/unread"},
-	domain: {"manager/internal/jobs", "manager/internal/ledger", "manager/internal/shard", "manager/internal/store",
+	domain: {"manager/internal/jobs", "manager/internal/ledger", "manager/internal/feed", "manager/internal/shard", "manager/internal/store",
 		"manager/internal/store/unread", "manager/internal/store/downtime"},
 	engines: {"manager/internal/store/mem", "manager/internal/store/sqlite", "manager/internal/store/redis", "manager/internal/store/postgres",
 		"manager/internal/store/etcd"},

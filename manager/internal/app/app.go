@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/oncegate/oncegate/manager/internal/crypt"
+	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
@@ -106,6 +107,7 @@ type app struct {
 	moved     *movedEntries
 	downtimes prometheus.Counter
 	ledger    *ledger.Ledger
+	feed      *feed.Feed
 	queue     *jobs.Queue
 	logs      logs.Engine
 	auth      *httpd.Auth
@@ -233,6 +235,7 @@ func (a *app) start(ctx context.Context) error {
 	if a.ledger, err = ledger.New(a.store, ledgerOpts); err != nil {
 		return err
 	}
+	a.feed = feed.New(a.store, a.ledger, s.Feed)
 	if err := a.openFeed(ctx); err != nil {
 		return err
 	}
@@ -249,7 +252,7 @@ func (a *app) start(ctx context.Context) error {
 	}
 	if a.peers != nil && len(a.peers.Peers()) > 0 {
 		a.puller = peers.New(peers.Options{
-			Network: a.peers, Ledger: a.ledger, Store: a.store, Log: a.log, CheckEvery: s.CompareEvery, Lists: a.homes,
+			Network: a.peers, Ledger: a.ledger, Feed: a.feed, Store: a.store, Log: a.log, CheckEvery: s.CompareEvery, Lists: a.homes,
 			Self: peers.Own{Keeper: a.shard, Quarantine: a.restored, Remembers: a.longestTTL, Log: a.log},
 		})
 	}
@@ -258,7 +261,7 @@ func (a *app) start(ctx context.Context) error {
 	opts.Version, opts.Logger, opts.Audit, opts.Auth, opts.Unready = a.version, a.log, a.auditLog, a.auth, a.unready(leases)
 	opts.Tracer = a.tracing.Tracer()
 	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.shard, a.reach()), server.JobRoutes(a.store, a.ledger, a.queue),
-		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, checkLogRecord), server.LogRoutes(a.logs), server.OriginRoutes(a.ledger, a.puller, lists), server.QuarantineRoutes(a.restored), server.DescriptionRoutes()); err != nil {
+		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, checkLogRecord), server.LogRoutes(a.logs), server.OriginRoutes(a.ledger, a.feed, a.puller, lists), server.QuarantineRoutes(a.restored), server.DescriptionRoutes()); err != nil {
 		return err
 	}
 	if err := a.register(); err != nil {
@@ -274,7 +277,7 @@ func (a *app) start(ctx context.Context) error {
 	}
 	a.goRun(func() { leases.Run(background) })
 	a.goRun(func() { a.ledger.Run(background, a.sweepFailed) })
-	a.goRun(func() { a.ledger.RunFeed(background, a.feedFailed) })
+	a.goRun(func() { a.feed.Run(background, a.feedFailed) })
 	if a.puller != nil {
 		a.goRun(func() { a.puller.Run(background) })
 	}
@@ -386,7 +389,7 @@ func (a *app) register() error {
 		all = append(all, a.homes.Collectors()...)
 	}
 	if a.peers != nil {
-		all = append(all, &peersCollector{a.ledger, a.puller})
+		all = append(all, &peersCollector{a.ledger, a.feed, a.puller})
 	}
 	for _, c := range all {
 		if err := a.registry.Register(c); err != nil {
@@ -400,9 +403,9 @@ func (a *app) register() error {
 const cacheFor = 5 * time.Second
 
 // reach says which durabilities the ledger can give.
-func (a *app) reach() server.Reach {
+func (a *app) reach() home.Reach {
 	caps := a.store.Capabilities()
-	reach := server.Reach{Quorum: caps.Quorum, Engine: caps.Name}
+	reach := home.Reach{Quorum: caps.Quorum, Engine: caps.Name}
 	if a.peers != nil {
 		reach.Homes = a.homes
 		if len(a.peers.Peers()) > 0 {

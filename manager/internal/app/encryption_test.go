@@ -9,6 +9,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/crypt"
+	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -24,6 +25,7 @@ func TestConflictsAreEncrypted(t *testing.T) {
 	line := func(id string, fill byte) string {
 		return id + ":" + base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{fill}, crypt.KeyBytes)) + "\n"
 	}
+	var changes *feed.Feed // of the ledger that was opened last
 	open := func(keys string) (*ledger.Ledger, *sealed.Store) {
 		ring, err := crypt.Parse([]byte(keys))
 		if err != nil {
@@ -34,10 +36,11 @@ func TestConflictsAreEncrypted(t *testing.T) {
 			t.Fatal(err)
 		}
 		l, err := ledger.New(st, ledger.Options{Origin: "dc1", CleanupInterval: time.Millisecond})
-		if err == nil {
-			err = l.OpenFeed(t.Context(), "")
-		}
 		if err != nil {
+			t.Fatal(err)
+		}
+		changes = feed.New(st, l, feed.Options{})
+		if err := changes.Open(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 		return l, st.(*sealed.Store)
@@ -91,7 +94,7 @@ func TestConflictsAreEncrypted(t *testing.T) {
 	}
 	l, _ = open(line("k2", 2)) // the first key is gone
 	want(l)
-	if digests, _, err := l.Digests(t.Context(), "dc1", 0); err != nil || len(digests) != 1 || digests[0].Outcomes != 1 {
+	if digests, _, err := changes.Digests(t.Context(), "dc1", 0); err != nil || len(digests) != 1 || digests[0].Outcomes != 1 {
 		t.Errorf("digests %v, %v", digests, err)
 	}
 	now = now.Add(2 * time.Hour)
@@ -99,7 +102,7 @@ func TestConflictsAreEncrypted(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		l.RunFeed(ctx, func(err error) { t.Error(err) })
+		changes.Run(ctx, func(err error) { t.Error(err) })
 	}()
 	for deadline := time.Now().Add(time.Minute); stored() > 0 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/peers"
 	"github.com/oncegate/oncegate/manager/internal/settings"
@@ -13,8 +14,8 @@ import (
 
 // openFeed prepares the change feed of a ledger with an origin.
 func (a *app) openFeed(ctx context.Context) error {
-	err := a.ledger.OpenFeed(ctx, a.restoredName())
-	var other *ledger.OriginError
+	err := a.feed.Open(ctx, a.restoredName())
+	var other *feed.OriginError
 	if errors.As(err, &other) {
 		return settings.Usagef("--origin %q: %v", other.Want, other)
 	}
@@ -33,6 +34,7 @@ func (a *app) clashed(c ledger.Clash) {
 // peersCollector exports what the feed and its readers count.
 type peersCollector struct {
 	ledger *ledger.Ledger
+	feed   *feed.Feed
 	puller *peers.Puller // nil without peers
 }
 
@@ -66,8 +68,8 @@ func (c *peersCollector) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, n uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 	}
-	s := c.ledger.FeedStats()
-	counter(descPublished, s.Published)
+	s := c.ledger.OriginStats()
+	counter(descPublished, c.feed.Published())
 	counter(descImported, s.Imported, "imported")
 	counter(descImported, s.Repeated, "repeated")
 	counter(descImported, s.Dropped, "dropped")

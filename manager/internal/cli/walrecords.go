@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/oncegate/oncegate/manager/internal/crypt"
+	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
@@ -108,7 +109,7 @@ func (c *recordCheck) change(ch *mem.Change) {
 		err = sealed.CheckRecord(id.Key, value)
 	case id.Collection == shard.Collection:
 		_, err = shard.Read(id.Key, ch.Value)
-	case ledger.FeedCollection(id.Collection), peers.Owns(id.Collection), id.Collection == downtime.Collection: // made again when it cannot be read
+	case feed.Owns(id.Collection), peers.Owns(id.Collection), id.Collection == downtime.Collection: // made again when it cannot be read
 		return
 	default:
 		c.odd[id] = "this program does not know its collection"

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -91,7 +92,7 @@ func (m *manager) listen() {
 		m.t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	if m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: log, MaxBodyBytes: 4 << 20}}, server.LedgerRoutes(m.ledger, nil, server.Reach{}), server.JobRoutes(m.store, m.ledger, m.queue)); err != nil {
+	if m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: log, MaxBodyBytes: 4 << 20}}, server.LedgerRoutes(m.ledger, nil, home.Reach{}), server.JobRoutes(m.store, m.ledger, m.queue)); err != nil {
 		m.t.Fatal(err)
 	}
 	m.server.SetReady("")

@@ -3,7 +3,7 @@
 // Every global key has a home, one of all data centres: the owner of the client id of a structured key, else of scope
 // and key, by rendezvous hashing over the names of all data centres (api.Home). The home's ledger decides, so no two
 // data centres run the key. The manager that gets a call of a gate makes it at the home with the same token, and answers
-// what the home answers.
+// what the home answers (Calls).
 //
 // A home takes a reserve only if it agrees that the key is its own, and if both sides have the same list of data centres.
 // Otherwise two homes could run one key. Other calls it also takes about keys that its ledger holds: what began here ends

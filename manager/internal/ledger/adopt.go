@@ -11,22 +11,27 @@ import (
 // adoptBatch is how many outcomes one transaction adopts.
 const adoptBatch = 256
 
-// adoption gives this ledger's origin to outcomes that were recorded while it had none, and publishes them. Without that no
+// Adoption gives this ledger's origin to outcomes that were recorded while it had none, and publishes them. Without that no
 // other data centre would ever learn of them.
-type adoption struct {
+type Adoption struct {
 	batch  int         // 0 before the first step
 	states []api.State // that are left
 	after  *store.Hit
 }
 
-// adoptSome makes a step. more: there is another one. After an error the step is made again.
-func (l *Ledger) adoptSome(ctx context.Context, a *adoption) (more bool, err error) {
+// Adopt makes a step. more: there is another one. After an error, which is the store's, the step is made again.
+func (l *Ledger) Adopt(ctx context.Context, a *Adoption) (more bool, err error) {
+	defer func() {
+		if more && err == nil {
+			l.noteRecorded()
+		}
+	}()
 	ctx, cancel := l.opContext(ctx)
 	defer cancel()
 	if a.batch == 0 {
 		// What is recorded between the counts has an origin, so they suggest no work where there is none.
 		var n [3]int
-		for i, index := range []string{indexOf(api.StateCommitted), indexOf(api.StateRejected), indexOrigin} {
+		for i, index := range []string{indexOf(api.StateCommitted), indexOf(api.StateRejected), OriginIndex} {
 			if n[i], err = l.store.Len(ctx, collection, index); err != nil {
 				return true, err
 			}
@@ -78,7 +83,7 @@ func (tx *Tx) adoptAll(hits []store.Hit) (seen int, err error) {
 		key := hits[seen].Key
 		var r record
 		e, err := tx.l.load(tx.Tx, key, &r)
-		if tx.l.skips(err) {
+		if tx.l.Skips(err) {
 			continue
 		}
 		if err != nil {

@@ -20,6 +20,10 @@ type Item struct {
 	Release api.ReleaseRequest
 	// Waits says that the caller calls Place.Await if the reserve is answered pending. That answer is then not counted here.
 	Waits bool
+	// Away, if not nil, says that the key's home, by the list of data centres, is elsewhere. What began here ends here: the
+	// list may have changed since. About a key of which the ledger has nothing of its own, a call that is no reserve changes
+	// nothing, and this is its error.
+	Away *HomeError
 
 	// Reply and Err are what the call returns by itself. After a commit, reject or release, Reply has its state. An
 	// item whose Err is already set is skipped.
@@ -64,6 +68,14 @@ func (l *Ledger) Batch(ctx context.Context, items []Item) {
 		l.lookupBatch(ctx, items)
 	}
 	l.batch(ctx, items)
+}
+
+// Make makes the call of an item by itself; see Batch. Errors: those of the call.
+func (l *Ledger) Make(ctx context.Context, it *Item) {
+	if it.check(l); it.phase == open {
+		it.phase = separate
+		l.single(ctx, it)
+	}
 }
 
 // check validates the request and finds the item's key.
@@ -174,30 +186,13 @@ func (l *Ledger) single(ctx context.Context, it *Item) {
 		}
 		return
 	}
-	r := l.startRun(it.Op, it.key)
-	r.reserve, r.finish, r.release = &it.Reserve, &it.Finish, &it.Release
-	switch it.Op {
-	case OpRenew:
-		r.do = (*run).doRenew
-	case OpUnknown:
-		r.do = (*run).doUnknown
-	case OpRelease:
-		r.do, r.reply.State = (*run).doRelease, api.StateReleased
-	default:
-		r.do, r.reply.State = (*run).doFinish, outcomeState(it.Op)
-	}
-	it.Err = l.update(ctx, r)
-	it.Reply = r.reply
-	r.recycle()
-	if it.Err != nil {
-		it.Reply = Reply{}
-	}
+	l.alone(ctx, it)
 }
 
 // runShared runs the open items in one transaction.
 func (l *Ledger) runShared(ctx context.Context, items []Item) error {
-	r := l.startRun(OpReserve, "")
-	r.items, r.anySeparate, r.do = items, countPhase(items, separate) > 0, (*run).doBatch
+	anySeparate := countPhase(items, separate) > 0
+	r := l.startRun(OpReserve, func(r *run) error { return r.serveShared(items, &anySeparate) })
 	var err error
 	if l.sizes {
 		err = l.execute(ctx, r)
@@ -215,16 +210,16 @@ func (l *Ledger) runShared(ctx context.Context, items []Item) error {
 	return err
 }
 
-// doBatch judges the open items. An item found to be separate stays so in later runs of the function, even if a later
-// run could serve it.
-func (r *run) doBatch() error {
-	tx, items := &r.tx, r.items
+// serveShared judges the open items. An item found to be separate stays so in later runs of the function, even if a later
+// run could serve it. anySeparate: there is one.
+func (r *run) serveShared(items []Item, anySeparate *bool) error {
+	tx := &r.tx
 	if err := tx.prefetchItems(items); err != nil {
 		return err
 	}
 	for i := range items {
 		it := &items[i]
-		if it.phase == open && r.anySeparate && hasPhase(items[:i], separate, it.key) {
+		if it.phase == open && *anySeparate && hasPhase(items[:i], separate, it.key) {
 			it.phase = separate
 		}
 		if it.phase != open {
@@ -243,11 +238,11 @@ func (r *run) doBatch() error {
 			return it.Err // of the whole transaction
 		case undo:
 			it.phase = separate
-			r.anySeparate = true
+			*anySeparate = true
 			return errUndo
 		case more:
 			it.phase = separate
-			r.anySeparate = true
+			*anySeparate = true
 			tx.tallies = tx.tallies[:counted]
 		case it.Err != nil && !refuses(it.Err):
 			tx.count(it.Op, OutcomeError)
@@ -308,18 +303,19 @@ func (tx *Tx) serve(it *Item) (reply Reply, more bool, err error) {
 	switch it.Op {
 	case OpReserve:
 		reply, err = tx.reserve(it.key, &it.Reserve)
-		if !it.Waits || reply.State != api.StatePending {
+		// The caller counts a reserve that is alone, which it may try several times.
+		if it.phase == open && (!it.Waits || reply.State != api.StatePending) {
 			tx.countReserve(reply, err)
 		}
 	case OpRenew:
-		reply, err = tx.renew(it.key, &it.Reserve, nil)
+		reply, err = tx.renew(it.key, &it.Reserve, it.Away)
 	case OpUnknown:
-		reply, more, err = tx.unknown(it.key, &it.Reserve, nil, true)
+		reply, more, err = tx.unknown(it.key, &it.Reserve, it.Away, true)
 	case OpRelease:
-		err = tx.release(it.key, &it.Release, nil)
+		err = tx.release(it.key, &it.Release, it.Away)
 		reply.State = api.StateReleased
 	default:
-		more, err = tx.finish(it.key, it.Op, &it.Finish, true)
+		more, err = tx.finish(it.key, it.Op, &it.Finish, it.Away, true)
 		reply.State = outcomeState(it.Op)
 	}
 	if err != nil {
@@ -334,7 +330,7 @@ func (l *Ledger) lookupBatch(ctx context.Context, items []Item) {
 	if !hasOpenReserve(items) {
 		return
 	}
-	r := l.startRun(OpReserve, "")
+	q := lookup{l: l}
 	err := l.store.View(ctx, func(stx store.Tx) error {
 		replacePhase(items, previewed, open)
 		for i := range items {
@@ -342,21 +338,20 @@ func (l *Ledger) lookupBatch(ctx context.Context, items []Item) {
 			if it.phase != open || it.Op != OpReserve || hasPhase(items[:i], open, it.key) {
 				continue
 			}
-			r.key, r.reserve = it.key, &it.Reserve
-			err := r.lookupIn(stx)
+			q.key, q.token, q.fingerprint = it.key, it.Reserve.Token, it.Reserve.Fingerprint
+			err := q.read(stx)
 			if errors.Is(err, store.ErrUnreadable) {
 				continue
 			}
 			if err != nil {
 				return err
 			}
-			if r.found || r.refusal != nil {
-				it.phase, it.Reply, it.Err, it.own, it.prints = previewed, r.reply, r.refusal, r.own, r.prints
+			if q.ok || q.refusal != nil {
+				it.phase, it.Reply, it.Err, it.own, it.prints = previewed, q.reply, q.refusal, q.own, q.prints
 			}
 		}
 		return nil
 	})
-	r.recycle()
 	if err != nil {
 		replacePhase(items, previewed, open) // the read-write transaction that follows reports the error
 		return
@@ -364,7 +359,7 @@ func (l *Ledger) lookupBatch(ctx context.Context, items []Item) {
 	for i := range items {
 		if it := &items[i]; it.phase == previewed {
 			it.phase = answered
-			l.tellLookup(ctx, it.key, it.own, it.Err, it.prints)
+			l.tellLookup(ctx, it.key, &found{own: it.own, refusal: it.Err, prints: it.prints})
 			if !it.awaits() {
 				l.tellReserve(ctx, it.key, it.Reply, it.Err)
 			}

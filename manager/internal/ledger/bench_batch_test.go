@@ -14,8 +14,8 @@ import (
 )
 
 // BenchmarkBatch is a new key that is reserved and committed, in calls of its own or in batches, on
-// the volatile engine by one caller and on the durable one by 64, there also with an origin, whose
-// feed is published meanwhile, and where the scope has a share. An operation is one key; the processor's time shows more than the
+// the volatile engine by one caller and on the durable one by 64, there also with an origin, and where
+// the scope has a share. An operation is one key; the processor's time shows more than the
 // clock where others use the machine, too.
 func BenchmarkBatch(b *testing.B) {
 	for _, items := range []int{1, 4, 16, 64} {
@@ -45,14 +45,6 @@ func benchBatches(b *testing.B, st store.Store, size, callers int, opts Options)
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := l.OpenFeed(context.Background(), ""); err != nil {
-		b.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var publisher sync.WaitGroup
-	publisher.Go(func() { l.RunFeed(ctx, func(err error) { b.Error(err) }) })
-	defer publisher.Wait()
-	defer stop()
 	b.ReportAllocs()
 	result := answer(200, "0123456789012345678901234567890123456789")
 	begun := cpuTime(b)

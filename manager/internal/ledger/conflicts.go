@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
-	"math"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -28,6 +27,9 @@ type Conflict struct {
 	Outcomes  []OriginOutcome
 	ExpiresIn time.Duration
 }
+
+// conflictBytes bounds the answers on one page of conflicts.
+const conflictBytes = 1 << 20
 
 // Conflicts lists conflicts in the order of scopes and keys, up to limit of them or a MiB of answers. cursor is that of
 // the page before, "" for the first page; next is "" on the last one. Errors: ErrCursor, the store's.
@@ -53,7 +55,7 @@ func (l *Ledger) Conflicts(ctx context.Context, limit int, cursor string) (list 
 				if h.SortKey == last {
 					continue
 				}
-				if len(list) == limit || size > feedBytes {
+				if len(list) == limit || size > conflictBytes {
 					next = base64.RawURLEncoding.EncodeToString([]byte(last))
 					return nil
 				}
@@ -142,57 +144,40 @@ func ReadConflict(key string, value []byte) ([]store.Entry, error) {
 	return loserEntries(key[len(prefix):], &r), nil
 }
 
-// Digest is what a ledger holds of an origin's outcomes that were recorded in a span of time.
-type Digest struct {
-	// From is the beginning of the span by the hybrid clock, in Unix milliseconds.
-	From int64
-	// Outcomes are how many, and Sum is the same where they are the same.
-	Outcomes int
-	Sum      uint64
-}
-
-const (
-	// LeastSpan is the span of a digest; longer ones are used where there would be more than maxDigests.
-	LeastSpan  = 1 << 16
-	maxDigests = 2048
-)
-
-// Digests returns the digests of an origin's outcomes, and the span of each in milliseconds. span 0 lets the ledger
-// choose. Outcomes that lost a conflict count. Errors: *api.FieldError, the store's.
-func (l *Ledger) Digests(ctx context.Context, origin string, span int64) ([]Digest, int64, error) {
-	if span == 0 {
-		span = LeastSpan
-		oldest, newest, err := l.bounds(ctx, origin)
-		if err != nil {
-			return nil, 0, err
-		}
-		for (newest-oldest)/span >= maxDigests {
-			span *= 2
-		}
-	}
-	if span < LeastSpan || span > math.MaxInt64/2 {
-		return nil, 0, &api.FieldError{Field: "span_ms", Allowed: "must be at least 65536"}
-	}
-	found := make(map[int64]*Digest)
-	for _, c := range []store.Collection{collection, conflicts} {
-		err := l.eachOutcome(ctx, c, origin, originPrefix(origin), func(hlc uint64, h store.Hit) {
-			at := int64(hlc >> 16)
-			from := at - at%span
-			d := found[from]
-			if d == nil {
-				d = &Digest{From: from}
-				found[from] = d
+// SweepConflicts removes conflicts that are over. Its error is the store's.
+func (l *Ledger) SweepConflicts(ctx context.Context) error {
+	for more := true; more; {
+		err := l.transact(ctx, func(tx *Tx) error {
+			more = false
+			hits, err := tx.Scan(conflicts, indexExpiry, store.Range{To: sortKey(tx.Now().UnixMilli() + 1), Limit: 32})
+			if err != nil {
+				return err
 			}
-			key := h.Key
-			if c == conflicts {
-				key = key[min(len(originPrefix(origin)), len(key)):]
+			for _, h := range hits {
+				value, err := tx.Get(conflicts, h.Key)
+				if errors.Is(err, store.ErrNotFound) {
+					continue
+				}
+				if err != nil {
+					return err
+				}
+				var r record
+				if decodeRecord(h.Key, value, &r) == nil && r.expires > tx.Now().UnixMilli() {
+					continue
+				}
+				if err := tx.Delete(conflicts, h.Key); err != nil {
+					return err
+				}
+				more = len(hits) == 32
 			}
-			d.Outcomes++
-			d.Sum += sumOf(h.SortKey, key)
+			return nil
 		})
+		if errors.Is(err, store.ErrConflict) {
+			return nil
+		}
 		if err != nil {
-			return nil, 0, err
+			return err
 		}
 	}
-	return sortedDigests(found), span, nil
+	return l.CountLosers(ctx)
 }

@@ -120,15 +120,10 @@
 // # Origins
 //
 // With Options.Origin the ledger is one of several data centres. Each outcome that it records has the origin, a time of a
-// hybrid logical clock and a fence, the number of earlier attempts of the key that ran out here. A publisher gives each
-// one a number in the change feed, a page of many in one record. The feed holds keys only: Changes reads the entries, so an
-// answer that is gone is not sent.
-//
-// The publisher finds outcomes in the index origin, which has them by time. On an engine that one process uses, a later
-// transaction has a later time, so what is published already ends at a time, which the feed's head has. On a shared engine
-// the transactions of two managers, and of one, may become visible in another order than that of their times. There the
-// keys of a transaction's outcomes go into the outbox with it, in one record, and the publisher removes that in the
-// transaction that publishes them. A crash at any point leaves an outcome unpublished or published.
+// hybrid logical clock and a fence, the number of earlier attempts of the key that ran out here. The index origin has
+// outcomes by origin and time. On a shared engine the transactions of two managers, and of one, may become visible in another
+// order than that of their times. There the keys of a transaction's outcomes go into the outbox with it, in one record.
+// Package feed sends outcomes to other data centres.
 //
 // Import records outcomes of other origins. They answer duplicates as the ledger's own do. They expire when the time is
 // over that the origin said was left; the clocks of two data centres are never compared. They take room that is free, and
@@ -148,8 +143,6 @@
 // earlier time, then that of the origin whose name is first. So all ledgers choose the same one, whatever comes first.
 // The winner is the entry. The others stay beside it in the collection "conflicts" until the last of them expires. A
 // commit or reject that finds an imported outcome becomes such a conflict, and is not fenced.
-//
-// Digests compare what two ledgers hold of an origin, per span of the hybrid clock. The index origin has all they need.
 //
 // # Storage
 //
@@ -171,5 +164,6 @@
 //	sweep.go, list.go, moved.go, stats.go     the sweeper and operators
 //	journal.go, funnel.go, overview.go        what operators see of the recent past
 //	origin.go, import.go, conflicts.go        outcomes of several data centres
-//	outbox.go, feed.go, changes.go, digest.go the outbox, the change feed, and digests
+//	outcomes.go, outbox.go, adopt.go          what package feed reads
+//	home.go                                   keys that another data centre decides about
 package ledger

@@ -18,14 +18,14 @@ func (tx *Tx) checkedFinish(op Op, req *FinishRequest) error {
 		tx.count(op, outcomeOf(err))
 		return err
 	}
-	_, err := tx.finish(recordKey(req.Scope, req.Key), op, req, false)
+	_, err := tx.finish(recordKey(req.Scope, req.Key), op, req, nil, false)
 	return err
 }
 
 // finish records an outcome. If its bytes need room, and more entries have to be removed than one transaction should
 // delete, then with mayStop it only removes entries and returns more. Without mayStop it leaves the excess to the next
 // sweep.
-func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more bool, err error) {
+func (tx *Tx) finish(key string, op Op, req *FinishRequest, away *HomeError, mayStop bool) (more bool, err error) {
 	outcome := outcomeState(op)
 	ttl := tx.l.OutcomeTTL(outcome, req.TTL)
 	var r record
@@ -35,7 +35,7 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more 
 	}
 	at := tx.Now()
 	now := at.UnixMilli()
-	if err := tx.elsewhere(op, e, now, req.Token, req.Away); err != nil {
+	if err := tx.elsewhere(op, e, now, req.Token, away); err != nil {
 		return false, err
 	}
 	v := decideFinish(e, now, outcome, req.Token, req.Fingerprint)
@@ -44,7 +44,7 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more 
 		token: []byte(req.Token), fingerprint: []byte(req.Fingerprint), ref: []byte(req.Ref), result: req.Result,
 	}
 	// All ledgers are one for a global key: a token is one attempt there, and its first outcome stands.
-	global := req.Away != nil || req.Durability == api.DurabilityGlobal
+	global := away != nil || req.Durability == api.DurabilityGlobal
 	clash := v != verdictLate && e.imported && e.state.Terminal() && (v == verdictFenced || !global && !final.endsAs(e))
 	if clash {
 		v = verdictLate // not a refusal: the work ran here

@@ -23,31 +23,6 @@ func (tx *Tx) elsewhere(op Op, e *record, now int64, token string, away *HomeErr
 	return away
 }
 
-// Held makes calls about keys whose home, by the list of data centres, is elsewhere. What began here ends here: the list
-// may have changed since. About a key of which the ledger has nothing of its own, the calls change nothing and return away.
-type Held struct {
-	l    *Ledger
-	away *HomeError
-}
-
-// Held returns what makes calls about keys that the ledger holds. With nil, it makes those about all keys.
-func (l *Ledger) Held(away *HomeError) Held { return Held{l, away} }
-
-// Renew is Ledger.Renew.
-func (h Held) Renew(ctx context.Context, req *api.ReserveRequest) (Reply, error) {
-	return h.l.callWithReserve(ctx, OpRenew, req, h.away, (*run).doRenew)
-}
-
-// Unknown is Ledger.Unknown.
-func (h Held) Unknown(ctx context.Context, req *api.ReserveRequest) (Reply, error) {
-	return h.l.callWithReserve(ctx, OpUnknown, req, h.away, (*run).doUnknown)
-}
-
-// Release is Ledger.Release.
-func (h Held) Release(ctx context.Context, req *api.ReleaseRequest) error {
-	return h.l.free(ctx, req, h.away)
-}
-
 // Recorded returns the outcome of a key if this ledger has it. It changes nothing.
 //
 // Errors: *api.FieldError, ErrFingerprintMismatch, the store's.
@@ -57,25 +32,18 @@ func (l *Ledger) Recorded(ctx context.Context, req *api.ReserveRequest) (reply R
 		return Reply{}, false, err
 	}
 	key := recordKey(req.Scope, req.Key)
-	r := l.startRun(OpReserve, key)
-	r.reserve = req
-	err = l.store.View(ctx, r.inView)
-	reply, refusal, differ := r.reply, r.refusal, r.prints
-	r.recycle()
+	f, err := l.look(ctx, key, req)
 	switch {
 	case err != nil:
-		if outcomeOf(err) == OutcomeError {
-			l.counters.add(tally{op: OpReserve, outcome: OutcomeError})
-		}
 		return Reply{}, false, err
-	case refusal == ErrFingerprintMismatch:
-		l.tellLookup(ctx, key, false, refusal, differ)
-		return Reply{}, false, refusal
-	case refusal != nil || !reply.State.Terminal():
+	case f.refusal == ErrFingerprintMismatch:
+		l.tellLookup(ctx, key, &f)
+		return Reply{}, false, f.refusal
+	case f.refusal != nil || !f.reply.State.Terminal():
 		return Reply{}, false, nil
 	}
-	l.tellReserve(ctx, key, reply, nil)
-	return reply, true, nil
+	l.tellReserve(ctx, key, f.reply, nil)
+	return f.reply, true, nil
 }
 
 // Follow notes that the key's home has given its reservation to the token of req, or has renewed it. A reservation of
@@ -89,7 +57,7 @@ func (l *Ledger) Recorded(ctx context.Context, req *api.ReserveRequest) (reply R
 func (l *Ledger) Follow(ctx context.Context, req *api.ReserveRequest, home string, seen Seen) error {
 	by := *req
 	by.Wait = 0
-	return l.follow(ctx, OpRenew, &by, func(r *run) error { return r.tx.follow(r.key, r.reserve, home, seen) })
+	return l.afterHome(ctx, OpRenew, &by, func(tx *Tx, key string) error { return tx.follow(key, &by, home, seen) })
 }
 
 // Seen identifies another data centre's outcome of a key; the zero value is none.
@@ -128,22 +96,10 @@ func (tx *Tx) follow(key string, req *api.ReserveRequest, home string, seen Seen
 	}
 	next := tx.reservation(req, at, []byte(req.Token), []byte(req.Fingerprint))
 	if alive && string(e.token) == req.Token {
-		next.inherit(e)
-		if e.state == api.StatePending {
-			next.expires = max(next.expires, e.expires)
-		}
-		if req.UnknownTTL == 0 {
-			next.unknown, next.explicit = e.unknown, e.explicit
-		}
+		next.extend(e, req)
 	}
 	next.home = []byte(home)
-	if tx.supersede(key, e, now) == nil {
-		if _, err := tx.fitOutcome(OpRenew, key, nil, &next); err != nil {
-			tx.restore(key, e, now)
-			return err
-		}
-	}
-	if err := tx.write(key, &next); err != nil {
+	if err := tx.writeReservation(key, e, &next); err != nil {
 		return err
 	}
 	if !alive || string(e.token) != req.Token {
@@ -157,7 +113,7 @@ func (tx *Tx) follow(key string, req *api.ReserveRequest, home string, seen Seen
 // Errors: *api.FieldError, the store's.
 func (l *Ledger) ReleaseFollowed(ctx context.Context, req *api.ReleaseRequest) error {
 	by := api.ReserveRequest{Key: req.Key, Scope: req.Scope, Token: req.Token}
-	return l.follow(ctx, OpRelease, &by, func(r *run) error { return r.tx.releaseFollowed(r.key, r.reserve.Token) })
+	return l.afterHome(ctx, OpRelease, &by, func(tx *Tx, key string) error { return tx.releaseFollowed(key, by.Token) })
 }
 
 func (tx *Tx) releaseFollowed(key, token string) error {
@@ -172,13 +128,13 @@ func (tx *Tx) releaseFollowed(key, token string) error {
 	return err
 }
 
-// follow runs what follows a call that the home has made.
-func (l *Ledger) follow(ctx context.Context, op Op, req *api.ReserveRequest, do func(*run) error) error {
+// afterHome runs what follows a call that the home has made.
+func (l *Ledger) afterHome(ctx context.Context, op Op, req *api.ReserveRequest, do func(tx *Tx, key string) error) error {
 	if err := req.Validate(); err != nil {
 		return err
 	}
-	r := l.startRun(op, recordKey(req.Scope, req.Key))
-	r.reserve, r.do = req, do
+	key := recordKey(req.Scope, req.Key)
+	r := l.startRun(op, func(r *run) error { return do(&r.tx, key) })
 	err := l.update(ctx, r)
 	r.recycle()
 	return err

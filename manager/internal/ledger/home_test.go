@@ -13,9 +13,6 @@ import (
 // homeLedger is a ledger with an origin that is not the home of the keys of these tests.
 func homeLedger(t *testing.T) (*Ledger, *clock) {
 	l, c := newTestLedger(t, Options{Origin: "dc1", PendingTTL: time.Minute})
-	if err := l.OpenFeed(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
 	return l, c
 }
 
@@ -68,7 +65,7 @@ func TestLateImportAfterFollow(t *testing.T) {
 	mustFollow(t, l, "new")
 	mustImport(t, l, imported("old", 1, time.Second))
 	wantHome(t, l, "new")
-	if s := l.FeedStats(); s.Deferred != 1 || s.Imported != 0 {
+	if s := l.OriginStats(); s.Deferred != 1 || s.Imported != 0 {
 		t.Errorf("%+v", s)
 	}
 	mustImport(t, l, imported("new", 2, time.Hour))
@@ -150,8 +147,8 @@ func TestLaterImportEndsANote(t *testing.T) {
 // outcomes, which could not be read then.
 func TestImportsKeepNumbersFree(t *testing.T) {
 	for _, bad := range []FeedChange{
-		{Origin: "dc2", Scope: "s", Key: "other", Token: "t", State: api.StateCommitted, HLC: maxHLC, ExpiresIn: time.Second, Result: answer(200, "x")},
-		{Origin: "dc2", Scope: "s", Key: "k", Token: "t", State: api.StateCommitted, HLC: 1, Fence: maxHLC, ExpiresIn: time.Second, Result: answer(200, "x")},
+		{Origin: "dc2", Scope: "s", Key: "other", Token: "t", State: api.StateCommitted, HLC: MaxHLC, ExpiresIn: time.Second, Result: answer(200, "x")},
+		{Origin: "dc2", Scope: "s", Key: "k", Token: "t", State: api.StateCommitted, HLC: 1, Fence: MaxHLC, ExpiresIn: time.Second, Result: answer(200, "x")},
 	} {
 		l, c := homeLedger(t)
 		mustImport(t, l, bad)
@@ -171,18 +168,20 @@ func TestGlobalKeyHasOneOutcome(t *testing.T) {
 	mustImport(t, l, imported("t", 1, time.Hour))
 	// This data centre may have become the home since.
 	for _, away := range []*HomeError{{Home: "dc2"}, nil} {
-		again, other := finishReq("k", "t", "another answer"), finishReq("k", "t", "b")
-		for _, r := range []*FinishRequest{again, other} {
-			r.Away, r.Durability = away, api.DurabilityGlobal
+		end := func(op Op, body string) error {
+			it := Item{Op: op, Finish: *finishReq("k", "t", body), Away: away}
+			it.Finish.Durability = api.DurabilityGlobal
+			l.Make(t.Context(), &it)
+			return it.Err
 		}
-		if err := l.Commit(t.Context(), again); err != nil {
+		if err := end(OpCommit, "another answer"); err != nil {
 			t.Errorf("a commit of what is committed: %v", err)
 		}
-		if err := l.Reject(t.Context(), other); !errors.Is(err, ErrConflict) {
+		if err := end(OpReject, "b"); !errors.Is(err, ErrConflict) {
 			t.Errorf("a reject of what is committed: %v, want a conflict as at the home", err)
 		}
 	}
-	if s := l.FeedStats(); s.Conflicts != 0 {
+	if s := l.OriginStats(); s.Conflicts != 0 {
 		t.Errorf("%+v", s)
 	}
 }

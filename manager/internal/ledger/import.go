@@ -27,7 +27,7 @@ type FeedChange struct {
 	Result []byte
 }
 
-// importTally counts what imports did; see FeedStats.
+// importTally counts what imports did; see OriginStats.
 type importTally struct{ done, repeated, dropped, deferred, invalid uint64 }
 
 // importBatch and importBytes bound what one transaction imports.
@@ -87,7 +87,7 @@ func (l *Ledger) importAll(ctx context.Context, changes []FeedChange, about impo
 	return done, nil
 }
 
-// Imported counts what one call of Import did; FeedStats has the sums. Other outcomes than these were known or left out.
+// Imported counts what one call of Import did; OriginStats has the sums. Other outcomes than these were known or left out.
 type Imported struct {
 	New, Deferred int
 	// Notes are those that deferred outcomes of their own homes. See Settle.
@@ -201,7 +201,7 @@ func (tx *Tx) importOne(c *FeedChange, about importing) error {
 	key := recordKey(c.Scope, c.Key)
 	var r record
 	e, err := tx.l.load(tx.Tx, key, &r)
-	if tx.l.skips(err) {
+	if tx.l.Skips(err) {
 		tx.fx.imports.invalid++
 		return nil
 	}
@@ -257,7 +257,7 @@ func (tx *Tx) importOne(c *FeedChange, about importing) error {
 	}
 	var old record
 	known, err := tx.loser(fresh.origin, key, &old)
-	if tx.l.skips(err) {
+	if tx.l.Skips(err) {
 		tx.fx.imports.invalid++
 		return nil
 	}

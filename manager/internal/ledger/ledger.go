@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -31,7 +32,7 @@ type Ledger struct {
 	usage  usage
 	// nextExpiry is when the next entry expires, in Unix milliseconds. It may be outdated.
 	nextExpiry atomic.Int64
-	feed       feed // with Options.Origin
+	origins    origins // with Options.Origin
 }
 
 // Reply answers a reserve.
@@ -57,9 +58,8 @@ type FinishRequest struct {
 	// job id. It may be empty.
 	Ref string
 	// Durability is what the caller said of the key. A global key has one attempt for each token, whatever ledgers hold of
-	// it. Away, if not nil, is as for Held: an outcome whose reservation is not known here gets it instead of being recorded.
+	// it.
 	Durability api.Durability
-	Away       *HomeError
 }
 
 // NewFinish converts a request of the API.
@@ -84,7 +84,7 @@ func New(st store.Store, opts Options) (*Ledger, error) {
 	l := &Ledger{store: st, opts: opts, shared: caps.Shared, sizes: caps.Sizes, viewFirst: !caps.Shared && !caps.FreeReads}
 	l.journal = newJournal(opts.JournalKeys)
 	l.waits.init(opts.MaxWaiters)
-	l.feed.id, l.feed.wake = newEpoch(), make(chan struct{}, 1)
+	l.origins.id, l.origins.recorded = rand.Text()[:16], make(chan struct{}, 1)
 	if err := l.openUsage(context.Background(), caps.Durable); err != nil {
 		return nil, err
 	}
@@ -133,43 +133,29 @@ func (l *Ledger) reserve(ctx context.Context, key string, req *api.ReserveReques
 			return reply, err
 		}
 	}
-	r := l.startRun(OpReserve, key)
-	r.reserve, r.do = req, (*run).doReserve
-	err := l.update(ctx, r)
-	reply := r.reply
-	r.recycle()
-	if err != nil {
-		return Reply{}, err
-	}
-	return reply, nil
+	it := Item{Op: OpReserve, Reserve: *req, key: key}
+	l.alone(ctx, &it)
+	return it.Reply, it.Err
 }
 
 // lookup answers a duplicate from a read-only transaction. ok is false when the call needs a read-write one.
 func (l *Ledger) lookup(ctx context.Context, key string, req *api.ReserveRequest) (reply Reply, ok bool, err error) {
-	r := l.startRun(OpReserve, key)
-	r.reserve = req
-	err = l.store.View(ctx, r.inView)
-	reply, ok = r.reply, r.found
-	own, refusal, differ := r.own, r.refusal, r.prints
-	r.recycle()
-	switch {
-	case err != nil:
-		if outcomeOf(err) == OutcomeError {
-			l.counters.add(tally{op: OpReserve, outcome: OutcomeError})
-		}
+	f, err := l.look(ctx, key, req)
+	if err != nil {
 		return Reply{}, false, err
-	case refusal != nil:
-		reply, ok = Reply{}, false
 	}
-	l.tellLookup(ctx, key, own, refusal, differ)
-	return reply, ok, refusal
+	l.tellLookup(ctx, key, &f)
+	if f.refusal != nil {
+		return Reply{}, false, f.refusal
+	}
+	return f.reply, f.ok, nil
 }
 
 // tellLookup counts what tellReserve leaves out.
-func (l *Ledger) tellLookup(ctx context.Context, key string, own bool, refusal error, differ *prints) {
-	if refusal != nil {
-		l.tell(ctx, tally{OpReserve, outcomeOf(refusal), key, differ})
-	} else if own {
+func (l *Ledger) tellLookup(ctx context.Context, key string, f *found) {
+	if f.refusal != nil {
+		l.tell(ctx, tally{OpReserve, outcomeOf(f.refusal), key, f.prints})
+	} else if f.own {
 		l.tell(ctx, tally{op: OpReserve, outcome: OutcomeRepeated, key: key})
 	}
 }
@@ -202,25 +188,16 @@ func (l *Ledger) tell(ctx context.Context, t tally) {
 // ErrFull (only when it would be accepted late), the store's. After a store error or a cancelled context the outcome may be unknown;
 // repeating the call settles it.
 func (l *Ledger) Commit(ctx context.Context, req *FinishRequest) error {
-	return l.finish(ctx, OpCommit, req)
+	it := Item{Op: OpCommit, Finish: *req}
+	l.Make(ctx, &it)
+	return it.Err
 }
 
 // Reject records that the work was refused. Otherwise it is like Commit.
 func (l *Ledger) Reject(ctx context.Context, req *FinishRequest) error {
-	return l.finish(ctx, OpReject, req)
-}
-
-func (l *Ledger) finish(ctx context.Context, op Op, req *FinishRequest) error {
-	if err := l.checkFinish(req); err != nil {
-		l.counters.add(tally{op: op, outcome: outcomeOf(err)})
-		return err
-	}
-	key := recordKey(req.Scope, req.Key)
-	r := l.startRun(op, key)
-	r.finish, r.do = req, (*run).doFinish
-	err := l.update(ctx, r)
-	r.recycle()
-	return err
+	it := Item{Op: OpReject, Finish: *req}
+	l.Make(ctx, &it)
+	return it.Err
 }
 
 func (l *Ledger) checkFinish(req *FinishRequest) error {
@@ -248,20 +225,9 @@ func (l *Ledger) checkFinish(req *FinishRequest) error {
 //
 // Errors: *api.FieldError, ErrFenced, ErrConflict, ErrElsewhere, the store's.
 func (l *Ledger) Release(ctx context.Context, req *api.ReleaseRequest) error {
-	return l.free(ctx, req, nil)
-}
-
-func (l *Ledger) free(ctx context.Context, req *api.ReleaseRequest, away *HomeError) error {
-	if err := req.Validate(); err != nil {
-		l.counters.add(tally{op: OpRelease, outcome: OutcomeInvalid})
-		return err
-	}
-	key := recordKey(req.Scope, req.Key)
-	r := l.startRun(OpRelease, key)
-	r.release, r.away, r.do = req, away, (*run).doRelease
-	err := l.update(ctx, r)
-	r.recycle()
-	return err
+	it := Item{Op: OpRelease, Release: *req}
+	l.Make(ctx, &it)
+	return it.Err
 }
 
 // load gets and decodes a record. It returns nil when there is none.

@@ -43,8 +43,6 @@ type Options struct {
 	Origin string
 	// Clashed, when set, is called with conflicts between outcomes of two origins, once they are durable.
 	Clashed func(Clash)
-	// ChangesKept bounds the changes that the feed keeps. Default 100000.
-	ChangesKept int
 	// Owners says which keys belong to other ledgers; nil: none.
 	Owners Owners
 	// Quarantine, when set, refuses reserves of keys without an entry with ErrQuarantine. It is for a ledger that was
@@ -145,7 +143,6 @@ func (o Options) WithDefaults() Options {
 	def(&o.PollInterval, time.Second)
 	def(&o.JournalKeys, 16384)
 	def(&o.OpTimeout, 10*time.Second)
-	def(&o.ChangesKept, 100_000)
 	if o.Unreadable == nil {
 		o.Unreadable = unread.New()
 	}

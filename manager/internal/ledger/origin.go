@@ -15,8 +15,8 @@ import (
 const maxOriginBytes = 32
 
 const (
-	// maxHLC bounds the times of hybrid clocks.
-	maxHLC = 1 << 62
+	// MaxHLC bounds the times of hybrid clocks.
+	MaxHLC = 1 << 62
 	// maxFence bounds fences, and a fence stays there. Each step is an attempt that ran out.
 	maxFence = 1 << 32
 )
@@ -25,20 +25,23 @@ const (
 // from further ahead is refused: it would carry this ledger's own clock to where the others refuse it, for good.
 const MaxPeerAhead = 7 * 24 * time.Hour
 
+// Clock returns the clock of this ledger's outcomes.
+func (l *Ledger) Clock() *Clock { return &l.origins.clock }
+
 // hlcAt is a time of the wall clock as one of the hybrid clock.
 func hlcAt(t time.Time) uint64 { return uint64(max(t.UnixMilli(), 0)) << 16 }
 
 // observePeer makes own later outcomes be above that of a peer. The own clock gets no further than half of MaxPeerAhead: a
 // third ledger, whose wall clock is behind, accepts these outcomes.
 func (tx *Tx) observePeer(hlc uint64) {
-	tx.l.feed.clock.observe(min(hlc, hlcAt(tx.Now().Add(MaxPeerAhead/2))))
+	tx.l.origins.clock.Observe(min(hlc, hlcAt(tx.Now().Add(MaxPeerAhead/2))))
 }
 
-// hybridClock gives times that grow with every outcome that this ledger records or imports, whatever the wall clocks
+// Clock is a hybrid clock. It gives times that grow with every outcome that this ledger records or imports, whatever the wall clocks
 // say. A time is Unix milliseconds times 65536 plus a count.
-type hybridClock struct{ last atomic.Uint64 }
+type Clock struct{ last atomic.Uint64 }
 
-func (c *hybridClock) next(ms int64) uint64 {
+func (c *Clock) next(ms int64) uint64 {
 	for {
 		last := c.last.Load()
 		t := max(uint64(ms)<<16, last+1)
@@ -48,13 +51,16 @@ func (c *hybridClock) next(ms int64) uint64 {
 	}
 }
 
-// observe makes later times be above t.
-func (c *hybridClock) observe(t uint64) {
-	for last := c.last.Load(); t > last && t <= maxHLC && !c.last.CompareAndSwap(last, t); last = c.last.Load() {
+// Last is the time that was given or observed last.
+func (c *Clock) Last() uint64 { return c.last.Load() }
+
+// Observe makes later times be above t.
+func (c *Clock) Observe(t uint64) {
+	for last := c.last.Load(); t > last && t <= MaxHLC && !c.last.CompareAndSwap(last, t); last = c.last.Load() {
 	}
 }
 
-// originKey is the record's place in indexOrigin: the origin, the time, and a digest of what is to be the same
+// originKey is the record's place in OriginIndex: the origin, the time, and a digest of what is to be the same
 // everywhere. The digests of two ledgers compare no more than these keys.
 func (r *record) originKey() string {
 	sum := (fnvOffset ^ uint64(r.state)) * fnvPrime
@@ -91,7 +97,7 @@ func appendHex16(dst []byte, v uint64) []byte {
 // stamp says where and when an outcome was recorded.
 func (tx *Tx) stamp(final *record) {
 	if tx.l.opts.Origin != "" && final.state.Terminal() {
-		final.origin, final.hlc, final.imported = []byte(tx.l.opts.Origin), tx.l.feed.clock.next(tx.Now().UnixMilli()), false
+		final.origin, final.hlc, final.imported = []byte(tx.l.opts.Origin), tx.l.origins.clock.next(tx.Now().UnixMilli()), false
 	}
 }
 
@@ -144,7 +150,7 @@ const (
 func loserKey(origin []byte, key string) string { return originPrefix(string(origin)) + key }
 
 func loserEntries(key string, r *record) []store.Entry {
-	return []store.Entry{{Index: indexKey, SortKey: key}, {Index: indexExpiry, SortKey: sortKey(r.expires)}, {Index: indexOrigin, SortKey: r.originKey()}}
+	return []store.Entry{{Index: indexKey, SortKey: key}, {Index: indexExpiry, SortKey: sortKey(r.expires)}, {Index: OriginIndex, SortKey: r.originKey()}}
 }
 
 // Clash is a conflict: two origins recorded an outcome of the same key. Both are kept.
@@ -201,7 +207,7 @@ func (tx *Tx) clash(key string, e, fresh *record, adopted bool, fit func(left *r
 		// An earlier outcome of that origin is over. One of another run is listed: the origin had forgotten one of the two.
 		var old record
 		l, err := tx.loser(fresh.origin, key, &old)
-		if err != nil && !tx.l.skips(err) {
+		if err != nil && !tx.l.Skips(err) {
 			return err
 		}
 		if l == nil || string(l.token) == string(fresh.token) || !overlap(l, fresh) && !overlap(fresh, l) {
@@ -239,7 +245,7 @@ func (tx *Tx) keepLoser(key string, loser *record) (kept bool, err error) {
 	var old record
 	known, err := tx.loser(loser.origin, key, &old)
 	switch {
-	case err != nil && !tx.l.skips(err):
+	case err != nil && !tx.l.Skips(err):
 		return false, err
 	case known != nil && known.before(loser):
 		known.expires = max(known.expires, loser.expires)
@@ -269,17 +275,17 @@ func (tx *Tx) keepLoser(key string, loser *record) (kept bool, err error) {
 // estimate.
 func (tx *Tx) losers() (level, error) {
 	if !tx.l.sizes {
-		return level{tx.l.feed.losers.Load() + tx.fx.losers.entries, 0}, nil
+		return level{tx.l.origins.losers.Load() + tx.fx.losers.entries, 0}, nil
 	}
 	at, err := sizeOf(tx.Tx, conflicts)
 	return at.plus(tx.fx.losers), err
 }
 
-// countLosers counts the outcomes that lost.
-func (l *Ledger) countLosers(ctx context.Context) error {
+// CountLosers counts the outcomes that lost, for OriginStats and their bound. Its error is the store's.
+func (l *Ledger) CountLosers(ctx context.Context) error {
 	n, err := l.store.Len(ctx, conflicts, indexKey)
 	if err == nil {
-		l.feed.losers.Store(int64(n))
+		l.origins.losers.Store(int64(n))
 	}
 	return err
 }

@@ -20,8 +20,10 @@ const collection store.Collection = "ledger"
 const (
 	indexRef     = "ref"
 	indexPending = "pending" // indexOf(api.StatePending)
-	// indexOrigin has outcomes with an origin (see record.originKey), indexImported those of other ledgers by expiry.
-	indexOrigin   = "origin"
+	// OriginIndex has outcomes with an origin, in the order of origins and of the times at which they recorded the outcomes (see
+	// record.originKey).
+	OriginIndex = "origin"
+	// indexImported has outcomes of other ledgers by expiry.
 	indexImported = "imported"
 )
 
@@ -187,7 +189,7 @@ func decodeRecord(key string, b []byte, r *record) error {
 	}
 	rest := b[3:]
 	var numbers [6]uint64
-	for i, most := range [len(numbers)]uint64{1 << 62, 1 << 62, 1 << 62, uint64(api.MaxTTL/time.Millisecond) + 1, maxHLC, maxHLC} {
+	for i, most := range [len(numbers)]uint64{1 << 62, 1 << 62, 1 << 62, uint64(api.MaxTTL/time.Millisecond) + 1, MaxHLC, MaxHLC} {
 		u, n := binary.Uvarint(rest)
 		if n <= 0 || u > most {
 			return unreadable(key, "a number is malformed")
@@ -243,7 +245,7 @@ func (r *record) appendEntries(dst []store.Entry) []store.Entry {
 		dst = append(dst, store.Entry{Index: indexRef, SortKey: string(r.ref)})
 	}
 	if len(r.origin) != 0 && r.state.Terminal() {
-		dst = append(dst, store.Entry{Index: indexOrigin, SortKey: r.originKey()})
+		dst = append(dst, store.Entry{Index: OriginIndex, SortKey: r.originKey()})
 		if r.imported {
 			dst = append(dst, store.Entry{Index: indexImported, SortKey: sortKey(r.expires)})
 		}

@@ -28,7 +28,7 @@ func TestRecordRoundTrip(t *testing.T) {
 		name := rapid.SliceOfN(rapid.Byte(), 0, maxOriginBytes)
 		if in.state.Terminal() {
 			in.result = answer(200, string(in.result))
-			in.origin, in.hlc = name.Draw(t, "origin"), rapid.Uint64Range(0, maxHLC).Draw(t, "hlc")
+			in.origin, in.hlc = name.Draw(t, "origin"), rapid.Uint64Range(0, MaxHLC).Draw(t, "hlc")
 			in.imported = rapid.Bool().Draw(t, "imported")
 		} else {
 			in.home = name.Draw(t, "home")

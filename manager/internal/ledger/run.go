@@ -9,39 +9,23 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// run is one transaction of the ledger with everything its function needs. Runs of frequent calls are reused, so that a
-// reserve or a commit allocates little beyond its record. That is possible because a store no longer uses a function
-// once the call that passed it returns.
+// run is one transaction of the ledger. Runs of frequent calls are reused, so that a reserve or a commit allocates little
+// beyond its record. That is possible because a store no longer uses a function once the call that passed it returns.
 type run struct {
 	tx Tx
-	// do is what the transaction does. It works on the fields below.
+	// do is what the transaction does.
 	do func(*run) error
-	// refusal is the ledger's own answer (see write and lookupIn).
+	op Op
+	// item is the call of serveAlone.
+	item Item
+	// refusal is the ledger's own answer (see write).
 	refusal error
 	// more: entries were removed to make room, and more must be removed before anything else.
 	more bool
+	// replyInBuffer: a reply may lie in the transaction's buffer of values.
+	replyInBuffer bool
 
-	op      Op
-	key     string
-	reserve *api.ReserveRequest
-	finish  *FinishRequest
-	release *api.ReleaseRequest
-	away    *HomeError // of Held
-	fn      func(*Tx) error
-
-	// Of a batch; see doBatch.
-	items         []Item
-	anySeparate   bool // an item is separate
-	replyInBuffer bool // a reply may lie in the transaction's buffer of values
-
-	// What a reserve found.
-	reply Reply
-	found bool // lookup: the reply is final
-	own   bool // lookup: the token holds the entry
-	// prints are those of a mismatch that lookup found.
-	prints *prints
-
-	inUpdate, inView func(store.Tx) error // methods of this run, bound once
+	inUpdate func(store.Tx) error // write of this run, bound once
 }
 
 // keepValues is the largest buffer for values that is kept for reuse.
@@ -51,21 +35,18 @@ var runs = sync.Pool{New: func() any { return newRun() }}
 
 func newRun() *run {
 	r := new(run)
-	r.inUpdate, r.inView = r.write, r.lookupIn
+	r.inUpdate = r.write
 	return r
 }
 
-func (l *Ledger) startRun(op Op, key string) *run {
+func (l *Ledger) startRun(op Op, do func(*run) error) *run {
 	r := runs.Get().(*run)
-	r.tx.l, r.op, r.key = l, op, key
+	r.tx.l, r.op, r.do = l, op, do
 	return r
 }
 
-// recycle makes the run available for reuse, unless it had a caller's function, which may have kept a reference.
+// recycle makes the run available for reuse.
 func (r *run) recycle() {
-	if r.fn != nil {
-		return
-	}
 	tx := Tx{entries: r.tx.entries, values: r.tx.values, deltas: r.tx.deltas, tallies: r.tx.tallies, growths: r.tx.growths, outcomes: r.tx.outcomes}
 	clear(tx.entries)
 	clear(tx.outcomes)
@@ -74,15 +55,14 @@ func (r *run) recycle() {
 		tx.values = nil
 	}
 	tx.reset()
-	*r = run{tx: tx, inUpdate: r.inUpdate, inView: r.inView}
+	*r = run{tx: tx, inUpdate: r.inUpdate}
 	runs.Put(r)
 }
 
 // Update runs fn in a read-write transaction of the ledger's store. As with store.Store.Update, fn may run several
 // times and must be pure. An error of fn aborts the transaction and is returned.
 func (l *Ledger) Update(ctx context.Context, fn func(*Tx) error) error {
-	r := newRun()
-	r.tx.l, r.fn, r.do = l, fn, (*run).call
+	r := l.callersRun(fn)
 	if l.sizes {
 		return l.execute(ctx, r)
 	}
@@ -91,12 +71,17 @@ func (l *Ledger) Update(ctx context.Context, fn func(*Tx) error) error {
 
 // transact is Update for functions that insert no entry.
 func (l *Ledger) transact(ctx context.Context, fn func(*Tx) error) error {
-	r := newRun()
-	r.tx.l, r.tx.entryCount, r.fn, r.do = l, uncounted, fn, (*run).call
+	r := l.callersRun(fn)
+	r.tx.entryCount = uncounted
 	return l.execute(ctx, r)
 }
 
-func (r *run) call() error { return r.fn(&r.tx) }
+// callersRun returns a run that is not reused, because fn may keep a reference to its transaction.
+func (l *Ledger) callersRun(fn func(*Tx) error) *run {
+	r := newRun()
+	r.tx.l, r.do = l, func(r *run) error { return fn(&r.tx) }
+	return r
+}
 
 // update runs one call and counts its failure to reach the store. If the number of entries has to be queried, only a
 // reserve is expected to insert an entry. Any other call that turns out to insert one runs again with that number.
@@ -172,62 +157,94 @@ func (r *run) write(stx store.Tx) error {
 	return err
 }
 
-// The functions of the calls.
-
-func (r *run) doReserve() (err error) {
-	if err := r.tx.prefetch([]string{r.key}, true); err != nil {
-		return err
+// serveAlone is what the transaction of a single call does.
+func (r *run) serveAlone() (err error) {
+	switch r.item.Op {
+	case OpReserve, OpCommit, OpReject:
+		if err := r.tx.prefetch([]string{r.item.key}, r.item.Op == OpReserve); err != nil {
+			return err
+		}
 	}
-	r.reply, err = r.tx.reserve(r.key, r.reserve)
+	r.item.Reply, r.more, err = r.tx.serve(&r.item)
 	return err
 }
 
-func (r *run) doFinish() (err error) {
-	if err := r.tx.prefetch([]string{r.key}, false); err != nil {
-		return err
+// alone makes a call in a transaction of its own. It leaves the count of replays and pending answers to its caller.
+func (l *Ledger) alone(ctx context.Context, it *Item) {
+	r := l.startRun(it.Op, (*run).serveAlone)
+	r.item = *it
+	it.Err = l.update(ctx, r)
+	it.Reply = r.item.Reply
+	r.recycle()
+	if it.Err != nil {
+		it.Reply = Reply{}
 	}
-	r.more, err = r.tx.finish(r.key, r.op, r.finish, true)
-	return err
 }
 
-func (r *run) doRenew() (err error) {
-	r.reply, err = r.tx.renew(r.key, r.reserve, r.away)
-	return err
+// lookup is a read-only transaction that looks for the answer to a reserve. It is reused as a run is.
+type lookup struct {
+	l                       *Ledger
+	key, token, fingerprint string
+	found
+
+	inView func(store.Tx) error // read of this lookup, bound once
 }
 
-func (r *run) doUnknown() (err error) {
-	r.reply, r.more, err = r.tx.unknown(r.key, r.reserve, r.away, true)
-	return err
+// found is what a lookup found.
+type found struct {
+	reply   Reply
+	ok      bool // reply is the answer
+	own     bool // the token holds the entry
+	refusal error
+	prints  *prints // of a mismatch
 }
 
-func (r *run) doRelease() error { return r.tx.release(r.key, r.release, r.away) }
+var lookups = sync.Pool{New: func() any {
+	q := new(lookup)
+	q.inView = q.read
+	return q
+}}
 
-// lookupIn is the function of lookup's read-only transaction.
-func (r *run) lookupIn(stx store.Tx) error {
-	r.reply, r.found, r.own, r.refusal, r.prints = Reply{}, false, false, nil, nil
+// look looks for the answer to a reserve, and counts a failure to reach the store.
+func (l *Ledger) look(ctx context.Context, key string, req *api.ReserveRequest) (found, error) {
+	q := lookups.Get().(*lookup)
+	q.l, q.key, q.token, q.fingerprint = l, key, req.Token, req.Fingerprint
+	err := l.store.View(ctx, q.inView)
+	f := q.found
+	*q = lookup{inView: q.inView}
+	lookups.Put(q)
+	if err != nil && outcomeOf(err) == OutcomeError {
+		l.counters.add(tally{op: OpReserve, outcome: OutcomeError})
+	}
+	return f, err
+}
+
+// read is the function of the transaction.
+func (q *lookup) read(stx store.Tx) error {
+	q.found = found{}
 	var rec record
-	e, err := r.tx.l.load(stx, r.key, &rec)
+	e, err := q.l.load(stx, q.key, &rec)
 	if err != nil {
 		return err
 	}
 	at := stx.Now()
 	now := at.UnixMilli()
 	// Whether an absent key may be inserted is decided in the transaction that would insert it.
-	switch v := decideReserve(e, now, r.reserve.Token, r.reserve.Fingerprint, false); v {
+	switch v := decideReserve(e, now, q.token, q.fingerprint, false); v {
 	case verdictMismatch, verdictUnknown:
-		r.refusal = refusals[v].err
+		q.refusal = refusals[v].err
 		if v == verdictMismatch {
-			r.prints = differing(e, r.reserve.Fingerprint)
+			q.prints = differing(e, q.fingerprint)
 		}
 	case verdictFinal:
-		r.found = true
-		r.reply = Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: e.result}
+		q.ok = true
+		q.reply = Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: e.result}
 	case verdictPending:
-		r.found = true
-		r.reply = Reply{State: api.StatePending, ExpiresIn: remaining(e.expires, at)}
+		q.ok = true
+		q.reply = Reply{State: api.StatePending, ExpiresIn: remaining(e.expires, at)}
 	case verdictOwn:
-		r.found, r.own = true, true
-		r.reply = Reply{State: api.StateReserved, ExpiresIn: remaining(e.expires, at)}
+		q.ok, q.own = true, true
+		q.reply = Reply{State: api.StateReserved, ExpiresIn: remaining(e.expires, at)}
 	}
 	return nil
 }

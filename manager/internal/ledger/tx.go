@@ -45,7 +45,7 @@ type effects struct {
 	deleted       uint64
 	withoutAnswer uint64
 	releases      bool // the removals are part of a release
-	published     bool // there is something new for the feed
+	recorded      bool // there is something new for the feed
 	clashes       []Clash
 	losers        level // that were added
 	imports       importTally
@@ -98,7 +98,7 @@ func (l *Ledger) apply(ctx context.Context, tx *Tx, happened bool) {
 		l.counters.deleted.Add(fx.deleted)
 	}
 	if l.opts.Origin != "" {
-		l.applyFeed(fx)
+		l.applyOrigins(fx)
 	}
 }
 

@@ -19,7 +19,9 @@ import (
 // ErrFingerprintMismatch, ErrFull (only when the entry was gone), the store's. After a store error or a cancelled context, repeating the call
 // settles the outcome.
 func (l *Ledger) Renew(ctx context.Context, req *api.ReserveRequest) (Reply, error) {
-	return l.Held(nil).Renew(ctx, req)
+	it := Item{Op: OpRenew, Reserve: *req}
+	l.Make(ctx, &it)
+	return it.Reply, it.Err
 }
 
 // Unknown ends the reservation of the request's token as UNKNOWN: the work may have run, and its outcome is not known.
@@ -30,23 +32,9 @@ func (l *Ledger) Renew(ctx context.Context, req *api.ReserveRequest) (Reply, err
 //
 // Errors: as for Renew.
 func (l *Ledger) Unknown(ctx context.Context, req *api.ReserveRequest) (Reply, error) {
-	return l.Held(nil).Unknown(ctx, req)
-}
-
-func (l *Ledger) callWithReserve(ctx context.Context, op Op, req *api.ReserveRequest, away *HomeError, do func(*run) error) (Reply, error) {
-	if err := checkReserve(op, req); err != nil {
-		l.counters.add(tally{op: op, outcome: OutcomeInvalid})
-		return Reply{}, err
-	}
-	r := l.startRun(op, recordKey(req.Scope, req.Key))
-	r.reserve, r.away, r.do = req, away, do
-	err := l.update(ctx, r)
-	reply := r.reply
-	r.recycle()
-	if err != nil {
-		return Reply{}, err
-	}
-	return reply, nil
+	it := Item{Op: OpUnknown, Reserve: *req}
+	l.Make(ctx, &it)
+	return it.Reply, it.Err
 }
 
 // checkReserve rejects fields that a call does not use.
@@ -85,25 +73,36 @@ func (tx *Tx) renew(key string, req *api.ReserveRequest, away *HomeError) (Reply
 	next, outcome := tx.reservation(req, at, []byte(req.Token), []byte(req.Fingerprint)), OutcomeLate
 	if v == verdictExtend {
 		outcome = OutcomeDone
-		next.inherit(e)
-		if e.state == api.StatePending {
-			next.expires = max(next.expires, e.expires)
-		}
-		if req.UnknownTTL == 0 {
-			next.unknown, next.explicit = e.unknown, e.explicit
-		}
+		next.extend(e, req)
 	}
-	if tx.supersede(key, e, next.touched) == nil {
-		if _, err := tx.fitOutcome(OpRenew, key, nil, &next); err != nil {
-			tx.restore(key, e, next.touched)
-			return Reply{}, err
-		}
-	}
-	if err := tx.write(key, &next); err != nil {
+	if err := tx.writeReservation(key, e, &next); err != nil {
 		return Reply{}, err
 	}
 	tx.count(OpRenew, outcome)
 	return Reply{State: api.StateReserved, ExpiresIn: remaining(next.expires, at)}, nil
+}
+
+// extend makes a reservation the continuation of that of the same attempt. It never shortens it.
+func (r *record) extend(e *record, req *api.ReserveRequest) {
+	r.inherit(e)
+	if e.state == api.StatePending {
+		r.expires = max(r.expires, e.expires)
+	}
+	if req.UnknownTTL == 0 {
+		r.unknown, r.explicit = e.unknown, e.explicit
+	}
+}
+
+// writeReservation writes a reservation that the ledger does not refuse as it may a new key's. e is what it replaces; where e
+// is gone, it needs room.
+func (tx *Tx) writeReservation(key string, e, next *record) error {
+	if tx.supersede(key, e, next.touched) == nil {
+		if _, err := tx.fitOutcome(OpRenew, key, nil, next); err != nil {
+			tx.restore(key, e, next.touched)
+			return err
+		}
+	}
+	return tx.write(key, next)
 }
 
 // unknown records that an outcome is not known. more is as for finish.
@@ -184,15 +183,14 @@ func (l *Ledger) Resolve(ctx context.Context, scope, key string, res Resolution)
 		return Entry{}, err
 	}
 	rk := recordKey(scope, key)
-	r := newRun()
-	r.tx.l, r.op, r.key = l, OpResolve, rk
 	var entry Entry
-	r.fn = func(tx *Tx) (err error) {
-		entry, r.more, err = tx.resolve(rk, res)
+	r := l.startRun(OpResolve, func(r *run) (err error) {
+		entry, r.more, err = r.tx.resolve(rk, res)
 		return err
-	}
-	r.do = (*run).call
-	if err := l.update(ctx, r); err != nil {
+	})
+	err := l.update(ctx, r)
+	r.recycle()
+	if err != nil {
 		return Entry{}, err
 	}
 	return entry, nil

@@ -18,8 +18,8 @@ func Places() []unread.Place {
 	return out
 }
 
-// skips reports whether a search may leave out a record that it could not read: no other manager can read it either.
-func (l *Ledger) skips(err error) bool {
+// Skips reports whether a search may leave out a record that it could not read: no other manager can read it either.
+func (l *Ledger) Skips(err error) bool {
 	return l.opts.Unreadable.Met(err) && !store.ReadableElsewhere(err)
 }
 

@@ -115,6 +115,9 @@ func (ws *waits) isHead(w *waiter) bool {
 	return w.head
 }
 
+// Draining is closed by Drain.
+func (l *Ledger) Draining() <-chan struct{} { return l.waits.drain }
+
 // Drain ends all waits, present and future: waiting reserves are answered pending. Call it before shutting down.
 func (l *Ledger) Drain() {
 	l.waits.mu.Lock()

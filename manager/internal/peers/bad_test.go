@@ -23,7 +23,7 @@ func followLogged(t *testing.T, to, from *site, log io.Writer) (p *Puller, stop 
 	if err != nil {
 		t.Fatal(err)
 	}
-	p = New(Options{Network: n, Ledger: to.Ledger, Store: to.st, Log: slog.New(slog.NewTextHandler(log, nil)), CheckEvery: 20 * time.Millisecond})
+	p = New(Options{Network: n, Ledger: to.Ledger, Feed: to.Feed, Store: to.st, Log: slog.New(slog.NewTextHandler(log, nil)), CheckEvery: 20 * time.Millisecond})
 	stop = sync.OnceFunc(run(t, p))
 	t.Cleanup(stop)
 	return p, stop
@@ -64,7 +64,7 @@ func TestBadPeers(t *testing.T) {
 	}
 	a.spoil.Store(&answer)
 	follow(t, b, a, "")
-	eventually(t, "the good one is there", func() bool { return b.has(t, "dc1") == 1 && b.FeedStats().Invalid >= 2 })
+	eventually(t, "the good one is there", func() bool { return b.has(t, "dc1") == 1 && b.OriginStats().Invalid >= 2 })
 }
 
 // TestDroppedOutcomesAreMissing: outcomes for which the window had no room are missing, although the feed is read to its end.

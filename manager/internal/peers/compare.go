@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
@@ -70,11 +71,11 @@ func (p *Puller) differences(ctx context.Context, s *state, origin string) (span
 	if err != nil {
 		return 0, nil, err
 	}
-	own, _, err := p.opts.Ledger.Digests(ctx, origin, span)
+	own, _, err := p.opts.Feed.Digests(ctx, origin, span)
 	if err != nil {
 		return 0, nil, err
 	}
-	mine := make(map[int64]ledger.Digest, len(own))
+	mine := make(map[int64]feed.Digest, len(own))
 	for _, d := range own {
 		mine[d.From] = d
 	}

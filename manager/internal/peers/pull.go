@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
@@ -52,6 +53,7 @@ const (
 type Options struct {
 	Network *Network
 	Ledger  *ledger.Ledger
+	Feed    *feed.Feed
 	Store   store.Store
 	Log     *slog.Logger
 	// CheckEvery is how often digests are compared. Default 30 s.
@@ -344,7 +346,7 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 		_, err := p.keep(ctx, s, nil, record{Ledger: r.Ledger, LedgerAt: r.LedgerAt})
 		return err
 	}
-	var f *ledger.Feed
+	var f *feed.Page
 	if err == nil {
 		f, err = pageOf(body, status, s.peer.Name)
 	}
@@ -387,7 +389,7 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 }
 
 // pageOf checks an answer: a peer may be another data centre than its name says.
-func pageOf(body []byte, status int, origin string) (*ledger.Feed, error) {
+func pageOf(body []byte, status int, origin string) (*feed.Page, error) {
 	if status != http.StatusOK {
 		return nil, problem(body, status)
 	}

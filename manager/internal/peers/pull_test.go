@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -29,6 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // site is a data centre that answers as a manager does.
 type site struct {
 	*ledger.Ledger
+	*feed.Feed
 	st   *mem.Store
 	name string
 	// spoil, when set, may answer in the place of the site.
@@ -43,7 +45,8 @@ func newSite(t *testing.T, name string, o ledger.Options) *site {
 	o.Origin = name
 	var err error
 	if s.Ledger, err = ledger.New(s.st, o); err == nil {
-		err = s.OpenFeed(t.Context(), "")
+		s.Feed = feed.New(s.st, s.Ledger, feed.Options{})
+		err = s.Open(t.Context(), "")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -64,13 +67,13 @@ func (s *site) answer(w http.ResponseWriter, r *http.Request) {
 	var body []byte
 	var err error
 	if r.URL.Path == "/v1/ledger/digests" {
-		var d []ledger.Digest
+		var d []feed.Digest
 		var span int64
 		if d, span, err = s.Digests(r.Context(), q.Get("origin"), 0); err == nil {
 			body, err = AppendDigests(nil, s.name, span, d)
 		}
 	} else {
-		var f ledger.Feed
+		var f feed.Page
 		_ = s.Publish(r.Context())
 		if from := q.Get("from_ms"); from != "" {
 			a, _ := strconv.ParseInt(from, 10, 64)
@@ -87,7 +90,7 @@ func (s *site) answer(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	switch {
-	case errors.Is(err, ledger.ErrCursorGone):
+	case errors.Is(err, feed.ErrCursorGone):
 		w.WriteHeader(410)
 	case err != nil:
 		w.WriteHeader(500)
@@ -120,7 +123,7 @@ func follow(t *testing.T, to, from *site, token string) *Puller {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := New(Options{Network: n, Ledger: to.Ledger, Store: to.st, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), CheckEvery: 20 * time.Millisecond})
+	p := New(Options{Network: n, Ledger: to.Ledger, Feed: to.Feed, Store: to.st, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), CheckEvery: 20 * time.Millisecond})
 	t.Cleanup(run(t, p))
 	return p
 }
@@ -132,7 +135,7 @@ func followWith(t *testing.T, to, from *site, l *lists) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return run(t, New(Options{Network: n, Ledger: to.Ledger, Store: to.st, Log: slog.New(slog.DiscardHandler), Lists: l}))
+	return run(t, New(Options{Network: n, Ledger: to.Ledger, Feed: to.Feed, Store: to.st, Log: slog.New(slog.DiscardHandler), Lists: l}))
 }
 
 func run(t *testing.T, p *Puller) (stop func()) {
@@ -285,7 +288,7 @@ func TestOldOutcomesEndNoNote(t *testing.T) {
 	b.noteAttempt(t, a, "k", "new")
 	p := follow(t, b, a, "")
 	eventually(t, "the other outcome is here, and the feed continues", func() bool {
-		return b.has(t, "dc1") == 1 && p.Status()[0].Error == "" && b.FeedStats().Deferred > 0
+		return b.has(t, "dc1") == 1 && p.Status()[0].Error == "" && b.OriginStats().Deferred > 0
 	})
 	a.run(t, "third")
 	eventually(t, "the third is here", func() bool { return b.has(t, "dc1") == 2 })
@@ -384,7 +387,8 @@ func TestFirstCallIsNotHeld(t *testing.T) {
 }
 
 func TestOldCursorLeadsToACopy(t *testing.T) {
-	a, b := newSite(t, "dc1", ledger.Options{ChangesKept: 3}), newSite(t, "dc2", ledger.Options{})
+	a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})
+	a.Feed = feed.New(a.st, a.Ledger, feed.Options{Kept: 3})
 	down := func(w http.ResponseWriter, r *http.Request) bool {
 		w.WriteHeader(503)
 		return true

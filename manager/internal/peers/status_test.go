@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
@@ -33,7 +34,7 @@ func TestSilentPeerLooksStopped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := New(Options{Network: n, Ledger: b.Ledger, Store: b.st, Log: slog.New(slog.DiscardHandler)})
+	p := New(Options{Network: n, Ledger: b.Ledger, Feed: b.Feed, Store: b.st, Log: slog.New(slog.DiscardHandler)})
 	defer run(t, p)()
 	<-called
 	if s := p.Status()[0]; s.LagSeconds > 0 {
@@ -67,7 +68,7 @@ func TestIdlePeerIsNotBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	puller := func() (*Puller, *state) {
-		p := New(Options{Network: n, Ledger: b.Ledger, Store: shared{b.st}, Log: slog.New(slog.DiscardHandler)})
+		p := New(Options{Network: n, Ledger: b.Ledger, Feed: b.Feed, Store: shared{b.st}, Log: slog.New(slog.DiscardHandler)})
 		return p, p.states[0]
 	}
 	holds := func(p *Puller, s *state, want bool) {
@@ -100,9 +101,9 @@ func TestIdlePeerIsNotBehind(t *testing.T) {
 
 // TestHastyPeerIsAskedLessAndLess: a peer answers at once with nothing new, though its head grows, or its cursor moves.
 func TestHastyPeerIsAskedLessAndLess(t *testing.T) {
-	for name, page := range map[string]func(n uint64) ledger.Feed{
-		"head":   func(n uint64) ledger.Feed { return ledger.Feed{Cursor: "dc1:e:3", Head: 100 + n, Sequence: 3} },
-		"cursor": func(n uint64) ledger.Feed { return ledger.Feed{Cursor: fmt.Sprint("dc1:e:", n), Head: n, Sequence: n} },
+	for name, page := range map[string]func(n uint64) feed.Page{
+		"head":   func(n uint64) feed.Page { return feed.Page{Cursor: "dc1:e:3", Head: 100 + n, Sequence: 3} },
+		"cursor": func(n uint64) feed.Page { return feed.Page{Cursor: fmt.Sprint("dc1:e:", n), Head: n, Sequence: n} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			from, to := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})

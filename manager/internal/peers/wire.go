@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
@@ -47,7 +48,7 @@ func appendResult(dst, raw []byte) ([]byte, error) {
 }
 
 // AppendFeed appends a page of the change feed as JSON.
-func AppendFeed(dst []byte, f *ledger.Feed) ([]byte, error) {
+func AppendFeed(dst []byte, f *feed.Page) ([]byte, error) {
 	w := wireFeed{Changes: make([]wireChange, len(f.Changes)), Cursor: f.Cursor, Head: f.Head, Sequence: f.Sequence, Copying: f.Copying}
 	for i := range f.Changes {
 		c := &f.Changes[i]
@@ -66,7 +67,7 @@ func AppendFeed(dst []byte, f *ledger.Feed) ([]byte, error) {
 
 // parseFeed reads a page of a peer's feed. A change that the ledger refuses is counted there; one that is no JSON
 // of a change fails the page.
-func parseFeed(b []byte) (*ledger.Feed, error) {
+func parseFeed(b []byte) (*feed.Page, error) {
 	var w wireFeed
 	if err := json.Unmarshal(b, &w); err != nil {
 		return nil, fmt.Errorf("the answer is not a page of changes: %w", err)
@@ -74,7 +75,7 @@ func parseFeed(b []byte) (*ledger.Feed, error) {
 	if w.Changes == nil {
 		return nil, errors.New("the answer has no changes")
 	}
-	f := &ledger.Feed{Cursor: w.Cursor, Head: w.Head, Sequence: w.Sequence, Copying: w.Copying, Changes: make([]ledger.FeedChange, len(w.Changes))}
+	f := &feed.Page{Cursor: w.Cursor, Head: w.Head, Sequence: w.Sequence, Copying: w.Copying, Changes: make([]ledger.FeedChange, len(w.Changes))}
 	for i, c := range w.Changes {
 		state, _ := api.ParseState(c.State)
 		var r api.Result
@@ -108,7 +109,7 @@ type wireDigests struct {
 }
 
 // AppendDigests appends digests as JSON.
-func AppendDigests(dst []byte, origin string, span int64, digests []ledger.Digest) ([]byte, error) {
+func AppendDigests(dst []byte, origin string, span int64, digests []feed.Digest) ([]byte, error) {
 	w := wireDigests{Origin: origin, SpanMS: span, Digests: make([]wireDigest, len(digests))}
 	for i, d := range digests {
 		w.Digests[i] = wireDigest{d.From, d.Outcomes, strconv.FormatUint(d.Sum, 16)}
@@ -117,7 +118,7 @@ func AppendDigests(dst []byte, origin string, span int64, digests []ledger.Diges
 	return append(dst, b...), err
 }
 
-func parseDigests(b []byte) (span int64, digests []ledger.Digest, err error) {
+func parseDigests(b []byte) (span int64, digests []feed.Digest, err error) {
 	var w wireDigests
 	if err := json.Unmarshal(b, &w); err != nil {
 		return 0, nil, fmt.Errorf("the answer has no digests: %w", err)
@@ -127,7 +128,7 @@ func parseDigests(b []byte) (span int64, digests []ledger.Digest, err error) {
 		if err != nil {
 			return 0, nil, fmt.Errorf("a digest is malformed: %w", err)
 		}
-		digests = append(digests, ledger.Digest{From: d.FromMS, Outcomes: d.Outcomes, Sum: sum})
+		digests = append(digests, feed.Digest{From: d.FromMS, Outcomes: d.Outcomes, Sum: sum})
 	}
 	return w.SpanMS, digests, nil
 }

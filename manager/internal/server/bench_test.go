@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -26,7 +27,7 @@ func benchServer(b *testing.B, st store.Store) *Server {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, err := New(Options{Options: httpd.Options{Version: httpdtest.Version, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, LedgerRoutes(l, nil, Reach{}))
+	s, err := New(Options{Options: httpd.Options{Version: httpdtest.Version, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, LedgerRoutes(l, nil, home.Reach{}))
 	if err != nil {
 		b.Fatal(err)
 	}

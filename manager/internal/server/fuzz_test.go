@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -46,7 +47,7 @@ func FuzzRequests(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, LedgerRoutes(l, nil, Reach{}))
+	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, LedgerRoutes(l, nil, home.Reach{}))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -81,7 +82,7 @@ func FuzzCalls(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	s, err := New(Options{Options: httpd.Options{Version: httpdtest.Version, Logger: slog.New(slog.DiscardHandler)}}, LedgerRoutes(l, nil, Reach{}))
+	s, err := New(Options{Options: httpd.Options{Version: httpdtest.Version, Logger: slog.New(slog.DiscardHandler)}}, LedgerRoutes(l, nil, home.Reach{}))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -42,7 +43,7 @@ type siteOptions struct {
 	ledger ledger.Options
 	store  store.Store // closed at the end; a volatile one when nil
 	routes []httpd.Route
-	reach  Reach
+	reach  home.Reach
 }
 
 func newSite(t *testing.T, o siteOptions) *site {

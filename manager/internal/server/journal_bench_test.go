@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -84,7 +85,7 @@ func journalCaller(b *testing.B) func(n int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.DiscardHandler)}}, LedgerRoutes(l, nil, Reach{}))
+	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.DiscardHandler)}}, LedgerRoutes(l, nil, home.Reach{}))
 	if err != nil {
 		b.Fatal(err)
 	}

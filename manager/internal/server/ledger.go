@@ -9,6 +9,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/api/schema"
+	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/shard"
@@ -24,15 +25,15 @@ const (
 
 // LedgerRoutes are the calls of gates and other clients on a ledger. me, if
 // not nil, says what the ledger is. Reach says which durabilities the ledger can give.
-func LedgerRoutes(l *ledger.Ledger, me *shard.Keeper, reach Reach) []httpd.Route {
-	h := &ledgerHandlers{ledger: l, me: me, reach: reach}
+func LedgerRoutes(l *ledger.Ledger, me *shard.Keeper, reach home.Reach) []httpd.Route {
+	h := &ledgerHandlers{ledger: l, me: me, home: home.NewCalls(l, reach)}
 	return []httpd.Route{
 		{Method: "POST", Path: api.PathReserve, Roles: gates, Handle: h.reserve},
 		{Method: "POST", Path: api.PathCommit, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.finish(r, w, api.StateCommitted) }},
 		{Method: "POST", Path: api.PathReject, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.finish(r, w, api.StateRejected) }},
 		{Method: "POST", Path: api.PathRelease, Roles: gates, Handle: h.release},
-		{Method: "POST", Path: api.PathRenew, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, h.renew) }},
-		{Method: "POST", Path: api.PathUnknown, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, h.unknown) }},
+		{Method: "POST", Path: api.PathRenew, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, h.home.Renew) }},
+		{Method: "POST", Path: api.PathUnknown, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, h.home.Unknown) }},
 		{Method: "POST", Path: api.PathLookUp, Roles: gates, Handle: h.lookUp},
 		{Method: "POST", Path: api.PathCalls, Roles: gates, Stream: h.calls},
 		{Method: "POST", Path: api.PathHome + "{call}", Roles: httpd.Peer | httpd.Plain, Handle: h.atHome},
@@ -60,12 +61,7 @@ func blank(_ *httpd.Request, w *httpd.Response) {
 type ledgerHandlers struct {
 	ledger *ledger.Ledger
 	me     *shard.Keeper
-	reach  Reach
-
-	// admit, for a call of another data centre, returns an error unless this one is the key's home, or may still hold the
-	// key. Then it sets refusal, which answers the call if the ledger has nothing of its own of the key.
-	admit   func(scope, key string) error
-	refusal *ledger.HomeError
+	home   *home.Calls
 }
 
 // ledgerCall is what the hot calls are read into; it is reused.
@@ -123,13 +119,7 @@ func calling(r *httpd.Request) context.Context { return ledger.WithCaller(r.Cont
 
 func (h *ledgerHandlers) reserve(r *httpd.Request, w *httpd.Response) {
 	h.ask(r, w, func(ctx context.Context, req *api.ReserveRequest) (ledger.Reply, error) {
-		var reply ledger.Reply
-		var err error
-		if req.Durability == api.DurabilityLocal && h.admit == nil {
-			reply, err = h.ledger.Reserve(ctx, req, r.Hold)
-		} else {
-			reply, err = h.reserveFar(ctx, r.Hold, req)
-		}
+		reply, err := h.home.Reserve(ctx, req, r.Hold)
 		w.Status, w.RetryAfter = reserveStatus(reply.State)
 		return reply, err
 	})
@@ -179,7 +169,7 @@ func (h *ledgerHandlers) ask(r *httpd.Request, w *httpd.Response, call func(cont
 		r.Error(w, err)
 		return
 	}
-	if err = h.admitted(in.reserve.Scope, in.reserve.Key); err != nil {
+	if err = h.home.Admit(in.reserve.Scope, in.reserve.Key); err != nil {
 		r.Error(w, err)
 		return
 	}
@@ -211,8 +201,8 @@ func (h *ledgerHandlers) finish(r *httpd.Request, w *httpd.Response, outcome api
 	if outcome == api.StateRejected {
 		op = "reject"
 	}
-	if err = h.admitted(call.finish.Scope, call.finish.Key); err == nil {
-		err = h.end(calling(r), &call.finish, outcome)
+	if err = h.home.Admit(call.finish.Scope, call.finish.Key); err == nil {
+		err = h.home.Finish(calling(r), &call.finish, outcome)
 	}
 	ledgerSpan(r, op, start, outcome, err)
 	if err != nil {
@@ -235,11 +225,11 @@ func (h *ledgerHandlers) release(r *httpd.Request, w *httpd.Response) {
 		err = req.ParseJSON(r.Body)
 	}
 	if err == nil {
-		err = h.admitted(req.Scope, req.Key)
+		err = h.home.Admit(req.Scope, req.Key)
 	}
 	if err == nil {
 		start := began(r)
-		err = h.free(calling(r), &req)
+		err = h.home.Release(calling(r), &req)
 		ledgerSpan(r, "release", start, api.StateReleased, err)
 	}
 	if err != nil {

@@ -15,7 +15,7 @@ func (h *ledgerHandlers) stats(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	all := statsOf(&s)
-	all.LedgerIdentity, all.CommittedTTL, all.Durabilities = identity(h.me), h.ledger.OutcomeTTL(api.StateCommitted, 0), h.reach.names()
+	all.LedgerIdentity, all.CommittedTTL, all.Durabilities = identity(h.me), h.ledger.OutcomeTTL(api.StateCommitted, 0), h.home.Durabilities()
 	answer(w, all)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/api/schema"
+	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/peers"
@@ -27,8 +28,8 @@ type Lists interface {
 
 // OriginRoutes are the calls of other data centres, and of operators about them. p is nil without peers, and lists
 // without an origin.
-func OriginRoutes(l *ledger.Ledger, p *peers.Puller, lists Lists) []httpd.Route {
-	h := &originHandlers{ledger: l, puller: p, lists: lists}
+func OriginRoutes(l *ledger.Ledger, f *feed.Feed, p *peers.Puller, lists Lists) []httpd.Route {
+	h := &originHandlers{ledger: l, feed: f, puller: p, lists: lists}
 	if l != nil {
 		h.origin = l.Options().Origin
 	}
@@ -42,6 +43,7 @@ func OriginRoutes(l *ledger.Ledger, p *peers.Puller, lists Lists) []httpd.Route 
 
 type originHandlers struct {
 	ledger *ledger.Ledger
+	feed   *feed.Feed
 	origin string
 	puller *peers.Puller
 	lists  Lists
@@ -55,11 +57,11 @@ func (h *originHandlers) call(f func(*httpd.Request, *httpd.Response) error) fun
 		}
 		var p *api.Problem
 		switch {
-		case errors.Is(err, ledger.ErrNoOrigin) && h.origin == "":
+		case errors.Is(err, feed.ErrNoOrigin) && h.origin == "":
 			p = &api.Problem{Status: 404, Code: api.CodeNotFound, Title: "Not found", Detail: "this ledger has no origin, and so no change feed: its manager needs --origin"}
-		case errors.Is(err, ledger.ErrNoOrigin):
+		case errors.Is(err, feed.ErrNoOrigin):
 			p = &api.Problem{Status: 404, Code: api.CodeNotFound, Title: "Not found", Detail: fmt.Sprintf("the origin of this ledger is %q; it has changes of no other", h.origin)}
-		case errors.Is(err, ledger.ErrCursorGone):
+		case errors.Is(err, feed.ErrCursorGone):
 			p = &api.Problem{Status: 410, Code: api.CodeCursorGone, Title: "Cursor too old", Detail: "the change feed does not go back to this cursor; begin again without one, which gives a full copy"}
 		}
 		if p != nil {
@@ -77,7 +79,7 @@ func badCursor(name, value string) error {
 func (h *originHandlers) originOf(q map[string]string) (string, error) {
 	origin := cmp.Or(q["origin"], h.origin)
 	if h.origin == "" {
-		return "", ledger.ErrNoOrigin
+		return "", feed.ErrNoOrigin
 	}
 	if err := peers.CheckName(origin); err != nil {
 		return "", &api.FieldError{Field: "origin", Value: httpd.Clip(origin), Allowed: err.Error()}
@@ -104,7 +106,7 @@ func (h *originHandlers) changes(r *httpd.Request, w *httpd.Response) error {
 	}
 	const latest = int64(1) << 46
 	wait, err := whole(q, "wait_ms", 0, maxFeedWait.Milliseconds(), 0)
-	limit, limitErr := whole(q, "limit", 1, ledger.MaxFeedLimit, defaultListLimit)
+	limit, limitErr := whole(q, "limit", 1, feed.MaxLimit, defaultListLimit)
 	from, fromErr := whole(q, "from_ms", 0, latest, 0)
 	to, toErr := whole(q, "to_ms", 0, latest, latest)
 	if err := errors.Join(err, limitErr, fromErr, toErr); err != nil {
@@ -117,11 +119,11 @@ func (h *originHandlers) changes(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	var f ledger.Feed
+	var f feed.Page
 	if q["from_ms"] != "" || q["to_ms"] != "" {
-		f, err = h.ledger.Outcomes(r.Context(), origin, from, to, q["after"], int(limit))
+		f, err = h.feed.Outcomes(r.Context(), origin, from, to, q["after"], int(limit))
 	} else {
-		f, err = h.next(r, origin, q["after"], int(limit), time.Duration(wait)*time.Millisecond)
+		f, err = h.feed.Next(r.Context(), origin, q["after"], int(limit), time.Duration(wait)*time.Millisecond, r.Hold)
 	}
 	if errors.Is(err, ledger.ErrCursor) {
 		return badCursor("after", q["after"])
@@ -134,30 +136,12 @@ func (h *originHandlers) changes(r *httpd.Request, w *httpd.Response) error {
 	return err
 }
 
-// next reads a page of the feed, and waits for one that is not empty.
-func (h *originHandlers) next(r *httpd.Request, origin, after string, limit int, wait time.Duration) (ledger.Feed, error) {
-	f, err := h.ledger.Changes(r.Context(), origin, after, limit)
-	empty := func() bool { return err == nil && len(f.Changes) == 0 && f.Sequence == f.Head }
-	if empty() && h.ledger.Publish(r.Context()) == nil { // a caller sees what was acknowledged before its call
-		f, err = h.ledger.Changes(r.Context(), origin, f.Cursor, limit)
-	}
-	if !empty() || wait == 0 {
-		return f, err
-	}
-	ctx, stop := r.Hold()
-	defer stop()
-	if err := h.ledger.WaitChanges(ctx, f, wait); err != nil {
-		return ledger.Feed{}, err
-	}
-	return h.ledger.Changes(ctx, origin, f.Cursor, limit)
-}
-
 func (h *originHandlers) digests(r *httpd.Request, w *httpd.Response) error {
 	q, err := r.QueryValues("origin", "span_ms")
 	if err != nil {
 		return err
 	}
-	span, err := whole(q, "span_ms", ledger.LeastSpan, 1<<46, 0)
+	span, err := whole(q, "span_ms", feed.LeastSpan, 1<<46, 0)
 	if err != nil {
 		return err
 	}
@@ -165,7 +149,7 @@ func (h *originHandlers) digests(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	digests, span, err := h.ledger.Digests(r.Context(), origin, span)
+	digests, span, err := h.feed.Digests(r.Context(), origin, span)
 	if err != nil {
 		return err
 	}

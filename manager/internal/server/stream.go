@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -76,7 +77,7 @@ func (cs *callStream) wayOf(it *ledger.Item) way {
 		return waiting
 	case it.Err == errLookUp:
 		return lookingUp
-	case it.Err == errAskAlone, cs.h.reach.Homes != nil && it.Op != ledger.OpReserve: // the entry may say that its home is elsewhere
+	case it.Err == home.ErrAskAlone, cs.h.home.Global() && it.Op != ledger.OpReserve: // the entry may say that its home is elsewhere
 		return away
 	}
 	return together
@@ -230,7 +231,7 @@ func (cs *callStream) claim(g *callGroup) {
 				continue
 			}
 			it.Waits = it.Op == ledger.OpReserve && it.Err == nil && it.Reserve.Wait > 0 && cs.h.ledger.Options().MaxWait > 0 && len(cs.waits) < maxStreamWaits
-			cs.h.leaveOut(it)
+			cs.h.home.LeaveOut(it)
 			t, taken := cs.turns[c.key]
 			if taken && t.group == g.id {
 				g.endWaits(kept, c.attempt)
@@ -334,14 +335,14 @@ func (cs *callStream) make(g *callGroup) {
 		if errors.Is(it.Err, store.ErrUnreached) {
 			it.Err = errStoreUnreachable
 		}
-		_, elsewhere := cs.h.homeOf(it.Err)
+		_, elsewhere := cs.h.home.Elsewhere(it.Err)
 		switch {
 		case it.Err == errLookUp:
 			cs.h.lookUpItem(ctx, it)
-		case it.Waits && (it.Err == nil && it.Reply.State == api.StatePending || it.Err == errReserveAlone || it.Err == errAskAlone):
+		case it.Waits && (it.Err == nil && it.Reply.State == api.StatePending || it.Err == errReserveAlone || it.Err == home.ErrAskAlone):
 			cs.wait(g, i)
 			continue
-		case it.Err == errAskAlone || elsewhere:
+		case it.Err == home.ErrAskAlone || elsewhere:
 			cs.far(g, i)
 			continue
 		}
@@ -388,7 +389,7 @@ func (cs *callStream) far(g *callGroup, i int) {
 	g.calls[i].alone, g.calls[i].from = true, nil // both are the copy's
 	cs.st.Go(func() {
 		if it.Op != ledger.OpReserve || cs.st.Open().Err() == nil { // nobody would use a reservation for a client that has left
-			cs.alone(&c, &it, &wire, func(ctx context.Context) { cs.h.atItsHome(ctx, &it) })
+			cs.alone(&c, &it, &wire, func(ctx context.Context) { cs.h.home.Make(ctx, &it) })
 		}
 		cs.mu.Lock()
 		next := cs.end([]groupCall{c})
@@ -432,7 +433,7 @@ func (cs *callStream) wait(g *callGroup, i int) {
 	wire := api.StreamCall{Op: api.OpReserve, Trace: cloneTrace(g.wire[i].Trace)}
 	why, known, asked := g.items[i].Err, g.items[i].Reply, time.Now()
 	var place *ledger.Place
-	if why != errAskAlone {
+	if why != home.ErrAskAlone {
 		place = cs.h.ledger.Join(req.Scope, req.Key)
 	}
 	ctx, end := context.WithCancelCause(cs.st.Open())
@@ -454,7 +455,7 @@ func (cs *callStream) wait(g *callGroup, i int) {
 			case errReserveAlone:
 				it.Reply, it.Err = place.Reserve(work, &req, hold)
 			default:
-				it.Reply, it.Err = cs.h.reserveFar(work, hold, &req)
+				it.Reply, it.Err = cs.h.home.Reserve(work, &req, hold)
 			}
 			place.Leave() // the next one need not wait until the client takes the answer
 			cause := context.Cause(ctx)
@@ -465,7 +466,7 @@ func (cs *callStream) wait(g *callGroup, i int) {
 			switch {
 			case why == nil && left > 0:
 				it.Reply, it.Err = ledger.Reply{State: api.StatePending, ExpiresIn: left}, nil
-			case why == errAskAlone: // its home would have to be asked again
+			case why == home.ErrAskAlone: // its home would have to be asked again
 				it.Reply, it.Err = ledger.Reply{State: api.StatePending}, nil
 			case cause == errOvertaken:
 				req.Wait = 0

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
@@ -101,8 +102,8 @@ func TestStreamKeepsTheOrderOfAKeyWithAHomeElsewhere(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			home := heldHomes{farHomes{calls: make(chan api.Op, len(calls))}, t, new(atomic.Int32), make(chan api.State)}
-			s := newSite(t, siteOptions{ledger: ledger.Options{Origin: "here"}, reach: Reach{Homes: home}})
+			far := heldHomes{farHomes{calls: make(chan api.Op, len(calls))}, t, new(atomic.Int32), make(chan api.State)}
+			s := newSite(t, siteOptions{ledger: ledger.Options{Origin: "here"}, reach: home.Reach{Homes: far}})
 			g := s.gate(httpdtest.HTTP2(t))
 			var group [][]byte
 			for _, c := range calls {
@@ -116,7 +117,7 @@ func TestStreamKeepsTheOrderOfAKeyWithAHomeElsewhere(t *testing.T) {
 					if r, _ := g.reply(); r.Number != n+1 {
 						t.Fatalf("call %d was answered before call %d was made", r.Number, i+1)
 					}
-					home.want(c.op, c.atHome)
+					far.want(c.op, c.atHome)
 				}
 				g.wantReply(uint64(i+1), c.status, c.answered)
 			}
@@ -140,8 +141,8 @@ func TestStreamKeepsTheOrderOfLookUps(t *testing.T) {
 
 // A reserve whose turn comes when the client has left is not made at the home. What ends a reservation is.
 func TestStreamReservesNothingAtHomesForAClientThatLeft(t *testing.T) {
-	home := heldHomes{farHomes{calls: make(chan api.Op, 3)}, t, new(atomic.Int32), make(chan api.State)}
-	s := newSite(t, siteOptions{ledger: ledger.Options{Origin: "here"}, reach: Reach{Homes: home}})
+	far := heldHomes{farHomes{calls: make(chan api.Op, 3)}, t, new(atomic.Int32), make(chan api.State)}
+	s := newSite(t, siteOptions{ledger: ledger.Options{Origin: "here"}, reach: home.Reach{Homes: far}})
 	g := s.gate(httpdtest.HTTP2(t))
 	g.send(g.farCall(api.OpReserve, "a", api.DurabilityGlobal, 0), g.farCall(api.OpReserve, "b", api.DurabilityGlobal, 0),
 		g.farCall(api.OpRelease, "b", api.DurabilityGlobal, 0))
@@ -149,8 +150,8 @@ func TestStreamReservesNothingAtHomesForAClientThatLeft(t *testing.T) {
 	s.Eventually("one waits", func() bool { return s.waiters() == 1 })
 	g.Kill()
 	s.Eventually("the manager knows", func() bool { return s.waiters() == 0 })
-	home.want(api.OpReserve, api.StateReserved)
-	home.want(api.OpRelease, api.StateReleased)
+	far.want(api.OpReserve, api.StateReserved)
+	far.want(api.OpRelease, api.StateReleased)
 }
 
 // Reserves that wait get the key in their order, whether they were sent together, before or after one that already waits, or behind

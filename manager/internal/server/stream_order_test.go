@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -246,7 +247,7 @@ func TestReserveDoesNotWaitOnAStreamThatEnds(t *testing.T) {
 
 // farHomes is another data centre that decides about the key "far".
 type farHomes struct {
-	Homes
+	home.Directory
 	calls chan api.Op
 	reply func(api.Op) (api.ReserveReply, error)
 }
@@ -277,7 +278,7 @@ func TestStreamCallsHomes(t *testing.T) {
 		}
 		return api.ReserveReply{}, &httpd.Refusal{P: api.Problem{Status: 503, Code: api.CodeUnavailable}}
 	}}
-	s := newSite(t, siteOptions{ledger: ledger.Options{Origin: "here"}, reach: Reach{Homes: far}})
+	s := newSite(t, siteOptions{ledger: ledger.Options{Origin: "here"}, reach: home.Reach{Homes: far}})
 	g := s.gate(httpdtest.HTTP2(t))
 	global := func(token string, wait time.Duration) []byte {
 		return (&api.ReserveRequest{Key: "far", Token: token, Wait: wait, Durability: api.DurabilityGlobal}).AppendRaw(nil)

@@ -244,22 +244,3 @@ func (h *ledgerHandlers) lookUpItem(ctx context.Context, it *ledger.Item) {
 		it.Reply, it.Err = ledger.Reply{State: api.StateNone}, nil
 	}
 }
-
-// atItsHome makes a call that another data centre decides.
-func (h *ledgerHandlers) atItsHome(ctx context.Context, it *ledger.Item) {
-	switch it.Op {
-	case ledger.OpReserve:
-		it.Reserve.Wait = 0
-		it.Reply, it.Err = h.reserveFar(ctx, nil, &it.Reserve)
-	case ledger.OpRenew:
-		it.Reply, it.Err = h.renew(ctx, &it.Reserve)
-	case ledger.OpUnknown:
-		it.Reply, it.Err = h.unknown(ctx, &it.Reserve)
-	case ledger.OpRelease:
-		it.Reply.State, it.Err = api.StateReleased, h.free(ctx, &it.Release)
-	case ledger.OpReject:
-		it.Reply.State, it.Err = api.StateRejected, h.end(ctx, &it.Finish, api.StateRejected)
-	default:
-		it.Reply.State, it.Err = api.StateCommitted, h.end(ctx, &it.Finish, api.StateCommitted)
-	}
-}

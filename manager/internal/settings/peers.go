@@ -32,7 +32,7 @@ func (s *Settings) peersTable() []setting {
 		protection("peer-ca", "CAs that sign the peers' certificates (PEM), instead of the system's", &s.Peers.CA),
 		protection("peer-cert", "client certificate for the peers (PEM)", &s.Peers.Cert),
 		protection("peer-key", "key of that certificate (PEM)", &s.Peers.Key),
-		number("changes-kept", "", "changes that a peer may be behind; one that is further behind copies all of them", 100, 100_000_000, "100000", &s.Ledger.ChangesKept),
+		number("changes-kept", "", "changes that a peer may be behind; one that is further behind copies all of them", 100, 100_000_000, "100000", &s.Feed.Kept),
 		duration("compare-interval-seconds", "", "a number of seconds between two comparisons of what a peer recorded with what is here of it", 0.1, 86400, "30", &s.CompareEvery),
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -41,6 +42,7 @@ type Settings struct {
 	CacheBytes                       int64
 	MaxLogs                          int
 	Ledger                           ledger.Options
+	Feed                             feed.Options
 	Jobs                             jobs.Options
 	Server                           httpd.Options
 	Shard                            shard.Want

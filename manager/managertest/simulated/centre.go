@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -39,7 +40,7 @@ type Centre struct {
 // tickers do at one instant has no order.
 func (c *Centre) adjust(o *ledger.Options) {
 	if c != nil {
-		o.Origin, o.ChangesKept, o.CleanupInterval = c.Origin, c.ChangesKept, 3001*time.Millisecond
+		o.Origin, o.CleanupInterval = c.Origin, 3001*time.Millisecond
 	}
 }
 
@@ -56,21 +57,22 @@ func (c *Centre) network() (*peers.Network, error) {
 }
 
 // openCentre opens what the manager does with other data centres.
-func (m *Manager) openCentre(ctx context.Context, st store.Store, network *peers.Network) (reach server.Reach, routes []httpd.Route, err error) {
+func (m *Manager) openCentre(ctx context.Context, st store.Store, network *peers.Network) (reach home.Reach, routes []httpd.Route, err error) {
 	c := m.options.Centre
 	if c == nil {
 		return reach, nil, nil
 	}
-	if err := m.ledger.OpenFeed(ctx, m.restoredName()); err != nil {
+	m.feed = feed.New(st, m.ledger, feed.Options{Kept: c.ChangesKept})
+	if err := m.feed.Open(ctx, m.restoredName()); err != nil {
 		return reach, nil, err
 	}
 	homes := home.New(network, home.Options{Timeout: c.HomeTimeout})
 	log := slog.New(slog.DiscardHandler)
 	m.puller = peers.New(peers.Options{
-		Network: network, Ledger: m.ledger, Store: st, Log: log, CheckEvery: c.CompareEvery, Lists: homes, Jitter: c.Jitter,
+		Network: network, Ledger: m.ledger, Feed: m.feed, Store: st, Log: log, CheckEvery: c.CompareEvery, Lists: homes, Jitter: c.Jitter,
 		Self: patientSelf{peers.Own{Keeper: m.me, Quarantine: m.restored, Remembers: m.longest, Log: log}},
 	})
-	return server.Reach{Homes: homes, CacheFor: c.CacheFor}, server.OriginRoutes(m.ledger, m.puller, homes), nil
+	return home.Reach{Homes: homes, CacheFor: c.CacheFor}, server.OriginRoutes(m.ledger, m.feed, m.puller, homes), nil
 }
 
 // runCentre starts the publisher and the pullers. They begin one after the other, so that their timers differ.
@@ -80,7 +82,7 @@ func (m *Manager) runCentre(ctx context.Context) {
 	}
 	m.work.Go(func() {
 		time.Sleep(137 * time.Microsecond)
-		m.ledger.RunFeed(ctx, nil)
+		m.feed.Run(ctx, nil)
 	})
 	m.work.Go(func() {
 		time.Sleep(251 * time.Microsecond)
@@ -111,7 +113,7 @@ func (v *View) Holds(key, body string) bool {
 func (m *Manager) View(ctx context.Context) (*View, error) {
 	v := &View{Digests: make(map[string]string), Winners: make(map[string]string), Conflicts: make(map[string][]Ran)}
 	for _, origin := range append([]string{m.options.Centre.Origin}, m.options.Centre.Peers...) {
-		d, _, err := m.ledger.Digests(ctx, origin, ledger.LeastSpan)
+		d, _, err := m.feed.Digests(ctx, origin, feed.LeastSpan)
 		if err != nil {
 			return nil, err
 		}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
@@ -99,6 +100,7 @@ type Manager struct {
 	options  Options
 	me       *shard.Keeper
 	ledger   *ledger.Ledger
+	feed     *feed.Feed // of a data centre
 	restored *quarantine.Quarantine
 	position func() uint64
 	puller   *peers.Puller // nil without a Centre
@@ -215,8 +217,8 @@ func (m *Manager) longest() time.Duration { return m.options.CommittedTTL }
 // began.
 func (m *Manager) watchQuarantine(ctx context.Context) {
 	m.restored.Run(ctx, func(before, after quarantine.State) {
-		if !before.RestoredTo.Equal(after.RestoredTo) {
-			_ = m.ledger.OpenFeed(ctx, m.restoredName())
+		if m.feed != nil && !before.RestoredTo.Equal(after.RestoredTo) {
+			_ = m.feed.Open(ctx, m.restoredName())
 		}
 	}, func(error) {})
 }

@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
 // centre is a data centre: managers on data of their own, and its places in the feeds of others.
 type centre struct {
 	*managers
+	feeds   []*feed.Feed
 	name    string
 	cursors map[string]string
 }
@@ -24,23 +26,40 @@ type centre struct {
 func (m *managers) centre(name string, o ledger.Options) *centre {
 	m.t.Helper()
 	c := &centre{managers: &managers{t: m.t, stores: m.open(), slack: m.slack, open: m.open}, name: name, cursors: make(map[string]string)}
-	o.Origin = name
-	c.start(o)
-	for _, l := range c.ledgers {
-		if err := l.OpenFeed(m.t.Context(), ""); err != nil {
-			m.t.Fatal(err)
-		}
-	}
+	c.startAll(o)
 	return c
 }
 
-// changes reads a page of the feed, by the managers in turn.
-func (c *centre) changes(i int, after string, limit int) ledger.Feed {
+// startAll starts the managers and opens their feeds.
+func (c *centre) startAll(o ledger.Options) {
 	c.t.Helper()
-	if err := c.at(i).Publish(c.t.Context()); err != nil {
+	o.Origin = c.name
+	c.start(o)
+	for i, l := range c.ledgers {
+		c.feeds = append(c.feeds, feed.New(c.stores[i], l, feed.Options{}))
+	}
+	c.openFeeds("")
+}
+
+func (c *centre) openFeeds(restored string) {
+	c.t.Helper()
+	for _, f := range c.feeds {
+		if err := f.Open(c.t.Context(), restored); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// feed returns the feeds in turn, as at does ledgers.
+func (c *centre) feed(i int) *feed.Feed { return c.feeds[i%len(c.feeds)] }
+
+// changes reads a page of the feed, by the managers in turn.
+func (c *centre) changes(i int, after string, limit int) feed.Page {
+	c.t.Helper()
+	if err := c.feed(i).Publish(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
-	f, err := c.at(i).Changes(c.t.Context(), c.name, after, limit)
+	f, err := c.feed(i).Changes(c.t.Context(), c.name, after, limit)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -57,7 +76,7 @@ func (c *centre) pull(from *centre) {
 func (c *centre) pullBy(by func(page int) int, from *centre) {
 	c.t.Helper()
 	for i := 0; ; i++ {
-		var f ledger.Feed
+		var f feed.Page
 		// The index of a shared engine may be a moment old.
 		c.eventually("the feed continues", func() bool {
 			f = from.changes(i, c.cursors[from.name], 7)
@@ -94,7 +113,7 @@ func testFeed(t *testing.T, m *managers) {
 			if err := end(t.Context(), finish(key, "t"+key, "of "+key)); err != nil {
 				t.Errorf("%s: %v", key, err)
 			}
-			_ = l.Publish(t.Context()) // publishers meet
+			_ = a.feed(i).Publish(t.Context()) // publishers meet
 		})
 	}
 	for from := n; from < all; from += 8 { // and batches, one transaction each
@@ -113,7 +132,7 @@ func testFeed(t *testing.T, m *managers) {
 					}
 				}
 			}
-			_ = l.Publish(t.Context())
+			_ = a.feed(from / 8).Publish(t.Context())
 		})
 	}
 	wg.Wait()
@@ -145,16 +164,16 @@ func testFeed(t *testing.T, m *managers) {
 		t.Errorf("imports come back: %+v", f)
 	}
 	// Old pages do nothing.
-	before := b.ledgers[0].FeedStats()
+	before := b.ledgers[0].OriginStats()
 	if _, err := b.ledgers[0].Import(t.Context(), old.Changes, nil); err != nil {
 		t.Fatal(err)
 	}
-	if after := b.ledgers[0].FeedStats(); after.Imported != before.Imported || after.Repeated != before.Repeated+all {
+	if after := b.ledgers[0].OriginStats(); after.Imported != before.Imported || after.Repeated != before.Repeated+all {
 		t.Errorf("old pages: %+v, before %+v", after, before)
 	}
 	same(t, a, b)
 	for origin, after := range map[string]string{"dc2": "", "": "", "dc1": "dc2:x:1"} {
-		if _, err := a.at(0).Changes(t.Context(), origin, after, 1); !errors.Is(err, ledger.ErrNoOrigin) && !errors.Is(err, ledger.ErrCursor) {
+		if _, err := a.feed(0).Changes(t.Context(), origin, after, 1); !errors.Is(err, feed.ErrNoOrigin) && !errors.Is(err, ledger.ErrCursor) {
 			t.Errorf("changes of %q after %q: %v", origin, after, err)
 		}
 	}
@@ -181,16 +200,13 @@ func testFeedFromBefore(t *testing.T, m *managers) {
 		}
 	}
 	a := &centre{managers: &managers{t: t, stores: before.stores, slack: m.slack}, name: "dc1", cursors: make(map[string]string)}
-	a.start(ledger.Options{Origin: "dc1"})
+	a.startAll(ledger.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var feeds sync.WaitGroup
 	defer feeds.Wait()
 	defer cancel()
-	for _, l := range a.ledgers {
-		if err := l.OpenFeed(t.Context(), ""); err != nil {
-			t.Fatal(err)
-		}
-		feeds.Go(func() { l.RunFeed(ctx, func(err error) { t.Error(err) }) })
+	for _, f := range a.feeds {
+		feeds.Go(func() { f.Run(ctx, func(err error) { t.Error(err) }) })
 	}
 	seen, cursor := map[string]bool{}, ""
 	m.eventually("the feed has everything", func() bool {
@@ -209,7 +225,7 @@ func same(t *testing.T, all ...*centre) {
 	for _, of := range all {
 		var want string
 		for i, c := range all {
-			digests, _, err := c.at(i).Digests(t.Context(), of.name, 1<<20)
+			digests, _, err := c.feed(i).Digests(t.Context(), of.name, 1<<20)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -276,21 +292,21 @@ func testConflictsAreBounded(t *testing.T, m *managers) {
 		*centre
 		kept, of int
 	}{{b, 21, keys}, {a, 11, 21}} {
-		got, s := len(want.conflictsOf()), want.at(0).FeedStats()
+		got, s := len(want.conflictsOf()), want.at(0).OriginStats()
 		if got != want.kept || s.Conflicts != uint64(want.of) || s.Unkept != uint64(want.of-want.kept) {
 			t.Errorf("%s lists %d conflicts, and counts %+v; want %d of %d", want.name, got, s, want.kept, want.of)
 		}
 	}
 	// Another manager keeps no more, once it has counted.
 	a.eventually("the other manager has counted", func() bool {
-		if err := a.at(1).OpenFeed(t.Context(), ""); err != nil {
+		if err := a.feed(1).Open(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
-		return a.at(1).FeedStats().Losers == 11
+		return a.at(1).OriginStats().Losers == 11
 	})
-	before := a.at(1).FeedStats().Unkept
+	before := a.at(1).OriginStats().Unkept
 	clash(c, 1, "more0", "more1", "more2")
-	if got, unkept := len(a.conflictsOf()), a.at(1).FeedStats().Unkept-before; got != 11 || unkept != 3 {
+	if got, unkept := len(a.conflictsOf()), a.at(1).OriginStats().Unkept-before; got != 11 || unkept != 3 {
 		t.Errorf("with another manager, dc1 lists %d conflicts, and %d more had no room", got, unkept)
 	}
 }
@@ -406,7 +422,10 @@ func testOneToken(t *testing.T, m *managers) {
 }
 
 func testFeedTooOld(t *testing.T, m *managers) {
-	a, b := m.centre("dc1", ledger.Options{ChangesKept: 5}), m.centre("dc2", ledger.Options{})
+	a, b := m.centre("dc1", ledger.Options{}), m.centre("dc2", ledger.Options{})
+	for i := range a.feeds {
+		a.feeds[i] = feed.New(a.stores[i], a.ledgers[i], feed.Options{Kept: 5})
+	}
 	commit := func(from, to int) {
 		for i := from; i < to; i++ {
 			key := fmt.Sprintf("k%d", i)
@@ -419,16 +438,16 @@ func testFeedTooOld(t *testing.T, m *managers) {
 	cursor := b.cursors["dc1"]
 	commit(3, 23)
 	m.eventually("the feed forgot", func() bool {
-		if err := a.at(0).Publish(t.Context()); err != nil {
+		if err := a.feed(0).Publish(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		_, err := a.at(0).Changes(t.Context(), "dc1", cursor, 7)
-		return errors.Is(err, ledger.ErrCursorGone)
+		_, err := a.feed(0).Changes(t.Context(), "dc1", cursor, 7)
+		return errors.Is(err, feed.ErrCursorGone)
 	})
 	delete(b.cursors, "dc1")
 	m.eventually("everything is there", func() bool {
 		b.pull(a)
-		digests, _, err := b.at(0).Digests(t.Context(), "dc1", 1<<40)
+		digests, _, err := b.feed(0).Digests(t.Context(), "dc1", 1<<40)
 		return err == nil && len(digests) > 0 && digests[0].Outcomes == 23
 	})
 	same(t, a, b)
@@ -445,17 +464,13 @@ func testFeedAfterRestore(t *testing.T, m *managers) {
 	b.pull(a)
 	cursor := b.cursors["dc1"]
 	for range 2 { // a second start after the same restore
-		for _, l := range a.ledgers {
-			if err := l.OpenFeed(t.Context(), "restore 1"); err != nil {
-				t.Fatal(err)
-			}
-		}
+		a.openFeeds("restore 1")
 		a.reserve(0, "k2", "t2", map[bool]api.State{true: api.StateReserved, false: api.StateCommitted}[cursor != ""])
 		if cursor == "" {
 			break
 		}
 		a.commit(0, "k2", "t2", "two")
-		if _, err := a.at(0).Changes(t.Context(), "dc1", cursor, 7); !errors.Is(err, ledger.ErrCursorGone) {
+		if _, err := a.feed(0).Changes(t.Context(), "dc1", cursor, 7); !errors.Is(err, feed.ErrCursorGone) {
 			t.Errorf("a cursor from before the restore: %v", err)
 		}
 		cursor = ""
@@ -470,8 +485,8 @@ func testFeedAfterRestore(t *testing.T, m *managers) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var origin *ledger.OriginError
-	if err := other.OpenFeed(t.Context(), ""); !errors.As(err, &origin) || origin.Have != "dc1" {
+	var origin *feed.OriginError
+	if err := feed.New(a.stores[0], other, feed.Options{}).Open(t.Context(), ""); !errors.As(err, &origin) || origin.Have != "dc1" {
 		t.Errorf("another origin: %v", err)
 	}
 }

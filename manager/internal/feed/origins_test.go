@@ -1,4 +1,4 @@
-package ledger
+package feed
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/managertest/deep"
@@ -18,20 +19,21 @@ import (
 
 // dataCentre is one of a world whose clocks differ by hours.
 type dataCentre struct {
-	*Ledger
+	*site
 	t       *testing.T
 	name    string
 	st      *mem.Store
 	clock   *clock
 	cursors map[string]string
-	pages   []Feed // that it has pulled
+	pages   []Page // that it has pulled
 	held    map[string]string
 }
 
 func (dc *dataCentre) open() {
 	dc.t.Helper()
-	dc.Ledger = ledgerOn(dc.t, dc.st, Options{Origin: dc.name, ChangesKept: 6, CommittedTTL: 100 * time.Hour, RejectedTTL: 100 * time.Hour, PendingTTL: time.Hour})
-	if err := dc.OpenFeed(dc.t.Context(), ""); err != nil {
+	dc.site = ledgerOn(dc.t, dc.st, ledger.Options{Origin: dc.name, CommittedTTL: 100 * time.Hour, RejectedTTL: 100 * time.Hour, PendingTTL: time.Hour})
+	dc.kept = 6
+	if err := dc.Open(dc.t.Context(), ""); err != nil {
 		dc.t.Fatal(err)
 	}
 }
@@ -72,7 +74,7 @@ func (dc *dataCentre) pull(from *dataCentre, lose bool) (all bool) {
 	return !f.Copying && f.Sequence == f.Head
 }
 
-func (dc *dataCentre) take(f Feed) {
+func (dc *dataCentre) take(f Page) {
 	dc.t.Helper()
 	if _, err := dc.Import(dc.t.Context(), f.Changes, nil); err != nil {
 		dc.t.Fatal(err)
@@ -239,30 +241,30 @@ func TestPeersCannotUseUpNumbers(t *testing.T) {
 	dc, other := all[0], all[1]
 	now := dc.clock.Now()
 	at := func(d time.Duration) uint64 { return uint64(now.Add(d).UnixMilli()) << 16 }
-	change := func(key string, hlc, fence uint64) FeedChange {
-		return FeedChange{Origin: "dc2", Scope: "s", Key: key, Token: "t", State: api.StateCommitted, HLC: hlc, Fence: fence, ExpiresIn: time.Minute, Result: answer(200, "x")}
+	change := func(key string, hlc, fence uint64) ledger.FeedChange {
+		return ledger.FeedChange{Origin: "dc2", Scope: "s", Key: key, Token: "t", State: api.StateCommitted, HLC: hlc, Fence: fence, ExpiresIn: time.Minute, Result: answer(200, "x")}
 	}
-	done, err := dc.Import(t.Context(), []FeedChange{
+	done, err := dc.Import(t.Context(), []ledger.FeedChange{
 		change("fifty-years", at(50*365*24*time.Hour), 0),
-		change("too-far", at(MaxPeerAhead+time.Second), 0),
+		change("too-far", at(ledger.MaxPeerAhead+time.Second), 0),
 		change("half-of-all", 1<<61, 0),
 		change("all", 1<<64-1, 0),
-		change("fence", at(0), maxFence+1),
-		change("near", at(MaxPeerAhead-time.Second), 0),
-		change("largest-fence", at(0), maxFence),
+		change("fence", at(0), 1<<32+1),
+		change("near", at(ledger.MaxPeerAhead-time.Second), 0),
+		change("largest-fence", at(0), 1<<32),
 	}, nil)
 	if err != nil || done.New != 2 || done.Refused != 5 || done.Why == nil || done.Until != now.Add(time.Second) {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	for _, key := range []string{"fifty-years", "too-far", "half-of-all", "all", "fence"} {
-		if got := dc.outcome(key); got != ErrNotFound.Error() {
+		if got := dc.outcome(key); got != ledger.ErrNotFound.Error() {
 			t.Errorf("%s is %q", key, got)
 		}
 	}
 	dc.clock.advance(2 * time.Minute) // the outcomes of the peer are over
 	for _, key := range []string{"own", "largest-fence"} {
-		mustReserve(t, dc.Ledger, key, "own", api.StateReserved)
-		mustCommit(t, dc.Ledger, key, "own", "own")
+		mustReserve(t, dc.site, key, "own")
+		mustCommit(t, dc.site, key, "own", "own")
 	}
 	for !other.pull(dc, false) {
 	}
@@ -275,10 +277,7 @@ func TestPeersCannotUseUpNumbers(t *testing.T) {
 
 // TestImportsMakeRoom: outcomes of other data centres take what is free, and new keys of this one take it back.
 func TestImportsMakeRoom(t *testing.T) {
-	l, _ := newTestLedger(t, Options{Origin: "dc1", MaxEntries: 10, ScopeShare: -1})
-	if err := l.OpenFeed(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
+	l, _ := newFeed(t, ledger.Options{MaxEntries: 10, ScopeShare: -1})
 	for i := range 4 {
 		key := fmt.Sprint("own", i)
 		if _, err := l.Reserve(t.Context(), reserveReq(key, key), nil); err != nil {
@@ -288,15 +287,15 @@ func TestImportsMakeRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var changes []FeedChange
+	var changes []ledger.FeedChange
 	for i := range 30 {
-		changes = append(changes, FeedChange{Origin: "dc2", Sequence: uint64(i), Scope: "s", Key: fmt.Sprint("other", i), Token: "t", State: api.StateCommitted,
+		changes = append(changes, ledger.FeedChange{Origin: "dc2", Sequence: uint64(i), Scope: "s", Key: fmt.Sprint("other", i), Token: "t", State: api.StateCommitted,
 			HLC: uint64(i + 1), ExpiresIn: time.Minute, Result: answer(200, "other")})
 	}
 	if _, err := l.Import(t.Context(), changes, nil); err != nil {
 		t.Fatal(err)
 	}
-	if s := l.FeedStats(); s.Imported != 6 || s.Dropped != 24 {
+	if s := l.OriginStats(); s.Imported != 6 || s.Dropped != 24 {
 		t.Errorf("%+v", s)
 	}
 	for i := range 6 {
@@ -315,26 +314,26 @@ func TestImportsMakeRoom(t *testing.T) {
 // TestRecordsWithoutOrigin: what was recorded before there was an origin answers as before, and meets others as this
 // ledger's own.
 func TestRecordsWithoutOrigin(t *testing.T) {
-	old, c := newTestLedger(t, Options{})
+	c := newClock()
+	st := mem.New(mem.Options{Clock: c.Now})
+	defer st.Close()
+	old := ledgerOn(t, st, ledger.Options{})
 	if _, err := old.Reserve(t.Context(), reserveReq("k", "t1"), nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := old.Commit(t.Context(), finishReq("k", "t1", "old")); err != nil {
 		t.Fatal(err)
 	}
-	l := ledgerOn(t, old.store, Options{Origin: "dc1"})
-	if err := l.OpenFeed(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
+	l := feedOn(t, old.store, ledger.Options{})
 	if err := l.Publish(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if f, err := l.Changes(t.Context(), "dc1", "", 10); err != nil || len(f.Changes) != 0 {
 		t.Errorf("the feed has %v, %v", f.Changes, err)
 	}
-	later := FeedChange{Origin: "dc2", Scope: "s", Key: "k", Token: "t2", State: api.StateCommitted, HLC: uint64(c.Now().UnixMilli()+1) << 16,
+	later := ledger.FeedChange{Origin: "dc2", Scope: "s", Key: "k", Token: "t2", State: api.StateCommitted, HLC: uint64(c.Now().UnixMilli()+1) << 16,
 		ExpiresIn: time.Minute, Result: answer(200, "other")}
-	if _, err := l.Import(t.Context(), []FeedChange{later}, nil); err != nil {
+	if _, err := l.Import(t.Context(), []ledger.FeedChange{later}, nil); err != nil {
 		t.Fatal(err)
 	}
 	list, _, err := l.Conflicts(t.Context(), 10, "")
@@ -342,7 +341,7 @@ func TestRecordsWithoutOrigin(t *testing.T) {
 		t.Errorf("conflicts %+v, %v", list, err)
 	}
 	// A ledger without an origin still reads all of it.
-	again := ledgerOn(t, old.store, Options{})
+	again := ledgerOn(t, old.store, ledger.Options{})
 	if reply, err := again.Reserve(t.Context(), reserveReq("k", "t3"), nil); err != nil || string(reply.Result) != string(answer(201, "old")) {
 		t.Errorf("%q, %v", reply.Result, err)
 	}
@@ -358,7 +357,7 @@ func TestOutcomesFromBeforeTheOriginArePublished(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			st := mem.New(mem.Options{})
 			t.Cleanup(func() { _ = st.Close() })
-			old, o := numbered(2*adoptBatch+10), Options{CommittedTTL: time.Hour}
+			old, o := numbered(2*256+10), ledger.Options{CommittedTTL: time.Hour}
 			recordTogether(t, ledgerOn(t, wrap(st), o), old...)
 			first := feedOn(t, wrap(st), o)
 			recordKeys(t, first, "own")
@@ -369,7 +368,7 @@ func TestOutcomesFromBeforeTheOriginArePublished(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				l.RunFeed(ctx, func(err error) { t.Error(err) })
+				l.Feed.Run(ctx, func(err error) { t.Error(err) })
 			}()
 			defer func() { cancel(); <-done }()
 			want := append([]string{"own", "meanwhile"}, old...)
@@ -390,22 +389,16 @@ func TestOutcomesFromBeforeTheOriginArePublished(t *testing.T) {
 // TestLaterOutcomeLoses: an outcome that this ledger knows stays the answer when its own work ends later, although its
 // clock is hours behind and it was restarted since the import.
 func TestLaterOutcomeLoses(t *testing.T) {
-	l, c := newTestLedger(t, Options{Origin: "dc1"})
-	if err := l.OpenFeed(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
+	l, c := newFeed(t, ledger.Options{})
 	if _, err := l.Reserve(t.Context(), reserveReq("k", "t1"), nil); err != nil {
 		t.Fatal(err)
 	}
-	other := FeedChange{Origin: "dc2", Scope: "s", Key: "k", Token: "t2", State: api.StateCommitted, HLC: uint64(c.Now().Add(5*time.Hour).UnixMilli()) << 16,
+	other := ledger.FeedChange{Origin: "dc2", Scope: "s", Key: "k", Token: "t2", State: api.StateCommitted, HLC: uint64(c.Now().Add(5*time.Hour).UnixMilli()) << 16,
 		ExpiresIn: time.Minute, Result: answer(200, "other")}
-	if _, err := l.Import(t.Context(), []FeedChange{other}, nil); err != nil {
+	if _, err := l.Import(t.Context(), []ledger.FeedChange{other}, nil); err != nil {
 		t.Fatal(err)
 	}
-	again := ledgerOn(t, l.store, Options{Origin: "dc1"})
-	if err := again.OpenFeed(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
+	again := feedOn(t, l.store, ledger.Options{})
 	if err := again.Commit(t.Context(), finishReq("k", "t1", "own")); err != nil {
 		t.Fatal(err)
 	}
@@ -418,15 +411,12 @@ func TestLaterOutcomeLoses(t *testing.T) {
 // TestUnreadableOutcomeOfAConflict: an outcome that lost and cannot be read stops neither the feed nor the imports of
 // other keys.
 func TestUnreadableOutcomeOfAConflict(t *testing.T) {
-	l, c := newTestLedger(t, Options{Origin: "dc1"})
-	if err := l.OpenFeed(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
-	change := func(key, token string, after time.Duration) FeedChange {
-		return FeedChange{Origin: "dc2", Scope: "s", Key: key, Token: token, State: api.StateCommitted,
+	l, c := newFeed(t, ledger.Options{})
+	change := func(key, token string, after time.Duration) ledger.FeedChange {
+		return ledger.FeedChange{Origin: "dc2", Scope: "s", Key: key, Token: token, State: api.StateCommitted,
 			HLC: uint64(c.Now().Add(after).UnixMilli()) << 16, ExpiresIn: time.Minute, Result: answer(200, key)}
 	}
-	take := func(changes ...FeedChange) {
+	take := func(changes ...ledger.FeedChange) {
 		t.Helper()
 		if _, err := l.Import(t.Context(), changes, nil); err != nil {
 			t.Fatal(err)
@@ -445,7 +435,7 @@ func TestUnreadableOutcomeOfAConflict(t *testing.T) {
 	}
 	for _, origin := range []string{"dc1", "dc2"} {
 		err := l.store.Update(t.Context(), func(tx store.Tx) error {
-			return tx.Put(conflicts, loserKey([]byte(origin), recordKey("s", "k")), []byte("\xffnobody reads this"))
+			return tx.Put(ledger.ConflictCollection, origin+" 1:sk", []byte("\xffnobody reads this"))
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -461,7 +451,7 @@ func TestUnreadableOutcomeOfAConflict(t *testing.T) {
 	later := change("k", "later", time.Hour)
 	later.Origin = "dc3"
 	err = l.store.Update(t.Context(), func(tx store.Tx) error {
-		return tx.Put(conflicts, loserKey([]byte("dc3"), recordKey("s", "k")), []byte("\xffnobody reads this"))
+		return tx.Put(ledger.ConflictCollection, "dc3 1:sk", []byte("\xffnobody reads this"))
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package ledger
+package feed
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -21,20 +22,20 @@ func TestBatchesThatEndAmongEqualTimes(t *testing.T) {
 		c := newClock()
 		st := mem.New(mem.Options{Clock: c.Now})
 		defer st.Close()
-		o := Options{CommittedTTL: 24 * time.Hour}
+		o := ledger.Options{CommittedTTL: 24 * time.Hour}
 		old := []string{"old1", "old2", "old3"}
 		recordKeys(t, ledgerOn(t, st, o), old...)
 		l := feedOn(t, st, o)
 		recordKeys(t, l, "own")
 		late := uint64(c.Now().Add(time.Hour).UnixMilli()) << 16
 		for _, key := range old {
-			change := FeedChange{Origin: "dc2", Scope: "s", Key: key, Token: "theirs", State: api.StateCommitted, HLC: late, ExpiresIn: time.Hour, Result: answer(200, "other")}
-			if _, err := l.Import(t.Context(), []FeedChange{change}, nil); err != nil {
+			change := ledger.FeedChange{Origin: "dc2", Scope: "s", Key: key, Token: "theirs", State: api.StateCommitted, HLC: late, ExpiresIn: time.Hour, Result: answer(200, "other")}
+			if _, err := l.Import(t.Context(), []ledger.FeedChange{change}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
 		recordKeys(t, l, "later")
-		l.feed.batch.Store(1 + batch)
+		l.batch.Store(1 + batch)
 		publish(t, l)
 		got, _ := read(t, l, "", 10)
 		slices.Sort(got)
@@ -46,12 +47,12 @@ func TestBatchesThatEndAmongEqualTimes(t *testing.T) {
 func TestFeedIsOpenedAgainWhileItIsUsed(t *testing.T) {
 	st := sharedStore{mem.New(mem.Options{})}
 	defer st.Close()
-	l := feedOn(t, st, Options{})
+	l := feedOn(t, st, ledger.Options{})
 	ctx, stop := context.WithCancel(t.Context())
 	var opener sync.WaitGroup
 	opener.Go(func() {
 		for ctx.Err() == nil {
-			if err := l.OpenFeed(t.Context(), ""); err != nil {
+			if err := l.Open(t.Context(), ""); err != nil {
 				t.Error(err)
 			}
 		}
@@ -71,12 +72,12 @@ func TestFeedIsOpenedAgainWhileItIsUsed(t *testing.T) {
 func TestUnreadableFrontOfTheOutbox(t *testing.T) {
 	st := sharedStore{mem.New(mem.Options{})}
 	defer st.Close()
-	l := feedOn(t, st, Options{})
-	l.feed.batch.Store(2)
+	l := feedOn(t, st, ledger.Options{})
+	l.batch.Store(2)
 	for i := range 7 {
 		err := st.Update(t.Context(), func(tx store.Tx) error {
 			key := hex16(uint64(i)) + " other"
-			return tx.Put(outbox, key, []byte("\x03of a later version"), store.Entry{Index: indexOrder, SortKey: hex16(uint64(i))})
+			return tx.Put(ledger.Outbox, key, []byte("\x03of a later version"), store.Entry{Index: indexOrder, SortKey: hex16(uint64(i))})
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -91,7 +92,7 @@ func TestUnreadableFrontOfTheOutbox(t *testing.T) {
 		got, _ := read(t, l, "", 10)
 		wantKeys(t, "after what cannot be read", got, want)
 	}
-	if left := len(stored(t, st, outbox, indexOrder)); left != 7 {
+	if left := len(stored(t, st, ledger.Outbox, indexOrder)); left != 7 {
 		t.Errorf("the outbox keeps %d records, want the 7 that cannot be read", left)
 	}
 }
@@ -100,16 +101,17 @@ func TestUnreadableFrontOfTheOutbox(t *testing.T) {
 func TestPublishedTransactionsAreBounded(t *testing.T) {
 	st := sharedStore{mem.New(mem.Options{})}
 	defer st.Close()
-	l := feedOn(t, st, Options{})
+	l := feedOn(t, st, ledger.Options{})
+	const listKeys = 256 // of one record
 	want := numbered(publishKeys + 3*listKeys)
 	for i := 0; i < len(want); i += listKeys {
 		err := st.Update(t.Context(), func(tx store.Tx) error {
 			var keys []string
 			for _, k := range want[i:min(i+listKeys, len(want))] {
-				keys = append(keys, recordKey("s", k))
+				keys = append(keys, "1:s"+k)
 			}
 			at := hex16(uint64(i))
-			return tx.Put(outbox, at+" other", appendList(nil, keys), store.Entry{Index: indexOrder, SortKey: at})
+			return tx.Put(ledger.Outbox, at+" other", ledger.AppendKeys(nil, keys), store.Entry{Index: indexOrder, SortKey: at})
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -149,10 +151,10 @@ func (tx prefetchingTx) Prefetch(ids []store.ID) error {
 func TestPagesOfLargeAnswers(t *testing.T) {
 	st := &prefetching{Store: mem.New(mem.Options{})}
 	defer st.Close()
-	l := feedOn(t, st, Options{})
+	l := feedOn(t, st, ledger.Options{})
 	for _, key := range numbered(40) {
-		mustReserve(t, l, key, "t", api.StateReserved)
-		mustCommit(t, l, key, "t", strings.Repeat("x", feedBytes/3))
+		mustReserve(t, l, key, "t")
+		mustCommit(t, l, key, "t", strings.Repeat("x", pageBytes/3))
 	}
 	publish(t, l)
 	f, err := l.Changes(t.Context(), "dc1", "", 500)
@@ -169,7 +171,7 @@ func TestPublishWhileRecording(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	l := feedOn(t, st, Options{})
+	l := feedOn(t, st, ledger.Options{})
 	ctx, stop := context.WithCancel(t.Context())
 	var callers, publishers sync.WaitGroup
 	for range 2 {

@@ -1,4 +1,4 @@
-package ledger
+package feed
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
@@ -44,7 +45,7 @@ func TestSecondRunIsAConflict(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := api.Result{Status: 200, Body: []byte("second")}
-	if err := lost.Commit(t.Context(), &FinishRequest{Key: "k", Token: "second", Result: r.AppendRaw(nil)}); err != nil {
+	if err := lost.Commit(t.Context(), &ledger.FinishRequest{Key: "k", Token: "second", Result: r.AppendRaw(nil)}); err != nil {
 		t.Fatal(err)
 	}
 	settleAll(all)
@@ -89,7 +90,7 @@ func TestFirstRunIsRecoveredBehindAConflict(t *testing.T) {
 	commit := func(dc *dataCentre, body string) {
 		t.Helper()
 		r := api.Result{Status: 200, Body: []byte(body)}
-		if err := dc.Commit(t.Context(), &FinishRequest{Key: "k", Token: body, Result: r.AppendRaw(nil)}); err != nil {
+		if err := dc.Commit(t.Context(), &ledger.FinishRequest{Key: "k", Token: body, Result: r.AppendRaw(nil)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -158,13 +159,13 @@ func TestOrderOfImportsDoesNotMatter(t *testing.T) {
 
 // testOrderOfImports imports in all orders: the outcomes of dc1 and that of dc3 between them, in the order of their runs.
 func testOrderOfImports(t *testing.T, first, other, second, third uint64) {
-	changes := make([]FeedChange, 4)
+	changes := make([]ledger.FeedChange, 4)
 	for i, c := range []struct {
 		origin string
 		hlc    uint64
 	}{{"dc1", first}, {"dc3", other}, {"dc1", second}, {"dc1", third}} {
 		r := api.Result{Status: 200, Body: []byte(fmt.Sprint("run ", i))}
-		changes[i] = FeedChange{
+		changes[i] = ledger.FeedChange{
 			Origin: c.origin, Key: "k", Token: fmt.Sprint("t", i), State: api.StateCommitted, HLC: c.hlc << 16, Age: time.Duration(4-i) * time.Minute, ExpiresIn: time.Hour,
 			Result: r.AppendRaw(nil),
 		}
@@ -187,7 +188,7 @@ func testOrderOfImports(t *testing.T, first, other, second, third uint64) {
 		dc := newWorld(t)[1]
 		for range 2 { // a comparison imports all of it again
 			for _, i := range order {
-				dc.take(Feed{Changes: changes[i : i+1]})
+				dc.take(Page{Changes: changes[i : i+1]})
 			}
 		}
 		list, _, err := dc.Conflicts(t.Context(), 10, "")

@@ -1,13 +1,13 @@
-package ledger
+package feed
 
 import (
 	"context"
 	"encoding/base64"
-	"errors"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -41,19 +41,19 @@ func parsePosition(origin, s string) (*position, error) {
 	rest, ok := strings.CutPrefix(s, origin+":")
 	parts := strings.Split(rest, ":")
 	if !ok || len(parts) != 2 && len(parts) != 4 || parts[0] == "" {
-		return nil, ErrCursor
+		return nil, ledger.ErrCursor
 	}
 	p := &position{epoch: parts[0]}
 	var err error
 	if p.sequence, err = strconv.ParseUint(parts[1], 10, 63); err != nil {
-		return nil, ErrCursor
+		return nil, ledger.ErrCursor
 	}
 	if len(parts) == 2 {
 		return p, nil
 	}
 	p.copying, p.losers = true, parts[2] == "losers"
 	if !p.losers && parts[2] != "entries" {
-		return nil, ErrCursor
+		return nil, ledger.ErrCursor
 	}
 	if parts[3] == "-" {
 		return p, nil
@@ -62,15 +62,15 @@ func parsePosition(origin, s string) (*position, error) {
 	a, errA := base64.RawURLEncoding.DecodeString(sortKey)
 	b, errB := base64.RawURLEncoding.DecodeString(key)
 	if !ok || errA != nil || errB != nil || len(a) > store.MaxKeyBytes || len(b) > store.MaxKeyBytes {
-		return nil, ErrCursor
+		return nil, ledger.ErrCursor
 	}
 	p.after = &store.Hit{SortKey: string(a), Key: string(b)}
 	return p, nil
 }
 
-// Feed is a page of the change feed.
-type Feed struct {
-	Changes []FeedChange
+// Page is a part of the change feed.
+type Page struct {
+	Changes []ledger.FeedChange
 	// Cursor is the position after the page.
 	Cursor string
 	// Head is the newest change, and Sequence the last one that the page covers. In a full copy Sequence is where the
@@ -83,19 +83,19 @@ type Feed struct {
 // beginning. Where the feed does not go back to the beginning, the answer is a full copy of what the ledger holds of
 // its origin, over as many pages as needed, and then continues with what follows. limit is 1 to 500.
 //
-// Errors: ErrNoOrigin, ErrCursor, ErrCursorGone, the store's.
-func (l *Ledger) Changes(ctx context.Context, origin, after string, limit int) (f Feed, err error) {
-	if l.opts.Origin == "" || origin != l.opts.Origin {
-		return Feed{}, ErrNoOrigin
+// Errors: ErrNoOrigin, ledger.ErrCursor, ErrCursorGone, the store's.
+func (f *Feed) Changes(ctx context.Context, origin, after string, limit int) (out Page, err error) {
+	if f.origin == "" || origin != f.origin {
+		return Page{}, ErrNoOrigin
 	}
 	at := &position{}
 	if after != "" {
 		if at, err = parsePosition(origin, after); err != nil {
-			return Feed{}, err
+			return Page{}, err
 		}
 	}
-	err = l.store.View(ctx, func(tx store.Tx) error {
-		f = Feed{}
+	err = f.store.View(ctx, func(tx store.Tx) error {
+		out = Page{}
 		h, err := getHead(tx)
 		if err != nil {
 			return err
@@ -110,16 +110,16 @@ func (l *Ledger) Changes(ctx context.Context, origin, after string, limit int) (
 		case p.epoch != h.Epoch || p.sequence+1 < h.First || p.sequence >= h.Next:
 			return ErrCursorGone
 		}
-		f.Head = h.Next - 1
+		out.Head = h.Next - 1
 		if p.copying {
-			err = l.copyPage(tx, &p, limit, &f)
+			err = f.copyPage(tx, &p, limit, &out)
 		} else {
-			err = l.page(tx, &p, limit, &f)
+			err = f.page(tx, &p, limit, &out)
 		}
-		f.Sequence, f.Copying, f.Cursor = p.sequence, p.copying, origin+":"+p.String()
+		out.Sequence, out.Copying, out.Cursor = p.sequence, p.copying, origin+":"+p.String()
 		return err
 	})
-	return f, err
+	return out, err
 }
 
 // readTogether is how many outcomes are read at a time at most, on engines for which that is faster. A page begins with one
@@ -127,18 +127,18 @@ func (l *Ledger) Changes(ctx context.Context, origin, after string, limit int) (
 const readTogether = 32
 
 // page reads changes after p, and moves p.
-func (l *Ledger) page(tx store.Tx, p *position, limit int, f *Feed) error {
+func (f *Feed) page(tx store.Tx, p *position, limit int, out *Page) error {
 	hits, err := tx.Scan(changes, indexOrder, store.Range{From: hex16(p.sequence + 1), Limit: limit})
 	if err != nil {
 		return err
 	}
 	size, together := 0, 1
 	for _, h := range hits {
-		keys, last, err := l.readPage(tx, h)
+		keys, last, err := f.readPage(tx, h)
 		switch {
 		case err != nil:
 			return err
-		case last > f.Head:
+		case last > out.Head:
 			return nil // published after the head was read
 		case keys == nil: // lost: it was there when the head was written
 			p.sequence = max(p.sequence, last)
@@ -156,21 +156,21 @@ func (l *Ledger) page(tx store.Tx, p *position, limit int, f *Feed) error {
 			}
 			if i == fetched {
 				fetched = min(i+together, len(keys), i+limit+1)
-				if err := prefetchEntries(tx, keys[i:fetched]); err != nil {
+				if err := ledger.PrefetchEntries(tx, keys[i:fetched]); err != nil {
 					return err
 				}
 				together = min(2*together, readTogether)
 			}
-			c, ok, err := l.changeOf(tx, key)
+			c, ok, err := f.ledger.OutcomeOf(tx, key)
 			if err != nil {
 				return err
 			}
 			if ok {
-				if size += len(c.Result); len(f.Changes) > 0 && size > feedBytes {
+				if size += len(c.Result); len(out.Changes) > 0 && size > pageBytes {
 					return nil
 				}
 				c.Sequence = p.sequence + 1
-				f.Changes = append(f.Changes, c)
+				out.Changes = append(out.Changes, c)
 			}
 			p.sequence++
 		}
@@ -178,87 +178,38 @@ func (l *Ledger) page(tx store.Tx, p *position, limit int, f *Feed) error {
 	return nil
 }
 
-func prefetchEntries(tx store.Tx, keys []string) error {
-	ids := make([]store.ID, len(keys))
-	for i, key := range keys {
-		ids[i] = store.ID{Collection: collection, Key: key}
-	}
-	return tx.Prefetch(ids)
-}
-
-// changeOf reads this ledger's outcome of a key. ok is false when there is none any more.
-func (l *Ledger) changeOf(tx store.Tx, key string) (c FeedChange, ok bool, err error) {
-	var r record
-	e, err := l.load(tx, key, &r)
-	if err == nil && (e == nil || string(e.origin) != l.opts.Origin) {
-		e, err = loadLoser(tx, []byte(l.opts.Origin), key, &r)
-	}
-	if l.skips(err) {
-		return c, false, nil
-	}
-	if err != nil || e == nil {
-		return c, false, err
-	}
-	c, ok = newChange(key, e, tx.Now())
-	return c, ok, nil
-}
-
-func newChange(key string, e *record, at time.Time) (FeedChange, bool) {
-	scope, k, ok := splitRecordKey(key)
-	now := at.UnixMilli()
-	if !ok || !e.state.Terminal() || now >= e.expires {
-		return FeedChange{}, false
-	}
-	return FeedChange{
-		Origin: string(e.origin), Scope: scope, Key: k, Token: string(e.token), Fingerprint: string(e.fingerprint), Ref: string(e.ref),
-		State: e.state, HLC: e.hlc, Fence: e.fence, Age: milliseconds(max(now-e.created, 0)), ExpiresIn: remaining(e.expires, at),
-		Result: append([]byte(nil), e.result...),
-	}, true
-}
-
 // copyPage reads a page of all outcomes of this origin, and moves p.
-func (l *Ledger) copyPage(tx store.Tx, p *position, limit int, f *Feed) error {
-	prefix := originPrefix(l.opts.Origin)
-	done, err := l.outcomes(tx, p, prefix, originEnd(l.opts.Origin), limit, f)
+func (f *Feed) copyPage(tx store.Tx, p *position, limit int, out *Page) error {
+	done, err := f.outcomes(tx, p, ledger.OutcomesFrom(f.origin, 0), ledger.OutcomesEnd(f.origin), limit, out)
 	if err == nil && done {
 		*p = position{epoch: p.epoch, sequence: p.sequence}
 	}
 	return err
 }
 
-// originEnd is after all keys of an origin in indexOrigin.
-func originEnd(origin string) string { return origin + "!" }
-
 // outcomes reads outcomes between two sort keys of indexOrigin after p, and moves p. done says that it was the last page.
-func (l *Ledger) outcomes(tx store.Tx, p *position, from, to string, limit int, f *Feed) (done bool, err error) {
+func (f *Feed) outcomes(tx store.Tx, p *position, from, to string, limit int, out *Page) (done bool, err error) {
 	size := 0
 	for {
-		c := collection
+		c := ledger.OutcomeCollections[0]
 		if p.losers {
-			c = conflicts
+			c = ledger.OutcomeCollections[1]
 		}
-		hits, err := tx.Scan(c, indexOrigin, store.Range{From: from, To: to, After: p.after, Limit: limit})
+		hits, err := tx.Scan(c, ledger.OriginIndex, store.Range{From: from, To: to, After: p.after, Limit: limit})
 		if err != nil {
 			return false, err
 		}
 		for i := range hits {
-			key := hits[i].Key
-			if p.losers {
-				_, key, _ = strings.Cut(key, " ")
-			}
-			value, err := tx.Get(c, hits[i].Key)
-			if err != nil && !errors.Is(err, store.ErrNotFound) && !l.skips(err) {
+			change, ok, err := f.ledger.ReadOutcome(tx, c, hits[i].Key)
+			if err != nil {
 				return false, err
 			}
-			var r record
-			if err == nil && decodeRecord(hits[i].Key, value, &r) == nil {
-				if change, ok := newChange(key, &r, tx.Now()); ok {
-					if size += len(change.Result); len(f.Changes) > 0 && size > feedBytes {
-						return false, nil
-					}
-					change.Sequence = p.sequence
-					f.Changes = append(f.Changes, change)
+			if ok {
+				if size += len(change.Result); len(out.Changes) > 0 && size > pageBytes {
+					return false, nil
 				}
+				change.Sequence = p.sequence
+				out.Changes = append(out.Changes, change)
 			}
 			p.after = &hits[i]
 		}
@@ -269,36 +220,54 @@ func (l *Ledger) outcomes(tx store.Tx, p *position, from, to string, limit int, 
 			return true, nil
 		}
 		p.losers, p.after = true, nil
-		if len(f.Changes) >= limit/2 {
+		if len(out.Changes) >= limit/2 {
 			return false, nil
 		}
 	}
 }
 
-// WaitChanges returns when the feed may have something after the cursor that Changes returned, when wait is over, or
-// with the error of ctx.
-func (l *Ledger) WaitChanges(ctx context.Context, f Feed, wait time.Duration) error {
-	w := l.store.Watch(feedTopic)
+// Next is Changes that has all that the ledger acknowledged before the call, and that waits for a page that is not empty. hold is
+// called when the wait begins, as that of ledger.Ledger.Reserve is.
+func (f *Feed) Next(ctx context.Context, origin, after string, limit int, wait time.Duration, hold ledger.HoldFunc) (Page, error) {
+	page, err := f.Changes(ctx, origin, after, limit)
+	empty := func() bool { return err == nil && len(page.Changes) == 0 && page.Sequence == page.Head }
+	if empty() && f.Publish(ctx) == nil {
+		page, err = f.Changes(ctx, origin, page.Cursor, limit)
+	}
+	if !empty() || wait == 0 {
+		return page, err
+	}
+	ctx, stop := hold()
+	defer stop()
+	if err := f.wait(ctx, page, wait); err != nil {
+		return Page{}, err
+	}
+	return f.Changes(ctx, origin, page.Cursor, limit)
+}
+
+// wait returns when the feed may have something after a page, when wait is over, or with the error of ctx.
+func (f *Feed) wait(ctx context.Context, after Page, wait time.Duration) error {
+	w := f.store.Watch(topic)
 	defer w.Stop()
-	over, poll := time.NewTimer(wait), time.NewTicker(l.opts.PollInterval)
+	over, poll := time.NewTimer(wait), time.NewTicker(f.ledger.Options().PollInterval)
 	defer over.Stop()
 	defer poll.Stop()
 	for {
 		next := uint64(0)
-		err := l.store.View(ctx, func(tx store.Tx) error {
+		err := f.store.View(ctx, func(tx store.Tx) error {
 			h, err := getHead(tx)
 			if err == nil {
 				next = h.Next
 			}
 			return err
 		})
-		if err != nil || next != f.Sequence+1 {
+		if err != nil || next != after.Sequence+1 {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-l.waits.drain:
+		case <-f.ledger.Draining():
 			return nil
 		case <-over.C:
 			return nil

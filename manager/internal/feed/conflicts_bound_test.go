@@ -1,4 +1,4 @@
-package ledger
+package feed
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -26,7 +27,7 @@ func (dc *dataCentre) runKey(key string) {
 		dc.t.Fatal(err)
 	}
 	r := api.Result{Status: 200, Body: []byte(dc.name)}
-	if err := dc.Commit(dc.t.Context(), &FinishRequest{Key: key, Token: dc.name, Result: r.AppendRaw(nil)}); err != nil {
+	if err := dc.Commit(dc.t.Context(), &ledger.FinishRequest{Key: key, Token: dc.name, Result: r.AppendRaw(nil)}); err != nil {
 		dc.t.Fatal(err)
 	}
 }
@@ -47,12 +48,12 @@ func TestConflictsAreBounded(t *testing.T) {
 				dc.clock.advance(time.Duration(i) * time.Minute) // dc1 wins
 				dc.st = mem.New(mem.Options{Clock: dc.clock.Now})
 				t.Cleanup(func() { _ = dc.st.Close() })
-				o := Options{Origin: dc.name, MaxEntries: 80, CommittedTTL: time.Hour, PendingTTL: time.Hour}
+				o := ledger.Options{Origin: dc.name, MaxEntries: 80, CommittedTTL: time.Hour, PendingTTL: time.Hour}
 				if dc.name == "dc1" {
-					o.Clashed = func(c Clash) { clashes[c.Kept]++ }
+					o.Clashed = func(c ledger.Clash) { clashes[c.Kept]++ }
 				}
-				dc.Ledger = ledgerOn(t, wrap(dc.st), o)
-				if err := dc.OpenFeed(t.Context(), ""); err != nil {
+				dc.site = ledgerOn(t, wrap(dc.st), o)
+				if err := dc.Open(t.Context(), ""); err != nil {
 					t.Fatal(err)
 				}
 				all = append(all, dc)
@@ -73,7 +74,7 @@ func TestConflictsAreBounded(t *testing.T) {
 			for i, want := range []int{11, 21} {
 				dc := all[i]
 				list, _, err := dc.Conflicts(t.Context(), 100, "")
-				if s := dc.FeedStats(); err != nil || len(list) != want || s.Conflicts != keys || s.Unkept != keys-uint64(want) {
+				if s := dc.OriginStats(); err != nil || len(list) != want || s.Conflicts != keys || s.Unkept != keys-uint64(want) {
 					t.Errorf("%s lists %d conflicts, and counts %+v; want %d, %v", dc.name, len(list), s, want, err)
 				}
 				for k := range keys {
@@ -89,10 +90,10 @@ func TestConflictsAreBounded(t *testing.T) {
 			// Room comes back.
 			for _, dc := range all {
 				dc.clock.advance(2 * time.Hour)
-				if err := dc.sweepFeed(t.Context()); err != nil {
+				if err := dc.sweep(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				if n := dc.FeedStats().Losers; n != 0 {
+				if n := dc.OriginStats().Losers; n != 0 {
 					t.Errorf("%s keeps %d", dc.name, n)
 				}
 				dc.runKey("again")

@@ -1,0 +1,12 @@
+// Package feed sends what a ledger of several data centres recorded to the others; see package ledger.
+//
+// Publish gives each outcome a number in the change feed, a page of many in one record. The feed holds keys only: Changes
+// reads the entries, so an answer that is gone is not sent.
+//
+// On an engine that one process uses, a later transaction has a later time of the hybrid clock. So what is published already
+// ends at a time, which the feed's head has, and the ledger's index has what comes next. On a shared engine the ledger's
+// outbox has it, and Publish removes a record from there in the transaction that publishes its keys. A crash at any point
+// leaves an outcome unpublished or published.
+//
+// Digests compare what two ledgers hold of an origin, per span of the hybrid clock. Outcomes reads a span that differs.
+package feed

@@ -1,0 +1,160 @@
+package ledger
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// OutcomeCollections are where outcomes of data centres are, as package feed reads them: entries, and outcomes that lost a
+// conflict. OriginIndex has those of each.
+var OutcomeCollections = [...]store.Collection{collection, conflicts}
+
+// OutcomesFrom is the sort key in OriginIndex from which on an origin's outcomes of a time of the hybrid clock, and later
+// ones, are.
+func OutcomesFrom(origin string, at uint64) string { return originPrefix(origin) + hex16(at) }
+
+// OutcomesEnd is after all sort keys of an origin in OriginIndex.
+func OutcomesEnd(origin string) string { return origin + "!" }
+
+// OutcomeTime is when an outcome of OriginIndex was recorded, by the hybrid clock.
+func OutcomeTime(origin, sortKey string) (uint64, bool) {
+	from := len(originPrefix(origin))
+	if len(sortKey) < from+16 {
+		return 0, false
+	}
+	t, err := strconv.ParseUint(sortKey[from:from+16], 16, 63)
+	return t, err == nil
+}
+
+// OutcomeKey is the key of the entry of a record in one of OutcomeCollections.
+func OutcomeKey(c store.Collection, key string) string {
+	if c == conflicts {
+		_, key, _ = strings.Cut(key, " ")
+	}
+	return key
+}
+
+// ReadOutcome reads an outcome that OriginIndex has. ok is false when there is none any more. Its error is the store's.
+func (l *Ledger) ReadOutcome(tx store.Tx, c store.Collection, key string) (change FeedChange, ok bool, err error) {
+	value, err := tx.Get(c, key)
+	if err != nil {
+		if errors.Is(err, store.ErrNotFound) || l.Skips(err) {
+			err = nil
+		}
+		return change, false, err
+	}
+	var r record
+	if decodeRecord(key, value, &r) != nil {
+		return change, false, nil
+	}
+	change, ok = newChange(OutcomeKey(c, key), &r, tx.Now())
+	return change, ok, nil
+}
+
+// PrefetchEntries reads entries together; see store.Tx.
+func PrefetchEntries(tx store.Tx, keys []string) error {
+	ids := make([]store.ID, len(keys))
+	for i, key := range keys {
+		ids[i] = store.ID{Collection: collection, Key: key}
+	}
+	return tx.Prefetch(ids)
+}
+
+// OutcomeOf reads this ledger's outcome of an entry, which OutcomeKey or a list of keys names. ok is false when there is none
+// any more. Its error is the store's.
+func (l *Ledger) OutcomeOf(tx store.Tx, key string) (c FeedChange, ok bool, err error) {
+	var r record
+	e, err := l.load(tx, key, &r)
+	if err == nil && (e == nil || string(e.origin) != l.opts.Origin) {
+		e, err = loadLoser(tx, []byte(l.opts.Origin), key, &r)
+	}
+	if l.Skips(err) {
+		return c, false, nil
+	}
+	if err != nil || e == nil {
+		return c, false, err
+	}
+	c, ok = newChange(key, e, tx.Now())
+	return c, ok, nil
+}
+
+func newChange(key string, e *record, at time.Time) (FeedChange, bool) {
+	scope, k, ok := splitRecordKey(key)
+	now := at.UnixMilli()
+	if !ok || !e.state.Terminal() || now >= e.expires {
+		return FeedChange{}, false
+	}
+	return FeedChange{
+		Origin: string(e.origin), Scope: scope, Key: k, Token: string(e.token), Fingerprint: string(e.fingerprint), Ref: string(e.ref),
+		State: e.state, HLC: e.hlc, Fence: e.fence, Age: milliseconds(max(now-e.created, 0)), ExpiresIn: remaining(e.expires, at),
+		Result: append([]byte(nil), e.result...),
+	}, true
+}
+
+// origins is what this process knows of the outcomes of data centres.
+type origins struct {
+	clock Clock
+	// id is in the keys of the outbox, so that those of two managers differ.
+	id string
+	// recorded has a value after an outcome was recorded.
+	recorded chan struct{}
+	counted  struct{ imported, repeated, dropped, deferred, invalid, clashes, unkept atomic.Uint64 }
+	// losers is how many outcomes that lost are kept, as of the last sweep and with those that this process added.
+	losers atomic.Int64
+}
+
+// applyOrigins counts and reports what a transaction did.
+func (l *Ledger) applyOrigins(fx *effects) {
+	c := &l.origins.counted
+	c.imported.Add(fx.imports.done)
+	c.repeated.Add(fx.imports.repeated)
+	c.dropped.Add(fx.imports.dropped)
+	c.deferred.Add(fx.imports.deferred)
+	c.invalid.Add(fx.imports.invalid)
+	c.clashes.Add(uint64(len(fx.clashes)))
+	for _, clash := range fx.clashes {
+		if !clash.Kept {
+			c.unkept.Add(1)
+		}
+	}
+	l.origins.losers.Add(fx.losers.entries)
+	if fx.recorded {
+		l.noteRecorded()
+	}
+	if l.opts.Clashed != nil {
+		for _, clash := range fx.clashes {
+			l.opts.Clashed(clash)
+		}
+	}
+}
+
+// OutcomeRecorded has a value after this ledger recorded or adopted an outcome that the feed may lack.
+func (l *Ledger) OutcomeRecorded() <-chan struct{} { return l.origins.recorded }
+
+func (l *Ledger) noteRecorded() {
+	select {
+	case l.origins.recorded <- struct{}{}:
+	default:
+	}
+}
+
+// OriginStats counts since the process started.
+type OriginStats struct {
+	// Imported outcomes of others, of which Repeated were known, Dropped had no room or
+	// made room for this ledger's own, Deferred have to wait until the note of another attempt at the key's home is over,
+	// and Invalid were malformed; Conflicts between two origins, Unkept those of them whose loser had no room.
+	Imported, Repeated, Dropped, Deferred, Invalid, Conflicts, Unkept uint64
+	// Losers are the outcomes that lost a conflict and are kept now, about.
+	Losers int64
+}
+
+// OriginStats returns the counters of imports and conflicts.
+func (l *Ledger) OriginStats() OriginStats {
+	c := &l.origins.counted
+	return OriginStats{c.imported.Load(), c.repeated.Load(), c.dropped.Load(), c.deferred.Load(), c.invalid.Load(), c.clashes.Load(), c.unkept.Load(), l.origins.losers.Load()}
+}
