@@ -124,7 +124,7 @@ func walVerify(ctx context.Context, env Environment, o walOptions) error {
 		return &exitError{exitUnreadable, fmt.Sprintf("%s has records that cannot be read: %d; a manager starts on it, answers calls that name one of these with record-unreadable, and serves everything else",
 			o.dataDir, unreadable)}
 	case len(r.State.Damage) > 0:
-		return &exitError{exitUnreadable, o.dataDir + " has damage in its state, and every record can be read; a manager starts on it, and calls that need a damaged index fail"}
+		return &exitError{exitUnreadable, o.dataDir + " has damage in its state, and every record can be read; a manager starts on it, and does not find what only a damaged part of an index leads to"}
 	}
 	has := fmt.Sprintf("%d in the state", r.State.Records)
 	if !r.State.InForce && (r.SnapshotRecords > 0 || r.State.Bytes == 0) {

@@ -50,7 +50,8 @@ type Options struct {
 	FS vfs.FS
 	// CacheBytes bounds the memory for blocks that were read; default 64 MiB.
 	CacheBytes int64
-	// OnError, when set, is called with each error of work in the background, which is tried again. It must not block.
+	// OnError, when set, is called with each error of work in the background, which is tried again, and with each damaged
+	// table that an index reader meets. It must not block.
 	OnError func(error)
 }
 
@@ -78,6 +79,8 @@ type State struct {
 	meta   meta
 	absent fingerprints
 	lists  listed
+	// damaged are the parts that index readers pass over; nil when none is known.
+	damaged atomic.Pointer[[]span]
 
 	failure atomic.Pointer[error]
 	failed  chan struct{}
@@ -377,6 +380,7 @@ func (s *State) Clear(ctx context.Context) error {
 		return err
 	}
 	s.absent, s.lists, s.meta.counts = fingerprints{}, listed{}, nil
+	s.damaged.Store(nil)
 	s.meta.sequence.Store(0)
 	return s.load(log)
 }

@@ -38,20 +38,72 @@ func (r *Reader) check(ctx context.Context) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			t := &tableFile{
-				path: r.s.fs.PathJoin(r.s.dir, info.BackingSSTNum.String()+".sst"),
-				span: span{bytes.Clone(info.Smallest.UserKey), bytes.Clone(info.Largest.UserKey)},
+			if err := r.checkInfo(ctx, info); err != nil {
+				return err
 			}
-			if err := r.checkTable(ctx, t); err != nil {
-				return fmt.Errorf("%s: %w", t.path, err)
-			}
-			t.bad = merged(t.bad)
-			r.tables = append(r.tables, t)
-			r.bad = append(r.bad, t.bad...)
 		}
 	}
 	r.bad = merged(r.bad)
 	return nil
+}
+
+func (r *Reader) checkInfo(ctx context.Context, info pebble.SSTableInfo) error {
+	t := &tableFile{
+		path: r.s.tablePath(info),
+		span: span{bytes.Clone(info.Smallest.UserKey), bytes.Clone(info.Largest.UserKey)},
+	}
+	if err := r.checkTable(ctx, t); err != nil {
+		return fmt.Errorf("%s: %w", t.path, err)
+	}
+	t.bad = merged(t.bad)
+	r.tables = append(r.tables, t)
+	r.bad = append(r.bad, t.bad...)
+	return nil
+}
+
+func (s *State) tablePath(info pebble.SSTableInfo) string {
+	return s.fs.PathJoin(s.dir, info.BackingSSTNum.String()+".sst")
+}
+
+// locate finds the damaged parts of the table that an error of a read is about, and reports whether it found any that were
+// not known. It reads the whole table, once. A table whose damage goes from the description of the state to the indexes would
+// leave nothing to read: then the error stays.
+func (s *State) locate(err error) bool {
+	info := pebble.ExtractDataCorruptionInfo(err)
+	if info == nil || s.enter() != nil {
+		return false
+	}
+	defer s.leave()
+	r := &Reader{s: s}
+	levels, listErr := s.db.SSTables()
+	for _, level := range levels {
+		for _, t := range level {
+			if s.fs.PathBase(s.tablePath(t)) == s.fs.PathBase(info.Path) && listErr == nil {
+				listErr = r.checkInfo(s.closing, t)
+			}
+		}
+	}
+	everything := func(bad span) bool { return bad.from[0] == kindMeta && bad.to[0] == kindEntry }
+	if slices.ContainsFunc(r.bad, everything) {
+		return false
+	}
+	known := s.damaged.Load()
+	if known != nil {
+		r.bad = append(r.bad, *known...)
+	}
+	bad := merged(r.bad)
+	if listErr != nil || len(bad) == 0 || known != nil && slices.EqualFunc(*known, bad, span.equal) {
+		return false
+	}
+	s.damaged.Store(&bad)
+	for _, d := range r.damage {
+		s.report(errors.New(d.String()))
+	}
+	return true
+}
+
+func (s span) equal(other span) bool {
+	return bytes.Equal(s.from, other.from) && bytes.Equal(s.to, other.to)
 }
 
 // checkTable checks the checksums of a table. When one is wrong, it finds out which blocks are damaged.
