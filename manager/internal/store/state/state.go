@@ -79,6 +79,7 @@ type State struct {
 	meta   meta
 	absent fingerprints
 	lists  listed
+	lost   []lost
 	// damaged are the parts that index readers pass over; nil when none is known.
 	damaged atomic.Pointer[[]span]
 
@@ -337,15 +338,18 @@ func (s *State) MayHave(c store.Collection, key string) bool {
 	return s.absent.has(fingerprintOf(c, key))
 }
 
-// Get reads a record. An absent one is store.ErrNotFound, a damaged one a *store.UnreadableError. Any other error
+// Get reads a record. An absent one is store.ErrNotFound, a damaged one, or one that a Repair could not read, a *store.UnreadableError. Any other error
 // wraps store.ErrUnavailable or ErrFailed.
 func (s *State) Get(c store.Collection, key string) (Record, error) {
 	if err := s.enter(); err != nil {
 		return Record{}, err
 	}
 	defer s.leave()
-	raw, closer, err := s.db.Get(appendRecordKey(make([]byte, 0, 96), c, key))
+	name := appendRecordKey(make([]byte, 0, 96), c, key)
+	raw, closer, err := s.db.Get(name)
 	switch {
+	case errors.Is(err, pebble.ErrNotFound) && s.isLost(name, fingerprintOf(c, key)):
+		return Record{}, &store.UnreadableError{Collection: c, Key: key, Reason: "it was damaged when the state was repaired"}
 	case errors.Is(err, pebble.ErrNotFound):
 		return Record{}, store.ErrNotFound
 	case pebble.IsCorruptionError(err):
@@ -380,6 +384,7 @@ func (s *State) Clear(ctx context.Context) error {
 		return err
 	}
 	s.absent, s.lists, s.meta.counts = fingerprints{}, listed{}, nil
+	s.lost = nil
 	s.damaged.Store(nil)
 	s.meta.sequence.Store(0)
 	return s.load(log)

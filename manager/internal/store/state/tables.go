@@ -25,6 +25,8 @@ type tableFile struct {
 	path string
 	span
 	bad []span
+	// outside says that something is damaged that the state does not use any more.
+	outside bool
 }
 
 // check reads all tables.
@@ -124,7 +126,7 @@ func (r *Reader) checkTable(ctx context.Context, t *tableFile) error {
 			return e
 		}
 	}
-	if len(t.bad) == 0 {
+	if len(t.bad) == 0 && !t.outside {
 		r.damaged(t, 0, err, t.span, t.from)
 	}
 	return nil
@@ -157,7 +159,8 @@ func (r *Reader) damaged(t *tableFile, offset uint64, reason error, lost span, b
 		lost.to = t.to
 	}
 	if bytes.Compare(lost.from, lost.to) > 0 {
-		return // not of this state
+		t.outside = true
+		return
 	}
 	t.bad = append(t.bad, span{before, lost.to})
 	r.damage = append(r.damage, Damage{File: t.path, Offset: int64(offset), Reason: reason.Error(), Lost: lost.String()})
@@ -282,7 +285,7 @@ func (w *walk) data(ctx context.Context, h block.Handle, to []byte) error {
 	return err
 }
 
-// inDamaged returns the keys of a kind in damaged parts that tables have in other blocks, at most maxNamed.
+// inDamaged returns the keys of a kind in damaged parts that tables have in other blocks, at most as many as named.
 func (r *Reader) inDamaged(ctx context.Context, kind byte) (map[string]struct{}, error) {
 	keys := make(map[string]struct{})
 	for _, bad := range r.bad {
@@ -294,7 +297,7 @@ func (r *Reader) inDamaged(ctx context.Context, kind byte) (map[string]struct{},
 				if key[0] == kind {
 					keys[string(key)] = struct{}{}
 				}
-				return len(keys) < maxNamed
+				return len(keys) < r.named
 			}); err != nil {
 				return nil, fmt.Errorf("%s: %w", t.path, err)
 			}
@@ -346,7 +349,7 @@ func after(key []byte) []byte { return append(bytes.Clone(key), 0) }
 // isBad reports whether a damaged part has a key.
 func (r *Reader) isBad(key []byte) bool {
 	i, found := slices.BinarySearchFunc(r.bad, key, func(s span, key []byte) int { return bytes.Compare(s.from, key) })
-	return found || i > 0 && bytes.Compare(key, r.bad[i-1].to) <= 0
+	return found || i > 0 && r.bad[i-1].has(key)
 }
 
 // merged sorts spans and joins those that overlap.
