@@ -54,6 +54,9 @@ func (m *model) repaired(t *testing.T, fs *faultfs.FS, name string, off int) (ou
 	t.Helper()
 	fs = fs.Clone()
 	fs.Flip(name, int64(off), 0x10)
+	if other := off + 10_000; off%2 == 0 && other < len(fs.Content(name)) {
+		fs.Flip(name, int64(other), 0x10)
+	}
 	at := fmt.Sprintf("byte %d of %d of %s", off, len(fs.Content(name)), name)
 	before := content(fs)
 	done, err := Repair(t.Context(), dir, log, fs.Pebble())
