@@ -77,8 +77,8 @@ func TestMistakesAreTold(t *testing.T) {
 		{"", "serve --data-dir d --shard a --shards a --shards-version 0", `oncegate serve: --shards-version "0": must be a whole number from 1 to 4294967295`},
 		{"", "sreve", `oncegate: unknown command "sreve", see oncegate help`},
 		{"", "version x", `oncegate version: unexpected argument "x"`},
-		{"", "wal", `oncegate wal: a command is missing: must be verify, dump or stats`},
-		{"", "wal repair", `oncegate wal: command "repair": must be verify, dump or stats`},
+		{"", "wal", `oncegate wal: a command is missing: must be verify, dump, stats or repair`},
+		{"", "wal mend", `oncegate wal: command "mend": must be verify, dump, stats or repair`},
 		{"", "wal verify", `oncegate wal: --data-dir: is missing; must be the directory of a log`},
 		{"", "wal dump --data-dir d x", `oncegate wal: unexpected argument "x"`},
 	} {

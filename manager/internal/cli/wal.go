@@ -22,8 +22,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-// walCommand is one word after "oncegate wal". All of them only read, and only
-// while no manager has the directory open.
+// walCommand is one word after "oncegate wal". All but repair only read, and all
+// only work while no manager has the directory open.
 type walCommand struct {
 	summary string
 	run     func(ctx context.Context, env Environment, o walOptions) error
@@ -39,6 +39,7 @@ var walCommands = map[string]walCommand{
 	"verify": {"check every record; exit code 1 when a manager would refuse to start, 3 when it would start and cannot read some", walVerify},
 	"dump":   {"print every record as a line of JSON", walDump},
 	"stats":  {"print what the directory holds as JSON", walStats},
+	"repair": {"remove what is damaged in the state; calls that name a record that was lost stay refused", walRepair},
 }
 
 func walMain(ctx context.Context, env Environment, args []string) error {
@@ -48,11 +49,11 @@ func walMain(ctx context.Context, env Environment, args []string) error {
 		return nil
 	}
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
-		return settings.Usagef("a command is missing: must be verify, dump or stats")
+		return settings.Usagef("a command is missing: must be verify, dump, stats or repair")
 	}
 	cmd, ok := walCommands[args[0]]
 	if !ok {
-		return settings.Usagef("command %q: must be verify, dump or stats", args[0])
+		return settings.Usagef("command %q: must be verify, dump, stats or repair", args[0])
 	}
 	flags := flag.NewFlagSet("wal", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -124,7 +125,7 @@ func walVerify(ctx context.Context, env Environment, o walOptions) error {
 		return &exitError{exitUnreadable, fmt.Sprintf("%s has records that cannot be read: %d; a manager starts on it, answers calls that name one of these with record-unreadable, and serves everything else",
 			o.dataDir, unreadable)}
 	case len(r.State.Damage) > 0:
-		return &exitError{exitUnreadable, o.dataDir + " has damage in its state, and every record can be read; a manager starts on it, and calls that need a damaged index fail"}
+		return &exitError{exitUnreadable, o.dataDir + " has damage in its state, and every record can be read; a manager starts on it, and does not find what only a damaged part of an index leads to"}
 	}
 	has := fmt.Sprintf("%d in the state", r.State.Records)
 	if !r.State.InForce && (r.SnapshotRecords > 0 || r.State.Bytes == 0) {
@@ -133,6 +134,30 @@ func walVerify(ctx context.Context, env Environment, o walOptions) error {
 	fmt.Fprintf(env.Stdout, "ok: %d records in %d segments, %s\n", r.Records, r.Segments, has)
 	if records.sealed > 0 {
 		fmt.Fprintf(env.Stdout, "note: %d values are encrypted and were not looked into; --encryption-key-file reads them\n", records.sealed)
+	}
+	return nil
+}
+
+// walRepair makes a state with damage one that a manager can rewrite again.
+func walRepair(ctx context.Context, env Environment, o walOptions) error {
+	done, err := mem.Repair(ctx, o.dataDir)
+	if err != nil {
+		return err
+	}
+	for _, d := range done.Damage {
+		fmt.Fprintf(env.Stdout, "removed: %v\n", d)
+	}
+	for _, u := range done.Named {
+		fmt.Fprintf(env.Stdout, "lost: %s %q\n", u.Collection, u.Key)
+	}
+	switch {
+	case len(done.Damage) == 0:
+		fmt.Fprintln(env.Stdout, "ok: nothing is damaged")
+	case done.Lost == 0:
+		fmt.Fprintln(env.Stdout, "ok: no record is lost")
+	default:
+		return &exitError{exitUnreadable, fmt.Sprintf("%s has lost records: %d; a manager answers calls that name one of these with record-unreadable until it is deleted, and serves everything else",
+			o.dataDir, done.Lost)}
 	}
 	return nil
 }

@@ -109,7 +109,8 @@ func (c *recordCheck) change(ch *mem.Change) {
 		err = sealed.CheckRecord(id.Key, value)
 	case id.Collection == shard.Collection:
 		_, err = shard.Read(id.Key, ch.Value)
-	case feed.Owns(id.Collection), peers.Owns(id.Collection), id.Collection == downtime.Collection: // made again when it cannot be read
+	case feed.Owns(id.Collection), peers.Owns(id.Collection), id.Collection == downtime.Collection, // made again when it cannot be read
+		id.Collection == mem.LostCollection: // read by the state
 		return
 	default:
 		c.odd[id] = "this program does not know its collection"

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -322,5 +323,87 @@ func TestWalVerifyRefusesAStateThatDoesNotFit(t *testing.T) {
 	}
 	if code, text := runWal(t, "stats", dir); code != 0 || !strings.Contains(text, `"damaged": true`) {
 		t.Errorf("stats: %d %s", code, text)
+	}
+}
+
+// TestWalRepair: a damaged record stays refused, and nothing else is damaged any more.
+func TestWalRepair(t *testing.T) {
+	dir := stateJobs(t, 100, 3)
+	if code, text := runWal(t, "repair", dir); code != 0 || text != "ok: nothing is damaged\n" {
+		t.Errorf("repair without damage: %d %s", code, text)
+	}
+	tables, err := filepath.Glob(filepath.Join(dir, mem.StateDir, "*.sst"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := ""
+	for _, name := range tables {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The first block describes the state.
+		if off := bytes.LastIndex(b, bytes.Repeat([]byte("p"), 500)); off >= 8<<10 {
+			damaged = name
+			b[off] ^= 1
+			if err := os.WriteFile(name, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	st := openWal(t, dir)
+	if code, text := runWal(t, "repair", dir); code != 1 || !strings.Contains(text, "lock") {
+		t.Errorf("repair of a directory that a manager has: %d %s", code, text)
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	code, text := runWal(t, "repair", dir)
+	if code != 3 || !strings.Contains(text, "removed: "+damaged+": offset ") || !strings.Contains(text, dir+" has lost records: ") {
+		t.Fatalf("repair: %d %s", code, text)
+	}
+	if code, text := runWal(t, "repair", dir); code != 0 || text != "ok: nothing is damaged\n" {
+		t.Errorf("another repair: %d %s", code, text)
+	}
+	refused := 0
+	st = openWal(t, dir)
+	var ids []store.ID
+	for i := range 100 {
+		ids = append(ids, store.ID{Collection: jobs.Collection, Key: jobID(i)})
+	}
+	for _, id := range ids {
+		get := func(tx store.Tx) error { _, err := tx.Get(id.Collection, id.Key); return err }
+		if err := st.View(t.Context(), get); err == nil {
+			continue
+		} else if !errors.Is(err, store.ErrUnreadable) {
+			t.Errorf("%v: %v", id, err)
+		}
+		refused++
+		if err := st.Update(t.Context(), func(tx store.Tx) error { return tx.Put(id.Collection, id.Key, []byte("again")) }); !errors.Is(err, store.ErrUnreadable) {
+			t.Errorf("%v was replaced: %v", id, err)
+		}
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if says := fmt.Sprintf("cannot be read: %d; a manager starts on it", refused); refused == 0 {
+		t.Error("nothing is refused")
+	} else if code, text := runWal(t, "verify", dir); code != 3 || !strings.Contains(text, says) || !strings.Contains(text, "it was damaged when the state was repaired") {
+		t.Errorf("verify: %d %s, want %s", code, text, says)
+	}
+	st = openWal(t, dir)
+	for _, id := range ids {
+		if err := st.Update(t.Context(), func(tx store.Tx) error { return tx.Delete(id.Collection, id.Key) }); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := st.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if code, text := runWal(t, "verify", dir); code != 0 {
+		t.Errorf("verify after the lost records were deleted: %d %s", code, text)
 	}
 }

@@ -273,3 +273,53 @@ func TestFilesCopiedWhileTheStoreRuns(t *testing.T) {
 	}
 	t.Logf("%d copies opened, refused: %v", opened, refused)
 }
+
+// A damaged block of an index costs the hits of that block. Claims and sweeps find all others.
+func TestScansPassOverDamage(t *testing.T) {
+	fs := &faultfs.FS{}
+	s := mustOpen(t, options(fs))
+	const n = 200
+	sortKey := func(i int) string { return strings.Repeat(fmt.Sprintf("<%03d>", i), 100) }
+	for i := range n {
+		mustUpdate(t, s, put(fmt.Sprintf("k%03d", i), "", store.Entry{Index: byName, SortKey: sortKey(i)}))
+	}
+	if err := s.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, s)
+	for _, name := range fs.Names() {
+		if content := fs.Content(name); path.Ext(name) == ".sst" {
+			if off := bytes.LastIndex(content, []byte(sortKey(150)[200:])); off >= 0 {
+				fs.Flip(name, int64(off), 1)
+			}
+		}
+	}
+	var reported []string
+	opts := options(fs)
+	opts.OnStateError = func(err error) { reported = append(reported, err.Error()) }
+	s = mustOpen(t, opts)
+	left := n
+	for range n { // a sweep: it deletes what it finds first
+		var hits []store.Hit
+		mustUpdate(t, s, func(tx store.Tx) (err error) {
+			if hits, err = tx.Scan(things, byName, store.Range{Limit: 10}); err != nil {
+				return err
+			}
+			for _, h := range hits {
+				err = errors.Join(err, tx.Delete(things, h.Key))
+			}
+			return err
+		})
+		left -= len(hits)
+	}
+	if left < 1 || left > 12 {
+		t.Errorf("%d records were not found", left)
+	}
+	if mustGet(t, s, "k150") != "" {
+		t.Error("a record that the index does not lead to cannot be read")
+	}
+	if len(reported) != 1 || !strings.Contains(reported[0], "the index by_name of things") {
+		t.Errorf("reported: %q", reported)
+	}
+	mustClose(t, s)
+}

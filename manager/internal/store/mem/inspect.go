@@ -71,6 +71,26 @@ func Verify(ctx context.Context, dir string, opts InspectOptions) (*Report, erro
 	return &v.report, nil
 }
 
+// LostCollection has what a Repair lost, in a form that only the state reads.
+const LostCollection = state.Lost
+
+// Repair removes what is damaged in the state beside the log in dir; see state.Repair. It returns a *vfs.LockedError
+// while a process has the log open, and the errors of wal.Verify and state.Repair.
+func Repair(ctx context.Context, dir string) (done *state.Repaired, err error) {
+	begin := func(id string, _ uint64) error {
+		lock, err := wal.Lock(dir)
+		if err != nil {
+			return err
+		}
+		done, err = state.Repair(ctx, path.Join(dir, StateDir), id, nil)
+		return errors.Join(err, lock.Close())
+	}
+	if _, err = wal.Verify(ctx, dir, wal.InspectOptions{Begin: begin}); err == nil && done == nil {
+		err = fmt.Errorf("%w: the log cannot be read", state.ErrBeyondRepair)
+	}
+	return done, err
+}
+
 // Dump calls fn for the records of the state in dir, and then for those of the log as wal.Dump does. A record of the state
 // is a wal.Entry with the state's directory as its File, the state's Sequence, and a write set that puts this record at
 // the zero time of Unix. After the last record Dump returns an error if the state is damaged or does not fit the log.

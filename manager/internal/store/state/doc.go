@@ -17,5 +17,10 @@
 // # Damage
 //
 // Each block on disk has a checksum. A record in a damaged block is a *store.UnreadableError; other records are not
-// affected. A Reader says which parts of a state are damaged, without a process that serves it.
+// affected. A scan of an index passes over a damaged part. A compaction fails at it, so the levels above grow until a Repair.
+// A Reader says which parts of a state are damaged, without a process that serves it.
+//
+// Repair removes damaged parts. A record that it cannot read must not seem new afterwards. Its key is unknown, but the
+// state still has its fingerprint, so a Repair stores the damaged ranges of keys with the fingerprints that no readable
+// record has, and Get refuses keys that match both.
 package state

@@ -147,5 +147,5 @@ func (s *State) load(log string) error {
 	}
 	s.lists.items = lists.items
 	lists.finish(&s.absent)
-	return nil
+	return s.loadLost()
 }

@@ -45,6 +45,7 @@ type Reader struct {
 	bad    []span // what damaged blocks have, in order and apart from each other
 	damage []Damage
 	lost   int
+	named  int // bounds the records in damaged parts that Records looks for
 	err    error
 }
 
@@ -64,7 +65,7 @@ func OpenReader(ctx context.Context, dir, log string, files vfs.FS) (*Reader, er
 		return nil, err
 	}
 	o := Options{FS: readOnly{files}, CacheBytes: readerCacheBytes}
-	r := &Reader{s: newState(dir, o)}
+	r := &Reader{s: newState(dir, o), named: maxNamed}
 	if err := r.s.open(o, true); err != nil {
 		err = errors.Join(err, r.Close())
 		if errors.Is(err, pebble.ErrDBDoesNotExist) {
@@ -99,7 +100,7 @@ func (r *Reader) Lost() int { return r.lost }
 // Close releases the reader.
 func (r *Reader) Close() error { return r.s.Close() }
 
-// maxNamed bounds the records in damaged parts that Records looks for. Pebble takes milliseconds for each that it cannot read.
+// maxNamed is how many records in damaged parts Records looks for. Pebble takes milliseconds for each that it cannot read.
 const maxNamed = 10_000
 
 // Records calls fn for each record, in order, and then for those in damaged parts that something leads to: with a
@@ -138,7 +139,7 @@ func (r *Reader) Records(ctx context.Context, fn func(store.Collection, string, 
 			return fmt.Errorf("state: %s: %w: %q", r.s.dir, errPosition, key)
 		}
 		seen.add(key, prefix, -1)
-		if len(r.bad) == 0 || len(keys) == maxNamed {
+		if len(r.bad)+len(r.s.lost) == 0 || len(keys) >= r.named {
 			return nil
 		}
 		_, name, err := SplitPosition(key[prefix:])
@@ -146,7 +147,7 @@ func (r *Reader) Records(ctx context.Context, fn func(store.Collection, string, 
 			return fmt.Errorf("state: %s: %w: %q", r.s.dir, err, key)
 		}
 		c, _ := splitRecordKey(key)
-		if k := appendRecordKey(nil, c, name); r.isBad(k) {
+		if k := appendRecordKey(nil, c, name); r.isBad(k) || r.s.isLost(k, fingerprintOf(c, name)) {
 			keys[string(k)] = struct{}{}
 		}
 		return nil
@@ -163,7 +164,7 @@ func (r *Reader) Records(ctx context.Context, fn func(store.Collection, string, 
 			continue
 		}
 		rec, err := r.s.Get(c, name)
-		if errors.Is(err, store.ErrNotFound) {
+		if errors.Is(err, store.ErrNotFound) || err == nil && !r.isBad([]byte(k)) { // lost, and written again since
 			continue
 		}
 		if err != nil && !errors.Is(err, store.ErrUnreadable) {
@@ -178,11 +179,21 @@ func (r *Reader) Records(ctx context.Context, fn func(store.Collection, string, 
 		all += c.Records
 	}
 	r.lost = max(0, all-passed)
+	if len(r.s.lost) > 0 && r.lost > 0 {
+		for _, l := range r.s.lost {
+			for _, span := range l.spans {
+				r.damage = append(r.damage, Damage{File: r.s.dir, Reason: "a repair did not find all records", Lost: span.String()})
+			}
+		}
+	}
 	if len(r.damage) == 0 {
 		if all != passed {
 			r.damage = append(r.damage, Damage{File: r.s.dir, Reason: fmt.Sprintf("it counts %d records and has %d", all, passed)})
 		}
 		for _, index := range seen.wrong() {
+			if len(r.s.lost) > 0 { // entries of lost records stay
+				break
+			}
 			r.damage = append(r.damage, Damage{File: r.s.dir, Reason: index + " does not have the entries of its records"})
 		}
 	}

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,11 +11,15 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Index reads an index of the state, in the order of positions.
+// Index reads an index of the state, in the order of positions. It passes over the parts of damaged tables that cannot be
+// read: what has entries only there is not found.
 type Index struct {
+	s      *State
 	it     *pebble.Iterator
 	prefix int
 	key    []byte
+	upper  []byte // the end of the index
+	end    []byte // the end of what it reads: that of the index, or the beginning of a damaged part
 	err    error
 }
 
@@ -31,17 +36,50 @@ func (s *State) OpenIndex(c store.Collection, index string) (*Index, error) {
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	return &Index{it: it, prefix: len(lower), key: lower}, nil
+	return &Index{s: s, it: it, prefix: len(lower), key: lower, upper: upper, end: upper}, nil
 }
 
 // Seek moves to the first entry at or after a position.
 func (x *Index) Seek(position []byte) bool {
 	x.key = append(x.key[:x.prefix], position...)
-	return x.it.SeekGE(x.key)
+	return x.seek(x.key)
+}
+
+func (x *Index) seek(key []byte) bool {
+	bad := x.s.damaged.Load()
+	if bad == nil {
+		return x.it.SeekGE(key) || x.pass(key)
+	}
+	for _, gap := range gaps(*bad, span{key, x.upper}) {
+		x.end = gap.to
+		x.it.SetBounds(gap.from, gap.to)
+		if x.it.First() {
+			return true
+		}
+		if x.it.Error() != nil {
+			return x.pass(gap.from)
+		}
+	}
+	x.end = x.upper
+	return false
 }
 
 // Next moves to the next entry.
-func (x *Index) Next() bool { return x.it.Next() }
+func (x *Index) Next() bool {
+	x.key = append(x.key[:0], x.it.Key()...)
+	return x.it.Next() || x.pass(append(x.key, 0))
+}
+
+// pass continues at a key from which on a move found nothing: after a damaged part, if that is why.
+func (x *Index) pass(key []byte) bool {
+	if err := x.it.Error(); err == nil && bytes.Equal(x.end, x.upper) || err != nil && !x.s.locate(err) {
+		return false
+	}
+	if x.it.Error() == nil {
+		key = x.end
+	}
+	return x.seek(bytes.Clone(key))
+}
 
 // Position is that of the present entry, valid until the next move.
 func (x *Index) Position() []byte { return x.it.Key()[x.prefix:] }

@@ -50,7 +50,8 @@ type Options struct {
 	FS vfs.FS
 	// CacheBytes bounds the memory for blocks that were read; default 64 MiB.
 	CacheBytes int64
-	// OnError, when set, is called with each error of work in the background, which is tried again. It must not block.
+	// OnError, when set, is called with each error of work in the background, which is tried again, and with each damaged
+	// table that an index reader meets. It must not block.
 	OnError func(error)
 }
 
@@ -78,6 +79,9 @@ type State struct {
 	meta   meta
 	absent fingerprints
 	lists  listed
+	lost   []lost
+	// damaged are the parts that index readers pass over; nil when none is known.
+	damaged atomic.Pointer[[]span]
 
 	failure atomic.Pointer[error]
 	failed  chan struct{}
@@ -334,15 +338,18 @@ func (s *State) MayHave(c store.Collection, key string) bool {
 	return s.absent.has(fingerprintOf(c, key))
 }
 
-// Get reads a record. An absent one is store.ErrNotFound, a damaged one a *store.UnreadableError. Any other error
+// Get reads a record. An absent one is store.ErrNotFound, a damaged one, or one that a Repair could not read, a *store.UnreadableError. Any other error
 // wraps store.ErrUnavailable or ErrFailed.
 func (s *State) Get(c store.Collection, key string) (Record, error) {
 	if err := s.enter(); err != nil {
 		return Record{}, err
 	}
 	defer s.leave()
-	raw, closer, err := s.db.Get(appendRecordKey(make([]byte, 0, 96), c, key))
+	name := appendRecordKey(make([]byte, 0, 96), c, key)
+	raw, closer, err := s.db.Get(name)
 	switch {
+	case errors.Is(err, pebble.ErrNotFound) && s.isLost(name, fingerprintOf(c, key)):
+		return Record{}, &store.UnreadableError{Collection: c, Key: key, Reason: "it was damaged when the state was repaired"}
 	case errors.Is(err, pebble.ErrNotFound):
 		return Record{}, store.ErrNotFound
 	case pebble.IsCorruptionError(err):
@@ -377,6 +384,8 @@ func (s *State) Clear(ctx context.Context) error {
 		return err
 	}
 	s.absent, s.lists, s.meta.counts = fingerprints{}, listed{}, nil
+	s.lost = nil
+	s.damaged.Store(nil)
 	s.meta.sequence.Store(0)
 	return s.load(log)
 }

@@ -25,6 +25,8 @@ type tableFile struct {
 	path string
 	span
 	bad []span
+	// outside says that something is damaged that the state does not use any more.
+	outside bool
 }
 
 // check reads all tables.
@@ -38,20 +40,72 @@ func (r *Reader) check(ctx context.Context) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			t := &tableFile{
-				path: r.s.fs.PathJoin(r.s.dir, info.BackingSSTNum.String()+".sst"),
-				span: span{bytes.Clone(info.Smallest.UserKey), bytes.Clone(info.Largest.UserKey)},
+			if err := r.checkInfo(ctx, info); err != nil {
+				return err
 			}
-			if err := r.checkTable(ctx, t); err != nil {
-				return fmt.Errorf("%s: %w", t.path, err)
-			}
-			t.bad = merged(t.bad)
-			r.tables = append(r.tables, t)
-			r.bad = append(r.bad, t.bad...)
 		}
 	}
 	r.bad = merged(r.bad)
 	return nil
+}
+
+func (r *Reader) checkInfo(ctx context.Context, info pebble.SSTableInfo) error {
+	t := &tableFile{
+		path: r.s.tablePath(info),
+		span: span{bytes.Clone(info.Smallest.UserKey), bytes.Clone(info.Largest.UserKey)},
+	}
+	if err := r.checkTable(ctx, t); err != nil {
+		return fmt.Errorf("%s: %w", t.path, err)
+	}
+	t.bad = merged(t.bad)
+	r.tables = append(r.tables, t)
+	r.bad = append(r.bad, t.bad...)
+	return nil
+}
+
+func (s *State) tablePath(info pebble.SSTableInfo) string {
+	return s.fs.PathJoin(s.dir, info.BackingSSTNum.String()+".sst")
+}
+
+// locate finds the damaged parts of the table that an error of a read is about, and reports whether it found any that were
+// not known. It reads the whole table, once. A table whose damage goes from the description of the state to the indexes would
+// leave nothing to read: then the error stays.
+func (s *State) locate(err error) bool {
+	info := pebble.ExtractDataCorruptionInfo(err)
+	if info == nil || s.enter() != nil {
+		return false
+	}
+	defer s.leave()
+	r := &Reader{s: s}
+	levels, listErr := s.db.SSTables()
+	for _, level := range levels {
+		for _, t := range level {
+			if s.fs.PathBase(s.tablePath(t)) == s.fs.PathBase(info.Path) && listErr == nil {
+				listErr = r.checkInfo(s.closing, t)
+			}
+		}
+	}
+	everything := func(bad span) bool { return bad.from[0] == kindMeta && bad.to[0] == kindEntry }
+	if slices.ContainsFunc(r.bad, everything) {
+		return false
+	}
+	known := s.damaged.Load()
+	if known != nil {
+		r.bad = append(r.bad, *known...)
+	}
+	bad := merged(r.bad)
+	if listErr != nil || len(bad) == 0 || known != nil && slices.EqualFunc(*known, bad, span.equal) {
+		return false
+	}
+	s.damaged.Store(&bad)
+	for _, d := range r.damage {
+		s.report(errors.New(d.String()))
+	}
+	return true
+}
+
+func (s span) equal(other span) bool {
+	return bytes.Equal(s.from, other.from) && bytes.Equal(s.to, other.to)
 }
 
 // checkTable checks the checksums of a table. When one is wrong, it finds out which blocks are damaged.
@@ -72,7 +126,7 @@ func (r *Reader) checkTable(ctx context.Context, t *tableFile) error {
 			return e
 		}
 	}
-	if len(t.bad) == 0 {
+	if len(t.bad) == 0 && !t.outside {
 		r.damaged(t, 0, err, t.span, t.from)
 	}
 	return nil
@@ -105,7 +159,8 @@ func (r *Reader) damaged(t *tableFile, offset uint64, reason error, lost span, b
 		lost.to = t.to
 	}
 	if bytes.Compare(lost.from, lost.to) > 0 {
-		return // not of this state
+		t.outside = true
+		return
 	}
 	t.bad = append(t.bad, span{before, lost.to})
 	r.damage = append(r.damage, Damage{File: t.path, Offset: int64(offset), Reason: reason.Error(), Lost: lost.String()})
@@ -230,7 +285,7 @@ func (w *walk) data(ctx context.Context, h block.Handle, to []byte) error {
 	return err
 }
 
-// inDamaged returns the keys of a kind in damaged parts that tables have in other blocks, at most maxNamed.
+// inDamaged returns the keys of a kind in damaged parts that tables have in other blocks, at most as many as named.
 func (r *Reader) inDamaged(ctx context.Context, kind byte) (map[string]struct{}, error) {
 	keys := make(map[string]struct{})
 	for _, bad := range r.bad {
@@ -242,7 +297,7 @@ func (r *Reader) inDamaged(ctx context.Context, kind byte) (map[string]struct{},
 				if key[0] == kind {
 					keys[string(key)] = struct{}{}
 				}
-				return len(keys) < maxNamed
+				return len(keys) < r.named
 			}); err != nil {
 				return nil, fmt.Errorf("%s: %w", t.path, err)
 			}
@@ -294,7 +349,7 @@ func after(key []byte) []byte { return append(bytes.Clone(key), 0) }
 // isBad reports whether a damaged part has a key.
 func (r *Reader) isBad(key []byte) bool {
 	i, found := slices.BinarySearchFunc(r.bad, key, func(s span, key []byte) int { return bytes.Compare(s.from, key) })
-	return found || i > 0 && bytes.Compare(key, r.bad[i-1].to) <= 0
+	return found || i > 0 && r.bad[i-1].has(key)
 }
 
 // merged sorts spans and joins those that overlap.

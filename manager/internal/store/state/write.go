@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -83,15 +84,30 @@ func (s *State) Write(ctx context.Context, b Batch) error {
 		return err
 	}
 	defer s.leave()
+	return s.write(ctx, b, false)
+}
+
+// write is Write. repair: the fingerprints of lost records are already those of the state.
+func (s *State) write(ctx context.Context, b Batch, repair bool) error {
 	t := table{s: s, lists: s.lists, groups: make(map[groupName]*group)}
 	t.changes(&b)
+	lost, err := t.lost()
+	if err != nil {
+		return err
+	}
+	if !repair {
+		for _, l := range lost {
+			t.added = append(t.added, l.records...)
+		}
+	}
 	t.describe(&b)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	// Look-ups must find what the table adds from the moment at which it is there.
 	s.absent.add(t.added)
-	if err := t.ingest(ctx); err != nil {
+	path := s.fs.PathJoin(s.dir, strconv.FormatUint(s.Sequence(), 10)+partSuffix)
+	if err := s.ingest(ctx, path, t.write, pebble.KeyRange{}); err != nil {
 		s.absent.remove(t.added)
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			return fmt.Errorf("%w: %w", store.ErrNoSpace, err)
@@ -100,6 +116,7 @@ func (s *State) Write(ctx context.Context, b Batch) error {
 	}
 	s.absent.remove(t.removed)
 	s.lists = t.lists
+	s.lost = append(s.lost, lost...)
 	for c, counts := range b.Counts {
 		s.meta.counts[c] = counts
 	}
@@ -217,10 +234,8 @@ func (t *table) describe(b *Batch) {
 	}
 }
 
-// ingest writes the table and has the state take it in.
-func (t *table) ingest(ctx context.Context) (err error) {
-	s := t.s
-	path := s.fs.PathJoin(s.dir, strconv.FormatUint(s.Sequence(), 10)+partSuffix)
+// ingest writes a table and has the state take it in, in place of everything in a range.
+func (s *State) ingest(ctx context.Context, path string, write func(context.Context, *sstable.Writer) error, replaced pebble.KeyRange) error {
 	f, err := s.fs.Create(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
@@ -228,11 +243,18 @@ func (t *table) ingest(ctx context.Context) (err error) {
 	// Written out in steps: a sync of the log would wait for all of it.
 	f = vfs.NewSyncingFile(f, vfs.SyncingFileOptions{BytesPerSync: s.opts.BytesPerSync})
 	w := sstable.NewWriter(objstorageprovider.NewFileWritable(f), s.opts.MakeWriterOptions(0, s.db.TableFormat()))
-	err = t.write(ctx, w)
+	err = write(ctx, w)
 	if err := errors.Join(err, w.Close()); err != nil {
 		return errors.Join(err, s.remove(path))
 	}
-	if err := s.guard(func() error { return s.db.Ingest(ctx, []string{path}) }); err != nil {
+	err = s.guard(func() error {
+		if !replaced.Valid() {
+			return s.db.Ingest(ctx, []string{path})
+		}
+		_, err := s.db.IngestAndExcise(ctx, []string{path}, nil, nil, replaced)
+		return err
+	})
+	if err != nil {
 		return errors.Join(err, s.remove(path))
 	}
 	return nil
