@@ -112,7 +112,7 @@ func (m *Manager) listen() {
 		m.t.Fatal(err)
 	}
 	m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)}},
-		server.LedgerRoutes(m.ledger, nil, home.Reach{}), server.JobRoutes(m.store, m.ledger, m.queue), server.LogRoutes(m.logs), server.DescriptionRoutes())
+		server.LedgerRoutes(m.ledger, nil, home.Reach{}), server.JobRoutes(m.ledger, m.queue), server.LogRoutes(m.logs), server.DescriptionRoutes())
 	if err != nil {
 		_ = ln.Close()
 		m.t.Fatal(err)

@@ -260,7 +260,7 @@ func (a *app) start(ctx context.Context) error {
 	opts := server.Options{Options: s.Server, Ledger: a.shard, Unreadable: a.unreadable}
 	opts.Version, opts.Logger, opts.Audit, opts.Auth, opts.Unready = a.version, a.log, a.auditLog, a.auth, a.unready(leases)
 	opts.Tracer = a.tracing.Tracer()
-	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.shard, a.reach()), server.JobRoutes(a.store, a.ledger, a.queue),
+	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.shard, a.reach()), server.JobRoutes(a.ledger, a.queue),
 		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, checkLogRecord), server.LogRoutes(a.logs), server.OriginRoutes(a.ledger, a.feed, a.puller, lists), server.QuarantineRoutes(a.restored), server.DescriptionRoutes()); err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func durableManager(b *testing.B) (*client.Client, *jobs.Queue, store.Store) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	srv, err := server.New(server.Options{Options: httpd.Options{Version: "bench", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, server.JobRoutes(st, l, q))
+	srv, err := server.New(server.Options{Options: httpd.Options{Version: "bench", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, server.JobRoutes(l, q))
 	if err != nil {
 		b.Fatal(err)
 	}

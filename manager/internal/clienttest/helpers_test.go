@@ -92,7 +92,7 @@ func (m *manager) listen() {
 		m.t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	if m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: log, MaxBodyBytes: 4 << 20}}, server.LedgerRoutes(m.ledger, nil, home.Reach{}), server.JobRoutes(m.store, m.ledger, m.queue)); err != nil {
+	if m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: log, MaxBodyBytes: 4 << 20}}, server.LedgerRoutes(m.ledger, nil, home.Reach{}), server.JobRoutes(m.ledger, m.queue)); err != nil {
 		m.t.Fatal(err)
 	}
 	m.server.SetReady("")

@@ -11,15 +11,14 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
-	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/submit"
 )
 
 // JobRoutes are the calls of submitters, workers and operators on a queue. The
-// queue and the ledger must be on st: a submission with an Idempotency-Key is
+// queue and the ledger must be on the same store: a submission with an Idempotency-Key is
 // one transaction of both.
-func JobRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
-	h := &jobHandlers{queue: q, ledger: l, submitter: submit.New(st, l, q, ProblemOf)}
+func JobRoutes(l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
+	h := &jobHandlers{queue: q, ledger: l, submitter: submit.New(l, q, submissions)}
 	routes := []httpd.Route{
 		{Method: "POST", Path: "/v1/jobs", Roles: submitters, Handle: h.submit},
 		{Method: "GET", Path: "/v1/jobs", Roles: readers, Handle: h.list},
@@ -410,13 +409,12 @@ func (h *jobHandlers) replayDead(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	w.JSON(202)
 	if out.Created() {
 		r.Audit("job replayed by an operator", "job", r.Param(1), "function", r.Param(0), "copy", out.Job.ID)
-	} else {
-		w.Status = 200
 	}
-	w.Body = outcomeJSON(w.Body, &out)
+	status, body := submissions.Outcome(&out, true)
+	w.JSON(status)
+	w.Body = append(w.Body, body...)
 }
 
 // auditJob writes to the audit log what an operator did with a job.

@@ -78,13 +78,10 @@ func (h *jobHandlers) submitMany(r *httpd.Request, w *httpd.Response) {
 	spans := make([]producer, len(in))
 	for i := range in {
 		it := &items[i]
-		it.Call = submit.Call{Key: in[i].key, Credentials: all.Credentials, Body: in[i].body}
+		it.Call = all
+		it.Key, it.Body = in[i].key, in[i].body
 		if it.Key == "" && all.Key != "" {
 			it.Key = all.Key + "#" + strconv.Itoa(i)
-		}
-		it.Form = func(out *jobs.Outcome) submit.Form {
-			spans[i].made(out)
-			return submittedForm(r, nil, out)
 		}
 		in[i].submission.Owner, in[i].submission.Place = r.Owner(), i
 		if it.Err = in[i].err; it.Err == nil {
@@ -94,7 +91,7 @@ func (h *jobHandlers) submitMany(r *httpd.Request, w *httpd.Response) {
 	}
 	h.submitter.Batch(calling(r), items)
 	for i := range spans {
-		spans[i].end(items[i].Err)
+		spans[i].end(items[i].Answer.Outcome, items[i].Err)
 	}
 	w.JSON(200)
 	b := append(w.Body, `{"results":[`...)

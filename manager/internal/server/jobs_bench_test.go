@@ -27,7 +27,7 @@ func BenchmarkJobCalls(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.Cleanup(q.Close)
-	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, JobRoutes(st, l, q))
+	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, JobRoutes(l, q))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -79,10 +79,3 @@ func jobAnswer(w *httpd.Response, j *jobs.Job, form jobForm) {
 	s := jobOf(j, form)
 	answer(w, &s)
 }
-
-// outcomeJSON is the answer to a submission.
-func outcomeJSON(dst []byte, out *jobs.Outcome) []byte {
-	s := jobOf(&out.Job, formSubmitted)
-	s.Deduplicated, s.Existing = out.Deduplicated, out.Existing
-	return schema.Append(dst, &s)
-}

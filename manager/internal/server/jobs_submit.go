@@ -1,8 +1,6 @@
 package server
 
 import (
-	"strconv"
-
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
@@ -27,28 +25,27 @@ func (h *jobHandlers) submit(r *httpd.Request, w *httpd.Response) {
 	p, err := h.queue.Prepare(s)
 	var a submit.Answer
 	if err == nil {
-		a, err = h.submitter.Job(calling(r), call, p, func(out *jobs.Outcome) submit.Form {
-			span.made(out)
-			return submittedForm(r, w.Body[:0], out)
-		})
+		a, err = h.submitter.Job(calling(r), &call, p)
 	}
-	span.end(err)
+	span.end(a.Outcome, err)
 	submitted(r, w, a, err)
 }
 
-// submittedForm is how a submission is answered, in dst. What stands for the submission may be another caller's.
-func submittedForm(r *httpd.Request, dst []byte, out *jobs.Outcome) submit.Form {
-	switch {
-	case out.Created():
-		return submit.Form{Status: 202, Body: outcomeJSON(dst, out)}
-	case mayRead(r, &out.Job):
-		return submit.Form{Status: 200, Body: outcomeJSON(dst, out)}
+// submissions is how submissions are answered.
+var submissions = submit.Encoder{Problem: ProblemOf, Outcome: func(out *jobs.Outcome, whole bool) (status int, body []byte) {
+	if status = 200; out.Created() {
+		status = 202
 	}
 	j := &out.Job
-	return submit.Form{Status: 200, Body: schema.Append(dst, &schema.JobOfAnother{
-		ID: j.ID, Function: j.Function, State: stateOf(j), Deduplicated: out.Deduplicated, Existing: out.Existing,
-	})}
-}
+	if !whole {
+		return status, schema.Append(nil, &schema.JobOfAnother{
+			ID: j.ID, Function: j.Function, State: stateOf(j), Deduplicated: out.Deduplicated, Existing: out.Existing,
+		})
+	}
+	s := jobOf(j, formSubmitted)
+	s.Deduplicated, s.Existing = out.Deduplicated, out.Existing
+	return status, schema.Append(nil, &s)
+}}
 
 // submitted answers a submission.
 func submitted(r *httpd.Request, w *httpd.Response, a submit.Answer, err error) {
@@ -70,24 +67,5 @@ func submission(r *httpd.Request) (submit.Call, error) {
 	if owner := r.CertificateOwner(); owner != "" {
 		credentials += "\x00" + owner
 	}
-	return submit.Call{Key: key, Credentials: credentials, Body: r.Body}, err
-}
-
-// idempotencyKey reads the header, bare or as an RFC 8941 string; "" when there
-// is none. One that is there but empty, repeated or not a key is refused, never
-// taken for absent: a client that sends it counts on being protected.
-func idempotencyKey(r *httpd.Request) (string, error) {
-	n := r.HeaderCount(api.HeaderIdempotencyKey)
-	if n == 0 {
-		return "", nil
-	}
-	v := r.Header(api.HeaderIdempotencyKey)
-	key, wrong := api.HeaderKey(v)
-	if n > 1 {
-		wrong = "sent " + strconv.Itoa(n) + " times; allowed: once"
-	}
-	if wrong != "" {
-		return "", &api.FieldError{Field: "key", Value: httpd.Clip(v), Allowed: "header " + api.HeaderIdempotencyKey + ": " + wrong}
-	}
-	return key, nil
+	return submit.Call{Key: key, Credentials: credentials, Owner: r.Owner(), ReadsAll: r.May(readers), Body: r.Body}, err
 }

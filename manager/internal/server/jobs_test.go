@@ -68,7 +68,7 @@ func newJobSiteWith(t *testing.T, lo ledger.Options, jo jobs.Options) *jobSite {
 		_ = j.store.Close()
 	})
 	j.site = newSite(t, siteOptions{
-		routes: JobRoutes(j.store, j.ledger, j.queue),
+		routes: JobRoutes(j.ledger, j.queue),
 		server: Options{Options: httpd.Options{MaxBodyBytes: 3 << 20}},
 	})
 	return j

@@ -22,11 +22,7 @@ func messaging(operation, kind, function string) []attribute.KeyValue {
 }
 
 // producer is the span of a submission; the zero producer makes none.
-type producer struct {
-	span trace.Span
-	id   string // of the job that the submission made or found
-	how  string
-}
+type producer struct{ span trace.Span }
 
 // produce begins the span of a submission and names it in the job. Without spans the job gets the traceparent of the
 // request. batch: the submission is one of several.
@@ -39,40 +35,35 @@ func produce(r *httpd.Request, s *jobs.Submission, batch bool) (p producer) {
 	if batch {
 		kind = "create"
 	}
-	p.how = "replayed" // unless created is called
 	p.span = r.StartSpan("submit "+httpd.Clip(s.Function), trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(messaging("submit", kind, httpd.Clip(s.Function))...))
 	s.Traceparent = httpd.Traceparent(p.span.SpanContext())
 	return p
 }
 
-// made records in the span what became of the submission.
-func (p *producer) made(out *jobs.Outcome) {
+// end ends the span. out is what the queue did; nil: nothing, because of err or because the answer is a recorded one.
+func (p *producer) end(out *jobs.Outcome, err error) {
 	if p.span == nil {
 		return
 	}
-	p.id, p.how = out.Job.ID, "created"
-	switch {
-	case out.Deduplicated:
-		p.how = "deduplicated"
-	case out.Existing:
-		p.how = "existing"
-	}
-}
-
-func (p *producer) end(err error) {
-	if p.span == nil {
-		return
+	how := "replayed"
+	if out != nil {
+		p.span.SetAttributes(attribute.String("messaging.message.id", out.Job.ID))
+		switch {
+		case out.Deduplicated:
+			how = "deduplicated"
+		case out.Existing:
+			how = "existing"
+		default:
+			how = "created"
+		}
 	}
 	if err != nil {
 		p.span.SetAttributes(attribute.String("error.type", string(ProblemOf(err).Code)))
 	} else {
-		p.span.SetAttributes(attribute.String("oncegate.submission.outcome", p.how))
+		p.span.SetAttributes(attribute.String("oncegate.submission.outcome", how))
 	}
 	if failed(err) {
 		p.span.SetStatus(codes.Error, "")
-	}
-	if p.id != "" {
-		p.span.SetAttributes(attribute.String("messaging.message.id", p.id))
 	}
 	p.span.End()
 }

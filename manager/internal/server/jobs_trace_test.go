@@ -16,11 +16,11 @@ func TestSpansOfJobsCostNothingWhenOff(t *testing.T) {
 	var start time.Time
 	var sub jobs.Submission
 	got := []jobs.Job{{ID: "a", Function: "f", Lease: &jobs.Lease{}, Traceparent: trace}}
+	made := jobs.Outcome{Job: got[0]}
 	s := newSite(t, siteOptions{routes: []httpd.Route{{Method: "GET", Path: "/test", Roles: httpd.Anyone, Handle: func(r *httpd.Request, w *httpd.Response) {
 		allocs = testing.AllocsPerRun(100, func() {
 			p := produce(r, &sub, false)
-			p.made(&jobs.Outcome{Job: got[0]})
-			p.end(nil)
+			p.end(&made, nil)
 			start = began(r)
 			claimSpans(r, got, start)
 			attemptSpan(r, &got[0], false)

@@ -168,7 +168,7 @@ func FuzzJobRequests(f *testing.F) {
 		}
 		q.Drain() // nothing waits
 		defer q.Close()
-		s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.DiscardHandler)}}, JobRoutes(st, l, q))
+		s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.DiscardHandler)}}, JobRoutes(l, q))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,3 +27,22 @@ func limitOf(q map[string]string, most, otherwise int) (int, error) {
 	n, err := whole(q, "limit", 1, int64(most), int64(otherwise))
 	return int(n), err
 }
+
+// idempotencyKey reads the header, bare or as an RFC 8941 string; "" when there
+// is none. One that is there but empty, repeated or not a key is refused, never
+// taken for absent: a client that sends it counts on being protected.
+func idempotencyKey(r *httpd.Request) (string, error) {
+	n := r.HeaderCount(api.HeaderIdempotencyKey)
+	if n == 0 {
+		return "", nil
+	}
+	v := r.Header(api.HeaderIdempotencyKey)
+	key, wrong := api.HeaderKey(v)
+	if n > 1 {
+		wrong = "sent " + strconv.Itoa(n) + " times; allowed: once"
+	}
+	if wrong != "" {
+		return "", &api.FieldError{Field: "key", Value: httpd.Clip(v), Allowed: "header " + api.HeaderIdempotencyKey + ": " + wrong}
+	}
+	return key, nil
+}

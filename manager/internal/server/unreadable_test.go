@@ -52,7 +52,7 @@ func TestOnlyAdministratorsDeleteUnreadableRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newSite(t, siteOptions{store: st, server: Options{Options: httpd.Options{Auth: auth}, Unreadable: tracker}, routes: append(
-		UnreadableRoutes(st, l, q, tracker), JobRoutes(st, l, q)...)})
+		UnreadableRoutes(st, l, q, tracker), JobRoutes(l, q)...)})
 	as := func(token, method, target, body string) httpdtest.Answer {
 		return s.Do(method, target, "application/json", body, "authorization", "Bearer "+token)
 	}

@@ -13,8 +13,7 @@ import (
 // Item is one submission of a batch, and its answer.
 type Item struct {
 	Call
-	Job  *jobs.Prepared
-	Form func(*jobs.Outcome) Form
+	Job *jobs.Prepared
 
 	// Answer and Err are what Job returns for the submission. An item whose Err is set already is left alone.
 	Answer Answer
@@ -36,7 +35,7 @@ func (s *Submitter) Batch(ctx context.Context, items []Item) {
 			continue
 		}
 		if it.Key != "" {
-			it.attempt = s.jobAttempt(it.Call, it.Job, it.Form)
+			it.attempt = s.newAttempt(&it.Call, it.Job)
 		}
 		open = append(open, it)
 	}
@@ -84,7 +83,7 @@ func (s *Submitter) transact(ctx context.Context, items []*Item) error {
 			it.Answer, it.Err = it.attempt.answer()
 		default:
 			s.queue.Committed(it.out)
-			it.Answer = it.Form(&it.out).answer()
+			it.Answer = s.made(&it.Call, &it.out)
 		}
 	}
 	return err

@@ -12,7 +12,6 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
-	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 var (
@@ -29,6 +28,10 @@ type Call struct {
 	// Credentials tell callers apart, so that none gets the answer to another's submission. Only
 	// a digest of them is stored. "" for none.
 	Credentials string
+	// Owner is the caller's name as a submitter; "": none. Without ReadsAll it sees only its own jobs: of another one that
+	// stands for its submission it learns little.
+	Owner    string
+	ReadsAll bool
 	// Body is the submission as it came, a JSON object. A repetition must have the same members, apart from
 	// id. Equal JSON values count as the same, see jobs.CanonicalJSON.
 	Body []byte
@@ -39,15 +42,18 @@ type Answer struct {
 	Status      int
 	ContentType string // api.ContentTypeJSON unless it is the answer to a repetition
 	Body        []byte
-	// Replayed reports whether it is the recorded answer to an earlier call.
+	// Outcome is what the queue did; nil if the answer is Replayed, the recorded one to an earlier call.
+	Outcome  *jobs.Outcome
 	Replayed bool
 }
 
-// Form is how a result is answered.
-type Form struct {
-	Status int
-	// Body must be small, because the ledger records it.
-	Body []byte
+// Encoder says how submissions are answered.
+type Encoder struct {
+	// Problem is the answer to an error. Those with a status below 500 are refusals, which are recorded.
+	Problem func(error) api.Problem
+	// Outcome is the answer to a submission. Its body must be small, because the ledger records it. whole: the caller may
+	// see all of the job.
+	Outcome func(out *jobs.Outcome, whole bool) (status int, body []byte)
 }
 
 // jobScope begins the scopes of submissions in the ledger; the caller's identity follows.
@@ -59,29 +65,27 @@ func InScope(scope string) bool { return strings.HasPrefix(scope, jobScope) }
 
 // Submitter submits to a queue. All methods are safe for concurrent use.
 type Submitter struct {
-	store   store.Store
-	ledger  *ledger.Ledger
-	queue   *jobs.Queue
-	problem func(error) api.Problem
+	ledger *ledger.Ledger
+	queue  *jobs.Queue
+	encode Encoder
 }
 
-// New makes a Submitter. The queue and the ledger must be on st. problem says how an error is
-// answered: those with a status below 500 are refusals, which are recorded.
-func New(st store.Store, l *ledger.Ledger, q *jobs.Queue, problem func(error) api.Problem) *Submitter {
-	return &Submitter{store: st, ledger: l, queue: q, problem: problem}
+// New makes a Submitter. The queue and the ledger must be on the same store.
+func New(l *ledger.Ledger, q *jobs.Queue, encode Encoder) *Submitter {
+	return &Submitter{ledger: l, queue: q, encode: encode}
 }
 
-// Job enqueues a job. form is called inside the transaction, maybe more than once.
+// Job enqueues a job.
 // The error is ErrPending, ErrNotRecorded, or one of the ledger, the queue or the store.
-func (s *Submitter) Job(ctx context.Context, c Call, p *jobs.Prepared, form func(*jobs.Outcome) Form) (Answer, error) {
+func (s *Submitter) Job(ctx context.Context, c *Call, p *jobs.Prepared) (Answer, error) {
 	if c.Key == "" { // together with others that come at the same time
 		out, err := s.queue.EnqueuePrepared(ctx, p)
 		if err != nil {
 			return Answer{}, err
 		}
-		return form(&out).answer(), nil
+		return s.made(c, &out), nil
 	}
-	a := s.jobAttempt(c, p, form)
+	a := s.newAttempt(c, p)
 	if err := s.ledger.Update(ctx, a.run); err != nil {
 		s.queue.Refused(err)
 		return Answer{}, err
@@ -89,59 +93,47 @@ func (s *Submitter) Job(ctx context.Context, c Call, p *jobs.Prepared, form func
 	return a.answer()
 }
 
-// jobAttempt is an attempt to enqueue a job.
-func (s *Submitter) jobAttempt(c Call, p *jobs.Prepared, form func(*jobs.Outcome) Form) *attempt {
-	var out jobs.Outcome
-	a := s.newAttempt(c, jobScope)
-	a.do = func(tx store.Tx) (f Form, ref string, err error) {
-		if out, err = s.queue.EnqueueTx(tx, p); err != nil {
-			return Form{}, "", err
-		}
-		return form(&out), out.Job.ID, nil
-	}
-	a.done = func() { s.queue.Committed(out) }
+// made is the answer to a submission that the queue has taken.
+func (s *Submitter) made(c *Call, out *jobs.Outcome) Answer {
+	a := Answer{ContentType: api.ContentTypeJSON, Outcome: out}
+	a.Status, a.Body = s.encode.Outcome(out, c.ReadsAll || out.Created() || c.Owner != "" && c.Owner == out.Job.Owner)
 	return a
 }
 
-func (f Form) answer() Answer {
-	return Answer{Status: f.Status, ContentType: api.ContentTypeJSON, Body: f.Body}
-}
-
-// attempt is a submission with a key: a call that reserves the key, works, and records the answer.
+// attempt is a submission with a key: a call that reserves the key, enqueues, and records the answer.
 type attempt struct {
 	s       *Submitter
+	call    *Call
+	job     *jobs.Prepared
 	reserve *api.ReserveRequest
-	// do works. It also returns the id under which the ledger's entry can be found.
-	do func(store.Tx) (Form, string, error)
-	// done is called when do's writes are known to have happened.
-	done func()
 
 	reply   ledger.Reply
-	form    Form
+	out     jobs.Outcome
+	made    Answer
 	refused error
 }
 
-func (s *Submitter) newAttempt(c Call, operation string) *attempt {
-	return &attempt{s: s, reserve: &api.ReserveRequest{
-		Key: c.Key, Scope: operation + identity(c.Credentials), Fingerprint: fingerprint(c.Body), Token: randomToken(),
+func (s *Submitter) newAttempt(c *Call, p *jobs.Prepared) *attempt {
+	return &attempt{s: s, call: c, job: p, reserve: &api.ReserveRequest{
+		Key: c.Key, Scope: jobScope + identity(c.Credentials), Fingerprint: fingerprint(c.Body), Token: randomToken(),
 	}}
 }
 
 // run makes the attempt in a transaction, which must be undone if it fails. It may be called again.
 func (a *attempt) run(tx *ledger.Tx) (err error) {
-	a.form, a.refused = Form{}, nil
+	a.made, a.refused = Answer{}, nil
 	if a.reply, err = tx.Reserve(a.reserve); err != nil || a.reply.State != api.StateReserved {
 		return err
 	}
-	var ref string
-	if a.form, ref, a.refused = a.do(tx); a.refused == nil {
-		return record(tx.Commit, a.reserve, &a.form, api.ContentTypeJSON, ref)
+	if a.out, a.refused = a.s.queue.EnqueueTx(tx, a.job); a.refused == nil {
+		a.made = a.s.made(a.call, &a.out)
+		return a.record(tx.Commit, &a.made, a.out.Job.ID)
 	}
-	p := a.s.problem(a.refused)
+	p := a.s.encode.Problem(a.refused)
 	if p.Status >= 500 {
 		return a.refused
 	}
-	return record(tx.Reject, a.reserve, &Form{Status: p.Status, Body: p.AppendJSON(nil)}, api.ContentTypeProblem, "")
+	return a.record(tx.Reject, &Answer{Status: p.Status, ContentType: api.ContentTypeProblem, Body: p.AppendJSON(nil)}, "")
 }
 
 // answer is the answer after a transaction that happened.
@@ -154,19 +146,22 @@ func (a *attempt) answer() (Answer, error) {
 	case a.refused != nil:
 		return Answer{}, a.refused
 	}
-	a.done()
-	return a.form.answer(), nil
+	a.s.queue.Committed(a.out)
+	return a.made, nil
 }
 
-// record records an answer.
-func record(end func(*ledger.FinishRequest) error, reserve *api.ReserveRequest, f *Form, contentType, ref string) error {
+// record records an answer. ref is the id under which the ledger's entry can be found, too.
+func (a *attempt) record(end func(*ledger.FinishRequest) error, made *Answer, ref string) error {
+	r := a.reserve
 	finish := ledger.NewFinish(&api.FinishRequest{
-		Key: reserve.Key, Scope: reserve.Scope, Token: reserve.Token, Fingerprint: reserve.Fingerprint,
-		Result: api.Result{Status: f.Status, Headers: []api.Header{{Name: "content-type", Value: contentType}}, Body: f.Body},
+		Key: r.Key, Scope: r.Scope, Token: r.Token, Fingerprint: r.Fingerprint,
+		Result: api.Result{Status: made.Status, Headers: []api.Header{{Name: headerContentType, Value: made.ContentType}}, Body: made.Body},
 	})
 	finish.Ref = ref
 	return end(finish)
 }
+
+const headerContentType = "content-type"
 
 // replay returns a recorded answer.
 func replay(raw []byte) (Answer, error) {
@@ -179,7 +174,7 @@ func replay(raw []byte) (Answer, error) {
 	}
 	a := Answer{Status: result.Status, Body: result.Body, Replayed: true}
 	for _, h := range result.Headers {
-		if h.Name == "content-type" {
+		if h.Name == headerContentType {
 			a.ContentType = h.Value
 		}
 	}

@@ -56,11 +56,14 @@ func newSite(t *testing.T, o ledger.Options) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.queue.Close)
-	s.Submitter = New(s.store, s.ledger, s.queue, func(err error) api.Problem {
-		if errors.Is(err, store.ErrUnavailable) {
-			return api.Problem{Status: 503}
-		}
-		return api.Problem{Status: 409, Title: "refused"}
+	s.Submitter = New(s.ledger, s.queue, Encoder{
+		Problem: func(err error) api.Problem {
+			if errors.Is(err, store.ErrUnavailable) {
+				return api.Problem{Status: 503}
+			}
+			return api.Problem{Status: 409, Title: "refused"}
+		},
+		Outcome: func(out *jobs.Outcome, _ bool) (int, []byte) { return 202, []byte("job " + out.Job.ID) },
 	})
 	return s
 }
@@ -73,9 +76,7 @@ func (s *site) job(c Call, sub jobs.Submission) (Answer, error) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return s.Job(s.t.Context(), c, p, func(out *jobs.Outcome) Form {
-		return Form{Status: 202, Body: []byte("job " + out.Job.ID)}
-	})
+	return s.Job(s.t.Context(), &c, p)
 }
 
 func (s *site) queued(want int) {
@@ -146,7 +147,7 @@ func TestRefusalIsRecorded(t *testing.T) {
 // An error with a status of 500 or more says nothing of the submission: it may succeed the next time.
 func TestErrorThatIsNoRefusalIsNotRecorded(t *testing.T) {
 	s := newSite(t, ledger.Options{})
-	s.problem = func(error) api.Problem { return api.Problem{Status: 500} }
+	s.encode.Problem = func(error) api.Problem { return api.Problem{Status: 500} }
 	holder, err := s.job(Call{}, jobs.Submission{Key: "held"})
 	if err != nil {
 		t.Fatal(err)
@@ -235,7 +236,6 @@ func TestOutcomeOfAnotherCallIsNotReplayed(t *testing.T) {
 				if items[i].Job, err = s.queue.Prepare(jobs.Submission{Function: "f"}); err != nil {
 					t.Fatal(err)
 				}
-				items[i].Form = func(*jobs.Outcome) Form { return Form{Status: 202, Body: []byte("{}")} }
 			}
 			s.Batch(t.Context(), items)
 			if !errors.Is(items[0].Err, ledger.ErrFingerprintMismatch) || items[1].Err != nil {
