@@ -69,6 +69,9 @@ var mayImport = map[string][]string{
 	"manager/internal/ledger": {"manager/api", contract},
 	"manager/internal/shard":  {"manager/api", "manager/internal/codec", contract},
 
+	// What operators see of the recent past.
+	"manager/internal/ledger/journal": {"manager/internal/ledger"},
+
 	// Other data centres.
 	"manager/internal/home":  {"manager/api", "manager/internal/ledger"},
 	"manager/internal/feed":  {"manager/api", "manager/internal/ledger", contract},
@@ -144,13 +147,13 @@ var mayImport = map[string][]string{
 // Short for several packages each.
 const (
 	contract = "store and what every engine has"
-	domain   = "jobs, ledger, feed, shard and the store"
+	domain   = "jobs, ledger, journal, feed, shard and the store"
 	engines  = "all engines"
 )
 
 var shorthand = map[string][]string{
 	contract: {"manager/internal/store", "manager/internal/store/unread"},
-	domain: {"manager/internal/jobs", "manager/internal/ledger", "manager/internal/feed", "manager/internal/shard", "manager/internal/store",
+	domain: {"manager/internal/jobs", "manager/internal/ledger", "manager/internal/ledger/journal", "manager/internal/feed", "manager/internal/shard", "manager/internal/store",
 		"manager/internal/store/unread", "manager/internal/store/downtime"},
 	engines: {"manager/internal/store/mem", "manager/internal/store/sqlite", "manager/internal/store/redis", "manager/internal/store/postgres",
 		"manager/internal/store/etcd"},

@@ -23,6 +23,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/server"
@@ -45,15 +46,16 @@ type Manager struct {
 	// URL is what clients take as the manager's address.
 	URL string
 
-	t      testing.TB
-	port   *ports.Port
-	store  *mem.Store
-	ledger *ledger.Ledger
-	queue  *jobs.Queue
-	logs   logs.Engine
-	pages  *ui.UI
-	server *server.Server // nil while the manager is stopped
-	served chan error
+	t       testing.TB
+	port    *ports.Port
+	store   *mem.Store
+	ledger  *ledger.Ledger
+	journal *journal.Journal
+	queue   *jobs.Queue
+	logs    logs.Engine
+	pages   *ui.UI
+	server  *server.Server // nil while the manager is stopped
+	served  chan error
 }
 
 // Start starts a manager and returns once it accepts calls. It fails the test if it cannot.
@@ -61,7 +63,8 @@ func Start(t testing.TB, o Options) *Manager {
 	t.Helper()
 	m := &Manager{t: t, store: mem.New(mem.Options{Clock: o.Clock})}
 	var err error
-	if m.ledger, err = ledger.New(m.store, ledger.Options{}); err != nil {
+	m.journal = journal.New(journal.DefaultKeys)
+	if m.ledger, err = ledger.New(m.store, ledger.Options{Observer: m.journal}); err != nil {
 		t.Fatal(err)
 	}
 	if m.queue, err = jobs.New(m.store, jobs.Options{BackoffBase: o.BackoffBase, BackoffMax: o.BackoffMax}); err != nil {
@@ -70,7 +73,7 @@ func Start(t testing.TB, o Options) *Manager {
 	if m.logs, err = storelogs.Open(t.Context(), m.store, storelogs.Options{Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
-	m.pages, err = ui.New(ui.Options{Version: "test", Log: slog.New(slog.DiscardHandler), Problem: server.ProblemOf, Ledger: m.ledger, Queue: m.queue})
+	m.pages, err = ui.New(ui.Options{Version: "test", Log: slog.New(slog.DiscardHandler), Problem: server.ProblemOf, Ledger: m.ledger, Journal: m.journal, Queue: m.queue})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +115,7 @@ func (m *Manager) listen() {
 		m.t.Fatal(err)
 	}
 	m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)}},
-		server.LedgerRoutes(m.ledger, nil, home.Reach{}), server.JobRoutes(m.ledger, m.queue), server.LogRoutes(m.logs), server.DescriptionRoutes())
+		server.LedgerRoutes(m.ledger, m.journal, nil, home.Reach{}), server.JobRoutes(m.ledger, m.queue), server.LogRoutes(m.logs), server.DescriptionRoutes())
 	if err != nil {
 		_ = ln.Close()
 		m.t.Fatal(err)

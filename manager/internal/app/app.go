@@ -25,6 +25,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/peers"
 	"github.com/oncegate/oncegate/manager/internal/server"
@@ -107,6 +108,7 @@ type app struct {
 	moved     *movedEntries
 	downtimes prometheus.Counter
 	ledger    *ledger.Ledger
+	journal   *journal.Journal
 	feed      *feed.Feed
 	queue     *jobs.Queue
 	logs      logs.Engine
@@ -232,6 +234,8 @@ func (a *app) start(ctx context.Context) error {
 	ledgerOpts.Owners = a.shard
 	ledgerOpts.Quarantine, jobOpts.Quarantine = a.restored, a.restored.Left
 	ledgerOpts.Clashed = a.clashed
+	a.journal = journal.New(journal.DefaultKeys)
+	ledgerOpts.Observer = a.journal
 	if a.ledger, err = ledger.New(a.store, ledgerOpts); err != nil {
 		return err
 	}
@@ -260,7 +264,7 @@ func (a *app) start(ctx context.Context) error {
 	opts := server.Options{Options: s.Server, Ledger: a.shard, Unreadable: a.unreadable}
 	opts.Version, opts.Logger, opts.Audit, opts.Auth, opts.Unready = a.version, a.log, a.auditLog, a.auth, a.unready(leases)
 	opts.Tracer = a.tracing.Tracer()
-	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.shard, a.reach()), server.JobRoutes(a.ledger, a.queue),
+	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.journal, a.shard, a.reach()), server.JobRoutes(a.ledger, a.queue),
 		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, checkLogRecord), server.LogRoutes(a.logs), server.OriginRoutes(a.ledger, a.feed, a.puller, lists), server.QuarantineRoutes(a.restored), server.DescriptionRoutes()); err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
 	"github.com/oncegate/oncegate/manager/internal/openapi/openapitest"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -35,14 +36,15 @@ const patience = 3 * time.Minute
 
 // manager is a real manager in this process.
 type manager struct {
-	t      *testing.T
-	addr   string
-	store  *mem.Store
-	queue  *jobs.Queue
-	ledger *ledger.Ledger
-	server *server.Server
-	served chan error
-	frozen atomic.Pointer[time.Time] // where the store's clock stands still, if it does
+	t       *testing.T
+	addr    string
+	store   *mem.Store
+	queue   *jobs.Queue
+	ledger  *ledger.Ledger
+	journal *journal.Journal
+	server  *server.Server
+	served  chan error
+	frozen  atomic.Pointer[time.Time] // where the store's clock stands still, if it does
 }
 
 func startManager(t *testing.T) *manager {
@@ -55,7 +57,8 @@ func startManager(t *testing.T) *manager {
 		return time.Now()
 	}})
 	var err error
-	if m.ledger, err = ledger.New(m.store, ledger.Options{}); err != nil {
+	m.journal = journal.New(journal.DefaultKeys)
+	if m.ledger, err = ledger.New(m.store, ledger.Options{Observer: m.journal}); err != nil {
 		t.Fatal(err)
 	}
 	if m.queue, err = jobs.New(m.store, jobs.Options{BackoffBase: time.Millisecond, BackoffMax: 2 * time.Millisecond}); err != nil {
@@ -92,7 +95,7 @@ func (m *manager) listen() {
 		m.t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	if m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: log, MaxBodyBytes: 4 << 20}}, server.LedgerRoutes(m.ledger, nil, home.Reach{}), server.JobRoutes(m.ledger, m.queue)); err != nil {
+	if m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: log, MaxBodyBytes: 4 << 20}}, server.LedgerRoutes(m.ledger, m.journal, nil, home.Reach{}), server.JobRoutes(m.ledger, m.queue)); err != nil {
 		m.t.Fatal(err)
 	}
 	m.server.SetReady("")

@@ -84,7 +84,7 @@ func (w *world) add(name string, names []string, opts home.Options) *dc {
 	d.homes = home.New(d, opts)
 	reach := home.Reach{Homes: d.homes, Engine: "memory"}
 	log := new(httpdtest.Log)
-	s, err := server.New(server.Options{Options: httpd.Options{Version: httpdtest.Version, Logger: log.Logger()}}, server.LedgerRoutes(d.ledger, nil, reach), server.OriginRoutes(d.ledger, nil, nil, d.homes))
+	s, err := server.New(server.Options{Options: httpd.Options{Version: httpdtest.Version, Logger: log.Logger()}}, server.LedgerRoutes(d.ledger, nil, nil, reach), server.OriginRoutes(d.ledger, nil, nil, d.homes))
 	if err != nil {
 		w.t.Fatal(err)
 	}

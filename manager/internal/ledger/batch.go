@@ -34,7 +34,7 @@ type Item struct {
 	phase phase
 	own   bool // previewed: the token holds the entry
 	// prints are those of a mismatch that was previewed.
-	prints *prints
+	prints *Prints
 }
 
 // phase is the progress of an item.
@@ -86,26 +86,26 @@ func (it *Item) check(l *Ledger) {
 	switch it.Op {
 	case OpReserve:
 		if it.Err = it.Reserve.Validate(); it.Err == nil {
-			it.key = recordKey(it.Reserve.Scope, it.Reserve.Key)
+			it.key = EntryKey(it.Reserve.Scope, it.Reserve.Key)
 		}
 	case OpRenew, OpUnknown:
 		if it.Err = checkReserve(it.Op, &it.Reserve); it.Err == nil {
-			it.key = recordKey(it.Reserve.Scope, it.Reserve.Key)
+			it.key = EntryKey(it.Reserve.Scope, it.Reserve.Key)
 		}
 	case OpCommit, OpReject:
 		if it.Err = l.checkFinish(&it.Finish); it.Err == nil {
-			it.key = recordKey(it.Finish.Scope, it.Finish.Key)
+			it.key = EntryKey(it.Finish.Scope, it.Finish.Key)
 		}
 	case OpRelease:
 		if it.Err = it.Release.Validate(); it.Err == nil {
-			it.key = recordKey(it.Release.Scope, it.Release.Key)
+			it.key = EntryKey(it.Release.Scope, it.Release.Key)
 		}
 	default:
 		it.Err = &api.FieldError{Field: "op", Allowed: "must be a call that a batch may hold"}
 		return
 	}
 	if it.Err != nil {
-		l.counters.add(tally{op: it.Op, outcome: outcomeOf(it.Err)})
+		l.counters.add(Event{Op: it.Op, Outcome: outcomeOf(it.Err)})
 		return
 	}
 	it.phase = open
@@ -147,7 +147,7 @@ func (l *Ledger) batch(ctx context.Context, items []Item) {
 		switch it := &items[i]; {
 		case it.phase == open && err != nil:
 			it.Reply, it.Err = Reply{}, err
-			l.counters.add(tally{op: it.Op, outcome: outcomeOf(err)})
+			l.counters.add(Event{Op: it.Op, Outcome: outcomeOf(err)})
 		case it.phase == separate:
 			l.single(ctx, it)
 		}
@@ -293,7 +293,7 @@ func (tx *Tx) prefetch(keys []string, reserves bool) error {
 func (tx *Tx) PrefetchReserves(reqs []*api.ReserveRequest) error {
 	ids := make([]store.ID, 0, len(reqs)+1)
 	for _, req := range reqs {
-		ids = append(ids, store.ID{Collection: collection, Key: recordKey(req.Scope, req.Key)})
+		ids = append(ids, store.ID{Collection: collection, Key: EntryKey(req.Scope, req.Key)})
 	}
 	return tx.Prefetch(tx.quarantineRecord(ids))
 }

@@ -293,7 +293,7 @@ func TestBatchTooLargeForOneTransaction(t *testing.T) {
 func putUnreadable(t *testing.T, st store.Store, key string) {
 	t.Helper()
 	err := st.Update(t.Context(), func(tx store.Tx) error {
-		return tx.Put(collection, recordKey("s", key), []byte("\xffnobody reads this"))
+		return tx.Put(collection, EntryKey("s", key), []byte("\xffnobody reads this"))
 	})
 	if err != nil {
 		t.Fatal(err)

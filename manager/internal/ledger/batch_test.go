@@ -161,7 +161,7 @@ func TestBatchesInAFullWindow(t *testing.T) {
 						last[it.key] = it
 					}
 					for key, it := range last {
-						scope, k, _ := splitRecordKey(key)
+						scope, k, _ := SplitEntryKey(key)
 						e, err := l.Get(t.Context(), scope, k)
 						if errors.Is(err, ErrNotFound) && (it.Op == OpRelease || it.Reply.State == api.StateNone) {
 							continue
@@ -210,11 +210,11 @@ func TestBatchesInAFullWindow(t *testing.T) {
 func (f *faulty) get(t *testing.T, key string) (r record, err error) {
 	t.Helper()
 	err = f.Store.View(t.Context(), func(tx store.Tx) error {
-		value, err := tx.Get(collection, recordKey("s", key))
+		value, err := tx.Get(collection, EntryKey("s", key))
 		if err != nil {
 			return err
 		}
-		return decodeRecord(recordKey("s", key), value, &r)
+		return decodeRecord(EntryKey("s", key), value, &r)
 	})
 	return r, err
 }

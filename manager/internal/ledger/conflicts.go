@@ -37,7 +37,7 @@ func (l *Ledger) Conflicts(ctx context.Context, limit int, cursor string) (list 
 	from := ""
 	if cursor != "" {
 		b, err := base64.RawURLEncoding.DecodeString(cursor)
-		if _, _, ok := splitRecordKey(string(b)); err != nil || !ok || len(b) > store.MaxKeyBytes {
+		if _, _, ok := SplitEntryKey(string(b)); err != nil || !ok || len(b) > store.MaxKeyBytes {
 			return nil, "", ErrCursor
 		}
 		from = string(b) + "\x00"
@@ -83,7 +83,7 @@ func (l *Ledger) ConflictOf(ctx context.Context, scope, key string) (c *Conflict
 		return nil, err
 	}
 	err = l.store.View(ctx, func(tx store.Tx) (err error) {
-		c, _, err = l.conflict(tx, recordKey(scope, key))
+		c, _, err = l.conflict(tx, EntryKey(scope, key))
 		return err
 	})
 	return c, err
@@ -105,7 +105,7 @@ func (l *Ledger) conflict(tx store.Tx, key string) (*Conflict, int, error) {
 		return nil, 0, err
 	}
 	c := &Conflict{Winner: string(e.origin), ExpiresIn: remaining(e.expires, now)}
-	c.Scope, c.Key, _ = splitRecordKey(key)
+	c.Scope, c.Key, _ = SplitEntryKey(key)
 	size := 0
 	add := func(r *record) {
 		size += len(r.result)

@@ -110,12 +110,10 @@
 // waiters is bounded, and the waiters of one key never use more places than are free; beyond that a call is answered
 // pending immediately.
 //
-// # Journal
+// # Observers
 //
-// The ledger remembers in memory what it has lately seen of up to JournalKeys keys: the calls that changed an entry and
-// their callers, how often it was replayed, who waited, and the fingerprints of mismatches. Keys with something unusual
-// are kept longest. It has the last refusals of some kinds, too, and counts how reserves ended in each minute of the last
-// hour. The journal serves operators only. It begins empty with the process, and no decision depends on it.
+// The ledger passes each call and change on to Options.Observer, with which package journal explains entries to operators. It
+// counts how reserves ended in each minute of the last hour.
 //
 // # Origins
 //
@@ -162,7 +160,7 @@
 //	usage.go, usage_stored.go                 what scopes hold
 //	window.go, pressure.go                    counts of shared engines, what a full window caused
 //	sweep.go, list.go, moved.go, stats.go     the sweeper and operators
-//	journal.go, funnel.go, overview.go        what operators see of the recent past
+//	caller.go, funnel.go, overview.go         what operators see of the recent past
 //	origin.go, import.go, conflicts.go        outcomes of several data centres
 //	outcomes.go, outbox.go, adopt.go          what package feed reads
 //	home.go                                   keys that another data centre decides about

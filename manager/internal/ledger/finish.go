@@ -18,7 +18,7 @@ func (tx *Tx) checkedFinish(op Op, req *FinishRequest) error {
 		tx.count(op, outcomeOf(err))
 		return err
 	}
-	_, err := tx.finish(recordKey(req.Scope, req.Key), op, req, nil, false)
+	_, err := tx.finish(EntryKey(req.Scope, req.Key), op, req, nil, false)
 	return err
 }
 

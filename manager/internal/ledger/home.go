@@ -28,10 +28,10 @@ func (tx *Tx) elsewhere(op Op, e *record, now int64, token string, away *HomeErr
 // Errors: *api.FieldError, ErrFingerprintMismatch, the store's.
 func (l *Ledger) Recorded(ctx context.Context, req *api.ReserveRequest) (reply Reply, ok bool, err error) {
 	if err := req.Validate(); err != nil {
-		l.counters.add(tally{op: OpReserve, outcome: OutcomeInvalid})
+		l.counters.add(Event{Op: OpReserve, Outcome: OutcomeInvalid})
 		return Reply{}, false, err
 	}
-	key := recordKey(req.Scope, req.Key)
+	key := EntryKey(req.Scope, req.Key)
 	f, err := l.look(ctx, key, req)
 	switch {
 	case err != nil:
@@ -133,7 +133,7 @@ func (l *Ledger) afterHome(ctx context.Context, op Op, req *api.ReserveRequest, 
 	if err := req.Validate(); err != nil {
 		return err
 	}
-	key := recordKey(req.Scope, req.Key)
+	key := EntryKey(req.Scope, req.Key)
 	r := l.startRun(op, func(r *run) error { return do(&r.tx, key) })
 	err := l.update(ctx, r)
 	r.recycle()

@@ -198,7 +198,7 @@ func (tx *Tx) importOne(c *FeedChange, about importing) error {
 		return nil
 	}
 	tx.observePeer(c.HLC)
-	key := recordKey(c.Scope, c.Key)
+	key := EntryKey(c.Scope, c.Key)
 	var r record
 	e, err := tx.l.load(tx.Tx, key, &r)
 	if tx.l.Skips(err) {

@@ -54,7 +54,7 @@ func ReadRecord(key string, value []byte) (StoredRecord, error) {
 	if err := decodeRecord(key, value, &r); err != nil {
 		return StoredRecord{}, err
 	}
-	scope, k, ok := splitRecordKey(key)
+	scope, k, ok := SplitEntryKey(key)
 	if !ok {
 		return StoredRecord{}, unreadable(key, "its key has no scope")
 	}

@@ -23,7 +23,6 @@ type Ledger struct {
 	viewFirst bool
 
 	counters counters
-	journal  *journal // nil if it is not wanted
 	funnel   funnel
 	waits    waits
 
@@ -82,7 +81,6 @@ func New(st store.Store, opts Options) (*Ledger, error) {
 	}
 	caps := st.Capabilities()
 	l := &Ledger{store: st, opts: opts, shared: caps.Shared, sizes: caps.Sizes, viewFirst: !caps.Shared && !caps.FreeReads}
-	l.journal = newJournal(opts.JournalKeys)
 	l.waits.init(opts.MaxWaiters)
 	l.origins.id, l.origins.recorded = rand.Text()[:16], make(chan struct{}, 1)
 	if err := l.openUsage(context.Background(), caps.Durable); err != nil {
@@ -104,10 +102,10 @@ func (l *Ledger) Options() Options { return l.opts }
 // it.
 func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold HoldFunc) (Reply, error) {
 	if err := req.Validate(); err != nil {
-		l.counters.add(tally{op: OpReserve, outcome: OutcomeInvalid})
+		l.counters.add(Event{Op: OpReserve, Outcome: OutcomeInvalid})
 		return Reply{}, err
 	}
-	key := recordKey(req.Scope, req.Key)
+	key := EntryKey(req.Scope, req.Key)
 	wait := min(req.Wait, l.opts.MaxWait)
 	if wait > 0 && l.waits.queued(key) {
 		p := l.join(key)
@@ -154,9 +152,9 @@ func (l *Ledger) lookup(ctx context.Context, key string, req *api.ReserveRequest
 // tellLookup counts what tellReserve leaves out.
 func (l *Ledger) tellLookup(ctx context.Context, key string, f *found) {
 	if f.refusal != nil {
-		l.tell(ctx, tally{OpReserve, outcomeOf(f.refusal), key, f.prints})
+		l.tell(ctx, Event{OpReserve, outcomeOf(f.refusal), key, f.prints})
 	} else if f.own {
-		l.tell(ctx, tally{op: OpReserve, outcome: OutcomeRepeated, key: key})
+		l.tell(ctx, Event{Op: OpReserve, Outcome: OutcomeRepeated, Key: key})
 	}
 }
 
@@ -165,21 +163,23 @@ func (l *Ledger) tellReserve(ctx context.Context, key string, reply Reply, err e
 	switch {
 	case err != nil:
 	case reply.State == api.StatePending:
-		l.tell(ctx, tally{op: OpReserve, outcome: OutcomePending, key: key})
+		l.tell(ctx, Event{Op: OpReserve, Outcome: OutcomePending, Key: key})
 	case reply.State.Terminal():
-		l.tell(ctx, tally{op: OpReserve, outcome: OutcomeReplayed, key: key})
+		l.tell(ctx, Event{Op: OpReserve, Outcome: OutcomeReplayed, Key: key})
 		if api.RawBodyOmitted(reply.Result) {
 			l.counters.omitted.Add(1)
 		}
 	}
 }
 
-// tell counts a call or change and notes it in the journal.
-func (l *Ledger) tell(ctx context.Context, t tally) {
-	if t.op < opCount {
-		l.counters.add(t)
+// tell counts a call or change and passes it on to the observer.
+func (l *Ledger) tell(ctx context.Context, e Event) {
+	if e.Op < opCount {
+		l.counters.add(e)
 	}
-	l.journal.note(ctx, t)
+	if o := l.opts.Observer; o != nil {
+		o.Note(ctx, e)
+	}
 }
 
 // Commit records the outcome of finished work.

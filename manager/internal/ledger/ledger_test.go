@@ -348,7 +348,7 @@ func TestSameCallSettlesALostAnswer(t *testing.T) {
 func TestCorruptRecordIsToldAndKept(t *testing.T) {
 	st := mem.New(mem.Options{})
 	l := ledgerOn(t, st, Options{})
-	key := recordKey("s", "k")
+	key := EntryKey("s", "k")
 	garbage := []byte{99, 1, 2, 3}
 	if err := st.Update(t.Context(), func(tx store.Tx) error { return tx.Put(collection, key, garbage) }); err != nil {
 		t.Fatal(err)

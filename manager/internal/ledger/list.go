@@ -31,7 +31,7 @@ type Entry struct {
 const MaxListLimit = 1000
 
 func entryOf(recordKey string, e *record, at time.Time) (Entry, error) {
-	scope, key, ok := splitRecordKey(recordKey)
+	scope, key, ok := SplitEntryKey(recordKey)
 	if !ok {
 		return Entry{}, unreadable(recordKey, "its key has no scope")
 	}
@@ -55,7 +55,7 @@ func (l *Ledger) Get(ctx context.Context, scope, key string) (Entry, error) {
 	var entry Entry
 	err := l.store.View(ctx, func(tx store.Tx) error {
 		var err error
-		if entry, err = l.getLive(tx, recordKey(scope, key)); errors.Is(err, ErrNotFound) {
+		if entry, err = l.getLive(tx, EntryKey(scope, key)); errors.Is(err, ErrNotFound) {
 			err = cmp.Or(l.quarantined(tx), err)
 		}
 		return err
@@ -264,7 +264,7 @@ func isOfKey(recordKey, key string) bool {
 	if !strings.HasSuffix(recordKey, key) { // cheaper than to split all of them
 		return false
 	}
-	_, k, ok := splitRecordKey(recordKey)
+	_, k, ok := SplitEntryKey(recordKey)
 	return ok && k == key
 }
 
@@ -313,7 +313,7 @@ func (l *Ledger) DeleteImported(ctx context.Context, scope, key, origin string) 
 	if err := api.ValidateScope(scope); err != nil {
 		return Entry{}, err
 	}
-	rk := recordKey(scope, key)
+	rk := EntryKey(scope, key)
 	var entry Entry
 	absent := false
 	err := l.transact(ctx, func(tx *Tx) error {
@@ -335,7 +335,7 @@ func (l *Ledger) DeleteImported(ctx context.Context, scope, key, origin string) 
 			return &ImportedError{Origin: string(e.origin)}
 		}
 		tx.fx.deleted++
-		tx.change(opDelete, rk)
+		tx.change(OpDelete, rk)
 		return tx.remove(rk, e)
 	})
 	switch {

@@ -43,7 +43,7 @@ func (l *Ledger) Moved(ctx context.Context, ours func(scope string) bool) (Moved
 					return err
 				}
 				for i := range hits {
-					scope, key, ok := splitRecordKey(hits[i].Key)
+					scope, key, ok := SplitEntryKey(hits[i].Key)
 					if !ok || ours != nil && ours(scope) {
 						continue
 					}

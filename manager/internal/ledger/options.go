@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -53,9 +54,8 @@ type Options struct {
 	Longest *Longest
 	// Unreadable is notified of records that cannot be read; default a tracker of its own.
 	Unreadable *unread.Tracker
-	// JournalKeys is for how many keys the ledger remembers what happened to them lately (see Ledger.History), up to
-	// 1 million. A key takes about 400 bytes, and never more than 2 KiB. Negative: for none. Default 16384.
-	JournalKeys int
+	// Observer, when set, learns what happens to keys.
+	Observer Observer
 	// OpTimeout bounds each transaction that the ledger runs by itself, after a wait and in the sweeper. Default 10 s.
 	OpTimeout time.Duration
 }
@@ -79,6 +79,15 @@ type Owners interface {
 	Owner(tx store.Tx, scope, key string) (name string, other bool, err error)
 	// Record identifies the record that Owner reads, if any.
 	Record() (id store.ID, ok bool)
+}
+
+// Observer learns what happens to keys. No decision of the ledger depends on it. Its methods must not block, and may be called
+// at the same time.
+type Observer interface {
+	// Note is called after a call or change. The context is the call's.
+	Note(ctx context.Context, e Event)
+	// Waits is called when a reserve begins to wait for an entry (see SplitEntryKey).
+	Waits(key string)
 }
 
 // Quarantine says for how long a ledger refuses keys that it does not know.
@@ -141,7 +150,6 @@ func (o Options) WithDefaults() Options {
 	def(&o.MaxWait, 30*time.Second)
 	def(&o.MaxWaiters, 10_000)
 	def(&o.PollInterval, time.Second)
-	def(&o.JournalKeys, 16384)
 	def(&o.OpTimeout, 10*time.Second)
 	if o.Unreadable == nil {
 		o.Unreadable = unread.New()
@@ -181,8 +189,6 @@ func (o Options) Validate() error {
 		return fmt.Errorf("ledger: CleanupInterval %v: must be at least 1ms", o.CleanupInterval)
 	case o.MaxWaiters < 1:
 		return fmt.Errorf("ledger: MaxWaiters %d: must be at least 1", o.MaxWaiters)
-	case o.JournalKeys > 1<<20:
-		return fmt.Errorf("ledger: JournalKeys %d: must be at most %d", o.JournalKeys, 1<<20)
 	case o.PollInterval < time.Millisecond:
 		return fmt.Errorf("ledger: PollInterval %v: must be at least 1ms", o.PollInterval)
 	case o.OpTimeout < time.Millisecond:

@@ -226,7 +226,7 @@ func (tx *Tx) clash(key string, e, fresh *record, adopted bool, fit func(left *r
 		return err
 	}
 	tx.Notify(key)
-	scope, k, _ := splitRecordKey(key)
+	scope, k, _ := SplitEntryKey(key)
 	tx.fx.clashes = append(tx.fx.clashes, Clash{Scope: scope, Key: k, Winner: string(winner.origin), Loser: string(loser.origin), Kept: kept})
 	return nil
 }

@@ -7,12 +7,11 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Outbox has the keys of outcomes that are not in the feed yet, on engines that several managers share. OutboxIndex has each
-// of its records by time.
-const (
-	Outbox      store.Collection = "outbox"
-	OutboxIndex                  = "order"
-)
+// Outbox has the keys of outcomes that are not in the feed yet, on engines that several managers share.
+const Outbox store.Collection = "outbox"
+
+// OutboxIndex has each record of Outbox, by time.
+const OutboxIndex = "order"
 
 // Lists of keys are values of the outbox, and pages of the feed (see package feed):
 //

@@ -84,7 +84,7 @@ func (l *Ledger) OutcomeOf(tx store.Tx, key string) (c FeedChange, ok bool, err 
 }
 
 func newChange(key string, e *record, at time.Time) (FeedChange, bool) {
-	scope, k, ok := splitRecordKey(key)
+	scope, k, ok := SplitEntryKey(key)
 	now := at.UnixMilli()
 	if !ok || !e.state.Terminal() || now >= e.expires {
 		return FeedChange{}, false

@@ -105,10 +105,10 @@ const maxRefBytes = 255
 // reference and result.
 const recordOverhead = 3 + 11*binary.MaxVarintLen64 + maxOriginBytes
 
-// recordKey is the key of an entry's record in the store, and the topic that its waiters watch. The length makes the
+// EntryKey is the key of an entry's record in the store, and the topic that its waiters watch. The length makes the
 // pair unambiguous whatever bytes it contains. It also keeps the topic distinct from those of other parts of the
 // program, which begin with a letter.
-func recordKey(scope, key string) string {
+func EntryKey(scope, key string) string {
 	var b [8 + api.MaxScopeBytes + api.MaxKeyBytes]byte
 	k := strconv.AppendInt(b[:0], int64(len(scope)), 10)
 	k = append(k, ':')
@@ -116,8 +116,8 @@ func recordKey(scope, key string) string {
 	return string(append(k, key...))
 }
 
-// splitRecordKey is the inverse of recordKey.
-func splitRecordKey(k string) (scope, key string, ok bool) {
+// SplitEntryKey is the inverse of EntryKey. ok is false for what is no such key.
+func SplitEntryKey(k string) (scope, key string, ok bool) {
 	digits, rest, found := strings.Cut(k, ":")
 	n, err := strconv.Atoi(digits)
 	if !found || err != nil || n < 0 || n > len(rest) {

@@ -96,7 +96,7 @@ func TestRecordKeysDoNotCollide(t *testing.T) {
 	seen := make(map[string][2]string)
 	for _, scope := range []string{"", "a", "a:", "1:a", "1", ":", strings.Repeat("s", api.MaxScopeBytes)} {
 		for _, key := range []string{"a", ":a", "1:a", "aa", "a:a", strings.Repeat("k", api.MaxKeyBytes)} {
-			rk := recordKey(scope, key)
+			rk := EntryKey(scope, key)
 			if other, dup := seen[rk]; dup {
 				t.Errorf("%q names both %q and %q", rk, other, [2]string{scope, key})
 			}
@@ -104,14 +104,14 @@ func TestRecordKeysDoNotCollide(t *testing.T) {
 			if len(rk) > store.MaxKeyBytes {
 				t.Errorf("topic has %d bytes", len(rk))
 			}
-			s, k, ok := splitRecordKey(rk)
+			s, k, ok := SplitEntryKey(rk)
 			if !ok || s != scope || k != key {
 				t.Errorf("split %q: %q %q %v", rk, s, k, ok)
 			}
 		}
 	}
 	for _, bad := range []string{"", "x", "-1:a", "2:a", "99999999999999999999:a"} {
-		if _, _, ok := splitRecordKey(bad); ok {
+		if _, _, ok := SplitEntryKey(bad); ok {
 			t.Errorf("split %q was accepted", bad)
 		}
 	}

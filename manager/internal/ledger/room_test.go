@@ -129,11 +129,11 @@ func TestExpiredBytesMakeRoom(t *testing.T) {
 	short.TTL = time.Second
 	if err := l.Update(t.Context(), func(tx *Tx) error {
 		r := record{}
-		e, err := l.load(tx.Tx, recordKey("s", keys[2]), &r)
+		e, err := l.load(tx.Tx, EntryKey("s", keys[2]), &r)
 		if err != nil {
 			return err
 		}
-		return tx.remove(recordKey("s", keys[2]), e)
+		return tx.remove(EntryKey("s", keys[2]), e)
 	}); err != nil {
 		t.Fatal(err)
 	}

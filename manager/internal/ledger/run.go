@@ -101,7 +101,7 @@ func (l *Ledger) update(ctx context.Context, r *run) error {
 		}
 	}
 	if err != nil && outcomeOf(err) == OutcomeError {
-		l.counters.add(tally{op: r.op, outcome: OutcomeError})
+		l.counters.add(Event{Op: r.op, Outcome: OutcomeError})
 	}
 	return err
 }
@@ -196,7 +196,7 @@ type found struct {
 	ok      bool // reply is the answer
 	own     bool // the token holds the entry
 	refusal error
-	prints  *prints // of a mismatch
+	prints  *Prints // of a mismatch
 }
 
 var lookups = sync.Pool{New: func() any {
@@ -214,7 +214,7 @@ func (l *Ledger) look(ctx context.Context, key string, req *api.ReserveRequest) 
 	*q = lookup{inView: q.inView}
 	lookups.Put(q)
 	if err != nil && outcomeOf(err) == OutcomeError {
-		l.counters.add(tally{op: OpReserve, outcome: OutcomeError})
+		l.counters.add(Event{Op: OpReserve, Outcome: OutcomeError})
 	}
 	return f, err
 }

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -25,7 +26,13 @@ const (
 	opCount
 )
 
-var opNames = [opCount]string{"reserve", "commit", "reject", "release", "renew", "unknown", "resolve"}
+// Changes that no call makes.
+const (
+	OpLapse Op = opCount + iota
+	OpDelete
+)
+
+var opNames = [...]string{"reserve", "commit", "reject", "release", "renew", "unknown", "resolve", "lapse", "delete"}
 
 // String returns the name used in metrics.
 func (o Op) String() string { return opNames[o] }
@@ -77,6 +84,9 @@ const (
 	outcomeCount
 )
 
+// Outcomes is how many there are.
+const Outcomes = int(outcomeCount)
+
 var outcomeNames = [outcomeCount]string{
 	"done", "repeated", "replayed", "pending", "late", "fenced", "unknown", "conflict", "not_found", "mismatch", "full", "over_share", "moved", "elsewhere", "quarantine", "too_large",
 	"invalid", "error",
@@ -85,12 +95,22 @@ var outcomeNames = [outcomeCount]string{
 // String returns the name used in metrics.
 func (o Outcome) String() string { return outcomeNames[o] }
 
-// tally is one call to be counted.
-type tally struct {
-	op      Op
-	outcome Outcome
-	key     string  // of the record; empty if the journal is not to know of the call
-	prints  *prints // of a mismatch
+// Event is a call that ended, or a change that no call made.
+type Event struct {
+	Op      Op
+	Outcome Outcome
+	// Key is that of the entry (see SplitEntryKey); "" if the observer is not to know of the call.
+	Key string
+	// Prints are those of a mismatch.
+	Prints *Prints
+}
+
+// Prints are the fingerprints of a mismatch: the call's and the entry's.
+type Prints struct{ Sent, Recorded string }
+
+// differing returns fingerprints that may be kept longer than the call.
+func differing(e *record, sent string) *Prints {
+	return &Prints{strings.Clone(sent), string(e.fingerprint)}
 }
 
 // counters are what this process has seen since it started.
@@ -109,7 +129,7 @@ type counters struct {
 	omitted       atomic.Uint64
 }
 
-func (c *counters) add(t tally) { c.calls[t.op][t.outcome].Add(1) }
+func (c *counters) add(e Event) { c.calls[e.Op][e.Outcome].Add(1) }
 
 func (c *counters) read(calls *[opCount][outcomeCount]uint64) {
 	for op := range c.calls {

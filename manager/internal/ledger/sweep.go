@@ -181,7 +181,7 @@ func (tx *Tx) lapse(key string, e *record, now int64) error {
 		return err
 	}
 	tx.fx.lapsed++
-	tx.change(opLapse, key)
+	tx.change(OpLapse, key)
 	tx.Notify(key)
 	return nil
 }

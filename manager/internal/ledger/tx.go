@@ -20,7 +20,7 @@ type Tx struct {
 	// usage. tallies are the transaction's calls.
 	deltas  []delta
 	growths []int64
-	tallies []tally
+	tallies []Event
 	// blocks are those of the table that the transaction writes.
 	blocks []blockWrite
 	// key is that of the record that the current call is about.
@@ -61,11 +61,11 @@ func (tx *Tx) reset() {
 }
 
 func (tx *Tx) count(op Op, o Outcome) {
-	tx.tallies = append(tx.tallies, tally{op: op, outcome: o, key: tx.key})
+	tx.tallies = append(tx.tallies, Event{Op: op, Outcome: o, Key: tx.key})
 }
 
 // change adds a change to the journal that no call asked for.
-func (tx *Tx) change(op Op, key string) { tx.tallies = append(tx.tallies, tally{op: op, key: key}) }
+func (tx *Tx) change(op Op, key string) { tx.tallies = append(tx.tallies, Event{Op: op, Key: key}) }
 
 // refuses reports whether the error is the ledger's own answer.
 func refuses(err error) bool {
@@ -77,7 +77,7 @@ func refuses(err error) bool {
 func (l *Ledger) apply(ctx context.Context, tx *Tx, happened bool) {
 	fx := &tx.fx
 	for _, t := range tx.tallies {
-		if happened || t.outcome >= OutcomeFenced {
+		if happened || t.Outcome >= OutcomeFenced {
 			l.tell(ctx, t)
 		}
 	}
@@ -125,7 +125,7 @@ func (tx *Tx) Reserve(req *api.ReserveRequest) (Reply, error) {
 		tx.count(OpReserve, OutcomeInvalid)
 		return Reply{}, err
 	}
-	key := recordKey(req.Scope, req.Key)
+	key := EntryKey(req.Scope, req.Key)
 	if ids := tx.quarantineRecord(nil); ids != nil {
 		if err := tx.Tx.Prefetch(append(ids, store.ID{Collection: collection, Key: key})); err != nil {
 			return Reply{}, err
@@ -297,7 +297,7 @@ func (tx *Tx) refuse(op Op, v verdict, e *record, fingerprint string) error {
 	}
 	tx.count(op, refusals[v].outcome)
 	if v == verdictMismatch {
-		tx.tallies[len(tx.tallies)-1].prints = differing(e, fingerprint)
+		tx.tallies[len(tx.tallies)-1].Prints = differing(e, fingerprint)
 	}
 	return refusals[v].err
 }

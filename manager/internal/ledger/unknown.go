@@ -179,10 +179,10 @@ func (e *StateError) Is(target error) bool { return target == ErrConflict }
 // the store's.
 func (l *Ledger) Resolve(ctx context.Context, scope, key string, res Resolution) (Entry, error) {
 	if err := l.checkResolve(scope, key, res); err != nil {
-		l.counters.add(tally{op: OpResolve, outcome: outcomeOf(err)})
+		l.counters.add(Event{Op: OpResolve, Outcome: outcomeOf(err)})
 		return Entry{}, err
 	}
-	rk := recordKey(scope, key)
+	rk := EntryKey(scope, key)
 	var entry Entry
 	r := l.startRun(OpResolve, func(r *run) (err error) {
 		entry, r.more, err = r.tx.resolve(rk, res)

@@ -394,7 +394,7 @@ func TestDowntimeOfARenewedReservation(t *testing.T) {
 		mustRenew(t, l, "k", "t1", 0)
 	}
 	c.advance(30 * time.Second)
-	key := recordKey("s", "k")
+	key := EntryKey("s", "k")
 	err := l.Update(t.Context(), func(tx *Tx) error {
 		value, err := tx.Get(collection, key)
 		if err != nil {

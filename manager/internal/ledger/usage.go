@@ -59,7 +59,7 @@ type delta struct {
 // hash hashes the scope of a record key. A caller does not know the seed, so it cannot choose scopes that share the cells
 // of another one.
 func (u *usage) hash(recordKey string) uint64 {
-	scope, _, _ := splitRecordKey(recordKey)
+	scope, _, _ := SplitEntryKey(recordKey)
 	var d xxhash.Digest
 	d.ResetWithSeed(u.seed)
 	_, _ = d.WriteString(scope)

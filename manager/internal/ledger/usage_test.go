@@ -378,7 +378,7 @@ func TestUsageThatWasTooLow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if at := l.usage.of(l.usage.hash(recordKey("scope0", "k"))); at != (level{}) {
+	if at := l.usage.of(l.usage.hash(EntryKey("scope0", "k"))); at != (level{}) {
 		t.Errorf("the scope holds %+v", at)
 	}
 	if err := l.maintain(t.Context()); err != nil {
@@ -442,7 +442,7 @@ func TestUnreadableUsage(t *testing.T) {
 	s := &badRecords{Store: storeOn(t, disk), bad: map[string]bool{}}
 	l := ledgerOn(t, s, Options{})
 	fillScopes(t, l, "k", 1, maxStepEntries, scopes(1))
-	block := blockKey(blockOf(l.usage.hash(recordKey("scope0", "k"))))
+	block := blockKey(blockOf(l.usage.hash(EntryKey("scope0", "k"))))
 	s.bad[block] = true
 	fillScopes(t, l, "more", 1, maxStepEntries, scopes(1)) // the record is damaged while the ledger runs
 	if s.bad[block] {
@@ -454,7 +454,7 @@ func TestUnreadableUsage(t *testing.T) {
 	for _, key := range []string{block, usageSeed} {
 		s.bad[key] = true
 		l = ledgerOn(t, s, Options{})
-		if at := l.usage.of(l.usage.hash(recordKey("scope0", "k"))); at != (level{}) {
+		if at := l.usage.of(l.usage.hash(EntryKey("scope0", "k"))); at != (level{}) {
 			t.Errorf("without %s the scope holds %+v", key, at)
 		}
 		fillScopes(t, l, "without-"+key, 1, 2*maxStepEntries, scopes(1))
@@ -462,7 +462,7 @@ func TestUnreadableUsage(t *testing.T) {
 			t.Errorf("%v is still damaged", s.bad)
 		}
 		l = ledgerOn(t, s, Options{})
-		if at := l.usage.of(l.usage.hash(recordKey("scope0", "k"))); at.entries < maxStepEntries {
+		if at := l.usage.of(l.usage.hash(EntryKey("scope0", "k"))); at.entries < maxStepEntries {
 			t.Errorf("after the damage of %s the scope holds %+v", key, at)
 		}
 	}

@@ -129,9 +129,12 @@ func (l *Ledger) Drain() {
 	}
 }
 
+// Waiting is how many calls wait for a key.
+func (l *Ledger) Waiting(scope, key string) int { return l.waits.of(EntryKey(scope, key)) }
+
 // Queued reports whether calls wait for the key. A reserve that may wait must then be made in its Place, so that it
 // does not overtake them.
-func (l *Ledger) Queued(scope, key string) bool { return l.waits.queued(recordKey(scope, key)) }
+func (l *Ledger) Queued(scope, key string) bool { return l.waits.queued(EntryKey(scope, key)) }
 
 // Place is the place of a reserve in the queue of its key.
 type Place struct {
@@ -142,7 +145,7 @@ type Place struct {
 }
 
 // Join gives a reserve with a Wait the last place in the queue of its key. Leave must be called.
-func (l *Ledger) Join(scope, key string) *Place { return l.join(recordKey(scope, key)) }
+func (l *Ledger) Join(scope, key string) *Place { return l.join(EntryKey(scope, key)) }
 
 func (l *Ledger) join(key string) *Place {
 	q, w := l.waits.join(l.store, key)
@@ -178,12 +181,14 @@ func (p *Place) Await(ctx context.Context, req *api.ReserveRequest, hold HoldFun
 		return reply, err
 	}
 	l.counters.held.Add(1)
-	l.journal.waited(key)
+	if o := l.opts.Observer; o != nil {
+		o.Waits(key)
+	}
 	if hold != nil {
 		// The call's own context may have a tighter bound than its wait.
 		held, stop := hold()
 		defer stop()
-		ctx = &caller{held, callerOf(ctx)}
+		ctx = &caller{held, CallerOf(ctx)}
 	}
 	over := time.NewTimer(min(req.Wait, l.opts.MaxWait))
 	defer over.Stop()
@@ -211,7 +216,7 @@ func (l *Ledger) awaitNext(ctx context.Context, key string, req *api.ReserveRequ
 	last := false
 	select {
 	case <-ctx.Done():
-		l.counters.add(tally{op: OpReserve, outcome: OutcomeError})
+		l.counters.add(Event{Op: OpReserve, Outcome: OutcomeError})
 		return Reply{}, ctx.Err(), true
 	case <-over:
 		l.counters.waitsTimedOut.Add(1)

@@ -129,7 +129,7 @@ func TestNewcomersDoNotOvertake(t *testing.T) {
 		first := hold(t.Context(), l, "k", "first", 30*time.Second)
 		// The first waiter has not been woken yet when the newcomer arrives.
 		l.waits.mu.Lock()
-		q := l.waits.queues[recordKey("s", "k")]
+		q := l.waits.queues[EntryKey("s", "k")]
 		q.watcher.Stop()
 		q.watcher = deafWatcher{}
 		l.waits.mu.Unlock()

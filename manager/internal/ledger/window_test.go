@@ -243,7 +243,7 @@ func TestEachScopeFindsRoom(t *testing.T) {
 		for range 200 {
 			l.usage.decay(10*time.Second, 300*time.Second)
 		}
-		if n := l.usage.of(l.usage.hash(recordKey("flood", "k"))).entries; n != 0 {
+		if n := l.usage.of(l.usage.hash(EntryKey("flood", "k"))).entries; n != 0 {
 			t.Errorf("%d entries are not forgotten after 2000 s", n)
 		}
 	})

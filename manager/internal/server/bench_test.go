@@ -27,7 +27,7 @@ func benchServer(b *testing.B, st store.Store) *Server {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, err := New(Options{Options: httpd.Options{Version: httpdtest.Version, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, LedgerRoutes(l, nil, home.Reach{}))
+	s, err := New(Options{Options: httpd.Options{Version: httpdtest.Version, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, LedgerRoutes(l, nil, nil, home.Reach{}))
 	if err != nil {
 		b.Fatal(err)
 	}

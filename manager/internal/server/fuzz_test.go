@@ -47,7 +47,7 @@ func FuzzRequests(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, LedgerRoutes(l, nil, home.Reach{}))
+	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, LedgerRoutes(l, nil, nil, home.Reach{}))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func FuzzCalls(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	s, err := New(Options{Options: httpd.Options{Version: httpdtest.Version, Logger: slog.New(slog.DiscardHandler)}}, LedgerRoutes(l, nil, home.Reach{}))
+	s, err := New(Options{Options: httpd.Options{Version: httpdtest.Version, Logger: slog.New(slog.DiscardHandler)}}, LedgerRoutes(l, nil, nil, home.Reach{}))
 	if err != nil {
 		f.Fatal(err)
 	}

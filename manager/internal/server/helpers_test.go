@@ -18,6 +18,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
 	"github.com/oncegate/oncegate/manager/internal/openapi/openapitest"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -54,11 +55,13 @@ func newSite(t *testing.T, o siteOptions) *site {
 		st = mem.New(mem.Options{})
 	}
 	var err error
+	watch := journal.New(journal.DefaultKeys)
+	o.ledger.Observer = watch
 	if s.ledger, err = ledger.New(st, o.ledger); err != nil {
 		t.Fatal(err)
 	}
 	o.server.Version, o.server.Logger = httpdtest.Version, s.log.Logger()
-	if s.server, err = New(o.server, LedgerRoutes(s.ledger, o.server.Ledger, o.reach), o.routes); err != nil {
+	if s.server, err = New(o.server, LedgerRoutes(s.ledger, watch, o.server.Ledger, o.reach), o.routes); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })

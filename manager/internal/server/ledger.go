@@ -12,6 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 )
 
@@ -23,10 +24,10 @@ const (
 	readers    = httpd.Operator | httpd.Plain
 )
 
-// LedgerRoutes are the calls of gates and other clients on a ledger. me, if
+// LedgerRoutes are the calls of gates and other clients on a ledger, whose observer is j. me, if
 // not nil, says what the ledger is. Reach says which durabilities the ledger can give.
-func LedgerRoutes(l *ledger.Ledger, me *shard.Keeper, reach home.Reach) []httpd.Route {
-	h := &ledgerHandlers{ledger: l, me: me, home: home.NewCalls(l, reach)}
+func LedgerRoutes(l *ledger.Ledger, j *journal.Journal, me *shard.Keeper, reach home.Reach) []httpd.Route {
+	h := &ledgerHandlers{ledger: l, journal: j, me: me, home: home.NewCalls(l, reach)}
 	return []httpd.Route{
 		{Method: "POST", Path: api.PathReserve, Roles: gates, Handle: h.reserve},
 		{Method: "POST", Path: api.PathCommit, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.finish(r, w, api.StateCommitted) }},
@@ -59,9 +60,10 @@ func blank(_ *httpd.Request, w *httpd.Response) {
 }
 
 type ledgerHandlers struct {
-	ledger *ledger.Ledger
-	me     *shard.Keeper
-	home   *home.Calls
+	ledger  *ledger.Ledger
+	journal *journal.Journal
+	me      *shard.Keeper
+	home    *home.Calls
 }
 
 // ledgerCall is what the hot calls are read into; it is reused.

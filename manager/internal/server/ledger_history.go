@@ -5,11 +5,12 @@ import (
 	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
 )
 
-// The calls that return what this manager has seen lately; see ledger.History.
+// The calls that return what this manager has seen lately; see package journal.
 
-func incidentOf(in *ledger.Incident) schema.Incident {
+func incidentOf(in *journal.Incident) schema.Incident {
 	return schema.Incident{
 		Kind: in.Kind.String(), Op: in.Op.String(), Key: in.Key, Scope: in.Scope, From: in.From,
 		Sent: in.Sent, Recorded: in.Recorded, OverShare: in.OverShare, At: in.At,
@@ -29,10 +30,10 @@ func (h *ledgerHandlers) history(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	got := h.ledger.History(q["scope"], r.Param(0))
+	got := h.journal.History(q["scope"], r.Param(0))
 	seen := schema.EntryHistory{
-		Key: got.Key, Scope: got.Scope, Since: h.ledger.Since(), Changes: make([]schema.EntryChange, len(got.Changes)), LeftOut: got.Left,
-		Outcomes: got.Outcomes, Waited: got.Waited, Waiting: got.Waiting,
+		Key: got.Key, Scope: got.Scope, Since: h.journal.Since(), Changes: make([]schema.EntryChange, len(got.Changes)), LeftOut: got.Left,
+		Outcomes: got.Outcomes, Waited: got.Waited, Waiting: h.ledger.Waiting(got.Scope, got.Key),
 	}
 	for i, c := range got.Changes {
 		seen.Changes[i] = schema.EntryChange(c)
@@ -51,7 +52,7 @@ func (h *ledgerHandlers) incidents(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	kind, ok := ledger.ParseIncidentKind(q["kind"])
+	kind, ok := journal.ParseIncidentKind(q["kind"])
 	if !ok {
 		r.Error(w, &api.FieldError{Field: "kind", Value: httpd.Clip(q["kind"]), Allowed: "must be mismatch, fenced or full"})
 		return
@@ -61,12 +62,12 @@ func (h *ledgerHandlers) incidents(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	list, total := h.ledger.Incidents(kind, limit)
+	list, total := h.journal.Incidents(kind, limit)
 	incidents := make([]schema.Incident, len(list))
 	for i := range list {
 		incidents[i] = incidentOf(&list[i])
 	}
-	answer(w, &schema.Incidents{Since: h.ledger.Since(), Total: total, Incidents: incidents})
+	answer(w, &schema.Incidents{Since: h.journal.Since(), Total: total, Incidents: incidents})
 }
 
 // activity answers GET /v1/ledger/activity.

@@ -71,7 +71,7 @@ func newRoleSite(t *testing.T, words ...string) *roleSite {
 	}
 	others := slices.Concat(JobRoutes(s.ledger, s.queue), UnreadableRoutes(s.store, s.ledger, s.queue, unread.New()), LogRoutes(engine), OriginRoutes(s.ledger, nil, nil, nil), QuarantineRoutes(restored), DescriptionRoutes())
 	s.site = newSite(t, siteOptions{routes: others, store: s.store, server: Options{Options: httpd.Options{Auth: auth}}})
-	s.routes = append(LedgerRoutes(s.site.ledger, nil, home.Reach{}), others...)
+	s.routes = append(LedgerRoutes(s.site.ledger, nil, nil, home.Reach{}), others...)
 	return s
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -86,6 +87,7 @@ type siteOptions struct {
 	tokens       bool
 	prefix       string // in front of /ui/
 	ledger       ledger.Options
+	unwatched    bool // the journal sees nothing
 	change       func(*Options)
 }
 
@@ -95,6 +97,10 @@ func newSite(t *testing.T, o siteOptions) *site {
 	st := mem.New(mem.Options{})
 	s.store = st
 	var err error
+	watch := journal.New(journal.DefaultKeys)
+	if !o.unwatched {
+		o.ledger.Observer = watch
+	}
 	if s.ledger, err = ledger.New(st, o.ledger); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +115,7 @@ func newSite(t *testing.T, o siteOptions) *site {
 		}
 	}
 	opts := Options{
-		Version: "test", Auth: s.auth, Ledger: s.ledger, Queue: s.queue, Clock: s.now.Now,
+		Version: "test", Auth: s.auth, Ledger: s.ledger, Journal: watch, Queue: s.queue, Clock: s.now.Now,
 		Log: slog.New(slog.NewTextHandler(s.log, nil)), Audit: slog.New(slog.NewTextHandler(s.audit, nil)),
 	}
 	if o.change != nil {

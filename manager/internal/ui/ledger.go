@@ -12,6 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
 )
 
 // ledgerData is what the page of the ledger shows: the whole, a list, or an entry.
@@ -31,7 +32,7 @@ type ledgerData struct {
 type ledgerList struct {
 	Name, Title, Text, Empty string
 	state                    api.State
-	kind                     ledger.IncidentKind
+	kind                     journal.IncidentKind
 }
 
 var ledgerLists = []ledgerList{
@@ -45,15 +46,15 @@ var ledgerLists = []ledgerList{
 		Text: "The work of these keys may have run, and their outcome is unknown. Their duplicates get 409. Find out what happened, then open the key and settle it.",
 	},
 	{
-		Name: "mismatch", Title: "Mismatches", kind: ledger.IncidentMismatch, Empty: "No key came with another request.",
+		Name: "mismatch", Title: "Mismatches", kind: journal.IncidentMismatch, Empty: "No key came with another request.",
 		Text: "Calls whose key was used for another request: the fingerprints differ. They get 422.",
 	},
 	{
-		Name: "fenced", Title: "Fenced", kind: ledger.IncidentFenced, Empty: "No call was refused because another attempt had its key.",
+		Name: "fenced", Title: "Fenced", kind: journal.IncidentFenced, Empty: "No call was refused because another attempt had its key.",
 		Text: "Calls that were refused with 409 because another attempt has their key. After a commit, reject or unknown, compare what both attempts did: the work may have run twice. A release records no work.",
 	},
 	{
-		Name: "full", Title: "No room", kind: ledger.IncidentFull, Empty: "No key was refused for want of room.",
+		Name: "full", Title: "No room", kind: journal.IncidentFull, Empty: "No key was refused for want of room.",
 		Text: "Keys that found the window full, or whose scope had its share of it. They get 503.",
 	},
 }
@@ -75,7 +76,7 @@ func (u *UI) ledgerLists() []ledgerList {
 type ledgerRows struct {
 	ledgerList
 	Entries   []entryRow
-	Incidents []ledger.Incident
+	Incidents []journal.Incident
 	Conflicts []conflictRow
 	// Total counts the incidents since Since.
 	Total uint64
@@ -127,12 +128,12 @@ func (u *UI) ledgerPage(v *visit) error {
 }
 
 func (u *UI) ledgerRows(v *visit, list ledgerList) (*ledgerRows, error) {
-	rows := &ledgerRows{ledgerList: list, Since: u.opts.Ledger.Since()}
+	rows := &ledgerRows{ledgerList: list, Since: u.opts.Journal.Since()}
 	if list.Name == conflictList.Name {
 		return rows, u.conflicts(v, rows)
 	}
 	if list.state == api.StateNone {
-		rows.Incidents, rows.Total = u.opts.Ledger.Incidents(list.kind, rowLimit)
+		rows.Incidents, rows.Total = u.opts.Journal.Incidents(list.kind, rowLimit)
 		return rows, nil
 	}
 	var entries []ledger.Entry
@@ -202,7 +203,8 @@ type entryData struct {
 	// Status and BodyBytes are of the recorded answer. Omitted: there is only a status.
 	Status, BodyBytes int
 	Omitted           bool
-	History           ledger.History
+	History           journal.History
+	Waiting           int // callers, now
 	Outcomes          []outcomeRow
 	Since             time.Time
 	// Found are the scopes that have the key, if the page was asked for it without a scope and the ledger has no such entry.
@@ -268,7 +270,7 @@ func changeText(what string) string {
 // without a scope and without an entry leads to the only scope that has it, or to a choice of scopes.
 func (u *UI) showEntry(v *visit, d *ledgerData, answer *answerData) error {
 	var field *api.FieldError
-	l := u.opts.Ledger
+	l, j := u.opts.Ledger, u.opts.Journal
 	e, err := l.Get(v.ctx(), d.Scope, d.Key)
 	quarantined := d.Scope == "" && errors.Is(err, ledger.ErrQuarantine)
 	missing := errors.Is(err, ledger.ErrNotFound) || quarantined
@@ -278,7 +280,7 @@ func (u *UI) showEntry(v *visit, d *ledgerData, answer *answerData) error {
 	case err != nil && !missing:
 		return err
 	}
-	d.Entry = &entryData{Key: d.Key, Scope: d.Scope, History: l.History(d.Scope, d.Key), Since: l.Since(), Answer: answer}
+	d.Entry = &entryData{Key: d.Key, Scope: d.Scope, History: j.History(d.Scope, d.Key), Waiting: l.Waiting(d.Scope, d.Key), Since: j.Since(), Answer: answer}
 	for _, o := range outcomeTexts {
 		if n := d.Entry.History.Outcomes[o.name]; n > 0 {
 			d.Entry.Outcomes = append(d.Entry.Outcomes, outcomeRow{o.text, n})
@@ -293,7 +295,7 @@ func (u *UI) showEntry(v *visit, d *ledgerData, answer *answerData) error {
 				return err
 			}
 		}
-		for _, scope := range l.ScopesOf(d.Key) {
+		for _, scope := range j.ScopesOf(d.Key) {
 			if scope != "" && !slices.Contains(d.Entry.Found, scope) {
 				d.Entry.Scopes = append(d.Entry.Scopes, scope)
 			}

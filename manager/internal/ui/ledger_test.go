@@ -125,7 +125,7 @@ func TestKeyWithoutScope(t *testing.T) {
 // TestScopesAreFoundInTheLedger: the page knows the scopes of keys that this manager has not seen since its start. It looks
 // through a bounded number of entries, shows a bounded number of scopes, and continues from there.
 func TestScopesAreFoundInTheLedger(t *testing.T) {
-	s := newSite(t, siteOptions{ledger: ledger.Options{JournalKeys: -1}})
+	s := newSite(t, siteOptions{unwatched: true})
 	s.commit("shop", "order-1", "t", "answer")
 	if a := s.get("/ui/ledger?key=order-1"); a.status != 303 || a.header.Get("Location") != "./ledger?key=order-1&scope=shop" {
 		t.Errorf("one scope: status %d, to %q", a.status, a.header.Get("Location"))

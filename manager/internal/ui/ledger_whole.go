@@ -42,7 +42,7 @@ var ledgerSeries = []series{
 
 func (u *UI) ledgerWhole(ctx context.Context) (*ledgerWhole, error) {
 	l := u.opts.Ledger
-	w := &ledgerWhole{Since: l.Since(), Counts: make(map[string]uint64), Quarantine: u.quarantine()}
+	w := &ledgerWhole{Since: u.opts.Journal.Since(), Counts: make(map[string]uint64), Quarantine: u.quarantine()}
 	var err error
 	if w.Capacity, err = l.Capacity(ctx); err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (u *UI) ledgerWhole(ctx context.Context) (*ledgerWhole, error) {
 	}
 	for _, list := range ledgerLists {
 		if list.Name != "" {
-			_, w.Counts[list.Name] = l.Incidents(list.kind, 0)
+			_, w.Counts[list.Name] = u.opts.Journal.Incidents(list.kind, 0)
 		}
 	}
 	minutes := l.Funnel()

@@ -16,6 +16,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
 )
 
 // Options configure New.
@@ -31,7 +32,9 @@ type Options struct {
 	Problem func(error) api.Problem
 	// Ledger and Queue are what the pages are about.
 	Ledger *ledger.Ledger
-	Queue  *jobs.Queue
+	// Journal is the ledger's observer; nil: it has none.
+	Journal *journal.Journal
+	Queue   *jobs.Queue
 	// NotReady returns why the manager takes no calls, "" when it does. Nil: it always does.
 	NotReady func() string
 	// Quarantine returns the manager's quarantine, nil when there is none. Nil: there never is.

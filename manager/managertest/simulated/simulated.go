@@ -207,7 +207,7 @@ func (m *Manager) build(ctx context.Context, st store.Store, want shard.Want) (e
 	}
 	m.server, err = server.New(server.Options{
 		Options: httpd.Options{Version: o.Version, Logger: slog.New(slog.DiscardHandler)}, Ledger: keeper,
-	}, server.LedgerRoutes(m.ledger, keeper, reach), origins)
+	}, server.LedgerRoutes(m.ledger, nil, keeper, reach), origins)
 	return err
 }
 

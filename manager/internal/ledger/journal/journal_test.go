@@ -1,4 +1,4 @@
-package ledger
+package journal
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
@@ -36,9 +37,9 @@ func inWords(h History) string {
 
 // TestHistoryTellsTheLifeOfAKey: who reserved it, what ended it, and what it was asked for since.
 func TestHistoryTellsTheLifeOfAKey(t *testing.T) {
-	l, _ := newTestLedger(t, Options{})
-	gate := WithCaller(t.Context(), "10.0.0.7:43122")
-	other := WithCaller(t.Context(), "[2001:db8::1]:99")
+	l, _ := newSite(t, DefaultKeys, ledger.Options{})
+	gate := ledger.WithCaller(t.Context(), "10.0.0.7:43122")
+	other := ledger.WithCaller(t.Context(), "[2001:db8::1]:99")
 	first := reserveReq("k", "t1")
 	first.Fingerprint = "f1"
 	must := func(err error) {
@@ -56,7 +57,7 @@ func TestHistoryTellsTheLifeOfAKey(t *testing.T) {
 	if _, err = l.Reserve(other, reserveReq("k", "t2"), nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Release(other, releaseReq("k", "t2")); !errors.Is(err, ErrFenced) {
+	if err := l.Release(other, releaseReq("k", "t2")); !errors.Is(err, ledger.ErrFenced) {
 		t.Fatal(err)
 	}
 	must(l.Commit(gate, finishReq("k", "t1", "hi")))
@@ -66,7 +67,7 @@ func TestHistoryTellsTheLifeOfAKey(t *testing.T) {
 	}
 	differs := reserveReq("k", "t4")
 	differs.Fingerprint = "f2"
-	if _, err := l.Reserve(other, differs, nil); !errors.Is(err, ErrFingerprintMismatch) {
+	if _, err := l.Reserve(other, differs, nil); !errors.Is(err, ledger.ErrFingerprintMismatch) {
 		t.Fatal(err)
 	}
 	h := l.History("s", "k")
@@ -78,7 +79,7 @@ func TestHistoryTellsTheLifeOfAKey(t *testing.T) {
 			t.Errorf("%d times %s, want %d", h.Outcomes[outcome], outcome, n)
 		}
 	}
-	if m := h.Mismatch; m == nil || m.Sent != "f2" || m.Recorded != "f1" || m.From != "[2001:db8::1]" || m.Op != OpReserve {
+	if m := h.Mismatch; m == nil || m.Sent != "f2" || m.Recorded != "f1" || m.From != "[2001:db8::1]" || m.Op != ledger.OpReserve {
 		t.Errorf("mismatch %+v", m)
 	}
 	for kind, want := range map[IncidentKind]string{IncidentMismatch: "reserve", IncidentFenced: "release"} {
@@ -97,20 +98,20 @@ func TestHistoryTellsTheLifeOfAKey(t *testing.T) {
 
 // TestHistoryOfWhatNoCallAsked: a lapse and a deletion are in the history, and calls of a batch are there like single ones.
 func TestHistoryOfWhatNoCallAsked(t *testing.T) {
-	l, c := newTestLedger(t, Options{})
-	items := []Item{{Op: OpReserve, Reserve: *reserveReq("a", "t")}, {Op: OpReserve, Reserve: *reserveReq("b", "t")}}
-	l.Batch(WithCaller(t.Context(), "gate-1"), items)
+	l, c := newSite(t, DefaultKeys, ledger.Options{})
+	items := []ledger.Item{{Op: ledger.OpReserve, Reserve: *reserveReq("a", "t")}, {Op: ledger.OpReserve, Reserve: *reserveReq("b", "t")}}
+	l.Batch(ledger.WithCaller(t.Context(), "gate-1"), items)
 	c.advance(time.Minute)
 	if _, err := l.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Resolve(t.Context(), "s", "a", Resolution{As: api.StateCommitted, Result: answer(200, "")}); err != nil {
+	if _, err := l.Resolve(t.Context(), "s", "a", ledger.Resolution{As: api.StateCommitted, Result: answer(200, "")}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.Delete(t.Context(), "s", "b"); err != nil {
 		t.Fatal(err)
 	}
-	mustReserve(t, l, "d", "t", api.StateReserved)
+	mustReserve(t, l, "d", "t")
 	for key, want := range map[string]string{
 		"a": "reserve by gate-1, lapse, resolve",
 		"b": "reserve by gate-1, lapse, delete", "d": "reserve",
@@ -124,8 +125,8 @@ func TestHistoryOfWhatNoCallAsked(t *testing.T) {
 // TestChangesAreToldOfTheirOwnKeys: a transaction that changes other keys as well notes each change under its own key.
 // A sweep lets several run out at once.
 func TestChangesAreToldOfTheirOwnKeys(t *testing.T) {
-	l, c := newTestLedger(t, Options{})
-	items := []Item{{Op: OpReserve, Reserve: *reserveReq("new0", "t")}, {Op: OpReserve, Reserve: *reserveReq("new1", "t")}}
+	l, c := newSite(t, DefaultKeys, ledger.Options{})
+	items := []ledger.Item{{Op: ledger.OpReserve, Reserve: *reserveReq("new0", "t")}, {Op: ledger.OpReserve, Reserve: *reserveReq("new1", "t")}}
 	l.Batch(t.Context(), items)
 	c.advance(time.Minute)
 	if _, err := l.Sweep(t.Context()); err != nil {
@@ -141,52 +142,52 @@ func TestChangesAreToldOfTheirOwnKeys(t *testing.T) {
 // TestJournalIsBounded: keys displace older ones, incidents older incidents, and changes the older changes of a key but
 // the first. A refused new key displaces nothing.
 func TestJournalIsBounded(t *testing.T) {
-	l, _ := newTestLedger(t, Options{JournalKeys: 64, MaxEntries: 2000, ScopeShare: -1})
+	l, _ := newSite(t, 64, ledger.Options{MaxEntries: 2000, ScopeShare: -1})
 	for i := range 2000 {
-		mustReserve(t, l, name("k", i), "t", api.StateReserved)
+		mustReserve(t, l, fmt.Sprint("k", i), "t")
 	}
-	before := l.journal.keys()
+	before := l.keys()
 	if len(before) > 64 || len(before) < 60 {
 		t.Errorf("%d keys, want about 64", len(before))
 	}
 	for i := range MaxIncidents + 10 {
-		if _, err := l.Reserve(t.Context(), reserveReq(name("n", i), "t"), nil); !errors.Is(err, ErrFull) {
+		if _, err := l.Reserve(t.Context(), reserveReq(fmt.Sprint("n", i), "t"), nil); !errors.Is(err, ledger.ErrFull) {
 			t.Fatal(err)
 		}
 	}
 	list, total := l.Incidents(IncidentFull, 1000)
-	if len(list) != MaxIncidents || total != MaxIncidents+10 || list[0].Key != name("n", MaxIncidents+9) || list[MaxIncidents-1].Key != name("n", 10) {
+	if len(list) != MaxIncidents || total != MaxIncidents+10 || list[0].Key != fmt.Sprint("n", MaxIncidents+9) || list[MaxIncidents-1].Key != fmt.Sprint("n", 10) {
 		t.Errorf("%d incidents of %d, from %s to %s", len(list), total, list[0].Key, list[len(list)-1].Key)
 	}
-	if after := l.journal.keys(); !slices.Equal(before, after) {
+	if after := l.keys(); !slices.Equal(before, after) {
 		t.Error("keys that were refused displaced others")
 	}
 	for range 10 {
 		if err := l.Release(t.Context(), releaseReq("k1999", "t")); err != nil {
 			t.Fatal(err)
 		}
-		mustReserve(t, l, "k1999", "t", api.StateReserved)
+		mustReserve(t, l, "k1999", "t")
 	}
 	h := l.History("s", "k1999")
-	if len(h.Changes) != journalMarks || h.Left != 21-journalMarks || h.Changes[0].What != "reserve" || h.Changes[journalMarks-1].What != "reserve" {
+	if len(h.Changes) != maxMarks || h.Left != 21-maxMarks || h.Changes[0].What != "reserve" || h.Changes[maxMarks-1].What != "reserve" {
 		t.Errorf("%d changes and %d that went: %s", len(h.Changes), h.Left, inWords(h))
 	}
 }
 
 // TestJournalKeepsWhatIsWorthTelling: keys with a mismatch outlast keys that were only reserved.
 func TestJournalKeepsWhatIsWorthTelling(t *testing.T) {
-	l, _ := newTestLedger(t, Options{JournalKeys: 16})
+	l, _ := newSite(t, 16, ledger.Options{})
 	req := reserveReq("odd", "t")
 	req.Fingerprint = "f"
 	if _, err := l.Reserve(t.Context(), req, nil); err != nil {
 		t.Fatal(err)
 	}
 	req.Fingerprint = "g"
-	if _, err := l.Reserve(t.Context(), req, nil); !errors.Is(err, ErrFingerprintMismatch) {
+	if _, err := l.Reserve(t.Context(), req, nil); !errors.Is(err, ledger.ErrFingerprintMismatch) {
 		t.Fatal(err)
 	}
 	for i := range 200 {
-		mustReserve(t, l, name("k", i), "t", api.StateReserved)
+		mustReserve(t, l, fmt.Sprint("k", i), "t")
 	}
 	if h := l.History("s", "odd"); h.Mismatch == nil {
 		t.Error("the key with a mismatch is forgotten")
@@ -195,7 +196,7 @@ func TestJournalKeepsWhatIsWorthTelling(t *testing.T) {
 
 // TestJournalCopiesWhatCallsLend: a raw call's strings are views of a body that is used again.
 func TestJournalCopiesWhatCallsLend(t *testing.T) {
-	l, _ := newTestLedger(t, Options{})
+	l, _ := newSite(t, DefaultKeys, ledger.Options{})
 	body := (&api.ReserveRequest{Key: "k", Scope: "s", Token: "t", Fingerprint: "aaaa"}).AppendRaw(nil)
 	fingerprint := body[strings.Index(string(body), "aaaa"):]
 	for range 2 {
@@ -217,21 +218,21 @@ func TestHistoryOfWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := mem.New(mem.Options{})
 		defer st.Close()
-		l := ledgerOn(t, st, Options{})
-		mustReserve(t, l, "k", "t", api.StateReserved)
+		l := siteOn(t, st, DefaultKeys, ledger.Options{})
+		mustReserve(t, l, "k", "t")
 		waits := reserveReq("k", "u")
 		waits.Wait = 10 * time.Second
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			ctx := WithCaller(t.Context(), "gate-2")
+			ctx := ledger.WithCaller(t.Context(), "gate-2")
 			hold := func() (context.Context, func()) { return context.Background(), func() {} } // as a server's, of another parent
 			if reply, err := l.Reserve(ctx, waits, hold); err != nil || reply.State != api.StateReserved {
 				t.Errorf("%v, %v", reply.State, err)
 			}
 		})
 		synctest.Wait()
-		if h := l.History("s", "k"); h.Waiting != 1 || h.Waited != 1 {
-			t.Errorf("%d wait, %d waited", h.Waiting, h.Waited)
+		if h := l.History("s", "k"); l.Waiting("s", "k") != 1 || h.Waited != 1 {
+			t.Errorf("%d wait, %d waited", l.Waiting("s", "k"), h.Waited)
 		}
 		if err := l.Release(t.Context(), releaseReq("k", "t")); err != nil {
 			t.Fatal(err)
@@ -239,94 +240,29 @@ func TestHistoryOfWaits(t *testing.T) {
 		wg.Wait()
 		h := l.History("s", "k")
 		// The journal has a call after its transaction, so the release may come after the reserve that it woke.
-		if got := inWords(h); h.Waiting != 0 || h.Waited != 1 || got != "reserve, release, reserve by gate-2" && got != "reserve, reserve by gate-2, release" {
-			t.Errorf("%d wait, %d waited: %s", h.Waiting, h.Waited, got)
+		if got := inWords(h); l.Waiting("s", "k") != 0 || h.Waited != 1 || got != "reserve, release, reserve by gate-2" && got != "reserve, reserve by gate-2, release" {
+			t.Errorf("%d wait, %d waited: %s", l.Waiting("s", "k"), h.Waited, got)
 		}
 	})
-}
-
-// TestFunnelCountsByMinute: each minute has its own reserves, and only the last hour is kept.
-func TestFunnelCountsByMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		st := mem.New(mem.Options{})
-		defer st.Close()
-		l := ledgerOn(t, st, Options{MaxEntries: 3, ScopeShare: -1, CommittedTTL: 3 * time.Hour})
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() { l.Run(ctx, nil) })
-		synctest.Wait()
-		mustReserve(t, l, "a", "t", api.StateReserved)
-		mustCommit(t, l, "a", "t", "x")
-		time.Sleep(61 * time.Second)
-		mustReserve(t, l, "a", "u", api.StateCommitted)
-		omitted := api.Result{Status: 200, BodyOmitted: true}
-		if err := l.Commit(ctx, &FinishRequest{Key: "o", Scope: "s", Token: "t", Result: omitted.AppendRaw(nil)}); err != nil {
-			t.Fatal(err)
-		}
-		mustReserve(t, l, "o", "u", api.StateCommitted)
-		mustReserve(t, l, "p", "t", api.StateReserved)
-		mustReserve(t, l, "p", "u", api.StatePending)
-		if _, err := l.Reserve(ctx, reserveReq("q", "t"), nil); !errors.Is(err, ErrFull) {
-			t.Fatal(err)
-		}
-		minutes := l.Funnel()
-		n := len(minutes)
-		now, before := minutes[n-1], minutes[n-2]
-		if before.New != 1 || before.Hit != 0 || now.New != 1 || now.Hit != 1 || now.Omitted != 1 || now.Wait != 1 || now.Refused != 1 {
-			t.Errorf("before %+v, now %+v", before, now)
-		}
-		if now.Start.Truncate(time.Minute) != now.Start {
-			t.Errorf("a minute begins at %v", now.Start)
-		}
-		time.Sleep(2 * time.Hour)
-		if n := len(l.Funnel()); n != FunnelMinutes+1 {
-			t.Errorf("%d minutes", n)
-		}
-		cancel()
-		wg.Wait()
-	})
-}
-
-// TestCapacityAndPendingByAge: what is there, and the oldest reservation first although it was renewed.
-func TestCapacityAndPendingByAge(t *testing.T) {
-	l, c := newTestLedger(t, Options{MaxEntries: 3000, CommittedTTL: 30 * time.Second, ScopeShare: 0.5})
-	if got, err := l.Capacity(t.Context()); err != nil || got.Entries != 0 || got.Oldest != 0 {
-		t.Fatalf("%+v, %v", got, err)
-	}
-	mustReserve(t, l, "old", "t", api.StateReserved)
-	c.advance(10 * time.Second)
-	mustReserve(t, l, "new", "t", api.StateReserved)
-	mustRenew(t, l, "old", "t", 5*time.Minute)
-	entries, more, err := l.PendingByAge(t.Context(), 1)
-	if err != nil || !more || len(entries) != 1 || entries[0].Key != "old" {
-		t.Errorf("%+v, %v, %v", entries, more, err)
-	}
-	mustCommit(t, l, "old", "t", "x")
-	c.advance(time.Second)
-	got, err := l.Capacity(t.Context())
-	if err != nil || got.Entries != 2 || got.Oldest != 11*time.Second || got.KeysPerSecond != 100 || got.ScopeKeysPerSecond != 50 || got.Bytes <= 0 {
-		t.Errorf("%+v, %v", got, err)
-	}
 }
 
 // TestJournalUnderLoad: many callers and readers at once, for the race detector; no call is lost.
 func TestJournalUnderLoad(t *testing.T) {
-	l, _ := newTestLedger(t, Options{JournalKeys: 16})
+	l, _ := newSite(t, 16, ledger.Options{})
 	const callers, calls = 8, 200
 	mustCommit(t, l, "hot", "t", "x")
 	var wg sync.WaitGroup
 	for i := range callers {
 		wg.Go(func() {
-			ctx := WithCaller(t.Context(), name("gate-", i))
+			ctx := ledger.WithCaller(t.Context(), fmt.Sprint("gate-", i))
 			for n := range calls {
 				if _, err := l.Reserve(ctx, reserveReq("hot", "u"), nil); err != nil {
 					t.Error(err)
 				}
-				_, _ = l.Reserve(ctx, reserveReq(name("k", n%40), name("t", i)), nil)
+				_, _ = l.Reserve(ctx, reserveReq(fmt.Sprint("k", n%40), fmt.Sprint("t", i)), nil)
 				if n%20 == 0 {
 					l.ScopesOf("hot")
 					l.Incidents(IncidentFenced, 10)
-					l.Funnel()
 				}
 			}
 		})
@@ -335,15 +271,16 @@ func TestJournalUnderLoad(t *testing.T) {
 	if n := l.History("s", "hot").Outcomes["replayed"]; n > callers*calls {
 		t.Errorf("%d replays of %d", n, callers*calls)
 	}
-	off, _ := newTestLedger(t, Options{JournalKeys: -1})
-	mustReserve(t, off, "k", "t", api.StateReserved)
-	if h := off.History("s", "k"); len(h.Changes) != 0 || off.ScopesOf("k") != nil {
+	var none *Journal
+	none.Note(t.Context(), ledger.Event{Key: ledger.EntryKey("s", "k")})
+	none.Waits(ledger.EntryKey("s", "k"))
+	if h := none.History("s", "k"); len(h.Changes) != 0 || none.ScopesOf("k") != nil {
 		t.Errorf("a journal that is off has %+v", h)
 	}
 }
 
 // keys are the keys that the journal has, in order.
-func (j *journal) keys() (keys []string) {
+func (j *Journal) keys() (keys []string) {
 	for i := range j.sets {
 		if s := j.sets[i].Load(); s != nil {
 			for w := range s.lives {
@@ -359,24 +296,24 @@ func (j *journal) keys() (keys []string) {
 
 // BenchmarkJournalNote is what the journal takes for a reserve and its commit of a new key, and for a replay.
 func BenchmarkJournalNote(b *testing.B) {
-	j := newJournal(16384)
-	ctx := WithCaller(context.Background(), "10.0.0.7:43122")
+	j := New(DefaultKeys)
+	ctx := ledger.WithCaller(context.Background(), "10.0.0.7:43122")
 	keys := make([]string, 1<<17)
 	for i := range keys {
-		keys[i] = recordKey(benchScope, benchKey(i))
+		keys[i] = ledger.EntryKey("c2NvcGUtb2YtdGhlLWNhbGxlcg", fmt.Sprint("host1.dc1:12345:", i))
 	}
 	b.Run("new", func(b *testing.B) {
 		b.ReportAllocs()
 		for n := 0; b.Loop(); n++ {
 			key := keys[n%len(keys)]
-			j.note(ctx, tally{op: OpReserve, key: key})
-			j.note(ctx, tally{op: OpCommit, key: key})
+			j.Note(ctx, ledger.Event{Op: ledger.OpReserve, Key: key})
+			j.Note(ctx, ledger.Event{Op: ledger.OpCommit, Key: key})
 		}
 	})
 	b.Run("replay", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			j.note(ctx, tally{op: OpReserve, outcome: OutcomeReplayed, key: keys[0]})
+			j.Note(ctx, ledger.Event{Op: ledger.OpReserve, Outcome: ledger.OutcomeReplayed, Key: keys[0]})
 		}
 	})
 }

@@ -1,53 +1,46 @@
-package ledger
+// Package journal remembers in memory what this process has lately seen of keys: which calls changed an entry, from which
+// caller, how often it was replayed, and which calls were refused. It explains an entry to operators. No decision depends on
+// it, and it begins empty with the process. Keys with something unusual are kept longest.
+package journal
 
 import (
 	"context"
 	"hash/maphash"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
-// The journal remembers in memory what this process has lately seen of keys: which calls changed an entry, from which
-// caller, how often it was replayed, and which calls were refused. It explains an entry to operators. No decision
-// depends on it, and it begins empty with the process.
-
 const (
-	// journalWays is how many keys share a set. In a full set a new key displaces the one that was seen longest ago.
-	journalWays = 8
-	// journalMarks is how many changes are kept for one key; the oldest but the first go.
-	journalMarks = 6
-	// journalGrace is how much longer keys are kept about which there is more to tell than a reservation, an outcome
+	// ways is how many keys share a set. In a full set a new key displaces the one that was seen longest ago.
+	ways = 8
+	// maxMarks is how many changes are kept for one key; the oldest but the first go.
+	maxMarks = 6
+	// grace is how much longer keys are kept about which there is more to tell than a reservation, an outcome
 	// and replays.
-	journalGrace = 10 * time.Minute
-	// maxCaller bounds the name of a caller in bytes.
-	maxCaller = 64
+	grace = 10 * time.Minute
+	// DefaultKeys is for how many keys a manager has a journal.
+	DefaultKeys = 16384
 	// MaxIncidents is how many incidents of each kind are kept.
 	MaxIncidents = 256
 )
 
-// Changes that no call makes, as operations of the journal.
-const (
-	opLapse Op = opCount + iota
-	opDelete
-)
-
-var changeNames = [...]string{"lapse", "delete"}
-
-// journal has a fixed number of sets. The key's hash chooses the set. Sets are made when they are first used.
-type journal struct {
+// Journal has a fixed number of sets of keys. The key's hash chooses the set. Sets are made when they are first used. A nil Journal
+// is empty and stays so.
+type Journal struct {
 	seed      maphash.Seed
 	started   time.Time
-	sets      []atomic.Pointer[journalSet]
+	sets      []atomic.Pointer[set]
 	incidents [incidentKinds]incidentRing
 }
 
-type journalSet struct {
+type set struct {
 	mu    sync.Mutex
-	hash  [journalWays]uint64 // 0: free
-	lives [journalWays]life
+	hash  [ways]uint64 // 0: free
+	lives [ways]life
 }
 
 // life is what the journal has of one key.
@@ -56,8 +49,8 @@ type life struct {
 	last   int64  // Unix milliseconds
 	keep   bool   // there is more to tell
 	waits  uint32
-	counts [outcomeCount]uint32
-	marks  [journalMarks]mark
+	counts [ledger.Outcomes]uint32
+	marks  [maxMarks]mark
 	n      uint8
 	lost   uint32 // marks that went
 	misfit *Incident
@@ -68,91 +61,55 @@ type mark struct {
 	first, last int64 // Unix milliseconds
 	from        string
 	n           uint32
-	op          Op
-	outcome     Outcome
+	op          ledger.Op
+	outcome     ledger.Outcome
 }
 
-func newJournal(keys int) *journal {
-	if keys < 0 {
-		return nil
-	}
-	return &journal{seed: maphash.MakeSeed(), started: time.Now(), sets: make([]atomic.Pointer[journalSet], (keys+journalWays-1)/journalWays)}
+// New returns a journal of so many keys, at least 1. A key takes about 400 bytes, and never more than 2 KiB.
+func New(keys int) *Journal {
+	return &Journal{seed: maphash.MakeSeed(), started: time.Now(), sets: make([]atomic.Pointer[set], (keys+ways-1)/ways)}
 }
 
-// callerKey is where a context has the name of the caller.
-type callerKey struct{}
-
-// caller is a context with the name of the caller.
-type caller struct {
-	context.Context
-	name string
-}
-
-// Value returns the caller itself for callerKey.
-func (c *caller) Value(key any) any {
-	if key == (callerKey{}) {
-		return c
-	}
-	return c.Context.Value(key)
-}
-
-// WithCaller returns a context whose calls the journal notes as from that caller: up to 64 bytes, for example the
-// address of a gate. The port of an address is left out.
-func WithCaller(ctx context.Context, name string) context.Context {
-	if i := strings.LastIndexByte(name, ':'); i > 0 && strings.Count(name, ":") == 1 || i > 0 && name[i-1] == ']' {
-		name = name[:i]
-	}
-	return &caller{ctx, name[:min(len(name), maxCaller)]}
-}
-
-// callerOf returns the name that WithCaller set, or "".
-func callerOf(ctx context.Context) string {
-	if c, ok := ctx.Value(callerKey{}).(*caller); ok {
-		return c.name
-	}
-	return ""
-}
-
-// note adds one call or change that is about t.key.
-func (j *journal) note(ctx context.Context, t tally) {
-	if j == nil || t.key == "" || t.outcome == OutcomeInvalid || t.outcome == OutcomeError {
+// Note implements ledger.Observer.
+func (j *Journal) Note(ctx context.Context, t ledger.Event) {
+	if j == nil || t.Key == "" || t.Outcome == ledger.OutcomeInvalid || t.Outcome == ledger.OutcomeError {
 		return
 	}
 	now := time.Now().UnixMilli()
 	var in *Incident
-	if kind, ok := incidentOf(t.outcome); ok {
-		in = j.incident(kind, callerOf(ctx), t, now)
+	if kind, ok := incidentOf(t.Outcome); ok {
+		in = j.incident(kind, ledger.CallerOf(ctx), t, now)
 	}
 	insert := false
-	switch t.outcome {
-	case OutcomeDone, OutcomeLate:
-		insert = t.op < opCount
-	case OutcomeRepeated, OutcomeReplayed, OutcomePending, OutcomeFenced, OutcomeUnknown, OutcomeConflict, OutcomeMismatch:
+	switch t.Outcome {
+	case ledger.OutcomeDone, ledger.OutcomeLate:
+		insert = t.Op < ledger.OpLapse
+	case ledger.OutcomeRepeated, ledger.OutcomeReplayed, ledger.OutcomePending, ledger.OutcomeFenced, ledger.OutcomeUnknown, ledger.OutcomeConflict, ledger.OutcomeMismatch:
 		insert = true
 	}
-	s, i := j.find(t.key, insert)
+	s, i := j.find(t.Key, insert)
 	if s == nil {
 		return
 	}
 	l := &s.lives[i]
 	l.last = now
-	if t.outcome == OutcomeDone || t.outcome == OutcomeLate {
-		l.mark(mark{now, now, callerOf(ctx), 1, t.op, t.outcome})
+	if t.Outcome == ledger.OutcomeDone || t.Outcome == ledger.OutcomeLate {
+		l.mark(mark{now, now, ledger.CallerOf(ctx), 1, t.Op, t.Outcome})
 	} else {
-		l.counts[t.outcome]++
+		l.counts[t.Outcome]++
 	}
 	switch {
-	case in != nil && t.outcome == OutcomeMismatch:
+	case in != nil && t.Outcome == ledger.OutcomeMismatch:
 		l.misfit = in
 		fallthrough
-	case in != nil, t.outcome == OutcomeUnknown, t.outcome == OutcomeLate, t.op >= OpUnknown:
+	case in != nil, t.Outcome == ledger.OutcomeUnknown, t.Outcome == ledger.OutcomeLate, t.Op >= ledger.OpUnknown:
 		l.keep = true
 	}
 	s.mu.Unlock()
 }
 
-// waited adds a call that began to wait for the key.
-func (j *journal) waited(key string) {
+// Waits implements ledger.Observer.
+func (j *Journal) Waits(key string) {
 	if j == nil {
 		return
 	}
@@ -165,7 +122,7 @@ func (j *journal) waited(key string) {
 
 // find returns the key's set, locked, and its place there. The set is nil if the key is not there and is not to be
 // inserted.
-func (j *journal) find(key string, insert bool) (*journalSet, int) {
+func (j *Journal) find(key string, insert bool) (*set, int) {
 	h := maphash.String(j.seed, key) | 1
 	slot := &j.sets[(h>>1)%uint64(len(j.sets))]
 	s := slot.Load()
@@ -173,7 +130,7 @@ func (j *journal) find(key string, insert bool) (*journalSet, int) {
 		if !insert {
 			return nil, 0
 		}
-		if s = new(journalSet); !slot.CompareAndSwap(nil, s) {
+		if s = new(set); !slot.CompareAndSwap(nil, s) {
 			s = slot.Load()
 		}
 	}
@@ -198,7 +155,7 @@ func (j *journal) find(key string, insert bool) (*journalSet, int) {
 // worth orders lives by how long they are kept.
 func (l *life) worth() int64 {
 	if l.keep {
-		return l.last + journalGrace.Milliseconds()
+		return l.last + grace.Milliseconds()
 	}
 	return l.last
 }
@@ -212,7 +169,7 @@ func (l *life) mark(m mark) {
 			return
 		}
 	}
-	if l.n == journalMarks {
+	if l.n == maxMarks {
 		copy(l.marks[1:], l.marks[2:]) // the first shows where the entry came from
 		l.n--
 		l.lost++
@@ -227,9 +184,9 @@ type History struct {
 	// Changes are in order. If there were more than are kept, Left of them are missing after the first.
 	Changes []Change
 	Left    int
-	// Waited is how many calls waited for an attempt to end, Waiting how many do now.
-	Waited, Waiting int
-	// Outcomes are how often calls that changed nothing ended, by the name of the Outcome.
+	// Waited is how many calls waited for an attempt to end.
+	Waited int
+	// Outcomes are how often calls that changed nothing ended, by the name of the ledger.Outcome.
 	Outcomes map[string]int
 	// Mismatch is the last call with another fingerprint, nil if there was none.
 	Mismatch *Incident
@@ -244,30 +201,27 @@ type Change struct {
 	What string
 	// Late: the reservation was gone when the call came.
 	Late bool
-	// From names the caller (see WithCaller).
+	// From names the caller (see ledger.WithCaller).
 	From        string
 	Count       int
 	First, Last time.Time
 }
 
 // Since is when the journal began.
-func (l *Ledger) Since() time.Time {
-	if l.journal == nil {
+func (j *Journal) Since() time.Time {
+	if j == nil {
 		return time.Now()
 	}
-	return l.journal.started
+	return j.started
 }
 
-// History returns what this process has lately seen of a key; the zero History without Changes and Last if it has seen
-// nothing, or does not remember it.
-func (l *Ledger) History(scope, key string) History {
+// History returns what the journal has of a key; one without Changes and Last if it has nothing.
+func (j *Journal) History(scope, key string) History {
 	h := History{Scope: scope, Key: key}
-	rk := recordKey(scope, key)
-	h.Waiting = l.waits.of(rk)
-	if l.journal == nil {
+	if j == nil {
 		return h
 	}
-	s, i := l.journal.find(rk, false)
+	s, i := j.find(ledger.EntryKey(scope, key), false)
 	if s == nil {
 		return h
 	}
@@ -277,18 +231,12 @@ func (l *Ledger) History(scope, key string) History {
 	h.Outcomes = make(map[string]int)
 	for o, n := range v.counts {
 		if n > 0 {
-			h.Outcomes[Outcome(o).String()] = int(n)
+			h.Outcomes[ledger.Outcome(o).String()] = int(n)
 		}
 	}
 	for _, m := range v.marks[:v.n] {
-		name := ""
-		if m.op < opCount {
-			name = m.op.String()
-		} else {
-			name = changeNames[m.op-opCount]
-		}
 		h.Changes = append(h.Changes, Change{
-			What: name, Late: m.outcome == OutcomeLate, From: m.from, Count: int(m.n), First: time.UnixMilli(m.first), Last: time.UnixMilli(m.last),
+			What: m.op.String(), Late: m.outcome == ledger.OutcomeLate, From: m.from, Count: int(m.n), First: time.UnixMilli(m.first), Last: time.UnixMilli(m.last),
 		})
 	}
 	return h
@@ -299,20 +247,19 @@ const maxScopes = 20
 
 // ScopesOf returns scopes in which this process has lately seen a key, in order and up to 20. It looks through the whole
 // journal, whose size is fixed.
-func (l *Ledger) ScopesOf(key string) []string {
-	if l.journal == nil {
+func (j *Journal) ScopesOf(key string) []string {
+	if j == nil {
 		return nil
 	}
 	var scopes []string
-	for i := range l.journal.sets {
-		s := l.journal.sets[i].Load()
+	for i := range j.sets {
+		s := j.sets[i].Load()
 		if s == nil {
 			continue
 		}
 		s.mu.Lock()
 		for w := range s.lives {
-			if len(scopes) < maxScopes && isOfKey(s.lives[w].key, key) {
-				scope, _, _ := splitRecordKey(s.lives[w].key)
+			if scope, k, _ := ledger.SplitEntryKey(s.lives[w].key); k == key && s.hash[w] != 0 && len(scopes) < maxScopes {
 				scopes = append(scopes, scope)
 			}
 		}
@@ -348,13 +295,13 @@ func ParseIncidentKind(name string) (IncidentKind, bool) {
 }
 
 // incidentOf returns which kind of incident an outcome is, if any.
-func incidentOf(o Outcome) (IncidentKind, bool) {
+func incidentOf(o ledger.Outcome) (IncidentKind, bool) {
 	switch o {
-	case OutcomeMismatch:
+	case ledger.OutcomeMismatch:
 		return IncidentMismatch, true
-	case OutcomeFenced:
+	case ledger.OutcomeFenced:
 		return IncidentFenced, true
-	case OutcomeFull, OutcomeOverShare:
+	case ledger.OutcomeFull, ledger.OutcomeOverShare:
 		return IncidentFull, true
 	default:
 		return 0, false
@@ -365,8 +312,8 @@ func incidentOf(o Outcome) (IncidentKind, bool) {
 type Incident struct {
 	Kind       IncidentKind
 	Scope, Key string
-	Op         Op
-	// From names the caller (see WithCaller).
+	Op         ledger.Op
+	// From names the caller (see ledger.WithCaller).
 	From string
 	// Sent and Recorded are the fingerprints of a mismatch.
 	Sent, Recorded string
@@ -383,14 +330,11 @@ type incidentRing struct {
 	total uint64
 }
 
-// prints are the fingerprints of a mismatch.
-type prints struct{ sent, recorded string }
-
-func (j *journal) incident(kind IncidentKind, from string, t tally, now int64) *Incident {
-	in := &Incident{Kind: kind, Op: t.op, From: from, OverShare: t.outcome == OutcomeOverShare, At: time.UnixMilli(now)}
-	in.Scope, in.Key, _ = splitRecordKey(t.key)
-	if t.prints != nil {
-		in.Sent, in.Recorded = t.prints.sent, t.prints.recorded
+func (j *Journal) incident(kind IncidentKind, from string, t ledger.Event, now int64) *Incident {
+	in := &Incident{Kind: kind, Op: t.Op, From: from, OverShare: t.Outcome == ledger.OutcomeOverShare, At: time.UnixMilli(now)}
+	in.Scope, in.Key, _ = ledger.SplitEntryKey(t.Key)
+	if t.Prints != nil {
+		in.Sent, in.Recorded = t.Prints.Sent, t.Prints.Recorded
 	}
 	r := &j.incidents[kind]
 	r.mu.Lock()
@@ -407,20 +351,15 @@ func (j *journal) incident(kind IncidentKind, from string, t tally, now int64) *
 
 // Incidents returns the last incidents of a kind, the newest first and up to limit, and how many there were since the
 // process started.
-func (l *Ledger) Incidents(kind IncidentKind, limit int) (list []Incident, total uint64) {
-	if l.journal == nil || kind >= incidentKinds {
+func (j *Journal) Incidents(kind IncidentKind, limit int) (list []Incident, total uint64) {
+	if j == nil || kind >= incidentKinds {
 		return nil, 0
 	}
-	r := &l.journal.incidents[kind]
+	r := &j.incidents[kind]
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range min(limit, len(r.ring)) {
 		list = append(list, *r.ring[(r.next-1-i+2*MaxIncidents)%MaxIncidents])
 	}
 	return list, r.total
-}
-
-// differing returns the fingerprints for the journal, which keeps them longer than the call.
-func differing(e *record, sent string) *prints {
-	return &prints{strings.Clone(sent), string(e.fingerprint)}
 }
