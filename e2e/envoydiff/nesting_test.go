@@ -75,7 +75,7 @@ var closedNested = &site{name: "closed_nested", cases: []diffCase{
 }}
 
 // idling ends streams of a dead VM.
-var idling = &site{name: "idling", idle: time.Second, cases: []diffCase{
+var idling = &site{name: "idling", idle: 4 * time.Second, cases: []diffCase{
 	{fact: "4", name: "idle streams", steps: []string{"a get rh=pause;sh=;log=prop:response.flags,prop:response.code_details", "b post rh=;sh=;log=prop:response.flags,prop:response.code_details", "c get sh=;log=prop:response.code_details", "c status 200", "await c log: prop"}},
 	{fact: "4", name: "idle streams of a dead VM", steps: []string{"a get rh=pause;sh=" + over, "b post rh=;sh=" + over, "c get sh=;sb=" + over, "c status 200", "t get rh=trap", "await c down: 200 cut"}},
 }}

@@ -55,7 +55,7 @@ func TestFilterOfTheHostsimPage(t *testing.T) {
 	if err := os.Symlink(tinygo, filepath.Join(bin, "tinygo")); err != nil {
 		t.Fatal(err)
 	}
-	flags = strings.ReplaceAll(flags, top, "../..") // as the page has it
+	flags = strings.ReplaceAll(flags, top+"/", "../../") // as the page has it
 	for _, b := range blocksOf(t, "docs/hostsim.md", page) {
 		if !strings.Contains(b.text, flags+" -no-debug -opt=s ") {
 			continue
