@@ -247,7 +247,7 @@ func TestFewBlocksAreWritten(t *testing.T) {
 				t.Helper()
 				after := ledgerOn(t, storeOn(t, disk.Crash()), Options{})
 				off, err := usageOff(after)
-				if most := int64(maxStepEntries + callers - 1); err != nil || off.entries == 0 || off.entries > most || off.bytes > maxStepBytes+most*1000 {
+				if most := int64(maxStepEntries + callers - 1); err != nil || off.entries == 0 && off.bytes == 0 || off.entries > most || off.bytes > maxStepBytes+most*1000 {
 					t.Errorf("after a kill the table is off by %+v, %v", off, err)
 				}
 			}

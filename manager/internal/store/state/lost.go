@@ -53,7 +53,7 @@ func decodeLost(b []byte) (l lost, err error) {
 
 // isLost reports whether the record with that key on disk is lost, unless the disk has one.
 func (s *State) isLost(key []byte, p fingerprint) bool {
-	for _, l := range s.lost {
+	for _, l := range s.allLost() {
 		if _, ok := slices.BinarySearch(l.records, p); ok && s.absent.has(p) &&
 			slices.ContainsFunc(l.spans, func(s span) bool { return s.has(key) }) {
 			return true
@@ -62,12 +62,27 @@ func (s *State) isLost(key []byte, p fingerprint) bool {
 	return false
 }
 
+func (s *State) allLost() []lost {
+	if all := s.lost.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+func (s *State) addLost(more []lost) {
+	if len(more) > 0 {
+		all := append(slices.Clip(s.allLost()), more...)
+		s.lost.Store(&all)
+	}
+}
+
 func (s span) has(key []byte) bool {
 	return bytes.Compare(s.from, key) <= 0 && bytes.Compare(key, s.to) <= 0
 }
 
 // loadLost reads what repairs lost. Their records are numbered, because a scan would read what is beside them.
 func (s *State) loadLost() error {
+	var all []lost
 	for i := range s.meta.counts[Lost].Records {
 		r, err := s.Get(Lost, strconv.Itoa(i))
 		if err != nil {
@@ -77,8 +92,9 @@ func (s *State) loadLost() error {
 		if err != nil {
 			return err
 		}
-		s.lost = append(s.lost, l)
+		all = append(all, l)
 	}
+	s.addLost(all)
 	return nil
 }
 

@@ -139,7 +139,7 @@ func (r *Reader) Records(ctx context.Context, fn func(store.Collection, string, 
 			return fmt.Errorf("state: %s: %w: %q", r.s.dir, errPosition, key)
 		}
 		seen.add(key, prefix, -1)
-		if len(r.bad)+len(r.s.lost) == 0 || len(keys) >= r.named {
+		if len(r.bad)+len(r.s.allLost()) == 0 || len(keys) >= r.named {
 			return nil
 		}
 		_, name, err := SplitPosition(key[prefix:])
@@ -179,8 +179,8 @@ func (r *Reader) Records(ctx context.Context, fn func(store.Collection, string, 
 		all += c.Records
 	}
 	r.lost = max(0, all-passed)
-	if len(r.s.lost) > 0 && r.lost > 0 {
-		for _, l := range r.s.lost {
+	if len(r.s.allLost()) > 0 && r.lost > 0 {
+		for _, l := range r.s.allLost() {
 			for _, span := range l.spans {
 				r.damage = append(r.damage, Damage{File: r.s.dir, Reason: "a repair did not find all records", Lost: span.String()})
 			}
@@ -191,7 +191,7 @@ func (r *Reader) Records(ctx context.Context, fn func(store.Collection, string, 
 			r.damage = append(r.damage, Damage{File: r.s.dir, Reason: fmt.Sprintf("it counts %d records and has %d", all, passed)})
 		}
 		for _, index := range seen.wrong() {
-			if len(r.s.lost) > 0 { // entries of lost records stay
+			if len(r.s.allLost()) > 0 { // entries of lost records stay
 				break
 			}
 			r.damage = append(r.damage, Damage{File: r.s.dir, Reason: index + " does not have the entries of its records"})

@@ -123,7 +123,7 @@ func (p *repair) read(ctx context.Context) error {
 // write changes the state. What is lost is noted first: from then on no record of a damaged part can seem to be absent.
 func (p *repair) write(ctx context.Context, s *State) error {
 	if p.done.Lost > 0 && len(p.lost.spans) > 0 {
-		c := Change{Collection: Lost, Key: strconv.Itoa(len(s.lost)), Value: p.lost.append(nil)}
+		c := Change{Collection: Lost, Key: strconv.Itoa(len(s.allLost())), Value: p.lost.append(nil)}
 		counts := s.meta.counts[Lost]
 		counts.Records++
 		counts.Bytes += int64(len(c.Key) + len(c.Value))

@@ -79,7 +79,8 @@ type State struct {
 	meta   meta
 	absent fingerprints
 	lists  listed
-	lost   []lost
+	// lost is what repairs could not read. Look-ups read it while a write adds to it.
+	lost atomic.Pointer[[]lost]
 	// damaged are the parts that index readers pass over; nil when none is known.
 	damaged atomic.Pointer[[]span]
 
@@ -384,7 +385,7 @@ func (s *State) Clear(ctx context.Context) error {
 		return err
 	}
 	s.absent, s.lists, s.meta.counts = fingerprints{}, listed{}, nil
-	s.lost = nil
+	s.lost.Store(nil)
 	s.damaged.Store(nil)
 	s.meta.sequence.Store(0)
 	return s.load(log)

@@ -116,7 +116,7 @@ func (s *State) write(ctx context.Context, b Batch, repair bool) error {
 	}
 	s.absent.remove(t.removed)
 	s.lists = t.lists
-	s.lost = append(s.lost, lost...)
+	s.addLost(lost)
 	for c, counts := range b.Counts {
 		s.meta.counts[c] = counts
 	}
