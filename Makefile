@@ -294,7 +294,7 @@ RAW_GUEST_PACKAGES := $(MODULE)/hostsim/testdata/guests/script
 OTHER_MODULES := examples/filter e2e/peers .ci/testrun .ci/browser plugin/toolchain/pretty .ci/charts .ci/release manager/internal/object/objecttest/testdata/fakegcs
 
 .PHONY: check
-check: ## formatting, vet, staticcheck, plain words and true links, the site, tidy modules, and nothing uncommitted
+check: guests ## formatting, vet, staticcheck, plain words and true links, the site, tidy modules, and nothing uncommitted
 	@files=$$(git ls-files --cached --others --exclude-standard -- '*.go' | while read -r f; do if [ -e "$$f" ]; then echo "$$f"; fi; done); \
 		unformatted=$$(gofmt -l $$files); \
 		[ -z "$$unformatted" ] || { echo "not gofmt'ed:"; echo "$$unformatted"; exit 1; }
