@@ -35,10 +35,11 @@ func TestRepair(t *testing.T) {
 	m.write(t, s, changes)
 	mustClose(t, s)
 	outcomes := make(map[string]int)
+	const rounds = 30
 	for _, name := range tables(fs) {
 		size := len(fs.Content(name))
-		for i := range deep.Rounds(30, 60) {
-			outcomes[m.repaired(t, fs, name, size*i/deep.Rounds(30, 60))]++
+		for i := range rounds {
+			outcomes[m.repaired(t, fs, name, size*i/rounds)]++
 		}
 		for i := range 40 { // index, properties, footer
 			outcomes[m.repaired(t, fs, name, size-1-15*i)]++
@@ -241,7 +242,7 @@ func TestRepairIsCutOff(t *testing.T) {
 	for _, key := range []string{"k00050", "k00150", "k00250"} {
 		fs.Flip(name, int64(strings.Index(string(fs.Content(name)), string(m.records[key].Value))), 1)
 	}
-	for n := 1; ; n += deep.Rounds(23, 5) {
+	for n := 1; ; n += deep.Rounds(23, 40) {
 		if n > 1000 {
 			t.Fatal("no repair ends")
 		}
