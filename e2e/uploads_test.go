@@ -124,7 +124,7 @@ func TestRetriedUploadRunsOnce(t *testing.T) {
 					t.Fatalf("%s, %d bytes: the upload did not arrive", client, size)
 				}
 				if mode == "body" && size <= 512<<10 {
-					leave() // the client is killed before its answer, and the gate's own call goes on
+					leave() // the client is killed before its answer, and the gate's own call continues
 					<-left
 				}
 				close(u.hold)

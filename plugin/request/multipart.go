@@ -42,9 +42,8 @@ const (
 // the names of field and file), Content-Type, Content-Transfer-Encoding and content, in order. Any bytes have a digest. What
 // a boundary that RFC 2046 does not allow separates is one part.
 //
-// The limit counts the boundaries as if they had all the same length, and ends cutMargin before the body's limit. So all that
-// counts was read when the body reaches its limit, and two tries whose boundaries have different lengths are cut at the
-// same byte of a part.
+// Two tries whose boundaries have different lengths must be cut at the same byte of a part. So each boundary takes
+// delimiterCost of the limit. The limit ends cutMargin before that of the body: all bytes that count have come by then.
 type parts struct {
 	all       hash.Hash // the body's digest
 	part      hash.Hash // of the current part's content

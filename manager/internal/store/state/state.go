@@ -339,8 +339,8 @@ func (s *State) MayHave(c store.Collection, key string) bool {
 	return s.absent.has(fingerprintOf(c, key))
 }
 
-// Get reads a record. An absent one is store.ErrNotFound, a damaged one, or one that a Repair could not read, a *store.UnreadableError. Any other error
-// wraps store.ErrUnavailable or ErrFailed.
+// Get reads a record. The error about an absent one is store.ErrNotFound. That about a damaged one, or one that a Repair
+// could not read, is a *store.UnreadableError. Any other wraps store.ErrUnavailable or ErrFailed.
 func (s *State) Get(c store.Collection, key string) (Record, error) {
 	if err := s.enter(); err != nil {
 		return Record{}, err
