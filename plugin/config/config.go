@@ -234,6 +234,10 @@ type Route struct {
 	// ReplayHeader is the lower-case name of the header that marks replays.
 	ReplayHeader string
 	Problems     Problems
+	// Resumable: upstream continues an attempt that it has begun, so an unknown outcome frees the key.
+	Resumable bool
+	// JSONRPC: bodies are JSON-RPC 2.0. A replay has the id of the request that it answers, and batches are refused.
+	JSONRPC bool
 	// OutcomeHeader is the lower-case name of the answer's header that says what the answer
 	// means; see Outcome. Empty: the status alone decides.
 	OutcomeHeader string

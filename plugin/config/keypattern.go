@@ -3,7 +3,10 @@ package config
 import "strconv"
 
 // Pattern is what keys must look like. It matches whole keys in a time that its size and the key's bound.
-type Pattern struct{ elements []element }
+type Pattern struct {
+	text     string // as configured
+	elements []element
+}
 
 // element is a set of bytes that comes least to most times.
 type element struct {
@@ -33,7 +36,7 @@ func parseKeyPattern(s string) (*Pattern, bool) {
 	if s == "" || len(s) > maxPatternBytes {
 		return nil, false
 	}
-	p := new(Pattern)
+	p := &Pattern{text: s}
 	for i := 0; i < len(s); {
 		c := s[i]
 		i++

@@ -78,8 +78,8 @@ func (r *rule) matchPattern(path string) bool {
 
 // defaultRule returns a rule without any field: it matches the methods that are not
 // idempotent by themselves, on every path.
-func defaultRule(base Route) rule {
-	return rule{methods: []string{"POST", "PATCH"}, path: "/", route: base}
+func defaultRule() rule {
+	return rule{methods: []string{"POST", "PATCH"}, path: "/", route: defaultRoute()}
 }
 
 // matchFields are the fields that select requests. where gets the name of the path
@@ -99,7 +99,7 @@ func matchFields(r *reader, rl *rule, where *string) []field {
 		}}
 	}
 	return []field{
-		{"methods", func(path string, v gjson.Result) { rl.methods = readMethods(r, path, v) }},
+		methodsField(r, rl),
 		path("path", func(_, value string, _ gjson.Result) { rl.kind, rl.path = matchExact, value }),
 		path("path_prefix", func(_, value string, _ gjson.Result) { rl.kind, rl.path = matchPrefix, value }),
 		path("path_pattern", func(path, value string, v gjson.Result) {
@@ -110,6 +110,10 @@ func matchFields(r *reader, rl *rule, where *string) []field {
 			}
 		}),
 	}
+}
+
+func methodsField(r *reader, rl *rule) field {
+	return field{"methods", func(path string, v gjson.Result) { rl.methods = readMethods(r, path, v) }}
 }
 
 // readMethods reads a list of methods. The list with "*" alone means any method and gives nil.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -44,6 +45,18 @@ type term struct {
 // same reports whether two terms cover the same answers.
 func (t term) same(o term) bool {
 	return t.code == o.code && t.class == o.class && t.retryAfter == o.retryAfter
+}
+
+// text is the term as configured.
+func (t term) text() string {
+	s := string([]byte{byte('0' + t.class), 'x', 'x'})
+	if t.code != 0 {
+		s = strconv.Itoa(t.code)
+	}
+	if t.retryAfter {
+		s += retryAfterSuffix
+	}
+	return s
 }
 
 // rank orders terms: a code beats its class, and a term with "+retry-after" beats

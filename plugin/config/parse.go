@@ -54,9 +54,11 @@ func Parse(json []byte) (*Config, error) {
 	}
 	var r reader
 	c := defaults()
-	base := defaultRoute()
+	base := defaultRule()
 	var match gjson.Result
-	r.object("", gjson.ParseBytes(json), append(vmFields(&r, c, &match), routeFields(&r, &base)...))
+	whole := gjson.ParseBytes(json)
+	applyProtocol(&r, "", whole, &base)
+	r.object("", whole, append(vmFields(&r, c, &match), routeFields(&r, &base.route)...))
 	if r.err == nil {
 		c.checkVM(&r)
 	}
@@ -182,16 +184,17 @@ func (c *Config) checkVM(r *reader) {
 func millisText(d time.Duration) string { return strconv.Itoa(int(d / time.Millisecond)) }
 
 // readRules reads match. Without match it makes the default rule.
-func (c *Config) readRules(r *reader, match gjson.Result, base Route) {
+func (c *Config) readRules(r *reader, match gjson.Result, base rule) {
 	if !match.Exists() {
-		c.rules = []rule{defaultRule(base)}
+		c.rules = []rule{base}
 		c.rules[0].route.check(r, "")
 		return
 	}
 	r.list("match", match, 1, maxRules, "rules", func(path string, v gjson.Result) {
-		rl := defaultRule(base)
+		rl := base
 		rl.route.Index = len(c.rules)
 		where := ""
+		applyProtocol(r, path, v, &rl)
 		r.object(path, v, append(matchFields(r, &rl, &where), routeFields(r, &rl.route)...))
 		if r.err == nil {
 			rl.route.check(r, path)

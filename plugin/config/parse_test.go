@@ -51,7 +51,7 @@ func TestMissingFieldsHaveDefaults(t *testing.T) {
 			Upstream:        Upstream{Timeout: 15 * time.Second},
 			Response:        Response{KeepHeaders: []string{"*"}, DropHeaders: []string{"set-cookie"}},
 			ReplayHeader:    "idempotent-replayed",
-			Problems:        Problems{TypeBase: "urn:oncegate:problem:"},
+			Problems:        Problems{TypeBase: "urn:oncegate:problem:", MediaType: "application/problem+json"},
 		}
 		if !reflect.DeepEqual(plain, wantRoute) {
 			t.Errorf("%q: %+v, want %+v", text, plain, wantRoute)
@@ -64,9 +64,8 @@ func TestMissingFieldsHaveDefaults(t *testing.T) {
 	}
 }
 
-// TestEveryFieldIsRead sets every field to something else than its default.
-func TestEveryFieldIsRead(t *testing.T) {
-	c := mustParse(t, `{
+// everyField sets each field to something else than its default, as far as they fit together.
+const everyField = `{
 		"manager": {"cluster": "c", "authority": "a", "timeout_ms": 7, "auth_token": "t"},
 		"commit_retry": {"initial_ms": 11, "max_ms": 12, "max_queued": 13},
 		"max_entries": 16.0, "max_bytes": 7e+04, "max_waiters": 3, "max_upstream_calls": 4, "cleanup_interval_seconds": 1.5,
@@ -79,12 +78,15 @@ func TestEveryFieldIsRead(t *testing.T) {
 		"wait_for_pending": false, "pending_wait_timeout": 0.25,
 		"max_request_body_bytes": 5, "max_response_body_bytes": 6,
 		"failure_mode": "open", "commit": "async", "unsupported": "pass", "client_abort": "continue", "incomplete_upload": "release", "upstream": {"cluster": "u", "timeout_ms": 9}, "streamed_types": ["Application/X-NDJSON", "text/*"],
-		"outcomes": {"commit": ["2xx"], "reject": ["3xx", "4xx"], "release": ["5xx"]}, "outcome_header": "X-Outcome",
-		"response": {"keep_headers": ["X-*", "etag"], "drop_headers": [], "body": "none"}, "replay": {"header": "X-Replayed"},
-		"problems": {"type_base": "https://docs.test/", "docs_url": "http://docs.test/keys"}, "anonymous": "shared",
+		"outcomes": {"commit": ["2xx"], "reject": ["3xx", "4xx"], "release": ["5xx"]}, "outcome_header": "X-Outcome", "jsonrpc": true, "resumable": false,
+		"response": {"keep_headers": ["X-*", "etag"], "drop_headers": [], "body": "none", "echo_key": true, "ttl_header": "X-TTL"}, "replay": {"header": "X-Replayed"},
+		"problems": {"type_base": "https://docs.test/", "docs_url": "http://docs.test/keys", "media_type": "Application/X", "body": {"s": "{status}"}, "status": {"key-required": 401}, "codes": {"*": "c"}, "types": {"key-required": "k"}}, "anonymous": "shared",
 		"forward": {"key_header": "X-Key", "attempt_header": "X-Attempt", "token_header": "X-Token", "scope_header": "X-Scope"},
 		"match": [{"methods": ["PUT"], "path": "/p"}]
-	}`)
+	}`
+
+func TestEveryFieldIsRead(t *testing.T) {
+	c := mustParse(t, everyField)
 	r := c.Route("PUT", "/p")
 	if r == nil {
 		t.Fatal("no match")
@@ -124,8 +126,8 @@ func TestEveryFieldIsRead(t *testing.T) {
 		StreamedTypes: []string{"application/x-ndjson", "text/*"},
 		FailureMode:   FailOpen, Unsupported: UnsupportedPass, Commit: CommitAsync,
 		ClientAbort: AbortContinue, FreeIncomplete: true, Upstream: Upstream{"u", 9 * time.Millisecond}, OutcomeHeader: "x-outcome",
-		Response:     Response{KeepHeaders: []string{"x-*", "etag"}, NoBody: true},
-		ReplayHeader: "x-replayed", Problems: Problems{"https://docs.test/", "http://docs.test/keys"}, Anonymous: AnonymousShared,
+		Response:     Response{KeepHeaders: []string{"x-*", "etag"}, NoBody: true, EchoKey: true, TTLHeader: "x-ttl"},
+		ReplayHeader: "x-replayed", Problems: Problems{"https://docs.test/", "http://docs.test/keys", "Application/X", `{"s": "{status}"}`, []problemChange{{"key-required", 401, "", "k"}, {"*", 0, "c", ""}}}, JSONRPC: true, Anonymous: AnonymousShared,
 		Forward: Forward{"x-key", "x-attempt", "x-token", "x-scope"},
 	}); !reflect.DeepEqual(*r, want) {
 		t.Errorf("%+v, want %+v", *r, want)
@@ -207,7 +209,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`[]`:                               "configuration: []; allowed: an object",
 		`null`:                             "configuration: null; allowed: an object",
 		`"x"`:                              `configuration: "x"; allowed: an object`,
-		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, scope_secret_env, lookup, match, ledger, durability, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, incomplete_upload, upstream, unsupported, grpc, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, anonymous",
+		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, scope_secret_env, lookup, match, protocol, ledger, durability, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, incomplete_upload, upstream, unsupported, grpc, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, resumable, jsonrpc, anonymous",
 		`{"mode": "body", "mode": "body"}`: "mode: given twice; allowed: once",
 		`{"mode": "heders"}`:               `mode: "heders"; allowed: "headers", "body"`,
 		`{"mode": null}`:                   `mode: null; allowed: "headers", "body"`,
@@ -280,7 +282,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"match": [{}, {"key": {"hedaer": ""}}]}`:                           "match[1].key.hedaer: unknown field; allowed: header, json_path, derive, required, format, pattern, sources",
 		`{"durability": "planet"}`:                                           `durability: "planet"; allowed: "local", "region", "global"`,
 		`{"match": [{"ledger": "none", "durability": "global"}]}`:            `match[0].durability: "global" is asked of the manager; allowed: "local" unless "ledger" is "manager"`,
-		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, durability, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, incomplete_upload, upstream, unsupported, grpc, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, anonymous",
+		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, protocol, ledger, durability, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, incomplete_upload, upstream, unsupported, grpc, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, resumable, jsonrpc, anonymous",
 		`{"match": [{}, {"key": {"derive": "md5"}}]}`:                        `match[1].key.derive: needs the body; allowed: "" unless "mode" is "body"`,
 		`{"match": [{"path": "/a", "path_prefix": "/b"}]}`:                   "match[0].path_prefix: given together with path; allowed: one of path, path_prefix and path_pattern",
 		`{"match": [{"path": "a"}]}`:                                         `match[0].path: "a"; allowed: ` + pathAllowed,
@@ -357,6 +359,20 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"response": {"keep_headers": "x"}}`:                                                               `response.keep_headers: "x"; allowed: a list of 0 to 64 header names`,
 		`{"response": {"keep_headers": ["a*b"]}}`:                                                           `response.keep_headers[0]: "a*b"; allowed: a header name of up to 128 bytes; a "*" at its end stands for any rest`,
 		`{"response": {"drop_headers": ["Content-Encoding"]}}`:                                              `response.drop_headers[0]: "Content-Encoding"; allowed: a header name of up to 128 bytes; a "*" at its end stands for any rest; not content-type and content-encoding, without which the body cannot be read`,
+		`{"protocol": "rest"}`:                                                                              `protocol: "rest"; allowed: "ietf", "acp", "ucp", "iceberg", "jsonrpc", "stripe-v1", "stripe-v2"`,
+		`{"match": [{"protocol": 1}]}`:                                                                      `match[0].protocol: 1; allowed: "ietf", "acp", "ucp", "iceberg", "jsonrpc", "stripe-v1", "stripe-v2"`,
+		`{"protocol": "ietf", "protocol": "acp"}`:                                                           `protocol: given twice; allowed: once`,
+		`{"protocol": "acp", "mode": "headers"}`:                                                            `fingerprint.body: "canonical_json" needs the body; allowed: "auto", "raw" or "none" unless "mode" is "body"`,
+		`{"jsonrpc": true}`:                                                                                 `jsonrpc: true needs the body; allowed: false unless "mode" is "body"`,
+		`{"resumable": true, "unknown_ttl_seconds": 5}`:                                                     `unknown_ttl_seconds: given, but with "resumable" an unknown outcome frees the key; allowed: 0 unless "resumable" is false`,
+		`{"problems": {"status": {"key-required": 200}}}`:                                                   `problems.status.key-required: 200; allowed: an integer from 400 to 599`,
+		`{"problems": {"codes": {"key-required": ""}}}`:                                                     `problems.codes.key-required: ""; allowed: a string of 1 to 128 bytes`,
+		`{"problems": {"media_type": "text/*"}}`:                                                            `problems.media_type: "text/*"; allowed: a media type of up to 127 bytes`,
+		`{"problems": {"body": "x"}}`:                                                                       `problems.body: "x"; allowed: an object of up to 4096 bytes, whose strings may have {code}, {type}, {title}, {detail}, {status} and {id}; {} for RFC 9457`,
+		`{"problems": {"body": {"a": "{message}"}}}`:                                                        `problems.body: {message}; allowed: {code}, {type}, {title}, {detail}, {status} and {id}`,
+		`{"problems": {"body": {"{status}": "a"}}}`:                                                         `problems.body: {...}; allowed: placeholders in values only, not in members' names`,
+		`{"response": {"ttl_header": "date"}}`:                                                              `response.ttl_header: "date"; allowed: a header name of up to 128 bytes that has no other meaning in answers`,
+		`{"response": {"echo_key": 1}}`:                                                                     `response.echo_key: 1; allowed: true or false`,
 		`{"replay": {"header": ""}}`:                                                                        `replay.header: ""; allowed: a header name of up to 128 bytes that has no other meaning in answers`,
 		`{"replay": {"header": "Date"}}`:                                                                    `replay.header: "Date"; allowed: a header name of up to 128 bytes that has no other meaning in answers`,
 		`{"problems": {"type_base": "problems/"}}`:                                                          `problems.type_base: "problems/"; allowed: the beginning of a URI, of 1 to 1024 bytes, such as "https://docs.example.com/problems/"`,

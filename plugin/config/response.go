@@ -15,12 +15,32 @@ type Response struct {
 	KeepHeaders, DropHeaders []string
 	// NoBody: the body is not recorded, and replays have none.
 	NoBody bool
+	// EchoKey: each answer to a request with a key repeats the key, in the key's header.
+	EchoKey bool
+	// TTLHeader is the lower-case name of the header that says how long the answer is remembered, in seconds; empty: none.
+	TTLHeader string
 }
 
 // Keeps reports whether the header, whose name is in lower case, is recorded and replayed. The headers
 // without which a client cannot read a recorded body always are, and OriginalDate is unless it is dropped.
 func (p *Response) Keeps(name string) bool {
 	return (name == OriginalDate || namesHeader(p.KeepHeaders, name)) && !namesHeader(p.DropHeaders, name) || describesBody(name)
+}
+
+// EchoHeader is the name of the header in which answers repeat the key; empty: they do not.
+func (t *Route) EchoHeader() string {
+	switch {
+	case !t.Response.EchoKey:
+		return ""
+	case t.Key.Header == "":
+		return "idempotency-key"
+	}
+	return t.Key.Header
+}
+
+// Adds reports whether the gate itself adds the header, whose name is in lower case, to answers or replays.
+func (t *Route) Adds(name string) bool {
+	return name == t.ReplayHeader || name == t.Response.TTLHeader || name == t.EchoHeader()
 }
 
 // OriginalDate is the header with the date of the answer that a replay repeats.
@@ -38,25 +58,22 @@ func namesHeader(list []string, name string) bool {
 	return false
 }
 
-// Problems says how the gate's problems refer to their documentation.
-type Problems struct {
-	// TypeBase stands before the problem's code in its type.
-	TypeBase string
-	// DocsURL goes along with each problem as a Link header; empty: none does.
-	DocsURL string
-}
-
-const (
-	// maxHeaderNames is small because the gate compares each header of an answer with all of them.
-	maxHeaderNames = 64
-	maxURLBytes    = 1024
-)
+// maxHeaderNames is small because the gate compares each header of an answer with all of them.
+const maxHeaderNames = 64
 
 func readResponse(r *reader, path string, v gjson.Result, p *Response) {
 	r.object(path, v, []field{
 		{"keep_headers", func(path string, v gjson.Result) { p.KeepHeaders = readHeaderPatterns(r, path, v, false) }},
 		{"drop_headers", func(path string, v gjson.Result) { p.DropHeaders = readHeaderPatterns(r, path, v, true) }},
 		{"body", func(path string, v gjson.Result) { p.NoBody = r.choice(path, v, "full", "none") == 1 }},
+		{"echo_key", func(path string, v gjson.Result) { p.EchoKey = r.boolean(path, v) }},
+		{"ttl_header", func(path string, v gjson.Result) {
+			if v.Type == gjson.String && v.Str == "" {
+				p.TTLHeader = ""
+				return
+			}
+			p.TTLHeader = readOwnHeader(r, path, v)
+		}},
 	})
 }
 
@@ -75,9 +92,9 @@ func readHeaderPatterns(r *reader, path string, v gjson.Result, drop bool) []str
 	return names
 }
 
-// readReplayHeader reads the name of the header that marks replays. It may not replace a
+// readOwnHeader reads the name of a header that the gate adds to answers. It may not replace a
 // header that has its own meaning in every answer.
-func readReplayHeader(r *reader, path string, v gjson.Result) string {
+func readOwnHeader(r *reader, path string, v gjson.Result) string {
 	return strings.ToLower(r.text(path, v, `a header name of up to 128 bytes that has no other meaning in answers`, func(s string) bool {
 		switch strings.ToLower(s) {
 		case "connection", "content-encoding", "content-length", "content-type", "date", "location", "set-cookie", "trailer",
@@ -87,38 +104,3 @@ func readReplayHeader(r *reader, path string, v gjson.Result) string {
 		return token(s, 128)
 	}))
 }
-
-func readProblems(r *reader, path string, v gjson.Result, p *Problems) {
-	r.object(path, v, []field{
-		{"type_base", func(path string, v gjson.Result) {
-			p.TypeBase = r.text(path, v, `the beginning of a URI, of 1 to 1024 bytes, such as "https://docs.example.com/problems/"`, func(s string) bool {
-				return absoluteURI(s)
-			})
-		}},
-		{"docs_url", func(path string, v gjson.Result) {
-			p.DocsURL = r.text(path, v, `"" or an http or https URL of up to 1024 bytes`, func(s string) bool {
-				rest, ok := strings.CutPrefix(s, "https://")
-				if !ok {
-					rest, ok = strings.CutPrefix(s, "http://")
-				}
-				return s == "" || ok && rest != "" && rest[0] != '/' && absoluteURI(s)
-			})
-		}},
-	})
-}
-
-// absoluteURI reports whether s begins with a URI's scheme and has only bytes that may stand in a URI.
-func absoluteURI(s string) bool {
-	scheme, _, ok := strings.Cut(s, ":")
-	if !ok || !api.Visible(s, 1, maxURLBytes) || strings.ContainsAny(s, "\"<>\\^`{|}") || scheme == "" || !letter(scheme[0]) {
-		return false
-	}
-	for i := 1; i < len(scheme); i++ {
-		if c := scheme[i]; !letter(c) && (c < '0' || c > '9') && c != '+' && c != '-' && c != '.' {
-			return false
-		}
-	}
-	return true
-}
-
-func letter(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' }

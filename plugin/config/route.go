@@ -40,13 +40,14 @@ func defaultRoute() Route {
 		Outcomes:        defaultOutcomes(),
 		Response:        Response{KeepHeaders: []string{"*"}, DropHeaders: []string{"set-cookie"}},
 		ReplayHeader:    api.HeaderReplayed,
-		Problems:        Problems{TypeBase: api.TypePrefix},
+		Problems:        Problems{TypeBase: api.TypePrefix, MediaType: api.ContentTypeProblem},
 	}
 }
 
 // routeFields are the fields that may stand at the top level and in any rule.
 func routeFields(r *reader, t *Route) []field {
 	return []field{
+		{"protocol", func(string, gjson.Result) {}}, // see applyProtocol
 		{"ledger", func(path string, v gjson.Result) {
 			t.Ledger = Ledger(r.choice(path, v, "manager", "upstream", "none"))
 		}},
@@ -84,9 +85,11 @@ func routeFields(r *reader, t *Route) []field {
 		{"outcome_header", func(path string, v gjson.Result) { t.OutcomeHeader = readHeaderName(r, path, v) }},
 		{"response", func(path string, v gjson.Result) { readResponse(r, path, v, &t.Response) }},
 		{"replay", func(path string, v gjson.Result) {
-			r.object(path, v, []field{{"header", func(path string, v gjson.Result) { t.ReplayHeader = readReplayHeader(r, path, v) }}})
+			r.object(path, v, []field{{"header", func(path string, v gjson.Result) { t.ReplayHeader = readOwnHeader(r, path, v) }}})
 		}},
 		{"problems", func(path string, v gjson.Result) { readProblems(r, path, v, &t.Problems) }},
+		{"resumable", func(path string, v gjson.Result) { t.Resumable = r.boolean(path, v) }},
+		{"jsonrpc", func(path string, v gjson.Result) { t.JSONRPC = r.boolean(path, v) }},
 		{"anonymous", func(path string, v gjson.Result) {
 			t.Anonymous = Anonymous(r.choice(path, v, "refuse", "shared"))
 		}},
@@ -214,6 +217,9 @@ func (t *Route) check(r *reader, path string) {
 	if t.ClientAbort == AbortContinue && t.Mode != ModeBody {
 		r.fail(join(path, "client_abort"), `"continue" needs the whole body before the decision; allowed: "cancel" unless "mode" is "body"`)
 	}
+	if t.JSONRPC && t.Mode != ModeBody {
+		r.fail(join(path, "jsonrpc"), `true needs the body; allowed: false unless "mode" is "body"`)
+	}
 	t.Forward.check(r, path, t.Key.Header)
 	t.Fingerprint.check(r, path, t.Mode)
 	if t.GRPC == GRPCUnary {
@@ -234,7 +240,12 @@ func (t *Route) check(r *reader, path string) {
 			t.RejectedTTL = rejectedTTL
 		}
 	}
-	if t.UnknownTTL == ManagersTTL {
+	switch {
+	case t.Resumable && t.UnknownTTL > 0:
+		r.fail(join(path, "unknown_ttl_seconds"), `given, but with "resumable" an unknown outcome frees the key; allowed: 0 unless "resumable" is false`)
+	case t.Resumable:
+		t.UnknownTTL = 0
+	case t.UnknownTTL == ManagersTTL:
 		t.UnknownTTL = t.CommittedTTL
 	}
 	t.Outcomes.check(r, join(path, "outcomes"))

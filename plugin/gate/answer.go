@@ -35,15 +35,19 @@ func retryAfter(ns int64) int {
 func (s *Stream) replyProblem(problem *api.Problem) {
 	p := s.plugin
 	headers := append(p.headers[:0],
-		[2]string{headerContentType, api.ContentTypeProblem},
+		[2]string{headerContentType, s.route.Problems.MediaType},
 		[2]string{api.HeaderStatus, string(problem.Code)})
+	if name := s.route.EchoHeader(); name != "" && s.key != "" {
+		headers = append(headers, [2]string{name, s.key})
+	}
 	if problem.RetryAfterSeconds > 0 {
 		headers = append(headers, [2]string{headerRetryAfter, strconv.Itoa(problem.RetryAfterSeconds)})
 	}
 	if docs := s.route.Problems.DocsURL; docs != "" {
 		headers = append(headers, [2]string{headerLink, "<" + docs + `>; rel="describedby"; type="text/html"`})
 	}
-	p.scratch = problem.AppendTyped(p.scratch[:0], s.route.Problems.TypeBase)
+	p.scratch = s.route.Problems.AppendBody(p.scratch[:0], problem, s.requestID)
+	status := s.route.Problems.Status(problem)
 	s.status = string(problem.Code)
 	s.grpcStatus = grpcOf(problem)
 	if s.rpc {
@@ -53,8 +57,9 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 			headers = append(headers, [2]string{headerPushback, strconv.Itoa(problem.RetryAfterSeconds * 1000)})
 		}
 		p.scratch = append(p.scratch[:0], message...)
+		status = problem.Status
 	}
-	if s.reply(problem.Status, detailsPrefix+s.status, headers, p.scratch) {
+	if s.reply(status, detailsPrefix+s.status, headers, p.scratch) {
 		p.scratch = nil
 	}
 	p.headers = headers
@@ -147,6 +152,9 @@ func (s *Stream) replay(result *api.Result) {
 		return
 	}
 	headers = s.addReplayHeaders(headers)
+	if encoding == "" {
+		body = withID(body, mediaType(contentType), s.requestID)
+	}
 	if trailers {
 		body = s.attach(s.replayedTrailers(result.Headers), body)
 	}
@@ -164,6 +172,12 @@ func (s *Stream) addReplayHeaders(headers [][2]string) [][2]string {
 // addStatusHeaders adds the headers that say what became of the request.
 func (s *Stream) addStatusHeaders(headers [][2]string) [][2]string {
 	headers = append(headers, [2]string{api.HeaderStatus, s.status})
+	if name := s.route.EchoHeader(); name != "" && s.key != "" {
+		headers = append(headers, [2]string{name, s.key})
+	}
+	if name := s.route.Response.TTLHeader; name != "" && s.remembered > 0 {
+		headers = append(headers, [2]string{name, strconv.FormatInt(s.remembered/second, 10)})
+	}
 	if s.ledgerNone() {
 		headers = append(headers, [2]string{headerLedger, "none"})
 	}

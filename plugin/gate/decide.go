@@ -113,7 +113,7 @@ func (s *Stream) decideByEntry(e *cache.Entry, now int64) verdict {
 		}
 		return s.waitForEntry(e.Expires, now)
 	}
-	if state := e.State; s.replayCached(e) {
+	if state := e.State; s.replayCached(e, now) {
 		s.countReplay(state)
 		return verdictReplied
 	}

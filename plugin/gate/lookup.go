@@ -184,7 +184,7 @@ func (s *Stream) answerLookUp() verdict {
 		if !ledger {
 			return s.outcomeUnknown()
 		}
-	case found && s.replayCached(e):
+	case found && s.replayCached(e, now):
 		return verdictReplied
 	case c != nil && c.kind == callUnknown:
 		return s.outcomeUnknown()
@@ -203,7 +203,8 @@ func (s *Stream) answerLookUp() verdict {
 }
 
 // replayCached replays the answer of an entry. False: the cache does not have it.
-func (s *Stream) replayCached(e *cache.Entry) bool {
+func (s *Stream) replayCached(e *cache.Entry, now int64) bool {
+	s.remembered = e.Expires - now
 	if !e.HasBody {
 		return false
 	}

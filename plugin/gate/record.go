@@ -278,13 +278,18 @@ func recordedName(name string, route *config.Route, named []string, dated bool) 
 	switch {
 	case name == headerDate && !dated:
 		name = config.OriginalDate
-	case skipHeader(name, named) || name == route.ReplayHeader:
+	case skipHeader(name, named) || route.Adds(name) || isChallenge(name):
 		return ""
 	}
 	if !route.Response.Keeps(name) {
 		return ""
 	}
 	return name
+}
+
+// isChallenge reports whether a header belongs to the exchange of credentials with one client.
+func isChallenge(name string) bool {
+	return name == "www-authenticate" || name == "authentication-info"
 }
 
 // addHeader adds a header of the gate's own to the recorded answer. False: there is no room.
@@ -352,7 +357,7 @@ func (s *Stream) replays(name string, bare bool) bool {
 	switch {
 	case name == headerTrailers, name == headerBody:
 		return true
-	case name == s.route.ReplayHeader, bare && describesBody(name):
+	case s.route.Adds(name), bare && describesBody(name):
 		return false
 	}
 	return s.route.Response.Keeps(name)

@@ -243,7 +243,13 @@ func (s *Stream) forwardHeaders() [4][2]string {
 
 // setForwardHeaders sets these headers on the current stream's request, which is about to be released.
 func (s *Stream) setForwardHeaders() {
-	if s.route == nil || s.route.Forward == (config.Forward{}) {
+	if s.route == nil {
+		return
+	}
+	if s.rewritesID() {
+		s.plugin.host.RemoveRequestHeader(headerAcceptEncoding)
+	}
+	if s.route.Forward == (config.Forward{}) {
 		return
 	}
 	for _, h := range s.forwardHeaders() {
@@ -259,6 +265,9 @@ func (s *Stream) setForwardHeaders() {
 
 // addForwardHeaders does so for the headers of the gate's own upstream call.
 func (s *Stream) addForwardHeaders(headers [][2]string) [][2]string {
+	if s.rewritesID() {
+		headers = slices.DeleteFunc(headers, func(h [2]string) bool { return h[0] == headerAcceptEncoding })
+	}
 	if s.route.Forward == (config.Forward{}) {
 		return headers
 	}

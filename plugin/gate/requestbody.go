@@ -157,7 +157,7 @@ func (s *Stream) buffersPieces() bool {
 // needsWhole reports whether the gate cannot decide without the whole body. A body beyond max_request_body_bytes is the
 // exception.
 func (s *Stream) needsWhole() bool {
-	return s.upload.keyed && s.route.Key.InBody() || s.upload.body.NeedsWhole()
+	return s.upload.keyed && s.route.Key.InBody() || s.upload.body.NeedsWhole() || s.route.JSONRPC
 }
 
 // storesBody reports whether the gate stores all pieces of the body.
@@ -205,6 +205,13 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	var body []byte
 	if whole && s.needsWhole() {
 		body = u.with(piece)
+	}
+	if s.route.JSONRPC && isBatch(body) {
+		s.dropBody()
+		return s.invalid(batchProblem())
+	}
+	if s.route.JSONRPC {
+		s.requestID = requestID(body)
 	}
 	if u.keyed {
 		key, bad := s.bodyKey(body, whole)

@@ -245,7 +245,7 @@ func (s *Stream) endUnknown() {
 // asks the ledger, so that an operator's resolution takes effect.
 func (s *Stream) reportUnknown() {
 	p := s.plugin
-	if s.ledgerUpstream() {
+	if s.ledgerUpstream() || s.route.Resumable {
 		s.releaseKey()
 		return
 	}

@@ -44,9 +44,27 @@ func (s *Stream) setStatusHeader() {
 	if s.route != nil && s.route.OutcomeHeader != "" {
 		s.plugin.host.RemoveResponseHeader(s.route.OutcomeHeader)
 	}
-	if s.status != "" {
-		s.plugin.host.SetResponseHeader(api.HeaderStatus, s.status)
+	if s.status == "" {
+		return
 	}
+	s.plugin.host.SetResponseHeader(api.HeaderStatus, s.status)
+	if name := s.route.EchoHeader(); name != "" && s.key != "" {
+		s.plugin.host.SetResponseHeader(name, s.key)
+	}
+	if name, ttl := s.route.Response.TTLHeader, s.outcomeTTL(); name != "" && ttl > 0 {
+		s.plugin.host.SetResponseHeader(name, strconv.FormatInt(ttl/second, 10))
+	}
+}
+
+// outcomeTTL is how long upstream's answer is remembered, nanoseconds; 0: not at all, or only the manager knows.
+func (s *Stream) outcomeTTL() int64 {
+	switch s.answer.outcome {
+	case config.OutcomeCommit:
+		return max(int64(s.route.CommittedTTL), 0) // ManagersTTL is negative
+	case config.OutcomeReject:
+		return max(int64(s.route.RejectedTTL), 0)
+	}
+	return 0
 }
 
 // classifyAnswer decides what an answer to a forwarded request means for its reservation.
@@ -127,9 +145,12 @@ func (s *Stream) startRecording(headers [][2]string, end bool) Action {
 		s.phase = phaseStreaming
 		s.recordHead()
 		return Continue
-	case !fits || a.expected > limit || !s.rpc && a.streamed:
+	case !fits || a.expected > limit || !s.rpc && a.streamed && !s.route.JSONRPC:
 		s.phase = phaseStreaming
 		s.recordOutcome(nil, true)
+		return Continue
+	case a.streamed && s.route.JSONRPC:
+		s.phase = phaseCopying
 		return Continue
 	case s.commitsBeforeReply():
 		s.phase = phaseHolding

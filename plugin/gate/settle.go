@@ -169,6 +169,7 @@ func (p *Plugin) replayFound(c *call, r *reply, s *Stream) {
 	}
 	if s != nil {
 		s.countReplay(a.State)
+		s.remembered = int64(a.ExpiresIn)
 		s.replay(&a.Result)
 	}
 }
@@ -336,7 +337,10 @@ func (p *Plugin) retryReport(c *call, _ *reply, _ *Stream) { p.calls.retryLater(
 
 func (p *Plugin) showPending(_ *call, _ *reply, s *Stream) { s.answerPending() }
 
-func (p *Plugin) showRecorded(_ *call, r *reply, s *Stream) { s.replay(&r.answer.Result) }
+func (p *Plugin) showRecorded(_ *call, r *reply, s *Stream) {
+	s.remembered = int64(r.answer.ExpiresIn)
+	s.replay(&r.answer.Result)
+}
 
 func (p *Plugin) showUnknown(_ *call, _ *reply, s *Stream) { s.outcomeUnknown() }
 

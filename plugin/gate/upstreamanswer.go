@@ -81,10 +81,11 @@ func (c *carried) unanswered(status int, title string) {
 	s := c.stream
 	s.endUnknown()
 	if c.clientPresent() {
-		s.refuse(&api.Problem{
-			Status: status, Code: api.CodeOutcomeUnknown, Title: title,
-			Detail: "The request may have been executed. It is not executed again under its key.",
-		})
+		detail := "The request may have been executed. It is not executed again under its key."
+		if s.route.Resumable {
+			detail = "The request may have been executed. Upstream continues it if it is sent again with the same key."
+		}
+		s.refuse(&api.Problem{Status: status, Code: api.CodeOutcomeUnknown, Title: title, Detail: detail})
 	}
 }
 
@@ -155,7 +156,7 @@ func (c *carried) record(headers [][2]string, body []byte, bodySize int) {
 	if s.route.Response.NoBody && fits && bodySize > 0 {
 		s.recordHead()
 	} else {
-		s.recordOutcome(body, !whole || !fits || len(body) > s.route.MaxResponseBody || a.streamed)
+		s.recordOutcome(body, !whole || !fits || len(body) > s.route.MaxResponseBody || a.streamed && !s.route.JSONRPC)
 	}
 	if !c.clientPresent() {
 		s.detachCall()
@@ -200,12 +201,13 @@ func (s *Stream) replyToClient(f *clientAnswer) {
 		case headerContentType:
 			contentType, typed = h[1], true
 		default:
-			if skipHeader(h[0], named) {
+			if skipHeader(h[0], named) || s.route.Adds(h[0]) {
 				continue
 			}
 		}
 		headers = append(headers, h)
 	}
+	s.remembered = s.outcomeTTL()
 	headers = s.addStatusHeaders(headers)
 	body := s.attach(endToEnd(f.trailers), f.body)
 	s.fixType(contentType, typed, len(body))

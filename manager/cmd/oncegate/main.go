@@ -5,7 +5,8 @@
 //	oncegate jobs list|get|cancel|...         look after the jobs of a running manager
 //	oncegate ledger list|get|resolve|shard    look after the ledger of a running manager
 //	oncegate unreadable list|delete           look after records that a running manager cannot read
-//	oncegate wal verify|dump|stats            look at a data directory
+//	oncegate gate explain                     check and print a configuration of the gate
+//	oncegate wal verify|dump|stats|repair     look at a data directory, and repair it
 //	oncegate version                          print the version
 //	oncegate help                             list the commands
 //
@@ -17,6 +18,7 @@ import (
 	"os"
 
 	"github.com/oncegate/oncegate/manager/internal/cli"
+	"github.com/oncegate/oncegate/plugin/config"
 )
 
 // buildVersion is set by the linker for releases: -X main.buildVersion=v1.2.3.
@@ -26,5 +28,5 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
 		relaxTimers()
 	}
-	os.Exit(cli.Main(buildVersion))
+	os.Exit(cli.Main(buildVersion, config.Explain))
 }

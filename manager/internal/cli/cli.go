@@ -27,6 +27,8 @@ type Environment struct {
 	Environ []string
 	// Version of a release; "" for other builds, which name their commit.
 	Version string
+	// ExplainGate checks a configuration of the gate, and returns it with every field spelled out.
+	ExplainGate func(config []byte) ([]byte, error)
 }
 
 // exitError ends the program with an exit code of its own.
@@ -46,7 +48,8 @@ func commands() map[string]command {
 		"peers":      {"look at how far a running manager is behind other data centres: status", peersMain},
 		"unreadable": {"list, delete records that a running manager cannot read", unreadableMain},
 		"doctor":     {"look at a running deployment, and say what is wrong with it and what to do", doctorMain},
-		"wal":        {"look at a data directory: verify, dump, stats", walMain},
+		"gate":       {"check a configuration of the gate, and print it with every field: explain", gateMain},
+		"wal":        {"look at a data directory: verify, dump, stats; repair it", walMain},
 		"restore":    {"make a data directory from what a manager shipped to object storage", restoreMain},
 		"quarantine": {"begin, end, status: refuse keys that a store may have forgotten after it was restored", quarantineMain},
 		"ship":       {"look at what a manager ships to object storage, and check that it can be restored: status, verify", shipMain},
