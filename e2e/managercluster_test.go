@@ -131,6 +131,11 @@ var managerTroubles = map[string]managerTrouble{
 	"the gate's certificate is of another CA": withFiles(func(t *testing.T, x *tlsStack) (*identity, *identity) {
 		return newIdentity(t, "payments gate", x.stranger), x.ca
 	}),
+	"the gate has no certificate": {cluster: func(t *testing.T, _ *tlsStack, c *clusterv3.Cluster) {
+		if err := changeSocket(c, func(context *tlsv3.UpstreamTlsContext) { context.CommonTlsContext.TlsCertificates = nil }); err != nil {
+			t.Fatal(err)
+		}
+	}},
 	"the gate's certificate has ended": withFiles(func(t *testing.T, x *tlsStack) (*identity, *identity) {
 		return newIdentityUntil(t, "payments gate", x.ca, time.Now().Add(-time.Minute)), x.ca
 	}),
