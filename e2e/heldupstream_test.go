@@ -6,13 +6,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 )
 
 // heldUpstream counts its requests, and holds those with x-hold until release. Other headers
-// choose its answer: x-hints sends 103 first, and x-status is the status instead of 201.
+// choose its answer: x-hints sends 103 first, x-status is the status instead of 201, and x-more is how many bytes are added.
 type heldUpstream struct {
 	address string
 	release func()
@@ -52,6 +53,9 @@ func newHeldUpstream(t *testing.T) *heldUpstream {
 			status = http.StatusCreated
 		}
 		answer := fmt.Sprintf("execution %d of %s with %d bytes", n, key, len(body))
+		if more, err := strconv.Atoi(r.Header.Get("X-More")); err == nil {
+			answer += strings.Repeat("x", more)
+		}
 		if r.Method == "HEAD" {
 			w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
 		}

@@ -136,13 +136,19 @@ type identity struct {
 // newIdentity makes an identity that the issuer vouches for, without one it does so itself.
 func newIdentity(t *testing.T, name string, issuer *identity) *identity {
 	t.Helper()
+	return newIdentityUntil(t, name, issuer, time.Now().Add(24*time.Hour))
+}
+
+// newIdentityUntil is newIdentity with the end of its certificate.
+func newIdentityUntil(t *testing.T, name string, issuer *identity, end time.Time) *identity {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	id := &identity{key: key, cert: &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: end,
 		IsCA: issuer == nil, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}}

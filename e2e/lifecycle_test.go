@@ -376,9 +376,9 @@ type flight struct {
 }
 
 // fly starts a request that upstream holds, and 50 duplicates.
-func (l *lifecycle) fly(t *testing.T) *flight {
+func (l *lifecycle) fly(t *testing.T, headers ...string) *flight {
 	t.Helper()
-	f := &flight{l: l, call: pay(newKey(), "x-hold", "yes")}
+	f := &flight{l: l, call: pay(newKey(), append(headers, "x-hold", "yes")...)}
 	f.send(t, l.proxies[0], 1)
 	eventually(t, "the request does not arrive", func() error {
 		if n := l.upstream.count(*f.call.key); n != 1 {

@@ -250,10 +250,11 @@ func (r *tableRig) fail(t *testing.T, fault managerFault, op api.Op, status int,
 }
 
 // managerOverflows has room for one stream to the manager, and two workers. Requests of the other worker wait for a while, and
-// do not run.
+// do not run before a retry comes to the worker with the stream.
 func managerOverflows(t *testing.T, r *tableRig) {
 	p := r.proxies[0]
-	served, refused := 0, 0
+	served := 0
+	var refused []call
 	eventually(t, "one worker has the only stream", func() error {
 		c := pay(newKey(), "Connection", "close")
 		a := send(t, p, c)
@@ -263,15 +264,29 @@ func managerOverflows(t *testing.T, r *tableRig) {
 			r.wantRuns(t, c, 1)
 			wantReplay(t, p, c, a)
 		case a.status == 503 && a.headers.Get("Idempotency-Status") == "manager-unavailable":
-			refused++
+			refused = append(refused, c)
 			r.wantRuns(t, c, 0)
+			if a.headers.Get("Retry-After") == "" {
+				t.Errorf("no Retry-After: %v", a)
+			}
 		default:
 			t.Errorf("%v", a)
 		}
-		if served == 0 || refused == 0 {
-			return fmt.Errorf("%d requests are served, %d are refused", served, refused)
+		if served == 0 || len(refused) == 0 {
+			return fmt.Errorf("%d requests are served, %d are refused", served, len(refused))
 		}
 		return nil
 	})
+	for _, c := range refused {
+		var first answer
+		eventually(t, "no retry is served", func() error {
+			if first = send(t, p, c); first.status != 201 {
+				return fmt.Errorf("%v", first)
+			}
+			return nil
+		})
+		wantReplay(t, p, c, first)
+		r.wantRuns(t, c, 1)
+	}
 	r.front.cut() // another worker may have the stream next
 }

@@ -29,26 +29,39 @@ type xdsStack struct {
 	files map[string]proto.Message // as they were last written
 }
 
-func newXDS(t *testing.T, target envoyTarget) *xdsStack {
+func newXDS(t *testing.T, target envoyTarget, settings []string, edits ...func(*bootstrapv3.Bootstrap) error) *xdsStack {
 	t.Helper()
 	x := &xdsStack{lifecycle: &lifecycle{envoy: target, upstream: newHeldUpstream(t)}, files: map[string]proto.Message{}}
-	x.stack = &stack{dir: t.TempDir(), target: target, mode: "body", paymentsAddr: x.upstream.address}
+	x.stack = &stack{dir: t.TempDir(), target: target, mode: "body", paymentsAddr: x.upstream.address, settings: settings}
 	x.stopAtEnd(t)
 	x.startManager(t)
-	x.bootstrap = bootstrapOf(t, x.stack, "body", map[string]any{"pending_wait_timeout": 60, "pending_ttl_seconds": 600, "committed_ttl_seconds": 3600})
+	x.lifecycle.bootstrap = bootstrapOf(t, x.stack, "body", map[string]any{"pending_wait_timeout": 60, "pending_ttl_seconds": 600, "committed_ttl_seconds": 3600})
+	for _, edit := range edits {
+		if err := edit(x.lifecycle.bootstrap); err != nil {
+			t.Fatal(err)
+		}
+	}
 	x.write(t)
+	x.startEnvoy(t)
+	return x
+}
+
+// startEnvoy adds an Envoy that reads the files.
+func (x *xdsStack) startEnvoy(t *testing.T) *proxy {
+	t.Helper()
 	config, err := envoy.MarshalBootstrap(x.files[envoy.XDSBootstrap].(*bootstrapv3.Bootstrap))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := target.start(x.path("envoy"), config, 2, "--use-dynamic-base-id", "--disable-hot-restart", "--drain-time-s", "600")
+	dir := x.path(fmt.Sprintf("envoy-%d", len(x.proxies)))
+	p, err := x.target.start(dir, config, 2, "--use-dynamic-base-id", "--disable-hot-restart", "--drain-time-s", "600")
 	if p != nil {
 		x.proxies = append(x.proxies, p)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return x
+	return p
 }
 
 // write renames new versions of the files that changed into their folder, and returns their names.
@@ -68,18 +81,25 @@ func (x *xdsStack) write(t *testing.T) (changed []string) {
 		}
 		x.files[name] = m
 		changed = append(changed, name)
-		text, err := protojson.Marshal(m) // JSON is YAML
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(x.path("new"), text, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(x.path("new"), filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		replaceFile(t, filepath.Join(dir, name), m)
 	}
 	return changed
+}
+
+// replaceFile renames a file of xDS into its folder.
+func replaceFile(t *testing.T, name string, m proto.Message) {
+	t.Helper()
+	text, err := protojson.Marshal(m) // JSON is YAML
+	if err != nil {
+		t.Fatal(err)
+	}
+	unread := filepath.Join(t.TempDir(), "new")
+	if err := os.WriteFile(unread, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(unread, name); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // change changes the static configuration, which must lead to one other file, and waits until Envoy shows a text of it.
@@ -198,7 +218,7 @@ func (l *payer) end() {
 // keys are answered from the shared data, which stays: the ledger is not asked.
 func TestXDSFilesChangeUnderLoad(t *testing.T) {
 	eachVersion(t, func(t *testing.T, target envoyTarget) {
-		x := newXDS(t, target)
+		x := newXDS(t, target, nil)
 		f := x.fly(t)
 		l := x.payAll(t, nil)
 		l.more(t, 20)
@@ -263,7 +283,7 @@ func TestXDSFilesChangeUnderLoad(t *testing.T) {
 // A changed cluster of the gate's own calls cuts them off. That costs requests and runs nothing twice.
 func TestReplacedClustersRunNothingTwice(t *testing.T) {
 	eachVersion(t, func(t *testing.T, target envoyTarget) {
-		x := newXDS(t, target)
+		x := newXDS(t, target, nil)
 		f := x.fly(t)
 		l := x.payAll(t, func(key string) error {
 			for range 2 {

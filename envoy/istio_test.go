@@ -31,13 +31,19 @@ type resource struct {
 	Spec json.RawMessage `json:"spec"`
 }
 
-// resources reads a file; nothing but these four fields may be in an object.
+// resources reads a file for Istio.
 func resources(t *testing.T, name string) []resource {
 	t.Helper()
 	text, err := Files.ReadFile("istio/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return parseResources(t, name, text)
+}
+
+// parseResources reads a file's objects; nothing but the four fields may be in an object.
+func parseResources(t *testing.T, name string, text []byte) []resource {
+	t.Helper()
 	var out []resource
 	for doc := range strings.SplitSeq(string(text), "\n---\n") {
 		var r resource

@@ -236,6 +236,15 @@ func TestEnvoyIsJudged(t *testing.T) {
           "connection_keepalive"`},
 			level: OK, check: checkHTTP2,
 		},
+		// Istio's useClientProtocol. The gate's streams have no client, and Envoy takes HTTP/1 for them.
+		"managers with HTTP/2 for clients of HTTP/2": {
+			replace: []string{`"explicit_http_config": {
+         "http2_protocol_options": {
+          "connection_keepalive"`, `"use_downstream_protocol_config": {
+         "http2_protocol_options": {
+          "connection_keepalive"`},
+			level: Fail, check: checkHTTP2, found: `cluster "oncegate_manager" has no HTTP/2`,
+		},
 		"no healthy endpoint": {
 			clusters: []string{`"eds_health_status": "HEALTHY"`, `"eds_health_status": "UNHEALTHY"`},
 			level:    Fail, check: checkCluster, found: "none of them healthy",

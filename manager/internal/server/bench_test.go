@@ -23,7 +23,7 @@ import (
 func benchServer(b *testing.B, st store.Store) *Server {
 	b.Helper()
 	b.Cleanup(func() { _ = st.Close() })
-	l, err := ledger.New(st, ledger.Options{MaxEntries: 20_000_000, MaxBytes: 1 << 40, ScopeShare: -1})
+	l, err := ledger.New(st, ledger.Options{MaxEntries: 20_000_000, MaxBytes: 1 << 40, ScopeShare: -1, MaxResultBytes: ledger.MaxResultLimit})
 	if err != nil {
 		b.Fatal(err)
 	}

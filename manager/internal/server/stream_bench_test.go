@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
+	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/managertest/calls"
 )
 
@@ -72,11 +74,20 @@ func singleCaller(b *testing.B, site *httpdtest.Site) func(api.Op, []byte) int {
 	}
 }
 
-// BenchmarkSmallCallsBesideLarge is the time of small calls by 8 callers: alone, beside commits of 1 MiB one after the other on a stream for
-// large messages, and beside the same commits on the stream of the small calls, as a gate never sends them. All take turns.
+// BenchmarkSmallCallsBesideLarge is the time of small calls by 8 callers: alone, beside large commits one after the other on a stream for
+// large messages, and beside the same commits on the stream of the small calls, as a gate never sends them. All take turns, and the best
+// turn of each counts. A ledger records up to 4 MiB. It refuses 16 MiB, the most that a gate sends.
 func BenchmarkSmallCallsBesideLarge(b *testing.B) {
-	const turns, callers, each = 8, 8, 400
-	site := httpdtest.Start(b, benchServer(b, volatileStore(b)), httpdtest.Options{})
+	for engine, open := range map[string]func(*testing.B) store.Store{"memory": volatileStore, "wal": durableStore} {
+		for _, size := range []int{1 << 20, 4 << 20, 16 << 20} {
+			b.Run(fmt.Sprintf("%s/%dMiB", engine, size>>20), func(b *testing.B) { smallBesideLarge(b, open(b), size) })
+		}
+	}
+}
+
+func smallBesideLarge(b *testing.B, st store.Store, size int) {
+	const turns, callers, each = 8, 8, 100
+	site := httpdtest.Start(b, benchServer(b, st), httpdtest.Options{})
 	open := func(header ...string) *calls.Stream {
 		st, err := calls.Open(b.Context(), site.Base, header...)
 		if err != nil {
@@ -86,24 +97,25 @@ func BenchmarkSmallCallsBesideLarge(b *testing.B) {
 		return st
 	}
 	small, large := open(), open(api.HeaderStream, api.StreamLarge)
-	var n atomic.Int64
+	var n, larges atomic.Int64
 	call := func(st *calls.Stream, op api.Op, message []byte) time.Duration {
 		begun := time.Now()
 		replies, err := st.Do(calls.Call{Op: op, Message: message})
-		if err != nil || replies[0].Status > 201 {
+		if err != nil || replies[0].Status > 201 && replies[0].Status != 413 {
 			b.Errorf("%s: %v, %v", op, replies, err)
 		}
 		return time.Since(begun)
 	}
-	// pair reserves and commits a new key, and returns the time of the commit.
-	pair := func(st *calls.Stream, body []byte) time.Duration {
+	// pair reserves and commits a new key, and returns the time of both.
+	pair := func(st *calls.Stream, body []byte) (reserved, committed time.Duration) {
 		reserve := api.ReserveRequest{Key: strconv.FormatInt(n.Add(1), 10), Token: "0123456789abcdef0123456789abcdef"}
 		commit := api.FinishRequest{Key: reserve.Key, Token: reserve.Token, TTL: time.Millisecond, Result: api.Result{Status: 201, Body: body}}
-		call(st, api.OpReserve, reserve.AppendRaw(nil))
-		return call(st, api.OpCommit, commit.AppendRaw(nil))
+		reserved = call(st, api.OpReserve, reserve.AppendRaw(nil))
+		return reserved, call(st, api.OpCommit, commit.AppendRaw(nil))
 	}
 	kinds := []string{"alone", "beside", "together"}
-	took := make([][]time.Duration, len(kinds))
+	best := map[string]time.Duration{}
+	var besideFor time.Duration
 	for b.Loop() {
 		for turn := range turns * len(kinds) {
 			kind := turn % len(kinds)
@@ -112,35 +124,47 @@ func BenchmarkSmallCallsBesideLarge(b *testing.B) {
 			if kind > 0 {
 				st := []*calls.Stream{1: large, 2: small}[kind]
 				work.Go(func() {
-					for body := make([]byte, 1<<20-1<<10); ; {
+					for body := make([]byte, size-1<<10); ; {
 						select {
 						case <-stop:
 							return
 						default:
 							pair(st, body)
+							larges.Add(1)
 						}
 					}
 				})
 			}
-			all := make([]time.Duration, callers*each)
+			reserves, commits := make([]time.Duration, callers*each), make([]time.Duration, callers*each)
+			begun := time.Now()
 			var clients sync.WaitGroup
 			for c := range callers {
 				clients.Go(func() {
 					for i := range each {
-						all[c*each+i] = pair(small, make([]byte, 256))
+						reserves[c*each+i], commits[c*each+i] = pair(small, make([]byte, 256))
 					}
 				})
 			}
 			clients.Wait()
+			if kind > 0 {
+				besideFor += time.Since(begun)
+			}
 			close(stop)
 			work.Wait()
-			took[kind] = append(took[kind], all...)
+			for op, all := range map[string][]time.Duration{"reserve": reserves, "commit": commits} {
+				slices.Sort(all)
+				for share, took := range map[string]time.Duration{"p50": all[len(all)/2], "p99": all[len(all)*99/100]} {
+					name := kinds[kind] + "-" + op + "-" + share + "-us"
+					if old, ok := best[name]; !ok || took < old {
+						best[name] = took
+					}
+				}
+			}
 		}
 	}
 	b.ReportMetric(0, "ns/op") // of all turns together, so of nothing
-	for kind, all := range took {
-		slices.Sort(all)
-		b.ReportMetric(float64(all[len(all)/2].Microseconds()), kinds[kind]+"-p50-us")
-		b.ReportMetric(float64(all[len(all)*99/100].Microseconds()), kinds[kind]+"-p99-us")
+	b.ReportMetric(float64(larges.Load())/besideFor.Seconds(), "large/s")
+	for name, took := range best {
+		b.ReportMetric(float64(took.Microseconds()), name)
 	}
 }
