@@ -36,7 +36,7 @@ var mayImport = map[string][]string{
 
 	"plugin":                      {"plugin/sdk"},
 	"plugin/sdk":                  {"manager/api", "plugin/cache", "plugin/gate"},
-	"plugin/gate":                 {"manager/api", "plugin/cache", "plugin/config", "plugin/request"},
+	"plugin/gate":                 {"manager/api", "plugin/cache", "plugin/config", "plugin/internal/jsonguard", "plugin/request"},
 	"plugin/request":              {"manager/api", "plugin/config", "plugin/internal/jsonguard"},
 	"plugin/config":               {"manager/api", "plugin/internal/jsonguard"},
 	"plugin/cache":                {"manager/api"},

@@ -234,6 +234,9 @@ type Route struct {
 	// ReplayHeader is the lower-case name of the header that marks replays.
 	ReplayHeader string
 	Problems     Problems
+	// LifetimePath is the path of the JSON answers to GET to which the gate adds LifetimeMember, with CommittedTTL; empty:
+	// there is none.
+	LifetimePath string
 	// Resumable: upstream continues an attempt that it has begun, so an unknown outcome frees the key.
 	Resumable bool
 	// JSONRPC: bodies are JSON-RPC 2.0. A replay has the id of the request that it answers, and batches are refused.

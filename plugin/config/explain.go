@@ -162,6 +162,7 @@ func (t *Route) members() members {
 		{"commit", choice(t.Commit, "before_reply", "async")},
 		{"outcomes", t.Outcomes.members()},
 		{"outcome_header", t.OutcomeHeader},
+		{"lifetime_path", t.LifetimePath},
 		{"resumable", t.Resumable},
 		{"jsonrpc", t.JSONRPC},
 		{"forward", members{{"key_header", t.Forward.KeyHeader}, {"attempt_header", t.Forward.AttemptHeader}, {"token_header", t.Forward.TokenHeader}, {"scope_header", t.Forward.ScopeHeader}}},

@@ -1,6 +1,10 @@
 package config
 
-import "github.com/tidwall/gjson"
+import (
+	"strings"
+
+	"github.com/tidwall/gjson"
+)
 
 func readLookup(r *reader, path string, v gjson.Result) (where string) {
 	r.object(path, v, []field{{"path", func(path string, v gjson.Result) {
@@ -23,6 +27,22 @@ func (c *Config) Lost(method, path string) (string, *Route) {
 		}
 	}
 	return "POST", nil
+}
+
+// LifetimeMember is the member that says how long clients may use a key, as an ISO 8601 duration. It is the one of Iceberg's
+// REST catalog.
+const LifetimeMember = "idempotency-key-lifetime"
+
+// Lifetime returns the route whose lifetime the answer to GET for a path must have; nil: there is none. The path's query is
+// ignored.
+func (c *Config) Lifetime(path string) *Route {
+	path, _, _ = strings.Cut(path, "?")
+	for i := range c.rules {
+		if t := &c.rules[i].route; t.LifetimePath != "" && t.LifetimePath == path {
+			return t
+		}
+	}
+	return nil
 }
 
 // First returns the first rule's route, for answers to requests that no rule matches.

@@ -52,6 +52,7 @@ var protocols = [...]protocol{
 	{"iceberg", `{
 		"methods": ["POST", "DELETE"],
 		"key": {"format": "uuid"},
+		"lifetime_path": "/v1/config",
 		"outcomes": {"commit": ["2xx", "3xx"], "reject": ["4xx"], "release": ["401", "403", "408", "419", "421", "425", "429", "503"], "hold": ["5xx"]},
 		"committed_ttl_seconds": 86400, "rejected_ttl_seconds": 86400,
 		"problems": {

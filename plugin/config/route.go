@@ -88,6 +88,11 @@ func routeFields(r *reader, t *Route) []field {
 			r.object(path, v, []field{{"header", func(path string, v gjson.Result) { t.ReplayHeader = readOwnHeader(r, path, v) }}})
 		}},
 		{"problems", func(path string, v gjson.Result) { readProblems(r, path, v, &t.Problems) }},
+		{"lifetime_path", func(path string, v gjson.Result) {
+			t.LifetimePath = r.text(path, v, `"" or a path of 1 to 2048 bytes of visible ASCII that starts with "/" and has no "?" or "#"`, func(s string) bool {
+				return s == "" || plainPath(s)
+			})
+		}},
 		{"resumable", func(path string, v gjson.Result) { t.Resumable = r.boolean(path, v) }},
 		{"jsonrpc", func(path string, v gjson.Result) { t.JSONRPC = r.boolean(path, v) }},
 		{"anonymous", func(path string, v gjson.Result) {
@@ -216,6 +221,9 @@ func (t *Route) check(r *reader, path string) {
 	}
 	if t.ClientAbort == AbortContinue && t.Mode != ModeBody {
 		r.fail(join(path, "client_abort"), `"continue" needs the whole body before the decision; allowed: "cancel" unless "mode" is "body"`)
+	}
+	if t.LifetimePath != "" && t.CommittedTTL < time.Second {
+		r.fail(join(path, "lifetime_path"), `has no lifetime to say; allowed: "" unless "committed_ttl_seconds" is given, at least 1`)
 	}
 	if t.JSONRPC && t.Mode != ModeBody {
 		r.fail(join(path, "jsonrpc"), `true needs the body; allowed: false unless "mode" is "body"`)

@@ -166,6 +166,8 @@
 //	request.go         headers of requests: the key, the scope, what upstream gets to know
 //	requestbody.go     bodies of requests
 //	decide.go          the decision about a request, and duplicates that wait
+//	jsonrpc.go         ids of JSON-RPC requests in replays
+//	lifetime.go        an Iceberg catalog's answer that says how long keys are remembered
 //	lookup.go          clients that ask what became of a request
 //	settle.go          the table of calls to the ledger and their replies
 //	reservation.go     attempts, their renewals, how they end, and their entries in the cache

@@ -26,6 +26,7 @@ const (
 	phaseDelayed                 // the gate's reply waits until the request has come in
 	phaseReroute                 // request held: it goes to api.PathAnswer next; see grpc.go
 	phaseRerouted                // the request went to api.PathAnswer, and the gate replaces the answer
+	phaseLifetime                // the answer says how long keys are remembered; see lifetime.go
 	phaseReplied                 // the gate has replied
 	phaseDone                    // over
 )
@@ -116,8 +117,12 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	method, ok := p.host.RequestHeader(headerMethod)
 	isLookUp := ok && p.asksForLookUp(method)
 	if !ok || !isLookUp && !p.config.Method(method) {
-		if path, _ := p.host.RequestHeader(headerPath); p.asksForBlank(path) {
+		path, _ := p.host.RequestHeader(headerPath)
+		if p.asksForBlank(path) {
 			return s.headersAction(s.noSuchPath(end))
+		}
+		if method == methodGet {
+			s.beginLifetime(path)
 		}
 		return Continue
 	}
@@ -212,6 +217,8 @@ func (s *Stream) OnResponseHeaders(end bool) Action {
 		return s.classifyAnswer(end)
 	case phaseRerouted:
 		return s.replaceBlankHeaders(end)
+	case phaseLifetime:
+		s.readLifetimeHeaders(end)
 	}
 	return Continue
 }
@@ -233,6 +240,8 @@ func (s *Stream) OnResponseBody(size int, end bool) Action {
 		return s.addTrailers(end)
 	case phaseRerouted:
 		return s.replaceBlankBody(end)
+	case phaseLifetime:
+		return s.addLifetime(size, end)
 	}
 	return Continue
 }

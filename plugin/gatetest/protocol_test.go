@@ -284,3 +284,50 @@ func TestResumableUpstream(t *testing.T) {
 		})
 	}
 }
+
+// A catalog's configuration says how long keys are remembered, if the catalog does not say it itself.
+func TestCatalogSaysHowLongKeysAreRemembered(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, mode := range []string{"headers", "body"} {
+			r := NewRig(t, guest, Options{Config: `{"protocol":"iceberg","mode":"` + mode + `","key":{"required":true},"committed_ttl_seconds":90}`, BodyMode: true})
+			for name, c := range map[string]struct {
+				path, status, body string
+				headers            []string
+				want               string
+			}{
+				"added":              {"/v1/config?warehouse=w", "200", ` {"overrides":{},"defaults":{}}`, nil, ` {"idempotency-key-lifetime":"PT90S","overrides":{},"defaults":{}}`},
+				"added to nothing":   {"/v1/config", "200", `{ }`, nil, `{"idempotency-key-lifetime":"PT90S" }`},
+				"the catalog's":      {"/v1/config", "200", `{"idempotency-key-lifetime":"PT1H"}`, nil, `{"idempotency-key-lifetime":"PT1H"}`},
+				"no object":          {"/v1/config", "200", `[{}]`, nil, `[{}]`},
+				"no JSON":            {"/v1/config", "200", `{`, nil, `{`},
+				"compressed":         {"/v1/config", "200", `{}`, []string{"content-encoding", "gzip"}, `{}`},
+				"another type":       {"/v1/config", "200", `{}`, []string{"content-type", "text/plain"}, `{}`},
+				"a refusal":          {"/v1/config", "404", `{}`, nil, `{}`},
+				"another path":       {"/v1/configs", "200", `{}`, nil, `{}`},
+				"too large":          {"/v1/config", "200", `{"a":"` + strings.Repeat("a", 70<<10) + `"}`, nil, `{"a":"` + strings.Repeat("a", 70<<10) + `"}`},
+				"ended by a trailer": {"/v1/config", "200", `{}`, []string{"x-trailers", "true"}, `{}`},
+			} {
+				x := r.Send(Request{Method: "GET", Path: c.path, Headers: []string{"accept-encoding: gzip"}})
+				want(t, name, x.Upstream.AwaitHeaders(t).Has("accept-encoding"), c.path == "/v1/configs")
+				h := hostsim.H(":status", c.status, "content-type", "application/json; charset=utf-8")
+				trailers := false
+				for i := 0; i < len(c.headers); i += 2 {
+					h.Set(c.headers[i], c.headers[i+1])
+					trailers = c.headers[i] == "x-trailers"
+				}
+				half := len(c.body) / 2
+				x.ResponseHeaders(h, false)
+				x.ResponseData([]byte(c.body[:half]), false)
+				x.ResponseData([]byte(c.body[half:]), false)
+				if trailers {
+					x.ResponseTrailers(hostsim.H("x-a", "1"))
+				} else {
+					x.ResponseData(nil, true)
+				}
+				p := x.Response()
+				want(t, name, p.Body, c.want)
+				want(t, name, p.Header("idempotency-status"), "")
+			}
+		}
+	})
+}
