@@ -253,7 +253,7 @@ func TestLookUpHasRouteAndScopeOfTheLostRequest(t *testing.T) {
 			{"/lost?path=/put&path=/body", "k", "", "invalid-request"},
 			{"/lost?path=/a%00", "k", "", "invalid-request"},
 			{"/lost?path=/payments", "", "", "key-required"},
-			{"/lost?path=/payments", "a b", "", "invalid-key"},
+			{"/lost?path=/payments", "a,b", "", "invalid-key"},
 		} {
 			q := Request{Method: "GET", Path: c.path, Key: c.key}
 			if c.header != "" {
