@@ -331,7 +331,7 @@ func TestUnaryRefusals(t *testing.T) {
 		key := newKey()
 		r.call(t, key, "pay")
 		wantRefusal(t, "another message", r.call(t, key, "PAY"), codes.InvalidArgument, "fingerprint-mismatch")
-		wantRefusal(t, "a bad key", r.call(t, "a b", "pay"), codes.InvalidArgument, "invalid-key")
+		wantRefusal(t, "a bad key", r.call(t, "a,b", "pay"), codes.InvalidArgument, "invalid-key")
 
 		key = newKey()
 		held := make(chan rpcAnswer, 1)

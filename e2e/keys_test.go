@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -208,6 +209,31 @@ func TestUpstreamGetsToKnowTheReservation(t *testing.T) {
 		c.key = nil
 		if h := wantFirst(t, p, c, 201).seen(t).Headers; len(h.Values("x-token"))+len(h.Values("x-provider-key"))+len(h.Values("x-attempt"))+len(h.Values("x-scope")) != 0 {
 			t.Errorf("without a key: %v", h)
+		}
+	})
+}
+
+// A key with blanks is one key, in quotes and bare, in the ledger and for the upstream.
+func TestKeysWithBlanks(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
+		s := newAskedStack(t, target, mode, map[string]any{"forward": map[string]any{"key_header": "x-key"}})
+		p := s.proxies[0]
+		key := newKey() + ` "a"  b`
+		quoted := `"` + strings.ReplaceAll(key, `"`, `\"`) + `";v=1`
+		first := wantFirst(t, p, pay(quoted), 201)
+		if got := first.seen(t).Headers.Get("x-key"); got != key {
+			t.Errorf("the upstream got the key %q, want %q", got, key)
+		}
+		wantReplay(t, p, pay(quoted), first)
+		wantReplay(t, p, pay(key), first)
+		resp, err := client.Get("http://" + s.managerAddr + "/v1/ledger/entries?key=" + url.QueryEscape(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		var page struct{ Entries []struct{ Key, State string } }
+		if err := json.NewDecoder(resp.Body).Decode(&page); err != nil || len(page.Entries) != 1 || page.Entries[0].Key != key {
+			t.Errorf("the ledger has %+v, %v", page, err)
 		}
 	})
 }

@@ -36,13 +36,33 @@ func TestClientsLookUpLostAnswers(t *testing.T) {
 				t.Errorf("running: %v", a)
 			}
 		}
+		wrong := look
+		wrong.path += "&wait_ms=30001"
+		wantProblem(t, here, wrong, 400, "invalid-request")
+		wait := look
+		wait.path += "&wait_ms=300"
+		if a := send(t, there, wait); a.status != 202 || string(a.body) != `{"state":"pending"}` {
+			t.Errorf("after a wait: %v", a)
+		}
+		wait.path = look.path + "&wait_ms=30000"
+		waited := make(chan answer, 2)
+		for _, p := range []*proxy{here, there} {
+			go func() {
+				a, err := do(t.Context(), p, wait)
+				if err != nil {
+					t.Errorf("a look-up that waits: %v", err)
+				}
+				waited <- a
+			}()
+		}
+		here.awaitMetric(t, "oncegate_gate_waiters", 1)
+		there.awaitMetric(t, "oncegate_gate_waiters", 1)
 		close(goOn)
 		first := <-answers
 		if first.status != 201 {
 			t.Fatalf("first: %v", first)
 		}
-		for _, p := range []*proxy{here, there} {
-			a := send(t, p, look)
+		for _, a := range []answer{send(t, here, look), send(t, there, look), <-waited, <-waited} {
 			if got := a.headers.Values("Cache-Control"); len(got) != 1 || got[0] != "no-store" {
 				t.Errorf("a look-up may be cached: %q", got)
 			}

@@ -111,7 +111,7 @@ func TestBadKeysAreRefused(t *testing.T) {
 			return string(text)
 		}
 		before := total()
-		for _, key := range []string{strings.Repeat("k", 256), strings.Repeat("k", 5000), "", "a b", `""`} {
+		for _, key := range []string{strings.Repeat("k", 256), strings.Repeat("k", 5000), "", "a, b", `" a"`, `""`} {
 			wantProblem(t, p, pay(key), 400, "invalid-key")
 		}
 		// Go's client refuses to send these.

@@ -205,7 +205,7 @@ func TestAccessLogNamesTheDecision(t *testing.T) {
 		post("/twice", "k")
 		post("/twice", "k")
 		want["/twice"] = []string{"200 - via_upstream executed", "200 - oncegate_replayed replayed"}
-		post("/invalid", "a b")
+		post("/invalid", "a,b")
 		want["/invalid"] = []string{"400 - oncegate_invalid-key invalid-key"}
 		post("/large", "k")
 		post("/large", "k")

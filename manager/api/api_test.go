@@ -168,22 +168,24 @@ func TestValidationRefusesBadFields(t *testing.T) {
 		return FinishRequest{Key: "k", Token: "t", Result: Result{Status: 200}}
 	}
 	for want, change := range map[string]func(*FinishRequest){
-		`key: must be 1 to 255 bytes of visible ASCII`:                                     func(r *FinishRequest) { r.Key = "" },
-		`key: "a b": must be 1 to 255 bytes of visible ASCII`:                              func(r *FinishRequest) { r.Key = "a b" },
-		`key: "\u00e9": must be 1 to 255 bytes of visible ASCII`:                           func(r *FinishRequest) { r.Key = "é" },
-		`key: "` + long[:64] + `... (256 bytes)": must be 1 to 255 bytes of visible ASCII`: func(r *FinishRequest) { r.Key = long[:256] },
-		`scope: "\x7f": must be at most 255 bytes of visible ASCII`:                        func(r *FinishRequest) { r.Scope = "\x7f" },
-		`token: must be 1 to 64 bytes of visible ASCII`:                                    func(r *FinishRequest) { r.Token = "" },
-		`fingerprint: "\n": must be at most 128 bytes of visible ASCII`:                    func(r *FinishRequest) { r.Fingerprint = "\n" },
-		`ttl_ms: "-1": must be a whole number from 0 to 31622400000`:                       func(r *FinishRequest) { r.TTL = -time.Millisecond },
-		`result.status: "1000": must be 100 to 999`:                                        func(r *FinishRequest) { r.Result.Status = 1000 },
-		`result.headers: "A": header names must be lower-case HTTP tokens`:                 func(r *FinishRequest) { r.Result.Headers = []Header{{"A", ""}} },
-		`result.headers: ":status": header names must be lower-case HTTP tokens`:           func(r *FinishRequest) { r.Result.Headers = []Header{{":status", "1"}} },
-		`result.headers: header names must be lower-case HTTP tokens`:                      func(r *FinishRequest) { r.Result.Headers = []Header{{"", ""}} },
-		`result.headers: "a": header values must not hold control characters`:              func(r *FinishRequest) { r.Result.Headers = []Header{{"a", "b\r\nc: d"}} },
-		`result.headers: "257 headers": must be at most 256 headers of 65536 bytes in all`: func(r *FinishRequest) { r.Result.Headers = make([]Header, 257) },
-		`result.headers: "65537 bytes": must be at most 256 headers of 65536 bytes in all`: func(r *FinishRequest) { r.Result.Headers = []Header{{"a", strings.Repeat("x", 65536)}} },
-		`result.body: must be empty when the body is omitted`:                              func(r *FinishRequest) { r.Result.BodyOmitted, r.Result.Body = true, []byte("x") },
+		`key: must be 1 to 255 bytes of printable ASCII without a blank at either end`:                                     func(r *FinishRequest) { r.Key = "" },
+		`key: " a": must be 1 to 255 bytes of printable ASCII without a blank at either end`:                               func(r *FinishRequest) { r.Key = " a" },
+		`key: "a ": must be 1 to 255 bytes of printable ASCII without a blank at either end`:                               func(r *FinishRequest) { r.Key = "a " },
+		`scope: "a b": must be at most 255 bytes of visible ASCII`:                                                         func(r *FinishRequest) { r.Scope = "a b" },
+		`key: "\u00e9": must be 1 to 255 bytes of printable ASCII without a blank at either end`:                           func(r *FinishRequest) { r.Key = "é" },
+		`key: "` + long[:64] + `... (256 bytes)": must be 1 to 255 bytes of printable ASCII without a blank at either end`: func(r *FinishRequest) { r.Key = long[:256] },
+		`scope: "\x7f": must be at most 255 bytes of visible ASCII`:                                                        func(r *FinishRequest) { r.Scope = "\x7f" },
+		`token: must be 1 to 64 bytes of visible ASCII`:                                                                    func(r *FinishRequest) { r.Token = "" },
+		`fingerprint: "\n": must be at most 128 bytes of visible ASCII`:                                                    func(r *FinishRequest) { r.Fingerprint = "\n" },
+		`ttl_ms: "-1": must be a whole number from 0 to 31622400000`:                                                       func(r *FinishRequest) { r.TTL = -time.Millisecond },
+		`result.status: "1000": must be 100 to 999`:                                                                        func(r *FinishRequest) { r.Result.Status = 1000 },
+		`result.headers: "A": header names must be lower-case HTTP tokens`:                                                 func(r *FinishRequest) { r.Result.Headers = []Header{{"A", ""}} },
+		`result.headers: ":status": header names must be lower-case HTTP tokens`:                                           func(r *FinishRequest) { r.Result.Headers = []Header{{":status", "1"}} },
+		`result.headers: header names must be lower-case HTTP tokens`:                                                      func(r *FinishRequest) { r.Result.Headers = []Header{{"", ""}} },
+		`result.headers: "a": header values must not hold control characters`:                                              func(r *FinishRequest) { r.Result.Headers = []Header{{"a", "b\r\nc: d"}} },
+		`result.headers: "257 headers": must be at most 256 headers of 65536 bytes in all`:                                 func(r *FinishRequest) { r.Result.Headers = make([]Header, 257) },
+		`result.headers: "65537 bytes": must be at most 256 headers of 65536 bytes in all`:                                 func(r *FinishRequest) { r.Result.Headers = []Header{{"a", strings.Repeat("x", 65536)}} },
+		`result.body: must be empty when the body is omitted`:                                                              func(r *FinishRequest) { r.Result.BodyOmitted, r.Result.Body = true, []byte("x") },
 	} {
 		r := good()
 		change(&r)
@@ -339,6 +341,10 @@ func TestVisibleLooksAtEveryByte(t *testing.T) {
 				b[at] = byte(c)
 				if got, want := Visible(string(b), 1, 17), c >= 0x21 && c <= 0x7e; got != want {
 					t.Fatalf("%q is visible: %v, want %v", b, got, want)
+				}
+				inside := at > 0 && at < n-1
+				if got, want := ValidKey(string(b)), c >= 0x21 && c <= 0x7e || c == ' ' && inside; got != want || (WrongKey(string(b)) == "") != want {
+					t.Fatalf("%q is a key: %v, want %v", b, got, want)
 				}
 			}
 		}

@@ -7,9 +7,9 @@ import (
 )
 
 // HeaderKey reads an idempotency key as a header carries it: bare, or as an RFC 8941 string, which is text in quotes
-// with a backslash before each quote and backslash in it. White space around the value and parameters after a string do
-// not count. A list is refused: a proxy makes one of two headers. The key is valid if wrong is ""; otherwise wrong says
-// what is wrong and what is allowed.
+// with a backslash before each quote and backslash in it. Both forms may have blanks inside, because many clients send
+// such keys bare. White space around the value and parameters after a string do not count. A list is refused: a proxy
+// makes one of two headers. The key is valid if wrong is ""; otherwise wrong says what is wrong and what is allowed.
 func HeaderKey(value string) (key, wrong string) {
 	key = strings.Trim(value, " \t")
 	if strings.HasPrefix(key, `"`) {
@@ -25,23 +25,23 @@ func HeaderKey(value string) (key, wrong string) {
 	return key, ""
 }
 
-// WrongKey returns "" if key is 1 to MaxKeyBytes bytes of visible ASCII. Otherwise it says what is wrong and what is
-// allowed.
+// WrongKey returns "" if ValidKey accepts key. Otherwise it says what is wrong and what is allowed.
 func WrongKey(key string) string {
-	if Visible(key, 1, MaxKeyBytes) {
+	if ValidKey(key) {
 		return ""
 	}
 	if key == "" {
-		return "empty; allowed: 1 to 255 bytes of visible ASCII"
+		return "empty; allowed: 1 to 255 bytes of printable ASCII"
 	}
 	if len(key) > MaxKeyBytes {
 		return strconv.Itoa(len(key)) + " bytes; allowed: 1 to 255"
 	}
-	i := 0
-	for key[i] >= 0x21 && key[i] <= 0x7e {
-		i++
+	for i := 0; i < len(key); i++ {
+		if key[i] < ' ' || key[i] > 0x7e {
+			return "byte " + strconv.Itoa(i+1) + " is 0x" + hex.EncodeToString([]byte{key[i]}) + "; allowed: printable ASCII (0x20 to 0x7e)"
+		}
 	}
-	return "byte " + strconv.Itoa(i+1) + " is 0x" + hex.EncodeToString([]byte{key[i]}) + "; allowed: visible ASCII (0x21 to 0x7e)"
+	return "a blank at an end; allowed: blanks between other bytes"
 }
 
 const listOfKeys = "a list; allowed: one key, in quotes if it has a comma"
@@ -98,7 +98,7 @@ func wrongParameters(s string) string {
 
 // StructuredKey has the parts of a key {client_id}:{sequence}:{nonce}.
 type StructuredKey struct {
-	// Client has at least one byte. It may contain colons.
+	// Client has at least one byte. It may contain colons and blanks.
 	Client string
 	// Sequence is a number that grows with each request of the client.
 	Sequence uint64

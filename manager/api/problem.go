@@ -7,7 +7,7 @@ type Code string
 // Problem codes of the gate and the manager.
 const (
 	CodeInvalidRequest      Code = "invalid-request"        // 400: a field is missing, malformed or unknown
-	CodeInvalidKey          Code = "invalid-key"            // 400: the idempotency key is not 1 to 255 bytes of visible ASCII
+	CodeInvalidKey          Code = "invalid-key"            // 400: the idempotency key is not 1 to 255 bytes of printable ASCII without a blank at either end
 	CodeKeyRequired         Code = "key-required"           // 400: this route requires a key
 	CodeUnsupportedProtocol Code = "unsupported-protocol"   // 400: a key on a request that cannot be protected: CONNECT, an upgrade, gRPC
 	CodeScopeAmbiguous      Code = "scope-ambiguous"        // 400: the scope does not tell the caller apart from others

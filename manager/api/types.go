@@ -63,8 +63,7 @@ const (
 
 // Bounds that both sides enforce.
 const (
-	// MaxKeyBytes bounds a client's key: 1 to 255 bytes of visible ASCII
-	// (0x21 to 0x7e).
+	// MaxKeyBytes bounds a client's key, see ValidKey.
 	MaxKeyBytes = 255
 	// MaxScopeBytes bounds a scope: up to 255 bytes of visible ASCII.
 	MaxScopeBytes = 255

@@ -51,7 +51,7 @@ const (
 )
 
 const (
-	allowedKey         = "must be 1 to 255 bytes of visible ASCII"
+	allowedKey         = "must be 1 to 255 bytes of printable ASCII without a blank at either end"
 	allowedScope       = "must be at most 255 bytes of visible ASCII"
 	allowedToken       = "must be 1 to 64 bytes of visible ASCII"
 	allowedFingerprint = "must be at most 128 bytes of visible ASCII"
@@ -68,10 +68,9 @@ var (
 	allowedTTL    = "must be a whole number from 1 to " + strconv.FormatInt(int64(MaxTTL/time.Millisecond), 10)
 )
 
-// ValidateKey reports whether key can name an entry: 1 to MaxKeyBytes bytes of
-// visible ASCII. The error is a *FieldError.
+// ValidateKey reports whether key can name an entry, see ValidKey. The error is a *FieldError.
 func ValidateKey(key string) error {
-	if !Visible(key, 1, MaxKeyBytes) {
+	if !ValidKey(key) {
 		return &FieldError{fieldKey, shorten(key), allowedKey}
 	}
 	return nil
@@ -207,32 +206,40 @@ func (r *Result) Validate() error {
 	return nil
 }
 
+// ValidKey reports whether key is 1 to MaxKeyBytes bytes of printable ASCII (0x20 to 0x7e). It has no blank at either
+// end, because HTTP drops those of a header.
+func ValidKey(key string) bool {
+	return len(key) >= 1 && len(key) <= MaxKeyBytes && key[0] != ' ' && key[len(key)-1] != ' ' && ascii(key, ' ')
+}
+
 // Visible reports whether s is minLen to maxLen bytes of visible ASCII (0x21 to 0x7e).
 func Visible(s string, minLen, maxLen int) bool {
-	if len(s) < minLen || len(s) > maxLen {
-		return false
-	}
+	return len(s) >= minLen && len(s) <= maxLen && ascii(s, 0x21)
+}
+
+// ascii reports whether all bytes of s are from lowest, at most 0x80, to 0x7e.
+func ascii(s string, lowest byte) bool {
 	for ; len(s) >= 8; s = s[8:] {
 		w := uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
 			uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
-		if !visible8(w) {
+		if !ascii8(w, lowest) {
 			return false
 		}
 	}
 	for i := 0; i < len(s); i++ {
-		if s[i] < 0x21 || s[i] > 0x7e {
+		if s[i] < lowest || s[i] > 0x7e {
 			return false
 		}
 	}
 	return true
 }
 
-// visible8 is Visible for eight bytes at a time, because every call has about 150 of them. A byte from 0x80 up has its
-// top bit set. Adding one sets the top bit for 0x7f. Setting the top bit and then subtracting 0x21 clears it for a byte
-// below 0x21. A carry into another byte happens only if a byte is rejected anyway.
-func visible8(w uint64) bool {
+// ascii8 is ascii for eight bytes at a time, because every call has about 150 of them. A byte from 0x80 up has its top bit
+// set. Adding one sets the top bit for 0x7f. Setting the top bit and then subtracting lowest clears it for a byte below
+// lowest. A carry into another byte happens only if a byte is rejected anyway.
+func ascii8(w uint64, lowest byte) bool {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
-	return (w|(w+ones)|^((w|tops)-0x21*ones))&tops == 0
+	return (w|(w+ones)|^((w|tops)-uint64(lowest)*ones))&tops == 0
 }
 
 // headerName reports whether s is a lower-case field name. Names that begin with a colon belong to HTTP/2 and are not

@@ -170,10 +170,9 @@ func (c *Client) do(ctx context.Context, call wire.Call, out any) (replayed bool
 			return false, fmt.Errorf("client: %s %s: %w", call.Method, call.Path, err)
 		}
 	}
-	// A key that can never be sent must not be tried repeatedly. A key that is quoted as in RFC 8941 may be longer than
-	// MaxKeyBytes.
-	if call.Key != "" && !api.Visible(call.Key, 1, 2*api.MaxKeyBytes+2) {
-		return false, fmt.Errorf("client: idempotency key %.64q: must be 1 to %d visible ASCII characters", call.Key, api.MaxKeyBytes)
+	// A key that can never be sent must not be tried repeatedly.
+	if _, wrong := api.HeaderKey(call.Key); call.Key != "" && wrong != "" {
+		return false, fmt.Errorf("client: idempotency key %.64q: %s", call.Key, wrong)
 	}
 	for attempt := 1; ; attempt++ {
 		i := c.at.Load()

@@ -236,7 +236,7 @@ func TestThreeDataCentres(t *testing.T) {
 	if code, out = run("ledger", "home", "k", "--scope", "s", "--json"); code != 0 || gjson.Get(out, "home").String() != names[api.Home(names, "s", "k")] {
 		t.Errorf("ledger home: %d %q", code, out)
 	}
-	if code, out = run("ledger", "home", "a key"); code != 2 || !strings.Contains(out, "visible ASCII") {
+	if code, out = run("ledger", "home", " k"); code != 2 || !strings.Contains(out, "printable ASCII") {
 		t.Errorf("ledger home of no key: %d %q", code, out)
 	}
 	if code, out = run("ledger", "get", "own-dc2-0"); code != 0 || !strings.Contains(out, "origin ") || !strings.Contains(out, "dc2") {

@@ -49,7 +49,7 @@ type Format uint8
 
 // The formats.
 const (
-	FormatAny        Format = iota // 1 to 255 bytes of visible ASCII
+	FormatAny        Format = iota // any key, see api.ValidKey
 	FormatUUID                     // 8-4-4-4-12 hex digits only
 	FormatStructured               // {client_id}:{sequence}:{nonce} only
 	FormatPattern                  // what matches Key.Pattern only

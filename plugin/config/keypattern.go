@@ -26,7 +26,7 @@ func (e *element) has(c byte) bool { return c < 128 && e.set[c>>6]&(1<<(c&63)) !
 
 // any makes e match all bytes of keys.
 func (e *element) any() {
-	for c := byte(0x21); c <= 0x7e; c++ {
+	for c := byte(' '); c <= '~'; c++ {
 		e.add(c)
 	}
 }
@@ -52,7 +52,7 @@ func parseKeyPattern(s string) (*Pattern, bool) {
 				return nil, false
 			}
 		case '\\':
-			if i == len(s) || s[i] <= ' ' || s[i] > '~' {
+			if i == len(s) || s[i] < ' ' || s[i] > '~' {
 				return nil, false
 			}
 			e.add(s[i])
@@ -60,7 +60,7 @@ func parseKeyPattern(s string) (*Pattern, bool) {
 		case '.', '+', '(', ')', '|', '^', '$', ']', '{', '}':
 			return nil, false
 		default:
-			if c <= ' ' || c > '~' {
+			if c < ' ' || c > '~' {
 				return nil, false
 			}
 			e.add(c)
@@ -88,7 +88,7 @@ func (e *element) class(s string, i int) int {
 		case s[i] == ']' && i > begin:
 			if e.set = in.set; not {
 				e.set = [2]uint64{}
-				for c := byte(0x21); c <= 0x7e; c++ {
+				for c := byte(' '); c <= '~'; c++ {
 					if !in.has(c) {
 						e.add(c)
 					}
@@ -117,7 +117,7 @@ func classByte(s string, i int) (byte, int) {
 	if s[i] == '\\' {
 		i++
 	}
-	if i == len(s) || s[i] <= ' ' || s[i] > '~' {
+	if i == len(s) || s[i] < ' ' || s[i] > '~' {
 		return 0, 0
 	}
 	return s[i], i + 1

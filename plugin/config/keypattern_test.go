@@ -16,12 +16,13 @@ func TestKeyPatterns(t *testing.T) {
 		`[a-]`:                 {"a": true, "-": true, "b": false},
 		`\.\*\{`:               {".*{": true, "aab": false},
 		`a{0,2}`:               {"": true, "a": true, "aa": true, "aaa": false},
+		`a [^b-z]?`:            {"a  b": true, "a a ": true, "a b ": false, "a-": false},
 		`*`:                    {"": true, strings.Repeat("x", 255): true, strings.Repeat("x", 256): false},
 		`?{255}`:               {strings.Repeat("x", 255): true, "x": false},
-		`?`:                    {"\x80": false, "~": true, " ": false},
+		`?`:                    {"\x80": false, "~": true, " ": true, "\t": false},
 		// Refused: other languages, what is not finished, what is too large.
 		``: nil, `a.b`: nil, `a+`: nil, `(a)`: nil, `a|b`: nil, `^a`: nil, `a$`: nil, `a]`: nil, `{2}`: nil, `a{`: nil, `a{2`: nil, `a{2,1}`: nil, `a{,2}`: nil,
-		`a{256}`: nil, `a{0}`: nil, `*{2}`: nil, `[`: nil, `[]`: nil, `[a`: nil, `[z-a]`: nil, `[\`: nil, `\`: nil, `a b`: nil, `é`: nil, strings.Repeat("a", 256): nil,
+		`a{256}`: nil, `a{0}`: nil, `*{2}`: nil, `[`: nil, `[]`: nil, `[a`: nil, `[z-a]`: nil, `[\`: nil, `\`: nil, `é`: nil, strings.Repeat("a", 256): nil,
 		`a{99999999999999999999}`: nil,
 	} {
 		p, ok := parseKeyPattern(pattern)
@@ -41,6 +42,7 @@ func TestKeyPatterns(t *testing.T) {
 func FuzzKeyPattern(f *testing.F) {
 	f.Add(`a*[b-d]{2}?`, "axxcb!")
 	f.Add(`[^a]{0,3}*\*`, "bb*")
+	f.Add(`a [ -b]?`, "a a ")
 	f.Fuzz(func(t *testing.T, pattern, key string) {
 		p, ok := parseKeyPattern(pattern)
 		if !ok || len(key) > 255 {
@@ -65,9 +67,9 @@ func FuzzKeyPattern(f *testing.F) {
 				inside = true
 				b.WriteByte(c)
 			case c == '?':
-				b.WriteString(`[!-~]`)
+				b.WriteString(`[ -~]`)
 			case c == '*':
-				b.WriteString(`[!-~]*`)
+				b.WriteString(`[ -~]*`)
 			default:
 				b.WriteByte(c)
 			}
@@ -84,7 +86,7 @@ func FuzzKeyPattern(f *testing.F) {
 
 func api7(s string) bool {
 	for i := 0; i < len(s); i++ {
-		if s[i] <= ' ' || s[i] > '~' {
+		if s[i] < ' ' || s[i] > '~' {
 			return false
 		}
 	}

@@ -29,6 +29,9 @@ func (s *Stream) decideOnce() verdict {
 	if !s.decided {
 		s.decided, s.firstDecided = true, now
 	}
+	if s.isLookUp {
+		return s.answerLookUp(now)
+	}
 	e := &p.entry
 	if p.table.Lookup(&s.hash, now, e) {
 		return s.decideByEntry(e, now)
@@ -145,10 +148,16 @@ func (s *Stream) unacknowledged(c *call, now int64) verdict {
 	case c.cached && s.replayRaw(c.result):
 		p.countHit(c.kind.state())
 		return verdictReplied
-	case !s.mayWait(now):
-		return s.conflict(0)
 	}
-	p.startWaiting(s)
+	return s.waitForCall(now)
+}
+
+// waitForCall makes the stream wait until a call of this VM has delivered the outcome. If it may not wait, it is answered.
+func (s *Stream) waitForCall(now int64) verdict {
+	if !s.mayWait(now) {
+		return s.stillPending(0)
+	}
+	s.plugin.startWaiting(s)
 	return verdictPause
 }
 
@@ -184,7 +193,7 @@ func (s *Stream) mismatch() verdict { return s.refuseAs(s.plugin.metrics.mismatc
 
 // unprotected deals with a request that cannot be protected.
 func (s *Stream) unprotected(problem *api.Problem) verdict {
-	if s.route.FailureMode == config.FailOpen {
+	if s.route.FailureMode == config.FailOpen && !s.isLookUp {
 		return s.bypass()
 	}
 	return s.unavailable(problem)
@@ -245,12 +254,12 @@ func (p *Plugin) countHit(state api.State) {
 	}
 }
 
-// waitForEntry makes the stream wait until another attempt's pending entry ends. If it may not wait, it gets 409. The
+// waitForEntry makes the stream wait until another attempt's pending entry ends. If it may not wait, it is answered. The
 // current stream is s.
 func (s *Stream) waitForEntry(expires, now int64) verdict {
 	p := s.plugin
 	if !s.mayWait(now) {
-		return s.conflict(expires - now)
+		return s.stillPending(expires - now)
 	}
 	if p.table.AddWaiter(&s.hash, p.queue, now) == cache.Ended {
 		// The entry ended between the look and this call, so nothing will wake this stream.
@@ -283,12 +292,23 @@ func (s *Stream) roomLeft() bool {
 	return same < free
 }
 
-// deadline is when a duplicate stops waiting. It never waits longer than PendingWait, even if the clock is set back.
+// deadline is when a duplicate or a look-up stops waiting. It never waits longer than it may, even if the clock is set back.
 func (s *Stream) deadline(now int64) int64 {
 	if now < s.firstDecided {
 		s.firstDecided = now
 	}
+	if s.isLookUp {
+		return s.firstDecided + s.lookUpWait
+	}
 	return s.firstDecided + int64(s.route.PendingWait)
+}
+
+// stillPending answers a duplicate or a look-up that may not wait, or not longer. remaining: see conflict.
+func (s *Stream) stillPending(remaining int64) verdict {
+	if s.isLookUp {
+		return s.answerPending()
+	}
+	return s.conflict(remaining)
 }
 
 // conflict answers 409. remaining is the longest time for which the other attempt's reservation can still hold,
@@ -300,9 +320,9 @@ func (s *Stream) conflict(remaining int64) verdict {
 	return s.refuseAs(s.plugin.metrics.conflict, pendingProblem(remaining))
 }
 
-// recordWait reports whether the duplicate waited, and records for how long.
+// recordWait reports whether the stream is a duplicate that waited, and records for how long.
 func (s *Stream) recordWait() bool {
-	if !s.hasWaited {
+	if !s.hasWaited || s.isLookUp {
 		return false
 	}
 	p := s.plugin

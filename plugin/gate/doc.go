@@ -155,6 +155,9 @@
 // cache entry names. A VM may die before it sends them, so the tick looks as well. Each VM says in shared data that it is
 // alive (cache.Beat). A duplicate does not wait for a dead VM, but asks the ledger.
 //
+// A look-up with wait_ms waits in the same list. The manager does not hold look-ups, so it is asked again each
+// recheckPeriod while another gate has the key.
+//
 // One callback answers or resumes few streams (maxHandled), and the next queue callback continues. The host carries replies
 // out after the callback, each within the one before. Too many of them overflow the VM's stack, and the VM and all its
 // streams are lost.

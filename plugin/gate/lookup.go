@@ -3,6 +3,7 @@ package gate
 import (
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
@@ -53,6 +54,15 @@ func (s *Stream) readLookUp(headers request.Headers, path string) verdict {
 		return s.notFound()
 	}
 	s.route = route
+	wait, waits := parameter(query, "wait_ms")
+	ms, err := strconv.ParseUint(wait, 10, 32)
+	if most := uint64(route.PendingWait / time.Millisecond); waits > 1 || waits == 1 && (err != nil || ms > most) {
+		return s.invalid(&api.Problem{
+			Status: 400, Code: api.CodeInvalidRequest, Title: "The look-up's wait is not valid",
+			Detail: `wait_ms: "` + loggable(wait) + `"; allowed: once, a whole number from 0 to ` + strconv.FormatUint(most, 10),
+		})
+	}
+	s.lookUpWait = int64(ms) * int64(time.Millisecond)
 	// The scope is that of the lost request.
 	lostHeaders := make(request.Headers, 0, len(headers))
 	for _, h := range headers {
@@ -72,7 +82,7 @@ func (s *Stream) readLookUp(headers request.Headers, path string) verdict {
 		return s.refuseAmbiguous(lacks)
 	}
 	s.identify(key, lostHeaders)
-	return s.answerLookUp()
+	return s.decide()
 }
 
 // lostKey reads the key of a lost request. A look-up has no body. So a client sends a key that was in the body, or was
@@ -169,9 +179,8 @@ func unescape(s string) string {
 const maxLostPath = 8192
 
 // answerLookUp looks into the cache, then at the outcomes that the ledger does not have yet, then into the ledger.
-func (s *Stream) answerLookUp() verdict {
+func (s *Stream) answerLookUp(now int64) verdict {
 	p := s.plugin
-	now := p.host.Now()
 	e, ledger := &p.entry, !s.ledgerNone() && !s.ledgerUpstream()
 	found := p.table.Lookup(&s.hash, now, e)
 	switch c := p.calls.unacknowledgedCall(&s.hash); {
@@ -179,9 +188,9 @@ func (s *Stream) answerLookUp() verdict {
 		return s.outcomeUnknown()
 	case found && e.State == api.StatePending:
 		if !p.isDead(e.Owner, now) {
-			return s.answerPending()
+			return s.waitForEntry(e.Expires, now)
 		}
-		if !ledger {
+		if s.ownerDead = true; !ledger {
 			return s.outcomeUnknown()
 		}
 	case found && s.replayCached(e, now):
@@ -191,7 +200,7 @@ func (s *Stream) answerLookUp() verdict {
 	case c != nil && c.cached && s.replayRaw(c.result):
 		return verdictReplied
 	case c != nil:
-		return s.answerPending()
+		return s.waitForCall(now)
 	case found && (!ledger || e.CacheOnly):
 		s.replay(&api.Result{BodyOmitted: true})
 		return verdictReplied

@@ -335,7 +335,15 @@ func (p *Plugin) retryReport(c *call, _ *reply, _ *Stream) { p.calls.retryLater(
 
 // The actions for a look-up.
 
-func (p *Plugin) showPending(_ *call, _ *reply, s *Stream) { s.answerPending() }
+// showPending looks again after recheckPeriod, because the manager does not hold look-ups.
+func (p *Plugin) showPending(_ *call, r *reply, s *Stream) {
+	if !s.mayWait(r.at) {
+		s.answerPending()
+		return
+	}
+	s.notBefore = r.at + int64(recheckPeriod)
+	p.startWaiting(s)
+}
 
 func (p *Plugin) showRecorded(_ *call, r *reply, s *Stream) {
 	s.remembered = int64(r.answer.ExpiresIn)

@@ -234,7 +234,9 @@ func TestBadKeysAreRefused(t *testing.T) {
 			"empty":    {"idempotency-key: "},
 			"too long": {"idempotency-key: " + strings.Repeat("x", 256)},
 			"control":  {"idempotency-key: a\x01b"},
-			"space":    {"idempotency-key: a b"},
+			"tab":      {"idempotency-key: a\tb"},
+			"blank":    {`idempotency-key: " "`},
+			"list":     {"idempotency-key: a, b"},
 			"twice":    {"idempotency-key: a", "idempotency-key: b"},
 			"unclosed": {`idempotency-key: "abc`},
 		} {
@@ -244,7 +246,7 @@ func TestBadKeysAreRefused(t *testing.T) {
 			want(t, name+": code", p.Problem(t), "invalid-key")
 			want(t, name+": upstream called", x.Upstream.Begun(), false)
 		}
-		want(t, "invalid", r.Metric("oncegate_gate_requests_invalid_total"), 6)
+		want(t, "invalid", r.Metric("oncegate_gate_requests_invalid_total"), 8)
 		want(t, "calls", len(r.Manager.Calls()), 0)
 		x := r.Send(Request{Key: strings.Repeat("x", 255)})
 		x.Answer(200, "")
@@ -259,6 +261,35 @@ func TestQuotedAndBareKeysAreTheSame(t *testing.T) {
 		x.Answer(200, "x")
 		x.Response()
 		want(t, "replayed", r.Send(Request{Key: "abc"}).Response().Header("idempotent-replayed"), "true")
+	})
+}
+
+// A key may have blanks inside, in quotes or bare. It is the same key in the ledger, in a look-up and for the upstream.
+func TestKeysWithBlanks(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{` + lookupConfig + `,"forward":{"key_header":"x-key"},
+			"match":[{"path":"/p","key":{"format":"pattern","pattern":"pay ?\\* [^a] [0-9]{1,3}"}},{"path":"/s","key":{"format":"structured"}},{}]}`})
+		const key = `a  "b" \ c`
+		x := r.Send(Request{Key: `"a  \"b\" \\ c";v="1 2"`})
+		want(t, "for the upstream", x.Upstream.AwaitHeaders(t).Get("x-key"), key)
+		x.Answer(201, "first")
+		x.Response()
+		r.Settle()
+		want(t, "in the ledger", r.Manager.Calls()[0].Key, key)
+		for _, again := range []string{key, " " + key + "\t", `"a  \"b\" \\ c"`} {
+			want(t, again, r.Send(Request{Key: again}).Response().Body, "first")
+			want(t, "look-up of "+again, asked(r, again).Response().Body, "first")
+		}
+		for path, keys := range map[string][]string{"/payments": {`a "b" \ c`, "a b"}, "/p": {"pay x* b 17"}, "/s": {"host 1:42:a1b2c3d4e5f6a7b8"}} {
+			for _, other := range keys {
+				x := r.Send(Request{Path: path, Key: other})
+				x.Answer(201, "other")
+				want(t, other, x.Response().Body, "other")
+			}
+		}
+		for path, key := range map[string]string{"/p": "pay x* a 17", "/s": "host:42 :a1b2c3d4e5f6a7b8"} {
+			want(t, key, r.Send(Request{Path: path, Key: key}).Response().Problem(t), "invalid-key")
+		}
 	})
 }
 

@@ -70,6 +70,30 @@ func TestBodyModeWithTrailers(t *testing.T) {
 	})
 }
 
+// A trailer with a key's name is no key. It comes too late for most upstreams, and for mode headers.
+func TestKeyInATrailerIsNone(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, config := range []string{`"mode":"headers"`, `"mode":"body"`, `"mode":"body","key":{"sources":["header:idempotency-key"]}`} {
+			r := bodyMode(t, guest, `{`+config+`,"match":[{"path":"/required","key":{"required":true}},{}]}`)
+			send := func(path string) *Exchange {
+				x := r.Open(Request{Path: path}, false)
+				x.RequestData([]byte("body"), false)
+				x.RequestTrailers(hostsim.H("idempotency-key", "k"))
+				return x
+			}
+			for range 2 {
+				x := send("/payments")
+				x.Upstream.AwaitEnd(t)
+				want(t, config+": upstream's trailer", x.Upstream.trailers.Get("idempotency-key"), "k")
+				x.Answer(200, "done")
+				want(t, config, x.Response().Body, "done")
+			}
+			want(t, config+": required", send("/required").Response().Problem(t), "key-required")
+			want(t, config+": calls", len(r.Manager.Calls()), 0)
+		}
+	})
+}
+
 func TestBodyModeWithoutABody(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := bodyMode(t, guest, `{"mode":"body"}`)

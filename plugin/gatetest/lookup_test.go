@@ -1,8 +1,10 @@
 package gatetest
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/hostsim"
 	"github.com/oncegate/oncegate/manager/api"
@@ -253,7 +255,7 @@ func TestLookUpHasRouteAndScopeOfTheLostRequest(t *testing.T) {
 			{"/lost?path=/put&path=/body", "k", "", "invalid-request"},
 			{"/lost?path=/a%00", "k", "", "invalid-request"},
 			{"/lost?path=/payments", "", "", "key-required"},
-			{"/lost?path=/payments", "a b", "", "invalid-key"},
+			{"/lost?path=/payments", "a,b", "", "invalid-key"},
 		} {
 			q := Request{Method: "GET", Path: c.path, Key: c.key}
 			if c.header != "" {
@@ -271,6 +273,122 @@ func TestLookUpHasRouteAndScopeOfTheLostRequest(t *testing.T) {
 			x := r.Open(q, true)
 			x.Answer(200, "upstream")
 			want(t, q.Path, x.Response().Body, "upstream")
+		}
+	})
+}
+
+// A look-up with wait_ms waits while the request runs, as a duplicate does: in the same VM, in another one, and at another gate.
+func TestLookUpWaits(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, config := range []string{`"mode":"headers"`, `"mode":"body"`, `"ledger":"none"`, `"failure_mode":"open"`} {
+			r := NewRig(t, guest, Options{Config: `{` + lookupConfig + `,` + config + `,"pending_wait_timeout":5}`, Workers: 2, BodyMode: true})
+			far := NewRig(t, guest, Options{Config: `{` + lookupConfig + `,"pending_wait_timeout":5}`, Manager: r.Manager, Clock: r.Clock})
+			wait := func(r *Rig, worker int, key, ms string) *Exchange {
+				return r.Open(Request{Method: "GET", Path: "/lost?path=/payments&wait_ms=" + ms, Key: key, Worker: worker}, true)
+			}
+			x := r.Send(Request{Key: "k", Body: "b"})
+			x.Upstream.AwaitHeaders(r)
+			want(t, config+": no wait", wait(r, 0, "k", "0").Response().Status, "202")
+			short := []*Exchange{wait(r, 0, "k", "1000"), wait(r, 1, "k", "1000")}
+			long := []*Exchange{wait(r, 0, "k", "5000"), wait(r, 1, "k", "5000")}
+			if config != `"ledger":"none"` {
+				short, long = append(short, wait(far, 0, "k", "1000")), append(long, wait(far, 0, "k", "5000"))
+			}
+			r.Settle()
+			far.Settle()
+			want(t, config+": waiters", r.Metric("oncegate_gate_waiters"), 4)
+			r.Clock.Advance(500 * time.Millisecond)
+			for i, y := range short {
+				want(t, fmt.Sprint(config, ": answered early ", i), y.Client.Begun(), false)
+			}
+			r.Clock.Advance(time.Second)
+			for _, y := range short {
+				a := y.Response()
+				want(t, config+": time over", a.Status+" "+a.Body, `202 {"state":"pending"}`)
+			}
+			long[0].Leave()
+			x.Answer(201, "answer")
+			want(t, config, x.Response().Body, "answer")
+			r.Settle()
+			r.Clock.Advance(2 * time.Second)
+			for i, y := range long[1:] {
+				a := y.Response()
+				want(t, fmt.Sprint(config, ": waited ", i), a.Status+" "+a.Body+" "+a.Header("idempotent-replayed"), "201 answer true")
+				want(t, config+": upstream called", y.Upstream.Begun(), false)
+			}
+			want(t, config+": finished", wait(r, 0, "k", "5000").Response().Body, "answer")
+			want(t, config+": waiters", r.Metric("oncegate_gate_waiters"), 0)
+			want(t, config+": duplicates that waited", r.Metric("oncegate_gate_wait_milliseconds"), 0)
+			want(t, config+": reserves", r.Manager.Count(api.PathReserve) <= 1, true)
+
+			// The outcome may be another one than an answer.
+			gone := r.Send(Request{Key: "gone", Body: "b"})
+			gone.Upstream.AwaitHeaders(r)
+			y := wait(r, 1, "gone", "5000")
+			r.Settle()
+			gone.Leave()
+			want(t, config+": unknown outcome", y.Response().Problem(t), "outcome-unknown")
+			free := r.Send(Request{Key: "free", Body: "b"})
+			free.Upstream.AwaitHeaders(r)
+			y = wait(r, 1, "free", "5000")
+			r.Settle()
+			free.Answer(429, "later")
+			free.Response()
+			want(t, config+": released", y.Response().Problem(t), "not-found")
+		}
+	})
+}
+
+// What a look-up may ask for, and where it does not wait.
+func TestLookUpWaitIsBounded(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{` + lookupConfig + `,"pending_wait_timeout":1.5,"match":[{"path":"/no","wait_for_pending":false},{}]}`})
+		look := func(path, query string) Response {
+			return r.Open(Request{Method: "GET", Path: "/lost?path=" + path + query, Key: "k"}, true).Response()
+		}
+		for query, value := range map[string]string{
+			"&wait_ms=1501": "1501", "&wait_ms=": "", "&wait_ms=-1": "-1", "&wait_ms=1.5": "1.5", "&wait_ms=1s": "1s", "&wait_ms=%22%0a": "??",
+			"&wait_ms=1&wait_ms=1": "1", "&wait_ms=99999999999999999999": "99999999999999999999",
+		} {
+			a := look("/payments", query)
+			want(t, query, a.Status+" "+a.Problem(t), "400 invalid-request")
+			want(t, query, strings.Contains(a.Body, `wait_ms: \"`+value+`\"; allowed: once, a whole number from 0 to 1500`), true)
+		}
+		want(t, "nothing runs", look("/payments", "&wait_ms=1500").Problem(t), "not-found")
+		x := r.Send(Request{Path: "/no", Key: "k"})
+		x.Upstream.AwaitHeaders(r)
+		want(t, "a route whose duplicates do not wait", look("/no", "&wait_ms=1500").Status, "202")
+		x.Answer(201, "answer")
+		want(t, "answer", x.Response().Body, "answer")
+	})
+}
+
+// A look-up that waits for an attempt which does not get the key has an answer of its own, and never reaches the upstream.
+func TestLookUpWaitsForAnAttemptThatFails(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, c := range []struct {
+			mode  string
+			fault Fault
+			want  string
+		}{
+			{"closed", Fault{Status: 500, Hold: true}, "manager-unavailable"},
+			{"open", Fault{Status: 500, Hold: true}, "not-found"}, // the attempt runs unprotected
+			{"open", Fault{Status: 503, Code: api.CodeQuarantine, Hold: true}, "quarantine"},
+		} {
+			r := NewRig(t, guest, Options{Config: `{` + lookupConfig + `,"failure_mode":"` + c.mode + `"}`})
+			r.Manager.FailNext(api.PathReserve, c.fault)
+			x := r.Send(Request{Key: "k"})
+			r.Settle()
+			y := r.Open(Request{Method: "GET", Path: "/lost?path=/payments&wait_ms=9000", Key: "k"}, true)
+			r.Settle()
+			want(t, "waiters", r.Metric("oncegate_gate_waiters"), 1)
+			r.Manager.Release()
+			if c.want == "not-found" {
+				x.Answer(200, "unprotected")
+			}
+			x.Response()
+			want(t, c.mode, y.Response().Problem(t), c.want)
+			want(t, "upstream called", y.Upstream.Begun(), false)
 		}
 	})
 }

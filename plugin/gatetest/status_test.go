@@ -67,7 +67,7 @@ func TestStatusTellsTheDecision(t *testing.T) {
 			return reply(pay(r))
 		}, "answer-not-recorded", "answer-not-recorded", true},
 		"invalid": {"", func(t *testing.T, r *Rig) string {
-			return reply(r.Send(Request{Key: "a b"}))
+			return reply(r.Send(Request{Key: "a,b"}))
 		}, "invalid-key", "invalid-key", true},
 		"required": {`"key":{"required":true}`, func(t *testing.T, r *Rig) string {
 			return reply(r.Send(Request{}))

@@ -11,7 +11,7 @@ import (
 
 // Key is a client's key. The zero value means that there is none.
 type Key struct {
-	// Value is the key itself, 1 to 255 bytes of visible ASCII.
+	// Value is the key itself, see api.ValidKey.
 	Value string
 	// Structured says that Value is {client_id}:{sequence}:{nonce} and that
 	// the parts are set.

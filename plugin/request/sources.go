@@ -29,7 +29,9 @@ func HeaderParts(k *config.Key, h Headers, property Property) ([]Part, *Error) {
 		switch s.Kind {
 		case config.SourceHeader:
 			p.value, n = h.Get(s.Name)
-			if p.value = strings.Trim(p.value, " \t"); strings.HasPrefix(p.value, `"`) {
+			p.value = strings.Trim(p.value, " \t")
+			// A list may be a part, but not a key: a proxy makes one of two headers.
+			if strings.HasPrefix(p.value, `"`) || len(parts) == 1 && p.value != "" {
 				key, wrong := api.HeaderKey(p.value)
 				if wrong != "" {
 					return nil, invalid(s.Text, "", wrong)

@@ -27,7 +27,7 @@ func keyOf(t *testing.T, fields string, h Headers, body string, properties map[s
 		return "", bad
 	}
 	key, bad := JoinParts(k, parts)
-	if bad == nil && key.Value != "" && !api.Visible(key.Value, 1, api.MaxKeyBytes) {
+	if bad == nil && key.Value != "" && !api.ValidKey(key.Value) {
 		t.Errorf("%s: %q is no key", fields, key.Value)
 	}
 	return key.Value, bad
@@ -38,12 +38,16 @@ func TestSources(t *testing.T) {
 		"metadata filter_metadata envoy.filters.http.jwt_authn payload sub": "alice,b",
 		"metadata filter_metadata my.ns a":                                  "-",
 	}
-	h := with(":path", "/v1/payments//7?a=%41+b&b=1&b=2&c=&d", "x-key", `"quoted"`, "cookie", "s=1; t=a=b;u=", "x-tenant", "Acme, Inc", "x-empty", "")
+	h := with(":path", "/v1/payments//7?a=%41+b&b=1&b=2&c=&d&e=+x", "x-key", `"quoted"`, "cookie", "s=1; t=a=b;u=", "x-tenant", "Acme, Inc", "x-empty", "", "x-blank", " a b ", "x-blanks", `"a \"b\" c"`)
 	h = append(h, [2]string{"cookie", "v=2"}, [2]string{"twice", "1"}, [2]string{"twice", "2"})
 	for _, c := range []struct{ fields, body, key, bad string }{
 		{`"sources":["header:X-Key"]`, ``, `quoted`, ``},
 		{`"sources":["query:d2"]`, ``, ``, ``},
-		{`"sources":["query:a"]`, ``, ``, `query:a: byte 2 is 0x20; allowed: visible ASCII (0x21 to 0x7e)`},
+		{`"sources":["query:a"]`, ``, `A b`, ``},
+		{`"sources":["query:e"]`, ``, ``, `query:e: a blank at an end; allowed: blanks between other bytes`},
+		{`"sources":["header:x-blank"]`, ``, `a b`, ``},
+		{`"sources":["header:x-blanks"]`, ``, `a "b" c`, ``},
+		{`"sources":["header:x-tenant"]`, ``, ``, `header:x-tenant: a list; allowed: one key, in quotes if it has a comma`},
 		{`"sources":["query:b"]`, ``, ``, `query:b: sent 2 times; allowed: once`},
 		{`"sources":["query:c"]`, ``, ``, `query:c: empty; allowed: a value, or none`},
 		{`"sources":["query:d"]`, ``, ``, `query:d: empty; allowed: a value, or none`},
@@ -70,6 +74,7 @@ func TestSources(t *testing.T) {
 		// Joined.
 		{`"sources":["header:x-key","jwt:payload.sub","path:3"]`, ``, `quoted,alice%2Cb,7`, ``},
 		{`"sources":["header:x-tenant","query:a","json:n"]`, `{"n":"é%"}`, `Acme%2C%20Inc,A%20b,%C3%A9%25`, ``},
+		{`"sources":["header:x-blank","query:e"]`, ``, `a%20b,%20x`, ``},
 		{`"sources":["header:x-key","query:no?","metadata:my.ns:a"]`, ``, `quoted,-,%2D`, ``},
 		{`"sources":["header:x-key","query:no"]`, ``, ``, `a part of the idempotency key is missing; expected query:no`},
 		{`"sources":["header:none","query:b"]`, ``, ``, `query:b: sent 2 times; allowed: once`},
@@ -120,7 +125,7 @@ func FuzzJoinedKeys(f *testing.F) {
 		if bad != nil || worse != nil {
 			t.Fatal(bad, worse)
 		}
-		if (x.Value == y.Value) != (a1 == a2 && b1 == b2) || !api.Visible(x.Value, 1, api.MaxKeyBytes) {
+		if (x.Value == y.Value) != (a1 == a2 && b1 == b2) || !api.ValidKey(x.Value) {
 			t.Errorf("%q and %q of %q", x.Value, y.Value, []string{a1, b1, a2, b2})
 		}
 	})

@@ -140,7 +140,7 @@ type Submission struct {
 	WALLocations map[string]string `json:"wal_locations,omitempty"`
 	// IdempotencyKey of the call; drawn from the client's Keys when empty. It is a header of the call, and a member only in
 	// a batch.
-	IdempotencyKey string `json:"idempotency_key,omitempty" zero:"1 to 255 bytes of visible ASCII"`
+	IdempotencyKey string `json:"idempotency_key,omitempty" zero:"1 to 255 bytes of printable ASCII without a blank at either end"`
 	// Traceparent is the W3C trace context of the span that submits, for SubmitIdempotent and WaitIdempotent. The worker
 	// finds what the manager made of it in Job.Traceparent.
 	Traceparent string `json:"-"`

@@ -238,7 +238,7 @@ func TestBadJobsArgumentsAreRefused(t *testing.T) {
 		{[]string{"submit", "f", "--payload-file", os.DevNull}, "must be JSON"},
 		{[]string{"submit", "f", "--run-at", "tomorrow"}, "must be a time such as 2026-01-02T15:04:05Z"},
 		{[]string{"submit", "f", "--dedup", "x"}, "must be one of until_executing, until_executed"},
-		{[]string{"submit", "f", "--idempotency-key", "a b"}, "submit: --idempotency-key: "},
+		{[]string{"submit", "f", "--idempotency-key", "a "}, "submit: --idempotency-key: "},
 		{[]string{"list", "--limit", "0"}, `"0" for flag -limit: must be a whole number from 1 to 1000`},
 		{[]string{"list", "--state", "dead"}, "must be one of scheduled, queued"},
 		{[]string{"list", "--nope"}, "flag provided but not defined: -nope"},

@@ -240,7 +240,7 @@ func decodeRecord(id string, b []byte) (*record, error) {
 		r.Payload = d.Bytes()
 	}
 	if d.Err() == nil && (len(d.Rest()) != 0 || r.State < Scheduled || r.State > Replayed || (r.State == Active) != (r.Lease != nil) ||
-		CheckName("", r.Function) != nil || checkVisible("", r.Key, 0, MaxKeyBytes) != nil || len(r.LockID) > MaxKeyBytes || r.Priority < MinPriority || r.Priority > MaxPriority ||
+		CheckName("", r.Function) != nil || checkKey("", r.Key, 0) != nil || len(r.LockID) > MaxKeyBytes || r.Priority < MinPriority || r.Priority > MaxPriority ||
 		r.Attempt < 0 || r.MaxAttempts < 0) {
 		d.fail()
 	}

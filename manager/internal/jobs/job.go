@@ -192,7 +192,7 @@ type Submission struct {
 	Payload []byte
 	// ID proposes an id. Empty: the queue makes one that sorts by time.
 	ID string
-	// Key, see Job.Key: up to MaxKeyBytes visible ASCII characters.
+	// Key, see Job.Key and api.ValidKey.
 	Key string
 	// Priority: -32768 to 32767, default 0.
 	Priority int

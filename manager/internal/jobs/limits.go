@@ -95,6 +95,14 @@ func checkWord(field, v string, most int) error {
 	return nil
 }
 
+// checkKey allows keys of at least least bytes.
+func checkKey(field, v string, least int) error {
+	if len(v) < least || v != "" && !api.ValidKey(v) {
+		return invalid(field, v, fmt.Sprintf("%d to %d printable ASCII characters without a blank at either end", least, MaxKeyBytes))
+	}
+	return nil
+}
+
 // checkVisible allows least to most bytes of visible ASCII.
 func checkVisible(field, v string, least, most int) error {
 	if !api.Visible(v, least, most) {

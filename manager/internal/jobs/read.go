@@ -33,7 +33,7 @@ func (q *Queue) Get(ctx context.Context, id string) (Job, error) {
 
 // Holder returns the live job that holds a key, without a payload or result over 512 bytes, or a *NotFoundError.
 func (q *Queue) Holder(ctx context.Context, key string) (Job, error) {
-	if err := checkVisible("key", key, 1, MaxKeyBytes); err != nil {
+	if err := checkKey("key", key, 1); err != nil {
 		return Job{}, err
 	}
 	var job Job

@@ -71,7 +71,7 @@ func (s *Submission) check() error {
 			return err
 		}
 	}
-	if err := checkVisible("key", s.Key, 0, MaxKeyBytes); err != nil {
+	if err := checkKey("key", s.Key, 0); err != nil {
 		return err
 	}
 	if err := checkRange("priority", s.Priority, MinPriority, MaxPriority); err != nil {
@@ -96,7 +96,7 @@ func (s *Submission) check() error {
 		if d.Strategy != UntilExecuting && d.Strategy != UntilExecuted {
 			return invalidInt("dedup.strategy", int64(d.Strategy), "until_executing, until_executed")
 		}
-		if err := checkVisible("dedup.key", d.Key, 0, MaxKeyBytes); err != nil {
+		if err := checkKey("dedup.key", d.Key, 0); err != nil {
 			return err
 		}
 		if err := checkDuration("dedup.ttl_ms", d.TTL, MinDedupTTL, MaxDedupTTL); err != nil {

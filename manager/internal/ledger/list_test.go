@@ -172,7 +172,7 @@ func TestFindNamesAllScopesOfAKey(t *testing.T) {
 		t.Errorf("expired: %q", got)
 	}
 	var field *api.FieldError
-	if _, _, err := l.Find(t.Context(), "a b", api.StateNone, 1, ""); !errors.As(err, &field) {
+	if _, _, err := l.Find(t.Context(), "a b ", api.StateNone, 1, ""); !errors.As(err, &field) {
 		t.Errorf("a bad key: %v", err)
 	}
 }

@@ -43,19 +43,20 @@ func statuses(results []map[string]any) string {
 // TestBatchJudgesEachItem: with the single call's status and answer, and in one transaction.
 func TestBatchJudgesEachItem(t *testing.T) {
 	j := newJobSite(t, ledger.Options{})
-	j.call(202, "POST", "/v1/jobs", `{"function":"f","id":"before","key":"held"}`, "idempotency-key", "k0")
+	j.call(202, "POST", "/v1/jobs", `{"function":"f","id":"before","key":"held fast"}`, "idempotency-key", "k0")
 	updates := j.store.updates.Load()
 	body := `{"items":[
-		{"function":"f","idempotency_key":"k1","payload":{"a":1},"id":"one"},
-		{"function":"f","idempotency_key":"k1","payload":{"a":1},"id":"two"},
-		{"function":"f","idempotency_key":"k1","payload":{"a":2}},
-		{"function":"f","key":"held","idempotency_key":"k0","id":"whatever"},
-		{"function":"f","key":"held"},
-		{"function":"f","key":"held","idempotency_key":"k2"},
-		{"function":"f","key":"held","on_duplicate":"return_existing","idempotency_key":"k3"},
+		{"function":"f","idempotency_key":"k 1","payload":{"a":1},"id":"one"},
+		{"function":"f","idempotency_key":"k 1","payload":{"a":1},"id":"two"},
+		{"function":"f","idempotency_key":"k 1","payload":{"a":2}},
+		{"function":"f","key":"held fast","idempotency_key":"k0","id":"whatever"},
+		{"function":"f","key":"held fast"},
+		{"function":"f","key":"held fast","idempotency_key":"k2"},
+		{"function":"f","key":"held fast","on_duplicate":"return_existing","idempotency_key":"k3"},
 		{"function":"f","id":"one"},
 		{"function":""},
 		{"function":"f","nonsense":1},
+		{"function":"f","idempotency_key":" k"},
 		{"function":"f","idempotency_key":""},
 		{"function":"f","idempotency_key":7},
 		7,
@@ -64,7 +65,7 @@ func TestBatchJudgesEachItem(t *testing.T) {
 		{"function":"f","idempotency_key":null}
 	]}`
 	want := "202, 202 replayed, 422 fingerprint-mismatch, 202 replayed, 409 duplicate-key, 409 duplicate-key, 200, 409 conflict, " +
-		"400 invalid-request, 400 invalid-request, 400 invalid-key, 400 invalid-request, 400 invalid-request, 400 invalid-request, 202, 202"
+		"400 invalid-request, 400 invalid-request, 400 invalid-key, 400 invalid-key, 400 invalid-request, 400 invalid-request, 400 invalid-request, 202, 202"
 	results := j.submitBatch(body)
 	if got := statuses(results); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -79,15 +80,15 @@ func TestBatchJudgesEachItem(t *testing.T) {
 		t.Errorf("%+v, want 4 queued", d)
 	}
 	// An item and a single call with its key are the same submission; a recorded refusal is one too.
-	again := j.Do("POST", "/v1/jobs", "application/json", `{"function":"f","payload":{"a":1}}`, "idempotency-key", "k1")
+	again := j.Do("POST", "/v1/jobs", "application/json", `{"function":"f","payload":{"a":1}}`, "idempotency-key", "k 1")
 	if again.Status != 202 || again.Header.Get(api.HeaderReplayed) != "true" || !strings.Contains(again.Body, `"id":"one"`) {
 		t.Errorf("the single call: %+v", again)
 	}
-	if got := statuses(j.submitBatch(`{"items":[{"function":"f","key":"held","idempotency_key":"k2"}]}`)); got != "409 duplicate-key replayed" {
+	if got := statuses(j.submitBatch(`{"items":[{"function":"f","key":"held fast","idempotency_key":"k2"}]}`)); got != "409 duplicate-key replayed" {
 		t.Errorf("a recorded refusal: %s", got)
 	}
 	// Another caller's keys are others.
-	if got := statuses(j.submitBatch(`{"items":[{"function":"f","payload":{"a":1},"idempotency_key":"k1"}]}`, "authorization", "Bearer x")); got != "202" {
+	if got := statuses(j.submitBatch(`{"items":[{"function":"f","payload":{"a":1},"idempotency_key":"k 1"}]}`, "authorization", "Bearer x")); got != "202" {
 		t.Errorf("another caller: %s", got)
 	}
 }

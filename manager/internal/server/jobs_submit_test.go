@@ -45,6 +45,11 @@ func TestRepeatedKeySubmitsOnce(t *testing.T) {
 	if d := j.depth(); d.Queued != 2 {
 		t.Errorf("depth %+v, want 2 queued", d)
 	}
+	spaced := post("a  b", `{"function":"f","id":"spaced"}`)
+	again := post(`"a  b";v=1`, `{"function":"f"}`)
+	if other := post("a b", `{"function":"f"}`); spaced.Status != 202 || again.Body != spaced.Body || other.Status != 202 || other.Body == spaced.Body {
+		t.Errorf("keys with blanks: %+v, %+v, %+v", spaced, again, other)
+	}
 	if e, err := j.ledger.GetByRef(t.Context(), "one"); err != nil || e.Key != "k" || e.State != api.StateCommitted {
 		t.Errorf("the ledger's entry of job one: %+v, %v", e, err)
 	}
@@ -68,7 +73,7 @@ func TestRepeatedKeySubmitsOnce(t *testing.T) {
 	}
 	// A key that is none never passes for no key: the caller counts on it.
 	before := j.depth()
-	for _, bad := range []string{strings.Repeat("x", 256), `"open`, `"a"b"`, `"a\x"`, `""`, "a b", "", " "} {
+	for _, bad := range []string{strings.Repeat("x", 256), `"open`, `"a"b"`, `"a\x"`, `""`, `" a"`, "a, b", "", " "} {
 		j.wantCode(400, api.CodeInvalidKey, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", bad)
 	}
 	req, err := http.NewRequestWithContext(t.Context(), "POST", j.Base+"/v1/jobs", strings.NewReader(`{"function":"f"}`))

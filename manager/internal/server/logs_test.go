@@ -66,10 +66,10 @@ func TestLogsOverHTTP(t *testing.T) {
 	s.want("422 payload-mismatch: ...", "POST", entries, `{"payload":"Yg==","id":"a"}`)
 	s.want(`201 {"log":"events","segment":1,"entry":2,"id":"0cc175b9c0f1b6a831c399e269772661"}`, "POST", entries, `{"payload":"YQ==","derive":"md5"}`)
 	s.want(`201 {"log":"events","segment":1,"entry":3,"id":""}`, "POST", entries, `{"payload":""}`)
-	s.want(`201 {"log":"events","segment":1,"entry":4,"id":"key-1"}`, "POST", entries, `{"payload":"YQ=="}`, "idempotency-key", `"key-1"`)
-	s.want(`200 {"log":"events","segment":1,"entry":4,"id":"key-1","duplicate":true}`, "POST", entries, `{"payload":"YQ=="}`, "idempotency-key", "key-1")
-	s.want(`200 {"log":"events","segment":1,"entry":4,"id":"key-1","duplicate":true}`, "POST", entries, `{"payload":"YQ==","id":"key-1"}`, "idempotency-key", "key-1")
-	s.want(`400 invalid-request: id: "a": must be that of the header idempotency-key, or absent...`, "POST", entries, `{"payload":"YQ==","id":"a"}`, "idempotency-key", "key-1")
+	s.want(`201 {"log":"events","segment":1,"entry":4,"id":"key  1"}`, "POST", entries, `{"payload":"YQ=="}`, "idempotency-key", `"key  1"`)
+	s.want(`200 {"log":"events","segment":1,"entry":4,"id":"key  1","duplicate":true}`, "POST", entries, `{"payload":"YQ=="}`, "idempotency-key", "key  1")
+	s.want(`200 {"log":"events","segment":1,"entry":4,"id":"key  1","duplicate":true}`, "POST", entries, `{"payload":"YQ==","id":"key  1"}`, "idempotency-key", "key  1")
+	s.want(`400 invalid-request: id: "a": must be that of the header idempotency-key, or absent...`, "POST", entries, `{"payload":"YQ==","id":"a"}`, "idempotency-key", "key  1")
 	s.want(`200 {"results":[{"status":201,"log":"events","segment":1,"entry":5,"id":"b"},{"status":200,"log":"events","segment":1,"entry":1,"id":"a","duplicate":true},{"type":"urn:oncegate:problem:payload-mismatch",...`,
 		"POST", entries, `{"entries":[{"payload":"","id":"b"},{"payload":"YQ==","id":"a"},{"payload":"Yg==","id":"a"},{"payload":"#"}]}`)
 	s.want(`200 {"results":[{"type":"urn:oncegate:problem:not-written","title":"Not written","status":424,...`,

@@ -98,19 +98,19 @@ func TestStreamAnswersEachCall(t *testing.T) {
 	g := s.gate(httpdtest.HTTP2(t))
 	g.send(g.call(api.OpPing, nil))
 	g.wantReply(1, 200, api.StateNone)
-	g.send(g.call(api.OpReserve, reserveOf("a", "t", 0)))
+	g.send(g.call(api.OpReserve, reserveOf("a b", "t", 0)))
 	g.wantReply(2, 201, api.StateReserved)
-	g.send(g.call(api.OpRenew, reserveOf("a", "t", 0)))
+	g.send(g.call(api.OpRenew, reserveOf("a b", "t", 0)))
 	g.wantReply(3, 200, api.StateReserved)
-	g.send(g.call(api.OpReserve, reserveOf("a", "u", 0)))
+	g.send(g.call(api.OpReserve, reserveOf("a b", "u", 0)))
 	g.wantReply(4, 202, api.StatePending)
-	g.send(g.call(api.OpCommit, commitOf("a", "t", []byte("done"))))
+	g.send(g.call(api.OpCommit, commitOf("a b", "t", []byte("done"))))
 	g.wantReply(5, 200, api.StateCommitted)
-	g.send(g.call(api.OpReserve, reserveOf("a", "v", 0)))
+	g.send(g.call(api.OpReserve, reserveOf("a b", "v", 0)))
 	if _, in := g.wantReply(6, 200, api.StateCommitted); string(in.Result.Body) != "done" {
 		t.Errorf("replayed %q", in.Result.Body)
 	}
-	g.send(g.call(api.OpLookUp, releaseOf("a", "")))
+	g.send(g.call(api.OpLookUp, releaseOf("a b", "")))
 	if _, in := g.wantReply(7, 200, api.StateCommitted); string(in.Result.Body) != "done" {
 		t.Errorf("looked up %q", in.Result.Body)
 	}

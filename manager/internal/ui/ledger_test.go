@@ -101,16 +101,16 @@ func TestEntryPageTellsItsLife(t *testing.T) {
 // TestKeyWithoutScope: the page of a key leads to the only scope in which the key is known, or names the scopes.
 func TestKeyWithoutScope(t *testing.T) {
 	s := newSite(t, siteOptions{})
-	s.commit("shop&co", "order-1", "t", "answer")
-	for _, path := range []string{"/ui/ledger?key=order-1", "/ui/ledger?key=order-1&scope="} {
+	s.commit("shop&co", "order 1", "t", "answer")
+	for _, path := range []string{"/ui/ledger?key=order+1", "/ui/ledger?key=order+1&scope="} {
 		a := s.get(path)
-		if to := a.header.Get("Location"); a.status != 303 || to != "./ledger?key=order-1&scope=shop%26co" {
+		if to := a.header.Get("Location"); a.status != 303 || to != "./ledger?key=order+1&scope=shop%26co" {
 			t.Errorf("%s: status %d, to %q", path, a.status, to)
 		}
 	}
-	s.commit("bank", "order-1", "t", "answer")
-	a := s.get("/ui/ledger?key=order-1")
-	a.must(t, 200, "has no entry of this key without a scope", "The key is in 2 scopes. Choose one:", "key=order-1&amp;scope=bank", "key=order-1&amp;scope=shop%26co")
+	s.commit("bank", "order 1", "t", "answer")
+	a := s.get("/ui/ledger?key=order+1")
+	a.must(t, 200, "has no entry of this key without a scope", "The key is in 2 scopes. Choose one:", "key=order&#43;1&amp;scope=bank", "key=order&#43;1&amp;scope=shop%26co")
 	a.mustNot(t, "does not remember", "lately seen")
 
 	s.commit("shop", "order-2", "t", "answer")

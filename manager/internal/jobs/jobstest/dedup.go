@@ -85,8 +85,8 @@ var dedupTests = map[string]func(*env){
 		e.wantDropped(b.ID, s)
 		s.Owner = "ann"
 		e.wantDropped(a.ID, s)
-		e.job(jobs.Submission{Key: "k", Owner: "ann"})
-		if _, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k", Owner: "bob"}); !errors.Is(err, jobs.ErrDuplicateKey) {
+		e.job(jobs.Submission{Key: "a b", Owner: "ann"})
+		if _, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "a b", Owner: "bob"}); !errors.Is(err, jobs.ErrDuplicateKey) {
 			e.Errorf("another owner's key: %v", err)
 		}
 	},
@@ -99,7 +99,7 @@ var dedupTests = map[string]func(*env){
 		e.job(s)
 	},
 	"a dedup key is independent of the job's key": func(e *env) {
-		s := jobs.Submission{Payload: []byte(`1`), Dedup: dedup(jobs.Dedup{Key: "k"})}
+		s := jobs.Submission{Payload: []byte(`1`), Dedup: dedup(jobs.Dedup{Key: "a b"})}
 		a := e.job(s)
 		s.Payload = []byte(`2`)
 		e.wantDropped(a.ID, s)

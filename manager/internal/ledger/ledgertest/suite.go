@@ -141,19 +141,24 @@ func (m *managers) commit(i int, key, token, body string) {
 }
 
 func testLife(t *testing.T, m *managers) {
+	const blanks = `a  "b" c`
 	m.start(ledger.Options{})
-	m.reserve(0, "k", "t1", api.StateReserved)
-	if again := m.reserve(1, "k", "t1", api.StateReserved); again.ExpiresIn > time.Minute || again.ExpiresIn < time.Second {
+	m.reserve(0, blanks, "t1", api.StateReserved)
+	if again := m.reserve(1, blanks, "t1", api.StateReserved); again.ExpiresIn > time.Minute || again.ExpiresIn < time.Second {
 		t.Errorf("the same call again: %v left", again.ExpiresIn)
 	}
-	m.reserve(1, "k", "t2", api.StatePending)
-	m.commit(1, "k", "t1", "body")
-	m.commit(0, "k", "t1", "other")
+	m.reserve(1, blanks, "t2", api.StatePending)
+	m.commit(1, blanks, "t1", "body")
+	m.commit(0, blanks, "t1", "other")
 	for i := range 2 {
-		if r := m.reserve(i, "k", "t2", api.StateCommitted); !bytes.Equal(r.Result, answer("body")) {
+		if r := m.reserve(i, blanks, "t2", api.StateCommitted); !bytes.Equal(r.Result, answer("body")) {
 			t.Errorf("replayed %q", r.Result)
 		}
 	}
+	if found, _, err := m.at(0).Find(t.Context(), blanks, api.StateCommitted, 2, ""); err != nil || len(found) != 1 || found[0].Key != blanks {
+		t.Errorf("found %+v, %v", found, err)
+	}
+	m.reserve(0, "a b c", "t1", api.StateReserved)
 	m.reserve(0, "r", "t1", api.StateReserved)
 	if err := m.at(1).Reject(t.Context(), finish("r", "t1", "no")); err != nil {
 		t.Fatal(err)
