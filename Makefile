@@ -170,7 +170,7 @@ test-deep-setup: build/node build/fakegcs deep-modules test-deep-clients
 
 # The clients of which make test runs no test.
 .PHONY: test-deep-clients
-test-deep-clients:
+test-deep-clients: build/iceberg
 	@.ci/apt-install node:nodejs javac:default-jdk-headless
 
 # Fetches the Go modules that the tests need, since go itself gives up at the first failure.
@@ -223,6 +223,14 @@ build/python: examples/stripe/requirements.txt e2e/testdata/http2/requirements.t
 	@rm -rf $@ $@-new
 	@.ci/try python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --no-deps --require-hashes \
 		--only-binary=:all: --target $@-new $(addprefix -r ,$^)
+	@mv $@-new $@
+	@touch $@
+
+# The Java library of Iceberg, which is client and catalog in a test.
+build/iceberg: e2e/testdata/iceberg/pom.xml
+	@.ci/apt-install javac:default-jdk-headless mvn:maven
+	@rm -rf $@ $@-new
+	@.ci/try mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory="$(CURDIR)/$@-new"
 	@mv $@-new $@
 	@touch $@
 
