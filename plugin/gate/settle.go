@@ -153,7 +153,7 @@ func (p *Plugin) waitForOther(c *call, r *reply, s *Stream) {
 		return
 	}
 	s.hasWaited = s.hasWaited || s.route.WaitForPending
-	s.conflict(int64(r.answer.ExpiresIn))
+	s.stillPending(int64(r.answer.ExpiresIn))
 }
 
 // replayFound answers with the recorded answer that the ledger returned, and fills the cache with it.

@@ -87,8 +87,9 @@ type Stream struct {
 
 	links // the list in which the stream waits: for an entry's end, for a body, or for its rest
 
-	isLookUp   bool  // the request is a look-up
-	lookUpWait int64 // how long a look-up waits for the outcome, nanoseconds
+	isLookUp bool  // the request is a look-up
+	async    bool  // the client prefers 202 to a longer wait than patience
+	patience int64 // how long a look-up or such a client waits for the outcome, nanoseconds
 
 	// For a unary gRPC call that is protected.
 	rpc               bool
