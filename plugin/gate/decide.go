@@ -305,7 +305,11 @@ func (s *Stream) deadline(now int64) int64 {
 
 // stillPending answers a duplicate or a look-up that may not wait, or not longer. remaining: see conflict.
 func (s *Stream) stillPending(remaining int64) verdict {
-	if s.isLookUp || s.async {
+	switch p := s.plugin; {
+	case s.async:
+		p.metrics.count(p.metrics.conflict)
+		return s.answerPending()
+	case s.isLookUp:
 		return s.answerPending()
 	}
 	return s.conflict(remaining)

@@ -152,7 +152,7 @@ func (p *Plugin) waitForOther(c *call, r *reply, s *Stream) {
 		p.startWaiting(s)
 		return
 	}
-	s.hasWaited = s.hasWaited || s.route.WaitForPending
+	s.hasWaited = s.hasWaited || s.route.WaitForPending && !s.async
 	s.stillPending(int64(r.answer.ExpiresIn))
 }
 

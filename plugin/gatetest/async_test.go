@@ -38,6 +38,7 @@ func TestAsyncAnswerIsLookedUp(t *testing.T) {
 			r.Settle()
 			q.Worker = 1
 			accepted(t, r, ledger+": duplicate", r.Send(q).Response())
+			want(t, ledger+": duplicates of a pending request", r.Metric("oncegate_gate_requests_conflict_total"), 1)
 			want(t, ledger+": the look-up waits", y.Client.Begun(), false)
 			first.answer(upstream(201, "paid", "x-a: 1"))
 			a = y.Response()
