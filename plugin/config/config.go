@@ -222,6 +222,8 @@ type Route struct {
 	StreamedTypes []string
 	FailureMode   FailureMode
 	ClientAbort   ClientAbort
+	// RespondAsync: a client that prefers respond-async gets 202, and looks up the answer at Config.Lookup.
+	RespondAsync bool
 	// FreeIncomplete: a request whose client left before upstream had all of its body frees its key. Otherwise its outcome
 	// is unknown.
 	FreeIncomplete bool

@@ -154,6 +154,7 @@ func (t *Route) members() members {
 		{"max_response_body_bytes", t.MaxResponseBody},
 		{"failure_mode", choice(t.FailureMode, "closed", "open")},
 		{"client_abort", choice(t.ClientAbort-AbortCancel, "cancel", "continue")},
+		{"respond_async", t.RespondAsync},
 		{"incomplete_upload", either(t.FreeIncomplete, "release", "unknown")},
 		{"upstream", members{{"cluster", t.Upstream.Cluster}, {"timeout_ms", t.Upstream.Timeout.Milliseconds()}}},
 		{"unsupported", choice(t.Unsupported, "refuse", "pass")},

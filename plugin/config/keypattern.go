@@ -131,7 +131,7 @@ func (e *element) repeat(s string, i int) int {
 			i++
 		}
 		n, err := strconv.Atoi(s[begin:i])
-		if err != nil || n > maxKeyBytes {
+		if err != nil || n > maxKeyBytes || strconv.Itoa(n) != s[begin:i] {
 			return -1
 		}
 		return n

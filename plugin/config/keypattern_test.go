@@ -22,7 +22,7 @@ func TestKeyPatterns(t *testing.T) {
 		`?`:                    {"\x80": false, "~": true, " ": true, "\t": false},
 		// Refused: other languages, what is not finished, what is too large.
 		``: nil, `a.b`: nil, `a+`: nil, `(a)`: nil, `a|b`: nil, `^a`: nil, `a$`: nil, `a]`: nil, `{2}`: nil, `a{`: nil, `a{2`: nil, `a{2,1}`: nil, `a{,2}`: nil,
-		`a{256}`: nil, `a{0}`: nil, `*{2}`: nil, `[`: nil, `[]`: nil, `[a`: nil, `[z-a]`: nil, `[\`: nil, `\`: nil, `é`: nil, strings.Repeat("a", 256): nil,
+		`a{256}`: nil, `a{0}`: nil, `a{01}`: nil, `a{0,02}`: nil, `*{2}`: nil, `[`: nil, `[]`: nil, `[a`: nil, `[z-a]`: nil, `[\`: nil, `\`: nil, `é`: nil, strings.Repeat("a", 256): nil,
 		`a{99999999999999999999}`: nil,
 	} {
 		p, ok := parseKeyPattern(pattern)

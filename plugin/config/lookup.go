@@ -15,6 +15,23 @@ func readLookup(r *reader, path string, v gjson.Result) (where string) {
 	return where
 }
 
+// checkAsync refuses respond_async where a client could not look up the answer. path is the rule's path, lookup that of
+// look-ups.
+func (t *Route) checkAsync(r *reader, path, lookup string) {
+	if !t.RespondAsync {
+		return
+	}
+	path = join(path, "respond_async")
+	switch {
+	case lookup == "":
+		r.fail(path, `the client looks up the answer; allowed: false unless "lookup.path" is given`)
+	case t.ClientAbort != AbortContinue || t.Ledger == LedgerUpstream:
+		r.fail(path, `the request runs on when it is answered; allowed: false unless "client_abort" is "continue" and "ledger" is not "upstream"`)
+	case len(t.Key.Sources) > 1 && t.Key.InBody():
+		r.fail(path, `a look-up has no body; allowed: false when a part of the key is in the body`)
+	}
+}
+
 // Lost returns the route of a request that a client looks up. method is the one that the client gives; empty: POST, or the
 // first method that a rule for the path names. nil: no rule matches.
 func (c *Config) Lost(method, path string) (string, *Route) {

@@ -188,6 +188,7 @@ func (c *Config) readRules(r *reader, match gjson.Result, base rule) {
 	if !match.Exists() {
 		c.rules = []rule{base}
 		c.rules[0].route.check(r, "")
+		c.rules[0].route.checkAsync(r, "", c.Lookup)
 		return
 	}
 	r.list("match", match, 1, maxRules, "rules", func(path string, v gjson.Result) {
@@ -198,6 +199,7 @@ func (c *Config) readRules(r *reader, match gjson.Result, base rule) {
 		r.object(path, v, append(matchFields(r, &rl, &where), routeFields(r, &rl.route)...))
 		if r.err == nil {
 			rl.route.check(r, path)
+			rl.route.checkAsync(r, path, c.Lookup)
 		}
 		c.rules = append(c.rules, rl)
 	})

@@ -70,6 +70,7 @@ func routeFields(r *reader, t *Route) []field {
 		{"client_abort", func(path string, v gjson.Result) {
 			t.ClientAbort = AbortCancel + ClientAbort(r.choice(path, v, "cancel", "continue"))
 		}},
+		{"respond_async", func(path string, v gjson.Result) { t.RespondAsync = r.boolean(path, v) }},
 		{"incomplete_upload", func(path string, v gjson.Result) {
 			t.FreeIncomplete = r.choice(path, v, "unknown", "release") == 1
 		}},

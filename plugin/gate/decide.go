@@ -297,15 +297,19 @@ func (s *Stream) deadline(now int64) int64 {
 	if now < s.firstDecided {
 		s.firstDecided = now
 	}
-	if s.isLookUp {
-		return s.firstDecided + s.lookUpWait
+	if s.isLookUp || s.async {
+		return s.firstDecided + s.patience
 	}
 	return s.firstDecided + int64(s.route.PendingWait)
 }
 
 // stillPending answers a duplicate or a look-up that may not wait, or not longer. remaining: see conflict.
 func (s *Stream) stillPending(remaining int64) verdict {
-	if s.isLookUp {
+	switch p := s.plugin; {
+	case s.async:
+		p.metrics.count(p.metrics.conflict)
+		return s.answerPending()
+	case s.isLookUp:
 		return s.answerPending()
 	}
 	return s.conflict(remaining)

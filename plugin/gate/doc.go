@@ -57,6 +57,9 @@
 // of streamed_types, those whose JSON body has "stream": true, and those for a path that had such an answer, or one that
 // broke off. The gate forgets the path when the router brings an answer that would have suited.
 //
+// A client that prefers respond-async gets 202 once the call is sent, or later if it names a wait. The call then continues
+// as if the client had left, and a look-up has the answer.
+//
 // No property says where the answer to the gate's call comes from. An inner listener can say so in headerAnswer. Without
 // it, the router's service time marks upstream's answers, and the proxy's own texts say whether it had connected
 // (carried.fate).
@@ -172,6 +175,7 @@
 //	jsonrpc.go         ids of JSON-RPC requests in replays
 //	lifetime.go        an Iceberg catalog's answer that says how long keys are remembered
 //	lookup.go          clients that ask what became of a request
+//	async.go           clients that prefer 202 to a long wait
 //	settle.go          the table of calls to the ledger and their replies
 //	reservation.go     attempts, their renewals, how they end, and their entries in the cache
 //	response.go        upstream's answer

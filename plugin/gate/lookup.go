@@ -42,7 +42,7 @@ func (s *Stream) readLookUp(headers request.Headers, path string) verdict {
 	_, query, _ := strings.Cut(path, "?")
 	lost, paths := parameter(query, "path")
 	method, methods := parameter(query, "method")
-	if paths != 1 || methods > 1 || !api.Visible(lost, 1, maxLostPath) || lost[0] != '/' {
+	if paths != 1 || methods > 1 || !canBeLost(lost) {
 		return s.invalid(&api.Problem{
 			Status: 400, Code: api.CodeInvalidRequest, Title: "The look-up names no request",
 			Detail: `The query needs path, once, percent-encoded: the path of the lost request, which starts with "/". It may have method.`,
@@ -62,7 +62,7 @@ func (s *Stream) readLookUp(headers request.Headers, path string) verdict {
 			Detail: `wait_ms: "` + loggable(wait) + `"; allowed: once, a whole number from 0 to ` + strconv.FormatUint(most, 10),
 		})
 	}
-	s.lookUpWait = int64(ms) * int64(time.Millisecond)
+	s.patience = int64(ms) * int64(time.Millisecond)
 	// The scope is that of the lost request.
 	lostHeaders := make(request.Headers, 0, len(headers))
 	for _, h := range headers {
@@ -227,11 +227,15 @@ func (s *Stream) askLedger(shard int) verdict {
 	return s.ask(callLookUp, 0, false)
 }
 
+// answerPending answers a look-up, or a client that prefers 202, that the request runs.
 func (s *Stream) answerPending() verdict {
 	s.status = statusPending
-	s.reply(202, detailsPrefix+statusPending, [][2]string{
-		{headerContentType, api.ContentTypeJSON}, {api.HeaderStatus, statusPending}, {headerRetryAfter, "1"},
-	}, []byte(`{"state":"pending"}`))
+	headers := [][2]string{{headerContentType, api.ContentTypeJSON}, {api.HeaderStatus, statusPending}, {headerRetryAfter, "1"}}
+	if s.async {
+		s.recordWait()
+		headers = append(headers, [2]string{headerLocation, s.lookUpURL()}, [2]string{"preference-applied", "respond-async"})
+	}
+	s.reply(202, detailsPrefix+statusPending, headers, []byte(`{"state":"pending"}`))
 	return verdictReplied
 }
 

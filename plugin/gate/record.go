@@ -39,8 +39,9 @@ const (
 	headerAcceptEncoding  = "accept-encoding"
 	headerContentEncoding = "content-encoding"
 	// headerBody marks replays without the body that the answer had.
-	headerBody = "idempotency-body"
-	headerLink = "link"
+	headerBody     = "idempotency-body"
+	headerLink     = "link"
+	headerLocation = "location"
 )
 
 // omitted is the value of headerTrailers and headerBody.

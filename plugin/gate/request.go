@@ -58,6 +58,7 @@ func (s *Stream) readHeaders(headers request.Headers, end bool) verdict {
 	}
 	s.identify(key, headers)
 	s.upload.forCall = !s.rpc && s.suitsUpstreamCall(headers)
+	s.readPreference(headers)
 	s.upload.readHeaders(p.digester.NewBody(&route.Fingerprint, headers, route.MaxRequestBody, route.Key.Derive), headers, key.Value == "")
 	if end {
 		return s.bodyRead(nil, true)

@@ -152,8 +152,8 @@ func (p *Plugin) waitForOther(c *call, r *reply, s *Stream) {
 		p.startWaiting(s)
 		return
 	}
-	s.hasWaited = s.hasWaited || s.route.WaitForPending
-	s.conflict(int64(r.answer.ExpiresIn))
+	s.hasWaited = s.hasWaited || s.route.WaitForPending && !s.async
+	s.stillPending(int64(r.answer.ExpiresIn))
 }
 
 // replayFound answers with the recorded answer that the ledger returned, and fills the cache with it.

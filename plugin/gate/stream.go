@@ -88,8 +88,9 @@ type Stream struct {
 
 	links // the list in which the stream waits: for an entry's end, for a body, or for its rest
 
-	isLookUp   bool  // the request is a look-up
-	lookUpWait int64 // how long a look-up waits for the outcome, nanoseconds
+	isLookUp bool  // the request is a look-up
+	async    bool  // the client prefers 202 to a longer wait than patience
+	patience int64 // how long a look-up or such a client waits for the outcome, nanoseconds
 	// remembered is how long the ledger remembers the answer from now on, nanoseconds; 0: not known.
 	remembered int64
 	requestID  string // the id of a JSON-RPC request, as JSON; empty: none

@@ -35,7 +35,7 @@ type carrier struct {
 	ready         []*carried
 	inFlight      []*carried
 	bytes         int  // of the request bodies of all calls, ready and in flight
-	checkTimeouts bool // calls under way may have lost their answers
+	checkTimeouts bool // calls under way may have lost their answers, or their clients may not want to wait longer
 	// missing are the log lines about clusters that the proxy does not have.
 	missing limitedLog
 	// surveys are about routes that ask for direct calls, rules are log lines about them.
@@ -138,11 +138,11 @@ func (s *Stream) carry() verdict {
 	return verdictPause
 }
 
-// send makes the calls that are ready, and gives up those whose answers got lost. It runs in the plugin context. False: no
-// call was ready.
+// send makes the calls that are ready, answers clients that do not want to wait longer, and gives up calls whose answers
+// got lost. It runs in the plugin context. False: no call was ready.
 func (r *carrier) send() bool {
 	if r.checkTimeouts {
-		r.checkTimeouts = !r.giveUpLost()
+		r.checkTimeouts = !r.checkTimes()
 	}
 	if len(r.ready) == 0 {
 		return false
@@ -193,6 +193,7 @@ func (r *carrier) start(c *carried) {
 			p.metrics.count(p.metrics.direct)
 		}
 		r.inFlight = append(r.inFlight, c)
+		c.answerEarly(c.sent)
 		return
 	}
 	r.removeCall(c)

@@ -61,14 +61,17 @@ func (r *carrier) removeInFlight(at int) {
 	r.removeCall(c)
 }
 
-// giveUpLost settles the calls whose answers got lost. False: the callback is at its limit and some are left.
-func (r *carrier) giveUpLost() (all bool) {
+// checkTimes settles the calls whose answers got lost, and answers clients that do not want to wait longer. False: the
+// callback is at its limit and some are left.
+func (r *carrier) checkTimes() (all bool) {
 	now := r.p.host.Now()
 	for at := len(r.inFlight) - 1; at >= 0; at-- {
-		if c := r.inFlight[at]; now-c.sent > int64(c.timeout+lostGrace) {
-			if r.p.atLimit() {
-				return false
-			}
+		if r.p.atLimit() {
+			return false
+		}
+		c := r.inFlight[at]
+		c.answerEarly(now)
+		if now-c.sent > int64(c.timeout+lostGrace) {
 			r.removeInFlight(at)
 			c.unanswered(504, "Upstream did not answer in time")
 		}

@@ -34,16 +34,16 @@ func TestConflictsAreShown(t *testing.T) {
 	})
 	for _, url := range []string{second, first} { // the first one pulls nothing, and the name decides about outcomes of one millisecond
 		addr := strings.TrimPrefix(url, "http://")
-		if status, body := post(t, addr, "/v1/ledger/reserve", `{"key":"twice","scope":"s","token":"t`+addr+`"}`); status != 201 {
+		if status, body := post(t, addr, "/v1/ledger/reserve", `{"key":"run  twice","scope":"s","token":"t`+addr+`"}`); status != 201 {
 			t.Fatal(status, body)
 		}
-		if status, body := post(t, addr, "/v1/ledger/commit", `{"key":"twice","scope":"s","token":"t`+addr+`","result":{"status":201,"body":"aGk="}}`); status != 200 {
+		if status, body := post(t, addr, "/v1/ledger/commit", `{"key":"run  twice","scope":"s","token":"t`+addr+`","result":{"status":201,"body":"aGk="}}`); status != 200 {
 			t.Fatal(status, body)
 		}
 	}
 	waitFor(t, "the conflict is listed", func() bool {
 		_, out, _ := cliOn(second, "ledger", "conflicts")
-		return strings.Contains(out, "twice")
+		return strings.Contains(out, "run  twice")
 	})
 	const outcomes = "dc1 committed 201, dc2 committed 201"
 	for _, c := range []struct {
@@ -53,12 +53,12 @@ func TestConflictsAreShown(t *testing.T) {
 	}{
 		{0, []string{"ledger", "conflicts"}, outcomes},
 		{0, []string{"ledger", "conflicts", "--json"}, `"winner":"dc1"`},
-		{0, []string{"ledger", "get", "twice", "--scope", "s"}, "conflict: 2 data centres ran this key: " + outcomes},
-		{0, []string{"ledger", "get", "twice", "--scope", "s", "--json"}, `"conflict":{"key":"twice"`},
-		{0, []string{"ledger", "history", "twice", "--scope", "s"}, outcomes},
+		{0, []string{"ledger", "get", "run  twice", "--scope", "s"}, "conflict: 2 data centres ran this key: " + outcomes},
+		{0, []string{"ledger", "get", "run  twice", "--scope", "s", "--json"}, `"conflict":{"key":"run  twice"`},
+		{0, []string{"ledger", "history", "run  twice", "--scope", "s"}, outcomes},
 		{1, []string{"peers", "status"}, "other list: dc2"},
 		{1, []string{"peers", "status"}, "1 of 1 peers need attention: dc2"},
-		{1, []string{"doctor", "--sample-seconds", "0.1"}, "fail  manager: conflicts: 1 key ran in several data centres, such as twice"},
+		{1, []string{"doctor", "--sample-seconds", "0.1"}, "fail  manager: conflicts: 1 key ran in several data centres, such as \"run  twice\""},
 		{1, []string{"doctor", "--sample-seconds", "0.1"}, "fail  manager: peers: "},
 	} {
 		if c.args[0] == "doctor" {
@@ -71,7 +71,7 @@ func TestConflictsAreShown(t *testing.T) {
 	if code, out, errs := cliOn(first, "ledger", "conflicts"); code != 0 || !strings.HasPrefix(out, "no conflicts") {
 		t.Errorf("without conflicts: exit code %d, %s%s", code, out, errs)
 	}
-	if code, out, errs := cliOn(first, "ledger", "get", "twice", "--scope", "s"); code != 0 || strings.Contains(out, "conflict") {
+	if code, out, errs := cliOn(first, "ledger", "get", "run  twice", "--scope", "s"); code != 0 || strings.Contains(out, "conflict") {
 		t.Errorf("an entry without a conflict: exit code %d, %s%s", code, out, errs)
 	}
 }

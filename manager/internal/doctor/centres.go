@@ -69,5 +69,5 @@ func (t Target) centres(ctx context.Context, r *report) {
 	if list.Cursor != "" {
 		found = "at least " + found
 	}
-	r.fail(checkConflicts, found+", such as "+oneLine(list.Conflicts[0].Key), "oncegate ledger conflicts, and settle at the upstream what ran twice")
+	r.fail(checkConflicts, fmt.Sprintf("%s, such as %.200q", found, list.Conflicts[0].Key), "oncegate ledger conflicts, and settle at the upstream what ran twice")
 }
