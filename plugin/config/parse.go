@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/internal/jsonguard"
@@ -47,23 +48,26 @@ func Parse(json []byte) (*Config, error) {
 	if blank(json) {
 		json = []byte("{}")
 	}
-	if !jsonguard.Valid(json) {
+	if !jsonguard.Valid(json) || !utf8.Valid(json) {
 		// Envoy hands over the text of a StringValue, but a google.protobuf.Struct in its binary form.
 		return nil, &Error{Reason: "not valid JSON; allowed: one JSON object, nested at most " + strconv.Itoa(jsonguard.MaxDepth) +
 			" deep, in Envoy as a google.protobuf.StringValue"}
 	}
 	var r reader
 	c := defaults()
-	base := defaultRule()
 	var match gjson.Result
 	whole := gjson.ParseBytes(json)
+	// base has the top level's fields and its protocol's, own has the top level's only.
+	base, own := defaultRule(), defaultRule()
 	applyProtocol(&r, "", whole, &base)
-	r.object("", whole, append(vmFields(&r, c, &match), routeFields(&r, &base.route)...))
+	for _, rl := range [...]*rule{&base, &own} {
+		r.object("", whole, append(vmFields(&r, c, &match), routeFields(&r, &rl.route)...))
+	}
 	if r.err == nil {
 		c.checkVM(&r)
 	}
 	if r.err == nil {
-		c.readRules(&r, match, base)
+		c.readRules(&r, match, base, own)
 	}
 	if r.err != nil {
 		return nil, r.err
@@ -183,8 +187,9 @@ func (c *Config) checkVM(r *reader) {
 
 func millisText(d time.Duration) string { return strconv.Itoa(int(d / time.Millisecond)) }
 
-// readRules reads match. Without match it makes the default rule.
-func (c *Config) readRules(r *reader, match gjson.Result, base rule) {
+// readRules reads match. Without match it makes the default rule. A rule with a protocol starts from own, because two
+// protocols together would be neither of them. Other rules start from base.
+func (c *Config) readRules(r *reader, match gjson.Result, base, own rule) {
 	if !match.Exists() {
 		c.rules = []rule{base}
 		c.rules[0].route.check(r, "")
@@ -193,6 +198,9 @@ func (c *Config) readRules(r *reader, match gjson.Result, base rule) {
 	}
 	r.list("match", match, 1, maxRules, "rules", func(path string, v gjson.Result) {
 		rl := base
+		if v.Get("protocol").Exists() {
+			rl = own
+		}
 		rl.route.Index = len(c.rules)
 		where := ""
 		applyProtocol(r, path, v, &rl)

@@ -202,10 +202,11 @@ func TestMistakesAreRefused(t *testing.T) {
 	const methodAllowed = `a method in upper case, or "*" alone for any`
 	notJSON := "configuration: not valid JSON; allowed: one JSON object, nested at most 64 deep, in Envoy as a google.protobuf.StringValue"
 	for text, want := range map[string]string{
-		`{`:                                notJSON,
-		`{} {}`:                            notJSON,
-		`{"a":}`:                           notJSON,
-		"\x00":                             notJSON,
+		`{`:      notJSON,
+		`{} {}`:  notJSON,
+		`{"a":}`: notJSON,
+		"\x00":   notJSON,
+		"{\"problems\": {\"codes\": {\"*\": \"\xff\"}}}": notJSON,
 		`[]`:                               "configuration: []; allowed: an object",
 		`null`:                             "configuration: null; allowed: an object",
 		`"x"`:                              `configuration: "x"; allowed: an object`,
@@ -373,7 +374,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"problems": {"status": {"key-required": 200}}}`:                                                   `problems.status.key-required: 200; allowed: an integer from 400 to 599`,
 		`{"problems": {"codes": {"key-required": ""}}}`:                                                     `problems.codes.key-required: ""; allowed: a string of 1 to 128 bytes`,
 		`{"problems": {"media_type": "text/*"}}`:                                                            `problems.media_type: "text/*"; allowed: a media type of up to 127 bytes`,
-		`{"problems": {"body": "x"}}`:                                                                       `problems.body: "x"; allowed: an object of up to 4096 bytes, whose strings may have {code}, {type}, {title}, {detail}, {status} and {id}; {} for RFC 9457`,
+		`{"problems": {"body": "x"}}`:                                                                       `problems.body: "x"; allowed: an object of up to 4096 bytes without blanks, whose strings may have {code}, {type}, {title}, {detail}, {status} and {id}; {} for RFC 9457`,
 		`{"problems": {"body": {"a": "{message}"}}}`:                                                        `problems.body: {message}; allowed: {code}, {type}, {title}, {detail}, {status} and {id}`,
 		`{"problems": {"body": {"{status}": "a"}}}`:                                                         `problems.body: {...}; allowed: placeholders in values only, not in members' names`,
 		`{"response": {"ttl_header": "date"}}`:                                                              `response.ttl_header: "date"; allowed: a header name of up to 128 bytes that has no other meaning in answers`,

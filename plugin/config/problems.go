@@ -211,14 +211,18 @@ func (p *Problems) readChanges(r *reader, path string, v gjson.Result, read func
 
 // readBody reads a template.
 func (p *Problems) readBody(r *reader, path string, v gjson.Result) {
-	const allowed = "an object of up to 4096 bytes, whose strings may have " + placeholderList + "; {} for RFC 9457"
-	if !v.IsObject() || len(v.Raw) > maxTemplateBytes {
+	const allowed = "an object of up to 4096 bytes without blanks, whose strings may have " + placeholderList + "; {} for RFC 9457"
+	text := v.Raw
+	if len(text) > maxTemplateBytes {
+		text = v.Get("@ugly").Raw // without blanks; an explanation has many
+	}
+	if !v.IsObject() || len(text) > maxTemplateBytes {
 		r.refuse(path, v, allowed)
 		return
 	}
 	p.Body = ""
 	v.ForEach(func(gjson.Result, gjson.Result) bool {
-		p.Body = v.Raw
+		p.Body = text
 		return false
 	})
 	for rest := p.Body; rest != ""; {

@@ -23,6 +23,7 @@ func everyConfig() []string {
 		`{"manager": {"shards": ["a", "b"], "previous_shards": ["a"]}, "outcomes": "behind-proxy", "resumable": true}`,
 		`{"mode": "body", "problems": {"body": {"a": "{id}", "b": [{"c": "{status} {title}"}], "d": "{status}"}, "status": {"*": 400, "request-pending": 503}}}`,
 	}
+	list = append(list, `{"problems": {"body": {"a": [`+strings.Repeat("[1, 2],", 500)+`0]}}}`)
 	for i := range protocols {
 		list = append(list, `{"protocol": "`+protocols[i].name+`"}`, `{"match": [{"path": "/x", "protocol": "`+protocols[i].name+`"}, {}]}`)
 	}
@@ -65,6 +66,21 @@ func TestExplanationIsTheSameConfiguration(t *testing.T) {
 	}
 	if _, err := Explain([]byte(`{"mode": "x"}`)); err == nil || err.Error() != `mode: "x"; allowed: "headers", "body"` {
 		t.Errorf("a mistake: %v", err)
+	}
+}
+
+// TestRuleHasOneProtocol: nothing of the top level's protocol is left in a rule with another one. The top level's own fields are.
+func TestRuleHasOneProtocol(t *testing.T) {
+	for _, top := range protocols {
+		for _, own := range protocols {
+			const fields = `"protocol": "%", "anonymous": "shared", "max_waiters": 7, "failure_mode": "open"`
+			rule := `, "match": [{"path_prefix": "/", "protocol": "` + own.name + `"}]}`
+			got := mustParse(t, "{"+strings.Replace(fields, "%", top.name, 1)+rule)
+			want := mustParse(t, "{"+strings.TrimPrefix(fields, `"protocol": "%", `)+rule)
+			if !sameConfig(got, want) {
+				t.Errorf("%s in %s: got %+v\nwant %+v", own.name, top.name, got, want)
+			}
+		}
 	}
 }
 
