@@ -254,7 +254,7 @@ build/clients: $(addprefix examples/clients/,requirements.txt package.json pom.x
 	@touch $@
 
 .PHONY: clients
-clients: build/clients build/oncegate.wasm run-gateway ## print what client libraries change between their tries, and what the gate makes of it; no part of make test
+clients: build/clients build/oncegate.wasm run-gateway ## print what client libraries change between their tries, and what the gate makes of it (docs/clients.md); no part of make test
 	@python3 examples/clients/record.py --gate
 
 .PHONY: docs

@@ -209,7 +209,7 @@ func TestOneRationale(t *testing.T) {
 
 // TestDocumentsStayShort: nobody reads more pages and words than these.
 func TestDocumentsStayShort(t *testing.T) {
-	const mostPages, mostWords = 22, 35000
+	const mostPages, mostWords = 23, 35000 // the page on what clients change was added for the issue on their protocols
 	pages, words := 0, 0
 	eachFile(t, func(name string, content []byte) {
 		if strings.HasPrefix(name, "docs/") && path.Ext(name) == ".md" {
