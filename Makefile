@@ -250,6 +250,21 @@ build/mkdocs: .ci/docs/requirements.txt
 	@mv $@-new $@
 	@touch $@
 
+# Client libraries of examples/clients, none of which a test needs.
+build/clients: $(addprefix examples/clients/,requirements.txt package.json pom.xml)
+	@.ci/apt-install python3:python3 node:nodejs npm:npm javac:default-jdk-headless mvn:maven \
+		'/usr/lib/python3/dist-packages/pip/__init__.py|/usr/local/lib/python3*/site-packages/pip/__init__.py|pip3:python3-pip'
+	@rm -rf $@ $@-new && mkdir $@-new && cp $^ $@-new
+	@.ci/try python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --target $@-new/python -r $<
+	@.ci/try npm install --prefix $@-new --no-audit --no-fund --no-package-lock --loglevel error
+	@.ci/try mvn --quiet --batch-mode --file $@-new/pom.xml dependency:copy-dependencies -DoutputDirectory=java
+	@mv $@-new $@
+	@touch $@
+
+.PHONY: clients
+clients: build/clients build/oncegate.wasm run-gateway ## print what client libraries change between their tries, and what the gate makes of it (docs/clients.md); no part of make test
+	@python3 examples/clients/record.py --gate
+
 .PHONY: docs
 docs: build/mkdocs ## make a site of docs/ in build/site; fails if a link or an anchor leads nowhere
 	@PYTHONPATH=build/mkdocs DISABLE_MKDOCS_2_WARNING=true python3 -m mkdocs build --strict --clean --config-file .ci/docs/mkdocs.yml
