@@ -240,6 +240,7 @@ func TestAnswersSayHowLongTheyAreRemembered(t *testing.T) {
 				{what: "commit", q: Request{Key: "k", Body: "b"}, status: 200, headers: own, want: "200 ", has: []string{"key-ttl: 100", "idempotency-key: k"}},
 				{what: "reject", q: Request{Key: "r", Body: "b"}, status: 400, want: "400 ", has: []string{"key-ttl: 50"}},
 				{what: "release", q: Request{Key: "s", Body: "b"}, status: 429, want: "429 ", has: []string{"key-ttl: "}},
+				{what: "release, with upstream's word", q: Request{Key: "t", Body: "b"}, status: 429, headers: own, want: "429 ", has: []string{"key-ttl: ", "idempotency-key: t"}},
 			})
 			r.Clock.Advance(40 * time.Second)
 			play(t, r, []try{{what: "replay", q: Request{Key: "k", Body: "b"}, want: "200 ", has: []string{"key-ttl: 60", "idempotency-key: k"}}})
