@@ -336,3 +336,53 @@ func TestCatalogSaysHowLongKeysAreRemembered(t *testing.T) {
 		}
 	})
 }
+
+// Where a 5xx of the upstream frees the key, one that the proxy made after it had sent the request does not.
+func TestFailuresOfTheProxyAreNotTheUpstreams(t *testing.T) {
+	const problem = `{"type": "processing_error", "code": "outcome_unknown", "message": "`
+	for protocol, unknown := range map[string]string{
+		"acp": "500 " + problem, "stripe-v2": `409 {"error": {"type": "api_error", "code": "outcome-unknown"`,
+		"iceberg": `500 {"error": {"message": "The first request with this key may have been executed`,
+	} {
+		each(t, func(t *testing.T, guest hostsim.Source) {
+			r := NewRig(t, guest, Options{Config: `{"protocol":"` + protocol + `"}`, BodyMode: true})
+			for i, c := range []struct {
+				failure hostsim.UpstreamFailure
+				status  string
+				free    bool
+			}{
+				{hostsim.UpstreamTimedOut, "504 ", false},
+				{hostsim.UpstreamDisconnected, "503 ", false},
+				{hostsim.UpstreamConnectFailed, "503 ", true},
+			} {
+				q := Request{Key: "00000000-0000-0000-0000-00000000000" + strconv.Itoa(i), Body: "{}", Headers: []string{"authorization: a"}}
+				x := r.Send(q)
+				x.Upstream.AwaitHeaders(t)
+				x.UpstreamSelected("192.0.2.9:80")
+				x.UpstreamFailed(c.failure, "")
+				want(t, protocol, x.Response().Status+" ", c.status)
+				r.Settle()
+				again := try{what: protocol, q: q, want: unknown}
+				if c.free {
+					again.status, again.want = 200, "200 "
+				}
+				play(t, r, []try{again})
+			}
+		})
+	}
+}
+
+// A rule for GET does not hide the answer that says how long keys are remembered.
+func TestCatalogBesideARuleForAllMethods(t *testing.T) {
+	get := func(headers ...string) Request { return Request{Method: "GET", Path: "/v1/config", Headers: headers} }
+	const added = `200 {"idempotency-key-lifetime":"PT90S","a":1}`
+	for _, rule := range []string{`{"methods":["*"],"path":"/other"}`, `{"methods":["GET"],"outcome_header":"x-outcome"}`, `{"methods":["*"],"mode":"body","key":{"json_path":"a"}}`} {
+		playProtocol(t, `{"match":[`+rule+`,{"protocol":"iceberg","committed_ttl_seconds":90}]}`, []try{
+			{what: rule, q: get(), status: 200, answer: `{"a":1}`, headers: []string{"content-type: application/json", "x-outcome: commit"}, want: added, has: []string{"idempotency-status: "}},
+		})
+	}
+	playProtocol(t, `{"match":[{"methods":["GET"],"outcome_header":"x-outcome"},{"protocol":"iceberg"}]}`, []try{
+		{what: "the outcome header", q: get(), status: 200, answer: `{"a":1}`, headers: []string{"content-type: application/json", "x-outcome: commit"}, want: "200 ", has: []string{"x-outcome: "}},
+		{what: "a request with a key", q: Request{Method: "GET", Path: "/v1/config", Key: "k"}, status: 200, answer: `{"a":1}`, headers: []string{"content-type: application/json"}, want: `200 {"a":1}`, has: []string{"idempotency-status: executed"}},
+	})
+}
