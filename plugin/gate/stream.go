@@ -332,7 +332,13 @@ func (s *Stream) cancel() {
 		if s.outcomeInTrailers && s.endUnrecordedRPC(false) {
 			return
 		}
-		s.recordOutcome(a.body, !a.complete() || int64(len(a.body)) != a.passed)
+		whole := a.complete() && int64(len(a.body)) == a.passed
+		if s.route.Resumable && !whole {
+			s.unclaimAnswer()
+			s.endUnknown()
+			return
+		}
+		s.recordOutcome(a.body, !whole)
 		s.detachCall()
 	case phaseStreaming, phaseRecording:
 		s.detachCall()

@@ -386,3 +386,34 @@ func TestCatalogBesideARuleForAllMethods(t *testing.T) {
 		{what: "a request with a key", q: Request{Method: "GET", Path: "/v1/config", Key: "k"}, status: 200, answer: `{"a":1}`, headers: []string{"content-type: application/json"}, want: `200 {"a":1}`, has: []string{"idempotency-status: executed"}},
 	})
 }
+
+// An upstream that can continue gets the next try also after an answer that broke off.
+func TestResumableAnswerThatBreaksOff(t *testing.T) {
+	for name, config := range map[string]string{
+		"held": `{"resumable":true}`, "copied": `{"resumable":true,"commit":"async"}`, "events": `{"resumable":true,"mode":"body","jsonrpc":true}`,
+	} {
+		each(t, func(t *testing.T, guest hostsim.Source) {
+			for _, leaves := range []bool{false, true} {
+				r := NewRig(t, guest, Options{Config: config, BodyMode: true})
+				q := Request{Key: "k", Body: "b", Headers: []string{"authorization: a"}}
+				x := r.Send(q)
+				x.Upstream.AwaitHeaders(t)
+				x.UpstreamSelected("192.0.2.9:80")
+				h := hostsim.H(":status", "200")
+				if name == "events" {
+					h.Set("content-type", "text/event-stream")
+				}
+				x.ResponseHeaders(h, false)
+				x.ResponseData([]byte("half"), false)
+				if leaves {
+					x.Leave()
+				} else {
+					x.UpstreamFailed(hostsim.UpstreamDisconnected, "")
+					x.Over()
+				}
+				r.Settle()
+				play(t, r, []try{{what: name, q: q, status: 200, answer: "whole", want: "200 whole"}, {what: name + ", replay", q: q, want: "200 whole"}})
+			}
+		})
+	}
+}
