@@ -136,7 +136,9 @@ func (s *Stream) replay(result *api.Result) {
 		}
 		switch h.Name {
 		case headerContentEncoding:
-			encoding += "," + h.Value
+			if h.Value != "identity" {
+				encoding += "," + h.Value
+			}
 		case headerContentType:
 			contentType, typed = h.Value, true
 		}

@@ -52,7 +52,7 @@ func withID(body []byte, media, id string) []byte {
 	out := make([]byte, 0, len(body)+len(id))
 	for len(body) > 0 {
 		line := body
-		if end := bytes.IndexByte(body, '\n'); end >= 0 {
+		if end := bytes.IndexAny(body, "\r\n"); end >= 0 {
 			line = body[:end+1]
 		}
 		body = body[len(line):]

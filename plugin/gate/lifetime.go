@@ -21,12 +21,13 @@ func (s *Stream) beginLifetime(path string) {
 	if route == nil {
 		return
 	}
-	s.route, s.phase = route, phaseLifetime
+	s.lifetime, s.phase = route, phaseLifetime
 	s.plugin.host.RemoveRequestHeader(headerAcceptEncoding)
 }
 
 // readLifetimeHeaders leaves alone all answers but those that are JSON.
 func (s *Stream) readLifetimeHeaders(end bool) {
+	s.setStatusHeader()
 	host := s.plugin.host
 	status, _ := host.ResponseHeader(headerStatus)
 	contentType, _ := host.ResponseHeader(headerContentType)
@@ -49,7 +50,7 @@ func (s *Stream) addLifetime(size int, end bool) Action {
 		return Collect
 	default:
 		if body := host.ResponseBody(size); len(body) == size {
-			host.ReplaceResponseBody(withLifetime(body, s.route))
+			host.ReplaceResponseBody(withLifetime(body, s.lifetime))
 		}
 	}
 	s.phase = phasePass

@@ -51,7 +51,11 @@ func (s *Stream) setStatusHeader() {
 	if name := s.route.EchoHeader(); name != "" && s.key != "" {
 		s.plugin.host.SetResponseHeader(name, s.key)
 	}
-	if name, ttl := s.route.Response.TTLHeader, s.outcomeTTL(); name != "" && ttl > 0 {
+	switch name, ttl := s.route.Response.TTLHeader, s.outcomeTTL(); {
+	case name == "", ttl == 0 && s.ledgerUpstream():
+	case ttl == 0:
+		s.plugin.host.RemoveResponseHeader(name) // upstream does not know how long the gate remembers its answer
+	default:
 		s.plugin.host.SetResponseHeader(name, strconv.FormatInt(ttl/second, 10))
 	}
 }

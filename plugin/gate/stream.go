@@ -93,7 +93,8 @@ type Stream struct {
 	patience int64 // how long a look-up or such a client waits for the outcome, nanoseconds
 	// remembered is how long the ledger remembers the answer from now on, nanoseconds; 0: not known.
 	remembered int64
-	requestID  string // the id of a JSON-RPC request, as JSON; empty: none
+	requestID  string        // the id of a JSON-RPC request, as JSON; empty: none
+	lifetime   *config.Route // for phaseLifetime
 
 	// For a unary gRPC call that is protected.
 	rpc               bool
@@ -147,7 +148,11 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 		v = s.readRequest(method, path, headers, end)
 	}
 	s.headers = nil
-	return s.headersAction(v)
+	action := s.headersAction(v)
+	if s.phase == phasePass && s.status == "" && method == methodGet {
+		s.beginLifetime(path)
+	}
+	return action
 }
 
 // OnRequestBody is called for a piece of the request's body, of size bytes.
@@ -328,7 +333,13 @@ func (s *Stream) cancel() {
 		if s.outcomeInTrailers && s.endUnrecordedRPC(false) {
 			return
 		}
-		s.recordOutcome(a.body, !a.complete() || int64(len(a.body)) != a.passed)
+		whole := a.complete() && int64(len(a.body)) == a.passed
+		if s.route.Resumable && !whole {
+			s.unclaimAnswer()
+			s.endUnknown()
+			return
+		}
+		s.recordOutcome(a.body, !whole)
 		s.detachCall()
 	case phaseStreaming, phaseRecording:
 		s.detachCall()

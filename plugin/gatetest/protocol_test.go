@@ -166,6 +166,10 @@ func TestJSONRPC(t *testing.T) {
 		{what: "its replay", q: call("5", "e", "1"), want: "200 event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":5,\"result\":{}}\n\n", has: []string{"content-type: text/event-stream; charset=utf-8"}},
 		{what: "events", q: call("6", "f", "1"), status: 200, answer: "data: {\"method\":\"progress\",\"id\":6}\r\n\r\ndata:{\"id\":6,\"error\":{}}\r\n\r\n", headers: stream, want: "200 data: "},
 		{what: "their replay", q: call("7", "f", "1"), want: "200 data: {\"method\":\"progress\",\"id\":6}\r\n\r\ndata:{\"id\":7,\"error\":{}}\r\n\r\n"},
+		{what: "lines that end in CR", q: call("8", "c", "1"), status: 200, answer: "event: a\rdata: {\"id\":8,\"result\":1}\r\rdata: {\"id\":8,\"result\":2}\r\r", headers: stream, want: "200 event: a"},
+		{what: "their replay", q: call("9", "c", "1"), want: "200 event: a\rdata: {\"id\":9,\"result\":1}\r\rdata: {\"id\":9,\"result\":2}\r\r"},
+		{what: "no encoding", q: call("8", "d", "1"), status: 200, answer: `{"id":8,"result":1}`, headers: []string{"content-encoding: identity"}, want: "200 "},
+		{what: "its replay", q: call("9", "d", "1"), want: `200 {"id":9,"result":1}`},
 		{what: "no key", q: Request{Path: "/mcp", Body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`}, status: 202, want: "202 "},
 		{what: "a batch", q: Request{Path: "/mcp", Body: " [" + call("8", "k", "1").Body + "]"}, want: `400 {"jsonrpc": "2.0", "id": null, "error": {"code": -32000, "message": "A batch of JSON-RPC requests cannot be protected", `},
 		{what: "an answer without id", q: call("9", "n", "1"), status: 200, answer: `{"id":null,"error":{}}`, want: `200 {"id":null,`},
@@ -236,6 +240,7 @@ func TestAnswersSayHowLongTheyAreRemembered(t *testing.T) {
 				{what: "commit", q: Request{Key: "k", Body: "b"}, status: 200, headers: own, want: "200 ", has: []string{"key-ttl: 100", "idempotency-key: k"}},
 				{what: "reject", q: Request{Key: "r", Body: "b"}, status: 400, want: "400 ", has: []string{"key-ttl: 50"}},
 				{what: "release", q: Request{Key: "s", Body: "b"}, status: 429, want: "429 ", has: []string{"key-ttl: "}},
+				{what: "release, with upstream's word", q: Request{Key: "t", Body: "b"}, status: 429, headers: own, want: "429 ", has: []string{"key-ttl: ", "idempotency-key: t"}},
 			})
 			r.Clock.Advance(40 * time.Second)
 			play(t, r, []try{{what: "replay", q: Request{Key: "k", Body: "b"}, want: "200 ", has: []string{"key-ttl: 60", "idempotency-key: k"}}})
@@ -330,4 +335,85 @@ func TestCatalogSaysHowLongKeysAreRemembered(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Where a 5xx of the upstream frees the key, one that the proxy made after it had sent the request does not.
+func TestFailuresOfTheProxyAreNotTheUpstreams(t *testing.T) {
+	const problem = `{"type": "processing_error", "code": "outcome_unknown", "message": "`
+	for protocol, unknown := range map[string]string{
+		"acp": "500 " + problem, "stripe-v2": `409 {"error": {"type": "api_error", "code": "outcome-unknown"`,
+		"iceberg": `500 {"error": {"message": "The first request with this key may have been executed`,
+	} {
+		each(t, func(t *testing.T, guest hostsim.Source) {
+			r := NewRig(t, guest, Options{Config: `{"protocol":"` + protocol + `"}`, BodyMode: true})
+			for i, c := range []struct {
+				failure hostsim.UpstreamFailure
+				status  string
+				free    bool
+			}{
+				{hostsim.UpstreamTimedOut, "504 ", false},
+				{hostsim.UpstreamDisconnected, "503 ", false},
+				{hostsim.UpstreamConnectFailed, "503 ", true},
+			} {
+				q := Request{Key: "00000000-0000-0000-0000-00000000000" + strconv.Itoa(i), Body: "{}", Headers: []string{"authorization: a"}}
+				x := r.Send(q)
+				x.Upstream.AwaitHeaders(t)
+				x.UpstreamSelected("192.0.2.9:80")
+				x.UpstreamFailed(c.failure, "")
+				want(t, protocol, x.Response().Status+" ", c.status)
+				r.Settle()
+				again := try{what: protocol, q: q, want: unknown}
+				if c.free {
+					again.status, again.want = 200, "200 "
+				}
+				play(t, r, []try{again})
+			}
+		})
+	}
+}
+
+// A rule for GET does not hide the answer that says how long keys are remembered.
+func TestCatalogBesideARuleForAllMethods(t *testing.T) {
+	get := func(headers ...string) Request { return Request{Method: "GET", Path: "/v1/config", Headers: headers} }
+	const added = `200 {"idempotency-key-lifetime":"PT90S","a":1}`
+	for _, rule := range []string{`{"methods":["*"],"path":"/other"}`, `{"methods":["GET"],"outcome_header":"x-outcome"}`, `{"methods":["*"],"mode":"body","key":{"json_path":"a"}}`} {
+		playProtocol(t, `{"match":[`+rule+`,{"protocol":"iceberg","committed_ttl_seconds":90}]}`, []try{
+			{what: rule, q: get(), status: 200, answer: `{"a":1}`, headers: []string{"content-type: application/json", "x-outcome: commit"}, want: added, has: []string{"idempotency-status: "}},
+		})
+	}
+	playProtocol(t, `{"match":[{"methods":["GET"],"outcome_header":"x-outcome"},{"protocol":"iceberg"}]}`, []try{
+		{what: "the outcome header", q: get(), status: 200, answer: `{"a":1}`, headers: []string{"content-type: application/json", "x-outcome: commit"}, want: "200 ", has: []string{"x-outcome: "}},
+		{what: "a request with a key", q: Request{Method: "GET", Path: "/v1/config", Key: "k"}, status: 200, answer: `{"a":1}`, headers: []string{"content-type: application/json"}, want: `200 {"a":1}`, has: []string{"idempotency-status: executed"}},
+	})
+}
+
+// An upstream that can continue gets the next try also after an answer that broke off.
+func TestResumableAnswerThatBreaksOff(t *testing.T) {
+	for name, config := range map[string]string{
+		"held": `{"resumable":true}`, "copied": `{"resumable":true,"commit":"async"}`, "events": `{"resumable":true,"mode":"body","jsonrpc":true}`,
+	} {
+		each(t, func(t *testing.T, guest hostsim.Source) {
+			for _, leaves := range []bool{false, true} {
+				r := NewRig(t, guest, Options{Config: config, BodyMode: true})
+				q := Request{Key: "k", Body: "b", Headers: []string{"authorization: a"}}
+				x := r.Send(q)
+				x.Upstream.AwaitHeaders(t)
+				x.UpstreamSelected("192.0.2.9:80")
+				h := hostsim.H(":status", "200")
+				if name == "events" {
+					h.Set("content-type", "text/event-stream")
+				}
+				x.ResponseHeaders(h, false)
+				x.ResponseData([]byte("half"), false)
+				if leaves {
+					x.Leave()
+				} else {
+					x.UpstreamFailed(hostsim.UpstreamDisconnected, "")
+					x.Over()
+				}
+				r.Settle()
+				play(t, r, []try{{what: name, q: q, status: 200, answer: "whole", want: "200 whole"}, {what: name + ", replay", q: q, want: "200 whole"}})
+			}
+		})
+	}
 }
