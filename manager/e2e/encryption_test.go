@@ -189,7 +189,7 @@ func TestEncryption(t *testing.T) {
 		args := []string{"--store", engine, "--data-dir", dir, "--committed-ttl-seconds", "3600"}
 		dirs := []string{dir}
 		if engine == "wal" {
-			args = append(args, "--cache-bytes", "1048576", "--ship-to", "file://"+place, "--ship-interval", "50ms")
+			args = append(args, "--cache-bytes", "1048576", "--ship-to", "file://"+place, "--ship-interval-seconds", "0.05")
 			dirs = append(dirs, place)
 		}
 		with := func(file string) []string { return append([]string{"--encryption-key-file", file}, args...) }
@@ -348,7 +348,7 @@ func testEncryptedTools(t *testing.T, dir, place, keys string) {
 func TestRestoreWithAnotherKey(t *testing.T) {
 	t.Parallel()
 	place := filepath.Join(t.TempDir(), "place")
-	p := startManager(t, "--data-dir", t.TempDir(), "--ship-to", "file://"+place, "--ship-interval", "50ms", "--encryption-key-file", keyFile(t, "k1"))
+	p := startManager(t, "--data-dir", t.TempDir(), "--ship-to", "file://"+place, "--ship-interval-seconds", "0.05", "--encryption-key-file", keyFile(t, "k1"))
 	if status, body := post(t, p.addr["api"], "/v1/ledger/reserve", `{"key": "a", "token": "00112233445566778899aabbccddeeff"}`); status != 201 {
 		t.Fatalf("%d %s", status, body)
 	}

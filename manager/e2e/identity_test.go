@@ -202,7 +202,7 @@ func TestTwoManagersOfOneOrigin(t *testing.T) {
 func TestPlaceOfAnotherLedger(t *testing.T) {
 	t.Parallel()
 	_, place, env := newBucket(t)
-	first := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms")
+	first := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval-seconds", "0.05")
 	commitKey(t, first.addr["api"], "k")
 	shippedSince(t, place, time.Now().Add(-time.Hour))
 	owner, err := ship.LedgerOf(t.Context(), place)
@@ -226,7 +226,7 @@ func TestPlaceOfAnotherLedger(t *testing.T) {
 	if code := p.stop(t); code != 0 {
 		t.Fatal(p.stderr)
 	}
-	p = env.startManager(t, "--data-dir", other, "--ship-to", shipPlace, "--ship-interval", "50ms", "--ship-lease", "1s")
+	p = env.startManager(t, "--data-dir", other, "--ship-to", shipPlace, "--ship-interval-seconds", "0.05", "--ship-lease-seconds", "1")
 	until(t, "it says so", func() bool {
 		return strings.Contains(p.stderr.String(), "the prefix has the copies of the ledger "+owner)
 	})
@@ -253,7 +253,7 @@ func TestPlaceKnowsMore(t *testing.T) {
 	_, place, env := newBucket(t)
 	dir := t.TempDir()
 	start := func(dir string) *process {
-		return env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms", "--ship-lease", "1s")
+		return env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval-seconds", "0.05", "--ship-lease-seconds", "1")
 	}
 	p := start(dir)
 	commitKey(t, p.addr["api"], "early")

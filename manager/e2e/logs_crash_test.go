@@ -32,7 +32,7 @@ func TestLogsSurviveCrashes(t *testing.T) {
 	dir := t.TempDir()
 	var p *process
 	start := func() {
-		p = env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms")
+		p = env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval-seconds", "0.05")
 		addr := p.addr["api"]
 		m.addrs[0].Store(&addr)
 	}

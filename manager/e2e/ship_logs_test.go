@@ -70,7 +70,7 @@ func TestRestoreOfLogs(t *testing.T) {
 	t.Parallel()
 	_, place, env := newBucket(t)
 	dir := t.TempDir()
-	p := env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms")
+	p := env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval-seconds", "0.05")
 	at := func(p *process, path string) string { return "http://" + p.addr["api"] + "/v1/logs" + path }
 	mustAnswer(t, 201, "PUT", at(p, "/events"), `{}`)
 	mustAnswer(t, 201, "PUT", at(p, "/counted"), `{"identity":"structured"}`)
@@ -201,7 +201,7 @@ func TestNoEpochTwiceWithAClockBehind(t *testing.T) {
 	if err := quarantine.Write(dir, quarantine.Record{EpochFloor: ahead}); err != nil {
 		t.Fatal(err)
 	}
-	p := env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms")
+	p := env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval-seconds", "0.05")
 	at := func(p *process, path string) string { return "http://" + p.addr["api"] + "/v1/logs" + path }
 	openWriter := func(p *process) uint64 {
 		return gjson.Get(mustAnswer(t, 201, "POST", at(p, "/events/writers"), `{"writer":"w"}`), "epoch").Uint()

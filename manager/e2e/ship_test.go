@@ -78,7 +78,7 @@ func TestShippedStateSurvivesCrashes(t *testing.T) {
 	acked := make(map[string]time.Time)
 	var worst time.Duration
 	for round := range rounds {
-		args := []string{"--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms", "--committed-ttl-seconds", "86400"}
+		args := []string{"--data-dir", dir, "--ship-to", shipPlace, "--ship-interval-seconds", "0.05", "--committed-ttl-seconds", "86400"}
 		if round%2 == 1 {
 			args = append(args, "--cache-bytes", "1048576")
 		}
@@ -212,7 +212,7 @@ func isPrefix(t *testing.T, restored, original string) {
 func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
 	t.Parallel()
 	_, place, env := newBucket(t)
-	p := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms", "--committed-ttl-seconds", "3600")
+	p := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval-seconds", "0.05", "--committed-ttl-seconds", "3600")
 	commitKey(t, p.addr["api"], "early")
 	since := nextMillisecond(t)
 	commitKey(t, p.addr["api"], "marker") // so that a point follows which has all of "early"
@@ -276,7 +276,7 @@ func TestTwoManagersShipToOnePlace(t *testing.T) {
 		t.Fatal(begun.stderr)
 	}
 	copied := copyFiles(t, dir)
-	first := env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms")
+	first := env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval-seconds", "0.05")
 	commitKey(t, first.addr["api"], "k")
 	shippedSince(t, place, time.Now().Add(-time.Hour))
 	second := env.startManager(t, "--data-dir", copied, "--ship-to", shipPlace, "--admin", "127.0.0.1:0")
@@ -294,7 +294,7 @@ func TestTwoManagersShipToOnePlace(t *testing.T) {
 func TestRestoreExitCodes(t *testing.T) {
 	t.Parallel()
 	_, place, env := newBucket(t)
-	p := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms")
+	p := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval-seconds", "0.05")
 	commitKey(t, p.addr["api"], "k")
 	shippedSince(t, place, time.Now().Add(-time.Hour))
 	if code := p.stop(t); code != 0 {

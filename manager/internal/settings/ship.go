@@ -20,16 +20,11 @@ type Ship struct {
 func (s *Settings) shipTable() []setting {
 	return []setting{
 		text("ship-to", "", "object storage to which the log is shipped as it grows, "+object.Forms+" (engine wal); none when empty", "", &s.Ship.url),
-		span("ship-interval", "time between two shipments of what is new: what a lost disk loses", 50*time.Millisecond, time.Hour, "1s", &s.Ship.Interval),
-		span("ship-retention", "how far back a time to restore to may be", time.Minute, 366*24*time.Hour, "24h", &s.Ship.Retention),
-		span("ship-lease", "for how long the manager that ships may be silent before another one ships", time.Second, time.Hour, "15s", &s.Ship.Lease),
+		duration("ship-interval-seconds", "", "a number of seconds between two shipments of what is new: what a lost disk loses", 0.05, 3600, "1", &s.Ship.Interval),
+		duration("ship-retention-seconds", "", "a number of seconds: how far back a time to restore to may be", 60, 366*24*3600, "86400", &s.Ship.Retention),
+		duration("ship-lease-seconds", "", "a number of seconds for which the manager that ships may be silent before another one ships", 1, 3600, "15", &s.Ship.Lease),
 		number("ship-backlog-bytes", "", "size of the log that is kept while the object storage is away, beyond what a start needs", 0, 1<<44, "1073741824", &s.Ship.BacklogBytes),
 	}
-}
-
-// span is a duration with a unit, as 1s or 24h.
-func span(name, usage string, least, most time.Duration, initial string, to *time.Duration) setting {
-	return setting{name: name, usage: usage, initial: initial, parse: Span(least, most, to)}
 }
 
 // Span parses a duration with a unit, as 1s or 24h.
