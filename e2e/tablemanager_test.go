@@ -53,7 +53,7 @@ type managerFault struct {
 	name string
 	// strike gives it, instead of the reply to a call.
 	strike func(s *frontStream, number uint64)
-	// callOnly: the stream's other calls go on. Otherwise the stream is over, or dead.
+	// callOnly: the stream's other calls continue. Otherwise the stream is over, or dead.
 	callOnly bool
 	// atOpening: the call's stream is reset, and a stream that begins afterwards gets the fault.
 	atOpening bool

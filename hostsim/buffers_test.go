@@ -9,7 +9,7 @@ import (
 )
 
 // What a filter collects for itself (stop without buffering) and then gives back in its
-// last body callback has no limit, whether it goes on at once or is held with a watermark.
+// last body callback has no limit, whether it continues at once or is held with a watermark.
 func TestCollectedByTheFilter(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		cluster := &hostsimtest.Cluster{}

@@ -45,11 +45,11 @@
 //	iterating -----------------> stopAll   iterating --------> stopSingle
 //	    ^                           |          ^                   |
 //	    |        resume: headers    |          |  Continue from    |
-//	    |        go on, then body   |          |  the next body    |
+//	    |        continue, then body   |          |  the next body    |
 //	    +---- and trailers are -----+          +-- or trailers ----+
 //	          played through the                   callback, or
 //	          callbacks                            resume: all that
-//	                                               is held goes on
+//	                                               is held continues
 //
 // With AllowOnHeadersStopIteration a pause on headers leads to stopSingle instead, and the headers are held too.
 //

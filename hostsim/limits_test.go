@@ -146,7 +146,7 @@ func TestHooksMakeCallbacksTrap(t *testing.T) {
 	}
 }
 
-// A stream keeps going on a worker while another worker's VM is busy: threads are
+// A stream makes progress on a worker while another worker's VM is busy: threads are
 // independent.
 func TestWorkersAreIndependent(t *testing.T) {
 	r := newRig(t, nativeScript())

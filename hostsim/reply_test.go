@@ -243,7 +243,7 @@ func TestRequestBeginsAnew(t *testing.T) {
 			"log: prop:response.code_details = Ok internal_redirect", "log: prop:response.flags = Ok 0x0000000000000000", "sdone 0", "delete 0")
 		hostsimtest.Healthy(r, r.h)
 
-		// A request that is not complete cannot begin anew, nor one that is being answered.
+		// A request that is not complete cannot begin again, nor one that is being answered.
 		s, h := r.open("")
 		s.RequestHeaders(h, false)
 		s.BeginsAnew(nil)

@@ -20,7 +20,7 @@ type Trap struct {
 }
 
 // Violation is something that a filter, or a stream's owner, must not do: Envoy
-// crashes, or is in undefined territory, where this host goes on.
+// crashes, or is in undefined territory, where this host continues.
 type Violation struct {
 	Thread  string
 	Context uint32 // the stream's context id, 0 when the filter does not know the stream

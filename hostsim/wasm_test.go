@@ -211,7 +211,7 @@ func TestAllocatorIsRestricted(t *testing.T) {
 	}
 }
 
-// A guest that never returns, in whatever way, is stopped, and the host goes on.
+// A guest that never returns, in whatever way, is stopped, and the host continues.
 func TestGuestThatNeverReturnsIsStopped(t *testing.T) {
 	// local 3 counts; $big is a loop with a body.
 	forever := func(inner []byte) []byte { return cat([]byte{0x03, 0x40}, inner, []byte{0x0c, 0, 0x0b}) }

@@ -135,8 +135,8 @@ type world interface {
 	end(tb testing.TB)
 }
 
-// run plays a case in both worlds. After the first difference it plays the rest all the
-// same, for the report.
+// run plays a case in both worlds. After the first difference it still plays the
+// rest, for the report.
 //
 // A case that waits for timers is compared from then on only: Envoy's run in real time, so on
 // a busy machine they are over while an earlier step is played, and in another order.

@@ -178,7 +178,7 @@ func (v *vm) SendStream(id uint32, message []byte) bool {
 	}
 	c.send(&c.up, func() { c.serve(func() { c.call(&call) }) })
 	if w.adversary(Duplicate, 0.04) { // the gate repeats what the manager is about to get
-		w.logf(v.name, "connection %d ends, and the call goes on", id)
+		w.logf(v.name, "connection %d ends, and the call continues", id)
 		c.sever(false, true, statusUnavailable)
 	}
 	return true

@@ -264,7 +264,7 @@ func (m *manager) end() {
 	}
 }
 
-// freeze stops the process as SIGSTOP does. thaw lets it go on.
+// freeze stops the process as SIGSTOP does. thaw lets it continue.
 func (m *manager) freeze() {
 	if m.run == nil || m.frozen {
 		return
@@ -280,7 +280,7 @@ func (m *manager) thaw() {
 	if !m.frozen {
 		return
 	}
-	m.w.logf(m.name, "goes on")
+	m.w.logf(m.name, "continues")
 	m.frozen = false
 	m.still.Store(0)
 	m.w.history.downtime(m, true)

@@ -20,7 +20,7 @@ const (
 	Drop
 	Duplicate
 	// Kill kills managers; data that was not synced is lost, torn or survives. Away leaves them
-	// dead for longer than a reservation lasts. Stop stops them and lets them go on later.
+	// dead for longer than a reservation lasts. Stop stops them and lets them continue later.
 	Kill
 	Away
 	Stop

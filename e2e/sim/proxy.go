@@ -178,7 +178,7 @@ func (v *vm) tick() {
 	}
 	late := v.p.w.between(v.tickPeriod, v.tickPeriod*23/20)
 	if len(v.streams) == 0 && !v.underWay() {
-		late += v.p.w.between(0, 600*time.Millisecond) // nothing is going on: look less often
+		late += v.p.w.between(0, 600*time.Millisecond) // nothing happens: look less often
 	}
 	v.nextTick(late)
 }

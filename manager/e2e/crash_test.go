@@ -71,7 +71,7 @@ type crashLoad struct {
 
 // TestCrash kills the real program under load, again and again, while 32
 // clients keep calling, half of them several calls at a time on streams. From the second start on the records are encrypted, at each start under
-// another key, so that kills meet them while they are put again. Every acknowledged call must still be true after each restart,
+// another key, so that kills meet them while they are stored again. Every acknowledged call must still be true after each restart,
 // and no call half true: for every key there must be an order of all calls,
 // before and after crashes, that explains every answer.
 func TestCrash(t *testing.T) {

@@ -201,7 +201,7 @@ func TestEncryption(t *testing.T) {
 			t.Errorf("without encryption the search finds %q", got)
 		}
 
-		// The same store with a key: once the values are put again, nothing is there.
+		// The same store with a key: once the values are stored again, nothing is there.
 		p = startManager(t, with(keyFile(t, "k1"))...)
 		waitFor(t, "nothing is plain", func() bool { return strings.Contains(p.stderr.String(), `"no_longer_in_use":[""]`) })
 		if got := found(t, dir); len(got) > 0 {
@@ -242,7 +242,7 @@ func TestEncryption(t *testing.T) {
 		refusedStart(t, `its key "k1" is not the one`, with(other)...)
 		refusedStart(t, `lacks the key "k1"`, with(keyFile(t, "k2"))...)
 
-		// Another key: everything is put again, and then the first one can go.
+		// Another key: everything is stored again, and then the first one can go.
 		p = startManager(t, append(with(keyFile(t, "k1", "k2")), "--admin", "127.0.0.1:0")...)
 		checkSecrets(t, p.addr["api"])
 		waitFor(t, "the values are put again", func() bool {

@@ -16,7 +16,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/sealed"
 )
 
-// TestConflictsAreEncrypted: outcomes that lost a conflict are unreadable in the store, are put again under a new key
+// TestConflictsAreEncrypted: outcomes that lost a conflict are unreadable in the store, are stored again under a new key
 // with the indexes that they had, and go when they expire.
 func TestConflictsAreEncrypted(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000)

@@ -175,7 +175,7 @@ func TestWorkerBoundsConcurrency(t *testing.T) {
 	}
 }
 
-// TestHandlersRunWhileOutcomesAreRecorded lets no report through: handlers go on to run until the reports that wait are as
+// TestHandlersRunWhileOutcomesAreRecorded lets no report through: handlers continue to run until the reports that wait are as
 // many as allowed, and no longer.
 func TestHandlersRunWhileOutcomesAreRecorded(t *testing.T) {
 	m := startManager(t)

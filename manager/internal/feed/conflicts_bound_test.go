@@ -33,8 +33,8 @@ func (dc *dataCentre) runKey(key string) {
 }
 
 // TestConflictsAreBounded: outcomes that lost take no more than their share of the window, however many keys two data
-// centres ran. What is not kept is counted and logged, own outcomes are kept for longest, and retries get the winner all the
-// same.
+// centres ran. What is not kept is counted and logged, own outcomes are kept for longest, and retries still get the
+// winner.
 func TestConflictsAreBounded(t *testing.T) {
 	for name, wrap := range map[string]func(store.Store) store.Store{
 		"the engine knows sizes": func(s store.Store) store.Store { return s },

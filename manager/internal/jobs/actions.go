@@ -165,8 +165,8 @@ const (
 	bulkTime = 5 * time.Second
 )
 
-// Bulk does an action with the jobs of a query. It ends after Limit jobs, or after about 5 seconds, and the caller goes
-// on with the cursor. A job that changes meanwhile may be passed by. A job that was retried or replayed, and failed
+// Bulk does an action with the jobs of a query. It ends after Limit jobs, or after about 5 seconds, and the caller
+// continues with the cursor. A job that changes meanwhile may be passed by. A job that was retried or replayed, and failed
 // again, is met again at the end of the list: a caller that does not want that names an OlderThan that grows with the
 // time since its first call.
 //

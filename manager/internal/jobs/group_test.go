@@ -18,7 +18,7 @@ import (
 type gated struct {
 	store.Store
 	entered chan struct{} // one for each update that has begun
-	pass    chan error    // lets one go on, or fail
+	pass    chan error    // lets one continue, or fail
 }
 
 func (g *gated) Update(ctx context.Context, fn func(store.Tx) error) error {

@@ -436,7 +436,7 @@ func (tx *badTx) Delete(c store.Collection, key string) error {
 	return tx.Tx.Delete(c, key)
 }
 
-// TestUnreadableUsage: damage stops no call and no start. What cannot be read is counted anew and replaced.
+// TestUnreadableUsage: damage stops no call and no start. What cannot be read is counted again and replaced.
 func TestUnreadableUsage(t *testing.T) {
 	disk := new(faultfs.FS)
 	s := &badRecords{Store: storeOn(t, disk), bad: map[string]bool{}}

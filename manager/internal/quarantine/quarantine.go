@@ -5,7 +5,7 @@
 // The time counts while a manager serves, by a clock that nobody sets. So neither a clock
 // that jumps nor a manager that is stopped makes it shorter.
 //
-// The file also says above which number the epochs of writers go on. That holds forever.
+// The file also says above which number the epochs of writers continue. That holds forever.
 package quarantine
 
 import (
@@ -339,13 +339,13 @@ func (l Local) Left(store.Tx) (time.Duration, error) { return l.Remaining(), nil
 // LogsLeft is Logs.
 func (l Local) LogsLeft(store.Tx) (time.Duration, error) { return l.Logs(), nil }
 
-// EpochFloor is the number above which epochs of writers go on.
+// EpochFloor is the number above which epochs of writers continue.
 func (l Local) EpochFloor(store.Tx) (uint64, error) { return l.Quarantine.EpochFloor(), nil }
 
 // Record says that nothing is read in the transaction.
 func (Local) Record() (store.ID, bool) { return store.ID{}, false }
 
-// EpochFloor is the number above which epochs of writers go on; 0 when the directory was not restored.
+// EpochFloor is the number above which epochs of writers continue; 0 when the directory was not restored.
 func (q *Quarantine) EpochFloor() uint64 { return q.now.Load().record.EpochFloor }
 
 // RestoredTo is the point in time that the directory was restored to, or when a quarantine began that came later.

@@ -48,7 +48,7 @@ type restore struct {
 type State struct {
 	// Remaining is for how much longer unknown keys and ids are refused; 0 when it is over.
 	Remaining time.Duration
-	// EpochFloor is the number above which epochs of writers go on; 0 before the first quarantine.
+	// EpochFloor is the number above which epochs of writers continue; 0 before the first quarantine.
 	EpochFloor uint64
 	// RestoredTo is when the last quarantine began, or the point in time that a directory was restored to; zero before the
 	// first one. It names the restore.
@@ -198,7 +198,7 @@ func (s *Shared) Left(tx store.Tx) (time.Duration, error) {
 // LogsLeft is Left for the ids of named logs.
 func (s *Shared) LogsLeft(tx store.Tx) (time.Duration, error) { return s.Left(tx) }
 
-// EpochFloor is the number above which epochs of writers go on, as of the transaction.
+// EpochFloor is the number above which epochs of writers continue, as of the transaction.
 func (s *Shared) EpochFloor(tx store.Tx) (uint64, error) {
 	r, err := getRestore(tx)
 	return r.EpochFloor, err

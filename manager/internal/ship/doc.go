@@ -52,7 +52,7 @@
 //
 //   - The runs between the last snapshot and the newest have at least as many bytes as the last one.
 //   - Records are missing before the tail: at the begin of a history whose log lacks its first records, and after a gap.
-//     The tail goes on with the records after the snapshot. They count as shipped when the snapshot is complete.
+//     The tail continues with the records after the snapshot. They count as shipped when the snapshot is complete.
 //
 // # Bytes
 //

@@ -413,7 +413,7 @@ func (s *unanswered) Replace(ctx context.Context, name string, body []byte, old 
 	return v, err
 }
 
-// A stop during a renewal whose answer does not come releases the lease all the same.
+// A stop during a renewal whose answer does not come releases the lease anyway.
 func TestLeaseIsReleasedAfterALostRenewal(t *testing.T) {
 	t.Parallel()
 	_, dest := newDest(t)

@@ -328,7 +328,7 @@ func TestUploadHasPatience(t *testing.T) {
 	eventually(t, "it is shipped", func() bool { return len(partsOf(t, dest)) == 1 && !e.isOpen() })
 }
 
-// A snapshot that cannot be read is not shipped again and again, and the tail goes on.
+// A snapshot that cannot be read is not shipped again and again, and the tail continues.
 func TestUnreadableSnapshot(t *testing.T) {
 	t.Parallel()
 	_, dest := newDest(t)

@@ -26,7 +26,7 @@ const quickRuns = 8
 // testProperty runs random operations against the queue and against model, and
 // compares every answer and, after each operation, every job.
 func testProperty(t *testing.T, e Engine) {
-	runs := 0 // successful runs; after a failure all further runs go on, to find the shortest failing one
+	runs := 0 // successful runs; after a failure all further runs continue, to find the shortest failing one
 	rapid.Check(t, func(rt *rapid.T) {
 		if e.Runs > 0 && runs >= e.Runs || !deep.On() && runs >= quickRuns {
 			return

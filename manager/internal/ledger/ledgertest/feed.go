@@ -479,7 +479,7 @@ func testFeedAfterRestore(t *testing.T, m *managers) {
 	b.pull(a)
 	same(t, a, b)
 	if f := a.changes(0, b.cursors["dc1"], 5); f.Sequence < 1<<32 {
-		t.Errorf("numbers go on at %d", f.Sequence)
+		t.Errorf("numbers continue at %d", f.Sequence)
 	}
 	other, err := ledger.New(a.stores[0], ledger.Options{Origin: "dc9"})
 	if err != nil {

@@ -192,7 +192,7 @@ func testUnreadable(t *testing.T, m *managers) {
 	}
 }
 
-// testUnreadableAmongOthers plants unreadable records at random places while calls go on.
+// testUnreadableAmongOthers plants unreadable records at random places while calls continue.
 func testUnreadableAmongOthers(t *testing.T, m *managers) {
 	m.start(ledger.Options{})
 	rnd := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))

@@ -68,7 +68,7 @@ type world struct {
 	engine  store.Store
 	now     atomic.Int64 // Unix milliseconds
 	reports []downtime.Report
-	// allowed is how many transactions of the engine go on before it fails as
+	// allowed is how many transactions of the engine continue before it fails as
 	// one does whose process is killed.
 	allowed atomic.Int64
 	refusal error // of every Update, if not nil

@@ -214,7 +214,7 @@ func TestFailedSyncIsTheEnd(t *testing.T) {
 	mustClose(t, s)
 }
 
-// On a full disk writes are refused without a trace and reads go on; once
+// On a full disk writes are refused without a trace and reads continue; once
 // there is space writes work again, without a restart.
 func TestFullDiskRefusesWritesOnly(t *testing.T) {
 	fs := &faultfs.FS{}

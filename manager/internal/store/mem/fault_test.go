@@ -212,7 +212,7 @@ func oneFault(t *testing.T, faulty func(*faultfs.FS) Options, class string, n in
 	return outcome
 }
 
-// A call that waits for room in memory learns why a flush fails. Meanwhile reads go on, and once flushes work again, so
+// A call that waits for room in memory learns why a flush fails. Meanwhile reads continue, and once flushes work again, so
 // do changes.
 func TestCallsWithoutRoomLearnWhyFlushesFail(t *testing.T) {
 	for cause, want := range map[syscall.Errno]error{syscall.EIO: store.ErrUnavailable, syscall.ENOSPC: store.ErrNoSpace} {

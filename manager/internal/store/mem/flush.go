@@ -359,7 +359,7 @@ func (s *Store) failLoop(ctx context.Context) {
 const scrubPatience = time.Minute
 
 // Scrub is store.Capabilities.Scrub of a store with a log: the records after write are in a new segment, the segments before it are deleted, and
-// the state is written anew. The segments that Options.Keep needs stay, and Scrub returns an error if it needs them for
+// the state is written again. The segments that Options.Keep needs stay, and Scrub returns an error if it needs them for
 // longer than a minute.
 func (s *Store) Scrub(ctx context.Context, write func(context.Context) error) error {
 	if err := s.log.Roll(ctx); err != nil {

@@ -34,7 +34,7 @@ func begun[T any](t *testing.T, g *share[T]) *share[T] {
 	return g
 }
 
-// occupy lets no lane go on until the function returned is called.
+// occupy lets no lane continue until the function returned is called.
 func (g *share[T]) occupy(t *testing.T, request func(lane int) T) (goOn func()) {
 	t.Helper()
 	run, gate, entered := g.run, make(chan struct{}), make(chan struct{})

@@ -33,7 +33,7 @@ func reserve(ctx context.Context, s *Store, key, owner string) error {
 	})
 }
 
-// pause stops all processes of the primary, as a machine that stands still does, and returns how they go on.
+// pause stops all processes of the primary, as a machine that stands still does, and returns how they continue.
 func (p *pair) pause(t *testing.T) (resume func()) {
 	t.Helper()
 	main := p.primary.PID()

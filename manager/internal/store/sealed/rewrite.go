@@ -29,9 +29,9 @@ const (
 
 // Report is what a pass over the store found and did.
 type Report struct {
-	// Rewritten are the values that were put again.
+	// Rewritten are the values that were stored again.
 	Rewritten int
-	// Failed are the values under other keys, or plain, that could not be put again, since they cannot be read.
+	// Failed are the values under other keys, or plain, that could not be stored again, since they cannot be read.
 	Failed int
 	// Retired are the ids that the record forgot: no value in the store is sealed under them. "" stands for plain values.
 	Retired []string
@@ -92,7 +92,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// look makes sure that the record lists what this manager puts values under. It reports whether values are to be put
+// look makes sure that the record lists what this manager puts values under. It reports whether values must be stored
 // again: this manager's key is the one of the newest start, and there may be values under others.
 func (s *Store) look(ctx context.Context) (due bool, err error) {
 	read := func(tx store.Tx) (*record, error) {
@@ -162,7 +162,7 @@ func (p *pass) run(ctx context.Context) error {
 	return p.retire(ctx)
 }
 
-// scrub lets the engine remove what it still has of values that were put again, before the record forgets their keys. So a
+// scrub lets the engine remove what it still has of values that were stored again, before the record forgets their keys. So a
 // pass that ends in between is repeated.
 func (p *pass) scrub(ctx context.Context) error {
 	scrub := p.s.Store.Capabilities().Scrub
@@ -233,7 +233,7 @@ type found struct {
 	size  int
 }
 
-// find returns what is to be put again of the record that a hit leads to and of those that only it leads to.
+// find returns what must be stored again of the record that a hit leads to and of those that only it leads to.
 func (p *pass) find(tx store.Tx, place *Place, h store.Hit) (out []found, err error) {
 	value, old, err := p.stale(tx, place.Collection, h.Key)
 	if err != nil || value == nil {

@@ -216,7 +216,7 @@ func TestOpenRefuses(t *testing.T) {
 	has(t, open(t, engine, keys(t, "k2", "k1")), "a", "4242")
 }
 
-// TestRotation: values are put again under the newest key, with their index entries, and then the older key is not
+// TestRotation: values are stored again under the newest key, with their index entries, and then the older key is not
 // needed.
 func TestRotation(t *testing.T) {
 	engine := mem.New(mem.Options{})

@@ -51,7 +51,7 @@ func (s *Store) covers(c store.Collection) bool {
 // Failures counts values that were sealed and did not open.
 func (s *Store) Failures() uint64 { return s.failures.Load() }
 
-// Rewritten counts values that Run put again under the present key.
+// Rewritten counts values that Run stored again under the present key.
 func (s *Store) Rewritten() uint64 { return s.rewritten.Load() }
 
 // Listed returns the ids of the keys that values may be sealed under, "" for plain values, as of a minute ago at most.

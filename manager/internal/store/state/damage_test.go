@@ -112,7 +112,7 @@ func (m *model) damaged(t *testing.T, fs *faultfs.FS, name string, off int64) (o
 	return outcome
 }
 
-// A compaction that meets a damaged block is tried again after a while and not at once, and writes and reads go on.
+// A compaction that meets a damaged block is tried again after a while and not at once, and writes and reads continue.
 func TestCompactionOfADamagedTable(t *testing.T) {
 	fs := &faultfs.FS{}
 	s := mustOpen(t, fs)

@@ -139,7 +139,7 @@ func TestRecordsWithTheSameFingerprint(t *testing.T) {
 	mustClose(t, s)
 }
 
-// The stored lists are written anew when most of what they have is over, and Open reads the same set from them.
+// The stored lists are written again when most of what they have is over, and Open reads the same set from them.
 func TestListsAreWrittenAnew(t *testing.T) {
 	fs := &faultfs.FS{}
 	s := mustOpen(t, fs)

@@ -52,7 +52,7 @@ type Batch struct {
 const (
 	// listPart bounds the fingerprints of one list.
 	listPart = 1 << 18
-	// spareItems is how many fingerprints the lists may have beyond twice those in use before they are written anew.
+	// spareItems is how many fingerprints the lists may have beyond twice those in use before they are written again.
 	spareItems = 1 << 16
 )
 
