@@ -222,12 +222,12 @@ func TestClientLeavesAnywhere(t *testing.T) {
 
 // An internal redirect, and a filter that recreates the stream: the old stream ends
 // without a response callback and without a word to the client, a new one takes over.
-func TestRequestBeginsAnew(t *testing.T) {
+func TestRequestBeginsAgain(t *testing.T) {
 	const log = "sh=;sb=;log=get:2::status,get:2:location,prop:response.code,prop:response.code_details,prop:response.flags;sdone=;delete="
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{})
 		s := r.run(log, "abc")
-		s.BeginsAnew(hostsim.H(":status", "302", "location", "/y"))
+		s.BeginsAgain(hostsim.H(":status", "302", "location", "/y"))
 		want(r, "over", s.Over(), true)
 		want(r, "upstream", s.Up.Log(), `headers POST /x | data "abc" | data "" end`)
 		want(r, "downstream", s.Down.Log(), "")
@@ -235,7 +235,7 @@ func TestRequestBeginsAnew(t *testing.T) {
 			"log: prop:response.code_details = Ok internal_redirect", "log: prop:response.flags = Ok 0x0000000000000000", "sdone 0", "delete 0")
 
 		s = r.run("rh=pause;" + log)
-		s.BeginsAnew(nil)
+		s.BeginsAgain(nil)
 		want(r, "over before it was sent", s.Over(), true)
 		want(r, "upstream", s.Up.Log(), "")
 		want(r, "downstream", s.Down.Log(), "")
@@ -246,11 +246,11 @@ func TestRequestBeginsAnew(t *testing.T) {
 		// A request that is not complete cannot begin again, nor one that is being answered.
 		s, h := r.open("")
 		s.RequestHeaders(h, false)
-		s.BeginsAnew(nil)
+		s.BeginsAgain(nil)
 		want(r, "incomplete request", s.Over(), true)
 		s = r.run("")
 		s.ResponseHeaders(hostsim.H(":status", "200"), false)
-		s.BeginsAnew(nil)
+		s.BeginsAgain(nil)
 		want(r, "answered request", s.Over(), true)
 		want(r, "violations", len(r.h.Violations()), 2)
 	})

@@ -235,12 +235,12 @@ func (s *Stream) UpstreamFailed(f UpstreamFailure, detail string) {
 	s.post(event{kind: evUpstreamFailed, failure: f, text: detail})
 }
 
-// BeginsAnew ends the stream because Envoy sends the request through a new filter chain. Either the router follows an
+// BeginsAgain ends the stream because Envoy sends the request through a new filter chain. Either the router follows an
 // upstream's redirect itself (internal_redirect_policy), and response has upstream's headers, which on_log still sees.
 // Or a filter asked for it, and response is nil. The filter gets no response callback, and the client gets nothing: the
 // owner starts another stream with the same Downstream sink. A request can begin again only if it has arrived completely
 // and its response has not begun. The stream owns response afterwards.
-func (s *Stream) BeginsAnew(response Headers) {
+func (s *Stream) BeginsAgain(response Headers) {
 	s.post(event{kind: evBeganAnew, headers: response})
 }
 

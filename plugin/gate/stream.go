@@ -319,7 +319,7 @@ func (s *Stream) cancel() {
 		s.detachCall()
 	case phaseForwarded:
 		switch {
-		case s.beganAnew():
+		case s.beganAgain():
 		case s.route.FreeIncomplete && s.requestEnd.incomplete():
 			s.releaseKey()
 			s.status = statusReleased
@@ -354,10 +354,10 @@ func (s *Stream) detachCall() {
 	}
 }
 
-// beganAnew deals with a request that the proxy sends through its filters once more, as another stream. It does so when it
+// beganAgain deals with a request that the proxy sends through its filters once more, as another stream. It does so when it
 // follows upstream's redirect by itself, or when a filter after the gate asks for it. The new stream is a separate request
 // with its own path and entry, so only this stream's outcome is settled here. False: the stream ends for another reason.
-func (s *Stream) beganAnew() bool {
+func (s *Stream) beganAgain() bool {
 	p := s.plugin
 	if details, _ := p.host.Property("response", "code_details"); string(details) != "internal_redirect" {
 		return false

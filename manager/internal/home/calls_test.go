@@ -296,8 +296,8 @@ func TestLateOutcomesGoHome(t *testing.T) {
 	here.want("200 committed", "commit", late, k, "a")
 }
 
-// TestFencedReleaseEndsTheNote: when the home no longer has a reservation, this data centre takes another attempt's outcome.
-func TestFencedReleaseEndsTheNote(t *testing.T) {
+// TestFencedReleaseEndsTheReservation: when the home no longer has a reservation, this data centre takes another attempt's outcome.
+func TestFencedReleaseEndsTheReservation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2, home.Options{})
 	here, there := w.dcs["dc1"], w.dcs["dc2"]

@@ -378,7 +378,7 @@ func TestRestoredLogShipsToTheSameDestination(t *testing.T) {
 }
 
 // A copy of the data directory that goes its own way is not mixed up with the original.
-func TestForkedDirectoryBeginsAnew(t *testing.T) {
+func TestForkedDirectoryBeginsAgain(t *testing.T) {
 	t.Parallel()
 	_, dest := newDest(t)
 	dir, copied := t.TempDir(), t.TempDir()

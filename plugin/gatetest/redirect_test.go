@@ -30,7 +30,7 @@ func TestProxyFollowsARedirect(t *testing.T) {
 				x := r.Send(Request{Key: "k", Body: "b"})
 				x.Upstream.AwaitHeaders(t)
 				x.UpstreamSelected("192.0.2.9:80")
-				x.BeginsAnew(c.answer.Clone())
+				x.BeginsAgain(c.answer.Clone())
 				x.Over()
 				target := Request{Key: "k", Path: "/elsewhere", Body: "b"}
 				y := r.Send(target)
@@ -60,13 +60,13 @@ func TestProxyFollowsARedirect(t *testing.T) {
 
 // A filter after the gate makes the request begin again before anything was sent. The
 // second run does not wait for the first.
-func TestRequestBeginsAnewBeforeItWasSent(t *testing.T) {
+func TestRequestBeginsAgainBeforeItWasSent(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, config := range []string{`{}`, `{"ledger":"none"}`, `{"ledger":"upstream"}`} {
 			r := NewRig(t, guest, Options{Config: config})
 			x := r.Send(Request{Key: "k"})
 			x.Upstream.AwaitHeaders(t)
-			x.BeginsAnew(nil)
+			x.BeginsAgain(nil)
 			x.Over()
 			// The clock stands still.
 			y := r.Send(Request{Key: "k"})
@@ -78,13 +78,13 @@ func TestRequestBeginsAnewBeforeItWasSent(t *testing.T) {
 }
 
 // If the request may have been sent before it begins again, it must not run a second time.
-func TestRequestBeginsAnewAfterItWasSent(t *testing.T) {
+func TestRequestBeginsAgainAfterItWasSent(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"wait_for_pending":false}`})
 		x := r.Send(Request{Key: "k"})
 		x.Upstream.AwaitHeaders(t)
 		x.UpstreamSelected("192.0.2.9:80")
-		x.BeginsAnew(nil)
+		x.BeginsAgain(nil)
 		x.Over()
 		y := r.Send(Request{Key: "k"})
 		want(t, "status", y.Response().Status, "409")
