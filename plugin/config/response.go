@@ -38,6 +38,17 @@ func (t *Route) EchoHeader() string {
 	return t.Key.Header
 }
 
+// checkOwnHeaders refuses headers of the gate's own in answers that stand for something else. path is the rule's path.
+func (t *Route) checkOwnHeaders(r *reader, path string) {
+	echo, ttl := t.EchoHeader(), t.Response.TTLHeader
+	switch {
+	case echo != "" && (!ownHeader(echo) || echo == t.ReplayHeader):
+		r.fail(join(path, "response.echo_key"), "true, but "+show(`"`+echo+`"`)+` has another meaning in answers; allowed: false with this "key.header"`)
+	case ttl != "" && (ttl == echo || ttl == t.ReplayHeader):
+		r.fail(join(path, "response.ttl_header"), show(`"`+ttl+`"`)+" has another meaning in answers; allowed: another header name")
+	}
+}
+
 // Adds reports whether the gate itself adds the header, whose name is in lower case, to answers or replays.
 func (t *Route) Adds(name string) bool {
 	return name == t.ReplayHeader || name == t.Response.TTLHeader || name == t.EchoHeader()
@@ -92,15 +103,20 @@ func readHeaderPatterns(r *reader, path string, v gjson.Result, drop bool) []str
 	return names
 }
 
-// readOwnHeader reads the name of a header that the gate adds to answers. It may not replace a
-// header that has its own meaning in every answer.
+// readOwnHeader reads the name of a header that the gate adds to answers.
 func readOwnHeader(r *reader, path string, v gjson.Result) string {
 	return strings.ToLower(r.text(path, v, `a header name of up to 128 bytes that has no other meaning in answers`, func(s string) bool {
-		switch strings.ToLower(s) {
-		case "connection", "content-encoding", "content-length", "content-type", "date", "location", "set-cookie", "trailer",
-			"transfer-encoding", "upgrade", OriginalDate, "link", "retry-after", "www-authenticate", api.HeaderStatus:
-			return false
-		}
-		return token(s, 128)
+		return token(s, 128) && ownHeader(strings.ToLower(s))
 	}))
+}
+
+// ownHeader reports whether the gate may add a header of this name, in lower case, to answers. It may not replace a header
+// that has its own meaning in every answer.
+func ownHeader(name string) bool {
+	switch name {
+	case "connection", "content-encoding", "content-length", "content-type", "date", "location", "set-cookie", "trailer",
+		"transfer-encoding", "upgrade", OriginalDate, "link", "retry-after", "www-authenticate", api.HeaderStatus:
+		return false
+	}
+	return true
 }

@@ -229,6 +229,7 @@ func (t *Route) check(r *reader, path string) {
 	if t.JSONRPC && t.Mode != ModeBody {
 		r.fail(join(path, "jsonrpc"), `true needs the body; allowed: false unless "mode" is "body"`)
 	}
+	t.checkOwnHeaders(r, path)
 	t.Forward.check(r, path, t.Key.Header)
 	t.Fingerprint.check(r, path, t.Mode)
 	if t.GRPC == GRPCUnary {
