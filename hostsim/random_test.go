@@ -79,7 +79,7 @@ func (s *strictSink) Reset(hostsim.ResetReason) {
 }
 
 // Whatever a filter does and in whatever order things happen, sinks get well-formed
-// messages, a stream ends once, the filter is told of it once, and the host stays
+// messages, a stream ends once, the filter learns of it once, and the host stays
 // idle afterwards.
 func TestSinksGetWellFormedMessages(t *testing.T) {
 	eachGuest(t, func(r *rig) {

@@ -156,7 +156,7 @@ func TestRetriesAreBounded(t *testing.T) {
 		t.Errorf("%d requests, %v", len(f.requests("/v1/jobs")), err)
 	}
 	// The context bounds them as well, in the middle of a pause, and the error
-	// tells of both.
+	// reports both.
 	c = m.clientWith(f, client.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	f.answer = func(*http.Request) *http.Response {

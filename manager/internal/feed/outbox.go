@@ -27,7 +27,7 @@ func (f *Feed) Publish(ctx context.Context) error {
 	}
 }
 
-// publishSome publishes what up to n records tell of, and as many as that of the index of origins.
+// publishSome publishes what up to n records name, and as many as that of the index of origins.
 func (f *Feed) publishSome(ctx context.Context, n int) (more bool, err error) {
 	ctx, cancel := f.opContext(ctx)
 	defer cancel()
@@ -86,7 +86,7 @@ func (f *Feed) publishSome(ctx context.Context, n int) (more bool, err error) {
 
 func bySortKey(a, b store.Hit) int { return cmp.Compare(a.SortKey, b.SortKey) }
 
-// takeOutbox removes records from the outbox, and appends the keys that they tell of. rest is how many records it left for
+// takeOutbox removes records from the outbox, and appends the keys that they name. rest is how many records it left for
 // the next transaction, unreadable how many cannot be read.
 func (f *Feed) takeOutbox(tx store.Tx, posted []store.Hit, keys []string) (taken []string, rest, unreadable int, err error) {
 	ids := make([]store.ID, len(posted))

@@ -95,7 +95,7 @@ type Imported struct {
 	Refusals
 }
 
-// Refusals tell of changes that may not be imported.
+// Refusals counts changes that may not be imported.
 type Refusals struct {
 	Refused int
 	// Why the first one was.

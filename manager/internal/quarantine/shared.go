@@ -305,7 +305,7 @@ func (s *Shared) change(ctx context.Context, do func(*left) bool) error {
 	return err
 }
 
-// note has Run tell of a state that this manager caused.
+// note has Run report a state that this manager caused.
 func (s *Shared) note(now State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
