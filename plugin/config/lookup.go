@@ -50,16 +50,18 @@ func (c *Config) Lost(method, path string) (string, *Route) {
 // REST catalog.
 const LifetimeMember = "idempotency-key-lifetime"
 
-// Lifetime returns the route whose lifetime the answer to GET for a path must have; nil: there is none. The path's query is
-// ignored.
+// Lifetime returns the route whose lifetime the answer to GET for a path must have; nil: there is none. Of several
+// it is the one with the shortest lifetime. The path's query is ignored.
 func (c *Config) Lifetime(path string) *Route {
 	path, _, _ = strings.Cut(path, "?")
+	var shortest *Route
 	for i := range c.rules {
-		if t := &c.rules[i].route; t.LifetimePath != "" && t.LifetimePath == path {
-			return t
+		t := &c.rules[i].route
+		if t.LifetimePath != "" && t.LifetimePath == path && (shortest == nil || t.CommittedTTL < shortest.CommittedTTL) {
+			shortest = t
 		}
 	}
-	return nil
+	return shortest
 }
 
 // First returns the first rule's route, for answers to requests that no rule matches.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -163,5 +164,16 @@ func TestProblemBodies(t *testing.T) {
 		if want := "<" + test.want; got != want {
 			t.Errorf("got %s\nwant %s", got, want)
 		}
+	}
+}
+
+// TestLifetimeIsTheShortest: clients must not use a key for longer than any rule remembers it.
+func TestLifetimeIsTheShortest(t *testing.T) {
+	c := mustParse(t, `{"match": [{"protocol": "iceberg"}, {"protocol": "iceberg", "committed_ttl_seconds": 5}, {"protocol": "iceberg", "lifetime_path": ""}]}`)
+	if r := c.Lifetime("/v1/config?a"); r == nil || r.CommittedTTL != 5*time.Second {
+		t.Errorf("got %+v", r)
+	}
+	if r := c.Lifetime("/v1/configs"); r != nil {
+		t.Errorf("got %+v", r)
 	}
 }

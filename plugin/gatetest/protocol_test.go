@@ -158,8 +158,8 @@ func TestJSONRPC(t *testing.T) {
 	}
 	stream := []string{"content-type: text/event-stream; charset=utf-8"}
 	playProtocol(t, `{"protocol":"jsonrpc"}`, []try{
-		{what: "first", q: call("1", "k", "1"), status: 200, answer: `{"jsonrpc":"2.0","id":1,"result":{"id":1}}`, headers: []string{"content-type: application/json"}, want: `200 {"jsonrpc":"2.0","id":1,`},
-		{what: "another id", q: call("2", "k", "1"), want: `200 {"jsonrpc":"2.0","id":2,"result":{"id":1}}`},
+		{what: "first", q: call("1", "k", "1"), status: 200, answer: `{"jsonrpc":"2.0","id":1,"result":{"id":1}}`, headers: []string{"content-type: application/json", "content-digest: sha-256=:x:"}, want: `200 {"jsonrpc":"2.0","id":1,`, has: []string{"content-digest: sha-256=:x:"}},
+		{what: "another id", q: call("2", "k", "1"), want: `200 {"jsonrpc":"2.0","id":2,"result":{"id":1}}`, has: []string{"content-digest: "}},
 		{what: "a text as id", q: call(`"a\"b"`, "k", "1"), want: `200 {"jsonrpc":"2.0","id":"a\"b","result":{"id":1}}`},
 		{what: "another call", q: call("3", "k", "2"), want: `422 {"jsonrpc": "2.0", "id": 3, "error": {"code": -32000, "message": "The key was already used for another request", "data": {"code": "fingerprint-mismatch", `},
 		{what: "an event", q: call("4", "e", "1"), status: 200, answer: "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":4,\"result\":{}}\n\n", headers: stream, want: "200 event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":4,"},
