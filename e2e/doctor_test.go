@@ -19,6 +19,8 @@ import (
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/oncegate/oncegate/envoy"
 )
 
 // editRoute changes the published route after it was made direct.
@@ -84,6 +86,13 @@ func TestDoctorJudgesRealEnvoys(t *testing.T) {
 					return err
 				},
 				"warn", "envoy: ways around", `listener "back" has no gate, and leads to cluster "upstream" as well`, "put the filter into that listener",
+			},
+			{
+				"the flag of a mode that a protocol sets", edit(func(hcm *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
+					plugin.AllowOnHeadersStopIteration = nil
+					return envoy.SetPluginJSON(plugin, []byte(`{"match": [{"protocol": "acp"}]}`))
+				}),
+				"fail", "envoy: flag", "without allow_on_headers_stop_iteration", "set allow_on_headers_stop_iteration",
 			},
 			{
 				"missing flag", edit(func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {

@@ -89,6 +89,7 @@
 //	upstream asks for a retry                 release               a new try
 //	it never reached upstream                 release               a new try
 //	sent, and no answer                       unknown               409 outcome-unknown, until it is resolved
+//	the same, and the route is resumable      release               a new try
 //	the client left within its upload         unknown, or release   409, or a new try where the route says so
 //	the answer broke off or was too large     commit without body   410
 //	the proxy followed a redirect by itself   commit without body   410

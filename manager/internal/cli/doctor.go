@@ -113,5 +113,5 @@ func parseDoctor(env Environment, args []string) (doctor.Target, bool, error) {
 	}
 	client.Timeout = timeout
 	trim := func(s string) string { return strings.TrimRight(s, "/") }
-	return doctor.Target{Manager: trim(manager), Token: token, Metrics: trim(metrics), Envoy: trim(envoy), Client: client, Sample: sample, Probe: probe}, asJSON, nil
+	return doctor.Target{Manager: trim(manager), Token: token, Metrics: trim(metrics), Envoy: trim(envoy), Explain: env.ExplainGate, Client: client, Sample: sample, Probe: probe}, asJSON, nil
 }

@@ -31,23 +31,15 @@ func (g gate) callers(r *report) {
 
 // callerParts returns the parts of the gate's scopes that identify the caller and that a request must have.
 func (g gate) callerParts() (parts []string) {
-	scope := func(route object, inherited []string) []string {
-		if _, ok := route["scope"]; ok {
-			return route.texts("scope")
-		}
-		return inherited
-	}
-	top := scope(g.config, []string{"header:authorization"})
-	anonymous := g.config.text("anonymous")
-	rules := g.config.list("match")
-	if len(rules) == 0 {
-		rules = []object{{}}
-	}
-	for _, rule := range rules {
-		if a := rule.text("anonymous"); a == "shared" || a == "" && anonymous == "shared" {
+	for _, rule := range g.rules() {
+		if rule.text("anonymous") == "shared" {
 			continue
 		}
-		for _, part := range scope(rule, top) {
+		scope := []string{"header:authorization"}
+		if _, ok := rule["scope"]; ok {
+			scope = rule.texts("scope")
+		}
+		for _, part := range scope {
 			if !strings.HasSuffix(part, "?") && !slices.Contains(parts, part) {
 				parts = append(parts, part)
 			}

@@ -46,6 +46,9 @@ type Target struct {
 	Metrics string
 	// Envoy is the base URL of Envoy's admin listener; empty: Envoy is not looked at.
 	Envoy string
+	// Explain returns a gate's configuration with every field spelled out, as "protocol" and the defaults set them. nil, or an
+	// error of it: only the fields that are given count.
+	Explain func(config []byte) ([]byte, error)
 	// Client makes all calls. It must have a time limit.
 	Client *http.Client
 	// Sample is how long the rate of new keys is measured.

@@ -39,6 +39,8 @@ type gate struct {
 	filter  object // its "config"
 	// config is the filter's own configuration.
 	config object
+	// explained is config with every field spelled out; nil: it could not be.
+	explained object
 	// inner are the listeners of this Envoy that the gate's own upstream calls go to.
 	inner []object
 	// ledgers are the ids of those that its clusters were found to lead to.
@@ -78,6 +80,9 @@ func (t Target) envoy(ctx context.Context, r *report) []gate {
 	if len(gates) == 0 {
 		r.fail(checkFilter, "no listener has a Wasm filter of Oncegate", "put the filter into the listener, as in envoy/body-mode.yaml; until then all requests pass unprotected")
 		return nil
+	}
+	for i := range gates {
+		gates[i].explained = t.explain(gates[i].config)
 	}
 	r.ok(checkFilter, "%d of %d listeners", countListeners(gates), len(listeners(dump)))
 	if !stats.loaded() {
@@ -243,7 +248,10 @@ func (g gate) buffers(r *report, body bool) {
 	}
 	const envoyDefault, gateDefault = 1 << 20, 512 << 10
 	have := g.listener.number("per_connection_buffer_limit_bytes", envoyDefault)
-	need := max(g.config.number("max_request_body_bytes", gateDefault), g.config.number("max_response_body_bytes", gateDefault))
+	need := 0.0
+	for _, rule := range g.rules() {
+		need = max(need, rule.number("max_request_body_bytes", gateDefault), rule.number("max_response_body_bytes", gateDefault))
+	}
 	if have < need {
 		r.warn(checkBuffers, fmt.Sprintf("%s: per_connection_buffer_limit_bytes is %.0f, and the gate holds bodies of %.0f bytes", g.place(), have, need),
 			"raise it: larger answers begin to pass before they are recorded, and some uploads stop")
@@ -273,8 +281,11 @@ func (g gate) timeouts(r *report) {
 	if g.manager.text("stream_idle_timeout") == "" {
 		idle, err = 5*time.Minute, nil
 	}
-	wait := time.Duration(g.config.number("pending_wait_timeout", 30))*time.Second +
-		time.Duration(g.config.at("manager").number("timeout_ms", 5000))*time.Millisecond
+	longest := 0.0
+	for _, rule := range g.rules() {
+		longest = max(longest, rule.number("pending_wait_timeout", 30))
+	}
+	wait := time.Duration(longest*float64(time.Second)) + time.Duration(g.config.at("manager").number("timeout_ms", 5000))*time.Millisecond
 	if err == nil && idle > 0 && idle <= wait {
 		r.warn(checkIdle, fmt.Sprintf("%s: stream_idle_timeout is %s, and a duplicate may wait for %s", g.place(), idle, wait), "make it longer than pending_wait_timeout and manager.timeout_ms together")
 		return
@@ -389,13 +400,9 @@ func clustersOfManagers(gates []gate) []string {
 func askedTTLs(gates []gate, managers time.Duration) (shortest, longest time.Duration) {
 	shortest, longest = managers, managers
 	for i, g := range gates {
-		rules := g.config.list("match")
-		if len(rules) == 0 {
-			rules = []object{{}}
-		}
-		for j, rule := range rules {
+		for j, rule := range g.rules() {
 			ttl := managers
-			if seconds := rule.number("committed_ttl_seconds", g.config.number("committed_ttl_seconds", 0)); seconds > 0 {
+			if seconds := rule.number("committed_ttl_seconds", 0); seconds > 0 {
 				ttl = time.Duration(seconds * float64(time.Second))
 			}
 			if i == 0 && j == 0 {

@@ -30,7 +30,7 @@ func (t Target) probe(ctx context.Context, r *report, gates []gate) {
 	}
 	name := "Idempotency-Key"
 	if len(gates) > 0 {
-		name = cmp.Or(gates[0].config.at("key").text("header"), name)
+		name = cmp.Or(gates[0].rules()[0].at("key").text("header"), name)
 	}
 	header.Set(name, newUUID())
 	q := request{method: http.MethodPost, url: t.Probe.URL, body: "{}", header: header, noRedirect: true}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,8 +13,29 @@ const (
 	checkScope = "envoy: scope"
 )
 
+// explain returns a configuration with every field spelled out; nil: that cannot be done.
+func (t Target) explain(config object) (explained object) {
+	if t.Explain == nil {
+		return nil
+	}
+	text, err := json.Marshal(config)
+	if err == nil {
+		text, err = t.Explain(text)
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &explained)
+	}
+	if err != nil {
+		return nil
+	}
+	return explained
+}
+
 // rules returns the gate's rules. Each has the fields of the top level that it does not replace.
 func (g gate) rules() []object {
+	if g.explained != nil {
+		return g.explained.list("match")
+	}
 	list := g.config.list("match")
 	if len(list) == 0 {
 		list = []object{{}}
@@ -49,7 +71,7 @@ func (g gate) asksManagers() bool {
 
 // shadowed looks for rules that never match, because an earlier rule takes all of their requests.
 func (g gate) shadowed(r *report) {
-	rules := g.config.list("match")
+	rules := g.rules()
 	before := len(r.findings)
 	for i, later := range rules {
 		if first := slices.IndexFunc(rules[:i], func(earlier object) bool { return covers(earlier, later) }); first >= 0 {
