@@ -14,6 +14,8 @@ type (
 	FinishRequest = schema.FinishRequest
 	RetryRequest  = schema.RetryRequest
 	Beat          = schema.Beat
+	Sent          = schema.Sent
+	EventJob      = schema.EventJob
 	LogConfig     = schema.LogConfig
 	LogInfo       = schema.LogInfo
 	LogMessageID  = schema.LogMessageID

@@ -34,6 +34,8 @@ type Job struct {
 	// Traceparent is the W3C trace context of the span that submitted the job; empty if there was none. Claim and Get
 	// return it. A handler continues the trace with it, or links its own span to it.
 	Traceparent string `json:"traceparent,omitempty"`
+	// Event names the event that made the job; empty if it was submitted.
+	Event string `json:"event,omitempty"`
 	// CancelRequested: cancelled while a worker holds it.
 	CancelRequested bool `json:"cancel_requested,omitempty"`
 	// ReplayedAs is the id of the copy that an operator enqueued of a replayed job.

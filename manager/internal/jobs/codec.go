@@ -62,6 +62,7 @@ const (
 	hasOwner
 	hasTrace
 	hasErrors
+	hasEvent
 )
 
 // encode writes version, flags, then the fields in the order below: strings with their length, times in microseconds
@@ -86,6 +87,7 @@ func (r *record) encode() []byte {
 	set(r.Owner != "", hasOwner)
 	set(r.Traceparent != "", hasTrace)
 	set(len(r.Errors) > 0, hasErrors)
+	set(r.Event != "", hasEvent)
 
 	b := make([]byte, 0, r.size()+len(r.LockID))
 	b = append(b, recordVersion)
@@ -116,6 +118,9 @@ func (r *record) encode() []byte {
 	}
 	if len(r.Errors) > 0 {
 		b = appendErrors(b, r.Errors)
+	}
+	if r.Event != "" {
+		b = codec.AppendString(b, r.Event)
 	}
 	if r.State == Replayed {
 		b = codec.AppendString(b, r.ReplayedAs)
@@ -205,6 +210,11 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	}
 	if flags&hasErrors != 0 {
 		r.Errors = d.errors()
+	}
+	if flags&hasEvent != 0 {
+		if r.Event = d.String(); CheckName("", r.Event) != nil {
+			d.fail()
+		}
 	}
 	if r.State == Replayed {
 		if r.ReplayedAs = d.String(); CheckID("", r.ReplayedAs) != nil {

@@ -338,7 +338,7 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 	f := &record{Job: Job{
 		ID: id, Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
 		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Owner: r.Owner,
-		Dedup: r.Dedup, WALLocations: r.WALLocations, Traceparent: r.Traceparent,
+		Dedup: r.Dedup, WALLocations: r.WALLocations, Event: r.Event, Traceparent: r.Traceparent,
 	}, LockID: r.LockID}
 	if err := f.holdLock(tx, at); err != nil {
 		return err

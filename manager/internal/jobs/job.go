@@ -99,6 +99,8 @@ type Job struct {
 	Errors []AttemptError
 	// Traceparent names the span that submitted it, as a W3C trace context of version 00; empty if there was none.
 	Traceparent string
+	// Event names the event that made the job; empty if it was submitted.
+	Event string
 	// ReplayedAs is the id of the copy of a replayed job.
 	ReplayedAs string
 	// Owner names the caller that submitted it; empty if that caller owns nothing.
@@ -211,6 +213,8 @@ type Submission struct {
 	// Place in its batch, 0 to MaxBatch-1. Jobs with the same priority and run_at are delivered in this order, and in that
 	// of their ids.
 	Place int
+	// Event names the event that makes the job, see SendTx; empty for none.
+	Event string
 	// Owner: up to MaxNameBytes bytes. Submissions of two owners are not duplicates of each other.
 	Owner string
 	// Traceparent names the span that submits, see Traceparent. It is no part of what makes two submissions duplicates.

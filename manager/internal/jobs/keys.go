@@ -23,6 +23,8 @@ const (
 	colLocks store.Collection = "job_locks"
 	// colUsage: sums of what jobs take, see book.go.
 	colUsage store.Collection = "job_usage"
+	// colEvents: event -> its subscriptions.
+	colEvents store.Collection = "job_events"
 	// colControl: see pausedKey and pausedVersionKey.
 	colControl store.Collection = "job_control"
 )
@@ -43,6 +45,9 @@ const (
 	idxDead      = "dead"      // finished_at
 	idxFunction  = "function"  // function, class, then as in the others
 )
+
+// idxName orders colEvents by the events' names.
+const idxName = "name"
 
 // idxMost orders the functions in colUsage by their dead letters, the most first.
 const idxMost = "most"

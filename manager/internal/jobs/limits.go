@@ -34,6 +34,8 @@ const (
 	MaxBatch, MaxBatchBytes = 128, 2 << 20
 	// MaxFunctions bounds the functions of one claim.
 	MaxFunctions = 100
+	// MaxSubscriptions bounds the functions that subscribe to one event, and MaxEvents the events with subscriptions.
+	MaxSubscriptions, MaxEvents = 100, 10_000
 	// MaxPaused bounds how many functions may be paused at once.
 	MaxPaused = 5000
 	// MaxAnswerBytes bounds the payloads and results of one page, and of the claims that share a transaction. The answer

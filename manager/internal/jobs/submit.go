@@ -364,6 +364,7 @@ func (p *Prepared) record(at time.Time) *record {
 		Dedup:        s.Dedup,
 		WALLocations: s.WALLocations,
 		Owner:        s.Owner,
+		Event:        s.Event,
 		Traceparent:  s.Traceparent,
 	}, LockID: p.lockID, Place: s.Place}
 	runAt := s.RunAt.UTC().Truncate(time.Microsecond)

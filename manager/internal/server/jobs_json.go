@@ -26,7 +26,7 @@ func jobOf(j *jobs.Job, form jobForm) schema.Job {
 	s := schema.Job{
 		ID: j.ID, Function: j.Function, Key: j.Key, State: stateOf(j), Priority: j.Priority, Attempt: j.Attempt, MaxAttempts: j.MaxAttempts,
 		RunAt: j.RunAt, CreatedAt: j.CreatedAt, StartedAt: j.StartedAt, FinishedAt: j.FinishedAt,
-		CancelRequested: j.CancelRequested, ReplayedAs: j.ReplayedAs, WALLocations: j.WALLocations.Map(),
+		Event: j.Event, CancelRequested: j.CancelRequested, ReplayedAs: j.ReplayedAs, WALLocations: j.WALLocations.Map(),
 	}
 	if d := j.Dedup; d != nil {
 		s.Dedup = &schema.Dedup{Strategy: d.Strategy.String(), Key: d.Key, TTL: d.TTL}
