@@ -23,7 +23,7 @@ type (
 	LogEntries    = schema.LogEntries
 )
 
-// The states of a job. The last four are final, but an operator may retry or replay a job.
+// The states of a job. The last five are final, but an operator may retry or replay a job.
 const (
 	StateScheduled = schema.StateScheduled // waits for its time
 	StateQueued    = schema.StateQueued    // waits for a worker
@@ -32,4 +32,5 @@ const (
 	StateFailed    = schema.StateFailed
 	StateCancelled = schema.StateCancelled
 	StateReplayed  = schema.StateReplayed // failed, and an operator enqueued a copy
+	StateExpired   = schema.StateExpired  // its time was over before an attempt
 )

@@ -39,6 +39,9 @@ func (c *operatorCall) submitFlags(fs *flag.FlagSet) {
 		return nil
 	})
 	fs.Func("delay-seconds", "run it this much later, 0 to 31622400", settings.Seconds(0, settings.MaxSeconds, &c.delay))
+	fs.Func("expires-in-seconds", "begin no attempt later than this, 1 to 31622400", settings.Seconds(1, settings.MaxSeconds, &f.ExpiresIn))
+	fs.Func("on-expiry", "drop or dead_letter: whether a job that expired becomes a dead letter", settings.Choice([]string{"drop", "dead_letter"}, &f.OnExpiry))
+	fs.Func("attempt-timeout-seconds", "the longest time of an attempt, 1 to 86400", settings.Seconds(1, 86400, &f.Timeout))
 	fs.Func("dedup", "drop duplicates: until_executing or until_executed", settings.Choice([]string{"until_executing", "until_executed"}, &f.dedup.Strategy))
 	fs.StringVar(&f.dedup.Key, "dedup-key", "", "`key` that duplicates have in common, instead of the job's key or payload")
 	fs.Func("dedup-ttl-seconds", "how long duplicates are dropped at most, 1 to 31622400", settings.Seconds(1, settings.MaxSeconds, &f.dedup.TTL))

@@ -354,6 +354,8 @@ func FuzzDecodeRecord(f *testing.F) {
 	owned := *r
 	owned.Owner = "somebody"
 	owned.Event = "paid"
+	owned.ExpiresAt, owned.DeadIfExpired, owned.Timeout = time.UnixMicro(3).UTC(), true, time.Second
+	owned.Lease = &Lease{Worker: "w", Token: "t", Until: time.UnixMicro(1), Deadline: time.UnixMicro(2)}
 	f.Add(owned.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := decodeRecord("id", b)

@@ -134,6 +134,14 @@ func checkShare(field string, v float64) error {
 	return nil
 }
 
+// checkTime allows the zero time, and those that all engines can store.
+func checkTime(field string, v time.Time) error {
+	if y := v.Year(); !v.IsZero() && (y < 1970 || y > 9999) {
+		return invalid(field, v.Format(time.RFC3339), "a time in the years 1970 to 9999")
+	}
+	return nil
+}
+
 // checkDuration reports the duration in milliseconds, as on the wire.
 func checkDuration(field string, v, least, most time.Duration) error {
 	if v < least || v > most {
