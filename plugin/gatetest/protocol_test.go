@@ -168,6 +168,8 @@ func TestJSONRPC(t *testing.T) {
 		{what: "their replay", q: call("7", "f", "1"), want: "200 data: {\"method\":\"progress\",\"id\":6}\r\n\r\ndata:{\"id\":7,\"error\":{}}\r\n\r\n"},
 		{what: "lines that end in CR", q: call("8", "c", "1"), status: 200, answer: "event: a\rdata: {\"id\":8,\"result\":1}\r\rdata: {\"id\":8,\"result\":2}\r\r", headers: stream, want: "200 event: a"},
 		{what: "their replay", q: call("9", "c", "1"), want: "200 event: a\rdata: {\"id\":9,\"result\":1}\r\rdata: {\"id\":9,\"result\":2}\r\r"},
+		{what: "a message over several lines", q: call("8", "l", "1"), status: 200, answer: "data: {\"id\":\ndata: 8,\nid: 8\ndata: \"result\":{}}\n\n", headers: stream, want: "200 data: "},
+		{what: "its replay", q: call("9", "l", "1"), want: "200 data: {\"id\":\ndata: 9,\nid: 8\ndata: \"result\":{}}\n\n"},
 		{what: "no encoding", q: call("8", "d", "1"), status: 200, answer: `{"id":8,"result":1}`, headers: []string{"content-encoding: identity"}, want: "200 "},
 		{what: "its replay", q: call("9", "d", "1"), want: `200 {"id":9,"result":1}`},
 		{what: "no key", q: Request{Path: "/mcp", Body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`}, status: 202, want: "202 "},
