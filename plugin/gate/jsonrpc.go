@@ -2,6 +2,7 @@ package gate
 
 import (
 	"bytes"
+	"strconv"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -38,6 +39,14 @@ func batchProblem() *api.Problem {
 	return &api.Problem{Status: 400, Code: api.CodeInvalidRequest,
 		Title:  "A batch of JSON-RPC requests cannot be protected",
 		Detail: "The batch was not executed. Send each request by itself."}
+}
+
+// unreadMessageProblem is for a request with a key, of whose body the gate cannot read the id: the id is no part of the
+// fingerprint, and a replay needs it.
+func unreadMessageProblem(limit int) *api.Problem {
+	return &api.Problem{Status: 400, Code: api.CodeInvalidRequest,
+		Title:  "This JSON-RPC request cannot be protected",
+		Detail: "The request was not executed. With a key, a body must have at most " + strconv.Itoa(limit) + " bytes and no content encoding."}
 }
 
 // withID returns the body of a recorded answer with another id in its response; in an event stream, in each response. id is

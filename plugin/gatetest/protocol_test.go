@@ -177,6 +177,16 @@ func TestJSONRPC(t *testing.T) {
 		{what: "an answer without id", q: call("9", "n", "1"), status: 200, answer: `{"id":null,"error":{}}`, want: `200 {"id":null,`},
 		{what: "stays so", q: call("10", "n", "1"), want: `200 {"id":null,"error":{}}`},
 	})
+	// The gate must read the id of a request with a key.
+	const cannot = `400 {"jsonrpc": "2.0", "id": null, "error": {"code": -32000, "message": "This JSON-RPC request cannot be protected", `
+	long := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":"` + strings.Repeat("x", 100) + `"}`
+	playProtocol(t, `{"protocol":"jsonrpc","key":{"header":"idempotency-key","json_path":""},"max_request_body_bytes":100}`, []try{
+		{what: "key in a header", q: Request{Path: "/mcp", Key: "k", Body: `{"id":1}`}, status: 200, answer: `{"id":1,"result":1}`, want: `200 {"id":1,`},
+		{what: "another id", q: Request{Path: "/mcp", Key: "k", Body: `{"id":2}`}, want: `200 {"id":2,"result":1}`},
+		{what: "too long", q: Request{Path: "/mcp", Key: "l", Body: long}, want: cannot},
+		{what: "encoded", q: Request{Path: "/mcp", Key: "z", Body: "xyz", Headers: []string{"content-encoding: gzip"}}, want: cannot},
+		{what: "too long, without key", q: Request{Path: "/mcp", Body: long}, status: 200, answer: "1", want: "200 1"},
+	})
 	// The gate cannot put an id into a compressed answer.
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, abort := range []string{"cancel", "continue"} {
