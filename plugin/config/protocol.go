@@ -65,13 +65,16 @@ var protocols = [...]protocol{
 				"encoding-not-accepted": "CommitStateUnknownException"}
 		}
 	}`},
-	// JSON-RPC 2.0 over HTTP, as the Model Context Protocol uses it. The key's place is that of UCP's binding to MCP.
+	// JSON-RPC 2.0 over HTTP, as the Model Context Protocol uses it. The key's place is that of UCP's binding to MCP. What MCP
+	// has in _meta, such as a progress token, is about one try. Its clients take a session's id from any answer, so replays
+	// have none.
 	{"jsonrpc", `{
 		"methods": ["POST"],
 		"mode": "body",
 		"key": {"header": "", "json_path": "params.arguments.meta.idempotency-key"},
-		"fingerprint": {"body": "canonical_json", "content_type": "none", "exclude": ["id"]},
+		"fingerprint": {"body": "canonical_json", "content_type": "none", "exclude": ["id", "params._meta"]},
 		"jsonrpc": true,
+		"response": {"drop_headers": ["set-cookie", "mcp-session-id"]},
 		"problems": {
 			"media_type": "application/json",
 			"body": {"jsonrpc": "2.0", "id": "{id}", "error": {"code": -32000, "message": "{title}", "data": {"code": "{code}", "detail": "{detail}", "status": "{status}"}}}

@@ -156,6 +156,9 @@ func TestJSONRPC(t *testing.T) {
 	call := func(id, key, amount string) Request {
 		return Request{Path: "/mcp", Body: `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{"name":"pay","arguments":{"meta":{"idempotency-key":"` + key + `"},"amount":` + amount + `}}}`}
 	}
+	meta := func(try string) Request {
+		return Request{Path: "/mcp", Body: `{"id":` + try + `,"params":{"_meta":{"progressToken":` + try + `},"arguments":{"meta":{"idempotency-key":"m"}}}}`}
+	}
 	stream := []string{"content-type: text/event-stream; charset=utf-8"}
 	playProtocol(t, `{"protocol":"jsonrpc"}`, []try{
 		{what: "first", q: call("1", "k", "1"), status: 200, answer: `{"jsonrpc":"2.0","id":1,"result":{"id":1}}`, headers: []string{"content-type: application/json", "content-digest: sha-256=:x:"}, want: `200 {"jsonrpc":"2.0","id":1,`, has: []string{"content-digest: sha-256=:x:"}},
@@ -172,6 +175,8 @@ func TestJSONRPC(t *testing.T) {
 		{what: "its replay", q: call("9", "l", "1"), want: "200 data: {\"id\":\ndata: 9,\nid: 8\ndata: \"result\":{}}\n\n"},
 		{what: "no encoding", q: call("8", "d", "1"), status: 200, answer: `{"id":8,"result":1}`, headers: []string{"content-encoding: identity"}, want: "200 "},
 		{what: "its replay", q: call("9", "d", "1"), want: `200 {"id":9,"result":1}`},
+		{what: "an answer of a session", q: meta("1"), status: 200, answer: `{"id":1,"result":1}`, headers: []string{"mcp-session-id: a"}, want: "200 ", has: []string{"mcp-session-id: a"}},
+		{what: "a retry in another session", q: meta("2"), want: "200 ", has: []string{"mcp-session-id: "}},
 		{what: "no key", q: Request{Path: "/mcp", Body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`}, status: 202, want: "202 "},
 		{what: "a batch", q: Request{Path: "/mcp", Body: " [" + call("8", "k", "1").Body + "]"}, want: `400 {"jsonrpc": "2.0", "id": null, "error": {"code": -32000, "message": "A batch of JSON-RPC requests cannot be protected", `},
 		{what: "an answer without id", q: call("9", "n", "1"), status: 200, answer: `{"id":null,"error":{}}`, want: `200 {"id":null,`},
