@@ -63,11 +63,12 @@ var mayImport = map[string][]string{
 	"manager/internal/httpd":    {"manager/api"},
 	"manager/internal/ui":       {"manager/api", "manager/internal/httpd", domain},
 
-	"manager/internal/codec":  {},
-	"manager/internal/submit": {"manager/api", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/store"},
-	"manager/internal/jobs":   {"manager/api", "manager/internal/batch", "manager/internal/codec", contract},
-	"manager/internal/ledger": {"manager/api", contract},
-	"manager/internal/shard":  {"manager/api", "manager/internal/codec", contract},
+	"manager/internal/codec":     {},
+	"manager/internal/submit":    {"manager/api", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/store"},
+	"manager/internal/jobs":      {"manager/api", "manager/internal/batch", "manager/internal/codec", contract},
+	"manager/internal/schedules": {"manager/internal/codec", "manager/internal/jobs", contract},
+	"manager/internal/ledger":    {"manager/api", contract},
+	"manager/internal/shard":     {"manager/api", "manager/internal/codec", contract},
 
 	// What operators see of the recent past.
 	"manager/internal/ledger/journal": {"manager/internal/ledger"},
