@@ -16,6 +16,11 @@ func (a *app) jobDuties(_ jobs.DutyReport, err error) {
 	}
 }
 
+// scheduleFailed logs that the jobs of schedules could not be enqueued.
+func (a *app) scheduleFailed(err error) {
+	a.log.Warn("enqueueing the jobs of schedules failed; retrying", "error", err.Error())
+}
+
 // lostJobs bounds the log lines about lost leases: when a machine with many workers goes, all of its jobs lose theirs.
 type lostJobs struct {
 	mu      sync.Mutex
