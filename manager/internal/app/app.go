@@ -380,7 +380,7 @@ func (a *app) register() error {
 			defer cancel()
 			return a.ledger.Stats(ctx)
 		}),
-		a.jobsCollector(), a.downtimes,
+		a.jobsCollector(), a.schedulesCollector(), a.downtimes,
 		newUnreadableCollector(a.unreadable), a.moved, server.NewLogsCollector(a.logs),
 		newEncryptionCollector(a.sealed),
 		a.quarantineGauge(),

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/server"
 )
 
@@ -68,6 +69,14 @@ func (a *app) jobLost(j jobs.Job, worker string) {
 // store keeps encrypted.
 func (a *app) jobDied(j jobs.Job) {
 	a.log.Warn("a job became a dead letter", "job", j.ID, "function", j.Function, "attempts", j.Attempt)
+}
+
+func (a *app) schedulesCollector() *server.SchedulesCollector {
+	return server.NewSchedulesCollector(a.schedules, func() (schedules.Depth, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		return a.schedules.Depth(ctx)
+	})
 }
 
 func (a *app) jobsCollector() *server.JobsCollector {
