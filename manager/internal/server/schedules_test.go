@@ -2,6 +2,8 @@ package server
 
 import (
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -92,6 +94,25 @@ func TestSchedules(t *testing.T) {
 		`"schedule resumed by an operator" via=api token=0 roles=admin schedule=report function=report cron="0 9 * * 1-5" time_zone=Europe/Vienna`,
 		`"schedule deleted by an operator" via=api token=0 roles=admin schedule=report function=report cron="0 9 * * 1-5" time_zone=Europe/Vienna`,
 	)
+}
+
+func TestReferenceHasASchedule(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/reference/JOBS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, _ := newScheduleSite(t)
+	example := regexp.MustCompile(`(?m)^\{"cron": .*\}$`).Find(text)
+	made := j.call(201, "PUT", "/v1/schedules/report", string(example))
+	for name, value := range map[string]string{"time_zone": "UTC", "missed": "one", "overlap": "allow"} {
+		if !regexp.MustCompile("(?m)^\\| `" + name + "` \\| .* \\| `" + value + "` \\|$").Match(text) {
+			t.Errorf("the default of %s is not %s", name, value)
+		}
+	}
+	defaults := j.call(201, "PUT", "/v1/schedules/defaults", `{"cron":"@daily","function":"f"}`)
+	if made["overlap"] != "skip" || defaults["time_zone"] != "UTC" || defaults["missed"] != "one" || defaults["overlap"] != "allow" {
+		t.Errorf("made %v and %v", made, defaults)
+	}
 }
 
 func TestRunningAScheduleIsASubmission(t *testing.T) {
