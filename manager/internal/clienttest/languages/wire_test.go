@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/openapi/openapitest"
 )
@@ -45,7 +46,8 @@ type wire struct {
 	faults []fault
 	seen   []request
 	off    bool
-	lost   int // connections for which there was no manager
+	delay  time.Duration // of each answer
+	lost   int           // connections for which there was no manager
 	conns  map[net.Conn]bool
 	served sync.WaitGroup
 }
@@ -98,6 +100,19 @@ func (w *wire) cut(off bool) {
 			_ = c.Close()
 		}
 	}
+}
+
+// slow delays each answer.
+func (w *wire) slow(by time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.delay = by
+}
+
+func (w *wire) slowness() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.delay
 }
 
 // requests returns those whose method and path end so.
@@ -222,6 +237,7 @@ func (w *wire) serve(client net.Conn) {
 			_, _ = client.Write(answer[:len(answer)/2])
 			return
 		}
+		time.Sleep(w.slowness())
 		if _, err := client.Write(answer); err != nil {
 			return
 		}
