@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // patience is how long a test waits for what must happen.
@@ -27,6 +29,7 @@ type language struct {
 	command func() ([]string, error)
 	env     []string
 	lacks   []string // commands that the client does not offer
+	deep    bool     // make test does not install what the driver needs
 }
 
 // goDriver is the environment variable that makes a driver of this test program.
@@ -38,6 +41,11 @@ var languages = []language{
 		command: func() ([]string, error) { return []string{os.Args[0]}, nil },
 		env:     []string{goDriver + "=1"},
 		lacks:   []string{"reserve", "commit", "reject", "renew", "release"},
+	},
+	{
+		name:    "typescript",
+		command: program("node", "make test-deep installs it", "../../../../build/typescript/test/driver.js"),
+		deep:    true,
 	},
 }
 
@@ -63,6 +71,9 @@ func program(name, install string, args ...string) func() ([]string, error) {
 func each(t *testing.T, test func(t *testing.T, l *language)) {
 	for i := range languages {
 		t.Run(languages[i].name, func(t *testing.T) {
+			if languages[i].deep {
+				deep.Only(t)
+			}
 			t.Parallel()
 			test(t, &languages[i])
 		})
