@@ -1,7 +1,7 @@
 import type { Agent } from "node:http";
 
 import { Caller, encode, isObject, notOurs, problemError, refused, type Call, type CallOptions } from "./caller.js";
-import { WaitError, type ManagerError } from "./errors.js";
+import { CallTimeoutError, WaitError, type ManagerError } from "./errors.js";
 import { claim, finish, finishMany, heartbeat, job, jobOf, jobPath, retry } from "./jobs.js";
 import { Keys } from "./keys.js";
 import { Ledger } from "./ledger.js";
@@ -167,10 +167,16 @@ export class Client {
 	async wait<Result = unknown>(id: string, options: CallOptions = {}): Promise<Job<unknown, Result>> {
 		const began = Date.now();
 		const ending = options.signal ?? new AbortController().signal;
+		const call: Call = { method: "GET", path: `${jobPath(id)}?wait_ms=${waitStepMs}`, waitMs: waitStepMs };
 		for (;;) {
 			const timeoutMs = options.timeoutMs === undefined ? Infinity : Math.max(1, options.timeoutMs - (Date.now() - began));
-			const path = `${jobPath(id)}?wait_ms=${waitStepMs}`;
-			const found = await job(this.#caller, { method: "GET", path, waitMs: waitStepMs }, { ...options, timeoutMs });
+			let found: Job;
+			try {
+				found = await job(this.#caller, call, { ...options, timeoutMs });
+			} catch (err) {
+				if (!(err instanceof CallTimeoutError)) throw err;
+				throw new CallTimeoutError(`wait for job ${id}`, options.timeoutMs!).after(err.lastError);
+			}
 			if (["complete", "failed", "cancelled", "replayed"].includes(found.state)) return found as Job<unknown, Result>;
 			await pause(50, ending); // A manager that is stopping answers before the time is over.
 		}

@@ -91,7 +91,10 @@ export function exchange(base: Base, agent: http.Agent, e: Exchange): Promise<Ht
 			sent = true;
 			if (e.leave?.aborted) leave();
 		});
+		const closed = (): void => broken(new Error("the connection was closed"));
+		req.on("close", closed);
 		req.on("response", (res) => {
+			req.off("close", closed); // The connection may be closed while the answer is still being read.
 			e.leave?.removeEventListener("abort", leave); // The answer is coming already.
 			const parts: Buffer[] = [];
 			let size = 0;
@@ -106,12 +109,12 @@ export function exchange(base: Base, agent: http.Agent, e: Exchange): Promise<Ht
 				within(e.partMs, "no further part of the answer");
 			});
 			res.on("error", broken);
+			res.on("close", closed);
 			res.on("end", () => {
 				end();
 				resolve({ status: res.statusCode ?? 0, headers: res.headers, body: Buffer.concat(parts) });
 			});
 		});
-		req.on("close", () => broken(new Error("the connection was closed")));
 
 		within(e.answerMs, "no connection");
 		if (e.signal.aborted) {

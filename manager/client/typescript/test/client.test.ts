@@ -127,6 +127,20 @@ test("an attempt is bounded by progress", async (t) => {
 	}
 });
 
+test("an answer whose connection is closed is complete", async (t) => {
+	const error = "x".repeat(4 << 20);
+	const fake = await Fake.start(t, () => ({ ...aJob({ error }), headers: { connection: "close" } }));
+	const client = fake.client(t);
+	for (let i = 0; i < 20; i++) assert.equal((await client.get("a", { timeoutMs: 10_000 })).error, error);
+	assert.equal(fake.asked.length, 20);
+	fake.answer = ({ socket }) => { // Without a length, the end of the connection is that of the answer.
+		socket.end(`HTTP/1.1 200 OK\r\n\r\n${JSON.stringify(aJob({ error }).body)}`);
+		return "hang";
+	};
+	assert.equal((await client.get("a")).error, error);
+	assert.equal(fake.asked.length, 21);
+});
+
 test("answers that break off or are too long are no answers", async (t) => {
 	const fake = await Fake.start(t, (asked) => {
 		asked.socket.end('HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"jobs":');
@@ -228,7 +242,7 @@ test("wait asks until the job is over", async (t) => {
 	assert.deepEqual([done.state, done.result, done.existing, done.replayed], ["failed", 42, true, false]);
 	assert.equal(fake.to("/v1/jobs/j1?wait_ms=30000").length, 3);
 	fake.answer = (asked) => (asked.method === "POST" ? aJob() : "hang");
-	await assert.rejects(client.submitAndWait({ function: "f" }, { timeoutMs: 100 }), (err) => err instanceof WaitError && err.job.id === "j1" && err.cause instanceof CallTimeoutError);
+	await assert.rejects(client.submitAndWait({ function: "f" }, { timeoutMs: 100 }), (err) => err instanceof WaitError && err.job.id === "j1" && err.cause instanceof CallTimeoutError && /wait for job j1: no final answer within 100 ms/.test(err.message));
 	const stop = new AbortController();
 	fake.answer = () => {
 		setImmediate(() => stop.abort());
