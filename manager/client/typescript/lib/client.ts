@@ -97,7 +97,7 @@ export class Client {
 	}
 
 	/**
-	 * Submits a job and waits until it is over, whether it completed, failed or was cancelled. The options bound each of the
+	 * Submits a job and waits until it is over, whether it completed, failed, was cancelled or expired. The options bound each of the
 	 * two calls. When only the wait fails it rejects with a WaitError, which has the job.
 	 */
 	async submitAndWait<Result = unknown>(submission: Submission, options: CallOptions = {}): Promise<Job<unknown, Result> & { replayed: boolean }> {
@@ -177,7 +177,7 @@ export class Client {
 				if (!(err instanceof CallTimeoutError)) throw err;
 				throw new CallTimeoutError(`wait for job ${id}`, options.timeoutMs!).after(err.lastError);
 			}
-			if (["complete", "failed", "cancelled", "replayed"].includes(found.state)) return found as Job<unknown, Result>;
+			if (["complete", "failed", "cancelled", "replayed", "expired"].includes(found.state)) return found as Job<unknown, Result>;
 			await pause(50, ending); // A manager that is stopping answers before the time is over.
 		}
 	}

@@ -1,7 +1,7 @@
 // What the calls send and get, with the names of the manager's API. Durations are milliseconds, times are RFC 3339.
 
-/** States of a job. The last four are final, but an operator may retry or replay a job. */
-export type JobState = "scheduled" | "queued" | "active" | "complete" | "failed" | "cancelled" | "replayed";
+/** States of a job. The last five are final, but an operator may retry or replay a job. */
+export type JobState = "scheduled" | "queued" | "active" | "complete" | "failed" | "cancelled" | "replayed" | "expired";
 
 /** A job as the manager returns it. Members that do not apply are absent. */
 export interface Job<Payload = unknown, Result = unknown> {
@@ -17,6 +17,11 @@ export interface Job<Payload = unknown, Result = unknown> {
 	attempt: number;
 	max_attempts: number;
 	run_at?: string;
+	/** From when on no attempt begins. */
+	expires_at?: string;
+	on_expiry?: "dead_letter";
+	/** Bounds each attempt. */
+	timeout_ms?: number;
 	created_at: string;
 	started_at?: string;
 	finished_at?: string;
@@ -28,6 +33,8 @@ export interface Job<Payload = unknown, Result = unknown> {
 	errors?: AttemptError[];
 	/** W3C trace context of the span that submitted the job. A handler continues the trace with it, or links to it. */
 	traceparent?: string;
+	/** Name of the event that made the job. */
+	event?: string;
 	/** The job was cancelled while a worker holds it. */
 	cancel_requested?: boolean;
 	/** Id of the copy that an operator enqueued of a replayed job. */
@@ -88,6 +95,13 @@ export interface Submission {
 	delay_ms?: number;
 	/** 1 to 1000; default 25. */
 	max_attempts?: number;
+	/** From when on no attempt begins, or `expires_in_ms` from the submission on. */
+	expires_at?: string | Date;
+	expires_in_ms?: number;
+	/** How a job ends that expires: `drop`, the default, as `expired`; `dead_letter` as `failed`. */
+	on_expiry?: "drop" | "dead_letter";
+	/** Bounds each attempt: 100 ms to 24 h; default: only the lease does. An attempt that reaches it has failed. */
+	timeout_ms?: number;
 	dedup?: Dedup;
 	/** Default: `reject`. */
 	on_duplicate?: "reject" | "return_existing";
