@@ -107,6 +107,13 @@ export class LeaseLostError extends OncegateError {
 	}
 }
 
+/** Reason of a handler's signal: the attempt has reached the job's timeout_ms. The manager queues the job again, or fails it. */
+export class JobTimeoutError extends OncegateError {
+	constructor() {
+		super("the attempt has reached the job's timeout_ms");
+	}
+}
+
 /** Reason of a handler's signal: the worker is stopping and its stopTimeoutMs is over. */
 export class WorkerStoppingError extends OncegateError {
 	constructor() {

@@ -3,7 +3,7 @@ import { hostname } from "node:os";
 
 import type { Caller } from "./caller.js";
 import { Contact, type Logger } from "./contact.js";
-import { LeaseLostError, WorkerStoppingError } from "./errors.js";
+import { JobTimeoutError, LeaseLostError, WorkerStoppingError } from "./errors.js";
 import { claim } from "./jobs.js";
 import { quote, visible } from "./keys.js";
 import { keepLease } from "./lease.js";
@@ -17,8 +17,9 @@ export type { Logger } from "./contact.js";
 /** What a handler gets besides the job. */
 export interface HandlerContext {
 	/**
-	 * Ends when the job is cancelled (its reason is a JobCancelledError), when its lease is lost (LeaseLostError), and
-	 * stopTimeoutMs after the worker was stopped (WorkerStoppingError). A handler passes it to what it waits for.
+	 * Ends when the job is cancelled (its reason is a JobCancelledError), when its lease is lost (LeaseLostError), after the
+	 * job's timeout_ms (JobTimeoutError), and stopTimeoutMs after the worker was stopped (WorkerStoppingError). A handler passes
+	 * it to what it waits for.
 	 */
 	signal: AbortSignal;
 }
@@ -35,6 +36,7 @@ export interface HandlerContext {
  * | throws Permanent | has failed |
  * | throws RetryAfter | is queued again after its delay while attempts remain, else failed |
  * | throws, and the job was cancelled | is cancelled |
+ * | ends in any way after the job's timeout_ms | is queued again with backoff while attempts remain, else failed, unless the report still comes before the manager ends the attempt |
  * | ends in any way after the lease was lost | is with another worker already; nothing is reported |
  *
  * Delivery is at least once: a worker that crashes, or that loses its lease, may have done the work already. So a handler
@@ -267,11 +269,13 @@ export class Worker {
 		const ending = new AbortController();
 		if (this.#work.signal.aborted) ending.abort(new WorkerStoppingError());
 		this.#jobs.add(ending);
+		const timer = job.timeout_ms ? setTimeout(() => ending.abort(new JobTimeoutError()), job.timeout_ms) : undefined;
 		const stopBeats = keepLease(this.#caller, this.#contact, job, this.#leaseMs, ending);
 		try {
 			this.#handling++;
 			const outcome = await outcomeOf(this.#handlers.get(job.function), job, { signal: ending.signal });
 			this.#handling--;
+			clearTimeout(timer);
 			const reason: unknown = ending.signal.aborted ? ending.signal.reason : undefined;
 			if (reason instanceof LeaseLostError) {
 				this.#logger.warn("oncegate: the lease was lost: the outcome is not reported", { job: job.id, function: job.function });

@@ -4,7 +4,7 @@ import { openSync, writeSync } from "node:fs";
 import { createInterface } from "node:readline";
 
 import {
-	Client, JobCancelledError, Keys, LeaseLostError, ManagerError, OncegateError, Permanent, RetryAfter, WorkerStoppingError,
+	Client, JobCancelledError, JobTimeoutError, Keys, LeaseLostError, ManagerError, OncegateError, Permanent, RetryAfter, WorkerStoppingError,
 	type CallOptions, type Handler, type RecordedAnswer,
 } from "../lib/index.js";
 import { idempotent } from "../lib/handlertest.js";
@@ -123,6 +123,7 @@ function logged(log: number, h: Handler): Handler {
 function causeOf(signal: AbortSignal): string {
 	if (signal.reason instanceof JobCancelledError) return "cancelled";
 	if (signal.reason instanceof LeaseLostError) return "lease-lost";
+	if (signal.reason instanceof JobTimeoutError) return "timeout";
 	return signal.reason instanceof WorkerStoppingError ? "stopping" : "";
 }
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
 
-import { LeaseLostError, Permanent, RetryAfter, WorkerStoppingError, type Handler, type WorkerOptions } from "../lib/index.js";
+import { JobTimeoutError, LeaseLostError, Permanent, RetryAfter, WorkerStoppingError, type Handler, type WorkerOptions } from "../lib/index.js";
 import { cut, outcomeOf } from "../lib/outcome.js";
 import { idempotent } from "../lib/handlertest.js";
 import { aJob, eventually, Fake, problem, type Asked, type Told } from "./fake.js";
@@ -84,6 +84,24 @@ test("a lost lease ends the handler, and nothing is reported", async (t) => {
 	assert.ok(reason instanceof LeaseLostError);
 	assert.deepEqual(reports(fake), []);
 	assert.deepEqual(log, ["oncegate: the lease was lost: the outcome is not reported"]);
+});
+
+test("a timeout ends the handler, and the attempt has failed", async (t) => {
+	const fake = await Fake.start(t, queue([leased("a", { timeout_ms: 20 }), leased("b", { timeout_ms: 20, attempt: 25 })]));
+	const reasons: unknown[] = [];
+	const { stop } = work(t, fake, async (_, { signal }) => {
+		await new Promise((resolve) => signal.addEventListener("abort", resolve));
+		reasons.push(signal.reason);
+		throw signal.reason;
+	});
+	await eventually(() => reports(fake).length === 2);
+	await stop();
+	assert.ok(reasons.every((r) => r instanceof JobTimeoutError));
+	const error = "JobTimeoutError: the attempt has reached the job's timeout_ms";
+	assert.deepEqual(reports(fake).sort((a, b) => String(a.id).localeCompare(b.id)), [
+		{ id: "b", lease_token: "token-b", status: "failed", error },
+		{ path: "/v1/jobs/a/retry", lease_token: "token-a", error },
+	]);
 });
 
 test("heartbeats continue until the outcome is recorded", async (t) => {
