@@ -40,7 +40,7 @@ export interface CallerOptions {
 
 /** One call of the API. */
 export interface Call {
-	method: "GET" | "POST";
+	method: "GET" | "POST" | "PUT" | "DELETE";
 	path: string;
 	/** Encoded as JSON unless it is bytes. */
 	body?: unknown;

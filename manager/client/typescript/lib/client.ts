@@ -6,7 +6,7 @@ import { claim, finish, finishMany, heartbeat, job, jobOf, jobPath, retry } from
 import { Keys } from "./keys.js";
 import { Ledger } from "./ledger.js";
 import { pause } from "./timing.js";
-import type { Beat, ClaimRequest, FinishRequest, Job, JobPage, ListQuery, RetryRequest, Submission, Submitted } from "./types.js";
+import type { Beat, ClaimRequest, Event, FinishRequest, Job, JobPage, ListQuery, RetryRequest, Sent, Submission, Submitted } from "./types.js";
 import { Worker, type WorkerOptions } from "./worker.js";
 
 /** Options of a Client. */
@@ -161,6 +161,38 @@ export class Client {
 			if (typeof status !== "number" || status < 200 || status > 299) throw notOurs(call, `result ${i} is no job`);
 			return { job: { ...jobOf(call, rest), replayed: replayed === true }, idempotencyKey };
 		});
+	}
+
+	/**
+	 * Sends an event at most once. It becomes one job for each function that subscribes to it, all of them or none. A repetition
+	 * with the same key enqueues nothing and gets the first call's answer, whatever subscribed in between.
+	 */
+	async send(event: Event, options?: CallOptions): Promise<Sent> {
+		const { name, payload, idempotency_key: key = this.keys.next(), traceparent } = event;
+		if (payload !== undefined) encode(payload, "payload");
+		const call: Call = { method: "POST", path: `/v1/events/${encodeURIComponent(name)}`, key, traceparent, body: { payload } };
+		const { value, replayed } = await this.#caller.call(call, options);
+		if (!isObject(value) || !Array.isArray(value["jobs"])) throw notOurs(call, "no list of jobs");
+		return { ...value, replayed } as unknown as Sent;
+	}
+
+	/**
+	 * Makes each event of this name that is sent from now on a job of the function, until `unsubscribe`. Subscribing twice is not
+	 * an error.
+	 */
+	subscribe(event: string, functionName: string, options?: CallOptions): Promise<void> {
+		return this.#subscription("PUT", event, functionName, options);
+	}
+
+	/** Ends a subscription. Jobs that it has made stay. Ending one that does not exist is not an error. */
+	unsubscribe(event: string, functionName: string, options?: CallOptions): Promise<void> {
+		return this.#subscription("DELETE", event, functionName, options);
+	}
+
+	async #subscription(method: "PUT" | "DELETE", event: string, functionName: string, options: CallOptions | undefined): Promise<void> {
+		const call: Call = { method, path: `/v1/events/${encodeURIComponent(event)}/subscriptions/${encodeURIComponent(functionName)}` };
+		const { value } = await this.#caller.call(call, options);
+		if (!isObject(value) || value["function"] !== functionName) throw notOurs(call, "no subscription");
 	}
 
 	/** Waits until the job is over and returns it. It has no bound unless the options set one. */

@@ -121,6 +121,27 @@ export interface Submitted extends Partial<Omit<Job, "id" | "function" | "state"
 	replayed: boolean;
 }
 
+/** Is sent to the functions that subscribe to its name. */
+export interface Event {
+	/** 1 to 128 letters, digits and `_ . : - ~`. */
+	name: string;
+	/** That of the event's jobs, encoded as JSON of at most 1 MiB; default `null`. */
+	payload?: unknown;
+	/** Idempotency key of the call; drawn from the client's keys when absent. */
+	idempotency_key?: string;
+	/** As in Submission. */
+	traceparent?: string;
+}
+
+/** The answer to an event. */
+export interface Sent {
+	event: string;
+	/** The jobs that it made, in the order of their functions; none if no function subscribes to it. */
+	jobs: { id: string; function: string }[];
+	/** The answer was recorded for an earlier attempt. */
+	replayed: boolean;
+}
+
 /** Selects jobs. Members that are absent do not restrict it. */
 export interface ListQuery {
 	function?: string;

@@ -234,6 +234,30 @@ test("a batch has a key, an answer and an error of its own for each submission",
 	assert.ok(hasCode(mixed[0]!.error, "too-large") && mixed[1]!.job && mixed[2]!.job?.replayed === false);
 });
 
+test("an event is sent with one key, and functions subscribe to it", async (t) => {
+	const fake = await Fake.start(t, ({ method }, nth) => {
+		if (nth === 1) return "cut";
+		if (method !== "POST") return { body: { function: "mail.receipt" } };
+		return { status: 202, body: { event: "order.paid", jobs: [{ id: "j", function: "mail.receipt" }] }, headers: { "idempotent-replayed": "true" } };
+	});
+	const client = fake.client(t);
+	const sent = await client.send({ name: "order.paid", payload: { order: 17 } });
+	assert.deepEqual(sent, { event: "order.paid", jobs: [{ id: "j", function: "mail.receipt" }], replayed: true });
+	await client.send({ name: "order.paid", idempotency_key: "paid-17" });
+	await client.subscribe("order.paid", "mail.receipt");
+	await client.unsubscribe("order.paid", "mail.receipt");
+	const drawn = fake.asked[0]!.headers["idempotency-key"];
+	const subscription = "/v1/events/order.paid/subscriptions/mail.receipt";
+	assert.deepEqual(fake.asked.map((a) => [a.method, a.path, a.body, a.headers["idempotency-key"]]), [
+		["POST", "/v1/events/order.paid", { payload: { order: 17 } }, drawn],
+		["POST", "/v1/events/order.paid", { payload: { order: 17 } }, drawn],
+		["POST", "/v1/events/order.paid", {}, "paid-17"],
+		["PUT", subscription, undefined, undefined],
+		["DELETE", subscription, undefined, undefined],
+	]);
+	await assert.rejects(client.send({ name: "e", payload: () => 1 }), /payload: a function is no JSON/);
+});
+
 test("wait asks until the job is over", async (t) => {
 	const states = ["queued", "active", "failed"];
 	const fake = await Fake.start(t, (asked) => (asked.method === "POST" ? aJob({ existing: true }) : { ...aJob({ state: states.shift(), result: 42 }), status: 200 }));
@@ -284,6 +308,7 @@ test("get, list, cancel, heartbeat, finish and retry make their calls", async (t
 		for (const call of [
 			() => client.get("a"), () => client.list(), () => client.cancel("a"), () => client.heartbeat("a", "t"), () => client.claim({ worker: "w" }),
 			() => client.finish({ id: "a", ...lease, status: "complete" }), () => client.retry("a", lease), () => client.wait("a"),
+			() => client.send({ name: "e" }), () => client.subscribe("e", "f"), () => client.unsubscribe("e", "f"),
 			() => client.finishMany([{ id: "a", ...lease, status: "complete" }, { id: "b", ...lease, status: "complete" }]),
 			() => client.ledger.reserve({ key: "k", token: "t" }), () => client.ledger.get("k"), () => client.ledger.release({ key: "k", token: "t" }),
 		]) {
