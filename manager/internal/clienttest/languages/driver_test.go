@@ -39,6 +39,12 @@ var languages = []language{
 		env:     []string{goDriver + "=1"},
 		lacks:   []string{"reserve", "commit", "reject", "renew", "release"},
 	},
+	{name: "python", command: python("threads"), env: []string{"PYTHONDONTWRITEBYTECODE=1"}},
+	{name: "python-asyncio", command: python("asyncio"), env: []string{"PYTHONDONTWRITEBYTECODE=1"}},
+}
+
+func python(kind string) func() ([]string, error) {
+	return program("python3", "make test installs Debian's package python3", filepath.Join("..", "..", "..", "client", "python", "tests", "driver.py"), kind)
 }
 
 func TestMain(m *testing.M) {
