@@ -25,20 +25,34 @@ type world struct {
 	values  map[string]string
 }
 
-// clock is a manager's time, which a test may stop and move.
+// startWorld starts a manager with a clock, nil for the real one, a wire before it, and a driver that calls it through the wire.
 func startWorld(t *testing.T, l *language, clock func() time.Time) *world {
+	t.Helper()
+	return worldOf(t, l.start(t), clock)
+}
+
+// worldOf is startWorld for a driver that runs already.
+func worldOf(t *testing.T, d *driver, clock func() time.Time) *world {
 	t.Helper()
 	m := managertest.Start(t, managertest.Options{Clock: clock, BackoffBase: time.Millisecond, BackoffMax: 2 * time.Millisecond})
 	c, err := client.New(client.Options{URL: m.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, manager: m, wire: startWire(t, m.URL), judge: c}
+	d.t = t
+	w := &world{t: t, manager: m, wire: startWire(t, m.URL), judge: c, driver: d}
 	w.values = map[string]string{
 		"wire": w.wire.url(), "manager": m.URL, "dir": t.TempDir(), "large": strings.Repeat("x", 1<<20), "deep": strings.Repeat("[", 99) + strings.Repeat("]", 99),
 	}
-	w.driver = l.start(t)
-	w.driver.open(w.wire.url(), "")
+	t.Cleanup(func() { // while there is a manager that takes its reports
+		select {
+		case <-d.begin("stop", "", 0):
+		case <-d.ended:
+		case <-time.After(patience):
+			t.Error("the worker does not stop")
+		}
+	})
+	d.open(w.wire.url(), "")
 	return w
 }
 
@@ -123,6 +137,7 @@ type call struct {
 // TestCalls runs the table of calls with each client.
 func TestCalls(t *testing.T) {
 	each(t, func(t *testing.T, l *language) {
+		d := l.start(t) // one for all: some take long to start
 		for _, c := range calls {
 			offered := true
 			for _, s := range c.steps {
@@ -131,7 +146,7 @@ func TestCalls(t *testing.T) {
 			if !offered {
 				continue
 			}
-			t.Run(c.name, func(t *testing.T) { c.run(t, startWorld(t, l, nil)) })
+			t.Run(c.name, func(t *testing.T) { c.run(t, worldOf(t, d, nil)) })
 		}
 	})
 }

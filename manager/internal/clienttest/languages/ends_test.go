@@ -14,8 +14,11 @@ import (
 // end is a case of TestWorkersEnd.
 type end struct {
 	name, options string
-	millis        int // of work in a job
-	strict        bool
+	millis        int  // of work in a job
+	strict        bool // no job may run again
+	again         bool // some must
+	// before starts what must run before the jobs are there.
+	before func(w *world, l *language, log string)
 	// trouble makes it while jobs are done, and returns the driver that works at last.
 	trouble func(w *world, l *language, log string, progress func()) *driver
 }
@@ -41,11 +44,12 @@ var ends = []end{
 		}
 		return d
 	}},
-	{name: "cut off", options: `,"lease_ms":500`, millis: 100, trouble: func(w *world, l *language, log string, progress func()) *driver {
-		// The second worker finds the jobs of the first, and is not cut off.
-		w.another(l, w.manager.URL, log, `,"lease_ms":500`)
-		for range deep.Rounds(1, 5) {
-			progress()
+	{name: "cut off", options: `,"lease_ms":500,"name":"first"`, millis: 200, again: true, before: func(w *world, l *language, log string) {
+		// It finds the jobs of the first worker, and is not cut off.
+		w.another(l, w.manager.URL, log, `,"lease_ms":500,"name":"second"`)
+	}, trouble: func(w *world, l *language, log string, progress func()) *driver {
+		for round := range deep.Rounds(1, 5) {
+			eventually(w.t, "the first worker has jobs, or all are done", func() bool { return w.has("first") || round > 0 && w.open() == 0 })
 			w.wire.cut(true)
 			again := repeated(readEvents(w.t, log))
 			eventually(w.t, "jobs run again, or all are done", func() bool {
@@ -91,6 +95,16 @@ func (w *world) open() (n int) {
 	return n
 }
 
+// has reports whether a worker has jobs.
+func (w *world) has(worker string) bool {
+	for _, j := range w.all() {
+		if j.State == client.StateActive && j.Lease != nil && j.Lease.Worker == worker {
+			return true
+		}
+	}
+	return false
+}
+
 // TestWorkersEnd kills workers, stops them, cuts them off and slows them down, while they have many jobs. None is lost, and none
 // runs twice without a lost lease. The handlers' log says what ran.
 func TestWorkersEnd(t *testing.T) {
@@ -106,6 +120,9 @@ func (e *end) run(t *testing.T, l *language, jobs int) {
 	w := startWorld(t, l, nil)
 	log := filepath.Join(t.TempDir(), "log")
 	w.driver.log = log
+	if e.before != nil {
+		e.before(w, l, log)
+	}
 	all := make([]client.Submission, jobs)
 	for i := range all {
 		all[i] = client.Submission{Function: "f", ID: fmt.Sprint("job-", i), Payload: e.millis}
@@ -165,6 +182,9 @@ func (e *end) run(t *testing.T, l *language, jobs int) {
 			t.Errorf("job %s is complete and did not run", id)
 		}
 		again += len(runs[id]) - 1
+	}
+	if e.again && again == 0 {
+		t.Error("no job ran again")
 	}
 	if e.strict && again > 0 {
 		t.Errorf("%d runs again", again)

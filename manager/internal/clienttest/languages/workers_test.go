@@ -257,7 +257,7 @@ var workerCases = []workerCase{
 			w.t.Errorf("the job that could not be done: %+v, events %+v", j, w.driver.events())
 		}
 	}},
-	{"a stop whose handlers finish all the same", false, func(w *world) {
+	{"a stop whose handlers finish anyway", false, func(w *world) {
 		w.driver.work(`{"f":"finish_anyway"}`, `,"stop_timeout_ms":1,"stop_grace_ms":60000`)
 		id := w.submit(client.Submission{MaxAttempts: 1})
 		w.begun(1)
