@@ -15,6 +15,9 @@ type (
 	BulkResult       = schema.BulkResult
 	Refusal          = schema.Refusal
 	JobPage          = schema.JobPage
+	EventInfo        = schema.EventInfo
+	EventPage        = schema.EventPage
+	Subscription     = schema.Subscription
 	Function         = schema.Function
 	FunctionRates    = schema.FunctionRates
 	FunctionPage     = schema.FunctionPage

@@ -18,8 +18,8 @@ func schedulesCLI(url string, args ...string) (code int, out, errs string) {
 
 func TestSchedulesCommands(t *testing.T) {
 	url := jobsManager(t)
-	put(t, url+"/v1/schedules/nightly", `{"cron":"30 2 * * *","time_zone":"Europe/Vienna","function":"report","payload":{"a":1}}`)
-	put(t, url+"/v1/schedules/weekly", `{"cron":"@weekly","function":"report"}`)
+	put(t, url+"/v1/schedules/nightly", `{"cron":"30 2 * * *","time_zone":"Europe/Vienna","function":"report","payload":{"a":1}}`, 201)
+	put(t, url+"/v1/schedules/weekly", `{"cron":"@weekly","function":"report"}`, 201)
 	must := func(args ...string) string {
 		t.Helper()
 		code, out, errs := schedulesCLI(url, args...)
