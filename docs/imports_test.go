@@ -115,7 +115,7 @@ var mayImport = map[string][]string{
 
 	// Test helpers and suites.
 	"manager/internal/apitest":           {},
-	"manager/internal/clienttest":        {},
+	"manager/internal/clienttest/...":    {},
 	"manager/internal/wal/faultfs":       {"manager/internal/wal/vfs"},
 	"manager/internal/store/storetest":   {"manager/internal/store"},
 	"manager/internal/logs/logstest":     {"manager/api", "manager/internal/logs"},

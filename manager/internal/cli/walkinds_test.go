@@ -100,8 +100,8 @@ func TestVerifyKnowsWhatManagersWrite(t *testing.T) {
 				for _, name := range []string{"ids", "structured"} {
 					put(t, url+"/v1/logs/"+name, `{"identity":"`+name+`"}`, 201)
 				}
-				put(t, url+"/v1/schedules/nightly", `{"cron":"@daily","function":"f","payload":"secret"}`, 201)
 				put(t, url+"/v1/events/e/subscriptions/f", "{}", 200)
+				put(t, url+"/v1/schedules/nightly", `{"cron":"@daily","function":"f","payload":"secret"}`, 201)
 				for _, call := range []struct {
 					path, body string
 					status     int

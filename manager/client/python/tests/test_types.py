@@ -1,0 +1,113 @@
+import tempfile
+import threading
+import unittest
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from oncegate import Answer, Dedup, Job, Keys, Permanent, RetryAfter, Submission
+from oncegate._outcome import Outcome
+from oncegate._types import parse_time
+
+
+class TypesTest(unittest.TestCase):
+    def test_times(self):
+        want = datetime(2026, 1, 2, 3, 4, 5, 123456, timezone.utc)
+        for text in ("2026-01-02T03:04:05.123456Z", "2026-01-02T03:04:05.123456789Z", "2026-01-02T05:04:05.123456+02:00"):
+            self.assertEqual(parse_time(text), want)
+        self.assertIsNone(parse_time(None))
+        with self.assertRaises(ValueError):
+            parse_time("yesterday")
+
+    def test_submissions_leave_out_what_is_not_set(self):
+        self.assertEqual(Submission("f").json(), {"function": "f"})
+        at = datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=1)))
+        s = Submission("f", 0, id="a", key="k", priority=-1, run_at=at, max_attempts=0, dedup=Dedup(ttl=1.5), idempotency_key="i")
+        self.assertEqual(
+            s.json(),
+            {"function": "f", "payload": 0, "id": "a", "key": "k", "priority": -1, "run_at": "2026-01-01T23:00:00.000000Z",
+             "max_attempts": 0, "dedup": {"ttl_ms": 1500}},
+        )
+        self.assertEqual(Submission("f", "", delay=0).json(), {"function": "f", "payload": "", "delay_ms": 0})
+        with self.assertRaises(ValueError):
+            Submission("f", run_at=datetime(2026, 1, 2)).json()
+
+    def test_only_jobs_are_jobs(self):
+        j = Job.parse({"id": "a", "state": "complete", "lease": {"worker": "w", "expires_in_ms": 1500}, "new_member": 1})
+        self.assertEqual((j.id, j.terminal, j.lease.expires_in, j.raw["new_member"]), ("a", True, 1.5, 1))
+        for wrong in (None, [], {}, {"id": "a"}, {"id": 1, "state": "queued"}, {"id": "a", "state": "queued", "lease": {"worker": "w"}},
+                      {"id": "a", "state": "queued", "created_at": "x"}, {"id": "a", "state": "queued", "errors": [1]}):
+            with self.assertRaises(ValueError, msg=wrong):
+                Job.parse(wrong)
+
+    def test_answers_of_the_ledger(self):
+        a = Answer(201, (("x-a", "b"),), b"\xff\x00")
+        self.assertEqual(Answer.parse(a.json()), a)
+        for wrong in (None, {}, {"status": "x"}, {"status": 200, "headers": [1]}):
+            with self.assertRaises(ValueError, msg=wrong):
+                Answer.parse(wrong)
+
+
+class KeysTest(unittest.TestCase):
+    def test_threads_never_get_the_same_key(self):
+        keys, got = Keys("a"), []
+        threads = [threading.Thread(target=lambda: got.extend([keys.next() for _ in range(500)])) for _ in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(len(set(got)), 4000)
+
+    def test_programs_that_start_together_get_one_id(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file, ids = Path(folder) / "state" / "id", []
+            threads = [threading.Thread(target=lambda: ids.append(Keys.open(file).client_id)) for _ in range(16)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            self.assertEqual((len(ids), len(set(ids))), (16, 1))
+
+
+def error_of(raiser):
+    try:
+        raiser()
+    except BaseException as e:
+        return e
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class OutcomeTest(unittest.TestCase):
+    def test_results(self):
+        self.assertEqual(Outcome.of_result(None), Outcome())
+        self.assertEqual(Outcome.of_result({"a": [1, "ü"]}).result, '{"a":[1,"\\u00fc"]}')
+        self.assertEqual(len(Outcome.of_result("ü" * (512 << 10 - 1)).result), (512 << 10 - 1) + 2)
+        for value in (object(), float("nan"), {1j: 1}, "x" * (1 << 20), [0] * 600_000):
+            o = Outcome.of_result(value)
+            self.assertTrue(o.done and o.result is None and o.failure.startswith("the work is done"), o)
+
+    def test_errors(self):
+        def wrapped():
+            try:
+                raise Permanent("never")
+            except Permanent as e:
+                raise RuntimeError("outer") from e
+
+        for raiser, failure, permanent, after in (
+            (lambda: (_ for _ in ()).throw(KeyError("a")), "KeyError: 'a'\n", False, None),
+            (lambda: (_ for _ in ()).throw(ValueError()), "ValueError, an error without a text\n", False, None),
+            (lambda: (_ for _ in ()).throw(SystemExit(3)), "SystemExit: 3\n", False, None),
+            (lambda: (_ for _ in ()).throw(RetryAfter("soon", -1)), "soon", False, 0.0),
+            (lambda: (_ for _ in ()).throw(Unprintable()), "Unprintable, whose text cannot be had: RuntimeError", False, None),
+            (wrapped, "RuntimeError: outer\n", True, None),
+        ):
+            o = Outcome.of_error(error_of(raiser))
+            self.assertEqual((o.failure[: len(failure)], o.permanent, o.after), (failure, permanent, after))
+
+    def test_texts_are_bounded_and_valid(self):
+        o = Outcome.of_error(Permanent("ü" * 100_000))
+        self.assertTrue(0 < len(o.failure.encode()) <= 32 << 10 and set(o.failure) == {"ü"})
+        self.assertEqual(Outcome.of_error(Permanent("a\ud800")).failure, "a?")
