@@ -49,7 +49,8 @@ func unreadMessageProblem(limit int) *api.Problem {
 		Detail: "The request was not executed. With a key, a body must have at most " + strconv.Itoa(limit) + " bytes and no content encoding."}
 }
 
-// withID returns the body of a recorded answer with another id in its response; in an event stream, in each response. id is
+// withID returns the body of a recorded answer with another id in its response; in an event stream, in each response. The
+// stream's requests and notifications were for the first try: a client would answer them again, so they are left out. id is
 // JSON; empty: the answer stays as it is.
 func withID(body []byte, media, id string) []byte {
 	if id == "" {
@@ -69,7 +70,9 @@ func withID(body []byte, media, id string) []byte {
 		last := at == len(body) || line[0] == '\r' || line[0] == '\n'
 		blankField(line)
 		if last {
-			out = appendWithID(out, body[begin:at], data[begin:at], id)
+			if !gjson.GetBytes(data[begin:at], "method").Exists() {
+				out = appendWithID(out, body[begin:at], data[begin:at], id)
+			}
 			begin = at
 		}
 	}

@@ -20,7 +20,9 @@ func TestReplayHasTheRetrysID(t *testing.T) {
 		{"no blank line at the end", events, "data: {\"id\":1,\ndata: \"result\":1}", "data: {\"id\":\"new\",\ndata: \"result\":1}"},
 		{"two events are two messages", events, "data: {\"id\":1,\n\ndata: \"result\":1}\n\n", "data: {\"id\":1,\n\ndata: \"result\":1}\n\n"},
 		{"a text over two lines is no JSON", events, "data: {\"id\":\"a\ndata: b\",\"result\":1}\n\n", "data: {\"id\":\"a\ndata: b\",\"result\":1}\n\n"},
-		{"a request of the server", events, "data: {\"id\":1,\ndata: \"method\":\"ping\"}\n\n", "data: {\"id\":1,\ndata: \"method\":\"ping\"}\n\n"},
+		{"a request of the server", events, "data: {\"id\":0,\ndata: \"method\":\"ping\"}\n\n: x\n\ndata: {\"id\":1,\"result\":{}}\n\n", ": x\n\ndata: {\"id\":\"new\",\"result\":{}}\n\n"},
+		{"a notification", events, "event: message\ndata: {\"method\":\"notifications/progress\"}\n\n", ""},
+		{"a method in the result", events, "data: {\"id\":1,\"result\":{\"method\":1}}\n\n", "data: {\"id\":\"new\",\"result\":{\"method\":1}}\n\n"},
 	} {
 		before := strings.Clone(c.body)
 		if got := string(withID([]byte(c.body), c.media, `"new"`)); got != c.want || c.body != before {
@@ -41,6 +43,12 @@ func FuzzReplayedID(f *testing.F) {
 		want := string(withID([]byte(message), "application/json", `"new"`))
 		event := spread(message, breaks, end)
 		got := withID([]byte(event), "text/event-stream", `"new"`)
+		if gjson.Get(message, "method").Exists() {
+			if len(got) > 0 {
+				t.Errorf("got %q of a request", got)
+			}
+			return
+		}
 		if want == message && string(got) != event {
 			t.Errorf("got %q, want it unchanged: %q", got, event)
 		}
