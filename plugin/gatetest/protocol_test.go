@@ -169,6 +169,8 @@ func TestJSONRPC(t *testing.T) {
 		{what: "its replay", q: call("5", "e", "1"), want: "200 event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":5,\"result\":{}}\n\n", has: []string{"content-type: text/event-stream; charset=utf-8"}},
 		{what: "events", q: call("6", "f", "1"), status: 200, answer: "data: {\"method\":\"progress\",\"id\":6}\r\n\r\ndata:{\"id\":6,\"error\":{}}\r\n\r\n", headers: stream, want: "200 data: "},
 		{what: "their replay", q: call("7", "f", "1"), want: "200 data:{\"id\":7,\"error\":{}}\r\n\r\n"},
+		{what: "no response", q: call("6", "p", "1"), status: 200, answer: "id: 1\nretry: 10\ndata: \n\ndata: {\"method\":\"progress\"}\n\n", headers: stream, want: "200 id: 1\n"},
+		{what: "a client would wait for it forever", q: call("7", "p", "1"), want: `410 {"jsonrpc": "2.0", "id": 7, "error": {"code": -32000, "message": "The request was executed, but its answer is not recorded"`},
 		{what: "lines that end in CR", q: call("8", "c", "1"), status: 200, answer: "event: a\rdata: {\"id\":8,\"result\":1}\r\rdata: {\"id\":8,\"result\":2}\r\r", headers: stream, want: "200 event: a"},
 		{what: "their replay", q: call("9", "c", "1"), want: "200 event: a\rdata: {\"id\":9,\"result\":1}\r\rdata: {\"id\":9,\"result\":2}\r\r"},
 		{what: "a message over several lines", q: call("8", "l", "1"), status: 200, answer: "data: {\"id\":\ndata: 8,\nid: 8\ndata: \"result\":{}}\n\n", headers: stream, want: "200 data: "},
