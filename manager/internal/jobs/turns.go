@@ -161,7 +161,7 @@ func (l *keyLine) read(wanted int) (more bool, err error) {
 		return false, nil
 	}
 	c, s := l.c, l.quota.setting
-	limit := min(max(wanted, 4), maxLineKeys)
+	limit := min(wanted, maxLineKeys)
 	hits, err := c.tx.Scan(colSlots, idxReady, store.Range{From: s.name + "\x00", To: afterFunction(s.name), After: l.after, Limit: limit, Claim: true})
 	if err != nil {
 		return false, err
@@ -201,7 +201,7 @@ func (l *keyLine) read(wanted int) (more bool, err error) {
 
 // search reads the next jobs of a key, as many as it is likely to give.
 func (l *keyLine) search(k *lineKey, wanted int) error {
-	limit := min(k.left, wanted/(len(l.keys)+1)+1)
+	limit := min(k.left, (wanted+len(l.keys))/(len(l.keys)+1))
 	hits, err := l.c.tx.Scan(colJobs, k.index, store.Range{From: k.from, To: k.to, After: k.after, Limit: limit, Claim: true})
 	if err != nil {
 		return err
