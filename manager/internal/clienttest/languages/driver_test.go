@@ -67,6 +67,7 @@ func program(name, install string, args ...string) func() ([]string, error) {
 
 // each runs a test for the client of each language.
 func each(t *testing.T, test func(t *testing.T, l *language)) {
+	t.Parallel()
 	for i := range languages {
 		t.Run(languages[i].name, func(t *testing.T) {
 			t.Parallel()

@@ -208,7 +208,6 @@ var workerCases = []workerCase{
 		for _, id := range ids {
 			w.want(id, client.StateComplete, 1)
 		}
-		w.want(w.submit(client.Submission{}), client.StateComplete, 1)
 	}},
 	{"as many handlers as allowed", false, func(w *world) {
 		w.driver.work(`{"f":"wait"}`, `,"concurrency":3,"lease_ms":3600000`)
