@@ -4,9 +4,11 @@ python3 driver.py threads|asyncio
 """
 
 import asyncio
+import faulthandler
 import json
 import logging
 import os
+import queue
 import signal
 import sys
 import threading
@@ -159,10 +161,6 @@ def write(answer):
     sys.stdout.flush()
 
 
-class Terminated(BaseException):
-    pass
-
-
 class Threads:
     """Drives Client and Worker."""
 
@@ -170,25 +168,34 @@ class Threads:
         self.client = self.worker = self.thread = self.go_on = self.ended_by = None
 
     def main(self):
-        def terminate(*_):
-            raise Terminated
+        # A signal that another thread gets would not interrupt the one that reads, so one thread waits for it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        lines = queue.Queue()
 
-        signal.signal(signal.SIGTERM, terminate)
-        try:
+        def read():
             for line in sys.stdin:
-                c = json.loads(line)
-                try:
-                    answer = {"ok": self.do(c["op"], c["args"], seconds(c, "within_ms"))}
-                except Exception as e:
-                    answer = answered(e)
-                write(answer)
-        except Terminated:
-            pass
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                lines.put(line)
+            lines.put(None)
+
+        def wait():
+            signal.sigwait({signal.SIGTERM})
+            lines.put(None)
+
+        for f in (read, wait):
+            threading.Thread(target=f, daemon=True).start()
+        while (line := lines.get()) is not None:
+            c = json.loads(line)
+            try:
+                answer = {"ok": self.do(c["op"], c["args"], seconds(c, "within_ms"))}
+            except Exception as e:
+                answer = answered(e)
+            write(answer)
         try:
             self.stop()
         except OncegateError as e:
-            sys.exit(str(e))
+            print(e, file=sys.stderr)
+            return 1
+        return 0
 
     def do(self, op, a, within):
         if op in OTHERS:
@@ -290,9 +297,10 @@ class Asyncio:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
+    faulthandler.register(signal.SIGQUIT)
     if sys.argv[1] == "threads":
-        Threads().main()
+        status = Threads().main()
     else:
         status = asyncio.new_event_loop().run_until_complete(Asyncio().main())
-        sys.stdout.flush()
-        os._exit(status)  # the thread that reads the input may still do so
+    sys.stdout.flush()
+    os._exit(status)  # the thread that reads the input may still do so

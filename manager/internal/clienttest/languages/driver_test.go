@@ -173,6 +173,7 @@ func (d *driver) terminate() error {
 	select {
 	case <-d.ended:
 	case <-time.After(patience):
+		_ = d.cmd.Process.Signal(syscall.SIGQUIT) // says where it is
 		d.t.Fatal("the driver does not stop")
 	}
 	return d.endedBy
