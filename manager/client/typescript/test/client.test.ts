@@ -105,6 +105,20 @@ test("attempts, time and a signal bound a call", async (t) => {
 	assert.equal(fake.asked.length, before);
 });
 
+test("many calls may have one signal", async (t) => {
+	const fake = await Fake.start(t, () => aJob());
+	const client = fake.client(t);
+	const warnings: Error[] = [];
+	const note = (warning: Error): void => {
+		warnings.push(warning);
+	};
+	process.on("warning", note);
+	t.after(() => process.off("warning", note));
+	const { signal } = new AbortController();
+	await Promise.all(Array.from({ length: 50 }, () => client.get("a", { signal })));
+	assert.deepEqual(warnings, []);
+});
+
 test("an attempt is bounded by progress", async (t) => {
 	const fake = await Fake.start(t, () => "hang");
 	const claim = { worker: "w", wait_ms: 10 };
