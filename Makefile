@@ -170,7 +170,7 @@ test-deep-setup: build/typescript build/fakegcs deep-modules test-deep-clients
 
 # The clients of which make test runs no test.
 .PHONY: test-deep-clients
-test-deep-clients: build/iceberg
+test-deep-clients: build/iceberg build/mcp
 	@.ci/apt-install node:nodejs javac:default-jdk-headless
 
 # Fetches the Go modules that the tests need, since go itself gives up at the first failure.
@@ -231,6 +231,14 @@ build/iceberg: e2e/testdata/iceberg/pom.xml
 	@.ci/apt-install javac:default-jdk-headless mvn:maven
 	@rm -rf $@ $@-new
 	@.ci/try mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory="$(CURDIR)/$@-new"
+	@mv $@-new $@
+	@touch $@
+
+# The SDK of the Model Context Protocol, which is client and server in a test.
+build/mcp: e2e/testdata/mcp/package.json
+	@.ci/apt-install node:nodejs npm:npm
+	@rm -rf $@ $@-new && mkdir $@-new && cp $< $@-new
+	@.ci/try npm install --prefix $@-new --no-audit --no-fund --no-package-lock --loglevel error
 	@mv $@-new $@
 	@touch $@
 

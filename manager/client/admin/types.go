@@ -23,6 +23,9 @@ type (
 	FunctionPage     = schema.FunctionPage
 	DeadLetter       = schema.DeadLetter
 	DeadPage         = schema.DeadPage
+	ScheduleSpec     = schema.ScheduleSpec
+	Schedule         = schema.Schedule
+	SchedulePage     = schema.SchedulePage
 	LogPage          = schema.LogPage
 	Entry            = schema.Entry
 	EntryState       = schema.EntryState

@@ -101,6 +101,7 @@ func TestVerifyKnowsWhatManagersWrite(t *testing.T) {
 					put(t, url+"/v1/logs/"+name, `{"identity":"`+name+`"}`, 201)
 				}
 				put(t, url+"/v1/events/e/subscriptions/f", "{}", 200)
+				put(t, url+"/v1/schedules/nightly", `{"cron":"@daily","function":"f","payload":"secret"}`, 201)
 				for _, call := range []struct {
 					path, body string
 					status     int
@@ -161,7 +162,7 @@ func TestVerifyKnowsWhatManagersWrite(t *testing.T) {
 					}
 				}
 			}
-			kinds := []string{"ledger", "ledger_usage seed", "ledger_usage number", "changes", "jobs", "job_blobs", "job_keys", "job_locks", "job_events e", "job_control paused",
+			kinds := []string{"ledger", "ledger_usage seed", "ledger_usage number", "changes", "jobs", "job_blobs", "job_keys", "job_locks", "job_events e", "job_control paused", "schedules nightly",
 				"job_control paused_version", "identity ledger", "downtime beat", "log_heads ids", "log_entries", "log_ids", "log_windows", "log_clients", "log_writers",
 				"log_meta count"}
 			if keys == nil {

@@ -32,7 +32,7 @@ func TestReferenceHasEveryJobCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	routes := JobRoutes(nil, q)
+	routes := append(JobRoutes(nil, q), ScheduleRoutes(nil, q, nil)...)
 	for _, r := range routes {
 		if !documented[r.Method+" "+r.Path] {
 			t.Errorf("%s %s is not documented", r.Method, r.Path)
