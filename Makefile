@@ -165,12 +165,12 @@ test-deep: ## what make test leaves out: the race detector, all cells of the mat
 	@build/setup report
 
 .PHONY: test-deep-setup
-test-deep-setup: build/node build/fakegcs deep-modules test-deep-clients
+test-deep-setup: build/typescript build/fakegcs deep-modules test-deep-clients
 	@.ci/apt-install chromium:chromium
 
 # The clients of which make test runs no test.
 .PHONY: test-deep-clients
-test-deep-clients: build/iceberg
+test-deep-clients: build/iceberg build/mcp
 	@.ci/apt-install node:nodejs javac:default-jdk-headless
 
 # Fetches the Go modules that the tests need, since go itself gives up at the first failure.
@@ -234,11 +234,29 @@ build/iceberg: e2e/testdata/iceberg/pom.xml
 	@mv $@-new $@
 	@touch $@
 
-# The compiler of examples/http/once.ts.
-build/node: examples/http/package.json
+# The SDK of the Model Context Protocol, which is client and server in a test.
+build/mcp: e2e/testdata/mcp/package.json
 	@.ci/apt-install node:nodejs npm:npm
 	@rm -rf $@ $@-new && mkdir $@-new && cp $< $@-new
 	@.ci/try npm install --prefix $@-new --no-audit --no-fund --no-package-lock --loglevel error
+	@mv $@-new $@
+	@touch $@
+
+# The compiler of the TypeScript client, and of examples/http/once.ts.
+TYPESCRIPT := manager/client/typescript
+
+build/node: $(TYPESCRIPT)/package.json
+	@.ci/apt-install node:nodejs npm:npm
+	@rm -rf $@ $@-new && mkdir $@-new && cp $< $@-new
+	@.ci/try npm install --prefix $@-new --no-audit --no-fund --no-package-lock --loglevel error
+	@mv $@-new $@
+	@touch $@
+
+# The TypeScript client, its tests, and its driver of the cases that the clients of all languages run.
+build/typescript: build/node $(addprefix $(TYPESCRIPT)/,tsconfig.json package.json) $(wildcard $(TYPESCRIPT)/lib/*.ts $(TYPESCRIPT)/test/*.ts)
+	@rm -rf $@ $@-new
+	@node build/node/node_modules/typescript/bin/tsc --project $(TYPESCRIPT) --outDir $@-new
+	@cp $(TYPESCRIPT)/package.json $@-new
 	@mv $@-new $@
 	@touch $@
 
@@ -342,7 +360,7 @@ check: guests ## formatting, vet, staticcheck, plain words and true links, the s
 VERSION ?= 0.1.0
 
 .PHONY: release
-release: build/oncegate.wasm ## binaries, images, chart, SBOMs and SHA256SUMS of VERSION=0.1.0 into build/release; the same sources give the same bytes
+release: build/oncegate.wasm build/typescript ## binaries, images, chart, clients, SBOMs and SHA256SUMS of VERSION=0.1.0 into build/release; the same sources give the same bytes
 	@cd .ci/release && $(GO_BUILD) -o ../../build/release-tool .
 	build/release-tool -version '$(VERSION)'
 	cd .ci/release && RELEASE_DIR=$(CURDIR)/build/release go test -count 1 -run 'TestReleased$$' .

@@ -63,11 +63,12 @@ var mayImport = map[string][]string{
 	"manager/internal/httpd":    {"manager/api"},
 	"manager/internal/ui":       {"manager/api", "manager/internal/httpd", domain},
 
-	"manager/internal/codec":  {},
-	"manager/internal/submit": {"manager/api", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/store"},
-	"manager/internal/jobs":   {"manager/api", "manager/internal/batch", "manager/internal/codec", contract},
-	"manager/internal/ledger": {"manager/api", contract},
-	"manager/internal/shard":  {"manager/api", "manager/internal/codec", contract},
+	"manager/internal/codec":     {},
+	"manager/internal/submit":    {"manager/api", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/store"},
+	"manager/internal/jobs":      {"manager/api", "manager/internal/batch", "manager/internal/codec", contract},
+	"manager/internal/schedules": {"manager/internal/codec", "manager/internal/jobs", contract},
+	"manager/internal/ledger":    {"manager/api", contract},
+	"manager/internal/shard":     {"manager/api", "manager/internal/codec", contract},
 
 	// What operators see of the recent past.
 	"manager/internal/ledger/journal": {"manager/internal/ledger"},
@@ -147,13 +148,13 @@ var mayImport = map[string][]string{
 // Short for several packages each.
 const (
 	contract = "store and what every engine has"
-	domain   = "jobs, ledger, journal, feed, shard and the store"
+	domain   = "jobs, schedules, ledger, journal, feed, shard and the store"
 	engines  = "all engines"
 )
 
 var shorthand = map[string][]string{
 	contract: {"manager/internal/store", "manager/internal/store/unread"},
-	domain: {"manager/internal/jobs", "manager/internal/ledger", "manager/internal/ledger/journal", "manager/internal/feed", "manager/internal/shard", "manager/internal/store",
+	domain: {"manager/internal/jobs", "manager/internal/schedules", "manager/internal/ledger", "manager/internal/ledger/journal", "manager/internal/feed", "manager/internal/shard", "manager/internal/store",
 		"manager/internal/store/unread", "manager/internal/store/downtime"},
 	engines: {"manager/internal/store/mem", "manager/internal/store/sqlite", "manager/internal/store/redis", "manager/internal/store/postgres",
 		"manager/internal/store/etcd"},

@@ -120,6 +120,10 @@ func TestDoctorJudgesRealEnvoys(t *testing.T) {
 				"fail", "envoy: managers", `there is no cluster "elsewhere"`, "add it, as in envoy/body-mode.yaml",
 			},
 			{
+				"answers that only the gate records", setField("max_response_body_bytes", 2<<20),
+				"warn", "manager: sizes", "the manager less than 1048576 (--max-result-bytes)", "raise --max-result-bytes",
+			},
+			{
 				"no filter", edit(func(hcm *hcmv3.HttpConnectionManager, _ *wasmv3.PluginConfig) error { return withoutGate(hcm) }),
 				"fail", "envoy: filter", "no listener has a Wasm filter of Oncegate", "put the filter into the listener",
 			},

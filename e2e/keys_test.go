@@ -86,8 +86,8 @@ func (a answer) seen(t *testing.T) (s seen) {
 func TestUpstreamDecidesTheOutcome(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
 		s := newAskedStack(t, target, mode, map[string]any{
-			"outcome_header": "oncegate-outcome", "outcomes": "stripe-v1",
-			"match": []any{map[string]any{"path_prefix": "/v2/", "outcomes": "stripe-v2"}, map[string]any{}},
+			"outcome_header": "oncegate-outcome",
+			"match":          []any{map[string]any{"path_prefix": "/v2/", "outcomes": map[string]any{"release": []string{"5xx"}}}, map[string]any{}},
 		})
 		p := s.proxies[0]
 		said := func(outcome string) call { return pay(newKey(), "x-reply-oncegate-outcome", outcome) }

@@ -12,8 +12,8 @@ func TestSettingsOfRoutes(t *testing.T) {
 		rules := []any{
 			map[string]any{"path": "/uuid", "key": map[string]any{"format": "uuid"}},
 			map[string]any{"path": "/structured", "key": map[string]any{"format": "structured"}},
-			map[string]any{"path": "/success", "outcomes": "success-only"},
-			map[string]any{"path": "/proxied", "outcomes": "behind-proxy"},
+			map[string]any{"path": "/success", "outcomes": map[string]any{"release": []string{"4xx", "5xx"}}},
+			map[string]any{"path": "/proxied", "outcomes": map[string]any{"hold": []string{"502", "504"}, "release": []string{"503"}}},
 			map[string]any{"path": "/keep", "response": map[string]any{"keep_headers": []string{"x-payment-*"}}},
 			map[string]any{"path": "/rows", "streamed_types": []string{"application/x-ndjson"}},
 			map[string]any{"path_pattern": "/accounts/*/payments", "key": map[string]any{"required": true}},

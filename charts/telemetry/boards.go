@@ -139,6 +139,7 @@ var boards = map[string]board{
 		{"Work", []panel{
 			one("Events", "eps", `sum by (event) (rate(oncegate_jobs_events_total{$S}[$__rate_interval]))`, "{{event}}"),
 			one("Failures", "eps", `sum by (event) (rate(oncegate_jobs_events_total{$S event=~"failed|retried|reclaimed|dead_by_lease|fenced"}[$__rate_interval]))`, "{{event}}"),
+			one("Instants of schedules", "short", `sum by (outcome) (increase(oncegate_jobs_schedule_instants_total{$S}[$__rate_interval]))`, "{{outcome}}"),
 			one("Claims and waits that are held", "short", `sum by (instance) (oncegate_jobs_waiting{$S})`, "{{instance}}"),
 		}},
 	}},

@@ -240,6 +240,7 @@ var troubles = map[string]map[string]string{
 	"OncegateJobsWait":             {`oncegate_jobs_by_function_oldest_queued_age_seconds{job="oncegate",instance="a",function="f"}`: "0+60x40"},
 	"OncegateJobsNearlyFull":       {`oncegate_jobs_bytes{job="oncegate",instance="a"}`: "85x40"},
 	"OncegateJobsRefused":          {`oncegate_jobs_events_total{job="oncegate",instance="a",event="full"}`: "0+1x40"},
+	"OncegateScheduleMissed":       {`oncegate_jobs_schedule_late_seconds{job="oncegate",instance="a"}`: "90x40"},
 	"OncegateManagerStandsStill":   {`oncegate_downtimes_total{job="oncegate",instance="a"}`: "0+1x40"},
 }
 
@@ -287,6 +288,16 @@ func TestAlertsFire(t *testing.T) {
   - {expr: 'count by (op) (ALERTS{alertname="OncegateFenced",alertstate="firing"})', eval_time: 39m, exp_samples: [{labels: '{op="%[1]s"}', value: 1}]}
 `, op)
 	}
+	b.WriteString(`- name: instants that no manager came to in time
+  interval: 1m
+  input_series:
+  - {series: 'oncegate_jobs_schedule_late_seconds{job="oncegate",instance="a"}', values: 0x40}
+  - {series: 'oncegate_jobs_schedule_instants_total{job="oncegate",instance="a",outcome="enqueued"}', values: 0+1x40}
+  - {series: 'oncegate_jobs_schedule_instants_total{job="oncegate",instance="a",outcome="missed"}', values: 0x20 3x20}
+  promql_expr_test:
+  - {expr: 'count by (alertname) (ALERTS{alertname="OncegateScheduleMissed",alertstate="firing"})', eval_time: 25m, exp_samples: [{labels: '{alertname="OncegateScheduleMissed"}', value: 1}]}
+  - {expr: 'count by (alertname) (ALERTS{alertname="OncegateScheduleMissed",alertstate="firing"})', eval_time: 19m, exp_samples: []}
+`)
 	b.WriteString(`- name: gate
   interval: 1m
   input_series:

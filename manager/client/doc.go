@@ -35,6 +35,8 @@
 //	RetryAfter(err, d)      is queued again after d while attempts remain, else failed
 //	an error, and the job   is cancelled
 //	was cancelled
+//	after the job's         is queued again with backoff while attempts remain, else failed, unless
+//	Timeout                 the report still comes before the manager ends the attempt
 //	anything, and the       is with another worker already; nothing is reported
 //	lease was lost
 //

@@ -53,6 +53,8 @@ var (
 	ErrCancelled = errors.New("client: the job was cancelled")
 	// ErrLeaseLost: another worker has the job, or will get it.
 	ErrLeaseLost = errors.New("client: the job's lease is lost")
+	// ErrTimeout: the attempt has reached the job's Timeout. The manager queues the job again, or fails it.
+	ErrTimeout = errors.New("client: the attempt has reached the job's timeout")
 	// ErrStopping: the worker is stopping and its StopTimeout is over.
 	ErrStopping = errors.New("client: the worker is stopping")
 )

@@ -25,7 +25,7 @@ func (c *Client) SubmitIdempotent(ctx context.Context, s Submission) (*Job, erro
 }
 
 // WaitIdempotent is SubmitIdempotent followed by Wait for the job's end. It returns the job with its result, whether
-// the job completed, failed or was cancelled, and with how the submission was answered (Replayed, Deduplicated,
+// the job completed, failed, was cancelled or expired, and with how the submission was answered (Replayed, Deduplicated,
 // Existing). If only the wait fails, it returns the job as submitted together with the error; the caller may wait again
 // by the job's ID.
 func (c *Client) WaitIdempotent(ctx context.Context, s Submission) (*Job, error) {

@@ -14,6 +14,8 @@ type (
 	FinishRequest = schema.FinishRequest
 	RetryRequest  = schema.RetryRequest
 	Beat          = schema.Beat
+	Sent          = schema.Sent
+	EventJob      = schema.EventJob
 	LogConfig     = schema.LogConfig
 	LogInfo       = schema.LogInfo
 	LogMessageID  = schema.LogMessageID
@@ -21,7 +23,7 @@ type (
 	LogEntries    = schema.LogEntries
 )
 
-// The states of a job. The last four are final, but an operator may retry or replay a job.
+// The states of a job. The last five are final, but an operator may retry or replay a job.
 const (
 	StateScheduled = schema.StateScheduled // waits for its time
 	StateQueued    = schema.StateQueued    // waits for a worker
@@ -30,4 +32,5 @@ const (
 	StateFailed    = schema.StateFailed
 	StateCancelled = schema.StateCancelled
 	StateReplayed  = schema.StateReplayed // failed, and an operator enqueued a copy
+	StateExpired   = schema.StateExpired  // its time was over before an attempt
 )

@@ -276,6 +276,11 @@ func (w *Worker) claimLoop(ctx, work context.Context, slots chan struct{}, start
 func (w *Worker) handle(work, reports context.Context, j *Job, returned func()) {
 	ctx, cancel := context.WithCancelCause(work)
 	defer cancel(nil)
+	if j.Timeout > 0 {
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeoutCause(ctx, j.Timeout, ErrTimeout)
+		defer stop()
+	}
 	lease := w.keepLease(ctx, cancel, j)
 	defer lease.stop()
 	o := w.call(ctx, j)

@@ -26,6 +26,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
+	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/ui"
@@ -46,16 +47,17 @@ type Manager struct {
 	// URL is what clients take as the manager's address.
 	URL string
 
-	t       testing.TB
-	port    *ports.Port
-	store   *mem.Store
-	ledger  *ledger.Ledger
-	journal *journal.Journal
-	queue   *jobs.Queue
-	logs    logs.Engine
-	pages   *ui.UI
-	server  *server.Server // nil while the manager is stopped
-	served  chan error
+	t         testing.TB
+	port      *ports.Port
+	store     *mem.Store
+	ledger    *ledger.Ledger
+	journal   *journal.Journal
+	queue     *jobs.Queue
+	schedules *schedules.Schedules
+	logs      logs.Engine
+	pages     *ui.UI
+	server    *server.Server // nil while the manager is stopped
+	served    chan error
 }
 
 // Start starts a manager and returns once it accepts calls. It fails the test if it cannot.
@@ -68,6 +70,9 @@ func Start(t testing.TB, o Options) *Manager {
 		t.Fatal(err)
 	}
 	if m.queue, err = jobs.New(m.store, jobs.Options{BackoffBase: o.BackoffBase, BackoffMax: o.BackoffMax}); err != nil {
+		t.Fatal(err)
+	}
+	if m.schedules, err = schedules.New(m.store, m.queue, schedules.Options{Interval: time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	if m.logs, err = storelogs.Open(t.Context(), m.store, storelogs.Options{Logger: slog.New(slog.DiscardHandler)}); err != nil {
@@ -86,6 +91,7 @@ func Start(t testing.TB, o Options) *Manager {
 	var duties sync.WaitGroup
 	duties.Go(func() { m.ledger.Run(ctx, nil) })
 	duties.Go(func() { m.queue.Run(ctx, nil) })
+	duties.Go(func() { m.schedules.Run(ctx, func(error) {}) })
 	t.Cleanup(func() {
 		m.pages.Close()
 		m.ledger.Drain() // calls that wait would hold up the shutdown
@@ -115,7 +121,7 @@ func (m *Manager) listen() {
 		m.t.Fatal(err)
 	}
 	m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)}},
-		server.LedgerRoutes(m.ledger, m.journal, nil, home.Reach{}), server.JobRoutes(m.ledger, m.queue), server.LogRoutes(m.logs), server.DescriptionRoutes())
+		server.LedgerRoutes(m.ledger, m.journal, nil, home.Reach{}), server.JobRoutes(m.ledger, m.queue), server.ScheduleRoutes(m.ledger, m.queue, m.schedules), server.LogRoutes(m.logs), server.DescriptionRoutes())
 	if err != nil {
 		_ = ln.Close()
 		m.t.Fatal(err)

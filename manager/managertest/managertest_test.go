@@ -5,10 +5,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 	"github.com/oncegate/oncegate/manager/managertest"
 )
 
@@ -52,6 +54,22 @@ func TestManagerRunsItsDuties(t *testing.T) {
 	jobs, err := c.Claim(t.Context(), client.ClaimRequest{Worker: "w", Functions: []string{"f"}, Wait: time.Minute})
 	if err != nil || len(jobs) != 1 {
 		t.Errorf("claimed %+v, %v; want the job that fell due", jobs, err)
+	}
+}
+
+// Schedules go by the clock of the test.
+func TestManagerEnqueuesTheJobsOfSchedules(t *testing.T) {
+	var ahead atomic.Int64
+	m := managertest.Start(t, managertest.Options{Clock: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
+	c := newClient(t, m)
+	s, err := admin.New(c).PutSchedule(t.Context(), "nightly", admin.ScheduleSpec{Cron: "@daily", Function: "f"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ahead.Store(int64(25 * time.Hour))
+	jobs, err := c.Claim(t.Context(), client.ClaimRequest{Worker: "w", Wait: time.Minute})
+	if err != nil || len(jobs) != 1 || !strings.HasPrefix(jobs[0].Key, "nightly@") || jobs[0].Key < "nightly@"+s.NextAt.Format(time.RFC3339) {
+		t.Errorf("claimed %+v, %v; want the job of %v or a day later", jobs, err, s.NextAt)
 	}
 }
 

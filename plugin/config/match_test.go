@@ -145,38 +145,36 @@ func TestMethodFiltersRequests(t *testing.T) {
 	}
 }
 
-// TestOutcomePresets: each preset means what the reference says.
-func TestOutcomePresets(t *testing.T) {
+// TestOutcomes: outcomes that protocols and documents have.
+func TestOutcomes(t *testing.T) {
 	for text, want := range map[string]map[string]Outcome{
-		`"stripe-v1"`: {
+		`"protocol": "stripe-v1"`: {
 			"200": OutcomeCommit, "303": OutcomeCommit, "402": OutcomeCommit, "408": OutcomeCommit, "500": OutcomeCommit, "503 r": OutcomeCommit,
 			"400": OutcomeRelease, "401": OutcomeRelease, "409": OutcomeRelease, "429": OutcomeRelease, "429 r": OutcomeRelease,
 		},
-		`"success-only"`: {
+		`"outcomes": {"release": ["4xx", "5xx"]}`: {
 			"200": OutcomeCommit, "303": OutcomeCommit, "400": OutcomeRelease, "402": OutcomeRelease, "500": OutcomeRelease, "503 r": OutcomeRelease,
 		},
-		`"stripe-v2"`: {
+		`"protocol": "stripe-v2"`: {
 			"200": OutcomeCommit, "303": OutcomeCommit, "402": OutcomeCommit, "500": OutcomeRelease, "503": OutcomeRelease, "503 r": OutcomeRelease,
 			"400": OutcomeRelease, "401": OutcomeRelease, "409": OutcomeRelease, "429": OutcomeRelease,
 		},
-		`"behind-proxy"`: {
+		`"outcomes": {"hold": ["502", "504"], "release": ["408", "412", "421", "425", "428", "429", "503"]}`: {
 			"200": OutcomeCommit, "500": OutcomeCommit, "501": OutcomeCommit, "502": OutcomeHold, "503": OutcomeRelease, "503 r": OutcomeRelease, "504": OutcomeHold,
 			"400": OutcomeReject, "408": OutcomeRelease, "412": OutcomeRelease, "421": OutcomeRelease, "425": OutcomeRelease, "428": OutcomeRelease, "429": OutcomeRelease,
 		},
-		`{"hold": ["502", "504+retry-after"], "release": []}`: {
+		`"outcomes": {"hold": ["502", "504+retry-after"], "release": []}`: {
 			"502": OutcomeHold, "504": OutcomeCommit, "504 r": OutcomeHold, "429": OutcomeReject, "200": OutcomeCommit,
 		},
 	} {
-		if text[0] == '{' {
-			checkOutcomes(t, &mustParse(t, `{"outcomes": `+text+`}`).Route("POST", "/").Outcomes, want)
-			continue
-		}
-		for _, wrap := range []string{`{"outcomes": ` + text + `}`, `{"outcomes": {"commit": ["4xx", "2xx"]}, "match": [{"outcomes": ` + text + `}]}`} {
-			checkOutcomes(t, &mustParse(t, wrap).Route("POST", "/").Outcomes, want)
+		checkOutcomes(t, &mustParse(t, `{`+text+`}`).Route("POST", "/").Outcomes, want)
+		if strings.HasPrefix(text, `"protocol"`) {
+			over := mustParse(t, `{"outcomes": {"commit": ["2xx"], "hold": ["3xx", "500"]}, "match": [{`+text+`}]}`)
+			checkOutcomes(t, &over.Route("POST", "/").Outcomes, want)
 		}
 	}
-	// A rule's lists change the top level's preset.
-	c := mustParse(t, `{"outcomes": "stripe-v2", "match": [{"outcomes": {"reject": ["4xx"]}}]}`)
+	// A rule's lists change those of the top level's protocol.
+	c := mustParse(t, `{"protocol": "stripe-v2", "match": [{"outcomes": {"reject": ["4xx"]}}]}`)
 	checkOutcomes(t, &c.Route("POST", "/").Outcomes, map[string]Outcome{"402": OutcomeReject, "400": OutcomeRelease, "500": OutcomeRelease})
 }
 

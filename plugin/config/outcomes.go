@@ -2,7 +2,6 @@ package config
 
 import (
 	"strconv"
-	"strings"
 
 	"github.com/tidwall/gjson"
 
@@ -131,44 +130,7 @@ func defaultOutcomes() Outcomes {
 	}}
 }
 
-// presets are the outcomes that have a name; docs/reference/CONFIGURATION.md spells them out.
-var presets = [...]struct{ name, commit, reject, release, hold string }{
-	// Stripe's API v1 replays what began to execute, 500s included. It does not record what it refused
-	// before: bad parameters, a missing key, a conflict with a running request, the rate limit.
-	{"stripe-v1", "2xx 3xx 4xx 5xx", "", "400 401 409 429", ""},
-	{"success-only", "2xx 3xx", "", "4xx 5xx", ""},
-	// Stripe's API v2 runs a failed request again, so that a retry completes the work.
-	{"stripe-v2", "2xx 3xx 4xx", "", "5xx 400 401 409 429", ""},
-	// A proxy between the gate and the application makes 502 and 504 when it got no answer, so the work may have run, and
-	// 503 when it sent nothing.
-	{"behind-proxy", "2xx 3xx 5xx", "4xx", "408 412 421 425 428 429 503", "502 504"},
-}
-
-// preset replaces the outcomes by those of a name. False: there is none.
-func (o *Outcomes) preset(name string) bool {
-	for i := range presets {
-		if p := &presets[i]; p.name == name {
-			o.terms = nil
-			for i, list := range [...]string{p.commit, p.reject, p.release, p.hold} {
-				o.terms = appendTerms(o.terms, list, OutcomeCommit+Outcome(i))
-			}
-			return true
-		}
-	}
-	return false
-}
-
-func appendTerms(terms []term, list string, outcome Outcome) []term {
-	for _, s := range strings.Fields(list) {
-		t, _ := parseTerm(s)
-		t.outcome = outcome
-		terms = append(terms, t)
-	}
-	return terms
-}
-
 const (
-	outcomesAllowed  = `"stripe-v1", "success-only", "stripe-v2", "behind-proxy" or an object`
 	retryAfterSuffix = "+retry-after"
 	maxTerms         = 64
 	termAllowed      = `a class ("2xx" to "5xx") or a code ("200" to "599"), each with "` + retryAfterSuffix + `" for answers that carry the header`
@@ -193,15 +155,11 @@ func parseTerm(s string) (t term, ok bool) {
 	return t, true
 }
 
-// read takes a preset, or merges the given lists into the inherited terms. A given list replaces
+// read merges the given lists into the inherited terms. A given list replaces
 // the inherited list of its outcome. Its terms are removed from the inherited lists
 // of other outcomes. A code or class without "+retry-after" removes both of its
 // forms.
 func (o *Outcomes) read(r *reader, path string, v gjson.Result) {
-	if !v.IsObject() {
-		r.text(path, v, outcomesAllowed, o.preset)
-		return
-	}
 	var given []term
 	var replaced [OutcomeHold + 1]bool
 	list := func(name string, outcome Outcome) field {

@@ -65,33 +65,39 @@ var protocols = [...]protocol{
 				"encoding-not-accepted": "CommitStateUnknownException"}
 		}
 	}`},
-	// JSON-RPC 2.0 over HTTP, as the Model Context Protocol uses it. The key's place is that of UCP's binding to MCP.
+	// JSON-RPC 2.0 over HTTP, as the Model Context Protocol uses it. The key's place is that of UCP's binding to MCP. What MCP
+	// has in _meta, such as a progress token, is about one try. Its clients take a session's id from any answer, so replays
+	// have none.
 	{"jsonrpc", `{
 		"methods": ["POST"],
 		"mode": "body",
 		"key": {"header": "", "json_path": "params.arguments.meta.idempotency-key"},
-		"fingerprint": {"body": "canonical_json", "content_type": "none", "exclude": ["id"]},
+		"fingerprint": {"body": "canonical_json", "content_type": "none", "exclude": ["id", "params._meta"]},
 		"jsonrpc": true,
+		"response": {"drop_headers": ["set-cookie", "mcp-session-id"]},
 		"problems": {
 			"media_type": "application/json",
 			"body": {"jsonrpc": "2.0", "id": "{id}", "error": {"code": -32000, "message": "{title}", "data": {"code": "{code}", "detail": "{detail}", "status": "{status}"}}}
 		}
 	}`},
+	// Stripe's API v1 replays what began to execute, 500s included. It does not record what it refused before: bad parameters,
+	// a missing key, a conflict with a running request, the rate limit.
 	{"stripe-v1", `{
 		"methods": ["POST"],
 		"scope": ["host", "header:authorization"],
 		"mode": "body",
 		"fingerprint": {"body": "form"},
-		"outcomes": "stripe-v1",
+		"outcomes": {"commit": ["2xx", "3xx", "4xx", "5xx"], "reject": [], "release": ["400", "401", "409", "429"], "hold": []},
 		"committed_ttl_seconds": 86400, "rejected_ttl_seconds": 86400,
 		` + stripeProblems + `
 	}`},
+	// Stripe's API v2 runs a failed request again, so that a retry completes the work.
 	{"stripe-v2", `{
 		"methods": ["POST", "DELETE"],
 		"scope": ["host", "header:authorization"],
 		"mode": "body",
 		"fingerprint": {"body": "form"},
-		"outcomes": "stripe-v2",
+		"outcomes": {"commit": ["2xx", "3xx", "4xx"], "reject": [], "release": ["5xx", "400", "401", "409", "429"], "hold": []},
 		"committed_ttl_seconds": 2592000, "rejected_ttl_seconds": 2592000,
 		` + stripeProblems + `
 	}`},

@@ -21,7 +21,7 @@ func everyConfig() []string {
 		`{"match": [{"path": "/a"}, {"path_pattern": "/a/*/**", "methods": ["*"]}, {"path_prefix": "/b", "fingerprint": {"query": ["a"]}}, {"fingerprint": {"query": "none"}}, {"fingerprint": {"headers": ["x"]}}]}`,
 		`{"mode": "body", "key": {"sources": ["header:a", "json:b.c?"]}, "fingerprint": {"include": ["a.b\\.c", "d.0"], "exclude": ["a.e"]}}`,
 		`{"key": {"format": "pattern", "pattern": "[a-z]{3}-*"}, "scope": ["header:a?", "certificate:uri_san?", "jwt:sub", "path"], "ledger": "none"}`,
-		`{"manager": {"shards": ["a", "b"], "previous_shards": ["a"]}, "outcomes": "behind-proxy", "resumable": true}`,
+		`{"manager": {"shards": ["a", "b"], "previous_shards": ["a"]}, "outcomes": {"hold": ["502"]}, "resumable": true}`,
 		`{"mode": "body", "problems": {"body": {"a": "{id}", "b": [{"c": "{status} {title}"}], "d": "{status}"}, "status": {"*": 400, "request-pending": 503}}}`,
 	}
 	list = append(list, `{"problems": {"body": {"a": [`+strings.Repeat("[1, 2],", 500)+`0]}}}`)

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"bytes"
+	"strconv"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -40,43 +41,72 @@ func batchProblem() *api.Problem {
 		Detail: "The batch was not executed. Send each request by itself."}
 }
 
-// withID returns the body of a recorded answer with another id in its response. In an event stream it looks at each line of
-// data. id is JSON; empty: the answer stays as it is.
+// unreadMessageProblem is for a request with a key, of whose body the gate cannot read the id: the id is no part of the
+// fingerprint, and a replay needs it.
+func unreadMessageProblem(limit int) *api.Problem {
+	return &api.Problem{Status: 400, Code: api.CodeInvalidRequest,
+		Title:  "This JSON-RPC request cannot be protected",
+		Detail: "The request was not executed. With a key, a body must have at most " + strconv.Itoa(limit) + " bytes and no content encoding."}
+}
+
+// withID returns the body of a recorded answer with another id in its response; in an event stream, in each response. id is
+// JSON; empty: the answer stays as it is.
 func withID(body []byte, media, id string) []byte {
-	switch {
-	case id == "":
+	if id == "" {
 		return body
-	case media != "text/event-stream":
-		return replaceID(nil, body, id)
 	}
 	out := make([]byte, 0, len(body)+len(id))
-	for len(body) > 0 {
-		line := body
-		if end := bytes.IndexAny(body, "\r\n"); end >= 0 {
-			line = body[:end+1]
-		}
-		body = body[len(line):]
-		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
-			out = replaceID(append(out, "data:"...), data, id)
-		} else {
-			out = append(out, line...)
+	if media != "text/event-stream" {
+		return appendWithID(out, body, body, id)
+	}
+	// A message may be spread over several lines of data. So the gate looks at the data of an event with blanks in the place
+	// of everything else.
+	data := bytes.Clone(body)
+	begin := 0 // of the event
+	for at := 0; at < len(body); {
+		line := firstLine(data[at:])
+		at += len(line)
+		last := at == len(body) || line[0] == '\r' || line[0] == '\n'
+		blankField(line)
+		if last {
+			out = appendWithID(out, body[begin:at], data[begin:at], id)
+			begin = at
 		}
 	}
 	return out
 }
 
-// replaceID appends message to dst, with another id if it is a response that has one. Without dst it returns message itself
-// if nothing changes.
-func replaceID(dst, message []byte, id string) []byte {
+// firstLine returns the first line of a text that is not empty, with its end: CR, LF or both.
+func firstLine(text []byte) []byte {
+	end := bytes.IndexAny(text, "\r\n")
+	switch {
+	case end < 0:
+		return text
+	case bytes.HasPrefix(text[end:], []byte("\r\n")):
+		return text[:end+2]
+	}
+	return text[:end+1]
+}
+
+// blankField blanks a line of an event stream, except its data.
+func blankField(line []byte) {
+	const name = "data:"
+	if bytes.HasPrefix(line, []byte(name)) {
+		line = line[:len(name)]
+	}
+	for i := range line {
+		line[i] = ' '
+	}
+}
+
+// appendWithID appends text to dst, with another id if its message is a response that has one. message is as long as text.
+func appendWithID(dst, text, message []byte, id string) []byte {
 	old := gjson.GetBytes(message, "id")
 	response := gjson.GetBytes(message, "result").Exists() || gjson.GetBytes(message, "error").Exists()
-	if !response || old.Index == 0 || old.Type != gjson.String && old.Type != gjson.Number {
-		if dst == nil {
-			return message
-		}
-		return append(dst, message...)
+	if !response || old.Index == 0 || old.Type != gjson.String && old.Type != gjson.Number || !gjson.Valid(old.Raw) {
+		return append(dst, text...)
 	}
-	dst = append(dst, message[:old.Index]...)
+	dst = append(dst, text[:old.Index]...)
 	dst = append(dst, id...)
-	return append(dst, message[old.Index+len(old.Raw):]...)
+	return append(dst, text[old.Index+len(old.Raw):]...)
 }

@@ -237,6 +237,10 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 		}
 		s.identify(key, nil) // the headers gave the scope
 	}
+	if route.JSONRPC && (!whole || u.encoded) {
+		s.dropBody()
+		return s.invalid(unreadMessageProblem(route.MaxRequestBody))
+	}
 	if whole {
 		p.digester.Canonical(u.body, body, &route.Fingerprint)
 	}

@@ -156,6 +156,9 @@ func TestJSONRPC(t *testing.T) {
 	call := func(id, key, amount string) Request {
 		return Request{Path: "/mcp", Body: `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{"name":"pay","arguments":{"meta":{"idempotency-key":"` + key + `"},"amount":` + amount + `}}}`}
 	}
+	meta := func(try string) Request {
+		return Request{Path: "/mcp", Body: `{"id":` + try + `,"params":{"_meta":{"progressToken":` + try + `},"arguments":{"meta":{"idempotency-key":"m"}}}}`}
+	}
 	stream := []string{"content-type: text/event-stream; charset=utf-8"}
 	playProtocol(t, `{"protocol":"jsonrpc"}`, []try{
 		{what: "first", q: call("1", "k", "1"), status: 200, answer: `{"jsonrpc":"2.0","id":1,"result":{"id":1}}`, headers: []string{"content-type: application/json", "content-digest: sha-256=:x:"}, want: `200 {"jsonrpc":"2.0","id":1,`, has: []string{"content-digest: sha-256=:x:"}},
@@ -168,12 +171,26 @@ func TestJSONRPC(t *testing.T) {
 		{what: "their replay", q: call("7", "f", "1"), want: "200 data: {\"method\":\"progress\",\"id\":6}\r\n\r\ndata:{\"id\":7,\"error\":{}}\r\n\r\n"},
 		{what: "lines that end in CR", q: call("8", "c", "1"), status: 200, answer: "event: a\rdata: {\"id\":8,\"result\":1}\r\rdata: {\"id\":8,\"result\":2}\r\r", headers: stream, want: "200 event: a"},
 		{what: "their replay", q: call("9", "c", "1"), want: "200 event: a\rdata: {\"id\":9,\"result\":1}\r\rdata: {\"id\":9,\"result\":2}\r\r"},
+		{what: "a message over several lines", q: call("8", "l", "1"), status: 200, answer: "data: {\"id\":\ndata: 8,\nid: 8\ndata: \"result\":{}}\n\n", headers: stream, want: "200 data: "},
+		{what: "its replay", q: call("9", "l", "1"), want: "200 data: {\"id\":\ndata: 9,\nid: 8\ndata: \"result\":{}}\n\n"},
 		{what: "no encoding", q: call("8", "d", "1"), status: 200, answer: `{"id":8,"result":1}`, headers: []string{"content-encoding: identity"}, want: "200 "},
 		{what: "its replay", q: call("9", "d", "1"), want: `200 {"id":9,"result":1}`},
+		{what: "an answer of a session", q: meta("1"), status: 200, answer: `{"id":1,"result":1}`, headers: []string{"mcp-session-id: a"}, want: "200 ", has: []string{"mcp-session-id: a"}},
+		{what: "a retry in another session", q: meta("2"), want: "200 ", has: []string{"mcp-session-id: "}},
 		{what: "no key", q: Request{Path: "/mcp", Body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`}, status: 202, want: "202 "},
 		{what: "a batch", q: Request{Path: "/mcp", Body: " [" + call("8", "k", "1").Body + "]"}, want: `400 {"jsonrpc": "2.0", "id": null, "error": {"code": -32000, "message": "A batch of JSON-RPC requests cannot be protected", `},
 		{what: "an answer without id", q: call("9", "n", "1"), status: 200, answer: `{"id":null,"error":{}}`, want: `200 {"id":null,`},
 		{what: "stays so", q: call("10", "n", "1"), want: `200 {"id":null,"error":{}}`},
+	})
+	// The gate must read the id of a request with a key.
+	const cannot = `400 {"jsonrpc": "2.0", "id": null, "error": {"code": -32000, "message": "This JSON-RPC request cannot be protected", `
+	long := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":"` + strings.Repeat("x", 100) + `"}`
+	playProtocol(t, `{"protocol":"jsonrpc","key":{"header":"idempotency-key","json_path":""},"max_request_body_bytes":100}`, []try{
+		{what: "key in a header", q: Request{Path: "/mcp", Key: "k", Body: `{"id":1}`}, status: 200, answer: `{"id":1,"result":1}`, want: `200 {"id":1,`},
+		{what: "another id", q: Request{Path: "/mcp", Key: "k", Body: `{"id":2}`}, want: `200 {"id":2,"result":1}`},
+		{what: "too long", q: Request{Path: "/mcp", Key: "l", Body: long}, want: cannot},
+		{what: "encoded", q: Request{Path: "/mcp", Key: "z", Body: "xyz", Headers: []string{"content-encoding: gzip"}}, want: cannot},
+		{what: "too long, without key", q: Request{Path: "/mcp", Body: long}, status: 200, answer: "1", want: "200 1"},
 	})
 	// The gate cannot put an id into a compressed answer.
 	each(t, func(t *testing.T, guest hostsim.Source) {

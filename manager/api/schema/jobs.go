@@ -21,8 +21,13 @@ type Job struct {
 	MaxAttempts  int       `json:"max_attempts"`
 	RunAt        time.Time `json:"run_at,omitzero"`
 	CreatedAt    time.Time `json:"created_at,omitzero"`
-	StartedAt    time.Time `json:"started_at,omitzero"`
-	FinishedAt   time.Time `json:"finished_at,omitzero"`
+	// ExpiresAt is from when on no attempt begins. OnExpiry as in Submission.
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+	OnExpiry  string    `json:"on_expiry,omitempty"`
+	// Timeout bounds each attempt; 0: only its lease does.
+	Timeout    time.Duration `json:"timeout_ms,omitempty"`
+	StartedAt  time.Time     `json:"started_at,omitzero"`
+	FinishedAt time.Time     `json:"finished_at,omitzero"`
 	// Submitter is a digest that identifies the submitter. Answers to operators have it, and what Get answers to the
 	// submitter.
 	Submitter string          `json:"submitter,omitempty"`
@@ -34,6 +39,8 @@ type Job struct {
 	// Traceparent is the W3C trace context of the span that submitted the job; empty if there was none. Claim and Get
 	// return it. A handler continues the trace with it, or links its own span to it.
 	Traceparent string `json:"traceparent,omitempty"`
+	// Event names the event that made the job; empty if it was submitted.
+	Event string `json:"event,omitempty"`
 	// CancelRequested: cancelled while a worker holds it.
 	CancelRequested bool `json:"cancel_requested,omitempty"`
 	// ReplayedAs is the id of the copy that an operator enqueued of a replayed job.
@@ -54,7 +61,7 @@ type Job struct {
 // State is a state of a job.
 type State string
 
-// The states of a job. The last four are final, but an operator may retry or replay a job.
+// The states of a job. The last five are final, but an operator may retry or replay a job.
 const (
 	StateScheduled State = "scheduled" // waits for its time
 	StateQueued    State = "queued"    // waits for a worker
@@ -63,11 +70,16 @@ const (
 	StateFailed    State = "failed"
 	StateCancelled State = "cancelled"
 	StateReplayed  State = "replayed" // failed, and an operator enqueued a copy
+	StateExpired   State = "expired"  // its time was over before an attempt
 )
 
 // Terminal reports whether the job is over.
 func (j *Job) Terminal() bool {
-	return j.State == StateComplete || j.State == StateFailed || j.State == StateCancelled || j.State == StateReplayed
+	switch j.State {
+	case StateComplete, StateFailed, StateCancelled, StateReplayed, StateExpired:
+		return true
+	}
+	return false
 }
 
 // JobOfAnother is what a submitter learns of a job that is another's.
@@ -134,7 +146,14 @@ type Submission struct {
 	RunAt       time.Time     `json:"run_at,omitzero"`
 	Delay       time.Duration `json:"delay_ms,omitempty"`
 	MaxAttempts int           `json:"max_attempts,omitempty" zero:"must be at least 1"`
-	Dedup       *Dedup        `json:"dedup,omitempty"`
+	// ExpiresAt or ExpiresIn, from the submission on, say from when on no attempt begins.
+	ExpiresAt time.Time     `json:"expires_at,omitzero"`
+	ExpiresIn time.Duration `json:"expires_in_ms,omitempty" zero:"must be at least 1"`
+	// OnExpiry: "drop", the default, ends the job as StateExpired, "dead_letter" as StateFailed.
+	OnExpiry string `json:"on_expiry,omitempty" enum:"drop,dead_letter"`
+	// Timeout bounds each attempt: 100 ms to 24 h; 0: only the lease does. An attempt that reaches it has failed.
+	Timeout time.Duration `json:"timeout_ms,omitempty" zero:"must be at least 100"`
+	Dedup   *Dedup        `json:"dedup,omitempty"`
 	// OnDuplicate: "reject", the default, or "return_existing".
 	OnDuplicate  string            `json:"on_duplicate,omitempty" enum:"reject,return_existing"`
 	WALLocations map[string]string `json:"wal_locations,omitempty"`

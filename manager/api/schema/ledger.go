@@ -185,13 +185,15 @@ type LedgerStats struct {
 	SyncStandbys *SyncStandbys `json:"sync_standbys,omitempty"`
 	Entries      EntryCounts   `json:"entries"`
 	// Bytes and MaxBytes are nil where the engine does not count them.
-	Bytes         *int64        `json:"bytes,omitempty"`
-	MaxBytes      *int64        `json:"max_bytes,omitempty"`
-	MaxEntries    int           `json:"max_entries"`
-	CommittedTTL  time.Duration `json:"committed_ttl_ms"`
-	QuarantineFor time.Duration `json:"quarantine_ms,omitempty"`
-	Durabilities  []string      `json:"durabilities"`
-	Waiters       int           `json:"waiters"`
+	Bytes      *int64 `json:"bytes,omitempty"`
+	MaxBytes   *int64 `json:"max_bytes,omitempty"`
+	MaxEntries int    `json:"max_entries"`
+	// MaxResultBytes bounds a recorded answer, with its headers.
+	MaxResultBytes int           `json:"max_result_bytes"`
+	CommittedTTL   time.Duration `json:"committed_ttl_ms"`
+	QuarantineFor  time.Duration `json:"quarantine_ms,omitempty"`
+	Durabilities   []string      `json:"durabilities"`
+	Waiters        int           `json:"waiters"`
 	// Calls are by operation and outcome.
 	Calls          map[string]map[string]uint64 `json:"calls"`
 	FencedOutcomes uint64                       `json:"fenced_outcomes"`

@@ -1,5 +1,5 @@
 // Package admin has the calls of operators: it lists, cancels, retries and deletes jobs, pauses functions, replays dead
-// letters, reads and settles entries of the ledger, and shows what a manager knows of its data. A manager may require the
+// letters, keeps schedules, reads and settles entries of the ledger, and shows what a manager knows of its data. A manager may require the
 // rights of an operator or an administrator for them.
 package admin
 

@@ -38,6 +38,8 @@ func TestWhatRunsJobsAgainIsNotRepeated(t *testing.T) {
 	}{
 		"retry":           {func(ctx context.Context) error { _, err := a.Retry(ctx, "x", 0); return err }, 1},
 		"replay":          {func(ctx context.Context) error { _, err := a.Replay(ctx, "f", "x"); return err }, 1},
+		"run":             {func(ctx context.Context) error { _, err := a.RunSchedule(ctx, "x", ""); return err }, 1},
+		"run with a key":  {func(ctx context.Context) error { _, err := a.RunSchedule(ctx, "x", "k"); return err }, 2},
 		"cancel":          {func(ctx context.Context) error { _, err := a.Cancel(ctx, "x"); return err }, 2},
 		"retry of many":   {bulk(admin.BulkRequest{Action: admin.Retry}), 1},
 		"replay of many":  {bulk(admin.BulkRequest{Action: admin.Replay}), 1},
@@ -75,12 +77,13 @@ func TestDurationsHaveTheFormOfTheAPI(t *testing.T) {
 		}
 	}
 	for want, v := range map[string]any{
-		`{"function":"f","delay_ms":1}`:                             client.Submission{Function: "f", Delay: time.Microsecond},
-		`{"worker":"w","lease_ms":1000,"wait_ms":2000}`:             client.ClaimRequest{Worker: "w", Lease: second, Wait: 2 * second},
-		`{"lease_token":"t"}`:                                       client.RetryRequest{LeaseToken: "t"},
-		`{"lease_token":"t","delay_ms":0}`:                          client.RetryRequest{LeaseToken: "t", Delay: new(time.Duration)},
-		`{"window_ms":1000}`:                                        client.LogConfig{Window: second},
-		`{"action":"delete","state":"queued","older_than_ms":1000}`: admin.BulkRequest{Action: admin.Delete, ListQuery: admin.ListQuery{State: client.StateQueued, OlderThan: second}},
+		`{"function":"f","delay_ms":1}`:                                 client.Submission{Function: "f", Delay: time.Microsecond},
+		`{"worker":"w","lease_ms":1000,"wait_ms":2000}`:                 client.ClaimRequest{Worker: "w", Lease: second, Wait: 2 * second},
+		`{"lease_token":"t"}`:                                           client.RetryRequest{LeaseToken: "t"},
+		`{"lease_token":"t","delay_ms":0}`:                              client.RetryRequest{LeaseToken: "t", Delay: new(time.Duration)},
+		`{"window_ms":1000}`:                                            client.LogConfig{Window: second},
+		`{"cron":"@daily","function":"f","payload":[1],"missed":"all"}`: admin.ScheduleSpec{Cron: "@daily", Function: "f", Payload: []int{1}, Missed: "all"},
+		`{"action":"delete","state":"queued","older_than_ms":1000}`:     admin.BulkRequest{Action: admin.Delete, ListQuery: admin.ListQuery{State: client.StateQueued, OlderThan: second}},
 	} {
 		if b, err := json.Marshal(v); err != nil || string(b) != want {
 			t.Errorf("encoded as %s, %v; want %s", b, err, want)

@@ -15,11 +15,17 @@ type (
 	BulkResult       = schema.BulkResult
 	Refusal          = schema.Refusal
 	JobPage          = schema.JobPage
+	EventInfo        = schema.EventInfo
+	EventPage        = schema.EventPage
+	Subscription     = schema.Subscription
 	Function         = schema.Function
 	FunctionRates    = schema.FunctionRates
 	FunctionPage     = schema.FunctionPage
 	DeadLetter       = schema.DeadLetter
 	DeadPage         = schema.DeadPage
+	ScheduleSpec     = schema.ScheduleSpec
+	Schedule         = schema.Schedule
+	SchedulePage     = schema.SchedulePage
 	LogPage          = schema.LogPage
 	Entry            = schema.Entry
 	EntryState       = schema.EntryState

@@ -28,6 +28,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/peers"
+	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/shard"
@@ -111,6 +112,7 @@ type app struct {
 	journal   *journal.Journal
 	feed      *feed.Feed
 	queue     *jobs.Queue
+	schedules *schedules.Schedules
 	logs      logs.Engine
 	auth      *httpd.Auth
 	server    *server.Server
@@ -246,6 +248,9 @@ func (a *app) start(ctx context.Context) error {
 	if a.queue, err = jobs.New(a.store, jobOpts); err != nil {
 		return err
 	}
+	if a.schedules, err = schedules.New(a.store, a.queue, schedules.Options{Unreadable: a.unreadable}); err != nil {
+		return err
+	}
 	if err := a.openLogs(ctx); err != nil {
 		return err
 	}
@@ -265,7 +270,7 @@ func (a *app) start(ctx context.Context) error {
 	opts.Version, opts.Logger, opts.Audit, opts.Auth, opts.Unready = a.version, a.log, a.auditLog, a.auth, a.unready(leases)
 	opts.Tracer = a.tracing.Tracer()
 	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.journal, a.shard, a.reach()), server.JobRoutes(a.ledger, a.queue),
-		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, checkLogRecord), server.LogRoutes(a.logs), server.OriginRoutes(a.ledger, a.feed, a.puller, lists), server.QuarantineRoutes(a.restored), server.DescriptionRoutes()); err != nil {
+		server.ScheduleRoutes(a.ledger, a.queue, a.schedules), server.UnreadableRoutes(a.store, a.ledger, a.queue, a.schedules, a.unreadable, checkLogRecord), server.LogRoutes(a.logs), server.OriginRoutes(a.ledger, a.feed, a.puller, lists), server.QuarantineRoutes(a.restored), server.DescriptionRoutes()); err != nil {
 		return err
 	}
 	if err := a.register(); err != nil {
@@ -287,6 +292,7 @@ func (a *app) start(ctx context.Context) error {
 	}
 	a.goRun(func() { a.ledger.WatchPressure(background, time.Minute, a.windowFull) })
 	a.goRun(func() { a.queue.Run(background, a.jobDuties) })
+	a.goRun(func() { a.schedules.Run(background, a.scheduleFailed) })
 	a.goRun(func() { a.watchMoved(background) })
 	a.goRun(func() { a.shard.Run(background, a.logShard) })
 	a.goRun(func() { a.reload(background) })
@@ -374,7 +380,7 @@ func (a *app) register() error {
 			defer cancel()
 			return a.ledger.Stats(ctx)
 		}),
-		a.jobsCollector(), a.downtimes,
+		a.jobsCollector(), a.schedulesCollector(), a.downtimes,
 		newUnreadableCollector(a.unreadable), a.moved, server.NewLogsCollector(a.logs),
 		newEncryptionCollector(a.sealed),
 		a.quarantineGauge(),

@@ -11,6 +11,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
+	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/sealed"
@@ -46,6 +47,13 @@ func sealedPlaces() []sealed.Place {
 		},
 		{Collection: jobs.BlobCollection, Unindexed: true},
 		{
+			Collection: schedules.Collection,
+			Describe: func(hit store.Hit, plain []byte) ([]store.Entry, []store.ID, error) {
+				entries, err := schedules.ReadRecord(hit.Key, plain)
+				return entries, nil, err
+			},
+		},
+		{
 			Collection: storelogs.EntryCollection,
 			Indexes:    []string{storelogs.EntryIndex},
 			Describe: func(hit store.Hit, _ []byte) ([]store.Entry, []store.ID, error) {
@@ -53,7 +61,7 @@ func sealedPlaces() []sealed.Place {
 			},
 		},
 	}
-	for _, p := range slices.Concat(ledger.Places(), jobs.Places()) {
+	for _, p := range slices.Concat(ledger.Places(), jobs.Places(), schedules.Places()) {
 		for i := range places {
 			if places[i].Collection == p.Collection {
 				places[i].Indexes = append(places[i].Indexes, p.Index)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/server"
 )
 
@@ -14,6 +15,11 @@ func (a *app) jobDuties(_ jobs.DutyReport, err error) {
 	if err != nil {
 		a.log.Warn("maintenance of the job queue failed; retrying", "error", err.Error())
 	}
+}
+
+// scheduleFailed logs that the jobs of schedules could not be enqueued.
+func (a *app) scheduleFailed(err error) {
+	a.log.Warn("enqueueing the jobs of schedules failed; retrying", "error", err.Error())
 }
 
 // lostJobs bounds the log lines about lost leases: when a machine with many workers goes, all of its jobs lose theirs.
@@ -63,6 +69,14 @@ func (a *app) jobLost(j jobs.Job, worker string) {
 // store keeps encrypted.
 func (a *app) jobDied(j jobs.Job) {
 	a.log.Warn("a job became a dead letter", "job", j.ID, "function", j.Function, "attempts", j.Attempt)
+}
+
+func (a *app) schedulesCollector() *server.SchedulesCollector {
+	return server.NewSchedulesCollector(a.schedules, func() (schedules.Depth, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		return a.schedules.Depth(ctx)
+	})
 }
 
 func (a *app) jobsCollector() *server.JobsCollector {

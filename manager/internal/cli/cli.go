@@ -43,6 +43,7 @@ func commands() map[string]command {
 	return map[string]command{
 		"serve":      {"run the service", serve},
 		"jobs":       {"submit, list, cancel, retry, replay, delete jobs of a running manager; pause functions", jobsMain},
+		"schedules":  {"list, get, pause, resume, run, delete schedules of a running manager", schedulesMain},
 		"ledger":     {"list, get, resolve entries of a running manager's ledger; shard: which one it is", ledgerMain},
 		"logs":       {"list, append, tail, inspect logs of a running manager", logsMain},
 		"peers":      {"look at how far a running manager is behind other data centres: status", peersMain},

@@ -34,7 +34,7 @@ func (c *operatorCall) filterFlags(fs *flag.FlagSet) {
 			return nil
 		})
 	}
-	states := []string{"scheduled", "queued", "active", "complete", "failed", "cancelled", "replayed"}
+	states := []string{"scheduled", "queued", "active", "complete", "failed", "cancelled", "replayed", "expired"}
 	fs.Func("function", "only jobs of this `function`", text(&c.function))
 	fs.Func("state", "only jobs in this `state`: "+strings.Join(states, ", "), c.filtering(settings.Choice(states, &c.state)))
 	fs.Func("submitter", "only jobs of this `submitter`, as get shows it", text(&c.submitter))

@@ -39,6 +39,9 @@ func (c *operatorCall) submitFlags(fs *flag.FlagSet) {
 		return nil
 	})
 	fs.Func("delay-seconds", "run it this much later, 0 to 31622400", settings.Seconds(0, settings.MaxSeconds, &c.delay))
+	fs.Func("expires-in-seconds", "begin no attempt later than this, 1 to 31622400", settings.Seconds(1, settings.MaxSeconds, &f.ExpiresIn))
+	fs.Func("on-expiry", "drop or dead_letter: whether a job that expired becomes a dead letter", settings.Choice([]string{"drop", "dead_letter"}, &f.OnExpiry))
+	fs.Func("attempt-timeout-seconds", "the longest time of an attempt, 1 to 86400", settings.Seconds(1, 86400, &f.Timeout))
 	fs.Func("dedup", "drop duplicates: until_executing or until_executed", settings.Choice([]string{"until_executing", "until_executed"}, &f.dedup.Strategy))
 	fs.StringVar(&f.dedup.Key, "dedup-key", "", "`key` that duplicates have in common, instead of the job's key or payload")
 	fs.Func("dedup-ttl-seconds", "how long duplicates are dropped at most, 1 to 31622400", settings.Seconds(1, settings.MaxSeconds, &f.dedup.TTL))
@@ -65,7 +68,7 @@ func jobsSubmit(ctx context.Context, c *operatorCall) error {
 			return settings.Usagef("submit: --idempotency-key: %v", err)
 		}
 	}
-	payload, err := c.payload()
+	payload, err := c.payload("submit")
 	if err != nil {
 		return err
 	}
@@ -82,14 +85,14 @@ func jobsSubmit(ctx context.Context, c *operatorCall) error {
 	return c.printJob(j)
 }
 
-// payload is the argument, or what --payload-file names; nil without either.
-func (c *operatorCall) payload() (json.RawMessage, error) {
+// payload is the argument of the command, or what --payload-file names; nil without either.
+func (c *operatorCall) payload(command string) (json.RawMessage, error) {
 	name := c.submission.payloadFile
 	switch {
 	case len(c.args) > 1 && name != "":
-		return nil, settings.Usagef("submit: PAYLOAD does not go with --payload-file")
+		return nil, settings.Usagef("%s: PAYLOAD does not go with --payload-file", command)
 	case len(c.args) > 1:
-		return checkPayload("PAYLOAD", []byte(c.args[1]))
+		return checkPayload(command+": PAYLOAD", []byte(c.args[1]))
 	case name == "":
 		return nil, nil
 	}
@@ -97,7 +100,7 @@ func (c *operatorCall) payload() (json.RawMessage, error) {
 	if name != "-" {
 		file, err := os.Open(name)
 		if err != nil {
-			return nil, settings.Usagef("submit: --payload-file: %v", err)
+			return nil, settings.Usagef("%s: --payload-file: %v", command, err)
 		}
 		defer file.Close()
 		in = file
@@ -106,12 +109,12 @@ func (c *operatorCall) payload() (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return checkPayload("--payload-file "+name, b)
+	return checkPayload(command+": --payload-file "+name, b)
 }
 
 func checkPayload(what string, b []byte) (json.RawMessage, error) {
 	if len(b) > jobs.MaxPayloadBytes || !json.Valid(b) {
-		return nil, settings.Usagef("submit: %s: must be JSON of at most %d bytes", what, jobs.MaxPayloadBytes)
+		return nil, settings.Usagef("%s: must be JSON of at most %d bytes", what, jobs.MaxPayloadBytes)
 	}
 	return b, nil
 }

@@ -79,6 +79,10 @@ func (c *operatorCall) printJob(j *client.Job) error {
 	line("submitter", j.Submitter)
 	line("created", stamp(j.CreatedAt))
 	line("run at", stamp(j.RunAt))
+	line("expires", stamp(j.ExpiresAt))
+	if j.Timeout > 0 {
+		line("timeout", j.Timeout.String())
+	}
 	line("started", stamp(j.StartedAt))
 	line("finished", stamp(j.FinishedAt))
 	if l := j.Lease; l != nil {

@@ -98,8 +98,10 @@ func TestVerifyKnowsWhatManagersWrite(t *testing.T) {
 			}
 			serve(func(t *testing.T, url string) {
 				for _, name := range []string{"ids", "structured"} {
-					put(t, url+"/v1/logs/"+name, `{"identity":"`+name+`"}`)
+					put(t, url+"/v1/logs/"+name, `{"identity":"`+name+`"}`, 201)
 				}
+				put(t, url+"/v1/events/e/subscriptions/f", "{}", 200)
+				put(t, url+"/v1/schedules/nightly", `{"cron":"@daily","function":"f","payload":"secret"}`, 201)
 				for _, call := range []struct {
 					path, body string
 					status     int
@@ -160,7 +162,7 @@ func TestVerifyKnowsWhatManagersWrite(t *testing.T) {
 					}
 				}
 			}
-			kinds := []string{"ledger", "ledger_usage seed", "ledger_usage number", "changes", "jobs", "job_blobs", "job_keys", "job_locks", "job_control paused",
+			kinds := []string{"ledger", "ledger_usage seed", "ledger_usage number", "changes", "jobs", "job_blobs", "job_keys", "job_locks", "job_events e", "job_control paused", "schedules nightly",
 				"job_control paused_version", "identity ledger", "downtime beat", "log_heads ids", "log_entries", "log_ids", "log_windows", "log_clients", "log_writers",
 				"log_meta count"}
 			if keys == nil {
@@ -176,7 +178,7 @@ func TestVerifyKnowsWhatManagersWrite(t *testing.T) {
 	}
 }
 
-func put(t *testing.T, url, body string) {
+func put(t *testing.T, url, body string, want int) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url, strings.NewReader(body))
 	if err != nil {
@@ -188,7 +190,7 @@ func put(t *testing.T, url, body string) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusCreated {
+	if resp.StatusCode != want {
 		t.Fatalf("%s: %d", url, resp.StatusCode)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/peers"
+	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/downtime"
@@ -101,6 +102,8 @@ func (c *recordCheck) change(ch *mem.Change) {
 		if len(r.Blobs) > 0 {
 			c.needs[id.Key] = r.Blobs
 		}
+	case id.Collection == schedules.Collection:
+		entries, err = schedules.ReadRecord(id.Key, value)
 	case storelogs.Owns(id.Collection):
 		if err = storelogs.CheckRecord(id.Collection, id.Key, value); err == nil {
 			return // values do not have all that the entries show

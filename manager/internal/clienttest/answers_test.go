@@ -94,6 +94,18 @@ func TestAnswersThatAreNotOfAManager(t *testing.T) {
 			_, err := admin.New(c).Retry(ctx, "a", 0)
 			return err
 		},
+		"put a schedule": func(ctx context.Context, c *client.Client) error {
+			_, err := admin.New(c).PutSchedule(ctx, "s", admin.ScheduleSpec{})
+			return err
+		},
+		"list schedules": func(ctx context.Context, c *client.Client) error {
+			_, err := admin.New(c).Schedules(ctx, 0, "")
+			return err
+		},
+		"run a schedule": func(ctx context.Context, c *client.Client) error {
+			_, err := admin.New(c).RunSchedule(ctx, "s", "k")
+			return err
+		},
 		"replay": func(ctx context.Context, c *client.Client) error {
 			_, err := admin.New(c).Replay(ctx, "f", "a")
 			return err

@@ -22,6 +22,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
 	"github.com/oncegate/oncegate/manager/internal/openapi/openapitest"
+	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/managertest/ports"
@@ -36,15 +37,16 @@ const patience = 3 * time.Minute
 
 // manager is a real manager in this process.
 type manager struct {
-	t       *testing.T
-	addr    string
-	store   *mem.Store
-	queue   *jobs.Queue
-	ledger  *ledger.Ledger
-	journal *journal.Journal
-	server  *server.Server
-	served  chan error
-	frozen  atomic.Pointer[time.Time] // where the store's clock stands still, if it does
+	t         *testing.T
+	addr      string
+	store     *mem.Store
+	queue     *jobs.Queue
+	ledger    *ledger.Ledger
+	journal   *journal.Journal
+	schedules *schedules.Schedules
+	server    *server.Server
+	served    chan error
+	frozen    atomic.Pointer[time.Time] // where the store's clock stands still, if it does
 }
 
 func startManager(t *testing.T) *manager {
@@ -62,6 +64,9 @@ func startManager(t *testing.T) *manager {
 		t.Fatal(err)
 	}
 	if m.queue, err = jobs.New(m.store, jobs.Options{BackoffBase: time.Millisecond, BackoffMax: 2 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	if m.schedules, err = schedules.New(m.store, m.queue, schedules.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	port, err := ports.Hold()
@@ -95,7 +100,7 @@ func (m *manager) listen() {
 		m.t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	if m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: log, MaxBodyBytes: 4 << 20}}, server.LedgerRoutes(m.ledger, m.journal, nil, home.Reach{}), server.JobRoutes(m.ledger, m.queue)); err != nil {
+	if m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: log, MaxBodyBytes: 4 << 20}}, server.LedgerRoutes(m.ledger, m.journal, nil, home.Reach{}), server.JobRoutes(m.ledger, m.queue), server.ScheduleRoutes(m.ledger, m.queue, m.schedules)); err != nil {
 		m.t.Fatal(err)
 	}
 	m.server.SetReady("")

@@ -235,6 +235,35 @@ func TestWorkerTellsHandlersOfACancel(t *testing.T) {
 	}
 }
 
+// TestTimeoutEndsAnAttempt: heartbeats do not make an attempt longer than its job's timeout. The handler is asked to stop, and
+// the job is tried again while attempts remain.
+func TestTimeoutEndsAnAttempt(t *testing.T) {
+	m := startManager(t)
+	c := m.client(nil)
+	j, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f", Timeout: 200 * time.Millisecond, MaxAttempts: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	causes := make(chan error, 2)
+	m.work(c, client.WorkerOptions{Lease: 300 * time.Millisecond, Handlers: map[string]client.Handler{
+		"f": func(ctx context.Context, j *client.Job) (any, error) {
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+			return nil, ctx.Err()
+		},
+	}})
+	done, err := c.Wait(t.Context(), j.ID)
+	if err != nil || done.State != client.StateFailed || done.Attempt != 2 || len(done.Errors) != 2 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	for range 2 {
+		// The manager may notice it first.
+		if cause := <-causes; !errors.Is(cause, client.ErrTimeout) && !errors.Is(cause, client.ErrLeaseLost) {
+			t.Errorf("the handler's context ended with %v", cause)
+		}
+	}
+}
+
 func TestHeartbeatsKeepALease(t *testing.T) {
 	m := startManager(t)
 	now := time.Now()

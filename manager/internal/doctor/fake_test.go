@@ -74,5 +74,5 @@ func (m aManager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m.durabilities == "" {
 		m.durabilities = `["local"]`
 	}
-	_, _ = w.Write([]byte(`{"ledger_id":"` + m.ledger + `","durabilities":` + m.durabilities + `,"max_entries":10,"calls":{}}`))
+	_, _ = w.Write([]byte(`{"ledger_id":"` + m.ledger + `","durabilities":` + m.durabilities + `,"max_entries":10,"max_result_bytes":1048576,"calls":{}}`))
 }

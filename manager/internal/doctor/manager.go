@@ -25,6 +25,7 @@ const (
 	checkFenced  = "manager: fenced outcomes"
 	checkShard   = "manager: shard"
 	checkDurable = "manager: durability"
+	checkSizes   = "manager: sizes"
 	checkLedger  = "manager: ledger"
 	checkAlarms  = "manager: alarms"
 )
@@ -55,6 +56,8 @@ type stats struct {
 	TTL        int64                       `json:"committed_ttl_ms"`
 	Calls      map[string]map[string]int64 `json:"calls"`
 	Quarantine int64                       `json:"quarantine_ms"`
+	// MaxResult is the size from which on an answer, with its headers, is not recorded.
+	MaxResult float64 `json:"max_result_bytes"`
 	// Durabilities are those that the manager can give.
 	Durabilities []string `json:"durabilities"`
 }
@@ -115,6 +118,7 @@ func (t Target) manager(ctx context.Context, r *report, gates []gate) {
 	settled(r, after)
 	shards(r, after, gates)
 	durabilities(r, after, gates)
+	answerSizes(r, after, gates)
 	sameLedger(r, after, gates)
 	t.centres(ctx, r)
 	t.jobs(ctx, r)
@@ -277,6 +281,29 @@ func durabilities(r *report, s stats, gates []gate) {
 		}
 		r.fail(checkDurable, fmt.Sprintf("a gate asks for durability %q, and this manager can give %s: such requests get 503", oneLine(d), strings.Join(s.Durabilities, " and ")),
 			do+`; or set "durability": "local" in the gate`)
+	}
+}
+
+// defaultAnswer is the default of max_response_body_bytes.
+const defaultAnswer = 512 << 10
+
+// answerSizes compares the largest answers that the gates record with those that the manager does.
+func answerSizes(r *report, s stats, gates []gate) {
+	var largest float64
+	for _, g := range gates {
+		for _, rule := range g.rules() {
+			if rule.asksManager() {
+				largest = max(largest, rule.number("max_response_body_bytes", defaultAnswer))
+			}
+		}
+	}
+	switch {
+	case largest == 0:
+	case largest >= s.MaxResult:
+		r.warn(checkSizes, fmt.Sprintf("a gate records answers of up to %.0f bytes (max_response_body_bytes), and the manager less than %.0f (--max-result-bytes): retries of larger ones get 410", largest, s.MaxResult),
+			"raise --max-result-bytes, which has room for headers as well, or lower max_response_body_bytes")
+	default:
+		r.ok(checkSizes, "the manager records those of up to %.0f bytes, and a gate at most %.0f", s.MaxResult, largest)
 	}
 }
 

@@ -279,6 +279,21 @@ func TestEnvoyWhoseRequestsFail(t *testing.T) {
 			deployment: deployment{dump: set("durability", "region"), hosts: map[string]http.Handler{firstManager: aManager{ledger: "L1", durabilities: `["local","region"]`}}},
 			level:      OK, check: checkDurable, found: "can give region",
 		},
+		"answers that the manager records": {
+			level: OK, check: checkSizes, found: "the manager records those of up to 1048576 bytes, and a gate at most 1000000", deployment: deployment{dump: set("max_response_body_bytes", 1e6)},
+		},
+		"answers beyond the manager's limit": {
+			deployment: deployment{dump: set("max_response_body_bytes", 2097152.0)},
+			level:      Warn, check: checkSizes, found: "a gate records answers of up to 2097152 bytes (max_response_body_bytes), and the manager less than 1048576 (--max-result-bytes)", do: "raise --max-result-bytes",
+		},
+		"answers at the manager's limit, in a rule": {
+			deployment: deployment{dump: set("match", []any{map[string]any{}, map[string]any{"max_response_body_bytes": 1048576.0}})},
+			level:      Warn, check: checkSizes, found: "up to 1048576 bytes",
+		},
+		"answers of a rule without a manager": {
+			deployment: deployment{dump: set("match", []any{map[string]any{"ledger": "none", "max_response_body_bytes": 1048576.0}, map[string]any{}})},
+			level:      OK, check: checkSizes, found: "a gate at most 524288",
+		},
 		"a refused listener": {
 			deployment: deployment{dump: func(dump object) {
 				for _, c := range dump.list("configs") {

@@ -66,8 +66,11 @@ func (g gate) body() bool {
 
 // asksManagers reports whether a rule of the gate has its ledger at a manager.
 func (g gate) asksManagers() bool {
-	return slices.ContainsFunc(g.rules(), func(rule object) bool { ledger := rule.text("ledger"); return ledger == "" || ledger == "manager" })
+	return slices.ContainsFunc(g.rules(), object.asksManager)
 }
+
+// asksManager reports whether a rule has its ledger at a manager.
+func (o object) asksManager() bool { return o.text("ledger") == "" || o.text("ledger") == "manager" }
 
 // shadowed looks for rules that never match, because an earlier rule takes all of their requests.
 func (g gate) shadowed(r *report) {

@@ -26,9 +26,9 @@ var actionNames = [...]string{ActionCancel: "cancel", ActionRetry: "retry", Acti
 
 var actionStates = [...][]State{
 	ActionCancel: {Scheduled, Queued, Active},
-	ActionRetry:  {Scheduled, Failed, Cancelled},
+	ActionRetry:  {Scheduled, Failed, Cancelled, Expired},
 	ActionReplay: {Failed},
-	ActionDelete: {Scheduled, Queued, Complete, Failed, Cancelled, Replayed},
+	ActionDelete: {Scheduled, Queued, Complete, Failed, Cancelled, Replayed, Expired},
 }
 
 // String returns the action's name on the wire, "invalid" for an unknown one.

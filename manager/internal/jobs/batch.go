@@ -112,7 +112,7 @@ func (b *claimBatcher) account(calls []*batch.Call[claimOp]) {
 	claimed := 0
 	for _, c := range calls {
 		for i := range c.Arg.jobs {
-			until = earliest(until, c.Arg.jobs[i].StartedAt.Add(c.Arg.jobs[i].Lease.Duration))
+			until = earliest(until, c.Arg.jobs[i].StartedAt.Add(c.Arg.jobs[i].Lease.ExpiresIn))
 			b.q.rates.add(c.Arg.jobs[i].Function, rateClaimed)
 		}
 		claimed += len(c.Arg.jobs)

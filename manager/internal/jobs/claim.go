@@ -288,7 +288,7 @@ func (c *claimRun) lease(op *claimOp, h store.Hit) (bool, error) {
 	if err == nil && r == nil {
 		err = errDangling
 	}
-	if err != nil || r.State != Queued {
+	if err != nil || r.State != Queued || r.over(c.at) {
 		return false, err
 	}
 	if len(op.req.Functions) > 0 {
@@ -322,6 +322,10 @@ func (c *claimRun) lease(op *claimOp, h store.Hit) (bool, error) {
 	r.LastToken = ""
 	r.Lease = &Lease{Worker: op.req.Worker, Token: c.token(), Begun: begun, Until: begun.Add(op.req.Lease).Truncate(time.Microsecond),
 		Duration: op.req.Lease, ExpiresIn: op.req.Lease}
+	if r.Timeout > 0 {
+		r.Lease.Deadline = begun.Add(r.Timeout).Truncate(time.Microsecond)
+		r.Lease.extend(begun, op.req.Lease)
+	}
 	if err := r.save(c.tx); err != nil {
 		return false, err
 	}

@@ -62,6 +62,10 @@ const (
 	hasOwner
 	hasTrace
 	hasErrors
+	hasEvent
+	hasExpiry
+	hasDeadIfExpired
+	hasTimeout
 )
 
 // encode writes version, flags, then the fields in the order below: strings with their length, times in microseconds
@@ -86,6 +90,10 @@ func (r *record) encode() []byte {
 	set(r.Owner != "", hasOwner)
 	set(r.Traceparent != "", hasTrace)
 	set(len(r.Errors) > 0, hasErrors)
+	set(r.Event != "", hasEvent)
+	set(!r.ExpiresAt.IsZero(), hasExpiry)
+	set(r.DeadIfExpired, hasDeadIfExpired)
+	set(r.Timeout > 0, hasTimeout)
 
 	b := make([]byte, 0, r.size()+len(r.LockID))
 	b = append(b, recordVersion)
@@ -117,6 +125,15 @@ func (r *record) encode() []byte {
 	if len(r.Errors) > 0 {
 		b = appendErrors(b, r.Errors)
 	}
+	if r.Event != "" {
+		b = codec.AppendString(b, r.Event)
+	}
+	if !r.ExpiresAt.IsZero() {
+		b = appendStamp(b, r.ExpiresAt)
+	}
+	if r.Timeout > 0 {
+		b = binary.AppendUvarint(b, uint64(r.Timeout/time.Microsecond))
+	}
 	if r.State == Replayed {
 		b = codec.AppendString(b, r.ReplayedAs)
 	}
@@ -126,6 +143,9 @@ func (r *record) encode() []byte {
 		b = appendStamp(b, r.Lease.Begun)
 		b = appendStamp(b, r.Lease.Until)
 		b = binary.AppendUvarint(b, uint64(r.Lease.Duration/time.Microsecond))
+		if r.Timeout > 0 {
+			b = appendStamp(b, r.Lease.Deadline)
+		}
 	}
 	if r.Dedup != nil {
 		b = append(b, byte(r.Dedup.Strategy))
@@ -206,6 +226,22 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	if flags&hasErrors != 0 {
 		r.Errors = d.errors()
 	}
+	if flags&hasEvent != 0 {
+		if r.Event = d.String(); CheckName("", r.Event) != nil {
+			d.fail()
+		}
+	}
+	r.DeadIfExpired = flags&hasDeadIfExpired != 0
+	if flags&hasExpiry != 0 {
+		if r.ExpiresAt = d.stamp(); r.ExpiresAt.IsZero() {
+			d.fail()
+		}
+	}
+	if flags&hasTimeout != 0 {
+		if r.Timeout = d.duration(); r.Timeout == 0 {
+			d.fail()
+		}
+	}
 	if r.State == Replayed {
 		if r.ReplayedAs = d.String(); CheckID("", r.ReplayedAs) != nil {
 			d.fail()
@@ -213,6 +249,9 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	}
 	if flags&hasLease != 0 {
 		r.Lease = &Lease{Worker: d.String(), Token: d.String(), Begun: d.stamp(), Until: d.stamp(), Duration: d.duration()}
+		if r.Timeout > 0 {
+			r.Lease.Deadline = d.stamp()
+		}
 	}
 	if flags&hasDedup != 0 {
 		r.Dedup = &Dedup{
@@ -239,7 +278,7 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	} else {
 		r.Payload = d.Bytes()
 	}
-	if d.Err() == nil && (len(d.Rest()) != 0 || r.State < Scheduled || r.State > Replayed || (r.State == Active) != (r.Lease != nil) ||
+	if d.Err() == nil && (len(d.Rest()) != 0 || r.State < Scheduled || r.State > Expired || (r.State == Active) != (r.Lease != nil) ||
 		CheckName("", r.Function) != nil || checkKey("", r.Key, 0) != nil || len(r.LockID) > MaxKeyBytes || r.Priority < MinPriority || r.Priority > MaxPriority ||
 		r.Attempt < 0 || r.MaxAttempts < 0) {
 		d.fail()

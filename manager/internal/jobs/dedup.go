@@ -54,8 +54,8 @@ func lockHolder(tx store.Tx, at time.Time, id string) (*record, error) {
 		return nil, err
 	}
 	r, err := load(tx, l.holder)
-	// A lock whose job is removed or terminal is void.
-	if err != nil || r == nil || r.State.Terminal() || r.LockID != id {
+	// A lock whose job is removed or over is void.
+	if err != nil || r == nil || r.over(at) || r.LockID != id {
 		return nil, err
 	}
 	return r, nil
@@ -118,7 +118,7 @@ func (r *record) holdLock(tx store.Tx, at time.Time) error {
 }
 
 // keyHolder returns the live job that holds a key, nil if none.
-func keyHolder(tx store.Tx, key string) (*record, error) {
+func keyHolder(tx store.Tx, at time.Time, key string) (*record, error) {
 	b, err := tx.Get(colKeys, key)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil
@@ -131,7 +131,7 @@ func keyHolder(tx store.Tx, key string) (*record, error) {
 		return nil, err
 	}
 	r, err := load(tx, id)
-	if err != nil || r == nil || r.State.Terminal() {
+	if err != nil || r == nil || r.over(at) {
 		return nil, err
 	}
 	return r, nil

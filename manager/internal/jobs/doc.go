@@ -23,8 +23,10 @@
 //	                              ▼
 //	                           replayed (operator; a copy with another id is queued)
 //
-// complete, failed, cancelled and replayed are terminal: a worker's call never changes them. An operator's retry brings
-// back a failed or cancelled job. An operator's replay runs a copy of a failed job, and from then on the job itself
+//	scheduled, queued ── expires_at reached ──▶ expired, or failed
+//
+// complete, failed, cancelled, replayed and expired are terminal: a worker's call never changes them. An operator's retry
+// brings back a failed, cancelled or expired job. An operator's replay runs a copy of a failed job, and from then on the job itself
 // cannot run again. A job that no worker has can be deleted. Terminal jobs stay readable until retention removes them,
 // by age and by count.
 //
@@ -39,6 +41,11 @@
 // nothing, and a job that crashes its workers ends in the dead letters. A lease that ran out is its worker's until it
 // is revoked, so a late finish reports what really happened. Time in which no manager served does not count (see
 // package downtime).
+//
+// No attempt begins once a job's ExpiresAt is reached. The job ends as expired, or failed if it is to be a dead letter, when
+// it waits at that time or as soon as it would wait again. From then on it holds neither key nor lock, even before it
+// is ended. With a Timeout no heartbeat extends the lease beyond it, and an attempt that reaches it has failed: the job is
+// queued again with backoff.
 //
 // Execution is therefore at least once. A caller that needs exactly one effect makes its handler idempotent, with the
 // job's id as the key.
@@ -71,8 +78,8 @@
 //
 // # Time
 //
-// All decisions use the store's clocks, and none depends on a timer. Leases end by store.Tx.Now, everything else goes by
-// store.Tx.Wall: run_at, delays, locks and retention. A claim first does what is due, and an expired lock is void. Run
+// All decisions use the store's clocks, and none depends on a timer. Leases and attempts end by store.Tx.Now, everything
+// else goes by store.Tx.Wall: run_at, delays, expiry, locks and retention. A claim first does what is due, and an expired lock is void. Run
 // does the same in the background, in bounded transactions: it wakes waiting claims when a job is due, and removes what
 // has expired.
 //

@@ -21,6 +21,16 @@ func extendLease(tx store.Tx, id string, value []byte, away store.Away) (bool, e
 	if !later {
 		return false, nil
 	}
-	r.Lease.Until = end.Add(time.Microsecond - 1).Truncate(time.Microsecond)
+	if r.Timeout > 0 {
+		deadline, _ := away.Extend(r.Lease.Begun, r.Lease.Deadline, r.Timeout)
+		r.Lease.Deadline = roundUp(deadline)
+	}
+	r.Lease.Until = roundUp(end)
+	if d := r.Lease.Deadline; !d.IsZero() && d.Before(r.Lease.Until) {
+		r.Lease.Until = d
+	}
 	return true, r.save(tx)
 }
+
+// roundUp returns the first whole microsecond that is not before t.
+func roundUp(t time.Time) time.Time { return t.Add(time.Microsecond - 1).Truncate(time.Microsecond) }

@@ -7,7 +7,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// dueTimes is one queue's knowledge of when the next job is due: at a scheduled job's run_at or at the end of a lease.
+// dueTimes is one queue's knowledge of when the next job is due: at a scheduled job's run_at, at the end of a lease, or
+// when a job expires.
 // With it, claims search those indexes only when there may be something, and Run sleeps until then. It is a cache: a
 // mistake about other managers' jobs delays a job by at most dueRefresh, and by as long as a repeated scan may pass an
 // entry by (see store.Range), and affects nothing else.
@@ -54,6 +55,16 @@ func (d *dueTimes) note(t time.Time) {
 	}
 }
 
+// noteDue notes when a job that was written is due.
+func (q *Queue) noteDue(j *Job) {
+	if j.State == Scheduled {
+		q.due.note(j.RunAt)
+	}
+	if !j.ExpiresAt.IsZero() && !j.State.Terminal() {
+		q.due.note(j.ExpiresAt)
+	}
+}
+
 // stale reports whether a transaction at the given time must check.
 func (d *dueTimes) stale(at time.Time) bool {
 	d.mu.Lock()
@@ -96,7 +107,7 @@ func onWall(t, clock, wall time.Time) time.Time {
 	return t.Add(wall.Sub(clock))
 }
 
-// nextDue reads the first entries of the two indexes whose jobs become due.
+// nextDue reads the first entries of the indexes whose jobs become due.
 func (q *Queue) nextDue(tx store.Tx) (time.Time, error) {
 	var next time.Time
 	for _, part := range duePart {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,8 +29,12 @@ type DutyReport struct {
 	Dead int
 	// Cancelled jobs lost their lease after a cancel.
 	Cancelled int
-	// Expired locks were removed.
+	// TimedOut jobs are among those: their attempts reached their timeout.
+	TimedOut int
+	// Expired jobs ended before an attempt.
 	Expired int
+	// Unlocked locks were removed because they had expired.
+	Unlocked int
 	// Purged jobs were terminal and removed by retention.
 	Purged int
 }
@@ -41,7 +44,9 @@ func (r *DutyReport) add(o DutyReport) {
 	r.Reclaimed += o.Reclaimed
 	r.Dead += o.Dead
 	r.Cancelled += o.Cancelled
+	r.TimedOut += o.TimedOut
 	r.Expired += o.Expired
+	r.Unlocked += o.Unlocked
 	r.Purged += o.Purged
 }
 
@@ -97,7 +102,7 @@ func (q *Queue) RunDuties(ctx context.Context) (DutyReport, error) {
 		return total, err
 	}
 	n, err := q.expireLocks(ctx)
-	total.Expired += n
+	total.Unlocked += n
 	if err != nil {
 		return total, err
 	}
@@ -132,46 +137,63 @@ func (q *Queue) fallDue(ctx context.Context) (DutyReport, error) {
 var duePart = []struct {
 	index string
 	now   func(store.Tx) time.Time
-	one   func(store.Tx, *record, time.Time, *DutyReport) (bool, error)
-}{{idxActive, leaseNow, reclaim}, {idxScheduled, now, promote}}
+	one   func(*dutyRun, *record) (bool, error)
+}{{idxActive, leaseNow, (*dutyRun).reclaim}, {idxScheduled, now, (*dutyRun).promote}, {idxExpires, now, (*dutyRun).expire}}
+
+// dutyRun is the state of one run of a transaction that moves jobs.
+type dutyRun struct {
+	tx     store.Tx
+	at     time.Time
+	opt    *Options
+	random float64
+	did    DutyReport
+	moved  []*record
+}
 
 // fallDueBatch is one transaction of fallDue. more says that the batch was full.
 func (q *Queue) fallDueBatch(ctx context.Context) (did DutyReport, more bool, err error) {
 	q.due.begin()
-	var at, next time.Time
-	var moved []*record
+	var next time.Time
+	var run dutyRun
+	random := q.opt.Random()
 	err = q.store.Update(ctx, func(tx store.Tx) error {
-		did, more, next, moved = DutyReport{}, false, time.Time{}, nil
-		at = now(tx)
+		more, next, run = false, time.Time{}, dutyRun{tx: tx, at: now(tx), opt: &q.opt, random: random}
 		for _, part := range duePart {
 			full, head, err := q.overdue(tx, part.index, part.now(tx), func(r *record) (bool, error) {
-				ok, err := part.one(tx, r, at, &did)
+				ok, err := part.one(&run, r)
 				if ok && err == nil {
-					moved = append(moved, r)
+					run.moved = append(run.moved, r)
 				}
 				return ok, err
 			})
 			if err != nil {
 				return err
 			}
-			next = earliest(next, onWall(head, part.now(tx), at))
+			next = earliest(next, onWall(head, part.now(tx), run.at))
 			more = more || full
 		}
 		if more {
-			next = at
+			next = run.at
 		}
 		return nil
 	})
 	if err != nil {
 		return DutyReport{}, false, err
 	}
-	q.due.record(at, next)
-	q.account(moved...)
-	for _, r := range moved {
-		if r.lostBy != "" {
+	did = run.did
+	q.due.record(run.at, next)
+	q.account(run.moved...)
+	for _, r := range run.moved {
+		q.noteDue(&r.Job)
+		switch {
+		case r.lostBy != "":
 			q.lost(r)
+		case r.State == Failed:
+			q.died(r.job())
 		}
 	}
+	q.stats.expired.Add(int64(did.Expired))
+	q.stats.timedOut.Add(int64(did.TimedOut))
 	q.stats.promoted.Add(int64(did.Promoted))
 	q.stats.reclaimed.Add(int64(did.Reclaimed))
 	q.stats.deadByLease.Add(int64(did.Dead))
@@ -226,47 +248,82 @@ func (q *Queue) lost(r *record) {
 		q.opt.Lost(j, r.lostBy)
 	}
 	switch j.State {
-	case Queued:
+	case Queued, Scheduled:
 		q.rates.add(j.Function, rateRetried)
 	case Failed:
 		q.died(j)
 	}
 }
 
-func promote(tx store.Tx, r *record, at time.Time, did *DutyReport) (bool, error) {
-	if r.State != Scheduled || r.RunAt.After(at) {
+func (d *dutyRun) promote(r *record) (bool, error) {
+	if r.State != Scheduled || r.RunAt.After(d.at) {
 		return false, nil
 	}
+	if r.over(d.at) { // the engine may hide it from the search for expired jobs
+		return d.expire(r)
+	}
 	r.State = Queued
-	did.Promoted++
-	notifyQueued(tx, r.Function)
-	return true, r.save(tx)
+	d.did.Promoted++
+	notifyQueued(d.tx, r.Function)
+	return true, r.save(d.tx)
 }
 
-// reclaim revokes a lost lease. The job is delivered again while attempts remain, and fails otherwise. A cancelled job
-// ends here, since no worker is left to tell.
-func reclaim(tx store.Tx, r *record, at time.Time, did *DutyReport) (bool, error) {
+// over reports whether the job is terminal, or waits and has expired.
+func (r *record) over(at time.Time) bool {
+	return r.State.Terminal() || (r.State == Queued || r.State == Scheduled) && !r.ExpiresAt.IsZero() && !r.ExpiresAt.After(at)
+}
+
+// expire ends a job that has expired. No run follows: its duplicates expire with it.
+func (d *dutyRun) expire(r *record) (bool, error) {
+	if r.State.Terminal() || !r.over(d.at) {
+		return false, nil
+	}
+	d.did.Expired++
+	r.Duplicates = false
+	r.LastToken = ""
+	r.Error = "it expired at " + r.ExpiresAt.Format(time.RFC3339Nano)
+	if r.DeadIfExpired {
+		return true, r.terminate(d.tx, Failed, d.at)
+	}
+	return true, r.terminate(d.tx, Expired, d.at)
+}
+
+// reclaim revokes a lost lease. The job is delivered again while attempts remain, and fails otherwise. After a timeout it
+// waits first, as after a worker's retry. A cancelled job ends here, since no worker is left to tell.
+func (d *dutyRun) reclaim(r *record) (bool, error) {
+	tx, at := d.tx, d.at
 	if r.State != Active || r.Lease.Until.After(leaseNow(tx)) {
 		return false, nil
 	}
+	timedOut := r.Lease.timedOut(leaseNow(tx))
 	lost := fmt.Sprintf("worker %s lost its lease on attempt %d of %d", r.Lease.Worker, r.Attempt, r.MaxAttempts)
+	if timedOut {
+		d.did.TimedOut++
+		lost = fmt.Sprintf("attempt %d of %d reached its timeout of %s at worker %s", r.Attempt, r.MaxAttempts, r.Timeout, r.Lease.Worker)
+	}
 	r.attemptFailed(lost, at)
 	r.lostBy = r.Lease.Worker
 	switch {
 	case r.CancelRequested:
-		did.Cancelled++
+		d.did.Cancelled++
 		return true, r.terminate(tx, Cancelled, at)
 	case r.Attempt >= r.MaxAttempts:
 		if err := r.fetchToFollow(tx, Failed); err != nil {
 			return false, err
 		}
-		did.Dead++
+		d.did.Dead++
 		r.Error = lost
 		return true, r.terminate(tx, Failed, at)
 	}
-	did.Reclaimed++
 	r.Error = lost
 	r.State, r.Lease, r.FreedAt = Queued, nil, at
+	if r.over(at) {
+		return d.expire(r)
+	}
+	d.did.Reclaimed++
+	if timedOut {
+		return true, r.requeue(tx, d.opt.backoff(r.Attempt, d.random))
+	}
 	notifyQueued(tx, r.Function)
 	return true, r.save(tx)
 }
@@ -297,7 +354,7 @@ func (r *record) terminate(tx store.Tx, s State, at time.Time) error {
 	if err := r.dropLock(tx); err != nil {
 		return err
 	}
-	followed := r.followed(s)
+	followed := r.followed(s) && (r.ExpiresAt.IsZero() || r.ExpiresAt.After(at))
 	r.State, r.FinishedAt, r.Lease, r.Duplicates = s, at, nil, false
 	if followed {
 		if err := r.follow(tx, at); err != nil {
@@ -337,8 +394,9 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 	}
 	f := &record{Job: Job{
 		ID: id, Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
-		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Owner: r.Owner,
-		Dedup: r.Dedup, WALLocations: r.WALLocations, Traceparent: r.Traceparent,
+		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Owner: r.Owner, Timeout: r.Timeout,
+		ExpiresAt: r.ExpiresAt, DeadIfExpired: r.DeadIfExpired,
+		Dedup: r.Dedup, WALLocations: r.WALLocations, Event: r.Event, Traceparent: r.Traceparent,
 	}, LockID: r.LockID}
 	if err := f.holdLock(tx, at); err != nil {
 		return err
@@ -418,81 +476,4 @@ func lockExpired(tx store.Tx, key string, at time.Time) (bool, error) {
 	}
 	l, err := decodeLock(key, b)
 	return err == nil && !l.until.After(at), err
-}
-
-// retain removes the oldest terminal jobs of an index that are too old or too many. On a shared store, whose counts are
-// estimates, it may remove a few more than necessary.
-func (q *Queue) retain(ctx context.Context, index string, age time.Duration, count int) (int, error) {
-	surplus := math.MaxInt
-	after := q.front.After(index)
-	for total := 0; ; {
-		old, err := q.retainable(ctx, index, age, count, after, &surplus)
-		if err != nil || len(old) == 0 {
-			return total, err
-		}
-		var gone []*record
-		err = q.store.Update(ctx, func(tx store.Tx) error {
-			gone = nil
-			var lead unread.Lead
-			defer lead.Pass(&q.front, index)
-			for _, h := range old {
-				r, err := load(tx, h.Key)
-				if err != nil && !q.opt.Unreadable.Met(err) {
-					return err
-				}
-				// The job may be removed, or retried and terminal again.
-				goes := r != nil && r.entries()[0] == (store.Entry{Index: index, SortKey: h.SortKey})
-				if lead.See(h, goes); !goes {
-					continue
-				}
-				gone = append(gone, r)
-				if err := r.remove(tx); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return total, err
-		}
-		q.account(gone...)
-		total += len(gone)
-		surplus -= len(gone)
-		if len(old) < dutyBatch {
-			return total, nil
-		}
-		after = &old[len(old)-1]
-	}
-}
-
-// retainable returns up to dutyBatch of the oldest jobs of an index after `after` that may be removed. Of those that are
-// not too old it returns at most surplus, which it sets to how many are too many.
-//
-// It scans first and then counts. If another manager removes the same jobs in between, the count is lower, and no other
-// jobs are removed in their place.
-func (q *Queue) retainable(ctx context.Context, index string, age time.Duration, count int, after *store.Hit, surplus *int) ([]store.Hit, error) {
-	var found []store.Hit
-	var old time.Time
-	err := q.store.View(ctx, func(tx store.Tx) error {
-		old = now(tx).Add(-age)
-		var err error
-		found, err = tx.Scan(colJobs, index, store.Range{After: after, Limit: dutyBatch})
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	have := len(found)
-	if have == dutyBatch || after != nil {
-		if have, err = q.store.Len(ctx, colJobs, index); err != nil {
-			return nil, err
-		}
-	}
-	*surplus = max(0, min(*surplus, have-count))
-	for i, h := range found {
-		if i >= *surplus && keyTime(h.SortKey).After(old) {
-			return found[:i], nil
-		}
-	}
-	return found, nil
 }

@@ -217,9 +217,14 @@ type FencedError struct {
 	ID string
 	// State is the job's state now.
 	State State
+	// Timeout is the job's if the attempt has reached it, else 0.
+	Timeout time.Duration
 }
 
 func (e *FencedError) Error() string {
+	if e.Timeout > 0 {
+		return "the attempt at job " + e.ID + " has reached its timeout of " + e.Timeout.String()
+	}
 	return "the lease token of job " + e.ID + " is not the current one; the job is " + e.State.String()
 }
 

@@ -52,7 +52,7 @@ func (l *ListQuery) check() error {
 			return err
 		}
 	}
-	if l.State > Replayed {
+	if l.State > Expired {
 		return invalidInt("state", int64(l.State), "a state")
 	}
 	return first(checkVisible("submitter", l.Owner, 0, MaxNameBytes), checkError(l.Error), checkDuration("older_than_ms", l.OlderThan, 0, MaxDelay))

@@ -353,6 +353,9 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Add([]byte{1, 0})
 	owned := *r
 	owned.Owner = "somebody"
+	owned.Event = "paid"
+	owned.ExpiresAt, owned.DeadIfExpired, owned.Timeout = time.UnixMicro(3).UTC(), true, time.Second
+	owned.Lease = &Lease{Worker: "w", Token: "t", Until: time.UnixMicro(1), Deadline: time.UnixMicro(2)}
 	f.Add(owned.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := decodeRecord("id", b)
@@ -369,13 +372,14 @@ func FuzzDecodeRecord(f *testing.F) {
 // FuzzReadRecord: whatever is stored in a collection of the queue, it is read or said
 // to be unreadable.
 func FuzzReadRecord(f *testing.F) {
-	all := []store.Collection{colJobs, colBlobs, colKeys, colLocks, colControl}
+	all := []store.Collection{colJobs, colBlobs, colKeys, colLocks, colControl, colEvents}
 	job := &record{Job: Job{ID: "id", Function: "f", State: Queued, Payload: []byte("1")}}
 	f.Add(uint8(0), job.encode())
 	f.Add(uint8(1), []byte("{}"))
 	f.Add(uint8(2), []byte("id"))
 	f.Add(uint8(3), codec.AppendString(appendStamp([]byte{lockVersion}, time.UnixMicro(1)), "id"))
 	f.Add(uint8(4), (&pausedList{[]string{"f", "g"}, make([]time.Time, 2)}).encode())
+	f.Add(uint8(5), encodeSubscriptions([]Subscription{{"f", time.UnixMicro(1)}, {"g", time.UnixMicro(2)}}))
 	f.Fuzz(func(t *testing.T, which uint8, b []byte) {
 		c := all[int(which)%len(all)]
 		s, err := ReadRecord(c, "key", b)

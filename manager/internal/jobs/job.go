@@ -23,6 +23,8 @@ const (
 	Cancelled
 	// Replayed: it failed, and an operator enqueued a copy of it.
 	Replayed
+	// Expired: no worker had begun an attempt when its ExpiresAt was reached.
+	Expired
 )
 
 var stateNames = [...]string{
@@ -33,6 +35,7 @@ var stateNames = [...]string{
 	Failed:    "failed",
 	Cancelled: "cancelled",
 	Replayed:  "replayed",
+	Expired:   "expired",
 }
 
 // String returns the state's name on the wire, "invalid" for an unknown one.
@@ -45,16 +48,16 @@ func (s State) String() string {
 
 // ParseState is the inverse of String; other names are a *FieldError for field.
 func ParseState(field, name string) (State, error) {
-	for s := Scheduled; s <= Replayed; s++ {
+	for s := Scheduled; s <= Expired; s++ {
 		if stateNames[s] == name {
 			return s, nil
 		}
 	}
-	return 0, invalid(field, name, "scheduled, queued, active, complete, failed, cancelled, replayed")
+	return 0, invalid(field, name, "scheduled, queued, active, complete, failed, cancelled, replayed, expired")
 }
 
-// Terminal reports whether the state is final: complete, failed, cancelled or replayed.
-func (s State) Terminal() bool { return s >= Complete && s <= Replayed }
+// Terminal reports whether the state is final: complete, failed, cancelled, replayed or expired.
+func (s State) Terminal() bool { return s >= Complete && s <= Expired }
 
 // Finishes reports whether a worker may finish a job in this state: complete, failed or cancelled.
 func (s State) Finishes() bool { return s >= Complete && s <= Cancelled }
@@ -82,6 +85,12 @@ type Job struct {
 	CreatedAt time.Time
 	// RunAt is the earliest time of the next delivery. Jobs of the same priority are delivered in this order.
 	RunAt time.Time
+	// ExpiresAt is from when on no attempt begins; zero for never. A job that waits then ends: as Expired, or with
+	// DeadIfExpired as Failed, so that it is a dead letter.
+	ExpiresAt     time.Time
+	DeadIfExpired bool
+	// Timeout bounds each attempt; 0: only the lease does.
+	Timeout time.Duration
 	// StartedAt is when it was last claimed; zero before.
 	StartedAt time.Time
 	// FinishedAt is when it got its terminal state; zero before.
@@ -99,6 +108,8 @@ type Job struct {
 	Errors []AttemptError
 	// Traceparent names the span that submitted it, as a W3C trace context of version 00; empty if there was none.
 	Traceparent string
+	// Event names the event that made the job; empty if it was submitted.
+	Event string
 	// ReplayedAs is the id of the copy of a replayed job.
 	ReplayedAs string
 	// Owner names the caller that submitted it; empty if that caller owns nothing.
@@ -128,6 +139,8 @@ type Lease struct {
 	// Begun is when the worker got the job, and Until when the job may be delivered again, by the store's clock
 	// (store.Tx.Now). All other times of a job are of its wall clock.
 	Begun, Until time.Time
+	// Deadline is the end of the attempt by the store's clock, which no heartbeat moves; zero without a Job.Timeout.
+	Deadline time.Time
 	// Duration is by how much a heartbeat extends the lease unless it says otherwise.
 	Duration time.Duration
 	// ExpiresIn is the time left at the moment of the answer, by the store's clock.
@@ -202,6 +215,14 @@ type Submission struct {
 	Delay time.Duration
 	// MaxAttempts: 1 to 1000, Options.MaxAttempts when 0.
 	MaxAttempts int
+	// ExpiresAt and ExpiresIn, from the submission on, say when the job expires, see Job.ExpiresAt; at most one may be
+	// set. It must be after run_at. ExpiresIn: 0 to MaxDelay, 0 for never.
+	ExpiresAt time.Time
+	ExpiresIn time.Duration
+	// DeadIfExpired, see Job; only with one of the two.
+	DeadIfExpired bool
+	// Timeout of each attempt: 100 ms to 24 h, 0 for none.
+	Timeout time.Duration
 	// Dedup, nil for none.
 	Dedup *Dedup
 	// ReturnExisting: when a live job holds Key, answer with that job instead of a *DuplicateKeyError.
@@ -211,6 +232,8 @@ type Submission struct {
 	// Place in its batch, 0 to MaxBatch-1. Jobs with the same priority and run_at are delivered in this order, and in that
 	// of their ids.
 	Place int
+	// Event names the event that makes the job, see SendTx; empty for none.
+	Event string
 	// Owner: up to MaxNameBytes bytes. Submissions of two owners are not duplicates of each other.
 	Owner string
 	// Traceparent names the span that submits, see Traceparent. It is no part of what makes two submissions duplicates.

@@ -23,6 +23,8 @@ const (
 	colLocks store.Collection = "job_locks"
 	// colUsage: sums of what jobs take, see book.go.
 	colUsage store.Collection = "job_usage"
+	// colEvents: event -> its subscriptions.
+	colEvents store.Collection = "job_events"
 	// colControl: see pausedKey and pausedVersionKey.
 	colControl store.Collection = "job_control"
 )
@@ -41,8 +43,12 @@ const (
 	idxActive    = "active"    // end of the lease, function
 	idxDone      = "done"      // finished_at, class; what retention removes
 	idxDead      = "dead"      // finished_at
+	idxExpires   = "expires"   // ExpiresAt; of queued and scheduled jobs that have one
 	idxFunction  = "function"  // function, class, then as in the others
 )
+
+// idxName orders colEvents by the events' names.
+const idxName = "name"
 
 // idxMost orders the functions in colUsage by their dead letters, the most first.
 const idxMost = "most"
@@ -59,6 +65,7 @@ type class byte
 const (
 	classComplete  class = 'c'
 	classDead      class = 'd' // failed
+	classExpired   class = 'e'
 	classQueued    class = 'q'
 	classReplayed  class = 'r'
 	classScheduled class = 's'
@@ -94,6 +101,8 @@ func (r *record) class() class {
 		return classCancelled
 	case Replayed:
 		return classReplayed
+	case Expired:
+		return classExpired
 	}
 	return classDead
 }
@@ -127,7 +136,11 @@ func (r *record) entries() []store.Entry {
 	if index == idxDone {
 		own += string(rune(c))
 	}
-	return []store.Entry{{Index: index, SortKey: own}, {Index: idxFunction, SortKey: whole}}
+	all := []store.Entry{{Index: index, SortKey: own}, {Index: idxFunction, SortKey: whole}}
+	if !r.ExpiresAt.IsZero() && (r.State == Queued || r.State == Scheduled) {
+		all = append(all, store.Entry{Index: idxExpires, SortKey: timeKey(r.ExpiresAt)})
+	}
+	return all
 }
 
 // at reports whether the job has this index entry.

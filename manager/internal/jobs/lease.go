@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -34,12 +35,25 @@ func leased(tx store.Tx, id, token string, only []string) (*record, error) {
 	return r, nil
 }
 
+// extend lets the lease last for d from at on, but not beyond the attempt's deadline.
+func (l *Lease) extend(at time.Time, d time.Duration) {
+	l.Until = at.Add(d).Truncate(time.Microsecond)
+	if !l.Deadline.IsZero() && l.Deadline.Before(l.Until) {
+		l.Until, d = l.Deadline, l.Deadline.Sub(at)
+	}
+	l.ExpiresIn = d
+}
+
+// timedOut reports whether the attempt has reached its deadline.
+func (l *Lease) timedOut(at time.Time) bool { return !l.Deadline.IsZero() && !l.Deadline.After(at) }
+
 func checkLease(id, token string) error {
 	return first(CheckID("id", id), checkVisible("lease_token", token, 1, MaxTokenBytes))
 }
 
 // Heartbeat extends a lease to the given time from now, or to the claim's duration when lease is 0. A lease that ran
-// out is its worker's until it is revoked. A stale token is a *FencedError. Only are the functions whose jobs the caller
+// out is its worker's until it is revoked. A stale token is a *FencedError, and so is an attempt that has reached its
+// timeout, before which every lease ends. Only are the functions whose jobs the caller
 // may work on, nil for all.
 func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Duration, only []string) (Beat, error) {
 	if err := checkLease(id, token); err != nil {
@@ -57,12 +71,14 @@ func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Dura
 		if err != nil {
 			return err
 		}
-		beat = Beat{Cancelled: r.CancelRequested, ExpiresIn: lease}
-		if lease == 0 {
-			beat.ExpiresIn = r.Lease.Duration
+		at := leaseNow(tx)
+		if r.Lease.timedOut(at) {
+			return &FencedError{ID: id, State: r.State, Timeout: r.Timeout}
 		}
+		left := cmp.Or(lease, r.Lease.Duration)
+		r.Lease.extend(at, left)
+		beat = Beat{Cancelled: r.CancelRequested, ExpiresIn: r.Lease.ExpiresIn}
 		until = now(tx).Add(beat.ExpiresIn)
-		r.Lease.Until = leaseNow(tx).Add(beat.ExpiresIn).Truncate(time.Microsecond)
 		return r.save(tx)
 	})
 	if err != nil {
@@ -287,8 +303,8 @@ func IsRefusal(err error) bool {
 // that was cancelled meanwhile becomes Cancelled. A repeated call gets the same answer until the job is delivered
 // again.
 //
-// Without a token an operator runs a failed or cancelled job again with new attempts, or a scheduled one at another
-// time. The job acquires its key and its deduplication lock again; if another job holds one of them, that is a
+// Without a token an operator runs a failed, cancelled or expired job again with new attempts, or a scheduled one at
+// another time. An expiry that would be over by then goes. The job acquires its key and its deduplication lock again; if another job holds one of them, that is a
 // *DuplicateKeyError. Jobs in other states are a *StateError; that of a replayed job names its copy.
 func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 	if err := CheckID("id", req.ID); err != nil {
@@ -328,9 +344,7 @@ func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 		return Job{}, q.countFenced(err)
 	}
 	q.account(r)
-	if job.State == Scheduled {
-		q.due.note(job.RunAt)
-	}
+	q.noteDue(&job)
 	if req.Token != "" && !req.Uncounted && !job.State.Terminal() {
 		q.rates.add(job.Function, rateRetried)
 	}
@@ -374,7 +388,7 @@ func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
 		return nil, err
 	}
 	switch r.State {
-	case Failed, Cancelled:
+	case Failed, Cancelled, Expired:
 		if r.LockID != "" {
 			holder, err := lockHolder(tx, now(tx), r.LockID)
 			if err != nil {
@@ -385,7 +399,7 @@ func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
 			}
 		}
 		if r.Key != "" {
-			holder, err := keyHolder(tx, r.Key)
+			holder, err := keyHolder(tx, now(tx), r.Key)
 			if err != nil {
 				return nil, err
 			}
@@ -405,7 +419,7 @@ func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
 	case Replayed:
 		return nil, r.replayed()
 	default:
-		return nil, &StateError{ID: r.ID, State: r.State, Reason: "only failed, cancelled and scheduled jobs can be retried without a lease"}
+		return nil, &StateError{ID: r.ID, State: r.State, Reason: "only failed, cancelled, expired and scheduled jobs can be retried without a lease"}
 	}
 	if req.Error != "" {
 		r.Error = req.Error
@@ -414,6 +428,9 @@ func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
 	delay := time.Duration(0)
 	if req.Delay != nil {
 		delay = *req.Delay
+	}
+	if !r.ExpiresAt.After(now(tx).Add(delay)) { // the operator wants it to run
+		r.ExpiresAt, r.DeadIfExpired = time.Time{}, false
 	}
 	return r, r.requeue(tx, delay)
 }
@@ -435,7 +452,7 @@ func (r *record) requeue(tx store.Tx, delay time.Duration) error {
 
 // Cancel keeps a job that no worker has from ever running. It only marks an active job: the worker learns of that with
 // its next heartbeat, and the job is not delivered again whatever the worker does. Its key and lock are released when the
-// worker lets go of it, so that no equal job runs beside it: when it reports, or its lease is lost. A cancelled job may be cancelled again. A complete, failed or replayed one is a *StateError.
+// worker lets go of it, so that no equal job runs beside it: when it reports, or its lease is lost. A cancelled job may be cancelled again. A complete, failed, expired or replayed one is a *StateError.
 func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
 	if err := CheckID("id", id); err != nil {
 		return Job{}, err
@@ -452,7 +469,7 @@ func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
 		switch {
 		case r.State == Replayed:
 			return r.replayed()
-		case r.State == Complete || r.State == Failed:
+		case r.State == Complete || r.State == Failed || r.State == Expired:
 			return &StateError{ID: id, State: r.State, Reason: "it is over already"}
 		case r.State == Cancelled || r.CancelRequested:
 		case r.State == Active:

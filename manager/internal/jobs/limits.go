@@ -34,6 +34,8 @@ const (
 	MaxBatch, MaxBatchBytes = 128, 2 << 20
 	// MaxFunctions bounds the functions of one claim.
 	MaxFunctions = 100
+	// MaxSubscriptions bounds the functions that subscribe to one event, and MaxEvents the events with subscriptions.
+	MaxSubscriptions, MaxEvents = 100, 10_000
 	// MaxPaused bounds how many functions may be paused at once.
 	MaxPaused = 5000
 	// MaxAnswerBytes bounds the payloads and results of one page, and of the claims that share a transaction. The answer
@@ -128,6 +130,14 @@ func checkBytes(field string, v, least, most int64) error {
 func checkShare(field string, v float64) error {
 	if v > 1 || v != v {
 		return invalid(field, strconv.FormatFloat(v, 'g', -1, 64), "at most 1")
+	}
+	return nil
+}
+
+// checkTime allows the zero time, and those that all engines can store.
+func checkTime(field string, v time.Time) error {
+	if y := v.Year(); !v.IsZero() && (y < 1970 || y > 9999) {
+		return invalid(field, v.Format(time.RFC3339), "a time in the years 1970 to 9999")
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func (q *Queue) Holder(ctx context.Context, key string) (Job, error) {
 	}
 	var job Job
 	err := q.store.View(ctx, func(tx store.Tx) error {
-		r, err := keyHolder(tx, key)
+		r, err := keyHolder(tx, now(tx), key)
 		if err == nil && r == nil {
 			err = &NotFoundError{Kind: "job with the key", ID: key}
 		}
@@ -68,7 +68,7 @@ func (q *Queue) Holders(ctx context.Context, id string) (Holders, error) {
 			return err
 		}
 		if r.Key != "" {
-			holder, err := keyHolder(tx, r.Key)
+			holder, err := keyHolder(tx, now(tx), r.Key)
 			if err != nil && !q.opt.Unreadable.Met(err) {
 				return err
 			}
@@ -181,7 +181,7 @@ const MaxExamined = 10_000
 // a long one would never succeed under load.
 const viewChunk = 16
 
-// List returns jobs page by page: active jobs first, then queued, scheduled, failed, replayed, cancelled and complete ones.
+// List returns jobs page by page: active jobs first, then queued, scheduled, failed, replayed, expired, cancelled and complete ones.
 // Queued jobs are in claim order, active jobs by the end of their lease, all others oldest first. A job that changes
 // state between two pages may be missed or appear twice. Jobs that cannot be read are left out.
 func (q *Queue) List(ctx context.Context, l ListQuery) (Page, error) {
@@ -226,6 +226,7 @@ func (l *ListQuery) segments() []segment {
 		return append(out, segment{index: idxDone})
 	}
 	add(Replayed, classReplayed, idxDone)
+	add(Expired, classExpired, idxDone)
 	add(Cancelled, classCancelled, idxDone)
 	add(Complete, classComplete, idxDone)
 	return out

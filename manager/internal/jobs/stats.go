@@ -12,6 +12,7 @@ type counters struct {
 	claimed, retried, cancelled      atomic.Int64
 	deleted                          atomic.Int64
 	promoted, reclaimed, deadByLease atomic.Int64
+	expired, timedOut                atomic.Int64
 	fenced, full, overShare          atomic.Int64
 	finished                         [Cancelled + 1]atomic.Int64
 }
@@ -38,6 +39,8 @@ type Counters struct {
 	// Promoted jobs were scheduled and are queued now. Reclaimed jobs lost a lease and were queued again. DeadByLease
 	// jobs lost their last.
 	Promoted, Reclaimed, DeadByLease int64
+	// Expired jobs ended before an attempt. TimedOut attempts reached their timeout.
+	Expired, TimedOut int64
 	// Fenced calls came with a stale lease token.
 	Fenced int64
 	// Full counts submissions for which there was no room, OverShare those whose submitter had its share.
@@ -55,7 +58,7 @@ func (q *Queue) Counters() Counters {
 		Completed: s.finished[Complete].Load(), Failed: s.finished[Failed].Load(), Cancelled: s.finished[Cancelled].Load(),
 		Retried: s.retried.Load(), CancelRequests: s.cancelled.Load(), Deleted: s.deleted.Load(),
 		Promoted: s.promoted.Load(), Reclaimed: s.reclaimed.Load(), DeadByLease: s.deadByLease.Load(),
-		Fenced: s.fenced.Load(), Full: s.full.Load(), OverShare: s.overShare.Load(), Waiting: q.waiters.Load(),
+		Expired: s.expired.Load(), TimedOut: s.timedOut.Load(), Fenced: s.fenced.Load(), Full: s.full.Load(), OverShare: s.overShare.Load(), Waiting: q.waiters.Load(),
 	}
 }
 

@@ -80,14 +80,31 @@ func (s *Submission) check() error {
 	if !s.RunAt.IsZero() && s.Delay != 0 {
 		return invalid("delay_ms", s.Delay.String(), "either run_at or delay_ms")
 	}
-	if y := s.RunAt.Year(); !s.RunAt.IsZero() && (y < 1970 || y > 9999) {
-		return invalid("run_at", s.RunAt.Format(time.RFC3339), "a time in the years 1970 to 9999")
+	if err := checkTime("run_at", s.RunAt); err != nil {
+		return err
 	}
 	if err := checkDuration("delay_ms", s.Delay, 0, MaxDelay); err != nil {
 		return err
 	}
 	if err := checkRange("max_attempts", s.MaxAttempts, 1, MaxAttempts); err != nil {
 		return err
+	}
+	if !s.ExpiresAt.IsZero() && s.ExpiresIn != 0 {
+		return invalid("expires_in_ms", s.ExpiresIn.String(), "either expires_at or expires_in_ms")
+	}
+	if err := checkTime("expires_at", s.ExpiresAt); err != nil {
+		return err
+	}
+	if err := checkDuration("expires_in_ms", s.ExpiresIn, 0, MaxDelay); err != nil {
+		return err
+	}
+	if s.DeadIfExpired && s.ExpiresAt.IsZero() && s.ExpiresIn == 0 {
+		return invalid("on_expiry", "dead_letter", "only with expires_at or expires_in_ms")
+	}
+	if s.Timeout != 0 {
+		if err := checkDuration("timeout_ms", s.Timeout, MinLease, MaxLease); err != nil {
+			return err
+		}
 	}
 	if s.ReturnExisting && s.Key == "" {
 		return invalid("on_duplicate", "return_existing", "reject when there is no key")
@@ -263,6 +280,9 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 		return Outcome{}, invalid("run_at", p.sub.RunAt.Format(time.RFC3339), "at most 366 days ahead")
 	}
 	r := p.record(at)
+	if r.State == Scheduled && !r.ExpiresAt.IsZero() && !r.ExpiresAt.After(r.RunAt) {
+		return Outcome{}, invalid("expires_at", r.ExpiresAt.Format(time.RFC3339Nano), "a time after "+r.RunAt.Format(time.RFC3339Nano)+", when the job may run")
+	}
 	if r.LockID != "" {
 		kept, err := lockHolder(tx, at, r.LockID)
 		if err != nil {
@@ -279,7 +299,7 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 		}
 	}
 	if r.Key != "" {
-		holder, err := keyHolder(tx, r.Key)
+		holder, err := keyHolder(tx, at, r.Key)
 		if err != nil {
 			return Outcome{}, err
 		}
@@ -330,9 +350,7 @@ func (q *Queue) Committed(out Outcome) {
 		}
 		q.stats.enqueued.Add(1)
 		q.rates.add(out.Job.Function, rateEnqueued)
-		if out.Job.State == Scheduled {
-			q.due.note(out.Job.RunAt)
-		}
+		q.noteDue(&out.Job)
 	}
 }
 
@@ -363,9 +381,17 @@ func (p *Prepared) record(at time.Time) *record {
 		RunAt:        at,
 		Dedup:        s.Dedup,
 		WALLocations: s.WALLocations,
+		Timeout:      s.Timeout,
 		Owner:        s.Owner,
+		Event:        s.Event,
 		Traceparent:  s.Traceparent,
 	}, LockID: p.lockID, Place: s.Place}
+	if !s.ExpiresAt.IsZero() || s.ExpiresIn > 0 {
+		if r.ExpiresAt = s.ExpiresAt; r.ExpiresAt.IsZero() {
+			r.ExpiresAt = at.Add(s.ExpiresIn)
+		}
+		r.ExpiresAt, r.DeadIfExpired = r.ExpiresAt.UTC().Truncate(time.Microsecond), s.DeadIfExpired
+	}
 	runAt := s.RunAt.UTC().Truncate(time.Microsecond)
 	if s.RunAt.IsZero() {
 		runAt = at.Add(s.Delay).Truncate(time.Microsecond)

@@ -11,7 +11,7 @@ import (
 
 // Places are the indexes in which each record with index entries appears once.
 func Places() []unread.Place {
-	out := []unread.Place{{Collection: colLocks, Index: idxExpiry}}
+	out := []unread.Place{{Collection: colLocks, Index: idxExpiry}, {Collection: colEvents, Index: idxName}}
 	for _, index := range []string{idxActive, idxQueued, idxScheduled, idxDead, idxDone} {
 		out = append(out, unread.Place{Collection: colJobs, Index: index})
 	}
@@ -21,7 +21,7 @@ func Places() []unread.Place {
 // Owns reports whether the queue keeps its records in the collection.
 func Owns(c store.Collection) bool {
 	switch c {
-	case colJobs, colBlobs, colKeys, colLocks, colUsage, colControl:
+	case colJobs, colBlobs, colKeys, colLocks, colUsage, colEvents, colControl:
 		return true
 	}
 	return false
@@ -81,6 +81,10 @@ func ReadRecord(c store.Collection, key string, value []byte) (StoredRecord, err
 		var n int64
 		if n, err = decodeSum(key, value); err == nil {
 			s.Entries = usageEntries(key, n)
+		}
+	case colEvents:
+		if _, err = decodeSubscriptions(key, value); err == nil {
+			s.Entries = eventEntries(key)
 		}
 	case colControl:
 		if key == pausedVersionKey {

@@ -149,6 +149,8 @@ type Stats struct {
 	// MaxEntries and MaxBytes are the window's limits; MaxBytes is -1 where Bytes is.
 	MaxEntries int
 	MaxBytes   int64
+	// MaxResultBytes is Options.MaxResultBytes.
+	MaxResultBytes int
 	// Quarantine is for how much longer keys without an entry are refused; 0: they are not, or the store does not say.
 	Quarantine time.Duration
 	// Waiters is the number of calls that wait right now.
@@ -207,7 +209,7 @@ func (s *Stats) Each(f func(op, outcome string, n uint64)) {
 
 // Stats returns a snapshot. It asks the store for the entries by state.
 func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
-	s := Stats{Bytes: -1, MaxEntries: l.opts.MaxEntries, MaxBytes: -1, Waiters: l.waits.len()}
+	s := Stats{Bytes: -1, MaxEntries: l.opts.MaxEntries, MaxBytes: -1, MaxResultBytes: l.opts.MaxResultBytes, Waiters: l.waits.len()}
 	if l.sizes {
 		s.MaxBytes = l.opts.MaxBytes
 		err := l.store.View(ctx, func(tx store.Tx) error {

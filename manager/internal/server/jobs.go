@@ -39,8 +39,9 @@ func JobRoutes(l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
 		{Method: "GET", Path: "/v1/functions/{name}/dead-letters", Roles: readers, Handle: h.deadLetters},
 		{Method: "POST", Path: "/v1/functions/{name}/dead-letters/{id}/replay", Roles: readers, Handle: h.replayDead},
 	}
+	routes = append(routes, h.eventRoutes()...)
 	for i := range routes {
-		if routes[i].Method == "POST" {
+		if m := routes[i].Method; m == "POST" || m == "PUT" {
 			handle := routes[i].Handle
 			routes[i].Handle = func(r *httpd.Request, w *httpd.Response) {
 				if err := r.JSONOnly(); err != nil {

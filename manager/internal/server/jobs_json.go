@@ -25,8 +25,11 @@ const (
 func jobOf(j *jobs.Job, form jobForm) schema.Job {
 	s := schema.Job{
 		ID: j.ID, Function: j.Function, Key: j.Key, State: stateOf(j), Priority: j.Priority, Attempt: j.Attempt, MaxAttempts: j.MaxAttempts,
-		RunAt: j.RunAt, CreatedAt: j.CreatedAt, StartedAt: j.StartedAt, FinishedAt: j.FinishedAt,
-		CancelRequested: j.CancelRequested, ReplayedAs: j.ReplayedAs, WALLocations: j.WALLocations.Map(),
+		RunAt: j.RunAt, ExpiresAt: j.ExpiresAt, Timeout: j.Timeout, CreatedAt: j.CreatedAt, StartedAt: j.StartedAt, FinishedAt: j.FinishedAt,
+		Event: j.Event, CancelRequested: j.CancelRequested, ReplayedAs: j.ReplayedAs, WALLocations: j.WALLocations.Map(),
+	}
+	if j.DeadIfExpired {
+		s.OnExpiry = onExpiryDead
 	}
 	if d := j.Dedup; d != nil {
 		s.Dedup = &schema.Dedup{Strategy: d.Strategy.String(), Key: d.Key, TTL: d.TTL}

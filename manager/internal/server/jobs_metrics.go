@@ -14,7 +14,7 @@ func jobCounts(c jobs.Counters) map[string]int64 {
 		"enqueued": c.Enqueued, "existing": c.Existing, "deduplicated": c.Deduplicated, "claimed": c.Claimed,
 		"completed": c.Completed, "failed": c.Failed, "cancelled": c.Cancelled, "retried": c.Retried,
 		"cancel_requested": c.CancelRequests, "deleted": c.Deleted, "promoted": c.Promoted, "reclaimed": c.Reclaimed,
-		"dead_by_lease": c.DeadByLease, "fenced": c.Fenced, "full": c.Full, "over_share": c.OverShare,
+		"dead_by_lease": c.DeadByLease, "expired": c.Expired, "timed_out": c.TimedOut, "fenced": c.Fenced, "full": c.Full, "over_share": c.OverShare,
 	}
 }
 

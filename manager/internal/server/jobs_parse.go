@@ -24,9 +24,13 @@ func parseSubmission(b []byte) (jobs.Submission, error) {
 	return submissionOf(&in)
 }
 
+// onExpiryDead is the on_expiry that makes a dead letter.
+const onExpiryDead = "dead_letter"
+
 func submissionOf(in *schema.Submission) (s jobs.Submission, err error) {
 	s = jobs.Submission{
 		Function: in.Function, ID: in.ID, Key: in.Key, Priority: in.Priority, RunAt: in.RunAt, Delay: in.Delay, MaxAttempts: in.MaxAttempts,
+		ExpiresAt: in.ExpiresAt, ExpiresIn: in.ExpiresIn, DeadIfExpired: in.OnExpiry == onExpiryDead, Timeout: in.Timeout,
 		ReturnExisting: in.OnDuplicate == "return_existing",
 	}
 	if in.Payload != nil {

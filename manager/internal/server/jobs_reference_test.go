@@ -32,7 +32,7 @@ func TestReferenceHasEveryJobCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	routes := JobRoutes(nil, q)
+	routes := append(JobRoutes(nil, q), ScheduleRoutes(nil, q, nil)...)
 	for _, r := range routes {
 		if !documented[r.Method+" "+r.Path] {
 			t.Errorf("%s %s is not documented", r.Method, r.Path)
@@ -107,6 +107,21 @@ var stateMakers = map[string][]func(j *jobSite, submission string) (id string){
 		j.call(200, "POST", "/v1/jobs/"+id+"/cancel", "{}")
 		return id
 	}},
+	"expired": {func(j *jobSite, s string) string {
+		id := j.queued(s + `,"expires_in_ms":3600000`)
+		j.store.offset.Add(int64(time.Hour))
+		if _, err := j.queue.RunDuties(j.t.Context()); err != nil {
+			j.t.Fatal(err)
+		}
+		return id
+	}, func(j *jobSite, s string) string {
+		id := j.handedBack(s+`,"expires_in_ms":3600000`, `"delay_ms":7200000`)
+		j.store.offset.Add(int64(time.Hour))
+		if _, err := j.queue.RunDuties(j.t.Context()); err != nil {
+			j.t.Fatal(err)
+		}
+		return id
+	}},
 	"retried": {func(j *jobSite, s string) string {
 		id := j.ended(s, "failed")
 		j.call(200, "POST", "/v1/jobs/"+id+"/retry", "{}")
@@ -166,7 +181,7 @@ func TestTableOfSecondSubmissionsIsTrue(t *testing.T) {
 	}
 	for row, states := range map[string][]string{
 		"scheduled, or due and not yet queued": {"scheduled"}, "queued": {"queued"}, "running": {"running"}, "running, and cancelled meanwhile": {"cancel requested"},
-		"waiting for its next attempt after a retry or a lost lease": {"scheduled again", "queued again"}, "complete, failed or cancelled": {"complete", "failed", "cancelled"},
+		"waiting for its next attempt after a retry or a lost lease": {"scheduled again", "queued again"}, "complete, failed, cancelled or expired": {"complete", "failed", "cancelled", "expired"},
 		"retried by an operator": {"retried"}, "replayed": {"replayed"}, "deleted": {"deleted"}, "in any of these states, and `ttl_ms` is over": {"over time"},
 	} {
 		cells := rows[row]
@@ -220,7 +235,7 @@ func TestTableOfOperatorsCallsIsTrue(t *testing.T) {
 	columns, rows := tableOf(t, "the job is")
 	for row, states := range map[string][]string{
 		"scheduled, or due and not yet queued, also for its next attempt": {"scheduled", "scheduled again"}, "queued, also for its next attempt": {"queued", "queued again", "retried"},
-		"running": {"running"}, "running, and cancelled meanwhile": {"cancel requested"}, "complete": {"complete"}, "failed": {"failed"}, "cancelled": {"cancelled"}, "replayed": {"replayed"},
+		"running": {"running"}, "running, and cancelled meanwhile": {"cancel requested"}, "complete": {"complete"}, "failed": {"failed"}, "cancelled": {"cancelled"}, "expired": {"expired"}, "replayed": {"replayed"},
 	} {
 		cells := rows[row]
 		delete(rows, row)

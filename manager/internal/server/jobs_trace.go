@@ -47,7 +47,9 @@ func (p *producer) end(out *jobs.Outcome, err error) {
 	}
 	how := "replayed"
 	if out != nil {
-		p.span.SetAttributes(attribute.String("messaging.message.id", out.Job.ID))
+		if out.Job.ID != "" { // an event may make many jobs
+			p.span.SetAttributes(attribute.String("messaging.message.id", out.Job.ID))
+		}
 		switch {
 		case out.Deduplicated:
 			how = "deduplicated"

@@ -16,7 +16,7 @@ import (
 
 // routes are all that the manager has; their handlers are not called.
 func routes() []httpd.Route {
-	return slices.Concat(LedgerRoutes(nil, nil, nil, home.Reach{}), JobRoutes(nil, nil), UnreadableRoutes(nil, nil, nil, nil), LogRoutes(nil), OriginRoutes(nil, nil, nil, nil), QuarantineRoutes(nil),
+	return slices.Concat(LedgerRoutes(nil, nil, nil, home.Reach{}), JobRoutes(nil, nil), ScheduleRoutes(nil, nil, nil), UnreadableRoutes(nil, nil, nil, nil, nil), LogRoutes(nil), OriginRoutes(nil, nil, nil, nil), QuarantineRoutes(nil),
 		DescriptionRoutes(), []httpd.Route{{Method: "GET", Path: "/healthz", Roles: httpd.Anyone}, {Method: "GET", Path: "/readyz", Roles: httpd.Anyone}})
 }
 

@@ -24,7 +24,7 @@ func TestReferenceListsEveryRoute(t *testing.T) {
 	slices.Sort(documented)
 	documented = slices.Compact(documented)
 	there := []string{"GET /healthz", "GET /readyz"} // the HTTP server's own
-	for _, r := range slices.Concat(LedgerRoutes(nil, nil, nil, home.Reach{}), UnreadableRoutes(nil, nil, nil, nil), OriginRoutes(nil, nil, nil, nil), QuarantineRoutes(nil), DescriptionRoutes()) {
+	for _, r := range slices.Concat(LedgerRoutes(nil, nil, nil, home.Reach{}), UnreadableRoutes(nil, nil, nil, nil, nil), OriginRoutes(nil, nil, nil, nil), QuarantineRoutes(nil), DescriptionRoutes()) {
 		there = append(there, r.Method+" "+r.Path)
 	}
 	slices.Sort(there)

@@ -103,7 +103,8 @@ func TestMovedKeyIsRefused(t *testing.T) {
 	}
 	a = s.Do("GET", "/v1/ledger/stats", "", "")
 	if !strings.HasPrefix(a.Body, `{"ledger_id":"`) || !strings.Contains(a.Body, `","shard":"A","shards":["A","B"],"shards_version":1,"entries":{`) ||
-		!strings.Contains(a.Body, `"moved":1`) || !strings.Contains(a.Body, `"durabilities":["local"]`) {
+		!strings.Contains(a.Body, `"moved":1`) || !strings.Contains(a.Body, `"durabilities":["local"]`) ||
+		!strings.Contains(a.Body, `"max_result_bytes":1048576`) {
 		t.Errorf("stats: %s", a.Body)
 	}
 }

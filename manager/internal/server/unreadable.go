@@ -3,12 +3,14 @@ package server
 import (
 	"encoding/base64"
 	"errors"
+	"slices"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
@@ -16,15 +18,18 @@ import (
 // RecordCheck reads a record as unread.Finder's Check does, if it is of a collection that the check knows.
 type RecordCheck func(tx store.Tx, c store.Collection, key string) (known bool, err error)
 
-// UnreadableRoutes are operators' calls about records that cannot be read. The queue
-// and the ledger must be on st. Records that more knows are listed
+// UnreadableRoutes are operators' calls about records that cannot be read. The ledger, the queue and the schedules must be on
+// st. Records that more knows are listed
 // once they were met, and are not deleted by themselves.
-func UnreadableRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue, t *unread.Tracker, more ...RecordCheck) []httpd.Route {
-	h := &unreadableHandlers{ledger: l, queue: q, finder: unread.Finder{
-		Store: st, Tracker: t, Places: append(ledger.Places(), jobs.Places()...),
+func UnreadableRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue, s *schedules.Schedules, t *unread.Tracker, more ...RecordCheck) []httpd.Route {
+	h := &unreadableHandlers{ledger: l, queue: q, schedules: s, finder: unread.Finder{
+		Store: st, Tracker: t, Places: slices.Concat(ledger.Places(), jobs.Places(), schedules.Places()),
 		Check: func(tx store.Tx, c store.Collection, key string) error {
-			if c == ledger.Collection {
+			switch c {
+			case ledger.Collection:
 				return ledger.CheckStored(tx, key)
+			case schedules.Collection:
+				return schedules.CheckStored(tx, key)
 			}
 			for _, check := range more {
 				if known, err := check(tx, c, key); known {
@@ -41,9 +46,10 @@ func UnreadableRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue, t *unread
 }
 
 type unreadableHandlers struct {
-	ledger *ledger.Ledger
-	queue  *jobs.Queue
-	finder unread.Finder
+	ledger    *ledger.Ledger
+	queue     *jobs.Queue
+	schedules *schedules.Schedules
+	finder    unread.Finder
 }
 
 func (h *unreadableHandlers) list(r *httpd.Request, w *httpd.Response) {
@@ -91,8 +97,10 @@ func (h *unreadableHandlers) delete(r *httpd.Request, w *httpd.Response) {
 		u, err = h.ledger.DeleteUnreadable(r.Context(), string(key))
 	case jobs.Owns(c):
 		u, err = h.queue.DeleteUnreadable(r.Context(), c, string(key))
+	case c == schedules.Collection:
+		u, err = h.schedules.DeleteUnreadable(r.Context(), string(key))
 	default:
-		err = &api.FieldError{Field: "collection", Value: httpd.Clip(string(c)), Allowed: "must be one of the ledger or the queue; no record of a log is deleted by itself"}
+		err = &api.FieldError{Field: "collection", Value: httpd.Clip(string(c)), Allowed: "must be one of the ledger, the queue or the schedules; no record of a log is deleted by itself"}
 	}
 	if errors.Is(err, unread.ErrReadable) {
 		detail := "the record can be read; it was not deleted"

@@ -12,6 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
+	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
@@ -32,6 +33,10 @@ func TestOnlyAdministratorsDeleteUnreadableRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Close()
+	timed, err := schedules.New(st, q, schedules.Options{Unreadable: tracker})
+	if err != nil {
+		t.Fatal(err)
+	}
 	// Keys may hold anything, and sort keys what an edit from outside left there.
 	odd := "odd\xff\x00\"key"
 	err = st.Update(t.Context(), func(tx store.Tx) error {
@@ -46,13 +51,16 @@ func TestOnlyAdministratorsDeleteUnreadableRecords(t *testing.T) {
 		if err := tx.Put("job_control", "paused", []byte{99}); err != nil {
 			return err
 		}
+		if err := tx.Put("schedules", "nightly", []byte{99}, store.Entry{Index: "name", SortKey: "nightly"}); err != nil {
+			return err
+		}
 		return tx.Put("ledger", "1:sbad", []byte{99}, store.Entry{Index: "pending", SortKey: ""})
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := newSite(t, siteOptions{store: st, server: Options{Options: httpd.Options{Auth: auth}, Unreadable: tracker}, routes: append(
-		UnreadableRoutes(st, l, q, tracker), JobRoutes(l, q)...)})
+		UnreadableRoutes(st, l, q, timed, tracker), JobRoutes(l, q)...)})
 	as := func(token, method, target, body string) httpdtest.Answer {
 		return s.Do(method, target, "application/json", body, "authorization", "Bearer "+token)
 	}
@@ -80,14 +88,14 @@ func TestOnlyAdministratorsDeleteUnreadableRecords(t *testing.T) {
 		}
 		return found
 	}
-	if found := list(); len(found) != 3 {
+	if found := list(); len(found) != 4 {
 		t.Errorf("found %q", found)
 	}
 	if a := as(gate, "POST", "/v1/functions/f/pause", ""); a.Status != 500 || !strings.Contains(a.Body, `"code":"record-unreadable"`) || !strings.Contains(a.Body, "paused") {
 		t.Errorf("pause: %d %s", a.Status, a.Body)
 	}
 	found := list() // that one is known now
-	for _, want := range []string{"ledger 1:sbad", "jobs bad", "jobs " + odd, "job_control paused"} {
+	for _, want := range []string{"ledger 1:sbad", "jobs bad", "jobs " + odd, "job_control paused", "schedules nightly"} {
 		if found[want] == "" {
 			t.Errorf("%q is not found among %q", want, found)
 		}
@@ -109,6 +117,7 @@ func TestOnlyAdministratorsDeleteUnreadableRecords(t *testing.T) {
 	remove(gate, 403, "jobs", id("bad"))
 	remove(admin, 404, "jobs", id("none"))
 	remove(admin, 404, "ledger", id("1:snone"))
+	remove(admin, 404, "schedules", id("none"))
 	remove(admin, 400, "nowhere", id("bad"))
 	remove(admin, 400, "jobs", "!")
 	remove(admin, 400, "jobs", id(strings.Repeat("k", store.MaxKeyBytes+1)))
@@ -121,7 +130,7 @@ func TestOnlyAdministratorsDeleteUnreadableRecords(t *testing.T) {
 		c, _, _ := strings.Cut(name, " ")
 		remove(admin, 200, c, id)
 	}
-	if n := strings.Count(s.log.String(), `msg="unreadable record deleted by an administrator"`); n != 4 {
+	if n := strings.Count(s.log.String(), `msg="unreadable record deleted by an administrator"`); n != 5 {
 		t.Errorf("%d deletions are audited: %s", n, s.log)
 	}
 	if found := list(); len(found) != 0 {
@@ -153,7 +162,7 @@ func TestUnreadableLogRecordsAreListed(t *testing.T) {
 		return storelogs.Owns(c), storelogs.CheckStored(tx, c, key)
 	}
 	s := newSite(t, siteOptions{store: st, server: Options{Unreadable: tracker},
-		routes: append(UnreadableRoutes(st, nil, nil, tracker, check), LogRoutes(engine)...)})
+		routes: append(UnreadableRoutes(st, nil, nil, nil, tracker, check), LogRoutes(engine)...)})
 	s.want("201 ...", "PUT", "/v1/logs/l", "")
 	s.want("201 ...", "POST", "/v1/logs/l/entries", `{"payload":"eA=="}`)
 	if err := st.Update(t.Context(), func(tx store.Tx) error {

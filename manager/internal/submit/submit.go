@@ -1,4 +1,4 @@
-// Package submit takes jobs from clients that repeat their calls. With an idempotency key
+// Package submit takes jobs and events from clients that repeat their calls. With an idempotency key
 // a submission is one transaction: it reserves the key in the ledger, enqueues, and records the
 // answer, so that all of it happens or nothing. A repetition within the window, from anywhere, gets
 // the recorded answer, and nothing is enqueued again. A refusal is recorded as well, as a rejection.
@@ -42,7 +42,8 @@ type Answer struct {
 	Status      int
 	ContentType string // api.ContentTypeJSON unless it is the answer to a repetition
 	Body        []byte
-	// Outcome is what the queue did; nil if the answer is Replayed, the recorded one to an earlier call.
+	// Outcome is what the queue did with a job; nil if the answer is Replayed, the recorded one to an earlier call, and for
+	// an event.
 	Outcome  *jobs.Outcome
 	Replayed bool
 }
@@ -54,14 +55,22 @@ type Encoder struct {
 	// Outcome is the answer to a submission. Its body must be small, because the ledger records it. whole: the caller may
 	// see all of the job.
 	Outcome func(out *jobs.Outcome, whole bool) (status int, body []byte)
+	// Sent is the answer to an event that was sent. Its body must be small, too.
+	Sent func(event string, outs []jobs.Outcome) (status int, body []byte)
 }
 
-// jobScope begins the scopes of submissions in the ledger; the caller's identity follows.
-const jobScope = "POST:/v1/jobs"
+// jobScope begins the scopes of submissions in the ledger, and eventScope those of events, where the event's name is
+// next; the caller's identity follows.
+const (
+	jobScope   = "POST:/v1/jobs"
+	eventScope = "POST:/v1/events/"
+)
 
-// InScope reports whether an entry of the ledger with this scope is of a submission. Its caller
+// InScope reports whether an entry of the ledger with this scope is of a submission or an event. Its caller
 // chose this manager, whichever shard owns the key.
-func InScope(scope string) bool { return strings.HasPrefix(scope, jobScope) }
+func InScope(scope string) bool {
+	return strings.HasPrefix(scope, jobScope) || strings.HasPrefix(scope, eventScope)
+}
 
 // Submitter submits to a queue. All methods are safe for concurrent use.
 type Submitter struct {
@@ -100,23 +109,59 @@ func (s *Submitter) made(c *Call, out *jobs.Outcome) Answer {
 	return a
 }
 
+// Event sends an event: it enqueues a job for each function that subscribes to it, in one transaction. With a key, a
+// repetition is answered with the jobs of the first call, whatever subscribes by then. No refusal is recorded.
+// The error is ErrPending, ErrNotRecorded, or one of the ledger, the queue or the store.
+func (s *Submitter) Event(ctx context.Context, c *Call, name string, p *jobs.PreparedEvent) (Answer, error) {
+	a := &attempt{s: s, call: c, event: p, name: name}
+	run := a.send
+	if c.Key != "" {
+		a.reserve = reservation(c, eventScope+name)
+		run = a.run
+	} else {
+		a.reply.State = api.StateReserved
+	}
+	if err := s.ledger.Update(ctx, run); err != nil {
+		s.queue.Refused(err)
+		return Answer{}, err
+	}
+	return a.answer()
+}
+
 // attempt is a submission with a key: a call that reserves the key, enqueues, and records the answer.
 type attempt struct {
 	s       *Submitter
 	call    *Call
 	job     *jobs.Prepared
+	event   *jobs.PreparedEvent // instead of job
+	name    string              // of the event
 	reserve *api.ReserveRequest
 
 	reply   ledger.Reply
 	out     jobs.Outcome
+	sent    []jobs.Outcome // of an event
 	made    Answer
 	refused error
 }
 
 func (s *Submitter) newAttempt(c *Call, p *jobs.Prepared) *attempt {
-	return &attempt{s: s, call: c, job: p, reserve: &api.ReserveRequest{
-		Key: c.Key, Scope: jobScope + identity(c.Credentials), Fingerprint: fingerprint(c.Body), Token: randomToken(),
-	}}
+	return &attempt{s: s, call: c, job: p, reserve: reservation(c, jobScope)}
+}
+
+// reservation reserves the key of a call in a scope of its caller's.
+func reservation(c *Call, scope string) *api.ReserveRequest {
+	return &api.ReserveRequest{
+		Key: c.Key, Scope: scope + identity(c.Credentials), Fingerprint: fingerprint(c.Body), Token: randomToken(),
+	}
+}
+
+// send enqueues the jobs of an event.
+func (a *attempt) send(tx *ledger.Tx) (err error) {
+	a.made = Answer{ContentType: api.ContentTypeJSON}
+	if a.sent, err = a.s.queue.SendTx(tx, a.event); err == nil {
+		a.made.Status, a.made.Body = a.s.encode.Sent(a.name, a.sent)
+	}
+	return err
 }
 
 // run makes the attempt in a transaction, which must be undone if it fails. It may be called again.
@@ -124,6 +169,12 @@ func (a *attempt) run(tx *ledger.Tx) (err error) {
 	a.made, a.refused = Answer{}, nil
 	if a.reply, err = tx.Reserve(a.reserve); err != nil || a.reply.State != api.StateReserved {
 		return err
+	}
+	if a.event != nil {
+		if err := a.send(tx); err != nil {
+			return err
+		}
+		return a.record(tx.Commit, &a.made, "")
 	}
 	if a.out, a.refused = a.s.queue.EnqueueTx(tx, a.job); a.refused == nil {
 		a.made = a.s.made(a.call, &a.out)
@@ -146,7 +197,12 @@ func (a *attempt) answer() (Answer, error) {
 	case a.refused != nil:
 		return Answer{}, a.refused
 	}
-	a.s.queue.Committed(a.out)
+	if a.event == nil {
+		a.s.queue.Committed(a.out)
+	}
+	for _, out := range a.sent {
+		a.s.queue.Committed(out)
+	}
 	return a.made, nil
 }
 

@@ -16,7 +16,7 @@ import (
 const jobsPerPage, functionsPerPage = 50, 50
 
 // jobStates are the states of the lists, in the order of the tabs.
-var jobStates = []string{"queued", "scheduled", "active", "failed", "replayed", "cancelled", "complete"}
+var jobStates = []string{"queued", "scheduled", "active", "failed", "replayed", "cancelled", "expired", "complete"}
 
 // jobsPage is all that is about jobs in general: the functions, the jobs of one or of a state, and the search.
 func (u *UI) jobsPage(v *visit) error {

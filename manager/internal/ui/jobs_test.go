@@ -64,7 +64,7 @@ func TestFunctionsShowAgesAndRoom(t *testing.T) {
 // The page of a job lists the errors of its attempts.
 func TestJobPageListsTheErrorsOfAttempts(t *testing.T) {
 	s := newSite(t, siteOptions{})
-	j := s.enqueue(jobs.Submission{Function: "f"})
+	j := s.enqueue(jobs.Submission{Function: "f", Event: "paper.out", Timeout: 90 * time.Second, ExpiresIn: time.Hour, DeadIfExpired: true})
 	now := time.Duration(0)
 	for _, why := range []string{"no paper", nasty} {
 		got, err := s.queue.Claim(t.Context(), jobs.ClaimRequest{Worker: "printer"})
@@ -76,6 +76,11 @@ func TestJobPageListsTheErrorsOfAttempts(t *testing.T) {
 		}
 	}
 	a := s.get("/ui/jobs/" + j.ID)
+	for _, fact := range []string{"<dt>Expires</dt>", ", as a dead letter", "<dt>Longest attempt</dt><dd>1 minute", "<dt>Event</dt><dd><bdi>paper.out"} {
+		if !strings.Contains(a.body, fact) {
+			t.Errorf("the page lacks %s: %s", fact, a.body)
+		}
+	}
 	if a.status != 200 || !strings.Contains(a.body, "Errors of its attempts") || !strings.Contains(a.body, "no paper") || strings.Count(a.body, "printer") != 2 ||
 		strings.Contains(a.body, "<script>alert") {
 		t.Errorf("status %d: %s", a.status, a.body)
@@ -164,7 +169,7 @@ func TestJobActions(t *testing.T) {
 	}
 
 	dead := s.fail("g", "order-1", "the mail server said no")
-	if a := s.get("/ui/jobs?function=g&state=gone"); a.status != 400 || !strings.Contains(a.body, "cancelled, replayed.") {
+	if a := s.get("/ui/jobs?function=g&state=gone"); a.status != 400 || !strings.Contains(a.body, "cancelled, replayed, expired.") {
 		t.Errorf("an unknown state: %d %s", a.status, a.body)
 	}
 	list := s.get("/ui/jobs?function=g&state=failed")

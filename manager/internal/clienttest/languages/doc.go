@@ -25,6 +25,8 @@
 //	submit         a submission as in the API, and idempotency_key?, traceparent?; the job
 //	submit_batch   {items: [submission]}: [{"job": job, "idempotency_key": key} or {"error": error, "idempotency_key": key}]
 //	submit_wait    a submission: submits, and waits for the job's end; the job
+//	send           {name, payload?, idempotency_key?}: an event; {"event", "jobs": [{"id", "function"}], "replayed"}
+//	subscribe, unsubscribe  {name, function}: null
 //	wait, get      {id}: the job
 //	cancel         {id}: the job
 //	list           {function?, state?, limit?, cursor?}: {"jobs": [job], "cursor": text}

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // patience is how long a test waits for what must happen.
@@ -27,6 +29,7 @@ type language struct {
 	command func() ([]string, error)
 	env     []string
 	lacks   []string // commands that the client does not offer
+	deep    bool     // make test does not install what the driver needs
 }
 
 // goDriver is the environment variable that makes a driver of this test program.
@@ -39,9 +42,16 @@ var languages = []language{
 		env:     []string{goDriver + "=1"},
 		lacks:   []string{"reserve", "commit", "reject", "renew", "release"},
 	},
-	{name: "python", command: python("threads"), env: []string{"PYTHONDONTWRITEBYTECODE=1"}},
-	{name: "python-asyncio", command: python("asyncio"), env: []string{"PYTHONDONTWRITEBYTECODE=1"}},
+	{
+		name:    "typescript",
+		command: program("node", "make test-deep installs it", "../../../../build/typescript/test/driver.js"),
+		deep:    true,
+	},
+	{name: "python", command: python("threads"), env: []string{"PYTHONDONTWRITEBYTECODE=1"}, lacks: eventOps},
+	{name: "python-asyncio", command: python("asyncio"), env: []string{"PYTHONDONTWRITEBYTECODE=1"}, lacks: eventOps},
 }
+
+var eventOps = []string{"send", "subscribe", "unsubscribe"}
 
 func python(kind string) func() ([]string, error) {
 	return program("python3", "make test installs Debian's package python3", filepath.Join("..", "..", "..", "client", "python", "tests", "driver.py"), kind)
@@ -70,6 +80,9 @@ func each(t *testing.T, test func(t *testing.T, l *language)) {
 	t.Parallel()
 	for i := range languages {
 		t.Run(languages[i].name, func(t *testing.T) {
+			if languages[i].deep {
+				deep.Only(t)
+			}
 			t.Parallel()
 			test(t, &languages[i])
 		})

@@ -123,6 +123,13 @@ func jobOf(j *client.Job, err error) (any, error) {
 	return goJob{j, j.Replayed}, err
 }
 
+func sentOf(s *client.Sent, err error) (any, error) {
+	if s == nil {
+		return nil, err
+	}
+	return map[string]any{"event": s.Event, "jobs": s.Jobs, "replayed": s.Replayed}, err
+}
+
 // goArgs are the members of all commands' arguments.
 type goArgs struct {
 	goSubmission
@@ -203,6 +210,12 @@ func (d *goClient) do(ctx context.Context, op string, raw json.RawMessage) (any,
 		return jobOf(d.c.WaitIdempotent(ctx, a.submission()))
 	case "submit_batch":
 		return d.submitBatch(ctx, a.Items)
+	case "send":
+		return sentOf(d.c.SendIdempotent(ctx, client.Event{Name: a.Name, Payload: a.Payload, IdempotencyKey: a.Idempotency}))
+	case "subscribe":
+		return nil, d.c.Subscribe(ctx, a.Name, a.Function)
+	case "unsubscribe":
+		return nil, d.c.Unsubscribe(ctx, a.Name, a.Function)
 	case "wait":
 		return jobOf(d.c.Wait(ctx, a.ID))
 	case "get":

@@ -124,6 +124,23 @@ var submissions = []call{
 		jobs: 200, seen: map[string]int{"/v1/jobs/batch": 2},
 	},
 	{
+		name: "an event",
+		steps: []step{
+			{op: "subscribe", args: `{"name":"paid","function":"f"}`, want: `{"ok":null}`},
+			{op: "subscribe", args: `{"name":"paid","function":"f"}`, want: `{"ok":null}`},
+			{op: "subscribe", args: `{"name":"paid","function":"g"}`, want: `{"ok":null}`},
+			{op: "unsubscribe", args: `{"name":"paid","function":"g"}`, want: `{"ok":null}`},
+			{
+				faults: lost(cutAfter, "POST /v1/events/paid", 2), op: "send", args: `{"name":"paid","payload":{"n":1},"idempotency_key":"k"}`,
+				want: `{"ok":{"event":"paid","jobs":[{"id":"*","function":"f"}],"replayed":true}}`, keep: map[string]string{"id": "ok.jobs.0.id"},
+			},
+			{op: "get", args: `{"id":"${id}"}`, want: `{"ok":{"function":"f","payload":{"n":1},"event":"paid"}}`},
+			{op: "send", args: `{"name":"nobody"}`, want: `{"ok":{"event":"nobody","jobs":[],"replayed":false}}`},
+			{op: "subscribe", args: `{"name":"no name","function":"f"}`, want: `{"error":{"status":400,"code":"invalid-request","temporary":false}}`},
+		},
+		jobs: 1, seen: map[string]int{"POST /v1/events/paid": 3},
+	},
+	{
 		name: "a manager that starts while it is asked",
 		steps: []step{
 			{do: func(w *world) {

@@ -3,6 +3,7 @@ package jobstest
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -61,7 +62,7 @@ func (p *property) compare(t *rapid.T, got jobs.Job) {
 		token = got.Lease.Token
 	}
 	if got.State != want.state || got.Attempt != want.attempt || got.MaxAttempts != want.max || got.ReplayedAs != want.replayedAs ||
-		got.CancelRequested != want.cancelled || got.Key != want.key || got.Function != want.function || got.Priority != want.priority ||
+		got.CancelRequested != want.cancelled || got.ExpiresAt.IsZero() != (want.expires == 0) || got.DeadIfExpired != want.deadIfExpired || got.Timeout != time.Duration(want.timeout)*time.Hour || got.Key != want.key || got.Function != want.function || got.Priority != want.priority ||
 		string(got.Payload) != want.payload || token != want.token || !got.RunAt.Equal(want.runAt) || !maps.Equal(lsns, want.wal) {
 		t.Fatalf("job %s:\n got %+v\nwant %+v", got.ID, got, *want)
 	}

@@ -15,8 +15,9 @@ import (
 
 // indexes of the collections whose records the tests damage.
 var indexes = map[store.Collection][]string{
-	"jobs":      {"queued", "scheduled", "active", "done", "dead", "function"},
-	"job_locks": {"expiry"},
+	"jobs":       {"queued", "scheduled", "active", "done", "dead", "function", "expires"},
+	"job_locks":  {"expiry"},
+	"job_events": {"name"},
 }
 
 // damages are the ways in which a value may be damaged.

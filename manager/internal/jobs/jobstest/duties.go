@@ -143,8 +143,8 @@ var dutyTests = map[string]func(*env){
 		}
 		e.job(jobs.Submission{Dedup: dedup(jobs.Dedup{TTL: far})})
 		e.pass(d)
-		if report := e.duties(e.q); report.Expired != 150 {
-			e.Fatalf("report %+v, want 150 expired", report)
+		if report := e.duties(e.q); report.Unlocked != 150 {
+			e.Fatalf("report %+v, want 150 unlocked", report)
 		}
 	},
 	"a queue that has done its work leaves no records": func(e *env) {

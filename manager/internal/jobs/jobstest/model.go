@@ -38,6 +38,23 @@ type modelJob struct {
 	lock              string
 	wal               map[string]jobs.LSN
 	err               string
+	expires           int // the hour; 0 for never
+	deadIfExpired     bool
+	timeout, deadline int // hours
+}
+
+// over reports whether a job is terminal, or waits and has expired.
+func (m *model) over(j *modelJob) bool {
+	waits := j.state == jobs.Queued || j.state == jobs.Scheduled
+	return j.state.Terminal() || waits && j.expires > 0 && j.expires <= m.hour
+}
+
+// keyHolder returns the job that holds a key, "" if none.
+func (m *model) keyHolder(key string) string {
+	if j := m.jobs[m.keys[key]]; key != "" && j != nil && !m.over(j) {
+		return j.id
+	}
+	return ""
 }
 
 type modelLock struct {
@@ -80,7 +97,7 @@ func (m *model) submit(s *jobs.Submission) (wantErr string, stands string, dropp
 			return "", holder, true
 		}
 	}
-	if holder := m.keys[s.Key]; s.Key != "" && holder != "" {
+	if holder := m.keyHolder(s.Key); holder != "" {
 		if s.ReturnExisting {
 			return "", holder, false
 		}
@@ -95,6 +112,10 @@ func (m *model) created(s *jobs.Submission, j jobs.Job) {
 		id: j.ID, function: s.Function, key: s.Key, payload: string(s.Payload), priority: s.Priority, state: jobs.Queued,
 		max: s.MaxAttempts, runAt: j.RunAt, dedup: s.Dedup, wal: map[string]jobs.LSN{},
 	}
+	if s.ExpiresIn > 0 {
+		mj.expires, mj.deadIfExpired = m.hour+int(s.ExpiresIn/time.Hour), s.DeadIfExpired
+	}
+	mj.timeout = int(s.Timeout / time.Hour)
 	if s.Delay > 0 {
 		mj.state, mj.dueHour = jobs.Scheduled, m.hour+int(s.Delay/time.Hour)
 	}
@@ -113,7 +134,7 @@ func (m *model) created(s *jobs.Submission, j jobs.Job) {
 
 // locker returns the job that holds a lock, "" if none.
 func (m *model) locker(lock string) string {
-	if l := m.locks[lock]; l != nil && l.until > m.hour {
+	if l := m.locks[lock]; l != nil && l.until > m.hour && !m.over(m.jobs[l.holder]) {
 		return l.holder
 	}
 	return ""
@@ -147,7 +168,7 @@ func (m *model) end(j *modelJob, s jobs.State) string {
 	m.dropLock(j)
 	duplicates := j.duplicates
 	j.state, j.token, j.duplicates = s, "", false
-	if !duplicates || s == jobs.Cancelled && !j.cancelled || j.dedup == nil || !j.dedup.RescheduleOnce {
+	if !duplicates || s == jobs.Cancelled && !j.cancelled || j.dedup == nil || !j.dedup.RescheduleOnce || j.expires > 0 && j.expires <= m.hour {
 		return ""
 	}
 	if holder := m.locker(j.lock); holder != "" {
@@ -180,11 +201,22 @@ func (m *model) end(j *modelJob, s jobs.State) string {
 	return id
 }
 
-// due does what the queue must do before a claim. It returns the runs that
-// follow from jobs that failed.
-func (m *model) due() (follow []string) {
+func (m *model) expire(j *modelJob) {
+	j.lastToken, j.duplicates = "", false
+	if j.deadIfExpired {
+		m.end(j, jobs.Failed)
+	} else {
+		m.end(j, jobs.Expired)
+	}
+}
+
+// due does what the queue must do before a claim. It returns the jobs whose run_at is new: runs that follow from jobs that
+// failed, and jobs that wait after a timeout.
+func (m *model) due() (moved []string) {
 	for _, j := range m.sorted(nil) {
 		switch {
+		case m.over(j) && !j.state.Terminal():
+			m.expire(j)
 		case j.state == jobs.Scheduled && j.dueHour <= m.hour:
 			j.state = jobs.Queued
 		case j.state == jobs.Active && j.dueHour <= m.hour:
@@ -192,18 +224,25 @@ func (m *model) due() (follow []string) {
 			switch {
 			case j.cancelled:
 				if id := m.end(j, jobs.Cancelled); id != "" {
-					follow = append(follow, id)
+					moved = append(moved, id)
 				}
 			case j.attempt >= j.max:
 				if id := m.end(j, jobs.Failed); id != "" {
-					follow = append(follow, id)
+					moved = append(moved, id)
 				}
+			case j.expires > 0 && j.expires <= m.hour:
+				m.expire(j)
+			case j.timeout > 0 && j.deadline <= m.hour:
+				// It waits for the backoff, which ends before the clock's next step.
+				j.state, j.token, j.dueHour = jobs.Scheduled, "", m.hour+1
+				moved = append(moved, j.id)
+				m.holdLock(j, 1)
 			default:
 				j.state, j.token = jobs.Queued, ""
 			}
 		}
 	}
-	return follow
+	return moved
 }
 
 // sorted returns the jobs that f accepts in the order of claims.
@@ -230,6 +269,10 @@ func (m *model) claimable(functions []string) []*modelJob {
 func (m *model) claimed(j *modelJob, leaseHours int, token string) {
 	j.state, j.token, j.lastToken, j.dueHour = jobs.Active, token, "", m.hour+leaseHours
 	j.attempt++
+	if j.timeout > 0 {
+		j.deadline = m.hour + j.timeout
+		j.dueHour = min(j.dueHour, j.deadline)
+	}
 	if j.dedup != nil && j.dedup.Strategy != jobs.UntilExecuted {
 		m.dropLock(j)
 	}

@@ -41,7 +41,7 @@ func testProperty(t *testing.T, e Engine) {
 		defer own.end() // not at the end of all runs
 		clock := new(clock)
 		in := clock.move(e.Open(own))
-		q, err := jobs.New(in.Store, jobs.Options{Lease: time.Hour, DedupTTL: 2 * time.Hour, RetainFor: 8000 * time.Hour, DeadFor: 8000 * time.Hour})
+		q, err := jobs.New(in.Store, jobs.Options{Lease: time.Hour, BackoffBase: time.Hour, BackoffMax: time.Hour, DedupTTL: 2 * time.Hour, RetainFor: 8000 * time.Hour, DeadFor: 8000 * time.Hour})
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -139,6 +139,13 @@ func (p *property) submit(t *rapid.T) {
 	}
 	if rapid.IntRange(0, 3).Draw(t, "delayed") == 0 {
 		s.Delay = time.Duration(p.hours(t, "delay")) * time.Hour
+	}
+	if rapid.IntRange(0, 3).Draw(t, "expires") == 0 {
+		s.ExpiresIn = s.Delay + time.Duration(p.hours(t, "expiry"))*time.Hour
+		s.DeadIfExpired = rapid.Bool().Draw(t, "dead if expired")
+	}
+	if rapid.IntRange(0, 3).Draw(t, "timeout") == 0 {
+		s.Timeout = time.Duration(p.hours(t, "timeout")) * time.Hour
 	}
 	s.ReturnExisting = s.Key != "" && rapid.Bool().Draw(t, "return_existing")
 	if rapid.Bool().Draw(t, "dedup") {
@@ -272,11 +279,17 @@ func (p *property) heartbeat(t *rapid.T) {
 	}
 	hours := p.hours(t, "lease")
 	beat, err := p.q.Heartbeat(p.ctx, j.id, j.token, time.Duration(hours)*time.Hour, nil)
+	if j.timeout > 0 && j.deadline <= p.m.hour {
+		p.wantErr("heartbeat after the timeout", err, "fenced")
+		return
+	}
 	p.wantErr("heartbeat", err, "")
 	if beat.Cancelled != j.cancelled {
 		t.Fatalf("heartbeat: %+v, want cancelled %v", beat, j.cancelled)
 	}
-	j.dueHour = p.m.hour + hours
+	if j.dueHour = p.m.hour + hours; j.timeout > 0 {
+		j.dueHour = min(j.dueHour, j.deadline)
+	}
 }
 
 func (p *property) workerRetry(t *rapid.T) {
@@ -330,8 +343,8 @@ func (p *property) operatorRetry(t *rapid.T) {
 	}
 	want := ""
 	switch j.state {
-	case jobs.Failed, jobs.Cancelled:
-		if holder := cmp.Or(p.m.locker(j.lock), p.m.keys[j.key]); holder != "" {
+	case jobs.Failed, jobs.Cancelled, jobs.Expired:
+		if holder := cmp.Or(p.m.locker(j.lock), p.m.keyHolder(j.key)); holder != "" {
 			want = "duplicate " + holder
 		}
 	case jobs.Scheduled:
@@ -349,7 +362,9 @@ func (p *property) operatorRetry(t *rapid.T) {
 			p.m.keys[j.key] = j.id
 		}
 	}
-	j.lastToken = ""
+	if j.lastToken = ""; j.expires <= p.m.hour+hours {
+		j.expires, j.deadIfExpired = 0, false
+	}
 	p.requeued(j, hours, got)
 }
 
@@ -408,7 +423,7 @@ func (p *property) replay(t *rapid.T) {
 	if j == nil {
 		return
 	}
-	s := jobs.Submission{Function: j.function, Payload: []byte(j.payload), Key: j.key, Priority: j.priority, MaxAttempts: j.max, Dedup: j.dedup}
+	s := jobs.Submission{Function: j.function, Payload: []byte(j.payload), Key: j.key, Priority: j.priority, MaxAttempts: j.max, Dedup: j.dedup, Timeout: time.Duration(j.timeout) * time.Hour}
 	for _, db := range slices.Sorted(maps.Keys(j.wal)) {
 		s.WALLocations = append(s.WALLocations, jobs.WALLocation{Database: db, LSN: j.wal[db]})
 	}

@@ -72,6 +72,8 @@ func Run(t *testing.T, e Engine) {
 		{"pause", false, pauseTests},
 		{"dead letters", false, deadTests},
 		{"actions", false, actionTests},
+		{"deadlines", true, deadlineTests},
+		{"events", true, eventTests},
 		{"wait", true, waitTests},
 		{"read", false, readTests},
 		{"duties", false, dutyTests},

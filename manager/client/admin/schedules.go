@@ -1,0 +1,69 @@
+package admin
+
+import (
+	"context"
+	"net/url"
+
+	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/internal/wire"
+)
+
+// PutSchedule makes a schedule, or replaces what it enqueues and when. A schedule that is paused stays so.
+func (c *Client) PutSchedule(ctx context.Context, name string, s ScheduleSpec) (*Schedule, error) {
+	return c.schedule(ctx, wire.Call{Method: "PUT", Path: schedulePath(name), Body: s})
+}
+
+// Schedule returns a schedule.
+func (c *Client) Schedule(ctx context.Context, name string) (*Schedule, error) {
+	return c.schedule(ctx, wire.Call{Method: "GET", Path: schedulePath(name)})
+}
+
+// Schedules returns one page of schedules, in order of their names and without payloads. Limit: 1 to 1000, 100 when 0.
+func (c *Client) Schedules(ctx context.Context, limit int, cursor string) (*SchedulePage, error) {
+	var page SchedulePage
+	call := wire.Call{Method: "GET", Path: "/v1/schedules" + wire.PageQuery(url.Values{}, limit, cursor)}
+	if _, err := c.do(ctx, call, &page); err != nil {
+		return nil, err
+	}
+	if page.Schedules == nil {
+		return nil, call.NotOurs("no list of schedules")
+	}
+	return &page, nil
+}
+
+// DeleteSchedule removes a schedule. Its jobs stay. When an answer is lost and the call repeated it may say that the
+// schedule is not there: then it was deleted.
+func (c *Client) DeleteSchedule(ctx context.Context, name string) error {
+	_, err := c.do(ctx, wire.Call{Method: "DELETE", Path: schedulePath(name)}, nil)
+	return err
+}
+
+// PauseSchedule stops a schedule.
+func (c *Client) PauseSchedule(ctx context.Context, name string) (*Schedule, error) {
+	return c.schedule(ctx, wire.Call{Method: "POST", Path: schedulePath(name) + "/pause", Body: struct{}{}})
+}
+
+// ResumeSchedule starts a paused schedule again, with the first instant from now on.
+func (c *Client) ResumeSchedule(ctx context.Context, name string) (*Schedule, error) {
+	return c.schedule(ctx, wire.Call{Method: "POST", Path: schedulePath(name) + "/resume", Body: struct{}{}})
+}
+
+// RunSchedule enqueues a schedule's job now. Without a key it is not repeated: after a lost answer there may be a job.
+// All calls with the same idempotency key enqueue one.
+func (c *Client) RunSchedule(ctx context.Context, name, key string) (*client.Job, error) {
+	return c.job(ctx, wire.Call{Method: "POST", Path: schedulePath(name) + "/run", Body: struct{}{}, Key: key, Once: key == ""})
+}
+
+// schedule makes a call whose answer is a schedule.
+func (c *Client) schedule(ctx context.Context, call wire.Call) (*Schedule, error) {
+	var s Schedule
+	if _, err := c.do(ctx, call, &s); err != nil {
+		return nil, err
+	}
+	if s.Name == "" || s.Cron == "" {
+		return nil, call.NotOurs("no schedule")
+	}
+	return &s, nil
+}
+
+func schedulePath(name string) string { return "/v1/schedules/" + url.PathEscape(name) }

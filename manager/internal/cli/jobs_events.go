@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"context"
+	"flag"
+	"fmt"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/internal/settings"
+)
+
+func (c *operatorCall) sendFlags(fs *flag.FlagSet) {
+	f := &c.submission
+	fs.StringVar(&f.payloadFile, "payload-file", "", "`file` with the payload, - for standard input")
+	fs.StringVar(&f.IdempotencyKey, "idempotency-key", "", "`key` of the call: the same event with it is sent once, however often the call is made (default: a new one)")
+}
+
+// jobsSend sends an event and prints its jobs.
+func jobsSend(ctx context.Context, c *operatorCall) error {
+	e := client.Event{Name: c.args[0], IdempotencyKey: c.submission.IdempotencyKey}
+	if e.IdempotencyKey != "" {
+		if err := api.ValidateKey(e.IdempotencyKey); err != nil {
+			return settings.Usagef("send: --idempotency-key: %v", err)
+		}
+	}
+	payload, err := c.payload("send")
+	if err != nil {
+		return err
+	}
+	if payload != nil {
+		e.Payload = payload
+	}
+	sent, err := c.client.SendIdempotent(ctx, e)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(sent)
+	}
+	if len(sent.Jobs) == 0 {
+		fmt.Fprintf(c.out, "no function subscribes to %s\n", printable(e.Name))
+		return nil
+	}
+	rows := [][]string{{"ID", "FUNCTION"}}
+	for _, j := range sent.Jobs {
+		rows = append(rows, []string{j.ID, j.Function})
+	}
+	return c.printTable(rows, "")
+}
+
+func jobsEvents(ctx context.Context, c *operatorCall) error {
+	page, err := c.admin.Events(ctx, c.limit, c.cursor)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(page)
+	}
+	rows := [][]string{{"EVENT", "FUNCTION", "SINCE"}}
+	for _, e := range page.Events {
+		for _, s := range e.Subscriptions {
+			rows = append(rows, []string{e.Name, s.Function, stamp(s.Since)})
+		}
+	}
+	return c.printTable(rows, page.Cursor)
+}
+
+func jobsSubscribe(ctx context.Context, c *operatorCall) error {
+	return c.subscription(ctx, "subscribes to", c.client.Subscribe)
+}
+
+func jobsUnsubscribe(ctx context.Context, c *operatorCall) error {
+	return c.subscription(ctx, "does not subscribe to", c.client.Unsubscribe)
+}
+
+func (c *operatorCall) subscription(ctx context.Context, now string, call func(ctx context.Context, event, function string) error) error {
+	event, function := c.args[0], c.args[1]
+	if err := call(ctx, event, function); err != nil || c.json {
+		return err
+	}
+	fmt.Fprintf(c.out, "%s %s %s\n", printable(function), now, printable(event))
+	return nil
+}

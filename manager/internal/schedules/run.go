@@ -1,0 +1,226 @@
+package schedules
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+const (
+	// duePage is how many schedules a round reads at a time, and atOnce how many transactions it makes at the same time.
+	duePage, atOnce = 256, 16
+	// retryAfter is the pause after a round with an error.
+	retryAfter = time.Second
+)
+
+// Run enqueues the jobs of all instants until ctx ends: immediately, whenever an instant is due, and at least every
+// Options.Interval. It passes errors to report, and the next round tries again. Several managers of one store may all run
+// it.
+func (s *Schedules) Run(ctx context.Context, report func(error)) {
+	changed := s.store.Watch(topic)
+	defer changed.Stop()
+	for {
+		pause, err := s.RunDue(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			report(err)
+			pause = retryAfter
+		}
+		t := time.NewTimer(min(pause, s.opt.Interval))
+		select {
+		case <-t.C:
+		case <-changed.C():
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}
+
+// RunDue decides all instants that are due, and returns how long it is until the next one. The error is that of one
+// schedule; the others are decided nevertheless. Schedules that cannot be read are passed by.
+func (s *Schedules) RunDue(ctx context.Context) (untilNext time.Duration, err error) {
+	var after *store.Hit
+	for {
+		hits, pause, failed := s.due(ctx, after)
+		if failed != nil {
+			return 0, failed
+		}
+		if len(hits) == 0 {
+			return pause, err
+		}
+		after = &store.Hit{SortKey: hits[len(hits)-1].SortKey, Key: hits[len(hits)-1].Key}
+		// Managers that wake up at the same instant begin with different schedules.
+		rand.Shuffle(len(hits), func(i, j int) { hits[i], hits[j] = hits[j], hits[i] })
+		var group errgroup.Group
+		group.SetLimit(atOnce)
+		for _, h := range hits {
+			group.Go(func() error { return s.catchUp(ctx, h.Key) })
+		}
+		if failed := group.Wait(); failed != nil {
+			err = failed
+		}
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// due returns a page of the schedules whose next instant has come, and how long it is until that of another one.
+func (s *Schedules) due(ctx context.Context, after *store.Hit) (hits []store.Hit, untilNext time.Duration, err error) {
+	err = s.store.View(ctx, func(tx store.Tx) error {
+		now := wall(tx)
+		edge := timeKey(now.Add(time.Microsecond))
+		var err error
+		if hits, err = tx.Scan(Collection, idxNext, store.Range{To: edge, After: after, Limit: duePage}); err != nil || len(hits) > 0 {
+			return err
+		}
+		untilNext = s.opt.Interval
+		ahead, err := tx.Scan(Collection, idxNext, store.Range{From: edge, Limit: 1})
+		if err == nil && len(ahead) > 0 {
+			untilNext = max(keyTime(ahead[0].SortKey).Sub(now), time.Millisecond)
+		}
+		return err
+	})
+	return hits, untilNext, err
+}
+
+// catchUp decides the instants of a schedule until none is due.
+func (s *Schedules) catchUp(ctx context.Context, name string) error {
+	for ctx.Err() == nil {
+		more, err := s.decideOne(ctx, name)
+		if s.opt.Unreadable.Met(err) {
+			return nil
+		}
+		if err != nil || !more {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// decideOne decides at most one instant with a job, and those before it that have none. more says that another one may be due.
+func (s *Schedules) decideOne(ctx context.Context, name string) (more bool, err error) {
+	var read []byte
+	var now time.Time
+	err = s.store.View(ctx, func(tx store.Tx) error {
+		now = wall(tx)
+		var err error
+		read, err = tx.Get(Collection, name)
+		return err
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	seen, err := decode(name, read)
+	if err != nil || seen.Next.IsZero() || seen.Next.After(now) {
+		return false, err
+	}
+	c, err := seen.calendar()
+	if err != nil {
+		return false, err
+	}
+	d := seen.decide(c, now)
+	var p *jobs.Prepared
+	if !d.instant.IsZero() {
+		if p, err = s.queue.Prepare(seen.submission(d.instant)); err != nil {
+			return false, err
+		}
+	}
+	var out jobs.Outcome
+	var decided, enqueued, overlaps bool
+	err = s.store.Update(ctx, func(tx store.Tx) error {
+		decided, enqueued, overlaps, more = false, false, false, false
+		b, err := tx.Get(Collection, name)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			return nil
+		case err != nil:
+			return err
+		case wall(tx).Before(seen.Next): // the clock was set back
+			return nil
+		case !bytes.Equal(b, read): // another manager decided it, or a caller changed the schedule
+			more = true
+			return nil
+		}
+		next := *seen
+		next.Next = d.next
+		next.MissedInstants += uint64(d.missed)
+		if p != nil && seen.Overlap == OverlapSkip && seen.LastJob != "" {
+			if overlaps, err = jobs.LiveTx(tx, seen.LastJob); err != nil {
+				return err
+			}
+		}
+		if overlaps {
+			next.OverlappedInstants++
+		} else if p != nil {
+			if out, err = s.queue.EnqueueTx(tx, p); err != nil {
+				return err
+			}
+			next.Last, next.LastJob, enqueued = d.instant, out.Job.ID, true
+		}
+		decided, more = true, true
+		return next.save(tx)
+	})
+	if err != nil {
+		s.queue.Refused(err)
+		return false, err
+	}
+	if enqueued {
+		s.queue.Committed(out)
+		s.enqueued.Add(1)
+	}
+	if overlaps {
+		s.overlap.Add(1)
+	}
+	if decided {
+		s.missed.Add(int64(d.missed))
+	}
+	return more, nil
+}
+
+// Counters count what this manager decided.
+type Counters struct{ Enqueued, Missed, Overlapped int64 }
+
+// Counters returns the counters since New.
+func (s *Schedules) Counters() Counters {
+	return Counters{s.enqueued.Load(), s.missed.Load(), s.overlap.Load()}
+}
+
+// Depth is how many schedules there are, and for how long the instant that is due and waits longest has waited, 0 if none
+// is.
+type Depth struct {
+	Active, Paused int
+	Late           time.Duration
+}
+
+// Depth counts the schedules. Where managers share the store, the counts may be a few seconds old.
+func (s *Schedules) Depth(ctx context.Context) (d Depth, err error) {
+	all, err := s.store.Len(ctx, Collection, "")
+	if err != nil {
+		return d, err
+	}
+	if d.Active, err = s.store.Len(ctx, Collection, idxNext); err != nil {
+		return d, err
+	}
+	d.Paused = max(all-d.Active, 0)
+	err = s.store.View(ctx, func(tx store.Tx) error {
+		hits, err := tx.Scan(Collection, idxNext, store.Range{Limit: 1})
+		if d.Late = 0; err == nil && len(hits) > 0 {
+			d.Late = max(wall(tx).Sub(keyTime(hits[0].SortKey)), 0)
+		}
+		return err
+	})
+	return d, err
+}

@@ -1,0 +1,191 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+
+	"github.com/oncegate/oncegate/manager/api/schema"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/schedules"
+	"github.com/oncegate/oncegate/manager/internal/submit"
+)
+
+// ScheduleRoutes are operators' calls on the schedules of a queue. The ledger, the queue and the schedules must be on the
+// same store.
+func ScheduleRoutes(l *ledger.Ledger, q *jobs.Queue, s *schedules.Schedules) []httpd.Route {
+	h := &scheduleHandlers{schedules: s, queue: q, submitter: submit.New(l, q, submissions)}
+	return []httpd.Route{
+		{Method: "GET", Path: "/v1/schedules", Roles: readers, Handle: h.answers(h.list)},
+		{Method: "PUT", Path: "/v1/schedules/{name}", Roles: readers, Handle: h.answers(h.put)},
+		{Method: "GET", Path: "/v1/schedules/{name}", Roles: readers, Handle: h.answers(h.get)},
+		{Method: "DELETE", Path: "/v1/schedules/{name}", Roles: readers, Handle: h.answers(h.delete)},
+		{Method: "POST", Path: "/v1/schedules/{name}/pause", Roles: readers, Handle: h.answers(h.change("paused", s.Pause))},
+		{Method: "POST", Path: "/v1/schedules/{name}/resume", Roles: readers, Handle: h.answers(h.change("resumed", s.Resume))},
+		{Method: "POST", Path: "/v1/schedules/{name}/run", Roles: readers, Handle: h.answers(h.run)},
+	}
+}
+
+type scheduleHandlers struct {
+	schedules *schedules.Schedules
+	queue     *jobs.Queue
+	submitter *submit.Submitter
+}
+
+// answers is a handler that answers with the error of handle, if there is one.
+func (h *scheduleHandlers) answers(handle func(*httpd.Request, *httpd.Response) error) httpd.Handler {
+	return func(r *httpd.Request, w *httpd.Response) {
+		if err := handle(r, w); err != nil {
+			r.Error(w, err)
+		}
+	}
+}
+
+func (h *scheduleHandlers) put(r *httpd.Request, w *httpd.Response) error {
+	if err := r.JSONOnly(); err != nil {
+		return err
+	}
+	var in schema.ScheduleSpec
+	if err := schema.Parse(r.Body, &in); err != nil {
+		return err
+	}
+	spec := schedules.Spec{
+		Cron: in.Cron, TimeZone: in.TimeZone, Function: in.Function, Priority: in.Priority, MaxAttempts: in.MaxAttempts,
+	}
+	if in.Payload != nil {
+		spec.Payload = in.Payload.(json.RawMessage)
+	}
+	var err error
+	if spec.Missed, err = schedules.ParseMissed(in.Missed); err != nil {
+		return err
+	}
+	if spec.Overlap, err = schedules.ParseOverlap(in.Overlap); err != nil {
+		return err
+	}
+	s, created, err := h.schedules.Put(r.Context(), r.Param(0), spec)
+	if err != nil {
+		return err
+	}
+	auditSchedule(r, "put", &s)
+	h.one(w, &s)
+	if created {
+		w.Status = 201
+	}
+	return nil
+}
+
+func (h *scheduleHandlers) get(r *httpd.Request, w *httpd.Response) error {
+	if _, err := r.QueryValues(); err != nil {
+		return err
+	}
+	s, err := h.schedules.Get(r.Context(), r.Param(0))
+	if err == nil {
+		h.one(w, &s)
+	}
+	return err
+}
+
+func (h *scheduleHandlers) list(r *httpd.Request, w *httpd.Response) error {
+	cursor, limit, err := pageOf(r)
+	if err != nil {
+		return err
+	}
+	found, more, err := h.schedules.List(r.Context(), limit, cursor)
+	if err != nil {
+		return err
+	}
+	page := schema.SchedulePage{Schedules: make([]schema.Schedule, len(found)), Cursor: more}
+	for i := range found {
+		page.Schedules[i] = scheduleOf(&found[i])
+	}
+	answer(w, &page)
+	return nil
+}
+
+func (h *scheduleHandlers) delete(r *httpd.Request, w *httpd.Response) error {
+	if _, err := r.QueryValues(); err != nil {
+		return err
+	}
+	s, err := h.schedules.Delete(r.Context(), r.Param(0))
+	if err != nil {
+		return err
+	}
+	auditSchedule(r, "deleted", &s)
+	h.one(w, &s)
+	return nil
+}
+
+// change handles a call without fields that changes a schedule.
+func (h *scheduleHandlers) change(done string, call func(context.Context, string) (schedules.Schedule, error)) func(*httpd.Request, *httpd.Response) error {
+	return func(r *httpd.Request, w *httpd.Response) error {
+		if err := h.nothing(r); err != nil {
+			return err
+		}
+		s, err := call(r.Context(), r.Param(0))
+		if err != nil {
+			return err
+		}
+		auditSchedule(r, done, &s)
+		h.one(w, &s)
+		return nil
+	}
+}
+
+// run submits the schedule's job as the caller might do by itself, with a key of its own.
+func (h *scheduleHandlers) run(r *httpd.Request, w *httpd.Response) error {
+	if err := h.nothing(r); err != nil {
+		return err
+	}
+	name := r.Param(0)
+	s, err := h.schedules.Submission(r.Context(), name)
+	if err != nil {
+		return err
+	}
+	call, err := submission(r)
+	if err != nil {
+		return err
+	}
+	// A repetition gets the recorded answer, also when the schedule was changed meanwhile.
+	call.Body = []byte(`{"schedule":` + strconv.Quote(name) + `}`)
+	span := produce(r, &s, false)
+	p, err := h.queue.Prepare(s)
+	var a submit.Answer
+	if err == nil {
+		a, err = h.submitter.Job(calling(r), &call, p)
+	}
+	span.end(a.Outcome, err)
+	if err == nil && a.Outcome != nil {
+		r.Audit("schedule run by an operator", "schedule", name, "function", s.Function, "job", a.Outcome.Job.ID)
+	}
+	submitted(r, w, a, err)
+	return nil
+}
+
+// nothing is for calls without fields, whose body may be empty or {}.
+func (h *scheduleHandlers) nothing(r *httpd.Request) error {
+	if err := r.JSONOnly(); err != nil {
+		return err
+	}
+	return parseNothing(r.Body)
+}
+
+func (h *scheduleHandlers) one(w *httpd.Response, s *schedules.Schedule) {
+	out := scheduleOf(s)
+	answer(w, &out)
+}
+
+func scheduleOf(s *schedules.Schedule) schema.Schedule {
+	return schema.Schedule{
+		Name: s.Name, Cron: s.Cron, TimeZone: s.TimeZone, Function: s.Function, Payload: s.Payload, Priority: s.Priority, MaxAttempts: s.MaxAttempts,
+		Missed: s.Missed.String(), Overlap: s.Overlap.String(), Paused: !s.PausedAt.IsZero(), PausedAt: s.PausedAt,
+		CreatedAt: s.CreatedAt, ChangedAt: s.ChangedAt, NextAt: s.Next, LastAt: s.Last, LastJob: s.LastJob,
+		MissedInstants: s.MissedInstants, OverlappedInstants: s.OverlappedInstants,
+	}
+}
+
+// auditSchedule writes to the audit log what an operator did with a schedule.
+func auditSchedule(r *httpd.Request, done string, s *schedules.Schedule) {
+	r.Audit("schedule "+done+" by an operator", "schedule", s.Name, "function", s.Function, "cron", s.Cron, "time_zone", s.TimeZone)
+}
