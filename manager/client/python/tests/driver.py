@@ -22,6 +22,7 @@ from oncegate import (  # noqa: E402
     AsyncWorker,
     Client,
     Dedup,
+    Event,
     Keys,
     ManagerError,
     OncegateError,
@@ -41,9 +42,10 @@ def seconds(a, name, default=None):
 def submission(a):
     d = a.get("dedup")
     dedup = None if d is None else Dedup(d.get("strategy") or "", d.get("key") or "", seconds(d, "ttl_ms"), d.get("if_deduplicated") or "")
-    text = {n: a.get(n) or "" for n in ("id", "key", "on_duplicate", "idempotency_key", "traceparent")}
+    text = {n: a.get(n) or "" for n in ("id", "key", "on_duplicate", "on_expiry", "idempotency_key", "traceparent")}
     return Submission(
         a["function"], a.get("payload"), priority=a.get("priority") or 0, delay=seconds(a, "delay_ms"),
+        expires_in=seconds(a, "expires_in_ms"), timeout=seconds(a, "timeout_ms"),
         max_attempts=a.get("max_attempts"), dedup=dedup, **text,
     )
 
@@ -91,6 +93,11 @@ def call(c, op, a, within):
         a[n] = a.get(n) or ""
     if op == "submit":
         return c.submit(submission(a), **of), job
+    if op == "send":
+        e = Event(a["name"], a.get("payload"), a.get("idempotency_key") or "", a.get("traceparent") or "")
+        return c.send(e, **of), lambda s: {"event": s.event, "jobs": [vars(j) for j in s.jobs], "replayed": s.replayed}
+    if op in ("subscribe", "unsubscribe"):
+        return getattr(c, op)(a["name"], a["function"], **of), lambda none: none
     if op == "submit_wait":
         return c.submit_wait(submission(a), **of), job
     if op == "submit_batch":

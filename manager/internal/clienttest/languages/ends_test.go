@@ -49,7 +49,7 @@ var ends = []end{
 		w.another(l, w.manager.URL, log, `,"lease_ms":500,"name":"second"`)
 	}, trouble: func(w *world, l *language, log string, progress func()) *driver {
 		for round := range deep.Rounds(1, 5) {
-			eventually(w.t, "the first worker has jobs, or all are done", func() bool { return w.has("first") || round > 0 && w.open() == 0 })
+			eventually(w.t, "the first worker runs jobs, or all are done", func() bool { return w.runs("first", log) || round > 0 && w.open() == 0 })
 			w.wire.cut(true)
 			again := repeated(readEvents(w.t, log))
 			eventually(w.t, "jobs run again, or all are done", func() bool {
@@ -95,10 +95,14 @@ func (w *world) open() (n int) {
 	return n
 }
 
-// has reports whether a worker has jobs.
-func (w *world) has(worker string) bool {
+// runs reports whether a handler of the worker has begun a job that is not over.
+func (w *world) runs(worker, log string) bool {
+	begun := map[string]bool{}
+	for _, e := range readEvents(w.t, log) {
+		begun[e.Job] = true
+	}
 	for _, j := range w.all() {
-		if j.State == client.StateActive && j.Lease != nil && j.Lease.Worker == worker {
+		if j.State == client.StateActive && j.Lease != nil && j.Lease.Worker == worker && begun[j.ID] {
 			return true
 		}
 	}
