@@ -41,8 +41,6 @@ from .aio import AsyncClient
 from .client import Client
 from .worker import AsyncHandler, AsyncWorker, Context, Handler, Worker
 
-__version__ = "0.1.0"
-
 __all__ = [
     "Answer",
     "AsyncClient",
