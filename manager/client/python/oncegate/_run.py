@@ -82,7 +82,9 @@ class Run:
             self._ended = True  # a cancel alone may be lost, before Python 3.12, where the task waits with a timeout
             for task in (claimer, finisher):
                 task.cancel()
-            await asyncio.gather(claimer, finisher, return_exceptions=True)
+            for task in self._jobs:  # none, unless run was cancelled again or handlers do not return
+                task.cancel()
+            await asyncio.gather(claimer, finisher, *self._jobs, return_exceptions=True)
             self._client.close()
             self._claims.close()
         if cancelled:
@@ -94,11 +96,9 @@ class Run:
         for ctx in list(self._contexts):
             self._end(ctx, WorkerStopping())
         if not await self._all_ended(claimer, self._w.stop_grace):
-            handling, recording = self._handling, self._recording
-            for task in self._jobs:
-                task.cancel()
             raise StopTimeout(
-                f"worker {self._w.name} stopped, but {handling} handlers did not return, and {recording} outcomes were not recorded"
+                f"worker {self._w.name} stopped, but {self._handling} handlers did not return, "
+                f"and {self._recording} outcomes were not recorded"
             )
 
     async def _all_ended(self, claimer: asyncio.Future[None], seconds: float) -> bool:
@@ -199,7 +199,7 @@ class Run:
 
     async def _work(self, j: Job) -> None:
         """Handle a job and report it. It holds a slot, and after the handler returned a place among the reports."""
-        slot = True
+        slot, beats = True, None
         try:
             if j.lease is None or not j.lease.token:
                 self._log.error("the manager sent job %s without a lease", j.id)
@@ -219,21 +219,20 @@ class Run:
                 self._contexts.discard(ctx)
                 if timer is not None:
                     timer.cancel()
-            try:
-                if isinstance(ctx.cause, LeaseLost):
-                    self._log.warning("the lease of job %s of %s was lost: the outcome is not reported", j.id, j.function)
-                    return
-                async with self._reporting:  # then the next handler may run
-                    self._recording += 1
-                    self._slots.release()
-                    slot = False
-                    try:
-                        await self._report(j, ctx, outcome)
-                    finally:
-                        self._recording -= 1
-            finally:
-                beats.stop()
+            if isinstance(ctx.cause, LeaseLost):
+                self._log.warning("the lease of job %s of %s was lost: the outcome is not reported", j.id, j.function)
+                return
+            async with self._reporting:  # then the next handler may run
+                self._recording += 1
+                self._slots.release()
+                slot = False
+                try:
+                    await self._report(j, ctx, outcome)
+                finally:
+                    self._recording -= 1
         finally:
+            if beats is not None:
+                beats.stop()
             if slot:
                 self._slots.release()
 
@@ -265,6 +264,7 @@ class Run:
         try:
             await asyncio.wait({task})
         finally:
+            task.cancel()  # where the worker ends without waiting for it
             del self._tasks[ctx]
         if task.cancelled():  # before its first step
             return Outcome.of_error(ctx.cause or asyncio.CancelledError())

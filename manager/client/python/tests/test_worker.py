@@ -42,6 +42,8 @@ class Manager(http.server.ThreadingHTTPServer):
                     self.reports[f["id"]] = f
                     self.reported.release()
                 return {"results": [{"id": f["id"], "state": f["status"]} for f in body["finishes"]]}
+            if path.endswith("/heartbeat"):
+                return {"cancelled": False, "expires_in_ms": body["lease_ms"]}
             if path.endswith("/retry"):
                 self.reports[path.split("/")[3]] = body
             return {"id": "a", "function": "f", "state": "queued"}
@@ -113,6 +115,37 @@ class WorkerTest(unittest.TestCase):
         asyncio.run(main())
         self.assertEqual(causes, ["stopping"])
         self.assertEqual(m.reports["0"], {"lease_token": "t", "delay_ms": 0, "uncounted": True})
+
+    def test_a_second_cancel_ends_a_run_at_once_and_leaves_nothing(self):
+        m = self.manager("f")
+        began, ended = threading.Event(), []
+
+        async def main():
+            async def handler(*_):
+                began.set()
+                try:
+                    await asyncio.sleep(3600)
+                finally:
+                    ended.append(True)
+
+            w = AsyncWorker(AsyncClient(m.url), {"f": handler}, lease=0.3, stop_timeout=3600)
+            run = asyncio.ensure_future(w.run())
+            await asyncio.get_running_loop().run_in_executor(None, began.wait)
+            while not any(path.endswith("/heartbeat") for path in m.calls):
+                await asyncio.sleep(0.001)
+            run.cancel()
+            await asyncio.sleep(0.01)
+            self.assertFalse(run.done())
+            run.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await run
+            self.assertEqual(ended, [True])
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            if others:
+                await asyncio.wait(others, timeout=5)
+            self.assertEqual(asyncio.all_tasks(), {asyncio.current_task()})
+
+        asyncio.run(main())
 
     def test_a_stop_before_the_run(self):
         m = self.manager("f")
