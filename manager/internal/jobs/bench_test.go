@@ -124,3 +124,158 @@ func BenchmarkWork(b *testing.B) {
 		return err
 	})
 }
+
+// BenchmarkLimits claims and finishes one job at a time of functions with limits that are never reached, and of one
+// without, in turns. Of several rounds the fastest of each counts. The metrics are what an operation takes compared with
+// the function without limits.
+func BenchmarkLimits(b *testing.B) {
+	const rounds, keys = 7, 10_000
+	functions := []string{"plain", "running", "rate", "per-key", "keys"}
+	limits := map[string]jobs.Limits{
+		"running": {MaxRunning: jobs.MaxLimitCount}, "rate": {Rate: jobs.Rate{Count: jobs.MaxLimitCount, Per: time.Second}},
+		"per-key": {MaxRunningPerKey: 100},
+	}
+	for _, e := range benchEngines {
+		b.Run("engine="+e.name, func(b *testing.B) {
+			s, err := e.open(b)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Close()
+			q, err := jobs.New(s, jobs.Options{MaxBytes: jobs.MaxMaxBytes})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer q.Close()
+			each := max(b.N/rounds/len(functions), 1)
+			for _, f := range functions {
+				var batch []*jobs.Prepared
+				for i := range (rounds+1)*each + 2*keys {
+					sub := jobs.Submission{Function: f, Payload: benchPayload}
+					if f == "per-key" || f == "keys" {
+						sub.ConcurrencyKey = fmt.Sprint("tenant-", i%keys)
+					}
+					p, err := q.Prepare(sub)
+					if err != nil {
+						b.Fatal(err)
+					}
+					if batch = append(batch, p); len(batch) == 1000 {
+						enqueueAll(b, q, s, batch)
+						batch = nil
+					}
+				}
+				enqueueAll(b, q, s, batch)
+				if err := q.SetLimits(b.Context(), f, limits[f]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			fastest := make(map[string]time.Duration)
+			for range rounds {
+				for _, f := range functions {
+					began := time.Now()
+					for range each {
+						got, err := q.Claim(b.Context(), jobs.ClaimRequest{Worker: "w", Functions: []string{f}, Lease: time.Hour})
+						if err != nil || len(got) != 1 {
+							b.Fatalf("claimed %d jobs, %v", len(got), err)
+						}
+						if _, err := q.Finish(b.Context(), jobs.Finish{ID: got[0].ID, Token: got[0].Lease.Token, State: jobs.Complete}); err != nil {
+							b.Fatal(err)
+						}
+					}
+					if took := time.Since(began); fastest[f] == 0 || took < fastest[f] {
+						fastest[f] = took
+					}
+				}
+			}
+			b.ReportMetric(float64(fastest["plain"].Microseconds())/float64(each), "us/plain")
+			for _, f := range functions[1:] {
+				b.ReportMetric(float64(fastest[f])/float64(fastest["plain"]), "x/"+f)
+			}
+		})
+	}
+}
+
+// BenchmarkBacklogOfKeys claims one job at a time of 10,000 keys, with 10,000 and with a million waiting jobs, in turns. The
+// metrics are the time of a claim, the ratio of the two, and how many other jobs were delivered before the only job of a
+// new key: no more than one of each other key.
+func BenchmarkBacklogOfKeys(b *testing.B) {
+	const keys, rounds = 10_000, 5
+	backlogs := []int{10_000, 1_000_000}
+	for _, e := range benchEngines {
+		b.Run("engine="+e.name, func(b *testing.B) {
+			each := max(b.N/rounds/len(backlogs), 1)
+			claim := func(q *jobs.Queue) jobs.Job {
+				got, err := q.Claim(b.Context(), jobs.ClaimRequest{Worker: "w", Functions: []string{"f"}, Lease: time.Hour})
+				if err != nil || len(got) != 1 {
+					b.Fatalf("claimed %d jobs, %v", len(got), err)
+				}
+				return got[0]
+			}
+			var queues []*jobs.Queue
+			for _, n := range backlogs {
+				s, err := e.open(b)
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer s.Close()
+				q, err := jobs.New(s, jobs.Options{MaxBytes: jobs.MaxMaxBytes})
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer q.Close()
+				if err := q.SetLimits(b.Context(), "f", jobs.Limits{MaxRunningPerKey: jobs.MaxLimitCount}); err != nil {
+					b.Fatal(err)
+				}
+				for i := 0; i < n+rounds*each; {
+					var batch []*jobs.Prepared
+					for ; len(batch) < 1000; i++ {
+						p, err := q.Prepare(jobs.Submission{Function: "f", ConcurrencyKey: fmt.Sprint("tenant-", i%keys)})
+						if err != nil {
+							b.Fatal(err)
+						}
+						batch = append(batch, p)
+					}
+					enqueueAll(b, q, s, batch)
+				}
+				queues = append(queues, q)
+			}
+			fastest := make([]time.Duration, len(queues))
+			for range rounds {
+				for i, q := range queues {
+					began := time.Now()
+					for range each {
+						claim(q)
+					}
+					if took := time.Since(began); fastest[i] == 0 || took < fastest[i] {
+						fastest[i] = took
+					}
+				}
+			}
+			last := queues[len(queues)-1]
+			if _, err := last.Enqueue(b.Context(), jobs.Submission{Function: "f", ConcurrencyKey: "new"}); err != nil {
+				b.Fatal(err)
+			}
+			before := 0
+			for claim(last).ConcurrencyKey != "new" {
+				before++
+			}
+			b.ReportMetric(float64(fastest[1].Microseconds())/float64(each), "us/claim")
+			b.ReportMetric(float64(fastest[1])/float64(fastest[0]), "x/million")
+			b.ReportMetric(float64(before), "jobs-before-a-new-key")
+		})
+	}
+}
+
+func enqueueAll(b *testing.B, q *jobs.Queue, s store.Store, batch []*jobs.Prepared) {
+	b.Helper()
+	if err := s.Update(b.Context(), func(tx store.Tx) error {
+		for _, p := range batch {
+			if _, err := q.EnqueueTx(tx, p); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		b.Fatal(err)
+	}
+}
