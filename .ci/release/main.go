@@ -6,6 +6,7 @@
 //	oncegate-VERSION-module-image.tar       the module in an image, as Istio and Envoy Gateway read it
 //	oncegate-VERSION-chart.tgz              the Helm chart
 //	oncegate-VERSION-npm.tgz                the client for TypeScript and JavaScript, as npm installs it
+//	oncegate-VERSION-py3-none-any.whl       the client for Python, as pip installs it
 //	*.cdx.json                              of each binary and the module: what it is made of (CycloneDX)
 //	SHA256SUMS                              the digests of all of these
 //
@@ -107,6 +108,9 @@ func (r release) run(ctx context.Context) error {
 		return err
 	}
 	if err := writePackage(r.root, filepath.Join(r.root, "build", "typescript"), r.path("-npm.tgz"), r.version); err != nil {
+		return err
+	}
+	if err := writeWheel(r.root, r.out, r.version); err != nil {
 		return err
 	}
 	return writeSums(r.out)

@@ -149,8 +149,8 @@ func TestTwiceTheSame(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", "SHA256SUMS")
 	cmd.Dir = a
-	if out, err := cmd.CombinedOutput(); err != nil || strings.Count(string(out), ": OK\n") != 11 {
-		t.Errorf("%v, want 11 files:\n%s", err, out)
+	if out, err := cmd.CombinedOutput(); err != nil || strings.Count(string(out), ": OK\n") != 12 {
+		t.Errorf("%v, want 12 files:\n%s", err, out)
 	}
 }
 
@@ -388,6 +388,49 @@ console.log(worker.name, hasCode(new Error(), "fenced"));
 	for _, name := range []string{"LICENSE", "README.md"} {
 		if _, err := os.Stat(filepath.Join(dir, "node_modules/@oncegate/client", name)); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestWheel installs the Python client's wheel with pip, which checks its list of files, and runs a program with it.
+func TestWheel(t *testing.T) {
+	wheel := filepath.Join(built(t), "oncegate-1.2.3-py3-none-any.whl")
+	dir := t.TempDir()
+	const program = `import importlib.metadata, oncegate, oncegate.testing
+oncegate.testing.check_idempotent(lambda job, context: job.id, None, lambda: 0)
+print(importlib.metadata.version("oncegate"), oncegate.Worker(oncegate.Client("http://127.0.0.1:1"), {"f": print}, name="w").name)`
+	for _, args := range [][]string{
+		{"-m", "pip", "install", "--disable-pip-version-check", "--no-index", "--no-deps", "--quiet", "--root-user-action", "ignore", "--target", dir, wheel},
+		{"-c", program},
+	} {
+		cmd := exec.CommandContext(t.Context(), "python3", args...)
+		cmd.Env = append(os.Environ(), "PYTHONPATH="+dir)
+		out, err := cmd.CombinedOutput()
+		if err != nil || args[0] == "-c" && string(out) != "1.2.3 w\n" {
+			t.Fatalf("python3 %q: %v\n%s", args, err, out)
+		}
+	}
+	source := filepath.Join(root, "manager", "client", "python", "oncegate")
+	files, err := os.ReadDir(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if f.IsDir() { // __pycache__
+			continue
+		}
+		want, err := os.ReadFile(filepath.Join(source, f.Name()))
+		got, err2 := os.ReadFile(filepath.Join(dir, "oncegate", f.Name()))
+		if err != nil || err2 != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: %v, %v, the same bytes: %v", f.Name(), err, err2, bytes.Equal(got, want))
+		}
+	}
+}
+
+func TestPythonVersion(t *testing.T) {
+	for version, want := range map[string]string{"1.2.3": "1.2.3", "1.2.3-rc.1": "1.2.3rc1", "1.2.3-alpha.2": "1.2.3a2", "1.2.3-beta.0": "1.2.3b0", "1.2.3-x": ""} {
+		if got, err := pythonVersion(version); got != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v", version, got, err)
 		}
 	}
 }

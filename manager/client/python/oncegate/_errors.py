@@ -141,6 +141,15 @@ class LeaseLost(JobEnded):
         super().__init__("the job's lease is lost")
 
 
+class AttemptTimeout(JobEnded):
+    """The attempt has reached the job's timeout. The manager queues the job again, or fails it."""
+
+    cause = "timeout"
+
+    def __init__(self) -> None:
+        super().__init__("the attempt has reached the job's timeout")
+
+
 class WorkerStopping(JobEnded):
     """The worker is stopping, and its stop_timeout is over."""
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Optional
 from . import _calls
 from ._core import unreachable
 from ._errors import (
+    AttemptTimeout,
     Conflict,
     Fenced,
     InvalidRequest,
     JobCancelled,
+    JobEnded,
     LeaseLost,
     ManagerError,
     NoAnswer,
@@ -206,12 +208,15 @@ class Run:
             ctx = self._w._context()
             beats = _Beats(self, j, ctx)
             self._contexts.add(ctx)
+            timer = self.loop.call_later(j.timeout, self._end, ctx, AttemptTimeout()) if j.timeout > 0 else None
             self._handling += 1
             try:
                 outcome = await self._call(j, ctx)
             finally:
                 self._handling -= 1
                 self._contexts.discard(ctx)
+                if timer is not None:
+                    timer.cancel()
             try:
                 if isinstance(ctx.cause, LeaseLost):
                     self._log.warning("the lease of job %s of %s was lost: the outcome is not reported", j.id, j.function)
@@ -230,7 +235,7 @@ class Run:
             if slot:
                 self._slots.release()
 
-    def _end(self, ctx: Context, cause: JobCancelled | LeaseLost | WorkerStopping) -> None:
+    def _end(self, ctx: Context, cause: JobEnded) -> None:
         """Ask a handler to end."""
         if ctx._end(cause) and (task := self._tasks.get(ctx)) is not None:
             task.cancel()

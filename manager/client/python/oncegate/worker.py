@@ -8,6 +8,8 @@
     raises RetryAfter               is queued again after its time while attempts remain, else failed
     raises, and the job was         is cancelled
     cancelled
+    returns or raises after the     is queued again with backoff while attempts remain, else failed, unless the report still comes
+    job's timeout                   before the manager ends the attempt
     anything, and the lease         is with another worker already; nothing is reported
     was lost
 
@@ -45,7 +47,7 @@ class Context:
 
     @property
     def cause(self) -> Optional[JobEnded]:
-        """Why the handler must end: JobCancelled, LeaseLost or WorkerStopping; None while it may continue."""
+        """Why the handler must end: JobCancelled, AttemptTimeout, LeaseLost or WorkerStopping; None while it may continue."""
         return self._cause
 
     def wait(self, seconds: Optional[float] = None) -> bool:

@@ -52,7 +52,7 @@
 //
 // Handlers append lines to the file log, each with one write call: {"event": "begin", "job": id, "attempt": number} when they
 // begin, and {"event": "end", "job": id, "attempt": number, "cause": text} when they return or give up. The cause is why the
-// worker asked the handler to end: "cancelled", "lease-lost", "stopping", or "" if it did not.
+// worker asked the handler to end: "cancelled", "timeout", "lease-lost", "stopping", or "" if it did not.
 //
 //	echo           returns the payload
 //	nothing        returns nothing

@@ -47,11 +47,9 @@ var languages = []language{
 		command: program("node", "make test-deep installs it", "../../../../build/typescript/test/driver.js"),
 		deep:    true,
 	},
-	{name: "python", command: python("threads"), env: []string{"PYTHONDONTWRITEBYTECODE=1"}, lacks: eventOps},
-	{name: "python-asyncio", command: python("asyncio"), env: []string{"PYTHONDONTWRITEBYTECODE=1"}, lacks: eventOps},
+	{name: "python", command: python("threads"), env: []string{"PYTHONDONTWRITEBYTECODE=1"}},
+	{name: "python-asyncio", command: python("asyncio"), env: []string{"PYTHONDONTWRITEBYTECODE=1"}},
 }
-
-var eventOps = []string{"send", "subscribe", "unsubscribe"}
 
 func python(kind string) func() ([]string, error) {
 	return program("python3", "make test installs Debian's package python3", filepath.Join("..", "..", "..", "client", "python", "tests", "driver.py"), kind)
@@ -77,6 +75,7 @@ func program(name, install string, args ...string) func() ([]string, error) {
 
 // each runs a test for the client of each language.
 func each(t *testing.T, test func(t *testing.T, l *language)) {
+	t.Parallel()
 	for i := range languages {
 		t.Run(languages[i].name, func(t *testing.T) {
 			if languages[i].deep {
@@ -185,6 +184,7 @@ func (d *driver) terminate() error {
 	select {
 	case <-d.ended:
 	case <-time.After(patience):
+		_ = d.cmd.Process.Signal(syscall.SIGQUIT) // says where it is
 		d.t.Fatal("the driver does not stop")
 	}
 	return d.endedBy

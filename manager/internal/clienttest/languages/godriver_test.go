@@ -180,12 +180,16 @@ type goSubmission struct {
 	OnDuplicate string          `json:"on_duplicate"`
 	Idempotency string          `json:"idempotency_key"`
 	Traceparent string          `json:"traceparent"`
+	ExpiresIn   int64           `json:"expires_in_ms"`
+	OnExpiry    string          `json:"on_expiry"`
+	JobTimeout  int64           `json:"timeout_ms"`
 }
 
 func (s *goSubmission) submission() client.Submission {
 	out := client.Submission{
 		Function: s.Function, ID: s.ID, Key: s.Key, Priority: s.Priority, Delay: millis(s.Delay), MaxAttempts: s.MaxAttempts,
-		Dedup: s.Dedup, OnDuplicate: s.OnDuplicate, IdempotencyKey: s.Idempotency, Traceparent: s.Traceparent,
+		Dedup: s.Dedup, OnDuplicate: s.OnDuplicate, ExpiresIn: millis(s.ExpiresIn), OnExpiry: s.OnExpiry, Timeout: millis(s.JobTimeout),
+		IdempotencyKey: s.Idempotency, Traceparent: s.Traceparent,
 	}
 	if s.Payload != nil {
 		out.Payload = s.Payload
@@ -198,7 +202,9 @@ func (d *goClient) do(ctx context.Context, op string, raw json.RawMessage) (any,
 	if err := json.Unmarshal(raw, &a); err != nil {
 		return nil, err
 	}
-	if a.RetryDelay != nil { // the member belongs to submissions as well
+	// These members belong to submissions as well.
+	a.JobTimeout = a.Timeout
+	if a.RetryDelay != nil {
 		a.Delay = *a.RetryDelay
 	}
 	switch op {
@@ -361,6 +367,8 @@ func causeOf(ctx context.Context) string {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, client.ErrCancelled):
 		return "cancelled"
+	case errors.Is(cause, client.ErrTimeout):
+		return "timeout"
 	case errors.Is(cause, client.ErrLeaseLost):
 		return "lease-lost"
 	case errors.Is(cause, client.ErrStopping):
