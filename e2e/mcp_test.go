@@ -133,12 +133,12 @@ func TestMCPClient(t *testing.T) {
 			for _, n := range []int{0, 1, 60} {
 				key := fmt.Sprintf("%s-%d", kind, n)
 				front.begin(n)
-				say("error ", "pay a %s 5 none", key)
-				say("paid 5, run 1 of "+key, "pay a %s 5 none", key)
-				say("error 422 ", "pay a %s 6 none", key)
+				say("error ", "pay a %s 5 plain", key)
+				say("paid 5, run 1 of "+key, "pay a %s 5 plain", key)
+				say("error 422 ", "pay a %s 6 plain", key)
 				// A client that starts again has a session of its own.
 				say("connected", "connect b %s", address)
-				say("paid 5, run 1 of "+key, "pay b %s 5 none", key)
+				say("paid 5, run 1 of "+key, "pay b %s 5 plain", key)
 				say("its own", "session b")
 				say("1", "runs %s", key)
 				if ids := front.begin(-1); ids < 3 {
@@ -149,6 +149,11 @@ func TestMCPClient(t *testing.T) {
 			say("error ", "pay a %s 5 cut", key)
 			say("error 409 ", "pay a %s 5 cut", key)
 			say("1", "runs %s", key)
+		}
+		// In events, the tool may ask the client's user. A replay does not ask again.
+		for range 2 {
+			say("paid 5, run 1 of asked", "pay a asked 5 ask")
+			say("1", "asked")
 		}
 		_ = in.Close()
 		if err := cmd.Wait(); err != nil {

@@ -157,10 +157,15 @@ func (s *Stream) replay(result *api.Result) {
 		s.replyNotAcceptable(encoding[1:])
 		return
 	}
-	headers = s.addReplayHeaders(headers)
-	if encoding == "" {
-		body = withID(body, mediaType(contentType), s.requestID)
+	if encoding == "" && !bare {
+		var answered bool
+		if body, answered = withID(body, mediaType(contentType), s.requestID); !answered {
+			clear(headers)
+			s.replyNotRecorded(result.Status)
+			return
+		}
 	}
+	headers = s.addReplayHeaders(headers)
 	if trailers {
 		body = s.attach(s.replayedTrailers(result.Headers), body)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"github.com/tidwall/gjson"
 
@@ -49,15 +50,16 @@ func unreadMessageProblem(limit int) *api.Problem {
 		Detail: "The request was not executed. With a key, a body must have at most " + strconv.Itoa(limit) + " bytes and no content encoding."}
 }
 
-// withID returns the body of a recorded answer with another id in its response; in an event stream, in each response. id is
-// JSON; empty: the answer stays as it is.
-func withID(body []byte, media, id string) []byte {
+// withID returns the body of a recorded answer with another id in its response; in an event stream, in each response. The
+// stream's requests and notifications were for the first try: a client would answer them again, so they are left out. id is
+// JSON; empty: the answer stays as it is. answered is false for a stream without a response, after which a client would wait.
+func withID(body []byte, media, id string) (out []byte, answered bool) {
 	if id == "" {
-		return body
+		return body, true
 	}
-	out := make([]byte, 0, len(body)+len(id))
+	out = make([]byte, 0, len(body)+len(id))
 	if media != "text/event-stream" {
-		return appendWithID(out, body, body, id)
+		return appendWithID(out, body, unsafe.String(unsafe.SliceData(body), len(body)), id), true
 	}
 	// A message may be spread over several lines of data. So the gate looks at the data of an event with blanks in the place
 	// of everything else.
@@ -68,12 +70,16 @@ func withID(body []byte, media, id string) []byte {
 		at += len(line)
 		last := at == len(body) || line[0] == '\r' || line[0] == '\n'
 		blankField(line)
-		if last {
-			out = appendWithID(out, body[begin:at], data[begin:at], id)
-			begin = at
+		if !last {
+			continue
 		}
+		if message := unsafe.String(&data[begin], at-begin); !gjson.Get(message, "method").Exists() {
+			answered = answered || isResponse(message)
+			out = appendWithID(out, body[begin:at], message, id)
+		}
+		begin = at
 	}
-	return out
+	return out, answered
 }
 
 // firstLine returns the first line of a text that is not empty, with its end: CR, LF or both.
@@ -100,13 +106,16 @@ func blankField(line []byte) {
 }
 
 // appendWithID appends text to dst, with another id if its message is a response that has one. message is as long as text.
-func appendWithID(dst, text, message []byte, id string) []byte {
-	old := gjson.GetBytes(message, "id")
-	response := gjson.GetBytes(message, "result").Exists() || gjson.GetBytes(message, "error").Exists()
-	if !response || old.Index == 0 || old.Type != gjson.String && old.Type != gjson.Number || !gjson.Valid(old.Raw) {
+func appendWithID(dst, text []byte, message, id string) []byte {
+	old := gjson.Get(message, "id")
+	if !isResponse(message) || old.Index == 0 || old.Type != gjson.String && old.Type != gjson.Number || !gjson.Valid(old.Raw) {
 		return append(dst, text...)
 	}
 	dst = append(dst, text[:old.Index]...)
 	dst = append(dst, id...)
 	return append(dst, text[old.Index+len(old.Raw):]...)
+}
+
+func isResponse(message string) bool {
+	return gjson.Get(message, "result").Exists() || gjson.Get(message, "error").Exists()
 }

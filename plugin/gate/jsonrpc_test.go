@@ -10,21 +10,27 @@ import (
 
 func TestReplayHasTheRetrysID(t *testing.T) {
 	const events, plain = "text/event-stream", "application/json"
-	for _, c := range []struct{ what, media, body, want string }{
-		{"an answer", plain, `{"id":1,"result":{"id":1}}`, `{"id":"new","result":{"id":1}}`},
-		{"an event", events, "data: {\"id\":1,\"result\":{}}\n\n", "data: {\"id\":\"new\",\"result\":{}}\n\n"},
-		{"several lines of data", events, "id: 1\ndata: {\ndata:  \"id\": 1,\n: x\ndata:\ndata: \"result\": {}\ndata: }\n\n", "id: 1\ndata: {\ndata:  \"id\": \"new\",\n: x\ndata:\ndata: \"result\": {}\ndata: }\n\n"},
-		{"the id after its name's line", events, "data: {\"id\":\r\ndata: 1,\r\ndata: \"error\": {}}\r\n\r\n", "data: {\"id\":\r\ndata: \"new\",\r\ndata: \"error\": {}}\r\n\r\n"},
-		{"lines that end in CR", events, "data: {\"id\":1,\rdata:\"result\":1}\r\rdata: {\"id\":1,\rdata:\"result\":2}\r\r", "data: {\"id\":\"new\",\rdata:\"result\":1}\r\rdata: {\"id\":\"new\",\rdata:\"result\":2}\r\r"},
-		{"a line without colon", events, "data\ndata:{\"id\":1,\ndata:\"result\":1}\ndata\n\n", "data\ndata:{\"id\":\"new\",\ndata:\"result\":1}\ndata\n\n"},
-		{"no blank line at the end", events, "data: {\"id\":1,\ndata: \"result\":1}", "data: {\"id\":\"new\",\ndata: \"result\":1}"},
-		{"two events are two messages", events, "data: {\"id\":1,\n\ndata: \"result\":1}\n\n", "data: {\"id\":1,\n\ndata: \"result\":1}\n\n"},
-		{"a text over two lines is no JSON", events, "data: {\"id\":\"a\ndata: b\",\"result\":1}\n\n", "data: {\"id\":\"a\ndata: b\",\"result\":1}\n\n"},
-		{"a request of the server", events, "data: {\"id\":1,\ndata: \"method\":\"ping\"}\n\n", "data: {\"id\":1,\ndata: \"method\":\"ping\"}\n\n"},
+	for _, c := range []struct {
+		what, media, body, want string
+		answered                bool
+	}{
+		{"an answer", plain, `{"id":1,"result":{"id":1}}`, `{"id":"new","result":{"id":1}}`, true},
+		{"an event", events, "data: {\"id\":1,\"result\":{}}\n\n", "data: {\"id\":\"new\",\"result\":{}}\n\n", true},
+		{"several lines of data", events, "id: 1\ndata: {\ndata:  \"id\": 1,\n: x\ndata:\ndata: \"result\": {}\ndata: }\n\n", "id: 1\ndata: {\ndata:  \"id\": \"new\",\n: x\ndata:\ndata: \"result\": {}\ndata: }\n\n", true},
+		{"the id after its name's line", events, "data: {\"id\":\r\ndata: 1,\r\ndata: \"error\": {}}\r\n\r\n", "data: {\"id\":\r\ndata: \"new\",\r\ndata: \"error\": {}}\r\n\r\n", true},
+		{"lines that end in CR", events, "data: {\"id\":1,\rdata:\"result\":1}\r\rdata: {\"id\":1,\rdata:\"result\":2}\r\r", "data: {\"id\":\"new\",\rdata:\"result\":1}\r\rdata: {\"id\":\"new\",\rdata:\"result\":2}\r\r", true},
+		{"a line without colon", events, "data\ndata:{\"id\":1,\ndata:\"result\":1}\ndata\n\n", "data\ndata:{\"id\":\"new\",\ndata:\"result\":1}\ndata\n\n", true},
+		{"no blank line at the end", events, "data: {\"id\":1,\ndata: \"result\":1}", "data: {\"id\":\"new\",\ndata: \"result\":1}", true},
+		{"two events are two messages", events, "data: {\"id\":1,\n\ndata: \"result\":1}\n\n", "data: {\"id\":1,\n\ndata: \"result\":1}\n\n", false},
+		{"a text over two lines is no JSON", events, "data: {\"id\":\"a\ndata: b\",\"result\":1}\n\n", "data: {\"id\":\"a\ndata: b\",\"result\":1}\n\n", true},
+		{"a request of the server", events, "data: {\"id\":0,\ndata: \"method\":\"ping\"}\n\n: x\n\ndata: {\"id\":1,\"result\":{}}\n\n", ": x\n\ndata: {\"id\":\"new\",\"result\":{}}\n\n", true},
+		{"a notification", events, "event: message\ndata: {\"method\":\"notifications/progress\"}\n\n", "", false},
+		{"a method in the result", events, "data: {\"id\":1,\"result\":{\"method\":1}}\n\n", "data: {\"id\":\"new\",\"result\":{\"method\":1}}\n\n", true},
 	} {
-		before := strings.Clone(c.body)
-		if got := string(withID([]byte(c.body), c.media, `"new"`)); got != c.want || c.body != before {
-			t.Errorf("%s: got %q, want %q", c.what, got, c.want)
+		body := []byte(c.body)
+		got, answered := withID(body, c.media, `"new"`)
+		if string(got) != c.want || string(body) != c.body || answered != c.answered {
+			t.Errorf("%s: got %q, answered %v, want %q", c.what, got, answered, c.want)
 		}
 	}
 }
@@ -38,9 +44,16 @@ func FuzzReplayedID(f *testing.F) {
 		if !gjson.Valid(message) || strings.ContainsAny(message, "\r\n") || end != "\n" && end != "\r" && end != "\r\n" {
 			return
 		}
-		want := string(withID([]byte(message), "application/json", `"new"`))
+		plain, _ := withID([]byte(message), "application/json", `"new"`)
+		want := string(plain)
 		event := spread(message, breaks, end)
-		got := withID([]byte(event), "text/event-stream", `"new"`)
+		got, _ := withID([]byte(event), "text/event-stream", `"new"`)
+		if gjson.Get(message, "method").Exists() {
+			if len(got) > 0 {
+				t.Errorf("got %q of a request", got)
+			}
+			return
+		}
 		if want == message && string(got) != event {
 			t.Errorf("got %q, want it unchanged: %q", got, event)
 		}

@@ -1,6 +1,7 @@
 package request
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"slices"
@@ -283,11 +284,10 @@ func appendCanonical(out, body []byte, f *config.Fingerprint) ([]byte, bool) {
 // appendForm appends the fields of an URL-encoded form without their escapes, ordered by name. Those of one name keep
 // their order. False: there are more than maxFields.
 func appendForm(out, body []byte) ([]byte, bool) {
-	fields := parameters(string(body))
-	if len(fields) > maxFields {
+	if bytes.Count(body, []byte("&")) >= maxFields {
 		return out, false
 	}
-	for _, p := range fields {
+	for _, p := range parameters(string(body)) {
 		value := unescape(strings.TrimPrefix(p.rest, "="))
 		out = append(binary.AppendUvarint(out, uint64(len(p.name))), p.name...)
 		out = append(binary.AppendUvarint(out, uint64(len(value))), value...)
@@ -295,7 +295,7 @@ func appendForm(out, body []byte) ([]byte, bool) {
 	return out, true
 }
 
-// maxFields is how many fields of a form are compared by themselves. A form with more is compared by bytes.
+// maxFields is how many fields of a form, empty ones included, are compared by themselves. A form with more is compared by bytes.
 const maxFields = 4096
 
 // Canonical makes b the digest of its whole body's values, if f says so. It does nothing if the body has no such form:

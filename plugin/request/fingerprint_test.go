@@ -11,7 +11,7 @@ import (
 )
 
 // settings parses a route with fingerprint settings.
-func settings(t *testing.T, fields string) *config.Fingerprint {
+func settings(t testing.TB, fields string) *config.Fingerprint {
 	t.Helper()
 	c, err := config.Parse([]byte(`{"mode":"body",` + fields + `}`))
 	if err != nil {

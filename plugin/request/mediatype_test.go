@@ -2,6 +2,7 @@ package request
 
 import (
 	"mime"
+	"net/url"
 	"strings"
 	"testing"
 )
@@ -70,6 +71,47 @@ func TestFormsAreComparedByFields(t *testing.T) {
 	json := with("content-type", "application/json")
 	if printOf(f, json, `{"a":1}`) != printOf(all, json, `{"a":1}`) {
 		t.Error("a body that is no form is not compared by bytes")
+	}
+}
+
+// Forms match if the standard library reads the same fields.
+func FuzzForm(f *testing.F) {
+	f.Add("a=1&b=x+y", "b=x%20y&&a=1")
+	f.Add("a=1&a=2", "a=2&a=1")
+	f.Add("a", "=a")
+	form := settings(f, `"fingerprint":{"body":"form"}`)
+	h := with("content-type", "application/x-www-form-urlencoded")
+	d := NewDigester("")
+	f.Fuzz(func(t *testing.T, one, other string) {
+		a, err := url.ParseQuery(one)
+		b, err2 := url.ParseQuery(other)
+		if err != nil || err2 != nil {
+			return
+		}
+		print := func(body string) Fingerprint {
+			b := d.NewBody(form, h, 1<<20, 0)
+			b.Write([]byte(body))
+			d.Canonical(b, []byte(body), form)
+			return d.BodyFingerprint(b)
+		}
+		if got, want := print(one) == print(other), a.Encode() == b.Encode(); got != want {
+			t.Errorf("%q and %q match: %v, want %v", one, other, got, want)
+		}
+		if print(one) != print(a.Encode()) {
+			t.Errorf("%q and %q do not match", one, a.Encode())
+		}
+	})
+}
+
+// The gate's memory never shrinks, so a form with too many fields costs no more of it than another body.
+func TestFormOfTooManyFieldsCostsNoMemory(t *testing.T) {
+	body := []byte(strings.Repeat("a&", 1<<18))
+	if n := testing.AllocsPerRun(1, func() {
+		if _, ok := appendForm(nil, body); ok {
+			t.Error("its fields are compared")
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
 	}
 }
 

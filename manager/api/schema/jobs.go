@@ -39,6 +39,8 @@ type Job struct {
 	// Traceparent is the W3C trace context of the span that submitted the job; empty if there was none. Claim and Get
 	// return it. A handler continues the trace with it, or links its own span to it.
 	Traceparent string `json:"traceparent,omitempty"`
+	// ConcurrencyKey as in Submission.
+	ConcurrencyKey string `json:"concurrency_key,omitempty"`
 	// Event names the event that made the job; empty if it was submitted.
 	Event string `json:"event,omitempty"`
 	// CancelRequested: cancelled while a worker holds it.
@@ -140,8 +142,11 @@ type Submission struct {
 	Payload any    `json:"payload,omitempty"`
 	ID      string `json:"id,omitempty" zero:"a value, or no such field"`
 	// Key is held by one live job at a time.
-	Key      string `json:"key,omitempty" zero:"a value, or no such field"`
-	Priority int    `json:"priority,omitempty"`
+	Key string `json:"key,omitempty" zero:"a value, or no such field"`
+	// ConcurrencyKey groups jobs of a function, such as those of a tenant. Keys take turns, and a limit may bound the
+	// running jobs of each.
+	ConcurrencyKey string `json:"concurrency_key,omitempty" zero:"a value, or no such field"`
+	Priority       int    `json:"priority,omitempty"`
 	// RunAt or Delay postpone the job.
 	RunAt       time.Time     `json:"run_at,omitzero"`
 	Delay       time.Duration `json:"delay_ms,omitempty"`
@@ -351,6 +356,8 @@ type Function struct {
 	OldestQueued time.Duration `json:"oldest_queued_ms"`
 	// LastDeadAt is when the newest dead letter failed; zero without one.
 	LastDeadAt time.Time `json:"last_dead_at,omitzero"`
+	// Limits are those of its jobs; nil if there are none.
+	Limits *Limits `json:"limits,omitempty"`
 	// LastMinute is what the manager that answers did with the function's jobs in the last minute.
 	LastMinute FunctionRates `json:"last_minute"`
 }
@@ -360,6 +367,36 @@ func (f Function) MarshalJSON() ([]byte, error) { return Append(nil, &f), nil }
 
 // UnmarshalJSON decodes a function of the API.
 func (f *Function) UnmarshalJSON(b []byte) error { return Unmarshal(b, f) }
+
+// Limits bound the delivery of a function's jobs, by all managers of a store together. Zero members do not. Numbers are 1 to
+// 1,000,000.
+type Limits struct {
+	// MaxRunning bounds the jobs that workers have at the same time, and MaxRunningPerKey those with the same concurrency
+	// key.
+	MaxRunning       int `json:"max_running,omitempty" zero:"must be at least 1"`
+	MaxRunningPerKey int `json:"max_running_per_key,omitempty" zero:"must be at least 1"`
+	// Rate bounds the deliveries; nil for no bound.
+	Rate *Rate `json:"rate,omitempty"`
+}
+
+// FunctionLimits is the answer to new limits.
+type FunctionLimits struct {
+	Name string `json:"name"`
+	// Limits is nil if there are none.
+	Limits *Limits `json:"limits,omitempty"`
+}
+
+// Rate is a token bucket. It holds Count tokens, and gets as many in each Per: 1 ms to 24 h.
+type Rate struct {
+	Count int           `json:"count"`
+	Per   time.Duration `json:"per_ms"`
+}
+
+// MarshalJSON encodes the limits as the API takes them.
+func (l Limits) MarshalJSON() ([]byte, error) { return Append(nil, &l), nil }
+
+// UnmarshalJSON decodes limits of the API.
+func (l *Limits) UnmarshalJSON(b []byte) error { return Unmarshal(b, l) }
 
 // FunctionRates count what happened to jobs of a function. Failed ones became dead letters, and Retried ones have another
 // attempt.

@@ -12,11 +12,14 @@ type ScheduleSpec struct {
 	Cron string `json:"cron"`
 	// TimeZone is a name of the time zone database, UTC when empty.
 	TimeZone string `json:"time_zone,omitempty" zero:"a value, or no such field"`
-	// Function, Payload, Priority and MaxAttempts are those of a Submission. Function is required.
-	Function    string `json:"function"`
-	Payload     any    `json:"payload,omitempty"`
-	Priority    int    `json:"priority,omitempty"`
-	MaxAttempts int    `json:"max_attempts,omitempty" zero:"must be at least 1"`
+	// From Function to Timeout the members are those of a Submission. Function is required.
+	Function    string        `json:"function"`
+	Payload     any           `json:"payload,omitempty"`
+	Priority    int           `json:"priority,omitempty"`
+	MaxAttempts int           `json:"max_attempts,omitempty" zero:"must be at least 1"`
+	ExpiresIn   time.Duration `json:"expires_in_ms,omitempty" zero:"must be at least 1"`
+	OnExpiry    string        `json:"on_expiry,omitempty" enum:"drop,dead_letter"`
+	Timeout     time.Duration `json:"timeout_ms,omitempty" zero:"must be at least 100"`
 	// Missed says which instants get a job that no manager came to within a minute. "one", the default: the latest instant
 	// that is due. "skip": none. "all": the latest 1000.
 	Missed string `json:"missed,omitempty" enum:"one,skip,all"`
@@ -46,10 +49,13 @@ type Schedule struct {
 	Payload  json.RawMessage `json:"payload,omitempty"`
 	Priority int             `json:"priority"`
 	// MaxAttempts is 0 for the manager's default.
-	MaxAttempts int    `json:"max_attempts,omitempty"`
-	Missed      string `json:"missed"`
-	Overlap     string `json:"overlap"`
-	Paused      bool   `json:"paused"`
+	MaxAttempts int           `json:"max_attempts,omitempty"`
+	ExpiresIn   time.Duration `json:"expires_in_ms,omitempty"`
+	OnExpiry    string        `json:"on_expiry,omitempty"`
+	Timeout     time.Duration `json:"timeout_ms,omitempty"`
+	Missed      string        `json:"missed"`
+	Overlap     string        `json:"overlap"`
+	Paused      bool          `json:"paused"`
 	// PausedAt is when it was paused.
 	PausedAt  time.Time `json:"paused_at,omitzero"`
 	CreatedAt time.Time `json:"created_at"`
@@ -65,6 +71,12 @@ type Schedule struct {
 	MissedInstants     uint64 `json:"missed_instants"`
 	OverlappedInstants uint64 `json:"overlapped_instants"`
 }
+
+// MarshalJSON encodes the schedule as the API does.
+func (s Schedule) MarshalJSON() ([]byte, error) { return Append(nil, &s), nil }
+
+// UnmarshalJSON decodes a schedule of the API.
+func (s *Schedule) UnmarshalJSON(b []byte) error { return Unmarshal(b, s) }
 
 // SchedulePage is one page of schedules; Cursor is empty on the last one.
 type SchedulePage struct {

@@ -72,6 +72,12 @@ func (c *Client) Pause(ctx context.Context, function string) error {
 	return err
 }
 
+// SetLimits replaces the limits of a function's jobs. Zero members are removed.
+func (c *Client) SetLimits(ctx context.Context, function string, l Limits) error {
+	_, err := c.do(ctx, wire.Call{Method: "PUT", Path: functionPath(function), Body: l}, nil)
+	return err
+}
+
 // Resume starts the delivery of a function's jobs again.
 func (c *Client) Resume(ctx context.Context, function string) error {
 	_, err := c.do(ctx, wire.Call{Method: "POST", Path: functionPath(function) + "/resume", Body: struct{}{}}, nil)

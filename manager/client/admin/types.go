@@ -19,6 +19,8 @@ type (
 	EventPage        = schema.EventPage
 	Subscription     = schema.Subscription
 	Function         = schema.Function
+	Limits           = schema.Limits
+	Rate             = schema.Rate
 	FunctionRates    = schema.FunctionRates
 	FunctionPage     = schema.FunctionPage
 	DeadLetter       = schema.DeadLetter

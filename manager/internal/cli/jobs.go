@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,6 +28,7 @@ func jobsCommands() map[string]operatorCommand {
 		"delete":       {"[ID...]", "delete jobs that no worker has, these or those of a filter", 0, -1, (*operatorCall).bulkFlags, jobsDelete},
 		"empty":        {"FUNCTION", "delete all queued jobs of a function", 1, 1, (*operatorCall).dryRunFlag, jobsEmpty},
 		"functions":    {"", "list functions and how many jobs they have", 0, 0, (*operatorCall).pageFlags, jobsFunctions},
+		"limit":        {"FUNCTION", "replace the limits of a function's jobs; without flags, remove them", 1, 1, (*operatorCall).limitFlags, jobsLimit},
 		"pause":        {"FUNCTION...", "stop the delivery of functions' jobs", 1, -1, nil, jobsPause},
 		"resume":       {"FUNCTION...", "resume the delivery of functions' jobs", 1, -1, nil, jobsResume},
 		"dead-letters": {"FUNCTION", "list a function's dead letters, oldest first", 1, 1, (*operatorCall).pageFlags, jobsDeadLetters},
@@ -185,6 +187,12 @@ func jobsFunctions(ctx context.Context, c *operatorCall) error {
 			f.Name, paused, count(f.Queued, f.AtLeast), oldest, count(f.Scheduled, f.AtLeast), count(f.Active, f.AtLeast), count(f.Dead, f.AtLeast),
 			strconv.FormatInt(f.LastMinute.Completed, 10), strconv.FormatInt(f.LastMinute.Failed, 10),
 		})
+	}
+	if slices.ContainsFunc(page.Functions, func(f admin.Function) bool { return f.Limits != nil }) {
+		rows[0] = append(rows[0], "LIMITS")
+		for i, f := range page.Functions {
+			rows[i+1] = append(rows[i+1], limitsText(f.Limits))
+		}
 	}
 	return c.printTable(rows, page.Cursor)
 }

@@ -30,6 +30,7 @@ func (c *operatorCall) submitFlags(fs *flag.FlagSet) {
 	fs.StringVar(&f.IdempotencyKey, "idempotency-key", "", "`key` of the call: the same submission with it is one job, however often it is made (default: a new one)")
 	fs.StringVar(&f.ID, "id", "", "`id` of the job")
 	fs.StringVar(&f.Key, "key", "", "`key` that one live job holds at a time")
+	fs.StringVar(&f.ConcurrencyKey, "concurrency-key", "", "`key` of a tenant, for example: the keys of a function take turns")
 	fs.Func("priority", "-32768 to 32767, higher runs first", settings.Number(jobs.MinPriority, jobs.MaxPriority, &f.Priority))
 	fs.Func("max-attempts", "1 to 1000", settings.Number(1, jobs.MaxAttempts, &f.MaxAttempts))
 	fs.Func("run-at", "`time` of the first attempt, such as 2026-01-02T15:04:05Z", func(v string) (err error) {

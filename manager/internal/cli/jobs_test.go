@@ -297,7 +297,7 @@ func TestJobsCommandsSayWhatIsWrong(t *testing.T) {
 // A function that cannot be paused does not keep the others from it.
 func TestPauseGoesOnAfterARefusal(t *testing.T) {
 	url := jobsManager(t)
-	functions := make([]string, jobs.MaxPaused-1)
+	functions := make([]string, jobs.MaxSettings-1)
 	for i := range functions {
 		functions[i] = fmt.Sprint("f", i)
 	}
@@ -305,7 +305,7 @@ func TestPauseGoesOnAfterARefusal(t *testing.T) {
 		t.Fatalf("exit code %d, %s", code, errs)
 	}
 	code, out, errs := jobsCLI(url, "pause", "last", "too-many", "f0", "more")
-	if code != 2 || out != "last: paused\nf0: paused\n" || !strings.Contains(errs, fmt.Sprintf("at most %d paused functions", jobs.MaxPaused)) || !strings.Contains(errs, "(and 1 more of 4 failed)") {
+	if code != 2 || out != "last: paused\nf0: paused\n" || !strings.Contains(errs, fmt.Sprintf("at most %d functions that are paused", jobs.MaxSettings)) || !strings.Contains(errs, "(and 1 more of 4 failed)") {
 		t.Errorf("exit code %d, %s%s", code, out, errs)
 	}
 }

@@ -49,6 +49,8 @@ type operatorCall struct {
 	olderThan           time.Duration
 	filtered, dryRun    bool
 	submission          submissionFlags
+	limits              admin.Limits
+	rate                admin.Rate
 
 	key, scope string
 	resolution admin.Resolution

@@ -73,6 +73,7 @@ func (c *operatorCall) printJob(j *client.Job) error {
 	line("attempt", fmt.Sprintf("%d of %d", j.Attempt, j.MaxAttempts))
 	line("priority", strconv.Itoa(j.Priority))
 	line("key", j.Key)
+	line("concurrency key", j.ConcurrencyKey)
 	if d := j.Dedup; d != nil {
 		line("dedup", strings.TrimSpace(d.Strategy+" "+d.IfDeduplicated))
 	}

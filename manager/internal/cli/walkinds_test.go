@@ -162,8 +162,8 @@ func TestVerifyKnowsWhatManagersWrite(t *testing.T) {
 					}
 				}
 			}
-			kinds := []string{"ledger", "ledger_usage seed", "ledger_usage number", "changes", "jobs", "job_blobs", "job_keys", "job_locks", "job_events e", "job_control paused", "schedules nightly",
-				"job_control paused_version", "identity ledger", "downtime beat", "log_heads ids", "log_entries", "log_ids", "log_windows", "log_clients", "log_writers",
+			kinds := []string{"ledger", "ledger_usage seed", "ledger_usage number", "changes", "jobs", "job_blobs", "job_keys", "job_locks", "job_events e", "job_control functions", "schedules nightly",
+				"job_control functions_version", "identity ledger", "downtime beat", "log_heads ids", "log_entries", "log_ids", "log_windows", "log_clients", "log_writers",
 				"log_meta count"}
 			if keys == nil {
 				// Encrypting ends in a snapshot, after which a plan that was carried out may be gone.

@@ -16,10 +16,10 @@ func TestScheduleCalls(t *testing.T) {
 	c := m.client(nil)
 	a, ctx := admin.New(c), t.Context()
 	s, err := a.PutSchedule(ctx, "report", admin.ScheduleSpec{
-		Cron: "30 2 * * *", TimeZone: "Europe/Vienna", Function: "f", Payload: map[string]int{"a": 1}, MaxAttempts: 2, Missed: "all", Overlap: "skip",
+		Cron: "30 2 * * *", TimeZone: "Europe/Vienna", Function: "f", Payload: map[string]int{"a": 1}, MaxAttempts: 2, Timeout: time.Minute, Missed: "all", Overlap: "skip",
 	})
 	next := time.Date(2026, 3, 29, 1, 0, 0, 0, time.UTC)
-	if err != nil || s.Name != "report" || string(s.Payload) != `{"a":1}` || !s.NextAt.Equal(next) || s.MaxAttempts != 2 || s.Missed != "all" || s.Overlap != "skip" || !s.CreatedAt.Equal(begin) {
+	if err != nil || s.Name != "report" || string(s.Payload) != `{"a":1}` || !s.NextAt.Equal(next) || s.MaxAttempts != 2 || s.Timeout != time.Minute || s.Missed != "all" || s.Overlap != "skip" || !s.CreatedAt.Equal(begin) {
 		t.Errorf("put: %+v, %v", s, err)
 	}
 	if s, err := a.PauseSchedule(ctx, "report"); err != nil || !s.Paused || !s.PausedAt.Equal(begin) || !s.NextAt.IsZero() {

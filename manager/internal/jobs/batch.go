@@ -140,7 +140,7 @@ func (b *claimBatcher) run(ops []*claimOp) error {
 				return tokens[used-1]
 			})
 		})
-		if errors.Is(err, errPausedChanged) {
+		if errors.Is(err, errSettingsChanged) {
 			how.guess = false
 			continue
 		}

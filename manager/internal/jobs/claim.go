@@ -74,29 +74,32 @@ func (q *Queue) Claim(ctx context.Context, c ClaimRequest) ([]Job, error) {
 var (
 	// errDutiesFirst: a job is due.
 	errDutiesFirst = errors.New("jobs: duties first")
-	// errPausedChanged: the transaction searched where functions are paused now. An engine may hide what it found from the
+	// errSettingsChanged: the transaction searched where functions are paused or limited now. An engine may hide what it found from the
 	// transaction's other searches.
-	errPausedChanged = errors.New("jobs: paused functions have changed")
+	errSettingsChanged = errors.New("jobs: settings of functions have changed")
 )
 
 // claimHow is how to run a claiming transaction.
 type claimHow struct {
 	skipDuties bool // do not return errDutiesFirst
-	guess      bool // search before the paused functions are known; may return errPausedChanged
+	guess      bool // search before the settings are known; may return errSettingsChanged
 	turn       float64
 }
 
 // claimRun is the state of one run of a claiming transaction.
 type claimRun struct {
-	q      *Queue
-	tx     store.Tx
-	at     time.Time
-	token  func() string
-	turn   float64 // from 0 to 1: which function of a claim begins its turns
-	named  bool    // the claims that are served name functions
-	budget int     // bytes left for this batch's answers
-	paused []string
-	// ahead is the first group's lane if it was searched before paused was known.
+	q        *Queue
+	tx       store.Tx
+	at       time.Time
+	token    func() string
+	turn     float64 // from 0 to 1: which function of a claim begins its turns
+	named    bool    // the claims that are served name functions
+	budget   int     // bytes left for this batch's answers
+	settings settings
+	quotas   map[string]*quota
+	lines    map[string]*keyLine
+	turns    int64 // keys that were served
+	// ahead is the first group's lane if it was searched before the settings were known.
 	ahead *lane
 }
 
@@ -130,7 +133,7 @@ func (q *Queue) claimTx(tx store.Tx, ops []*claimOp, how claimHow, token func() 
 		lanes := []*lane{c.ahead}
 		if i > 0 || c.ahead == nil {
 			var err error
-			if lanes, err = claimLanes(tx, group[0].req.Functions, c.paused); err != nil {
+			if lanes, err = c.claimLanes(group[0].req.Functions); err != nil {
 				return err
 			}
 		}
@@ -138,26 +141,26 @@ func (q *Queue) claimTx(tx store.Tx, ops []*claimOp, how claimHow, token func() 
 			return err
 		}
 	}
-	return nil
+	return c.takeTokens()
 }
 
-// begin reads what all claims of a batch depend on: the paused functions, the time, and whether a job is due. Where the
-// paused functions are likely to be as they were, it searches for the first group's jobs in the same round trip.
+// begin reads what all claims of a batch depend on: the settings, the time, and whether a job is due. Where the
+// settings are likely to be as they were, it searches for the first group's jobs in the same round trip.
 func (c *claimRun) begin(group []*claimOp, how claimHow) error {
 	q := c.q
-	if paused, check, known := q.paused.guess(); known && how.guess {
-		if c.ahead = onlyLane(group[0].req.Functions, paused); c.ahead != nil {
+	if set, check, known := q.settings.guess(); known && how.guess {
+		if c.ahead = onlyLane(group[0].req.Functions, set); c.ahead != nil {
 			if err := c.ahead.search(c.tx, min(wanted(group), MaxLimit), check); err != nil {
 				return err
 			}
 		}
 	}
 	var err error
-	if c.paused, err = q.pausedFunctions(c.tx); err != nil && !q.opt.Unreadable.Met(err) { // a remote store returns the time with it
+	if c.settings, err = q.functionSettings(c.tx); err != nil && !q.opt.Unreadable.Met(err) { // a remote store returns the time with it
 		return err
 	}
-	if c.ahead != nil && onlyLane(group[0].req.Functions, c.paused) == nil {
-		return errPausedChanged
+	if c.ahead != nil && onlyLane(group[0].req.Functions, c.settings) == nil {
+		return errSettingsChanged
 	}
 	c.at = now(c.tx)
 	if how.skipDuties || !q.due.stale(c.at) {
@@ -198,12 +201,12 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 		}
 		unusable := 0
 		for _, h := range hits {
-			taken, err := c.lease(group[0], h.Hit)
+			taken, err := c.lease(group[0], h)
 			for errors.Is(err, errClaimFull) {
 				if group = group[1:]; len(group) == 0 {
 					return nil
 				}
-				taken, err = c.lease(group[0], h.Hit)
+				taken, err = c.lease(group[0], h)
 			}
 			gone := errors.Is(err, errDangling) || c.q.opt.Unreadable.Met(err)
 			if err != nil && !gone {
@@ -283,7 +286,7 @@ var errClaimFull = errors.New("jobs: the claim is full")
 var errDangling = errors.New("jobs: index entry without a job")
 
 // lease leases the job of a hit to a claim, if it can still be claimed.
-func (c *claimRun) lease(op *claimOp, h store.Hit) (bool, error) {
+func (c *claimRun) lease(op *claimOp, h laneHit) (bool, error) {
 	r, err := load(c.tx, h.Key)
 	if err == nil && r == nil {
 		err = errDangling
@@ -295,6 +298,9 @@ func (c *claimRun) lease(op *claimOp, h store.Hit) (bool, error) {
 		if _, ok := slices.BinarySearch(op.req.Functions, r.Function); !ok {
 			return false, nil
 		}
+	}
+	if h.lane.quota != nil && h.lane.quota.left == 0 {
+		return false, nil
 	}
 	// Error texts and inline values are written again with the claim.
 	size := len(r.Payload) + r.PayloadBlob + len(r.Error) + len(r.Result) + 256
@@ -313,6 +319,9 @@ func (c *claimRun) lease(op *claimOp, h store.Hit) (bool, error) {
 		if err := r.freeLock(c.tx); err != nil {
 			return false, err
 		}
+	}
+	if h.lane.quota != nil {
+		c.charge(r, h.lane.quota)
 	}
 	// The job may have been queued after the transaction read the time.
 	at, begun := latest(c.at, r.RunAt, r.FreedAt), leaseNow(c.tx)

@@ -30,6 +30,13 @@ type record struct {
 	// PayloadBlob and ResultBlob: the value is in colBlobs and has this many bytes.
 	PayloadBlob, ResultBlob int
 
+	// slots are what the job counts for while it is active. held is that, and whether it counts as waiting, when the job
+	// was read or last written. At a claim, keyLimit and turn are for the record of its concurrency key.
+	slots    byte
+	held     held
+	keyLimit int
+	turn     int64
+
 	// booked is what the job counts for in the sums of colUsage.
 	booked charge
 	// stored is what the job counted for when it was read, next the run that follows it, and removed says that it was
@@ -66,6 +73,8 @@ const (
 	hasExpiry
 	hasDeadIfExpired
 	hasTimeout
+	hasConcurrencyKey
+	hasSlots
 )
 
 // encode writes version, flags, then the fields in the order below: strings with their length, times in microseconds
@@ -94,6 +103,8 @@ func (r *record) encode() []byte {
 	set(!r.ExpiresAt.IsZero(), hasExpiry)
 	set(r.DeadIfExpired, hasDeadIfExpired)
 	set(r.Timeout > 0, hasTimeout)
+	set(r.ConcurrencyKey != "", hasConcurrencyKey)
+	set(r.State == Active && r.slots != 0, hasSlots)
 
 	b := make([]byte, 0, r.size()+len(r.LockID))
 	b = append(b, recordVersion)
@@ -133,6 +144,12 @@ func (r *record) encode() []byte {
 	}
 	if r.Timeout > 0 {
 		b = binary.AppendUvarint(b, uint64(r.Timeout/time.Microsecond))
+	}
+	if r.ConcurrencyKey != "" {
+		b = codec.AppendString(b, r.ConcurrencyKey)
+	}
+	if r.State == Active && r.slots != 0 {
+		b = append(b, r.slots)
 	}
 	if r.State == Replayed {
 		b = codec.AppendString(b, r.ReplayedAs)
@@ -242,6 +259,16 @@ func decodeRecord(id string, b []byte) (*record, error) {
 			d.fail()
 		}
 	}
+	if flags&hasConcurrencyKey != 0 {
+		if r.ConcurrencyKey = d.String(); checkKey("", r.ConcurrencyKey, 1) != nil {
+			d.fail()
+		}
+	}
+	if flags&hasSlots != 0 {
+		if r.slots = d.Byte(); r.State != Active || r.slots == 0 || r.slots > slotFunction|slotKey || r.slots&slotKey != 0 && r.ConcurrencyKey == "" {
+			d.fail()
+		}
+	}
 	if r.State == Replayed {
 		if r.ReplayedAs = d.String(); CheckID("", r.ReplayedAs) != nil {
 			d.fail()
@@ -286,6 +313,7 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	if d.Err() != nil {
 		return nil, unreadable(colJobs, id, "%v", d.Err())
 	}
+	r.held = r.holds()
 	return r, nil
 }
 
@@ -349,7 +377,7 @@ func find(tx store.Tx, id string) (*record, error) {
 
 // save writes the job, without its blobs.
 func (r *record) save(tx store.Tx) error {
-	if err := r.book(tx); err != nil {
+	if err := errors.Join(r.hold(tx), r.book(tx)); err != nil {
 		return err
 	}
 	return tx.Put(colJobs, r.ID, r.encode(), r.entries()...)
@@ -439,7 +467,7 @@ func (r *record) remove(tx store.Tx) error {
 		}
 	}
 	r.removed = true
-	if err := r.book(tx); err != nil {
+	if err := errors.Join(r.hold(tx), r.book(tx)); err != nil {
 		return err
 	}
 	return tx.Delete(colJobs, r.ID)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"maps"
 	"slices"
 	"time"
 
@@ -24,6 +23,8 @@ type Function struct {
 	AtLeast bool
 	// Oldest is for how long the queued job that waits longest could have run, of any priority; 0 without one.
 	Oldest time.Duration
+	// Limits are those that SetLimits has set.
+	Limits Limits
 	// DeadAt is when the newest dead letter that was counted failed; zero without one.
 	DeadAt time.Time
 }
@@ -103,7 +104,7 @@ func (c *counter) add(sortKey string) {
 	c.n++
 	var n *int
 	switch rest = rest[1:]; c.class {
-	case classQueued:
+	case classQueued, classKeyed:
 		n = &f.Queued
 		if len(rest) >= priorityBytes {
 			c.oldest = earliest(c.oldest, keyTime(rest[priorityBytes:]))
@@ -138,13 +139,13 @@ func (c *counter) skip(last string) string {
 	full := c.n >= MaxCounted || c.examined > MaxCountedTogether
 	_, end := functionRange(f.Name, c.class)
 	switch c.class {
-	case classQueued, classScheduled, classDead:
+	case classQueued, classKeyed, classScheduled, classDead:
 		if !full {
 			return ""
 		}
 		f.AtLeast = true
 		start := len(f.Name) + 2
-		if c.class != classQueued || len(last) < start+priorityBytes {
+		if c.class != classQueued && c.class != classKeyed || len(last) < start+priorityBytes {
 			return end
 		}
 		// The first job of each further priority may be the oldest.
@@ -193,7 +194,7 @@ type FunctionPage struct {
 	Cursor string
 }
 
-// Functions lists, by name, the functions that have jobs or are paused. limit:
+// Functions lists, by name, the functions that have jobs or limits, or are paused. limit:
 // 1 to MaxLimit, 100 when 0.
 func (q *Queue) Functions(ctx context.Context, limit int, after string) (FunctionPage, error) {
 	if limit == 0 {
@@ -238,15 +239,15 @@ func (q *Queue) Function(ctx context.Context, name string) (Function, error) {
 }
 
 // functions counts the functions of a range of idxFunction, the first limit ones if that is positive, and adds all
-// functions that are paused or have active jobs. They are in the order of their names.
+// functions that are paused, have limits or active jobs. They are in the order of their names.
 func (q *Queue) functions(ctx context.Context, from, to string, limit int) (*counter, error) {
 	c, err := q.count(ctx, from, to, limit)
 	if err != nil {
 		return nil, err
 	}
-	var paused pausedList
+	var set settings
 	if err := q.store.View(ctx, func(tx store.Tx) error {
-		paused, err = loadPaused(tx)
+		set, err = loadSettings(tx)
 		return err
 	}); err != nil && !q.opt.Unreadable.Met(err) {
 		return nil, err
@@ -256,8 +257,13 @@ func (q *Queue) functions(ctx context.Context, from, to string, limit int) (*cou
 		return nil, err
 	}
 	all := c.functions
-	for _, name := range slices.Concat(paused.names, slices.Collect(maps.Keys(active))) {
+	for name := range active {
 		all = append(all, Function{Name: name})
+	}
+	for _, s := range set {
+		if !s.paused.IsZero() || s.limits != (Limits{}) {
+			all = append(all, Function{Name: s.name})
+		}
 	}
 	slices.SortStableFunc(all, func(a, b Function) int { return cmp.Compare(a.Name, b.Name) })
 	all = slices.CompactFunc(all, func(a, b Function) bool { return a.Name == b.Name })
@@ -265,8 +271,8 @@ func (q *Queue) functions(ctx context.Context, from, to string, limit int) (*cou
 		f := &all[i]
 		f.Active = active[f.Name]
 		f.AtLeast = f.AtLeast || more && f.Active > 0
-		if at, found := slices.BinarySearch(paused.names, f.Name); found {
-			f.Paused, f.PausedAt = true, paused.since[at]
+		if s := set.find(f.Name); s != nil {
+			f.Paused, f.PausedAt, f.Limits = !s.paused.IsZero(), s.paused, s.limits
 		}
 	}
 	c.functions = all

@@ -85,7 +85,7 @@ func (q *Queue) replay(ctx context.Context, function, id string) (Outcome, error
 		p := &Prepared{id: fresh, lockID: r.LockID, replay: true, sub: Submission{
 			Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
 			MaxAttempts: r.MaxAttempts, Dedup: r.Dedup, WALLocations: r.WALLocations, Owner: r.Owner,
-			Timeout: r.Timeout, Event: r.Event, Traceparent: r.Traceparent,
+			Timeout: r.Timeout, ConcurrencyKey: r.ConcurrencyKey, Event: r.Event, Traceparent: r.Traceparent,
 		}}
 		if out, err = q.EnqueueTx(tx, p); err != nil || !out.Created() {
 			return err

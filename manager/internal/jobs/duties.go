@@ -394,7 +394,7 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 	}
 	f := &record{Job: Job{
 		ID: id, Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
-		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Owner: r.Owner, Timeout: r.Timeout,
+		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Owner: r.Owner, Timeout: r.Timeout, ConcurrencyKey: r.ConcurrencyKey,
 		ExpiresAt: r.ExpiresAt, DeadIfExpired: r.DeadIfExpired,
 		Dedup: r.Dedup, WALLocations: r.WALLocations, Event: r.Event, Traceparent: r.Traceparent,
 	}, LockID: r.LockID}

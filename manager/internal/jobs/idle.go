@@ -18,6 +18,8 @@ type idleClaims struct {
 	q     *Queue
 	mu    sync.Mutex
 	lines map[string]*line
+	// timers wake claims when a function gets a token of its rate; nil once the queue is closed.
+	timers map[string]*time.Timer
 }
 
 // line holds the claims that wait for a topic.

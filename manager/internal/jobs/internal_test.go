@@ -354,6 +354,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	owned := *r
 	owned.Owner = "somebody"
 	owned.Event = "paid"
+	owned.ConcurrencyKey, owned.slots = "tenant", slotFunction|slotKey
 	owned.ExpiresAt, owned.DeadIfExpired, owned.Timeout = time.UnixMicro(3).UTC(), true, time.Second
 	owned.Lease = &Lease{Worker: "w", Token: "t", Until: time.UnixMicro(1), Deadline: time.UnixMicro(2)}
 	f.Add(owned.encode())
@@ -372,13 +373,13 @@ func FuzzDecodeRecord(f *testing.F) {
 // FuzzReadRecord: whatever is stored in a collection of the queue, it is read or said
 // to be unreadable.
 func FuzzReadRecord(f *testing.F) {
-	all := []store.Collection{colJobs, colBlobs, colKeys, colLocks, colControl, colEvents}
+	all := []store.Collection{colJobs, colBlobs, colKeys, colLocks, colControl, colEvents, colSlots}
 	job := &record{Job: Job{ID: "id", Function: "f", State: Queued, Payload: []byte("1")}}
 	f.Add(uint8(0), job.encode())
 	f.Add(uint8(1), []byte("{}"))
 	f.Add(uint8(2), []byte("id"))
 	f.Add(uint8(3), codec.AppendString(appendStamp([]byte{lockVersion}, time.UnixMicro(1)), "id"))
-	f.Add(uint8(4), (&pausedList{[]string{"f", "g"}, make([]time.Time, 2)}).encode())
+	f.Add(uint8(4), settings{{name: "f", paused: time.UnixMicro(1).UTC()}, {name: "g", keyed: true, limits: Limits{MaxRunning: 1, Rate: Rate{1, time.Second}}}}.encode())
 	f.Add(uint8(5), encodeSubscriptions([]Subscription{{"f", time.UnixMicro(1)}, {"g", time.UnixMicro(2)}}))
 	f.Fuzz(func(t *testing.T, which uint8, b []byte) {
 		c := all[int(which)%len(all)]

@@ -108,6 +108,9 @@ type Job struct {
 	Errors []AttemptError
 	// Traceparent names the span that submitted it, as a W3C trace context of version 00; empty if there was none.
 	Traceparent string
+	// ConcurrencyKey groups jobs of the function: keys with waiting jobs take turns, and Limits.MaxRunningPerKey counts
+	// by it. Empty for none.
+	ConcurrencyKey string
 	// Event names the event that made the job; empty if it was submitted.
 	Event string
 	// ReplayedAs is the id of the copy of a replayed job.
@@ -232,6 +235,8 @@ type Submission struct {
 	// Place in its batch, 0 to MaxBatch-1. Jobs with the same priority and run_at are delivered in this order, and in that
 	// of their ids.
 	Place int
+	// ConcurrencyKey as in Job, see api.ValidKey.
+	ConcurrencyKey string
 	// Event names the event that makes the job, see SendTx; empty for none.
 	Event string
 	// Owner: up to MaxNameBytes bytes. Submissions of two owners are not duplicates of each other.

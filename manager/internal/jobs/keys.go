@@ -25,26 +25,35 @@ const (
 	colUsage store.Collection = "job_usage"
 	// colEvents: event -> its subscriptions.
 	colEvents store.Collection = "job_events"
-	// colControl: see pausedKey and pausedVersionKey.
+	// colSlots: what limits count, see functionSlots and keySlots.
+	colSlots store.Collection = "job_slots"
+	// colControl: see settingsKey and settingsVersionKey.
 	colControl store.Collection = "job_control"
 )
 
-// pausedKey is the record of colControl that lists the paused functions. It exists only while there are any.
-const pausedKey = "paused"
+// settingsKey is the record of colControl with the functions' settings. It exists only while there are any.
+const settingsKey = "functions"
 
-// pausedVersionKey is a record beside it that gets a new value with each change.
-const pausedVersionKey = "paused_version"
+// settingsVersionKey is a record beside it that gets a new value with each change.
+const settingsVersionKey = "functions_version"
 
-// Indexes of colJobs. Every job is in exactly one of the first five, which is the index of its state, so the length of
+// Indexes of colJobs. Every job is in exactly one of the first six, which is the index of its state, so the length of
 // each is a gauge. All but active jobs are in idxFunction, too: a claim, a heartbeat and a finish are cheaper without.
 const (
 	idxQueued    = "queued"    // priority, run_at, place: the order of claims
+	idxKeyed     = "keyed"     // function, concurrency key, then as in queued; of queued jobs with a concurrency key
 	idxScheduled = "scheduled" // run_at, place
 	idxActive    = "active"    // end of the lease, function
 	idxDone      = "done"      // finished_at, class; what retention removes
 	idxDead      = "dead"      // finished_at
 	idxExpires   = "expires"   // ExpiresAt; of queued and scheduled jobs that have one
 	idxFunction  = "function"  // function, class, then as in the others
+)
+
+// Indexes of colSlots: the keys of a function with waiting jobs. They are in one of the two.
+const (
+	idxReady   = "ready"   // function, turn
+	idxBlocked = "blocked" // function; of keys with as many running jobs as they may have
 )
 
 // idxName orders colEvents by the events' names.
@@ -66,6 +75,7 @@ const (
 	classComplete  class = 'c'
 	classDead      class = 'd' // failed
 	classExpired   class = 'e'
+	classKeyed     class = 'k' // queued, with a concurrency key
 	classQueued    class = 'q'
 	classReplayed  class = 'r'
 	classScheduled class = 's'
@@ -94,6 +104,9 @@ func (r *record) class() class {
 	case Scheduled:
 		return classScheduled
 	case Queued:
+		if r.ConcurrencyKey != "" {
+			return classKeyed
+		}
 		return classQueued
 	case Complete:
 		return classComplete
@@ -118,7 +131,7 @@ func (r *record) entries() []store.Entry {
 	start := len(b)
 	index := idxDone
 	switch c {
-	case classQueued:
+	case classQueued, classKeyed:
 		index = idxQueued
 		b = binary.BigEndian.AppendUint16(b, uint16(MaxPriority-r.Priority))
 		b = append(appendTime(b, r.RunAt), byte(r.Place))
@@ -133,8 +146,11 @@ func (r *record) entries() []store.Entry {
 	}
 	whole := string(b)
 	own := whole[start:]
-	if index == idxDone {
+	switch {
+	case index == idxDone:
 		own += string(rune(c))
+	case c == classKeyed:
+		index, own = idxKeyed, slotsKey(r.Function, r.ConcurrencyKey)+"\x00"+own
 	}
 	all := []store.Entry{{Index: index, SortKey: own}, {Index: idxFunction, SortKey: whole}}
 	if !r.ExpiresAt.IsZero() && (r.State == Queued || r.State == Scheduled) {

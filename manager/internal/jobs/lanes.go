@@ -19,6 +19,10 @@ type lane struct {
 	// found is what search found, for the next claiming scan.
 	found    []store.Hit
 	searched bool
+	// quota bounds the jobs of the lane's function, nil if nothing does.
+	quota *quota
+	// line, if set, has the lane's jobs, which have concurrency keys. The fields above do not count then.
+	line *keyLine
 }
 
 func functionLane(f string) *lane {
@@ -27,35 +31,47 @@ func functionLane(f string) *lane {
 }
 
 // onlyLane returns the lane of a claim that has to search a single one, else nil.
-func onlyLane(functions, paused []string) *lane {
+func onlyLane(functions []string, set settings) *lane {
 	switch {
-	case len(functions) == 0 && len(paused) == 0:
+	case len(functions) == 0 && len(set) == 0:
 		return &lane{index: idxQueued}
-	case len(functions) == 1:
-		if _, found := slices.BinarySearch(paused, functions[0]); !found {
-			return functionLane(functions[0])
-		}
+	case len(functions) == 1 && set.find(functions[0]) == nil:
+		return functionLane(functions[0])
 	}
 	return nil
 }
 
-// claimLanes returns where to search: one lane per function, or the one that holds all queued jobs. While functions are
-// paused, a claim for any function searches the other functions one by one, so that the jobs of paused functions are
-// not in the way, however many there are.
-func claimLanes(tx store.Tx, functions, paused []string) ([]*lane, error) {
-	if l := onlyLane(functions, paused); l != nil {
+// claimLanes returns where to search: the lanes of each function, or the one that holds all queued jobs. While anything is
+// set for functions, a claim for any function searches the functions one by one, so that the jobs of those that may not
+// run are not in the way, however many there are.
+func (c *claimRun) claimLanes(functions []string) ([]*lane, error) {
+	if l := onlyLane(functions, c.settings); l != nil {
 		return []*lane{l}, nil
 	}
 	if len(functions) == 0 {
 		var err error
-		if functions, err = functionsWithJobs(tx, "", 0); err != nil {
+		if functions, err = functionsWithJobs(c.tx, "", 0); err != nil {
 			return nil, err
 		}
 	}
 	lanes := make([]*lane, 0, len(functions))
 	for _, f := range functions {
-		if _, found := slices.BinarySearch(paused, f); !found {
+		s := c.settings.find(f)
+		if s == nil {
 			lanes = append(lanes, functionLane(f))
+			continue
+		}
+		quota, err := c.quotaOf(s)
+		if err != nil && !c.q.opt.Unreadable.Met(err) {
+			return nil, err
+		}
+		if err != nil || !s.paused.IsZero() || quota.left == 0 {
+			continue
+		}
+		l := functionLane(f)
+		l.quota = quota
+		if lanes = append(lanes, l); s.keyed {
+			lanes = append(lanes, c.keyedLane(s, quota))
 		}
 	}
 	return lanes, nil
@@ -71,22 +87,43 @@ func (l *lane) search(tx store.Tx, limit int, with store.ID) (err error) {
 	return err
 }
 
-func (l *lane) scan(tx store.Tx, limit int, claim bool) ([]store.Hit, error) {
+func (l *lane) scan(tx store.Tx, limit int, claim bool) ([]laneHit, error) {
+	if l.quota != nil {
+		limit = min(limit, l.quota.left)
+	}
+	if limit == 0 {
+		return nil, nil
+	}
+	if l.line != nil {
+		return l.line.next(limit, claim)
+	}
+	var hits []store.Hit
 	if l.searched && claim {
-		hits := l.found
+		hits = l.found
 		l.found, l.searched = nil, false
-		return hits, nil
+	} else {
+		var err error
+		if hits, err = tx.Scan(colJobs, l.index, store.Range{From: l.from, To: l.to, After: l.after, Limit: limit, Claim: claim}); err != nil {
+			return nil, err
+		}
+		if claim && len(hits) > 0 {
+			l.after = &hits[len(hits)-1]
+		}
 	}
-	hits, err := tx.Scan(colJobs, l.index, store.Range{From: l.from, To: l.to, After: l.after, Limit: limit, Claim: claim})
-	if claim && len(hits) > 0 {
-		l.after = &hits[len(hits)-1]
+	out := make([]laneHit, len(hits))
+	for i, h := range hits {
+		out[i] = laneHit{h, l}
 	}
-	return hits, err
+	return out, nil
 }
 
 // skipAhead lets a lane that found nothing usable so far continue where an earlier search gave up. give says that this
 // search gives up.
 func (l *lane) skipAhead(f *unread.Front, give bool) {
+	if l.line != nil {
+		l.line.skipAhead(f, give)
+		return
+	}
 	if !l.lead.Leads() {
 		return
 	}
@@ -113,12 +150,7 @@ func (c *claimRun) candidates(lanes []*lane, need int) ([]laneHit, error) {
 	if len(lanes) == 0 {
 		return nil, nil
 	}
-	hits, err := lanes[0].scan(c.tx, need, true)
-	out := make([]laneHit, len(hits))
-	for i, h := range hits {
-		out[i] = laneHit{h, lanes[0]}
-	}
-	return out, err
+	return lanes[0].scan(c.tx, need, true)
 }
 
 // laneHit is a hit of a lane.
@@ -150,7 +182,7 @@ func (c *claimRun) merged(lanes []*lane, need int) (hits []laneHit, open []*lane
 	type candidate struct {
 		rank
 		lane int
-		hit  store.Hit
+		hit  laneHit
 	}
 	var all []candidate
 	found := make([]int, len(lanes))
@@ -169,9 +201,12 @@ func (c *claimRun) merged(lanes []*lane, need int) (hits []laneHit, open []*lane
 			found[i] = len(hits)
 			var last rank
 			for _, h := range hits {
-				own := h.SortKey[l.skip:]
+				own := h.SortKey[h.lane.skip:]
 				level := min(len(own), priorityBytes)
 				r := rank{level: own[:level], rest: own[level:], key: h.Key}
+				if l.line != nil && r.level < last.level {
+					r.level = last.level // keys take turns whatever their jobs' priorities
+				}
 				if c.named {
 					r.start = (i - first + len(lanes)) % len(lanes)
 					if r.level == last.level {
@@ -202,7 +237,7 @@ func (c *claimRun) merged(lanes []*lane, need int) (hits []laneHit, open []*lane
 	}
 	hits = make([]laneHit, len(all))
 	for i, x := range all {
-		hits[i] = laneHit{x.hit, lanes[x.lane]}
+		hits[i] = x.hit
 	}
 	return hits, open, nil
 }

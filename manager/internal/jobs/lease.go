@@ -238,6 +238,12 @@ func prefetchFinished(tx store.Tx, ids []string) error {
 		if r.Key != "" {
 			names = append(names, store.ID{Collection: colKeys, Key: r.Key})
 		}
+		if r.held.slots&slotFunction != 0 {
+			names = append(names, store.ID{Collection: colSlots, Key: r.Function})
+		}
+		if r.held.slots&slotKey != 0 {
+			names = append(names, store.ID{Collection: colSlots, Key: slotsKey(r.Function, r.ConcurrencyKey)})
+		}
 		if r.mayHoldLock() {
 			names = append(names, store.ID{Collection: colLocks, Key: r.LockID})
 		}

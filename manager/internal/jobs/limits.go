@@ -36,8 +36,10 @@ const (
 	MaxFunctions = 100
 	// MaxSubscriptions bounds the functions that subscribe to one event, and MaxEvents the events with subscriptions.
 	MaxSubscriptions, MaxEvents = 100, 10_000
-	// MaxPaused bounds how many functions may be paused at once.
-	MaxPaused = 5000
+	// MaxSettings bounds how many functions may be paused, have limits, or have had jobs with concurrency keys.
+	MaxSettings = 5000
+	// MaxLimitCount bounds the numbers of Limits, and MaxRatePer the time of a Rate.
+	MaxLimitCount, MaxRatePer = 1_000_000, 24 * time.Hour
 	// MaxAnswerBytes bounds the payloads and results of one page, and of the claims that share a transaction. The answer
 	// ends before the job that would exceed it.
 	MaxAnswerBytes = 8 << 20

@@ -117,7 +117,11 @@ func TestPausedFunctionsDoNotSlowClaims(t *testing.T) {
 		}
 	}
 	if err := st.Update(t.Context(), func(tx store.Tx) error {
-		return savePaused(tx, pausedList{names, make([]time.Time, len(names))}, newToken())
+		all := make(settings, len(names))
+		for i, name := range names {
+			all[i] = setting{name: name, paused: time.UnixMicro(1).UTC()}
+		}
+		return all.save(tx, newToken())
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +148,7 @@ func TestPausedFunctionsDoNotSlowClaims(t *testing.T) {
 	}
 	// What is kept is never acted on when it is not true any more.
 	if err := q.Pause(t.Context(), "open"); err == nil {
-		t.Error("more than MaxPaused functions are paused")
+		t.Error("more than MaxSettings functions are paused")
 	}
 	if err := q.Resume(t.Context(), "mail.customer-4000"); err != nil {
 		t.Fatal(err)

@@ -129,13 +129,13 @@ type Queue struct {
 	opt   Options
 	ids   idSource
 
-	due    dueTimes
-	dead   deadCounts
-	paused pausedSet
-	known  knownFunctions
-	front  unread.Front
-	claims claimBatcher
-	idle   idleClaims
+	due      dueTimes
+	dead     deadCounts
+	settings settingsCache
+	known    knownFunctions
+	front    unread.Front
+	claims   claimBatcher
+	idle     idleClaims
 	// Nil if every call has a transaction of its own.
 	finishes *batch.Batcher[finishCall]
 	enqueues *batch.Batcher[enqueueCall]
@@ -163,7 +163,7 @@ func New(s store.Store, o Options) (*Queue, error) {
 	q := &Queue{store: s, opt: o.WithDefaults(), drain: make(chan struct{}), life: batch.NewLife(context.Background())}
 	q.base = q.life.Context()
 	q.claims.init(q)
-	q.idle = idleClaims{q: q, lines: make(map[string]*line)}
+	q.idle = idleClaims{q: q, lines: make(map[string]*line), timers: make(map[string]*time.Timer)}
 	q.pollEvery, q.again = 5*time.Second, math.MaxInt64
 	q.sizes, q.shared = s.Capabilities().Sizes, s.Capabilities().Shared
 	if !q.shared {
@@ -178,7 +178,10 @@ func New(s store.Store, o Options) (*Queue, error) {
 
 // Close ends waiting calls with ErrClosed and waits for the queue's own goroutines. Run must have returned, or its
 // context must have ended.
-func (q *Queue) Close() { q.life.End() }
+func (q *Queue) Close() {
+	q.idle.stopTimers()
+	q.life.End()
+}
 
 // Drain ends all waits, present and future: waiting claims get no jobs, and callers that wait for a result get the job
 // as it is. Call it before shutting down.

@@ -182,7 +182,7 @@ const MaxExamined = 10_000
 const viewChunk = 16
 
 // List returns jobs page by page: active jobs first, then queued, scheduled, failed, replayed, expired, cancelled and complete ones.
-// Queued jobs are in claim order, active jobs by the end of their lease, all others oldest first. A job that changes
+// Queued jobs are in claim order, those with concurrency keys last and by their keys, active jobs by the end of their lease, all others oldest first. A job that changes
 // state between two pages may be missed or appear twice. Jobs that cannot be read are left out.
 func (q *Queue) List(ctx context.Context, l ListQuery) (Page, error) {
 	if l.Limit == 0 {
@@ -220,6 +220,7 @@ func (l *ListQuery) segments() []segment {
 		out = append(out, segment{index: idxActive, active: l.Function})
 	}
 	add(Queued, classQueued, idxQueued)
+	add(Queued, classKeyed, idxKeyed)
 	add(Scheduled, classScheduled, idxScheduled)
 	add(Failed, classDead, idxDead)
 	if l.State == 0 && l.Function == "" {

@@ -76,12 +76,12 @@ func (q *Queue) Depth(ctx context.Context) (Depth, error) {
 	for _, x := range []struct {
 		index string
 		n     *int
-	}{{idxScheduled, &d.Scheduled}, {idxQueued, &d.Queued}, {idxActive, &d.Active}, {idxDead, &d.Dead}, {idxDone, &d.Done}} {
+	}{{idxScheduled, &d.Scheduled}, {idxQueued, &d.Queued}, {idxKeyed, &d.Queued}, {idxActive, &d.Active}, {idxDead, &d.Dead}, {idxDone, &d.Done}} {
 		n, err := q.store.Len(ctx, colJobs, x.index)
 		if err != nil {
 			return Depth{}, err
 		}
-		*x.n = n
+		*x.n += n
 	}
 	return d, nil
 }

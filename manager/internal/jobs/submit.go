@@ -74,6 +74,9 @@ func (s *Submission) check() error {
 	if err := checkKey("key", s.Key, 0); err != nil {
 		return err
 	}
+	if err := checkKey("concurrency_key", s.ConcurrencyKey, 0); err != nil {
+		return err
+	}
 	if err := checkRange("priority", s.Priority, MinPriority, MaxPriority); err != nil {
 		return err
 	}
@@ -237,6 +240,9 @@ func PrefetchTx(tx store.Tx, all []*Prepared) error {
 		if p.sub.Key != "" {
 			names = append(names, store.ID{Collection: colKeys, Key: p.sub.Key})
 		}
+		if p.sub.ConcurrencyKey != "" {
+			locks = append(locks, store.ID{Collection: colSlots, Key: slotsKey(p.sub.Function, p.sub.ConcurrencyKey)}, store.ID{Collection: colControl, Key: settingsKey})
+		}
 		if p.lockID != "" {
 			locks = append(locks, store.ID{Collection: colLocks, Key: p.lockID})
 		}
@@ -319,6 +325,11 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 			return Outcome{}, err
 		}
 	}
+	if r.ConcurrencyKey != "" {
+		if err := q.keyed(tx, r); err != nil {
+			return Outcome{}, err
+		}
+	}
 	if err := r.holdLock(tx, at); err != nil {
 		return Outcome{}, err
 	}
@@ -334,6 +345,22 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 		notifyQueued(tx, r.Function)
 	}
 	return Outcome{Job: r.job(), charge: r.charge()}, nil
+}
+
+// keyed lets claims look for jobs of the function with concurrency keys. It returns an error if the new job could not wait
+// with its key.
+func (q *Queue) keyed(tx store.Tx, r *record) error {
+	if _, err := loadKeySlots(tx, slotsKey(r.Function, r.ConcurrencyKey)); err != nil {
+		return err
+	}
+	all, err := q.functionSettings(tx)
+	if err != nil {
+		return err
+	}
+	if s := all.find(r.Function); s != nil && s.keyed {
+		return nil
+	}
+	return changeSetting(tx, r.Function, r.ID, func(s *setting) { s.keyed = true })
 }
 
 // Committed reports to the queue that the transaction of an EnqueueTx succeeded, so that the queue knows exactly when the
@@ -382,9 +409,11 @@ func (p *Prepared) record(at time.Time) *record {
 		Dedup:        s.Dedup,
 		WALLocations: s.WALLocations,
 		Timeout:      s.Timeout,
-		Owner:        s.Owner,
-		Event:        s.Event,
-		Traceparent:  s.Traceparent,
+
+		ConcurrencyKey: s.ConcurrencyKey,
+		Owner:          s.Owner,
+		Event:          s.Event,
+		Traceparent:    s.Traceparent,
 	}, LockID: p.lockID, Place: s.Place}
 	if !s.ExpiresAt.IsZero() || s.ExpiresIn > 0 {
 		if r.ExpiresAt = s.ExpiresAt; r.ExpiresAt.IsZero() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
@@ -12,7 +13,10 @@ import (
 // Places are the indexes in which each record with index entries appears once.
 func Places() []unread.Place {
 	out := []unread.Place{{Collection: colLocks, Index: idxExpiry}, {Collection: colEvents, Index: idxName}}
-	for _, index := range []string{idxActive, idxQueued, idxScheduled, idxDead, idxDone} {
+	for _, index := range []string{idxReady, idxBlocked} {
+		out = append(out, unread.Place{Collection: colSlots, Index: index})
+	}
+	for _, index := range []string{idxActive, idxQueued, idxKeyed, idxScheduled, idxDead, idxDone} {
 		out = append(out, unread.Place{Collection: colJobs, Index: index})
 	}
 	return out
@@ -21,7 +25,7 @@ func Places() []unread.Place {
 // Owns reports whether the queue keeps its records in the collection.
 func Owns(c store.Collection) bool {
 	switch c {
-	case colJobs, colBlobs, colKeys, colLocks, colUsage, colEvents, colControl:
+	case colJobs, colBlobs, colKeys, colLocks, colUsage, colEvents, colSlots, colControl:
 		return true
 	}
 	return false
@@ -86,11 +90,20 @@ func ReadRecord(c store.Collection, key string, value []byte) (StoredRecord, err
 		if _, err = decodeSubscriptions(key, value); err == nil {
 			s.Entries = eventEntries(key)
 		}
+	case colSlots:
+		var v [4]int64
+		if strings.Contains(key, "\x00") {
+			if err = decodeSlots(key, value, &v[0], &v[1], &v[2], &v[3]); err == nil {
+				s.Entries = keySlots{int(v[0]), int(v[1]), int(v[2]), v[3]}.entries(key)
+			}
+			break
+		}
+		err = decodeSlots(key, value, &v[0], &v[1])
 	case colControl:
-		if key == pausedVersionKey {
+		if key == settingsVersionKey {
 			break // any bytes are a version
 		}
-		_, err = decodePaused(key, value)
+		_, err = decodeSettings(key, value)
 	}
 	return s, err
 }
@@ -114,10 +127,12 @@ func CheckStored(tx store.Tx, c store.Collection, key string) error {
 }
 
 // DeleteUnreadable deletes a record of a collection that the queue Owns if it cannot be read, and returns why it could
-// not be read. With a job it deletes the payload and result. Whatever its key and lock blocked is free then. Errors:
+// not be read. With a job it deletes the payload and result. Whatever its key and lock blocked is free then. What is
+// left of settings is which functions have jobs with concurrency keys. Errors:
 // *NotFoundError, unread.ErrReadable, the store's.
 func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key string) (*store.UnreadableError, error) {
 	var u *store.UnreadableError
+	fresh := newToken()
 	err := q.store.Update(ctx, func(tx store.Tx) error {
 		err := CheckStored(tx, c, key)
 		switch {
@@ -130,7 +145,12 @@ func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key st
 		case u.Elsewhere:
 			return fmt.Errorf("%w by other managers: %w", unread.ErrReadable, u)
 		}
-		if c != colJobs {
+		switch {
+		case c == colSlots && strings.Contains(key, "\x00"):
+			return recountKey(tx, key)
+		case c == colControl && key == settingsKey:
+			return restoreSettings(tx, fresh)
+		case c != colJobs:
 			return tx.Delete(c, key)
 		}
 		for _, blob := range []string{payloadKey(key), resultKey(key)} {

@@ -60,7 +60,7 @@ func (r *record) charge() charge {
 
 // size is about how long the stored form is, without a lock and a lease, which come and go.
 func (r *record) size() int {
-	size := 160 + len(r.Function) + len(r.Key) + len(r.Error) + len(r.Owner) + len(r.Event) + errorsSize(r.Errors)
+	size := 160 + len(r.Function) + len(r.Key) + len(r.Error) + len(r.Owner) + len(r.Event) + len(r.ConcurrencyKey) + errorsSize(r.Errors)
 	if r.PayloadBlob == 0 {
 		size += len(r.Payload)
 	}
@@ -274,7 +274,7 @@ func (q *Queue) countAll(ctx context.Context) (*used, error) {
 	n := new(used)
 	// In the order of a job's life: one that moves on meanwhile is counted twice rather than not at all.
 	var all []segment
-	for _, index := range []string{idxScheduled, idxQueued, idxActive, idxDone, idxDead} {
+	for _, index := range []string{idxScheduled, idxQueued, idxKeyed, idxActive, idxDone, idxDead} {
 		all = append(all, segment{index: index})
 	}
 	for l := (ListQuery{Limit: MaxExamined}); ; {

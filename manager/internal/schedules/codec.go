@@ -24,7 +24,7 @@ const (
 const recordVersion = 1
 
 // encode writes version, then the fields in the order below: texts with their length, times in microseconds since 1970 (0
-// for the zero time).
+// for the zero time), durations in microseconds.
 func (s *Schedule) encode() []byte {
 	b := make([]byte, 0, 256+len(s.Payload))
 	b = append(b, recordVersion, byte(s.Missed), byte(s.Overlap))
@@ -33,6 +33,13 @@ func (s *Schedule) encode() []byte {
 	b = codec.AppendString(b, s.Function)
 	b = binary.AppendVarint(b, int64(s.Priority))
 	b = binary.AppendUvarint(b, uint64(s.MaxAttempts))
+	dead := byte(0)
+	if s.DeadIfExpired {
+		dead = 1
+	}
+	b = append(b, dead)
+	b = binary.AppendUvarint(b, uint64(s.ExpiresIn/time.Microsecond))
+	b = binary.AppendUvarint(b, uint64(s.Timeout/time.Microsecond))
 	for _, t := range []time.Time{s.CreatedAt, s.ChangedAt, s.PausedAt, s.Next, s.Last} {
 		if t.IsZero() {
 			t = time.UnixMicro(0)
@@ -61,6 +68,9 @@ func decode(name string, b []byte) (*Schedule, error) {
 	s.Missed, s.Overlap = Missed(r.Byte()), Overlap(r.Byte())
 	s.Cron, s.TimeZone, s.Function = r.String(), r.String(), r.String()
 	s.Priority, s.MaxAttempts = int(r.Varint()), int(r.Uvarint())
+	s.DeadIfExpired = r.Byte() == 1
+	s.ExpiresIn = time.Duration(r.Count(uint64(jobs.MaxDelay/time.Microsecond))) * time.Microsecond
+	s.Timeout = time.Duration(r.Count(uint64(jobs.MaxLease/time.Microsecond))) * time.Microsecond
 	s.CreatedAt, s.ChangedAt, s.PausedAt, s.Next, s.Last = stamp(), stamp(), stamp(), stamp(), stamp()
 	s.LastJob, s.MissedInstants, s.OverlappedInstants = r.String(), r.Uvarint(), r.Uvarint()
 	s.Payload = r.Bytes()

@@ -10,7 +10,8 @@
 // until it shows next. Only a schedule that was deleted and made again may repeat an instant.
 //
 // The job's key is the schedule's name, an at sign and the instant in UTC (see InstantKey). It tells the worker for which
-// instant it works. As of any key, one live job holds it: if there is one already, it is the instant's job.
+// instant it works. As of any key, one live job holds it: if there is one already, it is the instant's job, unless a submitter
+// owns it. Then the instant's job has no key.
 //
 // # Missed instants
 //

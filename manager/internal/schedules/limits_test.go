@@ -136,6 +136,23 @@ func TestWhatNoEngineDecides(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	})
+	t.Run("a submitter that has the key does not stand in the way", func(t *testing.T) {
+		e := memory(t)
+		holder, err := e.queue.Enqueue(t.Context(), jobs.Submission{Function: "g", Key: "s@2026-03-28T12:01:00Z", Owner: "somebody"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.put("s", schedules.Spec{Cron: "* * * * *"})
+		e.clock.advance(time.Minute)
+		e.due()
+		s := e.get("s")
+		if j, err := e.queue.Get(t.Context(), s.LastJob); err != nil || j.ID == holder.Job.ID || j.Function != "f" || j.Key != "" || !s.Last.Equal(begin.Add(time.Minute)) {
+			t.Errorf("%+v with the job %+v, %v", s, j, err)
+		}
+		e.clock.advance(time.Minute)
+		e.due()
+		e.wantInstants("s", "2026-03-28T12:01:00Z", "2026-03-28T12:02:00Z")
+	})
 	t.Run("a submission by hand has the time as its instant", func(t *testing.T) {
 		e := memory(t)
 		e.put("s", schedules.Spec{Cron: "* * * * *", Payload: []byte("7")})

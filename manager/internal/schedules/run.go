@@ -107,14 +107,15 @@ func (s *Schedules) catchUp(ctx context.Context, name string) error {
 	return ctx.Err()
 }
 
-// decideOne decides at most one instant with a job, and those before it that have none. more says that another one may be due.
+// decideOne decides at most one instant with a job, and those before it that have none. more says that another one may be
+// due.
 func (s *Schedules) decideOne(ctx context.Context, name string) (more bool, err error) {
-	var read []byte
+	a := &attempt{queue: s.queue}
 	var now time.Time
 	err = s.store.View(ctx, func(tx store.Tx) error {
 		now = wall(tx)
 		var err error
-		read, err = tx.Get(Collection, name)
+		a.read, err = tx.Get(Collection, name)
 		return err
 	})
 	if errors.Is(err, store.ErrNotFound) {
@@ -123,71 +124,105 @@ func (s *Schedules) decideOne(ctx context.Context, name string) (more bool, err 
 	if err != nil {
 		return false, err
 	}
-	seen, err := decode(name, read)
-	if err != nil || seen.Next.IsZero() || seen.Next.After(now) {
+	if a.seen, err = decode(name, a.read); err != nil || a.seen.Next.IsZero() || a.seen.Next.After(now) {
 		return false, err
 	}
-	c, err := seen.calendar()
+	c, err := a.seen.calendar()
 	if err != nil {
 		return false, err
 	}
-	d := seen.decide(c, now)
-	var p *jobs.Prepared
-	if !d.instant.IsZero() {
-		if p, err = s.queue.Prepare(seen.submission(d.instant)); err != nil {
+	if a.decision = a.seen.decide(c, now); !a.instant.IsZero() {
+		a.submission = a.seen.submission(a.instant)
+	}
+	if err := a.commit(ctx, s.store); err != nil {
+		return false, err
+	}
+	if a.foreign {
+		a.submission.Key, a.submission.ReturnExisting = "", false
+		if err := a.commit(ctx, s.store); err != nil {
 			return false, err
 		}
 	}
-	var out jobs.Outcome
-	var decided, enqueued, overlaps bool
-	err = s.store.Update(ctx, func(tx store.Tx) error {
-		decided, enqueued, overlaps, more = false, false, false, false
-		b, err := tx.Get(Collection, name)
-		switch {
-		case errors.Is(err, store.ErrNotFound):
-			return nil
-		case err != nil:
-			return err
-		case wall(tx).Before(seen.Next): // the clock was set back
-			return nil
-		case !bytes.Equal(b, read): // another manager decided it, or a caller changed the schedule
-			more = true
-			return nil
-		}
-		next := *seen
-		next.Next = d.next
-		next.MissedInstants += uint64(d.missed)
-		if p != nil && seen.Overlap == OverlapSkip && seen.LastJob != "" {
-			if overlaps, err = jobs.LiveTx(tx, seen.LastJob); err != nil {
-				return err
-			}
-		}
-		if overlaps {
-			next.OverlappedInstants++
-		} else if p != nil {
-			if out, err = s.queue.EnqueueTx(tx, p); err != nil {
-				return err
-			}
-			next.Last, next.LastJob, enqueued = d.instant, out.Job.ID, true
-		}
-		decided, more = true, true
-		return next.save(tx)
-	})
-	if err != nil {
-		s.queue.Refused(err)
-		return false, err
-	}
-	if enqueued {
-		s.queue.Committed(out)
+	if a.enqueued {
+		s.queue.Committed(a.out)
 		s.enqueued.Add(1)
 	}
-	if overlaps {
+	if a.overlaps {
 		s.overlap.Add(1)
 	}
-	if decided {
-		s.missed.Add(int64(d.missed))
+	if a.decided {
+		s.missed.Add(int64(a.missed))
 	}
-	return more, nil
+	return a.more, nil
+}
+
+// attempt is a decision on its way into the store.
+type attempt struct {
+	queue      *jobs.Queue
+	seen       *Schedule
+	read       []byte // of which seen was decoded
+	submission jobs.Submission
+	decision
+
+	out                         jobs.Outcome
+	decided, enqueued, overlaps bool
+	// more: another instant may be due. foreign: nothing was decided, because a job of a submitter has the key. It is not the
+	// schedule's, and must not keep it from its own.
+	more, foreign bool
+}
+
+// commit stores the decision and enqueues its job in one transaction.
+func (a *attempt) commit(ctx context.Context, st store.Store) error {
+	var p *jobs.Prepared
+	if !a.instant.IsZero() {
+		var err error
+		if p, err = a.queue.Prepare(a.submission); err != nil {
+			return err
+		}
+	}
+	err := st.Update(ctx, func(tx store.Tx) error { return a.run(tx, p) })
+	if err != nil {
+		a.queue.Refused(err)
+	}
+	return err
+}
+
+func (a *attempt) run(tx store.Tx, p *jobs.Prepared) error {
+	a.decided, a.enqueued, a.overlaps, a.more, a.foreign = false, false, false, false, false
+	b, err := tx.Get(Collection, a.seen.Name)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case wall(tx).Before(a.seen.Next): // the clock was set back
+		return nil
+	case !bytes.Equal(b, a.read): // another manager decided it, or a caller changed the schedule
+		a.more = true
+		return nil
+	}
+	s := *a.seen
+	s.Next = a.next
+	s.MissedInstants += uint64(a.missed)
+	if p != nil && s.Overlap == OverlapSkip && s.LastJob != "" {
+		if a.overlaps, err = jobs.LiveTx(tx, s.LastJob); err != nil {
+			return err
+		}
+	}
+	switch {
+	case a.overlaps:
+		s.OverlappedInstants++
+	case p != nil:
+		if a.out, err = a.queue.EnqueueTx(tx, p); err != nil {
+			return err
+		}
+		if a.foreign = a.out.Existing && a.out.Job.Owner != ""; a.foreign {
+			return nil
+		}
+		s.Last, s.LastJob, a.enqueued = a.instant, a.out.Job.ID, true
+	}
+	a.decided, a.more = true, true
+	return s.save(tx)
 }
 
 // Counters count what this manager decided.

@@ -15,11 +15,13 @@ type Spec struct {
 	Cron string
 	// TimeZone is a name of the time zone database, UTC when empty.
 	TimeZone string
-	// Function, Payload, Priority and MaxAttempts are those of jobs.Submission.
-	Function    string
-	Payload     []byte
-	Priority    int
-	MaxAttempts int
+	// These are those of jobs.Submission. ExpiresIn counts from when the job is enqueued, also for a missed instant.
+	Function           string
+	Payload            []byte
+	Priority           int
+	MaxAttempts        int
+	ExpiresIn, Timeout time.Duration
+	DeadIfExpired      bool
 	// Missed says which instants get a job that no manager came to in time; MissedOne when 0.
 	Missed Missed
 	// Overlap says whether an instant gets a job while the last job is not terminal; OverlapAllow when 0.
@@ -115,6 +117,7 @@ func (s Spec) withDefaults() (Spec, *calendar, error) {
 func (s *Schedule) submission(instant time.Time) jobs.Submission {
 	return jobs.Submission{
 		Function: s.Function, Payload: s.Payload, Priority: s.Priority, MaxAttempts: s.MaxAttempts,
+		ExpiresIn: s.ExpiresIn, DeadIfExpired: s.DeadIfExpired, Timeout: s.Timeout,
 		Key: InstantKey(s.Name, instant), ReturnExisting: true,
 	}
 }

@@ -96,7 +96,8 @@ func (s *Schedules) Put(ctx context.Context, name string, spec Spec) (out Schedu
 
 func (s *Spec) equal(o *Spec) bool {
 	return s.Cron == o.Cron && s.TimeZone == o.TimeZone && s.Function == o.Function && bytes.Equal(s.Payload, o.Payload) &&
-		s.Priority == o.Priority && s.MaxAttempts == o.MaxAttempts && s.Missed == o.Missed && s.Overlap == o.Overlap
+		s.Priority == o.Priority && s.MaxAttempts == o.MaxAttempts && s.ExpiresIn == o.ExpiresIn && s.DeadIfExpired == o.DeadIfExpired &&
+		s.Timeout == o.Timeout && s.Missed == o.Missed && s.Overlap == o.Overlap
 }
 
 // begin sets the next instant as of now. It is never one that had a job.

@@ -112,7 +112,8 @@ func (e *env) finish() {
 
 var cases = map[string]func(*env){
 	"an instant has one job, and the schedule moves on": func(e *env) {
-		made := e.put("daily", schedules.Spec{Cron: "30 2 * * *", TimeZone: "Europe/Vienna", Function: "report", Payload: []byte(`{"a":1}`), Priority: 3, MaxAttempts: 4})
+		made := e.put("daily", schedules.Spec{Cron: "30 2 * * *", TimeZone: "Europe/Vienna", Function: "report", Payload: []byte(`{"a":1}`), Priority: 3, MaxAttempts: 4,
+			ExpiresIn: time.Hour, DeadIfExpired: true, Timeout: time.Minute})
 		instant := time.Date(2026, 3, 29, 1, 0, 0, 0, time.UTC) // 02:30 does not exist
 		if !made.Next.Equal(instant) || made.LastJob != "" || !made.CreatedAt.Equal(begin) || made.Missed != schedules.MissedOne || made.Overlap != schedules.OverlapAllow {
 			e.Fatalf("made %+v", made)
@@ -129,7 +130,7 @@ var cases = map[string]func(*env){
 		}
 		e.wantInstants("daily", "2026-03-29T01:00:00Z")
 		j := e.jobs()["daily@2026-03-29T01:00:00Z"][0]
-		if j.Function != "report" || string(j.Payload) != `{"a":1}` || j.Priority != 3 || j.MaxAttempts != 4 || j.State != jobs.Queued {
+		if j.Function != "report" || string(j.Payload) != `{"a":1}` || j.Priority != 3 || j.MaxAttempts != 4 || !j.ExpiresAt.Equal(instant.Add(time.Hour)) || !j.DeadIfExpired || j.Timeout != time.Minute || j.State != jobs.Queued {
 			e.Errorf("job %+v", j)
 		}
 		s := e.get("daily")

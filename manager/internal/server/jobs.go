@@ -34,6 +34,7 @@ func JobRoutes(l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
 		{Method: "POST", Path: "/v1/jobs/{id}/retry", Roles: workers | httpd.Operator, Handle: h.retry},
 		{Method: "POST", Path: "/v1/jobs/{id}/cancel", Roles: readers, Handle: h.cancel},
 		{Method: "GET", Path: "/v1/functions", Roles: readers, Handle: h.functions},
+		{Method: "PUT", Path: "/v1/functions/{name}", Roles: readers, Handle: h.setLimits},
 		{Method: "POST", Path: "/v1/functions/{name}/pause", Roles: readers, Handle: h.pause(q.Pause, true)},
 		{Method: "POST", Path: "/v1/functions/{name}/resume", Roles: readers, Handle: h.pause(q.Resume, false)},
 		{Method: "GET", Path: "/v1/functions/{name}/dead-letters", Roles: readers, Handle: h.deadLetters},
@@ -359,10 +360,44 @@ func (h *jobHandlers) functions(r *httpd.Request, w *httpd.Response) {
 		f, last := &page.Functions[i], h.queue.LastMinute(page.Functions[i].Name)
 		list[i] = schema.Function{
 			Name: f.Name, Paused: f.Paused, PausedAt: f.PausedAt, Queued: f.Queued, Scheduled: f.Scheduled, Active: f.Active, Dead: f.Dead,
-			AtLeast: f.AtLeast, OldestQueued: f.Oldest, LastDeadAt: f.DeadAt, LastMinute: schema.FunctionRates(last),
+			AtLeast: f.AtLeast, OldestQueued: f.Oldest, LastDeadAt: f.DeadAt, Limits: limitsOf(f.Limits), LastMinute: schema.FunctionRates(last),
 		}
 	}
 	answer(w, &schema.FunctionPage{Functions: list, Cursor: page.Cursor})
+}
+
+// limitsOf is what answers show of limits, nil if there are none.
+func limitsOf(l jobs.Limits) *schema.Limits {
+	if l == (jobs.Limits{}) {
+		return nil
+	}
+	s := &schema.Limits{MaxRunning: l.MaxRunning, MaxRunningPerKey: l.MaxRunningPerKey}
+	if l.Rate != (jobs.Rate{}) {
+		s.Rate = &schema.Rate{Count: l.Rate.Count, Per: l.Rate.Per}
+	}
+	return s
+}
+
+// setLimits handles PUT /v1/functions/{name}. Limits that the body does not have are removed.
+func (h *jobHandlers) setLimits(r *httpd.Request, w *httpd.Response) {
+	var in schema.Limits
+	err := schema.Parse(r.Body, &in)
+	l := jobs.Limits{MaxRunning: in.MaxRunning, MaxRunningPerKey: in.MaxRunningPerKey}
+	if in.Rate != nil {
+		l.Rate = jobs.Rate{Count: in.Rate.Count, Per: in.Rate.Per}
+		if err == nil && l.Rate == (jobs.Rate{}) {
+			err = &api.FieldError{Field: "rate.count", Value: "0", Allowed: "must be at least 1"}
+		}
+	}
+	if err == nil {
+		err = h.queue.SetLimits(r.Context(), r.Param(0), l)
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	r.Audit("limits of a function set by an operator", "function", r.Param(0), "limits", string(r.Body))
+	answer(w, &schema.FunctionLimits{Name: r.Param(0), Limits: limitsOf(l)})
 }
 
 // pause handles pause and resume.

@@ -29,7 +29,7 @@ const onExpiryDead = "dead_letter"
 
 func submissionOf(in *schema.Submission) (s jobs.Submission, err error) {
 	s = jobs.Submission{
-		Function: in.Function, ID: in.ID, Key: in.Key, Priority: in.Priority, RunAt: in.RunAt, Delay: in.Delay, MaxAttempts: in.MaxAttempts,
+		Function: in.Function, ID: in.ID, Key: in.Key, ConcurrencyKey: in.ConcurrencyKey, Priority: in.Priority, RunAt: in.RunAt, Delay: in.Delay, MaxAttempts: in.MaxAttempts,
 		ExpiresAt: in.ExpiresAt, ExpiresIn: in.ExpiresIn, DeadIfExpired: in.OnExpiry == onExpiryDead, Timeout: in.Timeout,
 		ReturnExisting: in.OnDuplicate == "return_existing",
 	}

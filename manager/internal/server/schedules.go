@@ -53,6 +53,7 @@ func (h *scheduleHandlers) put(r *httpd.Request, w *httpd.Response) error {
 	}
 	spec := schedules.Spec{
 		Cron: in.Cron, TimeZone: in.TimeZone, Function: in.Function, Priority: in.Priority, MaxAttempts: in.MaxAttempts,
+		ExpiresIn: in.ExpiresIn, DeadIfExpired: in.OnExpiry == onExpiryDead, Timeout: in.Timeout,
 	}
 	if in.Payload != nil {
 		spec.Payload = in.Payload.(json.RawMessage)
@@ -177,12 +178,16 @@ func (h *scheduleHandlers) one(w *httpd.Response, s *schedules.Schedule) {
 }
 
 func scheduleOf(s *schedules.Schedule) schema.Schedule {
-	return schema.Schedule{
+	out := schema.Schedule{
 		Name: s.Name, Cron: s.Cron, TimeZone: s.TimeZone, Function: s.Function, Payload: s.Payload, Priority: s.Priority, MaxAttempts: s.MaxAttempts,
 		Missed: s.Missed.String(), Overlap: s.Overlap.String(), Paused: !s.PausedAt.IsZero(), PausedAt: s.PausedAt,
 		CreatedAt: s.CreatedAt, ChangedAt: s.ChangedAt, NextAt: s.Next, LastAt: s.Last, LastJob: s.LastJob,
-		MissedInstants: s.MissedInstants, OverlappedInstants: s.OverlappedInstants,
+		MissedInstants: s.MissedInstants, OverlappedInstants: s.OverlappedInstants, ExpiresIn: s.ExpiresIn, Timeout: s.Timeout,
 	}
+	if s.DeadIfExpired {
+		out.OnExpiry = onExpiryDead
+	}
+	return out
 }
 
 // auditSchedule writes to the audit log what an operator did with a schedule.

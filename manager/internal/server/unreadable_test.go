@@ -48,7 +48,7 @@ func TestOnlyAdministratorsDeleteUnreadableRecords(t *testing.T) {
 		if err := tx.Put("job_blobs", "bad/p", []byte("1")); err != nil {
 			return err
 		}
-		if err := tx.Put("job_control", "paused", []byte{99}); err != nil {
+		if err := tx.Put("job_control", "functions", []byte{99}); err != nil {
 			return err
 		}
 		if err := tx.Put("schedules", "nightly", []byte{99}, store.Entry{Index: "name", SortKey: "nightly"}); err != nil {
@@ -91,11 +91,11 @@ func TestOnlyAdministratorsDeleteUnreadableRecords(t *testing.T) {
 	if found := list(); len(found) != 4 {
 		t.Errorf("found %q", found)
 	}
-	if a := as(gate, "POST", "/v1/functions/f/pause", ""); a.Status != 500 || !strings.Contains(a.Body, `"code":"record-unreadable"`) || !strings.Contains(a.Body, "paused") {
+	if a := as(gate, "POST", "/v1/functions/f/pause", ""); a.Status != 500 || !strings.Contains(a.Body, `"code":"record-unreadable"`) || !strings.Contains(a.Body, "functions") {
 		t.Errorf("pause: %d %s", a.Status, a.Body)
 	}
 	found := list() // that one is known now
-	for _, want := range []string{"ledger 1:sbad", "jobs bad", "jobs " + odd, "job_control paused", "schedules nightly"} {
+	for _, want := range []string{"ledger 1:sbad", "jobs bad", "jobs " + odd, "job_control functions", "schedules nightly"} {
 		if found[want] == "" {
 			t.Errorf("%q is not found among %q", want, found)
 		}

@@ -82,12 +82,12 @@ var boundTests = map[string]func(*env){
 		e.claimNone()
 		e.claimNone("f", "g", "h")
 	},
-	"the number of paused functions is bounded": func(e *env) {
+	"the number of functions with settings is bounded": func(e *env) {
 		list := []byte{1} // what so many calls of Pause leave
-		for i := range jobs.MaxPaused {
-			list = append(append(append(list, 5), fmt.Sprintf("f%04d", i)...), 0)
+		for i := range jobs.MaxSettings {
+			list = append(append(append(list, 5), fmt.Sprintf("f%04d", i)...), 2, 0, 0, 0, 0, 0)
 		}
-		if err := e.in.Store.Update(e.ctx, func(tx store.Tx) error { return tx.Put("job_control", "paused", list) }); err != nil {
+		if err := e.in.Store.Update(e.ctx, func(tx store.Tx) error { return tx.Put("job_control", "functions", list) }); err != nil {
 			e.Fatal(err)
 		}
 		err := e.q.Pause(e.ctx, "one-more")

@@ -15,9 +15,10 @@ import (
 
 // indexes of the collections whose records the tests damage.
 var indexes = map[store.Collection][]string{
-	"jobs":       {"queued", "scheduled", "active", "done", "dead", "function", "expires"},
+	"jobs":       {"queued", "scheduled", "active", "done", "dead", "function", "expires", "keyed"},
 	"job_locks":  {"expiry"},
 	"job_events": {"name"},
+	"job_slots":  {"ready", "blocked"},
 }
 
 // damages are the ways in which a value may be damaged.

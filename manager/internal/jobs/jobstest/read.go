@@ -159,7 +159,7 @@ var readTests = map[string]func(*env){
 			"state":    {State: 99},
 			"cursor":   {Cursor: "%"},
 			"cursor ":  {Cursor: "AA"},
-			"cursor  ": {Cursor: page.Cursor, State: jobs.Queued}, // of another query
+			"cursor  ": {Cursor: page.Cursor, State: jobs.Complete}, // of another query
 		} {
 			_, err := e.q.List(e.ctx, l)
 			var fe *jobs.FieldError

@@ -73,6 +73,7 @@ func Run(t *testing.T, e Engine) {
 		{"dead letters", false, deadTests},
 		{"actions", false, actionTests},
 		{"deadlines", true, deadlineTests},
+		{"limits", true, limitTests},
 		{"events", true, eventTests},
 		{"wait", true, waitTests},
 		{"read", false, readTests},

@@ -226,12 +226,12 @@ var unreadableTests = map[string]func(*env){
 		e.job(jobs.Submission{ID: "a"})
 		e.job(jobs.Submission{ID: "b", Function: "g"})
 		e.job(jobs.Submission{ID: "c", Function: "h"})
-		e.rewrite("job_control", func(b []byte) []byte { return append(b, 200) }, "paused")
+		e.rewrite("job_control", func(b []byte) []byte { return append(b, 200) }, "functions")
 		// Those before the damage stay paused.
 		e.wantIDs("claimed", e.claim(jobs.ClaimRequest{Limit: 10}), "c")
-		e.wantUnreadable("Pause", e.q.Pause(e.ctx, "h"), "job_control", "paused")
-		e.wantUnreadable("Resume", e.q.Resume(e.ctx, "f"), "job_control", "paused")
-		e.rewrite("job_control", damages["another version"], "paused")
+		e.wantUnreadable("Pause", e.q.Pause(e.ctx, "h"), "job_control", "functions")
+		e.wantUnreadable("Resume", e.q.Resume(e.ctx, "f"), "job_control", "functions")
+		e.rewrite("job_control", damages["another version"], "functions")
 		e.wantIDs("claimed", e.claim(jobs.ClaimRequest{Limit: 10}), "a", "b")
 		if _, err := e.q.Functions(e.ctx, 0, ""); err != nil {
 			e.Error(err)

@@ -37,6 +37,7 @@ var shapes = map[string]struct {
 	"POST /v1/jobs/{id}/cancel":    {struct{}{}, "", []any{schema.Job{}}},
 
 	"GET /v1/functions":                                  {nil, "", []any{schema.FunctionPage{}}},
+	"PUT /v1/functions/{name}":                           {schema.Limits{}, "", []any{schema.FunctionLimits{}}},
 	"POST /v1/functions/{name}/pause":                    {struct{}{}, "", []any{schema.Paused{}}},
 	"POST /v1/functions/{name}/resume":                   {struct{}{}, "", []any{schema.Paused{}}},
 	"GET /v1/functions/{name}/dead-letters":              {nil, "", []any{schema.DeadPage{}}},

@@ -1,0 +1,241 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/codec"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// setting is what is set for one function.
+type setting struct {
+	name   string
+	paused time.Time // since when; zero while it is not paused
+	keyed  bool      // jobs with concurrency keys were submitted, so claims look for such jobs
+	limits Limits
+}
+
+func (s setting) compare(o setting) int { return cmp.Compare(s.name, o.name) }
+
+// settings are those of all functions for which something is set, by their names.
+type settings []setting
+
+// find returns the setting of a function, nil if there is none.
+func (all settings) find(function string) *setting {
+	if i, found := slices.BinarySearchFunc(all, setting{name: function}, setting.compare); found {
+		return &all[i]
+	}
+	return nil
+}
+
+// paused reports whether the function is paused.
+func (all settings) paused(function string) bool {
+	s := all.find(function)
+	return s != nil && !s.paused.IsZero()
+}
+
+const settingsVersion = 1
+
+func (all settings) encode() []byte {
+	b := []byte{settingsVersion}
+	for _, s := range all {
+		b = appendStamp(codec.AppendString(b, s.name), s.paused)
+		keyed := byte(0)
+		if s.keyed {
+			keyed = 1
+		}
+		b = append(b, keyed)
+		for _, n := range []int{s.limits.MaxRunning, s.limits.MaxRunningPerKey, s.limits.Rate.Count, int(s.limits.Rate.Per / time.Microsecond)} {
+			b = binary.AppendUvarint(b, uint64(n))
+		}
+	}
+	return b
+}
+
+// decodeSettings reads the record of all settings. With an error it returns those before the damage.
+func decodeSettings(key string, b []byte) (settings, error) {
+	d := decoder{codec.NewReader(b)}
+	d.version(settingsVersion)
+	var all settings
+	for len(d.Rest()) > 0 && d.Err() == nil {
+		s := setting{name: d.String(), paused: d.stamp(), keyed: d.Byte() == 1}
+		s.limits = Limits{MaxRunning: d.Count(MaxLimitCount), MaxRunningPerKey: d.Count(MaxLimitCount), Rate: Rate{Count: d.Count(MaxLimitCount), Per: d.duration()}}
+		n := len(all)
+		if d.Err() == nil && (CheckName("", s.name) != nil || n == MaxSettings || n > 0 && all[n-1].name >= s.name || s.limits.check() != nil) {
+			d.fail()
+		}
+		if d.Err() == nil {
+			all = append(all, s)
+		}
+	}
+	if len(all) == 0 { // then there is no record
+		d.fail()
+	}
+	if d.Err() != nil {
+		return all, unreadable(colControl, key, "%v", d.Err())
+	}
+	return all, nil
+}
+
+// loadSettings returns all settings. With a *store.UnreadableError it returns those that it could read.
+func loadSettings(tx store.Tx) (settings, error) {
+	b, err := tx.Get(colControl, settingsKey)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return decodeSettings(settingsKey, b)
+}
+
+// save writes all settings under a new version.
+func (all settings) save(tx store.Tx, version string) error {
+	if len(all) == 0 {
+		return errors.Join(tx.Delete(colControl, settingsKey), tx.Delete(colControl, settingsVersionKey))
+	}
+	if err := tx.Put(colControl, settingsVersionKey, []byte(version)); err != nil {
+		return err
+	}
+	return tx.Put(colControl, settingsKey, all.encode())
+}
+
+// changeSetting changes the setting of a function in a transaction.
+func changeSetting(tx store.Tx, function, version string, change func(*setting)) error {
+	all, err := loadSettings(tx)
+	if err != nil {
+		return err
+	}
+	i, found := slices.BinarySearchFunc(all, setting{name: function}, setting.compare)
+	s := setting{name: function}
+	if found {
+		s = all[i]
+	}
+	before, none := s, setting{name: function}
+	change(&s)
+	switch {
+	case s == before:
+		return nil
+	case s == none:
+		all = slices.Delete(all, i, i+1)
+	case found:
+		all[i] = s
+	case len(all) >= MaxSettings:
+		return invalid("function", function, "at most "+strconv.Itoa(MaxSettings)+" functions that are paused, limited or with concurrency keys")
+	default:
+		all = slices.Insert(all, i, s)
+	}
+	return all.save(tx, version)
+}
+
+// restoreSettings writes the settings that follow from the jobs that wait.
+func restoreSettings(tx store.Tx, version string) error {
+	var all settings
+	for from := ""; len(all) < MaxSettings; {
+		hits, err := tx.Scan(colJobs, idxKeyed, store.Range{From: from, Limit: 1})
+		if err != nil {
+			return err
+		}
+		if len(hits) == 0 {
+			break
+		}
+		function := functionOf(hits[0].SortKey)
+		all = append(all, setting{name: function, keyed: true})
+		from = afterFunction(function)
+	}
+	return all.save(tx, version)
+}
+
+// Pause stops the delivery of a function's jobs. Jobs that workers have leased continue. Queued, new and due jobs stay
+// where they are until Resume. Once Pause has returned, no later claim delivers one. Pausing twice is not an error. A
+// *FieldError says that MaxSettings functions have settings already.
+func (q *Queue) Pause(ctx context.Context, function string) error {
+	return q.change(ctx, function, func(tx store.Tx, s *setting) {
+		if s.paused.IsZero() {
+			s.paused = now(tx)
+		}
+	})
+}
+
+// Resume starts the delivery of a function's jobs again and wakes waiting claims. Resuming a function that is not
+// paused is not an error.
+func (q *Queue) Resume(ctx context.Context, function string) error {
+	return q.change(ctx, function, func(tx store.Tx, s *setting) {
+		s.paused = time.Time{}
+		notifyQueued(tx, function)
+	})
+}
+
+func (q *Queue) change(ctx context.Context, function string, change func(store.Tx, *setting)) error {
+	if err := CheckName("function", function); err != nil {
+		return err
+	}
+	version := newToken()
+	return q.store.Update(ctx, func(tx store.Tx) error {
+		return changeSetting(tx, function, version, func(s *setting) { change(tx, s) })
+	})
+}
+
+// settingsCache caches one queue's settings, so that claims need not read thousands of functions each time.
+// They Get the settings' version instead; each change writes both records.
+type settingsCache struct {
+	mu      sync.Mutex
+	version string
+	all     settings
+	many    bool     // there are enough settings to be cached
+	last    settings // those that a transaction read last, for guess
+	read    bool     // a transaction has read them
+}
+
+// manySettings is the number of functions from which settings are cached.
+const manySettings = 64
+
+// functionSettings returns the settings as of the transaction, like loadSettings.
+func (q *Queue) functionSettings(tx store.Tx) (settings, error) {
+	p := &q.settings
+	p.mu.Lock()
+	version, all, many := p.version, p.all, p.many
+	p.mu.Unlock()
+	var have string
+	if many {
+		// Read before the settings, so that cached settings are never older than their version.
+		b, err := tx.Get(colControl, settingsVersionKey)
+		if err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrUnreadable) {
+			return nil, err
+		}
+		if have = string(b); have != "" && have == version {
+			return all, nil
+		}
+	}
+	all, err := loadSettings(tx)
+	if err != nil {
+		return all, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last, p.read = all, true
+	p.many = len(all) >= manySettings
+	if p.version = ""; p.many && have != "" {
+		p.version, p.all = have, all
+	}
+	return all, nil
+}
+
+// guess returns the settings as the last transaction read them, and the record that shows whether they are still the
+// same. known is false before the first.
+func (p *settingsCache) guess() (all settings, check store.ID, known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	check = store.ID{Collection: colControl, Key: settingsKey}
+	if p.many {
+		check.Key = settingsVersionKey
+	}
+	return p.last, check, p.read
+}
