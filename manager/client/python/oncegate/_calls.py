@@ -11,7 +11,7 @@ from typing import Any, Optional
 from urllib.parse import quote, urlencode
 
 from ._core import Call, Caller, Pause, Reply, Steps, problem
-from ._errors import InvalidRequest, ManagerError, NoAnswer, TooLarge
+from ._errors import InvalidRequest, ManagerError, NoAnswer, OncegateError, TooLarge
 from ._types import Answer, Beat, Event, EventJob, Job, Page, Reservation, Sent, Submission, Submitted, millis
 
 #: How long one call of wait lets the manager wait, in seconds.
@@ -45,7 +45,11 @@ def submit(c: Caller, s: Submission, deadline: Optional[float]) -> Steps[Job]:
 
 def submit_wait(c: Caller, s: Submission, deadline: Optional[float]) -> Steps[Job]:
     first = yield from submit(c, s, deadline)
-    done = yield from wait(c, first.id, deadline)
+    try:
+        done = yield from wait(c, first.id, deadline)
+    except OncegateError as e:
+        e.job = first
+        raise
     return replace(done, replayed=first.replayed, deduplicated=first.deduplicated, existing=first.existing)
 
 

@@ -63,6 +63,7 @@ class Run:
         self._finishes: asyncio.Queue[tuple[dict[str, Any], int, asyncio.Future[Optional[OncegateError]]]] = asyncio.Queue()
         self._lost = False  # whether the manager cannot be reached
         self._changed = 0.0
+        self._ended = False
         self._last: dict[str, str] = {}  # error that was logged last, by kind of call
 
     async def main(self) -> None:
@@ -78,6 +79,7 @@ class Run:
                 self.stop.set()
             await self._wait_for_end(claimer)
         finally:
+            self._ended = True  # a cancel alone may be lost, before Python 3.12, where the task waits with a timeout
             for task in (claimer, finisher):
                 task.cancel()
             await asyncio.gather(claimer, finisher, return_exceptions=True)
@@ -244,7 +246,7 @@ class Run:
         handler = self._w.handlers.get(j.function)
         if handler is None:
             return Outcome(failure=f"worker {self._w.name} has no handler for {j.function}")
-        if not inspect.iscoroutinefunction(handler):
+        if not is_coroutine(handler):
             return await self._call_in_thread(handler, j, ctx)
         return await self._call_as_task(handler, j, ctx)
 
@@ -364,7 +366,7 @@ class Run:
 
     async def _finish_loop(self) -> None:
         """Send finishes together: while one request is under way, those that come wait for the next."""
-        while True:
+        while not self._ended:
             batch = [await self._finishes.get()]
             await asyncio.sleep(0)  # other handlers may be returning right now
             size = batch[0][1]
@@ -408,6 +410,11 @@ class Run:
         self._last[call] = text
 
 
+def is_coroutine(handler: Any) -> bool:
+    """Whether a handler is a coroutine function, or an object whose call is one."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
+
+
 class _Beats:
     """Sends heartbeats for one job until it is stopped. Its task starts with the first beat, so short jobs need none.
 
@@ -418,6 +425,7 @@ class _Beats:
     def __init__(self, run: Run, j: Job, ctx: Context) -> None:
         self._run, self._job, self._ctx = run, j, ctx
         self._task: Optional[asyncio.Task[None]] = None
+        self._stopped = False
         self._every = run._w.lease / 3
         self._timer = run.loop.call_later(self._every, self._begin)
 
@@ -427,7 +435,7 @@ class _Beats:
     async def _beat(self) -> None:
         run, j, lease = self._run, self._job, self._run._w.lease
         assert j.lease is not None
-        while True:
+        while not self._stopped:
             sent, pause = time.monotonic(), self._every
             error: Optional[OncegateError] = None
             try:
@@ -445,6 +453,7 @@ class _Beats:
 
     def stop(self) -> None:
         """End the heartbeats."""
+        self._stopped = True
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()

@@ -79,7 +79,10 @@ class Client:
         return self._run(_calls.submit_batch(self._caller, all, _calls.ends(within)))
 
     def submit_wait(self, s: Submission, *, within: Optional[float] = None) -> Job:
-        """Submit a job, and wait until it is over. The job has its result, whether it completed, failed or was cancelled."""
+        """Submit a job, and wait until it is over: complete, failed, cancelled or expired.
+
+        If only the wait fails, the error has the job. The caller may wait again by its id.
+        """
         return self._run(_calls.submit_wait(self._caller, s, _calls.ends(within)))
 
     def send(self, e: Event, *, within: Optional[float] = None) -> Sent:

@@ -3,11 +3,12 @@
 import asyncio
 import http.server
 import json
+import os
 import ssl
 import threading
 import unittest
 
-from oncegate import AsyncClient, AsyncWorker, Client, Context, Job, NoAnswer, StopTimeout, Submission, Worker
+from oncegate import AsyncClient, AsyncWorker, Client, Context, Job, ManagerError, NoAnswer, StopTimeout, Submission, Worker
 from oncegate.testing import check_idempotent
 
 
@@ -151,6 +152,41 @@ class WorkerTest(unittest.TestCase):
                 t.join()
             self.assertEqual(len(m.calls), 160)
             self.assertLessEqual(len(c._net._idle), 8)
+
+    def test_a_fork_does_not_use_its_parents_connections(self):
+        m = self.manager()
+        with Client(m.url) as c:
+            c.submit(Submission("f"))
+            self.assertEqual(len(c._net._idle), 1)
+            child = os.fork()
+            if child == 0:
+                os._exit(len(c._net._idle))
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+            c.submit(Submission("f"))
+            self.assertEqual(len(c._net._idle), 1)
+
+    def test_objects_may_be_coroutine_handlers(self):
+        m = self.manager("f")
+
+        class Send:
+            async def __call__(self, *_):
+                return "sent"
+
+        async def main():
+            w = AsyncWorker(AsyncClient(m.url), {"f": Send()})
+            run = asyncio.ensure_future(w.run())
+            await asyncio.get_running_loop().run_in_executor(None, m.reported.acquire)
+            w.stop()
+            await run
+
+        asyncio.run(main())
+        self.assertEqual(m.reports["0"]["result"], "sent")
+
+    def test_an_error_of_a_wait_has_the_job(self):
+        m = self.manager()
+        with Client(m.url, max_attempts=1) as c, self.assertRaises(ManagerError) as raised:
+            c.submit_wait(Submission("f"))
+        self.assertEqual((raised.exception.status, raised.exception.job.id), (501, "a"))
 
     def test_tls_that_is_not_trusted_is_no_answer(self):
         m = self.manager()
