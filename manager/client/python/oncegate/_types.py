@@ -65,6 +65,7 @@ class Job:
     state: str  # scheduled, queued, active, complete, failed, cancelled, replayed or expired
     payload: Any = None
     key: str = ""
+    concurrency_key: str = ""
     priority: int = 0
     attempt: int = 0
     max_attempts: int = 0
@@ -108,6 +109,7 @@ class Job:
                 state=v["state"],
                 payload=v.get("payload"),
                 key=_text(v, "key"),
+                concurrency_key=_text(v, "concurrency_key"),
                 priority=int(v.get("priority") or 0),
                 attempt=int(v.get("attempt") or 0),
                 max_attempts=int(v.get("max_attempts") or 0),
@@ -173,6 +175,7 @@ class Submission:
     payload: Any = None  # any JSON value of at most 1 MiB, nested at most 64 deep
     id: str = ""  # made by the manager if empty
     key: str = ""  # one live job at a time holds it
+    concurrency_key: str = ""  # groups jobs of a function, such as those of a tenant, which take turns and may be limited
     priority: int = 0  # -32768 to 32767, higher runs first
     run_at: Optional[datetime] = None  # or delay; at most 366 days ahead
     delay: Optional[float] = None  # seconds
@@ -192,7 +195,7 @@ class Submission:
     def json(self) -> dict[str, Any]:
         """The API's form, without the idempotency key."""
         out: dict[str, Any] = {"function": self.function}
-        for name in ("payload", "id", "key", "priority", "max_attempts", "on_expiry", "on_duplicate", "wal_locations"):
+        for name in ("payload", "id", "key", "concurrency_key", "priority", "max_attempts", "on_expiry", "on_duplicate", "wal_locations"):
             value = getattr(self, name)
             if value is not None and not (name != "payload" and value in ("", 0) and name != "max_attempts"):
                 out[name] = value

@@ -42,7 +42,7 @@ def seconds(a, name, default=None):
 def submission(a):
     d = a.get("dedup")
     dedup = None if d is None else Dedup(d.get("strategy") or "", d.get("key") or "", seconds(d, "ttl_ms"), d.get("if_deduplicated") or "")
-    text = {n: a.get(n) or "" for n in ("id", "key", "on_duplicate", "on_expiry", "idempotency_key", "traceparent")}
+    text = {n: a.get(n) or "" for n in ("id", "key", "concurrency_key", "on_duplicate", "on_expiry", "idempotency_key", "traceparent")}
     return Submission(
         a["function"], a.get("payload"), priority=a.get("priority") or 0, delay=seconds(a, "delay_ms"),
         expires_in=seconds(a, "expires_in_ms"), timeout=seconds(a, "timeout_ms"),

@@ -173,6 +173,7 @@ type goSubmission struct {
 	Payload     json.RawMessage `json:"payload"`
 	ID          string          `json:"id"`
 	Key         string          `json:"key"`
+	Concurrency string          `json:"concurrency_key"`
 	Priority    int             `json:"priority"`
 	Delay       int64           `json:"delay_ms"`
 	MaxAttempts int             `json:"max_attempts"`
@@ -187,7 +188,7 @@ type goSubmission struct {
 
 func (s *goSubmission) submission() client.Submission {
 	out := client.Submission{
-		Function: s.Function, ID: s.ID, Key: s.Key, Priority: s.Priority, Delay: millis(s.Delay), MaxAttempts: s.MaxAttempts,
+		Function: s.Function, ID: s.ID, Key: s.Key, ConcurrencyKey: s.Concurrency, Priority: s.Priority, Delay: millis(s.Delay), MaxAttempts: s.MaxAttempts,
 		Dedup: s.Dedup, OnDuplicate: s.OnDuplicate, ExpiresIn: millis(s.ExpiresIn), OnExpiry: s.OnExpiry, Timeout: millis(s.JobTimeout),
 		IdempotencyKey: s.Idempotency, Traceparent: s.Traceparent,
 	}

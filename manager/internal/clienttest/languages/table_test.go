@@ -18,11 +18,11 @@ var submissions = []call{
 	{
 		name: "a submission with all members",
 		steps: []step{
-			{op: "submit", args: `{"function":"f","payload":[1,"ü"],"id":"a","key":"order:1","priority":5,"delay_ms":3600000,"max_attempts":7,
+			{op: "submit", args: `{"function":"f","payload":[1,"ü"],"id":"a","key":"order:1","concurrency_key":"tenant 1","priority":5,"delay_ms":3600000,"max_attempts":7,
 				"dedup":{"strategy":"until_executed","ttl_ms":60000},"on_duplicate":"return_existing","idempotency_key":"k 1",
 				"expires_in_ms":7200000,"on_expiry":"dead_letter","timeout_ms":60000,
 				"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}`, want: `{"ok":{"id":"a","state":"scheduled"}}`},
-			{op: "get", args: `{"id":"a"}`, want: `{"ok":{"payload":[1,"ü"],"key":"order:1","priority":5,"max_attempts":7,"dedup":{"strategy":"until_executed","ttl_ms":60000},"expires_at":"*","on_expiry":"dead_letter","timeout_ms":60000}}`},
+			{op: "get", args: `{"id":"a"}`, want: `{"ok":{"payload":[1,"ü"],"key":"order:1","concurrency_key":"tenant 1","priority":5,"max_attempts":7,"dedup":{"strategy":"until_executed","ttl_ms":60000},"expires_at":"*","on_expiry":"dead_letter","timeout_ms":60000}}`},
 			{op: "submit", args: `{"function":"f","key":"order:1","on_duplicate":"return_existing"}`, want: `{"ok":{"id":"a","existing":true}}`},
 		},
 		jobs: 1, check: func(w *world) {
