@@ -360,7 +360,7 @@ check: guests ## formatting, vet, staticcheck, plain words and true links, the s
 VERSION ?= 0.1.0
 
 .PHONY: release
-release: build/oncegate.wasm ## binaries, images, chart, SBOMs and SHA256SUMS of VERSION=0.1.0 into build/release; the same sources give the same bytes
+release: build/oncegate.wasm build/typescript ## binaries, images, chart, clients, SBOMs and SHA256SUMS of VERSION=0.1.0 into build/release; the same sources give the same bytes
 	@cd .ci/release && $(GO_BUILD) -o ../../build/release-tool .
 	build/release-tool -version '$(VERSION)'
 	cd .ci/release && RELEASE_DIR=$(CURDIR)/build/release go test -count 1 -run 'TestReleased$$' .

@@ -144,6 +144,11 @@ func writeChart(dir, to, version string) error {
 	if err != nil {
 		return err
 	}
+	return writeArchive(to, entries)
+}
+
+// writeArchive writes a tar+gzip.
+func writeArchive(to string, entries []entry) error {
 	text, err := archive(entries)
 	if err != nil {
 		return err

@@ -5,11 +5,13 @@
 //	oncegate-VERSION.wasm                   the gate's module
 //	oncegate-VERSION-module-image.tar       the module in an image, as Istio and Envoy Gateway read it
 //	oncegate-VERSION-chart.tgz              the Helm chart
+//	oncegate-VERSION-npm.tgz                the client for TypeScript and JavaScript, as npm installs it
+//	oncegate-VERSION-py3-none-any.whl       the client for Python, as pip installs it
 //	*.cdx.json                              of each binary and the module: what it is made of (CycloneDX)
 //	SHA256SUMS                              the digests of all of these
 //
 // The images are archives that `docker load` and `crane push` read. The same sources, version and Go release give the same
-// bytes. The command works in the repository's folder, with build/oncegate.wasm built.
+// bytes. The command works in the repository's folder, with build/oncegate.wasm and build/typescript built.
 package main
 
 import (
@@ -103,6 +105,12 @@ func (r release) run(ctx context.Context) error {
 		return err
 	}
 	if err := writeChart(filepath.Join(r.root, "charts", "oncegate"), r.path("-chart.tgz"), r.version); err != nil {
+		return err
+	}
+	if err := writePackage(r.root, filepath.Join(r.root, "build", "typescript"), r.path("-npm.tgz"), r.version); err != nil {
+		return err
+	}
+	if err := writeWheel(r.root, r.out, r.version); err != nil {
 		return err
 	}
 	return writeSums(r.out)

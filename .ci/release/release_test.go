@@ -149,8 +149,8 @@ func TestTwiceTheSame(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", "SHA256SUMS")
 	cmd.Dir = a
-	if out, err := cmd.CombinedOutput(); err != nil || strings.Count(string(out), ": OK\n") != 10 {
-		t.Errorf("%v, want 10 files:\n%s", err, out)
+	if out, err := cmd.CombinedOutput(); err != nil || strings.Count(string(out), ": OK\n") != 12 {
+		t.Errorf("%v, want 12 files:\n%s", err, out)
 	}
 }
 
@@ -339,6 +339,99 @@ func TestManagerImage(t *testing.T) {
 	}
 	if n := bytes.Count(roots(), []byte("BEGIN CERTIFICATE")); n < 100 {
 		t.Errorf("%d roots", n)
+	}
+}
+
+// TestPackage installs the client's package in a program, which the compiler checks against the package's types and which then
+// runs.
+func TestPackage(t *testing.T) {
+	npm, err := filepath.Abs(filepath.Join(built(t), "oncegate-1.2.3-npm.tgz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := filepath.Abs(root + "/build/node/node_modules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	const program = `import { Client, RetryAfter, hasCode, type Handler } from "@oncegate/client";
+import { idempotent } from "@oncegate/client/handlertest";
+const send: Handler<{ to: string }> = async (job, { signal }) => {
+	if (signal.aborted) throw new RetryAfter("later", 1000);
+	return job.payload.to.length;
+};
+const worker = new Client({ url: "http://127.0.0.1:1" }).worker({ handlers: { send }, name: "w" });
+await idempotent(send, { to: "ann" }, () => 0);
+console.log(worker.name, hasCode(new Error(), "fenced"));
+`
+	for name, text := range map[string]string{"package.json": `{"type":"module","private":true}`, "program.ts": program} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{
+		{"npm", "install", "--offline", "--no-audit", "--no-fund", npm},
+		{"node", node + "/typescript/bin/tsc", "--strict", "--target", "es2022", "--module", "nodenext", "--types", "node", "--typeRoots", node + "/@types", "program.ts"},
+		{"node", "program.js"},
+	} {
+		cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		if err != nil || args[1] == "program.js" && string(out) != "w false\n" {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "node_modules/@oncegate/client/package.json"))
+	if err != nil || !bytes.Contains(text, []byte(`"version": "1.2.3"`)) {
+		t.Errorf("%v: %s", err, text)
+	}
+	for _, name := range []string{"LICENSE", "README.md"} {
+		if _, err := os.Stat(filepath.Join(dir, "node_modules/@oncegate/client", name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestWheel installs the Python client's wheel with pip, which checks its list of files, and runs a program with it.
+func TestWheel(t *testing.T) {
+	wheel := filepath.Join(built(t), "oncegate-1.2.3-py3-none-any.whl")
+	dir := t.TempDir()
+	const program = `import importlib.metadata, oncegate, oncegate.testing
+oncegate.testing.check_idempotent(lambda job, context: job.id, None, lambda: 0)
+print(importlib.metadata.version("oncegate"), oncegate.Worker(oncegate.Client("http://127.0.0.1:1"), {"f": print}, name="w").name)`
+	for _, args := range [][]string{
+		{"-m", "pip", "install", "--disable-pip-version-check", "--no-index", "--no-deps", "--quiet", "--root-user-action", "ignore", "--target", dir, wheel},
+		{"-c", program},
+	} {
+		cmd := exec.CommandContext(t.Context(), "python3", args...)
+		cmd.Env = append(os.Environ(), "PYTHONPATH="+dir)
+		out, err := cmd.CombinedOutput()
+		if err != nil || args[0] == "-c" && string(out) != "1.2.3 w\n" {
+			t.Fatalf("python3 %q: %v\n%s", args, err, out)
+		}
+	}
+	source := filepath.Join(root, "manager", "client", "python", "oncegate")
+	files, err := os.ReadDir(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if f.IsDir() { // __pycache__
+			continue
+		}
+		want, err := os.ReadFile(filepath.Join(source, f.Name()))
+		got, err2 := os.ReadFile(filepath.Join(dir, "oncegate", f.Name()))
+		if err != nil || err2 != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: %v, %v, the same bytes: %v", f.Name(), err, err2, bytes.Equal(got, want))
+		}
+	}
+}
+
+func TestPythonVersion(t *testing.T) {
+	for version, want := range map[string]string{"1.2.3": "1.2.3", "1.2.3-rc.1": "1.2.3rc1", "1.2.3-alpha.2": "1.2.3a2", "1.2.3-beta.0": "1.2.3b0", "1.2.3-x": ""} {
+		if got, err := pythonVersion(version); got != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v", version, got, err)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ Module oncegate.worker says how handlers' ends are reported.
 """
 
 from ._errors import (
+    AttemptTimeout,
     BadAnswer,
     Conflict,
     DuplicateKey,
@@ -35,12 +36,10 @@ from ._errors import (
     WorkerStopping,
 )
 from ._keys import Keys
-from ._types import Answer, AttemptError, Beat, Dedup, Job, Lease, Page, Reservation, Submission, Submitted
+from ._types import Answer, AttemptError, Beat, Dedup, Event, EventJob, Job, Lease, Page, Reservation, Sent, Submission, Submitted
 from .aio import AsyncClient
 from .client import Client
 from .worker import AsyncHandler, AsyncWorker, Context, Handler, Worker
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Answer",
@@ -48,6 +47,7 @@ __all__ = [
     "AsyncHandler",
     "AsyncWorker",
     "AttemptError",
+    "AttemptTimeout",
     "BadAnswer",
     "Beat",
     "Client",
@@ -55,6 +55,8 @@ __all__ = [
     "Context",
     "Dedup",
     "DuplicateKey",
+    "Event",
+    "EventJob",
     "Fenced",
     "FingerprintMismatch",
     "Handler",
@@ -74,6 +76,7 @@ __all__ = [
     "Permanent",
     "Reservation",
     "RetryAfter",
+    "Sent",
     "StopTimeout",
     "Submission",
     "Submitted",

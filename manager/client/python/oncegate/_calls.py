@@ -11,8 +11,8 @@ from typing import Any, Optional
 from urllib.parse import quote, urlencode
 
 from ._core import Call, Caller, Pause, Reply, Steps, problem
-from ._errors import InvalidRequest, ManagerError, NoAnswer, TooLarge
-from ._types import Answer, Beat, Job, Page, Reservation, Submission, Submitted, millis
+from ._errors import InvalidRequest, ManagerError, NoAnswer, OncegateError, TooLarge
+from ._types import Answer, Beat, Event, EventJob, Job, Page, Reservation, Sent, Submission, Submitted, millis
 
 #: How long one call of wait lets the manager wait, in seconds.
 _WAIT_STEP = 30.0
@@ -45,7 +45,11 @@ def submit(c: Caller, s: Submission, deadline: Optional[float]) -> Steps[Job]:
 
 def submit_wait(c: Caller, s: Submission, deadline: Optional[float]) -> Steps[Job]:
     first = yield from submit(c, s, deadline)
-    done = yield from wait(c, first.id, deadline)
+    try:
+        done = yield from wait(c, first.id, deadline)
+    except OncegateError as e:
+        e.job = first
+        raise
     return replace(done, replayed=first.replayed, deduplicated=first.deduplicated, existing=first.existing)
 
 
@@ -116,6 +120,25 @@ def list_jobs(
     r = yield from c.call(Call("GET", "/v1/jobs" + ("?" + text if text else "")), deadline)
     jobs = _jobs_of(r)
     return Page(jobs, str(r.object().get("cursor") or ""))
+
+
+def send(c: Caller, e: Event, deadline: Optional[float]) -> Steps[Sent]:
+    key = e.idempotency_key or c.keys.next()
+    body = {} if e.payload is None else {"payload": e.payload}
+    call = Call("POST", "/v1/events/" + quote(e.name, safe=""), body, key=key, trace=e.traceparent)
+    r = yield from c.call(call, deadline)
+    v = r.object()
+    try:
+        return Sent(str(v["event"]), tuple(EventJob(str(j["id"]), str(j["function"])) for j in v["jobs"]), r.replayed)
+    except (KeyError, TypeError) as e2:
+        raise r.not_ours(f"no event: {e2!r}") from None
+
+
+def subscription(c: Caller, method: str, event: str, function: str, deadline: Optional[float]) -> Steps[None]:
+    path = f"/v1/events/{quote(event, safe='')}/subscriptions/{quote(function, safe='')}"
+    r = yield from c.call(Call(method, path, {} if method == "PUT" else None), deadline)
+    if r.object().get("function") != function:
+        raise r.not_ours("no subscription")
 
 
 def _jobs_of(r: Reply) -> list[Job]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Optional, Type
+from typing import TYPE_CHECKING, Optional, Type
+
+if TYPE_CHECKING:
+    from ._types import Job
 
 
 class OncegateError(Exception):
@@ -10,6 +13,8 @@ class OncegateError(Exception):
 
     #: Whether the same call may succeed later.
     temporary: bool = False
+    #: The job as it was submitted, if only the wait for its end failed.
+    job: Optional[Job] = None
 
 
 class NoAnswer(OncegateError):
@@ -139,6 +144,15 @@ class LeaseLost(JobEnded):
 
     def __init__(self) -> None:
         super().__init__("the job's lease is lost")
+
+
+class AttemptTimeout(JobEnded):
+    """The attempt has reached the job's timeout. The manager queues the job again, or fails it."""
+
+    cause = "timeout"
+
+    def __init__(self) -> None:
+        super().__init__("the attempt has reached the job's timeout")
 
 
 class WorkerStopping(JobEnded):

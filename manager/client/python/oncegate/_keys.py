@@ -9,6 +9,8 @@ import tempfile
 import threading
 from typing import Union
 
+from ._fork import call_after_fork
+
 _CLIENT_ID = re.compile(r"[!-~]{1,217}")
 _KEY = re.compile(r"[!-~]([ -~]{0,253}[!-~])?")
 
@@ -26,6 +28,11 @@ class Keys:
             raise ValueError(f"client id {client_id[:64]!r}: must be 1 to 217 visible ASCII characters")
         #: The first part of every key.
         self.client_id = client_id
+        self.forked()
+        call_after_fork(self)
+
+    def forked(self) -> None:
+        """Begin with a new nonce: a process and its forks never make the same key."""
         self._nonce = secrets.token_hex(8)
         self._sequence = 0
         self._lock = threading.Lock()

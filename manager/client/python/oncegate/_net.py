@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Optional
 
+from ._fork import call_after_fork
 from ._http import AnswerReader, Origin, Request, Response
 
 _CONNECT = 5.0  # seconds for a connection, with its TLS
@@ -33,8 +34,15 @@ class SyncNet:
 
     def __init__(self, tls: Optional[ssl.SSLContext]) -> None:
         self._tls = tls
-        self._lock = threading.Lock()
         self._idle: collections.deque[tuple[Origin, socket.socket, float]] = collections.deque()
+        self.forked()
+        call_after_fork(self)
+
+    def forked(self) -> None:
+        """Leave the idle connections to the process that made them."""
+        self._lock = threading.Lock()
+        while self._idle:
+            self._idle.pop()[1].close()
 
     def exchange(self, r: Request) -> Response:
         """Send a request and read its answer. It raises OSError and the errors of AnswerReader."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import traceback
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ class Outcome:
         """The outcome of a handler that returned."""
         if value is None:
             return Outcome()
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            return Outcome.of_error(TypeError("the handler is no coroutine function, but returned an awaitable: nothing was done"))
         try:
             text = json.dumps(value, allow_nan=False, separators=(",", ":"))
         except BaseException as e:  # whatever the code of the value raises is this job's failure

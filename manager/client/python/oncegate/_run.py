@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Optional
 from . import _calls
 from ._core import unreachable
 from ._errors import (
+    AttemptTimeout,
     Conflict,
     Fenced,
     InvalidRequest,
     JobCancelled,
+    JobEnded,
     LeaseLost,
     ManagerError,
     NoAnswer,
@@ -61,6 +63,7 @@ class Run:
         self._finishes: asyncio.Queue[tuple[dict[str, Any], int, asyncio.Future[Optional[OncegateError]]]] = asyncio.Queue()
         self._lost = False  # whether the manager cannot be reached
         self._changed = 0.0
+        self._ended = False
         self._last: dict[str, str] = {}  # error that was logged last, by kind of call
 
     async def main(self) -> None:
@@ -76,9 +79,12 @@ class Run:
                 self.stop.set()
             await self._wait_for_end(claimer)
         finally:
+            self._ended = True  # a cancel alone may be lost, before Python 3.12, where the task waits with a timeout
             for task in (claimer, finisher):
                 task.cancel()
-            await asyncio.gather(claimer, finisher, return_exceptions=True)
+            for task in self._jobs:  # none, unless run was cancelled again or handlers do not return
+                task.cancel()
+            await asyncio.gather(claimer, finisher, *self._jobs, return_exceptions=True)
             self._client.close()
             self._claims.close()
         if cancelled:
@@ -90,11 +96,9 @@ class Run:
         for ctx in list(self._contexts):
             self._end(ctx, WorkerStopping())
         if not await self._all_ended(claimer, self._w.stop_grace):
-            handling, recording = self._handling, self._recording
-            for task in self._jobs:
-                task.cancel()
             raise StopTimeout(
-                f"worker {self._w.name} stopped, but {handling} handlers did not return, and {recording} outcomes were not recorded"
+                f"worker {self._w.name} stopped, but {self._handling} handlers did not return, "
+                f"and {self._recording} outcomes were not recorded"
             )
 
     async def _all_ended(self, claimer: asyncio.Future[None], seconds: float) -> bool:
@@ -195,7 +199,7 @@ class Run:
 
     async def _work(self, j: Job) -> None:
         """Handle a job and report it. It holds a slot, and after the handler returned a place among the reports."""
-        slot = True
+        slot, beats = True, None
         try:
             if j.lease is None or not j.lease.token:
                 self._log.error("the manager sent job %s without a lease", j.id)
@@ -206,31 +210,33 @@ class Run:
             ctx = self._w._context()
             beats = _Beats(self, j, ctx)
             self._contexts.add(ctx)
+            timer = self.loop.call_later(j.timeout, self._end, ctx, AttemptTimeout()) if j.timeout > 0 else None
             self._handling += 1
             try:
                 outcome = await self._call(j, ctx)
             finally:
                 self._handling -= 1
                 self._contexts.discard(ctx)
-            try:
-                if isinstance(ctx.cause, LeaseLost):
-                    self._log.warning("the lease of job %s of %s was lost: the outcome is not reported", j.id, j.function)
-                    return
-                async with self._reporting:  # then the next handler may run
-                    self._recording += 1
-                    self._slots.release()
-                    slot = False
-                    try:
-                        await self._report(j, ctx, outcome)
-                    finally:
-                        self._recording -= 1
-            finally:
-                beats.stop()
+                if timer is not None:
+                    timer.cancel()
+            if isinstance(ctx.cause, LeaseLost):
+                self._log.warning("the lease of job %s of %s was lost: the outcome is not reported", j.id, j.function)
+                return
+            async with self._reporting:  # then the next handler may run
+                self._recording += 1
+                self._slots.release()
+                slot = False
+                try:
+                    await self._report(j, ctx, outcome)
+                finally:
+                    self._recording -= 1
         finally:
+            if beats is not None:
+                beats.stop()
             if slot:
                 self._slots.release()
 
-    def _end(self, ctx: Context, cause: JobCancelled | LeaseLost | WorkerStopping) -> None:
+    def _end(self, ctx: Context, cause: JobEnded) -> None:
         """Ask a handler to end."""
         if ctx._end(cause) and (task := self._tasks.get(ctx)) is not None:
             task.cancel()
@@ -239,7 +245,7 @@ class Run:
         handler = self._w.handlers.get(j.function)
         if handler is None:
             return Outcome(failure=f"worker {self._w.name} has no handler for {j.function}")
-        if not inspect.iscoroutinefunction(handler):
+        if not is_coroutine(handler):
             return await self._call_in_thread(handler, j, ctx)
         return await self._call_as_task(handler, j, ctx)
 
@@ -258,6 +264,7 @@ class Run:
         try:
             await asyncio.wait({task})
         finally:
+            task.cancel()  # where the worker ends without waiting for it
             del self._tasks[ctx]
         if task.cancelled():  # before its first step
             return Outcome.of_error(ctx.cause or asyncio.CancelledError())
@@ -359,7 +366,7 @@ class Run:
 
     async def _finish_loop(self) -> None:
         """Send finishes together: while one request is under way, those that come wait for the next."""
-        while True:
+        while not self._ended:
             batch = [await self._finishes.get()]
             await asyncio.sleep(0)  # other handlers may be returning right now
             size = batch[0][1]
@@ -403,6 +410,11 @@ class Run:
         self._last[call] = text
 
 
+def is_coroutine(handler: Any) -> bool:
+    """Whether a handler is a coroutine function, or an object whose call is one."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
+
+
 class _Beats:
     """Sends heartbeats for one job until it is stopped. Its task starts with the first beat, so short jobs need none.
 
@@ -413,6 +425,7 @@ class _Beats:
     def __init__(self, run: Run, j: Job, ctx: Context) -> None:
         self._run, self._job, self._ctx = run, j, ctx
         self._task: Optional[asyncio.Task[None]] = None
+        self._stopped = False
         self._every = run._w.lease / 3
         self._timer = run.loop.call_later(self._every, self._begin)
 
@@ -422,7 +435,7 @@ class _Beats:
     async def _beat(self) -> None:
         run, j, lease = self._run, self._job, self._run._w.lease
         assert j.lease is not None
-        while True:
+        while not self._stopped:
             sent, pause = time.monotonic(), self._every
             error: Optional[OncegateError] = None
             try:
@@ -440,6 +453,7 @@ class _Beats:
 
     def stop(self) -> None:
         """End the heartbeats."""
+        self._stopped = True
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()

@@ -25,10 +25,10 @@ def parse_time(text: Any) -> Optional[datetime]:
     return whole + timedelta(microseconds=int((m[2] or "").ljust(6, "0")[:6]))
 
 
-def format_time(at: datetime) -> str:
+def format_time(name: str, at: datetime) -> str:
     """Write a time as the API takes it."""
     if at.tzinfo is None:
-        raise ValueError(f"run_at {at}: must have a time zone")
+        raise ValueError(f"{name} {at}: must have a time zone")
     return at.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -62,14 +62,18 @@ class Job:
 
     id: str
     function: str
-    state: str  # scheduled, queued, active, complete, failed, cancelled or replayed
+    state: str  # scheduled, queued, active, complete, failed, cancelled, replayed or expired
     payload: Any = None
     key: str = ""
+    concurrency_key: str = ""
     priority: int = 0
     attempt: int = 0
     max_attempts: int = 0
     run_at: Optional[datetime] = None
     created_at: Optional[datetime] = None
+    expires_at: Optional[datetime] = None  # no attempt begins from then on
+    on_expiry: str = ""
+    timeout: float = 0.0  # seconds for each attempt; 0: only its lease bounds it
     started_at: Optional[datetime] = None
     finished_at: Optional[datetime] = None
     submitter: str = ""
@@ -77,6 +81,7 @@ class Job:
     error: str = ""
     errors: Sequence[AttemptError] = ()  # of the last five attempts that failed, the oldest first
     traceparent: str = ""  # of the span that submitted the job
+    event: str = ""  # that made the job; empty if it was submitted
     cancel_requested: bool = False  # cancelled while a worker has it
     replayed_as: str = ""
     lease: Optional[Lease] = None
@@ -89,7 +94,7 @@ class Job:
     @property
     def terminal(self) -> bool:
         """Whether the job is over."""
-        return self.state in ("complete", "failed", "cancelled", "replayed")
+        return self.state in ("complete", "failed", "cancelled", "replayed", "expired")
 
     @staticmethod
     def parse(v: Any, replayed: bool = False) -> Job:
@@ -104,11 +109,15 @@ class Job:
                 state=v["state"],
                 payload=v.get("payload"),
                 key=_text(v, "key"),
+                concurrency_key=_text(v, "concurrency_key"),
                 priority=int(v.get("priority") or 0),
                 attempt=int(v.get("attempt") or 0),
                 max_attempts=int(v.get("max_attempts") or 0),
                 run_at=parse_time(v.get("run_at")),
                 created_at=parse_time(v.get("created_at")),
+                expires_at=parse_time(v.get("expires_at")),
+                on_expiry=_text(v, "on_expiry"),
+                timeout=(v.get("timeout_ms") or 0) / 1000,
                 started_at=parse_time(v.get("started_at")),
                 finished_at=parse_time(v.get("finished_at")),
                 submitter=_text(v, "submitter"),
@@ -119,6 +128,7 @@ class Job:
                     for e in v.get("errors") or ()
                 ),
                 traceparent=_text(v, "traceparent"),
+                event=_text(v, "event"),
                 cancel_requested=v.get("cancel_requested") is True,
                 replayed_as=_text(v, "replayed_as"),
                 lease=Lease(_text(lease, "worker"), _text(lease, "token"), lease["expires_in_ms"] / 1000) if lease else None,
@@ -165,10 +175,15 @@ class Submission:
     payload: Any = None  # any JSON value of at most 1 MiB, nested at most 64 deep
     id: str = ""  # made by the manager if empty
     key: str = ""  # one live job at a time holds it
+    concurrency_key: str = ""  # groups jobs of a function, such as those of a tenant, which take turns and may be limited
     priority: int = 0  # -32768 to 32767, higher runs first
     run_at: Optional[datetime] = None  # or delay; at most 366 days ahead
     delay: Optional[float] = None  # seconds
     max_attempts: Optional[int] = None  # 1 to 1000; 25 if None
+    expires_at: Optional[datetime] = None  # or expires_in; no attempt begins from then on
+    expires_in: Optional[float] = None  # seconds, from the submission on
+    on_expiry: str = ""  # "drop", the default, ends the job as expired, "dead_letter" as failed
+    timeout: Optional[float] = None  # seconds for each attempt, 0.1 s to 24 h; None: only its lease bounds it
     dedup: Optional[Dedup] = None
     on_duplicate: str = ""  # "reject", the default, or "return_existing"
     wal_locations: Optional[Mapping[str, str]] = None
@@ -180,14 +195,16 @@ class Submission:
     def json(self) -> dict[str, Any]:
         """The API's form, without the idempotency key."""
         out: dict[str, Any] = {"function": self.function}
-        for name in ("payload", "id", "key", "priority", "max_attempts", "on_duplicate", "wal_locations"):
+        for name in ("payload", "id", "key", "concurrency_key", "priority", "max_attempts", "on_expiry", "on_duplicate", "wal_locations"):
             value = getattr(self, name)
             if value is not None and not (name != "payload" and value in ("", 0) and name != "max_attempts"):
                 out[name] = value
-        if self.run_at is not None:
-            out["run_at"] = format_time(self.run_at)
-        if self.delay is not None:
-            out["delay_ms"] = millis(self.delay)
+        for name in ("run_at", "expires_at"):
+            if (at := getattr(self, name)) is not None:
+                out[name] = format_time(name, at)
+        for name, member in (("delay", "delay_ms"), ("expires_in", "expires_in_ms"), ("timeout", "timeout_ms")):
+            if (seconds := getattr(self, name)) is not None:
+                out[member] = millis(seconds)
         if self.dedup is not None:
             out["dedup"] = self.dedup.json()
         return out
@@ -200,6 +217,33 @@ class Submitted:
     idempotency_key: str  # for a repetition
     job: Optional[Job] = None
     error: Optional[ManagerError] = None  # one that is temporary asks to repeat the submission with the same key
+
+
+@dataclass(frozen=True)
+class Event:
+    """Sent to the functions that subscribe to its name."""
+
+    name: str
+    payload: Any = None
+    idempotency_key: str = ""  # of the call; drawn from the client's Keys if empty
+    traceparent: str = ""
+
+
+@dataclass(frozen=True)
+class EventJob:
+    """A job that an event made."""
+
+    id: str
+    function: str
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The answer to an event."""
+
+    event: str
+    jobs: Sequence[EventJob]  # in the order of their functions; none if no function subscribes to the event
+    replayed: bool = False  # the answer was recorded for an earlier attempt
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from . import _calls
 from ._core import Caller, Options, Pause, Steps
 from ._keys import Keys
 from ._net import AsyncNet
-from ._types import Answer, Beat, Job, Page, Reservation, Submission, Submitted
+from ._types import Answer, Beat, Event, Job, Page, Reservation, Sent, Submission, Submitted
 
 T = TypeVar("T")
 
@@ -79,8 +79,27 @@ class AsyncClient:
         return await self._run(_calls.submit_batch(self._caller, all, _calls.ends(within)))
 
     async def submit_wait(self, s: Submission, *, within: Optional[float] = None) -> Job:
-        """Submit a job, and wait until it is over. The job has its result, whether it completed, failed or was cancelled."""
+        """Submit a job, and wait until it is over: complete, failed, cancelled or expired.
+
+        If only the wait fails, the error has the job. The caller may wait again by its id.
+        """
         return await self._run(_calls.submit_wait(self._caller, s, _calls.ends(within)))
+
+    async def send(self, e: Event, *, within: Optional[float] = None) -> Sent:
+        """Send an event at most once. It becomes one job for each function that subscribes to it, in one transaction.
+
+        A repetition with the same key enqueues nothing and gets the first call's answer, whatever subscribed in between. It
+        raises what submit raises.
+        """
+        return await self._run(_calls.send(self._caller, e, _calls.ends(within)))
+
+    async def subscribe(self, event: str, function: str, *, within: Optional[float] = None) -> None:
+        """Make each event of this name that is sent from now on a job of the function, until unsubscribe."""
+        await self._run(_calls.subscription(self._caller, "PUT", event, function, _calls.ends(within)))
+
+    async def unsubscribe(self, event: str, function: str, *, within: Optional[float] = None) -> None:
+        """End a subscription, if there is one. Jobs that it has made stay."""
+        await self._run(_calls.subscription(self._caller, "DELETE", event, function, _calls.ends(within)))
 
     async def wait(self, id: str, *, within: Optional[float] = None) -> Job:
         """Return the job once it is over."""

@@ -8,6 +8,8 @@
     raises RetryAfter               is queued again after its time while attempts remain, else failed
     raises, and the job was         is cancelled
     cancelled
+    returns or raises after the     is queued again with backoff while attempts remain, else failed, unless the report still comes
+    job's timeout                   before the manager ends the attempt
     anything, and the lease         is with another worker already; nothing is reported
     was lost
 
@@ -18,7 +20,6 @@ idempotent, with Job.id as the key. oncegate.testing tests that.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import os
 import re
@@ -30,7 +31,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Optional, Union
 
 from ._errors import JobEnded
-from ._run import Run
+from ._run import Run, is_coroutine
 from ._types import Job
 from .aio import AsyncClient
 from .client import Client
@@ -45,7 +46,7 @@ class Context:
 
     @property
     def cause(self) -> Optional[JobEnded]:
-        """Why the handler must end: JobCancelled, LeaseLost or WorkerStopping; None while it may continue."""
+        """Why the handler must end: JobCancelled, AttemptTimeout, LeaseLost or WorkerStopping; None while it may continue."""
         return self._cause
 
     def wait(self, seconds: Optional[float] = None) -> bool:
@@ -179,7 +180,7 @@ class Worker:
     def __init__(self, client: Client, handlers: Mapping[str, Handler], **options: Any) -> None:
         """Check the options; nothing happens until run. It raises ValueError."""
         for function, handler in handlers.items():
-            if inspect.iscoroutinefunction(handler):
+            if is_coroutine(handler):
                 raise ValueError(f"handlers[{function!r}]: is a coroutine function; AsyncWorker runs these")
         self._async = AsyncWorker(client, handlers, **options)
 
@@ -204,9 +205,11 @@ class Worker:
         finally:
             for number in handled:
                 loop.remove_signal_handler(number)
-            for task in asyncio.all_tasks(loop):
+            left = asyncio.all_tasks(loop)
+            for task in left:
                 task.cancel()
-            loop.run_until_complete(asyncio.sleep(0))
+            if left:
+                loop.run_until_complete(asyncio.wait(left, timeout=1))
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 

@@ -4,9 +4,11 @@ python3 driver.py threads|asyncio
 """
 
 import asyncio
+import faulthandler
 import json
 import logging
 import os
+import queue
 import signal
 import sys
 import threading
@@ -20,6 +22,7 @@ from oncegate import (  # noqa: E402
     AsyncWorker,
     Client,
     Dedup,
+    Event,
     Keys,
     ManagerError,
     OncegateError,
@@ -39,9 +42,10 @@ def seconds(a, name, default=None):
 def submission(a):
     d = a.get("dedup")
     dedup = None if d is None else Dedup(d.get("strategy") or "", d.get("key") or "", seconds(d, "ttl_ms"), d.get("if_deduplicated") or "")
-    text = {n: a.get(n) or "" for n in ("id", "key", "on_duplicate", "idempotency_key", "traceparent")}
+    text = {n: a.get(n) or "" for n in ("id", "key", "concurrency_key", "on_duplicate", "on_expiry", "idempotency_key", "traceparent")}
     return Submission(
         a["function"], a.get("payload"), priority=a.get("priority") or 0, delay=seconds(a, "delay_ms"),
+        expires_in=seconds(a, "expires_in_ms"), timeout=seconds(a, "timeout_ms"),
         max_attempts=a.get("max_attempts"), dedup=dedup, **text,
     )
 
@@ -89,6 +93,11 @@ def call(c, op, a, within):
         a[n] = a.get(n) or ""
     if op == "submit":
         return c.submit(submission(a), **of), job
+    if op == "send":
+        e = Event(a["name"], a.get("payload"), a.get("idempotency_key") or "", a.get("traceparent") or "")
+        return c.send(e, **of), lambda s: {"event": s.event, "jobs": [vars(j) for j in s.jobs], "replayed": s.replayed}
+    if op in ("subscribe", "unsubscribe"):
+        return getattr(c, op)(a["name"], a["function"], **of), lambda none: none
     if op == "submit_wait":
         return c.submit_wait(submission(a), **of), job
     if op == "submit_batch":
@@ -159,10 +168,6 @@ def write(answer):
     sys.stdout.flush()
 
 
-class Terminated(BaseException):
-    pass
-
-
 class Threads:
     """Drives Client and Worker."""
 
@@ -170,25 +175,34 @@ class Threads:
         self.client = self.worker = self.thread = self.go_on = self.ended_by = None
 
     def main(self):
-        def terminate(*_):
-            raise Terminated
+        # A signal that another thread gets would not interrupt the one that reads, so one thread waits for it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        lines = queue.Queue()
 
-        signal.signal(signal.SIGTERM, terminate)
-        try:
+        def read():
             for line in sys.stdin:
-                c = json.loads(line)
-                try:
-                    answer = {"ok": self.do(c["op"], c["args"], seconds(c, "within_ms"))}
-                except Exception as e:
-                    answer = answered(e)
-                write(answer)
-        except Terminated:
-            pass
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                lines.put(line)
+            lines.put(None)
+
+        def wait():
+            signal.sigwait({signal.SIGTERM})
+            lines.put(None)
+
+        for f in (read, wait):
+            threading.Thread(target=f, daemon=True).start()
+        while (line := lines.get()) is not None:
+            c = json.loads(line)
+            try:
+                answer = {"ok": self.do(c["op"], c["args"], seconds(c, "within_ms"))}
+            except Exception as e:
+                answer = answered(e)
+            write(answer)
         try:
             self.stop()
         except OncegateError as e:
-            sys.exit(str(e))
+            print(e, file=sys.stderr)
+            return 1
+        return 0
 
     def do(self, op, a, within):
         if op in OTHERS:
@@ -290,9 +304,10 @@ class Asyncio:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
+    faulthandler.register(signal.SIGQUIT)
     if sys.argv[1] == "threads":
-        Threads().main()
+        status = Threads().main()
     else:
         status = asyncio.new_event_loop().run_until_complete(Asyncio().main())
-        sys.stdout.flush()
-        os._exit(status)  # the thread that reads the input may still do so
+    sys.stdout.flush()
+    os._exit(status)  # the thread that reads the input may still do so

@@ -1,3 +1,4 @@
+import os
 import tempfile
 import threading
 import unittest
@@ -57,6 +58,19 @@ class KeysTest(unittest.TestCase):
             t.join()
         self.assertEqual(len(set(got)), 4000)
 
+    def test_a_fork_never_gets_the_same_key(self):
+        keys = Keys("a")
+        keys.next()
+        source, sink = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(sink, keys.next().encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        theirs = os.read(source, 1000).decode()
+        os.close(source), os.close(sink)
+        self.assertNotEqual(theirs.split(":")[2], keys.next().split(":")[2])
+
     def test_programs_that_start_together_get_one_id(self):
         with tempfile.TemporaryDirectory() as folder:
             file, ids = Path(folder) / "state" / "id", []
@@ -88,6 +102,13 @@ class OutcomeTest(unittest.TestCase):
         for value in (object(), float("nan"), {1j: 1}, "x" * (1 << 20), [0] * 600_000):
             o = Outcome.of_result(value)
             self.assertTrue(o.done and o.result is None and o.failure.startswith("the work is done"), o)
+
+    def test_an_awaitable_is_no_result(self):
+        async def later():
+            pass
+
+        o = Outcome.of_result(later())
+        self.assertTrue("no coroutine function" in o.failure and not o.done, o)
 
     def test_errors(self):
         def wrapped():

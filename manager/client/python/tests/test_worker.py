@@ -3,11 +3,12 @@
 import asyncio
 import http.server
 import json
+import os
 import ssl
 import threading
 import unittest
 
-from oncegate import AsyncClient, AsyncWorker, Client, Context, Job, NoAnswer, StopTimeout, Submission, Worker
+from oncegate import AsyncClient, AsyncWorker, Client, Context, Job, ManagerError, NoAnswer, StopTimeout, Submission, Worker
 from oncegate.testing import check_idempotent
 
 
@@ -41,6 +42,8 @@ class Manager(http.server.ThreadingHTTPServer):
                     self.reports[f["id"]] = f
                     self.reported.release()
                 return {"results": [{"id": f["id"], "state": f["status"]} for f in body["finishes"]]}
+            if path.endswith("/heartbeat"):
+                return {"cancelled": False, "expires_in_ms": body["lease_ms"]}
             if path.endswith("/retry"):
                 self.reports[path.split("/")[3]] = body
             return {"id": "a", "function": "f", "state": "queued"}
@@ -113,6 +116,37 @@ class WorkerTest(unittest.TestCase):
         self.assertEqual(causes, ["stopping"])
         self.assertEqual(m.reports["0"], {"lease_token": "t", "delay_ms": 0, "uncounted": True})
 
+    def test_a_second_cancel_ends_a_run_at_once_and_leaves_nothing(self):
+        m = self.manager("f")
+        began, ended = threading.Event(), []
+
+        async def main():
+            async def handler(*_):
+                began.set()
+                try:
+                    await asyncio.sleep(3600)
+                finally:
+                    ended.append(True)
+
+            w = AsyncWorker(AsyncClient(m.url), {"f": handler}, lease=0.3, stop_timeout=3600)
+            run = asyncio.ensure_future(w.run())
+            await asyncio.get_running_loop().run_in_executor(None, began.wait)
+            while not any(path.endswith("/heartbeat") for path in m.calls):
+                await asyncio.sleep(0.001)
+            run.cancel()
+            await asyncio.sleep(0.01)
+            self.assertFalse(run.done())
+            run.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await run
+            self.assertEqual(ended, [True])
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            if others:
+                await asyncio.wait(others, timeout=5)
+            self.assertEqual(asyncio.all_tasks(), {asyncio.current_task()})
+
+        asyncio.run(main())
+
     def test_a_stop_before_the_run(self):
         m = self.manager("f")
         w = Worker(Client(m.url), {"f": lambda *_: None})
@@ -151,6 +185,41 @@ class WorkerTest(unittest.TestCase):
                 t.join()
             self.assertEqual(len(m.calls), 160)
             self.assertLessEqual(len(c._net._idle), 8)
+
+    def test_a_fork_does_not_use_its_parents_connections(self):
+        m = self.manager()
+        with Client(m.url) as c:
+            c.submit(Submission("f"))
+            self.assertEqual(len(c._net._idle), 1)
+            child = os.fork()
+            if child == 0:
+                os._exit(len(c._net._idle))
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+            c.submit(Submission("f"))
+            self.assertEqual(len(c._net._idle), 1)
+
+    def test_objects_may_be_coroutine_handlers(self):
+        m = self.manager("f")
+
+        class Send:
+            async def __call__(self, *_):
+                return "sent"
+
+        async def main():
+            w = AsyncWorker(AsyncClient(m.url), {"f": Send()})
+            run = asyncio.ensure_future(w.run())
+            await asyncio.get_running_loop().run_in_executor(None, m.reported.acquire)
+            w.stop()
+            await run
+
+        asyncio.run(main())
+        self.assertEqual(m.reports["0"]["result"], "sent")
+
+    def test_an_error_of_a_wait_has_the_job(self):
+        m = self.manager()
+        with Client(m.url, max_attempts=1) as c, self.assertRaises(ManagerError) as raised:
+            c.submit_wait(Submission("f"))
+        self.assertEqual((raised.exception.status, raised.exception.job.id), (501, "a"))
 
     def test_tls_that_is_not_trusted_is_no_answer(self):
         m = self.manager()

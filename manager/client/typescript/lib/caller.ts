@@ -1,3 +1,4 @@
+import { setMaxListeners } from "node:events";
 import * as http from "node:http";
 import * as https from "node:https";
 import { isDeepStrictEqual } from "node:util";
@@ -12,6 +13,9 @@ const maxTimer = 2 ** 31 - 1;
 
 /** The manager's bound. */
 const maxToken = 4096;
+
+/** Connections are used again, and closed after 90 s without a call. */
+const connections = { keepAlive: true, timeout: 90_000 };
 
 /** Redirects that one attempt follows. */
 const maxRedirects = 10;
@@ -104,7 +108,7 @@ export class Caller {
 		this.#ownAgents = o.agent === undefined;
 		this.#agents = o.agent
 			? { "http:": o.agent, "https:": o.agent }
-			: { "http:": new http.Agent({ keepAlive: true }), "https:": new https.Agent({ keepAlive: true }) };
+			: { "http:": new http.Agent(connections), "https:": new https.Agent(connections) };
 	}
 
 	/** Closes the connections. Calls in progress end as if they were lost. */
@@ -128,6 +132,8 @@ export class Caller {
 		const abort = (): void => ending.abort(new CallAbortedError(what, options.signal?.reason));
 		const timer = timeoutMs === Infinity ? undefined : setTimeout(() => ending.abort(new CallTimeoutError(what, timeoutMs)), timeoutMs);
 		if (options.signal?.aborted) abort();
+		// Many calls may have the same signal. Node before 22 warns of more than 10, as of a leak.
+		if (options.signal instanceof AbortSignal) setMaxListeners(0, options.signal);
 		options.signal?.addEventListener("abort", abort);
 		try {
 			return await this.#repeat(call, what, body, ending.signal);

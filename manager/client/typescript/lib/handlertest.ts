@@ -37,7 +37,8 @@ export async function idempotent(handler: Handler, payload: unknown, check: () =
 		const now = { state: structuredClone(await check()), result };
 		first ??= now;
 		if (!isDeepStrictEqual(first.state, now.state)) {
-			throw new AssertionError({ message: `run ${attempt} changed the state that the first run left`, expected: first.state, actual: now.state, operator: "deepStrictEqual" });
+			const message = `run ${attempt} changed the state that the first run left`;
+			throw new AssertionError({ message, expected: first.state, actual: now.state, operator: "deepStrictEqual" });
 		}
 		if (first.result !== now.result) {
 			throw new AssertionError({ message: `run ${attempt} returned ${now.result}, the first one ${first.result}` });

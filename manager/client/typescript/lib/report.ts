@@ -36,7 +36,7 @@ export class Reporter {
 		this.#logger = logger;
 		// An outage of the manager does not count for leases, so an outcome is offered for longer than a lease.
 		this.#timeoutMs = 3_600_000 + 2 * leaseMs;
-		setMaxListeners(0, this.#ending.signal); // Each report in progress is one.
+		setMaxListeners(0, this.#ending.signal); // Each outcome that waits for its report is one.
 	}
 
 	/** Is aborted by end. */

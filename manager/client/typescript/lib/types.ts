@@ -12,6 +12,7 @@ export interface Job<Payload = unknown, Result = unknown> {
 	/** Stands for the payload in the answer to a submission. */
 	payload_bytes?: number;
 	key?: string;
+	concurrency_key?: string;
 	state: JobState;
 	priority: number;
 	attempt: number;
@@ -88,6 +89,8 @@ export interface Submission {
 	id?: string;
 	/** Held by one live job at a time. */
 	key?: string;
+	/** Groups jobs of a function, such as those of a tenant. Keys take turns, and a limit may bound the running jobs of each. */
+	concurrency_key?: string;
 	/** -32768 to 32767, higher runs first; default 0. */
 	priority?: number;
 	/** When the job may run, or `delay_ms`: at most 366 days ahead. */

@@ -36,7 +36,7 @@ export interface HandlerContext {
  * | throws Permanent | has failed |
  * | throws RetryAfter | is queued again after its delay while attempts remain, else failed |
  * | throws, and the job was cancelled | is cancelled |
- * | ends in any way after the job's timeout_ms | is queued again with backoff while attempts remain, else failed, unless the report still comes before the manager ends the attempt |
+ * | ends in any way after the job's timeout_ms | as if it threw, unless its report comes before the manager ends the attempt |
  * | ends in any way after the lease was lost | is with another worker already; nothing is reported |
  *
  * Delivery is at least once: a worker that crashes, or that loses its lease, may have done the work already. So a handler

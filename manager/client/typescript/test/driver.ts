@@ -35,6 +35,9 @@ const ops: Record<string, (args: any, options: CallOptions) => unknown> = {
 			return { idempotency_key: answer.idempotencyKey, ...(answer.error ? { error: failure(answer.error) } : { job: answer.job }) };
 		});
 	},
+	send: (a, o) => client.send(a, o),
+	subscribe: (a, o) => client.subscribe(a.name, a.function, o),
+	unsubscribe: (a, o) => client.unsubscribe(a.name, a.function, o),
 	wait: (a, o) => client.wait(a.id, o),
 	get: (a, o) => client.get(a.id, o),
 	cancel: (a, o) => client.cancel(a.id, o),

@@ -78,7 +78,7 @@ test("a lost lease ends the handler, and nothing is reported", async (t) => {
 	const { stop, log } = work(t, fake, async (_, { signal }) => {
 		await new Promise((resolve) => signal.addEventListener("abort", resolve));
 		reason = signal.reason;
-	}, { leaseMs: 100 });
+	}, { leaseMs: 1500 });
 	await eventually(() => reason !== undefined);
 	await stop();
 	assert.ok(reason instanceof LeaseLostError);
@@ -134,7 +134,7 @@ test("a stop ends handlers, and then counts those that do not return", async (t)
 		await new Promise((resolve) => signal.addEventListener("abort", resolve));
 		reason = signal.reason;
 		throw new Error("stopped");
-	}, { stopTimeoutMs: 1, stopGraceMs: 500 });
+	}, { stopTimeoutMs: 1, stopGraceMs: 2000 });
 	await eventually(() => begun === 2);
 	await assert.rejects(stop(), /1 handlers did not return, and 0 outcomes were not recorded/);
 	assert.ok(reason instanceof WorkerStoppingError);

@@ -25,6 +25,8 @@
 //	submit         a submission as in the API, and idempotency_key?, traceparent?; the job
 //	submit_batch   {items: [submission]}: [{"job": job, "idempotency_key": key} or {"error": error, "idempotency_key": key}]
 //	submit_wait    a submission: submits, and waits for the job's end; the job
+//	send           {name, payload?, idempotency_key?}: an event; {"event", "jobs": [{"id", "function"}], "replayed"}
+//	subscribe, unsubscribe  {name, function}: null
 //	wait, get      {id}: the job
 //	cancel         {id}: the job
 //	list           {function?, state?, limit?, cursor?}: {"jobs": [job], "cursor": text}
@@ -50,7 +52,7 @@
 //
 // Handlers append lines to the file log, each with one write call: {"event": "begin", "job": id, "attempt": number} when they
 // begin, and {"event": "end", "job": id, "attempt": number, "cause": text} when they return or give up. The cause is why the
-// worker asked the handler to end: "cancelled", "lease-lost", "stopping", or "" if it did not.
+// worker asked the handler to end: "cancelled", "timeout", "lease-lost", "stopping", or "" if it did not.
 //
 //	echo           returns the payload
 //	nothing        returns nothing

@@ -75,6 +75,7 @@ func program(name, install string, args ...string) func() ([]string, error) {
 
 // each runs a test for the client of each language.
 func each(t *testing.T, test func(t *testing.T, l *language)) {
+	t.Parallel()
 	for i := range languages {
 		t.Run(languages[i].name, func(t *testing.T) {
 			if languages[i].deep {
@@ -183,6 +184,7 @@ func (d *driver) terminate() error {
 	select {
 	case <-d.ended:
 	case <-time.After(patience):
+		_ = d.cmd.Process.Signal(syscall.SIGQUIT) // says where it is
 		d.t.Fatal("the driver does not stop")
 	}
 	return d.endedBy

@@ -123,6 +123,13 @@ func jobOf(j *client.Job, err error) (any, error) {
 	return goJob{j, j.Replayed}, err
 }
 
+func sentOf(s *client.Sent, err error) (any, error) {
+	if s == nil {
+		return nil, err
+	}
+	return map[string]any{"event": s.Event, "jobs": s.Jobs, "replayed": s.Replayed}, err
+}
+
 // goArgs are the members of all commands' arguments.
 type goArgs struct {
 	goSubmission
@@ -166,6 +173,7 @@ type goSubmission struct {
 	Payload     json.RawMessage `json:"payload"`
 	ID          string          `json:"id"`
 	Key         string          `json:"key"`
+	Concurrency string          `json:"concurrency_key"`
 	Priority    int             `json:"priority"`
 	Delay       int64           `json:"delay_ms"`
 	MaxAttempts int             `json:"max_attempts"`
@@ -173,12 +181,16 @@ type goSubmission struct {
 	OnDuplicate string          `json:"on_duplicate"`
 	Idempotency string          `json:"idempotency_key"`
 	Traceparent string          `json:"traceparent"`
+	ExpiresIn   int64           `json:"expires_in_ms"`
+	OnExpiry    string          `json:"on_expiry"`
+	JobTimeout  int64           `json:"timeout_ms"`
 }
 
 func (s *goSubmission) submission() client.Submission {
 	out := client.Submission{
-		Function: s.Function, ID: s.ID, Key: s.Key, Priority: s.Priority, Delay: millis(s.Delay), MaxAttempts: s.MaxAttempts,
-		Dedup: s.Dedup, OnDuplicate: s.OnDuplicate, IdempotencyKey: s.Idempotency, Traceparent: s.Traceparent,
+		Function: s.Function, ID: s.ID, Key: s.Key, ConcurrencyKey: s.Concurrency, Priority: s.Priority, Delay: millis(s.Delay), MaxAttempts: s.MaxAttempts,
+		Dedup: s.Dedup, OnDuplicate: s.OnDuplicate, ExpiresIn: millis(s.ExpiresIn), OnExpiry: s.OnExpiry, Timeout: millis(s.JobTimeout),
+		IdempotencyKey: s.Idempotency, Traceparent: s.Traceparent,
 	}
 	if s.Payload != nil {
 		out.Payload = s.Payload
@@ -191,7 +203,9 @@ func (d *goClient) do(ctx context.Context, op string, raw json.RawMessage) (any,
 	if err := json.Unmarshal(raw, &a); err != nil {
 		return nil, err
 	}
-	if a.RetryDelay != nil { // the member belongs to submissions as well
+	// These members belong to submissions as well.
+	a.JobTimeout = a.Timeout
+	if a.RetryDelay != nil {
 		a.Delay = *a.RetryDelay
 	}
 	switch op {
@@ -203,6 +217,12 @@ func (d *goClient) do(ctx context.Context, op string, raw json.RawMessage) (any,
 		return jobOf(d.c.WaitIdempotent(ctx, a.submission()))
 	case "submit_batch":
 		return d.submitBatch(ctx, a.Items)
+	case "send":
+		return sentOf(d.c.SendIdempotent(ctx, client.Event{Name: a.Name, Payload: a.Payload, IdempotencyKey: a.Idempotency}))
+	case "subscribe":
+		return nil, d.c.Subscribe(ctx, a.Name, a.Function)
+	case "unsubscribe":
+		return nil, d.c.Unsubscribe(ctx, a.Name, a.Function)
 	case "wait":
 		return jobOf(d.c.Wait(ctx, a.ID))
 	case "get":
@@ -348,6 +368,8 @@ func causeOf(ctx context.Context) string {
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, client.ErrCancelled):
 		return "cancelled"
+	case errors.Is(cause, client.ErrTimeout):
+		return "timeout"
 	case errors.Is(cause, client.ErrLeaseLost):
 		return "lease-lost"
 	case errors.Is(cause, client.ErrStopping):

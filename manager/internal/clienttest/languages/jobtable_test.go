@@ -65,6 +65,13 @@ var jobCalls = []call{
 		jobs: 1,
 	},
 	{
+		name: "a job that expires",
+		steps: []step{
+			{op: "submit_wait", args: `{"function":"f","id":"a","expires_in_ms":50}`, want: `{"ok":{"id":"a","state":"expired"}}`},
+		},
+		jobs: 1,
+	},
+	{
 		name: "a wait over a stop of the manager",
 		steps: []step{
 			{op: "submit", args: `{"function":"f","id":"a"}`, want: `{"ok":{"id":"a"}}`},

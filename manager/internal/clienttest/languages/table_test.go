@@ -18,10 +18,11 @@ var submissions = []call{
 	{
 		name: "a submission with all members",
 		steps: []step{
-			{op: "submit", args: `{"function":"f","payload":[1,"ü"],"id":"a","key":"order:1","priority":5,"delay_ms":3600000,"max_attempts":7,
+			{op: "submit", args: `{"function":"f","payload":[1,"ü"],"id":"a","key":"order:1","concurrency_key":"tenant 1","priority":5,"delay_ms":3600000,"max_attempts":7,
 				"dedup":{"strategy":"until_executed","ttl_ms":60000},"on_duplicate":"return_existing","idempotency_key":"k 1",
+				"expires_in_ms":7200000,"on_expiry":"dead_letter","timeout_ms":60000,
 				"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}`, want: `{"ok":{"id":"a","state":"scheduled"}}`},
-			{op: "get", args: `{"id":"a"}`, want: `{"ok":{"payload":[1,"ü"],"key":"order:1","priority":5,"max_attempts":7,"dedup":{"strategy":"until_executed","ttl_ms":60000}}}`},
+			{op: "get", args: `{"id":"a"}`, want: `{"ok":{"payload":[1,"ü"],"key":"order:1","concurrency_key":"tenant 1","priority":5,"max_attempts":7,"dedup":{"strategy":"until_executed","ttl_ms":60000},"expires_at":"*","on_expiry":"dead_letter","timeout_ms":60000}}`},
 			{op: "submit", args: `{"function":"f","key":"order:1","on_duplicate":"return_existing"}`, want: `{"ok":{"id":"a","existing":true}}`},
 		},
 		jobs: 1, check: func(w *world) {
@@ -122,6 +123,23 @@ var submissions = []call{
 			{op: "get", args: `{"id":"${id}"}`, want: `{"ok":{"id":"last"}}`},
 		},
 		jobs: 200, seen: map[string]int{"/v1/jobs/batch": 2},
+	},
+	{
+		name: "an event",
+		steps: []step{
+			{op: "subscribe", args: `{"name":"paid","function":"f"}`, want: `{"ok":null}`},
+			{op: "subscribe", args: `{"name":"paid","function":"f"}`, want: `{"ok":null}`},
+			{op: "subscribe", args: `{"name":"paid","function":"g"}`, want: `{"ok":null}`},
+			{op: "unsubscribe", args: `{"name":"paid","function":"g"}`, want: `{"ok":null}`},
+			{
+				faults: lost(cutAfter, "POST /v1/events/paid", 2), op: "send", args: `{"name":"paid","payload":{"n":1},"idempotency_key":"k"}`,
+				want: `{"ok":{"event":"paid","jobs":[{"id":"*","function":"f"}],"replayed":true}}`, keep: map[string]string{"id": "ok.jobs.0.id"},
+			},
+			{op: "get", args: `{"id":"${id}"}`, want: `{"ok":{"function":"f","payload":{"n":1},"event":"paid"}}`},
+			{op: "send", args: `{"name":"nobody"}`, want: `{"ok":{"event":"nobody","jobs":[],"replayed":false}}`},
+			{op: "subscribe", args: `{"name":"no name","function":"f"}`, want: `{"error":{"status":400,"code":"invalid-request","temporary":false}}`},
+		},
+		jobs: 1, seen: map[string]int{"POST /v1/events/paid": 3},
 	},
 	{
 		name: "a manager that starts while it is asked",

@@ -1,9 +1,14 @@
 package languages
 
 import (
+	"context"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/openapi"
 	"github.com/oncegate/oncegate/manager/managertest"
@@ -44,22 +50,82 @@ func TestTypeScriptReadme(t *testing.T) {
 	if !ok {
 		t.Fatal("README.md has no program")
 	}
-	dir, err := os.MkdirTemp("../../../../build/typescript", "readme-") // where the name of the package leads to it
+	m := managertest.Start(t, managertest.Options{})
+	for _, want := range []string{"complete { sent: 'ann' }\npaid\n", "complete { sent: 'ann' }\n"} {
+		if got := runNode(t, program, nil, "ONCEGATE_URL="+m.URL); got != want {
+			t.Errorf("it printed %q, want %q", got, want)
+		}
+	}
+}
+
+// runNode runs a program that imports the client, and returns what it prints.
+func runNode(t *testing.T, program string, input io.Reader, env ...string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("../../../../build/typescript", "program-") // where the name of the package leads to it
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	file := filepath.Join(dir, "readme.mjs")
+	file := filepath.Join(dir, "program.mjs")
 	if err := os.WriteFile(file, []byte(program), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m := managertest.Start(t, managertest.Options{})
-	for _, want := range []string{"complete { sent: 'ann' }\npaid\n", "complete { sent: 'ann' }\n"} {
-		cmd := exec.CommandContext(t.Context(), "node", file)
-		cmd.Env = append(os.Environ(), "ONCEGATE_URL="+m.URL)
-		if out, err := cmd.CombinedOutput(); err != nil || string(out) != want {
-			t.Errorf("it printed %q, %v, want %q", out, err, want)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "node", file)
+	cmd.Env, cmd.Stdin = append(os.Environ(), env...), input
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("node: %v", err)
+	}
+	return string(out)
+}
+
+// TestTypeScriptLeavesOverTLS: a worker that stops ends its claim over TLS as well, gets the answer, and hands the job back.
+func TestTypeScriptLeavesOverTLS(t *testing.T) {
+	deep.Only(t)
+	handedBack := make(chan string, 1)
+	input, claimed := io.Pipe()
+	defer claimed.Close()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
 		}
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path != "/v1/jobs/claim" {
+			handedBack <- string(body)
+			fmt.Fprint(w, `{"id":"a","state":"queued"}`)
+			return
+		}
+		_ = claimed.Close() // the end of the program's input
+		select {
+		case <-r.Context().Done():
+		case <-time.After(patience):
+			t.Error("the worker did not leave")
+		}
+		fmt.Fprint(w, `{"jobs":[{"id":"a","function":"f","state":"active","attempt":1,"max_attempts":3,"lease":{"token":"t","expires_in_ms":1000}}]}`)
+	}))
+	defer server.Close()
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const program = `import { Client } from "@oncegate/client";
+const stop = new AbortController();
+process.stdin.resume().once("end", () => stop.abort());
+await new Client({ url: process.env.ONCEGATE_URL }).worker({ handlers: { f: () => console.log("ran") } }).run(stop.signal);
+`
+	if got := runNode(t, program, input, "ONCEGATE_URL="+server.URL, "NODE_EXTRA_CA_CERTS="+ca); got != "" {
+		t.Errorf("it printed %q", got)
+	}
+	select {
+	case body := <-handedBack:
+		if want := `{"lease_token":"t","delay_ms":0,"uncounted":true}`; body != want {
+			t.Errorf("the worker reported %s, want %s", body, want)
+		}
+	default:
+		t.Error("the worker did not hand the job back")
 	}
 }
 

@@ -148,6 +148,16 @@ var workerCases = []workerCase{
 			w.t.Errorf("%d handlers knew that they were cancelled", n)
 		}
 	}},
+	{"an attempt that takes too long", false, func(w *world) {
+		w.driver.work(`{"f":"wait"}`, `,"lease_ms":300`)
+		id := w.submit(client.Submission{Timeout: 200 * time.Millisecond, MaxAttempts: 2})
+		w.want(id, client.StateFailed, 2)
+		// The manager may notice it first.
+		eventually(w.t, "the handlers end", func() bool {
+			all := w.driver.events()
+			return count(all, "end", "timeout")+count(all, "end", "lease-lost") == 2
+		})
+	}},
 	{"heartbeats, some of them lost", true, func(w *world) {
 		w.driver.work(`{"f":"wait"}`, shortLease)
 		id := w.submit(client.Submission{MaxAttempts: 1})
@@ -208,7 +218,6 @@ var workerCases = []workerCase{
 		for _, id := range ids {
 			w.want(id, client.StateComplete, 1)
 		}
-		w.want(w.submit(client.Submission{}), client.StateComplete, 1)
 	}},
 	{"as many handlers as allowed", false, func(w *world) {
 		w.driver.work(`{"f":"wait"}`, `,"concurrency":3,"lease_ms":3600000`)
