@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -28,8 +27,7 @@ type language struct {
 	// command is the driver's command line. Its error says in one line what the machine lacks.
 	command func() ([]string, error)
 	env     []string
-	lacks   []string // commands that the client does not offer
-	deep    bool     // make test does not install what the driver needs
+	deep    bool // make test does not install what the driver needs
 }
 
 // goDriver is the environment variable that makes a driver of this test program.
@@ -40,7 +38,6 @@ var languages = []language{
 		name:    "go",
 		command: func() ([]string, error) { return []string{os.Args[0]}, nil },
 		env:     []string{goDriver + "=1"},
-		lacks:   []string{"reserve", "commit", "reject", "renew", "release"},
 	},
 	{
 		name:    "typescript",
@@ -86,9 +83,6 @@ func each(t *testing.T, test func(t *testing.T, l *language)) {
 		})
 	}
 }
-
-// offers reports whether a language's client has a command.
-func (l *language) offers(op string) bool { return !slices.Contains(l.lacks, op) }
 
 // driver is a running driver.
 type driver struct {

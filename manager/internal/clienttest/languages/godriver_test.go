@@ -248,6 +248,8 @@ func (d *goClient) do(ctx context.Context, op string, raw json.RawMessage) (any,
 			r.Delay = &after
 		}
 		return jobOf(d.c.Retry(ctx, a.ID, r))
+	case "reserve", "renew", "commit", "reject", "release":
+		return d.ledger(ctx, op, raw)
 	case "entry":
 		return admin.New(d.c).Entry(ctx, a.Scope, a.Key)
 	case "keys":
