@@ -35,7 +35,8 @@ func (m *movingManager) RoundTrip(r *http.Request) (*http.Response, error) {
 // TestJobsSurviveCrashes kills the real program again and again while 64
 // submitters share each key, and workers work. Every
 // key must lead to one job, every caller must get the same one, and every
-// job must be done, with its result, when the dust has settled. On the shared
+// job must be done, with its result, when the dust has settled. The function has limits, and the jobs have concurrency
+// keys: afterwards exactly as many jobs may run as the limits say. On the shared
 // engines there are three managers, and in every other round their server
 // is killed as well.
 func TestJobsSurviveCrashes(t *testing.T) {
@@ -101,6 +102,9 @@ func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Ser
 		start(i)
 	}
 
+	if err := admin.New(newClient()).SetLimits(ctx, "submitted", crashLimits); err != nil {
+		t.Fatal(err)
+	}
 	var runs sync.Map // job id -> *atomic.Int64
 	handler := func(_ context.Context, j *client.Job) (any, error) {
 		n, _ := runs.LoadOrStore(j.ID, new(atomic.Int64))
@@ -144,7 +148,7 @@ func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Ser
 			for i := range submitters {
 				callers.Go(func() {
 					j, err := newClient().SubmitIdempotent(ctx, client.Submission{
-						IdempotencyKey: key, Function: "submitted", ID: fmt.Sprintf("%s-by%d", key, i), Payload: payload,
+						IdempotencyKey: key, Function: "submitted", ConcurrencyKey: fmt.Sprint("tenant-", k%crashTenants), ID: fmt.Sprintf("%s-by%d", key, i), Payload: payload,
 					})
 					if err != nil {
 						t.Errorf("key %s: %v", key, err)
@@ -214,4 +218,46 @@ func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Ser
 		return true
 	})
 	t.Logf("%d jobs, %d of them delivered more than once", total, again)
+	stopWorkers()
+	workers.Wait()
+	limitsHold(t, ctx, c)
+}
+
+const crashTenants = 3
+
+var crashLimits = admin.Limits{MaxRunning: 13, MaxRunningPerKey: 5, Rate: &admin.Rate{Count: 1_000_000, Per: time.Second}}
+
+// limitsHold fails the test unless as many jobs may run as the limits say, after all jobs have ended.
+func limitsHold(t *testing.T, ctx context.Context, c *client.Client) {
+	t.Helper()
+	var all []client.Submission
+	for i := range crashTenants * 2 * crashLimits.MaxRunningPerKey {
+		all = append(all, client.Submission{Function: "submitted", ConcurrencyKey: fmt.Sprint("tenant-", i%crashTenants)})
+	}
+	if _, err := c.SubmitBatch(ctx, all); err != nil {
+		t.Fatal(err)
+	}
+	perTenant, got := map[string]int{}, 0
+	claim := func(wait time.Duration) int {
+		claimed, err := c.Claim(ctx, client.ClaimRequest{Worker: "w", Functions: []string{"submitted"}, Limit: 100, Lease: time.Hour, Wait: wait})
+		if err != nil {
+			t.Logf("claim: %v", err)
+		}
+		for _, j := range claimed {
+			perTenant[j.ConcurrencyKey]++
+		}
+		return len(claimed)
+	}
+	waitFor(t, "as many jobs are claimed as may run", func() bool {
+		got += claim(time.Millisecond)
+		return got >= crashLimits.MaxRunning
+	})
+	if got += claim(2 * time.Second); got != crashLimits.MaxRunning {
+		t.Errorf("%d jobs run, at most %d may", got, crashLimits.MaxRunning)
+	}
+	for tenant, n := range perTenant {
+		if n > crashLimits.MaxRunningPerKey {
+			t.Errorf("%d jobs of %s run", n, tenant)
+		}
+	}
 }
