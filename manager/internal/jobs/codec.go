@@ -377,7 +377,10 @@ func find(tx store.Tx, id string) (*record, error) {
 
 // save writes the job, without its blobs.
 func (r *record) save(tx store.Tx) error {
-	if err := errors.Join(r.hold(tx), r.book(tx)); err != nil {
+	if err := r.hold(tx); err != nil {
+		return err
+	}
+	if err := r.book(tx); err != nil {
 		return err
 	}
 	return tx.Put(colJobs, r.ID, r.encode(), r.entries()...)
