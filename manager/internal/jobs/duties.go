@@ -340,6 +340,11 @@ func (r *record) fetchToFollow(tx store.Tx, s State) error {
 	if !r.followed(s) {
 		return nil
 	}
+	if r.ConcurrencyKey != "" {
+		if _, err := loadKeySlots(tx, slotsKey(r.Function, r.ConcurrencyKey)); err != nil {
+			return err
+		}
+	}
 	return r.fetch(tx)
 }
 

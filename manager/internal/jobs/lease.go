@@ -393,8 +393,9 @@ func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch r.State {
-	case Failed, Cancelled, Expired:
+	switch {
+	case r.State == Scheduled && !r.over(now(tx)):
+	case r.State == Scheduled, r.State == Failed, r.State == Cancelled, r.State == Expired: // holds neither key nor lock
 		if r.LockID != "" {
 			holder, err := lockHolder(tx, now(tx), r.LockID)
 			if err != nil {
@@ -421,8 +422,7 @@ func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
 		}
 		r.Attempt = 0
 		r.FinishedAt, r.CancelRequested = time.Time{}, false
-	case Scheduled:
-	case Replayed:
+	case r.State == Replayed:
 		return nil, r.replayed()
 	default:
 		return nil, &StateError{ID: r.ID, State: r.State, Reason: "only failed, cancelled, expired and scheduled jobs can be retried without a lease"}

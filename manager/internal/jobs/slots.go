@@ -236,38 +236,34 @@ func (r *record) holds() held {
 }
 
 // hold changes what the job counts for in colSlots from what it was when the job was read to what it is now. A record
-// that cannot be read does not keep a job from ending, but it keeps jobs from waiting or running by it.
+// that cannot be read does not keep a job from ending, but it keeps jobs from waiting or running by it. Then hold has
+// written nothing.
 func (r *record) hold(tx store.Tx) error {
 	before, after := r.held, r.holds()
 	if before == after {
 		return nil
 	}
-	r.held = after
 	change := func(bit byte) int { return int(after.slots&bit)/int(bit) - int(before.slots&bit)/int(bit) }
-	if n := change(slotFunction); n != 0 {
-		f, err := loadFunctionSlots(tx, r.Function)
-		if err == nil {
-			f.running = max(f.running+n, 0)
-			err = f.save(tx, r.Function)
-		}
-		if err != nil && (n > 0 || !errors.Is(err, store.ErrUnreadable)) {
+	n := change(slotKey)
+	keyed := n != 0 || before.waits != after.waits
+	key := slotsKey(r.Function, r.ConcurrencyKey)
+	var k keySlots
+	if keyed {
+		var err error
+		k, err = loadKeySlots(tx, key)
+		switch {
+		case errors.Is(err, store.ErrUnreadable) && !after.waits && n <= 0:
+			keyed = false
+		case err != nil:
 			return err
 		}
-		if n < 0 {
-			notifyQueued(tx, r.Function)
-		}
 	}
-	n := change(slotKey)
-	if n == 0 && before.waits == after.waits {
-		return nil
-	}
-	key := slotsKey(r.Function, r.ConcurrencyKey)
-	k, err := loadKeySlots(tx, key)
-	if err != nil {
-		if errors.Is(err, store.ErrUnreadable) && !after.waits && n <= 0 {
-			return nil
-		}
+	if err := r.holdFunction(tx, change(slotFunction)); err != nil {
 		return err
+	}
+	r.held = after
+	if !keyed {
+		return nil
 	}
 	switch {
 	case after.waits && !before.waits:
@@ -286,6 +282,25 @@ func (r *record) hold(tx store.Tx) error {
 		notifyQueued(tx, r.Function)
 	}
 	return k.save(tx, key)
+}
+
+// holdFunction changes how many jobs of the job's function run by n.
+func (r *record) holdFunction(tx store.Tx, n int) error {
+	if n == 0 {
+		return nil
+	}
+	f, err := loadFunctionSlots(tx, r.Function)
+	if err == nil {
+		f.running = max(f.running+n, 0)
+		err = f.save(tx, r.Function)
+	}
+	if err != nil && (n > 0 || !errors.Is(err, store.ErrUnreadable)) {
+		return err
+	}
+	if n < 0 {
+		notifyQueued(tx, r.Function)
+	}
+	return nil
 }
 
 // recountKey makes a new record of a concurrency key from the jobs that wait. Jobs that run do not count.

@@ -64,6 +64,22 @@ var deadlineTests = map[string]func(*env){
 			e.Errorf("%+v", j)
 		}
 	},
+	"an operator's retry of a job that has expired takes its key only if it is free": func(e *env) {
+		e.job(jobs.Submission{ID: "a", Key: "k", ExpiresIn: span, Dedup: &jobs.Dedup{Key: "d"}})
+		j := e.claim(jobs.ClaimRequest{Lease: time.Minute})[0]
+		e.retry(jobs.Retry{ID: "a", Token: j.Lease.Token, Delay: ptr(2 * span)})
+		e.pass(span)
+		e.job(jobs.Submission{ID: "b", Key: "k"})
+		var dup *jobs.DuplicateKeyError
+		if _, err := e.q.Retry(e.ctx, jobs.Retry{ID: "a"}); !errors.As(err, &dup) || dup.Holder != "b" {
+			e.Errorf("%v, want that b holds the key", err)
+		}
+		e.cancel("b")
+		e.retry(jobs.Retry{ID: "a"})
+		if _, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"}); !errors.As(err, &dup) || dup.Holder != "a" {
+			e.Errorf("%v, want that a holds the key again", err)
+		}
+	},
 	"an expired job may become a dead letter": func(e *env) {
 		e.job(jobs.Submission{ID: "a", ExpiresIn: span, DeadIfExpired: true, Timeout: time.Hour})
 		e.pass(span)

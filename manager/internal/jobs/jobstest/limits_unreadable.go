@@ -1,0 +1,56 @@
+package jobstest
+
+import (
+	"errors"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// unreadableLimitTests are about limits and records that cannot be read.
+var unreadableLimitTests = map[string]func(*env){
+	"a lost lease whose key cannot be read changes nothing": func(e *env) {
+		e.limit("f", jobs.Limits{MaxRunning: 2, MaxRunningPerKey: 2})
+		e.keyed("a", 1)
+		e.wantIDs("the keyed one", e.claim(jobs.ClaimRequest{Functions: []string{"f"}, Lease: time.Minute}), "a-0")
+		for _, id := range []string{"b", "c"} {
+			e.job(jobs.Submission{ID: id})
+		}
+		e.rewrite("job_slots", damages["nonsense"], "f\x00a")
+		e.pass(span)
+		for range 3 {
+			e.duties(e.q)
+		}
+		e.wantState("a-0", jobs.Active)
+		e.wantIDs("one place is left", e.claimMany(5), "b")
+	},
+	"a finish whose run cannot follow changes nothing": func(e *env) {
+		sub := jobs.Submission{ID: "a", Key: "k", ConcurrencyKey: "a", Dedup: &jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true}}
+		e.job(sub)
+		j := e.claimOne()
+		e.job(jobs.Submission{ID: "waits", ConcurrencyKey: "a"})
+		again := sub
+		again.ID = ""
+		e.wantDropped("a", again)
+		e.rewrite("job_slots", damages["nonsense"], "f\x00a")
+		_, err := e.q.FinishMany(e.ctx, []jobs.Finish{{ID: "a", Token: j.Lease.Token, State: jobs.Complete}})
+		if err != nil {
+			e.Fatal(err)
+		}
+		var dup *jobs.DuplicateKeyError
+		if _, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"}); !errors.As(err, &dup) || dup.Holder != "a" {
+			e.Errorf("the key: %v", err)
+		}
+		e.deleteUnreadable("job_slots", "f\x00a")
+		e.finish(j, jobs.Complete)
+		e.wantState("a~1", jobs.Queued)
+	},
+}
+
+func (e *env) deleteUnreadable(c store.Collection, key string) {
+	e.Helper()
+	if _, err := e.q.DeleteUnreadable(e.ctx, c, key); err != nil {
+		e.Fatalf("DeleteUnreadable(%s, %q): %v", c, key, err)
+	}
+}
