@@ -15,6 +15,7 @@ type (
 	RetryRequest  = schema.RetryRequest
 	Beat          = schema.Beat
 	Sent          = schema.Sent
+	BatchInfo     = schema.Batch
 	EventJob      = schema.EventJob
 	LogConfig     = schema.LogConfig
 	LogInfo       = schema.LogInfo

@@ -41,6 +41,9 @@ type Job struct {
 	Traceparent string `json:"traceparent,omitempty"`
 	// ConcurrencyKey as in Submission.
 	ConcurrencyKey string `json:"concurrency_key,omitempty"`
+	// Batch is the id of the batch that the job belongs to, and After of the one whose callback it is.
+	Batch string `json:"batch,omitempty"`
+	After string `json:"after,omitempty"`
 	// Event names the event that made the job; empty if it was submitted.
 	Event string `json:"event,omitempty"`
 	// CancelRequested: cancelled while a worker holds it.

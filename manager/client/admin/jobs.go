@@ -52,6 +52,13 @@ func (c *Client) Bulk(ctx context.Context, b BulkRequest) (*BulkResult, error) {
 	return &out, nil
 }
 
+// Batches returns one page of batches, the oldest first. Limit: 1 to 1000, 100 when 0.
+func (c *Client) Batches(ctx context.Context, limit int, cursor string) (*BatchPage, error) {
+	var page BatchPage
+	_, err := c.do(ctx, wire.Call{Method: "GET", Path: "/v1/batches" + wire.PageQuery(url.Values{}, limit, cursor)}, &page)
+	return &page, err
+}
+
 // Events returns one page of the events that functions subscribe to. Limit: 1 to 1000, 100 when 0.
 func (c *Client) Events(ctx context.Context, limit int, cursor string) (*EventPage, error) {
 	var page EventPage

@@ -15,6 +15,7 @@ type (
 	BulkResult       = schema.BulkResult
 	Refusal          = schema.Refusal
 	JobPage          = schema.JobPage
+	BatchPage        = schema.BatchPage
 	EventInfo        = schema.EventInfo
 	EventPage        = schema.EventPage
 	Subscription     = schema.Subscription

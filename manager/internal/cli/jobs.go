@@ -21,6 +21,7 @@ func jobsCommands() map[string]operatorCommand {
 		"subscribe":    {"EVENT FUNCTION", "make each such event from now on a job of the function", 2, 2, nil, jobsSubscribe},
 		"unsubscribe":  {"EVENT FUNCTION", "end a subscription; its jobs stay", 2, 2, nil, jobsUnsubscribe},
 		"events":       {"", "list the events that functions subscribe to", 0, 0, (*operatorCall).pageFlags, jobsEvents},
+		"batches":      {"", "list batches and how their jobs ended, oldest first", 0, 0, (*operatorCall).pageFlags, jobsBatches},
 		"list":         {"", "list jobs, running ones first", 0, 0, (*operatorCall).listFlags, jobsList},
 		"get":          {"ID", "show a job with its payload and result", 1, 1, (*operatorCall).waitFlag, jobsGet},
 		"cancel":       {"[ID...]", "cancel these jobs, or those of a filter", 0, -1, (*operatorCall).bulkFlags, jobsCancel},

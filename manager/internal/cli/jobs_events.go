@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"strconv"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client"
@@ -62,6 +63,26 @@ func jobsEvents(ctx context.Context, c *operatorCall) error {
 		for _, s := range e.Subscriptions {
 			rows = append(rows, []string{e.Name, s.Function, stamp(s.Since)})
 		}
+	}
+	return c.printTable(rows, page.Cursor)
+}
+
+func jobsBatches(ctx context.Context, c *operatorCall) error {
+	page, err := c.admin.Batches(ctx, c.limit, c.cursor)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(page)
+	}
+	rows := [][]string{{"BATCH", "TOTAL", "PENDING", "COMPLETE", "FAILED", "CANCELLED", "EXPIRED", "CREATED", "FINISHED", "CALLBACK"}}
+	for i := range page.Batches {
+		b := &page.Batches[i]
+		row := []string{b.ID}
+		for _, n := range []int{b.Total, b.Pending, b.Complete, b.Failed, b.Cancelled, b.Expired} {
+			row = append(row, strconv.Itoa(n))
+		}
+		rows = append(rows, append(row, stamp(b.CreatedAt), stamp(b.FinishedAt), b.Callback))
 	}
 	return c.printTable(rows, page.Cursor)
 }

@@ -7,6 +7,20 @@ import (
 	"testing"
 )
 
+func TestJobsBatches(t *testing.T) {
+	url := jobsManager(t)
+	status, body := post(t, strings.TrimPrefix(url, "http://"), "/v1/batches", `{"jobs":[{"function":"f"},{"function":"f"}],"callback":{"function":"end","id":"last"}}`)
+	if status != 202 {
+		t.Fatal(status, body)
+	}
+	if code, out, errs := jobsCLI(url, "batches"); code != 0 || !strings.HasPrefix(out, "BATCH") || !strings.Contains(out, " 2 ") || !strings.Contains(out, "last") {
+		t.Errorf("%d %q %s", code, out, errs)
+	}
+	if code, out, errs := jobsCLI(url, "batches", "--json"); code != 0 || !strings.Contains(out, `"pending"`) {
+		t.Errorf("%d %q %s", code, out, errs)
+	}
+}
+
 func TestJobsEvents(t *testing.T) {
 	url := jobsManager(t)
 	run := func(args ...string) string {

@@ -36,6 +36,8 @@ type record struct {
 	held     held
 	keyLimit int
 	turn     int64
+	// was is the state in which the job was read or last written, 0 for a new one.
+	was State
 
 	// booked is what the job counts for in the sums of colUsage.
 	booked charge
@@ -75,6 +77,8 @@ const (
 	hasTimeout
 	hasConcurrencyKey
 	hasSlots
+	hasBatch
+	hasAfter
 )
 
 // encode writes version, flags, then the fields in the order below: strings with their length, times in microseconds
@@ -105,6 +109,8 @@ func (r *record) encode() []byte {
 	set(r.Timeout > 0, hasTimeout)
 	set(r.ConcurrencyKey != "", hasConcurrencyKey)
 	set(r.State == Active && r.slots != 0, hasSlots)
+	set(r.Batch != "", hasBatch)
+	set(r.After != "", hasAfter)
 
 	b := make([]byte, 0, r.size()+len(r.LockID))
 	b = append(b, recordVersion)
@@ -150,6 +156,11 @@ func (r *record) encode() []byte {
 	}
 	if r.State == Active && r.slots != 0 {
 		b = append(b, r.slots)
+	}
+	for _, id := range []string{r.Batch, r.After} {
+		if id != "" {
+			b = codec.AppendString(b, id)
+		}
 	}
 	if r.State == Replayed {
 		b = codec.AppendString(b, r.ReplayedAs)
@@ -269,6 +280,16 @@ func decodeRecord(id string, b []byte) (*record, error) {
 			d.fail()
 		}
 	}
+	if flags&hasBatch != 0 {
+		if r.Batch = d.String(); CheckID("", r.Batch) != nil {
+			d.fail()
+		}
+	}
+	if flags&hasAfter != 0 {
+		if r.After = d.String(); CheckID("", r.After) != nil {
+			d.fail()
+		}
+	}
 	if r.State == Replayed {
 		if r.ReplayedAs = d.String(); CheckID("", r.ReplayedAs) != nil {
 			d.fail()
@@ -313,7 +334,7 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	if d.Err() != nil {
 		return nil, unreadable(colJobs, id, "%v", d.Err())
 	}
-	r.held = r.holds()
+	r.held, r.was = r.holds(), r.State
 	return r, nil
 }
 
@@ -381,6 +402,9 @@ func (r *record) save(tx store.Tx) error {
 		return err
 	}
 	if err := r.book(tx); err != nil {
+		return err
+	}
+	if err := r.settle(tx); err != nil {
 		return err
 	}
 	return tx.Put(colJobs, r.ID, r.encode(), r.entries()...)
@@ -474,6 +498,9 @@ func (r *record) remove(tx store.Tx) error {
 		return err
 	}
 	if err := r.book(tx); err != nil {
+		return err
+	}
+	if err := r.settle(tx); err != nil {
 		return err
 	}
 	return tx.Delete(colJobs, r.ID)

@@ -111,6 +111,11 @@ func (q *Queue) RunDuties(ctx context.Context) (DutyReport, error) {
 	if err != nil {
 		return total, err
 	}
+	n, err = q.retainBatches(ctx)
+	total.Purged += n
+	if err != nil {
+		return total, err
+	}
 	n, err = q.retainDead(ctx)
 	total.Purged += n
 	if err != nil || q.shared {

@@ -263,6 +263,27 @@ func genRecord(t *rapid.T) *record {
 	if rapid.Bool().Draw(t, "traced") {
 		r.Traceparent = "00-" + rapid.StringMatching(`1[0-9a-f]{31}-2[0-9a-f]{15}-0[0-3]`).Draw(t, "traceparent")
 	}
+	if rapid.Bool().Draw(t, "expires") {
+		r.ExpiresAt = time.UnixMicro(rapid.Int64Range(1, 1<<53).Draw(t, "expires at")).UTC()
+		r.DeadIfExpired = rapid.Bool().Draw(t, "dead if expired")
+	}
+	if rapid.Bool().Draw(t, "timeout") {
+		r.Timeout = time.Second
+		if r.Lease != nil {
+			r.Lease.Deadline = stamp("deadline")
+		}
+	}
+	if rapid.Bool().Draw(t, "keyed") {
+		r.ConcurrencyKey = "tenant"
+		if r.State == Active {
+			r.slots = byte(rapid.IntRange(0, slotFunction|slotKey).Draw(t, "slots"))
+		}
+	}
+	for _, v := range []*string{&r.Event, &r.Batch, &r.After} {
+		if rapid.Bool().Draw(t, "named") {
+			*v = "a-name"
+		}
+	}
 	for range rapid.IntRange(0, MaxErrors).Draw(t, "errors") {
 		r.Errors = append(r.Errors, AttemptError{Attempt: rapid.IntRange(0, 9).Draw(t, "failed attempt"), At: stamp("failed"), Worker: text("failed worker"), Text: "e" + text("failure")})
 	}
@@ -272,6 +293,7 @@ func genRecord(t *rapid.T) *record {
 			r.Result, r.ResultBlob = nil, 700
 		}
 	}
+	r.held, r.was = r.holds(), r.State
 	return r
 }
 
@@ -373,13 +395,14 @@ func FuzzDecodeRecord(f *testing.F) {
 // FuzzReadRecord: whatever is stored in a collection of the queue, it is read or said
 // to be unreadable.
 func FuzzReadRecord(f *testing.F) {
-	all := []store.Collection{colJobs, colBlobs, colKeys, colLocks, colControl, colEvents, colSlots}
+	all := []store.Collection{colJobs, colBlobs, colKeys, colLocks, colControl, colEvents, colSlots, colBatches}
 	job := &record{Job: Job{ID: "id", Function: "f", State: Queued, Payload: []byte("1")}}
 	f.Add(uint8(0), job.encode())
 	f.Add(uint8(1), []byte("{}"))
 	f.Add(uint8(2), []byte("id"))
 	f.Add(uint8(3), codec.AppendString(appendStamp([]byte{lockVersion}, time.UnixMicro(1)), "id"))
 	f.Add(uint8(4), settings{{name: "f", paused: time.UnixMicro(1).UTC()}, {name: "g", keyed: true, limits: Limits{MaxRunning: 1, Rate: Rate{1, time.Second}}}}.encode())
+	f.Add(uint8(7), (&Batch{Total: 3, Pending: 1, Failed: 2, CreatedAt: time.UnixMicro(1)}).encode())
 	f.Add(uint8(5), encodeSubscriptions([]Subscription{{"f", time.UnixMicro(1)}, {"g", time.UnixMicro(2)}}))
 	f.Fuzz(func(t *testing.T, which uint8, b []byte) {
 		c := all[int(which)%len(all)]

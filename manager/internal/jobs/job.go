@@ -111,6 +111,9 @@ type Job struct {
 	// ConcurrencyKey groups jobs of the function: keys with waiting jobs take turns, and Limits.MaxRunningPerKey counts
 	// by it. Empty for none.
 	ConcurrencyKey string
+	// Batch is the id of the batch that the job belongs to, and After of the one whose jobs have to end before this one
+	// runs; empty for none.
+	Batch, After string
 	// Event names the event that made the job; empty if it was submitted.
 	Event string
 	// ReplayedAs is the id of the copy of a replayed job.
@@ -237,6 +240,8 @@ type Submission struct {
 	Place int
 	// ConcurrencyKey as in Job, see api.ValidKey.
 	ConcurrencyKey string
+	// Batch and After as in Job, see PrepareBatch.
+	Batch, After string
 	// Event names the event that makes the job, see SendTx; empty for none.
 	Event string
 	// Owner: up to MaxNameBytes bytes. Submissions of two owners are not duplicates of each other.

@@ -27,6 +27,8 @@ const (
 	colEvents store.Collection = "job_events"
 	// colSlots: what limits count, see functionSlots and keySlots.
 	colSlots store.Collection = "job_slots"
+	// colBatches: id -> Batch.
+	colBatches store.Collection = "job_batches"
 	// colControl: see settingsKey and settingsVersionKey.
 	colControl store.Collection = "job_control"
 )
@@ -49,6 +51,9 @@ const (
 	idxExpires   = "expires"   // ExpiresAt; of queued and scheduled jobs that have one
 	idxFunction  = "function"  // function, class, then as in the others
 )
+
+// idxCreated orders colBatches by CreatedAt. Those that have finished are in idxDone as well, by FinishedAt.
+const idxCreated = "created"
 
 // Indexes of colSlots: the keys of a function with waiting jobs. They are in one of the two.
 const (
@@ -187,6 +192,8 @@ const (
 	topicAny = "jobs/any"
 	// topicFunction + function: a job of the function was queued.
 	topicFunction = "jobs/f/"
+	// topicBatch + id: all jobs of the batch have ended.
+	topicBatch = "jobs/batch/"
 	// topicDone + id: the job became terminal.
 	topicDone = "jobs/done/"
 )

@@ -32,6 +32,8 @@ const (
 	MaxLimit = 1000
 	// MaxBatch bounds the submissions of one batch, and MaxBatchBytes the body of its request.
 	MaxBatch, MaxBatchBytes = 128, 2 << 20
+	// MaxBatchJobs bounds the jobs of a Batch.
+	MaxBatchJobs = 1000
 	// MaxFunctions bounds the functions of one claim.
 	MaxFunctions = 100
 	// MaxSubscriptions bounds the functions that subscribe to one event, and MaxEvents the events with subscriptions.

@@ -286,7 +286,7 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 		return Outcome{}, invalid("run_at", p.sub.RunAt.Format(time.RFC3339), "at most 366 days ahead")
 	}
 	r := p.record(at)
-	if r.State == Scheduled && !r.ExpiresAt.IsZero() && !r.ExpiresAt.After(r.RunAt) {
+	if r.State == Scheduled && r.After == "" && !r.ExpiresAt.IsZero() && !r.ExpiresAt.After(r.RunAt) {
 		return Outcome{}, invalid("expires_at", r.ExpiresAt.Format(time.RFC3339Nano), "a time after "+r.RunAt.Format(time.RFC3339Nano)+", when the job may run")
 	}
 	if r.LockID != "" {
@@ -410,16 +410,20 @@ func (p *Prepared) record(at time.Time) *record {
 		WALLocations: s.WALLocations,
 		Timeout:      s.Timeout,
 
-		ConcurrencyKey: s.ConcurrencyKey,
-		Owner:          s.Owner,
-		Event:          s.Event,
-		Traceparent:    s.Traceparent,
+		ConcurrencyKey: s.ConcurrencyKey, Batch: s.Batch, After: s.After,
+		Owner:       s.Owner,
+		Event:       s.Event,
+		Traceparent: s.Traceparent,
 	}, LockID: p.lockID, Place: s.Place}
 	if !s.ExpiresAt.IsZero() || s.ExpiresIn > 0 {
 		if r.ExpiresAt = s.ExpiresAt; r.ExpiresAt.IsZero() {
 			r.ExpiresAt = at.Add(s.ExpiresIn)
 		}
 		r.ExpiresAt, r.DeadIfExpired = r.ExpiresAt.UTC().Truncate(time.Microsecond), s.DeadIfExpired
+	}
+	if s.After != "" {
+		r.State, r.RunAt = Scheduled, unset
+		return r
 	}
 	runAt := s.RunAt.UTC().Truncate(time.Microsecond)
 	if s.RunAt.IsZero() {

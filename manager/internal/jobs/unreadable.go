@@ -12,7 +12,7 @@ import (
 
 // Places are the indexes in which each record with index entries appears once.
 func Places() []unread.Place {
-	out := []unread.Place{{Collection: colLocks, Index: idxExpiry}, {Collection: colEvents, Index: idxName}}
+	out := []unread.Place{{Collection: colLocks, Index: idxExpiry}, {Collection: colEvents, Index: idxName}, {Collection: colBatches, Index: idxCreated}}
 	for _, index := range []string{idxReady, idxBlocked} {
 		out = append(out, unread.Place{Collection: colSlots, Index: index})
 	}
@@ -25,7 +25,7 @@ func Places() []unread.Place {
 // Owns reports whether the queue keeps its records in the collection.
 func Owns(c store.Collection) bool {
 	switch c {
-	case colJobs, colBlobs, colKeys, colLocks, colUsage, colEvents, colSlots, colControl:
+	case colJobs, colBlobs, colKeys, colLocks, colUsage, colEvents, colSlots, colBatches, colControl:
 		return true
 	}
 	return false
@@ -89,6 +89,11 @@ func ReadRecord(c store.Collection, key string, value []byte) (StoredRecord, err
 	case colEvents:
 		if _, err = decodeSubscriptions(key, value); err == nil {
 			s.Entries = eventEntries(key)
+		}
+	case colBatches:
+		var b *Batch
+		if b, err = decodeBatch(key, value); err == nil {
+			s.Entries = b.entries()
 		}
 	case colSlots:
 		var v [4]int64

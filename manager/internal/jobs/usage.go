@@ -60,7 +60,7 @@ func (r *record) charge() charge {
 
 // size is about how long the stored form is, without a lock and a lease, which come and go.
 func (r *record) size() int {
-	size := 160 + len(r.Function) + len(r.Key) + len(r.Error) + len(r.Owner) + len(r.Event) + len(r.ConcurrencyKey) + errorsSize(r.Errors)
+	size := 160 + len(r.Function) + len(r.Key) + len(r.Error) + len(r.Owner) + len(r.Event) + len(r.ConcurrencyKey) + len(r.Batch) + len(r.After) + errorsSize(r.Errors)
 	if r.PayloadBlob == 0 {
 		size += len(r.Payload)
 	}

@@ -40,7 +40,7 @@ func JobRoutes(l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
 		{Method: "GET", Path: "/v1/functions/{name}/dead-letters", Roles: readers, Handle: h.deadLetters},
 		{Method: "POST", Path: "/v1/functions/{name}/dead-letters/{id}/replay", Roles: readers, Handle: h.replayDead},
 	}
-	routes = append(routes, h.eventRoutes()...)
+	routes = append(append(routes, h.eventRoutes()...), h.batchRoutes()...)
 	for i := range routes {
 		if m := routes[i].Method; m == "POST" || m == "PUT" {
 			handle := routes[i].Handle

@@ -24,7 +24,7 @@ const (
 // jobOf is what an answer shows of a job.
 func jobOf(j *jobs.Job, form jobForm) schema.Job {
 	s := schema.Job{
-		ID: j.ID, Function: j.Function, Key: j.Key, ConcurrencyKey: j.ConcurrencyKey, State: stateOf(j), Priority: j.Priority, Attempt: j.Attempt, MaxAttempts: j.MaxAttempts,
+		ID: j.ID, Function: j.Function, Key: j.Key, ConcurrencyKey: j.ConcurrencyKey, Batch: j.Batch, After: j.After, State: stateOf(j), Priority: j.Priority, Attempt: j.Attempt, MaxAttempts: j.MaxAttempts,
 		RunAt: j.RunAt, ExpiresAt: j.ExpiresAt, Timeout: j.Timeout, CreatedAt: j.CreatedAt, StartedAt: j.StartedAt, FinishedAt: j.FinishedAt,
 		Event: j.Event, CancelRequested: j.CancelRequested, ReplayedAs: j.ReplayedAs, WALLocations: j.WALLocations.Map(),
 	}

@@ -32,7 +32,7 @@ func (h *jobHandlers) submit(r *httpd.Request, w *httpd.Response) {
 }
 
 // submissions is how submissions are answered.
-var submissions = submit.Encoder{Problem: ProblemOf, Sent: sent, Outcome: func(out *jobs.Outcome, whole bool) (status int, body []byte) {
+var submissions = submit.Encoder{Problem: ProblemOf, Sent: sent, Batch: batched, Outcome: func(out *jobs.Outcome, whole bool) (status int, body []byte) {
 	if status = 200; out.Created() {
 		status = 202
 	}

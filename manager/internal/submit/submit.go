@@ -12,6 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 var (
@@ -43,7 +44,7 @@ type Answer struct {
 	ContentType string // api.ContentTypeJSON unless it is the answer to a repetition
 	Body        []byte
 	// Outcome is what the queue did with a job; nil if the answer is Replayed, the recorded one to an earlier call, and for
-	// an event.
+	// an event or a batch.
 	Outcome  *jobs.Outcome
 	Replayed bool
 }
@@ -57,19 +58,22 @@ type Encoder struct {
 	Outcome func(out *jobs.Outcome, whole bool) (status int, body []byte)
 	// Sent is the answer to an event that was sent. Its body must be small, too.
 	Sent func(event string, outs []jobs.Outcome) (status int, body []byte)
+	// Batch is the answer to a batch.
+	Batch func(b *jobs.Batch, outs []jobs.Outcome) (status int, body []byte)
 }
 
-// jobScope begins the scopes of submissions in the ledger, and eventScope those of events, where the event's name is
-// next; the caller's identity follows.
+// jobScope begins the scopes of submissions in the ledger, batchScope those of batches, and eventScope those of events,
+// where the event's name is next; the caller's identity follows.
 const (
 	jobScope   = "POST:/v1/jobs"
+	batchScope = "POST:/v1/batches"
 	eventScope = "POST:/v1/events/"
 )
 
-// InScope reports whether an entry of the ledger with this scope is of a submission or an event. Its caller
+// InScope reports whether an entry of the ledger with this scope is of a submission, a batch or an event. Its caller
 // chose this manager, whichever shard owns the key.
 func InScope(scope string) bool {
-	return strings.HasPrefix(scope, jobScope) || strings.HasPrefix(scope, eventScope)
+	return strings.HasPrefix(scope, jobScope) || strings.HasPrefix(scope, batchScope) || strings.HasPrefix(scope, eventScope)
 }
 
 // Submitter submits to a queue. All methods are safe for concurrent use.
@@ -113,10 +117,34 @@ func (s *Submitter) made(c *Call, out *jobs.Outcome) Answer {
 // repetition is answered with the jobs of the first call, whatever subscribes by then. No refusal is recorded.
 // The error is ErrPending, ErrNotRecorded, or one of the ledger, the queue or the store.
 func (s *Submitter) Event(ctx context.Context, c *Call, name string, p *jobs.PreparedEvent) (Answer, error) {
-	a := &attempt{s: s, call: c, event: p, name: name}
-	run := a.send
+	return s.many(ctx, c, eventScope+name, func(tx store.Tx) ([]jobs.Outcome, int, []byte, error) {
+		outs, err := s.queue.SendTx(tx, p)
+		if err != nil {
+			return nil, 0, nil, err
+		}
+		status, body := s.encode.Sent(name, outs)
+		return outs, status, body, nil
+	})
+}
+
+// JobBatch enqueues a batch in one transaction, as Event does with an event's jobs.
+func (s *Submitter) JobBatch(ctx context.Context, c *Call, p *jobs.PreparedBatch) (Answer, error) {
+	return s.many(ctx, c, batchScope, func(tx store.Tx) ([]jobs.Outcome, int, []byte, error) {
+		b, outs, err := s.queue.EnqueueBatchTx(tx, p)
+		if err != nil {
+			return nil, 0, nil, err
+		}
+		status, body := s.encode.Batch(b, outs[:p.Len()])
+		return outs, status, body, nil
+	})
+}
+
+// many makes a call that enqueues many jobs or none. enqueue returns their outcomes and the answer.
+func (s *Submitter) many(ctx context.Context, c *Call, scope string, enqueue func(store.Tx) (outs []jobs.Outcome, status int, body []byte, err error)) (Answer, error) {
+	a := &attempt{s: s, call: c, many: enqueue}
+	run := a.enqueueMany
 	if c.Key != "" {
-		a.reserve = reservation(c, eventScope+name)
+		a.reserve = reservation(c, scope)
 		run = a.run
 	} else {
 		a.reply.State = api.StateReserved
@@ -133,13 +161,12 @@ type attempt struct {
 	s       *Submitter
 	call    *Call
 	job     *jobs.Prepared
-	event   *jobs.PreparedEvent // instead of job
-	name    string              // of the event
+	many    func(store.Tx) ([]jobs.Outcome, int, []byte, error) // instead of job
 	reserve *api.ReserveRequest
 
 	reply   ledger.Reply
 	out     jobs.Outcome
-	sent    []jobs.Outcome // of an event
+	outs    []jobs.Outcome // of many
 	made    Answer
 	refused error
 }
@@ -155,12 +182,10 @@ func reservation(c *Call, scope string) *api.ReserveRequest {
 	}
 }
 
-// send enqueues the jobs of an event.
-func (a *attempt) send(tx *ledger.Tx) (err error) {
+// enqueueMany enqueues what is instead of a job.
+func (a *attempt) enqueueMany(tx *ledger.Tx) (err error) {
 	a.made = Answer{ContentType: api.ContentTypeJSON}
-	if a.sent, err = a.s.queue.SendTx(tx, a.event); err == nil {
-		a.made.Status, a.made.Body = a.s.encode.Sent(a.name, a.sent)
-	}
+	a.outs, a.made.Status, a.made.Body, err = a.many(tx)
 	return err
 }
 
@@ -170,8 +195,8 @@ func (a *attempt) run(tx *ledger.Tx) (err error) {
 	if a.reply, err = tx.Reserve(a.reserve); err != nil || a.reply.State != api.StateReserved {
 		return err
 	}
-	if a.event != nil {
-		if err := a.send(tx); err != nil {
+	if a.many != nil {
+		if err := a.enqueueMany(tx); err != nil {
 			return err
 		}
 		return a.record(tx.Commit, &a.made, "")
@@ -197,10 +222,10 @@ func (a *attempt) answer() (Answer, error) {
 	case a.refused != nil:
 		return Answer{}, a.refused
 	}
-	if a.event == nil {
+	if a.many == nil {
 		a.s.queue.Committed(a.out)
 	}
-	for _, out := range a.sent {
+	for _, out := range a.outs {
 		a.s.queue.Committed(out)
 	}
 	return a.made, nil

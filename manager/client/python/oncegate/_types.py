@@ -66,6 +66,8 @@ class Job:
     payload: Any = None
     key: str = ""
     concurrency_key: str = ""
+    batch: str = ""  # the id of the batch that the job belongs to
+    after: str = ""  # the id of the batch whose callback it is
     priority: int = 0
     attempt: int = 0
     max_attempts: int = 0
@@ -110,6 +112,8 @@ class Job:
                 payload=v.get("payload"),
                 key=_text(v, "key"),
                 concurrency_key=_text(v, "concurrency_key"),
+                batch=_text(v, "batch"),
+                after=_text(v, "after"),
                 priority=int(v.get("priority") or 0),
                 attempt=int(v.get("attempt") or 0),
                 max_attempts=int(v.get("max_attempts") or 0),

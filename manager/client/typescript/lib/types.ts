@@ -13,6 +13,10 @@ export interface Job<Payload = unknown, Result = unknown> {
 	payload_bytes?: number;
 	key?: string;
 	concurrency_key?: string;
+	/** The id of the batch that the job belongs to. */
+	batch?: string;
+	/** The id of the batch whose callback the job is. */
+	after?: string;
 	state: JobState;
 	priority: number;
 	attempt: number;

@@ -15,10 +15,11 @@ import (
 
 // indexes of the collections whose records the tests damage.
 var indexes = map[store.Collection][]string{
-	"jobs":       {"queued", "scheduled", "active", "done", "dead", "function", "expires", "keyed"},
-	"job_locks":  {"expiry"},
-	"job_events": {"name"},
-	"job_slots":  {"ready", "blocked"},
+	"jobs":        {"queued", "scheduled", "active", "done", "dead", "function", "expires", "keyed"},
+	"job_locks":   {"expiry"},
+	"job_events":  {"name"},
+	"job_batches": {"created", "done"},
+	"job_slots":   {"ready", "blocked"},
 }
 
 // damages are the ways in which a value may be damaged.

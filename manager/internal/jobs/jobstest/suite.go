@@ -74,6 +74,7 @@ func Run(t *testing.T, e Engine) {
 		{"dead letters", false, deadTests},
 		{"actions", false, actionTests},
 		{"deadlines", true, deadlineTests},
+		{"batches", true, batchTests},
 		{"limits", true, limitTests},
 		{"unreadable limits", true, unreadableLimitTests},
 		{"events", true, eventTests},
