@@ -9,6 +9,9 @@ import (
 // MaxErrorGroupBytes bounds what ErrorGroup returns.
 const MaxErrorGroupBytes = 160
 
+// MaxErrorTextBytes bounds ListQuery.ErrorText.
+const MaxErrorTextBytes = 200
+
 // ErrorGroup returns what errors of one kind have in common: their first line, in which # stands for each word of four
 // or more letters and digits that has a digit, such as an id or a time. It is at most MaxErrorGroupBytes long. The
 // group of a group is the group itself.
@@ -55,7 +58,10 @@ func (l *ListQuery) check() error {
 	if l.State > Expired {
 		return invalidInt("state", int64(l.State), "a state")
 	}
-	return first(checkVisible("submitter", l.Owner, 0, MaxNameBytes), checkError(l.Error), checkDuration("older_than_ms", l.OlderThan, 0, MaxDelay))
+	if len(l.ErrorText) > MaxErrorTextBytes {
+		return tooLarge("error_text", len(l.ErrorText), MaxErrorTextBytes)
+	}
+	return first(checkVisible("submitter", l.Owner, 0, MaxNameBytes), checkKey("key", l.Key, 0), checkKey("concurrency_key", l.ConcurrencyKey, 0), checkError(l.Error), checkDuration("older_than_ms", l.OlderThan, 0, MaxDelay))
 }
 
 // has reports whether the query selects a job of its function and state.
@@ -64,6 +70,8 @@ func (l *ListQuery) has(r *record, at time.Time) bool {
 	if since.IsZero() {
 		since = r.CreatedAt
 	}
-	return (l.Owner == "" || r.Owner == l.Owner) && (l.OlderThan == 0 || !since.After(at.Add(-l.OlderThan))) &&
-		(l.Error == "" || r.Error != "" && ErrorGroup(r.Error) == ErrorGroup(l.Error))
+	return (l.Owner == "" || r.Owner == l.Owner) && (l.Key == "" || r.Key == l.Key) &&
+		(l.ConcurrencyKey == "" || r.ConcurrencyKey == l.ConcurrencyKey) && (l.OlderThan == 0 || !since.After(at.Add(-l.OlderThan))) &&
+		(l.Error == "" || r.Error != "" && ErrorGroup(r.Error) == ErrorGroup(l.Error)) &&
+		(l.ErrorText == "" || strings.Contains(strings.ToLower(r.Error), strings.ToLower(l.ErrorText)))
 }

@@ -132,11 +132,15 @@ type ListQuery struct {
 	Function string
 	State    State
 	Owner    string
+	// Key and ConcurrencyKey select jobs with just these; empty: all.
+	Key, ConcurrencyKey string
 	// OlderThan selects jobs that ended at least this long ago, and, of those that have not ended, jobs that were
 	// submitted at least this long ago: 0 to MaxDelay.
 	OlderThan time.Duration
 	// Error selects jobs whose last error has the same ErrorGroup; empty: all.
 	Error string
+	// ErrorText selects jobs whose last error contains it, in upper or lower case: at most MaxErrorTextBytes; empty: all.
+	ErrorText string
 	// Limit: 1 to MaxLimit, 100 when 0.
 	Limit int
 	// Cursor of the previous page, empty for the first.

@@ -29,8 +29,14 @@ func (s *site) enqueue(sub jobs.Submission) jobs.Job {
 // fail submits a job and lets a worker fail it.
 func (s *site) fail(function, key, why string) jobs.Job {
 	s.t.Helper()
-	s.enqueue(jobs.Submission{Function: function, Key: key})
-	got, err := s.queue.Claim(s.t.Context(), jobs.ClaimRequest{Worker: "w", Functions: []string{function}})
+	return s.failAs(jobs.Submission{Function: function, Key: key}, why)
+}
+
+// failAs submits a job and lets a worker fail it.
+func (s *site) failAs(sub jobs.Submission, why string) jobs.Job {
+	s.t.Helper()
+	s.enqueue(sub)
+	got, err := s.queue.Claim(s.t.Context(), jobs.ClaimRequest{Worker: "w", Functions: []string{sub.Function}})
 	if err != nil || len(got) != 1 {
 		s.t.Fatal(len(got), err)
 	}
@@ -84,6 +90,36 @@ func TestJobPageListsTheErrorsOfAttempts(t *testing.T) {
 	if a.status != 200 || !strings.Contains(a.body, "Errors of its attempts") || !strings.Contains(a.body, "no paper") || strings.Count(a.body, "printer") != 2 ||
 		strings.Contains(a.body, "<script>alert") {
 		t.Errorf("status %d: %s", a.status, a.body)
+	}
+}
+
+// Lists show when jobs expire and which event made them, and have a place for those that expired.
+func TestListsShowDeadlinesAndEvents(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	j := s.enqueue(jobs.Submission{Function: "f", Event: "paper.out", ExpiresIn: time.Hour, Owner: "shop", ConcurrencyKey: "acme", Timeout: time.Minute})
+	if got := text(s.get("/ui/jobs?function=f&state=queued").body); !strings.Contains(got, "event paper.out") || !strings.Contains(got, "expires in ") {
+		t.Errorf("the list: %s", got)
+	}
+	a := s.get("/ui/jobs/" + j.ID)
+	for _, link := range []string{`href="./../jobs?submitter=shop"`, `href="./../jobs?concurrency_key=acme"`} {
+		if !strings.Contains(a.body, link) {
+			t.Errorf("the job's page lacks %s: %s", link, a.body)
+		}
+	}
+	s.now.Add(2 * time.Hour)
+	if _, err := s.queue.RunDuties(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.get("/ui/jobs?state=expired"); fmt.Sprint(listed(a.body)) != "["+j.ID+"]" || strings.Contains(text(a.body), "expires") {
+		t.Errorf("the expired jobs: %s", text(a.body))
+	}
+	if got := text(s.get("/ui/jobs").body); !strings.Contains(got, "0 failed, and 1 expired before an attempt.") {
+		t.Errorf("the page of the jobs: %s", got)
+	}
+	s.enqueue(jobs.Submission{Function: "f", Timeout: time.Minute})
+	running := s.run("w")
+	if got := text(s.get("/ui/jobs/" + running.ID).body); !strings.Contains(got, "Latest end of the attempt") || !strings.Contains(got, "Longest attempt 1 minute") {
+		t.Errorf("a running job: %s", got)
 	}
 }
 

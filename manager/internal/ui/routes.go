@@ -20,11 +20,19 @@ var routes = []route{
 	{method: "GET", path: "jobs", handle: (*UI).jobsPage},
 	{method: "POST", path: "jobs/pause", roles: operators, handle: (*UI).pauseFunction},
 	{method: "POST", path: "jobs/resume", roles: operators, handle: (*UI).pauseFunction},
+	{method: "POST", path: "jobs/limits", roles: operators, handle: (*UI).setLimits},
 	{method: "POST", path: "jobs/bulk", roles: operators, handle: (*UI).bulk},
 	{method: "GET", path: "jobs/{id}", handle: (*UI).jobPage},
 	{method: "POST", path: "jobs/{id}/reveal", roles: operators, handle: (*UI).revealJob},
 	{method: "POST", path: "jobs/{id}/delete", roles: administrators, handle: (*UI).changeJob},
 	{method: "POST", path: "jobs/{id}/{action}", roles: operators, handle: (*UI).changeJob},
+
+	{method: "GET", path: "schedules", handle: (*UI).schedulesPage},
+	{method: "POST", path: "schedules/run", roles: operators, handle: (*UI).runSchedule},
+	{method: "POST", path: "schedules/{action}", roles: operators, handle: (*UI).changeSchedule},
+
+	{method: "GET", path: "subscriptions", handle: (*UI).subscriptionsPage},
+	{method: "POST", path: "subscriptions/end", roles: operators, handle: (*UI).endSubscription},
 }
 
 // Whose forms are whose.
@@ -42,6 +50,15 @@ var notices = map[string]string{
 	"deleted":   "The job is deleted.",
 	"paused":    "The function is paused: workers get none of its jobs.",
 	"resumed":   "The function's jobs are given to workers again.",
+	"limited":   "The limits are set. They hold for the jobs that start from now on.",
+	"unlimited": "The function has no limits.",
+
+	"schedule-run":     "The schedule's job is in the queue. This is the job.",
+	"schedule-paused":  "The schedule is paused: it enqueues no jobs.",
+	"schedule-resumed": "The schedule enqueues jobs again.",
+	"schedule-deleted": "The schedule is deleted. Its jobs stay.",
+
+	"unsubscribed": "The subscription has ended: events make no more jobs of the function.",
 
 	"resolved-committed": "Settled: duplicates get 410, which says that the work ran.",
 	"resolved-rejected":  "Settled: duplicates get 410, which says that the work was refused.",

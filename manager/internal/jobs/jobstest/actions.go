@@ -133,18 +133,26 @@ var actionTests = map[string]func(*env){
 			e.Errorf("%d deletes are counted", n)
 		}
 	},
-	"queries select by submitter, age and error": func(e *env) {
+	"queries select by submitter, age, keys and error": func(e *env) {
 		e.bury(jobs.Submission{ID: "a", Owner: "ann"}, "order 100417 was not found: HTTP 404\nstack")
 		e.bury(jobs.Submission{ID: "b", Owner: "bob"}, "order 2 was not found: HTTP 404")
 		e.bury(jobs.Submission{ID: "c", Owner: "ann"}, "order 100418 was not found: HTTP 404")
 		e.bury(jobs.Submission{ID: "d"}, "")
 		e.pass(span)
-		e.job(jobs.Submission{ID: "e", Owner: "ann"})
+		e.job(jobs.Submission{ID: "e", Owner: "ann", Key: "order 7", ConcurrencyKey: "acme"})
+		e.job(jobs.Submission{ID: "g", Function: "g", Key: "order 8", ConcurrencyKey: "acme"})
 		for q, want := range map[jobs.ListQuery][]string{
-			{Owner: "ann"}:                {"e", "a", "c"},
-			{Owner: "nobody"}:             nil,
-			{OlderThan: span}:             {"a", "b", "c", "d"},
-			{OlderThan: span + time.Hour}: nil,
+			{Owner: "ann"}:                          {"e", "a", "c"},
+			{Owner: "nobody"}:                       nil,
+			{OlderThan: span}:                       {"a", "b", "c", "d"},
+			{Key: "order 7"}:                        {"e"},
+			{Key: "order"}:                          nil,
+			{ConcurrencyKey: "acme"}:                {"e", "g"},
+			{ConcurrencyKey: "acme", Function: "g"}: {"g"},
+			{ErrorText: "http 404"}:                 {"a", "b", "c"},
+			{ErrorText: "Stack"}:                    {"a"},
+			{ErrorText: "HTTP 503"}:                 nil,
+			{OlderThan: span + time.Hour}:           nil,
 			{Function: "f", State: jobs.Failed, OlderThan: time.Hour, Owner: "bob"}:    {"b"},
 			{Function: "f", State: jobs.Queued, OlderThan: time.Hour}:                  nil,
 			{State: jobs.Failed, Error: "order 31337 was not found: HTTP 404\n other"}: {"a", "c"},
@@ -159,6 +167,7 @@ var actionTests = map[string]func(*env){
 		}
 		for field, q := range map[string]jobs.ListQuery{
 			"older_than_ms": {OlderThan: -1}, "submitter": {Owner: strings.Repeat("x", jobs.MaxNameBytes+1)}, "error": {Error: "\xff"},
+			"key": {Key: " k"}, "concurrency_key": {ConcurrencyKey: "k "}, "error_text": {ErrorText: strings.Repeat("x", jobs.MaxErrorTextBytes+1)},
 		} {
 			var fe *jobs.FieldError
 			if _, err := e.q.List(e.ctx, q); !errors.As(err, &fe) || fe.Field != field {
