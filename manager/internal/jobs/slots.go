@@ -303,9 +303,16 @@ func (r *record) holdFunction(tx store.Tx, n int) error {
 	return nil
 }
 
-// recountKey makes a new record of a concurrency key from the jobs that wait. Jobs that run do not count.
+// recountKey counts the jobs that wait with a concurrency key. If its record cannot be read it gets a new one, for which
+// jobs that run do not count.
 func recountKey(tx store.Tx, key string) error {
-	k := keySlots{turn: now(tx).UnixMicro()}
+	k, err := loadKeySlots(tx, key)
+	if errors.Is(err, store.ErrUnreadable) {
+		k = keySlots{turn: now(tx).UnixMicro()}
+	} else if err != nil {
+		return err
+	}
+	k.waiting = 0
 	r := store.Range{From: key + "\x00", To: key + "\x01", Limit: store.MaxScan}
 	for {
 		hits, err := tx.Scan(colJobs, idxKeyed, r)

@@ -2,6 +2,7 @@ package jobstest
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
@@ -10,6 +11,28 @@ import (
 
 // unreadableLimitTests are about limits and records that cannot be read.
 var unreadableLimitTests = map[string]func(*env){
+	"a job that cannot be read does not block its key": func(e *env) {
+		e.limit("f", jobs.Limits{MaxRunningPerKey: 1})
+		e.keyed("a", 3)
+		e.rewrite("jobs", damages["nonsense"], "a-0")
+		got := e.claimMany(5)
+		e.wantIDs("past it", got, "a-1")
+		e.claimNone("f")
+		e.finish(got[0], jobs.Complete)
+		e.wantIDs("the next", e.claimMany(5), "a-2")
+	},
+	"running jobs count after jobs of their key were deleted that could not be read": func(e *env) {
+		e.limit("f", jobs.Limits{MaxRunningPerKey: 2})
+		e.keyed("a", 2)
+		e.wantIDs("running", e.claim(jobs.ClaimRequest{Functions: []string{"f"}, Lease: jobs.MaxLease}), "a-0")
+		e.rewrite("jobs", damages["nonsense"], "a-1")
+		e.deleteUnreadable("jobs", "a-1")
+		e.claimNone("f")
+		for i := range 3 {
+			e.job(jobs.Submission{ID: fmt.Sprint("more-", i), ConcurrencyKey: "a"})
+		}
+		e.wantIDs("one more", e.claimMany(5), "more-0")
+	},
 	"a lost lease whose key cannot be read changes nothing": func(e *env) {
 		e.limit("f", jobs.Limits{MaxRunning: 2, MaxRunningPerKey: 2})
 		e.keyed("a", 1)
