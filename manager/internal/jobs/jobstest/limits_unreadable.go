@@ -33,6 +33,18 @@ var unreadableLimitTests = map[string]func(*env){
 		}
 		e.wantIDs("one more", e.claimMany(5), "more-0")
 	},
+	"a running job that is deleted because it cannot be read frees its places": func(e *env) {
+		e.limit("f", jobs.Limits{MaxRunning: 2, MaxRunningPerKey: 1})
+		e.keyed("a", 2)
+		e.job(jobs.Submission{ID: "b"})
+		e.job(jobs.Submission{ID: "c"})
+		e.wantSame("running", e.claim(jobs.ClaimRequest{Functions: []string{"f"}, Limit: 5, Lease: jobs.MaxLease}), "a-0", "b")
+		e.rewrite("jobs", damages["nonsense"], "a-0", "b")
+		e.claimNone("f")
+		e.deleteUnreadable("jobs", "a-0")
+		e.deleteUnreadable("jobs", "b")
+		e.wantSame("in their places", e.claimMany(5), "a-1", "c")
+	},
 	"a lost lease whose key cannot be read changes nothing": func(e *env) {
 		e.limit("f", jobs.Limits{MaxRunning: 2, MaxRunningPerKey: 2})
 		e.keyed("a", 1)
