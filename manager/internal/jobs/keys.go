@@ -34,7 +34,7 @@ const (
 // settingsKey is the record of colControl with the functions' settings. It exists only while there are any.
 const settingsKey = "functions"
 
-// settingsVersionKey is a record beside it that gets a new value with each change.
+// settingsVersionKey is a record beside it with a digest of the settings.
 const settingsVersionKey = "functions_version"
 
 // Indexes of colJobs. Every job is in exactly one of the first six, which is the index of its state, so the length of

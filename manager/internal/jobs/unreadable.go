@@ -132,7 +132,6 @@ func CheckStored(tx store.Tx, c store.Collection, key string) error {
 // *NotFoundError, unread.ErrReadable, the store's.
 func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key string) (*store.UnreadableError, error) {
 	var u *store.UnreadableError
-	fresh := newToken()
 	err := q.store.Update(ctx, func(tx store.Tx) error {
 		err := CheckStored(tx, c, key)
 		switch {
@@ -149,7 +148,7 @@ func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key st
 		case c == colSlots && strings.Contains(key, "\x00"):
 			return recountKey(tx, key)
 		case c == colControl && key == settingsKey:
-			return restoreSettings(tx, fresh)
+			return restoreSettings(tx)
 		case c != colJobs:
 			return tx.Delete(c, key)
 		}

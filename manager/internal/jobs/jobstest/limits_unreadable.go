@@ -45,6 +45,16 @@ var unreadableLimitTests = map[string]func(*env){
 		e.deleteUnreadable("jobs", "b")
 		e.wantSame("in their places", e.claimMany(5), "a-1", "c")
 	},
+	"delayed and running jobs are found after the settings were made again": func(e *env) {
+		e.job(jobs.Submission{ID: "later", ConcurrencyKey: "a", Delay: span})
+		e.job(jobs.Submission{ID: "lost", Function: "g", ConcurrencyKey: "a"})
+		e.wantIDs("before", e.claim(jobs.ClaimRequest{Functions: []string{"g"}, Lease: time.Minute}), "lost")
+		e.rewrite("job_control", damages["another version"], "functions")
+		e.deleteUnreadable("job_control", "functions")
+		e.pass(span)
+		e.wantIDs("the delayed job", e.claimMany(5), "later")
+		e.wantIDs("the lost job", e.claim(jobs.ClaimRequest{Functions: []string{"g"}}), "lost")
+	},
 	"a lost lease whose key cannot be read changes nothing": func(e *env) {
 		e.limit("f", jobs.Limits{MaxRunning: 2, MaxRunningPerKey: 2})
 		e.keyed("a", 1)
