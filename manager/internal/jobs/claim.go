@@ -217,6 +217,9 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 			}
 			if h.lane.lead.See(h.Hit, taken); !taken {
 				skips--
+				if h.lane.key != nil {
+					h.lane.key.pass()
+				}
 			}
 			if c.budget <= 0 { // the next batch serves claims that have no job yet
 				for _, op := range group {

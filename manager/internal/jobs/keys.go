@@ -36,7 +36,7 @@ const (
 // settingsKey is the record of colControl with the functions' settings. It exists only while there are any.
 const settingsKey = "functions"
 
-// settingsVersionKey is a record beside it that gets a new value with each change.
+// settingsVersionKey is a record beside it with a digest of the settings.
 const settingsVersionKey = "functions_version"
 
 // Indexes of colJobs. Every job is in exactly one of the first six, which is the index of its state, so the length of
@@ -45,7 +45,7 @@ const (
 	idxQueued    = "queued"    // priority, run_at, place: the order of claims
 	idxKeyed     = "keyed"     // function, concurrency key, then as in queued; of queued jobs with a concurrency key
 	idxScheduled = "scheduled" // run_at, place
-	idxActive    = "active"    // end of the lease, function
+	idxActive    = "active"    // end of the lease, function, see heldKey
 	idxDone      = "done"      // finished_at, class; what retention removes
 	idxDead      = "dead"      // finished_at
 	idxExpires   = "expires"   // ExpiresAt; of queued and scheduled jobs that have one
@@ -128,7 +128,7 @@ func (r *record) class() class {
 // entries returns the job's index entries, that of its state first.
 func (r *record) entries() []store.Entry {
 	if r.State == Active {
-		return []store.Entry{{Index: idxActive, SortKey: timeKey(r.Lease.Until) + r.Function}}
+		return []store.Entry{{Index: idxActive, SortKey: timeKey(r.Lease.Until) + r.Function + r.heldKey()}}
 	}
 	c := r.class()
 	b := make([]byte, 0, len(r.Function)+2+10)
@@ -170,7 +170,16 @@ func (r *record) at(index, sortKey string) bool {
 }
 
 // activeFunction returns the function of a sort key of idxActive, empty if the key is damaged.
-func activeFunction(sortKey string) string { return sortKey[min(len(sortKey), 8):] }
+func activeFunction(sortKey string) string { return functionOf(sortKey[min(len(sortKey), 8):]) }
+
+// heldKey is the part of a sort key of idxActive that says what the job counts for, so that this can be undone when the
+// job cannot be read. It is empty for a job that counts for nothing.
+func (r *record) heldKey() string {
+	if r.slots == 0 {
+		return ""
+	}
+	return "\x00" + string(rune(r.slots)) + r.ConcurrencyKey
+}
 
 // functionRange is the part of idxFunction with one function and class.
 func functionRange(function string, c class) (from, to string) {

@@ -23,6 +23,8 @@ type lane struct {
 	quota *quota
 	// line, if set, has the lane's jobs, which have concurrency keys. The fields above do not count then.
 	line *keyLine
+	// key, if set, is the concurrency key whose jobs the lane has.
+	key *lineKey
 }
 
 func functionLane(f string) *lane {

@@ -97,6 +97,55 @@ func TestClaimsFollowOtherManagersPauses(t *testing.T) {
 	}
 }
 
+// TestClaimsKnowSettingsApart: a submitter proposes the id of a job that was deleted again. The settings changed with both
+// submissions, and in between.
+func TestClaimsKnowSettingsApart(t *testing.T) {
+	t.Parallel()
+	st := mem.New(mem.Options{})
+	t.Cleanup(func() { _ = st.Close() })
+	var queues []*Queue
+	for range 2 {
+		q, err := New(st, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(q.Close)
+		queues = append(queues, q)
+	}
+	q, other := queues[0], queues[1]
+	pause := func(function string) {
+		t.Helper()
+		if err := other.Pause(t.Context(), function); err != nil {
+			t.Fatal(err)
+		}
+	}
+	propose := func(function string) {
+		t.Helper()
+		if _, err := other.Enqueue(t.Context(), Submission{ID: "x", Function: function, ConcurrencyKey: "k"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range manySettings {
+		pause(fmt.Sprint("p", i))
+	}
+	propose("a")
+	for range 3 { // the settings are cached
+		if _, err := q.Claim(t.Context(), ClaimRequest{Worker: "w", Functions: []string{"none"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := other.Delete(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	enqueue(t, other, "b")
+	pause("b")
+	propose("c")
+	got, err := q.Claim(t.Context(), ClaimRequest{Worker: "w", Functions: []string{"b"}})
+	if err != nil || len(got) > 0 {
+		t.Errorf("claimed %d jobs of a paused function, %v", len(got), err)
+	}
+}
+
 // TestPausedFunctionsDoNotSlowClaims: thousands of functions are paused, each with
 // a few jobs that wait.
 func TestPausedFunctionsDoNotSlowClaims(t *testing.T) {
@@ -121,7 +170,7 @@ func TestPausedFunctionsDoNotSlowClaims(t *testing.T) {
 		for i, name := range names {
 			all[i] = setting{name: name, paused: time.UnixMicro(1).UTC()}
 		}
-		return all.save(tx, newToken())
+		return all.save(tx)
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -3,8 +3,10 @@ package jobs
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -96,19 +98,21 @@ func loadSettings(tx store.Tx) (settings, error) {
 	return decodeSettings(settingsKey, b)
 }
 
-// save writes all settings under a new version.
-func (all settings) save(tx store.Tx, version string) error {
+// save writes all settings, and their digest as the version.
+func (all settings) save(tx store.Tx) error {
 	if len(all) == 0 {
 		return errors.Join(tx.Delete(colControl, settingsKey), tx.Delete(colControl, settingsVersionKey))
 	}
-	if err := tx.Put(colControl, settingsVersionKey, []byte(version)); err != nil {
+	b := all.encode()
+	version := sha256.Sum256(b)
+	if err := tx.Put(colControl, settingsVersionKey, version[:]); err != nil {
 		return err
 	}
-	return tx.Put(colControl, settingsKey, all.encode())
+	return tx.Put(colControl, settingsKey, b)
 }
 
 // changeSetting changes the setting of a function in a transaction.
-func changeSetting(tx store.Tx, function, version string, change func(*setting)) error {
+func changeSetting(tx store.Tx, function string, change func(*setting)) error {
 	all, err := loadSettings(tx)
 	if err != nil {
 		return err
@@ -132,13 +136,19 @@ func changeSetting(tx store.Tx, function, version string, change func(*setting))
 	default:
 		all = slices.Insert(all, i, s)
 	}
-	return all.save(tx, version)
+	return all.save(tx)
 }
 
-// restoreSettings writes the settings that follow from the jobs that wait.
-func restoreSettings(tx store.Tx, version string) error {
-	var all settings
-	for from := ""; len(all) < MaxSettings; {
+// restoreSettings writes the settings that follow from the jobs: claims look for concurrency keys of each function with
+// such jobs, and of each whose jobs may begin to wait with one.
+func restoreSettings(tx store.Tx) error {
+	keyed := make(map[string]bool)
+	mark := func(function string) {
+		if function != "" && len(keyed) < MaxSettings {
+			keyed[function] = true
+		}
+	}
+	for from := ""; ; {
 		hits, err := tx.Scan(colJobs, idxKeyed, store.Range{From: from, Limit: 1})
 		if err != nil {
 			return err
@@ -147,10 +157,41 @@ func restoreSettings(tx store.Tx, version string) error {
 			break
 		}
 		function := functionOf(hits[0].SortKey)
-		all = append(all, setting{name: function, keyed: true})
+		mark(function)
 		from = afterFunction(function)
 	}
-	return all.save(tx, version)
+	functions, err := functionsWithJobs(tx, "", 0)
+	if err != nil {
+		return err
+	}
+	for _, function := range functions {
+		from, to := functionRange(function, classScheduled)
+		hits, err := tx.Scan(colJobs, idxFunction, store.Range{From: from, To: to, Limit: 1})
+		if err != nil {
+			return err
+		}
+		if len(hits) > 0 {
+			mark(function)
+		}
+	}
+	for r := (store.Range{Limit: store.MaxScan}); ; {
+		hits, err := tx.Scan(colJobs, idxActive, r)
+		if err != nil {
+			return err
+		}
+		for _, h := range hits {
+			mark(activeFunction(h.SortKey))
+		}
+		if len(hits) < r.Limit {
+			break
+		}
+		r.After = &hits[len(hits)-1]
+	}
+	var all settings
+	for _, function := range slices.Sorted(maps.Keys(keyed)) {
+		all = append(all, setting{name: function, keyed: true})
+	}
+	return all.save(tx)
 }
 
 // Pause stops the delivery of a function's jobs. Jobs that workers have leased continue. Queued, new and due jobs stay
@@ -177,14 +218,13 @@ func (q *Queue) change(ctx context.Context, function string, change func(store.T
 	if err := CheckName("function", function); err != nil {
 		return err
 	}
-	version := newToken()
 	return q.store.Update(ctx, func(tx store.Tx) error {
-		return changeSetting(tx, function, version, func(s *setting) { change(tx, s) })
+		return changeSetting(tx, function, func(s *setting) { change(tx, s) })
 	})
 }
 
 // settingsCache caches one queue's settings, so that claims need not read thousands of functions each time.
-// They Get the settings' version instead; each change writes both records.
+// They Get the settings' version instead, which is a digest of them.
 type settingsCache struct {
 	mu      sync.Mutex
 	version string

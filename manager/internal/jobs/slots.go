@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/codec"
@@ -303,9 +304,46 @@ func (r *record) holdFunction(tx store.Tx, n int) error {
 	return nil
 }
 
-// recountKey makes a new record of a concurrency key from the jobs that wait. Jobs that run do not count.
+// freeSlots undoes what a job counts for that cannot be read. If only its payload or result cannot, that is all. Else its
+// entry in idxActive says what it counts for while it runs.
+func freeSlots(tx store.Tx, id string) error {
+	if job, err := load(tx, id); err == nil && job != nil {
+		job.removed = true
+		return job.hold(tx)
+	}
+	for r := (store.Range{Limit: store.MaxScan}); ; {
+		hits, err := tx.Scan(colJobs, idxActive, r)
+		if err != nil {
+			return err
+		}
+		for _, h := range hits {
+			if h.Key != id {
+				continue
+			}
+			_, counts, _ := strings.Cut(h.SortKey[min(len(h.SortKey), 8):], "\x00")
+			if counts == "" {
+				return nil
+			}
+			job := &record{Job: Job{Function: activeFunction(h.SortKey), ConcurrencyKey: counts[1:]}, held: held{slots: counts[0]}, removed: true}
+			return job.hold(tx)
+		}
+		if len(hits) < r.Limit {
+			return nil
+		}
+		r.After = &hits[len(hits)-1]
+	}
+}
+
+// recountKey counts the jobs that wait with a concurrency key. If its record cannot be read it gets a new one, for which
+// jobs that run do not count.
 func recountKey(tx store.Tx, key string) error {
-	k := keySlots{turn: now(tx).UnixMicro()}
+	k, err := loadKeySlots(tx, key)
+	if errors.Is(err, store.ErrUnreadable) {
+		k = keySlots{turn: now(tx).UnixMicro()}
+	} else if err != nil {
+		return err
+	}
+	k.waiting = 0
 	r := store.Range{From: key + "\x00", To: key + "\x01", Limit: store.MaxScan}
 	for {
 		hits, err := tx.Scan(colJobs, idxKeyed, r)

@@ -360,7 +360,7 @@ func (q *Queue) keyed(tx store.Tx, r *record) error {
 	if s := all.find(r.Function); s != nil && s.keyed {
 		return nil
 	}
-	return changeSetting(tx, r.Function, r.ID, func(s *setting) { s.keyed = true })
+	return changeSetting(tx, r.Function, func(s *setting) { s.keyed = true })
 }
 
 // Committed reports to the queue that the transaction of an EnqueueTx succeeded, so that the queue knows exactly when the

@@ -101,7 +101,8 @@ type keyLine struct {
 type lineKey struct {
 	lane
 	name string // in colSlots
-	left int    // jobs that the key may still have
+	left int    // jobs that the key may still have, beside those that were returned
+	line *keyLine
 	jobs []laneHit
 	met  bool // it had jobs
 }
@@ -193,7 +194,8 @@ func (l *keyLine) read(wanted int) (more bool, err error) {
 			left = min(left, most-k.running)
 		}
 		from := h.Key + "\x00"
-		one := &lineKey{lane: lane{index: idxKeyed, from: from, to: h.Key + "\x01", skip: len(from), quota: l.quota}, name: h.Key, left: left}
+		one := &lineKey{lane: lane{index: idxKeyed, from: from, to: h.Key + "\x01", skip: len(from), quota: l.quota}, name: h.Key, left: left, line: l}
+		one.key = one
 		l.keys, l.all = append(l.keys, one), append(l.all, one)
 	}
 	return true, nil
@@ -219,6 +221,13 @@ func (l *keyLine) search(k *lineKey, wanted int) error {
 		k.jobs = append(k.jobs, laneHit{h, &k.lane})
 	}
 	return nil
+}
+
+// pass lets the key have another job in place of one that was returned and cannot be delivered.
+func (k *lineKey) pass() {
+	if k.left++; k.left == 1 { // the line has removed it
+		k.line.keys = append(k.line.keys, k)
+	}
 }
 
 func (l *keyLine) skipAhead(f *unread.Front, give bool) {

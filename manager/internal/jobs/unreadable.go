@@ -132,12 +132,11 @@ func CheckStored(tx store.Tx, c store.Collection, key string) error {
 }
 
 // DeleteUnreadable deletes a record of a collection that the queue Owns if it cannot be read, and returns why it could
-// not be read. With a job it deletes the payload and result. Whatever its key and lock blocked is free then. What is
-// left of settings is which functions have jobs with concurrency keys. Errors:
+// not be read. With a job it deletes the payload and result. Whatever its key and lock blocked is free then, and so is its
+// place among the running jobs. What is left of settings is which functions have jobs with concurrency keys. Errors:
 // *NotFoundError, unread.ErrReadable, the store's.
 func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key string) (*store.UnreadableError, error) {
 	var u *store.UnreadableError
-	fresh := newToken()
 	err := q.store.Update(ctx, func(tx store.Tx) error {
 		err := CheckStored(tx, c, key)
 		switch {
@@ -154,9 +153,12 @@ func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key st
 		case c == colSlots && strings.Contains(key, "\x00"):
 			return recountKey(tx, key)
 		case c == colControl && key == settingsKey:
-			return restoreSettings(tx, fresh)
+			return restoreSettings(tx)
 		case c != colJobs:
 			return tx.Delete(c, key)
+		}
+		if err := freeSlots(tx, key); err != nil {
+			return err
 		}
 		for _, blob := range []string{payloadKey(key), resultKey(key)} {
 			if len(blob) <= store.MaxKeyBytes {

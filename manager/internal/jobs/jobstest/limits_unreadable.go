@@ -2,6 +2,7 @@ package jobstest
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
@@ -10,6 +11,50 @@ import (
 
 // unreadableLimitTests are about limits and records that cannot be read.
 var unreadableLimitTests = map[string]func(*env){
+	"a job that cannot be read does not block its key": func(e *env) {
+		e.limit("f", jobs.Limits{MaxRunningPerKey: 1})
+		e.keyed("a", 3)
+		e.rewrite("jobs", damages["nonsense"], "a-0")
+		got := e.claimMany(5)
+		e.wantIDs("past it", got, "a-1")
+		e.claimNone("f")
+		e.finish(got[0], jobs.Complete)
+		e.wantIDs("the next", e.claimMany(5), "a-2")
+	},
+	"running jobs count after jobs of their key were deleted that could not be read": func(e *env) {
+		e.limit("f", jobs.Limits{MaxRunningPerKey: 2})
+		e.keyed("a", 2)
+		e.wantIDs("running", e.claim(jobs.ClaimRequest{Functions: []string{"f"}, Lease: jobs.MaxLease}), "a-0")
+		e.rewrite("jobs", damages["nonsense"], "a-1")
+		e.deleteUnreadable("jobs", "a-1")
+		e.claimNone("f")
+		for i := range 3 {
+			e.job(jobs.Submission{ID: fmt.Sprint("more-", i), ConcurrencyKey: "a"})
+		}
+		e.wantIDs("one more", e.claimMany(5), "more-0")
+	},
+	"a running job that is deleted because it cannot be read frees its places": func(e *env) {
+		e.limit("f", jobs.Limits{MaxRunning: 2, MaxRunningPerKey: 1})
+		e.keyed("a", 2)
+		e.job(jobs.Submission{ID: "b"})
+		e.job(jobs.Submission{ID: "c"})
+		e.wantSame("running", e.claim(jobs.ClaimRequest{Functions: []string{"f"}, Limit: 5, Lease: jobs.MaxLease}), "a-0", "b")
+		e.rewrite("jobs", damages["nonsense"], "a-0", "b")
+		e.claimNone("f")
+		e.deleteUnreadable("jobs", "a-0")
+		e.deleteUnreadable("jobs", "b")
+		e.wantSame("in their places", e.claimMany(5), "a-1", "c")
+	},
+	"delayed and running jobs are found after the settings were made again": func(e *env) {
+		e.job(jobs.Submission{ID: "later", ConcurrencyKey: "a", Delay: span})
+		e.job(jobs.Submission{ID: "lost", Function: "g", ConcurrencyKey: "a"})
+		e.wantIDs("before", e.claim(jobs.ClaimRequest{Functions: []string{"g"}, Lease: time.Minute}), "lost")
+		e.rewrite("job_control", damages["another version"], "functions")
+		e.deleteUnreadable("job_control", "functions")
+		e.pass(span)
+		e.wantIDs("the delayed job", e.claimMany(5), "later")
+		e.wantIDs("the lost job", e.claim(jobs.ClaimRequest{Functions: []string{"g"}}), "lost")
+	},
 	"a lost lease whose key cannot be read changes nothing": func(e *env) {
 		e.limit("f", jobs.Limits{MaxRunning: 2, MaxRunningPerKey: 2})
 		e.keyed("a", 1)
