@@ -89,7 +89,7 @@ func TestBulkActionsKeepTheFilter(t *testing.T) {
 	s.wantState(other.ID, jobs.Failed)
 }
 
-// A search for a key ends after jobs.MaxExamined jobs, and goes on from there.
+// A search for a key ends after jobs.MaxExamined jobs, and continues from there.
 func TestSearchForAKeyIsBounded(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	for range jobs.MaxExamined {
