@@ -36,7 +36,7 @@ from ._errors import (
     WorkerStopping,
 )
 from ._keys import Keys
-from ._types import Answer, AttemptError, Beat, Dedup, Event, EventJob, Job, Lease, Page, Reservation, Sent, Submission, Submitted
+from ._types import Answer, AttemptError, Batch, BatchInfo, Beat, Dedup, Event, EventJob, Job, Lease, Page, Reservation, Sent, Submission, Submitted
 from .aio import AsyncClient
 from .client import Client
 from .worker import AsyncHandler, AsyncWorker, Context, Handler, Worker
@@ -76,6 +76,8 @@ __all__ = [
     "Permanent",
     "Reservation",
     "RetryAfter",
+    "Batch",
+    "BatchInfo",
     "Sent",
     "StopTimeout",
     "Submission",

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from ._core import Call, Caller, Pause, Reply, Steps, problem
 from ._errors import InvalidRequest, ManagerError, NoAnswer, OncegateError, TooLarge
-from ._types import Answer, Beat, Event, EventJob, Job, Page, Reservation, Sent, Submission, Submitted, millis
+from ._types import Answer, Batch, BatchInfo, Beat, Event, EventJob, Job, Page, Reservation, Sent, Submission, Submitted, millis, parse_time
 
 #: How long one call of wait lets the manager wait, in seconds.
 _WAIT_STEP = 30.0
@@ -94,14 +94,22 @@ def _submit_part(c: Caller, items: list[dict[str, Any]], keys: list[str], deadli
 
 
 def wait(c: Caller, id: str, deadline: Optional[float]) -> Steps[Job]:
-    path = f"{_job_path(id)}?wait_ms={millis(_WAIT_STEP)}"
     while True:
-        j = _job_of((yield from c.call(Call("GET", path, wait=_WAIT_STEP), deadline)))
+        j = _job_of((yield from c.call(_waiting(_job_path(id)), deadline)))
         if j.terminal:
             return j
-        if deadline is not None and time.monotonic() + 0.05 >= deadline:
-            raise NoAnswer(f"job {id} is {j.state}, and the time is over")
-        yield Pause(0.05)  # a manager that is stopping answers before the time is over
+        yield _again(f"job {id} is {j.state}", deadline)
+
+
+def _waiting(path: str) -> Call:
+    return Call("GET", f"{path}?wait_ms={millis(_WAIT_STEP)}", wait=_WAIT_STEP)
+
+
+def _again(now: str, deadline: Optional[float]) -> Pause:
+    """The pause before the next call: a manager that is stopping answers before the time is over."""
+    if deadline is not None and time.monotonic() + 0.05 >= deadline:
+        raise NoAnswer(f"{now}, and the time is over")
+    return Pause(0.05)
 
 
 def get(c: Caller, id: str, deadline: Optional[float]) -> Steps[Job]:
@@ -132,6 +140,38 @@ def send(c: Caller, e: Event, deadline: Optional[float]) -> Steps[Sent]:
         return Sent(str(v["event"]), tuple(EventJob(str(j["id"]), str(j["function"])) for j in v["jobs"]), r.replayed)
     except (KeyError, TypeError) as e2:
         raise r.not_ours(f"no event: {e2!r}") from None
+
+
+def start_batch(c: Caller, b: Batch, deadline: Optional[float]) -> Steps[BatchInfo]:
+    body: dict[str, Any] = {"jobs": [s.json() for s in b.jobs]}
+    if b.callback is not None:
+        body["callback"] = b.callback.json()
+    key = b.idempotency_key or c.keys.next()
+    return _batch_of((yield from c.call(Call("POST", "/v1/batches", body, key=key, trace=b.traceparent), deadline)))
+
+
+def get_batch(c: Caller, id: str, deadline: Optional[float]) -> Steps[BatchInfo]:
+    return _batch_of((yield from c.call(Call("GET", "/v1/batches/" + quote(id, safe="")), deadline)))
+
+
+def wait_batch(c: Caller, id: str, deadline: Optional[float]) -> Steps[BatchInfo]:
+    while True:
+        b = _batch_of((yield from c.call(_waiting("/v1/batches/" + quote(id, safe="")), deadline)))
+        if b.pending == 0:
+            return b
+        yield _again(f"{b.pending} jobs of batch {id} have not ended", deadline)
+
+
+def _batch_of(r: Reply) -> BatchInfo:
+    v = r.object()
+    try:
+        counts = {name: int(v[name]) for name in ("total", "pending", "complete", "failed", "cancelled", "expired")}
+        return BatchInfo(
+            str(v["id"]), **counts, jobs=tuple(map(str, v.get("jobs", ()))), callback=str(v.get("callback", "")),
+            created_at=parse_time(v.get("created_at")), finished_at=parse_time(v.get("finished_at")), replayed=r.replayed,
+        )
+    except (KeyError, TypeError, ValueError) as e:
+        raise r.not_ours(f"no batch: {e!r}") from None
 
 
 def subscription(c: Caller, method: str, event: str, function: str, deadline: Optional[float]) -> Steps[None]:

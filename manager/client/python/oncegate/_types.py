@@ -251,6 +251,35 @@ class Sent:
 
 
 @dataclass(frozen=True)
+class Batch:
+    """Jobs that are submitted together, all of them or none."""
+
+    jobs: Sequence[Submission]  # 1 to 1000; their idempotency_key counts for nothing
+    #: Runs once when the last of them has ended. The ``after`` of its job is the batch's id. It has neither run_at nor delay.
+    callback: Optional[Submission] = None
+    idempotency_key: str = ""  # of the call; drawn from the client's Keys if empty
+    traceparent: str = ""
+
+
+@dataclass(frozen=True)
+class BatchInfo:
+    """What became of the jobs of a batch."""
+
+    id: str
+    total: int  # jobs of the batch; one that another job stands for does not count
+    pending: int  # have not ended; the others did as the counts say
+    complete: int
+    failed: int
+    cancelled: int
+    expired: int
+    jobs: Sequence[str] = ()  # ids in the order of the request; only in the answer to start_batch
+    callback: str = ""  # the id of its job
+    created_at: Optional[datetime] = None
+    finished_at: Optional[datetime] = None
+    replayed: bool = False  # the answer was recorded for an earlier attempt
+
+
+@dataclass(frozen=True)
 class Page:
     """One page of jobs; cursor is empty on the last one."""
 

@@ -11,7 +11,7 @@ from . import _calls
 from ._core import Caller, Options, Pause, Steps
 from ._keys import Keys
 from ._net import SyncNet
-from ._types import Answer, Beat, Event, Job, Page, Reservation, Sent, Submission, Submitted
+from ._types import Answer, Batch, BatchInfo, Beat, Event, Job, Page, Reservation, Sent, Submission, Submitted
 
 T = TypeVar("T")
 
@@ -92,6 +92,21 @@ class Client:
         raises what submit raises.
         """
         return self._run(_calls.send(self._caller, e, _calls.ends(within)))
+
+    def start_batch(self, b: Batch, *, within: Optional[float] = None) -> BatchInfo:
+        """Submit jobs together at most once, all of them or none, and a job that runs when all have ended.
+
+        It raises what submit raises.
+        """
+        return self._run(_calls.start_batch(self._caller, b, _calls.ends(within)))
+
+    def get_batch(self, id: str, *, within: Optional[float] = None) -> BatchInfo:
+        """Return a batch, without the ids of its jobs."""
+        return self._run(_calls.get_batch(self._caller, id, _calls.ends(within)))
+
+    def wait_batch(self, id: str, *, within: Optional[float] = None) -> BatchInfo:
+        """Return a batch once all of its jobs have ended."""
+        return self._run(_calls.wait_batch(self._caller, id, _calls.ends(within)))
 
     def subscribe(self, event: str, function: str, *, within: Optional[float] = None) -> None:
         """Make each event of this name that is sent from now on a job of the function, until unsubscribe."""

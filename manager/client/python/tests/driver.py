@@ -20,6 +20,7 @@ from oncegate import (  # noqa: E402
     Answer,
     AsyncClient,
     AsyncWorker,
+    Batch,
     Client,
     Dedup,
     Event,
@@ -63,6 +64,10 @@ def job(j):
     return dict(j.raw, replayed=j.replayed)
 
 
+def batch(b):
+    return {name: v for name, v in vars(b).items() if not name.endswith("_at")}
+
+
 def reservation(r):
     out = {"state": r.state, "token": r.token, "expires_in_ms": round(r.expires_in * 1000)}
     if r.answer is not None:
@@ -96,6 +101,11 @@ def call(c, op, a, within):
     if op == "send":
         e = Event(a["name"], a.get("payload"), a.get("idempotency_key") or "", a.get("traceparent") or "")
         return c.send(e, **of), lambda s: {"event": s.event, "jobs": [vars(j) for j in s.jobs], "replayed": s.replayed}
+    if op == "start_batch":
+        b = Batch([submission(s) for s in a["jobs"]], submission(a["callback"]) if a.get("callback") else None, a.get("idempotency_key") or "")
+        return c.start_batch(b, **of), batch
+    if op == "wait_batch":
+        return c.wait_batch(a["id"], **of), batch
     if op in ("subscribe", "unsubscribe"):
         return getattr(c, op)(a["name"], a["function"], **of), lambda none: none
     if op == "submit_wait":

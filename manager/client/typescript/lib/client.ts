@@ -6,7 +6,7 @@ import { claim, finish, finishMany, heartbeat, job, jobOf, jobPath, retry } from
 import { Keys } from "./keys.js";
 import { Ledger } from "./ledger.js";
 import { pause } from "./timing.js";
-import type { Beat, ClaimRequest, Event, FinishRequest, Job, JobPage, ListQuery, RetryRequest, Sent, Submission, Submitted } from "./types.js";
+import type { Batch, BatchInfo, Beat, ClaimRequest, Event, FinishRequest, Job, JobPage, ListQuery, RetryRequest, Sent, Submission, Submitted } from "./types.js";
 import { Worker, type WorkerOptions } from "./worker.js";
 
 /** Options of a Client. */
@@ -176,6 +176,25 @@ export class Client {
 		return { ...value, replayed } as unknown as Sent;
 	}
 
+	/** Submits jobs together at most once, all of them or none, and a job that runs when all have ended. */
+	startBatch(batch: Batch, options?: CallOptions): Promise<BatchInfo> {
+		const { jobs, callback, idempotency_key: key = this.keys.next(), traceparent } = batch;
+		const one = ({ traceparent: _, idempotency_key: __, ...s }: Submission) => encodeSubmission(s);
+		const body = Buffer.from(`{"jobs":[${jobs.map(one).join()}]${callback ? `,"callback":${one(callback)}` : ""}}`);
+		return this.#batch({ method: "POST", path: "/v1/batches", key, traceparent, body }, options);
+	}
+
+	/** Returns a batch, without the ids of its jobs. */
+	getBatch(id: string, options?: CallOptions): Promise<BatchInfo> {
+		return this.#batch({ method: "GET", path: `/v1/batches/${encodeURIComponent(id)}` }, options);
+	}
+
+	async #batch(call: Call, options: CallOptions | undefined): Promise<BatchInfo> {
+		const { value, replayed } = await this.#caller.call(call, options);
+		if (!isObject(value) || typeof value["id"] !== "string" || typeof value["pending"] !== "number") throw notOurs(call, "no batch");
+		return { ...value, replayed } as unknown as BatchInfo;
+	}
+
 	/**
 	 * Makes each event of this name that is sent from now on a job of the function, until `unsubscribe`. Subscribing twice is not
 	 * an error.
@@ -196,20 +215,30 @@ export class Client {
 	}
 
 	/** Waits until the job is over and returns it. It has no bound unless the options set one. */
-	async wait<Result = unknown>(id: string, options: CallOptions = {}): Promise<Job<unknown, Result>> {
+	wait<Result = unknown>(id: string, options: CallOptions = {}): Promise<Job<unknown, Result>> {
+		const over = (found: Job) => ["complete", "failed", "cancelled", "replayed", "expired"].includes(found.state);
+		return this.#until(`job ${id}`, jobPath(id), (call, o) => job(this.#caller, call, o), over, options) as Promise<Job<unknown, Result>>;
+	}
+
+	/** Waits until all jobs of the batch have ended and returns it. It has no bound unless the options set one. */
+	waitBatch(id: string, options: CallOptions = {}): Promise<BatchInfo> {
+		return this.#until(`batch ${id}`, `/v1/batches/${encodeURIComponent(id)}`, (call, o) => this.#batch(call, o), (b) => b.pending === 0, options);
+	}
+
+	async #until<T>(what: string, path: string, get: (call: Call, options: CallOptions) => Promise<T>, over: (found: T) => boolean, options: CallOptions): Promise<T> {
 		const began = Date.now();
 		const ending = options.signal ?? new AbortController().signal;
-		const call: Call = { method: "GET", path: `${jobPath(id)}?wait_ms=${waitStepMs}`, waitMs: waitStepMs };
+		const call: Call = { method: "GET", path: `${path}?wait_ms=${waitStepMs}`, waitMs: waitStepMs };
 		for (;;) {
 			const timeoutMs = options.timeoutMs === undefined ? Infinity : Math.max(1, options.timeoutMs - (Date.now() - began));
-			let found: Job;
+			let found: T;
 			try {
-				found = await job(this.#caller, call, { ...options, timeoutMs });
+				found = await get(call, { ...options, timeoutMs });
 			} catch (err) {
 				if (!(err instanceof CallTimeoutError)) throw err;
-				throw new CallTimeoutError(`wait for job ${id}`, options.timeoutMs!).after(err.lastError);
+				throw new CallTimeoutError(`wait for ${what}`, options.timeoutMs!).after(err.lastError);
 			}
-			if (["complete", "failed", "cancelled", "replayed", "expired"].includes(found.state)) return found as Job<unknown, Result>;
+			if (over(found)) return found;
 			await pause(50, ending); // A manager that is stopping answers before the time is over.
 		}
 	}

@@ -149,6 +149,39 @@ export interface Sent {
 	replayed: boolean;
 }
 
+/** Jobs that are submitted together, all of them or none. */
+export interface Batch {
+	/** 1 to 1000. Their `idempotency_key` counts for nothing. */
+	jobs: Submission[];
+	/** Runs once when the last of them has ended. The `after` of its job is the batch's id. It has neither `run_at` nor `delay_ms`. */
+	callback?: Submission;
+	/** Idempotency key of the call; drawn from the client's keys when absent. */
+	idempotency_key?: string;
+	/** As in Submission. */
+	traceparent?: string;
+}
+
+/** What became of the jobs of a batch. */
+export interface BatchInfo {
+	id: string;
+	/** Ids in the order of the request; only in the answer to `startBatch`. */
+	jobs?: string[];
+	/** Jobs of the batch. One that another job stands for does not count. */
+	total: number;
+	/** Jobs that have not ended. The others did as the counts say. */
+	pending: number;
+	complete: number;
+	failed: number;
+	cancelled: number;
+	expired: number;
+	created_at?: string;
+	finished_at?: string;
+	/** The id of the callback's job. */
+	callback?: string;
+	/** The answer was recorded for an earlier attempt. */
+	replayed: boolean;
+}
+
 /** Selects jobs. Members that are absent do not restrict it. */
 export interface ListQuery {
 	function?: string;

@@ -36,6 +36,8 @@ const ops: Record<string, (args: any, options: CallOptions) => unknown> = {
 		});
 	},
 	send: (a, o) => client.send(a, o),
+	start_batch: (a, o) => client.startBatch(a, o),
+	wait_batch: (a, o) => client.waitBatch(a.id, o),
 	subscribe: (a, o) => client.subscribe(a.name, a.function, o),
 	unsubscribe: (a, o) => client.unsubscribe(a.name, a.function, o),
 	wait: (a, o) => client.wait(a.id, o),

@@ -26,6 +26,8 @@
 //	submit_batch   {items: [submission]}: [{"job": job, "idempotency_key": key} or {"error": error, "idempotency_key": key}]
 //	submit_wait    a submission: submits, and waits for the job's end; the job
 //	send           {name, payload?, idempotency_key?}: an event; {"event", "jobs": [{"id", "function"}], "replayed"}
+//	start_batch    {jobs: [submission], callback?: submission, idempotency_key?}: the batch, and "replayed"
+//	wait_batch     {id}: the batch once all of its jobs have ended
 //	subscribe, unsubscribe  {name, function}: null
 //	wait, get      {id}: the job
 //	cancel         {id}: the job

@@ -219,6 +219,10 @@ func (d *goClient) do(ctx context.Context, op string, raw json.RawMessage) (any,
 		return d.submitBatch(ctx, a.Items)
 	case "send":
 		return sentOf(d.c.SendIdempotent(ctx, client.Event{Name: a.Name, Payload: a.Payload, IdempotencyKey: a.Idempotency}))
+	case "start_batch":
+		return d.startBatch(ctx, raw)
+	case "wait_batch":
+		return d.c.WaitBatch(ctx, a.ID)
 	case "subscribe":
 		return nil, d.c.Subscribe(ctx, a.Name, a.Function)
 	case "unsubscribe":

@@ -5,7 +5,38 @@ import (
 	"encoding/json"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/client"
 )
+
+// startBatch starts a batch with the Go client.
+func (d *goClient) startBatch(ctx context.Context, raw json.RawMessage) (any, error) {
+	var a struct {
+		Jobs        []goSubmission
+		Callback    *goSubmission
+		Idempotency string `json:"idempotency_key"`
+	}
+	if err := json.Unmarshal(raw, &a); err != nil {
+		return nil, err
+	}
+	b := client.Batch{IdempotencyKey: a.Idempotency}
+	for i := range a.Jobs {
+		b.Jobs = append(b.Jobs, a.Jobs[i].submission())
+	}
+	if a.Callback != nil {
+		s := a.Callback.submission()
+		b.Callback = &s
+	}
+	info, err := d.c.StartBatch(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]any{"replayed": info.Replayed}
+	text, err := json.Marshal(info)
+	if err != nil {
+		return nil, err
+	}
+	return out, json.Unmarshal(text, &out)
+}
 
 // ledger makes a call about a key for the Go client.
 func (d *goClient) ledger(ctx context.Context, op string, raw json.RawMessage) (any, error) {

@@ -40,6 +40,8 @@ var pythonShapes = map[string]shape{
 	"Submission":   {at: schemas + "SubmissionItem", more: []string{"traceparent"}},
 	"Event":        {at: "paths/~1v1~1events~1{name}/post/requestBody" + jsonBody, more: []string{"name", "idempotency_key", "traceparent"}, without: []string{"key"}},
 	"Sent":         {at: schemas + "Sent", more: []string{"replayed"}},
+	"Batch":        {at: "paths/~1v1~1batches/post/requestBody" + jsonBody, more: []string{"idempotency_key", "traceparent"}},
+	"BatchInfo":    {at: schemas + "Batch", more: []string{"replayed"}},
 	"Page":         {at: "paths/~1v1~1jobs/get/responses/200" + jsonBody},
 	"Beat":         {at: "paths/~1v1~1jobs~1{id}~1heartbeat/post/responses/200" + jsonBody},
 	"Answer":       {at: schemas + "Result"},

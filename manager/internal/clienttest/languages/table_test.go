@@ -142,6 +142,26 @@ var submissions = []call{
 		jobs: 1, seen: map[string]int{"POST /v1/events/paid": 3},
 	},
 	{
+		name: "a batch with a callback",
+		steps: []step{
+			{
+				faults: lost(cutAfter, "POST /v1/batches", 2), op: "start_batch",
+				args: `{"jobs":[{"function":"f","payload":{"n":1}},{"function":"f","id":"two"}],"callback":{"function":"end","id":"last"},"idempotency_key":"k"}`,
+				want: `{"ok":{"id":"*","jobs":["*","two"],"total":2,"pending":2,"callback":"last","replayed":true}}`, keep: map[string]string{"id": "ok.id"},
+			},
+			{op: "get", args: `{"id":"two"}`, want: `{"ok":{"function":"f","batch":"${id}"}}`},
+			{op: "get", args: `{"id":"last"}`, want: `{"ok":{"function":"end","after":"${id}","state":"scheduled"}}`},
+			{op: "cancel", args: `{"id":"two"}`, want: `{"ok":{"state":"cancelled"}}`},
+			{op: "claim", args: `{"worker":"w","functions":["f"]}`, want: `{"ok":[{"payload":{"n":1}}]}`, keep: map[string]string{"job": "ok.0.id", "token": "ok.0.lease.token"}},
+			{op: "finish", args: `{"id":"${job}","lease_token":"${token}","status":"complete"}`, want: `{"ok":{"state":"complete"}}`},
+			{op: "wait_batch", args: `{"id":"${id}"}`, want: `{"ok":{"id":"${id}","total":2,"pending":0,"complete":1,"cancelled":1,"callback":"last"}}`},
+			{op: "get", args: `{"id":"last"}`, want: `{"ok":{"state":"queued"}}`},
+			{op: "start_batch", args: `{"jobs":[{"function":"no name"}]}`, want: `{"error":{"status":400,"code":"invalid-request","temporary":false}}`},
+			{op: "wait_batch", args: `{"id":"none"}`, want: `{"error":{"status":404,"code":"not-found","temporary":false}}`},
+		},
+		jobs: 3, seen: map[string]int{"POST /v1/batches": 4},
+	},
+	{
 		name: "a manager that starts while it is asked",
 		steps: []step{
 			{do: func(w *world) {

@@ -151,6 +151,8 @@ var shapes = map[string]shape{
 	"Submitted":    {at: schemas + "Job", answer: true, more: []string{"replayed"}}, // a header
 	"Event":        {at: "paths/~1v1~1events~1{name}/post/requestBody" + jsonBody, more: []string{"name", "idempotency_key", "traceparent"}, without: []string{"key"}},
 	"Sent":         {at: schemas + "Sent", answer: true, more: []string{"replayed"}}, // a header
+	"Batch":        {at: "paths/~1v1~1batches/post/requestBody" + jsonBody, more: []string{"idempotency_key", "traceparent"}},
+	"BatchInfo":    {at: schemas + "Batch", answer: true, more: []string{"replayed"}}, // a header
 	"ListQuery":    {at: "paths/~1v1~1jobs/get/parameters"},
 	"JobPage":      {at: "paths/~1v1~1jobs/get/responses/200" + jsonBody, answer: true},
 	"ClaimRequest": {at: "paths/~1v1~1jobs~1claim/post/requestBody" + jsonBody},
@@ -175,7 +177,7 @@ var drawn = map[string]string{"ReserveRequest": "token"}
 
 // promised are members that the client checks, or adds, before it returns an answer.
 var promised = map[string][]string{
-	"Submitted": {"replayed"}, "Sent": {"replayed"}, "RecordedAnswer": {"headers", "body"}, "Pending": {"expires_in_ms", "retryAfterMs"},
+	"Submitted": {"replayed"}, "BatchInfo": {"replayed"}, "Sent": {"replayed"}, "RecordedAnswer": {"headers", "body"}, "Pending": {"expires_in_ms", "retryAfterMs"},
 	"Reserved": {"token", "expires_in_ms"}, "Recorded": {"expires_in_ms", "result"},
 }
 
