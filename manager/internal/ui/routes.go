@@ -20,6 +20,7 @@ var routes = []route{
 	{method: "GET", path: "jobs", handle: (*UI).jobsPage},
 	{method: "POST", path: "jobs/pause", roles: operators, handle: (*UI).pauseFunction},
 	{method: "POST", path: "jobs/resume", roles: operators, handle: (*UI).pauseFunction},
+	{method: "POST", path: "jobs/limits", roles: operators, handle: (*UI).setLimits},
 	{method: "POST", path: "jobs/bulk", roles: operators, handle: (*UI).bulk},
 	{method: "GET", path: "jobs/{id}", handle: (*UI).jobPage},
 	{method: "POST", path: "jobs/{id}/reveal", roles: operators, handle: (*UI).revealJob},
@@ -42,6 +43,8 @@ var notices = map[string]string{
 	"deleted":   "The job is deleted.",
 	"paused":    "The function is paused: workers get none of its jobs.",
 	"resumed":   "The function's jobs are given to workers again.",
+	"limited":   "The limits are set. They hold for the jobs that start from now on.",
+	"unlimited": "The function has no limits.",
 
 	"resolved-committed": "Settled: duplicates get 410, which says that the work ran.",
 	"resolved-rejected":  "Settled: duplicates get 410, which says that the work was refused.",
