@@ -26,6 +26,9 @@ var routes = []route{
 	{method: "POST", path: "jobs/{id}/reveal", roles: operators, handle: (*UI).revealJob},
 	{method: "POST", path: "jobs/{id}/delete", roles: administrators, handle: (*UI).changeJob},
 	{method: "POST", path: "jobs/{id}/{action}", roles: operators, handle: (*UI).changeJob},
+
+	{method: "GET", path: "subscriptions", handle: (*UI).subscriptionsPage},
+	{method: "POST", path: "subscriptions/end", roles: operators, handle: (*UI).endSubscription},
 }
 
 // Whose forms are whose.
@@ -45,6 +48,8 @@ var notices = map[string]string{
 	"resumed":   "The function's jobs are given to workers again.",
 	"limited":   "The limits are set. They hold for the jobs that start from now on.",
 	"unlimited": "The function has no limits.",
+
+	"unsubscribed": "The subscription has ended: events make no more jobs of the function.",
 
 	"resolved-committed": "Settled: duplicates get 410, which says that the work ran.",
 	"resolved-rejected":  "Settled: duplicates get 410, which says that the work was refused.",
