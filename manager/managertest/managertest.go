@@ -78,7 +78,7 @@ func Start(t testing.TB, o Options) *Manager {
 	if m.logs, err = storelogs.Open(t.Context(), m.store, storelogs.Options{Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
-	m.pages, err = ui.New(ui.Options{Version: "test", Log: slog.New(slog.DiscardHandler), Problem: server.ProblemOf, Ledger: m.ledger, Journal: m.journal, Queue: m.queue})
+	m.pages, err = ui.New(ui.Options{Version: "test", Log: slog.New(slog.DiscardHandler), Problem: server.ProblemOf, Ledger: m.ledger, Journal: m.journal, Queue: m.queue, Schedules: m.schedules})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 
 func (a *app) startAdmin(ln net.Listener) (err error) {
 	a.ui, err = ui.New(ui.Options{
-		Version: a.version, Log: a.log, Audit: a.auditLog, Auth: a.auth, Problem: server.ProblemOf, Ledger: a.ledger, Journal: a.journal, Queue: a.queue, NotReady: a.server.NotReady,
+		Version: a.version, Log: a.log, Audit: a.auditLog, Auth: a.auth, Problem: server.ProblemOf, Ledger: a.ledger, Journal: a.journal, Queue: a.queue, Schedules: a.schedules, NotReady: a.server.NotReady,
 		Quarantine: a.quarantined,
 		Origin:     a.origin(), System: a.system, Hosts: a.hosts(),
 	})

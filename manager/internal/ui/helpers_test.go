@@ -20,6 +20,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
+	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -33,18 +34,19 @@ const (
 
 // site is a manager's pages under test.
 type site struct {
-	t      *testing.T
-	ui     *UI
-	url    string // without /ui/
-	store  store.Store
-	ledger *ledger.Ledger
-	queue  *jobs.Queue
-	auth   *httpd.Auth
-	tokens string // their file
-	client *http.Client
-	audit  *lockedBuffer
-	log    *lockedBuffer
-	now    *testClock
+	t         *testing.T
+	ui        *UI
+	url       string // without /ui/
+	store     store.Store
+	ledger    *ledger.Ledger
+	queue     *jobs.Queue
+	schedules *schedules.Schedules
+	auth      *httpd.Auth
+	tokens    string // their file
+	client    *http.Client
+	audit     *lockedBuffer
+	log       *lockedBuffer
+	now       *testClock
 }
 
 type lockedBuffer struct {
@@ -94,7 +96,7 @@ type siteOptions struct {
 func newSite(t *testing.T, o siteOptions) *site {
 	t.Helper()
 	s := &site{t: t, audit: new(lockedBuffer), log: new(lockedBuffer), now: new(testClock)}
-	st := mem.New(mem.Options{})
+	st := mem.New(mem.Options{Clock: s.now.Now})
 	s.store = st
 	var err error
 	watch := journal.New(journal.DefaultKeys)
@@ -107,6 +109,9 @@ func newSite(t *testing.T, o siteOptions) *site {
 	if s.queue, err = jobs.New(st, jobs.Options{}); err != nil {
 		t.Fatal(err)
 	}
+	if s.schedules, err = schedules.New(st, s.queue, schedules.Options{}); err != nil {
+		t.Fatal(err)
+	}
 	if o.tokens {
 		s.tokens = filepath.Join(t.TempDir(), "tokens")
 		s.writeTokens(operatorToken+" operator", adminToken+" admin", gateToken+" gate", plainToken)
@@ -115,7 +120,7 @@ func newSite(t *testing.T, o siteOptions) *site {
 		}
 	}
 	opts := Options{
-		Version: "test", Auth: s.auth, Ledger: s.ledger, Journal: watch, Queue: s.queue, Clock: s.now.Now,
+		Version: "test", Auth: s.auth, Ledger: s.ledger, Journal: watch, Queue: s.queue, Schedules: s.schedules, Clock: s.now.Now,
 		Log: slog.New(slog.NewTextHandler(s.log, nil)), Audit: slog.New(slog.NewTextHandler(s.audit, nil)),
 	}
 	if o.change != nil {

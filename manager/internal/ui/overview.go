@@ -6,6 +6,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/schedules"
 )
 
 type overviewData struct {
@@ -50,6 +51,13 @@ func (u *UI) overview(ctx context.Context) (*overviewData, error) {
 	}
 	if percent(used.Total, used.MaxTotal) >= 80 {
 		d.Needs = append(d.Needs, need{"The room for jobs is nearly full: new jobs will be refused", "jobs", "See what takes it"})
+	}
+	late, err := u.opts.Schedules.Depth(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if late.Late >= schedules.OnTime {
+		d.Needs = append(d.Needs, need{"A schedule's job has been due for " + lasts(late.Late) + ", and is not in the queue", "schedules", "See the schedules"})
 	}
 	if n := d.Jobs.Dead; n > 0 {
 		d.Needs = append(d.Needs, need{plural(n, "job has", "jobs have") + " failed for good", "jobs?state=failed", "Look at the dead letters"})

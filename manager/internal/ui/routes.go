@@ -27,6 +27,10 @@ var routes = []route{
 	{method: "POST", path: "jobs/{id}/delete", roles: administrators, handle: (*UI).changeJob},
 	{method: "POST", path: "jobs/{id}/{action}", roles: operators, handle: (*UI).changeJob},
 
+	{method: "GET", path: "schedules", handle: (*UI).schedulesPage},
+	{method: "POST", path: "schedules/run", roles: operators, handle: (*UI).runSchedule},
+	{method: "POST", path: "schedules/{action}", roles: operators, handle: (*UI).changeSchedule},
+
 	{method: "GET", path: "subscriptions", handle: (*UI).subscriptionsPage},
 	{method: "POST", path: "subscriptions/end", roles: operators, handle: (*UI).endSubscription},
 }
@@ -48,6 +52,11 @@ var notices = map[string]string{
 	"resumed":   "The function's jobs are given to workers again.",
 	"limited":   "The limits are set. They hold for the jobs that start from now on.",
 	"unlimited": "The function has no limits.",
+
+	"schedule-run":     "The schedule's job is in the queue. This is the job.",
+	"schedule-paused":  "The schedule is paused: it enqueues no jobs.",
+	"schedule-resumed": "The schedule enqueues jobs again.",
+	"schedule-deleted": "The schedule is deleted. Its jobs stay.",
 
 	"unsubscribed": "The subscription has ended: events make no more jobs of the function.",
 

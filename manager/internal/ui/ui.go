@@ -17,6 +17,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
+	"github.com/oncegate/oncegate/manager/internal/schedules"
 )
 
 // Options configure New.
@@ -30,11 +31,12 @@ type Options struct {
 	Auth *httpd.Auth
 	// Problem returns the answer to an error; nil makes every error an internal one.
 	Problem func(error) api.Problem
-	// Ledger and Queue are what the pages are about.
-	Ledger *ledger.Ledger
+	// Ledger, Queue and Schedules are what the pages are about.
+	Ledger    *ledger.Ledger
+	Queue     *jobs.Queue
+	Schedules *schedules.Schedules
 	// Journal is the ledger's observer; nil: it has none.
 	Journal *journal.Journal
-	Queue   *jobs.Queue
 	// NotReady returns why the manager takes no calls, "" when it does. Nil: it always does.
 	NotReady func() string
 	// Quarantine returns the manager's quarantine, nil when there is none. Nil: there never is.
@@ -73,8 +75,8 @@ var staticFiles embed.FS
 
 // New returns the pages of a manager. Close ends them.
 func New(o Options) (*UI, error) {
-	if o.Ledger == nil || o.Queue == nil || o.Version == "" {
-		return nil, errors.New("ui: needs Version, Ledger and Queue")
+	if o.Ledger == nil || o.Queue == nil || o.Schedules == nil || o.Version == "" {
+		return nil, errors.New("ui: needs Version, Ledger, Queue and Schedules")
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()

@@ -14,6 +14,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
@@ -69,7 +70,11 @@ func TestViewersThatDoNotRead(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer q.Close()
-				u, err := New(Options{Version: "test", Ledger: l, Queue: q, Log: slog.New(slog.DiscardHandler)})
+				sched, err := schedules.New(st, q, schedules.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				u, err := New(Options{Version: "test", Ledger: l, Queue: q, Schedules: sched, Log: slog.New(slog.DiscardHandler)})
 				if err != nil {
 					t.Fatal(err)
 				}

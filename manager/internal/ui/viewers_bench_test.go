@@ -15,6 +15,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
@@ -36,7 +37,11 @@ func BenchmarkViewers(b *testing.B) {
 	defer q.Close()
 	result := (&api.Result{Status: 201, Body: make([]byte, 256)}).AppendRaw(nil)
 	quiet := slog.New(slog.DiscardHandler)
-	u, err := New(Options{Version: "bench", Ledger: l, Queue: q, Log: quiet})
+	sched, err := schedules.New(st, q, schedules.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	u, err := New(Options{Version: "bench", Ledger: l, Queue: q, Schedules: sched, Log: quiet})
 	if err != nil {
 		b.Fatal(err)
 	}

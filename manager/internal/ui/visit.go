@@ -52,7 +52,7 @@ type page struct {
 // Section is the entry of the bar that the page belongs to.
 func (p *page) Section() string {
 	switch p.Name {
-	case "joblist", "job", "bulk", "ask", "confirm", "subscriptions":
+	case "joblist", "job", "bulk", "ask", "confirm", "schedules", "subscriptions":
 		return "jobs"
 	}
 	return p.Name
