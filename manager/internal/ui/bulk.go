@@ -50,7 +50,7 @@ func (u *UI) bulk(v *visit) error {
 		return &httpd.Refusal{P: api.Problem{Status: http.StatusForbidden, Code: api.CodeForbidden, Title: "Forbidden", Detail: "your token does not allow this"}}
 	}
 	d := &bulkData{
-		Action: a, Search: jobSearch{Function: v.form("function"), State: v.form("state"), Error: v.form("error")},
+		Action: a, Search: searchOf(v.form),
 		All: v.form("all") == "yes", IDs: v.r.PostForm["id"], More: v.form("more") == "yes", Confirmed: v.form("confirm") == "yes",
 	}
 	if d.All && !d.Confirmed {

@@ -3,7 +3,6 @@ package ui
 import (
 	"context"
 	"errors"
-	"html/template"
 	"path"
 	"slices"
 	"strings"
@@ -20,11 +19,11 @@ var jobStates = []string{"queued", "scheduled", "active", "failed", "replayed", 
 
 // jobsPage is all that is about jobs in general: the functions, the jobs of one or of a state, and the search.
 func (u *UI) jobsPage(v *visit) error {
-	switch {
-	case v.query("key") != "":
-		return u.findJobs(v)
-	case v.query("function") != "" || v.query("state") != "":
-		return u.listJobs(v)
+	switch search := searchOf(v.query); {
+	case search.Key != "":
+		return u.findJobs(v, search)
+	case search != jobSearch{}:
+		return u.listJobs(v, search)
 	}
 	return u.functionsPage(v)
 }
@@ -58,14 +57,6 @@ type depthData struct {
 
 // HighBytes is from where on the room for jobs counts as nearly full.
 func (d *depthData) HighBytes() int64 { return d.Usage.MaxTotal / 10 * 8 }
-
-// jobSearch is what the search form starts with. Error is an error group, see jobs.ErrorGroup.
-type jobSearch struct{ Key, Function, State, Error string }
-
-// Query is the query of the search's address, with a cursor unless it is empty.
-func (s *jobSearch) Query(cursor string) template.URL {
-	return query("function", s.Function, "state", s.State, "error", s.Error, "key", s.Key, "cursor", cursor)
-}
 
 func (u *UI) depth(ctx context.Context) (*depthData, error) {
 	d, err := u.opts.Queue.Depth(ctx)
@@ -102,8 +93,10 @@ type jobList struct {
 	Jobs     []jobs.Job
 	Next     string
 	First    bool
-	// Searched: the list has what a search found, and Partly that Next continues it.
-	Searched, Partly bool
+	// Searched: the list has what a search for an id or key found.
+	Searched bool
+	// Partly: the page ends before it is full, since many jobs were looked through. Next continues it.
+	Partly bool
 	// Actions are those that some of the jobs allow, and the person may do.
 	Actions []jobAction
 	// Groups are what the dead letters failed of; GroupsPartly: of the oldest jobs.MaxLimit only.
@@ -121,15 +114,15 @@ type errorGroup struct {
 // maxGroups bounds how many kinds a page lists.
 const maxGroups = 20
 
-// deadGroups groups dead letters by their error, the largest groups first.
-func (u *UI) deadGroups(ctx context.Context, function string) (groups []errorGroup, partly bool, err error) {
-	page, err := u.opts.Queue.List(ctx, jobs.ListQuery{Function: function, State: jobs.Failed, Limit: jobs.MaxLimit})
+// deadGroups groups the dead letters of a search by their error, the largest groups first.
+func (u *UI) deadGroups(ctx context.Context, s jobSearch) (groups []errorGroup, partly bool, err error) {
+	dead, next, err := u.pageOfJobs(ctx, s, "", jobs.MaxLimit)
 	if err != nil {
 		return nil, false, err
 	}
 	at := make(map[string]int)
-	for i := range page.Jobs {
-		j := &page.Jobs[i]
+	for i := range dead {
+		j := &dead[i]
 		name := jobs.ErrorGroup(j.Error)
 		n, known := at[name]
 		if !known {
@@ -144,16 +137,20 @@ func (u *UI) deadGroups(ctx context.Context, function string) (groups []errorGro
 		}
 	}
 	slices.SortStableFunc(groups, func(a, b errorGroup) int { return b.Count - a.Count })
-	return groups, page.Cursor != "", nil
+	return groups, next != "", nil
 }
 
-func (u *UI) listJobs(v *visit) error {
-	d := jobList{Search: jobSearch{Function: v.query("function"), State: v.query("state"), Error: v.query("error")}, States: jobStates, First: v.query("cursor") == ""}
+func (u *UI) listJobs(v *visit, search jobSearch) error {
+	d := jobList{Search: search, States: jobStates, First: v.query("cursor") == ""}
 	var err error
 	if d.Jobs, d.Next, err = u.pageOfJobs(v.ctx(), d.Search, v.query("cursor"), jobsPerPage); err != nil {
 		return err
 	}
-	title := "Jobs: " + d.Search.State
+	d.Partly = d.Next != "" && len(d.Jobs) < jobsPerPage
+	title := "Jobs"
+	if d.Search.State != "" {
+		title += ": " + d.Search.State
+	}
 	if f := d.Search.Function; f != "" {
 		title = f
 		if d.Function, err = u.function(v.ctx(), f); err != nil {
@@ -161,7 +158,7 @@ func (u *UI) listJobs(v *visit) error {
 		}
 	}
 	if d.First && d.Search.State == jobs.Failed.String() && d.Search.Error == "" {
-		if d.Groups, d.GroupsPartly, err = u.deadGroups(v.ctx(), d.Search.Function); err != nil {
+		if d.Groups, d.GroupsPartly, err = u.deadGroups(v.ctx(), d.Search); err != nil {
 			return err
 		}
 	}
@@ -179,66 +176,6 @@ func (d *jobList) ShownGroups() []errorGroup { return d.Groups[:min(len(d.Groups
 func (u *UI) function(ctx context.Context, name string) (*functionRow, error) {
 	f, err := u.opts.Queue.Function(ctx, name)
 	return &functionRow{f, u.opts.Queue.LastMinute(name)}, err
-}
-
-// pageOfJobs lists jobs without their payloads.
-func (u *UI) pageOfJobs(ctx context.Context, s jobSearch, cursor string, limit int) ([]jobs.Job, string, error) {
-	q := jobs.ListQuery{Function: s.Function, Error: s.Error, Cursor: cursor, Limit: limit}
-	if s.State != "" {
-		var err error
-		if q.State, err = jobs.ParseState("state", s.State); err != nil {
-			return nil, "", err
-		}
-	}
-	page, err := u.opts.Queue.List(ctx, q)
-	if err != nil {
-		return nil, "", err
-	}
-	return page.Jobs, page.Cursor, nil
-}
-
-// searchPages bounds how many pages of jobs.MaxLimit jobs one search looks through.
-const searchPages = 10
-
-// findJobs finds a job by its id, the live job that holds a key, and then others that had the key.
-func (u *UI) findJobs(v *visit) error {
-	d := jobList{
-		Search: jobSearch{Key: v.query("key"), Function: v.query("function"), State: v.query("state")},
-		States: jobStates, Searched: true, First: v.query("cursor") == "",
-	}
-	add := func(j jobs.Job) {
-		if !slices.ContainsFunc(d.Jobs, func(o jobs.Job) bool { return o.ID == j.ID }) {
-			d.Jobs = append(d.Jobs, j)
-		}
-	}
-	key, cursor := d.Search.Key, v.query("cursor")
-	if d.First {
-		for _, find := range []func(context.Context, string) (jobs.Job, error){u.opts.Queue.Get, u.opts.Queue.Holder} {
-			switch j, err := find(v.ctx(), key); {
-			case err == nil:
-				add(j)
-			case !errors.Is(err, jobs.ErrNotFound) && !errors.Is(err, jobs.ErrInvalid):
-				return err
-			}
-		}
-	}
-	for range searchPages {
-		page, next, err := u.pageOfJobs(v.ctx(), d.Search, cursor, jobs.MaxLimit)
-		if err != nil {
-			return err
-		}
-		for _, j := range page {
-			if j.Key == key {
-				add(j)
-			}
-		}
-		if cursor = next; cursor == "" || len(d.Jobs) >= jobsPerPage {
-			break
-		}
-	}
-	d.Next, d.Partly = cursor, cursor != ""
-	d.Actions = v.actions(d.Jobs...)
-	return v.render("joblist", "Jobs: search", &d)
 }
 
 // jobData is a job with what a person may do about it.

@@ -29,8 +29,14 @@ func (s *site) enqueue(sub jobs.Submission) jobs.Job {
 // fail submits a job and lets a worker fail it.
 func (s *site) fail(function, key, why string) jobs.Job {
 	s.t.Helper()
-	s.enqueue(jobs.Submission{Function: function, Key: key})
-	got, err := s.queue.Claim(s.t.Context(), jobs.ClaimRequest{Worker: "w", Functions: []string{function}})
+	return s.failAs(jobs.Submission{Function: function, Key: key}, why)
+}
+
+// failAs submits a job and lets a worker fail it.
+func (s *site) failAs(sub jobs.Submission, why string) jobs.Job {
+	s.t.Helper()
+	s.enqueue(sub)
+	got, err := s.queue.Claim(s.t.Context(), jobs.ClaimRequest{Worker: "w", Functions: []string{sub.Function}})
 	if err != nil || len(got) != 1 {
 		s.t.Fatal(len(got), err)
 	}
