@@ -93,6 +93,36 @@ func TestJobPageListsTheErrorsOfAttempts(t *testing.T) {
 	}
 }
 
+// Lists show when jobs expire and which event made them, and have a place for those that expired.
+func TestListsShowDeadlinesAndEvents(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	j := s.enqueue(jobs.Submission{Function: "f", Event: "paper.out", ExpiresIn: time.Hour, Owner: "shop", ConcurrencyKey: "acme", Timeout: time.Minute})
+	if got := text(s.get("/ui/jobs?function=f&state=queued").body); !strings.Contains(got, "event paper.out") || !strings.Contains(got, "expires in ") {
+		t.Errorf("the list: %s", got)
+	}
+	a := s.get("/ui/jobs/" + j.ID)
+	for _, link := range []string{`href="./../jobs?submitter=shop"`, `href="./../jobs?concurrency_key=acme"`} {
+		if !strings.Contains(a.body, link) {
+			t.Errorf("the job's page lacks %s: %s", link, a.body)
+		}
+	}
+	s.now.Add(2 * time.Hour)
+	if _, err := s.queue.RunDuties(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.get("/ui/jobs?state=expired"); fmt.Sprint(listed(a.body)) != "["+j.ID+"]" || strings.Contains(text(a.body), "expires") {
+		t.Errorf("the expired jobs: %s", text(a.body))
+	}
+	if got := text(s.get("/ui/jobs").body); !strings.Contains(got, "0 failed, and 1 expired before an attempt.") {
+		t.Errorf("the page of the jobs: %s", got)
+	}
+	s.enqueue(jobs.Submission{Function: "f", Timeout: time.Minute})
+	running := s.run("w")
+	if got := text(s.get("/ui/jobs/" + running.ID).body); !strings.Contains(got, "Latest end of the attempt") || !strings.Contains(got, "Longest attempt 1 minute") {
+		t.Errorf("a running job: %s", got)
+	}
+}
+
 func (s *site) wantState(id string, want jobs.State) {
 	s.t.Helper()
 	if j, err := s.queue.Get(s.t.Context(), id); err != nil || j.State != want {
