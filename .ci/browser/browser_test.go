@@ -258,7 +258,9 @@ func TestPages(t *testing.T) {
 		{"overview", ""}, {"ledger", "ledger"}, {"entry", "ledger?key=payment-4205"}, {"no-entry", "ledger?key=" + url.QueryEscape("<b>\u202enobody's\"")},
 		{"pending", "ledger?list=pending"}, {"mismatch", "ledger?list=mismatch"}, {"no-room", "ledger?list=full"},
 		{"jobs", "jobs"}, {"function", "jobs?function=mail.send"}, {"dead", "jobs?function=mail.send&state=failed"}, {"search", "jobs?key=order-1030/confirmation"},
-		{"job", "jobs/" + s.dead}, {"attempts", "jobs/" + s.tried}, {"jobs-hostile", "jobs?function=invoice.render&state=dead"},
+		{"job", "jobs/" + s.dead}, {"attempts", "jobs/" + s.tried}, {"jobs-hostile", "jobs?function=invoice.render&state=failed"},
+		{"schedules", "schedules"}, {"subscriptions", "subscriptions"}, {"limits", "jobs?function=report.build"}, {"filtered", "jobs?state=failed&error_text=relay+access"},
+		{"event", "jobs/" + s.sent}, {"tenant", "jobs?concurrency_key=" + url.QueryEscape(longKey)},
 		{"life", "ledger?key=payment-4206&scope=" + url.QueryEscape(longScope)}, {"long", "ledger?" + url.Values{"key": {longKey}, "scope": {longScope}}.Encode()},
 		{"hostile", "ledger?" + url.Values{"key": {hostileKey}, "scope": {longScope}}.Encode()}, {"refused", "ledger?cursor=damaged&list=unknown"},
 		{"system", "system"}, {"missing", "jobs/none"},
@@ -274,7 +276,7 @@ func TestEmptyPages(t *testing.T) {
 	b := newTab(t, startManager(t).admin+"/ui/")
 	b.login()
 	for _, p := range []struct{ name, path string }{
-		{"empty-overview", ""}, {"empty-ledger", "ledger"}, {"empty-jobs", "jobs"}, {"empty-dead", "jobs?state=dead"}, {"empty-unknown", "ledger?list=unknown"}, {"empty-system", "system"},
+		{"empty-overview", ""}, {"empty-ledger", "ledger"}, {"empty-jobs", "jobs"}, {"empty-dead", "jobs?state=failed"}, {"empty-schedules", "schedules"}, {"empty-subscriptions", "subscriptions"}, {"empty-unknown", "ledger?list=unknown"}, {"empty-system", "system"},
 	} {
 		b.open(p.path)
 		b.look(p.name)
@@ -363,6 +365,15 @@ func TestJobsInTheBrowser(t *testing.T) {
 	b.click("Pause delivery", "The function is paused")
 	b.click("Resume delivery", "given to workers again")
 
+	b.do(chromedp.Click(`//summary[.="Set limits"]`), chromedp.SendKeys(`input[name=max_running]`, "5"), chromedp.SendKeys(`input[name=rate_count]`, "100"))
+	b.look("set-limits")
+	b.click("Set the limits", "At most 5 jobs run at the same time.")
+
+	b.open("jobs?state=failed")
+	b.do(chromedp.Click(`//summary[.="Filter by error, tenant or age"]`))
+	b.look("filter")
+	b.do(chromedp.SendKeys(`input[name=error_text]`, "Out of memory\r"), chromedp.WaitVisible(`//a[.="Remove the filter"]`), chromedp.WaitVisible(`//td/a[.="`+s.tried+`"]`))
+
 	// A job that comes shows up by itself.
 	b.open("jobs?state=queued")
 	b.open("jobs")
@@ -377,6 +388,30 @@ func TestJobsInTheBrowser(t *testing.T) {
 	b.do(chromedp.Click(`//button[.="Log out"]`), chromedp.WaitVisible(`input[name=token]`))
 	b.open("jobs/" + s.queued)
 	b.do(chromedp.WaitVisible(`input[name=token]`))
+}
+
+func TestSchedulesAndEventsInTheBrowser(t *testing.T) {
+	t.Parallel()
+	m := startManager(t)
+	m.seed()
+	b := newTab(t, m.admin+"/ui/")
+	b.login()
+
+	b.open("jobs")
+	b.click("Schedules", "report.nightly")
+	b.do(chromedp.Click(`//button[@aria-label="Pause report.nightly"]`), chromedp.WaitVisible(`//*[contains(., "The schedule is paused")]`))
+	b.do(chromedp.Click(`//button[@aria-label="Resume report.nightly"]`), chromedp.WaitVisible(`//*[contains(., "enqueues jobs again")]`))
+	b.do(chromedp.Click(`//button[@aria-label="Run now report.nightly"]`), chromedp.WaitVisible(`//*[contains(., "The schedule's job is in the queue")]`))
+	b.open("schedules")
+	b.do(chromedp.Click(`//button[@aria-label="Delete report.nightly"]`), chromedp.WaitVisible(`//h1[.="Delete this schedule?"]`))
+	b.look("ask-schedule")
+	b.click("Delete the schedule", "The schedule is deleted")
+
+	b.open("jobs")
+	b.click("Events and their subscriptions", "order.paid")
+	b.do(chromedp.Click(`//button[@aria-label="End the subscription of mail.send to order.paid"]`), chromedp.WaitVisible(`//h1[.="End this subscription?"]`))
+	b.look("ask-subscription")
+	b.click("End the subscription", "The subscription has ended")
 }
 
 func TestPagesWithoutJavaScript(t *testing.T) {

@@ -113,7 +113,7 @@ func (m *manager) do(method, path string, body map[string]any) map[string]any {
 }
 
 // seeds are what seed made.
-type seeds struct{ queued, dead, tried, running string }
+type seeds struct{ queued, dead, tried, running, sent string }
 
 // What strangers may send, and what is as long as it can be.
 const (
@@ -173,6 +173,15 @@ func (m *manager) seed() (s seeds) {
 	} {
 		m.attempt(s.tried, fmt.Sprintf("render-%d.dc1.example.com", 7+i), trouble, i == 3)
 	}
+	longName := strings.Repeat("acme-europe.", 10) + "count"
+	m.do("PUT", "/v1/schedules/report.nightly", map[string]any{"cron": "0 3 * * *", "time_zone": "Europe/Vienna", "function": "report.build"})
+	m.do("PUT", "/v1/schedules/"+longName, map[string]any{"cron": "0,15,30,45 8-18 * * 1-5", "time_zone": "America/Argentina/ComodRivadavia", "function": longName, "overlap": "skip", "expires_in_ms": 60000, "timeout_ms": 1000})
+	m.call("/v1/schedules/"+longName+"/pause", map[string]any{})
+	m.do("PUT", "/v1/functions/report.build", map[string]any{"max_running": 5, "max_running_per_key": 1, "rate": map[string]any{"count": 100, "per_ms": 60000}})
+	m.do("PUT", "/v1/events/order.paid/subscriptions/mail.send", map[string]any{})
+	m.do("PUT", "/v1/events/"+longName+"/subscriptions/"+longName, map[string]any{})
+	s.sent = m.call("/v1/events/"+longName, map[string]any{"payload": 1})["jobs"].([]any)[0].(map[string]any)["id"].(string)
+	m.call("/v1/jobs", map[string]any{"function": longName, "concurrency_key": longKey, "expires_in_ms": 86400000, "timeout_ms": 60000})
 	m.call("/v1/ledger/unknown", map[string]any{"key": "payment-4200", "token": fmt.Sprintf("%032d", 0), "fingerprint": strings.Repeat("ab", 32)})
 	return s
 }

@@ -37,12 +37,6 @@ func (all settings) find(function string) *setting {
 	return nil
 }
 
-// paused reports whether the function is paused.
-func (all settings) paused(function string) bool {
-	s := all.find(function)
-	return s != nil && !s.paused.IsZero()
-}
-
 const settingsVersion = 1
 
 func (all settings) encode() []byte {

@@ -64,6 +64,9 @@ func (u *UI) bulk(v *visit) error {
 		}
 	}
 	switch {
+	case len(d.IDs) == 0 && d.All && d.More:
+		return &httpd.Refusal{P: api.Problem{Status: http.StatusBadRequest, Code: api.CodeInvalidRequest, Title: "No job is found", Detail: "the filter selects none of the first " +
+			strconv.Itoa(jobs.MaxExamined) + " jobs. Search on in the list, and choose the jobs of a page"}}
 	case len(d.IDs) == 0:
 		return &httpd.Refusal{P: api.Problem{Status: http.StatusBadRequest, Code: api.CodeInvalidRequest, Title: "No job is chosen", Detail: "choose at least one job in the list, and repeat the action"}}
 	case len(d.IDs) > maxBulk:

@@ -3,6 +3,7 @@ package ui
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/httpd"
@@ -24,7 +25,12 @@ type ratePer struct {
 	Unit  string
 }
 
-func (p ratePer) String() string { return num(p.Count) + " " + p.Unit }
+func (p ratePer) String() string {
+	if p.Count == 1 {
+		return "1 " + strings.TrimSuffix(p.Unit, "s")
+	}
+	return num(p.Count) + " " + p.Unit
+}
 
 // RatePer is the time of the function's rate, one second without a rate.
 func (f functionRow) RatePer() ratePer {

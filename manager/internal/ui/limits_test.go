@@ -57,6 +57,16 @@ func TestLimitsAreSetAndRemoved(t *testing.T) {
 	}
 }
 
+// The page shows the time of a rate exactly.
+func TestTimeOfARateIsExact(t *testing.T) {
+	for per, want := range map[time.Duration]string{time.Hour: "1 hour", 90 * time.Minute: "90 minutes", 1500 * time.Millisecond: "1 500 milliseconds", 24 * time.Hour: "24 hours", time.Second: "1 second"} {
+		f := functionRow{Function: jobs.Function{Limits: jobs.Limits{Rate: jobs.Rate{Count: 1, Per: per}}}}
+		if got := strings.ReplaceAll(f.RatePer().String(), "\u202f", " "); got != want {
+			t.Errorf("%v: %q, want %q", per, got, want)
+		}
+	}
+}
+
 // A form with a mistake changes nothing, and says what is allowed.
 func TestLimitsOutOfBoundsAreRefused(t *testing.T) {
 	s := newSite(t, siteOptions{})

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -89,11 +90,19 @@ func TestBulkActionsKeepTheFilter(t *testing.T) {
 	s.wantState(other.ID, jobs.Failed)
 }
 
-// A search for a key ends after jobs.MaxExamined jobs, and continues from there.
-func TestSearchForAKeyIsBounded(t *testing.T) {
+// A search ends after jobs.MaxExamined jobs, and continues there.
+func TestSearchesAreBounded(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	for range jobs.MaxExamined {
 		s.enqueue(jobs.Submission{Function: "f"})
+	}
+	s.enqueue(jobs.Submission{Function: "f", Owner: "shop"})
+	if got := text(s.get("/ui/jobs?state=queued&submitter=shop").body); !strings.Contains(got, "No jobs here so far.") || !strings.Contains(got, "Search on") {
+		t.Errorf("a filtered list: %s", got)
+	}
+	all := url.Values{"action": {"cancel"}, "all": {"yes"}, "state": {"queued"}, "submitter": {"shop"}}
+	if a := s.submit("/ui/jobs?state=queued", "/ui/jobs/bulk", all); a.status != 400 || !strings.Contains(text(a.body), "selects none of the first 10000 jobs") {
+		t.Errorf("an action on all of it: status %d: %s", a.status, text(a.body))
 	}
 	last := s.failAs(jobs.Submission{Function: "g", Key: "order-7"}, "no")
 	a := s.get("/ui/jobs?key=order-7")
