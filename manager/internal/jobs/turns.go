@@ -62,7 +62,7 @@ func (c *claimRun) charge(r *record, from *lane) {
 	}
 	from.key.may--
 	c.turns++
-	r.keyLimit, r.turn = l.MaxRunningPerKey, now(c.tx).UnixMicro()+c.turns
+	r.keyLimit, r.turn = l.MaxRunningPerKey, leaseNow(c.tx).UnixMicro()+c.turns
 }
 
 // takeTokens takes the tokens of the jobs that were delivered, and wakes claims when there are new ones.
@@ -259,15 +259,28 @@ func (l *keyLine) skipAhead(f *unread.Front, give bool) {
 	}
 }
 
-// wakeIn wakes a claim that waits for jobs of the function after d. Of several calls for a function the earliest counts
-// until then.
+// tokenTimer wakes claims when a function gets a token of its rate.
+type tokenTimer struct {
+	*time.Timer
+	at time.Time
+}
+
+// wakeIn wakes a claim that waits for jobs of the function after d, or earlier if an earlier call says so.
 func (c *idleClaims) wakeIn(function string, d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.timers == nil || c.timers[function] != nil {
+	at := time.Now().Add(d)
+	switch t := c.timers[function]; {
+	case c.timers == nil:
+		return
+	case t != nil:
+		if at.Before(t.at) {
+			t.at = at
+			t.Reset(d)
+		}
 		return
 	}
-	c.timers[function] = time.AfterFunc(d, func() {
+	c.timers[function] = &tokenTimer{at: at, Timer: time.AfterFunc(d, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.timers, function)
@@ -276,7 +289,7 @@ func (c *idleClaims) wakeIn(function string, d time.Duration) {
 				l.wakeNext(topic)
 			}
 		}
-	})
+	})}
 }
 
 // stopTimers stops what wakeIn has started.

@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -139,5 +140,88 @@ func TestExpiredJobsDoNotSlowClaims(t *testing.T) {
 				t.Errorf("%d calls in a transaction", st.most)
 			}
 		})
+	}
+}
+
+// TestANewRateWakesClaimsInTime: a claim waits for a token that comes in a day, and then the rate is raised.
+func TestANewRateWakesClaimsInTime(t *testing.T) {
+	t.Parallel()
+	var ahead atomic.Int64
+	began := time.Now()
+	_, q := newMeasured(t, func() time.Time { return began.Add(time.Duration(ahead.Load())) })
+	q.pollEvery = time.Hour
+	rate := func(per time.Duration) {
+		t.Helper()
+		if err := q.SetLimits(t.Context(), "f", Limits{Rate: Rate{Count: 1, Per: per}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rate(MaxRatePer)
+	submitAll(t, q, 2, func(int) Submission { return Submission{} })
+	if got := claimUpTo(t, q, 2); len(got) != 1 {
+		t.Fatalf("%d jobs", len(got))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	looks := q.claims.looks.Load()
+	go func() {
+		got, err := q.Claim(ctx, ClaimRequest{Worker: "w", Functions: []string{"f"}, Wait: time.Minute})
+		if err == nil && len(got) != 1 {
+			err = fmt.Errorf("%d jobs", len(got))
+		}
+		done <- err
+	}()
+	looked := func(n int64) {
+		t.Helper()
+		eventually(t, "the claim has looked", func() bool { return q.claims.looks.Load() >= looks+n })
+	}
+	looked(1)
+	rate(10 * time.Millisecond)
+	looked(2)
+	ahead.Store(int64(time.Second))
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// wallStore shows another wall clock than its clock for leases.
+type wallStore struct {
+	store.Store
+	off time.Duration
+}
+
+func (w *wallStore) Update(ctx context.Context, fn func(store.Tx) error) error {
+	return w.Store.Update(ctx, func(tx store.Tx) error { return fn(wallTx{tx, w.off}) })
+}
+
+type wallTx struct {
+	store.Tx
+	off time.Duration
+}
+
+func (t wallTx) Wall() time.Time { return t.Now().Add(t.off) }
+
+// TestKeysTakeTurnsWhenTheClockIsSetBack: the wall clock is set back by an hour while keys have work.
+func TestKeysTakeTurnsWhenTheClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	mem := mem.New(mem.Options{})
+	t.Cleanup(func() { _ = mem.Close() })
+	st := &wallStore{Store: mem}
+	q, err := New(st, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(q.Close)
+	submitAll(t, q, 10, func(i int) Submission { return Submission{ConcurrencyKey: fmt.Sprint(i % 2)} })
+	st.off = -time.Hour
+	served := make(map[string]int)
+	for range 6 {
+		for _, j := range claimUpTo(t, q, 1) {
+			served[j.ConcurrencyKey]++
+		}
+	}
+	if served["0"] != 3 || served["1"] != 3 {
+		t.Errorf("jobs of the keys: %v", served)
 	}
 }
