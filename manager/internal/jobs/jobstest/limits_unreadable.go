@@ -65,7 +65,9 @@ var unreadableLimitTests = map[string]func(*env){
 		e.rewrite("job_slots", damages["nonsense"], "f\x00a")
 		e.pass(span)
 		for range 3 {
-			e.duties(e.q)
+			if did := e.duties(e.q); did != (jobs.DutyReport{}) {
+				e.Errorf("the duties did %+v", did)
+			}
 		}
 		e.wantState("a-0", jobs.Active)
 		e.wantIDs("one place is left", e.claimMany(5), "b")
