@@ -105,7 +105,7 @@ type claimRun struct {
 	ahead *lane
 }
 
-// maxSkipped bounds how many unreadable jobs one search skips. The next search continues after them (see
+// maxSkipped bounds how many unreadable or expired jobs one search skips. The next search continues after them (see
 // unread.Front). Jobs queued among them meanwhile are found a little later.
 const maxSkipped = 2000
 
