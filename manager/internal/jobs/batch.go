@@ -185,13 +185,15 @@ func (b *claimBatcher) putBack(orphans []Job) error {
 			}
 			r.State, r.Lease, r.FreedAt = Queued, nil, now(tx)
 			r.Attempt--
+			if err := r.save(tx); b.q.opt.Unreadable.Met(err) {
+				continue // its concurrency key cannot be read, and it has written nothing
+			} else if err != nil {
+				return err
+			}
 			if err := r.holdLock(tx, r.FreedAt); err != nil {
 				return err
 			}
 			notifyQueued(tx, r.Function)
-			if err := r.save(tx); err != nil {
-				return err
-			}
 		}
 		return nil
 	})

@@ -99,11 +99,13 @@ type claimRun struct {
 	quotas   map[string]*quota
 	lines    map[string]*keyLine
 	turns    int64 // keys that were served
+	// unfinished: claims without a job must search again in another transaction.
+	unfinished bool
 	// ahead is the first group's lane if it was searched before the settings were known.
 	ahead *lane
 }
 
-// maxSkipped bounds how many unreadable jobs one search skips. The next search continues after them (see
+// maxSkipped bounds how many unreadable or expired jobs one search skips. The next search continues after them (see
 // unread.Front). Jobs queued among them meanwhile are found a little later.
 const maxSkipped = 2000
 
@@ -193,6 +195,9 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 	c.named = len(group[0].req.Functions) > 0
 	for len(group) > 0 && len(lanes) > 0 {
 		hits, err := c.candidates(lanes, min(max(wanted(group), more), MaxLimit))
+		if err == nil && len(hits) == 0 && c.unfinished {
+			searchAgain(group)
+		}
 		if err != nil || len(hits) == 0 {
 			return err
 		}
@@ -208,7 +213,7 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 				}
 				taken, err = c.lease(group[0], h)
 			}
-			gone := errors.Is(err, errDangling) || c.q.opt.Unreadable.Met(err)
+			gone := errors.Is(err, errDangling) || errors.Is(err, errOver) || c.q.opt.Unreadable.Met(err)
 			if err != nil && !gone {
 				return err
 			}
@@ -221,10 +226,8 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 					h.lane.key.pass()
 				}
 			}
-			if c.budget <= 0 { // the next batch serves claims that have no job yet
-				for _, op := range group {
-					op.again = len(op.jobs) == 0
-				}
+			if c.budget <= 0 {
+				searchAgain(group)
 				return nil
 			}
 			if taken && len(group[0].jobs) == group[0].req.Limit {
@@ -242,13 +245,18 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 			l.skipAhead(&c.q.front, skips <= 0)
 		}
 		if skips <= 0 {
-			for _, op := range group {
-				op.again = len(op.jobs) == 0
-			}
+			searchAgain(group)
 			return nil
 		}
 	}
 	return nil
+}
+
+// searchAgain lets the next batch serve the claims that have no job yet.
+func searchAgain(group []*claimOp) {
+	for _, op := range group {
+		op.again = len(op.jobs) == 0
+	}
 }
 
 // prefetch reads the values that the hits' jobs keep in other records, as far as the answers to so many claims have
@@ -285,8 +293,12 @@ func (c *claimRun) prefetch(hits []laneHit, claims int) error {
 // errClaimFull says that a claim's answer has no room for the job.
 var errClaimFull = errors.New("jobs: the claim is full")
 
-// errDangling says that a hit's job does not exist.
-var errDangling = errors.New("jobs: index entry without a job")
+var (
+	// errDangling says that a hit's job does not exist.
+	errDangling = errors.New("jobs: index entry without a job")
+	// errOver says that the job has expired, and no duty has ended it yet.
+	errOver = errors.New("jobs: the job has expired")
+)
 
 // lease leases the job of a hit to a claim, if it can still be claimed.
 func (c *claimRun) lease(op *claimOp, h laneHit) (bool, error) {
@@ -294,15 +306,22 @@ func (c *claimRun) lease(op *claimOp, h laneHit) (bool, error) {
 	if err == nil && r == nil {
 		err = errDangling
 	}
-	if err != nil || r.State != Queued || r.over(c.at) {
+	if err != nil || r.State != Queued {
 		return false, err
+	}
+	if r.over(c.at) {
+		return false, errOver
 	}
 	if len(op.req.Functions) > 0 {
 		if _, ok := slices.BinarySearch(op.req.Functions, r.Function); !ok {
 			return false, nil
 		}
 	}
-	if h.lane.quota != nil && h.lane.quota.left == 0 {
+	// The hit may be that of an earlier job with this id.
+	if k := h.lane.key; k == nil && r.ConcurrencyKey != "" || k != nil && k.name != slotsKey(r.Function, r.ConcurrencyKey) {
+		return false, nil
+	}
+	if h.lane.quota != nil && h.lane.quota.left == 0 || h.lane.key != nil && h.lane.key.may == 0 {
 		return false, nil
 	}
 	// Error texts and inline values are written again with the claim.
@@ -324,7 +343,7 @@ func (c *claimRun) lease(op *claimOp, h laneHit) (bool, error) {
 		}
 	}
 	if h.lane.quota != nil {
-		c.charge(r, h.lane.quota)
+		c.charge(r, h.lane)
 	}
 	// The job may have been queued after the transaction read the time.
 	at, begun := latest(c.at, r.RunAt, r.FreedAt), leaseNow(c.tx)

@@ -92,7 +92,7 @@
 // or is not JSON is unreadable for every call that needs the payload, but it can be cancelled. A lock that cannot be
 // read stays when its job ends. Of a damaged list of paused functions, the part before the damage is in force.
 //
-// A claim gives up after 2000 unreadable jobs in a row, and the next one continues there. Jobs queued among them
+// A claim gives up after 2000 jobs in a row that cannot be read or have expired, and the next one continues there. Jobs queued among them
 // meanwhile are found at most 5 seconds later.
 //
 // # Room

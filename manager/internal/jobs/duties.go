@@ -165,9 +165,12 @@ func (q *Queue) fallDueBatch(ctx context.Context) (did DutyReport, more bool, er
 		more, next, run = false, time.Time{}, dutyRun{tx: tx, at: now(tx), opt: &q.opt, random: random}
 		for _, part := range duePart {
 			full, head, err := q.overdue(tx, part.index, part.now(tx), func(r *record) (bool, error) {
+				before := run.did
 				ok, err := part.one(&run, r)
 				if ok && err == nil {
 					run.moved = append(run.moved, r)
+				} else {
+					run.did = before
 				}
 				return ok, err
 			})

@@ -19,7 +19,7 @@ type idleClaims struct {
 	mu    sync.Mutex
 	lines map[string]*line
 	// timers wake claims when a function gets a token of its rate; nil once the queue is closed.
-	timers map[string]*time.Timer
+	timers map[string]*tokenTimer
 }
 
 // line holds the claims that wait for a topic.

@@ -450,10 +450,10 @@ func (r *record) requeue(tx store.Tx, delay time.Duration) error {
 	} else {
 		notifyQueued(tx, r.Function)
 	}
-	if err := r.holdLock(tx, at); err != nil {
-		return err
+	if err := r.save(tx); err != nil {
+		return err // before the lock, so that nothing is written if the concurrency key cannot be read
 	}
-	return r.save(tx)
+	return r.holdLock(tx, at)
 }
 
 // Cancel keeps a job that no worker has from ever running. It only marks an active job: the worker learns of that with

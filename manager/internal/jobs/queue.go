@@ -163,7 +163,7 @@ func New(s store.Store, o Options) (*Queue, error) {
 	q := &Queue{store: s, opt: o.WithDefaults(), drain: make(chan struct{}), life: batch.NewLife(context.Background())}
 	q.base = q.life.Context()
 	q.claims.init(q)
-	q.idle = idleClaims{q: q, lines: make(map[string]*line), timers: make(map[string]*time.Timer)}
+	q.idle = idleClaims{q: q, lines: make(map[string]*line), timers: make(map[string]*tokenTimer)}
 	q.pollEvery, q.again = 5*time.Second, math.MaxInt64
 	q.sizes, q.shared = s.Capabilities().Sizes, s.Capabilities().Shared
 	if !q.shared {

@@ -116,7 +116,8 @@ type keySlots struct {
 	// limit is MaxRunningPerKey when a job was claimed last, 0 for none. It decides between idxReady and idxBlocked; claims
 	// check the present limit.
 	limit int
-	// turn is the key's place in the line of its function: when it was served last, or had work again, in microseconds.
+	// turn is the key's place in the line of its function: when it was served last, or had work again, in microseconds of the
+	// clock of leases. The wall clock may be set back, and would then put keys first that were just served.
 	turn int64
 }
 
@@ -269,7 +270,7 @@ func (r *record) hold(tx store.Tx) error {
 	switch {
 	case after.waits && !before.waits:
 		if k.waiting == 0 {
-			k.turn = now(tx).UnixMicro()
+			k.turn = leaseNow(tx).UnixMicro()
 		}
 		k.waiting++
 	case before.waits && !after.waits:
@@ -339,7 +340,7 @@ func freeSlots(tx store.Tx, id string) error {
 func recountKey(tx store.Tx, key string) error {
 	k, err := loadKeySlots(tx, key)
 	if errors.Is(err, store.ErrUnreadable) {
-		k = keySlots{turn: now(tx).UnixMicro()}
+		k = keySlots{turn: leaseNow(tx).UnixMicro()}
 	} else if err != nil {
 		return err
 	}

@@ -45,7 +45,8 @@ func (c *claimRun) quotaOf(s *setting) (*quota, error) {
 }
 
 // charge counts a job that is delivered.
-func (c *claimRun) charge(r *record, b *quota) {
+func (c *claimRun) charge(r *record, from *lane) {
+	b := from.quota
 	l := &b.setting.limits
 	b.left--
 	b.tokens++
@@ -53,14 +54,15 @@ func (c *claimRun) charge(r *record, b *quota) {
 	if l.MaxRunning > 0 {
 		r.slots |= slotFunction
 	}
-	if r.ConcurrencyKey == "" {
+	if from.key == nil {
 		return
 	}
 	if l.MaxRunningPerKey > 0 {
 		r.slots |= slotKey
 	}
+	from.key.may--
 	c.turns++
-	r.keyLimit, r.turn = l.MaxRunningPerKey, now(c.tx).UnixMicro()+c.turns
+	r.keyLimit, r.turn = l.MaxRunningPerKey, leaseNow(c.tx).UnixMicro()+c.turns
 }
 
 // takeTokens takes the tokens of the jobs that were delivered, and wakes claims when there are new ones.
@@ -86,22 +88,26 @@ func (c *claimRun) takeTokens() error {
 }
 
 // keyLine has the concurrency keys of a function that have work, in the order of their turns, as far as a transaction has
-// looked. A key gives one job and goes to the end of the line.
+// looked. A key gives one job and goes to the end of the line, after the keys that were not read yet.
 type keyLine struct {
 	c     *claimRun
 	quota *quota
 	keys  []*lineKey
+	again []*lineKey // those that have given a job, for the next round
 	all   []*lineKey // those that were in the line, too
 	after *store.Hit // the last key that was read
 	ended bool       // there are no keys after it
 	ready []laneHit  // of which a search has told already
+	moved int        // keys that were found to be blocked
 }
 
 // lineKey is a key in a line, with the lane of its jobs.
 type lineKey struct {
 	lane
 	name string // in colSlots
-	left int    // jobs that the key may still have, beside those that were returned
+	may  int    // jobs of the key that may still be delivered
+	left int    // jobs that the line may still return
+	step int    // by how much left grew last
 	line *keyLine
 	jobs []laneHit
 	met  bool // it had jobs
@@ -124,10 +130,15 @@ func (c *claimRun) keyedLane(s *setting, b *quota) *lane {
 func (l *keyLine) next(limit int, claim bool) ([]laneHit, error) {
 	for len(l.ready) < limit {
 		if len(l.keys) == 0 {
-			if more, err := l.read(limit - len(l.ready)); err != nil {
+			more, err := l.read(limit - len(l.ready))
+			if err != nil {
 				return nil, err
-			} else if !more {
-				break
+			}
+			if !more {
+				if len(l.again) == 0 {
+					break
+				}
+				l.keys, l.again = l.again, nil
 			}
 			continue
 		}
@@ -143,7 +154,7 @@ func (l *keyLine) next(limit int, claim bool) ([]laneHit, error) {
 		}
 		l.ready, k.jobs = append(l.ready, k.jobs[0]), k.jobs[1:]
 		if k.left--; k.left > 0 {
-			l.keys = append(l.keys, k)
+			l.again = append(l.again, k)
 		}
 	}
 	hits := l.ready[:min(limit, len(l.ready))]
@@ -153,7 +164,7 @@ func (l *keyLine) next(limit int, claim bool) ([]laneHit, error) {
 	return hits, nil
 }
 
-// maxLineKeys bounds the keys that one search of a line reads.
+// maxLineKeys bounds the keys, or jobs of a key, that one search of a line reads.
 const maxLineKeys = 256
 
 // read adds the next keys to the line, up to as many as jobs are wanted. more is false if there are none.
@@ -180,13 +191,18 @@ func (l *keyLine) read(wanted int) (more bool, err error) {
 			continue
 		}
 		most := s.limits.MaxRunningPerKey
-		if k.limit != most { // it was changed
-			k.limit = most
+		changed := k.limit != most
+		if k.limit = most; k.full() {
+			if !changed {
+				continue
+			}
 			if err := k.save(c.tx, h.Key); err != nil {
 				return false, err
 			}
-		}
-		if k.full() {
+			if l.moved++; l.moved == dutyBatch { // the next transaction continues
+				l.ended, c.unfinished = true, true
+				break
+			}
 			continue
 		}
 		left := k.waiting
@@ -194,7 +210,7 @@ func (l *keyLine) read(wanted int) (more bool, err error) {
 			left = min(left, most-k.running)
 		}
 		from := h.Key + "\x00"
-		one := &lineKey{lane: lane{index: idxKeyed, from: from, to: h.Key + "\x01", skip: len(from), quota: l.quota}, name: h.Key, left: left, line: l}
+		one := &lineKey{lane: lane{index: idxKeyed, from: from, to: h.Key + "\x01", skip: len(from), quota: l.quota}, name: h.Key, may: left, left: left, line: l}
 		one.key = one
 		l.keys, l.all = append(l.keys, one), append(l.all, one)
 	}
@@ -203,7 +219,8 @@ func (l *keyLine) read(wanted int) (more bool, err error) {
 
 // search reads the next jobs of a key, as many as it is likely to give.
 func (l *keyLine) search(k *lineKey, wanted int) error {
-	limit := min(k.left, (wanted+len(l.keys))/(len(l.keys)+1))
+	keys := 1 + len(l.keys) + len(l.again)
+	limit := min(k.left, max((wanted+keys-1)/keys, k.step))
 	hits, err := l.c.tx.Scan(colJobs, k.index, store.Range{From: k.from, To: k.to, After: k.after, Limit: limit, Claim: true})
 	if err != nil {
 		return err
@@ -223,11 +240,17 @@ func (l *keyLine) search(k *lineKey, wanted int) error {
 	return nil
 }
 
-// pass lets the key have another job in place of one that was returned and cannot be delivered.
+// pass lets the line return other jobs of the key in place of one that cannot be delivered. Larger steps pass many of them
+// faster.
 func (k *lineKey) pass() {
-	if k.left++; k.left == 1 { // the line has removed it
+	if k.may == 0 {
+		return
+	}
+	k.step = min(4*max(k.step, 1), maxLineKeys)
+	if k.left == 0 { // the line has removed it
 		k.line.keys = append(k.line.keys, k)
 	}
+	k.left += k.step
 }
 
 func (l *keyLine) skipAhead(f *unread.Front, give bool) {
@@ -236,15 +259,28 @@ func (l *keyLine) skipAhead(f *unread.Front, give bool) {
 	}
 }
 
-// wakeIn wakes a claim that waits for jobs of the function after d. Of several calls for a function the earliest counts
-// until then.
+// tokenTimer wakes claims when a function gets a token of its rate.
+type tokenTimer struct {
+	*time.Timer
+	at time.Time
+}
+
+// wakeIn wakes a claim that waits for jobs of the function after d, or earlier if an earlier call says so.
 func (c *idleClaims) wakeIn(function string, d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.timers == nil || c.timers[function] != nil {
+	at := time.Now().Add(d)
+	switch t := c.timers[function]; {
+	case c.timers == nil:
+		return
+	case t != nil:
+		if at.Before(t.at) {
+			t.at = at
+			t.Reset(d)
+		}
 		return
 	}
-	c.timers[function] = time.AfterFunc(d, func() {
+	c.timers[function] = &tokenTimer{at: at, Timer: time.AfterFunc(d, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.timers, function)
@@ -253,7 +289,7 @@ func (c *idleClaims) wakeIn(function string, d time.Duration) {
 				l.wakeNext(topic)
 			}
 		}
-	})
+	})}
 }
 
 // stopTimers stops what wakeIn has started.

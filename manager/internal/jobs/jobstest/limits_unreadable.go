@@ -65,10 +65,25 @@ var unreadableLimitTests = map[string]func(*env){
 		e.rewrite("job_slots", damages["nonsense"], "f\x00a")
 		e.pass(span)
 		for range 3 {
-			e.duties(e.q)
+			if did := e.duties(e.q); did != (jobs.DutyReport{}) {
+				e.Errorf("the duties did %+v", did)
+			}
 		}
 		e.wantState("a-0", jobs.Active)
 		e.wantIDs("one place is left", e.claimMany(5), "b")
+	},
+	"a lost answer puts back the jobs whose keys can be read": func(e *env) {
+		e.limit("f", jobs.Limits{MaxRunningPerKey: 2})
+		e.keyed("a", 1)
+		e.keyed("b", 1)
+		got := e.claim(jobs.ClaimRequest{Functions: []string{"f"}, Limit: 2, Lease: time.Minute})
+		e.wantIDs("claims", got, "a-0", "b-0")
+		e.rewrite("job_slots", damages["nonsense"], "f\x00a")
+		if err := e.q.PutBack(got); err != nil {
+			e.Error(err)
+		}
+		e.wantState("a-0", jobs.Active)
+		e.wantIDs("after", e.claimMany(5), "b-0")
 	},
 	"a finish whose run cannot follow changes nothing": func(e *env) {
 		sub := jobs.Submission{ID: "a", Key: "k", ConcurrencyKey: "a", Dedup: &jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true}}
