@@ -31,6 +31,12 @@ func (c *claimRun) quotaOf(s *setting) (*quota, error) {
 			b.left = max(s.limits.MaxRunning-f.running, 0)
 		}
 		if rated {
+			if at := c.tx.Now().UnixNano(); f.empty > at { // the store's clock was set back
+				f.empty = at
+				if err := f.save(c.tx, s.name); err != nil {
+					return nil, err
+				}
+			}
 			n, wait := f.tokens(s.limits.Rate, c.tx.Now())
 			if b.left = min(b.left, n); n == 0 {
 				c.q.idle.wakeIn(s.name, wait)

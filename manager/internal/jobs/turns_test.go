@@ -225,3 +225,24 @@ func TestKeysTakeTurnsWhenTheClockIsSetBack(t *testing.T) {
 		t.Errorf("jobs of the keys: %v", served)
 	}
 }
+
+// TestRateOutlivesAClockThatIsSetBack: deliveries continue at the rate, and not after the clock has caught up.
+func TestRateOutlivesAClockThatIsSetBack(t *testing.T) {
+	var off time.Duration
+	_, q := newMeasured(t, func() time.Time { return time.Unix(1e9, 0).Add(off) })
+	if err := q.SetLimits(t.Context(), "f", Limits{Rate: Rate{Count: 2, Per: time.Hour}}); err != nil {
+		t.Fatal(err)
+	}
+	submitAll(t, q, 6, func(int) Submission { return Submission{} })
+	if got := claimUpTo(t, q, 5); len(got) != 2 {
+		t.Fatalf("%d jobs from a full bucket", len(got))
+	}
+	off = -100 * time.Hour
+	if got := claimUpTo(t, q, 5); len(got) != 0 {
+		t.Errorf("%d jobs while the bucket is empty", len(got))
+	}
+	off += time.Hour
+	if got := claimUpTo(t, q, 5); len(got) != 2 {
+		t.Errorf("%d jobs an hour later, want 2", len(got))
+	}
+}
