@@ -95,6 +95,11 @@ func (p *PreparedBatch) Len() int { return len(p.jobs) }
 // unset is the run_at of a callback until its batch has finished.
 var unset = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 
+// WaitsForBatch reports whether the job is a callback whose batch has not finished. Its RunAt says nothing then.
+func (j *Job) WaitsForBatch() bool {
+	return j.State == Scheduled && j.After != "" && j.RunAt.Equal(unset)
+}
+
 // PrepareBatch checks the jobs of a batch, and the job that is queued when all of them have ended, nil for none. It returns
 // a *FieldError that names the first invalid field, such as jobs[3].key.
 func (q *Queue) PrepareBatch(jobs []Submission, callback *Submission, owner string) (*PreparedBatch, error) {
@@ -185,7 +190,7 @@ func finishBatch(tx store.Tx, b *Batch) error {
 	if errors.Is(err, store.ErrUnreadable) {
 		return nil
 	}
-	if err != nil || r == nil || r.State != Scheduled || r.After != b.ID || !r.RunAt.Equal(unset) {
+	if err != nil || r == nil || r.After != b.ID || !r.WaitsForBatch() {
 		return err // an operator has run, cancelled or deleted it
 	}
 	return r.requeue(tx, 0)

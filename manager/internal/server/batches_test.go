@@ -26,6 +26,9 @@ func TestBatchIsSubmittedOnce(t *testing.T) {
 		t.Errorf("depth %+v", d)
 	}
 	id := gjson.Get(first.Body, "id").String()
+	if end := j.call(200, "GET", "/v1/jobs/"+gjson.Get(first.Body, "callback").String(), ""); end["state"] != "scheduled" || end["run_at"] != nil {
+		t.Errorf("the callback before the end: %v", end)
+	}
 	for range 2 {
 		job, token, _ := j.claimOne()
 		j.call(200, "POST", "/v1/jobs/"+job+"/finish", `{"lease_token":"`+token+`","status":"failed"}`)

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"time"
+
 	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
@@ -27,6 +29,9 @@ func jobOf(j *jobs.Job, form jobForm) schema.Job {
 		ID: j.ID, Function: j.Function, Key: j.Key, ConcurrencyKey: j.ConcurrencyKey, Batch: j.Batch, After: j.After, State: stateOf(j), Priority: j.Priority, Attempt: j.Attempt, MaxAttempts: j.MaxAttempts,
 		RunAt: j.RunAt, ExpiresAt: j.ExpiresAt, Timeout: j.Timeout, CreatedAt: j.CreatedAt, StartedAt: j.StartedAt, FinishedAt: j.FinishedAt,
 		Event: j.Event, CancelRequested: j.CancelRequested, ReplayedAs: j.ReplayedAs, WALLocations: j.WALLocations.Map(),
+	}
+	if j.WaitsForBatch() {
+		s.RunAt = time.Time{}
 	}
 	if j.DeadIfExpired {
 		s.OnExpiry = onExpiryDead

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // jobsPerPage is how many jobs a page lists, and functionsPerPage how many functions.
@@ -189,6 +191,7 @@ type jobData struct {
 	Paused          bool
 	MostShown       int
 	Holders         jobs.Holders
+	InBatch         *jobs.Batch // that the job belongs to or waits for, nil without one
 	Actions         []jobAction
 }
 
@@ -217,6 +220,15 @@ func (u *UI) showJob(v *visit, shown bool) error {
 		return err
 	}
 	d := &jobData{Job: j, Holders: held, Actions: v.actions(j), Shown: shown, PayloadBytes: len(j.Payload), ResultBytes: len(j.Result), Paused: f.Paused, MostShown: maxShown}
+	if id := cmp.Or(j.Batch, j.After); id != "" {
+		b, err := u.opts.Queue.Batch(v.ctx(), id, 0)
+		switch {
+		case err == nil:
+			d.InBatch = &b
+		case !errors.Is(err, jobs.ErrNotFound) && !errors.Is(err, store.ErrUnreadable): // it is gone, or listed as unreadable
+			return err
+		}
+	}
 	if shown {
 		v.audit("payload and result of a job shown", "job", j.ID, "function", j.Function)
 		d.Payload, d.Result = prettyJSON(j.Payload), prettyJSON(j.Result)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // nasty is what must not get through to the page as it is: HTML, quotes, control characters, a change of direction.
@@ -120,6 +121,33 @@ func TestListsShowDeadlinesAndEvents(t *testing.T) {
 	running := s.run("w")
 	if got := text(s.get("/ui/jobs/" + running.ID).body); !strings.Contains(got, "Latest end of the attempt") || !strings.Contains(got, "Longest attempt 1 minute") {
 		t.Errorf("a running job: %s", got)
+	}
+}
+
+// The page of a job shows how far its batch is, and of a callback when it runs.
+func TestJobPageShowsTheBatch(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	p, err := s.queue.PrepareBatch([]jobs.Submission{{Function: "f", ID: "one"}, {Function: "f", ID: "two"}}, &jobs.Submission{Function: "end", ID: "last"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.store.Update(t.Context(), func(tx store.Tx) error {
+		_, _, err := s.queue.EnqueueBatchTx(tx, p)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.queue.Cancel(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	for id, due := range map[string]bool{"two": true, "last": false} {
+		a := s.get("/ui/jobs/" + id)
+		if !strings.Contains(a.body, "1 of 2 jobs have not ended; 0 complete, 0 failed, 1 cancelled, 0 expired") || strings.Contains(a.body, "when all jobs of its batch have ended") == due {
+			t.Errorf("%s: %s", id, a.body)
+		}
+	}
+	if a := s.get("/ui/jobs?state=scheduled"); !strings.Contains(a.body, "after its batch") || strings.Contains(a.body, "9999") {
+		t.Errorf("the list: %s", a.body)
 	}
 }
 
