@@ -193,7 +193,11 @@ func finishBatch(tx store.Tx, b *Batch) error {
 	if err != nil || r == nil || r.After != b.ID || !r.WaitsForBatch() {
 		return err // an operator has run, cancelled or deleted it
 	}
-	return r.requeue(tx, 0)
+	// If its concurrency key cannot be read, it stays scheduled, and nothing was written. An operator can run it.
+	if err := r.requeue(tx, 0); !errors.Is(err, store.ErrUnreadable) {
+		return err
+	}
+	return nil
 }
 
 // settle counts an end of the job in its batch, and takes it back when an operator runs the job again before the batch has
@@ -327,16 +331,21 @@ func (q *Queue) Batches(ctx context.Context, limit int, after string) (BatchPage
 	return page, err
 }
 
-// retainBatches removes batches that finished too long ago.
+// retainBatches removes batches that finished too long ago, and the oldest of too many, as retain does with jobs.
 func (q *Queue) retainBatches(ctx context.Context) (removed int, err error) {
 	var after *store.Hit
 	for {
+		have, err := q.store.Len(ctx, colBatches, idxDone)
+		if err != nil {
+			return removed, err
+		}
 		var n int
+		var stays bool // so do those after it
 		var hits []store.Hit
-		err := q.store.Update(ctx, func(tx store.Tx) (err error) {
-			n = 0
+		err = q.store.Update(ctx, func(tx store.Tx) (err error) {
+			n, stays = 0, false
 			old := now(tx).Add(-q.opt.RetainFor)
-			if hits, err = tx.Scan(colBatches, idxDone, store.Range{To: timeKey(old), After: after, Limit: dutyBatch, Claim: true}); err != nil {
+			if hits, err = tx.Scan(colBatches, idxDone, store.Range{After: after, Limit: dutyBatch, Claim: true}); err != nil {
 				return err
 			}
 			for _, h := range hits {
@@ -344,8 +353,11 @@ func (q *Queue) retainBatches(ctx context.Context) (removed int, err error) {
 				if err != nil && !errors.Is(err, ErrNotFound) && !q.opt.Unreadable.Met(err) {
 					return err
 				}
-				if err != nil || b.FinishedAt.After(old) {
+				if err != nil {
 					continue
+				}
+				if stays = b.FinishedAt.After(old) && have-n <= q.opt.RetainCount; stays {
+					break
 				}
 				n++
 				if err := tx.Delete(colBatches, h.Key); err != nil {
@@ -354,7 +366,7 @@ func (q *Queue) retainBatches(ctx context.Context) (removed int, err error) {
 			}
 			return nil
 		})
-		if removed += n; err != nil || len(hits) < dutyBatch {
+		if removed += n; err != nil || stays || len(hits) < dutyBatch {
 			return removed, err
 		}
 		after = &hits[len(hits)-1]

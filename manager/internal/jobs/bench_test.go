@@ -79,17 +79,7 @@ func fill(b *testing.B, q *jobs.Queue, s store.Store, n int) {
 			batch = append(batch, p)
 			done++
 		}
-		err := s.Update(context.Background(), func(tx store.Tx) error {
-			for _, p := range batch {
-				if _, err := q.EnqueueTx(tx, p); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		enqueueAll(b, q, s, batch)
 	}
 }
 

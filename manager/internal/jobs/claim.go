@@ -74,8 +74,8 @@ func (q *Queue) Claim(ctx context.Context, c ClaimRequest) ([]Job, error) {
 var (
 	// errDutiesFirst: a job is due.
 	errDutiesFirst = errors.New("jobs: duties first")
-	// errSettingsChanged: the transaction searched where functions are paused or limited now. An engine may hide what it found from the
-	// transaction's other searches.
+	// errSettingsChanged: the transaction searched where functions are paused or limited now. An engine may hide what it
+	// found from the transaction's other searches.
 	errSettingsChanged = errors.New("jobs: settings of functions have changed")
 )
 

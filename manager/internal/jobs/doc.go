@@ -76,6 +76,23 @@
 //
 // A lock or key whose job is removed or terminal is void.
 //
+// # Events and batches
+//
+// An event becomes a job for each function that subscribes to its name, in one transaction (SendTx). A batch is jobs that
+// are enqueued together, and a callback that runs when the last of them has ended (EnqueueBatchTx). The callback's job is
+// scheduled for a time that never comes; the transaction in which the last job ends queues it.
+//
+// # Limits and turns
+//
+// Limits hold for all managers of a store. A record of the function counts the running jobs and has the token bucket of its
+// rate, and a record for each concurrency key counts the jobs that wait and run with it. The transactions that change a
+// job's state change them, so claims that compete for the last place conflict. A job counts for what the limits were when
+// it was delivered, until that delivery ends.
+//
+// Queued jobs with a concurrency key are in an index of their own, by key. A claim takes keys from an index of those that
+// have work and a free place, the one that was served longest ago first, and then jobs of these keys. So it never reads
+// the backlog of a key that it does not serve.
+//
 // # Time
 //
 // All decisions use the store's clocks, and none depends on a timer. Leases and attempts end by store.Tx.Now, everything

@@ -29,11 +29,11 @@ type DutyReport struct {
 	Dead int
 	// Cancelled jobs lost their lease after a cancel.
 	Cancelled int
-	// TimedOut jobs are among those: their attempts reached their timeout.
+	// TimedOut counts those of the reclaimed, dead and cancelled jobs whose attempt reached its timeout.
 	TimedOut int
 	// Expired jobs ended before an attempt.
 	Expired int
-	// Unlocked locks were removed because they had expired.
+	// Unlocked counts the locks that were removed because they had expired.
 	Unlocked int
 	// Purged jobs were terminal and removed by retention.
 	Purged int

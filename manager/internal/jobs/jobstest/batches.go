@@ -276,6 +276,43 @@ var batchTests = map[string]func(*env){
 		}
 		e.retry(jobs.Retry{ID: "end"}) // which is an operator's to decide
 	},
+	"a callback whose key cannot be read does not keep a batch from ending": func(e *env) {
+		e.job(jobs.Submission{ID: "other", Function: "callback", ConcurrencyKey: "a"})
+		b, _, err := e.enqueueBatch(&jobs.Submission{Function: "callback", ID: "end", ConcurrencyKey: "a"}, jobs.Submission{ID: "one", MaxAttempts: 1})
+		if err != nil {
+			e.Fatal(err)
+		}
+		e.rewrite("job_slots", damages["another version"], "callback\x00a")
+		e.finish(e.claim(jobs.ClaimRequest{Functions: []string{"f"}})[0], jobs.Complete)
+		e.wantState("one", jobs.Complete)
+		e.wantBatch(b.ID, 1, 0, 1, 0, 0, 0)
+		if _, err := e.q.DeleteUnreadable(e.ctx, "job_slots", "callback\x00a"); err != nil {
+			e.Fatal(err)
+		}
+		e.retry(jobs.Retry{ID: "end"}) // it waits for an operator
+		e.wantIDs("the callback", e.claim(jobs.ClaimRequest{Functions: []string{"callback"}, Limit: 5}), "other", "end")
+	},
+	"no more batches are kept than jobs": func(e *env) {
+		q := e.queue(jobs.Options{RetainCount: 2})
+		var all []string
+		for range 4 {
+			b, outs, err := e.enqueueBatch(nil, jobs.Submission{})
+			if err != nil {
+				e.Fatal(err)
+			}
+			all = append(all, b.ID)
+			e.cancel(outs[0].Job.ID)
+			e.pass(time.Minute)
+		}
+		e.eventually("the oldest are removed", func() bool { // of shared stores the number is an estimate
+			e.duties(q)
+			page, err := q.Batches(e.ctx, 0, "")
+			return err == nil && len(page.Batches) <= 2
+		})
+		if page, err := q.Batches(e.ctx, 0, ""); err != nil || len(page.Batches) == 0 || page.Batches[len(page.Batches)-1].ID != all[3] {
+			e.Errorf("%+v, %v, want the last of %q", page, err, all)
+		}
+	},
 	"bad batches are refused by the name of what is wrong": func(e *env) {
 		many := make([]jobs.Submission, jobs.MaxBatchJobs+1)
 		for field, call := range map[string]func() error{
