@@ -350,18 +350,46 @@ func TestLeaseLostAgainAndAgain(t *testing.T) {
 func TestLostManifestIsWrittenAgain(t *testing.T) {
 	t.Parallel()
 	_, dest := newDest(t)
-	l := startLedger(t, t.TempDir(), &often{dest}, nil)
+	store := &often{Store: dest, resume: make(chan struct{})}
+	l := startLedger(t, t.TempDir(), store, nil)
 	last := l.append(20)
 	l.shipped()
+	store.created.Store(false)
 	spoil(t, dest, "ledger/manifest", true)
-	eventually(t, "there is a manifest", func() bool { _, _, err := dest.Get(t.Context(), "ledger/manifest"); return err == nil })
+	eventually(t, "there is a manifest", store.created.Load)
+	if n := l.shipper.Shipped(); n > 0 {
+		t.Errorf("the new manifest names no record yet, and %d count as shipped", n)
+	}
+	close(store.resume)
 	l.shipped()
 	mustRestore(t, dest, "", last)
 	l.stop()
 }
 
-// often is a store whose manager often looks for its manifests.
-type often struct{ object.Store }
+// often is a store whose manager often looks for its manifests. Each manifest that it creates after the first is answered only
+// when resume is closed.
+type often struct {
+	object.Store
+	first   sync.Once
+	created atomic.Bool
+	resume  chan struct{}
+}
+
+func (s *often) Create(ctx context.Context, name string, body []byte) (object.Version, error) {
+	v, err := s.Store.Create(ctx, name, body)
+	if name == "ledger/manifest" && err == nil {
+		first := false
+		s.first.Do(func() { first = true })
+		if s.created.Store(true); !first {
+			select {
+			case <-s.resume:
+			case <-ctx.Done():
+				return "", ctx.Err()
+			}
+		}
+	}
+	return v, err
+}
 
 // outrun is a store on which another manager takes the lease just before its first client does.
 type outrun struct {

@@ -116,6 +116,7 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	m, version, err := readManifest(ctx, st.opts.Store)
 	if errors.Is(err, object.ErrNotFound) {
 		m, err = &manifest{Version: manifestVersion}, nil
+		st.shipped.Store(0) // a restore finds nothing, whatever an earlier manifest named
 	}
 	if err != nil {
 		return err
