@@ -15,6 +15,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // dataCentre is a manager with its links to others.
@@ -322,5 +323,41 @@ func TestStatusWithoutPeers(t *testing.T) {
 		if want := "no peers: this manager has no --peer\n"; code != 0 || out != want {
 			t.Errorf("%q: %d %q, want %q", args, code, out, want)
 		}
+	}
+}
+
+// TestScheduleOfTwoDataCentres: both have the same schedule. The home of its name enqueues the job of an instant, and the other
+// one does not.
+func TestScheduleOfTwoDataCentres(t *testing.T) {
+	t.Parallel()
+	deep.Only(t) // an instant may be a minute away
+	all := newCentres(t, []string{"dc1", "dc2"}, "--admin", "127.0.0.1:0")
+	connect(all, true)
+	trusted(t, all)
+	field := func(dc, name string) string {
+		_, body := get(t, all[dc].p.addr["api"], "/v1/schedules/report")
+		return gjson.Get(body, name).String()
+	}
+	for _, dc := range all {
+		if status := dc.call("PUT", "/v1/schedules/report", `{"cron":"* * * * *","function":"report","data_centers":"home"}`, nil); status != 201 {
+			t.Fatalf("%s: %d", dc.name, status)
+		}
+	}
+	home := field("dc1", "home")
+	other := map[string]string{"dc1": "dc2", "dc2": "dc1"}[home]
+	if other == "" || field("dc2", "home") != home {
+		t.Fatalf("homes %q and %q", home, field("dc2", "home"))
+	}
+	until(t, "the home has a job", func() bool { return field(home, "last_job") != "" })
+	instant := field(home, "last_at")
+	until(t, "the other one is past the instant", func() bool { return field(other, "next_at") > instant })
+	if job, missed := field(other, "last_job"), field(other, "missed_instants"); job != "" || missed != "0" {
+		t.Errorf("%s has the job %q, and missed %s", other, job, missed)
+	}
+	if status, jobs := get(t, all[other].p.addr["api"], "/v1/jobs"); status != 200 || gjson.Get(jobs, "jobs.#").Int() != 0 {
+		t.Errorf("%s has %s", other, jobs)
+	}
+	if _, page := get(t, all[other].p.addr["admin"], "/ui/schedules"); !strings.Contains(page, "in the data centre "+home) {
+		t.Errorf("the page of %s does not name the home %s: %s", other, home, page)
 	}
 }

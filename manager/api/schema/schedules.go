@@ -25,6 +25,9 @@ type ScheduleSpec struct {
 	Missed string `json:"missed,omitempty" enum:"one,skip,all"`
 	// Overlap: "allow", the default, or "skip", for no job while the last one is not over.
 	Overlap string `json:"overlap,omitempty" enum:"allow,skip"`
+	// DataCenters: "each", the default, or "home", so that of the data centres with this schedule only the home of its name
+	// enqueues jobs.
+	DataCenters string `json:"data_centers,omitempty" enum:"each,home"`
 }
 
 // MarshalJSON encodes the schedule as the API takes it.
@@ -55,7 +58,10 @@ type Schedule struct {
 	Timeout     time.Duration `json:"timeout_ms,omitempty"`
 	Missed      string        `json:"missed"`
 	Overlap     string        `json:"overlap"`
-	Paused      bool          `json:"paused"`
+	DataCenters string        `json:"data_centers"`
+	// Home is the data centre that enqueues the jobs of "home", where there are several.
+	Home   string `json:"home,omitempty"`
+	Paused bool   `json:"paused"`
 	// PausedAt is when it was paused.
 	PausedAt  time.Time `json:"paused_at,omitzero"`
 	CreatedAt time.Time `json:"created_at"`

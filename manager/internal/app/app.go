@@ -248,16 +248,17 @@ func (a *app) start(ctx context.Context) error {
 	if a.queue, err = jobs.New(a.store, jobOpts); err != nil {
 		return err
 	}
-	if a.schedules, err = schedules.New(a.store, a.queue, schedules.Options{Unreadable: a.unreadable}); err != nil {
+	timed := schedules.Options{Unreadable: a.unreadable}
+	var lists server.Lists
+	if a.peers != nil {
+		a.homes = home.New(a.peers, home.Options{})
+		timed.Homes, lists = a.homes, a.homes
+	}
+	if a.schedules, err = schedules.New(a.store, a.queue, timed); err != nil {
 		return err
 	}
 	if err := a.openLogs(ctx); err != nil {
 		return err
-	}
-	var lists server.Lists
-	if a.peers != nil {
-		a.homes = home.New(a.peers, home.Options{})
-		lists = a.homes
 	}
 	if a.peers != nil && len(a.peers.Peers()) > 0 {
 		a.puller = peers.New(peers.Options{

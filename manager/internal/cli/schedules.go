@@ -38,14 +38,14 @@ func schedulesList(ctx context.Context, c *operatorCall) error {
 	if c.json {
 		return c.printJSON(page)
 	}
-	rows := [][]string{{"NAME", "CRON", "TIME ZONE", "FUNCTION", "NEXT", "LAST", "LAST JOB", "MISSED", "OVERLAPPED"}}
+	rows := [][]string{{"NAME", "CRON", "TIME ZONE", "FUNCTION", "NEXT", "LAST", "LAST JOB", "MISSED", "OVERLAPPED", "HOME"}}
 	for i := range page.Schedules {
 		s := &page.Schedules[i]
 		next := stamp(s.NextAt)
 		if s.Paused {
 			next = "paused"
 		}
-		rows = append(rows, []string{s.Name, s.Cron, s.TimeZone, s.Function, next, stamp(s.LastAt), s.LastJob, fmt.Sprint(s.MissedInstants), fmt.Sprint(s.OverlappedInstants)})
+		rows = append(rows, []string{s.Name, s.Cron, s.TimeZone, s.Function, next, stamp(s.LastAt), s.LastJob, fmt.Sprint(s.MissedInstants), fmt.Sprint(s.OverlappedInstants), s.Home})
 	}
 	return c.printTable(rows, page.Cursor)
 }

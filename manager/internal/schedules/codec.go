@@ -27,7 +27,7 @@ const recordVersion = 1
 // for the zero time), durations in microseconds.
 func (s *Schedule) encode() []byte {
 	b := make([]byte, 0, 256+len(s.Payload))
-	b = append(b, recordVersion, byte(s.Missed), byte(s.Overlap))
+	b = append(b, recordVersion, byte(s.Missed), byte(s.Overlap), byte(s.DataCenters))
 	b = codec.AppendString(b, s.Cron)
 	b = codec.AppendString(b, s.TimeZone)
 	b = codec.AppendString(b, s.Function)
@@ -65,7 +65,7 @@ func decode(name string, b []byte) (*Schedule, error) {
 		return time.Time{}
 	}
 	s := &Schedule{Name: name}
-	s.Missed, s.Overlap = Missed(r.Byte()), Overlap(r.Byte())
+	s.Missed, s.Overlap, s.DataCenters = Missed(r.Byte()), Overlap(r.Byte()), DataCenters(r.Byte())
 	s.Cron, s.TimeZone, s.Function = r.String(), r.String(), r.String()
 	s.Priority, s.MaxAttempts = int(r.Varint()), int(r.Uvarint())
 	s.DeadIfExpired = r.Byte() == 1
@@ -75,7 +75,7 @@ func decode(name string, b []byte) (*Schedule, error) {
 	s.LastJob, s.MissedInstants, s.OverlappedInstants = r.String(), r.Uvarint(), r.Uvarint()
 	s.Payload = r.Bytes()
 	if r.Err() == nil && (len(r.Rest()) != 0 || jobs.CheckName("", name) != nil || jobs.CheckName("", s.Function) != nil ||
-		s.Missed < MissedOne || s.Missed > MissedAll || s.Overlap < OverlapAllow || s.Overlap > OverlapSkip ||
+		s.Missed < MissedOne || s.Missed > MissedAll || s.Overlap < OverlapAllow || s.Overlap > OverlapSkip || s.DataCenters < DataCentersEach || s.DataCenters > DataCentersHome ||
 		s.Priority < jobs.MinPriority || s.Priority > jobs.MaxPriority || s.MaxAttempts < 0 || s.MaxAttempts > jobs.MaxAttempts) {
 		r.Fail(errors.New("it is damaged"))
 	}

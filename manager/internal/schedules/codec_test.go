@@ -14,12 +14,12 @@ func sample() *Schedule {
 	return &Schedule{
 		Name: "s", CreatedAt: at(1), ChangedAt: at(2), PausedAt: at(3), Next: at(4), Last: at(5), LastJob: "j", MissedInstants: 6, OverlappedInstants: 300,
 		Spec: Spec{Cron: "* * * * *", TimeZone: "UTC", Function: "f", Payload: []byte(`{"a":1}`), Priority: -7, MaxAttempts: 8, ExpiresIn: time.Hour,
-			DeadIfExpired: true, Timeout: time.Minute, Missed: MissedAll, Overlap: OverlapSkip},
+			DeadIfExpired: true, Timeout: time.Minute, Missed: MissedAll, Overlap: OverlapSkip, DataCenters: DataCentersHome},
 	}
 }
 
 func TestRecordsAreReadAsWritten(t *testing.T) {
-	for _, s := range []*Schedule{sample(), {Name: "s", Spec: Spec{Function: "f", Payload: []byte{}, Missed: MissedOne, Overlap: OverlapAllow}}} {
+	for _, s := range []*Schedule{sample(), {Name: "s", Spec: Spec{Function: "f", Payload: []byte{}, Missed: MissedOne, Overlap: OverlapAllow, DataCenters: DataCentersEach}}} {
 		if got, err := decode("s", s.encode()); err != nil || !reflect.DeepEqual(got, s) {
 			t.Errorf("%+v, %v; want %+v", got, err, s)
 		}

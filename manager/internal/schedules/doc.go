@@ -13,6 +13,12 @@
 // instant it works. As of any key, one live job holds it: if there is one already, it is the instant's job, unless a submitter
 // owns it. Then the instant's job has no key.
 //
+// # Several data centres
+//
+// Their stores are independent. A schedule with DataCentersHome has a home among them, as a global key has. The home decides
+// each instant. The others only move next on, so that a data centre that becomes the home enqueues no job for an instant of
+// the home before it. While lists of data centres differ, the home decides nothing, and the instants wait.
+//
 // # Missed instants
 //
 // An instant that is a minute old when a manager comes to it was missed: no manager ran, or the store or the queue took

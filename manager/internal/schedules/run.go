@@ -131,7 +131,13 @@ func (s *Schedules) decideOne(ctx context.Context, name string) (more bool, err 
 	if err != nil {
 		return false, err
 	}
-	if a.decision = a.seen.decide(c, now); !a.instant.IsZero() {
+	elsewhere, err := s.elsewhere(a.seen)
+	if err != nil {
+		return false, err
+	}
+	if elsewhere {
+		a.next = c.next(now)
+	} else if a.decision = a.seen.decide(c, now); !a.instant.IsZero() {
 		a.submission = a.seen.submission(a.instant)
 	}
 	if err := a.commit(ctx, s.store); err != nil {

@@ -26,6 +26,8 @@ type Spec struct {
 	Missed Missed
 	// Overlap says whether an instant gets a job while the last job is not terminal; OverlapAllow when 0.
 	Overlap Overlap
+	// DataCenters says which of several data centres enqueue the jobs; DataCentersEach when 0.
+	DataCenters DataCenters
 }
 
 // Missed is how a schedule treats the instants that it missed.
@@ -63,6 +65,25 @@ func (o Overlap) String() string { return nameIn(overlapNames, o) }
 
 // ParseOverlap is the inverse of String. Empty is OverlapAllow.
 func ParseOverlap(v string) (Overlap, error) { return parseIn[Overlap](overlapNames, "overlap", v) }
+
+// DataCenters is where a schedule enqueues jobs, if several data centres have a schedule of this name.
+type DataCenters uint8
+
+const (
+	// DataCentersEach enqueues a job in each of them.
+	DataCentersEach DataCenters = iota + 1
+	// DataCentersHome enqueues one in the home of the schedule's name. The others move on to the next instant without a job.
+	DataCentersHome
+)
+
+var dataCentersNames = []string{DataCentersEach: "each", DataCentersHome: "home"}
+
+func (d DataCenters) String() string { return nameIn(dataCentersNames, d) }
+
+// ParseDataCenters is the inverse of String. Empty is DataCentersEach.
+func ParseDataCenters(v string) (DataCenters, error) {
+	return parseIn[DataCenters](dataCentersNames, "data_centers", v)
+}
 
 // Schedule is a schedule as it stands.
 type Schedule struct {
@@ -105,7 +126,7 @@ func (s Spec) withDefaults() (Spec, *calendar, error) {
 	if len(s.Payload) == 0 {
 		s.Payload = []byte("null")
 	}
-	s.Missed, s.Overlap = max(s.Missed, MissedOne), max(s.Overlap, OverlapAllow)
+	s.Missed, s.Overlap, s.DataCenters = max(s.Missed, MissedOne), max(s.Overlap, OverlapAllow), max(s.DataCenters, DataCentersEach)
 	if s.Cron == "" {
 		return s, nil, &jobs.FieldError{Field: "cron", Allowed: "five fields, as in 0 9 * * 1-5"}
 	}

@@ -21,7 +21,20 @@ type Options struct {
 	Interval time.Duration
 	// Unreadable is notified of records that cannot be read; default a tracker of its own.
 	Unreadable *unread.Tracker
+	// Homes finds the homes of schedules; nil: this data centre is the only one.
+	Homes Homes
 }
+
+// Homes are the homes of names among several data centres. *home.Homes is one.
+type Homes interface {
+	// Home returns the home of a key in a scope, and whether it is another data centre.
+	Home(scope, key string) (name string, elsewhere bool)
+	// Take returns an error while data centres may have different lists: two of them could be the home of one name.
+	Take() error
+}
+
+// homeScope is the scope in which the names of schedules have their homes.
+const homeScope = "schedules"
 
 // Schedules are the schedules of a job queue. All methods are safe for concurrent use. Methods return *jobs.FieldError,
 // *jobs.NotFoundError, and the errors of package store unchanged.
@@ -97,7 +110,7 @@ func (s *Schedules) Put(ctx context.Context, name string, spec Spec) (out Schedu
 func (s *Spec) equal(o *Spec) bool {
 	return s.Cron == o.Cron && s.TimeZone == o.TimeZone && s.Function == o.Function && bytes.Equal(s.Payload, o.Payload) &&
 		s.Priority == o.Priority && s.MaxAttempts == o.MaxAttempts && s.ExpiresIn == o.ExpiresIn && s.DeadIfExpired == o.DeadIfExpired &&
-		s.Timeout == o.Timeout && s.Missed == o.Missed && s.Overlap == o.Overlap
+		s.Timeout == o.Timeout && s.Missed == o.Missed && s.Overlap == o.Overlap && s.DataCenters == o.DataCenters
 }
 
 // begin sets the next instant as of now. It is never one that had a job.
@@ -125,6 +138,30 @@ func (s *Schedules) Get(ctx context.Context, name string) (out Schedule, err err
 		return err
 	})
 	return out, err
+}
+
+// Home returns the data centre that enqueues the jobs of a schedule with DataCentersHome. It is empty for another schedule, and
+// where there is only one data centre.
+func (s *Schedules) Home(c *Schedule) string {
+	if c.DataCenters != DataCentersHome || s.opt.Homes == nil {
+		return ""
+	}
+	name, _ := s.opt.Homes.Home(homeScope, c.Name)
+	return name
+}
+
+// elsewhere reports whether another data centre enqueues the jobs of a schedule. It returns an error while that is not certain.
+func (s *Schedules) elsewhere(c *Schedule) (bool, error) {
+	if c.DataCenters != DataCentersHome || s.opt.Homes == nil {
+		return false, nil
+	}
+	if _, elsewhere := s.opt.Homes.Home(homeScope, c.Name); elsewhere {
+		return true, nil
+	}
+	if err := s.opt.Homes.Take(); err != nil {
+		return false, fmt.Errorf("schedule %s: %w", c.Name, err)
+	}
+	return false, nil
 }
 
 // maxPageBytes bounds the payloads that one page of List reads.

@@ -65,6 +65,9 @@ func (h *scheduleHandlers) put(r *httpd.Request, w *httpd.Response) error {
 	if spec.Overlap, err = schedules.ParseOverlap(in.Overlap); err != nil {
 		return err
 	}
+	if spec.DataCenters, err = schedules.ParseDataCenters(in.DataCenters); err != nil {
+		return err
+	}
 	s, created, err := h.schedules.Put(r.Context(), r.Param(0), spec)
 	if err != nil {
 		return err
@@ -99,7 +102,7 @@ func (h *scheduleHandlers) list(r *httpd.Request, w *httpd.Response) error {
 	}
 	page := schema.SchedulePage{Schedules: make([]schema.Schedule, len(found)), Cursor: more}
 	for i := range found {
-		page.Schedules[i] = scheduleOf(&found[i])
+		page.Schedules[i] = h.scheduleOf(&found[i])
 	}
 	answer(w, &page)
 	return nil
@@ -173,14 +176,14 @@ func (h *scheduleHandlers) nothing(r *httpd.Request) error {
 }
 
 func (h *scheduleHandlers) one(w *httpd.Response, s *schedules.Schedule) {
-	out := scheduleOf(s)
+	out := h.scheduleOf(s)
 	answer(w, &out)
 }
 
-func scheduleOf(s *schedules.Schedule) schema.Schedule {
+func (h *scheduleHandlers) scheduleOf(s *schedules.Schedule) schema.Schedule {
 	out := schema.Schedule{
 		Name: s.Name, Cron: s.Cron, TimeZone: s.TimeZone, Function: s.Function, Payload: s.Payload, Priority: s.Priority, MaxAttempts: s.MaxAttempts,
-		Missed: s.Missed.String(), Overlap: s.Overlap.String(), Paused: !s.PausedAt.IsZero(), PausedAt: s.PausedAt,
+		Missed: s.Missed.String(), Overlap: s.Overlap.String(), DataCenters: s.DataCenters.String(), Home: h.schedules.Home(s), Paused: !s.PausedAt.IsZero(), PausedAt: s.PausedAt,
 		CreatedAt: s.CreatedAt, ChangedAt: s.ChangedAt, NextAt: s.Next, LastAt: s.Last, LastJob: s.LastJob,
 		MissedInstants: s.MissedInstants, OverlappedInstants: s.OverlappedInstants, ExpiresIn: s.ExpiresIn, Timeout: s.Timeout,
 	}

@@ -40,8 +40,8 @@ func newScheduleSite(t *testing.T) (*jobSite, *schedules.Schedules) {
 func TestSchedules(t *testing.T) {
 	j, timed := newScheduleSite(t)
 	const path = "/v1/schedules/report"
-	made := j.call(201, "PUT", path, `{"cron":"0 9 * * 1-5","time_zone":"Europe/Vienna","function":"report","payload":{"to":"ann"},"missed":"all","overlap":"skip","priority":2,"max_attempts":3,"expires_in_ms":60000,"on_expiry":"dead_letter","timeout_ms":90000}`)
-	for name, want := range map[string]any{"name": "report", "cron": "0 9 * * 1-5", "time_zone": "Europe/Vienna", "function": "report", "missed": "all", "overlap": "skip",
+	made := j.call(201, "PUT", path, `{"cron":"0 9 * * 1-5","time_zone":"Europe/Vienna","function":"report","payload":{"to":"ann"},"missed":"all","overlap":"skip","priority":2,"max_attempts":3,"expires_in_ms":60000,"on_expiry":"dead_letter","timeout_ms":90000,"data_centers":"home"}`)
+	for name, want := range map[string]any{"name": "report", "cron": "0 9 * * 1-5", "time_zone": "Europe/Vienna", "function": "report", "missed": "all", "overlap": "skip", "data_centers": "home", "home": nil,
 		"priority": 2.0, "max_attempts": 3.0, "expires_in_ms": 60000.0, "on_expiry": "dead_letter", "timeout_ms": 90000.0, "paused": false, "missed_instants": 0.0, "overlapped_instants": 0.0} {
 		if made[name] != want {
 			t.Errorf("%s: %v, want %v", name, made[name], want)
@@ -53,7 +53,7 @@ func TestSchedules(t *testing.T) {
 	}
 	// A change leaves out what is not sent.
 	changed := j.call(200, "PUT", path, `{"cron":"0 9 * * 1-5","time_zone":"Europe/Vienna","function":"report"}`)
-	if changed["missed"] != "one" || changed["overlap"] != "allow" || changed["payload"] != nil || changed["max_attempts"] != nil || changed["on_expiry"] != nil || changed["timeout_ms"] != nil || changed["next_at"] != made["next_at"] {
+	if changed["missed"] != "one" || changed["overlap"] != "allow" || changed["data_centers"] != "each" || changed["payload"] != nil || changed["max_attempts"] != nil || changed["on_expiry"] != nil || changed["timeout_ms"] != nil || changed["next_at"] != made["next_at"] {
 		t.Errorf("changed %v", changed)
 	}
 	j.store.offset.Add(int64(time.Until(next) + time.Second))
@@ -155,6 +155,7 @@ func TestSchedulesThatAreRefused(t *testing.T) {
 		`{"cron":"0 0 30 2 *","function":"f"}`:                          `field cron: "0 0 30 2 *" is not allowed; allowed: an expression with an instant within 10 years`,
 		`{"cron":"* * * * *","function":"f","missed":"two"}`:            "missed: ",
 		`{"cron":"* * * * *","function":"f","overlap":"two"}`:           "overlap: ",
+		`{"cron":"* * * * *","function":"f","data_centers":"two"}`:      "data_centers: ",
 		`{"cron":"* * * * *","function":"f","max_attempts":0}`:          "max_attempts: ",
 		`{"cron":"* * * * *","function":"f","priority":40000}`:          "field priority: 40000 is not allowed; allowed: -32768 to 32767",
 		`{"cron":"* * * * *","function":"f","on_expiry":"dead_letter"}`: "field on_expiry: ",

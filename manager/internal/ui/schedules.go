@@ -22,6 +22,8 @@ type scheduleRow struct {
 	schedules.Schedule
 	// Late is for how long the next instant has been due, 0 for one that is on time.
 	Late time.Duration
+	// Home is the data centre that enqueues the jobs, empty if each does.
+	Home string
 }
 
 // Paused reports whether the schedule is paused.
@@ -49,7 +51,7 @@ func (u *UI) schedulesPage(v *visit) error {
 	}
 	d := &schedulesData{Next: next, First: cursor == ""}
 	for _, s := range page {
-		row := scheduleRow{Schedule: s}
+		row := scheduleRow{Schedule: s, Home: u.opts.Schedules.Home(&s)}
 		if late := u.opts.Clock().Sub(s.Next); !s.Next.IsZero() && late >= schedules.OnTime {
 			row.Late = late
 		}

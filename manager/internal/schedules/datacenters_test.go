@@ -1,0 +1,146 @@
+package schedules_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/schedules"
+)
+
+var errLists = errors.New("lists of data centres differ")
+
+// dataCenter is a manager with a store of its own, and what it knows of the others.
+type dataCenter struct {
+	*env
+	name  string
+	names []string
+	// agreed: all data centres have the same list, as far as this one knows.
+	agreed bool
+}
+
+func newDataCenter(t *testing.T, name string, names []string, c *clock) *dataCenter {
+	d := &dataCenter{env: newEnv(t, memoryOpener()), name: name, names: names, agreed: true}
+	d.env.clock, d.manager.store = c, clockedStore{d.manager.store.(clockedStore).Store, c}
+	var err error
+	if d.schedules, err = schedules.New(d.store, d.queue, schedules.Options{Homes: d}); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (d *dataCenter) Home(scope, key string) (string, bool) {
+	name := d.names[api.Home(d.names, scope, key)]
+	return name, name != d.name
+}
+
+func (d *dataCenter) Take() error {
+	if !d.agreed {
+		return errLists
+	}
+	return nil
+}
+
+// TestInstantsHaveOneJobInAllDataCenters: data centres have the same schedules and come to instants at random times, some only
+// after hours. Then one is removed from the list.
+func TestInstantsHaveOneJobInAllDataCenters(t *testing.T) {
+	t.Parallel()
+	var c clock
+	c.set(begin)
+	names := []string{"dc1", "dc2", "dc3"}
+	all := map[string]*dataCenter{}
+	for _, name := range names {
+		all[name] = newDataCenter(t, name, names, &c)
+	}
+	var scheduled []string
+	homes := map[string]int{}
+	for i := range 30 {
+		name := fmt.Sprint("s", i)
+		scheduled = append(scheduled, name)
+		for _, d := range all {
+			d.put(name, schedules.Spec{Cron: "*/10 * * * *", Missed: schedules.MissedAll, DataCenters: schedules.DataCentersHome})
+		}
+		s := all["dc1"].get(name)
+		homes[all["dc1"].schedules.Home(&s)]++
+	}
+	if len(homes) != 3 {
+		t.Fatalf("homes: %v", homes)
+	}
+	round := func() {
+		c.advance(time.Duration(rand.IntN(40)) * time.Minute)
+		for _, d := range all {
+			if rand.IntN(3) == 0 {
+				d.due()
+			}
+		}
+	}
+	for range 40 {
+		round()
+	}
+	for _, d := range all {
+		d.due()
+	}
+	removed := all["dc2"]
+	// dc2 is removed. While the others do not know yet that they agree, none of them decides an instant as its home.
+	delete(all, "dc2")
+	for _, d := range all {
+		d.names, d.agreed = []string{"dc1", "dc3"}, false
+	}
+	c.advance(10 * time.Minute)
+	for _, d := range all {
+		if _, err := d.schedules.RunDue(t.Context()); !errors.Is(err, errLists) {
+			t.Errorf("%s: %v", d.name, err)
+		}
+	}
+	for _, d := range all {
+		d.agreed = true
+	}
+	for range 20 {
+		round()
+	}
+	for _, d := range all {
+		d.due()
+	}
+	wanted := map[string]int{}
+	for _, name := range scheduled {
+		at, _ := all["dc1"].schedules.Get(t.Context(), name)
+		for instant := begin.Add(10 * time.Minute); instant.Before(at.Next); instant = instant.Add(10 * time.Minute) {
+			wanted[schedules.InstantKey(name, instant)]++
+		}
+	}
+	for _, d := range append(slices.Collect(maps.Values(all)), removed) {
+		for key, js := range d.jobs() {
+			if wanted[key] -= len(js); wanted[key] < 0 {
+				t.Errorf("%d jobs too many with the key %s", -wanted[key], key)
+			}
+		}
+	}
+	for key, n := range wanted {
+		if n > 0 {
+			t.Errorf("no job has the key %s", key)
+		}
+	}
+}
+
+// TestEachDataCenterHasAJob: without a home, data centres are independent.
+func TestEachDataCenterHasAJob(t *testing.T) {
+	t.Parallel()
+	var c clock
+	c.set(begin)
+	for _, name := range []string{"dc1", "dc2"} {
+		d := newDataCenter(t, name, []string{"dc1", "dc2"}, &c)
+		c.set(begin)
+		s := d.put("s", schedules.Spec{Cron: "@hourly"})
+		if s.DataCenters != schedules.DataCentersEach || d.schedules.Home(&s) != "" {
+			t.Errorf("%+v", s)
+		}
+		c.advance(time.Hour)
+		d.due()
+		d.wantInstants("s", "2026-03-28T13:00:00Z")
+	}
+}
