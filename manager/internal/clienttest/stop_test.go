@@ -93,17 +93,23 @@ func TestStopWaitsForRunningHandlers(t *testing.T) {
 	f := &faults{}
 	started, goOn := make(chan struct{}), make(chan struct{})
 	var ended error
-	stop := m.work(m.client(f), client.WorkerOptions{Concurrency: 1, Handlers: handlers(func(ctx context.Context, j *client.Job) (any, error) {
+	w, err := m.client(f).NewWorker(client.WorkerOptions{Concurrency: 1, Handlers: handlers(func(ctx context.Context, j *client.Job) (any, error) {
 		close(started)
 		<-goOn
 		ended = ctx.Err()
 		return nil, nil
 	})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	stopped := make(chan error, 1)
+	go func() { stopped <- w.Run(ctx) }()
 	id := m.submit(jobs.Submission{})
 	<-started
 	next := m.submit(jobs.Submission{})
-	stopped := make(chan error, 1)
-	go func() { stopped <- stop() }()
+	stop()
 	select {
 	case err := <-stopped:
 		t.Fatalf("stopped while a handler ran: %v", err)
