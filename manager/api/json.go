@@ -60,7 +60,7 @@ func CheckDepth(b []byte, maxDepth int) error {
 // endOfString returns the index of the quote that ends the string whose text begins at i, len(b) when
 // none does. It reads each byte a bounded number of times, however many escapes there are.
 func endOfString(b []byte, i int) int {
-	for quote := i; ; quote++ { // behind an escaped one
+	for quote := i; ; quote++ { // after an escaped one
 		n := bytes.IndexByte(b[quote:], '"')
 		if n < 0 {
 			return len(b)

@@ -185,12 +185,12 @@ func TestEncryption(t *testing.T) {
 	t.Parallel()
 	everything := allSecrets()
 	each(t, deep.Cells(t, []string{"wal", "sqlite"}), func(t *testing.T, engine string) {
-		dir, place := t.TempDir(), t.TempDir()
+		dir, bucket := t.TempDir(), t.TempDir()
 		args := []string{"--store", engine, "--data-dir", dir, "--committed-ttl-seconds", "3600"}
 		dirs := []string{dir}
 		if engine == "wal" {
-			args = append(args, "--cache-bytes", "1048576", "--ship-to", "file://"+place, "--ship-interval-seconds", "0.05")
-			dirs = append(dirs, place)
+			args = append(args, "--cache-bytes", "1048576", "--ship-to", "file://"+bucket, "--ship-interval-seconds", "0.05")
+			dirs = append(dirs, bucket)
 		}
 		with := func(file string) []string { return append([]string{"--encryption-key-file", file}, args...) }
 		// Without a key everything is there: the search finds what it looks for.
@@ -261,7 +261,7 @@ func TestEncryption(t *testing.T) {
 			t.Errorf("the files have %q", got)
 		}
 		if engine == "wal" {
-			testEncryptedTools(t, dir, place, keyFile(t, "k2"))
+			testEncryptedTools(t, dir, bucket, keyFile(t, "k2"))
 		} else {
 			testSQLiteBackup(t, dir, keyFile(t, "k2"))
 		}
@@ -310,7 +310,7 @@ func testSQLiteBackup(t *testing.T, dir, keys string) {
 }
 
 // testEncryptedTools looks at an encrypted directory with and without its key, and restores it from its copy.
-func testEncryptedTools(t *testing.T, dir, place, keys string) {
+func testEncryptedTools(t *testing.T, dir, bucket, keys string) {
 	code, out := oncegate(t, "wal", "dump", "--data-dir", dir, "--values")
 	if code != 0 || dumps(out, "4242-answer") || !strings.Contains(out, `"encryption_key":"k2"`) {
 		t.Errorf("dump without the key: %d %s", code, out)
@@ -332,7 +332,7 @@ func testEncryptedTools(t *testing.T, dir, place, keys string) {
 	}
 	for _, with := range [][]string{nil, {"--encryption-key-file", keys}} {
 		restored := filepath.Join(t.TempDir(), "restored")
-		if code, out = oncegate(t, append([]string{"restore", "--from", "file://" + place, "--data-dir", restored}, with...)...); code != 0 || !strings.Contains(out, "first 1h1m0s") {
+		if code, out = oncegate(t, append([]string{"restore", "--from", "file://" + bucket, "--data-dir", restored}, with...)...); code != 0 || !strings.Contains(out, "first 1h1m0s") {
 			t.Errorf("restore %v: %d %s", with, code, out)
 		}
 		if got := found(t, restored); len(got) > 0 {
@@ -347,8 +347,8 @@ func testEncryptedTools(t *testing.T, dir, place, keys string) {
 // TestRestoreWithAnotherKey: a key file that cannot read the records makes no directory, which no manager could use.
 func TestRestoreWithAnotherKey(t *testing.T) {
 	t.Parallel()
-	place := filepath.Join(t.TempDir(), "place")
-	p := startManager(t, "--data-dir", t.TempDir(), "--ship-to", "file://"+place, "--ship-interval-seconds", "0.05", "--encryption-key-file", keyFile(t, "k1"))
+	bucket := filepath.Join(t.TempDir(), "bucket")
+	p := startManager(t, "--data-dir", t.TempDir(), "--ship-to", "file://"+bucket, "--ship-interval-seconds", "0.05", "--encryption-key-file", keyFile(t, "k1"))
 	if status, body := post(t, p.addr["api"], "/v1/ledger/reserve", `{"key": "a", "token": "00112233445566778899aabbccddeeff"}`); status != 201 {
 		t.Fatalf("%d %s", status, body)
 	}
@@ -360,11 +360,11 @@ func TestRestoreWithAnotherKey(t *testing.T) {
 		if err := os.WriteFile(file, fmt.Appendf(nil, "%s:%s\n", id, testKey("other")), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		restore := []string{"restore", "--from", "file://" + place, "--data-dir", dir, "--encryption-key-file"}
+		restore := []string{"restore", "--from", "file://" + bucket, "--data-dir", dir, "--encryption-key-file"}
 		if code, out := oncegate(t, append(restore, file)...); code != 1 || !strings.Contains(out, want) {
 			t.Errorf("with another key %s: %d %s", id, code, out)
 		}
-		verify := []string{"ship", "verify", "--from", "file://" + place, "--encryption-key-file"}
+		verify := []string{"ship", "verify", "--from", "file://" + bucket, "--encryption-key-file"}
 		if code, out := oncegate(t, append(verify, file)...); code != 1 || !strings.Contains(out, want) {
 			t.Errorf("verify with another key %s: %d %s", id, code, out)
 		}

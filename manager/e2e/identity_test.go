@@ -201,11 +201,11 @@ func TestTwoManagersOfOneOrigin(t *testing.T) {
 // TestPlaceOfAnotherLedger: a ledger does not begin where another one's copies are, and ships nothing there.
 func TestPlaceOfAnotherLedger(t *testing.T) {
 	t.Parallel()
-	_, place, env := newBucket(t)
-	first := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval-seconds", "0.05")
+	_, bucket, env := newBucket(t)
+	first := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipBucket, "--ship-interval-seconds", "0.05")
 	commitKey(t, first.addr["api"], "k")
-	shippedSince(t, place, time.Now().Add(-time.Hour))
-	owner, err := ship.LedgerOf(t.Context(), place)
+	shippedSince(t, bucket, time.Now().Add(-time.Hour))
+	owner, err := ship.LedgerOf(t.Context(), bucket)
 	if err != nil || owner == "" {
 		t.Fatal(owner, err)
 	}
@@ -214,7 +214,7 @@ func TestPlaceOfAnotherLedger(t *testing.T) {
 	}
 	empty := t.TempDir()
 	for range 2 {
-		code, out := env.oncegate(t, "serve", "--data-dir", empty, "--listen", "127.0.0.1:0", "--ship-to", shipPlace)
+		code, out := env.oncegate(t, "serve", "--data-dir", empty, "--listen", "127.0.0.1:0", "--ship-to", shipBucket)
 		if code != 2 || !strings.Contains(out, "must have no copies of another ledger, and has those of "+owner) {
 			t.Errorf("exit code %d: %s", code, out)
 		}
@@ -226,7 +226,7 @@ func TestPlaceOfAnotherLedger(t *testing.T) {
 	if code := p.stop(t); code != 0 {
 		t.Fatal(p.stderr)
 	}
-	p = env.startManager(t, "--data-dir", other, "--ship-to", shipPlace, "--ship-interval-seconds", "0.05", "--ship-lease-seconds", "1")
+	p = env.startManager(t, "--data-dir", other, "--ship-to", shipBucket, "--ship-interval-seconds", "0.05", "--ship-lease-seconds", "1")
 	until(t, "it says so", func() bool {
 		return strings.Contains(p.stderr.String(), "the prefix has the copies of the ledger "+owner)
 	})
@@ -235,7 +235,7 @@ func TestPlaceOfAnotherLedger(t *testing.T) {
 		t.Fatal(p.stderr)
 	}
 	restored := t.TempDir() + "/restored"
-	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", restored); code != 0 {
+	if code, out := env.oncegate(t, "restore", "--from", shipBucket, "--data-dir", restored); code != 0 {
 		t.Fatal(out)
 	}
 	p = env.startManager(t, "--data-dir", restored)
@@ -250,10 +250,10 @@ func TestPlaceOfAnotherLedger(t *testing.T) {
 // TestPlaceKnowsMore: a directory that was put back to an earlier state notices by its copies.
 func TestPlaceKnowsMore(t *testing.T) {
 	t.Parallel()
-	_, place, env := newBucket(t)
+	_, bucket, env := newBucket(t)
 	dir := t.TempDir()
 	start := func(dir string) *process {
-		return env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval-seconds", "0.05", "--ship-lease-seconds", "1")
+		return env.startManager(t, "--data-dir", dir, "--ship-to", shipBucket, "--ship-interval-seconds", "0.05", "--ship-lease-seconds", "1")
 	}
 	p := start(dir)
 	commitKey(t, p.addr["api"], "early")
@@ -264,7 +264,7 @@ func TestPlaceKnowsMore(t *testing.T) {
 	p = start(dir)
 	before := nextMillisecond(t)
 	commitKey(t, p.addr["api"], "late")
-	shippedSince(t, place, before)
+	shippedSince(t, bucket, before)
 	p.kill()
 	p = start(older)
 	until(t, "it notices", func() bool {

@@ -27,12 +27,12 @@ func TestLogsSurviveCrashes(t *testing.T) {
 	const writers, underWay = 12, 8
 	m := &movingManager{next: &http.Transport{MaxIdleConnsPerHost: 64}, addrs: make([]atomic.Pointer[string], 1)}
 	defer m.next.CloseIdleConnections()
-	srv, place, env := newBucket(t)
+	srv, bucket, env := newBucket(t)
 	srv.Default()
 	dir := t.TempDir()
 	var p *process
 	start := func() {
-		p = env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval-seconds", "0.05")
+		p = env.startManager(t, "--data-dir", dir, "--ship-to", shipBucket, "--ship-interval-seconds", "0.05")
 		addr := p.addr["api"]
 		m.addrs[0].Store(&addr)
 	}
@@ -120,7 +120,7 @@ func TestLogsSurviveCrashes(t *testing.T) {
 		if round%restoreEvery == restoreEvery-1 {
 			before := nextMillisecond(t)
 			commitKey(t, p.addr["api"], fmt.Sprint("round-", round)) // the ledger has a newer time as well
-			shippedAfter(t, place, before)
+			shippedAfter(t, bucket, before)
 		}
 		p.kill()
 		if round%restoreEvery == restoreEvery-1 {
@@ -181,7 +181,7 @@ func TestLogsSurviveCrashes(t *testing.T) {
 	mustAnswer(t, 201, "POST", "http://"+p.addr["api"]+"/v1/logs/events/entries", entryJSON("end"))
 	order = append(order, "end")
 	commitKey(t, p.addr["api"], "end")
-	shippedAfter(t, place, before)
+	shippedAfter(t, bucket, before)
 	p.kill()
 	for i, dir := range append(restored, restoreHere(t, env)) {
 		ids := idsOf(t, dir)
@@ -199,7 +199,7 @@ func TestLogsSurviveCrashes(t *testing.T) {
 func restoreHere(t *testing.T, env environ) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "restored")
-	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", dir, "--quarantine", "0s"); code != 0 {
+	if code, out := env.oncegate(t, "restore", "--from", shipBucket, "--data-dir", dir, "--quarantine", "0s"); code != 0 {
 		t.Fatalf("restore: %d %s", code, out)
 	}
 	return dir

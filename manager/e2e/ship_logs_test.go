@@ -51,10 +51,10 @@ func mustAnswer(t *testing.T, want int, method, url, body string) string {
 }
 
 // shippedAfter waits until the bucket has a time after t0 to restore to, and returns the newest one.
-func shippedAfter(t *testing.T, place object.Store, t0 time.Time) (newest time.Time) {
+func shippedAfter(t *testing.T, bucket object.Store, t0 time.Time) (newest time.Time) {
 	t.Helper()
 	waitFor(t, "what was acknowledged is shipped", func() bool {
-		st, err := ship.ReadStatus(t.Context(), place)
+		st, err := ship.ReadStatus(t.Context(), bucket)
 		if err != nil {
 			return false
 		}
@@ -68,9 +68,9 @@ func shippedAfter(t *testing.T, place object.Store, t0 time.Time) (newest time.T
 // entries came and a log was deleted, and with a damaged object.
 func TestRestoreOfLogs(t *testing.T) {
 	t.Parallel()
-	_, place, env := newBucket(t)
+	_, bucket, env := newBucket(t)
 	dir := t.TempDir()
-	p := env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval-seconds", "0.05")
+	p := env.startManager(t, "--data-dir", dir, "--ship-to", shipBucket, "--ship-interval-seconds", "0.05")
 	at := func(p *process, path string) string { return "http://" + p.addr["api"] + "/v1/logs" + path }
 	mustAnswer(t, 201, "PUT", at(p, "/events"), `{}`)
 	mustAnswer(t, 201, "PUT", at(p, "/counted"), `{"identity":"structured"}`)
@@ -95,7 +95,7 @@ func TestRestoreOfLogs(t *testing.T) {
 		mustAnswer(t, 201, "POST", at(p, "/counted/entries"), entryJSON(fmt.Sprintf("c:%d:%s", 3+marks, nonce)))
 		commitKey(t, p.addr["api"], id)
 		marks++
-		return shippedAfter(t, place, t0)
+		return shippedAfter(t, bucket, t0)
 	}
 	then := mark(nextMillisecond(t))
 	for time.Now().UnixMilli() <= then.UnixMilli() {
@@ -111,11 +111,11 @@ func TestRestoreOfLogs(t *testing.T) {
 	forgotten = max(forgotten, openWriter(p, "fresh"), openWriter(p, "fresh"))
 	before := nextMillisecond(t)
 	commitKey(t, p.addr["api"], "last")
-	shippedAfter(t, place, before)
+	shippedAfter(t, bucket, before)
 	p.kill()
 
 	newest := filepath.Join(t.TempDir(), "newest")
-	code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", newest, "--quarantine", "0s")
+	code, out := env.oncegate(t, "restore", "--from", shipBucket, "--data-dir", newest, "--quarantine", "0s")
 	if code != 0 || !strings.Contains(out, "is shorter than 1h0m0s, for which logs remembered ids") {
 		t.Fatalf("restore: %d %s", code, out)
 	}
@@ -136,7 +136,7 @@ func TestRestoreOfLogs(t *testing.T) {
 	}
 
 	older := filepath.Join(t.TempDir(), "older")
-	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", older, "--at", then.UTC().Format(time.RFC3339Nano)); code != 0 ||
+	if code, out := env.oncegate(t, "restore", "--from", shipBucket, "--data-dir", older, "--at", then.UTC().Format(time.RFC3339Nano)); code != 0 ||
 		!strings.Contains(out, "its logs refuse unknown ids for the first 1h0m0s") {
 		t.Fatalf("restore: %d %s", code, out)
 	}
@@ -176,17 +176,17 @@ func TestRestoreOfLogs(t *testing.T) {
 	if code, out := env.oncegate(t, "wal", "verify", "--data-dir", newest); code != 1 || !strings.Contains(out, file) {
 		t.Errorf("wal verify: %d %s", code, out)
 	}
-	if err := object.All(t.Context(), place, "ledger/", func(o object.Info) error {
-		b, v, err := place.Get(t.Context(), o.Name)
+	if err := object.All(t.Context(), bucket, "ledger/", func(o object.Info) error {
+		b, v, err := bucket.Get(t.Context(), o.Name)
 		if err == nil {
 			b[len(b)-2] ^= 1
-			_, err = place.Replace(t.Context(), o.Name, b, v)
+			_, err = bucket.Replace(t.Context(), o.Name, b, v)
 		}
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", filepath.Join(t.TempDir(), "new")); code != 1 || !strings.Contains(out, "object ledger/") || strings.Count(out, "\n") != 1 {
+	if code, out := env.oncegate(t, "restore", "--from", shipBucket, "--data-dir", filepath.Join(t.TempDir(), "new")); code != 1 || !strings.Contains(out, "object ledger/") || strings.Count(out, "\n") != 1 {
 		t.Errorf("damaged objects: exit code %d; %s", code, out)
 	}
 }
@@ -195,13 +195,13 @@ func TestRestoreOfLogs(t *testing.T) {
 // restored before. The epoch that was given out after the point in time is not given out again.
 func TestNoEpochTwiceWithAClockBehind(t *testing.T) {
 	t.Parallel()
-	_, place, env := newBucket(t)
+	_, bucket, env := newBucket(t)
 	dir := t.TempDir()
 	ahead := uint64(time.Now().Add(6*time.Hour).Unix()) << 20
 	if err := quarantine.Write(dir, quarantine.Record{EpochFloor: ahead}); err != nil {
 		t.Fatal(err)
 	}
-	p := env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval-seconds", "0.05")
+	p := env.startManager(t, "--data-dir", dir, "--ship-to", shipBucket, "--ship-interval-seconds", "0.05")
 	at := func(p *process, path string) string { return "http://" + p.addr["api"] + "/v1/logs" + path }
 	openWriter := func(p *process) uint64 {
 		return gjson.Get(mustAnswer(t, 201, "POST", at(p, "/events/writers"), `{"writer":"w"}`), "epoch").Uint()
@@ -212,7 +212,7 @@ func TestNoEpochTwiceWithAClockBehind(t *testing.T) {
 	}
 	before := nextMillisecond(t)
 	commitKey(t, p.addr["api"], "early")
-	then := shippedAfter(t, place, before)
+	then := shippedAfter(t, bucket, before)
 	for time.Now().UnixMilli() <= then.UnixMilli() {
 		nextMillisecond(t)
 	}
@@ -222,7 +222,7 @@ func TestNoEpochTwiceWithAClockBehind(t *testing.T) {
 	}
 	p.kill()
 	restored := filepath.Join(t.TempDir(), "restored")
-	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", restored, "--at", then.UTC().Format(time.RFC3339Nano)); code != 0 {
+	if code, out := env.oncegate(t, "restore", "--from", shipBucket, "--data-dir", restored, "--at", then.UTC().Format(time.RFC3339Nano)); code != 0 {
 		t.Fatalf("restore: %d %s", code, out)
 	}
 	q := env.startManager(t, "--data-dir", restored)

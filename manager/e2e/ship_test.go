@@ -20,10 +20,10 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-var shipPlace = objecttest.Place("managers/one")
+var shipBucket = objecttest.BucketURL("managers/one")
 
 // newBucket starts a server of object storage. Managers find it by env.
-func newBucket(t *testing.T) (srv *objecttest.Server, place object.Store, env environ) {
+func newBucket(t *testing.T) (srv *objecttest.Server, bucket object.Store, env environ) {
 	srv = objecttest.NewServer(t)
 	return srv, srv.Open(t, "managers/one"), srv.Environ()
 }
@@ -39,12 +39,12 @@ func commitKey(t *testing.T, addr, key string) {
 }
 
 // shippedSince waits until the bucket has a point in time after t0.
-func shippedSince(t *testing.T, place object.Store, t0 time.Time) *ship.Status {
+func shippedSince(t *testing.T, bucket object.Store, t0 time.Time) *ship.Status {
 	t.Helper()
 	var st *ship.Status
 	waitFor(t, "it is shipped", func() bool {
 		var err error
-		st, err = ship.ReadStatus(t.Context(), place)
+		st, err = ship.ReadStatus(t.Context(), bucket)
 		return err == nil && st.Newest.After(t0)
 	})
 	return st
@@ -71,14 +71,14 @@ func TestShippedStateSurvivesCrashes(t *testing.T) {
 	if os.Getenv("MANAGER_CRASH_ROUNDS") != "" {
 		rounds = crashRounds(t, 4, 10)
 	}
-	srv, place, env := newBucket(t)
+	srv, bucket, env := newBucket(t)
 	srv.Default()
 	dir := t.TempDir()
 	var mu sync.Mutex
 	acked := make(map[string]time.Time)
 	var worst time.Duration
 	for round := range rounds {
-		args := []string{"--data-dir", dir, "--ship-to", shipPlace, "--ship-interval-seconds", "0.05", "--committed-ttl-seconds", "86400"}
+		args := []string{"--data-dir", dir, "--ship-to", shipBucket, "--ship-interval-seconds", "0.05", "--committed-ttl-seconds", "86400"}
 		if round%2 == 1 {
 			args = append(args, "--cache-bytes", "1048576")
 		}
@@ -122,19 +122,19 @@ func TestShippedStateSurvivesCrashes(t *testing.T) {
 			})
 		}
 		waitFor(t, "the load is answered", func() bool { return n.Load() >= 300 })
-		shippedSince(t, place, time.Now())
+		shippedSince(t, bucket, time.Now())
 		p.kill()
 		killed := time.Now()
 		close(stop)
 		clients.Wait()
 
-		st, err := ship.ReadStatus(t.Context(), place)
+		st, err := ship.ReadStatus(t.Context(), bucket)
 		if err != nil {
 			t.Fatal(err)
 		}
 		worst = max(worst, killed.Sub(st.Newest))
 		restored := filepath.Join(t.TempDir(), "restored")
-		if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", restored, "--quarantine", "0s"); code != 0 {
+		if code, out := env.oncegate(t, "restore", "--from", shipBucket, "--data-dir", restored, "--quarantine", "0s"); code != 0 {
 			t.Fatalf("restore: %d %s", code, out)
 		}
 		isPrefix(t, restored, dir)
@@ -211,12 +211,12 @@ func isPrefix(t *testing.T, restored, original string) {
 
 func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
 	t.Parallel()
-	_, place, env := newBucket(t)
-	p := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval-seconds", "0.05", "--committed-ttl-seconds", "3600")
+	_, bucket, env := newBucket(t)
+	p := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipBucket, "--ship-interval-seconds", "0.05", "--committed-ttl-seconds", "3600")
 	commitKey(t, p.addr["api"], "early")
 	since := nextMillisecond(t)
 	commitKey(t, p.addr["api"], "marker") // so that a point follows which has all of "early"
-	at := shippedSince(t, place, since).Newest
+	at := shippedSince(t, bucket, since).Newest
 	nextMillisecond(t)
 	// The route that asked for a longer time than the manager's own has no key before the point.
 	if status, body := post(t, p.addr["api"], "/v1/ledger/reserve", `{"key":"late","token":"t"}`); status != 201 {
@@ -230,7 +230,7 @@ func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
 	}
 
 	now := filepath.Join(t.TempDir(), "now")
-	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", now, "--quarantine", "0s"); code != 0 || !strings.Contains(out, "warning: --quarantine 0s is shorter than 24h0m0s") {
+	if code, out := env.oncegate(t, "restore", "--from", shipBucket, "--data-dir", now, "--quarantine", "0s"); code != 0 || !strings.Contains(out, "warning: --quarantine 0s is shorter than 24h0m0s") {
 		t.Fatalf("restore: %d %s", code, out)
 	}
 	q := env.startManager(t, "--data-dir", now)
@@ -242,7 +242,7 @@ func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
 	commitKey(t, q.addr["api"], "new") // there is no quarantine
 
 	then := filepath.Join(t.TempDir(), "then")
-	code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", then, "--at", at.UTC().Format(time.RFC3339Nano))
+	code, out := env.oncegate(t, "restore", "--from", shipBucket, "--data-dir", then, "--at", at.UTC().Format(time.RFC3339Nano))
 	if code != 0 || !strings.Contains(out, "first 24h0m0s") {
 		t.Fatalf("restore: %d %s", code, out)
 	}
@@ -269,23 +269,23 @@ func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
 
 func TestTwoManagersShipToOnePlace(t *testing.T) {
 	t.Parallel()
-	_, place, env := newBucket(t)
+	_, bucket, env := newBucket(t)
 	dir := t.TempDir()
 	begun := env.startManager(t, "--data-dir", dir)
 	if code := begun.stop(t); code != 0 {
 		t.Fatal(begun.stderr)
 	}
 	copied := copyFiles(t, dir)
-	first := env.startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval-seconds", "0.05")
+	first := env.startManager(t, "--data-dir", dir, "--ship-to", shipBucket, "--ship-interval-seconds", "0.05")
 	commitKey(t, first.addr["api"], "k")
-	shippedSince(t, place, time.Now().Add(-time.Hour))
-	second := env.startManager(t, "--data-dir", copied, "--ship-to", shipPlace, "--admin", "127.0.0.1:0")
+	shippedSince(t, bucket, time.Now().Add(-time.Hour))
+	second := env.startManager(t, "--data-dir", copied, "--ship-to", shipBucket, "--admin", "127.0.0.1:0")
 	waitFor(t, "the second says that it has no lease", func() bool { return strings.Contains(second.stderr.String(), "lease") })
 	commitKey(t, second.addr["api"], "k") // it still serves
 	if code := second.stop(t); code != 0 {
 		t.Errorf("exit code %d: %s", code, second.stderr)
 	}
-	code, out := env.oncegate(t, "ship", "status", "--from", shipPlace)
+	code, out := env.oncegate(t, "ship", "status", "--from", shipBucket)
 	if code != 0 || gjson.Get(out, "lease.term").Int() != 1 || gjson.Get(out, "sequence").Int() < 1 {
 		t.Errorf("status: %d %s", code, out)
 	}
@@ -293,10 +293,10 @@ func TestTwoManagersShipToOnePlace(t *testing.T) {
 
 func TestRestoreExitCodes(t *testing.T) {
 	t.Parallel()
-	_, place, env := newBucket(t)
-	p := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval-seconds", "0.05")
+	_, bucket, env := newBucket(t)
+	p := env.startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipBucket, "--ship-interval-seconds", "0.05")
 	commitKey(t, p.addr["api"], "k")
-	shippedSince(t, place, time.Now().Add(-time.Hour))
+	shippedSince(t, bucket, time.Now().Add(-time.Hour))
 	if code := p.stop(t); code != 0 {
 		t.Fatalf("exit code %d: %s", code, p.stderr)
 	}
@@ -310,22 +310,22 @@ func TestRestoreExitCodes(t *testing.T) {
 		text string
 		args []string
 	}{
-		{2, "absent or empty", []string{"restore", "--from", shipPlace, "--data-dir", used}},
+		{2, "absent or empty", []string{"restore", "--from", shipBucket, "--data-dir", used}},
 		{2, "--from", []string{"restore", "--data-dir", fresh()}},
-		{2, "--data-dir", []string{"restore", "--from", shipPlace}},
+		{2, "--data-dir", []string{"restore", "--from", shipBucket}},
 		{2, "azblob", []string{"restore", "--from", "azblob://b/p", "--data-dir", fresh()}},
-		{2, "--at", []string{"restore", "--from", shipPlace, "--data-dir", fresh(), "--at", "yesterday"}},
-		{2, "--quarantine", []string{"restore", "--from", shipPlace, "--data-dir", fresh(), "--quarantine", "-1s"}},
-		{1, "nothing to restore", []string{"restore", "--from", shipPlace + "/else", "--data-dir", fresh()}},
-		{1, "as old as", []string{"restore", "--from", shipPlace, "--data-dir", fresh(), "--at", "2001-01-01T00:00:00Z"}},
+		{2, "--at", []string{"restore", "--from", shipBucket, "--data-dir", fresh(), "--at", "yesterday"}},
+		{2, "--quarantine", []string{"restore", "--from", shipBucket, "--data-dir", fresh(), "--quarantine", "-1s"}},
+		{1, "nothing to restore", []string{"restore", "--from", shipBucket + "/else", "--data-dir", fresh()}},
+		{1, "as old as", []string{"restore", "--from", shipBucket, "--data-dir", fresh(), "--at", "2001-01-01T00:00:00Z"}},
 		{2, "must be status or verify", []string{"ship"}},
-		{2, "only the engine wal", []string{"serve", "--store", "memory", "--ship-to", shipPlace}},
+		{2, "only the engine wal", []string{"serve", "--store", "memory", "--ship-to", shipBucket}},
 		{2, "--ship-to", []string{"serve", "--data-dir", fresh(), "--ship-to", "ftp://x"}},
 		{0, "usage", []string{"restore", "--help"}},
-		{0, "can be restored to sequence", []string{"ship", "verify", "--from", shipPlace}},
-		{1, "as old as", []string{"ship", "verify", "--from", shipPlace, "--at", "2001-01-01T00:00:00Z"}},
-		{1, "nothing to restore", []string{"ship", "verify", "--from", shipPlace + "/else"}},
-		{0, `"restorable"`, []string{"ship", "status", "--from", shipPlace}},
+		{0, "can be restored to sequence", []string{"ship", "verify", "--from", shipBucket}},
+		{1, "as old as", []string{"ship", "verify", "--from", shipBucket, "--at", "2001-01-01T00:00:00Z"}},
+		{1, "nothing to restore", []string{"ship", "verify", "--from", shipBucket + "/else"}},
+		{0, `"restorable"`, []string{"ship", "status", "--from", shipBucket}},
 		{2, "must be status or verify", []string{"ship", "look"}},
 	} {
 		if code, out := env.oncegate(t, c.args...); code != c.code || !strings.Contains(out, c.text) || c.code != 0 && strings.Count(out, "\n") != 1 {
@@ -333,26 +333,26 @@ func TestRestoreExitCodes(t *testing.T) {
 		}
 	}
 	var damaged string
-	if err := object.All(t.Context(), place, "ledger/0", func(o object.Info) error {
+	if err := object.All(t.Context(), bucket, "ledger/0", func(o object.Info) error {
 		if damaged != "" || !strings.Contains(o.Name, "/t") {
 			return nil // the manifest names the first run already
 		}
-		b, v, err := place.Get(t.Context(), o.Name)
+		b, v, err := bucket.Get(t.Context(), o.Name)
 		if err == nil {
 			b[len(b)-1] ^= 1
 			damaged = o.Name
-			_, err = place.Replace(t.Context(), o.Name, b, v)
+			_, err = bucket.Replace(t.Context(), o.Name, b, v)
 		}
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
 	dir := fresh()
-	if code, out := env.oncegate(t, "restore", "--from", shipPlace, "--data-dir", dir); code != 1 || !strings.Contains(out, damaged) {
+	if code, out := env.oncegate(t, "restore", "--from", shipBucket, "--data-dir", dir); code != 1 || !strings.Contains(out, damaged) {
 		t.Errorf("a damaged object: exit code %d; %s", code, out)
 	}
 	for _, command := range []string{"verify", "status"} {
-		if code, out := env.oncegate(t, "ship", command, "--from", shipPlace); code != 1 || !strings.Contains(out, damaged) {
+		if code, out := env.oncegate(t, "ship", command, "--from", shipBucket); code != 1 || !strings.Contains(out, damaged) {
 			t.Errorf("ship %s of a prefix that cannot be restored: exit code %d; %s", command, code, out)
 		}
 	}

@@ -60,14 +60,14 @@ type shippedLedger struct {
 	shipper *ship.Shipper // nil when nothing is shipped
 }
 
-func openShipped(t *testing.T, dir string, place object.Store, clock func() time.Time, journal *lockedBuffer) *shippedLedger {
+func openShipped(t *testing.T, dir string, bucket object.Store, clock func() time.Time, journal *lockedBuffer) *shippedLedger {
 	t.Helper()
 	s := &shippedLedger{t: t}
 	opts := mem.Options{Clock: clock, FlushBytes: 2 * outageSegment, Log: wal.Options{SegmentBytes: outageSegment}}
 	var err error
-	if place != nil {
+	if bucket != nil {
 		if s.shipper, err = ship.New(ship.Options{
-			Store: place, Interval: 5 * time.Millisecond, LeaseTTL: time.Minute, BacklogBytes: outageBacklog,
+			Store: bucket, Interval: 5 * time.Millisecond, LeaseTTL: time.Minute, BacklogBytes: outageBacklog,
 			HolderFile: filepath.Join(dir, shipHolder), Logger: slog.New(slog.NewTextHandler(journal, nil)),
 		}); err != nil {
 			t.Fatal(err)
@@ -165,22 +165,22 @@ func TestLongOutageOfThePlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir, journal := t.TempDir(), new(lockedBuffer)
-			place := &objecttest.Gate{Store: object.OpenDir(filepath.Join(t.TempDir(), "place"))}
+			bucket := &objecttest.Gate{Store: object.OpenDir(filepath.Join(t.TempDir(), "bucket"))}
 			var now atomic.Int64
 			now.Store(time.Now().UnixNano())
 			clock := func() time.Time { return time.Unix(0, now.Load()) }
-			s := openShipped(t, dir, place, clock, journal)
+			s := openShipped(t, dir, bucket, clock, journal)
 			s.minute(0)
 			s.untilShipped()
 
-			place.Close()
+			bucket.Close()
 			var most int64
 			for m := 1; m <= outageMinutes; m++ {
 				now.Add(int64(time.Minute))
 				s.minute(m)
 				if m == restart {
 					s.crash()
-					s = openShipped(t, dir, place, clock, journal)
+					s = openShipped(t, dir, bucket, clock, journal)
 				}
 				if n := s.remembered(); n > keysInMinute*int(outageTTL/time.Minute+1) {
 					t.Fatalf("minute %d: %d outcomes are remembered", m, n)
@@ -197,7 +197,7 @@ func TestLongOutageOfThePlace(t *testing.T) {
 			}
 			s.until("the outage is logged", func() bool { return journal.has("the backlog grows on disk") })
 
-			place.Open()
+			bucket.Open()
 			s.untilShipped()
 			s.minute(outageMinutes + 1)
 			s.untilShipped()
@@ -206,7 +206,7 @@ func TestLongOutageOfThePlace(t *testing.T) {
 			s.untilShipped()
 			s.crash()
 			restored := filepath.Join(t.TempDir(), "restored")
-			if _, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: place, Dir: restored}); err != nil {
+			if _, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: bucket, Dir: restored}); err != nil {
 				t.Fatal(err)
 			}
 			s = openShipped(t, restored, nil, clock, nil)

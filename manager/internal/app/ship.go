@@ -64,8 +64,8 @@ func (a *app) checkPlace(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, placeTries)
 	defer cancel()
-	place := a.settings.Ship.To
-	id, err := ship.LedgerOf(ctx, place)
+	bucket := a.settings.Ship.To
+	id, err := ship.LedgerOf(ctx, bucket)
 	if errors.Is(err, ship.ErrNothing) {
 		return nil
 	}
@@ -73,7 +73,7 @@ func (a *app) checkPlace(ctx context.Context) error {
 		return fmt.Errorf("a new ledger must first see that its prefix has no copies of another one: %w", err)
 	}
 	return settings.Usagef("--ship-to %q: must have no copies of another ledger, and has those of %s; --data-dir %q is empty: restore it from there with oncegate restore, or give this ledger its own prefix",
-		place.String(), cmp.Or(id, "an unnamed one"), a.settings.DataDir)
+		bucket.String(), cmp.Or(id, "an unnamed one"), a.settings.DataDir)
 }
 
 // startShipping ships the log of the store. The logs must be open.

@@ -19,7 +19,7 @@ func TestMetricsHaveGoodNames(t *testing.T) {
 	cert, key := ownCertificate(t)
 	dir := t.TempDir()
 	addresses := jobsManager(t, "--store", "wal", "--data-dir", filepath.Join(dir, "data"), "--admin", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key,
-		"--encryption-key-file", keyFile(t), "--ship-to", "file://"+filepath.Join(dir, "place"), "--shard", "a", "--shards", "a,b",
+		"--encryption-key-file", keyFile(t), "--ship-to", "file://"+filepath.Join(dir, "bucket"), "--shard", "a", "--shards", "a,b",
 		"--origin", "dc1", "--peer", "dc2=http://127.0.0.1:1")
 	_, admin, _ := strings.Cut(addresses, "\nadmin ")
 	resp, err := http.Get("http://" + admin + "/metrics")

@@ -77,7 +77,7 @@ func restoreMain(ctx context.Context, env Environment, args []string) error {
 	if o.ring, err = keyFile(); err != nil {
 		return err
 	}
-	if o.from, err = placeOf(from, env); err != nil {
+	if o.from, err = bucketOf(from, env); err != nil {
 		return err
 	}
 	return restore(ctx, env, o)
@@ -115,11 +115,11 @@ func parsePlaceFlags(fs *flag.FlagSet, args []string, usage string, env Environm
 	return nil
 }
 
-func placeOf(from string, env Environment) (object.Store, error) {
+func bucketOf(from string, env Environment) (object.Store, error) {
 	if from == "" {
 		return nil, settings.Usagef("--from: is missing; must be " + object.Forms)
 	}
-	return settings.Place("from", from, env.Getenv)
+	return settings.Bucket("from", from, env.Getenv)
 }
 
 // recordChecks look into the records under a prefix, for restore and for ship verify.
@@ -135,8 +135,8 @@ type recordChecks struct {
 }
 
 // options returns those of a restore that asks c about each record.
-func (c *recordChecks) options(place object.Store, at time.Time) ship.RestoreOptions {
-	return ship.RestoreOptions{Store: place, At: at, Check: c.check}
+func (c *recordChecks) options(bucket object.Store, at time.Time) ship.RestoreOptions {
+	return ship.RestoreOptions{Store: bucket, At: at, Check: c.check}
 }
 
 func (c *recordChecks) check(e wal.Entry) error {

@@ -54,14 +54,14 @@ func shipMain(ctx context.Context, env Environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	place, err := placeOf(from, env)
+	bucket, err := bucketOf(from, env)
 	if err != nil {
 		return err
 	}
 	if args[0] == "status" {
-		return shipStatus(ctx, env, place)
+		return shipStatus(ctx, env, bucket)
 	}
-	return shipVerify(ctx, env, place, at, ring)
+	return shipVerify(ctx, env, bucket, at, ring)
 }
 
 // restorable is the newest state that a restore makes.
@@ -70,12 +70,12 @@ type restorable struct {
 	At       time.Time `json:"at"`
 }
 
-func shipStatus(ctx context.Context, env Environment, place object.Store) error {
-	st, err := ship.ReadStatus(ctx, place)
+func shipStatus(ctx context.Context, env Environment, bucket object.Store) error {
+	st, err := ship.ReadStatus(ctx, bucket)
 	var newest *restorable
 	if err == nil {
 		var r *ship.Report
-		if r, err = ship.Verify(ctx, new(recordChecks).options(place, time.Time{})); err == nil {
+		if r, err = ship.Verify(ctx, new(recordChecks).options(bucket, time.Time{})); err == nil {
 			newest = &restorable{r.Sequence, r.At.UTC()}
 		}
 	}
@@ -95,9 +95,9 @@ func shipStatus(ctx context.Context, env Environment, place object.Store) error 
 	return nil
 }
 
-func shipVerify(ctx context.Context, env Environment, place object.Store, at time.Time, ring *crypt.Keyring) error {
+func shipVerify(ctx context.Context, env Environment, bucket object.Store, at time.Time, ring *crypt.Keyring) error {
 	records := recordChecks{ring: ring}
-	r, err := ship.Verify(ctx, records.options(place, at))
+	r, err := ship.Verify(ctx, records.options(bucket, at))
 	if err == nil {
 		err = records.keysOpen()
 	}

@@ -328,7 +328,7 @@ func (r *record) put(tx store.Tx, peer string) error {
 func (p *Puller) step(ctx context.Context, s *state) error {
 	s.mu.Lock()
 	r, wait := s.record, pullWait
-	// Behind, an answer comes immediately. The first one has the peer's list of data centres.
+	// Do not wait while this data centre lags, nor for the first answer: it has the peer's list of data centres.
 	if s.err != "" || s.answered.IsZero() {
 		wait = 0
 	}
@@ -370,7 +370,7 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 		}
 	}
 	// A peer holds a call until it has something new. One that does not, because it stops or is out of order, is asked less and
-	// less. Behind, pages of outcomes that have expired are empty, too.
+	// less. While this data centre lags, pages of outcomes that have expired are empty, too.
 	readOn := f.Copying && f.Cursor != r.Cursor || r.Sequence < r.Head && f.Sequence > r.Sequence
 	if len(f.Changes) == 0 && wait > 0 && time.Since(began) < minBackoff && !readOn {
 		s.hasty = min(max(2*s.hasty, minBackoff), maxBackoff)

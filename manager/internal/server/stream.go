@@ -252,7 +252,7 @@ func (cs *callStream) claim(g *callGroup) {
 	g.cut(kept)
 }
 
-// run makes the calls of a group, and those that were waiting for their turn behind them.
+// run makes the calls of a group, and those that were waiting for their turn after them.
 func (cs *callStream) run(g *callGroup) {
 	for g != nil {
 		cs.make(g)

@@ -48,18 +48,18 @@ func (s *Settings) checkShip(getenv func(string) (string, bool)) error {
 		return Usagef("--ship-to %q: only the engine wal has a log to ship, not %s", s.Ship.url, s.Store)
 	}
 	var err error
-	s.Ship.To, err = Place("ship-to", s.Ship.url, getenv)
+	s.Ship.To, err = Bucket("ship-to", s.Ship.url, getenv)
 	return err
 }
 
-// Place opens the object storage that a flag names.
-func Place(flag, url string, getenv func(string) (string, bool)) (object.Store, error) {
-	place, err := object.Open(url, func(name string) string {
+// Bucket opens the object storage that a flag names.
+func Bucket(flag, url string, getenv func(string) (string, bool)) (object.Store, error) {
+	bucket, err := object.Open(url, func(name string) string {
 		v, _ := getenv(name)
 		return v
 	})
 	if err != nil {
 		return nil, Usagef("--%s %v", flag, err)
 	}
-	return place, nil
+	return bucket, nil
 }

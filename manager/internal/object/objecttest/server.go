@@ -89,8 +89,8 @@ func NewServer(t testing.TB) *Server {
 // NewAzure starts the server for Azure in the process, whatever the environment says.
 func NewAzure(t testing.TB) *Server { return serve(t, azureKind, newFakeAzure(t), accessKey) }
 
-// Place returns the URL of a prefix in the Bucket of the servers of this process.
-func Place(prefix string) string {
+// BucketURL returns the URL of a prefix in the Bucket of the servers of this process.
+func BucketURL(prefix string) string {
 	k, _ := chosen()
 	return k.scheme + "://" + Bucket + "/" + prefix
 }
