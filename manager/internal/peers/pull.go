@@ -328,7 +328,7 @@ func (r *record) put(tx store.Tx, peer string) error {
 func (p *Puller) step(ctx context.Context, s *state) error {
 	s.mu.Lock()
 	r, wait := s.record, pullWait
-	// Do not wait while this data centre lags, nor for the first answer: it has the peer's list of data centres.
+	// A peer holds the call only while it has nothing new. The first call does not wait: its answer has the list of data centres.
 	if s.err != "" || s.answered.IsZero() {
 		wait = 0
 	}
