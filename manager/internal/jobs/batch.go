@@ -185,8 +185,8 @@ func (b *claimBatcher) putBack(orphans []Job) error {
 			}
 			r.State, r.Lease, r.FreedAt = Queued, nil, now(tx)
 			r.Attempt--
-			if err := r.save(tx); b.q.opt.Unreadable.Met(err) {
-				continue // its concurrency key cannot be read, and it has written nothing
+			if err := r.save(tx); b.q.cannotWait(err) {
+				continue
 			} else if err != nil {
 				return err
 			}

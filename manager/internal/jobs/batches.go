@@ -193,8 +193,8 @@ func finishBatch(tx store.Tx, b *Batch) error {
 	if err != nil || r == nil || r.After != b.ID || !r.WaitsForBatch() {
 		return err // an operator has run, cancelled or deleted it
 	}
-	// If its concurrency key cannot be read, it stays scheduled, and nothing was written. An operator can run it.
-	if err := r.requeue(tx, 0); !errors.Is(err, store.ErrUnreadable) {
+	// If it cannot wait with its concurrency key, it stays scheduled, and nothing was written. An operator can run it.
+	if err := r.requeue(tx, 0); !errors.Is(err, store.ErrUnreadable) && !errors.Is(err, ErrInvalid) {
 		return err
 	}
 	return nil

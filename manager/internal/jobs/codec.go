@@ -35,6 +35,8 @@ type record struct {
 	held     held
 	keyLimit int
 	turn     int64
+	// marked says that the transaction has called markKeyed for the job.
+	marked bool
 	// was is the state in which the job was read or last written, 0 for a new one.
 	was State
 

@@ -92,6 +92,8 @@
 // Queued jobs with a concurrency key are in an index of their own, by key. A claim takes keys from an index of those that
 // have work and a free place, the one that was served longest ago first, and then jobs of these keys. So it never reads
 // the backlog of a key that it does not serve.
+// Only functions whose setting says so are searched for such jobs. The transaction in which a job begins to wait makes the
+// setting, and retireKeyed removes it when there are no such jobs any more.
 //
 // # Time
 //

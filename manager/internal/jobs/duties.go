@@ -116,6 +116,9 @@ func (q *Queue) RunDuties(ctx context.Context) (DutyReport, error) {
 	if err != nil {
 		return total, err
 	}
+	if err := q.retireKeyed(ctx); err != nil {
+		return total, err
+	}
 	n, err = q.retainDead(ctx)
 	total.Purged += n
 	if err != nil || q.shared {
@@ -226,7 +229,7 @@ func (q *Queue) overdue(tx store.Tx, index string, at time.Time, f func(*record)
 		if err == nil && r != nil {
 			moved, err = f(r)
 		}
-		if err != nil && !q.opt.Unreadable.Met(err) {
+		if err != nil && !q.cannotWait(err) {
 			return false, next, err
 		}
 		if lead.See(h, r != nil && err == nil); !moved {
@@ -353,7 +356,10 @@ func (r *record) fetchToFollow(tx store.Tx, s State) error {
 			return err
 		}
 	}
-	return r.fetch(tx)
+	if err := r.fetch(tx); err != nil || r.ConcurrencyKey == "" {
+		return err
+	}
+	return markKeyed(tx, r.Function)
 }
 
 // terminate ends the job. It releases its key and its lock. If its deduplication asks for that, another run follows.

@@ -401,7 +401,7 @@ func FuzzReadRecord(f *testing.F) {
 	f.Add(uint8(1), []byte("{}"))
 	f.Add(uint8(2), []byte("id"))
 	f.Add(uint8(3), codec.AppendString(appendStamp([]byte{lockVersion}, time.UnixMicro(1)), "id"))
-	f.Add(uint8(4), settings{{name: "f", paused: time.UnixMicro(1).UTC()}, {name: "g", keyed: true, limits: Limits{MaxRunning: 1, Rate: Rate{1, time.Second}}}}.encode())
+	f.Add(uint8(4), settings{{name: "f", paused: time.UnixMicro(1).UTC()}, {name: "g", keyed: keyedUsed, limits: Limits{MaxRunning: 1, Rate: Rate{1, time.Second}}}}.encode())
 	f.Add(uint8(7), (&Batch{Total: 3, Pending: 1, Failed: 2, CreatedAt: time.UnixMicro(1)}).encode())
 	f.Add(uint8(5), encodeSubscriptions([]Subscription{{"f", time.UnixMicro(1)}, {"g", time.UnixMicro(2)}}))
 	f.Fuzz(func(t *testing.T, which uint8, b []byte) {

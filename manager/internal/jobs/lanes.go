@@ -72,7 +72,7 @@ func (c *claimRun) claimLanes(functions []string) ([]*lane, error) {
 		}
 		l := functionLane(f)
 		l.quota = quota
-		if lanes = append(lanes, l); s.keyed {
+		if lanes = append(lanes, l); s.keyed != 0 {
 			lanes = append(lanes, c.keyedLane(s, quota))
 		}
 	}

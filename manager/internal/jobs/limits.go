@@ -38,7 +38,8 @@ const (
 	MaxFunctions = 100
 	// MaxSubscriptions bounds the functions that subscribe to one event, and MaxEvents the events with subscriptions.
 	MaxSubscriptions, MaxEvents = 100, 10_000
-	// MaxSettings bounds how many functions may be paused, have limits, or have had jobs with concurrency keys.
+	// MaxSettings bounds how many functions may be paused, have limits, or have jobs with concurrency keys that have not
+	// ended.
 	MaxSettings = 5000
 	// MaxLimitCount bounds the numbers of Limits, and MaxRatePer the time of a Rate.
 	MaxLimitCount, MaxRatePer = 1_000_000, 24 * time.Hour

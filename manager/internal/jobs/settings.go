@@ -20,11 +20,22 @@ import (
 type setting struct {
 	name   string
 	paused time.Time // since when; zero while it is not paused
-	keyed  bool      // jobs with concurrency keys were submitted, so claims look for such jobs
+	keyed  keyed
 	limits Limits
 }
 
+// keyed says whether claims look for jobs of a function with concurrency keys.
+type keyed byte
+
+const (
+	keyedUsed   keyed = iota + 1 // such jobs wait, or did
+	keyedUnused                  // none waited when retireKeyed looked
+)
+
 func (s setting) compare(o setting) int { return cmp.Compare(s.name, o.name) }
+
+// empty reports whether nothing is set.
+func (s setting) empty() bool { return s == setting{name: s.name} }
 
 // settings are those of all functions for which something is set, by their names.
 type settings []setting
@@ -43,11 +54,7 @@ func (all settings) encode() []byte {
 	b := []byte{settingsVersion}
 	for _, s := range all {
 		b = appendStamp(codec.AppendString(b, s.name), s.paused)
-		keyed := byte(0)
-		if s.keyed {
-			keyed = 1
-		}
-		b = append(b, keyed)
+		b = append(b, byte(s.keyed))
 		for _, n := range []int{s.limits.MaxRunning, s.limits.MaxRunningPerKey, s.limits.Rate.Count, int(s.limits.Rate.Per / time.Microsecond)} {
 			b = binary.AppendUvarint(b, uint64(n))
 		}
@@ -61,10 +68,10 @@ func decodeSettings(key string, b []byte) (settings, error) {
 	d.version(settingsVersion)
 	var all settings
 	for len(d.Rest()) > 0 && d.Err() == nil {
-		s := setting{name: d.String(), paused: d.stamp(), keyed: d.Byte() == 1}
+		s := setting{name: d.String(), paused: d.stamp(), keyed: keyed(d.Byte())}
 		s.limits = Limits{MaxRunning: d.Count(MaxLimitCount), MaxRunningPerKey: d.Count(MaxLimitCount), Rate: Rate{Count: d.Count(MaxLimitCount), Per: d.duration()}}
 		n := len(all)
-		if d.Err() == nil && (CheckName("", s.name) != nil || n == MaxSettings || n > 0 && all[n-1].name >= s.name || s.limits.check() != nil) {
+		if d.Err() == nil && (CheckName("", s.name) != nil || n == MaxSettings || n > 0 && all[n-1].name >= s.name || s.keyed > keyedUnused || s.limits.check() != nil) {
 			d.fail()
 		}
 		if d.Err() == nil {
@@ -116,12 +123,12 @@ func changeSetting(tx store.Tx, function string, change func(*setting)) error {
 	if found {
 		s = all[i]
 	}
-	before, none := s, setting{name: function}
+	before := s
 	change(&s)
 	switch {
 	case s == before:
 		return nil
-	case s == none:
+	case s.empty():
 		all = slices.Delete(all, i, i+1)
 	case found:
 		all[i] = s
@@ -133,13 +140,17 @@ func changeSetting(tx store.Tx, function string, change func(*setting)) error {
 	return all.save(tx)
 }
 
-// restoreSettings writes the settings that follow from the jobs: claims look for concurrency keys of each function with
-// such jobs, and of each whose jobs may begin to wait with one.
+// restoreSettings writes what is left of settings that cannot be read: of which functions claims look for concurrency keys.
+// Those are all with such jobs, and those in the part that can be read, whose jobs may begin to wait meanwhile.
 func restoreSettings(tx store.Tx) error {
-	keyed := make(map[string]bool)
-	mark := func(function string) {
-		if function != "" && len(keyed) < MaxSettings {
-			keyed[function] = true
+	readable, err := loadSettings(tx)
+	if err != nil && !errors.Is(err, store.ErrUnreadable) {
+		return err
+	}
+	marks := make(map[string]bool)
+	for _, s := range readable {
+		if s.keyed != 0 {
+			marks[s.name] = true
 		}
 	}
 	for from := ""; ; {
@@ -151,39 +162,14 @@ func restoreSettings(tx store.Tx) error {
 			break
 		}
 		function := functionOf(hits[0].SortKey)
-		mark(function)
+		if function != "" && len(marks) < MaxSettings {
+			marks[function] = true
+		}
 		from = afterFunction(function)
 	}
-	functions, err := functionsWithJobs(tx, "", 0)
-	if err != nil {
-		return err
-	}
-	for _, function := range functions {
-		from, to := functionRange(function, classScheduled)
-		hits, err := tx.Scan(colJobs, idxFunction, store.Range{From: from, To: to, Limit: 1})
-		if err != nil {
-			return err
-		}
-		if len(hits) > 0 {
-			mark(function)
-		}
-	}
-	for r := (store.Range{Limit: store.MaxScan}); ; {
-		hits, err := tx.Scan(colJobs, idxActive, r)
-		if err != nil {
-			return err
-		}
-		for _, h := range hits {
-			mark(activeFunction(h.SortKey))
-		}
-		if len(hits) < r.Limit {
-			break
-		}
-		r.After = &hits[len(hits)-1]
-	}
 	var all settings
-	for _, function := range slices.Sorted(maps.Keys(keyed)) {
-		all = append(all, setting{name: function, keyed: true})
+	for _, function := range slices.Sorted(maps.Keys(marks)) {
+		all = append(all, setting{name: function, keyed: keyedUsed})
 	}
 	return all.save(tx)
 }
@@ -226,6 +212,9 @@ type settingsCache struct {
 	many    bool     // there are enough settings to be cached
 	last    settings // those that a transaction read last, for guess
 	read    bool     // a transaction has read them
+	// retired is when retireKeyed looked at functions last, and retiredTo the last of them; empty: it begins again.
+	retired   time.Time
+	retiredTo string
 }
 
 // manySettings is the number of functions from which settings are cached.

@@ -238,8 +238,8 @@ func (r *record) holds() held {
 }
 
 // hold changes what the job counts for in colSlots from what it was when the job was read to what it is now. A record
-// that cannot be read does not keep a job from ending, but it keeps jobs from waiting or running by it. Then hold has
-// written nothing.
+// that cannot be read does not keep a job from ending, but it keeps jobs from waiting or running by it, and so do settings
+// without room for the job's function. Then hold has written nothing.
 func (r *record) hold(tx store.Tx) error {
 	before, after := r.held, r.holds()
 	if before == after {
@@ -257,6 +257,11 @@ func (r *record) hold(tx store.Tx) error {
 		case errors.Is(err, store.ErrUnreadable) && !after.waits && n <= 0:
 			keyed = false
 		case err != nil:
+			return err
+		}
+	}
+	if after.waits && !r.marked {
+		if err := markKeyed(tx, r.Function); err != nil {
 			return err
 		}
 	}

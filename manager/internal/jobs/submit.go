@@ -353,14 +353,15 @@ func (q *Queue) keyed(tx store.Tx, r *record) error {
 	if _, err := loadKeySlots(tx, slotsKey(r.Function, r.ConcurrencyKey)); err != nil {
 		return err
 	}
+	r.marked = true
 	all, err := q.functionSettings(tx)
 	if err != nil {
 		return err
 	}
-	if s := all.find(r.Function); s != nil && s.keyed {
+	if s := all.find(r.Function); s != nil && s.keyed == keyedUsed {
 		return nil
 	}
-	return changeSetting(tx, r.Function, func(s *setting) { s.keyed = true })
+	return markKeyed(tx, r.Function)
 }
 
 // Committed reports to the queue that the transaction of an EnqueueTx succeeded, so that the queue knows exactly when the

@@ -83,13 +83,7 @@ var boundTests = map[string]func(*env){
 		e.claimNone("f", "g", "h")
 	},
 	"the number of functions with settings is bounded": func(e *env) {
-		list := []byte{1} // what so many calls of Pause leave
-		for i := range jobs.MaxSettings {
-			list = append(append(append(list, 5), fmt.Sprintf("f%04d", i)...), 2, 0, 0, 0, 0, 0)
-		}
-		if err := e.in.Store.Update(e.ctx, func(tx store.Tx) error { return tx.Put("job_control", "functions", list) }); err != nil {
-			e.Fatal(err)
-		}
+		e.fillSettings(2, 0) // what so many calls of Pause leave
 		err := e.q.Pause(e.ctx, "one-more")
 		var fe *jobs.FieldError
 		if !errors.As(err, &fe) || fe.Field != "function" {
@@ -99,4 +93,30 @@ var boundTests = map[string]func(*env){
 		e.resume("f0500")
 		e.pause("one-more")
 	},
+	"functions that had jobs with keys make room for others": func(e *env) {
+		e.fillSettings(0, 1)
+		e.job(jobs.Submission{ID: "waits", Function: "f0007", ConcurrencyKey: "k"})
+		_, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "one-more", ConcurrencyKey: "k"})
+		var fe *jobs.FieldError
+		if !errors.As(err, &fe) || fe.Field != "function" {
+			e.Fatalf("got %v, want a FieldError", err)
+		}
+		e.duties(e.q)
+		e.duties(e.q)
+		for i := range 100 {
+			e.job(jobs.Submission{Function: fmt.Sprint("one-more-", i), ConcurrencyKey: "k"})
+		}
+		e.wantIDs("a claim", e.claim(jobs.ClaimRequest{Functions: []string{"f0007"}}), "waits")
+	},
+}
+
+// fillSettings stores settings of so many functions as there may be: all paused, or with jobs with concurrency keys.
+func (e *env) fillSettings(paused, keyed byte) {
+	list := []byte{1}
+	for i := range jobs.MaxSettings {
+		list = append(append(append(list, 5), fmt.Sprintf("f%04d", i)...), paused, keyed, 0, 0, 0, 0)
+	}
+	if err := e.in.Store.Update(e.ctx, func(tx store.Tx) error { return tx.Put("job_control", "functions", list) }); err != nil {
+		e.Fatal(err)
+	}
 }

@@ -76,6 +76,7 @@ func Run(t *testing.T, e Engine) {
 		{"deadlines", true, deadlineTests},
 		{"batches", true, batchTests},
 		{"limits", true, limitTests},
+		{"keyed", true, keyedTests},
 		{"unreadable limits", true, unreadableLimitTests},
 		{"events", true, eventTests},
 		{"wait", true, waitTests},
