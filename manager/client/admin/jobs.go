@@ -14,7 +14,9 @@ import (
 // List returns one page of jobs, without payloads and results.
 func (c *Client) List(ctx context.Context, q ListQuery) (*JobPage, error) {
 	v := url.Values{}
-	for name, value := range map[string]string{"function": q.Function, "state": string(q.State), "submitter": q.Submitter, "error": q.Error} {
+	for name, value := range map[string]string{
+		"function": q.Function, "state": string(q.State), "submitter": q.Submitter, "key": q.Key, "concurrency_key": q.ConcurrencyKey, "error": q.Error, "error_text": q.ErrorText,
+	} {
 		if value != "" {
 			v.Set(name, value)
 		}

@@ -302,13 +302,16 @@ func pageOf(r *httpd.Request) (cursor string, limit int, err error) {
 }
 
 func (h *jobHandlers) list(r *httpd.Request, w *httpd.Response) {
-	q, err := r.QueryValues("function", "state", "submitter", "older_than_ms", "error", "limit", "cursor", "payloads")
+	q, err := r.QueryValues("function", "state", "submitter", "key", "concurrency_key", "older_than_ms", "error", "error_text", "limit", "cursor", "payloads")
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	l := jobs.ListQuery{Function: q["function"], Owner: q["submitter"], Error: q["error"], Cursor: q["cursor"]}
-	if l.Limit, err = limitOf(q, jobs.MaxLimit, 0); err != nil {
+	in := schema.ListQuery{
+		Function: q["function"], State: schema.State(q["state"]), Submitter: q["submitter"], Key: q["key"], ConcurrencyKey: q["concurrency_key"],
+		Error: q["error"], ErrorText: q["error_text"], Cursor: q["cursor"],
+	}
+	if in.Limit, err = limitOf(q, jobs.MaxLimit, 0); err != nil {
 		r.Error(w, err)
 		return
 	}
@@ -317,12 +320,11 @@ func (h *jobHandlers) list(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	l.OlderThan = schema.Duration(age)
-	if s := q["state"]; s != "" {
-		if l.State, err = jobs.ParseState("state", s); err != nil {
-			r.Error(w, err)
-			return
-		}
+	in.OlderThan = schema.Duration(age)
+	l, err := listQuery(&in)
+	if err != nil {
+		r.Error(w, err)
+		return
 	}
 	switch q["payloads"] {
 	case "", "false":
@@ -342,6 +344,18 @@ func (h *jobHandlers) list(r *httpd.Request, w *httpd.Response) {
 		form = formWhole
 	}
 	answer(w, &schema.JobPage{Jobs: jobsOf(page.Jobs, form), Cursor: page.Cursor})
+}
+
+// listQuery is what a list or a bulk action selects, as the queue takes it.
+func listQuery(in *schema.ListQuery) (q jobs.ListQuery, err error) {
+	q = jobs.ListQuery{
+		Function: in.Function, Owner: in.Submitter, Key: in.Key, ConcurrencyKey: in.ConcurrencyKey, OlderThan: in.OlderThan,
+		Error: in.Error, ErrorText: in.ErrorText, Limit: in.Limit, Cursor: in.Cursor,
+	}
+	if in.State != "" {
+		q.State, err = jobs.ParseState("state", string(in.State))
+	}
+	return q, err
 }
 
 func (h *jobHandlers) functions(r *httpd.Request, w *httpd.Response) {
