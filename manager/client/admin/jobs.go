@@ -21,8 +21,10 @@ func (c *Client) List(ctx context.Context, q ListQuery) (*JobPage, error) {
 			v.Set(name, value)
 		}
 	}
-	if q.OlderThan != 0 {
-		v.Set("older_than_ms", strconv.FormatInt(schema.Millis(q.OlderThan), 10))
+	for name, d := range map[string]time.Duration{"older_than_ms": q.OlderThan, "newer_than_ms": q.NewerThan} {
+		if d != 0 {
+			v.Set(name, strconv.FormatInt(schema.Millis(d), 10))
+		}
 	}
 	var page JobPage
 	_, err := c.do(ctx, wire.Call{Method: "GET", Path: "/v1/jobs" + wire.PageQuery(v, q.Limit, q.Cursor)}, &page)

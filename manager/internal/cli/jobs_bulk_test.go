@@ -86,6 +86,7 @@ func TestManyJobsAreChangedFromTheCommandLine(t *testing.T) {
 	}{
 		{"cancel --function f --state queued --dry-run", "would cancel: 3\n"},
 		{"cancel --function f --state queued --older-than-seconds 3600", "cancelled: 0\n"},
+		{"cancel --function f --state queued --newer-than-seconds 3600 --dry-run", "would cancel: 3\n"},
 		{"cancel --function f --state queued --concurrency-key acme --dry-run", "would cancel: 0\n"},
 		{"cancel --state queued --key k1 --dry-run", "would cancel: 1\n"},
 		{"cancel --state queued --error-text paper --dry-run", "would cancel: 0\n"},

@@ -53,7 +53,7 @@ func (h *jobHandlers) bulk(r *httpd.Request, w *httpd.Response) {
 	}
 	if !q.DryRun && res.Matched > 0 {
 		r.Audit("many jobs changed by an operator", "action", q.Action.String(), "state", q.State.String(), "function", q.Function, "submitter", q.Owner,
-			"key", q.Key, "concurrency_key", q.ConcurrencyKey, "error", httpd.Clip(q.Error), "error_text", q.ErrorText, "older_than_seconds", q.OlderThan.Seconds(), "done", res.Done, "refused", len(res.Refused))
+			"key", q.Key, "concurrency_key", q.ConcurrencyKey, "error", httpd.Clip(q.Error), "error_text", q.ErrorText, "older_than_seconds", q.OlderThan.Seconds(), "newer_than_seconds", q.NewerThan.Seconds(), "done", res.Done, "refused", len(res.Refused))
 	}
 	refused := make([]schema.Refusal, len(res.Refused))
 	for i, job := range res.Refused {

@@ -116,6 +116,7 @@ func TestBulkRequestsAreReadStrictly(t *testing.T) {
 		"state: is missing; allowed: scheduled, queued, active for cancel": `{"action":"cancel"}`, "state: \\\"failed\\\"": `{"action":"cancel","state":"failed"}`,
 		"state: \\\"dead\\\"": `{"action":"replay","state":"dead"}`, "function": `{"action":"cancel","state":"queued","function":""}`, "submitter": `{"action":"cancel","state":"queued","submitter":""}`,
 		"error": `{"action":"cancel","state":"queued","error":""}`, "limit": `{"action":"cancel","state":"queued","limit":0}`, "older_than_ms": `{"action":"cancel","state":"queued","older_than_ms":-1}`,
+		"newer_than_ms: 60000 is not allowed; allowed: more than older_than_ms, which is 60000": `{"action":"cancel","state":"queued","older_than_ms":60000,"newer_than_ms":60000}`,
 		"dry_run": `{"action":"cancel","state":"queued","dry_run":1}`, "cursor": `{"action":"cancel","state":"queued","cursor":"!"}`, "ids": `{"action":"cancel","state":"queued","ids":[]}`,
 	} {
 		a := j.Do("POST", "/v1/jobs/bulk", "application/json", body)
@@ -123,7 +124,7 @@ func TestBulkRequestsAreReadStrictly(t *testing.T) {
 			t.Errorf("%s: %d %s", body, a.Status, a.Body)
 		}
 	}
-	for _, query := range []string{"older_than_ms=x", "older_than_ms=-1", "submitter=" + strings.Repeat("x", 129)} {
+	for _, query := range []string{"older_than_ms=x", "older_than_ms=-1", "newer_than_ms=1.5", "newer_than_ms=10&older_than_ms=10", "submitter=" + strings.Repeat("x", 129)} {
 		j.wantCode(400, api.CodeInvalidRequest, "GET", "/v1/jobs?"+query, "")
 	}
 }
@@ -139,6 +140,8 @@ func TestFiltersSelectJobs(t *testing.T) {
 		{"concurrency_key=acme", `"concurrency_key":"acme"`, "[a]"},
 		{"error_text=PAPER", `"error_text":"PAPER"`, "[b]"},
 		{"error_text=http+503&concurrency_key=umbrella", `"error_text":"http 503","concurrency_key":"umbrella"`, "[]"},
+		{"newer_than_ms=3600000", `"newer_than_ms":3600000`, "[a b]"},
+		{"newer_than_ms=7200000&older_than_ms=3600000", `"newer_than_ms":7200000,"older_than_ms":3600000`, "[]"},
 		{"key=&concurrency_key=&error_text=", `"key":null,"concurrency_key":null,"error_text":null`, "[a b]"},
 	} {
 		ids := []string{}

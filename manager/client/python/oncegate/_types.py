@@ -289,6 +289,7 @@ class ListQuery:
     key: str = ""
     concurrency_key: str = ""
     older_than: Optional[float] = None  # seconds since the end, or since the submission of a job that has not ended
+    newer_than: Optional[float] = None  # for which that is fewer seconds ago: more than older_than
     error: str = ""  # the last error is of the same kind
     error_text: str = ""  # the last error contains this text, in upper or lower case
     limit: Optional[int] = None  # 1 to 1000; 100 if None
@@ -299,8 +300,9 @@ class ListQuery:
         """The parameters of the API."""
         out = {name: value for name, value in vars(self).items() if value not in (None, "")}
         out["payloads"] = "true" if self.payloads else "false"
-        if self.older_than is not None:
-            out["older_than_ms"] = millis(out.pop("older_than"))
+        for name in ("older_than", "newer_than"):
+            if name in out:
+                out[name + "_ms"] = millis(out.pop(name))
         return out
 
 

@@ -121,7 +121,7 @@ def call(c, op, a, within):
     if op in ("wait", "get", "cancel"):
         return getattr(c, op)(a["id"], **of), job
     if op == "list":
-        query = ListQuery(older_than=seconds(a, "older_than_ms"), **{n: v for n, v in a.items() if v and n in LIST})
+        query = ListQuery(older_than=seconds(a, "older_than_ms"), newer_than=seconds(a, "newer_than_ms"), **{n: v for n, v in a.items() if v and n in LIST})
         return c.list_jobs(query, **of), lambda p: {"jobs": [job(j) for j in p.jobs], "cursor": p.cursor}
     if op == "claim":
         jobs = c.claim(

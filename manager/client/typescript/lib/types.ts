@@ -191,6 +191,8 @@ export interface ListQuery {
 	concurrency_key?: string;
 	/** Jobs that ended, or that have not ended and were submitted, at least this long ago. */
 	older_than_ms?: number;
+	/** Jobs for which that is less long ago: more than `older_than_ms`. */
+	newer_than_ms?: number;
 	/** Jobs whose last error is of the same kind. */
 	error?: string;
 	/** Jobs whose last error contains this text, in upper or lower case. */

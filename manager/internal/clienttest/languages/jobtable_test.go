@@ -63,6 +63,7 @@ var jobCalls = []call{
 			{op: "list", args: `{"concurrency_key":"umbrella"}`, want: `{"ok":{"jobs":[{"id":"b"}]}}`},
 			{op: "list", args: `{"error_text":"PAPER","limit":10}`, want: `{"ok":{"jobs":[{"id":"${id}"}]}}`},
 			{op: "list", args: `{"error":"no paper","older_than_ms":3600000}`, want: `{"ok":{"jobs":[]}}`},
+			{op: "list", args: `{"error":"no paper","newer_than_ms":3600000}`, want: `{"ok":{"jobs":[{"id":"${id}"}]}}`},
 			{op: "list", args: `{"submitter":"nobody"}`, want: `{"ok":{"jobs":[]}}`},
 			{op: "list", args: `{"key":" k"}`, want: `{"error":{"status":400,"code":"invalid-request","detail":"~key"}}`},
 		},
