@@ -133,12 +133,12 @@ var boards = map[string]board{
 		{"Functions", []panel{
 			one("Queued jobs by function", "short", `topk(10, max by (function) (oncegate_jobs_by_function{$S state="queued"}))`, "{{function}}"),
 			one("Age of the oldest queued job by function", "s", `topk(10, max by (function) (oncegate_jobs_by_function_oldest_queued_age_seconds{$S}))`, "{{function}}"),
-			one("Completed jobs by function", "eps", `topk(10, sum by (function) (rate(oncegate_jobs_by_function_events_total{$S event="completed"}[$__rate_interval])))`, "{{function}}"),
-			one("Failures by function", "eps", `topk(10, sum by (function, event) (rate(oncegate_jobs_by_function_events_total{$S event=~"failed|retried"}[$__rate_interval])))`, "{{function}} {{event}}"),
+			one("Completed jobs by function", "eps", `topk(10, sum by (function) (rate(oncegate_jobs_by_function_operations_total{$S outcome="completed"}[$__rate_interval])))`, "{{function}}"),
+			one("Failures by function", "eps", `topk(10, sum by (function, outcome) (rate(oncegate_jobs_by_function_operations_total{$S outcome=~"failed|retried"}[$__rate_interval])))`, "{{function}} {{outcome}}"),
 		}},
 		{"Work", []panel{
-			one("Events", "eps", `sum by (event) (rate(oncegate_jobs_events_total{$S}[$__rate_interval]))`, "{{event}}"),
-			one("Failures", "eps", `sum by (event) (rate(oncegate_jobs_events_total{$S event=~"failed|retried|reclaimed|dead_by_lease|fenced"}[$__rate_interval]))`, "{{event}}"),
+			one("Operations", "eps", `sum by (outcome) (rate(oncegate_jobs_operations_total{$S}[$__rate_interval]))`, "{{outcome}}"),
+			one("Failures", "eps", `sum by (outcome) (rate(oncegate_jobs_operations_total{$S outcome=~"failed|retried|reclaimed|dead_by_lease|fenced"}[$__rate_interval]))`, "{{outcome}}"),
 			one("Instants of schedules", "short", `sum by (outcome) (increase(oncegate_jobs_schedule_instants_total{$S}[$__rate_interval]))`, "{{outcome}}"),
 			one("Claims and waits that are held", "short", `sum by (instance) (oncegate_jobs_waiting{$S})`, "{{instance}}"),
 		}},

@@ -239,7 +239,7 @@ var troubles = map[string]map[string]string{
 	"OncegateDeadLetters":          {`oncegate_jobs{job="oncegate",instance="a",state="dead"}`: "3x40"},
 	"OncegateJobsWait":             {`oncegate_jobs_by_function_oldest_queued_age_seconds{job="oncegate",instance="a",function="f"}`: "0+60x40"},
 	"OncegateJobsNearlyFull":       {`oncegate_jobs_bytes{job="oncegate",instance="a"}`: "85x40"},
-	"OncegateJobsRefused":          {`oncegate_jobs_events_total{job="oncegate",instance="a",event="full"}`: "0+1x40"},
+	"OncegateJobsRefused":          {`oncegate_jobs_operations_total{job="oncegate",instance="a",outcome="full"}`: "0+1x40"},
 	"OncegateScheduleMissed":       {`oncegate_jobs_schedule_late_seconds{job="oncegate",instance="a"}`: "90x40"},
 	"OncegateManagerStandsStill":   {`oncegate_downtimes_total{job="oncegate",instance="a"}`: "0+1x40"},
 }

@@ -289,11 +289,18 @@ type ListQuery struct {
 	State    State  `json:"state,omitempty" zero:"a value, or no such field"`
 	// Submitter as in Job.
 	Submitter string `json:"submitter,omitempty" zero:"a value, or no such field"`
+	// Key and ConcurrencyKey as in Submission.
+	Key            string `json:"key,omitempty" zero:"a value, or no such field"`
+	ConcurrencyKey string `json:"concurrency_key,omitempty" zero:"a value, or no such field"`
 	// OlderThan selects jobs that ended at least this long ago, and, of those that have not ended, jobs that were
 	// submitted at least this long ago.
 	OlderThan time.Duration `json:"older_than_ms,omitempty"`
+	// NewerThan selects jobs for which that is less long ago. It must be more than OlderThan.
+	NewerThan time.Duration `json:"newer_than_ms,omitempty"`
 	// Error selects jobs whose last error is of the same kind: the first line is equal except for ids and long numbers.
 	Error string `json:"error,omitempty" zero:"a value, or no such field"`
+	// ErrorText selects jobs whose last error contains it, in upper or lower case: at most 200 bytes.
+	ErrorText string `json:"error_text,omitempty" zero:"a value, or no such field"`
 	// Limit bounds the jobs of one call: 1 to 1000. When 0, List returns 100, and Bulk takes 1000.
 	Limit  int    `json:"limit,omitempty" zero:"must be at least 1"`
 	Cursor string `json:"cursor,omitempty"`

@@ -83,7 +83,8 @@ func TestDurationsHaveTheFormOfTheAPI(t *testing.T) {
 		`{"lease_token":"t","delay_ms":0}`:                              client.RetryRequest{LeaseToken: "t", Delay: new(time.Duration)},
 		`{"window_ms":1000}`:                                            client.LogConfig{Window: second},
 		`{"cron":"@daily","function":"f","payload":[1],"missed":"all"}`: admin.ScheduleSpec{Cron: "@daily", Function: "f", Payload: []int{1}, Missed: "all"},
-		`{"action":"delete","state":"queued","older_than_ms":1000}`:     admin.BulkRequest{Action: admin.Delete, ListQuery: admin.ListQuery{State: client.StateQueued, OlderThan: second}},
+		`{"action":"delete","state":"queued","older_than_ms":1000,"newer_than_ms":2000}`: admin.BulkRequest{
+			Action: admin.Delete, ListQuery: admin.ListQuery{State: client.StateQueued, OlderThan: second, NewerThan: 2 * second}},
 	} {
 		if b, err := json.Marshal(v); err != nil || string(b) != want {
 			t.Errorf("encoded as %s, %v; want %s", b, err, want)

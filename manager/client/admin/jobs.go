@@ -14,13 +14,17 @@ import (
 // List returns one page of jobs, without payloads and results.
 func (c *Client) List(ctx context.Context, q ListQuery) (*JobPage, error) {
 	v := url.Values{}
-	for name, value := range map[string]string{"function": q.Function, "state": string(q.State), "submitter": q.Submitter, "error": q.Error} {
+	for name, value := range map[string]string{
+		"function": q.Function, "state": string(q.State), "submitter": q.Submitter, "key": q.Key, "concurrency_key": q.ConcurrencyKey, "error": q.Error, "error_text": q.ErrorText,
+	} {
 		if value != "" {
 			v.Set(name, value)
 		}
 	}
-	if q.OlderThan != 0 {
-		v.Set("older_than_ms", strconv.FormatInt(schema.Millis(q.OlderThan), 10))
+	for name, d := range map[string]time.Duration{"older_than_ms": q.OlderThan, "newer_than_ms": q.NewerThan} {
+		if d != 0 {
+			v.Set(name, strconv.FormatInt(schema.Millis(d), 10))
+		}
 	}
 	var page JobPage
 	_, err := c.do(ctx, wire.Call{Method: "GET", Path: "/v1/jobs" + wire.PageQuery(v, q.Limit, q.Cursor)}, &page)

@@ -49,10 +49,9 @@ func (c *operatorCall) listFlags(fs *flag.FlagSet) {
 
 // query is what the flags select.
 func (c *operatorCall) query() admin.ListQuery {
-	return admin.ListQuery{
-		Function: c.function, State: client.State(c.state), Submitter: c.submitter, OlderThan: c.olderThan, Error: c.jobError,
-		Limit: c.limit, Cursor: c.cursor,
-	}
+	q := c.filter
+	q.Function, q.State, q.Limit, q.Cursor = c.function, client.State(c.state), c.limit, c.cursor
+	return q
 }
 
 func (c *operatorCall) waitFlag(fs *flag.FlagSet) {

@@ -37,9 +37,13 @@ func (c *operatorCall) filterFlags(fs *flag.FlagSet) {
 	states := []string{"scheduled", "queued", "active", "complete", "failed", "cancelled", "replayed", "expired"}
 	fs.Func("function", "only jobs of this `function`", text(&c.function))
 	fs.Func("state", "only jobs in this `state`: "+strings.Join(states, ", "), c.filtering(settings.Choice(states, &c.state)))
-	fs.Func("submitter", "only jobs of this `submitter`, as get shows it", text(&c.submitter))
-	fs.Func("older-than-seconds", "only jobs that ended, or have not ended and were submitted, this long ago, 0 to 31622400", c.filtering(settings.Seconds(0, settings.MaxSeconds, &c.olderThan)))
-	fs.Func("error", "only jobs whose last `error` is of this kind: equal except for ids and long numbers", text(&c.jobError))
+	fs.Func("submitter", "only jobs of this `submitter`, as get shows it", text(&c.filter.Submitter))
+	fs.Func("key", "only jobs with this `key`", text(&c.filter.Key))
+	fs.Func("concurrency-key", "only jobs with this concurrency `key`", text(&c.filter.ConcurrencyKey))
+	fs.Func("older-than-seconds", "only jobs that ended, or have not ended and were submitted, this long ago, 0 to 31622400", c.filtering(settings.Seconds(0, settings.MaxSeconds, &c.filter.OlderThan)))
+	fs.Func("newer-than-seconds", "only jobs for which that is less long ago, 0 to 31622400", c.filtering(settings.Seconds(0, settings.MaxSeconds, &c.filter.NewerThan)))
+	fs.Func("error", "only jobs whose last `error` is of this kind: equal except for ids and long numbers", text(&c.filter.Error))
+	fs.Func("error-text", "only jobs whose last error contains this `text`, in upper or lower case", text(&c.filter.ErrorText))
 }
 
 func (c *operatorCall) dryRunFlag(fs *flag.FlagSet) {
@@ -96,7 +100,11 @@ func (c *operatorCall) bulk(ctx context.Context, action admin.Action) error {
 		if b.Cursor = res.Cursor; b.Cursor == "" {
 			break
 		}
-		b.OlderThan = (c.olderThan + time.Since(began)).Truncate(time.Millisecond)
+		elapsed := time.Since(began)
+		b.OlderThan = (c.filter.OlderThan + elapsed).Truncate(time.Millisecond)
+		if c.filter.NewerThan != 0 {
+			b.NewerThan = (c.filter.NewerThan + elapsed).Truncate(time.Millisecond)
+		}
 	}
 	if c.json {
 		if err := c.printJSON(total); err != nil {

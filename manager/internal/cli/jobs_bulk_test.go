@@ -86,6 +86,10 @@ func TestManyJobsAreChangedFromTheCommandLine(t *testing.T) {
 	}{
 		{"cancel --function f --state queued --dry-run", "would cancel: 3\n"},
 		{"cancel --function f --state queued --older-than-seconds 3600", "cancelled: 0\n"},
+		{"cancel --function f --state queued --newer-than-seconds 3600 --dry-run", "would cancel: 3\n"},
+		{"cancel --function f --state queued --concurrency-key acme --dry-run", "would cancel: 0\n"},
+		{"cancel --state queued --key k1 --dry-run", "would cancel: 1\n"},
+		{"cancel --state queued --error-text paper --dry-run", "would cancel: 0\n"},
 		{"cancel --function f --state queued --json", `{"matched":3,"done":3,"refused":[],"cursor":""}` + "\n"},
 		{"retry --function f --state cancelled", "retried: 3\n"},
 		{"empty f --dry-run", "would delete: 3\n"},
@@ -116,6 +120,9 @@ func TestManyJobsAreChangedFromTheCommandLine(t *testing.T) {
 	// What only the manager can find wrong is wrong usage as well.
 	code, _, errs = jobsCLI(url, "cancel", "--state", "complete")
 	if code != 2 || !strings.Contains(errs, "state") || !strings.Contains(errs, "scheduled, queued, active for cancel") || strings.Count(errs, "\n") != 1 {
+		t.Errorf("exit code %d, %s", code, errs)
+	}
+	if code, _, errs = jobsCLI(url, "list", "--key", "k "); code != 2 || !strings.Contains(errs, "field key: ") {
 		t.Errorf("exit code %d, %s", code, errs)
 	}
 	if code, _, errs = jobsCLI(url, "cancel", "--function", "f"); code != 2 || !strings.Contains(errs, "field state: is missing") {

@@ -45,12 +45,11 @@ type operatorCall struct {
 	wait, delay             time.Duration
 	delayed                 bool
 
-	submitter, jobError string
-	olderThan           time.Duration
-	filtered, dryRun    bool
-	submission          submissionFlags
-	limits              admin.Limits
-	rate                admin.Rate
+	filter           admin.ListQuery // without what other commands have too: function, state, limit and cursor
+	filtered, dryRun bool
+	submission       submissionFlags
+	limits           admin.Limits
+	rate             admin.Rate
 
 	key, scope string
 	resolution admin.Resolution

@@ -167,8 +167,8 @@ const (
 
 // Bulk does an action with the jobs of a query. It ends after Limit jobs, or after about 5 seconds, and the caller
 // continues with the cursor. A job that changes meanwhile may be passed by. A job that was retried or replayed, and failed
-// again, is met again at the end of the list: a caller that does not want that names an OlderThan that grows with the
-// time since its first call.
+// again, is met again at the end of the list: a caller that does not want that names an OlderThan, and a NewerThan
+// if it has one, that grow with the time since its first call.
 //
 // The error is that of the query or of the store. A call that failed may have changed jobs, and can be repeated.
 func (q *Queue) Bulk(ctx context.Context, b Bulk) (BulkResult, error) {

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -61,7 +62,14 @@ func (l *ListQuery) check() error {
 	if len(l.ErrorText) > MaxErrorTextBytes {
 		return tooLarge("error_text", len(l.ErrorText), MaxErrorTextBytes)
 	}
-	return first(checkVisible("submitter", l.Owner, 0, MaxNameBytes), checkKey("key", l.Key, 0), checkKey("concurrency_key", l.ConcurrencyKey, 0), checkError(l.Error), checkDuration("older_than_ms", l.OlderThan, 0, MaxDelay))
+	err := first(
+		checkVisible("submitter", l.Owner, 0, MaxNameBytes), checkKey("key", l.Key, 0), checkKey("concurrency_key", l.ConcurrencyKey, 0), checkError(l.Error),
+		checkDuration("older_than_ms", l.OlderThan, 0, MaxDelay), checkDuration("newer_than_ms", l.NewerThan, 0, MaxDelay),
+	)
+	if err == nil && l.NewerThan != 0 && l.NewerThan <= l.OlderThan {
+		err = invalidInt("newer_than_ms", l.NewerThan.Milliseconds(), fmt.Sprintf("more than older_than_ms, which is %d", l.OlderThan.Milliseconds()))
+	}
+	return err
 }
 
 // has reports whether the query selects a job of its function and state.
@@ -72,6 +80,7 @@ func (l *ListQuery) has(r *record, at time.Time) bool {
 	}
 	return (l.Owner == "" || r.Owner == l.Owner) && (l.Key == "" || r.Key == l.Key) &&
 		(l.ConcurrencyKey == "" || r.ConcurrencyKey == l.ConcurrencyKey) && (l.OlderThan == 0 || !since.After(at.Add(-l.OlderThan))) &&
+		(l.NewerThan == 0 || since.After(at.Add(-l.NewerThan))) &&
 		(l.Error == "" || r.Error != "" && ErrorGroup(r.Error) == ErrorGroup(l.Error)) &&
 		(l.ErrorText == "" || strings.Contains(strings.ToLower(r.Error), strings.ToLower(l.ErrorText)))
 }

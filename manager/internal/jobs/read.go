@@ -137,6 +137,8 @@ type ListQuery struct {
 	// OlderThan selects jobs that ended at least this long ago, and, of those that have not ended, jobs that were
 	// submitted at least this long ago: 0 to MaxDelay.
 	OlderThan time.Duration
+	// NewerThan selects jobs for which that is less long ago: more than OlderThan, at most MaxDelay; 0: all.
+	NewerThan time.Duration
 	// Error selects jobs whose last error has the same ErrorGroup; empty: all.
 	Error string
 	// ErrorText selects jobs whose last error contains it, in upper or lower case: at most MaxErrorTextBytes; empty: all.

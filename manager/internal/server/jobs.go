@@ -301,49 +301,6 @@ func pageOf(r *httpd.Request) (cursor string, limit int, err error) {
 	return q["cursor"], limit, err
 }
 
-func (h *jobHandlers) list(r *httpd.Request, w *httpd.Response) {
-	q, err := r.QueryValues("function", "state", "submitter", "older_than_ms", "error", "limit", "cursor", "payloads")
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	l := jobs.ListQuery{Function: q["function"], Owner: q["submitter"], Error: q["error"], Cursor: q["cursor"]}
-	if l.Limit, err = limitOf(q, jobs.MaxLimit, 0); err != nil {
-		r.Error(w, err)
-		return
-	}
-	age, err := whole(q, "older_than_ms", 0, jobs.MaxDelay.Milliseconds(), 0)
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	l.OlderThan = schema.Duration(age)
-	if s := q["state"]; s != "" {
-		if l.State, err = jobs.ParseState("state", s); err != nil {
-			r.Error(w, err)
-			return
-		}
-	}
-	switch q["payloads"] {
-	case "", "false":
-	case "true":
-		l.Payloads = true
-	default:
-		r.Error(w, &api.FieldError{Field: "payloads", Value: httpd.Clip(q["payloads"]), Allowed: "must be true or false"})
-		return
-	}
-	page, err := h.queue.List(r.Context(), l)
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	form := formBrief
-	if l.Payloads {
-		form = formWhole
-	}
-	answer(w, &schema.JobPage{Jobs: jobsOf(page.Jobs, form), Cursor: page.Cursor})
-}
-
 func (h *jobHandlers) functions(r *httpd.Request, w *httpd.Response) {
 	cursor, limit, err := pageOf(r)
 	if err != nil {

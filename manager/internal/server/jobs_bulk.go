@@ -27,13 +27,9 @@ func parseBulk(b []byte) (q jobs.Bulk, err error) {
 	if err = schema.Parse(b, &in); err != nil {
 		return q, err
 	}
-	q = jobs.Bulk{DryRun: in.DryRun, ListQuery: jobs.ListQuery{
-		Function: in.Function, Owner: in.Submitter, OlderThan: in.OlderThan, Error: in.Error, Limit: in.Limit, Cursor: in.Cursor,
-	}}
-	if in.State != "" {
-		if q.State, err = jobs.ParseState("state", string(in.State)); err != nil {
-			return q, err
-		}
+	q.DryRun = in.DryRun
+	if q.ListQuery, err = listQuery(&in.ListQuery); err != nil {
+		return q, err
 	}
 	if in.Action != "" {
 		q.Action, err = jobs.ParseAction("action", string(in.Action))
@@ -57,7 +53,7 @@ func (h *jobHandlers) bulk(r *httpd.Request, w *httpd.Response) {
 	}
 	if !q.DryRun && res.Matched > 0 {
 		r.Audit("many jobs changed by an operator", "action", q.Action.String(), "state", q.State.String(), "function", q.Function, "submitter", q.Owner,
-			"error", httpd.Clip(q.Error), "older_than_seconds", q.OlderThan.Seconds(), "done", res.Done, "refused", len(res.Refused))
+			"key", q.Key, "concurrency_key", q.ConcurrencyKey, "error", httpd.Clip(q.Error), "error_text", q.ErrorText, "older_than_seconds", q.OlderThan.Seconds(), "newer_than_seconds", q.NewerThan.Seconds(), "done", res.Done, "refused", len(res.Refused))
 	}
 	refused := make([]schema.Refusal, len(res.Refused))
 	for i, job := range res.Refused {

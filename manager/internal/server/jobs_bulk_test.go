@@ -2,10 +2,12 @@ package server
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
@@ -114,6 +116,7 @@ func TestBulkRequestsAreReadStrictly(t *testing.T) {
 		"state: is missing; allowed: scheduled, queued, active for cancel": `{"action":"cancel"}`, "state: \\\"failed\\\"": `{"action":"cancel","state":"failed"}`,
 		"state: \\\"dead\\\"": `{"action":"replay","state":"dead"}`, "function": `{"action":"cancel","state":"queued","function":""}`, "submitter": `{"action":"cancel","state":"queued","submitter":""}`,
 		"error": `{"action":"cancel","state":"queued","error":""}`, "limit": `{"action":"cancel","state":"queued","limit":0}`, "older_than_ms": `{"action":"cancel","state":"queued","older_than_ms":-1}`,
+		"newer_than_ms: 60000 is not allowed; allowed: more than older_than_ms, which is 60000": `{"action":"cancel","state":"queued","older_than_ms":60000,"newer_than_ms":60000}`,
 		"dry_run": `{"action":"cancel","state":"queued","dry_run":1}`, "cursor": `{"action":"cancel","state":"queued","cursor":"!"}`, "ids": `{"action":"cancel","state":"queued","ids":[]}`,
 	} {
 		a := j.Do("POST", "/v1/jobs/bulk", "application/json", body)
@@ -121,8 +124,52 @@ func TestBulkRequestsAreReadStrictly(t *testing.T) {
 			t.Errorf("%s: %d %s", body, a.Status, a.Body)
 		}
 	}
-	for _, query := range []string{"older_than_ms=x", "older_than_ms=-1", "submitter=" + strings.Repeat("x", 129)} {
+	for _, query := range []string{"older_than_ms=x", "older_than_ms=-1", "newer_than_ms=1.5", "newer_than_ms=10&older_than_ms=10", "submitter=" + strings.Repeat("x", 129)} {
 		j.wantCode(400, api.CodeInvalidRequest, "GET", "/v1/jobs?"+query, "")
+	}
+}
+
+// A list and a bulk action take the same filters.
+func TestFiltersSelectJobs(t *testing.T) {
+	j := newJobSite(t, ledger.Options{})
+	j.fail(`{"function":"f","id":"a","key":"order 1","concurrency_key":"acme"}`, "HTTP 503 of the mail server")
+	j.fail(`{"function":"f","id":"b","concurrency_key":"umbrella"}`, "no paper")
+	for _, c := range []struct{ query, body, want string }{
+		{"key=order+1", `"key":"order 1"`, "[a]"},
+		{"key=order", `"key":"order"`, "[]"},
+		{"concurrency_key=acme", `"concurrency_key":"acme"`, "[a]"},
+		{"error_text=PAPER", `"error_text":"PAPER"`, "[b]"},
+		{"error_text=http+503&concurrency_key=umbrella", `"error_text":"http 503","concurrency_key":"umbrella"`, "[]"},
+		{"newer_than_ms=3600000", `"newer_than_ms":3600000`, "[a b]"},
+		{"newer_than_ms=7200000&older_than_ms=3600000", `"newer_than_ms":7200000,"older_than_ms":3600000`, "[]"},
+		{"key=&concurrency_key=&error_text=", `"key":null,"concurrency_key":null,"error_text":null`, "[a b]"},
+	} {
+		ids := []string{}
+		for _, job := range j.call(200, "GET", "/v1/jobs?"+c.query, "")["jobs"].([]any) {
+			ids = append(ids, job.(map[string]any)["id"].(string))
+		}
+		if fmt.Sprint(ids) != c.want {
+			t.Errorf("%s: %v, want %s", c.query, ids, c.want)
+		}
+		if got := j.call(200, "POST", "/v1/jobs/bulk", `{"action":"retry","state":"failed","dry_run":true,`+c.body+`}`); got["matched"] != float64(len(ids)) {
+			t.Errorf("%s: %v, want %d", c.body, got, len(ids))
+		}
+	}
+	long := strings.Repeat("x", jobs.MaxErrorTextBytes+1)
+	for field, value := range map[string]string{"key": " k", "concurrency_key": "k ", "error_text": long} {
+		status, code := 400, api.CodeInvalidRequest
+		if field == "error_text" {
+			status, code = 413, api.CodeTooLarge
+		}
+		for _, detail := range []string{
+			j.wantCode(status, code, "GET", "/v1/jobs?"+field+"="+url.QueryEscape(value), ""),
+			j.wantCode(status, code, "POST", "/v1/jobs/bulk", `{"action":"retry","state":"failed","`+field+`":"`+value+`"}`),
+		} {
+			if !strings.Contains(detail, "field "+field+":") {
+				t.Errorf("%s: %s", field, detail)
+			}
+		}
+		j.wantCode(400, api.CodeInvalidRequest, "POST", "/v1/jobs/bulk", `{"action":"retry","state":"failed","`+field+`":""}`)
 	}
 }
 

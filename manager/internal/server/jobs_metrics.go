@@ -23,8 +23,8 @@ type JobsCollector struct {
 	queue *jobs.Queue
 	depth func() (JobsDepth, error)
 
-	calls, jobs, waiting, oldest, bytes, retained, maxBytes *prometheus.Desc
-	byFunction, oldestOf, eventsOf                          *prometheus.Desc
+	operations, jobs, waiting, oldest, bytes, retained, maxBytes *prometheus.Desc
+	byFunction, oldestOf, operationsOf                           *prometheus.Desc
 }
 
 // JobsDepth is how many jobs there are, what they take, and what there is of each function.
@@ -39,22 +39,22 @@ type JobsDepth struct {
 func NewJobsCollector(q *jobs.Queue, depth func() (JobsDepth, error)) *JobsCollector {
 	return &JobsCollector{
 		queue: q, depth: depth,
-		calls:      prometheus.NewDesc("oncegate_jobs_events_total", "What happened to jobs at this manager, by event.", []string{"event"}, nil),
-		jobs:       prometheus.NewDesc("oncegate_jobs", "Jobs in the store, by state.", []string{"state"}, nil),
-		waiting:    prometheus.NewDesc("oncegate_jobs_waiting", "Claims and waits for a result that are held now.", nil, nil),
-		oldest:     prometheus.NewDesc("oncegate_jobs_oldest_queued_age_seconds", "For how long the job that waits longest could have run, 0 without one.", nil, nil),
-		byFunction: prometheus.NewDesc("oncegate_jobs_by_function", "Jobs in the store, by function and state.", []string{"function", "state"}, nil),
-		oldestOf:   prometheus.NewDesc("oncegate_jobs_by_function_oldest_queued_age_seconds", "For how long the function's job that waits longest could have run, 0 without one.", []string{"function"}, nil),
-		eventsOf:   prometheus.NewDesc("oncegate_jobs_by_function_events_total", "What happened to a function's jobs at this manager, by event.", []string{"function", "event"}, nil),
-		bytes:      prometheus.NewDesc("oncegate_jobs_bytes", "What the jobs take of oncegate_jobs_max_bytes, finished ones and dead letters included.", nil, nil),
-		retained:   prometheus.NewDesc("oncegate_jobs_retained_bytes", "What finished jobs and dead letters take, at most a quarter of oncegate_jobs_max_bytes.", nil, nil),
-		maxBytes:   prometheus.NewDesc("oncegate_jobs_max_bytes", "Bytes of jobs beyond which new ones are refused.", nil, nil),
+		operations:   prometheus.NewDesc("oncegate_jobs_operations_total", "Operations on jobs at this manager, by outcome.", []string{"outcome"}, nil),
+		jobs:         prometheus.NewDesc("oncegate_jobs", "Jobs in the store, by state.", []string{"state"}, nil),
+		waiting:      prometheus.NewDesc("oncegate_jobs_waiting", "Claims and waits for a result that are held now.", nil, nil),
+		oldest:       prometheus.NewDesc("oncegate_jobs_oldest_queued_age_seconds", "For how long the job that waits longest could have run, 0 without one.", nil, nil),
+		byFunction:   prometheus.NewDesc("oncegate_jobs_by_function", "Jobs in the store, by function and state.", []string{"function", "state"}, nil),
+		oldestOf:     prometheus.NewDesc("oncegate_jobs_by_function_oldest_queued_age_seconds", "For how long the function's job that waits longest could have run, 0 without one.", []string{"function"}, nil),
+		operationsOf: prometheus.NewDesc("oncegate_jobs_by_function_operations_total", "Operations on a function's jobs at this manager, by outcome.", []string{"function", "outcome"}, nil),
+		bytes:        prometheus.NewDesc("oncegate_jobs_bytes", "What the jobs take of oncegate_jobs_max_bytes, finished ones and dead letters included.", nil, nil),
+		retained:     prometheus.NewDesc("oncegate_jobs_retained_bytes", "What finished jobs and dead letters take, at most a quarter of oncegate_jobs_max_bytes.", nil, nil),
+		maxBytes:     prometheus.NewDesc("oncegate_jobs_max_bytes", "Bytes of jobs beyond which new ones are refused.", nil, nil),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *JobsCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- c.calls
+	ch <- c.operations
 	ch <- c.jobs
 	ch <- c.waiting
 	ch <- c.oldest
@@ -63,14 +63,14 @@ func (c *JobsCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.maxBytes
 	ch <- c.byFunction
 	ch <- c.oldestOf
-	ch <- c.eventsOf
+	ch <- c.operationsOf
 }
 
 // Collect implements prometheus.Collector.
 func (c *JobsCollector) Collect(ch chan<- prometheus.Metric) {
 	counters := c.queue.Counters()
-	for event, n := range jobCounts(counters) {
-		ch <- prometheus.MustNewConstMetric(c.calls, prometheus.CounterValue, float64(n), event)
+	for outcome, n := range jobCounts(counters) {
+		ch <- prometheus.MustNewConstMetric(c.operations, prometheus.CounterValue, float64(n), outcome)
 	}
 	ch <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(counters.Waiting))
 	d, err := c.depth()
@@ -87,8 +87,8 @@ func (c *JobsCollector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(c.byFunction, prometheus.GaugeValue, float64(n), f.Name, state)
 		}
 		r := &f.Rates
-		for event, n := range map[string]int64{"enqueued": r.Enqueued, "claimed": r.Claimed, "completed": r.Completed, "failed": r.Failed, "retried": r.Retried} {
-			ch <- prometheus.MustNewConstMetric(c.eventsOf, prometheus.CounterValue, float64(n), f.Name, event)
+		for outcome, n := range map[string]int64{"enqueued": r.Enqueued, "claimed": r.Claimed, "completed": r.Completed, "failed": r.Failed, "retried": r.Retried} {
+			ch <- prometheus.MustNewConstMetric(c.operationsOf, prometheus.CounterValue, float64(n), f.Name, outcome)
 		}
 	}
 	ch <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, oldest.Seconds())

@@ -302,10 +302,10 @@ func TestReferenceHasEveryJobMetric(t *testing.T) {
 	})
 	got := gather(t, c)
 	for series, want := range map[string]float64{
-		`oncegate_jobs_events_total{event="enqueued"}`: 2, `oncegate_jobs_events_total{event="claimed"}`: 1,
+		`oncegate_jobs_operations_total{outcome="enqueued"}`: 2, `oncegate_jobs_operations_total{outcome="claimed"}`: 1,
 		`oncegate_jobs{state="queued"}`: 1, `oncegate_jobs{state="active"}`: 1, `oncegate_jobs_waiting`: 0,
 		`oncegate_jobs_oldest_queued_age_seconds`: 90, `oncegate_jobs_by_function{function="f"}{state="queued"}`: 1, `oncegate_jobs_by_function{function="(other)"}{state="dead"}`: 0,
-		`oncegate_jobs_by_function_oldest_queued_age_seconds{function="(other)"}`: 1, `oncegate_jobs_by_function_events_total{event="failed"}{function="f"}`: 3, `oncegate_jobs_bytes`: 7, `oncegate_jobs_retained_bytes`: 3, `oncegate_jobs_max_bytes`: 9,
+		`oncegate_jobs_by_function_oldest_queued_age_seconds{function="(other)"}`: 1, `oncegate_jobs_by_function_operations_total{function="f"}{outcome="failed"}`: 3, `oncegate_jobs_bytes`: 7, `oncegate_jobs_retained_bytes`: 3, `oncegate_jobs_max_bytes`: 9,
 	} {
 		if v, ok := got[series]; !ok || v != want {
 			t.Errorf("%s: %v (there: %v), want %v", series, v, ok, want)

@@ -54,6 +54,7 @@ var notices = map[string]string{
 	"unlimited": "The function has no limits.",
 
 	"schedule-run":     "The schedule's job is in the queue. This is the job.",
+	"schedule-ran":     "This form was sent before, and this is its job. Load the page of the schedules again for another job.",
 	"schedule-paused":  "The schedule is paused: it enqueues no jobs.",
 	"schedule-resumed": "The schedule enqueues jobs again.",
 	"schedule-deleted": "The schedule is deleted. Its jobs stay.",

@@ -2,10 +2,13 @@ package ui
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"path"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/schedules"
 )
 
@@ -25,6 +28,10 @@ type scheduleRow struct {
 	// Home is the data centre that enqueues the jobs, empty if each does.
 	Home string
 }
+
+// RunID is a new id for the job that the row's form makes. A form that is sent again has the same id, and makes no second
+// job.
+func (s *scheduleRow) RunID() string { return rand.Text() }
 
 // Paused reports whether the schedule is paused.
 func (s *scheduleRow) Paused() bool { return !s.PausedAt.IsZero() }
@@ -89,14 +96,21 @@ func (u *UI) changeSchedule(v *visit) error {
 	return v.redirect("schedules?done=schedule-" + done)
 }
 
-// runSchedule enqueues a schedule's job now, and leads to the job.
+// runSchedule enqueues a schedule's job now, and leads to the job. The form has the job's id.
 func (u *UI) runSchedule(v *visit) error {
-	name := v.form("name")
+	name, id := v.form("name"), v.form("id")
+	if id == "" {
+		return &jobs.FieldError{Field: "id", Allowed: "the id that the form has"}
+	}
 	sub, err := u.opts.Schedules.Submission(v.ctx(), name)
 	if err != nil {
 		return err
 	}
+	sub.ID = id
 	out, err := u.opts.Queue.Enqueue(v.ctx(), sub)
+	if taken := (*jobs.StateError)(nil); errors.As(err, &taken) && taken.ID == id {
+		return v.redirect("jobs/" + id + "?done=schedule-ran")
+	}
 	if err != nil {
 		return err
 	}

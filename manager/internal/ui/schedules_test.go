@@ -79,7 +79,7 @@ func TestSchedulesArePausedAndResumed(t *testing.T) {
 		t.Errorf("resumed: %s", text(a.body))
 	}
 	for _, path := range []string{"pause", "resume", "run"} {
-		if a := s.submit("/ui/schedules", "/ui/schedules/"+path, url.Values{"name": {"gone"}}); a.status != 404 {
+		if a := s.submit("/ui/schedules", "/ui/schedules/"+path, url.Values{"name": {"gone"}, "id": {"new"}}); a.status != 404 {
 			t.Errorf("%s of a schedule that is not there: status %d", path, a.status)
 		}
 	}
@@ -96,7 +96,7 @@ func TestSchedulesArePausedAndResumed(t *testing.T) {
 func TestScheduleRunsNow(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	before := s.schedule("nightly", schedules.Spec{Cron: "@daily", Function: "f", Payload: []byte(`"4242"`)})
-	a := s.submit("/ui/schedules", "/ui/schedules/run", url.Values{"name": {"nightly"}})
+	a := s.submit("/ui/schedules", "/ui/schedules/run", url.Values{"name": {"nightly"}, "id": {"first"}})
 	id, ok := strings.CutPrefix(a.header.Get("Location"), "./../jobs/")
 	id, notice, _ := strings.Cut(id, "?")
 	if a.status != 303 || !ok || notice != "done=schedule-run" {
@@ -111,6 +111,52 @@ func TestScheduleRunsNow(t *testing.T) {
 	}
 	if log := s.audit.String(); !strings.Contains(log, "schedule run by an operator") || !strings.Contains(log, id) {
 		t.Errorf("audit log: %s", log)
+	}
+}
+
+// A double click, or a browser that sends a form again, makes no second job.
+func TestScheduleRunsOnceForAForm(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	s.schedule("nightly", schedules.Spec{Cron: "@daily", Function: "f"})
+	s.schedule("weekly", schedules.Spec{Cron: "@weekly", Function: "g"})
+	_, run, _ := strings.Cut(s.get("/ui/schedules").body, `action="./schedules/run"`)
+	form := fieldsOf("<main" + run)
+	answers := make(chan answer, 5)
+	for range cap(answers) {
+		go func() { answers <- s.post("/ui/schedules/run", form) }()
+	}
+	firsts := 0
+	for range cap(answers) {
+		a := <-answers
+		id, ok := strings.CutPrefix(a.header.Get("Location"), "./../jobs/"+form.Get("id")+"?done=schedule-r")
+		if a.status != 303 || !ok || id != "un" && id != "an" {
+			t.Errorf("status %d, %s: %s", a.status, a.header.Get("Location"), text(a.body))
+		}
+		if id == "un" {
+			firsts++
+		}
+	}
+	if firsts != 1 {
+		t.Errorf("%d answers say that they made the job", firsts)
+	}
+	if d, err := s.queue.Depth(t.Context()); err != nil || d.Queued != 1 {
+		t.Errorf("jobs: %+v, %v", d, err)
+	}
+	if got := text(s.get("/ui/jobs/" + form.Get("id") + "?done=schedule-ran").body); !strings.Contains(got, "This form was sent before") {
+		t.Errorf("the job's page: %s", got)
+	}
+	if n := strings.Count(s.audit.String(), "schedule run by an operator"); n != 1 {
+		t.Errorf("%d runs in the audit log", n)
+	}
+	// Each form of each page has an id of its own.
+	_, run, _ = strings.Cut(s.get("/ui/schedules").body, `action="./schedules/run"`)
+	s.post("/ui/schedules/run", fieldsOf("<main"+run))
+	if d, err := s.queue.Depth(t.Context()); err != nil || d.Queued != 2 {
+		t.Errorf("jobs after a new form: %+v, %v", d, err)
+	}
+	form.Del("id")
+	if a := s.post("/ui/schedules/run", form); a.status != 400 || !strings.Contains(text(a.body), "Field id: is missing") {
+		t.Errorf("without an id: status %d: %s", a.status, text(a.body))
 	}
 }
 

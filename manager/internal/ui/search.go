@@ -19,8 +19,8 @@ type jobSearch struct {
 	// Error is an error group, see jobs.ErrorGroup, and ErrorText is a part of the last error.
 	Error, ErrorText          string
 	Submitter, ConcurrencyKey string
-	// Older is one of jobAges.
-	Older string
+	// Older and Newer are of jobAges.
+	Older, Newer string
 }
 
 // jobAge is a choice of how old jobs are.
@@ -38,7 +38,7 @@ var jobAges = []jobAge{
 func searchOf(get func(string) string) jobSearch {
 	return jobSearch{
 		Key: get("key"), Function: get("function"), State: get("state"), Error: get("error"), ErrorText: get("error_text"),
-		Submitter: get("submitter"), ConcurrencyKey: get("concurrency_key"), Older: get("older"),
+		Submitter: get("submitter"), ConcurrencyKey: get("concurrency_key"), Older: get("older"), Newer: get("newer"),
 	}
 }
 
@@ -46,7 +46,7 @@ func searchOf(get func(string) string) jobSearch {
 func (s jobSearch) Fields() (fields []formField) {
 	for _, f := range []formField{
 		{"key", s.Key}, {"function", s.Function}, {"state", s.State}, {"error", s.Error}, {"error_text", s.ErrorText},
-		{"submitter", s.Submitter}, {"concurrency_key", s.ConcurrencyKey}, {"older", s.Older},
+		{"submitter", s.Submitter}, {"concurrency_key", s.ConcurrencyKey}, {"older", s.Older}, {"newer", s.Newer},
 	} {
 		if f.Value != "" {
 			fields = append(fields, f)
@@ -76,34 +76,45 @@ func (s jobSearch) WithError(group string) template.URL {
 	return s.Query("")
 }
 
-// Ages are the choices of Older.
+// Ages are the choices of Older and Newer.
 func (s jobSearch) Ages() []jobAge { return jobAges }
 
 // Filtered: the search has one of the fields of the form for filters.
 func (s jobSearch) Filtered() bool {
-	return s.ErrorText != "" || s.Submitter != "" || s.ConcurrencyKey != "" || s.Older != ""
+	return s.ErrorText != "" || s.Submitter != "" || s.ConcurrencyKey != "" || s.Older != "" || s.Newer != ""
 }
 
 // Unfiltered is the same search without these fields.
 func (s jobSearch) Unfiltered() template.URL {
-	s.ErrorText, s.Submitter, s.ConcurrencyKey, s.Older = "", "", "", ""
+	s.ErrorText, s.Submitter, s.ConcurrencyKey, s.Older, s.Newer = "", "", "", "", ""
 	return s.Query("")
 }
 
 // listQuery is the search as the queue takes it.
 func (s jobSearch) listQuery() (q jobs.ListQuery, err error) {
 	q = jobs.ListQuery{Key: s.Key, Function: s.Function, Error: s.Error, ErrorText: s.ErrorText, Owner: s.Submitter, ConcurrencyKey: s.ConcurrencyKey}
-	if s.Older != "" {
-		i := slices.IndexFunc(jobAges, func(a jobAge) bool { return a.Value == s.Older })
-		if i < 0 {
-			return q, &jobs.FieldError{Field: "older", Value: strconv.Quote(httpd.Clip(s.Older)), Allowed: "one of the form's choices"}
-		}
-		q.OlderThan = jobAges[i].age
+	if q.OlderThan, err = ageOf("older", s.Older); err != nil {
+		return q, err
+	}
+	if q.NewerThan, err = ageOf("newer", s.Newer); err != nil {
+		return q, err
 	}
 	if s.State != "" {
 		q.State, err = jobs.ParseState("state", s.State)
 	}
 	return q, err
+}
+
+// ageOf reads a choice of jobAges; the empty one is 0.
+func ageOf(field, choice string) (time.Duration, error) {
+	i := slices.IndexFunc(jobAges, func(a jobAge) bool { return a.Value == choice })
+	switch {
+	case choice == "":
+		return 0, nil
+	case i < 0:
+		return 0, &jobs.FieldError{Field: field, Value: strconv.Quote(httpd.Clip(choice)), Allowed: "one of the form's choices"}
+	}
+	return jobAges[i].age, nil
 }
 
 // pageOfJobs lists jobs without their payloads. It looks through at most jobs.MaxExamined.

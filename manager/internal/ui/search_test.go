@@ -39,6 +39,9 @@ func TestListsAreFiltered(t *testing.T) {
 		"older=1h":                                 "[a b]",
 		"older=1d":                                 "[]",
 		"older=10m&error=no+paper":                 "[b]",
+		"newer=1h":                                 "[d c]",
+		"newer=6h&older=1h":                        "[a b]",
+		"newer=1m&error_text=http":                 "[]",
 	} {
 		if a := s.get("/ui/jobs?" + query); a.status != 200 || fmt.Sprint(listed(a.body)) != want || !strings.Contains(a.body, "<details open>") || !strings.Contains(a.body, "Remove the filter") {
 			t.Errorf("%s: status %d, %v; want %s", query, a.status, listed(a.body), want)
@@ -53,7 +56,7 @@ func TestListsAreFiltered(t *testing.T) {
 	if got := text(a.body); !strings.Contains(got, "no paper 1") {
 		t.Errorf("the groups are not those of the list: %s", got)
 	}
-	for query, want := range map[string]int{"older=2w": 400, "concurrency_key=%20x": 400, "submitter=a+b": 400, "error_text=" + strings.Repeat("x", jobs.MaxErrorTextBytes+1): 413} {
+	for query, want := range map[string]int{"older=2w": 400, "newer=2w": 400, "newer=1h&older=1h": 400, "concurrency_key=%20x": 400, "submitter=a+b": 400, "error_text=" + strings.Repeat("x", jobs.MaxErrorTextBytes+1): 413} {
 		if a := s.get("/ui/jobs?" + query); a.status != want {
 			t.Errorf("%s: status %d, want %d", query, a.status, want)
 		}
@@ -68,7 +71,7 @@ func TestBulkActionsKeepTheFilter(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	mine := s.failAs(jobs.Submission{Function: "f", Owner: "shop"}, "no paper")
 	other := s.failAs(jobs.Submission{Function: "f", Owner: "blog"}, "no paper")
-	const list = "/ui/jobs?function=f&state=failed&submitter=shop&error_text=paper&older=1m"
+	const list = "/ui/jobs?function=f&state=failed&submitter=shop&error_text=paper&newer=1h&older=1m"
 	s.now.Add(2 * time.Minute)
 	a := s.get(list)
 	_, bulk, _ := strings.Cut(a.body, `action="./jobs/bulk"`)
@@ -76,11 +79,11 @@ func TestBulkActionsKeepTheFilter(t *testing.T) {
 	form.Set("action", "retry")
 	form.Set("all", "yes")
 	a = s.post("/ui/jobs/bulk", form)
-	if !strings.Contains(a.body, "Retry 1 job?") || !strings.Contains(a.body, "error_text=paper&amp;function=f&amp;older=1m&amp;state=failed&amp;submitter=shop") {
+	if !strings.Contains(a.body, "Retry 1 job?") || !strings.Contains(a.body, "error_text=paper&amp;function=f&amp;newer=1h&amp;older=1m&amp;state=failed&amp;submitter=shop") {
 		t.Fatalf("status %d: %s", a.status, a.body)
 	}
 	confirmed := fieldsOf(a.body)
-	if confirmed.Get("submitter") != "shop" || confirmed.Get("error_text") != "paper" || confirmed.Get("older") != "1m" {
+	if confirmed.Get("submitter") != "shop" || confirmed.Get("error_text") != "paper" || confirmed.Get("older") != "1m" || confirmed.Get("newer") != "1h" {
 		t.Errorf("the form for the confirmation: %v", confirmed)
 	}
 	if a := s.post("/ui/jobs/bulk", confirmed); !strings.Contains(a.body, "1 of 1 jobs retried") {

@@ -36,7 +36,7 @@ from ._errors import (
     WorkerStopping,
 )
 from ._keys import Keys
-from ._types import Answer, AttemptError, Batch, BatchInfo, Beat, Dedup, Event, EventJob, Job, Lease, Page, Reservation, Sent, Submission, Submitted
+from ._types import Answer, AttemptError, Batch, BatchInfo, Beat, Dedup, Event, EventJob, Job, Lease, ListQuery, Page, Reservation, Sent, Submission, Submitted
 from .aio import AsyncClient
 from .client import Client
 from .worker import AsyncHandler, AsyncWorker, Context, Handler, Worker
@@ -67,6 +67,7 @@ __all__ = [
     "Keys",
     "Lease",
     "LeaseLost",
+    "ListQuery",
     "ManagerError",
     "NoAnswer",
     "NotFound",

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from ._core import Call, Caller, Pause, Reply, Steps, problem
 from ._errors import InvalidRequest, ManagerError, NoAnswer, OncegateError, TooLarge
-from ._types import Answer, Batch, BatchInfo, Beat, Event, EventJob, Job, Page, Reservation, Sent, Submission, Submitted, millis, parse_time
+from ._types import Answer, Batch, BatchInfo, Beat, Event, EventJob, Job, ListQuery, Page, Reservation, Sent, Submission, Submitted, millis, parse_time
 
 #: How long one call of wait lets the manager wait, in seconds.
 _WAIT_STEP = 30.0
@@ -120,12 +120,8 @@ def cancel(c: Caller, id: str, deadline: Optional[float]) -> Steps[Job]:
     return _job_of((yield from c.call(Call("POST", _job_path(id) + "/cancel"), deadline)))
 
 
-def list_jobs(
-    c: Caller, function: str, state: str, limit: Optional[int], cursor: str, deadline: Optional[float]
-) -> Steps[Page]:
-    query = {"function": function, "state": state, "limit": limit or "", "cursor": cursor}
-    text = urlencode({name: value for name, value in query.items() if value})
-    r = yield from c.call(Call("GET", "/v1/jobs" + ("?" + text if text else "")), deadline)
+def list_jobs(c: Caller, query: ListQuery, deadline: Optional[float]) -> Steps[Page]:
+    r = yield from c.call(Call("GET", "/v1/jobs?" + urlencode(query.query())), deadline)
     jobs = _jobs_of(r)
     return Page(jobs, str(r.object().get("cursor") or ""))
 

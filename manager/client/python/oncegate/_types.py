@@ -280,6 +280,33 @@ class BatchInfo:
 
 
 @dataclass(frozen=True)
+class ListQuery:
+    """Selects jobs. What is empty or None does not restrict it."""
+
+    function: str = ""
+    state: str = ""
+    submitter: str = ""
+    key: str = ""
+    concurrency_key: str = ""
+    older_than: Optional[float] = None  # seconds since the end, or since the submission of a job that has not ended
+    newer_than: Optional[float] = None  # for which that is fewer seconds ago: more than older_than
+    error: str = ""  # the last error is of the same kind
+    error_text: str = ""  # the last error contains this text, in upper or lower case
+    limit: Optional[int] = None  # 1 to 1000; 100 if None
+    cursor: str = ""  # of the page before
+    payloads: bool = False  # show payloads and results as well
+
+    def query(self) -> dict[str, Any]:
+        """The parameters of the API."""
+        out = {name: value for name, value in vars(self).items() if value not in (None, "")}
+        out["payloads"] = "true" if self.payloads else "false"
+        for name in ("older_than", "newer_than"):
+            if name in out:
+                out[name + "_ms"] = millis(out.pop(name))
+        return out
+
+
+@dataclass(frozen=True)
 class Page:
     """One page of jobs; cursor is empty on the last one."""
 

@@ -11,7 +11,7 @@ from . import _calls
 from ._core import Caller, Options, Pause, Steps
 from ._keys import Keys
 from ._net import AsyncNet
-from ._types import Answer, Batch, BatchInfo, Beat, Event, Job, Page, Reservation, Sent, Submission, Submitted
+from ._types import Answer, Batch, BatchInfo, Beat, Event, Job, ListQuery, Page, Reservation, Sent, Submission, Submitted
 
 T = TypeVar("T")
 
@@ -128,11 +128,9 @@ class AsyncClient:
         """Keep a job from running, or ask its worker to stop."""
         return await self._run(_calls.cancel(self._caller, id, _calls.ends(within)))
 
-    async def list_jobs(
-        self, *, function: str = "", state: str = "", limit: Optional[int] = None, cursor: str = "", within: Optional[float] = None
-    ) -> Page:
-        """Return one page of jobs, without their payloads. limit is 1 to 1000, and 100 if None."""
-        return await self._run(_calls.list_jobs(self._caller, function, state, limit, cursor, _calls.ends(within)))
+    async def list_jobs(self, query: ListQuery = ListQuery(), *, within: Optional[float] = None) -> Page:
+        """Return one page of jobs."""
+        return await self._run(_calls.list_jobs(self._caller, query, _calls.ends(within)))
 
     async def claim(
         self,

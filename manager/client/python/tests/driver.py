@@ -25,6 +25,7 @@ from oncegate import (  # noqa: E402
     Dedup,
     Event,
     Keys,
+    ListQuery,
     ManagerError,
     OncegateError,
     Submission,
@@ -91,6 +92,9 @@ def worker_options(a):
     return o
 
 
+LIST = ("function", "state", "submitter", "key", "concurrency_key", "error", "error_text", "limit", "cursor")
+
+
 def call(c, op, a, within):
     """Begin a call of a client: the answer or an awaitable, and what makes JSON of it."""
     of = {"within": within}
@@ -117,8 +121,8 @@ def call(c, op, a, within):
     if op in ("wait", "get", "cancel"):
         return getattr(c, op)(a["id"], **of), job
     if op == "list":
-        page = c.list_jobs(function=a["function"], state=a["state"], limit=a.get("limit"), cursor=a["cursor"], **of)
-        return page, lambda p: {"jobs": [job(j) for j in p.jobs], "cursor": p.cursor}
+        query = ListQuery(older_than=seconds(a, "older_than_ms"), newer_than=seconds(a, "newer_than_ms"), **{n: v for n, v in a.items() if v and n in LIST})
+        return c.list_jobs(query, **of), lambda p: {"jobs": [job(j) for j in p.jobs], "cursor": p.cursor}
     if op == "claim":
         jobs = c.claim(
             a["worker"], a.get("functions") or (), limit=a.get("limit") or 1, lease=seconds(a, "lease_ms", 60.0),

@@ -187,10 +187,16 @@ export interface ListQuery {
 	function?: string;
 	state?: JobState;
 	submitter?: string;
+	key?: string;
+	concurrency_key?: string;
 	/** Jobs that ended, or that have not ended and were submitted, at least this long ago. */
 	older_than_ms?: number;
+	/** Jobs for which that is less long ago: more than `older_than_ms`. */
+	newer_than_ms?: number;
 	/** Jobs whose last error is of the same kind. */
 	error?: string;
+	/** Jobs whose last error contains this text, in upper or lower case. */
+	error_text?: string;
 	/** 1 to 1000; default 100. */
 	limit?: number;
 	/** That of the page before; default: the first page. */

@@ -31,7 +31,8 @@
 //	subscribe, unsubscribe  {name, function}: null
 //	wait, get      {id}: the job
 //	cancel         {id}: the job
-//	list           {function?, state?, limit?, cursor?}: {"jobs": [job], "cursor": text}
+//	list           {function?, state?, submitter?, key?, concurrency_key?, older_than_ms?, newer_than_ms?, error?, error_text?,
+//	               limit?, cursor?}: {"jobs": [job], "cursor": text}
 //	claim          {worker, functions?, limit?, lease_ms?, wait_ms?}: [job]
 //	heartbeat      {id, lease_token, lease_ms?}: {"cancelled": bool, "expires_in_ms": number}
 //	finish         {id, lease_token, status, result?, error?}: the job

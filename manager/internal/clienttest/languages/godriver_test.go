@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/client/admin"
 )
@@ -234,7 +235,11 @@ func (d *goClient) do(ctx context.Context, op string, raw json.RawMessage) (any,
 	case "cancel":
 		return jobOf(admin.New(d.c).Cancel(ctx, a.ID))
 	case "list":
-		return admin.New(d.c).List(ctx, admin.ListQuery{Function: a.Function, State: a.State, Limit: a.Limit, Cursor: a.Cursor})
+		var q admin.ListQuery
+		if err := schema.Unmarshal(raw, &q); err != nil {
+			return nil, err
+		}
+		return admin.New(d.c).List(ctx, q)
 	case "claim":
 		return d.c.Claim(ctx, client.ClaimRequest{Worker: a.Worker, Functions: a.Functions, Limit: a.Limit, Lease: millis(a.Lease), Wait: millis(a.Wait)})
 	case "heartbeat":

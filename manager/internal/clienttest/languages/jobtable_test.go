@@ -53,6 +53,23 @@ var jobCalls = []call{
 		jobs: 3,
 	},
 	{
+		name: "jobs that a filter selects",
+		steps: []step{
+			{op: "submit", args: `{"function":"f","id":"a","key":"order 1","concurrency_key":"acme"}`, want: `{"ok":{"id":"a"}}`},
+			{op: "submit", args: `{"function":"f","id":"b","concurrency_key":"umbrella"}`, want: `{"ok":{"id":"b"}}`},
+			{op: "claim", args: `{"worker":"w","limit":2}`, want: `{"ok":["*","*"]}`, keep: map[string]string{"id": "ok.0.id", "token": "ok.0.lease.token"}},
+			{op: "finish", args: `{"id":"${id}","lease_token":"${token}","status":"failed","error":"no paper"}`, want: `{"ok":{"state":"failed"}}`},
+			{op: "list", args: `{"key":"order 1"}`, want: `{"ok":{"jobs":[{"id":"a"}]}}`},
+			{op: "list", args: `{"concurrency_key":"umbrella"}`, want: `{"ok":{"jobs":[{"id":"b"}]}}`},
+			{op: "list", args: `{"error_text":"PAPER","limit":10}`, want: `{"ok":{"jobs":[{"id":"${id}"}]}}`},
+			{op: "list", args: `{"error":"no paper","older_than_ms":3600000}`, want: `{"ok":{"jobs":[]}}`},
+			{op: "list", args: `{"error":"no paper","newer_than_ms":3600000}`, want: `{"ok":{"jobs":[{"id":"${id}"}]}}`},
+			{op: "list", args: `{"submitter":"nobody"}`, want: `{"ok":{"jobs":[]}}`},
+			{op: "list", args: `{"key":" k"}`, want: `{"error":{"status":400,"code":"invalid-request","detail":"~key"}}`},
+		},
+		jobs: 2,
+	},
+	{
 		name: "a wait for a job's end",
 		steps: []step{{do: func(w *world) {
 			got := w.driver.begin("submit_wait", `{"function":"f","id":"a"}`, 0)

@@ -42,6 +42,7 @@ var pythonShapes = map[string]shape{
 	"Sent":         {at: schemas + "Sent", more: []string{"replayed"}},
 	"Batch":        {at: "paths/~1v1~1batches/post/requestBody" + jsonBody, more: []string{"idempotency_key", "traceparent"}},
 	"BatchInfo":    {at: schemas + "Batch", more: []string{"replayed"}},
+	"ListQuery":    {at: "paths/~1v1~1jobs/get/parameters"},
 	"Page":         {at: "paths/~1v1~1jobs/get/responses/200" + jsonBody},
 	"Beat":         {at: "paths/~1v1~1jobs~1{id}~1heartbeat/post/responses/200" + jsonBody},
 	"Answer":       {at: schemas + "Result"},

@@ -142,17 +142,20 @@ var actionTests = map[string]func(*env){
 		e.job(jobs.Submission{ID: "e", Owner: "ann", Key: "order 7", ConcurrencyKey: "acme"})
 		e.job(jobs.Submission{ID: "g", Function: "g", Key: "order 8", ConcurrencyKey: "acme"})
 		for q, want := range map[jobs.ListQuery][]string{
-			{Owner: "ann"}:                          {"e", "a", "c"},
-			{Owner: "nobody"}:                       nil,
-			{OlderThan: span}:                       {"a", "b", "c", "d"},
-			{Key: "order 7"}:                        {"e"},
-			{Key: "order"}:                          nil,
-			{ConcurrencyKey: "acme"}:                {"e", "g"},
-			{ConcurrencyKey: "acme", Function: "g"}: {"g"},
-			{ErrorText: "http 404"}:                 {"a", "b", "c"},
-			{ErrorText: "Stack"}:                    {"a"},
-			{ErrorText: "HTTP 503"}:                 nil,
-			{OlderThan: span + time.Hour}:           nil,
+			{Owner: "ann"}:                                 {"e", "a", "c"},
+			{Owner: "nobody"}:                              nil,
+			{OlderThan: span}:                              {"a", "b", "c", "d"},
+			{Key: "order 7"}:                               {"e"},
+			{Key: "order"}:                                 nil,
+			{ConcurrencyKey: "acme"}:                       {"e", "g"},
+			{ConcurrencyKey: "acme", Function: "g"}:        {"g"},
+			{ErrorText: "http 404"}:                        {"a", "b", "c"},
+			{ErrorText: "Stack"}:                           {"a"},
+			{ErrorText: "HTTP 503"}:                        nil,
+			{OlderThan: span + time.Hour}:                  nil,
+			{NewerThan: span}:                              {"e", "g"},
+			{OlderThan: span, NewerThan: span + time.Hour}: {"a", "b", "c", "d"},
+			{NewerThan: span, State: jobs.Failed}:          nil,
 			{Function: "f", State: jobs.Failed, OlderThan: time.Hour, Owner: "bob"}:    {"b"},
 			{Function: "f", State: jobs.Queued, OlderThan: time.Hour}:                  nil,
 			{State: jobs.Failed, Error: "order 31337 was not found: HTTP 404\n other"}: {"a", "c"},
@@ -166,7 +169,7 @@ var actionTests = map[string]func(*env){
 			}
 		}
 		for field, q := range map[string]jobs.ListQuery{
-			"older_than_ms": {OlderThan: -1}, "submitter": {Owner: strings.Repeat("x", jobs.MaxNameBytes+1)}, "error": {Error: "\xff"},
+			"older_than_ms": {OlderThan: -1}, "newer_than_ms": {OlderThan: time.Hour, NewerThan: time.Hour}, "submitter": {Owner: strings.Repeat("x", jobs.MaxNameBytes+1)}, "error": {Error: "\xff"},
 			"key": {Key: " k"}, "concurrency_key": {ConcurrencyKey: "k "}, "error_text": {ErrorText: strings.Repeat("x", jobs.MaxErrorTextBytes+1)},
 		} {
 			var fe *jobs.FieldError

@@ -1,0 +1,71 @@
+package server
+
+import (
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+)
+
+// list handles GET /v1/jobs.
+func (h *jobHandlers) list(r *httpd.Request, w *httpd.Response) {
+	q, err := r.QueryValues("function", "state", "submitter", "key", "concurrency_key", "older_than_ms", "newer_than_ms", "error", "error_text", "limit", "cursor", "payloads")
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	in := schema.ListQuery{
+		Function: q["function"], State: schema.State(q["state"]), Submitter: q["submitter"], Key: q["key"], ConcurrencyKey: q["concurrency_key"],
+		Error: q["error"], ErrorText: q["error_text"], Cursor: q["cursor"],
+	}
+	if in.Limit, err = limitOf(q, jobs.MaxLimit, 0); err != nil {
+		r.Error(w, err)
+		return
+	}
+	older, err := whole(q, "older_than_ms", 0, jobs.MaxDelay.Milliseconds(), 0)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	newer, err := whole(q, "newer_than_ms", 0, jobs.MaxDelay.Milliseconds(), 0)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	in.OlderThan, in.NewerThan = schema.Duration(older), schema.Duration(newer)
+	l, err := listQuery(&in)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	switch q["payloads"] {
+	case "", "false":
+	case "true":
+		l.Payloads = true
+	default:
+		r.Error(w, &api.FieldError{Field: "payloads", Value: httpd.Clip(q["payloads"]), Allowed: "must be true or false"})
+		return
+	}
+	page, err := h.queue.List(r.Context(), l)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	form := formBrief
+	if l.Payloads {
+		form = formWhole
+	}
+	answer(w, &schema.JobPage{Jobs: jobsOf(page.Jobs, form), Cursor: page.Cursor})
+}
+
+// listQuery is what a list or a bulk action selects, as the queue takes it.
+func listQuery(in *schema.ListQuery) (q jobs.ListQuery, err error) {
+	q = jobs.ListQuery{
+		Function: in.Function, Owner: in.Submitter, Key: in.Key, ConcurrencyKey: in.ConcurrencyKey, OlderThan: in.OlderThan, NewerThan: in.NewerThan,
+		Error: in.Error, ErrorText: in.ErrorText, Limit: in.Limit, Cursor: in.Cursor,
+	}
+	if in.State != "" {
+		q.State, err = jobs.ParseState("state", string(in.State))
+	}
+	return q, err
+}
