@@ -113,8 +113,8 @@ type functionSlots struct {
 // keySlots is the record of a concurrency key of a function. It exists while jobs with the key wait or hold slots.
 type keySlots struct {
 	waiting, running int
-	// limit is MaxRunningPerKey when a job was claimed last, 0 for none. It decides between idxReady and idxBlocked; claims
-	// check the present limit.
+	// limit is MaxRunningPerKey when a claim saw the key last, 0 for none. It decides between idxReady and idxBlocked; claims
+	// check the present limit. While no job waits it is 0, because the limit may change without the key.
 	limit int
 	// turn is the key's place in the line of its function: when it was served last, or had work again, in microseconds of the
 	// clock of leases. The wall clock may be set back, and would then put keys first that were just served.
@@ -206,6 +206,9 @@ func (k keySlots) full() bool { return k.limit > 0 && k.running >= k.limit }
 func (k keySlots) save(tx store.Tx, key string) error {
 	if k.waiting == 0 && k.running == 0 {
 		return tx.Delete(colSlots, key)
+	}
+	if k.waiting == 0 {
+		k.limit = 0
 	}
 	return tx.Put(colSlots, key, appendSlots(int64(k.waiting), int64(k.running), int64(k.limit), k.turn), k.entries(key)...)
 }

@@ -177,6 +177,18 @@ var limitTests = map[string]func(*env){
 			e.Errorf("%+v, %v", page, err)
 		}
 	},
+	"a raised limit holds for keys that had no waiting jobs": func(e *env) {
+		e.limit("f", jobs.Limits{MaxRunningPerKey: 1})
+		e.keyed("a", 1)
+		e.wantIDs("as many as may run", e.claimMany(5), "a-0")
+		e.limit("f", jobs.Limits{MaxRunningPerKey: 2})
+		e.job(jobs.Submission{ID: "later", ConcurrencyKey: "a"})
+		e.wantIDs("one more", e.claimMany(5), "later")
+		e.job(jobs.Submission{ID: "last", ConcurrencyKey: "a"})
+		e.claimNone("f")
+		e.limit("f", jobs.Limits{})
+		e.wantIDs("without a limit", e.claimMany(5), "last")
+	},
 	"a freed place wakes a waiting claim": func(e *env) {
 		e.limit("f", jobs.Limits{MaxRunning: 1})
 		e.limit("g", jobs.Limits{MaxRunningPerKey: 1})
