@@ -133,10 +133,10 @@ func compareEngines(ctx context.Context, s settings, name string, columns []engi
 	return e.measure(ctx)
 }
 
-func (e *engines) addRow(name string, manager *process, engine []int, keys *keyStore, q queue) {
+func (e *engines) addRow(name string, manager *servers.Server, engine []int, keys *keyStore, q queue) {
 	r := &row{name: name, own: manager != nil, cpu: []cpuTime{ownCPU, nil, nil}}
 	if manager != nil {
-		r.cpu[1] = cpuOf(manager.pid())
+		r.cpu[1] = cpuOf(manager.PID())
 	}
 	if engine != nil {
 		r.cpu[2] = cpuOf(engine...)
@@ -252,7 +252,7 @@ func (e *engines) prepareEtcd(ctx context.Context) error {
 	if err := e.addManager(ctx, "etcd, 3 members", pids, "--store", "etcd", "--store-dsn", strings.Join(urls, ",")); err != nil {
 		return err
 	}
-	bare, err := clientv3.New(clientv3.Config{Endpoints: urls, DialTimeout: readyTimeout})
+	bare, err := clientv3.New(clientv3.Config{Endpoints: urls, DialTimeout: time.Minute})
 	if err != nil {
 		return err
 	}
@@ -265,8 +265,8 @@ func (e *engines) prepareEtcd(ctx context.Context) error {
 const withFeed = ", --origin"
 
 // startManager starts one whose window is so large that it refuses no new key during the longest run.
-func startManager(bin string, flags ...string) (*process, error) {
-	return startLogged(bin, append([]string{"serve", "--listen", "127.0.0.1:0", "--max-entries", "20000000", "--max-bytes", "1099511627776",
+func startManager(ctx context.Context, bin string, flags ...string) (*servers.Server, error) {
+	return startLogged(ctx, bin, append([]string{"serve", "--listen", "127.0.0.1:0", "--max-entries", "20000000", "--max-bytes", "1099511627776",
 		"--scope-share", "0"}, flags...)...)
 }
 
@@ -274,16 +274,16 @@ func (e *engines) addManager(ctx context.Context, name string, engine []int, fla
 	if !e.wants(name) {
 		return nil
 	}
-	p, err := startManager(e.manager(), flags...)
+	p, err := startManager(ctx, e.manager(), flags...)
 	if err != nil {
 		return err
 	}
-	e.onStop(p.stop)
-	c, err := client.New(client.Options{URL: "http://" + p.addr})
+	e.onStop(p.Close)
+	c, err := client.New(client.Options{URL: "http://" + p.URL})
 	if err != nil {
 		return err
 	}
-	e.addRow(name, p, engine, managerKeys(ctx, &e.table, p.addr), &managerQueue{c})
+	e.addRow(name, p, engine, managerKeys(ctx, &e.table, p.URL), &managerQueue{c})
 	return nil
 }
 

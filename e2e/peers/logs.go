@@ -19,7 +19,6 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/oncegate/oncegate/manager/client"
-	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // logName is what each system calls its log.
@@ -72,15 +71,15 @@ func compareLogs(ctx context.Context, s settings) error {
 		t.add(&row{name: name, own: name == "Oncegate", cpu: []cpuTime{ownCPU, cpuOf(pid)},
 			load: func(i int) *load { return appends(s.duration, columns[i], open) }})
 	}
-	p, err := startManager(s.manager(), "--store", "wal", "--data-dir", filepath.Join(dir, "wal"))
+	p, err := startManager(ctx, s.manager(), "--store", "wal", "--data-dir", filepath.Join(dir, "wal"))
 	if err != nil {
 		return err
 	}
-	t.onStop(p.stop)
-	if err := createLog(ctx, p.addr); err != nil {
+	t.onStop(p.Close)
+	if err := createLog(ctx, p.URL); err != nil {
 		return err
 	}
-	add("Oncegate", p.pid(), func(ctx context.Context) (*appender, error) { return openWriter(ctx, p.addr) })
+	add("Oncegate", p.PID(), func(ctx context.Context) (*appender, error) { return openWriter(ctx, p.URL) })
 	if err := t.addJetStream(ctx, dir, add); err != nil {
 		return err
 	}
@@ -180,7 +179,7 @@ func serveNATS(ctx context.Context, dir string) error {
 	}
 	s.Start()
 	defer s.Shutdown()
-	if !s.ReadyForConnections(readyTimeout) {
+	if !s.ReadyForConnections(time.Minute) {
 		return fmt.Errorf("the NATS server does not accept connections")
 	}
 	return announce(ctx, s.Addr())
@@ -194,13 +193,13 @@ func (t *table) addJetStream(ctx context.Context, dir string, add addLog) error 
 	if err != nil {
 		return err
 	}
-	p, err := startLogged(self, "nats", filepath.Join(dir, "nats"))
+	p, err := startLogged(ctx, self, "nats", filepath.Join(dir, "nats"))
 	if err != nil {
 		return err
 	}
-	t.onStop(p.stop)
+	t.onStop(p.Close)
 	connect := func() (jetstream.JetStream, func(), error) {
-		nc, err := nats.Connect("nats://" + p.addr)
+		nc, err := nats.Connect("nats://" + p.URL)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -216,7 +215,7 @@ func (t *table) addJetStream(ctx context.Context, dir string, add addLog) error 
 		Duplicates: 5 * time.Minute}); err != nil {
 		return err
 	}
-	add("NATS JetStream, sync_interval: always, Nats-Msg-Id", p.pid(), func(context.Context) (*appender, error) {
+	add("NATS JetStream, sync_interval: always, Nats-Msg-Id", p.PID(), func(context.Context) (*appender, error) {
 		js, stop, err := connect()
 		if err != nil {
 			return nil, err
@@ -255,16 +254,8 @@ return entry`
 
 // addStreams starts Redis with appendfsync always.
 func (t *table) addStreams(ctx context.Context, add addLog) error {
-	addr, err := freeAddr()
-	if err != nil {
-		return err
-	}
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return err
-	}
 	// No rewrite of the file in the middle of a round.
-	srv, err := servers.StartRedis(ctx, "--bind", host, "--port", port, "--auto-aof-rewrite-percentage", "0")
+	srv, addr, err := startRedis(ctx, "--auto-aof-rewrite-percentage", "0")
 	if err != nil {
 		return err
 	}
