@@ -93,11 +93,10 @@ func (b *gateBench) startGateManager(ctx context.Context, name string, s *setup)
 		}
 		flags = []string{"--store", engine, "--store-dsn", dsn}
 	}
-	p, err := startManager(ctx, b.manager(), flags...)
+	p, err := b.startManager(ctx, flags...)
 	if err != nil {
 		return nil, err
 	}
-	b.onStop(p.Close)
 	s.cpu[1] = cpuOf(p.PID())
 	return p, nil
 }
@@ -130,23 +129,22 @@ func (b *gateBench) startStore(ctx context.Context, engine string, s *setup) (ds
 
 // startProcessor starts an external processor, and a Redis that fsyncs before it answers.
 func (b *gateBench) startProcessor(ctx context.Context, plain bool, s *setup) (*servers.Server, error) {
-	redis, addr, err := startRedis(ctx)
+	pid, addr, err := b.startRedis(ctx)
 	if err != nil {
 		return nil, err
 	}
-	b.onStop(redis.Close)
 	processor, err := startLogged(ctx, filepath.Join(b.build, "peers-extproc"), "-redis", addr, fmt.Sprint("-plain=", plain))
 	if err != nil {
 		return nil, err
 	}
 	b.onStop(processor.Close)
-	s.cpu[2], s.cpu[3] = cpuOf(processor.PID()), cpuOf(redis.PID())
+	s.cpu[2], s.cpu[3] = cpuOf(processor.PID()), cpuOf(pid)
 	return processor, nil
 }
 
 // startEnvoy starts an Envoy with one worker.
 func (b *gateBench) startEnvoy(ctx context.Context, name string, l envoy.Local, cluster string) (p *servers.Server, err error) {
-	if l.Listen, err = freeAddr(); err != nil {
+	if l.Listen, err = b.address(); err != nil {
 		return nil, err
 	}
 	l.Admin = "127.0.0.1:0"

@@ -71,11 +71,10 @@ func compareLogs(ctx context.Context, s settings) error {
 		t.add(&row{name: name, own: name == "Oncegate", cpu: []cpuTime{ownCPU, cpuOf(pid)},
 			load: func(i int) *load { return appends(s.duration, columns[i], open) }})
 	}
-	p, err := startManager(ctx, s.manager(), "--store", "wal", "--data-dir", filepath.Join(dir, "wal"))
+	p, err := t.startManager(ctx, "--store", "wal", "--data-dir", filepath.Join(dir, "wal"))
 	if err != nil {
 		return err
 	}
-	t.onStop(p.Close)
 	if err := createLog(ctx, p.URL); err != nil {
 		return err
 	}
@@ -255,11 +254,10 @@ return entry`
 // addStreams starts Redis with appendfsync always.
 func (t *table) addStreams(ctx context.Context, add addLog) error {
 	// No rewrite of the file in the middle of a round.
-	srv, addr, err := startRedis(ctx, "--auto-aof-rewrite-percentage", "0")
+	pid, addr, err := t.startRedis(ctx, "--auto-aof-rewrite-percentage", "0")
 	if err != nil {
 		return err
 	}
-	t.onStop(srv.Close)
 	open := func(build func(c rueidis.Client, id string) rueidis.Completed) func(context.Context) (*appender, error) {
 		return func(ctx context.Context) (*appender, error) {
 			c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, AlwaysPipelining: true})
@@ -286,10 +284,10 @@ func (t *table) addStreams(ctx context.Context, add addLog) error {
 	}
 	sha := fmt.Sprintf("%x", sha1.Sum([]byte(appendOnce)))
 	payload := rueidis.BinaryString(entryPayload)
-	add("Redis Streams, appendfsync always, XADD and SET of the id in a script", srv.PID(), open(func(c rueidis.Client, id string) rueidis.Completed {
+	add("Redis Streams, appendfsync always, XADD and SET of the id in a script", pid, open(func(c rueidis.Client, id string) rueidis.Completed {
 		return c.B().Evalsha().Sha1(sha).Numkeys(2).Key(logName, id).Arg(id, payload).Build()
 	}))
-	add("Redis Streams, appendfsync always, XADD alone", srv.PID(), open(func(c rueidis.Client, id string) rueidis.Completed {
+	add("Redis Streams, appendfsync always, XADD alone", pid, open(func(c rueidis.Client, id string) rueidis.Completed {
 		return c.B().Xadd().Key(logName).Id("*").FieldValue().FieldValue("id", id).FieldValue("payload", payload).Build()
 	}))
 	return nil

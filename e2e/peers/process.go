@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 
+	"github.com/oncegate/oncegate/manager/managertest/ports"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
@@ -30,35 +31,42 @@ func startLogged(ctx context.Context, path string, args ...string) (*servers.Ser
 
 // startListening starts a program on a given address and waits until it accepts connections.
 func startListening(ctx context.Context, addr, path string, args ...string) (*servers.Server, error) {
-	return servers.StartProgram(ctx, func(ctx context.Context, _ string) error {
+	p, err := servers.StartProgram(ctx, func(ctx context.Context, _ string) error {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 		if err != nil {
 			return err
 		}
 		return conn.Close()
 	}, path, args...)
+	if err == nil {
+		p.URL = addr
+	}
+	return p, err
 }
 
-// startRedis starts a Redis on a TCP address, which fsyncs before it answers.
-func startRedis(ctx context.Context, args ...string) (srv *servers.Server, addr string, err error) {
-	if addr, err = freeAddr(); err != nil {
-		return nil, "", err
-	}
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, "", err
-	}
-	srv, err = servers.StartRedis(ctx, append(args, "--bind", host, "--port", port)...)
-	return srv, addr, err
-}
-
-// freeAddr returns a loopback address that was free a moment ago, for programs
-// that cannot choose one.
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// address reserves a port until the end, for a program that cannot choose one.
+func (t *table) address() (string, error) {
+	port, err := ports.Hold()
 	if err != nil {
 		return "", err
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	t.onStop(port.Release)
+	return port.Address, nil
+}
+
+// startRedis starts a Redis on a TCP address until the end. It fsyncs before it answers.
+func (t *table) startRedis(ctx context.Context, args ...string) (pid int, addr string, err error) {
+	if addr, err = t.address(); err != nil {
+		return 0, "", err
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return 0, "", err
+	}
+	srv, err := servers.StartRedis(ctx, append(args, "--bind", host, "--port", port)...)
+	if err != nil {
+		return 0, "", err
+	}
+	t.onStop(srv.Close)
+	return srv.PID(), addr, nil
 }

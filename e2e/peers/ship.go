@@ -53,11 +53,10 @@ func compareShipping(ctx context.Context, s settings) error {
 		if to.url != "" {
 			flags = append(flags, "--ship-to", to.url)
 		}
-		p, err := startManager(ctx, s.manager(), flags...)
+		p, err := t.startManager(ctx, flags...)
 		if err != nil {
 			return err
 		}
-		t.onStop(p.Close)
 		if err := createLog(ctx, p.URL); err != nil {
 			return err
 		}
