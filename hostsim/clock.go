@@ -31,7 +31,6 @@ func (realClock) AfterFunc(d time.Duration, f func()) func() bool {
 type VirtualClock struct {
 	mu      sync.Mutex
 	now     time.Time
-	seq     uint64
 	timers  []*virtualTimer
 	settle  map[int]attached
 	nextKey int
@@ -39,9 +38,8 @@ type VirtualClock struct {
 }
 
 type virtualTimer struct {
-	at  time.Time
-	seq uint64
-	f   func()
+	at time.Time
+	f  func()
 }
 
 // NewVirtualClock makes a clock that shows start.
@@ -60,8 +58,7 @@ func (c *VirtualClock) Now() time.Time {
 func (c *VirtualClock) AfterFunc(d time.Duration, f func()) func() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.seq++
-	t := &virtualTimer{at: c.now.Add(max(d, 0)), seq: c.seq, f: f}
+	t := &virtualTimer{at: c.now.Add(max(d, 0)), f: f}
 	i := sort.Search(len(c.timers), func(i int) bool { return c.timers[i].at.After(t.at) })
 	c.timers = append(c.timers, nil)
 	copy(c.timers[i+1:], c.timers[i:])

@@ -173,9 +173,6 @@ func (h *Host) pick(worker int) *thread {
 	return h.workers[worker]
 }
 
-// Workers is the number of workers.
-func (h *Host) Workers() int { return len(h.workers) }
-
 // Streams is the number of streams that are not over, on all workers.
 func (h *Host) Streams() int {
 	n := 0

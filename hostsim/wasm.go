@@ -174,7 +174,6 @@ func (p *wasmProgram) close() { _ = p.runtime.Close(context.Background()) }
 
 // wasmGuest is one instance.
 type wasmGuest struct {
-	name   string
 	calls  HostCalls
 	env    guestEnv
 	rng    *rand.ChaCha8
@@ -232,7 +231,7 @@ func engineFailure(err *error) {
 
 func (p *wasmProgram) newGuest(ctx context.Context, env guestEnv, calls HostCalls) (guest Guest, err error) {
 	defer engineFailure(&err)
-	g := &wasmGuest{name: env.name, calls: calls, env: env, limits: p.limits, rng: newRand(p.limits.seed, env.name), restricted: duringStart}
+	g := &wasmGuest{calls: calls, env: env, limits: p.limits, rng: newRand(p.limits.seed, env.name), restricted: duringStart}
 	// The guest's calls do not depend on ctx, which bounds only the start.
 	g.ctx = &guestContext{Context: context.WithoutCancel(ctx), g: g}
 	mod, err := p.runtime.InstantiateModule(g.ctx, p.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())

@@ -56,20 +56,18 @@ func ledgerColumns(s settings) (all []engineColumn) {
 type queue interface {
 	// enqueue submits one durable job with its own key.
 	enqueue(ctx context.Context, key string) error
+	// fill submits many jobs, to be claimed or to be worked.
+	fill(ctx context.Context, what string, n int) error
 }
 
 // claimer is a queue that hands out jobs one at a time.
 type claimer interface {
-	// fill submits jobs to be claimed.
-	fill(ctx context.Context, n int) error
 	// claim takes one job durably; false when there is none.
 	claim(ctx context.Context, worker int) (bool, error)
 }
 
 // worker is a queue that runs jobs.
 type worker interface {
-	// load submits jobs to be worked.
-	load(ctx context.Context, n int) error
 	// work runs no-op handlers until n jobs are complete.
 	work(ctx context.Context, concurrency, n int) error
 }
@@ -78,6 +76,7 @@ type worker interface {
 func loadOf(s settings, c engineColumn, keys *keyStore, q queue) *load {
 	claims, _ := q.(claimer)
 	works, _ := q.(worker)
+	fill := func(ctx context.Context) error { return q.fill(ctx, c.what, s.jobs) }
 	switch {
 	case c.what == "pairs" && keys != nil:
 		return keys.pairs(s.duration, c.callers, c.batch)
@@ -91,7 +90,7 @@ func loadOf(s settings, c engineColumn, keys *keyStore, q queue) *load {
 			})
 		}}
 	case c.what == "claims" && claims != nil:
-		return &load{prepare: func(ctx context.Context) error { return claims.fill(ctx, s.jobs) }, run: func(ctx context.Context) (int, error) {
+		return &load{prepare: fill, run: func(ctx context.Context) (int, error) {
 			return timedCalls(ctx, s.duration, c.callers, func(ctx context.Context, worker, _ int) error {
 				ok, err := claims.claim(ctx, worker)
 				if err == nil && !ok {
@@ -101,7 +100,7 @@ func loadOf(s settings, c engineColumn, keys *keyStore, q queue) *load {
 			})
 		}}
 	case (c.what == "claims" || c.what == "worked") && works != nil: // a queue without a call for a claim completes what it claims
-		return &load{prepare: func(ctx context.Context) error { return works.load(ctx, s.jobs) },
+		return &load{prepare: fill,
 			run: func(ctx context.Context) (int, error) { return s.jobs, works.work(ctx, c.callers, s.jobs) }}
 	}
 	return nil
@@ -133,10 +132,10 @@ func compareEngines(ctx context.Context, s settings, name string, columns []engi
 	return e.measure(ctx)
 }
 
-func (e *engines) addRow(name string, manager *process, engine []int, keys *keyStore, q queue) {
+func (e *engines) addRow(name string, manager *servers.Server, engine []int, keys *keyStore, q queue) {
 	r := &row{name: name, own: manager != nil, cpu: []cpuTime{ownCPU, nil, nil}}
 	if manager != nil {
-		r.cpu[1] = cpuOf(manager.pid())
+		r.cpu[1] = cpuOf(manager.PID())
 	}
 	if engine != nil {
 		r.cpu[2] = cpuOf(engine...)
@@ -252,7 +251,7 @@ func (e *engines) prepareEtcd(ctx context.Context) error {
 	if err := e.addManager(ctx, "etcd, 3 members", pids, "--store", "etcd", "--store-dsn", strings.Join(urls, ",")); err != nil {
 		return err
 	}
-	bare, err := clientv3.New(clientv3.Config{Endpoints: urls, DialTimeout: readyTimeout})
+	bare, err := clientv3.New(clientv3.Config{Endpoints: urls, DialTimeout: time.Minute})
 	if err != nil {
 		return err
 	}
@@ -264,26 +263,29 @@ func (e *engines) prepareEtcd(ctx context.Context) error {
 // withFeed is in the names of the managers of a data centre that has others.
 const withFeed = ", --origin"
 
-// startManager starts one whose window is so large that it refuses no new key during the longest run.
-func startManager(bin string, flags ...string) (*process, error) {
-	return startLogged(bin, append([]string{"serve", "--listen", "127.0.0.1:0", "--max-entries", "20000000", "--max-bytes", "1099511627776",
+// startManager starts one until the end, whose window is so large that it refuses no new key during the longest run.
+func (t *table) startManager(ctx context.Context, flags ...string) (*servers.Server, error) {
+	p, err := startLogged(ctx, t.manager(), append([]string{"serve", "--listen", "127.0.0.1:0", "--max-entries", "20000000", "--max-bytes", "1099511627776",
 		"--scope-share", "0"}, flags...)...)
+	if err == nil {
+		t.onStop(p.Close)
+	}
+	return p, err
 }
 
 func (e *engines) addManager(ctx context.Context, name string, engine []int, flags ...string) error {
 	if !e.wants(name) {
 		return nil
 	}
-	p, err := startManager(e.manager(), flags...)
+	p, err := e.startManager(ctx, flags...)
 	if err != nil {
 		return err
 	}
-	e.onStop(p.stop)
-	c, err := client.New(client.Options{URL: "http://" + p.addr})
+	c, err := client.New(client.Options{URL: "http://" + p.URL})
 	if err != nil {
 		return err
 	}
-	e.addRow(name, p, engine, managerKeys(ctx, &e.table, p.addr), &managerQueue{c})
+	e.addRow(name, p, engine, managerKeys(ctx, &e.table, p.URL), &managerQueue{c})
 	return nil
 }
 
@@ -295,10 +297,10 @@ func (q *managerQueue) enqueue(ctx context.Context, key string) error {
 	return err
 }
 
-func (q *managerQueue) submit(ctx context.Context, function string, n int) error {
+func (q *managerQueue) fill(ctx context.Context, what string, n int) error {
 	run, all := runName(), make([]client.Submission, n)
 	for i := range all {
-		all[i] = client.Submission{Function: function, Payload: payload, Key: run + strconv.Itoa(i)}
+		all[i] = client.Submission{Function: what, Payload: payload, Key: run + strconv.Itoa(i)}
 	}
 	answers, err := q.client.SubmitBatch(ctx, all)
 	for _, a := range answers {
@@ -307,22 +309,18 @@ func (q *managerQueue) submit(ctx context.Context, function string, n int) error
 	return err
 }
 
-func (q *managerQueue) fill(ctx context.Context, n int) error { return q.submit(ctx, "claimed", n) }
-
 func (q *managerQueue) claim(ctx context.Context, worker int) (bool, error) {
 	// The lease is so long that no claimed job comes back during a run.
-	got, err := q.client.Claim(ctx, client.ClaimRequest{Worker: fmt.Sprint("w", worker), Functions: []string{"claimed"}, Lease: time.Hour})
+	got, err := q.client.Claim(ctx, client.ClaimRequest{Worker: fmt.Sprint("w", worker), Functions: []string{"claims"}, Lease: time.Hour})
 	return len(got) == 1, err
 }
-
-func (q *managerQueue) load(ctx context.Context, n int) error { return q.submit(ctx, "noop", n) }
 
 func (q *managerQueue) work(ctx context.Context, concurrency, n int) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	left := newCountdown(n, cancel)
 	w, err := q.client.NewWorker(client.WorkerOptions{Concurrency: concurrency, Handlers: map[string]client.Handler{
-		"noop": func(context.Context, *client.Job) (any, error) { left.done(); return nil, nil },
+		"worked": func(context.Context, *client.Job) (any, error) { left.done(); return nil, nil },
 	}})
 	if err != nil {
 		return err

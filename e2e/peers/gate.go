@@ -125,7 +125,7 @@ func (b *gateBench) load(on *setup, kind string, connections int) *load {
 			return err
 		})
 		if err != nil {
-			return n, fmt.Errorf("%w\nEnvoy: %s", err, on.envoy.log.String())
+			return n, fmt.Errorf("%w\nEnvoy: %s", err, on.envoy.Printed())
 		}
 		expected := int64(n)
 		if kind == "replay" {

@@ -25,7 +25,7 @@ import (
 // setup is one Envoy and what it needs.
 type setup struct {
 	addr  string
-	envoy *process
+	envoy *servers.Server
 	cpu   []cpuTime // of gatePrograms
 }
 
@@ -51,7 +51,7 @@ func (b *gateBench) start(ctx context.Context, name string) (*setup, error) {
 		if err != nil {
 			return nil, err
 		}
-		_, port, err := net.SplitHostPort(processor.addr)
+		_, port, err := net.SplitHostPort(processor.URL)
 		if err != nil {
 			return nil, err
 		}
@@ -69,7 +69,7 @@ func (b *gateBench) start(ctx context.Context, name string) (*setup, error) {
 		if err != nil {
 			return nil, err
 		}
-		local.Manager = manager.addr
+		local.Manager = manager.URL
 	}
 	local.Edit = func(hcm *hcmv3.HttpConnectionManager) error {
 		hcm.AccessLog = nil
@@ -79,12 +79,12 @@ func (b *gateBench) start(ctx context.Context, name string) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.addr, s.envoy, s.cpu[0] = p.addr, p, cpuOf(p.pid())
+	s.addr, s.envoy, s.cpu[0] = p.URL, p, cpuOf(p.PID())
 	return s, nil
 }
 
 // startGateManager starts a manager, on the engine that the setup's name says.
-func (b *gateBench) startGateManager(ctx context.Context, name string, s *setup) (*process, error) {
+func (b *gateBench) startGateManager(ctx context.Context, name string, s *setup) (*servers.Server, error) {
 	flags := []string{"--data-dir", filepath.Join(b.dir, name+"-data")}
 	if engine, ok := strings.CutPrefix(name, "on "); ok {
 		dsn, err := b.startStore(ctx, engine, s)
@@ -93,12 +93,11 @@ func (b *gateBench) startGateManager(ctx context.Context, name string, s *setup)
 		}
 		flags = []string{"--store", engine, "--store-dsn", dsn}
 	}
-	p, err := startManager(b.manager(), flags...)
+	p, err := b.startManager(ctx, flags...)
 	if err != nil {
 		return nil, err
 	}
-	b.onStop(p.stop)
-	s.cpu[1] = cpuOf(p.pid())
+	s.cpu[1] = cpuOf(p.PID())
 	return p, nil
 }
 
@@ -129,32 +128,23 @@ func (b *gateBench) startStore(ctx context.Context, engine string, s *setup) (ds
 }
 
 // startProcessor starts an external processor, and a Redis that fsyncs before it answers.
-func (b *gateBench) startProcessor(ctx context.Context, plain bool, s *setup) (*process, error) {
-	addr, err := freeAddr()
+func (b *gateBench) startProcessor(ctx context.Context, plain bool, s *setup) (*servers.Server, error) {
+	pid, addr, err := b.startRedis(ctx)
 	if err != nil {
 		return nil, err
 	}
-	host, port, err := net.SplitHostPort(addr)
+	processor, err := startLogged(ctx, filepath.Join(b.build, "peers-extproc"), "-redis", addr, fmt.Sprint("-plain=", plain))
 	if err != nil {
 		return nil, err
 	}
-	redis, err := servers.StartRedis(ctx, "--bind", host, "--port", port)
-	if err != nil {
-		return nil, err
-	}
-	b.onStop(redis.Close)
-	processor, err := startLogged(filepath.Join(b.build, "peers-extproc"), "-redis", addr, fmt.Sprint("-plain=", plain))
-	if err != nil {
-		return nil, err
-	}
-	b.onStop(processor.stop)
-	s.cpu[2], s.cpu[3] = cpuOf(processor.pid()), cpuOf(redis.PID())
+	b.onStop(processor.Close)
+	s.cpu[2], s.cpu[3] = cpuOf(processor.PID()), cpuOf(pid)
 	return processor, nil
 }
 
 // startEnvoy starts an Envoy with one worker.
-func (b *gateBench) startEnvoy(ctx context.Context, name string, l envoy.Local, cluster string) (p *process, err error) {
-	if l.Listen, err = freeAddr(); err != nil {
+func (b *gateBench) startEnvoy(ctx context.Context, name string, l envoy.Local, cluster string) (p *servers.Server, err error) {
+	if l.Listen, err = b.address(); err != nil {
 		return nil, err
 	}
 	l.Admin = "127.0.0.1:0"
@@ -182,7 +172,7 @@ func (b *gateBench) startEnvoy(ctx context.Context, name string, l envoy.Local, 
 	p, err = startListening(ctx, l.Listen, b.envoy.Path, "--config-path", file, "--concurrency", "1", "--log-level", "warning",
 		"--use-dynamic-base-id", "--disable-hot-restart")
 	if err == nil {
-		b.onStop(p.stop)
+		b.onStop(p.Close)
 	}
 	return p, err
 }

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -15,29 +17,18 @@ import (
 
 // describeHost says what machine this is, and how fast it makes a write to dir durable.
 func describeHost(dir string) (string, error) {
-	model := "unknown CPU"
-	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(text)) {
-			if name, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-				model = strings.TrimSpace(v)
-				break
-			}
+	find := func(file, pattern string) string {
+		text, err := os.ReadFile(file)
+		found := regexp.MustCompile(pattern).FindSubmatch(text)
+		if err != nil || found == nil {
+			return "unknown"
 		}
-	}
-	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
-	if err != nil {
-		return "", err
-	}
-	var memory int64 // in KB
-	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
-		_, _ = fmt.Sscanf(string(text), "MemTotal: %d kB", &memory)
+		return string(found[1])
 	}
 	sync, err := syncTime(dir)
-	if err != nil {
-		return "", err
-	}
+	memory, _ := strconv.Atoi(find("/proc/meminfo", `MemTotal: +(\d+) kB`))
 	return fmt.Sprintf("Machine: %d cores (%s), %d GB memory, Linux %s, a write of 512 bytes with fdatasync takes %v (median of %d).",
-		runtime.NumCPU(), model, (memory+1<<19)>>20, strings.TrimSpace(string(kernel)), sync.Round(time.Microsecond), syncs), nil
+		runtime.NumCPU(), find("/proc/cpuinfo", `model name\s*: (.*)`), (memory+1<<19)>>20, find("/proc/sys/kernel/osrelease", "(.*)"), sync.Round(time.Microsecond), syncs), err
 }
 
 const syncs = 200

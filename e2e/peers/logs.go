@@ -19,7 +19,6 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/oncegate/oncegate/manager/client"
-	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // logName is what each system calls its log.
@@ -72,15 +71,14 @@ func compareLogs(ctx context.Context, s settings) error {
 		t.add(&row{name: name, own: name == "Oncegate", cpu: []cpuTime{ownCPU, cpuOf(pid)},
 			load: func(i int) *load { return appends(s.duration, columns[i], open) }})
 	}
-	p, err := startManager(s.manager(), "--store", "wal", "--data-dir", filepath.Join(dir, "wal"))
+	p, err := t.startManager(ctx, "--store", "wal", "--data-dir", filepath.Join(dir, "wal"))
 	if err != nil {
 		return err
 	}
-	t.onStop(p.stop)
-	if err := createLog(ctx, p.addr); err != nil {
+	if err := createLog(ctx, p.URL); err != nil {
 		return err
 	}
-	add("Oncegate", p.pid(), func(ctx context.Context) (*appender, error) { return openWriter(ctx, p.addr) })
+	add("Oncegate", p.PID(), func(ctx context.Context) (*appender, error) { return openWriter(ctx, p.URL) })
 	if err := t.addJetStream(ctx, dir, add); err != nil {
 		return err
 	}
@@ -180,7 +178,7 @@ func serveNATS(ctx context.Context, dir string) error {
 	}
 	s.Start()
 	defer s.Shutdown()
-	if !s.ReadyForConnections(readyTimeout) {
+	if !s.ReadyForConnections(time.Minute) {
 		return fmt.Errorf("the NATS server does not accept connections")
 	}
 	return announce(ctx, s.Addr())
@@ -194,13 +192,13 @@ func (t *table) addJetStream(ctx context.Context, dir string, add addLog) error 
 	if err != nil {
 		return err
 	}
-	p, err := startLogged(self, "nats", filepath.Join(dir, "nats"))
+	p, err := startLogged(ctx, self, "nats", filepath.Join(dir, "nats"))
 	if err != nil {
 		return err
 	}
-	t.onStop(p.stop)
+	t.onStop(p.Close)
 	connect := func() (jetstream.JetStream, func(), error) {
-		nc, err := nats.Connect("nats://" + p.addr)
+		nc, err := nats.Connect("nats://" + p.URL)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -216,7 +214,7 @@ func (t *table) addJetStream(ctx context.Context, dir string, add addLog) error 
 		Duplicates: 5 * time.Minute}); err != nil {
 		return err
 	}
-	add("NATS JetStream, sync_interval: always, Nats-Msg-Id", p.pid(), func(context.Context) (*appender, error) {
+	add("NATS JetStream, sync_interval: always, Nats-Msg-Id", p.PID(), func(context.Context) (*appender, error) {
 		js, stop, err := connect()
 		if err != nil {
 			return nil, err
@@ -255,20 +253,11 @@ return entry`
 
 // addStreams starts Redis with appendfsync always.
 func (t *table) addStreams(ctx context.Context, add addLog) error {
-	addr, err := freeAddr()
-	if err != nil {
-		return err
-	}
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return err
-	}
 	// No rewrite of the file in the middle of a round.
-	srv, err := servers.StartRedis(ctx, "--bind", host, "--port", port, "--auto-aof-rewrite-percentage", "0")
+	pid, addr, err := t.startRedis(ctx, "--auto-aof-rewrite-percentage", "0")
 	if err != nil {
 		return err
 	}
-	t.onStop(srv.Close)
 	open := func(build func(c rueidis.Client, id string) rueidis.Completed) func(context.Context) (*appender, error) {
 		return func(ctx context.Context) (*appender, error) {
 			c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, AlwaysPipelining: true})
@@ -295,10 +284,10 @@ func (t *table) addStreams(ctx context.Context, add addLog) error {
 	}
 	sha := fmt.Sprintf("%x", sha1.Sum([]byte(appendOnce)))
 	payload := rueidis.BinaryString(entryPayload)
-	add("Redis Streams, appendfsync always, XADD and SET of the id in a script", srv.PID(), open(func(c rueidis.Client, id string) rueidis.Completed {
+	add("Redis Streams, appendfsync always, XADD and SET of the id in a script", pid, open(func(c rueidis.Client, id string) rueidis.Completed {
 		return c.B().Evalsha().Sha1(sha).Numkeys(2).Key(logName, id).Arg(id, payload).Build()
 	}))
-	add("Redis Streams, appendfsync always, XADD alone", srv.PID(), open(func(c rueidis.Client, id string) rueidis.Completed {
+	add("Redis Streams, appendfsync always, XADD alone", pid, open(func(c rueidis.Client, id string) rueidis.Completed {
 		return c.B().Xadd().Key(logName).Id("*").FieldValue().FieldValue("id", id).FieldValue("payload", payload).Build()
 	}))
 	return nil

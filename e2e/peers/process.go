@@ -1,139 +1,72 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
-	"io"
+	"errors"
 	"net"
-	"os"
-	"os/exec"
 	"strings"
-	"sync"
-	"syscall"
-	"time"
+
+	"github.com/oncegate/oncegate/manager/managertest/ports"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
-const readyTimeout = time.Minute
-
-// process is a child that ends with stop.
-type process struct {
-	cmd    *exec.Cmd
-	addr   string
-	exited chan struct{}
-	log    tail
-}
-
-// tail keeps the end of what a program prints.
-type tail struct {
-	mu sync.Mutex
-	b  []byte
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.b = append(t.b, p...); len(t.b) > 1<<16 {
-		t.b = append(t.b[:0], t.b[len(t.b)-1<<15:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.b)
-}
-
 // startLogged starts a program that says where it listens in a JSON log line
-// {"msg":"listening","listener":"api","addr":"..."} and waits for that line.
-func startLogged(path string, args ...string) (*process, error) {
-	p := &process{cmd: exec.Command(path, args...), exited: make(chan struct{})}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	p.cmd.Stdout, p.cmd.Stderr = w, w
-	err = p.cmd.Start()
-	_ = w.Close()
-	if err != nil {
-		_ = r.Close()
-		return nil, err
-	}
-	found := make(chan string, 1)
-	go func() {
-		defer r.Close()
-		sc := bufio.NewScanner(r)
-		for sc.Scan() {
-			var line struct{ Msg, Listener, Addr string }
-			if json.Unmarshal(sc.Bytes(), &line) == nil && line.Msg == "listening" && line.Listener == "api" {
-				found <- line.Addr
-				_, _ = io.Copy(&p.log, r)
-				return
+// {"msg":"listening","listener":"api","addr":"..."} and waits for that line. The URL of the result is that address.
+func startLogged(ctx context.Context, path string, args ...string) (*servers.Server, error) {
+	var line struct{ Msg, Listener, Addr string }
+	p, err := servers.StartProgram(ctx, func(_ context.Context, printed string) error {
+		for text := range strings.Lines(printed) {
+			if json.Unmarshal([]byte(text), &line) == nil && line.Msg == "listening" && line.Listener == "api" {
+				return nil
 			}
-			_, _ = p.log.Write(append(sc.Bytes(), '\n'))
 		}
-		found <- "\n" + p.log.String()
-	}()
-	go func() { _ = p.cmd.Wait(); close(p.exited) }()
-	select {
-	case addr := <-found:
-		if strings.HasPrefix(addr, "\n") {
-			p.stop()
-			return nil, fmt.Errorf("%s ended before it listened:%s", path, addr)
-		}
-		p.addr = addr
-		return p, nil
-	case <-time.After(readyTimeout):
-		p.stop()
-		return nil, fmt.Errorf("%s did not say where it listens", path)
+		return errors.New("it has not said where it listens")
+	}, path, args...)
+	if err == nil {
+		p.URL = line.Addr
 	}
+	return p, err
 }
 
-// startListening starts a program on a given address and waits until it accepts
-// connections.
-func startListening(ctx context.Context, addr, path string, args ...string) (*process, error) {
-	p := &process{cmd: exec.Command(path, args...), exited: make(chan struct{}), addr: addr}
-	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
-	if err := p.cmd.Start(); err != nil {
-		return nil, err
-	}
-	go func() { _ = p.cmd.Wait(); close(p.exited) }()
-	for end := time.Now().Add(readyTimeout); time.Now().Before(end) && ctx.Err() == nil; {
-		conn, err := net.Dial("tcp", addr)
-		if err == nil {
-			return p, conn.Close()
+// startListening starts a program on a given address and waits until it accepts connections.
+func startListening(ctx context.Context, addr, path string, args ...string) (*servers.Server, error) {
+	p, err := servers.StartProgram(ctx, func(ctx context.Context, _ string) error {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return err
 		}
-		select {
-		case <-p.exited:
-			return nil, fmt.Errorf("%s ended at once:\n%s", path, p.log.String())
-		case <-time.After(20 * time.Millisecond):
-		}
+		return conn.Close()
+	}, path, args...)
+	if err == nil {
+		p.URL = addr
 	}
-	p.stop()
-	return nil, fmt.Errorf("%s does not accept connections:\n%s", path, p.log.String())
+	return p, err
 }
 
-func (p *process) stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-p.exited:
-	case <-time.After(10 * time.Second):
-		_ = p.cmd.Process.Kill()
-		<-p.exited
-	}
-}
-
-// freeAddr returns a loopback address that was free a moment ago, for programs
-// that cannot choose one.
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// address reserves a port until the end, for a program that cannot choose one.
+func (t *table) address() (string, error) {
+	port, err := ports.Hold()
 	if err != nil {
 		return "", err
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	t.onStop(port.Release)
+	return port.Address, nil
 }
 
-func (p *process) pid() int { return p.cmd.Process.Pid }
+// startRedis starts a Redis on a TCP address until the end. It fsyncs before it answers.
+func (t *table) startRedis(ctx context.Context, args ...string) (pid int, addr string, err error) {
+	if addr, err = t.address(); err != nil {
+		return 0, "", err
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return 0, "", err
+	}
+	srv, err := servers.StartRedis(ctx, append(args, "--bind", host, "--port", port)...)
+	if err != nil {
+		return 0, "", err
+	}
+	t.onStop(srv.Close)
+	return srv.PID(), addr, nil
+}

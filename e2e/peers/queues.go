@@ -75,7 +75,7 @@ func (q *asynqQueue) enqueue(ctx context.Context, key string) error {
 	return err
 }
 
-func (q *asynqQueue) load(ctx context.Context, n int) error { return enqueueMany(ctx, q, n) }
+func (q *asynqQueue) fill(ctx context.Context, _ string, n int) error { return enqueueMany(ctx, q, n) }
 
 func (q *asynqQueue) work(ctx context.Context, concurrency, n int) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -130,7 +130,7 @@ func (q *riverQueue) enqueue(ctx context.Context, key string) error {
 	return err
 }
 
-func (q *riverQueue) load(ctx context.Context, n int) error { return enqueueMany(ctx, q, n) }
+func (q *riverQueue) fill(ctx context.Context, _ string, n int) error { return enqueueMany(ctx, q, n) }
 
 func (q *riverQueue) work(ctx context.Context, concurrency, n int) error {
 	waiting, cancel := context.WithCancelCause(ctx)
@@ -165,7 +165,7 @@ func (q *watchQueue) enqueue(ctx context.Context, key string) error {
 	return err
 }
 
-func (q *watchQueue) fill(ctx context.Context, n int) error { return enqueueMany(ctx, q, n) }
+func (q *watchQueue) fill(ctx context.Context, _ string, n int) error { return enqueueMany(ctx, q, n) }
 
 func (q *watchQueue) claim(ctx context.Context, worker int) (bool, error) {
 	for {
@@ -208,7 +208,7 @@ func (q *skipLockedQueue) enqueue(ctx context.Context, key string) error {
 	return err
 }
 
-func (q *skipLockedQueue) fill(ctx context.Context, n int) error {
+func (q *skipLockedQueue) fill(ctx context.Context, _ string, n int) error {
 	_, err := q.pool.Exec(ctx, `INSERT INTO jobs (key, payload) SELECT gen_random_uuid()::text, $1 FROM generate_series(1, $2)`, payload, n)
 	if err != nil {
 		return err

@@ -53,20 +53,19 @@ func compareShipping(ctx context.Context, s settings) error {
 		if to.url != "" {
 			flags = append(flags, "--ship-to", to.url)
 		}
-		p, err := startManager(s.manager(), flags...)
+		p, err := t.startManager(ctx, flags...)
 		if err != nil {
 			return err
 		}
-		t.onStop(p.stop)
-		if err := createLog(ctx, p.addr); err != nil {
+		if err := createLog(ctx, p.URL); err != nil {
 			return err
 		}
-		keys := managerKeys(ctx, t, p.addr)
-		t.add(&row{name: to.name, own: true, cpu: []cpuTime{ownCPU, cpuOf(p.pid())}, load: func(i int) *load {
+		keys := managerKeys(ctx, t, p.URL)
+		t.add(&row{name: to.name, own: true, cpu: []cpuTime{ownCPU, cpuOf(p.PID())}, load: func(i int) *load {
 			c := columns[i/2]
 			l := keys.pairs(s.duration, c.callers, c.batch)
 			if i%2 == 0 {
-				l = appends(s.duration, c, func(ctx context.Context) (*appender, error) { return openWriter(ctx, p.addr) })
+				l = appends(s.duration, c, func(ctx context.Context) (*appender, error) { return openWriter(ctx, p.URL) })
 			}
 			l.prepare = func(ctx context.Context) error {
 				select {

@@ -24,9 +24,10 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"os"
@@ -36,10 +37,14 @@ import (
 	"syscall"
 	"time"
 
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	types "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 func main() {
@@ -57,17 +62,19 @@ func serve(redis string, plain bool) error {
 		return err
 	}
 	srv := newServer()
+	var begin func() exchange
 	if plain {
-		srv = grpc.NewServer()
-		extproc.RegisterExternalProcessorServer(srv, &plainProcessor{redis: goredis.NewClient(&goredis.Options{Addr: redis})})
+		client := goredis.NewClient(&goredis.Options{Addr: redis})
+		srv, begin = grpc.NewServer(), func() exchange { return &plainStream{redis: client} }
 	} else {
 		client, err := connect(redis)
 		if err != nil {
 			return err
 		}
 		defer client.Close()
-		extproc.RegisterExternalProcessorServer(srv, &processor{redis: client, ttl: answerTTL, pending: pendingTTL})
+		begin = func() exchange { return &stream{redis: client} }
 	}
+	extproc.RegisterExternalProcessorServer(srv, &processor{begin: begin})
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, srv.Stop)
@@ -81,26 +88,11 @@ const (
 	answerTTL  = 5 * time.Minute
 )
 
-// network splits an address as net.Listen and net.Dial want it.
-func network(addr string) (string, string) {
-	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
-		return "unix", path
-	}
-	return "tcp", addr
-}
-
 // connect opens the one connection that all streams share.
 func connect(addr string) (rueidis.Client, error) {
-	network, address := network(addr)
-	option := rueidis.ClientOption{
-		InitAddress: []string{address}, DisableCache: true, AlwaysPipelining: true, PipelineMultiplex: -1, ForceSingleClient: true,
-	}
-	if network == "unix" {
-		option.DialCtxFn = func(ctx context.Context, _ string, dialer *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			return dialer.DialContext(ctx, "unix", address)
-		}
-	}
-	return rueidis.NewClient(option)
+	return rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{addr}, DisableCache: true, AlwaysPipelining: true, PipelineMultiplex: -1, ForceSingleClient: true,
+	})
 }
 
 // newServer is tuned for many short streams on one connection.
@@ -109,4 +101,98 @@ func newServer() *grpc.Server {
 		grpc.NumStreamWorkers(uint32(max(64, 4*runtime.GOMAXPROCS(0)))),
 		grpc.MaxConcurrentStreams(1<<16),
 	)
+}
+
+// exchange is one request and its answer. Its methods return what Envoy gets for a message. done: nothing more is wanted
+// of the request, so the stream ends and Envoy continues by itself.
+type exchange interface {
+	requestHeaders(ctx context.Context, headers []*core.HeaderValue) (answers []*extproc.ProcessingResponse, done bool, err error)
+	responseHeaders(ctx context.Context, headers []*core.HeaderValue, end bool) (answers []*extproc.ProcessingResponse, done bool, err error)
+	responseBody(ctx context.Context, body []byte, end bool) (answers []*extproc.ProcessingResponse, done bool, err error)
+}
+
+// processor serves each request with an exchange of its own.
+type processor struct {
+	extproc.UnimplementedExternalProcessorServer
+	begin func() exchange
+}
+
+// Process implements the service: it is called for each request.
+func (p *processor) Process(srv extproc.ExternalProcessor_ProcessServer) error {
+	x, ctx := p.begin(), srv.Context()
+	for {
+		msg, err := srv.Recv()
+		if errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled {
+			return nil // a reservation without an answer holds until its TTL ends: the outcome is unknown
+		}
+		if err != nil {
+			return err
+		}
+		var answers []*extproc.ProcessingResponse
+		var done bool
+		switch m := msg.GetRequest().(type) {
+		case *extproc.ProcessingRequest_RequestHeaders:
+			answers, done, err = x.requestHeaders(ctx, m.RequestHeaders.GetHeaders().GetHeaders())
+		case *extproc.ProcessingRequest_ResponseHeaders:
+			answers, done, err = x.responseHeaders(ctx, m.ResponseHeaders.GetHeaders().GetHeaders(), m.ResponseHeaders.GetEndOfStream())
+		case *extproc.ProcessingRequest_ResponseBody:
+			answers, done, err = x.responseBody(ctx, m.ResponseBody.GetBody(), m.ResponseBody.GetEndOfStream())
+		default:
+			return status.Errorf(codes.InvalidArgument, "%T was not asked for", m)
+		}
+		if err != nil {
+			return err
+		}
+		for _, a := range answers {
+			if err := srv.Send(a); err != nil {
+				return err
+			}
+		}
+		if done {
+			return nil
+		}
+	}
+}
+
+var (
+	goOn          = &extproc.CommonResponse{}
+	requestGoesOn = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestHeaders{RequestHeaders: &extproc.HeadersResponse{Response: goOn}}}
+	headersGoOn   = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extproc.HeadersResponse{Response: goOn}}}
+	bodyGoesOn    = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseBody{ResponseBody: &extproc.BodyResponse{Response: goOn}}}
+)
+
+// problem is an answer of the processor's own; headers have names and values by turns.
+func problem(code uint32, title string, headers ...string) []*extproc.ProcessingResponse {
+	set := []*core.HeaderValueOption{option("content-type", []byte("application/problem+json"))}
+	for i := 0; i < len(headers); i += 2 {
+		set = append(set, option(headers[i], []byte(headers[i+1])))
+	}
+	return one(immediate(code, set, []byte(`{"title":"`+title+`"}`)))
+}
+
+func one(answer *extproc.ProcessingResponse) []*extproc.ProcessingResponse {
+	return []*extproc.ProcessingResponse{answer}
+}
+
+func immediate(code uint32, set []*core.HeaderValueOption, body []byte) *extproc.ProcessingResponse {
+	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extproc.ImmediateResponse{
+		Status: &types.HttpStatus{Code: types.StatusCode(code)}, Headers: &extproc.HeaderMutation{SetHeaders: set}, Body: body,
+	}}}
+}
+
+func option(name string, value []byte) *core.HeaderValueOption {
+	action := core.HeaderValueOption_APPEND_IF_EXISTS_OR_ADD
+	if name == "content-type" { // Envoy's own answers have one
+		action = core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD
+	}
+	return &core.HeaderValueOption{Header: &core.HeaderValue{Key: name, RawValue: value}, AppendAction: action}
+}
+
+// perConnection are headers that Envoy rebuilds for each answer.
+func perConnection(name string) bool {
+	switch name {
+	case "date", "server", "connection", "keep-alive", "transfer-encoding", "content-length", "x-envoy-upstream-service-time":
+		return true
+	}
+	return strings.HasPrefix(name, ":")
 }

@@ -5,15 +5,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
-	"io"
 	"strconv"
-	"strings"
-	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	types "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/redis/rueidis"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -24,17 +19,11 @@ import (
 // and its key is answered with 410 from then on.
 const maxBody = 512 << 10
 
-// processor decides about requests.
-type processor struct {
-	extproc.UnimplementedExternalProcessorServer
-	redis        rueidis.Client
-	ttl, pending time.Duration
-}
-
 // stream is one request.
 type stream struct {
-	key  string   // in Redis
-	mark [16]byte // fingerprint
+	redis rueidis.Client
+	key   string   // in Redis
+	mark  [16]byte // fingerprint
 	// The answer so far.
 	status  string
 	headers []*core.HeaderValue
@@ -44,134 +33,86 @@ type stream struct {
 	chunks  int  // of the body, that wait for theirs
 }
 
-var (
-	goOn          = &extproc.CommonResponse{}
-	requestGoesOn = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestHeaders{RequestHeaders: &extproc.HeadersResponse{Response: goOn}}}
-	headersGoOn   = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extproc.HeadersResponse{Response: goOn}}}
-	bodyGoesOn    = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseBody{ResponseBody: &extproc.BodyResponse{Response: goOn}}}
-)
-
-// Process implements the service: it is called for each request.
-func (p *processor) Process(srv extproc.ExternalProcessor_ProcessServer) error {
-	var s stream
-	for {
-		msg, err := srv.Recv()
-		if err != nil {
-			if errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled {
-				return nil // a reservation without an answer holds until its TTL ends: the outcome is unknown
-			}
-			return err
-		}
-		var done bool
-		switch m := msg.GetRequest().(type) {
-		case *extproc.ProcessingRequest_RequestHeaders:
-			done, err = p.requestHeaders(srv, &s, m.RequestHeaders)
-		case *extproc.ProcessingRequest_ResponseHeaders:
-			done, err = p.responseHeaders(srv, &s, m.ResponseHeaders)
-		case *extproc.ProcessingRequest_ResponseBody:
-			done, err = p.responseBody(srv, &s, m.ResponseBody)
-		default:
-			return status.Errorf(codes.InvalidArgument, "%T was not asked for", m)
-		}
-		if err != nil || done {
-			return err
-		}
-	}
-}
-
-// requestHeaders reserves the key. done: nothing more is wanted of the
-// request, so the stream ends and Envoy continues by itself.
-func (p *processor) requestHeaders(srv extproc.ExternalProcessor_ProcessServer, s *stream, h *extproc.HttpHeaders) (done bool, err error) {
-	if !s.read(h.GetHeaders().GetHeaders()) {
-		return true, srv.Send(requestGoesOn)
+// requestHeaders reserves the key.
+func (s *stream) requestHeaders(ctx context.Context, headers []*core.HeaderValue) (answers []*extproc.ProcessingResponse, done bool, err error) {
+	if !s.read(headers) {
+		return one(requestGoesOn), true, nil
 	}
 	value := append([]byte{'P'}, s.mark[:]...)
-	found, err := p.redis.Do(srv.Context(), p.redis.B().Set().Key(s.key).Value(rueidis.BinaryString(value)).Nx().Get().
-		Px(p.pending).Build()).AsBytes()
+	found, err := s.redis.Do(ctx, s.redis.B().Set().Key(s.key).Value(rueidis.BinaryString(value)).Nx().Get().Px(pendingTTL).Build()).AsBytes()
 	switch {
 	case rueidis.IsRedisNil(err): // new
-		return false, srv.Send(requestGoesOn)
+		return one(requestGoesOn), false, nil
 	case err != nil:
-		return true, srv.Send(problem(503, "the ledger is away", "retry-after", "1"))
+		return problem(503, "the ledger is away", "retry-after", "1"), true, nil
 	case len(found) < 17 || !bytes.Equal(found[1:17], s.mark[:]):
-		return true, srv.Send(problem(422, "the key belongs to another request"))
+		return problem(422, "the key belongs to another request"), true, nil
 	case found[0] == 'P':
-		return true, srv.Send(problem(409, "the request is at work, or its outcome is unknown", "retry-after", "1"))
+		return problem(409, "the request is at work, or its outcome is unknown", "retry-after", "1"), true, nil
 	case found[0] == 'L':
-		return true, srv.Send(problem(410, "the answer was too long to be recorded"))
-	default:
-		answer, err := replay(found[17:])
-		if err != nil {
-			return true, err
-		}
-		return true, srv.Send(answer)
+		return problem(410, "the answer was too long to be recorded"), true, nil
 	}
+	answer, err := replay(found[17:])
+	return one(answer), true, err
 }
 
 // responseHeaders keeps them.
-func (p *processor) responseHeaders(srv extproc.ExternalProcessor_ProcessServer, s *stream, h *extproc.HttpHeaders) (done bool, err error) {
-	s.headers = h.GetHeaders().GetHeaders()
-	for _, v := range s.headers {
+func (s *stream) responseHeaders(ctx context.Context, headers []*core.HeaderValue, end bool) (answers []*extproc.ProcessingResponse, done bool, err error) {
+	s.headers = headers
+	for _, v := range headers {
 		if v.GetKey() == ":status" {
 			s.status = string(v.GetRawValue())
 		}
 	}
-	if h.GetEndOfStream() {
-		if err := p.finish(context.WithoutCancel(srv.Context()), s); err != nil {
-			return true, srv.Send(problem(503, "the answer could not be recorded"))
-		}
-		return true, srv.Send(headersGoOn)
+	if !end {
+		s.held = true
+		return nil, false, nil
 	}
-	s.held = true
-	return false, nil
+	if s.finish(context.WithoutCancel(ctx)) != nil {
+		return problem(503, "the answer could not be recorded"), true, nil
+	}
+	return one(headersGoOn), true, nil
 }
 
 // responseBody records the answer when it is complete, and lets it go then.
-func (p *processor) responseBody(srv extproc.ExternalProcessor_ProcessServer, s *stream, b *extproc.HttpBody) (done bool, err error) {
-	if s.body == nil && b.GetEndOfStream() {
-		s.body = b.GetBody()
+func (s *stream) responseBody(ctx context.Context, body []byte, end bool) (answers []*extproc.ProcessingResponse, done bool, err error) {
+	if s.body == nil && end {
+		s.body = body
 	} else if !s.long {
-		s.body = append(s.body, b.GetBody()...)
+		s.body = append(s.body, body...)
 	}
 	if len(s.body) > maxBody {
 		s.long, s.body = true, nil
 	}
-	if b.GetEndOfStream() {
-		if err := p.finish(context.WithoutCancel(srv.Context()), s); err != nil && s.held { // else it has begun to pass
-			return true, srv.Send(problem(503, "the answer could not be recorded"))
-		}
+	if end && s.finish(context.WithoutCancel(ctx)) != nil && s.held { // else it has begun to pass
+		return problem(503, "the answer could not be recorded"), true, nil
 	}
 	s.chunks++
-	if s.held && !s.long && !b.GetEndOfStream() {
-		return false, nil
+	if s.held && !s.long && !end {
+		return nil, false, nil
 	}
 	// Envoy holds chunks while they wait, up to its buffer's limit: a long answer must
 	// not wait for its end.
 	if s.held {
-		s.held = false
-		if err := srv.Send(headersGoOn); err != nil {
-			return true, err
-		}
+		s.held, answers = false, append(answers, headersGoOn)
 	}
 	for ; s.chunks > 0; s.chunks-- {
-		if err := srv.Send(bodyGoesOn); err != nil {
-			return true, err
-		}
+		answers = append(answers, bodyGoesOn)
 	}
-	return b.GetEndOfStream(), nil
+	return answers, end, nil
 }
 
 // finish records the answer, or frees the key where upstream asks to be retried.
-func (p *processor) finish(ctx context.Context, s *stream) error {
+func (s *stream) finish(ctx context.Context) error {
 	switch s.status {
 	case "408", "425", "429", "503":
-		return p.redis.Do(ctx, p.redis.B().Del().Key(s.key).Build()).Error()
+		return s.redis.Do(ctx, s.redis.B().Del().Key(s.key).Build()).Error()
 	}
 	record, err := s.record()
 	if err != nil {
 		return err
 	}
-	return p.redis.Do(ctx, p.redis.B().Set().Key(s.key).Value(rueidis.BinaryString(record)).Px(p.ttl).Build()).Error()
+	return s.redis.Do(ctx, s.redis.B().Set().Key(s.key).Value(rueidis.BinaryString(record)).Px(answerTTL).Build()).Error()
 }
 
 // read takes from a request what is needed and reports whether it has a key. The key in Redis
@@ -226,15 +167,6 @@ func (s *stream) record() ([]byte, error) {
 	return append(binary.AppendUvarint(b, uint64(len(answer))), answer...), nil
 }
 
-// perConnection are headers that Envoy rebuilds for each answer.
-func perConnection(name string) bool {
-	switch name {
-	case "date", "server", "connection", "keep-alive", "transfer-encoding", "content-length", "x-envoy-upstream-service-time":
-		return true
-	}
-	return strings.HasPrefix(name, ":")
-}
-
 // replay is the recorded answer.
 func replay(b []byte) (*extproc.ProcessingResponse, error) {
 	n, size := binary.Uvarint(b)
@@ -243,28 +175,6 @@ func replay(b []byte) (*extproc.ProcessingResponse, error) {
 		return nil, status.Error(codes.DataLoss, "the record cannot be read")
 	}
 	return answer, nil
-}
-
-func problem(code uint32, title string, headers ...string) *extproc.ProcessingResponse {
-	set := []*core.HeaderValueOption{option("content-type", []byte("application/problem+json"))}
-	for i := 0; i < len(headers); i += 2 {
-		set = append(set, option(headers[i], []byte(headers[i+1])))
-	}
-	return immediate(code, set, []byte(`{"title":"`+title+`"}`))
-}
-
-func immediate(code uint32, set []*core.HeaderValueOption, body []byte) *extproc.ProcessingResponse {
-	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extproc.ImmediateResponse{
-		Status: &types.HttpStatus{Code: types.StatusCode(code)}, Headers: &extproc.HeaderMutation{SetHeaders: set}, Body: body,
-	}}}
-}
-
-func option(name string, value []byte) *core.HeaderValueOption {
-	action := core.HeaderValueOption_APPEND_IF_EXISTS_OR_ADD
-	if name == "content-type" { // Envoy's own answers have one
-		action = core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD
-	}
-	return &core.HeaderValueOption{Header: &core.HeaderValue{Key: name, RawValue: value}, AppendAction: action}
 }
 
 // digest is 128 bits of the SHA-256 of parts, each after its length.

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/oncegate/oncegate/manager/managertest/ports"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
@@ -25,7 +26,17 @@ type envoy struct {
 }
 
 func newEnvoy(t *testing.T) *envoy {
-	redis, err := connect("unix:" + servers.Redis(t).Socket)
+	port, err := ports.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(port.Release)
+	host, number, err := net.SplitHostPort(port.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers.Redis(t, "--bind", host, "--port", number)
+	redis, err := connect(port.Address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +46,7 @@ func newEnvoy(t *testing.T) *envoy {
 		t.Fatal(err)
 	}
 	srv := newServer()
-	extproc.RegisterExternalProcessorServer(srv, &processor{redis: redis, ttl: time.Hour, pending: time.Hour})
+	extproc.RegisterExternalProcessorServer(srv, &processor{begin: func() exchange { return &stream{redis: redis} }})
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 	t.Cleanup(func() {
@@ -52,8 +63,8 @@ func newEnvoy(t *testing.T) *envoy {
 	return &envoy{t, extproc.NewExternalProcessorClient(conn)}
 }
 
-// exchange is the stream of one request.
-type exchange struct {
+// request is the stream of one request, as Envoy sees it.
+type request struct {
 	t *testing.T
 	extproc.ExternalProcessor_ProcessClient
 }
@@ -67,7 +78,7 @@ func headers(end bool, pairs ...string) *extproc.HttpHeaders {
 }
 
 // request begins a stream; more are further headers.
-func (e *envoy) request(more ...string) exchange {
+func (e *envoy) request(more ...string) request {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), time.Minute)
 	e.t.Cleanup(cancel)
@@ -75,20 +86,20 @@ func (e *envoy) request(more ...string) exchange {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	x := exchange{e.t, stream}
+	x := request{e.t, stream}
 	x.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: headers(false,
 		append([]string{":method", "POST", ":authority", "payments.test", ":path", "/payments"}, more...)...)}})
 	return x
 }
 
-func (x exchange) send(m *extproc.ProcessingRequest) {
+func (x request) send(m *extproc.ProcessingRequest) {
 	x.t.Helper()
 	if err := x.Send(m); err != nil {
 		x.t.Fatal(err)
 	}
 }
 
-func (x exchange) receive() *extproc.ProcessingResponse {
+func (x request) receive() *extproc.ProcessingResponse {
 	x.t.Helper()
 	m, err := x.Recv()
 	if err != nil {
@@ -98,7 +109,7 @@ func (x exchange) receive() *extproc.ProcessingResponse {
 }
 
 // wantGoesOn wants the request to be let through.
-func (x exchange) wantGoesOn() exchange {
+func (x request) wantGoesOn() request {
 	x.t.Helper()
 	if m := x.receive(); m.GetRequestHeaders() == nil {
 		x.t.Fatalf("the request did not continue: %v", m)
@@ -106,7 +117,7 @@ func (x exchange) wantGoesOn() exchange {
 	return x
 }
 
-func (x exchange) wantEnd() {
+func (x request) wantEnd() {
 	x.t.Helper()
 	if m, err := x.Recv(); !errors.Is(err, io.EOF) {
 		x.t.Fatalf("the stream continues: %v, %v", m, err)
@@ -114,7 +125,7 @@ func (x exchange) wantEnd() {
 }
 
 // wantReply wants an answer of the processor's own.
-func (x exchange) wantReply(code int32) *extproc.ImmediateResponse {
+func (x request) wantReply(code int32) *extproc.ImmediateResponse {
 	x.t.Helper()
 	m := x.receive()
 	if got := int32(m.GetImmediateResponse().GetStatus().GetCode()); got != code {
@@ -125,7 +136,7 @@ func (x exchange) wantReply(code int32) *extproc.ImmediateResponse {
 }
 
 // answer sends upstream's answer in chunks.
-func (x exchange) answer(code string, chunks ...string) {
+func (x request) answer(code string, chunks ...string) {
 	x.t.Helper()
 	x.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseHeaders{ResponseHeaders: headers(len(chunks) == 0,
 		":status", code, "content-type", "application/json", "x-a", "1", "x-a", "2", "date", "now")}})
@@ -137,7 +148,7 @@ func (x exchange) answer(code string, chunks ...string) {
 }
 
 // wantAnswered wants upstream's answer to be let through, headers first.
-func (x exchange) wantAnswered(chunks int) {
+func (x request) wantAnswered(chunks int) {
 	x.t.Helper()
 	if m := x.receive(); m.GetResponseHeaders() == nil {
 		x.t.Fatalf("the answer did not continue: %v", m)

@@ -102,7 +102,6 @@ type app struct {
 
 	ring   *crypt.Keyring // nil without encryption
 	sealed *sealed.Store  // nil without encryption, unless managers share the engine
-	engine store.Store    // without what is around it
 
 	store     store.Store
 	shard     *shard.Keeper

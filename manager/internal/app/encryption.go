@@ -95,7 +95,7 @@ func (a *app) openEncryption(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.engine, a.store, a.sealed = a.store, opened, seals
+	a.store, a.sealed = opened, seals
 	if a.ring != nil {
 		a.log.Info("encryption", "key", a.ring.Current(), "decrypt_only", a.settings.DecryptOnly, "keys_in_file", len(a.ring.IDs()), "keys_in_use", seals.Listed())
 	}

@@ -170,9 +170,6 @@ type Stats struct {
 	SweepErrors uint64
 	// Batches counts batches, BatchItems their items.
 	Batches, BatchItems uint64
-	// Held counts reserves that waited. Omitted counts reserves that were answered with an outcome whose answer is not
-	// recorded; they count as replayed, too.
-	Held, Omitted uint64
 	// Replication describes the standbys of the store's server; nil on engines that know of none.
 	Replication *store.Replication
 }
@@ -253,6 +250,5 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 	s.WithoutAnswer = c.withoutAnswer.Load()
 	s.SweepErrors = c.sweepErrors.Load()
 	s.Batches, s.BatchItems = c.batches.Load(), c.batchItems.Load()
-	s.Held, s.Omitted = c.held.Load(), c.omitted.Load()
 	return s, nil
 }

@@ -72,15 +72,15 @@ const (
 	DeriveSHA256
 )
 
-// ParseDerive reads md5 or sha256.
-func ParseDerive(s string) (Derive, bool) {
+// ParseDerive reads md5 or sha256. All else is NoDerive.
+func ParseDerive(s string) Derive {
 	switch s {
 	case "md5":
-		return DeriveMD5, true
+		return DeriveMD5
 	case "sha256":
-		return DeriveSHA256, true
+		return DeriveSHA256
 	}
-	return NoDerive, false
+	return NoDerive
 }
 
 // Config is how a log was made. All of it but Identity can be changed.

@@ -67,7 +67,7 @@ func parseItem(v schema.Value) (it logs.Item, err error) {
 		return it, err
 	}
 	it = logs.Item{Payload: in.Payload, Epoch: in.Epoch}
-	it.Derive, _ = logs.ParseDerive(in.Derive) // the schema has the names
+	it.Derive = logs.ParseDerive(in.Derive) // the schema has the names
 	for name, value := range in.Properties {
 		it.Properties = append(it.Properties, logs.Property{Name: name, Value: value})
 	}

@@ -8,7 +8,7 @@
 //
 // A server that cannot be started fails the test. A run that silently left an
 // engine out would prove nothing about it. Programs that are not tests (the
-// comparison with other systems) use StartRedis, StartPostgres and StartEtcd.
+// comparison with other systems) use StartRedis, StartPostgres, StartEtcd and StartProgram.
 package servers
 
 import (
@@ -205,6 +205,21 @@ func unprivileged(dir string) (*syscall.SysProcAttr, error) {
 
 // tempDir is short, unlike TB.TempDir: a unix socket's path has about 100 bytes.
 func tempDir() (string, error) { return os.MkdirTemp("", "oncegate") }
+
+// StartProgram starts any program, in an empty directory, and waits until ready returns nil. ready gets what the program
+// has printed so far. The caller must call Close.
+func StartProgram(ctx context.Context, ready func(ctx context.Context, printed string) error, path string, args ...string) (*Server, error) {
+	dir, err := tempDir()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{dir: dir, path: path, args: args}
+	s.ready = func(ctx context.Context) error { return ready(ctx, s.Printed()) }
+	return s.started(ctx)
+}
+
+// Printed is what the server has printed so far.
+func (s *Server) Printed() string { return s.log.String() }
 
 func (s *Server) started(ctx context.Context) (*Server, error) {
 	if err := s.Start(ctx); err != nil {

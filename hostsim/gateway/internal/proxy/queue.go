@@ -23,7 +23,6 @@ type event struct {
 	data    []byte
 	end     bool
 	early   bool // of a response's headers: the request is not complete
-	reason  hostsim.ResetReason
 }
 
 // queue carries a message from the host's event loop, which never blocks, to one goroutine that writes it to a socket.
@@ -142,5 +141,5 @@ func (s *sink) Reset(reason hostsim.ResetReason) {
 	if s.onReset != nil {
 		s.onReset(reason)
 	}
-	s.q.put(event{kind: eventReset, reason: reason, end: true})
+	s.q.put(event{kind: eventReset, end: true})
 }

@@ -38,12 +38,13 @@ type Place struct {
 // KeyIndex has the sealed records of collections that are Unindexed, by the id of their key.
 const KeyIndex = "sealed"
 
-// entries returns the index entries of a record and what belongs to it, if it is sealed under the key id.
-func (p *Place) entries(hit store.Hit, plain []byte, id string) (entries []store.Entry, more []store.ID, err error) {
+// entries returns the index entries of a record, if it is sealed under the key id.
+func (p *Place) entries(hit store.Hit, plain []byte, id string) (entries []store.Entry, err error) {
 	if p.Unindexed {
-		return []store.Entry{{Index: KeyIndex, SortKey: id}}, nil, nil
+		return []store.Entry{{Index: KeyIndex, SortKey: id}}, nil
 	}
-	return p.Describe(hit, plain)
+	entries, _, err = p.Describe(hit, plain)
+	return entries, err
 }
 
 // Options of Open.

@@ -300,7 +300,7 @@ func (p *pass) putAgain(ctx context.Context, old []found) error {
 				var entries []store.Entry
 				plain, err := OpenValue(p.s.opts.Ring, c, key, value)
 				if err == nil {
-					entries, _, err = f.place.entries(f.hit, plain, p.s.opts.Ring.Current())
+					entries, err = f.place.entries(f.hit, plain, p.s.opts.Ring.Current())
 				}
 				if err != nil {
 					failed++

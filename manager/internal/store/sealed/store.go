@@ -117,7 +117,7 @@ func (t *tx) Put(c store.Collection, key string, value []byte, entries ...store.
 		return t.Tx.Put(c, key, value, entries...)
 	}
 	if place.Unindexed {
-		entries, _, _ = place.entries(store.Hit{}, nil, t.c.s.opts.Ring.Current())
+		entries, _ = place.entries(store.Hit{}, nil, t.c.s.opts.Ring.Current())
 	}
 	start := len(t.c.values)
 	t.c.values = t.c.s.opts.Ring.Seal(t.c.values, string(c), key, value)
