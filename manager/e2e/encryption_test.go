@@ -330,7 +330,8 @@ func testEncryptedTools(t *testing.T, dir, bucket, keys string) {
 	if code, out = oncegate(t, "wal", "verify", "--data-dir", dir, "--encryption-key-file", filepath.Join(dir, "none")); code != 2 {
 		t.Errorf("verify with a file that is not there: %d %s", code, out)
 	}
-	for _, with := range [][]string{nil, {"--encryption-key-file", keys}} {
+	// The bucket may still have records under the first key: those that were shipped since its last snapshot.
+	for _, with := range [][]string{nil, {"--encryption-key-file", keyFile(t, "k1", "k2")}} {
 		restored := filepath.Join(t.TempDir(), "restored")
 		if code, out = oncegate(t, append([]string{"restore", "--from", "file://" + bucket, "--data-dir", restored}, with...)...); code != 0 || !strings.Contains(out, "first 1h1m0s") {
 			t.Errorf("restore %v: %d %s", with, code, out)
