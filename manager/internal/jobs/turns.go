@@ -232,12 +232,15 @@ func (l *keyLine) search(k *lineKey, wanted int) error {
 		return err
 	}
 	if len(hits) == 0 {
-		// Only jobs that were deleted because they could not be read are counted and not there. Where managers share the
-		// store, a search may miss jobs.
-		if !k.met && !l.c.q.shared {
-			return recountKey(l.c.tx, k.name)
+		if k.met {
+			return nil
 		}
-		return nil
+		// A claiming search passes by jobs that others claim. If there are none at all, those that are counted were deleted
+		// because they could not be read.
+		if hits, err = l.c.tx.Scan(colJobs, k.index, store.Range{From: k.from, To: k.to, Limit: 1}); err != nil || len(hits) > 0 {
+			return err
+		}
+		return recountKey(l.c.tx, k.name)
 	}
 	k.met, k.after = true, &hits[len(hits)-1]
 	for _, h := range hits {

@@ -98,7 +98,7 @@ var keyedTests = map[string]func(*env){
 	"a job that begins to wait while its function's setting is removed is found": func(e *env) {
 		// Another manager's submission comes after a look at the function's jobs. Where transactions run one after the other, it
 		// comes before.
-		other, hooked := e.q, &hookedStore{Store: e.in.Store}
+		other, hooked := e.q, &hookedStore{Store: e.in.Store, index: "function"}
 		if e.in.Peer != nil {
 			other = e.queueOn(e.in.Peer(e), jobs.Options{})
 		}
@@ -146,10 +146,11 @@ func (e *env) hasSettings() bool {
 	return err == nil
 }
 
-// hookedStore calls hook once after a transaction has looked for jobs of a function.
+// hookedStore calls hook once after a transaction has looked for jobs in an index, without claiming them.
 type hookedStore struct {
 	store.Store
-	hook func()
+	index string
+	hook  func()
 }
 
 func (h *hookedStore) Update(ctx context.Context, fn func(store.Tx) error) error {
@@ -163,7 +164,7 @@ type hookedTx struct {
 
 func (t hookedTx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit, error) {
 	hits, err := t.Tx.Scan(c, index, r)
-	if hook := t.store.hook; hook != nil && c == "jobs" && index == "function" {
+	if hook := t.store.hook; hook != nil && c == "jobs" && index == t.store.index && !r.Claim {
 		t.store.hook = nil
 		hook()
 	}

@@ -1,6 +1,7 @@
 package jobstest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -32,6 +33,53 @@ var unreadableLimitTests = map[string]func(*env){
 			e.job(jobs.Submission{ID: fmt.Sprint("more-", i), ConcurrencyKey: "a"})
 		}
 		e.wantIDs("one more", e.claimMany(5), "more-0")
+	},
+	"a key is not searched after its jobs were deleted that could not be read": func(e *env) {
+		e.keyed("a", 2)
+		e.keyed("b", 2)
+		e.rewrite("jobs", damages["nonsense"], "a-0", "a-1", "b-0")
+		for _, id := range []string{"a-0", "a-1", "b-0"} {
+			e.deleteUnreadable("jobs", id)
+		}
+		e.wantIDs("what is left", e.claim(jobs.ClaimRequest{Functions: []string{"f"}, Limit: 5, Lease: jobs.MaxLease}), "b-1")
+		e.claimNone("f")
+		if err := e.in.Store.View(e.ctx, func(tx store.Tx) error {
+			hits, err := tx.Scan("job_slots", "ready", store.Range{Limit: 10})
+			if len(hits) > 0 {
+				e.Errorf("keys that are searched: %q", hits)
+			}
+			return err
+		}); err != nil {
+			e.Fatal(err)
+		}
+	},
+	"a job that begins to wait while its key is found to be empty is claimed": func(e *env) {
+		e.keyed("a", 1)
+		e.rewrite("jobs", damages["nonsense"], "a-0")
+		e.deleteUnreadable("jobs", "a-0")
+		submit := func(ctx context.Context) error {
+			_, err := e.q.Enqueue(ctx, jobs.Submission{Function: "f", Key: "new", ReturnExisting: true, ConcurrencyKey: "a"})
+			return err
+		}
+		hooked := &hookedStore{Store: e.in.Store, index: "keyed"}
+		if e.in.Peer != nil {
+			hooked.hook = func() {
+				ctx, cancel := context.WithTimeout(e.ctx, time.Second)
+				defer cancel()
+				_ = submit(ctx) // it waits for the claim where the engine locks the key
+			}
+		}
+		q := e.queueOn(hooked, jobs.Options{})
+		got, err := q.Claim(e.ctx, jobs.ClaimRequest{Worker: "w", Functions: []string{"f"}})
+		if err != nil || hooked.hook != nil {
+			e.Fatal(err, hooked.hook != nil)
+		}
+		if err := submit(e.ctx); err != nil {
+			e.Fatal(err)
+		}
+		if got = append(got, e.claim(jobs.ClaimRequest{Functions: []string{"f"}})...); len(got) != 1 || got[0].Key != "new" {
+			e.Fatalf("claimed %+v", got)
+		}
 	},
 	"a running job that is deleted because it cannot be read frees its places": func(e *env) {
 		e.limit("f", jobs.Limits{MaxRunning: 2, MaxRunningPerKey: 1})
