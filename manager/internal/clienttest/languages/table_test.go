@@ -340,6 +340,7 @@ func rubbish() (out []call) {
 		{"submit_batch", `{"items":[{"function":"f"}]}`, "/v1/jobs/batch"},
 		{"get", `{"id":"a"}`, "GET /v1/jobs/a"},
 		{"wait", `{"id":"a"}`, "GET /v1/jobs/a"},
+		{"list", `{}`, "GET /v1/jobs"},
 		{"cancel", `{"id":"a"}`, "/v1/jobs/a/cancel"},
 		{"claim", `{"worker":"w"}`, "/v1/jobs/claim"},
 		{"heartbeat", `{"id":"a","lease_token":"t"}`, "/v1/jobs/a/heartbeat"},
