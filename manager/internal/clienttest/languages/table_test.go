@@ -346,6 +346,12 @@ func rubbish() (out []call) {
 		{"heartbeat", `{"id":"a","lease_token":"t"}`, "/v1/jobs/a/heartbeat"},
 		{"finish", `{"id":"a","lease_token":"t","status":"complete"}`, "/v1/jobs/a/finish"},
 		{"retry", `{"id":"a","lease_token":"t"}`, "/v1/jobs/a/retry"},
+		{"get_schedule", `{"name":"a"}`, "GET /v1/schedules/a"},
+		{"delete_schedule", `{"name":"a"}`, "DELETE /v1/schedules/a"},
+		{"list_schedules", `{}`, "/v1/schedules"},
+		{"run_schedule", `{"name":"a","idempotency_key":"k"}`, "/v1/schedules/a/run"},
+		{"functions", `{}`, "/v1/functions"},
+		{"set_limits", `{"function":"a"}`, "/v1/functions/a"},
 		{"reserve", `{"key":"a"}`, "/v1/ledger/reserve"},
 		{"commit", `{"key":"a","token":"t","result":{"status":200}}`, "/v1/ledger/commit"},
 	} {
