@@ -27,8 +27,14 @@ func (c *Client) List(ctx context.Context, q ListQuery) (*JobPage, error) {
 		}
 	}
 	var page JobPage
-	_, err := c.do(ctx, wire.Call{Method: "GET", Path: "/v1/jobs" + wire.PageQuery(v, q.Limit, q.Cursor)}, &page)
-	return &page, err
+	call := wire.Call{Method: "GET", Path: "/v1/jobs" + wire.PageQuery(v, q.Limit, q.Cursor)}
+	if _, err := c.do(ctx, call, &page); err != nil {
+		return nil, err
+	}
+	if page.Jobs == nil {
+		return nil, call.NotOurs("no list of jobs")
+	}
+	return &page, nil
 }
 
 // Cancel cancels a job. The manager's API says what that means for a running job.
@@ -59,49 +65,83 @@ func (c *Client) Bulk(ctx context.Context, b BulkRequest) (*BulkResult, error) {
 // Batches returns one page of batches, the oldest first. Limit: 1 to 1000, 100 when 0.
 func (c *Client) Batches(ctx context.Context, limit int, cursor string) (*BatchPage, error) {
 	var page BatchPage
-	_, err := c.do(ctx, wire.Call{Method: "GET", Path: "/v1/batches" + wire.PageQuery(url.Values{}, limit, cursor)}, &page)
-	return &page, err
+	call := wire.Call{Method: "GET", Path: "/v1/batches" + wire.PageQuery(url.Values{}, limit, cursor)}
+	if _, err := c.do(ctx, call, &page); err != nil {
+		return nil, err
+	}
+	if page.Batches == nil {
+		return nil, call.NotOurs("no list of batches")
+	}
+	return &page, nil
 }
 
 // Events returns one page of the events that functions subscribe to. Limit: 1 to 1000, 100 when 0.
 func (c *Client) Events(ctx context.Context, limit int, cursor string) (*EventPage, error) {
 	var page EventPage
-	_, err := c.do(ctx, wire.Call{Method: "GET", Path: "/v1/events" + wire.PageQuery(url.Values{}, limit, cursor)}, &page)
-	return &page, err
+	call := wire.Call{Method: "GET", Path: "/v1/events" + wire.PageQuery(url.Values{}, limit, cursor)}
+	if _, err := c.do(ctx, call, &page); err != nil {
+		return nil, err
+	}
+	if page.Events == nil {
+		return nil, call.NotOurs("no list of events")
+	}
+	return &page, nil
 }
 
 // Functions returns one page of functions. Limit: 1 to 1000, 100 when 0.
 func (c *Client) Functions(ctx context.Context, limit int, cursor string) (*FunctionPage, error) {
 	var page FunctionPage
-	_, err := c.do(ctx, wire.Call{Method: "GET", Path: "/v1/functions" + wire.PageQuery(url.Values{}, limit, cursor)}, &page)
-	return &page, err
+	call := wire.Call{Method: "GET", Path: "/v1/functions" + wire.PageQuery(url.Values{}, limit, cursor)}
+	if _, err := c.do(ctx, call, &page); err != nil {
+		return nil, err
+	}
+	if page.Functions == nil {
+		return nil, call.NotOurs("no list of functions")
+	}
+	return &page, nil
 }
 
 // Pause stops the delivery of a function's jobs.
 func (c *Client) Pause(ctx context.Context, function string) error {
-	_, err := c.do(ctx, wire.Call{Method: "POST", Path: functionPath(function) + "/pause", Body: struct{}{}}, nil)
-	return err
+	return c.function(ctx, function, wire.Call{Method: "POST", Path: functionPath(function) + "/pause", Body: struct{}{}})
 }
 
 // SetLimits replaces the limits of a function's jobs. Zero members are removed.
 func (c *Client) SetLimits(ctx context.Context, function string, l Limits) error {
-	_, err := c.do(ctx, wire.Call{Method: "PUT", Path: functionPath(function), Body: l}, nil)
-	return err
+	return c.function(ctx, function, wire.Call{Method: "PUT", Path: functionPath(function), Body: l})
 }
 
 // Resume starts the delivery of a function's jobs again.
 func (c *Client) Resume(ctx context.Context, function string) error {
-	_, err := c.do(ctx, wire.Call{Method: "POST", Path: functionPath(function) + "/resume", Body: struct{}{}}, nil)
-	return err
+	return c.function(ctx, function, wire.Call{Method: "POST", Path: functionPath(function) + "/resume", Body: struct{}{}})
+}
+
+// function makes a call that changes a function. The answer has its name.
+func (c *Client) function(ctx context.Context, name string, call wire.Call) error {
+	var changed struct {
+		Name string `json:"name"`
+	}
+	if _, err := c.do(ctx, call, &changed); err != nil {
+		return err
+	}
+	if changed.Name != name {
+		return call.NotOurs("no function " + name)
+	}
+	return nil
 }
 
 // DeadLetters returns one page of a function's dead letters, oldest first.
 // Limit: 1 to 1000, 100 when 0.
 func (c *Client) DeadLetters(ctx context.Context, function string, limit int, cursor string) (*DeadPage, error) {
 	var page DeadPage
-	path := functionPath(function) + "/dead-letters" + wire.PageQuery(url.Values{}, limit, cursor)
-	_, err := c.do(ctx, wire.Call{Method: "GET", Path: path}, &page)
-	return &page, err
+	call := wire.Call{Method: "GET", Path: functionPath(function) + "/dead-letters" + wire.PageQuery(url.Values{}, limit, cursor)}
+	if _, err := c.do(ctx, call, &page); err != nil {
+		return nil, err
+	}
+	if page.DeadLetters == nil {
+		return nil, call.NotOurs("no list of dead letters")
+	}
+	return &page, nil
 }
 
 // Replay enqueues a copy of a dead job. It is not repeated: after a lost answer, only the caller can know whether

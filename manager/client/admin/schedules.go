@@ -34,7 +34,7 @@ func (c *Client) Schedules(ctx context.Context, limit int, cursor string) (*Sche
 // DeleteSchedule removes a schedule. Its jobs stay. When an answer is lost and the call repeated it may say that the
 // schedule is not there: then it was deleted.
 func (c *Client) DeleteSchedule(ctx context.Context, name string) error {
-	_, err := c.do(ctx, wire.Call{Method: "DELETE", Path: schedulePath(name)}, nil)
+	_, err := c.schedule(ctx, wire.Call{Method: "DELETE", Path: schedulePath(name)})
 	return err
 }
 

@@ -10,18 +10,20 @@ import (
 )
 
 func (m *manager) pause(r *http.Request, _ []byte) (int, any) {
-	m.paused[r.PathValue("function")] = true
-	return 200, struct{}{}
+	f := r.PathValue("function")
+	m.paused[f] = true
+	return 200, map[string]any{"name": f, "paused": true}
 }
 
 func (m *manager) resume(r *http.Request, _ []byte) (int, any) {
-	delete(m.paused, r.PathValue("function"))
+	f := r.PathValue("function")
+	delete(m.paused, f)
 	m.change()
-	return 200, struct{}{}
+	return 200, map[string]any{"name": f, "paused": false}
 }
 
 func (m *manager) functions(*http.Request, []byte) (int, any) {
-	var out []any
+	out := []any{}
 	seen := map[string]bool{}
 	for _, j := range m.jobs {
 		if f := j.Function; !seen[f] {
@@ -33,7 +35,7 @@ func (m *manager) functions(*http.Request, []byte) (int, any) {
 }
 
 func (m *manager) deadLetters(r *http.Request, _ []byte) (int, any) {
-	var out []any
+	out := []any{}
 	for _, j := range m.selected(r.PathValue("function"), client.StateFailed) {
 		out = append(out, map[string]any{"id": j.ID, "job": j, "reason": j.Error})
 	}

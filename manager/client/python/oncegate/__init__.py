@@ -36,6 +36,7 @@ from ._errors import (
     WorkerStopping,
 )
 from ._keys import Keys
+from ._schedules import FunctionInfo, FunctionPage, FunctionRates, Limits, Rate, Schedule, SchedulePage, ScheduleSpec
 from ._types import Answer, AttemptError, Batch, BatchInfo, Beat, Dedup, Event, EventJob, Job, Lease, ListQuery, Page, Reservation, Sent, Submission, Submitted
 from .aio import AsyncClient
 from .client import Client
@@ -59,6 +60,9 @@ __all__ = [
     "EventJob",
     "Fenced",
     "FingerprintMismatch",
+    "FunctionInfo",
+    "FunctionPage",
+    "FunctionRates",
     "Handler",
     "InvalidRequest",
     "Job",
@@ -67,6 +71,7 @@ __all__ = [
     "Keys",
     "Lease",
     "LeaseLost",
+    "Limits",
     "ListQuery",
     "ManagerError",
     "NoAnswer",
@@ -75,10 +80,14 @@ __all__ = [
     "OutcomeUnknown",
     "Page",
     "Permanent",
+    "Rate",
     "Reservation",
     "RetryAfter",
     "Batch",
     "BatchInfo",
+    "Schedule",
+    "SchedulePage",
+    "ScheduleSpec",
     "Sent",
     "StopTimeout",
     "Submission",

@@ -7,10 +7,11 @@ import ssl
 from collections.abc import Sequence
 from typing import Any, Optional, TypeVar
 
-from . import _calls
+from . import _calls, _schedules
 from ._core import Caller, Options, Pause, Steps
 from ._keys import Keys
 from ._net import AsyncNet
+from ._schedules import FunctionPage, Limits, Schedule, SchedulePage, ScheduleSpec
 from ._types import Answer, Batch, BatchInfo, Beat, Event, Job, ListQuery, Page, Reservation, Sent, Submission, Submitted
 
 T = TypeVar("T")
@@ -131,6 +132,42 @@ class AsyncClient:
     async def list_jobs(self, query: ListQuery = ListQuery(), *, within: Optional[float] = None) -> Page:
         """Return one page of jobs."""
         return await self._run(_calls.list_jobs(self._caller, query, _calls.ends(within)))
+
+    async def put_schedule(self, name: str, spec: ScheduleSpec, *, within: Optional[float] = None) -> Schedule:
+        """Make a schedule, or replace what it enqueues and when. A schedule that is paused stays so."""
+        return await self._run(_schedules.schedule(self._caller, "PUT", name, "", spec.json(), _calls.ends(within)))
+
+    async def get_schedule(self, name: str, *, within: Optional[float] = None) -> Schedule:
+        """Return a schedule."""
+        return await self._run(_schedules.schedule(self._caller, "GET", name, "", None, _calls.ends(within)))
+
+    async def list_schedules(self, *, limit: Optional[int] = None, cursor: str = "", within: Optional[float] = None) -> SchedulePage:
+        """Return one page of schedules, in order of their names. limit is 1 to 1000, and 100 if None."""
+        return await self._run(_schedules.list_schedules(self._caller, limit, cursor, _calls.ends(within)))
+
+    async def delete_schedule(self, name: str, *, within: Optional[float] = None) -> None:
+        """Remove a schedule. Its jobs stay. NotFound after a repetition says that an earlier attempt removed it."""
+        await self._run(_schedules.delete_schedule(self._caller, name, _calls.ends(within)))
+
+    async def pause_schedule(self, name: str, *, within: Optional[float] = None) -> Schedule:
+        """Stop a schedule."""
+        return await self._run(_schedules.schedule(self._caller, "POST", name, "/pause", None, _calls.ends(within)))
+
+    async def resume_schedule(self, name: str, *, within: Optional[float] = None) -> Schedule:
+        """Start a paused schedule again, with the first instant from now on."""
+        return await self._run(_schedules.schedule(self._caller, "POST", name, "/resume", None, _calls.ends(within)))
+
+    async def run_schedule(self, name: str, *, idempotency_key: str = "", within: Optional[float] = None) -> Job:
+        """Enqueue a schedule's job now. All calls with the same key enqueue one; an empty key is drawn, as by submit."""
+        return await self._run(_schedules.run_schedule(self._caller, name, idempotency_key, _calls.ends(within)))
+
+    async def list_functions(self, *, limit: Optional[int] = None, cursor: str = "", within: Optional[float] = None) -> FunctionPage:
+        """Return one page of functions, with their limits. limit is 1 to 1000, and 100 if None."""
+        return await self._run(_schedules.list_functions(self._caller, limit, cursor, _calls.ends(within)))
+
+    async def set_limits(self, function: str, limits: Limits, *, within: Optional[float] = None) -> None:
+        """Replace the limits of a function's jobs."""
+        await self._run(_schedules.set_limits(self._caller, function, limits, _calls.ends(within)))
 
     async def claim(
         self,

@@ -12,6 +12,8 @@ import queue
 import signal
 import sys
 import threading
+from dataclasses import is_dataclass
+from datetime import datetime
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 
@@ -25,9 +27,12 @@ from oncegate import (  # noqa: E402
     Dedup,
     Event,
     Keys,
+    Limits,
     ListQuery,
     ManagerError,
     OncegateError,
+    Rate,
+    ScheduleSpec,
     Submission,
     Worker,
 )
@@ -76,6 +81,22 @@ def reservation(r):
     return out
 
 
+def plain(v):
+    """A value of a dataclass as the API's JSON, without what does not apply."""
+    if isinstance(v, (list, tuple)):
+        return [plain(one) for one in v]
+    if isinstance(v, datetime):
+        return v.isoformat()
+    if not is_dataclass(v):
+        return v
+    out = {}
+    for name, value in vars(v).items():
+        if isinstance(value, float):
+            name, value = name + "_ms", round(value * 1000) or None
+        out[name] = plain(value)
+    return out
+
+
 def options(a):
     o = {"failover": a.get("failover") or (), "token": a.get("token"), "max_attempts": a.get("max_attempts")}
     if a.get("client_id") is not None:
@@ -92,6 +113,7 @@ def worker_options(a):
     return o
 
 
+SPEC = ("cron", "function", "time_zone", "payload", "priority", "max_attempts", "on_expiry", "missed", "overlap")
 LIST = ("function", "state", "submitter", "key", "concurrency_key", "error", "error_text", "limit", "cursor")
 
 
@@ -118,6 +140,20 @@ def call(c, op, a, within):
         return c.submit_batch([submission(i) for i in a["items"]], **of), lambda all: [
             {"idempotency_key": s.idempotency_key, **({"job": job(s.job)} if s.job else {"error": failure(s.error)})} for s in all
         ]
+    if op == "put_schedule":
+        durations = {n: seconds(a, n + "_ms") for n in ("expires_in", "timeout") if n + "_ms" in a}
+        spec = ScheduleSpec(**{n: v for n, v in a.items() if n in SPEC}, **durations)
+        return c.put_schedule(a["name"], spec, **of), plain
+    if op in ("get_schedule", "pause_schedule", "resume_schedule", "delete_schedule"):
+        return getattr(c, op)(a["name"], **of), plain
+    if op in ("list_schedules", "functions"):
+        page = c.list_functions if op == "functions" else c.list_schedules
+        return page(limit=a.get("limit"), cursor=a["cursor"], **of), plain
+    if op == "run_schedule":
+        return c.run_schedule(a["name"], idempotency_key=a.get("idempotency_key") or "", **of), job
+    if op == "set_limits":
+        rate = Rate(a["rate"]["count"], a["rate"]["per_ms"] / 1000) if a.get("rate") else None
+        return c.set_limits(a["function"], Limits(a.get("max_running"), a.get("max_running_per_key"), rate), **of), plain
     if op in ("wait", "get", "cancel"):
         return getattr(c, op)(a["id"], **of), job
     if op == "list":

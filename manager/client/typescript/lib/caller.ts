@@ -330,3 +330,15 @@ export function problemError(value: unknown, more: { status?: number; retryAfter
 	const status = typeof value["status"] === "number" ? value["status"] : 0;
 	return new ManagerError({ status, code: text("code"), title: text("title"), detail: text("detail"), ...more });
 }
+
+/** Makes a call whose answer must be a page with this list. */
+export async function page<Page>(caller: Caller, path: string, query: object, list: string, options?: CallOptions): Promise<Page> {
+	const params = new URLSearchParams();
+	for (const [name, value] of Object.entries(query)) {
+		if (value !== undefined) params.set(name, String(value));
+	}
+	const call: Call = { method: "GET", path: `${path}?${params}` };
+	const { value } = await caller.call(call, options);
+	if (!isObject(value) || !Array.isArray(value[list]) || typeof value["cursor"] !== "string") throw notOurs(call, `no list of ${list}`);
+	return value as Page;
+}

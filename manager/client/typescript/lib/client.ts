@@ -1,12 +1,15 @@
 import type { Agent } from "node:http";
 
-import { Caller, encode, isObject, notOurs, problemError, refused, type Call, type CallOptions } from "./caller.js";
+import { Caller, encode, isObject, notOurs, page, problemError, refused, type Call, type CallOptions } from "./caller.js";
 import { CallTimeoutError, WaitError, type ManagerError } from "./errors.js";
 import { claim, finish, finishMany, heartbeat, job, jobOf, jobPath, retry } from "./jobs.js";
 import { Keys } from "./keys.js";
 import { Ledger } from "./ledger.js";
+import { Schedules } from "./schedules.js";
 import { pause } from "./timing.js";
-import type { Batch, BatchInfo, Beat, ClaimRequest, Event, FinishRequest, Job, JobPage, ListQuery, RetryRequest, Sent, Submission, Submitted } from "./types.js";
+import type {
+	Batch, BatchInfo, Beat, ClaimRequest, Event, FinishRequest, FunctionPage, Job, JobPage, Limits, ListQuery, PageQuery, RetryRequest, Sent, Submission, Submitted,
+} from "./types.js";
 import { Worker, type WorkerOptions } from "./worker.js";
 
 /** Options of a Client. */
@@ -68,6 +71,8 @@ export class Client {
 	readonly keys: Keys;
 	/** The calls about keys for work of one's own. */
 	readonly ledger: Ledger;
+	/** The calls on schedules. */
+	readonly schedules: Schedules;
 	readonly #caller: Caller;
 
 	/** Checks the options. It does not connect. */
@@ -75,6 +80,7 @@ export class Client {
 		this.#caller = new Caller(options);
 		this.keys = options.keys ?? new Keys();
 		this.ledger = new Ledger(this.#caller);
+		this.schedules = new Schedules(this.#caller, this.keys);
 	}
 
 	/** Closes the connections. A program need not call it to end. */
@@ -249,15 +255,20 @@ export class Client {
 	}
 
 	/** Returns one page of jobs. */
-	async list(query: ListQuery = {}, options?: CallOptions): Promise<JobPage> {
-		const params = new URLSearchParams();
-		for (const [name, value] of Object.entries(query)) {
-			if (value !== undefined) params.set(name, String(value));
-		}
-		const call: Call = { method: "GET", path: `/v1/jobs?${params}` };
+	list(query: ListQuery = {}, options?: CallOptions): Promise<JobPage> {
+		return page(this.#caller, "/v1/jobs", query, "jobs", options);
+	}
+
+	/** Returns one page of functions, with their limits. */
+	functions(query: PageQuery = {}, options?: CallOptions): Promise<FunctionPage> {
+		return page(this.#caller, "/v1/functions", query, "functions", options);
+	}
+
+	/** Replaces the limits of a function's jobs. */
+	async setLimits(name: string, limits: Limits, options?: CallOptions): Promise<void> {
+		const call: Call = { method: "PUT", path: `/v1/functions/${encodeURIComponent(name)}`, body: limits };
 		const { value } = await this.#caller.call(call, options);
-		if (!isObject(value) || !Array.isArray(value["jobs"]) || typeof value["cursor"] !== "string") throw notOurs(call, "no page of jobs");
-		return value as unknown as JobPage;
+		if (!isObject(value) || value["name"] !== name) throw notOurs(call, `no function ${name}`);
 	}
 
 	/** Cancels a job, or asks its worker to stop: then the job has `cancel_requested`. */

@@ -17,5 +17,6 @@ export type { CallOptions } from "./caller.js";
 export * from "./errors.js";
 export { Keys } from "./keys.js";
 export { Ledger } from "./ledger.js";
+export { Schedules } from "./schedules.js";
 export type * from "./types.js";
 export { Worker, type Handler, type HandlerContext, type Logger, type WorkerOptions } from "./worker.js";

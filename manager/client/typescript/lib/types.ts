@@ -211,6 +211,117 @@ export interface JobPage {
 	cursor: string;
 }
 
+/** Asks for a page of a list. */
+export interface PageQuery {
+	/** 1 to 1000; default 100. */
+	limit?: number;
+	/** That of the page before; default: the first page. */
+	cursor?: string;
+}
+
+/** What a schedule enqueues, and when. From `function` to `timeout_ms` the members are those of Submission. */
+export interface ScheduleSpec {
+	/** Minute, hour, day of month, month and day of week; or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`. */
+	cron: string;
+	/** A name of the time zone database, such as `Europe/Vienna`; default UTC. */
+	time_zone?: string;
+	function: string;
+	payload?: unknown;
+	priority?: number;
+	max_attempts?: number;
+	expires_in_ms?: number;
+	on_expiry?: "drop" | "dead_letter";
+	timeout_ms?: number;
+	/** Which missed instants get a job: `one`, the default, is the latest; `skip` is none, `all` the latest 1000. */
+	missed?: "one" | "skip" | "all";
+	/** `skip`: no job while the last one is not over. Default: `allow`. */
+	overlap?: "allow" | "skip";
+}
+
+/** A schedule as the manager returns it. Members that do not apply are absent. */
+export interface Schedule {
+	name: string;
+	cron: string;
+	time_zone: string;
+	function: string;
+	/** Not in a page. */
+	payload?: unknown;
+	priority: number;
+	max_attempts?: number;
+	expires_in_ms?: number;
+	on_expiry?: "dead_letter";
+	timeout_ms?: number;
+	missed: "one" | "skip" | "all";
+	overlap: "allow" | "skip";
+	paused: boolean;
+	paused_at?: string;
+	created_at: string;
+	/** When a call last changed what it enqueues, or when. */
+	changed_at: string;
+	/** The next instant; a paused schedule has none. */
+	next_at?: string;
+	/** The latest instant that had a job. */
+	last_at?: string;
+	/** The id of that job. */
+	last_job?: string;
+	missed_instants: number;
+	overlapped_instants: number;
+}
+
+/** One page of schedules. The cursor is empty on the last one. */
+export interface SchedulePage {
+	schedules: Schedule[];
+	cursor: string;
+}
+
+/** Bounds the delivery of a function's jobs, by all managers of a store together. An absent member does not. Numbers are 1 to 1,000,000. */
+export interface Limits {
+	/** Jobs that workers have at the same time. */
+	max_running?: number;
+	/** Those with the same concurrency key. */
+	max_running_per_key?: number;
+	rate?: Rate;
+}
+
+/** A token bucket: it holds `count` tokens, and gets as many in each `per_ms`, at most 24 h. */
+export interface Rate {
+	count: number;
+	per_ms: number;
+}
+
+/** A function, its limits, and how many jobs it has by state. */
+export interface FunctionInfo {
+	name: string;
+	paused: boolean;
+	paused_at?: string;
+	queued: number;
+	scheduled: number;
+	active: number;
+	dead: number;
+	/** There are more jobs than the counts say. */
+	at_least?: boolean;
+	/** For how long the queued job that waits longest could have run. */
+	oldest_queued_ms: number;
+	last_dead_at?: string;
+	limits?: Limits;
+	last_minute: FunctionRates;
+}
+
+/** What one manager did with a function's jobs in the last minute. */
+export interface FunctionRates {
+	enqueued: number;
+	claimed: number;
+	completed: number;
+	failed: number;
+	retried: number;
+}
+
+/** One page of functions. The cursor is empty on the last one. */
+export interface FunctionPage {
+	functions: FunctionInfo[];
+	cursor: string;
+}
+
 /** Asks for jobs to work on. */
 export interface ClaimRequest {
 	/** Name under which they are leased: 1 to 128 visible ASCII characters. */

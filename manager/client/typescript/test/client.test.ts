@@ -324,7 +324,8 @@ test("get, list, cancel, heartbeat, finish and retry make their calls", async (t
 	for (const body of [{}, null, { status: "ok" }, { results: [] }, { results: [{ id: "a" }, { id: "b" }] }]) {
 		fake.answer = () => ({ body });
 		for (const call of [
-			() => client.get("a"), () => client.list(), () => client.cancel("a"), () => client.heartbeat("a", "t"), () => client.claim({ worker: "w" }),
+			() => client.get("a"), () => client.list(), () => client.functions(), () => client.setLimits("f", {}), () => client.schedules.list(), () => client.schedules.pause("s"),
+			() => client.schedules.run("s"), () => client.cancel("a"), () => client.heartbeat("a", "t"), () => client.claim({ worker: "w" }),
 			() => client.finish({ id: "a", ...lease, status: "complete" }), () => client.retry("a", lease), () => client.wait("a"),
 			() => client.send({ name: "e" }), () => client.subscribe("e", "f"), () => client.unsubscribe("e", "f"),
 			() => client.finishMany([{ id: "a", ...lease, status: "complete" }, { id: "b", ...lease, status: "complete" }]),

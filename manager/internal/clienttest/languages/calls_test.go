@@ -208,7 +208,7 @@ func problem(status int, code string, header map[string]string) fault {
 // notOfAManager are bodies of a success that no manager sends.
 var notOfAManager = []string{`{}`, `null`, `[]`, `"text"`, `{"status":"ok"}`, `no JSON`, ``, `{"id":"","state":"queued"}`}
 
-var calls = concat(submissions, answers, jobCalls, otherCalls)
+var calls = concat(submissions, answers, jobCalls, operatorCalls, otherCalls)
 
 func concat(all ...[]call) (out []call) {
 	for _, c := range all {

@@ -37,6 +37,13 @@
 //	heartbeat      {id, lease_token, lease_ms?}: {"cancelled": bool, "expires_in_ms": number}
 //	finish         {id, lease_token, status, result?, error?}: the job
 //	retry          {id, lease_token, delay_ms?, error?, uncounted?}: the job
+//	put_schedule   {name, and a schedule as in the API}: the schedule
+//	get_schedule, pause_schedule, resume_schedule  {name}: the schedule
+//	delete_schedule  {name}: null
+//	list_schedules {limit?, cursor?}: {"schedules": [schedule], "cursor": text}
+//	run_schedule   {name, idempotency_key?}: the job
+//	functions      {limit?, cursor?}: {"functions": [function], "cursor": text}
+//	set_limits     {function, max_running?, max_running_per_key?, rate?}: null
 //	keys           {client_id, n}: n new keys
 //	open_keys      {file, n}: n new keys whose client id is kept in the file
 //	reserve        {key, scope?, fingerprint?, token?, pending_ttl_ms?, wait_ms?}: {"state", "token", "expires_in_ms", "result"?}

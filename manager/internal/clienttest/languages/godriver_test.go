@@ -257,6 +257,8 @@ func (d *goClient) do(ctx context.Context, op string, raw json.RawMessage) (any,
 			r.Delay = &after
 		}
 		return jobOf(d.c.Retry(ctx, a.ID, r))
+	case "put_schedule", "get_schedule", "list_schedules", "delete_schedule", "pause_schedule", "resume_schedule", "run_schedule", "functions", "set_limits":
+		return d.operate(ctx, op, &a, raw)
 	case "reserve", "renew", "commit", "reject", "release":
 		return d.ledger(ctx, op, raw)
 	case "entry":

@@ -140,23 +140,34 @@ type shape struct {
 const (
 	jsonBody = "/content/application~1json/schema"
 	schemas  = "components/schemas/"
+	// functions is the page of functions.
+	functions = "paths/~1v1~1functions/get/responses/200" + jsonBody
 )
 
 var shapes = map[string]shape{
-	"Job":          {at: schemas + "Job", answer: true},
-	"AttemptError": {at: schemas + "Job/properties/errors/items", answer: true},
-	"Lease":        {at: schemas + "Job/properties/lease", answer: true},
-	"Dedup":        {at: schemas + "Submission/properties/dedup"},
-	"Submission":   {at: schemas + "SubmissionItem", more: []string{"traceparent"}}, // a header
-	"Submitted":    {at: schemas + "Job", answer: true, more: []string{"replayed"}}, // a header
-	"Event":        {at: "paths/~1v1~1events~1{name}/post/requestBody" + jsonBody, more: []string{"name", "idempotency_key", "traceparent"}, without: []string{"key"}},
-	"Sent":         {at: schemas + "Sent", answer: true, more: []string{"replayed"}}, // a header
-	"Batch":        {at: "paths/~1v1~1batches/post/requestBody" + jsonBody, more: []string{"idempotency_key", "traceparent"}},
-	"BatchInfo":    {at: schemas + "Batch", answer: true, more: []string{"replayed"}}, // a header
-	"ListQuery":    {at: "paths/~1v1~1jobs/get/parameters"},
-	"JobPage":      {at: "paths/~1v1~1jobs/get/responses/200" + jsonBody, answer: true},
-	"ClaimRequest": {at: "paths/~1v1~1jobs~1claim/post/requestBody" + jsonBody},
-	"Beat":         {at: "paths/~1v1~1jobs~1{id}~1heartbeat/post/responses/200" + jsonBody, answer: true},
+	"Job":           {at: schemas + "Job", answer: true},
+	"AttemptError":  {at: schemas + "Job/properties/errors/items", answer: true},
+	"Lease":         {at: schemas + "Job/properties/lease", answer: true},
+	"Dedup":         {at: schemas + "Submission/properties/dedup"},
+	"Submission":    {at: schemas + "SubmissionItem", more: []string{"traceparent"}}, // a header
+	"Submitted":     {at: schemas + "Job", answer: true, more: []string{"replayed"}}, // a header
+	"Event":         {at: "paths/~1v1~1events~1{name}/post/requestBody" + jsonBody, more: []string{"name", "idempotency_key", "traceparent"}, without: []string{"key"}},
+	"Sent":          {at: schemas + "Sent", answer: true, more: []string{"replayed"}}, // a header
+	"Batch":         {at: "paths/~1v1~1batches/post/requestBody" + jsonBody, more: []string{"idempotency_key", "traceparent"}},
+	"BatchInfo":     {at: schemas + "Batch", answer: true, more: []string{"replayed"}}, // a header
+	"ListQuery":     {at: "paths/~1v1~1jobs/get/parameters"},
+	"JobPage":       {at: "paths/~1v1~1jobs/get/responses/200" + jsonBody, answer: true},
+	"PageQuery":     {at: "paths/~1v1~1schedules/get/parameters"},
+	"ScheduleSpec":  {at: schemas + "ScheduleSpec"},
+	"Schedule":      {at: schemas + "Schedule", answer: true},
+	"SchedulePage":  {at: "paths/~1v1~1schedules/get/responses/200" + jsonBody, answer: true},
+	"Limits":        {at: schemas + "Limits"},
+	"Rate":          {at: schemas + "Limits/properties/rate"},
+	"FunctionInfo":  {at: functions + "/properties/functions/items", answer: true},
+	"FunctionRates": {at: functions + "/properties/functions/items/properties/last_minute", answer: true},
+	"FunctionPage":  {at: functions, answer: true},
+	"ClaimRequest":  {at: "paths/~1v1~1jobs~1claim/post/requestBody" + jsonBody},
+	"Beat":          {at: "paths/~1v1~1jobs~1{id}~1heartbeat/post/responses/200" + jsonBody, answer: true},
 	// The id is in the path, but of one that ends many.
 	"FinishRequest":  {at: "paths/~1v1~1jobs~1finish/post/requestBody" + jsonBody + "/properties/finishes/items"},
 	"RetryRequest":   {at: "paths/~1v1~1jobs~1{id}~1retry/post/requestBody" + jsonBody},
