@@ -184,10 +184,9 @@ func (c *claimRun) merged(lanes []*lane, need int) (hits []laneHit, open []*lane
 	type candidate struct {
 		rank
 		lane int
-		hit  laneHit
 	}
 	var all []candidate
-	found := make([]int, len(lanes))
+	found := make([][]laneHit, len(lanes))
 	first := int(c.turn * float64(len(lanes)))
 	collect := func(limit func(lane int) int, claim bool) error {
 		all = all[:0]
@@ -196,13 +195,12 @@ func (c *claimRun) merged(lanes []*lane, need int) (hits []laneHit, open []*lane
 			if n == 0 {
 				continue
 			}
-			hits, err := l.scan(c.tx, n, claim)
-			if err != nil {
+			var err error
+			if found[i], err = l.scan(c.tx, n, claim); err != nil {
 				return err
 			}
-			found[i] = len(hits)
 			var last rank
-			for _, h := range hits {
+			for _, h := range found[i] {
 				own := h.SortKey[h.lane.skip:]
 				level := min(len(own), priorityBytes)
 				r := rank{level: own[:level], rest: own[level:], key: h.Key}
@@ -216,7 +214,7 @@ func (c *claimRun) merged(lanes []*lane, need int) (hits []laneHit, open []*lane
 					}
 				}
 				last = r
-				all = append(all, candidate{r, i, h})
+				all = append(all, candidate{r, i})
 			}
 		}
 		slices.SortFunc(all, func(a, b candidate) int { return a.compare(b.rank) })
@@ -233,13 +231,13 @@ func (c *claimRun) merged(lanes []*lane, need int) (hits []laneHit, open []*lane
 		return nil, nil, err
 	}
 	for i, l := range lanes {
-		if share[i] == 0 || found[i] > 0 {
+		if share[i] == 0 || len(found[i]) > 0 {
 			open = append(open, l)
 		}
 	}
 	hits = make([]laneHit, len(all))
-	for i, x := range all {
-		hits[i] = x.hit
+	for i, x := range all { // the hits of a line are not in the order of their ranks
+		hits[i], found[x.lane] = found[x.lane][0], found[x.lane][1:]
 	}
 	return hits, open, nil
 }

@@ -109,6 +109,13 @@ var limitTests = map[string]func(*env){
 		}
 		e.wantIDs("claims", e.claimMany(10), "a-2", "b-0", "a-1", "b-1", "a-0", "b-2")
 	},
+	"a claim without functions gets the jobs of a key in their order": func(e *env) {
+		e.keyed("a", 1)
+		e.keyed("b", 1)
+		e.pass(time.Minute)
+		e.job(jobs.Submission{ID: "b-urgent", ConcurrencyKey: "b", Priority: 1})
+		e.wantIDs("claim", e.claim(jobs.ClaimRequest{Limit: 10}), "a-0", "b-urgent", "b-0")
+	},
 	"scheduled, retried and paused jobs take turns as well": func(e *env) {
 		e.limit("f", jobs.Limits{MaxRunningPerKey: 1})
 		e.job(jobs.Submission{ID: "later", ConcurrencyKey: "a", Delay: span})
