@@ -178,7 +178,18 @@ func (s *stack) startProxy(t *testing.T) *proxy {
 // executions is how often upstream ran the work of a key.
 func (s *stack) executions(t *testing.T, key string) int {
 	t.Helper()
-	text, err := fetch("http://" + s.paymentsAddr + "/executions?key=" + url.QueryEscape(key))
+	return s.readExecutions(t, "?key="+url.QueryEscape(key))[key]
+}
+
+// allExecutions is how often the work of each key ran.
+func (s *stack) allExecutions(t *testing.T) map[string]int {
+	t.Helper()
+	return s.readExecutions(t, "")
+}
+
+func (s *stack) readExecutions(t *testing.T, query string) map[string]int {
+	t.Helper()
+	text, err := fetch("http://" + s.paymentsAddr + "/executions" + query)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +199,7 @@ func (s *stack) executions(t *testing.T, key string) int {
 	if err := json.Unmarshal(text, &counts); err != nil {
 		t.Fatal(err)
 	}
-	return counts.Keys[key]
+	return counts.Keys
 }
 
 // wantExecutions checks how often the work of a key ran.

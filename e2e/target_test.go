@@ -49,6 +49,14 @@ func (c targetConfig) anyManager() string {
 // some seconds must not make a refusal of it.
 const managerTimeout = 30 * time.Second
 
+// refusalTimeout replaces managerTimeout where a test waits until the gate refuses, because the manager is gone.
+const refusalTimeout = 10 * time.Second
+
+// refusing are the fields that set it.
+func refusing() map[string]any {
+	return map[string]any{"manager": map[string]any{"timeout_ms": refusalTimeout.Milliseconds()}}
+}
+
 // complete copies fields of the filter's configuration and adds managerTimeout, and that callers share their keys, because
 // most tests are about one caller.
 func complete(fields map[string]any) map[string]any {
