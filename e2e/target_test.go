@@ -114,8 +114,17 @@ type cell struct {
 var modes = []string{"body", "headers"}
 
 // cells are the cells that a test runs in: one of them in make test, the others in make test-deep (package deep), and all if
-// ENVOYS names the versions.
+// ENVOYS names the versions. In a deep run, the first of them has the race detector in its programs: the cells of a test differ
+// in the proxy, and the programs run the same code in all of them.
 func cells(t *testing.T, modes ...string) []cell {
+	chosen := divided(t, modes)
+	if deep.On() {
+		chosen[0].target.racing = true
+	}
+	return chosen
+}
+
+func divided(t *testing.T, modes []string) []cell {
 	var all []cell
 	for _, target := range envoys {
 		for _, mode := range modes {

@@ -138,7 +138,7 @@ func TestPublishedXDSFiles(t *testing.T) {
 			addresses := s.published()
 			var managers []*process
 			for i := range 2 {
-				m, err := startProcess("oncegate", filepath.Join(binDir, "oncegate"), "serve", "--store", "redis", "--store-dsn", store.URL,
+				m, err := startProcess("oncegate", target.program("oncegate"), "serve", "--store", "redis", "--store-dsn", store.URL,
 					"--admin", "127.0.0.1:0", "--listen", "127.0.0.1:0")
 				if err != nil {
 					t.Fatal(err)
