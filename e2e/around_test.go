@@ -170,9 +170,14 @@ func TestFailedCallsAreLoggedWithTheirTrace(t *testing.T) {
 			s.stopAtEnd(t)
 			p := s.startProxy(t)
 			began := time.Now()
-			for range 50 {
-				wantProblem(t, p, pay(newKey(), "Traceparent", "00-1-2-01", "B3", "0"), 503, "manager-unavailable")
+			calls := make([]call, 50)
+			for i := range calls {
+				calls[i] = pay(newKey(), "Traceparent", "00-1-2-01", "B3", "0")
 			}
+			wantProblem(t, p, calls[0], 503, "manager-unavailable")
+			// Side by side, because each waits for a connection until its time has passed.
+			refused := sendCalls(t.Context(), p, calls[1:])
+			wantCounts(t, refused.count(t), map[string]int{"503": len(calls) - 1})
 			if err := p.stop(); err != nil {
 				t.Error(err)
 			}

@@ -17,6 +17,7 @@ import (
 // What the tests run; set by TestMain.
 var (
 	binDir     string // oncegate, payments
+	racingDir  string // the same with the race detector, in a deep run only
 	wasmModule string
 )
 
@@ -70,17 +71,25 @@ func build(dir string) error {
 	if err := os.WriteFile(wasmModule, module, 0o644); err != nil {
 		return err
 	}
+	binDir = dir
+	if err := buildPrograms(root, binDir); err != nil {
+		return err
+	}
+	if !deep.On() {
+		return nil
+	}
+	racingDir = filepath.Join(dir, "racing")
+	return buildPrograms(root, racingDir, "-race")
+}
+
+func buildPrograms(root, dir string, flags ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
-	args := []string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}
-	if deep.On() {
-		args = append(args, "-race")
-	}
+	args := append([]string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "./manager/cmd/oncegate", "./examples/payments")...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building the programs: %w\n%s", err, out)
 	}
-	binDir = dir
 	return nil
 }

@@ -27,6 +27,8 @@ import (
 type envoyTarget struct {
 	envoybin.Binary
 	way way
+	// racing: its stacks run the programs that have the race detector.
+	racing bool
 	// variable is NAME=VALUE, for the environment of its process; "": no further variable.
 	variable string
 }

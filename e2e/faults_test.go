@@ -35,7 +35,7 @@ func TestCommitSurvivesAManagerCrash(t *testing.T) {
 // back, the same key works. The proxy replays what it has cached all the time.
 func TestNothingRunsWhileTheManagerIsAway(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
-		s := newStack(t, target, mode, nil)
+		s := newStack(t, target, mode, refusing())
 		p := s.proxies[0]
 		cached, key := newKey(), newKey()
 		first := wantFirst(t, p, pay(cached), 201)

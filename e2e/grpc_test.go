@@ -327,7 +327,7 @@ func TestUnaryRefusals(t *testing.T) {
 	eachRPC(t, func(t *testing.T, target envoyTarget) {
 		impatient := maps.Clone(unary)
 		impatient["pending_wait_timeout"] = 0.2
-		r := newRPCRig(t, target, impatient)
+		r := newRPCRig(t, target, with(impatient, refusing()))
 		key := newKey()
 		r.call(t, key, "pay")
 		wantRefusal(t, "another message", r.call(t, key, "PAY"), codes.InvalidArgument, "fingerprint-mismatch")

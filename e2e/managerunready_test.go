@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -141,7 +140,7 @@ func TestGatesLeaveAManagerThatDoesNotServe(t *testing.T) {
 		var managers []string
 		for range 2 {
 			w := newWire(t, store.Socket)
-			m, err := startProcess("oncegate", filepath.Join(binDir, "oncegate"), "serve", "--store", "redis", "--store-dsn", "redis://"+w.address, "--listen", "127.0.0.1:0")
+			m, err := startProcess("oncegate", target.program("oncegate"), "serve", "--store", "redis", "--store-dsn", "redis://"+w.address, "--listen", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
 			}

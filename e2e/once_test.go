@@ -118,7 +118,7 @@ func TestManagerAwayPastTheReservation(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
 				s := newStack(t, target, mode, map[string]any{
-					"pending_ttl_seconds": reservation, "pending_wait_timeout": 0.2, "commit": c.commit,
+					"pending_ttl_seconds": reservation, "pending_wait_timeout": 0.2, "commit": c.commit, "manager": refusing()["manager"],
 				})
 				other := s.startProxy(t)
 				key := newKey()

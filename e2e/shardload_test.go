@@ -39,6 +39,13 @@ type slotProxy struct {
 	busy sync.WaitGroup
 }
 
+// Clients send in bursts, all of them at the same time: requests for one key overlap, and the machine has time for what is done
+// to the processes meanwhile.
+const (
+	burstSize   = 3 // requests of a client
+	burstPeriod = 50 * time.Millisecond
+)
+
 // load starts clients before so many proxies.
 func (f *fleet) load(t *testing.T, proxies int, start func() *proxy) *shardLoad {
 	t.Helper()
@@ -54,7 +61,10 @@ func (f *fleet) load(t *testing.T, proxies int, start func() *proxy) *shardLoad 
 		rnd := rand.New(rand.NewPCG(1, uint64(i)))
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				l.one(rnd)
+				for range burstSize {
+					l.one(rnd)
+				}
+				<-time.After(time.Until(time.Now().Truncate(burstPeriod).Add(burstPeriod)))
 			}
 		})
 	}

@@ -225,22 +225,6 @@ func (f *fleet) moved(name string) (n int, err error) {
 	return n, nil
 }
 
-// allExecutions is how often the work of each key ran.
-func (f *fleet) allExecutions(t *testing.T) map[string]int {
-	t.Helper()
-	text, err := fetch("http://" + f.paymentsAddr + "/executions")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var counts struct {
-		Keys map[string]int `json:"keys"`
-	}
-	if err := json.Unmarshal(text, &counts); err != nil {
-		t.Fatal(err)
-	}
-	return counts.Keys
-}
-
 // forget deletes from a manager the entries whose keys the list gives to other shards, as if they had expired.
 func (f *fleet) forget(t *testing.T, name string, list, keys []string) {
 	t.Helper()

@@ -23,6 +23,7 @@ import (
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 	"github.com/oncegate/oncegate/manager/managertest/ports"
 )
 
@@ -138,6 +139,14 @@ func (s *stack) hold(address *string) error {
 	return nil
 }
 
+// program is the file of a program that was built for the tests.
+func (e envoyTarget) program(name string) string {
+	if e.racing {
+		return filepath.Join(racingDir, name)
+	}
+	return filepath.Join(binDir, name)
+}
+
 // launch starts a program with an address as its last argument. The first start uses a free
 // port, and all later ones use the same port.
 func (s *stack) launch(p **process, name, listener string, address *string, args ...string) error {
@@ -145,7 +154,7 @@ func (s *stack) launch(p **process, name, listener string, address *string, args
 		return err
 	}
 	listen := *address
-	program := filepath.Join(binDir, name)
+	program := s.target.program(name)
 	if name == "oncegate" && s.environment != nil {
 		program, args = "env", slices.Concat(s.environment, []string{program}, args)
 	}
@@ -178,7 +187,18 @@ func (s *stack) startProxy(t *testing.T) *proxy {
 // executions is how often upstream ran the work of a key.
 func (s *stack) executions(t *testing.T, key string) int {
 	t.Helper()
-	text, err := fetch("http://" + s.paymentsAddr + "/executions?key=" + url.QueryEscape(key))
+	return s.readExecutions(t, "?key="+url.QueryEscape(key))[key]
+}
+
+// allExecutions is how often the work of each key ran.
+func (s *stack) allExecutions(t *testing.T) map[string]int {
+	t.Helper()
+	return s.readExecutions(t, "")
+}
+
+func (s *stack) readExecutions(t *testing.T, query string) map[string]int {
+	t.Helper()
+	text, err := fetch("http://" + s.paymentsAddr + "/executions" + query)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +208,7 @@ func (s *stack) executions(t *testing.T, key string) int {
 	if err := json.Unmarshal(text, &counts); err != nil {
 		t.Fatal(err)
 	}
-	return counts.Keys[key]
+	return counts.Keys
 }
 
 // wantExecutions checks how often the work of a key ran.
@@ -237,6 +257,7 @@ func sharedStack(t *testing.T, target envoyTarget, mode string) *stack {
 	}
 	// Waiting is bounded so that a duplicate of a request without an outcome gets its 409 soon;
 	// reservations outlive every test.
+	target.racing = deep.On()
 	one.stack = &stack{dir: dir, target: target, mode: mode, plugin: map[string]any{
 		"pending_wait_timeout": 0.5, "pending_ttl_seconds": 3600, "committed_ttl_seconds": 3600, "rejected_ttl_seconds": 3600,
 	}}

@@ -291,7 +291,7 @@ func TestCrowdWaitsForAManagerThatHangs(t *testing.T) {
 // All calls are refused at once, in one callback.
 func TestCrowdWithoutAManager(t *testing.T) {
 	eachCrowd(t, func(t *testing.T, target envoyTarget, mode string) {
-		s, up := crowdStack(t, target, mode, crowdConfig(map[string]any{"manager": map[string]any{"cluster": "nowhere"}}))
+		s, up := crowdStack(t, target, mode, crowdConfig(map[string]any{"manager": map[string]any{"cluster": "nowhere", "timeout_ms": 5000}}))
 		close(up.open)
 		p := s.proxies[0]
 		keys := make([]string, crowd)

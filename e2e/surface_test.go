@@ -175,7 +175,7 @@ func TestAccessLogNamesTheDecision(t *testing.T) {
 		s := newSurface(t, target, mode, map[string]any{
 			"match":                   []any{map[string]any{"path_prefix": "/open", "failure_mode": "open"}, map[string]any{}},
 			"max_response_body_bytes": 1000, "pending_wait_timeout": 0.1, "pending_ttl_seconds": 3600,
-			"client_abort": "cancel",
+			"client_abort": "cancel", "manager": refusing()["manager"],
 		}, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body) // until then the server does not notice who leaves
 			switch r.URL.Path {

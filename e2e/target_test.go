@@ -49,6 +49,14 @@ func (c targetConfig) anyManager() string {
 // some seconds must not make a refusal of it.
 const managerTimeout = 30 * time.Second
 
+// refusalTimeout replaces managerTimeout where a test waits until the gate refuses, because the manager is gone.
+const refusalTimeout = 10 * time.Second
+
+// refusing are the fields that set it.
+func refusing() map[string]any {
+	return map[string]any{"manager": map[string]any{"timeout_ms": refusalTimeout.Milliseconds()}}
+}
+
 // complete copies fields of the filter's configuration and adds managerTimeout, and that callers share their keys, because
 // most tests are about one caller.
 func complete(fields map[string]any) map[string]any {
@@ -106,8 +114,17 @@ type cell struct {
 var modes = []string{"body", "headers"}
 
 // cells are the cells that a test runs in: one of them in make test, the others in make test-deep (package deep), and all if
-// ENVOYS names the versions.
+// ENVOYS names the versions. In a deep run, the first of them has the race detector in its programs: the cells of a test differ
+// in the proxy, and the programs run the same code in all of them.
 func cells(t *testing.T, modes ...string) []cell {
+	chosen := divided(t, modes)
+	if deep.On() {
+		chosen[0].target.racing = true
+	}
+	return chosen
+}
+
+func divided(t *testing.T, modes []string) []cell {
 	var all []cell
 	for _, target := range envoys {
 		for _, mode := range modes {

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -14,8 +15,8 @@ import (
 )
 
 // startFiles starts an Envoy with the published files of xDS: those of envoy/xds, and those of a variant over them. Each text
-// of addresses that occurs in them is replaced.
-func (s *stack) startFiles(t *testing.T, variant string, addresses map[string]string) *proxy {
+// of addresses that occurs in them is replaced. timeout is how long the gate waits for the manager.
+func (s *stack) startFiles(t *testing.T, variant string, timeout time.Duration, addresses map[string]string) *proxy {
 	t.Helper()
 	module, err := filepath.Abs(wasmModule)
 	if err != nil {
@@ -52,7 +53,7 @@ func (s *stack) startFiles(t *testing.T, variant string, addresses map[string]st
 			setting, _, _ := strings.Cut(s, ":")
 			return fmt.Sprintf("%s: %.0fs", setting, 2*patience.Seconds())
 		})
-		text = regexp.MustCompile(`"timeout_ms": \d+`).ReplaceAllString(text, fmt.Sprintf(`"timeout_ms": %d`, patience.Milliseconds()/6)) // within the stream's idle time
+		text = regexp.MustCompile(`"timeout_ms": \d+`).ReplaceAllString(text, fmt.Sprintf(`"timeout_ms": %d`, timeout.Milliseconds()))
 		if left := regexp.MustCompile(`.*(?:/etc/|svc\.cluster|0\.0\.0\.0).*`).FindString(text); left != "" {
 			t.Errorf("%s: not replaced: %s", file, left)
 		}
@@ -113,7 +114,7 @@ func TestPublishedXDSFiles(t *testing.T) {
 				f.startShard(t, name)
 				addresses[fmt.Sprintf(publishedManager, i)] = inYAML(f.shards[name].addr)
 			}
-			p := f.startFiles(t, "shards", addresses)
+			p := f.startFiles(t, "shards", refusalTimeout, addresses)
 			wantFirst(t, p, pay(newKey()), 201)
 			scope, list := f.scope(t), []string{"oncegate_manager_0", "oncegate_manager_1"}
 			for _, name := range list {
@@ -137,7 +138,7 @@ func TestPublishedXDSFiles(t *testing.T) {
 			addresses := s.published()
 			var managers []*process
 			for i := range 2 {
-				m, err := startProcess("oncegate", filepath.Join(binDir, "oncegate"), "serve", "--store", "redis", "--store-dsn", store.URL,
+				m, err := startProcess("oncegate", target.program("oncegate"), "serve", "--store", "redis", "--store-dsn", store.URL,
 					"--admin", "127.0.0.1:0", "--listen", "127.0.0.1:0")
 				if err != nil {
 					t.Fatal(err)
@@ -155,7 +156,7 @@ func TestPublishedXDSFiles(t *testing.T) {
 				_, port, _ := strings.Cut(admin, ":")
 				addresses[fmt.Sprintf(publishedManager+health, i, "8091")] = inYAML(api) + fmt.Sprintf(health, port)
 			}
-			p := s.startFiles(t, "managers", addresses)
+			p := s.startFiles(t, "managers", managerTimeout, addresses)
 			keys := map[string]answer{}
 			for range 4 {
 				key := newKey()

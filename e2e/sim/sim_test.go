@@ -125,10 +125,18 @@ func report(t *testing.T, r *Report) {
 		r.Seed, r.Seed, where, r.Timeline[0], strings.Join(tail, "\n"), strings.Join(r.Failures, "\n"))
 }
 
+// sameSeeds is how many seeds are run twice. The race detector looks at the same code in TestSeeds and TestCentres.
+func sameSeeds(quick, deeply int) uint64 {
+	if deep.Race {
+		return 2
+	}
+	return uint64(deep.Rounds(quick, deeply))
+}
+
 // TestSameSeed: a seed is one world, whatever else the machine does. Worlds with stopped managers
 // are left out: when one continues, many of its goroutines wake at the same instant.
 func TestSameSeed(t *testing.T) {
-	for seed := uint64(1); seed <= uint64(deep.Rounds(40, 200)); seed++ {
+	for seed := uint64(1); seed <= sameSeeds(40, 200); seed++ {
 		one, two := Run(t, seed, All&^Stop, 0, true), Run(t, seed, All&^Stop, 0, true)
 		for i := range max(len(one.Timeline), len(two.Timeline)) {
 			if i >= len(one.Timeline) || i >= len(two.Timeline) || one.Timeline[i] != two.Timeline[i] {
@@ -141,7 +149,7 @@ func TestSameSeed(t *testing.T) {
 
 // TestSameSeedOfCentres: so are worlds of several data centres.
 func TestSameSeedOfCentres(t *testing.T) {
-	for seed := uint64(1); seed <= 8; seed++ {
+	for seed := uint64(1); seed <= sameSeeds(8, 8); seed++ {
 		one, two := Run(t, seed, All&^Stop, Centres, true), Run(t, seed, All&^Stop, Centres, true)
 		if a, b := strings.Join(one.Timeline, "\n"), strings.Join(two.Timeline, "\n"); a != b {
 			t.Fatalf("seed %d is two worlds", seed)
