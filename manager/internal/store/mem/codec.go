@@ -99,11 +99,12 @@ func DecodeWriteSet(body []byte, fn func(*Change) error) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("%w: version %d, this program reads %d", errWriteSet, body[0], codecVersion)
 	}
 	at := time.Unix(0, int64(binary.LittleEndian.Uint64(body[1:])))
-	d := decoder{buf: body[9:]}
+	r := codec.NewReader(body[9:])
 	var c Change
-	for len(d.buf) > 0 {
-		if err := d.change(&c); err != nil {
-			return at, fmt.Errorf("%w: %s at byte %d of %d", errWriteSet, err, len(body)-len(d.buf), len(body))
+	for len(r.Rest()) > 0 {
+		begin := len(body) - len(r.Rest())
+		if err := c.read(&r); err != nil {
+			return at, fmt.Errorf("%w: %s, in the change at byte %d of %d", errWriteSet, err, begin, len(body))
 		}
 		if err := fn(&c); err != nil {
 			return at, err
@@ -112,63 +113,32 @@ func DecodeWriteSet(body []byte, fn func(*Change) error) (time.Time, error) {
 	return at, nil
 }
 
-type decoder struct{ buf []byte }
-
-func (d *decoder) change(c *Change) error {
-	op := d.buf[0]
-	d.buf = d.buf[1:]
-	*c = Change{Delete: op == opDelete, Entries: c.Entries[:0]}
+func (c *Change) read(r *codec.Reader) error {
+	op := r.Byte()
 	if op != opPut && op != opDelete {
 		return fmt.Errorf("operation %d", op)
 	}
-	var err error
-	if c.Collection, err = d.bytes("collection"); err != nil {
-		return err
-	}
-	if c.Key, err = d.bytes("key"); err != nil {
-		return err
-	}
-	if err := c.checkName(); err != nil {
-		return err
-	}
-	if c.Delete {
-		return nil
-	}
-	n, err := d.uvarint("number of entries")
-	if err != nil {
-		return err
-	}
-	if n > maxIndexes {
-		return fmt.Errorf("%d entries, allowed are %d", n, maxIndexes)
-	}
-	for range n {
-		var e ChangeEntry
-		if e.Index, err = d.bytes("index"); err != nil {
-			return err
+	*c = Change{Delete: op == opDelete, Entries: c.Entries[:0], Collection: r.Bytes(), Key: r.Bytes()}
+	if !c.Delete {
+		for range r.Count(maxIndexes) {
+			c.Entries = append(c.Entries, ChangeEntry{Index: r.Bytes(), SortKey: r.Bytes()})
 		}
-		if e.SortKey, err = d.bytes("sort key"); err != nil {
-			return err
-		}
-		c.Entries = append(c.Entries, e)
+		c.Value = r.Bytes()
 	}
-	if c.Value, err = d.bytes("value"); err != nil {
+	if err := r.Err(); err != nil {
 		return err
 	}
 	return c.check()
 }
 
-// checkName and check apply the same limits as store.CheckPut, without converting every name to a string.
-func (c *Change) checkName() error {
+// check applies the same limits as store.CheckPut, without converting every name to a string.
+func (c *Change) check() error {
 	if err := checkName("collection", c.Collection); err != nil {
 		return err
 	}
 	if len(c.Key) == 0 || len(c.Key) > store.MaxKeyBytes {
 		return fmt.Errorf("key of %d bytes", len(c.Key))
 	}
-	return nil
-}
-
-func (c *Change) check() error {
 	if len(c.Value) > store.MaxValueBytes {
 		return fmt.Errorf("value of %d bytes", len(c.Value))
 	}
@@ -198,26 +168,4 @@ func checkName(what string, name []byte) error {
 		return fmt.Errorf("%s name %q", what, name)
 	}
 	return nil
-}
-
-func (d *decoder) uvarint(what string) (uint64, error) {
-	v, n := binary.Uvarint(d.buf)
-	if n <= 0 {
-		return 0, fmt.Errorf("bad length of %s", what)
-	}
-	d.buf = d.buf[n:]
-	return v, nil
-}
-
-func (d *decoder) bytes(what string) ([]byte, error) {
-	n, err := d.uvarint(what)
-	if err != nil {
-		return nil, err
-	}
-	if n > uint64(len(d.buf)) {
-		return nil, fmt.Errorf("%s of %d bytes, %d are left", what, n, len(d.buf))
-	}
-	b := d.buf[:n:n]
-	d.buf = d.buf[n:]
-	return b, nil
 }
