@@ -67,7 +67,7 @@ func bodyCases(http2 bool) []bodyCase {
 	return all
 }
 
-// bodyBytes are so many bytes that are not anyway.
+// bodyBytes returns size bytes with different values.
 func bodyBytes(size int) []byte {
 	b := make([]byte, size)
 	for i := range b {
