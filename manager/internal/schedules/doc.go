@@ -25,6 +25,12 @@
 // no jobs. The schedule's Missed says how many of the instants that are due get a job. An instant that is due on time
 // replaces those that MissedOne would make up.
 //
+// # Overlap
+//
+// With OverlapSkip the transaction of an instant reads the last job. If it cannot be read, a worker may still have it. Then
+// neither answer is safe: a job might run beside it, and an instant might be left out for nothing. So the instant stays due
+// until an operator deletes the job's record, and from then on the job is over. Depth.Late grows meanwhile.
+//
 // # Clocks
 //
 // Instants are compared with store.Tx.Wall. Where it is the engine's own clock, that decides on all managers.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -16,23 +17,28 @@ import (
 const (
 	// duePage is how many schedules a round reads at a time, and atOnce how many transactions it makes at the same time.
 	duePage, atOnce = 256, 16
-	// retryAfter is the pause after a round with an error.
-	retryAfter = time.Second
+	// retryAfter is the pause after a round with an error, and reportAfter that between two reports of the same one.
+	retryAfter, reportAfter = time.Second, time.Minute
 )
 
 // Run enqueues the jobs of all instants until ctx ends: immediately, whenever an instant is due, and at least every
-// Options.Interval. It passes errors to report, and the next round tries again. Several managers of one store may all run
-// it.
+// Options.Interval. It passes errors to report, the same one once a minute, and the next round tries again. Several
+// managers of one store may all run it.
 func (s *Schedules) Run(ctx context.Context, report func(error)) {
 	changed := s.store.Watch(topic)
 	defer changed.Stop()
+	var last string
+	var reported time.Time
 	for {
 		pause, err := s.RunDue(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			report(err)
+			if text := err.Error(); text != last || time.Since(reported) >= reportAfter {
+				last, reported = text, time.Now()
+				report(err)
+			}
 			pause = retryAfter
 		}
 		t := time.NewTimer(min(pause, s.opt.Interval))
@@ -46,7 +52,7 @@ func (s *Schedules) Run(ctx context.Context, report func(error)) {
 }
 
 // RunDue decides all instants that are due, and returns how long it is until the next one. The error is that of one
-// schedule; the others are decided nevertheless. Schedules that cannot be read are passed by.
+// schedule, which it names; the others are decided nevertheless. Schedules that cannot be read are passed by.
 func (s *Schedules) RunDue(ctx context.Context) (untilNext time.Duration, err error) {
 	var after *store.Hit
 	for {
@@ -97,11 +103,15 @@ func (s *Schedules) due(ctx context.Context, after *store.Hit) (hits []store.Hit
 func (s *Schedules) catchUp(ctx context.Context, name string) error {
 	for ctx.Err() == nil {
 		more, err := s.decideOne(ctx, name)
-		if s.opt.Unreadable.Met(err) {
+		var u *store.UnreadableError
+		if s.opt.Unreadable.Met(err) && errors.As(err, &u) && u.Collection == Collection {
 			return nil
 		}
-		if err != nil || !more {
-			return err
+		if err != nil {
+			return fmt.Errorf("schedule %s: %w", name, err)
+		}
+		if !more {
+			return nil
 		}
 	}
 	return ctx.Err()

@@ -55,7 +55,7 @@ type Overlap uint8
 const (
 	// OverlapAllow enqueues the job.
 	OverlapAllow Overlap = iota + 1
-	// OverlapSkip enqueues none for this instant.
+	// OverlapSkip enqueues none for this instant. While the last job cannot be read, the instant is not decided.
 	OverlapSkip
 )
 

@@ -158,10 +158,7 @@ func (s *Schedules) elsewhere(c *Schedule) (bool, error) {
 	if _, elsewhere := s.opt.Homes.Home(homeScope, c.Name); elsewhere {
 		return true, nil
 	}
-	if err := s.opt.Homes.Take(); err != nil {
-		return false, fmt.Errorf("schedule %s: %w", c.Name, err)
-	}
-	return false, nil
+	return false, s.opt.Homes.Take()
 }
 
 // maxPageBytes bounds the payloads that one page of List reads.

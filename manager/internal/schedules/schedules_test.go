@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
@@ -58,6 +59,14 @@ func (e *env) jobs() map[string][]jobs.Job {
 		if cursor = page.Cursor; cursor == "" {
 			return all
 		}
+	}
+}
+
+// damage makes a job unreadable.
+func (e *env) damage(id string) {
+	e.Helper()
+	if err := e.store.Update(e.Context(), func(tx store.Tx) error { return tx.Put(jobs.Collection, id, []byte{99}) }); err != nil {
+		e.Fatal(err)
 	}
 }
 
@@ -404,6 +413,61 @@ var cases = map[string]func(*env){
 		}
 		if _, err := e.schedules.DeleteUnreadable(e.Context(), "bad"); !errors.Is(err, jobs.ErrNotFound) {
 			e.Errorf("DeleteUnreadable again: %v", err)
+		}
+	},
+	"while it is unknown whether the last job has ended, skip has no other, and says so": func(e *env) {
+		e.put("s", schedules.Spec{Cron: "* * * * *", Overlap: schedules.OverlapSkip})
+		e.put("other", schedules.Spec{Cron: "* * * * *"})
+		e.clock.advance(time.Minute)
+		e.due()
+		last := e.get("s").LastJob
+		e.damage(last)
+		e.clock.advance(time.Minute)
+		for range 2 {
+			e.clock.advance(time.Minute)
+			_, err := e.schedules.RunDue(e.Context())
+			var u *store.UnreadableError
+			if !errors.As(err, &u) || u.Key != last || !strings.Contains(err.Error(), "schedule s: ") {
+				e.Errorf("%v, want an error that names the schedule and job %s", err, last)
+			}
+		}
+		e.wantInstants("s")
+		e.wantInstants("other", "2026-03-28T12:01:00Z", "2026-03-28T12:03:00Z", "2026-03-28T12:04:00Z")
+		e.wantDepth(schedules.Depth{Active: 2, Late: 2 * time.Minute}) // OncegateScheduleMissed looks at this
+		if _, err := e.queue.DeleteUnreadable(e.Context(), jobs.Collection, last); err != nil {
+			e.Fatal(err)
+		}
+		e.due()
+		e.wantInstants("s", "2026-03-28T12:04:00Z")
+	},
+	"an error is reported once while it stays": func(e *env) {
+		e.put("s", schedules.Spec{Cron: "* * * * *", Overlap: schedules.OverlapSkip})
+		e.put("other", schedules.Spec{Cron: "* * * * *"})
+		e.clock.advance(time.Minute)
+		e.due()
+		e.damage(e.get("s").LastJob)
+		e.clock.advance(time.Minute) // the first round has an error, and others follow soon
+		ctx, cancel := context.WithTimeout(e.Context(), time.Minute)
+		done := make(chan struct{})
+		var reports atomic.Int64
+		go func() {
+			defer close(done)
+			e.schedules.Run(ctx, func(error) { reports.Add(1) })
+		}()
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for i := range 3 {
+			for len(e.jobs()[fmt.Sprintf("other@2026-03-28T12:%02d:00Z", i+2)]) == 0 {
+				if <-tick.C; ctx.Err() != nil {
+					e.Fatal("the job did not come")
+				}
+			}
+			e.clock.advance(time.Minute)
+		}
+		cancel()
+		<-done
+		if n := reports.Load(); n != 1 {
+			e.Errorf("%d reports", n)
 		}
 	},
 	"Run wakes up for a schedule that is put": func(e *env) {
