@@ -119,7 +119,7 @@ var mayImport = map[string][]string{
 	"manager/internal/wal/faultfs":       {"manager/internal/wal/vfs"},
 	"manager/internal/store/storetest":   {"manager/internal/store"},
 	"manager/internal/logs/logstest":     {"manager/api", "manager/internal/logs"},
-	"manager/internal/jobs/jobstest":     {"manager/api", "manager/internal/jobs", "manager/managertest/deep", contract},
+	"manager/internal/jobs/jobstest":     {"manager/api", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/submit", "manager/managertest/deep", contract},
 	"manager/internal/ledger/ledgertest": {"manager/api", "manager/internal/feed", "manager/internal/ledger", "manager/internal/shard", "manager/managertest/deep", contract},
 	"manager/internal/httpd/httpdtest":   {"manager/api"},
 	"manager/managertest":                {"manager/api", "manager/managertest/ports", "manager/internal/home", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/server", "manager/internal/ui", domain, engines},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/managertest/metered"
 )
 
 // measured remembers the most calls of one run of an update function.
@@ -100,6 +101,46 @@ func TestALowerLimitIsAppliedInParts(t *testing.T) {
 	}
 	if st.most > 3*dutyBatch {
 		t.Errorf("%d calls in a transaction", st.most)
+	}
+}
+
+// TestClaimsDoNotReadTheBacklog: a claim reads as much whatever waits, and however many keys may have no more running jobs.
+func TestClaimsDoNotReadTheBacklog(t *testing.T) {
+	t.Parallel()
+	reads := func(keys, each int, blocked bool) int {
+		t.Helper()
+		st := metered.New(mem.New(mem.Options{}))
+		t.Cleanup(func() { _ = st.Close() })
+		q, err := New(st, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(q.Close)
+		limits := Limits{MaxRunning: MaxLimitCount, Rate: Rate{Count: MaxLimitCount, Per: time.Minute}}
+		if blocked {
+			limits.MaxRunningPerKey = 1
+		}
+		if err := q.SetLimits(t.Context(), "f", limits); err != nil {
+			t.Fatal(err)
+		}
+		submitAll(t, q, keys*each, func(i int) Submission { return Submission{ConcurrencyKey: fmt.Sprint(i % keys)} })
+		if blocked {
+			if got := claimUpTo(t, q, MaxLimit); len(got) != keys {
+				t.Fatalf("%d jobs, want one of each key", len(got))
+			}
+		}
+		submitAll(t, q, 5, func(int) Submission { return Submission{} })
+		submitAll(t, q, 5, func(i int) Submission { return Submission{ConcurrencyKey: fmt.Sprint("more ", i)} })
+		st.Reads()
+		if got := claimUpTo(t, q, 5); len(got) != 5 {
+			t.Fatalf("%d jobs", len(got))
+		}
+		return st.Reads()
+	}
+	for _, blocked := range []bool{false, true} {
+		if few, many := reads(10, 2, blocked), reads(500, 10, blocked); many > few {
+			t.Errorf("blocked %v: a claim reads %d records of few jobs, and %d of many", blocked, few, many)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 // checkNow compares every job after every operation; on slow engines after every
 // few operations.
 func (p *property) checkNow(t *rapid.T) {
+	p.m.tick += 1000
 	if p.steps++; p.steps%p.every == 0 {
 		p.check(t)
 	}
@@ -36,6 +37,7 @@ func (p *property) check(t *rapid.T) {
 	if seen != len(p.m.jobs) {
 		t.Fatalf("list: %d jobs, want %d", seen, len(p.m.jobs))
 	}
+	p.checkBatches(t)
 	if seen == 0 {
 		return
 	}
@@ -63,6 +65,7 @@ func (p *property) compare(t *rapid.T, got jobs.Job) {
 	}
 	if got.State != want.state || got.Attempt != want.attempt || got.MaxAttempts != want.max || got.ReplayedAs != want.replayedAs ||
 		got.CancelRequested != want.cancelled || got.ExpiresAt.IsZero() != (want.expires == 0) || got.DeadIfExpired != want.deadIfExpired || got.Timeout != time.Duration(want.timeout)*time.Hour || got.Key != want.key || got.Function != want.function || got.Priority != want.priority ||
+		got.ConcurrencyKey != want.concurrencyKey || got.Event != want.event || got.Batch != want.batch.name() || got.After != want.after.name() ||
 		string(got.Payload) != want.payload || token != want.token || !got.RunAt.Equal(want.runAt) || !maps.Equal(lsns, want.wal) {
 		t.Fatalf("job %s:\n got %+v\nwant %+v", got.ID, got, *want)
 	}

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/submit"
 	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
@@ -49,22 +50,36 @@ func testProperty(t *testing.T, e Engine) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		p := &property{T: rt, m: newModel(), q: q, clock: clock, ctx: ctx, every: 1}
+		p.submitTo(in.Store)
 		if e.Slow {
 			p.every = slowSteps
 		}
+		p.begin(rt)
 		rt.Repeat(map[string]func(*rapid.T){
-			"submit": p.submit, "submit again": p.submit, "claim": p.claim, "finish": p.finish, "heartbeat": p.heartbeat,
-			"worker retry": p.workerRetry, "operator retry": p.operatorRetry, "cancel": p.cancel, "delete": p.remove, "pause": p.pause,
-			"replay": p.replay, "stale": p.stale,
-			"advance": p.advance, "duties": p.duties,
+			"submit": p.submit, "submit again": p.submit, "claim": p.claim, "claim again": p.claim, "limit": p.limit,
+			"batch": p.batch, "send": p.send, "subscribe": p.subscribe,
+			"finish": p.finish, "finish again": p.finish, "heartbeat": p.heartbeat, "worker retry": p.workerRetry,
+			"operator retry": p.operatorRetry, "replay": p.replay, "pause": p.pause, "stale": p.stale,
+			"cancel or delete": func(t *rapid.T) { rapid.SampledFrom([]func(*rapid.T){p.cancel, p.remove}).Draw(t, "which")(t) },
+			"advance":          p.advance, "duties": p.duties,
 			"": p.checkNow,
 		})
 		p.check(rt)
+		p.drain(rt)
 		if err := e.CheckSums(ctx, q); err != nil {
 			rt.Fatalf("the sums: %v", err)
 		}
 		well = true
 	})
+}
+
+// begin makes limits, subscriptions and jobs, so that a short history meets them.
+func (p *property) begin(t *rapid.T) {
+	for _, f := range []func(*rapid.T){p.limit, p.limit, p.subscribe, p.subscribe, p.submit, p.submit, p.submit} {
+		if p.m.tick += 1000; rapid.IntRange(0, 3).Draw(t, "at first") > 0 {
+			f(t)
+		}
+	}
 }
 
 // run is one of many runs of a test, with its own clean-up.
@@ -93,10 +108,15 @@ type property struct {
 	every, steps int
 	// past are tokens that were current once.
 	past []string
+	// submitter makes the calls that may have an idempotency key, and outs are the outcomes of the last one.
+	submitter *submit.Submitter
+	outs      []jobs.Outcome
 }
 
 var (
-	genFunction = rapid.SampledFrom([]string{"f", "g", "h"})
+	functionNames = []string{"f", "g", "h"}
+
+	genFunction = rapid.SampledFrom(functionNames)
 	genHours    = rapid.IntRange(1, 4)
 )
 
@@ -124,7 +144,8 @@ func (p *property) wantErr(op string, got error, want string) {
 	}
 }
 
-func (p *property) submit(t *rapid.T) {
+// submission draws a submission whose id no job has had.
+func (p *property) submission(t *rapid.T) jobs.Submission {
 	p.made++
 	s := jobs.Submission{
 		Function:    genFunction.Draw(t, "function"),
@@ -133,9 +154,8 @@ func (p *property) submit(t *rapid.T) {
 		Priority:    rapid.IntRange(-1, 1).Draw(t, "priority"),
 		MaxAttempts: rapid.IntRange(1, 3).Draw(t, "max_attempts"),
 		ID:          fmt.Sprintf("j%04d", p.made),
-	}
-	if rapid.IntRange(0, 9).Draw(t, "taken id") == 0 {
-		s.ID = fmt.Sprintf("j%04d", rapid.IntRange(1, p.made).Draw(t, "id"))
+
+		ConcurrencyKey: rapid.SampledFrom([]string{"", "", "a", "b", "c"}).Draw(t, "concurrency key"),
 	}
 	if rapid.IntRange(0, 3).Draw(t, "delayed") == 0 {
 		s.Delay = time.Duration(p.hours(t, "delay")) * time.Hour
@@ -162,6 +182,14 @@ func (p *property) submit(t *rapid.T) {
 			s.WALLocations = append(s.WALLocations, jobs.WALLocation{Database: db, LSN: jobs.LSN(rapid.Uint64Range(1, 1<<40).Draw(t, "lsn"))})
 		}
 	}
+	return s
+}
+
+func (p *property) submit(t *rapid.T) {
+	s := p.submission(t)
+	if rapid.IntRange(0, 9).Draw(t, "taken id") == 0 {
+		s.ID = fmt.Sprintf("j%04d", rapid.IntRange(1, p.made).Draw(t, "id"))
+	}
 	wantErr, stands, dropped := p.m.submit(&s)
 	out, err := p.q.Enqueue(p.ctx, s)
 	p.wantErr("submit", err, wantErr)
@@ -175,83 +203,43 @@ func (p *property) submit(t *rapid.T) {
 		if !out.Created() || out.Job.ID != s.ID {
 			t.Fatalf("submit: got %+v, want the new job %s", out, s.ID)
 		}
-		p.m.created(&s, out.Job)
+		p.m.created(&s, int(s.Delay/time.Hour))
+		p.learn(out.Job)
 	}
 }
 
-// followed learns the run_at of jobs that the queue made by itself.
-func (p *property) followed(ids ...string) {
-	for _, id := range ids {
-		if id == "" {
-			continue
-		}
-		j, err := p.q.Get(p.ctx, id)
-		if err != nil {
-			p.Fatalf("the run %s that must follow: %v", id, err)
-		}
-		p.m.jobs[id].runAt = j.RunAt
-	}
-}
-
-func (p *property) claim(t *rapid.T) {
-	c := jobs.ClaimRequest{Worker: "w", Limit: rapid.IntRange(1, 4).Draw(t, "limit")}
-	c.Functions = rapid.SliceOfNDistinct(genFunction, 0, 3, rapid.ID[string]).Draw(t, "functions")
-	hours := p.hours(t, "lease")
-	c.Lease = time.Duration(hours) * time.Hour
-	got, err := p.q.Claim(p.ctx, c)
-	p.wantErr("claim", err, "")
-	p.followed(p.m.due()...)
-	left := p.m.claimable(c.Functions)
-	if len(got) != min(len(left), c.Limit) {
-		t.Fatalf("claim of %v: got %v, want %d jobs", c.Functions, ids(got), min(len(left), c.Limit))
-	}
-	had := make(map[string]int) // jobs of the present priority, by function
-	for i, j := range got {
-		if i > 0 && j.Priority != got[i-1].Priority {
-			clear(had)
-		}
-		// It is the first of its priority and, if functions take turns, of its function. No function with such a job had fewer.
-		k := slices.IndexFunc(left, func(o *modelJob) bool { return len(c.Functions) == 0 || o.function == j.Function })
-		if k < 0 || left[k].id != j.ID || left[0].priority != j.Priority {
-			t.Fatalf("claim of %v: job %d is %s, and the first is %s", c.Functions, i, j.ID, left[0].id)
-		}
-		for _, o := range left {
-			if len(c.Functions) > 0 && o.priority == j.Priority && had[o.function] < had[j.Function] {
-				t.Fatalf("claim of %v: %v has no job of %s at place %d", c.Functions, ids(got), o.function, i)
+// learn learns the times of jobs that wait since the last operation: those that it answered with, and those that the
+// queue let wait by itself.
+func (p *property) learn(answered ...jobs.Job) {
+	for _, id := range p.m.moved {
+		i := slices.IndexFunc(answered, func(j jobs.Job) bool { return j.ID == id })
+		if i < 0 {
+			j, err := p.q.Get(p.ctx, id)
+			if err != nil {
+				p.Fatalf("job %s, which must wait: %v", id, err)
 			}
+			answered = append(answered, j)
+			i = len(answered) - 1
 		}
-		had[j.Function]++
-		want := left[k]
-		left = slices.Delete(left, k, k+1)
-		p.m.claimed(want, hours, j.Lease.Token)
-		if string(j.Payload) != want.payload {
-			t.Fatalf("claim: payload %s, want %s", j.Payload, want.payload)
-		}
+		p.m.jobs[id].runAt, p.m.jobs[id].expiresAt = answered[i].RunAt, answered[i].ExpiresAt
 	}
+	p.m.moved = nil
 }
 
-// pick draws a job that f accepts; nil when there is none.
+// pick draws a job that f accepts. Without any, another operation takes the place of the present one.
 func (p *property) pick(t *rapid.T, f func(*modelJob) bool) *modelJob {
-	var names []string
-	for id, j := range p.m.jobs {
-		if f == nil || f(j) {
-			names = append(names, id)
-		}
+	all := p.m.sorted(f)
+	if len(all) == 0 {
+		t.Skip("no such job")
 	}
-	if len(names) == 0 {
-		return nil
-	}
-	slices.Sort(names)
-	return p.m.jobs[rapid.SampledFrom(names).Draw(t, "job")]
+	slices.SortFunc(all, func(a, b *modelJob) int { return a.seq - b.seq }) // ids differ from run to run
+	return all[rapid.IntRange(0, len(all)-1).Draw(t, "job")]
 }
 
 func isActive(j *modelJob) bool { return j.state == jobs.Active }
 
 func (p *property) finish(t *rapid.T) {
 	j := p.pick(t, func(j *modelJob) bool { return isActive(j) || j.lastToken != "" })
-	if j == nil {
-		return
-	}
 	s := rapid.SampledFrom([]jobs.State{jobs.Complete, jobs.Failed, jobs.Cancelled}).Draw(t, "status")
 	token, want, ends := j.token, "", isActive(j)
 	if !ends {
@@ -268,15 +256,13 @@ func (p *property) finish(t *rapid.T) {
 	if ends {
 		j.lastToken = token
 		p.past = append(p.past, token)
-		p.followed(p.m.end(j, s))
+		p.m.end(j, s)
+		p.learn()
 	}
 }
 
 func (p *property) heartbeat(t *rapid.T) {
 	j := p.pick(t, isActive)
-	if j == nil {
-		return
-	}
 	hours := p.hours(t, "lease")
 	beat, err := p.q.Heartbeat(p.ctx, j.id, j.token, time.Duration(hours)*time.Hour, nil)
 	if j.timeout > 0 && j.deadline <= p.m.hour {
@@ -287,16 +273,11 @@ func (p *property) heartbeat(t *rapid.T) {
 	if beat.Cancelled != j.cancelled {
 		t.Fatalf("heartbeat: %+v, want cancelled %v", beat, j.cancelled)
 	}
-	if j.dueHour = p.m.hour + hours; j.timeout > 0 {
-		j.dueHour = min(j.dueHour, j.deadline)
-	}
+	p.m.lease(j, hours)
 }
 
 func (p *property) workerRetry(t *rapid.T) {
 	j := p.pick(t, func(j *modelJob) bool { return isActive(j) || j.lastToken != "" })
-	if j == nil {
-		return
-	}
 	hours := 0
 	if rapid.Bool().Draw(t, "delayed") {
 		hours = p.hours(t, "delay")
@@ -318,37 +299,30 @@ func (p *property) workerRetry(t *rapid.T) {
 	j.lastToken = token
 	p.past = append(p.past, token)
 	if j.cancelled {
-		p.followed(p.m.end(j, jobs.Cancelled))
-		return
+		p.m.end(j, jobs.Cancelled)
+	} else {
+		p.m.requeue(j, hours)
 	}
-	p.requeued(j, hours, got)
-}
-
-func (p *property) requeued(j *modelJob, hours int, got jobs.Job) {
-	j.state, j.token, j.runAt = jobs.Queued, "", got.RunAt
-	if hours > 0 {
-		j.state, j.dueHour = jobs.Scheduled, p.m.hour+hours
-	}
-	p.m.holdLock(j, hours)
+	p.learn(got)
 }
 
 func (p *property) operatorRetry(t *rapid.T) {
-	j := p.pick(t, nil)
-	if j == nil {
-		return
-	}
+	often := rapid.IntRange(0, 4).Draw(t, "possible") > 0
+	j := p.pick(t, func(j *modelJob) bool {
+		return !often || j.state == jobs.Scheduled || p.m.over(j) && j.state != jobs.Complete && j.state != jobs.Replayed
+	})
 	hours := 0
 	if rapid.Bool().Draw(t, "delayed") {
 		hours = p.hours(t, "delay")
 	}
 	want := ""
-	switch j.state {
-	case jobs.Failed, jobs.Cancelled, jobs.Expired:
+	fresh := p.m.over(j) && slices.Contains([]jobs.State{jobs.Scheduled, jobs.Failed, jobs.Cancelled, jobs.Expired}, j.state)
+	switch {
+	case fresh:
 		if holder := cmp.Or(p.m.locker(j.lock), p.m.keyHolder(j.key)); holder != "" {
 			want = "duplicate " + holder
 		}
-	case jobs.Scheduled:
-	default:
+	case j.state != jobs.Scheduled:
 		want = "conflict"
 	}
 	got, err := p.q.Retry(p.ctx, jobs.Retry{ID: j.id, Delay: ptr(time.Duration(hours) * time.Hour)})
@@ -356,7 +330,7 @@ func (p *property) operatorRetry(t *rapid.T) {
 	if err != nil {
 		return
 	}
-	if j.state != jobs.Scheduled {
+	if fresh {
 		j.attempt, j.cancelled = 0, false
 		if j.key != "" {
 			p.m.keys[j.key] = j.id
@@ -365,14 +339,12 @@ func (p *property) operatorRetry(t *rapid.T) {
 	if j.lastToken = ""; j.expires <= p.m.hour+hours {
 		j.expires, j.deadIfExpired = 0, false
 	}
-	p.requeued(j, hours, got)
+	p.m.requeue(j, hours)
+	p.learn(got)
 }
 
 func (p *property) cancel(t *rapid.T) {
 	j := p.pick(t, nil)
-	if j == nil {
-		return
-	}
 	want := ""
 	if j.state.Terminal() && j.state != jobs.Cancelled {
 		want = "conflict"
@@ -383,6 +355,7 @@ func (p *property) cancel(t *rapid.T) {
 	case jobs.Queued, jobs.Scheduled:
 		j.lastToken = ""
 		p.m.end(j, jobs.Cancelled)
+		p.learn()
 	case jobs.Active:
 		if !j.cancelled {
 			j.cancelled, j.duplicates = true, false
@@ -392,9 +365,6 @@ func (p *property) cancel(t *rapid.T) {
 
 func (p *property) remove(t *rapid.T) {
 	j := p.pick(t, nil)
-	if j == nil {
-		return
-	}
 	want := ""
 	if isActive(j) {
 		want = "conflict"
@@ -405,6 +375,11 @@ func (p *property) remove(t *rapid.T) {
 		p.m.dropKey(j)
 		p.m.dropLock(j)
 		delete(p.m.jobs, j.id)
+		if !j.state.Terminal() {
+			p.m.set(j, jobs.Cancelled) // for its batch
+			p.m.settle(j.batch)
+			p.learn()
+		}
 	}
 }
 
@@ -419,11 +394,10 @@ func (p *property) pause(t *rapid.T) {
 }
 
 func (p *property) replay(t *rapid.T) {
-	j := p.pick(t, func(j *modelJob) bool { return j.state.Terminal() })
-	if j == nil {
-		return
-	}
-	s := jobs.Submission{Function: j.function, Payload: []byte(j.payload), Key: j.key, Priority: j.priority, MaxAttempts: j.max, Dedup: j.dedup, Timeout: time.Duration(j.timeout) * time.Hour}
+	often := rapid.IntRange(0, 4).Draw(t, "failed") > 0
+	j := p.pick(t, func(j *modelJob) bool { return j.state == jobs.Failed || !often && j.state.Terminal() })
+	s := jobs.Submission{Function: j.function, Payload: []byte(j.payload), Key: j.key, Priority: j.priority, MaxAttempts: j.max, Dedup: j.dedup, Timeout: time.Duration(j.timeout) * time.Hour,
+		ConcurrencyKey: j.concurrencyKey, Event: j.event}
 	for _, db := range slices.Sorted(maps.Keys(j.wal)) {
 		s.WALLocations = append(s.WALLocations, jobs.WALLocation{Database: db, LSN: j.wal[db]})
 	}
@@ -447,16 +421,18 @@ func (p *property) replay(t *rapid.T) {
 			t.Fatalf("replay: %+v, want a new job", out)
 		}
 		j.state, j.replayedAs = jobs.Replayed, out.Job.ID
-		p.m.created(&s, out.Job)
+		s.ID = out.Job.ID
+		p.m.created(&s, 0)
+		p.learn(out.Job)
 	}
 }
 
 // stale uses a token that some job had once.
 func (p *property) stale(t *rapid.T) {
-	j := p.pick(t, nil)
-	if j == nil || len(p.past) == 0 {
-		return
+	if len(p.past) == 0 {
+		t.Skip("no such token")
 	}
+	j := p.pick(t, nil)
 	token := rapid.SampledFrom(p.past).Draw(t, "token")
 	if token == j.token || token == j.lastToken {
 		return
@@ -470,7 +446,10 @@ func (p *property) stale(t *rapid.T) {
 }
 
 func (p *property) advance(t *rapid.T) {
-	h := genHours.Draw(t, "hours")
+	p.advanceBy(genHours.Draw(t, "hours"))
+}
+
+func (p *property) advanceBy(h int) {
 	p.m.hour += h
 	p.clock.advance(time.Duration(h) * time.Hour)
 }
@@ -478,5 +457,6 @@ func (p *property) advance(t *rapid.T) {
 func (p *property) duties(*rapid.T) {
 	_, err := p.q.RunDuties(p.ctx)
 	p.wantErr("duties", err, "")
-	p.followed(p.m.due()...)
+	p.m.due()
+	p.learn()
 }
