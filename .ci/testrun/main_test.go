@@ -45,9 +45,18 @@ func module(t *testing.T, files ...string) string {
 
 func testRun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
-	code = run(t.Context(), args, &out, &errs)
-	return code, out.String(), errs.String()
+	var out bytes.Buffer
+	errs, err := os.Create(filepath.Join(t.TempDir(), "stderr")) // a file, since several stages may write
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer errs.Close()
+	code = run(t.Context(), args, &out, errs)
+	text, err := os.ReadFile(errs.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return code, out.String(), string(text)
 }
 
 func want(t *testing.T, text string, parts ...string) {
