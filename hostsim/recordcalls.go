@@ -15,10 +15,14 @@ func (r *recordingCalls) note(format string, args ...any) {
 	r.rec.add(r.v.name, "  "+fmt.Sprintf(format, args...))
 }
 
-func (r *recordingCalls) Log(level LogLevel, message string) Status {
-	st := r.v.Log(level, message)
-	r.note("log(%d, %s) = %v", level, quote(message), st)
+// ended notes a call that returns only its status.
+func (r *recordingCalls) ended(st Status, format string, args ...any) Status {
+	r.note(format+" = %v", append(args, st)...)
 	return st
+}
+
+func (r *recordingCalls) Log(level LogLevel, message string) Status {
+	return r.ended(r.v.Log(level, message), "log(%d, %s)", level, quote(message))
 }
 
 func (r *recordingCalls) GetProperty(path string) ([]byte, Status) {
@@ -28,9 +32,7 @@ func (r *recordingCalls) GetProperty(path string) ([]byte, Status) {
 }
 
 func (r *recordingCalls) SetProperty(path string, value []byte) Status {
-	st := r.v.SetProperty(path, value)
-	r.note("set_property(%s, %s) = %v", strings.ReplaceAll(path, "\x00", "."), quote(value), st)
-	return st
+	return r.ended(r.v.SetProperty(path, value), "set_property(%s, %s)", strings.ReplaceAll(path, "\x00", "."), quote(value))
 }
 
 func (r *recordingCalls) GetStatus() (uint32, string) {
@@ -64,27 +66,19 @@ func (r *recordingCalls) GetHeaderMapSize(t MapType) (uint32, Status) {
 }
 
 func (r *recordingCalls) AddHeaderMapValue(t MapType, key, value string) Status {
-	st := r.v.AddHeaderMapValue(t, key, value)
-	r.note("add_header_map_value(%v, %s, %s) = %v", t, key, quote(value), st)
-	return st
+	return r.ended(r.v.AddHeaderMapValue(t, key, value), "add_header_map_value(%v, %s, %s)", t, key, quote(value))
 }
 
 func (r *recordingCalls) ReplaceHeaderMapValue(t MapType, key, value string) Status {
-	st := r.v.ReplaceHeaderMapValue(t, key, value)
-	r.note("replace_header_map_value(%v, %s, %s) = %v", t, key, quote(value), st)
-	return st
+	return r.ended(r.v.ReplaceHeaderMapValue(t, key, value), "replace_header_map_value(%v, %s, %s)", t, key, quote(value))
 }
 
 func (r *recordingCalls) RemoveHeaderMapValue(t MapType, key string) Status {
-	st := r.v.RemoveHeaderMapValue(t, key)
-	r.note("remove_header_map_value(%v, %s) = %v", t, key, st)
-	return st
+	return r.ended(r.v.RemoveHeaderMapValue(t, key), "remove_header_map_value(%v, %s)", t, key)
 }
 
 func (r *recordingCalls) SetHeaderMapPairs(t MapType, h Headers) Status {
-	st := r.v.SetHeaderMapPairs(t, h)
-	r.note("set_header_map_pairs(%v, %s) = %v", t, h.transcript(), st)
-	return st
+	return r.ended(r.v.SetHeaderMapPairs(t, h), "set_header_map_pairs(%v, %s)", t, h.transcript())
 }
 
 func (r *recordingCalls) GetBufferBytes(t BufferType, start, length uint32) ([]byte, Status) {
@@ -100,39 +94,27 @@ func (r *recordingCalls) GetBufferStatus(t BufferType) (uint32, Status) {
 }
 
 func (r *recordingCalls) SetBufferBytes(t BufferType, start, length uint32, value []byte) Status {
-	st := r.v.SetBufferBytes(t, start, length, value)
-	r.note("set_buffer_bytes(%v, %d, %d, %s) = %v", t, start, length, quote(value), st)
-	return st
+	return r.ended(r.v.SetBufferBytes(t, start, length, value), "set_buffer_bytes(%v, %d, %d, %s)", t, start, length, quote(value))
 }
 
 func (r *recordingCalls) ContinueStream(t StreamType) Status {
-	st := r.v.ContinueStream(t)
-	r.note("continue_stream(%d) = %v", t, st)
-	return st
+	return r.ended(r.v.ContinueStream(t), "continue_stream(%d)", t)
 }
 
 func (r *recordingCalls) CloseStream(t StreamType) Status {
-	st := r.v.CloseStream(t)
-	r.note("close_stream(%d) = %v", t, st)
-	return st
+	return r.ended(r.v.CloseStream(t), "close_stream(%d)", t)
 }
 
 func (r *recordingCalls) SendLocalResponse(code uint32, details string, body []byte, h Headers, grpcStatus int32) Status {
-	st := r.v.SendLocalResponse(code, details, body, h, grpcStatus)
-	r.note("send_local_response(%d, %s, %s, %s, %d) = %v", code, quote(details), quote(body), h.transcript(), grpcStatus, st)
-	return st
+	return r.ended(r.v.SendLocalResponse(code, details, body, h, grpcStatus), "send_local_response(%d, %s, %s, %s, %d)", code, quote(details), quote(body), h.transcript(), grpcStatus)
 }
 
 func (r *recordingCalls) SetEffectiveContext(id uint32) Status {
-	st := r.v.SetEffectiveContext(id)
-	r.note("set_effective_context(%d) = %v", id, st)
-	return st
+	return r.ended(r.v.SetEffectiveContext(id), "set_effective_context(%d)", id)
 }
 
 func (r *recordingCalls) Done() Status {
-	st := r.v.Done()
-	r.note("done() = %v", st)
-	return st
+	return r.ended(r.v.Done(), "done()")
 }
 
 func (r *recordingCalls) HTTPCall(cluster string, h Headers, body []byte, trailers Headers, timeoutMS uint32) (uint32, Status) {
@@ -148,21 +130,15 @@ func (r *recordingCalls) GRPCStream(service []byte, serviceName, method string, 
 }
 
 func (r *recordingCalls) GRPCSend(token uint32, message []byte, end bool) Status {
-	st := r.v.GRPCSend(token, message, end)
-	r.note("grpc_send(%d, %s, %t) = %v", token, quote(message), end, st)
-	return st
+	return r.ended(r.v.GRPCSend(token, message, end), "grpc_send(%d, %s, %t)", token, quote(message), end)
 }
 
 func (r *recordingCalls) GRPCClose(token uint32) Status {
-	st := r.v.GRPCClose(token)
-	r.note("grpc_close(%d) = %v", token, st)
-	return st
+	return r.ended(r.v.GRPCClose(token), "grpc_close(%d)", token)
 }
 
 func (r *recordingCalls) GRPCCancel(token uint32) Status {
-	st := r.v.GRPCCancel(token)
-	r.note("grpc_cancel(%d) = %v", token, st)
-	return st
+	return r.ended(r.v.GRPCCancel(token), "grpc_cancel(%d)", token)
 }
 
 func (r *recordingCalls) GetSharedData(key string) ([]byte, uint32, Status) {
@@ -172,9 +148,7 @@ func (r *recordingCalls) GetSharedData(key string) ([]byte, uint32, Status) {
 }
 
 func (r *recordingCalls) SetSharedData(key string, value []byte, cas uint32) Status {
-	st := r.v.SetSharedData(key, value, cas)
-	r.note("set_shared_data(%s, %s, cas %d) = %v", quote(key), quote(value), cas, st)
-	return st
+	return r.ended(r.v.SetSharedData(key, value, cas), "set_shared_data(%s, %s, cas %d)", quote(key), quote(value), cas)
 }
 
 func (r *recordingCalls) RegisterSharedQueue(name string) (uint32, Status) {
@@ -190,9 +164,7 @@ func (r *recordingCalls) ResolveSharedQueue(vmID, name string) (uint32, Status) 
 }
 
 func (r *recordingCalls) EnqueueSharedQueue(id uint32, item []byte) Status {
-	st := r.v.EnqueueSharedQueue(id, item)
-	r.note("enqueue_shared_queue(%d, %s) = %v", id, quote(item), st)
-	return st
+	return r.ended(r.v.EnqueueSharedQueue(id, item), "enqueue_shared_queue(%d, %s)", id, quote(item))
 }
 
 func (r *recordingCalls) DequeueSharedQueue(id uint32) ([]byte, Status) {
@@ -208,15 +180,11 @@ func (r *recordingCalls) DefineMetric(t MetricType, name string) (uint32, Status
 }
 
 func (r *recordingCalls) IncrementMetric(id uint32, offset int64) Status {
-	st := r.v.IncrementMetric(id, offset)
-	r.note("increment_metric(%d, %d) = %v", id, offset, st)
-	return st
+	return r.ended(r.v.IncrementMetric(id, offset), "increment_metric(%d, %d)", id, offset)
 }
 
 func (r *recordingCalls) RecordMetric(id uint32, value uint64) Status {
-	st := r.v.RecordMetric(id, value)
-	r.note("record_metric(%d, %d) = %v", id, value, st)
-	return st
+	return r.ended(r.v.RecordMetric(id, value), "record_metric(%d, %d)", id, value)
 }
 
 func (r *recordingCalls) GetMetric(id uint32) (uint64, Status) {
@@ -226,9 +194,7 @@ func (r *recordingCalls) GetMetric(id uint32) (uint64, Status) {
 }
 
 func (r *recordingCalls) SetTickPeriod(ms uint32) Status {
-	st := r.v.SetTickPeriod(ms)
-	r.note("set_tick_period(%d) = %v", ms, st)
-	return st
+	return r.ended(r.v.SetTickPeriod(ms), "set_tick_period(%d)", ms)
 }
 
 func (r *recordingCalls) CurrentTime() uint64 {

@@ -133,16 +133,16 @@ func (c *Calls) Durabilities() []string {
 }
 
 // home returns the home of a key that is global, and whether that is another data centre.
-func (c *Calls) home(d api.Durability, scope, key string) (name string, elsewhere bool) {
-	if d != api.DurabilityGlobal || c.reach.Homes == nil || c.visit != nil {
+func (c *Calls) home(a ledger.Attempt) (name string, elsewhere bool) {
+	if a.Durability != api.DurabilityGlobal || c.reach.Homes == nil || c.visit != nil {
 		return "", false
 	}
-	return c.reach.Homes.Home(scope, key)
+	return c.reach.Homes.Home(a.Scope, a.Key)
 }
 
 // away is the ledger's error for a call about a global key of which it has no entry; nil: its answer counts.
-func (c *Calls) away(d api.Durability, scope, key string) *ledger.HomeError {
-	if home, elsewhere := c.home(d, scope, key); elsewhere {
+func (c *Calls) away(a ledger.Attempt) *ledger.HomeError {
+	if home, elsewhere := c.home(a); elsewhere {
 		return &ledger.HomeError{Home: home}
 	}
 	if c.visit != nil {
@@ -171,7 +171,7 @@ func (c *Calls) Reserve(ctx context.Context, req *api.ReserveRequest, hold ledge
 	if err := c.reach.check(req.Durability); err != nil {
 		return ledger.Reply{}, err
 	}
-	home, elsewhere := c.home(req.Durability, req.Scope, req.Key)
+	home, elsewhere := c.home(ledger.Attempt{Scope: req.Scope, Key: req.Key, Durability: req.Durability})
 	if elsewhere {
 		if reply, ok, err := c.ledger.Recorded(ctx, req); ok || err != nil {
 			return reply, err
@@ -271,37 +271,6 @@ func (c *Calls) callHome(ctx context.Context, home string, op api.Op, req *api.R
 	return answer, nil
 }
 
-// Renew makes the call here, or at the key's home.
-func (c *Calls) Renew(ctx context.Context, req *api.ReserveRequest) (ledger.Reply, error) {
-	it := ledger.Item{Op: ledger.OpRenew, Reserve: *req}
-	c.Make(ctx, &it)
-	return it.Reply, it.Err
-}
-
-// Unknown makes the call here, or at the key's home.
-func (c *Calls) Unknown(ctx context.Context, req *api.ReserveRequest) (ledger.Reply, error) {
-	it := ledger.Item{Op: ledger.OpUnknown, Reserve: *req}
-	c.Make(ctx, &it)
-	return it.Reply, it.Err
-}
-
-// Finish makes a commit or a reject here, or at the key's home.
-func (c *Calls) Finish(ctx context.Context, req *ledger.FinishRequest, outcome api.State) error {
-	it := ledger.Item{Op: ledger.OpCommit, Finish: *req}
-	if outcome == api.StateRejected {
-		it.Op = ledger.OpReject
-	}
-	c.Make(ctx, &it)
-	return it.Err
-}
-
-// Release makes the call here, or at the key's home.
-func (c *Calls) Release(ctx context.Context, req *api.ReleaseRequest) error {
-	it := ledger.Item{Op: ledger.OpRelease, Release: *req}
-	c.Make(ctx, &it)
-	return it.Err
-}
-
 // Make makes a call by itself, without waiting, here or at the key's home.
 func (c *Calls) Make(ctx context.Context, it *ledger.Item) {
 	if it.Op == ledger.OpReserve {
@@ -309,23 +278,10 @@ func (c *Calls) Make(ctx context.Context, it *ledger.Item) {
 		it.Reply, it.Err = c.Reserve(ctx, &it.Reserve, nil)
 		return
 	}
-	d, scope, key := about(it)
-	it.Away = c.away(d, scope, key)
+	it.Away = c.away(it.Attempt())
 	c.ledger.Make(ctx, it)
 	if home, elsewhere := c.Elsewhere(it.Err); elsewhere {
 		it.Reply, it.Err = c.makeAtHome(ctx, home, it)
-	}
-}
-
-// about is what a call is about.
-func about(it *ledger.Item) (d api.Durability, scope, key string) {
-	switch it.Op {
-	case ledger.OpRelease:
-		return it.Release.Durability, it.Release.Scope, it.Release.Key
-	case ledger.OpCommit, ledger.OpReject:
-		return it.Finish.Durability, it.Finish.Scope, it.Finish.Key
-	default:
-		return it.Reserve.Durability, it.Reserve.Scope, it.Reserve.Key
 	}
 }
 
@@ -384,11 +340,10 @@ func (c *Calls) LeaveOut(it *ledger.Item) {
 			return
 		}
 	}
-	d, scope, key := about(it)
-	home, elsewhere := c.home(d, scope, key)
+	home, elsewhere := c.home(it.Attempt())
 	switch it.Op {
 	case ledger.OpCommit, ledger.OpReject:
-		it.Away = c.away(d, scope, key)
+		it.Away = c.away(it.Attempt())
 		return
 	case ledger.OpReserve: // a home that takes no new keys may still have an outcome
 		elsewhere = elsewhere || home != "" && c.reach.Homes.Take() != nil

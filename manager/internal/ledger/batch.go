@@ -37,6 +37,24 @@ type Item struct {
 	prints *Prints
 }
 
+// Attempt names an attempt, and the durability that its caller says the key has.
+type Attempt struct {
+	Scope, Key, Token string
+	Durability        api.Durability
+}
+
+// Attempt is the one that the call is about.
+func (it *Item) Attempt() Attempt {
+	switch it.Op {
+	case OpRelease:
+		return Attempt{it.Release.Scope, it.Release.Key, it.Release.Token, it.Release.Durability}
+	case OpCommit, OpReject:
+		return Attempt{it.Finish.Scope, it.Finish.Key, it.Finish.Token, it.Finish.Durability}
+	default:
+		return Attempt{it.Reserve.Scope, it.Reserve.Key, it.Reserve.Token, it.Reserve.Durability}
+	}
+}
+
 // phase is the progress of an item.
 type phase uint8
 
@@ -85,21 +103,13 @@ func (it *Item) check(l *Ledger) {
 	}
 	switch it.Op {
 	case OpReserve:
-		if it.Err = it.Reserve.Validate(); it.Err == nil {
-			it.key = EntryKey(it.Reserve.Scope, it.Reserve.Key)
-		}
+		it.Err = it.Reserve.Validate()
 	case OpRenew, OpUnknown:
-		if it.Err = checkReserve(it.Op, &it.Reserve); it.Err == nil {
-			it.key = EntryKey(it.Reserve.Scope, it.Reserve.Key)
-		}
+		it.Err = checkReserve(it.Op, &it.Reserve)
 	case OpCommit, OpReject:
-		if it.Err = l.checkFinish(&it.Finish); it.Err == nil {
-			it.key = EntryKey(it.Finish.Scope, it.Finish.Key)
-		}
+		it.Err = l.checkFinish(&it.Finish)
 	case OpRelease:
-		if it.Err = it.Release.Validate(); it.Err == nil {
-			it.key = EntryKey(it.Release.Scope, it.Release.Key)
-		}
+		it.Err = it.Release.Validate()
 	default:
 		it.Err = &api.FieldError{Field: "op", Allowed: "must be a call that a batch may hold"}
 		return
@@ -108,7 +118,8 @@ func (it *Item) check(l *Ledger) {
 		l.counters.add(Event{Op: it.Op, Outcome: outcomeOf(it.Err)})
 		return
 	}
-	it.phase = open
+	a := it.Attempt()
+	it.key, it.phase = EntryKey(a.Scope, a.Key), open
 }
 
 // maxUndone is how often the shared transaction is undone because of one item before each item gets its own

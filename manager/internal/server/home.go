@@ -1,31 +1,25 @@
 package server
 
 import (
-	"time"
-
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
-// cacheable returns how long a gate may cache an outcome with this TTL; 0 for an outcome that the gate itself reports.
-func (h *ledgerHandlers) cacheable(form httpd.Form, state api.State, lasts time.Duration) time.Duration {
-	most := h.home.CacheFor()
-	switch {
-	case most == 0 || form != httpd.FormRaw || !state.Terminal():
-		return lasts
-	case lasts == 0:
-		return most
-	default:
-		return min(lasts, most)
+// boundReply sets for how long a gate may keep the outcome that answers a call; 0 for one that the gate itself reports.
+func (h *ledgerHandlers) boundReply(form httpd.Form, it *ledger.Item) {
+	if form != httpd.FormRaw || !it.Reply.State.Terminal() {
+		return
 	}
-}
-
-// untold returns how long an outcome lasts that a gate reports without a TTL, which therefore does not know it; else 0.
-func (h *ledgerHandlers) untold(form httpd.Form, outcome api.State, asked time.Duration) time.Duration {
-	if form != httpd.FormRaw || asked != 0 {
-		return 0
+	if it.Op == ledger.OpCommit || it.Op == ledger.OpReject {
+		// Without a TTL of its own the gate does not know how long the outcome lasts.
+		if it.Reply.ExpiresIn = 0; it.Finish.TTL == 0 {
+			it.Reply.ExpiresIn = h.ledger.OutcomeTTL(it.Reply.State, 0)
+		}
 	}
-	return h.ledger.OutcomeTTL(outcome, 0)
+	if most := h.home.CacheFor(); most != 0 && (it.Reply.ExpiresIn == 0 || it.Reply.ExpiresIn > most) {
+		it.Reply.ExpiresIn = most
+	}
 }
 
 // atHome makes a call of another data centre, if this one is the key's home.
@@ -44,18 +38,5 @@ func (h *ledgerHandlers) atHome(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	switch op {
-	case api.OpReserve:
-		at.reserve(r, w)
-	case api.OpRenew:
-		at.ask(r, w, at.home.Renew)
-	case api.OpUnknown:
-		at.ask(r, w, at.home.Unknown)
-	case api.OpRelease:
-		at.release(r, w)
-	case api.OpReject:
-		at.finish(r, w, api.StateRejected)
-	default:
-		at.finish(r, w, api.StateCommitted)
-	}
+	at.call(r, w, op)
 }

@@ -3,9 +3,7 @@ package server
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/api/schema"
@@ -28,13 +26,11 @@ const (
 // not nil, says what the ledger is. Reach says which durabilities the ledger can give.
 func LedgerRoutes(l *ledger.Ledger, j *journal.Journal, me *shard.Keeper, reach home.Reach) []httpd.Route {
 	h := &ledgerHandlers{ledger: l, journal: j, me: me, home: home.NewCalls(l, reach)}
+	call := func(op api.Op) httpd.Route {
+		return httpd.Route{Method: "POST", Path: op.Path(), Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.call(r, w, op) }}
+	}
 	return []httpd.Route{
-		{Method: "POST", Path: api.PathReserve, Roles: gates, Handle: h.reserve},
-		{Method: "POST", Path: api.PathCommit, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.finish(r, w, api.StateCommitted) }},
-		{Method: "POST", Path: api.PathReject, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.finish(r, w, api.StateRejected) }},
-		{Method: "POST", Path: api.PathRelease, Roles: gates, Handle: h.release},
-		{Method: "POST", Path: api.PathRenew, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, h.home.Renew) }},
-		{Method: "POST", Path: api.PathUnknown, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, h.home.Unknown) }},
+		call(api.OpReserve), call(api.OpCommit), call(api.OpReject), call(api.OpRelease), call(api.OpRenew), call(api.OpUnknown),
 		{Method: "POST", Path: api.PathLookUp, Roles: gates, Handle: h.lookUp},
 		{Method: "POST", Path: api.PathCalls, Roles: gates, Stream: h.calls},
 		{Method: "POST", Path: api.PathHome + "{call}", Roles: httpd.Peer | httpd.Plain, Handle: h.atHome},
@@ -66,11 +62,10 @@ type ledgerHandlers struct {
 	home    *home.Calls
 }
 
-// ledgerCall is what the hot calls are read into; it is reused.
+// ledgerCall is what a call over HTTP is read into; it is reused.
 type ledgerCall struct {
-	reserve api.ReserveRequest
-	in      api.FinishRequest
-	finish  ledger.FinishRequest
+	in   api.FinishRequest
+	item ledger.Item
 }
 
 var ledgerCalls = sync.Pool{New: func() any { return new(ledgerCall) }}
@@ -80,59 +75,96 @@ func (c *ledgerCall) free() {
 	ledgerCalls.Put(c)
 }
 
-// readFinish reads a commit or a reject. In the raw form it aliases body: the
-// ledger is done with the request when it has answered.
-func (c *ledgerCall) readFinish(form httpd.Form, body []byte) error {
-	if form != httpd.FormRaw {
+// read reads the request of the item's call. In the raw form it aliases body: the ledger is done with the request when it
+// has answered.
+func (c *ledgerCall) read(form httpd.Form, body []byte) error {
+	if form == httpd.FormRaw {
+		return readRequest(&c.item, body)
+	}
+	switch c.item.Op {
+	case ledger.OpRelease:
+		return c.item.Release.ParseJSON(body)
+	case ledger.OpCommit, ledger.OpReject:
 		if err := c.in.ParseJSON(body); err != nil {
 			return err
 		}
 		if err := c.in.Validate(); err != nil {
 			return err
 		}
-		c.finish = *ledger.NewFinish(&c.in)
+		c.item.Finish = *ledger.NewFinish(&c.in)
 		return nil
+	default:
+		return c.item.Reserve.ParseJSON(body)
 	}
-	result, err := c.in.ViewRawFinish(body)
-	if err != nil {
+}
+
+// readRequest reads the request of a call in the raw form, which it aliases.
+func readRequest(it *ledger.Item, message []byte) error {
+	switch it.Op {
+	case ledger.OpRelease:
+		return it.Release.ViewRaw(message)
+	case ledger.OpCommit, ledger.OpReject:
+		var in api.FinishRequest
+		result, err := in.ViewRawFinish(message)
+		it.Finish = ledger.FinishRequest{
+			Key: in.Key, Scope: in.Scope, Token: in.Token, Fingerprint: in.Fingerprint, TTL: in.TTL, Durability: in.Durability, Result: result,
+		}
 		return err
+	default:
+		return it.Reserve.ViewRaw(message)
 	}
-	c.finish = rawFinish(&c.in, result)
-	return nil
-}
-
-// rawFinish is the ledger's form of a commit or reject whose result is raw already.
-func rawFinish(in *api.FinishRequest, result []byte) ledger.FinishRequest {
-	return ledger.FinishRequest{
-		Key: in.Key, Scope: in.Scope, Token: in.Token, Fingerprint: in.Fingerprint, TTL: in.TTL, Durability: in.Durability, Result: result,
-	}
-}
-
-// readReserve reads a reserve, renew or unknown; in the raw form it aliases body.
-func (c *ledgerCall) readReserve(form httpd.Form, body []byte) error {
-	if form == httpd.FormRaw {
-		return c.reserve.ViewRaw(body)
-	}
-	return c.reserve.ParseJSON(body)
 }
 
 // calling is the context of a request whose caller the ledger records in its journal.
 func calling(r *httpd.Request) context.Context { return ledger.WithCaller(r.Context(), r.Remote()) }
 
-func (h *ledgerHandlers) reserve(r *httpd.Request, w *httpd.Response) {
-	h.ask(r, w, func(ctx context.Context, req *api.ReserveRequest) (ledger.Reply, error) {
-		reply, err := h.home.Reserve(ctx, req, r.Hold)
-		w.Status, w.RetryAfter = reserveStatus(reply.State)
-		return reply, err
-	})
+// call makes a call that changes the ledger, and may wait if it is a reserve.
+func (h *ledgerHandlers) call(r *httpd.Request, w *httpd.Response, op api.Op) {
+	form, err := r.Form()
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	c := ledgerCalls.Get().(*ledgerCall)
+	defer c.free()
+	it := &c.item
+	it.Op = ledgerOps[op]
+	if err := c.read(form, r.Body); err != nil {
+		r.Error(w, err)
+		return
+	}
+	a := it.Attempt()
+	if err := h.home.Admit(a.Scope, a.Key); err != nil {
+		r.Error(w, err)
+		return
+	}
+	start := began(r)
+	if op == api.OpReserve {
+		it.Reply, it.Err = h.home.Reserve(calling(r), &it.Reserve, r.Hold)
+	} else {
+		h.home.Make(calling(r), it)
+	}
+	ledgerSpan(r, op.String(), start, it.Reply.State, it.Err)
+	if it.Err != nil {
+		r.Error(w, it.Err)
+		return
+	}
+	h.boundReply(form, it)
+	switch op {
+	case api.OpCommit, api.OpReject, api.OpRelease:
+		answerState(w, form, &it.Reply)
+	default:
+		w.Status, w.RetryAfter = itemStatus(it)
+		answerReply(r, w, form, &it.Reply, it.Reserve.Token)
+	}
 }
 
-// reserveStatus is how a reserve that was not refused is answered.
-func reserveStatus(state api.State) (status, retryAfter int) {
-	switch state {
-	case api.StateReserved:
+// itemStatus is how a call that was not refused is answered.
+func itemStatus(it *ledger.Item) (status, retryAfter int) {
+	switch {
+	case it.Op == ledger.OpReserve && it.Reply.State == api.StateReserved:
 		return 201, 0
-	case api.StatePending:
+	case it.Op == ledger.OpReserve && it.Reply.State == api.StatePending:
 		return 202, httpd.RetrySoon
 	default:
 		return 200, 0
@@ -157,125 +189,49 @@ func answerReply(r *httpd.Request, w *httpd.Response, form httpd.Form, reply *le
 	w.Body = answer.AppendJSON(w.Body, token)
 }
 
-// ask is for reserve, renew and unknown, which differ in what they ask of the ledger. It
-// answers 200 where the call does not set another status.
-func (h *ledgerHandlers) ask(r *httpd.Request, w *httpd.Response, call func(context.Context, *api.ReserveRequest) (ledger.Reply, error)) {
-	form, err := r.Form()
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	in := ledgerCalls.Get().(*ledgerCall)
-	defer in.free()
-	if err = in.readReserve(form, r.Body); err != nil {
-		r.Error(w, err)
-		return
-	}
-	if err = h.home.Admit(in.reserve.Scope, in.reserve.Key); err != nil {
-		r.Error(w, err)
-		return
-	}
-	w.Status = 200
-	start := began(r)
-	reply, err := call(calling(r), &in.reserve)
-	ledgerSpan(r, strings.TrimPrefix(r.Path, "/v1/ledger/"), start, reply.State, err)
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	reply.ExpiresIn = h.cacheable(form, reply.State, reply.ExpiresIn)
-	answerReply(r, w, form, &reply, in.reserve.Token)
-}
-
-func (h *ledgerHandlers) finish(r *httpd.Request, w *httpd.Response, outcome api.State) {
-	form, err := r.Form()
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	call := ledgerCalls.Get().(*ledgerCall)
-	defer call.free()
-	if err = call.readFinish(form, r.Body); err != nil {
-		r.Error(w, err)
-		return
-	}
-	start, op := began(r), "commit"
-	if outcome == api.StateRejected {
-		op = "reject"
-	}
-	if err = h.home.Admit(call.finish.Scope, call.finish.Key); err == nil {
-		err = h.home.Finish(calling(r), &call.finish, outcome)
-	}
-	ledgerSpan(r, op, start, outcome, err)
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	answerState(w, form, outcome, h.cacheable(form, outcome, h.untold(form, outcome, call.finish.TTL)))
-}
-
-func (h *ledgerHandlers) release(r *httpd.Request, w *httpd.Response) {
-	form, err := r.Form()
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	var req api.ReleaseRequest
-	if form == httpd.FormRaw {
-		err = req.ViewRaw(r.Body)
-	} else {
-		err = req.ParseJSON(r.Body)
-	}
-	if err == nil {
-		err = h.home.Admit(req.Scope, req.Key)
-	}
-	if err == nil {
-		start := began(r)
-		err = h.home.Release(calling(r), &req)
-		ledgerSpan(r, "release", start, api.StateReleased, err)
-	}
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	answerState(w, form, api.StateReleased, 0)
-}
-
 // lookUp returns what became of a key.
 func (h *ledgerHandlers) lookUp(r *httpd.Request, w *httpd.Response) {
+	c := ledgerCalls.Get().(*ledgerCall)
+	defer c.free()
+	it := &c.item
+	it.Op = ledger.OpRelease // whose request has the same fields
 	form, err := r.Form()
-	var req api.ReleaseRequest
-	switch {
-	case err != nil:
-	case form == httpd.FormRaw:
-		err = req.ViewRaw(r.Body)
-	default:
-		err = req.ParseJSON(r.Body)
-	}
-	var e ledger.Entry
 	if err == nil {
-		e, err = h.ledger.Get(r.Context(), req.Scope, req.Key)
+		err = c.read(form, r.Body)
+	}
+	if err == nil {
+		h.lookUpItem(r.Context(), it)
+		err = it.Err
 	}
 	switch {
-	case errors.Is(err, ledger.ErrNotFound):
-		answerState(w, form, api.StateNone, 0)
 	case err != nil:
 		r.Error(w, err)
+	case it.Reply.State == api.StateNone:
+		answerState(w, form, &it.Reply)
 	default:
 		w.Status = 200
-		answerReply(r, w, form, &ledger.Reply{State: e.State, ExpiresIn: e.ExpiresIn, Result: e.Result}, "")
+		answerReply(r, w, form, &it.Reply, "")
 	}
 }
 
-// answerState answers with a state alone. A gate may keep it for that long; 0: without a bound.
-func answerState(w *httpd.Response, form httpd.Form, state api.State, keep time.Duration) {
+// lookUpItem answers a look-up.
+func (h *ledgerHandlers) lookUpItem(ctx context.Context, it *ledger.Item) {
+	e, err := h.ledger.Get(ctx, it.Release.Scope, it.Release.Key)
+	it.Reply, it.Err = ledger.Reply{State: e.State, ExpiresIn: e.ExpiresIn, Result: e.Result}, err
+	if errors.Is(err, ledger.ErrNotFound) {
+		it.Reply, it.Err = ledger.Reply{State: api.StateNone}, nil
+	}
+}
+
+// answerState answers with a state, and in the raw form for how long a gate may keep it; 0: without a bound.
+func answerState(w *httpd.Response, form httpd.Form, reply *ledger.Reply) {
 	w.JSON(200)
 	if form == httpd.FormRaw {
 		w.ContentType = api.ContentTypeRaw
-		w.Body = api.AppendRawReply(w.Body, state, keep, nil)
+		w.Body = api.AppendRawReply(w.Body, reply.State, reply.ExpiresIn, nil)
 		return
 	}
-	w.Body = append(w.Body, `{"state":"`+state.String()+`"}`...)
+	w.Body = append(w.Body, `{"state":"`+reply.State.String()+`"}`...)
 }
 
 func (h *ledgerHandlers) get(r *httpd.Request, w *httpd.Response) {

@@ -369,12 +369,9 @@ func (cs *callStream) answer(to *replies, number uint64, it *ledger.Item, trace 
 		it.Err = errLargeAnswer
 	}
 	if it.Err == nil {
-		if it.Op == ledger.OpCommit || it.Op == ledger.OpReject {
-			it.Reply.ExpiresIn = cs.h.untold(httpd.FormRaw, it.Reply.State, it.Finish.TTL)
-		}
+		cs.h.boundReply(httpd.FormRaw, it)
 		status, after := itemStatus(it)
-		expires := cs.h.cacheable(httpd.FormRaw, it.Reply.State, it.Reply.ExpiresIn)
-		to.body = api.AppendRawReply(to.body[:0], it.Reply.State, expires, it.Reply.Result)
+		to.body = api.AppendRawReply(to.body[:0], it.Reply.State, it.Reply.ExpiresIn, it.Reply.Result)
 		to.add(number, status, after, to.body)
 		return
 	}

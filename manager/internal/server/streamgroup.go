@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"strconv"
 	"strings"
@@ -132,43 +131,14 @@ func (g *callGroup) parse(c *groupCall, wire *api.StreamCall, it *ledger.Item) {
 	if it.Err = readRequest(it, wire.Message); it.Err != nil {
 		return
 	}
-	scope, key, token := it.Reserve.Scope, it.Reserve.Key, it.Reserve.Token
-	switch it.Op {
-	case ledger.OpCommit, ledger.OpReject:
-		scope, key, token = it.Finish.Scope, it.Finish.Key, it.Finish.Token
-	case ledger.OpRelease:
-		scope, key, token = it.Release.Scope, it.Release.Key, it.Release.Token
-	}
-	c.key, c.attempt = keyHash(scope, key), keyHash(scope, key, token)
+	a := it.Attempt()
+	c.key, c.attempt = keyHash(a.Scope, a.Key), keyHash(a.Scope, a.Key, a.Token)
 }
 
-// ledgerOps are the ledger's names for the calls that a group makes in one transaction.
+// ledgerOps are the ledger's names for the calls that change it.
 var ledgerOps = map[api.Op]ledger.Op{
 	api.OpReserve: ledger.OpReserve, api.OpCommit: ledger.OpCommit, api.OpReject: ledger.OpReject,
 	api.OpRelease: ledger.OpRelease, api.OpRenew: ledger.OpRenew, api.OpUnknown: ledger.OpUnknown,
-}
-
-// readRequest reads the request of a call, which aliases message.
-func readRequest(it *ledger.Item, message []byte) error {
-	switch it.Op {
-	case ledger.OpRelease:
-		return it.Release.ViewRaw(message)
-	case ledger.OpCommit, ledger.OpReject:
-		var in api.FinishRequest
-		result, err := in.ViewRawFinish(message)
-		it.Finish = rawFinish(&in, result)
-		return err
-	default:
-		return it.Reserve.ViewRaw(message)
-	}
-}
-
-// itemStatus is how a call that was not refused is answered.
-func itemStatus(it *ledger.Item) (status, retryAfter int) {
-	if it.Op == ledger.OpReserve {
-		return reserveStatus(it.Reply.State)
-	}
-	return 200, 0
 }
 
 // move puts the i-th call in the place of an earlier one.
@@ -234,13 +204,4 @@ func (g *callGroup) with(calls []laterCall) *callGroup {
 		g.parse(c, wire, it)
 	}
 	return g
-}
-
-// lookUpItem answers a look-up.
-func (h *ledgerHandlers) lookUpItem(ctx context.Context, it *ledger.Item) {
-	e, err := h.ledger.Get(ctx, it.Release.Scope, it.Release.Key)
-	it.Reply, it.Err = ledger.Reply{State: e.State, ExpiresIn: e.ExpiresIn, Result: e.Result}, err
-	if errors.Is(err, ledger.ErrNotFound) {
-		it.Reply, it.Err = ledger.Reply{State: api.StateNone}, nil
-	}
 }
