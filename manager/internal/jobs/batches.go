@@ -15,7 +15,7 @@ import (
 type Batch struct {
 	ID string
 	// Total jobs belong to it. Pending ones have not ended; the others did as the counts say. Deleted jobs count as
-	// cancelled ones, replayed jobs as failed ones.
+	// cancelled ones, and as failed ones if they could not be read. Replayed jobs count as failed ones.
 	Total, Pending, Complete, Failed, Cancelled, Expired int
 	CreatedAt                                            time.Time
 	// FinishedAt is when the last job ended; zero before. From then on the counts stay, also if an operator runs jobs again.
@@ -200,13 +200,10 @@ func finishBatch(tx store.Tx, b *Batch) error {
 	return nil
 }
 
-// settle counts an end of the job in its batch, and takes it back when an operator runs the job again before the batch has
-// finished. A batch that cannot be read does not keep its jobs from ending.
-func (r *record) settle(tx store.Tx) error {
-	before, after := r.was, r.State
-	if r.removed && !before.Terminal() {
-		after = Cancelled
-	}
+// settle counts in its batch that the job ends as after, and takes an end back when an operator runs the job again before
+// the batch has finished. A batch that cannot be read does not keep its jobs from ending.
+func (r *record) settle(tx store.Tx, after State) error {
+	before := r.was
 	r.was = after
 	if r.Batch == "" || before == 0 || before.Terminal() == after.Terminal() {
 		return nil

@@ -15,7 +15,7 @@ import (
 // are exact after every call, every crash and every call whose outcome is unknown, and no start counts jobs. On a store that
 // managers share, all of them would change the same records. There each queue counts all jobs from time to time, see usage.
 //
-// A job that could not be read and was deleted for that stays in its sums: nothing says what it was.
+// A job that was deleted because its record could not be read stays in its sums: nothing says what it was.
 
 // Keys of colUsage. The value of each is a number greater than 0; a sum of 0 has no record.
 const (

@@ -50,6 +50,7 @@ const (
 	idxDead      = "dead"      // finished_at
 	idxExpires   = "expires"   // ExpiresAt; of queued and scheduled jobs that have one
 	idxFunction  = "function"  // function, class, then as in the others
+	idxBatch     = "batch"     // id of the batch; of jobs in a batch that have not ended
 )
 
 // idxCreated orders colBatches by CreatedAt. Those that have finished are in idxDone as well, by FinishedAt.
@@ -127,9 +128,20 @@ func (r *record) class() class {
 
 // entries returns the job's index entries, that of its state first.
 func (r *record) entries() []store.Entry {
+	var all []store.Entry
 	if r.State == Active {
-		return []store.Entry{{Index: idxActive, SortKey: timeKey(r.Lease.Until) + r.Function + r.heldKey()}}
+		all = append(all, store.Entry{Index: idxActive, SortKey: timeKey(r.Lease.Until) + r.Function + r.heldKey()})
+	} else {
+		all = r.waitingEntries()
 	}
+	if r.Batch != "" && !r.State.Terminal() {
+		all = append(all, store.Entry{Index: idxBatch, SortKey: r.Batch})
+	}
+	return all
+}
+
+// waitingEntries are those of a job that no worker has.
+func (r *record) waitingEntries() []store.Entry {
 	c := r.class()
 	b := make([]byte, 0, len(r.Function)+2+10)
 	b = append(append(b, r.Function...), 0, byte(c))

@@ -42,7 +42,7 @@ func (r *record) save(tx store.Tx) error {
 	if err := r.book(tx); err != nil {
 		return err
 	}
-	if err := r.settle(tx); err != nil {
+	if err := r.settle(tx, r.State); err != nil {
 		return err
 	}
 	return tx.Put(colJobs, r.ID, r.encode(), r.entries()...)
@@ -138,7 +138,11 @@ func (r *record) remove(tx store.Tx) error {
 	if err := r.book(tx); err != nil {
 		return err
 	}
-	if err := r.settle(tx); err != nil {
+	end := r.State
+	if !end.Terminal() {
+		end = Cancelled
+	}
+	if err := r.settle(tx, end); err != nil {
 		return err
 	}
 	return tx.Delete(colJobs, r.ID)

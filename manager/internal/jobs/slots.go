@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/codec"
@@ -311,36 +310,6 @@ func (r *record) holdFunction(tx store.Tx, n int) error {
 		notifyQueued(tx, r.Function)
 	}
 	return nil
-}
-
-// freeSlots undoes what a job counts for that cannot be read. If only its payload or result cannot, that is all. Else its
-// entry in idxActive says what it counts for while it runs.
-func freeSlots(tx store.Tx, id string) error {
-	if job, err := load(tx, id); err == nil && job != nil {
-		job.removed = true
-		return job.hold(tx)
-	}
-	for r := (store.Range{Limit: store.MaxScan}); ; {
-		hits, err := tx.Scan(colJobs, idxActive, r)
-		if err != nil {
-			return err
-		}
-		for _, h := range hits {
-			if h.Key != id {
-				continue
-			}
-			_, counts, _ := strings.Cut(h.SortKey[min(len(h.SortKey), 8):], "\x00")
-			if counts == "" {
-				return nil
-			}
-			job := &record{Job: Job{Function: activeFunction(h.SortKey), ConcurrencyKey: counts[1:]}, held: held{slots: counts[0]}, removed: true}
-			return job.hold(tx)
-		}
-		if len(hits) < r.Limit {
-			return nil
-		}
-		r.After = &hits[len(hits)-1]
-	}
 }
 
 // recountKey counts the jobs that wait with a concurrency key. If its record cannot be read it gets a new one, for which

@@ -133,11 +133,14 @@ func CheckStored(tx store.Tx, c store.Collection, key string) error {
 
 // DeleteUnreadable deletes a record of a collection that the queue Owns if it cannot be read, and returns why it could
 // not be read. With a job it deletes the payload and result. Whatever its key and lock blocked is free then, and so is its
-// place among the running jobs. What is left of settings is which functions have jobs with concurrency keys. Errors:
+// place among the running jobs. In its batch it has failed, unless it had ended before. What is left of settings is which
+// functions have jobs with concurrency keys. Errors:
 // *NotFoundError, unread.ErrReadable, the store's.
 func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key string) (*store.UnreadableError, error) {
 	var u *store.UnreadableError
+	var job *record
 	err := q.store.Update(ctx, func(tx store.Tx) error {
+		job = nil
 		err := CheckStored(tx, c, key)
 		switch {
 		case err == nil:
@@ -157,7 +160,10 @@ func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key st
 		case c != colJobs:
 			return tx.Delete(c, key)
 		}
-		if err := freeSlots(tx, key); err != nil {
+		if job, err = remains(tx, key); err != nil {
+			return err
+		}
+		if err := errors.Join(job.hold(tx), job.book(tx), job.settle(tx, Failed)); err != nil {
 			return err
 		}
 		for _, blob := range []string{payloadKey(key), resultKey(key)} {
@@ -173,6 +179,51 @@ func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key st
 	if err != nil {
 		return nil, err
 	}
+	if job != nil {
+		q.account(job)
+	}
 	q.opt.Unreadable.Forget(c, key)
 	return u, nil
+}
+
+// remains returns what a job that cannot be read still counts for, as one that is removed. If only its payload or result
+// cannot be read, that is all. Else its index entries say what it counts for while it runs, and in which batch it has not
+// ended.
+func remains(tx store.Tx, id string) (*record, error) {
+	r, err := load(tx, id)
+	if err == nil && r != nil {
+		r.removed = true
+		return r, nil
+	}
+	r = &record{removed: true}
+	active, err := entryOf(tx, idxActive, id)
+	if err != nil {
+		return nil, err
+	}
+	if _, counts, _ := strings.Cut(active[min(len(active), 8):], "\x00"); counts != "" {
+		r.Function, r.ConcurrencyKey, r.held = activeFunction(active), counts[1:], held{slots: counts[0]}
+	}
+	if r.Batch, err = entryOf(tx, idxBatch, id); r.Batch != "" {
+		r.was = Queued
+	}
+	return r, err
+}
+
+// entryOf returns the sort key of a job in an index of colJobs, empty if it has none. It reads the whole index.
+func entryOf(tx store.Tx, index, id string) (string, error) {
+	for r := (store.Range{Limit: store.MaxScan}); ; {
+		hits, err := tx.Scan(colJobs, index, r)
+		if err != nil {
+			return "", err
+		}
+		for _, h := range hits {
+			if h.Key == id {
+				return h.SortKey, nil
+			}
+		}
+		if len(hits) < r.Limit {
+			return "", nil
+		}
+		r.After = &hits[len(hits)-1]
+	}
 }

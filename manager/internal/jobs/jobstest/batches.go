@@ -137,6 +137,45 @@ var batchTests = map[string]func(*env){
 		e.duties(e.q)
 		e.wantBatch(b.ID, 2, 0, 0, 1, 0, 1)
 	},
+	"each way in which a job ends counts once": func(e *env) {
+		q := e.queue(jobs.Options{RetainFor: time.Second, DeadFor: time.Second})
+		var all []jobs.Submission
+		for i := range 7 {
+			all = append(all, jobs.Submission{ID: fmt.Sprint("b-", i), Function: fmt.Sprint("f", i)})
+		}
+		all[3].ExpiresIn = time.Hour
+		b, _, err := e.enqueueBatch(&jobs.Submission{Function: "callback", ID: "end"}, all...)
+		if err != nil {
+			e.Fatal(err)
+		}
+		var got []jobs.Job
+		for i := range 6 {
+			got = append(got, e.claim(jobs.ClaimRequest{Functions: []string{fmt.Sprint("f", i)}, Lease: time.Minute})...)
+		}
+		for i := range 3 {
+			e.cancel(got[i].ID)
+		}
+		if err := e.q.PutBack(got[:1]); err != nil {
+			e.Fatal(err)
+		}
+		e.retry(jobs.Retry{ID: "b-1", Token: got[1].Lease.Token})
+		e.finish(got[4], jobs.Failed)
+		if _, err := e.q.Delete(e.ctx, "b-4"); err != nil {
+			e.Fatal(err)
+		}
+		e.finish(got[5], jobs.Complete)
+		e.pass(time.Hour)
+		e.duties(q) // b-2 and b-3 lose their leases
+		e.pass(time.Hour)
+		e.duties(q) // all are too old
+		e.wantBatch(b.ID, 7, 1, 1, 1, 3, 1)
+		e.claimNone("callback")
+		if _, err := e.q.Delete(e.ctx, "b-6"); err != nil {
+			e.Fatal(err)
+		}
+		e.wantBatch(b.ID, 7, 0, 1, 1, 4, 1)
+		e.wantIDs("the callback", e.claim(jobs.ClaimRequest{Functions: []string{"callback"}, Limit: 5}), "end")
+	},
 	"jobs that others stand for do not belong to the batch": func(e *env) {
 		e.job(jobs.Submission{ID: "there", Key: "k"})
 		b, outs, err := e.enqueueBatch(&jobs.Submission{Function: "callback", ID: "end"}, jobs.Submission{Key: "k", ReturnExisting: true},

@@ -15,7 +15,7 @@ import (
 
 // indexes of the collections whose records the tests damage.
 var indexes = map[store.Collection][]string{
-	"jobs":        {"queued", "scheduled", "active", "done", "dead", "function", "expires", "keyed"},
+	"jobs":        {"queued", "scheduled", "active", "done", "dead", "function", "expires", "keyed", "batch"},
 	"job_locks":   {"expiry"},
 	"job_events":  {"name"},
 	"job_batches": {"created", "done"},

@@ -171,6 +171,37 @@ var unreadableTests = map[string]func(*env){
 			e.cancel(id)
 		}
 	},
+	"jobs of a batch that are deleted because they cannot be read have failed": func(e *env) {
+		for _, state := range []jobs.State{jobs.Scheduled, jobs.Queued, jobs.Active, jobs.Complete} {
+			s := jobs.Submission{ID: "bad-" + state.String(), Function: state.String(), Payload: []byte(fmt.Sprintf(`"%0600d"`, 1))}
+			blob := s
+			blob.ID = "blob-" + state.String()
+			if state == jobs.Scheduled {
+				s.Delay, blob.Delay = span, span
+			}
+			end := "end-" + state.String()
+			b, _, err := e.enqueueBatch(&jobs.Submission{Function: "callback", ID: end}, s, blob, jobs.Submission{ID: "good-" + state.String()})
+			if err != nil {
+				e.Fatal(err)
+			}
+			want := []int{3, 0, 1, 2, 0, 0}
+			if state == jobs.Active || state == jobs.Complete {
+				got := e.claim(jobs.ClaimRequest{Functions: []string{s.Function}, Limit: 2, Lease: span})
+				if state == jobs.Complete {
+					e.finish(got[0], state)
+					e.finish(got[1], state)
+					want = []int{3, 0, 3, 0, 0, 0}
+				}
+			}
+			e.rewrite("jobs", damages["nonsense"], s.ID)
+			e.rewrite("job_blobs", damages["nonsense"], blob.ID+"/p")
+			e.deleteUnreadable("jobs", s.ID)
+			e.finish(e.claim(jobs.ClaimRequest{Functions: []string{"f"}})[0], jobs.Complete)
+			e.deleteUnreadable("jobs", blob.ID)
+			e.wantBatch(b.ID, want...)
+			e.wantIDs("the callback", e.claim(jobs.ClaimRequest{Functions: []string{"callback"}, Limit: 5}), end)
+		}
+	},
 	"a run that cannot follow keeps its job": func(e *env) {
 		d := *reschedule
 		d.Key = "d"

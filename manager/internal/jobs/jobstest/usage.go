@@ -12,6 +12,17 @@ import (
 
 // usageTests are about the bytes that jobs may take.
 var usageTests = map[string]func(*env){
+	"a job that is deleted because its payload cannot be read counts no more": func(e *env) {
+		for _, id := range []string{"waits", "runs"} {
+			e.job(jobs.Submission{ID: id, Function: id, Owner: "shop", Payload: []byte(fmt.Sprintf(`"%0600d"`, 1))})
+		}
+		e.claim(jobs.ClaimRequest{Functions: []string{"runs"}})
+		e.rewrite("job_blobs", damages["nonsense"], "waits/p", "runs/p")
+		for _, id := range []string{"waits", "runs"} {
+			e.deleteUnreadable("jobs", id)
+		}
+		e.checkSums()
+	},
 	"a full queue refuses new jobs and works on": func(e *env) {
 		e.bounded(jobs.Options{MaxBytes: jobs.MinMaxBytes})
 		e.job(jobs.Submission{ID: "kept", Key: "k", Dedup: dedup(jobs.Dedup{Key: "d"})})
