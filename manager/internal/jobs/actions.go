@@ -61,13 +61,13 @@ func (a Action) Allows(j *Job) bool {
 }
 
 // Do does an action with a job, and returns the job as it is then; for a replay, the copy. The errors are those of the
-// action's method. A replay that a live job stands against is a *DuplicateKeyError.
-func (q *Queue) Do(ctx context.Context, a Action, id string) (Job, error) {
+// action's method. A replay that a live job stands against is a *DuplicateKeyError. For endedBy see Retry.
+func (q *Queue) Do(ctx context.Context, a Action, id string, endedBy time.Time) (Job, error) {
 	switch a {
 	case ActionCancel:
 		return q.Cancel(ctx, id)
 	case ActionRetry:
-		return q.Retry(ctx, Retry{ID: id})
+		return q.Retry(ctx, Retry{ID: id, EndedBy: endedBy})
 	case ActionDelete:
 		return q.Delete(ctx, id)
 	}
@@ -82,8 +82,8 @@ func (q *Queue) Do(ctx context.Context, a Action, id string) (Job, error) {
 const actionLanes = 8
 
 // DoAll does an action with each job, several at the same time, and returns the error of each. When ctx ends, the
-// jobs that were not reached have its error.
-func (q *Queue) DoAll(ctx context.Context, a Action, ids []string) []error {
+// jobs that were not reached have its error. For endedBy see Retry.
+func (q *Queue) DoAll(ctx context.Context, a Action, ids []string, endedBy time.Time) []error {
 	errs := make([]error, len(ids))
 	next := make(chan int)
 	var lanes sync.WaitGroup
@@ -91,7 +91,7 @@ func (q *Queue) DoAll(ctx context.Context, a Action, ids []string) []error {
 		lanes.Go(func() {
 			for i := range next {
 				if errs[i] = ctx.Err(); errs[i] == nil {
-					_, errs[i] = q.Do(ctx, a, ids[i])
+					_, errs[i] = q.Do(ctx, a, ids[i], endedBy)
 				}
 			}
 		})
@@ -209,7 +209,7 @@ func (q *Queue) Bulk(ctx context.Context, b Bulk) (BulkResult, error) {
 		}
 		res.Matched += len(ids)
 		if !b.DryRun {
-			for i, err := range q.DoAll(ctx, b.Action, ids) {
+			for i, err := range q.DoAll(ctx, b.Action, ids, time.Time{}) {
 				switch {
 				case err == nil:
 					res.Done++

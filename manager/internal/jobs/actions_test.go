@@ -70,7 +70,7 @@ func TestBulkActionsAreBoundedInTime(t *testing.T) {
 		ids := []string{"j000", "j001", "j002"}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		for i, err := range q.DoAll(ctx, jobs.ActionRetry, ids) {
+		for i, err := range q.DoAll(ctx, jobs.ActionRetry, ids, time.Time{}) {
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("%s: %v", ids[i], err)
 			}

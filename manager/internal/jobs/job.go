@@ -309,6 +309,9 @@ type Retry struct {
 	Uncounted bool
 	// Only are the functions whose jobs the caller may put back, nil for all; see ForbiddenError.
 	Only []string
+	// EndedBy, unless it is zero, refuses an operator's retry of a job that ended later: the operator has not seen that end. So a
+	// retry that is sent again does not run a job once more that failed again meanwhile.
+	EndedBy time.Time
 }
 
 // DeadLetter is a failed job that waits for an operator's decision.

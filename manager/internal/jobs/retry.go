@@ -100,6 +100,8 @@ func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
 		return nil, err
 	}
 	switch {
+	case !req.EndedBy.IsZero() && r.FinishedAt.After(req.EndedBy):
+		return nil, &StateError{ID: r.ID, State: r.State, Reason: "it ended at " + r.FinishedAt.Format(time.RFC3339Nano) + ", after the time that the retry names"}
 	case r.State == Scheduled && !r.over(now(tx)):
 	case r.State == Scheduled, r.State == Failed, r.State == Cancelled, r.State == Expired: // holds neither key nor lock
 		if r.LockID != "" {

@@ -26,6 +26,8 @@ type bulkData struct {
 	// All: the action is about all jobs that Search has, up to maxBulk, and not about those of IDs only.
 	All bool
 	IDs []string
+	// EndedBy is that of the jobs that wait for the confirmation of a retry, see endedBy.
+	EndedBy string
 	// More: there are more than maxBulk, for which the action is offered again.
 	More bool
 	// Done and Refused are set after the confirmation. NotTried ran out of time.
@@ -58,7 +60,7 @@ func (u *UI) bulk(v *visit) error {
 		if err != nil {
 			return err
 		}
-		d.IDs, d.More = nil, next != ""
+		d.IDs, d.More, d.EndedBy = nil, next != "", endedBy(page...)
 		for _, j := range page {
 			d.IDs = append(d.IDs, j.ID)
 		}
@@ -72,20 +74,32 @@ func (u *UI) bulk(v *visit) error {
 	case len(d.IDs) > maxBulk:
 		return &jobs.FieldError{Field: "id", Value: strconv.Itoa(len(d.IDs)) + " jobs", Allowed: "at most " + strconv.Itoa(maxBulk)}
 	case d.Confirmed:
-		u.doBulk(v, d)
-	case a.Action == jobs.ActionCancel:
+		if err := u.doBulk(v, d); err != nil {
+			return err
+		}
+	case a.Action == jobs.ActionCancel || a.Action == jobs.ActionRetry && !d.All:
+		var chosen []jobs.Job
 		for _, id := range d.IDs {
-			if j, err := u.opts.Queue.Get(v.ctx(), id); err == nil && j.State == jobs.Active && a.Allows(&j) {
-				d.Running++
+			if j, err := u.opts.Queue.Get(v.ctx(), id); err == nil {
+				if j.State == jobs.Active && a.Allows(&j) {
+					d.Running++
+				}
+				j.Payload, j.Result = nil, nil
+				chosen = append(chosen, j)
 			}
 		}
+		d.EndedBy = endedBy(chosen...)
 	}
 	return v.render("bulk", a.Verb+" jobs", d)
 }
 
 // doBulk does a confirmed action, for as long as a page may take.
-func (u *UI) doBulk(v *visit, d *bulkData) {
-	for i, err := range u.opts.Queue.DoAll(v.ctx(), d.Action.Action, d.IDs) {
+func (u *UI) doBulk(v *visit, d *bulkData) error {
+	endedBy, err := v.endedBy()
+	if err != nil {
+		return err
+	}
+	for i, err := range u.opts.Queue.DoAll(v.ctx(), d.Action.Action, d.IDs, endedBy) {
 		switch {
 		case err == nil:
 			d.Done++
@@ -98,6 +112,7 @@ func (u *UI) doBulk(v *visit, d *bulkData) {
 			d.MoreRefused++
 		}
 	}
+	return nil
 }
 
 // reasonOf says why something was refused, in words for the page.

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
@@ -287,6 +289,33 @@ func (v *visit) actions(js ...jobs.Job) []jobAction {
 	return out
 }
 
+// endedBy is when the latest of the jobs had ended, or was submitted, as a page showed them. A form that is sent again with
+// it retries no job that failed again meanwhile.
+func endedBy(js ...jobs.Job) string {
+	var last time.Time
+	for i := range js {
+		for _, at := range []time.Time{js[i].CreatedAt, js[i].FinishedAt} {
+			if at.After(last) {
+				last = at
+			}
+		}
+	}
+	return last.Format(time.RFC3339Nano)
+}
+
+// endedBy reads the field of a form; zero if the form has none.
+func (v *visit) endedBy() (time.Time, error) {
+	text := v.form("ended_by")
+	if text == "" {
+		return time.Time{}, nil
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return at, &jobs.FieldError{Field: "ended_by", Value: strconv.Quote(httpd.Clip(text)), Allowed: "a time such as 2026-01-02T15:04:05Z"}
+	}
+	return at, nil
+}
+
 // askData is an action on one job that waits for its confirmation.
 type askData struct {
 	jobs.Job
@@ -309,7 +338,11 @@ func (u *UI) changeJob(v *visit) error {
 			return v.render("ask", a.Verb+" job "+id, &askData{j, a})
 		}
 	}
-	if _, err := u.opts.Queue.Do(v.ctx(), a.Action, id); err != nil {
+	endedBy, err := v.endedBy()
+	if err != nil {
+		return err
+	}
+	if _, err := u.opts.Queue.Do(v.ctx(), a.Action, id, endedBy); err != nil {
 		return err
 	}
 	v.audit("job "+a.Done+" by an operator", "job", id)

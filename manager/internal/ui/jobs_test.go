@@ -353,6 +353,53 @@ func TestReadersChangeNothing(t *testing.T) {
 }
 
 // TestBulkActionsGoOn: a list that is longer than one action is worked off by one confirmation for each part of it.
+// A browser that sends the form of a retry again runs no job once more that failed again meanwhile.
+func TestRetriesRunOnceForAForm(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	one := s.failAs(jobs.Submission{Function: "f"}, "no paper")
+	// failAgain lets the job that was retried fail once more.
+	failAgain := func() {
+		t.Helper()
+		s.now.Add(time.Second)
+		got, err := s.queue.Claim(t.Context(), jobs.ClaimRequest{Worker: "w"})
+		if err != nil || len(got) != 1 {
+			t.Fatal(len(got), err)
+		}
+		if _, err := s.queue.Finish(t.Context(), jobs.Finish{ID: one.ID, Token: got[0].Lease.Token, State: jobs.Failed, Error: "no paper"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, retry, _ := strings.Cut(s.get("/ui/jobs/"+one.ID).body, "/retry\">")
+	form := fieldsOf("<main" + retry)
+	if a := s.post("/ui/jobs/"+one.ID+"/retry", form); a.status != 303 {
+		t.Fatalf("retry: status %d: %s", a.status, text(a.body))
+	}
+	failAgain()
+	if a := s.post("/ui/jobs/"+one.ID+"/retry", form); a.status != 409 {
+		t.Errorf("the form again: status %d: %s", a.status, text(a.body))
+	}
+	s.wantState(one.ID, jobs.Failed)
+	form.Set("ended_by", "now")
+	if a := s.post("/ui/jobs/"+one.ID+"/retry", form); a.status != 400 {
+		t.Errorf("a bad time: status %d: %s", a.status, text(a.body))
+	}
+
+	for what, choice := range map[string]url.Values{"all": {"all": {"yes"}}, "chosen": {"id": {one.ID}}} {
+		choice.Set("action", "retry")
+		choice.Set("function", "f")
+		choice.Set("state", "failed")
+		confirm := fieldsOf(s.submit("/ui/jobs?function=f&state=failed", "/ui/jobs/bulk", choice).body)
+		if a := s.post("/ui/jobs/bulk", confirm); !strings.Contains(a.body, "1 of 1 jobs retried") {
+			t.Fatalf("%s: status %d: %s", what, a.status, text(a.body))
+		}
+		failAgain()
+		if a := s.post("/ui/jobs/bulk", confirm); !strings.Contains(a.body, "0 of 1 jobs retried") {
+			t.Errorf("%s, the form again: status %d: %s", what, a.status, text(a.body))
+		}
+		s.wantState(one.ID, jobs.Failed)
+	}
+}
+
 func TestBulkActionsGoOn(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	const n = 2*maxBulk + 5

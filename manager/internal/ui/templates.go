@@ -29,7 +29,7 @@ var templates = parseTemplates()
 func parseTemplates() map[string]*template.Template {
 	frame := template.Must(template.New("").Funcs(template.FuncMap{
 		"show": show, "when": when, "ago": ago, "num": num, "bytes": byteSize, "lasts": lasts, "segment": url.PathEscape,
-		"query": query, "percent": percent, "clip": clip, "short": short, "sentence": sentence, "briefKey": func() int { return briefKey }, "long": long, "showText": showText, "change": changeText, "worker": worker, "holder": holder, "inc": func(n int) int { return n + 1 },
+		"query": query, "percent": percent, "clip": clip, "short": short, "sentence": sentence, "briefKey": func() int { return briefKey }, "long": long, "showText": showText, "change": changeText, "worker": worker, "holder": holder, "endedBy": endedBy, "inc": func(n int) int { return n + 1 },
 	}).ParseFS(templateFiles, "templates/frame.html", "templates/part_*.html"))
 	names, err := fs.Glob(templateFiles, "templates/*.html")
 	if err != nil {

@@ -232,7 +232,7 @@ var actionTests = map[string]func(*env){
 		s.ID = "b"
 		e.job(s)
 		var held *jobs.DuplicateKeyError
-		if _, err := e.q.Do(e.ctx, jobs.ActionReplay, "a"); !errors.As(err, &held) || held.Holder != "b" {
+		if _, err := e.q.Do(e.ctx, jobs.ActionReplay, "a", time.Time{}); !errors.As(err, &held) || held.Holder != "b" {
 			e.Fatal(err)
 		}
 	},

@@ -177,6 +177,29 @@ var retryTests = map[string]func(*env){
 		}
 		e.finish(again, jobs.Complete)
 	},
+	"an operator's retry that is sent again does not run a job that failed again": func(e *env) {
+		e.job(jobs.Submission{ID: "a", MaxAttempts: 1})
+		e.finish(e.claimOne(), jobs.Failed)
+		seen, err := e.q.Get(e.ctx, "a")
+		if err != nil {
+			e.Fatal(err)
+		}
+		if got := e.retry(jobs.Retry{ID: "a", EndedBy: seen.FinishedAt}); got.State != jobs.Queued {
+			e.Fatalf("retried: %+v", got)
+		}
+		e.pass(time.Second)
+		e.finish(e.claimOne(), jobs.Failed)
+		var state *jobs.StateError
+		if _, err := e.q.Retry(e.ctx, jobs.Retry{ID: "a", EndedBy: seen.FinishedAt}); !errors.As(err, &state) || state.State != jobs.Failed {
+			e.Errorf("sent again: %v", err)
+		}
+		if err := e.q.DoAll(e.ctx, jobs.ActionRetry, []string{"a"}, seen.FinishedAt)[0]; !errors.As(err, &state) {
+			e.Errorf("sent again with others: %v", err)
+		}
+		if got := e.retry(jobs.Retry{ID: "a", EndedBy: seen.FinishedAt.Add(time.Hour)}); got.State != jobs.Queued {
+			e.Errorf("retried: %+v", got)
+		}
+	},
 	"an operator retries with a delay": func(e *env) {
 		e.job(jobs.Submission{ID: "a"})
 		e.finish(e.claimOne(), jobs.Failed)
