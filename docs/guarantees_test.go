@@ -5,6 +5,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -15,12 +16,42 @@ type aTest struct {
 	deep   bool
 }
 
+// literal is a text in a Go file, as the name of a case is.
+var literal = regexp.MustCompile(`"[^"\n]+"`)
+
+// names are those in a cell: of tests, and of cases as Test/group/case.
+var names = regexp.MustCompile("`([^`]+)`")
+
+// hasCase reports whether each part of a case's name is a text in a file of the folder, or of one in it.
+func hasCase(texts map[string]map[string]bool, folder, parts string) bool {
+	for part := range strings.SplitSeq(parts, "/") {
+		found := false
+		for in, all := range texts {
+			found = found || (in == folder || strings.HasPrefix(in, folder+"/")) && all[`"`+part+`"`]
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
+}
+
 var testStart = regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\) \{\n(\tdeep\.Only\(t\)\n)?`)
 
-// TestGuaranteesAreShown: each row of the table in CONTRIBUTING.md names tests that are there, and commands that run them.
+// TestGuaranteesAreShown: each row of the tables in CONTRIBUTING.md names tests and cases that are there, and commands that
+// run them.
 func TestGuaranteesAreShown(t *testing.T) {
 	tests := map[string][]aTest{}
+	texts := map[string]map[string]bool{} // folder -> texts in its files
 	eachFile(t, func(name string, content []byte) {
+		if folder := path.Dir(name); strings.HasSuffix(name, "_test.go") || strings.HasSuffix(folder, "test") {
+			if texts[folder] == nil {
+				texts[folder] = map[string]bool{}
+			}
+			for _, m := range literal.FindAll(content, -1) {
+				texts[folder][string(m)] = true
+			}
+		}
 		if strings.HasSuffix(name, "_test.go") {
 			for _, m := range testStart.FindAllSubmatch(content, -1) {
 				tests[string(m[1])] = append(tests[string(m[1])], aTest{path.Dir(name), len(m[2]) > 0})
@@ -41,13 +72,17 @@ func TestGuaranteesAreShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, found := strings.Cut(string(text), "| guarantee | shown by | in |\n|---|---|---|\n")
-	if !found {
+	tables := strings.Split(string(text), "| guarantee | shown by | in |\n|---|---|---|\n")[1:]
+	if len(tables) == 0 {
 		t.Fatal("CONTRIBUTING.md has no table of guarantees")
 	}
-	table, _, _ = strings.Cut(table, "\n\n")
+	var lines []string
+	for _, table := range tables {
+		table, _, _ = strings.Cut(table, "\n\n")
+		lines = append(lines, strings.Split(table, "\n")...)
+	}
 	rows := 0
-	for line := range strings.Lines(table) {
+	for _, line := range lines {
 		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
 		if len(cells) != 3 {
 			t.Errorf("%d cells, want 3: %s", len(cells), line)
@@ -55,10 +90,13 @@ func TestGuaranteesAreShown(t *testing.T) {
 		}
 		rows++
 		in := strings.TrimSpace(cells[2])
-		for name := range strings.SplitSeq(strings.TrimSpace(cells[1]), ", ") {
-			name = strings.Trim(name, "`")
+		for _, m := range names.FindAllStringSubmatch(cells[1], -1) {
+			name, parts, isCase := strings.Cut(m[1], "/")
 			if len(tests[name]) == 0 {
 				t.Errorf("there is no test %s: %s", name, line)
+			}
+			if isCase && !slices.ContainsFunc(tests[name], func(f aTest) bool { return hasCase(texts, f.folder, parts) }) {
+				t.Errorf("%s has no case %s: %s", name, parts, line)
 			}
 			for _, f := range tests[name] {
 				// What is not in this module is a stage of make test-deep.

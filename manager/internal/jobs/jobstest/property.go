@@ -17,8 +17,8 @@ import (
 	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
-// slowSteps is how many operations a slow engine makes between two comparisons
-// of all jobs.
+// slowSteps is how many operations an engine that is slow or on a server makes
+// between two comparisons of all jobs, which are several round trips.
 const slowSteps = 5
 
 // quickRuns is how many runs make test makes at most.
@@ -51,7 +51,7 @@ func testProperty(t *testing.T, e Engine) {
 		defer cancel()
 		p := &property{T: rt, m: newModel(), q: q, clock: clock, ctx: ctx, every: 1}
 		p.submitTo(in.Store)
-		if e.Slow {
+		if e.Slow || in.Peer != nil {
 			p.every = slowSteps
 		}
 		p.begin(rt)
