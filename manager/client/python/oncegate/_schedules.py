@@ -27,6 +27,7 @@ class ScheduleSpec:
     timeout: Optional[float] = None
     missed: str = ""  # which missed instants get a job: "one", the default, is the latest; "skip" is none, "all" the latest 1000
     overlap: str = ""  # "allow", the default, or "skip": no job while the last one is not over
+    data_centers: str = ""  # "each", the default, or "home": of the data centres with this schedule, only the home of its name enqueues jobs
 
     def json(self) -> dict[str, Any]:
         """The API's form."""
@@ -34,7 +35,7 @@ class ScheduleSpec:
             self.function, self.payload, priority=self.priority, max_attempts=self.max_attempts, expires_in=self.expires_in,
             on_expiry=self.on_expiry, timeout=self.timeout,
         )
-        when = {"cron": self.cron, "time_zone": self.time_zone, "missed": self.missed, "overlap": self.overlap}
+        when = {"cron": self.cron, "time_zone": self.time_zone, "missed": self.missed, "overlap": self.overlap, "data_centers": self.data_centers}
         return dict(job.json(), **{name: value for name, value in when.items() if value})
 
 
@@ -54,6 +55,8 @@ class Schedule:
     timeout: float = 0.0
     missed: str = ""
     overlap: str = ""
+    data_centers: str = ""
+    home: str = ""  # the data centre that enqueues the jobs of "home", where there are several
     paused: bool = False
     paused_at: Optional[datetime] = None
     created_at: Optional[datetime] = None

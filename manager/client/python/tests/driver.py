@@ -113,7 +113,7 @@ def worker_options(a):
     return o
 
 
-SPEC = ("cron", "function", "time_zone", "payload", "priority", "max_attempts", "on_expiry", "missed", "overlap")
+SPEC = ("cron", "function", "time_zone", "payload", "priority", "max_attempts", "on_expiry", "missed", "overlap", "data_centers")
 LIST = ("function", "state", "submitter", "key", "concurrency_key", "error", "error_text", "limit", "cursor")
 
 

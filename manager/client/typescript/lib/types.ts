@@ -236,6 +236,8 @@ export interface ScheduleSpec {
 	missed?: "one" | "skip" | "all";
 	/** `skip`: no job while the last one is not over. Default: `allow`. */
 	overlap?: "allow" | "skip";
+	/** `home`: of the data centres with this schedule, only the home of its name enqueues jobs. Default: `each`. */
+	data_centers?: "each" | "home";
 }
 
 /** A schedule as the manager returns it. Members that do not apply are absent. */
@@ -253,6 +255,9 @@ export interface Schedule {
 	timeout_ms?: number;
 	missed: "one" | "skip" | "all";
 	overlap: "allow" | "skip";
+	data_centers: "each" | "home";
+	/** The data centre that enqueues the jobs of `home`, where there are several. */
+	home?: string;
 	paused: boolean;
 	paused_at?: string;
 	created_at: string;

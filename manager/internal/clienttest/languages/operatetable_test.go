@@ -7,9 +7,9 @@ var operatorCalls = []call{
 		steps: []step{
 			{
 				op: "put_schedule", args: `{"name":"report","cron":"0 9 1 1 *","time_zone":"Europe/Vienna","function":"f","payload":{"n":1},"priority":5,"max_attempts":3,"expires_in_ms":60000,
-					"on_expiry":"dead_letter","timeout_ms":1500,"missed":"all","overlap":"skip"}`,
+					"on_expiry":"dead_letter","timeout_ms":1500,"missed":"all","overlap":"skip","data_centers":"home"}`,
 				want: `{"ok":{"name":"report","cron":"0 9 1 1 *","time_zone":"Europe/Vienna","function":"f","payload":{"n":1},"priority":5,"max_attempts":3,"expires_in_ms":60000,
-					"on_expiry":"dead_letter","timeout_ms":1500,"missed":"all","overlap":"skip","paused":false,"next_at":"~-01-01T08:00:00","created_at":"*","changed_at":"*","missed_instants":0}}`,
+					"on_expiry":"dead_letter","timeout_ms":1500,"missed":"all","overlap":"skip","data_centers":"home","paused":false,"next_at":"~-01-01T08:00:00","created_at":"*","changed_at":"*","missed_instants":0}}`,
 			},
 			{
 				faults: lost(cutAfter, "PUT /v1/schedules/report", 2), op: "put_schedule", args: `{"name":"report","cron":"@yearly","function":"g"}`,
