@@ -1,6 +1,7 @@
 package hostsim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -151,9 +152,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.FailurePolicy < FailClosed || c.FailurePolicy > FailReload {
 		return c, fmt.Errorf("hostsim: Config.FailurePolicy is %d, allowed are FailClosed, FailOpen and FailReload", c.FailurePolicy)
 	}
-	if c.CallbackWork == 0 {
-		c.CallbackWork = 2_000_000_000
-	}
+	c.CallbackWork = cmp.Or(c.CallbackWork, 2_000_000_000)
 	if c.CallbackWork > 1<<62 {
 		return c, fmt.Errorf("hostsim: Config.CallbackWork is %d, allowed are up to 1<<62", c.CallbackWork)
 	}

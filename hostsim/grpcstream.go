@@ -1,6 +1,7 @@
 package hostsim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -59,9 +60,7 @@ func (v *vm) GRPCStream(service []byte, serviceName, method string, metadata Hea
 		v.grpcStreams[token] = &guestStream{}
 		return token, StatusOK
 	}
-	if authority == "" {
-		authority = name
-	}
+	authority = cmp.Or(authority, name)
 	ctx, cancel := context.WithCancel(v.host.ctx)
 	s := &guestStream{cancel: cancel}
 	v.grpcStreams[token] = s

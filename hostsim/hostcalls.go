@@ -1,6 +1,7 @@
 package hostsim
 
 import (
+	"cmp"
 	"strings"
 	"time"
 )
@@ -106,9 +107,7 @@ func (v *vm) RegisterSharedQueue(name string) (uint32, Status) {
 // ResolveSharedQueue implements HostCalls.
 func (v *vm) ResolveSharedQueue(vmID, name string) (uint32, Status) {
 	v.ctx()
-	if vmID == "" {
-		vmID = v.host.cfg.VMID
-	}
+	vmID = cmp.Or(vmID, v.host.cfg.VMID)
 	return v.host.process.queues.resolve(vmID, name)
 }
 

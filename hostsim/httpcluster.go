@@ -2,6 +2,7 @@ package hostsim
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,12 +53,8 @@ func NewHTTPCluster(cfg HTTPClusterConfig) (*HTTPCluster, error) {
 	if _, port, err := net.SplitHostPort(cfg.Address); err != nil || port == "" {
 		return nil, fmt.Errorf("hostsim: HTTPClusterConfig.Address is %q, it must be host:port", cfg.Address)
 	}
-	if cfg.ConnectTimeout == 0 {
-		cfg.ConnectTimeout = 5 * time.Second
-	}
-	if cfg.MaxResponseBytes == 0 {
-		cfg.MaxResponseBytes = 16 << 20
-	}
+	cfg.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, 5*time.Second)
+	cfg.MaxResponseBytes = cmp.Or(cfg.MaxResponseBytes, 16<<20)
 	for _, f := range []struct {
 		name  string
 		value *int

@@ -1,6 +1,7 @@
 package hostsim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -163,9 +164,7 @@ func (h *Host) NewStream(opts StreamOptions) (*Stream, error) {
 	if opts.Connection.ID == 0 {
 		opts.Connection.ID = h.process.nextConnection()
 	}
-	if opts.Connection.Protocol == "" {
-		opts.Connection.Protocol = "HTTP/1.1"
-	}
+	opts.Connection.Protocol = cmp.Or(opts.Connection.Protocol, "HTTP/1.1")
 	s := &Stream{host: h, t: t, opts: opts, done: make(chan struct{})}
 	s.req.s, s.resp.s, s.resp.response = s, s, true
 	s.req.window.limit, s.resp.window.limit = h.cfg.BufferLimit, h.cfg.BufferLimit

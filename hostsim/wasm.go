@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
-	"sort"
+	"slices"
 	"strings"
 
 	"github.com/tetratelabs/wazero"
@@ -100,11 +101,7 @@ func checkModule(m wazero.CompiledModule) error {
 		bad = append(bad, "imports the memory "+module+"."+name)
 	}
 	exports := m.ExportedFunctions()
-	names := make([]string, 0, len(exports))
-	for name := range exports {
-		names = append(names, name)
-	}
-	sort.Strings(names)
+	names := slices.Sorted(maps.Keys(exports))
 	version := ""
 	for _, name := range names {
 		if v, ok := strings.CutPrefix(name, "proxy_abi_version_"); ok {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -218,12 +219,7 @@ func (v *vm) hangUp(why string) {
 }
 
 func ids[T any](m map[uint32]T) []uint32 {
-	list := make([]uint32, 0, len(m))
-	for id := range m {
-		list = append(list, id)
-	}
-	slices.Sort(list)
-	return list
+	return slices.Sorted(maps.Keys(m))
 }
 
 // trapped is what a host call panics with when the VM traps in it.

@@ -2,6 +2,7 @@ package envoybin
 
 import (
 	"archive/zip"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,12 +50,7 @@ var wheels = map[string]map[string]string{
 
 // Pinned returns the versions that Installer can install, sorted.
 func Pinned() []string {
-	versions := make([]string, 0, len(wheels))
-	for v := range wheels {
-		versions = append(versions, v)
-	}
-	slices.Sort(versions)
-	return versions
+	return slices.Sorted(maps.Keys(wheels))
 }
 
 // Bounds of an installation.
@@ -157,9 +154,7 @@ func (in Installer) install(ctx context.Context, version string) (Binary, error)
 }
 
 func (in Installer) withDefaults(version string) Installer {
-	if in.platform == "" {
-		in.platform = runtime.GOOS + "/" + runtime.GOARCH
-	}
+	in.platform = cmp.Or(in.platform, runtime.GOOS+"/"+runtime.GOARCH)
 	if in.digests == nil {
 		in.digests = map[string]string{version: wheels[version][machines[in.platform]]}
 	}

@@ -1,6 +1,7 @@
 package hostsimtest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -58,10 +59,7 @@ func end(endStream bool) string {
 
 // Headers implements hostsim.Sink.
 func (s *Sink) Headers(h hostsim.Headers, endStream bool) {
-	first := h.Get(":status")
-	if first == "" {
-		first = h.Get(":method") + " " + h.Get(":path")
-	}
+	first := cmp.Or(h.Get(":status"), h.Get(":method")+" "+h.Get(":path"))
 	s.change("headers "+first+end(endStream), func() {
 		s.msg.Headers, s.msg.Ended = h, endStream
 		s.msg.Early = s.early != nil && s.early()

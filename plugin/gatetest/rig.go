@@ -2,6 +2,7 @@ package gatetest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -223,16 +224,7 @@ func (r *Rig) prepare(q Request) (*Exchange, hostsim.Headers) {
 	}
 	x.Stream = s
 	x.Client.early = func() bool { return !s.RequestComplete() }
-	method, path, host := q.Method, q.Path, q.Host
-	if method == "" {
-		method = "POST"
-	}
-	if path == "" {
-		path = "/payments"
-	}
-	if host == "" {
-		host = "api.test"
-	}
+	method, path, host := cmp.Or(q.Method, "POST"), cmp.Or(q.Path, "/payments"), cmp.Or(q.Host, "api.test")
 	h := hostsim.H(":method", method, ":path", path, ":authority", host, ":scheme", "http")
 	if q.Key != "" {
 		h.Add("idempotency-key", q.Key)

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,12 +68,8 @@ type Stack struct {
 // Start starts the processes and returns when all of them answer. If it fails, nothing is left running. It reports a
 // port that is taken before it starts anything.
 func Start(ctx context.Context, cfg Config) (*Stack, error) {
-	if cfg.Workers == 0 {
-		cfg.Workers = 2
-	}
-	if cfg.Mode == "" {
-		cfg.Mode = "body"
-	}
+	cfg.Workers = cmp.Or(cfg.Workers, 2)
+	cfg.Mode = cmp.Or(cfg.Mode, "body")
 	programs := []string{"oncegate", "payments", "oncegate.wasm"}
 	if !cfg.Proxy.isEnvoy() {
 		programs = append(programs, "gateway") // make run builds it only where it runs

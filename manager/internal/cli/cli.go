@@ -6,7 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sort"
+	"maps"
+	"slices"
 
 	"github.com/oncegate/oncegate/manager/internal/settings"
 )
@@ -96,11 +97,7 @@ func Run(ctx context.Context, env Environment, args []string) int {
 
 func help(w io.Writer, all map[string]command) {
 	fmt.Fprintln(w, "usage: oncegate COMMAND [flags]")
-	names := make([]string, 0, len(all))
-	for name := range all {
-		names = append(names, name)
-	}
-	sort.Strings(names)
+	names := slices.Sorted(maps.Keys(all))
 	for _, name := range names {
 		fmt.Fprintf(w, "  %-10s %s\n", name, all[name].summary)
 	}

@@ -7,8 +7,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
-	"sort"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -221,11 +222,7 @@ func readToken(file string) (string, error) {
 
 func operatorHelp(w io.Writer, group string, all map[string]operatorCommand) {
 	fmt.Fprintln(w, "usage: oncegate "+group+" COMMAND [flags]; talks to the manager at --manager URL, "+managerURLEnv+", or "+defaultManagerURL)
-	names := make([]string, 0, len(all))
-	for name := range all {
-		names = append(names, name)
-	}
-	sort.Strings(names)
+	names := slices.Sorted(maps.Keys(all))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, name := range names {
 		fmt.Fprintf(t, "  %s %s\t%s\n", name, all[name].args, all[name].summary)

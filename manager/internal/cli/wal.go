@@ -8,7 +8,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"sort"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,11 +85,7 @@ func walMain(ctx context.Context, env Environment, args []string) error {
 
 func walHelp(w io.Writer) {
 	fmt.Fprintln(w, "usage: oncegate wal COMMAND --data-dir D; the manager must not be running")
-	names := make([]string, 0, len(walCommands))
-	for name := range walCommands {
-		names = append(names, name)
-	}
-	sort.Strings(names)
+	names := slices.Sorted(maps.Keys(walCommands))
 	for _, name := range names {
 		fmt.Fprintf(w, "  %-8s %s\n", name, walCommands[name].summary)
 	}

@@ -2,6 +2,7 @@ package home
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,12 +96,8 @@ type places struct{ all, held chan struct{} }
 
 // New returns what knows the homes in a network.
 func New(network Network, opts Options) *Homes {
-	if opts.Timeout == 0 {
-		opts.Timeout = 4 * time.Second
-	}
-	if opts.MaxCalls == 0 {
-		opts.MaxCalls = 512
-	}
+	opts.Timeout = cmp.Or(opts.Timeout, 4*time.Second)
+	opts.MaxCalls = cmp.Or(opts.MaxCalls, 512)
 	h := &Homes{
 		network: network, opts: opts, names: slices.Clone(network.Names()), places: make(map[string]*places),
 		agreed: make(map[string]*atomic.Bool),

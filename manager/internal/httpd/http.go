@@ -1,6 +1,7 @@
 package httpd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -114,9 +115,7 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	}()
 	x.source.r = hr
 	x.req = Request{Method: hr.Method, Path: hr.URL.EscapedPath(), Query: hr.URL.RawQuery, source: &x.source}
-	if x.req.Path == "" {
-		x.req.Path = "/"
-	}
+	x.req.Path = cmp.Or(x.req.Path, "/")
 	multi := hr.ProtoMajor > 1
 	c, _ := hr.Context().Value(limitConnKey{}).(*limitConn)
 	x.source.conn = c

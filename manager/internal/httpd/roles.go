@@ -1,6 +1,7 @@
 package httpd
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
@@ -277,9 +278,7 @@ func certificateRights(all map[string]*rights, cert *x509.Certificate) *rights {
 		more := *sum
 		more.roles |= r.roles
 		more.functions = append(slices.Clone(sum.functions), r.functions...)
-		if more.owner == "" {
-			more.owner = r.owner
-		}
+		more.owner = cmp.Or(more.owner, r.owner)
 		sum = &more
 	}
 	return sum

@@ -1,6 +1,7 @@
 package httpd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,9 +77,7 @@ func (o Options) WithDefaults() Options {
 		o.Audit = o.Logger
 	}
 	defInt(&o.MaxBodyBytes, 2<<20)
-	if o.MaxBodyMemory == 0 {
-		o.MaxBodyMemory = max(512<<20, 2*int64(o.MaxBodyBytes))
-	}
+	o.MaxBodyMemory = cmp.Or(o.MaxBodyMemory, max(512<<20, 2*int64(o.MaxBodyBytes)))
 	defInt(&o.MaxHeaderBytes, 16<<10)
 	defInt(&o.MaxInFlight, 4096)
 	defInt(&o.MaxConnections, 16384)

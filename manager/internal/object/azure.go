@@ -2,6 +2,7 @@ package object
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/md5"
 	"encoding/base64"
@@ -322,10 +323,7 @@ func (s *azureStore) do(req *http.Request) (*http.Response, error) {
 		// The further lines are the request's number and time.
 		text, _, _ = strings.Cut(strings.TrimSpace(says.Message), "\n")
 	}
-	code := resp.Header.Get("X-Ms-Error-Code")
-	if code == "" {
-		code = says.Code
-	}
+	code := cmp.Or(resp.Header.Get("X-Ms-Error-Code"), says.Code)
 	return nil, &httpError{resp.StatusCode, oneLine(code), oneLine(text)}
 }
 

@@ -1,6 +1,7 @@
 package object
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,10 +41,7 @@ func azureTokens(getenv func(string) string) (oauth2.TokenSource, error) {
 	if strings.ContainsAny(tenant, "/?#%") {
 		return nil, errors.New("AZURE_TENANT_ID: must be the id or the domain of a tenant")
 	}
-	authority := getenv("AZURE_AUTHORITY_HOST")
-	if authority == "" {
-		authority = azureAuthority
-	}
+	authority := cmp.Or(getenv("AZURE_AUTHORITY_HOST"), azureAuthority)
 	if e, err := url.Parse(authority); !isEndpoint(e, err) || !confidential(authority) {
 		return nil, fmt.Errorf("AZURE_AUTHORITY_HOST%s: must be https://HOST, without user, password and query", shown(e))
 	}

@@ -2,6 +2,7 @@ package object
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,9 +40,7 @@ func openS3(u *url.URL, getenv func(string) string) (Store, error) {
 		MaxRetries: 1, // the caller tries again, within its own time limit
 		Transport:  transport(),
 	}
-	if opts.Region == "" {
-		opts.Region = "us-east-1"
-	}
+	opts.Region = cmp.Or(opts.Region, "us-east-1")
 	host := "s3.amazonaws.com"
 	if endpoint := getenv("AWS_ENDPOINT_URL"); endpoint != "" {
 		e, err := url.Parse(endpoint)

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -203,10 +204,7 @@ func (n *Network) URL(name string) string {
 // Do makes a request to a peer with this data centre's credentials. The request's context bounds it.
 func (n *Network) Do(peer string, r *http.Request) (*http.Response, error) {
 	if tokens := n.tokens.Load(); tokens != nil {
-		token := (*tokens)[peer]
-		if token == "" {
-			token = (*tokens)[""]
-		}
+		token := cmp.Or((*tokens)[peer], (*tokens)[""])
 		if token != "" {
 			r.Header.Set("Authorization", "Bearer "+token)
 		}

@@ -139,9 +139,7 @@ type record struct {
 
 // New returns a puller, which Run starts.
 func New(o Options) *Puller {
-	if o.CheckEvery == 0 {
-		o.CheckEvery = 30 * time.Second
-	}
+	o.CheckEvery = cmp.Or(o.CheckEvery, 30*time.Second)
 	if o.Jitter == nil {
 		o.Jitter = func(d time.Duration) time.Duration { return time.Duration(mathrand.Int64N(int64(d))) }
 	}

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"net/url"
@@ -53,12 +54,8 @@ func (s *Settings) check() error {
 	if s.Jobs.BackoffMax < s.Jobs.BackoffBase {
 		return Usagef("--job-backoff-max-seconds %v: must be at least --job-backoff-seconds, %v", s.Jobs.BackoffMax.Seconds(), s.Jobs.BackoffBase.Seconds())
 	}
-	if s.Ledger.ScopeShare == 0 {
-		s.Ledger.ScopeShare = -1
-	}
-	if s.Jobs.OwnerShare == 0 {
-		s.Jobs.OwnerShare = -1
-	}
+	s.Ledger.ScopeShare = cmp.Or(s.Ledger.ScopeShare, -1)
+	s.Jobs.OwnerShare = cmp.Or(s.Jobs.OwnerShare, -1)
 	s.Ledger.MaxWait = s.pendingWait
 	if !s.waitForPending || s.pendingWait == 0 {
 		s.Ledger.MaxWait = -1

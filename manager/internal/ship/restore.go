@@ -1,6 +1,7 @@
 package ship
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -397,9 +398,7 @@ func (w *writer) run(r *run, f fetched) error {
 	if last = max(last, min(r.Last, w.report.Snapshot)); last < r.First {
 		return nil
 	}
-	if w.next == 0 {
-		w.next = r.First
-	}
+	w.next = cmp.Or(w.next, r.First)
 	if r.Segment.Number != w.segment.Number {
 		if err := w.im.Segment(r.Segment.Number, r.First, r.Segment.Capacity); err != nil {
 			return err

@@ -1,6 +1,7 @@
 package ship
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -68,21 +69,11 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Interval == 0 {
-		o.Interval = DefaultInterval
-	}
-	if o.Retention == 0 {
-		o.Retention = DefaultRetention
-	}
-	if o.BacklogBytes == 0 {
-		o.BacklogBytes = DefaultBacklogBytes
-	}
-	if o.LeaseTTL == 0 {
-		o.LeaseTTL = DefaultLeaseTTL
-	}
-	if o.patience == 0 {
-		o.patience = defaultPatience
-	}
+	o.Interval = cmp.Or(o.Interval, DefaultInterval)
+	o.Retention = cmp.Or(o.Retention, DefaultRetention)
+	o.BacklogBytes = cmp.Or(o.BacklogBytes, DefaultBacklogBytes)
+	o.LeaseTTL = cmp.Or(o.LeaseTTL, DefaultLeaseTTL)
+	o.patience = cmp.Or(o.patience, defaultPatience)
 	if o.LongestTTL == nil {
 		o.LongestTTL = func() time.Duration { return 0 }
 	}

@@ -1,6 +1,7 @@
 package wal
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -78,24 +79,16 @@ type Batch struct {
 
 // WithDefaults returns a copy in which zero fields have their defaults.
 func (o Options) WithDefaults() Options {
-	if o.SegmentBytes == 0 {
-		o.SegmentBytes = DefaultSegmentBytes
-	}
+	o.SegmentBytes = cmp.Or(o.SegmentBytes, DefaultSegmentBytes)
 	if o.MaxRecordBytes == 0 {
 		o.MaxRecordBytes = DefaultMaxRecordBytes
 		if limit := o.SegmentBytes - segmentHeaderSize - recordHeaderSize; int64(o.MaxRecordBytes) > limit {
 			o.MaxRecordBytes = int(max(limit, 0))
 		}
 	}
-	if o.MaxQueueBytes == 0 {
-		o.MaxQueueBytes = DefaultMaxQueueBytes
-	}
-	if o.FillAhead == 0 {
-		o.FillAhead = DefaultFillAhead
-	}
-	if o.SpaceRetry == 0 {
-		o.SpaceRetry = DefaultSpaceRetry
-	}
+	o.MaxQueueBytes = cmp.Or(o.MaxQueueBytes, DefaultMaxQueueBytes)
+	o.FillAhead = cmp.Or(o.FillAhead, DefaultFillAhead)
+	o.SpaceRetry = cmp.Or(o.SpaceRetry, DefaultSpaceRetry)
 	if o.FS == nil {
 		o.FS = vfs.OS()
 	}

@@ -1,6 +1,7 @@
 package storelogs
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -71,12 +72,8 @@ func (o Options) WithDefaults() Options {
 	set(&o.DutyEvery, time.Second)
 	set(&o.PollEvery, 5*time.Second)
 	set(&o.CallTimeout, 15*time.Second)
-	if o.MaxLogs == 0 {
-		o.MaxLogs = 64
-	}
-	if o.MaxReaders == 0 {
-		o.MaxReaders = 4096
-	}
+	o.MaxLogs = cmp.Or(o.MaxLogs, 64)
+	o.MaxReaders = cmp.Or(o.MaxReaders, 4096)
 	if o.Elapsed == nil {
 		began := time.Now()
 		o.Elapsed = func() time.Duration { return time.Since(began) }

@@ -1,6 +1,7 @@
 package storelogs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,9 +14,7 @@ import (
 
 // Read implements logs.Engine.
 func (e *Engine) Read(ctx context.Context, name string, q logs.Query) (logs.Page, error) {
-	if q.Limit == 0 {
-		q.Limit = logs.DefaultLimit
-	}
+	q.Limit = cmp.Or(q.Limit, logs.DefaultLimit)
 	if q.Wait <= 0 || e.readers.Load() >= int64(e.opts.MaxReaders) {
 		return e.page(ctx, name, q)
 	}

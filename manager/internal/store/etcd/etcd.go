@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,9 +90,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Wall == nil {
 		o.Wall = time.Now
 	}
-	if o.Patience == 0 {
-		o.Patience = patience
-	}
+	o.Patience = cmp.Or(o.Patience, patience)
 	answerWithin := o.Patience / 3
 	work := batch.NewLife(ctx)
 	life := work.Context()

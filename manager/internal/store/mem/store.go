@@ -69,18 +69,10 @@ func (o Options) withDefaults() Options {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	if o.CacheBytes == 0 {
-		o.CacheBytes = DefaultCacheBytes
-	}
-	if o.LayerBytes == 0 {
-		o.LayerBytes = o.CacheBytes / 8
-	}
-	if o.FlushBytes == 0 {
-		o.FlushBytes = DefaultFlushBytes
-	}
-	if o.FlushRetry == 0 {
-		o.FlushRetry = 5 * time.Second
-	}
+	o.CacheBytes = cmp.Or(o.CacheBytes, DefaultCacheBytes)
+	o.LayerBytes = cmp.Or(o.LayerBytes, o.CacheBytes/8)
+	o.FlushBytes = cmp.Or(o.FlushBytes, DefaultFlushBytes)
+	o.FlushRetry = cmp.Or(o.FlushRetry, 5*time.Second)
 	return o
 }
 

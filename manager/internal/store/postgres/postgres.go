@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,9 +71,7 @@ type Store struct {
 
 // Open connects, creates the schema if it is not there, and starts to listen for wake-ups.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	if o.Schema == "" {
-		o.Schema = "oncegate"
-	}
+	o.Schema = cmp.Or(o.Schema, "oncegate")
 	if err := store.CheckName(o.Schema); err != nil {
 		return nil, fmt.Errorf("postgres store: schema: %w", err)
 	}
@@ -84,9 +83,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, fmt.Errorf("postgres store: DSN: %w", err) // pgx leaves the password out of its error
 	}
 	cfg.MaxConns = int32(o.MaxConns)
-	if cfg.MaxConns == 0 {
-		cfg.MaxConns = 24
-	}
+	cfg.MaxConns = cmp.Or(cfg.MaxConns, 24)
 	switch cfg.ConnConfig.DefaultQueryExecMode {
 	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
 		// They send parameters as text, and a wire is binary. Any pooler that lends whole sessions takes this one.

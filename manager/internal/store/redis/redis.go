@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,18 +65,14 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redis store: URL %q: %w", redact(o.URL), err)
 	}
-	if o.Namespace == "" {
-		o.Namespace = "oncegate"
-	}
+	o.Namespace = cmp.Or(o.Namespace, "oncegate")
 	if err := checkNamespace(o.Namespace); err != nil {
 		return nil, err
 	}
 	if o.CheckInterval < 0 {
 		return nil, fmt.Errorf("redis store: check interval %s: must not be negative", o.CheckInterval)
 	}
-	if o.CheckInterval == 0 {
-		o.CheckInterval = defaultCheckInterval
-	}
+	o.CheckInterval = cmp.Or(o.CheckInterval, defaultCheckInterval)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -83,9 +80,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	// the connection.
 	ro.MaxRetries = -1
 	ro.PoolSize = o.PoolSize
-	if ro.PoolSize == 0 {
-		ro.PoolSize = 32
-	}
+	ro.PoolSize = cmp.Or(ro.PoolSize, 32)
 	ro.ContextTimeoutEnabled = true
 	ro.OnConnect = admit
 	s := &Store{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -258,12 +259,7 @@ func indexPrefix(key []byte) (n int, ok bool) {
 }
 
 func sortedKeys(set map[string]struct{}) []string {
-	list := make([]string, 0, len(set))
-	for k := range set {
-		list = append(list, k)
-	}
-	slices.Sort(list)
-	return list
+	return slices.Sorted(maps.Keys(set))
 }
 
 // readOnly is a file system that changes nothing. Lock takes no lock, because a lock is a file.

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -174,9 +175,7 @@ func Look(dir, log string, o Options) (sequence uint64, err error) {
 
 // open opens the database.
 func (s *State) open(o Options, readOnly bool) error {
-	if o.CacheBytes == 0 {
-		o.CacheBytes = DefaultCacheBytes
-	}
+	o.CacheBytes = cmp.Or(o.CacheBytes, DefaultCacheBytes)
 	cache := pebble.NewCache(o.CacheBytes)
 	defer cache.Unref()
 	s.opts = &pebble.Options{
