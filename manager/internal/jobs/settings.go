@@ -174,6 +174,15 @@ func restoreSettings(tx store.Tx) error {
 	return all.save(tx)
 }
 
+// notifyAllQueued wakes claims for the jobs of all functions, of up to MaxSettings by their names.
+func notifyAllQueued(tx store.Tx) error {
+	functions, err := functionsWithJobs(tx, "", MaxSettings)
+	for _, function := range functions {
+		notifyQueued(tx, function)
+	}
+	return err
+}
+
 // Pause stops the delivery of a function's jobs. Jobs that workers have leased continue. Queued, new and due jobs stay
 // where they are until Resume. Once Pause has returned, no later claim delivers one. Pausing twice is not an error. A
 // *FieldError says that MaxSettings functions have settings already.

@@ -154,8 +154,15 @@ func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key st
 		}
 		switch {
 		case c == colSlots && strings.Contains(key, "\x00"):
+			notifyQueued(tx, functionOf(key))
 			return recountKey(tx, key)
+		case c == colSlots:
+			notifyQueued(tx, key)
+			return tx.Delete(c, key)
 		case c == colControl && key == settingsKey:
+			if err := notifyAllQueued(tx); err != nil {
+				return err
+			}
 			return restoreSettings(tx)
 		case c != colJobs:
 			return tx.Delete(c, key)
