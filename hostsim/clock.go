@@ -1,6 +1,7 @@
 package hostsim
 
 import (
+	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -60,19 +61,15 @@ func (c *VirtualClock) AfterFunc(d time.Duration, f func()) func() bool {
 	defer c.mu.Unlock()
 	t := &virtualTimer{at: c.now.Add(max(d, 0)), f: f}
 	i := sort.Search(len(c.timers), func(i int) bool { return c.timers[i].at.After(t.at) })
-	c.timers = append(c.timers, nil)
-	copy(c.timers[i+1:], c.timers[i:])
-	c.timers[i] = t
+	c.timers = slices.Insert(c.timers, i, t)
 	return func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for i := range c.timers {
-			if c.timers[i] == t {
-				c.timers = append(c.timers[:i], c.timers[i+1:]...)
-				return true
-			}
+		i := slices.Index(c.timers, t)
+		if i >= 0 {
+			c.timers = slices.Delete(c.timers, i, i+1)
 		}
-		return false
+		return i >= 0
 	}
 }
 

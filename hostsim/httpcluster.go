@@ -110,13 +110,11 @@ func (c *HTTPCluster) begin(run func() (ended func())) error {
 	default:
 		return ErrCircuitBreaker
 	}
-	c.wg.Add(1)
-	go func() {
-		defer c.wg.Done()
+	c.wg.Go(func() {
 		ended := run()
 		<-c.slots
 		ended()
-	}()
+	})
 	return nil
 }
 

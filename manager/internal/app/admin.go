@@ -21,7 +21,7 @@ func (a *app) startAdmin(ln net.Listener) (err error) {
 		return err
 	}
 	a.admin = a.adminServer(a.server.AdminHandler(a.registry, a.ui, a.hosts()...))
-	a.goRun(func() {
+	a.background.Go(func() {
 		if err := serveAdmin(a.admin, a.server.AdminListener(ln, a.adminTLS == nil)); !errors.Is(err, http.ErrServerClosed) {
 			a.listenerEnded("admin", err)
 		}

@@ -284,24 +284,24 @@ func (a *app) start(ctx context.Context) error {
 	if err := leases.Start(ctx); err != nil {
 		return err
 	}
-	a.goRun(func() { leases.Run(background) })
-	a.goRun(func() { a.ledger.Run(background, a.sweepFailed) })
-	a.goRun(func() { a.feed.Run(background, a.feedFailed) })
+	a.background.Go(func() { leases.Run(background) })
+	a.background.Go(func() { a.ledger.Run(background, a.sweepFailed) })
+	a.background.Go(func() { a.feed.Run(background, a.feedFailed) })
 	if a.puller != nil {
-		a.goRun(func() { a.puller.Run(background) })
+		a.background.Go(func() { a.puller.Run(background) })
 	}
-	a.goRun(func() { a.ledger.WatchPressure(background, time.Minute, a.windowFull) })
-	a.goRun(func() { a.queue.Run(background, a.jobDuties) })
-	a.goRun(func() { a.schedules.Run(background, a.scheduleFailed) })
-	a.goRun(func() { a.watchMoved(background) })
-	a.goRun(func() { a.shard.Run(background, a.logShard) })
-	a.goRun(func() { a.reload(background) })
-	a.goRun(func() { a.logUnreadable(background) })
-	a.goRun(func() { a.watchQuarantine(background) })
-	a.goRun(func() { a.encrypt(background, ctx) })
+	a.background.Go(func() { a.ledger.WatchPressure(background, time.Minute, a.windowFull) })
+	a.background.Go(func() { a.queue.Run(background, a.jobDuties) })
+	a.background.Go(func() { a.schedules.Run(background, a.scheduleFailed) })
+	a.background.Go(func() { a.watchMoved(background) })
+	a.background.Go(func() { a.shard.Run(background, a.logShard) })
+	a.background.Go(func() { a.reload(background) })
+	a.background.Go(func() { a.logUnreadable(background) })
+	a.background.Go(func() { a.watchQuarantine(background) })
+	a.background.Go(func() { a.encrypt(background, ctx) })
 
 	a.serving = true
-	a.goRun(func() { a.listenerEnded("api", a.server.Serve(api, tlsConfig)) })
+	a.background.Go(func() { a.listenerEnded("api", a.server.Serve(api, tlsConfig)) })
 	a.log.Info("listening", "listener", "api", "addr", listenAddress(api))
 	if a.auth == nil && reachable(api.Addr()) {
 		a.log.Warn("everyone who reaches --listen may read and delete everything: it is not loopback, and neither --auth-token-file nor --client-ca is set",
@@ -355,14 +355,6 @@ func (a *app) writeAddresses(api, admin net.Listener) error {
 		return fmt.Errorf("--addr-file: %w", err)
 	}
 	return nil
-}
-
-func (a *app) goRun(f func()) {
-	a.background.Add(1)
-	go func() {
-		defer a.background.Done()
-		f()
-	}()
 }
 
 func (a *app) listenerEnded(name string, err error) {

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,11 +83,8 @@ func (ws *waits) leave(key string, q *queue, w *waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.total.Add(-1)
-	for i := range q.waiters {
-		if q.waiters[i] == w {
-			q.waiters = append(q.waiters[:i], q.waiters[i+1:]...)
-			break
-		}
+	if i := slices.Index(q.waiters, w); i >= 0 {
+		q.waiters = slices.Delete(q.waiters, i, i+1)
 	}
 	if len(q.waiters) == 0 {
 		delete(ws.queues, key)
