@@ -126,7 +126,7 @@ GO_TEST := go test -json -vet=off -count 1 -timeout $(TEST_TIMEOUT)
 SIDE_BY_SIDE := -p 3 -parallel 4
 
 # Packages that start real processes; those with the longest tests first, so that the others fill the gaps.
-PROCESS_PACKAGES := ./e2e ./manager/e2e ./examples/... ./e2e/envoydiff
+PROCESS_PACKAGES := ./e2e ./manager/e2e ./examples/... ./e2e/envoydiff ./manager/internal/clienttest/languages
 SLOW_PACKAGES := ./manager/internal/store/etcd ./manager/internal/store/postgres ./manager/internal/jobs ./manager/internal/ledger ./manager/internal/ship
 
 .PHONY: test
@@ -148,6 +148,11 @@ test-envoy-binaries: build/setup
 build/testrun: FORCE
 	@cd .ci/testrun && $(GO_BUILD) -o ../../$@ .
 
+# Packages without processes whose deep part runs without the race detector, for its many rounds (deep.Rounds) or because that
+# detector sees nothing of a module's code.
+NATIVE_PACKAGES := ./plugin/gatetest ./plugin/gatebench ./e2e/sim \
+	$(addprefix ./manager/internal/,ledger store/mem store/state logs/storelogs feed)
+
 # The race detector looks at what runs in the tests' own processes. The other stages run without it. Two stages run at a time:
 # those with processes wait for much of their time, and race computes.
 .PHONY: test-deep
@@ -155,7 +160,7 @@ test-deep: ## what make test leaves out: the race detector, all cells of the mat
 	@mkdir -p build && date +%s >build/test-began
 	@$(MAKE) --no-print-directory -j4 test-setup test-deep-setup
 	@TEST_DEEP=1 build/testrun -since "$$(cat build/test-began)" -at-once 2 'make test-deep' \
-		'processes=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) ./plugin/gatetest ./plugin/gatebench ./e2e/sim ./manager/internal/ledger' \
+		'processes=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) $(NATIVE_PACKAGES)' \
 		'race=$(GO_TEST) -race $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list $(PACKAGES) | grep -vxF "$$(go list $(PROCESS_PACKAGES) ./docs ./charts/...)")' \
 		'gcs=GCS_SERVER=$(CURDIR)/build/fakegcs $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/object ./manager/internal/ship' \
 		'azure=AZURE_SERVER=fake $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/ship' \

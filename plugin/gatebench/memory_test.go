@@ -25,10 +25,19 @@ func loadRequests(t *testing.T) int {
 	return n
 }
 
+// skipRace skips the test under the race detector, which sees nothing of the module's code. make test-deep runs it without.
+func skipRace(t *testing.T) {
+	t.Helper()
+	if deep.Race {
+		t.Skip("the module's code runs without the race detector")
+	}
+}
+
 // TestGuestMemoryStays: a wasm memory never shrinks, so fragmentation shows as growth,
 // sometimes only after hundreds of thousands of requests.
 func TestGuestMemoryStays(t *testing.T) {
 	deep.Only(t)
+	skipRace(t)
 	end := loadRequests(t)
 	warm := min(end/5, 100_000)
 	for _, c := range []struct{ name, config string }{
@@ -85,6 +94,7 @@ func (l *load) accountedFor(t *testing.T) {
 // its keys must not depend on the number of requests.
 func TestSharedDataStays(t *testing.T) {
 	deep.Only(t)
+	skipRace(t)
 	entries := min(loadRequests(t)/25, 100_000)
 	for _, c := range []struct {
 		name       string
@@ -142,6 +152,7 @@ func TestSharedDataStays(t *testing.T) {
 // and without a manager.
 func TestLargeAnswersStayInMemory(t *testing.T) {
 	deep.Only(t)
+	skipRace(t)
 	const (
 		most   = 400_000 // bytes
 		atOnce = 4       // in each VM

@@ -60,9 +60,10 @@ func Keys[V any](tb testing.TB, m map[string]V) []string {
 	return Cells(tb, slices.Sorted(maps.Keys(m)))
 }
 
-// Rounds is how often a test repeats itself: quick or, in a deep run, deep times.
+// Rounds is how often a test repeats itself: quick or, in a deep run, deep times. Under the race detector, which makes each round
+// several times as slow, it is quick: make test-deep runs the deep rounds without it.
 func Rounds(quick, deep int) int {
-	if On() {
+	if On() && !Race {
 		return deep
 	}
 	return quick

@@ -106,7 +106,7 @@ func TestAnyFaultOfTheState(t *testing.T) {
 	for _, class := range slices.Sorted(maps.Keys(met)) {
 		n, step := 1+met[class]/2, met[class]
 		switch {
-		case deep.On():
+		case deep.On() && !deep.Race:
 			n, step = 1, met[class]/3
 		case strings.HasPrefix(class, faultfs.SyncDir): // a panic inside Pebble, if it heard of the error
 			n, step = 1, n-1
