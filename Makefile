@@ -150,7 +150,7 @@ build/testrun: FORCE
 
 # Packages without processes whose deep part runs without the race detector, for its many rounds (deep.Rounds) or because that
 # detector sees nothing of a module's code.
-NATIVE_PACKAGES := ./plugin/gatetest ./plugin/gatebench ./e2e/sim \
+NATIVE_PACKAGES := ./plugin/gatetest ./plugin/gatebench ./e2e/internal/sim \
 	$(addprefix ./manager/internal/,ledger store/mem store/state logs/storelogs feed)
 
 # The race detector looks at what runs in the tests' own processes. The other stages run without it. Two stages run at a time:
@@ -398,7 +398,7 @@ test-long: test-deps build guests build/schemathesis test-s3 test-gcs test-azure
 	PATRONI_ROUNDS=$(PATRONI_ROUNDS) go test -run 'TestPatroniFailover$$' -count 1 -timeout 3h -v ./manager/internal/store/postgres
 	ENVOYS='1.36.2 1.40.0' BODY_TRIES=$(BODY_TRIES) go test -run 'TestBodiesPassUnchanged' -count 1 -timeout 3h -v ./e2e
 	ENVOYS='1.36.2 1.40.0' E2E_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -run 'TestLoad$$' -count 1 -timeout 3h -v ./e2e
-	SIM_SEEDS=$(SIM_SEEDS) go test -run 'TestSeeds$$|TestCentres$$' -count 1 -timeout 12h -v ./e2e/sim
+	SIM_SEEDS=$(SIM_SEEDS) go test -run 'TestSeeds$$|TestCentres$$' -count 1 -timeout 12h -v ./e2e/internal/sim
 
 # A real S3 server, from the Go modules. To build it takes a minute and a half on two cores, and more for what it downloads.
 S3_GATEWAY := manager/internal/object/objecttest/versitygw

@@ -133,11 +133,11 @@ var mayImport = map[string][]string{
 	"manager/managertest/simulated": {"manager/api", "manager/internal/home", "manager/internal/httpd", "manager/internal/peers", "manager/internal/quarantine", "manager/internal/server", domain, engines,
 		"manager/internal/ledger/ledgertest", "manager/internal/wal/..."},
 
-	"envoy/...":     {"envoy/..."},
-	"examples/...":  {"envoy/...", "examples/...", "manager/api", "manager/client"},
-	"e2e":           {},
-	"e2e/envoydiff": {},
-	"e2e/sim":       {"manager/api", "manager/managertest/simulated", "plugin/cache", "plugin/gate"},
+	"envoy/...":        {"envoy/..."},
+	"examples/...":     {"envoy/...", "examples/...", "manager/api", "manager/client"},
+	"e2e":              {},
+	"e2e/envoydiff":    {},
+	"e2e/internal/sim": {"manager/api", "manager/managertest/simulated", "plugin/cache", "plugin/gate"},
 
 	// Modules that tests build for wasm.
 	"e2e/testdata/modules/...":      {"plugin/..."},

@@ -5,12 +5,12 @@
 //
 // # How to run it
 //
-//	go test ./e2e/sim                        some thousand seeds, in about a minute
-//	go test ./e2e/sim -sim.seed=7            seed 7 alone, with its timeline
-//	go test ./e2e/sim -sim.seeds=1000000     so many seeds (SIM_SEEDS in the environment is the same)
-//	go test ./e2e/sim -sim.first=5001        other seeds
-//	go test ./e2e/sim -sim.with=busy+garble  powers that all worlds have; -sim.without: none has
-//	SIM_HOLES=window go test -v ./e2e/sim -run TestHoles   how many seeds the holes of that name take,
+//	go test ./e2e/internal/sim                        some thousand seeds, in about a minute
+//	go test ./e2e/internal/sim -sim.seed=7            seed 7 alone, with its timeline
+//	go test ./e2e/internal/sim -sim.seeds=1000000     so many seeds (SIM_SEEDS in the environment is the same)
+//	go test ./e2e/internal/sim -sim.first=5001        other seeds
+//	go test ./e2e/internal/sim -sim.with=busy+garble  powers that all worlds have; -sim.without: none has
+//	SIM_HOLES=window go test -v ./e2e/internal/sim -run TestHoles   how many seeds the holes of that name take,
 //	                                         on a branch on which they are open
 //
 // A seed that fails prints its number, what was found, the last events, and the file with the
@@ -64,8 +64,8 @@
 //
 // # Several data centres
 //
-//	go test ./e2e/sim -run TestCentres
-//	go test ./e2e/sim -sim.with=centres -sim.seed=7
+//	go test ./e2e/internal/sim -run TestCentres
+//	go test ./e2e/internal/sim -sim.with=centres -sim.seed=7
 //
 // These worlds have three data centres, each with a manager that has an origin and one or two proxies.
 // Clocks differ by up to a day. The managers pull from one another and call the homes of global keys
