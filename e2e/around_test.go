@@ -178,6 +178,11 @@ func TestFailedCallsAreLoggedWithTheirTrace(t *testing.T) {
 			// Side by side, because each waits for a connection until its time has passed.
 			refused := sendCalls(t.Context(), p, calls[1:])
 			wantCounts(t, refused.count(t), map[string]int{"503": len(calls) - 1})
+			for _, a := range refused.answers {
+				if !bytes.Contains(a.body, []byte("manager-unavailable")) {
+					t.Errorf("answer %s", a.body)
+				}
+			}
 			if err := p.stop(); err != nil {
 				t.Error(err)
 			}

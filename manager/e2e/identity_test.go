@@ -247,8 +247,8 @@ func TestPlaceOfAnotherLedger(t *testing.T) {
 	}
 }
 
-// TestPlaceKnowsMore: a directory that was put back to an earlier state notices by its copies.
-func TestPlaceKnowsMore(t *testing.T) {
+// TestBucketKnowsMore: a directory that was put back to an earlier state notices by its copies.
+func TestBucketKnowsMore(t *testing.T) {
 	t.Parallel()
 	_, bucket, env := newBucket(t)
 	dir := t.TempDir()

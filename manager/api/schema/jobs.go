@@ -296,7 +296,7 @@ type ListQuery struct {
 	// submitted at least this long ago.
 	OlderThan time.Duration `json:"older_than_ms,omitempty"`
 	// NewerThan selects jobs for which that is less long ago. It must be more than OlderThan.
-	NewerThan time.Duration `json:"newer_than_ms,omitempty"`
+	NewerThan time.Duration `json:"newer_than_ms,omitempty" zero:"must be at least 1"`
 	// Error selects jobs whose last error is of the same kind: the first line is equal except for ids and long numbers.
 	Error string `json:"error,omitempty" zero:"a value, or no such field"`
 	// ErrorText selects jobs whose last error contains it, in upper or lower case: at most 200 bytes.

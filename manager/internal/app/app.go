@@ -217,7 +217,7 @@ func (a *app) start(ctx context.Context) error {
 	if err := a.openQuarantine(ctx); err != nil {
 		return err
 	}
-	if err := a.checkPlace(ctx); err != nil {
+	if err := a.checkBucket(ctx); err != nil {
 		return err
 	}
 	if a.peers != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-// The outage of TestLongOutageOfThePlace: eight hours with 20 keys in each minute. What takes a manager gigabytes
+// The outage of TestLongOutageOfTheBucket: eight hours with 20 keys in each minute. What takes a manager gigabytes
 // takes this one megabytes.
 const (
 	outageMinutes = 8 * 60
@@ -157,10 +157,10 @@ func (s *shippedLedger) untilShipped() {
 	s.until("all is shipped", func() bool { return s.shipper.Shipped() >= s.store.Log().Durable() })
 }
 
-// TestLongOutageOfThePlace: while the object store is away for hours, keys are taken and expire as always, and the disk has the
+// TestLongOutageOfTheBucket: while the object store is away for hours, keys are taken and expire as always, and the disk has the
 // backlog and what a start needs, but no more. When it is back, shipping continues with a snapshot, and the gap
 // is counted, whether the manager was started again meanwhile or not.
-func TestLongOutageOfThePlace(t *testing.T) {
+func TestLongOutageOfTheBucket(t *testing.T) {
 	for name, restart := range map[string]int{"one process": -1, "restart early": 1, "restart late": outageMinutes - 10} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -49,12 +49,12 @@ func newShipper(s *settings.Settings, log *slog.Logger, reg prometheus.Registere
 	return shipper, reg.Register(shipper.Metrics())
 }
 
-// placeTries bounds how long a new ledger waits to see what its prefix has.
-const placeTries = 30 * time.Second
+// bucketTries bounds how long a new ledger waits to see what its prefix has.
+const bucketTries = 30 * time.Second
 
-// checkPlace refuses to begin a ledger where the prefix has the copies of another one. Beginning would run its keys again,
+// checkBucket refuses to begin a ledger where the prefix has the copies of another one. Beginning would run its keys again,
 // and a later restore would take the new ledger for the newest state.
-func (a *app) checkPlace(ctx context.Context) error {
+func (a *app) checkBucket(ctx context.Context) error {
 	if a.shipper == nil {
 		return nil
 	}
@@ -62,7 +62,7 @@ func (a *app) checkPlace(ctx context.Context) error {
 	if err != nil || known {
 		return err // the shipper compares
 	}
-	ctx, cancel := context.WithTimeout(ctx, placeTries)
+	ctx, cancel := context.WithTimeout(ctx, bucketTries)
 	defer cancel()
 	bucket := a.settings.Ship.To
 	id, err := ship.LedgerOf(ctx, bucket)

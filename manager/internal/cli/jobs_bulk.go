@@ -41,7 +41,7 @@ func (c *operatorCall) filterFlags(fs *flag.FlagSet) {
 	fs.Func("key", "only jobs with this `key`", text(&c.filter.Key))
 	fs.Func("concurrency-key", "only jobs with this concurrency `key`", text(&c.filter.ConcurrencyKey))
 	fs.Func("older-than-seconds", "only jobs that ended, or have not ended and were submitted, this long ago, 0 to 31622400", c.filtering(settings.Seconds(0, settings.MaxSeconds, &c.filter.OlderThan)))
-	fs.Func("newer-than-seconds", "only jobs for which that is less long ago, 0 to 31622400", c.filtering(settings.Seconds(0, settings.MaxSeconds, &c.filter.NewerThan)))
+	fs.Func("newer-than-seconds", "only jobs for which that is less long ago, 0.001 to 31622400", c.filtering(settings.Seconds(0.001, settings.MaxSeconds, &c.filter.NewerThan)))
 	fs.Func("error", "only jobs whose last `error` is of this kind: equal except for ids and long numbers", text(&c.filter.Error))
 	fs.Func("error-text", "only jobs whose last error contains this `text`, in upper or lower case", text(&c.filter.ErrorText))
 }
@@ -101,9 +101,12 @@ func (c *operatorCall) bulk(ctx context.Context, action admin.Action) error {
 			break
 		}
 		elapsed := time.Since(began)
-		b.OlderThan = (c.filter.OlderThan + elapsed).Truncate(time.Millisecond)
+		age := func(d time.Duration) time.Duration {
+			return min(d+elapsed, settings.MaxSeconds*time.Second).Truncate(time.Millisecond)
+		}
+		b.OlderThan = age(c.filter.OlderThan)
 		if c.filter.NewerThan != 0 {
-			b.NewerThan = (c.filter.NewerThan + elapsed).Truncate(time.Millisecond)
+			b.NewerThan = age(c.filter.NewerThan)
 		}
 	}
 	if c.json {

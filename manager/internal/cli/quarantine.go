@@ -63,7 +63,7 @@ func quarantineMain(ctx context.Context, env Environment, args []string) error {
 	})
 	switch args[0] {
 	case "begin", "end", "status":
-		if err := parsePlaceFlags(fs, args[1:], quarantineUsage, env, &bad); err != nil || bad == errHelped {
+		if err := parseBucketFlags(fs, args[1:], quarantineUsage, env, &bad); err != nil || bad == errHelped {
 			return err
 		}
 	case "--help", "-h", "help":

@@ -67,7 +67,7 @@ func restoreMain(ctx context.Context, env Environment, args []string) error {
 		return err
 	})
 	keyFile := keyFileFlag(fs)
-	if err := parsePlaceFlags(fs, args, restoreUsage, env, &bad); err != nil || bad == errHelped {
+	if err := parseBucketFlags(fs, args, restoreUsage, env, &bad); err != nil || bad == errHelped {
 		return err
 	}
 	if o.dataDir == "" {
@@ -96,8 +96,8 @@ func timeFlag(fs *flag.FlagSet, name string, at *time.Time, bad *error) {
 // errHelped says that the usage was printed, and that this is all.
 var errHelped = errors.New("help")
 
-// parsePlaceFlags parses the flags of a command about a prefix of an object store.
-func parsePlaceFlags(fs *flag.FlagSet, args []string, usage string, env Environment, bad *error) error {
+// parseBucketFlags parses the flags of a command about a prefix of an object store.
+func parseBucketFlags(fs *flag.FlagSet, args []string, usage string, env Environment, bad *error) error {
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			fmt.Fprint(env.Stdout, usage)

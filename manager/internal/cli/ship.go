@@ -47,7 +47,7 @@ func shipMain(ctx context.Context, env Environment, args []string) error {
 		timeFlag(fs, "at", &at, &bad)
 		keyFile = keyFileFlag(fs)
 	}
-	if err := parsePlaceFlags(fs, args[1:], shipUsage, env, &bad); err != nil || bad == errHelped {
+	if err := parseBucketFlags(fs, args[1:], shipUsage, env, &bad); err != nil || bad == errHelped {
 		return err
 	}
 	ring, err := keyFile()

@@ -153,7 +153,7 @@ func (h *Homes) Take() error {
 		if agreed := h.agreed[name]; agreed != nil && !agreed.Load() {
 			return &Error{is: ErrUnavailable, p: api.Problem{
 				Status: 503, Code: api.CodeHomeUnavailable, Title: "Home unavailable", RetryAfterSeconds: retrySoon,
-				Detail: fmt.Sprintf("the data centre %s decides about this key, and has not heard yet from %s that the data centres are %s; nothing was changed", h.Origin(), name, h.list),
+				Detail: fmt.Sprintf("the data centre %s decides here, and has not heard yet from %s that the data centres are %s; nothing was changed", h.Origin(), name, h.list),
 			}}
 		}
 	}

@@ -116,11 +116,9 @@ func (q *Queue) RunDuties(ctx context.Context) (DutyReport, error) {
 	if err != nil {
 		return total, err
 	}
-	if err := q.retireKeyed(ctx); err != nil {
-		return total, err
-	}
 	n, err = q.retainDead(ctx)
 	total.Purged += n
+	err = errors.Join(err, q.retireKeyed(ctx))
 	if err != nil || q.shared {
 		return total, err // where managers share the store, each would remove as much: see CountBytes
 	}

@@ -10,7 +10,8 @@ import (
 )
 
 // markKeyed lets claims look for jobs of the function with concurrency keys. Each transaction in which a job begins to wait
-// with one calls it. If it returns an error it has written nothing: the settings cannot be read, or have no room.
+// with one calls it. If it returns an error it has written nothing: the settings cannot be read, or have no room. Without
+// this, the scan of restoreSettings might miss a job that begins to wait at the same time, and no claim would find it.
 func markKeyed(tx store.Tx, function string) error {
 	all, err := loadSettings(tx)
 	if s := all.find(function); s != nil && s.keyed == keyedUsed {
@@ -37,7 +38,8 @@ const retireEvery = 10 * time.Minute
 //
 // A scan may miss a job that begins to wait meanwhile. So one transaction marks a function, and only a later one that
 // finds the mark and no job removes its setting. Each transaction in which a job begins to wait reads the mark. If it was
-// committed before the mark, that scan finds the job. Else it removes the mark, and the store does not let both happen.
+// committed before the mark, that scan finds the job. Else it removes the mark: it and the removal of the setting change the
+// same record, so one of them finds what the other wrote.
 func (q *Queue) retireKeyed(ctx context.Context) error {
 	var names []string
 	err := q.store.View(ctx, func(tx store.Tx) error {
@@ -53,8 +55,8 @@ func (q *Queue) retireKeyed(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	active, _, err := q.activeJobs(ctx)
-	if err != nil {
+	active, more, err := q.activeJobs(ctx)
+	if err != nil || more { // one of those that were not counted may need its setting
 		return err
 	}
 	return q.store.Update(ctx, func(tx store.Tx) error {

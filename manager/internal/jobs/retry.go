@@ -101,7 +101,7 @@ func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
 	}
 	switch {
 	case !req.EndedBy.IsZero() && r.FinishedAt.After(req.EndedBy):
-		return nil, &StateError{ID: r.ID, State: r.State, Reason: "it ended at " + r.FinishedAt.Format(time.RFC3339Nano) + ", after the time that the retry names"}
+		return nil, &StateError{ID: r.ID, State: r.State, Reason: "it ended at " + r.FinishedAt.Format(time.RFC3339Nano) + ", after what the caller had seen; look at it again"}
 	case r.State == Scheduled && !r.over(now(tx)):
 	case r.State == Scheduled, r.State == Failed, r.State == Cancelled, r.State == Expired: // holds neither key nor lock
 		if r.LockID != "" {

@@ -139,6 +139,16 @@ func CheckStored(tx store.Tx, c store.Collection, key string) error {
 func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key string) (*store.UnreadableError, error) {
 	var u *store.UnreadableError
 	var job *record
+	var active, batch string // sort keys of its index entries, which do not change while it cannot be read
+	if c == colJobs {
+		var err error
+		if active, err = q.entryOf(ctx, idxActive, key); err != nil {
+			return nil, err
+		}
+		if batch, err = q.entryOf(ctx, idxBatch, key); err != nil {
+			return nil, err
+		}
+	}
 	err := q.store.Update(ctx, func(tx store.Tx) error {
 		job = nil
 		err := CheckStored(tx, c, key)
@@ -167,7 +177,7 @@ func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key st
 		case c != colJobs:
 			return tx.Delete(c, key)
 		}
-		if job, err = remains(tx, key); err != nil {
+		if job, err = remains(tx, key, active, batch); err != nil {
 			return err
 		}
 		if err := errors.Join(job.hold(tx), job.book(tx), job.settle(tx, Failed)); err != nil {
@@ -196,30 +206,30 @@ func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key st
 // remains returns what a job that cannot be read still counts for, as one that is removed. If only its payload or result
 // cannot be read, that is all. Else its index entries say what it counts for while it runs, and in which batch it has not
 // ended.
-func remains(tx store.Tx, id string) (*record, error) {
+func remains(tx store.Tx, id, active, batch string) (*record, error) {
 	r, err := load(tx, id)
 	if err == nil && r != nil {
 		r.removed = true
 		return r, nil
 	}
 	r = &record{removed: true}
-	active, err := entryOf(tx, idxActive, id)
-	if err != nil {
-		return nil, err
-	}
 	if _, counts, _ := strings.Cut(active[min(len(active), 8):], "\x00"); counts != "" {
 		r.Function, r.ConcurrencyKey, r.held = activeFunction(active), counts[1:], held{slots: counts[0]}
 	}
-	if r.Batch, err = entryOf(tx, idxBatch, id); r.Batch != "" {
+	if r.Batch = batch; batch != "" {
 		r.was = Queued
 	}
-	return r, err
+	return r, nil
 }
 
-// entryOf returns the sort key of a job in an index of colJobs, empty if it has none. It reads the whole index.
-func entryOf(tx store.Tx, index, id string) (string, error) {
+// entryOf returns the sort key of a job in an index of colJobs, empty if it has none. It reads the index in pages.
+func (q *Queue) entryOf(ctx context.Context, index, id string) (sortKey string, err error) {
 	for r := (store.Range{Limit: store.MaxScan}); ; {
-		hits, err := tx.Scan(colJobs, index, r)
+		var hits []store.Hit
+		err := q.store.View(ctx, func(tx store.Tx) (err error) {
+			hits, err = tx.Scan(colJobs, index, r)
+			return err
+		})
 		if err != nil {
 			return "", err
 		}

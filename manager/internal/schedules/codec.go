@@ -47,6 +47,7 @@ func (s *Schedule) encode() []byte {
 		b = binary.AppendVarint(b, t.UnixMicro())
 	}
 	b = codec.AppendString(b, s.LastJob)
+	b = codec.AppendString(b, s.DecidedBy)
 	b = binary.AppendUvarint(b, s.MissedInstants)
 	b = binary.AppendUvarint(b, s.OverlappedInstants)
 	return codec.AppendString(b, s.Payload)
@@ -72,7 +73,8 @@ func decode(name string, b []byte) (*Schedule, error) {
 	s.ExpiresIn = time.Duration(r.Count(uint64(jobs.MaxDelay/time.Microsecond))) * time.Microsecond
 	s.Timeout = time.Duration(r.Count(uint64(jobs.MaxLease/time.Microsecond))) * time.Microsecond
 	s.CreatedAt, s.ChangedAt, s.PausedAt, s.Next, s.Last = stamp(), stamp(), stamp(), stamp(), stamp()
-	s.LastJob, s.MissedInstants, s.OverlappedInstants = r.String(), r.Uvarint(), r.Uvarint()
+	s.LastJob, s.DecidedBy = r.String(), r.String()
+	s.MissedInstants, s.OverlappedInstants = r.Uvarint(), r.Uvarint()
 	s.Payload = r.Bytes()
 	if r.Err() == nil && (len(r.Rest()) != 0 || jobs.CheckName("", name) != nil || jobs.CheckName("", s.Function) != nil ||
 		s.Missed < MissedOne || s.Missed > MissedAll || s.Overlap < OverlapAllow || s.Overlap > OverlapSkip || s.DataCenters < DataCentersEach || s.DataCenters > DataCentersHome ||

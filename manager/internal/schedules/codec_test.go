@@ -12,7 +12,7 @@ import (
 func sample() *Schedule {
 	at := func(n int) time.Time { return time.Date(2026, 1, n, 1, 2, 3, 4000, time.UTC) }
 	return &Schedule{
-		Name: "s", CreatedAt: at(1), ChangedAt: at(2), PausedAt: at(3), Next: at(4), Last: at(5), LastJob: "j", MissedInstants: 6, OverlappedInstants: 300,
+		Name: "s", CreatedAt: at(1), ChangedAt: at(2), PausedAt: at(3), Next: at(4), Last: at(5), LastJob: "j", DecidedBy: "dc1", MissedInstants: 6, OverlappedInstants: 300,
 		Spec: Spec{Cron: "* * * * *", TimeZone: "UTC", Function: "f", Payload: []byte(`{"a":1}`), Priority: -7, MaxAttempts: 8, ExpiresIn: time.Hour,
 			DeadIfExpired: true, Timeout: time.Minute, Missed: MissedAll, Overlap: OverlapSkip, DataCenters: DataCentersHome},
 	}

@@ -16,8 +16,9 @@
 // # Several data centres
 //
 // Their stores are independent. A schedule with DataCentersHome has a home among them, as a global key has. The home decides
-// each instant. The others only move next on, so that a data centre that becomes the home enqueues no job for an instant of
-// the home before it. While lists of data centres differ, the home decides nothing, and the instants wait.
+// each instant. The others only move next on. A data centre that becomes the home begins with the first instant after it has
+// noticed: those before it are of the home before. While lists of data centres differ, the home decides nothing, and the
+// instants wait.
 //
 // # Missed instants
 //

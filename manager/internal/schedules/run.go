@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -51,10 +52,11 @@ func (s *Schedules) Run(ctx context.Context, report func(error)) {
 	}
 }
 
-// RunDue decides all instants that are due, and returns how long it is until the next one. The error is that of one
-// schedule, which it names; the others are decided nevertheless. Schedules that cannot be read are passed by.
+// RunDue decides all instants that are due, and returns how long it is until the next one. The error is that of the
+// first schedule by name that has one, and names it; the others are decided nevertheless. Schedules that cannot be read are passed by.
 func (s *Schedules) RunDue(ctx context.Context) (untilNext time.Duration, err error) {
 	var after *store.Hit
+	var first string // of the schedules with an error, by name
 	for {
 		hits, pause, failed := s.due(ctx, after)
 		if failed != nil {
@@ -68,12 +70,20 @@ func (s *Schedules) RunDue(ctx context.Context) (untilNext time.Duration, err er
 		rand.Shuffle(len(hits), func(i, j int) { hits[i], hits[j] = hits[j], hits[i] })
 		var group errgroup.Group
 		group.SetLimit(atOnce)
+		var mu sync.Mutex // of first and err
 		for _, h := range hits {
-			group.Go(func() error { return s.catchUp(ctx, h.Key) })
+			group.Go(func() error {
+				if failed := s.catchUp(ctx, h.Key); failed != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					if err == nil || h.Key < first {
+						first, err = h.Key, failed
+					}
+				}
+				return nil
+			})
 		}
-		if failed := group.Wait(); failed != nil {
-			err = failed
-		}
+		_ = group.Wait()
 		if ctx.Err() != nil {
 			return 0, ctx.Err()
 		}
@@ -145,7 +155,7 @@ func (s *Schedules) decideOne(ctx context.Context, name string) (more bool, err 
 	if err != nil {
 		return false, err
 	}
-	if elsewhere {
+	if a.home = s.Home(a.seen); elsewhere {
 		a.next = c.next(now)
 	} else if a.decision = a.seen.decide(c, now); !a.instant.IsZero() {
 		a.submission = a.seen.submission(a.instant)
@@ -178,6 +188,7 @@ type attempt struct {
 	seen       *Schedule
 	read       []byte // of which seen was decoded
 	submission jobs.Submission
+	home       string
 	decision
 
 	out                         jobs.Outcome
@@ -218,7 +229,7 @@ func (a *attempt) run(tx store.Tx, p *jobs.Prepared) error {
 		return nil
 	}
 	s := *a.seen
-	s.Next = a.next
+	s.Next, s.DecidedBy = a.next, a.home
 	s.MissedInstants += uint64(a.missed)
 	if p != nil && s.Overlap == OverlapSkip && s.LastJob != "" {
 		if a.overlaps, err = jobs.LiveTx(tx, s.LastJob); err != nil {

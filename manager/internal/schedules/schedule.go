@@ -99,6 +99,8 @@ type Schedule struct {
 	// Last is the latest instant that had a job, and LastJob the id of that job. Zero and empty before the first.
 	Last    time.Time
 	LastJob string
+	// DecidedBy is the home that decided the instants before Next, empty without one.
+	DecidedBy string
 	// MissedInstants and OverlappedInstants count the instants without a job, by the reason. Of the instants missed in one
 	// go, MaxMissed are counted at most.
 	MissedInstants, OverlappedInstants uint64

@@ -96,6 +96,9 @@ func (s *Schedules) Put(ctx context.Context, name string, spec Spec) (out Schedu
 			return nil
 		}
 		out.Spec, out.ChangedAt = spec, now
+		if old.DataCenters != spec.DataCenters {
+			out.DecidedBy = s.Home(&out)
+		}
 		if old.Cron != spec.Cron || old.TimeZone != spec.TimeZone {
 			if err := out.begin(c, now); err != nil {
 				return err
@@ -150,15 +153,17 @@ func (s *Schedules) Home(c *Schedule) string {
 	return name
 }
 
-// elsewhere reports whether another data centre enqueues the jobs of a schedule. It returns an error while that is not certain.
+// elsewhere reports whether the instants of a schedule that are due are those of another data centre: of its home, or of the
+// home before that. It returns an error while that is not certain.
 func (s *Schedules) elsewhere(c *Schedule) (bool, error) {
-	if c.DataCenters != DataCentersHome || s.opt.Homes == nil {
+	home := s.Home(c)
+	if home == "" {
 		return false, nil
 	}
 	if _, elsewhere := s.opt.Homes.Home(homeScope, c.Name); elsewhere {
 		return true, nil
 	}
-	return false, s.opt.Homes.Take()
+	return home != c.DecidedBy, s.opt.Homes.Take()
 }
 
 // maxPageBytes bounds the payloads that one page of List reads.

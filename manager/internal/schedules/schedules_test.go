@@ -441,11 +441,16 @@ var cases = map[string]func(*env){
 		e.wantInstants("s", "2026-03-28T12:04:00Z")
 	},
 	"an error is reported once while it stays": func(e *env) {
-		e.put("s", schedules.Spec{Cron: "* * * * *", Overlap: schedules.OverlapSkip})
+		bad := []string{"s", "s1", "s2", "s3"}
+		for _, name := range bad {
+			e.put(name, schedules.Spec{Cron: "* * * * *", Overlap: schedules.OverlapSkip})
+		}
 		e.put("other", schedules.Spec{Cron: "* * * * *"})
 		e.clock.advance(time.Minute)
 		e.due()
-		e.damage(e.get("s").LastJob)
+		for _, name := range bad {
+			e.damage(e.get(name).LastJob)
+		}
 		e.clock.advance(time.Minute) // the first round has an error, and others follow soon
 		ctx, cancel := context.WithTimeout(e.Context(), time.Minute)
 		done := make(chan struct{})

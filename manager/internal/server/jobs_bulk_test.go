@@ -116,6 +116,7 @@ func TestBulkRequestsAreReadStrictly(t *testing.T) {
 		"state: is missing; allowed: scheduled, queued, active for cancel": `{"action":"cancel"}`, "state: \\\"failed\\\"": `{"action":"cancel","state":"failed"}`,
 		"state: \\\"dead\\\"": `{"action":"replay","state":"dead"}`, "function": `{"action":"cancel","state":"queued","function":""}`, "submitter": `{"action":"cancel","state":"queued","submitter":""}`,
 		"error": `{"action":"cancel","state":"queued","error":""}`, "limit": `{"action":"cancel","state":"queued","limit":0}`, "older_than_ms": `{"action":"cancel","state":"queued","older_than_ms":-1}`,
+		`newer_than_ms: \"0\": must be at least 1`:                                              `{"action":"cancel","state":"queued","newer_than_ms":0}`,
 		"newer_than_ms: 60000 is not allowed; allowed: more than older_than_ms, which is 60000": `{"action":"cancel","state":"queued","older_than_ms":60000,"newer_than_ms":60000}`,
 		"dry_run": `{"action":"cancel","state":"queued","dry_run":1}`, "cursor": `{"action":"cancel","state":"queued","cursor":"!"}`, "ids": `{"action":"cancel","state":"queued","ids":[]}`,
 	} {
@@ -124,7 +125,7 @@ func TestBulkRequestsAreReadStrictly(t *testing.T) {
 			t.Errorf("%s: %d %s", body, a.Status, a.Body)
 		}
 	}
-	for _, query := range []string{"older_than_ms=x", "older_than_ms=-1", "newer_than_ms=1.5", "newer_than_ms=10&older_than_ms=10", "submitter=" + strings.Repeat("x", 129)} {
+	for _, query := range []string{"older_than_ms=x", "older_than_ms=-1", "newer_than_ms=1.5", "newer_than_ms=0", "newer_than_ms=10&older_than_ms=10", "submitter=" + strings.Repeat("x", 129)} {
 		j.wantCode(400, api.CodeInvalidRequest, "GET", "/v1/jobs?"+query, "")
 	}
 }

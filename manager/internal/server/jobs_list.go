@@ -27,7 +27,7 @@ func (h *jobHandlers) list(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	newer, err := whole(q, "newer_than_ms", 0, jobs.MaxDelay.Milliseconds(), 0)
+	newer, err := whole(q, "newer_than_ms", 1, jobs.MaxDelay.Milliseconds(), 0)
 	if err != nil {
 		r.Error(w, err)
 		return

@@ -352,7 +352,6 @@ func TestReadersChangeNothing(t *testing.T) {
 	s.wantState(j.ID, jobs.Queued)
 }
 
-// TestBulkActionsGoOn: a list that is longer than one action is worked off by one confirmation for each part of it.
 // A browser that sends the form of a retry again runs no job once more that failed again meanwhile.
 func TestRetriesRunOnceForAForm(t *testing.T) {
 	s := newSite(t, siteOptions{})
@@ -400,6 +399,7 @@ func TestRetriesRunOnceForAForm(t *testing.T) {
 	}
 }
 
+// TestBulkActionsGoOn: a list that is longer than one action is worked off by one confirmation for each part of it.
 func TestBulkActionsGoOn(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	const n = 2*maxBulk + 5
