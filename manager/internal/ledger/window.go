@@ -9,7 +9,7 @@ import (
 )
 
 // estimated executes r on an engine whose transactions cannot tell how many entries there are. It uses a count that may
-// be a second old, or the engine's estimate. Concurrent insertions are not in it. Each of them makes room for itself,
+// be four seconds old (a second here, and three in the engine), or the engine's estimate. Concurrent insertions are not in it. Each of them makes room for itself,
 // so the window may be exceeded for a moment by their number.
 func (l *Ledger) estimated(ctx context.Context, r *run) error {
 	n, err := l.length.get(ctx, l.store)

@@ -105,7 +105,9 @@ func testShares(t *testing.T, m *managers) {
 		}
 		return n
 	}
-	if n := take("flood", limit); n != limit/2 {
+	// The count of a shared engine may lack the insertions of some seconds, so a slow scope may get more than its share.
+	n, shared := take("flood", limit), m.stores[0].Capabilities().Shared
+	if n < limit/2 || n > limit/2 && (!shared || n == limit) {
 		t.Errorf("one scope has %d entries of %d", n, limit)
 	}
 	if n := take("small", 2); n != 2 {
