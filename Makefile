@@ -153,15 +153,14 @@ build/testrun: FORCE
 NATIVE_PACKAGES := ./plugin/gatetest ./plugin/gatebench ./e2e/internal/sim \
 	$(addprefix ./manager/internal/,ledger store/mem store/state logs/storelogs feed)
 
-# The race detector looks at what runs in the tests' own processes. The other stages run without it. Two stages run at a time:
-# those with processes wait for much of their time, and race computes.
+# The race detector looks at what runs in the tests' own processes. The other stages run without it.
 .PHONY: test-deep
 test-deep: ## what make test leaves out: the race detector, all cells of the matrix, long rounds, browser, charts, release, object storage
 	@mkdir -p build && date +%s >build/test-began
 	@$(MAKE) --no-print-directory -j4 test-setup test-deep-setup
-	@TEST_DEEP=1 build/testrun -since "$$(cat build/test-began)" -at-once 2 'make test-deep' \
-		'processes=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) $(NATIVE_PACKAGES)' \
+	@TEST_DEEP=1 build/testrun -since "$$(cat build/test-began)" 'make test-deep' \
 		'race=$(GO_TEST) -race $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list $(PACKAGES) | grep -vxF "$$(go list $(PROCESS_PACKAGES) ./docs ./charts/...)")' \
+		'processes=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) $(NATIVE_PACKAGES)' \
 		'gcs=GCS_SERVER=$(CURDIR)/build/fakegcs $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/object ./manager/internal/ship' \
 		'azure=AZURE_SERVER=fake $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/ship' \
 		'extproc=cd e2e/peers && $(GO_TEST) ./extproc' \

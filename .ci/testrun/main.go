@@ -1,10 +1,10 @@
 // Command testrun runs the stages of a test target, prints the lines of go test, and ends with what a reader asks next:
 // where the time went, which tests were slow, and what did not run and why.
 //
-//	testrun [-since SECONDS] [-at-once N] TITLE NAME=COMMAND...
+//	testrun [-since SECONDS] TITLE NAME=COMMAND...
 //
-// Each COMMAND is run by bash and must call `go test -json`. All stages run, also after one that failed: N of them at a time, in
-// their order. -since is the Unix time at which the target began, so that the summary shows what was built before. The exit code is 1 if anything failed, and
+// Each COMMAND is run by bash and must call `go test -json`. All stages run, also after one that failed. -since is the Unix
+// time at which the target began, so that the summary shows what was built before. The exit code is 1 if anything failed, and
 // 2 if the command line is wrong.
 package main
 
@@ -19,7 +19,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -39,12 +38,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("testrun", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	since := flags.Int64("since", 0, "Unix time in seconds at which the target began; 0: now")
-	atOnce := flags.Int("at-once", 1, "how many stages run at the same time")
 	if err := flags.Parse(args); err != nil {
-		return 2
-	}
-	if *atOnce < 1 {
-		fmt.Fprintf(stderr, "testrun: -at-once is %d, it must be 1 or more\n", *atOnce)
 		return 2
 	}
 	title, stages, err := parse(flags.Args())
@@ -55,32 +49,21 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	s := newSummary(title)
 	if *since > 0 {
 		s.stage("setup and build", began.Sub(time.Unix(*since, 0)))
-		began = time.Unix(*since, 0)
 	}
 	failed := false
-	var mu sync.Mutex // of failed, s and stdout
-	var all sync.WaitGroup
-	slots := make(chan struct{}, *atOnce)
 	for _, st := range stages {
-		slots <- struct{}{}
+		start := time.Now()
+		err := runStage(ctx, st, s, stdout, stderr)
+		s.stage(st.name, time.Since(start))
+		if err != nil {
+			failed = true
+			fmt.Fprintf(stdout, "FAIL\tstage %s: %v\n", st.name, err)
+		}
 		if ctx.Err() != nil {
 			break
 		}
-		all.Go(func() {
-			defer func() { <-slots }()
-			start := time.Now()
-			err := runStage(ctx, st, newReport(st.name, stdout, s), &mu, stderr)
-			mu.Lock()
-			defer mu.Unlock()
-			s.stage(st.name, time.Since(start))
-			if err != nil {
-				failed = true
-				fmt.Fprintf(stdout, "FAIL\tstage %s: %v\n", st.name, err)
-			}
-		})
 	}
-	all.Wait()
-	s.print(stdout, time.Since(began))
+	s.print(stdout)
 	if failed {
 		return 1
 	}
@@ -89,7 +72,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 func parse(args []string) (title string, stages []stage, err error) {
 	if len(args) < 2 {
-		return "", nil, errors.New("the command line is testrun [-since SECONDS] [-at-once N] TITLE NAME=COMMAND, with one command or more")
+		return "", nil, errors.New("the command line is testrun [-since SECONDS] TITLE NAME=COMMAND, with one command or more")
 	}
 	for _, arg := range args[1:] {
 		name, command, ok := strings.Cut(arg, "=")
@@ -107,8 +90,7 @@ const stopDelay = 20 * time.Second
 // maxEvent bounds one line of go test -json.
 const maxEvent = 16 << 20
 
-// runStage runs a stage and gives its lines to r, with mu locked.
-func runStage(ctx context.Context, st stage, r *report, mu *sync.Mutex, stderr io.Writer) error {
+func runStage(ctx context.Context, st stage, s *summary, stdout, stderr io.Writer) error {
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", st.command)
 	cmd.Stderr = stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -121,17 +103,14 @@ func runStage(ctx context.Context, st stage, r *report, mu *sync.Mutex, stderr i
 	if err := cmd.Start(); err != nil {
 		return err
 	}
+	r := newReport(st.name, stdout, s)
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, maxEvent)
 	for lines.Scan() {
-		mu.Lock()
 		r.line(lines.Bytes())
-		mu.Unlock()
 	}
 	_, copyErr := io.Copy(io.Discard, out)
-	mu.Lock()
 	r.end()
-	mu.Unlock()
 	if err := errors.Join(cmd.Wait(), lines.Err(), copyErr); err != nil {
 		return err
 	}

@@ -45,18 +45,9 @@ func module(t *testing.T, files ...string) string {
 
 func testRun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	var out bytes.Buffer
-	errs, err := os.Create(filepath.Join(t.TempDir(), "stderr")) // a file, since several stages may write
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer errs.Close()
-	code = run(t.Context(), args, &out, errs)
-	text, err := os.ReadFile(errs.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return code, out.String(), string(text)
+	var out, errs bytes.Buffer
+	code = run(t.Context(), args, &out, &errs)
+	return code, out.String(), errs.String()
 }
 
 func want(t *testing.T, text string, parts ...string) {
@@ -116,23 +107,8 @@ func TestBrokenStages(t *testing.T) {
 	}
 }
 
-// Stages run at the same time if they may: these two wait for one another.
-func TestStagesAtOnce(t *testing.T) {
-	dir := t.TempDir()
-	meet := func(own, other string) string {
-		return "cd " + dir + "; touch " + own + "; for _ in {1..6000}; do if [ -e " + other + " ]; then break; fi; sleep 0.01; done; [ -e " + other + " ]; " +
-			module(t, example)
-	}
-	code, out, _ := testRun(t, "-at-once", "2", "a title", "one="+meet("a", "b"), "two="+meet("b", "a"), "three="+module(t, example))
-	if code != 0 {
-		t.Errorf("exit code %d", code)
-	}
-	want(t, out, "s  one\n", "s  two\n", "s  three\n", "6 passed, 0 failed, 3 skipped\n")
-}
-
 func TestBadCommandLines(t *testing.T) {
-	for _, args := range [][]string{{}, {"title"}, {"title", "no command"}, {"title", "=x"}, {"title", "a b=x"}, {"-since", "now", "title", "a=b"},
-		{"-at-once", "0", "title", "a=b"}} {
+	for _, args := range [][]string{{}, {"title"}, {"title", "no command"}, {"title", "=x"}, {"title", "a b=x"}, {"-since", "now", "title", "a=b"}} {
 		code, out, errs := testRun(t, args...)
 		if code != 2 || out != "" || errs == "" {
 			t.Errorf("%q: exit code %d, %q, %q", args, code, out, errs)

@@ -88,8 +88,11 @@ func reason(output []string) string {
 	return "no reason given"
 }
 
-// print writes the summary of a run that took so long.
-func (s *summary) print(w io.Writer, total time.Duration) {
+func (s *summary) print(w io.Writer) {
+	total := time.Duration(0)
+	for _, st := range s.stages {
+		total += st.took
+	}
 	fmt.Fprintf(w, "\n%s: %v\n", s.title, total.Round(time.Second))
 	for _, st := range s.stages {
 		fmt.Fprintf(w, "  %8.1f s  %s\n", st.took.Seconds(), st.name)
