@@ -17,7 +17,6 @@ func suite(t *testing.T, e jobstest.Engine) {
 }
 
 func TestMemory(t *testing.T) {
-	t.Parallel()
 	suite(t, jobstest.Engine{Name: "memory", Open: func(t testing.TB) *jobstest.Instance {
 		s := mem.New(mem.Options{})
 		t.Cleanup(func() { _ = s.Close() })
@@ -26,7 +25,6 @@ func TestMemory(t *testing.T) {
 }
 
 func TestWAL(t *testing.T) {
-	t.Parallel()
 	suite(t, jobstest.Engine{Name: "wal", Open: func(t testing.TB) *jobstest.Instance {
 		dir := t.TempDir()
 		var s *mem.Store

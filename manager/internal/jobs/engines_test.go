@@ -39,7 +39,6 @@ func reopener(s store.Store, open func(testing.TB) store.Store) func(testing.TB)
 }
 
 func TestSQLite(t *testing.T) {
-	t.Parallel()
 	// One writer and no manager beside it: a smaller crowd shows as much. And all
 	// of SQLite runs under the race detector.
 	suite(t, jobstest.Engine{Name: "sqlite", Divided: divided, Jobs: 600, Workers: 12, Runs: 25, Slow: true, Open: func(t testing.TB) *jobstest.Instance {
@@ -57,7 +56,6 @@ func TestSQLite(t *testing.T) {
 }
 
 func TestRedis(t *testing.T) {
-	t.Parallel()
 	srv := servers.Redis(t)
 	var n atomic.Int64
 	suite(t, jobstest.Engine{Name: "redis", Divided: divided, Open: func(t testing.TB) *jobstest.Instance {
@@ -73,7 +71,6 @@ func TestRedis(t *testing.T) {
 }
 
 func TestPostgres(t *testing.T) {
-	t.Parallel()
 	srv := servers.Postgres(t)
 	var n atomic.Int64
 	// Each run has a schema of its own to make.
@@ -90,7 +87,6 @@ func TestPostgres(t *testing.T) {
 }
 
 func TestEtcd(t *testing.T) {
-	t.Parallel()
 	srv := servers.Etcd(t)
 	var n atomic.Int64
 	suite(t, jobstest.Engine{Name: "etcd", Divided: divided, Jobs: 400, Workers: 12, Runs: 25, Slow: true, Open: func(t testing.TB) *jobstest.Instance {

@@ -31,14 +31,12 @@ func seal(t testing.TB, st store.Store) store.Store {
 }
 
 func TestEncryptedMemory(t *testing.T) {
-	t.Parallel()
 	suite(t, jobstest.Engine{Name: "encrypted memory", Divided: divided, Jobs: 300, Workers: 8, Runs: 20, Slow: true, Open: func(t testing.TB) *jobstest.Instance {
 		return &jobstest.Instance{Store: closed(t, seal(t, mem.New(mem.Options{})))}
 	}})
 }
 
 func TestEncryptedSQLite(t *testing.T) {
-	t.Parallel()
 	suite(t, jobstest.Engine{Name: "encrypted sqlite", Divided: divided, Jobs: 100, Workers: 6, Runs: 5, Slow: true, Open: func(t testing.TB) *jobstest.Instance {
 		path := filepath.Join(t.TempDir(), "jobs.db")
 		open := func(t testing.TB) store.Store {
