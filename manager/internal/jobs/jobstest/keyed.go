@@ -64,9 +64,9 @@ var keyedTests = map[string]func(*env){
 		e.job(jobs.Submission{ID: "a", ConcurrencyKey: "k", Delay: time.Hour, Timeout: span})
 		forget()
 		e.pass(time.Hour)
-		got := found("scheduled", "a")
+		found("scheduled", "a")
 		e.pass(time.Hour)
-		got = found("its lease was lost", "a")
+		got := found("its lease was lost", "a")
 		if err := e.q.PutBack(got); err != nil {
 			e.Fatal(err)
 		}
