@@ -64,7 +64,7 @@ func TestProtocols(t *testing.T) {
 			protocols["acp"] = protocol{`{"a":1,"b":null}`, `{"b": null, "a": 1.0}`, `{"a":1}`, `422 {"type": "invalid_request", "code": "idempotency_conflict",`, true}
 			protocols["ucp"] = protocol{`{"a":1}`, `{"a":1}`, `{"a": 1}`, `409 {"code": "idempotency_conflict",`, false}
 			protocols["stripe-v1"] = protocol{`a=1`, `a=1`, `a=2`, `400 {"error": {"type": "idempotency_error",`, false}
-			protocols["stripe-v2"] = protocol{`a=1`, `a=1`, `a=2`, `400 {"error": {"type": "idempotency_error",`, true}
+			protocols["stripe-v2"] = protocol{`{"a":1}`, `{"a": 1.0}`, `{"a":2}`, `400 {"error": {"type": "idempotency_error",`, true}
 		}
 		match := []any{}
 		for name := range protocols {
