@@ -165,7 +165,7 @@ func (e *Engine) commit(ctx context.Context, l *line, group []*request) error {
 		switch {
 		case err == nil:
 			l.counted(t)
-		case unknown(err):
+		case store.Unknown(err):
 			l.unsettled++
 		default: // it may be another log by now, or none
 			l.settings = nil

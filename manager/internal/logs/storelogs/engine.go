@@ -414,7 +414,7 @@ func (e *Engine) Close() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.life.Context()), closeTimeout)
 	defer cancel()
 	err := e.clock.tick(ctx, e.st) // so that the next start continues from here
-	if unknown(err) {
+	if store.Unknown(err) {
 		return nil // the store says which
 	}
 	return err
@@ -431,7 +431,7 @@ func mapError(err error) error {
 		return logs.TooLarge()
 	case errors.Is(err, store.ErrConflict):
 		return logs.Busy()
-	case unknown(err):
+	case store.Unknown(err):
 		why := "the store did not answer"
 		if errors.Is(err, store.ErrClosed) {
 			why = "the manager is stopping"
@@ -439,14 +439,4 @@ func mapError(err error) error {
 		return logs.Unknown(1, why)
 	}
 	return err
-}
-
-// unknown reports whether the error leaves open if a transaction was committed.
-func unknown(err error) bool {
-	for _, e := range []error{store.ErrUnavailable, store.ErrFailed, store.ErrClosed, context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }
