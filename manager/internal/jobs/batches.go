@@ -300,14 +300,10 @@ func (q *Queue) Batches(ctx context.Context, limit int, after string) (BatchPage
 	if err := first(checkRange("limit", limit, 1, MaxLimit), err); err != nil {
 		return BatchPage{}, err
 	}
-	r := store.Range{Limit: limit}
-	if at != nil {
-		r.After = &at.hit
-	}
 	var page BatchPage
 	err = q.store.View(ctx, func(tx store.Tx) error {
 		page = BatchPage{}
-		hits, err := tx.Scan(colBatches, idxCreated, r)
+		hits, err := tx.Scan(colBatches, idxCreated, store.Range{After: at.After(), Limit: limit})
 		if err != nil {
 			return err
 		}
@@ -321,7 +317,7 @@ func (q *Queue) Batches(ctx context.Context, limit int, after string) (BatchPage
 			}
 		}
 		if len(hits) == limit {
-			page.Cursor = (&cursor{hit: hits[limit-1]}).String()
+			page.Cursor = store.Cursor{Hit: hits[limit-1]}.String()
 		}
 		return nil
 	})

@@ -246,20 +246,14 @@ func (q *Queue) walk(ctx context.Context, segments []segment, l *ListQuery, f fu
 	if err != nil {
 		return "", err
 	}
-	if at == nil {
-		at = &cursor{}
-	}
-	if at.segment >= len(segments) {
+	if at.Part >= len(segments) {
 		return "", invalid("cursor", l.Cursor, "the cursor of an earlier answer to the same query")
 	}
 	found, bytes, examined := 0, 0, 0
-	for ; at.segment < len(segments); *at = (cursor{segment: at.segment + 1}) {
-		s := segments[at.segment]
+	for ; at.Part < len(segments); at = (store.Cursor{Part: at.Part + 1}) {
+		s := segments[at.Part]
 		for {
-			r := store.Range{From: s.from, To: s.to, Limit: min(256, MaxExamined-examined)}
-			if at.hit.Key != "" {
-				r.After = &at.hit
-			}
+			r := store.Range{From: s.from, To: s.to, After: at.After(), Limit: min(256, MaxExamined-examined)}
 			var hits []store.Hit
 			err := q.store.View(ctx, func(tx store.Tx) error {
 				var err error
@@ -285,7 +279,7 @@ func (q *Queue) walk(ctx context.Context, segments []segment, l *ListQuery, f fu
 				if err := f(rec); err != nil {
 					return "", err
 				}
-				at.hit = hit
+				at.Hit = hit
 				if found++; found == l.Limit {
 					return at.String(), nil
 				}
@@ -293,7 +287,7 @@ func (q *Queue) walk(ctx context.Context, segments []segment, l *ListQuery, f fu
 			if len(hits) < r.Limit {
 				break
 			}
-			at.hit = hits[len(hits)-1]
+			at.Hit = hits[len(hits)-1]
 			if examined >= MaxExamined {
 				return at.String(), nil
 			}

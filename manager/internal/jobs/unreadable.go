@@ -3,7 +3,6 @@ package jobs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -151,16 +150,9 @@ func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key st
 	}
 	err := q.store.Update(ctx, func(tx store.Tx) error {
 		job = nil
-		err := CheckStored(tx, c, key)
-		switch {
-		case err == nil:
-			return unread.ErrReadable
-		case errors.Is(err, store.ErrNotFound):
-			return &NotFoundError{Kind: "record", ID: key}
-		case !errors.As(err, &u):
+		var err error
+		if u, err = unread.Reason(CheckStored(tx, c, key), &NotFoundError{Kind: "record", ID: key}); err != nil {
 			return err
-		case u.Elsewhere:
-			return fmt.Errorf("%w by other managers: %w", unread.ErrReadable, u)
 		}
 		switch {
 		case c == colSlots && strings.Contains(key, "\x00"):

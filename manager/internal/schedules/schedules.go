@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -279,16 +278,9 @@ func (s *Schedules) Submission(ctx context.Context, name string) (sub jobs.Submi
 func (s *Schedules) DeleteUnreadable(ctx context.Context, name string) (*store.UnreadableError, error) {
 	var u *store.UnreadableError
 	err := s.store.Update(ctx, func(tx store.Tx) error {
-		err := CheckStored(tx, name)
-		switch {
-		case err == nil:
-			return unread.ErrReadable
-		case errors.Is(err, store.ErrNotFound):
-			return &jobs.NotFoundError{Kind: "record", ID: name}
-		case !errors.As(err, &u):
+		var err error
+		if u, err = unread.Reason(CheckStored(tx, name), &jobs.NotFoundError{Kind: "record", ID: name}); err != nil {
 			return err
-		case u.Elsewhere:
-			return fmt.Errorf("%w by other managers: %w", unread.ErrReadable, u)
 		}
 		return tx.Delete(Collection, name)
 	})
