@@ -70,14 +70,11 @@ func (b *Batch) entries() []store.Entry {
 func (b *Batch) save(tx store.Tx) error { return tx.Put(colBatches, b.ID, b.encode(), b.entries()...) }
 
 func loadBatch(tx store.Tx, id string) (*Batch, error) {
-	v, err := tx.Get(colBatches, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, &NotFoundError{Kind: "batch", ID: id}
+	b, err := store.Read(tx, colBatches, id, decodeBatch)
+	if b == nil && err == nil {
+		err = &NotFoundError{Kind: "batch", ID: id}
 	}
-	if err != nil {
-		return nil, err
-	}
-	return decodeBatch(id, v)
+	return b, err
 }
 
 // PreparedBatch is a checked batch, ready for EnqueueBatchTx. It can be used in any number of runs of one update function,

@@ -459,10 +459,11 @@ func (q *Queue) expireLocks(ctx context.Context) (int, error) {
 			var lead unread.Lead
 			defer lead.Pass(&q.front, string(c))
 			for _, h := range found {
-				over, err := lockExpired(tx, h.Key, at)
+				l, err := loadLock(tx, h.Key)
 				if err != nil && !q.opt.Unreadable.Met(err) {
 					return err
 				}
+				over := l != nil && !l.until.After(at)
 				if lead.See(h, over); over {
 					n++
 					if err := tx.Delete(c, h.Key); err != nil {
@@ -481,16 +482,4 @@ func (q *Queue) expireLocks(ctx context.Context) (int, error) {
 		}
 		after = &found[len(found)-1]
 	}
-}
-
-func lockExpired(tx store.Tx, key string, at time.Time) (bool, error) {
-	b, err := tx.Get(colLocks, key)
-	if errors.Is(err, store.ErrNotFound) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	l, err := decodeLock(key, b)
-	return err == nil && !l.until.After(at), err
 }

@@ -3,7 +3,6 @@ package jobs
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -58,14 +57,7 @@ func decodeSubscriptions(event string, b []byte) ([]Subscription, error) {
 
 // subscriptions returns the event's subscriptions, nil if there are none.
 func subscriptions(tx store.Tx, event string) ([]Subscription, error) {
-	b, err := tx.Get(colEvents, event)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return decodeSubscriptions(event, b)
+	return store.Read(tx, colEvents, event, decodeSubscriptions)
 }
 
 func eventEntries(event string) []store.Entry {

@@ -95,14 +95,14 @@ func ReadRecord(c store.Collection, key string, value []byte) (StoredRecord, err
 			s.Entries = b.entries()
 		}
 	case colSlots:
-		var v [4]int64
-		if strings.Contains(key, "\x00") {
-			if err = decodeSlots(key, value, &v[0], &v[1], &v[2], &v[3]); err == nil {
-				s.Entries = keySlots{int(v[0]), int(v[1]), int(v[2]), v[3]}.entries(key)
-			}
+		if !strings.Contains(key, "\x00") {
+			_, err = decodeFunctionSlots(key, value)
 			break
 		}
-		err = decodeSlots(key, value, &v[0], &v[1])
+		var k keySlots
+		if k, err = decodeKeySlots(key, value); err == nil {
+			s.Entries = k.entries(key)
+		}
 	case colControl:
 		if key == settingsVersionKey {
 			break // any bytes are a version

@@ -318,7 +318,8 @@ func (t *transaction) load(tx store.Tx, h *head) (err error) {
 		loaded[id] = true
 	}, func(w string) {
 		get(writers, w, func(b []byte) error {
-			t.state.SetEpoch(w, epochOf(b))
+			epoch, _ := number(w, b)
+			t.state.SetEpoch(w, epoch)
 			return nil
 		})
 	})

@@ -291,11 +291,7 @@ func (e *Engine) configure(tx store.Tx, h *head, ch logs.Change) error {
 }
 
 func count(tx store.Tx) (int, error) {
-	b, err := tx.Get(meta, metaCount)
-	if errors.Is(err, store.ErrNotFound) {
-		return 0, nil
-	}
-	n, _ := binary.Uvarint(b)
+	n, err := store.Read(tx, meta, metaCount, number)
 	return int(n), err
 }
 
