@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -240,7 +241,7 @@ func (r *record) settle(tx store.Tx, after State) error {
 // Batch returns a batch, after at most wait as soon as all of its jobs have ended: 0 to MaxWait. A batch that is not there
 // any more is a *NotFoundError.
 func (q *Queue) Batch(ctx context.Context, id string, wait time.Duration) (Batch, error) {
-	if err := first(CheckID("id", id), checkDuration("wait_ms", wait, 0, MaxWait)); err != nil {
+	if err := cmp.Or(CheckID("id", id), checkDuration("wait_ms", wait, 0, MaxWait)); err != nil {
 		return Batch{}, err
 	}
 	var b *Batch
@@ -290,11 +291,9 @@ type BatchPage struct {
 
 // Batches lists batches, the oldest first. limit: 1 to MaxLimit, 100 when 0.
 func (q *Queue) Batches(ctx context.Context, limit int, after string) (BatchPage, error) {
-	if limit == 0 {
-		limit = 100
-	}
+	limit, bad := PageLimit(limit)
 	at, err := parseCursor(after)
-	if err := first(checkRange("limit", limit, 1, MaxLimit), err); err != nil {
+	if err := cmp.Or(bad, err); err != nil {
 		return BatchPage{}, err
 	}
 	var page BatchPage

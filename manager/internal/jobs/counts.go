@@ -197,17 +197,12 @@ type FunctionPage struct {
 // Functions lists, by name, the functions that have jobs or limits, or are paused. limit:
 // 1 to MaxLimit, 100 when 0.
 func (q *Queue) Functions(ctx context.Context, limit int, after string) (FunctionPage, error) {
-	if limit == 0 {
-		limit = 100
-	}
-	if err := checkRange("limit", limit, 1, MaxLimit); err != nil {
+	limit, err := PageLimit(limit)
+	if err := cmp.Or(err, checkFilter("cursor", after)); err != nil {
 		return FunctionPage{}, err
 	}
 	from := ""
 	if after != "" {
-		if err := CheckName("cursor", after); err != nil {
-			return FunctionPage{}, err
-		}
 		from = afterFunction(after)
 	}
 	c, err := q.functions(ctx, from, "", limit)

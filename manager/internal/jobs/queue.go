@@ -102,7 +102,7 @@ func (o Options) WithDefaults() Options {
 func (o Options) Validate() error {
 	o = o.WithDefaults()
 	const most = 100_000_000
-	return first(
+	return cmp.Or(
 		checkDuration("lease", o.Lease, MinLease, MaxLease),
 		checkRange("max_attempts", o.MaxAttempts, 1, MaxAttempts),
 		checkDuration("backoff_base", o.BackoffBase, time.Millisecond, MaxDelay),
@@ -112,7 +112,7 @@ func (o Options) Validate() error {
 		checkRange("retain_count", o.RetainCount, 1, most),
 		checkDuration("dead_for", o.DeadFor, time.Second, MaxDelay),
 		checkRange("dead_count", o.DeadCount, 1, most),
-		checkBytes("max_bytes", o.MaxBytes, MinMaxBytes, MaxMaxBytes),
+		checkRange("max_bytes", o.MaxBytes, MinMaxBytes, MaxMaxBytes),
 		checkShare("owner_share", o.OwnerShare),
 		checkDuration("interval", o.Interval, 10*time.Millisecond, time.Hour),
 		checkRange("max_waiters", o.MaxWaiters, 1, 1_000_000),

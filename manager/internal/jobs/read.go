@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -96,7 +97,7 @@ func (q *Queue) Holders(ctx context.Context, id string) (Holders, error) {
 
 // Wait returns the job as soon as it is terminal, or in its present state after the given time, at most MaxWait.
 func (q *Queue) Wait(ctx context.Context, id string, wait time.Duration) (Job, error) {
-	if err := first(CheckID("id", id), checkDuration("wait_ms", wait, 0, MaxWait)); err != nil {
+	if err := cmp.Or(CheckID("id", id), checkDuration("wait_ms", wait, 0, MaxWait)); err != nil {
 		return Job{}, err
 	}
 	job, err := q.Get(ctx, id)
@@ -191,6 +192,7 @@ const viewChunk = 16
 // Queued jobs are in claim order, those with concurrency keys last and by their keys, active jobs by the end of their lease, all others oldest first. A job that changes
 // state between two pages may be missed or appear twice. Jobs that cannot be read are left out.
 func (q *Queue) List(ctx context.Context, l ListQuery) (Page, error) {
+	l.Limit = cmp.Or(l.Limit, 100)
 	if l.Limit == 0 {
 		l.Limit = 100
 	}

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -35,13 +36,13 @@ func (l *Limits) check() error {
 		}
 		return checkRange(field, v, 1, MaxLimitCount)
 	}
-	if err := first(most("max_running", l.MaxRunning), most("max_running_per_key", l.MaxRunningPerKey)); err != nil {
+	if err := cmp.Or(most("max_running", l.MaxRunning), most("max_running_per_key", l.MaxRunningPerKey)); err != nil {
 		return err
 	}
 	if l.Rate == (Rate{}) {
 		return nil
 	}
-	return first(checkRange("rate.count", l.Rate.Count, 1, MaxLimitCount), checkDuration("rate.per_ms", l.Rate.Per, time.Millisecond, MaxRatePer))
+	return cmp.Or(checkRange("rate.count", l.Rate.Count, 1, MaxLimitCount), checkDuration("rate.per_ms", l.Rate.Per, time.Millisecond, MaxRatePer))
 }
 
 // SetLimits replaces the limits of a function. It returns a *FieldError for the first invalid field, or if MaxSettings

@@ -171,9 +171,8 @@ const maxPageBytes = 8 << 20
 // List returns a page of schedules after a name, in the order of their names, without payloads. more is the name after
 // which the next page begins, empty after the last one. limit: 1 to jobs.MaxLimit, 100 when 0.
 func (s *Schedules) List(ctx context.Context, limit int, after string) (page []Schedule, more string, err error) {
-	limit = cmp.Or(limit, 100)
-	if limit < 1 || limit > jobs.MaxLimit {
-		return nil, "", invalid("limit", fmt.Sprint(limit), fmt.Sprintf("1 to %d", jobs.MaxLimit))
+	if limit, err = jobs.PageLimit(limit); err != nil {
+		return nil, "", err
 	}
 	if after != "" {
 		if err := jobs.CheckName("cursor", after); err != nil {
