@@ -245,41 +245,17 @@ func (q *Queue) Batch(ctx context.Context, id string, wait time.Duration) (Batch
 		return Batch{}, err
 	}
 	var b *Batch
-	read := func() error {
-		return q.store.View(ctx, func(tx store.Tx) (err error) {
+	err := q.await(ctx, topicBatch+id, wait, func() (bool, error) {
+		err := q.store.View(ctx, func(tx store.Tx) (err error) {
 			b, err = loadBatch(tx, id)
 			return err
 		})
-	}
-	if err := read(); err != nil || !b.FinishedAt.IsZero() || wait == 0 {
-		if err != nil {
-			return Batch{}, err
-		}
-		return *b, nil
-	}
-	leave, err := q.enterWait()
+		return err == nil && !b.FinishedAt.IsZero(), err
+	})
 	if err != nil {
 		return Batch{}, err
 	}
-	defer leave()
-	deadline := time.Now().Add(wait)
-	w := q.store.Watch(topicBatch + id) // before the next read, so that no wake-up is missed
-	defer w.Stop()
-	for {
-		err := read()
-		left := time.Until(deadline)
-		if err != nil {
-			return Batch{}, err
-		}
-		if !b.FinishedAt.IsZero() || left <= 0 {
-			return *b, nil
-		}
-		if err := q.wait(ctx, w.C(), min(left, q.poll())); errors.Is(err, errDrained) {
-			return *b, nil
-		} else if err != nil {
-			return Batch{}, err
-		}
-	}
+	return *b, nil
 }
 
 // BatchPage is one page of batches.

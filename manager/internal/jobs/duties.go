@@ -80,15 +80,7 @@ func (q *Queue) Run(ctx context.Context, report func(DutyReport, error)) {
 		if err != nil {
 			pause = q.opt.Interval
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-q.due.kick:
-		case <-t.C:
-		case <-ctx.Done():
-		case <-q.base.Done():
-		}
-		t.Stop()
-		if ctx.Err() != nil || q.base.Err() != nil {
+		if q.waitOr(ctx, q.due.kick, pause, nil) != nil || ctx.Err() != nil || q.base.Err() != nil {
 			return
 		}
 	}

@@ -199,6 +199,11 @@ func leaseNow(tx store.Tx) time.Time { return tx.Now().UTC().Truncate(time.Micro
 
 // wait blocks until wake receives a value, or for d. It returns an error when ctx ends, and after Drain or Close.
 func (q *Queue) wait(ctx context.Context, wake <-chan struct{}, d time.Duration) error {
+	return q.waitOr(ctx, wake, d, q.drain)
+}
+
+// waitOr is wait with another channel than that of Drain, nil for none.
+func (q *Queue) waitOr(ctx context.Context, wake <-chan struct{}, d time.Duration, drain <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -208,10 +213,38 @@ func (q *Queue) wait(ctx context.Context, wake <-chan struct{}, d time.Duration)
 		return ctx.Err()
 	case <-q.base.Done():
 		return ErrClosed
-	case <-q.drain:
+	case <-drain:
 		return errDrained
 	}
 	return nil
+}
+
+// await calls read until it says that it is done, for at most the given time: now, and whenever the topic is notified. After
+// Drain it returns at once.
+func (q *Queue) await(ctx context.Context, topic string, wait time.Duration, read func() (done bool, err error)) error {
+	if done, err := read(); err != nil || done || wait == 0 {
+		return err
+	}
+	leave, err := q.enterWait()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	deadline := time.Now().Add(wait)
+	w := q.store.Watch(topic) // before the next read, so that no wake-up is missed
+	defer w.Stop()
+	for {
+		done, err := read()
+		left := time.Until(deadline)
+		if err != nil || done || left <= 0 {
+			return err
+		}
+		if err := q.wait(ctx, w.C(), min(left, q.poll())); errors.Is(err, errDrained) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
 }
 
 // enterWait counts a waiting call. The returned function ends it.

@@ -3,7 +3,7 @@ package jobs
 import (
 	"cmp"
 	"context"
-	"errors"
+	"iter"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -100,31 +100,15 @@ func (q *Queue) Wait(ctx context.Context, id string, wait time.Duration) (Job, e
 	if err := cmp.Or(CheckID("id", id), checkDuration("wait_ms", wait, 0, MaxWait)); err != nil {
 		return Job{}, err
 	}
-	job, err := q.Get(ctx, id)
-	if err != nil || job.State.Terminal() || wait == 0 {
-		return job, err
-	}
-	leave, err := q.enterWait()
+	var job Job
+	err := q.await(ctx, topicDone+id, wait, func() (_ bool, err error) {
+		job, err = q.Get(ctx, id)
+		return job.State.Terminal(), err
+	})
 	if err != nil {
 		return Job{}, err
 	}
-	defer leave()
-	deadline := time.Now().Add(wait)
-	w := q.store.Watch(topicDone + id) // before the next read, so that no wake-up is missed
-	defer w.Stop()
-	for {
-		job, err := q.Get(ctx, id)
-		left := time.Until(deadline)
-		if err != nil || job.State.Terminal() || left <= 0 {
-			return job, err
-		}
-		if err := q.wait(ctx, w.C(), min(left, q.poll())); err != nil {
-			if errors.Is(err, errDrained) {
-				return job, nil
-			}
-			return Job{}, err
-		}
-	}
+	return job, nil
 }
 
 // ListQuery selects jobs.
@@ -256,12 +240,7 @@ func (q *Queue) walk(ctx context.Context, segments []segment, l *ListQuery, f fu
 		s := segments[at.Part]
 		for {
 			r := store.Range{From: s.from, To: s.to, After: at.After(), Limit: min(256, MaxExamined-examined)}
-			var hits []store.Hit
-			err := q.store.View(ctx, func(tx store.Tx) error {
-				var err error
-				hits, err = tx.Scan(colJobs, s.index, r)
-				return err
-			})
+			hits, err := q.scan(ctx, s.index, r)
 			if err != nil {
 				return "", err
 			}
@@ -367,4 +346,26 @@ func (c *chunkReader) next(ctx context.Context) (*record, store.Hit, error) {
 	r, h := c.ready[0], c.readyHits[0]
 	c.ready, c.readyHits = c.ready[1:], c.readyHits[1:]
 	return r, h, nil
+}
+
+// scan reads a page of an index of colJobs in a View of its own.
+func (q *Queue) scan(ctx context.Context, index string, r store.Range) (hits []store.Hit, err error) {
+	err = q.store.View(ctx, func(tx store.Tx) (err error) {
+		hits, err = tx.Scan(colJobs, index, r)
+		return err
+	})
+	return hits, err
+}
+
+// pages reads a part of an index page by page. The loop ends after an error.
+func (q *Queue) pages(ctx context.Context, index string, r store.Range) iter.Seq2[[]store.Hit, error] {
+	return func(yield func([]store.Hit, error) bool) {
+		for {
+			hits, err := q.scan(ctx, index, r)
+			if !yield(hits, err) || err != nil || len(hits) < r.Limit {
+				return
+			}
+			r.After = &hits[len(hits)-1]
+		}
+	}
 }

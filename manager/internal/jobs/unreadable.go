@@ -216,12 +216,7 @@ func remains(tx store.Tx, id, active, batch string) (*record, error) {
 
 // entryOf returns the sort key of a job in an index of colJobs, empty if it has none. It reads the index in pages.
 func (q *Queue) entryOf(ctx context.Context, index, id string) (sortKey string, err error) {
-	for r := (store.Range{Limit: store.MaxScan}); ; {
-		var hits []store.Hit
-		err := q.store.View(ctx, func(tx store.Tx) (err error) {
-			hits, err = tx.Scan(colJobs, index, r)
-			return err
-		})
+	for hits, err := range q.pages(ctx, index, store.Range{Limit: store.MaxScan}) {
 		if err != nil {
 			return "", err
 		}
@@ -230,9 +225,6 @@ func (q *Queue) entryOf(ctx context.Context, index, id string) (sortKey string, 
 				return h.SortKey, nil
 			}
 		}
-		if len(hits) < r.Limit {
-			return "", nil
-		}
-		r.After = &hits[len(hits)-1]
 	}
+	return "", nil
 }
