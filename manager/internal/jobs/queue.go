@@ -66,29 +66,19 @@ type Options struct {
 
 // WithDefaults returns a copy with every zero field set to its default.
 func (o Options) WithDefaults() Options {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	defInt := func(n *int, v int) {
-		if *n == 0 {
-			*n = v
-		}
-	}
-	def(&o.Lease, time.Minute)
-	defInt(&o.MaxAttempts, 25)
-	def(&o.BackoffBase, time.Second)
-	def(&o.BackoffMax, time.Hour)
-	def(&o.DedupTTL, 6*time.Hour)
-	def(&o.RetainFor, 24*time.Hour)
-	defInt(&o.RetainCount, 100_000)
-	def(&o.DeadFor, 30*24*time.Hour)
-	defInt(&o.DeadCount, 100_000)
+	o.Lease = cmp.Or(o.Lease, time.Minute)
+	o.MaxAttempts = cmp.Or(o.MaxAttempts, 25)
+	o.BackoffBase = cmp.Or(o.BackoffBase, time.Second)
+	o.BackoffMax = cmp.Or(o.BackoffMax, time.Hour)
+	o.DedupTTL = cmp.Or(o.DedupTTL, 6*time.Hour)
+	o.RetainFor = cmp.Or(o.RetainFor, 24*time.Hour)
+	o.RetainCount = cmp.Or(o.RetainCount, 100_000)
+	o.DeadFor = cmp.Or(o.DeadFor, 30*24*time.Hour)
+	o.DeadCount = cmp.Or(o.DeadCount, 100_000)
 	o.MaxBytes = cmp.Or(o.MaxBytes, 512<<20)
 	o.OwnerShare = cmp.Or(o.OwnerShare, 0.5)
-	def(&o.Interval, time.Second)
-	defInt(&o.MaxWaiters, 10_000)
+	o.Interval = cmp.Or(o.Interval, time.Second)
+	o.MaxWaiters = cmp.Or(o.MaxWaiters, 10_000)
 	if o.Unreadable == nil {
 		o.Unreadable = unread.New()
 	}

@@ -64,14 +64,9 @@ func (nothingForgotten) Record() (store.ID, bool)                 { return store
 
 // WithDefaults returns a copy with defaults filled in.
 func (o Options) WithDefaults() Options {
-	set := func(v *time.Duration, d time.Duration) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	set(&o.DutyEvery, time.Second)
-	set(&o.PollEvery, 5*time.Second)
-	set(&o.CallTimeout, 15*time.Second)
+	o.DutyEvery = cmp.Or(o.DutyEvery, time.Second)
+	o.PollEvery = cmp.Or(o.PollEvery, 5*time.Second)
+	o.CallTimeout = cmp.Or(o.CallTimeout, 15*time.Second)
 	o.MaxLogs = cmp.Or(o.MaxLogs, 64)
 	o.MaxReaders = cmp.Or(o.MaxReaders, 4096)
 	if o.Elapsed == nil {
