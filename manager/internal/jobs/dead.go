@@ -81,11 +81,8 @@ func (q *Queue) replay(ctx context.Context, function, id string) (Outcome, error
 		if err := r.fetch(tx); err != nil {
 			return err
 		}
-		p := &Prepared{id: fresh, lockID: r.LockID, replay: true, sub: Submission{
-			Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
-			MaxAttempts: r.MaxAttempts, Dedup: r.Dedup, WALLocations: r.WALLocations, Owner: r.Owner,
-			Timeout: r.Timeout, ConcurrencyKey: r.ConcurrencyKey, Event: r.Event, Traceparent: r.Traceparent,
-		}}
+		p := r.again(fresh)
+		p.replay = true
 		if out, err = q.EnqueueTx(tx, p); err != nil || !out.Created() {
 			return err
 		}

@@ -401,12 +401,8 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 		}
 		id = followID(id)
 	}
-	f := &record{Job: Job{
-		ID: id, Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
-		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Owner: r.Owner, Timeout: r.Timeout, ConcurrencyKey: r.ConcurrencyKey,
-		ExpiresAt: r.ExpiresAt, DeadIfExpired: r.DeadIfExpired,
-		Dedup: r.Dedup, WALLocations: r.WALLocations, Event: r.Event, Traceparent: r.Traceparent,
-	}, LockID: r.LockID}
+	f := r.again(id).record(at)
+	f.ExpiresAt, f.DeadIfExpired = r.ExpiresAt, r.DeadIfExpired
 	if err := f.holdLock(tx, at); err != nil {
 		return err
 	}

@@ -355,6 +355,15 @@ func (q *Queue) Refused(err error) {
 	}
 }
 
+// again is a submission of the same work as another job.
+func (r *record) again(id string) *Prepared {
+	return &Prepared{id: id, lockID: r.LockID, sub: Submission{
+		Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
+		MaxAttempts: r.MaxAttempts, Dedup: r.Dedup, WALLocations: r.WALLocations, Owner: r.Owner,
+		Timeout: r.Timeout, ConcurrencyKey: r.ConcurrencyKey, Event: r.Event, Traceparent: r.Traceparent,
+	}}
+}
+
 // record builds the new job as of the given time.
 func (p *Prepared) record(at time.Time) *record {
 	s := &p.sub

@@ -212,13 +212,19 @@ func (e *env) bulk(n int, function string, id func(int) string) {
 			e.ok(err)
 			batch = append(batch, p)
 		}
-		e.ok(e.in.Store.Update(e.ctx, func(tx store.Tx) error {
-			for _, p := range batch {
-				if _, err := e.q.EnqueueTx(tx, p); err != nil {
-					return err
-				}
-			}
-			return nil
-		}))
+		e.enqueueAll(batch)
 	}
+}
+
+// enqueueAll enqueues jobs in one transaction.
+func (e *env) enqueueAll(all []*jobs.Prepared) {
+	e.Helper()
+	e.ok(e.in.Store.Update(e.ctx, func(tx store.Tx) error {
+		for _, p := range all {
+			if _, err := e.q.EnqueueTx(tx, p); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
-	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 var submitTests = map[string]func(*env){
@@ -176,14 +175,7 @@ var submitTests = map[string]func(*env){
 				e.ok(err)
 				all, want[i] = append(all, p), id+delay.String()
 			}
-			e.ok(e.in.Store.Update(e.ctx, func(tx store.Tx) error {
-				for _, p := range all {
-					if _, err := e.q.EnqueueTx(tx, p); err != nil {
-						return err
-					}
-				}
-				return nil
-			}))
+			e.enqueueAll(all)
 			e.wantIDs("listed", e.list(jobs.ListQuery{State: map[bool]jobs.State{true: jobs.Queued, false: jobs.Scheduled}[delay == 0]}), want...)
 			e.pass(delay)
 			e.wantIDs("claimed", e.claim(jobs.ClaimRequest{Limit: 9, Lease: jobs.MaxLease}), want...)
