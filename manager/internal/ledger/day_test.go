@@ -27,29 +27,20 @@ func TestDay(t *testing.T) {
 		t.Skip("DAY_KEYS is not set; make test-long sets it")
 	}
 	dir := t.TempDir()
-	open := func() (*mem.Store, *Ledger) {
-		st, err := mem.Open(t.Context(), dir, mem.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		l, err := New(st, Options{MaxEntries: 1_000_000_000, MaxBytes: 1 << 44, ScopeShare: -1, CommittedTTL: 24 * time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return st, l
-	}
-	st, l := open()
+	st, l := openDay(t, dir, mem.Options{})
 	const part = 500_000
 	var first, last float64
 	for from := 0; from < n; from += part {
 		began := time.Now()
-		slowest := dayPart(t, l, from, min(part, n-from))
+		took := dayPart(t, l, from, min(part, n-from), 4, 64, nil)
 		rate := float64(min(part, n-from)) / time.Since(began).Seconds()
 		if first == 0 {
 			first = rate
 		}
 		last = rate
-		t.Logf("%8d keys: %6.0f keys/s, 99 of 100 batches within %4.1f ms, %4d MB resident, %5d MB on disk, state behind %d",
+		slices.Sort(took)
+		slowest := took[len(took)*99/100]
+		t.Logf("%8d keys: %6.0f keys/s, 99 of 100 batches of reserves within %4.1f ms, %4d MB resident, %5d MB on disk, state behind %d",
 			from+part, rate, slowest.Seconds()*1000, resident(t)>>20, used(t, dir)>>20, st.Log().Last()-st.StateSequence())
 	}
 	bound := int64(900<<20) + 3*int64(n)
@@ -60,7 +51,7 @@ func TestDay(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	st, l = open()
+	st, l = openDay(t, dir, mem.Options{})
 	took := time.Since(began)
 	for i := range 1000 {
 		r := benchRequest()
@@ -80,30 +71,51 @@ func dayKey(i int) string {
 	return fmt.Sprintf("%016x-%012d", uint64(i)*0x9e3779b97f4a7c15, i)
 }
 
-// dayPart reserves and commits keys. It returns how long 99 of 100 batches took at most.
-func dayPart(t *testing.T, l *Ledger, from, n int) time.Duration {
+// openDay opens a ledger of a day's keys.
+func openDay(t testing.TB, dir string, o mem.Options) (*mem.Store, *Ledger) {
+	t.Helper()
+	st, err := mem.Open(t.Context(), dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := New(st, Options{MaxEntries: 1_000_000_000, MaxBytes: 1 << 44, ScopeShare: -1, CommittedTTL: 24 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st, l
+}
+
+// dayPart reserves and commits n keys by callers with batches of size calls. Each caller calls pause, if it is not nil, before
+// each pair of batches. dayPart returns how long each batch of reserves took.
+func dayPart(t testing.TB, l *Ledger, from, n, callers, size int, pause func()) (took []time.Duration) {
 	result := answer(200, strings.Repeat("0123456789abcdef", 16))
 	var next atomic.Int64
 	var mu sync.Mutex
-	var took []time.Duration
 	var wg sync.WaitGroup
-	for range 4 {
+	for range callers {
 		wg.Go(func() {
-			items := make([]Item, 64)
-			for first := next.Add(64) - 64; first < int64(n); first = next.Add(64) - 64 {
-				began := time.Now()
-				items = items[:min(64, n-int(first))]
+			for first := int(next.Add(int64(size))) - size; first < n; first = int(next.Add(int64(size))) - size {
+				if pause != nil {
+					pause()
+				}
+				items := make([]Item, min(size, n-first))
 				for _, op := range []Op{OpReserve, OpCommit} {
 					for i := range items {
 						r := benchRequest()
-						r.Key = dayKey(from + int(first) + i)
+						r.Key = dayKey(from + first + i)
 						if op == OpReserve {
 							items[i] = Item{Op: op, Reserve: *r}
 						} else {
 							items[i] = Item{Op: op, Finish: FinishRequest{Key: r.Key, Scope: r.Scope, Token: r.Token, Result: result}}
 						}
 					}
+					began := time.Now()
 					l.Batch(context.Background(), items)
+					if op == OpReserve {
+						mu.Lock()
+						took = append(took, time.Since(began))
+						mu.Unlock()
+					}
 					for i := range items {
 						if items[i].Err != nil {
 							t.Error(items[i].Err)
@@ -111,15 +123,11 @@ func dayPart(t *testing.T, l *Ledger, from, n int) time.Duration {
 						}
 					}
 				}
-				mu.Lock()
-				took = append(took, time.Since(began)/2)
-				mu.Unlock()
 			}
 		})
 	}
 	wg.Wait()
-	slices.Sort(took)
-	return took[len(took)*99/100]
+	return took
 }
 
 // resident is the memory of the process that is neither the kernel's cache nor swapped out.

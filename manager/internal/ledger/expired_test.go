@@ -25,7 +25,7 @@ func TestExpiredKeysGiveTheirDiskBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dayPart(t, l, 0, keys)
+	dayPart(t, l, 0, keys, 4, 64, nil)
 	if err := st.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
