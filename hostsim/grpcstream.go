@@ -231,24 +231,22 @@ func (v *vm) onGRPC(token uint32, callback string, e grpcEvent) {
 	v.callGRPC(token, callback, e)
 }
 
-func (v *vm) callGRPC(token uint32, callback string, e grpcEvent) {
-	if !v.begin(v.root, callback) {
-		return
-	}
-	outer := v.grpcEvent
-	v.grpcEvent, v.grpcEvent.token = e, token
-	var err error
-	switch callback {
+func (v *vm) callGRPC(token uint32, name string, e grpcEvent) {
+	outer, on, n := v.grpcEvent, Guest.OnGRPCReceive, len(e.message)
+	switch name {
 	case grpcMetadata:
-		err = v.guest.OnGRPCReceiveInitialMetadata(v.root.id, token, len(e.metadata))
-	case grpcReceive:
-		err = v.guest.OnGRPCReceive(v.root.id, token, len(e.message))
+		on, n = Guest.OnGRPCReceiveInitialMetadata, len(e.metadata)
 	case grpcTrailers:
-		err = v.guest.OnGRPCReceiveTrailingMetadata(v.root.id, token, len(e.trailers))
+		on, n = Guest.OnGRPCReceiveTrailingMetadata, len(e.trailers)
 	}
-	v.end(callback, err)
-	v.grpcEvent = outer
-	v.finish()
+	called := v.notify(v.root, name, func(g Guest) error {
+		v.grpcEvent, v.grpcEvent.token = e, token
+		return on(g, v.root.id, token, n)
+	}, token, n)
+	if called {
+		v.grpcEvent = outer
+		v.finish()
+	}
 }
 
 func (v *vm) onGRPCClose(token uint32, status int, message string) {
@@ -267,13 +265,14 @@ func (v *vm) onGRPCClose(token uint32, status int, message string) {
 }
 
 func (v *vm) callGRPCClose(token uint32, status int, message string) {
-	if !v.begin(v.root, grpcClose) {
-		return
+	called := v.notify(v.root, grpcClose, func(g Guest) error {
+		v.callCode, v.callStatus, v.grpcClosing = uint32(status), message, token
+		return g.OnGRPCClose(v.root.id, token, uint32(status))
+	}, token, uint32(status))
+	if called {
+		v.callStatus, v.grpcClosing = "", 0
+		v.finish()
 	}
-	v.callCode, v.callStatus, v.grpcClosing = uint32(status), message, token
-	v.end(grpcClose, v.guest.OnGRPCClose(v.root.id, token, uint32(status)))
-	v.callStatus, v.grpcClosing = "", 0
-	v.finish()
 }
 
 // closeStreams cuts the streams of a VM that ends.
