@@ -127,7 +127,7 @@ func (s *grpcClientStream) run(c *HTTPCluster, req StreamRequest) (ended func())
 		return func() { s.events.Fail(failure, detail, false) }
 	}
 	defer resp.Body.Close()
-	h := append(Headers{{":status", strconv.Itoa(resp.StatusCode)}}, fromHTTPHeader(resp.Header)...)
+	h := append(Headers{{":status", strconv.Itoa(resp.StatusCode)}}, HeadersOf(resp.Header)...)
 	whole := resp.ContentLength == 0 // the end came with the headers
 	switch {
 	case whole && (resp.StatusCode == http.StatusOK || h.Has("grpc-status")):
@@ -146,7 +146,7 @@ func (s *grpcClientStream) run(c *HTTPCluster, req StreamRequest) (ended func())
 	case err != nil:
 		return func() { s.events.Fail(UpstreamDisconnected, "", true) }
 	}
-	return s.finish(fromHTTPHeader(resp.Trailer))
+	return s.finish(HeadersOf(resp.Trailer))
 }
 
 var errFrame = errors.New("bad frame")

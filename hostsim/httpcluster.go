@@ -10,9 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"sort"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 )
@@ -183,22 +181,10 @@ func (c *HTTPCluster) roundTrip(ctx context.Context, req CallRequest) CallRespon
 		return CallResponse{Failure: CallResetMidAnswer}
 	}
 	resp.Header.Set("X-Envoy-Upstream-Service-Time", strconv.FormatInt(took.Milliseconds(), 10))
-	out := CallResponse{Headers: fromHTTPHeader(resp.Header), Body: body}
+	out := CallResponse{Headers: HeadersOf(resp.Header), Body: body}
 	out.Headers = append(Headers{{":status", strconv.Itoa(resp.StatusCode)}}, out.Headers...)
 	if len(resp.Trailer) > 0 {
-		out.Trailers = fromHTTPHeader(resp.Trailer)
+		out.Trailers = HeadersOf(resp.Trailer)
 	}
 	return out
-}
-
-// fromHTTPHeader sorts the names, because net/http does not keep their order.
-func fromHTTPHeader(hh http.Header) Headers {
-	h := make(Headers, 0, len(hh))
-	for name, values := range hh {
-		for _, v := range values {
-			h = append(h, Header{strings.ToLower(name), v})
-		}
-	}
-	sort.SliceStable(h, func(i, j int) bool { return h[i][0] < h[j][0] })
-	return h
 }
