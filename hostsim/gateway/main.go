@@ -186,7 +186,7 @@ func start(ctx context.Context, o *options, guest hostsim.Source, logger *slog.L
 		ErrorLog:                     errorLog,
 	}
 	g.admin = &http.Server{
-		Handler:           adminHandler(g.host, o.vmID, g.counters, &g.ready),
+		Handler:           adminHandler(g.host, g.counters, &g.ready),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       headerTimeout,
 		WriteTimeout:      headerTimeout,
