@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"strings"
 )
 
 // guestStream is a gRPC stream of a VM. Like a callout it belongs to the plugin's root context and outlives the request
@@ -43,9 +42,7 @@ func (v *vm) GRPCStream(service []byte, serviceName, method string, metadata Hea
 	v.lastStream += 4 // the low two bits are the kind of call: 2 is a gRPC stream
 	token := v.lastStream | 2
 	h := metadata.Clone()
-	for i := range h {
-		h[i][0] = strings.ToLower(h[i][0])
-	}
+	lowerNames(h)
 	size := h.Bytes() + len(serviceName) + len(method)
 	if len(v.calls)+len(v.grpcStreams) >= maxCallsPerVM || size > callBytesLimit {
 		return 0, StatusInternalFailure
@@ -81,13 +78,13 @@ func (v *vm) GRPCStream(service []byte, serviceName, method string, metadata Hea
 		Cluster: name, Thread: v.name, Service: serviceName, Method: method, Authority: authority, Metadata: h,
 	}, StreamEvents{
 		Metadata: func(h Headers) {
-			post(h.Bytes(), func() { v.onGRPC(token, grpcMetadata, grpcEvent{metadata: notNil(h)}) })
+			post(h.Bytes(), func() { v.onGRPC(token, grpcMetadata, grpcEvent{metadata: orEmpty(h)}) })
 		},
 		Message: func(b []byte) {
 			post(len(b), func() { v.onGRPC(token, grpcReceive, grpcEvent{message: b, inMessage: true}) })
 		},
 		Trailers: func(h Headers) {
-			post(h.Bytes(), func() { v.onGRPC(token, grpcTrailers, grpcEvent{trailers: notNil(h)}) })
+			post(h.Bytes(), func() { v.onGRPC(token, grpcTrailers, grpcEvent{trailers: orEmpty(h)}) })
 		},
 		Close: func(status int, message string) {
 			post(len(message), func() { v.onGRPCClose(token, status, message) })
@@ -106,13 +103,6 @@ func (v *vm) GRPCStream(service []byte, serviceName, method string, metadata Hea
 		return 0, StatusInternalFailure
 	}
 	return token, StatusOK
-}
-
-func notNil(h Headers) Headers {
-	if h == nil {
-		return Headers{}
-	}
-	return h
 }
 
 // grpcRefused lets the close callback of a stream that could not begin follow the running callback. In Envoy a worker

@@ -2,6 +2,7 @@ package hostsim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -38,11 +39,7 @@ func (r *Recorder) Text(threads ...string) string {
 	defer r.mu.Unlock()
 	var b strings.Builder
 	for _, l := range r.lines {
-		wanted := len(threads) == 0
-		for _, t := range threads {
-			wanted = wanted || t == l.thread
-		}
-		if wanted {
+		if len(threads) == 0 || slices.Contains(threads, l.thread) {
 			b.WriteString(l.thread + " " + l.text + "\n")
 		}
 	}
