@@ -40,7 +40,7 @@ GUESTS := $(patsubst hostsim/testdata/guests/%/main.go,build/guests/%.wasm,$(wil
 E2E_MODULES := $(patsubst e2e/testdata/modules/%/main.go,build/e2e/%.wasm,$(wildcard e2e/testdata/modules/*/main.go))
 
 .PHONY: guests
-guests: $(GUESTS) $(E2E_MODULES) ## build the test guests of hostsim and the gates of the end-to-end tests
+guests: $(GUESTS) $(E2E_MODULES) build/bench/roots.wasm ## build the modules of the tests
 
 .SECONDEXPANSION:
 build/guests/%.wasm: build/toolchain/env.sh $(WASM_TOOLS) $$(wildcard hostsim/testdata/guests/$$*/*)

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 )
@@ -112,62 +113,24 @@ func validateDuration(field string, d time.Duration) error {
 
 // Validate checks the values of all fields. The error is a *FieldError.
 func (r *ReserveRequest) Validate() error {
-	if err := ValidateKey(r.Key); err != nil {
-		return err
-	}
-	if err := ValidateScope(r.Scope); err != nil {
-		return err
-	}
-	if err := ValidateFingerprint(r.Fingerprint); err != nil {
-		return err
-	}
-	if err := ValidateToken(r.Token); err != nil {
-		return err
-	}
-	if err := validateDuration(fieldPendingTTL, r.PendingTTL); err != nil {
-		return err
-	}
-	if err := validateDuration(fieldWait, r.Wait); err != nil {
-		return err
-	}
-	if err := validateDuration(fieldUnknownTTL, max(r.UnknownTTL, 0)); err != nil {
-		return err
-	}
-	return validateDurability(r.Durability)
+	return cmp.Or(
+		ValidateKey(r.Key), ValidateScope(r.Scope), ValidateFingerprint(r.Fingerprint), ValidateToken(r.Token),
+		validateDuration(fieldPendingTTL, r.PendingTTL), validateDuration(fieldWait, r.Wait),
+		validateDuration(fieldUnknownTTL, max(r.UnknownTTL, 0)), validateDurability(r.Durability),
+	)
 }
 
 // Validate checks the values of all fields. The error is a *FieldError.
 func (r *FinishRequest) Validate() error {
-	if err := ValidateKey(r.Key); err != nil {
-		return err
-	}
-	if err := ValidateScope(r.Scope); err != nil {
-		return err
-	}
-	if err := ValidateToken(r.Token); err != nil {
-		return err
-	}
-	if err := ValidateFingerprint(r.Fingerprint); err != nil {
-		return err
-	}
-	if err := validateDuration(fieldTTL, r.TTL); err != nil {
-		return err
-	}
-	return r.Result.Validate()
+	return cmp.Or(
+		ValidateKey(r.Key), ValidateScope(r.Scope), ValidateToken(r.Token), ValidateFingerprint(r.Fingerprint),
+		validateDuration(fieldTTL, r.TTL), r.Result.Validate(),
+	)
 }
 
 // Validate checks the values of all fields. The error is a *FieldError.
 func (r *ReleaseRequest) Validate() error {
-	if err := ValidateKey(r.Key); err != nil {
-		return err
-	}
-	if err := ValidateScope(r.Scope); err != nil {
-		return err
-	}
-	if err := ValidateToken(r.Token); err != nil {
-		return err
-	}
-	return validateDurability(r.Durability)
+	return cmp.Or(ValidateKey(r.Key), ValidateScope(r.Scope), ValidateToken(r.Token), validateDurability(r.Durability))
 }
 
 func validateDurability(d Durability) error {

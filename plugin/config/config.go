@@ -1,7 +1,6 @@
 package config
 
 import (
-	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -254,12 +253,7 @@ type Route struct {
 // lower case and without parameters. In StreamedTypes, a type that ends in * stands for
 // all types with that beginning.
 func (t *Route) Streamed(media string) bool {
-	for _, s := range t.StreamedTypes {
-		if begin, any := strings.CutSuffix(s, "*"); s == media || any && strings.HasPrefix(media, begin) {
-			return true
-		}
-	}
-	return false
+	return listed(t.StreamedTypes, media)
 }
 
 // Method reports whether some rule may match requests with this method. If none does,

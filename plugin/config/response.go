@@ -24,7 +24,7 @@ type Response struct {
 // Keeps reports whether the header, whose name is in lower case, is recorded and replayed. The headers
 // without which a client cannot read a recorded body always are, and OriginalDate is unless it is dropped.
 func (p *Response) Keeps(name string) bool {
-	return (name == OriginalDate || namesHeader(p.KeepHeaders, name)) && !namesHeader(p.DropHeaders, name) || describesBody(name)
+	return (name == OriginalDate || listed(p.KeepHeaders, name)) && !listed(p.DropHeaders, name) || describesBody(name)
 }
 
 // EchoHeader is the name of the header in which answers repeat the key; empty: they do not.
@@ -60,7 +60,8 @@ const OriginalDate = "original-date"
 // describesBody reports whether a client needs the header to read the body.
 func describesBody(name string) bool { return name == "content-type" || name == "content-encoding" }
 
-func namesHeader(list []string, name string) bool {
+// listed reports whether a list has the name. An item that ends in * stands for all names with that beginning.
+func listed(list []string, name string) bool {
 	for _, s := range list {
 		if begin, any := strings.CutSuffix(s, "*"); s == name || any && strings.HasPrefix(name, begin) {
 			return true

@@ -197,7 +197,6 @@ const pathBlank = "/oncegate/blank"
 
 // asksForBlank reports whether a client itself asks for api.PathAnswer or pathBlank. A route may compare paths without
 // regard to case or parameters. Another gate of this proxy may have sent the request there: it has set its status.
-// strings.EqualFold would bring tables that cost memory; see wasmcheck.
 func (p *Plugin) asksForBlank(path string) bool {
 	if !isPath(path, api.PathAnswer) && !isPath(path, pathBlank) {
 		return false

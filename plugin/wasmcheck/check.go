@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"sort"
@@ -37,10 +35,6 @@ func Check(ctx context.Context, module []byte, rules Rules) error {
 		errs = append(errs, fmt.Errorf("has %d bytes, at most %d are allowed", len(module), rules.MaxBytes))
 	}
 
-	if bytes.Contains(module, foldTable()) {
-		errs = append(errs, errors.New("has the tables of unicode.SimpleFold, perhaps by strings.EqualFold: compare ASCII letters"))
-	}
-
 	// The interpreter is enough because nothing runs. Compiling to machine code would only take time.
 	rt := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfigInterpreter())
 	defer rt.Close(ctx)
@@ -58,17 +52,6 @@ func Check(ctx context.Context, module []byte, rules Rules) error {
 	}
 	errs = append(errs, checkExports(compiled, rules)...)
 	return errors.Join(errs...)
-}
-
-// foldTable is how the tables begin by which package unicode, and so strings.EqualFold, finds letters that differ in case:
-// 0, 1, 2 and so on in 16 bits each. Two of them together look like an address to the collector, which reads constants as
-// well: there is one in each 64 KiB of the first 4 MiB. With them, large answers took a VM twice the memory.
-func foldTable() []byte {
-	table := make([]byte, 0, 128)
-	for c := range uint16(64) {
-		table = binary.LittleEndian.AppendUint16(table, c)
-	}
-	return table[1:] // the linker may leave out the zero at the beginning
 }
 
 func checkImports(imports []api.FunctionDefinition) []error {

@@ -257,18 +257,6 @@ func TestCheckSizeLimitIsInclusive(t *testing.T) {
 	}
 }
 
-func TestCheckFindsTheTablesOfCase(t *testing.T) {
-	module := testModule{exports: goodExports}.encode()
-	var table []byte
-	for c := range 64 {
-		table = append(table, byte(c), 0)
-	}
-	with := append(module, section(0, len("x"), append([]byte("x"), table...))...) // in a custom section
-	if err := Check(t.Context(), with, Rules{}); err == nil || !strings.Contains(err.Error(), "has the tables of unicode.SimpleFold") {
-		t.Errorf("Check = %v", err)
-	}
-}
-
 func TestCheckRefusesWhatIsNoModule(t *testing.T) {
 	whole := testModule{exports: goodExports}.encode()
 	for what, b := range map[string][]byte{

@@ -137,9 +137,11 @@ func (s *State) writeSpare() {
 	if err != nil {
 		return
 	}
-	for range spareBytes / spareStep {
-		if _, err := f.Write(make([]byte, spareStep)); err != nil {
-			break
+	zeros := make([]byte, spareBytes)
+	for step := spareBytes; len(zeros) > 0 && step >= spareStep; {
+		n, err := f.Write(zeros[:min(step, len(zeros))])
+		if zeros = zeros[n:]; err != nil {
+			step /= 2 // there may be room for less
 		}
 	}
 	_ = f.Sync()
