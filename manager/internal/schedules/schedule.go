@@ -47,7 +47,9 @@ var missedNames = []string{MissedOne: "one", MissedSkip: "skip", MissedAll: "all
 func (m Missed) String() string { return jobs.NameOf(missedNames, m) }
 
 // ParseMissed is the inverse of String. Empty is MissedOne.
-func ParseMissed(v string) (Missed, error) { return jobs.ParseName[Missed](missedNames, "missed", cmp.Or(v, missedNames[1])) }
+func ParseMissed(v string) (Missed, error) {
+	return jobs.ParseName[Missed](missedNames, "missed", cmp.Or(v, missedNames[1]))
+}
 
 // Overlap is how a schedule treats an instant at which its last job is not terminal.
 type Overlap uint8
@@ -64,7 +66,9 @@ var overlapNames = []string{OverlapAllow: "allow", OverlapSkip: "skip"}
 func (o Overlap) String() string { return jobs.NameOf(overlapNames, o) }
 
 // ParseOverlap is the inverse of String. Empty is OverlapAllow.
-func ParseOverlap(v string) (Overlap, error) { return jobs.ParseName[Overlap](overlapNames, "overlap", cmp.Or(v, overlapNames[1])) }
+func ParseOverlap(v string) (Overlap, error) {
+	return jobs.ParseName[Overlap](overlapNames, "overlap", cmp.Or(v, overlapNames[1]))
+}
 
 // DataCenters is where a schedule enqueues jobs, if several data centres have a schedule of this name.
 type DataCenters uint8
