@@ -53,8 +53,9 @@ func appendErrors(b []byte, all []AttemptError) []byte {
 }
 
 func (d *decoder) errors() []AttemptError {
-	n := d.Count(MaxErrors)
-	if n == 0 {
+	n := d.Uvarint()
+	if n < 1 || n > MaxErrors {
+		d.fail()
 		return nil
 	}
 	all := make([]AttemptError, n)
