@@ -67,6 +67,13 @@ const (
 	defaultManagerURL = "http://127.0.0.1:8090"
 )
 
+// operators is a command whose words are operators' calls to a running manager.
+func operators(group string, all func() map[string]operatorCommand) func(context.Context, Environment, []string) error {
+	return func(ctx context.Context, env Environment, args []string) error {
+		return operatorMain(ctx, env, group, all(), args)
+	}
+}
+
 // operatorMain makes operators' calls to a running manager; group is the command
 // whose words all are.
 func operatorMain(ctx context.Context, env Environment, group string, all map[string]operatorCommand, args []string) error {
@@ -180,6 +187,11 @@ func (c *operatorCall) check(words string) error {
 	}
 	if c.function != "" {
 		errs = append(errs, jobs.CheckName("--function", c.function))
+	}
+	if key := c.submission.IdempotencyKey; key != "" {
+		if err := api.ValidateKey(key); err != nil {
+			return fmt.Errorf("--idempotency-key: %w", err)
+		}
 	}
 	err := errors.Join(append(errs, api.ValidateScope(c.scope))...)
 	var field *jobs.FieldError
