@@ -4,6 +4,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -69,8 +70,7 @@ func Run(ctx context.Context, env Environment, args []string) int {
 		help(env.Stderr, all)
 		return 2
 	}
-	switch args[0] {
-	case "help", "-h", "-help", "--help":
+	if isHelp(args[0]) {
 		help(env.Stdout, all)
 		return 0
 	}
@@ -80,7 +80,7 @@ func Run(ctx context.Context, env Environment, args []string) int {
 		return 2
 	}
 	err := cmd.run(ctx, env, args[1:])
-	if err == nil {
+	if err == nil || errors.Is(err, flag.ErrHelp) { // help was printed
 		return 0
 	}
 	fmt.Fprintf(env.Stderr, "oncegate %s: %v\n", args[0], err)
