@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
-	"strconv"
+	"net/netip"
+	"slices"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -86,15 +86,17 @@ func (l Local) Bootstrap() ([]byte, error) {
 	if err := setAddress(b.GetStaticResources().GetListeners()[0].GetAddress(), l.Listen); err != nil {
 		return nil, err
 	}
-	for cluster, address := range map[string]string{"upstream": l.Upstream, "oncegate_manager": l.Manager} {
-		if err := setEndpoint(b, cluster, address); err != nil {
+	upstream, manager := cluster(b, "upstream"), cluster(b, "oncegate_manager")
+	for name, address := range l.Managers {
+		c := proto.CloneOf(manager)
+		c.Name, c.LoadAssignment.ClusterName = name, name
+		b.StaticResources.Clusters = append(b.StaticResources.Clusters, c)
+		if err := setEndpoint(c, address); err != nil {
 			return nil, err
 		}
 	}
-	for name, address := range l.Managers {
-		if err := addManager(b, name, address); err != nil {
-			return nil, err
-		}
+	if err := errors.Join(setEndpoint(upstream, l.Upstream), setEndpoint(manager, l.Manager)); err != nil {
+		return nil, err
 	}
 	err = Edit(b, func(hcm *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
 		plugin.GetVmConfig().GetCode().GetLocal().Specifier = &corev3.DataSource_Filename{Filename: l.Module}
@@ -123,40 +125,32 @@ func (l Local) Bootstrap() ([]byte, error) {
 	return MarshalBootstrap(b)
 }
 
-func setAddress(a *corev3.Address, address string) error {
-	host, port, err := net.SplitHostPort(address)
+func parseAddress(address string) (netip.AddrPort, error) {
+	at, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return err
+		err = fmt.Errorf("the address %q must be IP:port: %w", address, err)
 	}
-	n, err := strconv.ParseUint(port, 10, 16)
+	return at, err
+}
+
+func setAddress(a *corev3.Address, address string) error {
+	at, err := parseAddress(address)
 	if err != nil {
 		return err
 	}
 	s := a.GetSocketAddress()
-	s.Address, s.PortSpecifier = host, &corev3.SocketAddress_PortValue{PortValue: uint32(n)}
+	s.Address, s.PortSpecifier = at.Addr().String(), &corev3.SocketAddress_PortValue{PortValue: uint32(at.Port())}
 	return nil
 }
 
-// setEndpoint gives a cluster its only endpoint, an IP that needs no DNS.
-func setEndpoint(b *bootstrapv3.Bootstrap, cluster, address string) error {
-	for _, c := range b.GetStaticResources().GetClusters() {
-		if c.GetName() == cluster {
-			c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
-			return setAddress(c.GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress(), address)
-		}
-	}
-	return fmt.Errorf("no cluster %q", cluster)
+// cluster returns a cluster that the published configurations have.
+func cluster(b *bootstrapv3.Bootstrap, name string) *clusterv3.Cluster {
+	all := b.GetStaticResources().GetClusters()
+	return all[slices.IndexFunc(all, func(c *clusterv3.Cluster) bool { return c.GetName() == name })]
 }
 
-// addManager adds a cluster like oncegate_manager.
-func addManager(b *bootstrapv3.Bootstrap, name, address string) error {
-	for _, c := range b.GetStaticResources().GetClusters() {
-		if c.GetName() == "oncegate_manager" {
-			n := proto.CloneOf(c)
-			n.Name, n.LoadAssignment.ClusterName = name, name
-			b.StaticResources.Clusters = append(b.StaticResources.Clusters, n)
-			return setEndpoint(b, name, address)
-		}
-	}
-	return errors.New("no cluster \"oncegate_manager\"")
+// setEndpoint gives a cluster its only endpoint, an IP that needs no DNS.
+func setEndpoint(c *clusterv3.Cluster, address string) error {
+	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
+	return setAddress(c.GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress(), address)
 }

@@ -121,9 +121,9 @@ func TestLocalRefusesWhatItCannotPlace(t *testing.T) {
 	refused := errors.New("refused")
 	for want, change := range map[string]func(*Local){
 		`the mode is "fast", it must be body or headers`: func(l *Local) { l.Mode = "fast" },
-		"missing port in address":                        func(l *Local) { l.Listen = "127.0.0.1" },
-		"65536":                                          func(l *Local) { l.Manager = "127.0.0.1:65536" },
-		"refused":                                        func(l *Local) { l.Edit = func(*hcmv3.HttpConnectionManager) error { return refused } },
+		`the address "127.0.0.1" must be IP:port`:        func(l *Local) { l.Listen = "127.0.0.1" },
+		`the address "127.0.0.1:65536" must be IP:port`:  func(l *Local) { l.Manager = "127.0.0.1:65536" },
+		"refused": func(l *Local) { l.Edit = func(*hcmv3.HttpConnectionManager) error { return refused } },
 	} {
 		l := good
 		change(&l)

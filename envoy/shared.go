@@ -1,9 +1,7 @@
 package envoy
 
 import (
-	"net"
 	"slices"
-	"strconv"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -29,15 +27,11 @@ func addShared(b *bootstrapv3.Bootstrap, managers []SharedManager) error {
 		if err := setAddress(e.GetEndpoint().GetAddress(), m.API); err != nil {
 			return err
 		}
-		_, port, err := net.SplitHostPort(m.Admin)
+		admin, err := parseAddress(m.Admin)
 		if err != nil {
 			return err
 		}
-		n, err := strconv.ParseUint(port, 10, 16)
-		if err != nil {
-			return err
-		}
-		e.GetEndpoint().GetHealthCheckConfig().PortValue = uint32(n)
+		e.GetEndpoint().GetHealthCheckConfig().PortValue = uint32(admin.Port())
 		group.LbEndpoints = append(group.LbEndpoints, e)
 	}
 	replaceManager(b, cluster)

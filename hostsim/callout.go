@@ -75,26 +75,24 @@ func (v *vm) onCallResponse(token uint32, r CallResponse) {
 		return
 	}
 	v.forgetCall(token)
-	const callback = "proxy_on_http_call_response"
-	if !v.begin(v.root, callback) {
-		return
+	seen := r.asSeen()
+	headers, body, trailers := len(seen.Headers), len(seen.Body), len(seen.Trailers)
+	called := v.notify(v.root, "proxy_on_http_call_response", func(g Guest) error {
+		if r.Failure == CallResetMidAnswer {
+			v.callCode, v.callStatus = uint32(StatusBrokenConnection), "reset"
+		} else {
+			v.callResponse = &seen
+		}
+		return g.OnHTTPCallResponse(v.root.id, token, headers, body, trailers)
+	}, token, headers, body, trailers)
+	if called {
+		v.callResponse, v.callStatus = nil, ""
+		v.finish()
 	}
-	var err error
-	if r.Failure == CallResetMidAnswer {
-		v.callCode, v.callStatus = uint32(StatusBrokenConnection), "reset"
-		err = v.guest.OnHTTPCallResponse(v.root.id, token, 0, 0, 0)
-	} else {
-		r = r.asSeen()
-		v.callResponse = &r
-		err = v.guest.OnHTTPCallResponse(v.root.id, token, len(r.Headers), len(r.Body), len(r.Trailers))
-	}
-	v.end(callback, err)
-	v.callResponse, v.callStatus = nil, ""
-	v.finish()
 }
 
 // asSeen returns the answer as the guest gets it: a failure before response headers becomes the reply that Envoy's
-// router would make.
+// router would make, and one after them has nothing.
 func (r CallResponse) asSeen() CallResponse {
 	var f UpstreamFailure
 	switch r.Failure {
@@ -103,6 +101,8 @@ func (r CallResponse) asSeen() CallResponse {
 			r.Headers = Headers{}
 		}
 		return r
+	case CallResetMidAnswer:
+		return CallResponse{}
 	case CallTimedOut:
 		f = UpstreamTimedOut
 	case CallConnectFailed:

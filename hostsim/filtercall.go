@@ -56,21 +56,12 @@ func (h *half) callHeaders(endStream bool) headersStatus {
 		return headersStopAllWatermark
 	}
 	h.seeHeaders, s.endFlag = true, endStream
-	callback := "proxy_on_request_headers"
+	v, on, name := s.vm, Guest.OnRequestHeaders, "proxy_on_request_headers"
 	if h.response {
-		callback = "proxy_on_response_headers"
+		on, name = Guest.OnResponseHeaders, "proxy_on_response_headers"
 	}
-	v := s.vm
-	var a Action
-	if v.begin(s.ctx, callback) {
-		var err error
-		if h.response {
-			a, err = v.guest.OnResponseHeaders(s.ctx.id, len(h.headers), endStream)
-		} else {
-			a, err = v.guest.OnRequestHeaders(s.ctx.id, len(h.headers), endStream)
-		}
-		v.end(callback, err)
-	}
+	n := len(h.headers)
+	a, _ := callback(v, s.ctx, name, func(g Guest) (Action, error) { return on(g, s.ctx.id, n, endStream) }, n, endStream)
 	var st headersStatus
 	if s.checkFailed() {
 		st = headersStopAllWatermark
@@ -113,21 +104,11 @@ func (h *half) callBody(b *[]byte, endStream bool) dataStatus {
 	if h.buffering {
 		size = len(h.buffer)
 	}
-	callback := "proxy_on_request_body"
+	v, on, name := s.vm, Guest.OnRequestBody, "proxy_on_request_body"
 	if h.response {
-		callback = "proxy_on_response_body"
+		on, name = Guest.OnResponseBody, "proxy_on_response_body"
 	}
-	v := s.vm
-	var a Action
-	if v.begin(s.ctx, callback) {
-		var err error
-		if h.response {
-			a, err = v.guest.OnResponseBody(s.ctx.id, size, endStream)
-		} else {
-			a, err = v.guest.OnRequestBody(s.ctx.id, size, endStream)
-		}
-		v.end(callback, err)
-	}
+	a, _ := callback(v, s.ctx, name, func(g Guest) (Action, error) { return on(g, s.ctx.id, size, endStream) }, size, endStream)
 	var st dataStatus
 	if s.checkFailed() {
 		st = dataStopNoBuffer
@@ -156,21 +137,12 @@ func (h *half) callTrailers() trailersStatus {
 		return trailersStop
 	}
 	h.seeTrailers = true
-	callback := "proxy_on_request_trailers"
+	v, on, name := s.vm, Guest.OnRequestTrailers, "proxy_on_request_trailers"
 	if h.response {
-		callback = "proxy_on_response_trailers"
+		on, name = Guest.OnResponseTrailers, "proxy_on_response_trailers"
 	}
-	v := s.vm
-	var a Action
-	if v.begin(s.ctx, callback) {
-		var err error
-		if h.response {
-			a, err = v.guest.OnResponseTrailers(s.ctx.id, len(h.trailers))
-		} else {
-			a, err = v.guest.OnRequestTrailers(s.ctx.id, len(h.trailers))
-		}
-		v.end(callback, err)
-	}
+	n := len(h.trailers)
+	a, _ := callback(v, s.ctx, name, func(g Guest) (Action, error) { return on(g, s.ctx.id, n) }, n)
 	st := trailersContinue
 	if s.checkFailed() {
 		st = trailersStop

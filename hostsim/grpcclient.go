@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -104,30 +103,20 @@ func (s *grpcClientStream) end() {
 }
 
 func (s *grpcClientStream) run(c *HTTPCluster, req StreamRequest) (ended func()) {
-	hr := &http.Request{
-		Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: c.cfg.Address, Path: "/" + req.Service + "/" + req.Method}, Host: req.Authority,
-		Proto: "HTTP/2.0", ProtoMajor: 2, Header: make(http.Header, len(req.Metadata)+3), Body: s, ContentLength: -1,
-	}
-	for _, p := range req.Metadata {
-		if p[0] != "" && p[0][0] != ':' {
-			hr.Header.Add(p[0], p[1])
-		}
-	}
+	hr := c.request(http.MethodPost, &url.URL{Path: "/" + req.Service + "/" + req.Method}, req.Metadata)
+	hr.Host, hr.Body, hr.ContentLength = req.Authority, s, -1
 	hr.Header.Set("Content-Type", "application/grpc")
 	hr.Header.Set("Te", "trailers")
-	hr.Header.Set("X-Envoy-Internal", "true")
-	hr.Header["User-Agent"] = []string{""} // no header, instead of Go's own
 	resp, err := c.transport.RoundTrip(hr.WithContext(s.ctx))
 	if err != nil {
-		failure, detail := UpstreamDisconnected, ""
-		var op *net.OpError
-		if errors.As(err, &op) && op.Op == "dial" {
-			failure, detail = UpstreamConnectFailed, "delayed connect error: "+op.Err.Error()
+		failure, detail := UpstreamDisconnected, connectFailure(err)
+		if detail != "" {
+			failure = UpstreamConnectFailed
 		}
 		return func() { s.events.Fail(failure, detail, false) }
 	}
 	defer resp.Body.Close()
-	h := append(Headers{{":status", strconv.Itoa(resp.StatusCode)}}, fromHTTPHeader(resp.Header)...)
+	h := answerHeaders(resp)
 	whole := resp.ContentLength == 0 // the end came with the headers
 	switch {
 	case whole && (resp.StatusCode == http.StatusOK || h.Has("grpc-status")):
@@ -146,7 +135,7 @@ func (s *grpcClientStream) run(c *HTTPCluster, req StreamRequest) (ended func())
 	case err != nil:
 		return func() { s.events.Fail(UpstreamDisconnected, "", true) }
 	}
-	return s.finish(fromHTTPHeader(resp.Trailer))
+	return s.finish(HeadersOf(resp.Trailer))
 }
 
 var errFrame = errors.New("bad frame")

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"strings"
 )
 
 // guestStream is a gRPC stream of a VM. Like a callout it belongs to the plugin's root context and outlives the request
@@ -43,9 +42,7 @@ func (v *vm) GRPCStream(service []byte, serviceName, method string, metadata Hea
 	v.lastStream += 4 // the low two bits are the kind of call: 2 is a gRPC stream
 	token := v.lastStream | 2
 	h := metadata.Clone()
-	for i := range h {
-		h[i][0] = strings.ToLower(h[i][0])
-	}
+	lowerNames(h)
 	size := h.Bytes() + len(serviceName) + len(method)
 	if len(v.calls)+len(v.grpcStreams) >= maxCallsPerVM || size > callBytesLimit {
 		return 0, StatusInternalFailure
@@ -81,13 +78,13 @@ func (v *vm) GRPCStream(service []byte, serviceName, method string, metadata Hea
 		Cluster: name, Thread: v.name, Service: serviceName, Method: method, Authority: authority, Metadata: h,
 	}, StreamEvents{
 		Metadata: func(h Headers) {
-			post(h.Bytes(), func() { v.onGRPC(token, grpcMetadata, grpcEvent{metadata: notNil(h)}) })
+			post(h.Bytes(), func() { v.onGRPC(token, grpcMetadata, grpcEvent{metadata: orEmpty(h)}) })
 		},
 		Message: func(b []byte) {
 			post(len(b), func() { v.onGRPC(token, grpcReceive, grpcEvent{message: b, inMessage: true}) })
 		},
 		Trailers: func(h Headers) {
-			post(h.Bytes(), func() { v.onGRPC(token, grpcTrailers, grpcEvent{trailers: notNil(h)}) })
+			post(h.Bytes(), func() { v.onGRPC(token, grpcTrailers, grpcEvent{trailers: orEmpty(h)}) })
 		},
 		Close: func(status int, message string) {
 			post(len(message), func() { v.onGRPCClose(token, status, message) })
@@ -106,13 +103,6 @@ func (v *vm) GRPCStream(service []byte, serviceName, method string, metadata Hea
 		return 0, StatusInternalFailure
 	}
 	return token, StatusOK
-}
-
-func notNil(h Headers) Headers {
-	if h == nil {
-		return Headers{}
-	}
-	return h
 }
 
 // grpcRefused lets the close callback of a stream that could not begin follow the running callback. In Envoy a worker
@@ -231,24 +221,22 @@ func (v *vm) onGRPC(token uint32, callback string, e grpcEvent) {
 	v.callGRPC(token, callback, e)
 }
 
-func (v *vm) callGRPC(token uint32, callback string, e grpcEvent) {
-	if !v.begin(v.root, callback) {
-		return
-	}
-	outer := v.grpcEvent
-	v.grpcEvent, v.grpcEvent.token = e, token
-	var err error
-	switch callback {
+func (v *vm) callGRPC(token uint32, name string, e grpcEvent) {
+	outer, on, n := v.grpcEvent, Guest.OnGRPCReceive, len(e.message)
+	switch name {
 	case grpcMetadata:
-		err = v.guest.OnGRPCReceiveInitialMetadata(v.root.id, token, len(e.metadata))
-	case grpcReceive:
-		err = v.guest.OnGRPCReceive(v.root.id, token, len(e.message))
+		on, n = Guest.OnGRPCReceiveInitialMetadata, len(e.metadata)
 	case grpcTrailers:
-		err = v.guest.OnGRPCReceiveTrailingMetadata(v.root.id, token, len(e.trailers))
+		on, n = Guest.OnGRPCReceiveTrailingMetadata, len(e.trailers)
 	}
-	v.end(callback, err)
-	v.grpcEvent = outer
-	v.finish()
+	called := v.notify(v.root, name, func(g Guest) error {
+		v.grpcEvent, v.grpcEvent.token = e, token
+		return on(g, v.root.id, token, n)
+	}, token, n)
+	if called {
+		v.grpcEvent = outer
+		v.finish()
+	}
 }
 
 func (v *vm) onGRPCClose(token uint32, status int, message string) {
@@ -267,13 +255,14 @@ func (v *vm) onGRPCClose(token uint32, status int, message string) {
 }
 
 func (v *vm) callGRPCClose(token uint32, status int, message string) {
-	if !v.begin(v.root, grpcClose) {
-		return
+	called := v.notify(v.root, grpcClose, func(g Guest) error {
+		v.callCode, v.callStatus, v.grpcClosing = uint32(status), message, token
+		return g.OnGRPCClose(v.root.id, token, uint32(status))
+	}, token, uint32(status))
+	if called {
+		v.callStatus, v.grpcClosing = "", 0
+		v.finish()
 	}
-	v.callCode, v.callStatus, v.grpcClosing = uint32(status), message, token
-	v.end(grpcClose, v.guest.OnGRPCClose(v.root.id, token, uint32(status)))
-	v.callStatus, v.grpcClosing = "", 0
-	v.finish()
 }
 
 // closeStreams cuts the streams of a VM that ends.

@@ -1,6 +1,11 @@
 package hostsim
 
-import "strings"
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+)
 
 // Header is one name/value pair. Names are always lower case, as in Envoy. Pseudo headers (":method", ":path",
 // ":authority", ":scheme", ":status") are ordinary entries.
@@ -18,6 +23,17 @@ func H(nameValues ...string) Headers {
 	h := make(Headers, 0, len(nameValues)/2)
 	for i := 0; i < len(nameValues); i += 2 {
 		h = append(h, Header{strings.ToLower(nameValues[i]), nameValues[i+1]})
+	}
+	return h
+}
+
+// HeadersOf makes Headers of those of net/http, which does not keep the order of the names: they come sorted.
+func HeadersOf(all http.Header) Headers {
+	h := make(Headers, 0, len(all))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		for _, v := range all[name] {
+			h = append(h, Header{strings.ToLower(name), v})
+		}
 	}
 	return h
 }
@@ -41,12 +57,8 @@ func (h Headers) Get(name string) string {
 
 // Has tells whether name is present.
 func (h Headers) Has(name string) bool {
-	for i := range h {
-		if h[i][0] == name {
-			return true
-		}
-	}
-	return false
+	_, ok := h.Lookup(name)
+	return ok
 }
 
 // Values returns every value of name in order; nil when there is none.
@@ -86,22 +98,11 @@ func (h *Headers) Set(name, value string) {
 
 // Del removes every value of name.
 func (h *Headers) Del(name string) {
-	out := (*h)[:0]
-	for _, p := range *h {
-		if p[0] != name {
-			out = append(out, p)
-		}
-	}
-	*h = out
+	*h = slices.DeleteFunc(*h, func(p Header) bool { return p[0] == name })
 }
 
 // Clone returns a copy that shares no pairs with h.
-func (h Headers) Clone() Headers {
-	if h == nil {
-		return nil
-	}
-	return append(make(Headers, 0, len(h)), h...)
-}
+func (h Headers) Clone() Headers { return slices.Clone(h) }
 
 // Bytes is the sum of the lengths of all names and values.
 func (h Headers) Bytes() int {

@@ -218,7 +218,7 @@ func (h *Host) GuestMemory(worker int) uint64 {
 		if t.vm.failed || t.vm.closed {
 			return
 		}
-		if g, ok := unwrapGuest(t.vm.guest).(interface{ memorySize() uint64 }); ok {
+		if g, ok := t.vm.guest.(interface{ memorySize() uint64 }); ok {
 			n = g.memorySize()
 		}
 	})

@@ -1,8 +1,8 @@
 package hostsim
 
 import (
+	"bytes"
 	"cmp"
-	"strings"
 	"time"
 )
 
@@ -66,17 +66,10 @@ func (v *vm) Done() Status {
 // HTTPCall implements HostCalls.
 func (v *vm) HTTPCall(cluster string, h Headers, body []byte, trailers Headers, timeoutMS uint32) (uint32, Status) {
 	v.ctx()
-	lower := func(h Headers) Headers {
-		if len(h) == 0 {
-			return nil
-		}
-		c := h.Clone()
-		for i := range c {
-			c[i][0] = strings.ToLower(c[i][0])
-		}
-		return c
-	}
-	return v.httpCall(cluster, lower(h), append([]byte(nil), body...), lower(trailers), timeoutMS)
+	h, trailers = h.Clone(), trailers.Clone()
+	lowerNames(h)
+	lowerNames(trailers)
+	return v.httpCall(cluster, h, bytes.Clone(body), trailers, timeoutMS)
 }
 
 // GetSharedData implements HostCalls.

@@ -10,9 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"sort"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 )
@@ -139,26 +137,11 @@ func (c *HTTPCluster) roundTrip(ctx context.Context, req CallRequest) CallRespon
 	if err != nil {
 		return CallResponse{Failure: CallReset, Detail: "bad :path"}
 	}
-	u.Scheme, u.Host = "http", c.cfg.Address
-	hr := &http.Request{
-		Method: req.Headers.Get(":method"), URL: u, Host: req.Headers.Get(":authority"),
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: make(http.Header, len(req.Headers)),
-		Body:   unreplayable{bytes.NewReader(req.Body)}, ContentLength: int64(len(req.Body)),
-	}
-	for _, p := range req.Headers {
-		switch {
-		case p[0] == "" || p[0][0] == ':' || p[0] == "content-length" || p[0] == "host" || p[0] == "transfer-encoding" || p[0] == "connection":
-		default:
-			hr.Header.Add(p[0], p[1])
-		}
-	}
-	hr.Header.Set("X-Envoy-Internal", "true")
+	hr := c.request(req.Headers.Get(":method"), u, req.Headers)
+	hr.Host = req.Headers.Get(":authority")
+	hr.Body, hr.ContentLength = unreplayable{bytes.NewReader(req.Body)}, int64(len(req.Body))
 	if req.Timeout > 0 {
 		hr.Header.Set("X-Envoy-Expected-Rq-Timeout-Ms", strconv.FormatInt(req.Timeout.Milliseconds(), 10))
-	}
-	if _, ok := hr.Header["User-Agent"]; !ok {
-		hr.Header["User-Agent"] = []string{""} // no header, instead of Go's own
 	}
 	if len(req.Trailers) > 0 {
 		hr.Trailer = make(http.Header)
@@ -171,9 +154,8 @@ func (c *HTTPCluster) roundTrip(ctx context.Context, req CallRequest) CallRespon
 	resp, err := c.transport.RoundTrip(hr.WithContext(ctx))
 	took := time.Since(began)
 	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) && op.Op == "dial" {
-			return CallResponse{Failure: CallConnectFailed, Detail: "delayed connect error: " + op.Err.Error()}
+		if detail := connectFailure(err); detail != "" {
+			return CallResponse{Failure: CallConnectFailed, Detail: detail}
 		}
 		return CallResponse{Failure: CallReset}
 	}
@@ -183,22 +165,40 @@ func (c *HTTPCluster) roundTrip(ctx context.Context, req CallRequest) CallRespon
 		return CallResponse{Failure: CallResetMidAnswer}
 	}
 	resp.Header.Set("X-Envoy-Upstream-Service-Time", strconv.FormatInt(took.Milliseconds(), 10))
-	out := CallResponse{Headers: fromHTTPHeader(resp.Header), Body: body}
-	out.Headers = append(Headers{{":status", strconv.Itoa(resp.StatusCode)}}, out.Headers...)
+	out := CallResponse{Headers: answerHeaders(resp), Body: body}
 	if len(resp.Trailer) > 0 {
-		out.Trailers = fromHTTPHeader(resp.Trailer)
+		out.Trailers = HeadersOf(resp.Trailer)
 	}
 	return out
 }
 
-// fromHTTPHeader sorts the names, because net/http does not keep their order.
-func fromHTTPHeader(hh http.Header) Headers {
-	h := make(Headers, 0, len(hh))
-	for name, values := range hh {
-		for _, v := range values {
-			h = append(h, Header{strings.ToLower(name), v})
+// request makes a request with headers as Envoy's router passes them on.
+func (c *HTTPCluster) request(method string, to *url.URL, headers Headers) *http.Request {
+	to.Scheme, to.Host = "http", c.cfg.Address
+	r := &http.Request{Method: method, URL: to, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: make(http.Header, len(headers)+3)}
+	for _, p := range headers {
+		switch {
+		case p[0] == "" || p[0][0] == ':' || p[0] == "content-length" || p[0] == "host" || p[0] == "transfer-encoding" || p[0] == "connection":
+		default:
+			r.Header.Add(p[0], p[1])
 		}
 	}
-	sort.SliceStable(h, func(i, j int) bool { return h[i][0] < h[j][0] })
-	return h
+	r.Header.Set("X-Envoy-Internal", "true")
+	if _, ok := r.Header["User-Agent"]; !ok {
+		r.Header["User-Agent"] = []string{""} // no header, instead of Go's own
+	}
+	return r
+}
+
+// connectFailure is the detail of an error if there was no connection, and "" otherwise.
+func connectFailure(err error) string {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return "delayed connect error: " + op.Err.Error()
+	}
+	return ""
+}
+
+func answerHeaders(resp *http.Response) Headers {
+	return append(Headers{{":status", strconv.Itoa(resp.StatusCode)}}, HeadersOf(resp.Header)...)
 }

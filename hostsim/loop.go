@@ -26,7 +26,6 @@ type eventKind uint8
 const (
 	evFunc eventKind = iota
 	evQueueReady
-	evTick
 	evIdle
 	evRequestHeaders
 	evRequestData

@@ -2,9 +2,12 @@ package hostsim
 
 import (
 	"bufio"
+	"cmp"
 	"io"
-	"sort"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -65,17 +68,9 @@ func (s *metrics) define(kind MetricType, name string) *metric {
 func (s *metrics) sorted() []*metric {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]*metric, 0, len(s.byName))
-	for _, m := range s.byName {
-		out = append(out, m)
-	}
-	sort.Slice(out, func(i, j int) bool {
-		if out[i].name != out[j].name {
-			return out[i].name < out[j].name
-		}
-		return out[i].kind < out[j].kind
+	return slices.SortedFunc(maps.Values(s.byName), func(a, b *metric) int {
+		return cmp.Or(strings.Compare(a.name, b.name), cmp.Compare(a.kind, b.kind))
 	})
-	return out
 }
 
 // prometheusName returns a custom metric's name as Envoy's Prometheus endpoint prints it: every byte outside
@@ -109,9 +104,7 @@ func (s *metrics) writePrometheus(w io.Writer) error {
 			lastType = t
 		}
 		switch m.kind {
-		case MetricCounter:
-			bw.WriteString(name + "{} " + strconv.FormatUint(m.value.Load(), 10) + "\n")
-		case MetricGauge:
+		case MetricCounter, MetricGauge:
 			bw.WriteString(name + "{} " + strconv.FormatUint(m.value.Load(), 10) + "\n")
 		case MetricHistogram:
 			m.writeHistogram(bw, name)

@@ -22,11 +22,10 @@ func (n nativeSource) load(context.Context, guestLimits) (program, error) {
 
 func (n nativeSource) newGuest(_ context.Context, _ guestEnv, calls HostCalls) (g Guest, err error) {
 	defer recoverTrap(&err)
-	inner := n.factory(calls)
-	if inner == nil {
+	if g = n.factory(calls); g == nil {
 		return nil, errors.New("hostsim: Native: factory returned nil")
 	}
-	return &nativeGuest{inner}, nil
+	return g, nil
 }
 
 func (nativeSource) close() {}
@@ -36,6 +35,7 @@ type trapError string
 
 func (e trapError) Error() string { return string(e) }
 
+// recoverTrap makes an error of a panic in a guest.
 func recoverTrap(err *error) {
 	switch r := recover().(type) {
 	case nil:
@@ -45,103 +45,3 @@ func recoverTrap(err *error) {
 		*err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
 	}
 }
-
-// nativeGuest turns panics of a Go guest into errors.
-type nativeGuest struct{ g Guest }
-
-func (n *nativeGuest) OnContextCreate(c, p uint32) (err error) {
-	defer recoverTrap(&err)
-	return n.g.OnContextCreate(c, p)
-}
-
-func (n *nativeGuest) OnVMStart(c uint32, size int) (ok bool, err error) {
-	defer recoverTrap(&err)
-	return n.g.OnVMStart(c, size)
-}
-
-func (n *nativeGuest) OnConfigure(c uint32, size int) (ok bool, err error) {
-	defer recoverTrap(&err)
-	return n.g.OnConfigure(c, size)
-}
-
-func (n *nativeGuest) OnTick(c uint32) (err error) {
-	defer recoverTrap(&err)
-	return n.g.OnTick(c)
-}
-
-func (n *nativeGuest) OnQueueReady(c, q uint32) (err error) {
-	defer recoverTrap(&err)
-	return n.g.OnQueueReady(c, q)
-}
-
-func (n *nativeGuest) OnHTTPCallResponse(c, token uint32, headers, bodySize, trailers int) (err error) {
-	defer recoverTrap(&err)
-	return n.g.OnHTTPCallResponse(c, token, headers, bodySize, trailers)
-}
-
-func (n *nativeGuest) OnGRPCReceiveInitialMetadata(c, token uint32, headers int) (err error) {
-	defer recoverTrap(&err)
-	return n.g.OnGRPCReceiveInitialMetadata(c, token, headers)
-}
-
-func (n *nativeGuest) OnGRPCReceive(c, token uint32, size int) (err error) {
-	defer recoverTrap(&err)
-	return n.g.OnGRPCReceive(c, token, size)
-}
-
-func (n *nativeGuest) OnGRPCReceiveTrailingMetadata(c, token uint32, trailers int) (err error) {
-	defer recoverTrap(&err)
-	return n.g.OnGRPCReceiveTrailingMetadata(c, token, trailers)
-}
-
-func (n *nativeGuest) OnGRPCClose(c, token, status uint32) (err error) {
-	defer recoverTrap(&err)
-	return n.g.OnGRPCClose(c, token, status)
-}
-
-func (n *nativeGuest) OnRequestHeaders(c uint32, count int, eos bool) (a Action, err error) {
-	defer recoverTrap(&err)
-	return n.g.OnRequestHeaders(c, count, eos)
-}
-
-func (n *nativeGuest) OnRequestBody(c uint32, size int, eos bool) (a Action, err error) {
-	defer recoverTrap(&err)
-	return n.g.OnRequestBody(c, size, eos)
-}
-
-func (n *nativeGuest) OnRequestTrailers(c uint32, count int) (a Action, err error) {
-	defer recoverTrap(&err)
-	return n.g.OnRequestTrailers(c, count)
-}
-
-func (n *nativeGuest) OnResponseHeaders(c uint32, count int, eos bool) (a Action, err error) {
-	defer recoverTrap(&err)
-	return n.g.OnResponseHeaders(c, count, eos)
-}
-
-func (n *nativeGuest) OnResponseBody(c uint32, size int, eos bool) (a Action, err error) {
-	defer recoverTrap(&err)
-	return n.g.OnResponseBody(c, size, eos)
-}
-
-func (n *nativeGuest) OnResponseTrailers(c uint32, count int) (a Action, err error) {
-	defer recoverTrap(&err)
-	return n.g.OnResponseTrailers(c, count)
-}
-
-func (n *nativeGuest) OnDone(c uint32) (ok bool, err error) {
-	defer recoverTrap(&err)
-	return n.g.OnDone(c)
-}
-
-func (n *nativeGuest) OnLog(c uint32) (err error) {
-	defer recoverTrap(&err)
-	return n.g.OnLog(c)
-}
-
-func (n *nativeGuest) OnDelete(c uint32) (err error) {
-	defer recoverTrap(&err)
-	return n.g.OnDelete(c)
-}
-
-func (n *nativeGuest) Close() { n.g.Close() }

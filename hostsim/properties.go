@@ -138,6 +138,12 @@ func addressProperty(address, name string) ([]byte, bool) {
 	return nil, false
 }
 
+// requestHeaderOf are the properties of a request that are one of its headers.
+var requestHeaderOf = map[string]string{
+	"path": ":path", "host": ":authority", "scheme": ":scheme", "method": ":method", "id": "x-request-id", "referer": "referer",
+	"useragent": "user-agent",
+}
+
 // requestProperty: properties from the headers exist only while the filter can see the headers (and in on_log).
 func (s *Stream) requestProperty(name string, rest []string) ([]byte, bool) {
 	switch name {
@@ -152,31 +158,17 @@ func (s *Stream) requestProperty(name string, rest []string) ([]byte, bool) {
 		return nil, false
 	}
 	h := s.req.headers
-	header := func(key string) ([]byte, bool) {
-		v, ok := h.Lookup(key)
+	if header, ok := requestHeaderOf[name]; ok {
+		v, ok := h.Lookup(header)
 		return []byte(v), ok
 	}
 	switch name {
-	case "path":
-		return header(":path")
 	case "url_path":
 		p, _, _ := strings.Cut(h.Get(":path"), "?")
 		return []byte(p), true
 	case "query":
 		_, q, _ := strings.Cut(h.Get(":path"), "?")
 		return []byte(q), true
-	case "host":
-		return header(":authority")
-	case "scheme":
-		return header(":scheme")
-	case "method":
-		return header(":method")
-	case "id":
-		return header("x-request-id")
-	case "referer":
-		return header("referer")
-	case "useragent":
-		return header("user-agent")
 	case "headers":
 		return mapProperty(h, rest)
 	case "size":

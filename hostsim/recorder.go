@@ -2,6 +2,7 @@ package hostsim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -38,11 +39,7 @@ func (r *Recorder) Text(threads ...string) string {
 	defer r.mu.Unlock()
 	var b strings.Builder
 	for _, l := range r.lines {
-		wanted := len(threads) == 0
-		for _, t := range threads {
-			wanted = wanted || t == l.thread
-		}
-		if wanted {
+		if len(threads) == 0 || slices.Contains(threads, l.thread) {
 			b.WriteString(l.thread + " " + l.text + "\n")
 		}
 	}
@@ -107,150 +104,21 @@ func (h Headers) transcript() string {
 	return "{" + strings.Join(parts, ", ") + "}"
 }
 
-// recordingGuest records callbacks.
-type recordingGuest struct {
-	g   Guest
-	v   *vm
-	rec *Recorder
-}
-
-func unwrapGuest(g Guest) Guest {
-	if r, ok := g.(*recordingGuest); ok {
-		return r.g
-	}
-	return g
-}
-
-func (r *recordingGuest) call(name string, context uint32, args ...any) {
-	var b strings.Builder
-	fmt.Fprintf(&b, "#%d %s(", context, name)
+// called records that a callback begins.
+func (r *Recorder) called(thread, callback string, context uint32, args []any) {
+	shown := make([]string, len(args))
 	for i, a := range args {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		fmt.Fprint(&b, a)
+		shown[i] = fmt.Sprint(a)
 	}
-	b.WriteString(")")
-	r.rec.add(r.v.name, b.String())
+	r.add(thread, fmt.Sprintf("#%d %s(%s)", context, strings.TrimPrefix(callback, "proxy_"), strings.Join(shown, ", ")))
 }
 
-// ended records how a callback without a result has ended.
-func (r *recordingGuest) ended(err error) error {
+// returned records how a callback has ended. Most have no result.
+func (r *Recorder) returned(thread string, result any, err error) {
 	if err != nil {
 		first, _, _ := strings.Cut(err.Error(), "\n")
-		r.rec.add(r.v.name, "  => trap: "+first)
+		r.add(thread, "  => trap: "+first)
+	} else if result != (none{}) {
+		r.add(thread, fmt.Sprint("  => ", result))
 	}
-	return err
 }
-
-// agreed records the result of a callback that agrees or does not, acted that of one that says what becomes of the stream.
-func (r *recordingGuest) agreed(ok bool, err error) (bool, error) {
-	if err == nil {
-		r.rec.add(r.v.name, fmt.Sprint("  => ", ok))
-	}
-	return ok, r.ended(err)
-}
-
-func (r *recordingGuest) acted(a Action, err error) (Action, error) {
-	if err == nil {
-		r.rec.add(r.v.name, fmt.Sprint("  => ", a))
-	}
-	return a, r.ended(err)
-}
-
-func (r *recordingGuest) OnContextCreate(c, parent uint32) error {
-	r.call("on_context_create", c, parent)
-	return r.ended(r.g.OnContextCreate(c, parent))
-}
-
-func (r *recordingGuest) OnVMStart(c uint32, size int) (bool, error) {
-	r.call("on_vm_start", c, size)
-	return r.agreed(r.g.OnVMStart(c, size))
-}
-
-func (r *recordingGuest) OnConfigure(c uint32, size int) (bool, error) {
-	r.call("on_configure", c, size)
-	return r.agreed(r.g.OnConfigure(c, size))
-}
-
-func (r *recordingGuest) OnTick(c uint32) error {
-	r.call("on_tick", c)
-	return r.ended(r.g.OnTick(c))
-}
-
-func (r *recordingGuest) OnQueueReady(c, q uint32) error {
-	r.call("on_queue_ready", c, q)
-	return r.ended(r.g.OnQueueReady(c, q))
-}
-
-func (r *recordingGuest) OnHTTPCallResponse(c, token uint32, headers, size, trailers int) error {
-	r.call("on_http_call_response", c, token, headers, size, trailers)
-	return r.ended(r.g.OnHTTPCallResponse(c, token, headers, size, trailers))
-}
-
-func (r *recordingGuest) OnGRPCReceiveInitialMetadata(c, token uint32, headers int) error {
-	r.call("on_grpc_receive_initial_metadata", c, token, headers)
-	return r.ended(r.g.OnGRPCReceiveInitialMetadata(c, token, headers))
-}
-
-func (r *recordingGuest) OnGRPCReceive(c, token uint32, size int) error {
-	r.call("on_grpc_receive", c, token, size)
-	return r.ended(r.g.OnGRPCReceive(c, token, size))
-}
-
-func (r *recordingGuest) OnGRPCReceiveTrailingMetadata(c, token uint32, trailers int) error {
-	r.call("on_grpc_receive_trailing_metadata", c, token, trailers)
-	return r.ended(r.g.OnGRPCReceiveTrailingMetadata(c, token, trailers))
-}
-
-func (r *recordingGuest) OnGRPCClose(c, token, status uint32) error {
-	r.call("on_grpc_close", c, token, status)
-	return r.ended(r.g.OnGRPCClose(c, token, status))
-}
-
-func (r *recordingGuest) OnRequestHeaders(c uint32, n int, eos bool) (Action, error) {
-	r.call("on_request_headers", c, n, eos)
-	return r.acted(r.g.OnRequestHeaders(c, n, eos))
-}
-
-func (r *recordingGuest) OnRequestBody(c uint32, n int, eos bool) (Action, error) {
-	r.call("on_request_body", c, n, eos)
-	return r.acted(r.g.OnRequestBody(c, n, eos))
-}
-
-func (r *recordingGuest) OnRequestTrailers(c uint32, n int) (Action, error) {
-	r.call("on_request_trailers", c, n)
-	return r.acted(r.g.OnRequestTrailers(c, n))
-}
-
-func (r *recordingGuest) OnResponseHeaders(c uint32, n int, eos bool) (Action, error) {
-	r.call("on_response_headers", c, n, eos)
-	return r.acted(r.g.OnResponseHeaders(c, n, eos))
-}
-
-func (r *recordingGuest) OnResponseBody(c uint32, n int, eos bool) (Action, error) {
-	r.call("on_response_body", c, n, eos)
-	return r.acted(r.g.OnResponseBody(c, n, eos))
-}
-
-func (r *recordingGuest) OnResponseTrailers(c uint32, n int) (Action, error) {
-	r.call("on_response_trailers", c, n)
-	return r.acted(r.g.OnResponseTrailers(c, n))
-}
-
-func (r *recordingGuest) OnDone(c uint32) (bool, error) {
-	r.call("on_done", c)
-	return r.agreed(r.g.OnDone(c))
-}
-
-func (r *recordingGuest) OnLog(c uint32) error {
-	r.call("on_log", c)
-	return r.ended(r.g.OnLog(c))
-}
-
-func (r *recordingGuest) OnDelete(c uint32) error {
-	r.call("on_delete", c)
-	return r.ended(r.g.OnDelete(c))
-}
-
-func (r *recordingGuest) Close() { r.g.Close() }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -48,9 +49,15 @@ type reports struct {
 
 func keepLast[T any](list []T, v T) []T {
 	if len(list) >= reportLimit {
-		list = append(list[:0], list[1:]...)
+		list = slices.Delete(list, 0, 1)
 	}
 	return append(list, v)
+}
+
+func copyOf[T any](r *reports, list *[]T) []T {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(*list)
 }
 
 func (h *Host) reportTrap(t Trap) {
@@ -68,33 +75,17 @@ func (h *Host) reportViolation(v Violation) {
 }
 
 // Traps returns the traps so far, oldest first (at most the last 1000).
-func (h *Host) Traps() []Trap {
-	h.reports.mu.Lock()
-	defer h.reports.mu.Unlock()
-	return append([]Trap(nil), h.reports.traps...)
-}
+func (h *Host) Traps() []Trap { return copyOf(&h.reports, &h.reports.traps) }
 
 // Violations returns the violations so far, oldest first (at most the last 1000).
-func (h *Host) Violations() []Violation {
-	h.reports.mu.Lock()
-	defer h.reports.mu.Unlock()
-	return append([]Violation(nil), h.reports.violations...)
-}
+func (h *Host) Violations() []Violation { return copyOf(&h.reports, &h.reports.violations) }
 
 // Logs returns the guest's log lines of all levels and threads, oldest first (at most the last 1000). A line is cut after
 // 4 KiB.
-func (h *Host) Logs() []GuestLog {
-	h.reports.mu.Lock()
-	defer h.reports.mu.Unlock()
-	return append([]GuestLog(nil), h.reports.logs...)
-}
+func (h *Host) Logs() []GuestLog { return copyOf(&h.reports, &h.reports.logs) }
 
 // Warnings is Logs for the lines of level warn and above. It has the last 1000 of those, however many others followed.
-func (h *Host) Warnings() []GuestLog {
-	h.reports.mu.Lock()
-	defer h.reports.mu.Unlock()
-	return append([]GuestLog(nil), h.reports.warnings...)
-}
+func (h *Host) Warnings() []GuestLog { return copyOf(&h.reports, &h.reports.warnings) }
 
 // lastTrap is the error of the latest trap on a thread.
 func (h *Host) lastTrap(thread string) error {

@@ -121,8 +121,8 @@ func (s *Stream) onRequestHeaders(hd Headers, endStream bool) {
 	}
 	if s.vm = s.t.vmForStream(); s.vm != nil && !s.vm.failed {
 		s.ctx = s.vm.newContext(s)
-		if s.vm.begin(s.ctx, "proxy_on_context_create") {
-			s.vm.end("proxy_on_context_create", s.vm.guest.OnContextCreate(s.ctx.id, s.vm.root.id))
+		id, parent := s.ctx.id, s.vm.root.id
+		if s.vm.notify(s.ctx, "proxy_on_context_create", func(g Guest) error { return g.OnContextCreate(id, parent) }, parent) {
 			s.vm.finish()
 		}
 		if s.over {
@@ -244,18 +244,14 @@ func (s *Stream) finish(reason ResetReason) {
 
 func (s *Stream) lastCalls() {
 	v, id := s.vm, s.ctx.id
-	if v.begin(s.ctx, "proxy_on_log") {
-		v.end("proxy_on_log", v.guest.OnLog(id))
+	if v.notify(s.ctx, "proxy_on_log", func(g Guest) error { return g.OnLog(id) }) {
 		v.finish()
 	}
 	s.logging = false
-	if v.begin(s.ctx, "proxy_on_done") {
-		_, err := v.guest.OnDone(id)
-		v.end("proxy_on_done", err)
+	if _, called := callback(v, s.ctx, "proxy_on_done", func(g Guest) (bool, error) { return g.OnDone(id) }); called {
 		v.finish()
 	}
-	if v.begin(s.ctx, "proxy_on_delete") {
-		v.end("proxy_on_delete", v.guest.OnDelete(id))
+	if v.notify(s.ctx, "proxy_on_delete", func(g Guest) error { return g.OnDelete(id) }) {
 		v.finish()
 	}
 }

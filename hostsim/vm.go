@@ -117,31 +117,20 @@ func (v *vm) start(ctx context.Context) error {
 		return fmt.Errorf("hostsim: %s: initialisation: %w", v.name, err)
 	}
 	v.guest = g
-	if r := v.host.cfg.Recorder; r != nil {
-		v.guest = &recordingGuest{g: g, v: v, rec: r}
-	}
 	v.root = v.newContext(nil)
 	id := v.root.id
 	v.configuring = true
-	if v.begin(v.root, "proxy_on_context_create") {
-		v.end("proxy_on_context_create", v.guest.OnContextCreate(id, 0))
-	}
+	v.notify(v.root, "proxy_on_context_create", func(g Guest) error { return g.OnContextCreate(id, 0) }, 0)
 	v.configuring = false
-	started := false
-	if v.begin(v.root, "proxy_on_vm_start") {
-		started, err = v.guest.OnVMStart(id, len(v.host.cfg.VMConfig))
-		v.end("proxy_on_vm_start", err)
-	}
+	size := len(v.host.cfg.VMConfig)
+	started, _ := callback(v, v.root, "proxy_on_vm_start", func(g Guest) (bool, error) { return g.OnVMStart(id, size) }, size)
 	v.finish()
 	if err := v.startError("proxy_on_vm_start", started); err != nil {
 		return err
 	}
-	configured := false
 	v.configuring = true
-	if v.begin(v.root, "proxy_on_configure") {
-		configured, err = v.guest.OnConfigure(id, len(v.host.cfg.PluginConfig))
-		v.end("proxy_on_configure", err)
-	}
+	size = len(v.host.cfg.PluginConfig)
+	configured, _ := callback(v, v.root, "proxy_on_configure", func(g Guest) (bool, error) { return g.OnConfigure(id, size) }, size)
 	v.configuring = false
 	v.finish()
 	return v.startError("proxy_on_configure", configured)
@@ -169,8 +158,40 @@ func (v *vm) newContext(s *Stream) *vmContext {
 	}
 }
 
+// none is the result of callbacks that have none.
+type none struct{}
+
+// callback calls the guest in context c. If it returns false the VM is dead, and the guest was not called. Each call that
+// returned true must be followed by finish, once the result was read. A trap of the guest leaves a zero result. args are
+// what the recorder shows.
+func callback[R any](v *vm, c *vmContext, name string, run func(Guest) (R, error), args ...any) (result R, called bool) {
+	if !v.begin(c, name) {
+		return result, false
+	}
+	recorder := v.host.cfg.Recorder
+	if recorder != nil {
+		recorder.called(v.name, name, c.id, args)
+	}
+	result, err := guarded(v.guest, run)
+	if recorder != nil {
+		recorder.returned(v.name, result, err)
+	}
+	v.end(name, err)
+	return result, true
+}
+
+func guarded[R any](g Guest, run func(Guest) (R, error)) (result R, err error) {
+	defer recoverTrap(&err)
+	return run(g)
+}
+
+// notify is callback for those without a result.
+func (v *vm) notify(c *vmContext, name string, run func(Guest) error, args ...any) (called bool) {
+	_, called = callback(v, c, name, func(g Guest) (none, error) { return none{}, run(g) }, args...)
+	return called
+}
+
 // begin prepares a callback in context c. If it returns false the VM is (now) dead and the guest must not be called.
-// Each begin that returned true must be followed by end and, once the callback's result was read, by finish.
 func (v *vm) begin(c *vmContext, callback string) bool {
 	if v.failed || v.closed {
 		return false
@@ -272,14 +293,11 @@ func (v *vm) shutdown() {
 	if v.root == nil {
 		return
 	}
-	done := true
-	if v.begin(v.root, "proxy_on_done") {
-		var err error
-		done, err = v.guest.OnDone(v.root.id)
-		v.end("proxy_on_done", err)
+	done, called := callback(v, v.root, "proxy_on_done", func(g Guest) (bool, error) { return g.OnDone(v.root.id) })
+	if called {
 		v.finish()
 	}
-	if !done && !v.failed {
+	if called && !done && !v.failed {
 		v.root.pendingDone = true
 		return
 	}
@@ -288,8 +306,7 @@ func (v *vm) shutdown() {
 
 func (v *vm) deleteRoot() {
 	v.root.pendingDone = false
-	if v.begin(v.root, "proxy_on_delete") {
-		v.end("proxy_on_delete", v.guest.OnDelete(v.root.id))
+	if v.notify(v.root, "proxy_on_delete", func(g Guest) error { return g.OnDelete(v.root.id) }) {
 		v.finish()
 	}
 	v.discard()
@@ -316,18 +333,15 @@ func (v *vm) discard() {
 
 func (v *vm) onQueueReady(contextID, queue uint32) {
 	c := v.contexts[contextID]
-	if c == nil || !v.begin(c, "proxy_on_queue_ready") {
-		return
+	if c != nil && v.notify(c, "proxy_on_queue_ready", func(g Guest) error { return g.OnQueueReady(contextID, queue) }, queue) {
+		v.finish()
 	}
-	v.end("proxy_on_queue_ready", v.guest.OnQueueReady(contextID, queue))
-	v.finish()
 }
 
 func (v *vm) onTick() {
-	if v.tickPeriod == 0 || !v.begin(v.root, "proxy_on_tick") {
+	if v.tickPeriod == 0 || !v.notify(v.root, "proxy_on_tick", func(g Guest) error { return g.OnTick(v.root.id) }) {
 		return
 	}
-	v.end("proxy_on_tick", v.guest.OnTick(v.root.id))
 	v.finish()
 	// The next period starts after the callback: ticks drift, but never queue up.
 	if v.tickPeriod > 0 && !v.failed && !v.closed {

@@ -46,10 +46,7 @@ var envFunctions = map[string]hostFunction{
 			return invalidMemory
 		}
 		value, st := g.calls.GetProperty(path)
-		if st != StatusOK {
-			return st
-		}
-		return handOver(g, value, a.u32(2), a.u32(3))
+		return handOver(g, value, st, a.u32(2), a.u32(3))
 	}),
 	"proxy_set_property": fn(4, func(g *wasmGuest, a args) Status {
 		path, ok1 := g.str(a.u32(0), a.u32(1))
@@ -64,7 +61,7 @@ var envFunctions = map[string]hostFunction{
 		if !g.put32(a.u32(0), code) {
 			return invalidMemory
 		}
-		return handOver(g, message, a.u32(1), a.u32(2))
+		return handOver(g, message, StatusOK, a.u32(1), a.u32(2))
 	}),
 	"proxy_call_foreign_function": fn(6, func(g *wasmGuest, a args) Status {
 		name, ok1 := g.str(a.u32(0), a.u32(1))
@@ -73,14 +70,11 @@ var envFunctions = map[string]hostFunction{
 			return invalidMemory
 		}
 		result, st := g.calls.CallForeignFunction(name, arg)
-		if st != StatusOK {
-			return st
-		}
 		// A caller that ignores the result passes null pointers.
 		if a.u32(4) == 0 || a.u32(5) == 0 {
-			return StatusOK
+			return st
 		}
-		return handOver(g, result, a.u32(4), a.u32(5))
+		return handOver(g, result, st, a.u32(4), a.u32(5))
 	}),
 
 	"proxy_continue_stream": fn(1, func(g *wasmGuest, a args) Status { return g.calls.ContinueStream(StreamType(a.u32(0))) }),
@@ -103,16 +97,7 @@ var envFunctions = map[string]hostFunction{
 			return invalidMemory
 		}
 		value, cas, st := g.calls.GetSharedData(key)
-		if st != StatusOK {
-			return st
-		}
-		if st := handOver(g, value, a.u32(2), a.u32(3)); st != StatusOK {
-			return st
-		}
-		if !g.put32(a.u32(4), cas) {
-			return invalidMemory
-		}
-		return StatusOK
+		return g.answer32(a.u32(4), cas, handOver(g, value, st, a.u32(2), a.u32(3)))
 	}),
 	"proxy_set_shared_data": fn(5, func(g *wasmGuest, a args) Status {
 		key, ok1 := g.str(a.u32(0), a.u32(1))
@@ -141,10 +126,7 @@ var envFunctions = map[string]hostFunction{
 	}),
 	"proxy_dequeue_shared_queue": fn(3, func(g *wasmGuest, a args) Status {
 		item, st := g.calls.DequeueSharedQueue(a.u32(0))
-		if st != StatusOK {
-			return st
-		}
-		return handOver(g, item, a.u32(1), a.u32(2))
+		return handOver(g, item, st, a.u32(1), a.u32(2))
 	}),
 	"proxy_enqueue_shared_queue": fn(3, func(g *wasmGuest, a args) Status {
 		item, ok := g.bytes(a.u32(1), a.u32(2))
@@ -160,10 +142,7 @@ var envFunctions = map[string]hostFunction{
 			return ok
 		}
 		value, st := g.calls.GetHeaderMapValue(MapType(a.u32(0)), key)
-		if st != StatusOK {
-			return st
-		}
-		return handOver(g, value, a.u32(3), a.u32(4))
+		return handOver(g, value, st, a.u32(3), a.u32(4))
 	}),
 	"proxy_add_header_map_value": fn(5, func(g *wasmGuest, a args) Status {
 		return g.mapPair(a, g.calls.AddHeaderMapValue)
@@ -180,10 +159,7 @@ var envFunctions = map[string]hostFunction{
 	}),
 	"proxy_get_header_map_pairs": fn(3, func(g *wasmGuest, a args) Status {
 		h, st := g.calls.GetHeaderMapPairs(MapType(a.u32(0)))
-		if st != StatusOK {
-			return st
-		}
-		return handOverPairs(g, h, a.u32(1), a.u32(2))
+		return handOverPairs(g, h, st, a.u32(1), a.u32(2))
 	}),
 	"proxy_set_header_map_pairs": fn(3, func(g *wasmGuest, a args) Status {
 		if MapType(a.u32(0)) > mapTypeMax {
@@ -202,17 +178,11 @@ var envFunctions = map[string]hostFunction{
 
 	"proxy_get_buffer_bytes": fn(5, func(g *wasmGuest, a args) Status {
 		b, st := g.calls.GetBufferBytes(BufferType(a.u32(0)), a.u32(1), a.u32(2))
-		if st != StatusOK {
-			return st
-		}
-		return handOver(g, b, a.u32(3), a.u32(4))
+		return handOver(g, b, st, a.u32(3), a.u32(4))
 	}),
 	"proxy_get_buffer_status": fn(3, func(g *wasmGuest, a args) Status {
 		n, st := g.calls.GetBufferStatus(BufferType(a.u32(0)))
-		if st := g.answer32(a.u32(1), n, st); st != StatusOK {
-			return st
-		}
-		return g.answer32(a.u32(2), 0, StatusOK)
+		return g.answer32(a.u32(2), 0, g.answer32(a.u32(1), n, st))
 	}),
 	"proxy_set_buffer_bytes": fn(5, func(g *wasmGuest, a args) Status {
 		if BufferType(a.u32(0)) > bufferTypeMax {
@@ -307,6 +277,7 @@ var envFunctions = map[string]hostFunction{
 		run: func(_ *wasmGuest, a args) uint32 { return b2u(a.u32(0) == a.u32(1)) }},
 }
 
+// answer32 writes a number where the guest asked for it, unless the call failed.
 func (g *wasmGuest) answer32(ptr, v uint32, st Status) Status {
 	if st == StatusOK && !g.put32(ptr, v) {
 		return invalidMemory

@@ -90,9 +90,12 @@ func (g *wasmGuest) allocate(size uint32) (uint32, bool) {
 	return ptr, ok
 }
 
-// handOver copies a value into memory that the guest allocates, and writes pointer and size where the guest asked for
+// handOver answers a call: unless it failed, it copies a value into memory that the guest allocates, and writes pointer and size where the guest asked for
 // them. An empty value is a null pointer without an allocation.
-func handOver[T string | []byte](g *wasmGuest, value T, ptrPtr, sizePtr uint32) Status {
+func handOver[T string | []byte](g *wasmGuest, value T, st Status, ptrPtr, sizePtr uint32) Status {
+	if st != StatusOK {
+		return st
+	}
 	ptr := uint32(0)
 	if len(value) > 0 {
 		var ok bool
@@ -106,7 +109,10 @@ func handOver[T string | []byte](g *wasmGuest, value T, ptrPtr, sizePtr uint32) 
 }
 
 // handOverPairs copies a header map into memory of the guest.
-func handOverPairs(g *wasmGuest, h Headers, ptrPtr, sizePtr uint32) Status {
+func handOverPairs(g *wasmGuest, h Headers, st Status, ptrPtr, sizePtr uint32) Status {
+	if st != StatusOK {
+		return st
+	}
 	if len(h) == 0 {
 		return g.putPtrSize(0, 0, ptrPtr, sizePtr)
 	}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -48,8 +47,7 @@ const replayedKeys = 100
 
 // gateBench is all that runs for the comparison.
 type gateBench struct {
-	table
-	dir      string
+	*table
 	envoy    envoybin.Binary
 	upstream *httptest.Server
 	executed atomic.Int64 // requests that upstream has had
@@ -63,19 +61,18 @@ func compareGates(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(s.out, "gate") // on the disk that the repository is on: /tmp may be memory
+	t, err := s.newTable("gate", "requests/s", gatePrograms...)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	b := &gateBench{dir: dir, envoy: binary, setups: map[string]*setup{}, table: table{settings: s, name: "gate", unit: "requests/s", programs: gatePrograms,
-		notes: fmt.Sprintf("Envoy %s with one worker; %s", binary.Version, version(ctx, "redis-server", "--version"))}}
+	t.notes = fmt.Sprintf("Envoy %s with one worker; %s", binary.Version, version(ctx, "redis-server", "--version"))
+	b := &gateBench{table: t, envoy: binary, setups: map[string]*setup{}}
+	defer b.stop()
 	for _, n := range s.callers {
-		b.columns = append(b.columns, fmt.Sprintf("%d connections", n))
+		b.columns = append(b.columns, column{name: fmt.Sprintf("%d connections", n), callers: n})
 	}
 	b.upstream = httptest.NewServer(http.HandlerFunc(b.serve))
-	defer b.upstream.Close()
-	defer b.stop()
+	b.onStop(b.upstream.Close)
 	for _, c := range gateCases {
 		if !b.wants(c.name) {
 			continue
@@ -87,7 +84,7 @@ func compareGates(ctx context.Context, s settings) error {
 			}
 			b.setups[c.setup] = on
 		}
-		b.add(&row{name: c.name, cpu: on.cpu, load: func(i int) *load { return b.load(on, c.kind, s.callers[i]) }})
+		b.add(&row{name: c.name, cpu: on.cpu, load: func(to column) *load { return b.requests(on, c.kind, to.callers) }})
 	}
 	return b.measure(ctx)
 }
@@ -103,8 +100,8 @@ func (b *gateBench) serve(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(upstreamAnswer)
 }
 
-// load sends requests and checks that every new key ran once and no replay did.
-func (b *gateBench) load(on *setup, kind string, connections int) *load {
+// requests sends requests and checks that every new key ran once and no replay did.
+func (b *gateBench) requests(on *setup, kind string, connections int) *load {
 	run, took := runName(), make([][]time.Duration, connections)
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections}}
 	known := keysOf(run, 0, 0, replayedKeys)

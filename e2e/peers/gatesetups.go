@@ -103,42 +103,35 @@ func (b *gateBench) startGateManager(ctx context.Context, name string, s *setup)
 
 // startStore starts what keeps the records of an engine, and returns how the manager gets there.
 func (b *gateBench) startStore(ctx context.Context, engine string, s *setup) (dsn string, err error) {
-	var store []*servers.Server
-	switch engine {
-	case "postgres":
-		store = make([]*servers.Server, 1)
-		store[0], err = servers.StartPostgres(ctx)
-	case "redis":
-		store = make([]*servers.Server, 1)
-		store[0], err = servers.StartRedis(ctx)
-	default:
-		store, err = servers.StartEtcdMembers(ctx, 3)
+	if engine == "etcd" {
+		urls, pids, err := b.startEtcd(ctx)
+		s.cpu[3] = cpuOf(pids...)
+		return strings.Join(urls, ","), err
 	}
+	start := servers.StartRedis
+	if engine == "postgres" {
+		start = servers.StartPostgres
+	}
+	store, err := start(ctx)
 	if err != nil {
 		return "", err
 	}
-	var urls []string
-	var pids []int
-	for _, m := range store {
-		b.onStop(m.Close)
-		urls, pids = append(urls, m.URL), append(pids, m.PID())
-	}
-	s.cpu[3] = cpuOf(pids...)
-	return strings.Join(urls, ","), nil
+	b.onStop(store.Close)
+	s.cpu[3] = cpuOf(store.PID())
+	return store.URL, nil
 }
 
 // startProcessor starts an external processor, and a Redis that fsyncs before it answers.
 func (b *gateBench) startProcessor(ctx context.Context, plain bool, s *setup) (*servers.Server, error) {
-	pid, addr, err := b.startRedis(ctx)
+	redis, err := b.startRedis(ctx)
 	if err != nil {
 		return nil, err
 	}
-	processor, err := startLogged(ctx, filepath.Join(b.build, "peers-extproc"), "-redis", addr, fmt.Sprint("-plain=", plain))
+	processor, err := b.startProgram(ctx, filepath.Join(b.build, "peers-extproc"), fmt.Sprint("-plain=", plain), "-redis", redis.URL, "-listen")
 	if err != nil {
 		return nil, err
 	}
-	b.onStop(processor.Close)
-	s.cpu[2], s.cpu[3] = cpuOf(processor.PID()), cpuOf(pid)
+	s.cpu[2], s.cpu[3] = cpuOf(processor.PID()), cpuOf(redis.PID())
 	return processor, nil
 }
 
@@ -169,12 +162,8 @@ func (b *gateBench) startEnvoy(ctx context.Context, name string, l envoy.Local, 
 	if err := os.WriteFile(file, config, 0o644); err != nil {
 		return nil, err
 	}
-	p, err = startListening(ctx, l.Listen, b.envoy.Path, "--config-path", file, "--concurrency", "1", "--log-level", "warning",
+	return b.startOn(ctx, l.Listen, b.envoy.Path, "--config-path", file, "--concurrency", "1", "--log-level", "warning",
 		"--use-dynamic-base-id", "--disable-hot-restart")
-	if err == nil {
-		b.onStop(p.Close)
-	}
-	return p, err
 }
 
 // direct lets the gate's upstream calls go to the clusters of their routes.

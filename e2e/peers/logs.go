@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha1"
-	"encoding/json"
 	"fmt"
-	"net"
+	"net/netip"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
+	"slices"
 	"time"
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
@@ -34,44 +32,22 @@ type appender struct {
 	close  func()
 }
 
-// logColumn is a load on a log. shared: all callers share a client, else each has its own.
-type logColumn struct {
-	shared         bool
-	callers, batch int
-}
-
 // compareLogs measures durable appends to a log.
 func compareLogs(ctx context.Context, s settings) error {
-	dir, err := os.MkdirTemp(s.out, "logs")
+	t, err := s.newTable("logs", "durable entries/s", "client", "server")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	t := &table{settings: s, name: "logs", unit: "durable entries/s", programs: []string{"client", "server"},
-		notes: moduleVersion("nats-server", "github.com/nats-io/nats-server/v2") + "; " + version(ctx, "redis-server", "--version")}
 	defer t.stop()
-	var columns []logColumn
-	for _, shared := range []bool{true, false} {
-		for _, callers := range s.callers {
-			for _, batch := range s.batches {
-				c := logColumn{shared, callers, batch}
-				if !shared && callers == 1 {
-					continue // the same
-				}
-				columns = append(columns, c)
-				name := fmt.Sprintf("callers %d, %d at a time", c.callers, c.batch)
-				if !shared {
-					name += ", a connection each"
-				}
-				t.columns = append(t.columns, name)
-			}
-		}
-	}
+	t.notes = moduleVersion("nats-server", "github.com/nats-io/nats-server/v2") + "; " + version(ctx, "redis-server", "--version")
+	t.columns = s.spread("appends", "one client")
+	s.callers = slices.DeleteFunc(slices.Clone(s.callers), func(n int) bool { return n == 1 }) // has one connection anyway
+	t.columns = append(t.columns, s.spread("appendsApart", "a connection each")...)
 	add := func(name string, pid int, open func(context.Context) (*appender, error)) {
 		t.add(&row{name: name, own: name == "Oncegate", cpu: []cpuTime{ownCPU, cpuOf(pid)},
-			load: func(i int) *load { return appends(s.duration, columns[i], open) }})
+			load: func(c column) *load { return s.load(c, system{log: open}) }})
 	}
-	p, err := t.startManager(ctx, "--store", "wal", "--data-dir", filepath.Join(dir, "wal"))
+	p, err := t.startManager(ctx, "--store", "wal", "--data-dir", filepath.Join(t.dir, "wal"))
 	if err != nil {
 		return err
 	}
@@ -79,7 +55,7 @@ func compareLogs(ctx context.Context, s settings) error {
 		return err
 	}
 	add("Oncegate", p.PID(), func(ctx context.Context) (*appender, error) { return openWriter(ctx, p.URL) })
-	if err := t.addJetStream(ctx, dir, add); err != nil {
+	if err := t.addJetStream(ctx, add); err != nil {
 		return err
 	}
 	if err := t.addStreams(ctx, add); err != nil {
@@ -88,12 +64,12 @@ func compareLogs(ctx context.Context, s settings) error {
 	return t.measure(ctx)
 }
 
-// appends lets callers append for a time.
-func appends(d time.Duration, c logColumn, open func(context.Context) (*appender, error)) *load {
+// appends lets callers append for a time, with one client, or apart with one each.
+func appends(d time.Duration, c column, open func(context.Context) (*appender, error)) *load {
 	return &load{run: func(ctx context.Context) (int, error) {
 		all := make([]*appender, c.callers)
 		for i := range all {
-			if c.shared && i > 0 {
+			if c.what == "appends" && i > 0 {
 				all[i] = all[0]
 				continue
 			}
@@ -156,47 +132,35 @@ func openWriter(ctx context.Context, addr string) (*appender, error) {
 	}}, nil
 }
 
-// announce says where a child process listens, as startLogged expects it, and waits for the end.
-func announce(ctx context.Context, addr net.Addr) error {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	line, err := json.Marshal(map[string]string{"msg": "listening", "listener": "api", "addr": addr.String()})
+// serveNATS is the child process with a NATS server that syncs each message before it answers.
+func serveNATS(ctx context.Context, dir, listen string) error {
+	addr, err := netip.ParseAddrPort(listen)
 	if err != nil {
 		return err
 	}
-	fmt.Println(string(line))
-	<-ctx.Done()
-	return nil
-}
-
-// serveNATS is the child process with a NATS server that syncs each message before it answers.
-func serveNATS(ctx context.Context, dir string) error {
-	s, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, JetStream: true, StoreDir: dir,
+	s, err := natsserver.NewServer(&natsserver.Options{Host: addr.Addr().String(), Port: int(addr.Port()), JetStream: true, StoreDir: dir,
 		SyncAlways: true, NoLog: true, NoSigs: true})
 	if err != nil {
 		return err
 	}
 	s.Start()
 	defer s.Shutdown()
-	if !s.ReadyForConnections(time.Minute) {
-		return fmt.Errorf("the NATS server does not accept connections")
-	}
-	return announce(ctx, s.Addr())
+	<-ctx.Done()
+	return nil
 }
 
 type addLog func(name string, pid int, open func(context.Context) (*appender, error))
 
 // addJetStream starts a NATS server with a stream in files, which knows the ids of five minutes.
-func (t *table) addJetStream(ctx context.Context, dir string, add addLog) error {
+func (t *table) addJetStream(ctx context.Context, add addLog) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	p, err := startLogged(ctx, self, "nats", filepath.Join(dir, "nats"))
+	p, err := t.startProgram(ctx, self, "nats", filepath.Join(t.dir, "nats"))
 	if err != nil {
 		return err
 	}
-	t.onStop(p.Close)
 	connect := func() (jetstream.JetStream, func(), error) {
 		nc, err := nats.Connect("nats://" + p.URL)
 		if err != nil {
@@ -254,13 +218,13 @@ return entry`
 // addStreams starts Redis with appendfsync always.
 func (t *table) addStreams(ctx context.Context, add addLog) error {
 	// No rewrite of the file in the middle of a round.
-	pid, addr, err := t.startRedis(ctx, "--auto-aof-rewrite-percentage", "0")
+	srv, err := t.startRedis(ctx, "--auto-aof-rewrite-percentage", "0")
 	if err != nil {
 		return err
 	}
 	open := func(build func(c rueidis.Client, id string) rueidis.Completed) func(context.Context) (*appender, error) {
 		return func(ctx context.Context) (*appender, error) {
-			c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, AlwaysPipelining: true})
+			c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{srv.URL}, DisableCache: true, AlwaysPipelining: true})
 			if err != nil {
 				return nil, err
 			}
@@ -284,10 +248,10 @@ func (t *table) addStreams(ctx context.Context, add addLog) error {
 	}
 	sha := fmt.Sprintf("%x", sha1.Sum([]byte(appendOnce)))
 	payload := rueidis.BinaryString(entryPayload)
-	add("Redis Streams, appendfsync always, XADD and SET of the id in a script", pid, open(func(c rueidis.Client, id string) rueidis.Completed {
+	add("Redis Streams, appendfsync always, XADD and SET of the id in a script", srv.PID(), open(func(c rueidis.Client, id string) rueidis.Completed {
 		return c.B().Evalsha().Sha1(sha).Numkeys(2).Key(logName, id).Arg(id, payload).Build()
 	}))
-	add("Redis Streams, appendfsync always, XADD alone", pid, open(func(c rueidis.Client, id string) rueidis.Completed {
+	add("Redis Streams, appendfsync always, XADD alone", srv.PID(), open(func(c rueidis.Client, id string) rueidis.Completed {
 		return c.B().Xadd().Key(logName).Id("*").FieldValue().FieldValue("id", id).FieldValue("payload", payload).Build()
 	}))
 	return nil

@@ -70,8 +70,8 @@ type usageError string
 func (e usageError) Error() string { return string(e) }
 
 func run(ctx context.Context, args []string) error {
-	if len(args) == 2 && args[0] == "nats" { // a child process of `logs`
-		return serveNATS(ctx, args[1])
+	if len(args) == 3 && args[0] == "nats" { // a child process of `logs`
+		return serveNATS(ctx, args[1], args[2])
 	}
 	if len(args) == 0 || comparisons[args[0]].run == nil {
 		return usageError("usage: peers gate|engines|ledger|jobs|logs|ship [flags]")

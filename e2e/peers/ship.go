@@ -26,30 +26,20 @@ func compareShipping(ctx context.Context, s settings) error {
 	if s.only != "" {
 		return usageError("-only is not for ship: each row is compared with the first")
 	}
-	dir, err := os.MkdirTemp(s.out, "ship")
+	t, err := s.newTable("ship", "durable operations/s", "client", "manager")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	t := &table{settings: s, name: "ship", unit: "durable operations/s", programs: []string{"client", "manager"}, share: true,
-		notes: "Shipments once a second; a share is one of the rate that is not shipped"}
 	defer t.stop()
-	if err := t.startS3(filepath.Join(dir, "cert.pem")); err != nil {
+	t.share, t.notes = true, "Shipments once a second; a share is one of the rate that is not shipped"
+	if err := t.startS3(filepath.Join(t.dir, "cert.pem")); err != nil {
 		return err
 	}
-	var columns []logColumn
-	for _, callers := range s.callers {
-		for _, batch := range s.batches {
-			columns = append(columns, logColumn{true, callers, batch})
-			for _, what := range []string{"appends", "pairs"} {
-				t.columns = append(t.columns, fmt.Sprintf("%s, callers %d, %d at a time", what, callers, batch))
-			}
-		}
-	}
+	t.columns = append(s.spread("appends", "appends"), s.spread("pairs", "pairs")...)
 	for i, to := range []struct{ name, url string }{
-		{"not shipped", ""}, {"shipped to a directory", "file://" + filepath.Join(dir, "shipped")}, {"shipped to S3", "s3://" + shipBucket + "/bench"},
+		{"not shipped", ""}, {"shipped to a directory", "file://" + filepath.Join(t.dir, "shipped")}, {"shipped to S3", "s3://" + shipBucket + "/bench"},
 	} {
-		flags := []string{"--store", "wal", "--data-dir", filepath.Join(dir, fmt.Sprint("wal", i))}
+		flags := []string{"--store", "wal", "--data-dir", filepath.Join(t.dir, fmt.Sprint("wal", i))}
 		if to.url != "" {
 			flags = append(flags, "--ship-to", to.url)
 		}
@@ -60,13 +50,9 @@ func compareShipping(ctx context.Context, s settings) error {
 		if err := createLog(ctx, p.URL); err != nil {
 			return err
 		}
-		keys := managerKeys(ctx, t, p.URL)
-		t.add(&row{name: to.name, own: true, cpu: []cpuTime{ownCPU, cpuOf(p.PID())}, load: func(i int) *load {
-			c := columns[i/2]
-			l := keys.pairs(s.duration, c.callers, c.batch)
-			if i%2 == 0 {
-				l = appends(s.duration, c, func(ctx context.Context) (*appender, error) { return openWriter(ctx, p.URL) })
-			}
+		on := system{keys: managerKeys(ctx, t, p.URL), log: func(ctx context.Context) (*appender, error) { return openWriter(ctx, p.URL) }}
+		t.add(&row{name: to.name, own: true, cpu: []cpuTime{ownCPU, cpuOf(p.PID())}, load: func(c column) *load {
+			l := s.load(c, on)
 			l.prepare = func(ctx context.Context) error {
 				select {
 				case <-time.After(shipPause):

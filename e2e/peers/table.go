@@ -21,9 +21,10 @@ type table struct {
 	name     string   // of the result
 	unit     string   // of the rates
 	programs []string // whose CPU time is measured, in the order of row.cpu
-	columns  []string
+	columns  []column
 	notes    string // on what the systems are
 	share    bool   // says each rate as a share of the first row's as well
+	dir      string // for what the programs write, on the disk of the results: /tmp may be memory
 	rows     []*row
 	stops    []func() // run backwards at the end
 }
@@ -31,10 +32,10 @@ type table struct {
 // row is one system.
 type row struct {
 	name string
-	own  bool              // Oncegate itself
-	cpu  []cpuTime         // nil where it has no such program
-	load func(i int) *load // of a column; nil: not measured
-	best []result          // of each column
+	own  bool                 // Oncegate itself
+	cpu  []cpuTime            // nil where it has no such program
+	load func(c column) *load // nil: not measured
+	best []result             // of each column
 }
 
 // cpuTime returns the CPU time that a program has taken so far.
@@ -55,6 +56,17 @@ type result struct {
 	cpu    []time.Duration // of an operation
 }
 
+// newTable makes a table without columns and rows. The caller must call stop.
+func (s settings) newTable(name, unit string, programs ...string) (*table, error) {
+	dir, err := os.MkdirTemp(s.out, name)
+	if err != nil {
+		return nil, err
+	}
+	t := &table{settings: s, name: name, unit: unit, programs: programs, dir: dir}
+	t.onStop(func() { _ = os.RemoveAll(dir) })
+	return t, nil
+}
+
 func sum(all []time.Duration) (total time.Duration) {
 	for _, d := range all {
 		total += d
@@ -65,11 +77,8 @@ func sum(all []time.Duration) (total time.Duration) {
 // add adds a row that does something in a column, if the user wants it.
 func (t *table) add(r *row) {
 	r.best = make([]result, len(t.columns))
-	for i := range t.columns {
-		if t.wants(r.name) && r.load(i) != nil {
-			t.rows = append(t.rows, r)
-			return
-		}
+	if t.wants(r.name) && slices.ContainsFunc(t.columns, func(c column) bool { return r.load(c) != nil }) {
+		t.rows = append(t.rows, r)
 	}
 }
 
@@ -94,12 +103,12 @@ func (t *table) measure(ctx context.Context) error {
 	for round := range t.rounds {
 		for i, column := range t.columns {
 			for _, r := range t.rows {
-				l := r.load(i)
+				l := r.load(column)
 				if l == nil {
 					continue
 				}
 				if err := r.measure(ctx, l, &r.best[i]); err != nil {
-					return fmt.Errorf("%s: %s: %w", r.name, column, err)
+					return fmt.Errorf("%s: %s: %w", r.name, column.name, err)
 				}
 			}
 		}
@@ -151,7 +160,11 @@ func (r *row) usage() []time.Duration {
 // write prints the table, stores it, and puts it into the document.
 func (t *table) write(ctx context.Context) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| %s (CPU us each: %s) | %s |\n|---|%s\n", t.unit, strings.Join(t.programs, "+"), strings.Join(t.columns, " | "), strings.Repeat("---:|", len(t.columns)))
+	fmt.Fprintf(&b, "| %s (CPU us each: %s) |", t.unit, strings.Join(t.programs, "+"))
+	for _, c := range t.columns {
+		fmt.Fprintf(&b, " %s |", c.name)
+	}
+	fmt.Fprintf(&b, "\n|---|%s\n", strings.Repeat("---:|", len(t.columns)))
 	for _, r := range t.rows {
 		name := r.name
 		if r.own {

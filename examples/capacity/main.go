@@ -118,7 +118,7 @@ func compare(ctx context.Context, o options, stdout io.Writer) error {
 	}
 	p := predict(o.load, callersGrouping)
 	fmt.Fprintf(stdout, "%d new keys and %d retries in %s, %d callers, %s\n\n", m.keys, m.retries,
-		time.Duration(m.seconds*float64(time.Second)).Round(time.Millisecond), callers, strings.Fields(proxy.String())[0])
+		m.took.Round(time.Millisecond), callers, strings.Fields(proxy.String())[0])
 	fmt.Fprintf(stdout, "for one new key            predicted   measured\n")
 	row := func(name string, predicted, measured float64) {
 		fmt.Fprintf(stdout, "%-26s %9.0f  %9.0f\n", name, predicted, measured)
@@ -129,6 +129,6 @@ func compare(ctx context.Context, o options, stdout io.Writer) error {
 	row("window, bytes", p.windowBytes, m.windowBytes)
 	row("Envoy to manager, bytes", p.networkBytes, m.networkBytes)
 	fmt.Fprintf(stdout, "\nThe manager has %d MiB in memory. CPU times hold for the machine of docs/scale.md; a busy or slower\nmachine takes more.\n",
-		m.managerResident>>20)
+		int(m.managerResident)>>20)
 	return os.RemoveAll(dir)
 }

@@ -18,19 +18,12 @@ import (
 
 // measurement is what a run on this machine took. All is for one new key, unless it says otherwise.
 type measurement struct {
-	keys    int
-	retries int
-	seconds float64
-	// Microseconds of CPU time, with the retries' part.
-	proxyMicros, managerMicros float64
-	// Bytes of log that the manager wrote.
-	logBytes float64
-	// Bytes that the window counts for an entry.
-	windowBytes float64
-	// Bytes between the proxy and the manager, both ways. 0 when the proxy is not Envoy.
-	networkBytes float64
+	keys, retries int
+	took          time.Duration // of all keys and retries
+	// With the retries' part; the network only if the proxy is Envoy, and no state.
+	cost
 	// Resident memory of the manager at the end, of the whole process.
-	managerResident int64
+	managerResident float64
 }
 
 // callers is how many requests of a measured run are under way at the same time.
@@ -71,7 +64,7 @@ func measure(ctx context.Context, binDir, dir string, proxy stack.Proxy, l Load,
 			return m, err
 		}
 	}
-	m.seconds = time.Since(begin).Seconds()
+	m.took = time.Since(begin)
 	after, err := look(ctx, st, dir)
 	if err != nil {
 		return m, err
@@ -79,13 +72,7 @@ func measure(ctx context.Context, binDir, dir string, proxy stack.Proxy, l Load,
 	if ran := int(after.executions - before.executions); ran != keys {
 		return m, fmt.Errorf("%d new keys and %d retries ran %d times", keys, retries, ran)
 	}
-	each := func(before, after float64) float64 { return (after - before) / float64(keys) }
-	m.keys, m.retries = keys, retries
-	m.proxyMicros = each(before.proxyMicros, after.proxyMicros)
-	m.managerMicros = each(before.managerMicros, after.managerMicros)
-	m.logBytes = each(before.logBytes, after.logBytes)
-	m.windowBytes = each(before.windowBytes, after.windowBytes)
-	m.networkBytes = each(before.networkBytes, after.networkBytes)
+	m.keys, m.retries, m.cost = keys, retries, after.cost.since(before.cost, keys)
 	m.managerResident = after.managerResident
 	return m, nil
 }
@@ -137,11 +124,21 @@ func post(ctx context.Context, client *http.Client, url string, n, answerBytes i
 	return err
 }
 
-// sight is the state of the processes at one instant.
+// sight is the state of the processes at one instant, with the cost of all keys so far.
 type sight struct {
-	proxyMicros, managerMicros          float64
-	logBytes, windowBytes, networkBytes float64
-	executions, managerResident         int64
+	cost
+	managerResident float64
+	executions      int64
+}
+
+// since is what each of some keys cost.
+func (c cost) since(before cost, keys int) cost {
+	each := func(before, after float64) float64 { return (after - before) / float64(keys) }
+	return cost{
+		proxyMicros: each(before.proxyMicros, c.proxyMicros), managerMicros: each(before.managerMicros, c.managerMicros),
+		logBytes: each(before.logBytes, c.logBytes), windowBytes: each(before.windowBytes, c.windowBytes),
+		networkBytes: each(before.networkBytes, c.networkBytes),
+	}
 }
 
 func look(ctx context.Context, st *stack.Stack, dir string) (s sight, err error) {
@@ -152,14 +149,12 @@ func look(ctx context.Context, st *stack.Stack, dir string) (s sight, err error)
 	if s.managerMicros, err = cpuMicros(pids["manager"]); err != nil {
 		return s, err
 	}
-	if s.managerResident, err = resident(pids["manager"]); err != nil {
-		return s, err
-	}
 	metrics, err := numbers(ctx, st.ManagerAdminURL()+"/metrics", " ")
 	if err != nil {
 		return s, err
 	}
 	s.windowBytes, s.logBytes = metrics["oncegate_ledger_bytes"], metrics["oncegate_wal_batch_bytes_sum"]
+	s.managerResident = metrics["process_resident_memory_bytes"]
 	if _, ok := metrics["oncegate_wal_batch_bytes_sum"]; !ok {
 		return s, errors.New("the manager's metrics lack oncegate_wal_batch_bytes_sum")
 	}

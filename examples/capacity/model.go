@@ -157,17 +157,18 @@ func oneOf(name, v string, allowed ...string) error {
 	return fmt.Errorf("--%s=%q: must be one of %q", name, v, allowed)
 }
 
-// perKey is what one new key takes, with its retries.
-type perKey struct {
+// cost is what one new key takes, with its retries: microseconds of CPU time, bytes that the manager writes to its log, bytes
+// that the window counts for the entry, bytes of state, and bytes between proxy and manager, both ways.
+type cost struct {
 	proxyMicros, managerMicros                      float64
 	logBytes, windowBytes, stateBytes, networkBytes float64
 }
 
 // predict returns what a new key takes when the manager makes calls like this.
-func predict(l Load, g grouping) perKey {
+func predict(l Load, g grouping) cost {
 	answer := float64(l.AnswerBytes)
 	groups := 2 / g.calls
-	p := perKey{
+	p := cost{
 		proxyMicros:   proxyKeyMicros + l.Retries*proxyReplayMicros,
 		managerMicros: managerKeyMicros + groups*managerGroupMicros + groups/g.groups*managerSyncMicros,
 		logBytes:      logKeyBytes + answer,

@@ -16,9 +16,14 @@ const tickMicros = 1e4
 
 // cpuMicros returns the CPU time of a process in microseconds.
 func cpuMicros(pid int) (float64, error) {
-	fields, err := statFields(pid)
+	name := fmt.Sprintf("/proc/%d/stat", pid)
+	data, err := os.ReadFile(name)
 	if err != nil {
 		return 0, err
+	}
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:])) // after the name, which may contain spaces
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("%s has %d fields after the name, not 13 or more", name, len(fields))
 	}
 	user, err := strconv.ParseFloat(fields[11], 64)
 	if err != nil {
@@ -26,30 +31,6 @@ func cpuMicros(pid int) (float64, error) {
 	}
 	system, err := strconv.ParseFloat(fields[12], 64)
 	return (user + system) * tickMicros, err
-}
-
-// resident returns the resident memory of a process in bytes.
-func resident(pid int) (int64, error) {
-	fields, err := statFields(pid)
-	if err != nil {
-		return 0, err
-	}
-	pages, err := strconv.ParseInt(fields[21], 10, 64)
-	return pages * int64(os.Getpagesize()), err
-}
-
-// statFields returns the fields of /proc/PID/stat after the name, which may contain spaces.
-func statFields(pid int) ([]string, error) {
-	name := fmt.Sprintf("/proc/%d/stat", pid)
-	data, err := os.ReadFile(name)
-	if err != nil {
-		return nil, err
-	}
-	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-	if len(fields) < 22 {
-		return nil, fmt.Errorf("%s has %d fields, not 22 or more", name, len(fields))
-	}
-	return fields, nil
 }
 
 // numbers reads lines of a name without labels, a separator and a number, and leaves out all others.

@@ -60,9 +60,9 @@ func TestRunFailsWithoutABuild(t *testing.T) {
 
 func TestReportNamesWhatRanTwice(t *testing.T) {
 	r := report{
-		keys: 100, dropBefore: 8, dropAfter: 7, submissions: 2000, requests: 3100, cuts: 411, lost: 3, replays: 1800,
-		statuses: map[int]int{201: 1900, 409: 120, 503: 65, 502: 15}, executions: 101, ranTwice: 1, held: 7,
-		elapsed: 23400 * time.Millisecond, faults: []string{"key storm-001 was executed 2 times"},
+		keys: 100, dropBefore: 8, dropAfter: 7, executions: 101, ranTwice: 1, held: 7, elapsed: 23400 * time.Millisecond,
+		observed: observed{submissions: 2000, requests: 3100, cuts: 411, lost: 3, replays: 1800,
+			statuses: map[int]int{201: 1900, 409: 120, 503: 65, 502: 15}, faults: []string{"key storm-001 was executed 2 times"}},
 	}
 	var out strings.Builder
 	if err := r.write(&out); err != nil {

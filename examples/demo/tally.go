@@ -13,29 +13,34 @@ import (
 
 // tally counts what the clients did and saw. It is safe for concurrent use.
 type tally struct {
-	mu       sync.Mutex
-	clients  int // that have begun
-	settled  int // those that have their answer
-	requests int
-	cuts     int
-	lost     int // requests without an answer that were not cut by us
-	replays  int
-	statuses map[int]int
-	answers  map[string][]byte // by key, the first client's
-	faults   []string
+	mu sync.Mutex
+	observed
+	settled int               // clients that have their answer
+	answers map[string][]byte // by key, the first client's
+}
+
+// observed is what the clients saw.
+type observed struct {
+	submissions int // by clients that have begun
+	requests    int
+	cuts        int
+	lost        int // requests without an answer that were not cut by us
+	replays     int
+	statuses    map[int]int
+	faults      []string
 }
 
 // maxFaults bounds how many faults the report keeps; the first ones say most.
 const maxFaults = 20
 
 func newTally() *tally {
-	return &tally{statuses: make(map[int]int), answers: make(map[string][]byte)}
+	return &tally{observed: observed{statuses: make(map[int]int)}, answers: make(map[string][]byte)}
 }
 
 func (t *tally) begin() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.clients++
+	t.submissions++
 }
 
 func (t *tally) settle() {
@@ -98,19 +103,13 @@ func (t *tally) progress(clients int, elapsed time.Duration) string {
 
 // report is the storm's result.
 type report struct {
+	observed
 	keys                  int
 	dropBefore, dropAfter int // of the keys
-	submissions           int
-	requests              int
-	cuts                  int
-	lost                  int
-	replays               int
-	statuses              map[int]int
 	executions            int64
 	ranTwice              int // keys
 	held                  int // keys that ran and have no answer, as they should
 	elapsed               time.Duration
-	faults                []string
 }
 
 // report computes the result from what the clients saw and what the upstream executed.
@@ -118,16 +117,7 @@ func (s *storm) report(counts executionCounts) report {
 	t := s.tally
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := report{
-		keys:        s.keys,
-		submissions: t.clients,
-		requests:    t.requests,
-		cuts:        t.cuts,
-		lost:        t.lost,
-		replays:     t.replays,
-		statuses:    maps.Clone(t.statuses),
-		executions:  counts.Total,
-	}
+	r := report{keys: s.keys, executions: counts.Total}
 	for key := range s.keys {
 		name, kind := keyName(key), s.kindOf(key)
 		_, answered := t.answers[name]
@@ -154,7 +144,7 @@ func (s *storm) report(counts executionCounts) report {
 	if counts.Total != int64(s.keys) {
 		t.fault("%d executions for %d keys", counts.Total, s.keys)
 	}
-	r.faults = slices.Clone(t.faults)
+	r.observed = t.observed // no client is left that counts
 	return r
 }
 

@@ -162,7 +162,7 @@ func start(ctx context.Context, o *options, guest hostsim.Source, logger *slog.L
 		return nil, &inputError{fmt.Errorf("the filter did not start: %w", err)}
 	}
 	g.counters = newCounters(func() int { return g.proxy.InFlight() })
-	g.proxy, err = proxy.New(proxy.Config{
+	g.proxy = proxy.New(proxy.Config{
 		Host:           g.host,
 		Upstream:       o.upstream,
 		ConnectTimeout: o.connectTimeout,
@@ -174,9 +174,6 @@ func start(ctx context.Context, o *options, guest hostsim.Source, logger *slog.L
 		Observe:        g.counters,
 		Logger:         logger,
 	})
-	if err != nil {
-		return nil, err
-	}
 	errorLog := slog.NewLogLogger(logger.Handler(), slog.LevelDebug) // what clients do wrong
 	g.server = &http.Server{
 		Handler:           g.proxy,
@@ -189,7 +186,7 @@ func start(ctx context.Context, o *options, guest hostsim.Source, logger *slog.L
 		ErrorLog:                     errorLog,
 	}
 	g.admin = &http.Server{
-		Handler:           adminHandler(g.host, o.vmID, g.counters, &g.ready),
+		Handler:           adminHandler(g.host, g.counters, &g.ready),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       headerTimeout,
 		WriteTimeout:      headerTimeout,

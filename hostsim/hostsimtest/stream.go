@@ -48,22 +48,21 @@ func (s *Stream) Settle() {
 // pieces the headers end the request.
 func (s *Stream) Request(h hostsim.Headers, pieces ...string) {
 	s.RequestHeaders(h, len(pieces) == 0)
-	for _, p := range pieces {
-		s.RequestData([]byte(p), false)
-	}
-	if len(pieces) > 0 {
-		s.RequestData(nil, true)
-	}
+	feed(s.RequestData, pieces)
 }
 
 // Respond feeds a whole response in the same way.
 func (s *Stream) Respond(status int, pieces ...string) {
 	s.ResponseHeaders(hostsim.H(":status", strconv.Itoa(status)), len(pieces) == 0)
+	feed(s.ResponseData, pieces)
+}
+
+func feed(data func(b []byte, end bool), pieces []string) {
 	for _, p := range pieces {
-		s.ResponseData([]byte(p), false)
+		data([]byte(p), false)
 	}
 	if len(pieces) > 0 {
-		s.ResponseData(nil, true)
+		data(nil, true)
 	}
 }
 
@@ -108,12 +107,16 @@ func Ended(m Message) bool { return m.Ended || m.Reset != "" }
 
 // Get makes request headers.
 func Get(path string, nameValues ...string) hostsim.Headers {
-	return append(hostsim.H(":method", "GET", ":path", path, ":authority", "example.test"), hostsim.H(nameValues...)...)
+	return request("GET", path, nameValues)
 }
 
 // Post makes request headers.
 func Post(path string, nameValues ...string) hostsim.Headers {
-	return append(hostsim.H(":method", "POST", ":path", path, ":authority", "example.test"), hostsim.H(nameValues...)...)
+	return request("POST", path, nameValues)
+}
+
+func request(method, path string, nameValues []string) hostsim.Headers {
+	return append(hostsim.H(":method", method, ":path", path, ":authority", "example.test"), hostsim.H(nameValues...)...)
 }
 
 // RequestWindowOpen reports whether AwaitRequest would return immediately.

@@ -27,15 +27,11 @@ func (c *Client) SendIdempotent(ctx context.Context, e Event) (*Sent, error) {
 		e.IdempotencyKey = c.opts.Keys.Next()
 	}
 	call := wire.Call{Method: "POST", Path: "/v1/events/" + url.PathEscape(e.Name), Key: e.IdempotencyKey, Trace: e.Traceparent, Body: schema.EventRequest{Payload: e.Payload}}
-	var out Sent
-	var err error
-	if out.Replayed, err = c.do(ctx, call, &out); err != nil {
-		return nil, err
+	out, replayed, err := wire.AskReplayed(ctx, c, call, "no list of jobs", func(out *Sent) bool { return out.Jobs != nil })
+	if err == nil {
+		out.Replayed = replayed
 	}
-	if out.Jobs == nil {
-		return nil, call.NotOurs("no list of jobs")
-	}
-	return &out, nil
+	return out, err
 }
 
 // Subscribe makes each event of this name that is sent from now on a job of the function. The subscription lasts until

@@ -72,13 +72,9 @@ func (c *Client) WaitBatch(ctx context.Context, id string) (*BatchInfo, error) {
 }
 
 func (c *Client) batch(ctx context.Context, call wire.Call) (*BatchInfo, error) {
-	var b BatchInfo
-	var err error
-	if b.Replayed, err = c.do(ctx, call, &b); err != nil {
-		return nil, err
+	b, replayed, err := wire.AskReplayed(ctx, c, call, "no batch", func(b *BatchInfo) bool { return b.ID != "" })
+	if err == nil {
+		b.Replayed = replayed
 	}
-	if b.ID == "" {
-		return nil, call.NotOurs("no batch")
-	}
-	return &b, nil
+	return b, err
 }

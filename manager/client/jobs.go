@@ -17,15 +17,11 @@ func (c *Client) Get(ctx context.Context, id string) (*Job, error) {
 
 // job makes a call whose answer is a job.
 func (c *Client) job(ctx context.Context, call wire.Call) (*Job, error) {
-	var j Job
-	var err error
-	if j.Replayed, err = c.do(ctx, call, &j); err != nil {
-		return nil, err
+	j, replayed, err := wire.AskReplayed(ctx, c, call, "no job", func(j *Job) bool { return j.ID != "" && j.State != "" })
+	if err == nil {
+		j.Replayed = replayed
 	}
-	if j.ID == "" || j.State == "" {
-		return nil, call.NotOurs("no job")
-	}
-	return &j, nil
+	return j, err
 }
 
 // Retry puts a worker's job back into the queue. Operators use package admin.
@@ -38,13 +34,10 @@ func (c *Client) Retry(ctx context.Context, id string, r RetryRequest) (*Job, er
 
 // Claim leases jobs. It is not repeated, because a caller claims in a loop anyway.
 func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]Job, error) {
-	var out schema.Claimed
 	call := wire.Call{Method: "POST", Path: "/v1/jobs/claim", Body: r, Once: true, Wait: r.Wait}
-	if _, err := c.do(ctx, call, &out); err != nil {
+	out, err := wire.Ask(ctx, c, call, "no list of jobs", func(out *schema.Claimed) bool { return out.Jobs != nil })
+	if err != nil {
 		return nil, err
-	}
-	if out.Jobs == nil {
-		return nil, call.NotOurs("no list of jobs")
 	}
 	return out.Jobs, nil
 }
@@ -52,16 +45,9 @@ func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]Job, error) {
 // Heartbeat extends a lease to the given time from now, or to the claim's duration when lease is 0. It is not repeated:
 // the next heartbeat serves as a repetition.
 func (c *Client) Heartbeat(ctx context.Context, id, token string, lease time.Duration) (*Beat, error) {
-	var b Beat
 	body := schema.HeartbeatRequest{LeaseToken: token, Lease: lease}
 	call := wire.Call{Method: "POST", Path: wire.JobPath(id) + "/heartbeat", Body: body, Once: true}
-	if _, err := c.do(ctx, call, &b); err != nil {
-		return nil, err
-	}
-	if b.ExpiresIn <= 0 {
-		return nil, call.NotOurs("no lease")
-	}
-	return &b, nil
+	return wire.Ask(ctx, c, call, "no lease", func(b *Beat) bool { return b.ExpiresIn > 0 })
 }
 
 // Finish ends a job.

@@ -47,14 +47,7 @@ func (l *Log) Info(ctx context.Context) (*LogInfo, error) {
 }
 
 func (l *Log) info(ctx context.Context, call wire.Call) (*LogInfo, error) {
-	var info LogInfo
-	if _, err := l.client.do(ctx, call, &info); err != nil {
-		return nil, err
-	}
-	if info.Log != l.name {
-		return nil, call.NotOurs("another log")
-	}
-	return &info, nil
+	return wire.Ask(ctx, l.client, call, "another log", func(info *LogInfo) bool { return info.Log == l.name })
 }
 
 // LogQuery is what a reader asks for.
@@ -78,39 +71,23 @@ func (l *Log) Read(ctx context.Context, q LogQuery) (*LogEntries, error) {
 	if q.Wait > 0 {
 		v.Set("wait_ms", strconv.FormatInt(schema.Millis(q.Wait), 10))
 	}
-	var page LogEntries
-	call := wire.Call{Method: "GET", Path: l.path("/entries" + wire.PageQuery(v, q.Limit, "")), Wait: q.Wait}
-	if _, err := l.client.do(ctx, call, &page); err != nil {
-		return nil, err
-	}
-	if page.Entries == nil || page.Cursor == "" {
-		return nil, call.NotOurs("no page of entries")
-	}
-	return &page, nil
+	call := wire.Page(l.path("/entries"), v, q.Limit, "")
+	call.Wait = q.Wait
+	return wire.Ask(ctx, l.client, call, "no page of entries", func(page *LogEntries) bool { return page.Entries != nil && page.Cursor != "" })
 }
 
 // ByID returns the entry of an id that the log's window holds, for a writer whose answer got lost.
 func (l *Log) ByID(ctx context.Context, id string) (*LogEntry, error) {
-	var e LogEntry
 	call := wire.Call{Method: "GET", Path: l.path("/entries/by-id/" + url.PathEscape(id))}
-	if _, err := l.client.do(ctx, call, &e); err != nil {
-		return nil, err
-	}
-	if e.ID != id || e.Entry == 0 {
-		return nil, call.NotOurs("another entry")
-	}
-	return &e, nil
+	return wire.Ask(ctx, l.client, call, "another entry", func(e *LogEntry) bool { return e.ID == id && e.Entry != 0 })
 }
 
 // openEpoch begins the next epoch of a writer. It may be repeated: each time gives a newer one.
 func (l *Log) openEpoch(ctx context.Context, writer string) (uint64, error) {
-	var out schema.LogWriter
 	call := wire.Call{Method: "POST", Path: l.path("/writers"), Body: schema.LogWriterRequest{Writer: &writer}}
-	if _, err := l.client.do(ctx, call, &out); err != nil {
+	out, err := wire.Ask(ctx, l.client, call, "no epoch of the writer", func(out *schema.LogWriter) bool { return out.Writer == writer && out.Epoch != 0 })
+	if err != nil {
 		return 0, err
-	}
-	if out.Writer != writer || out.Epoch == 0 {
-		return 0, call.NotOurs("no epoch of the writer")
 	}
 	return out.Epoch, nil
 }

@@ -91,12 +91,12 @@ var protocols = [...]protocol{
 		"committed_ttl_seconds": 86400, "rejected_ttl_seconds": 86400,
 		` + stripeProblems + `
 	}`},
-	// Stripe's API v2 runs a failed request again, so that a retry completes the work.
+	// Stripe's API v2, whose bodies are JSON, runs a failed request again, so that a retry completes the work.
 	{"stripe-v2", `{
 		"methods": ["POST", "DELETE"],
 		"scope": ["host", "header:authorization"],
 		"mode": "body",
-		"fingerprint": {"body": "form"},
+		"fingerprint": {"body": "canonical_json"},
 		"outcomes": {"commit": ["2xx", "3xx", "4xx"], "reject": [], "release": ["5xx", "400", "401", "409", "429"], "hold": []},
 		"committed_ttl_seconds": 2592000, "rejected_ttl_seconds": 2592000,
 		` + stripeProblems + `

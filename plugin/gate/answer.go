@@ -34,12 +34,8 @@ func retryAfter(ns int64) int {
 // replyProblem answers the current stream with a problem.
 func (s *Stream) replyProblem(problem *api.Problem) {
 	p := s.plugin
-	headers := append(p.headers[:0],
-		[2]string{headerContentType, s.route.Problems.MediaType},
-		[2]string{api.HeaderStatus, string(problem.Code)})
-	if name := s.route.EchoHeader(); name != "" && s.key != "" {
-		headers = append(headers, [2]string{name, s.key})
-	}
+	s.status = string(problem.Code)
+	headers := s.addStatus(append(p.headers[:0], [2]string{headerContentType, s.route.Problems.MediaType}))
 	if problem.RetryAfterSeconds > 0 {
 		headers = append(headers, [2]string{headerRetryAfter, strconv.Itoa(problem.RetryAfterSeconds)})
 	}
@@ -48,7 +44,6 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 	}
 	p.scratch = s.route.Problems.AppendBody(p.scratch[:0], problem, s.requestID)
 	status := s.route.Problems.Status(problem)
-	s.status = string(problem.Code)
 	s.grpcStatus = grpcOf(problem)
 	if s.rpc {
 		message := string(problem.Code) + ": " + problem.Title + ". " + problem.Detail
@@ -180,12 +175,18 @@ func (s *Stream) addReplayHeaders(headers [][2]string) [][2]string {
 	return s.addStatusHeaders(append(headers, [2]string{s.route.ReplayHeader, "true"}))
 }
 
-// addStatusHeaders adds the headers that say what became of the request.
-func (s *Stream) addStatusHeaders(headers [][2]string) [][2]string {
+// addStatus adds the status of an answer that the gate makes, and the key where the route wants that.
+func (s *Stream) addStatus(headers [][2]string) [][2]string {
 	headers = append(headers, [2]string{api.HeaderStatus, s.status})
 	if name := s.route.EchoHeader(); name != "" && s.key != "" {
 		headers = append(headers, [2]string{name, s.key})
 	}
+	return headers
+}
+
+// addStatusHeaders adds the headers that say what became of the request.
+func (s *Stream) addStatusHeaders(headers [][2]string) [][2]string {
+	headers = s.addStatus(headers)
 	if name := s.route.Response.TTLHeader; name != "" && s.remembered > 0 {
 		headers = append(headers, [2]string{name, strconv.FormatInt(s.remembered/second, 10)})
 	}

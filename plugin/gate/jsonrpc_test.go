@@ -2,6 +2,7 @@ package gate
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -61,6 +62,52 @@ func FuzzReplayedID(f *testing.F) {
 			t.Errorf("got %q for %q, want the message %q", got, event, want)
 		}
 	})
+}
+
+// Any bytes may come from clients and servers. A second replay of a replay is the same, and what the standard library reads of
+// an answer has the new id.
+func FuzzMessages(f *testing.F) {
+	for _, body := range []string{`{"id":1,"result":{}}`, `{"id":"a","error":{}}`, "data: {\"id\":1,\ndata: \"result\":1}\n\ndata: {\"method\":1}\r\r", `[{"id":1}]`, `{"id":{"id":1},"result":1}`, `{"\u0069d":1,"result":[`, "data"} {
+		f.Add(body)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		if id := requestID([]byte(body)); id != "" && (len(id) > maxIDBytes || !json.Valid([]byte(id)) || strings.ContainsAny(id[:1], "{[tfn")) {
+			t.Errorf("request %q has the id %q", body, id)
+		}
+		isBatch([]byte(body))
+		for _, media := range []string{"application/json", "text/event-stream"} {
+			once, answered := withID([]byte(body), media, `"new"`)
+			if again, same := withID(once, media, `"new"`); !bytes.Equal(again, once) || same != answered {
+				t.Errorf("%s: %q gives %q, and that gives %q", media, body, once, again)
+			}
+		}
+		var message map[string]json.RawMessage
+		once, _ := withID([]byte(body), "application/json", `"new"`)
+		if json.Unmarshal([]byte(body), &message) != nil {
+			return
+		}
+		var after map[string]json.RawMessage
+		if err := json.Unmarshal(once, &after); err != nil || len(after) != len(message) {
+			t.Errorf("%q gives %q: %v", body, once, err)
+		}
+		id := message["id"]
+		response := message["result"] != nil || message["error"] != nil
+		if want := response && len(id) > 0 && !strings.ContainsAny(string(id[:1]), "{[tfn"); want != (string(after["id"]) == `"new"`) && string(id) != `"new"` && !repeats(body, "id") {
+			t.Errorf("%q gives %q", body, once)
+		}
+	})
+}
+
+// repeats reports whether a name may be more than once in an object: readers differ then.
+func repeats(object, name string) bool {
+	n := 0
+	gjson.Parse(object).ForEach(func(key, _ gjson.Result) bool {
+		if key.Str == name {
+			n++
+		}
+		return true
+	})
+	return n > 1
 }
 
 // spread makes an event of a message. It breaks lines at commas outside texts, at those whose bit is set in breaks.

@@ -230,7 +230,7 @@ func (s *Stream) askLedger(shard int) verdict {
 // answerPending answers a look-up, or a client that prefers 202, that the request runs.
 func (s *Stream) answerPending() verdict {
 	s.status = statusPending
-	headers := [][2]string{{headerContentType, api.ContentTypeJSON}, {api.HeaderStatus, statusPending}, {headerRetryAfter, "1"}}
+	headers := append(s.addStatus([][2]string{{headerContentType, api.ContentTypeJSON}}), [2]string{headerRetryAfter, "1"})
 	if s.async {
 		s.recordWait()
 		headers = append(headers, [2]string{headerLocation, s.lookUpURL()}, [2]string{"preference-applied", "respond-async"})

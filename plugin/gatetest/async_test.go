@@ -27,10 +27,11 @@ func accepted(t *testing.T, r *Rig, what string, a Response) func() *Exchange {
 func TestAsyncAnswerIsLookedUp(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, ledger := range []string{"manager", "none"} {
-			r, b := abortRig(t, guest, Options{Workers: 2, Config: `{` + respondAsync + `,"ledger":"` + ledger + `","scope":["path_and_query","method"]}`})
+			r, b := abortRig(t, guest, Options{Workers: 2, Config: `{` + respondAsync + `,"ledger":"` + ledger + `","scope":["path_and_query","method"],"response":{"echo_key":true}}`})
 			q := Request{Path: "/payments/%C3%A9?a=1&b=%26#x", Key: "k", Body: "pay", Headers: []string{"content-type: text/plain", "prefer: return=minimal, Respond-Async;x=1"}}
 			a := r.Send(q).Response()
 			want(t, ledger+": location", a.Header("location"), "/lost?path=/payments/%25C3%25A9%3Fa%3D1%26b%3D%2526%23x&method=POST&wait_ms=5000")
+			want(t, ledger+": the key is echoed", a.Header("idempotency-key"), "k")
 			look := accepted(t, r, ledger, a)
 			first := b.await(t, 0)
 			want(t, ledger+": for the upstream", first.Headers.Get("prefer"), "return=minimal, Respond-Async;x=1")

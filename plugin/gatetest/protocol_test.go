@@ -211,16 +211,24 @@ func TestJSONRPC(t *testing.T) {
 // Stripe's errors, and what it runs again.
 func TestStripe(t *testing.T) {
 	for _, version := range []string{"stripe-v1", "stripe-v2"} {
-		q := Request{Path: "/v1/charges", Key: "k", Body: "amount=1"}
+		q := Request{Path: "/v1/charges", Key: "k", Body: "a=1&b=x+y", Headers: []string{"content-type: application/x-www-form-urlencoded"}}
+		same, other := q, q
+		same.Body, other.Body = "b=x%20y&a=1", "a=2&b=x+y"
 		again := try{what: version + ": 500", q: Request{Path: "/x", Key: "s", Body: "b"}, want: "500 oops"}
 		if version == "stripe-v2" {
 			again.status, again.answer, again.want = 200, "done", "200 done"
+			// Bodies of v2 are JSON.
+			q.Body, same.Body, other.Body = `{"a":1,"b":null}`, `{"b": null, "a": 1.0}`, `{"a":1}`
+			for _, r := range []*Request{&q, &same, &other} {
+				r.Headers = []string{"content-type: application/json"}
+			}
 		}
 		playProtocol(t, `{"protocol":"`+version+`"}`, []try{
 			{what: "first", q: q, status: 200, answer: "paid", want: "200 paid", has: []string{"idempotency-key: k"}},
 			{what: "retry", q: q, want: "200 paid", has: []string{"idempotency-key: k", "idempotent-replayed: true"}},
-			{what: "other parameters", q: Request{Path: "/v1/charges", Key: "k", Body: "amount=2"}, want: `400 {"error": {"type": "idempotency_error", "code": "fingerprint-mismatch", "message": "`},
-			{what: "another endpoint", q: Request{Path: "/v1/refunds", Key: "k", Body: "amount=1"}, want: `400 {"error": {"type": "idempotency_error", `},
+			{what: "equal parameters", q: same, want: "200 paid"},
+			{what: "other parameters", q: other, want: `400 {"error": {"type": "idempotency_error", "code": "fingerprint-mismatch", "message": "`},
+			{what: "another endpoint", q: Request{Path: "/v1/refunds", Key: "k", Body: q.Body, Headers: q.Headers}, want: `400 {"error": {"type": "idempotency_error", `},
 			{what: "500", q: again.q, status: 500, answer: "oops", want: "500 oops"},
 			again,
 		})

@@ -24,15 +24,17 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"log"
 	"net"
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -48,16 +50,17 @@ import (
 )
 
 func main() {
+	listen := flag.String("listen", "127.0.0.1:0", "`address` to serve")
 	redis := flag.String("redis", "127.0.0.1:6379", "`address` of Redis")
 	plain := flag.Bool("plain", false, "be the plain processor")
 	flag.Parse()
-	if err := serve(*redis, *plain); err != nil {
+	if err := serve(*listen, *redis, *plain); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func serve(redis string, plain bool) error {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func serve(listen, redis string, plain bool) error {
+	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err
 	}
@@ -78,7 +81,6 @@ func serve(redis string, plain bool) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, srv.Stop)
-	fmt.Printf(`{"msg":"listening","listener":"api","addr":%q}`+"\n", l.Addr())
 	return srv.Serve(l)
 }
 
@@ -195,4 +197,46 @@ func perConnection(name string) bool {
 		return true
 	}
 	return strings.HasPrefix(name, ":")
+}
+
+// asksToRetry reports whether upstream asks with a status to be called again.
+func asksToRetry(status string) bool {
+	return slices.Contains([]string{"408", "425", "429", "503"}, status)
+}
+
+// keyOf returns a request's key in Redis and its fingerprint, if it has a key. The key in Redis holds host, path and caller,
+// as the gate's scope does.
+func keyOf(headers []*core.HeaderValue) (key string, mark [16]byte, keyed bool) {
+	var method, host, path, caller, length, given []byte
+	for _, h := range headers {
+		switch h.GetKey() {
+		case ":method":
+			method = h.GetRawValue()
+		case ":authority":
+			host = h.GetRawValue()
+		case ":path":
+			path = h.GetRawValue()
+		case "authorization":
+			caller = h.GetRawValue()
+		case "content-length":
+			length = h.GetRawValue()
+		case "idempotency-key":
+			given = h.GetRawValue()
+		}
+	}
+	if len(given) == 0 || string(method) != "POST" && string(method) != "PATCH" {
+		return "", mark, false
+	}
+	scope := digest(host, path, caller)
+	return string(append(scope[:], given...)), digest(method, path, length), true
+}
+
+// digest is 128 bits of the SHA-256 of parts, each after its length.
+func digest(parts ...[]byte) [16]byte {
+	b := make([]byte, 0, 256)
+	for _, p := range parts {
+		b = append(binary.AppendUvarint(b, uint64(len(p))), p...)
+	}
+	sum := sha256.Sum256(b)
+	return [16]byte(sum[:16])
 }

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"strconv"
-	"strings"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -37,16 +35,11 @@ type plainRecord struct {
 
 // requestHeaders reserves the key, or answers.
 func (s *plainStream) requestHeaders(ctx context.Context, headers []*core.HeaderValue) (answers []*extproc.ProcessingResponse, done bool, err error) {
-	all := map[string]string{}
-	for _, v := range headers {
-		all[v.GetKey()] = string(v.GetRawValue())
-	}
-	method := all[":method"]
-	if all["idempotency-key"] == "" || method != "POST" && method != "PATCH" {
+	key, mark, keyed := keyOf(headers)
+	if !keyed {
 		return one(requestGoesOn), false, nil
 	}
-	key := "idempotency:" + textDigest(all[":authority"], all[":path"], all["authorization"]) + ":" + all["idempotency-key"]
-	s.record.Fingerprint = textDigest(method, all[":path"], all["content-length"])
+	s.record.Fingerprint = hex.EncodeToString(mark[:])
 	value, err := json.Marshal(s.record)
 	if err != nil {
 		return nil, false, err
@@ -114,8 +107,7 @@ func (s *plainStream) finish(ctx context.Context) error {
 		return nil
 	}
 	ctx = context.WithoutCancel(ctx)
-	switch s.record.Status {
-	case 408, 425, 429, 503:
+	if asksToRetry(strconv.Itoa(s.record.Status)) {
 		return s.redis.Del(ctx, s.key).Err()
 	}
 	s.record.Done = true
@@ -124,9 +116,4 @@ func (s *plainStream) finish(ctx context.Context) error {
 		return err
 	}
 	return s.redis.Set(ctx, s.key, value, answerTTL).Err()
-}
-
-func textDigest(parts ...string) string {
-	sum := sha256.Sum256([]byte(strings.Join(parts, "\n")))
-	return hex.EncodeToString(sum[:16])
 }

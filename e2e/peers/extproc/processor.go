@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
 	"strconv"
 
@@ -35,7 +34,8 @@ type stream struct {
 
 // requestHeaders reserves the key.
 func (s *stream) requestHeaders(ctx context.Context, headers []*core.HeaderValue) (answers []*extproc.ProcessingResponse, done bool, err error) {
-	if !s.read(headers) {
+	var keyed bool
+	if s.key, s.mark, keyed = keyOf(headers); !keyed {
 		return one(requestGoesOn), true, nil
 	}
 	value := append([]byte{'P'}, s.mark[:]...)
@@ -104,8 +104,7 @@ func (s *stream) responseBody(ctx context.Context, body []byte, end bool) (answe
 
 // finish records the answer, or frees the key where upstream asks to be retried.
 func (s *stream) finish(ctx context.Context) error {
-	switch s.status {
-	case "408", "425", "429", "503":
+	if asksToRetry(s.status) {
 		return s.redis.Do(ctx, s.redis.B().Del().Key(s.key).Build()).Error()
 	}
 	record, err := s.record()
@@ -113,35 +112,6 @@ func (s *stream) finish(ctx context.Context) error {
 		return err
 	}
 	return s.redis.Do(ctx, s.redis.B().Set().Key(s.key).Value(rueidis.BinaryString(record)).Px(answerTTL).Build()).Error()
-}
-
-// read takes from a request what is needed and reports whether it has a key. The key in Redis
-// holds host, path and caller, as the gate's scope does.
-func (s *stream) read(headers []*core.HeaderValue) bool {
-	var method, host, path, caller, length, key []byte
-	for _, h := range headers {
-		switch h.GetKey() {
-		case ":method":
-			method = h.GetRawValue()
-		case ":authority":
-			host = h.GetRawValue()
-		case ":path":
-			path = h.GetRawValue()
-		case "authorization":
-			caller = h.GetRawValue()
-		case "content-length":
-			length = h.GetRawValue()
-		case "idempotency-key":
-			key = h.GetRawValue()
-		}
-	}
-	if len(key) == 0 || string(method) != "POST" && string(method) != "PATCH" {
-		return false
-	}
-	scope := digest(host, path, caller)
-	s.mark = digest(method, path, length)
-	s.key = string(append(append(make([]byte, 0, len(scope)+len(key)), scope[:]...), key...))
-	return true
 }
 
 // record is an answer as it is kept: the state, the fingerprint, the length of the replay, the replay.
@@ -175,14 +145,4 @@ func replay(b []byte) (*extproc.ProcessingResponse, error) {
 		return nil, status.Error(codes.DataLoss, "the record cannot be read")
 	}
 	return answer, nil
-}
-
-// digest is 128 bits of the SHA-256 of parts, each after its length.
-func digest(parts ...[]byte) [16]byte {
-	b := make([]byte, 0, 256)
-	for _, p := range parts {
-		b = append(binary.AppendUvarint(b, uint64(len(p))), p...)
-	}
-	sum := sha256.Sum256(b)
-	return [16]byte(sum[:16])
 }

@@ -17,19 +17,17 @@ type Client struct{ client *client.Client }
 // the client's are, unless they say otherwise.
 func New(c *client.Client) *Client { return &Client{c} }
 
-func (c *Client) do(ctx context.Context, call wire.Call, out any) (replayed bool, err error) {
-	return wire.Do(ctx, c.client, call, out)
+// remove makes a call whose answer says nothing.
+func (c *Client) remove(ctx context.Context, path string) error {
+	_, err := wire.Do(ctx, c.client, wire.Call{Method: "DELETE", Path: path}, nil)
+	return err
 }
 
 // job makes a call whose answer is a job.
 func (c *Client) job(ctx context.Context, call wire.Call) (*client.Job, error) {
-	var j client.Job
-	var err error
-	if j.Replayed, err = c.do(ctx, call, &j); err != nil {
-		return nil, err
+	j, replayed, err := wire.AskReplayed(ctx, c.client, call, "no job", func(j *client.Job) bool { return j.ID != "" && j.State != "" })
+	if err == nil {
+		j.Replayed = replayed
 	}
-	if j.ID == "" || j.State == "" {
-		return nil, call.NotOurs("no job")
-	}
-	return &j, nil
+	return j, err
 }

@@ -29,15 +29,8 @@ func (c *Client) Entries(ctx context.Context, q EntryQuery) (*EntryPage, error) 
 	if q.State != "" {
 		v.Set("state", string(q.State))
 	}
-	var page EntryPage
-	call := wire.Call{Method: "GET", Path: "/v1/ledger/entries" + wire.PageQuery(v, q.Limit, q.Cursor)}
-	if _, err := c.do(ctx, call, &page); err != nil {
-		return nil, err
-	}
-	if page.Entries == nil {
-		return nil, call.NotOurs("no list of entries")
-	}
-	return &page, nil
+	call := wire.Page("/v1/ledger/entries", v, q.Limit, q.Cursor)
+	return wire.Ask(ctx, c.client, call, "no list of entries", func(page *EntryPage) bool { return page.Entries != nil })
 }
 
 // Entry returns the entry of a key with its answer.
@@ -48,15 +41,8 @@ func (c *Client) Entry(ctx context.Context, scope, key string) (*Entry, error) {
 // EntryHistory returns what the manager has lately seen of a key. It has no changes and no outcomes if the manager has
 // seen nothing or forgotten it.
 func (c *Client) EntryHistory(ctx context.Context, scope, key string) (*EntryHistory, error) {
-	var h EntryHistory
 	call := wire.Call{Method: "GET", Path: entryPath(scope, key, "/history")}
-	if _, err := c.do(ctx, call, &h); err != nil {
-		return nil, err
-	}
-	if h.Key == "" || h.Changes == nil {
-		return nil, call.NotOurs("no history")
-	}
-	return &h, nil
+	return wire.Ask(ctx, c.client, call, "no history", func(h *EntryHistory) bool { return h.Key != "" && h.Changes != nil })
 }
 
 // Resolve decides an entry that is unknown and returns the new entry. When an answer is lost and the call is repeated,
@@ -67,14 +53,7 @@ func (c *Client) Resolve(ctx context.Context, scope, key string, r Resolution) (
 }
 
 func (c *Client) entry(ctx context.Context, call wire.Call) (*Entry, error) {
-	var e Entry
-	if _, err := c.do(ctx, call, &e); err != nil {
-		return nil, err
-	}
-	if e.Key == "" || e.State == "" {
-		return nil, call.NotOurs("no entry")
-	}
-	return &e, nil
+	return wire.Ask(ctx, c.client, call, "no entry", func(e *Entry) bool { return e.Key != "" && e.State != "" })
 }
 
 func entryPath(scope, key, verb string) string {

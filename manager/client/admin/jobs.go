@@ -26,15 +26,8 @@ func (c *Client) List(ctx context.Context, q ListQuery) (*JobPage, error) {
 			v.Set(name, strconv.FormatInt(schema.Millis(d), 10))
 		}
 	}
-	var page JobPage
-	call := wire.Call{Method: "GET", Path: "/v1/jobs" + wire.PageQuery(v, q.Limit, q.Cursor)}
-	if _, err := c.do(ctx, call, &page); err != nil {
-		return nil, err
-	}
-	if page.Jobs == nil {
-		return nil, call.NotOurs("no list of jobs")
-	}
-	return &page, nil
+	call := wire.Page("/v1/jobs", v, q.Limit, q.Cursor)
+	return wire.Ask(ctx, c.client, call, "no list of jobs", func(page *JobPage) bool { return page.Jobs != nil })
 }
 
 // Cancel cancels a job. The manager's API says what that means for a running job.
@@ -51,54 +44,26 @@ func (c *Client) Delete(ctx context.Context, id string) (*client.Job, error) {
 // cursor. Only administrators may delete. A retry and a replay are not repeated: after a lost answer the jobs may have
 // failed again meanwhile.
 func (c *Client) Bulk(ctx context.Context, b BulkRequest) (*BulkResult, error) {
-	var out BulkResult
 	call := wire.Call{Method: "POST", Path: "/v1/jobs/bulk", Body: b, Once: !b.DryRun && (b.Action == Retry || b.Action == Replay)}
-	if _, err := c.do(ctx, call, &out); err != nil {
-		return nil, err
-	}
-	if out.Refused == nil {
-		return nil, call.NotOurs("no list of refusals")
-	}
-	return &out, nil
+	return wire.Ask(ctx, c.client, call, "no list of refusals", func(out *BulkResult) bool { return out.Refused != nil })
 }
 
 // Batches returns one page of batches, the oldest first. Limit: 1 to 1000, 100 when 0.
 func (c *Client) Batches(ctx context.Context, limit int, cursor string) (*BatchPage, error) {
-	var page BatchPage
-	call := wire.Call{Method: "GET", Path: "/v1/batches" + wire.PageQuery(url.Values{}, limit, cursor)}
-	if _, err := c.do(ctx, call, &page); err != nil {
-		return nil, err
-	}
-	if page.Batches == nil {
-		return nil, call.NotOurs("no list of batches")
-	}
-	return &page, nil
+	call := wire.Page("/v1/batches", nil, limit, cursor)
+	return wire.Ask(ctx, c.client, call, "no list of batches", func(page *BatchPage) bool { return page.Batches != nil })
 }
 
 // Events returns one page of the events that functions subscribe to. Limit: 1 to 1000, 100 when 0.
 func (c *Client) Events(ctx context.Context, limit int, cursor string) (*EventPage, error) {
-	var page EventPage
-	call := wire.Call{Method: "GET", Path: "/v1/events" + wire.PageQuery(url.Values{}, limit, cursor)}
-	if _, err := c.do(ctx, call, &page); err != nil {
-		return nil, err
-	}
-	if page.Events == nil {
-		return nil, call.NotOurs("no list of events")
-	}
-	return &page, nil
+	call := wire.Page("/v1/events", nil, limit, cursor)
+	return wire.Ask(ctx, c.client, call, "no list of events", func(page *EventPage) bool { return page.Events != nil })
 }
 
 // Functions returns one page of functions. Limit: 1 to 1000, 100 when 0.
 func (c *Client) Functions(ctx context.Context, limit int, cursor string) (*FunctionPage, error) {
-	var page FunctionPage
-	call := wire.Call{Method: "GET", Path: "/v1/functions" + wire.PageQuery(url.Values{}, limit, cursor)}
-	if _, err := c.do(ctx, call, &page); err != nil {
-		return nil, err
-	}
-	if page.Functions == nil {
-		return nil, call.NotOurs("no list of functions")
-	}
-	return &page, nil
+	call := wire.Page("/v1/functions", nil, limit, cursor)
+	return wire.Ask(ctx, c.client, call, "no list of functions", func(page *FunctionPage) bool { return page.Functions != nil })
 }
 
 // Pause stops the delivery of a function's jobs.
@@ -118,30 +83,18 @@ func (c *Client) Resume(ctx context.Context, function string) error {
 
 // function makes a call that changes a function. The answer has its name.
 func (c *Client) function(ctx context.Context, name string, call wire.Call) error {
-	var changed struct {
+	type changed struct {
 		Name string `json:"name"`
 	}
-	if _, err := c.do(ctx, call, &changed); err != nil {
-		return err
-	}
-	if changed.Name != name {
-		return call.NotOurs("no function " + name)
-	}
-	return nil
+	_, err := wire.Ask(ctx, c.client, call, "no function "+name, func(f *changed) bool { return f.Name == name })
+	return err
 }
 
 // DeadLetters returns one page of a function's dead letters, oldest first.
 // Limit: 1 to 1000, 100 when 0.
 func (c *Client) DeadLetters(ctx context.Context, function string, limit int, cursor string) (*DeadPage, error) {
-	var page DeadPage
-	call := wire.Call{Method: "GET", Path: functionPath(function) + "/dead-letters" + wire.PageQuery(url.Values{}, limit, cursor)}
-	if _, err := c.do(ctx, call, &page); err != nil {
-		return nil, err
-	}
-	if page.DeadLetters == nil {
-		return nil, call.NotOurs("no list of dead letters")
-	}
-	return &page, nil
+	call := wire.Page(functionPath(function)+"/dead-letters", nil, limit, cursor)
+	return wire.Ask(ctx, c.client, call, "no list of dead letters", func(page *DeadPage) bool { return page.DeadLetters != nil })
 }
 
 // Replay enqueues a copy of a dead job. It is not repeated: after a lost answer, only the caller can know whether

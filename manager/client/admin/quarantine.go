@@ -18,13 +18,6 @@ func (c *Client) EndQuarantine(ctx context.Context) (*Quarantine, error) {
 }
 
 func (c *Client) quarantine(ctx context.Context, method string) (*Quarantine, error) {
-	var q Quarantine
 	call := wire.Call{Method: method, Path: "/v1/ledger/quarantine"}
-	if _, err := c.do(ctx, call, &q); err != nil {
-		return nil, err
-	}
-	if q.Why == nil {
-		return nil, call.NotOurs("no reasons")
-	}
-	return &q, nil
+	return wire.Ask(ctx, c.client, call, "no reasons", func(q *Quarantine) bool { return q.Why != nil })
 }

@@ -20,15 +20,8 @@ func (c *Client) Schedule(ctx context.Context, name string) (*Schedule, error) {
 
 // Schedules returns one page of schedules, in order of their names and without payloads. Limit: 1 to 1000, 100 when 0.
 func (c *Client) Schedules(ctx context.Context, limit int, cursor string) (*SchedulePage, error) {
-	var page SchedulePage
-	call := wire.Call{Method: "GET", Path: "/v1/schedules" + wire.PageQuery(url.Values{}, limit, cursor)}
-	if _, err := c.do(ctx, call, &page); err != nil {
-		return nil, err
-	}
-	if page.Schedules == nil {
-		return nil, call.NotOurs("no list of schedules")
-	}
-	return &page, nil
+	call := wire.Page("/v1/schedules", nil, limit, cursor)
+	return wire.Ask(ctx, c.client, call, "no list of schedules", func(page *SchedulePage) bool { return page.Schedules != nil })
 }
 
 // DeleteSchedule removes a schedule. Its jobs stay. When an answer is lost and the call repeated it may say that the
@@ -56,14 +49,7 @@ func (c *Client) RunSchedule(ctx context.Context, name, key string) (*client.Job
 
 // schedule makes a call whose answer is a schedule.
 func (c *Client) schedule(ctx context.Context, call wire.Call) (*Schedule, error) {
-	var s Schedule
-	if _, err := c.do(ctx, call, &s); err != nil {
-		return nil, err
-	}
-	if s.Name == "" || s.Cron == "" {
-		return nil, call.NotOurs("no schedule")
-	}
-	return &s, nil
+	return wire.Ask(ctx, c.client, call, "no schedule", func(s *Schedule) bool { return s.Name != "" && s.Cron != "" })
 }
 
 func schedulePath(name string) string { return "/v1/schedules/" + url.PathEscape(name) }

@@ -8,13 +8,6 @@ import (
 
 // Shard returns the identity of the ledger. The manager reads all of its entries for that.
 func (c *Client) Shard(ctx context.Context) (*Shard, error) {
-	var s Shard
 	call := wire.Call{Method: "GET", Path: "/v1/ledger/shard"}
-	if _, err := c.do(ctx, call, &s); err != nil {
-		return nil, err
-	}
-	if s.LedgerID == "" {
-		return nil, call.NotOurs("no ledger's id")
-	}
-	return &s, nil
+	return wire.Ask(ctx, c.client, call, "no ledger's id", func(s *Shard) bool { return s.LedgerID != "" })
 }

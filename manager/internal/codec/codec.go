@@ -38,6 +38,11 @@ func (r *Reader) Fail(err error) {
 
 // Uvarint reads an unsigned varint.
 func (r *Reader) Uvarint() uint64 {
+	if len(r.rest) > 0 && r.rest[0] < 0x80 { // most are small
+		v := r.rest[0]
+		r.rest = r.rest[1:]
+		return uint64(v)
+	}
 	v, n := binary.Uvarint(r.rest)
 	if n <= 0 {
 		r.Fail(ErrShort)
@@ -49,13 +54,8 @@ func (r *Reader) Uvarint() uint64 {
 
 // Varint reads a signed varint.
 func (r *Reader) Varint() int64 {
-	v, n := binary.Varint(r.rest)
-	if n <= 0 {
-		r.Fail(ErrShort)
-		return 0
-	}
-	r.rest = r.rest[n:]
-	return v
+	v := r.Uvarint()
+	return int64(v>>1) ^ -int64(v&1)
 }
 
 // Count reads an unsigned varint that is at most most.

@@ -22,7 +22,7 @@ const (
 	ActionDelete
 )
 
-var actionNames = [...]string{ActionCancel: "cancel", ActionRetry: "retry", ActionReplay: "replay", ActionDelete: "delete"}
+var actionNames = []string{ActionCancel: "cancel", ActionRetry: "retry", ActionReplay: "replay", ActionDelete: "delete"}
 
 var actionStates = [...][]State{
 	ActionCancel: {Scheduled, Queued, Active},
@@ -32,24 +32,11 @@ var actionStates = [...][]State{
 }
 
 // String returns the action's name on the wire, "invalid" for an unknown one.
-func (a Action) String() string {
-	if a >= ActionCancel && int(a) < len(actionNames) {
-		return actionNames[a]
-	}
-	return "invalid"
-}
+func (a Action) String() string { return NameOf(actionNames, a) }
 
 // ParseAction is the inverse of String; other names are a *FieldError for field.
 func ParseAction(field, name string) (Action, error) {
-	allowed := strings.Join(actionNames[1:], ", ")
-	switch i := slices.Index(actionNames[:], name); {
-	case name == "":
-		return 0, &FieldError{Field: field, Allowed: allowed}
-	case i < 0:
-		return 0, invalid(field, name, allowed)
-	default:
-		return Action(i), nil
-	}
+	return ParseName[Action](actionNames, field, name)
 }
 
 // States are those in which the action is possible.

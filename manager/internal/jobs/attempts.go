@@ -53,9 +53,8 @@ func appendErrors(b []byte, all []AttemptError) []byte {
 }
 
 func (d *decoder) errors() []AttemptError {
-	n := d.Uvarint()
-	if n < 1 || n > MaxErrors {
-		d.fail()
+	n := d.Count(MaxErrors)
+	if n == 0 {
 		return nil
 	}
 	all := make([]AttemptError, n)

@@ -101,7 +101,7 @@ func (b *claimBatcher) serve(_ context.Context, calls []*batch.Call[claimOp]) er
 		}
 	}
 	if len(orphans) > 0 {
-		_ = b.putBack(orphans)
+		_ = b.q.PutBack(orphans)
 	}
 	return nil
 }
@@ -158,19 +158,15 @@ func (b *claimBatcher) run(ops []*claimOp) error {
 
 // PutBack undoes claims whose answers cannot be delivered: the jobs are queued as if they had not been claimed. Jobs
 // that changed since stay as they are. After an error of the store, the jobs come back when their leases run out.
-func (q *Queue) PutBack(claimed []Job) error { return q.claims.putBack(claimed) }
-
-// putBack undoes claims whose callers returned before they got the answer. If it fails, the jobs come back when their
-// leases run out.
-func (b *claimBatcher) putBack(orphans []Job) error {
-	ctx, cancel := context.WithTimeout(b.q.base, claimTimeout)
+func (q *Queue) PutBack(claimed []Job) error {
+	ctx, cancel := context.WithTimeout(q.base, claimTimeout)
 	defer cancel()
 	var ended []*record
-	err := b.q.store.Update(ctx, func(tx store.Tx) error {
+	err := q.store.Update(ctx, func(tx store.Tx) error {
 		ended = nil
-		for _, j := range orphans {
+		for _, j := range claimed {
 			r, err := load(tx, j.ID)
-			if err != nil && !b.q.opt.Unreadable.Met(err) {
+			if err != nil && !q.opt.Unreadable.Met(err) {
 				return err
 			}
 			if r == nil || r.State != Active || r.Lease.Token != j.Lease.Token {
@@ -185,7 +181,7 @@ func (b *claimBatcher) putBack(orphans []Job) error {
 			}
 			r.State, r.Lease, r.FreedAt = Queued, nil, now(tx)
 			r.Attempt--
-			if err := r.save(tx); b.q.cannotWait(err) {
+			if err := r.save(tx); q.cannotWait(err) {
 				continue
 			} else if err != nil {
 				return err
@@ -198,7 +194,7 @@ func (b *claimBatcher) putBack(orphans []Job) error {
 		return nil
 	})
 	if err == nil {
-		b.q.account(ended...)
+		q.account(ended...)
 	}
 	return err
 }

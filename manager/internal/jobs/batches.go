@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -70,14 +71,11 @@ func (b *Batch) entries() []store.Entry {
 func (b *Batch) save(tx store.Tx) error { return tx.Put(colBatches, b.ID, b.encode(), b.entries()...) }
 
 func loadBatch(tx store.Tx, id string) (*Batch, error) {
-	v, err := tx.Get(colBatches, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, &NotFoundError{Kind: "batch", ID: id}
+	b, err := store.Read(tx, colBatches, id, decodeBatch)
+	if b == nil && err == nil {
+		err = &NotFoundError{Kind: "batch", ID: id}
 	}
-	if err != nil {
-		return nil, err
-	}
-	return decodeBatch(id, v)
+	return b, err
 }
 
 // PreparedBatch is a checked batch, ready for EnqueueBatchTx. It can be used in any number of runs of one update function,
@@ -243,45 +241,21 @@ func (r *record) settle(tx store.Tx, after State) error {
 // Batch returns a batch, after at most wait as soon as all of its jobs have ended: 0 to MaxWait. A batch that is not there
 // any more is a *NotFoundError.
 func (q *Queue) Batch(ctx context.Context, id string, wait time.Duration) (Batch, error) {
-	if err := first(CheckID("id", id), checkDuration("wait_ms", wait, 0, MaxWait)); err != nil {
+	if err := cmp.Or(CheckID("id", id), checkDuration("wait_ms", wait, 0, MaxWait)); err != nil {
 		return Batch{}, err
 	}
 	var b *Batch
-	read := func() error {
-		return q.store.View(ctx, func(tx store.Tx) (err error) {
+	err := q.await(ctx, topicBatch+id, wait, func() (bool, error) {
+		err := q.store.View(ctx, func(tx store.Tx) (err error) {
 			b, err = loadBatch(tx, id)
 			return err
 		})
-	}
-	if err := read(); err != nil || !b.FinishedAt.IsZero() || wait == 0 {
-		if err != nil {
-			return Batch{}, err
-		}
-		return *b, nil
-	}
-	leave, err := q.enterWait()
+		return err == nil && !b.FinishedAt.IsZero(), err
+	})
 	if err != nil {
 		return Batch{}, err
 	}
-	defer leave()
-	deadline := time.Now().Add(wait)
-	w := q.store.Watch(topicBatch + id) // before the next read, so that no wake-up is missed
-	defer w.Stop()
-	for {
-		err := read()
-		left := time.Until(deadline)
-		if err != nil {
-			return Batch{}, err
-		}
-		if !b.FinishedAt.IsZero() || left <= 0 {
-			return *b, nil
-		}
-		if err := q.wait(ctx, w.C(), min(left, q.poll())); errors.Is(err, errDrained) {
-			return *b, nil
-		} else if err != nil {
-			return Batch{}, err
-		}
-	}
+	return *b, nil
 }
 
 // BatchPage is one page of batches.
@@ -293,21 +267,15 @@ type BatchPage struct {
 
 // Batches lists batches, the oldest first. limit: 1 to MaxLimit, 100 when 0.
 func (q *Queue) Batches(ctx context.Context, limit int, after string) (BatchPage, error) {
-	if limit == 0 {
-		limit = 100
-	}
+	limit, bad := PageLimit(limit)
 	at, err := parseCursor(after)
-	if err := first(checkRange("limit", limit, 1, MaxLimit), err); err != nil {
+	if err := cmp.Or(bad, err); err != nil {
 		return BatchPage{}, err
-	}
-	r := store.Range{Limit: limit}
-	if at != nil {
-		r.After = &at.hit
 	}
 	var page BatchPage
 	err = q.store.View(ctx, func(tx store.Tx) error {
 		page = BatchPage{}
-		hits, err := tx.Scan(colBatches, idxCreated, r)
+		hits, err := tx.Scan(colBatches, idxCreated, store.Range{After: at.After(), Limit: limit})
 		if err != nil {
 			return err
 		}
@@ -321,7 +289,7 @@ func (q *Queue) Batches(ctx context.Context, limit int, after string) (BatchPage
 			}
 		}
 		if len(hits) == limit {
-			page.Cursor = (&cursor{hit: hits[limit-1]}).String()
+			page.Cursor = store.Cursor{Hit: hits[limit-1]}.String()
 		}
 		return nil
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"math"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -68,13 +67,7 @@ func (q *Queue) booked(tx store.Tx) store.Tx {
 
 // sum reads a sum. known is false if it cannot be read: then it stays as it is and bounds nothing.
 func sum(tx store.Tx, t *unread.Tracker, key string) (n int64, known bool, err error) {
-	b, err := tx.Get(colUsage, key)
-	if errors.Is(err, store.ErrNotFound) {
-		return 0, true, nil
-	}
-	if err == nil {
-		n, err = decodeSum(key, b)
-	}
+	n, err = store.Read(tx, colUsage, key, decodeSum)
 	if t.Met(err) {
 		return 0, false, nil
 	}

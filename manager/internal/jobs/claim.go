@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -17,7 +18,7 @@ func (q *Queue) prepareClaim(c ClaimRequest) (ClaimRequest, error) {
 	if c.Lease == 0 {
 		c.Lease = q.opt.Lease
 	}
-	err := first(
+	err := cmp.Or(
 		checkVisible("worker", c.Worker, 1, MaxNameBytes),
 		checkFunctions(c.Functions),
 		checkRange("limit", c.Limit, 1, MaxLimit),

@@ -57,10 +57,9 @@ const inlineBytes = 512
 
 const recordVersion = 1
 
-// Presence bits of a record.
+// Flags of a record.
 const (
 	hasCancel = 1 << iota
-	hasPlace
 	hasLease
 	hasResult
 	hasDedup
@@ -68,18 +67,8 @@ const (
 	hasPayloadBlob
 	hasResultBlob
 	hasDuplicates
-	hasFreed
-	hasOwner
-	hasTrace
-	hasErrors
-	hasEvent
-	hasExpiry
 	hasDeadIfExpired
-	hasTimeout
-	hasConcurrencyKey
-	hasSlots
-	hasBatch
-	hasAfter
+	hasTrace
 )
 
 // encode writes version, flags, then the fields in the order below: strings with their length, times in microseconds
@@ -92,7 +81,6 @@ func (r *record) encode() []byte {
 		}
 	}
 	set(r.CancelRequested, hasCancel)
-	set(r.Place > 0, hasPlace)
 	set(r.Lease != nil, hasLease)
 	set(r.Result != nil && r.ResultBlob == 0, hasResult)
 	set(r.Dedup != nil, hasDedup)
@@ -100,81 +88,38 @@ func (r *record) encode() []byte {
 	set(r.PayloadBlob > 0, hasPayloadBlob)
 	set(r.ResultBlob > 0, hasResultBlob)
 	set(r.Duplicates, hasDuplicates)
-	set(!r.FreedAt.IsZero(), hasFreed)
-	set(r.Owner != "", hasOwner)
-	set(r.Traceparent != "", hasTrace)
-	set(len(r.Errors) > 0, hasErrors)
-	set(r.Event != "", hasEvent)
-	set(!r.ExpiresAt.IsZero(), hasExpiry)
 	set(r.DeadIfExpired, hasDeadIfExpired)
-	set(r.Timeout > 0, hasTimeout)
-	set(r.ConcurrencyKey != "", hasConcurrencyKey)
-	set(r.State == Active && r.slots != 0, hasSlots)
-	set(r.Batch != "", hasBatch)
-	set(r.After != "", hasAfter)
+	set(r.Traceparent != "", hasTrace)
+	slots := byte(0)
+	if r.State == Active {
+		slots = r.slots
+	}
 
 	b := make([]byte, 0, r.size()+len(r.LockID))
 	b = append(b, recordVersion)
 	b = binary.AppendUvarint(b, flags)
-	b = append(b, byte(r.State))
-	b = codec.AppendString(b, r.Function)
-	b = codec.AppendString(b, r.Key)
+	b = append(b, byte(r.State), slots, byte(r.Place))
 	b = binary.AppendVarint(b, int64(r.Priority))
 	b = binary.AppendUvarint(b, uint64(r.Attempt))
 	b = binary.AppendUvarint(b, uint64(r.MaxAttempts))
-	for _, t := range []time.Time{r.CreatedAt, r.RunAt, r.StartedAt, r.FinishedAt} {
-		b = appendStamp(b, t)
+	b = binary.AppendUvarint(b, uint64(r.Timeout/time.Microsecond))
+	for _, t := range [...]*time.Time{&r.CreatedAt, &r.RunAt, &r.StartedAt, &r.FinishedAt, &r.FreedAt, &r.ExpiresAt} {
+		b = appendStamp(b, *t)
 	}
-	b = codec.AppendString(b, r.LastToken)
-	b = codec.AppendString(b, r.LockID)
-	b = codec.AppendString(b, r.Error)
-	if r.Place > 0 {
-		b = append(b, byte(r.Place))
-	}
-	if !r.FreedAt.IsZero() {
-		b = appendStamp(b, r.FreedAt)
-	}
-	if r.Owner != "" {
-		b = codec.AppendString(b, r.Owner)
+	for _, s := range r.texts() {
+		b = codec.AppendString(b, *s)
 	}
 	if r.Traceparent != "" {
 		b = appendTraceparent(b, r.Traceparent)
 	}
-	if len(r.Errors) > 0 {
-		b = appendErrors(b, r.Errors)
-	}
-	if r.Event != "" {
-		b = codec.AppendString(b, r.Event)
-	}
-	if !r.ExpiresAt.IsZero() {
-		b = appendStamp(b, r.ExpiresAt)
-	}
-	if r.Timeout > 0 {
-		b = binary.AppendUvarint(b, uint64(r.Timeout/time.Microsecond))
-	}
-	if r.ConcurrencyKey != "" {
-		b = codec.AppendString(b, r.ConcurrencyKey)
-	}
-	if r.State == Active && r.slots != 0 {
-		b = append(b, r.slots)
-	}
-	for _, id := range []string{r.Batch, r.After} {
-		if id != "" {
-			b = codec.AppendString(b, id)
-		}
-	}
-	if r.State == Replayed {
-		b = codec.AppendString(b, r.ReplayedAs)
-	}
+	b = appendErrors(b, r.Errors)
 	if r.Lease != nil {
 		b = codec.AppendString(b, r.Lease.Worker)
 		b = codec.AppendString(b, r.Lease.Token)
 		b = appendStamp(b, r.Lease.Begun)
 		b = appendStamp(b, r.Lease.Until)
+		b = appendStamp(b, r.Lease.Deadline)
 		b = binary.AppendUvarint(b, uint64(r.Lease.Duration/time.Microsecond))
-		if r.Timeout > 0 {
-			b = appendStamp(b, r.Lease.Deadline)
-		}
 	}
 	if r.Dedup != nil {
 		b = append(b, byte(r.Dedup.Strategy))
@@ -196,6 +141,11 @@ func (r *record) encode() []byte {
 		return binary.AppendUvarint(b, uint64(r.PayloadBlob))
 	}
 	return codec.AppendString(b, r.Payload)
+}
+
+// texts are the record's strings in the order in which they are stored.
+func (r *record) texts() [11]*string {
+	return [...]*string{&r.Function, &r.Key, &r.LastToken, &r.LockID, &r.Error, &r.Owner, &r.Event, &r.ConcurrencyKey, &r.Batch, &r.After, &r.ReplayedAs}
 }
 
 func appendStamp(b []byte, t time.Time) []byte {
@@ -226,81 +176,22 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	r := &record{}
 	r.ID = id
 	flags := d.Uvarint()
-	r.State = State(d.Byte())
-	r.Function = d.String()
-	r.Key = d.String()
+	r.CancelRequested, r.Duplicates, r.DeadIfExpired = flags&hasCancel != 0, flags&hasDuplicates != 0, flags&hasDeadIfExpired != 0
+	r.State, r.slots, r.Place = State(d.Byte()), d.Byte(), int(d.Byte())
 	r.Priority = int(d.Varint())
 	r.Attempt = int(d.Uvarint())
 	r.MaxAttempts = int(d.Uvarint())
-	r.CreatedAt, r.RunAt, r.StartedAt, r.FinishedAt = d.stamp(), d.stamp(), d.stamp(), d.stamp()
-	r.LastToken = d.String()
-	r.LockID = d.String()
-	r.Error = d.String()
-	r.CancelRequested = flags&hasCancel != 0
-	r.Duplicates = flags&hasDuplicates != 0
-	if flags&hasPlace != 0 {
-		r.Place = int(d.Byte())
-	}
-	if flags&hasFreed != 0 {
-		r.FreedAt = d.stamp()
-	}
-	if flags&hasOwner != 0 {
-		if r.Owner = d.String(); r.Owner == "" {
-			d.fail()
-		}
+	r.Timeout = d.duration()
+	r.CreatedAt, r.RunAt, r.StartedAt, r.FinishedAt, r.FreedAt, r.ExpiresAt = d.stamp(), d.stamp(), d.stamp(), d.stamp(), d.stamp(), d.stamp()
+	for _, s := range r.texts() {
+		*s = d.String()
 	}
 	if flags&hasTrace != 0 {
 		r.Traceparent = d.traceparent()
 	}
-	if flags&hasErrors != 0 {
-		r.Errors = d.errors()
-	}
-	if flags&hasEvent != 0 {
-		if r.Event = d.String(); CheckName("", r.Event) != nil {
-			d.fail()
-		}
-	}
-	r.DeadIfExpired = flags&hasDeadIfExpired != 0
-	if flags&hasExpiry != 0 {
-		if r.ExpiresAt = d.stamp(); r.ExpiresAt.IsZero() {
-			d.fail()
-		}
-	}
-	if flags&hasTimeout != 0 {
-		if r.Timeout = d.duration(); r.Timeout == 0 {
-			d.fail()
-		}
-	}
-	if flags&hasConcurrencyKey != 0 {
-		if r.ConcurrencyKey = d.String(); checkKey("", r.ConcurrencyKey, 1) != nil {
-			d.fail()
-		}
-	}
-	if flags&hasSlots != 0 {
-		if r.slots = d.Byte(); r.State != Active || r.slots == 0 || r.slots > slotFunction|slotKey || r.slots&slotKey != 0 && r.ConcurrencyKey == "" {
-			d.fail()
-		}
-	}
-	if flags&hasBatch != 0 {
-		if r.Batch = d.String(); CheckID("", r.Batch) != nil {
-			d.fail()
-		}
-	}
-	if flags&hasAfter != 0 {
-		if r.After = d.String(); CheckID("", r.After) != nil {
-			d.fail()
-		}
-	}
-	if r.State == Replayed {
-		if r.ReplayedAs = d.String(); CheckID("", r.ReplayedAs) != nil {
-			d.fail()
-		}
-	}
+	r.Errors = d.errors()
 	if flags&hasLease != 0 {
-		r.Lease = &Lease{Worker: d.String(), Token: d.String(), Begun: d.stamp(), Until: d.stamp(), Duration: d.duration()}
-		if r.Timeout > 0 {
-			r.Lease.Deadline = d.stamp()
-		}
+		r.Lease = &Lease{Worker: d.String(), Token: d.String(), Begun: d.stamp(), Until: d.stamp(), Deadline: d.stamp(), Duration: d.duration()}
 	}
 	if flags&hasDedup != 0 {
 		r.Dedup = &Dedup{
@@ -327,10 +218,16 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	} else {
 		r.Payload = d.Bytes()
 	}
-	if d.Err() == nil && (len(d.Rest()) != 0 || r.State < Scheduled || r.State > Expired || (r.State == Active) != (r.Lease != nil) ||
-		CheckName("", r.Function) != nil || checkKey("", r.Key, 0) != nil || len(r.LockID) > MaxKeyBytes || r.Priority < MinPriority || r.Priority > MaxPriority ||
-		r.Attempt < 0 || r.MaxAttempts < 0) {
+	if d.Err() == nil && (len(d.Rest()) != 0 || r.State < Scheduled || r.State > Expired || (r.State == Active) != (r.Lease != nil) || (r.State == Replayed) != (r.ReplayedAs != "") ||
+		CheckName("", r.Function) != nil || checkFilter("", r.Event) != nil || checkKey("", r.Key, 0) != nil || checkKey("", r.ConcurrencyKey, 0) != nil ||
+		len(r.LockID) > MaxKeyBytes || r.Priority < MinPriority || r.Priority > MaxPriority || r.Attempt < 0 || r.MaxAttempts < 0 ||
+		r.slots > slotFunction|slotKey || r.slots != 0 && r.State != Active || r.slots&slotKey != 0 && r.ConcurrencyKey == "") {
 		d.fail()
+	}
+	for _, id := range [...]string{r.Batch, r.After, r.ReplayedAs} {
+		if id != "" && CheckID("", id) != nil {
+			d.fail()
+		}
 	}
 	if d.Err() != nil {
 		return nil, unreadable(colJobs, id, "%v", d.Err())

@@ -164,13 +164,8 @@ func (c *counter) skip(last string) string {
 // activeJobs counts the active jobs of each function. more says that it ended at MaxActive.
 func (q *Queue) activeJobs(ctx context.Context) (counts map[string]int, more bool, err error) {
 	counts = make(map[string]int)
-	r := store.Range{Limit: store.MaxScan}
-	for left := MaxActive; left > 0; left -= r.Limit {
-		var hits []store.Hit
-		err := q.store.View(ctx, func(tx store.Tx) (err error) {
-			hits, err = tx.Scan(colJobs, idxActive, r)
-			return err
-		})
+	left := MaxActive
+	for hits, err := range q.pages(ctx, idxActive, store.Range{Limit: store.MaxScan}) {
 		if err != nil {
 			return nil, false, err
 		}
@@ -179,12 +174,11 @@ func (q *Queue) activeJobs(ctx context.Context) (counts map[string]int, more boo
 				counts[f]++
 			}
 		}
-		if len(hits) < r.Limit {
-			return counts, false, nil
+		if left -= len(hits); left <= 0 {
+			return counts, true, nil
 		}
-		r.After = &hits[len(hits)-1]
 	}
-	return counts, true, nil
+	return counts, false, nil
 }
 
 // FunctionPage is one page of functions.
@@ -197,17 +191,12 @@ type FunctionPage struct {
 // Functions lists, by name, the functions that have jobs or limits, or are paused. limit:
 // 1 to MaxLimit, 100 when 0.
 func (q *Queue) Functions(ctx context.Context, limit int, after string) (FunctionPage, error) {
-	if limit == 0 {
-		limit = 100
-	}
-	if err := checkRange("limit", limit, 1, MaxLimit); err != nil {
+	limit, err := PageLimit(limit)
+	if err := cmp.Or(err, checkFilter("cursor", after)); err != nil {
 		return FunctionPage{}, err
 	}
 	from := ""
 	if after != "" {
-		if err := CheckName("cursor", after); err != nil {
-			return FunctionPage{}, err
-		}
 		from = afterFunction(after)
 	}
 	c, err := q.functions(ctx, from, "", limit)

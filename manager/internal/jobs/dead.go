@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -16,10 +17,8 @@ type DeadPage struct {
 // DeadLetters lists a function's dead letters, oldest failure first, with their
 // payloads. limit: 1 to MaxLimit, 100 when 0.
 func (q *Queue) DeadLetters(ctx context.Context, function string, limit int, cursor string) (DeadPage, error) {
-	if limit == 0 {
-		limit = 100
-	}
-	if err := first(CheckName("function", function), checkRange("limit", limit, 1, MaxLimit)); err != nil {
+	limit, err := PageLimit(limit)
+	if err := cmp.Or(CheckName("function", function), err); err != nil {
 		return DeadPage{}, err
 	}
 	from, to := functionRange(function, classDead)
@@ -82,11 +81,8 @@ func (q *Queue) replay(ctx context.Context, function, id string) (Outcome, error
 		if err := r.fetch(tx); err != nil {
 			return err
 		}
-		p := &Prepared{id: fresh, lockID: r.LockID, replay: true, sub: Submission{
-			Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
-			MaxAttempts: r.MaxAttempts, Dedup: r.Dedup, WALLocations: r.WALLocations, Owner: r.Owner,
-			Timeout: r.Timeout, ConcurrencyKey: r.ConcurrencyKey, Event: r.Event, Traceparent: r.Traceparent,
-		}}
+		p := r.again(fresh)
+		p.replay = true
 		if out, err = q.EnqueueTx(tx, p); err != nil || !out.Created() {
 			return err
 		}

@@ -77,19 +77,11 @@ const countPage = 10_000
 func (q *Queue) retainDeadOf(ctx context.Context, function string) (int, error) {
 	from, to := functionRange(function, classDead)
 	surplus := -q.opt.DeadCount
-	for r := (store.Range{From: from, To: to, Limit: countPage}); ; {
-		var hits []store.Hit
-		err := q.store.View(ctx, func(tx store.Tx) (err error) {
-			hits, err = tx.Scan(colJobs, idxFunction, r)
-			return err
-		})
+	for hits, err := range q.pages(ctx, idxFunction, store.Range{From: from, To: to, Limit: countPage}) {
 		if err != nil {
 			return 0, err
 		}
-		if surplus += len(hits); len(hits) < countPage {
-			break
-		}
-		r.After = &hits[countPage-1]
+		surplus += len(hits)
 	}
 	return q.removeDead(ctx, function, surplus)
 }
@@ -97,38 +89,17 @@ func (q *Queue) retainDeadOf(ctx context.Context, function string) (int, error) 
 // removeDead removes the oldest dead letters of a function, as many as surplus.
 func (q *Queue) removeDead(ctx context.Context, function string, surplus int) (removed int, err error) {
 	from, to := functionRange(function, classDead)
-	for r := (store.Range{From: from, To: to}); removed < surplus; {
+	for r := (store.Range{From: from, To: to, After: q.front.After(idxFunction + from)}); removed < surplus; {
 		r.Limit = min(dutyBatch, surplus-removed)
-		gone, last := []*record(nil), (*store.Hit)(nil)
-		err := q.store.Update(ctx, func(tx store.Tx) error {
-			gone, last = nil, nil
-			hits, err := tx.Scan(colJobs, idxFunction, r)
-			if err != nil || len(hits) == 0 {
-				return err
-			}
-			last = &hits[len(hits)-1]
-			for _, h := range hits {
-				j, err := load(tx, h.Key)
-				if err != nil && !q.opt.Unreadable.Met(err) {
-					return err
-				}
-				// The job may be removed, or replayed.
-				if j == nil || !j.at(idxFunction, h.SortKey) {
-					continue
-				}
-				gone = append(gone, j)
-				if err := j.remove(tx); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil || last == nil {
+		hits, err := q.scan(ctx, idxFunction, r)
+		if err != nil || len(hits) == 0 {
 			return removed, err
 		}
-		q.account(gone...)
-		removed += len(gone)
-		r.After = last
+		n, err := q.removeFirst(ctx, idxFunction, from, hits, math.MaxInt64)
+		if removed += n; err != nil {
+			return removed, err
+		}
+		r.After = &hits[len(hits)-1]
 	}
 	return removed, nil
 }

@@ -24,14 +24,7 @@ func (l *lock) put(tx store.Tx, id string) error {
 
 // loadLock reads a lock. It returns nil when there is none.
 func loadLock(tx store.Tx, id string) (*lock, error) {
-	b, err := tx.Get(colLocks, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return decodeLock(id, b)
+	return store.Read(tx, colLocks, id, decodeLock)
 }
 
 func decodeLock(id string, b []byte) (*lock, error) {
@@ -119,15 +112,8 @@ func (r *record) holdLock(tx store.Tx, at time.Time) error {
 
 // keyHolder returns the live job that holds a key, nil if none.
 func keyHolder(tx store.Tx, at time.Time, key string) (*record, error) {
-	b, err := tx.Get(colKeys, key)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	id, err := decodeKey(key, b)
-	if err != nil {
+	id, err := store.Read(tx, colKeys, key, decodeKey)
+	if err != nil || id == "" {
 		return nil, err
 	}
 	r, err := load(tx, id)

@@ -80,15 +80,7 @@ func (q *Queue) Run(ctx context.Context, report func(DutyReport, error)) {
 		if err != nil {
 			pause = q.opt.Interval
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-q.due.kick:
-		case <-t.C:
-		case <-ctx.Done():
-		case <-q.base.Done():
-		}
-		t.Stop()
-		if ctx.Err() != nil || q.base.Err() != nil {
+		if q.waitOr(ctx, q.due.kick, pause, nil) != nil || ctx.Err() != nil || q.base.Err() != nil {
 			return
 		}
 	}
@@ -409,12 +401,8 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 		}
 		id = followID(id)
 	}
-	f := &record{Job: Job{
-		ID: id, Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
-		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Owner: r.Owner, Timeout: r.Timeout, ConcurrencyKey: r.ConcurrencyKey,
-		ExpiresAt: r.ExpiresAt, DeadIfExpired: r.DeadIfExpired,
-		Dedup: r.Dedup, WALLocations: r.WALLocations, Event: r.Event, Traceparent: r.Traceparent,
-	}, LockID: r.LockID}
+	f := r.again(id).record(at)
+	f.ExpiresAt, f.DeadIfExpired = r.ExpiresAt, r.DeadIfExpired
 	if err := f.holdLock(tx, at); err != nil {
 		return err
 	}
@@ -459,10 +447,11 @@ func (q *Queue) expireLocks(ctx context.Context) (int, error) {
 			var lead unread.Lead
 			defer lead.Pass(&q.front, string(c))
 			for _, h := range found {
-				over, err := lockExpired(tx, h.Key, at)
+				l, err := loadLock(tx, h.Key)
 				if err != nil && !q.opt.Unreadable.Met(err) {
 					return err
 				}
+				over := l != nil && !l.until.After(at)
 				if lead.See(h, over); over {
 					n++
 					if err := tx.Delete(c, h.Key); err != nil {
@@ -481,16 +470,4 @@ func (q *Queue) expireLocks(ctx context.Context) (int, error) {
 		}
 		after = &found[len(found)-1]
 	}
-}
-
-func lockExpired(tx store.Tx, key string, at time.Time) (bool, error) {
-	b, err := tx.Get(colLocks, key)
-	if errors.Is(err, store.ErrNotFound) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	l, err := decodeLock(key, b)
-	return err == nil && !l.until.After(at), err
 }

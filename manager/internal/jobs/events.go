@@ -3,7 +3,6 @@ package jobs
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -58,14 +57,7 @@ func decodeSubscriptions(event string, b []byte) ([]Subscription, error) {
 
 // subscriptions returns the event's subscriptions, nil if there are none.
 func subscriptions(tx store.Tx, event string) ([]Subscription, error) {
-	b, err := tx.Get(colEvents, event)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return decodeSubscriptions(event, b)
+	return store.Read(tx, colEvents, event, decodeSubscriptions)
 }
 
 func eventEntries(event string) []store.Entry {
@@ -76,7 +68,7 @@ func eventEntries(event string) []store.Entry {
 // subscription, which may have been there before. A *FieldError names the bound if the event has MaxSubscriptions, or if
 // MaxEvents other events have subscriptions.
 func (q *Queue) Subscribe(ctx context.Context, event, function string) (Subscription, error) {
-	if err := first(CheckName("event", event), CheckName("function", function)); err != nil {
+	if err := cmp.Or(CheckName("event", event), CheckName("function", function)); err != nil {
 		return Subscription{}, err
 	}
 	var s Subscription
@@ -117,7 +109,7 @@ func (s Subscription) compare(o Subscription) int { return cmp.Compare(s.Functio
 // Unsubscribe ends a subscription and returns it. Jobs that it has made stay. If there is none it returns one without
 // Since.
 func (q *Queue) Unsubscribe(ctx context.Context, event, function string) (Subscription, error) {
-	if err := first(CheckName("event", event), CheckName("function", function)); err != nil {
+	if err := cmp.Or(CheckName("event", event), CheckName("function", function)); err != nil {
 		return Subscription{}, err
 	}
 	var s Subscription
@@ -149,21 +141,16 @@ type EventPage struct {
 
 // Events lists the events that have subscriptions by their names. limit: 1 to MaxLimit, 100 when 0.
 func (q *Queue) Events(ctx context.Context, limit int, after string) (EventPage, error) {
-	if limit == 0 {
-		limit = 100
-	}
-	if err := checkRange("limit", limit, 1, MaxLimit); err != nil {
+	limit, err := PageLimit(limit)
+	if err := cmp.Or(err, checkFilter("cursor", after)); err != nil {
 		return EventPage{}, err
 	}
 	from := ""
 	if after != "" {
-		if err := CheckName("cursor", after); err != nil {
-			return EventPage{}, err
-		}
 		from = after + "\x00"
 	}
 	var page EventPage
-	err := q.store.View(ctx, func(tx store.Tx) error {
+	err = q.store.View(ctx, func(tx store.Tx) error {
 		page = EventPage{}
 		hits, err := tx.Scan(colEvents, idxName, store.Range{From: from, Limit: limit})
 		if err != nil {

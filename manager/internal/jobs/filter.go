@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -48,28 +49,22 @@ func isWord(c byte) bool {
 
 // check returns an error for a query that cannot be answered.
 func (l *ListQuery) check() error {
-	if err := checkRange("limit", l.Limit, 1, MaxLimit); err != nil {
-		return err
-	}
-	if l.Function != "" {
-		if err := CheckName("function", l.Function); err != nil {
-			return err
-		}
-	}
-	if l.State > Expired {
-		return invalidInt("state", int64(l.State), "a state")
-	}
-	if len(l.ErrorText) > MaxErrorTextBytes {
-		return tooLarge("error_text", len(l.ErrorText), MaxErrorTextBytes)
-	}
-	err := first(
+	err := cmp.Or(
+		checkRange("limit", l.Limit, 1, MaxLimit), checkFilter("function", l.Function),
 		checkVisible("submitter", l.Owner, 0, MaxNameBytes), checkKey("key", l.Key, 0), checkKey("concurrency_key", l.ConcurrencyKey, 0), checkError(l.Error),
 		checkDuration("older_than_ms", l.OlderThan, 0, MaxDelay), checkDuration("newer_than_ms", l.NewerThan, 0, MaxDelay),
 	)
-	if err == nil && l.NewerThan != 0 && l.NewerThan <= l.OlderThan {
-		err = invalidInt("newer_than_ms", l.NewerThan.Milliseconds(), fmt.Sprintf("more than older_than_ms, which is %d", l.OlderThan.Milliseconds()))
+	switch {
+	case err != nil:
+		return err
+	case l.State > Expired:
+		return invalidInt("state", int64(l.State), "a state")
+	case len(l.ErrorText) > MaxErrorTextBytes:
+		return tooLarge("error_text", len(l.ErrorText), MaxErrorTextBytes)
+	case l.NewerThan != 0 && l.NewerThan <= l.OlderThan:
+		return invalidInt("newer_than_ms", l.NewerThan.Milliseconds(), fmt.Sprintf("more than older_than_ms, which is %d", l.OlderThan.Milliseconds()))
 	}
-	return err
+	return nil
 }
 
 // has reports whether the query selects a job of its function and state.

@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"context"
-	"errors"
 
 	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -35,7 +34,7 @@ func newGroup[T any](q *Queue, run func(tx store.Tx, calls []*T) error) *batch.B
 	}
 	together := func(_ context.Context, calls []*batch.Call[T]) error {
 		err := transact(calls)
-		if err == nil || len(calls) == 1 || err == ErrClosed || mayHaveHappened(err) {
+		if err == nil || len(calls) == 1 || err == ErrClosed || store.Unknown(err) {
 			return err
 		}
 		// An error of one call (a damaged record, a transaction that is too large, conflicts with other transactions)
@@ -46,15 +45,4 @@ func newGroup[T any](q *Queue, run func(tx store.Tx, calls []*T) error) *batch.B
 		return nil
 	}
 	return &batch.Batcher[T]{Run: together, Life: q.life, Closed: ErrClosed, Lanes: groupLanes, Count: groupCalls, Size: groupBytes}
-}
-
-// mayHaveHappened reports whether a transaction that failed with err may have happened nevertheless. Then it must not be run
-// again: a worker may already have an enqueued job, which would be reset.
-func mayHaveHappened(err error) bool {
-	for _, e := range []error{store.ErrUnavailable, store.ErrFailed, store.ErrClosed, context.DeadlineExceeded, context.Canceled} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }

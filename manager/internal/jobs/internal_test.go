@@ -419,22 +419,6 @@ func FuzzReadRecord(f *testing.F) {
 	})
 }
 
-func FuzzCursor(f *testing.F) {
-	f.Add("")
-	f.Add((&cursor{segment: 2}).String())
-	f.Add("AAAA")
-	f.Fuzz(func(t *testing.T, text string) {
-		c, err := parseCursor(text)
-		if err != nil || c == nil {
-			return
-		}
-		again, err := parseCursor(c.String())
-		if err != nil || *again != *c {
-			t.Fatalf("%q: %+v became %+v, %v", text, c, again, err)
-		}
-	})
-}
-
 func FuzzLSN(f *testing.F) {
 	f.Add("0/16B3748")
 	f.Add("ffffffff/0")

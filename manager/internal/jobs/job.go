@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"time"
 )
 
@@ -27,7 +28,7 @@ const (
 	Expired
 )
 
-var stateNames = [...]string{
+var stateNames = []string{
 	Scheduled: "scheduled",
 	Queued:    "queued",
 	Active:    "active",
@@ -39,22 +40,10 @@ var stateNames = [...]string{
 }
 
 // String returns the state's name on the wire, "invalid" for an unknown one.
-func (s State) String() string {
-	if s >= Scheduled && int(s) < len(stateNames) {
-		return stateNames[s]
-	}
-	return "invalid"
-}
+func (s State) String() string { return NameOf(stateNames, s) }
 
 // ParseState is the inverse of String; other names are a *FieldError for field.
-func ParseState(field, name string) (State, error) {
-	for s := Scheduled; s <= Expired; s++ {
-		if stateNames[s] == name {
-			return s, nil
-		}
-	}
-	return 0, invalid(field, name, "scheduled, queued, active, complete, failed, cancelled, replayed, expired")
-}
+func ParseState(field, name string) (State, error) { return ParseName[State](stateNames, field, name) }
 
 // Terminal reports whether the state is final: complete, failed, cancelled, replayed or expired.
 func (s State) Terminal() bool { return s >= Complete && s <= Expired }
@@ -164,27 +153,15 @@ const (
 	UntilExecuted
 )
 
+var strategyNames = []string{UntilExecuting: "until_executing", UntilExecuted: "until_executed"}
+
 // String returns the strategy's name on the wire, "invalid" for an unknown one.
-func (s Strategy) String() string {
-	switch s {
-	case UntilExecuting:
-		return "until_executing"
-	case UntilExecuted:
-		return "until_executed"
-	}
-	return "invalid"
-}
+func (s Strategy) String() string { return NameOf(strategyNames, s) }
 
 // ParseStrategy is the inverse of String. The empty name is UntilExecuting, any
 // other a *FieldError.
 func ParseStrategy(name string) (Strategy, error) {
-	switch name {
-	case "", "until_executing":
-		return UntilExecuting, nil
-	case "until_executed":
-		return UntilExecuted, nil
-	}
-	return 0, invalid("dedup.strategy", name, "until_executing, until_executed")
+	return ParseName[Strategy](strategyNames, "dedup.strategy", cmp.Or(name, strategyNames[UntilExecuting]))
 }
 
 // Dedup asks that duplicates of a job be dropped.

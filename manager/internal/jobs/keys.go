@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"encoding/base64"
 	"encoding/binary"
 	"slices"
 	"strings"
@@ -224,42 +223,11 @@ func notifyQueued(tx store.Tx, function string) {
 	tx.Notify(topicFunction + function)
 }
 
-// cursor is a position in a list: a segment of the query and the last hit, nil at the segment's beginning.
-type cursor struct {
-	segment int
-	hit     store.Hit
-}
-
-// String encodes the cursor for the wire; nil is "".
-func (c *cursor) String() string {
-	if c == nil {
-		return ""
-	}
-	b := []byte{byte(c.segment)}
-	b = binary.AppendUvarint(b, uint64(len(c.hit.SortKey)))
-	b = append(append(b, c.hit.SortKey...), c.hit.Key...)
-	return base64.RawURLEncoding.EncodeToString(b)
-}
-
-// parseCursor is the inverse of String.
-func parseCursor(text string) (*cursor, error) {
-	if text == "" {
-		return nil, nil
-	}
-	bad := invalid("cursor", text, "the cursor of an earlier answer")
-	b, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || len(b) < 2 {
-		return nil, bad
-	}
-	c := &cursor{segment: int(b[0])}
-	n, w := binary.Uvarint(b[1:])
-	rest := b[1+max(w, 0):]
-	if w <= 0 || n > uint64(len(rest)) || n > store.MaxKeyBytes {
-		return nil, bad
-	}
-	c.hit = store.Hit{SortKey: string(rest[:n]), Key: string(rest[n:])}
-	if (c.hit.Key == "") != (c.hit.SortKey == "") || len(c.hit.Key) > store.MaxKeyBytes {
-		return nil, bad
+// parseCursor reads the cursor of an earlier answer.
+func parseCursor(text string) (store.Cursor, error) {
+	c, ok := store.ParseCursor(text)
+	if !ok {
+		return c, invalid("cursor", text, "the cursor of an earlier answer")
 	}
 	return c, nil
 }

@@ -48,7 +48,7 @@ func (l *Lease) extend(at time.Time, d time.Duration) {
 func (l *Lease) timedOut(at time.Time) bool { return !l.Deadline.IsZero() && !l.Deadline.After(at) }
 
 func checkLease(id, token string) error {
-	return first(CheckID("id", id), checkVisible("lease_token", token, 1, MaxTokenBytes))
+	return cmp.Or(CheckID("id", id), checkVisible("lease_token", token, 1, MaxTokenBytes))
 }
 
 // Heartbeat extends a lease to the given time from now, or to the claim's duration when lease is 0. A lease that ran
@@ -56,13 +56,8 @@ func checkLease(id, token string) error {
 // timeout, before which every lease ends. Only are the functions whose jobs the caller
 // may work on, nil for all.
 func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Duration, only []string) (Beat, error) {
-	if err := checkLease(id, token); err != nil {
+	if err := cmp.Or(checkLease(id, token), checkOptional("lease_ms", lease, MinLease, MaxLease)); err != nil {
 		return Beat{}, err
-	}
-	if lease != 0 {
-		if err := checkDuration("lease_ms", lease, MinLease, MaxLease); err != nil {
-			return Beat{}, err
-		}
 	}
 	var beat Beat
 	var until time.Time // by the wall clock

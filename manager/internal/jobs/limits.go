@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -72,16 +73,24 @@ const (
 // CheckName returns an error unless v may name a function: 1 to MaxNameBytes letters, digits and _ . : - ~
 func CheckName(field, v string) error { return checkWord(field, v, MaxNameBytes) }
 
+// checkFilter allows the empty name as well.
+func checkFilter(field, v string) error {
+	if v == "" {
+		return nil
+	}
+	return CheckName(field, v)
+}
+
 // CheckID returns an error unless v can be a job's id.
 func CheckID(field, v string) error { return checkWord(field, v, MaxIDBytes) }
 
 // reserved are the API's own path segments in the place of an id.
 var reserved = []string{"batch", "bulk", "claim", "finish", "stats"}
 
-// checkProposedID reserves ~ for ids that the queue makes, and the API's own path segments, which are in the place of
-// an id.
+// checkProposedID allows no id as well. It reserves ~ for ids that the queue makes, and the API's own path segments, which
+// are in the place of an id.
 func checkProposedID(v string) error {
-	if strings.Contains(v, "~") || checkWord("id", v, MaxProposedIDBytes) != nil || slices.Contains(reserved, v) {
+	if v != "" && (strings.Contains(v, "~") || checkWord("id", v, MaxProposedIDBytes) != nil || slices.Contains(reserved, v)) {
 		return invalid("id", v, "1 to "+strconv.Itoa(MaxProposedIDBytes)+" letters, digits and _ . : -, but not "+strings.Join(reserved, ", "))
 	}
 	return nil
@@ -118,18 +127,17 @@ func checkVisible(field, v string, least, most int) error {
 	return nil
 }
 
-func checkRange(field string, v, least, most int) error {
+func checkRange[T int | int64](field string, v, least, most T) error {
 	if v < least || v > most {
 		return invalidInt(field, int64(v), fmt.Sprintf("%d to %d", least, most))
 	}
 	return nil
 }
 
-func checkBytes(field string, v, least, most int64) error {
-	if v < least || v > most {
-		return invalidInt(field, v, fmt.Sprintf("%d to %d", least, most))
-	}
-	return nil
+// PageLimit returns the limit of a page: 1 to MaxLimit, 100 when 0.
+func PageLimit(limit int) (int, error) {
+	limit = cmp.Or(limit, 100)
+	return limit, checkRange("limit", limit, 1, MaxLimit)
 }
 
 func checkShare(field string, v float64) error {
@@ -159,14 +167,12 @@ func checkDuration(field string, v, least, most time.Duration) error {
 	return nil
 }
 
-// first returns the first error that is not nil.
-func first(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
+// checkOptional allows 0 as well.
+func checkOptional(field string, v, least, most time.Duration) error {
+	if v == 0 {
+		return nil
 	}
-	return nil
+	return checkDuration(field, v, least, most)
 }
 
 func checkJSON(field string, v []byte, most int) error {

@@ -66,29 +66,19 @@ type Options struct {
 
 // WithDefaults returns a copy with every zero field set to its default.
 func (o Options) WithDefaults() Options {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	defInt := func(n *int, v int) {
-		if *n == 0 {
-			*n = v
-		}
-	}
-	def(&o.Lease, time.Minute)
-	defInt(&o.MaxAttempts, 25)
-	def(&o.BackoffBase, time.Second)
-	def(&o.BackoffMax, time.Hour)
-	def(&o.DedupTTL, 6*time.Hour)
-	def(&o.RetainFor, 24*time.Hour)
-	defInt(&o.RetainCount, 100_000)
-	def(&o.DeadFor, 30*24*time.Hour)
-	defInt(&o.DeadCount, 100_000)
+	o.Lease = cmp.Or(o.Lease, time.Minute)
+	o.MaxAttempts = cmp.Or(o.MaxAttempts, 25)
+	o.BackoffBase = cmp.Or(o.BackoffBase, time.Second)
+	o.BackoffMax = cmp.Or(o.BackoffMax, time.Hour)
+	o.DedupTTL = cmp.Or(o.DedupTTL, 6*time.Hour)
+	o.RetainFor = cmp.Or(o.RetainFor, 24*time.Hour)
+	o.RetainCount = cmp.Or(o.RetainCount, 100_000)
+	o.DeadFor = cmp.Or(o.DeadFor, 30*24*time.Hour)
+	o.DeadCount = cmp.Or(o.DeadCount, 100_000)
 	o.MaxBytes = cmp.Or(o.MaxBytes, 512<<20)
 	o.OwnerShare = cmp.Or(o.OwnerShare, 0.5)
-	def(&o.Interval, time.Second)
-	defInt(&o.MaxWaiters, 10_000)
+	o.Interval = cmp.Or(o.Interval, time.Second)
+	o.MaxWaiters = cmp.Or(o.MaxWaiters, 10_000)
 	if o.Unreadable == nil {
 		o.Unreadable = unread.New()
 	}
@@ -102,7 +92,7 @@ func (o Options) WithDefaults() Options {
 func (o Options) Validate() error {
 	o = o.WithDefaults()
 	const most = 100_000_000
-	return first(
+	return cmp.Or(
 		checkDuration("lease", o.Lease, MinLease, MaxLease),
 		checkRange("max_attempts", o.MaxAttempts, 1, MaxAttempts),
 		checkDuration("backoff_base", o.BackoffBase, time.Millisecond, MaxDelay),
@@ -112,7 +102,7 @@ func (o Options) Validate() error {
 		checkRange("retain_count", o.RetainCount, 1, most),
 		checkDuration("dead_for", o.DeadFor, time.Second, MaxDelay),
 		checkRange("dead_count", o.DeadCount, 1, most),
-		checkBytes("max_bytes", o.MaxBytes, MinMaxBytes, MaxMaxBytes),
+		checkRange("max_bytes", o.MaxBytes, MinMaxBytes, MaxMaxBytes),
 		checkShare("owner_share", o.OwnerShare),
 		checkDuration("interval", o.Interval, 10*time.Millisecond, time.Hour),
 		checkRange("max_waiters", o.MaxWaiters, 1, 1_000_000),
@@ -199,6 +189,11 @@ func leaseNow(tx store.Tx) time.Time { return tx.Now().UTC().Truncate(time.Micro
 
 // wait blocks until wake receives a value, or for d. It returns an error when ctx ends, and after Drain or Close.
 func (q *Queue) wait(ctx context.Context, wake <-chan struct{}, d time.Duration) error {
+	return q.waitOr(ctx, wake, d, q.drain)
+}
+
+// waitOr is wait with another channel than that of Drain, nil for none.
+func (q *Queue) waitOr(ctx context.Context, wake <-chan struct{}, d time.Duration, drain <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -208,10 +203,38 @@ func (q *Queue) wait(ctx context.Context, wake <-chan struct{}, d time.Duration)
 		return ctx.Err()
 	case <-q.base.Done():
 		return ErrClosed
-	case <-q.drain:
+	case <-drain:
 		return errDrained
 	}
 	return nil
+}
+
+// await calls read until it says that it is done, for at most the given time: now, and whenever the topic is notified. After
+// Drain it returns at once.
+func (q *Queue) await(ctx context.Context, topic string, wait time.Duration, read func() (done bool, err error)) error {
+	if done, err := read(); err != nil || done || wait == 0 {
+		return err
+	}
+	leave, err := q.enterWait()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	deadline := time.Now().Add(wait)
+	w := q.store.Watch(topic) // before the next read, so that no wake-up is missed
+	defer w.Stop()
+	for {
+		done, err := read()
+		left := time.Until(deadline)
+		if err != nil || done || left <= 0 {
+			return err
+		}
+		if err := q.wait(ctx, w.C(), min(left, q.poll())); errors.Is(err, errDrained) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
 }
 
 // enterWait counts a waiting call. The returned function ends it.

@@ -1,8 +1,9 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"iter"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -96,34 +97,18 @@ func (q *Queue) Holders(ctx context.Context, id string) (Holders, error) {
 
 // Wait returns the job as soon as it is terminal, or in its present state after the given time, at most MaxWait.
 func (q *Queue) Wait(ctx context.Context, id string, wait time.Duration) (Job, error) {
-	if err := first(CheckID("id", id), checkDuration("wait_ms", wait, 0, MaxWait)); err != nil {
+	if err := cmp.Or(CheckID("id", id), checkDuration("wait_ms", wait, 0, MaxWait)); err != nil {
 		return Job{}, err
 	}
-	job, err := q.Get(ctx, id)
-	if err != nil || job.State.Terminal() || wait == 0 {
-		return job, err
-	}
-	leave, err := q.enterWait()
+	var job Job
+	err := q.await(ctx, topicDone+id, wait, func() (_ bool, err error) {
+		job, err = q.Get(ctx, id)
+		return job.State.Terminal(), err
+	})
 	if err != nil {
 		return Job{}, err
 	}
-	defer leave()
-	deadline := time.Now().Add(wait)
-	w := q.store.Watch(topicDone + id) // before the next read, so that no wake-up is missed
-	defer w.Stop()
-	for {
-		job, err := q.Get(ctx, id)
-		left := time.Until(deadline)
-		if err != nil || job.State.Terminal() || left <= 0 {
-			return job, err
-		}
-		if err := q.wait(ctx, w.C(), min(left, q.poll())); err != nil {
-			if errors.Is(err, errDrained) {
-				return job, nil
-			}
-			return Job{}, err
-		}
-	}
+	return job, nil
 }
 
 // ListQuery selects jobs.
@@ -191,6 +176,7 @@ const viewChunk = 16
 // Queued jobs are in claim order, those with concurrency keys last and by their keys, active jobs by the end of their lease, all others oldest first. A job that changes
 // state between two pages may be missed or appear twice. Jobs that cannot be read are left out.
 func (q *Queue) List(ctx context.Context, l ListQuery) (Page, error) {
+	l.Limit = cmp.Or(l.Limit, 100)
 	if l.Limit == 0 {
 		l.Limit = 100
 	}
@@ -246,26 +232,15 @@ func (q *Queue) walk(ctx context.Context, segments []segment, l *ListQuery, f fu
 	if err != nil {
 		return "", err
 	}
-	if at == nil {
-		at = &cursor{}
-	}
-	if at.segment >= len(segments) {
+	if at.Part >= len(segments) {
 		return "", invalid("cursor", l.Cursor, "the cursor of an earlier answer to the same query")
 	}
 	found, bytes, examined := 0, 0, 0
-	for ; at.segment < len(segments); *at = (cursor{segment: at.segment + 1}) {
-		s := segments[at.segment]
+	for ; at.Part < len(segments); at = (store.Cursor{Part: at.Part + 1}) {
+		s := segments[at.Part]
 		for {
-			r := store.Range{From: s.from, To: s.to, Limit: min(256, MaxExamined-examined)}
-			if at.hit.Key != "" {
-				r.After = &at.hit
-			}
-			var hits []store.Hit
-			err := q.store.View(ctx, func(tx store.Tx) error {
-				var err error
-				hits, err = tx.Scan(colJobs, s.index, r)
-				return err
-			})
+			r := store.Range{From: s.from, To: s.to, After: at.After(), Limit: min(256, MaxExamined-examined)}
+			hits, err := q.scan(ctx, s.index, r)
 			if err != nil {
 				return "", err
 			}
@@ -285,7 +260,7 @@ func (q *Queue) walk(ctx context.Context, segments []segment, l *ListQuery, f fu
 				if err := f(rec); err != nil {
 					return "", err
 				}
-				at.hit = hit
+				at.Hit = hit
 				if found++; found == l.Limit {
 					return at.String(), nil
 				}
@@ -293,7 +268,7 @@ func (q *Queue) walk(ctx context.Context, segments []segment, l *ListQuery, f fu
 			if len(hits) < r.Limit {
 				break
 			}
-			at.hit = hits[len(hits)-1]
+			at.Hit = hits[len(hits)-1]
 			if examined >= MaxExamined {
 				return at.String(), nil
 			}
@@ -371,4 +346,26 @@ func (c *chunkReader) next(ctx context.Context) (*record, store.Hit, error) {
 	r, h := c.ready[0], c.readyHits[0]
 	c.ready, c.readyHits = c.ready[1:], c.readyHits[1:]
 	return r, h, nil
+}
+
+// scan reads a page of an index of colJobs in a View of its own.
+func (q *Queue) scan(ctx context.Context, index string, r store.Range) (hits []store.Hit, err error) {
+	err = q.store.View(ctx, func(tx store.Tx) (err error) {
+		hits, err = tx.Scan(colJobs, index, r)
+		return err
+	})
+	return hits, err
+}
+
+// pages reads a part of an index page by page. The loop ends after an error.
+func (q *Queue) pages(ctx context.Context, index string, r store.Range) iter.Seq2[[]store.Hit, error] {
+	return func(yield func([]store.Hit, error) bool) {
+		for {
+			hits, err := q.scan(ctx, index, r)
+			if !yield(hits, err) || err != nil || len(hits) < r.Limit {
+				return
+			}
+			r.After = &hits[len(hits)-1]
+		}
+	}
 }

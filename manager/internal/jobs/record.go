@@ -10,15 +10,8 @@ import (
 
 // load reads a job. It returns nil when there is none.
 func load(tx store.Tx, id string) (*record, error) {
-	b, err := tx.Get(colJobs, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	r, err := decodeRecord(id, b)
-	if err == nil {
+	r, err := store.Read(tx, colJobs, id, decodeRecord)
+	if r != nil && err == nil {
 		r.stored = r.charge()
 		r.booked = r.stored
 	}

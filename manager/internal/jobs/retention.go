@@ -19,39 +19,50 @@ func (q *Queue) retain(ctx context.Context, index string, age time.Duration, cou
 		if err != nil || len(old) == 0 {
 			return total, err
 		}
-		var gone []*record
-		err = q.store.Update(ctx, func(tx store.Tx) error {
-			gone = nil
-			var lead unread.Lead
-			defer lead.Pass(&q.front, index)
-			for _, h := range old {
-				r, err := load(tx, h.Key)
-				if err != nil && !q.opt.Unreadable.Met(err) {
-					return err
-				}
-				// The job may be removed, or retried and terminal again.
-				goes := r != nil && r.entries()[0] == (store.Entry{Index: index, SortKey: h.SortKey})
-				if lead.See(h, goes); !goes {
-					continue
-				}
-				gone = append(gone, r)
-				if err := r.remove(tx); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
+		n, err := q.removeFirst(ctx, index, "", old, math.MaxInt64)
+		total += n
+		surplus -= n
+		if err != nil || len(old) < dutyBatch {
 			return total, err
-		}
-		q.account(gone...)
-		total += len(gone)
-		surplus -= len(gone)
-		if len(old) < dutyBatch {
-			return total, nil
 		}
 		after = &old[len(old)-1]
 	}
+}
+
+// removeFirst removes the jobs of the next hits of an index, or of its part from a sort key on, until these took as many
+// bytes.
+func (q *Queue) removeFirst(ctx context.Context, index, from string, hits []store.Hit, bytes int64) (int, error) {
+	var gone []*record
+	err := q.store.Update(ctx, func(tx store.Tx) error {
+		gone = nil
+		left := bytes
+		var lead unread.Lead
+		defer lead.Pass(&q.front, index+from)
+		for _, h := range hits {
+			if left <= 0 {
+				break
+			}
+			r, err := load(tx, h.Key)
+			if err != nil && !q.opt.Unreadable.Met(err) {
+				return err
+			}
+			goes := r != nil && r.at(index, h.SortKey) // else it was removed, or it is in another state, or was
+			if lead.See(h, goes); !goes {
+				continue
+			}
+			if err := r.remove(tx); err != nil {
+				return err
+			}
+			left -= r.stored.bytes
+			gone = append(gone, r)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	q.account(gone...)
+	return len(gone), nil
 }
 
 // retainable returns up to dutyBatch of the oldest jobs of an index after `after` that may be removed. Of those that are

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"time"
@@ -19,18 +20,11 @@ import (
 // another time. An expiry that would be over by then goes. The job acquires its key and its deduplication lock again; if another job holds one of them, that is a
 // *DuplicateKeyError. Jobs in other states are a *StateError; that of a replayed job names its copy.
 func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
-	if err := CheckID("id", req.ID); err != nil {
-		return Job{}, err
-	}
-	if err := checkVisible("lease_token", req.Token, 0, MaxTokenBytes); err != nil {
-		return Job{}, err
-	}
+	var delay time.Duration
 	if req.Delay != nil {
-		if err := checkDuration("delay_ms", *req.Delay, 0, MaxDelay); err != nil {
-			return Job{}, err
-		}
+		delay = *req.Delay
 	}
-	if err := checkError(req.Error); err != nil {
+	if err := cmp.Or(CheckID("id", req.ID), checkVisible("lease_token", req.Token, 0, MaxTokenBytes), checkDuration("delay_ms", delay, 0, MaxDelay), checkError(req.Error)); err != nil {
 		return Job{}, err
 	}
 	if req.Uncounted && req.Token == "" {

@@ -89,14 +89,7 @@ func decodeSettings(key string, b []byte) (settings, error) {
 
 // loadSettings returns all settings. With a *store.UnreadableError it returns those that it could read.
 func loadSettings(tx store.Tx) (settings, error) {
-	b, err := tx.Get(colControl, settingsKey)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return decodeSettings(settingsKey, b)
+	return store.Read(tx, colControl, settingsKey, decodeSettings)
 }
 
 // save writes all settings, and their digest as the version.

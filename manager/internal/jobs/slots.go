@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -35,13 +36,13 @@ func (l *Limits) check() error {
 		}
 		return checkRange(field, v, 1, MaxLimitCount)
 	}
-	if err := first(most("max_running", l.MaxRunning), most("max_running_per_key", l.MaxRunningPerKey)); err != nil {
+	if err := cmp.Or(most("max_running", l.MaxRunning), most("max_running_per_key", l.MaxRunningPerKey)); err != nil {
 		return err
 	}
 	if l.Rate == (Rate{}) {
 		return nil
 	}
-	return first(checkRange("rate.count", l.Rate.Count, 1, MaxLimitCount), checkDuration("rate.per_ms", l.Rate.Per, time.Millisecond, MaxRatePer))
+	return cmp.Or(checkRange("rate.count", l.Rate.Count, 1, MaxLimitCount), checkDuration("rate.per_ms", l.Rate.Per, time.Millisecond, MaxRatePer))
 }
 
 // SetLimits replaces the limits of a function. It returns a *FieldError for the first invalid field, or if MaxSettings
@@ -125,17 +126,6 @@ const slotsVersion = 1
 // slotsKey is the key in colSlots of a concurrency key.
 func slotsKey(function, key string) string { return function + "\x00" + key }
 
-func readSlots(tx store.Tx, key string, fields ...*int64) error {
-	b, err := tx.Get(colSlots, key)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return decodeSlots(key, b, fields...)
-}
-
 func decodeSlots(key string, b []byte, fields ...*int64) error {
 	d := decoder{codec.NewReader(b)}
 	d.version(slotsVersion)
@@ -162,8 +152,12 @@ func appendSlots(fields ...int64) []byte {
 }
 
 func loadFunctionSlots(tx store.Tx, function string) (functionSlots, error) {
+	return store.Read(tx, colSlots, function, decodeFunctionSlots)
+}
+
+func decodeFunctionSlots(function string, b []byte) (functionSlots, error) {
 	var running, empty int64
-	err := readSlots(tx, function, &running, &empty)
+	err := decodeSlots(function, b, &running, &empty)
 	return functionSlots{int(running), empty}, err
 }
 
@@ -193,11 +187,13 @@ func (f *functionSlots) take(r Rate, n int, at time.Time) {
 }
 
 func loadKeySlots(tx store.Tx, key string) (keySlots, error) {
-	var waiting, running, limit int64
-	k := keySlots{}
-	err := readSlots(tx, key, &waiting, &running, &limit, &k.turn)
-	k.waiting, k.running, k.limit = int(waiting), int(running), int(limit)
-	return k, err
+	return store.Read(tx, colSlots, key, decodeKeySlots)
+}
+
+func decodeKeySlots(key string, b []byte) (keySlots, error) {
+	var waiting, running, limit, turn int64
+	err := decodeSlots(key, b, &waiting, &running, &limit, &turn)
+	return keySlots{int(waiting), int(running), int(limit), turn}, err
 }
 
 func (k keySlots) full() bool { return k.limit > 0 && k.running >= k.limit }

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -60,82 +61,42 @@ func (q *Queue) Prepare(s Submission) (*Prepared, error) {
 }
 
 func (s *Submission) check() error {
-	if err := CheckName("function", s.Function); err != nil {
+	err := cmp.Or(
+		CheckName("function", s.Function), checkJSON("payload", s.Payload, MaxPayloadBytes), checkProposedID(s.ID),
+		checkKey("key", s.Key, 0), checkKey("concurrency_key", s.ConcurrencyKey, 0), checkRange("priority", s.Priority, MinPriority, MaxPriority),
+		checkTime("run_at", s.RunAt), checkDuration("delay_ms", s.Delay, 0, MaxDelay), checkRange("max_attempts", s.MaxAttempts, 1, MaxAttempts),
+		checkTime("expires_at", s.ExpiresAt), checkDuration("expires_in_ms", s.ExpiresIn, 0, MaxDelay), checkOptional("timeout_ms", s.Timeout, MinLease, MaxLease),
+		checkRange("place", s.Place, 0, MaxBatch-1), s.Dedup.check(), s.WALLocations.check(),
+	)
+	switch {
+	case err != nil:
 		return err
-	}
-	if err := checkJSON("payload", s.Payload, MaxPayloadBytes); err != nil {
-		return err
-	}
-	if s.ID != "" {
-		if err := checkProposedID(s.ID); err != nil {
-			return err
-		}
-	}
-	if err := checkKey("key", s.Key, 0); err != nil {
-		return err
-	}
-	if err := checkKey("concurrency_key", s.ConcurrencyKey, 0); err != nil {
-		return err
-	}
-	if err := checkRange("priority", s.Priority, MinPriority, MaxPriority); err != nil {
-		return err
-	}
-	if !s.RunAt.IsZero() && s.Delay != 0 {
+	case !s.RunAt.IsZero() && s.Delay != 0:
 		return invalid("delay_ms", s.Delay.String(), "either run_at or delay_ms")
-	}
-	if err := checkTime("run_at", s.RunAt); err != nil {
-		return err
-	}
-	if err := checkDuration("delay_ms", s.Delay, 0, MaxDelay); err != nil {
-		return err
-	}
-	if err := checkRange("max_attempts", s.MaxAttempts, 1, MaxAttempts); err != nil {
-		return err
-	}
-	if !s.ExpiresAt.IsZero() && s.ExpiresIn != 0 {
+	case !s.ExpiresAt.IsZero() && s.ExpiresIn != 0:
 		return invalid("expires_in_ms", s.ExpiresIn.String(), "either expires_at or expires_in_ms")
-	}
-	if err := checkTime("expires_at", s.ExpiresAt); err != nil {
-		return err
-	}
-	if err := checkDuration("expires_in_ms", s.ExpiresIn, 0, MaxDelay); err != nil {
-		return err
-	}
-	if s.DeadIfExpired && s.ExpiresAt.IsZero() && s.ExpiresIn == 0 {
+	case s.DeadIfExpired && s.ExpiresAt.IsZero() && s.ExpiresIn == 0:
 		return invalid("on_expiry", "dead_letter", "only with expires_at or expires_in_ms")
-	}
-	if s.Timeout != 0 {
-		if err := checkDuration("timeout_ms", s.Timeout, MinLease, MaxLease); err != nil {
-			return err
-		}
-	}
-	if s.ReturnExisting && s.Key == "" {
+	case s.ReturnExisting && s.Key == "":
 		return invalid("on_duplicate", "return_existing", "reject when there is no key")
-	}
-	if d := s.Dedup; d != nil {
-		if d.Strategy != UntilExecuting && d.Strategy != UntilExecuted {
-			return invalidInt("dedup.strategy", int64(d.Strategy), "until_executing, until_executed")
-		}
-		if err := checkKey("dedup.key", d.Key, 0); err != nil {
-			return err
-		}
-		if err := checkDuration("dedup.ttl_ms", d.TTL, MinDedupTTL, MaxDedupTTL); err != nil {
-			return err
-		}
-		if d.RescheduleOnce && d.Strategy != UntilExecuted {
-			return invalid("dedup.if_deduplicated", "reschedule_once", "only with strategy until_executed")
-		}
-	}
-	if err := checkRange("place", s.Place, 0, MaxBatch-1); err != nil {
-		return err
-	}
-	if len(s.Owner) > MaxNameBytes {
+	case len(s.Owner) > MaxNameBytes:
 		return tooLarge("owner", len(s.Owner), MaxNameBytes)
-	}
-	if s.Traceparent != "" && Traceparent(s.Traceparent) != s.Traceparent {
+	case s.Traceparent != "" && Traceparent(s.Traceparent) != s.Traceparent:
 		return invalid("traceparent", s.Traceparent, "a W3C trace context of version 00")
 	}
-	return s.WALLocations.check()
+	return nil
+}
+
+func (d *Dedup) check() error {
+	switch {
+	case d == nil:
+		return nil
+	case d.Strategy != UntilExecuting && d.Strategy != UntilExecuted:
+		return invalidInt("dedup.strategy", int64(d.Strategy), "until_executing, until_executed")
+	case d.RescheduleOnce && d.Strategy != UntilExecuted:
+		return invalid("dedup.if_deduplicated", "reschedule_once", "only with strategy until_executed")
+	}
+	return cmp.Or(checkKey("dedup.key", d.Key, 0), checkDuration("dedup.ttl_ms", d.TTL, MinDedupTTL, MaxDedupTTL))
 }
 
 // CanonicalJSON returns the same bytes for equal JSON values: white space, the order of members, and how numbers and
@@ -392,6 +353,15 @@ func (q *Queue) Refused(err error) {
 	default:
 		q.stats.overShare.Add(1)
 	}
+}
+
+// again is a submission of the same work as another job.
+func (r *record) again(id string) *Prepared {
+	return &Prepared{id: id, lockID: r.LockID, sub: Submission{
+		Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
+		MaxAttempts: r.MaxAttempts, Dedup: r.Dedup, WALLocations: r.WALLocations, Owner: r.Owner,
+		Timeout: r.Timeout, ConcurrencyKey: r.ConcurrencyKey, Event: r.Event, Traceparent: r.Traceparent,
+	}}
 }
 
 // record builds the new job as of the given time.

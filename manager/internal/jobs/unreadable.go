@@ -3,7 +3,6 @@ package jobs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -96,14 +95,14 @@ func ReadRecord(c store.Collection, key string, value []byte) (StoredRecord, err
 			s.Entries = b.entries()
 		}
 	case colSlots:
-		var v [4]int64
-		if strings.Contains(key, "\x00") {
-			if err = decodeSlots(key, value, &v[0], &v[1], &v[2], &v[3]); err == nil {
-				s.Entries = keySlots{int(v[0]), int(v[1]), int(v[2]), v[3]}.entries(key)
-			}
+		if !strings.Contains(key, "\x00") {
+			_, err = decodeFunctionSlots(key, value)
 			break
 		}
-		err = decodeSlots(key, value, &v[0], &v[1])
+		var k keySlots
+		if k, err = decodeKeySlots(key, value); err == nil {
+			s.Entries = k.entries(key)
+		}
 	case colControl:
 		if key == settingsVersionKey {
 			break // any bytes are a version
@@ -151,16 +150,9 @@ func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key st
 	}
 	err := q.store.Update(ctx, func(tx store.Tx) error {
 		job = nil
-		err := CheckStored(tx, c, key)
-		switch {
-		case err == nil:
-			return unread.ErrReadable
-		case errors.Is(err, store.ErrNotFound):
-			return &NotFoundError{Kind: "record", ID: key}
-		case !errors.As(err, &u):
+		var err error
+		if u, err = unread.Reason(CheckStored(tx, c, key), &NotFoundError{Kind: "record", ID: key}); err != nil {
 			return err
-		case u.Elsewhere:
-			return fmt.Errorf("%w by other managers: %w", unread.ErrReadable, u)
 		}
 		switch {
 		case c == colSlots && strings.Contains(key, "\x00"):
@@ -224,12 +216,7 @@ func remains(tx store.Tx, id, active, batch string) (*record, error) {
 
 // entryOf returns the sort key of a job in an index of colJobs, empty if it has none. It reads the index in pages.
 func (q *Queue) entryOf(ctx context.Context, index, id string) (sortKey string, err error) {
-	for r := (store.Range{Limit: store.MaxScan}); ; {
-		var hits []store.Hit
-		err := q.store.View(ctx, func(tx store.Tx) (err error) {
-			hits, err = tx.Scan(colJobs, index, r)
-			return err
-		})
+	for hits, err := range q.pages(ctx, index, store.Range{Limit: store.MaxScan}) {
 		if err != nil {
 			return "", err
 		}
@@ -238,9 +225,6 @@ func (q *Queue) entryOf(ctx context.Context, index, id string) (sortKey string, 
 				return h.SortKey, nil
 			}
 		}
-		if len(hits) < r.Limit {
-			return "", nil
-		}
-		r.After = &hits[len(hits)-1]
 	}
+	return "", nil
 }

@@ -305,14 +305,7 @@ func (q *Queue) runCounts(ctx context.Context, report func(DutyReport, error)) {
 		if report != nil && (err != nil || removed > 0) {
 			report(DutyReport{Purged: removed}, err)
 		}
-		t := time.NewTimer(max(recountEvery, 20*time.Since(began)))
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-		case <-q.base.Done():
-		}
-		t.Stop()
-		if ctx.Err() != nil || q.base.Err() != nil {
+		if q.waitOr(ctx, nil, max(recountEvery, 20*time.Since(began)), nil) != nil {
 			return
 		}
 	}
@@ -322,47 +315,20 @@ func (q *Queue) runCounts(ctx context.Context, report func(DutyReport, error)) {
 // dead letters.
 func (q *Queue) trim(ctx context.Context) (removed int, err error) {
 	for _, index := range []string{idxDone, idxDead} {
-		var after *store.Hit
+		after := q.front.After(index)
 		for {
 			over, err := q.retained(ctx)
 			if over -= q.opt.maxRetained(); err != nil || over <= 0 {
 				return removed, err
 			}
-			var hits []store.Hit
-			if err := q.store.View(ctx, func(tx store.Tx) (err error) {
-				hits, err = tx.Scan(colJobs, index, store.Range{After: after, Limit: dutyBatch})
-				return err
-			}); err != nil {
-				return removed, err
-			}
-			var gone []*record
-			err = q.store.Update(ctx, func(tx store.Tx) error {
-				gone = nil
-				left := over
-				for _, h := range hits {
-					if left <= 0 {
-						break
-					}
-					r, err := load(tx, h.Key)
-					if err != nil && !q.opt.Unreadable.Met(err) {
-						return err
-					}
-					if r == nil || !r.at(index, h.SortKey) { // removed, or retried
-						continue
-					}
-					if err := r.remove(tx); err != nil {
-						return err
-					}
-					left -= r.stored.bytes
-					gone = append(gone, r)
-				}
-				return nil
-			})
+			hits, err := q.scan(ctx, index, store.Range{After: after, Limit: dutyBatch})
 			if err != nil {
 				return removed, err
 			}
-			q.account(gone...)
-			removed += len(gone)
+			n, err := q.removeFirst(ctx, index, "", hits, over)
+			if removed += n; err != nil {
+				return removed, err
+			}
 			if len(hits) < dutyBatch {
 				break
 			}

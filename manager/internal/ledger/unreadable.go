@@ -2,8 +2,6 @@ package ledger
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
@@ -39,16 +37,9 @@ func CheckStored(tx store.Tx, key string) error {
 func (l *Ledger) DeleteUnreadable(ctx context.Context, key string) (*store.UnreadableError, error) {
 	var u *store.UnreadableError
 	err := l.transact(ctx, func(tx *Tx) error {
-		err := CheckStored(tx.Tx, key)
-		switch {
-		case err == nil:
-			return unread.ErrReadable
-		case errors.Is(err, store.ErrNotFound):
-			return ErrNotFound
-		case !errors.As(err, &u):
+		var err error
+		if u, err = unread.Reason(CheckStored(tx.Tx, key), ErrNotFound); err != nil {
 			return err
-		case u.Elsewhere:
-			return fmt.Errorf("%w by other managers: %w", unread.ErrReadable, u)
 		}
 		value, _ := tx.Get(collection, key) // nil if the engine cannot read it
 		tx.fx.deleted++

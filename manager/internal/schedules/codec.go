@@ -103,14 +103,7 @@ func (s *Schedule) calendar() (*calendar, error) {
 
 // load reads a schedule. It returns nil when there is none.
 func load(tx store.Tx, name string) (*Schedule, error) {
-	b, err := tx.Get(Collection, name)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return decode(name, b)
+	return store.Read(tx, Collection, name, decode)
 }
 
 // find is load for a schedule that a caller named: a missing one is an error.

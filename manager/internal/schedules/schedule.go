@@ -1,7 +1,7 @@
 package schedules
 
 import (
-	"fmt"
+	"cmp"
 	"strconv"
 	"time"
 
@@ -44,10 +44,12 @@ const (
 
 var missedNames = []string{MissedOne: "one", MissedSkip: "skip", MissedAll: "all"}
 
-func (m Missed) String() string { return nameIn(missedNames, m) }
+func (m Missed) String() string { return jobs.NameOf(missedNames, m) }
 
 // ParseMissed is the inverse of String. Empty is MissedOne.
-func ParseMissed(v string) (Missed, error) { return parseIn[Missed](missedNames, "missed", v) }
+func ParseMissed(v string) (Missed, error) {
+	return jobs.ParseName[Missed](missedNames, "missed", cmp.Or(v, missedNames[1]))
+}
 
 // Overlap is how a schedule treats an instant at which its last job is not terminal.
 type Overlap uint8
@@ -61,10 +63,12 @@ const (
 
 var overlapNames = []string{OverlapAllow: "allow", OverlapSkip: "skip"}
 
-func (o Overlap) String() string { return nameIn(overlapNames, o) }
+func (o Overlap) String() string { return jobs.NameOf(overlapNames, o) }
 
 // ParseOverlap is the inverse of String. Empty is OverlapAllow.
-func ParseOverlap(v string) (Overlap, error) { return parseIn[Overlap](overlapNames, "overlap", v) }
+func ParseOverlap(v string) (Overlap, error) {
+	return jobs.ParseName[Overlap](overlapNames, "overlap", cmp.Or(v, overlapNames[1]))
+}
 
 // DataCenters is where a schedule enqueues jobs, if several data centres have a schedule of this name.
 type DataCenters uint8
@@ -78,11 +82,11 @@ const (
 
 var dataCentersNames = []string{DataCentersEach: "each", DataCentersHome: "home"}
 
-func (d DataCenters) String() string { return nameIn(dataCentersNames, d) }
+func (d DataCenters) String() string { return jobs.NameOf(dataCentersNames, d) }
 
 // ParseDataCenters is the inverse of String. Empty is DataCentersEach.
 func ParseDataCenters(v string) (DataCenters, error) {
-	return parseIn[DataCenters](dataCentersNames, "data_centers", v)
+	return jobs.ParseName[DataCenters](dataCentersNames, "data_centers", cmp.Or(v, dataCentersNames[1]))
 }
 
 // Schedule is a schedule as it stands.
@@ -167,29 +171,6 @@ func (s *Schedule) decide(c *calendar, now time.Time) decision {
 		d.instant, d.missed = time.Time{}, min(d.missed+1, MaxMissed)
 	}
 	return d
-}
-
-func nameIn[T ~uint8](names []string, v T) string {
-	if v == 0 || int(v) >= len(names) {
-		return fmt.Sprintf("invalid(%d)", v)
-	}
-	return names[v]
-}
-
-func parseIn[T ~uint8](names []string, field, v string) (T, error) {
-	if v == "" {
-		return 1, nil
-	}
-	allowed := ""
-	for i, name := range names[1:] {
-		if name == v {
-			return T(i + 1), nil
-		}
-		if allowed += name; i < len(names)-2 {
-			allowed += ", "
-		}
-	}
-	return 0, invalid(field, v, allowed)
 }
 
 func invalid(field, value, allowed string) error {

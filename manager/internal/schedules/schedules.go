@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -172,9 +171,8 @@ const maxPageBytes = 8 << 20
 // List returns a page of schedules after a name, in the order of their names, without payloads. more is the name after
 // which the next page begins, empty after the last one. limit: 1 to jobs.MaxLimit, 100 when 0.
 func (s *Schedules) List(ctx context.Context, limit int, after string) (page []Schedule, more string, err error) {
-	limit = cmp.Or(limit, 100)
-	if limit < 1 || limit > jobs.MaxLimit {
-		return nil, "", invalid("limit", fmt.Sprint(limit), fmt.Sprintf("1 to %d", jobs.MaxLimit))
+	if limit, err = jobs.PageLimit(limit); err != nil {
+		return nil, "", err
 	}
 	if after != "" {
 		if err := jobs.CheckName("cursor", after); err != nil {
@@ -279,16 +277,9 @@ func (s *Schedules) Submission(ctx context.Context, name string) (sub jobs.Submi
 func (s *Schedules) DeleteUnreadable(ctx context.Context, name string) (*store.UnreadableError, error) {
 	var u *store.UnreadableError
 	err := s.store.Update(ctx, func(tx store.Tx) error {
-		err := CheckStored(tx, name)
-		switch {
-		case err == nil:
-			return unread.ErrReadable
-		case errors.Is(err, store.ErrNotFound):
-			return &jobs.NotFoundError{Kind: "record", ID: name}
-		case !errors.As(err, &u):
+		var err error
+		if u, err = unread.Reason(CheckStored(tx, name), &jobs.NotFoundError{Kind: "record", ID: name}); err != nil {
 			return err
-		case u.Elsewhere:
-			return fmt.Errorf("%w by other managers: %w", unread.ErrReadable, u)
 		}
 		return tx.Delete(Collection, name)
 	})

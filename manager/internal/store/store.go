@@ -82,6 +82,17 @@ var (
 	ErrClosed = errors.New("store: closed")
 )
 
+// Unknown reports whether an Update that failed with err may have happened nevertheless. Then only its caller can decide to
+// run it again: another process may already have worked on what it wrote.
+func Unknown(err error) bool {
+	for _, e := range []error{ErrUnavailable, ErrFailed, ErrClosed, context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
 // LimitError is an ErrTooLarge that says which limit of the engine a transaction exceeds. Nothing was written.
 type LimitError struct {
 	// What is counted, such as "operations of a transaction".

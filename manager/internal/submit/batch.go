@@ -39,7 +39,8 @@ func (s *Submitter) Batch(ctx context.Context, items []Item) {
 		}
 		open = append(open, it)
 	}
-	if err := s.transact(ctx, open); err != nil && undone(err) {
+	// A store without space refuses each alone as well.
+	if err := s.transact(ctx, open); err != nil && !store.Unknown(err) && !errors.Is(err, store.ErrNoSpace) {
 		for _, it := range open {
 			_ = s.transact(ctx, []*Item{it}) // the item has the error
 		}
@@ -47,17 +48,6 @@ func (s *Submitter) Batch(ctx context.Context, items []Item) {
 	for _, it := range open {
 		s.queue.Refused(it.Err)
 	}
-}
-
-// undone reports whether a transaction that failed with err has certainly not happened. Others must not be run again: a
-// worker may have one of the jobs already.
-func undone(err error) bool {
-	for _, e := range []error{store.ErrUnavailable, store.ErrFailed, store.ErrClosed, store.ErrNoSpace, context.DeadlineExceeded, context.Canceled} {
-		if errors.Is(err, e) {
-			return false
-		}
-	}
-	return true
 }
 
 // transact makes submissions in one transaction. An error is also that of all of them.

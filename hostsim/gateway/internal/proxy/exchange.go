@@ -133,13 +133,14 @@ func (x *exchange) pump() {
 		piece := bytes.Clone((*buf)[:n])
 		if err == io.EOF {
 			x.bodyDone.Store(true)
-			t := trailers(x.r.Trailer)
-			if n > 0 || t == nil {
+			t := hostsim.HeadersOf(x.r.Trailer)
+			whole := len(t) == 0
+			if n > 0 || whole {
 				// The last byte and the end in one event, as from one read of Envoy's codec. A reply between the two would
 				// close the connection.
-				x.stream.RequestData(piece, t == nil)
+				x.stream.RequestData(piece, whole)
 			}
-			if t != nil {
+			if !whole {
 				x.stream.RequestTrailers(t)
 			}
 			return

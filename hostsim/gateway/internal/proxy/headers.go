@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -47,36 +48,30 @@ func requestHeaders(r *http.Request) (hostsim.Headers, *refusal) {
 		return nil, &refusal{http.StatusBadRequest, "path: a fragment is not allowed"}
 	}
 
-	names, count := sortedNames(r.Header)
-	if count > maxHeaderCount {
+	received := hostsim.HeadersOf(r.Header)
+	if len(received) > maxHeaderCount {
 		return nil, &refusal{http.StatusRequestHeaderFieldsTooLarge,
-			fmt.Sprintf("headers: %d are more than %d", count, maxHeaderCount)}
+			fmt.Sprintf("headers: %d are more than %d", len(received), maxHeaderCount)}
 	}
 	scheme := "http"
 	if s := strings.ToLower(r.Header.Get("X-Forwarded-Proto")); s == "https" {
 		scheme = s
 	}
-	h := make(hostsim.Headers, 0, count+6)
+	h := make(hostsim.Headers, 0, len(received)+6)
 	h.Add(":authority", r.Host)
 	h.Add(":path", path)
 	h.Add(":method", r.Method)
 	h.Add(":scheme", scheme)
-	for _, name := range names {
-		lower := strings.ToLower(name)
-		if hopByHop(lower) || lower == "host" || slices.Contains(listed, lower) {
-			continue
-		}
-		if lower == "te" {
-			if containsToken(r.Header[name], "trailers") {
+	for _, p := range received {
+		switch name := p[0]; {
+		case hopByHop(name), name == "host", slices.Contains(listed, name):
+		case name == "expect": // answered by the server
+		case name == "te":
+			if !h.Has("te") && containsToken(r.Header["Te"], "trailers") {
 				h.Add("te", "trailers")
 			}
-			continue
-		}
-		if lower == "expect" { // answered by the server
-			continue
-		}
-		for _, v := range r.Header[name] {
-			h.Add(lower, v)
+		default:
+			h.Add(name, p[1])
 		}
 	}
 	if names := trailerNames(r.Trailer); names != "" {
@@ -88,15 +83,7 @@ func requestHeaders(r *http.Request) (hostsim.Headers, *refusal) {
 // responseHeaders returns an upstream answer's headers as the filter sees them: Envoy removes hop-by-hop headers only
 // behind the filters.
 func responseHeaders(resp *http.Response, serviceMillis int64) hostsim.Headers {
-	names, count := sortedNames(resp.Header)
-	h := make(hostsim.Headers, 0, count+4)
-	h.Add(":status", strconv.Itoa(resp.StatusCode))
-	for _, name := range names {
-		lower := strings.ToLower(name)
-		for _, v := range resp.Header[name] {
-			h.Add(lower, v)
-		}
-	}
+	h := append(hostsim.H(":status", strconv.Itoa(resp.StatusCode)), hostsim.HeadersOf(resp.Header)...)
 	for _, te := range resp.TransferEncoding {
 		h.Add("transfer-encoding", te)
 	}
@@ -104,21 +91,6 @@ func responseHeaders(resp *http.Response, serviceMillis int64) hostsim.Headers {
 		h.Add("trailer", names)
 	}
 	h.Set("x-envoy-upstream-service-time", strconv.FormatInt(serviceMillis, 10))
-	return h
-}
-
-// trailers turns trailers read by net/http into a header map; nil when there are none.
-func trailers(t http.Header) hostsim.Headers {
-	names, count := sortedNames(t)
-	if count == 0 {
-		return nil
-	}
-	h := make(hostsim.Headers, 0, count)
-	for _, name := range names {
-		for _, v := range t[name] {
-			h.Add(strings.ToLower(name), v)
-		}
-	}
 	return h
 }
 
@@ -187,18 +159,6 @@ func containsToken(values []string, token string) bool {
 	return false
 }
 
-// sortedNames returns h's names in order (net/http keeps them in a map) and the number of values.
-func sortedNames(h http.Header) (names []string, values int) {
-	names = make([]string, 0, len(h))
-	for name, vs := range h {
-		names = append(names, name)
-		values += len(vs)
-	}
-	slices.Sort(names)
-	return names, values
-}
-
 func trailerNames(t http.Header) string {
-	names, _ := sortedNames(t)
-	return strings.ToLower(strings.Join(names, ","))
+	return strings.ToLower(strings.Join(slices.Sorted(maps.Keys(t)), ","))
 }

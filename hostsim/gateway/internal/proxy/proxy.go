@@ -2,10 +2,7 @@ package proxy
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -15,7 +12,7 @@ import (
 )
 
 // Config describes a Proxy. All fields but RouteTimeout, Observe and Logger are
-// required.
+// required. Numbers and times are positive; RouteTimeout may be 0.
 type Config struct {
 	// Host runs the streams. The caller closes it after the Proxy.
 	Host *hostsim.Host
@@ -58,29 +55,8 @@ type Proxy struct {
 	inFlight atomic.Int64
 }
 
-// New makes a Proxy; an error names the bad field.
-func New(cfg Config) (*Proxy, error) {
-	if cfg.Host == nil {
-		return nil, errors.New("proxy: Host is missing")
-	}
-	if _, _, err := net.SplitHostPort(cfg.Upstream); err != nil {
-		return nil, fmt.Errorf("proxy: Upstream %q is not host:port: %w", cfg.Upstream, err)
-	}
-	for _, f := range []struct {
-		name string
-		v    int
-	}{
-		{"MaxConnections", cfg.MaxConnections}, {"MaxPending", cfg.MaxPending},
-		{"MaxHeaderBytes", cfg.MaxHeaderBytes}, {"Window", cfg.Window},
-	} {
-		if f.v < 1 {
-			return nil, fmt.Errorf("proxy: %s is %d, must be at least 1", f.name, f.v)
-		}
-	}
-	if cfg.ConnectTimeout <= 0 || cfg.RouteTimeout < 0 {
-		return nil, fmt.Errorf("proxy: ConnectTimeout %v must be positive, RouteTimeout %v not negative",
-			cfg.ConnectTimeout, cfg.RouteTimeout)
-	}
+// New makes a Proxy.
+func New(cfg Config) *Proxy {
 	if cfg.Observe == nil {
 		cfg.Observe = nobody{}
 	}
@@ -92,7 +68,7 @@ func New(cfg Config) (*Proxy, error) {
 		log: cfg.Logger,
 		upstream: newUpstream(cfg.Upstream, cfg.ConnectTimeout, cfg.RouteTimeout,
 			cfg.MaxConnections, cfg.MaxPending, cfg.MaxHeaderBytes, cfg.Observe.UpstreamDone),
-	}, nil
+	}
 }
 
 // InFlight is the number of requests being served.

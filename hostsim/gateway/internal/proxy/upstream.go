@@ -31,12 +31,6 @@ var (
 	errUnwanted     = errors.New("proxy: the answer is no longer wanted")
 )
 
-// dialError marks a failure to get a connection: nothing was sent.
-type dialError struct{ err error }
-
-func (e *dialError) Error() string { return e.err.Error() }
-func (e *dialError) Unwrap() error { return e.err }
-
 // feed is the part of a stream that receives upstream's answer.
 type feed interface {
 	UpstreamSelected(address string)
@@ -57,7 +51,6 @@ type upstream struct {
 }
 
 func newUpstream(addr string, connectTimeout, timeout time.Duration, maxActive, maxPending, maxHeaderBytes int, results func(string)) *upstream {
-	dialer := &net.Dialer{Timeout: connectTimeout}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &upstream{
@@ -66,13 +59,7 @@ func newUpstream(addr string, connectTimeout, timeout time.Duration, maxActive, 
 		breaker: newBreaker(maxActive, maxPending),
 		results: results,
 		transport: &http.Transport{
-			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-				c, err := dialer.DialContext(ctx, network, address)
-				if err != nil {
-					return nil, &dialError{err}
-				}
-				return c, nil
-			},
+			DialContext:            (&net.Dialer{Timeout: connectTimeout}).DialContext,
 			Protocols:              protocols,
 			DisableCompression:     true,
 			MaxIdleConns:           maxActive,
@@ -165,7 +152,7 @@ func (c *upstreamCall) copyBody(resp *http.Response) error {
 		}
 		switch {
 		case err == io.EOF:
-			if t := trailers(resp.Trailer); t != nil {
+			if t := hostsim.HeadersOf(resp.Trailer); len(t) > 0 {
 				c.feed.ResponseTrailers(t)
 			} else {
 				c.feed.ResponseData(nil, true)
@@ -198,13 +185,13 @@ func classify(cause, err error) (f hostsim.UpstreamFailure, detail, result strin
 	case cause != nil, errors.Is(err, hostsim.ErrStreamOver):
 		return 0, "", "cancelled"
 	}
-	var dial *dialError
-	if errors.As(err, &dial) {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" { // nothing was sent
 		var dns *net.DNSError
 		if errors.As(err, &dns) {
 			return hostsim.UpstreamNoHealthy, "", "no_healthy"
 		}
-		return hostsim.UpstreamConnectFailed, detailOf(dial.err), "connect_failed"
+		return hostsim.UpstreamConnectFailed, detailOf(err), "connect_failed"
 	}
 	return hostsim.UpstreamDisconnected, detailOf(err), "disconnected"
 }

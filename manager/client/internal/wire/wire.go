@@ -4,6 +4,7 @@ package wire
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"strconv"
 	"time"
@@ -38,18 +39,40 @@ func (c *Call) NotOurs(what string) error {
 	return &BadAnswer{fmt.Errorf("client: %s %s: an answer that is not of a manager: %s", c.Method, c.Path, what)}
 }
 
-// PageQuery is the query of a call for one page.
-func PageQuery(v url.Values, limit int, cursor string) string {
+// Ask makes a call and decodes its answer. An answer that is not complete is no manager's; missing says what it lacks.
+func Ask[T any](ctx context.Context, client any, call Call, missing string, complete func(*T) bool) (*T, error) {
+	answer, _, err := AskReplayed(ctx, client, call, missing, complete)
+	return answer, err
+}
+
+// AskReplayed is Ask for a call with a key. It reports as well whether the answer was recorded for an earlier attempt.
+func AskReplayed[T any](ctx context.Context, client any, call Call, missing string, complete func(*T) bool) (answer *T, replayed bool, err error) {
+	answer = new(T)
+	if replayed, err = Do(ctx, client, call, answer); err != nil {
+		return nil, false, err
+	}
+	if !complete(answer) {
+		return nil, false, call.NotOurs(missing)
+	}
+	return answer, replayed, nil
+}
+
+// Page is the call for one page of a list. The query may be nil; limit and cursor are left out when they are zero.
+func Page(path string, query url.Values, limit int, cursor string) Call {
+	all := maps.Clone(query)
+	if all == nil {
+		all = url.Values{}
+	}
 	if limit != 0 {
-		v.Set("limit", strconv.Itoa(limit))
+		all.Set("limit", strconv.Itoa(limit))
 	}
 	if cursor != "" {
-		v.Set("cursor", cursor)
+		all.Set("cursor", cursor)
 	}
-	if len(v) == 0 {
-		return ""
+	if len(all) > 0 {
+		path += "?" + all.Encode()
 	}
-	return "?" + v.Encode()
+	return Call{Method: "GET", Path: path}
 }
 
 // JobPath is the path of a job.

@@ -53,9 +53,7 @@ var actionTests = map[string]func(*env){
 				e.job(s)
 				j := e.claimOne()
 				done, err := e.q.Finish(e.ctx, jobs.Finish{ID: j.ID, Token: j.Lease.Token, State: jobs.Complete, Result: large})
-				if err != nil {
-					e.Fatal(err)
-				}
+				e.ok(err)
 				return done
 			}, true},
 		} {
@@ -65,12 +63,8 @@ var actionTests = map[string]func(*env){
 			if err != nil || got.ID != "x" || got.State != was.State {
 				e.Fatalf("delete of a %s job: %+v, %v", c.name, got, err)
 			}
-			if _, err := e.q.Get(e.ctx, "x"); !errors.Is(err, jobs.ErrNotFound) {
-				e.Fatalf("a deleted %s job: %v", c.name, err)
-			}
-			if _, err := e.q.Delete(e.ctx, "x"); !errors.Is(err, jobs.ErrNotFound) {
-				e.Fatalf("delete of what is gone: %v", err)
-			}
+			e.wantErr(fmt.Sprintf("a deleted %s job", c.name), jobs.ErrNotFound, errOf(e.q.Get(e.ctx, "x")))
+			e.wantErr("delete of what is gone", jobs.ErrNotFound, errOf(e.q.Delete(e.ctx, "x")))
 			for _, col := range []store.Collection{"jobs", "job_blobs", "job_keys", "job_locks"} {
 				e.eventually(fmt.Sprintf("nothing of the %s job is left in %s", c.name, col), func() bool {
 					n, err := e.in.Store.Len(e.ctx, col, "")
@@ -84,33 +78,25 @@ var actionTests = map[string]func(*env){
 		e.job(jobs.Submission{ID: "x", Key: "k"})
 		j := e.claimOne()
 		for range 2 {
-			if _, err := e.q.Delete(e.ctx, "x"); !errors.Is(err, jobs.ErrConflict) {
-				e.Fatalf("delete of a running job: %v", err)
-			}
+			e.wantErr("delete of a running job", jobs.ErrConflict, errOf(e.q.Delete(e.ctx, "x")))
 			e.cancel("x")
 		}
 		e.finish(j, jobs.Cancelled)
-		if _, err := e.q.Delete(e.ctx, "x"); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Delete(e.ctx, "x")))
 	},
 	"a finished job is deleted without the key and the lock of its successor": func(e *env) {
 		s := jobs.Submission{ID: "old", Key: "k", Dedup: untilExecuted}
 		e.bury(s, "no")
 		s.ID = "new"
 		e.job(s)
-		if _, err := e.q.Delete(e.ctx, "old"); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Delete(e.ctx, "old")))
 		s.ID = ""
 		if out := e.submit(s); !out.Deduplicated || out.Job.ID != "new" {
 			e.Fatalf("a duplicate of the successor: %+v", out)
 		}
 		s.Dedup = nil
 		s.Function = "f"
-		if _, err := e.q.Enqueue(e.ctx, s); !errors.Is(err, jobs.ErrDuplicateKey) {
-			e.Fatalf("the successor's key: %v", err)
-		}
+		e.wantErr("the successor's key", jobs.ErrDuplicateKey, errOf(e.q.Enqueue(e.ctx, s)))
 		if h, err := e.q.Holders(e.ctx, "new"); err != nil || h.Key != "new" || h.Lock != "new" || h.LockUntil.IsZero() {
 			e.Fatalf("holders: %+v, %v", h, err)
 		}
@@ -123,9 +109,7 @@ var actionTests = map[string]func(*env){
 			got <- err
 		}()
 		e.eventually("the call waits", func() bool { return e.q.Counters().Waiting == 1 })
-		if _, err := e.q.Delete(e.ctx, "x"); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Delete(e.ctx, "x")))
 		if err := <-got; !errors.Is(err, jobs.ErrNotFound) {
 			e.Fatal(err)
 		}
@@ -172,10 +156,7 @@ var actionTests = map[string]func(*env){
 			"older_than_ms": {OlderThan: -1}, "newer_than_ms": {OlderThan: time.Hour, NewerThan: time.Hour}, "submitter": {Owner: strings.Repeat("x", jobs.MaxNameBytes+1)}, "error": {Error: "\xff"},
 			"key": {Key: " k"}, "concurrency_key": {ConcurrencyKey: "k "}, "error_text": {ErrorText: strings.Repeat("x", jobs.MaxErrorTextBytes+1)},
 		} {
-			var fe *jobs.FieldError
-			if _, err := e.q.List(e.ctx, q); !errors.As(err, &fe) || fe.Field != field {
-				e.Errorf("%+v: %v", q, err)
-			}
+			e.wantField(fmt.Sprintf("%+v", q), field, errOf(e.q.List(e.ctx, q)))
 		}
 	},
 	"a bulk action changes the jobs of its query, part by part": func(e *env) {
@@ -231,10 +212,7 @@ var actionTests = map[string]func(*env){
 		e.bury(s, "no")
 		s.ID = "b"
 		e.job(s)
-		var held *jobs.DuplicateKeyError
-		if _, err := e.q.Do(e.ctx, jobs.ActionReplay, "a", time.Time{}); !errors.As(err, &held) || held.Holder != "b" {
-			e.Fatal(err)
-		}
+		e.wantHeld("b", errOf(e.q.Do(e.ctx, jobs.ActionReplay, "a", time.Time{})))
 	},
 	"bulk actions name a state that they apply to": func(e *env) {
 		states := []jobs.State{0, jobs.Scheduled, jobs.Queued, jobs.Active, jobs.Complete, jobs.Failed, jobs.Cancelled, jobs.Replayed}
@@ -251,10 +229,7 @@ var actionTests = map[string]func(*env){
 			"action": {}, "limit": {Action: jobs.ActionCancel, ListQuery: jobs.ListQuery{State: jobs.Queued, Limit: jobs.MaxLimit + 1}},
 			"cursor": {Action: jobs.ActionCancel, ListQuery: jobs.ListQuery{State: jobs.Queued, Cursor: "!"}},
 		} {
-			var fe *jobs.FieldError
-			if _, err := e.q.Bulk(e.ctx, b); !errors.As(err, &fe) || fe.Field != field {
-				e.Errorf("%+v: %v", b, err)
-			}
+			e.wantField(fmt.Sprintf("%+v", b), field, errOf(e.q.Bulk(e.ctx, b)))
 		}
 	},
 }

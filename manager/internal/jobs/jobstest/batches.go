@@ -46,9 +46,7 @@ func (e *env) someBatch(n int) jobs.Batch {
 		all = append(all, jobs.Submission{ID: fmt.Sprint("b-", i), MaxAttempts: 2})
 	}
 	b, _, err := e.enqueueBatch(&jobs.Submission{Function: "callback", ID: "end"}, all...)
-	if err != nil {
-		e.Fatal(err)
-	}
+	e.ok(err)
 	return b
 }
 
@@ -56,9 +54,7 @@ func (e *env) someBatch(n int) jobs.Batch {
 func (e *env) wantBatch(id string, want ...int) jobs.Batch {
 	e.Helper()
 	b, err := e.q.Batch(e.ctx, id, 0)
-	if err != nil {
-		e.Fatal(err)
-	}
+	e.ok(err)
 	if got := []int{b.Total, b.Pending, b.Complete, b.Failed, b.Cancelled, b.Expired}; fmt.Sprint(got) != fmt.Sprint(want) || (b.Pending == 0) == b.FinishedAt.IsZero() {
 		e.Fatalf("batch: %+v, want %v", b, want)
 	}
@@ -84,9 +80,7 @@ var batchTests = map[string]func(*env){
 		e.finish(got[2], jobs.Cancelled)
 		e.retry(jobs.Retry{ID: got[3].ID, Token: got[3].Lease.Token, Delay: &zero})
 		e.cancel("b-4")
-		if _, err := e.q.Delete(e.ctx, "b-5"); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Delete(e.ctx, "b-5")))
 		e.wantBatch(b.ID, 6, 1, 1, 1, 3, 0)
 		e.claimNone("callback")
 		e.claim(jobs.ClaimRequest{Functions: []string{"f"}, Lease: span})
@@ -120,9 +114,7 @@ var batchTests = map[string]func(*env){
 	"a replay stays a failure of its batch": func(e *env) {
 		b := e.someBatch(2)
 		e.finish(e.claimOne(), jobs.Failed)
-		if _, err := e.q.Replay(e.ctx, "f", "b-0"); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Replay(e.ctx, "f", "b-0")))
 		for range 2 {
 			e.finish(e.claim(jobs.ClaimRequest{Functions: []string{"f"}})[0], jobs.Complete)
 		}
@@ -145,9 +137,7 @@ var batchTests = map[string]func(*env){
 		}
 		all[3].ExpiresIn = time.Hour
 		b, _, err := e.enqueueBatch(&jobs.Submission{Function: "callback", ID: "end"}, all...)
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.ok(err)
 		var got []jobs.Job
 		for i := range 6 {
 			got = append(got, e.claim(jobs.ClaimRequest{Functions: []string{fmt.Sprint("f", i)}, Lease: time.Minute})...)
@@ -155,14 +145,10 @@ var batchTests = map[string]func(*env){
 		for i := range 3 {
 			e.cancel(got[i].ID)
 		}
-		if err := e.q.PutBack(got[:1]); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(e.q.PutBack(got[:1]))
 		e.retry(jobs.Retry{ID: "b-1", Token: got[1].Lease.Token})
 		e.finish(got[4], jobs.Failed)
-		if _, err := e.q.Delete(e.ctx, "b-4"); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Delete(e.ctx, "b-4")))
 		e.finish(got[5], jobs.Complete)
 		e.pass(time.Hour)
 		e.duties(q) // b-2 and b-3 lose their leases
@@ -170,9 +156,7 @@ var batchTests = map[string]func(*env){
 		e.duties(q) // all are too old
 		e.wantBatch(b.ID, 7, 1, 1, 1, 3, 1)
 		e.claimNone("callback")
-		if _, err := e.q.Delete(e.ctx, "b-6"); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Delete(e.ctx, "b-6")))
 		e.wantBatch(b.ID, 7, 0, 1, 1, 4, 1)
 		e.wantIDs("the callback", e.claim(jobs.ClaimRequest{Functions: []string{"callback"}, Limit: 5}), "end")
 	},
@@ -190,9 +174,7 @@ var batchTests = map[string]func(*env){
 		// Nothing is left to wait for.
 		e.job(jobs.Submission{ID: "again", Key: "k2"})
 		b, _, err = e.enqueueBatch(&jobs.Submission{Function: "callback", ID: "end2"}, jobs.Submission{Key: "k2", ReturnExisting: true})
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.ok(err)
 		e.wantBatch(b.ID, 0, 0, 0, 0, 0, 0)
 		e.wantIDs("callbacks", e.claim(jobs.ClaimRequest{Functions: []string{"callback"}, Limit: 5}), "end", "end2")
 	},
@@ -245,23 +227,17 @@ var batchTests = map[string]func(*env){
 		var want []string
 		for i := range 3 {
 			b, _, err := e.enqueueBatch(nil, jobs.Submission{Function: fmt.Sprint("f", i)})
-			if err != nil {
-				e.Fatal(err)
-			}
+			e.ok(err)
 			want = append(want, b.ID)
 			e.pass(time.Minute)
 		}
 		if e.in.Reopen != nil {
-			e.q.Close()
-			e.in.Store = e.in.Reopen(e)
-			e.q = e.queue(jobs.Options{})
+			e.restart(jobs.Options{})
 		}
 		var got []string
 		for cursor, more := "", true; more; more = cursor != "" {
 			page, err := e.q.Batches(e.ctx, 2, cursor)
-			if err != nil {
-				e.Fatal(err)
-			}
+			e.ok(err)
 			for _, b := range page.Batches {
 				got = append(got, b.ID)
 			}
@@ -310,24 +286,18 @@ var batchTests = map[string]func(*env){
 		for range 2 {
 			e.finish(e.claim(jobs.ClaimRequest{Functions: []string{"f"}})[0], jobs.Complete)
 		}
-		if _, err := e.q.DeleteUnreadable(e.ctx, "job_batches", b.ID); err != nil {
-			e.Error(err)
-		}
+		e.deleteUnreadable("job_batches", b.ID)
 		e.retry(jobs.Retry{ID: "end"}) // which is an operator's to decide
 	},
 	"a callback whose key cannot be read does not keep a batch from ending": func(e *env) {
 		e.job(jobs.Submission{ID: "other", Function: "callback", ConcurrencyKey: "a"})
 		b, _, err := e.enqueueBatch(&jobs.Submission{Function: "callback", ID: "end", ConcurrencyKey: "a"}, jobs.Submission{ID: "one", MaxAttempts: 1})
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.ok(err)
 		e.rewrite("job_slots", damages["another version"], "callback\x00a")
 		e.finish(e.claim(jobs.ClaimRequest{Functions: []string{"f"}})[0], jobs.Complete)
 		e.wantState("one", jobs.Complete)
 		e.wantBatch(b.ID, 1, 0, 1, 0, 0, 0)
-		if _, err := e.q.DeleteUnreadable(e.ctx, "job_slots", "callback\x00a"); err != nil {
-			e.Fatal(err)
-		}
+		e.deleteUnreadable("job_slots", "callback\x00a")
 		e.retry(jobs.Retry{ID: "end"}) // it waits for an operator
 		e.wantIDs("the callback", e.claim(jobs.ClaimRequest{Functions: []string{"callback"}, Limit: 5}), "other", "end")
 	},
@@ -336,9 +306,7 @@ var batchTests = map[string]func(*env){
 		var all []string
 		for range 4 {
 			b, outs, err := e.enqueueBatch(nil, jobs.Submission{})
-			if err != nil {
-				e.Fatal(err)
-			}
+			e.ok(err)
 			all = append(all, b.ID)
 			e.cancel(outs[0].Job.ID)
 			e.pass(time.Minute)
@@ -370,13 +338,8 @@ var batchTests = map[string]func(*env){
 				return err
 			},
 		} {
-			var fe *jobs.FieldError
-			if err := call(); !errors.As(err, &fe) || fe.Field != strings.TrimSpace(field) {
-				e.Errorf("%s: %v", field, err)
-			}
+			e.wantField(field, strings.TrimSpace(field), call())
 		}
-		if _, err := e.q.Batch(e.ctx, "a b", 0); !errors.Is(err, jobs.ErrInvalid) {
-			e.Errorf("a bad id: %v", err)
-		}
+		e.wantErr("a bad id", jobs.ErrInvalid, errOf(e.q.Batch(e.ctx, "a b", 0)))
 	},
 }

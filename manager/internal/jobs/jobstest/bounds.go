@@ -21,9 +21,7 @@ var boundTests = map[string]func(*env){
 				done = append(done, jobs.Finish{ID: j.ID, Token: j.Lease.Token, State: jobs.Complete})
 			}
 			out, err := e.q.FinishMany(e.ctx, done)
-			if err != nil {
-				e.Fatal(err)
-			}
+			e.ok(err)
 			for i := range out {
 				if out[i].Err != nil {
 					e.Fatal(out[i].Err)
@@ -49,9 +47,7 @@ var boundTests = map[string]func(*env){
 			calls = append(calls, jobs.Finish{ID: a.ID, Token: e.claimOne().Lease.Token, State: jobs.Complete})
 		}
 		got, err := e.q.FinishMany(e.ctx, calls)
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.ok(err)
 		for i := range got {
 			if got[i].Err != nil || got[i].Job.State != jobs.Complete {
 				e.Fatalf("call %d: %+v", i, got[i])
@@ -116,7 +112,5 @@ func (e *env) fillSettings(paused, keyed byte) {
 	for i := range jobs.MaxSettings {
 		list = append(append(append(list, 5), fmt.Sprintf("f%04d", i)...), paused, keyed, 0, 0, 0, 0)
 	}
-	if err := e.in.Store.Update(e.ctx, func(tx store.Tx) error { return tx.Put("job_control", "functions", list) }); err != nil {
-		e.Fatal(err)
-	}
+	e.ok(e.in.Store.Update(e.ctx, func(tx store.Tx) error { return tx.Put("job_control", "functions", list) }))
 }

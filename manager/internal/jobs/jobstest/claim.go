@@ -11,11 +11,9 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
-// waiting starts a claim that waits and returns when it does.
-func (e *env) waiting(q *jobs.Queue, c jobs.ClaimRequest) <-chan []jobs.Job {
-	e.Helper()
+// startWaiting starts a claim that waits unless there is a job.
+func (e *env) startWaiting(q *jobs.Queue, c jobs.ClaimRequest) <-chan []jobs.Job {
 	c.Worker, c.Wait = "waiter", jobs.MaxWait
-	before := q.Counters().Waiting
 	out := make(chan []jobs.Job, 1)
 	go func() {
 		got, err := q.Claim(e.ctx, c)
@@ -24,6 +22,14 @@ func (e *env) waiting(q *jobs.Queue, c jobs.ClaimRequest) <-chan []jobs.Job {
 		}
 		out <- got
 	}()
+	return out
+}
+
+// waiting starts a claim that waits and returns when it does.
+func (e *env) waiting(q *jobs.Queue, c jobs.ClaimRequest) <-chan []jobs.Job {
+	e.Helper()
+	before := q.Counters().Waiting
+	out := e.startWaiting(q, c)
 	e.eventually("the claim waits", func() bool { return q.Counters().Waiting > before })
 	return out
 }
@@ -199,17 +205,11 @@ var claimTests = map[string]func(*env){
 		e.wantIDs("the peer", e.receive(c), a.ID)
 	},
 	"a waiting claim gets a job when it is due": func(e *env) {
-		ctx, cancel := context.WithCancel(e.ctx)
-		stopped := make(chan struct{})
-		go func() {
-			defer close(stopped)
-			e.q.Run(ctx, func(_ jobs.DutyReport, err error) {
-				if err != nil && ctx.Err() == nil {
-					e.Errorf("Run: %v", err)
-				}
-			})
-		}()
-		defer func() { cancel(); <-stopped }()
+		defer e.run(e.q, func(_ jobs.DutyReport, err error) {
+			if err != nil {
+				e.Errorf("Run: %v", err)
+			}
+		})()
 		a := e.job(jobs.Submission{Delay: span})
 		c := e.waiting(e.q, jobs.ClaimRequest{})
 		e.pass(span)
@@ -250,16 +250,12 @@ var claimTests = map[string]func(*env){
 	"waiting calls are bounded": func(e *env) {
 		q := e.queue(jobs.Options{MaxWaiters: 1})
 		c := e.waiting(q, jobs.ClaimRequest{})
-		if _, err := q.Claim(e.ctx, jobs.ClaimRequest{Worker: "w", Wait: time.Hour / 100}); !errors.Is(err, jobs.ErrOverloaded) {
-			e.Errorf("second waiting claim: %v", err)
-		}
+		e.wantErr("second waiting claim", jobs.ErrOverloaded, errOf(q.Claim(e.ctx, jobs.ClaimRequest{Worker: "w", Wait: time.Hour / 100})))
 		a := e.job(jobs.Submission{Function: "x"})
 		e.receive(c)
 		b := e.job(jobs.Submission{})
 		d := e.waiting(q, jobs.ClaimRequest{Functions: []string{"never"}})
-		if _, err := q.Wait(e.ctx, b.ID, time.Minute); !errors.Is(err, jobs.ErrOverloaded) {
-			e.Errorf("waiting for a result: %v", err)
-		}
+		e.wantErr("waiting for a result", jobs.ErrOverloaded, errOf(q.Wait(e.ctx, b.ID, time.Minute)))
 		// Calls that need not wait are not affected.
 		if _, err := q.Claim(e.ctx, jobs.ClaimRequest{Worker: "w"}); err != nil {
 			e.Errorf("claim without wait: %v", err)
@@ -329,16 +325,12 @@ var claimTests = map[string]func(*env){
 		s := jobs.Submission{ID: "a", Dedup: untilExecuting}
 		e.job(s)
 		s.ID = ""
-		if err := e.q.PutBack([]jobs.Job{e.claimOne()}); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(e.q.PutBack([]jobs.Job{e.claimOne()}))
 		e.wantDropped("a", s)
 		// A duplicate that came while it was claimed was none.
 		first := e.claimOne()
 		b := e.job(s)
-		if err := e.q.PutBack([]jobs.Job{first}); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(e.q.PutBack([]jobs.Job{first}))
 		e.wantDropped(b.ID, s)
 		e.wantIDs("claims", e.claim(jobs.ClaimRequest{Limit: 3, Lease: time.Hour}), "a", b.ID)
 		e.job(s) // all have started
@@ -392,8 +384,6 @@ var claimTests = map[string]func(*env){
 				e.Errorf("got %v, want ErrClosed", err)
 			}
 		}
-		if _, err := q.Claim(e.ctx, jobs.ClaimRequest{Worker: "w"}); !errors.Is(err, jobs.ErrClosed) {
-			e.Errorf("claim after Close: %v", err)
-		}
+		e.wantErr("claim after Close", jobs.ErrClosed, errOf(q.Claim(e.ctx, jobs.ClaimRequest{Worker: "w"})))
 	},
 }

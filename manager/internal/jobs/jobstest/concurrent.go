@@ -19,11 +19,7 @@ func (e *env) managers(o jobs.Options) []*jobs.Queue {
 	e.Helper()
 	qs := []*jobs.Queue{e.queue(o)}
 	for range 2 {
-		s := e.in.Store
-		if e.in.Peer != nil {
-			s = e.in.Peer(e)
-		}
-		qs = append(qs, e.queueOn(s, o))
+		qs = append(qs, e.queueOn(e.peer(), o))
 	}
 	return qs
 }

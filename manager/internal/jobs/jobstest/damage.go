@@ -42,7 +42,7 @@ func (e *env) rewrite(c store.Collection, change func([]byte) []byte, keys ...st
 	for _, index := range indexes[c] {
 		var after *store.Hit
 		for more := true; more; {
-			err := e.in.Store.View(e.ctx, func(tx store.Tx) error {
+			e.ok(e.in.Store.View(e.ctx, func(tx store.Tx) error {
 				hits, err := tx.Scan(c, index, store.Range{After: after, Limit: 1000})
 				if err != nil {
 					return err
@@ -56,14 +56,11 @@ func (e *env) rewrite(c store.Collection, change func([]byte) []byte, keys ...st
 					after = &hits[999]
 				}
 				return nil
-			})
-			if err != nil {
-				e.Fatal(err)
-			}
+			}))
 		}
 	}
 	for chunk := range slices.Chunk(keys, 200) {
-		err := e.in.Store.Update(e.ctx, func(tx store.Tx) error {
+		e.ok(e.in.Store.Update(e.ctx, func(tx store.Tx) error {
 			for _, key := range chunk {
 				value, err := tx.Get(c, key)
 				if err != nil {
@@ -74,10 +71,7 @@ func (e *env) rewrite(c store.Collection, change func([]byte) []byte, keys ...st
 				}
 			}
 			return nil
-		})
-		if err != nil {
-			e.Fatal(err)
-		}
+		}))
 	}
 }
 
@@ -146,17 +140,14 @@ func (e *env) met(c store.Collection) uint64 { return e.q.Unreadable().Counts()[
 func (e *env) locks() []string {
 	e.Helper()
 	var keys []string
-	err := e.in.Store.View(e.ctx, func(tx store.Tx) error {
+	e.ok(e.in.Store.View(e.ctx, func(tx store.Tx) error {
 		keys = nil
 		hits, err := tx.Scan("job_locks", "expiry", store.Range{Limit: 100})
 		for _, h := range hits {
 			keys = append(keys, h.Key)
 		}
 		return err
-	})
-	if err != nil {
-		e.Fatal(err)
-	}
+	}))
 	slices.Sort(keys)
 	return keys
 }

@@ -1,10 +1,9 @@
 package jobstest
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
@@ -44,9 +43,7 @@ var deadlineTests = map[string]func(*env){
 		j := e.claim(jobs.ClaimRequest{Lease: 2 * span})[0]
 		e.pass(span)
 		e.duties(e.q)
-		if _, err := e.q.Heartbeat(e.ctx, "a", j.Lease.Token, 0, nil); err != nil {
-			e.Error(err)
-		}
+		e.ok(errOf(e.q.Heartbeat(e.ctx, "a", j.Lease.Token, 0, nil)))
 		e.finish(j, jobs.Complete)
 	},
 	"no further attempt begins after a job expired": func(e *env) {
@@ -70,15 +67,10 @@ var deadlineTests = map[string]func(*env){
 		e.retry(jobs.Retry{ID: "a", Token: j.Lease.Token, Delay: ptr(2 * span)})
 		e.pass(span)
 		e.job(jobs.Submission{ID: "b", Key: "k"})
-		var dup *jobs.DuplicateKeyError
-		if _, err := e.q.Retry(e.ctx, jobs.Retry{ID: "a"}); !errors.As(err, &dup) || dup.Holder != "b" {
-			e.Errorf("%v, want that b holds the key", err)
-		}
+		e.wantHeld("b", errOf(e.q.Retry(e.ctx, jobs.Retry{ID: "a"})))
 		e.cancel("b")
 		e.retry(jobs.Retry{ID: "a"})
-		if _, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"}); !errors.As(err, &dup) || dup.Holder != "a" {
-			e.Errorf("%v, want that a holds the key again", err)
-		}
+		e.wantHeld("a", errOf(e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"})))
 	},
 	"an expired job may become a dead letter": func(e *env) {
 		e.job(jobs.Submission{ID: "a", ExpiresIn: span, DeadIfExpired: true, Timeout: time.Hour})
@@ -104,11 +96,7 @@ var deadlineTests = map[string]func(*env){
 		}
 	},
 	"a job's end comes in time without claims": func(e *env) {
-		ctx, cancel := context.WithCancel(e.ctx)
-		var running sync.WaitGroup
-		running.Go(func() { e.q.Run(ctx, nil) })
-		defer running.Wait()
-		defer cancel()
+		defer e.run(e.q, nil)()
 		e.job(jobs.Submission{ID: "a", ExpiresIn: 20 * time.Millisecond})
 		if j, err := e.q.Wait(e.ctx, "a", jobs.MaxWait); err != nil || j.State != jobs.Expired {
 			e.Errorf("%+v, %v", j, err)
@@ -124,9 +112,7 @@ var deadlineTests = map[string]func(*env){
 		e.duties(e.q)
 		e.wantState("a", jobs.Expired)
 		e.wantState("b", jobs.Expired)
-		if _, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"}); !errors.Is(err, jobs.ErrDuplicateKey) {
-			e.Errorf("the key: %v", err)
-		}
+		e.wantErr("the key", jobs.ErrDuplicateKey, errOf(e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"})))
 		e.wantDropped("b2", jobs.Submission{Dedup: &jobs.Dedup{Key: "d", TTL: far}})
 	},
 	"no run follows a job that expired": func(e *env) {
@@ -167,9 +153,7 @@ var deadlineTests = map[string]func(*env){
 		e.job(jobs.Submission{ID: "b", ExpiresIn: time.Hour})
 		e.pass(time.Hour)
 		e.duties(q)
-		if _, err := e.q.Cancel(e.ctx, "a"); !errors.Is(err, jobs.ErrConflict) {
-			e.Errorf("cancel: %v", err)
-		}
+		e.wantErr("cancel", jobs.ErrConflict, errOf(e.q.Cancel(e.ctx, "a")))
 		if j, err := e.q.Delete(e.ctx, "a"); err != nil || j.State != jobs.Expired {
 			e.Errorf("%+v, %v", j, err)
 		}
@@ -237,19 +221,14 @@ var deadlineTests = map[string]func(*env){
 			"timeout_ms":    {Timeout: time.Millisecond},
 		} {
 			s.Function = "f"
-			var fe *jobs.FieldError
-			if _, err := e.q.Enqueue(e.ctx, s); !errors.As(err, &fe) || fe.Field != field {
-				e.Errorf("%s: %v", field, err)
-			}
+			e.wantField(field, field, errOf(e.q.Enqueue(e.ctx, s)))
 		}
 		for _, s := range []jobs.Submission{
 			{ExpiresAt: at.Add(span), ExpiresIn: span}, {ExpiresAt: at.Add(span), Delay: span + time.Hour}, {ExpiresIn: span, RunAt: at.Add(2 * span)},
 			{ExpiresIn: jobs.MaxDelay + time.Hour}, {Timeout: jobs.MaxLease + time.Hour},
 		} {
 			s.Function = "f"
-			if _, err := e.q.Enqueue(e.ctx, s); !errors.Is(err, jobs.ErrInvalid) {
-				e.Errorf("%+v: %v", s, err)
-			}
+			e.wantErr(fmt.Sprintf("%+v", s), jobs.ErrInvalid, errOf(e.q.Enqueue(e.ctx, s)))
 		}
 		// One that has passed already is a fact, not a mistake: the call may have taken its time.
 		e.job(jobs.Submission{ID: "late", ExpiresAt: at.Add(-time.Hour)})

@@ -54,9 +54,7 @@ var dedupTests = map[string]func(*env){
 		s := jobs.Submission{Dedup: untilExecuted}
 		a := e.job(s)
 		j := e.claimOne()
-		if _, err := e.q.Retry(e.ctx, jobs.Retry{ID: a.ID, Token: j.Lease.Token, Delay: ptr(time.Duration(0))}); err != nil {
-			e.Fatal(err)
-		}
+		e.retry(jobs.Retry{ID: a.ID, Token: j.Lease.Token, Delay: ptr(time.Duration(0))})
 		e.wantDropped(a.ID, s)
 		e.finish(e.claimOne(), jobs.Complete)
 		e.job(s)
@@ -86,9 +84,7 @@ var dedupTests = map[string]func(*env){
 		s.Owner = "ann"
 		e.wantDropped(a.ID, s)
 		e.job(jobs.Submission{Key: "a b", Owner: "ann"})
-		if _, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "a b", Owner: "bob"}); !errors.Is(err, jobs.ErrDuplicateKey) {
-			e.Errorf("another owner's key: %v", err)
-		}
+		e.wantErr("another owner's key", jobs.ErrDuplicateKey, errOf(e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "a b", Owner: "bob"})))
 	},
 	"a key replaces the payload in the identity": func(e *env) {
 		s := jobs.Submission{Payload: []byte(`1`), Key: "k", Dedup: untilExecuting}
@@ -116,11 +112,7 @@ var dedupTests = map[string]func(*env){
 		s := jobs.Submission{Key: "k", Dedup: untilExecuting}
 		a := e.job(s)
 		e.claimOne()
-		_, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k", Dedup: untilExecuting})
-		var dup *jobs.DuplicateKeyError
-		if !errors.As(err, &dup) || dup.Holder != a.ID {
-			e.Fatalf("got %v, want a DuplicateKeyError", err)
-		}
+		e.wantHeld(a.ID, errOf(e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k", Dedup: untilExecuting})))
 	},
 	"a scheduled job is a duplicate as any other": func(e *env) {
 		for _, d := range []*jobs.Dedup{untilExecuting, untilExecuted} {
@@ -362,9 +354,7 @@ var dedupTests = map[string]func(*env){
 	"duplicates hand over their database positions": func(e *env) {
 		at := func(m map[string]string) jobs.WALLocations {
 			w, err := jobs.ParseWALLocations(m)
-			if err != nil {
-				e.Fatal(err)
-			}
+			e.ok(err)
 			return w
 		}
 		s := jobs.Submission{Dedup: reschedule, WALLocations: at(map[string]string{"main": "9/F", "ci": "0/5"})}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
-	"testing"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -64,11 +63,6 @@ func (r rerun) Update(ctx context.Context, fn func(store.Tx) error) error {
 
 var durableTests = map[string]func(*env){
 	"a restart loses nothing": func(e *env) {
-		if e.in.Reopen == nil && e.in.Peer == nil {
-			// Nothing to open again: a second queue must at least have no
-			// memory of its own.
-			e.in.Reopen = func(testing.TB) store.Store { return e.in.Store }
-		}
 		e.job(jobs.Submission{ID: "queued", Priority: 3, Key: "k", Payload: []byte(fmt.Sprintf(`"%0600d"`, 1))})
 		e.job(jobs.Submission{ID: "scheduled", Function: "g", Delay: span})
 		e.job(jobs.Submission{ID: "active", Function: "a", Dedup: untilExecuted})
@@ -76,25 +70,13 @@ var durableTests = map[string]func(*env){
 		e.bury(jobs.Submission{ID: "dead", Priority: 99}, "why")
 		e.job(jobs.Submission{ID: "done", Priority: 99})
 		done := e.claimOne()
-		if _, err := e.q.Finish(e.ctx, jobs.Finish{ID: "done", Token: done.Lease.Token, State: jobs.Complete, Result: []byte(`{"a":1}`)}); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Finish(e.ctx, jobs.Finish{ID: "done", Token: done.Lease.Token, State: jobs.Complete, Result: []byte(`{"a":1}`)})))
 		e.pause("p")
 		e.job(jobs.Submission{ID: "paused", Function: "p", Priority: 100})
 
-		var s store.Store
-		if e.in.Reopen != nil {
-			e.q.Close()
-			s = e.in.Reopen(e)
-			e.in.Store = s
-		} else {
-			s = e.in.Peer(e)
-		}
-		e.q = e.queueOn(s, jobs.Options{})
+		e.restart(jobs.Options{})
 
-		if _, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"}); !errors.Is(err, jobs.ErrDuplicateKey) {
-			e.Errorf("key: %v", err)
-		}
+		e.wantErr("key", jobs.ErrDuplicateKey, errOf(e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"})))
 		e.wantDropped("active", jobs.Submission{Function: "a", Dedup: untilExecuted})
 		if _, err := e.q.Heartbeat(e.ctx, "active", active.Lease.Token, 0, nil); err != nil {
 			e.Errorf("heartbeat: %v", err)
@@ -131,17 +113,13 @@ var durableTests = map[string]func(*env){
 			}
 			page, err := e.q.Functions(e.ctx, 0, "")
 			one, err2 := e.q.Function(e.ctx, "f")
-			if err := errors.Join(err, err2); err != nil {
-				e.Fatal(err)
-			}
+			e.ok(errors.Join(err, err2))
 			if len(page.Functions) != 1 || page.Functions[0].Active != one.Active || one.Active != len(active) {
 				e.Errorf("%s: functions %+v and %+v, want %d active jobs of f", what, page.Functions, one, len(active))
 			}
 		}
 		want("as they were", "ends", "lives", "lost", "mine")
-		if _, err := e.q.Heartbeat(e.ctx, "lives", leased[0].Lease.Token, jobs.MaxLease, nil); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Heartbeat(e.ctx, "lives", leased[0].Lease.Token, jobs.MaxLease, nil)))
 		e.finish(leased[1], jobs.Complete)
 		want("one has a heartbeat, one is finished", "lives", "lost", "mine")
 		e.pass(span)
@@ -163,9 +141,7 @@ var durableTests = map[string]func(*env){
 		if j.Attempt != 1 {
 			e.Fatalf("attempt %d", j.Attempt)
 		}
-		if _, err := e.q.Heartbeat(e.ctx, "a", j.Lease.Token, 0, nil); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Heartbeat(e.ctx, "a", j.Lease.Token, 0, nil)))
 		e.retry(jobs.Retry{ID: "a", Token: j.Lease.Token, Delay: &zero})
 		j = e.claimOne()
 		if j.ID != "a" || j.Attempt != 2 {
@@ -199,9 +175,7 @@ var durableTests = map[string]func(*env){
 		q := e.queueOn(f, jobs.Options{Lease: span})
 		e.job(jobs.Submission{ID: "a"})
 		f.after.Store(1)
-		if _, err := q.Claim(e.ctx, jobs.ClaimRequest{Worker: "w"}); !errors.Is(err, store.ErrUnavailable) {
-			e.Fatalf("claim: %v", err)
-		}
+		e.wantErr("claim", store.ErrUnavailable, errOf(q.Claim(e.ctx, jobs.ClaimRequest{Worker: "w"})))
 		e.pass(span)
 		if j := e.claimOne(); j.ID != "a" || j.Attempt != 2 {
 			e.Fatalf("claimed %+v", j)
@@ -214,18 +188,14 @@ var durableTests = map[string]func(*env){
 		j := e.claimOne()
 		f.after.Store(1)
 		call := jobs.Finish{ID: "a", Token: j.Lease.Token, State: jobs.Complete}
-		if _, err := q.Finish(e.ctx, call); !errors.Is(err, store.ErrUnavailable) {
-			e.Fatalf("finish: %v", err)
-		}
+		e.wantErr("finish", store.ErrUnavailable, errOf(q.Finish(e.ctx, call)))
 		if got, err := q.Finish(e.ctx, call); err != nil || got.State != jobs.Complete {
 			e.Fatalf("repeated finish: %+v, %v", got, err)
 		}
 	},
 	"an aborted transaction enqueues nothing": func(e *env) {
 		p, err := e.q.Prepare(jobs.Submission{Function: "f", Key: "k", Dedup: untilExecuted})
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.ok(err)
 		for range 2 {
 			err = e.in.Store.Update(e.ctx, func(tx store.Tx) error {
 				out, err := e.q.EnqueueTx(tx, p)

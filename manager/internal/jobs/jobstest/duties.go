@@ -1,7 +1,6 @@
 package jobstest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -59,9 +58,7 @@ var dutyTests = map[string]func(*env){
 		for i, s := range []jobs.State{jobs.Complete, jobs.Cancelled, jobs.Failed} {
 			a := e.job(jobs.Submission{ID: fmt.Sprint("old", i), Payload: []byte(big)})
 			j := e.claimOne()
-			if _, err := e.q.Finish(e.ctx, jobs.Finish{ID: a.ID, Token: j.Lease.Token, State: s, Result: []byte(big)}); err != nil {
-				e.Fatal(err)
-			}
+			e.ok(errOf(e.q.Finish(e.ctx, jobs.Finish{ID: a.ID, Token: j.Lease.Token, State: s, Result: []byte(big)})))
 		}
 		live := e.job(jobs.Submission{})
 		e.pass(span)
@@ -69,9 +66,7 @@ var dutyTests = map[string]func(*env){
 			e.Fatalf("report %+v, want 2 purged", report)
 		}
 		for i := range 2 {
-			if _, err := e.q.Get(e.ctx, fmt.Sprint("old", i)); !errors.Is(err, jobs.ErrNotFound) {
-				e.Errorf("job old%d: %v", i, err)
-			}
+			e.wantErr(fmt.Sprintf("job old%d", i), jobs.ErrNotFound, errOf(e.q.Get(e.ctx, fmt.Sprint("old", i))))
 		}
 		e.wantState(live.ID, jobs.Queued)
 		if j := e.wantState("old2", jobs.Failed); string(j.Payload) != big {
@@ -166,13 +161,8 @@ var dutyTests = map[string]func(*env){
 		}
 	},
 	"Run does the duties by itself": func(e *env) {
-		ctx, cancel := context.WithCancel(e.ctx)
 		q := e.queue(jobs.Options{Interval: 10 * time.Millisecond, RetainFor: span})
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			q.Run(ctx, nil)
-		}()
+		defer e.run(q, nil)()
 		a := e.job(jobs.Submission{Delay: span})
 		b := e.job(jobs.Submission{})
 		e.claim(jobs.ClaimRequest{Functions: []string{"f"}, Lease: span})
@@ -186,34 +176,22 @@ var dutyTests = map[string]func(*env){
 			_, err := e.q.Get(e.ctx, a.ID)
 			return errors.Is(err, jobs.ErrNotFound)
 		})
-		cancel()
-		<-done
 	},
 	"Run reports errors and continues": func(e *env) {
-		ctx, cancel := context.WithCancel(e.ctx)
-		defer cancel()
 		broken := &flaky{Store: e.in.Store}
 		q := e.queueOn(broken, jobs.Options{Interval: 10 * time.Millisecond})
 		broken.fail.Store(true)
 		reports := make(chan error, 100)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			q.Run(ctx, func(_ jobs.DutyReport, err error) {
-				select {
-				case reports <- err:
-				default:
-				}
-			})
-		}()
-		if err := <-reports; !errors.Is(err, errFlaky) {
-			e.Errorf("reported %v", err)
-		}
+		defer e.run(q, func(_ jobs.DutyReport, err error) {
+			select {
+			case reports <- err:
+			default:
+			}
+		})()
+		e.wantErr("reported", errFlaky, <-reports)
 		a := e.job(jobs.Submission{Delay: span})
 		e.pass(span)
 		broken.fail.Store(false)
 		e.eventually("the job is queued", func() bool { return e.get(a.ID).State == jobs.Queued })
-		cancel()
-		<-done
 	},
 }

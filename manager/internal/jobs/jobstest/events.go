@@ -46,9 +46,7 @@ func (e *env) events(q *jobs.Queue) []string {
 	var all []string
 	for cursor, more := "", true; more; more = cursor != "" {
 		page, err := q.Events(e.ctx, 2, cursor)
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.ok(err)
 		for _, ev := range page.Events {
 			for _, s := range ev.Subscriptions {
 				all = append(all, ev.Name+"/"+s.Function)
@@ -88,9 +86,7 @@ var eventTests = map[string]func(*env){
 	"a subscription that has ended makes no more jobs": func(e *env) {
 		e.subscribe("paid", "a", "b")
 		first, err := e.send(jobs.Submission{Event: "paid"})
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.ok(err)
 		if s, err := e.q.Unsubscribe(e.ctx, "paid", "a"); err != nil || s.Function != "a" || s.Since.IsZero() {
 			e.Fatalf("%+v, %v", s, err)
 		}
@@ -99,9 +95,7 @@ var eventTests = map[string]func(*env){
 			e.Errorf("%+v, %v", second, err)
 		}
 		e.wantState(first[0].Job.ID, jobs.Queued)
-		if _, err := e.q.Unsubscribe(e.ctx, "paid", "b"); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Unsubscribe(e.ctx, "paid", "b")))
 		if left := e.events(e.q); len(left) > 0 {
 			e.Errorf("left: %q", left)
 		}
@@ -124,9 +118,7 @@ var eventTests = map[string]func(*env){
 		if e.in.Reopen == nil {
 			return
 		}
-		e.q.Close()
-		e.in.Store = e.in.Reopen(e)
-		e.q = e.queue(jobs.Options{})
+		e.restart(jobs.Options{})
 		if got := e.events(e.q); !slices.Equal(got, want) {
 			e.Errorf("after a restart: %q, want %q", got, want)
 		}
@@ -176,19 +168,13 @@ var eventTests = map[string]func(*env){
 			}
 		}
 		for _, name := range []string{"", "a b"} {
-			if _, err := e.send(jobs.Submission{Event: name}); !errors.As(err, &field) || field.Field != "event" {
-				e.Errorf("send %q: %v", name, err)
-			}
+			e.wantField(fmt.Sprintf("send %q", name), "event", errOf(e.send(jobs.Submission{Event: name})))
 		}
-		if _, err := e.q.Events(e.ctx, jobs.MaxLimit+1, ""); !errors.As(err, &field) || field.Field != "limit" {
-			e.Errorf("limit: %v", err)
-		}
+		e.wantField("limit", "limit", errOf(e.q.Events(e.ctx, jobs.MaxLimit+1, "")))
 		for i := range jobs.MaxSubscriptions {
 			e.subscribe("paid", fmt.Sprintf("f%03d", i))
 		}
-		if _, err := e.q.Subscribe(e.ctx, "paid", "one-more"); !errors.As(err, &field) || field.Field != "function" {
-			e.Errorf("one more: %v", err)
-		}
+		e.wantField("one more", "function", errOf(e.q.Subscribe(e.ctx, "paid", "one-more")))
 		e.subscribe("paid", "f000")
 		if outs, err := e.send(jobs.Submission{Event: "paid"}); err != nil || len(outs) != jobs.MaxSubscriptions {
 			e.Errorf("%d jobs, %v", len(outs), err)
@@ -212,9 +198,7 @@ var eventTests = map[string]func(*env){
 			e.rewrite("job_events", func([]byte) []byte { return slices.Clone(before) }, "bad")
 		}
 		e.rewrite("job_events", damages["nonsense"], "bad")
-		if _, err := e.q.DeleteUnreadable(e.ctx, "job_events", "bad"); err != nil {
-			e.Error(err)
-		}
+		e.deleteUnreadable("job_events", "bad")
 		e.subscribe("bad", "g")
 		if outs, err := e.send(jobs.Submission{Event: "bad"}); err != nil || len(outs) != 1 {
 			e.Errorf("%+v, %v", outs, err)

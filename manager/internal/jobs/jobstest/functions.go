@@ -60,9 +60,7 @@ var pauseTests = map[string]func(*env){
 		e.job(jobs.Submission{ID: "a"})
 		j := e.claimOne()
 		e.pause("f")
-		if _, err := e.q.Heartbeat(e.ctx, "a", j.Lease.Token, 0, nil); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Heartbeat(e.ctx, "a", j.Lease.Token, 0, nil)))
 		e.finish(j, jobs.Complete)
 		e.job(jobs.Submission{ID: "b", Dedup: untilExecuting})
 		e.cancel("b")
@@ -106,9 +104,7 @@ var pauseTests = map[string]func(*env){
 			var all []jobs.Function
 			for cursor := ""; ; {
 				page, err := e.q.Functions(e.ctx, limit, cursor)
-				if err != nil {
-					e.Fatal(err)
-				}
+				e.ok(err)
 				for _, f := range page.Functions {
 					if f.Paused == f.PausedAt.IsZero() || f.Dead > 0 == f.DeadAt.IsZero() || f.Queued == 0 && f.Oldest != 0 || e.now().Sub(f.PausedAt) < 0 {
 						e.Errorf("times of %+v", f)
@@ -129,8 +125,8 @@ var pauseTests = map[string]func(*env){
 		var fe *jobs.FieldError
 		for _, err := range []error{
 			e.q.Pause(e.ctx, ""), e.q.Resume(e.ctx, "a/b"),
-			func() error { _, err := e.q.Functions(e.ctx, 1001, ""); return err }(),
-			func() error { _, err := e.q.Functions(e.ctx, 0, "\x00"); return err }(),
+			errOf(e.q.Functions(e.ctx, 1001, "")),
+			errOf(e.q.Functions(e.ctx, 0, "\x00")),
 		} {
 			if !errors.As(err, &fe) {
 				e.Errorf("got %v, want a FieldError", err)
@@ -148,9 +144,7 @@ func (e *env) bury(s jobs.Submission, reason string) jobs.Job {
 		e.Fatalf("claimed %s, want %s", j.ID, a.ID)
 	}
 	done, err := e.q.Finish(e.ctx, jobs.Finish{ID: j.ID, Token: j.Lease.Token, State: jobs.Failed, Error: reason})
-	if err != nil {
-		e.Fatal(err)
-	}
+	e.ok(err)
 	return done
 }
 
@@ -232,9 +226,7 @@ var deadTests = map[string]func(*env){
 		b := e.bury(jobs.Submission{ID: "b"}, "x")
 		for _, j := range []jobs.Job{a, b} {
 			out, err := e.q.Replay(e.ctx, "f", j.ID)
-			if err != nil {
-				e.Fatal(err)
-			}
+			e.ok(err)
 			for name, call := range map[string]func() error{
 				"retry":  func() error { _, err := e.q.Retry(e.ctx, jobs.Retry{ID: j.ID}); return err },
 				"replay": func() error { _, err := e.q.Replay(e.ctx, "f", j.ID); return err },
@@ -245,9 +237,7 @@ var deadTests = map[string]func(*env){
 					e.Errorf("%s of a replayed job: %v", name, err)
 				}
 			}
-			if _, err := e.q.Replay(e.ctx, "g", j.ID); !errors.Is(err, jobs.ErrNotFound) {
-				e.Errorf("replay of another function's: %v", err)
-			}
+			e.wantErr("replay of another function's", jobs.ErrNotFound, errOf(e.q.Replay(e.ctx, "g", j.ID)))
 			e.finish(e.claimOne(), jobs.Complete)
 		}
 		e.claimNone()
@@ -257,39 +247,28 @@ var deadTests = map[string]func(*env){
 		j := e.claimOne()
 		f := jobs.Finish{ID: "a", Token: j.Lease.Token, State: jobs.Failed}
 		e.finish(j, jobs.Failed)
-		if _, err := e.q.Replay(e.ctx, "f", "a"); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Replay(e.ctx, "f", "a")))
 		if again, err := e.q.Finish(e.ctx, f); err != nil || again.State != jobs.Replayed {
 			e.Errorf("the finish again: %+v, %v", again, err)
 		}
 		f.State = jobs.Replayed
-		var fe *jobs.FieldError
-		if _, err := e.q.Finish(e.ctx, f); !errors.As(err, &fe) || fe.Field != "status" {
-			e.Errorf("finished as replayed: %v", err)
-		}
+		e.wantField("finished as replayed", "status", errOf(e.q.Finish(e.ctx, f)))
 	},
 	"a replayed job is kept from its replay on": func(e *env) {
 		q := e.queue(jobs.Options{RetainFor: span})
 		e.bury(jobs.Submission{ID: "a"}, "x")
 		e.pass(span)
-		if _, err := e.q.Replay(e.ctx, "f", "a"); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Replay(e.ctx, "f", "a")))
 		e.duties(q)
 		e.wantState("a", jobs.Replayed)
 		e.pass(span)
 		e.duties(q)
-		if _, err := e.q.Get(e.ctx, "a"); !errors.Is(err, jobs.ErrNotFound) {
-			e.Errorf("after its time: %v", err)
-		}
+		e.wantErr("after its time", jobs.ErrNotFound, errOf(e.q.Get(e.ctx, "a")))
 	},
 	"the letter stays when the replay is not enqueued": func(e *env) {
 		e.bury(jobs.Submission{ID: "a", Key: "k"}, "x")
 		holder := e.job(jobs.Submission{Key: "k"})
-		if _, err := e.q.Replay(e.ctx, "f", "a"); !errors.Is(err, jobs.ErrDuplicateKey) {
-			e.Fatalf("replay while the key is held: %v", err)
-		}
+		e.wantErr("replay while the key is held", jobs.ErrDuplicateKey, errOf(e.q.Replay(e.ctx, "f", "a")))
 		if n := len(e.letters("f")); n != 1 {
 			e.Fatalf("%d dead letters after the refusal, want 1", n)
 		}
@@ -316,18 +295,16 @@ var deadTests = map[string]func(*env){
 		e.bury(jobs.Submission{ID: "a"}, "x")
 		e.job(jobs.Submission{ID: "live"})
 		for _, c := range [][2]string{{"g", "a"}, {"f", "live"}, {"f", "nobody"}} {
-			if _, err := e.q.Replay(e.ctx, c[0], c[1]); !errors.Is(err, jobs.ErrNotFound) {
-				e.Errorf("Replay(%s, %s): %v", c[0], c[1], err)
-			}
+			e.wantErr(fmt.Sprintf("Replay(%s, %s)", c[0], c[1]), jobs.ErrNotFound, errOf(e.q.Replay(e.ctx, c[0], c[1])))
 		}
 		var fe *jobs.FieldError
 		for _, err := range []error{
-			func() error { _, err := e.q.Replay(e.ctx, "", "a"); return err }(),
-			func() error { _, err := e.q.Replay(e.ctx, "f", ""); return err }(),
-			func() error { _, err := e.q.DeadLetters(e.ctx, "", 0, ""); return err }(),
-			func() error { _, err := e.q.DeadLetters(e.ctx, "f", -1, ""); return err }(),
-			func() error { _, err := e.q.DeadLetters(e.ctx, "f", 0, "!"); return err }(),
-			func() error { _, err := e.q.DeadLetters(e.ctx, "f", 0, "_wAB"); return err }(),
+			errOf(e.q.Replay(e.ctx, "", "a")),
+			errOf(e.q.Replay(e.ctx, "f", "")),
+			errOf(e.q.DeadLetters(e.ctx, "", 0, "")),
+			errOf(e.q.DeadLetters(e.ctx, "f", -1, "")),
+			errOf(e.q.DeadLetters(e.ctx, "f", 0, "!")),
+			errOf(e.q.DeadLetters(e.ctx, "f", 0, "_wAB")),
 		} {
 			if !errors.As(err, &fe) {
 				e.Errorf("got %v, want a FieldError", err)

@@ -48,11 +48,9 @@ var keyedTests = map[string]func(*env){
 	},
 	"jobs that begin to wait with a key are found without a setting": func(e *env) {
 		forget := func() {
-			if err := e.in.Store.Update(e.ctx, func(tx store.Tx) error {
+			e.ok(e.in.Store.Update(e.ctx, func(tx store.Tx) error {
 				return errors.Join(tx.Delete("job_control", "functions"), tx.Delete("job_control", "functions_version"))
-			}); err != nil {
-				e.Fatal(err)
-			}
+			}))
 		}
 		found := func(what string, want ...string) []jobs.Job {
 			e.Helper()
@@ -67,9 +65,7 @@ var keyedTests = map[string]func(*env){
 		found("scheduled", "a")
 		e.pass(time.Hour)
 		got := found("its lease was lost", "a")
-		if err := e.q.PutBack(got); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(e.q.PutBack(got))
 		got = found("put back", "a")
 		e.retry(jobs.Retry{ID: "a", Token: got[0].Lease.Token, Delay: &zero})
 		got = found("its worker's retry", "a")
@@ -78,9 +74,7 @@ var keyedTests = map[string]func(*env){
 		got = found("an operator's retry", "a")
 		e.finish(got[0], jobs.Failed)
 		out, err := e.q.Replay(e.ctx, "f", "a")
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.ok(err)
 		e.finish(found("replayed", out.Job.ID)[0], jobs.Complete)
 		d := *reschedule
 		e.job(jobs.Submission{ID: "b", ConcurrencyKey: "k", Dedup: &d})
@@ -100,7 +94,7 @@ var keyedTests = map[string]func(*env){
 		// comes before.
 		other, hooked := e.q, &hookedStore{Store: e.in.Store, index: "function"}
 		if e.in.Peer != nil {
-			other = e.queueOn(e.in.Peer(e), jobs.Options{})
+			other = e.queueOn(e.peer(), jobs.Options{})
 		}
 		q := e.queueOn(hooked, jobs.Options{})
 		for i := range 4 {

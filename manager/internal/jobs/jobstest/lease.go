@@ -95,9 +95,7 @@ var leaseTests = map[string]func(*env){
 		e.finish(j, jobs.Failed)
 		e.finish(j, jobs.Failed) // repeated
 		e.job(jobs.Submission{ID: "c"})
-		if _, err := e.q.FinishMany(e.ctx, []jobs.Finish{{ID: "c", Token: e.claimOne().Lease.Token, State: jobs.Failed}}); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.FinishMany(e.ctx, []jobs.Finish{{ID: "c", Token: e.claimOne().Lease.Token, State: jobs.Failed}})))
 		mu.Lock()
 		defer mu.Unlock()
 		want := []string{"a of f lost w1 and is queued", "a of f lost w2 and is failed", "a died after 2", "b died after 1", "c died after 1"}
@@ -129,9 +127,7 @@ var leaseTests = map[string]func(*env){
 	"a heartbeat may shorten the lease": func(e *env) {
 		a := e.job(jobs.Submission{})
 		j := e.claim(jobs.ClaimRequest{Lease: time.Hour})[0]
-		if _, err := e.q.Heartbeat(e.ctx, a.ID, j.Lease.Token, jobs.MinLease, nil); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Heartbeat(e.ctx, a.ID, j.Lease.Token, jobs.MinLease, nil)))
 		e.pass(jobs.MinLease)
 		if got := e.claimOne(); got.ID != a.ID {
 			e.Fatalf("claimed %s", got.ID)
@@ -185,11 +181,7 @@ var leaseTests = map[string]func(*env){
 			{"lease_ms", a.ID, j.Lease.Token, jobs.MaxLease + 1},
 			{"lease_ms", a.ID, j.Lease.Token, -time.Second},
 		} {
-			_, err := e.q.Heartbeat(e.ctx, c.id, c.token, c.lease, nil)
-			var fe *jobs.FieldError
-			if !errors.As(err, &fe) || fe.Field != c.field {
-				e.Errorf("%+v: %v", c, err)
-			}
+			e.wantField(fmt.Sprintf("%+v", c), c.field, errOf(e.q.Heartbeat(e.ctx, c.id, c.token, c.lease, nil)))
 		}
 		_, err := e.q.Heartbeat(e.ctx, "nobody", j.Lease.Token, 0, nil)
 		var nf *jobs.NotFoundError
@@ -209,9 +201,7 @@ var finishTests = map[string]func(*env){
 				f.Result = []byte(result)
 			}
 			done, err := e.q.Finish(e.ctx, f)
-			if err != nil {
-				e.Fatal(err)
-			}
+			e.ok(err)
 			for _, got := range []jobs.Job{done, e.get(a.ID)} {
 				if string(got.Result) != result || (got.Result == nil) != (f.Result == nil) || got.State != jobs.Complete ||
 					got.Lease != nil || got.FinishedAt.Before(got.StartedAt) {
@@ -225,9 +215,7 @@ var finishTests = map[string]func(*env){
 		a := e.job(jobs.Submission{MaxAttempts: 10})
 		j := e.claimOne()
 		_, err := e.q.Finish(e.ctx, jobs.Finish{ID: a.ID, Token: j.Lease.Token, State: jobs.Failed, Error: "no such card", Result: []byte("3")})
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.ok(err)
 		got := e.wantState(a.ID, jobs.Failed)
 		if got.Error != "no such card" || string(got.Result) != "3" || got.State != jobs.Failed || got.Attempt != 1 {
 			e.Fatalf("job %+v", got)
@@ -284,10 +272,7 @@ var finishTests = map[string]func(*env){
 			e.Errorf("counters %+v", c)
 		}
 		for _, bad := range [][]jobs.Finish{nil, make([]jobs.Finish, jobs.MaxLimit+1)} {
-			var fe *jobs.FieldError
-			if _, err := e.q.FinishMany(e.ctx, bad); !errors.As(err, &fe) || fe.Field != "finishes" {
-				e.Errorf("%d calls: %v", len(bad), err)
-			}
+			e.wantField(fmt.Sprintf("%d calls", len(bad)), "finishes", errOf(e.q.FinishMany(e.ctx, bad)))
 		}
 	},
 	"bad fields are named": func(e *env) {
@@ -313,15 +298,11 @@ var finishTests = map[string]func(*env){
 		} {
 			f := ok
 			c.edit(&f)
-			_, err := e.q.Finish(e.ctx, f)
-			var fe *jobs.FieldError
-			if !errors.As(err, &fe) || fe.Field != c.field || !errors.Is(err, c.kind) {
-				e.Errorf("%s: got %v", c.field, err)
-			}
+			err := errOf(e.q.Finish(e.ctx, f))
+			e.wantField(c.field, c.field, err)
+			e.wantErr(c.field, c.kind, err)
 		}
 		e.wantState(a.ID, jobs.Active)
-		if _, err := e.q.Finish(e.ctx, jobs.Finish{ID: "nobody", Token: "t", State: jobs.Complete}); !errors.Is(err, jobs.ErrNotFound) {
-			e.Errorf("unknown job: %v", err)
-		}
+		e.wantErr("unknown job", jobs.ErrNotFound, errOf(e.q.Finish(e.ctx, jobs.Finish{ID: "nobody", Token: "t", State: jobs.Complete})))
 	},
 }

@@ -58,9 +58,7 @@ var limitTests = map[string]func(*env){
 		e.finish(got[0], jobs.Cancelled)
 		got = e.claimMany(1)
 		e.wantIDs("after a cancel", got, "f4")
-		if err := e.q.PutBack(got); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(e.q.PutBack(got))
 		e.wantIDs("after a claim whose answer was lost", e.claimMany(10), "f4")
 		e.claimNone("f")
 		e.pass(span) // the leases are lost
@@ -217,23 +215,14 @@ var limitTests = map[string]func(*env){
 			e.job(jobs.Submission{ID: fmt.Sprint("f", i)})
 		}
 		for i := range 4 {
-			e.wantIDs("the next", e.receive(e.startWaiting(jobs.ClaimRequest{Functions: []string{"f"}})), fmt.Sprint("f", i))
+			e.wantIDs("the next", e.receive(e.startWaiting(e.q, jobs.ClaimRequest{Functions: []string{"f"}})), fmt.Sprint("f", i))
 		}
 	},
 	"limits and counts outlive a restart": func(e *env) {
 		e.limit("f", jobs.Limits{MaxRunning: 3, MaxRunningPerKey: 2, Rate: jobs.Rate{Count: 100, Per: time.Hour}})
 		e.keyed("a", 5)
 		e.wantIDs("claims", e.claim(jobs.ClaimRequest{Functions: []string{"f"}, Limit: 5, Lease: jobs.MaxLease}), "a-0", "a-1")
-		switch {
-		case e.in.Reopen != nil:
-			e.q.Close()
-			e.in.Store = e.in.Reopen(e)
-			e.q = e.queue(jobs.Options{})
-		case e.in.Peer != nil:
-			e.q = e.queueOn(e.in.Peer(e), jobs.Options{})
-		default:
-			e.q = e.queue(jobs.Options{})
-		}
+		e.restart(jobs.Options{})
 		e.claimNone("f")
 		e.keyed("b", 2)
 		e.wantIDs("another key", e.claimMany(5), "b-0")
@@ -257,9 +246,7 @@ var limitTests = map[string]func(*env){
 			}
 		}
 		for _, j := range e.list(jobs.ListQuery{State: jobs.Queued}) {
-			if _, err := e.q.Delete(e.ctx, j.ID); err != nil {
-				e.Fatal(err)
-			}
+			e.ok(errOf(e.q.Delete(e.ctx, j.ID)))
 		}
 		for _, key := range []string{"f", "f\x00a", "f\x00b", "f\x00c"} {
 			if err := e.in.Store.View(e.ctx, func(tx store.Tx) error {
@@ -282,44 +269,31 @@ var limitTests = map[string]func(*env){
 		e.wantUnreadable("Enqueue", err, "job_slots", "f\x00bad")
 		e.finish(got[0], jobs.Complete)
 		e.cancel("bad-1")
-		if _, err := e.q.DeleteUnreadable(e.ctx, "job_slots", "f\x00bad"); err != nil {
-			e.Fatal(err)
-		}
+		e.deleteUnreadable("job_slots", "f\x00bad")
 		e.wantIDs("repaired", e.claimMany(5), "bad-2")
 		e.limit("f", jobs.Limits{MaxRunning: 10})
 		e.keyed("more", 2)
 		e.wantIDs("counted", e.claimMany(1), "more-0")
 		e.rewrite("job_slots", damages["nonsense"], "f")
 		e.claimNone("f")
-		if _, err := e.q.DeleteUnreadable(e.ctx, "job_slots", "f"); err != nil {
-			e.Fatal(err)
-		}
+		e.deleteUnreadable("job_slots", "f")
 		e.wantIDs("repaired", e.claimMany(5), "more-1")
 	},
 	"settings that cannot be read are made again from the jobs": func(e *env) {
 		e.keyed("a", 2)
 		e.rewrite("job_control", damages["another version"], "functions")
-		if _, err := e.q.DeleteUnreadable(e.ctx, "job_control", "functions"); err != nil {
-			e.Fatal(err)
-		}
+		e.deleteUnreadable("job_control", "functions")
 		e.wantIDs("claims", e.claimMany(5), "a-0", "a-1")
 	},
 	"bad limits are refused": func(e *env) {
-		var fe *jobs.FieldError
 		for field, l := range map[string]jobs.Limits{
 			"max_running": {MaxRunning: -1}, "max_running_per_key": {MaxRunningPerKey: jobs.MaxLimitCount + 1},
 			"rate.count": {Rate: jobs.Rate{Per: time.Second}}, "rate.per_ms": {Rate: jobs.Rate{Count: 1}},
 		} {
-			if err := e.q.SetLimits(e.ctx, "f", l); !errors.As(err, &fe) || fe.Field != field {
-				e.Errorf("%s: %v", field, err)
-			}
+			e.wantField(field, field, e.q.SetLimits(e.ctx, "f", l))
 		}
-		if err := e.q.SetLimits(e.ctx, "a b", jobs.Limits{}); !errors.As(err, &fe) || fe.Field != "function" {
-			e.Errorf("a bad name: %v", err)
-		}
-		if _, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", ConcurrencyKey: " a"}); !errors.As(err, &fe) || fe.Field != "concurrency_key" {
-			e.Errorf("a bad key: %v", err)
-		}
+		e.wantField("a bad name", "function", e.q.SetLimits(e.ctx, "a b", jobs.Limits{}))
+		e.wantField("a bad key", "concurrency_key", errOf(e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", ConcurrencyKey: " a"})))
 	},
 	"no limit is exceeded by managers that compete": func(e *env) {
 		n, workers := 300, 12
@@ -398,18 +372,4 @@ func (e *env) wantSame(what string, got []jobs.Job, want ...string) {
 	if !slices.Equal(all, want) {
 		e.Fatalf("%s: got %s, want %s", what, strings.Join(all, " "), strings.Join(want, " "))
 	}
-}
-
-// startWaiting is waiting without a check that the claim has to wait.
-func (e *env) startWaiting(c jobs.ClaimRequest) <-chan []jobs.Job {
-	c.Worker, c.Wait = "waiter", jobs.MaxWait
-	out := make(chan []jobs.Job, 1)
-	go func() {
-		got, err := e.q.Claim(e.ctx, c)
-		if err != nil {
-			e.Errorf("waiting claim: %v", err)
-		}
-		out <- got
-	}()
-	return out
 }

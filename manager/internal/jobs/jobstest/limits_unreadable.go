@@ -2,7 +2,6 @@ package jobstest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -43,15 +42,13 @@ var unreadableLimitTests = map[string]func(*env){
 		}
 		e.wantIDs("what is left", e.claim(jobs.ClaimRequest{Functions: []string{"f"}, Limit: 5, Lease: jobs.MaxLease}), "b-1")
 		e.claimNone("f")
-		if err := e.in.Store.View(e.ctx, func(tx store.Tx) error {
+		e.ok(e.in.Store.View(e.ctx, func(tx store.Tx) error {
 			hits, err := tx.Scan("job_slots", "ready", store.Range{Limit: 10})
 			if len(hits) > 0 {
 				e.Errorf("keys that are searched: %q", hits)
 			}
 			return err
-		}); err != nil {
-			e.Fatal(err)
-		}
+		}))
 	},
 	"a job that begins to wait while its key is found to be empty is claimed": func(e *env) {
 		e.keyed("a", 1)
@@ -74,9 +71,7 @@ var unreadableLimitTests = map[string]func(*env){
 		if err != nil || hooked.hook != nil {
 			e.Fatal(err, hooked.hook != nil)
 		}
-		if err := submit(e.ctx); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(submit(e.ctx))
 		if got = append(got, e.claim(jobs.ClaimRequest{Functions: []string{"f"}})...); len(got) != 1 || got[0].Key != "new" {
 			e.Fatalf("claimed %+v", got)
 		}
@@ -127,9 +122,7 @@ var unreadableLimitTests = map[string]func(*env){
 		got := e.claim(jobs.ClaimRequest{Functions: []string{"f"}, Limit: 2, Lease: time.Minute})
 		e.wantIDs("claims", got, "a-0", "b-0")
 		e.rewrite("job_slots", damages["nonsense"], "f\x00a")
-		if err := e.q.PutBack(got); err != nil {
-			e.Error(err)
-		}
+		e.ok(e.q.PutBack(got))
 		e.wantState("a-0", jobs.Active)
 		e.wantIDs("after", e.claimMany(5), "b-0")
 	},
@@ -143,13 +136,8 @@ var unreadableLimitTests = map[string]func(*env){
 		e.wantDropped("a", again)
 		e.rewrite("job_slots", damages["nonsense"], "f\x00a")
 		_, err := e.q.FinishMany(e.ctx, []jobs.Finish{{ID: "a", Token: j.Lease.Token, State: jobs.Complete}})
-		if err != nil {
-			e.Fatal(err)
-		}
-		var dup *jobs.DuplicateKeyError
-		if _, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"}); !errors.As(err, &dup) || dup.Holder != "a" {
-			e.Errorf("the key: %v", err)
-		}
+		e.ok(err)
+		e.wantHeld("a", errOf(e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"})))
 		e.deleteUnreadable("job_slots", "f\x00a")
 		e.finish(j, jobs.Complete)
 		e.wantState("a~1", jobs.Queued)

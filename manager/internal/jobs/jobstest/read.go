@@ -1,7 +1,6 @@
 package jobstest
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -46,9 +45,7 @@ var readTests = map[string]func(*env){
 			e.claimOne()
 		}
 		for _, f := range []string{"f", "g"} {
-			if _, err := e.q.Replay(e.ctx, f, f+"-replayed"); err != nil {
-				e.Fatal(err)
-			}
+			e.ok(errOf(e.q.Replay(e.ctx, f, f+"-replayed")))
 		}
 		e.cancel(e.list(jobs.ListQuery{Function: "f", State: jobs.Queued})[0].ID) // the replays
 		e.cancel(e.list(jobs.ListQuery{Function: "g", State: jobs.Queued})[0].ID)
@@ -100,9 +97,7 @@ var readTests = map[string]func(*env){
 		payload := []byte(`"` + strings.Repeat("p", 600) + `"`)
 		e.job(jobs.Submission{Payload: payload})
 		j := e.claimOne()
-		if _, err := e.q.Finish(e.ctx, jobs.Finish{ID: j.ID, Token: j.Lease.Token, State: jobs.Complete, Result: payload}); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Finish(e.ctx, jobs.Finish{ID: j.ID, Token: j.Lease.Token, State: jobs.Complete, Result: payload})))
 		e.job(jobs.Submission{Payload: []byte("1")})
 		for _, j := range e.list(jobs.ListQuery{}) {
 			if j.Payload != nil || j.Result != nil {
@@ -149,9 +144,7 @@ var readTests = map[string]func(*env){
 		e.job(jobs.Submission{ID: "a"})
 		e.job(jobs.Submission{ID: "b"})
 		page, err := e.q.List(e.ctx, jobs.ListQuery{Limit: 1})
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.ok(err)
 		for field, l := range map[string]jobs.ListQuery{
 			"limit":    {Limit: 1001},
 			"limit ":   {Limit: -1},
@@ -161,11 +154,7 @@ var readTests = map[string]func(*env){
 			"cursor ":  {Cursor: "AA"},
 			"cursor  ": {Cursor: page.Cursor, State: jobs.Complete}, // of another query
 		} {
-			_, err := e.q.List(e.ctx, l)
-			var fe *jobs.FieldError
-			if !errors.As(err, &fe) || fe.Field != strings.TrimSpace(field) {
-				e.Errorf("%s: got %v", field, err)
-			}
+			e.wantField(field, strings.TrimSpace(field), errOf(e.q.List(e.ctx, l)))
 		}
 	},
 	"the depth counts jobs by state": func(e *env) {
@@ -192,9 +181,7 @@ var readTests = map[string]func(*env){
 	"the oldest queued job is found in all priorities": func(e *env) {
 		age := func() time.Duration {
 			f, err := e.q.Function(e.ctx, "f")
-			if err != nil {
-				e.Fatal(err)
-			}
+			e.ok(err)
 			return f.Oldest
 		}
 		e.job(jobs.Submission{Delay: far})
@@ -222,21 +209,22 @@ func (e *env) bulk(n int, function string, id func(int) string) {
 		var batch []*jobs.Prepared
 		for i := from; i < min(from+500, n); i++ {
 			p, err := e.q.Prepare(jobs.Submission{Function: function, ID: id(i)})
-			if err != nil {
-				e.Fatal(err)
-			}
+			e.ok(err)
 			batch = append(batch, p)
 		}
-		err := e.in.Store.Update(e.ctx, func(tx store.Tx) error {
-			for _, p := range batch {
-				if _, err := e.q.EnqueueTx(tx, p); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.enqueueAll(batch)
 	}
+}
+
+// enqueueAll enqueues jobs in one transaction.
+func (e *env) enqueueAll(all []*jobs.Prepared) {
+	e.Helper()
+	e.ok(e.in.Store.Update(e.ctx, func(tx store.Tx) error {
+		for _, p := range all {
+			if _, err := e.q.EnqueueTx(tx, p); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
 }

@@ -53,9 +53,7 @@ var retryTests = map[string]func(*env){
 		j := e.claimOne()
 		e.pass(j.Lease.Duration)
 		j = e.claimOne() // the lease was lost
-		if _, err := e.q.Finish(e.ctx, jobs.Finish{ID: "a", Token: j.Lease.Token, State: jobs.Failed, Error: "gave up"}); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Finish(e.ctx, jobs.Finish{ID: "a", Token: j.Lease.Token, State: jobs.Failed, Error: "gave up"})))
 		got := e.get("a")
 		if len(got.Errors) != jobs.MaxErrors || got.Traceparent != trace || got.Error != "gave up" {
 			e.Fatalf("%+v", got)
@@ -106,9 +104,7 @@ var retryTests = map[string]func(*env){
 			random = c.random
 			before := e.now()
 			got, err := q.Retry(e.ctx, jobs.Retry{ID: a.ID, Token: j.Lease.Token})
-			if err != nil {
-				e.Fatal(err)
-			}
+			e.ok(err)
 			// The store's clock runs between the two looks at it.
 			if d := got.RunAt.Sub(before); got.State != jobs.Scheduled || d < c.want-time.Minute || d > c.want+5*time.Minute {
 				e.Errorf("attempt %d, random %v: delayed by %s, want %s", c.attempt, c.random, d, c.want)
@@ -137,10 +133,7 @@ var retryTests = map[string]func(*env){
 				e.Fatalf("the second call counts: %+v", again)
 			}
 		}
-		var fe *jobs.FieldError
-		if _, err := e.q.Retry(e.ctx, jobs.Retry{ID: "a", Uncounted: true}); !errors.As(err, &fe) || fe.Field != "uncounted" {
-			e.Fatalf("without a token: %v", err)
-		}
+		e.wantField("without a token", "uncounted", errOf(e.q.Retry(e.ctx, jobs.Retry{ID: "a", Uncounted: true})))
 	},
 	"a repeated call gets the same answer": func(e *env) {
 		e.job(jobs.Submission{ID: "a"})
@@ -181,9 +174,7 @@ var retryTests = map[string]func(*env){
 		e.job(jobs.Submission{ID: "a", MaxAttempts: 1})
 		e.finish(e.claimOne(), jobs.Failed)
 		seen, err := e.q.Get(e.ctx, "a")
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.ok(err)
 		if got := e.retry(jobs.Retry{ID: "a", EndedBy: seen.FinishedAt}); got.State != jobs.Queued {
 			e.Fatalf("retried: %+v", got)
 		}
@@ -229,9 +220,7 @@ var retryTests = map[string]func(*env){
 		e.retryConflict(jobs.Retry{ID: "a"}, jobs.Active)
 		e.finish(j, jobs.Complete)
 		e.retryConflict(jobs.Retry{ID: "a"}, jobs.Complete)
-		if _, err := e.q.Retry(e.ctx, jobs.Retry{ID: "nobody"}); !errors.Is(err, jobs.ErrNotFound) {
-			e.Fatalf("unknown job: %v", err)
-		}
+		e.wantErr("unknown job", jobs.ErrNotFound, errOf(e.q.Retry(e.ctx, jobs.Retry{ID: "nobody"})))
 	},
 	"a cancelled job is not queued again": func(e *env) {
 		e.job(jobs.Submission{ID: "a"})
@@ -253,11 +242,7 @@ var retryTests = map[string]func(*env){
 			"error":       {ID: "a", Error: strings.Repeat("x", jobs.MaxErrorBytes+1)},
 			"error ":      {ID: "a", Error: "M\xfcller"},
 		} {
-			_, err := e.q.Retry(e.ctx, r)
-			var fe *jobs.FieldError
-			if !errors.As(err, &fe) || fe.Field != strings.TrimSpace(field) {
-				e.Errorf("%s: got %v", field, err)
-			}
+			e.wantField(field, strings.TrimSpace(field), errOf(e.q.Retry(e.ctx, r)))
 		}
 	},
 }
@@ -315,12 +300,7 @@ var cancelTests = map[string]func(*env){
 				e.Errorf("cancel of a %s job: %v", s, err)
 			}
 		}
-		if _, err := e.q.Cancel(e.ctx, "nobody"); !errors.Is(err, jobs.ErrNotFound) {
-			e.Errorf("unknown job: %v", err)
-		}
-		var fe *jobs.FieldError
-		if _, err := e.q.Cancel(e.ctx, ""); !errors.As(err, &fe) || fe.Field != "id" {
-			e.Errorf("no id: %v", err)
-		}
+		e.wantErr("unknown job", jobs.ErrNotFound, errOf(e.q.Cancel(e.ctx, "nobody")))
+		e.wantField("no id", "id", errOf(e.q.Cancel(e.ctx, "")))
 	},
 }

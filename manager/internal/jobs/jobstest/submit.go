@@ -8,15 +8,12 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
-	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 var submitTests = map[string]func(*env){
 	"a job has the fields it was submitted with": func(e *env) {
 		wal, err := jobs.ParseWALLocations(map[string]string{"main": "0/16B3748", "ci": "A/1"})
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.ok(err)
 		before := e.now().Truncate(time.Microsecond)
 		made := e.job(jobs.Submission{
 			Function: "billing.Charge", Payload: []byte(`{"amount": 5}`), ID: "my-id", Key: "order:17",
@@ -175,21 +172,10 @@ var submitTests = map[string]func(*env){
 			want := []string{"z", "a", "m", "b"}
 			for i, id := range want {
 				p, err := e.q.Prepare(jobs.Submission{Function: "f", ID: id + delay.String(), Delay: delay, Place: i})
-				if err != nil {
-					e.Fatal(err)
-				}
+				e.ok(err)
 				all, want[i] = append(all, p), id+delay.String()
 			}
-			if err := e.in.Store.Update(e.ctx, func(tx store.Tx) error {
-				for _, p := range all {
-					if _, err := e.q.EnqueueTx(tx, p); err != nil {
-						return err
-					}
-				}
-				return nil
-			}); err != nil {
-				e.Fatal(err)
-			}
+			e.enqueueAll(all)
 			e.wantIDs("listed", e.list(jobs.ListQuery{State: map[bool]jobs.State{true: jobs.Queued, false: jobs.Scheduled}[delay == 0]}), want...)
 			e.pass(delay)
 			e.wantIDs("claimed", e.claim(jobs.ClaimRequest{Limit: 9, Lease: jobs.MaxLease}), want...)
@@ -210,9 +196,7 @@ var keyTests = map[string]func(*env){
 		want("queued")
 		j := e.claimOne()
 		want("active")
-		if _, err := e.q.Retry(e.ctx, jobs.Retry{ID: "a", Token: j.Lease.Token, Delay: ptr(far)}); err != nil {
-			e.Fatal(err)
-		}
+		e.retry(jobs.Retry{ID: "a", Token: j.Lease.Token, Delay: ptr(far)})
 		want("scheduled")
 		e.job(jobs.Submission{Key: "other"})
 		e.job(jobs.Submission{})
@@ -257,22 +241,14 @@ var keyTests = map[string]func(*env){
 	"an operator's retry acquires the key again": func(e *env) {
 		e.job(jobs.Submission{ID: "a", Key: "k"})
 		e.finish(e.claimOne(), jobs.Failed)
-		if _, err := e.q.Retry(e.ctx, jobs.Retry{ID: "a"}); err != nil {
-			e.Fatal(err)
-		}
-		if _, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"}); !errors.Is(err, jobs.ErrDuplicateKey) {
-			e.Fatalf("submission after the retry: %v", err)
-		}
+		e.retry(jobs.Retry{ID: "a"})
+		e.wantErr("submission after the retry", jobs.ErrDuplicateKey, errOf(e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"})))
 	},
 	"an operator's retry is refused when another job has the key": func(e *env) {
 		e.job(jobs.Submission{ID: "a", Key: "k"})
 		e.finish(e.claimOne(), jobs.Failed)
 		e.job(jobs.Submission{ID: "b", Key: "k"})
-		_, err := e.q.Retry(e.ctx, jobs.Retry{ID: "a"})
-		var dup *jobs.DuplicateKeyError
-		if !errors.As(err, &dup) || dup.Holder != "b" {
-			e.Fatalf("got %v, want a DuplicateKeyError naming b", err)
-		}
+		e.wantHeld("b", errOf(e.q.Retry(e.ctx, jobs.Retry{ID: "a"})))
 		e.wantState("a", jobs.Failed)
 		e.cancel("b")
 		if _, err := e.q.Retry(e.ctx, jobs.Retry{ID: "a"}); err != nil {
@@ -285,9 +261,7 @@ var keyTests = map[string]func(*env){
 		e.cancel("a")
 		e.pass(time.Second)
 		e.duties(q)
-		if _, err := e.q.Get(e.ctx, "a"); !errors.Is(err, jobs.ErrNotFound) {
-			e.Fatalf("job a is still there: %v", err)
-		}
+		e.wantErr("job a is still there", jobs.ErrNotFound, errOf(e.q.Get(e.ctx, "a")))
 		e.job(jobs.Submission{ID: "a", Key: "k"})
 	},
 }

@@ -9,8 +9,10 @@ package jobstest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -152,6 +154,37 @@ func (e *env) queueOn(s store.Store, o jobs.Options) *jobs.Queue {
 	return q
 }
 
+// peer is the store as another manager sees it.
+func (e *env) peer() store.Store {
+	if e.in.Peer == nil {
+		return e.in.Store
+	}
+	return e.in.Peer(e)
+}
+
+// restart replaces the queue by one that has no memory of its own, on a store that was opened again where that is possible.
+func (e *env) restart(o jobs.Options) {
+	e.Helper()
+	e.q.Close()
+	if e.in.Reopen == nil {
+		e.q = e.queueOn(e.peer(), o)
+		return
+	}
+	e.in.Store = e.in.Reopen(e)
+	e.q = e.queue(o)
+}
+
+// run lets a queue do its duties until stop is called.
+func (e *env) run(q *jobs.Queue, report func(jobs.DutyReport, error)) (stop func()) {
+	ctx, cancel := context.WithCancel(e.ctx)
+	var running sync.WaitGroup
+	running.Go(func() { q.Run(ctx, report) })
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
 func (e *env) checkSums() {
 	e.Helper()
 	if err := e.engine.CheckSums(e.ctx, e.q); err != nil {
@@ -290,6 +323,43 @@ func (e *env) duties(q *jobs.Queue) jobs.DutyReport {
 		e.Fatalf("RunDuties: %v", err)
 	}
 	return r
+}
+
+// ok ends the test if a call that must succeed did not.
+func (e *env) ok(err error) {
+	e.Helper()
+	if err != nil {
+		e.Fatal(err)
+	}
+}
+
+// errOf is the error of a call whose answer does not matter.
+func errOf[T any](_ T, err error) error { return err }
+
+// wantErr checks that a call was refused in this way.
+func (e *env) wantErr(what string, want, err error) {
+	e.Helper()
+	if !errors.Is(err, want) {
+		e.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// wantField checks that a call was refused because of this field.
+func (e *env) wantField(what, field string, err error) {
+	e.Helper()
+	var fe *jobs.FieldError
+	if !errors.As(err, &fe) || fe.Field != field {
+		e.Errorf("%s: %v, want a FieldError for %s", what, err, field)
+	}
+}
+
+// wantHeld checks that a call was refused because this job holds the key or the deduplication lock.
+func (e *env) wantHeld(holder string, err error) {
+	e.Helper()
+	var dup *jobs.DuplicateKeyError
+	if !errors.As(err, &dup) || dup.Holder != holder {
+		e.Errorf("%v, want a DuplicateKeyError that names %s", err, holder)
+	}
 }
 
 // wantState checks the stored state of a job.

@@ -64,9 +64,7 @@ var unreadableTests = map[string]func(*env){
 			for _, j := range e.claim(jobs.ClaimRequest{Functions: []string{kind}, Limit: 1000, Lease: time.Hour}) {
 				fs = append(fs, jobs.Finish{ID: j.ID, Token: j.Lease.Token, State: state})
 			}
-			if _, err := e.q.FinishMany(e.ctx, fs); err != nil {
-				e.Fatal(err)
-			}
+			e.ok(errOf(e.q.FinishMany(e.ctx, fs)))
 		}
 		each("later", jobs.Submission{Delay: span})
 		each("out", jobs.Submission{})
@@ -155,13 +153,9 @@ var unreadableTests = map[string]func(*env){
 		e.rewrite("job_blobs", damages["nonsense"], "nonsense/p")
 		e.rewrite("jobs", func(b []byte) []byte { return bytes.Replace(b, []byte(`{"a":1}`), []byte(`{"a":1`+"\x00"), 1) }, "inline")
 		err := e.in.Store.Update(e.ctx, func(tx store.Tx) error { return tx.Delete("job_blobs", "gone/p") })
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.ok(err)
 		page, err := e.q.List(e.ctx, jobs.ListQuery{Payloads: true})
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.ok(err)
 		e.wantIDs("a list with payloads", page.Jobs, "good")
 		e.wantIDs("a claim", e.claim(jobs.ClaimRequest{Limit: 10}), "good")
 		for _, id := range []string{"gone", "short", "nonsense", "inline"} {
@@ -181,9 +175,7 @@ var unreadableTests = map[string]func(*env){
 			}
 			end := "end-" + state.String()
 			b, _, err := e.enqueueBatch(&jobs.Submission{Function: "callback", ID: end}, s, blob, jobs.Submission{ID: "good-" + state.String()})
-			if err != nil {
-				e.Fatal(err)
-			}
+			e.ok(err)
 			want := []int{3, 0, 1, 2, 0, 0}
 			if state == jobs.Active || state == jobs.Complete {
 				got := e.claim(jobs.ClaimRequest{Functions: []string{s.Function}, Limit: 2, Lease: span})
@@ -264,14 +256,12 @@ var unreadableTests = map[string]func(*env){
 		e.wantUnreadable("Resume", e.q.Resume(e.ctx, "f"), "job_control", "functions")
 		e.rewrite("job_control", damages["another version"], "functions")
 		e.wantIDs("claimed", e.claim(jobs.ClaimRequest{Limit: 10}), "a", "b")
-		if _, err := e.q.Functions(e.ctx, 0, ""); err != nil {
-			e.Error(err)
-		}
+		e.ok(errOf(e.q.Functions(e.ctx, 0, "")))
 	},
 	"index entries without a job are skipped": func(e *env) {
 		// A job of another name left them.
 		for _, index := range []string{"queued", "scheduled", "active", "done", "dead"} {
-			err := e.in.Store.Update(e.ctx, func(tx store.Tx) error {
+			e.ok(e.in.Store.Update(e.ctx, func(tx store.Tx) error {
 				for _, id := range names("x-"+index, many) {
 					err := tx.Put("jobs", id, []byte{1}, store.Entry{Index: index, SortKey: "\x00"},
 						store.Entry{Index: "function", SortKey: "f\x00q" + id})
@@ -280,19 +270,14 @@ var unreadableTests = map[string]func(*env){
 					}
 				}
 				return nil
-			})
-			if err != nil {
-				e.Fatal(err)
-			}
+			}))
 		}
 		e.job(jobs.Submission{ID: "good"})
 		e.job(jobs.Submission{ID: "soon", Delay: span})
 		e.pass(span)
 		e.duties(e.q)
 		e.wantIDs("claimed", e.claim(jobs.ClaimRequest{Limit: 3}), "good", "soon")
-		if _, err := e.q.Functions(e.ctx, 0, ""); err != nil {
-			e.Error(err)
-		}
+		e.ok(errOf(e.q.Functions(e.ctx, 0, "")))
 	},
 	"index entries that do not match their jobs are skipped": func(e *env) {
 		// They say that jobs which are out are due, and the other way round.
@@ -301,12 +286,9 @@ var unreadableTests = map[string]func(*env){
 		for i, id := range bad {
 			index := []string{"active", "scheduled"}[i%2]
 			value := e.value("jobs", id)
-			err := e.in.Store.Update(e.ctx, func(tx store.Tx) error {
+			e.ok(e.in.Store.Update(e.ctx, func(tx store.Tx) error {
 				return tx.Put("jobs", id, value, store.Entry{Index: index, SortKey: strings.Repeat("\x00", 8)})
-			})
-			if err != nil {
-				e.Fatal(err)
-			}
+			}))
 		}
 		e.job(jobs.Submission{ID: "soon", Delay: span})
 		e.job(jobs.Submission{ID: "out", Function: "g"})
@@ -365,9 +347,7 @@ var unreadableTests = map[string]func(*env){
 		over := map[string]bool{}
 		if len(fs) > 0 {
 			out, err := e.q.FinishMany(e.ctx, fs)
-			if err != nil {
-				e.Fatal(err)
-			}
+			e.ok(err)
 			for i := range out {
 				if bad[fs[i].ID] {
 					e.wantUnreadable("FinishMany", out[i].Err, "jobs", fs[i].ID)

@@ -42,9 +42,7 @@ var usageTests = map[string]func(*env){
 		dead := 0
 		for i := range n + 1 {
 			j := e.claimOne()
-			if _, err := e.q.Heartbeat(e.ctx, j.ID, j.Lease.Token, time.Hour, nil); err != nil {
-				e.Fatal(err)
-			}
+			e.ok(errOf(e.q.Heartbeat(e.ctx, j.ID, j.Lease.Token, time.Hour, nil)))
 			if i == 0 {
 				e.retry(jobs.Retry{ID: j.ID, Token: j.Lease.Token, Delay: ptr(time.Duration(0)), Error: "once more"})
 				j = e.claimOne()
@@ -60,9 +58,7 @@ var usageTests = map[string]func(*env){
 		}
 		for _, l := range e.letters("f")[:dead] { // by an operator: a copy, and the job itself
 			out, err := e.q.Replay(e.ctx, "f", l.ID)
-			if err != nil {
-				e.Fatal(err)
-			}
+			e.ok(err)
 			e.cancel(out.Job.ID)
 		}
 	},
@@ -76,9 +72,7 @@ var usageTests = map[string]func(*env){
 			e.finish(e.claimOne(), jobs.Complete)
 		}
 		// A quarter of 8 MiB has no room for one of them besides the dead letters.
-		if _, err := e.q.CountBytes(e.ctx); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.CountBytes(e.ctx)))
 		e.wantIDs("finished", e.list(jobs.ListQuery{State: jobs.Complete}))
 		if u := e.usage(); u.Retained > u.MaxRetained || u.MaxRetained != jobs.MinMaxBytes/4 {
 			e.Fatalf("%+v", u)
@@ -89,9 +83,7 @@ var usageTests = map[string]func(*env){
 		for i := range 3 {
 			e.bury(big(fmt.Sprint("e", i)), "x")
 		}
-		if _, err := e.q.CountBytes(e.ctx); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.CountBytes(e.ctx)))
 		e.wantIDs("dead letters", e.list(jobs.ListQuery{State: jobs.Failed}), "e2")
 	},
 	"a submitter leaves room for others": func(e *env) {
@@ -131,14 +123,8 @@ var usageTests = map[string]func(*env){
 		o := jobs.Options{MaxBytes: jobs.MinMaxBytes}
 		e.bounded(o)
 		n := e.fill("")
-		s := e.in.Store
-		if e.in.Peer != nil {
-			s = e.in.Peer(e)
-		}
-		e.q = e.queueOn(s, o)
-		if _, err := e.q.CountBytes(e.ctx); err != nil {
-			e.Fatal(err)
-		}
+		e.q = e.queueOn(e.peer(), o)
+		e.ok(errOf(e.q.CountBytes(e.ctx)))
 		if u := e.usage(); n < 6 || u.Total < int64(n)<<20 || u.Total > jobs.MinMaxBytes {
 			e.Fatalf("%d jobs take %+v", n, u)
 		}
@@ -152,15 +138,9 @@ var usageTests = map[string]func(*env){
 		if n := e.fill("ann"); n != 3 {
 			e.Fatalf("%d jobs of 1 MiB fit into a half of 8 MiB", n)
 		}
-		if e.in.Reopen != nil {
-			e.q.Close()
-			e.in.Store = e.in.Reopen(e)
-		}
-		e.q = e.queue(o)
+		e.restart(o)
 		if e.in.Peer != nil { // one of several managers counts first
-			if _, err := e.q.CountBytes(e.ctx); err != nil {
-				e.Fatal(err)
-			}
+			e.ok(errOf(e.q.CountBytes(e.ctx)))
 		}
 		if n := e.fill("ann"); n != 0 {
 			e.Fatalf("%d more after a start", n)
@@ -174,9 +154,7 @@ var usageTests = map[string]func(*env){
 		check := func(what string) {
 			e.Helper()
 			before := e.usage()
-			if _, err := e.q.CountBytes(e.ctx); err != nil {
-				e.Fatal(err)
-			}
+			e.ok(errOf(e.q.CountBytes(e.ctx)))
 			if after := e.usage(); after != before {
 				e.Fatalf("%s: %+v by the calls, counted %+v", what, before, after)
 			}
@@ -188,16 +166,12 @@ var usageTests = map[string]func(*env){
 		}
 		check("submissions")
 		p, err := e.q.Prepare(jobs.Submission{Function: "g", Owner: "o0", Payload: big})
-		if err != nil {
-			e.Fatal(err)
-		}
+		e.ok(err)
 		var out jobs.Outcome
-		if err := e.in.Store.Update(e.ctx, func(tx store.Tx) (err error) {
+		e.ok(e.in.Store.Update(e.ctx, func(tx store.Tx) (err error) {
 			out, err = e.q.EnqueueTx(tx, p)
 			return err
-		}); err != nil {
-			e.Fatal(err)
-		}
+		}))
 		e.q.Committed(out)
 		check("a submission in a caller's transaction")
 		e.cancel(out.Job.ID)
@@ -205,9 +179,7 @@ var usageTests = map[string]func(*env){
 		e.retry(jobs.Retry{ID: j.ID, Token: j.Lease.Token, Delay: ptr(time.Duration(0)), Error: "e"})
 		check("a retry")
 		j = e.claimOne()
-		if _, err := e.q.Finish(e.ctx, jobs.Finish{ID: j.ID, Token: j.Lease.Token, State: jobs.Failed, Error: "e", Result: big}); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Finish(e.ctx, jobs.Finish{ID: j.ID, Token: j.Lease.Token, State: jobs.Failed, Error: "e", Result: big})))
 		check("a failure")
 		e.retry(jobs.Retry{ID: j.ID})
 		check("an operator's retry")
@@ -215,9 +187,7 @@ var usageTests = map[string]func(*env){
 		check("a cancel")
 		j = e.bury(jobs.Submission{ID: "d", Payload: big, Priority: 1}, "e")
 		check("a dead letter")
-		if _, err := e.q.Replay(e.ctx, "f", j.ID); err != nil {
-			e.Fatal(err)
-		}
+		e.ok(errOf(e.q.Replay(e.ctx, "f", j.ID)))
 		check("a replay")
 		e.claim(jobs.ClaimRequest{Limit: 10, Lease: span})
 		e.pass(span)
@@ -242,9 +212,7 @@ var usageTests = map[string]func(*env){
 func (e *env) bounded(o jobs.Options) {
 	e.Helper()
 	e.q = e.queue(o)
-	if _, err := e.q.CountBytes(e.ctx); err != nil {
-		e.Fatal(err)
-	}
+	e.ok(errOf(e.q.CountBytes(e.ctx)))
 }
 
 func megabyte() []byte { return []byte(`"` + strings.Repeat("m", 1<<20-2) + `"`) }
@@ -266,8 +234,6 @@ func (e *env) fill(owner string) int {
 func (e *env) usage() jobs.Usage {
 	e.Helper()
 	u, err := e.q.Usage(e.ctx)
-	if err != nil {
-		e.Fatal(err)
-	}
+	e.ok(err)
 	return u
 }

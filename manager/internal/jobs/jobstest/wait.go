@@ -1,7 +1,6 @@
 package jobstest
 
 import (
-	"errors"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
@@ -59,16 +58,9 @@ var waitTests = map[string]func(*env){
 		}
 	},
 	"errors": func(e *env) {
-		if _, err := e.q.Wait(e.ctx, "nobody", time.Minute); !errors.Is(err, jobs.ErrNotFound) {
-			e.Errorf("unknown job: %v", err)
-		}
-		var fe *jobs.FieldError
-		if _, err := e.q.Wait(e.ctx, "a", jobs.MaxWait+1); !errors.As(err, &fe) || fe.Field != "wait_ms" {
-			e.Errorf("wait too long: %v", err)
-		}
-		if _, err := e.q.Get(e.ctx, ""); !errors.As(err, &fe) || fe.Field != "id" {
-			e.Errorf("no id: %v", err)
-		}
+		e.wantErr("unknown job", jobs.ErrNotFound, errOf(e.q.Wait(e.ctx, "nobody", time.Minute)))
+		e.wantField("wait too long", "wait_ms", errOf(e.q.Wait(e.ctx, "a", jobs.MaxWait+1)))
+		e.wantField("no id", "id", errOf(e.q.Get(e.ctx, "")))
 	},
 }
 

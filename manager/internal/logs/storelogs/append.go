@@ -165,7 +165,7 @@ func (e *Engine) commit(ctx context.Context, l *line, group []*request) error {
 		switch {
 		case err == nil:
 			l.counted(t)
-		case unknown(err):
+		case store.Unknown(err):
 			l.unsettled++
 		default: // it may be another log by now, or none
 			l.settings = nil
@@ -318,7 +318,8 @@ func (t *transaction) load(tx store.Tx, h *head) (err error) {
 		loaded[id] = true
 	}, func(w string) {
 		get(writers, w, func(b []byte) error {
-			t.state.SetEpoch(w, epochOf(b))
+			epoch, _ := number(w, b)
+			t.state.SetEpoch(w, epoch)
 			return nil
 		})
 	})

@@ -3,7 +3,6 @@ package storelogs
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"sync"
 	"time"
 
@@ -92,15 +91,12 @@ func (c *clock) tick(ctx context.Context, st store.Store) error {
 }
 
 func getClock(tx store.Tx) (int64, error) {
-	b, err := tx.Get(meta, metaClock)
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		return 0, nil
-	case err == nil && len(b) != 8:
-		err = &store.UnreadableError{Collection: meta, Key: metaClock, Reason: "it is no time"}
-	}
-	if err != nil {
-		return 0, err
+	return store.Read(tx, meta, metaClock, decodeClock)
+}
+
+func decodeClock(key string, b []byte) (int64, error) {
+	if len(b) != 8 {
+		return 0, &store.UnreadableError{Collection: meta, Key: key, Reason: "it is no time"}
 	}
 	return int64(binary.BigEndian.Uint64(b)), nil
 }

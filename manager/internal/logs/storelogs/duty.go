@@ -82,7 +82,7 @@ func (e *Engine) repeat(name string, step func(context.Context) (more bool, err 
 		if e.opts.Unreadable != nil && e.opts.Unreadable.Met(err) {
 			return
 		}
-		if err != nil && e.life.Context().Err() == nil && !missing(err) && !unknown(err) && !errors.Is(err, store.ErrConflict) {
+		if err != nil && e.life.Context().Err() == nil && !missing(err) && !store.Unknown(err) && !errors.Is(err, store.ErrConflict) {
 			e.opts.Logger.Error("a log's old records cannot be removed", "log", name, "error", err.Error())
 		}
 		if err != nil || !more {

@@ -64,14 +64,9 @@ func (nothingForgotten) Record() (store.ID, bool)                 { return store
 
 // WithDefaults returns a copy with defaults filled in.
 func (o Options) WithDefaults() Options {
-	set := func(v *time.Duration, d time.Duration) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	set(&o.DutyEvery, time.Second)
-	set(&o.PollEvery, 5*time.Second)
-	set(&o.CallTimeout, 15*time.Second)
+	o.DutyEvery = cmp.Or(o.DutyEvery, time.Second)
+	o.PollEvery = cmp.Or(o.PollEvery, 5*time.Second)
+	o.CallTimeout = cmp.Or(o.CallTimeout, 15*time.Second)
 	o.MaxLogs = cmp.Or(o.MaxLogs, 64)
 	o.MaxReaders = cmp.Or(o.MaxReaders, 4096)
 	if o.Elapsed == nil {
@@ -291,11 +286,7 @@ func (e *Engine) configure(tx store.Tx, h *head, ch logs.Change) error {
 }
 
 func count(tx store.Tx) (int, error) {
-	b, err := tx.Get(meta, metaCount)
-	if errors.Is(err, store.ErrNotFound) {
-		return 0, nil
-	}
-	n, _ := binary.Uvarint(b)
+	n, err := store.Read(tx, meta, metaCount, number)
 	return int(n), err
 }
 
@@ -414,7 +405,7 @@ func (e *Engine) Close() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.life.Context()), closeTimeout)
 	defer cancel()
 	err := e.clock.tick(ctx, e.st) // so that the next start continues from here
-	if unknown(err) {
+	if store.Unknown(err) {
 		return nil // the store says which
 	}
 	return err
@@ -431,7 +422,7 @@ func mapError(err error) error {
 		return logs.TooLarge()
 	case errors.Is(err, store.ErrConflict):
 		return logs.Busy()
-	case unknown(err):
+	case store.Unknown(err):
 		why := "the store did not answer"
 		if errors.Is(err, store.ErrClosed) {
 			why = "the manager is stopping"
@@ -439,14 +430,4 @@ func mapError(err error) error {
 		return logs.Unknown(1, why)
 	}
 	return err
-}
-
-// unknown reports whether the error leaves open if a transaction was committed.
-func unknown(err error) bool {
-	for _, e := range []error{store.ErrUnavailable, store.ErrFailed, store.ErrClosed, context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }

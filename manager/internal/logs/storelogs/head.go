@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/oncegate/oncegate/manager/internal/logs"
@@ -65,14 +64,11 @@ func prefixOf(k *logs.HashKey) string {
 
 // getHead reads a log's head. The error is logs.NoSuchLog when there is none.
 func getHead(tx store.Tx, name string) (*head, error) {
-	b, err := tx.Get(heads, name)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, logs.NoSuchLog(name)
+	h, err := store.Read(tx, heads, name, parseHead)
+	if h == nil && err == nil {
+		err = logs.NoSuchLog(name)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return parseHead(name, b)
+	return h, err
 }
 
 // parseHead reads the head of a log. The error is a *store.UnreadableError.

@@ -37,8 +37,9 @@ func CheckRecord(c store.Collection, key string, value []byte) error {
 			reason = "its length is wrong"
 		}
 	case meta:
-		if key == metaClock && len(value) != 8 {
-			reason = "it is no time"
+		if key == metaClock {
+			_, err := decodeClock(key, value)
+			return err
 		}
 	}
 	if reason != "" {

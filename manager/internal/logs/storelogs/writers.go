@@ -3,25 +3,21 @@ package storelogs
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"strings"
 
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-func epochOf(b []byte) uint64 {
-	epoch, _ := binary.Uvarint(b)
-	return epoch
+// number reads a record that has one number.
+func number(_ string, b []byte) (uint64, error) {
+	n, _ := binary.Uvarint(b)
+	return n, nil
 }
 
 // writer reads a writer's epoch; 0 when it has none.
 func (h *head) writer(tx store.Tx, name string) (uint64, error) {
-	b, err := tx.Get(writers, h.prefix+name)
-	if errors.Is(err, store.ErrNotFound) {
-		return 0, nil
-	}
-	return epochOf(b), err
+	return store.Read(tx, writers, h.prefix+name, number)
 }
 
 // OpenWriter implements logs.Engine.

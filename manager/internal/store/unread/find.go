@@ -2,9 +2,8 @@ package unread
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/binary"
 	"errors"
+	"fmt"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
@@ -43,26 +42,26 @@ var (
 // those that the tracker knows and that may be in no index. Then follow those in Places, and index entries without a
 // record. A page may be short and still have a cursor. Each record appears once, unless it changes meanwhile.
 func (f *Finder) Find(ctx context.Context, limit int, cursor string) (page []*store.UnreadableError, next string, err error) {
-	at, after, err := f.parse(cursor)
-	if err != nil {
-		return nil, "", err
+	at, ok := store.ParseCursor(cursor)
+	if !ok || cursor != "" && at.Part >= len(f.Places) {
+		return nil, "", ErrCursor
 	}
 	if cursor == "" {
 		if page, err = f.known(ctx); err != nil {
 			return nil, "", err
 		}
 	}
-	for examined := 0; at < len(f.Places); {
-		found, last, more, err := f.scanChunk(ctx, f.Places[at], after)
+	for examined := 0; at.Part < len(f.Places); {
+		found, last, err := f.scanChunk(ctx, f.Places[at.Part], at.After())
 		if err != nil {
 			return nil, "", err
 		}
 		page = append(page, found...)
-		if after = last; !more {
-			at, after = at+1, nil
+		if at.Hit = last; last == (store.Hit{}) {
+			at.Part++
 		}
-		if examined += findChunk; at < len(f.Places) && (examined >= maxExamined || len(page) >= limit) {
-			return page, f.cursor(at, after), nil
+		if examined += findChunk; at.Part < len(f.Places) && (examined >= maxExamined || len(page) >= limit) {
+			return page, at.String(), nil
 		}
 	}
 	return page, "", nil
@@ -95,6 +94,23 @@ func (f *Finder) known(ctx context.Context) (page []*store.UnreadableError, err 
 	return page, nil
 }
 
+// Reason returns why a record cannot be read, for a call that deletes it: err is that of its check. Errors: ErrReadable,
+// missing if there is no such record, the store's.
+func Reason(err, missing error) (*store.UnreadableError, error) {
+	var u *store.UnreadableError
+	switch {
+	case err == nil:
+		return nil, ErrReadable
+	case errors.Is(err, store.ErrNotFound):
+		return nil, missing
+	case !errors.As(err, &u):
+		return nil, err
+	case u.Elsewhere:
+		return nil, fmt.Errorf("%w by other managers: %w", ErrReadable, u)
+	}
+	return u, nil
+}
+
 // unless returns err, unless it is an answer about the record.
 func unless(err error) error {
 	if errors.Is(err, store.ErrUnreadable) || errors.Is(err, store.ErrNotFound) {
@@ -103,10 +119,10 @@ func unless(err error) error {
 	return err
 }
 
-// scanChunk examines one chunk of an index.
-func (f *Finder) scanChunk(ctx context.Context, p Place, after *store.Hit) (page []*store.UnreadableError, last *store.Hit, more bool, err error) {
+// scanChunk examines one chunk of an index. last is its last hit, zero if it was the last chunk.
+func (f *Finder) scanChunk(ctx context.Context, p Place, after *store.Hit) (page []*store.UnreadableError, last store.Hit, err error) {
 	err = f.Store.View(ctx, func(tx store.Tx) error {
-		page = nil
+		page, last = nil, store.Hit{}
 		hits, err := tx.Scan(p.Collection, p.Index, store.Range{After: after, Limit: findChunk})
 		if err != nil {
 			return err
@@ -123,46 +139,10 @@ func (f *Finder) scanChunk(ctx context.Context, p Place, after *store.Hit) (page
 				return err
 			}
 		}
-		if more = len(hits) == findChunk; more {
-			last = &hits[len(hits)-1]
+		if len(hits) == findChunk {
+			last = hits[len(hits)-1]
 		}
 		return nil
 	})
-	return page, last, more, err
-}
-
-// A cursor is base64url of: the number of the index, the length of the sort key as a uvarint, and sort key and key of
-// the last hit.
-
-func (f *Finder) cursor(at int, after *store.Hit) string {
-	b := []byte{byte(at)}
-	if after != nil {
-		b = binary.AppendUvarint(b, uint64(len(after.SortKey)))
-		b = append(append(b, after.SortKey...), after.Key...)
-	}
-	return base64.RawURLEncoding.EncodeToString(b)
-}
-
-func (f *Finder) parse(cursor string) (at int, after *store.Hit, err error) {
-	if cursor == "" {
-		return 0, nil, nil
-	}
-	b, err := base64.RawURLEncoding.DecodeString(cursor)
-	if err != nil || len(b) == 0 || int(b[0]) >= len(f.Places) {
-		return 0, nil, ErrCursor
-	}
-	at = int(b[0])
-	if len(b) == 1 {
-		return at, nil, nil
-	}
-	n, w := binary.Uvarint(b[1:])
-	if w <= 0 || n > uint64(len(b)-1-w) || n > store.MaxKeyBytes {
-		return 0, nil, ErrCursor
-	}
-	rest := b[1+w:]
-	after = &store.Hit{SortKey: string(rest[:n]), Key: string(rest[n:])}
-	if after.Key == "" || len(after.Key) > store.MaxKeyBytes {
-		return 0, nil, ErrCursor
-	}
-	return at, after, nil
+	return page, last, err
 }
