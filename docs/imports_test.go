@@ -85,7 +85,7 @@ var mayImport = map[string][]string{
 	"manager/internal/object/objecttest": {"manager/internal/object/..."},
 	"manager/internal/ship":              {"manager/internal/object", "manager/internal/wal", "manager/internal/wal/vfs"},
 	"manager/internal/quarantine":        {"manager/internal/store", "manager/internal/wal/vfs"},
-	"manager/internal/doctor":            {},
+	"manager/internal/doctor":            {"manager/api/schema"},
 	"manager/internal/crypt":             {},
 
 	"manager/internal/store":              {},

@@ -391,7 +391,7 @@ func (a *app) register() error {
 		all = append(all, a.homes.Collectors()...)
 	}
 	if a.peers != nil {
-		all = append(all, &peersCollector{a.ledger, a.feed, a.puller})
+		all = append(all, newPeersCollector(a.ledger, a.feed, a.puller))
 	}
 	for _, c := range all {
 		if err := a.registry.Register(c); err != nil {

@@ -5,13 +5,12 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/schedules"
+	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/sealed"
@@ -125,39 +124,20 @@ func (a *app) encrypt(ctx, stopping context.Context) {
 	})
 }
 
-// encryptionCollector exports which keys are in use.
-type encryptionCollector struct {
-	s                          *sealed.Store
-	inUse, rewritten, failures *prometheus.Desc
-}
-
-func newEncryptionCollector(s *sealed.Store) *encryptionCollector {
-	return &encryptionCollector{
-		s: s,
-		inUse: prometheus.NewDesc("oncegate_encryption_key_in_use",
-			"1 for each key, by its id, that stored values may need; the id is empty for values that are not encrypted.", []string{"key"}, nil),
-		rewritten: prometheus.NewDesc("oncegate_encryption_rewritten_values_total",
-			"Values that this manager stored again, because they were under an older key or not encrypted.", nil, nil),
-		failures: prometheus.NewDesc("oncegate_encryption_failures_total",
-			"How often this manager met an encrypted value that it could not decrypt.", nil, nil),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (c *encryptionCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- c.inUse
-	ch <- c.rewritten
-	ch <- c.failures
-}
-
-// Collect implements prometheus.Collector.
-func (c *encryptionCollector) Collect(ch chan<- prometheus.Metric) {
-	if c.s == nil {
-		return
-	}
-	for _, id := range c.s.Listed() {
-		ch <- prometheus.MustNewConstMetric(c.inUse, prometheus.GaugeValue, 1, id)
-	}
-	ch <- prometheus.MustNewConstMetric(c.rewritten, prometheus.CounterValue, float64(c.s.Rewritten()))
-	ch <- prometheus.MustNewConstMetric(c.failures, prometheus.CounterValue, float64(c.s.Failures()))
+// newEncryptionCollector returns a collector of which keys are in use; s is nil without encryption.
+func newEncryptionCollector(s *sealed.Store) *server.Scrape {
+	return server.NewScrape(func(m server.Sample) error {
+		if s == nil {
+			return nil
+		}
+		for _, id := range s.Listed() {
+			server.Set(m, "oncegate_encryption_key_in_use", 1, id)
+		}
+		server.Set(m, "oncegate_encryption_rewritten_values_total", s.Rewritten())
+		server.Set(m, "oncegate_encryption_failures_total", s.Failures())
+		return nil
+	},
+		server.Describe("oncegate_encryption_key_in_use", "1 for each key, by its id, that stored values may need; the id is empty for values that are not encrypted.", "key"),
+		server.Describe("oncegate_encryption_rewritten_values_total", "Values that this manager stored again, because they were under an older key or not encrypted."),
+		server.Describe("oncegate_encryption_failures_total", "How often this manager met an encrypted value that it could not decrypt."))
 }

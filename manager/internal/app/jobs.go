@@ -71,7 +71,7 @@ func (a *app) jobDied(j jobs.Job) {
 	a.log.Warn("a job became a dead letter", "job", j.ID, "function", j.Function, "attempts", j.Attempt)
 }
 
-func (a *app) schedulesCollector() *server.SchedulesCollector {
+func (a *app) schedulesCollector() *server.Scrape {
 	return server.NewSchedulesCollector(a.schedules, func() (schedules.Depth, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -79,7 +79,7 @@ func (a *app) schedulesCollector() *server.SchedulesCollector {
 	})
 }
 
-func (a *app) jobsCollector() *server.JobsCollector {
+func (a *app) jobsCollector() *server.Scrape {
 	return server.NewJobsCollector(a.queue, func() (d server.JobsDepth, err error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()

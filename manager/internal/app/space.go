@@ -6,48 +6,31 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// spaceCollector exports how full the store's server is. It asks the server once for each scrape.
-type spaceCollector struct {
-	space                       func(context.Context) store.Space
-	majority, full, size, quota *prometheus.Desc
-}
-
-func newSpaceCollector(space func(context.Context) store.Space) *spaceCollector {
-	desc := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
-	return &spaceCollector{
-		space:    space,
-		majority: desc("oncegate_store_majority", "1 while a member of the store's server answers and knows a leader, so that a majority acknowledges writes."),
-		full:     desc("oncegate_store_full", "1 while the store's server takes no more records, until an operator makes room."),
-		size:     desc("oncegate_store_size_bytes", "Size of the fullest member's file."),
-		quota:    desc("oncegate_store_quota_bytes", "Size from which the store's server takes no more records; absent if it does not say."),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (c *spaceCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- c.majority
-	ch <- c.full
-	ch <- c.size
-	ch <- c.quota
-}
-
-// Collect implements prometheus.Collector. What is not known is absent.
-func (c *spaceCollector) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64) { ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v) }
-	truth := map[bool]float64{true: 1}
-	s := c.space(context.Background())
-	gauge(c.majority, truth[s.Majority])
-	if s.Bytes == 0 {
-		return // no member answered
-	}
-	gauge(c.full, truth[s.Full])
-	gauge(c.size, float64(s.Bytes))
-	if s.Quota > 0 {
-		gauge(c.quota, float64(s.Quota))
-	}
+// newSpaceCollector returns a collector of how full the store's server is. It asks the server once for each scrape. What is not
+// known is absent.
+func newSpaceCollector(space func(context.Context) store.Space) *server.Scrape {
+	return server.NewScrape(func(m server.Sample) error {
+		truth := map[bool]int{true: 1}
+		s := space(context.Background())
+		server.Set(m, "oncegate_store_majority", truth[s.Majority])
+		if s.Bytes == 0 {
+			return nil // no member answered
+		}
+		server.Set(m, "oncegate_store_full", truth[s.Full])
+		server.Set(m, "oncegate_store_size_bytes", s.Bytes)
+		if s.Quota > 0 {
+			server.Set(m, "oncegate_store_quota_bytes", s.Quota)
+		}
+		return nil
+	},
+		server.Describe("oncegate_store_majority", "1 while a member of the store's server answers and knows a leader, so that a majority acknowledges writes."),
+		server.Describe("oncegate_store_full", "1 while the store's server takes no more records, until an operator makes room."),
+		server.Describe("oncegate_store_size_bytes", "Size of the fullest member's file."),
+		server.Describe("oncegate_store_quota_bytes", "Size from which the store's server takes no more records; absent if it does not say."))
 }
 
 // clockCollector is the metric of a store's clock that is not a wall clock.

@@ -3,8 +3,7 @@ package app
 import (
 	"context"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
 
@@ -25,30 +24,15 @@ func (a *app) logUnreadable(ctx context.Context) {
 	}
 }
 
-// unreadableCollector exports what a tracker counts.
-type unreadableCollector struct {
-	tracker    *unread.Tracker
-	known, met *prometheus.Desc
-}
-
-func newUnreadableCollector(t *unread.Tracker) *unreadableCollector {
-	return &unreadableCollector{
-		tracker: t,
-		known:   prometheus.NewDesc("oncegate_unreadable_records", "Records that this manager met and could not read, up to 1000.", []string{"collection"}, nil),
-		met:     prometheus.NewDesc("oncegate_unreadable_records_met_total", "How often this manager met a record that it could not read.", []string{"collection"}, nil),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (c *unreadableCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- c.known
-	ch <- c.met
-}
-
-// Collect implements prometheus.Collector.
-func (c *unreadableCollector) Collect(ch chan<- prometheus.Metric) {
-	for collection, n := range c.tracker.Counts() {
-		ch <- prometheus.MustNewConstMetric(c.known, prometheus.GaugeValue, float64(n.Known), string(collection))
-		ch <- prometheus.MustNewConstMetric(c.met, prometheus.CounterValue, float64(n.Met), string(collection))
-	}
+// newUnreadableCollector returns a collector of what a tracker counts.
+func newUnreadableCollector(t *unread.Tracker) *server.Scrape {
+	return server.NewScrape(func(m server.Sample) error {
+		for collection, n := range t.Counts() {
+			server.Set(m, "oncegate_unreadable_records", n.Known, string(collection))
+			server.Set(m, "oncegate_unreadable_records_met_total", n.Met, string(collection))
+		}
+		return nil
+	},
+		server.Describe("oncegate_unreadable_records", "Records that this manager met and could not read, up to 1000.", "collection"),
+		server.Describe("oncegate_unreadable_records_met_total", "How often this manager met a record that it could not read.", "collection"))
 }

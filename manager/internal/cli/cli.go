@@ -4,6 +4,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -43,12 +44,12 @@ func (e *exitError) Error() string { return e.msg }
 func commands() map[string]command {
 	return map[string]command{
 		"serve":      {"run the service", serve},
-		"jobs":       {"submit, list, cancel, retry, replay, delete jobs of a running manager; pause functions", jobsMain},
-		"schedules":  {"list, get, pause, resume, run, delete schedules of a running manager", schedulesMain},
-		"ledger":     {"list, get, resolve entries of a running manager's ledger; shard: which one it is", ledgerMain},
-		"logs":       {"list, append, tail, inspect logs of a running manager", logsMain},
-		"peers":      {"look at how far a running manager is behind other data centres: status", peersMain},
-		"unreadable": {"list, delete records that a running manager cannot read", unreadableMain},
+		"jobs":       {"submit, list, cancel, retry, replay, delete jobs of a running manager; pause functions", operators("jobs", jobsCommands)},
+		"schedules":  {"list, get, pause, resume, run, delete schedules of a running manager", operators("schedules", schedulesCommands)},
+		"ledger":     {"list, get, resolve entries of a running manager's ledger; shard: which one it is", operators("ledger", ledgerCommands)},
+		"logs":       {"list, append, tail, inspect logs of a running manager", operators("logs", logsCommands)},
+		"peers":      {"look at how far a running manager is behind other data centres: status", operators("peers", peersCommands)},
+		"unreadable": {"list, delete records that a running manager cannot read", operators("unreadable", unreadableCommands)},
 		"doctor":     {"look at a running deployment, and say what is wrong with it and what to do", doctorMain},
 		"gate":       {"check a configuration of the gate, and print it with every field: explain", gateMain},
 		"wal":        {"look at a data directory: verify, dump, stats; repair it", walMain},
@@ -69,8 +70,7 @@ func Run(ctx context.Context, env Environment, args []string) int {
 		help(env.Stderr, all)
 		return 2
 	}
-	switch args[0] {
-	case "help", "-h", "-help", "--help":
+	if isHelp(args[0]) {
 		help(env.Stdout, all)
 		return 0
 	}
@@ -80,7 +80,7 @@ func Run(ctx context.Context, env Environment, args []string) int {
 		return 2
 	}
 	err := cmd.run(ctx, env, args[1:])
-	if err == nil {
+	if err == nil || errors.Is(err, flag.ErrHelp) { // help was printed
 		return 0
 	}
 	fmt.Fprintf(env.Stderr, "oncegate %s: %v\n", args[0], err)

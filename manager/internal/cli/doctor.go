@@ -7,7 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -20,9 +19,6 @@ import (
 // doctorMain looks at a deployment from where it runs. It ends with 1 if a check failed.
 func doctorMain(ctx context.Context, env Environment, args []string) error {
 	target, asJSON, err := parseDoctor(env, args)
-	if errors.Is(err, flag.ErrHelp) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}
@@ -55,8 +51,6 @@ func doctorMain(ctx context.Context, env Environment, args []string) error {
 
 func parseDoctor(env Environment, args []string) (doctor.Target, bool, error) {
 	fs := flag.NewFlagSet("doctor", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	fs.Usage = func() {}
 	fromEnv, _ := env.Getenv(managerURLEnv)
 	manager, metrics, envoy, tokenFile := cmp.Or(fromEnv, defaultManagerURL), "", "", ""
 	sample, timeout, asJSON := 2*time.Second, 10*time.Second, false
@@ -80,17 +74,12 @@ func parseDoctor(env Environment, args []string) (doctor.Target, bool, error) {
 	})
 	fs.BoolVar(&asJSON, "json", false, "print JSON, one finding per line")
 	var target doctor.Target
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(env.Stdout, "usage: oncegate doctor [flags]")
-			fs.SetOutput(env.Stdout)
-			fs.PrintDefaults()
-			return target, false, err
-		}
-		return target, false, settings.Usagef("%s", strings.Replace(err.Error(), "invalid value", "value", 1))
-	}
-	if fs.NArg() > 0 {
-		return target, false, settings.Usagef("unexpected argument %q", fs.Arg(0))
+	if err := parseOnlyFlags(fs, args, func() {
+		fmt.Fprintln(env.Stdout, "usage: oncegate doctor [flags]")
+		fs.SetOutput(env.Stdout)
+		fs.PrintDefaults()
+	}); err != nil {
+		return target, false, err
 	}
 	for _, u := range []struct{ name, value string }{{"manager", manager}, {"metrics", metrics}, {"envoy", envoy}, {"probe", probe.URL}} {
 		if u.value == "" && u.name != "manager" {

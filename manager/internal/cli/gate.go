@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -19,20 +20,20 @@ of every rule: defaults, the top level's fields and what "protocol" sets. Exit c
 
 // gateMain explains a configuration of the gate.
 func gateMain(_ context.Context, env Environment, args []string) error {
-	switch {
-	case len(args) == 1 && (args[0] == "--help" || args[0] == "-h"), len(args) == 2 && args[0] == "explain" && (args[1] == "--help" || args[1] == "-h"):
-		_, err := io.WriteString(env.Stdout, gateUsage)
+	help := func() { fmt.Fprint(env.Stdout, gateUsage) }
+	if _, err := chosen(args, help, "explain"); err != nil {
 		return err
-	case len(args) == 0:
-		return settings.Usagef("a command is missing: must be explain")
-	case args[0] != "explain":
-		return settings.Usagef("command %q: must be explain", args[0])
-	case len(args) != 2:
+	}
+	args, err := parseFlags(flag.NewFlagSet("gate", flag.ContinueOnError), args[1:], help)
+	switch {
+	case err != nil:
+		return err
+	case len(args) != 1:
 		return settings.Usagef("explain: must have one argument, the name of a file or - for the standard input")
 	}
 	in := env.Stdin
-	if args[1] != "-" {
-		file, err := os.Open(args[1])
+	if args[0] != "-" {
+		file, err := os.Open(args[0])
 		if err != nil {
 			return settings.Usagef("explain: %v", err)
 		}
@@ -44,11 +45,11 @@ func gateMain(_ context.Context, env Environment, args []string) error {
 	case err != nil:
 		return fmt.Errorf("explain: %w", err)
 	case len(text) > maxGateConfigBytes:
-		return settings.Usagef("explain %s: more than %d bytes", args[1], maxGateConfigBytes)
+		return settings.Usagef("explain %s: more than %d bytes", args[0], maxGateConfigBytes)
 	}
 	out, err := env.ExplainGate(text)
 	if err != nil {
-		return settings.Usagef("explain %s: %v", args[1], err)
+		return settings.Usagef("explain %s: %v", args[0], err)
 	}
 	_, err = env.Stdout.Write(out)
 	return err

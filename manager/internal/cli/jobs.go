@@ -18,28 +18,23 @@ func jobsCommands() map[string]operatorCommand {
 	return map[string]operatorCommand{
 		"submit":       {"FUNCTION [PAYLOAD]", "submit a job and print it; the payload is JSON", 1, 2, (*operatorCall).submitFlags, jobsSubmit},
 		"send":         {"EVENT [PAYLOAD]", "send an event and print its jobs; the payload is JSON", 1, 2, (*operatorCall).sendFlags, jobsSend},
-		"subscribe":    {"EVENT FUNCTION", "make each such event from now on a job of the function", 2, 2, nil, jobsSubscribe},
-		"unsubscribe":  {"EVENT FUNCTION", "end a subscription; its jobs stay", 2, 2, nil, jobsUnsubscribe},
+		"subscribe":    {"EVENT FUNCTION", "make each such event from now on a job of the function", 2, 2, nil, subscription("subscribes to", (*client.Client).Subscribe)},
+		"unsubscribe":  {"EVENT FUNCTION", "end a subscription; its jobs stay", 2, 2, nil, subscription("does not subscribe to", (*client.Client).Unsubscribe)},
 		"events":       {"", "list the events that functions subscribe to", 0, 0, (*operatorCall).pageFlags, jobsEvents},
 		"batches":      {"", "list batches and how their jobs ended, oldest first", 0, 0, (*operatorCall).pageFlags, jobsBatches},
 		"list":         {"", "list jobs, running ones first", 0, 0, (*operatorCall).listFlags, jobsList},
 		"get":          {"ID", "show a job with its payload and result", 1, 1, (*operatorCall).waitFlag, jobsGet},
-		"cancel":       {"[ID...]", "cancel these jobs, or those of a filter", 0, -1, (*operatorCall).bulkFlags, jobsCancel},
+		"cancel":       {"[ID...]", "cancel these jobs, or those of a filter", 0, -1, (*operatorCall).bulkFlags, eachJob(admin.Cancel, (*admin.Client).Cancel)},
 		"retry":        {"[ID...]", "run failed or cancelled jobs again, these or those of a filter", 0, -1, (*operatorCall).retryFlags, jobsRetry},
-		"delete":       {"[ID...]", "delete jobs that no worker has, these or those of a filter", 0, -1, (*operatorCall).bulkFlags, jobsDelete},
+		"delete":       {"[ID...]", "delete jobs that no worker has, these or those of a filter", 0, -1, (*operatorCall).bulkFlags, eachJob(admin.Delete, (*admin.Client).Delete)},
 		"empty":        {"FUNCTION", "delete all queued jobs of a function", 1, 1, (*operatorCall).dryRunFlag, jobsEmpty},
 		"functions":    {"", "list functions and how many jobs they have", 0, 0, (*operatorCall).pageFlags, jobsFunctions},
 		"limit":        {"FUNCTION", "replace the limits of a function's jobs; without flags, remove them", 1, 1, (*operatorCall).limitFlags, jobsLimit},
-		"pause":        {"FUNCTION...", "stop the delivery of functions' jobs", 1, -1, nil, jobsPause},
-		"resume":       {"FUNCTION...", "resume the delivery of functions' jobs", 1, -1, nil, jobsResume},
+		"pause":        {"FUNCTION...", "stop the delivery of functions' jobs", 1, -1, nil, eachFunction("paused", true, (*admin.Client).Pause)},
+		"resume":       {"FUNCTION...", "resume the delivery of functions' jobs", 1, -1, nil, eachFunction("flowing", false, (*admin.Client).Resume)},
 		"dead-letters": {"FUNCTION", "list a function's dead letters, oldest first", 1, 1, (*operatorCall).pageFlags, jobsDeadLetters},
 		"replay":       {"[FUNCTION ID...]", "enqueue dead letters again, these or those of a filter", 0, -1, (*operatorCall).bulkFlags, jobsReplay},
 	}
-}
-
-// jobsMain is "oncegate jobs".
-func jobsMain(ctx context.Context, env Environment, args []string) error {
-	return operatorMain(ctx, env, "jobs", jobsCommands(), args)
 }
 
 func (c *operatorCall) listFlags(fs *flag.FlagSet) {
@@ -71,17 +66,11 @@ func jobsList(ctx context.Context, c *operatorCall) error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON(page)
-	}
-	rows := [][]string{{"ID", "FUNCTION", "STATE", "PRIO", "ATTEMPT", "RUN AT", "KEY", "ERROR"}}
-	for i := range page.Jobs {
-		j := &page.Jobs[i]
-		rows = append(rows, []string{
+	return printPage(c, page, page.Cursor, "ID, FUNCTION, STATE, PRIO, ATTEMPT, RUN AT, KEY, ERROR", page.Jobs, func(j *client.Job) []string {
+		return []string{
 			j.ID, j.Function, string(j.State), strconv.Itoa(j.Priority), fmt.Sprintf("%d/%d", j.Attempt, j.MaxAttempts), stamp(j.RunAt), j.Key, firstLine(j.Error),
-		})
-	}
-	return c.printTable(rows, page.Cursor)
+		}
+	})
 }
 
 func jobsGet(ctx context.Context, c *operatorCall) error {
@@ -101,9 +90,6 @@ func jobsGet(ctx context.Context, c *operatorCall) error {
 	}
 	if err != nil {
 		return err
-	}
-	if c.json {
-		return c.printJSON(j)
 	}
 	return c.printJob(j)
 }
@@ -141,8 +127,11 @@ func (c *operatorCall) each(args []string, one func(string) (*client.Job, error)
 	return failures(failed, len(args))
 }
 
-func jobsCancel(ctx context.Context, c *operatorCall) error {
-	return c.eachOrBulk(ctx, admin.Cancel, c.args, func(id string) (*client.Job, error) { return c.admin.Cancel(ctx, id) })
+// eachJob is a command that makes a call for every id, or does the action with all jobs of a filter.
+func eachJob(action admin.Action, call func(*admin.Client, context.Context, string) (*client.Job, error)) func(context.Context, *operatorCall) error {
+	return func(ctx context.Context, c *operatorCall) error {
+		return c.eachOrBulk(ctx, action, c.args, func(id string) (*client.Job, error) { return call(c.admin, ctx, id) })
+	}
 }
 
 func jobsRetry(ctx context.Context, c *operatorCall) error {
@@ -152,10 +141,6 @@ func jobsRetry(ctx context.Context, c *operatorCall) error {
 	return c.eachOrBulk(ctx, admin.Retry, c.args, func(id string) (*client.Job, error) {
 		return c.admin.Retry(ctx, id, c.delay)
 	})
-}
-
-func jobsDelete(ctx context.Context, c *operatorCall) error {
-	return c.eachOrBulk(ctx, admin.Delete, c.args, func(id string) (*client.Job, error) { return c.admin.Delete(ctx, id) })
 }
 
 func jobsReplay(ctx context.Context, c *operatorCall) error {
@@ -197,29 +182,30 @@ func jobsFunctions(ctx context.Context, c *operatorCall) error {
 	return c.printTable(rows, page.Cursor)
 }
 
-func jobsPause(ctx context.Context, c *operatorCall) error {
-	return c.eachFunction("paused", true, func(f string) error { return c.admin.Pause(ctx, f) })
+// eachFunction is a command that pauses or resumes functions.
+func eachFunction(done string, paused bool, call func(*admin.Client, context.Context, string) error) func(context.Context, *operatorCall) error {
+	return func(ctx context.Context, c *operatorCall) error {
+		return c.eachName(func(name string) (json any, text string, err error) {
+			return map[string]any{"name": name, "paused": paused}, done, call(c.admin, ctx, name)
+		})
+	}
 }
 
-func jobsResume(ctx context.Context, c *operatorCall) error {
-	return c.eachFunction("flowing", false, func(f string) error { return c.admin.Resume(ctx, f) })
-}
-
-// eachFunction continues after a refusal, as each does.
-func (c *operatorCall) eachFunction(what string, paused bool, call func(string) error) error {
+// eachName makes a call for every argument, prints what it returns, and continues after a refusal, as each does.
+func (c *operatorCall) eachName(call func(name string) (json any, text string, err error)) error {
 	var failed []error
-	for _, f := range c.args {
-		if err := call(f); err != nil {
+	for _, name := range c.args {
+		json, text, err := call(name)
+		switch {
+		case err != nil:
 			failed = append(failed, err)
-			continue
-		}
-		if c.json {
-			if err := c.printJSON(map[string]any{"name": f, "paused": paused}); err != nil {
+		case c.json:
+			if err := c.printJSON(json); err != nil {
 				return err
 			}
-			continue
+		default:
+			fmt.Fprintf(c.out, "%s: %s\n", printable(name), text)
 		}
-		fmt.Fprintf(c.out, "%s: %s\n", printable(f), what)
 	}
 	return failures(failed, len(c.args))
 }
@@ -229,13 +215,7 @@ func jobsDeadLetters(ctx context.Context, c *operatorCall) error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON(page)
-	}
-	rows := [][]string{{"ID", "FAILED AT", "ATTEMPT", "KEY", "REASON"}}
-	for i := range page.DeadLetters {
-		l := &page.DeadLetters[i]
-		rows = append(rows, []string{l.ID, stamp(l.FailedAt), fmt.Sprintf("%d/%d", l.Job.Attempt, l.Job.MaxAttempts), l.Job.Key, firstLine(l.Reason)})
-	}
-	return c.printTable(rows, page.Cursor)
+	return printPage(c, page, page.Cursor, "ID, FAILED AT, ATTEMPT, KEY, REASON", page.DeadLetters, func(l *admin.DeadLetter) []string {
+		return []string{l.ID, stamp(l.FailedAt), fmt.Sprintf("%d/%d", l.Job.Attempt, l.Job.MaxAttempts), l.Job.Key, firstLine(l.Reason)}
+	})
 }

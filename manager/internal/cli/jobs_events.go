@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client"
-	"github.com/oncegate/oncegate/manager/internal/settings"
 )
 
 func (c *operatorCall) sendFlags(fs *flag.FlagSet) {
@@ -20,11 +18,6 @@ func (c *operatorCall) sendFlags(fs *flag.FlagSet) {
 // jobsSend sends an event and prints its jobs.
 func jobsSend(ctx context.Context, c *operatorCall) error {
 	e := client.Event{Name: c.args[0], IdempotencyKey: c.submission.IdempotencyKey}
-	if e.IdempotencyKey != "" {
-		if err := api.ValidateKey(e.IdempotencyKey); err != nil {
-			return settings.Usagef("send: --idempotency-key: %v", err)
-		}
-	}
 	payload, err := c.payload("send")
 	if err != nil {
 		return err
@@ -72,34 +65,23 @@ func jobsBatches(ctx context.Context, c *operatorCall) error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON(page)
-	}
-	rows := [][]string{{"BATCH", "TOTAL", "PENDING", "COMPLETE", "FAILED", "CANCELLED", "EXPIRED", "CREATED", "FINISHED", "CALLBACK"}}
-	for i := range page.Batches {
-		b := &page.Batches[i]
+	return printPage(c, page, page.Cursor, "BATCH, TOTAL, PENDING, COMPLETE, FAILED, CANCELLED, EXPIRED, CREATED, FINISHED, CALLBACK", page.Batches, func(b *client.BatchInfo) []string {
 		row := []string{b.ID}
 		for _, n := range []int{b.Total, b.Pending, b.Complete, b.Failed, b.Cancelled, b.Expired} {
 			row = append(row, strconv.Itoa(n))
 		}
-		rows = append(rows, append(row, stamp(b.CreatedAt), stamp(b.FinishedAt), b.Callback))
+		return append(row, stamp(b.CreatedAt), stamp(b.FinishedAt), b.Callback)
+	})
+}
+
+// subscription is a command that begins or ends a subscription.
+func subscription(now string, call func(c *client.Client, ctx context.Context, event, function string) error) func(context.Context, *operatorCall) error {
+	return func(ctx context.Context, c *operatorCall) error {
+		event, function := c.args[0], c.args[1]
+		if err := call(c.client, ctx, event, function); err != nil || c.json {
+			return err
+		}
+		fmt.Fprintf(c.out, "%s %s %s\n", printable(function), now, printable(event))
+		return nil
 	}
-	return c.printTable(rows, page.Cursor)
-}
-
-func jobsSubscribe(ctx context.Context, c *operatorCall) error {
-	return c.subscription(ctx, "subscribes to", c.client.Subscribe)
-}
-
-func jobsUnsubscribe(ctx context.Context, c *operatorCall) error {
-	return c.subscription(ctx, "does not subscribe to", c.client.Unsubscribe)
-}
-
-func (c *operatorCall) subscription(ctx context.Context, now string, call func(ctx context.Context, event, function string) error) error {
-	event, function := c.args[0], c.args[1]
-	if err := call(ctx, event, function); err != nil || c.json {
-		return err
-	}
-	fmt.Fprintf(c.out, "%s %s %s\n", printable(function), now, printable(event))
-	return nil
 }

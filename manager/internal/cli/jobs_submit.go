@@ -9,7 +9,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/settings"
@@ -64,11 +63,6 @@ func jobsSubmit(ctx context.Context, c *operatorCall) error {
 	if f.existing {
 		s.OnDuplicate = "return_existing"
 	}
-	if s.IdempotencyKey != "" {
-		if err := api.ValidateKey(s.IdempotencyKey); err != nil {
-			return settings.Usagef("submit: --idempotency-key: %v", err)
-		}
-	}
 	payload, err := c.payload("submit")
 	if err != nil {
 		return err
@@ -79,9 +73,6 @@ func jobsSubmit(ctx context.Context, c *operatorCall) error {
 	j, err := c.client.SubmitIdempotent(ctx, s)
 	if err != nil {
 		return err
-	}
-	if c.json {
-		return c.printJSON(j)
 	}
 	return c.printJob(j)
 }

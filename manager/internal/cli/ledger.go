@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
@@ -33,11 +32,6 @@ func ledgerCommands() map[string]operatorCommand {
 		"quarantine": {"[end]", "show for how long the ledger still refuses unknown keys, and why; end accepts them, so that what the reasons name can run twice", 0, 1, nil, ledgerQuarantine},
 		"resolve":    {"KEY", "settle an entry whose outcome is unknown", 1, 1, (*operatorCall).resolveFlags, ledgerResolve},
 	}
-}
-
-// ledgerMain is "oncegate ledger".
-func ledgerMain(ctx context.Context, env Environment, args []string) error {
-	return operatorMain(ctx, env, "ledger", ledgerCommands(), args)
 }
 
 func (c *operatorCall) entriesFlags(fs *flag.FlagSet) {
@@ -370,15 +364,10 @@ func readAnswer(file string) ([]byte, error) {
 
 // printEntry shows what an entry has, one member per line.
 func (c *operatorCall) printEntry(e *admin.Entry) error {
-	if c.json {
-		return c.printJSON(e)
-	}
-	t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
-	line := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(t, "%s\t%s\n", name, printable(value))
-		}
-	}
+	return c.printMembers(e, func(line func(name, value string)) { entryLines(e, line) })
+}
+
+func entryLines(e *admin.Entry, line func(name, value string)) {
 	line("key", e.Key)
 	line("scope", e.Scope)
 	line("state", string(e.State))
@@ -410,7 +399,6 @@ func (c *operatorCall) printEntry(e *admin.Entry) error {
 			line("body", string(r.Body))
 		}
 	}
-	return t.Flush()
 }
 
 // span shows a time as hours, minutes and seconds.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/client/admin"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 )
@@ -32,11 +33,6 @@ func logsCommands() map[string]operatorCommand {
 		"inspect": {"LOG", "show a log's configuration, window and size, or with --id an entry", 1, 1, (*operatorCall).inspectFlags, logsInspect},
 		"writers": {"LOG", "list the writers of a log and their epochs, or with --remove forget one", 1, 1, (*operatorCall).writersFlags, logsWriters},
 	}
-}
-
-// logsMain is "oncegate logs".
-func logsMain(ctx context.Context, env Environment, args []string) error {
-	return operatorMain(ctx, env, "logs", logsCommands(), args)
 }
 
 func (c *operatorCall) appendFlags(fs *flag.FlagSet) {
@@ -70,14 +66,9 @@ func logsWriters(ctx context.Context, c *operatorCall) error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON(page)
-	}
-	rows := [][]string{{"WRITER", "EPOCH"}}
-	for _, w := range page.Writers {
-		rows = append(rows, []string{printable(w.Writer), strconv.FormatUint(w.Epoch, 10)})
-	}
-	return c.printTable(rows, page.Cursor)
+	return printPage(c, page, page.Cursor, "WRITER, EPOCH", page.Writers, func(w *admin.LogWriter) []string {
+		return []string{printable(w.Writer), strconv.FormatUint(w.Epoch, 10)}
+	})
 }
 
 func logsList(ctx context.Context, c *operatorCall) error {
@@ -85,16 +76,10 @@ func logsList(ctx context.Context, c *operatorCall) error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON(page)
-	}
-	rows := [][]string{{"LOG", "IDENTITY", "FIRST", "LAST", "KEYS", "WRITERS", "DISK BYTES", "STATE"}}
-	for i := range page.Logs {
-		l := &page.Logs[i]
-		rows = append(rows, []string{l.Log, l.Config.Identity, strconv.FormatUint(l.First, 10), strconv.FormatUint(l.Last, 10),
-			strconv.Itoa(l.Keys), strconv.Itoa(l.Writers), strconv.FormatInt(l.DiskBytes, 10), logState(l)})
-	}
-	return c.printTable(rows, page.Cursor)
+	return printPage(c, page, page.Cursor, "LOG, IDENTITY, FIRST, LAST, KEYS, WRITERS, DISK BYTES, STATE", page.Logs, func(l *client.LogInfo) []string {
+		return []string{l.Log, l.Config.Identity, strconv.FormatUint(l.First, 10), strconv.FormatUint(l.Last, 10),
+			strconv.Itoa(l.Keys), strconv.Itoa(l.Writers), strconv.FormatInt(l.DiskBytes, 10), logState(l)}
+	})
 }
 
 func logState(l *client.LogInfo) string {

@@ -67,14 +67,20 @@ const (
 	defaultManagerURL = "http://127.0.0.1:8090"
 )
 
+// operators is a command whose words are operators' calls to a running manager.
+func operators(group string, all func() map[string]operatorCommand) func(context.Context, Environment, []string) error {
+	return func(ctx context.Context, env Environment, args []string) error {
+		return operatorMain(ctx, env, group, all(), args)
+	}
+}
+
 // operatorMain makes operators' calls to a running manager; group is the command
 // whose words all are.
 func operatorMain(ctx context.Context, env Environment, group string, all map[string]operatorCommand, args []string) error {
 	if len(args) == 0 {
 		return settings.Usagef("a command is missing, see oncegate %s --help", group)
 	}
-	switch args[0] {
-	case "help", "-h", "-help", "--help":
+	if isHelp(args[0]) {
 		operatorHelp(env.Stdout, group, all)
 		return nil
 	}
@@ -83,9 +89,6 @@ func operatorMain(ctx context.Context, env Environment, group string, all map[st
 		return settings.Usagef("unknown command %q, see oncegate %s --help", args[0], group)
 	}
 	call, err := parseOperatorCall(env, group, args[0], cmd, args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}
@@ -102,8 +105,6 @@ func operatorMain(ctx context.Context, env Environment, group string, all map[st
 func parseOperatorCall(env Environment, group, name string, cmd operatorCommand, args []string) (*operatorCall, error) {
 	call := &operatorCall{in: env.Stdin, out: env.Stdout}
 	fs := flag.NewFlagSet(group+" "+name, flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	fs.Usage = func() {}
 	url, tokenFile, timeout := defaultManagerURL, "", 15*time.Second
 	if v, ok := env.Getenv(managerURLEnv); ok && v != "" {
 		url = v
@@ -117,22 +118,17 @@ func parseOperatorCall(env Environment, group, name string, cmd operatorCommand,
 	if cmd.flags != nil {
 		cmd.flags(call, fs)
 	}
-	// Flags may come before and after the arguments.
-	for rest := args; ; {
-		if err := fs.Parse(rest); err != nil {
-			if errors.Is(err, flag.ErrHelp) {
-				fmt.Fprintf(env.Stdout, "usage: oncegate %s %s [flags] %s\n", group, name, cmd.args)
-				fs.SetOutput(env.Stdout)
-				fs.PrintDefaults()
-				return nil, err
-			}
-			return nil, settings.Usagef("%s: %s", name, strings.Replace(err.Error(), "invalid value", "value", 1))
-		}
-		if fs.NArg() == 0 {
-			break
-		}
-		call.args = append(call.args, fs.Arg(0))
-		rest = fs.Args()[1:]
+	var err error
+	call.args, err = parseFlags(fs, args, func() {
+		fmt.Fprintf(env.Stdout, "usage: oncegate %s %s [flags] %s\n", group, name, cmd.args)
+		fs.SetOutput(env.Stdout)
+		fs.PrintDefaults()
+	})
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return nil, err
+	case err != nil:
+		return nil, settings.Usagef("%s: %v", name, err)
 	}
 	if n := len(call.args); n < cmd.least || cmd.most >= 0 && n > cmd.most {
 		return nil, settings.Usagef("%s: %d arguments: must be %q", name, n, strings.TrimSpace(name+" "+cmd.args))
@@ -180,6 +176,11 @@ func (c *operatorCall) check(words string) error {
 	}
 	if c.function != "" {
 		errs = append(errs, jobs.CheckName("--function", c.function))
+	}
+	if key := c.submission.IdempotencyKey; key != "" {
+		if err := api.ValidateKey(key); err != nil {
+			return fmt.Errorf("--idempotency-key: %w", err)
+		}
 	}
 	err := errors.Join(append(errs, api.ValidateScope(c.scope))...)
 	var field *jobs.FieldError

@@ -11,40 +11,42 @@ import (
 	"github.com/oncegate/oncegate/manager/client/admin"
 )
 
-var peersCommands = map[string]operatorCommand{
-	"status": {summary: "show how far a manager's data centre is behind each peer; exit code 1 if one needs attention", run: func(ctx context.Context, c *operatorCall) error {
-		p, err := c.admin.Peers(ctx)
-		if err != nil {
-			return err
-		}
-		if c.json {
-			return c.printJSON(p)
-		}
-		if len(p.Peers) == 0 {
-			fmt.Fprintln(c.out, "no peers: this manager has no --peer")
-		}
-		t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
-		for _, peer := range p.Peers {
-			answered, list := "no answer yet", "list not known"
-			if d := peer.AnsweredAgo; d != nil {
-				answered = fmt.Sprintf("answered %.1f s ago", d.Seconds())
+func peersCommands() map[string]operatorCommand {
+	return map[string]operatorCommand{
+		"status": {summary: "show how far a manager's data centre is behind each peer; exit code 1 if one needs attention", run: func(ctx context.Context, c *operatorCall) error {
+			p, err := c.admin.Peers(ctx)
+			if err != nil {
+				return err
 			}
-			switch {
-			case slices.Equal(peer.DataCentres, p.DataCentres):
-				list = "same list"
-			case len(peer.DataCentres) > 0:
-				list = "other list: " + strings.Join(peer.DataCentres, ",")
+			if c.json {
+				return c.printJSON(p)
 			}
-			fmt.Fprintf(t, "%s\t%.1f s\t%d entries\t%s\t%s\t%s\n", printable(peer.Name), peer.Lag.Seconds(), peer.LagEntries, answered, printable(list), printable(peer.Error))
-		}
-		if err := t.Flush(); err != nil {
-			return err
-		}
-		if p.Refuses != "" {
-			fmt.Fprintf(c.out, "this data centre, %s, is the home of no new global keys: %s\n", printable(p.Origin), printable(p.Refuses))
-		}
-		return unwell(p)
-	}},
+			if len(p.Peers) == 0 {
+				fmt.Fprintln(c.out, "no peers: this manager has no --peer")
+			}
+			t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+			for _, peer := range p.Peers {
+				answered, list := "no answer yet", "list not known"
+				if d := peer.AnsweredAgo; d != nil {
+					answered = fmt.Sprintf("answered %.1f s ago", d.Seconds())
+				}
+				switch {
+				case slices.Equal(peer.DataCentres, p.DataCentres):
+					list = "same list"
+				case len(peer.DataCentres) > 0:
+					list = "other list: " + strings.Join(peer.DataCentres, ",")
+				}
+				fmt.Fprintf(t, "%s\t%.1f s\t%d entries\t%s\t%s\t%s\n", printable(peer.Name), peer.Lag.Seconds(), peer.LagEntries, answered, printable(list), printable(peer.Error))
+			}
+			if err := t.Flush(); err != nil {
+				return err
+			}
+			if p.Refuses != "" {
+				fmt.Fprintf(c.out, "this data centre, %s, is the home of no new global keys: %s\n", printable(p.Origin), printable(p.Refuses))
+			}
+			return unwell(p)
+		}},
+	}
 }
 
 // maxPeerLag is a lag that is more than a busy moment.
@@ -65,8 +67,4 @@ func unwell(p *admin.Peers) error {
 		return fmt.Errorf("the data centre %s is the home of no new global keys", printable(p.Origin))
 	}
 	return nil
-}
-
-func peersMain(ctx context.Context, env Environment, args []string) error {
-	return operatorMain(ctx, env, "peers", peersCommands, args)
 }

@@ -3,7 +3,8 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -44,14 +45,38 @@ func (c *operatorCall) printTable(rows [][]string, cursor string) error {
 	return nil
 }
 
-// printJob shows what a job has, one member per line.
-func (c *operatorCall) printJob(j *client.Job) error {
+// printPage prints a page of a list as a table, or as JSON. The names of the columns are in head, with commas between them.
+func printPage[T any](c *operatorCall, page any, cursor, head string, items []T, row func(*T) []string) error {
+	if c.json {
+		return c.printJSON(page)
+	}
+	rows := [][]string{strings.Split(head, ", ")}
+	for i := range items {
+		rows = append(rows, row(&items[i]))
+	}
+	return c.printTable(rows, cursor)
+}
+
+// printMembers prints v as JSON, or what lines calls line with: one member in each, and none for an empty value.
+func (c *operatorCall) printMembers(v any, lines func(line func(name, value string))) error {
+	if c.json {
+		return c.printJSON(v)
+	}
 	t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
-	line := func(name, value string) {
+	lines(func(name, value string) {
 		if value != "" {
 			fmt.Fprintf(t, "%s\t%s\n", name, printable(value))
 		}
-	}
+	})
+	return t.Flush()
+}
+
+// printJob shows what a job has, one member per line.
+func (c *operatorCall) printJob(j *client.Job) error {
+	return c.printMembers(j, func(line func(name, value string)) { jobLines(j, line) })
+}
+
+func jobLines(j *client.Job, line func(name, value string)) {
 	line("id", j.ID)
 	line("function", j.Function)
 	state := string(j.State)
@@ -89,12 +114,7 @@ func (c *operatorCall) printJob(j *client.Job) error {
 	if l := j.Lease; l != nil {
 		line("worker", fmt.Sprintf("%s, lease for %s", l.Worker, l.ExpiresIn))
 	}
-	databases := make([]string, 0, len(j.WALLocations))
-	for db := range j.WALLocations {
-		databases = append(databases, db)
-	}
-	sort.Strings(databases)
-	for _, db := range databases {
+	for _, db := range slices.Sorted(maps.Keys(j.WALLocations)) {
 		line("wal "+printable(db), j.WALLocations[db])
 	}
 	line("error", j.Error)
@@ -104,7 +124,6 @@ func (c *operatorCall) printJob(j *client.Job) error {
 	line("traceparent", j.Traceparent)
 	line("payload", string(j.Payload))
 	line("result", string(j.Result))
-	return t.Flush()
 }
 
 func stamp(t time.Time) string {

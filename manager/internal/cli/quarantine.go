@@ -6,8 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/app"
@@ -43,36 +41,20 @@ type quarantineState struct {
 
 // quarantineMain begins, ends and shows the quarantine of a store.
 func quarantineMain(ctx context.Context, env Environment, args []string) error {
-	const words = "must be begin, end or status"
-	if len(args) == 0 || strings.HasPrefix(args[0], "-") && args[0] != "--help" && args[0] != "-h" {
-		return settings.Usagef("a command is missing: %s", words)
+	help := func() { fmt.Fprint(env.Stdout, quarantineUsage) }
+	word, err := chosen(args, help, "begin", "end", "status")
+	if err != nil {
+		return err
 	}
 	var d time.Duration
-	var bad error
 	given := false
 	fs := flag.NewFlagSet("quarantine", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
 	flags := map[string]*string{"store": fs.String("store", "", ""), "store-dsn": fs.String("store-dsn", "", ""), "data-dir": fs.String("data-dir", "", "")}
-	fs.Func("for", "", func(v string) error {
-		given = true
-		err := settings.Span(0, maxQuarantine, &d)(v)
-		if err != nil {
-			bad = settings.Usagef("--for %q: %v", v, err)
-		}
+	spanFlag(fs, "for", &d, &given)
+	if err := parseOnlyFlags(fs, args[1:], help); err != nil {
 		return err
-	})
-	switch args[0] {
-	case "begin", "end", "status":
-		if err := parseBucketFlags(fs, args[1:], quarantineUsage, env, &bad); err != nil || bad == errHelped {
-			return err
-		}
-	case "--help", "-h", "help":
-		fmt.Fprint(env.Stdout, quarantineUsage)
-		return nil
-	default:
-		return settings.Usagef("command %q: %s", args[0], words)
 	}
-	if begin := args[0] == "begin"; begin != given {
+	if begin := word == "begin"; begin != given {
 		return settings.Usagef("--for: begin needs it, and no other command has it")
 	}
 	var serve []string
@@ -94,7 +76,7 @@ func quarantineMain(ctx context.Context, env Environment, args []string) error {
 	if s.Store == "memory" {
 		return settings.Usagef("--store memory: is not restored, it forgets everything when its manager ends")
 	}
-	state, err := changeQuarantine(ctx, s, args[0], d)
+	state, err := changeQuarantine(ctx, s, word, d)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -52,22 +51,13 @@ Makes a data directory from what a manager shipped with --ship-to. No manager ne
 func restoreMain(ctx context.Context, env Environment, args []string) error {
 	var o restoreOptions
 	fs := flag.NewFlagSet("restore", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
 	var from string
-	var bad error
 	fs.StringVar(&from, "from", "", "")
 	fs.StringVar(&o.dataDir, "data-dir", "", "")
-	timeFlag(fs, "at", &o.at, &bad)
-	fs.Func("quarantine", "", func(v string) error {
-		o.given = true
-		err := settings.Span(0, maxQuarantine, &o.quarantine)(v)
-		if err != nil {
-			bad = settings.Usagef("--quarantine %q: %v", v, err)
-		}
-		return err
-	})
+	timeFlag(fs, "at", &o.at)
+	spanFlag(fs, "quarantine", &o.quarantine, &o.given)
 	keyFile := keyFileFlag(fs)
-	if err := parseBucketFlags(fs, args, restoreUsage, env, &bad); err != nil || bad == errHelped {
+	if err := parseOnlyFlags(fs, args, func() { fmt.Fprint(env.Stdout, restoreUsage) }); err != nil {
 		return err
 	}
 	if o.dataDir == "" {
@@ -84,35 +74,24 @@ func restoreMain(ctx context.Context, env Environment, args []string) error {
 }
 
 // timeFlag adds a flag for a point in time.
-func timeFlag(fs *flag.FlagSet, name string, at *time.Time, bad *error) {
+func timeFlag(fs *flag.FlagSet, name string, at *time.Time) {
 	fs.Func(name, "", func(v string) (err error) {
 		if *at, err = api.ParseTime(v); err != nil {
-			*bad = settings.Usagef("--%s %q: must be a time as 2006-01-02T15:04:05Z", name, v)
+			return errors.New("must be a time as 2006-01-02T15:04:05Z")
 		}
-		return err
+		return nil
 	})
 }
 
-// errHelped says that the usage was printed, and that this is all.
-var errHelped = errors.New("help")
-
-// parseBucketFlags parses the flags of a command about a prefix of an object store.
-func parseBucketFlags(fs *flag.FlagSet, args []string, usage string, env Environment, bad *error) error {
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(env.Stdout, usage)
-			*bad = errHelped
-			return nil
+// spanFlag adds a flag for the length of a quarantine, a duration with a unit.
+func spanFlag(fs *flag.FlagSet, name string, to *time.Duration, given *bool) {
+	fs.Func(name, "", func(v string) (err error) {
+		*given = true
+		if *to, err = time.ParseDuration(v); err != nil || *to < 0 || *to > maxQuarantine {
+			return fmt.Errorf("must be a duration from 0s to %s, as 1s or 24h", maxQuarantine)
 		}
-		if *bad != nil {
-			return *bad
-		}
-		return settings.Usagef("%v", err)
-	}
-	if fs.NArg() > 0 {
-		return settings.Usagef("unexpected argument %q", fs.Arg(0))
-	}
-	return nil
+		return nil
+	})
 }
 
 func bucketOf(from string, env Environment) (object.Store, error) {

@@ -5,29 +5,22 @@ import (
 	"flag"
 	"fmt"
 
-	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client/admin"
-	"github.com/oncegate/oncegate/manager/internal/settings"
 )
 
 func schedulesCommands() map[string]operatorCommand {
 	return map[string]operatorCommand{
 		"list":   {"", "list schedules with their next and last instants", 0, 0, (*operatorCall).pageFlags, schedulesList},
 		"get":    {"NAME", "print a schedule as JSON", 1, 1, nil, schedulesGet},
-		"pause":  {"NAME...", "stop schedules", 1, -1, nil, schedulesPause},
-		"resume": {"NAME...", "start paused schedules again, with the first instant from now on", 1, -1, nil, schedulesResume},
+		"pause":  {"NAME...", "stop schedules", 1, -1, nil, eachSchedule("paused", (*admin.Client).PauseSchedule)},
+		"resume": {"NAME...", "start paused schedules again, with the first instant from now on", 1, -1, nil, eachSchedule("resumed", (*admin.Client).ResumeSchedule)},
 		"delete": {"NAME...", "remove schedules; their jobs stay", 1, -1, nil, schedulesDelete},
 		"run":    {"NAME", "enqueue a schedule's job now and print it", 1, 1, (*operatorCall).runFlags, schedulesRun},
 	}
 }
 
-// schedulesMain is "oncegate schedules".
-func schedulesMain(ctx context.Context, env Environment, args []string) error {
-	return operatorMain(ctx, env, "schedules", schedulesCommands(), args)
-}
-
 func (c *operatorCall) runFlags(fs *flag.FlagSet) {
-	fs.StringVar(&c.key, "idempotency-key", "", "`key` of the call: with it the job is enqueued once, however often the call is made")
+	fs.StringVar(&c.submission.IdempotencyKey, "idempotency-key", "", "`key` of the call: with it the job is enqueued once, however often the call is made")
 }
 
 func schedulesList(ctx context.Context, c *operatorCall) error {
@@ -35,19 +28,13 @@ func schedulesList(ctx context.Context, c *operatorCall) error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON(page)
-	}
-	rows := [][]string{{"NAME", "CRON", "TIME ZONE", "FUNCTION", "NEXT", "LAST", "LAST JOB", "MISSED", "OVERLAPPED", "HOME"}}
-	for i := range page.Schedules {
-		s := &page.Schedules[i]
+	return printPage(c, page, page.Cursor, "NAME, CRON, TIME ZONE, FUNCTION, NEXT, LAST, LAST JOB, MISSED, OVERLAPPED, HOME", page.Schedules, func(s *admin.Schedule) []string {
 		next := stamp(s.NextAt)
 		if s.Paused {
 			next = "paused"
 		}
-		rows = append(rows, []string{s.Name, s.Cron, s.TimeZone, s.Function, next, stamp(s.LastAt), s.LastJob, fmt.Sprint(s.MissedInstants), fmt.Sprint(s.OverlappedInstants), s.Home})
-	}
-	return c.printTable(rows, page.Cursor)
+		return []string{s.Name, s.Cron, s.TimeZone, s.Function, next, stamp(s.LastAt), s.LastJob, fmt.Sprint(s.MissedInstants), fmt.Sprint(s.OverlappedInstants), s.Home}
+	})
 }
 
 func schedulesGet(ctx context.Context, c *operatorCall) error {
@@ -58,53 +45,30 @@ func schedulesGet(ctx context.Context, c *operatorCall) error {
 	return c.printJSON(s)
 }
 
-func schedulesPause(ctx context.Context, c *operatorCall) error {
-	return c.eachSchedule("paused", func(name string) (*admin.Schedule, error) { return c.admin.PauseSchedule(ctx, name) })
-}
-
-func schedulesResume(ctx context.Context, c *operatorCall) error {
-	return c.eachSchedule("resumed", func(name string) (*admin.Schedule, error) { return c.admin.ResumeSchedule(ctx, name) })
-}
-
 func schedulesDelete(ctx context.Context, c *operatorCall) error {
-	return c.eachSchedule("deleted", func(name string) (*admin.Schedule, error) {
-		return &admin.Schedule{Name: name}, c.admin.DeleteSchedule(ctx, name)
+	return c.eachName(func(name string) (json any, text string, err error) {
+		return map[string]any{"name": name, "done": "deleted"}, "deleted", c.admin.DeleteSchedule(ctx, name)
 	})
 }
 
-// eachSchedule continues after a refusal, as each does.
-func (c *operatorCall) eachSchedule(done string, call func(string) (*admin.Schedule, error)) error {
-	var failed []error
-	for _, name := range c.args {
-		s, err := call(name)
-		switch {
-		case err != nil:
-			failed = append(failed, err)
-		case c.json:
-			if err := c.printJSON(map[string]any{"name": s.Name, "done": done}); err != nil {
-				return err
+// eachSchedule is a command that pauses or resumes schedules.
+func eachSchedule(done string, call func(*admin.Client, context.Context, string) (*admin.Schedule, error)) func(context.Context, *operatorCall) error {
+	return func(ctx context.Context, c *operatorCall) error {
+		return c.eachName(func(name string) (json any, text string, err error) {
+			text = done
+			s, err := call(c.admin, ctx, name)
+			if err == nil && !s.NextAt.IsZero() {
+				text += ", next at " + stamp(s.NextAt)
 			}
-		case s.NextAt.IsZero():
-			fmt.Fprintf(c.out, "%s: %s\n", printable(name), done)
-		default:
-			fmt.Fprintf(c.out, "%s: %s, next at %s\n", printable(name), done, stamp(s.NextAt))
-		}
+			return map[string]any{"name": name, "done": done}, text, err
+		})
 	}
-	return failures(failed, len(c.args))
 }
 
 func schedulesRun(ctx context.Context, c *operatorCall) error {
-	if c.key != "" {
-		if err := api.ValidateKey(c.key); err != nil {
-			return settings.Usagef("run: --idempotency-key: %v", err)
-		}
-	}
-	j, err := c.admin.RunSchedule(ctx, c.args[0], c.key)
+	j, err := c.admin.RunSchedule(ctx, c.args[0], c.submission.IdempotencyKey)
 	if err != nil {
 		return err
-	}
-	if c.json {
-		return c.printJSON(j)
 	}
 	return c.printJob(j)
 }

@@ -28,7 +28,6 @@ func serve(ctx context.Context, env Environment, args []string) error {
 	s, err := settings.Parse(env.Getenv, args)
 	if errors.Is(err, flag.ErrHelp) {
 		settings.Help(env.Stdout)
-		return nil
 	}
 	if err != nil {
 		return err

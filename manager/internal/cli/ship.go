@@ -5,13 +5,10 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/object"
-	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/ship"
 )
 
@@ -26,28 +23,21 @@ Both read and check everything that a restore reads, and write nothing. The exit
 `
 
 func shipMain(ctx context.Context, env Environment, args []string) error {
-	if len(args) == 1 && (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
-		fmt.Fprint(env.Stdout, shipUsage)
-		return nil
-	}
-	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
-		return settings.Usagef("a command is missing: must be status or verify")
-	}
-	if args[0] != "status" && args[0] != "verify" {
-		return settings.Usagef("command %q: must be status or verify", args[0])
+	help := func() { fmt.Fprint(env.Stdout, shipUsage) }
+	word, err := chosen(args, help, "status", "verify")
+	if err != nil {
+		return err
 	}
 	fs := flag.NewFlagSet("ship", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
 	var from string
 	var at time.Time
-	var bad error
 	keyFile := func() (*crypt.Keyring, error) { return nil, nil }
 	fs.StringVar(&from, "from", "", "")
-	if args[0] == "verify" {
-		timeFlag(fs, "at", &at, &bad)
+	if word == "verify" {
+		timeFlag(fs, "at", &at)
 		keyFile = keyFileFlag(fs)
 	}
-	if err := parseBucketFlags(fs, args[1:], shipUsage, env, &bad); err != nil || bad == errHelped {
+	if err := parseOnlyFlags(fs, args[1:], help); err != nil {
 		return err
 	}
 	ring, err := keyFile()
@@ -58,7 +48,7 @@ func shipMain(ctx context.Context, env Environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	if args[0] == "status" {
+	if word == "status" {
 		return shipStatus(ctx, env, bucket)
 	}
 	return shipVerify(ctx, env, bucket, at, ring)

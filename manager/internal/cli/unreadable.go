@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
+
+	"github.com/oncegate/oncegate/manager/client/admin"
 )
 
 func unreadableCommands() map[string]operatorCommand {
@@ -12,24 +14,14 @@ func unreadableCommands() map[string]operatorCommand {
 	}
 }
 
-// unreadableMain is "oncegate unreadable".
-func unreadableMain(ctx context.Context, env Environment, args []string) error {
-	return operatorMain(ctx, env, "unreadable", unreadableCommands(), args)
-}
-
 func unreadableList(ctx context.Context, c *operatorCall) error {
 	page, err := c.admin.Unreadable(ctx, c.limit, c.cursor)
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON(page)
-	}
-	rows := [][]string{{"COLLECTION", "KEY", "REASON", "RECORD"}}
-	for _, r := range page.Records {
-		rows = append(rows, []string{r.Collection, r.Key, r.Reason, r.ID})
-	}
-	return c.printTable(rows, page.Cursor)
+	return printPage(c, page, page.Cursor, "COLLECTION, KEY, REASON, RECORD", page.Records, func(r *admin.UnreadableRecord) []string {
+		return []string{r.Collection, r.Key, r.Reason, r.ID}
+	})
 }
 
 func unreadableDelete(ctx context.Context, c *operatorCall) error {

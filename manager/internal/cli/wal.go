@@ -10,7 +10,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/crypt"
@@ -45,42 +44,27 @@ var walCommands = map[string]walCommand{
 
 func walMain(ctx context.Context, env Environment, args []string) error {
 	var o walOptions
-	if len(args) == 1 && (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
-		walHelp(env.Stdout)
-		return nil
-	}
-	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
-		return settings.Usagef("a command is missing: must be verify, dump, stats or repair")
-	}
-	cmd, ok := walCommands[args[0]]
-	if !ok {
-		return settings.Usagef("command %q: must be verify, dump, stats or repair", args[0])
+	help := func() { walHelp(env.Stdout) }
+	word, err := chosen(args, help, "verify", "dump", "stats", "repair")
+	if err != nil {
+		return err
 	}
 	flags := flag.NewFlagSet("wal", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
 	flags.StringVar(&o.dataDir, "data-dir", "", "directory of the log")
 	keyFile := keyFileFlag(flags)
-	if args[0] == "dump" {
+	if word == "dump" {
 		flags.BoolVar(&o.values, "values", false, "print values as well, in base64")
 	}
-	if err := flags.Parse(args[1:]); err != nil {
-		if err == flag.ErrHelp {
-			walHelp(env.Stdout)
-			return nil
-		}
-		return settings.Usagef("%v", err)
-	}
-	if flags.NArg() > 0 {
-		return settings.Usagef("unexpected argument %q", flags.Arg(0))
+	if err := parseOnlyFlags(flags, args[1:], help); err != nil {
+		return err
 	}
 	if o.dataDir == "" {
 		return settings.Usagef("--data-dir: is missing; must be the directory of a log")
 	}
-	var err error
 	if o.ring, err = keyFile(); err != nil {
 		return err
 	}
-	return cmd.run(ctx, env, o)
+	return walCommands[word].run(ctx, env, o)
 }
 
 func walHelp(w io.Writer) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/api/schema"
 )
 
 const (
@@ -19,21 +21,13 @@ const maxConflicts = 1000
 
 // centres looks at the other data centres of a manager that has an origin.
 func (t Target) centres(ctx context.Context, r *report) {
-	var p struct {
-		Origin  string `json:"origin"`
-		Refuses string `json:"refuses"`
-		Peers   []struct {
-			Name       string  `json:"name"`
-			LagSeconds float64 `json:"lag_seconds"`
-			Error      string  `json:"error"`
-		} `json:"peers"`
-	}
+	var p schema.Peers
 	if !t.read(ctx, r, checkPeers, "/v1/peers", &p) || p.Origin == "" {
 		return
 	}
 	well := true
 	for _, peer := range p.Peers {
-		name, lag := oneLine(peer.Name), time.Duration(peer.LagSeconds*float64(time.Second)).Round(time.Second)
+		name, lag := oneLine(peer.Name), peer.Lag.Round(time.Second)
 		switch {
 		case peer.Error != "":
 			r.fail(checkPeers, fmt.Sprintf("outcomes of %s are missing, and retries of such keys run again here: %s", name, oneLine(peer.Error)),
@@ -51,12 +45,7 @@ func (t Target) centres(ctx context.Context, r *report) {
 		r.ok(checkPeers, "%s has everything of %s", oneLine(p.Origin), many(len(p.Peers), "peer"))
 	}
 
-	var list struct {
-		Conflicts []struct {
-			Key string `json:"key"`
-		} `json:"conflicts"`
-		Cursor string `json:"cursor"`
-	}
+	var list schema.ConflictPage
 	if !t.read(ctx, r, checkConflicts, fmt.Sprintf("/v1/ledger/conflicts?limit=%d", maxConflicts), &list) {
 		return
 	}

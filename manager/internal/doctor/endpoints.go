@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net"
@@ -11,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/oncegate/oncegate/manager/api/schema"
 )
 
 const (
@@ -118,12 +119,12 @@ func (t Target) askEndpoint(ctx context.Context, e *endpoint, alone bool) {
 			return
 		}
 		a, err := t.call(ctx, request{url: e.url + "/v1/ledger/stats", token: t.Token, fresh: true})
-		var s stats
-		if err != nil || a.status != http.StatusOK || json.Unmarshal(a.body, &s) != nil || s.Ledger == "" {
+		var s schema.LedgerStats
+		if err != nil || a.status != http.StatusOK || schema.Unmarshal(a.body, &s) != nil || s.LedgerID == "" {
 			return
 		}
-		if !slices.Contains(e.ledgers, s.Ledger) {
-			e.ledgers = append(e.ledgers, s.Ledger)
+		if !slices.Contains(e.ledgers, s.LedgerID) {
+			e.ledgers = append(e.ledgers, s.LedgerID)
 		}
 	}
 }

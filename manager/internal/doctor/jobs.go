@@ -2,12 +2,13 @@ package doctor
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/api/schema"
 )
 
 const (
@@ -26,45 +27,17 @@ const (
 	namedFunctions                  = 5
 )
 
-// jobStats is what the doctor reads of GET /v1/jobs/stats.
-type jobStats struct {
-	Bytes    int64            `json:"bytes"`
-	Retained int64            `json:"retained_bytes"`
-	Max      int64            `json:"max_bytes"`
-	Calls    map[string]int64 `json:"calls"`
-}
-
-// function is what the doctor reads of GET /v1/functions.
-type function struct {
-	Name       string    `json:"name"`
-	Paused     bool      `json:"paused"`
-	PausedAt   time.Time `json:"paused_at"`
-	Queued     int64     `json:"queued"`
-	Active     int64     `json:"active"`
-	Dead       int64     `json:"dead"`
-	AtLeast    bool      `json:"at_least"`
-	Oldest     int64     `json:"oldest_queued_ms"`
-	LastDead   time.Time `json:"last_dead_at"`
-	LastMinute struct {
-		Enqueued int64 `json:"enqueued"`
-		Claimed  int64 `json:"claimed"`
-	} `json:"last_minute"`
-}
-
 // jobs looks at the queue. The token may read statistics.
 func (t Target) jobs(ctx context.Context, r *report) {
-	var s jobStats
+	var s schema.JobStats
 	if !t.read(ctx, r, checkRoom, "/v1/jobs/stats", &s) {
 		return
 	}
-	s.room(r)
-	var all []function
+	jobRoom(r, &s)
+	var all []schema.Function
 	cursor := ""
 	for range functionPages {
-		var page struct {
-			Functions []function
-			Cursor    string
-		}
+		var page schema.FunctionPage
 		if !t.read(ctx, r, checkWaits, fmt.Sprintf("/v1/functions?limit=%d&cursor=%s", functionsPerPage, url.QueryEscape(cursor)), &page) {
 			return
 		}
@@ -85,7 +58,7 @@ func (t Target) read(ctx context.Context, r *report, check, path string, into an
 		err = fmt.Errorf("status %d: %s", a.status, a.body)
 	}
 	if err == nil {
-		err = json.Unmarshal(a.body, into)
+		err = schema.Unmarshal(a.body, into)
 	}
 	if err != nil {
 		r.warn(check, oneLine(err.Error()), "run the command again, and see the manager's log")
@@ -93,9 +66,9 @@ func (t Target) read(ctx context.Context, r *report, check, path string, into an
 	return err == nil
 }
 
-func (s *jobStats) room(r *report) {
-	full := float64(s.Bytes) / float64(max(s.Max, 1))
-	found := fmt.Sprintf("%.0f %% of %d MiB, finished jobs and dead letters %.0f %%", 100*full, s.Max>>20, 100*float64(s.Retained)/float64(max(s.Max, 1)))
+func jobRoom(r *report, s *schema.JobStats) {
+	full := float64(s.Bytes) / float64(max(s.MaxBytes, 1))
+	found := fmt.Sprintf("%.0f %% of %d MiB, finished jobs and dead letters %.0f %%", 100*full, s.MaxBytes>>20, 100*float64(s.RetainedBytes)/float64(max(s.MaxBytes, 1)))
 	const do = "start more workers, or raise --job-max-bytes if its disk (engine memory: its memory) has room"
 	refused, share := s.Calls["full"], s.Calls["over_share"]
 	switch {
@@ -112,7 +85,7 @@ func (s *jobStats) room(r *report) {
 }
 
 // those joins the texts that say returns for functions; it leaves out functions with an empty text.
-func those(all []function, say func(*function) string) string {
+func those(all []schema.Function, say func(*schema.Function) string) string {
 	var said []string
 	more := 0
 	for i := range all {
@@ -131,8 +104,8 @@ func those(all []function, say func(*function) string) string {
 }
 
 // counted is a number of a function's jobs.
-func (f *function) counted(n int64) string {
-	text := plural(n, "1 job", "%d jobs")
+func counted(f *schema.Function, n int) string {
+	text := plural(int64(n), "1 job", "%d jobs")
 	if f.AtLeast {
 		text = "at least " + text
 	}
@@ -143,12 +116,12 @@ func since(t time.Time) string { return lasts(time.Since(t)) }
 
 func lasts(d time.Duration) string { return max(d, 0).Round(time.Second).String() }
 
-func deadLetters(r *report, all []function) {
-	if found := those(all, func(f *function) string {
+func deadLetters(r *report, all []schema.Function) {
+	if found := those(all, func(f *schema.Function) string {
 		if f.Dead == 0 {
 			return ""
 		}
-		return fmt.Sprintf("%s failed for good, the last %s ago", f.counted(f.Dead), since(f.LastDead))
+		return fmt.Sprintf("%s failed for good, the last %s ago", counted(f, f.Dead), since(f.LastDeadAt))
 	}); found != "" {
 		r.warn(checkDead, found, "oncegate jobs dead-letters FUNCTION shows why; repair the cause, then oncegate jobs replay")
 		return
@@ -156,9 +129,9 @@ func deadLetters(r *report, all []function) {
 	r.ok(checkDead, "none")
 }
 
-func pausedFunctions(r *report, all []function) {
+func pausedFunctions(r *report, all []schema.Function) {
 	idle := 0
-	found := those(all, func(f *function) string {
+	found := those(all, func(f *schema.Function) string {
 		if !f.Paused {
 			return ""
 		}
@@ -166,7 +139,7 @@ func pausedFunctions(r *report, all []function) {
 			idle++
 			return ""
 		}
-		return fmt.Sprintf("paused for %s, and %s queued", since(f.PausedAt), f.counted(f.Queued))
+		return fmt.Sprintf("paused for %s, and %s queued", since(f.PausedAt), counted(f, f.Queued))
 	})
 	switch {
 	case found != "":
@@ -178,19 +151,19 @@ func pausedFunctions(r *report, all []function) {
 	}
 }
 
-func waitingJobs(r *report, all []function) {
-	waits := func(f *function) bool { return !f.Paused && time.Duration(f.Oldest)*time.Millisecond > waitsLong }
-	nobody := func(f *function) bool { return f.Active == 0 && f.LastMinute.Claimed == 0 }
-	waiting := func(f *function) string {
-		return fmt.Sprintf("%s queued, the oldest for %s", f.counted(f.Queued), lasts(time.Duration(f.Oldest)*time.Millisecond))
+func waitingJobs(r *report, all []schema.Function) {
+	waits := func(f *schema.Function) bool { return !f.Paused && f.OldestQueued > waitsLong }
+	nobody := func(f *schema.Function) bool { return f.Active == 0 && f.LastMinute.Claimed == 0 }
+	waiting := func(f *schema.Function) string {
+		return fmt.Sprintf("%s queued, the oldest for %s", counted(f, f.Queued), lasts(f.OldestQueued))
 	}
-	idle := those(all, func(f *function) string {
+	idle := those(all, func(f *schema.Function) string {
 		if !waits(f) || !nobody(f) {
 			return ""
 		}
 		return waiting(f) + ", and no worker claims them"
 	})
-	slow := those(all, func(f *function) string {
+	slow := those(all, func(f *schema.Function) string {
 		if !waits(f) || nobody(f) {
 			return ""
 		}

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -10,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/api/schema"
 )
 
 const (
@@ -43,32 +44,6 @@ const (
 	// fullAt is the part of the window from which on a burst may fill it.
 	fullAt = 0.7
 )
-
-// stats is what the doctor reads of GET /v1/ledger/stats.
-type stats struct {
-	Ledger  string           `json:"ledger_id"`
-	Shard   string           `json:"shard"`
-	Entries map[string]int64 `json:"entries"`
-	Bytes   int64            `json:"bytes"`
-	// MaxBytes is 0 on engines that do not count bytes.
-	MaxBytes   int64                       `json:"max_bytes"`
-	MaxEntries int64                       `json:"max_entries"`
-	TTL        int64                       `json:"committed_ttl_ms"`
-	Calls      map[string]map[string]int64 `json:"calls"`
-	Quarantine int64                       `json:"quarantine_ms"`
-	// MaxResult is the size from which on an answer, with its headers, is not recorded.
-	MaxResult float64 `json:"max_result_bytes"`
-	// Durabilities are those that the manager can give.
-	Durabilities []string `json:"durabilities"`
-}
-
-func (s stats) entries() int64 {
-	var sum int64
-	for _, n := range s.Entries {
-		sum += n
-	}
-	return sum
-}
 
 func (t Target) manager(ctx context.Context, r *report, gates []gate) {
 	ready, err := t.get(ctx, t.Manager+"/readyz", "")
@@ -140,10 +115,10 @@ func (t Target) clock(r *report, a answer) {
 }
 
 // stats reads the ledger's statistics. With a report it says what the token may do.
-func (t Target) stats(ctx context.Context, r *report) (s stats, ok bool) {
+func (t Target) stats(ctx context.Context, r *report) (s schema.LedgerStats, ok bool) {
 	a, err := t.get(ctx, t.Manager+"/v1/ledger/stats", t.Token)
 	if err == nil && a.status == http.StatusOK {
-		err = json.Unmarshal(a.body, &s)
+		err = schema.Unmarshal(a.body, &s)
 	}
 	if r == nil {
 		return s, err == nil && a.status == http.StatusOK
@@ -165,15 +140,16 @@ func (t Target) stats(ctx context.Context, r *report) (s stats, ok bool) {
 }
 
 // window compares the rate of new keys with what the window holds.
-func (t Target) window(r *report, before, after stats, gates []gate) {
-	newKeys := float64(after.Calls["reserve"]["done"]-before.Calls["reserve"]["done"]) / t.Sample.Seconds()
-	full := float64(after.entries()) / float64(max(after.MaxEntries, 1))
-	if after.MaxBytes > 0 {
-		full = max(full, float64(after.Bytes)/float64(after.MaxBytes))
+func (t Target) window(r *report, before, after schema.LedgerStats, gates []gate) {
+	newKeys := (float64(after.Calls["reserve"]["done"]) - float64(before.Calls["reserve"]["done"])) / t.Sample.Seconds()
+	n := after.Entries
+	full := float64(n.Pending+n.Committed+n.Rejected+n.Unknown) / float64(max(after.MaxEntries, 1))
+	if after.Bytes != nil && after.MaxBytes != nil {
+		full = max(full, float64(*after.Bytes)/float64(max(*after.MaxBytes, 1)))
 	}
 	refused := after.Calls["reserve"]["full"] + after.Calls["reserve"]["over_share"]
 	found := fmt.Sprintf("%.0f %% full, %.0f new keys/s", 100*full, newKeys)
-	managers := time.Duration(after.TTL) * time.Millisecond
+	managers := after.CommittedTTL
 	shortest, ttl := askedTTLs(gates, managers)
 	found += fmt.Sprintf(", remembered for %s", ttl)
 	if shortest < managers {
@@ -198,8 +174,8 @@ func (t Target) window(r *report, before, after stats, gates []gate) {
 }
 
 // quarantined reports the quarantine after a restore.
-func quarantined(r *report, s stats) {
-	if left := time.Duration(s.Quarantine) * time.Millisecond; left > 0 {
+func quarantined(r *report, s schema.LedgerStats) {
+	if left := s.QuarantineFor; left > 0 {
 		r.fail(checkForgot, fmt.Sprintf("the ledger may have forgotten keys: new ones get 503 for another %s", left.Round(time.Second)),
 			"oncegate ledger quarantine says why; wait, or end it with oncegate ledger quarantine end if no client retries an older request")
 		return
@@ -208,8 +184,8 @@ func quarantined(r *report, s stats) {
 }
 
 // settled looks at outcomes that an operator must settle.
-func settled(r *report, s stats) {
-	if n := s.Entries["unknown"]; n > 0 {
+func settled(r *report, s schema.LedgerStats) {
+	if n := int64(s.Entries.Unknown); n > 0 {
 		r.warn(checkUnknown, plural(n, "1 key has an unknown outcome, and its retries get 409", "%d keys have an unknown outcome, and their retries get 409"), "oncegate ledger list --state unknown, then oncegate ledger resolve")
 	} else {
 		r.ok(checkUnknown, "none")
@@ -218,7 +194,7 @@ func settled(r *report, s stats) {
 	var fenced int64
 	var byOp []string
 	for _, op := range []string{"commit", "reject", "unknown"} {
-		if n := s.Calls[op]["fenced"]; n > 0 {
+		if n := int64(s.Calls[op]["fenced"]); n > 0 {
 			fenced += n
 			byOp = append(byOp, fmt.Sprintf("%d %s", n, op))
 		}
@@ -241,27 +217,27 @@ func plural(n int64, one, many string) string {
 }
 
 // shards compares the manager's name with what the gates call it.
-func shards(r *report, s stats, gates []gate) {
+func shards(r *report, s schema.LedgerStats, gates []gate) {
 	var names []string
 	for _, g := range gates {
 		names = append(names, g.shards()...)
 	}
 	switch {
-	case len(names) == 0 && s.Shard == "":
+	case len(names) == 0 && s.Name == "":
 		r.ok(checkShard, "one manager without a name")
 	case len(names) == 0:
-		r.ok(checkShard, "%s", s.Shard)
-	case s.Shard == "":
+		r.ok(checkShard, "%s", s.Name)
+	case s.Name == "":
 		r.warn(checkShard, "the gate has a list of shards, and this manager takes any name", "start it with --shard NAME, so that a wrong cluster cannot run work twice")
-	case !slices.Contains(names, s.Shard):
-		r.fail(checkShard, fmt.Sprintf("this manager is %q, and the gate's list has %q", s.Shard, names), "correct manager.shards of the gate, or --shard of the manager")
+	case !slices.Contains(names, s.Name):
+		r.fail(checkShard, fmt.Sprintf("this manager is %q, and the gate's list has %q", s.Name, names), "correct manager.shards of the gate, or --shard of the manager")
 	default:
-		r.ok(checkShard, "%s, as in the gate's list", s.Shard)
+		r.ok(checkShard, "%s, as in the gate's list", s.Name)
 	}
 }
 
 // durabilities compares what the gates ask for with what the manager can give.
-func durabilities(r *report, s stats, gates []gate) {
+func durabilities(r *report, s schema.LedgerStats, gates []gate) {
 	asked := map[string]bool{}
 	for _, g := range gates {
 		for _, rule := range g.rules() {
@@ -288,7 +264,7 @@ func durabilities(r *report, s stats, gates []gate) {
 const defaultAnswer = 512 << 10
 
 // answerSizes compares the largest answers that the gates record with those that the manager does.
-func answerSizes(r *report, s stats, gates []gate) {
+func answerSizes(r *report, s schema.LedgerStats, gates []gate) {
 	var largest float64
 	for _, g := range gates {
 		for _, rule := range g.rules() {
@@ -297,28 +273,29 @@ func answerSizes(r *report, s stats, gates []gate) {
 			}
 		}
 	}
+	recorded := float64(s.MaxResultBytes)
 	switch {
 	case largest == 0:
-	case largest >= s.MaxResult:
-		r.warn(checkSizes, fmt.Sprintf("a gate records answers of up to %.0f bytes (max_response_body_bytes), and the manager less than %.0f (--max-result-bytes): retries of larger ones get 410", largest, s.MaxResult),
+	case largest >= recorded:
+		r.warn(checkSizes, fmt.Sprintf("a gate records answers of up to %.0f bytes (max_response_body_bytes), and the manager less than %.0f (--max-result-bytes): retries of larger ones get 410", largest, recorded),
 			"raise --max-result-bytes, which has room for headers as well, or lower max_response_body_bytes")
 	default:
-		r.ok(checkSizes, "the manager records those of up to %.0f bytes, and a gate at most %.0f", s.MaxResult, largest)
+		r.ok(checkSizes, "the manager records those of up to %.0f bytes, and a gate at most %.0f", recorded, largest)
 	}
 }
 
 // sameLedger checks whether the manager is one of those that the gates call.
-func sameLedger(r *report, s stats, gates []gate) {
+func sameLedger(r *report, s schema.LedgerStats, gates []gate) {
 	var called []string
 	for _, g := range gates {
 		called = append(called, g.ledgers...)
 	}
 	switch {
-	case len(called) == 0 || s.Ledger == "":
-	case slices.Contains(called, s.Ledger):
+	case len(called) == 0 || s.LedgerID == "":
+	case slices.Contains(called, s.LedgerID):
 		r.ok(checkLedger, "the gates' clusters lead to it")
 	default:
-		r.warn(checkLedger, fmt.Sprintf("the gates' clusters lead to other ledgers (%s) than this manager's (%s)", oneLine(strings.Join(called, ", ")), oneLine(s.Ledger)),
+		r.warn(checkLedger, fmt.Sprintf("the gates' clusters lead to other ledgers (%s) than this manager's (%s)", oneLine(strings.Join(called, ", ")), oneLine(s.LedgerID)),
 			"correct --manager, or the endpoints of the clusters")
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/api/schema"
 )
 
 // slowAtFirst stands for a manager whose first answers take longer than they should.
@@ -66,17 +68,17 @@ func TestAskedTTLs(t *testing.T) {
 // its outcome.
 func TestOnlyFencedOutcomesAreAWarning(t *testing.T) {
 	for _, c := range []struct {
-		calls map[string]int64
+		calls map[string]uint64
 		level Level
 		found string
 	}{
-		{map[string]int64{"release": 3, "renew": 2}, OK, "none"},
-		{map[string]int64{"release": 3, "commit": 1}, Warn, "1 outcome was refused because another attempt had the key: 1 commit"},
-		{map[string]int64{"commit": 2, "reject": 1, "unknown": 1}, Warn, "4 outcomes were refused because another attempt had the key: 2 commit, 1 reject, 1 unknown"},
+		{map[string]uint64{"release": 3, "renew": 2}, OK, "none"},
+		{map[string]uint64{"release": 3, "commit": 1}, Warn, "1 outcome was refused because another attempt had the key: 1 commit"},
+		{map[string]uint64{"commit": 2, "reject": 1, "unknown": 1}, Warn, "4 outcomes were refused because another attempt had the key: 2 commit, 1 reject, 1 unknown"},
 	} {
-		s := stats{Calls: map[string]map[string]int64{}}
+		s := schema.LedgerStats{Calls: map[string]map[string]uint64{}}
 		for op, n := range c.calls {
-			s.Calls[op] = map[string]int64{"fenced": n}
+			s.Calls[op] = map[string]uint64{"fenced": n}
 		}
 		var r report
 		settled(&r, s)

@@ -21,7 +21,7 @@ func (s *Server) AdminHandler(g prometheus.Gatherer, pages http.Handler, names .
 	for _, r := range s.healthRoutes() {
 		mux.HandleFunc(r.Method+" "+r.Path, func(hw http.ResponseWriter, _ *http.Request) {
 			var w Response
-			r.Handle(nil, &w)
+			_ = r.Handle(nil, &w) // which never fails
 			hw.Header().Set(api.HeaderManager, s.opts.Version)
 			hw.Header().Set("Content-Type", w.ContentType)
 			if w.RetryAfter > 0 {

@@ -20,10 +20,11 @@ func TestBodiesShareABudget(t *testing.T) {
 	working, letGo := make(chan int, 8), make(chan struct{})
 	s := newSite(t, siteOptions{
 		server: Options{MaxBodyBytes: limit, MaxBodyMemory: 2 * limit, ReadTimeout: time.Hour},
-		routes: []Route{{Method: "POST", Path: "/work", Roles: Plain, Handle: func(r *Request, w *Response) {
+		routes: []Route{{Method: "POST", Path: "/work", Roles: Plain, Handle: func(r *Request, w *Response) error {
 			working <- len(r.Body)
 			<-letGo
 			answerNew(r, w)
+			return nil
 		}}},
 	})
 	taken := func(want int) {

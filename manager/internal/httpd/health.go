@@ -12,19 +12,21 @@ func (s *Server) healthRoutes() []Route {
 }
 
 // healthz: the process answers.
-func (s *Server) healthz(_ *Request, w *Response) {
+func (s *Server) healthz(_ *Request, w *Response) error {
 	w.JSON(200)
 	w.Body = append(w.Body, `{"status":"ok"}`...)
+	return nil
 }
 
 // readyz: the process wants traffic.
-func (s *Server) readyz(_ *Request, w *Response) {
+func (s *Server) readyz(_ *Request, w *Response) error {
 	if why := s.NotReady(); why != "" {
 		w.Problem(&api.Problem{
 			Status: 503, Code: api.CodeUnavailable, Title: "Not ready", Detail: why, RetryAfterSeconds: RetrySoon,
 		})
-		return
+		return nil
 	}
 	w.JSON(200)
 	w.Body = append(w.Body, `{"status":"ready"}`...)
+	return nil
 }

@@ -51,19 +51,21 @@ func newSite(t *testing.T, o siteOptions) *site {
 // waiters is how many requests are held.
 func (s *site) waiters() int { return int(s.server.load.held.Load()) }
 
-func (s *site) hold(r *Request, w *Response) {
+func (s *site) hold(r *Request, w *Response) error {
 	ctx, stop := r.Hold()
 	defer stop()
 	select {
 	case <-s.letGo:
 		w.JSON(200)
 		w.Body = append(w.Body, `{"held":true}`...)
+		return nil
 	case <-ctx.Done():
-		r.Error(w, ctx.Err())
+		return ctx.Err()
 	}
 }
 
-func answerNew(_ *Request, w *Response) {
+func answerNew(_ *Request, w *Response) error {
 	w.JSON(201)
 	w.Body = append(w.Body, `{}`...)
+	return nil
 }

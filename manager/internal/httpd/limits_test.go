@@ -70,9 +70,10 @@ func TestSlowReadersAreCut(t *testing.T) {
 	finished := make(chan struct{})
 	s := newSite(t, siteOptions{
 		server: Options{WriteTimeout: 100 * time.Millisecond},
-		routes: []Route{{Method: "GET", Path: "/big", Roles: Plain, Handle: func(_ *Request, w *Response) {
+		routes: []Route{{Method: "GET", Path: "/big", Roles: Plain, Handle: func(_ *Request, w *Response) error {
 			w.JSON(200)
 			w.Body = append(w.Body, make([]byte, size)...)
+			return nil
 		}}},
 	})
 	c := s.Dial().(*net.TCPConn)
@@ -206,11 +207,12 @@ func TestStrangeTargetsGetAnAnswer(t *testing.T) {
 // blocking is a route whose requests are at work until the test lets them go.
 func blocking() (Route, chan struct{}, chan struct{}) {
 	entered, release := make(chan struct{}, 100), make(chan struct{})
-	return Route{Method: "POST", Path: "/block", Roles: Plain, Handle: func(_ *Request, w *Response) {
+	return Route{Method: "POST", Path: "/block", Roles: Plain, Handle: func(_ *Request, w *Response) error {
 		entered <- struct{}{}
 		<-release
 		w.JSON(200)
 		w.Body = append(w.Body, `{}`...)
+		return nil
 	}}, entered, release
 }
 
@@ -379,7 +381,7 @@ func TestConnectionsOverTheLimitAreRefused(t *testing.T) {
 }
 
 func TestPanicsAreAnswered(t *testing.T) {
-	s := newSite(t, siteOptions{routes: []Route{{Method: "GET", Path: "/panic", Roles: Plain, Handle: func(_ *Request, w *Response) {
+	s := newSite(t, siteOptions{routes: []Route{{Method: "GET", Path: "/panic", Roles: Plain, Handle: func(_ *Request, w *Response) error {
 		w.Body = append(w.Body, "half an answer"...)
 		panic("oops")
 	}}}})

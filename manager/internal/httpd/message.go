@@ -178,8 +178,8 @@ func unicode8(parameters string) bool {
 	return true
 }
 
-// JSONOnly is Form for calls that have no raw form.
-func (r *Request) JSONOnly() error {
+// jsonOnly is Form for calls that have no raw form.
+func (r *Request) jsonOnly() error {
 	form, err := r.Form()
 	if err == nil && form != FormJSON {
 		err = unsupported("this call has no raw form, content-type must be " + api.ContentTypeJSON)

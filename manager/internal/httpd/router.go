@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Handler answers one request.
-type Handler func(*Request, *Response)
+// Handler answers one request. If it returns an error, the problem of that error is the answer, instead of what the handler wrote.
+type Handler func(*Request, *Response) error
 
 // Route binds a method and a path to a handler. The path's segments are literal
 // or a {parameter}, which matches one non-empty segment and is decoded; see
@@ -19,6 +19,8 @@ type Route struct {
 	Roles Role
 	// Exempt routes are answered even under overload and while stopping.
 	Exempt bool
+	// JSON routes answer 415 to a body of another form.
+	JSON   bool
 	Handle Handler
 	// Stream, instead of Handle, makes it a stream of gRPC. Its Method is POST.
 	Stream StreamHandler
@@ -26,6 +28,16 @@ type Route struct {
 
 // open reports whether the route needs no credentials.
 func (r *Route) open() bool { return r.Roles == Anyone }
+
+// answer calls the handler.
+func (r *Route) answer(req *Request, w *Response) error {
+	if r.JSON {
+		if err := req.jsonOnly(); err != nil {
+			return err
+		}
+	}
+	return r.Handle(req, w)
+}
 
 // maxParams bounds the parameters of a route.
 const maxParams = 4

@@ -245,7 +245,9 @@ func (s *Server) serve(r *Request, w *Response) {
 	}
 	switch {
 	case e != nil:
-		e.Handle(r, w)
+		if err := e.answer(r, w); err != nil {
+			r.Error(w, err)
+		}
 	case allow != nil:
 		w.SetHeader("allow", strings.Join(allow, ", "))
 		w.Problem(methodNotAllowed(r.Method, allow))

@@ -7,7 +7,7 @@ import (
 )
 
 func TestRoutesAreChecked(t *testing.T) {
-	ok := func(*Request, *Response) {}
+	ok := func(*Request, *Response) error { return nil }
 	for what, routes := range map[string][]Route{
 		"no handler": {{Method: "GET", Path: "/x"}},
 		"no method":  {{Path: "/x", Roles: Plain, Handle: ok}},

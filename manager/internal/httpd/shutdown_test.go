@@ -75,10 +75,11 @@ func TestShutdownWritesWhatWasProduced(t *testing.T) {
 	produced := make(chan struct{})
 	s := newSite(t, siteOptions{
 		server: Options{ReadTimeout: time.Hour, WriteTimeout: time.Hour},
-		routes: []Route{{Method: "GET", Path: "/big", Roles: Plain, Handle: func(_ *Request, w *Response) {
+		routes: []Route{{Method: "GET", Path: "/big", Roles: Plain, Handle: func(_ *Request, w *Response) error {
 			w.JSON(200)
 			w.Body = append(w.Body, make([]byte, size)...)
 			close(produced)
+			return nil
 		}}},
 	})
 	silent := s.Dial()

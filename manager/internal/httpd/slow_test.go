@@ -32,11 +32,12 @@ func TestAnswersGoOnWhileTheyAreTaken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				log, undelivered := new(httpdtest.Log), 0
-				s, err := New(Options{Version: "1", Logger: log.Logger(), WriteTimeout: limit}, []Route{{Method: "GET", Path: "/big", Roles: Plain, Handle: func(_ *Request, w *Response) {
+				s, err := New(Options{Version: "1", Logger: log.Logger(), WriteTimeout: limit}, []Route{{Method: "GET", Path: "/big", Roles: Plain, Handle: func(_ *Request, w *Response) error {
 					w.JSON(200)
 					w.Body = append(w.Body, make([]byte, size)...)
 					w.Within = c.within
 					w.Undelivered = func() error { undelivered++; return nil }
+					return nil
 				}}})
 				if err != nil {
 					t.Fatal(err)
@@ -92,10 +93,11 @@ func TestAnswersGoOnWhileTheyAreTaken(t *testing.T) {
 func TestAnswersDoNotWaitInTheKernel(t *testing.T) {
 	const size = 2 << 20 // the kernel would take more
 	undelivered := make(chan bool, 1)
-	s := newSite(t, siteOptions{routes: []Route{{Method: "GET", Path: "/big", Roles: Plain, Handle: func(_ *Request, w *Response) {
+	s := newSite(t, siteOptions{routes: []Route{{Method: "GET", Path: "/big", Roles: Plain, Handle: func(_ *Request, w *Response) error {
 		w.JSON(200)
 		w.Body = append(w.Body, make([]byte, size)...)
 		w.Undelivered = func() error { undelivered <- true; return nil }
+		return nil
 	}}}})
 	c := s.Dial().(*net.TCPConn)
 	if err := c.SetReadBuffer(4096); err != nil {

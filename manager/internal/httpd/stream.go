@@ -120,8 +120,8 @@ var (
 )
 
 // streamOnly answers a request for a stream that is none.
-func streamOnly(r *Request, w *Response) {
-	r.Error(w, unsupported("this call is a stream of gRPC: it needs HTTP/2, POST and the content-type application/grpc"))
+func streamOnly(*Request, *Response) error {
+	return unsupported("this call is a stream of gRPC: it needs HTTP/2, POST and the content-type application/grpc")
 }
 
 // asksForStream reports whether a request is one of gRPC.

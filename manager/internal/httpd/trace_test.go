@@ -10,9 +10,10 @@ import (
 
 // Without tracing, a request that names a trace allocates no more than one that names none.
 func TestTracingThatIsOffCostsNothing(t *testing.T) {
-	s, err := New(Options{Version: "v"}, []Route{{Method: "GET", Path: "/x", Roles: Anyone, Handle: func(r *Request, w *Response) {
+	s, err := New(Options{Version: "v"}, []Route{{Method: "GET", Path: "/x", Roles: Anyone, Handle: func(r *Request, w *Response) error {
 		r.Span("x", time.Time{}, false)
 		w.Status = 200
+		return nil
 	}}})
 	if err != nil {
 		t.Fatal(err)

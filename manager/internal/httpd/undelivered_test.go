@@ -35,10 +35,11 @@ func (c *mutedConn) Write(b []byte) (int, error) {
 func TestHandlersLearnThatAnAnswerWasNotDelivered(t *testing.T) {
 	var muted atomic.Bool
 	undelivered := make(chan bool, 1)
-	give := Route{Method: "POST", Path: "/give", Roles: Plain, Handle: func(_ *Request, w *Response) {
+	give := Route{Method: "POST", Path: "/give", Roles: Plain, Handle: func(_ *Request, w *Response) error {
 		w.JSON(200)
 		w.Body = append(w.Body, `{"given":true}`...)
 		w.Undelivered = func() error { undelivered <- true; return io.ErrNoProgress }
+		return nil
 	}}
 	s := newSite(t, siteOptions{routes: []Route{give}, listen: func(ln net.Listener) net.Listener { return &mutedListener{ln, &muted} }})
 	for range 2 {

@@ -8,7 +8,6 @@ import (
 	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
-	"github.com/oncegate/oncegate/manager/internal/submit"
 )
 
 func (h *jobHandlers) batchRoutes() []httpd.Route {
@@ -20,17 +19,17 @@ func (h *jobHandlers) batchRoutes() []httpd.Route {
 }
 
 // submitBatch handles POST /v1/batches.
-func (h *jobHandlers) submitBatch(r *httpd.Request, w *httpd.Response) {
+func (h *jobHandlers) submitBatch(r *httpd.Request, w *httpd.Response) error {
 	call, err := submission(r)
-	var p *jobs.PreparedBatch
-	if err == nil {
-		p, err = h.parseJobBatch(r)
+	if err != nil {
+		return err
 	}
-	var a submit.Answer
-	if err == nil {
-		a, err = h.submitter.JobBatch(calling(r), &call, p)
+	p, err := h.parseJobBatch(r)
+	if err != nil {
+		return err
 	}
-	submitted(r, w, a, err)
+	a, err := h.submitter.JobBatch(calling(r), &call, p)
+	return submitted(w, a, err)
 }
 
 func (h *jobHandlers) parseJobBatch(r *httpd.Request) (*jobs.PreparedBatch, error) {
@@ -93,46 +92,34 @@ func batchOf(b *jobs.Batch) schema.Batch {
 	}
 }
 
-func (h *jobHandlers) batch(r *httpd.Request, w *httpd.Response) {
-	q, err := r.QueryValues("wait_ms")
-	var wait int64
-	if err == nil {
-		wait, err = whole(q, "wait_ms", 0, jobs.MaxWait.Milliseconds(), 0)
+func (h *jobHandlers) batch(r *httpd.Request, w *httpd.Response) error {
+	wait, err := waitOf(r)
+	if err != nil {
+		return err
 	}
-	var b jobs.Batch
-	if err == nil {
-		b, err = h.queue.Batch(r.Context(), r.Param(0), 0)
-	}
+	b, err := h.queue.Batch(r.Context(), r.Param(0), 0)
 	if err == nil && !r.May(readers) && (r.Owner() == "" || b.Owner != r.Owner()) {
 		err = httpd.Forbidden("these credentials did not submit this batch")
 	}
 	if err == nil && b.Pending > 0 && wait > 0 {
 		ctx, stop := r.Hold()
-		b, err = h.queue.Batch(ctx, r.Param(0), schema.Duration(wait))
+		b, err = h.queue.Batch(ctx, r.Param(0), wait)
 		stop()
 	}
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	info := batchOf(&b)
-	answer(w, &info)
+	return answer(w, batchOf(&b))
 }
 
-func (h *jobHandlers) batches(r *httpd.Request, w *httpd.Response) {
+func (h *jobHandlers) batches(r *httpd.Request, w *httpd.Response) error {
 	cursor, limit, err := pageOf(r)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	page, err := h.queue.Batches(r.Context(), limit, cursor)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	out := schema.BatchPage{Batches: make([]schema.Batch, len(page.Batches)), Cursor: page.Cursor}
-	for i := range page.Batches {
-		out.Batches[i] = batchOf(&page.Batches[i])
-	}
-	answer(w, &out)
+	return answer(w, schema.BatchPage{Batches: convert(page.Batches, batchOf), Cursor: page.Cursor})
 }

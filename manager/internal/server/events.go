@@ -1,9 +1,9 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
-	"strconv"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/api/schema"
@@ -23,22 +23,23 @@ func (h *jobHandlers) eventRoutes() []httpd.Route {
 }
 
 // send handles POST /v1/events/{name}.
-func (h *jobHandlers) send(r *httpd.Request, w *httpd.Response) {
-	var in schema.EventRequest
+func (h *jobHandlers) send(r *httpd.Request, w *httpd.Response) error {
 	call, err := submission(r)
-	if err == nil {
-		err = schema.Parse(r.Body, &in)
+	if err != nil {
+		return err
 	}
-	if err == nil && in.Key != "" {
-		err = api.ValidateKey(in.Key)
-		if err == nil && call.Key != "" && call.Key != in.Key {
-			err = &api.FieldError{Field: "key", Value: httpd.Clip(in.Key), Allowed: "must be the same as the header " + api.HeaderIdempotencyKey}
+	in, err := parse[schema.EventRequest](r)
+	if err != nil {
+		return err
+	}
+	if in.Key != "" {
+		if err := api.ValidateKey(in.Key); err != nil {
+			return err
+		}
+		if call.Key != "" && call.Key != in.Key {
+			return &api.FieldError{Field: "key", Value: httpd.Clip(in.Key), Allowed: "must be the same as the header " + api.HeaderIdempotencyKey}
 		}
 		call.Key = in.Key
-	}
-	if err != nil {
-		r.Error(w, err)
-		return
 	}
 	name := r.Param(0)
 	s := jobs.Submission{Event: name, Function: name, Owner: r.Owner()}
@@ -57,7 +58,7 @@ func (h *jobHandlers) send(r *httpd.Request, w *httpd.Response) {
 		}
 	}
 	span.end(out, err)
-	submitted(r, w, a, err)
+	return submitted(w, a, err)
 }
 
 // sent is the answer to an event.
@@ -71,69 +72,44 @@ func sent(event string, outs []jobs.Outcome) (status int, body []byte) {
 	return status, schema.Append(nil, &schema.Sent{Event: event, Jobs: all})
 }
 
-// maySubscribe returns an error unless the caller may end and begin subscriptions of the function: an operator, or a
-// worker of the function.
-func maySubscribe(r *httpd.Request, function string) error {
-	mine, limited := r.Functions()
-	if !limited || r.May(readers) || slices.Contains(mine, function) {
-		return nil
-	}
-	return httpd.Forbidden("these credentials do not allow work on the function " + strconv.QuoteToASCII(httpd.Clip(function)))
-}
-
-func (h *jobHandlers) subscribe(r *httpd.Request, w *httpd.Response) {
+// changeSubscription begins or ends a subscription of a function. The caller must be an operator, or a worker of the function.
+func changeSubscription(r *httpd.Request, w *httpd.Response, done string, change func(ctx context.Context, event, function string) (jobs.Subscription, error)) error {
 	name, function := r.Param(0), r.Param(1)
-	err := parseNothing(r.Body)
-	if err == nil {
-		err = maySubscribe(r, function)
+	if mine, limited := r.Functions(); limited && !r.May(readers) && !slices.Contains(mine, function) {
+		return notYours(function)
 	}
-	var s jobs.Subscription
-	if err == nil {
-		s, err = h.queue.Subscribe(r.Context(), name, function)
-	}
+	s, err := change(r.Context(), name, function)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	r.Audit("function subscribed to an event", "event", name, "function", function)
-	answer(w, &schema.Subscription{Function: s.Function, Since: s.Since})
+	r.Audit(done, "event", name, "function", function)
+	return answer(w, schema.Subscription(s))
 }
 
-func (h *jobHandlers) unsubscribe(r *httpd.Request, w *httpd.Response) {
-	name, function := r.Param(0), r.Param(1)
-	_, err := r.QueryValues()
-	if err == nil {
-		err = maySubscribe(r, function)
+func (h *jobHandlers) subscribe(r *httpd.Request, w *httpd.Response) error {
+	if _, err := parse[struct{}](r); err != nil {
+		return err
 	}
-	var s jobs.Subscription
-	if err == nil {
-		s, err = h.queue.Unsubscribe(r.Context(), name, function)
-	}
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	r.Audit("subscription to an event ended", "event", name, "function", function)
-	answer(w, &schema.Subscription{Function: s.Function, Since: s.Since})
+	return changeSubscription(r, w, "function subscribed to an event", h.queue.Subscribe)
 }
 
-func (h *jobHandlers) events(r *httpd.Request, w *httpd.Response) {
+func (h *jobHandlers) unsubscribe(r *httpd.Request, w *httpd.Response) error {
+	if _, err := r.QueryValues(); err != nil {
+		return err
+	}
+	return changeSubscription(r, w, "subscription to an event ended", h.queue.Unsubscribe)
+}
+
+func (h *jobHandlers) events(r *httpd.Request, w *httpd.Response) error {
 	cursor, limit, err := pageOf(r)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	page, err := h.queue.Events(r.Context(), limit, cursor)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	out := schema.EventPage{Events: make([]schema.EventInfo, len(page.Events)), Cursor: page.Cursor}
-	for i, e := range page.Events {
-		out.Events[i] = schema.EventInfo{Name: e.Name, Subscriptions: make([]schema.Subscription, len(e.Subscriptions))}
-		for j, s := range e.Subscriptions {
-			out.Events[i].Subscriptions[j] = schema.Subscription{Function: s.Function, Since: s.Since}
-		}
-	}
-	answer(w, &out)
+	return answer(w, schema.EventPage{Cursor: page.Cursor, Events: convert(page.Events, func(e *jobs.Event) schema.EventInfo {
+		return schema.EventInfo{Name: e.Name, Subscriptions: convert(e.Subscriptions, func(s *jobs.Subscription) schema.Subscription { return schema.Subscription(*s) })}
+	})})
 }

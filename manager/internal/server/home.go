@@ -23,7 +23,7 @@ func (h *ledgerHandlers) boundReply(form httpd.Form, it *ledger.Item) {
 }
 
 // atHome makes a call of another data centre, if this one is the key's home.
-func (h *ledgerHandlers) atHome(r *httpd.Request, w *httpd.Response) {
+func (h *ledgerHandlers) atHome(r *httpd.Request, w *httpd.Response) error {
 	op, ok := api.ParseOp(r.Param(0))
 	q, err := r.QueryValues("home", "from", "of")
 	at := *h
@@ -35,8 +35,7 @@ func (h *ledgerHandlers) atHome(r *httpd.Request, w *httpd.Response) {
 		at.home, err = h.home.Visit(op, q["from"], q["home"], q["of"])
 	}
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	at.call(r, w, op)
+	return at.call(r, w, op)
 }

@@ -42,16 +42,7 @@ func JobRoutes(l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
 	}
 	routes = append(append(routes, h.eventRoutes()...), h.batchRoutes()...)
 	for i := range routes {
-		if m := routes[i].Method; m == "POST" || m == "PUT" {
-			handle := routes[i].Handle
-			routes[i].Handle = func(r *httpd.Request, w *httpd.Response) {
-				if err := r.JSONOnly(); err != nil {
-					r.Error(w, err)
-					return
-				}
-				handle(r, w)
-			}
-		}
+		routes[i].JSON = routes[i].Method == "POST" || routes[i].Method == "PUT"
 	}
 	return routes
 }
@@ -62,16 +53,14 @@ type jobHandlers struct {
 	submitter *submit.Submitter
 }
 
-func (h *jobHandlers) claim(r *httpd.Request, w *httpd.Response) {
-	var in schema.ClaimRequest
-	err := schema.Parse(r.Body, &in)
-	c := jobs.ClaimRequest{Worker: in.Worker, Limit: in.Limit, Lease: in.Lease, Wait: in.Wait}
-	if err == nil {
-		c.Functions, err = claimable(r, in.Functions)
-	}
+func (h *jobHandlers) claim(r *httpd.Request, w *httpd.Response) error {
+	in, err := parse[schema.ClaimRequest](r)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
+	}
+	c := jobs.ClaimRequest{Worker: in.Worker, Limit: in.Limit, Lease: in.Lease, Wait: in.Wait}
+	if c.Functions, err = claimable(r, in.Functions); err != nil {
+		return err
 	}
 	start := began(r)
 	wait := c.Wait
@@ -87,8 +76,7 @@ func (h *jobHandlers) claim(r *httpd.Request, w *httpd.Response) {
 		stop()
 	}
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	if len(got) > 0 {
 		// Nobody would work on the jobs of a client that is gone, until their leases run out.
@@ -100,7 +88,7 @@ func (h *jobHandlers) claim(r *httpd.Request, w *httpd.Response) {
 		}
 	}
 	claimSpans(r, got, start)
-	answer(w, &schema.Claimed{Jobs: jobsOf(got, formClaimed)})
+	return answer(w, schema.Claimed{Jobs: jobsOf(got, formClaimed)})
 }
 
 // claimable are the functions of a claim that names some, or none. A caller that is limited to functions claims only
@@ -112,7 +100,7 @@ func claimable(r *httpd.Request, named []string) ([]string, error) {
 	}
 	for _, name := range named {
 		if !slices.Contains(mine, name) {
-			return nil, httpd.Forbidden("these credentials do not allow work on the function " + strconv.QuoteToASCII(httpd.Clip(name)))
+			return nil, notYours(name)
 		}
 	}
 	if len(named) > 0 {
@@ -122,6 +110,11 @@ func claimable(r *httpd.Request, named []string) ([]string, error) {
 		return nil, httpd.Forbidden("token and certificate have no function in common")
 	}
 	return mine, nil
+}
+
+// notYours refuses work on a function.
+func notYours(function string) error {
+	return httpd.Forbidden("these credentials do not allow work on the function " + strconv.QuoteToASCII(httpd.Clip(function)))
 }
 
 // workable are the functions whose jobs the caller may work on, nil for all.
@@ -145,16 +138,10 @@ func hideSubmitter(r *httpd.Request, j *jobs.Job) {
 	}
 }
 
-func (h *jobHandlers) get(r *httpd.Request, w *httpd.Response) {
-	q, err := r.QueryValues("wait_ms")
+func (h *jobHandlers) get(r *httpd.Request, w *httpd.Response) error {
+	wait, err := waitOf(r)
 	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	wait, err := whole(q, "wait_ms", 0, jobs.MaxWait.Milliseconds(), 0)
-	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	j, err := h.queue.Get(r.Context(), r.Param(0))
 	if err == nil && !mayRead(r, &j) {
@@ -162,14 +149,13 @@ func (h *jobHandlers) get(r *httpd.Request, w *httpd.Response) {
 	}
 	if err == nil && !j.State.Terminal() && wait > 0 {
 		ctx, stop := r.Hold()
-		j, err = h.queue.Wait(ctx, r.Param(0), schema.Duration(wait))
+		j, err = h.queue.Wait(ctx, r.Param(0), wait)
 		stop()
 	}
 	if err != nil {
-		r.Error(w, h.elsewhere(r, err))
-		return
+		return h.elsewhere(r, err)
 	}
-	jobAnswer(w, &j, formWhole)
+	return answer(w, jobOf(&j, formWhole))
 }
 
 // elsewhere names the data centre that took a job which is not here, if the ledger has the outcome of its submission.
@@ -186,54 +172,45 @@ func (h *jobHandlers) elsewhere(r *httpd.Request, err error) error {
 		Detail: "the data centre " + e.Origin + " took this job, and only its managers have it; this is " + own}}
 }
 
-func (h *jobHandlers) heartbeat(r *httpd.Request, w *httpd.Response) {
-	var in schema.HeartbeatRequest
-	err := schema.Parse(r.Body, &in)
-	var beat jobs.Beat
-	if err == nil {
-		beat, err = h.queue.Heartbeat(r.Context(), r.Param(0), in.LeaseToken, in.Lease, workable(r))
-	}
+func (h *jobHandlers) heartbeat(r *httpd.Request, w *httpd.Response) error {
+	in, err := parse[schema.HeartbeatRequest](r)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	answer(w, &schema.Beat{Cancelled: beat.Cancelled, ExpiresIn: beat.ExpiresIn})
+	beat, err := h.queue.Heartbeat(r.Context(), r.Param(0), in.LeaseToken, in.Lease, workable(r))
+	if err != nil {
+		return err
+	}
+	return answer(w, schema.Beat{Cancelled: beat.Cancelled, ExpiresIn: beat.ExpiresIn})
 }
 
-func (h *jobHandlers) finish(r *httpd.Request, w *httpd.Response) {
-	var in schema.FinishRequest
-	err := schema.Parse(r.Body, &in, "id")
-	var j jobs.Job
-	if err == nil {
-		in.ID = r.Param(0)
-		j, err = h.queue.Finish(r.Context(), finishOf(&in, workable(r)))
-	}
+func (h *jobHandlers) finish(r *httpd.Request, w *httpd.Response) error {
+	in, err := parse[schema.FinishRequest](r, "id")
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
+	}
+	in.ID = r.Param(0)
+	j, err := h.queue.Finish(r.Context(), finishOf(&in, workable(r)))
+	if err != nil {
+		return err
 	}
 	attemptSpan(r, &j, false)
 	hideSubmitter(r, &j)
-	jobAnswer(w, &j, formBrief)
+	return answer(w, jobOf(&j, formBrief))
 }
 
 // finishMany finishes several jobs; each has its own answer.
-func (h *jobHandlers) finishMany(r *httpd.Request, w *httpd.Response) {
+func (h *jobHandlers) finishMany(r *httpd.Request, w *httpd.Response) error {
 	// A call that cannot be read makes the whole request fail: it says nothing about its own job.
-	var in schema.Finishes
-	if err := schema.Parse(r.Body, &in); err != nil {
-		r.Error(w, err)
-		return
+	in, err := parse[schema.Finishes](r)
+	if err != nil {
+		return err
 	}
 	only := workable(r)
-	fs := make([]jobs.Finish, len(in.Finishes))
-	for i := range fs {
-		fs[i] = finishOf(&in.Finishes[i], only)
-	}
+	fs := convert(in.Finishes, func(f *schema.FinishRequest) jobs.Finish { return finishOf(f, only) })
 	out, err := h.queue.FinishMany(r.Context(), fs)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	results := make([]schema.FinishResult, len(out))
 	for i := range out {
@@ -246,28 +223,24 @@ func (h *jobHandlers) finishMany(r *httpd.Request, w *httpd.Response) {
 			results[i].State = stateOf(&out[i].Job)
 		}
 	}
-	answer(w, &schema.Finished{Results: results})
+	return answer(w, schema.Finished{Results: results})
 }
 
-func (h *jobHandlers) retry(r *httpd.Request, w *httpd.Response) {
-	var in schema.RetryRequest
-	err := schema.Parse(r.Body, &in)
+func (h *jobHandlers) retry(r *httpd.Request, w *httpd.Response) error {
+	in, err := parse[schema.RetryRequest](r)
+	if err != nil {
+		return err
+	}
 	req := jobs.Retry{ID: r.Param(0), Token: in.LeaseToken, Delay: in.Delay, Error: in.Error, Uncounted: in.Uncounted, Only: workable(r)}
 	switch {
-	case err != nil:
 	case req.Token == "" && !r.May(readers):
-		err = httpd.Forbidden("without a lease_token, which hands a job back, this call is an operator's")
+		return httpd.Forbidden("without a lease_token, which hands a job back, this call is an operator's")
 	case req.Token != "" && !r.May(workers):
-		err = httpd.Forbidden("with a lease_token this call is a worker's")
-	}
-	if err != nil {
-		r.Error(w, err)
-		return
+		return httpd.Forbidden("with a lease_token this call is a worker's")
 	}
 	j, err := h.queue.Retry(r.Context(), req)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	if req.Token != "" {
 		attemptSpan(r, &j, true)
@@ -275,21 +248,19 @@ func (h *jobHandlers) retry(r *httpd.Request, w *httpd.Response) {
 		auditJob(r, "retried", &j)
 	}
 	hideSubmitter(r, &j)
-	jobAnswer(w, &j, formBrief)
+	return answer(w, jobOf(&j, formBrief))
 }
 
-func (h *jobHandlers) cancel(r *httpd.Request, w *httpd.Response) {
-	if err := parseNothing(r.Body); err != nil {
-		r.Error(w, err)
-		return
+func (h *jobHandlers) cancel(r *httpd.Request, w *httpd.Response) error {
+	if _, err := parse[struct{}](r); err != nil {
+		return err
 	}
 	j, err := h.queue.Cancel(r.Context(), r.Param(0))
 	if err != nil {
-		r.Error(w, h.elsewhere(r, err))
-		return
+		return h.elsewhere(r, err)
 	}
 	auditJob(r, "cancelled", &j)
-	jobAnswer(w, &j, formBrief)
+	return answer(w, jobOf(&j, formBrief))
 }
 
 // pageOf reads the query of a list that has no filter. A limit of 0 means that the caller named none.
@@ -301,26 +272,23 @@ func pageOf(r *httpd.Request) (cursor string, limit int, err error) {
 	return q["cursor"], limit, err
 }
 
-func (h *jobHandlers) functions(r *httpd.Request, w *httpd.Response) {
+func (h *jobHandlers) functions(r *httpd.Request, w *httpd.Response) error {
 	cursor, limit, err := pageOf(r)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	page, err := h.queue.Functions(r.Context(), limit, cursor)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	list := make([]schema.Function, len(page.Functions))
-	for i := range list {
-		f, last := &page.Functions[i], h.queue.LastMinute(page.Functions[i].Name)
-		list[i] = schema.Function{
-			Name: f.Name, Paused: f.Paused, PausedAt: f.PausedAt, Queued: f.Queued, Scheduled: f.Scheduled, Active: f.Active, Dead: f.Dead,
-			AtLeast: f.AtLeast, OldestQueued: f.Oldest, LastDeadAt: f.DeadAt, Limits: limitsOf(f.Limits), LastMinute: schema.FunctionRates(last),
-		}
+	return answer(w, schema.FunctionPage{Functions: convert(page.Functions, h.functionOf), Cursor: page.Cursor})
+}
+
+func (h *jobHandlers) functionOf(f *jobs.Function) schema.Function {
+	return schema.Function{
+		Name: f.Name, Paused: f.Paused, PausedAt: f.PausedAt, Queued: f.Queued, Scheduled: f.Scheduled, Active: f.Active, Dead: f.Dead,
+		AtLeast: f.AtLeast, OldestQueued: f.Oldest, LastDeadAt: f.DeadAt, Limits: limitsOf(f.Limits), LastMinute: schema.FunctionRates(h.queue.LastMinute(f.Name)),
 	}
-	answer(w, &schema.FunctionPage{Functions: list, Cursor: page.Cursor})
 }
 
 // limitsOf is what answers show of limits, nil if there are none.
@@ -336,71 +304,60 @@ func limitsOf(l jobs.Limits) *schema.Limits {
 }
 
 // setLimits handles PUT /v1/functions/{name}. Limits that the body does not have are removed.
-func (h *jobHandlers) setLimits(r *httpd.Request, w *httpd.Response) {
-	var in schema.Limits
-	err := schema.Parse(r.Body, &in)
+func (h *jobHandlers) setLimits(r *httpd.Request, w *httpd.Response) error {
+	in, err := parse[schema.Limits](r)
+	if err != nil {
+		return err
+	}
 	l := jobs.Limits{MaxRunning: in.MaxRunning, MaxRunningPerKey: in.MaxRunningPerKey}
 	if in.Rate != nil {
 		l.Rate = jobs.Rate{Count: in.Rate.Count, Per: in.Rate.Per}
-		if err == nil && l.Rate == (jobs.Rate{}) {
-			err = &api.FieldError{Field: "rate.count", Value: "0", Allowed: "must be at least 1"}
+		if l.Rate == (jobs.Rate{}) {
+			return &api.FieldError{Field: "rate.count", Value: "0", Allowed: "must be at least 1"}
 		}
 	}
-	if err == nil {
-		err = h.queue.SetLimits(r.Context(), r.Param(0), l)
-	}
-	if err != nil {
-		r.Error(w, err)
-		return
+	if err := h.queue.SetLimits(r.Context(), r.Param(0), l); err != nil {
+		return err
 	}
 	r.Audit("limits of a function set by an operator", "function", r.Param(0), "limits", string(r.Body))
-	answer(w, &schema.FunctionLimits{Name: r.Param(0), Limits: limitsOf(l)})
+	return answer(w, schema.FunctionLimits{Name: r.Param(0), Limits: limitsOf(l)})
 }
 
 // pause handles pause and resume.
 func (h *jobHandlers) pause(call func(context.Context, string) error, paused bool) httpd.Handler {
-	return func(r *httpd.Request, w *httpd.Response) {
-		err := parseNothing(r.Body)
-		if err == nil {
-			err = call(r.Context(), r.Param(0))
+	return func(r *httpd.Request, w *httpd.Response) error {
+		if _, err := parse[struct{}](r); err != nil {
+			return err
 		}
-		if err != nil {
-			r.Error(w, err)
-			return
+		if err := call(r.Context(), r.Param(0)); err != nil {
+			return err
 		}
 		r.Audit("function "+map[bool]string{true: "paused", false: "resumed"}[paused]+" by an operator", "function", r.Param(0))
-		answer(w, &schema.Paused{Name: r.Param(0), Paused: paused})
+		return answer(w, schema.Paused{Name: r.Param(0), Paused: paused})
 	}
 }
 
-func (h *jobHandlers) deadLetters(r *httpd.Request, w *httpd.Response) {
+func (h *jobHandlers) deadLetters(r *httpd.Request, w *httpd.Response) error {
 	cursor, limit, err := pageOf(r)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	page, err := h.queue.DeadLetters(r.Context(), r.Param(0), limit, cursor)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	list := make([]schema.DeadLetter, len(page.DeadLetters))
-	for i := range list {
-		l := &page.DeadLetters[i]
-		list[i] = schema.DeadLetter{ID: l.ID, Job: jobOf(&l.Job, formWhole), Reason: l.Reason, FailedAt: l.FailedAt}
-	}
-	answer(w, &schema.DeadPage{DeadLetters: list, Cursor: page.Cursor})
+	return answer(w, schema.DeadPage{Cursor: page.Cursor, DeadLetters: convert(page.DeadLetters, func(l *jobs.DeadLetter) schema.DeadLetter {
+		return schema.DeadLetter{ID: l.ID, Job: jobOf(&l.Job, formWhole), Reason: l.Reason, FailedAt: l.FailedAt}
+	})})
 }
 
-func (h *jobHandlers) replayDead(r *httpd.Request, w *httpd.Response) {
-	err := parseNothing(r.Body)
-	var out jobs.Outcome
-	if err == nil {
-		out, err = h.queue.Replay(r.Context(), r.Param(0), r.Param(1))
+func (h *jobHandlers) replayDead(r *httpd.Request, w *httpd.Response) error {
+	if _, err := parse[struct{}](r); err != nil {
+		return err
 	}
+	out, err := h.queue.Replay(r.Context(), r.Param(0), r.Param(1))
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	if out.Created() {
 		r.Audit("job replayed by an operator", "job", r.Param(1), "function", r.Param(0), "copy", out.Job.ID)
@@ -408,6 +365,7 @@ func (h *jobHandlers) replayDead(r *httpd.Request, w *httpd.Response) {
 	status, body := submissions.Outcome(&out, true)
 	w.JSON(status)
 	w.Body = append(w.Body, body...)
+	return nil
 }
 
 // auditJob writes to the audit log what an operator did with a job.
@@ -415,22 +373,20 @@ func auditJob(r *httpd.Request, done string, j *jobs.Job) {
 	r.Audit("job "+done+" by an operator", "job", j.ID, "function", j.Function)
 }
 
-func (h *jobHandlers) stats(r *httpd.Request, w *httpd.Response) {
+func (h *jobHandlers) stats(r *httpd.Request, w *httpd.Response) error {
 	if _, err := r.QueryValues(); err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	d, err := h.queue.Depth(r.Context())
-	var used jobs.Usage
-	if err == nil {
-		used, err = h.queue.Usage(r.Context())
-	}
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
+	}
+	used, err := h.queue.Usage(r.Context())
+	if err != nil {
+		return err
 	}
 	counters := h.queue.Counters()
-	answer(w, &schema.JobStats{
+	return answer(w, schema.JobStats{
 		Jobs: map[string]int64{
 			"scheduled": int64(d.Scheduled), "queued": int64(d.Queued), "active": int64(d.Active), "dead": int64(d.Dead), "done": int64(d.Done),
 		},

@@ -64,15 +64,14 @@ func batchTooLarge(most string) error {
 }
 
 // submitMany handles POST /v1/jobs/batch.
-func (h *jobHandlers) submitMany(r *httpd.Request, w *httpd.Response) {
+func (h *jobHandlers) submitMany(r *httpd.Request, w *httpd.Response) error {
 	in, err := parseBatch(r.Body)
-	var all submit.Call // what the items have in common
-	if err == nil {
-		all, err = submission(r)
-	}
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
+	}
+	all, err := submission(r) // what the items have in common
+	if err != nil {
+		return err
 	}
 	items := make([]submit.Item, len(in))
 	spans := make([]producer, len(in))
@@ -102,6 +101,7 @@ func (h *jobHandlers) submitMany(r *httpd.Request, w *httpd.Response) {
 		b = appendSubmitted(b, r, &items[i])
 	}
 	w.Body = append(b, `]}`...)
+	return nil
 }
 
 // appendSubmitted appends the answer to an item: that of the single call with its status, and what its headers say.

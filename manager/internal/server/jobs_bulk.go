@@ -7,24 +7,22 @@ import (
 )
 
 // delete handles DELETE /v1/jobs/{id}.
-func (h *jobHandlers) delete(r *httpd.Request, w *httpd.Response) {
+func (h *jobHandlers) delete(r *httpd.Request, w *httpd.Response) error {
 	if _, err := r.QueryValues(); err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	j, err := h.queue.Delete(r.Context(), r.Param(0))
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	r.Audit("job deleted by an administrator", "job", j.ID, "function", j.Function, "state", j.State.String())
-	jobAnswer(w, &j, formBrief)
+	return answer(w, jobOf(&j, formBrief))
 }
 
 // parseBulk reads an action and a filter.
-func parseBulk(b []byte) (q jobs.Bulk, err error) {
-	var in schema.BulkRequest
-	if err = schema.Parse(b, &in); err != nil {
+func parseBulk(r *httpd.Request) (q jobs.Bulk, err error) {
+	in, err := parse[schema.BulkRequest](r)
+	if err != nil {
 		return q, err
 	}
 	q.DryRun = in.DryRun
@@ -38,26 +36,22 @@ func parseBulk(b []byte) (q jobs.Bulk, err error) {
 }
 
 // bulk handles POST /v1/jobs/bulk.
-func (h *jobHandlers) bulk(r *httpd.Request, w *httpd.Response) {
-	q, err := parseBulk(r.Body)
-	if err == nil && q.Action == jobs.ActionDelete && !r.May(httpd.Admin) {
-		err = httpd.Forbidden("only administrators delete")
-	}
-	var res jobs.BulkResult
-	if err == nil {
-		res, err = h.queue.Bulk(r.Context(), q)
-	}
+func (h *jobHandlers) bulk(r *httpd.Request, w *httpd.Response) error {
+	q, err := parseBulk(r)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
+	}
+	if q.Action == jobs.ActionDelete && !r.May(httpd.Admin) {
+		return httpd.Forbidden("only administrators delete")
+	}
+	res, err := h.queue.Bulk(r.Context(), q)
+	if err != nil {
+		return err
 	}
 	if !q.DryRun && res.Matched > 0 {
 		r.Audit("many jobs changed by an operator", "action", q.Action.String(), "state", q.State.String(), "function", q.Function, "submitter", q.Owner,
 			"key", q.Key, "concurrency_key", q.ConcurrencyKey, "error", httpd.Clip(q.Error), "error_text", q.ErrorText, "older_than_seconds", q.OlderThan.Seconds(), "newer_than_seconds", q.NewerThan.Seconds(), "done", res.Done, "refused", len(res.Refused))
 	}
-	refused := make([]schema.Refusal, len(res.Refused))
-	for i, job := range res.Refused {
-		refused[i] = schema.Refusal{ID: job.ID, Problem: ProblemOf(job.Err)}
-	}
-	answer(w, &schema.BulkResult{Matched: res.Matched, Done: res.Done, Refused: refused, Cursor: res.Cursor})
+	refused := convert(res.Refused, func(job *jobs.Refusal) schema.Refusal { return schema.Refusal{ID: job.ID, Problem: ProblemOf(job.Err)} })
+	return answer(w, schema.BulkResult{Matched: res.Matched, Done: res.Done, Refused: refused, Cursor: res.Cursor})
 }

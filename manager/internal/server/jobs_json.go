@@ -69,21 +69,30 @@ func jobOf(j *jobs.Job, form jobForm) schema.Job {
 func stateOf(j *jobs.Job) schema.State { return schema.State(j.State.String()) }
 
 func jobsOf(all []jobs.Job, form jobForm) []schema.Job {
-	list := make([]schema.Job, len(all))
-	for i := range all {
-		list[i] = jobOf(&all[i], form)
-	}
-	return list
+	return convert(all, func(j *jobs.Job) schema.Job { return jobOf(j, form) })
 }
 
-// answer answers 200 with what v points to.
-func answer(w *httpd.Response, v any) {
+// answer answers 200 with v. It returns nil, so that it can be a handler's last call.
+func answer[T any](w *httpd.Response, v T) error {
 	w.JSON(200)
-	w.Body = schema.Append(w.Body, v)
+	w.Body = schema.Append(w.Body, &v)
+	return nil
 }
 
-// jobAnswer answers with a single job.
-func jobAnswer(w *httpd.Response, j *jobs.Job, form jobForm) {
-	s := jobOf(j, form)
-	answer(w, &s)
+// created is answer for a PUT, which answers 201 if it made what v shows.
+func created[T any](w *httpd.Response, made bool, v T) error {
+	err := answer(w, v)
+	if made {
+		w.Status = 201
+	}
+	return err
+}
+
+// convert returns what one makes of each item.
+func convert[A, B any](all []A, one func(*A) B) []B {
+	out := make([]B, len(all))
+	for i := range all {
+		out[i] = one(&all[i])
+	}
+	return out
 }

@@ -8,54 +8,47 @@ import (
 )
 
 // list handles GET /v1/jobs.
-func (h *jobHandlers) list(r *httpd.Request, w *httpd.Response) {
+func (h *jobHandlers) list(r *httpd.Request, w *httpd.Response) error {
 	q, err := r.QueryValues("function", "state", "submitter", "key", "concurrency_key", "older_than_ms", "newer_than_ms", "error", "error_text", "limit", "cursor", "payloads")
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	in := schema.ListQuery{
 		Function: q["function"], State: schema.State(q["state"]), Submitter: q["submitter"], Key: q["key"], ConcurrencyKey: q["concurrency_key"],
 		Error: q["error"], ErrorText: q["error_text"], Cursor: q["cursor"],
 	}
 	if in.Limit, err = limitOf(q, jobs.MaxLimit, 0); err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	older, err := whole(q, "older_than_ms", 0, jobs.MaxDelay.Milliseconds(), 0)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	newer, err := whole(q, "newer_than_ms", 1, jobs.MaxDelay.Milliseconds(), 0)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	in.OlderThan, in.NewerThan = schema.Duration(older), schema.Duration(newer)
 	l, err := listQuery(&in)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	switch q["payloads"] {
 	case "", "false":
 	case "true":
 		l.Payloads = true
 	default:
-		r.Error(w, &api.FieldError{Field: "payloads", Value: httpd.Clip(q["payloads"]), Allowed: "must be true or false"})
-		return
+		return &api.FieldError{Field: "payloads", Value: httpd.Clip(q["payloads"]), Allowed: "must be true or false"}
 	}
 	page, err := h.queue.List(r.Context(), l)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	form := formBrief
 	if l.Payloads {
 		form = formWhole
 	}
-	answer(w, &schema.JobPage{Jobs: jobsOf(page.Jobs, form), Cursor: page.Cursor})
+	return answer(w, schema.JobPage{Jobs: jobsOf(page.Jobs, form), Cursor: page.Cursor})
 }
 
 // listQuery is what a list or a bulk action selects, as the queue takes it.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/api/schema"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
@@ -55,5 +56,8 @@ func finishOf(in *schema.FinishRequest, only []string) jobs.Finish {
 	return f
 }
 
-// parseNothing is for calls without fields, whose body may be empty or {}.
-func parseNothing(b []byte) error { return schema.Parse(b, &struct{}{}) }
+// parse reads the body, which must not have the fields that except names. A call without fields, struct{}, may have an empty body.
+func parse[T any](r *httpd.Request, except ...string) (in T, err error) {
+	err = schema.Parse(r.Body, &in, except...)
+	return in, err
+}

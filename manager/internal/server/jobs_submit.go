@@ -9,17 +9,15 @@ import (
 )
 
 // submit handles POST /v1/jobs.
-func (h *jobHandlers) submit(r *httpd.Request, w *httpd.Response) {
+func (h *jobHandlers) submit(r *httpd.Request, w *httpd.Response) error {
 	s, err := parseSubmission(r.Body)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	s.Owner = r.Owner()
 	call, err := submission(r)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	span := produce(r, &s, false)
 	p, err := h.queue.Prepare(s)
@@ -28,7 +26,7 @@ func (h *jobHandlers) submit(r *httpd.Request, w *httpd.Response) {
 		a, err = h.submitter.Job(calling(r), &call, p)
 	}
 	span.end(a.Outcome, err)
-	submitted(r, w, a, err)
+	return submitted(w, a, err)
 }
 
 // submissions is how submissions are answered.
@@ -48,16 +46,16 @@ var submissions = submit.Encoder{Problem: ProblemOf, Sent: sent, Batch: batched,
 }}
 
 // submitted answers a submission.
-func submitted(r *httpd.Request, w *httpd.Response, a submit.Answer, err error) {
+func submitted(w *httpd.Response, a submit.Answer, err error) error {
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	w.Status, w.ContentType = a.Status, a.ContentType
 	w.Body = append(w.Body[:0], a.Body...)
 	if a.Replayed {
 		w.SetHeader(api.HeaderReplayed, "true")
 	}
+	return nil
 }
 
 // submission is what identifies a request that submits.

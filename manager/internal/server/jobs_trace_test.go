@@ -17,7 +17,7 @@ func TestSpansOfJobsCostNothingWhenOff(t *testing.T) {
 	var sub jobs.Submission
 	got := []jobs.Job{{ID: "a", Function: "f", Lease: &jobs.Lease{}, Traceparent: trace}}
 	made := jobs.Outcome{Job: got[0]}
-	s := newSite(t, siteOptions{routes: []httpd.Route{{Method: "GET", Path: "/test", Roles: httpd.Anyone, Handle: func(r *httpd.Request, w *httpd.Response) {
+	s := newSite(t, siteOptions{routes: []httpd.Route{{Method: "GET", Path: "/test", Roles: httpd.Anyone, Handle: func(r *httpd.Request, w *httpd.Response) error {
 		allocs = testing.AllocsPerRun(100, func() {
 			p := produce(r, &sub, false)
 			p.end(&made, nil)
@@ -27,6 +27,7 @@ func TestSpansOfJobsCostNothingWhenOff(t *testing.T) {
 		})
 		w.JSON(200)
 		w.Body = append(w.Body, "{}"...)
+		return nil
 	}}}})
 	req, _ := http.NewRequestWithContext(t.Context(), "GET", s.Base+"/test", nil)
 	req.Header.Set("Traceparent", trace)

@@ -27,7 +27,7 @@ const (
 func LedgerRoutes(l *ledger.Ledger, j *journal.Journal, me *shard.Keeper, reach home.Reach) []httpd.Route {
 	h := &ledgerHandlers{ledger: l, journal: j, me: me, home: home.NewCalls(l, reach)}
 	call := func(op api.Op) httpd.Route {
-		return httpd.Route{Method: "POST", Path: op.Path(), Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.call(r, w, op) }}
+		return httpd.Route{Method: "POST", Path: op.Path(), Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) error { return h.call(r, w, op) }}
 	}
 	return []httpd.Route{
 		call(api.OpReserve), call(api.OpCommit), call(api.OpReject), call(api.OpRelease), call(api.OpRenew), call(api.OpUnknown),
@@ -40,7 +40,7 @@ func LedgerRoutes(l *ledger.Ledger, j *journal.Journal, me *shard.Keeper, reach 
 		{Method: "GET", Path: "/v1/ledger/entries/{key}", Roles: readers, Handle: h.get},
 		// What these two take away is what keeps work from being done twice.
 		{Method: "DELETE", Path: "/v1/ledger/entries/{key}", Roles: httpd.Admin, Handle: h.delete},
-		{Method: "POST", Path: "/v1/ledger/entries/{key}/resolve", Roles: httpd.Operator, Handle: h.resolve},
+		{Method: "POST", Path: "/v1/ledger/entries/{key}/resolve", Roles: httpd.Operator, JSON: true, Handle: h.resolve},
 		{Method: "GET", Path: "/v1/ledger/stats", Roles: readers, Handle: h.stats},
 		{Method: "GET", Path: "/v1/ledger/entries/{key}/history", Roles: readers, Handle: h.history},
 		{Method: "GET", Path: "/v1/ledger/incidents", Roles: readers, Handle: h.incidents},
@@ -50,9 +50,10 @@ func LedgerRoutes(l *ledger.Ledger, j *journal.Journal, me *shard.Keeper, reach 
 }
 
 // blank is an answer that the gate fills in. It needs a body, because a recorded message replaces one.
-func blank(_ *httpd.Request, w *httpd.Response) {
+func blank(_ *httpd.Request, w *httpd.Response) error {
 	w.Status, w.ContentType, w.Body = 200, "text/plain", append(w.Body, '-')
 	w.SetHeader(api.HeaderBlank, "1")
+	return nil
 }
 
 type ledgerHandlers struct {
@@ -119,24 +120,21 @@ func readRequest(it *ledger.Item, message []byte) error {
 func calling(r *httpd.Request) context.Context { return ledger.WithCaller(r.Context(), r.Remote()) }
 
 // call makes a call that changes the ledger, and may wait if it is a reserve.
-func (h *ledgerHandlers) call(r *httpd.Request, w *httpd.Response, op api.Op) {
+func (h *ledgerHandlers) call(r *httpd.Request, w *httpd.Response, op api.Op) error {
 	form, err := r.Form()
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	c := ledgerCalls.Get().(*ledgerCall)
 	defer c.free()
 	it := &c.item
 	it.Op = ledgerOps[op]
 	if err := c.read(form, r.Body); err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	a := it.Attempt()
 	if err := h.home.Admit(a.Scope, a.Key); err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	start := began(r)
 	if op == api.OpReserve {
@@ -146,16 +144,15 @@ func (h *ledgerHandlers) call(r *httpd.Request, w *httpd.Response, op api.Op) {
 	}
 	ledgerSpan(r, op.String(), start, it.Reply.State, it.Err)
 	if it.Err != nil {
-		r.Error(w, it.Err)
-		return
+		return it.Err
 	}
 	h.boundReply(form, it)
 	switch op {
 	case api.OpCommit, api.OpReject, api.OpRelease:
-		answerState(w, form, &it.Reply)
+		return answerState(w, form, &it.Reply)
 	default:
 		w.Status, w.RetryAfter = itemStatus(it)
-		answerReply(r, w, form, &it.Reply, it.Reserve.Token)
+		return answerReply(w, form, &it.Reply, it.Reserve.Token)
 	}
 }
 
@@ -172,25 +169,25 @@ func itemStatus(it *ledger.Item) (status, retryAfter int) {
 }
 
 // answerReply answers with the ledger's reply and the status that is set.
-func answerReply(r *httpd.Request, w *httpd.Response, form httpd.Form, reply *ledger.Reply, token string) {
+func answerReply(w *httpd.Response, form httpd.Form, reply *ledger.Reply, token string) error {
 	if form == httpd.FormRaw {
 		w.ContentType = api.ContentTypeRaw
 		w.Body = api.AppendRawReply(w.Body[:0], reply.State, reply.ExpiresIn, reply.Result)
-		return
+		return nil
 	}
 	w.JSON(w.Status)
 	answer := api.ReserveReply{State: reply.State, ExpiresIn: reply.ExpiresIn}
 	if len(reply.Result) != 0 {
 		if err := answer.Result.ParseRaw(reply.Result); err != nil {
-			r.Error(w, err)
-			return
+			return err
 		}
 	}
 	w.Body = answer.AppendJSON(w.Body, token)
+	return nil
 }
 
 // lookUp returns what became of a key.
-func (h *ledgerHandlers) lookUp(r *httpd.Request, w *httpd.Response) {
+func (h *ledgerHandlers) lookUp(r *httpd.Request, w *httpd.Response) error {
 	c := ledgerCalls.Get().(*ledgerCall)
 	defer c.free()
 	it := &c.item
@@ -205,12 +202,12 @@ func (h *ledgerHandlers) lookUp(r *httpd.Request, w *httpd.Response) {
 	}
 	switch {
 	case err != nil:
-		r.Error(w, err)
+		return err
 	case it.Reply.State == api.StateNone:
-		answerState(w, form, &it.Reply)
+		return answerState(w, form, &it.Reply)
 	default:
 		w.Status = 200
-		answerReply(r, w, form, &it.Reply, "")
+		return answerReply(w, form, &it.Reply, "")
 	}
 }
 
@@ -224,93 +221,83 @@ func (h *ledgerHandlers) lookUpItem(ctx context.Context, it *ledger.Item) {
 }
 
 // answerState answers with a state, and in the raw form for how long a gate may keep it; 0: without a bound.
-func answerState(w *httpd.Response, form httpd.Form, reply *ledger.Reply) {
+func answerState(w *httpd.Response, form httpd.Form, reply *ledger.Reply) error {
 	w.JSON(200)
 	if form == httpd.FormRaw {
 		w.ContentType = api.ContentTypeRaw
 		w.Body = api.AppendRawReply(w.Body, reply.State, reply.ExpiresIn, nil)
-		return
+		return nil
 	}
 	w.Body = append(w.Body, `{"state":"`+reply.State.String()+`"}`...)
+	return nil
 }
 
-func (h *ledgerHandlers) get(r *httpd.Request, w *httpd.Response) {
+func (h *ledgerHandlers) get(r *httpd.Request, w *httpd.Response) error {
 	q, err := r.QueryValues("scope")
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	e, err := h.ledger.Get(r.Context(), q["scope"], r.Param(0))
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	answerEntry(r, w, &e, true)
+	return answerEntry(w, &e, true)
 }
 
 // answerEntry answers with an entry, with the whole result or only its status and size.
-func answerEntry(r *httpd.Request, w *httpd.Response, e *ledger.Entry, whole bool) {
+func answerEntry(w *httpd.Response, e *ledger.Entry, whole bool) error {
 	entry, err := entryOf(e, whole)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	answer(w, &entry)
+	return answer(w, entry)
 }
 
-func (h *ledgerHandlers) delete(r *httpd.Request, w *httpd.Response) {
+func (h *ledgerHandlers) delete(r *httpd.Request, w *httpd.Response) error {
 	q, err := r.QueryValues("scope", "origin")
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	e, err := h.ledger.DeleteImported(calling(r), q["scope"], r.Param(0), q["origin"])
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	r.Audit("entry deleted by an administrator", "scope", e.Scope, "key", e.Key, "state", e.State.String())
-	answerEntry(r, w, &e, false)
+	return answerEntry(w, &e, false)
 }
 
-func (h *ledgerHandlers) resolve(r *httpd.Request, w *httpd.Response) {
+func (h *ledgerHandlers) resolve(r *httpd.Request, w *httpd.Response) error {
 	q, err := r.QueryValues("scope")
-	if err == nil {
-		err = r.JSONOnly()
-	}
-	var res ledger.Resolution
-	if err == nil {
-		res, err = parseResolution(r.Body)
-	}
-	var e ledger.Entry
-	if err == nil {
-		e, err = h.ledger.Resolve(calling(r), q["scope"], r.Param(0), res)
-	}
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
+	}
+	res, err := parseResolution(r.Body)
+	if err != nil {
+		return err
+	}
+	e, err := h.ledger.Resolve(calling(r), q["scope"], r.Param(0), res)
+	if err != nil {
+		return err
 	}
 	r.Audit("entry resolved as "+res.As.String()+" by an operator", "scope", e.Scope, "key", e.Key, "state", api.StateUnknown.String())
-	answerEntry(r, w, &e, false)
+	return answerEntry(w, &e, false)
 }
 
 // defaultListLimit is the size of a page when none is asked for.
 const defaultListLimit = 100
 
-func (h *ledgerHandlers) list(r *httpd.Request, w *httpd.Response) {
+func (h *ledgerHandlers) list(r *httpd.Request, w *httpd.Response) error {
 	entries, cursor, err := h.page(r)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	page := schema.EntryPage{Entries: make([]schema.Entry, len(entries)), Cursor: cursor}
 	for i := range entries {
 		if page.Entries[i], err = entryOf(&entries[i], false); err != nil {
-			r.Error(w, err)
-			return
+			return err
 		}
 	}
-	answer(w, &page)
+	return answer(w, page)
 }
 
 // page reads the query of a listing: key, state, limit and cursor, or job_id.

@@ -18,7 +18,7 @@ func incidentOf(in *journal.Incident) schema.Incident {
 }
 
 // history answers GET /v1/ledger/entries/{key}/history.
-func (h *ledgerHandlers) history(r *httpd.Request, w *httpd.Response) {
+func (h *ledgerHandlers) history(r *httpd.Request, w *httpd.Response) error {
 	q, err := r.QueryValues("scope")
 	if err == nil {
 		err = api.ValidateKey(r.Param(0))
@@ -27,8 +27,7 @@ func (h *ledgerHandlers) history(r *httpd.Request, w *httpd.Response) {
 		err = api.ValidateScope(q["scope"])
 	}
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	got := h.journal.History(q["scope"], r.Param(0))
 	seen := schema.EntryHistory{
@@ -42,44 +41,35 @@ func (h *ledgerHandlers) history(r *httpd.Request, w *httpd.Response) {
 		last := incidentOf(got.Mismatch)
 		seen.Mismatch = &last
 	}
-	answer(w, &seen)
+	return answer(w, seen)
 }
 
 // incidents answers GET /v1/ledger/incidents.
-func (h *ledgerHandlers) incidents(r *httpd.Request, w *httpd.Response) {
+func (h *ledgerHandlers) incidents(r *httpd.Request, w *httpd.Response) error {
 	q, err := r.QueryValues("kind", "limit")
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	kind, ok := journal.ParseIncidentKind(q["kind"])
 	if !ok {
-		r.Error(w, &api.FieldError{Field: "kind", Value: httpd.Clip(q["kind"]), Allowed: "must be mismatch, fenced or full"})
-		return
+		return &api.FieldError{Field: "kind", Value: httpd.Clip(q["kind"]), Allowed: "must be mismatch, fenced or full"}
 	}
 	limit, err := limitOf(q, ledger.MaxListLimit, defaultListLimit)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	list, total := h.journal.Incidents(kind, limit)
-	incidents := make([]schema.Incident, len(list))
-	for i := range list {
-		incidents[i] = incidentOf(&list[i])
-	}
-	answer(w, &schema.Incidents{Since: h.journal.Since(), Total: total, Incidents: incidents})
+	return answer(w, schema.Incidents{Since: h.journal.Since(), Total: total, Incidents: convert(list, incidentOf)})
 }
 
 // activity answers GET /v1/ledger/activity.
-func (h *ledgerHandlers) activity(r *httpd.Request, w *httpd.Response) {
+func (h *ledgerHandlers) activity(r *httpd.Request, w *httpd.Response) error {
 	if _, err := r.QueryValues(); err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	c, err := h.ledger.Capacity(r.Context())
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	var minutes []schema.Minute
 	for _, m := range h.ledger.Funnel() {
@@ -87,7 +77,7 @@ func (h *ledgerHandlers) activity(r *httpd.Request, w *httpd.Response) {
 			Start: m.Start, New: m.New, Hit: m.Hit, Wait: m.Wait, Unknown: m.Unknown, Mismatch: m.Mismatch, Omitted: m.Omitted, Refused: m.Refused, Held: m.Held,
 		})
 	}
-	answer(w, &schema.Activity{
+	return answer(w, schema.Activity{
 		Minutes: minutes, Entries: c.Entries, MaxEntries: c.MaxEntries, Oldest: c.Oldest, KeysPerSecond: c.KeysPerSecond, ScopeKeysPerSecond: c.ScopeKeysPerSecond,
 	})
 }

@@ -8,15 +8,14 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/shard"
 )
 
-func (h *ledgerHandlers) stats(r *httpd.Request, w *httpd.Response) {
+func (h *ledgerHandlers) stats(r *httpd.Request, w *httpd.Response) error {
 	s, err := h.ledger.Stats(r.Context())
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	all := statsOf(&s)
 	all.LedgerIdentity, all.CommittedTTL, all.Durabilities = identity(h.me), h.ledger.OutcomeTTL(api.StateCommitted, 0), h.home.Durabilities()
-	answer(w, all)
+	return answer(w, all)
 }
 
 // identity is who the ledger is; it is empty if the ledger has no identity.
@@ -28,8 +27,8 @@ func identity(me *shard.Keeper) schema.LedgerIdentity {
 	return schema.LedgerIdentity{LedgerID: id.ID, Name: id.Name, Shards: id.Shards, Version: id.Version}
 }
 
-func statsOf(s *ledger.Stats) *schema.LedgerStats {
-	all := &schema.LedgerStats{
+func statsOf(s *ledger.Stats) schema.LedgerStats {
+	all := schema.LedgerStats{
 		Entries:    schema.EntryCounts{Pending: s.Pending, Committed: s.Committed, Rejected: s.Rejected, Unknown: s.Unknown},
 		MaxEntries: s.MaxEntries, MaxResultBytes: s.MaxResultBytes, QuarantineFor: s.Quarantine, Waiters: s.Waiters, Calls: map[string]map[string]uint64{},
 		FencedOutcomes: s.FencedOutcomes(), Expired: s.Expired, Lapsed: s.Lapsed, Deleted: s.Deleted, AnswersDropped: s.WithoutAnswer,

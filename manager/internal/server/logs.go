@@ -15,13 +15,13 @@ func LogRoutes(engine logs.Engine) []httpd.Route {
 	h := &logHandlers{engine}
 	return []httpd.Route{
 		{Method: "GET", Path: "/v1/logs", Roles: readers, Handle: h.list},
-		{Method: "PUT", Path: "/v1/logs/{log}", Roles: submitters | httpd.Operator, Handle: h.json(h.put)},
+		{Method: "PUT", Path: "/v1/logs/{log}", Roles: submitters | httpd.Operator, JSON: true, Handle: h.put},
 		{Method: "GET", Path: "/v1/logs/{log}", Roles: submitters | httpd.Worker | httpd.Operator, Handle: h.get},
 		{Method: "DELETE", Path: "/v1/logs/{log}", Roles: httpd.Admin, Handle: h.delete},
-		{Method: "POST", Path: "/v1/logs/{log}/entries", Roles: submitters, Handle: h.json(h.append)},
+		{Method: "POST", Path: "/v1/logs/{log}/entries", Roles: submitters, JSON: true, Handle: h.append},
 		{Method: "GET", Path: "/v1/logs/{log}/entries", Roles: httpd.Worker | readers, Handle: h.read},
 		{Method: "GET", Path: "/v1/logs/{log}/entries/by-id/{id}", Roles: httpd.Worker | readers, Handle: h.byID},
-		{Method: "POST", Path: "/v1/logs/{log}/writers", Roles: submitters, Handle: h.json(h.writer)},
+		{Method: "POST", Path: "/v1/logs/{log}/writers", Roles: submitters, JSON: true, Handle: h.writer},
 		{Method: "GET", Path: "/v1/logs/{log}/writers", Roles: readers, Handle: h.writers},
 		{Method: "DELETE", Path: "/v1/logs/{log}/writers/{writer}", Roles: httpd.Admin, Handle: h.removeWriter},
 	}
@@ -29,19 +29,6 @@ func LogRoutes(engine logs.Engine) []httpd.Route {
 
 type logHandlers struct {
 	engine logs.Engine
-}
-
-// json is a handler for a body in JSON.
-func (h *logHandlers) json(handle func(*httpd.Request, *httpd.Response) error) httpd.Handler {
-	return func(r *httpd.Request, w *httpd.Response) {
-		err := r.JSONOnly()
-		if err == nil {
-			err = handle(r, w)
-		}
-		if err != nil {
-			r.Error(w, err)
-		}
-	}
 }
 
 func (h *logHandlers) append(r *httpd.Request, w *httpd.Response) error {
@@ -65,10 +52,7 @@ func (h *logHandlers) append(r *httpd.Request, w *httpd.Response) error {
 		if out[0].Err != nil {
 			return out[0].Err
 		}
-		one := appended(log, &out[0])
-		answer(w, &one)
-		w.Status = appendStatus(&out[0])
-		return nil
+		return created(w, !out[0].Duplicate, appended(log, &out[0]))
 	}
 	w.JSON(200)
 	w.Body = append(w.Body, `{"results":[`...)
@@ -120,11 +104,10 @@ func appended(log string, out *logs.Outcome) schema.LogAppended {
 	return schema.LogAppended{Log: log, Segment: logs.SegmentOf(out.Number), Entry: out.Number, ID: out.ID, Duplicate: out.Duplicate}
 }
 
-func (h *logHandlers) read(r *httpd.Request, w *httpd.Response) {
+func (h *logHandlers) read(r *httpd.Request, w *httpd.Response) error {
 	q, err := parseRead(r)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	wait := q.Wait
 	q.Wait = 0
@@ -136,14 +119,9 @@ func (h *logHandlers) read(r *httpd.Request, w *httpd.Response) {
 		stop()
 	}
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	entries := make([]schema.LogEntry, len(page.Entries))
-	for i := range entries {
-		entries[i] = logEntryOf(&page.Entries[i])
-	}
-	answer(w, &schema.LogEntries{Entries: entries, Cursor: strconv.FormatUint(page.Cursor, 10)})
+	return answer(w, schema.LogEntries{Entries: convert(page.Entries, logEntryOf), Cursor: strconv.FormatUint(page.Cursor, 10)})
 }
 
 func logEntryOf(e *logs.Entry) schema.LogEntry {
@@ -158,14 +136,12 @@ func logEntryOf(e *logs.Entry) schema.LogEntry {
 	return one
 }
 
-func (h *logHandlers) byID(r *httpd.Request, w *httpd.Response) {
+func (h *logHandlers) byID(r *httpd.Request, w *httpd.Response) error {
 	e, err := h.engine.ByID(r.Context(), r.Param(0), r.Param(1))
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	entry := logEntryOf(&e)
-	answer(w, &entry)
+	return answer(w, logEntryOf(&e))
 }
 
 func (h *logHandlers) writer(r *httpd.Request, w *httpd.Response) error {
@@ -177,38 +153,31 @@ func (h *logHandlers) writer(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	answer(w, &schema.LogWriter{Writer: name, Epoch: epoch})
-	w.Status = 201
-	return nil
+	return created(w, true, schema.LogWriter{Writer: name, Epoch: epoch})
 }
 
-func (h *logHandlers) writers(r *httpd.Request, w *httpd.Response) {
+func (h *logHandlers) writers(r *httpd.Request, w *httpd.Response) error {
 	after, limit, err := namesPage(r)
-	var writers []logs.Writer
-	if err == nil {
-		writers, err = h.engine.Writers(r.Context(), r.Param(0), after, limit)
-	}
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	page := schema.LogWriterPage{Writers: make([]schema.LogWriter, len(writers))}
-	for i := range writers {
-		page.Writers[i] = schema.LogWriter{Writer: writers[i].Name, Epoch: writers[i].Epoch}
+	writers, err := h.engine.Writers(r.Context(), r.Param(0), after, limit)
+	if err != nil {
+		return err
 	}
+	page := schema.LogWriterPage{Writers: convert(writers, func(one *logs.Writer) schema.LogWriter { return schema.LogWriter{Writer: one.Name, Epoch: one.Epoch} })}
 	if len(writers) == limit {
 		page.Cursor = writers[limit-1].Name
 	}
-	answer(w, &page)
+	return answer(w, page)
 }
 
-func (h *logHandlers) removeWriter(r *httpd.Request, w *httpd.Response) {
+func (h *logHandlers) removeWriter(r *httpd.Request, w *httpd.Response) error {
 	if err := h.engine.RemoveWriter(r.Context(), r.Param(0), r.Param(1)); err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	r.Audit("writer of a log removed by an administrator", "log", r.Param(0), "writer", r.Param(1))
-	answer(w, &schema.LogDeleted{Writer: r.Param(1), Deleted: true})
+	return answer(w, schema.LogDeleted{Writer: r.Param(1), Deleted: true})
 }
 
 // namesPage is pageOf with the limit that a list of names has by default.
@@ -223,62 +192,50 @@ func (h *logHandlers) put(r *httpd.Request, w *httpd.Response) error {
 		return err
 	}
 	ch.MakeOnly = true
-	info, created, err := h.engine.Put(r.Context(), r.Param(0), ch)
+	info, made, err := h.engine.Put(r.Context(), r.Param(0), ch)
 	// A change of retain_ms deletes entries as surely as a DELETE.
 	if logs.IsNotToChange(err) && r.May(httpd.Admin) {
 		ch.MakeOnly = false
-		if info, created, err = h.engine.Put(r.Context(), r.Param(0), ch); err == nil {
+		if info, made, err = h.engine.Put(r.Context(), r.Param(0), ch); err == nil {
 			r.Audit("settings of a log changed by an administrator", "log", r.Param(0), "settings", string(r.Body))
 		}
 	}
 	if err != nil {
 		return err
 	}
-	one := infoOf(&info)
-	answer(w, &one)
-	if created {
-		w.Status = 201
-	}
-	return nil
+	return created(w, made, infoOf(&info))
 }
 
-func (h *logHandlers) get(r *httpd.Request, w *httpd.Response) {
+func (h *logHandlers) get(r *httpd.Request, w *httpd.Response) error {
 	info, err := h.engine.Get(r.Context(), r.Param(0))
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	one := infoOf(&info)
-	answer(w, &one)
+	return answer(w, infoOf(&info))
 }
 
-func (h *logHandlers) delete(r *httpd.Request, w *httpd.Response) {
+func (h *logHandlers) delete(r *httpd.Request, w *httpd.Response) error {
 	if err := h.engine.Delete(r.Context(), r.Param(0)); err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	r.Audit("log deleted by an administrator", "log", r.Param(0))
-	answer(w, &schema.LogDeleted{Log: r.Param(0), Deleted: true})
+	return answer(w, schema.LogDeleted{Log: r.Param(0), Deleted: true})
 }
 
-func (h *logHandlers) list(r *httpd.Request, w *httpd.Response) {
+func (h *logHandlers) list(r *httpd.Request, w *httpd.Response) error {
 	after, limit, err := namesPage(r)
-	var infos []logs.Info
-	if err == nil {
-		infos, err = h.engine.List(r.Context(), after, limit)
-	}
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	page := schema.LogPage{Logs: make([]schema.LogInfo, len(infos))}
-	for i := range infos {
-		page.Logs[i] = infoOf(&infos[i])
+	infos, err := h.engine.List(r.Context(), after, limit)
+	if err != nil {
+		return err
 	}
+	page := schema.LogPage{Logs: convert(infos, infoOf)}
 	if len(infos) == limit {
 		page.Cursor = infos[limit-1].Name
 	}
-	answer(w, &page)
+	return answer(w, page)
 }
 
 // infoOf is what an answer shows of a log.

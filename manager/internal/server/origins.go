@@ -49,12 +49,10 @@ type originHandlers struct {
 	lists  Lists
 }
 
-func (h *originHandlers) call(f func(*httpd.Request, *httpd.Response) error) func(*httpd.Request, *httpd.Response) {
-	return func(r *httpd.Request, w *httpd.Response) {
-		err := f(r, w)
-		if err == nil {
-			return
-		}
+// call is a handler that answers the feed's errors.
+func (h *originHandlers) call(handle httpd.Handler) httpd.Handler {
+	return func(r *httpd.Request, w *httpd.Response) error {
+		err := handle(r, w)
 		var p *api.Problem
 		switch {
 		case errors.Is(err, feed.ErrNoOrigin) && h.origin == "":
@@ -65,9 +63,9 @@ func (h *originHandlers) call(f func(*httpd.Request, *httpd.Response) error) fun
 			p = &api.Problem{Status: 410, Code: api.CodeCursorGone, Title: "Cursor too old", Detail: "the change feed does not go back to this cursor; begin again without one, which gives a full copy"}
 		}
 		if p != nil {
-			err = &httpd.Refusal{P: *p}
+			return &httpd.Refusal{P: *p}
 		}
-		r.Error(w, err)
+		return err
 	}
 }
 
@@ -189,8 +187,7 @@ func (h *originHandlers) conflicts(r *httpd.Request, w *httpd.Response) error {
 			return err
 		}
 	}
-	answer(w, &page)
-	return nil
+	return answer(w, page)
 }
 
 func conflictOf(c *ledger.Conflict) (schema.Conflict, error) {
@@ -236,6 +233,5 @@ func (h *originHandlers) peers(r *httpd.Request, w *httpd.Response) error {
 			all.Peers = append(all.Peers, p)
 		}
 	}
-	answer(w, &all)
-	return nil
+	return answer(w, all)
 }

@@ -18,36 +18,33 @@ type Quarantine interface {
 // QuarantineRoutes show the quarantine of a ledger and end it.
 func QuarantineRoutes(q Quarantine) []httpd.Route {
 	return []httpd.Route{
-		{Method: "GET", Path: "/v1/ledger/quarantine", Roles: readers, Handle: func(r *httpd.Request, w *httpd.Response) {
+		{Method: "GET", Path: "/v1/ledger/quarantine", Roles: readers, Handle: func(r *httpd.Request, w *httpd.Response) error {
 			if _, err := r.QueryValues(); err != nil {
-				r.Error(w, err)
-				return
+				return err
 			}
-			answerQuarantine(w, q.State())
+			return answerQuarantine(w, q.State())
 		}},
-		{Method: "DELETE", Path: "/v1/ledger/quarantine", Roles: httpd.Admin, Handle: func(r *httpd.Request, w *httpd.Response) {
+		{Method: "DELETE", Path: "/v1/ledger/quarantine", Roles: httpd.Admin, Handle: func(r *httpd.Request, w *httpd.Response) error {
 			if _, err := r.QueryValues(); err != nil {
-				r.Error(w, err)
-				return
+				return err
 			}
 			was, err := q.End(r.Context())
 			if err != nil {
-				r.Error(w, err)
-				return
+				return err
 			}
 			if was.Remaining > 0 {
 				r.Audit("quarantine ended by an administrator: keys and ids that the store does not know are taken, and what it forgot can run again",
 					"remaining_seconds", was.Remaining.Seconds(), "why", was.Why)
 			}
-			answerQuarantine(w, was)
+			return answerQuarantine(w, was)
 		}},
 	}
 }
 
-func answerQuarantine(w *httpd.Response, s quarantine.State) {
+func answerQuarantine(w *httpd.Response, s quarantine.State) error {
 	q := schema.Quarantine{Remaining: s.Remaining, Why: s.Why}
 	if !s.RestoredTo.IsZero() {
 		q.Began = &s.RestoredTo
 	}
-	answer(w, &q)
+	return answer(w, q)
 }

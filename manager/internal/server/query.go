@@ -3,9 +3,12 @@ package server
 import (
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
 // whole reads a parameter that is a whole number. One that is empty counts as not given, so that a call may be made as the
@@ -20,6 +23,16 @@ func whole(q map[string]string, name string, least, most, otherwise int64) (int6
 		return 0, &api.FieldError{Field: name, Value: httpd.Clip(s), Allowed: fmt.Sprintf("must be a whole number from %d to %d", least, most)}
 	}
 	return n, nil
+}
+
+// waitOf reads the query of a call that may wait for a job or a batch.
+func waitOf(r *httpd.Request) (time.Duration, error) {
+	q, err := r.QueryValues("wait_ms")
+	if err != nil {
+		return 0, err
+	}
+	wait, err := whole(q, "wait_ms", 0, jobs.MaxWait.Milliseconds(), 0)
+	return schema.Duration(wait), err
 }
 
 // limitOf reads how many items a page has at most; otherwise where the caller does not say.

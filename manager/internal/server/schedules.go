@@ -18,13 +18,13 @@ import (
 func ScheduleRoutes(l *ledger.Ledger, q *jobs.Queue, s *schedules.Schedules) []httpd.Route {
 	h := &scheduleHandlers{schedules: s, queue: q, submitter: submit.New(l, q, submissions)}
 	return []httpd.Route{
-		{Method: "GET", Path: "/v1/schedules", Roles: readers, Handle: h.answers(h.list)},
-		{Method: "PUT", Path: "/v1/schedules/{name}", Roles: readers, Handle: h.answers(h.put)},
-		{Method: "GET", Path: "/v1/schedules/{name}", Roles: readers, Handle: h.answers(h.get)},
-		{Method: "DELETE", Path: "/v1/schedules/{name}", Roles: readers, Handle: h.answers(h.delete)},
-		{Method: "POST", Path: "/v1/schedules/{name}/pause", Roles: readers, Handle: h.answers(h.change("paused", s.Pause))},
-		{Method: "POST", Path: "/v1/schedules/{name}/resume", Roles: readers, Handle: h.answers(h.change("resumed", s.Resume))},
-		{Method: "POST", Path: "/v1/schedules/{name}/run", Roles: readers, Handle: h.answers(h.run)},
+		{Method: "GET", Path: "/v1/schedules", Roles: readers, Handle: h.list},
+		{Method: "PUT", Path: "/v1/schedules/{name}", Roles: readers, JSON: true, Handle: h.put},
+		{Method: "GET", Path: "/v1/schedules/{name}", Roles: readers, Handle: h.get},
+		{Method: "DELETE", Path: "/v1/schedules/{name}", Roles: readers, Handle: h.delete},
+		{Method: "POST", Path: "/v1/schedules/{name}/pause", Roles: readers, JSON: true, Handle: h.change("paused", s.Pause)},
+		{Method: "POST", Path: "/v1/schedules/{name}/resume", Roles: readers, JSON: true, Handle: h.change("resumed", s.Resume)},
+		{Method: "POST", Path: "/v1/schedules/{name}/run", Roles: readers, JSON: true, Handle: h.run},
 	}
 }
 
@@ -34,21 +34,9 @@ type scheduleHandlers struct {
 	submitter *submit.Submitter
 }
 
-// answers is a handler that answers with the error of handle, if there is one.
-func (h *scheduleHandlers) answers(handle func(*httpd.Request, *httpd.Response) error) httpd.Handler {
-	return func(r *httpd.Request, w *httpd.Response) {
-		if err := handle(r, w); err != nil {
-			r.Error(w, err)
-		}
-	}
-}
-
 func (h *scheduleHandlers) put(r *httpd.Request, w *httpd.Response) error {
-	if err := r.JSONOnly(); err != nil {
-		return err
-	}
-	var in schema.ScheduleSpec
-	if err := schema.Parse(r.Body, &in); err != nil {
+	in, err := parse[schema.ScheduleSpec](r)
+	if err != nil {
 		return err
 	}
 	spec := schedules.Spec{
@@ -58,7 +46,6 @@ func (h *scheduleHandlers) put(r *httpd.Request, w *httpd.Response) error {
 	if in.Payload != nil {
 		spec.Payload = in.Payload.(json.RawMessage)
 	}
-	var err error
 	if spec.Missed, err = schedules.ParseMissed(in.Missed); err != nil {
 		return err
 	}
@@ -68,16 +55,12 @@ func (h *scheduleHandlers) put(r *httpd.Request, w *httpd.Response) error {
 	if spec.DataCenters, err = schedules.ParseDataCenters(in.DataCenters); err != nil {
 		return err
 	}
-	s, created, err := h.schedules.Put(r.Context(), r.Param(0), spec)
+	s, made, err := h.schedules.Put(r.Context(), r.Param(0), spec)
 	if err != nil {
 		return err
 	}
 	auditSchedule(r, "put", &s)
-	h.one(w, &s)
-	if created {
-		w.Status = 201
-	}
-	return nil
+	return created(w, made, h.scheduleOf(&s))
 }
 
 func (h *scheduleHandlers) get(r *httpd.Request, w *httpd.Response) error {
@@ -85,10 +68,10 @@ func (h *scheduleHandlers) get(r *httpd.Request, w *httpd.Response) error {
 		return err
 	}
 	s, err := h.schedules.Get(r.Context(), r.Param(0))
-	if err == nil {
-		h.one(w, &s)
+	if err != nil {
+		return err
 	}
-	return err
+	return answer(w, h.scheduleOf(&s))
 }
 
 func (h *scheduleHandlers) list(r *httpd.Request, w *httpd.Response) error {
@@ -100,12 +83,7 @@ func (h *scheduleHandlers) list(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	page := schema.SchedulePage{Schedules: make([]schema.Schedule, len(found)), Cursor: more}
-	for i := range found {
-		page.Schedules[i] = h.scheduleOf(&found[i])
-	}
-	answer(w, &page)
-	return nil
+	return answer(w, schema.SchedulePage{Schedules: convert(found, h.scheduleOf), Cursor: more})
 }
 
 func (h *scheduleHandlers) delete(r *httpd.Request, w *httpd.Response) error {
@@ -117,14 +95,13 @@ func (h *scheduleHandlers) delete(r *httpd.Request, w *httpd.Response) error {
 		return err
 	}
 	auditSchedule(r, "deleted", &s)
-	h.one(w, &s)
-	return nil
+	return answer(w, h.scheduleOf(&s))
 }
 
 // change handles a call without fields that changes a schedule.
-func (h *scheduleHandlers) change(done string, call func(context.Context, string) (schedules.Schedule, error)) func(*httpd.Request, *httpd.Response) error {
+func (h *scheduleHandlers) change(done string, call func(context.Context, string) (schedules.Schedule, error)) httpd.Handler {
 	return func(r *httpd.Request, w *httpd.Response) error {
-		if err := h.nothing(r); err != nil {
+		if _, err := parse[struct{}](r); err != nil {
 			return err
 		}
 		s, err := call(r.Context(), r.Param(0))
@@ -132,14 +109,13 @@ func (h *scheduleHandlers) change(done string, call func(context.Context, string
 			return err
 		}
 		auditSchedule(r, done, &s)
-		h.one(w, &s)
-		return nil
+		return answer(w, h.scheduleOf(&s))
 	}
 }
 
 // run submits the schedule's job as the caller might do by itself, with a key of its own.
 func (h *scheduleHandlers) run(r *httpd.Request, w *httpd.Response) error {
-	if err := h.nothing(r); err != nil {
+	if _, err := parse[struct{}](r); err != nil {
 		return err
 	}
 	name := r.Param(0)
@@ -163,21 +139,7 @@ func (h *scheduleHandlers) run(r *httpd.Request, w *httpd.Response) error {
 	if err == nil && a.Outcome != nil {
 		r.Audit("schedule run by an operator", "schedule", name, "function", s.Function, "job", a.Outcome.Job.ID)
 	}
-	submitted(r, w, a, err)
-	return nil
-}
-
-// nothing is for calls without fields, whose body may be empty or {}.
-func (h *scheduleHandlers) nothing(r *httpd.Request) error {
-	if err := r.JSONOnly(); err != nil {
-		return err
-	}
-	return parseNothing(r.Body)
-}
-
-func (h *scheduleHandlers) one(w *httpd.Response, s *schedules.Schedule) {
-	out := h.scheduleOf(s)
-	answer(w, &out)
+	return submitted(w, a, err)
 }
 
 func (h *scheduleHandlers) scheduleOf(s *schedules.Schedule) schema.Schedule {

@@ -131,11 +131,10 @@ func MovedEntries(ctx context.Context, l *ledger.Ledger) (ledger.Moved, error) {
 }
 
 // shard answers GET /v1/ledger/shard.
-func (h *ledgerHandlers) shard(r *httpd.Request, w *httpd.Response) {
+func (h *ledgerHandlers) shard(r *httpd.Request, w *httpd.Response) error {
 	moved, err := MovedEntries(r.Context(), h.ledger)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	answer(w, &schema.Shard{LedgerIdentity: identity(h.me), Moved: schema.EntryCounts(moved)})
+	return answer(w, schema.Shard{LedgerIdentity: identity(h.me), Moved: schema.EntryCounts(moved)})
 }

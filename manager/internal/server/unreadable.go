@@ -52,30 +52,24 @@ type unreadableHandlers struct {
 	finder    unread.Finder
 }
 
-func (h *unreadableHandlers) list(r *httpd.Request, w *httpd.Response) {
+func (h *unreadableHandlers) list(r *httpd.Request, w *httpd.Response) error {
 	q, err := r.QueryValues("limit", "cursor")
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	limit, err := limitOf(q, ledger.MaxListLimit, defaultListLimit)
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	page, next, err := h.finder.Find(r.Context(), limit, q["cursor"])
 	if errors.Is(err, unread.ErrCursor) {
 		err = &api.FieldError{Field: "cursor", Value: httpd.Clip(q["cursor"]), Allowed: "must be the cursor of the page before"}
 	}
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
-	records := make([]schema.UnreadableRecord, len(page))
-	for i, u := range page {
-		records[i] = recordOf(u)
-	}
-	answer(w, &schema.UnreadablePage{Records: records, Cursor: next})
+	records := convert(page, func(u **store.UnreadableError) schema.UnreadableRecord { return recordOf(*u) })
+	return answer(w, schema.UnreadablePage{Records: records, Cursor: next})
 }
 
 // recordOf is a record: its id for calls, and what people can read.
@@ -84,12 +78,11 @@ func recordOf(u *store.UnreadableError) schema.UnreadableRecord {
 	return schema.UnreadableRecord{Collection: string(u.Collection), ID: id, Key: u.Key, Reason: u.Reason}
 }
 
-func (h *unreadableHandlers) delete(r *httpd.Request, w *httpd.Response) {
+func (h *unreadableHandlers) delete(r *httpd.Request, w *httpd.Response) error {
 	c := store.Collection(r.Param(0))
 	key, err := base64.RawURLEncoding.DecodeString(r.Param(1))
 	if err != nil || store.CheckKey("any", string(key)) != nil {
-		r.Error(w, &api.FieldError{Field: "id", Value: httpd.Clip(r.Param(1)), Allowed: "must be the id of a record, as the list shows it"})
-		return
+		return &api.FieldError{Field: "id", Value: httpd.Clip(r.Param(1)), Allowed: "must be the id of a record, as the list shows it"}
 	}
 	var u *store.UnreadableError
 	switch {
@@ -112,10 +105,8 @@ func (h *unreadableHandlers) delete(r *httpd.Request, w *httpd.Response) {
 		}}
 	}
 	if err != nil {
-		r.Error(w, err)
-		return
+		return err
 	}
 	r.Audit("unreadable record deleted by an administrator", "collection", string(u.Collection), "key", u.Key, "reason", u.Reason)
-	record := recordOf(u)
-	answer(w, &record)
+	return answer(w, recordOf(u))
 }

@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"errors"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/object"
@@ -24,18 +23,6 @@ func (s *Settings) shipTable() []setting {
 		duration("ship-retention-seconds", "", "a number of seconds: how far back a time to restore to may be", 60, 366*24*3600, "86400", &s.Ship.Retention),
 		duration("ship-lease-seconds", "", "a number of seconds for which the manager that ships may be silent before another one ships", 1, 3600, "15", &s.Ship.Lease),
 		number("ship-backlog-bytes", "", "size of the log that is kept while the object storage is away, beyond what a start needs", 0, 1<<44, "1073741824", &s.Ship.BacklogBytes),
-	}
-}
-
-// Span parses a duration with a unit, as 1s or 24h.
-func Span(least, most time.Duration, to *time.Duration) func(string) error {
-	return func(v string) error {
-		d, err := time.ParseDuration(v)
-		if err != nil || d < least || d > most {
-			return errors.New("must be a duration from " + least.String() + " to " + most.String() + ", as 1s or 24h")
-		}
-		*to = d
-		return nil
 	}
 }
 

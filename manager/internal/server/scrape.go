@@ -1,0 +1,64 @@
+package server
+
+import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Scrape is a collector that reads its values at each scrape.
+type Scrape struct {
+	read  func(Sample) error
+	first *prometheus.Desc
+	descs map[string]*prometheus.Desc
+}
+
+// Metric describes a metric of a Scrape.
+type Metric struct {
+	name string
+	desc *prometheus.Desc
+}
+
+// Describe describes a metric: a counter if its name ends with _total, and else a gauge.
+func Describe(name, help string, labels ...string) Metric {
+	return Metric{name, prometheus.NewDesc(name, help, labels, nil)}
+}
+
+// NewScrape returns a collector of some metrics, at least one. Each scrape calls read, which must be bounded in time. Its
+// error makes the scrape report that the first metric failed.
+func NewScrape(read func(Sample) error, metrics ...Metric) *Scrape {
+	s := &Scrape{read: read, first: metrics[0].desc, descs: make(map[string]*prometheus.Desc)}
+	for _, m := range metrics {
+		s.descs[m.name] = m.desc
+	}
+	return s
+}
+
+// Describe implements prometheus.Collector.
+func (s *Scrape) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range s.descs {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (s *Scrape) Collect(ch chan<- prometheus.Metric) {
+	if err := s.read(Sample{s.descs, ch}); err != nil {
+		ch <- prometheus.NewInvalidMetric(s.first, err)
+	}
+}
+
+// Sample takes the values of one scrape.
+type Sample struct {
+	descs map[string]*prometheus.Desc
+	ch    chan<- prometheus.Metric
+}
+
+// Set exports the value of a metric with some values of its labels. It panics if the Scrape has no such metric.
+func Set[N int | int64 | uint64 | float64](s Sample, name string, v N, labels ...string) {
+	kind := prometheus.GaugeValue
+	if strings.HasSuffix(name, "_total") {
+		kind = prometheus.CounterValue
+	}
+	s.ch <- prometheus.MustNewConstMetric(s.descs[name], kind, float64(v), labels...)
+}
