@@ -29,8 +29,8 @@ func (q *Queue) retain(ctx context.Context, index string, age time.Duration, cou
 	}
 }
 
-// removeFirst removes the jobs of the next hits of an index, or of its part from a sort key on, until these took as many
-// bytes.
+// removeFirst removes jobs in the order of hits until their records had as many bytes. The hits are the next ones of an index,
+// or of its part that begins with the sort key from.
 func (q *Queue) removeFirst(ctx context.Context, index, from string, hits []store.Hit, bytes int64) (int, error) {
 	var gone []*record
 	err := q.store.Update(ctx, func(tx store.Tx) error {
@@ -46,7 +46,8 @@ func (q *Queue) removeFirst(ctx context.Context, index, from string, hits []stor
 			if err != nil && !q.opt.Unreadable.Met(err) {
 				return err
 			}
-			goes := r != nil && r.at(index, h.SortKey) // else it was removed, or it is in another state, or was
+			// Otherwise it cannot be read, it was removed, or its state has changed.
+			goes := r != nil && r.at(index, h.SortKey)
 			if lead.See(h, goes); !goes {
 				continue
 			}
