@@ -154,6 +154,11 @@ func (l *Log) Snapshot(ctx context.Context, seq, keep uint64, write func(*Snapsh
 	case l.snapshotting <- struct{}{}:
 		defer func() { <-l.snapshotting }()
 	default:
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.closed {
+			return ErrClosed
+		}
 		return ErrSnapshotRunning
 	}
 	if err := l.Err(); err != nil {
