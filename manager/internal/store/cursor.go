@@ -19,8 +19,8 @@ func (c Cursor) String() string {
 	return base64.RawURLEncoding.EncodeToString(append(append(b, c.Hit.SortKey...), c.Hit.Key...))
 }
 
-// ParseCursor is the inverse of String. The empty text is the beginning of the first index. ok is false for a text that
-// String does not return.
+// ParseCursor is the inverse of String. The empty text is the beginning of the first index. ok is false for a malformed
+// text.
 func ParseCursor(text string) (c Cursor, ok bool) {
 	if text == "" {
 		return c, true

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"runtime"
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/internal/wal"
@@ -419,4 +420,27 @@ func TestLogWorksWithoutAllocate(t *testing.T) {
 	l, f := mustOpen(t, options(fs.Crash()))
 	f.wantBodies(t, 1, 300)
 	mustClose(t, l)
+}
+
+// While Close waits for the disk, the log is closed for a snapshot as well.
+func TestSnapshotDuringClose(t *testing.T) {
+	fs := &faultfs.FS{}
+	l, _ := mustOpen(t, options(fs))
+	last := appendAll(t, l, 1, 50)
+	g := newGate(fs, isSync)
+	mustAppend(t, l, body(last+1))
+	<-g.entered
+	closed := make(chan error, 1)
+	go func() { closed <- l.Close() }()
+	awaitClosed(t, l)
+	for range 1000 {
+		if err := l.Snapshot(t.Context(), last, last+1, snapshotOf(last)); !errors.Is(err, wal.ErrClosed) {
+			t.Fatalf("Snapshot: %v, want ErrClosed", err)
+		}
+		runtime.Gosched()
+	}
+	g.release()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -346,29 +345,6 @@ func TestCloseStopsSnapshot(t *testing.T) {
 	}
 	if err := l.Snapshot(t.Context(), last, last+1, snapshotOf(last)); !errors.Is(err, wal.ErrClosed) {
 		t.Errorf("Snapshot of a closed log: %v", err)
-	}
-}
-
-// While Close waits for the disk, the log is closed for a snapshot as well.
-func TestSnapshotDuringClose(t *testing.T) {
-	fs := &faultfs.FS{}
-	l, _ := mustOpen(t, options(fs))
-	last := appendAll(t, l, 1, 50)
-	g := newGate(fs, isSync)
-	mustAppend(t, l, body(last+1))
-	<-g.entered
-	closed := make(chan error, 1)
-	go func() { closed <- l.Close() }()
-	awaitClosed(t, l)
-	for range 1000 {
-		if err := l.Snapshot(t.Context(), last, last+1, snapshotOf(last)); !errors.Is(err, wal.ErrClosed) {
-			t.Fatalf("Snapshot: %v, want ErrClosed", err)
-		}
-		runtime.Gosched()
-	}
-	g.release()
-	if err := <-closed; err != nil {
-		t.Error(err)
 	}
 }
 
