@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
-	"runtime"
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/internal/wal"
