@@ -5,20 +5,15 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // hear receives what all managers write below eventsKey, until the store's life ends: the clock, and the topics of commits.
 // The client resumes a watch whose connection broke. A watch that ends because its member lost the leader, or because its
 // revision was compacted, may have missed wake-ups, so all watchers must check.
 func (s *Store) hear() {
-	var next int64
-	for {
-		next = s.watch(s.life, next)
-		select {
-		case <-s.life.Done():
-			return
-		case <-time.After(100 * time.Millisecond):
-		}
+	for next := s.watch(s.life, 0); store.Wait(s.life, 100*time.Millisecond) == nil; next = s.watch(s.life, next) {
 		s.hub.NotifyAll()
 	}
 }

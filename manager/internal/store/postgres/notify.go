@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncegate/oncegate/manager/internal/batch"
+	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/notify"
 )
 
@@ -88,10 +89,8 @@ func (n *notifier) receive(ctx context.Context, conn *pgx.Conn) {
 			cancel()
 			conn = nil
 		}
-		select {
-		case <-ctx.Done():
+		if store.Wait(ctx, 200*time.Millisecond) != nil {
 			return
-		case <-time.After(200 * time.Millisecond):
 		}
 		attempt, cancel := context.WithTimeout(ctx, 10*time.Second)
 		conn, _ = n.listen(attempt)

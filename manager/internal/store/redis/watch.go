@@ -5,6 +5,8 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // subscribe begins to receive what transactions publish, to wake this process's watchers. All topics share one channel of
@@ -29,11 +31,7 @@ func (s *Store) receive(ctx context.Context, sub *goredis.PubSub) {
 		if err != nil {
 			// The client reconnects at the next call. What was published meanwhile is lost, so all watchers must check.
 			s.hub.NotifyAll()
-			select {
-			case <-time.After(200 * time.Millisecond):
-			case <-ctx.Done():
-				return
-			}
+			_ = store.Wait(ctx, 200*time.Millisecond)
 			continue
 		}
 		switch m := m.(type) {

@@ -23,16 +23,7 @@ func (Lasting) Failed() <-chan struct{} { return nil }
 func (Lasting) Err() error { return nil }
 
 // Pause waits for a random time below the limit, or until ctx ends. Then it returns the context's error.
-func Pause(ctx context.Context, limit time.Duration) error {
-	timer := time.NewTimer(rand.N(limit))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
+func Pause(ctx context.Context, limit time.Duration) error { return store.Wait(ctx, rand.N(limit)) }
 
 // Retry runs try until it returns nil or an error that is no conflict, at most runs times. After a conflict it waits for a
 // random time: below first, then below twice that, and so on up to most.
