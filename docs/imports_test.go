@@ -89,18 +89,18 @@ var mayImport = map[string][]string{
 	"manager/internal/crypt":             {},
 
 	"manager/internal/store":              {},
-	"manager/internal/store/internal/...": {"manager/internal/codec", "manager/internal/store"},
+	"manager/internal/store/internal/...": {"manager/internal/batch", "manager/internal/codec", "manager/internal/store"},
 	"manager/internal/store/notify":       {"manager/internal/store"},
 	"manager/internal/store/unread":       {"manager/internal/store"},
 	"manager/internal/store/downtime":     {"manager/internal/codec", "manager/internal/store"},
 	"manager/internal/store/sealed":       {"manager/internal/crypt", "manager/internal/store"},
-	"manager/internal/store/mem":          {"manager/internal/codec", "manager/internal/store", "manager/internal/store/notify", "manager/internal/store/state", "manager/internal/wal"},
+	"manager/internal/store/mem":          {"manager/internal/codec", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify", "manager/internal/store/state", "manager/internal/wal"},
 	"manager/internal/store/state":        {"manager/internal/codec", "manager/internal/store", "manager/internal/store/internal/..."},
 	"manager/internal/store/sqlite":       {"manager/internal/batch", "manager/internal/filelock", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
-	"manager/internal/store/redis":        {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
+	"manager/internal/store/redis":        {"manager/internal/batch", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 	"manager/internal/store/postgres":     {"manager/internal/batch", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 
-	"manager/internal/store/etcd": {"manager/internal/batch", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify",
+	"manager/internal/store/etcd": {"manager/internal/batch", "manager/internal/codec", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify",
 		"manager/internal/store/etcd/dsn"},
 	"manager/internal/store/etcd/dsn": {},
 
