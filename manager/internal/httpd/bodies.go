@@ -112,10 +112,10 @@ func (b *budget) grant() {
 	}
 }
 
-func (b *budget) bytes() float64 {
+func (b *budget) bytes() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return float64(b.used)
+	return b.used
 }
 
 // bodyRoom is the memory that a request's body has of the budget.

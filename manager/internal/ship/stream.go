@@ -372,7 +372,7 @@ func (st *stream) shipTail(ctx context.Context) error {
 		st.tailIndex++
 		st.setNext(c.Last + 1)
 		st.forget()
-		st.opts.metrics.shipped(int(c.Bytes), 1)
+		st.opts.counters.shipped(c.Bytes)
 	}
 	return st.writeHead(ctx)
 }
@@ -427,13 +427,13 @@ func (st *stream) unpack(p *packer) {
 
 // write writes an object whose name is used for this content only.
 func (st *stream) write(ctx context.Context, name string, o *packed) error {
-	failures := st.opts.failures.Load()
+	failed := st.opts.counters.errors.Load()
 	if err := put(ctx, st.opts.Store, logPrefix+"/"+name, o.body); err != nil {
 		o.memory = nil // it may be tried again
 		return err
 	}
 	// The client may still read the body of a try that was given up.
-	if o.memory != nil && st.opts.failures.Load() == failures {
+	if o.memory != nil && st.opts.counters.errors.Load() == failed {
 		st.opts.buffers.put(o.memory)
 	}
 	return nil
@@ -450,7 +450,7 @@ func (c *chunk) seal(name string, h header, p *packer) {
 func (st *stream) logGap(from, next uint64) {
 	st.opts.Logger.Warn("records were not shipped before a snapshot replaced them: the times between cannot be restored to",
 		"from", from, "to", next-1)
-	st.opts.metrics.gap()
+	st.opts.counters.gaps.Add(1)
 }
 
 // skip continues with the log's snapshot after records that the log no longer has. The tail after it is shipped together with

@@ -68,7 +68,7 @@ func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 			return err
 		}
 		merged = append(merged, c.run)
-		st.opts.metrics.shipped(int(c.Bytes), 1)
+		st.opts.counters.shipped(c.Bytes)
 		p, points, first = st.pack(), nil, last+1
 		return nil
 	}
