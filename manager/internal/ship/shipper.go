@@ -292,7 +292,7 @@ func (s *Shipper) term(ctx context.Context) {
 	select {
 	case <-s.quit:
 		if ctx.Err() == nil {
-			if err := s.lease.release(ctx); err != nil {
+			if err := s.lease.renew(ctx, true); err != nil {
 				s.opts.Logger.Warn("the shipping lease was not released: another manager waits for it to end", "error", err.Error())
 			}
 		}
@@ -310,7 +310,7 @@ func (s *Shipper) renew(ctx context.Context) (lost bool) {
 		case <-ctx.Done():
 			return false
 		}
-		if err := s.lease.renew(ctx); errors.Is(err, errFenced) {
+		if err := s.lease.renew(ctx, false); errors.Is(err, errFenced) {
 			s.opts.Logger.Warn("this manager lost the shipping lease and no longer ships", "url", s.opts.Store.String(), "error", err.Error())
 			return true
 		}

@@ -143,8 +143,7 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	if h != nil && h.Tail != nil {
 		found, err := readTail(ctx, st.opts.Store, h, m.Writer)
 		h.Runs = append(h.Runs, found...)
-		var damage *DamageError
-		if errors.As(err, &damage) {
+		if isDamage(err) {
 			st.opts.Logger.Error("what was shipped is damaged; shipping starts over with a snapshot", "error", err.Error())
 			same = false
 		} else if err != nil {
@@ -189,8 +188,7 @@ func (st *stream) continues(ctx context.Context, h *history) (bool, error) {
 		return false, nil
 	}
 	_, records, err := fetchRun(ctx, st.opts.Store, h.Runs[len(h.Runs)-1], h.Log)
-	var damage *DamageError
-	if errors.As(err, &damage) || errors.Is(err, object.ErrNotFound) {
+	if lost(err) {
 		return false, nil
 	}
 	if err != nil {
@@ -335,11 +333,10 @@ func (st *stream) step(ctx context.Context, ending bool) error {
 
 func (st *stream) commitDue() bool {
 	var bytes int64
-	segments := st.log.Segments()
 	for _, r := range st.pending {
 		bytes += r.Bytes
 	}
-	sealed := len(st.pending) > 0 && st.pending[0].Segment.Number < segments[len(segments)-1].Number
+	sealed := len(st.pending) > 0 && st.pending[0].Segment.Number < st.newest()
 	return sealed || len(st.pending) >= commitRuns || bytes >= commitBytes
 }
 
