@@ -184,8 +184,5 @@ func (s *Server) moreRoom(ctx context.Context, room *bodyRoom, n int) bool {
 }
 
 func noRoom() *api.Problem {
-	return &api.Problem{
-		Status: 503, Code: api.CodeOverloaded, Title: "Overloaded", RetryAfterSeconds: RetrySoon,
-		Detail: "the bodies of other requests take the memory that there is for them",
-	}
+	return overloaded("the bodies of other requests take the memory that there is for them")
 }
