@@ -93,11 +93,7 @@ func (s *azureStore) put(ctx context.Context, name string, body []byte, old Vers
 }
 
 func (s *azureStore) get(ctx context.Context, name string) (*content, error) {
-	req, err := s.request(ctx, http.MethodGet, name, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := s.do(req)
+	resp, err := s.ask(ctx, http.MethodGet, name, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -174,11 +170,7 @@ func (s *azureStore) list(ctx context.Context, prefix, after string) ([]Info, er
 
 func (s *azureStore) page(ctx context.Context, query url.Values) (azurePage, error) {
 	var page azurePage
-	req, err := s.request(ctx, http.MethodGet, "", query)
-	if err != nil {
-		return page, err
-	}
-	resp, err := s.do(req)
+	resp, err := s.ask(ctx, http.MethodGet, "", query)
 	if err != nil {
 		return page, err
 	}
@@ -208,11 +200,7 @@ func (s *azureStore) remember(prefix, after string, marker azureMarker) {
 }
 
 func (s *azureStore) delete(ctx context.Context, name string) error {
-	req, err := s.request(ctx, http.MethodDelete, name, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := s.do(req)
+	resp, err := s.ask(ctx, http.MethodDelete, name, nil)
 	if err != nil {
 		return err
 	}
@@ -234,6 +222,15 @@ func (s *azureStore) request(ctx context.Context, method, name string, query url
 	}
 	req.Header.Set("X-Ms-Version", azureVersion)
 	return req, nil
+}
+
+// ask sends a request without a body.
+func (s *azureStore) ask(ctx context.Context, method, name string, query url.Values) (*http.Response, error) {
+	req, err := s.request(ctx, method, name, query)
+	if err != nil {
+		return nil, err
+	}
+	return s.do(req)
 }
 
 // do sends a request with its credentials. An answer other than 2xx is an *httpError, or ErrNotFound when the

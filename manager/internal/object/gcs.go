@@ -74,8 +74,12 @@ func (s *gcsStore) put(ctx context.Context, name string, body []byte, old Versio
 	req.ContentLength = b.size
 	req.Header.Set("Content-Type", b.contentType)
 	var written struct{ Generation Version }
-	err = s.doJSON(req, &written)
-	if isHTTPStatus(err, http.StatusPreconditionFailed) {
+	resp, err := s.do(req)
+	if err == nil {
+		err = readJSON(resp, &written)
+	}
+	var e *httpError
+	if errors.As(err, &e) && e.status == http.StatusPreconditionFailed {
 		err = ErrChanged
 	}
 	return written.Generation, err
@@ -103,10 +107,6 @@ func (s *gcsStore) list(ctx context.Context, prefix, after string) ([]Info, erro
 		query.Set("startOffset", after) // itself included
 	}
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.base+"/storage/v1/b/"+url.PathEscape(s.bucket)+"/o?"+query.Encode(), nil)
-		if err != nil {
-			return nil, err
-		}
 		var page struct {
 			Items []struct {
 				Name    string
@@ -115,7 +115,11 @@ func (s *gcsStore) list(ctx context.Context, prefix, after string) ([]Info, erro
 			}
 			NextPageToken string
 		}
-		if err := s.doJSON(req, &page); err != nil {
+		resp, err := s.ask(ctx, http.MethodGet, "?"+query.Encode())
+		if err == nil {
+			err = readJSON(resp, &page)
+		}
+		if err != nil {
 			return nil, err
 		}
 		var infos []Info
@@ -141,16 +145,21 @@ func (s *gcsStore) delete(ctx context.Context, name string) error {
 
 // object asks for one object. The error is ErrNotFound when it is missing. A missing bucket has the same status.
 func (s *gcsStore) object(ctx context.Context, method, name, query string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, s.base+"/storage/v1/b/"+url.PathEscape(s.bucket)+"/o/"+url.PathEscape(name)+query, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := s.do(req)
+	resp, err := s.ask(ctx, method, "/"+url.PathEscape(name)+query)
 	var e *httpError
 	if errors.As(err, &e) && e.status == http.StatusNotFound && !strings.Contains(e.message, "bucket does not exist") {
 		err = ErrNotFound
 	}
 	return resp, err
+}
+
+// ask sends a request without a body about the bucket's objects, or about one of them.
+func (s *gcsStore) ask(ctx context.Context, method, what string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, s.base+"/storage/v1/b/"+url.PathEscape(s.bucket)+"/o"+what, nil)
+	if err != nil {
+		return nil, err
+	}
+	return s.do(req)
 }
 
 // do sends a request with a token. An answer other than 2xx is an *httpError.
@@ -177,12 +186,7 @@ func (s *gcsStore) do(req *http.Request) (*http.Response, error) {
 	return nil, &httpError{resp.StatusCode, "", oneLine(text)}
 }
 
-// doJSON reads an answer.
-func (s *gcsStore) doJSON(req *http.Request, to any) error {
-	resp, err := s.do(req)
-	if err != nil {
-		return err
-	}
+func readJSON(resp *http.Response, to any) error {
 	b, err := answer(resp)
 	if err != nil {
 		return err
