@@ -7,6 +7,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/schedules"
+	"github.com/oncegate/oncegate/manager/internal/scrape"
 	"github.com/oncegate/oncegate/manager/internal/server"
 )
 
@@ -71,7 +72,7 @@ func (a *app) jobDied(j jobs.Job) {
 	a.log.Warn("a job became a dead letter", "job", j.ID, "function", j.Function, "attempts", j.Attempt)
 }
 
-func (a *app) schedulesCollector() *server.Scrape {
+func (a *app) schedulesCollector() *scrape.Collector {
 	return server.NewSchedulesCollector(a.schedules, func() (schedules.Depth, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -79,7 +80,7 @@ func (a *app) schedulesCollector() *server.Scrape {
 	})
 }
 
-func (a *app) jobsCollector() *server.Scrape {
+func (a *app) jobsCollector() *scrape.Collector {
 	return server.NewJobsCollector(a.queue, func() (d server.JobsDepth, err error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
