@@ -220,15 +220,8 @@ func wholeNumber(v gjson.Result) (int64, bool) {
 	if v.Type != gjson.Number || len(raw) > 18 {
 		return 0, false
 	}
-	var n int64
-	for i := 0; i < len(raw); i++ {
-		c := raw[i]
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		n = n*10 + int64(c-'0')
-	}
-	return n, true
+	n, err := strconv.ParseUint(raw, 10, 63)
+	return int64(n), err == nil
 }
 
 // ParseJSON reads the JSON form strictly. It does not validate the fields'
