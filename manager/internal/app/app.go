@@ -14,6 +14,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -105,7 +106,7 @@ type app struct {
 
 	store     store.Store
 	shard     *shard.Keeper
-	moved     *movedEntries
+	moved     atomic.Pointer[ledger.Counts] // keys of other shards, as counted last
 	downtimes prometheus.Counter
 	ledger    *ledger.Ledger
 	journal   *journal.Journal
@@ -373,7 +374,7 @@ func (a *app) register() error {
 			return a.ledger.Stats(ctx)
 		}),
 		a.jobsCollector(), a.schedulesCollector(), a.downtimes,
-		newUnreadableCollector(a.unreadable), a.moved, server.NewLogsCollector(a.logs),
+		newUnreadableCollector(a.unreadable), a.movedCollector(), server.NewLogsCollector(a.logs),
 		newEncryptionCollector(a.sealed),
 		a.quarantineGauge(),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -436,7 +437,7 @@ func (a *app) logWindow(ctx context.Context) {
 	}
 	a.log.Info("window", fields...)
 	s, err := a.ledger.Stats(ctx)
-	if n := s.Pending + s.Committed + s.Rejected + s.Unknown; err == nil && (n > s.MaxEntries || s.Bytes > s.MaxBytes) {
+	if n := s.Total(); err == nil && (n > s.MaxEntries || s.Bytes > s.MaxBytes) {
 		a.log.Warn("the window is smaller than what the ledger holds: see --max-entries and --max-bytes",
 			"entries", n, "max_entries", s.MaxEntries, "bytes", s.Bytes, "max_bytes", s.MaxBytes)
 	}

@@ -1,9 +1,11 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -79,7 +81,7 @@ func (l *Ledger) Conflicts(ctx context.Context, limit int, cursor string) (list 
 
 // ConflictOf returns the conflict about a key, nil if there is none. Errors: *api.FieldError, the store's.
 func (l *Ledger) ConflictOf(ctx context.Context, scope, key string) (c *Conflict, err error) {
-	if err := errors.Join(api.ValidateKey(key), api.ValidateScope(scope)); err != nil {
+	if err := cmp.Or(api.ValidateKey(key), api.ValidateScope(scope)); err != nil {
 		return nil, err
 	}
 	err = l.store.View(ctx, func(tx store.Tx) (err error) {
@@ -137,11 +139,11 @@ func ReadConflict(key string, value []byte) ([]store.Entry, error) {
 	if err := decodeRecord(key, value, &r); err != nil {
 		return nil, &store.UnreadableError{Collection: conflicts, Key: key, Reason: "it is malformed"}
 	}
-	prefix := originPrefix(string(r.origin))
-	if len(key) < len(prefix) || key[:len(prefix)] != prefix {
+	entry, ok := strings.CutPrefix(key, originPrefix(string(r.origin)))
+	if !ok {
 		return nil, &store.UnreadableError{Collection: conflicts, Key: key, Reason: "it has another origin"}
 	}
-	return loserEntries(key[len(prefix):], &r), nil
+	return loserEntries(entry, &r), nil
 }
 
 // SweepConflicts removes conflicts that are over. Its error is the store's.

@@ -232,20 +232,15 @@ func (l *Ledger) Release(ctx context.Context, req *api.ReleaseRequest) error {
 
 // load gets and decodes a record. It returns nil when there is none.
 func (l *Ledger) load(tx store.Tx, key string, r *record) (*record, error) {
-	value, err := tx.Get(collection, key)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := decodeRecord(key, value, r); err != nil {
-		return nil, err
-	}
-	if !r.explicit {
-		r.setUnknown(0, l.opts.UnknownTTL)
-	}
-	return r, nil
+	return store.Read(tx, collection, key, func(key string, value []byte) (*record, error) {
+		if err := decodeRecord(key, value, r); err != nil {
+			return nil, err
+		}
+		if !r.explicit {
+			r.setUnknown(0, l.opts.UnknownTTL)
+		}
+		return r, nil
+	})
 }
 
 // outcomeOf classifies an error for counting.

@@ -3,7 +3,6 @@ package ledger
 import (
 	"bytes"
 	"context"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -162,24 +161,14 @@ type Clash struct {
 	Kept bool
 }
 
-// loser returns the outcome of an origin that lost, nil if there is none.
-func (tx *Tx) loser(origin []byte, key string, r *record) (*record, error) {
-	return loadLoser(tx.Tx, origin, key, r)
-}
-
+// loadLoser returns the outcome of an origin that lost, nil if there is none.
 func loadLoser(tx store.Tx, origin []byte, key string, r *record) (*record, error) {
-	id := loserKey(origin, key)
-	value, err := tx.Get(conflicts, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := decodeRecord(id, value, r); err != nil {
-		return nil, &store.UnreadableError{Collection: conflicts, Key: id, Reason: "it is malformed"}
-	}
-	return r, nil
+	return store.Read(tx, conflicts, loserKey(origin, key), func(id string, value []byte) (*record, error) {
+		if decodeRecord(id, value, r) != nil {
+			return nil, &store.UnreadableError{Collection: conflicts, Key: id, Reason: "it is malformed"}
+		}
+		return r, nil
+	})
 }
 
 // clash keeps two outcomes of one key: the winner as its entry, the other one beside it, both until the later one of them
@@ -206,7 +195,7 @@ func (tx *Tx) clash(key string, e, fresh *record, adopted bool, fit func(left *r
 		}
 		// An earlier outcome of that origin is over. One of another run is listed: the origin had forgotten one of the two.
 		var old record
-		l, err := tx.loser(fresh.origin, key, &old)
+		l, err := loadLoser(tx, fresh.origin, key, &old)
 		if err != nil && !tx.l.Skips(err) {
 			return err
 		}
@@ -243,7 +232,7 @@ const (
 func (tx *Tx) keepLoser(key string, loser *record) (kept bool, err error) {
 	id := loserKey(loser.origin, key)
 	var old record
-	known, err := tx.loser(loser.origin, key, &old)
+	known, err := loadLoser(tx, loser.origin, key, &old)
 	switch {
 	case err != nil && !tx.l.Skips(err):
 		return false, err
@@ -297,7 +286,7 @@ func (tx *Tx) finishClash(op Op, key string, e, final *record) error {
 	tx.observePeer(e.hlc)
 	tx.stamp(final)
 	var old record
-	if l, err := tx.loser(final.origin, key, &old); err != nil {
+	if l, err := loadLoser(tx, final.origin, key, &old); err != nil {
 		return err
 	} else if l != nil && string(l.token) == string(final.token) {
 		tx.count(op, OutcomeRepeated)

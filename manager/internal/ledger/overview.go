@@ -30,7 +30,7 @@ func (l *Ledger) Capacity(ctx context.Context) (Capacity, error) {
 		return Capacity{}, err
 	}
 	c := Capacity{
-		Entries: s.Pending + s.Committed + s.Rejected + s.Unknown, MaxEntries: s.MaxEntries, Bytes: s.Bytes, MaxBytes: s.MaxBytes,
+		Entries: s.Total(), MaxEntries: s.MaxEntries, Bytes: s.Bytes, MaxBytes: s.MaxBytes,
 		CommittedTTL: l.opts.CommittedTTL,
 	}
 	c.KeysPerSecond, c.ScopeKeysPerSecond = l.opts.KeysPerSecond(l.sizes)

@@ -175,7 +175,7 @@ func (tx *Tx) sweep(key string, state api.State, after *store.Hit, limit int, la
 
 // lapse stores that a reservation that ran out is UNKNOWN.
 func (tx *Tx) lapse(key string, e *record, now int64) error {
-	tx.replaced(key, e)
+	tx.changed(key, e, -1)
 	e.state, e.expires = standing(e, now)
 	if err := tx.write(key, e); err != nil {
 		return err

@@ -11,10 +11,9 @@ func NewLedgerCollector(stats func() (ledger.Stats, error)) *Scrape {
 			return err
 		}
 		s.Each(func(op, outcome string, n uint64) { Set(m, "oncegate_ledger_calls_total", n, op, outcome) })
-		Set(m, "oncegate_ledger_entries", s.Pending, "pending")
-		Set(m, "oncegate_ledger_entries", s.Committed, "committed")
-		Set(m, "oncegate_ledger_entries", s.Rejected, "rejected")
-		Set(m, "oncegate_ledger_entries", s.Unknown, "unknown")
+		for state, n := range s.ByState() {
+			Set(m, "oncegate_ledger_entries", *n, state.String())
+		}
 		if s.Bytes >= 0 {
 			Set(m, "oncegate_ledger_bytes", s.Bytes)
 			Set(m, "oncegate_ledger_max_bytes", s.MaxBytes)

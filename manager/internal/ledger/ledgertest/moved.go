@@ -126,7 +126,7 @@ func testMoved(t *testing.T, m *managers) {
 	// The entries of other shards' keys can be counted.
 	for i := range m.ledgers {
 		got, err := m.at(i).Moved(t.Context(), nil)
-		if want := (ledger.Moved{Committed: 3, Rejected: 1, Unknown: 1, Pending: 1}); err != nil || got != want {
+		if want := (ledger.Counts{Committed: 3, Rejected: 1, Unknown: 1, Pending: 1}); err != nil || got != want {
 			t.Errorf("%+v, %v; want %+v", got, err, want)
 		}
 	}
