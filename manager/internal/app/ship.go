@@ -13,7 +13,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/shard"
@@ -88,8 +87,8 @@ func (a *app) startShipping() {
 	l.WentBack = func(ctx context.Context, shipped uint64) error {
 		return a.shard.Meet(ctx, a.shard.MarkAt(shipped), "the copy in object storage")
 	}
-	if e, ok := a.logs.(*storelogs.Engine); ok {
-		l.LongestWindow = e.LongestWindow
+	if a.logs != nil {
+		l.LongestWindow = a.logs.LongestWindow
 	}
 	a.shipper.Start(l)
 }

@@ -15,7 +15,7 @@ import (
 func newSpaceCollector(space func(context.Context) store.Space) *server.Scrape {
 	return server.NewScrape(func(m server.Sample) error {
 		truth := map[bool]int{true: 1}
-		s := space(context.Background())
+		s := space(m.Context)
 		server.Set(m, "oncegate_store_majority", truth[s.Majority])
 		if s.Bytes == 0 {
 			return nil // no member answered

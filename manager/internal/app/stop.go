@@ -45,7 +45,9 @@ func (a *app) shutdown() error {
 	}
 	a.ledger.Drain()
 	a.queue.Drain()
-	a.logs.Drain()
+	if a.logs != nil {
+		a.logs.Drain()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), a.settings.ShutdownTimeout)
 	defer cancel()
 	err := a.server.Shutdown(ctx)

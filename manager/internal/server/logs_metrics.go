@@ -1,20 +1,13 @@
 package server
 
-import (
-	"context"
-	"time"
-
-	"github.com/oncegate/oncegate/manager/internal/logs"
-)
+import "github.com/oncegate/oncegate/manager/internal/logs"
 
 // NewLogsCollector returns a collector of what is known of each log. There are few, as the engine bounds them.
 func NewLogsCollector(engine logs.Engine) *Scrape {
 	return NewScrape(func(m Sample) error {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		infos, err := engine.List(ctx, "", 10_000)
+		infos, err := engine.List(m.Context, "", 10_000)
 		if err != nil {
-			return nil // the engine keeps no logs, or is away
+			return nil // the engine is away
 		}
 		for i := range infos {
 			l := &infos[i]

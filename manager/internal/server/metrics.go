@@ -2,11 +2,10 @@ package server
 
 import "github.com/oncegate/oncegate/manager/internal/ledger"
 
-// NewLedgerCollector returns a collector of a ledger's Stats; stats is called with each scrape and
-// must be bounded in time.
-func NewLedgerCollector(stats func() (ledger.Stats, error)) *Scrape {
+// NewLedgerCollector returns a collector of a ledger's Stats.
+func NewLedgerCollector(l *ledger.Ledger) *Scrape {
 	return NewScrape(func(m Sample) error {
-		s, err := stats()
+		s, err := l.Stats(m.Context)
 		if err != nil {
 			return err
 		}

@@ -2,15 +2,14 @@ package server
 
 import "github.com/oncegate/oncegate/manager/internal/schedules"
 
-// NewSchedulesCollector returns a collector of what becomes of the instants of schedules. Each scrape calls depth, which
-// returns what Depth does and must be bounded in time.
-func NewSchedulesCollector(s *schedules.Schedules, depth func() (schedules.Depth, error)) *Scrape {
+// NewSchedulesCollector returns a collector of what becomes of the instants of schedules.
+func NewSchedulesCollector(s *schedules.Schedules) *Scrape {
 	return NewScrape(func(m Sample) error {
 		n := s.Counters()
 		Set(m, "oncegate_jobs_schedule_instants_total", n.Enqueued, "enqueued")
 		Set(m, "oncegate_jobs_schedule_instants_total", n.Missed, "missed")
 		Set(m, "oncegate_jobs_schedule_instants_total", n.Overlapped, "overlapped")
-		d, err := depth()
+		d, err := s.Depth(m.Context)
 		if err != nil {
 			return err
 		}
