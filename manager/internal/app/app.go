@@ -189,7 +189,10 @@ func (a *app) start(ctx context.Context) error {
 		}
 	}
 	caps := a.store.Capabilities()
-	known := standbysCollectors(caps.Replication)
+	var known []prometheus.Collector
+	if caps.Replication != nil {
+		known = append(known, newStandbysCollector(caps.Replication))
+	}
 	if caps.Behind != nil {
 		known = append(known, clockCollector(caps.Behind))
 	}

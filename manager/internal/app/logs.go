@@ -32,16 +32,6 @@ func (a *app) logRoutes() []httpd.Route {
 	return server.LogRoutes(a.logs)
 }
 
-// closeLogs ends what the logs do in the background. The store must be open.
-func (a *app) closeLogs() {
-	if a.logs == nil {
-		return
-	}
-	if err := a.logs.Close(); err != nil {
-		a.log.Error("closing the logs failed", "error", err.Error())
-	}
-}
-
 // checkLogRecord reads a record of a log in the store, for the list of unreadable records.
 func checkLogRecord(tx store.Tx, c store.Collection, key string) (known bool, err error) {
 	if !storelogs.Owns(c) {

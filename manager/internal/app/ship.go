@@ -93,16 +93,6 @@ func (a *app) startShipping() {
 	a.shipper.Start(l)
 }
 
-// stopShipping ships what is new, for a while. The store must be open still.
-func (a *app) stopShipping() {
-	if a.shipper == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), lastShipment)
-	defer cancel()
-	a.shipper.Close(ctx)
-}
-
 // shippedLog is the ledger's log, whose state is in the engine.
 type shippedLog struct {
 	*wal.Log

@@ -90,11 +90,6 @@ func New(st store.Store, l *ledger.Ledger, o Options) *Feed {
 // Published is how many outcomes this process has published.
 func (f *Feed) Published() uint64 { return f.published.Load() }
 
-// opContext bounds a transaction that the feed runs by itself.
-func (f *Feed) opContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, f.ledger.Options().OpTimeout)
-}
-
 // head says where the feed is.
 type head struct {
 	Version int    `json:"version"`

@@ -29,7 +29,7 @@ func (f *Feed) Publish(ctx context.Context) error {
 
 // publishSome publishes what up to n records name, and as many as that of the index of origins.
 func (f *Feed) publishSome(ctx context.Context, n int) (more bool, err error) {
-	ctx, cancel := f.opContext(ctx)
+	ctx, cancel := context.WithTimeout(ctx, f.ledger.Options().OpTimeout)
 	defer cancel()
 	var posted []store.Hit
 	stuck := f.unreadable.Load()
