@@ -87,11 +87,7 @@ func (f *Feed) publishSome(ctx context.Context, n int) (more bool, err error) {
 // takeOutbox removes records from the outbox, and appends the keys that they name. rest is how many records it left for
 // the next transaction, unreadable how many cannot be read.
 func (f *Feed) takeOutbox(tx store.Tx, posted []store.Hit, keys []string) (taken []string, rest, unreadable int, err error) {
-	ids := make([]store.ID, len(posted))
-	for i := range posted {
-		ids[i] = store.ID{Collection: ledger.Outbox, Key: posted[i].Key}
-	}
-	if err := tx.Prefetch(ids); err != nil {
+	if err := tx.Prefetch(store.IDs(ledger.Outbox, posted)); err != nil {
 		return nil, 0, 0, err
 	}
 	for i, hit := range posted {

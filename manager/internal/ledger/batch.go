@@ -276,7 +276,7 @@ func (tx *Tx) prefetchItems(items []Item) error {
 func (tx *Tx) prefetch(keys []string, reserves bool) error {
 	ids := make([]store.ID, len(keys))
 	for i, key := range keys {
-		ids[i] = store.ID{Collection: collection, Key: key}
+		ids[i] = store.ID{Collection: Collection, Key: key}
 	}
 	owners := false
 	if reserves {
@@ -292,7 +292,7 @@ func (tx *Tx) prefetch(keys []string, reserves bool) error {
 func (tx *Tx) PrefetchReserves(reqs []*api.ReserveRequest) error {
 	ids := make([]store.ID, 0, len(reqs)+1)
 	for _, req := range reqs {
-		ids = append(ids, store.ID{Collection: collection, Key: EntryKey(req.Scope, req.Key)})
+		ids = append(ids, store.ID{Collection: Collection, Key: EntryKey(req.Scope, req.Key)})
 	}
 	return tx.Prefetch(tx.quarantineRecord(ids))
 }

@@ -49,7 +49,7 @@ func (l *Ledger) Conflicts(ctx context.Context, limit int, cursor string) (list 
 		r := store.Range{From: from, Limit: 256}
 		size, last := 0, ""
 		for {
-			hits, err := tx.Scan(conflicts, indexKey, r)
+			hits, err := tx.Scan(ConflictCollection, ConflictIndex, r)
 			if err != nil {
 				return err
 			}
@@ -102,7 +102,7 @@ func (l *Ledger) conflict(tx store.Tx, key string) (*Conflict, int, error) {
 	if e == nil || !e.state.Terminal() || !live(e, now.UnixMilli()) {
 		return nil, 0, nil
 	}
-	hits, err := tx.Scan(conflicts, indexKey, store.Range{From: key, To: key + "\x00", Limit: 64})
+	hits, err := tx.Scan(ConflictCollection, ConflictIndex, store.Range{From: key, To: key + "\x00", Limit: 64})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -116,7 +116,7 @@ func (l *Ledger) conflict(tx store.Tx, key string) (*Conflict, int, error) {
 	add(e)
 	for _, h := range hits {
 		var loser record
-		value, err := tx.Get(conflicts, h.Key)
+		value, err := tx.Get(ConflictCollection, h.Key)
 		if errors.Is(err, store.ErrNotFound) || l.opts.Unreadable.Met(err) {
 			continue
 		}
@@ -137,11 +137,11 @@ func (l *Ledger) conflict(tx store.Tx, key string) (*Conflict, int, error) {
 func ReadConflict(key string, value []byte) ([]store.Entry, error) {
 	var r record
 	if err := decodeRecord(key, value, &r); err != nil {
-		return nil, &store.UnreadableError{Collection: conflicts, Key: key, Reason: "it is malformed"}
+		return nil, &store.UnreadableError{Collection: ConflictCollection, Key: key, Reason: "it is malformed"}
 	}
 	entry, ok := strings.CutPrefix(key, originPrefix(string(r.origin)))
 	if !ok {
-		return nil, &store.UnreadableError{Collection: conflicts, Key: key, Reason: "it has another origin"}
+		return nil, &store.UnreadableError{Collection: ConflictCollection, Key: key, Reason: "it has another origin"}
 	}
 	return loserEntries(entry, &r), nil
 }
@@ -151,12 +151,12 @@ func (l *Ledger) SweepConflicts(ctx context.Context) error {
 	for more := true; more; {
 		err := l.transact(ctx, func(tx *Tx) error {
 			more = false
-			hits, err := tx.Scan(conflicts, indexExpiry, store.Range{To: sortKey(tx.Now().UnixMilli() + 1), Limit: 32})
+			hits, err := tx.Scan(ConflictCollection, indexExpiry, store.Range{To: sortKey(tx.Now().UnixMilli() + 1), Limit: 32})
 			if err != nil {
 				return err
 			}
 			for _, h := range hits {
-				value, err := tx.Get(conflicts, h.Key)
+				value, err := tx.Get(ConflictCollection, h.Key)
 				if errors.Is(err, store.ErrNotFound) {
 					continue
 				}
@@ -167,7 +167,7 @@ func (l *Ledger) SweepConflicts(ctx context.Context) error {
 				if decodeRecord(h.Key, value, &r) == nil && r.expires > tx.Now().UnixMilli() {
 					continue
 				}
-				if err := tx.Delete(conflicts, h.Key); err != nil {
+				if err := tx.Delete(ConflictCollection, h.Key); err != nil {
 					return err
 				}
 				more = len(hits) == 32

@@ -332,7 +332,7 @@ func (tx *Tx) replace(key string, e, fresh *record) error {
 
 // forgetImports removes up to n outcomes of other ledgers, those that expire first, until over is free.
 func (tx *Tx) forgetImports(key string, n int, over level) (forgot int, err error) {
-	hits, err := tx.Scan(collection, indexImported, store.Range{Limit: n + 1})
+	hits, err := tx.Scan(Collection, indexImported, store.Range{Limit: n + 1})
 	if err != nil {
 		return 0, err
 	}

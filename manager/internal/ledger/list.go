@@ -67,7 +67,7 @@ func (l *Ledger) GetByRef(ctx context.Context, ref string) (Entry, error) {
 	}
 	var entry Entry
 	err := l.store.View(ctx, func(tx store.Tx) error {
-		hits, err := tx.Scan(collection, indexRef, store.Range{From: ref, To: ref + "\x00", Limit: 16})
+		hits, err := tx.Scan(Collection, indexRef, store.Range{From: ref, To: ref + "\x00", Limit: 16})
 		if err != nil {
 			return err
 		}
@@ -222,7 +222,7 @@ func (l *Ledger) listPiece(ctx context.Context, s listing, key string, after *st
 		if s.index != s.state {
 			r.From, r.To = "", r.From
 		}
-		hits, err := tx.Scan(collection, indexOf(s.index), r)
+		hits, err := tx.Scan(Collection, indexOf(s.index), r)
 		if err != nil {
 			return err
 		}

@@ -280,7 +280,7 @@ func TestAgainstModel(t *testing.T) {
 						gone++
 					}
 				}
-				if n, err := st.Len(t.Context(), collection, ""); err != nil || n != len(m.entries)-gone {
+				if n, err := st.Len(t.Context(), Collection, ""); err != nil || n != len(m.entries)-gone {
 					t.Fatalf("%d records after a sweep, %d entries, %v", n, len(m.entries)-gone, err)
 				}
 			},

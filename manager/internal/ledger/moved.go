@@ -26,7 +26,7 @@ func (l *Ledger) Moved(ctx context.Context, ours func(scope string) bool) (Count
 			found, next := 0, after
 			err := l.store.View(ctx, func(tx store.Tx) error {
 				found, next, more = 0, after, false
-				hits, err := tx.Scan(collection, indexOf(state), store.Range{After: after, Limit: movedScan})
+				hits, err := tx.Scan(Collection, indexOf(state), store.Range{After: after, Limit: movedScan})
 				if err != nil {
 					return err
 				}

@@ -134,22 +134,16 @@ func (r *record) endsAs(o *record) bool {
 // Outcomes that lost a conflict. Each is a record of the ledger's form under its origin and the key of the entry, whose
 // own record is the winner.
 const (
-	conflicts store.Collection = "conflicts"
-	// indexKey has them by the key of the entry, indexExpiry by expiry.
-	indexKey    = "key"
-	indexExpiry = "expiry"
-)
-
-// ConflictCollection has recorded answers, and ConflictIndex has each of its records once.
-const (
-	ConflictCollection = conflicts
-	ConflictIndex      = indexKey
+	ConflictCollection store.Collection = "conflicts"
+	// ConflictIndex has them by the key of the entry, each once, and indexExpiry by expiry.
+	ConflictIndex = "key"
+	indexExpiry   = "expiry"
 )
 
 func loserKey(origin []byte, key string) string { return originPrefix(string(origin)) + key }
 
 func loserEntries(key string, r *record) []store.Entry {
-	return []store.Entry{{Index: indexKey, SortKey: key}, {Index: indexExpiry, SortKey: sortKey(r.expires)}, {Index: OriginIndex, SortKey: r.originKey()}}
+	return []store.Entry{{Index: ConflictIndex, SortKey: key}, {Index: indexExpiry, SortKey: sortKey(r.expires)}, {Index: OriginIndex, SortKey: r.originKey()}}
 }
 
 // Clash is a conflict: two origins recorded an outcome of the same key. Both are kept.
@@ -163,9 +157,9 @@ type Clash struct {
 
 // loadLoser returns the outcome of an origin that lost, nil if there is none.
 func loadLoser(tx store.Tx, origin []byte, key string, r *record) (*record, error) {
-	return store.Read(tx, conflicts, loserKey(origin, key), func(id string, value []byte) (*record, error) {
+	return store.Read(tx, ConflictCollection, loserKey(origin, key), func(id string, value []byte) (*record, error) {
 		if decodeRecord(id, value, r) != nil {
-			return nil, &store.UnreadableError{Collection: conflicts, Key: id, Reason: "it is malformed"}
+			return nil, &store.UnreadableError{Collection: ConflictCollection, Key: id, Reason: "it is malformed"}
 		}
 		return r, nil
 	})
@@ -200,7 +194,7 @@ func (tx *Tx) clash(key string, e, fresh *record, adopted bool, fit func(left *r
 			return err
 		}
 		if l == nil || string(l.token) == string(fresh.token) || !overlap(l, fresh) && !overlap(fresh, l) {
-			if err := tx.Delete(conflicts, loserKey(fresh.origin, key)); err != nil {
+			if err := tx.Delete(ConflictCollection, loserKey(fresh.origin, key)); err != nil {
 				return err
 			}
 		}
@@ -257,7 +251,7 @@ func (tx *Tx) keepLoser(key string, loser *record) (kept bool, err error) {
 		}
 		tx.fx.losers = tx.fx.losers.plus(need)
 	}
-	return true, tx.Put(conflicts, id, appendRecord(nil, loser), loserEntries(key, loser)...)
+	return true, tx.Put(ConflictCollection, id, appendRecord(nil, loser), loserEntries(key, loser)...)
 }
 
 // losers is how much the outcomes that lost take, including this transaction's. On engines that do not tell sizes it is an
@@ -266,13 +260,13 @@ func (tx *Tx) losers() (level, error) {
 	if !tx.l.sizes {
 		return level{tx.l.origins.losers.Load() + tx.fx.losers.entries, 0}, nil
 	}
-	at, err := sizeOf(tx.Tx, conflicts)
+	at, err := sizeOf(tx.Tx, ConflictCollection)
 	return at.plus(tx.fx.losers), err
 }
 
 // CountLosers counts the outcomes that lost, for OriginStats and their bound. Its error is the store's.
 func (l *Ledger) CountLosers(ctx context.Context) error {
-	n, err := l.store.Len(ctx, conflicts, indexKey)
+	n, err := l.store.Len(ctx, ConflictCollection, ConflictIndex)
 	if err == nil {
 		l.origins.losers.Store(int64(n))
 	}

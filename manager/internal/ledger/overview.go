@@ -38,7 +38,7 @@ func (l *Ledger) Capacity(ctx context.Context) (Capacity, error) {
 		c.Oldest = 0
 		first := store.Range{From: sortKey(tx.Now().UnixMilli() + 1), Limit: 1}
 		for _, state := range storedStates {
-			hits, err := tx.Scan(collection, indexOf(state), first)
+			hits, err := tx.Scan(Collection, indexOf(state), first)
 			if err != nil {
 				return err
 			}

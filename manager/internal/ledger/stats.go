@@ -215,7 +215,7 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 	if l.sizes {
 		s.MaxBytes = l.opts.MaxBytes
 		err := l.store.View(ctx, func(tx store.Tx) error {
-			at, err := sizeOf(tx, collection)
+			at, err := sizeOf(tx, Collection)
 			s.Bytes = at.bytes
 			return err
 		})
@@ -234,7 +234,7 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 		}
 	}
 	for state, n := range s.ByState() {
-		count, err := l.store.Len(ctx, collection, indexOf(state))
+		count, err := l.store.Len(ctx, Collection, indexOf(state))
 		if err != nil {
 			return Stats{}, err
 		}

@@ -128,7 +128,7 @@ func (tx *Tx) Reserve(req *api.ReserveRequest) (Reply, error) {
 	}
 	key := EntryKey(req.Scope, req.Key)
 	if ids := tx.quarantineRecord(nil); ids != nil {
-		if err := tx.Tx.Prefetch(append(ids, store.ID{Collection: collection, Key: key})); err != nil {
+		if err := tx.Tx.Prefetch(append(ids, store.ID{Collection: Collection, Key: key})); err != nil {
 			return Reply{}, err
 		}
 	}
@@ -350,7 +350,7 @@ func (tx *Tx) changed(key string, r *record, sign int64) {
 // remove deletes a record and wakes the callers that wait for it.
 func (tx *Tx) remove(key string, r *record) error {
 	tx.fx.wrote = true
-	if err := tx.Tx.Delete(collection, key); err != nil {
+	if err := tx.Tx.Delete(Collection, key); err != nil {
 		return err
 	}
 	tx.changed(key, r, -1)

@@ -40,12 +40,6 @@ type waiter struct {
 	head     bool // guarded by waits.mu
 }
 
-func (ws *waits) init(limit int) {
-	ws.max = int64(limit)
-	ws.queues = make(map[string]*queue)
-	ws.drain = make(chan struct{})
-}
-
 // queued reports whether any call waits for the key.
 func (ws *waits) queued(key string) bool {
 	if ws.total.Load() == 0 {
