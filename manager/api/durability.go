@@ -1,5 +1,7 @@
 package api
 
+import "slices"
+
 // Durability says how far a key is protected before a reserve is answered.
 type Durability uint8
 
@@ -30,12 +32,8 @@ func (d Durability) String() string {
 
 // ParseDurability is the inverse of String.
 func ParseDurability(name string) (Durability, bool) {
-	for i, n := range durabilityNames {
-		if n == name {
-			return Durability(i), true
-		}
-	}
-	return DurabilityLocal, false
+	i := slices.Index(durabilityNames[:], name)
+	return Durability(max(i, 0)), i >= 0
 }
 
 // Home returns the index in origins of the data centre that decides about a global key, and -1 for an empty list. All

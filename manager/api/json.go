@@ -220,15 +220,8 @@ func wholeNumber(v gjson.Result) (int64, bool) {
 	if v.Type != gjson.Number || len(raw) > 18 {
 		return 0, false
 	}
-	var n int64
-	for i := 0; i < len(raw); i++ {
-		c := raw[i]
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		n = n*10 + int64(c-'0')
-	}
-	return n, true
+	n, err := strconv.ParseUint(raw, 10, 63)
+	return int64(n), err == nil
 }
 
 // ParseJSON reads the JSON form strictly. It does not validate the fields'
@@ -240,14 +233,8 @@ func (r *ReserveRequest) ParseJSON(b []byte) error {
 
 func (r *ReserveRequest) jsonField(name string, v gjson.Result) (err error) {
 	switch name {
-	case fieldKey:
-		r.Key, err = StringField(name, v)
-	case fieldScope:
-		r.Scope, err = StringField(name, v)
 	case fieldFingerprint:
 		r.Fingerprint, err = StringField(name, v)
-	case fieldToken:
-		r.Token, err = StringField(name, v)
 	case fieldPendingTTL:
 		r.PendingTTL, err = TTLField(name, v)
 	case fieldWait:
@@ -256,10 +243,8 @@ func (r *ReserveRequest) jsonField(name string, v gjson.Result) (err error) {
 		if r.UnknownTTL, err = MillisField(name, v); r.UnknownTTL == 0 {
 			r.UnknownTTL = NoUnknown
 		}
-	case fieldDurability:
-		r.Durability, err = durabilityField(name, v)
 	default:
-		err = UnknownField(name)
+		err = targetField(name, v, &r.Key, &r.Scope, &r.Token, &r.Durability)
 	}
 	return err
 }
@@ -295,22 +280,14 @@ func (r *FinishRequest) ParseJSON(b []byte) error {
 
 func (r *FinishRequest) jsonField(name string, v gjson.Result) (err error) {
 	switch name {
-	case fieldKey:
-		r.Key, err = StringField(name, v)
-	case fieldScope:
-		r.Scope, err = StringField(name, v)
-	case fieldToken:
-		r.Token, err = StringField(name, v)
 	case fieldFingerprint:
 		r.Fingerprint, err = StringField(name, v)
 	case fieldTTL:
 		r.TTL, err = TTLField(name, v)
-	case fieldDurability:
-		r.Durability, err = durabilityField(name, v)
 	case fieldResult:
 		err = r.Result.parseJSON(v)
 	default:
-		err = UnknownField(name)
+		err = targetField(name, v, &r.Key, &r.Scope, &r.Token, &r.Durability)
 	}
 	return err
 }
@@ -330,29 +307,32 @@ func (r *FinishRequest) AppendJSON(dst []byte) []byte {
 // values. The error is a *FieldError.
 func (r *ReleaseRequest) ParseJSON(b []byte) error {
 	*r = ReleaseRequest{}
-	return ParseObject(b, requestDepth, r.jsonField)
-}
-
-func (r *ReleaseRequest) jsonField(name string, v gjson.Result) (err error) {
-	switch name {
-	case fieldKey:
-		r.Key, err = StringField(name, v)
-	case fieldScope:
-		r.Scope, err = StringField(name, v)
-	case fieldToken:
-		r.Token, err = StringField(name, v)
-	case fieldDurability:
-		r.Durability, err = durabilityField(name, v)
-	default:
-		err = UnknownField(name)
-	}
-	return err
+	return ParseObject(b, requestDepth, func(name string, v gjson.Result) error {
+		return targetField(name, v, &r.Key, &r.Scope, &r.Token, &r.Durability)
+	})
 }
 
 // AppendJSON appends the JSON form.
 func (r *ReleaseRequest) AppendJSON(dst []byte) []byte {
 	dst = appendJSONTarget(dst, r.Key, r.Scope, r.Token)
 	return append(appendJSONDurability(dst, r.Durability), '}')
+}
+
+// targetField reads a field that all requests have.
+func targetField(name string, v gjson.Result, key, scope, token *string, durability *Durability) (err error) {
+	switch name {
+	case fieldKey:
+		*key, err = StringField(name, v)
+	case fieldScope:
+		*scope, err = StringField(name, v)
+	case fieldToken:
+		*token, err = StringField(name, v)
+	case fieldDurability:
+		*durability, err = durabilityField(name, v)
+	default:
+		err = UnknownField(name)
+	}
+	return err
 }
 
 func durabilityField(name string, v gjson.Result) (Durability, error) {

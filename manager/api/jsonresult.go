@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/base64"
+	"strconv"
 	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
@@ -10,7 +11,7 @@ import (
 // AppendJSON appends {status, headers, body}, with the body in base64.
 func (r *Result) AppendJSON(dst []byte) []byte {
 	dst = append(dst, `{"status":`...)
-	dst = appendInt(dst, r.Status)
+	dst = strconv.AppendInt(dst, int64(r.Status), 10)
 	dst = append(dst, `,"headers":[`...)
 	for i := range r.Headers {
 		if i > 0 {
@@ -72,21 +73,8 @@ func (r *Result) parseJSON(result gjson.Result) error {
 	})
 }
 
+// parseJSONHeaders reads the array of [name, value] in the field headers.
 func (r *Result) parseJSONHeaders(v gjson.Result) error {
-	return eachPair(v, func(h Header) error {
-		if len(r.Headers) == MaxResultHeaders {
-			return &FieldError{fieldHeaders, "", allowedHeaders}
-		}
-		if !utf8.ValidString(h.Value) {
-			return &FieldError{fieldHeaders, shorten(h.Name), "header values must be UTF-8 in JSON; the raw form takes any bytes"}
-		}
-		r.Headers = append(r.Headers, h)
-		return nil
-	})
-}
-
-// eachPair reads the array of [name, value] in the field headers.
-func eachPair(v gjson.Result, add func(Header) error) error {
 	const allowed = "must be an array of [name, value]"
 	if !v.IsArray() {
 		return &FieldError{fieldHeaders, "", allowed}
@@ -110,11 +98,16 @@ func eachPair(v gjson.Result, add func(Header) error) error {
 				return true
 			})
 		}
-		if n != 2 {
+		switch {
+		case n != 2:
 			err = &FieldError{fieldHeaders, shorten(pair.Raw), allowed}
-			return false
+		case len(r.Headers) == MaxResultHeaders:
+			err = &FieldError{fieldHeaders, "", allowedHeaders}
+		case !utf8.ValidString(h.Value):
+			err = &FieldError{fieldHeaders, shorten(h.Name), "header values must be UTF-8 in JSON; the raw form takes any bytes"}
+		default:
+			r.Headers = append(r.Headers, h)
 		}
-		err = add(h)
 		return err == nil
 	})
 	return err

@@ -38,13 +38,8 @@ func (m Mark) String() string { return string(m.Append(nil)) }
 func ParseMark(s string) (m Mark, ok bool) {
 	id, numbers, _ := strings.Cut(s, ".")
 	epoch, position, ok := strings.Cut(numbers, ".")
-	if !ok || len(id) != MarkIDBytes || len(s) > MaxMarkBytes {
+	if !ok || !digits(id, MarkIDBytes) || len(s) > MaxMarkBytes {
 		return Mark{}, false
-	}
-	for i := range len(id) {
-		if c := id[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return Mark{}, false
-		}
 	}
 	var err, err2 error
 	m.ID = id

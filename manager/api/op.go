@@ -1,5 +1,7 @@
 package api
 
+import "slices"
+
 // Op is what a call on a stream asks for. The values are those on the wire.
 type Op uint8
 
@@ -27,29 +29,16 @@ func (o Op) String() string {
 
 // ParseOp is the inverse of String for operations that have a Path.
 func ParseOp(name string) (Op, bool) {
-	for i, n := range opNames {
-		if n == name && Op(i).Path() != "" {
-			return Op(i), true
-		}
-	}
-	return 0, false
+	op := Op(max(slices.Index(opNames[:], name), 0))
+	return op, op.Path() != ""
 }
+
+var opPaths = [...]string{"", PathReserve, PathCommit, PathReject, PathRelease, PathRenew, PathUnknown}
 
 // Path is the path of the operation as a call over HTTP, "" for OpLookUp, OpPing and an unknown one.
 func (o Op) Path() string {
-	switch o {
-	case OpReserve:
-		return PathReserve
-	case OpCommit:
-		return PathCommit
-	case OpReject:
-		return PathReject
-	case OpRelease:
-		return PathRelease
-	case OpRenew:
-		return PathRenew
-	case OpUnknown:
-		return PathUnknown
+	if int(o) < len(opPaths) {
+		return opPaths[o]
 	}
 	return ""
 }

@@ -1,5 +1,7 @@
 package api
 
+import "strconv"
+
 // Code names a kind of problem. It is the last part of the problem's type URI
 // and does not change between versions.
 type Code string
@@ -81,7 +83,7 @@ func (p *Problem) AppendTyped(dst []byte, base string) []byte {
 	dst = append(dst, `","title":`...)
 	dst = AppendJSONString(dst, p.Title)
 	dst = append(dst, `,"status":`...)
-	dst = appendInt(dst, p.Status)
+	dst = strconv.AppendInt(dst, int64(p.Status), 10)
 	dst = append(dst, `,"code":"`...)
 	dst = append(dst, p.Code...)
 	dst = append(dst, '"')
@@ -90,24 +92,6 @@ func (p *Problem) AppendTyped(dst []byte, base string) []byte {
 		dst = AppendJSONString(dst, p.Detail)
 	}
 	return append(dst, '}')
-}
-
-func appendInt(dst []byte, v int) []byte {
-	if v < 0 {
-		dst = append(dst, '-')
-		v = -v
-	}
-	var buf [20]byte
-	i := len(buf)
-	for {
-		i--
-		buf[i] = byte('0' + v%10)
-		v /= 10
-		if v == 0 {
-			break
-		}
-	}
-	return append(dst, buf[i:]...)
 }
 
 // AppendJSONString appends s as a JSON string. Bytes that are not UTF-8

@@ -202,10 +202,7 @@ func appendString(dst []byte, s string) []byte {
 }
 
 func appendDuration(dst []byte, v time.Duration) []byte {
-	if v < 0 {
-		v = 0
-	}
-	return binary.AppendUvarint(dst, uint64((v+time.Millisecond-1)/time.Millisecond))
+	return binary.AppendUvarint(dst, uint64(millis(v)))
 }
 
 // decoder reads fields until the first error, and zero values after it.
@@ -321,27 +318,34 @@ func (d *decoder) unknownTTL() time.Duration {
 
 func (d *decoder) result(r *Result) {
 	*r = Result{}
-	status := d.uvarint("status")
-	if d.err == nil && (status < 100 || status > MaxStatus) {
-		d.fail("status", allowedStatus)
-	}
-	r.Status = int(status)
-	flags := d.byteField("flags")
-	if flags > 1 {
-		d.fail("flags", "unknown flag")
-	}
-	r.BodyOmitted = flags&1 != 0
-	count := d.uvarint("headers")
-	if count > MaxResultHeaders {
-		d.fail("headers", "more than 256")
-	}
-	if d.err == nil && count > 0 {
-		r.Headers = d.headers(int(count))
+	var headers int
+	if r.Status, r.BodyOmitted, headers = d.resultHead(); headers > 0 {
+		r.Headers = d.headers(headers)
 	}
 	r.Body = d.bytesField("body")
 	if d.err != nil {
 		*r = Result{}
 	}
+}
+
+// resultHead reads what is before the headers of a result. After an error there are no headers.
+func (d *decoder) resultHead() (status int, omitted bool, headers int) {
+	s := d.uvarint("status")
+	if d.err == nil && (s < 100 || s > MaxStatus) {
+		d.fail("status", allowedStatus)
+	}
+	flags := d.byteField("flags")
+	if flags > 1 {
+		d.fail("flags", "unknown flag")
+	}
+	n := d.uvarint("headers")
+	if n > MaxResultHeaders {
+		d.fail("headers", allowedHeaders)
+	}
+	if d.err != nil {
+		n = 0
+	}
+	return int(s), flags&1 != 0, int(n)
 }
 
 // headers reads n headers. Their names and values share one string, so n headers need two allocations at most.

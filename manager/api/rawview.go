@@ -35,45 +35,32 @@ func (r *FinishRequest) ViewRawFinish(b []byte) (result []byte, err error) {
 // HTTP status and body the number of bytes of its body. The error is a *RawError or a *FieldError.
 func CheckRawResult(b []byte) (status, body int, err error) {
 	d := decoder{b: b}
-	s := d.uvarint("status")
-	if d.err == nil && (s < 100 || s > MaxStatus) {
-		d.fail("status", allowedStatus)
-	}
-	flags := d.byteField("flags")
-	if flags > 1 {
-		d.fail("flags", "unknown flag")
-	}
-	count := d.uvarint("headers")
-	if count > MaxResultHeaders {
-		d.fail("headers", allowedHeaders)
-	}
+	status, omitted, headers := d.resultHead()
 	size := 0
-	if d.err == nil {
-		for range count {
-			name, value := d.bytesField("header name"), d.bytesField("header value")
-			if d.err != nil {
-				break
-			}
-			size += len(name) + len(value)
-			if !headerName(string(name)) { // does not allocate
-				return 0, 0, &FieldError{fieldHeaders, shorten(string(name)), allowedHeaderName}
-			}
-			if !headerValue(string(value)) {
-				return 0, 0, &FieldError{fieldHeaders, shorten(string(name)), allowedHeaderValue}
-			}
+	for range headers {
+		name, value := d.bytesField("header name"), d.bytesField("header value")
+		if d.err != nil {
+			break
+		}
+		size += len(name) + len(value)
+		if !headerName(string(name)) { // does not allocate
+			return 0, 0, &FieldError{fieldHeaders, shorten(string(name)), allowedHeaderName}
+		}
+		if !headerValue(string(value)) {
+			return 0, 0, &FieldError{fieldHeaders, shorten(string(name)), allowedHeaderValue}
 		}
 	}
 	if size > MaxResultHeaderBytes {
 		d.fail("headers", allowedHeaders)
 	}
 	content := d.bytesField("body")
-	if d.err == nil && flags&1 != 0 && len(content) != 0 {
+	if d.err == nil && omitted && len(content) != 0 {
 		d.fail("body", allowedOmitted)
 	}
 	if err := d.end(); err != nil {
 		return 0, 0, err
 	}
-	return int(s), len(content), nil
+	return status, len(content), nil
 }
 
 // AppendRawReply appends the raw form of a reply whose result, if any, is already in the raw form.

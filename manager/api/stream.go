@@ -1,6 +1,9 @@
 package api
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"math/bits"
+)
 
 // The ledger's calls on a gRPC stream: the method StreamMethod of StreamService, described in oncegate.proto. Each message
 // of the caller is a StreamCall, each message of the manager a StreamReply. Replies come in any order. What is said once for all
@@ -230,10 +233,4 @@ func (d *decoder) skip(tag uint64) {
 	d.b = d.b[size:]
 }
 
-func uvarintBytes(n int) int {
-	size := 1
-	for ; n >= 0x80; n >>= 7 {
-		size++
-	}
-	return size
-}
+func uvarintBytes(n int) int { return (bits.Len(uint(n)|1) + 6) / 7 }

@@ -1,6 +1,9 @@
 package api
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Paths of the ledger calls; all of them are POST.
 const (
@@ -119,12 +122,8 @@ func (s State) String() string {
 
 // ParseState is the inverse of String.
 func ParseState(name string) (State, bool) {
-	for i, n := range stateNames {
-		if n == name {
-			return State(i), true
-		}
-	}
-	return StateNone, false
+	i := slices.Index(stateNames[:], name)
+	return State(max(i, 0)), i >= 0
 }
 
 // Terminal reports whether the state is final: committed or rejected.

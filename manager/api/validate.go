@@ -19,7 +19,7 @@ type FieldError struct {
 func (e *FieldError) Error() string {
 	msg := e.Field + ": "
 	if e.Value != "" {
-		msg += quote(e.Value) + ": "
+		msg += strconv.QuoteToASCII(e.Value) + ": "
 	}
 	return msg + e.Allowed
 }
@@ -80,26 +80,23 @@ func ValidateKey(key string) error {
 // ValidateScope reports whether scope is usable: up to MaxScopeBytes bytes of
 // visible ASCII. The error is a *FieldError.
 func ValidateScope(scope string) error {
-	if !Visible(scope, 0, MaxScopeBytes) {
-		return &FieldError{fieldScope, shorten(scope), allowedScope}
-	}
-	return nil
+	return validateVisible(fieldScope, scope, 0, MaxScopeBytes, allowedScope)
 }
 
-// ValidateToken reports whether token is usable: 1 to MaxTokenBytes bytes of
-// visible ASCII. The error is a *FieldError.
+// ValidateToken reports whether token is usable: 1 to MaxTokenBytes bytes of visible ASCII. The error is a *FieldError.
 func ValidateToken(token string) error {
-	if !Visible(token, 1, MaxTokenBytes) {
-		return &FieldError{fieldToken, shorten(token), allowedToken}
-	}
-	return nil
+	return validateVisible(fieldToken, token, 1, MaxTokenBytes, allowedToken)
 }
 
-// ValidateFingerprint reports whether fingerprint is usable: up to
-// MaxFingerprintBytes bytes of visible ASCII. The error is a *FieldError.
+// ValidateFingerprint reports whether fingerprint is usable: up to MaxFingerprintBytes bytes of visible ASCII. The error is
+// a *FieldError.
 func ValidateFingerprint(fingerprint string) error {
-	if !Visible(fingerprint, 0, MaxFingerprintBytes) {
-		return &FieldError{fieldFingerprint, shorten(fingerprint), allowedFingerprint}
+	return validateVisible(fieldFingerprint, fingerprint, 0, MaxFingerprintBytes, allowedFingerprint)
+}
+
+func validateVisible(field, s string, least, most int, allowed string) error {
+	if !Visible(s, least, most) {
+		return &FieldError{field, shorten(s), allowed}
 	}
 	return nil
 }
@@ -241,6 +238,3 @@ func shorten(s string) string {
 	}
 	return s
 }
-
-// quote makes a value readable in a message: unprintable characters are escaped.
-func quote(s string) string { return strconv.QuoteToASCII(s) }

@@ -14,6 +14,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,7 +27,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
-	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/peers"
 	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/server"
@@ -105,14 +106,15 @@ type app struct {
 
 	store     store.Store
 	shard     *shard.Keeper
-	moved     *movedEntries
+	moved     atomic.Pointer[ledger.Counts] // keys of other shards, as counted last
 	downtimes prometheus.Counter
 	ledger    *ledger.Ledger
 	journal   *journal.Journal
 	feed      *feed.Feed
 	queue     *jobs.Queue
 	schedules *schedules.Schedules
-	logs      logs.Engine
+	logs      *storelogs.Engine // nil: noLogs says why
+	noLogs    string
 	auth      *httpd.Auth
 	server    *server.Server
 	serving   bool // the server has the listener
@@ -186,20 +188,19 @@ func (a *app) start(ctx context.Context) error {
 			a.wal, a.shipper = shipped, shipped.shipper
 		}
 	}
-	for _, c := range standbysCollectors(a.store.Capabilities().Replication) {
-		if err := a.registry.Register(c); err != nil {
-			return fmt.Errorf("metrics: %w", err)
-		}
+	caps := a.store.Capabilities()
+	var known []prometheus.Collector
+	if caps.Replication != nil {
+		known = append(known, newStandbysCollector(caps.Replication))
 	}
-	if behind := a.store.Capabilities().Behind; behind != nil {
-		if err := a.registry.Register(clockCollector(behind)); err != nil {
-			return fmt.Errorf("metrics: %w", err)
-		}
+	if caps.Behind != nil {
+		known = append(known, clockCollector(caps.Behind))
 	}
-	if space := a.store.Capabilities().Space; space != nil {
-		if err := a.registry.Register(newSpaceCollector(space)); err != nil {
-			return fmt.Errorf("metrics: %w", err)
-		}
+	if caps.Space != nil {
+		known = append(known, newSpaceCollector(caps.Space))
+	}
+	if err := register(a.registry, known); err != nil {
+		return err
 	}
 	if err := a.waitForStandbys(ctx, api, admin, tlsConfig); err != nil {
 		return err
@@ -270,7 +271,7 @@ func (a *app) start(ctx context.Context) error {
 	opts.Version, opts.Logger, opts.Audit, opts.Auth, opts.Unready = a.version, a.log, a.auditLog, a.auth, a.unready(leases)
 	opts.Tracer = a.tracing.Tracer()
 	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.journal, a.shard, a.reach()), server.JobRoutes(a.ledger, a.queue),
-		server.ScheduleRoutes(a.ledger, a.queue, a.schedules), server.UnreadableRoutes(a.store, a.ledger, a.queue, a.schedules, a.unreadable, checkLogRecord), server.LogRoutes(a.logs), server.OriginRoutes(a.ledger, a.feed, a.puller, lists), server.QuarantineRoutes(a.restored), server.DescriptionRoutes()); err != nil {
+		server.ScheduleRoutes(a.ledger, a.queue, a.schedules), server.UnreadableRoutes(a.store, a.ledger, a.queue, a.schedules, a.unreadable, checkLogRecord), a.logRoutes(), server.OriginRoutes(a.ledger, a.feed, a.puller, lists), server.QuarantineRoutes(a.restored), server.DescriptionRoutes()); err != nil {
 		return err
 	}
 	if err := a.register(); err != nil {
@@ -285,14 +286,21 @@ func (a *app) start(ctx context.Context) error {
 		return err
 	}
 	a.background.Go(func() { leases.Run(background) })
-	a.background.Go(func() { a.ledger.Run(background, a.sweepFailed) })
-	a.background.Go(func() { a.feed.Run(background, a.feedFailed) })
+	a.background.Go(func() { a.ledger.Run(background, a.failed("sweep of expired entries")) })
+	a.background.Go(func() { a.feed.Run(background, a.failed("publishing the change feed")) })
 	if a.puller != nil {
 		a.background.Go(func() { a.puller.Run(background) })
 	}
 	a.background.Go(func() { a.ledger.WatchPressure(background, time.Minute, a.windowFull) })
-	a.background.Go(func() { a.queue.Run(background, a.jobDuties) })
-	a.background.Go(func() { a.schedules.Run(background, a.scheduleFailed) })
+	a.background.Go(func() {
+		failed := a.failed("maintenance of the job queue")
+		a.queue.Run(background, func(_ jobs.DutyReport, err error) {
+			if err != nil {
+				failed(err)
+			}
+		})
+	})
+	a.background.Go(func() { a.schedules.Run(background, a.failed("enqueueing the jobs of schedules")) })
 	a.background.Go(func() { a.watchMoved(background) })
 	a.background.Go(func() { a.shard.Run(background, a.logShard) })
 	a.background.Go(func() { a.reload(background) })
@@ -367,13 +375,8 @@ func (a *app) register() error {
 	all := append(a.server.Collectors(),
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		server.NewLedgerCollector(func() (ledger.Stats, error) {
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			defer cancel()
-			return a.ledger.Stats(ctx)
-		}),
-		a.jobsCollector(), a.schedulesCollector(), a.downtimes,
-		newUnreadableCollector(a.unreadable), a.moved, server.NewLogsCollector(a.logs),
+		server.NewLedgerCollector(a.ledger), server.NewJobsCollector(a.queue, a.jobsDepth), server.NewSchedulesCollector(a.schedules), a.downtimes,
+		newUnreadableCollector(a.unreadable), a.movedCollector(),
 		newEncryptionCollector(a.sealed),
 		a.quarantineGauge(),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -381,6 +384,9 @@ func (a *app) register() error {
 			ConstLabels: prometheus.Labels{"version": a.version, "goversion": runtime.Version(), "store": a.settings.Store},
 		}, func() float64 { return 1 }),
 	)
+	if a.logs != nil {
+		all = append(all, server.NewLogsCollector(a.logs))
+	}
 	if a.certificate != nil {
 		all = append(all, a.certificate.Collector("api"))
 	}
@@ -393,8 +399,12 @@ func (a *app) register() error {
 	if a.peers != nil {
 		all = append(all, newPeersCollector(a.ledger, a.feed, a.puller))
 	}
+	return register(a.registry, all)
+}
+
+func register(registry prometheus.Registerer, all []prometheus.Collector) error {
 	for _, c := range all {
-		if err := a.registry.Register(c); err != nil {
+		if err := registry.Register(c); err != nil {
 			return fmt.Errorf("metrics: %w", err)
 		}
 	}
@@ -417,26 +427,18 @@ func (a *app) reach() home.Reach {
 	return reach
 }
 
-// bytesOf says what the window's bytes take where the engine tells sizes.
-func bytesOf(c store.Capabilities) string {
-	if c.Durable {
-		return "disk"
-	}
-	return "memory"
-}
-
 // logWindow logs what the window holds, before it is full, and whether it is smaller than what the ledger has already.
 func (a *app) logWindow(ctx context.Context) {
-	o, sizes := a.ledger.Options(), a.store.Capabilities().Sizes
-	all, scope := o.KeysPerSecond(sizes)
+	o, caps := a.ledger.Options(), a.store.Capabilities()
+	all, scope := o.KeysPerSecond(caps.Sizes)
 	fields := []any{"new_keys_per_second", int(all), "of_one_scope", int(scope), "committed_ttl_seconds", o.CommittedTTL.Seconds(),
 		"max_entries", o.MaxEntries}
-	if sizes {
-		fields = append(fields, "max_bytes", o.MaxBytes, "bytes_of", bytesOf(a.store.Capabilities()))
+	if caps.Sizes {
+		fields = append(fields, "max_bytes", o.MaxBytes, "bytes_of", map[bool]string{true: "disk", false: "memory"}[caps.Durable])
 	}
 	a.log.Info("window", fields...)
 	s, err := a.ledger.Stats(ctx)
-	if n := s.Pending + s.Committed + s.Rejected + s.Unknown; err == nil && (n > s.MaxEntries || s.Bytes > s.MaxBytes) {
+	if n := s.Total(); err == nil && (n > s.MaxEntries || s.Bytes > s.MaxBytes) {
 		a.log.Warn("the window is smaller than what the ledger holds: see --max-entries and --max-bytes",
 			"entries", n, "max_entries", s.MaxEntries, "bytes", s.Bytes, "max_bytes", s.MaxBytes)
 	}
@@ -447,8 +449,9 @@ func (a *app) windowFull(p ledger.Pressure) {
 	a.log.Warn("the window is full: new keys are refused", "refused", p.Refused, "refused_over_share", p.OverShare, "answers_dropped", p.WithoutAnswer)
 }
 
-func (a *app) sweepFailed(err error) {
-	a.log.Warn("sweep of expired entries failed; retrying", "error", err.Error())
+// failed returns what logs that something in the background failed and is tried again.
+func (a *app) failed(what string) func(error) {
+	return func(err error) { a.log.Warn(what+" failed; retrying", "error", err.Error()) }
 }
 
 // writeFileAtomically lets a reader see all of the content or no file.

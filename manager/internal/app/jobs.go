@@ -6,22 +6,8 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
-	"github.com/oncegate/oncegate/manager/internal/schedules"
-	"github.com/oncegate/oncegate/manager/internal/scrape"
 	"github.com/oncegate/oncegate/manager/internal/server"
 )
-
-// jobDuties logs what went wrong in the background.
-func (a *app) jobDuties(_ jobs.DutyReport, err error) {
-	if err != nil {
-		a.log.Warn("maintenance of the job queue failed; retrying", "error", err.Error())
-	}
-}
-
-// scheduleFailed logs that the jobs of schedules could not be enqueued.
-func (a *app) scheduleFailed(err error) {
-	a.log.Warn("enqueueing the jobs of schedules failed; retrying", "error", err.Error())
-}
 
 // lostJobs bounds the log lines about lost leases: when a machine with many workers goes, all of its jobs lose theirs.
 type lostJobs struct {
@@ -72,25 +58,13 @@ func (a *app) jobDied(j jobs.Job) {
 	a.log.Warn("a job became a dead letter", "job", j.ID, "function", j.Function, "attempts", j.Attempt)
 }
 
-func (a *app) schedulesCollector() *scrape.Collector {
-	return server.NewSchedulesCollector(a.schedules, func() (schedules.Depth, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		return a.schedules.Depth(ctx)
-	})
-}
-
-func (a *app) jobsCollector() *scrape.Collector {
-	return server.NewJobsCollector(a.queue, func() (d server.JobsDepth, err error) {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		if d.Depth, err = a.queue.Depth(ctx); err != nil {
-			return d, err
-		}
-		if d.Usage, err = a.queue.Usage(ctx); err != nil {
-			return d, err
-		}
-		d.Functions, err = a.queue.Series(ctx)
+func (a *app) jobsDepth(ctx context.Context) (d server.JobsDepth, err error) {
+	if d.Depth, err = a.queue.Depth(ctx); err != nil {
 		return d, err
-	})
+	}
+	if d.Usage, err = a.queue.Usage(ctx); err != nil {
+		return d, err
+	}
+	d.Functions, err = a.queue.Series(ctx)
+	return d, err
 }

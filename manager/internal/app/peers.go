@@ -21,10 +21,6 @@ func (a *app) openFeed(ctx context.Context) error {
 	return err
 }
 
-func (a *app) feedFailed(err error) {
-	a.log.Warn("publishing the change feed failed; retrying", "error", err.Error())
-}
-
 // clashed logs a conflict. The key is part of it: without it the line would say nothing.
 func (a *app) clashed(c ledger.Clash) {
 	a.auditLog.Warn("two data centres ran the same key", "scope", c.Scope, "key", c.Key, "winner", c.Winner, "loser", c.Loser, "listed", c.Kept)

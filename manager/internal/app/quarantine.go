@@ -9,6 +9,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
+	"github.com/oncegate/oncegate/manager/internal/peers"
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 	"github.com/oncegate/oncegate/manager/internal/ui"
@@ -18,18 +19,15 @@ import (
 type restored interface {
 	ledger.Quarantine
 	storelogs.Restored
+	peers.Quarantine
 	// State is what is known of the quarantine. Longest is for how much longer anything is refused, Remaining for how much
 	// longer the ledger refuses keys.
 	State() quarantine.State
 	Longest() time.Duration
-	Remaining() time.Duration
 	// RestoredTo names the restore, or the quarantine that began last; zero when there was none.
 	RestoredTo() time.Time
 	// Begin begins a quarantine, Doubt one that Trust may end, and Extend makes one last for that long from now on.
 	Begin(ctx context.Context, d time.Duration, why string) error
-	Doubt(ctx context.Context, d time.Duration, why string) error
-	Trust(ctx context.Context) (ended bool, err error)
-	Extend(ctx context.Context, d time.Duration, why string) error
 	// End ends a quarantine, whatever it is for, and returns the state before.
 	End(ctx context.Context) (was quarantine.State, err error)
 }

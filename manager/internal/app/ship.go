@@ -13,7 +13,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/shard"
@@ -88,20 +87,10 @@ func (a *app) startShipping() {
 	l.WentBack = func(ctx context.Context, shipped uint64) error {
 		return a.shard.Meet(ctx, a.shard.MarkAt(shipped), "the copy in object storage")
 	}
-	if e, ok := a.logs.(*storelogs.Engine); ok {
-		l.LongestWindow = e.LongestWindow
+	if a.logs != nil {
+		l.LongestWindow = a.logs.LongestWindow
 	}
 	a.shipper.Start(l)
-}
-
-// stopShipping ships what is new, for a while. The store must be open still.
-func (a *app) stopShipping() {
-	if a.shipper == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), lastShipment)
-	defer cancel()
-	a.shipper.Close(ctx)
 }
 
 // shippedLog is the ledger's log, whose state is in the engine.

@@ -15,7 +15,7 @@ import (
 func newSpaceCollector(space func(context.Context) store.Space) *scrape.Collector {
 	return scrape.New(func(m scrape.Sample) error {
 		truth := map[bool]int{true: 1}
-		s := space(context.Background())
+		s := space(m.Context)
 		scrape.Set(m, "oncegate_store_majority", truth[s.Majority])
 		if s.Bytes == 0 {
 			return nil // no member answered

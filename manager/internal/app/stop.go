@@ -45,7 +45,9 @@ func (a *app) shutdown() error {
 	}
 	a.ledger.Drain()
 	a.queue.Drain()
-	a.logs.Drain()
+	if a.logs != nil {
+		a.logs.Drain()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), a.settings.ShutdownTimeout)
 	defer cancel()
 	err := a.server.Shutdown(ctx)
@@ -81,8 +83,16 @@ func (a *app) close() error {
 	if a.queue != nil {
 		a.queue.Close()
 	}
-	a.closeLogs() // this writes the logs' time
-	a.stopShipping()
+	if a.logs != nil {
+		if err := a.logs.Close(); err != nil { // this writes the logs' time, so the store must be open
+			a.log.Error("closing the logs failed", "error", err.Error())
+		}
+	}
+	if a.shipper != nil { // it ships what is new, for a while
+		ctx, cancel := context.WithTimeout(context.Background(), lastShipment)
+		defer cancel()
+		a.shipper.Close(ctx)
+	}
 	var err error
 	if a.store != nil {
 		failed := a.store.Err() != nil

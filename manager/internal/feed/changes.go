@@ -2,7 +2,6 @@ package feed
 
 import (
 	"context"
-	"encoding/base64"
 	"strconv"
 	"strings"
 	"time"
@@ -16,55 +15,34 @@ type position struct {
 	epoch    string
 	sequence uint64
 	copying  bool
-	losers   bool // the copy has all entries and is among the outcomes that lost
-	after    *store.Hit
+	at       store.Cursor // of the copy, whose parts are ledger.OutcomeCollections
 }
 
 func (p *position) String() string {
 	s := p.epoch + ":" + strconv.FormatUint(p.sequence, 10)
-	if !p.copying {
-		return s
+	if p.copying {
+		s += ":" + p.at.String()
 	}
-	hit := "-"
-	if p.after != nil {
-		hit = base64.RawURLEncoding.EncodeToString([]byte(p.after.SortKey)) + "." + base64.RawURLEncoding.EncodeToString([]byte(p.after.Key))
-	}
-	phase := ":entries:"
-	if p.losers {
-		phase = ":losers:"
-	}
-	return s + phase + hit
+	return s
 }
 
-// parsePosition reads ORIGIN:EPOCH:SEQUENCE, in a copy with PHASE:HIT after it.
+// parsePosition reads ORIGIN:EPOCH:SEQUENCE, in a copy with a store.Cursor after it.
 func parsePosition(origin, s string) (*position, error) {
 	rest, ok := strings.CutPrefix(s, origin+":")
 	parts := strings.Split(rest, ":")
-	if !ok || len(parts) != 2 && len(parts) != 4 || parts[0] == "" {
+	if !ok || len(parts) != 2 && len(parts) != 3 || parts[0] == "" {
 		return nil, ledger.ErrCursor
 	}
-	p := &position{epoch: parts[0]}
+	p := &position{epoch: parts[0], copying: len(parts) == 3}
 	var err error
 	if p.sequence, err = strconv.ParseUint(parts[1], 10, 63); err != nil {
 		return nil, ledger.ErrCursor
 	}
-	if len(parts) == 2 {
-		return p, nil
+	if p.copying {
+		if p.at, ok = store.ParseCursor(parts[2]); !ok || p.at.Part >= len(ledger.OutcomeCollections) {
+			return nil, ledger.ErrCursor
+		}
 	}
-	p.copying, p.losers = true, parts[2] == "losers"
-	if !p.losers && parts[2] != "entries" {
-		return nil, ledger.ErrCursor
-	}
-	if parts[3] == "-" {
-		return p, nil
-	}
-	sortKey, key, ok := strings.Cut(parts[3], ".")
-	a, errA := base64.RawURLEncoding.DecodeString(sortKey)
-	b, errB := base64.RawURLEncoding.DecodeString(key)
-	if !ok || errA != nil || errB != nil || len(a) > store.MaxKeyBytes || len(b) > store.MaxKeyBytes {
-		return nil, ledger.ErrCursor
-	}
-	p.after = &store.Hit{SortKey: string(a), Key: string(b)}
 	return p, nil
 }
 
@@ -112,7 +90,10 @@ func (f *Feed) Changes(ctx context.Context, origin, after string, limit int) (ou
 		}
 		out.Head = h.Next - 1
 		if p.copying {
-			err = f.copyPage(tx, &p, limit, &out)
+			var done bool
+			if done, err = f.outcomes(tx, &p, ledger.OutcomesFrom(f.origin, 0), ledger.OutcomesEnd(f.origin), limit, &out); done {
+				p = position{epoch: p.epoch, sequence: p.sequence}
+			}
 		} else {
 			err = f.page(tx, &p, limit, &out)
 		}
@@ -178,29 +159,17 @@ func (f *Feed) page(tx store.Tx, p *position, limit int, out *Page) error {
 	return nil
 }
 
-// copyPage reads a page of all outcomes of this origin, and moves p.
-func (f *Feed) copyPage(tx store.Tx, p *position, limit int, out *Page) error {
-	done, err := f.outcomes(tx, p, ledger.OutcomesFrom(f.origin, 0), ledger.OutcomesEnd(f.origin), limit, out)
-	if err == nil && done {
-		*p = position{epoch: p.epoch, sequence: p.sequence}
-	}
-	return err
-}
-
 // outcomes reads outcomes between two sort keys of indexOrigin after p, and moves p. done says that it was the last page.
 func (f *Feed) outcomes(tx store.Tx, p *position, from, to string, limit int, out *Page) (done bool, err error) {
 	size := 0
 	for {
-		c := ledger.OutcomeCollections[0]
-		if p.losers {
-			c = ledger.OutcomeCollections[1]
-		}
-		hits, err := tx.Scan(c, ledger.OriginIndex, store.Range{From: from, To: to, After: p.after, Limit: limit})
+		c := ledger.OutcomeCollections[p.at.Part]
+		hits, err := tx.Scan(c, ledger.OriginIndex, store.Range{From: from, To: to, After: p.at.After(), Limit: limit})
 		if err != nil {
 			return false, err
 		}
-		for i := range hits {
-			change, ok, err := f.ledger.ReadOutcome(tx, c, hits[i].Key)
+		for _, hit := range hits {
+			change, ok, err := f.ledger.ReadOutcome(tx, c, hit.Key)
 			if err != nil {
 				return false, err
 			}
@@ -211,15 +180,15 @@ func (f *Feed) outcomes(tx store.Tx, p *position, from, to string, limit int, ou
 				change.Sequence = p.sequence
 				out.Changes = append(out.Changes, change)
 			}
-			p.after = &hits[i]
+			p.at.Hit = hit
 		}
 		switch {
 		case len(hits) == limit:
 			return false, nil
-		case p.losers:
+		case p.at.Part == len(ledger.OutcomeCollections)-1:
 			return true, nil
 		}
-		p.losers, p.after = true, nil
+		p.at = store.Cursor{Part: p.at.Part + 1}
 		if len(out.Changes) >= limit/2 {
 			return false, nil
 		}

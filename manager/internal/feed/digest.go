@@ -92,14 +92,6 @@ func sumOf(sortKey, key string) uint64 {
 	return x ^ x>>31
 }
 
-func sortedDigests(found map[int64]*Digest) []Digest {
-	all := make([]Digest, 0, len(found))
-	for _, from := range slices.Sorted(maps.Keys(found)) {
-		all = append(all, *found[from])
-	}
-	return all
-}
-
 // Outcomes is a page of the outcomes that this ledger holds of an origin, its own or another one, and that were recorded from
 // one time of the hybrid clock up to another, in Unix milliseconds. The cursor is "" after the last page. Errors are those of Changes.
 func (f *Feed) Outcomes(ctx context.Context, origin string, from, to int64, after string, limit int) (out Page, err error) {
@@ -181,5 +173,9 @@ func (f *Feed) Digests(ctx context.Context, origin string, span int64) ([]Digest
 			return nil, 0, err
 		}
 	}
-	return sortedDigests(found), span, nil
+	all := make([]Digest, 0, len(found))
+	for _, from := range slices.Sorted(maps.Keys(found)) {
+		all = append(all, *found[from])
+	}
+	return all, span, nil
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,11 +90,6 @@ func New(st store.Store, l *ledger.Ledger, o Options) *Feed {
 // Published is how many outcomes this process has published.
 func (f *Feed) Published() uint64 { return f.published.Load() }
 
-// opContext bounds a transaction that the feed runs by itself.
-func (f *Feed) opContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, f.ledger.Options().OpTimeout)
-}
-
 // head says where the feed is.
 type head struct {
 	Version int    `json:"version"`
@@ -138,12 +132,6 @@ func (h *head) put(tx store.Tx) error {
 	return tx.Put(changes, headKey, b)
 }
 
-func newEpoch() string {
-	b := make([]byte, 8)
-	_, _ = rand.Read(b)
-	return hex.EncodeToString(b)
-}
-
 // Open prepares the feed, before the ledger is used or when its server was restored. restored names the restore to an older
 // point that the data come from, if any. Its error is an *OriginError or the store's.
 func (f *Feed) Open(ctx context.Context, restored string) error {
@@ -154,7 +142,7 @@ func (f *Feed) Open(ctx context.Context, restored string) error {
 	if err := f.ledger.CountLosers(ctx); err != nil {
 		return err
 	}
-	epoch := newEpoch()
+	epoch := rand.Text()
 	published := uint64(0)
 	err := f.store.Update(ctx, func(tx store.Tx) error {
 		published = 0

@@ -29,7 +29,7 @@ func (f *Feed) Publish(ctx context.Context) error {
 
 // publishSome publishes what up to n records name, and as many as that of the index of origins.
 func (f *Feed) publishSome(ctx context.Context, n int) (more bool, err error) {
-	ctx, cancel := f.opContext(ctx)
+	ctx, cancel := context.WithTimeout(ctx, f.ledger.Options().OpTimeout)
 	defer cancel()
 	var posted []store.Hit
 	stuck := f.unreadable.Load()
@@ -84,16 +84,10 @@ func (f *Feed) publishSome(ctx context.Context, n int) (more bool, err error) {
 	return more && err == nil, err
 }
 
-func bySortKey(a, b store.Hit) int { return cmp.Compare(a.SortKey, b.SortKey) }
-
 // takeOutbox removes records from the outbox, and appends the keys that they name. rest is how many records it left for
 // the next transaction, unreadable how many cannot be read.
 func (f *Feed) takeOutbox(tx store.Tx, posted []store.Hit, keys []string) (taken []string, rest, unreadable int, err error) {
-	ids := make([]store.ID, len(posted))
-	for i := range posted {
-		ids[i] = store.ID{Collection: ledger.Outbox, Key: posted[i].Key}
-	}
-	if err := tx.Prefetch(ids); err != nil {
+	if err := tx.Prefetch(store.IDs(ledger.Outbox, posted)); err != nil {
 		return nil, 0, 0, err
 	}
 	for i, hit := range posted {
@@ -147,7 +141,7 @@ func (f *Feed) unpublishedUpTo(tx store.Tx, after uint64, n int) (keys []string,
 		hits, full = append(hits, found...), full || len(found) == n
 	}
 	upTo = f.ledger.Clock().Last()
-	slices.SortStableFunc(hits, bySortKey)
+	slices.SortStableFunc(hits, func(a, b store.Hit) int { return cmp.Compare(a.SortKey, b.SortKey) })
 	if full {
 		// There may be more with the time of the last one: an adopted outcome has a time that was not given to it alone.
 		last, _ := ledger.OutcomeTime(f.origin, hits[n-1].SortKey)

@@ -113,12 +113,7 @@ func New(network Network, opts Options) *Homes {
 	h.list = strings.Join(h.names, ",")
 	h.refuses = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "oncegate_home_refuses", Help: "1 while this data centre is the home of no new keys, because data centres have different lists or one has not sent its list yet; else 0.",
-	}, func() float64 {
-		if h.Take() != nil {
-			return 1
-		}
-		return 0
-	})
+	}, func() float64 { return map[bool]float64{true: 1}[h.Take() != nil] })
 	for _, name := range h.names {
 		if name != network.Origin() {
 			h.agreed[name] = new(atomic.Bool)

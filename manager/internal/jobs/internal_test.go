@@ -193,17 +193,17 @@ func TestLSN(t *testing.T) {
 	for text, want := range map[string]LSN{
 		"0/0": 0, "0/16B3748": 0x16B3748, "A/1": 0xA<<32 | 1, "ffffffff/FFFFFFFF": ^LSN(0), "10/0": 0x10 << 32,
 	} {
-		got, err := ParseLSN("f", text)
+		got, err := parseLSN("f", text)
 		if err != nil || got != want {
-			t.Errorf("ParseLSN(%s) = %v, %v", text, got, err)
+			t.Errorf("parseLSN(%s) = %v, %v", text, got, err)
 		}
-		if back, err := ParseLSN("f", got.String()); err != nil || back != got {
+		if back, err := parseLSN("f", got.String()); err != nil || back != got {
 			t.Errorf("%s prints as %s", text, got)
 		}
 	}
 	for _, text := range []string{"", "/", "0", "0/", "/0", "0/0/0", "g/0", "+1/0", "123456789/0", "0/123456789", " 0/0", "0x1/0", "-1/1"} {
-		if got, err := ParseLSN("f", text); err == nil {
-			t.Errorf("ParseLSN(%q) = %v, want an error", text, got)
+		if got, err := parseLSN("f", text); err == nil {
+			t.Errorf("parseLSN(%q) = %v, want an error", text, got)
 		}
 	}
 }
@@ -423,11 +423,11 @@ func FuzzLSN(f *testing.F) {
 	f.Add("0/16B3748")
 	f.Add("ffffffff/0")
 	f.Fuzz(func(t *testing.T, text string) {
-		l, err := ParseLSN("f", text)
+		l, err := parseLSN("f", text)
 		if err != nil {
 			return
 		}
-		if again, err := ParseLSN("f", l.String()); err != nil || again != l {
+		if again, err := parseLSN("f", l.String()); err != nil || again != l {
 			t.Fatalf("%q is %d, which prints as %s", text, l, l)
 		}
 	})

@@ -9,9 +9,9 @@ import (
 // LSN is a position in a Postgres write-ahead log.
 type LSN uint64
 
-// ParseLSN reads the text form of Postgres: two hexadecimal numbers of up to 8 digits around a slash, for example
+// parseLSN reads the text form of Postgres: two hexadecimal numbers of up to 8 digits around a slash, for example
 // 0/16B3748.
-func ParseLSN(field, text string) (LSN, error) {
+func parseLSN(field, text string) (LSN, error) {
 	const allowed = "a Postgres LSN such as 0/16B3748"
 	hi, lo, ok := strings.Cut(text, "/")
 	if !ok || len(hi) > 8 || len(lo) > 8 || !isHex(hi) || !isHex(lo) {
@@ -64,7 +64,7 @@ func ParseWALLocations(m map[string]string) (WALLocations, error) {
 		if err := checkVisible("wal_locations", db, 1, MaxDatabaseBytes); err != nil {
 			return nil, err
 		}
-		lsn, err := ParseLSN("wal_locations."+db, text)
+		lsn, err := parseLSN("wal_locations."+db, text)
 		if err != nil {
 			return nil, err
 		}

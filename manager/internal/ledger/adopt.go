@@ -32,7 +32,7 @@ func (l *Ledger) Adopt(ctx context.Context, a *Adoption) (more bool, err error) 
 		// What is recorded between the counts has an origin, so they suggest no work where there is none.
 		var n [3]int
 		for i, index := range []string{indexOf(api.StateCommitted), indexOf(api.StateRejected), OriginIndex} {
-			if n[i], err = l.store.Len(ctx, collection, index); err != nil {
+			if n[i], err = l.store.Len(ctx, Collection, index); err != nil {
 				return true, err
 			}
 		}
@@ -45,7 +45,7 @@ func (l *Ledger) Adopt(ctx context.Context, a *Adoption) (more bool, err error) 
 	}
 	var hits []store.Hit
 	if err := l.store.View(ctx, func(tx store.Tx) (err error) {
-		hits, err = tx.Scan(collection, indexOf(a.states[0]), store.Range{After: a.after, Limit: a.batch})
+		hits, err = tx.Scan(Collection, indexOf(a.states[0]), store.Range{After: a.after, Limit: a.batch})
 		return err
 	}); err != nil {
 		return true, err
@@ -71,11 +71,7 @@ func (l *Ledger) Adopt(ctx context.Context, a *Adoption) (more bool, err error) 
 
 // adoptAll adopts the outcomes among hits that have no origin, until they are many bytes. seen is how far it came.
 func (tx *Tx) adoptAll(hits []store.Hit) (seen int, err error) {
-	ids := make([]store.ID, len(hits))
-	for i := range hits {
-		ids[i] = store.ID{Collection: collection, Key: hits[i].Key}
-	}
-	if err := tx.Tx.Prefetch(ids); err != nil {
+	if err := tx.Tx.Prefetch(store.IDs(Collection, hits)); err != nil {
 		return 0, err
 	}
 	now, size := tx.Now().UnixMilli(), 0

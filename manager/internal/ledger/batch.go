@@ -204,19 +204,7 @@ func (l *Ledger) single(ctx context.Context, it *Item) {
 func (l *Ledger) runShared(ctx context.Context, items []Item) error {
 	anySeparate := countPhase(items, separate) > 0
 	r := l.startRun(OpReserve, func(r *run) error { return r.serveShared(items, &anySeparate) })
-	var err error
-	if l.sizes {
-		err = l.execute(ctx, r)
-	} else {
-		err = errUncounted
-		if !hasOpenReserve(items) {
-			r.tx.entryCount = uncounted
-			err = l.execute(ctx, r)
-		}
-		if errors.Is(err, errUncounted) {
-			err = l.estimated(ctx, r)
-		}
-	}
+	err := l.perform(ctx, r, hasOpenReserve(items))
 	r.recycle()
 	return err
 }
@@ -286,15 +274,15 @@ func (tx *Tx) prefetchItems(items []Item) error {
 // prefetch reads the entries together, with the records that reserves depend on. The keys of reserves are new as a rule, and
 // their outcomes are recorded where they were reserved.
 func (tx *Tx) prefetch(keys []string, reserves bool) error {
-	var policy []store.ID
+	ids := make([]store.ID, len(keys))
+	for i, key := range keys {
+		ids[i] = store.ID{Collection: Collection, Key: key}
+	}
+	owners := false
 	if reserves {
-		policy = tx.policyRecords()
+		ids, owners = tx.policyRecords(ids)
 	}
-	ids := make([]store.ID, 0, len(keys)+len(policy))
-	for _, key := range keys {
-		ids = append(ids, store.ID{Collection: collection, Key: key})
-	}
-	if ids = append(ids, policy...); reserves && tx.hasOwners() {
+	if owners { // whose record is there as a rule
 		return tx.Prefetch(ids)
 	}
 	return tx.PrefetchNew(ids)
@@ -304,7 +292,7 @@ func (tx *Tx) prefetch(keys []string, reserves bool) error {
 func (tx *Tx) PrefetchReserves(reqs []*api.ReserveRequest) error {
 	ids := make([]store.ID, 0, len(reqs)+1)
 	for _, req := range reqs {
-		ids = append(ids, store.ID{Collection: collection, Key: EntryKey(req.Scope, req.Key)})
+		ids = append(ids, store.ID{Collection: Collection, Key: EntryKey(req.Scope, req.Key)})
 	}
 	return tx.Prefetch(tx.quarantineRecord(ids))
 }
@@ -313,7 +301,7 @@ func (tx *Tx) PrefetchReserves(reqs []*api.ReserveRequest) error {
 func (tx *Tx) serve(it *Item) (reply Reply, more bool, err error) {
 	switch it.Op {
 	case OpReserve:
-		reply, err = tx.reserve(it.key, &it.Reserve)
+		reply, err = tx.reserve(it.key, &it.Reserve, tx.l.opts.Owners, false)
 		// The caller counts a reserve that is alone, which it may try several times.
 		if it.phase == open && (!it.Waits || reply.State != api.StatePending) {
 			tx.countReserve(reply, err)

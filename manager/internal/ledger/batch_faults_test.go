@@ -73,7 +73,7 @@ type watchedTx struct {
 }
 
 func (tx *watchedTx) Get(c store.Collection, key string) ([]byte, error) {
-	if c == collection {
+	if c == Collection {
 		tx.gets[key] = true
 	}
 	return tx.Tx.Get(c, key)
@@ -293,7 +293,7 @@ func TestBatchTooLargeForOneTransaction(t *testing.T) {
 func putUnreadable(t *testing.T, st store.Store, key string) {
 	t.Helper()
 	err := st.Update(t.Context(), func(tx store.Tx) error {
-		return tx.Put(collection, EntryKey("s", key), []byte("\xffnobody reads this"))
+		return tx.Put(Collection, EntryKey("s", key), []byte("\xffnobody reads this"))
 	})
 	if err != nil {
 		t.Fatal(err)

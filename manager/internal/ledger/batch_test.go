@@ -175,7 +175,7 @@ func TestBatchesInAFullWindow(t *testing.T) {
 						}
 					}
 					var there level
-					if err := f.Store.View(t.Context(), func(tx store.Tx) (err error) { there, err = sizeOf(tx, collection); return err }); err != nil {
+					if err := f.Store.View(t.Context(), func(tx store.Tx) (err error) { there, err = sizeOf(tx, Collection); return err }); err != nil {
 						t.Fatal(err)
 					}
 					if hard := l.hardLimit(); there.entries > hard.entries || kind != "shared" && there.bytes > hard.bytes {
@@ -210,7 +210,7 @@ func TestBatchesInAFullWindow(t *testing.T) {
 func (f *faulty) get(t *testing.T, key string) (r record, err error) {
 	t.Helper()
 	err = f.Store.View(t.Context(), func(tx store.Tx) error {
-		value, err := tx.Get(collection, EntryKey("s", key))
+		value, err := tx.Get(Collection, EntryKey("s", key))
 		if err != nil {
 			return err
 		}

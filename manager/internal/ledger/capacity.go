@@ -56,7 +56,7 @@ func (tx *Tx) level() (level, error) {
 		}
 		return level{tx.entryCount, 0}.plus(level{mine.entries, 0}), nil
 	}
-	there, err := sizeOf(tx.Tx, collection)
+	there, err := sizeOf(tx.Tx, Collection)
 	return there.plus(mine), err
 }
 
@@ -181,7 +181,7 @@ func (tx *Tx) untilExpiry() (time.Duration, error) {
 			if state == api.StatePending {
 				continue // its outcome stays
 			}
-			hits, err := tx.Scan(collection, indexOf(state), store.Range{From: sortKey(now + 1), Limit: 1})
+			hits, err := tx.Scan(Collection, indexOf(state), store.Range{From: sortKey(now + 1), Limit: 1})
 			if err != nil {
 				return 0, err
 			}

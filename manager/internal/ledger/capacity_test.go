@@ -41,7 +41,7 @@ func TestWindowHoldsUnderConcurrency(t *testing.T) {
 					errs <- err
 					continue
 				}
-				if n, err := l.store.Len(t.Context(), collection, ""); err != nil || n > limit {
+				if n, err := l.store.Len(t.Context(), Collection, ""); err != nil || n > limit {
 					t.Errorf("%d entries, %v", n, err)
 				}
 				if err := l.Commit(t.Context(), finishReq(k, "t", "x")); err != nil {
@@ -94,7 +94,7 @@ func TestWindowOnSharedEngines(t *testing.T) {
 	for i := range limit {
 		mustReserve(t, l, name("k", i), "t", api.StateReserved)
 		mustCommit(t, l, name("k", i), "t", "x")
-		if n, err := l.store.Len(t.Context(), collection, ""); err != nil || n != i+1 {
+		if n, err := l.store.Len(t.Context(), Collection, ""); err != nil || n != i+1 {
 			t.Fatalf("%d entries after %d insertions, %v", n, i+1, err)
 		}
 	}

@@ -1,9 +1,11 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -47,7 +49,7 @@ func (l *Ledger) Conflicts(ctx context.Context, limit int, cursor string) (list 
 		r := store.Range{From: from, Limit: 256}
 		size, last := 0, ""
 		for {
-			hits, err := tx.Scan(conflicts, indexKey, r)
+			hits, err := tx.Scan(ConflictCollection, ConflictIndex, r)
 			if err != nil {
 				return err
 			}
@@ -79,7 +81,7 @@ func (l *Ledger) Conflicts(ctx context.Context, limit int, cursor string) (list 
 
 // ConflictOf returns the conflict about a key, nil if there is none. Errors: *api.FieldError, the store's.
 func (l *Ledger) ConflictOf(ctx context.Context, scope, key string) (c *Conflict, err error) {
-	if err := errors.Join(api.ValidateKey(key), api.ValidateScope(scope)); err != nil {
+	if err := cmp.Or(api.ValidateKey(key), api.ValidateScope(scope)); err != nil {
 		return nil, err
 	}
 	err = l.store.View(ctx, func(tx store.Tx) (err error) {
@@ -100,7 +102,7 @@ func (l *Ledger) conflict(tx store.Tx, key string) (*Conflict, int, error) {
 	if e == nil || !e.state.Terminal() || !live(e, now.UnixMilli()) {
 		return nil, 0, nil
 	}
-	hits, err := tx.Scan(conflicts, indexKey, store.Range{From: key, To: key + "\x00", Limit: 64})
+	hits, err := tx.Scan(ConflictCollection, ConflictIndex, store.Range{From: key, To: key + "\x00", Limit: 64})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -114,7 +116,7 @@ func (l *Ledger) conflict(tx store.Tx, key string) (*Conflict, int, error) {
 	add(e)
 	for _, h := range hits {
 		var loser record
-		value, err := tx.Get(conflicts, h.Key)
+		value, err := tx.Get(ConflictCollection, h.Key)
 		if errors.Is(err, store.ErrNotFound) || l.opts.Unreadable.Met(err) {
 			continue
 		}
@@ -135,13 +137,13 @@ func (l *Ledger) conflict(tx store.Tx, key string) (*Conflict, int, error) {
 func ReadConflict(key string, value []byte) ([]store.Entry, error) {
 	var r record
 	if err := decodeRecord(key, value, &r); err != nil {
-		return nil, &store.UnreadableError{Collection: conflicts, Key: key, Reason: "it is malformed"}
+		return nil, &store.UnreadableError{Collection: ConflictCollection, Key: key, Reason: "it is malformed"}
 	}
-	prefix := originPrefix(string(r.origin))
-	if len(key) < len(prefix) || key[:len(prefix)] != prefix {
-		return nil, &store.UnreadableError{Collection: conflicts, Key: key, Reason: "it has another origin"}
+	entry, ok := strings.CutPrefix(key, originPrefix(string(r.origin)))
+	if !ok {
+		return nil, &store.UnreadableError{Collection: ConflictCollection, Key: key, Reason: "it has another origin"}
 	}
-	return loserEntries(key[len(prefix):], &r), nil
+	return loserEntries(entry, &r), nil
 }
 
 // SweepConflicts removes conflicts that are over. Its error is the store's.
@@ -149,12 +151,12 @@ func (l *Ledger) SweepConflicts(ctx context.Context) error {
 	for more := true; more; {
 		err := l.transact(ctx, func(tx *Tx) error {
 			more = false
-			hits, err := tx.Scan(conflicts, indexExpiry, store.Range{To: sortKey(tx.Now().UnixMilli() + 1), Limit: 32})
+			hits, err := tx.Scan(ConflictCollection, indexExpiry, store.Range{To: sortKey(tx.Now().UnixMilli() + 1), Limit: 32})
 			if err != nil {
 				return err
 			}
 			for _, h := range hits {
-				value, err := tx.Get(conflicts, h.Key)
+				value, err := tx.Get(ConflictCollection, h.Key)
 				if errors.Is(err, store.ErrNotFound) {
 					continue
 				}
@@ -165,7 +167,7 @@ func (l *Ledger) SweepConflicts(ctx context.Context) error {
 				if decodeRecord(h.Key, value, &r) == nil && r.expires > tx.Now().UnixMilli() {
 					continue
 				}
-				if err := tx.Delete(conflicts, h.Key); err != nil {
+				if err := tx.Delete(ConflictCollection, h.Key); err != nil {
 					return err
 				}
 				more = len(hits) == 32

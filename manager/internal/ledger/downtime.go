@@ -11,7 +11,7 @@ import (
 // that had already run out stays so.
 func Leases() store.Leases {
 	return store.Leases{
-		Name: "reservations", Collection: collection, Index: indexOf(api.StatePending), Extend: extendReservation,
+		Name: "reservations", Collection: Collection, Index: indexOf(api.StatePending), Extend: extendReservation,
 	}
 }
 

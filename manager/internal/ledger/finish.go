@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -29,15 +30,11 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest, away *HomeError, may
 	outcome := outcomeState(op)
 	ttl := tx.l.OutcomeTTL(outcome, req.TTL)
 	var r record
-	e, err := tx.load(key, &r)
+	e, at, err := tx.begin(op, key, req.Token, away, &r)
 	if err != nil {
 		return false, err
 	}
-	at := tx.Now()
 	now := at.UnixMilli()
-	if err := tx.elsewhere(op, e, now, req.Token, away); err != nil {
-		return false, err
-	}
 	v := decideFinish(e, now, outcome, req.Token, req.Fingerprint)
 	final := record{
 		state: outcome, created: now, expires: deadline(at, ttl), touched: now,
@@ -75,14 +72,11 @@ func outcomeState(op Op) api.State {
 
 // OutcomeTTL is how long an outcome is remembered, given what the request asked for; 0: nothing.
 func (l *Ledger) OutcomeTTL(outcome api.State, asked time.Duration) time.Duration {
-	switch {
-	case asked != 0:
-		return asked
-	case outcome == api.StateRejected:
-		return l.opts.RejectedTTL
-	default:
-		return l.opts.CommittedTTL
+	own := l.opts.CommittedTTL
+	if outcome == api.StateRejected {
+		own = l.opts.RejectedTTL
 	}
+	return cmp.Or(asked, own)
 }
 
 // recordEnd records how the reservation e ended. e may be gone. See finish.
@@ -108,15 +102,11 @@ func (tx *Tx) recordEnd(op Op, key string, v verdict, e, final *record, mayStop 
 
 func (tx *Tx) release(key string, req *api.ReleaseRequest, away *HomeError) error {
 	var r record
-	e, err := tx.load(key, &r)
+	e, at, err := tx.begin(OpRelease, key, req.Token, away, &r)
 	if err != nil {
 		return err
 	}
-	now := tx.Now().UnixMilli()
-	if err := tx.elsewhere(OpRelease, e, now, req.Token, away); err != nil {
-		return err
-	}
-	switch v := decideRelease(e, now, req.Token); v {
+	switch v := decideRelease(e, at.UnixMilli(), req.Token); v {
 	case verdictDelete:
 		tx.fx.releases = true
 		if err := tx.remove(key, e); err != nil {

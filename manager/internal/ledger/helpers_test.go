@@ -114,12 +114,12 @@ func bytesIn(st store.Store) (total int64, err error) {
 	err = st.View(context.Background(), func(tx store.Tx) error {
 		total = 0
 		for _, state := range storedStates {
-			hits, err := tx.Scan(collection, indexOf(state), store.Range{Limit: 10000})
+			hits, err := tx.Scan(Collection, indexOf(state), store.Range{Limit: 10000})
 			if err != nil {
 				return err
 			}
 			for _, h := range hits {
-				value, err := tx.Get(collection, h.Key)
+				value, err := tx.Get(Collection, h.Key)
 				if err != nil {
 					return err
 				}

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -10,17 +11,21 @@ import (
 // keeps a record of the reservations that its callers got from the home. That record only says who decides, so that
 // all further calls about the key go there: they return ErrElsewhere. The outcome comes with the home's changes.
 
-// elsewhere returns ErrElsewhere if the home of the entry decides. It returns away, which may be nil, if the ledger has
-// nothing of its own that the token's call could be about.
-func (tx *Tx) elsewhere(op Op, e *record, now int64, token string, away *HomeError) error {
-	switch alive := live(e, now); {
+// begin loads the entry of a call that is no reserve. It returns ErrElsewhere if the home of the entry decides. It returns
+// away, which may be nil, if the ledger has nothing of its own that the token's call could be about.
+func (tx *Tx) begin(op Op, key, token string, away *HomeError, r *record) (e *record, at time.Time, err error) {
+	if e, err = tx.load(key, r); err != nil {
+		return nil, at, err
+	}
+	at = tx.Now()
+	switch alive := live(e, at.UnixMilli()); {
 	case alive && len(e.home) != 0:
 		away = &HomeError{Home: string(e.home)}
 	case away == nil || alive && (!e.imported || string(e.token) == token):
-		return nil
+		return e, at, nil
 	}
 	tx.count(op, OutcomeElsewhere)
-	return away
+	return nil, at, away
 }
 
 // Recorded returns the outcome of a key if this ledger has it. It changes nothing.

@@ -256,7 +256,7 @@ func (tx *Tx) importOne(c *FeedChange, about importing) error {
 		return nil
 	}
 	var old record
-	known, err := tx.loser(fresh.origin, key, &old)
+	known, err := loadLoser(tx, fresh.origin, key, &old)
 	if tx.l.Skips(err) {
 		tx.fx.imports.invalid++
 		return nil
@@ -332,7 +332,7 @@ func (tx *Tx) replace(key string, e, fresh *record) error {
 
 // forgetImports removes up to n outcomes of other ledgers, those that expire first, until over is free.
 func (tx *Tx) forgetImports(key string, n int, over level) (forgot int, err error) {
-	hits, err := tx.Scan(collection, indexImported, store.Range{Limit: n + 1})
+	hits, err := tx.Scan(Collection, indexImported, store.Range{Limit: n + 1})
 	if err != nil {
 		return 0, err
 	}

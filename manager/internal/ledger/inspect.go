@@ -7,9 +7,6 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Collection is where the ledger keeps its records, for tools that read a store from outside.
-const Collection = collection
-
 // StoredRecord is the content of a record, without its token.
 type StoredRecord struct {
 	Scope, Key, Fingerprint, Ref string

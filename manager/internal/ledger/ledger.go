@@ -81,7 +81,7 @@ func New(st store.Store, opts Options) (*Ledger, error) {
 	}
 	caps := st.Capabilities()
 	l := &Ledger{store: st, opts: opts, shared: caps.Shared, sizes: caps.Sizes, viewFirst: !caps.Shared && !caps.FreeReads}
-	l.waits.init(opts.MaxWaiters)
+	l.waits.max, l.waits.queues, l.waits.drain = int64(opts.MaxWaiters), make(map[string]*queue), make(chan struct{})
 	l.origins.id, l.origins.recorded = rand.Text()[:16], make(chan struct{}, 1)
 	if err := l.openUsage(context.Background(), caps.Durable); err != nil {
 		return nil, err
@@ -232,20 +232,15 @@ func (l *Ledger) Release(ctx context.Context, req *api.ReleaseRequest) error {
 
 // load gets and decodes a record. It returns nil when there is none.
 func (l *Ledger) load(tx store.Tx, key string, r *record) (*record, error) {
-	value, err := tx.Get(collection, key)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := decodeRecord(key, value, r); err != nil {
-		return nil, err
-	}
-	if !r.explicit {
-		r.setUnknown(0, l.opts.UnknownTTL)
-	}
-	return r, nil
+	return store.Read(tx, Collection, key, func(key string, value []byte) (*record, error) {
+		if err := decodeRecord(key, value, r); err != nil {
+			return nil, err
+		}
+		if !r.explicit {
+			r.setUnknown(0, l.opts.UnknownTTL)
+		}
+		return r, nil
+	})
 }
 
 // outcomeOf classifies an error for counting.

@@ -350,7 +350,7 @@ func TestCorruptRecordIsToldAndKept(t *testing.T) {
 	l := ledgerOn(t, st, Options{})
 	key := EntryKey("s", "k")
 	garbage := []byte{99, 1, 2, 3}
-	if err := st.Update(t.Context(), func(tx store.Tx) error { return tx.Put(collection, key, garbage) }); err != nil {
+	if err := st.Update(t.Context(), func(tx store.Tx) error { return tx.Put(Collection, key, garbage) }); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := l.Reserve(t.Context(), reserveReq("k", "t"), nil); !errors.Is(err, store.ErrUnreadable) || !strings.Contains(err.Error(), "version 99") {
@@ -360,7 +360,7 @@ func TestCorruptRecordIsToldAndKept(t *testing.T) {
 		t.Errorf("commit: %v", err)
 	}
 	if err := st.View(t.Context(), func(tx store.Tx) error {
-		v, err := tx.Get(collection, key)
+		v, err := tx.Get(Collection, key)
 		if !bytes.Equal(v, garbage) {
 			t.Errorf("the record became %x", v)
 		}

@@ -3,7 +3,6 @@ package ledger
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
@@ -46,10 +45,7 @@ func entryOf(recordKey string, e *record, at time.Time) (Entry, error) {
 // Get returns an entry. Errors: *api.FieldError, ErrNotFound, ErrQuarantine for a key without an entry that the ledger may
 // have forgotten, the store's.
 func (l *Ledger) Get(ctx context.Context, scope, key string) (Entry, error) {
-	if err := api.ValidateKey(key); err != nil {
-		return Entry{}, err
-	}
-	if err := api.ValidateScope(scope); err != nil {
+	if err := cmp.Or(api.ValidateKey(key), api.ValidateScope(scope)); err != nil {
 		return Entry{}, err
 	}
 	var entry Entry
@@ -71,7 +67,7 @@ func (l *Ledger) GetByRef(ctx context.Context, ref string) (Entry, error) {
 	}
 	var entry Entry
 	err := l.store.View(ctx, func(tx store.Tx) error {
-		hits, err := tx.Scan(collection, indexRef, store.Range{From: ref, To: ref + "\x00", Limit: 16})
+		hits, err := tx.Scan(Collection, indexRef, store.Range{From: ref, To: ref + "\x00", Limit: 16})
 		if err != nil {
 			return err
 		}
@@ -140,14 +136,15 @@ func (l *Ledger) list(ctx context.Context, key string, state api.State, limit in
 	if state != api.StateNone && !Listed(state) {
 		return nil, "", &api.FieldError{Field: "state", Value: state.String(), Allowed: AllowedStates}
 	}
-	from, after, err := parseCursor(cursor, state)
-	if err != nil {
-		return nil, "", err
+	at, ok := store.ParseCursor(cursor)
+	if !ok || at.Part >= len(listings) || cursor != "" && state != api.StateNone && listings[at.Part].state != state {
+		return nil, "", ErrCursor
 	}
+	after := at.After()
 	var page []Entry
 	examined := 0
 	full := func() bool { return len(page) >= limit || key != "" && examined >= MaxExamined }
-	for i := from; i < len(listings); i++ {
+	for i := at.Part; i < len(listings); i++ {
 		s := listings[i]
 		if state != api.StateNone && s.state != state {
 			continue
@@ -168,13 +165,13 @@ func (l *Ledger) list(ctx context.Context, key string, state api.State, limit in
 				break
 			}
 			if full() {
-				return page, makeCursor(s, p.last), nil
+				return page, store.Cursor{Part: i, Hit: p.last}.String(), nil
 			}
 			after = &p.last
 		}
 		after = nil
 		if next := i + 1; full() && next < len(listings) && (state == api.StateNone || listings[next].state == state) {
-			return page, makeCursor(listings[next], store.Hit{}), nil
+			return page, store.Cursor{Part: next}.String(), nil
 		}
 	}
 	return page, "", nil
@@ -182,19 +179,18 @@ func (l *Ledger) list(ctx context.Context, key string, state api.State, limit in
 
 // listing is a part of an index whose entries are in one state.
 type listing struct {
-	letter byte // in cursors
-	index  api.State
-	state  api.State
+	index api.State
+	state api.State
 }
 
 // listings are in the order in which List returns them. Reservations that ran out stay in the pending index until the
 // sweeper has stored them as UNKNOWN.
 var listings = [...]listing{
-	{'p', api.StatePending, api.StatePending},
-	{'c', api.StateCommitted, api.StateCommitted},
-	{'r', api.StateRejected, api.StateRejected},
-	{'l', api.StatePending, api.StateUnknown},
-	{'u', api.StateUnknown, api.StateUnknown},
+	{api.StatePending, api.StatePending},
+	{api.StateCommitted, api.StateCommitted},
+	{api.StateRejected, api.StateRejected},
+	{api.StatePending, api.StateUnknown},
+	{api.StateUnknown, api.StateUnknown},
 }
 
 // AllowedStates says, for messages, of which states List returns entries (see Listed).
@@ -226,7 +222,7 @@ func (l *Ledger) listPiece(ctx context.Context, s listing, key string, after *st
 		if s.index != s.state {
 			r.From, r.To = "", r.From
 		}
-		hits, err := tx.Scan(collection, indexOf(s.index), r)
+		hits, err := tx.Scan(Collection, indexOf(s.index), r)
 		if err != nil {
 			return err
 		}
@@ -268,36 +264,6 @@ func isOfKey(recordKey, key string) bool {
 	return ok && k == key
 }
 
-// A cursor is base64url of: the listing's letter, sort key, "/", record key.
-
-func makeCursor(s listing, h store.Hit) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(string(s.letter) + h.SortKey + "/" + h.Key))
-}
-
-func parseCursor(cursor string, want api.State) (from int, after *store.Hit, err error) {
-	if cursor == "" {
-		return 0, nil, nil
-	}
-	b, err := base64.RawURLEncoding.DecodeString(cursor)
-	if err != nil || len(b) < 2 {
-		return 0, nil, ErrCursor
-	}
-	sort, key, found := strings.Cut(string(b[1:]), "/")
-	if !found || len(sort) > store.MaxKeyBytes || len(key) > store.MaxKeyBytes {
-		return 0, nil, ErrCursor
-	}
-	for i, s := range listings {
-		if s.letter != b[0] || want != api.StateNone && want != s.state {
-			continue
-		}
-		if sort == "" && key == "" {
-			return i, nil, nil
-		}
-		return i, &store.Hit{SortKey: sort, Key: key}, nil
-	}
-	return 0, nil, ErrCursor
-}
-
 // Delete removes an entry in any state and returns what it was. Waiters are woken. An attempt that still runs is
 // accepted late when it ends. Errors: *api.FieldError, ErrNotFound, *ImportedError, the store's.
 func (l *Ledger) Delete(ctx context.Context, scope, key string) (Entry, error) {
@@ -307,17 +273,12 @@ func (l *Ledger) Delete(ctx context.Context, scope, key string) (Entry, error) {
 // DeleteImported is Delete that also removes an outcome of the data centre origin. While that one has the outcome, a
 // comparison brings it back.
 func (l *Ledger) DeleteImported(ctx context.Context, scope, key, origin string) (Entry, error) {
-	if err := api.ValidateKey(key); err != nil {
-		return Entry{}, err
-	}
-	if err := api.ValidateScope(scope); err != nil {
+	if err := cmp.Or(api.ValidateKey(key), api.ValidateScope(scope)); err != nil {
 		return Entry{}, err
 	}
 	rk := EntryKey(scope, key)
 	var entry Entry
-	absent := false
 	err := l.transact(ctx, func(tx *Tx) error {
-		entry, absent = Entry{}, false
 		var r record
 		e, err := l.load(tx.Tx, rk, &r)
 		if err != nil {
@@ -325,8 +286,7 @@ func (l *Ledger) DeleteImported(ctx context.Context, scope, key, origin string) 
 		}
 		at := tx.Now()
 		if !live(e, at.UnixMilli()) {
-			absent = true
-			return nil
+			return ErrNotFound
 		}
 		if entry, err = entryOf(rk, e, at); err != nil {
 			return err
@@ -338,11 +298,8 @@ func (l *Ledger) DeleteImported(ctx context.Context, scope, key, origin string) 
 		tx.change(OpDelete, rk)
 		return tx.remove(rk, e)
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return Entry{}, err
-	case absent:
-		return Entry{}, ErrNotFound
 	}
 	return entry, nil
 }

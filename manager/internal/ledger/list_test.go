@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 func fill(t *testing.T, l *Ledger, c *clock) {
@@ -200,10 +201,11 @@ func TestFindIsBounded(t *testing.T) {
 
 func FuzzCursor(f *testing.F) {
 	f.Add("")
-	f.Add("cDAwMDAwMDAwMC8xOnNr")
+	f.Add(store.Cursor{Part: 3, Hit: store.Hit{SortKey: sortKey(1), Key: "1:sk"}}.String())
+	l, _ := newTestLedger(f, Options{})
 	f.Fuzz(func(t *testing.T, cursor string) {
 		for _, s := range append([]api.State{api.StateNone}, storedStates[:]...) {
-			if _, _, err := parseCursor(cursor, s); err != nil && !errors.Is(err, ErrCursor) {
+			if _, _, err := l.List(t.Context(), s, 1, cursor); err != nil && !errors.Is(err, ErrCursor) {
 				t.Fatal(err)
 			}
 		}

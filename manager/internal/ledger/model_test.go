@@ -280,7 +280,7 @@ func TestAgainstModel(t *testing.T) {
 						gone++
 					}
 				}
-				if n, err := st.Len(t.Context(), collection, ""); err != nil || n != len(m.entries)-gone {
+				if n, err := st.Len(t.Context(), Collection, ""); err != nil || n != len(m.entries)-gone {
 					t.Fatalf("%d records after a sweep, %d entries, %v", n, len(m.entries)-gone, err)
 				}
 			},
@@ -389,7 +389,7 @@ func compare(t *rapid.T, l *Ledger, m *model) {
 	if s.Bytes != want {
 		t.Fatalf("counted %d bytes of %d", s.Bytes, want)
 	}
-	if n := s.Pending + s.Committed + s.Rejected + s.Unknown; n > m.hard() {
+	if n := s.Total(); n > m.hard() {
 		t.Fatalf("%d entries in a window of %d", n, m.max)
 	}
 }

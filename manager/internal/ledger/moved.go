@@ -3,17 +3,8 @@ package ledger
 import (
 	"context"
 
-	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
-
-// Moved counts by state the entries here whose keys another ledger owns.
-type Moved struct {
-	Pending, Committed, Rejected, Unknown int
-}
-
-// Total is the sum.
-func (m *Moved) Total() int { return m.Pending + m.Committed + m.Rejected + m.Unknown }
 
 // movedScan is how many entries one transaction of Moved examines.
 const movedScan = 2048
@@ -23,22 +14,19 @@ const movedScan = 2048
 // Expired entries count until the sweeper has removed them.
 //
 // Errors: the store's.
-func (l *Ledger) Moved(ctx context.Context, ours func(scope string) bool) (Moved, error) {
-	var m Moved
+func (l *Ledger) Moved(ctx context.Context, ours func(scope string) bool) (Counts, error) {
+	var m Counts
 	owners := l.opts.Owners
 	if owners == nil {
 		return m, nil
 	}
-	counts := map[api.State]*int{
-		api.StatePending: &m.Pending, api.StateCommitted: &m.Committed, api.StateRejected: &m.Rejected, api.StateUnknown: &m.Unknown,
-	}
-	for _, state := range storedStates {
+	for state, n := range m.ByState() {
 		var after *store.Hit
 		for more := true; more; {
 			found, next := 0, after
 			err := l.store.View(ctx, func(tx store.Tx) error {
 				found, next, more = 0, after, false
-				hits, err := tx.Scan(collection, indexOf(state), store.Range{After: after, Limit: movedScan})
+				hits, err := tx.Scan(Collection, indexOf(state), store.Range{After: after, Limit: movedScan})
 				if err != nil {
 					return err
 				}
@@ -61,9 +49,9 @@ func (l *Ledger) Moved(ctx context.Context, ours func(scope string) bool) (Moved
 				return nil
 			})
 			if err != nil {
-				return Moved{}, err
+				return Counts{}, err
 			}
-			*counts[state] += found
+			*n += found
 			after = next
 		}
 	}

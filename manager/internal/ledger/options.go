@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -138,30 +139,23 @@ func (o Options) LongestTTL() time.Duration {
 
 // WithDefaults returns a copy with defaults filled in.
 func (o Options) WithDefaults() Options {
-	def(&o.PendingTTL, 60*time.Second)
-	def(&o.CommittedTTL, 300*time.Second)
-	def(&o.RejectedTTL, 60*time.Second)
-	def(&o.UnknownTTL, o.CommittedTTL)
-	def(&o.MaxBytes, 512<<20)
-	def(&o.MaxEntries, int(min(max(o.MaxBytes/TypicalEntryBytes, 1), maxEntriesLimit)))
-	def(&o.ScopeShare, 0.75)
-	def(&o.MaxResultBytes, 1<<20)
-	def(&o.CleanupInterval, 10*time.Second)
-	def(&o.MaxWait, 30*time.Second)
-	def(&o.MaxWaiters, 10_000)
-	def(&o.PollInterval, time.Second)
-	def(&o.OpTimeout, 10*time.Second)
+	o.PendingTTL = cmp.Or(o.PendingTTL, 60*time.Second)
+	o.CommittedTTL = cmp.Or(o.CommittedTTL, 300*time.Second)
+	o.RejectedTTL = cmp.Or(o.RejectedTTL, 60*time.Second)
+	o.UnknownTTL = cmp.Or(o.UnknownTTL, o.CommittedTTL)
+	o.MaxBytes = cmp.Or(o.MaxBytes, 512<<20)
+	o.MaxEntries = cmp.Or(o.MaxEntries, int(min(max(o.MaxBytes/TypicalEntryBytes, 1), maxEntriesLimit)))
+	o.ScopeShare = cmp.Or(o.ScopeShare, 0.75)
+	o.MaxResultBytes = cmp.Or(o.MaxResultBytes, 1<<20)
+	o.CleanupInterval = cmp.Or(o.CleanupInterval, 10*time.Second)
+	o.MaxWait = cmp.Or(o.MaxWait, 30*time.Second)
+	o.MaxWaiters = cmp.Or(o.MaxWaiters, 10_000)
+	o.PollInterval = cmp.Or(o.PollInterval, time.Second)
+	o.OpTimeout = cmp.Or(o.OpTimeout, 10*time.Second)
 	if o.Unreadable == nil {
 		o.Unreadable = unread.New()
 	}
 	return o
-}
-
-func def[T comparable](v *T, d T) {
-	var zero T
-	if *v == zero {
-		*v = d
-	}
 }
 
 // Validate checks all values; defaults must have been filled in.

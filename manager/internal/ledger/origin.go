@@ -3,7 +3,6 @@ package ledger
 import (
 	"bytes"
 	"context"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -135,22 +134,16 @@ func (r *record) endsAs(o *record) bool {
 // Outcomes that lost a conflict. Each is a record of the ledger's form under its origin and the key of the entry, whose
 // own record is the winner.
 const (
-	conflicts store.Collection = "conflicts"
-	// indexKey has them by the key of the entry, indexExpiry by expiry.
-	indexKey    = "key"
-	indexExpiry = "expiry"
-)
-
-// ConflictCollection has recorded answers, and ConflictIndex has each of its records once.
-const (
-	ConflictCollection = conflicts
-	ConflictIndex      = indexKey
+	ConflictCollection store.Collection = "conflicts"
+	// ConflictIndex has them by the key of the entry, each once, and indexExpiry by expiry.
+	ConflictIndex = "key"
+	indexExpiry   = "expiry"
 )
 
 func loserKey(origin []byte, key string) string { return originPrefix(string(origin)) + key }
 
 func loserEntries(key string, r *record) []store.Entry {
-	return []store.Entry{{Index: indexKey, SortKey: key}, {Index: indexExpiry, SortKey: sortKey(r.expires)}, {Index: OriginIndex, SortKey: r.originKey()}}
+	return []store.Entry{{Index: ConflictIndex, SortKey: key}, {Index: indexExpiry, SortKey: sortKey(r.expires)}, {Index: OriginIndex, SortKey: r.originKey()}}
 }
 
 // Clash is a conflict: two origins recorded an outcome of the same key. Both are kept.
@@ -162,24 +155,14 @@ type Clash struct {
 	Kept bool
 }
 
-// loser returns the outcome of an origin that lost, nil if there is none.
-func (tx *Tx) loser(origin []byte, key string, r *record) (*record, error) {
-	return loadLoser(tx.Tx, origin, key, r)
-}
-
+// loadLoser returns the outcome of an origin that lost, nil if there is none.
 func loadLoser(tx store.Tx, origin []byte, key string, r *record) (*record, error) {
-	id := loserKey(origin, key)
-	value, err := tx.Get(conflicts, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := decodeRecord(id, value, r); err != nil {
-		return nil, &store.UnreadableError{Collection: conflicts, Key: id, Reason: "it is malformed"}
-	}
-	return r, nil
+	return store.Read(tx, ConflictCollection, loserKey(origin, key), func(id string, value []byte) (*record, error) {
+		if decodeRecord(id, value, r) != nil {
+			return nil, &store.UnreadableError{Collection: ConflictCollection, Key: id, Reason: "it is malformed"}
+		}
+		return r, nil
+	})
 }
 
 // clash keeps two outcomes of one key: the winner as its entry, the other one beside it, both until the later one of them
@@ -206,12 +189,12 @@ func (tx *Tx) clash(key string, e, fresh *record, adopted bool, fit func(left *r
 		}
 		// An earlier outcome of that origin is over. One of another run is listed: the origin had forgotten one of the two.
 		var old record
-		l, err := tx.loser(fresh.origin, key, &old)
+		l, err := loadLoser(tx, fresh.origin, key, &old)
 		if err != nil && !tx.l.Skips(err) {
 			return err
 		}
 		if l == nil || string(l.token) == string(fresh.token) || !overlap(l, fresh) && !overlap(fresh, l) {
-			if err := tx.Delete(conflicts, loserKey(fresh.origin, key)); err != nil {
+			if err := tx.Delete(ConflictCollection, loserKey(fresh.origin, key)); err != nil {
 				return err
 			}
 		}
@@ -243,7 +226,7 @@ const (
 func (tx *Tx) keepLoser(key string, loser *record) (kept bool, err error) {
 	id := loserKey(loser.origin, key)
 	var old record
-	known, err := tx.loser(loser.origin, key, &old)
+	known, err := loadLoser(tx, loser.origin, key, &old)
 	switch {
 	case err != nil && !tx.l.Skips(err):
 		return false, err
@@ -268,7 +251,7 @@ func (tx *Tx) keepLoser(key string, loser *record) (kept bool, err error) {
 		}
 		tx.fx.losers = tx.fx.losers.plus(need)
 	}
-	return true, tx.Put(conflicts, id, appendRecord(nil, loser), loserEntries(key, loser)...)
+	return true, tx.Put(ConflictCollection, id, appendRecord(nil, loser), loserEntries(key, loser)...)
 }
 
 // losers is how much the outcomes that lost take, including this transaction's. On engines that do not tell sizes it is an
@@ -277,13 +260,13 @@ func (tx *Tx) losers() (level, error) {
 	if !tx.l.sizes {
 		return level{tx.l.origins.losers.Load() + tx.fx.losers.entries, 0}, nil
 	}
-	at, err := sizeOf(tx.Tx, conflicts)
+	at, err := sizeOf(tx.Tx, ConflictCollection)
 	return at.plus(tx.fx.losers), err
 }
 
 // CountLosers counts the outcomes that lost, for OriginStats and their bound. Its error is the store's.
 func (l *Ledger) CountLosers(ctx context.Context) error {
-	n, err := l.store.Len(ctx, conflicts, indexKey)
+	n, err := l.store.Len(ctx, ConflictCollection, ConflictIndex)
 	if err == nil {
 		l.origins.losers.Store(int64(n))
 	}
@@ -297,7 +280,7 @@ func (tx *Tx) finishClash(op Op, key string, e, final *record) error {
 	tx.observePeer(e.hlc)
 	tx.stamp(final)
 	var old record
-	if l, err := tx.loser(final.origin, key, &old); err != nil {
+	if l, err := loadLoser(tx, final.origin, key, &old); err != nil {
 		return err
 	} else if l != nil && string(l.token) == string(final.token) {
 		tx.count(op, OutcomeRepeated)

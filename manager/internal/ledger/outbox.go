@@ -61,17 +61,13 @@ func ParseKeys(value []byte) (keys []string, ok bool) {
 	rest := string(value[1+n:])
 	keys = make([]string, 0, count)
 	for range count {
-		size, n := uvarintOf(rest)
+		size, n := binary.Uvarint([]byte(rest[:min(len(rest), binary.MaxVarintLen64)]))
 		if n <= 0 || size == 0 || size > store.MaxKeyBytes || size > uint64(len(rest)-n) {
 			return nil, false
 		}
 		keys, rest = append(keys, rest[n:n+int(size)]), rest[n+int(size):]
 	}
 	return keys, rest == ""
-}
-
-func uvarintOf(s string) (uint64, int) {
-	return binary.Uvarint([]byte(s[:min(len(s), binary.MaxVarintLen64)]))
 }
 
 // publish gives an outcome of this ledger its place in the change feed, in the transaction that records it. On an engine

@@ -12,7 +12,7 @@ import (
 
 // OutcomeCollections are where outcomes of data centres are, as package feed reads them: entries, and outcomes that lost a
 // conflict. OriginIndex has those of each.
-var OutcomeCollections = [...]store.Collection{collection, conflicts}
+var OutcomeCollections = [...]store.Collection{Collection, ConflictCollection}
 
 // OutcomesFrom is the sort key in OriginIndex from which on an origin's outcomes of a time of the hybrid clock, and later
 // ones, are.
@@ -33,7 +33,7 @@ func OutcomeTime(origin, sortKey string) (uint64, bool) {
 
 // OutcomeKey is the key of the entry of a record in one of OutcomeCollections.
 func OutcomeKey(c store.Collection, key string) string {
-	if c == conflicts {
+	if c == ConflictCollection {
 		_, key, _ = strings.Cut(key, " ")
 	}
 	return key
@@ -60,7 +60,7 @@ func (l *Ledger) ReadOutcome(tx store.Tx, c store.Collection, key string) (chang
 func PrefetchEntries(tx store.Tx, keys []string) error {
 	ids := make([]store.ID, len(keys))
 	for i, key := range keys {
-		ids[i] = store.ID{Collection: collection, Key: key}
+		ids[i] = store.ID{Collection: Collection, Key: key}
 	}
 	return tx.Prefetch(ids)
 }

@@ -30,7 +30,7 @@ func (l *Ledger) Capacity(ctx context.Context) (Capacity, error) {
 		return Capacity{}, err
 	}
 	c := Capacity{
-		Entries: s.Pending + s.Committed + s.Rejected + s.Unknown, MaxEntries: s.MaxEntries, Bytes: s.Bytes, MaxBytes: s.MaxBytes,
+		Entries: s.Total(), MaxEntries: s.MaxEntries, Bytes: s.Bytes, MaxBytes: s.MaxBytes,
 		CommittedTTL: l.opts.CommittedTTL,
 	}
 	c.KeysPerSecond, c.ScopeKeysPerSecond = l.opts.KeysPerSecond(l.sizes)
@@ -38,7 +38,7 @@ func (l *Ledger) Capacity(ctx context.Context) (Capacity, error) {
 		c.Oldest = 0
 		first := store.Range{From: sortKey(tx.Now().UnixMilli() + 1), Limit: 1}
 		for _, state := range storedStates {
-			hits, err := tx.Scan(collection, indexOf(state), first)
+			hits, err := tx.Scan(Collection, indexOf(state), first)
 			if err != nil {
 				return err
 			}

@@ -13,8 +13,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// collection holds the entries.
-const collection store.Collection = "ledger"
+// Collection holds the entries.
+const Collection store.Collection = "ledger"
 
 // Indexes of the collection; see the package documentation.
 const (
@@ -171,7 +171,7 @@ func appendRecord(dst []byte, r *record) []byte {
 
 // unreadable is the error for a record that exists but cannot be read.
 func unreadable(key, format string, args ...any) error {
-	return &store.UnreadableError{Collection: collection, Key: key, Reason: fmt.Sprintf(format, args...)}
+	return &store.UnreadableError{Collection: Collection, Key: key, Reason: fmt.Sprintf(format, args...)}
 }
 
 // decodeRecord decodes a stored value. It does not fill in the manager's default TTL; Ledger.load does. Its error is a
@@ -230,7 +230,7 @@ func (tx *Tx) put(key string, r *record) error {
 	r.size = len(value) + len(key)
 	first := len(tx.entries)
 	tx.entries = r.appendEntries(tx.entries)
-	return tx.Tx.Put(collection, key, value, tx.entries[first:len(tx.entries):len(tx.entries)]...)
+	return tx.Tx.Put(Collection, key, value, tx.entries[first:len(tx.entries):len(tx.entries)]...)
 }
 
 // appendEntries appends the record's index entries.

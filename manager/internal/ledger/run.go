@@ -62,11 +62,7 @@ func (r *run) recycle() {
 // Update runs fn in a read-write transaction of the ledger's store. As with store.Store.Update, fn may run several
 // times and must be pure. An error of fn aborts the transaction and is returned.
 func (l *Ledger) Update(ctx context.Context, fn func(*Tx) error) error {
-	r := l.callersRun(fn)
-	if l.sizes {
-		return l.execute(ctx, r)
-	}
-	return l.estimated(ctx, r)
+	return l.perform(ctx, l.callersRun(fn), true)
 }
 
 // transact is Update for functions that insert no entry.
@@ -83,22 +79,11 @@ func (l *Ledger) callersRun(fn func(*Tx) error) *run {
 	return r
 }
 
-// update runs one call and counts its failure to reach the store. If the number of entries has to be queried, only a
-// reserve is expected to insert an entry. Any other call that turns out to insert one runs again with that number.
+// update runs one call and counts its failure to reach the store.
 func (l *Ledger) update(ctx context.Context, r *run) error {
 	var err error
-	switch {
-	case l.sizes:
-		for r.more = true; r.more && err == nil; {
-			err = l.execute(ctx, r)
-		}
-	case r.op == OpReserve:
-		err = l.estimated(ctx, r)
-	default:
-		r.tx.entryCount = uncounted
-		if err = l.execute(ctx, r); errors.Is(err, errUncounted) {
-			err = l.estimated(ctx, r)
-		}
+	for r.more = true; r.more && err == nil; {
+		err = l.perform(ctx, r, r.op == OpReserve)
 	}
 	if err != nil && outcomeOf(err) == OutcomeError {
 		l.counters.add(Event{Op: r.op, Outcome: OutcomeError})
@@ -111,6 +96,21 @@ const uncounted = -1
 
 // errUncounted ends a run that turns out to need the number of entries.
 var errUncounted = errors.New("ledger: insertion without a count")
+
+// perform executes r. If the number of entries has to be queried, it is only where r is expected to insert an entry. Any
+// other run that turns out to insert one is executed again with that number.
+func (l *Ledger) perform(ctx context.Context, r *run, inserts bool) error {
+	if l.sizes {
+		return l.execute(ctx, r)
+	}
+	if !inserts {
+		r.tx.entryCount = uncounted
+		if err := l.execute(ctx, r); !errors.Is(err, errUncounted) {
+			return err
+		}
+	}
+	return l.estimated(ctx, r)
+}
 
 func (l *Ledger) execute(ctx context.Context, r *run) error {
 	happened := false

@@ -131,19 +131,24 @@ type counters struct {
 
 func (c *counters) add(e Event) { c.calls[e.Op][e.Outcome].Add(1) }
 
-func (c *counters) read(calls *[opCount][outcomeCount]uint64) {
-	for op := range c.calls {
-		for outcome := range c.calls[op] {
-			calls[op][outcome] = c.calls[op][outcome].Load()
-		}
+// Counts are numbers of entries by state.
+type Counts struct{ Pending, Committed, Rejected, Unknown int }
+
+// Total is the sum.
+func (c *Counts) Total() int { return c.Pending + c.Committed + c.Rejected + c.Unknown }
+
+// ByState returns where the number of each state is.
+func (c *Counts) ByState() map[api.State]*int {
+	return map[api.State]*int{
+		api.StatePending: &c.Pending, api.StateCommitted: &c.Committed, api.StateRejected: &c.Rejected, api.StateUnknown: &c.Unknown,
 	}
 }
 
 // Stats is a snapshot for operators. Counters start at zero with the process.
 type Stats struct {
-	// Entries by state; on shared engines a few seconds old. An expired entry counts until the sweeper has removed it.
-	// A reservation that ran out counts as pending until the sweeper has stored it as unknown.
-	Pending, Committed, Rejected, Unknown int
+	// Counts are those of all entries; on shared engines a few seconds old. An expired entry counts until the sweeper has
+	// removed it. A reservation that ran out counts as pending until the sweeper has stored it as unknown.
+	Counts
 	// Bytes is how much of Options.MaxBytes the entries use on an engine inside this process, -1 on others.
 	Bytes int64
 	// MaxEntries and MaxBytes are the window's limits; MaxBytes is -1 where Bytes is.
@@ -206,11 +211,11 @@ func (s *Stats) Each(f func(op, outcome string, n uint64)) {
 
 // Stats returns a snapshot. It asks the store for the entries by state.
 func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
-	s := Stats{Bytes: -1, MaxEntries: l.opts.MaxEntries, MaxBytes: -1, MaxResultBytes: l.opts.MaxResultBytes, Waiters: l.waits.len()}
+	s := Stats{Bytes: -1, MaxEntries: l.opts.MaxEntries, MaxBytes: -1, MaxResultBytes: l.opts.MaxResultBytes, Waiters: int(l.waits.total.Load())}
 	if l.sizes {
 		s.MaxBytes = l.opts.MaxBytes
 		err := l.store.View(ctx, func(tx store.Tx) error {
-			at, err := sizeOf(tx, collection)
+			at, err := sizeOf(tx, Collection)
 			s.Bytes = at.bytes
 			return err
 		})
@@ -228,11 +233,8 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 			return Stats{}, err
 		}
 	}
-	for state, n := range map[api.State]*int{
-		api.StatePending: &s.Pending, api.StateCommitted: &s.Committed, api.StateRejected: &s.Rejected,
-		api.StateUnknown: &s.Unknown,
-	} {
-		count, err := l.store.Len(ctx, collection, indexOf(state))
+	for state, n := range s.ByState() {
+		count, err := l.store.Len(ctx, Collection, indexOf(state))
 		if err != nil {
 			return Stats{}, err
 		}
@@ -243,7 +245,11 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 		s.Replication = &r
 	}
 	c := &l.counters
-	c.read(&s.Calls)
+	for op := range c.calls {
+		for outcome := range c.calls[op] {
+			s.Calls[op][outcome] = c.calls[op][outcome].Load()
+		}
+	}
 	s.Lapsed = c.lapsed.Load()
 	s.Expired, s.Deleted = c.expired.Load(), c.deleted.Load()
 	s.WaitsRefused, s.WaitsTimedOut = c.waitsRefused.Load(), c.waitsTimedOut.Load()

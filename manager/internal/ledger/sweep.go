@@ -83,7 +83,7 @@ func (l *Ledger) sweepOnce(ctx context.Context, state api.State, after *store.Hi
 	defer cancel()
 	due := false
 	err = l.store.View(ctx, func(tx store.Tx) error {
-		hits, err := tx.Scan(collection, indexOf(state), store.Range{To: sortKey(tx.Now().UnixMilli() + 1), After: after, Limit: 1})
+		hits, err := tx.Scan(Collection, indexOf(state), store.Range{To: sortKey(tx.Now().UnixMilli() + 1), After: after, Limit: 1})
 		due = len(hits) > 0
 		return err
 	})
@@ -128,7 +128,7 @@ func (tx *Tx) sweep(key string, state api.State, after *store.Hit, limit int, la
 	if key != "" {
 		r.Limit++ // key may be among the hits
 	}
-	hits, err := tx.Scan(collection, index, r)
+	hits, err := tx.Scan(Collection, index, r)
 	if err != nil {
 		return swept{}, err
 	}
@@ -175,7 +175,7 @@ func (tx *Tx) sweep(key string, state api.State, after *store.Hit, limit int, la
 
 // lapse stores that a reservation that ran out is UNKNOWN.
 func (tx *Tx) lapse(key string, e *record, now int64) error {
-	tx.replaced(key, e)
+	tx.changed(key, e, -1)
 	e.state, e.expires = standing(e, now)
 	if err := tx.write(key, e); err != nil {
 		return err

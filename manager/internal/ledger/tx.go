@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -127,11 +128,11 @@ func (tx *Tx) Reserve(req *api.ReserveRequest) (Reply, error) {
 	}
 	key := EntryKey(req.Scope, req.Key)
 	if ids := tx.quarantineRecord(nil); ids != nil {
-		if err := tx.Tx.Prefetch(append(ids, store.ID{Collection: collection, Key: key})); err != nil {
+		if err := tx.Tx.Prefetch(append(ids, store.ID{Collection: Collection, Key: key})); err != nil {
 			return Reply{}, err
 		}
 	}
-	reply, err := tx.reserveHere(key, req, nil, req.Fingerprint != "")
+	reply, err := tx.reserve(key, req, nil, req.Fingerprint != "")
 	tx.countReserve(reply, err)
 	return reply, err
 }
@@ -153,12 +154,9 @@ func (tx *Tx) load(key string, r *record) (*record, error) {
 	return tx.l.load(tx.Tx, key, r)
 }
 
-func (tx *Tx) reserve(key string, req *api.ReserveRequest) (Reply, error) {
-	return tx.reserveHere(key, req, tx.l.opts.Owners, false)
-}
-
-// reserveHere makes a reservation. strict: an outcome without a fingerprint is a mismatch.
-func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners, strict bool) (Reply, error) {
+// reserve makes a reservation. owners says which keys may not begin here; nil: none. strict: an outcome without a fingerprint
+// is a mismatch.
+func (tx *Tx) reserve(key string, req *api.ReserveRequest, owners Owners, strict bool) (Reply, error) {
 	var r record
 	e, err := tx.load(key, &r)
 	if err != nil {
@@ -231,23 +229,16 @@ func (l *Ledger) quarantined(tx store.Tx) error {
 	return err
 }
 
-// hasOwners reports whether reserves depend on the record of the keys' owners, which is there as a rule.
-func (tx *Tx) hasOwners() bool {
-	if tx.l.opts.Owners == nil {
-		return false
-	}
-	_, ok := tx.l.opts.Owners.Record()
-	return ok
-}
-
-// policyRecords identifies the records that Options.Owners and Options.Quarantine read in a transaction, if any.
-func (tx *Tx) policyRecords() (ids []store.ID) {
+// policyRecords appends the records that Options.Owners and Options.Quarantine read in a transaction, if any. owners: there is
+// one of the first.
+func (tx *Tx) policyRecords(ids []store.ID) (_ []store.ID, owners bool) {
 	if o := tx.l.opts.Owners; o != nil {
-		if id, ok := o.Record(); ok {
+		var id store.ID
+		if id, owners = o.Record(); owners {
 			ids = append(ids, id)
 		}
 	}
-	return tx.quarantineRecord(ids)
+	return tx.quarantineRecord(ids), owners
 }
 
 func (tx *Tx) quarantineRecord(ids []store.ID) []store.ID {
@@ -260,10 +251,7 @@ func (tx *Tx) quarantineRecord(ids []store.ID) []store.ID {
 }
 
 func (tx *Tx) pendingTTL(req *api.ReserveRequest) time.Duration {
-	if req.PendingTTL == 0 {
-		return tx.l.opts.PendingTTL
-	}
-	return req.PendingTTL
+	return cmp.Or(req.PendingTTL, tx.l.opts.PendingTTL)
 }
 
 // reservation builds the record of a reservation that begins at that time. token and fingerprint are the request's;
@@ -307,7 +295,7 @@ func (tx *Tx) supersede(key string, e *record, now int64) *record {
 	if e == nil {
 		return nil
 	}
-	tx.replaced(key, e)
+	tx.changed(key, e, -1)
 	if live(e, now) {
 		return e
 	}
@@ -339,9 +327,6 @@ func (tx *Tx) write(key string, r *record) error {
 	return nil
 }
 
-// replaced counts a record that a write is about to replace.
-func (tx *Tx) replaced(key string, r *record) { tx.changed(key, r, -1) }
-
 // changed counts a record that is added (sign 1) or removed (sign -1).
 func (tx *Tx) changed(key string, r *record, sign int64) {
 	bytes := sign * (int64(r.size) + EntryOverhead)
@@ -365,10 +350,10 @@ func (tx *Tx) changed(key string, r *record, sign int64) {
 // remove deletes a record and wakes the callers that wait for it.
 func (tx *Tx) remove(key string, r *record) error {
 	tx.fx.wrote = true
-	if err := tx.Tx.Delete(collection, key); err != nil {
+	if err := tx.Tx.Delete(Collection, key); err != nil {
 		return err
 	}
-	tx.replaced(key, r)
+	tx.changed(key, r, -1)
 	tx.Notify(key)
 	return nil
 }

@@ -58,12 +58,8 @@ func checkReserve(op Op, req *api.ReserveRequest) error {
 
 func (tx *Tx) renew(key string, req *api.ReserveRequest, away *HomeError) (Reply, error) {
 	var r record
-	e, err := tx.load(key, &r)
+	e, at, err := tx.begin(OpRenew, key, req.Token, away, &r)
 	if err != nil {
-		return Reply{}, err
-	}
-	at := tx.Now()
-	if err := tx.elsewhere(OpRenew, e, at.UnixMilli(), req.Token, away); err != nil {
 		return Reply{}, err
 	}
 	v := decideRenew(e, at.UnixMilli(), req.Token, req.Fingerprint)
@@ -108,15 +104,11 @@ func (tx *Tx) writeReservation(key string, e, next *record) error {
 // unknown records that an outcome is not known. more is as for finish.
 func (tx *Tx) unknown(key string, req *api.ReserveRequest, away *HomeError, mayStop bool) (reply Reply, more bool, err error) {
 	var r record
-	e, err := tx.load(key, &r)
+	e, at, err := tx.begin(OpUnknown, key, req.Token, away, &r)
 	if err != nil {
 		return Reply{}, false, err
 	}
-	at := tx.Now()
 	now := at.UnixMilli()
-	if err := tx.elsewhere(OpUnknown, e, now, req.Token, away); err != nil {
-		return Reply{}, false, err
-	}
 	v := decideFinish(e, now, api.StateUnknown, req.Token, req.Fingerprint)
 	if err := tx.refuse(OpUnknown, v, e, req.Fingerprint); err != nil {
 		return Reply{}, false, err
@@ -214,15 +206,11 @@ func (l *Ledger) checkResolve(scope, key string, res Resolution) error {
 // resolve is Ledger.Resolve inside the transaction. more is as for finish.
 func (tx *Tx) resolve(key string, res Resolution) (entry Entry, more bool, err error) {
 	var r record
-	e, err := tx.load(key, &r)
+	e, at, err := tx.begin(OpResolve, key, "", nil, &r)
 	if err != nil {
 		return Entry{}, false, err
 	}
-	at := tx.Now()
 	now := at.UnixMilli()
-	if err := tx.elsewhere(OpResolve, e, now, "", nil); err != nil {
-		return Entry{}, false, err
-	}
 	v := decideResolve(e, now)
 	switch v {
 	case verdictGone:

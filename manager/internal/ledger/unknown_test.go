@@ -396,7 +396,7 @@ func TestDowntimeOfARenewedReservation(t *testing.T) {
 	c.advance(30 * time.Second)
 	key := EntryKey("s", "k")
 	err := l.Update(t.Context(), func(tx *Tx) error {
-		value, err := tx.Get(collection, key)
+		value, err := tx.Get(Collection, key)
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 func Places() []unread.Place {
 	var out []unread.Place
 	for _, s := range storedStates {
-		out = append(out, unread.Place{Collection: collection, Index: indexOf(s)})
+		out = append(out, unread.Place{Collection: Collection, Index: indexOf(s)})
 	}
 	return out
 }
@@ -23,7 +23,7 @@ func (l *Ledger) Skips(err error) bool {
 
 // CheckStored reads a record and returns nil, store.ErrNotFound, a *store.UnreadableError, or the store's error.
 func CheckStored(tx store.Tx, key string) error {
-	value, err := tx.Get(collection, key)
+	value, err := tx.Get(Collection, key)
 	if err != nil {
 		return err
 	}
@@ -41,13 +41,13 @@ func (l *Ledger) DeleteUnreadable(ctx context.Context, key string) (*store.Unrea
 		if u, err = unread.Reason(CheckStored(tx.Tx, key), ErrNotFound); err != nil {
 			return err
 		}
-		value, _ := tx.Get(collection, key) // nil if the engine cannot read it
+		value, _ := tx.Get(Collection, key) // nil if the engine cannot read it
 		tx.fx.deleted++
 		return tx.remove(key, &record{size: len(key) + len(value)})
 	})
 	if err != nil {
 		return nil, err
 	}
-	l.opts.Unreadable.Forget(collection, key)
+	l.opts.Unreadable.Forget(Collection, key)
 	return u, nil
 }

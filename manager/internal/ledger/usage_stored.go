@@ -180,7 +180,7 @@ func usageIDs() []store.ID {
 }
 
 func (l *Ledger) countPending(ctx context.Context) error {
-	n, err := l.store.Len(ctx, collection, indexPending)
+	n, err := l.store.Len(ctx, Collection, indexPending)
 	if err == nil {
 		l.usage.pending.Store(int64(n))
 	}

@@ -51,12 +51,12 @@ func usageOff(l *Ledger) (off level, err error) {
 	err = l.store.View(context.Background(), func(tx store.Tx) error {
 		want = [usageBlocks]blockCells{}
 		for _, state := range storedStates {
-			hits, err := tx.Scan(collection, indexOf(state), store.Range{Limit: store.MaxScan})
+			hits, err := tx.Scan(Collection, indexOf(state), store.Range{Limit: store.MaxScan})
 			if err != nil {
 				return err
 			}
 			for _, h := range hits {
-				value, err := tx.Get(collection, h.Key)
+				value, err := tx.Get(Collection, h.Key)
 				if err != nil {
 					return err
 				}

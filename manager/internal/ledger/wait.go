@@ -40,14 +40,6 @@ type waiter struct {
 	head     bool // guarded by waits.mu
 }
 
-func (ws *waits) init(limit int) {
-	ws.max = int64(limit)
-	ws.queues = make(map[string]*queue)
-	ws.drain = make(chan struct{})
-}
-
-func (ws *waits) len() int { return int(ws.total.Load()) }
-
 // queued reports whether any call waits for the key.
 func (ws *waits) queued(key string) bool {
 	if ws.total.Load() == 0 {
@@ -97,16 +89,6 @@ func (ws *waits) leave(key string, q *queue, w *waiter) {
 	}
 }
 
-// of returns how many calls wait for a key.
-func (ws *waits) of(key string) int {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if q := ws.queues[key]; q != nil {
-		return len(q.waiters)
-	}
-	return 0
-}
-
 func (ws *waits) isHead(w *waiter) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -128,7 +110,14 @@ func (l *Ledger) Drain() {
 }
 
 // Waiting is how many calls wait for a key.
-func (l *Ledger) Waiting(scope, key string) int { return l.waits.of(EntryKey(scope, key)) }
+func (l *Ledger) Waiting(scope, key string) int {
+	l.waits.mu.Lock()
+	defer l.waits.mu.Unlock()
+	if q := l.waits.queues[EntryKey(scope, key)]; q != nil {
+		return len(q.waiters)
+	}
+	return 0
+}
 
 // Queued reports whether calls wait for the key. A reserve that may wait must then be made in its Place, so that it
 // does not overtake them.
@@ -171,8 +160,8 @@ func (p *Place) Reserve(ctx context.Context, req *api.ReserveRequest, hold HoldF
 
 // Await waits until a reserve that is pending has a better answer, but at most for its Wait.
 func (p *Place) Await(ctx context.Context, req *api.ReserveRequest, hold HoldFunc) (Reply, error) {
-	l, key, q, w := p.l, p.key, p.q, p.w
-	if w == nil {
+	l, key := p.l, p.key
+	if p.w == nil {
 		l.counters.waitsRefused.Add(1)
 		reply, err := l.reserve(ctx, key, req)
 		l.tellReserve(ctx, key, reply, err)
@@ -193,7 +182,7 @@ func (p *Place) Await(ctx context.Context, req *api.ReserveRequest, hold HoldFun
 	next := time.NewTimer(0)
 	defer next.Stop()
 	for {
-		reply, err, done := l.awaitNext(ctx, key, req, q, w, next, over.C)
+		reply, err, done := p.awaitNext(ctx, req, next, over.C)
 		if done {
 			l.tellReserve(ctx, key, reply, err)
 			return reply, err
@@ -202,14 +191,12 @@ func (p *Place) Await(ctx context.Context, req *api.ReserveRequest, hold HoldFun
 }
 
 // awaitNext waits for a reason to check the key, and checks it.
-func (l *Ledger) awaitNext(ctx context.Context, key string, req *api.ReserveRequest, q *queue, w *waiter,
-	next *time.Timer, over <-chan time.Time,
-) (Reply, error, bool) {
-	head := l.waits.isHead(w)
+func (p *Place) awaitNext(ctx context.Context, req *api.ReserveRequest, next *time.Timer, over <-chan time.Time) (Reply, error, bool) {
+	l := p.l
 	var changed <-chan struct{}
 	var poll <-chan time.Time
-	if head {
-		changed, poll = q.watcher.C(), next.C
+	if l.waits.isHead(p.w) {
+		changed, poll = p.q.watcher.C(), next.C
 	}
 	last := false
 	select {
@@ -223,19 +210,14 @@ func (l *Ledger) awaitNext(ctx context.Context, key string, req *api.ReserveRequ
 		last = true
 	case <-changed:
 	case <-poll:
-	case <-w.promoted:
+	case <-p.w.promoted:
 	}
-	reply, err := l.attempt(ctx, key, req)
+	ctx, cancel := l.opContext(ctx)
+	defer cancel()
+	reply, err := l.reserve(ctx, p.key, req)
 	if err != nil || last || reply.State != api.StatePending {
 		return reply, err, true
 	}
 	next.Reset(min(l.opts.PollInterval, reply.ExpiresIn+minTimer))
 	return Reply{}, nil, false
-}
-
-// attempt is reserve with its own time limit.
-func (l *Ledger) attempt(ctx context.Context, key string, req *api.ReserveRequest) (Reply, error) {
-	ctx, cancel := l.opContext(ctx)
-	defer cancel()
-	return l.reserve(ctx, key, req)
 }

@@ -48,7 +48,7 @@ func (c *lengthCache) get(ctx context.Context, st store.Store) (int, error) {
 	}
 	c.busy = true
 	c.mu.Unlock()
-	n, err := st.Len(ctx, collection, "")
+	n, err := st.Len(ctx, Collection, "")
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.busy = false

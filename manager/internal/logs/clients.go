@@ -49,17 +49,13 @@ type clientUndo struct {
 
 // advance records that the sequence got the number. The caller has checked that it is the next.
 func (cs *clients) advance(h Hash, seq, number uint64, digest uint64, now int64) {
-	c := cs.byHash[h]
-	u := clientUndo{hash: h}
-	if c != nil {
-		was := *c
-		was.runs = slices.Clone(c.runs)
-		u.was = &was
-	} else {
-		c = &client{hash: h, first: seq}
-		cs.byHash[h] = c
+	c, was := &client{hash: h, first: seq}, cs.byHash[h]
+	if was != nil {
+		*c = *was
+		c.runs = slices.Clone(was.runs)
 	}
-	cs.undos = append(cs.undos, u)
+	cs.byHash[h] = c
+	cs.undos = append(cs.undos, clientUndo{h, was})
 	c.last, c.at = seq, now
 	c.digests[seq%clientDigests] = digest
 	if n := len(c.runs); n > 0 && c.runs[n-1].seq+c.runs[n-1].n == seq && c.runs[n-1].number+c.runs[n-1].n == number {

@@ -85,14 +85,11 @@ type settingsJSON struct {
 	RetainBytes int64  `json:"retain_bytes"`
 }
 
-func (s *Settings) wire() settingsJSON {
-	c := &s.Config
-	return settingsJSON{s.Name, s.Key[:], c.Identity.String(), int64(c.Window), c.MaxKeys, c.MaxBytes, c.RefuseWhenFull, int64(c.Retain), c.RetainBytes}
-}
-
 // AppendJSON encodes the settings.
 func (s *Settings) AppendJSON(dst []byte) []byte {
-	b, _ := json.Marshal(s.wire()) // of strings and numbers, so it does not fail
+	c := &s.Config
+	w := settingsJSON{s.Name, s.Key[:], c.Identity.String(), int64(c.Window), c.MaxKeys, c.MaxBytes, c.RefuseWhenFull, int64(c.Retain), c.RetainBytes}
+	b, _ := json.Marshal(w) // of strings and numbers, so it does not fail
 	return append(dst, b...)
 }
 
@@ -102,10 +99,6 @@ func (s *Settings) ParseJSON(b []byte) error {
 	if err := json.Unmarshal(b, &w); err != nil {
 		return err
 	}
-	return s.set(&w)
-}
-
-func (s *Settings) set(w *settingsJSON) error {
 	id, ok := ParseIdentity(w.Identity)
 	if !ok || len(w.Key) != len(s.Key) || w.WindowNS <= 0 || w.MaxKeys < 1 || w.MaxBytes < 1 {
 		return fmt.Errorf("a log's settings have identity %q, a key of %d bytes, window %d, max_keys %d, max_bytes %d",

@@ -20,6 +20,13 @@ func refusal(status int, code api.Code, title, format string, args ...any) *Erro
 	return &Error{api.Problem{Status: status, Code: code, Title: title, Detail: fmt.Sprintf(format, args...)}}
 }
 
+// again refuses a call that may be repeated after some seconds.
+func again(seconds int, code api.Code, title, format string, args ...any) error {
+	e := refusal(503, code, title, format, args...)
+	e.P.RetryAfterSeconds = seconds
+	return e
+}
+
 // Refusals that do not depend on the engine.
 
 // NoSuchLog is for a log that was not made.
@@ -32,8 +39,8 @@ func NoSuchWriter(writer string) error {
 	return refusal(404, api.CodeNotFound, "Not found", "the log has no writer %q", shorten(writer))
 }
 
-// NoSuchID is for an id that is not in the window.
-func NoSuchID() error {
+// noSuchID is for an id that is not in the window.
+func noSuchID() error {
 	return refusal(404, api.CodeNotFound, "Not found", "the log's window holds no entry with this id")
 }
 
@@ -55,9 +62,7 @@ func CursorAhead(after, last uint64) error {
 
 // Full is for new ids when the window is full and forgets none early.
 func Full(seconds int) error {
-	e := refusal(503, api.CodeWindowFull, "Window full", "the log's window is full of ids that have not expired; nothing was written")
-	e.P.RetryAfterSeconds = seconds
-	return e
+	return again(seconds, api.CodeWindowFull, "Window full", "the log's window is full of ids that have not expired; nothing was written")
 }
 
 // TooManyLogs is for a log more than the manager keeps.
@@ -87,8 +92,8 @@ func OtherIdentity(has Identity) error {
 	return refusal(409, api.CodeConflict, "Conflict", "identity: the log was made with %q, which stays", has)
 }
 
-// NotWritten is for the items of an atomic batch of which another one was refused.
-func NotWritten() error {
+// notWritten is for the items of an atomic batch of which another one was refused.
+func notWritten() error {
 	return refusal(424, api.CodeNotWritten, "Not written", "another entry of the atomic batch was refused, so none was written")
 }
 
@@ -99,9 +104,7 @@ func Unsupported(why string) error {
 
 // NoSpace is for an append when the medium is full.
 func NoSpace() error {
-	e := refusal(503, api.CodeInsufficientStorage, "Insufficient storage", "no space is left for writing; nothing was written")
-	e.P.RetryAfterSeconds = 5
-	return e
+	return again(5, api.CodeInsufficientStorage, "Insufficient storage", "no space is left for writing; nothing was written")
 }
 
 // TooLarge is for a batch that does not fit into one record.
@@ -111,24 +114,18 @@ func TooLarge() error {
 
 // Unknown is for a call of which nobody knows what it wrote, and why.
 func Unknown(seconds int, why string) error {
-	e := refusal(503, api.CodeUnavailable, "Unavailable", "%s; what was written is unknown: repeat the call with the same ids", why)
-	e.P.RetryAfterSeconds = seconds
-	return e
+	return again(seconds, api.CodeUnavailable, "Unavailable", "%s; what was written is unknown: repeat the call with the same ids", why)
 }
 
 // Busy is for a call that did not get its turn.
 func Busy() error {
-	e := refusal(503, api.CodeUnavailable, "Unavailable", "the log has too many calls under way; nothing was written")
-	e.P.RetryAfterSeconds = 1
-	return e
+	return again(1, api.CodeUnavailable, "Unavailable", "the log has too many calls under way; nothing was written")
 }
 
-// Quarantined is for an id that the log does not know, and may have forgotten.
-func Quarantined(left time.Duration) error {
-	e := refusal(503, api.CodeQuarantine, "Quarantine",
+// quarantined is for an id that the log does not know, and may have forgotten.
+func quarantined(left time.Duration) error {
+	return again(int((left+time.Second-1)/time.Second), api.CodeQuarantine, "Quarantine",
 		"this log may have forgotten this id; it takes no new ids until what it forgot would have left the window; nothing was written")
-	e.P.RetryAfterSeconds = int((left + time.Second - 1) / time.Second)
-	return e
 }
 
 func mismatch() error {

@@ -36,9 +36,9 @@ func digestOf(payload []byte) (d Digest) {
 	return d
 }
 
-// DeriveID makes an entry's id from its payload: the MD5 in hexadecimal digits, or the SHA-256
+// deriveID makes an entry's id from its payload: the MD5 in hexadecimal digits, or the SHA-256
 // of the log's name and the payload, each after its length as 8 bytes, most significant first.
-func DeriveID(d Derive, log string, payload []byte) string {
+func deriveID(d Derive, log string, payload []byte) string {
 	if d == DeriveMD5 {
 		sum := md5.Sum(payload)
 		return hex.EncodeToString(sum[:])
@@ -107,7 +107,7 @@ func (s *State) prepare(it Item) (p prepared) {
 		return p
 	}
 	if p.Derive != NoDerive {
-		p.ID = DeriveID(p.Derive, s.name, p.Payload)
+		p.ID = deriveID(p.Derive, s.name, p.Payload)
 	}
 	if s.identity == Structured {
 		id, err := parseStructured(p.ID)

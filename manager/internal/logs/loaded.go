@@ -24,7 +24,7 @@ type loadedIDs struct {
 	ids     map[Hash]slot
 	added   []slot
 	was     []slot            // what an added slot replaced
-	kept    int               // added slots that an Undo leaves
+	kept    int               // added slots that undo leaves
 	keys    int               // ids, or clients, in the store
 	loaded  int               // of the clients in memory
 	oldest  int64             // log time of the oldest id

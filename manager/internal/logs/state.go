@@ -60,7 +60,7 @@ func (s *State) Prepare(items []Item, atomic bool) *Batch {
 }
 
 // Judge judges the items in order at log time now, which never goes back, and numbers those
-// that are accepted. They are in the window from here on. Keep or Undo must follow.
+// that are accepted. They are in the window from here on.
 func (s *State) Judge(b *Batch, now int64) {
 	s.now = max(s.now, now)
 	b.First, b.Accepted = s.next, b.Accepted[:0]
@@ -77,23 +77,19 @@ func (s *State) Judge(b *Batch, now int64) {
 		}
 	}
 	if b.atomic && refused {
-		s.Undo(b)
+		s.undo(b)
 		for i := range b.Outcomes {
 			if o := &b.Outcomes[i]; o.Err == nil && !o.Duplicate {
-				*o = Outcome{ID: o.ID, Err: NotWritten()}
+				*o = Outcome{ID: o.ID, Err: notWritten()}
 			}
 		}
 		// A duplicate of an item of the same batch has no entry either.
 		for i := range b.Outcomes {
 			if o := &b.Outcomes[i]; o.Duplicate && o.Number >= s.next {
-				*o = Outcome{ID: o.ID, Err: NotWritten()}
+				*o = Outcome{ID: o.ID, Err: notWritten()}
 			}
 		}
 	}
-}
-
-// Keep makes the accepted items stay, and counts.
-func (s *State) Keep(b *Batch) {
 	s.counters.Appended += uint64(len(b.Accepted))
 	for i := range b.Outcomes {
 		s.counters.count(&b.Outcomes[i])
@@ -120,8 +116,8 @@ func (c *Counters) count(o *Outcome) {
 	}
 }
 
-// Undo takes the accepted items back: none of them was handed to the log.
-func (s *State) Undo(b *Batch) {
+// undo takes the accepted items back.
+func (s *State) undo(b *Batch) {
 	s.win.undo()
 	s.clients.undo()
 	s.next = b.First
@@ -159,7 +155,7 @@ func (s *State) judgeID(p *prepared, quarantine time.Duration, o *Outcome) {
 		return
 	}
 	if quarantine > 0 {
-		o.Err = Quarantined(quarantine)
+		o.Err = quarantined(quarantine)
 		return
 	}
 	if s.config.RefuseWhenFull && !s.config.Fits(s.Keys()+1) {
@@ -175,7 +171,7 @@ func (s *State) judgeStructured(p *prepared, quarantine time.Duration, o *Outcom
 	c, digest := s.clients.byHash[p.hash], binary.LittleEndian.Uint64(p.digest[:])
 	switch {
 	case quarantine > 0 && (c == nil || p.seq > c.last):
-		o.Err = Quarantined(quarantine) // not as a gap, for which a client would start again
+		o.Err = quarantined(quarantine) // not as a gap, for which a client would start again
 		return
 	case c == nil && p.seq > 1:
 		o.Err = gap("the client is not known with this nonce, so its first sequence must be 0 or 1, this is %d; a client that was forgotten begins again with a new nonce", p.seq)
@@ -218,9 +214,9 @@ func (s *State) Lookup(id string, now int64, quarantine time.Duration) (uint64, 
 		return found.number, nil
 	}
 	if quarantine > 0 {
-		return 0, Quarantined(quarantine)
+		return 0, quarantined(quarantine)
 	}
-	return 0, NoSuchID()
+	return 0, noSuchID()
 }
 
 // SetEpoch sets the newest epoch of a writer; 0: it has none.

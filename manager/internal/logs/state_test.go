@@ -22,7 +22,6 @@ func newTestState(id Identity) *State {
 func judge(s *State, at int, atomic bool, items ...Item) []Outcome {
 	b := s.Prepare(items, atomic)
 	s.Judge(b, int64(at)*int64(time.Second))
-	s.Keep(b)
 	return b.Outcomes
 }
 

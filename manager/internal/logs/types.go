@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -119,53 +120,36 @@ type Change struct {
 // Apply returns the configuration after the change, or a *api.FieldError. Identity is for
 // the caller to compare.
 func (c Config) Apply(ch Change) (Config, error) {
-	duration := func(name string, v *time.Duration, to *time.Duration, least, most time.Duration, zero bool) error {
-		if v == nil {
-			return nil
-		}
-		if (*v < least || *v > most) && !(zero && *v == 0) {
-			return &api.FieldError{Field: name, Value: strconv.FormatInt(v.Milliseconds(), 10),
-				Allowed: fmt.Sprintf("must be %d to %d%s", least.Milliseconds(), most.Milliseconds(), map[bool]string{true: ", or 0 for no limit"}[zero])}
-		}
-		*to = *v
-		return nil
-	}
-	size := func(name string, v *int64, to *int64, least, most int64, zero bool) error {
-		if v == nil {
-			return nil
-		}
-		if (*v < least || *v > most) && !(zero && *v == 0) {
-			return &api.FieldError{Field: name, Value: strconv.FormatInt(*v, 10),
-				Allowed: fmt.Sprintf("must be %d to %d%s", least, most, map[bool]string{true: ", or 0 for no limit"}[zero])}
-		}
-		*to = *v
-		return nil
-	}
 	if ch.Identity != nil {
 		c.Identity = *ch.Identity
 	}
 	if ch.RefuseWhenFull != nil {
 		c.RefuseWhenFull = *ch.RefuseWhenFull
 	}
-	var keys *int64
-	if ch.MaxKeys != nil {
-		n := int64(*ch.MaxKeys)
-		keys = &n
+	err := cmp.Or(
+		change("window_ms", &c.Window, ch.Window, time.Millisecond, MinWindow, MaxWindow, ""),
+		change("max_keys", &c.MaxKeys, ch.MaxKeys, 1, 1, MaxMaxKeys, ""),
+		change("max_bytes", &c.MaxBytes, ch.MaxBytes, 1, MinMaxBytes, MaxMaxBytes, ""),
+		change("retain_ms", &c.Retain, ch.Retain, time.Millisecond, time.Second, MaxRetain, noLimit),
+		change("retain_bytes", &c.RetainBytes, ch.RetainLen, 1, MinRetained, MaxRetained, noLimit),
+	)
+	return c, err
+}
+
+// noLimit, as the last argument of change, allows 0.
+const noLimit = ", or 0 for no limit"
+
+// change sets a field that the change has, if its value is from least to most. Messages have values in units.
+func change[T int | int64 | time.Duration](field string, to, v *T, unit, least, most T, zero string) error {
+	if v == nil {
+		return nil
 	}
-	maxKeys := int64(c.MaxKeys)
-	for _, err := range []error{
-		duration("window_ms", ch.Window, &c.Window, MinWindow, MaxWindow, false),
-		size("max_keys", keys, &maxKeys, 1, MaxMaxKeys, false),
-		size("max_bytes", ch.MaxBytes, &c.MaxBytes, MinMaxBytes, MaxMaxBytes, false),
-		duration("retain_ms", ch.Retain, &c.Retain, time.Second, MaxRetain, true),
-		size("retain_bytes", ch.RetainLen, &c.RetainBytes, MinRetained, MaxRetained, true),
-	} {
-		if err != nil {
-			return c, err
-		}
+	if (*v < least || *v > most) && (*v != 0 || zero == "") {
+		return &api.FieldError{Field: field, Value: strconv.FormatInt(int64(*v/unit), 10),
+			Allowed: fmt.Sprintf("must be %d to %d%s", int64(least/unit), int64(most/unit), zero)}
 	}
-	c.MaxKeys = int(maxKeys)
-	return c, nil
+	*to = *v
+	return nil
 }
 
 // Property is a name and value that come with an entry.

@@ -302,15 +302,13 @@ func (p *Puller) meet(said string) {
 	}
 }
 
-func get(tx store.Tx, peer string) (r record, err error) {
-	b, err := tx.Get(pulls, peer)
-	if errors.Is(err, store.ErrNotFound) {
-		return record{}, nil
-	}
-	if err == nil && (json.Unmarshal(b, &r) != nil || r.Version != 1) {
-		return record{}, nil // it begins again: imports that are known change nothing
-	}
-	return r, err
+func get(tx store.Tx, peer string) (record, error) {
+	return store.Read(tx, pulls, peer, func(_ string, b []byte) (r record, _ error) {
+		if json.Unmarshal(b, &r) != nil || r.Version != 1 {
+			return record{}, nil // it begins again: imports that are known change nothing
+		}
+		return r, nil
+	})
 }
 
 func (r *record) put(tx store.Tx, peer string) error {

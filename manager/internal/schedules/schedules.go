@@ -1,10 +1,10 @@
 package schedules
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
+	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -91,7 +91,7 @@ func (s *Schedules) Put(ctx context.Context, name string, spec Spec) (out Schedu
 			}
 			old = &Schedule{Name: name, CreatedAt: now}
 		}
-		if out = *old; old.Spec.equal(&spec) {
+		if out = *old; reflect.DeepEqual(old.Spec, spec) {
 			return nil
 		}
 		out.Spec, out.ChangedAt = spec, now
@@ -107,12 +107,6 @@ func (s *Schedules) Put(ctx context.Context, name string, spec Spec) (out Schedu
 		return out.save(tx)
 	})
 	return out, created, err
-}
-
-func (s *Spec) equal(o *Spec) bool {
-	return s.Cron == o.Cron && s.TimeZone == o.TimeZone && s.Function == o.Function && bytes.Equal(s.Payload, o.Payload) &&
-		s.Priority == o.Priority && s.MaxAttempts == o.MaxAttempts && s.ExpiresIn == o.ExpiresIn && s.DeadIfExpired == o.DeadIfExpired &&
-		s.Timeout == o.Timeout && s.Missed == o.Missed && s.Overlap == o.Overlap && s.DataCenters == o.DataCenters
 }
 
 // begin sets the next instant as of now. It is never one that had a job.

@@ -2,7 +2,9 @@
 package scrape
 
 import (
+	"context"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -25,8 +27,11 @@ func Describe(name, help string, labels ...string) Metric {
 	return Metric{name, prometheus.NewDesc(name, help, labels, nil)}
 }
 
-// New returns a collector of some metrics, at least one. Each scrape calls read, which must be bounded in time. Its
-// error makes the scrape report that the first metric failed.
+// scrapeTime bounds a scrape.
+const scrapeTime = 5 * time.Second
+
+// New returns a collector of some metrics, at least one. Each scrape calls read. Its error makes the scrape report that
+// the first metric failed.
 func New(read func(Sample) error, metrics ...Metric) *Collector {
 	s := &Collector{read: read, first: metrics[0].desc, descs: make(map[string]*prometheus.Desc)}
 	for _, m := range metrics {
@@ -44,13 +49,17 @@ func (s *Collector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (s *Collector) Collect(ch chan<- prometheus.Metric) {
-	if err := s.read(Sample{s.descs, ch}); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
+	defer cancel()
+	if err := s.read(Sample{ctx, s.descs, ch}); err != nil {
 		ch <- prometheus.NewInvalidMetric(s.first, err)
 	}
 }
 
-// Sample takes the values of one scrape.
+// Sample takes the values of one scrape. Context bounds it in time.
 type Sample struct {
+	Context context.Context
+
 	descs map[string]*prometheus.Desc
 	ch    chan<- prometheus.Metric
 }

@@ -10,13 +10,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
 func TestAdminListenerServesMetrics(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	reg := prometheus.NewPedanticRegistry()
-	for _, c := range append(s.server.Collectors(), NewLedgerCollector(func() (ledger.Stats, error) { return s.ledger.Stats(t.Context()) })) {
+	for _, c := range append(s.server.Collectors(), NewLedgerCollector(s.ledger)) {
 		if err := reg.Register(c); err != nil {
 			t.Fatal(err)
 		}

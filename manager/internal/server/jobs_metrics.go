@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
@@ -25,15 +26,15 @@ type JobsDepth struct {
 }
 
 // NewJobsCollector returns a collector of a queue's counters and depth. Each scrape calls depth, which returns what Depth,
-// Usage and Series do and must be bounded in time.
-func NewJobsCollector(q *jobs.Queue, depth func() (JobsDepth, error)) *scrape.Collector {
+// Usage and Series do.
+func NewJobsCollector(q *jobs.Queue, depth func(context.Context) (JobsDepth, error)) *scrape.Collector {
 	return scrape.New(func(m scrape.Sample) error {
 		counters := q.Counters()
 		for outcome, n := range jobCounts(counters) {
 			scrape.Set(m, "oncegate_jobs_operations_total", n, outcome)
 		}
 		scrape.Set(m, "oncegate_jobs_waiting", counters.Waiting)
-		d, err := depth()
+		d, err := depth(m.Context)
 		if err != nil {
 			return err
 		}

@@ -295,7 +295,7 @@ func TestReferenceHasEveryJobMetric(t *testing.T) {
 	j.call(202, "POST", "/v1/jobs", `{"function":"f"}`)
 	j.claimOne()
 	j.call(202, "POST", "/v1/jobs", `{"function":"f"}`)
-	c := NewJobsCollector(j.queue, func() (JobsDepth, error) {
+	c := NewJobsCollector(j.queue, func(context.Context) (JobsDepth, error) {
 		depth, err := j.queue.Depth(context.Background())
 		return JobsDepth{Depth: depth, Usage: jobs.Usage{Total: 7, Retained: 3, MaxTotal: 9}, Functions: []jobs.Series{
 			{Function: jobs.Function{Name: "f", Queued: 1, Oldest: 90 * time.Second}, Rates: jobs.Rates{Failed: 3}}, {Function: jobs.Function{Name: jobs.OtherFunctions, Oldest: time.Second}}}}, err

@@ -29,7 +29,7 @@ func identity(me *shard.Keeper) schema.LedgerIdentity {
 
 func statsOf(s *ledger.Stats) schema.LedgerStats {
 	all := schema.LedgerStats{
-		Entries:    schema.EntryCounts{Pending: s.Pending, Committed: s.Committed, Rejected: s.Rejected, Unknown: s.Unknown},
+		Entries:    schema.EntryCounts(s.Counts),
 		MaxEntries: s.MaxEntries, MaxResultBytes: s.MaxResultBytes, QuarantineFor: s.Quarantine, Waiters: s.Waiters, Calls: map[string]map[string]uint64{},
 		FencedOutcomes: s.FencedOutcomes(), Expired: s.Expired, Lapsed: s.Lapsed, Deleted: s.Deleted, AnswersDropped: s.WithoutAnswer,
 		WaitsRefused: s.WaitsRefused, WaitsTimedOut: s.WaitsTimedOut, SweepErrors: s.SweepErrors, Batches: s.Batches, BatchItems: s.BatchItems,

@@ -27,6 +27,15 @@ func LogRoutes(engine logs.Engine) []httpd.Route {
 	}
 }
 
+// NoLogRoutes are those of a manager that keeps no logs. All calls are refused; why completes "this manager keeps no logs: ...".
+func NoLogRoutes(why string) []httpd.Route {
+	all := LogRoutes(nil)
+	for i := range all {
+		all[i].Handle = func(*httpd.Request, *httpd.Response) error { return logs.Unsupported(why) }
+	}
+	return all
+}
+
 type logHandlers struct {
 	engine logs.Engine
 }

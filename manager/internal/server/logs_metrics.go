@@ -1,9 +1,6 @@
 package server
 
 import (
-	"context"
-	"time"
-
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/scrape"
 )
@@ -11,11 +8,9 @@ import (
 // NewLogsCollector returns a collector of what is known of each log. There are few, as the engine bounds them.
 func NewLogsCollector(engine logs.Engine) *scrape.Collector {
 	return scrape.New(func(m scrape.Sample) error {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		infos, err := engine.List(ctx, "", 10_000)
+		infos, err := engine.List(m.Context, "", 10_000)
 		if err != nil {
-			return nil // the engine keeps no logs, or is away
+			return nil // the engine is away
 		}
 		for i := range infos {
 			l := &infos[i]

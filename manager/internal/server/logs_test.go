@@ -188,7 +188,7 @@ func TestBadLogCalls(t *testing.T) {
 
 // TestEnginesWithoutLogs: they say so.
 func TestEnginesWithoutLogs(t *testing.T) {
-	s := newSite(t, siteOptions{routes: LogRoutes(logs.None{Why: "--max-logs is 0"})})
+	s := newSite(t, siteOptions{routes: NoLogRoutes("--max-logs is 0")})
 	s.want("501 logs-unsupported: this manager keeps no logs: --max-logs is 0", "PUT", "/v1/logs/l", "")
 	s.want("501 logs-unsupported: ...", "GET", "/v1/logs/l/entries", "")
 }

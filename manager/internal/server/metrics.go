@@ -5,19 +5,17 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/scrape"
 )
 
-// NewLedgerCollector returns a collector of a ledger's Stats; stats is called with each scrape and
-// must be bounded in time.
-func NewLedgerCollector(stats func() (ledger.Stats, error)) *scrape.Collector {
+// NewLedgerCollector returns a collector of a ledger's Stats.
+func NewLedgerCollector(l *ledger.Ledger) *scrape.Collector {
 	return scrape.New(func(m scrape.Sample) error {
-		s, err := stats()
+		s, err := l.Stats(m.Context)
 		if err != nil {
 			return err
 		}
 		s.Each(func(op, outcome string, n uint64) { scrape.Set(m, "oncegate_ledger_calls_total", n, op, outcome) })
-		scrape.Set(m, "oncegate_ledger_entries", s.Pending, "pending")
-		scrape.Set(m, "oncegate_ledger_entries", s.Committed, "committed")
-		scrape.Set(m, "oncegate_ledger_entries", s.Rejected, "rejected")
-		scrape.Set(m, "oncegate_ledger_entries", s.Unknown, "unknown")
+		for state, n := range s.ByState() {
+			scrape.Set(m, "oncegate_ledger_entries", *n, state.String())
+		}
 		if s.Bytes >= 0 {
 			scrape.Set(m, "oncegate_ledger_bytes", s.Bytes)
 			scrape.Set(m, "oncegate_ledger_max_bytes", s.MaxBytes)

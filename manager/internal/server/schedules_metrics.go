@@ -5,15 +5,14 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/scrape"
 )
 
-// NewSchedulesCollector returns a collector of what becomes of the instants of schedules. Each scrape calls depth, which
-// returns what Depth does and must be bounded in time.
-func NewSchedulesCollector(s *schedules.Schedules, depth func() (schedules.Depth, error)) *scrape.Collector {
+// NewSchedulesCollector returns a collector of what becomes of the instants of schedules.
+func NewSchedulesCollector(s *schedules.Schedules) *scrape.Collector {
 	return scrape.New(func(m scrape.Sample) error {
 		n := s.Counters()
 		scrape.Set(m, "oncegate_jobs_schedule_instants_total", n.Enqueued, "enqueued")
 		scrape.Set(m, "oncegate_jobs_schedule_instants_total", n.Missed, "missed")
 		scrape.Set(m, "oncegate_jobs_schedule_instants_total", n.Overlapped, "overlapped")
-		d, err := depth()
+		d, err := s.Depth(m.Context)
 		if err != nil {
 			return err
 		}

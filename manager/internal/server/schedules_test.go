@@ -178,7 +178,7 @@ func TestScheduleMetrics(t *testing.T) {
 	j.call(201, "PUT", "/v1/schedules/a", `{"cron":"* * * * *","function":"f"}`)
 	j.call(201, "PUT", "/v1/schedules/b", `{"cron":"* * * * *","function":"f"}`)
 	j.call(200, "POST", "/v1/schedules/b/pause", "")
-	c := NewSchedulesCollector(timed, func() (schedules.Depth, error) { return timed.Depth(t.Context()) })
+	c := NewSchedulesCollector(timed)
 	j.store.offset.Add(int64(time.Hour))
 	if late := gather(t, c)["oncegate_jobs_schedule_late_seconds"]; late < 3500 || late > 3660 {
 		t.Errorf("late by %v", late)

@@ -126,7 +126,7 @@ func (s *strays) count(now time.Time) int {
 }
 
 // MovedEntries counts the entries that are here of keys that other shards own, submissions to the queue apart.
-func MovedEntries(ctx context.Context, l *ledger.Ledger) (ledger.Moved, error) {
+func MovedEntries(ctx context.Context, l *ledger.Ledger) (ledger.Counts, error) {
 	return l.Moved(ctx, submit.InScope)
 }
 

@@ -16,17 +16,10 @@ import (
 
 // check looks at what one setting alone cannot tell.
 func (s *Settings) check() error {
-	if err := s.checkEngine(); err != nil {
-		return err
-	}
-	if err := s.checkPlaces(); err != nil {
-		return err
-	}
-	if err := s.checkShards(); err != nil {
-		return err
-	}
-	if err := s.checkPeers(); err != nil {
-		return err
+	for _, check := range []func() error{s.checkEngine, s.checkPlaces, s.checkShards, s.checkPeers} {
+		if err := check(); err != nil {
+			return err
+		}
 	}
 	for _, l := range []struct{ flag, value string }{{"listen", s.Listen}, {"admin", s.Admin}} {
 		if l.flag == "admin" && l.value == "" {
@@ -36,11 +29,10 @@ func (s *Settings) check() error {
 			return Usagef("--%s %q: %s", l.flag, l.value, wrong)
 		}
 	}
-	if (s.TLSCert == "") != (s.TLSKey == "") {
-		return Usagef("--tls-cert and --tls-key: must be given together")
-	}
-	if (s.AdminTLSCert == "") != (s.AdminTLSKey == "") {
-		return Usagef("--admin-tls-cert and --admin-tls-key: must be given together")
+	for _, p := range []struct{ of, cert, key string }{{"tls", s.TLSCert, s.TLSKey}, {"admin-tls", s.AdminTLSCert, s.AdminTLSKey}, {"peer", s.Peers.Cert, s.Peers.Key}} {
+		if (p.cert == "") != (p.key == "") {
+			return Usagef("--%s-cert and --%s-key: must be given together", p.of, p.of)
+		}
 	}
 	if s.AdminTLSCert != "" && s.Admin == "" {
 		return Usagef("--admin-tls-cert %q: needs --admin", s.AdminTLSCert)

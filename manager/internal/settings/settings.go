@@ -181,7 +181,7 @@ func (s *Settings) table() []setting {
 		text("admin", "", "address of health, metrics, pprof and the web page /ui/, HOST:PORT or unix:PATH; all but the page ask for no credentials: keep it private; none when empty", "", &s.Admin),
 		socketMode("socket-mode", "permissions of a listener's Unix socket, octal; without tokens only these keep local users out", "660", &s.SocketMode),
 		text("addr-file", "", "write the addresses in use to this file, one \"name address\" per line", "", &s.AddrFile),
-		choice("store", "", "engine that keeps the records", defaultEngine, EngineNames(), &s.Store),
+		{name: "store", usage: "engine that keeps the records: " + strings.Join(EngineNames(), ", "), initial: defaultEngine, parse: Choice(EngineNames(), &s.Store)},
 		text("store-dsn", "ONCEGATE_STORE_DSN", "address of the server for the engine redis, postgres or etcd", "", &s.StoreDSN),
 		number("store-require-sync-standbys", "", "synchronous standbys that the Postgres server must have connected; below that /readyz and all calls are 503 (engine postgres)", 0, 100, "0", &s.RequireSyncStandbys),
 		protection("auth-token-file", "file with bearer tokens, one per line, of which callers then need one; words after a token say what it may do ("+httpd.RoleWords()+"), without words everything but what an administrator does; read again when it changes", &s.TokenFile),
@@ -240,10 +240,6 @@ func text(name, env, usage, initial string, to *string) setting {
 		*to = v
 		return nil
 	}}
-}
-
-func choice(name, env, usage, initial string, allowed []string, to *string) setting {
-	return setting{name: name, env: env, usage: usage + ": " + strings.Join(allowed, ", "), initial: initial, parse: Choice(allowed, to)}
 }
 
 func level(name, env, usage, initial string, to *slog.Level) setting {

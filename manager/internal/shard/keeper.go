@@ -2,7 +2,6 @@ package shard
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -75,18 +74,13 @@ func Known(ctx context.Context, st store.Store) (known bool, err error) {
 
 // read returns nil when there is no record.
 func read(tx store.Tx) (*stored, error) {
-	value, err := tx.Get(Collection, recordKey)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	i, err := Read(recordKey, value)
-	if err != nil {
-		return nil, err
-	}
-	return &stored{string(value), i}, nil
+	return store.Read(tx, Collection, recordKey, func(key string, value []byte) (*stored, error) {
+		i, err := Read(key, value)
+		if err != nil {
+			return nil, err
+		}
+		return &stored{string(value), i}, nil
+	})
 }
 
 // Identity returns the ledger's identity; on a shared engine it may be some seconds old. Its list must not be modified.

@@ -1,7 +1,6 @@
 package submit
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
@@ -41,10 +40,4 @@ func fingerprint(body []byte) string {
 		sum.Write(append(jobs.CanonicalJSON([]byte(m.raw)), 0)) // was parsed before: valid
 	}
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil))
-}
-
-func randomToken() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails: it ends the program instead
-	return hex.EncodeToString(b[:])
 }

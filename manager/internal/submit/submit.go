@@ -6,6 +6,7 @@ package submit
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"strings"
 
@@ -178,7 +179,7 @@ func (s *Submitter) newAttempt(c *Call, p *jobs.Prepared) *attempt {
 // reservation reserves the key of a call in a scope of its caller's.
 func reservation(c *Call, scope string) *api.ReserveRequest {
 	return &api.ReserveRequest{
-		Key: c.Key, Scope: scope + identity(c.Credentials), Fingerprint: fingerprint(c.Body), Token: randomToken(),
+		Key: c.Key, Scope: scope + identity(c.Credentials), Fingerprint: fingerprint(c.Body), Token: rand.Text(),
 	}
 }
 

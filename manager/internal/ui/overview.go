@@ -34,7 +34,7 @@ func (u *UI) overview(ctx context.Context) (*overviewData, error) {
 		return nil, err
 	}
 	s := &d.Ledger
-	d.Entries = s.Pending + s.Committed + s.Rejected + s.Unknown
+	d.Entries = s.Total()
 	if u.opts.NotReady != nil {
 		d.NotReady = u.opts.NotReady()
 	}

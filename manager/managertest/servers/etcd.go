@@ -19,7 +19,8 @@ import (
 // Etcd starts a cluster of one member for the test, see StartEtcd.
 func Etcd(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	return forTest(tb, StartEtcd, args)
+	s, err := StartEtcd(tb.Context(), args...)
+	return forTest(tb, s, err)
 }
 
 // StartEtcd starts an etcd of one member, on an address of its own below 127.0.0.0/8; args are appended to its command
@@ -67,8 +68,7 @@ func EtcdTLS(tb testing.TB, own func(ip string) []string) *Server {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(members[0].Close)
-	return members[0]
+	return forTest(tb, members[0], nil)
 }
 
 func startEtcd(ctx context.Context, n int, args []string, between func(int, string) (string, error), change ...func(*Server)) ([]*Server, error) {

@@ -9,20 +9,15 @@ import (
 	"testing"
 )
 
-// PgBouncer starts a pooler for the test, see StartPgBouncer.
+// PgBouncer starts a pooler for the test in front of a server of StartPostgres. mode is its pool_mode. All else is as
+// PgBouncer has it by itself, apart from the sizes of the pools.
 func PgBouncer(tb testing.TB, postgres *Server, mode string) *Server {
 	tb.Helper()
-	s, err := StartPgBouncer(tb.Context(), postgres, mode)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(s.Close)
-	return s
+	s, err := startPgBouncer(tb.Context(), postgres, mode)
+	return forTest(tb, s, err)
 }
 
-// StartPgBouncer starts a pooler in front of a server of StartPostgres. mode is its pool_mode. All else is as PgBouncer
-// has it by itself, apart from the sizes of the pools. The caller must call Close.
-func StartPgBouncer(ctx context.Context, postgres *Server, mode string) (*Server, error) {
+func startPgBouncer(ctx context.Context, postgres *Server, mode string) (*Server, error) {
 	path, err := exec.LookPath("pgbouncer")
 	if err != nil {
 		path = "/usr/sbin/pgbouncer" // which is on root's PATH only
@@ -45,10 +40,7 @@ func StartPgBouncer(ctx context.Context, postgres *Server, mode string) (*Server
 	s.ready = func(ctx context.Context) error {
 		return exec.CommandContext(ctx, filepath.Join(bin, "pg_isready"), "-h", dir, "-p", "6432").Run()
 	}
-	if s.attr, err = unprivileged(dir); err != nil {
-		s.Close()
-		return nil, fmt.Errorf("pgbouncer must not run as root, and there is no user to run it as: %w", err)
-	}
+	s.attr, err = unprivileged(dir)
 	for name, text := range map[string]string{
 		"users": `"oncegate" ""` + "\n",
 		"pgbouncer.ini": fmt.Sprintf(`[databases]
@@ -63,10 +55,9 @@ default_pool_size = 80
 max_client_conn = 500
 `, postgres.dir, dir, filepath.Join(dir, "users"), mode),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			s.Close()
-			return nil, err
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)
 		}
 	}
-	return s.started(ctx)
+	return s.started(ctx, err)
 }

@@ -26,7 +26,8 @@ func RedisChain(tb testing.TB, valkey bool, n int) []*Server {
 		if i > 0 {
 			args = append(args, "--replicaof", chain[i-1].host+" 6379")
 		}
-		s := forTest(tb, start, args)
+		s, err := start(tb.Context(), args...)
+		forTest(tb, s, err)
 		s.host = ip
 		chain = append(chain, s)
 	}

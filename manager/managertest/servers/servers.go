@@ -70,18 +70,20 @@ func (b *syncBuffer) String() string {
 // Redis starts a server for the test, see StartRedis.
 func Redis(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	return forTest(tb, StartRedis, args)
+	s, err := StartRedis(tb.Context(), args...)
+	return forTest(tb, s, err)
 }
 
 // Postgres starts a server for the test, see StartPostgres.
 func Postgres(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	return forTest(tb, StartPostgres, args)
+	s, err := StartPostgres(tb.Context(), args...)
+	return forTest(tb, s, err)
 }
 
-func forTest(tb testing.TB, start func(context.Context, ...string) (*Server, error), args []string) *Server {
+// forTest ends a server with the test. It fails the test if the server was not started.
+func forTest(tb testing.TB, s *Server, err error) *Server {
 	tb.Helper()
-	s, err := start(tb.Context(), args...)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -115,7 +117,7 @@ func startRedis(ctx context.Context, path string, args []string) (*Server, error
 			"--appendfsync", "always", "--maxmemory-policy", "noeviction", "--daemonize", "no"}, args...),
 		ready: func(ctx context.Context) error { return pingRedis(ctx, socket) },
 	}
-	return s.started(ctx)
+	return s.started(ctx, nil)
 }
 
 // StartPostgres creates a database cluster with fsync on and starts a server on
@@ -127,6 +129,15 @@ func StartPostgres(ctx context.Context, args ...string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	s, err := newPostgres(filepath.Join(bin, "postgres"), args...)
+	if err != nil {
+		return nil, err
+	}
+	return s.started(ctx, s.cluster(ctx))
+}
+
+// newPostgres returns a server without data, which does not run yet.
+func newPostgres(path string, args ...string) (*Server, error) {
 	dir, err := tempDir()
 	if err != nil {
 		return nil, err
@@ -135,27 +146,21 @@ func StartPostgres(ctx context.Context, args ...string) (*Server, error) {
 		URL:    "host=" + dir + " user=oncegate dbname=postgres sslmode=disable",
 		Socket: filepath.Join(dir, ".s.PGSQL.5432"),
 		dir:    dir,
-		path:   filepath.Join(bin, "postgres"),
+		path:   path,
 		args: append([]string{"-D", filepath.Join(dir, "data"), "-k", dir, "-c", "listen_addresses=", "-c", "fsync=on",
 			"-c", "max_connections=200"}, args...),
-		ready: func(ctx context.Context) error { return postgresReady(ctx, bin, dir) },
+	}
+	s.ready = func(ctx context.Context) error {
+		if _, err := os.Stat(s.Socket); err != nil {
+			return err // costs less than a process
+		}
+		return exec.CommandContext(ctx, filepath.Join(filepath.Dir(path), "pg_isready"), "-h", dir).Run()
 	}
 	if s.attr, err = unprivileged(dir); err != nil {
 		s.Close()
-		return nil, fmt.Errorf("postgres must not run as root, and there is no user to run it as: %w", err)
-	}
-	if err := s.cluster(ctx); err != nil {
-		s.Close()
 		return nil, err
 	}
-	return s.started(ctx)
-}
-
-func postgresReady(ctx context.Context, bin, dir string) error {
-	if _, err := os.Stat(filepath.Join(dir, ".s.PGSQL.5432")); err != nil {
-		return err // costs less than a process
-	}
-	return exec.CommandContext(ctx, filepath.Join(bin, "pg_isready"), "-h", dir).Run()
+	return s, nil
 }
 
 func postgresBin() (string, error) {
@@ -200,7 +205,7 @@ func unprivileged(dir string) (*syscall.SysProcAttr, error) {
 		}
 		return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
 	}
-	return nil, errors.Join(errs...)
+	return nil, fmt.Errorf("the server must not run as root, and there is no user to run it as: %w", errors.Join(errs...))
 }
 
 // tempDir is short, unlike TB.TempDir: a unix socket's path has about 100 bytes.
@@ -215,14 +220,18 @@ func StartProgram(ctx context.Context, ready func(ctx context.Context, printed s
 	}
 	s := &Server{dir: dir, path: path, args: args}
 	s.ready = func(ctx context.Context) error { return ready(ctx, s.Printed()) }
-	return s.started(ctx)
+	return s.started(ctx, nil)
 }
 
 // Printed is what the server has printed so far.
 func (s *Server) Printed() string { return s.log.String() }
 
-func (s *Server) started(ctx context.Context) (*Server, error) {
-	if err := s.Start(ctx); err != nil {
+// started starts the server, unless it was not prepared because of err. A server that does not run is closed.
+func (s *Server) started(ctx context.Context, err error) (*Server, error) {
+	if err == nil {
+		err = s.Start(ctx)
+	}
+	if err != nil {
 		s.Close()
 		return nil, err
 	}

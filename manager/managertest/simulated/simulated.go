@@ -259,7 +259,7 @@ func (m *Manager) Call(ctx context.Context, method, path, query string, headers 
 // Entries is the number of keys that the ledger holds, in whatever state.
 func (m *Manager) Entries(ctx context.Context) (int, error) {
 	s, err := m.ledger.Stats(ctx)
-	return s.Pending + s.Committed + s.Rejected + s.Unknown, err
+	return s.Total(), err
 }
 
 // Entry is a key of the ledger as operators see it.

@@ -118,20 +118,7 @@ func testFeed(t *testing.T, m *managers) {
 	}
 	for from := n; from < all; from += 8 { // and batches, one transaction each
 		wg.Go(func() {
-			l := a.at(from / 8)
-			for _, op := range []ledger.Op{ledger.OpReserve, ledger.OpCommit} {
-				items := make([]ledger.Item, 8)
-				for i := range items {
-					key := fmt.Sprintf("k%d", from+i)
-					items[i] = ledger.Item{Op: op, Reserve: api.ReserveRequest{Key: key, Scope: "s", Token: "t" + key, Fingerprint: "f"}, Finish: *finish(key, "t"+key, "of "+key)}
-				}
-				l.Batch(t.Context(), items)
-				for i := range items {
-					if items[i].Err != nil {
-						t.Errorf("k%d: %v", from+i, items[i].Err)
-					}
-				}
-			}
+			a.record(from/8, from, 8)
 			_ = a.feed(from / 8).Publish(t.Context())
 		})
 	}
@@ -179,25 +166,29 @@ func testFeed(t *testing.T, m *managers) {
 	}
 }
 
+// record reserves n keys from k<from> on, in one batch, and commits them in another one.
+func (m *managers) record(i, from, n int) {
+	for _, op := range []ledger.Op{ledger.OpReserve, ledger.OpCommit} {
+		items := make([]ledger.Item, n)
+		for j := range items {
+			key := fmt.Sprintf("k%d", from+j)
+			items[j] = ledger.Item{Op: op, Reserve: api.ReserveRequest{Key: key, Scope: "s", Token: "t" + key, Fingerprint: "f"}, Finish: *finish(key, "t"+key, "of "+key)}
+		}
+		for j, it := range m.batch(i, items...) {
+			if it.Err != nil {
+				m.t.Errorf("%v k%d: %v", op, from+j, it.Err)
+			}
+		}
+	}
+}
+
 // testFeedFromBefore: outcomes that were recorded before the ledger had an origin are published once it has one.
 func testFeedFromBefore(t *testing.T, m *managers) {
 	before := &managers{t: t, stores: m.open(), slack: m.slack}
 	before.start(ledger.Options{})
 	const all = 300 // more than one step, and more than one transaction of etcd holds
 	for from := 0; from < all; from += 20 {
-		for _, op := range []ledger.Op{ledger.OpReserve, ledger.OpCommit} {
-			items := make([]ledger.Item, 20)
-			for i := range items {
-				key := fmt.Sprintf("k%d", from+i)
-				items[i] = ledger.Item{Op: op, Reserve: api.ReserveRequest{Key: key, Scope: "s", Token: "t" + key}, Finish: *finish(key, "t"+key, "of "+key)}
-			}
-			before.at(from/20).Batch(t.Context(), items)
-			for i := range items {
-				if items[i].Err != nil {
-					t.Fatal(items[i].Err)
-				}
-			}
-		}
+		before.record(from/20, from, 20)
 	}
 	a := &centre{managers: &managers{t: t, stores: before.stores, slack: m.slack}, name: "dc1", cursors: make(map[string]string)}
 	a.startAll(ledger.Options{})
@@ -217,6 +208,19 @@ func testFeedFromBefore(t *testing.T, m *managers) {
 		cursor = f.Cursor
 		return len(seen) == all
 	})
+}
+
+// exchange has each data centre pull from all others, twice.
+func exchange(all ...*centre) {
+	for range 2 {
+		for _, to := range all {
+			for _, from := range all {
+				if to != from {
+					to.pull(from)
+				}
+			}
+		}
+	}
 }
 
 // same compares what data centres hold of each origin.
@@ -332,15 +336,7 @@ func testConflicts(t *testing.T, m *managers) {
 	}
 	b.commit(0, "later", "tdc2later", "later of dc2")
 	b.commit(1, "later", "tdc2later", "later of dc2") // again
-	for range 2 {
-		for _, to := range dcs {
-			for _, from := range dcs {
-				if to != from {
-					to.pull(from)
-				}
-			}
-		}
-	}
+	exchange(dcs...)
 	want := a.conflictsOf()
 	if len(want) != 3 {
 		t.Errorf("conflicts %v", want)
@@ -375,11 +371,6 @@ func testConflicts(t *testing.T, m *managers) {
 func testOneToken(t *testing.T, m *managers) {
 	dcs := []*centre{m.centre("dc1", ledger.Options{}), m.centre("dc2", ledger.Options{}), m.centre("dc3", ledger.Options{})}
 	a, b := dcs[0], dcs[1]
-	reject := func(c *centre, key, body string) {
-		if err := c.at(0).Reject(t.Context(), finish(key, "t", body)); err != nil {
-			t.Errorf("a reject of %s at %s: %v", key, c.name, err)
-		}
-	}
 	for _, key := range []string{"both", "states", "later", "later-states", "report"} {
 		a.reserve(0, key, "t", api.StateReserved)
 		b.reserve(0, key, "t", api.StateReserved)
@@ -387,21 +378,13 @@ func testOneToken(t *testing.T, m *managers) {
 	}
 	b.commit(1, "both", "t", "of dc2")
 	b.commit(1, "report", "t", "of dc1")
-	reject(b, "states", "of dc2")
+	b.reject(0, "states", "t", "of dc2")
 	b.pull(a) // finds the attempts of "later" and "later-states" under way
 	for range 2 {
 		b.commit(0, "later", "t", "of dc2")
-		reject(b, "later-states", "of dc2")
+		b.reject(0, "later-states", "t", "of dc2")
 	}
-	for range 2 {
-		for _, to := range dcs {
-			for _, from := range dcs {
-				if to != from {
-					to.pull(from)
-				}
-			}
-		}
-	}
+	exchange(dcs...)
 	for _, c := range dcs {
 		got := c.conflictsOf()
 		if len(got) != 4 || got["report"] != "" {

@@ -67,31 +67,11 @@ var global = porcupine.NondeterministicModel{
 	},
 }
 
-// react is the table of package ledger, without expiry.
+// react is that of Model, without expiry. An answer without a state of its own is that of the call.
 func (s globalEntry) react(in GlobalCall) (globalEntry, GlobalAnswer) {
-	mine := s.token == in.Token
-	final := s.state == "committed" || s.state == "rejected"
-	switch {
-	case in.Op == "reserve" && s.state == "":
-		return globalEntry{"pending", in.Token}, "reserved"
-	case in.Op == "reserve" && final:
-		return s, GlobalAnswer(s.state)
-	case in.Op == "reserve" && s.state == "unknown":
-		return s, "outcome-unknown"
-	case in.Op == "reserve" && mine:
-		return s, "reserved"
-	case in.Op == "reserve":
-		return s, "pending"
-	case s.state != "" && !mine:
-		return s, "fenced"
-	case final && s.state == outcomeOf[in.Op]:
-		return s, GlobalAnswer(s.state)
-	case final:
-		return s, "conflict"
-	case in.Op == "release":
-		return globalEntry{}, "released"
-	case in.Op == "renew":
-		return globalEntry{"pending", in.Token}, "reserved"
+	r := react(found{state: s.state, known: entryState{token: s.token}}, Call{Op: in.Op, Token: in.Token})
+	if r.next != nil {
+		s = globalEntry{r.next.state, r.next.token}
 	}
-	return globalEntry{outcomeOf[in.Op], in.Token}, GlobalAnswer(outcomeOf[in.Op])
+	return s, GlobalAnswer(cmp.Or(r.refused, r.state, outcomeOf[in.Op], "released"))
 }

@@ -102,32 +102,24 @@ func (c Call) Reservation() *api.ReserveRequest {
 
 // perform runs a call and turns its answer into an outcome.
 func perform(ctx context.Context, l *ledger.Ledger, c Call) (Outcome, error) {
-	ttl := time.Duration(c.TTL) * time.Millisecond
-	var err error
-	var reply ledger.Reply
-	req := c.Reservation()
-	req.Scope = "s"
+	it := item(c)
 	switch c.Op {
 	case "reserve":
-		reply, err = l.Reserve(ctx, req, nil)
+		it.Reply, it.Err = l.Reserve(ctx, &it.Reserve, nil)
 	case "renew":
-		reply, err = l.Renew(ctx, req)
+		it.Reply, it.Err = l.Renew(ctx, &it.Reserve)
 	case "unknown":
-		reply, err = l.Unknown(ctx, req)
+		it.Reply, it.Err = l.Unknown(ctx, &it.Reserve)
 	case "resolve":
-		_, err = l.Resolve(ctx, "s", c.Key, ledger.Resolution{As: api.StateCommitted, TTL: ttl, Result: answer(c.Body)})
+		_, it.Err = l.Resolve(ctx, "s", c.Key, ledger.Resolution{As: api.StateCommitted, TTL: it.Finish.TTL, Result: it.Finish.Result})
 	case "release":
-		err = l.Release(ctx, &api.ReleaseRequest{Key: c.Key, Scope: "s", Token: c.Token})
-	default:
-		req := finish(c.Key, c.Token, c.Body)
-		req.TTL = ttl
-		if c.Op == "commit" {
-			err = l.Commit(ctx, req)
-		} else {
-			err = l.Reject(ctx, req)
-		}
+		it.Err = l.Release(ctx, &it.Release)
+	case "commit":
+		it.Err = l.Commit(ctx, &it.Finish)
+	case "reject":
+		it.Err = l.Reject(ctx, &it.Finish)
 	}
-	return judged(reply, err)
+	return judged(it.Reply, it.Err)
 }
 
 // ops are the operations of Model that a batch may hold.
@@ -136,14 +128,18 @@ var ops = map[string]ledger.Op{
 	"commit": ledger.OpCommit, "reject": ledger.OpReject, "release": ledger.OpRelease,
 }
 
+// item is a call as one of a batch.
+func item(c Call) ledger.Item {
+	it := ledger.Item{Op: ops[c.Op], Reserve: *c.Reservation(), Finish: *finish(c.Key, c.Token, c.Body), Release: api.ReleaseRequest{Key: c.Key, Scope: "s", Token: c.Token}}
+	it.Reserve.Scope, it.Finish.TTL = "s", time.Duration(c.TTL)*time.Millisecond
+	return it
+}
+
 // performBatch is perform for several calls, in one batch.
 func performBatch(ctx context.Context, l *ledger.Ledger, calls []Call) ([]Outcome, []error) {
 	items := make([]ledger.Item, len(calls))
 	for i, c := range calls {
-		it := &items[i]
-		it.Op, it.Reserve, it.Finish = ops[c.Op], *c.Reservation(), *finish(c.Key, c.Token, c.Body)
-		it.Reserve.Scope, it.Finish.TTL = "s", time.Duration(c.TTL)*time.Millisecond
-		it.Release = api.ReleaseRequest{Key: c.Key, Scope: "s", Token: c.Token}
+		items[i] = item(c)
 	}
 	l.Batch(ctx, items)
 	outcomes, errs := make([]Outcome, len(calls)), make([]error, len(calls))

@@ -56,24 +56,16 @@ func (m *managers) moved(i int, key, token string, wait time.Duration) {
 // testMoved: after a change of the list, entries of another shard's keys are answered as before, and no new ones begin.
 func testMoved(t *testing.T, m *managers) {
 	m.startAs(ledger.Options{})
-	release := func(i int, key, token string) {
-		t.Helper()
-		if err := m.at(i).Release(t.Context(), &api.ReleaseRequest{Key: key, Scope: "s", Token: token}); err != nil {
-			t.Fatal(err)
-		}
-	}
 	key := func(name string) string { return keyOf(there, name) }
 	for _, name := range []string{"pending", "committed", "rejected", "unknown", "released"} {
 		m.reserve(0, key(name), "t1", api.StateReserved)
 	}
 	m.commit(0, key("committed"), "t1", "x")
-	if err := m.at(0).Reject(t.Context(), finish(key("rejected"), "t1", "x")); err != nil {
-		t.Fatal(err)
-	}
+	m.reject(0, key("rejected"), "t1", "x")
 	if _, err := m.at(0).Unknown(t.Context(), &api.ReserveRequest{Key: key("unknown"), Scope: "s", Token: "t1"}); err != nil {
 		t.Fatal(err)
 	}
-	release(0, key("released"), "t1")
+	m.release(0, key("released"), "t1")
 
 	m.ledgers = nil
 	m.startAs(ledger.Options{}, here, there)
@@ -94,20 +86,14 @@ func testMoved(t *testing.T, m *managers) {
 	if _, err := m.at(0).Renew(t.Context(), &api.ReserveRequest{Key: key("pending"), Scope: "s", Token: "t1"}); err != nil {
 		t.Errorf("renew: %v", err)
 	}
-	release(1, key("pending"), "t1")
+	m.release(1, key("pending"), "t1")
 	m.moved(0, key("pending"), "t2", 0)
 	// The work ran, and its outcome comes when the reservation is gone.
 	m.commit(1, key("pending"), "t1", "late")
 	m.reserve(0, key("pending"), "t2", api.StateCommitted)
 	// Each item of a batch is judged by itself.
 	for i := range 2 {
-		items := []ledger.Item{
-			{Op: ledger.OpReserve, Reserve: api.ReserveRequest{Key: key("batch"), Scope: "s", Token: "t1"}},
-			{Op: ledger.OpReserve, Reserve: api.ReserveRequest{Key: keyOf(here, "batch"), Scope: "s", Token: "t1"}},
-			{Op: ledger.OpCommit, Finish: *finish(key("late"), "t1", "x")},
-			{Op: ledger.OpReserve, Reserve: api.ReserveRequest{Key: key("late"), Scope: "s", Token: "t2"}},
-		}
-		m.at(i).Batch(t.Context(), items)
+		items := m.batch(i, reserveItem(key("batch"), "t1"), reserveItem(keyOf(here, "batch"), "t1"), commitItem(key("late"), "t1", "x"), reserveItem(key("late"), "t2"))
 		if !errors.Is(items[0].Err, ledger.ErrKeyMoved) || items[1].Err != nil || items[2].Err != nil || items[3].Err != nil || items[3].Reply.State != api.StateCommitted {
 			t.Errorf("a batch: %v, %v, %v, %v %v", items[0].Err, items[1].Err, items[2].Err, items[3].Err, items[3].Reply.State)
 		}
@@ -126,16 +112,13 @@ func testMoved(t *testing.T, m *managers) {
 	// The entries of other shards' keys can be counted.
 	for i := range m.ledgers {
 		got, err := m.at(i).Moved(t.Context(), nil)
-		if want := (ledger.Moved{Committed: 3, Rejected: 1, Unknown: 1, Pending: 1}); err != nil || got != want {
+		if want := (ledger.Counts{Committed: 3, Rejected: 1, Unknown: 1, Pending: 1}); err != nil || got != want {
 			t.Errorf("%+v, %v; want %+v", got, err, want)
 		}
 	}
 	var moved uint64
-	for _, l := range m.ledgers {
-		s, err := l.Stats(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+	for i := range m.ledgers {
+		s := m.stats(i)
 		moved += s.Calls[ledger.OpReserve][ledger.OutcomeMoved]
 	}
 	if moved != 9 {
@@ -162,21 +145,9 @@ func testMovedWhileWaiting(t *testing.T, m *managers) {
 			})
 		}
 	}
-	m.eventually("all wait", func() bool {
-		n := 0
-		for _, l := range m.ledgers {
-			s, err := l.Stats(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			n += s.Waiters
-		}
-		return n == 8
-	})
+	m.eventually("all wait", func() bool { return m.waiters() == 8 })
 	m.commit(0, committed, "t1", "x")
-	if err := m.at(0).Release(t.Context(), &api.ReleaseRequest{Key: released, Scope: "s", Token: "t1"}); err != nil {
-		t.Fatal(err)
-	}
+	m.release(0, released, "t1")
 	wg.Wait()
 }
 

@@ -140,6 +140,47 @@ func (m *managers) commit(i int, key, token, body string) {
 	}
 }
 
+func (m *managers) reject(i int, key, token, body string) {
+	m.t.Helper()
+	if err := m.at(i).Reject(m.t.Context(), finish(key, token, body)); err != nil {
+		m.t.Fatalf("reject %s by %s: %v", key, token, err)
+	}
+}
+
+func (m *managers) release(i int, key, token string) {
+	m.t.Helper()
+	if err := m.at(i).Release(m.t.Context(), &api.ReleaseRequest{Key: key, Scope: "s", Token: token}); err != nil {
+		m.t.Fatalf("release %s by %s: %v", key, token, err)
+	}
+}
+
+func (m *managers) sweep(i int) int {
+	m.t.Helper()
+	n, err := m.at(i).Sweep(m.t.Context())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return n
+}
+
+func (m *managers) stats(i int) ledger.Stats {
+	m.t.Helper()
+	s, err := m.at(i).Stats(m.t.Context())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return s
+}
+
+// waiters is how many calls wait at all managers.
+func (m *managers) waiters() (n int) {
+	m.t.Helper()
+	for i := range m.ledgers {
+		n += m.stats(i).Waiters
+	}
+	return n
+}
+
 func testLife(t *testing.T, m *managers) {
 	const blanks = `a  "b" c`
 	m.start(ledger.Options{})
@@ -160,15 +201,11 @@ func testLife(t *testing.T, m *managers) {
 	}
 	m.reserve(0, "a b c", "t1", api.StateReserved)
 	m.reserve(0, "r", "t1", api.StateReserved)
-	if err := m.at(1).Reject(t.Context(), finish("r", "t1", "no")); err != nil {
-		t.Fatal(err)
-	}
+	m.reject(1, "r", "t1", "no")
 	m.reserve(0, "r", "t2", api.StateRejected)
 	m.reserve(0, "f", "t1", api.StateReserved)
 	for i := range 2 {
-		if err := m.at(i).Release(t.Context(), &api.ReleaseRequest{Key: "f", Scope: "s", Token: "t1"}); err != nil {
-			t.Fatal(err)
-		}
+		m.release(i, "f", "t1")
 	}
 	m.reserve(0, "f", "t2", api.StateReserved)
 	m.commit(0, "late", "t1", "late")
@@ -227,9 +264,7 @@ func testExpiry(t *testing.T, m *managers) {
 	m.commit(0, "gone", "t1", "x")
 	m.eventually("the sweeper removes what has expired", func() bool {
 		for i := range m.ledgers {
-			if _, err := m.at(i).Sweep(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			m.sweep(i)
 		}
 		n, err := m.stores[0].Len(t.Context(), ledger.Collection, "committed")
 		return err == nil && n == 0
@@ -341,15 +376,11 @@ func testListing(t *testing.T, m *managers) {
 	if err != nil || len(found) != 1 || found[0].Key != "k07" {
 		t.Errorf("found %v %v", found, err)
 	}
-	s, err := m.at(0).Stats(t.Context())
-	if err != nil || s.FencedOutcomes() != 0 {
-		t.Errorf("%+v %v", s, err)
+	if s := m.stats(0); s.FencedOutcomes() != 0 {
+		t.Errorf("%+v", s)
 	}
 	m.eventually("the counts are right", func() bool {
-		s, err := m.at(1).Stats(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := m.stats(1)
 		return s.Pending == 12 && s.Committed == 13
 	})
 }
@@ -358,10 +389,7 @@ func testListing(t *testing.T, m *managers) {
 func (m *managers) held(i int, key, token string) (<-chan ledger.Reply, func()) {
 	out := make(chan ledger.Reply, 1)
 	l := m.at(i)
-	before, err := l.Stats(m.t.Context())
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	before := m.stats(i)
 	go func() {
 		reply, err := l.Reserve(m.t.Context(), &api.ReserveRequest{Key: key, Scope: "s", Token: token, Wait: patience}, nil)
 		if err != nil {
@@ -370,10 +398,7 @@ func (m *managers) held(i int, key, token string) (<-chan ledger.Reply, func()) 
 		out <- reply
 	}()
 	return out, func() {
-		m.eventually(token+" waits", func() bool {
-			s, err := l.Stats(m.t.Context())
-			return err == nil && s.Waiters > before.Waiters
-		})
+		m.eventually(token+" waits", func() bool { return m.stats(i).Waiters > before.Waiters })
 	}
 }
 
@@ -407,9 +432,7 @@ func testWaitInLine(t *testing.T, m *managers) {
 	}
 	last := "w"
 	for i, w := range waiters {
-		if err := m.at(0).Release(t.Context(), &api.ReleaseRequest{Key: "k", Scope: "s", Token: last}); err != nil {
-			t.Fatal(err)
-		}
+		m.release(0, "k", last)
 		if reply := <-w; reply.State != api.StateReserved {
 			t.Fatalf("waiter %d: %v", i, reply.State)
 		}

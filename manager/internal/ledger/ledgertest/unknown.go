@@ -45,25 +45,19 @@ func testUnknown(t *testing.T, m *managers) {
 		if err != nil || len(list) != len(keys) {
 			t.Errorf("round %d: %d are listed, %v", round, len(list), err)
 		}
-		if _, err := m.at(round).Sweep(ctx); err != nil {
-			t.Fatal(err)
-		}
+		m.sweep(round)
 	}
 	m.eventually("they are counted", func() bool {
-		s, err := m.at(1).Stats(ctx)
-		return err == nil && s.Pending == 0 && s.Unknown == len(keys)
+		s := m.stats(1)
+		return s.Pending == 0 && s.Unknown == len(keys)
 	})
 	m.commit(1, "late", "t1", "x")
 	if r := m.reserve(0, "late", "t2", api.StateCommitted); !bytes.Equal(r.Result, answer("x")) {
 		t.Errorf("replayed %q", r.Result)
 	}
-	if err := m.at(0).Reject(ctx, finish("refused", "t1", "no")); err != nil {
-		t.Error(err)
-	}
+	m.reject(0, "refused", "t1", "no")
 	m.reserve(1, "refused", "t2", api.StateRejected)
-	if err := m.at(1).Release(ctx, &api.ReleaseRequest{Key: "released", Scope: "s", Token: "t1"}); err != nil {
-		t.Error(err)
-	}
+	m.release(1, "released", "t1")
 	m.reserve(0, "released", "t2", api.StateReserved)
 	if _, err := m.at(1).Renew(ctx, &api.ReserveRequest{Key: "renewed", Scope: "s", Token: "t1", PendingTTL: time.Hour}); err != nil {
 		t.Error(err)
@@ -117,17 +111,7 @@ func testWaitForUnknown(t *testing.T, m *managers) {
 			answers <- err
 		}()
 	}
-	waiters := func() (n int) {
-		for _, l := range m.ledgers {
-			s, err := l.Stats(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			n += s.Waiters
-		}
-		return n
-	}
-	m.eventually("those of one key wait", func() bool { return waiters() >= 4 })
+	m.eventually("those of one key wait", func() bool { return m.waiters() >= 4 })
 	if _, err := m.at(1).Unknown(ctx, &api.ReserveRequest{Key: "said", Scope: "s", Token: "t1"}); err != nil {
 		t.Fatal(err)
 	}

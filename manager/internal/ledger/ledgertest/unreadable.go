@@ -2,6 +2,7 @@ package ledgertest
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -121,24 +122,17 @@ func testUnreadable(t *testing.T, m *managers) {
 		m.plant(state, long, keys...)
 		m.plant(state, time.Now().Add(time.Hour), "later-"+keys[0])
 	}
-	for key, end := range map[string]func(string) error{
-		"released": func(string) error { return nil },
-		"committed": func(key string) error {
-			f := finish(key, "t", "x")
-			f.TTL = time.Millisecond
-			return l.Commit(t.Context(), f)
-		},
-		"rejected": func(key string) error {
-			f := finish(key, "t", "x")
-			f.TTL = time.Millisecond
-			return l.Reject(t.Context(), f)
-		},
+	for key, end := range map[string]func(context.Context, *ledger.FinishRequest) error{
+		"released":  func(context.Context, *ledger.FinishRequest) error { return nil },
+		"committed": l.Commit,
+		"rejected":  l.Reject,
 	} {
 		for i := range 3 {
-			key := fmt.Sprint(key, i)
-			_, err := l.Reserve(t.Context(), &api.ReserveRequest{Key: key, Scope: "s", Token: "t", PendingTTL: time.Millisecond, UnknownTTL: api.NoUnknown}, nil)
+			f := finish(fmt.Sprint(key, i), "t", "x")
+			f.TTL = time.Millisecond
+			_, err := l.Reserve(t.Context(), &api.ReserveRequest{Key: f.Key, Scope: "s", Token: "t", PendingTTL: time.Millisecond, UnknownTTL: api.NoUnknown}, nil)
 			if err == nil {
-				err = end(key)
+				err = end(t.Context(), f)
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -147,15 +141,11 @@ func testUnreadable(t *testing.T, m *managers) {
 	}
 	removed := 0
 	m.eventually("all good entries that expired are removed", func() bool {
-		n, err := m.at(removed).Sweep(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		removed += n
+		removed += m.sweep(removed)
 		return removed >= 9
 	})
-	if n, err := l.Sweep(t.Context()); n != 0 || err != nil || removed != 9 {
-		t.Errorf("%d removed, then %d, %v", removed, n, err)
+	if n := m.sweep(0); n != 0 || removed != 9 {
+		t.Errorf("%d removed, then %d", removed, n)
 	}
 	m.reserve(0, "good", "t", api.StateReserved)
 	m.commit(0, "good", "t", "x")
@@ -167,10 +157,7 @@ func testUnreadable(t *testing.T, m *managers) {
 		}
 	}
 	m.eventually("the counts have them", func() bool {
-		s, err := l.Stats(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := m.stats(0)
 		return s.Pending == many+2 && s.Committed == many+2 && s.Rejected == many+1
 	})
 	for _, keys := range states {
@@ -213,15 +200,11 @@ func testUnreadableAmongOthers(t *testing.T, m *managers) {
 			m.commit(i+1, key, "t", key)
 			good[key] = api.StateCommitted
 		case 1:
-			if err := m.at(i).Release(t.Context(), &api.ReleaseRequest{Key: key, Scope: "s", Token: "t"}); err != nil {
-				t.Fatal(err)
-			}
+			m.release(i, key, "t")
 			delete(good, key)
 		}
 		if rnd.IntN(10) == 0 {
-			if _, err := m.at(i).Sweep(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			m.sweep(i)
 		}
 	}
 	listed := map[string]bool{}

@@ -126,11 +126,7 @@ func linearizable(e *env) {
 		var wg sync.WaitGroup
 		for _, m := range e.managers() {
 			rnd := rand.New(rand.NewPCG(rnd.Uint64(), 1))
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
-				h.Run(e.T, m, 3, 12, rnd, func() bool { return false })
-			}()
+			wg.Go(func() { h.Run(e.T, m, 3, 12, rnd, func() bool { return false }) })
 		}
 		wg.Wait()
 		e.restart()
@@ -167,9 +163,7 @@ func manyCallers(e *env) {
 	}()
 	var wg sync.WaitGroup
 	for c := range callers * 2 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			for b := range batches {
 				var items []logs.Item
 				for i := range size {
@@ -191,7 +185,7 @@ func manyCallers(e *env) {
 					break
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	select {

@@ -52,9 +52,7 @@ func (h *History) Run(t *testing.T, engine logs.Engine, callers, n int, rnd *ran
 	c := &Caller{T: t, Engine: func() logs.Engine { return engine }}
 	for range callers {
 		seed := rnd.Uint64()
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			client, rnd := int(h.clients.Add(1)), rand.New(rand.NewPCG(seed, 1))
 			for i := 0; i < n && !stop(); i++ {
 				op := linearOp{}
@@ -65,7 +63,7 @@ func (h *History) Run(t *testing.T, engine logs.Engine, callers, n int, rnd *ran
 					return
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 }

@@ -61,14 +61,9 @@ func (e *Engine) Append(ctx context.Context, name string, items []logs.Item, ato
 		return nil, err
 	}
 	l := e.line(name)
-	l.mu.Lock()
-	by := l.settings
-	l.mu.Unlock()
-	if by == nil {
-		var err error
-		if by, err = e.learn(ctx, l); err != nil {
-			return nil, err
-		}
+	by, err := e.preparer(ctx, l)
+	if err != nil {
+		return nil, err
 	}
 	// The transaction may outlast this call, and the caller may change what it gave then.
 	items = slices.Clone(items)
@@ -96,10 +91,15 @@ func (r *request) prepare(by *logs.State) {
 	}
 }
 
-// learn reads the log's settings.
-func (e *Engine) learn(ctx context.Context, l *line) (*logs.State, error) {
+// preparer returns what prepares batches. It reads the log's settings if they are not known.
+func (e *Engine) preparer(ctx context.Context, l *line) (*logs.State, error) {
+	l.mu.Lock()
+	by := l.settings
+	l.mu.Unlock()
+	if by != nil {
+		return by, nil
+	}
 	h, err := e.head(ctx, l.name)
-	var by *logs.State
 	if err == nil {
 		by = logs.NewState(h.settings, 1, 0, 0, 0)
 	} else if missing(err) {
@@ -147,14 +147,9 @@ func (e *Engine) commit(ctx context.Context, l *line, group []*request) error {
 		}
 	}
 	for {
-		l.mu.Lock()
-		by := l.settings
-		l.mu.Unlock()
-		var err error
-		if by == nil {
-			if by, err = e.learn(ctx, l); err != nil {
-				return err
-			}
+		by, err := e.preparer(ctx, l)
+		if err != nil {
+			return err
 		}
 		for _, r := range group {
 			r.prepare(by)
@@ -246,7 +241,6 @@ func (t *transaction) run(tx store.Tx) error {
 	for _, r := range t.group {
 		r.batch.Quarantine = quarantine
 		t.state.Judge(r.batch, now)
-		t.state.Keep(r.batch)
 		accepted = append(accepted, r.batch.Accepted...)
 	}
 	if len(accepted) == 0 {
@@ -278,50 +272,40 @@ func (t *transaction) needs() []store.ID {
 	if id, ok := t.engine.opts.Restored.Record(); ok {
 		all = append(all, id)
 	}
-	prefix, structured := prefixOf(&t.key), t.group[0].by.Settings().Config.Identity == logs.Structured
-	t.each(func(h logs.Hash) {
-		if structured {
-			all = append(all, store.ID{Collection: clients, Key: prefix + string(h[:])})
-		} else {
-			all = append(all, store.ID{Collection: ids, Key: prefix + string(h[:])})
-		}
-	}, func(w string) { all = append(all, store.ID{Collection: writers, Key: prefix + w}) })
+	prefix, c := prefixOf(&t.key), ids
+	if t.group[0].by.Settings().Config.Identity == logs.Structured {
+		c = clients
+	}
+	t.each(func(h logs.Hash) { all = append(all, store.ID{Collection: c, Key: prefix + string(h[:])}) }, func(w string) { all = append(all, store.ID{Collection: writers, Key: prefix + w}) })
 	return all
 }
 
 // load gives the state what the group names.
 func (t *transaction) load(tx store.Tx, h *head) (err error) {
-	get := func(c store.Collection, key string, take func([]byte) error) {
-		if err != nil {
-			return
-		}
-		var b []byte
-		if b, err = tx.Get(c, h.prefix+key); errors.Is(err, store.ErrNotFound) {
-			err = nil
-			return
-		}
-		if err == nil {
-			if terr := take(b); terr != nil {
-				err = &store.UnreadableError{Collection: c, Key: h.prefix + key, Reason: terr.Error()}
-			}
-		}
+	c, take := ids, t.state.LoadID
+	if h.settings.Config.Identity == logs.Structured {
+		c, take = clients, t.state.LoadClient
 	}
 	loaded := make(map[logs.Hash]bool)
 	t.each(func(id logs.Hash) {
-		switch {
-		case loaded[id]:
-		case h.settings.Config.Identity == logs.Structured:
-			get(clients, string(id[:]), func(b []byte) error { return t.state.LoadClient(id, b) })
-		default:
-			get(ids, string(id[:]), func(b []byte) error { return t.state.LoadID(id, b) })
+		if err != nil || loaded[id] {
+			return
 		}
 		loaded[id] = true
-	}, func(w string) {
-		get(writers, w, func(b []byte) error {
-			epoch, _ := number(w, b)
-			t.state.SetEpoch(w, epoch)
-			return nil
+		_, err = store.Read(tx, c, h.prefix+string(id[:]), func(key string, b []byte) (none struct{}, _ error) {
+			if err := take(id, b); err != nil {
+				return none, &store.UnreadableError{Collection: c, Key: key, Reason: err.Error()}
+			}
+			return none, nil
 		})
+	}, func(w string) {
+		if err != nil {
+			return
+		}
+		var epoch uint64
+		if epoch, err = h.writer(tx, w); err == nil {
+			t.state.SetEpoch(w, epoch)
+		}
 	})
 	return err
 }

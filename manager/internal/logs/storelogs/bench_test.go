@@ -117,7 +117,7 @@ func orderItem(n int) logs.Item {
 
 // fill appends each entry by itself, but commits all of them at once.
 func fill(b *testing.B, e *Engine, from, to int) {
-	by, err := e.learn(b.Context(), e.line("log"))
+	by, err := e.preparer(b.Context(), e.line("log"))
 	if err != nil {
 		b.Fatal(err)
 	}

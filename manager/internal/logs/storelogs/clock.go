@@ -56,7 +56,7 @@ func (c *clock) tick(ctx context.Context, st store.Store) error {
 	var stored int64
 	var logs int
 	read := func(tx store.Tx) (err error) {
-		if stored, err = getClock(tx); err == nil {
+		if stored, err = store.Read(tx, meta, metaClock, decodeClock); err == nil {
 			logs, err = count(tx)
 		}
 		return err
@@ -88,10 +88,6 @@ func (c *clock) tick(ctx context.Context, st store.Store) error {
 	}
 	c.asked, c.ready = asked, true
 	return nil
-}
-
-func getClock(tx store.Tx) (int64, error) {
-	return store.Read(tx, meta, metaClock, decodeClock)
 }
 
 func decodeClock(key string, b []byte) (int64, error) {

@@ -154,7 +154,7 @@ func (e *Engine) retain(ctx context.Context, name string) (more bool, err error)
 			return err
 		}
 		more = false
-		if err := tx.Prefetch(idsOf(entries, give)); err != nil {
+		if err := tx.Prefetch(store.IDs(entries, give)); err != nil {
 			return err
 		}
 		for _, hit := range give {
@@ -200,16 +200,8 @@ func (h *head) gives(tx store.Tx, now int64, limit int) ([]store.Hit, error) {
 	return hits, nil
 }
 
-func idsOf(c store.Collection, hits []store.Hit) []store.ID {
-	all := make([]store.ID, len(hits))
-	for i, hit := range hits {
-		all[i] = store.ID{Collection: c, Key: hit.Key}
-	}
-	return all
-}
-
 func deleteAll(tx store.Tx, c store.Collection, hits []store.Hit) error {
-	all := idsOf(c, hits)
+	all := store.IDs(c, hits)
 	if err := tx.Prefetch(all); err != nil {
 		return err
 	}
