@@ -161,8 +161,7 @@ func (s *Store) plan(ctx context.Context, ahead time.Duration) (p *plan, now, be
 func (s *Store) carryOut(ctx context.Context, report *Report) error {
 	for {
 		var p *plan
-		err := s.Store.View(ctx, func(tx store.Tx) error {
-			var err error
+		err := s.Store.View(ctx, func(tx store.Tx) (err error) {
 			p, err = getPlan(tx)
 			return err
 		})
@@ -206,8 +205,7 @@ func (s *Store) pieces(ctx context.Context, p *plan) ([]store.Hit, error) {
 			r.After = &ends[len(ends)-1]
 		}
 		var hits []store.Hit
-		err := s.Store.View(ctx, func(tx store.Tx) error {
-			var err error
+		err := s.Store.View(ctx, func(tx store.Tx) (err error) {
 			hits, err = tx.Scan(l.Collection, l.Index, r)
 			return err
 		})

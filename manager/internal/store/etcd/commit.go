@@ -62,10 +62,7 @@ func (t *tx) commit() (err error) {
 	if len(writes) == 0 && len(t.Topics()) == 0 {
 		return nil
 	}
-	puts := len(t.Topics()) > 0
-	for _, r := range writes {
-		puts = puts || r.Present
-	}
+	puts := len(t.Topics()) > 0 || slices.ContainsFunc(writes, func(r *overlay.Record) bool { return r.Present })
 	changes, err := t.encode(writes)
 	if err != nil {
 		return err

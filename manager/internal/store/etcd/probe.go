@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -28,13 +29,10 @@ func probe(ctx context.Context, cfg dsn.Config, t *tls.Config) error {
 		if err != nil {
 			continue
 		}
-		err = probeMember(ctx, u, t)
-		if err == nil {
+		if err = probeMember(ctx, u, t); err == nil {
 			return nil
 		}
-		if first == nil {
-			first = err
-		}
+		first = cmp.Or(first, err)
 	}
 	return first
 }

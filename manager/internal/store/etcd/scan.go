@@ -133,9 +133,7 @@ func (t *tx) scan(prefix, from, to string, limit int, with []store.ID) ([]store.
 		if err := t.fillAll(records, firsts(resp[:len(records)])); err != nil {
 			return nil, t.Fail(err)
 		}
-		for _, r := range records {
-			t.Preload(r)
-		}
+		t.Preload(records...)
 		found := resp[len(records)].GetResponseRange()
 		records = nil
 		if end == to || found.Count >= longRange { // the second: what was its beginning is long itself

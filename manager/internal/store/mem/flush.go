@@ -324,14 +324,11 @@ func (s *Store) flushLoop(ctx context.Context) {
 			due = nil
 		}
 		s.mu.Unlock()
-		pause := time.NewTimer(s.opts.FlushRetry)
 		select {
 		case <-ctx.Done():
-			pause.Stop()
 			return
 		case <-due: // only the log could not be made shorter
-			pause.Stop()
-		case <-pause.C:
+		case <-time.After(s.opts.FlushRetry):
 		}
 		s.wantFlush()
 	}

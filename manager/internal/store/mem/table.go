@@ -1,7 +1,6 @@
 package mem
 
 import (
-	"cmp"
 	"encoding/binary"
 	"strings"
 	"unsafe"
@@ -109,17 +108,10 @@ func (ix *index) less(a, b item) bool {
 	if a.prefix != b.prefix {
 		return a.prefix < b.prefix
 	}
-	return ix.compare(a, b) < 0
-}
-
-func (ix *index) compare(a, b item) int {
-	if a.prefix != b.prefix {
-		return cmp.Compare(a.prefix, b.prefix)
-	}
 	if c := strings.Compare(a.rec.sortKey(ix), b.rec.sortKey(ix)); c != 0 {
-		return c
+		return c < 0
 	}
-	return strings.Compare(a.rec.key(), b.rec.key())
+	return a.rec.key() < b.rec.key()
 }
 
 // item returns the item of r, which has an entry in ix.

@@ -182,9 +182,7 @@ func (t *tx) preload(c store.Collection, hits []store.Hit) error {
 	if err := t.loadMany(records); err != nil {
 		return t.Fail(err)
 	}
-	for _, r := range records {
-		t.Preload(r)
-	}
+	t.Preload(records...)
 	return nil
 }
 

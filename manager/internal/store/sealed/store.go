@@ -42,12 +42,6 @@ func newStore(st store.Store, opts Options) *Store {
 	return s
 }
 
-// covers reports whether the collection's values are sealed.
-func (s *Store) covers(c store.Collection) bool {
-	_, ok := s.places[c]
-	return ok
-}
-
 // Failures counts values that were sealed and did not open.
 func (s *Store) Failures() uint64 { return s.failures.Load() }
 
@@ -104,7 +98,7 @@ type tx struct {
 // Get implements store.Tx.
 func (t *tx) Get(c store.Collection, key string) ([]byte, error) {
 	value, err := t.Tx.Get(c, key)
-	if err != nil || !t.c.s.covers(c) {
+	if err != nil || t.c.s.places[c] == nil {
 		return value, err
 	}
 	return t.c.s.open(t.Tx, c, key, value)

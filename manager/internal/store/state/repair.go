@@ -60,7 +60,7 @@ func Repair(ctx context.Context, dir, log string, files vfs.FS) (*Repaired, erro
 
 type repair struct {
 	r    *Reader
-	rows []metaRow // what is written again
+	rows []tableRow // what is written again
 	lost lost
 	done Repaired
 }
@@ -92,11 +92,11 @@ func (p *repair) read(ctx context.Context) error {
 			readable = readable[:0]
 		}
 		if bad {
-			p.rows = append(p.rows, metaRow{key: bytes.Clone(key), value: appendRecord(nil, rec.Value, rec.Entries)})
+			p.rows = append(p.rows, tableRow{key: bytes.Clone(key), value: appendRecord(nil, rec.Value, rec.Entries)})
 		}
 		for _, e := range rec.Entries {
 			if key = member.Append(appendIndex(key[:0], c, e.Index), e.SortKey, name); r.isBad(key) {
-				p.rows = append(p.rows, metaRow{key: bytes.Clone(key)})
+				p.rows = append(p.rows, tableRow{key: bytes.Clone(key)})
 			}
 		}
 		return nil
@@ -133,15 +133,15 @@ func (p *repair) write(ctx context.Context, s *State) error {
 			return err
 		}
 		if key := appendRecordKey(nil, Lost, c.Key); p.r.isBad(key) {
-			p.rows = append(p.rows, metaRow{key: key, value: appendRecord(nil, c.Value, nil)})
+			p.rows = append(p.rows, tableRow{key: key, value: appendRecord(nil, c.Value, nil)})
 		}
 	}
-	slices.SortFunc(p.rows, func(a, b metaRow) int { return bytes.Compare(a.key, b.key) })
+	slices.SortFunc(p.rows, func(a, b tableRow) int { return bytes.Compare(a.key, b.key) })
 	path := s.fs.PathJoin(s.dir, "repair"+partSuffix)
 	for _, bad := range p.r.bad {
 		in := pebble.KeyRange{Start: bad.from, End: after(bad.to)}
-		first, _ := slices.BinarySearchFunc(p.rows, in.Start, func(r metaRow, key []byte) int { return bytes.Compare(r.key, key) })
-		last, _ := slices.BinarySearchFunc(p.rows, in.End, func(r metaRow, key []byte) int { return bytes.Compare(r.key, key) })
+		first, _ := slices.BinarySearchFunc(p.rows, in.Start, func(r tableRow, key []byte) int { return bytes.Compare(r.key, key) })
+		last, _ := slices.BinarySearchFunc(p.rows, in.End, func(r tableRow, key []byte) int { return bytes.Compare(r.key, key) })
 		rows, err := s.described(bad.from)
 		if err != nil {
 			return err
@@ -151,7 +151,7 @@ func (p *repair) write(ctx context.Context, s *State) error {
 		} else {
 			err = s.ingest(ctx, path, func(_ context.Context, w *sstable.Writer) error {
 				for _, row := range rows {
-					if err := w.Set(row.key, row.value); err != nil {
+					if err := row.write(w); err != nil {
 						return err
 					}
 				}
@@ -166,7 +166,7 @@ func (p *repair) write(ctx context.Context, s *State) error {
 }
 
 // described is what describes the state, from a key on.
-func (s *State) described(from []byte) (rows []metaRow, err error) {
+func (s *State) described(from []byte) (rows []tableRow, err error) {
 	if from[0] != kindMeta {
 		return nil, nil
 	}
@@ -179,7 +179,7 @@ func (s *State) described(from []byte) (rows []metaRow, err error) {
 		if err != nil {
 			return nil, errors.Join(err, it.Close())
 		}
-		rows = append(rows, metaRow{key: bytes.Clone(it.Key()), value: bytes.Clone(value)})
+		rows = append(rows, tableRow{key: bytes.Clone(it.Key()), value: bytes.Clone(value)})
 	}
 	return rows, it.Close()
 }

@@ -156,21 +156,18 @@ func (s *State) writeSpare() {
 func Look(dir, log string, o Options) (sequence uint64, err error) {
 	s := newState(dir, o)
 	defer func() { err = errors.Join(err, s.Close()) }()
-	wrap := func(err error) error { return fmt.Errorf("state: %s: %w", dir, named(err)) }
 	found, err := pebble.Peek(dir, s.fs)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return 0, nil
-	case err != nil:
-		return 0, wrap(err)
-	case !found.Exists:
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !found.Exists {
 		return 0, nil
 	}
-	if err := s.open(o, true); err != nil {
-		return 0, wrap(err)
+	if err == nil {
+		err = s.open(o, true)
 	}
-	if sequence, err = s.identity(log); err != nil {
-		return 0, wrap(err)
+	if err == nil {
+		sequence, err = s.identity(log)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("state: %s: %w", dir, named(err))
 	}
 	return sequence, nil
 }
@@ -357,7 +354,7 @@ func (s *State) Get(c store.Collection, key string) (Record, error) {
 	case pebble.IsCorruptionError(err):
 		return Record{}, &store.UnreadableError{Collection: c, Key: key, Reason: named(err).Error()}
 	case err != nil:
-		return Record{}, fmt.Errorf("%w: %w", store.ErrUnavailable, err)
+		return Record{}, unavailable(err)
 	}
 	defer closer.Close()
 	return decodedRecord(c, key, slices.Clone(raw))

@@ -129,7 +129,7 @@ func (s *State) write(ctx context.Context, b Batch, repair bool) error {
 type table struct {
 	s              *State
 	list           []Change
-	meta           []metaRow
+	meta           []tableRow
 	groups         map[groupName]*group
 	positions      []byte // where the next positions are
 	added, removed []fingerprint
@@ -142,9 +142,17 @@ type groupName struct {
 	index      string
 }
 
-type metaRow struct {
+// tableRow is a row of a table as it is written.
+type tableRow struct {
 	key, value []byte
 	deleted    bool
+}
+
+func (m *tableRow) write(w *sstable.Writer) error {
+	if m.deleted {
+		return w.Delete(m.key)
+	}
+	return w.Set(m.key, m.value)
 }
 
 func (t *table) add(name groupName, r row) {
@@ -210,7 +218,7 @@ func (t *table) entry(c *Change, e store.Entry, deleted bool) {
 
 // describe adds what describes the state after the batch.
 func (t *table) describe(b *Batch) {
-	set := func(key, value []byte) { t.meta = append(t.meta, metaRow{key, value, false}) }
+	set := func(key, value []byte) { t.meta = append(t.meta, tableRow{key, value, false}) }
 	set(metaKey(metaLog), []byte(t.s.meta.log))
 	set(metaKey(metaSequence), binary.BigEndian.AppendUint64(nil, b.Sequence))
 	for c, counts := range b.Counts {
@@ -225,7 +233,7 @@ func (t *table) describe(b *Batch) {
 	}
 	if n := len(t.added) + len(t.removed); t.lists.items+n > 2*t.s.absent.len()+spareItems {
 		for number := t.lists.first; number < t.lists.next; number++ {
-			t.meta = append(t.meta, metaRow{listKey(number), nil, true})
+			t.meta = append(t.meta, tableRow{listKey(number), nil, true})
 		}
 		t.lists.first, t.lists.items = t.lists.next, 0
 		t.s.absent.all(listPart, func(part []fingerprint) { add(part, nil) })
@@ -273,39 +281,26 @@ func (s *State) remove(path string) error {
 const checkEvery = 4096
 
 func (t *table) write(ctx context.Context, w *sstable.Writer) error {
-	slices.SortFunc(t.meta, func(a, b metaRow) int { return bytes.Compare(a.key, b.key) })
+	slices.SortFunc(t.meta, func(a, b tableRow) int { return bytes.Compare(a.key, b.key) })
 	for _, m := range t.meta {
-		var err error
-		if m.deleted {
-			err = w.Delete(m.key)
-		} else {
-			err = w.Set(m.key, m.value)
-		}
-		if err != nil {
+		if err := m.write(w); err != nil {
 			return err
 		}
 	}
 	groups := slices.SortedFunc(maps.Values(t.groups), func(a, b *group) int { return bytes.Compare(a.prefix, b.prefix) })
-	var key, value []byte
+	var m tableRow
 	for _, g := range groups {
 		slices.SortFunc(g.rows, compareRows)
 		for i, r := range g.rows {
 			if i%checkEvery == 0 && ctx.Err() != nil {
 				return ctx.Err()
 			}
-			key = append(append(key[:0], g.prefix...), r.rest...)
-			var err error
-			switch {
-			case r.deleted:
-				err = w.Delete(key)
-			case r.change >= 0:
+			m.key, m.value, m.deleted = append(append(m.key[:0], g.prefix...), r.rest...), m.value[:0], r.deleted
+			if r.change >= 0 && !r.deleted {
 				c := &t.list[r.change]
-				value = appendRecord(value[:0], c.Value, c.Entries)
-				err = w.Set(key, value)
-			default:
-				err = w.Set(key, nil)
+				m.value = appendRecord(m.value, c.Value, c.Entries)
 			}
-			if err != nil {
+			if err := m.write(w); err != nil {
 				return err
 			}
 		}

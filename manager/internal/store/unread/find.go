@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
@@ -70,11 +71,7 @@ func (f *Finder) Find(ctx context.Context, limit int, cursor string) (page []*st
 // known returns what the tracker knows and no index leads to.
 func (f *Finder) known(ctx context.Context) (page []*store.UnreadableError, err error) {
 	for _, u := range f.Tracker.Known() {
-		indexed := false
-		for _, p := range f.Places {
-			indexed = indexed || p.Collection == u.Collection
-		}
-		if indexed {
+		if slices.ContainsFunc(f.Places, func(p Place) bool { return p.Collection == u.Collection }) {
 			continue
 		}
 		var now error

@@ -3,6 +3,7 @@
 package unread
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -74,10 +75,7 @@ func (t *Tracker) Known() []*store.UnreadableError {
 		out = append(out, &store.UnreadableError{Collection: id.Collection, Key: id.Key, Reason: reason})
 	}
 	slices.SortFunc(out, func(a, b *store.UnreadableError) int {
-		if a.Collection != b.Collection {
-			return strings.Compare(string(a.Collection), string(b.Collection))
-		}
-		return strings.Compare(a.Key, b.Key)
+		return cmp.Or(cmp.Compare(a.Collection, b.Collection), cmp.Compare(a.Key, b.Key))
 	})
 	return out
 }

@@ -25,7 +25,13 @@ func Join(sortKey, key string) string { return Escape(sortKey) + terminator + ke
 
 // Append appends the member of an entry.
 func Append(dst []byte, sortKey, key string) []byte {
-	return append(append(append(dst, Escape(sortKey)...), terminator...), key...)
+	for { // Escape would allocate memory
+		part, rest, zero := strings.Cut(sortKey, "\x00")
+		if dst = append(dst, part...); !zero {
+			return append(append(dst, terminator...), key...)
+		}
+		dst, sortKey = append(dst, 0, 0xff), rest
+	}
 }
 
 const terminator = "\x00\x01"
