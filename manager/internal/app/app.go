@@ -14,6 +14,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -105,7 +106,7 @@ type app struct {
 
 	store     store.Store
 	shard     *shard.Keeper
-	moved     *movedEntries
+	moved     atomic.Pointer[ledger.Moved] // what watchMoved counted last
 	downtimes prometheus.Counter
 	ledger    *ledger.Ledger
 	journal   *journal.Journal
@@ -186,20 +187,19 @@ func (a *app) start(ctx context.Context) error {
 			a.wal, a.shipper = shipped, shipped.shipper
 		}
 	}
-	for _, c := range standbysCollectors(a.store.Capabilities().Replication) {
-		if err := a.registry.Register(c); err != nil {
-			return fmt.Errorf("metrics: %w", err)
-		}
+	var known []prometheus.Collector // of the store's server, as far as the engine knows it
+	can := a.store.Capabilities()
+	if can.Replication != nil {
+		known = append(known, newStandbysCollector(can.Replication))
 	}
-	if behind := a.store.Capabilities().Behind; behind != nil {
-		if err := a.registry.Register(clockCollector(behind)); err != nil {
-			return fmt.Errorf("metrics: %w", err)
-		}
+	if can.Behind != nil {
+		known = append(known, clockCollector(can.Behind))
 	}
-	if space := a.store.Capabilities().Space; space != nil {
-		if err := a.registry.Register(newSpaceCollector(space)); err != nil {
-			return fmt.Errorf("metrics: %w", err)
-		}
+	if can.Space != nil {
+		known = append(known, newSpaceCollector(can.Space))
+	}
+	if err := register(a.registry, known...); err != nil {
+		return err
 	}
 	if err := a.waitForStandbys(ctx, api, admin, tlsConfig); err != nil {
 		return err
@@ -373,7 +373,7 @@ func (a *app) register() error {
 			return a.ledger.Stats(ctx)
 		}),
 		a.jobsCollector(), a.schedulesCollector(), a.downtimes,
-		newUnreadableCollector(a.unreadable), a.moved, server.NewLogsCollector(a.logs),
+		newUnreadableCollector(a.unreadable), a.newMovedCollector(), server.NewLogsCollector(a.logs),
 		newEncryptionCollector(a.sealed),
 		a.quarantineGauge(),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -393,8 +393,12 @@ func (a *app) register() error {
 	if a.peers != nil {
 		all = append(all, newPeersCollector(a.ledger, a.feed, a.puller))
 	}
+	return register(a.registry, all...)
+}
+
+func register(reg prometheus.Registerer, all ...prometheus.Collector) error {
 	for _, c := range all {
-		if err := a.registry.Register(c); err != nil {
+		if err := reg.Register(c); err != nil {
 			return fmt.Errorf("metrics: %w", err)
 		}
 	}

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -167,11 +166,9 @@ func openWAL(ctx context.Context, s *settings.Settings, log *slog.Logger, reg pr
 		return nil, err
 	}
 	m.log, m.store = st.Log(), st
-	for _, c := range m.collectors() {
-		if err := reg.Register(c); err != nil {
-			_ = st.Close()
-			return nil, fmt.Errorf("metrics: %w", err)
-		}
+	if err := register(reg, m.collectors()...); err != nil {
+		_ = st.Close()
+		return nil, err
 	}
 	r := st.Log().Recovery()
 	log.Info("log recovered", "state_bytes", st.StateBytes(), "records", r.Records, "log_bytes", r.LogBytes,

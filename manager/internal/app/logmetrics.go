@@ -3,6 +3,7 @@ package app
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/oncegate/oncegate/manager/internal/scrape"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
@@ -45,34 +46,26 @@ func (m *logMetrics) batch(b wal.Batch) {
 }
 
 func (m *logMetrics) collectors() []prometheus.Collector {
-	gauge := func(name, help string, value func(wal.Stats) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
-			return value(m.log.Stats())
-		})
-	}
 	return []prometheus.Collector{
 		m.fsync, m.records, m.bytes, m.stateErrors,
-		gauge("oncegate_wal_disk_bytes", "Space taken by segments.", func(s wal.Stats) float64 {
-			return float64(s.DiskBytes)
-		}),
-		gauge("oncegate_wal_segments", "Segments in use.", func(s wal.Stats) float64 { return float64(s.Segments) }),
-		gauge("oncegate_wal_log_bytes", "Bytes of the log that the state on disk does not have, which a start must replay.", func(s wal.Stats) float64 {
-			return float64(s.LogBytes)
-		}),
-		gauge("oncegate_wal_queue_bytes", "Bytes that were appended and are not durable yet.", func(s wal.Stats) float64 {
-			return float64(s.QueueBytes)
-		}),
-		gauge("oncegate_state_disk_bytes", "Space taken by the state.", func(wal.Stats) float64 {
-			return float64(m.store.StateBytes())
-		}),
-		gauge("oncegate_wal_undeleted_files", "Log files that are no longer needed and cannot be deleted.", func(s wal.Stats) float64 {
-			return float64(s.Undeleted)
-		}),
-		gauge("oncegate_wal_no_space", "1 while the disk is full.", func(s wal.Stats) float64 {
-			if s.NoSpace {
-				return 1
-			}
-			return 0
-		}),
+		scrape.New(func(to scrape.Sample) error {
+			s := m.log.Stats()
+			scrape.Set(to, "oncegate_wal_disk_bytes", s.DiskBytes)
+			scrape.Set(to, "oncegate_wal_segments", s.Segments)
+			scrape.Set(to, "oncegate_wal_log_bytes", s.LogBytes)
+			scrape.Set(to, "oncegate_wal_queue_bytes", s.QueueBytes)
+			scrape.Set(to, "oncegate_state_disk_bytes", m.store.StateBytes())
+			scrape.Set(to, "oncegate_wal_undeleted_files", s.Undeleted)
+			scrape.Set(to, "oncegate_wal_no_space", map[bool]int{true: 1}[s.NoSpace])
+			return nil
+		},
+			scrape.Describe("oncegate_wal_disk_bytes", "Space taken by segments."),
+			scrape.Describe("oncegate_wal_segments", "Segments in use."),
+			scrape.Describe("oncegate_wal_log_bytes", "Bytes of the log that the state on disk does not have, which a start must replay."),
+			scrape.Describe("oncegate_wal_queue_bytes", "Bytes that were appended and are not durable yet."),
+			scrape.Describe("oncegate_state_disk_bytes", "Space taken by the state."),
+			scrape.Describe("oncegate_wal_undeleted_files", "Log files that are no longer needed and cannot be deleted."),
+			scrape.Describe("oncegate_wal_no_space", "1 while the disk is full."),
+		),
 	}
 }

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/scrape"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/shard"
@@ -35,7 +33,8 @@ func (a *app) openShard(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the ledger's identity: %w", err)
 	}
-	a.shard, a.moved = keeper, newMovedEntries()
+	a.shard = keeper
+	a.moved.Store(new(ledger.Moved))
 	if err := a.watchPast(ctx); err != nil {
 		return fmt.Errorf("the ledger's identity: %w", err)
 	}
@@ -74,17 +73,17 @@ const (
 	movedShare  = 50
 )
 
-// movedEntries is what it counted last.
-type movedEntries struct {
-	last atomic.Pointer[ledger.Moved]
-	desc *prometheus.Desc
-}
-
-func newMovedEntries() *movedEntries {
-	m := &movedEntries{desc: prometheus.NewDesc("oncegate_ledger_moved_entries",
-		"Entries by state of keys that other shards own, as of some seconds ago.", []string{"state"}, nil)}
-	m.last.Store(new(ledger.Moved))
-	return m
+// newMovedCollector returns a collector of what watchMoved counted last.
+func (a *app) newMovedCollector() *scrape.Collector {
+	return scrape.New(func(m scrape.Sample) error {
+		last := a.moved.Load()
+		for state, n := range map[api.State]int{
+			api.StatePending: last.Pending, api.StateCommitted: last.Committed, api.StateRejected: last.Rejected, api.StateUnknown: last.Unknown,
+		} {
+			scrape.Set(m, "oncegate_ledger_moved_entries", n, state.String())
+		}
+		return nil
+	}, scrape.Describe("oncegate_ledger_moved_entries", "Entries by state of keys that other shards own, as of some seconds ago.", "state"))
 }
 
 // watchMoved counts until ctx ends, and logs when nothing is left.
@@ -93,7 +92,7 @@ func (a *app) watchMoved(ctx context.Context) {
 		version, began := a.shard.Identity().Version, time.Now()
 		a.countMoved(ctx)
 		wait := max(movedEvery, movedShare*time.Since(began))
-		if a.moved.last.Load().Total() == 0 {
+		if a.moved.Load().Total() == 0 {
 			wait = max(wait, movedRarely)
 		}
 		// Another manager of the store may change the list meanwhile.
@@ -117,7 +116,7 @@ func (a *app) countMoved(ctx context.Context) {
 		if m, err = server.MovedEntries(ctx, a.ledger); err != nil {
 			return
 		}
-		if had := a.moved.last.Load().Total(); had > 0 && m.Total() == 0 {
+		if had := a.moved.Load().Total(); had > 0 && m.Total() == 0 {
 			if a.restored.Remaining() > 0 {
 				return // the ledger may have forgotten some
 			}
@@ -125,18 +124,5 @@ func (a *app) countMoved(ctx context.Context) {
 				"ledger", i.ID, "shard", i.Name, "shards_version", i.Version)
 		}
 	}
-	a.moved.last.Store(&m)
-}
-
-// Describe implements prometheus.Collector.
-func (m *movedEntries) Describe(ch chan<- *prometheus.Desc) { ch <- m.desc }
-
-// Collect implements prometheus.Collector.
-func (m *movedEntries) Collect(ch chan<- prometheus.Metric) {
-	last := m.last.Load()
-	for state, n := range map[api.State]int{
-		api.StatePending: last.Pending, api.StateCommitted: last.Committed, api.StateRejected: last.Rejected, api.StateUnknown: last.Unknown,
-	} {
-		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, float64(n), state.String())
-	}
+	a.moved.Store(&m)
 }

@@ -9,9 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/scrape"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -97,18 +96,14 @@ func (l *lentListener) Close() error {
 	return l.Listener.(deadliner).SetDeadline(time.Unix(1, 0))
 }
 
-// standbysCollectors are the metrics of the store's standbys; none on engines that know of none.
-func standbysCollectors(replication func() store.Replication) []prometheus.Collector {
-	if replication == nil {
+// newStandbysCollector returns a collector of the store's standbys.
+func newStandbysCollector(replication func() store.Replication) *scrape.Collector {
+	return scrape.New(func(m scrape.Sample) error {
+		r := replication()
+		scrape.Set(m, "oncegate_store_sync_standbys", r.Connected)
+		scrape.Set(m, "oncegate_store_sync_standbys_required", r.Required)
 		return nil
-	}
-	gauge := func(name, help string, value func(store.Replication) int) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value(replication())) })
-	}
-	return []prometheus.Collector{
-		gauge("oncegate_store_sync_standbys", "Synchronous standbys of the store's server that are connected, -1 if it does not say.",
-			func(r store.Replication) int { return r.Connected }),
-		gauge("oncegate_store_sync_standbys_required", "Synchronous standbys below which calls are refused (--store-require-sync-standbys).",
-			func(r store.Replication) int { return r.Required }),
-	}
+	},
+		scrape.Describe("oncegate_store_sync_standbys", "Synchronous standbys of the store's server that are connected, -1 if it does not say."),
+		scrape.Describe("oncegate_store_sync_standbys_required", "Synchronous standbys below which calls are refused (--store-require-sync-standbys)."))
 }
