@@ -20,13 +20,9 @@ type restored interface {
 	ledger.Quarantine
 	storelogs.Restored
 	peers.Quarantine
-	// State is what is known of the quarantine. Longest is for how much longer anything is refused, Remaining for how much
-	// longer the ledger refuses keys.
+	// State is what is known of the quarantine.
 	State() quarantine.State
-	Longest() time.Duration
-	// RestoredTo names the restore, or the quarantine that began last; zero when there was none.
-	RestoredTo() time.Time
-	// Begin begins a quarantine, Doubt one that Trust may end, and Extend makes one last for that long from now on.
+	// Begin begins a quarantine.
 	Begin(ctx context.Context, d time.Duration, why string) error
 	// End ends a quarantine, whatever it is for, and returns the state before.
 	End(ctx context.Context) (was quarantine.State, err error)
@@ -45,7 +41,7 @@ func (a *app) openQuarantine(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		a.restored = quarantine.Local{Quarantine: q}
+		a.restored = q
 	}
 	a.logQuarantine(a.restored.State())
 	return nil
@@ -53,11 +49,10 @@ func (a *app) openQuarantine(ctx context.Context) error {
 
 // logQuarantine logs that there is a quarantine, and why.
 func (a *app) logQuarantine(s quarantine.State) {
-	left := a.restored.Longest()
-	if left == 0 {
+	if s.Remaining == 0 {
 		return
 	}
-	fields := []any{"remaining_seconds", left.Seconds()}
+	fields := []any{"remaining_seconds", s.Remaining.Seconds()}
 	if !s.RestoredTo.IsZero() {
 		fields = append(fields, "restored_to", s.RestoredTo.UTC().Format(time.RFC3339Nano))
 	}
@@ -84,7 +79,7 @@ func (a *app) watchQuarantine(ctx context.Context) {
 		}
 	}
 	switch q := a.restored.(type) {
-	case quarantine.Local:
+	case *quarantine.Quarantine:
 		q.Run(ctx, changed, func(err error) {
 			a.log.Warn("saving the quarantine's remaining time failed; it lasts longer after a restart", "error", err.Error())
 		})
@@ -95,7 +90,7 @@ func (a *app) watchQuarantine(ctx context.Context) {
 
 // restoredName names the restore that the data come from, or the quarantine that began last; "" when there was none.
 func (a *app) restoredName() string {
-	at := a.restored.RestoredTo()
+	at := a.restored.State().RestoredTo
 	if at.IsZero() {
 		return ""
 	}
@@ -126,11 +121,11 @@ func (a *app) watchPast(ctx context.Context) error {
 
 // quarantined is the quarantine for the page; nil when there is none.
 func (a *app) quarantined() *ui.Quarantine {
-	left := a.restored.Longest()
-	if left == 0 {
+	s := a.restored.State()
+	if s.Remaining == 0 {
 		return nil
 	}
-	return &ui.Quarantine{Left: left, Why: a.restored.State().Why}
+	return &ui.Quarantine{Left: s.Remaining, Why: s.Why}
 }
 
 // quarantineGauge exports for how much longer something is refused.
@@ -138,5 +133,5 @@ func (a *app) quarantineGauge() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "oncegate_quarantine_remaining_seconds",
 		Help: "For how much longer unknown keys, or unknown ids of a log, are refused, because the store may have forgotten them.",
-	}, func() float64 { return a.restored.Longest().Seconds() })
+	}, func() float64 { return a.restored.State().Remaining.Seconds() })
 }

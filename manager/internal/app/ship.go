@@ -81,8 +81,8 @@ func (a *app) startShipping() {
 		return
 	}
 	l := ship.Ledger{ID: a.shard.Identity().ID}
-	if q, ok := a.restored.(quarantine.Local); ok {
-		l.EpochFloor = q.Quarantine.EpochFloor
+	if q, ok := a.restored.(*quarantine.Quarantine); ok {
+		l.EpochFloor = func() uint64 { return q.State().EpochFloor }
 	}
 	l.WentBack = func(ctx context.Context, shipped uint64) error {
 		return a.shard.Meet(ctx, a.shard.MarkAt(shipped), "the copy in object storage")

@@ -18,7 +18,8 @@ type Own struct {
 	Log       *slog.Logger
 }
 
-// Quarantine is that of a ledger; see package quarantine.
+// Quarantine is that of a ledger; see package quarantine. Remaining is for how much longer the ledger refuses keys. Doubt
+// begins a quarantine that Trust may end, and Extend makes one last for that long from now on.
 type Quarantine interface {
 	Remaining() time.Duration
 	Doubt(ctx context.Context, d time.Duration, why string) error

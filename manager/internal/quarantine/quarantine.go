@@ -122,7 +122,7 @@ func ReadDir(dir string) (State, error) {
 	return q.State(), nil
 }
 
-// Quarantine counts the time down. It is safe for concurrent use.
+// Quarantine counts the time down, for a store that only one manager uses. It is safe for concurrent use.
 type Quarantine struct {
 	controls
 	disk    vfs.FS
@@ -225,12 +225,6 @@ func (q *Quarantine) Remaining() time.Duration {
 	return c.left(c.record.Remaining)
 }
 
-// Logs is for how much longer named logs must refuse unknown ids; 0 when it is over.
-func (q *Quarantine) Logs() time.Duration {
-	c := q.now.Load()
-	return c.left(c.record.Logs)
-}
-
 // Longest is for how much longer anything must be refused; 0 when it is over.
 func (q *Quarantine) Longest() time.Duration {
 	c := q.now.Load()
@@ -244,26 +238,20 @@ func (c *count) left(ms int64) time.Duration {
 	return max(0, time.Duration(ms)*time.Millisecond-time.Since(c.began))
 }
 
-// Local is the quarantine of a store that only one manager uses, asked in a transaction.
-type Local struct{ *Quarantine }
-
 // Left is Remaining.
-func (l Local) Left(store.Tx) (time.Duration, error) { return l.Remaining(), nil }
+func (q *Quarantine) Left(store.Tx) (time.Duration, error) { return q.Remaining(), nil }
 
-// LogsLeft is Logs.
-func (l Local) LogsLeft(store.Tx) (time.Duration, error) { return l.Logs(), nil }
-
-// EpochFloor is the number above which epochs of writers continue.
-func (l Local) EpochFloor(store.Tx) (uint64, error) { return l.Quarantine.EpochFloor(), nil }
-
-// Record says that nothing is read in the transaction.
-func (Local) Record() (store.ID, bool) { return store.ID{}, false }
+// LogsLeft is for how much longer named logs must refuse unknown ids; 0 when it is over.
+func (q *Quarantine) LogsLeft(store.Tx) (time.Duration, error) {
+	c := q.now.Load()
+	return c.left(c.record.Logs), nil
+}
 
 // EpochFloor is the number above which epochs of writers continue; 0 when the directory was not restored.
-func (q *Quarantine) EpochFloor() uint64 { return q.now.Load().record.EpochFloor }
+func (q *Quarantine) EpochFloor(store.Tx) (uint64, error) { return q.now.Load().record.EpochFloor, nil }
 
-// RestoredTo is the point in time that the directory was restored to, or when a quarantine began that came later.
-func (q *Quarantine) RestoredTo() time.Time { return q.now.Load().record.RestoredTo }
+// Record says that nothing is read in the transaction.
+func (q *Quarantine) Record() (store.ID, bool) { return store.ID{}, false }
 
 // Run keeps the file up to date until ctx ends, and tells changed when a quarantine began or ended. An error of the file
 // is told to failed: the next start then counts more than it needs.

@@ -56,7 +56,7 @@ func TestCountsOnlyWhileItIsOpen(t *testing.T) {
 		cancel()
 		q.Run(ctx, unchanged, func(err error) { t.Error(err) }) // saves, as at the end of a manager
 		again := open(t, dir)
-		if left := again.Remaining(); left > first || !again.RestoredTo().Equal(time.Unix(1, 0)) {
+		if left := again.Remaining(); left > first || !again.State().RestoredTo.Equal(time.Unix(1, 0)) {
 			t.Errorf("%v are left after a restart, %v before", left, first)
 		}
 	})
@@ -85,8 +85,8 @@ func TestEpochFloorOutlivesTheQuarantine(t *testing.T) {
 	for range 2 {
 		q := open(t, dir)
 		runDown(t, q)
-		if q.EpochFloor() != 7 || !q.RestoredTo().Equal(time.Unix(1, 0)) {
-			t.Errorf("the floor is %d, restored to %v", q.EpochFloor(), q.RestoredTo())
+		if s := q.State(); s.EpochFloor != 7 || !s.RestoredTo.Equal(time.Unix(1, 0)) {
+			t.Errorf("the floor is %d, restored to %v", s.EpochFloor, s.RestoredTo)
 		}
 	}
 	if q := open(t, dir); q.Longest() != 0 {
@@ -117,7 +117,7 @@ func TestLogsHaveTheirOwnQuarantine(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		check := func(q *quarantine.Quarantine) {
 			t.Helper()
-			if left := q.Logs(); left <= time.Minute || left >= time.Hour || q.Longest() != left || q.Remaining() != 0 {
+			if left, _ := q.LogsLeft(nil); left <= time.Minute || left >= time.Hour || q.Longest() != left || q.Remaining() != 0 {
 				t.Errorf("%v are left, %v for the ledger, %v in all", left, q.Remaining(), q.Longest())
 			}
 		}

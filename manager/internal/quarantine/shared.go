@@ -197,14 +197,8 @@ func (s *Shared) Record() (store.ID, bool) {
 	return store.ID{Collection: Collection, Key: leftKey}, true
 }
 
-// Longest is for how much longer anything must be refused, as of a second ago; 0 when it is over.
-func (s *Shared) Longest() time.Duration { return s.known.Load().Remaining }
-
-// Remaining is Longest.
-func (s *Shared) Remaining() time.Duration { return s.Longest() }
-
-// RestoredTo names the restore, as of a second ago; zero when there was none.
-func (s *Shared) RestoredTo() time.Time { return s.known.Load().RestoredTo }
+// Remaining is for how much longer anything must be refused, as of a second ago; 0 when it is over.
+func (s *Shared) Remaining() time.Duration { return s.known.Load().Remaining }
 
 // State is what is known of the quarantine, as of a second ago.
 func (s *Shared) State() State { return *s.known.Load() }

@@ -126,7 +126,7 @@ func TestBeginHoldsForTheNextTransaction(t *testing.T) {
 		}
 		return nil
 	})
-	if !errors.Is(err, refused) || q.Longest() != 0 {
-		t.Errorf("%v; the manager knows of %v", err, q.Longest())
+	if !errors.Is(err, refused) || q.Remaining() != 0 {
+		t.Errorf("%v; the manager knows of %v", err, q.Remaining())
 	}
 }

@@ -37,12 +37,12 @@ func newMarkSite(t *testing.T) *markSite {
 	m.position.Store(7)
 	if err := m.me.Watch(t.Context(), shard.Past{
 		Position: m.position.Load, Longest: func() time.Duration { return time.Hour }, Begin: m.restored.Begin,
-		Restored: func() string { return m.restored.RestoredTo().String() },
+		Restored: func() string { return m.restored.State().RestoredTo.String() },
 	}); err != nil {
 		t.Fatal(err)
 	}
 	m.site = newSite(t, siteOptions{
-		store: st, ledger: ledger.Options{Quarantine: quarantine.Local{Quarantine: m.restored}}, server: Options{Ledger: m.me},
+		store: st, ledger: ledger.Options{Quarantine: m.restored}, server: Options{Ledger: m.me},
 		routes: QuarantineRoutes(m.restored),
 	})
 	return m

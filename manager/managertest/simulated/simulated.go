@@ -195,7 +195,7 @@ func (m *Manager) build(ctx context.Context, st store.Store, want shard.Want) (e
 	// Of the calls of one instant, one stores what their scopes hold. The Go scheduler would decide which.
 	l := ledger.Options{
 		ScopeShare: -1, MaxEntries: o.MaxEntries, CommittedTTL: o.CommittedTTL, CleanupInterval: 3 * time.Second, Owners: keeper,
-		Quarantine: quarantine.Local{Quarantine: m.restored},
+		Quarantine: m.restored,
 	}
 	o.Centre.adjust(&l)
 	if m.ledger, err = ledger.New(st, l); err != nil {
@@ -228,7 +228,7 @@ func (m *Manager) Forgot() string { return forgot(m.restored) }
 
 // restoredName names the quarantine that began last; "" when none has.
 func (m *Manager) restoredName() string {
-	if at := m.restored.RestoredTo(); !at.IsZero() {
+	if at := m.restored.State().RestoredTo; !at.IsZero() {
 		return at.UTC().Format(time.RFC3339Nano)
 	}
 	return ""

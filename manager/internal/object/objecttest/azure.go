@@ -180,7 +180,7 @@ func refuseAzure(w http.ResponseWriter, status int, code string) {
 // than most tests. A test has an account of its own.
 var azurite struct {
 	mu      sync.Mutex
-	started *shared
+	started *process
 	used    int
 }
 
@@ -199,7 +199,7 @@ func startAzurite(t testing.TB, program string) (http.Handler, string) {
 		for i := range azureAccounts {
 			fmt.Fprintf(&accounts, "%s:%s;", azureAccount(i), base64.StdEncoding.EncodeToString(azureKey))
 		}
-		azurite.started = launchShared(t, []string{"AZURITE_ACCOUNTS=" + accounts.String()}, program,
+		azurite.started = launch(t, []string{"AZURITE_ACCOUNTS=" + accounts.String()}, program,
 			"--inMemoryPersistence", "--blobPort", "0", "--disableTelemetry", "--silent")
 	}
 	p := azurite.started

@@ -1,7 +1,6 @@
 package objecttest
 
 import (
-	"bytes"
 	"context"
 	"net"
 	"net/http"
@@ -11,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -46,6 +44,7 @@ func shortDir(t testing.TB) string {
 // startServer starts a program that listens at an address. It ends with the test. The handler asks it.
 func startServer(t testing.TB, network, address, program string, args ...string) http.Handler {
 	p := launch(t, nil, program, args...)
+	t.Cleanup(func() { _ = p.life.Close() })
 	p.await(t, func() bool {
 		c, err := net.Dial(network, address)
 		if err == nil {
@@ -56,47 +55,8 @@ func startServer(t testing.TB, network, address, program string, args ...string)
 	return forward(t, network, address)
 }
 
-// process is a program that ends with the test, and what it wrote.
+// process is a program that ends with this process, however that ends, and what it wrote.
 type process struct {
-	program string
-	ended   chan struct{}
-	mu      sync.Mutex
-	out     bytes.Buffer
-}
-
-func (p *process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.out.Write(b)
-}
-
-func (p *process) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.out.String()
-}
-
-func launch(t testing.TB, env []string, program string, args ...string) *process {
-	p := &process{program: program, ended: make(chan struct{})}
-	cmd := exec.Command(program, args...)
-	cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), env...)
-	cmd.Stdout, cmd.Stderr = p, p
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		_ = cmd.Wait()
-		close(p.ended)
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-p.ended
-	})
-	return p
-}
-
-// shared is a program that ends with this process, however that ends, and what it wrote.
-type shared struct {
 	program, output string
 	life            *os.File // while this process has it open, the program runs
 }
@@ -111,7 +71,7 @@ exec 3<&-
 wait $program
 echo "it ended with $?"`
 
-func launchShared(t testing.TB, env []string, program string, args ...string) *shared {
+func launch(t testing.TB, env []string, program string, args ...string) *process {
 	dir, err := os.MkdirTemp("", "object")
 	if err != nil {
 		t.Fatal(err)
@@ -132,10 +92,10 @@ func launchShared(t testing.TB, env []string, program string, args ...string) *s
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	return &shared{program, out.Name(), life}
+	return &process{program, out.Name(), life}
 }
 
-func (p *shared) String() string {
+func (p *process) String() string {
 	b, err := os.ReadFile(p.output)
 	if err != nil {
 		return err.Error()
@@ -144,7 +104,7 @@ func (p *shared) String() string {
 }
 
 // await waits until the program is ready.
-func (p *shared) await(t testing.TB, ready func() bool) {
+func (p *process) await(t testing.TB, ready func() bool) {
 	for end := time.Now().Add(startLimit); !ready(); time.Sleep(5 * time.Millisecond) {
 		if out := p.String(); strings.Contains(out, "it ended with ") || time.Now().After(end) {
 			t.Fatalf("%s does not listen within %v: %s", p.program, startLimit, out)
@@ -154,20 +114,6 @@ func (p *shared) await(t testing.TB, ready func() bool) {
 
 // startLimit is generous: a busy machine takes minutes to start what a quiet one starts in a second.
 const startLimit = 10 * time.Minute
-
-// await waits until the program is ready.
-func (p *process) await(t testing.TB, ready func() bool) {
-	for end := time.Now().Add(startLimit); !ready(); time.Sleep(5 * time.Millisecond) {
-		select {
-		case <-p.ended:
-			t.Fatalf("%s: %s", p.program, p)
-		default:
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%s does not listen within %v: %s", p.program, startLimit, p)
-		}
-	}
-}
 
 // forward asks the server at an address.
 func forward(t testing.TB, network, address string) http.Handler {
