@@ -1,9 +1,9 @@
 package server
 
-import "github.com/oncegate/oncegate/manager/internal/logs"
+import "github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 
 // NewLogsCollector returns a collector of what is known of each log. There are few, as the engine bounds them.
-func NewLogsCollector(engine logs.Engine) *Scrape {
+func NewLogsCollector(engine *storelogs.Engine) *Scrape {
 	return NewScrape(func(m Sample) error {
 		infos, err := engine.List(m.Context, "", 10_000)
 		if err != nil {
