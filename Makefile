@@ -486,7 +486,6 @@ bench-peers: peers-bench ## compare ledger, queue and logs, on every engine, wit
 	build/peers-bench ledger $(PEERS_FLAGS)
 	build/peers-bench jobs -duration 5s -jobs 20000 $(PEERS_FLAGS)
 	build/peers-bench logs -rounds 10 -duration 500ms $(PEERS_FLAGS)
-	build/peers-bench ship -rounds 5 -duration 3s $(PEERS_FLAGS)
 
 .PHONY: test-benches
 test-benches: ## the measurements that the pages name, with the shortest times; a part of make test-long

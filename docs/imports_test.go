@@ -56,11 +56,11 @@ var mayImport = map[string][]string{
 
 	"manager/cmd/oncegate":      {"manager/internal/cli", "plugin/config"},
 	"manager/internal/cli":      {"manager/api", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/client", "manager/client/admin", "manager/internal/app", "manager/internal/doctor", "manager/internal/httpd", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
-	"manager/internal/app":      {"manager/api", "manager/internal/filelock", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/internal/home", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", "manager/internal/tracing", "manager/internal/ui", domain, engines, "manager/internal/wal"},
+	"manager/internal/app":      {"manager/api", "manager/internal/filelock", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/internal/home", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/scrape", "manager/internal/ship", "manager/internal/tracing", "manager/internal/ui", domain, engines, "manager/internal/wal"},
 	"manager/internal/tracing":  {},
 	"manager/internal/settings": {"manager/api", "manager/internal/peers", "manager/internal/httpd", "manager/internal/object", "manager/internal/store/etcd/dsn", domain},
-	"manager/internal/server":   {"manager/api", "manager/api/schema", "manager/internal/home", "manager/internal/peers", "manager/internal/openapi", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/quarantine", "manager/internal/submit", domain},
-	"manager/internal/httpd":    {"manager/api"},
+	"manager/internal/server":   {"manager/api", "manager/api/schema", "manager/internal/home", "manager/internal/peers", "manager/internal/openapi", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/quarantine", "manager/internal/scrape", "manager/internal/submit", domain},
+	"manager/internal/httpd":    {"manager/api", "manager/internal/scrape"},
 	"manager/internal/ui":       {"manager/api", "manager/internal/httpd", domain},
 
 	"manager/internal/codec":     {},
@@ -83,24 +83,24 @@ var mayImport = map[string][]string{
 	"manager/internal/object":            {"manager/internal/filelock", "manager/internal/object/sharedkey"},
 	"manager/internal/object/sharedkey":  {},
 	"manager/internal/object/objecttest": {"manager/internal/object/..."},
-	"manager/internal/ship":              {"manager/internal/object", "manager/internal/wal", "manager/internal/wal/vfs"},
+	"manager/internal/ship":              {"manager/internal/object", "manager/internal/scrape", "manager/internal/wal", "manager/internal/wal/vfs"},
 	"manager/internal/quarantine":        {"manager/internal/store", "manager/internal/wal/vfs"},
 	"manager/internal/doctor":            {"manager/api/schema"},
 	"manager/internal/crypt":             {},
 
 	"manager/internal/store":              {},
-	"manager/internal/store/internal/...": {"manager/internal/codec", "manager/internal/store"},
+	"manager/internal/store/internal/...": {"manager/internal/batch", "manager/internal/codec", "manager/internal/store"},
 	"manager/internal/store/notify":       {"manager/internal/store"},
 	"manager/internal/store/unread":       {"manager/internal/store"},
 	"manager/internal/store/downtime":     {"manager/internal/codec", "manager/internal/store"},
 	"manager/internal/store/sealed":       {"manager/internal/crypt", "manager/internal/store"},
-	"manager/internal/store/mem":          {"manager/internal/codec", "manager/internal/store", "manager/internal/store/notify", "manager/internal/store/state", "manager/internal/wal"},
+	"manager/internal/store/mem":          {"manager/internal/codec", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify", "manager/internal/store/state", "manager/internal/wal"},
 	"manager/internal/store/state":        {"manager/internal/codec", "manager/internal/store", "manager/internal/store/internal/..."},
 	"manager/internal/store/sqlite":       {"manager/internal/batch", "manager/internal/filelock", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
-	"manager/internal/store/redis":        {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
+	"manager/internal/store/redis":        {"manager/internal/batch", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 	"manager/internal/store/postgres":     {"manager/internal/batch", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 
-	"manager/internal/store/etcd": {"manager/internal/batch", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify",
+	"manager/internal/store/etcd": {"manager/internal/batch", "manager/internal/codec", "manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify",
 		"manager/internal/store/etcd/dsn"},
 	"manager/internal/store/etcd/dsn": {},
 
@@ -108,6 +108,7 @@ var mayImport = map[string][]string{
 	"manager/internal/wal/vfs": {"manager/internal/filelock"},
 
 	"manager/internal/filelock": {},
+	"manager/internal/scrape":   {},
 	"manager/internal/batch":    {},
 
 	// Tests of real processes.

@@ -1,7 +1,6 @@
 package hostsim
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -59,10 +58,10 @@ type Config struct {
 	// default 304. Each is executed inside the previous one. Beyond this number the VM's stack overflows, which is a
 	// trap. Envoy allows 304 replies in 1.36.2 and 1.40.0, 306 in 1.39.3, and 1309 to 1400 resumes.
 	MaxNestedReplies int
-	// CallbackWork bounds one call into a wasm guest, default 2e9 units, which takes some seconds. A unit is one
-	// function entry, one iteration of a loop or 64 bytes moved by a bulk instruction. Beyond the bound the guest
-	// traps. The bound is a count and not a time, so it is the same on every machine.
-	CallbackWork uint64
+	// CallbackTimeout ends a callback of a wasm guest that loops for longer, in real time: the guest traps. It must not be
+	// negative. 0, the default, is no limit, as in Envoy. With a limit, callbacks and loops take longer. Functions that
+	// call each other without a loop are not ended.
+	CallbackTimeout time.Duration
 	// MemoryLimit bounds one VM's linear memory in bytes: 64 KiB to 4 GiB, default 256
 	// MiB, rounded up to wasm pages (64 KiB).
 	MemoryLimit int
@@ -152,9 +151,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.FailurePolicy < FailClosed || c.FailurePolicy > FailReload {
 		return c, fmt.Errorf("hostsim: Config.FailurePolicy is %d, allowed are FailClosed, FailOpen and FailReload", c.FailurePolicy)
 	}
-	c.CallbackWork = cmp.Or(c.CallbackWork, 2_000_000_000)
-	if c.CallbackWork > 1<<62 {
-		return c, fmt.Errorf("hostsim: Config.CallbackWork is %d, allowed are up to 1<<62", c.CallbackWork)
+	if c.CallbackTimeout < 0 {
+		return c, fmt.Errorf("hostsim: Config.CallbackTimeout is %v, allowed are 0 and more", c.CallbackTimeout)
 	}
 	if c.Clock == nil {
 		c.Clock = RealClock()

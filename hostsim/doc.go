@@ -73,11 +73,8 @@
 // callbacks run in the caller's stack, nothing is deferred, paused bodies have no limit. Filters that fail in production
 // pass there. docs/hostsim.md compares the two.
 //
-// Why are modules rewritten to bound their work? The engine's own interruption leaves compiled code in every iteration
-// of every loop, and starts a goroutine for every call. With it a request through the gate takes three to five times as
-// long, with the counter of package meter a quarter longer. It also does not stop functions that call each other without
-// a loop. With the counter the same call costs the same number of units on every machine, so limits can be tested
-// without a clock.
+// Why has a callback no time limit by default? Envoy has none. The engine's interruption puts a check into each iteration
+// of a loop, and starts a goroutine for each call.
 //
 // Why is misuse reported and survived? In Envoy, resuming a stream that is not paused is an assertion in debug builds
 // and undefined otherwise. A test wants to learn of it (Violations), and the gateway must not crash.

@@ -22,7 +22,7 @@ func FuzzModule(f *testing.F) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		clock := hostsim.NewVirtualClock(hostsimtest.Epoch)
-		h, err := hostsim.Start(ctx, hostsim.Config{Guest: hostsim.Wasm(module), CallbackWork: 100_000, MemoryLimit: 1 << 20, Clock: clock})
+		h, err := hostsim.Start(ctx, hostsim.Config{Guest: hostsim.Wasm(module), CallbackTimeout: 50 * time.Millisecond, MemoryLimit: 1 << 20, Clock: clock})
 		if err != nil {
 			return
 		}

@@ -13,9 +13,9 @@ type Source interface {
 
 // guestLimits bound what one VM of a program may use.
 type guestLimits struct {
-	memory int    // bytes of linear memory
-	work   uint64 // units of work per callback, see Config.CallbackWork
-	seed   uint64
+	memory   int           // bytes of linear memory
+	callback time.Duration // see Config.CallbackTimeout
+	seed     uint64
 }
 
 // program is a loaded Source.

@@ -44,7 +44,7 @@ func Start(ctx context.Context, cfg Config) (*Host, error) {
 	}
 	h := &Host{cfg: cfg, process: cfg.Process, epoch: cfg.Clock.Now(), closed: make(chan struct{})}
 	h.ids.seed(cfg.Seed)
-	h.program, err = cfg.Guest.load(ctx, guestLimits{memory: cfg.MemoryLimit, work: cfg.CallbackWork, seed: cfg.Seed})
+	h.program, err = cfg.Guest.load(ctx, guestLimits{memory: cfg.MemoryLimit, callback: cfg.CallbackTimeout, seed: cfg.Seed})
 	if err != nil {
 		return nil, err
 	}

@@ -308,7 +308,7 @@ func TestBadConfigIsRefused(t *testing.T) {
 		{hostsim.Config{Guest: good, StreamIdleTimeout: -1}, "Config.StreamIdleTimeout is -1ns"},
 		{hostsim.Config{Guest: good, ReloadBackoff: -1}, "Config.ReloadBackoff is -1ns"},
 		{hostsim.Config{Guest: good, FailurePolicy: 3}, "Config.FailurePolicy is 3"},
-		{hostsim.Config{Guest: good, CallbackWork: 1 << 63}, "Config.CallbackWork is 9223372036854775808"},
+		{hostsim.Config{Guest: good, CallbackTimeout: -1}, "Config.CallbackTimeout is -1ns"},
 		{hostsim.Config{Guest: hostsim.Native(nil)}, "factory is nil"},
 		{hostsim.Config{Guest: hostsim.Native(func(hostsim.HostCalls) hostsim.Guest { return nil })}, "factory returned nil"},
 		{hostsim.Config{Guest: hostsim.Native(func(c hostsim.HostCalls) hostsim.Guest { c.SetTickPeriod(1); return nil })}, "before the VM has started only logging is allowed"},

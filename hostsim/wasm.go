@@ -11,14 +11,13 @@ import (
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
-
-	"github.com/oncegate/oncegate/hostsim/internal/meter"
+	"github.com/tetratelabs/wazero/sys"
 )
 
 // This file and the files wasm_*.go bind the host to wazero. Nothing else uses that engine.
 
 // Wasm is a Source for a compiled Proxy-Wasm module (ABI 0.2.0 or 0.2.1). The module is compiled once; each VM is an
-// instance with its own memory. Its imports must be on Envoy's list, and its calls are bounded (package meter).
+// instance with its own memory. Its imports must be on Envoy's list.
 //
 // The Source keeps the machine code: hosts that are started from the same Source compile it once.
 func Wasm(module []byte) Source {
@@ -63,15 +62,12 @@ var callbackTypes = map[string][2]int{
 
 func (w *wasmSource) load(ctx context.Context, limits guestLimits) (prog program, err error) {
 	defer engineFailure(&err)
-	metered, err := meter.Instrument(w.module, limits.work)
-	if err != nil {
-		return nil, fmt.Errorf("hostsim: wasm: %w", err)
-	}
 	pages := uint32((limits.memory + 1<<16 - 1) >> 16)
 	r := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfig().
-		WithCompilationCache(w.cache).WithMemoryLimitPages(pages).WithDebugInfoEnabled(false))
+		WithCompilationCache(w.cache).WithMemoryLimitPages(pages).WithDebugInfoEnabled(false).
+		WithCloseOnContextDone(limits.callback > 0))
 	p := &wasmProgram{runtime: r, limits: limits}
-	if p.compiled, err = r.CompileModule(ctx, metered); err == nil {
+	if p.compiled, err = r.CompileModule(ctx, w.module); err == nil {
 		if err = checkModule(p.compiled); err == nil {
 			err = linkHostFunctions(ctx, r)
 		}
@@ -179,7 +175,6 @@ type wasmGuest struct {
 	ctx    context.Context // carries the guest to its host functions
 	mod    api.Module
 	mem    api.Memory
-	work   api.MutableGlobal
 	alloc  api.Function
 	closed bool
 	depth  int // nested callbacks in progress
@@ -231,12 +226,13 @@ func (p *wasmProgram) newGuest(ctx context.Context, env guestEnv, calls HostCall
 	g := &wasmGuest{calls: calls, env: env, limits: p.limits, rng: newRand(p.limits.seed, env.name), restricted: duringStart}
 	// The guest's calls do not depend on ctx, which bounds only the start.
 	g.ctx = &guestContext{Context: context.WithoutCancel(ctx), g: g}
-	mod, err := p.runtime.InstantiateModule(g.ctx, p.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	start, cancel := g.bounded()
+	defer cancel()
+	mod, err := p.runtime.InstantiateModule(start, p.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
 	if err != nil {
-		return nil, err
+		return nil, g.explain(err)
 	}
 	g.mod, g.mem = mod, mod.Memory()
-	g.work = mod.ExportedGlobal(meter.Global).(api.MutableGlobal)
 	export := mod.ExportedFunction
 	if g.alloc = export("malloc"); g.alloc == nil {
 		g.alloc = export("proxy_on_memory_allocate")
@@ -248,11 +244,11 @@ func (p *wasmProgram) newGuest(ctx context.Context, env guestEnv, calls HostCall
 	g.responseHeaders, g.responseBody, g.responseTrailers = export("proxy_on_response_headers"), export("proxy_on_response_body"), export("proxy_on_response_trailers")
 	g.done, g.log, g.delete = export("proxy_on_done"), export("proxy_on_log"), export("proxy_on_delete")
 
-	start := export("_initialize")
-	if start == nil {
-		start = export("_start")
+	initialize := export("_initialize")
+	if initialize == nil {
+		initialize = export("_start")
 	}
-	_, err = g.call(start, 0)
+	_, err = g.call(initialize, 0)
 	g.restricted = unrestricted
 	if err != nil {
 		g.Close()
@@ -283,33 +279,32 @@ func (g *wasmGuest) call(f api.Function, missing uint64, args ...uint32) (uint64
 	if g.depth > 0 {
 		// A wazero function must not be called again while it runs; a new one may be.
 		f = g.mod.ExportedFunction(f.Definition().ExportNames()[0])
-		defer g.work.Set(g.work.Get())
 	}
 	g.depth++
 	defer func() { g.depth-- }()
-	g.work.Set(g.limits.work)
-	if err := f.CallWithStack(g.ctx, stack); err != nil {
+	ctx, cancel := g.bounded()
+	defer cancel()
+	if err := f.CallWithStack(ctx, stack); err != nil {
 		return 0, g.explain(err)
 	}
 	return stack[0], nil
 }
 
-// explain replaces the engine's error by one that names the work limit, which the engine only knows as an unreachable
-// instruction.
-func (g *wasmGuest) explain(err error) error {
-	if int64(g.work.Get()) < 0 {
-		return fmt.Errorf("the callback exceeded its limit of %d units of work", g.limits.work)
+// bounded returns the context of a callback, which ends it at Config.CallbackTimeout.
+func (g *wasmGuest) bounded() (context.Context, context.CancelFunc) {
+	if g.limits.callback == 0 {
+		return g.ctx, func() {}
 	}
-	return err
+	return context.WithTimeout(g.ctx, g.limits.callback)
 }
 
-// charge subtracts units of work for what the host does on the guest's behalf.
-func (g *wasmGuest) charge(units int) {
-	left := int64(g.work.Get()) - int64(units)
-	g.work.Set(uint64(left))
-	if left < 0 {
-		panic(trapError("work limit"))
+// explain replaces the engine's error about a callback that took too long.
+func (g *wasmGuest) explain(err error) error {
+	var exit *sys.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == sys.ExitCodeDeadlineExceeded {
+		return fmt.Errorf("the callback took longer than %v", g.limits.callback)
 	}
+	return err
 }
 
 func b2u(b bool) uint32 {

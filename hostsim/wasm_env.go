@@ -36,7 +36,6 @@ var envFunctions = map[string]hostFunction{
 			if !ok && level <= logMax { // an unknown level is reported before a bad pointer
 				return uint32(invalidMemory)
 			}
-			g.charge(len(message)) // for formatting and writing it
 			return uint32(g.calls.Log(level, message))
 		}},
 

@@ -29,17 +29,11 @@ type args []uint64
 
 func (a args) u32(i int) uint32 { return uint32(a[i]) }
 
-// callCost is the cost of a host call in units of work, in addition to the bytes it moves.
-const callCost = 64
-
 func (f hostFunction) entry(module, name string) api.GoModuleFunc {
 	return func(ctx context.Context, _ api.Module, stack []uint64) {
 		g := guestOf(ctx)
 		if g.restricted&^f.allowed != 0 {
 			panic(trapError(module + "." + name + " called while only logging is allowed (from the module's initialisation or its allocator)"))
-		}
-		if g.mem != nil {
-			g.charge(callCost)
 		}
 		result := f.run(g, stack)
 		if len(f.results) > 0 {
@@ -54,11 +48,7 @@ func (g *wasmGuest) bytes(ptr, size uint32) ([]byte, bool) {
 	if g.mem == nil {
 		return nil, false
 	}
-	b, ok := g.mem.Read(ptr, size)
-	if ok {
-		g.charge(int(size >> 4))
-	}
-	return b, ok
+	return g.mem.Read(ptr, size)
 }
 
 // str returns a copy of guest memory.

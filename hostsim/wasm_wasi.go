@@ -41,6 +41,7 @@ var wasiFunctions = map[string]hostFunction{
 			return wasiBadf
 		}
 		var out strings.Builder
+		size := 0
 		for i := range a.u32(2) {
 			at := uint64(a.u32(1)) + 8*uint64(i)
 			if at > 1<<32-8 {
@@ -54,15 +55,13 @@ var wasiFunctions = map[string]hostFunction{
 			if !ok {
 				return wasiFault
 			}
-			out.Write(b)
-			g.charge(1)
+			size += len(b)
+			out.Write(b[:min(len(b), logLineLimit+1-out.Len())]) // Log cuts what is longer
 		}
-		text := out.String()
-		if text != "" {
-			g.charge(len(text))
-			g.calls.Log(level, strings.TrimSuffix(text, "\n"))
+		if size > 0 {
+			g.calls.Log(level, strings.TrimSuffix(out.String(), "\n"))
 		}
-		if !g.put32(a.u32(3), uint32(len(text))) {
+		if !g.put32(a.u32(3), uint32(size)) {
 			return wasiFault
 		}
 		return wasiOK

@@ -51,10 +51,18 @@ func compareLogs(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
-	if err := createLog(ctx, p.URL); err != nil {
+	c, err := client.New(client.Options{URL: "http://" + p.URL})
+	if err != nil {
 		return err
 	}
-	add("Oncegate", p.PID(), func(ctx context.Context) (*appender, error) { return openWriter(ctx, p.URL) })
+	log, err := c.OpenLog(logName)
+	if err != nil {
+		return err
+	}
+	if _, err := log.Create(ctx, client.LogConfig{MaxKeys: 16 << 20, MaxBytes: 1 << 32}); err != nil {
+		return err
+	}
+	add("Oncegate", p.PID(), func(ctx context.Context) (*appender, error) { return openWriter(ctx, log) })
 	if err := t.addJetStream(ctx, add); err != nil {
 		return err
 	}
@@ -88,29 +96,8 @@ func appends(d time.Duration, c column, open func(context.Context) (*appender, e
 	}}
 }
 
-func openLog(addr string) (*client.Log, error) {
-	c, err := client.New(client.Options{URL: "http://" + addr})
-	if err != nil {
-		return nil, err
-	}
-	return c.OpenLog(logName)
-}
-
-func createLog(ctx context.Context, addr string) error {
-	log, err := openLog(addr)
-	if err != nil {
-		return err
-	}
-	_, err = log.Create(ctx, client.LogConfig{MaxKeys: 16 << 20, MaxBytes: 1 << 32})
-	return err
-}
-
-// openWriter is the client of a manager's log.
-func openWriter(ctx context.Context, addr string) (*appender, error) {
-	log, err := openLog(addr)
-	if err != nil {
-		return nil, err
-	}
+// openWriter is a client of a manager's log.
+func openWriter(ctx context.Context, log *client.Log) (*appender, error) {
 	w, err := log.OpenIdempotentWriter(ctx, client.WriterOptions{})
 	if err != nil {
 		return nil, err

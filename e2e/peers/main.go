@@ -6,7 +6,7 @@
 //
 // `peers gate` does so for the whole request, in a real Envoy; `peers engines` for
 // ledger and queue on every engine, `peers ledger` and `peers jobs` for one of them with
-// more loads, `peers logs` for logs; `peers ship` measures what shipping to object storage costs.
+// more loads, `peers logs` for logs.
 //
 // The numbers of one run are comparable with each other and with nothing else:
 // clients and servers share the same cores.
@@ -49,7 +49,6 @@ var comparisons = map[string]struct {
 	"ledger":  {"1,64", "1,16", func(ctx context.Context, s settings) error { return compareEngines(ctx, s, "ledger", ledgerColumns(s)) }},
 	"jobs":    {"64", "1", func(ctx context.Context, s settings) error { return compareEngines(ctx, s, "jobs", jobColumns) }},
 	"logs":    {"1,64", "1,16", compareLogs},
-	"ship":    {"64", "1,16", compareShipping},
 }
 
 func main() {
@@ -74,7 +73,7 @@ func run(ctx context.Context, args []string) error {
 		return serveNATS(ctx, args[1], args[2])
 	}
 	if len(args) == 0 || comparisons[args[0]].run == nil {
-		return usageError("usage: peers gate|engines|ledger|jobs|logs|ship [flags]")
+		return usageError("usage: peers gate|engines|ledger|jobs|logs [flags]")
 	}
 	comparison := comparisons[args[0]]
 	s, err := parseSettings(args, comparison.callers, comparison.batches)
@@ -93,8 +92,8 @@ func parseSettings(args []string, callers, batches string) (s settings, err erro
 	fs.DurationVar(&s.duration, "duration", 2*time.Second, "length of one measurement")
 	fs.IntVar(&s.rounds, "rounds", 4, "rounds, in which all rows take turns; the best one of each counts")
 	fs.IntVar(&s.jobs, "jobs", 5000, "engines, jobs: jobs to claim and to work in a round")
-	fs.StringVar(&callers, "callers", callers, "gate, ledger, logs, ship: concurrent callers, comma separated")
-	fs.StringVar(&batches, "batches", batches, "ledger, logs, ship: operations at a time, comma separated")
+	fs.StringVar(&callers, "callers", callers, "gate, ledger, logs: concurrent callers, comma separated")
+	fs.StringVar(&batches, "batches", batches, "ledger, logs: operations at a time, comma separated")
 	if err := fs.Parse(args[1:]); err != nil {
 		return s, usageError(err.Error())
 	}

@@ -4,10 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,17 +41,15 @@ func untilDone(ctx context.Context, n int, run func(ctx context.Context, done fu
 // enqueueMany enqueues n jobs, 64 at a time.
 func enqueueMany(ctx context.Context, q *queue, n int) error {
 	var next atomic.Int64
-	var wg sync.WaitGroup
-	run, errs := runName(), make([]error, 64)
-	for caller := range errs {
-		wg.Go(func() {
-			for i := next.Add(1); i <= int64(n) && errs[caller] == nil; i = next.Add(1) {
-				errs[caller] = q.enqueue(ctx, keysOf(run, 0, int(i), 1)[0])
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+	run := runName()
+	_, err := timedCalls(ctx, time.Hour, 64, func(ctx context.Context, _, _ int) error {
+		i := int(next.Add(1))
+		if i > n {
+			return errNoMore
+		}
+		return q.enqueue(ctx, keysOf(run, 0, i, 1)[0])
+	})
+	return err
 }
 
 // newAsynq uses task ids as keys.
@@ -88,17 +84,15 @@ type noopArgs struct {
 
 func (noopArgs) Kind() string { return "noop" }
 
-func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
-
 func newRiver(ctx context.Context, pool *pgxpool.Pool) (*queue, error) {
-	migrator, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Logger: quiet()})
+	migrator, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
 	if _, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
 		return nil, err
 	}
-	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: quiet()})
+	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: slog.New(slog.DiscardHandler)})
 	return &queue{
 		enqueue: func(ctx context.Context, key string) error {
 			_, err := client.Insert(ctx, noopArgs{Key: key, Text: text}, &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true}})
@@ -109,7 +103,7 @@ func newRiver(ctx context.Context, pool *pgxpool.Pool) (*queue, error) {
 				workers := river.NewWorkers()
 				river.AddWorker(workers, river.WorkFunc(func(context.Context, *river.Job[noopArgs]) error { done(); return nil }))
 				client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
-					Logger: quiet(), Workers: workers, FetchCooldown: time.Millisecond, FetchPollInterval: 50 * time.Millisecond,
+					Logger: slog.New(slog.DiscardHandler), Workers: workers, FetchCooldown: time.Millisecond, FetchPollInterval: 50 * time.Millisecond,
 					Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: concurrency}},
 				})
 				if err != nil {

@@ -23,7 +23,6 @@ type table struct {
 	programs []string // whose CPU time is measured, in the order of row.cpu
 	columns  []column
 	notes    string // on what the systems are
-	share    bool   // says each rate as a share of the first row's as well
 	dir      string // for what the programs write, on the disk of the results: /tmp may be memory
 	rows     []*row
 	stops    []func() // run backwards at the end
@@ -54,6 +53,7 @@ type result struct {
 	rate   float64
 	median time.Duration
 	cpu    []time.Duration // of an operation
+	total  time.Duration   // of cpu
 }
 
 // newTable makes a table without columns and rows. The caller must call stop.
@@ -65,13 +65,6 @@ func (s settings) newTable(name, unit string, programs ...string) (*table, error
 	t := &table{settings: s, name: name, unit: unit, programs: programs, dir: dir}
 	t.onStop(func() { _ = os.RemoveAll(dir) })
 	return t, nil
-}
-
-func sum(all []time.Duration) (total time.Duration) {
-	for _, d := range all {
-		total += d
-	}
-	return total
 }
 
 // add adds a row that does something in a column, if the user wants it.
@@ -132,11 +125,13 @@ func (r *row) measure(ctx context.Context, l *load, best *result) error {
 		return err
 	}
 	took, cpu := time.Since(start), r.usage()
+	var total time.Duration
 	for i := range cpu {
 		cpu[i] = (cpu[i] - before[i]) / time.Duration(operations)
+		total += cpu[i]
 	}
-	if best.cpu == nil || sum(cpu) < sum(best.cpu) {
-		best.cpu = cpu
+	if best.cpu == nil || total < best.total {
+		best.cpu, best.total = cpu, total
 	}
 	if l.median != nil {
 		if m := l.median(); best.median == 0 || m < best.median {
@@ -171,15 +166,12 @@ func (t *table) write(ctx context.Context) error {
 			name = "**" + name + "**"
 		}
 		fmt.Fprintf(&b, "| %s |", name)
-		for i, best := range r.best {
+		for _, best := range r.best {
 			if best.rate == 0 {
 				b.WriteString(" – |")
 				continue
 			}
 			fmt.Fprintf(&b, " %.0f", best.rate)
-			if t.share {
-				fmt.Fprintf(&b, ", share %.2f", best.rate/t.rows[0].best[i].rate)
-			}
 			if best.median != 0 {
 				fmt.Fprintf(&b, ", p50 %.2f ms", best.median.Seconds()*1e3)
 			}

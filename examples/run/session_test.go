@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,9 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -28,6 +25,7 @@ import (
 	"github.com/oncegate/oncegate/examples/internal/stack"
 	"github.com/oncegate/oncegate/manager/managertest/azuretest"
 	"github.com/oncegate/oncegate/manager/managertest/deep"
+	"github.com/oncegate/oncegate/manager/managertest/ports"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
@@ -178,24 +176,15 @@ func prepared(t *testing.T, b block) block {
 	return b
 }
 
-// givenPorts are the ports that freePort has returned. A page's servers listen long after, so two pages could get the same.
-var givenPorts sync.Map
-
-// freePort is below the ports that outgoing connections get, so that none takes it before its server does.
+// freePort holds a port for a server until the test ends.
 func freePort(t *testing.T) string {
 	t.Helper()
-	for range 1000 {
-		port := 15_000 + rand.IntN(15_000)
-		if _, given := givenPorts.LoadOrStore(port, true); given {
-			continue
-		}
-		if l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
-			l.Close()
-			return strconv.Itoa(port)
-		}
+	port, err := ports.Hold()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no free port")
-	return ""
+	t.Cleanup(port.Release)
+	return strings.TrimPrefix(port.Address, "127.0.0.1:")
 }
 
 // reader is a person who pastes a page's blocks into a terminal, in a folder that looks like the repository.

@@ -24,9 +24,9 @@ type shard struct {
 
 	retries         []*call // calls to send again when they are due
 	retriesUnderWay int     // retries under way
-	checkDue        bool    // some calls in repeat may be due
+	checkDue        bool    // some calls in retries may be due
 	retriesBlocked  bool    // some calls were due when no more could be under way
-	probe           bool    // one call of repeat goes before it is due
+	probe           bool    // one call of retries goes before it is due
 	down            bool    // the last call that ended got no answer
 	retriedNow      int64   // time of the last flush
 
@@ -141,7 +141,7 @@ func (l *ledger) rememberMark(s *shard, text string, now int64) {
 const (
 	// logPeriod is the least time between two log lines of the same kind, even if calls succeed in between.
 	logPeriod = 10 * time.Second
-	// maxQuoted bounds the bytes of of text from outside that a log line quotes.
+	// maxQuoted bounds the bytes of text from outside that a log line quotes.
 	maxQuoted = 160
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/schedules"
-	"github.com/oncegate/oncegate/manager/internal/server"
+	"github.com/oncegate/oncegate/manager/internal/scrape"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/sealed"
@@ -125,19 +125,19 @@ func (a *app) encrypt(ctx, stopping context.Context) {
 }
 
 // newEncryptionCollector returns a collector of which keys are in use; s is nil without encryption.
-func newEncryptionCollector(s *sealed.Store) *server.Scrape {
-	return server.NewScrape(func(m server.Sample) error {
+func newEncryptionCollector(s *sealed.Store) *scrape.Collector {
+	return scrape.New(func(m scrape.Sample) error {
 		if s == nil {
 			return nil
 		}
 		for _, id := range s.Listed() {
-			server.Set(m, "oncegate_encryption_key_in_use", 1, id)
+			scrape.Set(m, "oncegate_encryption_key_in_use", 1, id)
 		}
-		server.Set(m, "oncegate_encryption_rewritten_values_total", s.Rewritten())
-		server.Set(m, "oncegate_encryption_failures_total", s.Failures())
+		scrape.Set(m, "oncegate_encryption_rewritten_values_total", s.Rewritten())
+		scrape.Set(m, "oncegate_encryption_failures_total", s.Failures())
 		return nil
 	},
-		server.Describe("oncegate_encryption_key_in_use", "1 for each key, by its id, that stored values may need; the id is empty for values that are not encrypted.", "key"),
-		server.Describe("oncegate_encryption_rewritten_values_total", "Values that this manager stored again, because they were under an older key or not encrypted."),
-		server.Describe("oncegate_encryption_failures_total", "How often this manager met an encrypted value that it could not decrypt."))
+		scrape.Describe("oncegate_encryption_key_in_use", "1 for each key, by its id, that stored values may need; the id is empty for values that are not encrypted.", "key"),
+		scrape.Describe("oncegate_encryption_rewritten_values_total", "Values that this manager stored again, because they were under an older key or not encrypted."),
+		scrape.Describe("oncegate_encryption_failures_total", "How often this manager met an encrypted value that it could not decrypt."))
 }

@@ -3,7 +3,7 @@ package app
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/oncegate/oncegate/manager/internal/server"
+	"github.com/oncegate/oncegate/manager/internal/scrape"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
@@ -46,23 +46,23 @@ func (m *logMetrics) batch(b wal.Batch) {
 }
 
 func (m *logMetrics) collectors() []prometheus.Collector {
-	now := server.NewScrape(func(o server.Sample) error {
+	now := scrape.New(func(o scrape.Sample) error {
 		s := m.log.Stats()
-		server.Set(o, "oncegate_wal_disk_bytes", s.DiskBytes)
-		server.Set(o, "oncegate_wal_segments", s.Segments)
-		server.Set(o, "oncegate_wal_log_bytes", s.LogBytes)
-		server.Set(o, "oncegate_wal_queue_bytes", s.QueueBytes)
-		server.Set(o, "oncegate_state_disk_bytes", m.store.StateBytes())
-		server.Set(o, "oncegate_wal_undeleted_files", s.Undeleted)
-		server.Set(o, "oncegate_wal_no_space", map[bool]int{true: 1}[s.NoSpace])
+		scrape.Set(o, "oncegate_wal_disk_bytes", s.DiskBytes)
+		scrape.Set(o, "oncegate_wal_segments", s.Segments)
+		scrape.Set(o, "oncegate_wal_log_bytes", s.LogBytes)
+		scrape.Set(o, "oncegate_wal_queue_bytes", s.QueueBytes)
+		scrape.Set(o, "oncegate_state_disk_bytes", m.store.StateBytes())
+		scrape.Set(o, "oncegate_wal_undeleted_files", s.Undeleted)
+		scrape.Set(o, "oncegate_wal_no_space", map[bool]int{true: 1}[s.NoSpace])
 		return nil
 	},
-		server.Describe("oncegate_wal_disk_bytes", "Space taken by segments."),
-		server.Describe("oncegate_wal_segments", "Segments in use."),
-		server.Describe("oncegate_wal_log_bytes", "Bytes of the log that the state on disk does not have, which a start must replay."),
-		server.Describe("oncegate_wal_queue_bytes", "Bytes that were appended and are not durable yet."),
-		server.Describe("oncegate_state_disk_bytes", "Space taken by the state."),
-		server.Describe("oncegate_wal_undeleted_files", "Log files that are no longer needed and cannot be deleted."),
-		server.Describe("oncegate_wal_no_space", "1 while the disk is full."))
+		scrape.Describe("oncegate_wal_disk_bytes", "Space taken by segments."),
+		scrape.Describe("oncegate_wal_segments", "Segments in use."),
+		scrape.Describe("oncegate_wal_log_bytes", "Bytes of the log that the state on disk does not have, which a start must replay."),
+		scrape.Describe("oncegate_wal_queue_bytes", "Bytes that were appended and are not durable yet."),
+		scrape.Describe("oncegate_state_disk_bytes", "Space taken by the state."),
+		scrape.Describe("oncegate_wal_undeleted_files", "Log files that are no longer needed and cannot be deleted."),
+		scrape.Describe("oncegate_wal_no_space", "1 while the disk is full."))
 	return []prometheus.Collector{m.fsync, m.records, m.bytes, m.stateErrors, now}
 }

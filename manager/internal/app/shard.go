@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/scrape"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/shard"
@@ -113,11 +114,11 @@ func (a *app) countMoved(ctx context.Context) {
 }
 
 // movedCollector returns a collector of what was counted last.
-func (a *app) movedCollector() *server.Scrape {
-	return server.NewScrape(func(m server.Sample) error {
+func (a *app) movedCollector() *scrape.Collector {
+	return scrape.New(func(m scrape.Sample) error {
 		for state, n := range a.moved.Load().ByState() {
-			server.Set(m, "oncegate_ledger_moved_entries", *n, state.String())
+			scrape.Set(m, "oncegate_ledger_moved_entries", *n, state.String())
 		}
 		return nil
-	}, server.Describe("oncegate_ledger_moved_entries", "Entries by state of keys that other shards own, as of some seconds ago.", "state"))
+	}, scrape.Describe("oncegate_ledger_moved_entries", "Entries by state of keys that other shards own, as of some seconds ago.", "state"))
 }

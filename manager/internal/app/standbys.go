@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/httpd"
-	"github.com/oncegate/oncegate/manager/internal/server"
+	"github.com/oncegate/oncegate/manager/internal/scrape"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -97,13 +97,13 @@ func (l *lentListener) Close() error {
 }
 
 // newStandbysCollector returns a collector of the store's standbys.
-func newStandbysCollector(replication func() store.Replication) *server.Scrape {
-	return server.NewScrape(func(m server.Sample) error {
+func newStandbysCollector(replication func() store.Replication) *scrape.Collector {
+	return scrape.New(func(m scrape.Sample) error {
 		r := replication()
-		server.Set(m, "oncegate_store_sync_standbys", r.Connected)
-		server.Set(m, "oncegate_store_sync_standbys_required", r.Required)
+		scrape.Set(m, "oncegate_store_sync_standbys", r.Connected)
+		scrape.Set(m, "oncegate_store_sync_standbys_required", r.Required)
 		return nil
 	},
-		server.Describe("oncegate_store_sync_standbys", "Synchronous standbys of the store's server that are connected, -1 if it does not say."),
-		server.Describe("oncegate_store_sync_standbys_required", "Synchronous standbys below which calls are refused (--store-require-sync-standbys)."))
+		scrape.Describe("oncegate_store_sync_standbys", "Synchronous standbys of the store's server that are connected, -1 if it does not say."),
+		scrape.Describe("oncegate_store_sync_standbys_required", "Synchronous standbys below which calls are refused (--store-require-sync-standbys)."))
 }

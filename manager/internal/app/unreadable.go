@@ -3,7 +3,7 @@ package app
 import (
 	"context"
 
-	"github.com/oncegate/oncegate/manager/internal/server"
+	"github.com/oncegate/oncegate/manager/internal/scrape"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
 
@@ -25,14 +25,14 @@ func (a *app) logUnreadable(ctx context.Context) {
 }
 
 // newUnreadableCollector returns a collector of what a tracker counts.
-func newUnreadableCollector(t *unread.Tracker) *server.Scrape {
-	return server.NewScrape(func(m server.Sample) error {
+func newUnreadableCollector(t *unread.Tracker) *scrape.Collector {
+	return scrape.New(func(m scrape.Sample) error {
 		for collection, n := range t.Counts() {
-			server.Set(m, "oncegate_unreadable_records", n.Known, string(collection))
-			server.Set(m, "oncegate_unreadable_records_met_total", n.Met, string(collection))
+			scrape.Set(m, "oncegate_unreadable_records", n.Known, string(collection))
+			scrape.Set(m, "oncegate_unreadable_records_met_total", n.Met, string(collection))
 		}
 		return nil
 	},
-		server.Describe("oncegate_unreadable_records", "Records that this manager met and could not read, up to 1000.", "collection"),
-		server.Describe("oncegate_unreadable_records_met_total", "How often this manager met a record that it could not read.", "collection"))
+		scrape.Describe("oncegate_unreadable_records", "Records that this manager met and could not read, up to 1000.", "collection"),
+		scrape.Describe("oncegate_unreadable_records_met_total", "How often this manager met a record that it could not read.", "collection"))
 }

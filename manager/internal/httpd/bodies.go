@@ -112,10 +112,10 @@ func (b *budget) grant() {
 	}
 }
 
-func (b *budget) bytes() float64 {
+func (b *budget) bytes() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return float64(b.used)
+	return b.used
 }
 
 // bodyRoom is the memory that a request's body has of the budget.
@@ -184,8 +184,5 @@ func (s *Server) moreRoom(ctx context.Context, room *bodyRoom, n int) bool {
 }
 
 func noRoom() *api.Problem {
-	return &api.Problem{
-		Status: 503, Code: api.CodeOverloaded, Title: "Overloaded", RetryAfterSeconds: RetrySoon,
-		Detail: "the bodies of other requests take the memory that there is for them",
-	}
+	return overloaded("the bodies of other requests take the memory that there is for them")
 }

@@ -30,12 +30,8 @@ func (s *Server) Do(ctx context.Context, d *Direct, w *Response) {
 }
 
 func (d *Direct) header(name string) string {
-	for i := range d.Headers {
-		if d.Headers[i].Name == name {
-			return d.Headers[i].Value
-		}
-	}
-	return ""
+	value, _ := headerOf(d.Headers, name)
+	return value
 }
 
 func (d *Direct) count(name string) (n int) {
@@ -49,14 +45,6 @@ func (d *Direct) count(name string) (n int) {
 
 func (d *Direct) remote() string                 { return "direct" }
 func (d *Direct) certificate() *x509.Certificate { return nil }
-
-func (d *Direct) watch(parent context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(parent)
-	unwatch := context.AfterFunc(d.ctx, cancel)
-	return ctx, func() { unwatch(); cancel() }
-}
-
-func (d *Direct) left() bool      { return d.ctx.Err() != nil }
-func (d *Direct) crossSite() bool { return false }
-
-func (d *Direct) scheme() string { return "http" }
+func (d *Direct) client() context.Context        { return d.ctx }
+func (d *Direct) crossSite() bool                { return false }
+func (d *Direct) scheme() string                 { return "http" }

@@ -121,10 +121,10 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	x.source.conn = c
 	if asksForStream(hr) {
 		if e, _ := s.routes.find(&x.req); e != nil && e.Stream != nil {
-			if c != nil && !c.work.begin(true) {
-				panic(http.ErrAbortHandler) // closed by the shutdown
-			}
 			if c != nil {
+				if !c.work.begin(true) {
+					panic(http.ErrAbortHandler) // closed by the shutdown
+				}
 				defer c.work.end()
 			}
 			s.serveStream(hw, hr, x, e)
@@ -310,10 +310,4 @@ func (s *netSource) scheme() string {
 	return "https"
 }
 
-func (s *netSource) watch(parent context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(parent)
-	unwatch := context.AfterFunc(s.r.Context(), cancel)
-	return ctx, func() { unwatch(); cancel() }
-}
-
-func (s *netSource) left() bool { return s.r.Context().Err() != nil }
+func (s *netSource) client() context.Context { return s.r.Context() }

@@ -4,7 +4,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -64,11 +66,7 @@ func (l *limiter) close() {
 func (l *limiter) open() []*limitConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	open := make([]*limitConn, 0, len(l.conns))
-	for c := range l.conns {
-		open = append(open, c)
-	}
-	return open
+	return slices.Collect(maps.Keys(l.conns))
 }
 
 // closeConns closes all connections, also those with requests at work.
@@ -171,12 +169,8 @@ func boundUnsent(c net.Conn) {
 // passes reports whether a failed accept may succeed later: resources were short, or the
 // client had left.
 func passes(err error) bool {
-	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED},
+		func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
 // limitConn frees its slot when it is closed.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,10 +45,8 @@ type source interface {
 	// certificate is the one that the client proved, of the CA that the listener demands; nil
 	// without one.
 	certificate() *x509.Certificate
-	// watch returns a context that ends with parent or when the client leaves.
-	watch(parent context.Context) (context.Context, func())
-	// left reports whether the client is known to have left.
-	left() bool
+	// client is a context that ends when the client leaves.
+	client() context.Context
 	// crossSite reports whether a page of another site made a browser send the request.
 	crossSite() bool
 	// scheme is http or https.
@@ -84,7 +83,7 @@ func (r *Request) Param(i int) string { return r.params[i] }
 // long as the handler likes. The context ends when the client leaves or the
 // server is stopped by force; stop must be called when the wait is over.
 func (r *Request) Hold() (ctx context.Context, stop func()) {
-	ctx, unwatch := r.source.watch(r.server.base)
+	ctx, unwatch := r.watch()
 	r.server.load.hold()
 	return ctx, func() {
 		r.server.load.unhold()
@@ -92,10 +91,17 @@ func (r *Request) Hold() (ctx context.Context, stop func()) {
 	}
 }
 
+// watch returns a context that ends when the client leaves or the server is stopped by force.
+func (r *Request) watch() (context.Context, func()) {
+	ctx, cancel := context.WithCancel(r.server.base)
+	unwatch := context.AfterFunc(r.source.client(), cancel)
+	return ctx, func() { unwatch(); cancel() }
+}
+
 // Left reports whether the client is known to have left, as of now. It is for a
 // handler that is about to give away something that must not get lost. For a client
 // that leaves a moment later, see Response.Undelivered.
-func (r *Request) Left() bool { return r.source.left() }
+func (r *Request) Left() bool { return r.source.client().Err() != nil }
 
 // QueryValues reads the query strictly: every parameter must be one of allowed
 // and be given once. The error is a *api.FieldError.
@@ -111,11 +117,7 @@ func (r *Request) QueryValues(allowed ...string) (map[string]string, error) {
 		if err1 != nil || err2 != nil {
 			return nil, &api.FieldError{Field: "query", Value: pair, Allowed: "malformed percent-encoding"}
 		}
-		known := false
-		for _, a := range allowed {
-			known = known || a == name
-		}
-		if !known {
+		if !slices.Contains(allowed, name) {
 			return nil, &api.FieldError{Field: "query", Value: name, Allowed: "unknown parameter, allowed are: " + strings.Join(allowed, ", ")}
 		}
 		if _, twice := values[name]; twice {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/oncegate/oncegate/manager/internal/scrape"
 )
 
 // metrics of the HTTP side. Series of a route are made once, so that a request
@@ -28,33 +30,25 @@ type routeMetrics struct {
 }
 
 func newMetrics() *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
 	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "oncegate_http_requests_total", Help: "Requests answered, by route and status class.",
-		}, []string{"route", "class"}),
+		requests: counters("oncegate_http_requests_total", "Requests answered, by route and status class.", "route", "class"),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "oncegate_http_request_duration_seconds", Help: "Time from a complete request to its answer, waiting included.",
 			Buckets: []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3, 10, 30},
 		}, []string{"route"}),
-		shed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "oncegate_http_shed_total", Help: "Requests answered 503 because too many were at work.",
-		}),
-		refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "oncegate_http_connections_refused_total", Help: "Connections closed because too many were open.",
-		}),
-		unauthorized: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "oncegate_http_unauthorized_total", Help: "Requests answered 401.",
-		}),
-		bodiesRefused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "oncegate_http_bodies_refused_total", Help: "Requests answered 503 because the bodies of others took all memory that there is for bodies.",
-		}),
-		forbidden: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "oncegate_http_forbidden_total", Help: "Requests whose credentials have none of the roles of the call.",
-		}),
+		shed:          counter("oncegate_http_shed_total", "Requests answered 503 because too many were at work."),
+		refused:       counter("oncegate_http_connections_refused_total", "Connections closed because too many were open."),
+		unauthorized:  counter("oncegate_http_unauthorized_total", "Requests answered 401."),
+		forbidden:     counter("oncegate_http_forbidden_total", "Requests whose credentials have none of the roles of the call."),
+		bodiesRefused: counter("oncegate_http_bodies_refused_total", "Requests answered 503 because the bodies of others took all memory that there is for bodies."),
+		streamEnds:    counters("oncegate_streams_ended_total", "Streams of gates that ended, by gRPC status.", "status"),
 	}
-	m.streamEnds = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "oncegate_streams_ended_total", Help: "Streams of gates that ended, by gRPC status.",
-	}, []string{"status"})
 	m.unmatched = m.route("", "unmatched")
 	return m
 }
@@ -89,28 +83,21 @@ func (s *Server) Collectors() []prometheus.Collector {
 	m := s.metrics
 	return []prometheus.Collector{
 		m.requests, m.seconds, m.shed, m.refused, m.unauthorized, m.forbidden, m.bodiesRefused, m.streamEnds,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "oncegate_streams_open", Help: "Streams of gates that are open right now.",
-		}, func() float64 { return float64(s.streams.open.Load()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "oncegate_stream_unsent_bytes", Help: "Bytes of replies that the clients of streams have not taken yet.",
-		}, func() float64 { return float64(s.streams.unsent.Load()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "oncegate_http_body_bytes", Help: "Memory of the bodies of requests that arrive or are at work right now.",
-		}, s.bodies.bytes),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "oncegate_http_requests_in_flight", Help: "Requests at work right now, held ones apart.",
-		}, func() float64 { return float64(s.load.busy.Load()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "oncegate_http_requests_held", Help: "Requests held right now.",
-		}, func() float64 { return float64(s.load.held.Load()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "oncegate_ready", Help: "1 while the manager wants traffic, as /readyz says.",
-		}, func() float64 {
-			if s.NotReady() != "" {
-				return 0
-			}
-			return 1
-		}),
+		scrape.New(func(to scrape.Sample) error {
+			scrape.Set(to, "oncegate_streams_open", s.streams.open.Load())
+			scrape.Set(to, "oncegate_stream_unsent_bytes", s.streams.unsent.Load())
+			scrape.Set(to, "oncegate_http_body_bytes", s.bodies.bytes())
+			scrape.Set(to, "oncegate_http_requests_in_flight", s.load.busy.Load())
+			scrape.Set(to, "oncegate_http_requests_held", s.load.held.Load())
+			scrape.Set(to, "oncegate_ready", map[bool]int{true: 1}[s.NotReady() == ""])
+			return nil
+		},
+			scrape.Describe("oncegate_streams_open", "Streams of gates that are open right now."),
+			scrape.Describe("oncegate_stream_unsent_bytes", "Bytes of replies that the clients of streams have not taken yet."),
+			scrape.Describe("oncegate_http_body_bytes", "Memory of the bodies of requests that arrive or are at work right now."),
+			scrape.Describe("oncegate_http_requests_in_flight", "Requests at work right now, held ones apart."),
+			scrape.Describe("oncegate_http_requests_held", "Requests held right now."),
+			scrape.Describe("oncegate_ready", "1 while the manager wants traffic, as /readyz says."),
+		),
 	}
 }

@@ -75,12 +75,20 @@ func (s *Server) problem(err error) (p api.Problem, logged bool) {
 // trace returns a header that ties a call to the request that caused it: the item's own, or
 // that of the request which brought the item.
 func (r *Request) trace(name string, item []api.Header) string {
-	for i := range item {
-		if item[i].Name == name {
-			return item[i].Value
-		}
+	if value, found := headerOf(item, name); found {
+		return value
 	}
 	return r.Header(name)
+}
+
+// headerOf returns the first value of a header.
+func headerOf(headers []api.Header, name string) (value string, found bool) {
+	for i := range headers {
+		if headers[i].Name == name {
+			return headers[i].Value, true
+		}
+	}
+	return "", false
 }
 
 func internal() *api.Problem {
@@ -92,6 +100,10 @@ func clientLeft() api.Problem {
 		Status: 503, Code: api.CodeUnavailable, Title: "Unavailable", RetryAfterSeconds: RetrySoon,
 		Detail: "the client closed its side of the connection while the call was held, and was taken for gone; repeat the call with the same token",
 	}
+}
+
+func overloaded(detail string) *api.Problem {
+	return &api.Problem{Status: 503, Code: api.CodeOverloaded, Title: "Overloaded", RetryAfterSeconds: RetrySoon, Detail: detail}
 }
 
 func notFound(path string) *api.Problem {

@@ -38,11 +38,13 @@ const (
 	Anyone
 )
 
-// roleWords are the words of the files, in the order in which messages list them.
-var roleWords = []struct {
+type roleWord struct {
 	word string
 	role Role
-}{{"gate", Gate}, {"submitter", Submitter}, {"worker", Worker}, {"worker:FUNCTION", NamedWorker}, {"operator", Operator}, {"peer", Peer}, {"admin", Admin}}
+}
+
+// roleWords are the words of the files, in the order in which messages list them.
+var roleWords = []roleWord{{"gate", Gate}, {"submitter", Submitter}, {"worker", Worker}, {"worker:FUNCTION", NamedWorker}, {"operator", Operator}, {"peer", Peer}, {"admin", Admin}}
 
 // RoleWords lists the words that give rights, for messages and help texts.
 func RoleWords() string {
@@ -83,16 +85,11 @@ func parseWords(words []string) (r rights, ok bool) {
 			}
 			continue
 		}
-		role := Role(0)
-		for _, w := range roleWords {
-			if w.word == word && w.role != NamedWorker {
-				role = w.role
-			}
-		}
-		if role == 0 {
+		i := slices.IndexFunc(roleWords, func(w roleWord) bool { return w.word == word && w.role != NamedWorker })
+		if i < 0 {
 			return r, false
 		}
-		r.roles |= role
+		r.roles |= roleWords[i].role
 	}
 	return r, len(r.functions) <= maxFunctions
 }
@@ -265,21 +262,18 @@ func certificateRights(all map[string]*rights, cert *x509.Certificate) *rights {
 	for _, ip := range cert.IPAddresses {
 		names = append(names, "SAN="+ip.String())
 	}
-	sum, first := &rights{}, true
+	var sum *rights
 	for _, name := range names {
-		r := all[name]
-		if r == nil {
-			continue
+		switch r := all[name]; {
+		case r == nil:
+		case sum == nil:
+			sum = r
+		default:
+			sum = &rights{roles: sum.roles | r.roles, functions: slices.Concat(sum.functions, r.functions), owner: cmp.Or(sum.owner, r.owner)}
 		}
-		if first {
-			sum, first = r, false
-			continue
-		}
-		more := *sum
-		more.roles |= r.roles
-		more.functions = append(slices.Clone(sum.functions), r.functions...)
-		more.owner = cmp.Or(more.owner, r.owner)
-		sum = &more
+	}
+	if sum == nil {
+		return &rights{}
 	}
 	return sum
 }

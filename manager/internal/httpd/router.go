@@ -3,6 +3,7 @@ package httpd
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -72,10 +73,8 @@ func newRouter(m *metrics, groups ...[]Route) (*router, error) {
 			}
 			e := &endpoint{Route: r, metrics: m.route(r.Method, r.Path)}
 			if !strings.Contains(r.Path, "{") {
-				for _, other := range rt.literal[r.Path] {
-					if other.Method == r.Method {
-						return nil, fmt.Errorf("httpd: route %s %s is there twice", r.Method, r.Path)
-					}
+				if slices.ContainsFunc(rt.literal[r.Path], func(other *endpoint) bool { return other.Method == r.Method }) {
+					return nil, fmt.Errorf("httpd: route %s %s is there twice", r.Method, r.Path)
 				}
 				rt.literal[r.Path] = append(rt.literal[r.Path], e)
 				continue

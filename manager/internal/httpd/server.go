@@ -70,34 +70,18 @@ type Options struct {
 
 // WithDefaults returns a copy with defaults filled in.
 func (o Options) WithDefaults() Options {
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
-	if o.Audit == nil {
-		o.Audit = o.Logger
-	}
-	defInt(&o.MaxBodyBytes, 2<<20)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	o.Audit = cmp.Or(o.Audit, o.Logger)
+	o.MaxBodyBytes = cmp.Or(o.MaxBodyBytes, 2<<20)
 	o.MaxBodyMemory = cmp.Or(o.MaxBodyMemory, max(512<<20, 2*int64(o.MaxBodyBytes)))
-	defInt(&o.MaxHeaderBytes, 16<<10)
-	defInt(&o.MaxInFlight, 4096)
-	defInt(&o.MaxConnections, 16384)
-	defDuration(&o.ReadTimeout, 10*time.Second)
-	defDuration(&o.WriteTimeout, 10*time.Second)
-	defDuration(&o.IdleTimeout, 2*time.Minute)
-	defDuration(&o.WorkTimeout, 10*time.Second)
+	o.MaxHeaderBytes = cmp.Or(o.MaxHeaderBytes, 16<<10)
+	o.MaxInFlight = cmp.Or(o.MaxInFlight, 4096)
+	o.MaxConnections = cmp.Or(o.MaxConnections, 16384)
+	o.ReadTimeout = cmp.Or(o.ReadTimeout, 10*time.Second)
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, 10*time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, 2*time.Minute)
+	o.WorkTimeout = cmp.Or(o.WorkTimeout, 10*time.Second)
 	return o
-}
-
-func defInt(v *int, d int) {
-	if *v == 0 {
-		*v = d
-	}
-}
-
-func defDuration(v *time.Duration, d time.Duration) {
-	if *v == 0 {
-		*v = d
-	}
 }
 
 func (o Options) validate() error {
@@ -206,9 +190,7 @@ func (s *Server) serve(r *Request, w *Response) {
 			w.Problem(internal())
 		}
 		m.observe(w.Status, time.Since(start), r.span)
-		if r.span != nil {
-			endSpan(r.span, w.Status)
-		}
+		r.endSpan(w.Status)
 	}()
 	if !strings.HasPrefix(r.Path, "/") {
 		// A request target without a path, or one that is none, like "*".
@@ -262,18 +244,14 @@ func (s *Server) authorize(e *endpoint, r *Request, w *Response) (p *api.Problem
 	if r.source.crossSite() {
 		s.metrics.forbidden.Inc()
 		p = foreignPage()
-		w.Problem(p)
-		return p
-	}
-	if r.caller, p = s.opts.Auth.check(r); p != nil {
+	} else if r.caller, p = s.opts.Auth.check(r); p != nil {
 		s.metrics.unauthorized.Inc()
 		w.SetHeader("www-authenticate", "Bearer")
-		w.Problem(p)
-		return p
-	}
-	if e != nil && !e.open() && !r.May(e.Roles) {
+	} else if e != nil && !e.open() && !r.May(e.Roles) {
 		s.metrics.forbidden.Inc()
 		p = forbidden(e.Roles)
+	}
+	if p != nil {
 		w.Problem(p)
 	}
 	return p
@@ -310,10 +288,7 @@ func (l *load) problem() *api.Problem {
 			Detail: *why + "; nothing was changed",
 		}
 	}
-	return &api.Problem{
-		Status: 503, Code: api.CodeOverloaded, Title: "Overloaded", RetryAfterSeconds: RetrySoon,
-		Detail: "too many requests are at work",
-	}
+	return overloaded("too many requests are at work")
 }
 
 // deadlines hands out contexts that end timeout after they were asked for, to

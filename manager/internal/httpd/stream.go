@@ -136,9 +136,7 @@ func (s *Server) serveStream(hw http.ResponseWriter, hr *http.Request, x *exchan
 	r.server = s
 	s.startSpan(e, r)
 	st := s.openStream(e, r, w)
-	if r.span != nil {
-		endSpan(r.span, max(w.Status, 200)) // a stream may last for days; the spans of its calls are linked to this one
-	}
+	r.endSpan(max(w.Status, 200)) // a stream may last for days; the spans of its calls are linked to this one
 	if st == nil {
 		e.metrics.observe(w.Status, time.Since(start), r.span)
 		_, _ = s.write(hw, hr, w, nil) // the client has left, or is too slow
@@ -147,7 +145,7 @@ func (s *Server) serveStream(hw http.ResponseWriter, hr *http.Request, x *exchan
 	defer s.streams.open.Add(-1)
 	defer func() { s.bodies.give(st.out.paid, false) }()
 	st.hw, st.body, st.control = hw, hr.Body, http.NewResponseController(hw)
-	st.ctx, st.cancel = x.source.watch(s.base)
+	st.ctx, st.cancel = r.watch()
 	defer st.cancel()
 	h := hw.Header()
 	h[headerManagerCanonical] = s.version

@@ -36,13 +36,7 @@ func (r *Request) Traced() bool { return r.span != nil }
 
 // SpanOf returns the span that a traceparent names. It is not valid if the traceparent is not.
 func SpanOf(traceparent string) trace.SpanContext {
-	ctx := remoteSpan(context.Background(), func(name string) string {
-		if name == "traceparent" {
-			return traceparent
-		}
-		return ""
-	})
-	return trace.SpanContextFromContext(ctx)
+	return trace.SpanContextFromContext(parentOf([]api.Header{{Name: "traceparent", Value: traceparent}}))
 }
 
 // Traceparent names a span. It is the inverse of SpanOf.
@@ -72,14 +66,17 @@ func (r *Request) traced(ctx context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, r.span)
 }
 
-// endSpan ends the span of a request with the status of its answer.
-func endSpan(span trace.Span, status int) {
-	span.SetAttributes(attribute.Int("http.response.status_code", status))
-	if status >= 500 {
-		span.SetAttributes(attribute.String("error.type", strconv.Itoa(status)))
-		span.SetStatus(codes.Error, "")
+// endSpan ends the span of a request, if it has one, with the status of its answer.
+func (r *Request) endSpan(status int) {
+	if r.span == nil {
+		return
 	}
-	span.End()
+	r.span.SetAttributes(attribute.Int("http.response.status_code", status))
+	if status >= 500 {
+		r.span.SetAttributes(attribute.String("error.type", strconv.Itoa(status)))
+		r.span.SetStatus(codes.Error, "")
+	}
+	r.span.End()
 }
 
 // StartSpan begins a span of a part of the request, which the caller must end. It may be called only if Traced.
@@ -107,12 +104,8 @@ func (st *Stream) CallSpan(name string, start time.Time, call []api.Header, fail
 // parentOf returns a context with the span that a call's headers name.
 func parentOf(call []api.Header) context.Context {
 	return remoteSpan(context.Background(), func(name string) string {
-		for i := range call {
-			if call[i].Name == name {
-				return call[i].Value
-			}
-		}
-		return ""
+		value, _ := headerOf(call, name)
+		return value
 	})
 }
 

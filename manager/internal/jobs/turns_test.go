@@ -204,12 +204,10 @@ func TestANewRateWakesClaimsInTime(t *testing.T) {
 	if got := claimUpTo(t, q, 2); len(got) != 1 {
 		t.Fatalf("%d jobs", len(got))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
 	done := make(chan error, 1)
 	looks := q.claims.looks.Load()
 	go func() {
-		got, err := q.Claim(ctx, ClaimRequest{Worker: "w", Functions: []string{"f"}, Wait: time.Minute})
+		got, err := q.Claim(t.Context(), ClaimRequest{Worker: "w", Functions: []string{"f"}, Wait: time.Minute})
 		if err == nil && len(got) != 1 {
 			err = fmt.Errorf("%d jobs", len(got))
 		}

@@ -25,13 +25,11 @@ import (
 )
 
 // azureStore speaks the protocol of Azure Blob Storage. A version is the blob's ETag, and the conditions of a write are If-Match
-// and If-None-Match. Each call is one request, which is never sent twice (a listing may take several): only the caller knows
-// whether an answer was lost.
+// and If-None-Match.
 type azureStore struct {
 	client *http.Client
 	azureAccount
 	container string
-	prefix    string
 
 	mu      sync.Mutex
 	markers map[[2]string]azureMarker // by prefix and after, where the listing continues
@@ -46,57 +44,22 @@ const azureVersion = "2023-11-03"
 // azureContainer is the form of a container's name. In addition, no hyphen follows another.
 var azureContainer = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$`)
 
-func openAzure(u *url.URL, getenv func(string) string) (Store, error) {
-	plain := &url.URL{Scheme: "azblob", Host: u.Host, Path: u.Path}
-	if u.Host == "" {
-		return nil, &URLError{u.String(), "the container is missing; " + forms}
-	}
-	if !azureContainer.MatchString(u.Host) || strings.Contains(u.Host, "--") {
-		return nil, &URLError{u.String(), "the container must have 3 to 63 lower-case letters, digits and single hyphens; " + forms}
-	}
-	prefix, err := prefixOf(plain)
-	if err != nil {
-		return nil, err
+func openAzure(container string, getenv func(string) string) (service, error) {
+	if !azureContainer.MatchString(container) || strings.Contains(container, "--") {
+		return nil, errors.New("the container must have 3 to 63 lower-case letters, digits and single hyphens; " + forms)
 	}
 	account, err := azureFromEnv(getenv)
 	if err != nil {
-		return nil, &URLError{u.String(), err.Error()}
+		return nil, err
 	}
-	return &azureStore{client: newClient(), azureAccount: *account, container: u.Host, prefix: prefix, markers: make(map[[2]string]azureMarker)}, nil
-}
-
-func (s *azureStore) String() string {
-	return strings.TrimSuffix("azblob://"+s.container+"/"+s.prefix, "/")
-}
-
-func (s *azureStore) Create(ctx context.Context, name string, body []byte) (Version, error) {
-	v, err := s.put(ctx, name, body, "If-None-Match", "*")
-	if isAzureConflict(err) {
-		err = fmt.Errorf("%w: %s", ErrExists, name)
-	}
-	return v, err
+	return &azureStore{client: newClient(), azureAccount: *account, container: container, markers: make(map[[2]string]azureMarker)}, nil
 }
 
 // azureETag is the form of an ETag that may be a condition. "*" would allow any version.
 var azureETag = regexp.MustCompile(`^"[^"*]+"$`)
 
-func (s *azureStore) Replace(ctx context.Context, name string, body []byte, old Version) (Version, error) {
-	etag := string(old)
-	if !azureETag.MatchString(etag) {
-		etag = `"0x0"` // not one of any blob
-	}
-	v, err := s.put(ctx, name, body, "If-Match", etag)
-	if isAzureConflict(err) || isAzureMissing(err) {
-		err = fmt.Errorf("%w: %s", ErrChanged, name)
-	}
-	return v, err
-}
-
-// put writes a blob under a condition, with a checksum that the server checks.
-func (s *azureStore) put(ctx context.Context, name string, body []byte, condition, etag string) (Version, error) {
-	if err := checkBody(name, body); err != nil {
-		return "", err
-	}
+// put writes a blob with a checksum that the server checks.
+func (s *azureStore) put(ctx context.Context, name string, body []byte, old Version) (Version, error) {
 	b := lend(body)
 	defer b.end()
 	req, err := s.request(ctx, http.MethodPut, name, nil)
@@ -107,52 +70,40 @@ func (s *azureStore) put(ctx context.Context, name string, body []byte, conditio
 	req.Header.Set("Content-Type", b.contentType)
 	req.Header.Set("X-Ms-Blob-Type", "BlockBlob")
 	req.Header.Set("X-Ms-Content-Crc64", base64.StdEncoding.EncodeToString(binary.LittleEndian.AppendUint64(nil, crc64nvme.Checksum(body))))
-	req.Header.Set(condition, etag)
+	switch {
+	case old == "":
+		req.Header.Set("If-None-Match", "*")
+	case azureETag.MatchString(string(old)):
+		req.Header.Set("If-Match", string(old))
+	default:
+		req.Header.Set("If-Match", `"0x0"`) // not one of any blob
+	}
 	resp, err := s.do(req)
+	// Leases, policies and more have the status of a condition that was not met.
+	var e *httpError
+	if errors.As(err, &e) && (e.status == http.StatusPreconditionFailed && !strings.HasPrefix(e.code, "Lease") || e.code == "BlobAlreadyExists") ||
+		old != "" && errors.Is(err, ErrNotFound) {
+		err = ErrChanged
+	}
 	if err != nil {
-		return "", s.failed("write", name, err)
+		return "", err
 	}
-	if _, err := answer(resp); err != nil {
-		return "", s.failed("write", name, err)
-	}
-	if etag = resp.Header.Get("Etag"); etag == "" {
-		return "", s.failed("write", name, errors.New("the answer has no ETag"))
-	}
-	return Version(etag), nil
+	_, err = answer(resp)
+	return Version(resp.Header.Get("Etag")), err
 }
 
-func (s *azureStore) Get(ctx context.Context, name string) ([]byte, Version, error) {
-	if err := checkName(name); err != nil {
-		return nil, "", err
-	}
-	req, err := s.request(ctx, http.MethodGet, name, nil)
+func (s *azureStore) get(ctx context.Context, name string) (*content, error) {
+	resp, err := s.ask(ctx, http.MethodGet, name, nil)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	resp, err := s.do(req)
-	if isAzureMissing(err) {
-		return nil, "", fmt.Errorf("%w: %s", ErrNotFound, name)
-	}
-	if err != nil {
-		return nil, "", s.failed("read", name, err)
-	}
-	defer resp.Body.Close()
-	if resp.ContentLength > MaxBytes {
-		return nil, "", fmt.Errorf("%w: %s has %d bytes, allowed are %d", ErrTooLarge, name, resp.ContentLength, MaxBytes)
-	}
-	b, err := readBody(resp.Body, resp.ContentLength)
-	if err != nil {
-		return nil, "", s.failed("read", name, err)
-	}
-	etag := resp.Header.Get("Etag")
-	if etag == "" {
-		return nil, "", s.failed("read", name, errors.New("the answer has no ETag"))
-	}
-	// A blob that was copied in blocks has no checksum.
-	if sum := resp.Header.Get("Content-Md5"); sum != "" && sum != md5Of(b) {
-		return nil, "", s.failed("read", name, errors.New("the body does not have the MD5 of the answer"))
-	}
-	return b, Version(etag), nil
+	return &content{resp.Body, resp.ContentLength, Version(resp.Header.Get("Etag")), func(b []byte) error {
+		// A blob that was copied in blocks has no checksum.
+		if sum := resp.Header.Get("Content-Md5"); sum != "" && sum != md5Of(b) {
+			return errors.New("the body does not have the MD5 of the answer")
+		}
+		return nil
+	}}, nil
 }
 
 // md5Of is the checksum that Azure makes of each blob.
@@ -173,11 +124,11 @@ type azurePage struct {
 	NextMarker string
 }
 
-// List cannot begin with a name in this protocol, only with the marker that ends a page. So it remembers markers, and without
+// list cannot begin with a name in this protocol, only with the marker that ends a page. So it remembers markers, and without
 // one it reads from the beginning.
-func (s *azureStore) List(ctx context.Context, prefix, after string) ([]Info, error) {
+func (s *azureStore) list(ctx context.Context, prefix, after string) ([]Info, error) {
 	query := url.Values{
-		"restype": {"container"}, "comp": {"list"}, "prefix": {s.prefix + prefix}, "maxresults": {strconv.Itoa(MaxList)},
+		"restype": {"container"}, "comp": {"list"}, "prefix": {prefix}, "maxresults": {strconv.Itoa(MaxList)},
 	}
 	for at := s.marker(prefix, after); ; {
 		if at.marker != "" {
@@ -186,22 +137,21 @@ func (s *azureStore) List(ctx context.Context, prefix, after string) ([]Info, er
 		page, err := s.page(ctx, query)
 		if err != nil {
 			s.remember(prefix, after, azureMarker{}) // the marker may no longer be valid
-			return nil, s.failed("list", prefix, err)
+			return nil, err
 		}
 		var infos []Info
 		last := at.last
 		for _, o := range page.Blobs {
-			name, ok := strings.CutPrefix(o.Name, s.prefix)
-			if !ok || name == "" || o.Properties.Bytes == 0 { // a directory of an account with a hierarchical namespace
+			if o.Properties.Bytes == 0 { // a directory of an account with a hierarchical namespace
 				continue
 			}
-			if name <= last {
-				return nil, s.failed("list", prefix, fmt.Errorf("%s comes after %s: the account must not have a hierarchical namespace", name, last))
+			if o.Name <= last {
+				return nil, fmt.Errorf("%s comes after %s: the account must not have a hierarchical namespace", o.Name, last)
 			}
-			last = name
-			if name > after {
+			last = o.Name
+			if o.Name > after {
 				modified, _ := time.Parse(http.TimeFormat, o.Properties.Modified)
-				infos = append(infos, Info{name, o.Properties.Bytes, modified})
+				infos = append(infos, Info{o.Name, o.Properties.Bytes, modified})
 			}
 		}
 		next := azureMarker{page.NextMarker, last}
@@ -220,11 +170,7 @@ func (s *azureStore) List(ctx context.Context, prefix, after string) ([]Info, er
 
 func (s *azureStore) page(ctx context.Context, query url.Values) (azurePage, error) {
 	var page azurePage
-	req, err := s.request(ctx, http.MethodGet, "", query)
-	if err != nil {
-		return page, err
-	}
-	resp, err := s.do(req)
+	resp, err := s.ask(ctx, http.MethodGet, "", query)
 	if err != nil {
 		return page, err
 	}
@@ -253,29 +199,19 @@ func (s *azureStore) remember(prefix, after string, marker azureMarker) {
 	s.markers[[2]string{prefix, after}] = marker
 }
 
-func (s *azureStore) Delete(ctx context.Context, name string) error {
-	if err := checkName(name); err != nil {
-		return err
-	}
-	req, err := s.request(ctx, http.MethodDelete, name, nil)
+func (s *azureStore) delete(ctx context.Context, name string) error {
+	resp, err := s.ask(ctx, http.MethodDelete, name, nil)
 	if err != nil {
 		return err
 	}
-	resp, err := s.do(req)
-	if err == nil {
-		return resp.Body.Close()
-	}
-	if isAzureMissing(err) {
-		return nil
-	}
-	return s.failed("delete", name, err)
+	return resp.Body.Close()
 }
 
 // request is one about a blob, or about the container when name is empty.
 func (s *azureStore) request(ctx context.Context, method, name string, query url.Values) (*http.Request, error) {
 	at := s.endpoint + "/" + s.container
 	if name != "" {
-		at += "/" + s.prefix + name
+		at += "/" + name
 	}
 	if len(query) > 0 {
 		at += "?" + query.Encode()
@@ -288,7 +224,17 @@ func (s *azureStore) request(ctx context.Context, method, name string, query url
 	return req, nil
 }
 
-// do sends a request with its credentials. An answer other than 2xx is an *httpError.
+// ask sends a request without a body.
+func (s *azureStore) ask(ctx context.Context, method, name string, query url.Values) (*http.Response, error) {
+	req, err := s.request(ctx, method, name, query)
+	if err != nil {
+		return nil, err
+	}
+	return s.do(req)
+}
+
+// do sends a request with its credentials. An answer other than 2xx is an *httpError, or ErrNotFound when the
+// blob is missing. A missing container has the same status.
 func (s *azureStore) do(req *http.Request) (*http.Response, error) {
 	switch {
 	case s.key != nil:
@@ -324,21 +270,8 @@ func (s *azureStore) do(req *http.Request) (*http.Response, error) {
 		text, _, _ = strings.Cut(strings.TrimSpace(says.Message), "\n")
 	}
 	code := cmp.Or(resp.Header.Get("X-Ms-Error-Code"), says.Code)
+	if resp.StatusCode == http.StatusNotFound && code == "BlobNotFound" {
+		return nil, ErrNotFound
+	}
 	return nil, &httpError{resp.StatusCode, oneLine(code), oneLine(text)}
-}
-
-func (s *azureStore) failed(what, name string, err error) error {
-	return fmt.Errorf("object: cannot %s %s/%s: %w", what, s, name, err)
-}
-
-// isAzureConflict reports whether a condition was not met. Leases, policies and more have the same statuses.
-func isAzureConflict(err error) bool {
-	var e *httpError
-	return errors.As(err, &e) && (e.status == http.StatusPreconditionFailed && !strings.HasPrefix(e.code, "Lease") || e.code == "BlobAlreadyExists")
-}
-
-// isAzureMissing reports whether the blob is missing. A missing container has the same status.
-func isAzureMissing(err error) bool {
-	var e *httpError
-	return errors.As(err, &e) && e.status == http.StatusNotFound && e.code == "BlobNotFound"
 }

@@ -1,6 +1,7 @@
 package object
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -90,13 +91,7 @@ func azureFromString(text string) (*azureAccount, error) {
 	if a.account == "" && fields["blobendpoint"] == "" {
 		return nil, errors.New("has neither AccountName nor BlobEndpoint")
 	}
-	scheme, domain := "https", azureDomain
-	if v := fields["defaultendpointsprotocol"]; v != "" {
-		scheme = v
-	}
-	if v := fields["endpointsuffix"]; v != "" {
-		domain = v
-	}
+	scheme, domain := cmp.Or(fields["defaultendpointsprotocol"], "https"), cmp.Or(fields["endpointsuffix"], azureDomain)
 	var err error
 	if a.endpoint, err = azureEndpoint(fields["blobendpoint"], scheme, a.account, domain); err != nil {
 		return nil, fmt.Errorf("BlobEndpoint%w", err)

@@ -29,10 +29,7 @@ const (
 func azureTokens(getenv func(string) string) (oauth2.TokenSource, error) {
 	client, tenant, file, secret := getenv("AZURE_CLIENT_ID"), getenv("AZURE_TENANT_ID"), getenv("AZURE_FEDERATED_TOKEN_FILE"), getenv("AZURE_CLIENT_SECRET")
 	if file == "" && secret == "" {
-		host := azureMetadata
-		if v := getenv("AZURE_POD_IDENTITY_AUTHORITY_HOST"); v != "" {
-			host = v
-		}
+		host := cmp.Or(getenv("AZURE_POD_IDENTITY_AUTHORITY_HOST"), azureMetadata)
 		return spare(machineIdentity{client, strings.TrimRight(host, "/")}), nil
 	}
 	if client == "" || tenant == "" {

@@ -13,7 +13,7 @@ func OpenGCSAt(url string, getenv func(string) string, handle http.HandlerFunc, 
 	}
 	srv := httptest.NewServer(handle)
 	cleanup(srv.Close)
-	s.(*gcsStore).base = srv.URL
+	s.(*remote).service.(*gcsStore).base = srv.URL
 	return s, nil
 }
 

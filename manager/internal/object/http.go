@@ -1,7 +1,6 @@
 package object
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -48,11 +47,6 @@ func (e *httpError) Error() string {
 		}
 	}
 	return text
-}
-
-func isHTTPStatus(err error, status int) bool {
-	var e *httpError
-	return errors.As(err, &e) && e.status == status
 }
 
 // errorText is the beginning of the body of an answer with an error.

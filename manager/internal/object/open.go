@@ -54,11 +54,11 @@ func Open(rawURL string, getenv func(string) string) (Store, error) {
 		plain := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path} // the rest may hold a secret
 		return nil, &URLError{plain.String(), forms + ", without user, query and fragment"}
 	case u.Scheme == "s3":
-		return openS3(u, getenv)
+		return openRemote(u, "s3", "bucket", "ETag", openS3, getenv)
 	case u.Scheme == "gs":
-		return openGCS(u, getenv)
+		return openRemote(u, "gs", "bucket", "generation", openGCS, getenv)
 	case u.Scheme == "azblob" || u.Scheme == "az":
-		return openAzure(u, getenv)
+		return openRemote(u, "azblob", "container", "ETag", openAzure, getenv)
 	case u.Scheme == "file":
 		if u.Host != "" || !path.IsAbs(u.Path) || path.Clean(u.Path) == "/" {
 			return nil, &URLError{rawURL, "must be file:///DIR with an absolute path, and not the root"}

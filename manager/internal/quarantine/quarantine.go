@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -29,22 +28,6 @@ const File = "quarantine.json"
 
 // saveEvery is how much time a crash may add.
 const saveEvery = 5 * time.Second
-
-// Record is what the file holds.
-type Record struct {
-	// Remaining milliseconds of serving time.
-	Remaining int64 `json:"remaining_ms"`
-	// Logs are the remaining milliseconds of all named logs.
-	Logs int64 `json:"logs_ms,omitempty"`
-	// EpochFloor is at least each epoch that was given to a writer before the restore; 0 means that it is not known.
-	EpochFloor uint64 `json:"epoch_floor,omitempty"`
-	// RestoredTo is the point in time that the directory was restored to, or when a later quarantine began.
-	RestoredTo time.Time `json:"restored_to"`
-	// Why are the reasons, for people: what may be forgotten, and who knows it.
-	Why []string `json:"why,omitempty"`
-	// Unsure: nobody has said yet that something was forgotten.
-	Unsure bool `json:"unsure,omitempty"`
-}
 
 // Write begins a quarantine in a directory.
 func Write(dir string, r Record) error { return write(vfs.OS(), dir, r) }
@@ -107,7 +90,8 @@ func BeginDir(dir string, d time.Duration, restoredTo time.Time, why string) (St
 	if err != nil {
 		return State{}, err
 	}
-	r := q.now.Load().begin(d, restoredTo, why)
+	r := q.now.Load().rest()
+	r.begin(d, restoredTo, why)
 	return r.state(), Write(dir, r)
 }
 
@@ -118,10 +102,11 @@ func EndDir(dir string) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	was := q.now.Load().record
-	r := Record{EpochFloor: was.EpochFloor, RestoredTo: was.RestoredTo}
+	r := q.now.Load().record
+	why := r.Why
+	r.end()
 	ended := r.state()
-	ended.Why = was.Why
+	ended.Why = why
 	if q.Longest() == 0 {
 		return ended, nil
 	}
@@ -137,12 +122,9 @@ func ReadDir(dir string) (State, error) {
 	return q.State(), nil
 }
 
-func (r *Record) state() State {
-	return State{time.Duration(r.Remaining) * time.Millisecond, r.EpochFloor, r.RestoredTo, r.Why, r.Unsure}
-}
-
 // Quarantine counts the time down. It is safe for concurrent use.
 type Quarantine struct {
+	controls
 	disk    vfs.FS
 	dir     string // "" when nothing is kept
 	now     atomic.Pointer[count]
@@ -163,6 +145,7 @@ func Open(dir string) (*Quarantine, error) { return OpenOn(vfs.OS(), dir) }
 // OpenOn is Open on a file system.
 func OpenOn(disk vfs.FS, dir string) (*Quarantine, error) {
 	q := &Quarantine{disk: disk, dir: dir, writing: make(chan struct{}, 1), begun: make(chan struct{}, 1)}
+	q.keeper = q
 	c := &count{began: time.Now()}
 	q.now.Store(c)
 	if dir == "" {
@@ -185,33 +168,6 @@ func OpenOn(disk vfs.FS, dir string) (*Quarantine, error) {
 	return q, nil
 }
 
-// maxWhy bounds the reasons that are kept, each of maxWhyBytes. The first ones stay.
-const (
-	maxWhy      = 8
-	maxWhyBytes = 500
-)
-
-// because adds a reason.
-func because(list []string, why string) []string {
-	why = why[:min(len(why), maxWhyBytes)]
-	if why == "" || len(list) >= maxWhy || slices.Contains(list, why) {
-		return list
-	}
-	return append(slices.Clone(list), why)
-}
-
-// begin is the record of a quarantine that begins now, for d at least.
-func (c *count) begin(d time.Duration, restoredTo time.Time, why string) Record {
-	r := c.rest()
-	if r.Unsure { // now somebody is sure
-		r.Why = nil
-	}
-	r.Remaining, r.Logs = max(r.Remaining, milliseconds(d)), max(r.Logs, milliseconds(d))
-	r.EpochFloor, r.RestoredTo, r.Unsure = NextFloor(time.Now(), r.EpochFloor), restoredTo, false
-	r.Why = because(r.Why, why)
-	return r
-}
-
 // rest is the record with what is left by now.
 func (c *count) rest() Record {
 	r := c.record
@@ -222,23 +178,24 @@ func (c *count) rest() Record {
 	return r
 }
 
-func (r *Record) over() bool { return r.Remaining == 0 && r.Logs == 0 }
-
 // change puts another record in force, once it is in the file.
-func (q *Quarantine) change(ctx context.Context, next func(*count) Record) error {
+func (q *Quarantine) change(ctx context.Context, do func(r *Record, now time.Time) bool) error {
 	select {
 	case q.writing <- struct{}{}:
 		defer func() { <-q.writing }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	c := &count{record: next(q.now.Load()), began: time.Now()}
+	r := q.now.Load().rest()
+	if !do(&r, time.Now()) {
+		return nil
+	}
 	if q.dir != "" {
-		if err := write(q.disk, q.dir, c.record); err != nil {
+		if err := write(q.disk, q.dir, r); err != nil {
 			return err
 		}
 	}
-	q.now.Store(c)
+	q.now.Store(&count{record: r, began: time.Now()})
 	select {
 	case q.begun <- struct{}{}:
 	default:
@@ -248,61 +205,18 @@ func (q *Quarantine) change(ctx context.Context, next func(*count) Record) error
 
 // Begin begins a quarantine of the ledger and of all logs for d at least, for that reason.
 func (q *Quarantine) Begin(ctx context.Context, d time.Duration, why string) error {
-	return q.change(ctx, func(c *count) Record { return c.begin(d, time.Now(), why) })
-}
-
-// Doubt begins one that Trust may end: nobody has said yet that something was forgotten.
-func (q *Quarantine) Doubt(ctx context.Context, d time.Duration, why string) error {
-	return q.change(ctx, func(c *count) Record {
-		if r := c.rest(); !r.over() {
-			return r
-		}
-		r := c.begin(d, c.record.RestoredTo, why)
-		r.EpochFloor, r.Unsure = c.record.EpochFloor, true
-		return r
-	})
-}
-
-// Trust ends a quarantine that Doubt began, and no other. It reports whether it did.
-func (q *Quarantine) Trust(ctx context.Context) (ended bool, err error) {
-	if !q.now.Load().record.Unsure {
-		return false, nil
-	}
-	err = q.change(ctx, func(c *count) Record {
-		r := c.rest()
-		if ended = r.Unsure; ended {
-			r = Record{EpochFloor: r.EpochFloor, RestoredTo: r.RestoredTo}
-		}
-		return r
-	})
-	return ended, err
-}
-
-// End ends a quarantine, whatever it is for. The floor of epochs stays. The state is that before the end.
-func (q *Quarantine) End(ctx context.Context) (was State, err error) {
-	was = q.State()
-	return was, q.change(ctx, func(c *count) Record {
-		return Record{EpochFloor: c.record.EpochFloor, RestoredTo: c.record.RestoredTo}
-	})
-}
-
-// Extend makes a quarantine last for d at least from now on. It begins one if there is none.
-func (q *Quarantine) Extend(ctx context.Context, d time.Duration, why string) error {
-	if q.Remaining() >= d {
-		return nil
-	}
-	return q.change(ctx, func(c *count) Record {
-		r := c.rest()
-		r.Remaining, r.Logs = max(r.Remaining, milliseconds(d)), max(r.Logs, milliseconds(d))
-		r.Why = because(r.Why, why)
-		return r
+	return q.change(ctx, func(r *Record, now time.Time) bool {
+		r.begin(d, now, why)
+		return true
 	})
 }
 
 // State is what is known of the quarantine now.
 func (q *Quarantine) State() State {
 	r := q.now.Load().rest()
-	return State{q.Longest(), r.EpochFloor, r.RestoredTo, r.Why, r.Unsure}
+	s := r.state()
+	s.Remaining = q.Longest() // to the nanosecond
+	return s
 }
 
 // Remaining is for how much longer unknown keys must be refused; 0 when it is over.
@@ -398,12 +312,4 @@ func (q *Quarantine) save(failed func(error)) {
 	if err != nil {
 		failed(err)
 	}
-}
-
-// milliseconds is a duration in milliseconds, 1 at least when there is any.
-func milliseconds(d time.Duration) int64 {
-	if d <= 0 {
-		return 0
-	}
-	return max(1, d.Milliseconds())
 }

@@ -44,21 +44,6 @@ type restore struct {
 	Began time.Time `json:"began"`
 }
 
-// State is what is known of a quarantine.
-type State struct {
-	// Remaining is for how much longer unknown keys and ids are refused; 0 when it is over.
-	Remaining time.Duration
-	// EpochFloor is the number above which epochs of writers continue; 0 before the first quarantine.
-	EpochFloor uint64
-	// RestoredTo is when the last quarantine began, or the point in time that a directory was restored to; zero before the
-	// first one. It names the restore.
-	RestoredTo time.Time
-	// Why are the reasons, for people: what may be forgotten, and who knows it.
-	Why []string
-	// Unsure: nobody has said yet that something was forgotten.
-	Unsure bool
-}
-
 func get(tx store.Tx, key string, into any, check func() bool) error {
 	b, err := tx.Get(Collection, key)
 	if errors.Is(err, store.ErrNotFound) {
@@ -91,19 +76,53 @@ func put(tx store.Tx, key string, record any) error {
 	return tx.Put(Collection, key, b)
 }
 
-func read(tx store.Tx) (State, error) {
+// load returns what both records say. With mend, it deletes those that cannot be read.
+func load(tx store.Tx, mend bool) (Record, error) {
 	l, err := getLeft(tx)
+	if mend && errors.Is(err, store.ErrUnreadable) {
+		err = tx.Delete(Collection, leftKey)
+	}
 	if err != nil {
-		return State{}, err
+		return Record{}, err
 	}
 	r, err := getRestore(tx)
-	return State{time.Duration(l.Remaining) * time.Millisecond, r.EpochFloor, r.Began, l.Why, l.Unsure}, err
+	if mend && errors.Is(err, store.ErrUnreadable) {
+		r, err = restore{}, tx.Delete(Collection, restoreKey)
+	}
+	return Record{l.Remaining, l.Remaining, r.EpochFloor, r.Began, l.Why, l.Unsure}, err
+}
+
+// update changes the records of a store, unless do returns false, and returns what they then say.
+func update(ctx context.Context, st store.Store, mend bool, do func(r *Record, now time.Time) bool) (s State, err error) {
+	err = st.Update(ctx, func(tx store.Tx) error {
+		r, err := load(tx, mend)
+		if err != nil {
+			return err
+		}
+		floor, now := r.EpochFloor, tx.Now()
+		if !do(&r, now) {
+			s = r.state()
+			return nil
+		}
+		s = r.state()
+		if r.over() {
+			err = tx.Delete(Collection, leftKey)
+		} else {
+			err = put(tx, leftKey, left{version, r.Remaining, now.UnixMilli(), r.Why, r.Unsure})
+		}
+		if err == nil && r.EpochFloor != floor { // it began
+			err = put(tx, restoreKey, restore{version, r.EpochFloor, r.RestoredTo})
+		}
+		return err
+	})
+	return s, err
 }
 
 // Read returns the quarantine of a store. The error is a *store.UnreadableError or the store's.
 func Read(ctx context.Context, st store.Store) (s State, err error) {
-	err = st.View(ctx, func(tx store.Tx) (err error) {
-		s, err = read(tx)
+	err = st.View(ctx, func(tx store.Tx) error {
+		r, err := load(tx, false)
+		s = r.state()
 		return err
 	})
 	return s, err
@@ -112,56 +131,23 @@ func Read(ctx context.Context, st store.Store) (s State, err error) {
 // Begin begins a quarantine for all managers of a store at once: what none of them has committed by then, none commits.
 // One that is under way is not made shorter. The floor of epochs goes up each time. Records that cannot be read are
 // replaced.
-func Begin(ctx context.Context, st store.Store, d time.Duration, why string) (s State, err error) {
-	wall := time.Now() // the store's clock may have been restored
-	err = st.Update(ctx, func(tx store.Tx) error {
-		now := tx.Now()
-		l, err := getLeft(tx)
-		if errors.Is(err, store.ErrUnreadable) {
-			err = tx.Delete(Collection, leftKey)
-		}
-		if err != nil {
-			return err
-		}
-		r, err := getRestore(tx)
-		if errors.Is(err, store.ErrUnreadable) {
-			r, err = restore{}, tx.Delete(Collection, restoreKey)
-		}
-		if err != nil {
-			return err
-		}
-		if l.Unsure { // now somebody is sure
-			l.Why = nil
-		}
-		l = left{version, max(l.Remaining, milliseconds(d)), now.UnixMilli(), because(l.Why, why), false}
-		later := now
-		if wall.After(now) {
-			later = wall
-		}
-		r = restore{version, NextFloor(later, r.EpochFloor), now.UTC()}
-		s = State{time.Duration(l.Remaining) * time.Millisecond, r.EpochFloor, r.Began, l.Why, false}
-		if l.Remaining > 0 {
-			err = put(tx, leftKey, l)
-		}
-		if err != nil {
-			return err
-		}
-		return put(tx, restoreKey, r)
+func Begin(ctx context.Context, st store.Store, d time.Duration, why string) (State, error) {
+	return update(ctx, st, true, func(r *Record, now time.Time) bool {
+		r.begin(d, now.UTC(), why)
+		return true
 	})
-	return s, err
 }
 
-// End ends the quarantine of a store for all of its managers. The floor of epochs stays.
-func End(ctx context.Context, st store.Store) (s State, err error) {
-	err = st.Update(ctx, func(tx store.Tx) error {
-		var err error
-		if s, err = read(tx); err != nil {
-			return err
-		}
-		s.Remaining = 0
-		return tx.Delete(Collection, leftKey)
+// End ends the quarantine of a store for all of its managers. The floor of epochs stays. The state is that before the end,
+// without remaining time.
+func End(ctx context.Context, st store.Store) (was State, err error) {
+	_, err = update(ctx, st, false, func(r *Record, _ time.Time) bool {
+		was = r.state()
+		r.end()
+		return true
 	})
-	return s, err
+	was.Remaining = 0
+	return was, err
 }
 
 const (
@@ -173,6 +159,7 @@ const (
 
 // Shared is the quarantine of a store that several managers share. Each reserve reads it in its own transaction.
 type Shared struct {
+	controls
 	st      store.Store
 	known   atomic.Pointer[State]
 	counted time.Time // when this manager counted last
@@ -184,6 +171,7 @@ type Shared struct {
 // OpenShared reads what the store says. The error is a *store.UnreadableError or the store's.
 func OpenShared(ctx context.Context, st store.Store) (*Shared, error) {
 	s := &Shared{st: st, counted: time.Now()}
+	s.keeper = s
 	now, err := Read(ctx, st)
 	s.known.Store(&now)
 	return s, err
@@ -230,75 +218,9 @@ func (s *Shared) Begin(ctx context.Context, d time.Duration, why string) error {
 	return err
 }
 
-// Doubt begins one that Trust may end: nobody has said yet that something was forgotten.
-func (s *Shared) Doubt(ctx context.Context, d time.Duration, why string) error {
-	return s.change(ctx, func(l *left) bool {
-		doubt := l.Remaining == 0
-		if doubt {
-			l.Remaining, l.Why, l.Unsure = milliseconds(d), because(nil, why), true
-		}
-		return doubt
-	})
-}
-
-// Trust ends a quarantine that Doubt began, and no other. It reports whether it did.
-func (s *Shared) Trust(ctx context.Context) (ended bool, err error) {
-	if !s.known.Load().Unsure {
-		return false, nil
-	}
-	err = s.change(ctx, func(l *left) bool {
-		if ended = l.Unsure; ended {
-			*l = left{}
-		}
-		return ended
-	})
-	return ended, err
-}
-
-// End ends a quarantine for all managers of the store, whatever it is for. The floor of epochs stays. The state is that
-// before the end.
-func (s *Shared) End(ctx context.Context) (was State, err error) {
-	was = *s.known.Load()
-	return was, s.change(ctx, func(l *left) bool {
-		*l = left{}
-		return true
-	})
-}
-
-// Extend makes a quarantine last for d at least from now on. It begins one if there is none.
-func (s *Shared) Extend(ctx context.Context, d time.Duration, why string) error {
-	if s.known.Load().Remaining >= d {
-		return nil
-	}
-	return s.change(ctx, func(l *left) bool {
-		l.Remaining, l.Why = max(l.Remaining, milliseconds(d)), because(l.Why, why)
-		return true
-	})
-}
-
-// change changes what is left of the quarantine, unless do returns false.
-func (s *Shared) change(ctx context.Context, do func(*left) bool) error {
-	var now State
-	err := s.st.Update(ctx, func(tx store.Tx) error {
-		l, err := getLeft(tx)
-		if err != nil {
-			return err
-		}
-		if !do(&l) {
-			now, err = read(tx)
-			return err
-		}
-		if l.Remaining == 0 {
-			err = tx.Delete(Collection, leftKey)
-		} else {
-			l.Version, l.CountedTo = version, tx.Now().UnixMilli()
-			err = put(tx, leftKey, l)
-		}
-		if err == nil {
-			now, err = read(tx)
-		}
-		return err
-	})
+// change changes the records of the store.
+func (s *Shared) change(ctx context.Context, do func(r *Record, now time.Time) bool) error {
+	now, err := update(ctx, s.st, false, do)
 	if err == nil {
 		s.note(now)
 	}

@@ -31,8 +31,7 @@ func readShipped(ctx context.Context, s object.Store) (m *manifest, damaged map[
 			found, err := readTail(ctx, s, h, m.Writer)
 			h.Runs = append(h.Runs, found...)
 			tail += len(found)
-			var damage *DamageError
-			if errors.As(err, &damage) {
+			if isDamage(err) {
 				damaged[h] = err
 			} else if err != nil {
 				return nil, nil, 0, err
@@ -101,8 +100,7 @@ func readTail(ctx context.Context, s object.Store, h *history, writer string) ([
 
 // onlyDamage adds damage to bad, and returns any other error.
 func onlyDamage(err error, bad *[]error) error {
-	var damage *DamageError
-	if errors.As(err, &damage) {
+	if isDamage(err) {
 		*bad, err = append(*bad, err), nil
 	}
 	return err
@@ -114,13 +112,16 @@ var errForeign = errors.New("another manager wrote it")
 // runOf returns the run of an object in the tail of a log's history. It must begin with the record next, if that is not 0.
 func runOf(name string, b []byte, id string, next uint64, writer string) (run, error) {
 	head, _, err := decode(b)
+	var cause error
 	switch {
 	case err != nil:
-		return run{}, &DamageError{Object: logPrefix + "/" + name, Reason: err.Error()}
 	case head.Writer != writer:
-		return run{}, &DamageError{Object: logPrefix + "/" + name, Reason: errForeign.Error(), cause: errForeign}
+		err, cause = errForeign, errForeign
 	case head.Kind != kindRun || head.Log != id || next > 0 && head.First != next:
-		return run{}, &DamageError{Object: logPrefix + "/" + name, Reason: fmt.Sprintf("it is a %s of log %s from %d on, expected was a run of log %s from %d on", head.Kind, head.Log, head.First, id, next)}
+		err = fmt.Errorf("it is a %s of log %s from %d on, expected was a run of log %s from %d on", head.Kind, head.Log, head.First, id, next)
+	}
+	if err != nil {
+		return run{}, &DamageError{Object: logPrefix + "/" + name, Reason: err.Error(), cause: cause}
 	}
 	return run{
 		ref: ref{name, int64(len(b)), head.CRC64}, First: head.First, Last: head.Last, Segment: *head.Segment,
@@ -128,61 +129,35 @@ func runOf(name string, b []byte, id string, next uint64, writer string) (run, e
 	}, nil
 }
 
-// fetchObject reads an object that a manifest names, and checks that it is the same one. The error is object.ErrNotFound
-// when it is missing, and a *DamageError when it is another.
-func fetchObject(ctx context.Context, s object.Store, r ref) (header, []byte, error) {
-	name := logPrefix + "/" + r.Name
-	b, _, err := s.Get(ctx, name)
+// fetch reads the records of an object that a manifest names, and checks that it is the same one, of the log id and as is
+// says. The error is object.ErrNotFound when it is missing, and a *DamageError when it is another.
+func fetch(ctx context.Context, s object.Store, r ref, id string, is func(header) bool) (h header, bodies [][]byte, err error) {
+	b, _, err := s.Get(ctx, logPrefix+"/"+r.Name)
 	if err != nil {
-		return header{}, nil, err
+		return h, nil, err
 	}
 	h, records, err := decode(b)
+	switch {
+	case err != nil:
+	case int64(len(b)) != r.Bytes || h.CRC64 != r.Sum:
+		err = fmt.Errorf("it has %d bytes, with records whose sum is %s; expected are %d with %s", len(b), h.CRC64, r.Bytes, r.Sum)
+	case h.Log != id || !is(h):
+		err = fmt.Errorf("it is a %s of log %s from %d to %d", h.Kind, h.Log, h.First, h.Last)
+	default:
+		bodies, err = split(h, records)
+	}
 	if err != nil {
-		return header{}, nil, &DamageError{Object: name, Reason: err.Error()}
+		return h, nil, &DamageError{Object: logPrefix + "/" + r.Name, Reason: err.Error()}
 	}
-	if int64(len(b)) != r.Bytes || h.CRC64 != r.Sum {
-		return header{}, nil, &DamageError{Object: name, Reason: fmt.Sprintf("it has %d bytes, with records whose sum is %s; expected are %d with %s", len(b), h.CRC64, r.Bytes, r.Sum)}
-	}
-	return h, records, nil
+	return h, bodies, nil
 }
 
 // fetchRun reads the records of a run.
 func fetchRun(ctx context.Context, s object.Store, r run, id string) (header, [][]byte, error) {
-	h, records, err := fetchObject(ctx, s, r.ref)
-	if err != nil {
-		return h, nil, err
-	}
-	name := logPrefix + "/" + r.Name
-	if h.Kind != kindRun || h.Log != id || h.First != r.First || h.Last != r.Last {
-		return h, nil, &DamageError{Object: name, Reason: fmt.Sprintf("it is a %s of log %s from %d to %d", h.Kind, h.Log, h.First, h.Last)}
-	}
-	var bodies [][]byte
-	if err := each(h, records, func(_ uint64, body []byte) error {
-		bodies = append(bodies, body)
-		return nil
-	}); err != nil {
-		return h, nil, &DamageError{Object: name, Reason: err.Error()}
-	}
-	return h, bodies, nil
+	return fetch(ctx, s, r.ref, id, func(h header) bool { return h.Kind == kindRun && h.First == r.First && h.Last == r.Last })
 }
 
 // fetchPart reads a part of a snapshot.
 func fetchPart(ctx context.Context, s object.Store, snap *snapshot, part int, id string) (header, [][]byte, error) {
-	r := snap.Parts[part]
-	h, records, err := fetchObject(ctx, s, r)
-	if err != nil {
-		return h, nil, err
-	}
-	name := logPrefix + "/" + r.Name
-	if h.Kind != kindSnapshot || h.Log != id || h.Snapshot != snap.Sequence {
-		return h, nil, &DamageError{Object: name, Reason: fmt.Sprintf("it is a %s of log %s", h.Kind, h.Log)}
-	}
-	var bodies [][]byte
-	if err := each(h, records, func(_ uint64, body []byte) error {
-		bodies = append(bodies, body)
-		return nil
-	}); err != nil {
-		return h, nil, &DamageError{Object: name, Reason: err.Error()}
-	}
-	return h, bodies, nil
+	return fetch(ctx, s, snap.Parts[part], id, func(h header) bool { return h.Kind == kindSnapshot && h.Snapshot == snap.Sequence })
 }

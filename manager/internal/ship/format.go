@@ -209,23 +209,19 @@ func decode(b []byte) (h header, records []byte, err error) {
 	return h, records, nil
 }
 
-// each calls fn for the records of an object, which must have as many as its header
-// says.
-func each(h header, records []byte, fn func(seq uint64, body []byte) error) error {
+// split returns the records of an object, which must have as many as its header says.
+func split(h header, records []byte) (bodies [][]byte, err error) {
 	for seq := h.First; seq <= h.Last; seq++ {
 		n, k := binary.Uvarint(records)
 		if k <= 0 || n > uint64(len(records)-k) {
-			return fmt.Errorf("record %d is cut off", seq)
+			return nil, fmt.Errorf("record %d is cut off", seq)
 		}
-		if err := fn(seq, records[k:k+int(n)]); err != nil {
-			return err
-		}
-		records = records[k+int(n):]
+		bodies, records = append(bodies, records[k:k+int(n)]), records[k+int(n):]
 	}
 	if len(records) > 0 {
-		return fmt.Errorf("%d bytes follow record %d", len(records), h.Last)
+		return nil, fmt.Errorf("%d bytes follow record %d", len(records), h.Last)
 	}
-	return nil
+	return bodies, nil
 }
 
 // thin drops points when there are more than maxTimes, never the last one.

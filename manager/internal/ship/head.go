@@ -1,12 +1,8 @@
 package ship
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/json"
 	"errors"
-	"fmt"
 
 	"github.com/oncegate/oncegate/manager/internal/object"
 )
@@ -19,24 +15,6 @@ type head struct {
 	Next uint64 `json:"next"`
 }
 
-// A head is a line with the SHA-256 of its JSON, and the JSON.
-func (h head) encode() []byte {
-	b, err := json.Marshal(h)
-	if err != nil {
-		panic(err) // it has nothing that could fail
-	}
-	return fmt.Appendf(nil, "%x\n%s\n", sha256.Sum256(b), b)
-}
-
-func decodeHead(b []byte) (h head, err error) {
-	sum, text, _ := bytes.Cut(b, []byte("\n"))
-	text = bytes.TrimSuffix(text, []byte("\n"))
-	if want := fmt.Sprintf("%x", sha256.Sum256(text)); string(sum) != want {
-		return h, fmt.Errorf("its SHA-256 is %.64q, computed %s", sum, want)
-	}
-	return h, json.Unmarshal(text, &h)
-}
-
 // readHead reads the head of a term that has one. The error is a *DamageError when it is missing or damaged.
 func readHead(ctx context.Context, s object.Store, term uint64) (head, object.Version, error) {
 	name := logPrefix + "/" + headName(term)
@@ -47,7 +25,7 @@ func readHead(ctx context.Context, s object.Store, term uint64) (head, object.Ve
 	if err != nil {
 		return head{}, "", err
 	}
-	h, err := decodeHead(b)
+	h, err := decodeSummed[head](b)
 	if err != nil {
 		return head{}, "", &DamageError{Object: name, Reason: err.Error()}
 	}
@@ -69,8 +47,8 @@ func (st *stream) writeHead(ctx context.Context) error {
 }
 
 func (st *stream) swapHead(ctx context.Context, h head) error {
-	v, err := swap(ctx, st.opts.Store, logPrefix+"/"+headName(st.term), h.encode(), st.headAt, func(now []byte) verdict {
-		found, err := decodeHead(now)
+	v, err := swap(ctx, st.opts.Store, logPrefix+"/"+headName(st.term), encodeSummed(h), st.headAt, func(now []byte) verdict {
+		found, err := decodeSummed[head](now)
 		switch {
 		case err != nil || found.Writer != h.Writer:
 			return foreign

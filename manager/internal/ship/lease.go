@@ -154,8 +154,7 @@ func (l *lease) usedTerm(ctx context.Context) (uint64, error) {
 
 // lost reports whether an object is missing or damaged.
 func lost(err error) bool {
-	var damage *DamageError
-	return errors.Is(err, object.ErrNotFound) || errors.As(err, &damage)
+	return errors.Is(err, object.ErrNotFound) || isDamage(err)
 }
 
 // holdsLease returns errFenced when this process does not hold the lease in that term. If it does, no later holder wrote
@@ -183,22 +182,11 @@ func (l *lease) expired(v object.Version, old leaseRecord) bool {
 	return time.Since(l.since) > time.Duration(old.TTL)*time.Millisecond
 }
 
-// renew renews the lease. The error is errFenced when this process no longer holds it.
-func (l *lease) renew(ctx context.Context) error {
+// renew renews the lease, or gives it up. The error is errFenced when this process no longer holds it.
+func (l *lease) renew(ctx context.Context, release bool) error {
 	next := l.record
 	next.Renewals++
-	return l.write(ctx, next)
-}
-
-// release gives the lease up.
-func (l *lease) release(ctx context.Context) error {
-	next := l.record
-	next.Renewals++
-	next.Released = true
-	return l.write(ctx, next)
-}
-
-func (l *lease) write(ctx context.Context, next leaseRecord) error {
+	next.Released = release
 	v, err := swap(ctx, l.store, leaseObject, encodeLease(next), l.version, l.judge(next, l.record))
 	if err == nil {
 		l.record, l.version = next, v

@@ -172,6 +172,12 @@ type DamageError struct {
 
 func (e *DamageError) Unwrap() error { return e.cause }
 
+// isDamage reports a *DamageError, or several, joined.
+func isDamage(err error) bool {
+	var damage *DamageError
+	return errors.As(err, &damage)
+}
+
 func (e *DamageError) Error() string { return fmt.Sprintf("object %s: %s", e.Object, e.Reason) }
 
 // readManifest returns object.ErrNotFound when there is none.
@@ -181,33 +187,32 @@ func readManifest(ctx context.Context, s object.Store) (*manifest, object.Versio
 	if err != nil {
 		return nil, "", err
 	}
-	m, err := decodeManifest(b)
+	m, err := decodeSummed[manifest](b)
 	if err != nil {
 		return nil, "", &DamageError{Object: name, Reason: err.Error()}
 	}
 	if m.Version != manifestVersion {
 		return nil, "", fmt.Errorf("ship: %s has format version %d, this program knows %d", name, m.Version, manifestVersion)
 	}
-	return m, v, nil
+	return &m, v, nil
 }
 
-// encodeManifest makes a line with the SHA-256 of the JSON, and the JSON.
-func encodeManifest(m *manifest) ([]byte, error) {
-	b, err := json.Marshal(m)
+// encodeSummed makes a line with the SHA-256 of the JSON of a manifest or head, and the JSON.
+func encodeSummed(v any) []byte {
+	b, err := json.Marshal(v)
 	if err != nil {
-		return nil, err
+		panic(err) // neither has anything that could fail
 	}
-	return fmt.Appendf(nil, "%x\n%s\n", sha256.Sum256(b), b), nil
+	return fmt.Appendf(nil, "%x\n%s\n", sha256.Sum256(b), b)
 }
 
-func decodeManifest(b []byte) (*manifest, error) {
+func decodeSummed[T manifest | head](b []byte) (v T, err error) {
 	sum, text, _ := bytes.Cut(b, []byte("\n"))
 	text = bytes.TrimSuffix(text, []byte("\n"))
 	if want := fmt.Sprintf("%x", sha256.Sum256(text)); string(sum) != want {
-		return nil, fmt.Errorf("its SHA-256 is %.64q, computed %s", sum, want)
+		return v, fmt.Errorf("its SHA-256 is %.64q, computed %s", sum, want)
 	}
-	m := new(manifest)
-	return m, json.Unmarshal(text, m)
+	return v, json.Unmarshal(text, &v)
 }
 
 // errFenced says that another manager holds a newer term.
@@ -217,23 +222,15 @@ var errFenced = errors.New("ship: fenced by a newer term")
 // returns errFenced when another manager wrote it. It succeeds if it finds its own write, whose
 // answer was lost.
 func writeManifest(ctx context.Context, s object.Store, m *manifest, v object.Version) (object.Version, error) {
-	b, err := encodeManifest(m)
-	if err != nil {
-		return "", err
-	}
-	name := logPrefix + "/" + manifestObject
-	return swap(ctx, s, name, b, v, func(now []byte) verdict {
-		found, err := decodeManifest(now)
-		if err != nil {
-			return foreign
-		}
+	return swap(ctx, s, logPrefix+"/"+manifestObject, encodeSummed(m), v, func(now []byte) verdict {
+		found, err := decodeSummed[manifest](now)
 		switch {
-		case found.Writer == m.Writer && found.Term == m.Term && found.Edit == m.Edit:
+		case err != nil || found.Writer != m.Writer || found.Term != m.Term || found.Edit > m.Edit:
+			return foreign
+		case found.Edit == m.Edit:
 			return own
-		case found.Writer == m.Writer && found.Term == m.Term && found.Edit < m.Edit:
-			return unchanged
 		}
-		return foreign
+		return unchanged
 	})
 }
 

@@ -4,77 +4,72 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/oncegate/oncegate/manager/internal/scrape"
 )
 
-// Metrics are the Prometheus metrics of a Shipper.
-type Metrics struct {
-	shipper                   *Shipper
-	term                      atomic.Uint64
-	objects, bytes, errors    atomic.Uint64
-	gaps                      atomic.Uint64
-	dLease, dLag, dRecords    *prometheus.Desc
-	dFailing                  *prometheus.Desc
-	dObjects, dBytes, dErrors *prometheus.Desc
-	dGaps                     *prometheus.Desc
+// counters are what a Shipper counts.
+type counters struct {
+	term           atomic.Uint64 // of the lease that it holds, 0 while it holds none
+	objects, bytes atomic.Uint64 // that were written
+	errors         atomic.Uint64 // tries that failed
+	gaps           atomic.Uint64
 }
 
-func newMetrics(s *Shipper) *Metrics {
-	d := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("oncegate_ship_"+name, help, nil, nil)
-	}
-	return &Metrics{
-		shipper:  s,
-		dLease:   d("lease_term", "Term of the shipping lease that this manager holds; 0 while it holds none and ships nothing."),
-		dLag:     d("lag_seconds", "For how long the oldest durable record that is not shipped has waited."),
-		dRecords: d("lag_records", "Durable records that are not shipped yet."),
-		dFailing: d("failing_seconds", "For how long nothing could be shipped; 0 while shipping works."),
-		dObjects: d("objects_total", "Objects with records that were written."),
-		dBytes:   d("bytes_total", "Bytes of the objects with records that were written."),
-		dErrors:  d("errors_total", "Requests to the object store that failed and were tried again or given up."),
-		dGaps:    d("gaps_total", "How often records were not shipped before a snapshot replaced them."),
-	}
+func (c *counters) shipped(bytes int64) {
+	c.bytes.Add(uint64(bytes))
+	c.objects.Add(1)
 }
 
-func (m *Metrics) shipped(bytes, objects int) {
-	m.bytes.Add(uint64(bytes))
-	m.objects.Add(uint64(objects))
-}
-func (m *Metrics) failed(error)      { m.errors.Add(1) }
-func (m *Metrics) gap()              { m.gaps.Add(1) }
-func (m *Metrics) lease(term uint64) { m.term.Store(term) }
-
-// Describe is prometheus.Collector's.
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.dLease, m.dLag, m.dRecords, m.dFailing, m.dObjects, m.dBytes, m.dErrors, m.dGaps} {
-		ch <- d
-	}
+// State is the present state of a shipper.
+type State struct {
+	// Place is the URL of the destination, without credentials.
+	Place string
+	// Term of the lease that it holds; 0 while it holds none and ships nothing.
+	Term uint64
+	// Failing is for how long nothing could be shipped; 0 while shipping works.
+	Failing time.Duration
+	// Records are durable and not shipped. The oldest has been durable for Age.
+	Records uint64
+	Age     time.Duration
 }
 
-// Collect is prometheus.Collector's.
-func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
-	}
-	counter := func(d *prometheus.Desc, v *atomic.Uint64) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v.Load()))
-	}
+// State returns the shipper's state.
+func (s *Shipper) State() State {
 	now := time.Now()
-	gauge(m.dLease, float64(m.term.Load()))
-	if st := m.shipper.stream.Load(); st != nil {
-		lag, records := st.lag(now)
-		gauge(m.dLag, lag.Seconds())
-		gauge(m.dRecords, float64(records))
+	out := State{Place: s.opts.Store.String(), Term: s.opts.counters.term.Load()}
+	if st := s.stream.Load(); st != nil {
+		out.Age, out.Records = st.lag(now)
 	}
-	failing := 0.0
-	m.shipper.mu.Lock()
-	if since := m.shipper.failsSince(); !since.IsZero() {
-		failing = now.Sub(since).Seconds()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if since := s.failsSince(); !since.IsZero() {
+		out.Failing = now.Sub(since)
 	}
-	m.shipper.mu.Unlock()
-	gauge(m.dFailing, failing)
-	counter(m.dObjects, &m.objects)
-	counter(m.dBytes, &m.bytes)
-	counter(m.dErrors, &m.errors)
-	counter(m.dGaps, &m.gaps)
+	return out
+}
+
+// Metrics returns the shipper's metrics, to be registered.
+func (s *Shipper) Metrics() *scrape.Collector {
+	return scrape.New(func(m scrape.Sample) error {
+		now, count := s.State(), s.opts.counters
+		scrape.Set(m, "oncegate_ship_lease_term", now.Term)
+		if s.stream.Load() != nil {
+			scrape.Set(m, "oncegate_ship_lag_seconds", now.Age.Seconds())
+			scrape.Set(m, "oncegate_ship_lag_records", now.Records)
+		}
+		scrape.Set(m, "oncegate_ship_failing_seconds", now.Failing.Seconds())
+		scrape.Set(m, "oncegate_ship_objects_total", count.objects.Load())
+		scrape.Set(m, "oncegate_ship_bytes_total", count.bytes.Load())
+		scrape.Set(m, "oncegate_ship_errors_total", count.errors.Load())
+		scrape.Set(m, "oncegate_ship_gaps_total", count.gaps.Load())
+		return nil
+	},
+		scrape.Describe("oncegate_ship_lease_term", "Term of the shipping lease that this manager holds; 0 while it holds none and ships nothing."),
+		scrape.Describe("oncegate_ship_lag_seconds", "For how long the oldest durable record that is not shipped has waited."),
+		scrape.Describe("oncegate_ship_lag_records", "Durable records that are not shipped yet."),
+		scrape.Describe("oncegate_ship_failing_seconds", "For how long nothing could be shipped; 0 while shipping works."),
+		scrape.Describe("oncegate_ship_objects_total", "Objects with records that were written."),
+		scrape.Describe("oncegate_ship_bytes_total", "Bytes of the objects with records that were written."),
+		scrape.Describe("oncegate_ship_errors_total", "Requests to the object store that failed and were tried again or given up."),
+		scrape.Describe("oncegate_ship_gaps_total", "How often records were not shipped before a snapshot replaced them."))
 }

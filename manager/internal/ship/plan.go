@@ -165,11 +165,10 @@ func (p *plan) fetch(ctx context.Context, o *RestoreOptions, fn func(r *run, f f
 	i := 0
 	for slot := range slots {
 		f := <-slot
-		var damage *DamageError
 		switch {
 		case errors.Is(f.err, object.ErrNotFound):
 			damages = append(damages, missing(logPrefix+"/"+f.name))
-		case errors.As(f.err, &damage):
+		case isDamage(f.err):
 			damages = append(damages, f.err)
 		case f.err != nil:
 			return f.err

@@ -89,8 +89,7 @@ func Restore(ctx context.Context, o RestoreOptions) (_ *Report, err error) {
 		}
 	}()
 	report, err := restoreLog(ctx, &o, partial)
-	var damage *DamageError
-	if errors.As(err, &damage) { // perhaps before anything was written
+	if isDamage(err) { // perhaps before anything was written
 		return nil, errors.Join(err, os.MkdirAll(partial, 0o700))
 	}
 	if err != nil {
@@ -276,21 +275,13 @@ func install(dir, partial string) error {
 			return err
 		}
 	}
-	if err := syncDir(dir); err != nil {
+	if err := vfs.OS().SyncDir(dir); err != nil {
 		return err
 	}
 	if err := os.Remove(partial); err != nil {
 		return err
 	}
-	return errors.Join(syncDir(dir), syncDir(filepath.Dir(filepath.Clean(dir))))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return errors.Join(vfs.OS().SyncDir(dir), vfs.OS().SyncDir(filepath.Dir(filepath.Clean(dir))))
 }
 
 // writer turns objects into the files of a log.

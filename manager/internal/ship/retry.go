@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/object"
@@ -14,8 +15,8 @@ import (
 type retrying struct {
 	object.Store
 	tries   int
-	timeout time.Duration // of each try
-	failed  func(error)   // called for each try that failed; may be nil
+	timeout time.Duration  // of each try
+	failed  *atomic.Uint64 // counts the tries that failed; may be nil
 }
 
 const retryPause = 50 * time.Millisecond
@@ -29,7 +30,7 @@ func attempt[T any](ctx context.Context, r *retrying, fn func(context.Context) (
 			return v, err
 		}
 		if r.failed != nil && ctx.Err() == nil {
-			r.failed(err)
+			r.failed.Add(1)
 		}
 		if i >= r.tries || ctx.Err() != nil {
 			return v, err

@@ -61,9 +61,8 @@ type Options struct {
 
 	ledger   Ledger
 	writer   string
-	metrics  *Metrics
+	counters *counters
 	buffers  *buffers
-	failures *atomic.Int64 // counts tries that failed
 
 	pruneEvery, patience time.Duration
 }
@@ -113,19 +112,12 @@ func New(opts Options) (*Shipper, error) {
 	}
 	s := &Shipper{failing: make(map[part]time.Time), quit: make(chan struct{}), done: make(chan struct{})}
 	opts.writer = random()
-	opts.metrics = newMetrics(s)
-	opts.pruneEvery, opts.buffers, opts.failures = defaultPruneEvery, new(buffers), new(atomic.Int64)
-	opts.Store = &retrying{Store: opts.Store, tries: tries, timeout: tryTimeout, failed: func(err error) {
-		opts.failures.Add(1)
-		opts.metrics.failed(err)
-	}}
+	opts.pruneEvery, opts.buffers, opts.counters = defaultPruneEvery, new(buffers), new(counters)
+	opts.Store = &retrying{Store: opts.Store, tries: tries, timeout: tryTimeout, failed: &opts.counters.errors}
 	s.opts = opts
 	s.lease = lease{store: opts.Store, holder: holder, writer: opts.writer, host: host, ttl: opts.LeaseTTL, first: true}
 	return s, nil
 }
-
-// Metrics returns the shipper's metrics, to be registered.
-func (s *Shipper) Metrics() *Metrics { return s.opts.metrics }
 
 // holderOf reads the name of a data directory as a holder of leases, or makes one.
 func holderOf(file string) (string, error) {
@@ -285,8 +277,8 @@ func (s *Shipper) term(ctx context.Context) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	term := s.lease.record.Term
-	s.opts.metrics.lease(term)
-	defer s.opts.metrics.lease(0)
+	s.opts.counters.term.Store(term)
+	defer s.opts.counters.term.Store(0)
 	var renewing sync.WaitGroup
 	renewCtx, stopRenewing := context.WithCancel(ctx)
 	renewing.Go(func() {
@@ -300,7 +292,7 @@ func (s *Shipper) term(ctx context.Context) {
 	select {
 	case <-s.quit:
 		if ctx.Err() == nil {
-			if err := s.lease.release(ctx); err != nil {
+			if err := s.lease.renew(ctx, true); err != nil {
 				s.opts.Logger.Warn("the shipping lease was not released: another manager waits for it to end", "error", err.Error())
 			}
 		}
@@ -318,7 +310,7 @@ func (s *Shipper) renew(ctx context.Context) (lost bool) {
 		case <-ctx.Done():
 			return false
 		}
-		if err := s.lease.renew(ctx); errors.Is(err, errFenced) {
+		if err := s.lease.renew(ctx, false); errors.Is(err, errFenced) {
 			s.opts.Logger.Warn("this manager lost the shipping lease and no longer ships", "url", s.opts.Store.String(), "error", err.Error())
 			return true
 		}

@@ -171,7 +171,7 @@ func (st *stream) shipPart(ctx context.Context) error {
 	}
 	u.Parts, u.Bytes, u.unsent = append(u.Parts, part), u.Bytes+part.Bytes, nil
 	u.written = time.Now()
-	st.opts.metrics.shipped(int(part.Bytes), 1)
+	st.opts.counters.shipped(part.Bytes)
 	return nil
 }
 

@@ -143,8 +143,7 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	if h != nil && h.Tail != nil {
 		found, err := readTail(ctx, st.opts.Store, h, m.Writer)
 		h.Runs = append(h.Runs, found...)
-		var damage *DamageError
-		if errors.As(err, &damage) {
+		if isDamage(err) {
 			st.opts.Logger.Error("what was shipped is damaged; shipping starts over with a snapshot", "error", err.Error())
 			same = false
 		} else if err != nil {
@@ -189,8 +188,7 @@ func (st *stream) continues(ctx context.Context, h *history) (bool, error) {
 		return false, nil
 	}
 	_, records, err := fetchRun(ctx, st.opts.Store, h.Runs[len(h.Runs)-1], h.Log)
-	var damage *DamageError
-	if errors.As(err, &damage) || errors.Is(err, object.ErrNotFound) {
+	if lost(err) {
 		return false, nil
 	}
 	if err != nil {
@@ -335,11 +333,10 @@ func (st *stream) step(ctx context.Context, ending bool) error {
 
 func (st *stream) commitDue() bool {
 	var bytes int64
-	segments := st.log.Segments()
 	for _, r := range st.pending {
 		bytes += r.Bytes
 	}
-	sealed := len(st.pending) > 0 && st.pending[0].Segment.Number < segments[len(segments)-1].Number
+	sealed := len(st.pending) > 0 && st.pending[0].Segment.Number < st.newest()
 	return sealed || len(st.pending) >= commitRuns || bytes >= commitBytes
 }
 
@@ -372,7 +369,7 @@ func (st *stream) shipTail(ctx context.Context) error {
 		st.tailIndex++
 		st.setNext(c.Last + 1)
 		st.forget()
-		st.opts.metrics.shipped(int(c.Bytes), 1)
+		st.opts.counters.shipped(c.Bytes)
 	}
 	return st.writeHead(ctx)
 }
@@ -427,13 +424,13 @@ func (st *stream) unpack(p *packer) {
 
 // write writes an object whose name is used for this content only.
 func (st *stream) write(ctx context.Context, name string, o *packed) error {
-	failures := st.opts.failures.Load()
+	failed := st.opts.counters.errors.Load()
 	if err := put(ctx, st.opts.Store, logPrefix+"/"+name, o.body); err != nil {
 		o.memory = nil // it may be tried again
 		return err
 	}
 	// The client may still read the body of a try that was given up.
-	if o.memory != nil && st.opts.failures.Load() == failures {
+	if o.memory != nil && st.opts.counters.errors.Load() == failed {
 		st.opts.buffers.put(o.memory)
 	}
 	return nil
@@ -450,7 +447,7 @@ func (c *chunk) seal(name string, h header, p *packer) {
 func (st *stream) logGap(from, next uint64) {
 	st.opts.Logger.Warn("records were not shipped before a snapshot replaced them: the times between cannot be restored to",
 		"from", from, "to", next-1)
-	st.opts.metrics.gap()
+	st.opts.counters.gaps.Add(1)
 }
 
 // skip continues with the log's snapshot after records that the log no longer has. The tail after it is shipped together with

@@ -68,7 +68,7 @@ func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 			return err
 		}
 		merged = append(merged, c.run)
-		st.opts.metrics.shipped(int(c.Bytes), 1)
+		st.opts.counters.shipped(c.Bytes)
 		p, points, first = st.pack(), nil, last+1
 		return nil
 	}
@@ -96,11 +96,7 @@ func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 	}); err != nil {
 		return err
 	}
-	for _, r := range old {
-		if err := st.opts.Store.Delete(ctx, logPrefix+"/"+r.Name); err != nil {
-			return nil // a sweep deletes it
-		}
-	}
+	st.delete(ctx, (&history{Runs: old}).objects())
 	return nil
 }
 
@@ -112,11 +108,11 @@ func (st *stream) tidy(ctx context.Context) error {
 		if err := st.findManifest(ctx); err != nil {
 			return err
 		}
-		gone := st.prune(st.manifest.clone(), now.Add(-st.opts.Retention).UnixMilli())
-		if len(gone) > 0 {
+		cutoff := now.Add(-st.opts.Retention).UnixMilli()
+		if gone := st.manifest.clone().prune(cutoff); len(gone) > 0 {
 			err := st.editAll(ctx, func(m *manifest) {
 				st.nameTail(m.last())
-				st.prune(m, now.Add(-st.opts.Retention).UnixMilli())
+				m.prune(cutoff)
 			})
 			if err != nil {
 				return err
@@ -143,8 +139,8 @@ func (st *stream) findManifest(ctx context.Context) error {
 	return err
 }
 
-// prune drops the objects from m that no time from cutoff on needs, and returns them.
-func (st *stream) prune(m *manifest, cutoff int64) (gone []ref) {
+// prune drops the objects that no time from cutoff on needs, and returns them.
+func (m *manifest) prune(cutoff int64) (gone []ref) {
 	live := m.last()
 	liveUsable := live.usable()
 	var kept []history

@@ -1,12 +1,15 @@
 package store
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Every engine applies these checks to its arguments, so that all engines reject the same things. Misuse that only a
 // bug can cause (a malformed collection name) is an ordinary error too: an engine never panics on its arguments.
 
 // CheckName returns an error unless s may name a collection or an index.
-func CheckName(s string) error {
+func CheckName[S ~string | ~[]byte](s S) error {
 	if len(s) < 1 || len(s) > 32 {
 		return fmt.Errorf("store: name %q: must be 1 to 32 characters", s)
 	}
@@ -22,7 +25,7 @@ func CheckName(s string) error {
 // CheckKey returns an error for names that CheckName rejects, for an empty key, and, as ErrTooLarge, for a key longer
 // than MaxKeyBytes.
 func CheckKey(c Collection, key string) error {
-	if err := CheckName(string(c)); err != nil {
+	if err := CheckName(c); err != nil {
 		return err
 	}
 	if key == "" {
@@ -68,13 +71,22 @@ func CheckTx(bytes int) error {
 	return nil
 }
 
+// CheckLen checks the arguments of Len.
+func CheckLen(c Collection, index string) error {
+	if index == "" {
+		return CheckName(c)
+	}
+	return checkIndex(c, index)
+}
+
+func checkIndex(c Collection, index string) error {
+	return cmp.Or(CheckName(c), CheckName(index))
+}
+
 // CheckScan checks the arguments of Scan. Bounds longer than any key are ErrTooLarge, because engines rely on limited
 // lengths.
 func CheckScan(c Collection, index string, r Range) error {
-	if err := CheckName(string(c)); err != nil {
-		return err
-	}
-	if err := CheckName(index); err != nil {
+	if err := checkIndex(c, index); err != nil {
 		return err
 	}
 	if r.Limit < 1 || r.Limit > MaxScan {

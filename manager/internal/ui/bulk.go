@@ -5,11 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http"
 	"strconv"
 	"strings"
 
-	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
@@ -49,11 +47,11 @@ func (u *UI) bulk(v *visit) error {
 		return err
 	}
 	if !v.may(a) {
-		return &httpd.Refusal{P: api.Problem{Status: http.StatusForbidden, Code: api.CodeForbidden, Title: "Forbidden", Detail: "your token does not allow this"}}
+		return httpd.Forbidden("your token does not allow this")
 	}
 	d := &bulkData{
 		Action: a, Search: searchOf(v.form),
-		All: v.form("all") == "yes", IDs: v.r.PostForm["id"], More: v.form("more") == "yes", Confirmed: v.form("confirm") == "yes",
+		All: v.form("all") == "yes", IDs: v.r.PostForm["id"], More: v.form("more") == "yes", Confirmed: v.confirmed(),
 	}
 	if d.All && !d.Confirmed {
 		page, next, err := u.pageOfJobs(v.ctx(), d.Search, "", maxBulk)
@@ -67,10 +65,9 @@ func (u *UI) bulk(v *visit) error {
 	}
 	switch {
 	case len(d.IDs) == 0 && d.All && d.More:
-		return &httpd.Refusal{P: api.Problem{Status: http.StatusBadRequest, Code: api.CodeInvalidRequest, Title: "No job is found", Detail: "the filter selects none of the first " +
-			strconv.Itoa(jobs.MaxExamined) + " jobs. Search on in the list, and choose the jobs of a page"}}
+		return refuse(400, "No job is found", "the filter selects none of the first "+strconv.Itoa(jobs.MaxExamined)+" jobs. Search on in the list, and choose the jobs of a page")
 	case len(d.IDs) == 0:
-		return &httpd.Refusal{P: api.Problem{Status: http.StatusBadRequest, Code: api.CodeInvalidRequest, Title: "No job is chosen", Detail: "choose at least one job in the list, and repeat the action"}}
+		return refuse(400, "No job is chosen", "choose at least one job in the list, and repeat the action")
 	case len(d.IDs) > maxBulk:
 		return &jobs.FieldError{Field: "id", Value: strconv.Itoa(len(d.IDs)) + " jobs", Allowed: "at most " + strconv.Itoa(maxBulk)}
 	case d.Confirmed:

@@ -25,6 +25,17 @@ var lives = map[string]struct {
 	"jobs":     {"jobs", func(u *UI, ctx context.Context) (any, error) { return u.depth(ctx) }},
 }
 
+// livePage handles a page that is all live.
+func livePage[T any](name, title string, data func(*UI, context.Context) (T, error)) func(*UI, *visit) error {
+	return func(u *UI, v *visit) error {
+		d, err := data(u, v.ctx())
+		if err != nil {
+			return err
+		}
+		return v.render(name, title, d)
+	}
+}
+
 // liveEvery is how often a live part is rendered at most, however many look at it, maxViewers how
 // many may look at the same time, and viewerPatience what a viewer has to take an event.
 const (

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/http"
 	"path"
 	"slices"
 	"strconv"
@@ -200,12 +201,8 @@ type jobData struct {
 // Dead reports whether the job is a dead letter.
 func (j *jobData) Dead() bool { return j.State == jobs.Failed }
 
-func (u *UI) jobPage(v *visit) error { return u.showJob(v, false) }
-
-// revealJob shows payload and result as well.
-func (u *UI) revealJob(v *visit) error { return u.showJob(v, true) }
-
-func (u *UI) showJob(v *visit, shown bool) error {
+// jobPage shows a job, and its payload and result if a form asks for them.
+func (u *UI) jobPage(v *visit) error {
 	j, err := u.opts.Queue.Get(v.ctx(), v.r.PathValue("id"))
 	if errors.Is(err, jobs.ErrInvalid) { // no job can have this id
 		err = &jobs.NotFoundError{Kind: "job", ID: v.r.PathValue("id")}
@@ -221,7 +218,7 @@ func (u *UI) showJob(v *visit, shown bool) error {
 	if err != nil {
 		return err
 	}
-	d := &jobData{Job: j, Holders: held, Actions: v.actions(j), Shown: shown, PayloadBytes: len(j.Payload), ResultBytes: len(j.Result), Paused: f.Paused, MostShown: maxShown}
+	d := &jobData{Job: j, Holders: held, Actions: v.actions(j), Shown: v.r.Method == http.MethodPost, PayloadBytes: len(j.Payload), ResultBytes: len(j.Result), Paused: f.Paused, MostShown: maxShown}
 	if id := cmp.Or(j.Batch, j.After); id != "" {
 		b, err := u.opts.Queue.Batch(v.ctx(), id, 0)
 		switch {
@@ -231,7 +228,7 @@ func (u *UI) showJob(v *visit, shown bool) error {
 			return err
 		}
 	}
-	if shown {
+	if d.Shown {
 		v.audit("payload and result of a job shown", "job", j.ID, "function", j.Function)
 		d.Payload, d.Result = prettyJSON(j.Payload), prettyJSON(j.Result)
 	}
@@ -329,7 +326,7 @@ func (u *UI) changeJob(v *visit) error {
 		return u.notFound(v)
 	}
 	id := v.r.PathValue("id")
-	if a.Danger() && v.form("confirm") != "yes" {
+	if a.Danger() && !v.confirmed() {
 		j, err := u.opts.Queue.Get(v.ctx(), id)
 		if err != nil {
 			return err

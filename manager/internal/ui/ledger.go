@@ -1,10 +1,10 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -241,30 +241,20 @@ var meanings = map[api.State]string{
 	api.StateUnknown:   "The work may have run, and its outcome is unknown. Duplicates get 409 until an operator settles it, the attempt itself reports its outcome, or the time is over.",
 }
 
-// changeText says in words what a change was.
-func changeText(what string) string {
-	switch what {
-	case "reserve":
-		return "Reserved: the work began"
-	case "renew":
-		return "Renewed: the work still runs"
-	case "commit":
-		return "Committed: the work ran, its answer is recorded"
-	case "reject":
-		return "Rejected: the work was refused"
-	case "release":
-		return "Released: the work did not run"
-	case "unknown":
-		return "Reported: the outcome is unknown"
-	case "lapse":
-		return "Ran out without an outcome: unknown"
-	case "resolve":
-		return "Settled by an operator"
-	case "delete":
-		return "Deleted by an administrator"
-	}
-	return what
+var changeTexts = map[string]string{
+	"reserve": "Reserved: the work began",
+	"renew":   "Renewed: the work still runs",
+	"commit":  "Committed: the work ran, its answer is recorded",
+	"reject":  "Rejected: the work was refused",
+	"release": "Released: the work did not run",
+	"unknown": "Reported: the outcome is unknown",
+	"lapse":   "Ran out without an outcome: unknown",
+	"resolve": "Settled by an operator",
+	"delete":  "Deleted by an administrator",
 }
+
+// changeText says in words what a change was.
+func changeText(what string) string { return cmp.Or(changeTexts[what], what) }
 
 // showEntry shows an entry, with its answer if that is given. People have the key at hand, and rarely the scope. So a key
 // without a scope and without an entry leads to the only scope that has it, or to a choice of scopes.
@@ -430,11 +420,7 @@ func changing(v *visit) context.Context {
 }
 
 func entryPath(key, scope, done string) string {
-	q := url.Values{"key": {key}, "done": {done}}
-	if scope != "" {
-		q.Set("scope", scope)
-	}
-	return "ledger?" + q.Encode()
+	return "ledger" + string(query("key", key, "scope", scope, "done", done))
 }
 
 // resolveEntry settles a key whose outcome is unknown.

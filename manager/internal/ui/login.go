@@ -21,12 +21,9 @@ type loginData struct {
 
 // askForToken shows the login instead of a page.
 func (v *visit) askForToken() {
-	next := strings.TrimPrefix(v.r.URL.EscapedPath(), "/ui/")
-	if v.r.URL.RawQuery != "" {
-		next += "?" + v.r.URL.RawQuery
-	}
-	if v.r.Method != http.MethodGet {
-		next = ""
+	next := ""
+	if v.r.Method == http.MethodGet {
+		next = strings.TrimPrefix(withQuery(v.r.URL), "/ui/")
 	}
 	v.login(http.StatusUnauthorized, loginData{Next: safeNext(next)})
 }
@@ -45,16 +42,16 @@ func safeNext(next string) string {
 	}
 	switch page, _, _ := strings.Cut(to.Path, "/"); page {
 	case "ledger", "jobs", "system":
-		return to.EscapedPath() + queryOf(to)
+		return withQuery(to)
 	}
 	return ""
 }
 
-func queryOf(to *url.URL) string {
+func withQuery(to *url.URL) string {
 	if to.RawQuery == "" {
-		return ""
+		return to.EscapedPath()
 	}
-	return "?" + to.RawQuery
+	return to.EscapedPath() + "?" + to.RawQuery
 }
 
 func (u *UI) loginPage(v *visit) error {
@@ -84,19 +81,21 @@ func (u *UI) takeToken(v *visit) error {
 		v.login(http.StatusForbidden, loginData{Next: next, Refused: "This token is valid, but not for this page: its line in the token file must have the word operator or admin."})
 	default:
 		u.opts.Audit.Info("login on the web page", "remote", v.r.RemoteAddr, "token", p.Number)
-		if c, err := v.r.Cookie(cookieName(v.r)); err == nil {
-			u.sessions.close(c.Value)
-		}
+		u.endSession(v)
 		u.setCookie(v, u.sessions.open(id), int(sessionLength.Seconds()))
 		return v.redirect(next)
 	}
 	return nil
 }
 
-func (u *UI) logout(v *visit) error {
+func (u *UI) endSession(v *visit) {
 	if c, err := v.r.Cookie(cookieName(v.r)); err == nil {
 		u.sessions.close(c.Value)
 	}
+}
+
+func (u *UI) logout(v *visit) error {
+	u.endSession(v)
 	u.setCookie(v, "", -1)
 	if !v.asked {
 		return v.redirect("")

@@ -85,14 +85,6 @@ func plural(n int, one, many string) string {
 	return num(n) + " " + many
 }
 
-func (u *UI) overviewPage(v *visit) error {
-	d, err := u.overview(v.ctx())
-	if err != nil {
-		return err
-	}
-	return v.render("overview", "Overview", d)
-}
-
 // High and HighBytes are from where on the window counts as nearly full.
 func (d *overviewData) High() int { return d.Ledger.MaxEntries / 10 * 9 }
 

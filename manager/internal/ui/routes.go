@@ -4,7 +4,7 @@ import "github.com/oncegate/oncegate/manager/internal/httpd"
 
 // routes are the pages and forms, below /ui/.
 var routes = []route{
-	{method: "GET", path: "{$}", handle: (*UI).overviewPage},
+	{method: "GET", path: "{$}", handle: livePage("overview", "Overview", (*UI).overview)},
 	{method: "GET", path: "events/{name}", stream: true, handle: (*UI).events},
 	{method: "GET", path: "login", open: true, handle: (*UI).loginPage},
 	{method: "POST", path: "login", open: true, handle: (*UI).takeToken},
@@ -15,7 +15,7 @@ var routes = []route{
 	{method: "POST", path: "ledger/resolve", roles: operators, handle: (*UI).resolveEntry},
 	{method: "POST", path: "ledger/delete", roles: administrators, handle: (*UI).deleteEntry},
 
-	{method: "GET", path: "system", handle: (*UI).systemPage},
+	{method: "GET", path: "system", handle: livePage("system", "System", (*UI).system)},
 
 	{method: "GET", path: "jobs", handle: (*UI).jobsPage},
 	{method: "POST", path: "jobs/pause", roles: operators, handle: (*UI).pauseFunction},
@@ -23,7 +23,7 @@ var routes = []route{
 	{method: "POST", path: "jobs/limits", roles: operators, handle: (*UI).setLimits},
 	{method: "POST", path: "jobs/bulk", roles: operators, handle: (*UI).bulk},
 	{method: "GET", path: "jobs/{id}", handle: (*UI).jobPage},
-	{method: "POST", path: "jobs/{id}/reveal", roles: operators, handle: (*UI).revealJob},
+	{method: "POST", path: "jobs/{id}/reveal", roles: operators, handle: (*UI).jobPage},
 	{method: "POST", path: "jobs/{id}/delete", roles: administrators, handle: (*UI).changeJob},
 	{method: "POST", path: "jobs/{id}/{action}", roles: operators, handle: (*UI).changeJob},
 

@@ -103,14 +103,6 @@ func (u *UI) system(ctx context.Context) (*systemData, error) {
 	return d, nil
 }
 
-func (u *UI) systemPage(v *visit) error {
-	d, err := u.system(v.ctx())
-	if err != nil {
-		return err
-	}
-	return v.render("system", "System", d)
-}
-
 // column is a bar of a histogram. Width is in hundredths of the longest one's.
 type column struct {
 	Label string

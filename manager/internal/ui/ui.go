@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"embed"
@@ -78,12 +79,8 @@ func New(o Options) (*UI, error) {
 	if o.Ledger == nil || o.Queue == nil || o.Schedules == nil || o.Version == "" {
 		return nil, errors.New("ui: needs Version, Ledger, Queue and Schedules")
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
-	if o.Audit == nil {
-		o.Audit = o.Log
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
+	o.Audit = cmp.Or(o.Audit, o.Log)
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}

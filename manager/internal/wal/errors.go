@@ -59,6 +59,14 @@ func isNoSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
+// orNoSpace makes the error of a full disk an ErrNoSpace, too.
+func orNoSpace(err error) error {
+	if isNoSpace(err) {
+		return fmt.Errorf("%w: %w", ErrNoSpace, err)
+	}
+	return err
+}
+
 // isShortage reports an open that failed because the process or the system has too many open files or too little
 // memory. Such an open changed nothing.
 func isShortage(err error) bool {

@@ -15,7 +15,6 @@ type dirFiles struct {
 	id           logID
 	segments     []segmentFile // with a header, by number
 	followers    []follower    // after them, without one
-	prepared     []string      // paths of the followers
 	snapshot     string        // path of the newest snapshot, empty without one
 	snapshotSeq  uint64
 	keep         uint64 // records from here on are in segments; 1 without a snapshot
@@ -66,11 +65,12 @@ func listFiles(fs vfs.FS, dir string) (*dirFiles, error) {
 		}
 	}
 	if d.snapshot != "" {
-		h, err := readSnapshotHeader(fs, d.snapshot)
+		r, err := openSnapshot(fs, d.snapshot)
 		if err != nil {
 			return nil, err
 		}
-		d.id, d.keep = h.id, min(h.keep, d.snapshotSeq+1)
+		r.close()
+		d.id, d.keep = r.header.id, min(r.header.keep, d.snapshotSeq+1)
 	}
 	return d, d.addSegments(fs, dir, numbers)
 }
@@ -122,7 +122,6 @@ func (d *dirFiles) addSegments(fs vfs.FS, dir string, numbers []uint64) error {
 			return &CorruptionError{f.path, 0, 0, f.why.Error() + "; there is data after it"}
 		}
 		d.followers = append(d.followers, f)
-		d.prepared = append(d.prepared, f.path)
 	}
 	return nil
 }

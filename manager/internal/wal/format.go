@@ -46,14 +46,19 @@ type segmentHeader struct {
 }
 
 func (h segmentHeader) append(dst []byte) []byte {
+	return appendHeader(dst, segmentMagic, h.id, [3]uint64{h.number, h.first, uint64(h.capacity)})
+}
+
+// appendHeader encodes the header of a segment or snapshot, which have the same form and other fields.
+func appendHeader(dst []byte, magic [8]byte, id logID, fields [3]uint64) []byte {
 	start := len(dst)
-	dst = append(dst, segmentMagic[:]...)
+	dst = append(dst, magic[:]...)
 	dst = le.AppendUint32(dst, formatVersion)
 	dst = le.AppendUint32(dst, 0)
-	dst = append(dst, h.id[:]...)
-	dst = le.AppendUint64(dst, h.number)
-	dst = le.AppendUint64(dst, h.first)
-	dst = le.AppendUint64(dst, uint64(h.capacity))
+	dst = append(dst, id[:]...)
+	for _, f := range fields {
+		dst = le.AppendUint64(dst, f)
+	}
 	dst = le.AppendUint64(dst, 0)
 	le.PutUint32(dst[start+12:], headerCRC(dst[start:]))
 	return dst
@@ -69,31 +74,38 @@ func headerCRC(b []byte) uint32 {
 // errVersion is completed with the version that was found.
 var errVersion = fmt.Errorf("this program reads format version %d, the file has version", formatVersion)
 
-// parseSegmentHeader returns an error that says what is wrong with b as a segment header.
-func parseSegmentHeader(b []byte) (segmentHeader, error) {
-	var h segmentHeader
+// parseHeader is the inverse of appendHeader. The error says what is wrong with b as the header of what.
+func parseHeader(b []byte, magic [8]byte, what string) (id logID, fields [3]uint64, err error) {
 	if len(b) < segmentHeaderSize {
-		return h, fmt.Errorf("%d bytes are too few for a segment header of %d", len(b), segmentHeaderSize)
+		return id, fields, fmt.Errorf("%d bytes are too few for a %s header of %d", len(b), what, segmentHeaderSize)
 	}
 	b = b[:segmentHeaderSize]
-	if !bytes.Equal(b[:8], segmentMagic[:]) {
-		return h, fmt.Errorf("no segment header: magic is %x", b[:8])
+	if !bytes.Equal(b[:8], magic[:]) {
+		return id, fields, fmt.Errorf("no %s header: magic is %x", what, b[:8])
 	}
 	if got, want := le.Uint32(b[12:]), headerCRC(b); got != want {
-		return h, fmt.Errorf("segment header checksum is %08x, computed %08x", got, want)
+		return id, fields, fmt.Errorf("%s header checksum is %08x, computed %08x", what, got, want)
 	}
 	if v := le.Uint32(b[8:]); v != formatVersion {
-		return h, fmt.Errorf("%w %d", errVersion, v)
+		return id, fields, fmt.Errorf("%w %d", errVersion, v)
 	}
-	copy(h.id[:], b[16:])
-	h.number = le.Uint64(b[32:])
-	h.first = le.Uint64(b[40:])
-	capacity := le.Uint64(b[48:])
-	if h.first == 0 || capacity < minSegmentBytes || capacity > maxSegmentBytes {
-		return h, fmt.Errorf("segment header has first sequence %d and capacity %d", h.first, capacity)
+	for i := range fields {
+		fields[i] = le.Uint64(b[32+8*i:])
 	}
-	h.capacity = int64(capacity)
-	return h, nil
+	return logID(b[16:32]), fields, nil
+}
+
+// parseSegmentHeader returns an error that says what is wrong with b as a segment header.
+func parseSegmentHeader(b []byte) (segmentHeader, error) {
+	id, fields, err := parseHeader(b, segmentMagic, "segment")
+	if err != nil {
+		return segmentHeader{}, err
+	}
+	number, first, capacity := fields[0], fields[1], fields[2]
+	if first == 0 || capacity < minSegmentBytes || capacity > maxSegmentBytes {
+		return segmentHeader{}, fmt.Errorf("segment header has first sequence %d and capacity %d", first, capacity)
+	}
+	return segmentHeader{id, number, first, int64(capacity)}, nil
 }
 
 // record is a parsed record or mark.

@@ -37,7 +37,7 @@ func TestScanStopsAtStaleRecords(t *testing.T) {
 		"a mark":             {append(bytes.TrimRight(segmentOf(5, a), "\x00"), appendRecord(nil, testSeed, 6, 0, nil)...), 6, false},
 		"an old mark":        {append(bytes.TrimRight(segmentOf(5, a), "\x00"), appendRecord(nil, testSeed, 4, 0, nil)...), 6, true},
 	} {
-		end, err := scanRecords(s.file, segmentHeaderSize, 5, testSeed, nil)
+		end, err := scanRecords(s.file, segmentHeaderSize, 5, testSeed, func(int64, record) error { return nil })
 		if err != nil || end.next != s.want || (end.why != nil) != s.torn {
 			t.Errorf("%s: the walk ends with %+v, %v", name, end, err)
 		}

@@ -18,18 +18,14 @@ import (
 // At least one segment is needed, even an empty one: a log without a segment cannot be
 // opened.
 type Importer struct {
-	fs   vfs.FS
-	dir  string
-	id   logID
-	seed uint32
+	fs  vfs.FS
+	dir string
+	id  logID
 
-	snap     *SnapshotWriter // the snapshot that is being written, nil if none is
-	file     vfs.File        // of the segment
-	capacity int64
-	number   uint64
-	off      int64 // where buf begins
-	buf      []byte
-	next     uint64 // sequence number of the next record; 0 before the first segment
+	snap       *SnapshotWriter // the snapshot that is being written, nil if none is
+	fileWriter                 // of the segment; next is 0 before the first one
+	capacity   int64
+	number     uint64
 }
 
 // NewImporter starts a log in dir, which must exist and be empty. A nil fs means vfs.OS().
@@ -58,8 +54,7 @@ func (im *Importer) Snapshot(ctx context.Context, seq uint64, at time.Time) erro
 	if err != nil {
 		return err
 	}
-	im.snap = &SnapshotWriter{ctx: ctx, file: file, seed: im.id.snapshotSeed(), next: 1}
-	im.snap.buf = snapshotHeader{im.id, seq, at, seq + 1}.append(nil)
+	im.snap = newSnapshotWriter(ctx, file, snapshotHeader{im.id, seq, at, seq + 1})
 	return nil
 }
 
@@ -101,21 +96,10 @@ func (im *Importer) Append(body []byte) error {
 	if im.file == nil || len(body) == 0 || im.off+int64(len(im.buf)+recordHeaderSize+len(body)) > im.capacity {
 		return fmt.Errorf("wal: segment %d has no room for a record of %d bytes", im.number, len(body))
 	}
-	im.buf = appendRecord(im.buf, bodyChecksum(im.seed, body), im.next, 0, body)
-	im.next++
-	if len(im.buf) < snapshotBuffer {
+	if !im.add(body) {
 		return nil
 	}
 	return im.flush()
-}
-
-func (im *Importer) flush() error {
-	if err := writeFull(im.file, im.buf, im.off); err != nil {
-		return err
-	}
-	im.off += int64(len(im.buf))
-	im.buf = im.buf[:0]
-	return nil
 }
 
 // end completes and syncs what is being written.
@@ -130,7 +114,7 @@ func (im *Importer) end() error {
 		return nil
 	}
 	if im.off+int64(len(im.buf)+recordHeaderSize) <= im.capacity {
-		im.buf = appendRecord(im.buf, im.seed, im.next, 0, nil)
+		im.mark()
 	}
 	err := im.flush()
 	if err == nil {

@@ -242,10 +242,7 @@ func (l *Log) Roll(ctx context.Context) error {
 
 // noSpaceError is ErrNoSpace when no segment could be created for lack of space. The caller holds mu.
 func (l *Log) noSpaceError() error {
-	if l.noSpace == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: %w", ErrNoSpace, l.noSpace)
+	return orNoSpace(l.noSpace)
 }
 
 // awaitRoom returns a channel that is closed when waiting for room may be over. The caller holds mu.

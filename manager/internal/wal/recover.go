@@ -165,10 +165,7 @@ func (l *Log) create(files *dirFiles) error {
 	}
 	seg, err := createSegment(l.fs, l.dir, 1, l.opts.SegmentBytes)
 	if err != nil {
-		if isNoSpace(err) {
-			return fmt.Errorf("%w: %w", ErrNoSpace, err)
-		}
-		return err
+		return orNoSpace(err)
 	}
 	h := segmentHeader{l.id, 1, 1, seg.capacity}
 	seg.claim(segmentHeaderSize)
@@ -239,7 +236,7 @@ func (l *Log) load(ctx context.Context, files *dirFiles) error {
 	for _, f := range obsolete {
 		files.temps = append(files.temps, f.path)
 	}
-	if len(files.temps)+len(files.prepared)+len(files.oldSnapshots) == 0 {
+	if len(files.temps)+len(files.followers)+len(files.oldSnapshots) == 0 {
 		return nil
 	}
 	if err := l.removePrepared(files); err != nil {
@@ -254,8 +251,8 @@ func (l *Log) load(ctx context.Context, files *dirFiles) error {
 // them may stay.
 func (l *Log) removePrepared(files *dirFiles) error {
 	var failed error
-	for _, p := range files.prepared {
-		if err := l.fs.Remove(p); !isNotExist(err) {
+	for _, f := range files.followers {
+		if err := l.fs.Remove(f.path); !isNotExist(err) {
 			failed = errors.Join(failed, err)
 		}
 	}
@@ -263,10 +260,7 @@ func (l *Log) removePrepared(files *dirFiles) error {
 }
 
 func (l *Log) begin(snapshot uint64) error {
-	if l.opts.Begin == nil {
-		return nil
-	}
-	return l.opts.Begin(l.ID(), snapshot)
+	return InspectOptions{Begin: l.opts.Begin}.begin(l.id, snapshot)
 }
 
 func (l *Log) replay(ctx context.Context, r record) error {

@@ -9,16 +9,6 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
 )
 
-// readSnapshotHeader reads a snapshot's header.
-func readSnapshotHeader(fs vfs.FS, p string) (snapshotHeader, error) {
-	r, err := openSnapshot(fs, p)
-	if err != nil {
-		return snapshotHeader{}, err
-	}
-	defer r.close()
-	return r.header, nil
-}
-
 // restore passes the newest snapshot to Options.Restore.
 func (l *Log) restore(ctx context.Context, files *dirFiles) error {
 	if files.snapshot == "" {

@@ -7,12 +7,11 @@ import (
 
 // scanEnd says where a scan of a segment's records stopped.
 type scanEnd struct {
-	off     int64  // first offset without the expected record
-	next    uint64 // sequence number expected there
-	batch   int64  // offset at which the last batch begins in this segment
-	records int
-	marked  bool  // there is a mark
-	why     error // what is wrong there; nil at a mark, and where all is zero
+	off    int64  // first offset without the expected record
+	next   uint64 // sequence number expected there
+	batch  int64  // offset at which the last batch begins in this segment
+	marked bool   // there is a mark
+	why    error  // what is wrong there; nil at a mark, and where all is zero
 }
 
 // scanRecords calls fn for the records in b, a whole segment file, from offset off on. The first record must have
@@ -37,14 +36,11 @@ func scanRecords(b []byte, off int64, first uint64, seed uint32, fn func(off int
 		if r.ahead == 0 {
 			end.batch = end.off
 		}
-		if fn != nil {
-			if err := fn(end.off, r); err != nil {
-				return end, err
-			}
+		if err := fn(end.off, r); err != nil {
+			return end, err
 		}
 		end.off += int64(r.size())
 		end.next++
-		end.records++
 	}
 	return end, nil
 }

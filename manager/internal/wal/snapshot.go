@@ -1,7 +1,6 @@
 package wal
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -39,41 +38,16 @@ type snapshotHeader struct {
 }
 
 func (h snapshotHeader) append(dst []byte) []byte {
-	start := len(dst)
-	dst = append(dst, snapshotMagic[:]...)
-	dst = le.AppendUint32(dst, formatVersion)
-	dst = le.AppendUint32(dst, 0)
-	dst = append(dst, h.id[:]...)
-	dst = le.AppendUint64(dst, h.seq)
-	dst = le.AppendUint64(dst, uint64(h.at.UnixNano()))
-	dst = le.AppendUint64(dst, h.keep)
-	dst = le.AppendUint64(dst, 0)
-	le.PutUint32(dst[start+12:], headerCRC(dst[start:]))
-	return dst
+	return appendHeader(dst, snapshotMagic, h.id, [3]uint64{h.seq, uint64(h.at.UnixNano()), h.keep})
 }
 
 func parseSnapshotHeader(b []byte) (snapshotHeader, error) {
-	var h snapshotHeader
-	if len(b) < segmentHeaderSize {
-		return h, fmt.Errorf("%d bytes are too few for a snapshot header of %d", len(b), segmentHeaderSize)
+	id, fields, err := parseHeader(b, snapshotMagic, "snapshot")
+	h := snapshotHeader{id, fields[0], time.Unix(0, int64(fields[1])), fields[2]}
+	if err == nil && (h.keep < 1 || h.keep > h.seq+1) {
+		err = fmt.Errorf("snapshot header keeps records from sequence %d on, the snapshot is of %d", h.keep, h.seq)
 	}
-	b = b[:segmentHeaderSize]
-	if !bytes.Equal(b[:8], snapshotMagic[:]) {
-		return h, fmt.Errorf("no snapshot header: magic is %x", b[:8])
-	}
-	if got, want := le.Uint32(b[12:]), headerCRC(b); got != want {
-		return h, fmt.Errorf("snapshot header checksum is %08x, computed %08x", got, want)
-	}
-	if v := le.Uint32(b[8:]); v != formatVersion {
-		return h, fmt.Errorf("%w %d", errVersion, v)
-	}
-	copy(h.id[:], b[16:])
-	h.seq = le.Uint64(b[32:])
-	h.at = time.Unix(0, int64(le.Uint64(b[40:])))
-	if h.keep = le.Uint64(b[48:]); h.keep < 1 || h.keep > h.seq+1 {
-		return h, fmt.Errorf("snapshot header keeps records from sequence %d on, the snapshot is of %d", h.keep, h.seq)
-	}
-	return h, nil
+	return h, err
 }
 
 // snapshotSeed differs from the log's seed, so a record of the log never passes for one of a snapshot, or the reverse.
@@ -90,35 +64,27 @@ type snapshotInfo struct {
 	bytes int64
 }
 
-// SnapshotWriter receives the records of a snapshot.
-type SnapshotWriter struct {
-	ctx  context.Context
+// fileWriter writes the records of a file in order.
+type fileWriter struct {
 	file vfs.File
 	seed uint32
-	buf  []byte
-	off  int64
-	next uint64
+	off  int64  // where buf begins
+	buf  []byte // what is not written yet
+	next uint64 // sequence number of the next record
 }
 
-// Add appends a record of 1 byte to 1 GiB, which it copies. It fails when the snapshot's context has ended, and with
-// ErrClosed when the log is closed.
-func (w *SnapshotWriter) Add(record []byte) error {
-	if len(record) == 0 || len(record) > maxSnapshotRecord {
-		return fmt.Errorf("%w: %d bytes, allowed are 1 to %d", ErrTooLarge, len(record), maxSnapshotRecord)
-	}
-	w.buf = appendRecord(w.buf, bodyChecksum(w.seed, record), w.next, 0, record)
+// add adds a record. full says that flush is due.
+func (w *fileWriter) add(body []byte) (full bool) {
+	w.buf = appendRecord(w.buf, bodyChecksum(w.seed, body), w.next, 0, body)
 	w.next++
-	if len(w.buf) < snapshotBuffer {
-		return nil
-	}
-	return w.flush()
+	return len(w.buf) >= snapshotBuffer
 }
+
+// mark adds a mark.
+func (w *fileWriter) mark() { w.buf = appendRecord(w.buf, w.seed, w.next, 0, nil) }
 
 // flush writes the collected bytes.
-func (w *SnapshotWriter) flush() error {
-	if w.ctx.Err() != nil {
-		return context.Cause(w.ctx)
-	}
+func (w *fileWriter) flush() error {
 	if err := writeFull(w.file, w.buf, w.off); err != nil {
 		return err
 	}
@@ -128,9 +94,38 @@ func (w *SnapshotWriter) flush() error {
 	return nil
 }
 
+// SnapshotWriter receives the records of a snapshot.
+type SnapshotWriter struct {
+	ctx context.Context
+	fileWriter
+}
+
+func newSnapshotWriter(ctx context.Context, file vfs.File, h snapshotHeader) *SnapshotWriter {
+	return &SnapshotWriter{ctx, fileWriter{file: file, seed: h.id.snapshotSeed(), buf: h.append(nil), next: 1}}
+}
+
+// Add appends a record of 1 byte to 1 GiB, which it copies. It fails when the snapshot's context has ended, and with
+// ErrClosed when the log is closed.
+func (w *SnapshotWriter) Add(record []byte) error {
+	if len(record) == 0 || len(record) > maxSnapshotRecord {
+		return fmt.Errorf("%w: %d bytes, allowed are 1 to %d", ErrTooLarge, len(record), maxSnapshotRecord)
+	}
+	if !w.add(record) {
+		return nil
+	}
+	return w.flush()
+}
+
+func (w *SnapshotWriter) flush() error {
+	if w.ctx.Err() != nil {
+		return context.Cause(w.ctx)
+	}
+	return w.fileWriter.flush()
+}
+
 // finish adds the mark that ends a complete snapshot.
 func (w *SnapshotWriter) finish() error {
-	w.buf = appendRecord(w.buf, w.seed, w.next, 0, nil)
+	w.mark()
 	if err := w.flush(); err != nil {
 		return err
 	}
@@ -181,10 +176,7 @@ func (l *Log) Snapshot(ctx context.Context, seq, keep uint64, write func(*Snapsh
 	}
 	info := snapshotInfo{path: path.Join(l.dir, snapshotName(seq)), seq: seq, at: time.Now(), keep: max(keep, old.keep)}
 	if err := l.writeSnapshot(ctx, &info, write); err != nil {
-		if isNoSpace(err) {
-			err = fmt.Errorf("%w: %w", ErrNoSpace, err)
-		}
-		return err
+		return orNoSpace(err)
 	}
 	return l.retire(info, old, before)
 }
@@ -198,8 +190,7 @@ func (l *Log) writeSnapshot(ctx context.Context, info *snapshotInfo, write func(
 	if err != nil {
 		return err
 	}
-	w := &SnapshotWriter{ctx: ctx, file: file, seed: l.id.snapshotSeed(), next: 1}
-	w.buf = snapshotHeader{l.id, info.seq, info.at, info.keep}.append(nil)
+	w := newSnapshotWriter(ctx, file, snapshotHeader{l.id, info.seq, info.at, info.keep})
 	err = write(w)
 	if err == nil {
 		err = w.finish()

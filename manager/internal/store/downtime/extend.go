@@ -121,7 +121,7 @@ func (s *Store) plan(ctx context.Context, ahead time.Duration) (p *plan, now, be
 			p = old
 			return nil
 		case old != nil && !now.After(old.away.To):
-			if err := tx.Delete(collection, planKey); err != nil {
+			if err := tx.Delete(Collection, planKey); err != nil {
 				return err
 			}
 			// If the manager stops before that time, the next plan gives what is missing from then on.

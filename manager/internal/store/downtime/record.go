@@ -9,16 +9,14 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// collection has two records: the last beat and, during an extension, its plan.
+// Collection has two records: the last beat and, during an extension, its plan.
 const (
 	beatKey = "beat"
 	planKey = "plan"
 )
 
-const collection store.Collection = "downtime"
-
 // Collection is where both are, for tools that read a store from outside.
-const Collection = collection
+const Collection store.Collection = "downtime"
 
 // Both begin with a version. A time is in Unix nanoseconds, 0 for none:
 //
@@ -49,19 +47,7 @@ func putBeat(tx store.Tx, at time.Time) error {
 
 // getBeat returns the zero time when there is no beat or it cannot be read.
 func getBeat(tx store.Tx) (time.Time, error) {
-	b, err := tx.Get(collection, beatKey)
-	if unknown(err) {
-		return time.Time{}, nil
-	}
-	if err != nil {
-		return time.Time{}, err
-	}
-	d := open(b)
-	at := d.time()
-	if d.Err() != nil {
-		return time.Time{}, nil
-	}
-	return at, nil
+	return read(tx, beatKey, (*decoder).time)
 }
 
 func (p *plan) put(tx store.Tx) error {
@@ -74,31 +60,39 @@ func (p *plan) put(tx store.Tx) error {
 // getPlan returns nil when there is no plan. A plan that cannot be read counts as none: the new plan extends some
 // leases twice at worst.
 func getPlan(tx store.Tx) (*plan, error) {
-	b, err := tx.Get(collection, planKey)
+	return read(tx, planKey, func(d *decoder) *plan {
+		p := &plan{away: store.Away{From: d.time(), To: d.time()}, stage: int(d.Uvarint() & 0xff)}
+		p.done = store.Hit{SortKey: d.String(), Key: string(d.Rest())}
+		return p
+	})
+}
+
+// read returns the zero value for a record that is absent or cannot be read.
+func read[T any](tx store.Tx, key string, decode func(*decoder) T) (none T, err error) {
+	b, err := tx.Get(Collection, key)
 	if unknown(err) {
-		return nil, nil
+		return none, nil
 	}
 	if err != nil {
-		return nil, err
+		return none, err
 	}
-	d := open(b)
-	p := &plan{away: store.Away{From: d.time(), To: d.time()}, stage: int(d.Uvarint() & 0xff)}
-	p.done = store.Hit{SortKey: d.String(), Key: string(d.Rest())}
-	if d.Err() != nil {
-		return nil, nil
+	d := decoder{codec.NewReader(b)}
+	version := d.Byte()
+	if v := decode(&d); version == recordVersion && d.Err() == nil {
+		return v, nil
 	}
-	return p, nil
+	return none, nil
 }
 
 // replace writes a record, even over one that the engine cannot read: both records can be made again, and a manager must
 // be able to start.
 func replace(tx store.Tx, key string, b []byte) error {
-	if _, err := tx.Get(collection, key); errors.Is(err, store.ErrUnreadable) {
-		if err := tx.Delete(collection, key); err != nil {
+	if _, err := tx.Get(Collection, key); errors.Is(err, store.ErrUnreadable) {
+		if err := tx.Delete(Collection, key); err != nil {
 			return err
 		}
 	}
-	return tx.Put(collection, key, b)
+	return tx.Put(Collection, key, b)
 }
 
 func unknown(err error) bool {
@@ -107,15 +101,6 @@ func unknown(err error) bool {
 
 // decoder reads a record.
 type decoder struct{ codec.Reader }
-
-// open returns a decoder of what follows the version.
-func open(b []byte) decoder {
-	d := decoder{codec.NewReader(b)}
-	if d.Byte() != recordVersion {
-		d.Fail(codec.ErrShort)
-	}
-	return d
-}
 
 func (d *decoder) time() time.Time {
 	v := d.Varint()

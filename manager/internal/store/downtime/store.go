@@ -76,7 +76,7 @@ func New(st store.Store, opts Options) *Store {
 		opts.Clock = time.Now
 	}
 	if opts.Wait == nil {
-		opts.Wait = wait
+		opts.Wait = store.Wait
 	}
 	s := &Store{Store: st, opts: opts, shared: st.Capabilities().Shared, gap: LocalGap, turn: make(chan struct{}, 1)}
 	if s.shared {
@@ -88,20 +88,6 @@ func New(st store.Store, opts Options) *Store {
 		return c
 	}
 	return s
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }
 
 // errAway ends a function that must not decide anything before the leases are extended.

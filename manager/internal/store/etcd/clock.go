@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -74,9 +73,7 @@ type clock struct {
 }
 
 func newClock(s *Store, wall func() time.Time, compact time.Duration) *clock {
-	me := make([]byte, 8)
-	_, _ = rand.Read(me)
-	return &clock{s: s, wall: wall, compact: compact, me: hex.EncodeToString(me), heart: make(chan struct{}, 1), done: make(chan struct{})}
+	return &clock{s: s, wall: wall, compact: compact, me: rand.Text(), heart: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
 // elapsed is a monotonic clock that also runs while the machine is suspended.
@@ -194,56 +191,21 @@ func (c *clock) start(ctx, life context.Context) error {
 
 // look reads the clock's record, and writes the first one.
 func (c *clock) look(ctx context.Context) error {
-	first := tick{Now: c.wall().UnixMicro()}
-	b, _ := json.Marshal(first)
-	key := c.s.clockKey()
-	var resp *pb.TxnResponse
-	err := c.s.persist(ctx, func(ctx context.Context) (err error) {
-		resp, err = c.s.txn(ctx, []*pb.Compare{same(key, 0)}, []*pb.RequestOp{put([]byte(key), b)}, []*pb.RequestOp{getKey(key)})
-		return err
-	})
-	if errors.Is(err, store.ErrNoSpace) {
-		return c.lookOnly(ctx)
-	}
+	b, _ := json.Marshal(tick{Now: c.wall().UnixMicro()})
+	kv, err := c.s.first(ctx, c.s.clockKey(), b)
 	if err != nil {
 		return err
 	}
-	if resp.Succeeded {
-		c.adopt(first, resp.Header.Revision)
-		return nil
-	}
-	return c.parse(resp.Responses[0].GetResponseRange().Kvs[0])
-}
-
-// lookOnly is look for an etcd without space: it writes nothing.
-func (c *clock) lookOnly(ctx context.Context) error {
-	return c.s.persist(ctx, func(ctx context.Context) error {
-		resp, err := c.s.c.Get(ctx, c.s.clockKey())
-		if err == nil && len(resp.Kvs) == 0 {
-			return store.ErrFull
-		}
-		if err != nil {
-			return err
-		}
-		return c.parse(resp.Kvs[0])
-	})
-}
-
-func (c *clock) parse(kv *mvccpb.KeyValue) error {
 	var t tick
 	if err := json.Unmarshal(kv.Value, &t); err != nil || t.Now <= 0 {
 		return fmt.Errorf("%w: etcd: the clock's record %s cannot be read", store.ErrUnavailable, c.s.clockKey())
 	}
-	c.adopt(t, kv.ModRevision)
-	return nil
-}
-
-func (c *clock) adopt(t tick, rev int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if rev > c.rev || c.base.IsZero() {
-		c.learn(t, rev)
+	if kv.ModRevision > c.rev || c.base.IsZero() {
+		c.learn(t, kv.ModRevision)
 	}
+	return nil
 }
 
 // wake makes this manager the keeper of a clock without one, and adds the time that etcd measured since.
@@ -369,12 +331,11 @@ func (c *clock) renewDowntimeLease(ctx context.Context) {
 		}
 		return err
 	})
+	if passing(err) {
+		return
+	}
 	if err != nil {
-		if !passing(err) {
-			lease = 0 // it ran out
-		} else {
-			return
-		}
+		lease = 0 // it ran out
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

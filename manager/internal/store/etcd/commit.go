@@ -49,7 +49,7 @@ type change struct {
 
 // commit writes in one transaction of etcd, on the condition that nothing has changed that the function read. A
 // transaction without writes needs no check: all of its reads were of one state.
-func (t *tx) commit() error {
+func (t *tx) commit() (err error) {
 	if err := t.ctx.Err(); err != nil {
 		return err
 	}
@@ -79,17 +79,17 @@ func (t *tx) commit() error {
 	if err != nil {
 		return err
 	}
-	if !puts { // etcd takes deletions even without space, but no note with them
-		ok, cerr := t.s.send(t.ctx, c)
-		t.s.recent.add(t.wrote(changes), 0) // nothing remains of them
-		if err = cerr; err == nil && !ok {
-			err = errChanged
-		}
-		err = t.s.final(t.ctx, err)
-		return err
+	if puts {
+		return t.commitNoted(c, changes)
 	}
-	err = t.commitNoted(c, changes)
-	return err
+	// etcd takes deletions even without space, but no note with them.
+	t.sent = true
+	ok, err := t.s.send(t.ctx, c)
+	t.s.recent.add(t.wrote(changes), 0) // nothing remains of them
+	if err == nil && !ok {
+		return errChanged
+	}
+	return t.s.final(t.ctx, err)
 }
 
 // addedBy reports to the fronts what a commit may have added.
@@ -112,13 +112,14 @@ func (t *tx) commitNoted(c *call, changes []change) error {
 	topics, written := t.Topics(), t.wrote(changes)
 	c.note(note, number, topics)
 	done := make(chan error, 1)
-	s.commits.Go(func() {
+	t.sent = true
+	s.work.Go(func() {
 		revision, err := s.commit(note, number, c)
 		s.addedBy(changes) // before anybody looks for them
 		if err == nil {
 			s.recent.add(written, revision)
 			for _, topic := range topics {
-				s.events.hub.Notify(topic) // at once for this process
+				s.hub.Notify(topic) // at once for this process
 			}
 		}
 		done <- err

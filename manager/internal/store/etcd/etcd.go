@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -20,12 +20,15 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/front"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/remote"
+	"github.com/oncegate/oncegate/manager/internal/store/notify"
 )
 
 const (
 	formatVersion = "1"
 	// maxRuns bounds how often an Update or View runs its function before ErrConflict.
 	maxRuns = 200
+	// mostPause bounds the time between two attempts.
+	mostPause = 64 * time.Millisecond
 	// patience is the default of Options.Patience. A new leader takes a second or two.
 	patience = 4500 * time.Millisecond
 )
@@ -53,7 +56,7 @@ type Store struct {
 	prefix string
 	log    *slog.Logger
 	clock  *clock
-	events *events
+	hub    notify.Hub
 	notes  notes
 	lens   remote.Lengths
 	steps  steps
@@ -66,7 +69,6 @@ type Store struct {
 	patience      time.Duration // of Options
 	work          *batch.Life
 	life          context.Context // of work
-	commits       sync.WaitGroup
 
 	claims remote.Claims
 
@@ -84,9 +86,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd store: DSN: %w", err)
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.Wall == nil {
 		o.Wall = time.Now
 	}
@@ -99,7 +99,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		DialTimeout: o.Patience, DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
 		MaxUnaryRetries: 2, MaxCallSendMsgSize: maxMessage, Logger: zap.NewNop(),
 	}
-	c, err := connect(config, cfg.User, cfg.Password, answerWithin)
+	c, err := connect(config, work, cfg.User, cfg.Password, answerWithin)
 	if err != nil {
 		work.End()
 		return nil, unavailable(err)
@@ -109,7 +109,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.reads.begin(work, answerWithin, maxOps-1, s.read)
 	s.fixed.begin(work, answerWithin, maxOps-1, s.read)
 	s.writes.begin(work, answerWithin, maxRequest, s.write)
-	if err := s.start(ctx, life, cfg, o); err != nil {
+	if err := s.start(ctx, cfg, o); err != nil {
 		work.End()
 		_ = c.Close()
 		if errors.Is(err, store.ErrUnavailable) && ctx.Err() == nil {
@@ -124,7 +124,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 // connect logs in on a connection of its own, which has no token. etcd 3.4 refuses a login that comes with a token that a
 // restart of the member has ended, and the client would send that one forever.
-func connect(config clientv3.Config, user, password string, answerWithin time.Duration) (*clientv3.Client, error) {
+func connect(config clientv3.Config, work *batch.Life, user, password string, answerWithin time.Duration) (*clientv3.Client, error) {
 	if user == "" {
 		return clientv3.New(config)
 	}
@@ -138,15 +138,17 @@ func connect(config clientv3.Config, user, password string, answerWithin time.Du
 		_ = login.Close()
 		return nil, err
 	}
-	c.Auth = &logins{Auth: login.Auth, life: config.Context, within: answerWithin}
+	c.Auth = &logins{Auth: login.Auth, life: work, within: answerWithin}
 	context.AfterFunc(config.Context, func() { _ = login.Close() })
 	return c, nil
 }
 
-func (s *Store) start(ctx, life context.Context, cfg dsn.Config, o Options) error {
+func (s *Store) start(ctx context.Context, cfg dsn.Config, o Options) error {
 	if o.Used {
-		if err := s.checkUsed(ctx); err != nil {
+		if got, err := s.get(ctx, s.formatKey()); err != nil {
 			return err
+		} else if len(got.Kvs) == 0 {
+			return store.ErrUnused
 		}
 	}
 	if err := s.checkFormat(ctx); err != nil {
@@ -156,10 +158,8 @@ func (s *Store) start(ctx, life context.Context, cfg dsn.Config, o Options) erro
 		return err
 	}
 	s.clock = newClock(s, o.Wall, cfg.Compact)
-	s.events = startEvents(life, s)
-	if err := s.clock.start(ctx, life); err != nil {
-		s.work.End()
-		s.events.wait()
+	s.work.Go(s.hear)
+	if err := s.clock.start(ctx, s.life); err != nil {
 		return err
 	}
 	if behind := s.clock.behind(); behind.Abs() > logBehind {
@@ -169,52 +169,54 @@ func (s *Store) start(ctx, life context.Context, cfg dsn.Config, o Options) erro
 	return nil
 }
 
-// checkUsed fails with store.ErrUnused when no manager has written the format.
-func (s *Store) checkUsed(ctx context.Context) error {
-	used := false
-	err := s.persist(ctx, func(ctx context.Context) error {
-		got, err := s.c.Get(ctx, s.prefix+"/format")
-		used = err == nil && len(got.Kvs) > 0
-		return err
-	})
-	if err == nil && !used {
-		err = store.ErrUnused
+// checkFormat writes the version of the format into an empty prefix, else compares it.
+func (s *Store) checkFormat(ctx context.Context) error {
+	kv, err := s.first(ctx, s.formatKey(), []byte(formatVersion))
+	if err == nil && string(kv.Value) != formatVersion {
+		err = fmt.Errorf("etcd store: prefix %s holds format %q, this program reads %s", s.prefix, kv.Value, formatVersion)
 	}
 	return err
 }
 
-// checkFormat writes the version of the format into an empty prefix, else compares it.
-func (s *Store) checkFormat(ctx context.Context) error {
-	key := s.prefix + "/format"
-	return s.persist(ctx, func(ctx context.Context) error {
-		resp, err := s.txn(ctx, []*pb.Compare{same(key, 0)}, []*pb.RequestOp{put([]byte(key), []byte(formatVersion))}, []*pb.RequestOp{getKey(key)})
-		if errors.Is(err, rpctypes.ErrNoSpace) { // a manager must be able to start, to remove what has expired
+// first writes a key unless it is there, and returns what is there then. Without space it only reads: a manager must be able
+// to start, to remove what has expired.
+func (s *Store) first(ctx context.Context, key string, value []byte) (kv *mvccpb.KeyValue, err error) {
+	err = s.persist(ctx, func(ctx context.Context) error {
+		resp, err := s.txn(ctx, []*pb.Compare{same(key, 0)}, []*pb.RequestOp{put([]byte(key), value)}, []*pb.RequestOp{getKey(key)})
+		switch {
+		case errors.Is(err, rpctypes.ErrNoSpace):
 			got, gerr := s.c.Get(ctx, key)
-			if gerr != nil || len(got.Kvs) == 0 {
+			if gerr != nil {
+				return gerr
+			}
+			if len(got.Kvs) == 0 {
 				return err
 			}
-			return s.sameFormat(string(got.Kvs[0].Value))
-		}
-		if err != nil || resp.Succeeded {
+			kv = got.Kvs[0]
+		case err != nil:
 			return err
+		case resp.Succeeded:
+			kv = &mvccpb.KeyValue{Value: value, ModRevision: resp.Header.Revision}
+		default:
+			kv = resp.Responses[0].GetResponseRange().Kvs[0]
 		}
-		return s.sameFormat(string(resp.Responses[0].GetResponseRange().Kvs[0].Value))
+		return nil
 	})
+	return kv, err
 }
 
-// errFormat is final: asking again changes nothing.
-var errFormat = errors.New("etcd store: another format")
-
-func (s *Store) sameFormat(v string) error {
-	if v == formatVersion {
-		return nil
-	}
-	return fmt.Errorf("%w: prefix %s holds format %q, this program reads %s", errFormat, s.prefix, v, formatVersion)
+// get reads keys until it is answered, see persist.
+func (s *Store) get(ctx context.Context, key string, opts ...clientv3.OpOption) (resp *clientv3.GetResponse, err error) {
+	err = s.persist(ctx, func(ctx context.Context) (err error) {
+		resp, err = s.c.Get(ctx, key, opts...)
+		return err
+	})
+	return resp, err
 }
 
 // passing reports whether another attempt may succeed, because a member or the leader is away.
 func passing(err error) bool {
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, errFormat) {
+	if err == nil || errors.Is(err, context.Canceled) {
 		return false
 	}
 	for _, final := range []error{rpctypes.ErrNoSpace, rpctypes.ErrRequestTooLarge, rpctypes.ErrTooManyOps, rpctypes.ErrCompacted, rpctypes.ErrFutureRev,
@@ -230,12 +232,12 @@ func passing(err error) bool {
 // after the store's patience. Its error is one of the store's.
 func (s *Store) persist(ctx context.Context, request func(context.Context) error) error {
 	began := time.Now()
-	for run := 0; ; run++ {
+	for {
 		err := s.once(ctx, request)
 		if !passing(err) || ctx.Err() != nil || time.Since(began) > s.patience {
 			return s.final(ctx, err)
 		}
-		if err := pause(ctx, 6+run); err != nil {
+		if err := remote.Pause(ctx, mostPause); err != nil {
 			return err
 		}
 	}
@@ -259,7 +261,7 @@ func (s *Store) final(ctx context.Context, err error) error {
 // unavailable converts an error of the client library to one of the store.
 func unavailable(err error) error {
 	switch {
-	case err == nil, errors.Is(err, errFormat), errors.Is(err, errChanged):
+	case err == nil, errors.Is(err, errChanged):
 		return err
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return fmt.Errorf("%w: etcd: its quota is used up (alarm NOSPACE)", store.ErrFull)
@@ -286,28 +288,25 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, readOnly 
 		return err
 	}
 	defer s.calls.Leave()
-	for run := range maxRuns {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
+	changed := func(err error) bool { return errors.Is(err, errChanged) }
+	return remote.Retry(ctx, maxRuns, time.Millisecond, mostPause, changed, func(run int) error {
 		err := s.runOnce(ctx, fn, run, readOnly)
-		if errors.Is(err, errGuessed) {
-			continue
+		if errors.Is(err, errGuessed) { // only the first run guesses
+			err = s.runOnce(ctx, fn, run+1, readOnly)
 		}
-		if !errors.Is(err, errChanged) {
-			return err
-		}
-		if err := pause(ctx, run); err != nil {
-			return err
-		}
-	}
-	return store.ErrConflict
+		return err
+	})
 }
 
 func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, run int, readOnly bool) (err error) {
 	t := s.newTx(ctx, run, readOnly)
 	defer s.claims.Release(&t.claimed)
-	defer func() { t.settle(err) }()
+	defer func() {
+		t.settle(err)
+		if !t.sent {
+			err = remote.Unreached(err)
+		}
+	}()
 	err = fn(t)
 	if t.Err != nil && (err == nil || errors.Is(t.Err, errChanged)) {
 		err = t.Err // the function ignored an engine error, or has to run again
@@ -323,34 +322,27 @@ func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, run int, r
 	return err
 }
 
-func pause(ctx context.Context, run int) error {
-	return remote.Pause(ctx, time.Millisecond<<min(run, 6))
-}
-
 // Len implements store.Store.
 func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int, error) {
 	if err := s.calls.Enter(); err != nil {
 		return 0, err
 	}
 	defer s.calls.Leave()
-	return s.lens.Len(c, index, func() (n int, err error) {
+	return s.lens.Len(c, index, func() (int, error) {
 		prefix := s.recordKey(c, "")
 		if index != "" {
 			prefix = s.indexKey(c, index)
 		}
-		err = s.persist(ctx, func(ctx context.Context) error {
-			resp, err := s.c.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
-			if err == nil {
-				n = int(resp.Count)
-			}
-			return err
-		})
-		return n, err
+		resp, err := s.get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			return 0, remote.Unreached(err)
+		}
+		return int(resp.Count), nil
 	})
 }
 
 // Watch implements store.Store.
-func (s *Store) Watch(topic string) store.Watcher { return s.events.hub.Watch(topic) }
+func (s *Store) Watch(topic string) store.Watcher { return s.hub.Watch(topic) }
 
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities {
@@ -367,12 +359,12 @@ func (s *Store) Close() error {
 	s.clock.close()
 	s.notes.close()
 	s.work.End()
-	s.events.wait()
-	s.commits.Wait()
 	return s.c.Close()
 }
 
 // Keys of the engine, below its prefix.
+
+func (s *Store) formatKey() string { return s.prefix + "/format" }
 
 func (s *Store) recordKey(c store.Collection, key string) string {
 	return s.prefix + "/r/" + string(c) + "/" + key

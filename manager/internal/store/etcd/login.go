@@ -2,11 +2,11 @@ package etcd
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
 )
 
@@ -14,17 +14,14 @@ import (
 // not valid any more, and a member takes a tenth of a second of its processor for each password.
 type logins struct {
 	clientv3.Auth
-	life   context.Context // ends the login under way
-	within time.Duration   // bounds a login
-	work   sync.WaitGroup
+	life   *batch.Life   // ends the login under way
+	within time.Duration // bounds a login
 	round  calls.Round[*clientv3.AuthenticateResponse]
 }
 
 // Authenticate implements clientv3.Auth for a single user. The login that it returns began after the call.
 func (l *logins) Authenticate(ctx context.Context, name, password string) (*clientv3.AuthenticateResponse, error) {
-	return l.round.Join(ctx, &l.work, func() (*clientv3.AuthenticateResponse, error) {
-		ctx, cancel := context.WithTimeout(l.life, l.within)
-		defer cancel()
+	return l.round.Join(ctx, l.life, l.within, func(ctx context.Context) (*clientv3.AuthenticateResponse, error) {
 		return l.Auth.Authenticate(ctx, name, password)
 	})
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/oncegate/oncegate/manager/internal/batch"
 )
 
 // slowLogin is a member that takes a tenth of a second for a login. In a bubble that passes when all calls wait.
@@ -26,7 +28,7 @@ func (a *slowLogin) Authenticate(context.Context, string, string) (*clientv3.Aut
 func TestCallsShareALogin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		member := &slowLogin{}
-		var auth clientv3.Auth = &logins{Auth: member, life: t.Context(), within: patience}
+		var auth clientv3.Auth = &logins{Auth: member, life: batch.NewLife(t.Context()), within: patience}
 		const calls = 64
 		var wg sync.WaitGroup
 		for range calls {
@@ -48,7 +50,7 @@ func TestCallsShareALogin(t *testing.T) {
 func TestALoginOutlivesItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		member := &slowLogin{}
-		l := &logins{Auth: member, life: t.Context(), within: patience}
+		l := &logins{Auth: member, life: batch.NewLife(t.Context()), within: patience}
 		ctx, leave := context.WithCancel(t.Context())
 		first := make(chan error)
 		go func() {

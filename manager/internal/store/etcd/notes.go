@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -16,6 +15,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/oncegate/oncegate/manager/internal/codec"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -115,11 +115,7 @@ func (n *notes) current(ctx context.Context) (*session, error) {
 
 // renew makes a session.
 func (n *notes) renew(ctx context.Context) (*session, error) {
-	name := make([]byte, 8)
-	if _, err := rand.Read(name); err != nil {
-		return nil, err
-	}
-	ses := &session{name: hex.EncodeToString(name), dead: make(chan struct{})}
+	ses := &session{name: rand.Text(), dead: make(chan struct{})}
 	err := n.s.persist(ctx, func(ctx context.Context) error {
 		resp, err := n.s.c.Grant(ctx, leaseSeconds)
 		if err == nil {
@@ -184,11 +180,7 @@ func (n *notes) judge(note *note, c *call, number uint64) bool {
 
 // look reads whether a commit that has ended happened.
 func (n *notes) look(ctx context.Context, note *note, number uint64) (happened bool, err error) {
-	var resp *clientv3.GetResponse
-	err = n.s.persist(ctx, func(ctx context.Context) (err error) {
-		resp, err = n.s.c.Get(ctx, note.key)
-		return err
-	})
+	resp, err := n.s.get(ctx, note.key)
 	return err == nil && n.seen(note, resp.Kvs, number), err
 }
 
@@ -276,26 +268,19 @@ const noteVersion = 1
 func appendNote(number uint64, topics []string) []byte {
 	b := binary.AppendUvarint([]byte{noteVersion}, number)
 	for _, t := range topics {
-		b = append(binary.AppendUvarint(b, uint64(len(t))), t...)
+		b = codec.AppendString(b, t)
 	}
 	return b
 }
 
 func splitNote(b []byte) (number uint64, topics []string, ok bool) {
-	if len(b) == 0 || b[0] != noteVersion {
-		return 0, nil, false
+	r := codec.NewReader(b)
+	version, number := r.Byte(), r.Uvarint()
+	for len(r.Rest()) > 0 {
+		topics = append(topics, r.String())
 	}
-	number, w := binary.Uvarint(b[1:])
-	if w <= 0 {
+	if version != noteVersion || r.Err() != nil {
 		return 0, nil, false
-	}
-	for b = b[1+w:]; len(b) > 0; {
-		n, w := binary.Uvarint(b)
-		if w <= 0 || n > uint64(len(b)-w) {
-			return 0, nil, false
-		}
-		topics = append(topics, string(b[w:w+int(n)]))
-		b = b[w+int(n):]
 	}
 	return number, topics, true
 }

@@ -86,8 +86,7 @@ func prefixEnd(prefix string) []byte { return []byte(clientv3.GetPrefixRangeEnd(
 
 // entryKey is the key of an index entry.
 func (s *Store) entryKey(c store.Collection, e store.Entry, key string) []byte {
-	sortKey := member.Escape(e.SortKey)
-	b := make([]byte, 0, len(s.prefix)+len("/x///")+len(c)+len(e.Index)+len(sortKey)+2+len(key))
+	b := make([]byte, 0, len(s.prefix)+len("/x///")+len(c)+len(e.Index)+len(e.SortKey)+2+len(key))
 	b = append(append(append(append(append(append(b, s.prefix...), "/x/"...), c...), '/'), e.Index...), '/')
-	return member.Append(b, sortKey, key)
+	return member.Append(b, e.SortKey, key)
 }

@@ -29,14 +29,14 @@ const (
 	maxSteps = 1000
 )
 
-// end returns where the beginning of the range ends, empty if nothing is known.
-func (s *steps) end(from, to string) string {
+// end returns where the beginning of the range ends, empty if nothing is known, and whether the range was found to be long.
+func (s *steps) end(from, to string) (end string, long bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if end := s.ends[to]; end > from {
-		return end
+	if end, long = s.ends[to]; end <= from {
+		end = ""
 	}
-	return ""
+	return end, long
 }
 
 // learn takes an answer for the range up to its end, or for a beginning that is too long, to a request for at most limit
@@ -59,14 +59,6 @@ func (s *steps) set(to, end string) {
 		s.ends = make(map[string]string)
 	}
 	s.ends[to] = end
-}
-
-// long reports whether the range was found to be long.
-func (s *steps) long(to string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, found := s.ends[to]
-	return found
 }
 
 // Scan implements store.Tx. Its hits and the records are of one state.
@@ -127,9 +119,9 @@ func (t *tx) scan(prefix, from, to string, limit int, with []store.ID) ([]store.
 	}
 	for from < to {
 		want := limit - len(hits)
-		end := t.s.steps.end(from, to)
+		end, long := t.s.steps.end(from, to)
 		if end == "" {
-			if end = to; t.s.steps.long(to) {
+			if end = to; long {
 				want = max(want, aheadKeys)
 			}
 		}

@@ -109,7 +109,7 @@ func TestBeginningThatBecameLong(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if end := s.steps.end(from, to); end != keys[aheadKeys-1]+"\x00" {
+	if end, _ := s.steps.end(from, to); end != keys[aheadKeys-1]+"\x00" {
 		t.Errorf("it ends with %q", end)
 	}
 }

@@ -42,6 +42,7 @@ type tx struct {
 	parts   map[store.ID]string // where the parts of stored large values are
 	staged  []string            // where this transaction wrote parts
 	size    int                 // bytes of the request that commits, set by encode
+	sent    bool                // the commit was sent, so it may have happened
 
 	guessed  bool // a record was not read, see prefetch
 	remember bool // the records that the commit inserts

@@ -133,7 +133,7 @@ func (c *Change) read(r *codec.Reader) error {
 
 // check applies the same limits as store.CheckPut, without converting every name to a string.
 func (c *Change) check() error {
-	if err := checkName("collection", c.Collection); err != nil {
+	if err := store.CheckName(c.Collection); err != nil {
 		return err
 	}
 	if len(c.Key) == 0 || len(c.Key) > store.MaxKeyBytes {
@@ -143,7 +143,7 @@ func (c *Change) check() error {
 		return fmt.Errorf("value of %d bytes", len(c.Value))
 	}
 	for i, e := range c.Entries {
-		if err := checkName("index", e.Index); err != nil {
+		if err := store.CheckName(e.Index); err != nil {
 			return err
 		}
 		if len(e.SortKey) > store.MaxKeyBytes {
@@ -154,18 +154,6 @@ func (c *Change) check() error {
 				return fmt.Errorf("two entries in index %q", e.Index)
 			}
 		}
-	}
-	return nil
-}
-
-func checkName(what string, name []byte) error {
-	ok := len(name) >= 1 && len(name) <= 32
-	for i := 0; ok && i < len(name); i++ {
-		b := name[i]
-		ok = b >= 'a' && b <= 'z' || b >= '0' && b <= '9' || b == '_'
-	}
-	if !ok {
-		return fmt.Errorf("%s name %q", what, name)
 	}
 	return nil
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"sync"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/member"
 	"github.com/oncegate/oncegate/manager/internal/store/state"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
@@ -129,11 +129,6 @@ func (f *frozen) entries(room *[]store.Entry, rec *record) []store.Entry {
 	return list
 }
 
-// all has every version of the layer.
-func (r *records) all() iter.Seq[*record] {
-	return func(yield func(*record) bool) { r.each(yield) }
-}
-
 // thaw drops the frozen layers, which the state has now. The caller holds the lock.
 func (s *Store) thaw(list []frozen) {
 	for _, f := range list {
@@ -157,12 +152,12 @@ func (c *collection) trimPassed(ix *index) {
 		return
 	}
 	ix.passed.trim(func(from string) (pos string, ok bool) {
-		sortKey, key, err := state.SplitPosition([]byte(from))
+		h, err := member.Split(from)
 		if err != nil {
 			return "", true // nothing is known of this span any more
 		}
-		t.ascend(ix.pivot(sortKey, key), func(it item) bool {
-			pos, ok = string(state.AppendPosition(nil, it.rec.sortKey(ix), it.rec.key())), true
+		t.ascend(ix.pivot(h.SortKey, h.Key), func(it item) bool {
+			pos, ok = member.Join(it.rec.sortKey(ix), it.rec.key()), true
 			return false
 		})
 		return pos, ok
@@ -307,7 +302,6 @@ func (s *Store) wantFlush() {
 
 // flushLoop flushes whenever there is enough to flush.
 func (s *Store) flushLoop(ctx context.Context) {
-	defer s.background.Done()
 	for {
 		select {
 		case <-ctx.Done():
@@ -345,7 +339,6 @@ func (s *Store) flushLoop(ctx context.Context) {
 
 // failLoop closes failed when the log or the state has failed.
 func (s *Store) failLoop(ctx context.Context) {
-	defer s.background.Done()
 	select {
 	case <-s.log.Failed():
 	case <-s.state.Failed():
@@ -371,10 +364,8 @@ func (s *Store) Scrub(ctx context.Context, write func(context.Context) error) er
 		if time.Now().After(deadline) {
 			return errors.New("the log has records that were not copied yet")
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := store.Wait(ctx, 100*time.Millisecond); err != nil {
+			return err
 		}
 	}
 	// The flush of a record that is written only now deletes the segments before it.

@@ -119,7 +119,7 @@ func dumped(t testing.TB, s *Store) []string {
 		}
 		for _, ix := range c.indexes {
 			s.tx.reset(false, &loads{})
-			hits, err := s.tx.scan(c.name, ix.name, store.Range{Limit: store.MaxScan})
+			hits, err := (&handle{&s.tx}).Scan(c.name, ix.name, store.Range{Limit: store.MaxScan})
 			want := entries[ix.name]
 			slices.SortFunc(want, compareHits)
 			if err != nil || !slices.Equal(hits, want) || ix.count != len(want) {

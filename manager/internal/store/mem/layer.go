@@ -7,7 +7,7 @@ import (
 	"github.com/tidwall/btree"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
-	"github.com/oncegate/oncegate/manager/internal/store/state"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/member"
 )
 
 // layer has changes of a collection in memory. A version in it hides what the layers below have of the same key,
@@ -198,8 +198,8 @@ func (c *collection) scan(ix *index, r store.Range) (hits []store.Hit, seen uint
 	}
 	pivot := ix.pivot(sort, key)
 	if start != from {
-		sortKey, key, _ := state.SplitPosition([]byte(start)) // which add got: the position of an entry or of a bound
-		pivot = ix.pivot(sortKey, key)
+		h, _ := member.Split(start) // which add got: the position of an entry or of a bound
+		pivot = ix.pivot(h.SortKey, h.Key)
 	}
 	found, skipped := false, false
 	frozen := collect(t, pivot, func(k string) bool {
@@ -211,7 +211,7 @@ func (c *collection) scan(ix *index, r store.Range) (hits []store.Hit, seen uint
 	if skipped {
 		first := to
 		if len(frozen) > 0 {
-			first = string(state.AppendPosition(nil, frozen[0].SortKey, frozen[0].Key))
+			first = member.Join(frozen[0].SortKey, frozen[0].Key)
 		}
 		ix.passedFrozen.add(from, first)
 	}
@@ -220,12 +220,12 @@ func (c *collection) scan(ix *index, r store.Range) (hits []store.Hit, seen uint
 
 // bounds are the positions from which on and up to which a range has entries; no to is the end of the index.
 func bounds(r store.Range) (from, to string) {
-	from = string(state.AppendPosition(nil, r.From, ""))
+	from = member.Join(r.From, "")
 	if r.After != nil {
-		from = string(append(state.AppendPosition(nil, r.After.SortKey, r.After.Key), 0))
+		from = member.Join(r.After.SortKey, r.After.Key) + "\x00"
 	}
 	if r.To != "" {
-		to = string(state.AppendPosition(nil, r.To, ""))
+		to = member.Join(r.To, "")
 	}
 	return from, to
 }

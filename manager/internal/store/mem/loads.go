@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/member"
 	"github.com/oncegate/oncegate/manager/internal/store/state"
 )
 
@@ -196,7 +197,7 @@ func (s *Store) scanDisk(c *collection, ix *index, r store.Range, last *store.Hi
 	}
 	from, to := bounds(r)
 	if last != nil {
-		if p := string(state.AppendPosition(nil, last.SortKey, last.Key)); to == "" || p < to {
+		if p := member.Join(last.SortKey, last.Key); to == "" || p < to {
 			to = p
 		}
 	}

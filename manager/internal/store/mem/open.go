@@ -63,9 +63,8 @@ func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
 	s.sinceFlush.Add(log.Recovery().LogBytes)
 	background, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	s.background.Add(2)
-	go s.flushLoop(background)
-	go s.failLoop(background)
+	s.background.Go(func() { s.flushLoop(background) })
+	s.background.Go(func() { s.failLoop(background) })
 	if s.sinceFlush.Load() >= s.opts.FlushBytes || s.hotBytes >= s.opts.LayerBytes {
 		s.wantFlush()
 	}

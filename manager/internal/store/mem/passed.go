@@ -7,7 +7,7 @@ import (
 
 // passed remembers parts of an index on disk in which scans found only entries that the layers hide. So a queue from
 // which the front is taken again and again is not read from its start each time. It has positions (see
-// state.AppendPosition); the spans are in order and apart from each other.
+// package member); the spans are in order and apart from each other.
 type passed struct{ spans []span }
 
 // span is everything from a position to another one, which is not part of it; an empty to is the end of the index.

@@ -38,13 +38,12 @@ func TestRecordsWithCollidingHashes(t *testing.T) {
 		}
 	}
 	met := 0
-	r.each(func(rec *record) bool {
+	for rec := range r.all() {
 		met++
 		if model[rec.key()] != rec {
 			t.Errorf("the walk meets %s as another record", rec.key())
 		}
-		return true
-	})
+	}
 	if met != len(model) {
 		t.Errorf("the walk meets %d records, want %d", met, len(model))
 	}

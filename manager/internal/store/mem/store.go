@@ -149,7 +149,7 @@ func (s *Store) collection(name store.Collection) (*collection, error) {
 	if c := s.find(name); c != nil {
 		return c, nil
 	}
-	if err := store.CheckName(string(name)); err != nil {
+	if err := store.CheckName(name); err != nil {
 		return nil, err
 	}
 	c := newCollection(name)
@@ -187,12 +187,19 @@ type outcome struct {
 
 // Update implements store.Store.
 func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
+	return s.do(ctx, fn, true)
+}
+
+// View implements store.Store.
+func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error { return s.do(ctx, fn, false) }
+
+func (s *Store) do(ctx context.Context, fn func(store.Tx) error, update bool) error {
 	var l *loads // most functions need nothing from the disk
 	for {
 		if err := s.check(ctx); err != nil {
 			return err
 		}
-		out := s.run(ctx, fn, l)
+		out := s.run(ctx, fn, l, update)
 		switch {
 		case out.flushed != nil:
 			if err := s.awaitFlush(ctx, out.flushed); err != nil {
@@ -207,7 +214,7 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 			if err := s.log.WaitRoom(ctx, out.room); err != nil {
 				return translate(err)
 			}
-		case out.err == nil:
+		case out.err == nil && update:
 			return s.finish(ctx, out.seq, out.notify)
 		default:
 			if err := s.await(ctx, out.seq); err != nil {
@@ -220,7 +227,7 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 
 // run runs the function, applies its writes, and commits its record if the log leaves that to the caller. The lock is
 // released before the commit, and also when the function panics or ends its goroutine.
-func (s *Store) run(ctx context.Context, fn func(store.Tx) error, l *loads) (out outcome) {
+func (s *Store) run(ctx context.Context, fn func(store.Tx) error, l *loads, update bool) (out outcome) {
 	defer func() {
 		if out.lead {
 			s.log.Lead()
@@ -228,23 +235,23 @@ func (s *Store) run(ctx context.Context, fn func(store.Tx) error, l *loads) (out
 	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.transact(ctx, fn, l)
+	return s.transact(ctx, fn, l, update)
 }
 
 // transact runs the function and applies its writes. The caller holds the lock.
-func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, l *loads) outcome {
+func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, l *loads, update bool) outcome {
 	if s.closed {
 		return outcome{err: store.ErrClosed}
 	}
 	t := &s.tx
-	t.reset(true, l)
+	t.reset(update, l)
 	h := &handle{t}
 	defer func() { h.t = nil }()
 	err := fn(h)
 	if len(t.missed) > 0 {
 		return outcome{missed: slices.Clone(t.wanted())}
 	}
-	if err != nil {
+	if err != nil || !update {
 		return outcome{seq: t.seen, err: err}
 	}
 	if t.err != nil {
@@ -326,46 +333,6 @@ func (s *Store) replace(c *collection, key string, rec, onDisk *record, seq uint
 	return old
 }
 
-// View implements store.Store.
-func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
-	var l *loads
-	for {
-		if err := s.check(ctx); err != nil {
-			return err
-		}
-		seen, missed, err := s.runView(fn, l)
-		if missed != nil {
-			if l, err = s.load(ctx, l, missed); err != nil {
-				return err
-			}
-			continue
-		}
-		if waitErr := s.await(ctx, seen); waitErr != nil {
-			return waitErr
-		}
-		return err
-	}
-}
-
-func (s *Store) runView(fn func(store.Tx) error, l *loads) (seen uint64, missed []writeKey, err error) {
-	s.mu.Lock()
-	t := &s.tx
-	t.reset(false, l)
-	h := &handle{t}
-	defer func() {
-		h.t = nil
-		s.mu.Unlock()
-	}()
-	if s.closed {
-		return 0, nil, store.ErrClosed
-	}
-	err = fn(h)
-	if len(t.missed) > 0 {
-		return 0, slices.Clone(t.wanted()), nil
-	}
-	return t.seen, nil, err
-}
-
 // Len implements store.Store. It counts durable records.
 func (s *Store) Len(ctx context.Context, name store.Collection, indexName string) (int, error) {
 	if err := s.check(ctx); err != nil {
@@ -381,22 +348,20 @@ func (s *Store) Len(ctx context.Context, name store.Collection, indexName string
 	}
 	c := s.collections[name]
 	if c == nil {
-		return 0, store.CheckName(string(name))
+		return 0, store.CheckLen(name, indexName)
 	}
-	if indexName == "" {
-		if s.log == nil {
-			return c.count, nil
+	n, durable := c.count, c.durable
+	if indexName != "" {
+		ix := c.byName[indexName]
+		if ix == nil {
+			return 0, store.CheckName(indexName)
 		}
-		return c.durable, nil
-	}
-	ix := c.byName[indexName]
-	if ix == nil {
-		return 0, store.CheckName(indexName)
+		n, durable = ix.count, ix.durable
 	}
 	if s.log == nil {
-		return ix.count, nil
+		return n, nil
 	}
-	return ix.durable, nil
+	return durable, nil
 }
 
 // Capabilities implements store.Store.

@@ -22,44 +22,138 @@ func (h *handle) Now() time.Time {
 func (h *handle) Wall() time.Time { return h.Now() }
 
 func (h *handle) Get(name store.Collection, key string) ([]byte, error) {
-	if h.t == nil {
+	t := h.t
+	if t == nil {
 		return nil, errFinished
 	}
-	return h.t.get(name, key)
+	c := t.s.find(name)
+	if c == nil || key == "" || len(key) > store.MaxKeyBytes {
+		if err := store.CheckKey(name, key); err != nil {
+			return nil, err
+		}
+		return nil, store.ErrNotFound
+	}
+	if i := t.find(c, key); i >= 0 {
+		if rec := t.writes[i].rec; rec != nil {
+			return rec.value(), nil
+		}
+		return nil, store.ErrNotFound
+	}
+	rec, err := t.version(c, key)
+	if err != nil {
+		return nil, err
+	}
+	if rec == nil {
+		t.seen = max(t.seen, c.deleted[key])
+		return nil, store.ErrNotFound
+	}
+	t.seen = max(t.seen, rec.seq)
+	return rec.value(), nil
 }
 
 func (h *handle) Put(name store.Collection, key string, value []byte, entries ...store.Entry) error {
 	if err := h.mayWrite(); err != nil {
 		return err
 	}
-	return h.t.put(name, key, value, entries)
+	t := h.t
+	size, err := store.CheckPut(name, key, value, entries)
+	if err != nil {
+		return t.fail(err)
+	}
+	if err := t.grow(size); err != nil {
+		return err
+	}
+	c, err := t.s.collection(name)
+	if err != nil {
+		return t.fail(err)
+	}
+	rec, err := c.newRecord(key, value, entries)
+	if err != nil {
+		return t.fail(err)
+	}
+	if err := t.mayReplace(c, key); err != nil {
+		return t.fail(err)
+	}
+	t.set(write{c: c, key: rec.key(), rec: rec})
+	return nil
 }
 
 func (h *handle) Delete(name store.Collection, key string) error {
 	if err := h.mayWrite(); err != nil {
 		return err
 	}
-	return h.t.delete(name, key)
+	t := h.t
+	if err := store.CheckKey(name, key); err != nil {
+		return t.fail(err)
+	}
+	if err := t.grow(len(key)); err != nil {
+		return err
+	}
+	c, err := t.s.collection(name)
+	if err != nil {
+		return t.fail(err)
+	}
+	if err := t.mayReplace(c, key); err != nil && !errors.Is(err, store.ErrUnreadable) {
+		return t.fail(err)
+	}
+	t.set(write{c: c, key: key})
+	return nil
 }
 
 func (h *handle) Scan(name store.Collection, index string, r store.Range) ([]store.Hit, error) {
-	if h.t == nil {
+	t := h.t
+	if t == nil {
 		return nil, errFinished
 	}
-	return h.t.scan(name, index, r)
+	if err := store.CheckScan(name, index, r); err != nil {
+		return nil, err
+	}
+	c := t.s.find(name)
+	if c == nil {
+		return nil, nil
+	}
+	ix := c.byName[index]
+	if ix == nil {
+		return nil, nil
+	}
+	hits, seen := c.scan(ix, r)
+	t.seen = max(t.seen, seen)
+	var last *store.Hit
+	if len(hits) == r.Limit {
+		last = &hits[len(hits)-1]
+	}
+	onDisk, err := t.s.scanDisk(c, ix, r, last)
+	if err != nil {
+		return nil, err
+	}
+	t.scanned(c, onDisk)
+	return mergeHits(hits, onDisk, r.Limit), nil
 }
 
-// Size implements store.Tx.
+// Size implements store.Tx. It is exact in an Update, whose answer then waits for every transaction so far. In a View it counts
+// only what is durable, and nobody waits.
 func (h *handle) Size(name store.Collection) (records int, bytes int64, err error) {
-	if h.t == nil {
+	t := h.t
+	if t == nil {
 		return 0, 0, errFinished
 	}
-	return h.t.size(name)
+	c := t.s.find(name)
+	switch {
+	case c == nil:
+		return 0, 0, store.CheckName(name)
+	case t.s.log == nil:
+	case t.update:
+		t.seen = t.s.log.Last()
+	default:
+		t.s.undurable.applyUpTo(t.s.log.Durable())
+		return c.durable, c.durableBytes, nil
+	}
+	return c.count, c.bytes, nil
 }
 
 func (h *handle) Notify(topic string) {
 	if h.mayWrite() == nil {
-		h.t.notify(topic)
+		h.t.topics.add(topic)
 	}
 }
 
@@ -129,76 +223,6 @@ func (t *tx) Now() time.Time {
 	return t.now
 }
 
-// Wall implements store.Tx.
-func (t *tx) Wall() time.Time { return t.Now() }
-
-func (t *tx) get(name store.Collection, key string) ([]byte, error) {
-	c := t.s.find(name)
-	if c == nil || key == "" || len(key) > store.MaxKeyBytes {
-		if err := store.CheckKey(name, key); err != nil {
-			return nil, err
-		}
-		return nil, store.ErrNotFound
-	}
-	if i := t.find(c, key); i >= 0 {
-		if rec := t.writes[i].rec; rec != nil {
-			return rec.value(), nil
-		}
-		return nil, store.ErrNotFound
-	}
-	rec, err := t.version(c, key)
-	if err != nil {
-		return nil, err
-	}
-	if rec == nil {
-		t.seen = max(t.seen, c.deleted[key])
-		return nil, store.ErrNotFound
-	}
-	t.seen = max(t.seen, rec.seq)
-	return rec.value(), nil
-}
-
-func (t *tx) put(name store.Collection, key string, value []byte, entries []store.Entry) error {
-	size, err := store.CheckPut(name, key, value, entries)
-	if err != nil {
-		return t.fail(err)
-	}
-	if err := t.grow(size); err != nil {
-		return err
-	}
-	c, err := t.s.collection(name)
-	if err != nil {
-		return t.fail(err)
-	}
-	rec, err := c.newRecord(key, value, entries)
-	if err != nil {
-		return t.fail(err)
-	}
-	if err := t.mayReplace(c, key); err != nil {
-		return t.fail(err)
-	}
-	t.set(write{c: c, key: rec.key(), rec: rec})
-	return nil
-}
-
-func (t *tx) delete(name store.Collection, key string) error {
-	if err := store.CheckKey(name, key); err != nil {
-		return t.fail(err)
-	}
-	if err := t.grow(len(key)); err != nil {
-		return err
-	}
-	c, err := t.s.collection(name)
-	if err != nil {
-		return t.fail(err)
-	}
-	if err := t.mayReplace(c, key); err != nil && !errors.Is(err, store.ErrUnreadable) {
-		return t.fail(err)
-	}
-	t.set(write{c: c, key: key})
-	return nil
-}
-
 // mayReplace sees that the version on disk is known, since its entries have to go. It returns an error for a version that cannot
 // be read.
 func (t *tx) mayReplace(c *collection, key string) error {
@@ -208,51 +232,6 @@ func (t *tx) mayReplace(c *collection, key string) error {
 	_, err := t.cold(c, key)
 	return err
 }
-
-func (t *tx) scan(name store.Collection, indexName string, r store.Range) ([]store.Hit, error) {
-	if err := store.CheckScan(name, indexName, r); err != nil {
-		return nil, err
-	}
-	c := t.s.find(name)
-	if c == nil {
-		return nil, nil
-	}
-	ix := c.byName[indexName]
-	if ix == nil {
-		return nil, nil
-	}
-	hits, seen := c.scan(ix, r)
-	t.seen = max(t.seen, seen)
-	var last *store.Hit
-	if len(hits) == r.Limit {
-		last = &hits[len(hits)-1]
-	}
-	onDisk, err := t.s.scanDisk(c, ix, r, last)
-	if err != nil {
-		return nil, err
-	}
-	t.scanned(c, onDisk)
-	return mergeHits(hits, onDisk, r.Limit), nil
-}
-
-// size is exact in an Update, whose answer then waits for every transaction so far. In a View it counts only what is
-// durable, and nobody waits.
-func (t *tx) size(name store.Collection) (records int, bytes int64, err error) {
-	c := t.s.find(name)
-	switch {
-	case c == nil:
-		return 0, 0, store.CheckName(string(name))
-	case t.s.log == nil:
-	case t.update:
-		t.seen = t.s.log.Last()
-	default:
-		t.s.undurable.applyUpTo(t.s.log.Durable())
-		return c.durable, c.durableBytes, nil
-	}
-	return c.count, c.bytes, nil
-}
-
-func (t *tx) notify(topic string) { t.topics.add(topic) }
 
 // fail makes the transaction fail even if its function ignores err.
 func (t *tx) fail(err error) error {

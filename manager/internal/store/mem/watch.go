@@ -40,16 +40,13 @@ func (s *Store) notify(t topics) {
 // ends with the fsync, or with the log.
 func (s *Store) notifyLater(t topics, seq uint64) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.closed { // a closed store wakes no watchers
-		s.mu.Unlock()
 		return
 	}
-	s.background.Add(1) // Close has not begun to wait, because closed is false
-	s.mu.Unlock()
-	go func() {
-		defer s.background.Done()
+	s.background.Go(func() { // Close has not begun to wait, because closed is false
 		if s.await(context.Background(), seq) == nil {
 			s.notify(t)
 		}
-	}()
+	})
 }

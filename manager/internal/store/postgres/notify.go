@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
+	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/notify"
 )
 
@@ -22,7 +24,7 @@ const (
 	// notifyEvery is the least time between two statements, unless the second is full. A statement for each commit costs
 	// the server, and the managers that listen, more than the wake-ups are worth.
 	notifyEvery = 5 * time.Millisecond
-	// notifyLast bounds a statement after close.
+	// notifyLast bounds a statement during Close.
 	notifyLast = time.Second
 	// notifyBytes bounds a notification: the server takes less than 8000 bytes.
 	notifyBytes = 7900
@@ -39,21 +41,17 @@ type notifier struct {
 	channel string
 	conn    atomic.Pointer[pgx.Conn] // that listens
 	queue   chan string
-	cancel  context.CancelFunc
-	done    [2]chan struct{}
 }
 
-func startNotifier(ctx context.Context, pool *pgxpool.Pool, channel string) (*notifier, error) {
+// startNotifier begins to listen, and to send until life ends.
+func startNotifier(ctx context.Context, life *batch.Life, pool *pgxpool.Pool, channel string) (*notifier, error) {
 	n := &notifier{pool: pool, channel: channel, queue: make(chan string, notifyQueue)}
 	conn, err := n.listen(ctx)
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	loop, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	n.cancel = cancel
-	n.done = [2]chan struct{}{make(chan struct{}), make(chan struct{})}
-	go n.receive(loop, conn)
-	go n.sendLoop(loop)
+	life.Go(func() { n.receive(life.Context(), conn) })
+	life.Go(func() { n.sendLoop(life.Context()) })
 	return n, nil
 }
 
@@ -75,7 +73,6 @@ func (n *notifier) listen(ctx context.Context) (*pgx.Conn, error) {
 func (n *notifier) reconnect() { _ = n.conn.Load().PgConn().Conn().Close() }
 
 func (n *notifier) receive(ctx context.Context, conn *pgx.Conn) {
-	defer close(n.done[0])
 	for {
 		if conn != nil {
 			m, err := conn.WaitForNotification(ctx)
@@ -92,10 +89,8 @@ func (n *notifier) receive(ctx context.Context, conn *pgx.Conn) {
 			cancel()
 			conn = nil
 		}
-		select {
-		case <-ctx.Done():
+		if store.Wait(ctx, 200*time.Millisecond) != nil {
 			return
-		case <-time.After(200 * time.Millisecond):
 		}
 		attempt, cancel := context.WithTimeout(ctx, 10*time.Second)
 		conn, _ = n.listen(attempt)
@@ -119,7 +114,6 @@ func (n *notifier) send(topics []string) {
 // sendLoop sends what is in the queue, at the end as well: a manager that is restarted must not let the others' callers
 // wait for the outcomes that it recorded last.
 func (n *notifier) sendLoop(ctx context.Context) {
-	defer close(n.done[1])
 	pace := time.NewTimer(0)
 	defer pace.Stop()
 	for stopping := false; !stopping || len(n.queue) > 0; {
@@ -186,10 +180,4 @@ func (n *notifier) sendBatch(ctx context.Context, batch map[string]struct{}) err
 	_, err := n.pool.Exec(attempt, `SELECT pg_notify($1, p) FROM set_config('synchronous_commit', 'off', true), unnest($2::text[]) AS p`,
 		n.channel, payloads)
 	return err
-}
-
-func (n *notifier) close() {
-	n.cancel()
-	<-n.done[0]
-	<-n.done[1]
 }

@@ -63,7 +63,7 @@ type Store struct {
 
 	reads   share[*reading]
 	commits share[*changes]
-	life    *batch.Life // of the shared statements
+	life    *batch.Life // of the shared statements and of what runs in the background
 
 	calls calls.Calls
 	remote.Lasting
@@ -75,15 +75,12 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := store.CheckName(o.Schema); err != nil {
 		return nil, fmt.Errorf("postgres store: schema: %w", err)
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	cfg, err := pgxpool.ParseConfig(o.DSN)
 	if err != nil {
 		return nil, fmt.Errorf("postgres store: DSN: %w", err) // pgx leaves the password out of its error
 	}
-	cfg.MaxConns = int32(o.MaxConns)
-	cfg.MaxConns = cmp.Or(cfg.MaxConns, 24)
+	cfg.MaxConns = int32(cmp.Or(o.MaxConns, 24))
 	switch cfg.ConnConfig.DefaultQueryExecMode {
 	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
 		// They send parameters as text, and a wire is binary. Any pooler that lends whole sessions takes this one.
@@ -91,11 +88,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	cfg.ConnConfig.OnNotice = keepWarning
 	cfg.ConnConfig.ValidateConnect = identify(cfg.ConnConfig.ValidateConnect)
-	s := &Store{
-		schema: o.Schema,
-		seldom: o.Seldom,
-		sql:    newStatements(o.Schema),
-	}
+	s := &Store{schema: o.Schema, seldom: o.Seldom, sql: newStatements(o.Schema), life: batch.NewLife(ctx)}
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		s.indexes.connected(serverOf(conn))
 		return prepare(ctx, conn)
@@ -104,7 +97,6 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if s.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
 		return nil, unavailable(err)
 	}
-	s.life = batch.NewLife(ctx)
 	s.reads.run = s.readTogether
 	s.commits.run, s.commits.fits = s.commitTogether, apart
 	s.reads.begin(s.life)
@@ -125,11 +117,10 @@ func (s *Store) start(ctx context.Context, o Options) error {
 	if fsync != "on" {
 		o.Logger.Warn("postgres may lose acknowledged transactions in a crash: it runs with fsync off")
 	}
-	if s.topics, err = startNotifier(ctx, s.pool, "oncegate_"+o.Schema); err != nil {
+	if s.topics, err = startNotifier(ctx, s.life, s.pool, "oncegate_"+o.Schema); err != nil {
 		return err
 	}
-	if s.stand, err = startStandbys(ctx, s.pool, o, s.topics.reconnect); err != nil {
-		s.topics.close()
+	if s.stand, err = startStandbys(ctx, s.life, s.pool, o, s.topics.reconnect); err != nil {
 		return err
 	}
 	s.caps = store.Capabilities{Name: "postgres", Durable: fsync == "on", Shared: true, TimePrecision: time.Microsecond,
@@ -171,12 +162,7 @@ func unavailable(err error) error {
 }
 
 // unreached is unavailable for an error of what sent no writes.
-func unreached(err error) error {
-	if err = unavailable(err); errors.Is(err, store.ErrUnavailable) {
-		return fmt.Errorf("%w; %w", err, store.ErrUnreached)
-	}
-	return err
-}
+func unreached(err error) error { return remote.Unreached(unavailable(err)) }
 
 // Codes of the server's errors.
 const (
@@ -242,20 +228,10 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, how func(
 		return err
 	}
 	defer s.calls.Leave()
-	for run := range maxRuns {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
+	return remote.Retry(ctx, maxRuns, time.Millisecond, 64*time.Millisecond, conflict, func(run int) error {
 		m, assume := how(run)
-		err := s.runOnce(ctx, fn, m, assume, run == 0)
-		if err == nil || !conflict(err) {
-			return err
-		}
-		if err := remote.Pause(ctx, time.Millisecond<<min(run, 6)); err != nil {
-			return err
-		}
-	}
-	return store.ErrConflict
+		return s.runOnce(ctx, fn, m, assume, run == 0)
+	})
 }
 
 func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, m mode, assume, shares bool) error {
@@ -318,8 +294,6 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.life.End()
-	s.topics.close()
-	s.stand.close()
 	s.pool.Close()
 	return nil
 }

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
 )
@@ -44,9 +44,7 @@ type standbys struct {
 	proofs calls.Round[server]
 	looks  calls.Round[*standbyState]
 
-	base context.Context // ends with close
-	stop context.CancelFunc
-	work sync.WaitGroup
+	life *batch.Life
 }
 
 // standbyState is what the server said of its standbys.
@@ -61,26 +59,18 @@ type standbyState struct {
 	end context.CancelFunc
 }
 
-// startStandbys asks the server for the first time, and then again and again until close.
-func startStandbys(ctx context.Context, pool *pgxpool.Pool, o Options, moved func()) (*standbys, error) {
-	g := &standbys{pool: pool, required: o.RequireSyncStandbys, log: o.Logger, moved: moved}
-	g.base, g.stop = context.WithCancel(context.WithoutCancel(ctx))
+// startStandbys asks the server for the first time, and then again and again until life ends.
+func startStandbys(ctx context.Context, life *batch.Life, pool *pgxpool.Pool, o Options, moved func()) (*standbys, error) {
+	g := &standbys{pool: pool, required: o.RequireSyncStandbys, log: o.Logger, moved: moved, life: life}
 	st, err := g.look(ctx)
 	if err != nil {
-		g.stop()
 		return nil, err
 	}
 	if g.required > 0 && !st.shown {
-		g.stop()
 		return nil, errors.New("postgres store: the user may not see the server's standbys, which --store-require-sync-standbys needs: GRANT pg_read_all_stats TO that user")
 	}
-	g.work.Go(g.watch)
+	life.Go(g.watch)
 	return g, nil
-}
-
-func (g *standbys) close() {
-	g.stop()
-	g.work.Wait()
 }
 
 func (g *standbys) watch() {
@@ -88,11 +78,11 @@ func (g *standbys) watch() {
 	defer tick.Stop()
 	for {
 		select {
-		case <-g.base.Done():
+		case <-g.life.Context().Done():
 			return
 		case <-tick.C:
 		}
-		_, _ = join(g.base, g, &g.looks, lookTimeout, g.look)
+		_, _ = join(g.life.Context(), g, &g.looks, lookTimeout, g.look)
 	}
 }
 
@@ -239,9 +229,7 @@ func (g *standbys) proveWrite(ctx context.Context, s server) error {
 
 // join takes part in a round.
 func join[T any](ctx context.Context, g *standbys, r *calls.Round[T], limit time.Duration, ask func(context.Context) (T, error)) (T, error) {
-	return r.Join(ctx, &g.work, func() (T, error) {
-		ctx, cancel := context.WithTimeout(g.base, limit)
-		defer cancel()
+	return r.Join(ctx, g.life, limit, func(ctx context.Context) (T, error) {
 		result, err := ask(ctx)
 		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 			err = errUnproven

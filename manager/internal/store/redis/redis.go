@@ -8,14 +8,15 @@ import (
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/remote"
+	"github.com/oncegate/oncegate/manager/internal/store/notify"
 )
 
 const (
@@ -48,14 +49,14 @@ type Store struct {
 	rdb    *goredis.Client
 	ns     string
 	caps   store.Capabilities
-	topics *topics
-	guard  *guard
+	hub    notify.Hub
+	guard  guard
 	proofs calls.Round[proof]
 
 	claims remote.Claims
 
 	calls calls.Calls
-	work  sync.WaitGroup // goroutines of proofs
+	life  *batch.Life // of its goroutines
 	remote.Lasting
 }
 
@@ -73,21 +74,16 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, fmt.Errorf("redis store: check interval %s: must not be negative", o.CheckInterval)
 	}
 	o.CheckInterval = cmp.Or(o.CheckInterval, defaultCheckInterval)
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	// A command whose answer was lost must not be sent again: its EXEC may have happened, and the WATCH is lost with
 	// the connection.
 	ro.MaxRetries = -1
-	ro.PoolSize = o.PoolSize
-	ro.PoolSize = cmp.Or(ro.PoolSize, 32)
+	ro.PoolSize = cmp.Or(o.PoolSize, 32)
 	ro.ContextTimeoutEnabled = true
 	ro.OnConnect = admit
-	s := &Store{
-		rdb: goredis.NewClient(ro),
-		ns:  "{" + o.Namespace + "}:",
-	}
+	s := &Store{rdb: goredis.NewClient(ro), ns: "{" + o.Namespace + "}:", life: batch.NewLife(ctx)}
 	if err := s.start(ctx, o); err != nil {
+		s.life.End()
 		_ = s.rdb.Close()
 		return nil, err
 	}
@@ -125,11 +121,9 @@ func (s *Store) start(ctx context.Context, o Options) error {
 	if v != formatVersion {
 		return fmt.Errorf("redis store: namespace %s holds format %q, this program reads %s", s.ns, v, formatVersion)
 	}
-	if s.topics, err = subscribe(ctx, s.rdb, s.ns+"notify"); err != nil {
-		return err
-	}
-	s.guard = startGuard(ctx, s.rdb, o, set)
-	return nil
+	s.guard.set.Store(&set)
+	s.life.Go(func() { s.guard.run(s.life.Context(), s.rdb, o, set) })
+	return s.subscribe(ctx)
 }
 
 // enter begins a call, unless the server's settings are unsafe.
@@ -189,53 +183,33 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: redis: %s", store.ErrUnavailable, msg)
 }
 
-// unreached is unavailable for an error of what sent no writes.
-func unreached(err error) error {
-	if !errors.Is(err, store.ErrUnavailable) {
-		err = unavailable(err)
-	}
-	if errors.Is(err, store.ErrUnavailable) {
-		return fmt.Errorf("%w; %w", err, store.ErrUnreached)
-	}
-	return err
-}
-
 // Update implements store.Store.
 func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 	if err := s.enter(); err != nil {
 		return err
 	}
 	defer s.calls.Leave()
-	for run := range maxRuns {
-		err := s.runUpdate(ctx, run, fn)
-		if !errors.Is(err, goredis.TxFailedErr) {
-			return err
-		}
-		if err := pause(ctx, run); err != nil {
-			return err
-		}
-	}
-	return store.ErrConflict
+	return s.watched(ctx, fn, false, (*tx).commit)
 }
 
-func (s *Store) runUpdate(ctx context.Context, run int, fn func(store.Tx) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	var last *tx
-	err := s.rdb.Watch(ctx, func(rtx *goredis.Tx) error {
-		t := s.newTx(ctx, rtx, run, true, false)
-		last = t
-		defer t.end()
-		if err := fn(t); err != nil {
-			return t.refused(err)
-		}
-		if t.Err != nil { // the function ignored an engine error
-			return t.Err
-		}
-		return t.commit()
+// watched runs a function with its reads watched, and ends it with end.
+func (s *Store) watched(ctx context.Context, fn func(store.Tx) error, readOnly bool, end func(*tx) error) error {
+	changed := func(err error) bool { return errors.Is(err, goredis.TxFailedErr) }
+	return remote.Retry(ctx, maxRuns, 50*time.Microsecond, 6400*time.Microsecond, changed, func(run int) error {
+		var t *tx
+		err := s.rdb.Watch(ctx, func(rtx *goredis.Tx) error {
+			t = s.newTx(ctx, rtx, run, true, readOnly)
+			defer t.end()
+			if err := fn(t); err != nil {
+				return t.refused(err)
+			}
+			if t.Err != nil { // the function ignored an engine error
+				return t.Err
+			}
+			return end(t)
+		})
+		return s.proven(ctx, t, err)
 	})
-	return s.proven(ctx, last, err)
 }
 
 // View implements store.Store. A function that reads one record needs no transaction. If it reads a second one, it runs
@@ -256,30 +230,7 @@ func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
 		}
 		return s.proven(ctx, t, err)
 	}
-	for run := range maxRuns {
-		err := s.rdb.Watch(ctx, func(rtx *goredis.Tx) error {
-			t = s.newTx(ctx, rtx, run, true, true)
-			defer t.end()
-			if err := fn(t); err != nil {
-				return t.refused(err)
-			}
-			if t.Err != nil {
-				return t.Err
-			}
-			return t.validate()
-		})
-		if !errors.Is(err, goredis.TxFailedErr) {
-			return s.proven(ctx, t, err)
-		}
-		if err := pause(ctx, run); err != nil {
-			return err
-		}
-	}
-	return store.ErrConflict
-}
-
-func pause(ctx context.Context, run int) error {
-	return remote.Pause(ctx, 50*time.Microsecond<<min(run, 7))
+	return s.watched(ctx, fn, true, (*tx).validate)
 }
 
 // Len implements store.Store.
@@ -288,7 +239,7 @@ func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int,
 		return 0, err
 	}
 	defer s.calls.Leave()
-	if err := remote.CheckLen(c, index); err != nil {
+	if err := store.CheckLen(c, index); err != nil {
 		return 0, err
 	}
 	if index == "" {
@@ -296,14 +247,14 @@ func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int,
 		if errors.Is(err, goredis.Nil) {
 			return 0, nil
 		}
-		return n, unreached(err)
+		return n, remote.Unreached(unavailable(err))
 	}
 	n, err := s.rdb.ZCard(ctx, s.indexKey(c, index)).Result()
-	return int(n), unreached(err)
+	return int(n), remote.Unreached(unavailable(err))
 }
 
 // Watch implements store.Store.
-func (s *Store) Watch(topic string) store.Watcher { return s.topics.watch(topic) }
+func (s *Store) Watch(topic string) store.Watcher { return s.hub.Watch(topic) }
 
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities { return s.caps }
@@ -313,9 +264,7 @@ func (s *Store) Close() error {
 	if !s.calls.Close() {
 		return nil
 	}
-	s.guard.close()
-	s.work.Wait()
-	s.topics.close()
+	s.life.End()
 	return s.rdb.Close()
 }
 

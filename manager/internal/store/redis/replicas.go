@@ -10,6 +10,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/remote"
 )
 
 // replicaWait bounds how long a call waits for replicas. It is less than the time after which the client library takes
@@ -111,8 +112,8 @@ func (t *tx) accept(p proof) error {
 // proven returns err, the outcome of a transaction, once the replicas have what it read.
 func (s *Store) proven(ctx context.Context, t *tx, err error) error {
 	err = s.prove(ctx, t, err)
-	if errors.Is(err, store.ErrUnavailable) && (t == nil || !t.sent) {
-		return unreached(err)
+	if t == nil || !t.sent {
+		err = remote.Unreached(err)
 	}
 	return err
 }
@@ -122,9 +123,7 @@ func (s *Store) prove(ctx context.Context, t *tx, err error) error {
 	if t == nil || t.set.replicas() == 0 || t.proven || t.Err != nil || t.Reads() == 0 || errors.Is(err, goredis.TxFailedErr) {
 		return err
 	}
-	p, perr := s.proofs.Join(ctx, &s.work, func() (proof, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*replicaWait)
-		defer cancel()
+	p, perr := s.proofs.Join(ctx, s.life, 2*replicaWait, func(ctx context.Context) (proof, error) {
 		return s.guard.set.Load().await(ctx, s.rdb, func(p goredis.Pipeliner) {
 			p.Set(ctx, s.ns+"proof", "", 0) // WAIT and WAITAOF wait for what their own connection wrote
 		})

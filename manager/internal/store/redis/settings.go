@@ -136,22 +136,10 @@ func admit(ctx context.Context, c *goredis.Conn) error {
 type guard struct {
 	problem atomic.Pointer[error]
 	set     atomic.Pointer[settings] // as seen last
-	cancel  context.CancelFunc
-	done    chan struct{}
 }
 
-// startGuard starts a guard with the settings that Open found.
-func startGuard(ctx context.Context, c goredis.Cmdable, o Options, set settings) *guard {
-	g := &guard{done: make(chan struct{})}
-	g.set.Store(&set)
-	// The guard outlives Open's context and ends with close.
-	ctx, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	go g.run(ctx, c, o, set)
-	return g
-}
-
+// run begins with the settings that Open found.
 func (g *guard) run(ctx context.Context, c goredis.Cmdable, o Options, last settings) {
-	defer close(g.done)
 	tick := time.NewTicker(o.CheckInterval)
 	defer tick.Stop()
 	for {
@@ -197,9 +185,4 @@ func (g *guard) err() error {
 		return *p
 	}
 	return nil
-}
-
-func (g *guard) close() {
-	g.cancel()
-	<-g.done
 }

@@ -103,14 +103,7 @@ func parseRecord(key string, value []byte) (*record, error) {
 
 // get reads the record; nil when there is none.
 func get(tx store.Tx) (*record, error) {
-	b, err := tx.Get(Collection, recordKey)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return parseRecord(recordKey, b)
+	return store.Read(tx, Collection, recordKey, parseRecord)
 }
 
 func (r *record) put(tx store.Tx) error {

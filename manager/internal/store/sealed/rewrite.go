@@ -75,20 +75,9 @@ func (s *Store) Run(ctx context.Context, done func(Report, error)) {
 		if !shared && !due && err == nil {
 			return
 		}
-		if sleep(ctx, checkEvery) != nil {
+		if store.Wait(ctx, checkEvery) != nil {
 			return
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
 	}
 }
 
@@ -220,7 +209,7 @@ func (p *pass) index(ctx context.Context, place *Place, index string) error {
 		}
 		after = &hits[len(hits)-1]
 		// Callers get at least every other moment of the engine.
-		if err := sleep(ctx, time.Since(began)); err != nil {
+		if err := store.Wait(ctx, time.Since(began)); err != nil {
 			return err
 		}
 	}

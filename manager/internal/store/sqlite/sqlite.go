@@ -122,18 +122,18 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := prepareFile(ctx, conn); err != nil {
+	if err = prepareFile(ctx, conn); err == nil {
+		err = s.loadCounts(ctx, conn)
+	}
+	var q prepared
+	if err == nil {
+		q, err = prepare(ctx, conn)
+	}
+	if err != nil {
 		_ = conn.Close()
 		return err
 	}
-	if err := s.loadCounts(ctx, conn); err != nil {
-		_ = conn.Close()
-		return err
-	}
-	if s.w, err = newWriter(ctx, s, conn); err != nil {
-		_ = conn.Close()
-		return err
-	}
+	s.w = &writer{s: s, turn: make(chan struct{}, 1), conn: conn, q: q, pending: make(map[countID]int)}
 	s.life = batch.NewLife(ctx)
 	s.updates.Life, s.updates.Count, s.updates.Run = s.life, maxBatch, s.w.commit
 	return nil
@@ -167,24 +167,15 @@ func (s *Store) loadCounts(ctx context.Context, conn *sql.Conn) error {
 		`SELECT coll, '', count(*), sum(length(key) + length(value)) FROM records GROUP BY coll`,
 		`SELECT coll, idx, count(*), 0 FROM entries GROUP BY coll, idx`,
 	} {
+		var id countID
+		var n, bytes int
 		rows, err := conn.QueryContext(ctx, q)
-		if err != nil {
-			return err
-		}
-		for rows.Next() {
-			var id countID
-			var n, bytes int
-			if err := rows.Scan(&id.c, &id.index, &n, &bytes); err != nil {
-				_ = rows.Close()
-				return err
-			}
+		if err := each(rows, err, []any{&id.c, &id.index, &n, &bytes}, func() {
 			s.counts[id] = n
 			if id.index == "" {
-				id.bytes = true
-				s.counts[id] = bytes
+				s.counts[countID{c: id.c, bytes: true}] = bytes
 			}
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		}); err != nil {
 			return err
 		}
 	}
@@ -251,7 +242,7 @@ func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
 	}
 	// The snapshot must end even if ctx has ended.
 	defer conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
-	t := newTx(ctx, connQueries{conn}, s.clock(), s.size, true)
+	t := newTx(ctx, conn, s.clock(), s.size, true)
 	if err := fn(t); err != nil {
 		return err
 	}
@@ -264,13 +255,8 @@ func (s *Store) Len(_ context.Context, c store.Collection, index string) (int, e
 		return 0, err
 	}
 	defer s.calls.Leave()
-	if err := store.CheckName(string(c)); err != nil {
+	if err := store.CheckLen(c, index); err != nil {
 		return 0, err
-	}
-	if index != "" {
-		if err := store.CheckName(index); err != nil {
-			return 0, err
-		}
 	}
 	s.countMu.Lock()
 	defer s.countMu.Unlock()

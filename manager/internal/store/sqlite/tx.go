@@ -19,77 +19,73 @@ const (
 	sqlEntries  = `SELECT idx, sort_key FROM entries WHERE coll = ? AND key = ?`
 	sqlAddEntry = `INSERT INTO entries (coll, idx, sort_key, key) VALUES (?, ?, ?, ?)`
 	sqlDelEntry = `DELETE FROM entries WHERE coll = ? AND idx = ? AND sort_key = ? AND key = ?`
+
+	sqlSavepoint  = `SAVEPOINT one`
+	sqlRelease    = `RELEASE one`
+	sqlRollbackTo = `ROLLBACK TO one`
+
 	// An empty "to" means no bound. "after" is always given; for a scan from the start of a range it is the pair just
 	// below it.
 	sqlScan = `SELECT sort_key, key FROM entries WHERE coll = ?1 AND idx = ?2 AND (sort_key, key) > (?3, ?4)
 		AND (length(?5) = 0 OR sort_key < ?5) ORDER BY sort_key, key LIMIT ?6`
 )
 
-// queries reads for a transaction: through the writer's prepared statements or through a reader's connection.
+// queries reads for a transaction: the writer's prepared statements, or a reader's connection.
 type queries interface {
-	get(ctx context.Context, c store.Collection, key string) *sql.Row
-	scan(ctx context.Context, args ...any) (*sql.Rows, error)
-	entries(ctx context.Context, c store.Collection, key string) (*sql.Rows, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-type connQueries struct{ conn *sql.Conn }
+// prepared are the writer's statements by their text.
+type prepared map[string]*sql.Stmt
 
-func (q connQueries) get(ctx context.Context, c store.Collection, key string) *sql.Row {
-	return q.conn.QueryRowContext(ctx, sqlGet, string(c), []byte(key))
-}
-
-func (q connQueries) scan(ctx context.Context, args ...any) (*sql.Rows, error) {
-	return q.conn.QueryContext(ctx, sqlScan, args...)
-}
-
-func (q connQueries) entries(ctx context.Context, c store.Collection, key string) (*sql.Rows, error) {
-	return q.conn.QueryContext(ctx, sqlEntries, string(c), []byte(key))
-}
-
-type preparedQueries struct {
-	getStmt, scanStmt, entriesStmt, put, remove, addEntry, delEntry *sql.Stmt
-	savepoint, release, rollbackTo                                  *sql.Stmt
-}
-
-func prepare(ctx context.Context, conn *sql.Conn) (*preparedQueries, error) {
-	q := &preparedQueries{}
-	for _, p := range []struct {
-		stmt **sql.Stmt
-		text string
-	}{
-		{&q.getStmt, sqlGet}, {&q.scanStmt, sqlScan}, {&q.entriesStmt, sqlEntries}, {&q.put, sqlPut}, {&q.remove, sqlDelete},
-		{&q.addEntry, sqlAddEntry}, {&q.delEntry, sqlDelEntry},
-		{&q.savepoint, "SAVEPOINT one"}, {&q.release, "RELEASE one"}, {&q.rollbackTo, "ROLLBACK TO one"},
+func prepare(ctx context.Context, conn *sql.Conn) (prepared, error) {
+	q := make(prepared)
+	for _, text := range []string{
+		sqlGet, sqlScan, sqlEntries, sqlPut, sqlDelete, sqlAddEntry, sqlDelEntry, sqlSavepoint, sqlRelease, sqlRollbackTo,
 	} {
-		stmt, err := conn.PrepareContext(ctx, p.text)
+		stmt, err := conn.PrepareContext(ctx, text)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("prepare %q: %w", p.text, err), q.close())
+			return nil, errors.Join(fmt.Errorf("prepare %q: %w", text, err), q.close())
 		}
-		*p.stmt = stmt
+		q[text] = stmt
 	}
 	return q, nil
 }
 
-func (q *preparedQueries) close() error {
-	var errs []error
-	for _, stmt := range []*sql.Stmt{q.getStmt, q.scanStmt, q.entriesStmt, q.put, q.remove, q.addEntry, q.delEntry, q.savepoint, q.release, q.rollbackTo} {
-		if stmt != nil {
-			errs = append(errs, stmt.Close())
-		}
+func (q prepared) close() (err error) {
+	for _, stmt := range q {
+		err = errors.Join(err, stmt.Close())
 	}
-	return errors.Join(errs...)
+	return err
 }
 
-func (q *preparedQueries) get(ctx context.Context, c store.Collection, key string) *sql.Row {
-	return q.getStmt.QueryRowContext(ctx, string(c), []byte(key))
+func (q prepared) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return q[query].QueryContext(ctx, args...)
 }
 
-func (q *preparedQueries) scan(ctx context.Context, args ...any) (*sql.Rows, error) {
-	return q.scanStmt.QueryContext(ctx, args...)
+func (q prepared) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	return q[query].QueryRowContext(ctx, args...)
 }
 
-func (q *preparedQueries) entries(ctx context.Context, c store.Collection, key string) (*sql.Rows, error) {
-	return q.entriesStmt.QueryContext(ctx, string(c), []byte(key))
+func (q prepared) exec(ctx context.Context, query string, args ...any) error {
+	_, err := q[query].ExecContext(ctx, args...)
+	return err
+}
+
+// each scans the columns of each row into to, and then calls fn.
+func each(rows *sql.Rows, err error, to []any, fn func()) error {
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := rows.Scan(to...); err != nil {
+			return err
+		}
+		fn()
+	}
+	return rows.Err()
 }
 
 type tx struct {
@@ -115,7 +111,7 @@ func (t *tx) Wall() time.Time { return t.now }
 
 // Size implements store.Tx.
 func (t *tx) Size(c store.Collection) (records int, bytes int64, err error) {
-	if err := store.CheckName(string(c)); err != nil {
+	if err := store.CheckName(c); err != nil {
 		return 0, 0, err
 	}
 	records, bytes = t.sizeOf(c)
@@ -124,7 +120,7 @@ func (t *tx) Size(c store.Collection) (records int, bytes int64, err error) {
 
 func (t *tx) load(r *overlay.Record) error {
 	var entries []byte
-	err := t.q.get(t.ctx, r.Collection, r.Key).Scan(&r.StoredValue, &entries)
+	err := t.q.QueryRowContext(t.ctx, sqlGet, string(r.Collection), []byte(r.Key)).Scan(&r.StoredValue, &entries)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
@@ -140,20 +136,9 @@ func (t *tx) load(r *overlay.Record) error {
 
 // findEntries reads the whole index. It is used for a record whose own list of entries is damaged.
 func (t *tx) findEntries(r *overlay.Record) error {
-	rows, err := t.q.entries(t.ctx, r.Collection, r.Key)
-	if err != nil {
-		return mapError(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var index string
-		var sortKey []byte
-		if err := rows.Scan(&index, &sortKey); err != nil {
-			return mapError(err)
-		}
-		r.StoredEntries = append(r.StoredEntries, store.Entry{Index: index, SortKey: string(sortKey)})
-	}
-	return mapError(rows.Err())
+	var e store.Entry
+	rows, err := t.q.QueryContext(t.ctx, sqlEntries, string(r.Collection), []byte(r.Key))
+	return mapError(each(rows, err, []any{&e.Index, &e.SortKey}, func() { r.StoredEntries = append(r.StoredEntries, e) }))
 }
 
 // Scan implements store.Tx. There is only one writer, so Claim has no effect.
@@ -169,27 +154,17 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	if r.After != nil {
 		after = *r.After
 	}
-	rows, err := t.q.scan(t.ctx, string(c), index, []byte(after.SortKey), []byte(after.Key), []byte(r.To), r.Limit)
-	if err != nil {
-		return nil, t.Fail(mapError(err))
-	}
-	defer rows.Close()
 	var hits []store.Hit
-	for rows.Next() {
-		var sortKey, key []byte
-		if err := rows.Scan(&sortKey, &key); err != nil {
-			return nil, t.Fail(mapError(err))
-		}
-		hits = append(hits, store.Hit{SortKey: string(sortKey), Key: string(key)})
-	}
-	if err := rows.Err(); err != nil {
+	var h store.Hit
+	rows, err := t.q.QueryContext(t.ctx, sqlScan, string(c), index, []byte(after.SortKey), []byte(after.Key), []byte(r.To), r.Limit)
+	if err := each(rows, err, []any{&h.SortKey, &h.Key}, func() { hits = append(hits, h) }); err != nil {
 		return nil, t.Fail(mapError(err))
 	}
 	return hits, nil
 }
 
 // flush writes the transaction's changes into the tables.
-func (t *tx) flush(q *preparedQueries) error {
+func (t *tx) flush(q prepared) error {
 	t.deltas = make(map[countID]int)
 	for _, r := range t.Writes() {
 		if err := t.flushRecord(q, r); err != nil {
@@ -199,16 +174,16 @@ func (t *tx) flush(q *preparedQueries) error {
 	return nil
 }
 
-func (t *tx) flushRecord(q *preparedQueries, r *overlay.Record) error {
+func (t *tx) flushRecord(q prepared, r *overlay.Record) error {
 	coll, key := string(r.Collection), []byte(r.Key)
 	for _, e := range r.Removed() {
-		if _, err := q.delEntry.ExecContext(t.ctx, coll, e.Index, []byte(e.SortKey), key); err != nil {
+		if err := q.exec(t.ctx, sqlDelEntry, coll, e.Index, []byte(e.SortKey), key); err != nil {
 			return err
 		}
 		t.deltas[countID{c: r.Collection, index: e.Index}]--
 	}
 	if r.Present {
-		if _, err := q.put.ExecContext(t.ctx, coll, key, r.Value, reccodec.Append(nil, r.Entries)); err != nil {
+		if err := q.exec(t.ctx, sqlPut, coll, key, r.Value, reccodec.Append(nil, r.Entries)); err != nil {
 			return err
 		}
 		t.deltas[countID{c: r.Collection, bytes: true}] += len(r.Value) - len(r.StoredValue)
@@ -217,14 +192,14 @@ func (t *tx) flushRecord(q *preparedQueries, r *overlay.Record) error {
 			t.deltas[countID{c: r.Collection}]++
 		}
 	} else {
-		if _, err := q.remove.ExecContext(t.ctx, coll, key); err != nil {
+		if err := q.exec(t.ctx, sqlDelete, coll, key); err != nil {
 			return err
 		}
 		t.deltas[countID{c: r.Collection, bytes: true}] -= len(key) + len(r.StoredValue)
 		t.deltas[countID{c: r.Collection}]--
 	}
 	for _, e := range r.Added() {
-		if _, err := q.addEntry.ExecContext(t.ctx, coll, e.Index, []byte(e.SortKey), key); err != nil {
+		if err := q.exec(t.ctx, sqlAddEntry, coll, e.Index, []byte(e.SortKey), key); err != nil {
 			return err
 		}
 		t.deltas[countID{c: r.Collection, index: e.Index}]++

@@ -34,17 +34,9 @@ type writer struct {
 	s    *Store
 	turn chan struct{} // has a value while a batch or a scrub uses conn
 	conn *sql.Conn
-	q    *preparedQueries
+	q    prepared
 	// pending sums up what the requests of the present batch have changed so far.
 	pending map[countID]int
-}
-
-func newWriter(ctx context.Context, s *Store, conn *sql.Conn) (*writer, error) {
-	q, err := prepare(ctx, conn)
-	if err != nil {
-		return nil, err
-	}
-	return &writer{s: s, turn: make(chan struct{}, 1), conn: conn, q: q, pending: make(map[countID]int)}, nil
 }
 
 func (w *writer) close() error { return errors.Join(w.q.close(), w.conn.Close()) }
@@ -122,7 +114,7 @@ func (w *writer) one(ctx context.Context, r *request) (changed bool, err error) 
 		return false, nil
 	}
 	defer close(r.ran)
-	if _, err := w.q.savepoint.ExecContext(ctx); err != nil {
+	if err := w.q.exec(ctx, sqlSavepoint); err != nil {
 		return false, mapError(err)
 	}
 	t := newTx(ctx, w.q, w.s.clock(), w.size, false)
@@ -133,15 +125,14 @@ func (w *writer) one(ctx context.Context, r *request) (changed bool, err error) 
 	if r.err == nil && r.panicked == nil {
 		r.err = t.flush(w.q)
 	}
-	end := w.q.release
-	if r.err != nil || r.panicked != nil {
-		end = w.q.rollbackTo
+	failed := r.err != nil || r.panicked != nil
+	if failed {
+		err = w.q.exec(ctx, sqlRollbackTo)
 	}
-	if _, err := end.ExecContext(ctx); err != nil {
-		return false, mapError(err)
+	if err == nil {
+		err = w.q.exec(ctx, sqlRelease)
 	}
-	if end == w.q.rollbackTo {
-		_, err := w.q.release.ExecContext(ctx)
+	if err != nil || failed {
 		return false, mapError(err)
 	}
 	r.applied, r.notify, r.deltas = true, t.Topics(), t.deltas

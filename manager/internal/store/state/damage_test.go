@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/member"
 	"github.com/oncegate/oncegate/manager/internal/wal/faultfs"
 	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
@@ -289,7 +290,7 @@ func TestIndexReadersPassOverDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, h := range m.hits("order") {
-			ok := x.Seek(AppendPosition(nil, h.SortKey, h.Key))
+			ok := x.Seek(member.Append(nil, h.SortKey, h.Key))
 			if i := slices.IndexFunc(hits, func(o store.Hit) bool { return o.SortKey >= h.SortKey }); ok != (i >= 0) || ok && x.Hit() != hits[i] {
 				t.Fatalf("%d flips: a seek to %q: %v, %v", flips, h, ok, x.Err())
 			}

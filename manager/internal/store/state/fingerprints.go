@@ -78,40 +78,40 @@ func (f *fingerprints) len() int {
 // changeStep is how many fingerprints are changed while look-ups wait.
 const changeStep = 512
 
-func (f *fingerprints) add(list []fingerprint) {
+func (f *fingerprints) change(list []fingerprint, change func(p fingerprint, l []uint16, i int, found bool)) {
 	for step := range slices.Chunk(list, changeStep) {
 		f.mu.Lock()
 		for _, p := range step {
 			l := f.lists.get(p)
-			i, _ := slices.BinarySearch(l, uint16(p))
-			if len(l) == cap(l) { // append would double a long list
-				l = slices.Grow(l, 4+len(l)/8)
-			}
-			f.lists.set(p, slices.Insert(l, i, uint16(p)))
+			i, found := slices.BinarySearch(l, uint16(p))
+			change(p, l, i, found)
 		}
-		f.n += len(step)
 		f.mu.Unlock()
 	}
 }
 
-func (f *fingerprints) remove(list []fingerprint) {
-	for step := range slices.Chunk(list, changeStep) {
-		f.mu.Lock()
-		for _, p := range step {
-			l := f.lists.get(p)
-			i, ok := slices.BinarySearch(l, uint16(p))
-			if !ok {
-				continue
-			}
-			l = slices.Delete(l, i, i+1)
-			if len(l) < cap(l)/2 {
-				l = slices.Clip(slices.Clone(l))
-			}
-			f.lists.set(p, l)
-			f.n--
+func (f *fingerprints) add(list []fingerprint) {
+	f.change(list, func(p fingerprint, l []uint16, i int, _ bool) {
+		if len(l) == cap(l) { // append would double a long list
+			l = slices.Grow(l, 4+len(l)/8)
 		}
-		f.mu.Unlock()
-	}
+		f.lists.set(p, slices.Insert(l, i, uint16(p)))
+		f.n++
+	})
+}
+
+func (f *fingerprints) remove(list []fingerprint) {
+	f.change(list, func(p fingerprint, l []uint16, i int, found bool) {
+		if !found {
+			return
+		}
+		l = slices.Delete(l, i, i+1)
+		if len(l) < cap(l)/2 {
+			l = slices.Clip(slices.Clone(l))
+		}
+		f.lists.set(p, l)
+		f.n--
+	})
 }
 
 // all calls fn with every fingerprint in order, in parts of at most size.

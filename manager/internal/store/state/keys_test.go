@@ -2,70 +2,13 @@ package state
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
 	"maps"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
-
-// oddTexts have the bytes that a position has to escape, and some begin with others.
-var oddTexts = []string{"", "\x00", "\x00\x00", "\x00\x01", "\x00\xff", "\x01", "\xfe", "\xff", "\xff\xff", "a", "a\x00", "a\x00\x01", "a\x00\xff", "a\x01", "a\xff", "b"}
-
-// comparePositions compares the positions of two entries as AppendPosition promises, and splits them again.
-func comparePositions(t *testing.T, sort1, key1, sort2, key2 string) {
-	t.Helper()
-	p1, p2 := AppendPosition([]byte("p"), sort1, key1), AppendPosition([]byte("p"), sort2, key2)
-	want := cmp.Or(strings.Compare(sort1, sort2), strings.Compare(key1, key2))
-	if got := bytes.Compare(p1, p2); got != want {
-		t.Fatalf("(%q, %q) and (%q, %q) compare as %d, and their positions as %d", sort1, key1, sort2, key2, want, got)
-	}
-	if sortKey, key, err := SplitPosition(p1[1:]); sortKey != sort1 || key != key1 || err != nil {
-		t.Fatalf("the position of (%q, %q) is split into (%q, %q), %v", sort1, key1, sortKey, key, err)
-	}
-}
-
-func TestPositionsAreOrderedLikeHits(t *testing.T) {
-	var entries [][2]string
-	for _, sortKey := range oddTexts {
-		for _, key := range oddTexts {
-			entries = append(entries, [2]string{sortKey, key})
-		}
-	}
-	for _, a := range entries {
-		for _, b := range entries {
-			comparePositions(t, a[0], a[1], b[0], b[1])
-		}
-	}
-}
-
-func FuzzAppendPosition(f *testing.F) {
-	for i, s := range oddTexts {
-		f.Add(s, "key", oddTexts[(i+1)%len(oddTexts)], s)
-	}
-	f.Fuzz(comparePositions)
-}
-
-// What SplitPosition takes is the position of what it returns.
-func FuzzSplitPosition(f *testing.F) {
-	for _, s := range oddTexts {
-		f.Add([]byte(s))
-		f.Add(AppendPosition(nil, s, s))
-	}
-	f.Fuzz(func(t *testing.T, p []byte) {
-		given := slices.Clone(p)
-		sortKey, key, err := SplitPosition(p)
-		if !bytes.Equal(p, given) {
-			t.Fatalf("%q became %q", given, p)
-		}
-		if err == nil && !bytes.Equal(AppendPosition(nil, sortKey, key), p) {
-			t.Fatalf("%q is split into (%q, %q)", p, sortKey, key)
-		}
-	})
-}
 
 // What decodeRecord takes has the same meaning when it is encoded again, and is not longer than what it was given.
 func FuzzDecodeRecord(f *testing.F) {

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/member"
 )
 
 // ErrNone is returned by OpenReader for a directory without a state.
@@ -116,7 +118,7 @@ func (r *Reader) Records(ctx context.Context, fn func(store.Collection, string, 
 		if err == nil {
 			for _, e := range rec.Entries {
 				prefix := len(appendIndex(buf[:0], c, e.Index))
-				buf = AppendPosition(appendIndex(buf[:0], c, e.Index), e.SortKey, key)
+				buf = member.Append(appendIndex(buf[:0], c, e.Index), e.SortKey, key)
 				seen.add(buf, prefix, 1)
 			}
 		}
@@ -137,18 +139,18 @@ func (r *Reader) Records(ctx context.Context, fn func(store.Collection, string, 
 	err = r.each(ctx, kindEntry, func(key, _ []byte) error {
 		prefix, ok := indexPrefix(key)
 		if !ok {
-			return fmt.Errorf("state: %s: %w: %q", r.s.dir, errPosition, key)
+			return fmt.Errorf("state: %s: %w: %q", r.s.dir, member.ErrMalformed, key)
 		}
 		seen.add(key, prefix, -1)
 		if len(r.bad)+len(r.s.allLost()) == 0 || len(keys) >= r.named {
 			return nil
 		}
-		_, name, err := SplitPosition(key[prefix:])
+		h, err := member.Split(string(key[prefix:]))
 		if err != nil {
 			return fmt.Errorf("state: %s: %w: %q", r.s.dir, err, key)
 		}
 		c, _ := splitRecordKey(key)
-		if k := appendRecordKey(nil, c, name); r.isBad(k) || r.s.isLost(k, fingerprintOf(c, name)) {
+		if k := appendRecordKey(nil, c, h.Key); r.isBad(k) || r.s.isLost(k, fingerprintOf(c, h.Key)) {
 			keys[string(k)] = struct{}{}
 		}
 		return nil
@@ -156,7 +158,7 @@ func (r *Reader) Records(ctx context.Context, fn func(store.Collection, string, 
 	if err != nil {
 		return err
 	}
-	for i, k := range sortedKeys(keys) {
+	for i, k := range slices.Sorted(maps.Keys(keys)) {
 		if i%checkEvery == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -219,13 +221,7 @@ func (r *Reader) each(ctx context.Context, kind byte, fn func(key, value []byte)
 				err = fn(it.Key(), value)
 			}
 		}
-		if e := it.Error(); err == nil && e != nil {
-			err = e
-		}
-		if e := it.Close(); err == nil {
-			err = e
-		}
-		if err != nil {
+		if err := cmp.Or(err, it.Error(), it.Close()); err != nil {
 			return err
 		}
 	}
@@ -256,10 +252,6 @@ func indexPrefix(key []byte) (n int, ok bool) {
 		}
 	}
 	return 0, false
-}
-
-func sortedKeys(set map[string]struct{}) []string {
-	return slices.Sorted(maps.Keys(set))
 }
 
 // readOnly is a file system that changes nothing. Lock takes no lock, because a lock is a file.

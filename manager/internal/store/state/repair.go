@@ -2,6 +2,7 @@ package state
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/member"
 )
 
 // ErrBeyondRepair is returned by Repair for a state that only a copy can replace.
@@ -45,10 +47,7 @@ func Repair(ctx context.Context, dir, log string, files vfs.FS) (*Repaired, erro
 	}
 	p := repair{r: r}
 	err = p.read(ctx)
-	if e := r.Close(); err == nil {
-		err = e
-	}
-	if err != nil || len(r.bad) == 0 {
+	if err = cmp.Or(err, r.Close()); err != nil || len(r.bad) == 0 {
 		return &p.done, err
 	}
 	s, err := Open(dir, log, Options{FS: files, CacheBytes: readerCacheBytes})
@@ -96,7 +95,7 @@ func (p *repair) read(ctx context.Context) error {
 			p.rows = append(p.rows, metaRow{key: bytes.Clone(key), value: appendRecord(nil, rec.Value, rec.Entries)})
 		}
 		for _, e := range rec.Entries {
-			if key = AppendPosition(appendIndex(key[:0], c, e.Index), e.SortKey, name); r.isBad(key) {
+			if key = member.Append(appendIndex(key[:0], c, e.Index), e.SortKey, name); r.isBad(key) {
 				p.rows = append(p.rows, metaRow{key: bytes.Clone(key)})
 			}
 		}

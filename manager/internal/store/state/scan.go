@@ -2,6 +2,7 @@ package state
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/member"
 )
 
 // Index reads an index of the state, in the order of positions. It passes over the parts of damaged tables that cannot be
@@ -86,7 +88,7 @@ func (x *Index) Position() []byte { return x.it.Key()[x.prefix:] }
 
 // Hit is the present entry.
 func (x *Index) Hit() (h store.Hit) {
-	h.SortKey, h.Key, x.err = SplitPosition(x.Position())
+	h, x.err = member.Split(string(x.Position()))
 	return h
 }
 
@@ -151,28 +153,16 @@ func (v *Snapshot) Next() (c store.Collection, key string, r Record, ok bool, er
 	if !ok {
 		return "", "", r, false, unavailable(v.it.Error())
 	}
-	k := v.it.Key()[1:]
-	for i, b := range k {
-		if b == 0 {
-			c, key = store.Collection(k[:i]), string(k[i+1:])
-			break
-		}
-	}
+	c, key = splitRecordKey(v.it.Key())
 	raw, err := v.it.ValueAndErr()
 	if err != nil {
 		return c, key, r, true, unavailable(err)
 	}
-	if r.Value, r.Entries, err = decodeRecord(raw); err != nil {
-		return c, key, r, true, &store.UnreadableError{Collection: c, Key: key, Reason: err.Error()}
-	}
-	return c, key, r, true, nil
+	r, err = decodedRecord(c, key, raw)
+	return c, key, r, true, err
 }
 
 // Close releases the snapshot.
 func (v *Snapshot) Close() error {
-	err := v.it.Close()
-	if e := v.snap.Close(); err == nil {
-		err = e
-	}
-	return err
+	return cmp.Or(v.it.Close(), v.snap.Close())
 }

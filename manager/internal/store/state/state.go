@@ -360,11 +360,7 @@ func (s *State) Get(c store.Collection, key string) (Record, error) {
 		return Record{}, fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 	}
 	defer closer.Close()
-	value, entries, err := decodeRecord(slices.Clone(raw))
-	if err != nil {
-		return Record{}, &store.UnreadableError{Collection: c, Key: key, Reason: err.Error()}
-	}
-	return Record{value, entries}, nil
+	return decodedRecord(c, key, slices.Clone(raw))
 }
 
 // named adds to an error of Pebble the name of the file that is damaged, if that is why.

@@ -2,6 +2,7 @@ package state
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -234,11 +235,7 @@ func (w *walk) before() ([]byte, error) {
 	if kv != nil && bytes.Compare(kv.K.UserKey, w.t.from) >= 0 {
 		key = bytes.Clone(kv.K.UserKey)
 	}
-	err = it.Error()
-	if e := it.Close(); err == nil {
-		err = e
-	}
-	if pebble.IsCorruptionError(err) {
+	if err = cmp.Or(it.Error(), it.Close()); pebble.IsCorruptionError(err) {
 		err = nil
 	}
 	return key, err
@@ -329,11 +326,7 @@ func (r *Reader) readable(ctx context.Context, t *tableFile, in span, fn func(ke
 		for kv := it.First(); kv != nil && more; kv = it.Next() {
 			more = fn(kv.K.UserKey)
 		}
-		err = it.Error()
-		if e := it.Close(); err == nil {
-			err = e
-		}
-		if err != nil && !pebble.IsCorruptionError(err) {
+		if err := cmp.Or(it.Error(), it.Close()); err != nil && !pebble.IsCorruptionError(err) {
 			return err
 		}
 		if !more {

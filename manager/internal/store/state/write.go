@@ -22,6 +22,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/member"
 )
 
 // Change is what becomes of a record.
@@ -201,7 +202,7 @@ func (t *table) entry(c *Change, e store.Entry, deleted bool) {
 		t.positions = make([]byte, 0, positionsChunk)
 	}
 	start := len(t.positions)
-	t.positions = AppendPosition(t.positions, e.SortKey, c.Key)
+	t.positions = member.Append(t.positions, e.SortKey, c.Key)
 	// Nobody writes to this part of the chunk again.
 	position := unsafe.String(unsafe.SliceData(t.positions[start:]), len(t.positions)-start)
 	t.add(groupName{c.Collection, e.Index}, row{rest: position, change: -1, deleted: deleted})

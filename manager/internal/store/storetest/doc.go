@@ -178,6 +178,39 @@ func get(tx store.Tx, c store.Collection, key string) (string, error) {
 	return string(v), nil
 }
 
+// getAll gets several records of things.
+func getAll(tx store.Tx, keys ...string) (values []string, err error) {
+	for _, key := range keys {
+		v, err := get(tx, things, key)
+		if err != nil {
+			return nil, err
+		}
+		values = append(values, v)
+	}
+	return values, nil
+}
+
+// idsOf names records of things.
+func idsOf(keys ...string) (ids []store.ID) {
+	for _, key := range keys {
+		ids = append(ids, store.ID{Collection: things, Key: key})
+	}
+	return ids
+}
+
+// calls are the two kinds of transactions of a store.
+func calls(s store.Store) map[string]func(context.Context, func(store.Tx) error) error {
+	return map[string]func(context.Context, func(store.Tx) error) error{"Update": s.Update, "View": s.View}
+}
+
+// close closes a store before the end of the test.
+func (e *env) close(s store.Store) {
+	e.Helper()
+	if err := s.Close(); err != nil {
+		e.Fatalf("Close: %v", err)
+	}
+}
+
 func (e *env) get(s store.Store, key string) string {
 	e.Helper()
 	var v string
@@ -213,10 +246,7 @@ func (e *env) wantScan(s store.Store, index string, r store.Range, want ...strin
 	e.Helper()
 	var got []string
 	e.eventually(func() bool {
-		got = got[:0]
-		for _, h := range e.scan(s, index, r) {
-			got = append(got, h.SortKey+"/"+h.Key)
-		}
+		got = hitsOf(e.scan(s, index, r))
 		return slices.Equal(got, want)
 	}, func() string { return fmt.Sprintf("scan of %s %+v is %q, want %q", index, r, got, want) })
 }

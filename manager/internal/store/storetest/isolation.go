@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -50,6 +51,26 @@ func putInt(tx store.Tx, key string, n int) error {
 	return tx.Put(things, key, []byte(strconv.Itoa(n)), store.Entry{Index: byName, SortKey: fmt.Sprintf("%08d", n)})
 }
 
+// addInt adds to a number and returns what it was.
+func addInt(tx store.Tx, key string, more int) (was int, err error) {
+	if was, err = getInt(tx, key); err == nil {
+		err = putInt(tx, key, was+more)
+	}
+	return was, err
+}
+
+// sumInts sums up the first n numbers with keys.
+func sumInts(tx store.Tx, n int, key func(int) string) (sum int, err error) {
+	for i := range n {
+		v, err := getInt(tx, key(i))
+		if err != nil {
+			return 0, err
+		}
+		sum += v
+	}
+	return sum, nil
+}
+
 // testCounters lets many callers read, add and write back. A lost update shows in the sum, and an index outside the
 // transaction shows in the scan.
 func testCounters(e *env) {
@@ -62,11 +83,8 @@ func testCounters(e *env) {
 				key = "calm" + fmt.Sprint(w%2)
 			}
 			err := update(ctx, all[w], func(tx store.Tx) error {
-				n, err := getInt(tx, key)
-				if err != nil {
-					return err
-				}
-				return putInt(tx, key, n+1)
+				_, err := addInt(tx, key, 1)
+				return err
 			})
 			if err != nil {
 				return err
@@ -145,16 +163,9 @@ func testTransfers(e *env) {
 		return nil
 	})
 	sum := func(total *int) func(store.Tx) error {
-		return func(tx store.Tx) error {
-			*total = 0
-			for i := range accounts {
-				n, err := getInt(tx, key(i))
-				if err != nil {
-					return err
-				}
-				*total += n
-			}
-			return nil
+		return func(tx store.Tx) (err error) {
+			*total, err = sumInts(tx, accounts, key)
+			return err
 		}
 	}
 	var moving atomic.Int32
@@ -169,17 +180,11 @@ func testTransfers(e *env) {
 				}
 				err := update(ctx, all[w], func(tx store.Tx) error {
 					a, err := getInt(tx, from)
-					if err != nil {
+					b, err2 := getInt(tx, to)
+					if err := errors.Join(err, err2); err != nil {
 						return err
 					}
-					b, err := getInt(tx, to)
-					if err != nil {
-						return err
-					}
-					if err := putInt(tx, from, a-amount); err != nil {
-						return err
-					}
-					return putInt(tx, to, b+amount)
+					return errors.Join(putInt(tx, from, a-amount), putInt(tx, to, b+amount))
 				})
 				if err != nil {
 					return err
@@ -216,13 +221,9 @@ func testRunAgain(e *env) {
 	e.concurrently(workers, func(ctx context.Context, w int) error {
 		for range rounds {
 			var mine int
-			err := update(ctx, all[w], func(tx store.Tx) error {
-				n, err := getInt(tx, "ticket")
-				if err != nil {
-					return err
-				}
-				mine = n
-				return putInt(tx, "ticket", n+1)
+			err := update(ctx, all[w], func(tx store.Tx) (err error) {
+				mine, err = addInt(tx, "ticket", 1)
+				return err
 			})
 			if err != nil {
 				return err

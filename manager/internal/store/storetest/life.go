@@ -32,9 +32,7 @@ func testReopen(e *env) {
 	e.put(s, "deleted", "1", store.Entry{Index: byName, SortKey: "d"})
 	e.delete(s, "deleted")
 	e.put(s, "empty", "")
-	if err := s.Close(); err != nil {
-		e.Fatalf("Close: %v", err)
-	}
+	e.close(s)
 	s = e.store()
 	e.want(s, "kept", "1", "replaced", "2", "deleted", absent, "empty", "")
 	e.wantScan(s, byName, store.Range{Limit: 10}, "n/kept", "o/replaced")
@@ -63,18 +61,14 @@ func testReopenAgain(e *env) {
 			}
 			return nil
 		})
-		if err := s.Close(); err != nil {
-			e.Fatalf("Close: %v", err)
-		}
+		e.close(s)
 	}
 }
 
 func testClosed(e *env) {
 	s := e.store()
 	e.put(s, "a", "1")
-	if err := s.Close(); err != nil {
-		e.Fatalf("Close: %v", err)
-	}
+	e.close(s)
 	ran := false
 	fn := func(store.Tx) error { ran = true; return nil }
 	if err := s.Update(e.ctx, fn); !errors.Is(err, store.ErrClosed) {
@@ -96,7 +90,7 @@ func testClosed(e *env) {
 func testFunctionsEnd(e *env) {
 	s := e.store()
 	e.put(s, "a", "1")
-	for name, call := range map[string]func(context.Context, func(store.Tx) error) error{"Update": s.Update, "View": s.View} {
+	for name, call := range calls(s) {
 		ctx, cancel := context.WithCancel(e.ctx)
 		began := make(chan struct{})
 		done := make(chan struct{})
@@ -285,9 +279,7 @@ func testManagers(e *env) {
 	e.delete(b, "k")
 	e.want(a, "k", absent)
 	e.put(b, "k", "from b")
-	if err := b.Close(); err != nil {
-		e.Fatalf("Close: %v", err)
-	}
+	e.close(b)
 	e.want(a, "k", "from b")
 	e.put(a, "k", "a again")
 	e.want(a, "k", "a again")

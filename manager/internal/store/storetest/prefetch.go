@@ -25,23 +25,11 @@ func testPrefetch(e *env) {
 	e.put(s, "there", "1", store.Entry{Index: byName, SortKey: "x"})
 	e.put(s, "replaced", "1", store.Entry{Index: byName, SortKey: "y"})
 	e.put(s, "deleted", "1", store.Entry{Index: byName, SortKey: "z"})
-	names := func(keys ...string) []store.ID {
-		ids := make([]store.ID, len(keys))
-		for i, key := range keys {
-			ids[i] = store.ID{Collection: things, Key: key}
-		}
-		return ids
-	}
 	var seen []string
 	look := func(tx store.Tx, keys ...string) error {
-		for _, key := range keys {
-			v, err := get(tx, things, key)
-			if err != nil {
-				return err
-			}
-			seen = append(seen, v)
-		}
-		return nil
+		values, err := getAll(tx, keys...)
+		seen = append(seen, values...)
+		return err
 	}
 	e.update(s, func(tx store.Tx) error {
 		seen = nil
@@ -49,11 +37,11 @@ func testPrefetch(e *env) {
 			tx.Prefetch(nil),
 			tx.Put(things, "replaced", []byte("2"), store.Entry{Index: byName, SortKey: "w"}),
 			tx.Delete(things, "deleted"),
-			tx.Prefetch(names("there", "absent", "replaced", "there", "deleted", "new")),
+			tx.Prefetch(idsOf("there", "absent", "replaced", "there", "deleted", "new")),
 			look(tx, "there", "absent", "replaced", "deleted", "new"),
 			tx.Put(things, "new", []byte("3"), store.Entry{Index: byName, SortKey: "v"}),
 			tx.Put(things, "there", []byte("4"), store.Entry{Index: byName, SortKey: "u"}),
-			tx.Prefetch(names("new", "there")),
+			tx.Prefetch(idsOf("new", "there")),
 			look(tx, "new", "there"),
 		)
 	})
@@ -64,7 +52,7 @@ func testPrefetch(e *env) {
 	e.wantScan(s, byName, store.Range{Limit: 10}, "u/there", "v/new", "w/replaced")
 	e.view(s, func(tx store.Tx) error {
 		seen = nil
-		return errors.Join(tx.Prefetch(names("new", "absent", "there")), look(tx, "there", "absent", "new"))
+		return errors.Join(tx.Prefetch(idsOf("new", "absent", "there")), look(tx, "there", "absent", "new"))
 	})
 	if got, want := fmt.Sprint(seen), fmt.Sprint([]string{"4", absent, "3"}); got != want {
 		e.Errorf("a View saw %s, want %s", got, want)
@@ -76,10 +64,9 @@ func testPrefetch(e *env) {
 func testPrefetchChanged(e *env, read func(store.Tx, []store.ID) error) {
 	all := e.managers(2)
 	mine, others := all[0], all[1]
-	id := func(key string) []store.ID { return []store.ID{{Collection: things, Key: key}} }
 	insert := func(key string) {
 		err := update(e.ctx, mine, func(tx store.Tx) error {
-			return errors.Join(tx.PrefetchNew(id(key)), tx.Put(things, key, []byte("1"), store.Entry{Index: byName, SortKey: key}))
+			return errors.Join(tx.PrefetchNew(idsOf(key)), tx.Put(things, key, []byte("1"), store.Entry{Index: byName, SortKey: key}))
 		})
 		if err != nil {
 			e.Fatal(err)
@@ -114,7 +101,7 @@ func testPrefetchChanged(e *env, read func(store.Tx, []store.ID) error) {
 			}
 			var seen string
 			err := update(e.ctx, mine, func(tx store.Tx) error {
-				err := read(tx, id(key))
+				err := read(tx, idsOf(key))
 				if err == nil {
 					seen, err = get(tx, things, key)
 				}
@@ -213,23 +200,14 @@ func testReadWithScan(e *env) {
 			if err := errors.Join(tx.Put(things, "replaced", []byte("4")), tx.Put(things, "new", []byte("5"))); err != nil {
 				return err
 			}
-			var ids []store.ID
-			for _, key := range []string{"there", "hit", "absent", "replaced", "new", "there"} {
-				ids = append(ids, store.ID{Collection: things, Key: key})
-			}
-			hits, err := tx.Scan(things, byName, store.Range{Limit: 5, Claim: claim, With: ids})
+			keys := []string{"there", "hit", "absent", "replaced", "new", "there"}
+			hits, err := tx.Scan(things, byName, store.Range{Limit: 5, Claim: claim, With: idsOf(keys...)})
 			if err != nil {
 				return err
 			}
-			seen = append(seen, fmt.Sprint(hits))
-			for _, id := range ids {
-				v, err := get(tx, things, id.Key)
-				if err != nil {
-					return err
-				}
-				seen = append(seen, v)
-			}
-			return nil
+			values, err := getAll(tx, keys...)
+			seen = append([]string{fmt.Sprint(hits)}, values...)
+			return err
 		})
 		if got, want := fmt.Sprint(seen), fmt.Sprint([]string{"[{x hit}]", "1", "2", absent, "4", "5", "1"}); got != want {
 			e.Errorf("the function saw %s, want %s", got, want)
@@ -253,19 +231,13 @@ func testPrefetchCounters(e *env, read func(store.Tx, []store.ID) error) {
 		for i := range rounds {
 			mine := []string{key(w + i), key(w + i + 1 + i%2)}
 			err := update(ctx, all[w], func(tx store.Tx) error {
-				if err := read(tx, []store.ID{{Collection: things, Key: mine[0]}, {Collection: things, Key: mine[1]}}); err != nil {
-					return err
-				}
+				err := read(tx, idsOf(mine...))
 				for _, k := range mine {
-					n, err := getInt(tx, k)
-					if err != nil {
-						return err
-					}
-					if err := putInt(tx, k, n+1); err != nil {
-						return err
+					if err == nil {
+						_, err = addInt(tx, k, 1)
 					}
 				}
-				return nil
+				return err
 			})
 			if err != nil {
 				return err
@@ -274,16 +246,9 @@ func testPrefetchCounters(e *env, read func(store.Tx, []store.ID) error) {
 		return nil
 	})
 	sum := 0
-	e.view(all[0], func(tx store.Tx) error {
-		sum = 0
-		for i := range counters {
-			n, err := getInt(tx, key(i))
-			if err != nil {
-				return err
-			}
-			sum += n
-		}
-		return nil
+	e.view(all[0], func(tx store.Tx) (err error) {
+		sum, err = sumInts(tx, counters, key)
+		return err
 	})
 	if want := 2 * workers * rounds; sum != want {
 		e.Errorf("the counters sum up to %d, want %d", sum, want)

@@ -157,17 +157,14 @@ func testErrorAborts(e *env) {
 
 func testPanicAborts(e *env) {
 	s := e.store()
-	for name, call := range map[string]func(func(store.Tx) error) error{
-		"Update": func(fn func(store.Tx) error) error { return s.Update(e.ctx, fn) },
-		"View":   func(fn func(store.Tx) error) error { return s.View(e.ctx, fn) },
-	} {
+	for name, call := range calls(s) {
 		func() {
 			defer func() {
 				if recover() != "oops" {
 					e.Errorf("%s did not pass the panic on", name)
 				}
 			}()
-			err := call(func(tx store.Tx) error {
+			err := call(e.ctx, func(tx store.Tx) error {
 				if name == "Update" {
 					if err := tx.Put(things, "a", []byte("1")); err != nil {
 						return err
@@ -270,11 +267,8 @@ func testReuse(e *env) {
 
 func testNowIsFixed(e *env) {
 	s := e.store()
-	for name, call := range map[string]func(func(store.Tx) error) error{
-		"Update": func(fn func(store.Tx) error) error { return s.Update(e.ctx, fn) },
-		"View":   func(fn func(store.Tx) error) error { return s.View(e.ctx, fn) },
-	} {
-		err := call(func(tx store.Tx) error {
+	for name, call := range calls(s) {
+		err := call(e.ctx, func(tx store.Tx) error {
 			first := tx.Now()
 			if _, err := get(tx, things, "a"); err != nil {
 				return err

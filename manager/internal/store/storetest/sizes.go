@@ -115,9 +115,7 @@ func testSizesSurvive(e *env) {
 	e.put(s, "abc", "123")
 	e.put(s, "gone", "1")
 	e.delete(s, "gone")
-	if err := s.Close(); err != nil {
-		e.Fatalf("Close: %v", err)
-	}
+	e.close(s)
 	s = e.store()
 	e.wantSize(s, "1/6")
 	e.delete(s, "abc")

@@ -11,15 +11,13 @@ import (
 // Unreadable tests an engine that stores something of its own with each record: what store.Tx promises about a record
 // in which an edit from outside damaged that. The store is empty; damage does the edit.
 func Unreadable(t *testing.T, s store.Store, damage func(c store.Collection, key string)) {
-	const things store.Collection = "things"
-	update := func(fn func(store.Tx) error) error { return s.Update(t.Context(), fn) }
+	e := &env{T: t, ctx: t.Context()}
+	update := func(fn func(store.Tx) error) error { return s.Update(e.ctx, fn) }
 	put := func(tx store.Tx, key, value string) error {
-		return tx.Put(things, key, []byte(value), store.Entry{Index: "byname", SortKey: key})
+		return tx.Put(things, key, []byte(value), store.Entry{Index: byName, SortKey: key})
 	}
 	for _, key := range []string{"a", "bad", "c"} {
-		if err := update(func(tx store.Tx) error { return put(tx, key, "1") }); err != nil {
-			t.Fatal(err)
-		}
+		e.update(s, func(tx store.Tx) error { return put(tx, key, "1") })
 	}
 	damage(things, "bad")
 	isBad := func(err error) bool {
@@ -38,26 +36,21 @@ func Unreadable(t *testing.T, s store.Store, damage func(c store.Collection, key
 	if err := s.View(t.Context(), look); err != nil {
 		t.Errorf("View: %v", err)
 	}
-	// The rest of the transaction takes effect.
-	for name, before := range map[string]func(store.Tx) error{
-		"plain": func(store.Tx) error { return nil },
-		"prefetched": func(tx store.Tx) error {
-			return tx.Prefetch([]store.ID{{Collection: things, Key: "bad"}, {Collection: things, Key: "a"}})
-		},
-		"scanned": func(tx store.Tx) error {
-			hits, err := tx.Scan(things, "byname", store.Range{Limit: 10})
+	scan := func(r store.Range) func(store.Tx) error {
+		return func(tx store.Tx) error {
+			hits, err := tx.Scan(things, byName, r)
 			if err == nil && len(hits) != 3 {
 				t.Errorf("scanned %v", hits)
 			}
 			return err
-		},
-		"claimed": func(tx store.Tx) error {
-			hits, err := tx.Scan(things, "byname", store.Range{Limit: 10, Claim: true})
-			if err == nil && len(hits) != 3 {
-				t.Errorf("claimed %v", hits)
-			}
-			return err
-		},
+		}
+	}
+	// The rest of the transaction takes effect.
+	for name, before := range map[string]func(store.Tx) error{
+		"plain":      func(store.Tx) error { return nil },
+		"prefetched": func(tx store.Tx) error { return tx.Prefetch(idsOf("bad", "a")) },
+		"scanned":    scan(store.Range{Limit: 10}),
+		"claimed":    scan(store.Range{Limit: 10, Claim: true}),
 	} {
 		err := update(func(tx store.Tx) error {
 			if err := before(tx); err != nil {
@@ -71,16 +64,7 @@ func Unreadable(t *testing.T, s store.Store, damage func(c store.Collection, key
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		err = s.View(t.Context(), func(tx store.Tx) error {
-			v, err := tx.Get(things, "a")
-			if err == nil && string(v) != name {
-				t.Errorf("%s: wrote %q", name, v)
-			}
-			return err
-		})
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		e.want(s, "a", name)
 	}
 	// The record is not replaced, whether or not the function has read it before.
 	for name, fn := range map[string]func(store.Tx) error{
@@ -92,7 +76,7 @@ func Unreadable(t *testing.T, s store.Store, damage func(c store.Collection, key
 		},
 		"claimed": func(tx store.Tx) error {
 			_ = put(tx, "bad", "new")
-			if _, err := tx.Scan(things, "byname", store.Range{Limit: 10, Claim: true}); err != nil {
+			if _, err := tx.Scan(things, byName, store.Range{Limit: 10, Claim: true}); err != nil {
 				return err
 			}
 			return put(tx, "a", "undone")
@@ -110,17 +94,13 @@ func Unreadable(t *testing.T, s store.Store, damage func(c store.Collection, key
 		t.Errorf("Delete and Put: %v", err)
 	}
 	damage(things, "bad")
-	if err := update(func(tx store.Tx) error { return tx.Delete(things, "bad") }); err != nil {
-		t.Fatal(err)
-	}
-	if err := update(func(tx store.Tx) error {
+	e.delete(s, "bad")
+	e.update(s, func(tx store.Tx) error {
 		if _, err := tx.Get(things, "bad"); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("deleted: %v", err)
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	if n, err := s.Len(t.Context(), things, ""); err != nil || n != 2 {
 		t.Errorf("%d records, %v", n, err)
 	}

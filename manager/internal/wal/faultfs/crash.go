@@ -59,10 +59,7 @@ func (f *FS) crash(written func() bool, bytes bool) *FS {
 	defer f.mu.Unlock()
 	out := &FS{capacity: f.capacity, noAlloc: f.noAlloc, strict: f.strict}
 	out.init()
-	names := make(map[string]*node)
-	for name, n := range f.disk {
-		names[name] = n
-	}
+	names := maps.Clone(f.disk)
 	lost := make(map[string]bool) // directories that miss a change
 	for _, op := range f.queue {
 		if f.isStrict(op.dir()) {

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -161,12 +162,7 @@ func (f *FS) used() (sum int64) {
 func (f *FS) Names() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var names []string
-	for name := range f.names {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(f.names))
 }
 
 // Content returns a copy of a file as a running system sees it, nil when absent.

@@ -2,10 +2,8 @@ package faultfs
 
 import (
 	"io"
-	"io/fs"
 	"os"
 	"path"
-	"syscall"
 	"time"
 
 	pebblevfs "github.com/cockroachdb/pebble/v2/vfs"
@@ -59,28 +57,17 @@ func (f *pebbleFile) SyncTo(int64) (bool, error)  { return false, nil }
 func (f *pebbleFile) Prefetch(int64, int64) error { return nil }
 func (f *pebbleFile) Fd() uintptr                 { return pebblevfs.InvalidFd }
 
-// pebbleDir is an open directory.
+// pebbleDir is an open directory. What only files can do panics.
 type pebbleDir struct {
+	pebblevfs.File
 	fs   *FS
 	name string
 }
 
-func (d *pebbleDir) isDir(op string) error {
-	return &fs.PathError{Op: op, Path: d.name, Err: syscall.EISDIR}
-}
-
-func (d *pebbleDir) Read([]byte) (int, error)           { return 0, d.isDir(Read) }
-func (d *pebbleDir) ReadAt([]byte, int64) (int, error)  { return 0, d.isDir(Read) }
-func (d *pebbleDir) Write([]byte) (int, error)          { return 0, d.isDir(Write) }
-func (d *pebbleDir) WriteAt([]byte, int64) (int, error) { return 0, d.isDir(Write) }
-func (d *pebbleDir) Preallocate(int64, int64) error     { return d.isDir(Allocate) }
-
-func (d *pebbleDir) Close() error                { return d.fs.before(Op{Kind: Close, Path: d.name}) }
-func (d *pebbleDir) Sync() error                 { return d.fs.SyncDir(d.name) }
-func (d *pebbleDir) SyncData() error             { return d.fs.SyncDir(d.name) }
-func (d *pebbleDir) SyncTo(int64) (bool, error)  { return false, nil }
-func (d *pebbleDir) Prefetch(int64, int64) error { return nil }
-func (d *pebbleDir) Fd() uintptr                 { return pebblevfs.InvalidFd }
+func (d *pebbleDir) Close() error    { return d.fs.before(Op{Kind: Close, Path: d.name}) }
+func (d *pebbleDir) Sync() error     { return d.fs.SyncDir(d.name) }
+func (d *pebbleDir) SyncData() error { return d.fs.SyncDir(d.name) }
+func (d *pebbleDir) Fd() uintptr     { return pebblevfs.InvalidFd }
 
 func (d *pebbleDir) Stat() (pebblevfs.FileInfo, error) {
 	if err := d.fs.before(Op{Kind: Stat, Path: d.name}); err != nil {

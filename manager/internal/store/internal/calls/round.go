@@ -3,6 +3,9 @@ package calls
 import (
 	"context"
 	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/batch"
 )
 
 // Round lets callers share an operation: those that come while it runs share the next one, because the running one may
@@ -19,30 +22,34 @@ type turn[T any] struct {
 	err    error
 }
 
-// Join returns the result and the error of an op that began after Join was called, or the error of ctx. work counts the
-// goroutine that runs it. The op may be the one that another caller passed, so all must pass the same function.
-func (r *Round[T]) Join(ctx context.Context, work *sync.WaitGroup, op func() (T, error)) (T, error) {
+// Join returns the result and the error of an op that began after Join was called, or the error of ctx. The op may be the
+// one that another caller passed, so all must pass the same function. It may outlive its callers: its context ends with
+// life and after the time within.
+func (r *Round[T]) Join(ctx context.Context, life *batch.Life, within time.Duration, op func(context.Context) (T, error)) (result T, err error) {
 	r.mu.Lock()
 	t := r.next
 	if t == nil {
 		t = &turn[T]{done: make(chan struct{})}
 		r.next = t
 	}
+	ended := false
 	if !r.running {
-		r.running = true
-		work.Go(func() { r.run(op) })
+		r.running = life.Go(func() { r.run(life.Context(), within, op) })
+		ended = !r.running
 	}
 	r.mu.Unlock()
+	if ended {
+		return result, context.Canceled
+	}
 	select {
 	case <-t.done:
 		return t.result, t.err
 	case <-ctx.Done():
-		var none T
-		return none, ctx.Err()
+		return result, ctx.Err()
 	}
 }
 
-func (r *Round[T]) run(op func() (T, error)) {
+func (r *Round[T]) run(life context.Context, within time.Duration, op func(context.Context) (T, error)) {
 	for {
 		r.mu.Lock()
 		t := r.next
@@ -53,7 +60,9 @@ func (r *Round[T]) run(op func() (T, error)) {
 			return
 		}
 		r.mu.Unlock()
-		t.result, t.err = op()
+		ctx, cancel := context.WithTimeout(life, within)
+		t.result, t.err = op(ctx)
+		cancel()
 		close(t.done)
 	}
 }

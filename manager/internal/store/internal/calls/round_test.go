@@ -3,17 +3,20 @@ package calls
 import (
 	"context"
 	"errors"
-	"sync"
+	"runtime"
 	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/batch"
 )
 
 // One more operation runs for all callers that come while one runs.
 func TestRound(t *testing.T) {
 	var r Round[int]
-	var work sync.WaitGroup
+	life := batch.NewLife(t.Context())
 	begun, proceed := make(chan struct{}), make(chan struct{})
 	runs := 0
-	op := func() (int, error) {
+	op := func(context.Context) (int, error) {
 		runs++
 		if runs == 1 {
 			close(begun)
@@ -24,14 +27,14 @@ func TestRound(t *testing.T) {
 	}
 	first := make(chan error)
 	go func() {
-		_, err := r.Join(t.Context(), &work, op)
+		_, err := r.Join(t.Context(), life, time.Minute, op)
 		first <- err
 	}()
 	<-begun
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 10 {
-		if _, err := r.Join(gone, &work, op); !errors.Is(err, context.Canceled) {
+		if _, err := r.Join(gone, life, time.Minute, op); !errors.Is(err, context.Canceled) {
 			t.Errorf("a caller that left: %v", err)
 		}
 	}
@@ -39,12 +42,19 @@ func TestRound(t *testing.T) {
 	if err := <-first; err == nil || err.Error() != "first" {
 		t.Error(err)
 	}
-	work.Wait()
+	for running := true; running; runtime.Gosched() {
+		r.mu.Lock()
+		running = r.running
+		r.mu.Unlock()
+	}
 	if runs != 2 {
 		t.Errorf("%d runs, want one for the first caller and one for all that came during it", runs)
 	}
-	if n, err := r.Join(t.Context(), &work, op); n != 3 || err != nil {
+	if n, err := r.Join(t.Context(), life, time.Minute, op); n != 3 || err != nil {
 		t.Error(n, err)
 	}
-	work.Wait()
+	life.End()
+	if _, err := r.Join(t.Context(), life, time.Minute, op); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end: %v", err)
+	}
 }

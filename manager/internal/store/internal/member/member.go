@@ -23,23 +23,25 @@ func Escape(sortKey string) string {
 // Join returns the member of an entry.
 func Join(sortKey, key string) string { return Escape(sortKey) + terminator + key }
 
-// Append appends the member of an entry whose sort key is escaped.
-func Append(dst []byte, escaped, key string) []byte {
-	return append(append(append(dst, escaped...), terminator...), key...)
+// Append appends the member of an entry.
+func Append(dst []byte, sortKey, key string) []byte {
+	return append(append(append(dst, Escape(sortKey)...), terminator...), key...)
 }
 
 const terminator = "\x00\x01"
 
 // Split returns the entry of a member.
-func Split(m string) (store.Hit, error) {
+func Split(m string) (h store.Hit, err error) {
 	for i := 0; i+1 < len(m); i++ {
-		if m[i] != 0 {
-			continue
-		}
-		if m[i+1] == 1 {
+		switch {
+		case m[i] != 0:
+		case m[i+1] == 1:
 			return store.Hit{SortKey: strings.ReplaceAll(m[:i], "\x00\xff", "\x00"), Key: m[i+2:]}, nil
+		case m[i+1] == 0xff: // an escaped zero
+			i++
+		default:
+			return h, ErrMalformed
 		}
-		i++ // an escaped zero
 	}
-	return store.Hit{}, ErrMalformed
+	return h, ErrMalformed
 }

@@ -4,6 +4,7 @@ package overlay
 
 import (
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -67,11 +68,6 @@ func without(a, b []store.Entry) []store.Entry {
 	return out
 }
 
-type recordID struct {
-	c   store.Collection
-	key string
-}
-
 // Tx implements store.Tx except for Now, Wall and Scan. An engine embeds it, sets Load, and commits Writes and Topics.
 type Tx struct {
 	// ReadOnly rejects writes and drops notifications.
@@ -94,7 +90,7 @@ type Tx struct {
 
 	writes  []*Record
 	topics  []string
-	records map[recordID]*Record
+	records map[store.ID]*Record
 	assumed int // records that are assumed, not loaded
 	bytes   int
 }
@@ -112,11 +108,7 @@ func (t *Tx) Reads() int { return len(t.records) - t.assumed }
 
 // Records returns, in no order, every record that the transaction has loaded or writes.
 func (t *Tx) Records() []*Record {
-	out := make([]*Record, 0, len(t.records))
-	for _, r := range t.records {
-		out = append(out, r)
-	}
-	return out
+	return slices.AppendSeq(make([]*Record, 0, len(t.records)), maps.Values(t.records))
 }
 
 // Topics returns the topics to notify, in order.
@@ -138,7 +130,7 @@ func (t *Tx) record(c store.Collection, key string) (*Record, error) {
 	if t.Err != nil {
 		return nil, t.Err
 	}
-	id := recordID{c, key}
+	id := store.ID{Collection: c, Key: key}
 	if r := t.records[id]; r != nil {
 		return r, nil
 	}
@@ -165,7 +157,7 @@ func (t *Tx) ensureLoaded(r *Record) error {
 
 // Loaded reports whether the transaction has loaded the record.
 func (t *Tx) Loaded(c store.Collection, key string) bool {
-	r := t.records[recordID{c, key}]
+	r := t.records[store.ID{Collection: c, Key: key}]
 	return r != nil && !r.Assumed
 }
 
@@ -179,7 +171,7 @@ func (t *Tx) Preload(records ...*Record) {
 }
 
 func (t *Tx) preload(r *Record) {
-	have := t.records[recordID{r.Collection, r.Key}]
+	have := t.records[store.ID{Collection: r.Collection, Key: r.Key}]
 	switch {
 	case have == nil:
 		t.track(r)
@@ -211,13 +203,13 @@ func (t *Tx) Assumed() []*Record {
 // grow makes room for n records.
 func (t *Tx) grow(n int) {
 	if t.records == nil {
-		t.records = make(map[recordID]*Record, n)
+		t.records = make(map[store.ID]*Record, n)
 	}
 }
 
 func (t *Tx) track(r *Record) {
 	t.grow(4)
-	t.records[recordID{r.Collection, r.Key}] = r
+	t.records[store.ID{Collection: r.Collection, Key: r.Key}] = r
 }
 
 // LoadAssumed loads together the records that were written without being loaded.
@@ -263,16 +255,15 @@ func (t *Tx) PrefetchNew(ids []store.ID) error { return t.Prefetch(ids) }
 // Unread returns those of the records ids that the transaction has neither loaded nor written, to be loaded.
 func (t *Tx) Unread(ids []store.ID) ([]*Record, error) {
 	records := make([]*Record, 0, len(ids))
-	asked := make(map[recordID]struct{}, len(ids))
+	asked := make(map[store.ID]struct{}, len(ids))
 	for _, id := range ids {
 		if err := store.CheckKey(id.Collection, id.Key); err != nil {
 			return nil, err
 		}
-		rid := recordID{id.Collection, id.Key}
-		if _, twice := asked[rid]; twice || t.records[rid] != nil {
+		if _, twice := asked[id]; twice || t.records[id] != nil {
 			continue
 		}
-		asked[rid] = struct{}{}
+		asked[id] = struct{}{}
 		records = append(records, &Record{Collection: id.Collection, Key: id.Key})
 	}
 	return records, nil
@@ -351,7 +342,7 @@ func (t *Tx) writable(c store.Collection, key string) (*Record, error) {
 	if t.Err != nil {
 		return nil, t.Err
 	}
-	if t.Assume && t.records[recordID{c, key}] == nil {
+	if t.Assume && t.records[store.ID{Collection: c, Key: key}] == nil {
 		r := &Record{Collection: c, Key: key, Assumed: true}
 		t.track(r)
 		t.assumed++

@@ -3,6 +3,8 @@ package remote
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -21,15 +23,31 @@ func (Lasting) Failed() <-chan struct{} { return nil }
 func (Lasting) Err() error { return nil }
 
 // Pause waits for a random time below the limit, or until ctx ends. Then it returns the context's error.
-func Pause(ctx context.Context, limit time.Duration) error {
-	timer := time.NewTimer(rand.N(limit))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+func Pause(ctx context.Context, limit time.Duration) error { return store.Wait(ctx, rand.N(limit)) }
+
+// Retry runs try until it returns nil or an error that is no conflict, at most runs times. After a conflict it waits for a
+// random time: below first, then below twice that, and so on up to most.
+func Retry(ctx context.Context, runs int, first, most time.Duration, conflict func(error) bool, try func(run int) error) error {
+	for run := range runs {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := try(run); err == nil || !conflict(err) {
+			return err
+		}
+		if err := Pause(ctx, min(first<<min(run, 16), most)); err != nil {
+			return err
+		}
 	}
+	return store.ErrConflict
+}
+
+// Unreached adds store.ErrUnreached to an error of what sent no writes, if it is store.ErrUnavailable.
+func Unreached(err error) error {
+	if errors.Is(err, store.ErrUnavailable) {
+		return fmt.Errorf("%w; %w", err, store.ErrUnreached)
+	}
+	return err
 }
 
 const (
@@ -57,7 +75,7 @@ type length struct {
 // Len implements store.Store with count. The answer may be up to lenFresh counts old and never more than three seconds, so
 // small collections are counted almost exactly.
 func (l *Lengths) Len(c store.Collection, index string, count func() (int, error)) (int, error) {
-	if err := CheckLen(c, index); err != nil {
+	if err := store.CheckLen(c, index); err != nil {
 		return 0, err
 	}
 	// The lock is held while counting, so that concurrent callers share one count.
@@ -77,12 +95,4 @@ func (l *Lengths) Len(c store.Collection, index string, count func() (int, error
 	}
 	l.m[id] = length{n: n, until: asked.Add(min(lenFresh*time.Since(asked), lenMost))}
 	return n, nil
-}
-
-// CheckLen checks the arguments of store.Store's Len.
-func CheckLen(c store.Collection, index string) error {
-	if err := store.CheckName(string(c)); err != nil || index == "" {
-		return err
-	}
-	return store.CheckName(index)
 }

@@ -1,4 +1,5 @@
-package server
+// Package scrape makes collectors of metrics whose values are read at each scrape.
+package scrape
 
 import (
 	"context"
@@ -8,14 +9,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Scrape is a collector that reads its values at each scrape.
-type Scrape struct {
+// Collector implements prometheus.Collector.
+type Collector struct {
 	read  func(Sample) error
 	first *prometheus.Desc
 	descs map[string]*prometheus.Desc
 }
 
-// Metric describes a metric of a Scrape.
+// Metric describes a metric of a Collector.
 type Metric struct {
 	name string
 	desc *prometheus.Desc
@@ -29,10 +30,10 @@ func Describe(name, help string, labels ...string) Metric {
 // scrapeTime bounds a scrape.
 const scrapeTime = 5 * time.Second
 
-// NewScrape returns a collector of some metrics, at least one. Each scrape calls read. Its error makes the scrape report that
+// New returns a collector of some metrics, at least one. Each scrape calls read. Its error makes the scrape report that
 // the first metric failed.
-func NewScrape(read func(Sample) error, metrics ...Metric) *Scrape {
-	s := &Scrape{read: read, first: metrics[0].desc, descs: make(map[string]*prometheus.Desc)}
+func New(read func(Sample) error, metrics ...Metric) *Collector {
+	s := &Collector{read: read, first: metrics[0].desc, descs: make(map[string]*prometheus.Desc)}
 	for _, m := range metrics {
 		s.descs[m.name] = m.desc
 	}
@@ -40,14 +41,14 @@ func NewScrape(read func(Sample) error, metrics ...Metric) *Scrape {
 }
 
 // Describe implements prometheus.Collector.
-func (s *Scrape) Describe(ch chan<- *prometheus.Desc) {
+func (s *Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range s.descs {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (s *Scrape) Collect(ch chan<- prometheus.Metric) {
+func (s *Collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
 	if err := s.read(Sample{ctx, s.descs, ch}); err != nil {
@@ -63,7 +64,7 @@ type Sample struct {
 	ch    chan<- prometheus.Metric
 }
 
-// Set exports the value of a metric with some values of its labels. It panics if the Scrape has no such metric.
+// Set exports the value of a metric with some values of its labels. It panics if the Collector has no such metric.
 func Set[N int | int64 | uint64 | float64](s Sample, name string, v N, labels ...string) {
 	kind := prometheus.GaugeValue
 	if strings.HasSuffix(name, "_total") {
