@@ -24,7 +24,6 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
-	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/server"
@@ -54,7 +53,7 @@ type Manager struct {
 	journal   *journal.Journal
 	queue     *jobs.Queue
 	schedules *schedules.Schedules
-	logs      logs.Engine
+	logs      *storelogs.Engine
 	pages     *ui.UI
 	server    *server.Server // nil while the manager is stopped
 	served    chan error

@@ -230,17 +230,22 @@ func (l *Ledger) Release(ctx context.Context, req *api.ReleaseRequest) error {
 	return it.Err
 }
 
-// load gets and decodes a record. It returns nil when there is none.
+// load gets and decodes a record. It returns nil when there is none. With store.Read the record would be on the heap.
 func (l *Ledger) load(tx store.Tx, key string, r *record) (*record, error) {
-	return store.Read(tx, Collection, key, func(key string, value []byte) (*record, error) {
-		if err := decodeRecord(key, value, r); err != nil {
-			return nil, err
-		}
-		if !r.explicit {
-			r.setUnknown(0, l.opts.UnknownTTL)
-		}
-		return r, nil
-	})
+	value, err := tx.Get(Collection, key)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err == nil {
+		err = decodeRecord(key, value, r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !r.explicit {
+		r.setUnknown(0, l.opts.UnknownTTL)
+	}
+	return r, nil
 }
 
 // outcomeOf classifies an error for counting.

@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -157,12 +158,18 @@ type Clash struct {
 
 // loadLoser returns the outcome of an origin that lost, nil if there is none.
 func loadLoser(tx store.Tx, origin []byte, key string, r *record) (*record, error) {
-	return store.Read(tx, ConflictCollection, loserKey(origin, key), func(id string, value []byte) (*record, error) {
-		if decodeRecord(id, value, r) != nil {
-			return nil, &store.UnreadableError{Collection: ConflictCollection, Key: id, Reason: "it is malformed"}
-		}
-		return r, nil
-	})
+	id := loserKey(origin, key)
+	value, err := tx.Get(ConflictCollection, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err == nil && decodeRecord(id, value, r) != nil {
+		err = &store.UnreadableError{Collection: ConflictCollection, Key: id, Reason: "it is malformed"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // clash keeps two outcomes of one key: the winner as its entry, the other one beside it, both until the later one of them

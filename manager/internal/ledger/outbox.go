@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"github.com/oncegate/oncegate/manager/internal/codec"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -43,31 +44,24 @@ func AppendKeys(dst []byte, keys []string) []byte {
 	dst = append(slices.Grow(dst, size), listVersion)
 	dst = binary.AppendUvarint(dst, uint64(len(keys)))
 	for _, k := range keys {
-		dst = binary.AppendUvarint(dst, uint64(len(k)))
-		dst = append(dst, k...)
+		dst = codec.AppendString(dst, k)
 	}
 	return dst
 }
 
 // ParseKeys reads a list. ok is false if it is malformed, empty or of another version, or has what is no key.
 func ParseKeys(value []byte) (keys []string, ok bool) {
-	if len(value) == 0 || value[0] != listVersion {
+	d := codec.NewReader(value)
+	if d.Byte() != listVersion {
 		return nil, false
 	}
-	count, n := binary.Uvarint(value[1:])
-	if n <= 0 || count == 0 || count > listKeys {
-		return nil, false
-	}
-	rest := string(value[1+n:])
-	keys = make([]string, 0, count)
-	for range count {
-		size, n := binary.Uvarint([]byte(rest[:min(len(rest), binary.MaxVarintLen64)]))
-		if n <= 0 || size == 0 || size > store.MaxKeyBytes || size > uint64(len(rest)-n) {
+	keys = make([]string, d.Count(listKeys))
+	for i := range keys {
+		if keys[i] = d.String(); keys[i] == "" || len(keys[i]) > store.MaxKeyBytes {
 			return nil, false
 		}
-		keys, rest = append(keys, rest[n:n+int(size)]), rest[n+int(size):]
 	}
-	return keys, rest == ""
+	return keys, d.Err() == nil && len(d.Rest()) == 0 && len(keys) > 0
 }
 
 // publish gives an outcome of this ledger its place in the change feed, in the transaction that records it. On an engine

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/codec"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -164,7 +165,7 @@ func appendRecord(dst []byte, r *record) []byte {
 		dst = binary.AppendUvarint(dst, v)
 	}
 	for _, f := range r.fields() {
-		dst = append(binary.AppendUvarint(dst, uint64(len(f))), f...)
+		dst = codec.AppendString(dst, f)
 	}
 	return append(dst, r.result...)
 }
@@ -187,6 +188,7 @@ func decodeRecord(key string, b []byte, r *record) error {
 	if !slices.Contains(storedStates[:], r.state) || b[2] > flagImported {
 		return unreadable(key, "it is in state %d with flags %d", b[1], b[2])
 	}
+	// Each call reads a record, and a codec.Reader would cost a replay some percent.
 	rest := b[3:]
 	var numbers [6]uint64
 	for i, most := range [len(numbers)]uint64{1 << 62, 1 << 62, 1 << 62, uint64(api.MaxTTL/time.Millisecond) + 1, MaxHLC, MaxHLC} {

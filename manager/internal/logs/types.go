@@ -2,7 +2,6 @@ package logs
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -257,38 +256,6 @@ type Info struct {
 type Counters struct {
 	Appended, Duplicates, Mismatches, Gaps, Fenced, Refused uint64
 	Readers                                                 int // held right now
-}
-
-// Engine keeps logs. All methods are safe for concurrent use. Errors are *Error, *api.FieldError,
-// a context's, or one of the store.
-type Engine interface {
-	// Put makes a log, or changes the configuration of one that is there.
-	Put(ctx context.Context, name string, ch Change) (info Info, created bool, err error)
-	// Delete removes a log with all of its entries.
-	Delete(ctx context.Context, name string) error
-	// Get describes a log.
-	Get(ctx context.Context, name string) (Info, error)
-	// List describes up to limit logs whose names are greater than after, in order of their names.
-	List(ctx context.Context, after string, limit int) ([]Info, error)
-	// Append appends items one by one or, when atomic, all of them or none. It returns when the
-	// outcomes are durable. An error is for all of them: what was written is
-	// then unknown unless the error says so, and the caller may ask by id.
-	Append(ctx context.Context, name string, items []Item, atomic bool) ([]Outcome, error)
-	// Read returns entries, after waiting for one if asked.
-	Read(ctx context.Context, name string, q Query) (Page, error)
-	// ByID returns the entry of an id in the window.
-	ByID(ctx context.Context, name, id string) (Entry, error)
-	// OpenWriter begins the next epoch of a writer.
-	OpenWriter(ctx context.Context, name, writer string) (epoch uint64, err error)
-	// Writers describes up to limit writers of a log whose names are greater than after, in order of their names.
-	Writers(ctx context.Context, name, after string, limit int) ([]Writer, error)
-	// RemoveWriter forgets a writer, which makes room for another one. What comes with any of its
-	// epochs is refused from then on.
-	RemoveWriter(ctx context.Context, name, writer string) error
-	// Drain ends the waits of readers, and those to come.
-	Drain()
-	// Close releases everything; no call may follow.
-	Close() error
 }
 
 // CheckName checks that name can be a log's. The error is a *api.FieldError.

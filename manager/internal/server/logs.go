@@ -8,10 +8,11 @@ import (
 	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 )
 
 // LogRoutes are the calls of writers, readers and operators on logs.
-func LogRoutes(engine logs.Engine) []httpd.Route {
+func LogRoutes(engine *storelogs.Engine) []httpd.Route {
 	h := &logHandlers{engine}
 	return []httpd.Route{
 		{Method: "GET", Path: "/v1/logs", Roles: readers, Handle: h.list},
@@ -37,7 +38,7 @@ func NoLogRoutes(why string) []httpd.Route {
 }
 
 type logHandlers struct {
-	engine logs.Engine
+	engine *storelogs.Engine
 }
 
 func (h *logHandlers) append(r *httpd.Request, w *httpd.Response) error {

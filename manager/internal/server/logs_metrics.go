@@ -1,12 +1,12 @@
 package server
 
 import (
-	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/scrape"
 )
 
 // NewLogsCollector returns a collector of what is known of each log. There are few, as the engine bounds them.
-func NewLogsCollector(engine logs.Engine) *scrape.Collector {
+func NewLogsCollector(engine *storelogs.Engine) *scrape.Collector {
 	return scrape.New(func(m scrape.Sample) error {
 		infos, err := engine.List(m.Context, "", 10_000)
 		if err != nil {

@@ -55,7 +55,8 @@ type request struct {
 // errRemade says that the log is another one than the batches were prepared for.
 var errRemade = errors.New("storelogs: the log was made again")
 
-// Append implements logs.Engine.
+// Append appends items one by one or, when atomic, all of them or none. It returns when the outcomes are durable. An error is
+// for all of them: what was written is then unknown unless the error says so, and the caller may ask by id.
 func (e *Engine) Append(ctx context.Context, name string, items []logs.Item, atomic bool) ([]logs.Outcome, error) {
 	if err := logs.CheckName(name); err != nil {
 		return nil, err

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/logs"
-	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/wal"
@@ -21,7 +20,7 @@ import (
 // crashRig is a rig on the engine wal, whose disk fails on demand.
 type crashRig struct {
 	*rig
-	logstest.Caller
+	caller
 	fs *faultfs.FS
 }
 
@@ -38,8 +37,8 @@ func newCrashRig(t *testing.T, layerBytes int64) *crashRig {
 		}
 		return s
 	})
-	r.Caller = logstest.Caller{T: t, Engine: func() logs.Engine { return r.rig.Engine }}
-	if _, _, err := r.rig.Engine.Put(t.Context(), logstest.LogName, logs.Change{}); err != nil {
+	r.caller = caller{T: t, engine: func() *Engine { return r.rig.Engine }}
+	if _, _, err := r.rig.Engine.Put(t.Context(), logName, logs.Change{}); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -62,7 +61,7 @@ func TestHistoriesWithCrashesAreLinearizable(t *testing.T) {
 			t.Parallel()
 			rnd := rand.New(rand.NewPCG(seed, 5))
 			r := newCrashRig(t, []int64{0, 2 << 10}[seed%2])
-			var h logstest.History
+			var h history
 			for round := range 3 {
 				var mu sync.Mutex
 				var after *faultfs.FS // mu guards it
@@ -79,7 +78,7 @@ func TestHistoriesWithCrashesAreLinearizable(t *testing.T) {
 					}
 					return nil
 				})
-				h.Run(t, r.rig.Engine, 3, 15, rnd, down.Load)
+				h.run(t, r.rig.Engine, 3, 15, rnd, down.Load)
 				fs.SetHook(nil)
 				mu.Lock()
 				disk := after
@@ -89,7 +88,7 @@ func TestHistoriesWithCrashesAreLinearizable(t *testing.T) {
 				}
 				r.crashTo(disk)
 			}
-			h.Check(&r.Caller)
+			h.check(&r.caller)
 		})
 	}
 }
@@ -99,7 +98,7 @@ func TestHistoriesWithCrashesAreLinearizable(t *testing.T) {
 func TestAppendErrorWithTheRecordOnDisk(t *testing.T) {
 	for _, onDisk := range []bool{true, false} {
 		r := newCrashRig(t, 0)
-		r.Expect("1", logstest.Entry("a", ""))
+		r.expect("1", entry("a", ""))
 		var mu sync.Mutex // the next segment may be prepared meanwhile
 		var after *faultfs.FS
 		r.fs.SetHook(func(op faultfs.Op) error {
@@ -114,18 +113,18 @@ func TestAppendErrorWithTheRecordOnDisk(t *testing.T) {
 			return errors.New("input/output error")
 		})
 		for range 3 {
-			r.Expect("unavailable", logstest.Entry("b", ""))
+			r.expect("unavailable", entry("b", ""))
 		}
 		r.fs.SetHook(nil)
-		r.Expect("unavailable", logstest.Entry("b", ""))
-		if _, err := r.ByID(t.Context(), logstest.LogName, "b"); logstest.Code(err) != "unavailable" {
+		r.expect("unavailable", entry("b", ""))
+		if _, err := r.ByID(t.Context(), logName, "b"); codeOf(err) != "unavailable" {
 			t.Errorf("by-id of what is not known: %v", err)
 		}
 		r.crashTo(after)
 		if onDisk {
-			r.Expect("2 again, 3", logstest.Entry("b", ""), logstest.Entry("c", ""))
+			r.expect("2 again, 3", entry("b", ""), entry("c", ""))
 		} else {
-			r.Expect("2, 3", logstest.Entry("b", ""), logstest.Entry("c", ""))
+			r.expect("2, 3", entry("b", ""), entry("c", ""))
 		}
 	}
 }

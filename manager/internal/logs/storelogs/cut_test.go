@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/logs"
-	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/postgres"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
@@ -149,11 +148,11 @@ func TestConnectionCutInCommit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newCutter(t)
 			r := openCut(t, c)
-			caller := &logstest.Caller{T: t, Engine: func() logs.Engine { return r.Engine }}
-			if _, _, err := r.Put(t.Context(), logstest.LogName, logs.Change{}); err != nil {
+			caller := &caller{T: t, engine: func() *Engine { return r.Engine }}
+			if _, _, err := r.Put(t.Context(), logName, logs.Change{}); err != nil {
 				t.Fatal(err)
 			}
-			caller.Expect("1", logstest.Entry("a", ""))
+			caller.expect("1", entry("a", ""))
 			late := make(chan struct{})
 			arm := func() {
 				done := false
@@ -172,9 +171,9 @@ func TestConnectionCutInCommit(t *testing.T) {
 				})
 			}
 			arm()
-			caller.Expect("unavailable", logstest.Entry("b", "CUT HERE"))
+			caller.expect("unavailable", entry("b", "CUT HERE"))
 			if test.held { // what ByID says must stay true when the commit arrives
-				if _, err := r.ByID(t.Context(), logstest.LogName, "b"); logstest.Code(err) != "not-found" {
+				if _, err := r.ByID(t.Context(), logName, "b"); codeOf(err) != "not-found" {
 					t.Errorf("by-id while the commit is held: %v", err)
 				}
 				close(late)
@@ -182,23 +181,23 @@ func TestConnectionCutInCommit(t *testing.T) {
 			}
 			if test.got {
 				for try := 0; ; try++ { // the server may still be at work
-					e, err := r.ByID(t.Context(), logstest.LogName, "b")
+					e, err := r.ByID(t.Context(), logName, "b")
 					if err == nil && e.Number == 2 {
 						break
 					}
 					// ByID rewrites the head before it says so: then the commit has failed for good.
-					if logstest.Code(err) == "not-found" {
+					if codeOf(err) == "not-found" {
 						break
 					}
 					t.Fatalf("by-id: %+v, %v", e, err)
 				}
 			}
-			got := caller.Say(logstest.Entry("b", "CUT HERE"))
+			got := caller.say(entry("b", "CUT HERE"))
 			if got != "2" && got != "2 again" || got == "2 again" && !test.got {
 				t.Errorf("the retry is %s", got)
 			}
-			caller.Expect("2 again, 3", logstest.Entry("b", "CUT HERE"), logstest.Entry("c", ""))
-			if ids := caller.IDs(); ids != "a b c" {
+			caller.expect("2 again, 3", entry("b", "CUT HERE"), entry("c", ""))
+			if ids := caller.allIDs(); ids != "a b c" {
 				t.Errorf("the log holds %s", ids)
 			}
 			if late != nil {
@@ -213,7 +212,7 @@ func TestCutHistoriesAreLinearizable(t *testing.T) {
 	t.Parallel()
 	c := newCutter(t)
 	first, second := openCut(t, c), openCut(t, c)
-	if _, _, err := first.Put(t.Context(), logstest.LogName, logs.Change{}); err != nil {
+	if _, _, err := first.Put(t.Context(), logName, logs.Change{}); err != nil {
 		t.Fatal(err)
 	}
 	rnd := rand.New(rand.NewPCG(7, 7))
@@ -234,16 +233,12 @@ func TestCutHistoriesAreLinearizable(t *testing.T) {
 		}
 		return true, closed
 	})
-	var h logstest.History
+	var h history
 	for range 3 {
 		var wg sync.WaitGroup
 		for _, r := range []*rig{first, second} {
 			rnd := rand.New(rand.NewPCG(rnd.Uint64(), 1))
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
-				h.Run(t, r.Engine, 3, 8, rnd, func() bool { return false })
-			}()
+			wg.Go(func() { h.run(t, r.Engine, 3, 8, rnd, func() bool { return false }) })
 		}
 		wg.Wait()
 	}
@@ -253,10 +248,10 @@ func TestCutHistoriesAreLinearizable(t *testing.T) {
 		t.Errorf("none of %d commits was cut", seen)
 	}
 	mu.Unlock()
-	caller := &logstest.Caller{T: t, Engine: func() logs.Engine { return second.Engine }}
-	h.Check(caller)
+	caller := &caller{T: t, engine: func() *Engine { return second.Engine }}
+	h.check(caller)
 	once := make(map[string]bool)
-	for _, id := range strings.Fields(caller.IDs()) {
+	for _, id := range strings.Fields(caller.allIDs()) {
 		if once[id] {
 			t.Errorf("id %s is in the log twice", id)
 		}

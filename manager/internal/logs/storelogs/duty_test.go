@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/logs"
-	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -134,7 +133,7 @@ func TestWritersAreBounded(t *testing.T) {
 			t.Fatal(i, err)
 		}
 	}
-	if _, err := e.OpenWriter(t.Context(), "l", "one more"); logstest.Code(err) != "too-many-writers" {
+	if _, err := e.OpenWriter(t.Context(), "l", "one more"); codeOf(err) != "too-many-writers" {
 		t.Errorf("a writer too many: %v", err)
 	}
 	if err := e.RemoveWriter(t.Context(), "l", "pod1"); err != nil {

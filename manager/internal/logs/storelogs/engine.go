@@ -82,7 +82,8 @@ func (o Options) WithDefaults() Options {
 	return o
 }
 
-// Engine is a logs.Engine on a store. It is safe for concurrent use.
+// Engine keeps logs in a store. All methods are safe for concurrent use. Errors are *logs.Error, *api.FieldError, a
+// context's, or one of the store.
 type Engine struct {
 	st     store.Store
 	opts   Options
@@ -99,8 +100,6 @@ type Engine struct {
 	drain    sync.Once
 	life     *batch.Life
 }
-
-var _ logs.Engine = (*Engine)(nil)
 
 // Open returns an engine that keeps logs in st, until Close. It does not close st.
 func Open(ctx context.Context, st store.Store, opts Options) (*Engine, error) {
@@ -219,7 +218,7 @@ func (e *Engine) head(ctx context.Context, name string) (h *head, err error) {
 	return h, err
 }
 
-// Put implements logs.Engine.
+// Put makes a log, or changes the configuration of one that is there.
 func (e *Engine) Put(ctx context.Context, name string, ch logs.Change) (info logs.Info, created bool, err error) {
 	if err := logs.CheckName(name); err != nil {
 		return info, false, err
@@ -294,7 +293,7 @@ func putCount(tx store.Tx, n int) error {
 	return tx.Put(meta, metaCount, binary.AppendUvarint(nil, uint64(max(n, 0))))
 }
 
-// Delete implements logs.Engine. The records of the log are deleted in the background. A log whose head cannot be read can be deleted:
+// Delete removes a log. Its records are deleted in the background. A log whose head cannot be read can be deleted:
 // its records are deleted only if the head still shows which they are.
 func (e *Engine) Delete(ctx context.Context, name string) error {
 	if err := logs.CheckName(name); err != nil {
@@ -338,7 +337,7 @@ func (e *Engine) Delete(ctx context.Context, name string) error {
 	return err
 }
 
-// Get implements logs.Engine.
+// Get describes a log.
 func (e *Engine) Get(ctx context.Context, name string) (logs.Info, error) {
 	h, err := e.head(ctx, name)
 	if err != nil {
@@ -359,7 +358,8 @@ func (e *Engine) info(h *head) logs.Info {
 	return i
 }
 
-// List implements logs.Engine. A log whose head cannot be read is listed as failed.
+// List describes up to limit logs whose names are greater than after, in order of their names. A log whose head cannot be
+// read is listed as failed.
 func (e *Engine) List(ctx context.Context, after string, limit int) ([]logs.Info, error) {
 	names, err := e.names(ctx, after, limit)
 	var infos []logs.Info
@@ -395,10 +395,10 @@ func (e *Engine) names(ctx context.Context, after string, limit int) (names []st
 	return names, err
 }
 
-// Drain implements logs.Engine.
+// Drain ends the waits of readers, and those to come.
 func (e *Engine) Drain() { e.drain.Do(func() { close(e.draining) }) }
 
-// Close implements logs.Engine.
+// Close releases everything; no call may follow.
 func (e *Engine) Close() error {
 	e.Drain()
 	e.life.End()

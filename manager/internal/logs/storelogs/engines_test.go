@@ -10,8 +10,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/oncegate/oncegate/manager/internal/logs"
-	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/etcd"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -173,23 +171,12 @@ func (r *rig) restart(jump time.Duration) {
 	r.Engine, r.clock = r.start(st, jump)
 }
 
-func (r *rig) suite() *logstest.Rig {
-	s := &logstest.Rig{
-		Engine: func() logs.Engine { return r.Engine }, Advance: r.advance, Duty: func() { r.duties() }, Restart: r.restart,
-		Restored: func(floor uint64, left func() time.Duration) {
-			r.opts.Restored = &restored{floor, left}
-			r.restart(0)
-		},
-	}
+// slack is how much longer than asked a window may last.
+func (r *rig) slack() time.Duration {
 	if r.st.Capabilities().Shared {
-		s.Slack = 2 * margin
-		s.Second = func() logs.Engine {
-			e, _ := r.start(r.open(r.t), 0)
-			r.t.Cleanup(func() { r.stop(e) })
-			return e
-		}
+		return 2 * margin
 	}
-	return s
+	return 0
 }
 
 // TestConformance runs the suite on every engine that keeps logs in a store.
@@ -197,7 +184,7 @@ func TestConformance(t *testing.T) {
 	for name, prepare := range openers(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			logstest.Run(t, func(t *testing.T) *logstest.Rig { return newRig(t, prepare(t)).suite() })
+			runSuite(t, func(t *testing.T) *rig { return newRig(t, prepare(t)) })
 		})
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/logs"
-	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -39,7 +38,7 @@ func TestCallsAreBounded(t *testing.T) {
 	l := e.line("l")
 	write := func(ctx context.Context) string {
 		_, err := e.Append(ctx, "l", []logs.Item{{Payload: []byte("x")}}, false)
-		return logstest.Code(err)
+		return codeOf(err)
 	}
 	for name, took := range map[string]struct{ calls, bytes int }{"bytes": {1, maxWaitingBytes - 64}, "calls": {maxWaiting, 0}} {
 		l.calls, l.bytes = took.calls, took.bytes

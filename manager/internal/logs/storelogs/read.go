@@ -12,7 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Read implements logs.Engine.
+// Read returns entries, after waiting for one if asked.
 func (e *Engine) Read(ctx context.Context, name string, q logs.Query) (logs.Page, error) {
 	q.Limit = cmp.Or(q.Limit, logs.DefaultLimit)
 	if q.Wait <= 0 || e.readers.Load() >= int64(e.opts.MaxReaders) {
@@ -149,7 +149,7 @@ func (e *Engine) scan(ctx context.Context, prefix string, from uint64, limit int
 
 var errEnough = errors.New("enough")
 
-// ByID implements logs.Engine.
+// ByID returns the entry of an id in the window.
 func (e *Engine) ByID(ctx context.Context, name, id string) (logs.Entry, error) {
 	if err := logs.CheckName(name); err != nil {
 		return logs.Entry{}, err

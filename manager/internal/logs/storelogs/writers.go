@@ -20,7 +20,7 @@ func (h *head) writer(tx store.Tx, name string) (uint64, error) {
 	return store.Read(tx, writers, h.prefix+name, number)
 }
 
-// OpenWriter implements logs.Engine.
+// OpenWriter begins the next epoch of a writer.
 func (e *Engine) OpenWriter(ctx context.Context, name, writer string) (epoch uint64, err error) {
 	if err := logs.CheckWriter(writer); err != nil {
 		return 0, err
@@ -58,7 +58,8 @@ func (e *Engine) OpenWriter(ctx context.Context, name, writer string) (epoch uin
 	return epoch, err
 }
 
-// RemoveWriter implements logs.Engine.
+// RemoveWriter forgets a writer, which makes room for another one. What comes with any of its epochs is refused from then
+// on.
 func (e *Engine) RemoveWriter(ctx context.Context, name, writer string) error {
 	if err := logs.CheckName(name); err != nil {
 		return err
@@ -87,7 +88,7 @@ func (e *Engine) RemoveWriter(ctx context.Context, name, writer string) error {
 	})
 }
 
-// Writers implements logs.Engine.
+// Writers describes up to limit writers of a log whose names are greater than after, in order of their names.
 func (e *Engine) Writers(ctx context.Context, name, after string, limit int) (all []logs.Writer, err error) {
 	h, err := e.head(ctx, name)
 	if err != nil {

@@ -1,4 +1,4 @@
-package logstest
+package storelogs
 
 import (
 	"fmt"
@@ -37,19 +37,19 @@ var linearModel = porcupine.Model{
 	},
 }
 
-// History records calls, to be checked for linearizability. The zero value is empty.
-type History struct {
+// history records calls, to be checked for linearizability. The zero value is empty.
+type history struct {
 	now     atomic.Int64
 	clients atomic.Int64
 	mu      sync.Mutex
 	calls   []porcupine.Operation
 }
 
-// Run appends and reads with some callers of one engine until each made n calls, or stop says so, or a call's outcome
+// run appends and reads with some callers of one engine until each made n calls, or stop says so, or a call's outcome
 // is unknown.
-func (h *History) Run(t *testing.T, engine logs.Engine, callers, n int, rnd *rand.Rand, stop func() bool) {
+func (h *history) run(t *testing.T, engine *Engine, callers, n int, rnd *rand.Rand, stop func() bool) {
 	var wg sync.WaitGroup
-	c := &Caller{T: t, Engine: func() logs.Engine { return engine }}
+	c := &caller{T: t, engine: func() *Engine { return engine }}
 	for range callers {
 		seed := rnd.Uint64()
 		wg.Go(func() {
@@ -68,11 +68,11 @@ func (h *History) Run(t *testing.T, engine logs.Engine, callers, n int, rnd *ran
 	wg.Wait()
 }
 
-func (h *History) call(c *Caller, client int, op linearOp) (known bool) {
+func (h *history) call(c *caller, client int, op linearOp) (known bool) {
 	began := h.now.Add(1)
 	var out string
 	if op.id == "" {
-		page, err := c.Engine().Read(c.T.Context(), LogName, logs.Query{Beginning: true, Limit: logs.MaxLimit})
+		page, err := c.engine().Read(c.T.Context(), logName, logs.Query{Beginning: true, Limit: logs.MaxLimit})
 		for _, e := range page.Entries {
 			out += e.ID + " "
 		}
@@ -80,7 +80,7 @@ func (h *History) call(c *Caller, client int, op linearOp) (known bool) {
 			out = "?"
 		}
 	} else {
-		out = c.Say(Entry(op.id, ""))
+		out = c.say(entry(op.id, ""))
 	}
 	o := porcupine.Operation{ClientId: client, Input: op, Call: began, Output: out, Return: h.now.Add(1)}
 	if out == "unavailable" || out == "?" {
@@ -92,8 +92,8 @@ func (h *History) call(c *Caller, client int, op linearOp) (known bool) {
 	return o.Output != "?"
 }
 
-// Check reads the log a last time, and fails unless some order of the calls explains what they returned.
-func (h *History) Check(c *Caller) {
+// check reads the log a last time, and fails unless some order of the calls explains what they returned.
+func (h *history) check(c *caller) {
 	c.T.Helper()
 	if !h.call(c, int(h.clients.Add(1)), linearOp{}) {
 		c.T.Fatal("the log cannot be read at the end")
@@ -110,7 +110,7 @@ func (h *History) Check(c *Caller) {
 // thatMatter leaves out calls with an unknown outcome that can be ordered after all others: they explain nothing, and
 // the time of the check grows exponentially with them. Those are reads, and appends of ids that are not in the log at
 // the end, or that another call appended.
-func (h *History) thatMatter() (calls []porcupine.Operation) {
+func (h *history) thatMatter() (calls []porcupine.Operation) {
 	last := h.calls[len(h.calls)-1].Output.(string)
 	open := make(map[string]bool) // ids that a call of which nobody knows must have appended
 	for _, id := range strings.Fields(last) {

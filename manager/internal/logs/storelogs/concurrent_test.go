@@ -1,4 +1,4 @@
-package logstest
+package storelogs
 
 import (
 	"errors"
@@ -22,11 +22,11 @@ func readersWoken(e *env) {
 	hold := func() chan read {
 		done := make(chan read, 1)
 		go func() {
-			page, err := m[1].Read(e.Context(), LogName, logs.Query{After: e.last(m[1]), Wait: logs.MaxWait})
+			page, err := m[1].Read(e.Context(), logName, logs.Query{After: e.last(m[1]), Wait: logs.MaxWait})
 			done <- read{page, err}
 		}()
 		for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-			if i, err := m[1].Get(e.Context(), LogName); err != nil || i.Readers > 0 {
+			if i, err := m[1].Get(e.Context(), logName); err != nil || i.Readers > 0 {
 				return done
 			}
 			if time.Now().After(late) {
@@ -35,15 +35,15 @@ func readersWoken(e *env) {
 		}
 	}
 	held := hold()
-	e.Expect("1", Entry("a", ""))
+	e.expect("1", entry("a", ""))
 	if r := <-held; r.err != nil || len(r.page.Entries) != 1 || r.page.Cursor != 1 {
 		e.Errorf("the reader got %+v", r)
 	}
 	held = hold()
-	if err := m[0].Delete(e.Context(), LogName); err != nil {
+	if err := m[0].Delete(e.Context(), logName); err != nil {
 		e.Fatal(err)
 	}
-	if r := <-held; Code(r.err) != "not-found" {
+	if r := <-held; codeOf(r.err) != "not-found" {
 		e.Errorf("the reader of a deleted log got %+v", r)
 	}
 	e.make(logs.Change{})
@@ -55,8 +55,8 @@ func readersWoken(e *env) {
 }
 
 // last is the newest entry of the log.
-func (e *env) last(engine logs.Engine) uint64 {
-	info, err := engine.Get(e.Context(), LogName)
+func (e *env) last(engine *Engine) uint64 {
+	info, err := engine.Get(e.Context(), logName)
 	if err != nil {
 		e.Errorf("Get: %v", err)
 	}
@@ -65,53 +65,53 @@ func (e *env) last(engine logs.Engine) uint64 {
 
 // madeAndDeleted: a log that is made again knows nothing of the one before.
 func madeAndDeleted(e *env) {
-	if got := e.Say(Entry("a", "")); got != "not-found" {
+	if got := e.say(entry("a", "")); got != "not-found" {
 		e.Errorf("an append to no log: %s", got)
 	}
-	if _, err := e.rig.Engine().Read(e.Context(), LogName, logs.Query{}); Code(err) != "not-found" {
+	if _, err := e.rig.Engine.Read(e.Context(), logName, logs.Query{}); codeOf(err) != "not-found" {
 		e.Errorf("a read of no log: %v", err)
 	}
 	for round := range 2 {
 		e.make(logs.Change{})
-		e.Expect("1, 2", Entry("a", fmt.Sprint(round)), Entry("b", ""))
+		e.expect("1, 2", entry("a", fmt.Sprint(round)), entry("b", ""))
 		for n := range 300 {
 			if n%100 == 0 {
-				e.Say(Entry(fmt.Sprint(n), ""))
+				e.say(entry(fmt.Sprint(n), ""))
 			}
 		}
 		window := time.Minute
-		info, created, err := e.rig.Engine().Put(e.Context(), LogName, logs.Change{Window: &window})
+		info, created, err := e.rig.Engine.Put(e.Context(), logName, logs.Change{Window: &window})
 		if err != nil || created || info.Config.Window != window {
 			e.Errorf("a change: %+v, %v, %v", info.Config, created, err)
 		}
-		if _, _, err := e.rig.Engine().Put(e.Context(), LogName, logs.Change{Window: new(time.Duration(2 * time.Minute)), MakeOnly: true}); Code(err) != "forbidden" {
+		if _, _, err := e.rig.Engine.Put(e.Context(), logName, logs.Change{Window: new(time.Duration(2 * time.Minute)), MakeOnly: true}); codeOf(err) != "forbidden" {
 			e.Errorf("a change that may only make: %v", err)
 		}
 		for _, name := range []string{"other", "third"} {
-			if _, _, err := e.rig.Engine().Put(e.Context(), name, logs.Change{}); (err != nil) != (name == "third") || name == "third" && Code(err) != "too-many-logs" {
+			if _, _, err := e.rig.Engine.Put(e.Context(), name, logs.Change{}); (err != nil) != (name == "third") || name == "third" && codeOf(err) != "too-many-logs" {
 				e.Errorf("log %s: %v", name, err)
 			}
 		}
-		infos, err := e.rig.Engine().List(e.Context(), "", 10)
-		if err != nil || len(infos) != 2 || infos[0].Name != LogName || infos[1].Name != "other" {
+		infos, err := e.rig.Engine.List(e.Context(), "", 10)
+		if err != nil || len(infos) != 2 || infos[0].Name != logName || infos[1].Name != "other" {
 			e.Errorf("the logs are %+v, %v", infos, err)
 		}
-		infos, err = e.rig.Engine().List(e.Context(), LogName, 10)
+		infos, err = e.rig.Engine.List(e.Context(), logName, 10)
 		if err != nil || len(infos) != 1 || infos[0].Name != "other" {
-			e.Errorf("the logs after %s are %+v, %v", LogName, infos, err)
+			e.Errorf("the logs after %s are %+v, %v", logName, infos, err)
 		}
-		for _, name := range []string{LogName, "other"} {
-			if err := e.rig.Engine().Delete(e.Context(), name); err != nil {
+		for _, name := range []string{logName, "other"} {
+			if err := e.rig.Engine.Delete(e.Context(), name); err != nil {
 				e.Fatal(err)
 			}
 		}
-		e.rig.Duty()
-		e.restart()
+		e.rig.duties()
+		e.rig.restart(0)
 	}
-	if err := e.rig.Engine().Delete(e.Context(), LogName); Code(err) != "not-found" {
+	if err := e.rig.Engine.Delete(e.Context(), logName); codeOf(err) != "not-found" {
 		e.Errorf("a second deletion: %v", err)
 	}
-	if _, _, err := e.rig.Engine().Put(e.Context(), "no/name", logs.Change{}); Code(err) != "field log" {
+	if _, _, err := e.rig.Engine.Put(e.Context(), "no/name", logs.Change{}); codeOf(err) != "field log" {
 		e.Errorf("a bad name: %v", err)
 	}
 }
@@ -120,18 +120,18 @@ func madeAndDeleted(e *env) {
 // after the other would have been.
 func linearizable(e *env) {
 	e.make(logs.Change{})
-	var h History
+	var h history
 	rnd := rand.New(rand.NewPCG(1, 5))
 	for range 3 {
 		var wg sync.WaitGroup
 		for _, m := range e.managers() {
 			rnd := rand.New(rand.NewPCG(rnd.Uint64(), 1))
-			wg.Go(func() { h.Run(e.T, m, 3, 12, rnd, func() bool { return false }) })
+			wg.Go(func() { h.run(e.T, m, 3, 12, rnd, func() bool { return false }) })
 		}
 		wg.Wait()
-		e.restart()
+		e.rig.restart(0)
 	}
-	h.Check(e.Caller)
+	h.check(e.caller)
 }
 
 // manyCallers: many callers of two managers append batches, some of them twice. A reader that follows sees each once,
@@ -145,7 +145,7 @@ func manyCallers(e *env) {
 		seen := make(map[string]bool)
 		q := logs.Query{Wait: logs.MaxWait}
 		for q.After < callers*batches*size {
-			page, err := m[1].Read(e.Context(), LogName, q)
+			page, err := m[1].Read(e.Context(), logName, q)
 			if err != nil {
 				followed <- err
 				return
@@ -167,11 +167,11 @@ func manyCallers(e *env) {
 			for b := range batches {
 				var items []logs.Item
 				for i := range size {
-					items = append(items, Entry(fmt.Sprint(c%callers, "-", b, "-", i), "")) // two callers for each
+					items = append(items, entry(fmt.Sprint(c%callers, "-", b, "-", i), "")) // two callers for each
 				}
 				for {
-					out, err := m[c%2].Append(e.Context(), LogName, items, false)
-					if Code(err) == "unavailable" {
+					out, err := m[c%2].Append(e.Context(), logName, items, false)
+					if codeOf(err) == "unavailable" {
 						continue // its turn did not come
 					}
 					if err != nil {
@@ -196,7 +196,7 @@ func manyCallers(e *env) {
 	case <-time.After(patience):
 		e.Error("never: the reader has seen all")
 	}
-	if n := len(e.All()); n != callers*batches*size {
+	if n := len(e.all()); n != callers*batches*size {
 		e.Errorf("the log holds %d entries, want %d", n, callers*batches*size)
 	}
 }
@@ -208,9 +208,9 @@ func retriesUnderWay(e *env) {
 	outs := make(chan error, 20)
 	for c := range cap(outs) {
 		go func() {
-			out, err := m[c%2].Append(e.Context(), LogName, []logs.Item{Entry("a", "payload")}, false)
-			for Code(err) == "unavailable" {
-				out, err = m[c%2].Append(e.Context(), LogName, []logs.Item{Entry("a", "payload")}, false)
+			out, err := m[c%2].Append(e.Context(), logName, []logs.Item{entry("a", "payload")}, false)
+			for codeOf(err) == "unavailable" {
+				out, err = m[c%2].Append(e.Context(), logName, []logs.Item{entry("a", "payload")}, false)
 			}
 			if err == nil && (out[0].Err != nil || out[0].Number != 1) {
 				err = errors.Join(out[0].Err, fmt.Errorf("it is entry %d", out[0].Number))
@@ -223,7 +223,7 @@ func retriesUnderWay(e *env) {
 			e.Error(err)
 		}
 	}
-	if got := e.IDs(); got != "a" {
+	if got := e.allIDs(); got != "a" {
 		e.Errorf("the log holds %s", got)
 	}
 }
