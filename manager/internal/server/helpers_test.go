@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -144,14 +143,12 @@ func (s *site) waiters() int {
 // load is how many requests are at work and how many are held.
 func (s *site) load() (busy, held float64) {
 	for _, c := range s.server.Collectors() {
-		if g, ok := c.(prometheus.GaugeFunc); ok {
-			for name, v := range gather(s.t, g) {
-				switch name {
-				case "oncegate_http_requests_in_flight":
-					busy = v
-				case "oncegate_http_requests_held":
-					held = v
-				}
+		for name, v := range gather(s.t, c) {
+			switch name {
+			case "oncegate_http_requests_in_flight":
+				busy = v
+			case "oncegate_http_requests_held":
+				held = v
 			}
 		}
 	}
