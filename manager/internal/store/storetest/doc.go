@@ -41,8 +41,8 @@ type Opener func(t *testing.T) store.Store
 // Factory prepares an empty set of data for one test. Tests run in parallel.
 type Factory func(t *testing.T) Opener
 
-// patience bounds everything the suite waits for. It is generous: a test that exceeds it hangs.
-const patience = 2 * time.Minute
+// patience bounds everything the suite waits for, a whole case included. A test that exceeds it hangs.
+const patience = 10 * time.Minute
 
 // Run runs the suite against an engine.
 func Run(t *testing.T, factory Factory) {
