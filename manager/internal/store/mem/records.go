@@ -46,7 +46,7 @@ func (r *records) put(rec *record) (old *record) {
 		if r.collided == nil {
 			r.collided = make(map[string]*record)
 		}
-		// A map keeps the key that it was given first, and with it the memory of the version that the key is a part of.
+		// Delete first: a map keeps the old key, and the old key keeps the memory of the old version.
 		delete(r.collided, key)
 		r.collided[key] = rec
 	} else {
