@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
@@ -439,41 +438,6 @@ var cases = map[string]func(*env){
 		}
 		e.due()
 		e.wantInstants("s", "2026-03-28T12:04:00Z")
-	},
-	"an error is reported once while it stays": func(e *env) {
-		bad := []string{"s", "s1", "s2", "s3"}
-		for _, name := range bad {
-			e.put(name, schedules.Spec{Cron: "* * * * *", Overlap: schedules.OverlapSkip})
-		}
-		e.put("other", schedules.Spec{Cron: "* * * * *"})
-		e.clock.advance(time.Minute)
-		e.due()
-		for _, name := range bad {
-			e.damage(e.get(name).LastJob)
-		}
-		e.clock.advance(time.Minute) // the first round has an error, and others follow soon
-		ctx, cancel := context.WithTimeout(e.Context(), time.Minute)
-		done := make(chan struct{})
-		var reports atomic.Int64
-		go func() {
-			defer close(done)
-			e.schedules.Run(ctx, func(error) { reports.Add(1) })
-		}()
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
-		for i := range 3 {
-			for len(e.jobs()[fmt.Sprintf("other@2026-03-28T12:%02d:00Z", i+2)]) == 0 {
-				if <-tick.C; ctx.Err() != nil {
-					e.Fatal("the job did not come")
-				}
-			}
-			e.clock.advance(time.Minute)
-		}
-		cancel()
-		<-done
-		if n := reports.Load(); n != 1 {
-			e.Errorf("%d reports", n)
-		}
 	},
 	"Run wakes up for a schedule that is put": func(e *env) {
 		ctx, cancel := context.WithTimeout(e.Context(), time.Minute)
