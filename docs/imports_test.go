@@ -76,7 +76,7 @@ var mayImport = map[string][]string{
 	// Other data centres.
 	"manager/internal/home":  {"manager/api", "manager/internal/ledger"},
 	"manager/internal/feed":  {"manager/api", "manager/internal/ledger", contract},
-	"manager/internal/peers": {"manager/api", "manager/internal/feed", "manager/internal/ledger", "manager/internal/shard", contract},
+	"manager/internal/peers": {"manager/api", "manager/api/schema", "manager/internal/feed", "manager/internal/ledger", "manager/internal/shard", contract},
 
 	"manager/internal/logs":              {"manager/api", "manager/internal/codec"},
 	"manager/internal/logs/storelogs":    {"manager/internal/batch", "manager/internal/logs", contract},

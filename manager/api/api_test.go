@@ -2,7 +2,6 @@ package api
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"flag"
 	"os"
@@ -11,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/tidwall/gjson"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -45,24 +42,6 @@ var sampleResult = Result{
 	Body:    []byte("{\"id\":7}\x00\xff"),
 }
 
-func TestGoldenJSON(t *testing.T) {
-	reserve := ReserveRequest{
-		Key: "host1:1:2:a1b2c3d4e5f6a7b8", Scope: "s\"1\"", Fingerprint: "f", Token: "t", PendingTTL: time.Minute, Wait: 1500 * time.Millisecond,
-	}
-	golden(t, "reserve.json", reserve.AppendJSON(nil))
-	golden(t, "reserve-minimal.json", (&ReserveRequest{Key: "k", Token: "t"}).AppendJSON(nil))
-	finish := FinishRequest{Key: "k", Scope: "s", Token: "t", Fingerprint: "f", TTL: 5 * time.Minute, Result: sampleResult}
-	golden(t, "commit.json", finish.AppendJSON(nil))
-	golden(t, "release.json", (&ReleaseRequest{Key: "k", Scope: "s", Token: "t"}).AppendJSON(nil))
-	golden(t, "reply-reserved.json", (&ReserveReply{State: StateReserved, ExpiresIn: time.Minute}).AppendJSON(nil, "t"))
-	golden(t, "reply-pending.json", (&ReserveReply{State: StatePending, ExpiresIn: time.Nanosecond}).AppendJSON(nil, "t"))
-	golden(t, "reply-committed.json", (&ReserveReply{State: StateCommitted, ExpiresIn: time.Second, Result: sampleResult}).AppendJSON(nil, "t"))
-	golden(t, "reserve-unknown.json", (&ReserveRequest{Key: "k", Token: "t", UnknownTTL: time.Second}).AppendJSON(nil))
-	golden(t, "reserve-no-unknown.json", (&ReserveRequest{Key: "k", Token: "t", UnknownTTL: NoUnknown}).AppendJSON(nil))
-	golden(t, "reply-omitted.json", (&ReserveReply{State: StateRejected, Result: Result{Status: 400, BodyOmitted: true}}).AppendJSON(nil, "t"))
-	golden(t, "problem.json", (&Problem{Status: 422, Code: CodeFingerprintMismatch, Title: "T", Detail: "a\n\"b\"\x01\xff"}).AppendJSON(nil))
-}
-
 func TestRawFormsEqualTheGoldenFiles(t *testing.T) {
 	hex := func(b []byte) []byte {
 		var out []byte
@@ -83,83 +62,6 @@ func TestRawFormsEqualTheGoldenFiles(t *testing.T) {
 	golden(t, "commit-global.raw.hex", hex((&FinishRequest{Key: "k", Token: "t", Durability: DurabilityGlobal, Result: sampleResult}).AppendRaw(nil)))
 	golden(t, "release.raw.hex", hex((&ReleaseRequest{Key: "k", Scope: "s", Token: "t"}).AppendRaw(nil)))
 	golden(t, "reply.raw.hex", hex((&ReserveReply{State: StateCommitted, ExpiresIn: time.Second, Result: sampleResult}).AppendRaw(nil)))
-}
-
-// canon makes no difference between an empty body and none.
-func canon(f FinishRequest) FinishRequest {
-	if len(f.Result.Body) == 0 {
-		f.Result.Body = nil
-	}
-	return f
-}
-
-// Each mistake is told by the field's name and what is allowed.
-func TestRefusalsNameFieldAndAllowedValues(t *testing.T) {
-	for _, c := range []struct{ form, body, want string }{
-		{"reserve", ``, "body: must be one valid JSON value"},
-		{"reserve", `[]`, "body: must be a JSON object"},
-		{"reserve", `{"key":"k"} x`, "body: must be one valid JSON value"},
-		{"reserve", `{"key":"k","key":"l"}`, "key: given twice"},
-		{"reserve", "{\"k\xff\":\"k\"}", "k\uFFFD: must have a name of Unicode text"},
-		{"commit", `{"key":"k","token":"t","result":{"status":200,"status":201}}`, "result.status: given twice"},
-		{"reserve", `{"kay":"k"}`, "kay: unknown field"},
-		{"reserve", `{"key":7}`, `key: "7": must be a string`},
-		{"reserve", `{"pending_ttl_ms":-1}`, `pending_ttl_ms: "-1": must be a whole number from 1 to 31622400000`},
-		{"reserve", `{"pending_ttl_ms":1.5}`, `pending_ttl_ms: "1.5": must be a whole number from 1 to 31622400000`},
-		{"reserve", `{"pending_ttl_ms":0}`, `pending_ttl_ms: "0": must be a whole number from 1 to 31622400000`},
-		{"reserve", `{"wait_ms":"5"}`, `wait_ms: "\"5\"": must be a whole number from 0 to 31622400000`},
-		{"reserve", `{"wait_ms":31622400001}`, `wait_ms: "31622400001": must be a whole number from 0 to 31622400000`},
-		{"reserve", `{"wait_ms":9999999999999999999999}`, `wait_ms: "9999999999999999999999": must be a whole number from 0 to 31622400000`},
-		{"reserve", `{"unknown_ttl_ms":-1}`, `unknown_ttl_ms: "-1": must be a whole number from 0 to 31622400000`},
-		{"reserve", `{"key":[[[[[1]]]]]}`, "body: must be JSON nested at most 4 deep"},
-		{"commit", `{"key":"k","token":"t"}`, "result: is missing: must be {status, headers, body}"},
-		{"commit", `{"result":[]}`, "result: must be a JSON object"},
-		{"commit", `{"result":{"status":99}}`, `result.status: "99": must be 100 to 999`},
-		{"commit", `{"result":{"status":200,"headers":{}}}`, "result.headers: must be an array of [name, value]"},
-		{"commit", `{"result":{"status":200,"headers":[["a"]]}}`, `result.headers: "[\"a\"]": must be an array of [name, value]`},
-		{"commit", `{"result":{"status":200,"headers":[["a","b","c"]]}}`, `result.headers: "[\"a\",\"b\",\"c\"]": must be an array of [name, value]`},
-		{"commit", `{"result":{"status":200,"headers":[["a",1]]}}`, `result.headers: "[\"a\",1]": must be an array of [name, value]`},
-		{"commit", `{"result":{"headers":[["a","` + "\xab" + `"]]}}`, `result.headers: "a": header values must be UTF-8 in JSON; the raw form takes any bytes`},
-		{"commit", `{"result":{"status":200,"body":"a"}}`, `result.body: "a": must be base64 with padding`},
-		{"commit", `{"result":{"status":200,"body":1}}`, `result.body: "1": must be a string`},
-		{"commit", `{"result":{"status":200,"body_omitted":1}}`, `result.body_omitted: "1": must be true or false`},
-		{"commit", `{"result":{"status":200,"trailers":[]}}`, "result.trailers: unknown field"},
-		{"release", `{"key":"k","result":{}}`, "result: unknown field"},
-	} {
-		var err error
-		switch c.form {
-		case "reserve":
-			err = new(ReserveRequest).ParseJSON([]byte(c.body))
-		case "commit":
-			err = new(FinishRequest).ParseJSON([]byte(c.body))
-		default:
-			err = new(ReleaseRequest).ParseJSON([]byte(c.body))
-		}
-		if err == nil || err.Error() != c.want {
-			t.Errorf("%s %s\n got %v\nwant %s", c.form, c.body, err, c.want)
-		}
-		var field *FieldError
-		if !errors.As(err, &field) {
-			t.Errorf("%s %s: %T", c.form, c.body, err)
-			continue
-		}
-		if p := field.Problem(); p.Status != 400 || p.Detail != c.want {
-			t.Errorf("problem %+v", p)
-		}
-	}
-}
-
-// What an escape can say without loss is taken, and nothing else.
-func TestUnicodeInJSON(t *testing.T) {
-	for raw, want := range map[string]string{
-		`\ud83d\ude00`: "\U0001F600", `\uD83D\uDE00\ufffd`: "\U0001F600\uFFFD", `\\ud800\uFFFD`: `\ud800` + "\uFFFD", "\uFFFD": "\uFFFD", `\ufffd\\`: "\uFFFD\\", "": "",
-		"a\xff": "", `a\ud800`: "", `a\\\uDC00b`: "", `\ufffd\ud83d\u0041`: "", `\ud83d`: "", `\ud83d\n`: "", "\uFFFD\xc3": "",
-	} {
-		s, err := TextField("id", gjson.Parse(`"`+raw+`"`))
-		if s != want || (err == nil) != (want != "" || raw == "") {
-			t.Errorf("%q: %q, %v, want %q", raw, s, err, want)
-		}
-	}
 }
 
 func TestValidationRefusesBadFields(t *testing.T) {
@@ -211,72 +113,6 @@ func TestValidationRefusesBadFields(t *testing.T) {
 	}
 }
 
-func TestProblemRoundTrip(t *testing.T) {
-	in := Problem{Status: 409, Code: CodeFenced, Title: "Fenced", Detail: "a \"b\""}
-	b := in.AppendJSON(nil)
-	var out Problem
-	if err := out.ParseJSON(b); err != nil || out != in {
-		t.Errorf("%+v %v", out, err)
-	}
-	var any map[string]any
-	if err := json.Unmarshal(b, &any); err != nil || any["type"] != "urn:oncegate:problem:fenced" {
-		t.Errorf("%v %v", any, err)
-	}
-}
-
-func TestMembersAreBounded(t *testing.T) {
-	var b bytes.Buffer
-	b.WriteString(`{"state":"pending"`)
-	for i := range 100 {
-		b.WriteString(`,"` + strings.Repeat("x", i+1) + `":1`)
-	}
-	b.WriteString(`}`)
-	if err := new(ReserveReply).ParseJSON(b.Bytes()); err == nil || !strings.Contains(err.Error(), "64 members") {
-		t.Error(err)
-	}
-}
-
-func FuzzParseJSON(f *testing.F) {
-	finish := FinishRequest{Key: "k", Scope: "s", Token: "t", Result: sampleResult}
-	f.Add(finish.AppendJSON(nil))
-	f.Add((&ReserveRequest{Key: "k", Token: "t", Wait: time.Second}).AppendJSON(nil))
-	f.Add((&ReserveRequest{Key: "k", Token: "t", UnknownTTL: NoUnknown}).AppendJSON(nil))
-	f.Add((&ReserveReply{State: StateCommitted, Result: sampleResult}).AppendJSON(nil, ""))
-	f.Add([]byte(`{"key":"\ud800","token":"\u0000"}`))
-	f.Add([]byte(`{"result":{"headers":[[[[[]]]]]}}`))
-	f.Add([]byte(`{"wait_ms":1e3,"pending_ttl_ms":00}`))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		var r ReserveRequest
-		if r.ParseJSON(b) == nil && r.Validate() == nil {
-			var again ReserveRequest
-			if err := again.ParseJSON(r.AppendJSON(nil)); err != nil || again != r {
-				t.Fatalf("%+v became %+v: %v", r, again, err)
-			}
-		}
-		var fin FinishRequest
-		if fin.ParseJSON(b) == nil && fin.Validate() == nil {
-			var again FinishRequest
-			out := fin.AppendJSON(nil)
-			if !json.Valid(out) {
-				t.Fatalf("not JSON: %s", out)
-			}
-			if err := again.ParseJSON(out); err != nil || !reflect.DeepEqual(canon(fin), canon(again)) {
-				t.Fatalf("%+v became %+v: %v", fin, again, err)
-			}
-			if _, _, err := CheckRawResult(fin.Result.AppendRaw(nil)); err != nil {
-				t.Fatalf("valid as JSON, not in the raw form: %v", err)
-			}
-		}
-		_ = new(ReleaseRequest).ParseJSON(b)
-		_ = new(ReserveReply).ParseJSON(b)
-		_ = new(Problem).ParseJSON(b)
-		// What the check of depth lets through, the standard library accepts.
-		if CheckJSON(b, MaxJSONDepth) == nil && !json.Valid(b) {
-			t.Fatalf("accepted as JSON: %q", b)
-		}
-	})
-}
-
 func FuzzParseRaw(f *testing.F) {
 	finish := FinishRequest{Key: "k", Scope: "s", Token: "t", TTL: time.Second, Result: sampleResult}
 	f.Add(finish.AppendRaw(nil))
@@ -315,10 +151,7 @@ func FuzzParseRaw(f *testing.F) {
 		if parsed, viewed := l.ParseRaw(b), lview.ViewRaw(b); !reflect.DeepEqual(parsed, viewed) || parsed == nil && l != lview {
 			t.Fatalf("parsed %+v, %v; viewed %+v, %v", l, parsed, lview, viewed)
 		}
-		var reply ReserveReply
-		if reply.ParseRaw(b) == nil {
-			_ = reply.AppendJSON(nil, "")
-		}
+		_ = new(ReserveReply).ParseRaw(b)
 		var result Result
 		_, _, err := CheckRawResult(b)
 		if parsed := result.ParseRaw(b); err == nil && parsed != nil {
@@ -351,15 +184,5 @@ func TestVisibleLooksAtEveryByte(t *testing.T) {
 	}
 	if Visible("", 1, 8) || Visible("123456789", 1, 8) || !Visible("", 0, 8) {
 		t.Error("the length is not looked at")
-	}
-}
-
-func TestWholeNumberCutsAFractionOfZeros(t *testing.T) {
-	for raw, want := range map[string]string{
-		"1": "1", "1.0": "1", "-1.000": "-1", "1.5": "1.5", "1.": "1.", "1.0e3": "1.0e3", "": "", ".": ".", "0.0": "0", "10.00": "10",
-	} {
-		if got := WholeNumber(raw); got != want {
-			t.Errorf("%q: %q, want %q", raw, got, want)
-		}
 	}
 }

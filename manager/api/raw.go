@@ -378,3 +378,11 @@ func (d *decoder) headers(n int) []Header {
 	}
 	return headers
 }
+
+// millis rounds up, so a time that is not over is never sent as 0.
+func millis(d time.Duration) int64 {
+	if d < 0 {
+		return 0
+	}
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}

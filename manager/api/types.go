@@ -129,42 +129,44 @@ func ParseState(name string) (State, bool) {
 // Terminal reports whether the state is final: committed or rejected.
 func (s State) Terminal() bool { return s == StateCommitted || s == StateRejected }
 
-// Header is one response header. Names are lower case.
+// Header is one response header. Its name is in lower case. In JSON it is [name, value].
 type Header struct {
 	Name, Value string
 }
 
-// Result is a recorded answer.
+// Result is a recorded answer. JSON strings are Unicode, so it cannot hold a header value there that is not UTF-8. The raw
+// form holds any bytes.
 type Result struct {
 	// Status is the HTTP status, 100 to MaxStatus.
-	Status int
+	Status int `json:"status" wrong:"must be 100 to 999"`
 	// Headers are the end-to-end headers in their original order.
-	Headers []Header
-	// Body is the whole body; empty when BodyOmitted.
-	Body []byte
+	Headers []Header `json:"headers" max:"256" text:"unicode" wrong:"must be an array of [name, value]"`
+	// Body is the whole body, in base64 in JSON; empty when BodyOmitted.
+	Body []byte `json:"body" wrong:"must be base64 with padding"`
 	// BodyOmitted: the body was larger than the limit and was not recorded. Later duplicates get 410, never a partial
 	// body.
-	BodyOmitted bool
+	BodyOmitted bool `json:"body_omitted,omitempty"`
 }
 
 // ReserveRequest asks for the right to run the work of (Scope, Key) once.
 type ReserveRequest struct {
-	Key, Scope string
+	Key   string `json:"key"`
+	Scope string `json:"scope,omitempty"`
+	// Token identifies this attempt. Two calls with the same (key, token) are the same call.
+	Token string `json:"token"`
 	// Fingerprint is a digest of the request. Two requests with the same key that are not the same by SameRequest are a
 	// client's mistake. Empty: not compared.
-	Fingerprint string
-	// Token identifies this attempt. Two calls with the same (key, token) are the same call.
-	Token string
+	Fingerprint string `json:"fingerprint,omitempty"`
 	// PendingTTL is how long the reservation lasts; 0 means the manager's default.
-	PendingTTL time.Duration
+	PendingTTL time.Duration `json:"pending_ttl_ms,omitempty" zero:"must be a whole number from 1 to 31622400000" wrong:"must be a whole number from 1 to 31622400000"`
 	// Wait is how long the call may wait while another attempt is pending; 0 means not at all. The manager bounds it.
-	Wait time.Duration
+	Wait time.Duration `json:"wait_ms,omitempty" wrong:"must be a whole number from 0 to 31622400000"`
 	// UnknownTTL is how long the key is remembered as StateUnknown after the reservation ran out without an outcome; 0
-	// means the manager's default, NoUnknown not at all.
-	UnknownTTL time.Duration
+	// means the manager's default, NoUnknown not at all, which is 0 in JSON.
+	UnknownTTL time.Duration `json:"unknown_ttl_ms,omitempty" none:"0" wrong:"must be a whole number from 0 to 31622400000"`
 	// Durability says how far the key is protected. A renew or unknown of a global key needs it where the manager may no
 	// longer have noted the reservation.
-	Durability Durability
+	Durability Durability `json:"durability,omitempty" wrong:"must be local, region or global"`
 }
 
 // ReserveReply answers a reserve.
@@ -182,21 +184,25 @@ type ReserveReply struct {
 
 // FinishRequest ends a reservation with its outcome: commit or reject.
 type FinishRequest struct {
-	Key, Scope, Token string
+	Key   string `json:"key"`
+	Scope string `json:"scope,omitempty"`
+	Token string `json:"token"`
 	// Fingerprint repeats the reservation's, for an outcome that arrives after the reservation is gone and is recorded
 	// late. May be empty.
-	Fingerprint string
+	Fingerprint string `json:"fingerprint,omitempty"`
 	// TTL is how long the outcome is remembered; 0 means the manager's default.
-	TTL time.Duration
+	TTL time.Duration `json:"ttl_ms,omitempty" zero:"must be a whole number from 1 to 31622400000" wrong:"must be a whole number from 1 to 31622400000"`
 	// Durability is the reservation's. A late outcome of a global key needs it: the manager may no longer have noted the
 	// reservation, and only the key's home may record the outcome then.
-	Durability Durability
-	Result     Result
+	Durability Durability `json:"durability,omitempty" wrong:"must be local, region or global"`
+	Result     Result     `json:"result"`
 }
 
 // ReleaseRequest ends a reservation whose work did not run.
 type ReleaseRequest struct {
-	Key, Scope, Token string
+	Key   string `json:"key"`
+	Scope string `json:"scope,omitempty"`
+	Token string `json:"token"`
 	// Durability is that of the reserve. Only DurabilityGlobal matters, for a reserve whose answer was lost.
-	Durability Durability
+	Durability Durability `json:"durability,omitempty" wrong:"must be local, region or global"`
 }

@@ -44,11 +44,9 @@ const (
 	fieldWait        = "wait_ms"
 	fieldUnknownTTL  = "unknown_ttl_ms"
 	fieldTTL         = "ttl_ms"
-	fieldResult      = "result"
 	fieldStatus      = "result.status"
 	fieldHeaders     = "result.headers"
 	fieldBody        = "result.body"
-	fieldBodyOmitted = "result.body_omitted"
 )
 
 const (
@@ -63,11 +61,8 @@ const (
 	allowedOmitted     = "must be empty when the body is omitted"
 )
 
-// allowedMillis is a whole number of milliseconds up to MaxTTL, and allowedTTL a positive one.
-var (
-	allowedMillis = "must be a whole number from 0 to " + strconv.FormatInt(int64(MaxTTL/time.Millisecond), 10)
-	allowedTTL    = "must be a whole number from 1 to " + strconv.FormatInt(int64(MaxTTL/time.Millisecond), 10)
-)
+// allowedMillis is a whole number of milliseconds up to MaxTTL.
+var allowedMillis = "must be a whole number from 0 to " + strconv.FormatInt(int64(MaxTTL/time.Millisecond), 10)
 
 // ValidateKey reports whether key can name an entry, see ValidKey. The error is a *FieldError.
 func ValidateKey(key string) error {

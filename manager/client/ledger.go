@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/client/internal/wire"
 )
 
@@ -28,30 +29,30 @@ func (l Ledger) Reserve(ctx context.Context, r api.ReserveRequest) (token string
 		_, _ = rand.Read(b[:]) // never fails: it ends the program instead
 		r.Token = hex.EncodeToString(b[:])
 	}
-	reply, err = l.call(ctx, "reserve", r.AppendJSON(nil), r.Wait, api.StateReserved, api.StatePending, api.StateCommitted, api.StateRejected)
+	reply, err = l.call(ctx, "reserve", schema.Append(nil, &r), r.Wait, api.StateReserved, api.StatePending, api.StateCommitted, api.StateRejected)
 	return r.Token, reply, err
 }
 
 // Renew extends a reservation to its PendingTTL from now. An *Error with the code api.CodeFenced says that it is over.
 func (l Ledger) Renew(ctx context.Context, r api.ReserveRequest) (api.ReserveReply, error) {
-	return l.call(ctx, "renew", r.AppendJSON(nil), 0, api.StateReserved)
+	return l.call(ctx, "renew", schema.Append(nil, &r), 0, api.StateReserved)
 }
 
 // Commit records the outcome of work that ran. An *Error with the code api.CodeFenced says that another attempt has the key.
 func (l Ledger) Commit(ctx context.Context, r api.FinishRequest) error {
-	_, err := l.call(ctx, "commit", r.AppendJSON(nil), 0, api.StateCommitted)
+	_, err := l.call(ctx, "commit", schema.Append(nil, &r), 0, api.StateCommitted)
 	return err
 }
 
 // Reject records the refusal of work that did not run.
 func (l Ledger) Reject(ctx context.Context, r api.FinishRequest) error {
-	_, err := l.call(ctx, "reject", r.AppendJSON(nil), 0, api.StateRejected)
+	_, err := l.call(ctx, "reject", schema.Append(nil, &r), 0, api.StateRejected)
 	return err
 }
 
 // Release gives up a reservation whose work certainly did not run. The key is free again.
 func (l Ledger) Release(ctx context.Context, r api.ReleaseRequest) error {
-	_, err := l.call(ctx, "release", r.AppendJSON(nil), 0, api.StateReleased)
+	_, err := l.call(ctx, "release", schema.Append(nil, &r), 0, api.StateReleased)
 	return err
 }
 
@@ -62,11 +63,12 @@ func (l Ledger) call(ctx context.Context, name string, body []byte, wait time.Du
 	if _, err := l.client.do(ctx, call, &answer); err != nil {
 		return reply, err
 	}
-	if err := reply.ParseJSON(answer); err != nil {
+	var in schema.LedgerReply
+	if err := schema.Unmarshal(answer, &in); err != nil {
 		return reply, call.NotOurs(err.Error())
 	}
-	if !slices.Contains(states, reply.State) {
-		return reply, call.NotOurs("the state " + reply.State.String())
+	if !slices.Contains(states, in.State) {
+		return reply, call.NotOurs("the state " + in.State.String())
 	}
-	return reply, nil
+	return in.Reply(), nil
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
 	"github.com/oncegate/oncegate/manager/internal/store/downtime"
 	"github.com/oncegate/oncegate/manager/managertest/calls"
@@ -335,10 +336,7 @@ func cutOff(err error) bool {
 
 func encode(c ledgertest.Call, raw bool) (path, contentType string, body []byte) {
 	ttl := time.Duration(c.TTL) * time.Millisecond
-	var m interface {
-		AppendRaw([]byte) []byte
-		AppendJSON([]byte) []byte
-	}
+	var m interface{ AppendRaw([]byte) []byte }
 	switch c.Op {
 	case "reserve":
 		req := c.Reservation()
@@ -364,7 +362,7 @@ func encode(c ledgertest.Call, raw bool) (path, contentType string, body []byte)
 	if raw {
 		return path, api.ContentTypeRaw, m.AppendRaw(nil)
 	}
-	return path, api.ContentTypeJSON, m.AppendJSON(nil)
+	return path, api.ContentTypeJSON, schema.Append(nil, m)
 }
 
 func decode(c ledgertest.Call, raw bool, status int, b []byte) (ledgertest.Outcome, error) {
@@ -372,7 +370,7 @@ func decode(c ledgertest.Call, raw bool, status int, b []byte) (ledgertest.Outco
 	switch status {
 	case 404, 409:
 		var p api.Problem
-		if err := p.ParseJSON(b); err != nil {
+		if err := schema.Unmarshal(b, &p); err != nil {
 			return ledgertest.Outcome{}, err
 		}
 		o.Refused = string(p.Code)
@@ -389,7 +387,9 @@ func decode(c ledgertest.Call, raw bool, status int, b []byte) (ledgertest.Outco
 	if raw {
 		err = reply.ParseRaw(b)
 	} else {
-		err = reply.ParseJSON(b)
+		var in schema.LedgerReply
+		err = schema.Unmarshal(b, &in)
+		reply = in.Reply()
 	}
 	if err != nil {
 		return ledgertest.Outcome{}, err

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/doctor"
 )
 
@@ -90,7 +91,7 @@ func TestDoctorLooksAtAManager(t *testing.T) {
 			paths = append(paths, api.PathUnknown)
 		}
 		for _, path := range paths {
-			r, err := http.NewRequest(http.MethodPost, url+path, bytes.NewReader(req.AppendJSON(nil)))
+			r, err := http.NewRequest(http.MethodPost, url+path, bytes.NewReader(schema.Append(nil, &req)))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"slices"
 	"strconv"
@@ -21,6 +22,7 @@ type member struct {
 	index                              int
 	omitZero, omitEmpty, inline, whole bool
 	text, seconds                      bool
+	none                               bool // a duration that is 0 in JSON is -1
 	enum                               []string
 	zero, wrong                        string
 	max                                int
@@ -33,7 +35,19 @@ var (
 	bytesType    = reflect.TypeFor[[]byte]()
 	valueType    = reflect.TypeFor[Value]()
 	problemType  = reflect.TypeFor[api.Problem]()
+	headerType   = reflect.TypeFor[api.Header]()
+	stateType    = reflect.TypeFor[api.State]()
 )
+
+// parseName returns the value of a type of named numbers with a name.
+func parseName(t reflect.Type, name string) (n uint8, ok bool) {
+	if t == stateType {
+		state, ok := api.ParseState(name)
+		return uint8(state), ok
+	}
+	durability, ok := api.ParseDurability(name)
+	return uint8(durability), ok
+}
 
 var shapes sync.Map // of []member, by reflect.Type
 
@@ -52,7 +66,7 @@ func members(t reflect.Type) []member {
 		m := member{
 			name: name, quoted: `"` + name + `":`, index: i, inline: f.Anonymous || f.Tag.Get("whole") != "", whole: f.Tag.Get("whole") != "",
 			omitZero: strings.HasPrefix(options, "omit"), omitEmpty: options == "omitempty",
-			text: f.Tag.Get("text") != "", seconds: f.Tag.Get("unit") == "s", zero: f.Tag.Get("zero"), wrong: f.Tag.Get("wrong"),
+			text: f.Tag.Get("text") != "", seconds: f.Tag.Get("unit") == "s", none: f.Tag.Get("none") == "0", zero: f.Tag.Get("zero"), wrong: f.Tag.Get("wrong"),
 		}
 		if enum, has := f.Tag.Lookup("enum"); has {
 			m.enum = strings.Split(enum, ",")
@@ -78,6 +92,8 @@ func appendValue(dst []byte, v reflect.Value, m *member) []byte {
 	case durationType:
 		if d := time.Duration(v.Int()); m.seconds {
 			return strconv.AppendFloat(dst, d.Seconds(), 'f', -1, 64)
+		} else if m.none {
+			return strconv.AppendInt(dst, Millis(max(d, 0)), 10)
 		} else {
 			return strconv.AppendInt(dst, Millis(d), 10)
 		}
@@ -98,6 +114,8 @@ func appendValue(dst []byte, v reflect.Value, m *member) []byte {
 		return strconv.AppendBool(dst, v.Bool())
 	case reflect.Int, reflect.Int64:
 		return strconv.AppendInt(dst, v.Int(), 10)
+	case reflect.Uint8:
+		return api.AppendJSONString(dst, v.Interface().(fmt.Stringer).String())
 	case reflect.Uint64:
 		return strconv.AppendUint(dst, v.Uint(), 10)
 	case reflect.Float64:
@@ -121,6 +139,11 @@ func appendValue(dst []byte, v reflect.Value, m *member) []byte {
 	case reflect.Map:
 		return appendMap(dst, v, m)
 	case reflect.Struct:
+		if v.Type() == headerType {
+			h := v.Addr().Interface().(*api.Header)
+			dst = append(api.AppendJSONString(append(dst, '['), h.Name), ',')
+			return append(api.AppendJSONString(dst, h.Value), ']')
+		}
 		return append(appendMembers(append(dst, '{'), v, false), '}')
 	}
 	panic("schema: no JSON for " + v.Type().String())

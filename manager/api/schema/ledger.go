@@ -1,6 +1,10 @@
 package schema
 
-import "time"
+import (
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
 
 // Entry is an entry of the ledger as operators see it, without its token.
 type Entry struct {
@@ -45,13 +49,28 @@ const (
 )
 
 // Answer is a recorded answer.
-type Answer struct {
-	Status int `json:"status"`
-	// Headers are pairs of a name in lower case and a value.
-	Headers [][2]string `json:"headers"`
-	Body    []byte      `json:"body"`
-	// BodyOmitted: only the status was recorded.
-	BodyOmitted bool `json:"body_omitted,omitempty"`
+type Answer = api.Result
+
+// LedgerReply answers a call that gate and workers make about a key.
+type LedgerReply struct {
+	State api.State `json:"state" wrong:"unknown state"`
+	// Token is the caller's own. Only the holder of a reservation gets it back.
+	Token string `json:"token,omitempty"`
+	// ExpiresIn is nil if nothing is left that could expire.
+	ExpiresIn *time.Duration `json:"expires_in_ms,omitempty"`
+	Result    *Answer        `json:"result,omitempty"`
+}
+
+// Reply returns the answer without the token.
+func (r *LedgerReply) Reply() api.ReserveReply {
+	reply := api.ReserveReply{State: r.State}
+	if r.ExpiresIn != nil {
+		reply.ExpiresIn = *r.ExpiresIn
+	}
+	if r.Result != nil {
+		reply.Result = *r.Result
+	}
+	return reply
 }
 
 // Resolution is an operator's decision about an unknown outcome.
@@ -61,8 +80,8 @@ type Resolution struct {
 	As     EntryState `json:"as" enum:"committed,rejected,released"`
 	Status int        `json:"status,omitempty" zero:"must be 200 to 599" wrong:"must be 200 to 599"`
 	// Headers and Body of the answer that later duplicates get. Without a Body (nil) they learn only its Status.
-	Headers [][2]string `json:"headers,omitempty" max:"256" text:"unicode" wrong:"must be an array of [name, value]"`
-	Body    []byte      `json:"body,omitzero" wrong:"must be base64 with padding"`
+	Headers []api.Header `json:"headers,omitempty" max:"256" text:"unicode" wrong:"must be an array of [name, value]"`
+	Body    []byte       `json:"body,omitzero" wrong:"must be base64 with padding"`
 	// TTL is how long the outcome is remembered; the manager's default when 0.
 	TTL time.Duration `json:"ttl_ms,omitempty" zero:"must be a whole number from 1 to 31622400000" wrong:"must be a whole number from 1 to 31622400000"`
 }

@@ -98,7 +98,7 @@ func (p *parser) object(path string, v gjson.Result, to reflect.Value) error {
 			if p.lenient {
 				return nil
 			}
-			return api.UnknownField(prefix + name)
+			return &api.FieldError{Field: clip(prefix + name), Allowed: "unknown field"}
 		}
 		if t := field.Type(); v.Type == gjson.Null && t != rawType && t != bytesType && t.Kind() != reflect.Interface {
 			return nil
@@ -110,7 +110,7 @@ func (p *parser) object(path string, v gjson.Result, to reflect.Value) error {
 // each calls read for each member of an object.
 func (p *parser) each(path string, v gjson.Result, read func(name string, v gjson.Result) error) error {
 	if !p.lenient {
-		return api.Members(path, v, read)
+		return eachMember(path, v, read)
 	}
 	var err error
 	v.ForEach(func(k, v gjson.Result) bool {
@@ -148,13 +148,15 @@ func (p *parser) value(path string, v gjson.Result, to reflect.Value, m *member)
 			return nil
 		}
 		n, ok := whole(v)
-		if !ok {
+		if !ok || m.none && n < 0 {
 			return wrong("must be a whole number of milliseconds")
 		}
-		to.SetInt(int64(Duration(n)))
-		return p.zero(path, to, m)
+		if to.SetInt(int64(Duration(n))); m.none && n == 0 {
+			to.SetInt(-1)
+		}
+		return p.positive(path, v, to, m)
 	case timeType:
-		s, err := api.StringField(path, v)
+		s, err := stringField(path, v)
 		if err != nil {
 			return err
 		}
@@ -171,7 +173,7 @@ func (p *parser) value(path string, v gjson.Result, to reflect.Value, m *member)
 		to.Addr().Interface().(*Value).v = v
 		return nil
 	case bytesType:
-		s, err := api.StringField(path, v)
+		s, err := stringField(path, v)
 		if err != nil {
 			return err
 		}
@@ -197,14 +199,25 @@ func (p *parser) value(path string, v gjson.Result, to reflect.Value, m *member)
 			return wrong("must be a whole number")
 		}
 		to.SetInt(n)
-		return p.zero(path, to, m)
+		return p.positive(path, v, to, m)
+	case reflect.Uint8:
+		s, err := stringField(path, v)
+		if err != nil {
+			return err
+		}
+		n, ok := parseName(to.Type(), s)
+		if !ok {
+			return &api.FieldError{Field: path, Value: clip(s), Allowed: m.wrong}
+		}
+		to.SetUint(uint64(n))
+		return nil
 	case reflect.Uint64:
 		n, ok := whole(v)
 		if !ok || n < 0 {
 			return wrong("must be a whole number, at least 0")
 		}
 		to.SetUint(uint64(n))
-		return p.zero(path, to, m)
+		return p.positive(path, v, to, m)
 	case reflect.Interface:
 		to.Set(reflect.ValueOf(json.RawMessage(v.Raw)))
 		return nil
@@ -227,9 +240,20 @@ func (p *parser) value(path string, v gjson.Result, to reflect.Value, m *member)
 	case reflect.Map:
 		return p.texts(path, v, to, m)
 	case reflect.Struct:
+		if to.Type() == headerType {
+			return p.header(path, v, to.Addr().Interface().(*api.Header), m)
+		}
 		return p.object(path, v, to)
 	}
 	panic("schema: no JSON for " + to.Type().String())
+}
+
+// header reads [name, value].
+func (p *parser) header(path string, v gjson.Result, to *api.Header, m *member) error {
+	var pair [2]string
+	err := p.value(path, v, reflect.ValueOf(&pair).Elem(), m)
+	to.Name, to.Value = pair[0], pair[1]
+	return err
 }
 
 // texts reads an object of any names.
@@ -248,11 +272,13 @@ func (p *parser) texts(path string, v gjson.Result, to reflect.Value, m *member)
 }
 
 func (p *parser) string(path string, v gjson.Result, to reflect.Value, m *member) error {
-	read := api.StringField
-	if m.text {
-		read = api.TextField
+	s, err := stringField(path, v)
+	if err == nil && m.text {
+		var ok bool
+		if s, ok = text(v); !ok {
+			err = &api.FieldError{Field: path, Value: clip(s), Allowed: "must be Unicode text: UTF-8, without half a surrogate pair"}
+		}
 	}
-	s, err := read(path, v)
 	switch {
 	case err != nil:
 		return err
@@ -266,12 +292,12 @@ func (p *parser) string(path string, v gjson.Result, to reflect.Value, m *member
 	return nil
 }
 
-// zero refuses a number that is zero where that would mean that none was sent.
-func (p *parser) zero(path string, to reflect.Value, m *member) error {
-	if m.zero == "" || p.lenient || !to.IsZero() {
+// positive refuses a number from 0 down where 0 would mean that none was sent.
+func (p *parser) positive(path string, v gjson.Result, to reflect.Value, m *member) error {
+	if m.zero == "" || p.lenient || !to.IsZero() && (!to.CanInt() || to.Int() > 0) {
 		return nil
 	}
-	return &api.FieldError{Field: path, Value: "0", Allowed: m.zero}
+	return &api.FieldError{Field: path, Value: clip(v.Raw), Allowed: m.zero}
 }
 
 func (p *parser) array(path string, v gjson.Result, to reflect.Value, m *member) error {
@@ -297,12 +323,6 @@ func (p *parser) array(path string, v gjson.Result, to reflect.Value, m *member)
 		return err == nil && (m.max == 0 || n < m.max)
 	})
 	return err
-}
-
-// whole reads a number without a fraction.
-func whole(v gjson.Result) (int64, bool) {
-	n, err := strconv.ParseInt(api.WholeNumber(v.Raw), 10, 64)
-	return n, err == nil && v.Type == gjson.Number
 }
 
 // Duration is the duration of some of the API's milliseconds, the longest one if they are more.

@@ -56,7 +56,7 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		`{"at":"now"}`:                     `at: "now": must be a time such as 2026-01-02T15:04:05Z`,
 		`{"inner":7}`:                      `inner: must be a JSON object`,
 		`{"inner":{"a":""}}`:               `field inner.a: "" is not allowed; allowed: a value`,
-		`{"inner":{"d_ms":0.0}}`:           `inner.d_ms: "0": must be at least 5`,
+		`{"inner":{"d_ms":0.0}}`:           `inner.d_ms: "0.0": must be at least 5`,
 		`{"inner":{"d_ms":"5"}}`:           `inner.d_ms: "\"5\"": must be a whole number of milliseconds`,
 		`{"inner":{"x":1}}`:                `inner.x: unknown field`,
 		`{"inner":{"a":"b","a":"c"}}`:      `inner.a: given twice`,

@@ -63,7 +63,7 @@ func (c *operatorCall) resolveFlags(fs *flag.FlagSet) {
 		if !ok || name == "" {
 			return errors.New("must be 'name: value'")
 		}
-		r.Headers = append(r.Headers, [2]string{strings.ToLower(name), strings.TrimSpace(value)})
+		r.Headers = append(r.Headers, api.Header{Name: strings.ToLower(name), Value: strings.TrimSpace(value)})
 		return nil
 	})
 	fs.StringVar(&c.bodyFile, "body-file", "", "`file` with the answer's body; without it retries get 410 and that status")
@@ -388,7 +388,7 @@ func entryLines(e *admin.Entry, line func(name, value string)) {
 	}
 	if r := e.Result; r != nil {
 		for _, h := range r.Headers {
-			line("header", h[0]+": "+h[1])
+			line("header", h.Name+": "+h.Value)
 		}
 		switch {
 		case r.BodyOmitted:

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/client/admin"
 )
 
@@ -30,7 +31,7 @@ func unknownKey(t *testing.T, url, scope, key string) {
 	t.Helper()
 	req := api.ReserveRequest{Key: key, Scope: scope, Token: "t", Fingerprint: "f"}
 	for _, path := range []string{api.PathReserve, api.PathUnknown} {
-		resp, err := http.Post(url+path, api.ContentTypeJSON, bytes.NewReader(req.AppendJSON(nil)))
+		resp, err := http.Post(url+path, api.ContentTypeJSON, bytes.NewReader(schema.Append(nil, &req)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +46,7 @@ func TestOperatorsReadTheLifeOfAKey(t *testing.T) {
 	url := jobsManager(t)
 	unknownKey(t, url, "shop/pay", "order-1")
 	again := api.ReserveRequest{Key: "order-1", Scope: "shop/pay", Token: "u", Fingerprint: "other"}
-	resp, err := http.Post(url+api.PathReserve, api.ContentTypeJSON, bytes.NewReader(again.AppendJSON(nil)))
+	resp, err := http.Post(url+api.PathReserve, api.ContentTypeJSON, bytes.NewReader(schema.Append(nil, &again)))
 	if err != nil || resp.Body.Close() != nil || resp.StatusCode != 422 {
 		t.Fatal(resp.StatusCode, err)
 	}

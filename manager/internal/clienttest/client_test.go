@@ -333,7 +333,7 @@ func TestOperatorsSeeAndSettleEntries(t *testing.T) {
 	if page, err = admin.New(c).Entries(t.Context(), admin.EntryQuery{Key: "b/?%"}); err != nil || len(page.Entries) != 1 || page.Entries[0].Key != "b/?%" || page.Entries[0].Scope != "s&t" {
 		t.Fatalf("%+v %v", page, err)
 	}
-	headers := [][2]string{{"x", "y"}}
+	headers := []api.Header{{Name: "x", Value: "y"}}
 	for key, r := range map[string]admin.Resolution{
 		"a": {As: "committed", Status: 201, Headers: headers, Body: []byte("hi")}, "b/?%": {As: "rejected", Status: 402}, ".": {As: "committed", Status: 204, Body: []byte{}},
 	} {

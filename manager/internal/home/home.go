@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -286,7 +287,7 @@ func (h *Homes) call(ctx context.Context, home string, op api.Op, message []byte
 // refused says what a home's refusal means for the caller.
 func (h *Homes) refused(home string, resp *http.Response, body []byte) (reply api.ReserveReply, outcome string, err error) {
 	var p api.Problem
-	if p.ParseJSON(body) != nil || p.Status != resp.StatusCode {
+	if json.Unmarshal(body, &p) != nil || p.Status != resp.StatusCode {
 		return reply, "unanswered", unanswered(home, "status "+strconv.Itoa(resp.StatusCode))
 	}
 	p.RetryAfterSeconds, _ = strconv.Atoi(resp.Header.Get("Retry-After"))

@@ -70,7 +70,7 @@ func (s *site) answer(w http.ResponseWriter, r *http.Request) {
 		var d []feed.Digest
 		var span int64
 		if d, span, err = s.Digests(r.Context(), q.Get("origin"), 0); err == nil {
-			body, err = AppendDigests(nil, s.name, span, d)
+			body = AppendDigests(nil, s.name, span, d)
 		}
 	} else {
 		var f feed.Page

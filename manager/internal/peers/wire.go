@@ -1,32 +1,32 @@
 package peers
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
 // wireChange is a change in JSON.
 type wireChange struct {
-	Origin      string          `json:"origin"`
-	Sequence    uint64          `json:"sequence"`
-	Key         string          `json:"key"`
-	Scope       string          `json:"scope"`
-	State       string          `json:"state"`
-	Token       string          `json:"token"`
-	Fence       uint64          `json:"fence"`
-	HLC         uint64          `json:"hlc,string"` // more than JSON's numbers hold everywhere
-	Fingerprint string          `json:"fingerprint,omitempty"`
-	JobID       string          `json:"job_id,omitempty"`
-	AgeMS       int64           `json:"age_ms"`
-	ExpiresInMS int64           `json:"expires_in_ms"`
-	Result      json.RawMessage `json:"result"`
+	Origin      string     `json:"origin"`
+	Sequence    uint64     `json:"sequence"`
+	Key         string     `json:"key"`
+	Scope       string     `json:"scope"`
+	State       string     `json:"state"`
+	Token       string     `json:"token"`
+	Fence       uint64     `json:"fence"`
+	HLC         string     `json:"hlc"` // more than JSON's numbers hold everywhere
+	Fingerprint string     `json:"fingerprint,omitempty"`
+	JobID       string     `json:"job_id,omitempty"`
+	AgeMS       int64      `json:"age_ms"`
+	ExpiresInMS int64      `json:"expires_in_ms"`
+	Result      api.Result `json:"result"`
 }
 
 type wireFeed struct {
@@ -38,38 +38,27 @@ type wireFeed struct {
 	Copying  bool   `json:"copying,omitempty"`
 }
 
-// appendResult appends a recorded answer as JSON.
-func appendResult(dst, raw []byte) ([]byte, error) {
-	var r api.Result
-	if err := r.ParseRaw(raw); err != nil {
-		return dst, err
-	}
-	return r.AppendJSON(dst), nil
-}
-
 // AppendFeed appends a page of the change feed as JSON.
 func AppendFeed(dst []byte, f *feed.Page) ([]byte, error) {
 	w := wireFeed{Changes: make([]wireChange, len(f.Changes)), Cursor: f.Cursor, Head: f.Head, Sequence: f.Sequence, Copying: f.Copying}
 	for i := range f.Changes {
 		c := &f.Changes[i]
-		result, err := appendResult(nil, c.Result)
-		if err != nil {
+		w.Changes[i] = wireChange{
+			Origin: c.Origin, Sequence: c.Sequence, Key: c.Key, Scope: c.Scope, State: c.State.String(), Token: c.Token, Fence: c.Fence, HLC: strconv.FormatUint(c.HLC, 10),
+			Fingerprint: c.Fingerprint, JobID: c.Ref, AgeMS: c.Age.Milliseconds(), ExpiresInMS: c.ExpiresIn.Milliseconds(),
+		}
+		if err := w.Changes[i].Result.ParseRaw(c.Result); err != nil {
 			return dst, err
 		}
-		w.Changes[i] = wireChange{
-			Origin: c.Origin, Sequence: c.Sequence, Key: c.Key, Scope: c.Scope, State: c.State.String(), Token: c.Token, Fence: c.Fence, HLC: c.HLC,
-			Fingerprint: c.Fingerprint, JobID: c.Ref, AgeMS: c.Age.Milliseconds(), ExpiresInMS: c.ExpiresIn.Milliseconds(), Result: result,
-		}
 	}
-	b, err := json.Marshal(w)
-	return append(dst, b...), err
+	return schema.Append(dst, &w), nil
 }
 
 // parseFeed reads a page of a peer's feed. A change that the ledger refuses is counted there; one that is no JSON
 // of a change fails the page.
 func parseFeed(b []byte) (*feed.Page, error) {
 	var w wireFeed
-	if err := json.Unmarshal(b, &w); err != nil {
+	if err := schema.Unmarshal(b, &w); err != nil {
 		return nil, fmt.Errorf("the answer is not a page of changes: %w", err)
 	}
 	if w.Changes == nil {
@@ -78,13 +67,13 @@ func parseFeed(b []byte) (*feed.Page, error) {
 	f := &feed.Page{Cursor: w.Cursor, Head: w.Head, Sequence: w.Sequence, Copying: w.Copying, Changes: make([]ledger.FeedChange, len(w.Changes))}
 	for i, c := range w.Changes {
 		state, _ := api.ParseState(c.State)
-		var r api.Result
-		if err := r.ParseJSON(c.Result); err != nil {
-			return nil, fmt.Errorf("change %d: %w", c.Sequence, err)
+		hlc, err := strconv.ParseUint(c.HLC, 10, 64)
+		if err != nil || c.Result.Status == 0 {
+			return nil, fmt.Errorf("change %d has no clock or no result", c.Sequence)
 		}
 		f.Changes[i] = ledger.FeedChange{
 			Origin: c.Origin, Sequence: c.Sequence, Scope: c.Scope, Key: c.Key, Token: c.Token, Fingerprint: c.Fingerprint, Ref: c.JobID,
-			State: state, HLC: c.HLC, Fence: c.Fence, Age: milliseconds(c.AgeMS), ExpiresIn: milliseconds(c.ExpiresInMS), Result: r.AppendRaw(nil),
+			State: state, HLC: hlc, Fence: c.Fence, Age: milliseconds(c.AgeMS), ExpiresIn: milliseconds(c.ExpiresInMS), Result: c.Result.AppendRaw(nil),
 		}
 	}
 	return f, nil
@@ -109,18 +98,17 @@ type wireDigests struct {
 }
 
 // AppendDigests appends digests as JSON.
-func AppendDigests(dst []byte, origin string, span int64, digests []feed.Digest) ([]byte, error) {
+func AppendDigests(dst []byte, origin string, span int64, digests []feed.Digest) []byte {
 	w := wireDigests{Origin: origin, SpanMS: span, Digests: make([]wireDigest, len(digests))}
 	for i, d := range digests {
 		w.Digests[i] = wireDigest{d.From, d.Outcomes, strconv.FormatUint(d.Sum, 16)}
 	}
-	b, err := json.Marshal(w)
-	return append(dst, b...), err
+	return schema.Append(dst, &w)
 }
 
 func parseDigests(b []byte) (span int64, digests []feed.Digest, err error) {
 	var w wireDigests
-	if err := json.Unmarshal(b, &w); err != nil {
+	if err := schema.Unmarshal(b, &w); err != nil {
 		return 0, nil, fmt.Errorf("the answer has no digests: %w", err)
 	}
 	for _, d := range w.Digests {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
@@ -33,7 +34,7 @@ func FuzzRequests(f *testing.F) {
 	raw := api.FinishRequest{Key: "k", Token: "t", Result: api.Result{Status: 200, Body: []byte("x")}}
 	f.Add("POST", api.PathReserve, "", "application/json", []byte(`{"key":"k","token":"t"}`))
 	f.Add("POST", api.PathCommit, "", api.ContentTypeRaw, raw.AppendRaw(nil))
-	f.Add("POST", api.PathReject, "", "", raw.AppendJSON(nil))
+	f.Add("POST", api.PathReject, "", "", schema.Append(nil, &raw))
 	f.Add("POST", api.PathRelease, "", "text/plain", []byte(`{"key":"k","token":"t"}`))
 	f.Add("GET", "/v1/ledger/entries/a%2Fb", "scope=%20", "", []byte{})
 	f.Add("GET", "/v1/ledger/entries", "state=pending&limit=2&cursor=cDAwMDAwMDAwMC8xOnNr", "", []byte{})
@@ -102,7 +103,7 @@ func FuzzCalls(f *testing.F) {
 			switch {
 			case r.Status == 500, r.Status >= 300 && r.Status < 400:
 				t.Fatalf("%d %s", r.Status, r.Body)
-			case r.Status >= 400 && (!isJSON(r.Body) || p.ParseJSON(r.Body) != nil || p.Status != r.Status || p.Code == ""):
+			case r.Status >= 400 && (!isJSON(r.Body) || schema.Unmarshal(r.Body, &p) != nil || p.Status != r.Status || p.Code == ""):
 				t.Fatalf("no problem: %s", r.Body)
 			case r.Status < 300 && len(r.Body) > 0:
 				if err := new(api.ReserveReply).ParseRaw(r.Body); err != nil {

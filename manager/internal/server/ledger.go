@@ -82,12 +82,19 @@ func (c *ledgerCall) read(form httpd.Form, body []byte) error {
 	if form == httpd.FormRaw {
 		return readRequest(&c.item, body)
 	}
+	v, err := schema.Read(body)
+	if err != nil {
+		return err
+	}
 	switch c.item.Op {
 	case ledger.OpRelease:
-		return c.item.Release.ParseJSON(body)
+		return v.Parse(&c.item.Release)
 	case ledger.OpCommit, ledger.OpReject:
-		if err := c.in.ParseJSON(body); err != nil {
+		if err := v.Parse(&c.in); err != nil {
 			return err
+		}
+		if c.in.Result.Status == 0 && !v.Has("result") {
+			return &api.FieldError{Field: "result", Allowed: "is missing: must be {status, headers, body}"}
 		}
 		if err := c.in.Validate(); err != nil {
 			return err
@@ -95,7 +102,7 @@ func (c *ledgerCall) read(form httpd.Form, body []byte) error {
 		c.item.Finish = *ledger.NewFinish(&c.in)
 		return nil
 	default:
-		return c.item.Reserve.ParseJSON(body)
+		return v.Parse(&c.item.Reserve)
 	}
 }
 
@@ -176,14 +183,19 @@ func answerReply(w *httpd.Response, form httpd.Form, reply *ledger.Reply, token 
 		return nil
 	}
 	w.JSON(w.Status)
-	answer := api.ReserveReply{State: reply.State, ExpiresIn: reply.ExpiresIn}
-	if len(reply.Result) != 0 {
-		if err := answer.Result.ParseRaw(reply.Result); err != nil {
-			return err
-		}
+	answer := schema.LedgerReply{State: reply.State}
+	if reply.State == api.StateReserved {
+		answer.Token = token
 	}
-	w.Body = answer.AppendJSON(w.Body, token)
-	return nil
+	if reply.State != api.StateReleased && reply.State != api.StateNone {
+		answer.ExpiresIn = &reply.ExpiresIn
+	}
+	var err error
+	if len(reply.Result) != 0 {
+		answer.Result, err = recorded(reply.Result)
+	}
+	w.Body = schema.Append(w.Body, &answer)
+	return err
 }
 
 // lookUp returns what became of a key.
@@ -353,13 +365,6 @@ func entryOf(e *ledger.Entry, whole bool) (schema.Entry, error) {
 
 // recorded is a result of the ledger.
 func recorded(raw []byte) (*schema.Answer, error) {
-	var r api.Result
-	if err := r.ParseRaw(raw); err != nil {
-		return nil, err
-	}
-	a := &schema.Answer{Status: r.Status, Body: r.Body, BodyOmitted: r.BodyOmitted}
-	for _, h := range r.Headers {
-		a.Headers = append(a.Headers, [2]string{h.Name, h.Value})
-	}
-	return a, nil
+	a := new(schema.Answer)
+	return a, a.ParseRaw(raw)
 }

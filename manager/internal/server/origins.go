@@ -152,8 +152,8 @@ func (h *originHandlers) digests(r *httpd.Request, w *httpd.Response) error {
 		return err
 	}
 	w.JSON(200)
-	w.Body, err = peers.AppendDigests(w.Body, origin, span, digests)
-	return err
+	w.Body = peers.AppendDigests(w.Body, origin, span, digests)
+	return nil
 }
 
 func (h *originHandlers) conflicts(r *httpd.Request, w *httpd.Response) error {

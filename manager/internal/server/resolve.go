@@ -63,10 +63,7 @@ func answerOf(in *schema.Resolution) (r api.Result, err error) {
 	case in.Headers != nil && in.Body == nil:
 		return r, &api.FieldError{Field: "headers", Allowed: "need a body, which may be empty"}
 	}
-	r = api.Result{Status: in.Status, Body: in.Body, BodyOmitted: in.Body == nil}
-	for _, h := range in.Headers {
-		r.Headers = append(r.Headers, api.Header{Name: h[0], Value: h[1]})
-	}
+	r = api.Result{Status: in.Status, Headers: in.Headers, Body: in.Body, BodyOmitted: in.Body == nil}
 	err = r.Validate()
 	var field *api.FieldError
 	if errors.As(err, &field) {

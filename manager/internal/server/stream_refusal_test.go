@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -72,7 +73,7 @@ func TestStreamForSmallMessagesRefusesLargeAnswers(t *testing.T) {
 		small.send(small.call(api.OpReserve, reserveOf(name, "u", 0)))
 		r, _ := small.reply()
 		var p api.Problem
-		if name == "fits" && r.Status != 200 || name == "large" && (r.Status != 503 || p.ParseJSON(r.Body) != nil || p.Code != api.CodeLargeAnswer) {
+		if name == "fits" && r.Status != 200 || name == "large" && (r.Status != 503 || schema.Unmarshal(r.Body, &p) != nil || p.Code != api.CodeLargeAnswer) {
 			t.Errorf("%s: %d %.100s", name, r.Status, r.Body)
 		}
 	}
@@ -92,7 +93,7 @@ func TestStreamSaysThatTheStoreWasNotReached(t *testing.T) {
 	g.send(g.call(api.OpReserve, reserveOf("a", "t", 0)), g.call(api.OpCommit, commitOf("b", "t", nil)))
 	for range 2 {
 		var p api.Problem
-		if r, _ := g.reply(); r.Status != 503 || p.ParseJSON(r.Body) != nil || p.Code != api.CodeStoreUnreachable {
+		if r, _ := g.reply(); r.Status != 503 || schema.Unmarshal(r.Body, &p) != nil || p.Code != api.CodeStoreUnreachable {
 			t.Errorf("%d %s", r.Status, r.Body)
 		}
 	}

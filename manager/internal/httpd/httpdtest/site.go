@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"io"
 	"log/slog"
 	"net"
@@ -157,7 +158,7 @@ func (s *Site) Try(ctx context.Context, method, path, contentType, body string, 
 	}
 	if resp.StatusCode >= 400 && method != "HEAD" {
 		var p api.Problem
-		if err := p.ParseJSON(b); err != nil || p.Status != resp.StatusCode || p.Code == "" || resp.Header.Get("content-type") != api.ContentTypeProblem {
+		if err := json.Unmarshal(b, &p); err != nil || p.Status != resp.StatusCode || p.Code == "" || resp.Header.Get("content-type") != api.ContentTypeProblem {
 			s.t.Errorf("%s %s: %d is no problem document: %q", method, path, resp.StatusCode, b)
 		}
 	}

@@ -57,6 +57,11 @@ var shapes = map[string]struct {
 	"POST /v1/logs/{log}/writers":                        {schema.LogWriterRequest{}, "", []any{schema.LogWriter{}}},
 	"GET /v1/logs/{log}/writers":                         {nil, "", []any{schema.LogWriterPage{}}},
 
+	"POST /v1/ledger/reserve":                 {api.ReserveRequest{}, "", []any{schema.LedgerReply{}}},
+	"POST /v1/ledger/renew":                   {api.ReserveRequest{}, "wait_ms", []any{schema.LedgerReply{}}},
+	"POST /v1/ledger/commit":                  {api.FinishRequest{}, "", nil},
+	"POST /v1/ledger/reject":                  {api.FinishRequest{}, "", nil},
+	"POST /v1/ledger/release":                 {api.ReleaseRequest{}, "", nil},
 	"GET /v1/ledger/entries":                  {nil, "", []any{schema.EntryPage{}}},
 	"GET /v1/ledger/entries/{key}":            {nil, "", []any{schema.Entry{}}},
 	"DELETE /v1/ledger/entries/{key}":         {nil, "", []any{schema.Entry{}}},
@@ -95,12 +100,12 @@ func TestDescriptionHasTheTypesOfTheSchema(t *testing.T) {
 		op := d.operations[i].op
 		if s.request != nil {
 			c := comparison{d: d, without: s.without}
-			c.compare(t, name, content(op["requestBody"]), reflect.TypeOf(s.request))
+			c.compare(t, name, content(d, op["requestBody"]), reflect.TypeOf(s.request))
 		}
 		var described []any
 		for status, response := range op["responses"].(map[string]any) {
 			if strings.HasPrefix(status, "2") {
-				one := content(response)
+				one := content(d, response)
 				if any, has := one["anyOf"].([]any); has {
 					described = append(described, any...)
 				} else {
@@ -122,8 +127,9 @@ func TestDescriptionHasTheTypesOfTheSchema(t *testing.T) {
 	}
 }
 
-func content(of any) map[string]any {
-	in, _ := of.(map[string]any)["content"].(map[string]any)
+func content(d *Description, of any) map[string]any {
+	body, _, _ := d.resolve(map[string]any{"x": of}, "", "x")
+	in, _ := body["content"].(map[string]any)
 	media, _ := in["application/json"].(map[string]any)
 	s, _ := media["schema"].(map[string]any)
 	return s
@@ -167,6 +173,8 @@ func (c *comparison) differs(path string, described any, of reflect.Type) string
 		return kind(path, s, "integer")
 	case reflect.TypeFor[time.Time](), reflect.TypeFor[[]byte]():
 		return kind(path, s, "string")
+	case reflect.TypeFor[api.Header]():
+		of = reflect.TypeFor[[2]string]()
 	case reflect.TypeFor[json.RawMessage]():
 		return ""
 	case reflect.TypeFor[api.Problem]():
@@ -174,7 +182,7 @@ func (c *comparison) differs(path string, described any, of reflect.Type) string
 	}
 	switch of.Kind() {
 	case reflect.Interface:
-	case reflect.String:
+	case reflect.String, reflect.Uint8:
 		want = "string"
 	case reflect.Bool:
 		want = "boolean"
