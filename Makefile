@@ -151,7 +151,7 @@ build/testrun: FORCE
 # Packages without processes whose deep part runs without the race detector, for its many rounds (deep.Rounds) or because that
 # detector sees nothing of a module's code.
 NATIVE_PACKAGES := ./plugin/gatetest ./plugin/gatebench ./e2e/internal/sim \
-	$(addprefix ./manager/internal/,ledger store/mem store/state logs/storelogs feed)
+	$(addprefix ./manager/internal/,jobs ledger store/mem store/state logs/storelogs feed)
 
 # The race detector looks at what runs in the tests' own processes. The other stages run without it. It leaves out SQLite, which is
 # C that was translated: there it would take most of the time, and Go's locks around it are looked at.

@@ -39,8 +39,7 @@ func reopener(s store.Store, open func(testing.TB) store.Store) func(testing.TB)
 }
 
 func TestSQLite(t *testing.T) {
-	// One writer and no manager beside it: a smaller crowd shows as much. And all
-	// of SQLite runs under the race detector.
+	// One writer and no manager beside it: a smaller crowd shows as much.
 	suite(t, jobstest.Engine{Name: "sqlite", Divided: divided, Jobs: 600, Workers: 12, Runs: 25, Slow: true, Open: func(t testing.TB) *jobstest.Instance {
 		path := filepath.Join(t.TempDir(), "jobs.db")
 		open := func(t testing.TB) store.Store {

@@ -24,15 +24,19 @@ func Only(tb testing.TB) {
 	}
 }
 
-// Cells divides the cells of a matrix that a test runs in. A quick run takes one, which the test's name chooses, so that each
-// cell is met by some test. A deep run takes the others. Under the race detector, which quick runs do without, a run takes all.
+// long reports whether a run takes the long way. The stage of make test-deep under the race detector does not: it takes what
+// make test does, because the detector makes everything several times as slow. The stage without it takes the rest.
+func long() bool { return On() && !Race }
+
+// Cells divides the cells of a matrix that a test runs in. make test takes one, which the test's name chooses, so that each
+// cell is met by some test. make test-deep takes the others.
 func Cells[T any](tb testing.TB, all []T) []T {
 	tb.Helper()
-	if Race || len(all) < 2 {
+	if len(all) < 2 {
 		return all
 	}
 	i := choose(tb.Name(), len(all))
-	if On() {
+	if long() {
 		return slices.Concat(all[:i], all[i+1:])
 	}
 	tb.Logf("cells left to make test-deep: %d", len(all)-1)
@@ -45,10 +49,10 @@ func choose(name string, n int) int { return int(crc32.ChecksumIEEE([]byte(name)
 // case in this run.
 func Case(tb testing.TB, name, cell string, all []string) {
 	tb.Helper()
-	if chosen := all[choose(name, len(all))] == cell; Race || chosen != On() {
+	if chosen := all[choose(name, len(all))] == cell; chosen != long() {
 		return
 	}
-	if On() {
+	if long() {
 		tb.Skip("make test runs it")
 	}
 	tb.Skip("left to make test-deep")
@@ -60,10 +64,9 @@ func Keys[V any](tb testing.TB, m map[string]V) []string {
 	return Cells(tb, slices.Sorted(maps.Keys(m)))
 }
 
-// Rounds is how often a test repeats itself: quick or, in a deep run, deep times. Under the race detector, which makes each round
-// several times as slow, it is quick: make test-deep runs the deep rounds without it.
+// Rounds is how often a test repeats itself: quick times in make test, deep times in make test-deep.
 func Rounds(quick, deep int) int {
-	if On() && !Race {
+	if long() {
 		return deep
 	}
 	return quick

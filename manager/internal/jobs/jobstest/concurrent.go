@@ -111,9 +111,7 @@ var concurrentTests = map[string]func(*env){
 		if workers == 0 {
 			workers = 50
 		}
-		if !deep.On() {
-			n /= 10
-		}
+		n = deep.Rounds(n/10, n)
 		qs := e.managers(jobs.Options{MaxAttempts: 1000})
 		functions := []string{"a", "b", "c"}
 		for _, f := range functions {

@@ -296,10 +296,7 @@ var limitTests = map[string]func(*env){
 		e.wantField("a bad key", "concurrency_key", errOf(e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", ConcurrencyKey: " a"})))
 	},
 	"no limit is exceeded by managers that compete": func(e *env) {
-		n, workers := 300, 12
-		if deep.On() {
-			n, workers = 2000, 30
-		}
+		n, workers := deep.Rounds(300, 2000), deep.Rounds(12, 30)
 		qs := e.managers(jobs.Options{MaxAttempts: 1000})
 		limits := jobs.Limits{MaxRunning: 7, MaxRunningPerKey: 2}
 		e.limit("f", limits)

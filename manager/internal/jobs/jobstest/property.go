@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ import (
 // between two comparisons of all jobs, which are several round trips.
 const slowSteps = 5
 
-// quickRuns is how many runs make test makes at most.
+// quickRuns is how many runs make test makes at most, and make test-deep under the race detector.
 const quickRuns = 8
 
 // testProperty runs random operations against the queue and against model, and
@@ -29,7 +30,7 @@ const quickRuns = 8
 func testProperty(t *testing.T, e Engine) {
 	runs := 0 // successful runs; after a failure all further runs continue, to find the shortest failing one
 	rapid.Check(t, func(rt *rapid.T) {
-		if e.Runs > 0 && runs >= e.Runs || !deep.On() && runs >= quickRuns {
+		if e.Runs > 0 && runs >= e.Runs || runs >= deep.Rounds(quickRuns, math.MaxInt) {
 			return
 		}
 		well := false
