@@ -483,8 +483,6 @@ PEERS_FLAGS ?=
 .PHONY: bench-peers
 bench-peers: peers-bench ## compare ledger, queue and logs, on every engine, with Redis, Postgres, etcd, asynq, River and NATS JetStream; results in build/peers
 	build/peers-bench engines -rounds 5 -duration 1s $(PEERS_FLAGS)
-	build/peers-bench ledger $(PEERS_FLAGS)
-	build/peers-bench jobs -duration 5s -jobs 20000 $(PEERS_FLAGS)
 	build/peers-bench logs -rounds 10 -duration 500ms $(PEERS_FLAGS)
 
 .PHONY: test-benches
