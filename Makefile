@@ -166,7 +166,7 @@ test-deep: ## what make test leaves out: the race detector, all cells of the mat
 		'processes=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) $(NATIVE_PACKAGES)' \
 		'gcs=GCS_SERVER=$(CURDIR)/build/fakegcs $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/object ./manager/internal/ship' \
 		'azure=AZURE_SERVER=fake $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/ship' \
-		'extproc=cd e2e/peers && $(GO_TEST) ./extproc' \
+		'peers=cd e2e/peers && $(GO_TEST) ./...' \
 		'browser=cd .ci/browser && $(GO_TEST) .' \
 		'charts=cd .ci/charts && $(GO_TEST) ./...' \
 		'release=cd .ci/release && $(GO_TEST) ./...'

@@ -5,7 +5,7 @@
 // Oncegate downloads the peers.
 //
 // `peers gate` does so for the whole request, in a real Envoy; `peers engines` for
-// ledger and queue on every engine; `peers logs` for logs.
+// ledger and queue on every engine; `peers logs` for logs. `peers adapter` serves a benchmark of others.
 //
 // The numbers of one run are comparable with each other and with nothing else:
 // clients and servers share the same cores.
@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -56,8 +57,11 @@ func run(ctx context.Context, args []string) error {
 	if len(args) == 3 && args[0] == "nats" { // a child process of `logs`
 		return serveNATS(ctx, args[1], args[2])
 	}
+	if slices.Equal(args, []string{"adapter"}) {
+		return serveAdapter(ctx)
+	}
 	if len(args) == 0 || comparisons[args[0]] == nil {
-		return usageError("usage: peers gate|engines|logs [flags]")
+		return usageError("usage: peers gate|engines|logs [flags], or peers adapter")
 	}
 	s, err := parseSettings(args)
 	if err != nil {
