@@ -166,7 +166,7 @@ test-deep: ## what make test leaves out: the race detector, all cells of the mat
 		'processes=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) $(NATIVE_PACKAGES)' \
 		'gcs=GCS_SERVER=$(CURDIR)/build/fakegcs $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/object ./manager/internal/ship' \
 		'azure=AZURE_SERVER=fake $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/ship' \
-		'extproc=cd e2e/peers && $(GO_TEST) ./extproc' \
+		'peers=cd e2e/peers && $(GO_TEST) ./...' \
 		'browser=cd .ci/browser && $(GO_TEST) .' \
 		'charts=cd .ci/charts && $(GO_TEST) ./...' \
 		'release=cd .ci/release && $(GO_TEST) ./...'
@@ -483,8 +483,6 @@ PEERS_FLAGS ?=
 .PHONY: bench-peers
 bench-peers: peers-bench ## compare ledger, queue and logs, on every engine, with Redis, Postgres, etcd, asynq, River and NATS JetStream; results in build/peers
 	build/peers-bench engines -rounds 5 -duration 1s $(PEERS_FLAGS)
-	build/peers-bench ledger $(PEERS_FLAGS)
-	build/peers-bench jobs -duration 5s -jobs 20000 $(PEERS_FLAGS)
 	build/peers-bench logs -rounds 10 -duration 500ms $(PEERS_FLAGS)
 
 .PHONY: test-benches

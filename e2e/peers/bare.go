@@ -14,115 +14,72 @@ import (
 // answer256 is what is recorded for a key.
 var answer256 = strings.Repeat("x", 256)
 
-// keyStore is a ledger, or what is used as one. The calls of a caller do not overlap.
-type keyStore struct {
-	// step reserves keys, or commits an answer for each, all in one request.
-	step func(ctx context.Context, caller int, keys []string, commit bool) error
-	// lookup is a reserve of a key that has an answer.
-	lookup func(ctx context.Context, caller int, key string) error
-}
-
-func (k *keyStore) pair(ctx context.Context, caller int, keys []string) error {
-	if err := k.step(ctx, caller, keys, false); err != nil {
-		return err
-	}
-	return k.step(ctx, caller, keys, true)
-}
+// keyStore is a ledger, or what is used as one: it reserves keys, or commits an answer for each, all in one request. The
+// calls of a caller do not overlap.
+type keyStore func(ctx context.Context, caller int, keys []string, commit bool) error
 
 // pairs reserves and commits new keys, so many together.
-func (k *keyStore) pairs(d time.Duration, callers, batch int) *load {
+func (step keyStore) pairs(d time.Duration, callers, batch int) *load {
 	return &load{run: func(ctx context.Context) (int, error) {
 		run := runName()
 		n, err := timedCalls(ctx, d, callers, func(ctx context.Context, caller, n int) error {
-			return k.pair(ctx, caller, keysOf(run, caller, n, batch))
+			keys := keysOf(run, caller, n, batch)
+			if err := step(ctx, caller, keys, false); err != nil {
+				return err
+			}
+			return step(ctx, caller, keys, true)
 		})
 		return n * batch, err
 	}}
 }
 
-// duplicates reserves keys that have answers.
-func (k *keyStore) duplicates(d time.Duration, callers int) *load {
-	known := keysOf(runName(), 0, 0, 1000)
-	return &load{
-		prepare: func(ctx context.Context) (err error) {
-			for _, key := range known {
-				err = errors.Join(err, k.pair(ctx, 0, []string{key}))
-			}
-			return err
-		},
-		run: func(ctx context.Context) (int, error) {
-			return timedCalls(ctx, d, callers, func(ctx context.Context, caller, n int) error {
-				return k.lookup(ctx, caller, known[(caller*37+n)%len(known)])
-			})
-		},
-	}
-}
-
 var errUnexpected = errors.New("a key is not as expected")
 
-func etcdPairs(c *clientv3.Client) *keyStore {
-	return &keyStore{
-		step: func(ctx context.Context, _ int, keys []string, commit bool) error {
-			var conditions []clientv3.Cmp
-			var puts []clientv3.Op
+func etcdPairs(c *clientv3.Client) keyStore {
+	return func(ctx context.Context, _ int, keys []string, commit bool) error {
+		var conditions []clientv3.Cmp
+		var puts []clientv3.Op
+		for _, k := range keys {
+			if commit {
+				conditions, puts = append(conditions, clientv3.Compare(clientv3.Value(k), "=", "token")), append(puts, clientv3.OpPut(k, answer256))
+			} else {
+				conditions, puts = append(conditions, clientv3.Compare(clientv3.CreateRevision(k), "=", 0)), append(puts, clientv3.OpPut(k, "token"))
+			}
+		}
+		r, err := c.Txn(ctx).If(conditions...).Then(puts...).Commit()
+		if err == nil && !r.Succeeded {
+			err = errUnexpected
+		}
+		return err
+	}
+}
+
+func postgresPairs(pool *pgxpool.Pool) keyStore {
+	return func(ctx context.Context, _ int, keys []string, commit bool) error {
+		stmt, args := `INSERT INTO pairs SELECT k, 'token', 0, now() + interval '60 s' FROM unnest($1::text[]) k ON CONFLICT (key) DO NOTHING`, []any{keys}
+		if commit {
+			stmt, args = `UPDATE pairs SET state = 1, result = $2 WHERE key = ANY($1) AND token = 'token' AND state = 0`, append(args, []byte(answer256))
+		}
+		tag, err := pool.Exec(ctx, stmt, args...)
+		if err == nil && tag.RowsAffected() != int64(len(keys)) {
+			err = errUnexpected
+		}
+		return err
+	}
+}
+
+func redisPairs(rdb *goredis.Client) keyStore {
+	return func(ctx context.Context, _ int, keys []string, commit bool) error {
+		_, err := rdb.Pipelined(ctx, func(p goredis.Pipeliner) error {
 			for _, k := range keys {
 				if commit {
-					conditions, puts = append(conditions, clientv3.Compare(clientv3.Value(k), "=", "token")), append(puts, clientv3.OpPut(k, answer256))
+					p.SetXX(ctx, "bare:"+k, answer256, time.Hour)
 				} else {
-					conditions, puts = append(conditions, clientv3.Compare(clientv3.CreateRevision(k), "=", 0)), append(puts, clientv3.OpPut(k, "token"))
+					p.SetNX(ctx, "bare:"+k, "token", time.Hour)
 				}
 			}
-			r, err := c.Txn(ctx).If(conditions...).Then(puts...).Commit()
-			if err == nil && !r.Succeeded {
-				err = errUnexpected
-			}
-			return err
-		},
-		lookup: func(ctx context.Context, _ int, key string) error {
-			r, err := c.Get(ctx, key)
-			if err == nil && len(r.Kvs) != 1 {
-				err = errUnexpected
-			}
-			return err
-		},
-	}
-}
-
-func postgresPairs(pool *pgxpool.Pool) *keyStore {
-	return &keyStore{
-		step: func(ctx context.Context, _ int, keys []string, commit bool) error {
-			stmt, args := `INSERT INTO pairs SELECT k, 'token', 0, now() + interval '60 s' FROM unnest($1::text[]) k ON CONFLICT (key) DO NOTHING`, []any{keys}
-			if commit {
-				stmt, args = `UPDATE pairs SET state = 1, result = $2 WHERE key = ANY($1) AND token = 'token' AND state = 0`, append(args, []byte(answer256))
-			}
-			tag, err := pool.Exec(ctx, stmt, args...)
-			if err == nil && tag.RowsAffected() != int64(len(keys)) {
-				err = errUnexpected
-			}
-			return err
-		},
-		lookup: func(ctx context.Context, _ int, key string) error {
-			var result []byte
-			return pool.QueryRow(ctx, `SELECT result FROM pairs WHERE key = $1`, key).Scan(&result)
-		},
-	}
-}
-
-func redisPairs(rdb *goredis.Client) *keyStore {
-	return &keyStore{
-		step: func(ctx context.Context, _ int, keys []string, commit bool) error {
-			_, err := rdb.Pipelined(ctx, func(p goredis.Pipeliner) error {
-				for _, k := range keys {
-					if commit {
-						p.SetXX(ctx, "bare:"+k, answer256, time.Hour)
-					} else {
-						p.SetNX(ctx, "bare:"+k, "token", time.Hour)
-					}
-				}
-				return nil
-			})
-			return err
-		},
-		lookup: func(ctx context.Context, _ int, key string) error { return rdb.Get(ctx, "bare:"+key).Err() },
+			return nil
+		})
+		return err
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -26,29 +25,14 @@ var engineColumns = []column{
 	{"jobs worked, 64 at once", "worked", 64, 1},
 }
 
-var jobColumns = []column{
-	{"enqueued, 1 caller", "enqueued", 1, 1},
-	{"enqueued, 10 callers", "enqueued", 10, 1},
-	{"enqueued, 64 callers", "enqueued", 64, 1},
-	{"claims, 1 worker", "claims", 1, 1},
-	{"claims, 10 workers", "claims", 10, 1},
-	{"jobs worked, 64 at once", "worked", 64, 1},
-}
-
-func ledgerColumns(s settings) []column {
-	pairs := s.spread("pairs", "pairs")
-	s.batches = []int{1}
-	return append(pairs, s.spread("duplicates", "duplicates")...)
-}
-
 // compareEngines compares ledger and queue on every engine with bare clients and queues on the same servers.
-func compareEngines(ctx context.Context, s settings, name string, columns []column) error {
-	t, err := s.newTable(name, "operations/s", "client", "manager", "engine")
+func compareEngines(ctx context.Context, s settings) error {
+	t, err := s.newTable("engines", "operations/s", "client", "manager", "engine")
 	if err != nil {
 		return err
 	}
 	defer t.stop()
-	t.columns = columns
+	t.columns = engineColumns
 	t.notes = strings.Join([]string{moduleVersion("asynq", "github.com/hibiken/asynq"), moduleVersion("River", "github.com/riverqueue/river"),
 		version(ctx, "redis-server", "--version"), version(ctx, "psql", "--version"), version(ctx, "etcd", "--version")}, "; ")
 	if err := t.addEngines(ctx); err != nil {
@@ -101,7 +85,6 @@ func (t *table) addPostgres(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.onStop(pool.Close)
 	pid := []int{pg.PID()}
 	for _, m := range []struct {
 		name, database string
@@ -133,30 +116,22 @@ func (t *table) addPostgres(ctx context.Context) error {
 }
 
 func (t *table) addRedis(ctx context.Context) error {
-	connect := func() (*servers.Server, *goredis.Client, error) {
-		srv, err := servers.StartRedis(ctx)
-		if err != nil {
-			return nil, nil, err
-		}
-		rdb := goredis.NewClient(&goredis.Options{Network: "unix", Addr: srv.Socket, PoolSize: 64})
-		t.onStop(func() { _ = rdb.Close(); srv.Close() })
-		return srv, rdb, nil
-	}
-	srv, rdb, err := connect()
+	srv, err := servers.StartRedis(ctx)
 	if err != nil {
 		return err
 	}
+	t.onStop(srv.Close)
+	rdb := goredis.NewClient(&goredis.Options{Network: "unix", Addr: srv.Socket, PoolSize: 64})
 	if err := t.addManager(ctx, "redis", []int{srv.PID()}, "--store", "redis", "--store-dsn", srv.URL); err != nil {
 		return err
 	}
 	t.addRow("bare Redis: SET NX, SET XX", nil, []int{srv.PID()}, system{keys: redisPairs(rdb)})
 	// Queues keep their jobs in another server, so that neither scans the other's keys.
-	srv, rdb, err = connect()
-	if err != nil {
+	if srv, err = servers.StartRedis(ctx); err != nil {
 		return err
 	}
-	t.addRow("asynq on Redis", nil, []int{srv.PID()}, system{queue: newAsynq(t, srv.Socket)})
-	t.addRow("bare WATCH, MULTI on Redis", nil, []int{srv.PID()}, system{queue: watchQueue(rdb)})
+	t.onStop(srv.Close)
+	t.addRow("asynq on Redis", nil, []int{srv.PID()}, system{queue: newAsynq(srv.Socket)})
 	return nil
 }
 
@@ -172,7 +147,6 @@ func (t *table) addEtcd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.onStop(func() { _ = bare.Close() })
 	t.addRow("bare etcd client, 3 members", nil, pids, system{keys: etcdPairs(bare)})
 	return nil
 }
@@ -192,26 +166,15 @@ func (t *table) addManager(ctx context.Context, name string, engine []int, flags
 	if err != nil {
 		return err
 	}
-	t.addRow(name, p, engine, system{keys: managerKeys(ctx, t, p.URL), queue: managerQueue(c)})
+	t.addRow(name, p, engine, system{keys: managerKeys(ctx, p.URL), queue: managerQueue(c)})
 	return nil
 }
 
 // managerQueue is the queue of a manager.
 func managerQueue(c *client.Client) *queue {
 	return &queue{
-		enqueue: func(ctx context.Context, key string) error {
-			_, err := c.SubmitIdempotent(ctx, client.Submission{Function: "enqueued", Payload: payload, Key: key})
-			return err
-		},
-		fill: func(ctx context.Context, what string, n int) error {
-			run, all := runName(), make([]client.Submission, n)
-			for i := range all {
-				all[i] = client.Submission{Function: what, Payload: payload, Key: run + strconv.Itoa(i)}
-			}
-			answers, err := c.SubmitBatch(ctx, all)
-			for _, a := range answers {
-				err = errors.Join(err, a.Err)
-			}
+		enqueue: func(ctx context.Context, what, key string) error {
+			_, err := c.SubmitIdempotent(ctx, client.Submission{Function: what, Payload: payload, Key: key})
 			return err
 		},
 		claim: func(ctx context.Context, worker int) (bool, error) {

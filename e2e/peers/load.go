@@ -1,30 +1,17 @@
 package main
 
-import (
-	"context"
-	"fmt"
-)
+import "context"
 
 // column is a load.
 type column struct {
 	name           string
-	what           string // pairs, duplicates, appends, appendsApart, enqueued, claims or worked
+	what           string // pairs, appends, appendsApart, claims or worked
 	callers, batch int    // batch: pairs or entries that are made together
-}
-
-// spread is a column for each number of callers and each size of batches.
-func (s settings) spread(what, name string) (all []column) {
-	for _, callers := range s.callers {
-		for _, batch := range s.batches {
-			all = append(all, column{fmt.Sprintf("%s, callers %d, %d at a time", name, callers, batch), what, callers, batch})
-		}
-	}
-	return all
 }
 
 // system is what a row measures: what it can be loaded with, nil for the rest.
 type system struct {
-	keys  *keyStore
+	keys  keyStore
 	log   func(context.Context) (*appender, error)
 	queue *queue
 }
@@ -34,8 +21,6 @@ func (s settings) load(c column, on system) *load {
 	switch {
 	case c.what == "pairs" && on.keys != nil:
 		return on.keys.pairs(s.duration, c.callers, c.batch)
-	case c.what == "duplicates" && on.keys != nil:
-		return on.keys.duplicates(s.duration, c.callers)
 	case (c.what == "appends" || c.what == "appendsApart") && on.log != nil:
 		return appends(s.duration, c, on.log)
 	case on.queue != nil:
@@ -46,10 +31,8 @@ func (s settings) load(c column, on system) *load {
 
 // queue is a job queue, or what is used as one.
 type queue struct {
-	// enqueue submits one durable job with its own key.
-	enqueue func(ctx context.Context, key string) error
-	// fill submits many jobs, to be claimed or to be worked; nil: they are enqueued one by one.
-	fill func(ctx context.Context, what string, n int) error
+	// enqueue submits one durable job with its own key, to be claimed or to be worked.
+	enqueue func(ctx context.Context, what, key string) error
 	// claim takes one job durably; false when there is none. nil: the queue hands out no single jobs.
 	claim func(ctx context.Context, worker int) (bool, error)
 	// work runs no-op handlers until n jobs are complete; nil: the queue runs none.
@@ -57,20 +40,8 @@ type queue struct {
 }
 
 func (s settings) queueLoad(c column, q *queue) *load {
-	fill := func(ctx context.Context) error {
-		if q.fill != nil {
-			return q.fill(ctx, c.what, s.jobs)
-		}
-		return enqueueMany(ctx, q, s.jobs)
-	}
+	fill := func(ctx context.Context) error { return q.fill(ctx, c.what, s.jobs) }
 	switch {
-	case c.what == "enqueued":
-		return &load{run: func(ctx context.Context) (int, error) {
-			run := runName()
-			return timedCalls(ctx, s.duration, c.callers, func(ctx context.Context, caller, n int) error {
-				return q.enqueue(ctx, keysOf(run, caller, n, 1)[0])
-			})
-		}}
 	case c.what == "claims" && q.claim != nil:
 		return &load{prepare: fill, run: func(ctx context.Context) (int, error) {
 			return timedCalls(ctx, s.duration, c.callers, func(ctx context.Context, worker, _ int) error {
@@ -82,8 +53,7 @@ func (s settings) queueLoad(c column, q *queue) *load {
 			})
 		}}
 	case (c.what == "claims" || c.what == "worked") && q.work != nil: // a queue without a call for a claim completes what it claims
-		return &load{prepare: fill,
-			run: func(ctx context.Context) (int, error) { return s.jobs, q.work(ctx, c.callers, s.jobs) }}
+		return &load{prepare: fill, run: func(ctx context.Context) (int, error) { return s.jobs, q.work(ctx, c.callers, s.jobs) }}
 	}
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
@@ -40,9 +39,14 @@ func compareLogs(ctx context.Context, s settings) error {
 	}
 	defer t.stop()
 	t.notes = moduleVersion("nats-server", "github.com/nats-io/nats-server/v2") + "; " + version(ctx, "redis-server", "--version")
-	t.columns = s.spread("appends", "one client")
-	s.callers = slices.DeleteFunc(slices.Clone(s.callers), func(n int) bool { return n == 1 }) // has one connection anyway
-	t.columns = append(t.columns, s.spread("appendsApart", "a connection each")...)
+	t.columns = []column{
+		{"1 caller", "appends", 1, 1},
+		{"1 caller, 16 at a time", "appends", 1, 16},
+		{"64 callers, one client", "appends", 64, 1},
+		{"64 callers, one client, 16 at a time", "appends", 64, 16},
+		{"64 callers, a connection each", "appendsApart", 64, 1},
+		{"64 callers, a connection each, 16 at a time", "appendsApart", 64, 16},
+	}
 	add := func(name string, pid int, open func(context.Context) (*appender, error)) {
 		t.add(&row{name: name, own: name == "Oncegate", cpu: []cpuTime{ownCPU, cpuOf(pid)},
 			load: func(c column) *load { return s.load(c, system{log: open}) }})

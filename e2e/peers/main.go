@@ -5,8 +5,7 @@
 // Oncegate downloads the peers.
 //
 // `peers gate` does so for the whole request, in a real Envoy; `peers engines` for
-// ledger and queue on every engine, `peers ledger` and `peers jobs` for one of them with
-// more loads, `peers logs` for logs.
+// ledger and queue on every engine; `peers logs` for logs. `peers adapter` serves a benchmark of others.
 //
 // The numbers of one run are comparable with each other and with nothing else:
 // clients and servers share the same cores.
@@ -20,36 +19,22 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strconv"
-	"strings"
+	"slices"
 	"syscall"
 	"time"
 )
 
 // settings are the flags.
 type settings struct {
-	build, out       string // directories
-	doc              string // document whose result is replaced
-	only             string
-	duration         time.Duration // of one measurement
-	rounds, jobs     int
-	callers, batches []int
+	build, out   string // directories
+	doc          string // document whose result is replaced
+	only         string
+	duration     time.Duration // of one measurement
+	rounds, jobs int
 }
 
-// maxCallers bounds the concurrent callers.
-const maxCallers = 1024
-
-// comparisons are the commands, with the numbers of callers and the sizes of batches unless flags say others.
-var comparisons = map[string]struct {
-	callers, batches string
-	run              func(context.Context, settings) error
-}{
-	"gate":    {"64,1", "1", compareGates},
-	"engines": {"64", "1", func(ctx context.Context, s settings) error { return compareEngines(ctx, s, "engines", engineColumns) }},
-	"ledger":  {"1,64", "1,16", func(ctx context.Context, s settings) error { return compareEngines(ctx, s, "ledger", ledgerColumns(s)) }},
-	"jobs":    {"64", "1", func(ctx context.Context, s settings) error { return compareEngines(ctx, s, "jobs", jobColumns) }},
-	"logs":    {"1,64", "1,16", compareLogs},
-}
+// comparisons are the commands.
+var comparisons = map[string]func(context.Context, settings) error{"gate": compareGates, "engines": compareEngines, "logs": compareLogs}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -72,18 +57,20 @@ func run(ctx context.Context, args []string) error {
 	if len(args) == 3 && args[0] == "nats" { // a child process of `logs`
 		return serveNATS(ctx, args[1], args[2])
 	}
-	if len(args) == 0 || comparisons[args[0]].run == nil {
-		return usageError("usage: peers gate|engines|ledger|jobs|logs [flags]")
+	if slices.Equal(args, []string{"adapter"}) {
+		return serveAdapter(ctx)
 	}
-	comparison := comparisons[args[0]]
-	s, err := parseSettings(args, comparison.callers, comparison.batches)
+	if len(args) == 0 || comparisons[args[0]] == nil {
+		return usageError("usage: peers gate|engines|logs [flags], or peers adapter")
+	}
+	s, err := parseSettings(args)
 	if err != nil {
 		return err
 	}
-	return comparison.run(ctx, s)
+	return comparisons[args[0]](ctx, s)
 }
 
-func parseSettings(args []string, callers, batches string) (s settings, err error) {
+func parseSettings(args []string) (s settings, err error) {
 	fs := flag.NewFlagSet("peers "+args[0], flag.ContinueOnError)
 	fs.StringVar(&s.build, "build", "build", "`directory` of what make has built")
 	fs.StringVar(&s.out, "out", "build/peers", "`directory` for the table")
@@ -91,23 +78,12 @@ func parseSettings(args []string, callers, batches string) (s settings, err erro
 	fs.StringVar(&s.only, "only", "", "measure only rows whose name contains this")
 	fs.DurationVar(&s.duration, "duration", 2*time.Second, "length of one measurement")
 	fs.IntVar(&s.rounds, "rounds", 4, "rounds, in which all rows take turns; the best one of each counts")
-	fs.IntVar(&s.jobs, "jobs", 5000, "engines, jobs: jobs to claim and to work in a round")
-	fs.StringVar(&callers, "callers", callers, "gate, ledger, logs: concurrent callers, comma separated")
-	fs.StringVar(&batches, "batches", batches, "ledger, logs: operations at a time, comma separated")
+	fs.IntVar(&s.jobs, "jobs", 5000, "engines: jobs to claim and to work in a round")
 	if err := fs.Parse(args[1:]); err != nil {
 		return s, usageError(err.Error())
 	}
-	if s.callers, err = numbers("-callers", callers, 1, maxCallers); err != nil {
-		return s, err
-	}
-	if s.batches, err = numbers("-batches", batches, 1, 128); err != nil {
-		return s, err
-	}
 	if s.rounds < 1 || s.rounds > 10000 {
 		return s, usageError(fmt.Sprintf("-rounds %d: must be from 1 to 10000", s.rounds))
-	}
-	if s.duration < 100*time.Millisecond {
-		return s, usageError(fmt.Sprintf("-duration %s: must be at least 100ms", s.duration))
 	}
 	if s.build, err = filepath.Abs(s.build); err != nil {
 		return s, err
@@ -119,14 +95,3 @@ func parseSettings(args []string, callers, batches string) (s settings, err erro
 }
 
 func (s settings) manager() string { return filepath.Join(s.build, "oncegate") }
-
-func numbers(flag, text string, least, most int) (all []int, err error) {
-	for part := range strings.SplitSeq(text, ",") {
-		n, err := strconv.Atoi(part)
-		if err != nil || n < least || n > most {
-			return nil, usageError(fmt.Sprintf("%s %q: must be numbers from %d to %d, comma separated", flag, text, least, most))
-		}
-		all = append(all, n)
-	}
-	return all, nil
-}

@@ -12,7 +12,6 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	goredis "github.com/redis/go-redis/v9"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
@@ -38,8 +37,8 @@ func untilDone(ctx context.Context, n int, run func(ctx context.Context, done fu
 	return errors.Join(err, ctx.Err())
 }
 
-// enqueueMany enqueues n jobs, 64 at a time.
-func enqueueMany(ctx context.Context, q *queue, n int) error {
+// fill enqueues n jobs, 64 at a time.
+func (q *queue) fill(ctx context.Context, what string, n int) error {
 	var next atomic.Int64
 	run := runName()
 	_, err := timedCalls(ctx, time.Hour, 64, func(ctx context.Context, _, _ int) error {
@@ -47,18 +46,17 @@ func enqueueMany(ctx context.Context, q *queue, n int) error {
 		if i > n {
 			return errNoMore
 		}
-		return q.enqueue(ctx, keysOf(run, 0, i, 1)[0])
+		return q.enqueue(ctx, what, keysOf(run, 0, i, 1)[0])
 	})
 	return err
 }
 
 // newAsynq uses task ids as keys.
-func newAsynq(t *table, socket string) *queue {
+func newAsynq(socket string) *queue {
 	redis := asynq.RedisClientOpt{Network: "unix", Addr: socket, PoolSize: 64}
 	client := asynq.NewClient(redis)
-	t.onStop(func() { _ = client.Close() })
 	return &queue{
-		enqueue: func(ctx context.Context, key string) error {
+		enqueue: func(ctx context.Context, _, key string) error {
 			_, err := client.EnqueueContext(ctx, asynq.NewTask("noop", payload), asynq.TaskID(key))
 			return err
 		},
@@ -94,7 +92,7 @@ func newRiver(ctx context.Context, pool *pgxpool.Pool) (*queue, error) {
 	}
 	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: slog.New(slog.DiscardHandler)})
 	return &queue{
-		enqueue: func(ctx context.Context, key string) error {
+		enqueue: func(ctx context.Context, _, key string) error {
 			_, err := client.Insert(ctx, noopArgs{Key: key, Text: text}, &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true}})
 			return err
 		},
@@ -119,61 +117,14 @@ func newRiver(ctx context.Context, pool *pgxpool.Pool) (*queue, error) {
 	}, err
 }
 
-// watchQueue is the pattern found in many home-made queues: peek at the head of
-// a sorted set, WATCH it, move the job in MULTI/EXEC, start over on a conflict.
-func watchQueue(rdb *goredis.Client) *queue {
-	return &queue{
-		enqueue: func(ctx context.Context, key string) error {
-			_, err := rdb.TxPipelined(ctx, func(p goredis.Pipeliner) error {
-				p.HSet(ctx, "job:"+key, "payload", []byte(payload), "state", "queued")
-				p.ZAdd(ctx, "queued", goredis.Z{Score: float64(time.Now().UnixNano()), Member: key})
-				return nil
-			})
-			return err
-		},
-		claim: func(ctx context.Context, worker int) (found bool, err error) {
-			err = goredis.TxFailedErr
-			for errors.Is(err, goredis.TxFailedErr) {
-				found = false
-				err = rdb.Watch(ctx, func(tx *goredis.Tx) error {
-					keys, err := tx.ZRange(ctx, "queued", 0, 0).Result()
-					if err != nil || len(keys) == 0 {
-						return err
-					}
-					found = true
-					if err := tx.HGet(ctx, "job:"+keys[0], "payload").Err(); err != nil {
-						return err
-					}
-					_, err = tx.TxPipelined(ctx, func(p goredis.Pipeliner) error {
-						p.ZRem(ctx, "queued", keys[0])
-						p.ZAdd(ctx, "active", goredis.Z{Score: float64(time.Now().Add(time.Minute).UnixNano()), Member: keys[0]})
-						p.HSet(ctx, "job:"+keys[0], "state", "active", "worker", worker)
-						return nil
-					})
-					return err
-				}, "queued")
-			}
-			return found, err
-		},
-	}
-}
-
 // newSkipLocked is one table and one UPDATE ... FOR UPDATE SKIP LOCKED.
 func newSkipLocked(ctx context.Context, pool *pgxpool.Pool) (*queue, error) {
 	_, err := pool.Exec(ctx, `CREATE TABLE jobs (id bigserial PRIMARY KEY, key text UNIQUE NOT NULL, payload bytea NOT NULL,
 		state smallint NOT NULL DEFAULT 0, worker int, lease timestamptz);
 		CREATE INDEX queued ON jobs (id) WHERE state = 0`)
 	return &queue{
-		enqueue: func(ctx context.Context, key string) error {
+		enqueue: func(ctx context.Context, _, key string) error {
 			_, err := pool.Exec(ctx, `INSERT INTO jobs (key, payload) VALUES ($1, $2) ON CONFLICT (key) DO NOTHING`, key, payload)
-			return err
-		},
-		fill: func(ctx context.Context, _ string, n int) error {
-			_, err := pool.Exec(ctx, `INSERT INTO jobs (key, payload) SELECT gen_random_uuid()::text, $1 FROM generate_series(1, $2)`, payload, n)
-			if err != nil {
-				return err
-			}
-			_, err = pool.Exec(ctx, `ANALYZE jobs`)
 			return err
 		},
 		claim: func(ctx context.Context, worker int) (bool, error) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,12 +49,11 @@ type load struct {
 	median func() time.Duration
 }
 
-// result is the best of all rounds: the highest rate, the least median, and the CPU times of the cheapest round.
+// result is that of the best round, which has the highest rate.
 type result struct {
 	rate   float64
 	median time.Duration
 	cpu    []time.Duration // of an operation
-	total  time.Duration   // of cpu
 }
 
 // newTable makes a table without columns and rows. The caller must call stop.
@@ -124,21 +124,17 @@ func (r *row) measure(ctx context.Context, l *load, best *result) error {
 	if err != nil {
 		return err
 	}
-	took, cpu := time.Since(start), r.usage()
-	var total time.Duration
+	rate, cpu := float64(operations)/time.Since(start).Seconds(), r.usage()
+	if rate <= best.rate {
+		return nil
+	}
 	for i := range cpu {
 		cpu[i] = (cpu[i] - before[i]) / time.Duration(operations)
-		total += cpu[i]
 	}
-	if best.cpu == nil || total < best.total {
-		best.cpu, best.total = cpu, total
-	}
+	*best = result{rate: rate, cpu: cpu}
 	if l.median != nil {
-		if m := l.median(); best.median == 0 || m < best.median {
-			best.median = m
-		}
+		best.median = l.median()
 	}
-	best.rate = max(best.rate, float64(operations)/took.Seconds())
 	return nil
 }
 
@@ -203,13 +199,10 @@ func (t *table) write(ctx context.Context) error {
 func refreshDoc(file, name, result string) error {
 	begin, end := "<!-- result: "+name+" -->\n", "<!-- end of result -->\n"
 	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
 	before, rest, ok := strings.Cut(string(text), begin)
 	_, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		return fmt.Errorf("%s has not the marks %q and %q", file, begin, end)
+		return cmp.Or(err, fmt.Errorf("%s has not the marks %q and %q", file, begin, end))
 	}
 	return os.WriteFile(file, []byte(before+begin+"\n"+result+"\n"+end+after), 0o644)
 }
