@@ -118,7 +118,7 @@ demo: build ## a retry storm with lost answers and a killed manager; fails if an
 # --- tests and checks -------------------------------------------------------------------------------------------------
 
 # Bounds what hangs. Nothing that works comes near it.
-TEST_TIMEOUT ?= 50m
+TEST_TIMEOUT ?= 170m
 
 # Go's cache of results does not see the programs and files that tests use, so all tests run. make check vets. Most tests wait
 # more than they compute, so more of them run side by side than there are processors.
