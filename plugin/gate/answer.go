@@ -66,11 +66,13 @@ func (s *Stream) reply(status int, details string, headers [][2]string, body []b
 	if s.isLookUp {
 		headers = uncached(headers)
 	}
+	r := localReply{status: status, details: details, headers: headers, body: body}
 	if s.awaitsEnd() && s.plugin.delayed.bytes+len(body) <= maxUnsentBytes {
-		s.delayReply(&localReply{status: status, details: details, headers: slices.Clone(headers), body: body})
+		r.headers = slices.Clone(headers)
+		s.delayReply(r)
 		return true
 	}
-	s.send(status, details, headers, body)
+	s.send(r)
 	return false
 }
 
@@ -86,13 +88,13 @@ func uncached(headers [][2]string) [][2]string {
 const standIn = 422
 
 // send sends a local reply. The stream decides nothing more.
-func (s *Stream) send(status int, details string, headers [][2]string, body []byte) {
+func (s *Stream) send(r localReply) {
 	s.phase = phaseReplied
 	s.plugin.handled++
-	if status == 400 && s.http1() {
-		status, s.restore400 = standIn, true
+	if r.status == 400 && s.http1() {
+		r.status, s.restore400 = standIn, true
 	}
-	if !s.plugin.host.Reply(status, s.grpcStatus, details, headers, body) {
+	if !s.plugin.host.Reply(r.status, s.grpcStatus, r.details, r.headers, r.body) {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused a local reply")
 	}
 }

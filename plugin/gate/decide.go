@@ -26,8 +26,8 @@ func (s *Stream) decide() verdict {
 func (s *Stream) decideOnce() verdict {
 	p := s.plugin
 	now := p.host.Now()
-	if !s.decided {
-		s.decided, s.firstDecided = true, now
+	if s.firstDecided == 0 {
+		s.firstDecided = now
 	}
 	if s.isLookUp {
 		return s.answerLookUp(now)
@@ -67,20 +67,16 @@ func (s *Stream) decideOnce() verdict {
 func (s *Stream) proceed(now int64) verdict {
 	if s.route.Ledger == config.LedgerManager {
 		s.shard = s.plugin.calls.firstOwner(&s.attempt)
-		return s.reserve(0, false)
+		return s.ask(callReserve, 0, false)
 	}
 	s.expires = now + int64(s.route.PendingTTL)
 	return s.forward(now)
 }
 
-// reserve asks the ledger for the right to run the request. The manager may hold the call for wait nanoseconds while
-// another attempt is pending. It may not hold the first one: nearly all keys are new, and the gate notices a manager that
-// hangs within the time of an ordinary call. uncertain: an earlier reserve of the attempt may still be carried out.
-func (s *Stream) reserve(wait int64, uncertain bool) verdict {
-	return s.ask(callReserve, wait, uncertain)
-}
-
-// ask makes a call for whose reply the stream waits.
+// ask makes a call for whose reply the stream waits: a look-up, or a reserve, which asks for the right to run the request.
+// The manager may hold a reserve for wait nanoseconds while another attempt is pending. It may not hold the first one:
+// nearly all keys are new, and the gate notices a manager that hangs within the time of an ordinary call. uncertain: an
+// earlier reserve of the attempt may still be carried out.
 func (s *Stream) ask(kind callKind, wait int64, uncertain bool) verdict {
 	s.copyFromHeaders()
 	c := s.newCall(kind)

@@ -107,7 +107,7 @@ func (s *Stream) endUnrecordedRPC(known bool) bool {
 	if !s.endUnrecorded() {
 		return false
 	}
-	s.plugin.stopAwaitingBody(s)
+	s.plugin.awaitingBody.remove(s)
 	s.unclaimAnswer()
 	return true
 }

@@ -59,7 +59,7 @@ func (s *Stream) readHeaders(headers request.Headers, end bool) verdict {
 	s.identify(key, headers)
 	s.upload.forCall = !s.rpc && s.suitsUpstreamCall(headers)
 	s.readPreference(headers)
-	s.upload.readHeaders(p.digester.NewBody(&route.Fingerprint, headers, route.MaxRequestBody, route.Key.Derive), headers, key.Value == "")
+	s.awaitUpload(headers, key.Value == "")
 	if end {
 		return s.bodyRead(nil, true)
 	}
@@ -68,7 +68,6 @@ func (s *Stream) readHeaders(headers request.Headers, end bool) verdict {
 	}
 	s.phase = phaseBody
 	s.trace = traceHeaders(headers)
-	s.requestEnd.readHeaders(headers)
 	return verdictPause
 }
 
@@ -166,8 +165,8 @@ func (s *Stream) unreadable() verdict {
 
 // identify sets scope, key and hash, which name the entry. Without a key it sets only the scope.
 func (s *Stream) identify(key request.Key, headers request.Headers) {
-	if !s.scoped {
-		s.scope, s.scoped = s.plugin.digester.Scope(s.route.Scope, headers, s.plugin.host.Property), true
+	if s.scope == (request.Scope{}) {
+		s.scope = s.plugin.digester.Scope(s.route.Scope, headers, s.plugin.host.Property)
 	}
 	if key.Value == "" {
 		return
@@ -343,8 +342,11 @@ func printable(value string) bool {
 	return true
 }
 
-// http1 reports whether the client speaks HTTP/1.
+// http1 reports whether the client of the current stream speaks HTTP/1.
 func (s *Stream) http1() bool {
-	protocol, _ := s.plugin.host.Property("request", "protocol")
-	return len(protocol) > 6 && string(protocol[:6]) == "HTTP/1"
+	if !s.protocolRead {
+		protocol, _ := s.plugin.host.Property("request", "protocol")
+		s.protocolRead, s.isHTTP1 = true, len(protocol) > 6 && string(protocol[:6]) == "HTTP/1"
+	}
+	return s.isHTTP1
 }

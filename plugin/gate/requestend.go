@@ -32,25 +32,20 @@ const (
 type requestEnd struct {
 	// ended: the end has come, or the client sends none before it has the reply.
 	ended bool
-	// large: the body is larger than endBytes.
-	large bool
 	// headersRead: the fields below are set.
 	headersRead bool
 	length      int64  // of the body, as declared; -1: not declared
 	headers     uint64 // bytes of the headers, as request.total_size counts them
 	received    int64  // bytes of body that the host has shown
 	bodyShown   bool   // the host shows the body, so it will also show the end
-	shortKnown  bool   // Stream.isShort has set the next two
-	http1       bool
-	isShort     bool
 	since       int64  // when the reply began to wait, or when the last piece of a shown body came after that, nanoseconds
 	size        uint64 // request.total_size at the last look
 	looks       int32  // so many looks were there
 	grownAt     int32  // the look that first found this size
-	reply       *localReply
+	reply       localReply
 }
 
-// localReply is a reply that waits.
+// localReply is a reply of the gate's own.
 type localReply struct {
 	status  int
 	details string
@@ -87,7 +82,6 @@ func (e *requestEnd) readHeaders(headers request.Headers) {
 			e.ended = true
 		}
 	}
-	e.large = e.length > endBytes
 }
 
 // countBody counts the bytes of a body callback.
@@ -106,11 +100,7 @@ func (e *requestEnd) incomplete() bool {
 // length is small is complete in the queue callback, which is cheaper.
 func (s *Stream) isShort() bool {
 	e := &s.requestEnd
-	if !e.shortKnown && e.headersRead {
-		e.shortKnown, e.http1 = true, s.http1()
-		e.isShort = e.http1 && e.length >= 0 && !e.large
-	}
-	return e.isShort
+	return e.headersRead && e.length >= 0 && e.length <= endBytes && s.http1()
 }
 
 // awaitsEnd reports whether a reply to the current stream must wait. In the plugin context the host has all bytes that came
@@ -130,7 +120,7 @@ func (s *Stream) awaitsEnd() bool {
 	}
 	// Outside the plugin context, the first body callback may follow. Inside, nothing more will be known of the end of a
 	// chunked HTTP/1 body, nor whether that of a large body is near.
-	return !p.inPluginContext || !e.http1 && !e.large
+	return !p.inPluginContext || !s.http1() && e.length <= endBytes
 }
 
 // allReceived reports whether the host has the whole declared body.
@@ -143,7 +133,7 @@ func (s *Stream) allReceived() bool {
 // later, and nothing but some ticks without new bytes suggests that it has come.
 func (s *Stream) requestComplete() bool {
 	e := &s.requestEnd
-	if e.http1 {
+	if s.http1() {
 		return e.length < 0 || s.allReceived()
 	}
 	enough := e.headers + uint64(e.length)
@@ -161,7 +151,7 @@ func (s *Stream) requestComplete() bool {
 }
 
 // delayReply holds a reply until the request ends or endPatience is over.
-func (s *Stream) delayReply(r *localReply) {
+func (s *Stream) delayReply(r localReply) {
 	p, e := s.plugin, &s.requestEnd
 	n := &p.delayed
 	s.dropBody()
@@ -184,18 +174,18 @@ func (s *Stream) delayReply(r *localReply) {
 }
 
 // dropReply ends the wait and returns the reply.
-func (s *Stream) dropReply() *localReply {
+func (s *Stream) dropReply() localReply {
 	n, r := &s.plugin.delayed, s.requestEnd.reply
 	s.list.remove(s)
 	n.bytes -= len(r.body)
-	s.requestEnd.reply = nil
+	s.requestEnd.reply = localReply{}
 	return r
 }
 
 // sendReply ends the wait and sends the reply. The current stream is s.
 func (s *Stream) sendReply() {
 	r := s.dropReply()
-	s.send(r.status, r.details, r.headers, r.body)
+	s.send(r)
 }
 
 // dropLateBody drops the body that comes while the reply waits, and replies at its end.

@@ -208,7 +208,7 @@ func (s *Stream) copyBody(size int, end bool) Action {
 		return Collect
 	}
 	if !s.copyPiece(size, complete) {
-		p.stopAwaitingBody(s)
+		p.awaitingBody.remove(s)
 		s.phase = phaseStreaming
 		s.recordOutcome(nil, true)
 		if complete {
@@ -223,7 +223,7 @@ func (s *Stream) copyBody(size int, end bool) Action {
 		p.learnBufferSize(s)
 		return Continue
 	case !complete && p.hostBufferBytes > 0 && a.passed > p.hostBufferBytes:
-		p.stopAwaitingBody(s)
+		p.awaitingBody.remove(s)
 		s.phase = phaseCopying
 		return Continue
 	}
@@ -276,7 +276,7 @@ func (s *Stream) recordWhole() Action {
 		body = s.plugin.host.ResponseBody(size)
 		bare = len(body) != size
 	}
-	s.plugin.stopAwaitingBody(s)
+	s.plugin.awaitingBody.remove(s)
 	s.recordOutcome(body, bare)
 	return s.endAnswer()
 }
@@ -368,9 +368,6 @@ func (p *Plugin) awaitBody(s *Stream) {
 	}
 }
 
-// stopAwaitingBody ends the wait for more of s's body.
-func (p *Plugin) stopAwaitingBody(s *Stream) { p.awaitingBody.remove(s) }
-
 // checkStalls looks for bodies that stand still. An answer stands still because upstream is slow, or because the host's
 // buffer is full; in the second case nothing comes until the gate releases the buffer. Releasing it is right in both cases:
 // the gate copies the rest of the answer, and its end waits for the ledger. About a request's body the gate can only write
@@ -382,7 +379,7 @@ func (p *Plugin) checkStalls() {
 		still := p.ticks - s.lastProgress
 		switch {
 		case s.phase == phaseHolding && still >= stallTicks && s.answer.passed >= stallBytes:
-			p.stopAwaitingBody(s)
+			p.awaitingBody.remove(s)
 			if p.makeCurrent(s.id) {
 				s.releaseBody()
 			}
