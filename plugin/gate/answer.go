@@ -270,12 +270,6 @@ func pendingProblem(remaining int64) *api.Problem {
 		Detail: "Try again later with the same key; the request was not executed a second time."}
 }
 
-func unknownProblem() *api.Problem {
-	return &api.Problem{Status: 409, Code: api.CodeOutcomeUnknown,
-		Title:  "The first request with this key may have been executed, but its outcome is not known",
-		Detail: "The request was not executed a second time. Find out whether the first one took effect before you send it with another key."}
-}
-
 // notRecordedProblem is for a duplicate of a request that ran but whose answer is not recorded. status is the answer's
 // status; 0: not known either.
 func notRecordedProblem(status int) *api.Problem {
@@ -292,12 +286,6 @@ func notAcceptableProblem(encoding string) *api.Problem {
 	return &api.Problem{Status: 406, Code: api.CodeEncodingNotAccepted,
 		Title:  "The recorded answer has an encoding that this request does not accept",
 		Detail: "The request is not executed again. With Accept-Encoding: " + encoding + " and the same key it gets the answer."}
-}
-
-func mismatchProblem() *api.Problem {
-	return &api.Problem{Status: 422, Code: api.CodeFingerprintMismatch,
-		Title:  "The key was already used for another request",
-		Detail: "A retry must repeat the request unchanged; another request needs another key."}
 }
 
 func unavailableProblem(seconds int) *api.Problem {
@@ -323,19 +311,22 @@ func closedTitle(code api.Code) string {
 	return "The data centre that decides about this key cannot be reached" // CodeHomeUnavailable, CodeHomeUnanswered
 }
 
-func overloadedProblem() *api.Problem {
-	return &api.Problem{Status: 503, Code: api.CodeOverloaded, RetryAfterSeconds: 1,
+var (
+	unknownProblem = api.Problem{Status: 409, Code: api.CodeOutcomeUnknown,
+		Title:  "The first request with this key may have been executed, but its outcome is not known",
+		Detail: "The request was not executed a second time. Find out whether the first one took effect before you send it with another key."}
+	mismatchProblem = api.Problem{Status: 422, Code: api.CodeFingerprintMismatch,
+		Title:  "The key was already used for another request",
+		Detail: "A retry must repeat the request unchanged; another request needs another key."}
+	overloadedProblem = api.Problem{Status: 503, Code: api.CodeOverloaded, RetryAfterSeconds: 1,
 		Title:  "There is no room to remember this request",
 		Detail: "The request was not executed; try again with the same key."}
-}
-
-func unreadableProblem() *api.Problem {
-	return &api.Problem{Status: 400, Code: api.CodeInvalidRequest,
+	unreadableProblem = api.Problem{Status: 400, Code: api.CodeInvalidRequest,
 		Title:  "The request headers cannot be read",
 		Detail: "There are too many of them, or they are too large, to look for an idempotency key."}
-}
-
-var (
+	batchProblem = api.Problem{Status: 400, Code: api.CodeInvalidRequest,
+		Title:  "A batch of JSON-RPC requests cannot be protected",
+		Detail: "The batch was not executed. Send each request by itself."}
 	unsupportedProblem = api.Problem{Status: 400, Code: api.CodeUnsupportedProtocol,
 		Title:  "CONNECT, protocol upgrades and gRPC cannot be protected by an idempotency key",
 		Detail: "The request was not executed. Send it without a key, where none is required."}

@@ -25,7 +25,7 @@ func (s *Stream) readPreference(headers request.Headers) {
 		eachToken(headers[i][1], func(token string) bool {
 			token, _, _ = strings.Cut(token, ";")
 			name, value, _ := strings.Cut(token, "=")
-			switch lower(trim(name)) {
+			switch request.Lower(trim(name)) {
 			case "respond-async":
 				s.async = true
 			case "wait":

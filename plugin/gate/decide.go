@@ -57,7 +57,7 @@ func (s *Stream) decideOnce() verdict {
 		s.owner = false
 		if s.ledgerNone() {
 			// No ledger can decide instead of the cache.
-			return s.unprotected(overloadedProblem())
+			return s.unprotected(&overloadedProblem)
 		}
 	}
 	return s.proceed(now)
@@ -134,7 +134,6 @@ func (s *Stream) decideByEntry(e *cache.Entry, now int64) verdict {
 // unacknowledged deals with an outcome that this VM has and the ledger has not acknowledged. The cache's entry does not
 // help: it was evicted, or has not been written yet.
 func (s *Stream) unacknowledged(c *call, now int64) verdict {
-	p := s.plugin
 	mine, entry := cache.Fingerprint(s.fingerprint.Short()), cache.Fingerprint(c.fingerprint.Short())
 	switch {
 	case !mine.Matches(&entry):
@@ -142,7 +141,7 @@ func (s *Stream) unacknowledged(c *call, now int64) verdict {
 	case c.kind == callUnknown:
 		return s.outcomeUnknown()
 	case c.cached && s.replayRaw(c.result):
-		p.countHit(c.kind.state())
+		s.countReplay(c.kind.state())
 		return verdictReplied
 	}
 	return s.waitForCall(now)
@@ -182,10 +181,10 @@ func (s *Stream) decideForOrphan(e *cache.Entry, now int64) verdict {
 
 // outcomeUnknown refuses a duplicate of a request that may have run.
 func (s *Stream) outcomeUnknown() verdict {
-	return s.refuseAs(s.plugin.metrics.unknown, unknownProblem())
+	return s.refuseAs(s.plugin.metrics.unknown, &unknownProblem)
 }
 
-func (s *Stream) mismatch() verdict { return s.refuseAs(s.plugin.metrics.mismatch, mismatchProblem()) }
+func (s *Stream) mismatch() verdict { return s.refuseAs(s.plugin.metrics.mismatch, &mismatchProblem) }
 
 // unprotected deals with a request that cannot be protected.
 func (s *Stream) unprotected(problem *api.Problem) verdict {
@@ -235,17 +234,12 @@ func (s *Stream) forwardByRouter() verdict {
 // countReplay counts a replay, by whether the duplicate has waited for it.
 func (s *Stream) countReplay(state api.State) {
 	p := s.plugin
-	if s.recordWait() {
+	switch {
+	case s.recordWait():
 		p.metrics.count(p.metrics.waited)
-	} else {
-		p.countHit(state)
-	}
-}
-
-func (p *Plugin) countHit(state api.State) {
-	if state == api.StateRejected {
+	case state == api.StateRejected:
 		p.metrics.count(p.metrics.hitRejected)
-	} else {
+	default:
 		p.metrics.count(p.metrics.hitCommitted)
 	}
 }

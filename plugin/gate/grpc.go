@@ -157,7 +157,7 @@ func (s *Stream) replayRPC(result *api.Result) {
 	}
 	if !p.calls.makeRoom(len(result.Body)) {
 		clear(headers)
-		s.refuse(overloadedProblem())
+		s.refuse(&overloadedProblem)
 		return
 	}
 	s.clientAnswer = clientAnswer{
@@ -208,7 +208,7 @@ func (p *Plugin) asksForBlank(path string) bool {
 // isPath reports whether path is name, in any case, with or without a query, fragment or parameters.
 func isPath(path, name string) bool {
 	n := len(name)
-	return len(path) >= n && lower(path[:n]) == name && (len(path) == n || strings.Contains("?#;", path[n:n+1]))
+	return len(path) >= n && request.Lower(path[:n]) == name && (len(path) == n || strings.Contains("?#;", path[n:n+1]))
 }
 
 // noSuchPath refuses such a request.

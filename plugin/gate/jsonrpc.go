@@ -36,12 +36,6 @@ func isBatch(body []byte) bool {
 	return len(body) > 0 && body[0] == '['
 }
 
-func batchProblem() *api.Problem {
-	return &api.Problem{Status: 400, Code: api.CodeInvalidRequest,
-		Title:  "A batch of JSON-RPC requests cannot be protected",
-		Detail: "The batch was not executed. Send each request by itself."}
-}
-
 // unreadMessageProblem is for a request with a key, of whose body the gate cannot read the id: the id is no part of the
 // fingerprint, and a replay needs it.
 func unreadMessageProblem(limit int) *api.Problem {

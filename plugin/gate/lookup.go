@@ -37,7 +37,7 @@ func (s *Stream) readLookUp(headers request.Headers, path string) verdict {
 	p := s.plugin
 	s.accept = joined(headers, headerAcceptEncoding)
 	if s.route = p.config.First(); len(headers) == 0 {
-		return s.invalid(unreadableProblem())
+		return s.invalid(&unreadableProblem)
 	}
 	_, query, _ := strings.Cut(path, "?")
 	lost, paths := parameter(query, "path")

@@ -154,11 +154,11 @@ func (s *Stream) unreadable() verdict {
 	k := &s.route.Key
 	if k.Header != "" {
 		if _, ok := s.plugin.host.RequestHeader(k.Header); ok {
-			return s.invalid(unreadableProblem())
+			return s.invalid(&unreadableProblem)
 		}
 	}
 	if k.Required || k.InBody() || len(k.Sources) > 0 || k.Derive != config.DeriveNone {
-		return s.invalid(unreadableProblem())
+		return s.invalid(&unreadableProblem)
 	}
 	return verdictForward
 }

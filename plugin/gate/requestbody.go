@@ -131,7 +131,7 @@ func (s *Stream) holdPiece(piece []byte) Action {
 		return s.actionFor(s.unreadableBody())
 	case s.needsWhole():
 		s.dropBody()
-		return s.actionFor(s.unprotected(overloadedProblem()))
+		return s.actionFor(s.unprotected(&overloadedProblem))
 	default:
 		u.buffering, u.forCall = bufferingOff, false
 		s.dropPieces()
@@ -208,7 +208,7 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	}
 	if s.route.JSONRPC && isBatch(body) {
 		s.dropBody()
-		return s.invalid(batchProblem())
+		return s.invalid(&batchProblem)
 	}
 	if s.route.JSONRPC {
 		s.requestID = requestID(body)

@@ -190,7 +190,7 @@ func (p *Plugin) refuseConflict(c *call, r *reply, s *Stream) {
 }
 
 func (p *Plugin) refuseUnknown(c *call, r *reply, s *Stream) {
-	p.failWaiters(&c.hash, unknownProblem())
+	p.failWaiters(&c.hash, &unknownProblem)
 	p.abandonAttempt(c, r.at)
 	if s != nil {
 		s.outcomeUnknown()
