@@ -93,7 +93,7 @@ type call struct {
 	deadline int64
 }
 
-// ledger sends calls to the managers. It stores the calls that it could not deliver; see retry.go.
+// ledger sends calls to the managers. It stores the calls that it could not deliver; see shard.go.
 //
 // Calls are in slices and not in a map: TinyGo's garbage collector does not treat a pointer that was looked up in a map as
 // a root. If the pointer is then deleted from the map, its target can be freed while it is in use. Pointers from a slice

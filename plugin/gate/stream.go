@@ -24,9 +24,9 @@ const (
 	phaseStreaming               // response passes, its body is not recorded
 	phaseRecording               // the response's end is held until the outcome is recorded
 	phaseDelayed                 // the gate's reply waits until the request has come in
-	phaseReroute                 // request held: it goes to api.PathAnswer next; see grpc.go
+	phaseReroute                 // request held: it goes to api.PathAnswer next; see protocol.go
 	phaseRerouted                // the request went to api.PathAnswer, and the gate replaces the answer
-	phaseLifetime                // the answer says how long keys are remembered; see lifetime.go
+	phaseLifetime                // the answer says how long keys are remembered; see protocol.go
 	phaseReplied                 // the gate has replied
 	phaseDone                    // over
 )
