@@ -36,16 +36,10 @@ func (t *Table) Beat(queue uint32, now int64) {
 			return
 		}
 		t.buf = appendAlive(t.buf[:0], value, queue, now)
-		if st == NotFound {
-			var ok bool
-			if cas, ok = t.createCAS(); !ok {
-				return
-			}
-		}
-		if t.sd.Set(t.aliveKey(), t.buf, cas) != CASMismatch {
+		cas, ok := t.number(cas, st == OK)
+		if !ok || t.compareAndSet(t.aliveKey(), t.buf, cas) != CASMismatch {
 			return
 		}
-		t.stats.Retries++
 	}
 }
 

@@ -7,11 +7,14 @@ const scratchSuffix = ".p"
 // scratch is the value of the scratch key, and of a cleared answer.
 var scratch = []byte{0}
 
-// probe finds out what set with a zero CAS does to a present key. If it does not
+// Probe finds out the host's semantics with a scratch key that begins with prefix.
+// It may run at any time, and in several VMs at the same time.
+//
+// What counts is what set with a zero CAS does to a present key: if it does not
 // overwrite, it creates. On a host where zero overwrites, a present key's number is
 // never 0, because the counter skips 0. On other hosts it may be 0, and then the set
 // below counts it up.
-func probe(sd SharedData, prefix string) Semantics {
+func Probe(sd SharedData, prefix string) Semantics {
 	if prefix == "" {
 		prefix = defaultPrefix
 	}
@@ -167,13 +170,8 @@ func (t *Table) overwrite(bucket, slot int) bool {
 		if st == NotFound {
 			cas = 0
 		}
-		switch t.sd.Set(key, t.val, cas) {
-		case OK:
-			return true
-		case CASMismatch:
-			t.stats.Retries++
-		default:
-			return false
+		if st := t.compareAndSet(key, t.val, cas); st != CASMismatch {
+			return st == OK
 		}
 	}
 	return false

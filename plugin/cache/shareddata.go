@@ -30,7 +30,3 @@ type Semantics struct {
 	// nothing and refuses all writes as Contended.
 	Usable bool
 }
-
-// Probe finds out the host's semantics with a scratch key that begins with prefix.
-// It may run at any time, and in several VMs at the same time.
-func Probe(sd SharedData, prefix string) Semantics { return probe(sd, prefix) }

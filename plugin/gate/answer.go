@@ -66,11 +66,13 @@ func (s *Stream) reply(status int, details string, headers [][2]string, body []b
 	if s.isLookUp {
 		headers = uncached(headers)
 	}
+	r := localReply{status: status, details: details, headers: headers, body: body}
 	if s.awaitsEnd() && s.plugin.delayed.bytes+len(body) <= maxUnsentBytes {
-		s.delayReply(&localReply{status: status, details: details, headers: slices.Clone(headers), body: body})
+		r.headers = slices.Clone(headers)
+		s.delayReply(r)
 		return true
 	}
-	s.send(status, details, headers, body)
+	s.send(r)
 	return false
 }
 
@@ -86,13 +88,13 @@ func uncached(headers [][2]string) [][2]string {
 const standIn = 422
 
 // send sends a local reply. The stream decides nothing more.
-func (s *Stream) send(status int, details string, headers [][2]string, body []byte) {
+func (s *Stream) send(r localReply) {
 	s.phase = phaseReplied
 	s.plugin.handled++
-	if status == 400 && s.http1() {
-		status, s.restore400 = standIn, true
+	if r.status == 400 && s.http1() {
+		r.status, s.restore400 = standIn, true
 	}
-	if !s.plugin.host.Reply(status, s.grpcStatus, details, headers, body) {
+	if !s.plugin.host.Reply(r.status, s.grpcStatus, r.details, r.headers, r.body) {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused a local reply")
 	}
 }
@@ -268,12 +270,6 @@ func pendingProblem(remaining int64) *api.Problem {
 		Detail: "Try again later with the same key; the request was not executed a second time."}
 }
 
-func unknownProblem() *api.Problem {
-	return &api.Problem{Status: 409, Code: api.CodeOutcomeUnknown,
-		Title:  "The first request with this key may have been executed, but its outcome is not known",
-		Detail: "The request was not executed a second time. Find out whether the first one took effect before you send it with another key."}
-}
-
 // notRecordedProblem is for a duplicate of a request that ran but whose answer is not recorded. status is the answer's
 // status; 0: not known either.
 func notRecordedProblem(status int) *api.Problem {
@@ -290,12 +286,6 @@ func notAcceptableProblem(encoding string) *api.Problem {
 	return &api.Problem{Status: 406, Code: api.CodeEncodingNotAccepted,
 		Title:  "The recorded answer has an encoding that this request does not accept",
 		Detail: "The request is not executed again. With Accept-Encoding: " + encoding + " and the same key it gets the answer."}
-}
-
-func mismatchProblem() *api.Problem {
-	return &api.Problem{Status: 422, Code: api.CodeFingerprintMismatch,
-		Title:  "The key was already used for another request",
-		Detail: "A retry must repeat the request unchanged; another request needs another key."}
 }
 
 func unavailableProblem(seconds int) *api.Problem {
@@ -321,19 +311,22 @@ func closedTitle(code api.Code) string {
 	return "The data centre that decides about this key cannot be reached" // CodeHomeUnavailable, CodeHomeUnanswered
 }
 
-func overloadedProblem() *api.Problem {
-	return &api.Problem{Status: 503, Code: api.CodeOverloaded, RetryAfterSeconds: 1,
+var (
+	unknownProblem = api.Problem{Status: 409, Code: api.CodeOutcomeUnknown,
+		Title:  "The first request with this key may have been executed, but its outcome is not known",
+		Detail: "The request was not executed a second time. Find out whether the first one took effect before you send it with another key."}
+	mismatchProblem = api.Problem{Status: 422, Code: api.CodeFingerprintMismatch,
+		Title:  "The key was already used for another request",
+		Detail: "A retry must repeat the request unchanged; another request needs another key."}
+	overloadedProblem = api.Problem{Status: 503, Code: api.CodeOverloaded, RetryAfterSeconds: 1,
 		Title:  "There is no room to remember this request",
 		Detail: "The request was not executed; try again with the same key."}
-}
-
-func unreadableProblem() *api.Problem {
-	return &api.Problem{Status: 400, Code: api.CodeInvalidRequest,
+	unreadableProblem = api.Problem{Status: 400, Code: api.CodeInvalidRequest,
 		Title:  "The request headers cannot be read",
 		Detail: "There are too many of them, or they are too large, to look for an idempotency key."}
-}
-
-var (
+	batchProblem = api.Problem{Status: 400, Code: api.CodeInvalidRequest,
+		Title:  "A batch of JSON-RPC requests cannot be protected",
+		Detail: "The batch was not executed. Send each request by itself."}
 	unsupportedProblem = api.Problem{Status: 400, Code: api.CodeUnsupportedProtocol,
 		Title:  "CONNECT, protocol upgrades and gRPC cannot be protected by an idempotency key",
 		Detail: "The request was not executed. Send it without a key, where none is required."}

@@ -93,7 +93,7 @@ type call struct {
 	deadline int64
 }
 
-// ledger sends calls to the managers. It stores the calls that it could not deliver; see retry.go.
+// ledger sends calls to the managers. It stores the calls that it could not deliver; see shard.go.
 //
 // Calls are in slices and not in a map: TinyGo's garbage collector does not treat a pointer that was looked up in a map as
 // a root. If the pointer is then deleted from the map, its target can be freed while it is in use. Pointers from a slice
@@ -175,7 +175,7 @@ func (l *ledger) startCall(c *call, now int64) {
 	}
 }
 
-// fail gives up a call that no manager answered. send settles it.
+// fail gives up a call that no manager answered. sendReady settles it.
 func (c *call) fail(why string, now int64) {
 	c.failure = &reply{kind: replyUnavailable, at: now, why: why}
 }
@@ -227,7 +227,7 @@ func (l *ledger) sendReady() (busy bool) {
 		switch {
 		case c.failure == nil && l.sendCall(c, now):
 			busy = true
-		case c.failure != nil: // transmit may have found that it fails
+		case c.failure != nil: // sendCall may have found that it fails
 			busy = true
 			l.settle(c, c.failure)
 		default:

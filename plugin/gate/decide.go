@@ -1,11 +1,14 @@
 package gate
 
 import (
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/request"
 )
 
 // maxDecisions bounds how often one callback decides again because the entry changed meanwhile.
@@ -26,8 +29,8 @@ func (s *Stream) decide() verdict {
 func (s *Stream) decideOnce() verdict {
 	p := s.plugin
 	now := p.host.Now()
-	if !s.decided {
-		s.decided, s.firstDecided = true, now
+	if s.firstDecided == 0 {
+		s.firstDecided = now
 	}
 	if s.isLookUp {
 		return s.answerLookUp(now)
@@ -57,7 +60,7 @@ func (s *Stream) decideOnce() verdict {
 		s.owner = false
 		if s.ledgerNone() {
 			// No ledger can decide instead of the cache.
-			return s.unprotected(overloadedProblem())
+			return s.unprotected(&overloadedProblem)
 		}
 	}
 	return s.proceed(now)
@@ -67,20 +70,16 @@ func (s *Stream) decideOnce() verdict {
 func (s *Stream) proceed(now int64) verdict {
 	if s.route.Ledger == config.LedgerManager {
 		s.shard = s.plugin.calls.firstOwner(&s.attempt)
-		return s.reserve(0, false)
+		return s.ask(callReserve, 0, false)
 	}
 	s.expires = now + int64(s.route.PendingTTL)
 	return s.forward(now)
 }
 
-// reserve asks the ledger for the right to run the request. The manager may hold the call for wait nanoseconds while
-// another attempt is pending. It may not hold the first one: nearly all keys are new, and the gate notices a manager that
-// hangs within the time of an ordinary call. uncertain: an earlier reserve of the attempt may still be carried out.
-func (s *Stream) reserve(wait int64, uncertain bool) verdict {
-	return s.ask(callReserve, wait, uncertain)
-}
-
-// ask makes a call for whose reply the stream waits.
+// ask makes a call for whose reply the stream waits: a look-up, or a reserve, which asks for the right to run the request.
+// The manager may hold a reserve for wait nanoseconds while another attempt is pending. It may not hold the first one:
+// nearly all keys are new, and the gate notices a manager that hangs within the time of an ordinary call. uncertain: an
+// earlier reserve of the attempt may still be carried out.
 func (s *Stream) ask(kind callKind, wait int64, uncertain bool) verdict {
 	s.copyFromHeaders()
 	c := s.newCall(kind)
@@ -138,7 +137,6 @@ func (s *Stream) decideByEntry(e *cache.Entry, now int64) verdict {
 // unacknowledged deals with an outcome that this VM has and the ledger has not acknowledged. The cache's entry does not
 // help: it was evicted, or has not been written yet.
 func (s *Stream) unacknowledged(c *call, now int64) verdict {
-	p := s.plugin
 	mine, entry := cache.Fingerprint(s.fingerprint.Short()), cache.Fingerprint(c.fingerprint.Short())
 	switch {
 	case !mine.Matches(&entry):
@@ -146,7 +144,7 @@ func (s *Stream) unacknowledged(c *call, now int64) verdict {
 	case c.kind == callUnknown:
 		return s.outcomeUnknown()
 	case c.cached && s.replayRaw(c.result):
-		p.countHit(c.kind.state())
+		s.countReplay(c.kind.state())
 		return verdictReplied
 	}
 	return s.waitForCall(now)
@@ -186,10 +184,10 @@ func (s *Stream) decideForOrphan(e *cache.Entry, now int64) verdict {
 
 // outcomeUnknown refuses a duplicate of a request that may have run.
 func (s *Stream) outcomeUnknown() verdict {
-	return s.refuseAs(s.plugin.metrics.unknown, unknownProblem())
+	return s.refuseAs(s.plugin.metrics.unknown, &unknownProblem)
 }
 
-func (s *Stream) mismatch() verdict { return s.refuseAs(s.plugin.metrics.mismatch, mismatchProblem()) }
+func (s *Stream) mismatch() verdict { return s.refuseAs(s.plugin.metrics.mismatch, &mismatchProblem) }
 
 // unprotected deals with a request that cannot be protected.
 func (s *Stream) unprotected(problem *api.Problem) verdict {
@@ -239,184 +237,247 @@ func (s *Stream) forwardByRouter() verdict {
 // countReplay counts a replay, by whether the duplicate has waited for it.
 func (s *Stream) countReplay(state api.State) {
 	p := s.plugin
-	if s.recordWait() {
+	switch {
+	case s.recordWait():
 		p.metrics.count(p.metrics.waited)
-	} else {
-		p.countHit(state)
-	}
-}
-
-func (p *Plugin) countHit(state api.State) {
-	if state == api.StateRejected {
+	case state == api.StateRejected:
 		p.metrics.count(p.metrics.hitRejected)
-	} else {
+	default:
 		p.metrics.count(p.metrics.hitCommitted)
 	}
 }
 
-// waitForEntry makes the stream wait until another attempt's pending entry ends. If it may not wait, it is answered. The
-// current stream is s.
-func (s *Stream) waitForEntry(expires, now int64) verdict {
-	p := s.plugin
-	if !s.mayWait(now) {
-		return s.stillPending(expires - now)
-	}
-	if p.table.AddWaiter(&s.hash, p.queue, now) == cache.Ended {
-		// The entry ended between the look and this call, so nothing will wake this stream.
-		return verdictAgain
-	}
-	// If the entry has no room for this VM's queue, the tick looks instead.
-	p.startWaiting(s)
-	return verdictPause
-}
+// Clients' look-ups: what became of a request whose answer was lost. A look-up reserves nothing, changes nothing in the
+// cache, and never reaches the upstream.
 
-// mayWait reports whether the stream may wait, or wait longer.
-func (s *Stream) mayWait(now int64) bool {
-	return s.route.WaitForPending && !s.ownerDead && now < s.deadline(now) && s.roomLeft()
-}
+const (
+	methodGet     = "GET"
+	methodHead    = "HEAD"
+	statusPending = "pending"
+)
 
-// roomLeft reports whether there is room for another waiter. The waiters of one key never take more room than they leave
-// free, so that a storm on one key leaves room for others.
-func (s *Stream) roomLeft() bool {
-	waiting := &s.plugin.waiting
-	free := s.plugin.config.MaxWaiters - waiting.size
-	if s.hasWaited || waiting.size < free {
-		return free > 0
-	}
-	same := 0
-	for w := waiting.first; w != nil; w = w.next {
-		if w.hash == s.hash {
-			same++
-		}
-	}
-	return same < free
-}
-
-// deadline is when a duplicate or a look-up stops waiting. It never waits longer than it may, even if the clock is set back.
-func (s *Stream) deadline(now int64) int64 {
-	if now < s.firstDecided {
-		s.firstDecided = now
-	}
-	if s.isLookUp || s.async {
-		return s.firstDecided + s.patience
-	}
-	return s.firstDecided + int64(s.route.PendingWait)
-}
-
-// stillPending answers a duplicate or a look-up that may not wait, or not longer. remaining: see conflict.
-func (s *Stream) stillPending(remaining int64) verdict {
-	switch p := s.plugin; {
-	case s.async:
-		p.metrics.count(p.metrics.conflict)
-		return s.answerPending()
-	case s.isLookUp:
-		return s.answerPending()
-	}
-	return s.conflict(remaining)
-}
-
-// conflict answers 409. remaining is the longest time for which the other attempt's reservation can still hold,
-// nanoseconds.
-func (s *Stream) conflict(remaining int64) verdict {
-	if !s.hasWaited {
-		remaining = 0 // the original may be done soon
-	}
-	return s.refuseAs(s.plugin.metrics.conflict, pendingProblem(remaining))
-}
-
-// recordWait reports whether the stream is a duplicate that waited, and records for how long.
-func (s *Stream) recordWait() bool {
-	if !s.hasWaited || s.isLookUp {
+// asksForLookUp reports whether the current request is a look-up. Other requests by GET and HEAD should not cost more than
+// one header.
+func (p *Plugin) asksForLookUp(method string) bool {
+	where := p.config.Lookup
+	if where == "" || method != methodGet && method != methodHead {
 		return false
 	}
+	path, _ := p.host.RequestHeader(headerPath)
+	rest, ok := strings.CutPrefix(path, where)
+	return ok && (rest == "" || rest[0] == '?')
+}
+
+// readLookUp answers a look-up.
+func (s *Stream) readLookUp(headers request.Headers, path string) verdict {
 	p := s.plugin
-	p.metrics.record(p.metrics.wait, (p.host.Now()-s.firstDecided)/1e6)
-	return true
-}
-
-func (p *Plugin) startWaiting(s *Stream) {
-	s.copyFromHeaders()
-	if p.uploadBytes > maxUploadBytes/2 {
-		// Requests that run now need the room. If this one runs later, the router has its body.
-		s.dropBody()
+	s.accept = joined(headers, headerAcceptEncoding)
+	if s.route = p.config.First(); len(headers) == 0 {
+		return s.invalid(&unreadableProblem)
 	}
-	s.phase = phaseWaiting
-	s.hasWaited = true
-	p.waiting.add(s)
-	p.metrics.add(p.metrics.waiters, 1)
-}
-
-func (p *Plugin) stopWaiting(s *Stream) {
-	p.waiting.remove(s)
-	p.metrics.add(p.metrics.waiters, -1)
-}
-
-// wakeWaiters makes waiters decide again: those whose time is over, and those that were woken. False: there were none. Once
-// the callback is at its limit, the next one continues.
-func (p *Plugin) wakeWaiters() (busy bool) {
-	if p.waiting.size == 0 {
-		p.deadlinesDue, p.wokenAll, p.wokenKeys = false, false, p.wokenKeys[:0]
+	_, query, _ := strings.Cut(path, "?")
+	lost, paths := parameter(query, "path")
+	method, methods := parameter(query, "method")
+	if paths != 1 || methods > 1 || !canBeLost(lost) {
+		return s.invalid(&api.Problem{
+			Status: 400, Code: api.CodeInvalidRequest, Title: "The look-up names no request",
+			Detail: `The query needs path, once, percent-encoded: the path of the lost request, which starts with "/". It may have method.`,
+		})
 	}
-	if !p.deadlinesDue && !p.wokenAll && len(p.wokenKeys) == 0 {
+	lost = normalized(lost)
+	method, route := p.config.Lost(method, lost)
+	if route == nil {
+		return s.notFound()
+	}
+	s.route = route
+	wait, waits := parameter(query, "wait_ms")
+	ms, err := strconv.ParseUint(wait, 10, 32)
+	if most := uint64(route.PendingWait / time.Millisecond); waits > 1 || waits == 1 && (err != nil || ms > most) {
+		return s.invalid(&api.Problem{
+			Status: 400, Code: api.CodeInvalidRequest, Title: "The look-up's wait is not valid",
+			Detail: `wait_ms: "` + loggable(wait) + `"; allowed: once, a whole number from 0 to ` + strconv.FormatUint(most, 10),
+		})
+	}
+	s.patience = int64(ms) * int64(time.Millisecond)
+	// The scope is that of the lost request.
+	lostHeaders := make(request.Headers, 0, len(headers))
+	for _, h := range headers {
+		switch h[0] {
+		case headerMethod:
+			h[1] = method
+		case headerPath:
+			h[1] = lost
+		}
+		lostHeaders = append(lostHeaders, h)
+	}
+	key, bad := lostKey(&route.Key, lostHeaders, p.host.Property)
+	if bad != nil {
+		return s.badRequest(bad)
+	}
+	if lacks := s.lacks(lostHeaders); lacks != "" {
+		return s.refuseAmbiguous(lacks)
+	}
+	s.identify(key, lostHeaders)
+	return s.decide()
+}
+
+// lostKey reads the key of a lost request. A look-up has no body. So a client sends a key that was in the body, or was
+// derived from it, in a header. Joined keys are never taken from a header, because a client could then name the claims of
+// another caller.
+func lostKey(k *config.Key, lost request.Headers, property request.Property) (key request.Key, bad *request.Error) {
+	source := *k
+	source.Required, source.JSONPath, source.Derive = true, "", config.DeriveNone
+	switch n := len(source.Sources); {
+	case n > 1 && k.InBody():
+		return key, &request.Error{Code: api.CodeInvalidRequest, Detail: "a part of this route's keys is in the body, and a look-up has none"}
+	case n > 0 && !k.InBody():
+		var parts []request.Part
+		if parts, bad = request.HeaderParts(k, lost, property); bad == nil {
+			key, bad = request.JoinParts(k, parts)
+		}
+	default:
+		if source.Sources = nil; source.Header == "" {
+			source.Header = api.HeaderIdempotencyKey
+		}
+		key, bad = request.HeaderKey(&source, lost)
+	}
+	if bad == nil && key.Value == "" {
+		bad = request.Missing(&source)
+	}
+	return key, bad
+}
+
+// normalized returns a path as Envoy shows it to the gate with normalize_path and merge_slashes: without dot segments and
+// repeated slashes. The query stays.
+func normalized(path string) string {
+	end := strings.IndexAny(path, "?#")
+	if end < 0 {
+		end = len(path)
+	}
+	segments := strings.Split(path[:end], "/")[1:]
+	result := make([]string, 0, len(segments))
+	for i, segment := range segments {
+		switch dots := strings.ReplaceAll(strings.ToLower(segment), "%2e", "."); dots {
+		case "":
+			if i < len(segments)-1 {
+				continue // a slash that another one follows
+			}
+			result = append(result, "")
+		case ".", "..":
+			if dots == ".." && len(result) > 0 {
+				result = result[:len(result)-1]
+			}
+			if i == len(segments)-1 {
+				result = append(result, "")
+			}
+		default:
+			result = append(result, segment)
+		}
+	}
+	return "/" + strings.Join(result, "/") + path[end:]
+}
+
+// parameter returns the first value of a query's parameter, without its escapes, and how often it is there.
+func parameter(query, name string) (value string, count int) {
+	for query != "" {
+		var pair string
+		pair, query, _ = strings.Cut(query, "&")
+		n, v, _ := strings.Cut(pair, "=")
+		if n != name {
+			continue
+		}
+		if count++; count == 1 {
+			value = unescape(v)
+		}
+	}
+	return value, count
+}
+
+// unescape decodes the percent escapes of a query's value. It leaves what is no escape as it is.
+func unescape(s string) string {
+	if !strings.Contains(s, "%") {
+		return s
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] == '%' && i+2 < len(s) {
+			if c, err := strconv.ParseUint(s[i+1:i+3], 16, 8); err == nil {
+				b, i = append(b, byte(c)), i+2
+				continue
+			}
+		}
+		b = append(b, s[i])
+	}
+	return string(b)
+}
+
+// maxLostPath bounds the path that a look-up names, bytes.
+const maxLostPath = 8192
+
+// answerLookUp looks into the cache, then at the outcomes that the ledger does not have yet, then into the ledger.
+func (s *Stream) answerLookUp(now int64) verdict {
+	p := s.plugin
+	e, ledger := &p.entry, !s.ledgerNone() && !s.ledgerUpstream()
+	found := p.table.Lookup(&s.hash, now, e)
+	switch c := p.calls.unacknowledgedCall(&s.hash); {
+	case found && e.State == api.StateUnknown:
+		return s.outcomeUnknown()
+	case found && e.State == api.StatePending:
+		if !p.isDead(e.Owner, now) {
+			return s.waitForEntry(e.Expires, now)
+		}
+		if s.ownerDead = true; !ledger {
+			return s.outcomeUnknown()
+		}
+	case found && s.replayCached(e, now):
+		return verdictReplied
+	case c != nil && c.kind == callUnknown:
+		return s.outcomeUnknown()
+	case c != nil && c.cached && s.replayRaw(c.result):
+		return verdictReplied
+	case c != nil:
+		return s.waitForCall(now)
+	case found && (!ledger || e.CacheOnly):
+		s.replay(&api.Result{BodyOmitted: true})
+		return verdictReplied
+	}
+	if !ledger {
+		return s.notFound()
+	}
+	return s.askLedger(p.calls.firstOwner(&s.attempt))
+}
+
+// replayCached replays the answer of an entry. False: the cache does not have it.
+func (s *Stream) replayCached(e *cache.Entry, now int64) bool {
+	s.remembered = e.Expires - now
+	if !e.HasBody {
 		return false
 	}
-	now := p.host.Now()
-	if p.deadlinesDue {
-		// A wake-up may have got lost, so they look one last time.
-		p.deadlinesDue = !p.decideAgain(func(s *Stream) bool { return now >= s.deadline(now) })
-	}
-	if p.wokenAll && !p.atLimit() {
-		p.wokenKeys = p.wokenKeys[:0]
-		p.wokenAll = !p.decideAgain(func(s *Stream) bool { return s.ready(now) })
-	}
-	for len(p.wokenKeys) > 0 && !p.atLimit() {
-		hash := p.wokenKeys[len(p.wokenKeys)-1]
-		p.wokenKeys = p.wokenKeys[:len(p.wokenKeys)-1]
-		if !p.decideAgain(func(s *Stream) bool { return s.hash == hash && s.ready(now) }) {
-			p.wokenKeys = append(p.wokenKeys, hash)
-		}
-	}
-	return true
+	raw, ok := s.plugin.table.Body(e)
+	return ok && s.replayRaw(raw)
 }
 
-// ready reports whether a woken waiter may look now.
-func (s *Stream) ready(now int64) bool { return now >= s.notBefore || s.failure != nil }
-
-// decideAgain makes the waiters that picked selects decide again. False: the callback is at its limit and some of them are left. A
-// stream that must wait longer joins the end of the list, so the loop counts the streams that wait now and looks at each of
-// them once.
-func (p *Plugin) decideAgain(picked func(*Stream) bool) (all bool) {
-	s := p.waiting.first
-	for left := p.waiting.size; left > 0 && s != nil; left-- {
-		next := s.next
-		if picked(s) {
-			if p.atLimit() {
-				return false
-			}
-			p.stopWaiting(s)
-			switch {
-			case !p.makeCurrent(s.id):
-				s.phase = phaseDone
-			case s.failure == nil:
-				s.apply(s.decide())
-			case s.failure.Code == api.CodeOutcomeUnknown:
-				s.apply(s.outcomeUnknown())
-			default:
-				s.apply(s.unprotected(s.failure))
-			}
-		}
-		s = next
-	}
-	return true
+// askLedger asks a shard's manager.
+func (s *Stream) askLedger(shard int) verdict {
+	s.shard = shard
+	return s.ask(callLookUp, 0, false)
 }
 
-// failWaiters answers the local waiters of an entry with a problem. The attempt that they wait for failed, and each of them
-// would fail for the same reason.
-func (p *Plugin) failWaiters(hash *cache.Hash, problem *api.Problem) {
-	for s := p.waiting.first; s != nil; s = s.next {
-		if s.hash == *hash {
-			s.failure = problem
-		}
+// answerPending answers a look-up, or a client that prefers 202, that the request runs.
+func (s *Stream) answerPending() verdict {
+	s.status = statusPending
+	headers := append(s.addStatus([][2]string{{headerContentType, api.ContentTypeJSON}}), [2]string{headerRetryAfter, "1"})
+	if s.async {
+		s.recordWait()
+		headers = append(headers, [2]string{headerLocation, s.lookUpURL()}, [2]string{"preference-applied", "respond-async"})
 	}
-	p.wokenKeys = append(p.wokenKeys, *hash)
+	s.reply(202, detailsPrefix+statusPending, headers, []byte(`{"state":"pending"}`))
+	return verdictReplied
+}
+
+func (s *Stream) notFound() verdict {
+	return s.refuse(&api.Problem{
+		Status: 404, Code: api.CodeNotFound, Title: "No request with this key is known",
+		Detail: "It did not arrive, its answer is not remembered any more, or another caller sent it.",
+	})
 }

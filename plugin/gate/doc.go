@@ -169,27 +169,21 @@
 // # Files in reading order
 //
 //	stream.go          a request's life: the phases, and the host's callbacks in their order
-//	host.go, plugin.go what the gate needs of the proxy; the callbacks of a VM
-//	request.go         headers of requests: the key, the scope, what upstream gets to know
+//	host.go, plugin.go what the gate needs of the proxy, and metrics; the callbacks of a VM
+//	request.go         headers of requests: the key, the scope, what upstream gets to know; the end of a request
 //	requestbody.go     bodies of requests
-//	decide.go          the decision about a request, and duplicates that wait
-//	jsonrpc.go         ids of JSON-RPC requests in replays
-//	lifetime.go        an Iceberg catalog's answer that says how long keys are remembered
-//	lookup.go          clients that ask what became of a request
-//	async.go           clients that prefer 202 to a long wait
+//	decide.go          the decision about a request; clients that ask what became of one
+//	waiting.go         duplicates that wait, and replies that wait for the ends of their requests
 //	settle.go          the table of calls to the ledger and their replies
 //	reservation.go     attempts, their renewals, how they end, and their entries in the cache
 //	response.go        upstream's answer
 //	record.go          header fields, and what a record has of an answer
 //	answer.go          the gate's own replies, and problems
-//	requestend.go      replies that wait for the ends of their requests; lists of streams
-//	grpc.go            unary gRPC calls
+//	protocol.go        unary gRPC calls, JSON-RPC, and Iceberg catalogs
 //	upstream.go        the gate's own upstream calls, and where they go
-//	upstreamanswer.go  the answers to them
+//	upstreamanswer.go  the answers to them, and clients that prefer 202 to a long wait
 //	call.go, conn.go   calls to the ledger and replies; connections
-//	retry.go           calls that are sent again
-//	manager.go         what the gate knows of each manager, and logs about it
-//	metrics.go         metrics
+//	shard.go           what the gate knows of each manager, and calls that are sent again
 //
 // # Memory
 //

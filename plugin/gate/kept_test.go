@@ -46,6 +46,24 @@ func TestKeptOutcomeAnswersWithoutTheCache(t *testing.T) {
 	expect(t, "call", h.calls[h.last()].path, api.PathReserve)
 }
 
+// A duplicate that waited for an outcome counts as one that waited, also if the cache cannot answer it.
+func TestWaitForAKeptOutcomeIsCounted(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	s, f := h.run(p, 1, "k")
+	f.response = [][2]string{{":status", "201"}}
+	h.goAway(p)
+	s.OnResponseHeaders(true)
+	h.noData = true
+	s, f = h.open(p, 2, "k")
+	s.OnRequestHeaders(true)
+	expect(t, "replies meanwhile", len(f.replies), 0)
+	h.ready(p)
+	expect(t, "status", f.replies[0].status, 201)
+	expect(t, "waited", h.values["oncegate_gate_requests_waited_total"], 1)
+	expect(t, "replayed without a wait", h.values["oncegate_gate_requests_hit_committed_total"], 0)
+}
+
 // Other workers have only the cache. Until the ledger knows an outcome, no other entry replaces
 // it. If the answer found no room, the entry still says that the request ran.
 func TestKeptOutcomeStaysInTheCache(t *testing.T) {

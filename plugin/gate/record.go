@@ -9,6 +9,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/request"
 )
 
 const methodConnect = "CONNECT"
@@ -74,7 +75,7 @@ func connectionNames(headers [][2]string) []string {
 			continue
 		}
 		eachToken(headers[i][1], func(token string) bool {
-			names = append(names, lower(token))
+			names = append(names, request.Lower(token))
 			return true
 		})
 	}
@@ -94,22 +95,6 @@ func eachToken(list string, f func(string) bool) {
 
 // trim returns s without the optional white space around a field value.
 func trim(s string) string { return strings.Trim(s, " \t") }
-
-// lower returns s with ASCII letters in lower case. It does not copy s if nothing changes.
-func lower(s string) string {
-	for i := 0; i < len(s); i++ {
-		if 'A' <= s[i] && s[i] <= 'Z' {
-			b := []byte(s)
-			for ; i < len(b); i++ {
-				if 'A' <= b[i] && b[i] <= 'Z' {
-					b[i] += 'a' - 'A'
-				}
-			}
-			return string(b)
-		}
-	}
-	return s
-}
 
 // headerValue returns the first value of a header.
 func headerValue(headers [][2]string, name string) (string, bool) {
@@ -139,7 +124,7 @@ func joined(headers [][2]string, name string) (list string) {
 // mediaType returns the media type of a content-type value, without its parameters and in lower case.
 func mediaType(contentType string) string {
 	media, _, _ := strings.Cut(contentType, ";")
-	return lower(trim(media))
+	return request.Lower(trim(media))
 }
 
 // isGRPC reports whether a media type belongs to gRPC (or gRPC-Web).
@@ -152,10 +137,6 @@ func isGRPC(media string) bool {
 func hostsGRPC(contentType string) bool {
 	rest, ok := strings.CutPrefix(contentType, "application/grpc")
 	return ok && (rest == "" || rest[0] == '+')
-}
-
-func isJSON(media string) bool {
-	return media == "application/json" || strings.HasSuffix(media, "+json")
 }
 
 func withoutQuery(path string) string {
@@ -213,7 +194,7 @@ func accepts(accept, encoding string) bool {
 }
 
 func acceptsOne(accept, coding string) bool {
-	coding = lower(coding)
+	coding = request.Lower(coding)
 	if coding == "identity" {
 		return true
 	}
@@ -234,7 +215,7 @@ func acceptsOne(accept, coding string) bool {
 // weigh parses an element of Accept-Encoding. It returns the coding, and 0 when a weight of zero refuses it, else 1.
 func weigh(element string) (name string, allowed int) {
 	name, q, _ := strings.Cut(element, ";")
-	name, q = lower(trim(name)), trim(q)
+	name, q = request.Lower(trim(name)), trim(q)
 	if len(q) < 3 || q[0]|0x20 != 'q' || q[1] != '=' || strings.ContainsAny(q[2:], "123456789") {
 		return name, 1
 	}

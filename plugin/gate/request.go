@@ -59,7 +59,7 @@ func (s *Stream) readHeaders(headers request.Headers, end bool) verdict {
 	s.identify(key, headers)
 	s.upload.forCall = !s.rpc && s.suitsUpstreamCall(headers)
 	s.readPreference(headers)
-	s.upload.readHeaders(p.digester.NewBody(&route.Fingerprint, headers, route.MaxRequestBody, route.Key.Derive), headers, key.Value == "")
+	s.awaitUpload(headers, key.Value == "")
 	if end {
 		return s.bodyRead(nil, true)
 	}
@@ -68,7 +68,6 @@ func (s *Stream) readHeaders(headers request.Headers, end bool) verdict {
 	}
 	s.phase = phaseBody
 	s.trace = traceHeaders(headers)
-	s.requestEnd.readHeaders(headers)
 	return verdictPause
 }
 
@@ -155,19 +154,19 @@ func (s *Stream) unreadable() verdict {
 	k := &s.route.Key
 	if k.Header != "" {
 		if _, ok := s.plugin.host.RequestHeader(k.Header); ok {
-			return s.invalid(unreadableProblem())
+			return s.invalid(&unreadableProblem)
 		}
 	}
 	if k.Required || k.InBody() || len(k.Sources) > 0 || k.Derive != config.DeriveNone {
-		return s.invalid(unreadableProblem())
+		return s.invalid(&unreadableProblem)
 	}
 	return verdictForward
 }
 
 // identify sets scope, key and hash, which name the entry. Without a key it sets only the scope.
 func (s *Stream) identify(key request.Key, headers request.Headers) {
-	if !s.scoped {
-		s.scope, s.scoped = s.plugin.digester.Scope(s.route.Scope, headers, s.plugin.host.Property), true
+	if s.scope == (request.Scope{}) {
+		s.scope = s.plugin.digester.Scope(s.route.Scope, headers, s.plugin.host.Property)
 	}
 	if key.Value == "" {
 		return
@@ -343,8 +342,126 @@ func printable(value string) bool {
 	return true
 }
 
-// http1 reports whether the client speaks HTTP/1.
+// http1 reports whether the client of the current stream speaks HTTP/1.
 func (s *Stream) http1() bool {
-	protocol, _ := s.plugin.host.Property("request", "protocol")
-	return len(protocol) > 6 && string(protocol[:6]) == "HTTP/1"
+	if !s.protocolRead {
+		protocol, _ := s.plugin.host.Property("request", "protocol")
+		s.protocolRead, s.isHTTP1 = true, len(protocol) > 6 && string(protocol[:6]) == "HTTP/1"
+	}
+	return s.isHTTP1
+}
+
+// What is known of the end of a request.
+
+const (
+	// endBytes is the largest declared HTTP/1 body whose end is taken from request.total_size. Larger ones need body callbacks.
+	endBytes = 64 << 10
+	// endLooks is how many ticks, at least, must find that an HTTP/2 request has not grown before a reply takes it as
+	// complete, if the host does not show its body. Many clients send the end by itself, after the last byte. Ticks count,
+	// not time: before a tick that comes late, the host reads what came meanwhile.
+	endLooks = 5
+)
+
+// requestEnd is what is known of a request's end.
+type requestEnd struct {
+	// ended: the end has come, or the client sends none before it has the reply.
+	ended bool
+	// headersRead: the fields below are set.
+	headersRead bool
+	length      int64  // of the body, as declared; -1: not declared
+	headers     uint64 // bytes of the headers, as request.total_size counts them
+	received    int64  // bytes of body that the host has shown
+	bodyShown   bool   // the host shows the body, so it will also show the end
+	since       int64  // when the reply began to wait, or when the last piece of a shown body came after that, nanoseconds
+	size        uint64 // request.total_size at the last look
+	looks       int32  // so many looks were there
+	grownAt     int32  // the look that first found this size
+	reply       *localReply
+}
+
+// readHeaders records what the request's headers say about its end.
+func (e *requestEnd) readHeaders(headers request.Headers) {
+	if e.headersRead {
+		return
+	}
+	e.headersRead, e.length, e.headers = true, -1, 0
+	for i := range headers {
+		name, value := headers[i][0], headers[i][1]
+		e.headers += uint64(len(name) + len(value))
+		switch name {
+		case headerContentLength:
+			if n, ok := parseDecimal(value); ok {
+				e.length = n
+			}
+		case headerExpect, headerUpgrade:
+			// With Expect the client sends no body before it has an answer. After an upgrade no body follows.
+			e.ended = true
+		}
+	}
+}
+
+// countBody counts the bytes of a body callback.
+func (e *requestEnd) countBody(size int, end bool) {
+	e.bodyShown = true
+	e.received += int64(size)
+	e.ended = e.ended || end
+}
+
+// incomplete reports whether upstream lacks a part of the body, for a request that it got as it came.
+func (e *requestEnd) incomplete() bool {
+	return e.headersRead && !e.ended && (e.length < 0 || e.received < e.length)
+}
+
+// isShort reports whether the end of the current stream's request needs no body callback: an HTTP/1 body whose declared
+// length is small is complete in the queue callback, which is cheaper.
+func (s *Stream) isShort() bool {
+	e := &s.requestEnd
+	return e.headersRead && e.length >= 0 && e.length <= endBytes && s.http1()
+}
+
+// awaitsEnd reports whether a reply to the current stream must wait. In the plugin context the host has all bytes that came
+// together with the headers, so a reply to a short request waits only if some are missing.
+func (s *Stream) awaitsEnd() bool {
+	p, e := s.plugin, &s.requestEnd
+	if s.headers != nil {
+		e.readHeaders(s.headers)
+	}
+	switch {
+	case e.ended || !e.headersRead:
+		return false
+	case s.isShort():
+		return !p.inPluginContext || !s.allReceived()
+	case e.bodyShown || p.bodies.seen:
+		return true
+	}
+	// Outside the plugin context, the first body callback may follow. Inside, nothing more will be known of the end of a
+	// chunked HTTP/1 body, nor whether that of a large body is near.
+	return !p.inPluginContext || !s.http1() && e.length <= endBytes
+}
+
+// allReceived reports whether the host has the whole declared body.
+func (s *Stream) allReceived() bool {
+	return s.plugin.totalSize() >= s.requestEnd.headers+uint64(s.requestEnd.length)
+}
+
+// requestComplete looks whether the request of the current stream has come in, as far as the gate can know without body
+// callbacks. In HTTP/1 the host reads the end together with the last byte of a declared body. In HTTP/2 the end may follow
+// later, and nothing but some ticks without new bytes suggests that it has come.
+func (s *Stream) requestComplete() bool {
+	e := &s.requestEnd
+	if s.http1() {
+		return e.length < 0 || s.allReceived()
+	}
+	enough := e.headers + uint64(e.length)
+	if e.length < 0 {
+		enough = e.headers + 1
+	}
+	e.looks++
+	if e.length < 0 || e.size < enough {
+		if size := s.plugin.totalSize(); size != e.size {
+			e.size, e.grownAt = size, e.looks
+		}
+	}
+	// A client that was slow to send its body is slow to send the end as well.
+	return e.size >= enough && e.looks-e.grownAt >= max(endLooks, 2*(e.grownAt-1))
 }

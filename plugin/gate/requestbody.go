@@ -25,7 +25,6 @@ type upload struct {
 	encoded bool
 	// lacks is the part of the scope that the request needs and does not have; empty: none.
 	lacks     string
-	length    int64 // as declared; -1: not declared
 	buffering buffering
 	pieces    []byte // the pieces that the gate has taken over; all pieces if storesBody says so
 	left      int    // bytes of pieces that the host holds as well
@@ -44,16 +43,16 @@ const (
 	bufferingOff
 )
 
-// readHeaders prepares for the body of a request with these headers.
-func (u *upload) readHeaders(body *request.Body, headers request.Headers, keyed bool) {
-	u.body, u.keyed, u.length = body, keyed, -1
-	u.encoded = encoded(headers)
-	if text, n := headers.Get(headerContentLength); n == 1 {
-		if length, ok := parseDecimal(text); ok {
-			u.length, u.buffering = length, bufferingOn
-		}
-	}
-	if _, n := headers.Get(headerTrailer); n > 0 && u.length < 0 {
+// awaitUpload prepares for the body of a request with these headers.
+func (s *Stream) awaitUpload(headers request.Headers, keyed bool) {
+	u, route := &s.upload, s.route
+	u.body, u.keyed = s.plugin.digester.NewBody(&route.Fingerprint, headers, route.MaxRequestBody, route.Key.Derive), keyed
+	encoding := joined(headers, headerContentEncoding)
+	u.encoded = encoding != "" && encoding != "identity"
+	s.requestEnd.readHeaders(headers)
+	if s.requestEnd.length >= 0 {
+		u.buffering = bufferingOn
+	} else if _, n := headers.Get(headerTrailer); n > 0 {
 		u.buffering = bufferingOff
 	}
 }
@@ -82,7 +81,8 @@ func (s *Stream) readBody(size int, end bool) Action {
 			return s.actionFor(s.notUnary())
 		}
 	}
-	whole := end || u.length >= 0 && u.body.Len() >= u.length
+	length := s.requestEnd.length
+	whole := end || length >= 0 && u.body.Len() >= length
 	switch {
 	case u.body.Truncated():
 	case !whole:
@@ -123,7 +123,7 @@ func (s *Stream) holdPiece(piece []byte) Action {
 	case s.claimBodyRoom(len(piece)):
 		u.pieces = append(u.pieces, piece...)
 		if buffer {
-			p.stopAwaitingBody(s)
+			p.awaitingBody.remove(s)
 			return Drop
 		}
 		u.left = len(u.pieces)
@@ -131,7 +131,7 @@ func (s *Stream) holdPiece(piece []byte) Action {
 		return s.actionFor(s.unreadableBody())
 	case s.needsWhole():
 		s.dropBody()
-		return s.actionFor(s.unprotected(overloadedProblem()))
+		return s.actionFor(s.unprotected(&overloadedProblem))
 	default:
 		u.buffering, u.forCall = bufferingOff, false
 		s.dropPieces()
@@ -168,8 +168,8 @@ func (s *Stream) storesBody() bool { return s.upload.forCall || s.needsWhole() }
 func (s *Stream) claimBodyRoom(more int) bool {
 	p, u := s.plugin, &s.upload
 	need := len(u.pieces) + more
-	if u.length >= 0 {
-		need = int(min(u.length, int64(s.route.MaxRequestBody)))
+	if length := s.requestEnd.length; length >= 0 {
+		need = int(min(length, int64(s.route.MaxRequestBody)))
 	}
 	if n := need - u.claimed; n > 0 {
 		if p.uploadBytes > u.claimed && p.uploadBytes+n > maxUploadBytes {
@@ -208,7 +208,7 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	}
 	if s.route.JSONRPC && isBatch(body) {
 		s.dropBody()
-		return s.invalid(batchProblem())
+		return s.invalid(&batchProblem)
 	}
 	if s.route.JSONRPC {
 		s.requestID = requestID(body)
@@ -253,12 +253,6 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	return s.decide()
 }
 
-// encoded reports whether a body has a content encoding.
-func encoded(headers request.Headers) bool {
-	encoding := joined(headers, headerContentEncoding)
-	return encoding != "" && encoding != "identity"
-}
-
 func (s *Stream) unreadableBody() verdict {
 	return s.invalid(&api.Problem{
 		Status: 400, Code: api.CodeInvalidRequest, Title: "The request body cannot be read",
@@ -281,7 +275,7 @@ func (s *Stream) storeForCall(piece []byte) {
 // dropBody gives up what the stream holds of the body.
 func (s *Stream) dropBody() {
 	p, u := s.plugin, &s.upload
-	p.stopAwaitingBody(s)
+	p.awaitingBody.remove(s)
 	p.digester.Recycle(u.body)
 	u.body, u.whole = nil, false
 	s.dropPieces()

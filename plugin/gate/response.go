@@ -3,6 +3,7 @@ package gate
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
@@ -116,6 +117,57 @@ func (s *Stream) classifyAnswer(end bool) Action {
 	return s.startRecording(headers, end)
 }
 
+// fate is what became of a forwarded request.
+type fate uint8
+
+const (
+	fateAnswered fate = iota // upstream answered
+	fateNotSent              // it never reached upstream
+	fateUnknown              // upstream may have run it
+)
+
+// Bits of the property response.flags.
+const (
+	// neverSent: no healthy host, connection failure, circuit breaker, no route, no filter configuration, no cluster,
+	// overload, name resolution failed, load dropped.
+	neverSent = 0x2 | 0x20 | 0x80 | 0x100 | 0x200000 | 0x1000000 | 0x2000000 | 0x4000000 | 0x8000000 | 0x20000000
+	// perhapsSent: upstream timeout, local reset, remote reset, connection termination, retry limit, stream idle, maximum
+	// duration (two kinds), upstream protocol error.
+	perhapsSent = 0x4 | 0x8 | 0x10 | 0x40 | 0x8000 | 0x10000 | 0x80000 | 0x400000 | 0x800000
+)
+
+// fate reports whether the passing answer is upstream's; the property response.code_details says so. The proxy or another
+// filter made any other answer. Then fate reports whether the request had been sent.
+func (p *Plugin) fate() fate {
+	details, _ := p.host.Property("response", "code_details")
+	if string(details) == "via_upstream" {
+		return fateAnswered
+	}
+	flags := p.number("response", "flags")
+	switch {
+	case p.number("upstream", "request_attempt_count") > 1:
+		// The details and flags describe only the router's last attempt. An earlier one may have reached upstream.
+		return fateUnknown
+	case refusedStream(string(details)):
+		return fateNotSent
+	case flags&perhapsSent != 0:
+		return fateUnknown
+	case flags&neverSent != 0:
+		return fateNotSent
+	}
+	if address, ok := p.host.Property("upstream", "address"); ok && len(address) > 0 {
+		return fateUnknown
+	}
+	return fateNotSent
+}
+
+// refusedStream reports whether response code details say that an HTTP/2 upstream did not process the request: it reset the
+// stream with REFUSED_STREAM, or sent GOAWAY with an earlier stream as the last one (RFC 9113, 8.7).
+func refusedStream(details string) bool {
+	rest, ok := strings.CutPrefix(details, "upstream_reset_before_response_started{")
+	return ok && strings.HasPrefix(rest, "remote_refused_stream_reset")
+}
+
 // upstreamLedger adapts the outcome to an upstream that keeps the ledger itself. The cache may repeat only answers that
 // this ledger has certainly recorded.
 func (s *Stream) upstreamLedger(headers [][2]string) {
@@ -208,7 +260,7 @@ func (s *Stream) copyBody(size int, end bool) Action {
 		return Collect
 	}
 	if !s.copyPiece(size, complete) {
-		p.stopAwaitingBody(s)
+		p.awaitingBody.remove(s)
 		s.phase = phaseStreaming
 		s.recordOutcome(nil, true)
 		if complete {
@@ -223,7 +275,7 @@ func (s *Stream) copyBody(size int, end bool) Action {
 		p.learnBufferSize(s)
 		return Continue
 	case !complete && p.hostBufferBytes > 0 && a.passed > p.hostBufferBytes:
-		p.stopAwaitingBody(s)
+		p.awaitingBody.remove(s)
 		s.phase = phaseCopying
 		return Continue
 	}
@@ -276,7 +328,7 @@ func (s *Stream) recordWhole() Action {
 		body = s.plugin.host.ResponseBody(size)
 		bare = len(body) != size
 	}
-	s.plugin.stopAwaitingBody(s)
+	s.plugin.awaitingBody.remove(s)
 	s.recordOutcome(body, bare)
 	return s.endAnswer()
 }
@@ -368,9 +420,6 @@ func (p *Plugin) awaitBody(s *Stream) {
 	}
 }
 
-// stopAwaitingBody ends the wait for more of s's body.
-func (p *Plugin) stopAwaitingBody(s *Stream) { p.awaitingBody.remove(s) }
-
 // checkStalls looks for bodies that stand still. An answer stands still because upstream is slow, or because the host's
 // buffer is full; in the second case nothing comes until the gate releases the buffer. Releasing it is right in both cases:
 // the gate copies the rest of the answer, and its end waits for the ledger. About a request's body the gate can only write
@@ -382,7 +431,7 @@ func (p *Plugin) checkStalls() {
 		still := p.ticks - s.lastProgress
 		switch {
 		case s.phase == phaseHolding && still >= stallTicks && s.answer.passed >= stallBytes:
-			p.stopAwaitingBody(s)
+			p.awaitingBody.remove(s)
 			if p.makeCurrent(s.id) {
 				s.releaseBody()
 			}

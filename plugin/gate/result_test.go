@@ -9,6 +9,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/request"
 )
 
 func TestHopByHopHeadersAreNotRecorded(t *testing.T) {
@@ -155,7 +156,7 @@ func TestHeaderValuesAreParsed(t *testing.T) {
 			t.Errorf("isGRPC(%q) = %v", in, !want)
 		}
 	}
-	if got := lower("aBC-Ä"); got != "abc-Ä" {
+	if got := request.Lower("aBC-Ä"); got != "abc-Ä" {
 		t.Errorf("lower = %q", got)
 	}
 }

@@ -139,7 +139,7 @@ func (p *Plugin) waitForOther(c *call, r *reply, s *Stream) {
 	now := r.at
 	if s != nil && c.wait == 0 && s.mayWait(now) {
 		s.hasWaited = true
-		s.reserve(s.deadline(now)-now, c.uncertain)
+		s.ask(callReserve, s.deadline(now)-now, c.uncertain)
 		return
 	}
 	p.abandonAttempt(c, now)
@@ -190,7 +190,7 @@ func (p *Plugin) refuseConflict(c *call, r *reply, s *Stream) {
 }
 
 func (p *Plugin) refuseUnknown(c *call, r *reply, s *Stream) {
-	p.failWaiters(&c.hash, unknownProblem())
+	p.failWaiters(&c.hash, &unknownProblem)
 	p.abandonAttempt(c, r.at)
 	if s != nil {
 		s.outcomeUnknown()
@@ -205,7 +205,7 @@ func (p *Plugin) askNewOwner(c *call, r *reply, s *Stream) {
 		return
 	}
 	s.shard = p.calls.owner(&s.attempt)
-	s.reserve(0, false)
+	s.ask(callReserve, 0, false)
 }
 
 // refuseOrBypass deals with a reserve that the manager did not answer.

@@ -24,9 +24,9 @@ const (
 	phaseStreaming               // response passes, its body is not recorded
 	phaseRecording               // the response's end is held until the outcome is recorded
 	phaseDelayed                 // the gate's reply waits until the request has come in
-	phaseReroute                 // request held: it goes to api.PathAnswer next; see grpc.go
+	phaseReroute                 // request held: it goes to api.PathAnswer next; see protocol.go
 	phaseRerouted                // the request went to api.PathAnswer, and the gate replaces the answer
-	phaseLifetime                // the answer says how long keys are remembered; see lifetime.go
+	phaseLifetime                // the answer says how long keys are remembered; see protocol.go
 	phaseReplied                 // the gate has replied
 	phaseDone                    // over
 )
@@ -34,10 +34,18 @@ const (
 // held reports whether the request's headers are held, so that a body callback proves that the host shows bodies meanwhile.
 func (p phase) held() bool {
 	switch p {
-	case phaseBody, phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseDelayed:
+	case phaseBody, phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseDelayed, phaseReroute:
 		return true
 	}
 	return false
+}
+
+// laterAction is what becomes of what follows the request's headers. Continue would release headers that are held.
+func (p phase) laterAction() Action {
+	if p.held() || p == phaseReplied {
+		return Pause
+	}
+	return Continue
 }
 
 // verdict is what a decision means for a request that is held.
@@ -66,9 +74,10 @@ type Stream struct {
 	parts   []request.Part // of the key, if some are in the body
 	accept  string         // accept-encoding
 	copied  bool           // key, trace and accept are copies, not views of the host's headers
-	scoped  bool           // scope is known
 	// call is the call whose answer the stream waits for.
 	call *call
+
+	protocolRead, isHTTP1 bool // see http1
 
 	requestEnd   requestEnd
 	upload       upload
@@ -80,9 +89,8 @@ type Stream struct {
 
 	// For a stream that waits or has waited.
 	hasWaited    bool
-	decided      bool
 	ownerDead    bool         // the VM that worked on the key is dead: the stream must not wait
-	firstDecided int64        // time of the first look
+	firstDecided int64        // time of the first look; 0: there was none
 	notBefore    int64        // time before which the stream does not look again
 	failure      *api.Problem // the answer that replaces the next look; nil: none
 
@@ -171,11 +179,8 @@ func (s *Stream) OnRequestBody(size int, end bool) Action {
 		return action
 	case phaseDelayed:
 		return s.dropLateBody()
-	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseReroute, phaseReplied:
-		// Continue would release the held headers.
-		return Pause
 	}
-	return Continue
+	return s.phase.laterAction()
 }
 
 // OnRequestTrailers is called for trailers, which end the request.
@@ -198,28 +203,25 @@ func (s *Stream) OnRequestTrailers() Action {
 	case phaseDelayed:
 		s.sendReply()
 		return Pause
-	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseReroute, phaseReplied:
-		return Pause
 	}
-	return Continue
+	return s.phase.laterAction()
 }
 
 // OnResponseHeaders is called when response headers pass: upstream's, or those of a local reply by the host, another filter
 // or the gate. end: there is no body.
 func (s *Stream) OnResponseHeaders(end bool) Action {
 	s.plugin.current = s.id
-	switch s.phase {
-	case phaseReplied:
-		s.fixOwnReply()
-		return Continue
-	case phaseBody, phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseDelayed, phaseReroute:
+	if s.phase.held() {
 		// The host or another filter answered a request that the gate still holds.
 		s.cancel()
 		s.phase = phasePass
 		return Continue
+	}
+	switch s.phase {
+	case phaseReplied:
+		s.fixOwnReply()
 	case phasePass:
 		s.setStatusHeader()
-		return Continue
 	case phaseForwarded:
 		return s.classifyAnswer(end)
 	case phaseRerouted:
@@ -296,13 +298,7 @@ func (s *Stream) cancel() {
 		s.recordWait()
 	case phaseReserving:
 		s.status = statusNotSent
-		c := s.call
-		s.call = nil
-		if c == nil {
-			return
-		}
-		c.stream = nil
-		if p.calls.cancel(c) {
+		if c := s.detachCall(); c != nil && p.calls.cancel(c) {
 			// The ledger never heard of it.
 			p.releaseEntry(c, p.host.Now())
 		}
@@ -346,12 +342,13 @@ func (s *Stream) cancel() {
 	}
 }
 
-// detachCall lets the call continue without the stream.
-func (s *Stream) detachCall() {
-	if s.call != nil {
-		s.call.stream = nil
-		s.call = nil
+// detachCall lets the call continue without the stream. It returns the call; nil: there is none.
+func (s *Stream) detachCall() *call {
+	c := s.call
+	if s.call = nil; c != nil {
+		c.stream = nil
 	}
+	return c
 }
 
 // beganAgain deals with a request that the proxy sends through its filters once more, as another stream. It does so when it

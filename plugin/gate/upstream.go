@@ -81,7 +81,7 @@ func (s *Stream) suitsUpstreamCall(headers request.Headers) bool {
 		case headerPath:
 			path = withoutQuery(value)
 		case headerContentType:
-			s.upload.json = len(s.route.StreamedTypes) > 0 && isJSON(mediaType(value))
+			s.upload.json = len(s.route.StreamedTypes) > 0 && request.IsJSON(mediaType(value))
 		case headerTrailer, headerExpect:
 			routed = true
 		case headerAccept:

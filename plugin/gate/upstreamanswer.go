@@ -3,9 +3,11 @@ package gate
 import (
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/request"
 )
 
 // The answers to the gate's own upstream calls.
@@ -303,53 +305,67 @@ func (d *described) fate() fate {
 	return f
 }
 
-// fate is what became of a forwarded request.
-type fate uint8
+// Clients that prefer 202 to a long wait (respond_async). They look up the answer.
 
-const (
-	fateAnswered fate = iota // upstream answered
-	fateNotSent              // it never reached upstream
-	fateUnknown              // upstream may have run it
-)
-
-// Bits of the property response.flags.
-const (
-	// neverSent: no healthy host, connection failure, circuit breaker, no route, no filter configuration, no cluster,
-	// overload, name resolution failed, load dropped.
-	neverSent = 0x2 | 0x20 | 0x80 | 0x100 | 0x200000 | 0x1000000 | 0x2000000 | 0x4000000 | 0x8000000 | 0x20000000
-	// perhapsSent: upstream timeout, local reset, remote reset, connection termination, retry limit, stream idle, maximum
-	// duration (two kinds), upstream protocol error.
-	perhapsSent = 0x4 | 0x8 | 0x10 | 0x40 | 0x8000 | 0x10000 | 0x80000 | 0x400000 | 0x800000
-)
-
-// fate reports whether the passing answer is upstream's; the property response.code_details says so. The proxy or another
-// filter made any other answer. Then fate reports whether the request had been sent.
-func (p *Plugin) fate() fate {
-	details, _ := p.host.Property("response", "code_details")
-	if string(details) == "via_upstream" {
-		return fateAnswered
+// readPreference reads the header Prefer (RFC 7240): respond-async, and wait in seconds. The gate ignores it where a look-up
+// could not name the request.
+func (s *Stream) readPreference(headers request.Headers) {
+	if path, _ := headers.Get(headerPath); !s.route.RespondAsync || s.rpc || !canBeLost(path) {
+		return
 	}
-	flags := p.number("response", "flags")
-	switch {
-	case p.number("upstream", "request_attempt_count") > 1:
-		// The details and flags describe only the router's last attempt. An earlier one may have reached upstream.
-		return fateUnknown
-	case refusedStream(string(details)):
-		return fateNotSent
-	case flags&perhapsSent != 0:
-		return fateUnknown
-	case flags&neverSent != 0:
-		return fateNotSent
+	seconds := int64(0)
+	for i := range headers {
+		if headers[i][0] != "prefer" {
+			continue
+		}
+		eachToken(headers[i][1], func(token string) bool {
+			token, _, _ = strings.Cut(token, ";")
+			name, value, _ := strings.Cut(token, "=")
+			switch request.Lower(trim(name)) {
+			case "respond-async":
+				s.async = true
+			case "wait":
+				seconds, _ = parseDecimal(trim(value))
+			}
+			return true
+		})
 	}
-	if address, ok := p.host.Property("upstream", "address"); ok && len(address) > 0 {
-		return fateUnknown
-	}
-	return fateNotSent
+	// No route waits for more than an hour.
+	s.patience = min(min(seconds, 3600)*int64(time.Second), int64(s.route.PendingWait))
 }
 
-// refusedStream reports whether response code details say that an HTTP/2 upstream did not process the request: it reset the
-// stream with REFUSED_STREAM, or sent GOAWAY with an earlier stream as the last one (RFC 9113, 8.7).
-func refusedStream(details string) bool {
-	rest, ok := strings.CutPrefix(details, "upstream_reset_before_response_started{")
-	return ok && strings.HasPrefix(rest, "remote_refused_stream_reset")
+// canBeLost reports whether a look-up may name a path.
+func canBeLost(path string) bool { return api.Visible(path, 1, maxLostPath) && path[0] == '/' }
+
+// lookUpURL returns the path and query of the look-up of the current stream's request.
+func (s *Stream) lookUpURL() string {
+	const unreserved = "-._~/"
+	const digits = "0123456789ABCDEF"
+	p := s.plugin
+	path, _ := p.host.RequestHeader(headerPath)
+	method, _ := p.host.RequestHeader(headerMethod)
+	b := append(make([]byte, 0, len(p.config.Lookup)+len(path)+64), p.config.Lookup+"?path="...)
+	for i := 0; i < len(path); i++ {
+		switch c := path[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte(unreserved, c) >= 0:
+			b = append(b, c)
+		default:
+			b = append(b, '%', digits[c>>4], digits[c&15])
+		}
+	}
+	b = append(b, "&method="+method+"&wait_ms="...)
+	return string(strconv.AppendInt(b, int64(s.route.PendingWait/time.Millisecond), 10))
+}
+
+// answerEarly answers the client of a call under way if it does not want to wait longer. The call then continues as if the
+// client had left.
+func (c *carried) answerEarly(now int64) {
+	s := c.stream
+	if !s.async || c.clientGone || now < s.deadline(now) {
+		return
+	}
+	if c.clientPresent() {
+		s.answerPending()
+	}
+	c.clientGone = true
 }

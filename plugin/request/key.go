@@ -138,7 +138,7 @@ func check(k *config.Key, kind, source, value, wrong string) (Key, *Error) {
 		return Key{}, invalid(kind, source, wrong)
 	}
 	if k.Format == config.FormatUUID {
-		key.Value = lower(value) // the value counts, not how it is written
+		key.Value = Lower(value) // the value counts, not how it is written
 	}
 	return key, nil
 }

@@ -22,7 +22,7 @@ func appendMediaType(dst []byte, value string) []byte {
 	for rest != "" {
 		var p parameter
 		p.name, p.rest, rest = nextParameter(rest)
-		if p.name == "" || p.name == "boundary" || p.name == "charset" && (isUTF8(p.rest) || isJSON(media)) {
+		if p.name == "" || p.name == "boundary" || p.name == "charset" && (isUTF8(p.rest) || IsJSON(media)) {
 			continue
 		}
 		list = append(list, p)
@@ -31,7 +31,7 @@ func appendMediaType(dst []byte, value string) []byte {
 	for _, p := range list {
 		dst = append(append(append(dst, ';'), p.name...), '=')
 		if p.name == "charset" {
-			p.rest = lower(p.rest)
+			p.rest = Lower(p.rest)
 		}
 		dst = append(dst, p.rest...)
 	}
@@ -44,7 +44,7 @@ func nextParameter(s string) (name, value, rest string) {
 	for end < len(s) && s[end] != '=' && s[end] != ';' {
 		end++
 	}
-	name = lower(trimBlank(s[:end]))
+	name = Lower(trimBlank(s[:end]))
 	if end == len(s) || s[end] == ';' {
 		return name, "", s[min(end+1, len(s)):]
 	}
@@ -65,12 +65,13 @@ func nextParameter(s string) (name, value, rest string) {
 	return name, string(b), rest
 }
 
-func isJSON(media string) bool {
+// IsJSON reports whether a media type, in lower case, is JSON.
+func IsJSON(media string) bool {
 	return media == "application/json" || strings.HasSuffix(media, "+json")
 }
 
 func isUTF8(charset string) bool {
-	charset = lower(charset)
+	charset = Lower(charset)
 	return charset == "utf-8" || charset == "utf8"
 }
 
@@ -115,7 +116,15 @@ func trimBlank(s string) string {
 
 func isBlank(c byte) bool { return c == ' ' || c == '\t' }
 
-func lower(s string) string { return string(appendLower(nil, s)) }
+// Lower returns s with its ASCII letters in lower case. It does not copy s if nothing changes.
+func Lower(s string) string {
+	for i := range len(s) {
+		if 'A' <= s[i] && s[i] <= 'Z' {
+			return string(appendLower(make([]byte, 0, len(s)), s))
+		}
+	}
+	return s
+}
 
 // appendLower appends s with its ASCII letters in lower case.
 func appendLower(dst []byte, s string) []byte {

@@ -170,7 +170,7 @@ func (p *parts) readHeaders(b *[]byte) bool {
 		line, text, _ = strings.Cut(text, "\r\n")
 		name, value, _ := strings.Cut(line, ":")
 		var kind byte
-		switch name = lower(name); {
+		switch name = Lower(name); {
 		case line != "" && isBlank(line[0]):
 			kind, value = 'f', line // continues the line before it
 		case name == "content-disposition":

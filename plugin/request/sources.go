@@ -126,7 +126,7 @@ func JoinParts(k *config.Key, parts []Part) (Key, *Error) {
 		return Key{}, invalid(first.Text, "", wrong)
 	}
 	if k.Format == config.FormatUUID {
-		parts[0].value = lower(parts[0].value)
+		parts[0].value = Lower(parts[0].value)
 	}
 	var b []byte
 	for i, p := range parts {

@@ -122,6 +122,7 @@ const (
 	bodyNoBuffer   types.Action = 3 // StopIterationNoBuffer
 )
 
+// headersAction is the status for headers and trailers.
 func headersAction(a gate.Action) types.Action {
 	switch a {
 	case gate.Continue:
@@ -144,13 +145,6 @@ func bodyAction(a gate.Action) types.Action {
 	return bodyWatermark
 }
 
-func trailersAction(a gate.Action) types.Action {
-	if a == gate.Continue {
-		return types.ActionContinue
-	}
-	return types.ActionPause
-}
-
 // OnHttpRequestHeaders implements types.HttpContext.
 func (s *stream) OnHttpRequestHeaders(_ int, end bool) types.Action {
 	return headersAction(s.gate.OnRequestHeaders(end))
@@ -163,7 +157,7 @@ func (s *stream) OnHttpRequestBody(size int, end bool) types.Action {
 
 // OnHttpRequestTrailers implements types.HttpContext.
 func (s *stream) OnHttpRequestTrailers(int) types.Action {
-	return trailersAction(s.gate.OnRequestTrailers())
+	return headersAction(s.gate.OnRequestTrailers())
 }
 
 // OnHttpResponseHeaders implements types.HttpContext.
@@ -178,7 +172,7 @@ func (s *stream) OnHttpResponseBody(size int, end bool) types.Action {
 
 // OnHttpResponseTrailers implements types.HttpContext.
 func (s *stream) OnHttpResponseTrailers(int) types.Action {
-	return trailersAction(s.gate.OnResponseTrailers())
+	return headersAction(s.gate.OnResponseTrailers())
 }
 
 // OnHttpStreamDone implements types.HttpContext.
