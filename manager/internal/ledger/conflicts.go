@@ -36,9 +36,8 @@ type Clash struct {
 	Kept bool
 }
 
-// loadLoser returns the outcome of an origin that lost, nil if there is none.
-func loadLoser(tx store.Tx, origin []byte, key string, r *record) (*record, error) {
-	id := loserKey(origin, key)
+// loadLoser returns the outcome that lost under a loserKey, nil if there is none.
+func loadLoser(tx store.Tx, id string, r *record) (*record, error) {
 	value, err := tx.Get(ConflictCollection, id)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil
@@ -76,7 +75,7 @@ func (tx *Tx) clash(key string, e, fresh *record, adopted bool, fit func(left *r
 		}
 		// An earlier outcome of that origin is over. One of another run is listed: the origin had forgotten one of the two.
 		var old record
-		l, err := loadLoser(tx, fresh.origin, key, &old)
+		l, err := loadLoser(tx, loserKey(fresh.origin, key), &old)
 		if err != nil && !tx.l.Skips(err) {
 			return err
 		}
@@ -113,7 +112,7 @@ const (
 func (tx *Tx) keepLoser(key string, loser *record) (kept bool, err error) {
 	id := loserKey(loser.origin, key)
 	var old record
-	known, err := loadLoser(tx, loser.origin, key, &old)
+	known, err := loadLoser(tx, id, &old)
 	switch {
 	case err != nil && !tx.l.Skips(err):
 		return false, err
@@ -167,7 +166,7 @@ func (tx *Tx) finishClash(op Op, key string, e, final *record) error {
 	tx.observePeer(e.hlc)
 	tx.stamp(final)
 	var old record
-	if l, err := loadLoser(tx, final.origin, key, &old); err != nil {
+	if l, err := loadLoser(tx, loserKey(final.origin, key), &old); err != nil {
 		return err
 	} else if l != nil && string(l.token) == string(final.token) {
 		tx.count(op, OutcomeRepeated)
@@ -288,16 +287,13 @@ func (l *Ledger) conflict(tx store.Tx, key string) (*Conflict, int, error) {
 	}
 	add(e)
 	for _, h := range hits {
-		var loser record
-		value, err := tx.Get(ConflictCollection, h.Key)
-		if errors.Is(err, store.ErrNotFound) || l.opts.Unreadable.Met(err) {
-			continue
-		}
-		if err != nil {
+		var r record
+		loser, err := loadLoser(tx, h.Key, &r)
+		if err != nil && !l.opts.Unreadable.Met(err) {
 			return nil, 0, err
 		}
-		if decodeRecord(h.Key, value, &loser) == nil && live(&loser, now.UnixMilli()) {
-			add(&loser)
+		if live(loser, now.UnixMilli()) {
+			add(loser)
 		}
 	}
 	if len(c.Outcomes) < 2 {

@@ -9,13 +9,8 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// Commit is Ledger.Commit inside the transaction.
-func (tx *Tx) Commit(req *FinishRequest) error { return tx.checkedFinish(OpCommit, req) }
-
-// Reject is Ledger.Reject inside the transaction.
-func (tx *Tx) Reject(req *FinishRequest) error { return tx.checkedFinish(OpReject, req) }
-
-func (tx *Tx) checkedFinish(op Op, req *FinishRequest) error {
+// Finish is Ledger.Commit or Ledger.Reject inside the transaction; op says which.
+func (tx *Tx) Finish(op Op, req *FinishRequest) error {
 	if err := tx.l.checkFinish(req); err != nil {
 		tx.key = ""
 		tx.count(op, outcomeOf(err))

@@ -181,11 +181,7 @@ func (l *Ledger) ReadOutcome(tx store.Tx, c store.Collection, key string) (chang
 
 // PrefetchEntries reads entries together; see store.Tx.
 func PrefetchEntries(tx store.Tx, keys []string) error {
-	ids := make([]store.ID, len(keys))
-	for i, key := range keys {
-		ids[i] = store.ID{Collection: Collection, Key: key}
-	}
-	return tx.Prefetch(ids)
+	return tx.Prefetch(entryIDs(keys))
 }
 
 // OutcomeOf reads this ledger's outcome of an entry, which OutcomeKey or a list of keys names. ok is false when there is none
@@ -194,7 +190,7 @@ func (l *Ledger) OutcomeOf(tx store.Tx, key string) (c FeedChange, ok bool, err 
 	var r record
 	e, err := l.load(tx, key, &r)
 	if err == nil && (e == nil || string(e.origin) != l.opts.Origin) {
-		e, err = loadLoser(tx, []byte(l.opts.Origin), key, &r)
+		e, err = loadLoser(tx, loserKey([]byte(l.opts.Origin), key), &r)
 	}
 	if l.Skips(err) {
 		return c, false, nil

@@ -187,9 +187,7 @@ func (l *Ledger) pressureSinceStart() Pressure {
 
 // Capacity is how much of the window is used, and what it can take.
 type Capacity struct {
-	// Entries are all entries. Bytes is -1, as MaxBytes, where bytes are not bounded.
-	Entries, MaxEntries int
-	Bytes, MaxBytes     int64
+	Stats
 	// Oldest is about the age of the oldest entry: the highest age among the entries that expire first, one of each state.
 	// 0 if there are no entries.
 	Oldest time.Duration
@@ -205,10 +203,7 @@ func (l *Ledger) Capacity(ctx context.Context) (Capacity, error) {
 	if err != nil {
 		return Capacity{}, err
 	}
-	c := Capacity{
-		Entries: s.Total(), MaxEntries: s.MaxEntries, Bytes: s.Bytes, MaxBytes: s.MaxBytes,
-		CommittedTTL: l.opts.CommittedTTL,
-	}
+	c := Capacity{Stats: s, CommittedTTL: l.opts.CommittedTTL}
 	c.KeysPerSecond, c.ScopeKeysPerSecond = l.opts.KeysPerSecond(l.sizes)
 	err = l.store.View(ctx, func(tx store.Tx) error {
 		c.Oldest = 0

@@ -288,20 +288,9 @@ func (l *Ledger) account(tx *Tx) {
 	}
 }
 
-// estimated executes r on an engine whose transactions cannot tell how many entries there are. It uses a count that may
-// be four seconds old (a second here, and three in the engine), or the engine's estimate. Concurrent insertions are not in it. Each of them makes room for itself,
-// so the window may be exceeded for a moment by their number.
-func (l *Ledger) estimated(ctx context.Context, r *run) error {
-	n, err := l.length.get(ctx, l.store)
-	if err != nil {
-		return err
-	}
-	// Removals by others may have been subtracted from a count that never included them.
-	r.tx.entryCount = max(int64(n), 0)
-	return l.execute(ctx, r)
-}
-
-// lengthCache keeps the count of a shared engine for a second, so that a reserve does not pay for it.
+// lengthCache keeps the count of an engine whose transactions cannot tell it for a second, so that a reserve does not pay
+// for it. The engine's own count may be three seconds old, or an estimate. Concurrent insertions are not in it. Each of them
+// makes room for itself, so the window may be exceeded for a moment by their number.
 type lengthCache struct {
 	mu   sync.Mutex
 	at   time.Time
