@@ -274,11 +274,7 @@ func (tx *Tx) prefetchItems(items []Item) error {
 // prefetch reads the entries together, with the records that reserves depend on. The keys of reserves are new as a rule, and
 // their outcomes are recorded where they were reserved.
 func (tx *Tx) prefetch(keys []string, reserves bool) error {
-	ids := make([]store.ID, len(keys))
-	for i, key := range keys {
-		ids[i] = store.ID{Collection: Collection, Key: key}
-	}
-	owners := false
+	ids, owners := entryIDs(keys), false
 	if reserves {
 		ids, owners = tx.policyRecords(ids)
 	}
@@ -286,6 +282,14 @@ func (tx *Tx) prefetch(keys []string, reserves bool) error {
 		return tx.Prefetch(ids)
 	}
 	return tx.PrefetchNew(ids)
+}
+
+func entryIDs(keys []string) []store.ID {
+	ids := make([]store.ID, len(keys))
+	for i, key := range keys {
+		ids[i] = store.ID{Collection: Collection, Key: key}
+	}
+	return ids
 }
 
 // PrefetchReserves reads the records that reserves depend on.

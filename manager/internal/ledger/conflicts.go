@@ -12,6 +12,178 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
+// Outcomes that lost a conflict. Each is a record of the ledger's form under its origin and the key of the entry, whose
+// own record is the winner.
+const (
+	ConflictCollection store.Collection = "conflicts"
+	// ConflictIndex has them by the key of the entry, each once, and indexExpiry by expiry.
+	ConflictIndex = "key"
+	indexExpiry   = "expiry"
+)
+
+func loserKey(origin []byte, key string) string { return originPrefix(string(origin)) + key }
+
+func loserEntries(key string, r *record) []store.Entry {
+	return []store.Entry{{Index: ConflictIndex, SortKey: key}, {Index: indexExpiry, SortKey: sortKey(r.expires)}, {Index: OriginIndex, SortKey: r.originKey()}}
+}
+
+// Clash is a conflict: two origins recorded an outcome of the same key. Both are kept.
+type Clash struct {
+	Scope, Key string
+	// Winner and Loser are origins. Retries get the winner's outcome.
+	Winner, Loser string
+	// Kept: the outcome that lost is in the list of conflicts. Else that is full.
+	Kept bool
+}
+
+// loadLoser returns the outcome that lost under a loserKey, nil if there is none.
+func loadLoser(tx store.Tx, id string, r *record) (*record, error) {
+	value, err := tx.Get(ConflictCollection, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err == nil && decodeRecord(id, value, r) != nil {
+		err = &store.UnreadableError{Collection: ConflictCollection, Key: id, Reason: "it is malformed"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// clash keeps two outcomes of one key: the winner as its entry, the other one beside it, both until the later one of them
+// expires. e is the entry, fresh is new. adopted: e has had no origin so far. fit, when set, makes room for fresh where it
+// becomes the entry.
+func (tx *Tx) clash(key string, e, fresh *record, adopted bool, fit func(left *record) error) error {
+	now := tx.Now().UnixMilli()
+	expires := max(e.expires, fresh.expires)
+	winner, loser := e, fresh
+	if fresh.before(e) {
+		winner, loser = fresh, e
+	}
+	changed := winner == fresh || winner.expires != expires || adopted
+	left := *e
+	if changed {
+		tx.supersede(key, &left, now)
+	}
+	winner.expires, loser.expires = expires, expires
+	if winner == fresh {
+		if fit != nil {
+			if err := fit(&left); err != nil {
+				return err
+			}
+		}
+		// An earlier outcome of that origin is over. One of another run is listed: the origin had forgotten one of the two.
+		var old record
+		l, err := loadLoser(tx, loserKey(fresh.origin, key), &old)
+		if err != nil && !tx.l.Skips(err) {
+			return err
+		}
+		if l == nil || string(l.token) == string(fresh.token) || !overlap(l, fresh) && !overlap(fresh, l) {
+			if err := tx.Delete(ConflictCollection, loserKey(fresh.origin, key)); err != nil {
+				return err
+			}
+		}
+	}
+	if changed {
+		if err := tx.write(key, winner); err != nil {
+			return err
+		}
+	}
+	kept, err := tx.keepLoser(key, loser)
+	if err != nil {
+		return err
+	}
+	tx.Notify(key)
+	scope, k, _ := SplitEntryKey(key)
+	tx.fx.clashes = append(tx.fx.clashes, Clash{Scope: scope, Key: k, Winner: string(winner.origin), Loser: string(loser.origin), Kept: kept})
+	return nil
+}
+
+// Shares of the window that outcomes which lost may take besides it: those of other ledgers, and, with them, this ledger's
+// own. The others learn of these from here only, so they are kept for longest.
+const (
+	loserShare    = 8
+	ownLoserShare = 4
+)
+
+// keepLoser keeps an outcome that lost, if there is room. Of two that one origin recorded, it keeps the one that would
+// win, so that all ledgers keep the same.
+func (tx *Tx) keepLoser(key string, loser *record) (kept bool, err error) {
+	id := loserKey(loser.origin, key)
+	var old record
+	known, err := loadLoser(tx, id, &old)
+	switch {
+	case err != nil && !tx.l.Skips(err):
+		return false, err
+	case known != nil && known.before(loser):
+		known.expires = max(known.expires, loser.expires)
+		loser = known
+	}
+	if known == nil && err == nil {
+		at, err := tx.losers()
+		if err != nil {
+			return false, err
+		}
+		share := int64(ownLoserShare)
+		if loser.imported {
+			share = loserShare
+		}
+		limit := tx.l.limit()
+		limit = level{limit.entries/share + 1, limit.bytes / share}
+		need := level{1, chargeOf(id, loser)}
+		if at.plus(need).over(limit) != (level{}) {
+			return false, nil
+		}
+		tx.fx.losers = tx.fx.losers.plus(need)
+	}
+	return true, tx.Put(ConflictCollection, id, appendRecord(nil, loser), loserEntries(key, loser)...)
+}
+
+// losers is how much the outcomes that lost take, including this transaction's. On engines that do not tell sizes it is an
+// estimate.
+func (tx *Tx) losers() (level, error) {
+	if !tx.l.sizes {
+		return level{tx.l.origins.losers.Load() + tx.fx.losers.entries, 0}, nil
+	}
+	at, err := sizeOf(tx.Tx, ConflictCollection)
+	return at.plus(tx.fx.losers), err
+}
+
+// CountLosers counts the outcomes that lost, for OriginStats and their bound. Its error is the store's.
+func (l *Ledger) CountLosers(ctx context.Context) error {
+	n, err := l.store.Len(ctx, ConflictCollection, ConflictIndex)
+	if err == nil {
+		l.origins.losers.Store(int64(n))
+	}
+	return err
+}
+
+// finishClash records an outcome of this ledger for a key that has an outcome of another one: an import came before the
+// work here ended. It is not refused as fenced, because the work ran here, and both sides must learn that.
+func (tx *Tx) finishClash(op Op, key string, e, final *record) error {
+	// Another process may have imported e, before a restart or at another manager of this ledger.
+	tx.observePeer(e.hlc)
+	tx.stamp(final)
+	var old record
+	if l, err := loadLoser(tx, loserKey(final.origin, key), &old); err != nil {
+		return err
+	} else if l != nil && string(l.token) == string(final.token) {
+		tx.count(op, OutcomeRepeated)
+		return nil
+	}
+	err := tx.clash(key, e, final, false, func(left *record) error {
+		_, err := tx.fitOutcome(op, key, left, final)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	tx.count(op, OutcomeDone)
+	tx.publish(key, final)
+	return nil
+}
+
 // Outcome of one origin in a conflict.
 type OriginOutcome struct {
 	Origin string
@@ -115,16 +287,13 @@ func (l *Ledger) conflict(tx store.Tx, key string) (*Conflict, int, error) {
 	}
 	add(e)
 	for _, h := range hits {
-		var loser record
-		value, err := tx.Get(ConflictCollection, h.Key)
-		if errors.Is(err, store.ErrNotFound) || l.opts.Unreadable.Met(err) {
-			continue
-		}
-		if err != nil {
+		var r record
+		loser, err := loadLoser(tx, h.Key, &r)
+		if err != nil && !l.opts.Unreadable.Met(err) {
 			return nil, 0, err
 		}
-		if decodeRecord(h.Key, value, &loser) == nil && live(&loser, now.UnixMilli()) {
-			add(&loser)
+		if live(loser, now.UnixMilli()) {
+			add(loser)
 		}
 	}
 	if len(c.Outcomes) < 2 {

@@ -147,21 +147,19 @@
 // An entry is one record of collection "ledger". Its key is the scope's length in decimal, a colon, scope and key. Each
 // state has an index ordered by expiry (pending, committed, rejected, unknown), which the sweeper, listings and counts
 // use. For all but reservations its sort key continues with the time at which the outcome was recorded. The index ref finds entries by
-// a reference such as a job id. What scopes hold is in the collection "ledger_usage" (see usage_stored.go). All of this uses the
+// a reference such as a job id. What scopes hold is in the collection "ledger_usage" (see usage.go). All of this uses the
 // transactions of package store; with Tx a caller combines ledger calls and its own writes in one transaction.
 //
 // # Files in reading order
 //
-//	machine.go                                the state machine, as pure functions
-//	record.go                                 stored entries
-//	ledger.go, run.go, tx.go                  calls and their transactions
-//	unknown.go, batch.go, wait.go             unknown outcomes, batches, waiting
-//	capacity.go, share.go                     the window
-//	usage.go, usage_stored.go                 what scopes hold
-//	window.go, pressure.go                    counts of shared engines, what a full window caused
-//	sweep.go, list.go, moved.go, stats.go     the sweeper and operators
-//	caller.go, funnel.go, overview.go         what operators see of the recent past
-//	origin.go, import.go, conflicts.go        outcomes of several data centres
-//	outcomes.go, outbox.go, adopt.go          what package feed reads
-//	home.go                                   keys that another data centre decides about
+//	machine.go                     the state machine, as pure functions
+//	record.go                      stored entries
+//	ledger.go, run.go, tx.go       reserves, and the transactions of all calls
+//	finish.go, batch.go, wait.go   how reservations end, batches, waiting
+//	window.go, usage.go            the window, and what scopes hold
+//	sweep.go, list.go, inspect.go  the sweeper, operators and their tools
+//	events.go, stats.go            what is counted, and what operators see of it
+//	origin.go, conflicts.go        outcomes of several data centres
+//	import.go, outbox.go           what comes from other data centres, and what goes there
+//	home.go                        keys that another data centre decides about
 package ledger

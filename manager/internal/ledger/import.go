@@ -256,7 +256,7 @@ func (tx *Tx) importOne(c *FeedChange, about importing) error {
 		return nil
 	}
 	var old record
-	known, err := loadLoser(tx, fresh.origin, key, &old)
+	known, err := loadLoser(tx, loserKey(fresh.origin, key), &old)
 	if tx.l.Skips(err) {
 		tx.fx.imports.invalid++
 		return nil

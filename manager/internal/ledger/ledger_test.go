@@ -385,7 +385,7 @@ func TestUpdateIsOneTransaction(t *testing.T) {
 			}
 			fin := finishReq("k", token, "job-1")
 			fin.Ref = "job-1"
-			if err := tx.Commit(fin); err != nil {
+			if err := tx.Finish(OpCommit, fin); err != nil {
 				return err
 			}
 			return fail

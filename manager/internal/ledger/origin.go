@@ -2,8 +2,9 @@ package ledger
 
 import (
 	"bytes"
-	"context"
 	"errors"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -132,184 +133,147 @@ func (r *record) endsAs(o *record) bool {
 	return a.Status == b.Status && (a.BodyOmitted || b.BodyOmitted)
 }
 
-// Outcomes that lost a conflict. Each is a record of the ledger's form under its origin and the key of the entry, whose
-// own record is the winner.
-const (
-	ConflictCollection store.Collection = "conflicts"
-	// ConflictIndex has them by the key of the entry, each once, and indexExpiry by expiry.
-	ConflictIndex = "key"
-	indexExpiry   = "expiry"
-)
+// OutcomeCollections are where outcomes of data centres are, as package feed reads them: entries, and outcomes that lost a
+// conflict. OriginIndex has those of each.
+var OutcomeCollections = [...]store.Collection{Collection, ConflictCollection}
 
-func loserKey(origin []byte, key string) string { return originPrefix(string(origin)) + key }
+// OutcomesFrom is the sort key in OriginIndex from which on an origin's outcomes of a time of the hybrid clock, and later
+// ones, are.
+func OutcomesFrom(origin string, at uint64) string { return originPrefix(origin) + hex16(at) }
 
-func loserEntries(key string, r *record) []store.Entry {
-	return []store.Entry{{Index: ConflictIndex, SortKey: key}, {Index: indexExpiry, SortKey: sortKey(r.expires)}, {Index: OriginIndex, SortKey: r.originKey()}}
+// OutcomesEnd is after all sort keys of an origin in OriginIndex.
+func OutcomesEnd(origin string) string { return origin + "!" }
+
+// OutcomeTime is when an outcome of OriginIndex was recorded, by the hybrid clock.
+func OutcomeTime(origin, sortKey string) (uint64, bool) {
+	from := len(originPrefix(origin))
+	if len(sortKey) < from+16 {
+		return 0, false
+	}
+	t, err := strconv.ParseUint(sortKey[from:from+16], 16, 63)
+	return t, err == nil
 }
 
-// Clash is a conflict: two origins recorded an outcome of the same key. Both are kept.
-type Clash struct {
-	Scope, Key string
-	// Winner and Loser are origins. Retries get the winner's outcome.
-	Winner, Loser string
-	// Kept: the outcome that lost is in the list of conflicts. Else that is full.
-	Kept bool
+// OutcomeKey is the key of the entry of a record in one of OutcomeCollections.
+func OutcomeKey(c store.Collection, key string) string {
+	if c == ConflictCollection {
+		_, key, _ = strings.Cut(key, " ")
+	}
+	return key
 }
 
-// loadLoser returns the outcome of an origin that lost, nil if there is none.
-func loadLoser(tx store.Tx, origin []byte, key string, r *record) (*record, error) {
-	id := loserKey(origin, key)
-	value, err := tx.Get(ConflictCollection, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err == nil && decodeRecord(id, value, r) != nil {
-		err = &store.UnreadableError{Collection: ConflictCollection, Key: id, Reason: "it is malformed"}
-	}
+// ReadOutcome reads an outcome that OriginIndex has. ok is false when there is none any more. Its error is the store's.
+func (l *Ledger) ReadOutcome(tx store.Tx, c store.Collection, key string) (change FeedChange, ok bool, err error) {
+	value, err := tx.Get(c, key)
 	if err != nil {
-		return nil, err
+		if errors.Is(err, store.ErrNotFound) || l.Skips(err) {
+			err = nil
+		}
+		return change, false, err
 	}
-	return r, nil
+	var r record
+	if decodeRecord(key, value, &r) != nil {
+		return change, false, nil
+	}
+	change, ok = newChange(OutcomeKey(c, key), &r, tx.Now())
+	return change, ok, nil
 }
 
-// clash keeps two outcomes of one key: the winner as its entry, the other one beside it, both until the later one of them
-// expires. e is the entry, fresh is new. adopted: e has had no origin so far. fit, when set, makes room for fresh where it
-// becomes the entry.
-func (tx *Tx) clash(key string, e, fresh *record, adopted bool, fit func(left *record) error) error {
-	now := tx.Now().UnixMilli()
-	expires := max(e.expires, fresh.expires)
-	winner, loser := e, fresh
-	if fresh.before(e) {
-		winner, loser = fresh, e
-	}
-	changed := winner == fresh || winner.expires != expires || adopted
-	left := *e
-	if changed {
-		tx.supersede(key, &left, now)
-	}
-	winner.expires, loser.expires = expires, expires
-	if winner == fresh {
-		if fit != nil {
-			if err := fit(&left); err != nil {
-				return err
-			}
-		}
-		// An earlier outcome of that origin is over. One of another run is listed: the origin had forgotten one of the two.
-		var old record
-		l, err := loadLoser(tx, fresh.origin, key, &old)
-		if err != nil && !tx.l.Skips(err) {
-			return err
-		}
-		if l == nil || string(l.token) == string(fresh.token) || !overlap(l, fresh) && !overlap(fresh, l) {
-			if err := tx.Delete(ConflictCollection, loserKey(fresh.origin, key)); err != nil {
-				return err
-			}
-		}
-	}
-	if changed {
-		if err := tx.write(key, winner); err != nil {
-			return err
-		}
-	}
-	kept, err := tx.keepLoser(key, loser)
-	if err != nil {
-		return err
-	}
-	tx.Notify(key)
-	scope, k, _ := SplitEntryKey(key)
-	tx.fx.clashes = append(tx.fx.clashes, Clash{Scope: scope, Key: k, Winner: string(winner.origin), Loser: string(loser.origin), Kept: kept})
-	return nil
+// PrefetchEntries reads entries together; see store.Tx.
+func PrefetchEntries(tx store.Tx, keys []string) error {
+	return tx.Prefetch(entryIDs(keys))
 }
 
-// Shares of the window that outcomes which lost may take besides it: those of other ledgers, and, with them, this ledger's
-// own. The others learn of these from here only, so they are kept for longest.
-const (
-	loserShare    = 8
-	ownLoserShare = 4
-)
-
-// keepLoser keeps an outcome that lost, if there is room. Of two that one origin recorded, it keeps the one that would
-// win, so that all ledgers keep the same.
-func (tx *Tx) keepLoser(key string, loser *record) (kept bool, err error) {
-	id := loserKey(loser.origin, key)
-	var old record
-	known, err := loadLoser(tx, loser.origin, key, &old)
-	switch {
-	case err != nil && !tx.l.Skips(err):
-		return false, err
-	case known != nil && known.before(loser):
-		known.expires = max(known.expires, loser.expires)
-		loser = known
+// OutcomeOf reads this ledger's outcome of an entry, which OutcomeKey or a list of keys names. ok is false when there is none
+// any more. Its error is the store's.
+func (l *Ledger) OutcomeOf(tx store.Tx, key string) (c FeedChange, ok bool, err error) {
+	var r record
+	e, err := l.load(tx, key, &r)
+	if err == nil && (e == nil || string(e.origin) != l.opts.Origin) {
+		e, err = loadLoser(tx, loserKey([]byte(l.opts.Origin), key), &r)
 	}
-	if known == nil && err == nil {
-		at, err := tx.losers()
-		if err != nil {
-			return false, err
+	if l.Skips(err) {
+		return c, false, nil
+	}
+	if err != nil || e == nil {
+		return c, false, err
+	}
+	c, ok = newChange(key, e, tx.Now())
+	return c, ok, nil
+}
+
+func newChange(key string, e *record, at time.Time) (FeedChange, bool) {
+	scope, k, ok := SplitEntryKey(key)
+	now := at.UnixMilli()
+	if !ok || !e.state.Terminal() || now >= e.expires {
+		return FeedChange{}, false
+	}
+	return FeedChange{
+		Origin: string(e.origin), Scope: scope, Key: k, Token: string(e.token), Fingerprint: string(e.fingerprint), Ref: string(e.ref),
+		State: e.state, HLC: e.hlc, Fence: e.fence, Age: milliseconds(max(now-e.created, 0)), ExpiresIn: remaining(e.expires, at),
+		Result: append([]byte(nil), e.result...),
+	}, true
+}
+
+// origins is what this process knows of the outcomes of data centres.
+type origins struct {
+	clock Clock
+	// id is in the keys of the outbox, so that those of two managers differ.
+	id string
+	// recorded has a value after an outcome was recorded.
+	recorded chan struct{}
+	counted  struct{ imported, repeated, dropped, deferred, invalid, clashes, unkept atomic.Uint64 }
+	// losers is how many outcomes that lost are kept, as of the last sweep and with those that this process added.
+	losers atomic.Int64
+}
+
+// applyOrigins counts and reports what a transaction did.
+func (l *Ledger) applyOrigins(fx *effects) {
+	c := &l.origins.counted
+	c.imported.Add(fx.imports.done)
+	c.repeated.Add(fx.imports.repeated)
+	c.dropped.Add(fx.imports.dropped)
+	c.deferred.Add(fx.imports.deferred)
+	c.invalid.Add(fx.imports.invalid)
+	c.clashes.Add(uint64(len(fx.clashes)))
+	for _, clash := range fx.clashes {
+		if !clash.Kept {
+			c.unkept.Add(1)
 		}
-		share := int64(ownLoserShare)
-		if loser.imported {
-			share = loserShare
+	}
+	l.origins.losers.Add(fx.losers.entries)
+	if fx.recorded {
+		l.noteRecorded()
+	}
+	if l.opts.Clashed != nil {
+		for _, clash := range fx.clashes {
+			l.opts.Clashed(clash)
 		}
-		limit := tx.l.limit()
-		limit = level{limit.entries/share + 1, limit.bytes / share}
-		need := level{1, chargeOf(id, loser)}
-		if at.plus(need).over(limit) != (level{}) {
-			return false, nil
-		}
-		tx.fx.losers = tx.fx.losers.plus(need)
 	}
-	return true, tx.Put(ConflictCollection, id, appendRecord(nil, loser), loserEntries(key, loser)...)
 }
 
-// losers is how much the outcomes that lost take, including this transaction's. On engines that do not tell sizes it is an
-// estimate.
-func (tx *Tx) losers() (level, error) {
-	if !tx.l.sizes {
-		return level{tx.l.origins.losers.Load() + tx.fx.losers.entries, 0}, nil
+// OutcomeRecorded has a value after this ledger recorded or adopted an outcome that the feed may lack.
+func (l *Ledger) OutcomeRecorded() <-chan struct{} { return l.origins.recorded }
+
+func (l *Ledger) noteRecorded() {
+	select {
+	case l.origins.recorded <- struct{}{}:
+	default:
 	}
-	at, err := sizeOf(tx.Tx, ConflictCollection)
-	return at.plus(tx.fx.losers), err
 }
 
-// CountLosers counts the outcomes that lost, for OriginStats and their bound. Its error is the store's.
-func (l *Ledger) CountLosers(ctx context.Context) error {
-	n, err := l.store.Len(ctx, ConflictCollection, ConflictIndex)
-	if err == nil {
-		l.origins.losers.Store(int64(n))
-	}
-	return err
+// OriginStats counts since the process started.
+type OriginStats struct {
+	// Imported outcomes of others, of which Repeated were known, Dropped had no room or
+	// made room for this ledger's own, Deferred have to wait until the note of another attempt at the key's home is over,
+	// and Invalid were malformed; Conflicts between two origins, Unkept those of them whose loser had no room.
+	Imported, Repeated, Dropped, Deferred, Invalid, Conflicts, Unkept uint64
+	// Losers are the outcomes that lost a conflict and are kept now, about.
+	Losers int64
 }
 
-// finishClash records an outcome of this ledger for a key that has an outcome of another one: an import came before the
-// work here ended. It is not refused as fenced, because the work ran here, and both sides must learn that.
-func (tx *Tx) finishClash(op Op, key string, e, final *record) error {
-	// Another process may have imported e, before a restart or at another manager of this ledger.
-	tx.observePeer(e.hlc)
-	tx.stamp(final)
-	var old record
-	if l, err := loadLoser(tx, final.origin, key, &old); err != nil {
-		return err
-	} else if l != nil && string(l.token) == string(final.token) {
-		tx.count(op, OutcomeRepeated)
-		return nil
-	}
-	err := tx.clash(key, e, final, false, func(left *record) error {
-		_, err := tx.fitOutcome(op, key, left, final)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	tx.count(op, OutcomeDone)
-	tx.publish(key, final)
-	return nil
-}
-
-// adopt makes an outcome without an origin, recorded before this ledger had one, an outcome of this ledger.
-func (tx *Tx) adopt(e *record) (adopted bool) {
-	if len(e.origin) != 0 {
-		return false
-	}
-	e.origin, e.hlc = []byte(tx.l.opts.Origin), uint64(max(e.touched, 0))<<16
-	return true
+// OriginStats returns the counters of imports and conflicts.
+func (l *Ledger) OriginStats() OriginStats {
+	c := &l.origins.counted
+	return OriginStats{c.imported.Load(), c.repeated.Load(), c.dropped.Load(), c.deferred.Load(), c.invalid.Load(), c.clashes.Load(), c.unkept.Load(), l.origins.losers.Load()}
 }

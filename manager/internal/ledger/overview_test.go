@@ -57,7 +57,7 @@ func TestFunnelCountsByMinute(t *testing.T) {
 // TestCapacityAndPendingByAge: what is there, and the oldest reservation first although it was renewed.
 func TestCapacityAndPendingByAge(t *testing.T) {
 	l, c := newTestLedger(t, Options{MaxEntries: 3000, CommittedTTL: 30 * time.Second, ScopeShare: 0.5})
-	if got, err := l.Capacity(t.Context()); err != nil || got.Entries != 0 || got.Oldest != 0 {
+	if got, err := l.Capacity(t.Context()); err != nil || got.Total() != 0 || got.Oldest != 0 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	mustReserve(t, l, "old", "t", api.StateReserved)
@@ -71,7 +71,7 @@ func TestCapacityAndPendingByAge(t *testing.T) {
 	mustCommit(t, l, "old", "t", "x")
 	c.advance(time.Second)
 	got, err := l.Capacity(t.Context())
-	if err != nil || got.Entries != 2 || got.Oldest != 11*time.Second || got.KeysPerSecond != 100 || got.ScopeKeysPerSecond != 50 || got.Bytes <= 0 {
+	if err != nil || got.Total() != 2 || got.Oldest != 11*time.Second || got.KeysPerSecond != 100 || got.ScopeKeysPerSecond != 50 || got.Bytes <= 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -290,3 +290,5 @@ func deadline(now time.Time, ttl time.Duration) int64 {
 func remaining(expires int64, at time.Time) time.Duration {
 	return max(time.UnixMilli(expires).Sub(at).Truncate(time.Millisecond), time.Millisecond)
 }
+
+func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

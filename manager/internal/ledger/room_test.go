@@ -109,7 +109,7 @@ func TestRefusedCallsChangeNothing(t *testing.T) {
 	if err := l.Commit(t.Context(), large); err != nil {
 		t.Errorf("the same commit again: %v", err)
 	}
-	err := l.Update(t.Context(), func(tx *Tx) error { return tx.Commit(finishReq(keys[2], "other", body)) })
+	err := l.Update(t.Context(), func(tx *Tx) error { return tx.Finish(OpCommit, finishReq(keys[2], "other", body)) })
 	if !errors.Is(err, ErrFenced) {
 		t.Errorf("a stale commit in a transaction: %v", err)
 	}

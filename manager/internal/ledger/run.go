@@ -15,8 +15,7 @@ type run struct {
 	tx Tx
 	// do is what the transaction does.
 	do func(*run) error
-	op Op
-	// item is the call of serveAlone.
+	// item is the call of serveAlone. Its Op is that of every run.
 	item Item
 	// refusal is the ledger's own answer (see write).
 	refusal error
@@ -41,7 +40,7 @@ func newRun() *run {
 
 func (l *Ledger) startRun(op Op, do func(*run) error) *run {
 	r := runs.Get().(*run)
-	r.tx.l, r.op, r.do = l, op, do
+	r.tx.l, r.item.Op, r.do = l, op, do
 	return r
 }
 
@@ -83,10 +82,10 @@ func (l *Ledger) callersRun(fn func(*Tx) error) *run {
 func (l *Ledger) update(ctx context.Context, r *run) error {
 	var err error
 	for r.more = true; r.more && err == nil; {
-		err = l.perform(ctx, r, r.op == OpReserve)
+		err = l.perform(ctx, r, r.item.Op == OpReserve)
 	}
 	if err != nil && outcomeOf(err) == OutcomeError {
-		l.counters.add(Event{Op: r.op, Outcome: OutcomeError})
+		l.counters.add(Event{Op: r.item.Op, Outcome: OutcomeError})
 	}
 	return err
 }
@@ -109,7 +108,13 @@ func (l *Ledger) perform(ctx context.Context, r *run, inserts bool) error {
 			return err
 		}
 	}
-	return l.estimated(ctx, r)
+	n, err := l.length.get(ctx, l.store)
+	if err != nil {
+		return err
+	}
+	// Removals by others may have been subtracted from a count that never included them.
+	r.tx.entryCount = max(int64(n), 0)
+	return l.execute(ctx, r)
 }
 
 func (l *Ledger) execute(ctx context.Context, r *run) error {

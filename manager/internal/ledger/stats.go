@@ -3,133 +3,13 @@ package ledger
 import (
 	"context"
 	"errors"
-	"strings"
-	"sync/atomic"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
-
-// Op is a kind of call, for counting.
-type Op uint8
-
-// The calls that are counted.
-const (
-	OpReserve Op = iota
-	OpCommit
-	OpReject
-	OpRelease
-	OpRenew
-	OpUnknown
-	OpResolve
-	opCount
-)
-
-// Changes that no call makes.
-const (
-	OpLapse Op = opCount + iota
-	OpDelete
-)
-
-var opNames = [...]string{"reserve", "commit", "reject", "release", "renew", "unknown", "resolve", "lapse", "delete"}
-
-// String returns the name used in metrics.
-func (o Op) String() string { return opNames[o] }
-
-// Outcome is how a call ended, for counting.
-type Outcome uint8
-
-// The outcomes. Which of them an operation can have follows from the table in
-// the package documentation.
-const (
-	// OutcomeDone: the call changed the ledger as asked: reserved, committed,
-	// rejected, released, renewed, noted as unknown or resolved.
-	OutcomeDone Outcome = iota
-	// OutcomeRepeated: the same token had asked for the same before.
-	OutcomeRepeated
-	// OutcomeReplayed: a reserve was answered with a recorded result.
-	OutcomeReplayed
-	// OutcomePending: a reserve met another attempt.
-	OutcomePending
-	// OutcomeLate: a commit, reject, renewal or unknown was accepted after its
-	// reservation was gone.
-	OutcomeLate
-	// OutcomeFenced: ErrFenced.
-	OutcomeFenced
-	// OutcomeUnknown: ErrOutcomeUnknown.
-	OutcomeUnknown
-	// OutcomeConflict: ErrConflict.
-	OutcomeConflict
-	// OutcomeNotFound: ErrNotFound.
-	OutcomeNotFound
-	// OutcomeMismatch: ErrFingerprintMismatch.
-	OutcomeMismatch
-	// OutcomeFull: ErrFull, the window has no room.
-	OutcomeFull
-	// OutcomeOverShare: ErrFull, the scope has its share.
-	OutcomeOverShare
-	// OutcomeMoved: ErrKeyMoved.
-	OutcomeMoved
-	// OutcomeElsewhere: ErrElsewhere. The call goes to the key's home.
-	OutcomeElsewhere
-	// OutcomeQuarantine: ErrQuarantine.
-	OutcomeQuarantine
-	// OutcomeTooLarge: ErrTooLarge.
-	OutcomeTooLarge
-	// OutcomeInvalid: the request was malformed.
-	OutcomeInvalid
-	// OutcomeError: the store failed or the call was cancelled.
-	OutcomeError
-	outcomeCount
-)
-
-// Outcomes is how many there are.
-const Outcomes = int(outcomeCount)
-
-var outcomeNames = [outcomeCount]string{
-	"done", "repeated", "replayed", "pending", "late", "fenced", "unknown", "conflict", "not_found", "mismatch", "full", "over_share", "moved", "elsewhere", "quarantine", "too_large",
-	"invalid", "error",
-}
-
-// String returns the name used in metrics.
-func (o Outcome) String() string { return outcomeNames[o] }
-
-// Event is a call that ended, or a change that no call made.
-type Event struct {
-	Op      Op
-	Outcome Outcome
-	// Key is that of the entry (see SplitEntryKey); "" if the observer is not to know of the call.
-	Key string
-	// Prints are those of a mismatch.
-	Prints *Prints
-}
-
-// Prints are the fingerprints of a mismatch: the call's and the entry's.
-type Prints struct{ Sent, Recorded string }
-
-// differing returns fingerprints that may be kept longer than the call.
-func differing(e *record, sent string) *Prints {
-	return &Prints{strings.Clone(sent), string(e.fingerprint)}
-}
-
-// counters are what this process has seen since it started.
-type counters struct {
-	calls         [opCount][outcomeCount]atomic.Uint64
-	expired       atomic.Uint64
-	lapsed        atomic.Uint64
-	deleted       atomic.Uint64
-	withoutAnswer atomic.Uint64
-	waitsRefused  atomic.Uint64
-	waitsTimedOut atomic.Uint64
-	sweepErrors   atomic.Uint64
-	batches       atomic.Uint64
-	batchItems    atomic.Uint64
-	held          atomic.Uint64
-	omitted       atomic.Uint64
-}
-
-func (c *counters) add(e Event) { c.calls[e.Op][e.Outcome].Add(1) }
 
 // Counts are numbers of entries by state.
 type Counts struct{ Pending, Committed, Rejected, Unknown int }
@@ -257,4 +137,179 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 	s.SweepErrors = c.sweepErrors.Load()
 	s.Batches, s.BatchItems = c.batches.Load(), c.batchItems.Load()
 	return s, nil
+}
+
+// Pressure is what a full window caused since the previous report.
+type Pressure struct {
+	// Refused counts new keys that found no room, OverShare new keys whose scope had its share.
+	Refused, OverShare uint64
+	// WithoutAnswer counts outcomes that were recorded without their answer.
+	WithoutAnswer uint64
+}
+
+// WatchPressure calls report while the window is full: within a second when that begins, and then at most once every
+// interval, until ctx ends.
+func (l *Ledger) WatchPressure(ctx context.Context, every time.Duration, report func(Pressure)) {
+	t := time.NewTicker(min(every, time.Second))
+	defer t.Stop()
+	var seen Pressure
+	var last time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		if !last.IsZero() && time.Since(last) < every {
+			continue
+		}
+		now := l.pressureSinceStart()
+		news := Pressure{
+			Refused: now.Refused - seen.Refused, OverShare: now.OverShare - seen.OverShare, WithoutAnswer: now.WithoutAnswer - seen.WithoutAnswer,
+		}
+		if news == (Pressure{}) {
+			continue
+		}
+		seen, last = now, time.Now()
+		report(news)
+	}
+}
+
+// pressureSinceStart returns the counters since the start.
+func (l *Ledger) pressureSinceStart() Pressure {
+	p := Pressure{WithoutAnswer: l.counters.withoutAnswer.Load()}
+	for op := range l.counters.calls {
+		p.Refused += l.counters.calls[op][OutcomeFull].Load()
+		p.OverShare += l.counters.calls[op][OutcomeOverShare].Load()
+	}
+	return p
+}
+
+// Capacity is how much of the window is used, and what it can take.
+type Capacity struct {
+	Stats
+	// Oldest is about the age of the oldest entry: the highest age among the entries that expire first, one of each state.
+	// 0 if there are no entries.
+	Oldest time.Duration
+	// KeysPerSecond is how many new keys per second the window holds, ScopeKeysPerSecond those of one scope (see
+	// Options.KeysPerSecond). CommittedTTL is for how long each stays then.
+	KeysPerSecond, ScopeKeysPerSecond float64
+	CommittedTTL                      time.Duration
+}
+
+// Capacity returns the use of the window. It reads the counts and an entry of each state.
+func (l *Ledger) Capacity(ctx context.Context) (Capacity, error) {
+	s, err := l.Stats(ctx)
+	if err != nil {
+		return Capacity{}, err
+	}
+	c := Capacity{Stats: s, CommittedTTL: l.opts.CommittedTTL}
+	c.KeysPerSecond, c.ScopeKeysPerSecond = l.opts.KeysPerSecond(l.sizes)
+	err = l.store.View(ctx, func(tx store.Tx) error {
+		c.Oldest = 0
+		first := store.Range{From: sortKey(tx.Now().UnixMilli() + 1), Limit: 1}
+		for _, state := range storedStates {
+			hits, err := tx.Scan(Collection, indexOf(state), first)
+			if err != nil {
+				return err
+			}
+			for _, h := range hits {
+				e, err := l.getLive(tx, h.Key)
+				if err == nil {
+					c.Oldest = max(c.Oldest, e.Age)
+				}
+			}
+		}
+		return nil
+	})
+	return c, err
+}
+
+// PendingByAge returns the reservations that hold, the oldest first and up to limit. It looks at the MaxListLimit that
+// run out first; more says that there are others. List has all of them, in the order in which they run out.
+func (l *Ledger) PendingByAge(ctx context.Context, limit int) (entries []Entry, more bool, err error) {
+	entries, cursor, err := l.List(ctx, api.StatePending, MaxListLimit, "")
+	if err != nil {
+		return nil, false, err
+	}
+	slices.SortStableFunc(entries, func(a, b Entry) int { return int(min(max(b.Age-a.Age, -1), 1)) })
+	return entries[:min(limit, len(entries))], cursor != "" || len(entries) > limit, nil
+}
+
+// FunnelMinutes is how many minutes Funnel covers, without the current one.
+const FunnelMinutes = 60
+
+// Minute is how the reserves of a minute ended.
+type Minute struct {
+	Start time.Time
+	// New: the key was reserved. Hit: the recorded answer was returned. Wait: another attempt was pending, and the
+	// caller was asked to come again.
+	New, Hit, Wait uint64
+	// Unknown: 409, the outcome is unknown. Omitted: 410, the work ran and its answer is not recorded. Mismatch: 422.
+	// Refused: 503, because of a full window, a restore or a failure.
+	Unknown, Omitted, Mismatch, Refused uint64
+	// Held counts the reserves that waited, however they ended.
+	Held uint64
+}
+
+// funnel has the counters at the ends of the last minutes.
+type funnel struct {
+	mu      sync.Mutex
+	samples []Minute // Start is when the sample was taken
+}
+
+// total is what the counters say now.
+func (l *Ledger) total(at time.Time) Minute {
+	c := &l.counters
+	n := func(o Outcome) uint64 { return c.calls[OpReserve][o].Load() }
+	m := Minute{
+		Start: at, New: n(OutcomeDone), Hit: n(OutcomeReplayed), Wait: n(OutcomePending),
+		Unknown: n(OutcomeUnknown), Mismatch: n(OutcomeMismatch), Omitted: c.omitted.Load(), Held: c.held.Load(),
+		Refused: n(OutcomeFull) + n(OutcomeOverShare) + n(OutcomeQuarantine) + n(OutcomeError),
+	}
+	m.Hit -= min(m.Hit, m.Omitted) // which count as replayed, too
+	return m
+}
+
+// since is what happened between two samples. A difference of two readings that raced a call is never negative.
+func (m Minute) since(before Minute) Minute {
+	sub := func(a, b uint64) uint64 { return a - min(a, b) }
+	return Minute{
+		before.Start, sub(m.New, before.New), sub(m.Hit, before.Hit), sub(m.Wait, before.Wait), sub(m.Unknown, before.Unknown),
+		sub(m.Omitted, before.Omitted), sub(m.Mismatch, before.Mismatch), sub(m.Refused, before.Refused), sub(m.Held, before.Held),
+	}
+}
+
+// sampleFunnel notes the counters at the end of a minute. Run calls it.
+func (l *Ledger) sampleFunnel(now time.Time) {
+	f := &l.funnel
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.samples = append(f.samples, l.total(now))
+	if extra := len(f.samples) - FunnelMinutes - 1; extra > 0 {
+		f.samples = append(f.samples[:0], f.samples[extra:]...)
+	}
+}
+
+// Funnel returns how the reserves of the last hour ended, minute by minute, the oldest first. The last one is not over.
+// It begins with the first full minute of Run.
+func (l *Ledger) Funnel() []Minute {
+	now := l.total(time.Now())
+	f := &l.funnel
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	minutes := make([]Minute, 0, len(f.samples)+1)
+	for i := range f.samples {
+		next := now
+		if i+1 < len(f.samples) {
+			next = f.samples[i+1]
+		}
+		minutes = append(minutes, next.since(f.samples[i]))
+	}
+	return minutes
+}
+
+// untilMinute is how long it takes until the next minute begins.
+func untilMinute(now time.Time) time.Duration {
+	return now.Truncate(time.Minute).Add(time.Minute).Sub(now)
 }

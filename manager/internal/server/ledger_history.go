@@ -78,6 +78,6 @@ func (h *ledgerHandlers) activity(r *httpd.Request, w *httpd.Response) error {
 		})
 	}
 	return answer(w, schema.Activity{
-		Minutes: minutes, Entries: c.Entries, MaxEntries: c.MaxEntries, Oldest: c.Oldest, KeysPerSecond: c.KeysPerSecond, ScopeKeysPerSecond: c.ScopeKeysPerSecond,
+		Minutes: minutes, Entries: c.Total(), MaxEntries: c.MaxEntries, Oldest: c.Oldest, KeysPerSecond: c.KeysPerSecond, ScopeKeysPerSecond: c.ScopeKeysPerSecond,
 	})
 }

@@ -200,17 +200,17 @@ func (a *attempt) run(tx *ledger.Tx) (err error) {
 		if err := a.enqueueMany(tx); err != nil {
 			return err
 		}
-		return a.record(tx.Commit, &a.made, "")
+		return a.record(tx, ledger.OpCommit, &a.made, "")
 	}
 	if a.out, a.refused = a.s.queue.EnqueueTx(tx, a.job); a.refused == nil {
 		a.made = a.s.made(a.call, &a.out)
-		return a.record(tx.Commit, &a.made, a.out.Job.ID)
+		return a.record(tx, ledger.OpCommit, &a.made, a.out.Job.ID)
 	}
 	p := a.s.encode.Problem(a.refused)
 	if p.Status >= 500 {
 		return a.refused
 	}
-	return a.record(tx.Reject, &Answer{Status: p.Status, ContentType: api.ContentTypeProblem, Body: p.AppendJSON(nil)}, "")
+	return a.record(tx, ledger.OpReject, &Answer{Status: p.Status, ContentType: api.ContentTypeProblem, Body: p.AppendJSON(nil)}, "")
 }
 
 // answer is the answer after a transaction that happened.
@@ -233,14 +233,14 @@ func (a *attempt) answer() (Answer, error) {
 }
 
 // record records an answer. ref is the id under which the ledger's entry can be found, too.
-func (a *attempt) record(end func(*ledger.FinishRequest) error, made *Answer, ref string) error {
+func (a *attempt) record(tx *ledger.Tx, op ledger.Op, made *Answer, ref string) error {
 	r := a.reserve
 	finish := ledger.NewFinish(&api.FinishRequest{
 		Key: r.Key, Scope: r.Scope, Token: r.Token, Fingerprint: r.Fingerprint,
 		Result: api.Result{Status: made.Status, Headers: []api.Header{{Name: headerContentType, Value: made.ContentType}}, Body: made.Body},
 	})
 	finish.Ref = ref
-	return end(finish)
+	return tx.Finish(op, finish)
 }
 
 const headerContentType = "content-type"

@@ -13,7 +13,6 @@ import (
 // ledgerWhole is the ledger in numbers. All viewers share it.
 type ledgerWhole struct {
 	ledger.Capacity
-	Stats  ledger.Stats
 	Sums   []series
 	Chart  *chart // nil before the first minute
 	Counts map[string]uint64
@@ -45,9 +44,6 @@ func (u *UI) ledgerWhole(ctx context.Context) (*ledgerWhole, error) {
 	w := &ledgerWhole{Since: u.opts.Journal.Since(), Counts: make(map[string]uint64), Quarantine: u.quarantine()}
 	var err error
 	if w.Capacity, err = l.Capacity(ctx); err != nil {
-		return nil, err
-	}
-	if w.Stats, err = l.Stats(ctx); err != nil {
 		return nil, err
 	}
 	for _, list := range ledgerLists {

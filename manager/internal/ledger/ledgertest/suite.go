@@ -461,7 +461,7 @@ func testSubmission(t *testing.T, m *managers) {
 				}
 				f := finish("k", token, token)
 				f.Ref = "job-" + token
-				return tx.Commit(f)
+				return tx.Finish(ledger.OpCommit, f)
 			})
 			if err != nil {
 				t.Error(err)
