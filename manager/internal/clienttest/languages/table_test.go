@@ -49,7 +49,7 @@ var submissions = []call{
 	{
 		name: "a manager that does not answer in time",
 		steps: []step{
-			{op: "open", args: `{"url":"${wire}","timeout_ms":100,"backoff_base_ms":1,"backoff_max_ms":2}`, want: `{"ok":null}`},
+			{op: "open", args: `{"url":"${wire}","timeout_ms":3000,"backoff_base_ms":1,"backoff_max_ms":2}`, want: `{"ok":null}`},
 			{faults: lost(held, "POST /v1/jobs", 1), op: "submit", args: submitJob, want: `{"ok":{"replayed":false}}`},
 		},
 		jobs: 1, seen: map[string]int{"POST /v1/jobs": 2}, check: oneKey,
