@@ -104,7 +104,7 @@ func TestHTTP2ClientsWithoutBodyCallbacks(t *testing.T) {
 // loseNone checks that a client gets all answers, or loses at most one of allowed.
 func loseNone(t *testing.T, client string, r repeats, allowed int) {
 	t.Helper()
-	r.count = deep.Rounds(100, 1000)
+	r.count = deep.Rounds(100, 300)
 	r.sizes = []int{2, 100, 5000, 30_000, 60_000, 300_000}
 	bound, tries := 0, 1
 	if allowed > 0 {
