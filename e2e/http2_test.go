@@ -108,7 +108,7 @@ func loseNone(t *testing.T, client string, r repeats, allowed int) {
 	r.sizes = []int{2, 100, 5000, 30_000, 60_000, 300_000}
 	bound, tries := 0, 1
 	if allowed > 0 {
-		r.sizes = r.sizes[:5]             // no reply waits for a larger body that the gate does not see
+		r.sizes = r.sizes[:5] // no reply waits for a larger body that the gate does not see
 		bound, tries = r.count/allowed, 5
 	}
 	for _, r.declared = range []bool{true, false} {
