@@ -476,7 +476,8 @@ func eventually(t *testing.T, what string, f func() error) {
 func eventuallyPaid(t *testing.T, what string, p *proxy, key string) (first answer) {
 	t.Helper()
 	eventually(t, what, func() error {
-		if first = send(t, p, pay(key)); first.status != 201 {
+		// On a connection of its own, so that it meets another worker than the last one: a narrow manager serves one worker.
+		if first = send(t, p, pay(key, "Connection", "close")); first.status != 201 {
 			return fmt.Errorf("%v", first)
 		}
 		return nil
