@@ -28,6 +28,14 @@ func Only(tb testing.TB) {
 // make test does, because the detector makes everything several times as slow. The stage without it takes the rest.
 func long() bool { return On() && !Race }
 
+// rest is what takes the cells that a run leaves out.
+func rest() string {
+	if On() {
+		return "the stage without the race detector"
+	}
+	return "make test-deep"
+}
+
 // Cells divides the cells of a matrix that a test runs in. make test takes one, which the test's name chooses, so that each
 // cell is met by some test. make test-deep takes the others.
 func Cells[T any](tb testing.TB, all []T) []T {
@@ -39,7 +47,7 @@ func Cells[T any](tb testing.TB, all []T) []T {
 	if long() {
 		return slices.Concat(all[:i], all[i+1:])
 	}
-	tb.Logf("cells left to make test-deep: %d", len(all)-1)
+	tb.Logf("cells left to %s: %d", rest(), len(all)-1)
 	return all[i : i+1]
 }
 
@@ -55,7 +63,7 @@ func Case(tb testing.TB, name, cell string, all []string) {
 	if long() {
 		tb.Skip("make test runs it")
 	}
-	tb.Skip("left to make test-deep")
+	tb.Skip("left to " + rest())
 }
 
 // Keys is Cells for the keys of a map.
