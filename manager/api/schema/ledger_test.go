@@ -55,7 +55,7 @@ func canon(f api.FinishRequest) api.FinishRequest {
 	return f
 }
 
-// Each mistake is told by the field's name and what is allowed.
+// An error names the field, its value and what is allowed.
 func TestRefusalsNameFieldAndAllowedValues(t *testing.T) {
 	for _, c := range []struct{ form, body, want string }{
 		{"reserve", ``, "key: must be 1 to 255 bytes of printable ASCII without a blank at either end"},
