@@ -148,8 +148,8 @@ test-envoy-binaries: build/setup
 build/testrun: FORCE
 	@cd .ci/testrun && $(GO_BUILD) -o ../../$@ .
 
-# Packages without processes whose deep part runs without the race detector, for its many rounds (deep.Rounds) or because that
-# detector sees nothing of a module's code.
+# Packages whose deep part runs without the race detector too, for its cells (deep.Case) and many rounds (deep.Rounds), or because
+# that detector sees nothing of a module's code.
 NATIVE_PACKAGES := ./plugin/gatetest ./plugin/gatebench ./e2e/internal/sim \
 	$(addprefix ./manager/internal/,jobs ledger store/mem store/state logs/storelogs feed)
 

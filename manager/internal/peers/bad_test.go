@@ -40,6 +40,8 @@ func TestBadPeers(t *testing.T) {
 		"other JSON":     {`{}`, "has no changes"},
 		"another origin": {`{"changes":[` + strings.Replace(change, "dc1", "dc9", 1) + `],"cursor":"c"}`, `has the origin "dc9"`},
 		"no result":      {`{"changes":[` + strings.Replace(change, `{"status":200}`, `7`, 1) + `],"cursor":"c"}`, "change 1"},
+		"no clock":       {`{"changes":[` + strings.Replace(change, `"hlc":"1"`, `"hlc":"-1"`, 1) + `],"cursor":"c"}`, "change 1"},
+		"no change":      {`{"changes":[7],"cursor":"c"}`, "change 0"},
 		"endless":        {strings.Repeat(" ", maxPage+1), "more than"},
 	} {
 		t.Run(name, func(t *testing.T) {
