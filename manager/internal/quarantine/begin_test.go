@@ -56,6 +56,7 @@ func TestManagerBeginsAndEndsIt(t *testing.T) {
 					defer close(done)
 					run(ctx, q, func(_, after quarantine.State) { reported = append(reported, after.Remaining > 0) })
 				}()
+				synctest.Wait() // Run reports what changes after its start
 				must := func(err error) {
 					t.Helper()
 					if err != nil {
