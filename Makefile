@@ -153,6 +153,9 @@ build/testrun: FORCE
 NATIVE_PACKAGES := ./plugin/gatetest ./plugin/gatebench ./e2e/internal/sim \
 	$(addprefix ./manager/internal/,jobs ledger store/mem store/state logs/storelogs feed)
 
+# Of the packages that start processes, those that leave something to make test-deep.
+DEEP_PROCESS_PACKAGES = $(sort $(dir $(shell grep -rl --include='*_test.go' '/managertest/deep"' $(PROCESS_PACKAGES:/...=))))
+
 # The race detector looks at what runs in the tests' own processes. The other stages run without it. It leaves out SQLite, which is
 # C that was translated: there it would take most of the time, and Go's locks around it are looked at.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
@@ -163,7 +166,7 @@ test-deep: ## what make test leaves out: the race detector, all cells of the mat
 	@$(MAKE) --no-print-directory -j4 test-setup test-deep-setup
 	@TEST_DEEP=1 build/testrun -since "$$(cat build/test-began)" 'make test-deep' \
 		'race=$(GO_TEST) $(RACE) $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list $(PACKAGES) | grep -vxF "$$(go list $(PROCESS_PACKAGES) ./docs ./charts/...)")' \
-		'processes=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) $(NATIVE_PACKAGES)' \
+		'processes=$(GO_TEST) $(SIDE_BY_SIDE) $(DEEP_PROCESS_PACKAGES) $(NATIVE_PACKAGES)' \
 		'gcs=GCS_SERVER=$(CURDIR)/build/fakegcs $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/object ./manager/internal/ship' \
 		'azure=AZURE_SERVER=fake $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/ship' \
 		'peers=cd e2e/peers && $(GO_TEST) ./...' \

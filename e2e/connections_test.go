@@ -134,7 +134,7 @@ func TestManagerIsKilledUnderLoad(t *testing.T) {
 		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 60, "pending_ttl_seconds": 600, "committed_ttl_seconds": 3600})
 		s.startProxy(t)
 		c := s.load(t, s.ask(t))
-		for range deep.Rounds(4, 50) {
+		for range deep.Rounds(4, 20) {
 			c.await(t, c.answered()+100)
 			s.manager.kill()
 			s.startManager(t)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // distributions are sizes of answers. The table of the default size is divided for
@@ -30,6 +31,7 @@ var distributions = []struct {
 // TestMostBytesCanBeUsed fills tables with answers of each distribution:
 // at least 80 % of the bytes are used, and never more than all.
 func TestMostBytesCanBeUsed(t *testing.T) {
+	deep.Sequential(t)
 	for _, sole := range []bool{false, true} {
 		for _, d := range distributions {
 			t.Run(fmt.Sprintf("%s, sole %v", d.name, sole), func(t *testing.T) {

@@ -47,7 +47,7 @@ func number(name string, def uint64) uint64 {
 // seedsPerTest is how many seeds TestSeeds runs when nothing else is said.
 func seedsPerTest() uint64 {
 	if deep.Race {
-		return 300
+		return 100
 	}
 	return uint64(deep.Rounds(600, 4000))
 }

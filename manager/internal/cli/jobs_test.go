@@ -17,6 +17,7 @@ import (
 	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/client/admin"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // jobsManager runs a manager in this process and returns its URL.
@@ -296,6 +297,7 @@ func TestJobsCommandsSayWhatIsWrong(t *testing.T) {
 
 // A function that cannot be paused does not keep the others from it.
 func TestPauseGoesOnAfterARefusal(t *testing.T) {
+	deep.Sequential(t)
 	url := jobsManager(t)
 	functions := make([]string, jobs.MaxSettings-1)
 	for i := range functions {

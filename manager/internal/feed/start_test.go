@@ -22,7 +22,7 @@ func TestStartReadsLittle(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			clock := newClock()
 			disk := new(faultfs.FS)
-			st, err := mem.Open(t.Context(), "data", mem.Options{Clock: clock.Now, State: disk.Pebble(), Log: wal.Options{FS: disk, FillAhead: -1}})
+			st, err := mem.Open(t.Context(), "data", mem.Options{Clock: clock.Now, State: disk.Pebble(), Log: wal.Options{FS: disk, SegmentBytes: 4 << 20, FillAhead: -1}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // Once all keys have expired, the state of the engine wal gives back the disk that they took.
 func TestExpiredKeysGiveTheirDiskBack(t *testing.T) {
+	deep.Sequential(t)
 	const keys, ttl = 40_000, time.Hour
 	var ahead atomic.Int64
 	st, err := mem.Open(t.Context(), t.TempDir(), mem.Options{

@@ -452,9 +452,7 @@ func (p *protocol) explore() (states int, bad string, trace []string) {
 
 // TestProtocol explores the protocol as it is.
 func TestProtocol(t *testing.T) {
-	if deep.Race {
-		t.Skip("there is only one goroutine; make test runs this without the race detector")
-	}
+	deep.Sequential(t)
 	p := protocol{attempts: [2]int{1, 1}, pending: 1, unknown: 2, done: 2, timeout: 1}
 	if os.Getenv("LEDGER_EXPLORE") != "" {
 		p.attempts[0] = 2

@@ -23,7 +23,7 @@ func storeOn(t testing.TB, disk *faultfs.FS) store.Store { return clockedStoreOn
 
 func clockedStoreOn(t testing.TB, disk *faultfs.FS, clock func() time.Time) store.Store {
 	t.Helper()
-	st, err := mem.Open(t.Context(), "data", mem.Options{Clock: clock, State: disk.Pebble(), Log: wal.Options{FS: disk, FillAhead: -1}})
+	st, err := mem.Open(t.Context(), "data", mem.Options{Clock: clock, State: disk.Pebble(), Log: wal.Options{FS: disk, SegmentBytes: 4 << 20, FillAhead: -1}})
 	if err != nil {
 		t.Fatal(err)
 	}

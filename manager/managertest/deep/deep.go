@@ -24,6 +24,22 @@ func Only(tb testing.TB) {
 	}
 }
 
+// Quick is the opposite of Only. It leaves a test that is the same in every run to make test and to the race detector.
+func Quick(tb testing.TB) {
+	tb.Helper()
+	if long() {
+		tb.Skip("make test runs it")
+	}
+}
+
+// Sequential skips a test under the race detector, which finds nothing in code that runs on one goroutine.
+func Sequential(tb testing.TB) {
+	tb.Helper()
+	if Race {
+		tb.Skip("it runs on one goroutine; make test runs it without the race detector")
+	}
+}
+
 // long reports whether a run takes the long way. The stage of make test-deep under the race detector does not: it takes what
 // make test does, because the detector makes everything several times as slow. The stage without it takes the rest.
 func long() bool { return On() && !Race }

@@ -59,47 +59,54 @@ type Instance struct {
 func Run(t *testing.T, e Engine) {
 	t.Logf("engine %s", e.Name)
 	type group struct {
-		name  string
-		core  bool // runs on each engine in make test, too
-		tests map[string]func(*env)
+		name   string
+		core   bool // runs on each engine in make test, too
+		longer bool // has a case that is longer in make test-deep
+		tests  map[string]func(*env)
 	}
 	groups := []group{
-		{"submit", true, submitTests},
-		{"key", true, keyTests},
-		{"dedup", false, dedupTests},
-		{"claim", true, claimTests},
-		{"lease", true, leaseTests},
-		{"finish", true, finishTests},
-		{"retry", false, retryTests},
-		{"cancel", false, cancelTests},
-		{"pause", false, pauseTests},
-		{"dead letters", false, deadTests},
-		{"actions", false, actionTests},
-		{"deadlines", true, deadlineTests},
-		{"batches", true, batchTests},
-		{"limits", true, limitTests},
-		{"keyed", true, keyedTests},
-		{"unreadable limits", true, unreadableLimitTests},
-		{"events", true, eventTests},
-		{"wait", true, waitTests},
-		{"read", false, readTests},
-		{"duties", false, dutyTests},
-		{"durable", true, durableTests},
-		{"unreadable", false, unreadableTests},
-		{"usage", true, usageTests},
-		{"concurrent", true, concurrentTests},
+		{"submit", true, false, submitTests},
+		{"key", true, false, keyTests},
+		{"dedup", false, false, dedupTests},
+		{"claim", true, false, claimTests},
+		{"lease", true, false, leaseTests},
+		{"finish", true, false, finishTests},
+		{"retry", false, false, retryTests},
+		{"cancel", false, false, cancelTests},
+		{"pause", false, false, pauseTests},
+		{"dead letters", false, false, deadTests},
+		{"actions", false, false, actionTests},
+		{"deadlines", true, false, deadlineTests},
+		{"batches", true, false, batchTests},
+		{"limits", true, true, limitTests},
+		{"keyed", true, false, keyedTests},
+		{"unreadable limits", true, false, unreadableLimitTests},
+		{"events", true, false, eventTests},
+		{"wait", true, false, waitTests},
+		{"read", false, false, readTests},
+		{"duties", false, false, dutyTests},
+		{"durable", true, false, durableTests},
+		{"unreadable", false, false, unreadableTests},
+		{"usage", true, false, usageTests},
+		{"concurrent", true, true, concurrentTests},
 	}
 	if !e.Slow {
-		groups = append(groups, group{"bounds", false, boundTests})
+		groups = append(groups, group{"bounds", false, false, boundTests})
 	}
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
 			t.Parallel()
+			if group.name == "bounds" { // much data, one caller
+				deep.Sequential(t)
+			}
 			for name, f := range group.tests {
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
-					if !group.core && e.Divided != nil {
+					switch {
+					case !group.core && e.Divided != nil:
 						deep.Case(t, name, e.Name, e.Divided)
+					case !group.longer:
+						deep.Quick(t)
 					}
 					v := newEnv(t, e)
 					f(v)

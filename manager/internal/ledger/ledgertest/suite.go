@@ -74,7 +74,9 @@ func Run(t *testing.T, e Engine) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if e.Divided != nil && !slices.Contains(core, name) {
+			if e.Divided == nil || slices.Contains(core, name) {
+				deep.Quick(t)
+			} else {
 				deep.Case(t, name, e.Name, e.Divided)
 			}
 			test(t, &managers{t: t, stores: e.Open(t), slack: e.Slack, open: func() []store.Store { return e.Open(t) }})

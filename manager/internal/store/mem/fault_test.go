@@ -102,6 +102,10 @@ func TestAnyFaultOfTheState(t *testing.T) {
 		}
 	})
 	mustClose(t, s)
+	causes := []syscall.Errno{syscall.EIO, syscall.ENOSPC}
+	if deep.Race { // which goroutines meet does not depend on the error
+		causes = causes[:1]
+	}
 	outcomes := make(map[string]int)
 	for _, class := range slices.Sorted(maps.Keys(met)) {
 		n, step := 1+met[class]/2, met[class]
@@ -112,7 +116,7 @@ func TestAnyFaultOfTheState(t *testing.T) {
 			n, step = 1, n-1
 		}
 		for ; n <= met[class]; n += max(step, 1) {
-			for _, cause := range []syscall.Errno{syscall.EIO, syscall.ENOSPC} {
+			for _, cause := range causes {
 				for _, forever := range []bool{false, true} {
 					outcomes[oneFault(t, faulty, class, n, cause, forever)]++
 				}

@@ -20,6 +20,7 @@ import (
 // Wherever a table is damaged: no reader gets something else than what was written, a damaged record is unreadable while
 // those in other blocks are not affected, and a state that cannot be opened says which file is damaged.
 func TestDamagedTables(t *testing.T) {
+	deep.Sequential(t)
 	fs := &faultfs.FS{}
 	s := mustOpen(t, fs)
 	var m model

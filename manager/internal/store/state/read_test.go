@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 const (
@@ -294,6 +295,7 @@ func TestReaderFindsWrongIndexesAndCounts(t *testing.T) {
 
 // TestReaderFindsDamage flips bytes everywhere in the tables. What the reader passes must be what Get finds then.
 func TestReaderFindsDamage(t *testing.T) {
+	deep.Sequential(t)
 	w := newReadState(t)
 	w.fill(t, 400)
 	w.close(t)

@@ -17,6 +17,7 @@ import (
 // Wherever a table is damaged: after a repair every record is what it was or is refused, no other one is, the index has
 // the entries of all records that can be read, the tables can be rewritten, and what is lost stays refused until it is deleted.
 func TestRepair(t *testing.T) {
+	deep.Sequential(t)
 	fs := &faultfs.FS{}
 	s := mustOpen(t, fs)
 	var m model
@@ -154,6 +155,7 @@ func (m *model) repaired(t *testing.T, fs *faultfs.FS, name string, off int) (ou
 
 // A table of which nothing can be read costs its records. A copy of the repaired state refuses them, too.
 func TestRepairOfAWholeTable(t *testing.T) {
+	deep.Sequential(t)
 	fs := &faultfs.FS{}
 	s := mustOpen(t, fs)
 	var m model
@@ -233,6 +235,7 @@ func TestRepairOfAWholeTable(t *testing.T) {
 
 // A repair that is cut off, wherever, and run again loses nothing else.
 func TestRepairIsCutOff(t *testing.T) {
+	deep.Sequential(t)
 	fs := &faultfs.FS{}
 	s := mustOpen(t, fs)
 	var m model
