@@ -127,7 +127,7 @@ func appendValue(dst []byte, v reflect.Value, m *member) []byte {
 			return append(dst, "null"...)
 		}
 		return appendValue(dst, v.Elem(), m)
-	case reflect.Slice, reflect.Array:
+	case reflect.Slice:
 		dst = append(dst, '[')
 		for i := range v.Len() {
 			if i > 0 {

@@ -7,7 +7,6 @@ import (
 	"math"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -186,7 +185,9 @@ func (p *parser) value(path string, v gjson.Result, to reflect.Value, m *member)
 	}
 	switch to.Kind() {
 	case reflect.String:
-		return p.string(path, v, to, m)
+		s, err := p.string(path, v, m)
+		to.SetString(s)
+		return err
 	case reflect.Bool:
 		if v.Type != gjson.True && v.Type != gjson.False {
 			return wrong("must be true or false")
@@ -224,17 +225,6 @@ func (p *parser) value(path string, v gjson.Result, to reflect.Value, m *member)
 	case reflect.Pointer:
 		to.Set(reflect.New(to.Type().Elem()))
 		return p.value(path, v, to.Elem(), m)
-	case reflect.Array:
-		all := v.Array()
-		if !v.IsArray() || len(all) != to.Len() {
-			return wrong("must be an array of " + strconv.Itoa(to.Len()))
-		}
-		for i, e := range all {
-			if err := p.value(path, e, to.Index(i), m); err != nil {
-				return err
-			}
-		}
-		return nil
 	case reflect.Slice:
 		return p.array(path, v, to, m)
 	case reflect.Map:
@@ -250,9 +240,22 @@ func (p *parser) value(path string, v gjson.Result, to reflect.Value, m *member)
 
 // header reads [name, value].
 func (p *parser) header(path string, v gjson.Result, to *api.Header, m *member) error {
-	var pair [2]string
-	err := p.value(path, v, reflect.ValueOf(&pair).Elem(), m)
-	to.Name, to.Value = pair[0], pair[1]
+	var pair [2]gjson.Result
+	n := 0
+	v.ForEach(func(_, e gjson.Result) bool {
+		if n < 2 {
+			pair[n] = e
+		}
+		n++
+		return n <= 2
+	})
+	if !v.IsArray() || n != 2 {
+		return &api.FieldError{Field: path, Value: clip(v.Raw), Allowed: cmp.Or(m.wrong, "must be an array of 2")}
+	}
+	var err error
+	if to.Name, err = p.string(path, pair[0], m); err == nil {
+		to.Value, err = p.string(path, pair[1], m)
+	}
 	return err
 }
 
@@ -271,7 +274,7 @@ func (p *parser) texts(path string, v gjson.Result, to reflect.Value, m *member)
 	return err
 }
 
-func (p *parser) string(path string, v gjson.Result, to reflect.Value, m *member) error {
+func (p *parser) string(path string, v gjson.Result, m *member) (string, error) {
 	s, err := stringField(path, v)
 	if err == nil && m.text {
 		var ok bool
@@ -280,16 +283,14 @@ func (p *parser) string(path string, v gjson.Result, to reflect.Value, m *member
 		}
 	}
 	switch {
-	case err != nil:
-		return err
-	case p.lenient:
+	case err != nil || p.lenient:
+		return s, err
 	case s == "" && m.zero != "":
-		return &EmptyError{path, m.zero}
+		return "", &EmptyError{path, m.zero}
 	case m.enum != nil && !slices.Contains(m.enum, s):
-		return &api.FieldError{Field: path, Value: clip(s), Allowed: "must be " + oneOf(m.enum)}
+		return "", &api.FieldError{Field: path, Value: clip(s), Allowed: "must be " + oneOf(m.enum)}
 	}
-	to.SetString(s)
-	return nil
+	return s, nil
 }
 
 // positive refuses a number from 0 down where 0 would mean that none was sent.
