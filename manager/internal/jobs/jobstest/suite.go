@@ -60,7 +60,7 @@ func Run(t *testing.T, e Engine) {
 	t.Logf("engine %s", e.Name)
 	type group struct {
 		name   string
-		core   bool // runs on each engine in make test, too
+		core   bool // runs on each engine in make test, too; under the race detector if it is longer
 		longer bool // has a case that is longer in make test-deep
 		tests  map[string]func(*env)
 	}
@@ -102,8 +102,9 @@ func Run(t *testing.T, e Engine) {
 			for name, f := range group.tests {
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
+					core := group.core && (group.longer || !deep.Race)
 					switch {
-					case !group.core && e.Divided != nil:
+					case !core && e.Divided != nil:
 						deep.Case(t, name, e.Name, e.Divided)
 					case !group.longer:
 						deep.Quick(t)
