@@ -58,3 +58,27 @@ func TestCellsDivideTheMatrix(t *testing.T) {
 		t.Errorf("of nothing: %v", got)
 	}
 }
+
+// Each run leaves out what another one shows just the same.
+func TestRunsLeaveTestsToOthers(t *testing.T) {
+	for _, run := range []string{"", "1"} {
+		t.Setenv(Env, run)
+		for name, leave := range map[string]struct {
+			skip func(testing.TB)
+			left bool
+		}{
+			"only":       {Only, run == ""},
+			"quick":      {Quick, run == "1" && !Race},
+			"sequential": {Sequential, Race},
+		} {
+			ran := false
+			t.Run(name+run, func(t *testing.T) {
+				leave.skip(t)
+				ran = true
+			})
+			if ran == leave.left {
+				t.Errorf("with %s=%q, %s: ran %v", Env, run, name, ran)
+			}
+		}
+	}
+}
