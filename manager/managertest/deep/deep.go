@@ -41,7 +41,7 @@ func Sequential(tb testing.TB) {
 }
 
 // long reports whether a run takes the long way. The stage of make test-deep under the race detector does not: it takes what
-// make test does, because the detector makes everything several times as slow. The stage without it takes the rest.
+// make test does, or less, because the detector makes everything several times as slow. The stage without it takes the rest.
 func long() bool { return On() && !Race }
 
 // rest is what takes the cells that a run leaves out.

@@ -59,39 +59,38 @@ type Instance struct {
 func Run(t *testing.T, e Engine) {
 	t.Logf("engine %s", e.Name)
 	type group struct {
-		name   string
-		core   bool // runs on each engine in make test, too; under the race detector if it is longer
-		longer bool // has a case that is longer in make test-deep
-		tests  map[string]func(*env)
+		name  string
+		core  bool // runs on each engine in make test, too; under the race detector only if callers compete in it
+		tests map[string]func(*env)
 	}
 	groups := []group{
-		{"submit", true, false, submitTests},
-		{"key", true, false, keyTests},
-		{"dedup", false, false, dedupTests},
-		{"claim", true, false, claimTests},
-		{"lease", true, false, leaseTests},
-		{"finish", true, false, finishTests},
-		{"retry", false, false, retryTests},
-		{"cancel", false, false, cancelTests},
-		{"pause", false, false, pauseTests},
-		{"dead letters", false, false, deadTests},
-		{"actions", false, false, actionTests},
-		{"deadlines", true, false, deadlineTests},
-		{"batches", true, false, batchTests},
-		{"limits", true, true, limitTests},
-		{"keyed", true, false, keyedTests},
-		{"unreadable limits", true, false, unreadableLimitTests},
-		{"events", true, false, eventTests},
-		{"wait", true, false, waitTests},
-		{"read", false, false, readTests},
-		{"duties", false, false, dutyTests},
-		{"durable", true, false, durableTests},
-		{"unreadable", false, false, unreadableTests},
-		{"usage", true, false, usageTests},
-		{"concurrent", true, true, concurrentTests},
+		{"submit", true, submitTests},
+		{"key", true, keyTests},
+		{"dedup", false, dedupTests},
+		{"claim", true, claimTests},
+		{"lease", true, leaseTests},
+		{"finish", true, finishTests},
+		{"retry", false, retryTests},
+		{"cancel", false, cancelTests},
+		{"pause", false, pauseTests},
+		{"dead letters", false, deadTests},
+		{"actions", false, actionTests},
+		{"deadlines", true, deadlineTests},
+		{"batches", true, batchTests},
+		{"limits", true, limitTests},
+		{"keyed", true, keyedTests},
+		{"unreadable limits", true, unreadableLimitTests},
+		{"events", true, eventTests},
+		{"wait", true, waitTests},
+		{"read", false, readTests},
+		{"duties", false, dutyTests},
+		{"durable", true, durableTests},
+		{"unreadable", false, unreadableTests},
+		{"usage", true, usageTests},
+		{"concurrent", true, concurrentTests},
 	}
 	if !e.Slow {
-		groups = append(groups, group{"bounds", false, false, boundTests})
+		groups = append(groups, group{"bounds", false, boundTests})
 	}
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
@@ -102,11 +101,12 @@ func Run(t *testing.T, e Engine) {
 			for name, f := range group.tests {
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
-					core := group.core && (group.longer || !deep.Race)
+					compete := group.name == "limits" || group.name == "concurrent" // for longer in make test-deep
+					core := group.core && (compete || !deep.Race)
 					switch {
 					case !core && e.Divided != nil:
 						deep.Case(t, name, e.Name, e.Divided)
-					case !group.longer:
+					case !compete:
 						deep.Quick(t)
 					}
 					v := newEnv(t, e)
