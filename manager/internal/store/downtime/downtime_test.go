@@ -67,6 +67,7 @@ type world struct {
 	*testing.T
 	engine  store.Store
 	now     atomic.Int64 // Unix milliseconds
+	bubble  bool         // the time is that of a bubble of synctest instead
 	reports []downtime.Report
 	// allowed is how many transactions of the engine continue before it fails as
 	// one does whose process is killed.
@@ -108,8 +109,20 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) time() time.Time         { return time.UnixMilli(w.now.Load()) }
-func (w *world) advance(d time.Duration) { w.now.Add(d.Milliseconds()) }
+func (w *world) time() time.Time {
+	if w.bubble {
+		return time.Now()
+	}
+	return time.UnixMilli(w.now.Load())
+}
+
+func (w *world) advance(d time.Duration) {
+	if w.bubble {
+		time.Sleep(d)
+	} else {
+		w.now.Add(d.Milliseconds())
+	}
+}
 
 // wait lets d pass. A manager that is to be killed is killed then.
 func (w *world) wait(ctx context.Context, d time.Duration) error {
@@ -430,58 +443,4 @@ func TestClocksSetBack(t *testing.T) {
 	w.advance(-time.Hour)
 	s = w.started(false)
 	w.wantLeft(s, "b", time.Hour+9*time.Second) // the start took time
-}
-
-// On a shared engine only the absence of all managers is downtime.
-func TestDowntimeOfASharedStoreNeedsAllManagersGone(t *testing.T) {
-	w := newWorld(t)
-	a, b := w.started(true), w.started(true)
-	w.lease(a, "a", time.Minute)
-	beat := func(s *downtime.Store, seconds int) {
-		for range seconds / 2 {
-			w.advance(2 * time.Second)
-			if err := s.Beat(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	beat(a, 30) // b stands still
-	w.wantLeft(b, "a", 30*time.Second)
-	w.wantLeft(w.started(true), "a", 30*time.Second)
-	if len(w.reports) != 0 {
-		t.Fatalf("one of them served: %+v", w.reports)
-	}
-	beat(a, 4)
-	w.advance(4 * time.Second)
-	w.wantLeft(b, "a", 22*time.Second)
-	beat(b, 2)
-	w.advance(time.Hour)
-	w.wantLeft(a, "a", 20*time.Second) // both stood still
-	w.wantLeft(b, "a", 20*time.Second)
-	beat(b, 2)
-	w.advance(time.Hour)
-	w.wantLeft(w.started(true), "a", 18*time.Second) // both ended
-}
-
-// Several managers come back at once.
-func TestManagersThatReturnTogetherGiveTimeOnce(t *testing.T) {
-	w := newWorld(t)
-	s := w.started(true)
-	for i := range 3000 {
-		w.lease(s, fmt.Sprint(i), time.Duration(1000+i)*time.Second)
-	}
-	w.advance(time.Hour)
-	var managers sync.WaitGroup
-	for range 4 {
-		managers.Go(func() {
-			m := downtime.New(mortal{w.engine, w, true}, downtime.Options{Leases: []store.Leases{leasesOf("one"), leasesOf("two")}, Clock: w.time, Wait: w.wait})
-			if err := m.Start(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	managers.Wait()
-	for i := range 3000 {
-		w.wantLeft(s, fmt.Sprint(i), time.Duration(1000+i)*time.Second)
-	}
 }
