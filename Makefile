@@ -135,7 +135,7 @@ test: ## every package, with the wasm that ships in a real Envoy, killed process
 	@$(MAKE) --no-print-directory -j4 test-setup
 	@build/testrun -since "$$(cat build/test-began)" 'make test' \
 		'packages=$(GO_TEST) $(SIDE_BY_SIDE) $(PROCESS_PACKAGES) $(SLOW_PACKAGES) $(PACKAGES)' \
-		'testrun=cd .ci/testrun && $(GO_TEST) .'
+		+ 'testrun=cd .ci/testrun && $(GO_TEST) .'
 	@build/setup report
 
 .PHONY: test-setup
@@ -167,6 +167,7 @@ test-deep: ## what make test leaves out: the race detector, all cells of the mat
 	@TEST_DEEP=1 build/testrun -since "$$(cat build/test-began)" 'make test-deep' \
 		'race=$(GO_TEST) $(RACE) $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list $(PACKAGES) | grep -vxF "$$(go list $(PROCESS_PACKAGES) ./docs ./charts/...)")' \
 		'processes=$(GO_TEST) $(SIDE_BY_SIDE) $(DEEP_PROCESS_PACKAGES) $(NATIVE_PACKAGES)' \
+		+ \
 		'gcs=GCS_SERVER=$(CURDIR)/build/fakegcs $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/object ./manager/internal/ship' \
 		'azure=AZURE_SERVER=fake $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/ship' \
 		'peers=cd e2e/peers && $(GO_TEST) ./...' \

@@ -1,11 +1,11 @@
 // Command testrun runs the stages of a test target, prints the lines of go test, and ends with what a reader asks next:
 // where the time went, which tests were slow, and what did not run and why.
 //
-//	testrun [-since SECONDS] TITLE NAME=COMMAND...
+//	testrun [-since SECONDS] TITLE NAME=COMMAND... [+ NAME=COMMAND...]
 //
-// Each COMMAND is run by bash and must call `go test -json`. All stages run, also after one that failed. -since is the Unix
-// time at which the target began, so that the summary shows what was built before. The exit code is 1 if anything failed, and
-// 2 if the command line is wrong.
+// Each COMMAND is run by bash and must call `go test -json`. The stages run one after the other, also after one that failed.
+// Those after a + do so beside the others. -since is the Unix time at which the target began, so that the summary shows what
+// was built before. The exit code is 1 if anything failed, and 2 if the command line is wrong.
 package main
 
 import (
@@ -19,6 +19,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -41,47 +43,65 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	title, stages, err := parse(flags.Args())
+	title, lanes, err := parse(flags.Args())
 	if err != nil {
 		fmt.Fprintln(stderr, "testrun:", err)
 		return 2
 	}
 	s := newSummary(title)
 	if *since > 0 {
-		s.stage("setup and build", began.Sub(time.Unix(*since, 0)))
+		target := time.Unix(*since, 0)
+		s.stage("setup and build", began.Sub(target))
+		began = target
 	}
-	failed := false
-	for _, st := range stages {
-		start := time.Now()
-		err := runStage(ctx, st, s, stdout, stderr)
-		s.stage(st.name, time.Since(start))
-		if err != nil {
-			failed = true
-			fmt.Fprintf(stdout, "FAIL\tstage %s: %v\n", st.name, err)
-		}
-		if ctx.Err() != nil {
-			break
-		}
+	var failed atomic.Bool
+	var running sync.WaitGroup
+	for _, stages := range lanes {
+		running.Go(func() {
+			for _, st := range stages {
+				start := time.Now()
+				err := runStage(ctx, st, s, stdout, stderr)
+				s.stage(st.name, time.Since(start))
+				if err != nil {
+					failed.Store(true)
+					s.printf(stdout, "FAIL\tstage %s: %v\n", st.name, err)
+				}
+				if ctx.Err() != nil {
+					return
+				}
+			}
+		})
 	}
-	s.print(stdout)
-	if failed {
+	running.Wait()
+	s.print(stdout, time.Since(began))
+	if failed.Load() {
 		return 1
 	}
 	return 0
 }
 
-func parse(args []string) (title string, stages []stage, err error) {
+// parse returns the stages of each lane.
+func parse(args []string) (title string, lanes [][]stage, err error) {
 	if len(args) < 2 {
-		return "", nil, errors.New("the command line is testrun [-since SECONDS] TITLE NAME=COMMAND, with one command or more")
+		return "", nil, errors.New("the command line is testrun [-since SECONDS] TITLE NAME=COMMAND... [+ NAME=COMMAND...]")
 	}
+	lanes = make([][]stage, 1)
 	for _, arg := range args[1:] {
+		last := &lanes[len(lanes)-1]
+		if arg == "+" && len(*last) > 0 {
+			lanes = append(lanes, nil)
+			continue
+		}
 		name, command, ok := strings.Cut(arg, "=")
 		if !ok || name == "" || command == "" || strings.ContainsAny(name, " \t\n") {
 			return "", nil, fmt.Errorf("the stage is %q, it must be NAME=COMMAND", arg)
 		}
-		stages = append(stages, stage{name, command})
+		*last = append(*last, stage{name, command})
 	}
-	return args[0], stages, nil
+	if len(lanes[len(lanes)-1]) == 0 {
+		return "", nil, errors.New("after the last + is no stage, it must be NAME=COMMAND")
+	}
+	return args[0], lanes, nil
 }
 
 // stopDelay is how long a stage may take to end after a signal.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,9 +46,18 @@ func module(t *testing.T, files ...string) string {
 
 func testRun(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
-	code = run(t.Context(), args, &out, &errs)
-	return code, out.String(), errs.String()
+	var out bytes.Buffer
+	errs, err := os.Create(filepath.Join(t.TempDir(), "stderr")) // as in main: commands write into the file themselves
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer errs.Close()
+	code = run(t.Context(), args, &out, errs)
+	text, err := os.ReadFile(errs.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return code, out.String(), string(text)
 }
 
 func want(t *testing.T, text string, parts ...string) {
@@ -85,6 +95,20 @@ func TestFailingRun(t *testing.T) {
 	}
 }
 
+// Stages after a + run beside the others: each of these waits for the other one.
+func TestStagesBesideOthers(t *testing.T) {
+	dir := t.TempDir()
+	meet := func(own, other string) string {
+		return fmt.Sprintf("touch %s/%s; until [ -e %s/%s ]; do sleep 0.01; done; ", dir, own, dir, other)
+	}
+	code, out, _ := testRun(t, "a title", "one="+meet("a", "b")+module(t, example), "two="+module(t, example),
+		"+", "three="+meet("b", "a")+module(t, example, failing))
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	want(t, out, "s  one\n", "s  two\n", "s  three\n", "FAIL\tstage three: exit status 1", "7 passed, 1 failed, 3 skipped\n")
+}
+
 // What is no test result fails the run: code that does not compile, a command that tests nothing, one that is killed.
 func TestBrokenStages(t *testing.T) {
 	for name, c := range map[string]struct{ command, want string }{
@@ -108,7 +132,7 @@ func TestBrokenStages(t *testing.T) {
 }
 
 func TestBadCommandLines(t *testing.T) {
-	for _, args := range [][]string{{}, {"title"}, {"title", "no command"}, {"title", "=x"}, {"title", "a b=x"}, {"-since", "now", "title", "a=b"}} {
+	for _, args := range [][]string{{}, {"title"}, {"title", "no command"}, {"title", "=x"}, {"title", "a b=x"}, {"title", "+", "a=b"}, {"title", "a=b", "+"}, {"title", "a=b", "+", "+", "c=d"}, {"-since", "now", "title", "a=b"}} {
 		code, out, errs := testRun(t, args...)
 		if code != 2 || out != "" || errs == "" {
 			t.Errorf("%q: exit code %d, %q, %q", args, code, out, errs)

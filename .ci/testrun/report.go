@@ -49,6 +49,8 @@ func newReport(stage string, stdout io.Writer, s *summary) *report {
 
 // line takes a line of the command's output. Lines that are no events are passed on.
 func (r *report) line(text []byte) {
+	r.summary.mu.Lock()
+	defer r.summary.mu.Unlock()
 	var e event
 	if !bytes.HasPrefix(text, []byte("{")) || json.Unmarshal(text, &e) != nil || e.Action == "" {
 		fmt.Fprintf(r.stdout, "%s\n", text)
@@ -131,6 +133,8 @@ func progress(line string) bool {
 
 // end prints the packages whose end was not reported: go test was killed.
 func (r *report) end() {
+	r.summary.mu.Lock()
+	defer r.summary.mu.Unlock()
 	names := make([]string, 0, len(r.open))
 	for name := range r.open {
 		names = append(names, name)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -21,7 +22,9 @@ const (
 
 // summary is what the end of a run prints.
 type summary struct {
-	title                   string
+	title string
+	mu    sync.Mutex // held by the stage that prints or counts
+
 	stages, packages, tests []timed
 	passed, failed          int
 	skipped                 map[string][]string // names by reason
@@ -36,7 +39,16 @@ type timed struct {
 
 func newSummary(title string) *summary { return &summary{title: title, skipped: map[string][]string{}} }
 
+// printf prints a line of its own.
+func (s *summary) printf(w io.Writer, format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fmt.Fprintf(w, format, args...)
+}
+
 func (s *summary) stage(name string, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.stages = append(s.stages, timed{name, took})
 }
 
@@ -88,11 +100,8 @@ func reason(output []string) string {
 	return "no reason given"
 }
 
-func (s *summary) print(w io.Writer) {
-	total := time.Duration(0)
-	for _, st := range s.stages {
-		total += st.took
-	}
+// print prints the summary of a run that took so long.
+func (s *summary) print(w io.Writer, total time.Duration) {
 	fmt.Fprintf(w, "\n%s: %v\n", s.title, total.Round(time.Second))
 	for _, st := range s.stages {
 		fmt.Fprintf(w, "  %8.1f s  %s\n", st.took.Seconds(), st.name)
