@@ -118,7 +118,7 @@ var mayImport = map[string][]string{
 	"manager/internal/apitest":           {},
 	"manager/internal/clienttest/...":    {},
 	"manager/internal/wal/faultfs":       {"manager/internal/wal/vfs"},
-	"manager/internal/store/storetest":   {"manager/internal/store"},
+	"manager/internal/store/storetest":   {"manager/internal/store", "manager/managertest/deep"},
 	"manager/internal/jobs/jobstest":     {"manager/api", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/submit", "manager/managertest/deep", contract},
 	"manager/internal/ledger/ledgertest": {"manager/api", "manager/internal/feed", "manager/internal/ledger", "manager/internal/shard", "manager/managertest/deep", contract},
 	"manager/internal/httpd/httpdtest":   {"manager/api"},

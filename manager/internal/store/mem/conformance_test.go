@@ -1,6 +1,8 @@
 package mem_test
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -17,14 +19,16 @@ func TestConformanceMemory(t *testing.T) {
 }
 
 func TestConformanceWAL(t *testing.T) {
-	for name, opts := range map[string]mem.Options{
+	settings := map[string]mem.Options{
 		"defaults": {},
 		// A flush after every few records, and after every few batches.
 		"small layers": {LayerBytes: 2 << 10, Log: wal.Options{SegmentBytes: 12 << 20}},
 		"short log":    {FlushBytes: 4 << 10, Log: wal.Options{SegmentBytes: 12 << 20}},
-	} {
+	}
+	all := slices.Sorted(maps.Keys(settings))
+	for name, opts := range settings {
 		t.Run(name, func(t *testing.T) {
-			storetest.Run(t, func(t *testing.T) storetest.Opener {
+			storetest.RunCell(t, name, all, func(t *testing.T) storetest.Opener {
 				dir := t.TempDir()
 				return func(t *testing.T) store.Store {
 					s, err := mem.Open(t.Context(), dir, opts)

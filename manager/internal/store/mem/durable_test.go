@@ -15,6 +15,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 	"github.com/oncegate/oncegate/manager/internal/wal/faultfs"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // pending starts call and checks that it does not return while the disk is
@@ -345,6 +346,7 @@ func TestNotifyWhenDurable(t *testing.T) {
 // Replaying the log gives the state that the transactions made, whatever they
 // did, with and without flushes in between.
 func TestRecoveryIsExact(t *testing.T) {
+	deep.Quick(t)
 	for seed := range uint64(15) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		fs := &faultfs.FS{}
@@ -383,6 +385,7 @@ func TestRecoveryIsExact(t *testing.T) {
 // A machine that stops anywhere leaves a state that some number of whole
 // transactions made, with all that were acknowledged.
 func TestCrashLeavesWholeTransactions(t *testing.T) {
+	deep.Quick(t)
 	for seed := range uint64(60) {
 		rnd, lost := rand.New(rand.NewPCG(seed, 4)), rand.New(rand.NewPCG(seed, 5))
 		fs := &faultfs.FS{}

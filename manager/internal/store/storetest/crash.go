@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // CrashFactory prepares an empty set of data for one test, like a Factory. crash returns an Opener for what a machine
@@ -27,6 +28,7 @@ func RunCrash(t *testing.T, factory CrashFactory) {
 		{"TransactionsAreWhole", testTransactionsAreWhole},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			deep.Quick(t)
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()

@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // Opener opens the engine, always on the same data. It is called again while a store is open only if the engine is
@@ -47,12 +48,29 @@ const patience = 10 * time.Minute
 // Run runs the suite against an engine.
 func Run(t *testing.T, factory Factory) {
 	t.Helper()
-	RunExcept(t, factory)
+	run(t, factory, func(t *testing.T, _ string) { deep.Quick(t) })
 }
 
 // RunExcept is Run without the tests that are named, for a store around an engine that cannot keep to the engine's exact
 // sizes.
 func RunExcept(t *testing.T, factory Factory, names ...string) {
+	t.Helper()
+	run(t, factory, func(t *testing.T, name string) {
+		if slices.Contains(names, name) {
+			t.Skip("the engine's exact sizes are not kept")
+		}
+		deep.Quick(t)
+	})
+}
+
+// RunCell is Run for one of several settings of an engine, which share the cases between them (deep.Case).
+func RunCell(t *testing.T, setting string, all []string, factory Factory) {
+	t.Helper()
+	run(t, factory, func(t *testing.T, name string) { deep.Case(t, name, setting, all) })
+}
+
+// run runs the cases that skip does not skip.
+func run(t *testing.T, factory Factory, skip func(t *testing.T, name string)) {
 	t.Helper()
 	probe := &env{T: t, open: factory(t)}
 	caps := probe.store().Capabilities()
@@ -64,10 +82,8 @@ func RunExcept(t *testing.T, factory Factory, names ...string) {
 		if c.durable && !caps.Durable || c.shared && !caps.Shared || c.alone && caps.Shared || c.sizes && !caps.Sizes {
 			continue
 		}
-		if slices.Contains(names, c.name) {
-			continue
-		}
 		t.Run(c.name, func(t *testing.T) {
+			skip(t, c.name)
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
