@@ -161,7 +161,7 @@ DEEP_PROCESS_PACKAGES = $(sort $(dir $(shell grep -rl --include='*_test.go' '/ma
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
 
 .PHONY: test-deep
-test-deep: ## what make test leaves out: the race detector, all cells of the matrix, long rounds, browser, charts, release, object storage
+test-deep: ## what make test leaves out: the race detector, the other Envoys, modes and builds, long rounds, browser, charts, release, object storage
 	@mkdir -p build && date +%s >build/test-began
 	@$(MAKE) --no-print-directory -j4 test-setup test-deep-setup
 	@TEST_DEEP=1 build/testrun -since "$$(cat build/test-began)" 'make test-deep' \

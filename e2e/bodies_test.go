@@ -360,7 +360,7 @@ func bodyTries(t *testing.T) int {
 // Bodies of all sizes pass as they would without the gate, and retries get what was recorded.
 func TestBodiesPassUnchanged(t *testing.T) {
 	tries := bodyTries(t)
-	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
+	eachCell(t, func(t *testing.T, target envoyTarget, mode string) {
 		for _, http2 := range []bool{false, true} {
 			t.Run(map[bool]string{false: "h1", true: "h2"}[http2], func(t *testing.T) {
 				t.Parallel()
@@ -374,7 +374,7 @@ func TestBodiesPassUnchanged(t *testing.T) {
 func TestBodiesBeyondSmallLimits(t *testing.T) {
 	deep.Only(t)
 	tries := bodyTries(t)
-	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
+	eachCell(t, func(t *testing.T, target envoyTarget, mode string) {
 		for _, http2 := range []bool{false, true} {
 			t.Run(map[bool]string{false: "h1", true: "h2"}[http2], func(t *testing.T) {
 				t.Parallel()

@@ -67,7 +67,7 @@ func TestTable(t *testing.T) {
 		}, managerOverflows},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
+			eachCell(t, func(t *testing.T, target envoyTarget, mode string) {
 				plugin := map[string]any{"pending_wait_timeout": 60, "pending_ttl_seconds": 600, "match": []any{
 					map[string]any{"path_prefix": "/any", "methods": []string{"*"}},
 					map[string]any{"path_prefix": "/jwt-before", "scope": []string{"host", "path", "header:x-caller-id"}},

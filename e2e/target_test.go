@@ -113,28 +113,47 @@ type cell struct {
 
 var modes = []string{"body", "headers"}
 
-// cells are the cells that a test runs in: one of them in make test, the others in make test-deep (package deep), and all if
-// ENVOYS names the versions. In a deep run, the first of them has the race detector in its programs: the cells of a test differ
-// in the proxy, and the programs run the same code in all of them.
+// cells are the cells that a test runs in: one of them in make test; in make test-deep, as many others as it needs to run on
+// each Envoy and in each mode (package deep); and all if ENVOYS names the versions (make test-envoys).
 func cells(t *testing.T, modes ...string) []cell {
-	chosen := divided(t, modes)
+	if os.Getenv(envoybin.ListEnv) != "" {
+		return racing(allCells(modes))
+	}
+	var chosen []cell
+	for _, at := range deep.Crossed(t, len(envoys), len(modes)) {
+		chosen = append(chosen, cell{envoys[at[0]], modes[at[1]]})
+	}
+	return racing(chosen)
+}
+
+func allCells(modes []string) (all []cell) {
+	for _, target := range envoys {
+		for _, mode := range modes {
+			all = append(all, cell{target, mode})
+		}
+	}
+	return all
+}
+
+// racing returns the cells. In a deep run, the first of them has the race detector in its programs: the cells of a test differ
+// in the proxy, and the programs run the same code in all of them.
+func racing(chosen []cell) []cell {
 	if deep.On() {
 		chosen[0].target.racing = true
 	}
 	return chosen
 }
 
-func divided(t *testing.T, modes []string) []cell {
-	var all []cell
-	for _, target := range envoys {
-		for _, mode := range modes {
-			all = append(all, cell{target, mode})
-		}
+// eachCell runs a scenario in the whole matrix, which make test and make test-deep divide: what it shows can differ for a mode
+// of one Envoy.
+func eachCell(t *testing.T, scenario func(t *testing.T, target envoyTarget, mode string)) {
+	t.Helper()
+	t.Parallel()
+	chosen := allCells(modes)
+	if os.Getenv(envoybin.ListEnv) == "" {
+		chosen = deep.Cells(t, chosen)
 	}
-	if os.Getenv(envoybin.ListEnv) != "" {
-		return all
-	}
-	return deep.Cells(t, all)
+	inCells(t, racing(chosen), scenario)
 }
 
 // eachEnvoy runs a scenario in the cells of a test, in parallel with each other and with other tests.
@@ -154,7 +173,12 @@ func eachVersion(t *testing.T, scenario func(t *testing.T, target envoyTarget)) 
 // sideBySide runs a scenario in the cells of a test. Other tests run beside it only if the test is parallel.
 func sideBySide(t *testing.T, modes []string, scenario func(t *testing.T, target envoyTarget, mode string)) {
 	t.Helper()
-	for _, c := range cells(t, modes...) {
+	inCells(t, cells(t, modes...), scenario)
+}
+
+func inCells(t *testing.T, cells []cell, scenario func(t *testing.T, target envoyTarget, mode string)) {
+	t.Helper()
+	for _, c := range cells {
 		t.Run(c.target.Name()+"/"+c.mode, func(t *testing.T) {
 			t.Parallel()
 			scenario(t, c.target, c.mode)

@@ -20,7 +20,7 @@ func TestPasses(t *testing.T) {
 	t.Run("sub", func(t *testing.T) { t.Log("nobody wants to read this") })
 }
 
-func TestLeavesCells(t *testing.T) { t.Log("cells left to make test-deep: 3") }
+func TestLeavesCells(t *testing.T) { t.Log("cells left to make test-deep: 3"); t.Log("cells left to make test-envoys: 2") }
 
 func TestIsDeep(t *testing.T) { t.Skip("left to make test-deep") }
 `
@@ -76,7 +76,8 @@ func TestPassingRun(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	want(t, out, "ok  \texample\t", "\na title: ", "s  one\n", "2 passed, 0 failed, 1 skipped\n",
-		"         3    cells of tests that ran in one cell", "         1    left to make test-deep: example TestIsDeep\n")
+		"         3    cells of tests that ran in others: left to make test-deep\n",
+		"         2    cells of tests that ran in others: left to make test-envoys\n", "         1    left to make test-deep: example TestIsDeep\n")
 	if strings.Contains(out, "nobody wants") {
 		t.Errorf("the output of a test that passed is in\n%s", out)
 	}

@@ -28,7 +28,7 @@ type summary struct {
 	stages, packages, tests []timed
 	passed, failed          int
 	skipped                 map[string][]string // names by reason
-	cells                   int                 // of matrices, which other targets run
+	cells                   map[string]int      // of matrices, by the target that they are left to
 	failures, unended       []string
 }
 
@@ -37,7 +37,9 @@ type timed struct {
 	took time.Duration
 }
 
-func newSummary(title string) *summary { return &summary{title: title, skipped: map[string][]string{}} }
+func newSummary(title string) *summary {
+	return &summary{title: title, skipped: map[string][]string{}, cells: map[string]int{}}
+}
 
 // printf prints a line of its own.
 func (s *summary) printf(w io.Writer, format string, args ...any) {
@@ -75,15 +77,15 @@ func (s *summary) test(pkg, name string, t *testCase) {
 	}
 }
 
-// cellsLeft is the line in which package deep says how many cells of its matrix a test leaves to make test-deep.
-var cellsLeft = regexp.MustCompile(`cells left to make test-deep: (\d+)`)
+// cellsLeft is the line in which package deep says how many cells of its matrix a test leaves to another target.
+var cellsLeft = regexp.MustCompile(`cells left to (make [\w-]+): (\d+)`)
 
-// countCells looks for that line.
+// countCells looks for those lines.
 func (s *summary) countCells(output []string) {
 	for _, line := range output {
 		if m := cellsLeft.FindStringSubmatch(line); m != nil {
-			n, _ := strconv.Atoi(m[1]) // digits
-			s.cells += n
+			n, _ := strconv.Atoi(m[2]) // digits
+			s.cells[m[1]] += n
 		}
 	}
 }
@@ -123,11 +125,11 @@ func (s *summary) print(w io.Writer, total time.Duration) {
 		fmt.Fprintf(w, "  %8.1f s  %s\n", t.took.Seconds(), t.name)
 	}
 	left := 0
-	if len(s.skipped) > 0 || s.cells > 0 {
+	if len(s.skipped) > 0 || len(s.cells) > 0 {
 		fmt.Fprintln(w, "what did not run:")
 	}
-	if s.cells > 0 {
-		fmt.Fprintf(w, "  %8d    cells of tests that ran in one cell: left to make test-deep\n", s.cells)
+	for _, target := range slices.Sorted(maps.Keys(s.cells)) {
+		fmt.Fprintf(w, "  %8d    cells of tests that ran in others: left to %s\n", s.cells[target], target)
 	}
 	for _, why := range slices.Sorted(maps.Keys(s.skipped)) {
 		names := s.skipped[why]

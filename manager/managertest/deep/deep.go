@@ -7,6 +7,8 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 )
 
@@ -16,11 +18,31 @@ const Env = "TEST_DEEP"
 // On reports whether this run is deep.
 func On() bool { return os.Getenv(Env) == "1" }
 
-// Only skips the test unless the run is deep.
+// Only skips the test unless the run is deep. A deep run then takes all cells of the test's matrix, because no other run does.
 func Only(tb testing.TB) {
 	tb.Helper()
 	if !On() {
 		tb.Skip("left to make test-deep")
+	}
+	name := tb.Name()
+	only.Store(name, true)
+	tb.Cleanup(func() { only.Delete(name) })
+}
+
+// only has the names of the running tests that called Only.
+var only sync.Map
+
+// whole reports whether this run takes what other tests leave to make test: Only was called for the test or for its parent.
+func whole(tb testing.TB) bool {
+	for name := tb.Name(); ; {
+		if _, ok := only.Load(name); ok {
+			return long()
+		}
+		i := strings.LastIndexByte(name, '/')
+		if i < 0 {
+			return false
+		}
+		name = name[:i]
 	}
 }
 
@@ -56,7 +78,7 @@ func rest() string {
 // cell is met by some test. make test-deep takes the others.
 func Cells[T any](tb testing.TB, all []T) []T {
 	tb.Helper()
-	if len(all) < 2 {
+	if len(all) < 2 || whole(tb) {
 		return all
 	}
 	i := choose(tb.Name(), len(all))
@@ -65,6 +87,26 @@ func Cells[T any](tb testing.TB, all []T) []T {
 	}
 	tb.Logf("cells left to %s: %d", rest(), len(all)-1)
 	return all[i : i+1]
+}
+
+// Crossed is Cells for a matrix with too many cells for each test to run in all of them. make test takes one cell. make test-deep
+// takes as many as it needs to meet each row and each column in one of the two runs.
+func Crossed(tb testing.TB, rows, columns int) (cells [][2]int) {
+	tb.Helper()
+	most := max(rows, columns)
+	i := choose(tb.Name(), rows*columns)
+	for k := range most {
+		if (k > 0) == long() || most == 1 || whole(tb) {
+			cells = append(cells, [2]int{(i/columns + k) % rows, (i + k) % columns})
+		}
+	}
+	if more := most - 1; more > 0 && !long() {
+		tb.Logf("cells left to %s: %d", rest(), more)
+	}
+	if more := rows*columns - most; more > 0 && !Race {
+		tb.Logf("cells left to make test-envoys: %d", more)
+	}
+	return cells
 }
 
 func choose(name string, n int) int { return int(crc32.ChecksumIEEE([]byte(name)) % uint32(n)) }
