@@ -9,11 +9,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // TestFilterOfTheHostsimPage: the test that docs/hostsim.md shows is the one in examples/filter. It passes in a folder outside of
 // the repository, with the module that one of the page's command blocks builds there: the block for the TinyGo that builds the gate.
 func TestFilterOfTheHostsimPage(t *testing.T) {
+	deep.Quick(t)
 	top, err := filepath.Abs(root)
 	if err != nil {
 		t.Fatal(err)

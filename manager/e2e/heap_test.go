@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
+
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // heapFloor is what the program's collector takes for live in addition to what is.
@@ -15,6 +17,7 @@ var nextCollection = regexp.MustCompile(`(?m)^go_memstats_next_gc_bytes (\S+)$`)
 
 // A manager whose heap is small does not collect after each few megabytes. The environment still decides.
 func TestSmallHeapIsCollectedSeldom(t *testing.T) {
+	deep.Quick(t)
 	for _, test := range []struct {
 		name, value string
 		floor       bool

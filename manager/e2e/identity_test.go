@@ -11,6 +11,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ship"
+	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
 // trusted waits until all data centres take new keys: their peers have said that they remember no earlier ledgers.
@@ -149,6 +150,7 @@ func TestDataCentreThatWentBack(t *testing.T) {
 
 // TestTwoManagersOfOneOrigin: a second manager is started with the origin of a running one.
 func TestTwoManagersOfOneOrigin(t *testing.T) {
+	deep.Quick(t)
 	t.Parallel()
 	all := newCentres(t, []string{"dc1", "dc2", "dc3"})
 	connect(all, true)
