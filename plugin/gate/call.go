@@ -329,8 +329,8 @@ const (
 	replyKinds = iota
 )
 
-// classify says what the manager's answer means.
-func (l *ledger) classify(c *call, a *api.StreamReply) reply {
+// readReply says what the manager's answer means.
+func (l *ledger) readReply(c *call, a *api.StreamReply) reply {
 	var code api.Code
 	if a.Status >= 400 {
 		code = api.Code(gjson.GetBytes(a.Body, "code").Str)

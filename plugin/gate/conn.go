@@ -239,7 +239,7 @@ func (l *ledger) onMessage(id uint32, size int) {
 	}
 	l.underWay--
 	p.metrics.record(p.metrics.call, (now-c.sent)/1e3)
-	r := l.classify(c, &m)
+	r := l.readReply(c, &m)
 	if r.kind == replyLarge {
 		c.large, c.uncertain = true, c.uncertain || r.uncertain
 		l.ready = append(l.ready, c)

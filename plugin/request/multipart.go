@@ -39,8 +39,8 @@ const (
 )
 
 // parts digests a multipart body as it comes, so that its boundary does not count: each part's Content-Disposition (with
-// the names of field and file), Content-Type, Content-Transfer-Encoding and content, in order. Any bytes have a digest. What
-// a boundary that RFC 2046 does not allow separates is one part.
+// the names of field and file), Content-Type, Content-Transfer-Encoding and content, in order. Any bytes have a digest.
+// A boundary that RFC 2046 does not allow separates nothing: the body is one part.
 //
 // Two tries whose boundaries have different lengths must be cut at the same byte of a part. So each boundary takes
 // delimiterCost of the limit. The limit ends cutMargin before that of the body: all bytes that count have come by then.

@@ -3,8 +3,8 @@
 // Publish gives each outcome a number in the change feed, a page of many in one record. The feed holds keys only: Changes
 // reads the entries, so an answer that is gone is not sent.
 //
-// On an engine that one process uses, a later transaction has a later time of the hybrid clock. So what is published already
-// ends at a time, which the feed's head has, and the ledger's index has what comes next. On a shared engine the ledger's
+// On an engine that one process uses, a later transaction has a later time of the hybrid clock. So everything up to the time
+// in the feed's head is published, and the ledger's index has the rest. On a shared engine the ledger's
 // outbox has it, and Publish removes a record from there in the transaction that publishes its keys. A crash at any point
 // leaves an outcome unpublished or published.
 //

@@ -6,8 +6,8 @@
 // what the home answers (Calls).
 //
 // A home takes a reserve only if it agrees that the key is its own, and if both sides have the same list of data centres.
-// Otherwise two homes could run one key. Other calls it also takes about keys that its ledger holds: what began here ends
-// here, although the list has changed since. A manager that has met another list refuses to be the home of new keys for a
+// Otherwise two homes could run one key. It takes other calls about any key that its ledger holds: an attempt ends where it
+// began, even if the list has changed since. A manager that has met another list refuses to be the home of new keys for a
 // while. It meets lists in the calls of other homes, in the calls for its changes, and in the answers to its own such
 // calls.
 //

@@ -29,8 +29,8 @@ type record struct {
 	// PayloadBlob and ResultBlob: the value is in colBlobs and has this many bytes.
 	PayloadBlob, ResultBlob int
 
-	// slots are what the job counts for while it is active. held is that, and whether it counts as waiting, when the job
-	// was read or last written. At a claim, keyLimit and turn are for the record of its concurrency key.
+	// slots are the limits that an active job counts against. held is what they were when the job was read or last written,
+	// and whether it counted as waiting then. At a claim, keyLimit and turn are for the record of its concurrency key.
 	slots    byte
 	held     held
 	keyLimit int

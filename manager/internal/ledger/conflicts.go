@@ -100,8 +100,8 @@ func (tx *Tx) clash(key string, e, fresh *record, adopted bool, fit func(left *r
 	return nil
 }
 
-// Shares of the window that outcomes which lost may take besides it: those of other ledgers, and, with them, this ledger's
-// own. The others learn of these from here only, so they are kept for longest.
+// Outcomes that lost are kept besides the window. If all of them take an eighth of it, another imported one is dropped. If
+// they take a quarter, one of this ledger is dropped, too; the other ledgers learn of it only here.
 const (
 	loserShare    = 8
 	ownLoserShare = 4

@@ -201,8 +201,8 @@ func (r *record) extend(e *record, req *api.ReserveRequest) {
 	}
 }
 
-// writeReservation writes a reservation that the ledger does not refuse as it may a new key's. e is what it replaces; where e
-// is gone, it needs room.
+// writeReservation writes a reservation that no limit for new keys refuses. It replaces e. If e is gone, the reservation needs
+// room in the window.
 func (tx *Tx) writeReservation(key string, e, next *record) error {
 	if tx.supersede(key, e, next.touched) == nil {
 		if _, err := tx.fitOutcome(OpRenew, key, nil, next); err != nil {

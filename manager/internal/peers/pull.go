@@ -167,7 +167,7 @@ func (p *Puller) pull(ctx context.Context, s *state) {
 	for ctx.Err() == nil {
 		mine, err := p.hold(ctx, s)
 		if err == nil && !mine {
-			pause(ctx, maxBackoff)
+			_ = store.Wait(ctx, maxBackoff)
 			continue
 		}
 		if err == nil {
@@ -187,17 +187,8 @@ func (p *Puller) pull(ctx context.Context, s *state) {
 			backoff = minBackoff
 			continue
 		}
-		pause(ctx, backoff+p.opts.Jitter(backoff))
+		_ = store.Wait(ctx, backoff+p.opts.Jitter(backoff))
 		backoff = min(2*backoff, maxBackoff)
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
 	}
 }
 
@@ -370,7 +361,7 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 	readOn := f.Copying && f.Cursor != r.Cursor || r.Sequence < r.Head && f.Sequence > r.Sequence
 	if len(f.Changes) == 0 && wait > 0 && time.Since(began) < minBackoff && !readOn {
 		s.hasty = min(max(2*s.hasty, minBackoff), maxBackoff)
-		pause(ctx, s.hasty)
+		_ = store.Wait(ctx, s.hasty)
 	} else {
 		s.hasty = 0
 	}

@@ -45,17 +45,17 @@ type callStream struct {
 	freed chan struct{} // signals that fewer calls are at work
 
 	mu     sync.Mutex
-	groups uint64 // so many were made
+	groups uint64 // the number of groups so far
 	atWork int
 	turns  map[uint64]turn        // by key
 	waits  map[uint64]*streamWait // by attempt
 }
 
-// turn is what the calls of a key have that are at work.
+// turn is what the stream knows of a key with calls at work.
 type turn struct {
-	group uint64 // theirs
-	calls int    // so many
-	way   way    // in which they are made
+	group uint64 // of these calls
+	calls int    // their number
+	way   way    // how they are made
 	next  []laterCall
 }
 

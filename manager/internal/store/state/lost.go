@@ -16,8 +16,8 @@ import (
 // have it, too. A state that gets such a record for the first time refuses what the record describes.
 const Lost store.Collection = "lost"
 
-// lost is what a repair could not read: all records with one of the fingerprints, in order, in one of the spans. A record
-// that was never written has such a fingerprint by chance only, and one that is deleted leaves the state's fingerprints.
+// lost is what a repair could not read: all records with one of the fingerprints, in order, in one of the spans. A deleted
+// record's fingerprint leaves the state. A record that was never written matches one only by chance.
 type lost struct {
 	spans   []span
 	records []fingerprint

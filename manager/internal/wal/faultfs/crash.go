@@ -34,8 +34,8 @@ func (f *FS) CrashRandomly(rnd *rand.Rand) *FS {
 	return f.crash(func() bool { return rnd.Float64() < odds }, false)
 }
 
-// CutPower is CrashRandomly, and makes every later sync fail, also one whose hook was called already: what a caller
-// heard to be durable is so in the copy.
+// CutPower makes every later sync fail, also one whose hook has run, and then does what CrashRandomly does. So the copy has
+// everything that a caller was told is durable.
 func (f *FS) CutPower(rnd *rand.Rand) *FS {
 	f.mu.Lock()
 	f.off = true
