@@ -12,7 +12,8 @@
 // A missing Envoy is named there, and fails the tests if CI=true or ENVOYS require it.
 //
 // A test runs on each Envoy and in both modes, which are the cells of its matrix. make test runs it in one cell, which the
-// test's name chooses. make test-deep runs it in the others.
+// test's name chooses. make test-deep runs it in the one that shares neither with it, and what can differ for a mode of one
+// Envoy in all others (eachCell). make test-envoys runs all tests in all cells.
 //
 // # How tests wait
 //

@@ -116,7 +116,7 @@ var modes = []string{"body", "headers"}
 // cells are the cells that a test runs in: one of them in make test; in make test-deep, as many others as it needs to run on
 // each Envoy and in each mode (package deep); and all if ENVOYS names the versions (make test-envoys).
 func cells(t *testing.T, modes ...string) []cell {
-	if os.Getenv(envoybin.ListEnv) != "" {
+	if everyCell() {
 		return racing(allCells(modes))
 	}
 	var chosen []cell
@@ -125,6 +125,9 @@ func cells(t *testing.T, modes ...string) []cell {
 	}
 	return racing(chosen)
 }
+
+// everyCell reports whether each test runs in all of its cells.
+func everyCell() bool { return os.Getenv(envoybin.ListEnv) != "" }
 
 func allCells(modes []string) (all []cell) {
 	for _, target := range envoys {
@@ -150,7 +153,7 @@ func eachCell(t *testing.T, scenario func(t *testing.T, target envoyTarget, mode
 	t.Helper()
 	t.Parallel()
 	chosen := allCells(modes)
-	if os.Getenv(envoybin.ListEnv) == "" {
+	if !everyCell() {
 		chosen = deep.Cells(t, chosen)
 	}
 	inCells(t, racing(chosen), scenario)

@@ -90,7 +90,7 @@ func Cells[T any](tb testing.TB, all []T) []T {
 }
 
 // Crossed is Cells for a matrix with too many cells for each test to run in all of them. make test takes one cell. make test-deep
-// takes as many as it needs to meet each row and each column in one of the two runs.
+// takes as many as it needs to meet each row and each column in one of the two runs. make test-envoys runs all of them.
 func Crossed(tb testing.TB, rows, columns int) (cells [][2]int) {
 	tb.Helper()
 	most := max(rows, columns)

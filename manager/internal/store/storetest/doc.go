@@ -45,7 +45,7 @@ type Factory func(t *testing.T) Opener
 // patience bounds everything the suite waits for, a whole case included. A test that exceeds it hangs.
 const patience = 10 * time.Minute
 
-// Run runs the suite against an engine.
+// Run runs the suite against an engine. It is the same in every run (deep.Quick).
 func Run(t *testing.T, factory Factory) {
 	t.Helper()
 	run(t, factory, func(t *testing.T, _ string) { deep.Quick(t) })
