@@ -42,20 +42,20 @@ var mayImport = map[string][]string{
 	"manager/client/workertest":    {"manager/client"},
 
 	"manager/cmd/oncegate":      {"manager/internal/cli", "plugin/config"},
-	"manager/internal/cli":      {"manager/api", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/client", "manager/client/admin", "manager/internal/app", "manager/internal/doctor", "manager/internal/httpd", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
+	"manager/internal/cli":      {"manager/api", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/client", "manager/client/admin", "manager/internal/app", "manager/internal/doctor", "manager/internal/httpd", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", "manager/internal/ledger/window", domain, engines, "manager/internal/wal"},
 	"manager/internal/app":      {"manager/api", "manager/internal/filelock", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/internal/home", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/scrape", "manager/internal/ship", "manager/internal/tracing", "manager/internal/ui", domain, engines, "manager/internal/wal"},
 	"manager/internal/settings": {"manager/api", "manager/internal/peers", "manager/internal/httpd", "manager/internal/object", "manager/internal/store/etcd/dsn", domain},
 	"manager/internal/server":   {"manager/api", "manager/api/schema", "manager/internal/home", "manager/internal/peers", "manager/internal/openapi", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/quarantine", "manager/internal/scrape", "manager/internal/submit", domain},
 	"manager/internal/httpd":    {"manager/api", "manager/internal/scrape"},
 	"manager/internal/ui":       {"manager/api", "manager/internal/httpd", domain},
 
-	"manager/internal/submit":    {"manager/api", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/store"},
+	"manager/internal/submit":    {"manager/api", "manager/internal/batch", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/store"},
 	"manager/internal/jobs":      {"manager/api", "manager/internal/batch", "manager/internal/codec", contract},
 	"manager/internal/schedules": {"manager/internal/codec", "manager/internal/jobs", contract},
-	"manager/internal/ledger":    {"manager/api", "manager/internal/codec", contract},
+	"manager/internal/ledger":    {"manager/api", "manager/internal/batch", "manager/internal/codec", "manager/internal/ledger/window", contract},
 	"manager/internal/shard":     {"manager/api", "manager/internal/codec", contract},
 
-	// What operators see of the recent past.
+	"manager/internal/ledger/window":  {"manager/internal/store"},
 	"manager/internal/ledger/journal": {"manager/internal/ledger"},
 
 	// Other data centres.

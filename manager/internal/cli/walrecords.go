@@ -10,6 +10,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/window"
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/peers"
 	"github.com/oncegate/oncegate/manager/internal/schedules"
@@ -93,8 +94,8 @@ func (c *recordCheck) change(ch *mem.Change) {
 		entries = r.Entries
 	case id.Collection == ledger.ConflictCollection:
 		entries, err = ledger.ReadConflict(id.Key, value)
-	case id.Collection == ledger.UsageCollection:
-		err = ledger.ReadUsage(id.Key, value)
+	case id.Collection == window.Collection:
+		err = window.Check(id.Key, value)
 	case jobs.Owns(id.Collection):
 		var r jobs.StoredRecord
 		r, err = jobs.ReadRecord(id.Collection, id.Key, value)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger/window"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
@@ -131,13 +132,13 @@ func TestBatchIsItsCalls(t *testing.T) {
 // every answer is true afterwards, nothing is counted twice, and no more is
 // there than may be.
 func TestBatchesInAFullWindow(t *testing.T) {
-	for window, opts := range map[string]Options{
+	for size, opts := range map[string]Options{
 		"refuses":       {MaxEntries: 6, ScopeShare: -1},
 		"shares":        {MaxEntries: 8},
 		"refuses bytes": {MaxBytes: 4000, ScopeShare: -1},
 	} {
 		for _, kind := range kinds {
-			t.Run(window+"/"+kind, func(t *testing.T) {
+			t.Run(size+"/"+kind, func(t *testing.T) {
 				l, f, c := faultyLedger(t, kind, opts)
 				rnd := rand.New(rand.NewPCG(2, uint64(time.Now().UnixNano())))
 				total := 0
@@ -174,15 +175,15 @@ func TestBatchesInAFullWindow(t *testing.T) {
 							t.Fatalf("round %d: %s; afterwards it is %v, %v", round, describe(it), e.State, err)
 						}
 					}
-					var there level
+					var there window.Level
 					if err := f.Store.View(t.Context(), func(tx store.Tx) (err error) { there, err = sizeOf(tx, Collection); return err }); err != nil {
 						t.Fatal(err)
 					}
-					if hard := l.hardLimit(); there.entries > hard.entries || kind != "shared" && there.bytes > hard.bytes {
+					if hard := l.hardLimit(); there.Entries > hard.Entries || kind != "shared" && there.Bytes > hard.Bytes {
 						t.Fatalf("round %d: %+v are there, at most %+v may be", round, there, hard)
 					}
-					if got := bytesOf(t, l); got != there.bytes {
-						t.Fatalf("round %d: %d bytes in the indexes, %d in all", round, got, there.bytes)
+					if got := bytesOf(t, l); got != there.Bytes {
+						t.Fatalf("round %d: %d bytes in the indexes, %d in all", round, got, there.Bytes)
 					}
 					c.advance(time.Duration(rnd.IntN(4)) * time.Millisecond)
 				}
@@ -198,7 +199,7 @@ func TestBatchesInAFullWindow(t *testing.T) {
 						pending++
 					}
 				}
-				if got := l.usage.pending.Load(); got != int64(pending) {
+				if got := l.pending.Load(); got != int64(pending) {
 					t.Errorf("%d are taken for pending, %d are", got, pending)
 				}
 			})

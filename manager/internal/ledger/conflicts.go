@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger/window"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -130,24 +131,24 @@ func (tx *Tx) keepLoser(key string, loser *record) (kept bool, err error) {
 			share = loserShare
 		}
 		limit := tx.l.limit()
-		limit = level{limit.entries/share + 1, limit.bytes / share}
-		need := level{1, chargeOf(id, loser)}
-		if at.plus(need).over(limit) != (level{}) {
+		limit = window.Level{Entries: limit.Entries/share + 1, Bytes: limit.Bytes / share}
+		need := window.Level{Entries: 1, Bytes: chargeOf(id, loser)}
+		if at.Plus(need).Over(limit) != (window.Level{}) {
 			return false, nil
 		}
-		tx.fx.losers = tx.fx.losers.plus(need)
+		tx.fx.losers = tx.fx.losers.Plus(need)
 	}
 	return true, tx.Put(ConflictCollection, id, appendRecord(nil, loser), loserEntries(key, loser)...)
 }
 
 // losers is how much the outcomes that lost take, including this transaction's. On engines that do not tell sizes it is an
 // estimate.
-func (tx *Tx) losers() (level, error) {
+func (tx *Tx) losers() (window.Level, error) {
 	if !tx.l.sizes {
-		return level{tx.l.origins.losers.Load() + tx.fx.losers.entries, 0}, nil
+		return window.Level{Entries: tx.l.origins.losers.Load() + tx.fx.losers.Entries}, nil
 	}
 	at, err := sizeOf(tx.Tx, ConflictCollection)
-	return at.plus(tx.fx.losers), err
+	return at.Plus(tx.fx.losers), err
 }
 
 // CountLosers counts the outcomes that lost, for OriginStats and their bound. Its error is the store's.

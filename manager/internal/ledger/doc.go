@@ -88,7 +88,7 @@
 // A scope may hold a fixed multiple of what is free, which leaves room for scopes that hold little. ScopeShare is the
 // part of the window that a single scope can then hold. A durable engine inside this process has what
 // scopes hold as well, so a restart does not give a scope another share, and no start counts entries. After a crash that is
-// right to within 64 entries and 64 KiB (see UsageCollection). A start that is the first to bound scopes counts what is inserted
+// right to within 64 entries and 64 KiB (see window.Collection). A start that is the first to bound scopes counts what is inserted
 // from then on.
 //
 // On engines that several managers share, the counts may be a second old. So the window may be exceeded for a moment,
@@ -147,7 +147,7 @@
 // An entry is one record of collection "ledger". Its key is the scope's length in decimal, a colon, scope and key. Each
 // state has an index ordered by expiry (pending, committed, rejected, unknown), which the sweeper, listings and counts
 // use. For all but reservations its sort key continues with the time at which the outcome was recorded. The index ref finds entries by
-// a reference such as a job id. What scopes hold is in the collection "ledger_usage" (see usage.go). All of this uses the
+// a reference such as a job id. What scopes hold is in a collection of package window. All of this uses the
 // transactions of package store; with Tx a caller combines ledger calls and its own writes in one transaction.
 //
 // # Files in reading order
@@ -156,7 +156,7 @@
 //	record.go                      stored entries
 //	ledger.go, run.go, tx.go       reserves, and the transactions of all calls
 //	finish.go, batch.go, wait.go   how reservations end, batches, waiting
-//	window.go, usage.go            the window, and what scopes hold
+//	window.go                      the window, with package window
 //	sweep.go, list.go, inspect.go  the sweeper, operators and their tools
 //	events.go, stats.go            what is counted, and what operators see of it
 //	origin.go, conflicts.go        outcomes of several data centres

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger/window"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -306,7 +307,7 @@ func (tx *Tx) importNew(key string, e, fresh *record, absent bool) error {
 		if err != nil {
 			return err
 		}
-		if at.plus(level{1, chargeOf(key, fresh)}).over(tx.l.limit()) != (level{}) {
+		if at.Plus(window.Level{Entries: 1, Bytes: chargeOf(key, fresh)}).Over(tx.l.limit()) != (window.Level{}) {
 			tx.restore(key, e, fresh.touched)
 			tx.fx.imports.dropped++
 			return nil
@@ -331,13 +332,13 @@ func (tx *Tx) replace(key string, e, fresh *record) error {
 }
 
 // forgetImports removes up to n outcomes of other ledgers, those that expire first, until over is free.
-func (tx *Tx) forgetImports(key string, n int, over level) (forgot int, err error) {
+func (tx *Tx) forgetImports(key string, n int, over window.Level) (forgot int, err error) {
 	hits, err := tx.Scan(Collection, indexImported, store.Range{Limit: n + 1})
 	if err != nil {
 		return 0, err
 	}
 	for _, h := range hits {
-		if forgot == n || over == (level{}) {
+		if forgot == n || over == (window.Level{}) {
 			break
 		}
 		var r record
@@ -353,7 +354,7 @@ func (tx *Tx) forgetImports(key string, n int, over level) (forgot int, err erro
 		}
 		forgot++
 		tx.fx.imports.dropped++
-		over = over.over(level{1, int64(e.size) + EntryOverhead})
+		over = over.Over(window.Level{Entries: 1, Bytes: int64(e.size) + EntryOverhead})
 	}
 	return forgot, nil
 }

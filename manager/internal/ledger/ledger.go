@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger/window"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
@@ -28,7 +29,11 @@ type Ledger struct {
 
 	length lengthCache
 	front  unread.Front
-	usage  usage
+	scopes *window.Scopes
+	// pending is the approximate number of PENDING entries.
+	pending atomic.Int64
+	// growth is by how many bytes recent outcomes exceeded their reservations on average.
+	growth atomic.Int64
 	// nextExpiry is when the next entry expires, in Unix milliseconds. It may be outdated.
 	nextExpiry atomic.Int64
 	origins    origins // with Options.Origin
@@ -83,7 +88,7 @@ func New(st store.Store, opts Options) (*Ledger, error) {
 	l := &Ledger{store: st, opts: opts, shared: caps.Shared, sizes: caps.Sizes, viewFirst: !caps.Shared && !caps.FreeReads}
 	l.waits.max, l.waits.queues, l.waits.drain = int64(opts.MaxWaiters), make(map[string]*queue), make(chan struct{})
 	l.origins.id, l.origins.recorded = rand.Text()[:16], make(chan struct{}, 1)
-	if err := l.openUsage(context.Background(), caps.Durable); err != nil {
+	if err := l.openWindow(context.Background()); err != nil {
 		return nil, err
 	}
 	return l, nil

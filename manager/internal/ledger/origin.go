@@ -241,7 +241,7 @@ func (l *Ledger) applyOrigins(fx *effects) {
 			c.unkept.Add(1)
 		}
 	}
-	l.origins.losers.Add(fx.losers.entries)
+	l.origins.losers.Add(fx.losers.Entries)
 	if fx.recorded {
 		l.noteRecorded()
 	}

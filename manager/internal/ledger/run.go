@@ -46,7 +46,7 @@ func (l *Ledger) startRun(op Op, do func(*run) error) *run {
 
 // recycle makes the run available for reuse.
 func (r *run) recycle() {
-	tx := Tx{entries: r.tx.entries, values: r.tx.values, deltas: r.tx.deltas, tallies: r.tx.tallies, growths: r.tx.growths, outcomes: r.tx.outcomes}
+	tx := Tx{entries: r.tx.entries, values: r.tx.values, changes: r.tx.changes, tallies: r.tx.tallies, growths: r.tx.growths, outcomes: r.tx.outcomes}
 	clear(tx.entries)
 	clear(tx.outcomes)
 	clear(tx.tallies)
@@ -119,7 +119,7 @@ func (l *Ledger) perform(ctx context.Context, r *run, inserts bool) error {
 
 func (l *Ledger) execute(ctx context.Context, r *run) error {
 	happened := false
-	defer func() { l.writtenUsage(&r.tx, happened) }()
+	defer func() { l.scopes.Written(&r.tx.blocks, happened) }()
 	err := l.store.Update(ctx, r.inUpdate)
 	r.tx.Tx = nil
 	switch {
@@ -150,8 +150,8 @@ func (r *run) write(stx store.Tx) error {
 	if err == nil && len(r.tx.outcomes) > 0 {
 		err = r.tx.post()
 	}
-	if err == nil && r.tx.l.usage.kept {
-		err = r.tx.keepUsage()
+	if scopes := r.tx.l.scopes; err == nil && scopes.Kept() {
+		r.tx.values, err = scopes.Keep(&r.tx, &r.tx.blocks, r.tx.changes, r.tx.values)
 	}
 	if err != nil && !r.tx.fx.wrote && refuses(err) {
 		// A refusal reveals state. Committing the transaction makes the engine delay the answer until that state is

@@ -96,7 +96,7 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 		s.MaxBytes = l.opts.MaxBytes
 		err := l.store.View(ctx, func(tx store.Tx) error {
 			at, err := sizeOf(tx, Collection)
-			s.Bytes = at.bytes
+			s.Bytes = at.Bytes
 			return err
 		})
 		if err != nil {

@@ -29,7 +29,7 @@ func (l *Ledger) Run(ctx context.Context, report func(error)) {
 	for {
 		select {
 		case <-ctx.Done():
-			_ = l.storeUsage(context.WithoutCancel(ctx)) // after an error the next start finds what a kill leaves
+			_ = l.storeScopes(context.WithoutCancel(ctx)) // after an error the next start finds what a kill leaves
 			return
 		case <-minute.C:
 			l.sampleFunnel(time.Now())
@@ -53,10 +53,10 @@ func (l *Ledger) maintain(ctx context.Context) error {
 		return err
 	}
 	if !l.sizes {
-		l.usage.decay(l.opts.CleanupInterval, l.opts.CommittedTTL)
+		l.scopes.Decay(l.opts.CleanupInterval, l.opts.CommittedTTL)
 		return nil
 	}
-	l.usage.settle()
+	l.scopes.Settle()
 	return l.countPending(ctx)
 }
 

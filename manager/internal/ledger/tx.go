@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger/window"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -17,13 +18,13 @@ type Tx struct {
 	// entryCount is about how many entries there are, on engines without store.Capabilities.Sizes, or uncounted.
 	entryCount int64
 	fx         effects
-	// deltas are the changes per scope and growths by how much outcomes were larger than their reservations, both for
-	// usage. tallies are the transaction's calls.
-	deltas  []delta
+	// changes are those of what scopes hold, and growths by how much outcomes were larger than their reservations. tallies
+	// are the transaction's calls.
+	changes []window.Change
 	growths []int64
 	tallies []Event
-	// blocks are those of the table that the transaction writes.
-	blocks []blockWrite
+	// blocks are those of what scopes hold that the transaction writes.
+	blocks window.Writes
 	// key is that of the record that the current call is about.
 	key string
 	// entries and values are the buffers of its records and their index entries. An engine may read them until the call
@@ -48,7 +49,7 @@ type effects struct {
 	releases      bool // the removals are part of a release
 	recorded      bool // there is something new for the feed
 	clashes       []Clash
-	losers        level // that were added
+	losers        window.Level // that were added
 	imports       importTally
 	notes         []Note // that deferred imports
 	refused       Refusals
@@ -58,7 +59,7 @@ type effects struct {
 func (tx *Tx) reset() {
 	tx.fx, tx.key = effects{}, ""
 	tx.entries, tx.values, tx.outcomes = tx.entries[:0], tx.values[:0], tx.outcomes[:0]
-	tx.deltas, tx.growths, tx.tallies = tx.deltas[:0], tx.growths[:0], tx.tallies[:0]
+	tx.changes, tx.growths, tx.tallies = tx.changes[:0], tx.growths[:0], tx.tallies[:0]
 }
 
 func (tx *Tx) count(op Op, o Outcome) {
@@ -338,13 +339,12 @@ func (tx *Tx) changed(key string, r *record, sign int64) {
 	if !tx.l.boundsScopes() || r.imported {
 		return
 	}
-	scope := tx.l.usage.hash(key)
-	if n := len(tx.deltas); n > 0 && tx.deltas[n-1].scope == scope && tx.deltas[n-1].released == tx.fx.releases {
-		tx.deltas[n-1].entries += sign
-		tx.deltas[n-1].bytes += bytes
+	change := window.Change{Scope: tx.l.scopeOf(key), Level: window.Level{Entries: sign, Bytes: bytes}, Released: tx.fx.releases}
+	if n := len(tx.changes); n > 0 && tx.changes[n-1].Scope == change.Scope && tx.changes[n-1].Released == change.Released {
+		tx.changes[n-1].Level = tx.changes[n-1].Plus(change.Level)
 		return
 	}
-	tx.deltas = append(tx.deltas, delta{scope, level{sign, bytes}, tx.fx.releases})
+	tx.changes = append(tx.changes, change)
 }
 
 // remove deletes a record and wakes the callers that wait for it.

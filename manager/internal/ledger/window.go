@@ -2,10 +2,12 @@ package ledger
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger/window"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -18,53 +20,39 @@ const (
 	maxEstimated = 2
 )
 
-// level is how much the window or a scope holds. On engines that do not tell sizes the number of entries is an estimate, and bytes
-// are neither known nor bounded.
-type level struct{ entries, bytes int64 }
-
-func (a level) plus(b level) level { return level{a.entries + b.entries, a.bytes + b.bytes} }
-
-// over returns by how much a exceeds b.
-func (a level) over(b level) level {
-	return level{max(a.entries-b.entries, 0), max(a.bytes-b.bytes, 0)}
-}
-
-// fits reports whether need more than a is within limit.
-func (a level) fits(need, limit level) bool { return a.plus(need).over(limit) == level{} }
-
-// unbounded is more bytes than there can be.
-const unbounded = 1 << 60
+// firstGrowth is Ledger.growth before the first outcome.
+const firstGrowth = 256
 
 // limit is what the window may hold. hardLimit is what it may hold with outcomes of work that has run, which are never
 // refused for lack of room.
-func (l *Ledger) limit() level {
+func (l *Ledger) limit() window.Level {
 	if !l.sizes {
-		return level{int64(l.opts.MaxEntries), unbounded}
+		return window.Level{Entries: int64(l.opts.MaxEntries), Bytes: window.Unbounded}
 	}
-	return level{int64(l.opts.MaxEntries), l.opts.MaxBytes}
+	return window.Level{Entries: int64(l.opts.MaxEntries), Bytes: l.opts.MaxBytes}
 }
 
-func (l *Ledger) hardLimit() level {
+func (l *Ledger) hardLimit() window.Level {
 	at := l.limit()
-	return level{at.entries + at.entries/8 + 1, at.bytes + at.bytes/8}
+	return window.Level{Entries: at.Entries + at.Entries/8 + 1, Bytes: at.Bytes + at.Bytes/8}
 }
 
 // level returns how much the window holds, including this transaction's changes.
-func (tx *Tx) level() (level, error) {
-	mine := level{tx.fx.entries, tx.fx.bytes}
+func (tx *Tx) level() (window.Level, error) {
+	mine := window.Level{Entries: tx.fx.entries, Bytes: tx.fx.bytes}
 	if !tx.l.sizes {
 		if tx.entryCount == uncounted {
-			return level{}, errUncounted
+			return window.Level{}, errUncounted
 		}
-		return level{tx.entryCount, 0}.plus(level{mine.entries, 0}), nil
+		return window.Level{Entries: tx.entryCount}.Plus(window.Level{Entries: mine.Entries}), nil
 	}
 	there, err := sizeOf(tx.Tx, Collection)
-	return there.plus(mine), err
+	return there.Plus(mine), err
 }
 
-func sizeOf(tx store.Tx, c store.Collection) (level, error) {
+func sizeOf(tx store.Tx, c store.Collection) (window.Level, error) {
 	n, bytes, err := tx.Size(c)
-	return level{int64(n), bytes + int64(n)*EntryOverhead}, err
+	return window.Level{Entries: int64(n), Bytes: bytes + int64(n)*EntryOverhead}, err
 }
 
 // chargeOf is the number of bytes of the window that a record uses.
@@ -78,25 +66,25 @@ func (tx *Tx) admit(key string, r *record) error {
 	if err != nil {
 		return err
 	}
-	limit, need := l.limit(), level{1, 0}
+	limit, need := l.limit(), window.Level{Entries: 1}
 	if l.sizes {
-		growth, pending := l.usage.growth.Load(), max(l.usage.pending.Load()+tx.fx.pending, 0)
-		need.bytes = chargeOf(key, r) + growth
-		limit.bytes -= pending * growth
+		growth, pending := l.growth.Load(), max(l.pending.Load()+tx.fx.pending, 0)
+		need.Bytes = chargeOf(key, r) + growth
+		limit.Bytes -= pending * growth
 	}
-	if over := at.plus(need).over(limit); over != (level{}) {
+	if over := at.Plus(need).Over(limit); over != (window.Level{}) {
 		if at, _, err = tx.makeRoom(key, over); err != nil {
 			return err
 		}
-		if !at.fits(need, limit) {
+		if !at.Fits(need, limit) {
 			return tx.full(false)
 		}
 	}
 	if !l.boundsScopes() {
 		return nil
 	}
-	scope := l.usage.hash(key)
-	if !tx.overShare(scope, limit.over(at)) {
+	scope := l.scopeOf(key)
+	if !tx.overShare(scope, limit.Over(at)) {
 		return nil
 	}
 	if _, err := tx.expire(key, leastScan); err != nil {
@@ -105,7 +93,7 @@ func (tx *Tx) admit(key string, r *record) error {
 	if at, err = tx.level(); err != nil {
 		return err
 	}
-	if tx.overShare(scope, limit.over(at)) {
+	if tx.overShare(scope, limit.Over(at)) {
 		return tx.full(true)
 	}
 	return nil
@@ -124,24 +112,24 @@ func (tx *Tx) fitOutcome(op Op, key string, e, final *record) (more bool, err er
 	if err != nil {
 		return false, err
 	}
-	need := level{1, chargeOf(key, final)}
-	over := at.plus(need).over(l.limit())
+	need := window.Level{Entries: 1, Bytes: chargeOf(key, final)}
+	over := at.Plus(need).Over(l.limit())
 	if e != nil {
-		over.entries = 0 // the reservation has made room for the entry
+		over.Entries = 0 // the reservation has made room for the entry
 	}
-	growth := need.bytes
-	if over != (level{}) {
+	growth := need.Bytes
+	if over != (window.Level{}) {
 		if at, more, err = tx.makeRoom(key, over); err != nil || more {
 			return more, err
 		}
 	}
 	hard := l.hardLimit()
-	strip := l.sizes && len(final.result) > 0 && at.bytes+need.bytes > hard.bytes
+	strip := l.sizes && len(final.result) > 0 && at.Bytes+need.Bytes > hard.Bytes
 	if strip {
 		stripResult(final)
-		need.bytes = chargeOf(key, final)
+		need.Bytes = chargeOf(key, final)
 	}
-	if e == nil && !at.fits(need, hard) {
+	if e == nil && !at.Fits(need, hard) {
 		tx.count(op, OutcomeFull)
 		return false, tx.full(false)
 	}
@@ -201,20 +189,20 @@ func (tx *Tx) untilExpiry() (time.Duration, error) {
 
 // makeRoom removes entries other than that of key until over is free: first expired ones, and then what other ledgers
 // recorded. It returns the level after that. more says that there is more to remove than one transaction should.
-func (tx *Tx) makeRoom(key string, over level) (at level, more bool, err error) {
+func (tx *Tx) makeRoom(key string, over window.Level) (at window.Level, more bool, err error) {
 	l := tx.l
 	if at, err = tx.level(); err != nil {
 		return at, false, err
 	}
-	goal := level{at.entries - over.entries, at.bytes - over.bytes}
-	n := min(over.entries, roomBatch)
+	goal := window.Level{Entries: at.Entries - over.Entries, Bytes: at.Bytes - over.Bytes}
+	n := min(over.Entries, roomBatch)
 	if !l.sizes {
 		n = min(n, maxEstimated)
 	}
-	if over.bytes > 0 {
+	if over.Bytes > 0 {
 		// Examine more than would be needed at average size, because the entries to remove may be small.
-		average := max(at.bytes/max(at.entries, 1), 1)
-		n = max(n, min(2*over.bytes/average+2, roomBatch))
+		average := max(at.Bytes/max(at.Entries, 1), 1)
+		n = max(n, min(2*over.Bytes/average+2, roomBatch))
 	}
 	gone, err := tx.expire(key, int(n))
 	if err != nil {
@@ -223,7 +211,7 @@ func (tx *Tx) makeRoom(key string, over level) (at level, more bool, err error) 
 	if at, err = tx.level(); err != nil {
 		return at, false, err
 	}
-	if over := at.over(goal); over != (level{}) && int64(gone) < n && l.opts.Origin != "" {
+	if over := at.Over(goal); over != (window.Level{}) && int64(gone) < n && l.opts.Origin != "" {
 		// What other ledgers recorded never takes the room of what this one does.
 		forgot, err := tx.forgetImports(key, int(n)-gone, over)
 		if err != nil {
@@ -234,7 +222,7 @@ func (tx *Tx) makeRoom(key string, over level) (at level, more bool, err error) 
 			return at, false, err
 		}
 	}
-	return at, int64(gone) == n && at.bytes > goal.bytes, nil
+	return at, int64(gone) == n && at.Bytes > goal.Bytes, nil
 }
 
 // expire removes up to n expired entries that the sweeper has not removed yet. They make room first, whatever their
@@ -254,33 +242,74 @@ func (tx *Tx) expire(key string, n int) (int, error) {
 	return removed, nil
 }
 
+// openWindow prepares what the ledger knows of the window besides its records.
+func (l *Ledger) openWindow(ctx context.Context) (err error) {
+	l.growth.Store(firstGrowth)
+	size := window.Level{Entries: int64(l.opts.MaxEntries), Bytes: l.opts.MaxBytes}
+	if l.scopes, err = window.Open(ctx, l.store, size, l.boundsScopes()); err != nil {
+		return fmt.Errorf("ledger: what scopes hold: %w", err)
+	}
+	if !l.sizes {
+		return nil
+	}
+	return l.countPending(ctx)
+}
+
+func (l *Ledger) countPending(ctx context.Context) error {
+	n, err := l.store.Len(ctx, Collection, indexPending)
+	if err == nil {
+		l.pending.Store(int64(n))
+	}
+	return err
+}
+
+// storeScopes writes what scopes hold, where records have it.
+func (l *Ledger) storeScopes(ctx context.Context) error {
+	if !l.scopes.Kept() {
+		return nil
+	}
+	ctx, cancel := l.opContext(ctx)
+	defer cancel()
+	return l.transact(ctx, func(tx *Tx) error {
+		l.scopes.ClaimChanged(&tx.blocks)
+		return nil
+	})
+}
+
 // boundsScopes reports whether scopes are bounded.
 func (l *Ledger) boundsScopes() bool { return l.opts.ScopeShare > 0 && l.opts.ScopeShare < 1 }
+
+// scopeOf returns the hash of a record's scope.
+func (l *Ledger) scopeOf(recordKey string) uint64 {
+	scope, _, _ := SplitEntryKey(recordKey)
+	return l.scopes.Hash(scope)
+}
 
 // overShare reports whether a scope may not hold one entry more while free is the room that is left. A scope may hold a
 // fixed multiple of what is free. So any number of greedy scopes leave some room, and a scope that holds little always
 // finds room.
-func (tx *Tx) overShare(scope uint64, free level) bool {
-	at := tx.heldBy(scope)
+func (tx *Tx) overShare(scope uint64, free window.Level) bool {
+	at := tx.l.scopes.Held(scope, tx.changes)
 	share := tx.l.opts.ScopeShare
 	multiple := share / (1 - share)
-	return at.entries > 0 && float64(at.entries) >= multiple*float64(free.entries) ||
-		tx.l.sizes && at.bytes > 0 && float64(at.bytes) >= multiple*float64(free.bytes)
+	return at.Entries > 0 && float64(at.Entries) >= multiple*float64(free.Entries) ||
+		tx.l.sizes && at.Bytes > 0 && float64(at.Bytes) >= multiple*float64(free.Bytes)
 }
 
 // account applies a transaction's effects on the window to the counters.
 func (l *Ledger) account(tx *Tx) {
 	fx := &tx.fx
 	if fx.pending != 0 {
-		l.usage.pending.Add(fx.pending)
+		l.pending.Add(fx.pending)
 	}
 	for _, growth := range tx.growths {
-		l.usage.addGrowth(growth)
+		old := l.growth.Load()
+		l.growth.Store(old + (max(growth, 0)-old)/16)
 	}
-	for _, d := range tx.deltas {
+	for _, c := range tx.changes {
 		// On a shared engine other managers remove some of this manager's entries, and it removes some of theirs.
-		if !l.shared || d.entries > 0 || d.released {
-			l.usage.add(d)
+		if !l.shared || c.Entries > 0 || c.Released {
+			l.scopes.Add(c)
 		}
 	}
 	if fx.withoutAnswer != 0 {

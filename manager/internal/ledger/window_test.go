@@ -241,9 +241,9 @@ func TestEachScopeFindsRoom(t *testing.T) {
 			t.Errorf("a small scope has %d entries of 100", got)
 		}
 		for range 200 {
-			l.usage.decay(10*time.Second, 300*time.Second)
+			l.scopes.Decay(10*time.Second, 300*time.Second)
 		}
-		if n := l.usage.of(l.usage.hash(EntryKey("flood", "k"))).entries; n != 0 {
+		if n := heldBy(l, "flood").Entries; n != 0 {
 			t.Errorf("%d entries are not forgotten after 2000 s", n)
 		}
 	})

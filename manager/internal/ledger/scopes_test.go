@@ -2,15 +2,16 @@ package ledger
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/ledger/window"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
@@ -42,14 +43,14 @@ func stopLedger(t testing.TB, l *Ledger) {
 	}
 }
 
-// usageOff returns by how much the worst cell differs from the entries.
-func usageOff(l *Ledger) (off level, err error) {
-	if l.usage.table == nil || l.shared {
-		return level{}, nil
+// scopesOff returns by how much the table of what scopes hold differs from the entries.
+func scopesOff(l *Ledger) (off window.Level, err error) {
+	if !l.boundsScopes() || l.shared {
+		return window.Level{}, nil
 	}
-	var want [usageBlocks]blockCells
+	var changes []window.Change
 	err = l.store.View(context.Background(), func(tx store.Tx) error {
-		want = [usageBlocks]blockCells{}
+		changes = nil
 		for _, state := range storedStates {
 			hits, err := tx.Scan(Collection, indexOf(state), store.Range{Limit: store.MaxScan})
 			if err != nil {
@@ -64,32 +65,23 @@ func usageOff(l *Ledger) (off level, err error) {
 				if err := decodeRecord(h.Key, value, &r); err != nil {
 					return err
 				}
-				if r.imported {
-					continue
-				}
-				scope := l.usage.hash(h.Key)
-				for row := range usageRows {
-					c := &want[blockOf(scope)][cellOf(row, scope)]
-					*c = c.plus(level{1, int64(r.size) + EntryOverhead})
+				if !r.imported {
+					changes = append(changes, window.Change{Scope: l.scopeOf(h.Key), Level: window.Level{Entries: 1, Bytes: int64(r.size) + EntryOverhead}})
 				}
 			}
 		}
 		return nil
 	})
-	for n := range want {
-		for i, sum := range want[n] {
-			at := l.usage.table[n].cells[i].level()
-			off.entries = max(off.entries, at.entries-sum.entries, sum.entries-at.entries)
-			off.bytes = max(off.bytes, at.bytes-sum.bytes, sum.bytes-at.bytes)
-		}
-	}
-	return off, err
+	return l.scopes.Off(changes), err
 }
+
+// heldBy is what a scope holds.
+func heldBy(l *Ledger, scope string) window.Level { return l.scopes.Held(l.scopes.Hash(scope), nil) }
 
 // usageIs compares the table with the entries.
 func usageIs(l *Ledger) error {
-	off, err := usageOff(l)
-	if err == nil && off != (level{}) {
+	off, err := scopesOff(l)
+	if err == nil && off != (window.Level{}) {
 		err = fmt.Errorf("the table is off by %+v", off)
 	}
 	return err
@@ -163,17 +155,14 @@ func TestShareAfterAKill(t *testing.T) {
 	opts := Options{MaxEntries: limit, ScopeShare: 0.5}
 	disk := new(faultfs.FS)
 	l := ledgerOn(t, storeOn(t, disk), opts)
-	step := l.usage.step.entries
-	if step != limit/stepsOfWindow {
-		t.Fatalf("a step of %d entries", step)
-	}
+	const step = limit / 256
 	if got := fillScope(t, l, "flood", limit); got != limit/2 {
 		t.Fatalf("the flood has %d entries", got)
 	}
 	l = ledgerOn(t, storeOn(t, disk.Crash()), opts)
-	more := int64(0)
+	more := 0
 	for ; more <= step; more++ {
-		req := reserveReq(name("more", int(more)), "t")
+		req := reserveReq(name("more", more), "t")
 		req.Scope = "flood"
 		if _, err := l.Reserve(t.Context(), req, nil); errors.Is(err, ErrFull) {
 			break
@@ -192,10 +181,10 @@ func TestBytesAfterAKill(t *testing.T) {
 	disk := new(faultfs.FS)
 	l := ledgerOn(t, storeOn(t, disk), Options{})
 	for i := range 5 {
-		mustCommit(t, l, name("k", i), "t", strings.Repeat("x", maxStepBytes/2))
+		mustCommit(t, l, name("k", i), "t", strings.Repeat("x", window.StepBytes/2))
 	}
-	off, err := usageOff(ledgerOn(t, storeOn(t, disk.Crash()), Options{}))
-	if err != nil || off.bytes == 0 || off.bytes >= maxStepBytes {
+	off, err := scopesOff(ledgerOn(t, storeOn(t, disk.Crash()), Options{}))
+	if err != nil || off.Bytes == 0 || off.Bytes >= window.StepBytes {
 		t.Errorf("off by %+v, %v", off, err)
 	}
 }
@@ -222,7 +211,7 @@ type putCountingTx struct {
 }
 
 func (tx *putCountingTx) Put(c store.Collection, key string, value []byte, entries ...store.Entry) error {
-	if c == UsageCollection {
+	if c == window.Collection {
 		*tx.n++
 	}
 	return tx.Tx.Put(c, key, value, entries...)
@@ -246,8 +235,8 @@ func TestFewBlocksAreWritten(t *testing.T) {
 			killed := func() {
 				t.Helper()
 				after := ledgerOn(t, storeOn(t, disk.Crash()), Options{})
-				off, err := usageOff(after)
-				if most := int64(maxStepEntries + callers - 1); err != nil || off.entries == 0 && off.bytes == 0 || off.entries > most || off.bytes > maxStepBytes+most*1000 {
+				off, err := scopesOff(after)
+				if most := int64(window.StepEntries + callers - 1); err != nil || off.Entries == 0 && off.Bytes == 0 || off.Entries > most || off.Bytes > window.StepBytes+most*1000 {
 					t.Errorf("after a kill the table is off by %+v, %v", off, err)
 				}
 			}
@@ -287,10 +276,10 @@ func (s rerunStore) Update(ctx context.Context, fn func(store.Tx) error) error {
 func TestUsageOfReruns(t *testing.T) {
 	disk := new(faultfs.FS)
 	l := ledgerOn(t, rerunStore{storeOn(t, disk)}, Options{})
-	fillScopes(t, l, "k", 1, maxStepEntries, scopes(1))
+	fillScopes(t, l, "k", 1, window.StepEntries, scopes(1))
 	wantUsage(t, l)
 	l = ledgerOn(t, storeOn(t, disk.Crash()), Options{})
-	if off, err := usageOff(l); err != nil || off.entries != 0 {
+	if off, err := scopesOff(l); err != nil || off.Entries != 0 {
 		t.Errorf("off by %+v, %v", off, err)
 	}
 }
@@ -317,7 +306,7 @@ func TestUsageOfFailedCalls(t *testing.T) {
 	disk := new(faultfs.FS)
 	whole := storeOn(t, disk)
 	l := ledgerOn(t, whole, Options{})
-	for i := range maxStepEntries {
+	for i := range window.StepEntries {
 		req := reserveReq(name("k", i), "t")
 		for _, l.store = range []store.Store{failingStore{whole, false}, failingStore{whole, true}} {
 			if _, err := l.Reserve(t.Context(), req, nil); !errors.Is(err, context.DeadlineExceeded) {
@@ -328,7 +317,7 @@ func TestUsageOfFailedCalls(t *testing.T) {
 	l.store = whole
 	wantUsage(t, l)
 	l = ledgerOn(t, storeOn(t, disk.Crash()), Options{})
-	if off, err := usageOff(l); err != nil || off.entries != 0 {
+	if off, err := scopesOff(l); err != nil || off.Entries != 0 {
 		t.Errorf("off by %+v, %v", off, err)
 	}
 }
@@ -340,7 +329,7 @@ func TestShareThatIsOff(t *testing.T) {
 	bounded, free := Options{MaxEntries: 200, ScopeShare: 0.5, CommittedTTL: time.Hour}, Options{MaxEntries: 200, ScopeShare: -1}
 	records := func(l *Ledger, want int) {
 		t.Helper()
-		if n, err := l.store.Len(t.Context(), UsageCollection, ""); n != want || err != nil {
+		if n, err := l.store.Len(t.Context(), window.Collection, ""); n != want || err != nil {
 			t.Errorf("%d records, %v, want %d", n, err, want)
 		}
 	}
@@ -371,14 +360,14 @@ func TestShareThatIsOff(t *testing.T) {
 // TestUsageThatWasTooLow is right again once it reaches 0.
 func TestUsageThatWasTooLow(t *testing.T) {
 	st := mem.New(mem.Options{})
-	fillScopes(t, ledgerOn(t, st, Options{}), "k", 1, 2*maxStepEntries, scopes(1))
+	fillScopes(t, ledgerOn(t, st, Options{}), "k", 1, 2*window.StepEntries, scopes(1))
 	l := ledgerOn(t, st, Options{}) // the engine is not durable, so it counts from here
-	for i := range 2 * maxStepEntries {
+	for i := range 2 * window.StepEntries {
 		if _, err := l.Delete(t.Context(), "scope0", name("k", i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if at := l.usage.of(l.usage.hash(EntryKey("scope0", "k"))); at != (level{}) {
+	if at := heldBy(l, "scope0"); at != (window.Level{}) {
 		t.Errorf("the scope holds %+v", at)
 	}
 	if err := l.maintain(t.Context()); err != nil {
@@ -411,7 +400,7 @@ type badTx struct {
 }
 
 func (tx *badTx) check(c store.Collection, key string) error {
-	if c == UsageCollection && tx.s.bad[key] {
+	if c == window.Collection && tx.s.bad[key] {
 		return &store.UnreadableError{Collection: c, Key: key, Reason: "it is damaged"}
 	}
 	return nil
@@ -436,51 +425,53 @@ func (tx *badTx) Delete(c store.Collection, key string) error {
 	return tx.Tx.Delete(c, key)
 }
 
+// onlyBlock returns the key of the only block that there is.
+func onlyBlock(t *testing.T, l *Ledger) (block string) {
+	t.Helper()
+	err := l.store.View(t.Context(), func(tx store.Tx) error {
+		for n := range 64 {
+			if _, err := tx.Get(window.Collection, strconv.Itoa(n)); err == nil && block == "" {
+				block = strconv.Itoa(n)
+			} else if !errors.Is(err, store.ErrNotFound) {
+				return fmt.Errorf("block %d after block %q: %v", n, block, err)
+			}
+		}
+		return nil
+	})
+	if err != nil || block == "" {
+		t.Fatalf("block %q, %v", block, err)
+	}
+	return block
+}
+
 // TestUnreadableUsage: damage stops no call and no start. What cannot be read is counted again and replaced.
 func TestUnreadableUsage(t *testing.T) {
 	disk := new(faultfs.FS)
 	s := &badRecords{Store: storeOn(t, disk), bad: map[string]bool{}}
 	l := ledgerOn(t, s, Options{})
-	fillScopes(t, l, "k", 1, maxStepEntries, scopes(1))
-	block := blockKey(blockOf(l.usage.hash(EntryKey("scope0", "k"))))
+	fillScopes(t, l, "k", 1, window.StepEntries, scopes(1))
+	block := onlyBlock(t, l)
 	s.bad[block] = true
-	fillScopes(t, l, "more", 1, maxStepEntries, scopes(1)) // the record is damaged while the ledger runs
+	fillScopes(t, l, "more", 1, window.StepEntries, scopes(1)) // the record is damaged while the ledger runs
 	if s.bad[block] {
 		t.Error("the damaged block is still there")
 	}
-	if off, err := usageOff(ledgerOn(t, storeOn(t, disk.Crash()), Options{})); err != nil || off.entries > 0 {
+	if off, err := scopesOff(ledgerOn(t, storeOn(t, disk.Crash()), Options{})); err != nil || off.Entries > 0 {
 		t.Errorf("the block was not written again: off by %+v, %v", off, err)
 	}
-	for _, key := range []string{block, usageSeed} {
+	for _, key := range []string{block, "seed"} {
 		s.bad[key] = true
 		l = ledgerOn(t, s, Options{})
-		if at := l.usage.of(l.usage.hash(EntryKey("scope0", "k"))); at != (level{}) {
+		if at := heldBy(l, "scope0"); at != (window.Level{}) {
 			t.Errorf("without %s the scope holds %+v", key, at)
 		}
-		fillScopes(t, l, "without-"+key, 1, 2*maxStepEntries, scopes(1))
+		fillScopes(t, l, "without-"+key, 1, 2*window.StepEntries, scopes(1))
 		if len(s.bad) > 0 {
 			t.Errorf("%v is still damaged", s.bad)
 		}
 		l = ledgerOn(t, s, Options{})
-		if at := l.usage.of(l.usage.hash(EntryKey("scope0", "k"))); at.entries < maxStepEntries {
+		if at := heldBy(l, "scope0"); at.Entries < window.StepEntries {
 			t.Errorf("after the damage of %s the scope holds %+v", key, at)
-		}
-	}
-}
-
-func TestReadUsage(t *testing.T) {
-	block := "\x01" + strings.Repeat("\x00", 2*usageCells)
-	for _, c := range []struct {
-		key, value string
-		ok         bool
-	}{
-		{usageSeed, "\x0112345678", true}, {usageSeed, "\x011234567", false}, {usageSeed, "\x0212345678", false},
-		{"0", block, true}, {"63", block, true}, {"64", block, false}, {"-1", block, false}, {"01", block, false}, {"x", block, false},
-		{"0", block[:len(block)-1], false}, {"0", block + "\x00", false}, {"0", "\x02" + block[1:], false}, {"0", "", false},
-		{"0", string(binary.AppendUvarint([]byte{1}, 1<<63)) + block[2:], false},
-	} {
-		if err := ReadUsage(c.key, []byte(c.value)); (err == nil) != c.ok || err != nil && !errors.Is(err, store.ErrUnreadable) {
-			t.Errorf("%q, %d bytes: %v", c.key, len(c.value), err)
 		}
 	}
 }
