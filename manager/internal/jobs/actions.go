@@ -65,17 +65,17 @@ func (q *Queue) Do(ctx context.Context, a Action, id string, endedBy time.Time) 
 	return out.Job, err
 }
 
-// actionLanes is how many jobs of DoAll are changed at the same time, so that an engine makes several durable at once.
-const actionLanes = 8
+// actionsAtOnce is how many jobs of DoAll are changed at the same time, so that an engine makes several durable at once.
+const actionsAtOnce = 8
 
 // DoAll does an action with each job, several at the same time, and returns the error of each. When ctx ends, the
 // jobs that were not reached have its error. For endedBy see Retry.
 func (q *Queue) DoAll(ctx context.Context, a Action, ids []string, endedBy time.Time) []error {
 	errs := make([]error, len(ids))
 	next := make(chan int)
-	var lanes sync.WaitGroup
-	for range min(actionLanes, len(ids)) {
-		lanes.Go(func() {
+	var callers sync.WaitGroup
+	for range min(actionsAtOnce, len(ids)) {
+		callers.Go(func() {
 			for i := range next {
 				if errs[i] = ctx.Err(); errs[i] == nil {
 					_, errs[i] = q.Do(ctx, a, ids[i], endedBy)
@@ -87,7 +87,7 @@ func (q *Queue) DoAll(ctx context.Context, a Action, ids []string, endedBy time.
 		next <- i
 	}
 	close(next)
-	lanes.Wait()
+	callers.Wait()
 	return errs
 }
 

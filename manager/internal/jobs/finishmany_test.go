@@ -28,9 +28,9 @@ func (s *refusingStore) Update(ctx context.Context, fn func(store.Tx) error) err
 	return s.Store.Update(ctx, fn)
 }
 
-// TestFinishesThatRunOneByOne: when they are too large for one transaction, each has its own outcome. One that fails
-// does not hide that others were done.
-func TestFinishesThatRunOneByOne(t *testing.T) {
+// TestFinishesThatAreSplit: when they are too large for one transaction, each has its own outcome. One that fails does
+// not hide that others were done.
+func TestFinishesThatAreSplit(t *testing.T) {
 	s := &refusingStore{Store: mem.New(mem.Options{})}
 	q, err := jobs.New(s, jobs.Options{})
 	if err != nil {
@@ -54,7 +54,8 @@ func TestFinishesThatRunOneByOne(t *testing.T) {
 		calls = append(calls, jobs.Finish{ID: j.ID, Token: j.Lease.Token, State: jobs.Complete})
 	}
 	want := []error{nil, store.ErrTooLarge, store.ErrConflict, nil}
-	s.errs = append([]error{store.ErrTooLarge}, want...)
+	// All, the first half and each call of it, the second half and each call of it.
+	s.errs = []error{store.ErrTooLarge, store.ErrTooLarge, want[0], want[1], store.ErrTooLarge, want[2], want[3]}
 	got, err := q.FinishMany(t.Context(), calls)
 	if err != nil || len(got) != len(want) {
 		t.Fatalf("%d answers, %v", len(got), err)

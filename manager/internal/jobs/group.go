@@ -11,9 +11,9 @@ import (
 const (
 	groupCalls = 128
 	groupBytes = 4 << 20
-	// groupLanes is how many transactions of a group run concurrently: while the medium makes one durable, the server
+	// groupTransactions is how many transactions of a group run concurrently: while the medium makes one durable, the server
 	// works on another.
-	groupLanes = 2
+	groupTransactions = 2
 )
 
 // newGroup runs calls of one kind that arrive at the same time in shared transactions, on stores where a transaction is a
@@ -32,17 +32,16 @@ func newGroup[T any](q *Queue, run func(tx store.Tx, calls []*T) error) *batch.B
 		}
 		return err
 	}
+	// An error of one call (a damaged record, a transaction that is too large, conflicts with other transactions) must not
+	// affect the others.
+	ofOne := func(err error) bool { return err != ErrClosed && !store.Unknown(err) }
 	together := func(_ context.Context, calls []*batch.Call[T]) error {
-		err := transact(calls)
-		if err == nil || len(calls) == 1 || err == ErrClosed || store.Unknown(err) {
-			return err
-		}
-		// An error of one call (a damaged record, a transaction that is too large, conflicts with other transactions)
-		// must not affect the others.
-		for i, c := range calls {
-			c.Finish(transact(calls[i : i+1]))
-		}
+		batch.Split(calls, transact, ofOne, func(calls []*batch.Call[T], err error) {
+			for _, c := range calls {
+				c.Finish(err)
+			}
+		})
 		return nil
 	}
-	return &batch.Batcher[T]{Run: together, Life: q.life, Closed: ErrClosed, Lanes: groupLanes, Count: groupCalls, Size: groupBytes}
+	return &batch.Batcher[T]{Run: together, Life: q.life, Closed: ErrClosed, Lanes: groupTransactions, Count: groupCalls, Size: groupBytes}
 }

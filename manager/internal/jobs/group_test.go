@@ -90,7 +90,7 @@ func (t *groupTest) call(ctx context.Context, name string, size int) <-chan erro
 
 // fill occupies all lanes.
 func (t *groupTest) fill() (answers []<-chan error) {
-	for i := range groupLanes {
+	for i := range groupTransactions {
 		answers = append(answers, t.call(t.Context(), fmt.Sprint("lane", i), 0))
 		<-t.s.entered
 	}
@@ -110,7 +110,7 @@ func TestGroupSharesTransactions(t *testing.T) {
 	for i := range groupCalls + 1 {
 		answers = append(answers, gt.call(t.Context(), fmt.Sprint(i), 0))
 	}
-	for range groupLanes + 2 {
+	for range groupTransactions + 2 {
 		gt.s.pass <- nil
 	}
 	for _, a := range answers {
@@ -120,8 +120,8 @@ func TestGroupSharesTransactions(t *testing.T) {
 	for _, b := range gt.batches {
 		most = max(most, len(strings.Fields(b)))
 	}
-	if len(gt.batches) != groupLanes+2 || most != groupCalls {
-		t.Fatalf("%d transactions of up to %d calls, want %d of up to %d", len(gt.batches), most, groupLanes+2, groupCalls)
+	if len(gt.batches) != groupTransactions+2 || most != groupCalls {
+		t.Fatalf("%d transactions of up to %d calls, want %d of up to %d", len(gt.batches), most, groupTransactions+2, groupCalls)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestGroupBoundsTheBytesOfATransaction(t *testing.T) {
 	for _, size := range []int{groupBytes / 2, groupBytes / 2, 1, 2 * groupBytes, 1} {
 		answers = append(answers, gt.call(t.Context(), fmt.Sprint(size), size))
 	}
-	for range groupLanes + 4 {
+	for range groupTransactions + 4 {
 		gt.s.pass <- nil
 	}
 	for _, a := range answers {
@@ -150,7 +150,7 @@ func TestGroupKeepsTheFailuresOfCallsApart(t *testing.T) {
 	gt := newGroupTest(t)
 	lanes := gt.fill()
 	a, bad, b := gt.call(t.Context(), "a", 0), gt.call(t.Context(), "bad", 0), gt.call(t.Context(), "b", 0)
-	for range groupLanes + 1 + 3 { // together, then each alone
+	for range groupTransactions + 5 { // together, a, bad with b, and each of these
 		gt.s.pass <- nil
 	}
 	gt.want(a, nil)
@@ -169,7 +169,7 @@ func TestGroupRunsNothingTwiceWhenTheOutcomeIsUnknown(t *testing.T) {
 			gt := newGroupTest(t)
 			lanes := gt.fill()
 			a, b := gt.call(t.Context(), "a", 0), gt.call(t.Context(), "b", 0)
-			for range groupLanes {
+			for range groupTransactions {
 				gt.s.pass <- nil
 			}
 			gt.s.pass <- fmt.Errorf("lost: %w", lost)
@@ -178,7 +178,7 @@ func TestGroupRunsNothingTwiceWhenTheOutcomeIsUnknown(t *testing.T) {
 			for _, l := range lanes {
 				gt.want(l, nil)
 			}
-			if len(gt.batches) != groupLanes {
+			if len(gt.batches) != groupTransactions {
 				t.Fatalf("transactions %q", gt.batches)
 			}
 		})

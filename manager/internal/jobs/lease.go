@@ -147,21 +147,23 @@ func (q *Queue) FinishMany(ctx context.Context, fs []Finish) ([]Finished, error)
 	if size > MaxAnswerBytes {
 		return nil, tooLarge("finishes", size, MaxAnswerBytes)
 	}
-	err := q.store.Update(ctx, func(tx store.Tx) error { return finishTx(tx, allowed) })
-	if errors.Is(err, store.ErrTooLarge) && len(allowed) > 1 {
-		// Many following runs with large payloads: one transaction each.
-		for _, call := range allowed {
-			alone := &finishCall{Finish: call.Finish} // after an error a group may still use it
-			if err := q.finish(ctx, alone); err != nil {
-				call.out, call.job = Finished{Err: err}, nil
-				continue
-			}
-			*call = *alone
-		}
-		err = nil
+	var failed error
+	finish := func(calls []*finishCall) error {
+		return q.store.Update(ctx, func(tx store.Tx) error { return finishTx(tx, calls) })
 	}
-	if err != nil {
-		return nil, err
+	tooLarge := func(err error) bool { return errors.Is(err, store.ErrTooLarge) } // many following runs with large payloads
+	batch.Split(allowed, finish, tooLarge, func(calls []*finishCall, err error) {
+		if len(calls) == len(allowed) {
+			failed = err
+		}
+		for _, call := range calls {
+			if err != nil {
+				call.out, call.job = Finished{Err: err}, nil
+			}
+		}
+	})
+	if failed != nil {
+		return nil, failed
 	}
 	out := make([]Finished, len(fs))
 	for i := range calls {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -132,38 +133,32 @@ var errUndo = errors.New("ledger: refused after a write")
 
 // batch serves the open items.
 func (l *Ledger) batch(ctx context.Context, items []Item) {
-	var err error
-	for undone := 0; ; undone++ {
-		if undone > maxUndone || countPhase(items, open) < 2 {
-			replacePhase(items, open, separate)
-			break
-		}
-		if err = l.runShared(ctx, items); err != errUndo {
-			break
-		}
+	ofOne := func(err error) bool { // then nothing was written
+		return errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrUnreadable)
 	}
-	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrUnreadable) {
-		// Nothing was written.
-		half, left := 0, countPhase(items, open)/2
-		for ; left > 0; half++ {
-			if items[half].phase == open {
-				left--
+	batch.Split(items, func(items []Item) error { return l.together(ctx, items) }, ofOne, func(items []Item, err error) {
+		for i := range items {
+			switch it := &items[i]; {
+			case it.phase == open && err != nil:
+				it.Reply, it.Err = Reply{}, err
+				l.counters.add(Event{Op: it.Op, Outcome: outcomeOf(err)})
+			case it.phase == separate:
+				l.single(ctx, it)
 			}
+			items[i].phase = answered
 		}
-		l.batch(ctx, items[:half])
-		l.batch(ctx, items[half:])
-		return
-	}
-	for i := range items {
-		switch it := &items[i]; {
-		case it.phase == open && err != nil:
-			it.Reply, it.Err = Reply{}, err
-			l.counters.add(Event{Op: it.Op, Outcome: outcomeOf(err)})
-		case it.phase == separate:
-			l.single(ctx, it)
+	})
+}
+
+// together serves the open items in a shared transaction, except those that turn out to be separate.
+func (l *Ledger) together(ctx context.Context, items []Item) error {
+	for undone := 0; undone <= maxUndone && countPhase(items, open) > 1; undone++ {
+		if err := l.runShared(ctx, items); err != errUndo {
+			return err
 		}
-		items[i].phase = answered
 	}
+	replacePhase(items, open, separate)
+	return nil
 }
 
 func countPhase(items []Item, p phase) (n int) {

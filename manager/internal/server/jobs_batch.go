@@ -88,7 +88,7 @@ func (h *jobHandlers) submitMany(r *httpd.Request, w *httpd.Response) error {
 			it.Job, it.Err = h.queue.Prepare(in[i].submission)
 		}
 	}
-	h.submitter.Batch(calling(r), items)
+	h.submitter.Jobs(calling(r), items)
 	for i := range spans {
 		spans[i].end(items[i].Answer.Outcome, items[i].Err)
 	}

@@ -237,7 +237,7 @@ func TestOutcomeOfAnotherCallIsNotReplayed(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			s.Batch(t.Context(), items)
+			s.Jobs(t.Context(), items)
 			if !errors.Is(items[0].Err, ledger.ErrFingerprintMismatch) || items[1].Err != nil {
 				t.Errorf("the batch got %v and %v", items[0].Err, items[1].Err)
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -23,11 +24,11 @@ type Item struct {
 	out     jobs.Outcome
 }
 
-// Batch makes all submissions, in one transaction where possible. Each is judged by itself: one that is refused changes
+// Jobs makes all submissions, in one transaction where possible. Each is judged by itself: one that is refused changes
 // nothing for the others. They are judged in their order, so that of two with the same key the second is a repetition.
-// If the transaction cannot hold all of them, each gets one of its own. A failure of the store is the answer to every
-// submission of that transaction; repeating the batch settles those that have keys.
-func (s *Submitter) Batch(ctx context.Context, items []Item) {
+// If the transaction cannot hold all of them, it is split. A failure of the store is the answer to every
+// submission of that transaction; repeating the call settles those that have keys.
+func (s *Submitter) Jobs(ctx context.Context, items []Item) {
 	var open []*Item
 	for i := range items {
 		it := &items[i]
@@ -40,19 +41,13 @@ func (s *Submitter) Batch(ctx context.Context, items []Item) {
 		open = append(open, it)
 	}
 	// A store without space refuses each alone as well.
-	if err := s.transact(ctx, open); err != nil && !store.Unknown(err) && !errors.Is(err, store.ErrNoSpace) {
-		for _, it := range open {
-			_ = s.transact(ctx, []*Item{it}) // the item has the error
-		}
-	}
-	for _, it := range open {
-		s.queue.Refused(it.Err)
-	}
+	ofOne := func(err error) bool { return !store.Unknown(err) && !errors.Is(err, store.ErrNoSpace) }
+	batch.Split(open, func(items []*Item) error { return s.transact(ctx, items) }, ofOne, s.answer)
 }
 
-// transact makes submissions in one transaction. An error is also that of all of them.
+// transact makes submissions in one transaction.
 func (s *Submitter) transact(ctx context.Context, items []*Item) error {
-	err := s.ledger.Update(ctx, func(tx *ledger.Tx) error {
+	return s.ledger.Update(ctx, func(tx *ledger.Tx) error {
 		if err := s.prefetch(tx, items); err != nil {
 			return err
 		}
@@ -64,6 +59,10 @@ func (s *Submitter) transact(ctx context.Context, items []*Item) error {
 		}
 		return nil
 	})
+}
+
+// answer answers the submissions of a transaction, whose error is that of all of them.
+func (s *Submitter) answer(items []*Item, err error) {
 	for _, it := range items {
 		switch {
 		case err != nil:
@@ -75,8 +74,8 @@ func (s *Submitter) transact(ctx context.Context, items []*Item) error {
 			s.queue.Committed(it.out)
 			it.Answer = s.made(&it.Call, &it.out)
 		}
+		s.queue.Refused(it.Err)
 	}
-	return err
 }
 
 // try makes one submission in the transaction. It is judged if it succeeds, or is refused and has written nothing. After
