@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
@@ -85,6 +84,7 @@ type State struct {
 	// damaged are the parts that index readers pass over; nil when none is known.
 	damaged atomic.Pointer[[]span]
 
+	spare   spare
 	failure atomic.Pointer[error]
 	failed  chan struct{}
 	onError func(error)
@@ -119,37 +119,8 @@ func Open(dir, log string, o Options) (*State, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("state: %s: %w", dir, named(err)), s.Close())
 	}
-	s.writeSpare()
+	_ = s.fillSpare() // a full disk is no reason not to start
 	return s, nil
-}
-
-// spareFile takes room that the next Open needs for its list of files, so that it succeeds on a full disk. removeParts gives the
-// room back.
-const (
-	spareFile  = "spare" + partSuffix
-	spareBytes = 1 << 20
-	spareStep  = 16 << 10
-)
-
-// writeSpare writes the spare file, as much of it as there is room for. Its errors are no reason not to start.
-func (s *State) writeSpare() {
-	f, err := s.fs.Create(s.fs.PathJoin(s.dir, spareFile), vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return
-	}
-	zeros := make([]byte, spareBytes)
-	for step := spareBytes; len(zeros) > 0 && step >= spareStep; {
-		n, err := f.Write(zeros[:min(step, len(zeros))])
-		if zeros = zeros[n:]; err != nil {
-			step /= 2 // there may be room for less
-		}
-	}
-	_ = f.Sync()
-	_ = f.Close()
-	if d, err := s.fs.OpenDir(s.dir); err == nil {
-		_ = d.Sync()
-		_ = d.Close()
-	}
 }
 
 // Look reads the Sequence of the state in dir, 0 when there is none, and changes nothing. Its errors are those of Open.
@@ -307,7 +278,7 @@ func (s *State) Close() error {
 		return nil
 	}
 	err := s.guard(s.db.Close)
-	if s.Err() != nil || errors.Is(err, syscall.ENOSPC) { // all that counts is on the disk; Pebble ends a log that has nothing
+	if s.Err() != nil || isFull(err) { // all that counts is on the disk; Pebble ends a log that has nothing
 		return nil
 	}
 	return err

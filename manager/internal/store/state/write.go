@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"unsafe"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -110,7 +109,7 @@ func (s *State) write(ctx context.Context, b Batch, repair bool) error {
 	path := s.fs.PathJoin(s.dir, strconv.FormatUint(s.Sequence(), 10)+partSuffix)
 	if err := s.ingest(ctx, path, t.write, pebble.KeyRange{}); err != nil {
 		s.absent.remove(t.added)
-		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		if isFull(err) {
 			return fmt.Errorf("%w: %w", store.ErrNoSpace, err)
 		}
 		return err
@@ -253,7 +252,10 @@ func (s *State) ingest(ctx context.Context, path string, write func(context.Cont
 	f = vfs.NewSyncingFile(f, vfs.SyncingFileOptions{BytesPerSync: s.opts.BytesPerSync})
 	w := sstable.NewWriter(objstorageprovider.NewFileWritable(f), s.opts.MakeWriterOptions(0, s.db.TableFormat()))
 	err = write(ctx, w)
-	if err := errors.Join(err, w.Close()); err != nil {
+	if err = errors.Join(err, w.Close()); err == nil {
+		err = s.fillSpare()
+	}
+	if err != nil {
 		return errors.Join(err, s.remove(path))
 	}
 	err = s.guard(func() error {
