@@ -55,8 +55,11 @@ var mayImport = map[string][]string{
 	"manager/internal/ledger":    {"manager/api", "manager/internal/batch", "manager/internal/codec", "manager/internal/ledger/window", contract},
 	"manager/internal/shard":     {"manager/api", "manager/internal/codec", contract},
 
-	"manager/internal/ledger/window":  {"manager/internal/store"},
+	"manager/internal/ledger/window": {"manager/internal/store"},
+
+	// What operators see: the recent past, and what there is.
 	"manager/internal/ledger/journal": {"manager/internal/ledger"},
+	"manager/internal/ledger/views":   {"manager/api", "manager/internal/ledger", "manager/internal/store"},
 
 	// Other data centres.
 	"manager/internal/home":  {"manager/api", "manager/internal/ledger"},
@@ -92,7 +95,7 @@ var mayImport = map[string][]string{
 	"manager/internal/wal/faultfs":       {"manager/internal/wal/vfs"},
 	"manager/internal/store/storetest":   {"manager/internal/store", "manager/managertest/deep"},
 	"manager/internal/jobs/jobstest":     {"manager/api", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/submit", "manager/managertest/deep", contract},
-	"manager/internal/ledger/ledgertest": {"manager/api", "manager/internal/feed", "manager/internal/ledger", "manager/internal/shard", "manager/managertest/deep", contract},
+	"manager/internal/ledger/ledgertest": {"manager/api", "manager/internal/feed", "manager/internal/ledger", "manager/internal/ledger/views", "manager/internal/shard", "manager/managertest/deep", contract},
 	"manager/internal/httpd/httpdtest":   {"manager/api"},
 	"manager/managertest":                {"manager/api", "manager/managertest/ports", "manager/internal/home", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/server", "manager/internal/ui", domain, engines},
 	"manager/managertest/azuretest":      {"manager/internal/object/objecttest"},
@@ -130,13 +133,13 @@ func init() {
 // Short for several packages each.
 const (
 	contract = "store and what every engine has"
-	domain   = "jobs, schedules, ledger, journal, feed, shard and the store"
+	domain   = "jobs, schedules, ledger with journal and views, feed, shard and the store"
 	engines  = "all engines"
 )
 
 var shorthand = map[string][]string{
 	contract: {"manager/internal/store", "manager/internal/store/unread"},
-	domain: {"manager/internal/jobs", "manager/internal/schedules", "manager/internal/ledger", "manager/internal/ledger/journal", "manager/internal/feed", "manager/internal/shard", "manager/internal/store",
+	domain: {"manager/internal/jobs", "manager/internal/schedules", "manager/internal/ledger", "manager/internal/ledger/journal", "manager/internal/ledger/views", "manager/internal/feed", "manager/internal/shard", "manager/internal/store",
 		"manager/internal/store/unread", "manager/internal/store/downtime"},
 	engines: {"manager/internal/store/mem", "manager/internal/store/sqlite", "manager/internal/store/redis", "manager/internal/store/postgres",
 		"manager/internal/store/etcd"},

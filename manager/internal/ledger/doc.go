@@ -157,7 +157,7 @@
 //	ledger.go, run.go, tx.go       reserves, and the transactions of all calls
 //	finish.go, batch.go, wait.go   how reservations end, batches, waiting
 //	window.go                      the window, with package window
-//	sweep.go, list.go, inspect.go  the sweeper, operators and their tools
+//	sweep.go, entry.go, inspect.go the sweeper, operators and their tools
 //	events.go, stats.go            what is counted, and what operators see of it
 //	origin.go, conflicts.go        outcomes of several data centres
 //	import.go, outbox.go           what comes from other data centres, and what goes there

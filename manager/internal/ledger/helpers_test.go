@@ -16,6 +16,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// ListEntries and EntryByRef are those of package views, which imports this one. An external test file sets them.
+var (
+	ListEntries func(ctx context.Context, l *Ledger, state api.State, limit int, cursor string) ([]Entry, string, error)
+	EntryByRef  func(ctx context.Context, l *Ledger, ref string) (Entry, error)
+)
+
 // clock is moved by the test.
 type clock struct {
 	mu sync.Mutex

@@ -405,11 +405,11 @@ func TestUpdateIsOneTransaction(t *testing.T) {
 	if err != nil || reply.State != api.StateCommitted || !bytes.Equal(reply.Result, answer(201, "job-1")) {
 		t.Fatalf("the retry: %+v %v", reply, err)
 	}
-	e, err := l.GetByRef(t.Context(), "job-1")
+	e, err := EntryByRef(t.Context(), l, "job-1")
 	if err != nil || e.Key != "k" || e.State != api.StateCommitted {
 		t.Errorf("by job id: %+v %v", e, err)
 	}
-	if _, err := l.GetByRef(t.Context(), "job"); !errors.Is(err, ErrNotFound) {
+	if _, err := EntryByRef(t.Context(), l, "job"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("by a prefix of the id: %v", err)
 	}
 	got := stats(t, l)

@@ -340,7 +340,7 @@ func TestFoundByTheModel(t *testing.T) {
 func compare(t *rapid.T, l *Ledger, m *model) {
 	listed := make(map[string]Entry)
 	for cursor := ""; ; {
-		page, next, err := l.List(t.Context(), api.StateNone, 2, cursor)
+		page, next, err := ListEntries(t.Context(), l, api.StateNone, 2, cursor)
 		if err != nil {
 			t.Fatal(err)
 		}

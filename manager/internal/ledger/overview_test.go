@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -54,24 +55,17 @@ func TestFunnelCountsByMinute(t *testing.T) {
 	})
 }
 
-// TestCapacityAndPendingByAge: what is there, and the oldest reservation first although it was renewed.
-func TestCapacityAndPendingByAge(t *testing.T) {
-	l, c := newTestLedger(t, Options{MaxEntries: 3000, CommittedTTL: 30 * time.Second, ScopeShare: 0.5})
-	if got, err := l.Capacity(t.Context()); err != nil || got.Total() != 0 || got.Oldest != 0 {
-		t.Fatalf("%+v, %v", got, err)
-	}
-	mustReserve(t, l, "old", "t", api.StateReserved)
-	c.advance(10 * time.Second)
-	mustReserve(t, l, "new", "t", api.StateReserved)
-	mustRenew(t, l, "old", "t", 5*time.Minute)
-	entries, more, err := l.PendingByAge(t.Context(), 1)
-	if err != nil || !more || len(entries) != 1 || entries[0].Key != "old" {
-		t.Errorf("%+v, %v, %v", entries, more, err)
-	}
-	mustCommit(t, l, "old", "t", "x")
-	c.advance(time.Second)
-	got, err := l.Capacity(t.Context())
-	if err != nil || got.Total() != 2 || got.Oldest != 11*time.Second || got.KeysPerSecond != 100 || got.ScopeKeysPerSecond != 50 || got.Bytes <= 0 {
-		t.Errorf("%+v, %v", got, err)
+func TestStatsNamesAreComplete(t *testing.T) {
+	l, _ := newTestLedger(t, Options{})
+	seen := make(map[string]bool)
+	s := stats(t, l)
+	s.Each(func(op, outcome string, _ uint64) {
+		if op == "" || outcome == "" {
+			t.Errorf("%q %q", op, outcome)
+		}
+		seen[op+" "+outcome] = true
+	})
+	if want := int(opCount) * int(outcomeCount); len(seen) != want {
+		t.Errorf("%d series, want %d: %s", len(seen), want, fmt.Sprint(seen))
 	}
 }

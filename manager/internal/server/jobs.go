@@ -11,6 +11,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/submit"
 )
 
@@ -164,7 +165,7 @@ func (h *jobHandlers) elsewhere(r *httpd.Request, err error) error {
 	if own == "" || !errors.Is(err, jobs.ErrNotFound) {
 		return err
 	}
-	e, missing := h.ledger.GetByRef(r.Context(), r.Param(0))
+	e, missing := views.ByRef(r.Context(), h.ledger, r.Param(0))
 	if missing != nil || e.Origin == "" || e.Origin == own {
 		return err
 	}

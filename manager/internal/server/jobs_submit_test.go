@@ -15,6 +15,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 )
 
 func TestRepeatedKeySubmitsOnce(t *testing.T) {
@@ -50,7 +51,7 @@ func TestRepeatedKeySubmitsOnce(t *testing.T) {
 	if other := post("a b", `{"function":"f"}`); spaced.Status != 202 || again.Body != spaced.Body || other.Status != 202 || other.Body == spaced.Body {
 		t.Errorf("keys with blanks: %+v, %+v, %+v", spaced, again, other)
 	}
-	if e, err := j.ledger.GetByRef(t.Context(), "one"); err != nil || e.Key != "k" || e.State != api.StateCommitted {
+	if e, err := views.ByRef(t.Context(), j.ledger, "one"); err != nil || e.Key != "k" || e.State != api.StateCommitted {
 		t.Errorf("the ledger's entry of job one: %+v, %v", e, err)
 	}
 

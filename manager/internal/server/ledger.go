@@ -11,6 +11,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 )
 
@@ -322,7 +323,7 @@ func (h *ledgerHandlers) page(r *httpd.Request) ([]ledger.Entry, string, error) 
 		if len(q) > 1 {
 			return nil, "", &api.FieldError{Field: "job_id", Value: id, Allowed: "goes with no other parameter"}
 		}
-		e, err := h.ledger.GetByRef(r.Context(), id)
+		e, err := views.ByRef(r.Context(), h.ledger, id)
 		if err != nil {
 			return nil, "", err
 		}
@@ -331,18 +332,18 @@ func (h *ledgerHandlers) page(r *httpd.Request) ([]ledger.Entry, string, error) 
 	state := api.StateNone
 	if name := q["state"]; name != "" {
 		var ok bool
-		if state, ok = api.ParseState(name); !ok || !ledger.Listed(state) {
-			return nil, "", &api.FieldError{Field: "state", Value: name, Allowed: ledger.AllowedStates}
+		if state, ok = api.ParseState(name); !ok || !views.Listed(state) {
+			return nil, "", &api.FieldError{Field: "state", Value: name, Allowed: views.AllowedStates}
 		}
 	}
-	limit, err := limitOf(q, ledger.MaxListLimit, defaultListLimit)
+	limit, err := limitOf(q, views.MaxLimit, defaultListLimit)
 	if err != nil {
 		return nil, "", err
 	}
 	if key := q["key"]; key != "" {
-		return h.ledger.Find(r.Context(), key, state, limit, q["cursor"])
+		return views.Find(r.Context(), h.ledger, key, state, limit, q["cursor"])
 	}
-	return h.ledger.List(r.Context(), state, limit, q["cursor"])
+	return views.List(r.Context(), h.ledger, state, limit, q["cursor"])
 }
 
 // entryOf is what an answer shows of an entry, with the whole result or only its status and size.

@@ -4,8 +4,8 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
-	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 )
 
 // The calls that return what this manager has seen lately; see package journal.
@@ -54,7 +54,7 @@ func (h *ledgerHandlers) incidents(r *httpd.Request, w *httpd.Response) error {
 	if !ok {
 		return &api.FieldError{Field: "kind", Value: httpd.Clip(q["kind"]), Allowed: "must be mismatch, fenced or full"}
 	}
-	limit, err := limitOf(q, ledger.MaxListLimit, defaultListLimit)
+	limit, err := limitOf(q, views.MaxLimit, defaultListLimit)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (h *ledgerHandlers) activity(r *httpd.Request, w *httpd.Response) error {
 	if _, err := r.QueryValues(); err != nil {
 		return err
 	}
-	c, err := h.ledger.Capacity(r.Context())
+	c, err := views.CapacityOf(r.Context(), h.ledger)
 	if err != nil {
 		return err
 	}

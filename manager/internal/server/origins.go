@@ -12,6 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/peers"
 )
 
@@ -161,7 +162,7 @@ func (h *originHandlers) conflicts(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	limit, err := whole(q, "limit", 1, ledger.MaxListLimit, defaultListLimit)
+	limit, err := whole(q, "limit", 1, views.MaxLimit, defaultListLimit)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api/schema"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 	"github.com/oncegate/oncegate/manager/internal/submit"
 )
@@ -127,7 +128,7 @@ func (s *strays) count(now time.Time) int {
 
 // MovedEntries counts the entries that are here of keys that other shards own, submissions to the queue apart.
 func MovedEntries(ctx context.Context, l *ledger.Ledger) (ledger.Counts, error) {
-	return l.Moved(ctx, submit.InScope)
+	return views.Moved(ctx, l, submit.InScope)
 }
 
 // shard answers GET /v1/ledger/shard.

@@ -10,6 +10,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
@@ -57,7 +58,7 @@ func (h *unreadableHandlers) list(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	limit, err := limitOf(q, ledger.MaxListLimit, defaultListLimit)
+	limit, err := limitOf(q, views.MaxLimit, defaultListLimit)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/ledger/journal"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 )
 
 // ledgerData is what the page of the ledger shows: the whole, a list, or an entry.
@@ -139,9 +140,9 @@ func (u *UI) ledgerRows(v *visit, list ledgerList) (*ledgerRows, error) {
 	var entries []ledger.Entry
 	var err error
 	if rows.ByAge = list.state == api.StatePending && v.query("order") != "expiry"; rows.ByAge {
-		entries, rows.More, err = u.opts.Ledger.PendingByAge(v.ctx(), rowLimit)
+		entries, rows.More, err = views.PendingByAge(v.ctx(), u.opts.Ledger, rowLimit)
 	} else {
-		entries, rows.Next, err = u.opts.Ledger.List(v.ctx(), list.state, rowLimit, v.query("cursor"))
+		entries, rows.Next, err = views.List(v.ctx(), u.opts.Ledger, list.state, rowLimit, v.query("cursor"))
 		if errors.Is(err, ledger.ErrCursor) {
 			return nil, errDamagedPage
 		}
@@ -311,7 +312,7 @@ func (u *UI) showEntry(v *visit, d *ledgerData, answer *answerData) error {
 const (
 	// scopesShown bounds the scopes of a key that a page shows.
 	scopesShown = 20
-	// scopePages is how many times ledger.MaxExamined entries a page looks through for them.
+	// scopePages is how many times views.MaxExamined entries a page looks through for them.
 	scopePages = 10
 )
 
@@ -320,7 +321,7 @@ func (u *UI) findScopes(v *visit, d *entryData) error {
 	d.Next = v.query("cursor")
 	d.First = d.Next == ""
 	for range scopePages {
-		entries, next, err := u.opts.Ledger.Find(v.ctx(), d.Key, api.StateNone, scopesShown-len(d.Found), d.Next)
+		entries, next, err := views.Find(v.ctx(), u.opts.Ledger, d.Key, api.StateNone, scopesShown-len(d.Found), d.Next)
 		if errors.Is(err, ledger.ErrCursor) {
 			return errDamagedPage
 		}

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 )
 
 // ledgerWhole is the ledger in numbers. All viewers share it.
 type ledgerWhole struct {
-	ledger.Capacity
+	views.Capacity
 	Sums   []series
 	Chart  *chart // nil before the first minute
 	Counts map[string]uint64
@@ -43,7 +44,7 @@ func (u *UI) ledgerWhole(ctx context.Context) (*ledgerWhole, error) {
 	l := u.opts.Ledger
 	w := &ledgerWhole{Since: u.opts.Journal.Since(), Counts: make(map[string]uint64), Quarantine: u.quarantine()}
 	var err error
-	if w.Capacity, err = l.Capacity(ctx); err != nil {
+	if w.Capacity, err = views.CapacityOf(ctx, l); err != nil {
 		return nil, err
 	}
 	for _, list := range ledgerLists {

@@ -14,6 +14,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/peers"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -128,7 +129,7 @@ func (m *Manager) View(ctx context.Context) (*View, error) {
 			v.Winners[e.Scope+" "+e.Key] = bodyOf(e.Result)
 		}
 	}
-	conflicts, _, err := m.ledger.Conflicts(ctx, ledger.MaxListLimit, "")
+	conflicts, _, err := m.ledger.Conflicts(ctx, views.MaxLimit, "")
 	for _, c := range conflicts {
 		var of []Ran
 		for _, o := range c.Outcomes {

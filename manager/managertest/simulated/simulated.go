@@ -21,6 +21,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/peers"
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/server"
@@ -267,7 +268,7 @@ type Entry = ledger.Entry
 
 // List returns the entries of the ledger, at most the first 1000.
 func (m *Manager) List(ctx context.Context) ([]Entry, error) {
-	list, _, err := m.ledger.List(ctx, api.StateNone, ledger.MaxListLimit, "")
+	list, _, err := views.List(ctx, m.ledger, api.StateNone, views.MaxLimit, "")
 	return list, err
 }
 
@@ -281,7 +282,7 @@ func (m *Manager) Delete(ctx context.Context, scope, key string) error {
 // were executed: the keys that wanted accepts by scope become committed, with the result, for
 // ttl. It looks at 100 keys at most, and returns those that it resolved.
 func (m *Manager) ResolveUnknown(ctx context.Context, wanted func(scope string) bool, result api.Result, ttl time.Duration) (keys []string) {
-	list, _, _ := m.ledger.List(ctx, api.StateUnknown, 100, "") // none, of a manager that is closed
+	list, _, _ := views.List(ctx, m.ledger, api.StateUnknown, 100, "") // none, of a manager that is closed
 	for _, e := range list {
 		if !wanted(e.Scope) {
 			continue

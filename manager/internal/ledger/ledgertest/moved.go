@@ -10,6 +10,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 )
 
@@ -111,7 +112,7 @@ func testMoved(t *testing.T, m *managers) {
 	}
 	// The entries of other shards' keys can be counted.
 	for i := range m.ledgers {
-		got, err := m.at(i).Moved(t.Context(), nil)
+		got, err := views.Moved(t.Context(), m.at(i), nil)
 		if want := (ledger.Counts{Committed: 3, Rejected: 1, Unknown: 1, Pending: 1}); err != nil || got != want {
 			t.Errorf("%+v, %v; want %+v", got, err, want)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
@@ -198,7 +199,7 @@ func testLife(t *testing.T, m *managers) {
 			t.Errorf("replayed %q", r.Result)
 		}
 	}
-	if found, _, err := m.at(0).Find(t.Context(), blanks, api.StateCommitted, 2, ""); err != nil || len(found) != 1 || found[0].Key != blanks {
+	if found, _, err := views.Find(t.Context(), m.at(0), blanks, api.StateCommitted, 2, ""); err != nil || len(found) != 1 || found[0].Key != blanks {
 		t.Errorf("found %+v, %v", found, err)
 	}
 	m.reserve(0, "a b c", "t1", api.StateReserved)
@@ -359,7 +360,7 @@ func testListing(t *testing.T, m *managers) {
 	}
 	var got []string
 	for cursor := ""; ; {
-		page, next, err := m.at(0).List(t.Context(), api.StateNone, 4, cursor)
+		page, next, err := views.List(t.Context(), m.at(0), api.StateNone, 4, cursor)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -374,7 +375,7 @@ func testListing(t *testing.T, m *managers) {
 	if !slices.Equal(got, want) {
 		t.Errorf("listed %v", got)
 	}
-	found, _, err := m.at(1).Find(t.Context(), "k07", api.StateNone, 4, "")
+	found, _, err := views.Find(t.Context(), m.at(1), "k07", api.StateNone, 4, "")
 	if err != nil || len(found) != 1 || found[0].Key != "k07" {
 		t.Errorf("found %v %v", found, err)
 	}
@@ -486,7 +487,7 @@ func testSubmission(t *testing.T, m *managers) {
 	if n, err := m.stores[0].Len(t.Context(), "work", ""); err != nil || n != 1 {
 		t.Errorf("%d pieces of work, %v", n, err)
 	}
-	e, err := m.at(1).GetByRef(t.Context(), fmt.Sprintf("job-t%d", winner))
+	e, err := views.ByRef(t.Context(), m.at(1), fmt.Sprintf("job-t%d", winner))
 	if err != nil || e.Key != "k" {
 		t.Errorf("%+v %v", e, err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 )
 
 func (m *managers) wantUnknown(i int, key, token string) {
@@ -41,7 +42,7 @@ func testUnknown(t *testing.T, m *managers) {
 				t.Errorf("round %d: commit %s by a stranger: %v", round, k, err)
 			}
 		}
-		list, _, err := m.at(round).List(ctx, api.StateUnknown, 100, "")
+		list, _, err := views.List(ctx, m.at(round), api.StateUnknown, 100, "")
 		if err != nil || len(list) != len(keys) {
 			t.Errorf("round %d: %d are listed, %v", round, len(list), err)
 		}

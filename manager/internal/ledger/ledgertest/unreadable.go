@@ -13,6 +13,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
@@ -79,7 +80,7 @@ func (m *managers) callAll(key string) {
 		l := m.at(i)
 		_, get := l.Get(ctx, "s", key)
 		_, del := l.Delete(ctx, "s", key)
-		_, ref := l.GetByRef(ctx, "ref-"+key)
+		_, ref := views.ByRef(ctx, l, "ref-"+key)
 		_, res := l.Reserve(ctx, reserve, nil)
 		_, wait := l.Reserve(ctx, &waits, nil)
 		_, ren := l.Renew(ctx, reserve)
@@ -151,7 +152,7 @@ func testUnreadable(t *testing.T, m *managers) {
 	m.commit(0, "good", "t", "x")
 	m.reserve(0, "held", "t", api.StateReserved)
 	for i := range m.ledgers {
-		page, cursor, err := m.at(i).List(t.Context(), api.StateNone, 100, "")
+		page, cursor, err := views.List(t.Context(), m.at(i), api.StateNone, 100, "")
 		if err != nil || cursor != "" || len(page) != 2 || page[0].Key != "held" || page[1].Key != "good" {
 			t.Errorf("list: %+v, %q, %v", page, cursor, err)
 		}
@@ -210,7 +211,7 @@ func testUnreadableAmongOthers(t *testing.T, m *managers) {
 	listed := map[string]bool{}
 	cursor := ""
 	for more := true; more; more = cursor != "" {
-		page, next, err := m.at(rnd.IntN(2)).List(t.Context(), api.StateNone, 1+rnd.IntN(20), cursor)
+		page, next, err := views.List(t.Context(), m.at(rnd.IntN(2)), api.StateNone, 1+rnd.IntN(20), cursor)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package ledger
+package views_test
 
 import (
 	"errors"
@@ -8,36 +8,38 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-func fill(t *testing.T, l *Ledger, c *clock) {
+func fill(t *testing.T, l *ledger.Ledger, c *clock) {
 	t.Helper()
 	for i := range 7 {
-		k := name("c", i)
-		mustReserve(t, l, k, "t", api.StateReserved)
-		mustCommit(t, l, k, "t", "x")
+		k := fmt.Sprint("c", i)
+		reserve(t, l, k)
+		commit(t, l, k)
 		c.advance(time.Millisecond)
 	}
 	for i := range 5 {
-		mustReserve(t, l, name("p", i), "t", api.StateReserved)
+		reserve(t, l, fmt.Sprint("p", i))
 		c.advance(time.Millisecond)
 	}
 	for i := range 3 {
-		k := name("r", i)
-		mustReserve(t, l, k, "t", api.StateReserved)
-		if err := l.Reject(t.Context(), finishReq(k, "t", "x")); err != nil {
+		k := fmt.Sprint("r", i)
+		reserve(t, l, k)
+		if err := l.Reject(t.Context(), finish(k)); err != nil {
 			t.Fatal(err)
 		}
 		c.advance(time.Millisecond)
 	}
 }
 
-func list(t *testing.T, l *Ledger, state api.State, limit int) []string {
+func list(t *testing.T, l *ledger.Ledger, state api.State, limit int) []string {
 	t.Helper()
 	var keys []string
 	for cursor := ""; ; {
-		page, next, err := l.List(t.Context(), state, limit, cursor)
+		page, next, err := views.List(t.Context(), l, state, limit, cursor)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +57,7 @@ func list(t *testing.T, l *Ledger, state api.State, limit int) []string {
 }
 
 func TestPagesShowEachEntryOnce(t *testing.T) {
-	l, c := newTestLedger(t, Options{})
+	l, c := newLedger(t, ledger.Options{})
 	if got := list(t, l, api.StateNone, 10); got != nil {
 		t.Errorf("an empty ledger lists %v", got)
 	}
@@ -63,7 +65,7 @@ func TestPagesShowEachEntryOnce(t *testing.T) {
 	pending := []string{"p0", "p1", "p2", "p3", "p4"}
 	committed := []string{"c0", "c1", "c2", "c3", "c4", "c5", "c6"}
 	rejected := []string{"r0", "r1", "r2"}
-	for _, limit := range []int{1, 2, 3, 5, 7, 15, MaxListLimit} {
+	for _, limit := range []int{1, 2, 3, 5, 7, 15, views.MaxLimit} {
 		for state, want := range map[api.State][]string{
 			api.StatePending: pending, api.StateCommitted: committed, api.StateRejected: rejected,
 			api.StateNone: slices.Concat(pending, committed, rejected),
@@ -90,36 +92,36 @@ func TestPagesShowEachEntryOnce(t *testing.T) {
 }
 
 func TestListRefusesNonsense(t *testing.T) {
-	l, c := newTestLedger(t, Options{})
+	l, c := newLedger(t, ledger.Options{})
 	fill(t, l, c)
-	_, cursor, err := l.List(t.Context(), api.StatePending, 2, "")
+	_, cursor, err := views.List(t.Context(), l, api.StatePending, 2, "")
 	if err != nil || cursor == "" {
 		t.Fatal(err)
 	}
 	for _, bad := range []string{"!", "AA", "cGE", "eHh4Lw", cursor[:4] + "!"} {
-		if _, _, err := l.List(t.Context(), api.StateNone, 2, bad); !errors.Is(err, ErrCursor) {
+		if _, _, err := views.List(t.Context(), l, api.StateNone, 2, bad); !errors.Is(err, ledger.ErrCursor) {
 			t.Errorf("cursor %q: %v", bad, err)
 		}
 	}
-	if _, _, err := l.List(t.Context(), api.StateCommitted, 2, cursor); !errors.Is(err, ErrCursor) {
+	if _, _, err := views.List(t.Context(), l, api.StateCommitted, 2, cursor); !errors.Is(err, ledger.ErrCursor) {
 		t.Errorf("a cursor of another state: %v", err)
 	}
 	var field *api.FieldError
-	for _, limit := range []int{0, -1, MaxListLimit + 1} {
-		if _, _, err := l.List(t.Context(), api.StateNone, limit, ""); !errors.As(err, &field) {
+	for _, limit := range []int{0, -1, views.MaxLimit + 1} {
+		if _, _, err := views.List(t.Context(), l, api.StateNone, limit, ""); !errors.As(err, &field) {
 			t.Errorf("limit %d: %v", limit, err)
 		}
 	}
-	if _, _, err := l.List(t.Context(), api.StateReleased, 1, ""); !errors.As(err, &field) {
+	if _, _, err := views.List(t.Context(), l, api.StateReleased, 1, ""); !errors.As(err, &field) {
 		t.Errorf("state released: %v", err)
 	}
 }
 
 // find returns the scopes of a key, and on how many pages they were.
-func find(t *testing.T, l *Ledger, key string, state api.State, limit int) (scopes []string, pages int) {
+func find(t *testing.T, l *ledger.Ledger, key string, state api.State, limit int) (scopes []string, pages int) {
 	t.Helper()
 	for cursor := ""; ; {
-		page, next, err := l.Find(t.Context(), key, state, limit, cursor)
+		page, next, err := views.Find(t.Context(), l, key, state, limit, cursor)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +143,7 @@ func find(t *testing.T, l *Ledger, key string, state api.State, limit int) (scop
 }
 
 func TestFindNamesAllScopesOfAKey(t *testing.T) {
-	l, c := newTestLedger(t, Options{})
+	l, c := newLedger(t, ledger.Options{})
 	reserve := func(scope, key string) {
 		t.Helper()
 		if _, err := l.Reserve(t.Context(), &api.ReserveRequest{Scope: scope, Key: key, Token: "t"}, nil); err != nil {
@@ -153,11 +155,11 @@ func TestFindNamesAllScopesOfAKey(t *testing.T) {
 	}
 	reserve("a", "sk") // ends with the key, as does the scope "sk"
 	reserve("a", "kk")
-	if err := l.Commit(t.Context(), NewFinish(&api.FinishRequest{Scope: "b", Key: "k", Token: "t", Result: api.Result{Status: 200}})); err != nil {
+	if err := l.Commit(t.Context(), ledger.NewFinish(&api.FinishRequest{Scope: "b", Key: "k", Token: "t", Result: api.Result{Status: 200}})); err != nil {
 		t.Fatal(err)
 	}
 	all := []string{"", "a", "b", "c", "sk"}
-	for _, limit := range []int{1, 2, 5, MaxListLimit} {
+	for _, limit := range []int{1, 2, 5, views.MaxLimit} {
 		if got, _ := find(t, l, "k", api.StateNone, limit); !slices.Equal(got, all) {
 			t.Errorf("by %d: %q, want %q", limit, got, all)
 		}
@@ -173,27 +175,27 @@ func TestFindNamesAllScopesOfAKey(t *testing.T) {
 		t.Errorf("expired: %q", got)
 	}
 	var field *api.FieldError
-	if _, _, err := l.Find(t.Context(), "a b ", api.StateNone, 1, ""); !errors.As(err, &field) {
+	if _, _, err := views.Find(t.Context(), l, "a b ", api.StateNone, 1, ""); !errors.As(err, &field) {
 		t.Errorf("a bad key: %v", err)
 	}
 }
 
 // A page of a rare key examines MaxExamined index entries, and returns a cursor for the next page.
 func TestFindIsBounded(t *testing.T) {
-	l, c := newTestLedger(t, Options{})
-	for i := range MaxExamined {
-		mustReserve(t, l, fmt.Sprintf("k%d", i), "t", api.StateReserved)
+	l, c := newLedger(t, ledger.Options{})
+	for i := range views.MaxExamined {
+		reserve(t, l, fmt.Sprintf("k%d", i))
 	}
 	c.advance(time.Millisecond)
-	mustReserve(t, l, "last", "t", api.StateReserved)
-	page, next, err := l.Find(t.Context(), "last", api.StateNone, 10, "")
+	reserve(t, l, "last")
+	page, next, err := views.Find(t.Context(), l, "last", api.StateNone, 10, "")
 	if err != nil || len(page) != 0 || next == "" {
 		t.Errorf("the first page: %v, cursor %q, %v", page, next, err)
 	}
 	if got, pages := find(t, l, "last", api.StateNone, 10); !slices.Equal(got, []string{"s"}) || pages != 2 {
 		t.Errorf("%q on %d pages", got, pages)
 	}
-	mustCommit(t, l, "last", "t", "x") // now the first page ends together with the pending entries
+	commit(t, l, "last") // now the first page ends together with the pending entries
 	if got, pages := find(t, l, "last", api.StateNone, 10); !slices.Equal(got, []string{"s"}) || pages != 2 {
 		t.Errorf("committed: %q on %d pages", got, pages)
 	}
@@ -201,62 +203,14 @@ func TestFindIsBounded(t *testing.T) {
 
 func FuzzCursor(f *testing.F) {
 	f.Add("")
-	f.Add(store.Cursor{Part: 3, Hit: store.Hit{SortKey: sortKey(1), Key: "1:sk"}}.String())
-	l, _ := newTestLedger(f, Options{})
+	_, first := ledger.ByExpiry(api.StatePending, time.UnixMilli(0))
+	f.Add(store.Cursor{Part: 3, Hit: store.Hit{SortKey: first, Key: "1:sk"}}.String())
+	l, _ := newLedger(f, ledger.Options{})
 	f.Fuzz(func(t *testing.T, cursor string) {
-		for _, s := range append([]api.State{api.StateNone}, storedStates[:]...) {
-			if _, _, err := l.List(t.Context(), s, 1, cursor); err != nil && !errors.Is(err, ErrCursor) {
+		for _, s := range []api.State{api.StateNone, api.StatePending, api.StateCommitted, api.StateRejected, api.StateUnknown} {
+			if _, _, err := views.List(t.Context(), l, s, 1, cursor); err != nil && !errors.Is(err, ledger.ErrCursor) {
 				t.Fatal(err)
 			}
 		}
 	})
-}
-
-func TestDeletedKeyIsFree(t *testing.T) {
-	l, c := newTestLedger(t, Options{})
-	fill(t, l, c)
-	for _, k := range []string{"p0", "c0", "r0"} {
-		e, err := l.Delete(t.Context(), "s", k)
-		if err != nil || e.Key != k || e.Scope != "s" {
-			t.Errorf("%s: %+v %v", k, e, err)
-		}
-		if _, err := l.Delete(t.Context(), "s", k); !errors.Is(err, ErrNotFound) {
-			t.Errorf("%s again: %v", k, err)
-		}
-		mustReserve(t, l, k, "u", api.StateReserved)
-	}
-	// An attempt whose entry was deleted and reserved by another is fenced, one
-	// whose entry is just gone is accepted late.
-	if err := l.Commit(t.Context(), finishReq("p0", "t", "x")); !errors.Is(err, ErrFenced) {
-		t.Error(err)
-	}
-	if _, err := l.Delete(t.Context(), "s", "p1"); err != nil {
-		t.Fatal(err)
-	}
-	mustCommit(t, l, "p1", "t", "x")
-	if got := stats(t, l); got.Deleted != 4 {
-		t.Errorf("%+v", got)
-	}
-	var field *api.FieldError
-	if _, err := l.Delete(t.Context(), "s", ""); !errors.As(err, &field) {
-		t.Error(err)
-	}
-	if _, err := l.Get(t.Context(), "s p", "k"); !errors.As(err, &field) {
-		t.Error(err)
-	}
-}
-
-func TestStatsNamesAreComplete(t *testing.T) {
-	l, _ := newTestLedger(t, Options{})
-	seen := make(map[string]bool)
-	s := stats(t, l)
-	s.Each(func(op, outcome string, _ uint64) {
-		if op == "" || outcome == "" {
-			t.Errorf("%q %q", op, outcome)
-		}
-		seen[op+" "+outcome] = true
-	})
-	if want := int(opCount) * int(outcomeCount); len(seen) != want {
-		t.Errorf("%d series, want %d: %s", len(seen), want, fmt.Sprint(seen))
-	}
 }
