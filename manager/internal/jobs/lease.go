@@ -151,8 +151,8 @@ func (q *Queue) FinishMany(ctx context.Context, fs []Finish) ([]Finished, error)
 	finish := func(calls []*finishCall) error {
 		return q.store.Update(ctx, func(tx store.Tx) error { return finishTx(tx, calls) })
 	}
-	tooLarge := func(err error) bool { return errors.Is(err, store.ErrTooLarge) } // many following runs with large payloads
-	batch.Split(allowed, finish, tooLarge, func(calls []*finishCall, err error) {
+	ofOne := func(err error) bool { return errors.Is(err, store.ErrTooLarge) } // many following runs with large payloads
+	batch.Split(allowed, finish, ofOne, func(calls []*finishCall, err error) {
 		if len(calls) == len(allowed) {
 			failed = err
 		}

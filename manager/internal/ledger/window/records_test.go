@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
 func TestCheck(t *testing.T) {
@@ -22,6 +23,21 @@ func TestCheck(t *testing.T) {
 	} {
 		if err := Check(c.key, []byte(c.value)); (err == nil) != c.ok || err != nil && !errors.Is(err, store.ErrUnreadable) {
 			t.Errorf("%q, %d bytes: %v", c.key, len(c.value), err)
+		}
+	}
+}
+
+// TestStep: how far a cell may be away from its record.
+func TestStep(t *testing.T) {
+	st := mem.New(mem.Options{})
+	defer st.Close()
+	for _, c := range []struct{ size, want Level }{
+		{Level{1, 1}, Level{1, 1}},
+		{Level{2000, 1 << 20}, Level{7, 4096}},
+		{Level{1 << 40, 1 << 40}, Level{StepEntries, StepBytes}},
+	} {
+		if s, err := Open(t.Context(), st, c.size, true); err != nil || s.step != c.want {
+			t.Errorf("a window of %+v: a step of %+v, %v; want %+v", c.size, s.step, err, c.want)
 		}
 	}
 }

@@ -83,12 +83,16 @@ type fileList struct {
 	s *State
 }
 
-// Write implements vfs.File.
+// Write implements vfs.File. After a write that needed the spare file's room, the file takes what is left: a compaction may
+// change the list before the next table does.
 func (l fileList) Write(p []byte) (int, error) {
 	n, err := l.File.Write(p)
 	if !isFull(err) || !l.s.dropSpare() {
 		return n, err
 	}
 	more, err := l.File.Write(p[n:])
+	if err == nil {
+		_ = l.s.fillSpare() // the next table finds out
+	}
 	return n + more, err
 }
