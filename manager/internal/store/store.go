@@ -229,7 +229,8 @@ type Store interface {
 	View(ctx context.Context, fn func(Tx) error) error
 
 	// Len returns the number of records of a collection that have an entry in index, or of all records when index is
-	// empty. Shared engines may return an estimate that is a few seconds old.
+	// empty. Engines with exact sizes (Capabilities.Sizes) count each record that an earlier View has seen. The others may
+	// return an estimate that is a few seconds old.
 	Len(ctx context.Context, c Collection, index string) (int, error)
 
 	// Watch subscribes to a topic. The channel holds one pending wake-up, and wake-ups that meet a full channel merge

@@ -20,7 +20,6 @@ type request struct {
 	err      error
 	panicked any
 	notify   []string
-	deltas   map[countID]int
 
 	decided atomic.Bool
 }
@@ -57,11 +56,6 @@ func (w *writer) commit(ctx context.Context, calls []*batch.Call[request]) error
 			r.err = err
 		}
 		if r.err == nil && r.panicked == nil {
-			w.s.countMu.Lock()
-			for id, n := range r.deltas {
-				w.s.counts[id] += n
-			}
-			w.s.countMu.Unlock()
 			for _, topic := range r.notify {
 				w.s.hub.Notify(topic)
 			}
@@ -88,6 +82,8 @@ func (w *writer) transaction(ctx context.Context, requests []*request) error {
 		_, err := w.conn.ExecContext(ctx, "ROLLBACK")
 		return mapError(err)
 	}
+	w.s.countMu.Lock() // so that a caller that sees the records also counts them
+	defer w.s.countMu.Unlock()
 	if _, err := w.conn.ExecContext(ctx, "COMMIT"); err != nil {
 		_, _ = w.conn.ExecContext(ctx, "ROLLBACK")
 		err = mapError(err)
@@ -97,6 +93,9 @@ func (w *writer) transaction(ctx context.Context, requests []*request) error {
 			return w.s.failErr
 		}
 		return err
+	}
+	for id, n := range w.pending {
+		w.s.counts[id] += n
 	}
 	return nil
 }
@@ -135,7 +134,7 @@ func (w *writer) one(ctx context.Context, r *request) (changed bool, err error) 
 	if err != nil || failed {
 		return false, mapError(err)
 	}
-	r.applied, r.notify, r.deltas = true, t.Topics(), t.deltas
+	r.applied, r.notify = true, t.Topics()
 	for id, n := range t.deltas {
 		w.pending[id] += n
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -12,6 +13,7 @@ import (
 var sizeCases = []testCase{
 	{name: "SizesFollowEveryChange", test: testSizes, sizes: true},
 	{name: "SizesAreExactUnderConcurrency", test: testSizesExact, sizes: true},
+	{name: "LenCountsWhatAViewHasSeen", test: testLenAfterView, sizes: true},
 	{name: "SizesSurvive", test: testSizesSurvive, sizes: true, durable: true},
 }
 
@@ -107,6 +109,42 @@ func testSizesExact(e *env) {
 		e.Errorf("%d inserted, %d refused", inserted.Load(), refused.Load())
 	}
 	e.wantSize(s, fmt.Sprintf("%d/%d", limit, 4*limit))
+}
+
+// testLenAfterView: a caller that has seen records and then counts them finds no fewer, even if the call that wrote them has
+// not returned yet.
+func testLenAfterView(e *env) {
+	s := e.store()
+	const (
+		records, readers = 300, 3
+		seenKey          = "number"
+		counted          = store.Collection("counted")
+	)
+	e.concurrently(1+readers, func(ctx context.Context, worker int) error {
+		for seen := 0; seen < records; {
+			if worker == 0 {
+				seen++
+				err := s.Update(ctx, func(tx store.Tx) error {
+					return errors.Join(putInt(tx, seenKey, seen), tx.Put(counted, strconv.Itoa(seen), nil))
+				})
+				if err != nil {
+					return err
+				}
+				continue
+			}
+			err := s.View(ctx, func(tx store.Tx) (err error) {
+				seen, err = getInt(tx, seenKey)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			if n, err := s.Len(ctx, counted, ""); err != nil || n < seen {
+				return fmt.Errorf("Len is %d (%v) after a View of %d records", n, err, seen)
+			}
+		}
+		return nil
+	})
 }
 
 func testSizesSurvive(e *env) {
