@@ -40,7 +40,7 @@ GUESTS := $(patsubst hostsim/testdata/guests/%/main.go,build/guests/%.wasm,$(wil
 E2E_MODULES := $(patsubst e2e/testdata/modules/%/main.go,build/e2e/%.wasm,$(wildcard e2e/testdata/modules/*/main.go))
 
 .PHONY: guests
-guests: $(GUESTS) $(E2E_MODULES) build/bench/roots.wasm ## build the modules of the tests
+guests: $(GUESTS) $(E2E_MODULES) ## build the modules of the tests
 
 .SECONDEXPANSION:
 build/guests/%.wasm: build/toolchain/env.sh $(WASM_TOOLS) $$(wildcard hostsim/testdata/guests/$$*/*)
@@ -177,7 +177,7 @@ test-deep: ## what make test leaves out: the race detector, the other Envoys, mo
 	@build/setup report
 
 .PHONY: test-deep-setup
-test-deep-setup: build/typescript build/fakegcs deep-modules test-deep-clients
+test-deep-setup: build/typescript build/fakegcs build/bench/roots.wasm deep-modules test-deep-clients
 	@.ci/apt-install chromium:chromium
 
 # The clients of which make test runs no test.

@@ -47,7 +47,7 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	code := m.Run()
-	if err := stopShared(); err != nil {
+	if err := errors.Join(stopShared(), stopHosts()); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		return 1
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +18,7 @@ import (
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/oncegate/oncegate/envoy"
@@ -31,6 +33,8 @@ type envoyTarget struct {
 	racing bool
 	// variable is NAME=VALUE, for the environment of its process; "": no further variable.
 	variable string
+	// alone: its Envoy hosts no other test's proxy.
+	alone bool
 }
 
 // way is how an Envoy's gate makes upstream calls.
@@ -53,7 +57,7 @@ func (e envoyTarget) Start(cfg targetConfig) (*proxy, error) {
 			}
 			return edit(hcm)
 		}
-		p, err := envoyTarget{Binary: e.Binary, variable: e.variable}.Start(cfg)
+		p, err := envoyTarget{Binary: e.Binary, variable: e.variable, alone: e.alone}.Start(cfg)
 		if err == nil {
 			err = p.goDirect()
 		}
@@ -70,9 +74,15 @@ func (e envoyTarget) Start(cfg targetConfig) (*proxy, error) {
 	if err != nil {
 		return nil, err
 	}
+	published := proto.CloneOf(b)
 	if cfg.bootstrap != nil {
 		if err := cfg.bootstrap(b); err != nil {
 			return nil, err
+		}
+	}
+	if !e.alone && cfg.module == "" && e.variable == "" && proto.Equal(withoutGuest(b), withoutGuest(published)) {
+		if p, err := e.host(b, cfg.workers); !errors.Is(err, errRefused) {
+			return p, err
 		}
 	}
 	if config, err = envoy.MarshalBootstrap(b); err != nil {
@@ -141,6 +151,18 @@ func patientPlugin(mode string, fields map[string]any) map[string]any {
 
 // start runs an Envoy with a configuration. more are arguments that say what it shares with others.
 func (e envoyTarget) start(dir string, config []byte, workers int, more ...string) (*proxy, error) {
+	started, err := e.startEmpty(dir, config, workers, more...)
+	if err == nil {
+		err = started.readListeners()
+	}
+	if err != nil && started != nil {
+		err = fmt.Errorf("%w\n%s", err, started.tail(60))
+	}
+	return started, err
+}
+
+// startEmpty is start for an Envoy that may have no listener.
+func (e envoyTarget) startEmpty(dir string, config []byte, workers int, more ...string) (*proxy, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -158,15 +180,24 @@ func (e envoyTarget) start(dir string, config []byte, workers int, more ...strin
 		return nil, err
 	}
 	started := &proxy{process: p}
-	if err := started.readEnvoy(adminFile); err != nil {
-		return started, fmt.Errorf("%w\n%s", err, p.tail(60))
-	}
-	return started, nil
+	return started, started.readAdmin(adminFile)
 }
 
-// readEnvoy waits for the admin interface and asks it for the listeners' addresses once the
-// server is live.
-func (p *proxy) readEnvoy(adminFile string) error {
+// readAdmin waits until the server is live.
+func (p *proxy) readAdmin(file string) error {
+	return poll(p.done, func() error {
+		admin, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		p.admin = "http://" + strings.TrimSpace(string(admin))
+		_, err = fetch(p.admin + "/ready")
+		return err
+	})
+}
+
+// readListeners asks for the listeners' addresses until there is one.
+func (p *proxy) readListeners() error {
 	var listeners struct {
 		Statuses []struct {
 			Name    string `json:"name"`
@@ -182,14 +213,6 @@ func (p *proxy) readEnvoy(adminFile string) error {
 		} `json:"listener_statuses"`
 	}
 	return poll(p.done, func() error {
-		admin, err := os.ReadFile(adminFile)
-		if err != nil {
-			return err
-		}
-		p.admin = "http://" + strings.TrimSpace(string(admin))
-		if _, err := fetch(p.admin + "/ready"); err != nil {
-			return err
-		}
 		text, err := fetch(p.admin + "/listeners?format=json")
 		if err != nil {
 			return err

@@ -19,6 +19,7 @@ func TestCommitSurvivesAManagerCrash(t *testing.T) {
 		first := wantFirst(t, s.proxies[0], pay(key), 201)
 		no := wantFirst(t, s.proxies[0], pay(refused, "x-demo-status", "404"), 404)
 		s.manager.kill()
+		s.proxies[0].spend()
 		if err := s.proxies[0].stop(); err != nil {
 			t.Error(err)
 		}

@@ -10,6 +10,7 @@ import (
 // The access log shows the details, flags and host of an upstream call that the gate made itself.
 func TestAccessLogShowsTheGatesOwnCall(t *testing.T) {
 	eachVersion(t, func(t *testing.T, target envoyTarget) {
+		target.alone = true // the log is written when the Envoy ends
 		s := newSurface(t, target, "body", nil, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/drop" {
 				panic(http.ErrAbortHandler)

@@ -30,6 +30,11 @@ type process struct {
 	listens map[string]string // listener -> address
 	changed chan struct{}     // closed and replaced when listens or done change
 	err     error             // of Wait
+	spent   bool              // no other test can use it
+	guest   *process          // gets each further line, too
+
+	// leave replaces the end of a process that goes on: an Envoy that hosts another test after this one.
+	leave func() error
 }
 
 // startProcess runs a program. Its caller stops it.
@@ -85,6 +90,9 @@ func (p *process) line(text string) {
 		p.lines = p.lines[1:]
 	}
 	p.lines = append(p.lines, text)
+	if p.guest != nil {
+		p.guest.line(text)
+	}
 	if json.Unmarshal([]byte(text), &l) == nil && strings.HasSuffix(l.Msg, "listening") {
 		p.listens[l.Listener] = l.Addr + l.Address
 		close(p.changed)
@@ -148,9 +156,24 @@ func (p *process) kill() {
 	p.mu.Unlock()
 }
 
+// spend has the process end with this test, even if it is an Envoy that hosts other proxies after it.
+func (p *process) spend() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.spent = true
+}
+
+// follow passes each further line of the log to another process, too.
+func (p *process) follow(guest *process) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.guest = guest
+}
+
 // pause makes the process stand still as it is, until resume.
 func (p *process) pause(t *testing.T) {
 	t.Helper()
+	p.spend()
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -185,6 +208,9 @@ func (p *process) resume(t *testing.T) {
 // stop asks the process to end and waits. An exit code other than 0 is an error: also
 // the race detector's.
 func (p *process) stop() error {
+	if p.leave != nil {
+		return p.leave()
+	}
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails only when it has ended
 	select {
 	case <-p.done:
@@ -192,11 +218,16 @@ func (p *process) stop() error {
 		p.kill()
 		return fmt.Errorf("%s did not end:\n%s", p.name, p.tail(30))
 	}
+	return p.ended()
+}
+
+// ended returns the error with which the process has ended, once.
+func (p *process) ended() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.err != nil {
 		err := fmt.Errorf("%s ended badly: %w\n%s", p.name, p.err, strings.Join(p.lines[max(0, len(p.lines)-60):], "\n"))
-		p.err = nil // reported once
+		p.err = nil
 		return err
 	}
 	return nil

@@ -171,6 +171,7 @@ func TestWebSocketsPass(t *testing.T) {
 // The access log shows what became of each request, also where no answer went out.
 func TestAccessLogNamesTheDecision(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target envoyTarget, mode string) {
+		target.alone = true // the log is written when the Envoy ends
 		arrived := make(chan struct{}, 1)
 		s := newSurface(t, target, mode, map[string]any{
 			"match":                   []any{map[string]any{"path_prefix": "/open", "failure_mode": "open"}, map[string]any{}},
