@@ -12,6 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -120,7 +121,7 @@ func TestConflictsAreEncrypted(t *testing.T) {
 	}
 	want := func(l *ledger.Ledger) {
 		t.Helper()
-		list, _, err := l.Conflicts(t.Context(), 10, "")
+		list, _, err := views.Conflicts(t.Context(), l, 10, "")
 		if err != nil || len(list) != 1 || list[0].Winner != "dc2" || len(list[0].Outcomes) != 2 ||
 			!bytes.Contains(list[0].Outcomes[0].Result, []byte("secret-other")) || !bytes.Contains(list[0].Outcomes[1].Result, []byte("secret-own")) {
 			t.Fatalf("%+v, %v", list, err)

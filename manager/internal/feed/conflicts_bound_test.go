@@ -7,6 +7,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -73,7 +74,7 @@ func TestConflictsAreBounded(t *testing.T) {
 			// An eighth of 80 for what the other one recorded, a quarter for its own.
 			for i, want := range []int{11, 21} {
 				dc := all[i]
-				list, _, err := dc.Conflicts(t.Context(), 100, "")
+				list, _, err := views.Conflicts(t.Context(), dc.Ledger, 100, "")
 				if s := dc.OriginStats(); err != nil || len(list) != want || s.Conflicts != keys || s.Unkept != keys-uint64(want) {
 					t.Errorf("%s lists %d conflicts, and counts %+v; want %d, %v", dc.name, len(list), s, want, err)
 				}
@@ -100,7 +101,7 @@ func TestConflictsAreBounded(t *testing.T) {
 			}
 			for !all[0].pull(all[1], false) {
 			}
-			if list, _, err := all[0].Conflicts(t.Context(), 100, ""); err != nil || len(list) != 1 {
+			if list, _, err := views.Conflicts(t.Context(), all[0].Ledger, 100, ""); err != nil || len(list) != 1 {
 				t.Errorf("%v, %v", list, err)
 			}
 		})

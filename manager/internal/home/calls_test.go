@@ -12,6 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/managertest/calls"
 )
 
@@ -265,7 +266,7 @@ func TestLateOutcomesGoHome(t *testing.T) {
 			t.Fatal(err)
 		}
 		here.want("409 fenced", op, late, k, "a")
-		if list, _, err := here.ledger.Conflicts(t.Context(), 10, ""); err != nil || len(list) != 0 {
+		if list, _, err := views.Conflicts(t.Context(), here.ledger, 10, ""); err != nil || len(list) != 0 {
 			t.Errorf("conflicts of a global key: %v, %v", list, err)
 		}
 

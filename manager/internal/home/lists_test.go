@@ -14,6 +14,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -269,7 +270,7 @@ func TestOldHomeEndsWhatItBegan(t *testing.T) {
 				t.Fatal(err)
 			}
 			here.want("421 wrong-home", op, c.body, k, "a")
-			if list, _, err := old.ledger.Conflicts(t.Context(), 10, ""); err != nil || len(list) != 0 {
+			if list, _, err := views.Conflicts(t.Context(), old.ledger, 10, ""); err != nil || len(list) != 0 {
 				t.Errorf("conflicts: %v, %v", list, err)
 			}
 

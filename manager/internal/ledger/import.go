@@ -257,7 +257,7 @@ func (tx *Tx) importOne(c *FeedChange, about importing) error {
 		return nil
 	}
 	var old record
-	known, err := loadLoser(tx, loserKey(fresh.origin, key), &old)
+	known, err := loadOutcome(tx, ConflictCollection, loserKey(fresh.origin, key), &old)
 	if tx.l.Skips(err) {
 		tx.fx.imports.invalid++
 		return nil

@@ -129,7 +129,7 @@ func (m *Manager) View(ctx context.Context) (*View, error) {
 			v.Winners[e.Scope+" "+e.Key] = bodyOf(e.Result)
 		}
 	}
-	conflicts, _, err := m.ledger.Conflicts(ctx, views.MaxLimit, "")
+	conflicts, _, err := views.Conflicts(ctx, m.ledger, views.MaxLimit, "")
 	for _, c := range conflicts {
 		var of []Ran
 		for _, o := range c.Outcomes {

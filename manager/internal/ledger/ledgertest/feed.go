@@ -13,6 +13,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 )
 
 // centre is a data centre: managers on data of their own, and its places in the feeds of others.
@@ -247,7 +248,7 @@ func (c *centre) conflictsOf() map[string]string {
 	c.t.Helper()
 	all, cursor := map[string]string{}, ""
 	for {
-		list, next, err := c.at(len(all)).Conflicts(c.t.Context(), 2, cursor)
+		list, next, err := views.Conflicts(c.t.Context(), c.at(len(all)), 2, cursor)
 		if err != nil {
 			c.t.Fatal(err)
 		}
