@@ -177,12 +177,9 @@ func (u *UI) conflicts(v *visit, rows *ledgerRows) error {
 		for _, o := range c.Outcomes {
 			out := conflictOutcome{FeedChange: o}
 			out.Status, _, _ = api.CheckRawResult(o.Result)
-			if o.Origin == c.Winner {
-				row.Holds = out
-			} else {
-				row.Others = append(row.Others, out)
-			}
+			row.Others = append(row.Others, out)
 		}
+		row.Holds, row.Others = row.Others[0], row.Others[1:]
 		rows.Conflicts = append(rows.Conflicts, row)
 	}
 	return err
