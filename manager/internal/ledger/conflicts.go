@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"errors"
 	"strings"
 
 	"github.com/oncegate/oncegate/manager/internal/ledger/window"
@@ -179,40 +178,7 @@ func ReadConflict(key string, value []byte) ([]store.Entry, error) {
 	return loserEntries(entry, &r), nil
 }
 
-// SweepConflicts removes conflicts that are over. Its error is the store's.
-func (l *Ledger) SweepConflicts(ctx context.Context) error {
-	for more := true; more; {
-		err := l.transact(ctx, func(tx *Tx) error {
-			more = false
-			hits, err := tx.Scan(ConflictCollection, indexExpiry, store.Range{To: sortKey(tx.Now().UnixMilli() + 1), Limit: 32})
-			if err != nil {
-				return err
-			}
-			for _, h := range hits {
-				value, err := tx.Get(ConflictCollection, h.Key)
-				if errors.Is(err, store.ErrNotFound) {
-					continue
-				}
-				if err != nil {
-					return err
-				}
-				var r record
-				if decodeRecord(h.Key, value, &r) == nil && r.expires > tx.Now().UnixMilli() {
-					continue
-				}
-				if err := tx.Delete(ConflictCollection, h.Key); err != nil {
-					return err
-				}
-				more = len(hits) == 32
-			}
-			return nil
-		})
-		if errors.Is(err, store.ErrConflict) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return l.CountLosers(ctx)
+// ScanOver finds up to limit records of ConflictCollection that have expired. Errors: the store's.
+func ScanOver(tx store.Tx, limit int) ([]store.Hit, error) {
+	return tx.Scan(ConflictCollection, indexExpiry, store.Range{To: sortKey(tx.Now().UnixMilli() + 1), Limit: limit})
 }
