@@ -116,7 +116,7 @@ func TestConflictsAreEncrypted(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := ledger.FeedChange{Origin: "dc2", Scope: "s", Key: "k", Token: "other", State: api.StateCommitted, HLC: 1, ExpiresIn: time.Hour, Result: answer("secret-other")}
-	if _, err := l.Import(t.Context(), []ledger.FeedChange{other}, nil); err != nil {
+	if _, err := changes.Import(t.Context(), []ledger.FeedChange{other}, nil); err != nil {
 		t.Fatal(err)
 	}
 	want := func(l *ledger.Ledger) {

@@ -10,11 +10,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-const (
-	// adoptBatch is how many outcomes one transaction adopts, adoptBytes after how many bytes it ends.
-	adoptBatch = 256
-	adoptBytes = 1 << 20
-)
+// adoptBatch is how many outcomes one transaction adopts. It ends after importBytes, too.
+const adoptBatch = 256
 
 // adoption gives the ledger's origin to outcomes that were recorded while it had none, and publishes them. Without that no
 // other data centre would ever learn of them.
@@ -61,7 +58,7 @@ func (f *Feed) adopt(ctx context.Context, a *adoption) (more bool, err error) {
 			return err
 		}
 		seen = 0
-		for size := 0; seen < len(hits) && size <= adoptBytes; seen++ {
+		for size := 0; seen < len(hits) && size <= importBytes; seen++ {
 			n, err := tx.Adopt(hits[seen].Key)
 			if err != nil {
 				return err

@@ -83,7 +83,7 @@ func (c *centre) pullBy(by func(page int) int, from *centre) {
 			f = from.changes(i, c.cursors[from.name], 7)
 			return f.Copying || f.Sequence == f.Head || f.Cursor != c.cursors[from.name]
 		})
-		if _, err := c.at(by(i)).Import(c.t.Context(), f.Changes, nil); err != nil {
+		if _, err := c.feed(by(i)).Import(c.t.Context(), f.Changes, nil); err != nil {
 			c.t.Fatal(err)
 		}
 		c.cursors[from.name] = f.Cursor
@@ -153,7 +153,7 @@ func testFeed(t *testing.T, m *managers) {
 	}
 	// Old pages do nothing.
 	before := b.ledgers[0].OriginStats()
-	if _, err := b.ledgers[0].Import(t.Context(), old.Changes, nil); err != nil {
+	if _, err := b.feeds[0].Import(t.Context(), old.Changes, nil); err != nil {
 		t.Fatal(err)
 	}
 	if after := b.ledgers[0].OriginStats(); after.Imported != before.Imported || after.Repeated != before.Repeated+all {
