@@ -16,38 +16,35 @@ const adoptBatch = 256
 // adoption gives the ledger's origin to outcomes that were recorded while it had none, and publishes them. Without that no
 // other data centre would ever learn of them.
 type adoption struct {
-	batch  int         // 0 before the first step
-	states []api.State // that are left
-	after  *store.Hit
+	batch   int      // 0 before the first step
+	indexes []string // of outcomes that are left
+	after   *store.Hit
 }
 
 // adopt makes a step. more: there is another one. After an error, which is the store's, the step is made again.
 func (f *Feed) adopt(ctx context.Context, a *adoption) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, f.ledger.Options().OpTimeout)
 	defer cancel()
-	index := func(state api.State) string {
-		name, _ := ledger.ByExpiry(state, time.UnixMilli(0))
-		return name
-	}
 	if a.batch == 0 {
 		// What is recorded between the counts has an origin, so they suggest no work where there is none.
-		states := []api.State{api.StateCommitted, api.StateRejected}
+		committed, _ := ledger.ByExpiry(api.StateCommitted, time.UnixMilli(0))
+		rejected, _ := ledger.ByExpiry(api.StateRejected, time.UnixMilli(0))
 		var n [3]int
-		for i, index := range []string{index(states[0]), index(states[1]), ledger.OriginIndex} {
+		for i, index := range []string{committed, rejected, ledger.OriginIndex} {
 			if n[i], err = f.store.Len(ctx, ledger.Collection, index); err != nil {
 				return true, err
 			}
 		}
 		if a.batch = adoptBatch; n[0]+n[1] > n[2] {
-			a.states = states
+			a.indexes = []string{committed, rejected}
 		}
 	}
-	if len(a.states) == 0 {
+	if len(a.indexes) == 0 {
 		return false, nil
 	}
 	var hits []store.Hit
 	if err := f.store.View(ctx, func(tx store.Tx) (err error) {
-		hits, err = tx.Scan(ledger.Collection, index(a.states[0]), store.Range{After: a.after, Limit: a.batch})
+		hits, err = tx.Scan(ledger.Collection, a.indexes[0], store.Range{After: a.after, Limit: a.batch})
 		return err
 	}); err != nil {
 		return true, err
@@ -78,7 +75,7 @@ func (f *Feed) adopt(ctx context.Context, a *adoption) (more bool, err error) {
 		a.after = &hits[seen-1]
 	}
 	if seen == len(hits) && len(hits) < a.batch {
-		a.states, a.after = a.states[1:], nil
+		a.indexes, a.after = a.indexes[1:], nil
 	}
-	return len(a.states) > 0, nil
+	return len(a.indexes) > 0, nil
 }

@@ -55,8 +55,7 @@ func (tx *Tx) clash(key string, e, fresh *record, adopted bool, fit func(left *r
 			}
 		}
 		// An earlier outcome of that origin is over. One of another run is listed: the origin had forgotten one of the two.
-		var old record
-		l, err := loadOutcome(tx, ConflictCollection, loserKey(fresh.origin, key), &old)
+		l, err := loadOutcome(tx, ConflictCollection, loserKey(fresh.origin, key))
 		if err != nil && !tx.l.Skips(err) {
 			return err
 		}
@@ -92,8 +91,7 @@ const (
 // win, so that all ledgers keep the same.
 func (tx *Tx) keepLoser(key string, loser *record) (kept bool, err error) {
 	id := loserKey(loser.origin, key)
-	var old record
-	known, err := loadOutcome(tx, ConflictCollection, id, &old)
+	known, err := loadOutcome(tx, ConflictCollection, id)
 	switch {
 	case err != nil && !tx.l.Skips(err):
 		return false, err
@@ -146,8 +144,7 @@ func (tx *Tx) finishClash(op Op, key string, e, final *record) error {
 	// Another process may have imported e, before a restart or at another manager of this ledger.
 	tx.observePeer(e.hlc)
 	tx.stamp(final)
-	var old record
-	if l, err := loadOutcome(tx, ConflictCollection, loserKey(final.origin, key), &old); err != nil {
+	if l, err := loadOutcome(tx, ConflictCollection, loserKey(final.origin, key)); err != nil {
 		return err
 	} else if l != nil && string(l.token) == string(final.token) {
 		tx.count(op, OutcomeRepeated)
@@ -167,15 +164,15 @@ func (tx *Tx) finishClash(op Op, key string, e, final *record) error {
 
 // ReadConflict decodes a record of ConflictCollection for tools. Its error is a *store.UnreadableError.
 func ReadConflict(key string, value []byte) ([]store.Entry, error) {
-	var r record
-	if err := decodeOutcome(ConflictCollection, key, value, &r); err != nil {
+	r, err := decodeOutcome(ConflictCollection, key, value)
+	if err != nil {
 		return nil, err
 	}
 	entry, ok := strings.CutPrefix(key, originPrefix(string(r.origin)))
 	if !ok {
 		return nil, &store.UnreadableError{Collection: ConflictCollection, Key: key, Reason: "it has another origin"}
 	}
-	return loserEntries(entry, &r), nil
+	return loserEntries(entry, r), nil
 }
 
 // ScanOver finds up to limit records of ConflictCollection that have expired. Errors: the store's.

@@ -168,8 +168,7 @@ func (tx *Tx) importValid(c *FeedChange, own bool, at time.Time, met []Note, not
 		tx.fx.imports.repeated++
 		return nil
 	}
-	var old record
-	known, err := loadOutcome(tx, ConflictCollection, loserKey(fresh.origin, key), &old)
+	known, err := loadOutcome(tx, ConflictCollection, loserKey(fresh.origin, key))
 	if tx.l.Skips(err) {
 		tx.fx.imports.invalid++
 		return nil

@@ -163,35 +163,26 @@ func OutcomeKey(c store.Collection, key string) string {
 }
 
 // decodeOutcome decodes a record of one of OutcomeCollections. Its error is a *store.UnreadableError.
-func decodeOutcome(c store.Collection, key string, value []byte, r *record) error {
+func decodeOutcome(c store.Collection, key string, value []byte) (*record, error) {
+	r := new(record)
 	err := decodeRecord(key, value, r)
 	var u *store.UnreadableError
 	if errors.As(err, &u) {
 		u.Collection = c
-	}
-	return err
-}
-
-// loadOutcome reads a record of one of OutcomeCollections. It returns nil when there is none.
-func loadOutcome(tx store.Tx, c store.Collection, key string, r *record) (*record, error) {
-	value, err := tx.Get(c, key)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	if err == nil {
-		err = decodeOutcome(c, key, value, r)
-	}
-	if err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
+// loadOutcome reads a record of one of OutcomeCollections. It returns nil when there is none.
+func loadOutcome(tx store.Tx, c store.Collection, key string) (*record, error) {
+	return store.Read(tx, c, key, func(key string, value []byte) (*record, error) { return decodeOutcome(c, key, value) })
+}
+
 // ReadOutcome reads an outcome from one of OutcomeCollections. ok is false when there is none any more. Errors:
 // *store.UnreadableError, the store's.
 func ReadOutcome(tx store.Tx, c store.Collection, key string) (change FeedChange, ok bool, err error) {
-	var r record
-	e, err := loadOutcome(tx, c, key, &r)
+	e, err := loadOutcome(tx, c, key)
 	if err != nil || e == nil {
 		return change, false, err
 	}
@@ -210,7 +201,7 @@ func (l *Ledger) OutcomeOf(tx store.Tx, key string) (c FeedChange, ok bool, err 
 	var r record
 	e, err := l.load(tx, key, &r)
 	if err == nil && (e == nil || string(e.origin) != l.opts.Origin) {
-		e, err = loadOutcome(tx, ConflictCollection, loserKey([]byte(l.opts.Origin), key), &r)
+		e, err = loadOutcome(tx, ConflictCollection, loserKey([]byte(l.opts.Origin), key))
 	}
 	if l.Skips(err) {
 		return c, false, nil

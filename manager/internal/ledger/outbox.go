@@ -110,12 +110,9 @@ func (tx *Tx) Adopt(key string) (size int, err error) {
 	if tx.l.Skips(err) {
 		return 0, nil
 	}
-	if err != nil {
-		return 0, err
-	}
 	now := tx.Now().UnixMilli()
-	if e == nil || !e.state.Terminal() || !live(e, now) {
-		return 0, nil
+	if err != nil || e == nil || !e.state.Terminal() || !live(e, now) {
+		return 0, err
 	}
 	left := *e
 	if !tx.adopt(e) {
