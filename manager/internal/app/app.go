@@ -262,7 +262,7 @@ func (a *app) start(ctx context.Context) error {
 	}
 	if a.peers != nil && len(a.peers.Peers()) > 0 {
 		a.puller = peers.New(peers.Options{
-			Network: a.peers, Ledger: a.ledger, Feed: a.feed, Store: a.store, Log: a.log, CheckEvery: s.CompareEvery, Lists: a.homes,
+			Network: a.peers, Feed: a.feed, Store: a.store, Log: a.log, CheckEvery: s.CompareEvery, Lists: a.homes,
 			Self: peers.Own{Keeper: a.shard, Quarantine: a.restored, Remembers: a.longestTTL, Log: a.log},
 		})
 	}

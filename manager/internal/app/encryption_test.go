@@ -12,6 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/schedules"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -115,12 +116,12 @@ func TestConflictsAreEncrypted(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := ledger.FeedChange{Origin: "dc2", Scope: "s", Key: "k", Token: "other", State: api.StateCommitted, HLC: 1, ExpiresIn: time.Hour, Result: answer("secret-other")}
-	if _, err := l.Import(t.Context(), []ledger.FeedChange{other}, nil); err != nil {
+	if _, err := changes.Import(t.Context(), []ledger.FeedChange{other}, nil); err != nil {
 		t.Fatal(err)
 	}
 	want := func(l *ledger.Ledger) {
 		t.Helper()
-		list, _, err := l.Conflicts(t.Context(), 10, "")
+		list, _, err := views.Conflicts(t.Context(), l, 10, "")
 		if err != nil || len(list) != 1 || list[0].Winner != "dc2" || len(list[0].Outcomes) != 2 ||
 			!bytes.Contains(list[0].Outcomes[0].Result, []byte("secret-other")) || !bytes.Contains(list[0].Outcomes[1].Result, []byte("secret-own")) {
 			t.Fatalf("%+v, %v", list, err)

@@ -169,8 +169,8 @@ func (f *Feed) outcomes(tx store.Tx, p *position, from, to string, limit int, ou
 			return false, err
 		}
 		for _, hit := range hits {
-			change, ok, err := f.ledger.ReadOutcome(tx, c, hit.Key)
-			if err != nil {
+			change, ok, err := ledger.ReadOutcome(tx, c, hit.Key)
+			if err != nil && !f.ledger.Skips(err) {
 				return false, err
 			}
 			if ok {

@@ -1,12 +1,14 @@
 package feed
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -73,7 +75,7 @@ func TestConflictsAreBounded(t *testing.T) {
 			// An eighth of 80 for what the other one recorded, a quarter for its own.
 			for i, want := range []int{11, 21} {
 				dc := all[i]
-				list, _, err := dc.Conflicts(t.Context(), 100, "")
+				list, _, err := views.Conflicts(t.Context(), dc.Ledger, 100, "")
 				if s := dc.OriginStats(); err != nil || len(list) != want || s.Conflicts != keys || s.Unkept != keys-uint64(want) {
 					t.Errorf("%s lists %d conflicts, and counts %+v; want %d, %v", dc.name, len(list), s, want, err)
 				}
@@ -100,9 +102,65 @@ func TestConflictsAreBounded(t *testing.T) {
 			}
 			for !all[0].pull(all[1], false) {
 			}
-			if list, _, err := all[0].Conflicts(t.Context(), 100, ""); err != nil || len(list) != 1 {
+			if list, _, err := views.Conflicts(t.Context(), all[0].Ledger, 100, ""); err != nil || len(list) != 1 {
 				t.Errorf("%v, %v", list, err)
 			}
 		})
+	}
+}
+
+// lostKey is a store with a record that no manager can decrypt.
+type lostKey struct {
+	store.Store
+	id store.ID
+}
+
+type lostKeyTx struct {
+	store.Tx
+	id store.ID
+}
+
+func (s lostKey) View(ctx context.Context, fn func(store.Tx) error) error {
+	return s.Store.View(ctx, func(tx store.Tx) error { return fn(lostKeyTx{tx, s.id}) })
+}
+
+func (s lostKey) Update(ctx context.Context, fn func(store.Tx) error) error {
+	return s.Store.Update(ctx, func(tx store.Tx) error { return fn(lostKeyTx{tx, s.id}) })
+}
+
+func (tx lostKeyTx) Get(c store.Collection, key string) ([]byte, error) {
+	if (store.ID{Collection: c, Key: key}) == tx.id {
+		return nil, &store.UnreadableError{Collection: c, Key: key, Reason: "the key is lost"}
+	}
+	return tx.Tx.Get(c, key)
+}
+
+// TestUnreadableConflictsEnd: an outcome that lost and that no manager can decrypt keeps no other ones beyond their time.
+func TestUnreadableConflictsEnd(t *testing.T) {
+	c := newClock()
+	st := mem.New(mem.Options{Clock: c.Now})
+	t.Cleanup(func() { _ = st.Close() })
+	l := feedOn(t, lostKey{st, store.ID{Collection: ledger.ConflictCollection, Key: "dc1 1:sa"}}, ledger.Options{})
+	for _, key := range []string{"a", "b"} {
+		mustReserve(t, l, key, "own")
+		change := ledger.FeedChange{Origin: "dc2", Scope: "s", Key: key, Token: "theirs", State: api.StateCommitted, HLC: 1, ExpiresIn: time.Minute, Result: answer(200, "theirs")}
+		if _, err := l.Import(t.Context(), []ledger.FeedChange{change}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if key == "b" {
+			mustCommit(t, l, key, "own", "own")
+			continue
+		}
+		// The ledger cannot write over what it cannot read, so another one does.
+		if err := ledgerOn(t, st, ledger.Options{Origin: "dc1"}).Commit(t.Context(), finishReq(key, "own", "own")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.CountLosers(t.Context()); err != nil || l.OriginStats().Losers != 2 {
+		t.Fatalf("%+v, %v", l.OriginStats(), err)
+	}
+	c.advance(time.Hour)
+	if err := l.sweep(t.Context()); err != nil || l.OriginStats().Losers != 0 {
+		t.Errorf("%+v, %v", l.OriginStats(), err)
 	}
 }

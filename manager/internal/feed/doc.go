@@ -1,4 +1,5 @@
-// Package feed sends what a ledger of several data centres recorded to the others; see package ledger.
+// Package feed sends what a ledger of several data centres recorded to the others, and imports what they recorded; see
+// package ledger.
 //
 // Publish gives each outcome a number in the change feed, a page of many in one record. The feed holds keys only: Changes
 // reads the entries, so an answer that is gone is not sent.
@@ -7,6 +8,10 @@
 // in the feed's head is published, and the ledger's index has the rest. On a shared engine the ledger's
 // outbox has it, and Publish removes a record from there in the transaction that publishes its keys. A crash at any point
 // leaves an outcome unpublished or published.
+//
+// Import divides large imports into small transactions. The ledger decides about each outcome.
+//
+// Run also publishes outcomes from before the ledger had an origin, and removes conflicts that are over.
 //
 // Digests compare what two ledgers hold of an origin, per span of the hybrid clock. Outcomes reads a span that differs.
 package feed

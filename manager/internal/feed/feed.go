@@ -193,7 +193,9 @@ func (f *Feed) Run(ctx context.Context, report func(error)) {
 	defer tick.Stop()
 	defer sweep.Stop()
 	wait := publishPause
-	adopting, adopted := true, ledger.Adoption{}
+	var adopted adoption
+	adopt := time.NewTimer(wait)
+	defer adopt.Stop()
 	for {
 		var err error
 		select {
@@ -203,6 +205,13 @@ func (f *Feed) Run(ctx context.Context, report func(error)) {
 			err = f.sweep(ctx)
 		case <-tick.C:
 			err = f.Publish(ctx)
+		case <-adopt.C:
+			var more bool
+			if more, err = f.adopt(ctx, &adopted); err != nil {
+				adopt.Reset(publishEvery)
+			} else if more {
+				adopt.Reset(wait)
+			}
 		case <-f.ledger.OutcomeRecorded():
 			select {
 			case <-ctx.Done():
@@ -213,9 +222,6 @@ func (f *Feed) Run(ctx context.Context, report func(error)) {
 			err = f.Publish(ctx)
 			wait = min(max(publishPause, publishShare*time.Since(began)), publishMost)
 		}
-		if adopting && err == nil {
-			adopting, err = f.ledger.Adopt(ctx, &adopted)
-		}
 		if err != nil && ctx.Err() == nil && report != nil && !errors.Is(err, store.ErrConflict) {
 			report(err)
 		}
@@ -224,37 +230,61 @@ func (f *Feed) Run(ctx context.Context, report func(error)) {
 
 // sweep removes conflicts that are over, and changes that are not kept.
 func (f *Feed) sweep(ctx context.Context) error {
-	if err := f.ledger.SweepConflicts(ctx); err != nil {
+	err := f.clear(ctx, ledger.ConflictCollection, ledger.ScanOver)
+	if err == nil {
+		err = f.ledger.CountLosers(ctx)
+	}
+	if err != nil {
 		return err
 	}
-	const most = 32
-	var old []store.Hit
-	scan := func(tx store.Tx) error {
+	return f.clear(ctx, changes, func(tx store.Tx, limit int) ([]store.Hit, error) {
 		head, err := getHead(tx)
-		if err == nil {
-			old, err = tx.Scan(changes, indexOrder, store.Range{To: hex16(head.First), Limit: most})
+		if err != nil {
+			return nil, err
 		}
-		return err
-	}
-	for {
-		if err := f.store.View(ctx, scan); err != nil || len(old) == 0 {
+		return tx.Scan(changes, indexOrder, store.Range{To: hex16(head.First), Limit: limit})
+	})
+}
+
+// clear deletes the records that a scan finds, except outcomes that are not over: a scan may show what was.
+func (f *Feed) clear(ctx context.Context, c store.Collection, scan func(tx store.Tx, limit int) ([]store.Hit, error)) error {
+	const most = 32
+	for more := true; more; {
+		var old []store.Hit
+		err := f.store.View(ctx, func(tx store.Tx) (err error) {
+			old, err = scan(tx, most)
+			return err
+		})
+		if err != nil || len(old) == 0 {
 			return err
 		}
-		err := f.store.Update(ctx, func(tx store.Tx) error {
+		err = f.store.Update(ctx, func(tx store.Tx) error {
+			more = false
 			for _, h := range old {
-				if err := tx.Delete(changes, h.Key); err != nil {
+				if c == ledger.ConflictCollection {
+					_, lasts, err := ledger.ReadOutcome(tx, c, h.Key)
+					if err != nil && !f.ledger.Skips(err) {
+						return err
+					}
+					if lasts {
+						continue
+					}
+				}
+				if err := tx.Delete(c, h.Key); err != nil {
 					return err
 				}
+				more = len(old) == most
 			}
 			return nil
 		})
 		if errors.Is(err, store.ErrConflict) {
 			return nil
 		}
-		if err != nil || len(old) < most {
+		if err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 // hex16 is a number whose bytes sort as the numbers do.

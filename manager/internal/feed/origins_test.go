@@ -12,6 +12,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/managertest/deep"
@@ -197,7 +198,7 @@ func agree(t *testing.T, seed uint64) {
 				t.Errorf("of %s, %s holds %s instead of %s", of.name, dc.name, a, b)
 			}
 		}
-		list, _, err := dc.Conflicts(t.Context(), 100, "")
+		list, _, err := views.Conflicts(t.Context(), dc.Ledger, 100, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -336,7 +337,7 @@ func TestRecordsWithoutOrigin(t *testing.T) {
 	if _, err := l.Import(t.Context(), []ledger.FeedChange{later}, nil); err != nil {
 		t.Fatal(err)
 	}
-	list, _, err := l.Conflicts(t.Context(), 10, "")
+	list, _, err := views.Conflicts(t.Context(), l.Ledger, 10, "")
 	if err != nil || len(list) != 1 || list[0].Winner != "dc1" || len(list[0].Outcomes) != 2 {
 		t.Errorf("conflicts %+v, %v", list, err)
 	}
@@ -402,7 +403,7 @@ func TestLaterOutcomeLoses(t *testing.T) {
 	if err := again.Commit(t.Context(), finishReq("k", "t1", "own")); err != nil {
 		t.Fatal(err)
 	}
-	list, _, err := again.Conflicts(t.Context(), 10, "")
+	list, _, err := views.Conflicts(t.Context(), again.Ledger, 10, "")
 	if err != nil || len(list) != 1 || list[0].Winner != "dc2" {
 		t.Errorf("conflicts %+v, %v", list, err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
@@ -65,7 +66,7 @@ func TestSecondRunIsAConflict(t *testing.T) {
 	}
 	settleAll(all)
 	for _, dc := range all {
-		list, _, err := dc.Conflicts(t.Context(), 10, "")
+		list, _, err := views.Conflicts(t.Context(), dc.Ledger, 10, "")
 		if err != nil || len(list) != 1 || list[0].Key != "k" || len(list[0].Outcomes) != 2 {
 			t.Errorf("%s lists %+v, %v", dc.name, list, err)
 		}
@@ -136,7 +137,7 @@ func TestFirstRunIsRecoveredBehindAConflict(t *testing.T) {
 		if e, err := dc.Get(t.Context(), "", "k"); err != nil || first.ParseRaw(e.Result) != nil || string(first.Body) != "first" {
 			t.Errorf("%s answers %q, %v", dc.name, first.Body, err)
 		}
-		list, _, err := dc.Conflicts(t.Context(), 10, "")
+		list, _, err := views.Conflicts(t.Context(), dc.Ledger, 10, "")
 		if err != nil || len(list) != 1 || len(list[0].Outcomes) != 3 {
 			t.Errorf("%s lists %+v, %v", dc.name, list, err)
 		}
@@ -191,7 +192,7 @@ func testOrderOfImports(t *testing.T, first, other, second, third uint64) {
 				dc.take(Page{Changes: changes[i : i+1]})
 			}
 		}
-		list, _, err := dc.Conflicts(t.Context(), 10, "")
+		list, _, err := views.Conflicts(t.Context(), dc.Ledger, 10, "")
 		if err != nil || len(list) != 1 {
 			t.Fatalf("order %v: %+v, %v", order, list, err)
 		}

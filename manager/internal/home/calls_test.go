@@ -12,6 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/managertest/calls"
 )
 
@@ -157,7 +158,7 @@ func TestLateAnswerOfHome(t *testing.T) {
 	arrives := func(k string, hlc uint64) {
 		raw := (&api.Result{Status: 201, Body: []byte("hi")}).AppendRaw(nil)
 		change := ledger.FeedChange{Origin: "dc2", Key: k, Token: fmt.Sprint("b", hlc), State: api.StateCommitted, HLC: hlc, ExpiresIn: 30 * time.Second, Result: raw} // so short that a later one of the same home is no second run
-		if done, err := here.ledger.Import(t.Context(), []ledger.FeedChange{change}, nil); err != nil || done.New != 1 {
+		if done, err := here.feed.Import(t.Context(), []ledger.FeedChange{change}, nil); err != nil || done.New != 1 {
 			t.Errorf("%+v, %v", done, err)
 		}
 	}
@@ -261,11 +262,11 @@ func TestLateOutcomesGoHome(t *testing.T) {
 		nothing(k)
 		there.want("200 "+want, op, late, k, "b")
 		change := ledger.FeedChange{Origin: "dc2", Key: k, Token: "b", State: api.StateCommitted, HLC: 1, ExpiresIn: time.Hour, Result: (&api.Result{Status: 201}).AppendRaw(nil)}
-		if _, err := here.ledger.Import(t.Context(), []ledger.FeedChange{change}, nil); err != nil {
+		if _, err := here.feed.Import(t.Context(), []ledger.FeedChange{change}, nil); err != nil {
 			t.Fatal(err)
 		}
 		here.want("409 fenced", op, late, k, "a")
-		if list, _, err := here.ledger.Conflicts(t.Context(), 10, ""); err != nil || len(list) != 0 {
+		if list, _, err := views.Conflicts(t.Context(), here.ledger, 10, ""); err != nil || len(list) != 0 {
 			t.Errorf("conflicts of a global key: %v, %v", list, err)
 		}
 

@@ -14,6 +14,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -183,7 +184,7 @@ func TestSecondCallIsRefused(t *testing.T) {
 	w.whileAnswered(func() {
 		raw := (&api.Result{Status: 201}).AppendRaw(nil)
 		change := ledger.FeedChange{Origin: "dc2", Key: k, Token: "b", State: api.StateCommitted, HLC: 1, ExpiresIn: time.Hour, Result: raw}
-		if _, err := here.ledger.Import(t.Context(), []ledger.FeedChange{change}, nil); err != nil {
+		if _, err := here.feed.Import(t.Context(), []ledger.FeedChange{change}, nil); err != nil {
 			t.Error(err)
 		}
 		there.homes.Meet("dc1=dc1,dc2,dc3")
@@ -265,11 +266,11 @@ func TestOldHomeEndsWhatItBegan(t *testing.T) {
 			k = w.key("dc2", "imported")
 			follow(k)
 			change := ledger.FeedChange{Origin: "dc2", Key: k, Token: "b", State: api.StateCommitted, HLC: 1, ExpiresIn: time.Hour, Result: (&api.Result{Status: 201}).AppendRaw(nil)}
-			if _, err := old.ledger.Import(t.Context(), []ledger.FeedChange{change}, nil); err != nil {
+			if _, err := old.feed.Import(t.Context(), []ledger.FeedChange{change}, nil); err != nil {
 				t.Fatal(err)
 			}
 			here.want("421 wrong-home", op, c.body, k, "a")
-			if list, _, err := old.ledger.Conflicts(t.Context(), 10, ""); err != nil || len(list) != 0 {
+			if list, _, err := views.Conflicts(t.Context(), old.ledger, 10, ""); err != nil || len(list) != 0 {
 				t.Errorf("conflicts: %v, %v", list, err)
 			}
 

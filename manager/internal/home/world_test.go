@@ -11,6 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
@@ -50,6 +51,7 @@ type dc struct {
 	name   string
 	names  []string
 	ledger *ledger.Ledger
+	feed   *feed.Feed
 	homes  *home.Homes
 	client http.Client
 }
@@ -81,6 +83,7 @@ func (w *world) add(name string, names []string, opts home.Options) *dc {
 	if d.ledger, err = ledger.New(st, ledger.Options{Quarantine: w.quarantine}); err != nil {
 		w.t.Fatal(err)
 	}
+	d.feed = feed.New(st, d.ledger, feed.Options{})
 	d.homes = home.New(d, opts)
 	reach := home.Reach{Homes: d.homes, Engine: "memory"}
 	log := new(httpdtest.Log)

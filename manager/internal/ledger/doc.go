@@ -121,9 +121,9 @@
 // hybrid logical clock and a fence, the number of earlier attempts of the key that ran out here. The index origin has
 // outcomes by origin and time. On a shared engine the transactions of two managers, and of one, may become visible in another
 // order than that of their times. There the keys of a transaction's outcomes go into the outbox with it, in one record.
-// Package feed sends outcomes to other data centres.
+// Package feed sends outcomes to other data centres, and imports theirs.
 //
-// Import records outcomes of other origins. They answer duplicates as the ledger's own do. They expire when the time is
+// Tx.Import records outcomes of other origins. They answer duplicates as the ledger's own do. They expire when the time is
 // over that the origin said was left; the clocks of two data centres are never compared. They take room that is free, and
 // make room for the ledger's own keys. An import replaces a reservation or an unknown outcome.
 //
@@ -133,7 +133,7 @@
 // A note says that a key's home, another data centre, gave the key to an attempt of a caller here (Follow). A note and an
 // outcome of another attempt have no common clock: either may be the later one, whatever arrives first. Only the home
 // knows. An import that meets a note is deferred, and the home is asked again; what it holds then is later than the
-// note (Settle). A note that meets an imported outcome is not written, and the call is made at the home again; what it
+// note (Tx.Import with met). A note that meets an imported outcome is not written, and the call is made at the home again; what it
 // answers then is later than the outcome (Follow with Seen).
 //
 // Two final outcomes of one key with different origins are a conflict, unless they have the same token and are the
@@ -160,6 +160,6 @@
 //	sweep.go, entry.go, inspect.go the sweeper, operators and their tools
 //	events.go, stats.go            what is counted, and what operators see of it
 //	origin.go, conflicts.go        outcomes of several data centres
-//	import.go, outbox.go           what comes from other data centres, and what goes there
+//	import.go, outbox.go           an outcome that comes from another one, and those that go there (package feed moves them)
 //	home.go                        keys that another data centre decides about
 package ledger

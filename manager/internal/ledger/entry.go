@@ -53,7 +53,7 @@ func (l *Ledger) Get(ctx context.Context, scope, key string) (Entry, error) {
 	return entry, err
 }
 
-// The rest of what operators read is in package views, which needs View, Live, ByExpiry and ScanRef.
+// The rest of what operators read is in package views, which needs View, Live, ByExpiry, ScanRef and ReadOutcome.
 
 // View runs fn in a read-only transaction of the store. fn may run again. Errors: fn's, the store's.
 func (l *Ledger) View(ctx context.Context, fn func(store.Tx) error) error {

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,98 +30,30 @@ type FeedChange struct {
 // importTally counts what imports did; see OriginStats.
 type importTally struct{ done, repeated, dropped, deferred, invalid uint64 }
 
-// importBatch and importBytes bound what one transaction imports.
-const (
-	importBatch = 64
-	importBytes = 1 << 20
-)
-
-// Import records outcomes of other origins. Outcomes that are known already, and older ones of the same origin, change
-// nothing. One for which the window has no room is left out, as is one that is malformed, and one of a key that another
-// attempt has at its home. also, which may be nil, runs in the transaction of the last changes, for example to keep the
-// cursor after them; done is what the call has done by then.
-//
-// Errors: the store's. Changes may then be imported or not; importing them again settles it.
-func (l *Ledger) Import(ctx context.Context, changes []FeedChange, also func(tx store.Tx, done Imported) error) (Imported, error) {
-	return l.importAll(ctx, changes, importing{}, also)
-}
-
-// Recover records outcomes of this ledger's own origin that it has forgotten and that others hold. It changes nothing
-// else than Import.
-//
-// Errors: as for Import.
-func (l *Ledger) Recover(ctx context.Context, changes []FeedChange) (Imported, error) {
-	return l.importAll(ctx, changes, importing{own: true}, nil)
-}
-
-// importing is what an import is about.
-type importing struct {
-	notes []Note
-	own   bool // outcomes that this ledger forgot
-}
-
-// Settle imports changes that their origin was asked for after the notes had been met. An outcome that the home of a
-// note still has at that time ends the note, because it does not have that reservation any more.
-//
-// Errors: as for Import.
-func (l *Ledger) Settle(ctx context.Context, notes []Note, changes []FeedChange) (Imported, error) {
-	return l.importAll(ctx, changes, importing{notes: notes}, nil)
-}
-
-func (l *Ledger) importAll(ctx context.Context, changes []FeedChange, about importing, also func(store.Tx, Imported) error) (done Imported, err error) {
-	for first := true; first || len(changes) > 0; first = false {
-		n, size := 0, 0
-		for n < len(changes) && n < importBatch && (n == 0 || size+len(changes[n].Result) <= importBytes) {
-			size += len(changes[n].Result)
-			n++
-		}
-		last := also
-		if n < len(changes) {
-			last = nil
-		}
-		if err := l.importSome(ctx, changes[:n], about, last, &done); err != nil {
-			return done, err
-		}
-		changes = changes[n:]
-	}
-	return done, nil
-}
-
-// Imported counts what one call of Import did; OriginStats has the sums. Other outcomes than these were known or left out.
+// Imported counts what Tx.Import did; OriginStats has the sums. Other outcomes than these were known, or there was no room.
 type Imported struct {
 	New, Deferred int
-	// Notes are those that deferred outcomes of their own homes. See Settle.
+	// Notes are those that deferred outcomes of their own homes.
 	Notes []Note
-	Refusals
-}
-
-// Refusals counts changes that may not be imported.
-type Refusals struct {
+	// Refused is how many changes may not be imported, and Why the first one may not.
 	Refused int
-	// Why the first one was.
-	Why error
+	Why     error
 	// Until is when the first of those may be imported that are too far ahead, by this ledger's clock; zero: there is none.
 	Until time.Time
 }
 
 // Add adds what came later.
-func (r *Refusals) Add(o Refusals) {
-	r.Refused += o.Refused
-	if r.Why == nil {
-		r.Why = o.Why
+func (d *Imported) Add(o Imported) {
+	d.New += o.New
+	d.Deferred += o.Deferred
+	d.Notes = append(d.Notes, o.Notes...)
+	d.Refused += o.Refused
+	if d.Why == nil {
+		d.Why = o.Why
 	}
-	if r.Until.IsZero() || !o.Until.IsZero() && o.Until.Before(r.Until) {
-		r.Until = o.Until
+	if d.Until.IsZero() || !o.Until.IsZero() && o.Until.Before(d.Until) {
+		d.Until = o.Until
 	}
-}
-
-// plus adds what a transaction did.
-func (d Imported) plus(fx *effects) Imported {
-	d.New += int(fx.imports.done)
-	d.Deferred += int(fx.imports.deferred)
-	d.Notes = slices.Concat(d.Notes, fx.notes)
-	d.Refusals.Add(fx.refused)
-	return d
 }
 
 // Note says that an attempt has a key at its home, and that the home reported the outcome of another attempt. It does not
@@ -134,41 +65,11 @@ type Note struct {
 	HLC   uint64
 }
 
-func (l *Ledger) importSome(ctx context.Context, changes []FeedChange, about importing, also func(store.Tx, Imported) error, done *Imported) error {
-	opCtx, cancel := l.opContext(ctx)
-	var sum Imported // with the transaction's last run
-	err := l.Update(opCtx, func(tx *Tx) error {
-		for i := range changes {
-			if err := tx.importOne(&changes[i], about); err != nil {
-				return err
-			}
-		}
-		sum = done.plus(&tx.fx)
-		if also == nil {
-			return nil
-		}
-		tx.fx.wrote = true
-		return also(tx.Tx, sum)
-	})
-	cancel()
-	if (errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrConflict)) && len(changes) > 1 {
-		half := len(changes) / 2
-		if err := l.importSome(ctx, changes[:half], about, nil, done); err != nil {
-			return err
-		}
-		return l.importSome(ctx, changes[half:], about, also, done)
-	}
-	if err == nil {
-		*done = sum
-	}
-	return err
-}
-
-// check returns an error unless the change may be imported at a time of this ledger's clock.
-func (c *FeedChange) check(origin string, own bool, now time.Time) (r Refusals) {
+// check returns an error unless the change may be imported at a time of this ledger's clock, and until when it may not.
+func (c *FeedChange) check(origin string, own bool, now time.Time) (until time.Time, err error) {
 	ahead := time.UnixMilli(int64(c.HLC >> 16)).Sub(now)
 	req := api.ReserveRequest{Key: c.Key, Scope: c.Scope, Token: c.Token, Fingerprint: c.Fingerprint}
-	err := req.Validate()
+	err = req.Validate()
 	switch {
 	case err != nil:
 	case c.Origin == "" || len(c.Origin) > maxOriginBytes || (c.Origin == origin) != own:
@@ -176,7 +77,7 @@ func (c *FeedChange) check(origin string, own bool, now time.Time) (r Refusals) 
 	case !c.State.Terminal():
 		err = errors.New("state: must be committed or rejected")
 	case ahead > MaxPeerAhead:
-		r.Until = now.Add(ahead - MaxPeerAhead)
+		until = now.Add(ahead - MaxPeerAhead)
 		err = fmt.Errorf("hlc: %d is %v ahead of the clock here, allowed are %v", c.HLC, ahead.Round(time.Second), MaxPeerAhead)
 	case c.Fence > maxFence:
 		err = fmt.Errorf("fence: must be at most %d, not %d", uint64(maxFence), c.Fence)
@@ -185,19 +86,30 @@ func (c *FeedChange) check(origin string, own bool, now time.Time) (r Refusals) 
 	default:
 		_, _, err = api.CheckRawResult(c.Result)
 	}
-	if err != nil {
-		r.Refused, r.Why = 1, err
-	}
-	return r
+	return until, err
 }
 
-func (tx *Tx) importOne(c *FeedChange, about importing) error {
-	at := tx.Now()
-	if refused := c.check(tx.l.opts.Origin, about.own, at); refused.Refused > 0 {
+// Import records an outcome of another origin, or with own one of this ledger's origin that it has forgotten. An outcome
+// that is known already, and an older one of the same origin, change nothing. One for which the window has no room is left
+// out, as is one that is malformed, and one of a key that another attempt has at its home. met are notes that were there
+// when the origin was asked for the change. An outcome that the home of a note still has then ends the note, because the
+// home does not have that reservation any more.
+//
+// Errors: the store's.
+func (tx *Tx) Import(c *FeedChange, own bool, met []Note) (done Imported, err error) {
+	at, before := tx.Now(), tx.fx.imports
+	until, err := c.check(tx.l.opts.Origin, own, at)
+	if err != nil {
 		tx.fx.imports.invalid++
-		tx.fx.refused.Add(refused)
-		return nil
+		return Imported{Refused: 1, Why: err, Until: until}, nil
 	}
+	err = tx.importValid(c, own, at, met, &done.Notes)
+	done.New = int(tx.fx.imports.done - before.done)
+	done.Deferred = int(tx.fx.imports.deferred - before.deferred)
+	return done, err
+}
+
+func (tx *Tx) importValid(c *FeedChange, own bool, at time.Time, met []Note, notes *[]Note) error {
 	tx.observePeer(c.HLC)
 	key := EntryKey(c.Scope, c.Key)
 	var r record
@@ -213,18 +125,18 @@ func (tx *Tx) importOne(c *FeedChange, about importing) error {
 	fresh := &record{
 		state: c.State, created: at.Add(-c.Age).UnixMilli(), expires: deadline(at, c.ExpiresIn), touched: now,
 		token: []byte(c.Token), fingerprint: []byte(c.Fingerprint), ref: []byte(c.Ref), result: c.Result,
-		origin: []byte(c.Origin), hlc: c.HLC, fence: c.Fence, imported: !about.own,
+		origin: []byte(c.Origin), hlc: c.HLC, fence: c.Fence, imported: !own,
 	}
 	fresh.created = max(fresh.created, 0)
 	if len(fresh.result) > tx.l.opts.MaxResultBytes {
 		stripResult(fresh)
 	}
 	state, _ := standing(e, now)
-	if state != api.StateNone && len(e.home) != 0 && string(e.token) != c.Token && !c.ends(e, about.notes) {
+	if state != api.StateNone && len(e.home) != 0 && string(e.token) != c.Token && !c.ends(e, met) {
 		// The home decides about that attempt, so its calls must go there. This outcome may be one of before.
 		tx.fx.imports.deferred++
 		if string(e.home) == c.Origin {
-			tx.fx.notes = append(tx.fx.notes, Note{c.Scope, c.Key, string(e.token), c.HLC})
+			*notes = []Note{{c.Scope, c.Key, string(e.token), c.HLC}}
 		}
 		return nil
 	}
@@ -256,8 +168,7 @@ func (tx *Tx) importOne(c *FeedChange, about importing) error {
 		tx.fx.imports.repeated++
 		return nil
 	}
-	var old record
-	known, err := loadLoser(tx, loserKey(fresh.origin, key), &old)
+	known, err := loadOutcome(tx, ConflictCollection, loserKey(fresh.origin, key))
 	if tx.l.Skips(err) {
 		tx.fx.imports.invalid++
 		return nil

@@ -162,20 +162,31 @@ func OutcomeKey(c store.Collection, key string) string {
 	return key
 }
 
-// ReadOutcome reads an outcome that OriginIndex has. ok is false when there is none any more. Its error is the store's.
-func (l *Ledger) ReadOutcome(tx store.Tx, c store.Collection, key string) (change FeedChange, ok bool, err error) {
-	value, err := tx.Get(c, key)
-	if err != nil {
-		if errors.Is(err, store.ErrNotFound) || l.Skips(err) {
-			err = nil
-		}
+// decodeOutcome decodes a record of one of OutcomeCollections. Its error is a *store.UnreadableError.
+func decodeOutcome(c store.Collection, key string, value []byte) (*record, error) {
+	r := new(record)
+	err := decodeRecord(key, value, r)
+	var u *store.UnreadableError
+	if errors.As(err, &u) {
+		u.Collection = c
+		return nil, err
+	}
+	return r, nil
+}
+
+// loadOutcome reads a record of one of OutcomeCollections. It returns nil when there is none.
+func loadOutcome(tx store.Tx, c store.Collection, key string) (*record, error) {
+	return store.Read(tx, c, key, func(key string, value []byte) (*record, error) { return decodeOutcome(c, key, value) })
+}
+
+// ReadOutcome reads an outcome from one of OutcomeCollections. ok is false when there is none any more. Errors:
+// *store.UnreadableError, the store's.
+func ReadOutcome(tx store.Tx, c store.Collection, key string) (change FeedChange, ok bool, err error) {
+	e, err := loadOutcome(tx, c, key)
+	if err != nil || e == nil {
 		return change, false, err
 	}
-	var r record
-	if decodeRecord(key, value, &r) != nil {
-		return change, false, nil
-	}
-	change, ok = newChange(OutcomeKey(c, key), &r, tx.Now())
+	change, ok = newChange(OutcomeKey(c, key), e, tx.Now())
 	return change, ok, nil
 }
 
@@ -190,7 +201,7 @@ func (l *Ledger) OutcomeOf(tx store.Tx, key string) (c FeedChange, ok bool, err 
 	var r record
 	e, err := l.load(tx, key, &r)
 	if err == nil && (e == nil || string(e.origin) != l.opts.Origin) {
-		e, err = loadLoser(tx, loserKey([]byte(l.opts.Origin), key), &r)
+		e, err = loadOutcome(tx, ConflictCollection, loserKey([]byte(l.opts.Origin), key))
 	}
 	if l.Skips(err) {
 		return c, false, nil

@@ -51,8 +51,6 @@ type effects struct {
 	clashes       []Clash
 	losers        window.Level // that were added
 	imports       importTally
-	notes         []Note // that deferred imports
-	refused       Refusals
 }
 
 // reset discards the effects of the previous run of the function.

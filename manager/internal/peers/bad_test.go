@@ -23,7 +23,7 @@ func followLogged(t *testing.T, to, from *site, log io.Writer) (p *Puller, stop 
 	if err != nil {
 		t.Fatal(err)
 	}
-	p = New(Options{Network: n, Ledger: to.Ledger, Feed: to.Feed, Store: to.st, Log: slog.New(slog.NewTextHandler(log, nil)), CheckEvery: 20 * time.Millisecond})
+	p = New(Options{Network: n, Feed: to.Feed, Store: to.st, Log: slog.New(slog.NewTextHandler(log, nil)), CheckEvery: 20 * time.Millisecond})
 	stop = sync.OnceFunc(run(t, p))
 	t.Cleanup(stop)
 	return p, stop

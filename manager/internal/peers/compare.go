@@ -136,13 +136,12 @@ func (p *Puller) repair(ctx context.Context, s *state, from, to int64) (left led
 			s.repaired.Add(uint64(left.New))
 			p.opts.Log.Warn("outcomes that a peer's feed had lost were imported", "peer", s.peer.Name, "outcomes", left.New)
 		}
-		p.noteRefused(s, left.Refusals)
+		p.noteRefused(s, left)
 	}()
 	err = p.span(ctx, s, s.peer.Name, from, to, func(changes []ledger.FeedChange) error {
-		done, err := p.opts.Ledger.Import(ctx, changes, nil)
-		left.New += done.New
-		left.Deferred += done.Deferred - len(done.Notes)
-		left.Refusals.Add(done.Refusals)
+		done, err := p.opts.Feed.Import(ctx, changes, nil)
+		left.Add(done)
+		left.Deferred -= len(done.Notes)
 		if err != nil || len(done.Notes) == 0 {
 			return err
 		}
@@ -155,7 +154,7 @@ func (p *Puller) repair(ctx context.Context, s *state, from, to int64) (left led
 }
 
 // noteRefused notes changes that the ledger refused. Nothing of them is stored, and the feed continues.
-func (p *Puller) noteRefused(s *state, r ledger.Refusals) {
+func (p *Puller) noteRefused(s *state, r ledger.Imported) {
 	if r.Refused == 0 {
 		return
 	}

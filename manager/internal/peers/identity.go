@@ -235,7 +235,7 @@ func (p *Puller) recoverOwn(ctx context.Context, s *state) error {
 	}()
 	for _, from := range slices.Sorted(maps.Keys(missing)) {
 		err := p.span(ctx, s, origin, from, from+span, func(changes []ledger.FeedChange) error {
-			done, err := p.opts.Ledger.Recover(ctx, changes)
+			done, err := p.opts.Feed.Recover(ctx, changes)
 			recovered += done.New
 			return err
 		})

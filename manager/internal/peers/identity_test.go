@@ -64,7 +64,7 @@ func TestOnlyAnswersOfPeersAreTrusted(t *testing.T) {
 				t.Fatal(err)
 			}
 			self := new(newLedger)
-			p := New(Options{Network: n, Ledger: to.Ledger, Feed: to.Feed, Store: to.st, Log: slog.New(slog.DiscardHandler), Self: self})
+			p := New(Options{Network: n, Feed: to.Feed, Store: to.st, Log: slog.New(slog.DiscardHandler), Self: self})
 			defer run(t, p)()
 			eventually(t, "two calls failed", func() bool { return p.states[0].failures.Load() >= 2 })
 			if self.trusted.Load() {
@@ -105,7 +105,7 @@ func TestManagersOfAStoreHearTogether(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		managers[i] = New(Options{Network: n, Ledger: to.Ledger, Feed: to.Feed, Store: st, Log: slog.New(slog.DiscardHandler), Self: self})
+		managers[i] = New(Options{Network: n, Feed: to.Feed, Store: st, Log: slog.New(slog.DiscardHandler), Self: self})
 	}
 	err := st.Update(t.Context(), func(tx store.Tx) error {
 		for i, peer := range []string{"dc2", "dc3"} { // who holds each for longer than the test takes
@@ -132,7 +132,7 @@ func TestLateAnswerForgetsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := New(Options{Network: n, Ledger: to.Ledger, Feed: to.Feed, Store: to.st, Log: slog.New(slog.DiscardHandler), Self: new(newLedger)})
+	p := New(Options{Network: n, Feed: to.Feed, Store: to.st, Log: slog.New(slog.DiscardHandler), Self: new(newLedger)})
 	s := p.states[0]
 	say := func(m api.Mark, want api.Mark) {
 		t.Helper()

@@ -52,7 +52,6 @@ const (
 // Options configure a Puller.
 type Options struct {
 	Network *Network
-	Ledger  *ledger.Ledger
 	Feed    *feed.Feed
 	Store   store.Store
 	Log     *slog.Logger
@@ -402,7 +401,7 @@ func problem(body []byte, status int) error {
 func (p *Puller) keep(ctx context.Context, s *state, changes []ledger.FeedChange, next record) (notes []ledger.Note, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pullTime)
 	defer cancel()
-	done, err := p.opts.Ledger.Import(ctx, changes, func(tx store.Tx, done ledger.Imported) error {
+	done, err := p.opts.Feed.Import(ctx, changes, func(tx store.Tx, done ledger.Imported) error {
 		if len(done.Notes) > 0 {
 			return nil
 		}
@@ -420,7 +419,7 @@ func (p *Puller) keep(ctx context.Context, s *state, changes []ledger.FeedChange
 		}
 		return next.put(tx, s.peer.Name)
 	})
-	p.noteRefused(s, done.Refusals)
+	p.noteRefused(s, done)
 	if err != nil {
 		return nil, fmt.Errorf("changes cannot be imported: %w", err)
 	}
@@ -443,7 +442,7 @@ func (p *Puller) settle(ctx context.Context, s *state, notes []ledger.Note) (don
 		}
 		asked[at] = true
 		err := p.span(ctx, s, s.peer.Name, int64(at), int64(at)+1, func(changes []ledger.FeedChange) error {
-			d, err := p.opts.Ledger.Settle(ctx, notes, changes)
+			d, err := p.opts.Feed.Settle(ctx, notes, changes)
 			done.New += d.New
 			done.Deferred += d.Deferred
 			return err

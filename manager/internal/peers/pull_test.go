@@ -123,7 +123,7 @@ func follow(t *testing.T, to, from *site, token string) *Puller {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := New(Options{Network: n, Ledger: to.Ledger, Feed: to.Feed, Store: to.st, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), CheckEvery: 20 * time.Millisecond})
+	p := New(Options{Network: n, Feed: to.Feed, Store: to.st, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), CheckEvery: 20 * time.Millisecond})
 	t.Cleanup(run(t, p))
 	return p
 }
@@ -135,7 +135,7 @@ func followWith(t *testing.T, to, from *site, l *lists) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return run(t, New(Options{Network: n, Ledger: to.Ledger, Feed: to.Feed, Store: to.st, Log: slog.New(slog.DiscardHandler), Lists: l}))
+	return run(t, New(Options{Network: n, Feed: to.Feed, Store: to.st, Log: slog.New(slog.DiscardHandler), Lists: l}))
 }
 
 func run(t *testing.T, p *Puller) (stop func()) {

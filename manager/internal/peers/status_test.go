@@ -34,7 +34,7 @@ func TestSilentPeerLooksStopped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := New(Options{Network: n, Ledger: b.Ledger, Feed: b.Feed, Store: b.st, Log: slog.New(slog.DiscardHandler)})
+	p := New(Options{Network: n, Feed: b.Feed, Store: b.st, Log: slog.New(slog.DiscardHandler)})
 	defer run(t, p)()
 	<-called
 	if s := p.Status()[0]; s.LagSeconds > 0 {
@@ -68,7 +68,7 @@ func TestIdlePeerIsNotBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	puller := func() (*Puller, *state) {
-		p := New(Options{Network: n, Ledger: b.Ledger, Feed: b.Feed, Store: shared{b.st}, Log: slog.New(slog.DiscardHandler)})
+		p := New(Options{Network: n, Feed: b.Feed, Store: shared{b.st}, Log: slog.New(slog.DiscardHandler)})
 		return p, p.states[0]
 	}
 	holds := func(p *Puller, s *state, want bool) {

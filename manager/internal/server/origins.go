@@ -166,15 +166,15 @@ func (h *originHandlers) conflicts(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	var list []ledger.Conflict
+	var list []views.Conflict
 	next := ""
 	if q["key"] != "" || q["scope"] != "" {
-		var c *ledger.Conflict
-		if c, err = h.ledger.ConflictOf(r.Context(), q["scope"], q["key"]); c != nil {
-			list = []ledger.Conflict{*c}
+		var c *views.Conflict
+		if c, err = views.ConflictOf(r.Context(), h.ledger, q["scope"], q["key"]); c != nil {
+			list = []views.Conflict{*c}
 		}
 	} else {
-		list, next, err = h.ledger.Conflicts(r.Context(), int(limit), q["cursor"])
+		list, next, err = views.Conflicts(r.Context(), h.ledger, int(limit), q["cursor"])
 	}
 	if errors.Is(err, ledger.ErrCursor) {
 		return badCursor("cursor", q["cursor"])
@@ -191,7 +191,7 @@ func (h *originHandlers) conflicts(r *httpd.Request, w *httpd.Response) error {
 	return answer(w, page)
 }
 
-func conflictOf(c *ledger.Conflict) (schema.Conflict, error) {
+func conflictOf(c *views.Conflict) (schema.Conflict, error) {
 	s := schema.Conflict{Key: c.Key, Scope: c.Scope, Winner: c.Winner, ExpiresIn: c.ExpiresIn}
 	for _, out := range c.Outcomes {
 		result, err := recorded(out.Result)

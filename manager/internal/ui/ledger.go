@@ -162,12 +162,12 @@ type conflictRow struct {
 }
 
 type conflictOutcome struct {
-	ledger.OriginOutcome
+	ledger.FeedChange
 	Status int
 }
 
 func (u *UI) conflicts(v *visit, rows *ledgerRows) error {
-	list, next, err := u.opts.Ledger.Conflicts(v.ctx(), rowLimit, v.query("cursor"))
+	list, next, err := views.Conflicts(v.ctx(), u.opts.Ledger, rowLimit, v.query("cursor"))
 	if errors.Is(err, ledger.ErrCursor) {
 		return errDamagedPage
 	}
@@ -175,14 +175,11 @@ func (u *UI) conflicts(v *visit, rows *ledgerRows) error {
 	for _, c := range list {
 		row := conflictRow{Scope: c.Scope, Key: c.Key, Expires: time.Now().Add(c.ExpiresIn)}
 		for _, o := range c.Outcomes {
-			out := conflictOutcome{OriginOutcome: o}
+			out := conflictOutcome{FeedChange: o}
 			out.Status, _, _ = api.CheckRawResult(o.Result)
-			if o.Origin == c.Winner {
-				row.Holds = out
-			} else {
-				row.Others = append(row.Others, out)
-			}
+			row.Others = append(row.Others, out)
 		}
+		row.Holds, row.Others = row.Others[0], row.Others[1:]
 		rows.Conflicts = append(rows.Conflicts, row)
 	}
 	return err

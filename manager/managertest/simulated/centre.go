@@ -70,7 +70,7 @@ func (m *Manager) openCentre(ctx context.Context, st store.Store, network *peers
 	homes := home.New(network, home.Options{Timeout: c.HomeTimeout})
 	log := slog.New(slog.DiscardHandler)
 	m.puller = peers.New(peers.Options{
-		Network: network, Ledger: m.ledger, Feed: m.feed, Store: st, Log: log, CheckEvery: c.CompareEvery, Lists: homes, Jitter: c.Jitter,
+		Network: network, Feed: m.feed, Store: st, Log: log, CheckEvery: c.CompareEvery, Lists: homes, Jitter: c.Jitter,
 		Self: patientSelf{peers.Own{Keeper: m.me, Quarantine: m.restored, Remembers: m.longest, Log: log}},
 	})
 	return home.Reach{Homes: homes, CacheFor: c.CacheFor}, server.OriginRoutes(m.ledger, m.feed, m.puller, homes), nil
@@ -129,7 +129,7 @@ func (m *Manager) View(ctx context.Context) (*View, error) {
 			v.Winners[e.Scope+" "+e.Key] = bodyOf(e.Result)
 		}
 	}
-	conflicts, _, err := m.ledger.Conflicts(ctx, views.MaxLimit, "")
+	conflicts, _, err := views.Conflicts(ctx, m.ledger, views.MaxLimit, "")
 	for _, c := range conflicts {
 		var of []Ran
 		for _, o := range c.Outcomes {

@@ -13,6 +13,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/feed"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/views"
 )
 
 // centre is a data centre: managers on data of their own, and its places in the feeds of others.
@@ -82,7 +83,7 @@ func (c *centre) pullBy(by func(page int) int, from *centre) {
 			f = from.changes(i, c.cursors[from.name], 7)
 			return f.Copying || f.Sequence == f.Head || f.Cursor != c.cursors[from.name]
 		})
-		if _, err := c.at(by(i)).Import(c.t.Context(), f.Changes, nil); err != nil {
+		if _, err := c.feed(by(i)).Import(c.t.Context(), f.Changes, nil); err != nil {
 			c.t.Fatal(err)
 		}
 		c.cursors[from.name] = f.Cursor
@@ -152,7 +153,7 @@ func testFeed(t *testing.T, m *managers) {
 	}
 	// Old pages do nothing.
 	before := b.ledgers[0].OriginStats()
-	if _, err := b.ledgers[0].Import(t.Context(), old.Changes, nil); err != nil {
+	if _, err := b.feeds[0].Import(t.Context(), old.Changes, nil); err != nil {
 		t.Fatal(err)
 	}
 	if after := b.ledgers[0].OriginStats(); after.Imported != before.Imported || after.Repeated != before.Repeated+all {
@@ -247,7 +248,7 @@ func (c *centre) conflictsOf() map[string]string {
 	c.t.Helper()
 	all, cursor := map[string]string{}, ""
 	for {
-		list, next, err := c.at(len(all)).Conflicts(c.t.Context(), 2, cursor)
+		list, next, err := views.Conflicts(c.t.Context(), c.at(len(all)), 2, cursor)
 		if err != nil {
 			c.t.Fatal(err)
 		}
