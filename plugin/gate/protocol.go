@@ -13,7 +13,6 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
 	"github.com/oncegate/oncegate/plugin/internal/jsonguard"
-	"github.com/oncegate/oncegate/plugin/request"
 )
 
 // Unary gRPC calls (grpc: unary). They are held, reserved and recorded like other requests in body mode. Three things
@@ -90,12 +89,6 @@ func (s *Stream) outcomeFromHeaders(headers [][2]string, end bool) {
 	} else if !s.outcomeFromTrailers(headers) {
 		s.answer.outcome = config.OutcomeNone
 	}
-}
-
-// protectsRPC reports whether a request is a gRPC call that the route protects.
-func (s *Stream) protectsRPC(method string, headers request.Headers) bool {
-	contentType, n := headers.Get(headerContentType)
-	return s.route.GRPC == config.GRPCUnary && n == 1 && hostsGRPC(contentType) && method == "POST" && !upgrades(headers)
 }
 
 // notUnary refuses a call with another number of messages than one.
@@ -197,25 +190,6 @@ func (p *Plugin) sendReroutes() {
 	}
 }
 
-// pathBlank is where the shipped Envoy configurations answer what the gate has sent to api.PathAnswer.
-const pathBlank = "/oncegate/blank"
-
-// asksForBlank reports whether a client itself asks for api.PathAnswer or pathBlank. A route may compare paths without
-// regard to case or parameters. Another gate of this proxy may have sent the request there: it has set its status.
-func (p *Plugin) asksForBlank(path string) bool {
-	if !isPath(path, api.PathAnswer) && !isPath(path, pathBlank) {
-		return false
-	}
-	_, sent := p.host.Property(propertyStatus)
-	return !sent
-}
-
-// isPath reports whether path is name, in any case, with or without a query, fragment or parameters.
-func isPath(path, name string) bool {
-	n := len(name)
-	return len(path) >= n && request.Lower(path[:n]) == name && (len(path) == n || strings.Contains("?#;", path[n:n+1]))
-}
-
 // noSuchPath refuses such a request.
 func (s *Stream) noSuchPath(end bool) verdict {
 	s.route, s.requestEnd.ended = s.plugin.config.First(), end
@@ -279,10 +253,6 @@ func (s *Stream) replaceBlankBody(end bool) Action {
 
 // maxIDBytes bounds the ids that replays repeat. Other ids are no reason to refuse a request: its replay has the recorded id.
 const maxIDBytes = 256
-
-// rewritesID reports whether replays get another id. The gate cannot change an answer with a content encoding, so upstream
-// must not make one.
-func (s *Stream) rewritesID() bool { return s.requestID != "" && s.key != "" }
 
 // requestID returns the id of a JSON-RPC request, as JSON; empty: the body has none that a replay could repeat.
 func requestID(body []byte) string {

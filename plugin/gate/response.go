@@ -25,53 +25,6 @@ type answer struct {
 	claimed      int    // bytes that body counts in ledger.heldBytes
 }
 
-// classify sets the outcome of upstream's answer, whose status is known. It returns the headers without the one that only
-// the gate may see.
-func (s *Stream) classify(headers [][2]string) [][2]string {
-	a, name := &s.answer, s.route.OutcomeHeader
-	_, retry := headerValue(headers, headerRetryAfter)
-	if name != "" {
-		if value, n := request.Headers(headers).Get(name); n == 1 {
-			a.outcomeValue = trim(value)
-		}
-		headers = slices.DeleteFunc(headers, func(h [2]string) bool { return h[0] == name })
-	}
-	a.outcome = s.route.Outcome(a.status, retry, a.outcomeValue)
-	return headers
-}
-
-// setStatusHeader changes the headers of an answer that passes.
-func (s *Stream) setStatusHeader() {
-	if s.route != nil && s.route.OutcomeHeader != "" {
-		s.plugin.host.RemoveResponseHeader(s.route.OutcomeHeader)
-	}
-	if s.status == "" {
-		return
-	}
-	s.plugin.host.SetResponseHeader(api.HeaderStatus, s.status)
-	if name := s.route.EchoHeader(); name != "" && s.key != "" {
-		s.plugin.host.SetResponseHeader(name, s.key)
-	}
-	switch name, ttl := s.route.Response.TTLHeader, s.outcomeTTL(); {
-	case name == "", ttl == 0 && s.ledgerUpstream():
-	case ttl == 0:
-		s.plugin.host.RemoveResponseHeader(name) // upstream does not know how long the gate remembers its answer
-	default:
-		s.plugin.host.SetResponseHeader(name, strconv.FormatInt(ttl/second, 10))
-	}
-}
-
-// outcomeTTL is how long upstream's answer is remembered, nanoseconds; 0: not at all, or only the manager knows.
-func (s *Stream) outcomeTTL() int64 {
-	switch s.answer.outcome {
-	case config.OutcomeCommit:
-		return max(int64(s.route.CommittedTTL), 0) // ManagersTTL is negative
-	case config.OutcomeReject:
-		return max(int64(s.route.RejectedTTL), 0)
-	}
-	return 0
-}
-
 // classifyAnswer decides what an answer to a forwarded request means for its reservation.
 func (s *Stream) classifyAnswer(end bool) Action {
 	p := s.plugin
@@ -115,6 +68,65 @@ func (s *Stream) classifyAnswer(end bool) Action {
 		return Continue
 	}
 	return s.startRecording(headers, end)
+}
+
+// classify sets the outcome of upstream's answer, whose status is known. It returns the headers without the one that only
+// the gate may see.
+func (s *Stream) classify(headers [][2]string) [][2]string {
+	a, name := &s.answer, s.route.OutcomeHeader
+	_, retry := headerValue(headers, headerRetryAfter)
+	if name != "" {
+		if value, n := request.Headers(headers).Get(name); n == 1 {
+			a.outcomeValue = trim(value)
+		}
+		headers = slices.DeleteFunc(headers, func(h [2]string) bool { return h[0] == name })
+	}
+	a.outcome = s.route.Outcome(a.status, retry, a.outcomeValue)
+	return headers
+}
+
+// upstreamLedger adapts the outcome to an upstream that keeps the ledger itself. The cache may repeat only answers that
+// this ledger has certainly recorded.
+func (s *Stream) upstreamLedger(headers [][2]string) {
+	a := &s.answer
+	if a.outcome != config.OutcomeCommit || a.status >= 400 {
+		a.outcome = config.OutcomeRelease
+	}
+	if v, ok := headerValue(headers, api.HeaderReplayed); ok && v == "true" {
+		s.status = statusReplayed
+	}
+}
+
+// setStatusHeader changes the headers of an answer that passes.
+func (s *Stream) setStatusHeader() {
+	if s.route != nil && s.route.OutcomeHeader != "" {
+		s.plugin.host.RemoveResponseHeader(s.route.OutcomeHeader)
+	}
+	if s.status == "" {
+		return
+	}
+	s.plugin.host.SetResponseHeader(api.HeaderStatus, s.status)
+	if name := s.route.EchoHeader(); name != "" && s.key != "" {
+		s.plugin.host.SetResponseHeader(name, s.key)
+	}
+	switch name, ttl := s.route.Response.TTLHeader, s.outcomeTTL(); {
+	case name == "", ttl == 0 && s.ledgerUpstream():
+	case ttl == 0:
+		s.plugin.host.RemoveResponseHeader(name) // upstream does not know how long the gate remembers its answer
+	default:
+		s.plugin.host.SetResponseHeader(name, strconv.FormatInt(ttl/second, 10))
+	}
+}
+
+// outcomeTTL is how long upstream's answer is remembered, nanoseconds; 0: not at all, or only the manager knows.
+func (s *Stream) outcomeTTL() int64 {
+	switch s.answer.outcome {
+	case config.OutcomeCommit:
+		return max(int64(s.route.CommittedTTL), 0) // ManagersTTL is negative
+	case config.OutcomeReject:
+		return max(int64(s.route.RejectedTTL), 0)
+	}
+	return 0
 }
 
 // fate is what became of a forwarded request.
@@ -166,18 +178,6 @@ func (p *Plugin) fate() fate {
 func refusedStream(details string) bool {
 	rest, ok := strings.CutPrefix(details, "upstream_reset_before_response_started{")
 	return ok && strings.HasPrefix(rest, "remote_refused_stream_reset")
-}
-
-// upstreamLedger adapts the outcome to an upstream that keeps the ledger itself. The cache may repeat only answers that
-// this ledger has certainly recorded.
-func (s *Stream) upstreamLedger(headers [][2]string) {
-	a := &s.answer
-	if a.outcome != config.OutcomeCommit || a.status >= 400 {
-		a.outcome = config.OutcomeRelease
-	}
-	if v, ok := headerValue(headers, api.HeaderReplayed); ok && v == "true" {
-		s.status = statusReplayed
-	}
 }
 
 // startRecording starts to record an answer.
@@ -318,6 +318,29 @@ func (s *Stream) copyPiece(size int, last bool) bool {
 	return true
 }
 
+// claim raises the bytes that are claimed for the copy of the answer's body to total. False: the VM holds too much already.
+func (s *Stream) claim(total int) bool {
+	a, l := &s.answer, &s.plugin.calls
+	more := total - a.claimed
+	if more <= 0 {
+		return true
+	}
+	if !l.makeRoom(more) {
+		return false
+	}
+	a.claimed += more
+	l.heldBytes += more
+	return true
+}
+
+// awaitBody records that the host holds a piece of s's body, and that the gate waits for more.
+func (p *Plugin) awaitBody(s *Stream) {
+	s.lastProgress = p.ticks
+	if s.list == nil {
+		p.awaitingBody.add(s)
+	}
+}
+
 // recordWhole records an answer whose whole body has come.
 func (s *Stream) recordWhole() Action {
 	if s.outcomeInTrailers && s.endUnrecordedRPC(false) {
@@ -340,21 +363,6 @@ func (s *Stream) collectBody(size int, end bool) Action {
 		return Collect
 	}
 	return s.recordWhole()
-}
-
-// claim raises the bytes that are claimed for the copy of the answer's body to total. False: the VM holds too much already.
-func (s *Stream) claim(total int) bool {
-	a, l := &s.answer, &s.plugin.calls
-	more := total - a.claimed
-	if more <= 0 {
-		return true
-	}
-	if !l.makeRoom(more) {
-		return false
-	}
-	a.claimed += more
-	l.heldBytes += more
-	return true
 }
 
 // streamBody passes a body that is not recorded. Its end waits for the ledger, too.
@@ -404,75 +412,3 @@ func (s *Stream) resumeResponse() {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a response")
 	}
 }
-
-const (
-	// stallTicks is how many ticks an answer may stand still before the gate takes the host's buffer to be full.
-	stallTicks = 5
-	// stallBytes is less than any useful buffer limit. The gate always holds smaller bodies.
-	stallBytes = 4 << 10
-)
-
-// awaitBody records that the host holds a piece of s's body, and that the gate waits for more.
-func (p *Plugin) awaitBody(s *Stream) {
-	s.lastProgress = p.ticks
-	if s.list == nil {
-		p.awaitingBody.add(s)
-	}
-}
-
-// checkStalls looks for bodies that stand still. An answer stands still because upstream is slow, or because the host's
-// buffer is full; in the second case nothing comes until the gate releases the buffer. Releasing it is right in both cases:
-// the gate copies the rest of the answer, and its end waits for the ledger. About a request's body the gate can only write
-// to the log.
-func (p *Plugin) checkStalls() {
-	p.ticks++
-	for s, next := p.awaitingBody.first, (*Stream)(nil); s != nil && !p.atLimit(); s = next {
-		next = s.next
-		still := p.ticks - s.lastProgress
-		switch {
-		case s.phase == phaseHolding && still >= stallTicks && s.answer.passed >= stallBytes:
-			p.awaitingBody.remove(s)
-			if p.makeCurrent(s.id) {
-				s.releaseBody()
-			}
-		case s.phase == phaseBody && still >= int64(bodyPatience/tickPeriod) && s.upload.body.Len() >= stallBytes && !p.stallLogged:
-			p.stallLogged = true
-			p.host.Log(LevelWarn, "oncegate: a request body stands still after "+strconv.FormatInt(s.upload.body.Len(), 10)+
-				" bytes; unless the client is slow, "+limitHint+"max_request_body_bytes")
-		}
-	}
-}
-
-// releaseBody releases the body that the host holds. If that is the whole body, it records the answer instead, and the body
-// waits for the ledger.
-func (s *Stream) releaseBody() {
-	p, a := s.plugin, &s.answer
-	s.phase, s.lastProgress, a.stalled = phaseCopying, p.ticks, true
-	if a.complete() && s.recordWhole() == Pause {
-		return // the answer waits for the ledger
-	}
-	s.resumeResponse()
-}
-
-// learnBufferSize records the size of the host's buffer: an answer that moves as soon as it is released had filled it.
-func (p *Plugin) learnBufferSize(s *Stream) {
-	a := &s.answer
-	if !a.stalled {
-		return
-	}
-	a.stalled = false
-	if p.ticks-s.lastProgress > 1 {
-		return // upstream was slow
-	}
-	// Half of it is a safe estimate: a piece or two may have come after the buffer was full.
-	fits := max(a.fitted/2, stallBytes)
-	if p.hostBufferBytes == 0 {
-		p.host.Log(LevelWarn, "oncegate: the host stopped reading an answer before max_response_body_bytes; answers of more than "+strconv.FormatInt(fits, 10)+
-			" bytes begin to pass before they are recorded; "+limitHint+"max_response_body_bytes")
-	}
-	if p.hostBufferBytes == 0 || fits < p.hostBufferBytes {
-		p.hostBufferBytes = fits
-	}
-}
-
-const limitHint = "per_connection_buffer_limit_bytes of the listener (for HTTP/2, initial_stream_window_size) should not be below "
