@@ -2,11 +2,8 @@ package gate
 
 import (
 	"encoding/hex"
-	"strconv"
 	"time"
 	"unsafe"
-
-	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
@@ -267,63 +264,17 @@ const (
 
 // readReply says what the manager's answer means.
 func (l *ledger) readReply(c *call, a *api.StreamReply) reply {
-	var code api.Code
-	if a.Status >= 400 {
-		code = api.Code(gjson.GetBytes(a.Body, "code").Str)
+	if a.Status < 200 || a.Status >= 300 {
+		return l.readRefusal(c, a)
 	}
-	switch {
-	case a.Status >= 200 && a.Status < 300:
-		var r reply
-		if r.answer.ParseRaw(a.Body) == nil {
-			if kind, ok := c.kind.doneAs(&r.answer); ok {
-				r.kind = kind
-				return r
-			}
-		}
-		return reply{kind: replyUnavailable, uncertain: true, why: "the manager's answer cannot be read"}
-	case a.Status == 409:
-		switch code {
-		case api.CodeOutcomeUnknown:
-			return reply{kind: replyUnknown}
-		case api.CodeConflict:
-			return reply{kind: replyConflict}
-		}
-		return reply{kind: replyFenced}
-	case a.Status == 413:
-		return reply{kind: replyTooLarge}
-	case a.Status == 421:
-		if r, ok := l.classifyShardError(c, code); ok {
+	var r reply
+	if r.answer.ParseRaw(a.Body) == nil {
+		if kind, ok := c.kind.doneAs(&r.answer); ok {
+			r.kind = kind
 			return r
 		}
-	case a.Status == 422 && c.kind == callReserve:
-		return reply{kind: replyMismatch}
-	case code == api.CodeLargeAnswer && !c.large:
-		return reply{kind: replyLarge}
 	}
-	// The manager refused: it is starting, stopping, overloaded or full, or does not accept the gate's credentials.
-	r := reply{
-		kind: replyUnavailable, uncertain: leavesUncertain(a.Status, code), retryAfter: min(a.RetryAfterSeconds, maxRetryAfterSeconds),
-		why: "the manager answered with status " + strconv.Itoa(a.Status),
-	}
-	switch code {
-	case api.CodeLedgerFull:
-		r.refusal, r.why = code, r.why+", its ledger is full"
-	case api.CodeQuarantine:
-		r.refusal, r.why = code, r.why+", its ledger may have forgotten the key"
-	case api.CodeRecordUnreadable:
-		r.why += ", it cannot read what it has of the key"
-		if c.kind == callReserve { // the work may have run
-			r.refusal = code
-		}
-	case api.CodeDurability, api.CodeWrongHome, api.CodeHomeUnavailable, api.CodeHomeUnanswered:
-		r.refusal = code
-		r.why += ": " + gjson.GetBytes(a.Body, "detail").String()
-		return r
-	}
-	if c.kind.isOutcome() && refusesMessage(a.Status) && (a.Status != 400 || code != "") {
-		r.kind = replyRefused
-	}
-	return r
+	return reply{kind: replyUnavailable, uncertain: true, why: "the manager's answer cannot be read"}
 }
 
 // doneAs returns the kind of a reply to a call that the ledger has carried out. False: the answer is not one to a call of this kind.
@@ -422,7 +373,9 @@ var outcomeActions = [replyKinds]action{
 func (l *ledger) settle(c *call, r *reply) {
 	r.uncertain = r.uncertain || c.uncertain
 	l.heldBytes -= len(c.message)
-	l.endRetry(c)
+	if c.retrying {
+		l.endRetry(c)
+	}
 	l.checkAvailability(c, r)
 	s := l.p.waitingStream(c)
 	if c.kind == callLookUp && s == nil || c.kind == callRenew && c.renews == nil {
@@ -439,9 +392,10 @@ func (l *ledger) settle(c *call, r *reply) {
 func (l *ledger) checkAvailability(c *call, r *reply) {
 	s := &l.shards[c.shard]
 	wasDown := s.down
-	if r.kind == replyUnavailable || r.kind == replyRefused {
+	switch {
+	case r.kind == replyUnavailable || r.kind == replyRefused:
 		l.logFailure(s, c, r)
-	} else {
+	case s.failureLogged:
 		l.logRecovery(s)
 	}
 	s.down = r.kind == replyUnavailable && r.shardError != api.CodeKeyMoved && r.refusal == ""

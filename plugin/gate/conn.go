@@ -137,18 +137,20 @@ func (l *ledger) sendReady() (busy bool) {
 		l.p.makeCurrent(0) // a reply may have been sent before
 		l.checkConns()
 	}
-	ready, now := l.ready, int64(0)
-	if again := l.dueRetries(); len(again) > 0 {
-		now = l.p.host.Now()
-		for _, c := range again {
-			l.startCall(c, now)
-		}
-		ready = append(again, ready...)
-	} else if len(ready) == 0 || l.blocked {
+	var due []*call
+	if l.queued > 0 {
+		due = l.dueRetries()
+	}
+	ready := l.ready
+	if len(due) == 0 && (len(ready) == 0 || l.blocked) {
 		return false
 	}
-	if now == 0 {
-		now = l.p.host.Now()
+	now := l.p.host.Now()
+	if len(due) > 0 {
+		for _, c := range due {
+			l.startCall(c, now)
+		}
+		ready = append(due, ready...)
 	}
 	l.ready, l.blocked = nil, false
 	waits, back := false, 0

@@ -266,7 +266,7 @@ func (s *Stream) forward(since int64) verdict {
 	s.recordWait()
 	s.status, s.reservedAt = statusExecuted, since
 	p.startRenewing(&s.reservation, since)
-	if s.continues() {
+	if s.outlivesClient() && s.canCarry() {
 		return s.carry()
 	}
 	return s.forwardByRouter()

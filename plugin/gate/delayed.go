@@ -96,11 +96,7 @@ func (s *Stream) dropLateBody() Action {
 // sendReplies sends the replies that need not wait any more. It runs in the plugin context. Once the callback is at its limit, the
 // next one continues.
 func (p *Plugin) sendReplies() {
-	n := &p.delayed
-	if n.unchecked.size == 0 && !n.checkPolled {
-		return
-	}
-	now := p.host.Now()
+	n, now := &p.delayed, p.host.Now()
 	for s := n.unchecked.first; s != nil && !p.atLimit(); s = n.unchecked.first {
 		s.requestEnd.since = now
 		switch {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
 )
@@ -154,6 +156,58 @@ func (l *ledger) checkConn(n *conn, now int64) {
 	}
 }
 
+// readRefusal says what an answer means by which the manager did not do what was asked.
+func (l *ledger) readRefusal(c *call, a *api.StreamReply) reply {
+	var code api.Code
+	if a.Status >= 400 {
+		code = api.Code(gjson.GetBytes(a.Body, "code").Str)
+	}
+	switch {
+	case a.Status == 409:
+		switch code {
+		case api.CodeOutcomeUnknown:
+			return reply{kind: replyUnknown}
+		case api.CodeConflict:
+			return reply{kind: replyConflict}
+		}
+		return reply{kind: replyFenced}
+	case a.Status == 413:
+		return reply{kind: replyTooLarge}
+	case a.Status == 421:
+		if r, ok := l.classifyShardError(c, code); ok {
+			return r
+		}
+	case a.Status == 422 && c.kind == callReserve:
+		return reply{kind: replyMismatch}
+	case code == api.CodeLargeAnswer && !c.large:
+		return reply{kind: replyLarge}
+	}
+	// The manager refused: it is starting, stopping, overloaded or full, or does not accept the gate's credentials.
+	r := reply{
+		kind: replyUnavailable, uncertain: leavesUncertain(a.Status, code), retryAfter: min(a.RetryAfterSeconds, maxRetryAfterSeconds),
+		why: "the manager answered with status " + strconv.Itoa(a.Status),
+	}
+	switch code {
+	case api.CodeLedgerFull:
+		r.refusal, r.why = code, r.why+", its ledger is full"
+	case api.CodeQuarantine:
+		r.refusal, r.why = code, r.why+", its ledger may have forgotten the key"
+	case api.CodeRecordUnreadable:
+		r.why += ", it cannot read what it has of the key"
+		if c.kind == callReserve { // the work may have run
+			r.refusal = code
+		}
+	case api.CodeDurability, api.CodeWrongHome, api.CodeHomeUnavailable, api.CodeHomeUnanswered:
+		r.refusal = code
+		r.why += ": " + gjson.GetBytes(a.Body, "detail").String()
+		return r
+	}
+	if c.kind.isOutcome() && refusesMessage(a.Status) && (a.Status != 400 || code != "") {
+		r.kind = replyRefused
+	}
+	return r
+}
+
 // leavesUncertain reports whether a manager that answers with this status and code may have made the call. Only the
 // statuses of refusals and some codes say that it changed nothing. A code that is unknown, or lost with a part of the
 // answer, says nothing.
@@ -249,10 +303,8 @@ func (l *ledger) logFailure(s *shard, c *call, r *reply) {
 	}
 }
 
-// logRecovery logs that calls succeed again, if the log has a failure.
+// logRecovery logs that calls succeed again.
 func (l *ledger) logRecovery(s *shard) {
-	if s.failureLogged {
-		s.failureLogged = false
-		l.p.host.Log(LevelInfo, "oncegate: cluster \""+s.name+"\" answers again")
-	}
+	s.failureLogged = false
+	l.p.host.Log(LevelInfo, "oncegate: cluster \""+s.name+"\" answers again")
 }

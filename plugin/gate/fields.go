@@ -166,7 +166,7 @@ func cloneHeaders(headers [][2]string) [][2]string {
 	for i := range headers {
 		size += len(headers[i][0]) + len(headers[i][1])
 	}
-	text, out := newBlock(size), make([][2]string, len(headers))
+	text, out := make(block, 0, size), make([][2]string, len(headers))
 	for i := range headers {
 		out[i] = [2]string{text.add(headers[i][0]), text.add(headers[i][1])}
 	}

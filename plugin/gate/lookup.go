@@ -19,11 +19,11 @@ const (
 	statusPending = "pending"
 )
 
-// asksForLookUp reports whether the current request is a look-up. Other requests by GET and HEAD should not cost more than
-// one header.
-func (p *Plugin) asksForLookUp(method string) bool {
+// asksForLookUp reports whether the current request, by GET or HEAD, is a look-up. Other such requests should not cost more
+// than one header.
+func (p *Plugin) asksForLookUp() bool {
 	where := p.config.Lookup
-	if where == "" || method != methodGet && method != methodHead {
+	if where == "" {
 		return false
 	}
 	path, _ := p.host.RequestHeader(headerPath)

@@ -208,10 +208,10 @@ func (p *Plugin) readQueue() {
 // may not expect a tick to change its own period.
 func (p *Plugin) setTickPeriod() {
 	n := &p.delayed
-	if n.fastTick == n.needsFastTick() {
+	if !n.changesTick() {
 		return
 	}
-	n.fastTick = n.needsFastTick()
+	n.fastTick = !n.fastTick
 	period := tickPeriod
 	if n.fastTick {
 		period = endPeriod
@@ -225,13 +225,20 @@ func (p *Plugin) setTickPeriod() {
 // stream other than the one whose callback runs, because a local reply makes the host stop the running callback's stream,
 // whichever stream the reply is for.
 func (p *Plugin) runPending() {
-	p.refuseBodies()
-	p.sendReplies()
-	p.sendReroutes()
+	if p.bodies.refusing {
+		p.refuseBodies()
+	}
+	if p.delayed.due() {
+		p.sendReplies()
+	}
+	if p.reroutes.size > 0 {
+		p.sendReroutes()
+	}
 	for range pendingRounds {
 		sent := p.calls.sendReady()
-		carried := p.carrier.send()
-		if woken := p.wakeWaiters(); !sent && !carried && !woken {
+		carried := p.carrier.hasWork() && p.carrier.send()
+		woken := p.wakesDue() && p.wakeWaiters()
+		if !sent && !carried && !woken {
 			break
 		}
 	}
@@ -253,19 +260,20 @@ func (p *Plugin) endCallback() {
 }
 
 func (p *Plugin) hasWork() bool {
-	return p.deadlinesDue || p.wokenAll || len(p.wokenKeys) > 0 || p.calls.hasWork() || p.carrier.hasWork() || p.bodies.refusing || p.delayed.hasWork() || p.reroutes.size > 0
+	return p.wakesDue() || p.calls.hasWork() || p.carrier.hasWork() || p.bodies.refusing || p.delayed.due() || p.delayed.changesTick() || p.reroutes.size > 0
 }
+
+// wakesDue reports whether waiters must look again.
+func (p *Plugin) wakesDue() bool { return p.deadlinesDue || p.wokenAll || len(p.wokenKeys) > 0 }
 
 // hasWork reports whether the next callback has work.
 func (r *carrier) hasWork() bool { return len(r.ready) > 0 || r.checkTimeouts }
 
-// hasWork reports whether the next queue callback has work.
-func (n *delayedReplies) hasWork() bool {
-	return n.unchecked.size > 0 || n.checkPolled || n.fastTick != n.needsFastTick()
-}
+// due reports whether replies may go out now.
+func (n *delayedReplies) due() bool { return n.unchecked.size > 0 || n.checkPolled }
 
-// needsFastTick reports whether the tick must come every endPeriod.
-func (n *delayedReplies) needsFastTick() bool { return n.polled.size > 0 }
+// changesTick reports whether the tick's period must change: it is endPeriod while replies wait for ticks.
+func (n *delayedReplies) changesTick() bool { return n.fastTick != (n.polled.size > 0) }
 
 // requestCallback asks for a queue callback, in which the plugin context is active. If the host refuses the message, the
 // tick does the work.

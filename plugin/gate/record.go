@@ -117,7 +117,7 @@ func recordedHeaders(headers [][2]string, route *config.Route) ([]api.Header, bo
 	if count == 0 {
 		return nil, true
 	}
-	text, out := newBlock(size), make([]api.Header, 0, count)
+	text, out := make(block, 0, size), make([]api.Header, 0, count)
 	for i := range headers {
 		if name := recordedName(headers[i][0], route, named, dated); name != "" {
 			out = append(out, api.Header{Name: text.add(name), Value: text.add(headers[i][1])})

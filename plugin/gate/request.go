@@ -140,20 +140,17 @@ func (s *Stream) copyFromHeaders() {
 	for i := range s.trace {
 		size += len(s.trace[i][1])
 	}
-	text := newBlock(size)
+	text := make(block, 0, size)
 	s.key, s.accept = text.add(s.key), text.add(s.accept)
 	for i := range s.trace {
 		s.trace[i][1] = text.add(s.trace[i][1])
 	}
 }
 
-// block holds copies of several strings, which cost one allocation together.
+// block holds copies of several strings. If its capacity is that of all of them, they cost one allocation together.
 type block []byte
 
-// newBlock returns a block for strings of size bytes in all.
-func newBlock(size int) block { return make(block, 0, size) }
-
-// add returns a copy of s. The block should have room for it.
+// add returns a copy of s.
 func (b *block) add(s string) string {
 	at := len(*b)
 	*b = append(*b, s...)

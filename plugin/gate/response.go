@@ -382,7 +382,9 @@ func (s *Stream) commitsBeforeReply() bool {
 
 // endAnswer ends the answer: now, or when the ledger has the outcome.
 func (s *Stream) endAnswer() Action {
-	s.forgetUnsuited()
+	if s.path != 0 {
+		s.forgetUnsuited()
+	}
 	if s.commitsBeforeReply() && s.call != nil {
 		s.phase = phaseRecording
 		return Pause

@@ -95,7 +95,11 @@ func (l *ledger) releaseAgain(c *call, now int64) {
 }
 
 // checkRetries makes sendReady look for retries of the shard that are due.
-func (l *ledger) checkRetries(s *shard) { s.checkDue, l.checkDue = true, true }
+func (l *ledger) checkRetries(s *shard) {
+	if len(s.retries) > 0 {
+		s.checkDue, l.checkDue = true, true
+	}
+}
 
 // retryNow makes the outcomes due that are stored for a shard whose manager is back. Releases stay due at their times.
 func (l *ledger) retryNow(s *shard, now int64) {
@@ -117,9 +121,6 @@ func (l *ledger) retryNow(s *shard, now int64) {
 func (l *ledger) dueRetries() (due []*call) {
 	looks := l.checkDue
 	l.checkDue = false
-	if l.queued == 0 {
-		return nil
-	}
 	for _, c := range l.ready {
 		if s := &l.shards[c.shard]; s.down && !s.probe {
 			s.probe, looks = true, true
@@ -173,9 +174,6 @@ func (l *ledger) moveDueRetries(s *shard, due []*call, now int64) []*call {
 
 // endRetry ends a retry that was under way.
 func (l *ledger) endRetry(c *call) {
-	if !c.retrying {
-		return
-	}
 	c.retrying = false
 	s := &l.shards[c.shard]
 	s.retriesUnderWay--

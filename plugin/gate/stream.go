@@ -126,7 +126,7 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	}
 	s.phase = phasePass
 	method, ok := p.host.RequestHeader(headerMethod)
-	isLookUp := ok && p.asksForLookUp(method)
+	isLookUp := (method == methodGet || method == methodHead) && p.asksForLookUp()
 	if !ok || !isLookUp && !p.config.Method(method) {
 		path, _ := p.host.RequestHeader(headerPath)
 		if p.asksForBlank(path) {

@@ -103,13 +103,10 @@ func allowedAuthority(host string) bool {
 	return host != ""
 }
 
-// continues reports whether the gate makes the upstream call of a request that may run now. If it does not, the proxy
+// canCarry reports whether the gate makes the upstream call of a request that may run now. If it does not, the proxy
 // cancels the request when its client leaves.
-func (s *Stream) continues() bool {
+func (s *Stream) canCarry() bool {
 	p, u := s.plugin, &s.upload
-	if !s.outlivesClient() {
-		return false
-	}
 	r := &p.carrier
 	if !u.whole || len(r.ready)+len(r.inFlight) >= p.config.MaxUpstreamCalls || r.bytes+len(u.pieces) > maxCarriedBytes {
 		p.metrics.count(p.metrics.routed)
@@ -316,7 +313,7 @@ func (c *carried) rememberUnsuited(what string) {
 // forgetUnsuited forgets the path of a request that the router carried, if the gate could have handed on the whole answer.
 // An answer with an error says nothing about the others.
 func (s *Stream) forgetUnsuited() {
-	if a := &s.answer; s.path != 0 && a.status < 400 && !a.streamed && a.passed <= maxClientAnswerBytes {
+	if a := &s.answer; a.status < 400 && !a.streamed && a.passed <= maxClientAnswerBytes {
 		s.plugin.carrier.unsuited.remove(s.path)
 	}
 }

@@ -99,8 +99,6 @@ func (p *Plugin) stopWaiting(s *Stream) {
 func (p *Plugin) wakeWaiters() (busy bool) {
 	if p.waiting.size == 0 {
 		p.deadlinesDue, p.wokenAll, p.wokenKeys = false, false, p.wokenKeys[:0]
-	}
-	if !p.deadlinesDue && !p.wokenAll && len(p.wokenKeys) == 0 {
 		return false
 	}
 	now := p.host.Now()
