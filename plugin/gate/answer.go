@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 )
 
 // fix says what to correct in a reply of the gate's own; see fixType.
@@ -116,14 +117,14 @@ func (s *Stream) replay(result *api.Result) {
 		body = nil
 		headers = append(headers, [2]string{headerBody, omitted})
 	}
-	if encoding != "" && len(body) > 0 && !alike && !accepts(s.accept, encoding) {
+	if encoding != "" && len(body) > 0 && !alike && !fields.Accepts(s.accept, encoding) {
 		clear(headers)
 		s.replyNotAcceptable(encoding[1:])
 		return
 	}
 	if encoding == "" && !bare {
 		var answered bool
-		if body, answered = withID(body, mediaType(contentType), s.requestID); !answered {
+		if body, answered = withID(body, fields.MediaType(contentType), s.requestID); !answered {
 			clear(headers)
 			s.replyNotRecorded(result.Status)
 			return

@@ -3,6 +3,8 @@ package gate
 import (
 	"strings"
 	"time"
+
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 )
 
 // Calls that go to the cluster of the request's route although the routes are in an inner listener, because that costs the
@@ -141,7 +143,7 @@ func (r *carrier) learnRules(q *question, d *described, now int64) {
 	}
 	if why == "" {
 		v.plain, v.shown, v.timeout = now >= v.distrusted, now, maxTimeout
-		if ms, ok := parseDecimal(words[7]); ok && ms > 0 && ms < maxTimeout.Milliseconds() {
+		if ms, ok := fields.Decimal(words[7]); ok && ms > 0 && ms < maxTimeout.Milliseconds() {
 			v.timeout = time.Duration(ms) * time.Millisecond
 		}
 		return
@@ -170,7 +172,7 @@ func refusedByFilter(flags, attempts string) bool {
 // bytesWithoutTimeout returns the bytes of a request's headers without x-envoy-expected-rq-timeout-ms, in which the router
 // writes the route's time-out; "-": the request has none.
 func bytesWithoutTimeout(all, timeout string) (int64, bool) {
-	n, ok := parseDecimal(all)
+	n, ok := fields.Decimal(all)
 	if timeout != "-" {
 		n -= int64(len("x-envoy-expected-rq-timeout-ms") + len(timeout))
 	}

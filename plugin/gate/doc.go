@@ -182,7 +182,7 @@
 // The others have what happens beside it:
 //
 //	host.go, start.go  what the gate needs of the proxy; how a VM starts and ends
-//	fields.go          names and values of header fields
+//	names.go           names of header fields and properties
 //	requestbody.go     bodies of requests
 //	answer.go          the gate's own replies: replays
 //	problems.go        and refusals

@@ -7,6 +7,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
@@ -34,7 +35,7 @@ func (p *Plugin) asksForLookUp() bool {
 // readLookUp answers a look-up.
 func (s *Stream) readLookUp(headers request.Headers, path string) verdict {
 	p := s.plugin
-	s.accept = joined(headers, headerAcceptEncoding)
+	s.accept = fields.Joined(headers, headerAcceptEncoding)
 	if s.route = p.config.First(); len(headers) == 0 {
 		return s.invalid(&unreadableProblem)
 	}
@@ -283,14 +284,14 @@ func (s *Stream) readPreference(headers request.Headers) {
 		if headers[i][0] != "prefer" {
 			continue
 		}
-		eachToken(headers[i][1], func(token string) bool {
+		fields.EachToken(headers[i][1], func(token string) bool {
 			token, _, _ = strings.Cut(token, ";")
 			name, value, _ := strings.Cut(token, "=")
-			switch request.Lower(trim(name)) {
+			switch fields.Lower(fields.Trim(name)) {
 			case "respond-async":
 				s.async = true
 			case "wait":
-				seconds, _ = parseDecimal(trim(value))
+				seconds, _ = fields.Decimal(fields.Trim(value))
 			}
 			return true
 		})

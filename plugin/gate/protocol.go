@@ -12,6 +12,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 	"github.com/oncegate/oncegate/plugin/internal/jsonguard"
 )
 
@@ -66,8 +67,8 @@ var httpStatus = [...]int{200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409,
 
 // outcomeFromTrailers sets the outcome of a gRPC answer from its trailers. False: they have no status.
 func (s *Stream) outcomeFromTrailers(trailers [][2]string) bool {
-	text, ok := headerValue(trailers, headerGRPCStatus)
-	code, valid := parseDecimal(text)
+	text, ok := fields.Value(trailers, headerGRPCStatus)
+	code, valid := fields.Decimal(text)
 	if !ok || !valid {
 		return false
 	}
@@ -75,7 +76,7 @@ func (s *Stream) outcomeFromTrailers(trailers [][2]string) bool {
 	if code < int64(len(httpStatus)) {
 		status = httpStatus[code]
 	}
-	pushback, retry := headerValue(trailers, headerPushback)
+	pushback, retry := fields.Value(trailers, headerPushback)
 	retry = retry && !strings.HasPrefix(pushback, "-")
 	s.answer.outcome = s.route.Outcome(status, retry, s.answer.outcomeValue)
 	s.outcomeInTrailers = false
@@ -137,7 +138,7 @@ func (s *Stream) replayRPC(result *api.Result) {
 		clear(headers)
 		s.replyNotRecorded(0)
 		return
-	case len(result.Body) > 0 && result.Body[0] != 0 && !alike && !accepts(s.accept, encoding):
+	case len(result.Body) > 0 && result.Body[0] != 0 && !alike && !fields.Accepts(s.accept, encoding):
 		clear(headers)
 		s.replyNotAcceptable(encoding)
 		return
@@ -145,8 +146,8 @@ func (s *Stream) replayRPC(result *api.Result) {
 	headers = s.addReplayHeaders(headers)
 	if len(result.Body) == 0 {
 		s.grpcStatus = grpcOfHTTP(result.Status)
-		if text, ok := headerValue(headers, headerGRPCStatus); ok {
-			code, _ := parseDecimal(text)
+		if text, ok := fields.Value(headers, headerGRPCStatus); ok {
+			code, _ := fields.Decimal(text)
 			s.grpcStatus = int(code)
 		}
 		s.reply(200, detailsReplayed, headers, nil)
@@ -371,8 +372,8 @@ func (s *Stream) readLifetimeHeaders(end bool) {
 	contentType, _ := host.ResponseHeader(headerContentType)
 	_, coded := host.ResponseHeader(headerContentEncoding)
 	text, _ := host.ResponseHeader(headerContentLength)
-	length, _ := parseDecimal(text)
-	if end || status != "200" || coded || mediaType(contentType) != "application/json" || length > maxLifetimeBytes {
+	length, _ := fields.Decimal(text)
+	if end || status != "200" || coded || fields.MediaType(contentType) != "application/json" || length > maxLifetimeBytes {
 		s.phase = phasePass
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
@@ -100,8 +101,8 @@ func (p *Plugin) stopRenewing(r *reservation) {
 //
 // The returned strings are copies, so they do not keep the host's header block alive.
 func recordedHeaders(headers [][2]string, route *config.Route) ([]api.Header, bool) {
-	named := connectionNames(headers)
-	_, dated := headerValue(headers, config.OriginalDate)
+	named := fields.ConnectionNames(headers)
+	_, dated := fields.Value(headers, config.OriginalDate)
 	count, size := 0, 0
 	for i := range headers {
 		name := recordedName(headers[i][0], route, named, dated)
@@ -186,7 +187,7 @@ func (s *Stream) addDate() {
 			return
 		}
 	}
-	s.answer.addHeader(config.OriginalDate, httpDate(s.plugin.host.Now()))
+	s.answer.addHeader(config.OriginalDate, fields.Date(s.plugin.host.Now()))
 }
 
 // recordHead records an answer without its body, which replays do not have either.

@@ -10,6 +10,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
@@ -30,7 +31,7 @@ func (s *Stream) readRequest(method, path string, headers request.Headers, end b
 	} else if unprotectable(method, headers) {
 		return s.unsupported(headers)
 	}
-	s.accept = joined(headers, accept)
+	s.accept = fields.Joined(headers, accept)
 	return s.readHeaders(headers, end)
 }
 
@@ -162,18 +163,30 @@ func (b *block) add(s string) string {
 // unprotectable reports whether a request opens something that has no single answer: a tunnel, a WebSocket or a gRPC call.
 func unprotectable(method string, headers request.Headers) bool {
 	contentType, _ := headers.Get(headerContentType)
-	return method == methodConnect || upgrades(headers) || isGRPC(mediaType(contentType))
+	return method == methodConnect || upgrades(headers) || isGRPC(fields.MediaType(contentType))
 }
 
 func upgrades(headers request.Headers) bool {
 	_, n := headers.Get(headerUpgrade)
-	return n > 0 && slices.Contains(connectionNames(headers), headerUpgrade)
+	return n > 0 && slices.Contains(fields.ConnectionNames(headers), headerUpgrade)
 }
 
 // protectsRPC reports whether a request is a gRPC call that the route protects.
 func (s *Stream) protectsRPC(method string, headers request.Headers) bool {
 	contentType, n := headers.Get(headerContentType)
 	return s.route.GRPC == config.GRPCUnary && n == 1 && hostsGRPC(contentType) && method == "POST" && !upgrades(headers)
+}
+
+// isGRPC reports whether a media type belongs to gRPC (or gRPC-Web).
+func isGRPC(media string) bool {
+	rest, ok := strings.CutPrefix(media, "application/grpc")
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == '-')
+}
+
+// hostsGRPC reports whether hosts take a request with this content type for gRPC.
+func hostsGRPC(contentType string) bool {
+	rest, ok := strings.CutPrefix(contentType, "application/grpc")
+	return ok && (rest == "" || rest[0] == '+')
 }
 
 // unsupported deals with an unprotectable request. If it has a key, or the route gives every request one, it must not run
@@ -245,7 +258,7 @@ func (p *Plugin) asksForBlank(path string) bool {
 // isPath reports whether path is name, in any case, with or without a query, fragment or parameters.
 func isPath(path, name string) bool {
 	n := len(name)
-	return len(path) >= n && request.Lower(path[:n]) == name && (len(path) == n || strings.Contains("?#;", path[n:n+1]))
+	return len(path) >= n && fields.Lower(path[:n]) == name && (len(path) == n || strings.Contains("?#;", path[n:n+1]))
 }
 
 // What the gate says to upstream about a request (the route's forward).
@@ -381,7 +394,7 @@ func (e *requestEnd) readHeaders(headers request.Headers) {
 		e.headers += uint64(len(name) + len(value))
 		switch name {
 		case headerContentLength:
-			if n, ok := parseDecimal(value); ok {
+			if n, ok := fields.Decimal(value); ok {
 				e.length = n
 			}
 		case headerExpect, headerUpgrade:

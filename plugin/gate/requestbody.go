@@ -5,6 +5,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
@@ -47,7 +48,7 @@ const (
 func (s *Stream) awaitUpload(headers request.Headers, keyed bool) {
 	u, route := &s.upload, s.route
 	u.body, u.keyed = s.plugin.digester.NewBody(&route.Fingerprint, headers, route.MaxRequestBody, route.Key.Derive), keyed
-	encoding := joined(headers, headerContentEncoding)
+	encoding := fields.Joined(headers, headerContentEncoding)
 	u.encoded = encoding != "" && encoding != "identity"
 	s.requestEnd.readHeaders(headers)
 	if s.requestEnd.length >= 0 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
@@ -40,11 +41,11 @@ func (s *Stream) classifyAnswer(end bool) Action {
 		return Continue
 	}
 	headers := p.host.ResponseHeaders()
-	text, ok := headerValue(headers, headerStatus)
+	text, ok := fields.Value(headers, headerStatus)
 	if !ok {
 		text, _ = p.host.ResponseHeader(headerStatus)
 	}
-	status, _ := parseDecimal(text)
+	status, _ := fields.Decimal(text)
 	a := &s.answer
 	a.status = int(status)
 	headers = s.classify(headers)
@@ -74,10 +75,10 @@ func (s *Stream) classifyAnswer(end bool) Action {
 // the gate may see.
 func (s *Stream) classify(headers [][2]string) [][2]string {
 	a, name := &s.answer, s.route.OutcomeHeader
-	_, retry := headerValue(headers, headerRetryAfter)
+	_, retry := fields.Value(headers, headerRetryAfter)
 	if name != "" {
 		if value, n := request.Headers(headers).Get(name); n == 1 {
-			a.outcomeValue = trim(value)
+			a.outcomeValue = fields.Trim(value)
 		}
 		headers = slices.DeleteFunc(headers, func(h [2]string) bool { return h[0] == name })
 	}
@@ -92,7 +93,7 @@ func (s *Stream) upstreamLedger(headers [][2]string) {
 	if a.outcome != config.OutcomeCommit || a.status >= 400 {
 		a.outcome = config.OutcomeRelease
 	}
-	if v, ok := headerValue(headers, api.HeaderReplayed); ok && v == "true" {
+	if v, ok := fields.Value(headers, api.HeaderReplayed); ok && v == "true" {
 		s.status = statusReplayed
 	}
 }
@@ -185,13 +186,13 @@ func (s *Stream) startRecording(headers [][2]string, end bool) Action {
 	a := &s.answer
 	limit := int64(s.route.MaxResponseBody)
 	a.expected = -1
-	if text, ok := headerValue(headers, headerContentLength); ok {
-		if n, ok := parseDecimal(text); ok {
+	if text, ok := fields.Value(headers, headerContentLength); ok {
+		if n, ok := fields.Decimal(text); ok {
 			a.expected = n
 		}
 	}
-	contentType, _ := headerValue(headers, headerContentType)
-	a.streamed = s.route.Streamed(mediaType(contentType))
+	contentType, _ := fields.Value(headers, headerContentType)
+	a.streamed = s.route.Streamed(fields.MediaType(contentType))
 	fits := s.copyHeaders(headers)
 	switch {
 	case end:
@@ -234,7 +235,7 @@ func (s *Stream) copyHeaders(headers [][2]string) bool {
 	if s.rpc {
 		name = headerGRPCEncoding
 	}
-	if encoding := joined(headers, name); encoding != "" && !accepts(s.accept, encoding) {
+	if encoding := fields.Joined(headers, name); encoding != "" && !fields.Accepts(s.accept, encoding) {
 		a.addHeader(headerAccepted, s.accept)
 	}
 	return fits && len(headers) > 0

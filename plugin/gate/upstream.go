@@ -8,6 +8,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
@@ -73,12 +74,12 @@ func (s *Stream) suitsUpstreamCall(headers request.Headers) bool {
 		case headerPath:
 			path = withoutQuery(value)
 		case headerContentType:
-			s.upload.json = len(s.route.StreamedTypes) > 0 && request.IsJSON(mediaType(value))
+			s.upload.json = len(s.route.StreamedTypes) > 0 && request.IsJSON(fields.MediaType(value))
 		case headerTrailer, headerExpect:
 			routed = true
 		case headerAccept:
-			eachToken(value, func(token string) bool {
-				routed = routed || s.route.Streamed(mediaType(token))
+			fields.EachToken(value, func(token string) bool {
+				routed = routed || s.route.Streamed(fields.MediaType(token))
 				return !routed
 			})
 		}
@@ -289,10 +290,15 @@ func hashPath(method, authority, path string) uint64 {
 
 // targetOf returns method, host and path of a request, as a log line names them.
 func targetOf(headers [][2]string) string {
-	method, _ := headerValue(headers, headerMethod)
-	authority, _ := headerValue(headers, headerAuthority)
-	path, _ := headerValue(headers, headerPath)
+	method, _ := fields.Value(headers, headerMethod)
+	authority, _ := fields.Value(headers, headerAuthority)
+	path, _ := fields.Value(headers, headerPath)
 	return method + " " + authority + withoutQuery(path)
+}
+
+func withoutQuery(path string) string {
+	path, _, _ = strings.Cut(path, "?")
+	return path
 }
 
 // asksForStream reports whether a JSON body asks for an answer that streams, as clients of OpenAI's API do.

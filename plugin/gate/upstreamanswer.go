@@ -6,6 +6,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 )
 
 // The answers to the gate's own upstream calls.
@@ -102,13 +103,13 @@ func (c *carried) answer(bodySize int) {
 	s := c.stream
 	p := s.plugin
 	headers := p.host.CallHeaders()
-	text, ok := headerValue(headers, headerStatus)
+	text, ok := fields.Value(headers, headerStatus)
 	if !ok {
 		c.rememberUnsuited("broke off or did not end in time")
 		c.unanswered(502, "Upstream's answer broke off")
 		return
 	}
-	status, _ := parseDecimal(text)
+	status, _ := fields.Decimal(text)
 	a := &s.answer
 	a.status = int(status)
 	var body []byte
@@ -119,8 +120,8 @@ func (c *carried) answer(bodySize int) {
 	f := c.fate(headers, body)
 	if f == fateAnswered {
 		headers = s.classify(headers)
-		contentType, _ := headerValue(headers, headerContentType)
-		media := mediaType(contentType)
+		contentType, _ := fields.Value(headers, headerContentType)
+		media := fields.MediaType(contentType)
 		if a.streamed = s.route.Streamed(media); a.streamed {
 			c.rememberUnsuited("streams (" + loggable(media) + ")")
 		} else if !whole {
@@ -176,6 +177,19 @@ func (c *carried) record(headers [][2]string, body []byte, bodySize int) {
 	p.calls.heldBytes += len(body)
 }
 
+// cloneHeaders copies headers, so that they do not keep the host's header block alive.
+func cloneHeaders(headers [][2]string) [][2]string {
+	size := 0
+	for i := range headers {
+		size += len(headers[i][0]) + len(headers[i][1])
+	}
+	text, out := make(block, 0, size), make([][2]string, len(headers))
+	for i := range headers {
+		out[i] = [2]string{text.add(headers[i][0]), text.add(headers[i][1])}
+	}
+	return out
+}
+
 // replySettled gives upstream's answer to the client whose request ran. The ledger has the outcome now, or could not be
 // reached.
 func (s *Stream) replySettled() {
@@ -197,7 +211,7 @@ func (s *Stream) replyToClient(f *clientAnswer) {
 	}
 	headers := p.headers[:0]
 	contentType, typed := "", false
-	named := connectionNames(f.headers)
+	named := fields.ConnectionNames(f.headers)
 	for _, h := range f.headers {
 		switch h[0] {
 		case headerDate, "age", headerServiceTime, api.HeaderReplayed:
@@ -236,7 +250,7 @@ func parseDescribed(text string) (d described) {
 // headerAnswer, so what it says is not upstream's word.
 func (c *carried) fate(headers [][2]string, body []byte) fate {
 	if c.inner {
-		if said, ok := headerValue(headers, headerAnswer); ok {
+		if said, ok := fields.Value(headers, headerAnswer); ok {
 			d := parseDescribed(said)
 			if r := &c.stream.plugin.carrier; c.question != nil {
 				r.learnRules(c.question, &d, r.p.host.Now())
@@ -245,7 +259,7 @@ func (c *carried) fate(headers [][2]string, body []byte) fate {
 			return d.fate()
 		}
 	}
-	if _, ok := headerValue(headers, headerServiceTime); ok {
+	if _, ok := fields.Value(headers, headerServiceTime); ok {
 		return fateAnswered
 	}
 	return ownFate(string(body))
@@ -286,7 +300,7 @@ func (d *described) fate() fate {
 	} else if !attempted {
 		return f // a filter of the inner listener refused it: the router never saw it
 	}
-	eachToken(words[1], func(flag string) bool {
+	fields.EachToken(words[1], func(flag string) bool {
 		switch flag {
 		case "UH", "UF", "UO", "NR", "NFCF", "NC", "OM", "DF", "DO":
 			f = fateNotSent
