@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/config"
 	"github.com/oncegate/oncegate/plugin/internal/fields"
 )
 
@@ -55,16 +56,6 @@ func (s *Stream) send(r localReply) {
 	if !s.plugin.host.Reply(r.status, s.grpcStatus, r.details, r.headers, r.body) {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused a local reply")
 	}
-}
-
-func (s *Stream) replyNotRecorded(status int) {
-	s.plugin.metrics.count(s.plugin.metrics.notRecorded)
-	s.replyProblem(notRecordedProblem(status))
-}
-
-func (s *Stream) replyNotAcceptable(encoding string) {
-	s.plugin.metrics.count(s.plugin.metrics.notAcceptable)
-	s.replyProblem(notAcceptableProblem(encoding))
 }
 
 // replay answers the current stream with a recorded answer.
@@ -145,14 +136,10 @@ func (s *Stream) replays(name string, bare bool) bool {
 	switch {
 	case name == headerTrailers, name == headerBody:
 		return true
-	case s.route.Adds(name), bare && describesBody(name):
+	case s.route.Adds(name), bare && config.DescribesBody(name):
 		return false
 	}
 	return s.route.Response.Keeps(name)
-}
-
-func describesBody(name string) bool {
-	return name == headerContentType || name == headerContentEncoding
 }
 
 // addReplayHeaders adds the headers that say that an answer is a replay.

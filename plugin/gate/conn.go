@@ -2,6 +2,7 @@ package gate
 
 import (
 	"time"
+	"unsafe"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
@@ -352,12 +353,12 @@ func (l *ledger) onMessage(id uint32, size int) {
 	}
 	n.answered, n.failures, n.lastMessage, n.pingSent = true, 0, now, 0
 	l.blocked = false
-	switch {
+	switch s := &l.shards[n.shard]; {
 	case m.Mark == "":
 	case m.Status == 421: // the manager is another one than the call means, and says nothing about that one
-		l.rememberOtherLedger(&l.shards[n.shard], m.Mark, m.RetryAfterSeconds, now)
-	default:
-		l.rememberMark(&l.shards[n.shard], m.Mark, now)
+		l.rememberOtherLedger(s, m.Mark, m.RetryAfterSeconds, now)
+	case !s.mark.advance(m.Mark, now):
+		l.rememberMark(s, m.Mark, now)
 	}
 	c := n.removeCall(m.Number)
 	if c == nil {
@@ -373,6 +374,28 @@ func (l *ledger) onMessage(id uint32, size int) {
 	}
 	r.at = now
 	l.settle(c, &r)
+}
+
+// mark is what this VM remembers of a shard's ledger.
+type mark struct {
+	text   []byte // empty: nothing
+	at     int64  // when the ledger answered last
+	shared bool   // shared data have nothing that this VM has not known
+}
+
+// view is the mark's text. It is valid until the mark changes.
+func (m *mark) view() string { return unsafe.String(unsafe.SliceData(m.text), len(m.text)) }
+
+// ledgerID is the part of a mark that says which ledger it is of.
+func ledgerID(text string) string { return text[:min(len(text), api.MarkIDBytes)] }
+
+// advance takes the mark of an answer over if it is of the ledger that the gate remembers. False: it is not.
+func (m *mark) advance(text string, now int64) bool {
+	if len(text) > api.MaxMarkBytes || len(m.text) == 0 || ledgerID(text) != ledgerID(m.view()) {
+		return false
+	}
+	m.text, m.at = append(m.text[:0], text...), now
+	return true
 }
 
 // conn returns the connection with this id; nil: it was closed.

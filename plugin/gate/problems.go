@@ -80,22 +80,24 @@ func pendingProblem(remaining int64) *api.Problem {
 		Detail: "Try again later with the same key; the request was not executed a second time."}
 }
 
-// notRecordedProblem is for a duplicate of a request that ran but whose answer is not recorded. status is the answer's
+// replyNotRecorded answers a duplicate of a request that ran but whose answer is not recorded. status is the answer's
 // status; 0: not known either.
-func notRecordedProblem(status int) *api.Problem {
+func (s *Stream) replyNotRecorded(status int) {
+	s.plugin.metrics.count(s.plugin.metrics.notRecorded)
 	detail := "The request is not executed again."
 	if status != 0 {
 		detail = "It was answered with status " + strconv.Itoa(status) + ". " + detail
 	}
-	return &api.Problem{Status: 410, Code: api.CodeAnswerNotRecorded,
-		Title: "The request was executed, but its answer is not recorded", Detail: detail}
+	s.replyProblem(&api.Problem{Status: 410, Code: api.CodeAnswerNotRecorded,
+		Title: "The request was executed, but its answer is not recorded", Detail: detail})
 }
 
-// notAcceptableProblem is for a duplicate that does not accept the recorded answer's encoding.
-func notAcceptableProblem(encoding string) *api.Problem {
-	return &api.Problem{Status: 406, Code: api.CodeEncodingNotAccepted,
+// replyNotAcceptable answers a duplicate that does not accept the recorded answer's encoding.
+func (s *Stream) replyNotAcceptable(encoding string) {
+	s.plugin.metrics.count(s.plugin.metrics.notAcceptable)
+	s.replyProblem(&api.Problem{Status: 406, Code: api.CodeEncodingNotAccepted,
 		Title:  "The recorded answer has an encoding that this request does not accept",
-		Detail: "The request is not executed again. With Accept-Encoding: " + encoding + " and the same key it gets the answer."}
+		Detail: "The request is not executed again. With Accept-Encoding: " + encoding + " and the same key it gets the answer."})
 }
 
 func unavailableProblem(seconds int) *api.Problem {

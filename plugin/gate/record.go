@@ -195,7 +195,7 @@ func (s *Stream) recordHead() {
 	a := &s.answer
 	recorded := a.headers[:0]
 	for _, h := range a.headers {
-		if _, trailer := recordedTrailer(h.Name); !trailer && !describesBody(h.Name) {
+		if _, trailer := recordedTrailer(h.Name); !trailer && !config.DescribesBody(h.Name) {
 			recorded = append(recorded, h)
 		}
 	}

@@ -3,7 +3,6 @@ package gate
 import (
 	"slices"
 	"time"
-	"unsafe"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
@@ -49,19 +48,6 @@ const markLasts = int64(24 * time.Hour)
 // markPrefix is that of the keys in shared data that have marks, by cluster.
 const markPrefix = cachePrefix + ".l."
 
-// mark is what this VM remembers of a shard's ledger.
-type mark struct {
-	text   []byte // empty: nothing
-	at     int64  // when the ledger answered last
-	shared bool   // shared data have nothing that this VM has not known
-}
-
-// view is the mark's text. It is valid until the mark changes.
-func (m *mark) view() string { return unsafe.String(unsafe.SliceData(m.text), len(m.text)) }
-
-// ledgerID is the part of a mark that says which ledger it is of.
-func ledgerID(text string) string { return text[:min(len(text), api.MarkIDBytes)] }
-
 // markFor is what the gate says to the manager of a shard about its ledger; "" for nothing.
 func (l *ledger) markFor(s *shard, now int64) string {
 	m := &s.mark
@@ -90,18 +76,12 @@ func (l *ledger) rememberOtherLedger(s *shard, text string, longest int, now int
 // rememberMark remembers a mark from an answer. It counts and logs that a shard's ledger is another one than before, as
 // after a start on an empty directory.
 func (l *ledger) rememberMark(s *shard, text string, now int64) {
-	if len(text) > api.MaxMarkBytes || len(text) < api.MarkIDBytes {
-		return
-	}
 	m := &s.mark
-	m.at, m.shared = now, true
-	before := ledgerID(m.view())
-	if before == ledgerID(text) {
-		m.text = append(m.text[:0], text...)
+	if len(text) > api.MaxMarkBytes || len(text) < api.MarkIDBytes || m.advance(text, now) {
 		return
 	}
 	was := string(m.text)
-	m.text = append(m.text[:0], text...)
+	m.text, m.at, m.shared = append(m.text[:0], text...), now, true
 	key := markPrefix + s.name
 	_, cas, _ := l.p.host.Get(key, nil)
 	l.p.host.Set(key, m.text, cas) // another VM that writes at the same time writes the same ledger
