@@ -27,8 +27,8 @@ var mayImport = map[string][]string{
 
 	"plugin":                      {"plugin/sdk"},
 	"plugin/sdk":                  {"manager/api", "plugin/cache", "plugin/gate"},
-	"plugin/gate":                 {"manager/api", "plugin/cache", "plugin/config", "plugin/internal/jsonguard", "plugin/request"},
-	"plugin/request":              {"manager/api", "plugin/config", "plugin/internal/jsonguard"},
+	"plugin/gate":                 {"manager/api", "plugin/cache", "plugin/config", "plugin/internal/fields", "plugin/internal/jsonguard", "plugin/request"},
+	"plugin/request":              {"manager/api", "plugin/config", "plugin/internal/fields", "plugin/internal/jsonguard"},
 	"plugin/config":               {"manager/api", "plugin/internal/jsonguard"},
 	"plugin/cache":                {"manager/api"},
 	"plugin/internal/nativeguest": {"hostsim", "manager/api", "plugin/cache", "plugin/gate"},
@@ -116,7 +116,7 @@ var mayImport = map[string][]string{
 
 // leaves are the packages that import nothing of this repository.
 var leaves = []string{
-	"docs", "charts/telemetry", "manager/api", "manager/internal/openapi", "plugin/internal/jsonguard",
+	"docs", "charts/telemetry", "manager/api", "manager/internal/openapi", "plugin/internal/fields", "plugin/internal/jsonguard",
 	"plugin/gatebench", "plugin/wasmcheck", "manager/client/internal/wire", "manager/internal/tracing",
 	"manager/internal/codec", "manager/internal/object/sharedkey", "manager/internal/crypt", "manager/internal/store",
 	"manager/internal/store/etcd/dsn", "manager/internal/filelock", "manager/internal/scrape", "manager/internal/batch",

@@ -24,7 +24,7 @@ type Response struct {
 // Keeps reports whether the header, whose name is in lower case, is recorded and replayed. The headers
 // without which a client cannot read a recorded body always are, and OriginalDate is unless it is dropped.
 func (p *Response) Keeps(name string) bool {
-	return (name == OriginalDate || listed(p.KeepHeaders, name)) && !listed(p.DropHeaders, name) || describesBody(name)
+	return (name == OriginalDate || listed(p.KeepHeaders, name)) && !listed(p.DropHeaders, name) || DescribesBody(name)
 }
 
 // EchoHeader is the name of the header in which answers repeat the key; empty: they do not.
@@ -57,8 +57,8 @@ func (t *Route) Adds(name string) bool {
 // OriginalDate is the header with the date of the answer that a replay repeats.
 const OriginalDate = "original-date"
 
-// describesBody reports whether a client needs the header to read the body.
-func describesBody(name string) bool { return name == "content-type" || name == "content-encoding" }
+// DescribesBody reports whether a client needs the header to read the body.
+func DescribesBody(name string) bool { return name == "content-type" || name == "content-encoding" }
 
 // listed reports whether a list has the name. An item that ends in * stands for all names with that beginning.
 func listed(list []string, name string) bool {
@@ -98,7 +98,7 @@ func readHeaderPatterns(r *reader, path string, v gjson.Result, drop bool) []str
 	var names []string
 	r.list(path, v, 0, maxHeaderNames, "header names", func(path string, v gjson.Result) {
 		names = append(names, strings.ToLower(r.text(path, v, allowed, func(s string) bool {
-			return token(s, 128) && !strings.Contains(s[:len(s)-1], "*") && !(drop && describesBody(strings.ToLower(s)))
+			return token(s, 128) && !strings.Contains(s[:len(s)-1], "*") && !(drop && DescribesBody(strings.ToLower(s)))
 		})))
 	})
 	return names

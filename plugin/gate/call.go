@@ -1,12 +1,12 @@
 package gate
 
 import (
-	"strconv"
+	"encoding/hex"
 	"time"
-
-	"github.com/tidwall/gjson"
+	"unsafe"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/config"
 )
 
 // callKind says what a call asks of the ledger.
@@ -93,153 +93,24 @@ type call struct {
 	deadline int64
 }
 
-// ledger sends calls to the managers. It stores the calls that it could not deliver; see shard.go.
-//
-// Calls are in slices and not in a map: TinyGo's garbage collector does not treat a pointer that was looked up in a map as
-// a root. If the pointer is then deleted from the map, its target can be freed while it is in use. Pointers from a slice
-// are safe.
-type ledger struct {
-	p             *Plugin
-	shards        []shard
-	conns         []conn     // two for each shard: for small messages, for large ones
-	ready         []*call    // to be sent or settled
-	blocked       bool       // the ready calls have to wait for a connection
-	wanted        bool       // some connection must be opened
-	toClose       []uint32   // connections that must be closed
-	heldBytes     int        // bytes of the messages of all calls, and of answers that are being copied
-	droppable     int        // calls stored for retries that dropAnswer would make smaller
-	queued        int        // calls stored for retries, of all shards
-	underWay      int        // calls on connections
-	authorization string     // empty: none
-	losses        limitedLog // lines of the log about lost outcomes, of all shards
-	alarms        limitedLog // and about lost reservations
-	checkTimeouts bool       // some calls may have waited too long
-	checkDue      bool       // some shard must look for retries that are due
-	buckets       [bucketCount]*call
-	frame         []byte // memory for the next message
-	metadata      [][2]string
-}
-
-func (l *ledger) init(p *Plugin, token string) {
-	l.p = p
-	l.addShards(&p.config.Manager)
-	if token != "" {
-		l.authorization = "Bearer " + token
-	}
-}
-
-func (l *ledger) idle() bool { return len(l.ready) == 0 && l.queued == 0 && l.underWay == 0 }
-
-// hasWork reports whether the next callback has work.
-func (l *ledger) hasWork() bool {
-	return len(l.ready) > 0 && !l.blocked || l.checkDue || l.wanted || len(l.toClose) > 0
-}
-
-// add sends a call. If the connection has no room, or has to be opened, the call waits for a callback of the plugin
-// context.
-func (l *ledger) add(c *call) {
-	l.heldBytes += len(c.message)
-	if c.kind.isOutcome() && !c.indexed {
-		l.index(c)
-	}
-	now := l.p.host.Now()
-	l.startCall(c, now)
-	if n := l.connOf(c); n.id == 0 {
-		if n.retryAt <= now {
-			n.wanted, l.wanted = true, true
-		}
-	} else if len(l.ready) == 0 {
-		// A connection belongs to the plugin context.
-		back := l.p.current
-		l.p.makeCurrent(0)
-		sent := l.sendCall(c, now)
-		l.p.makeCurrent(back)
-		if sent {
-			return
-		}
-	}
-	l.ready, l.blocked = append(l.ready, c), false
-	l.p.requestCallback()
-}
-
-// startCall starts the time that a call has.
-func (l *ledger) startCall(c *call, now int64) {
-	if c.attempts > 0 {
-		l.p.metrics.count(l.p.metrics.retries)
-	}
-	c.attempts++
-	c.sends, c.failure, c.due, c.sent = 0, nil, 0, now
-	c.until = now + int64(l.p.config.Manager.Timeout+c.wait)
-	if c.deadline == 0 {
-		c.deadline = now + int64(c.lasts())
-	}
-}
-
 // fail gives up a call that no manager answered. sendReady settles it.
 func (c *call) fail(why string, now int64) {
 	c.failure = &reply{kind: replyUnavailable, at: now, why: why}
 }
 
-// cancel takes back a call that was never sent. False: the ledger may know of it.
-func (l *ledger) cancel(c *call) bool {
-	for i, r := range l.ready {
-		if r == c && !c.uncertain {
-			l.ready = append(l.ready[:i], l.ready[i+1:]...)
-			l.heldBytes -= len(c.message)
-			return true
-		}
-	}
-	return false
-}
+// names are the text forms by which the ledger knows an attempt.
+type names struct{ scope, fingerprint, token string }
 
-// sendReady sends the calls that are ready, and settles those that failed. It runs in the plugin context. Calls stay ready
-// when the callback is at its limit, or when they have to wait for a connection. False: there was nothing to do.
-func (l *ledger) sendReady() (busy bool) {
-	if l.checkTimeouts {
-		l.checkTimeouts, l.blocked = false, false
-		l.p.makeCurrent(0) // a reply may have been sent before
-		l.checkConns()
-	}
-	ready, now := l.ready, int64(0)
-	if again := l.dueRetries(); len(again) > 0 {
-		now = l.p.host.Now()
-		for _, c := range again {
-			l.startCall(c, now)
-		}
-		ready = append(again, ready...)
-	} else if len(ready) == 0 || l.blocked {
-		return false
-	}
-	if now == 0 {
-		now = l.p.host.Now()
-	}
-	l.ready, l.blocked = nil, false
-	waits, back := false, 0
-	for i, c := range ready {
-		ready[i] = nil
-		if l.p.atLimit() {
-			ready[back] = c
-			back++
-			continue
-		}
-		// If the call before was settled, its stream is the current one.
-		l.p.makeCurrent(0)
-		switch {
-		case c.failure == nil && l.sendCall(c, now):
-			busy = true
-		case c.failure != nil: // sendCall may have found that it fails
-			busy = true
-			l.settle(c, c.failure)
-		default:
-			waits = true
-			ready[back] = c
-			back++
-		}
-	}
-	// A call that was settled may have made others ready.
-	l.blocked = waits && !l.p.atLimit() && len(l.ready) == 0
-	l.ready = append(ready[:back], l.ready...)
-	return busy
+// names returns the attempt's text forms. They lie in memory that the next call reuses.
+func (p *Plugin) names(a *attempt) names {
+	b := a.scope.AppendText(p.nameBuf[:0])
+	scope := len(b)
+	b = a.fingerprint.AppendText(b)
+	token := len(b)
+	b = hex.AppendEncode(b, a.token[:])
+	p.nameBuf = b
+	text := unsafe.String(unsafe.SliceData(b), len(b))
+	return names{scope: text[:scope], fingerprint: text[scope:token], token: text[token:]}
 }
 
 // message returns the raw form of a call. It is valid until the next call of message.
@@ -276,12 +147,74 @@ func (l *ledger) message(c *call, now int64) []byte {
 	return p.scratch
 }
 
-// tick makes sendReady look for retries that are due, and for calls and connections without an answer.
-func (l *ledger) tick() {
-	l.checkTimeouts = true
-	for i := range l.shards {
-		l.checkRetries(&l.shards[i])
+// emptyResult is the size of the raw form of a result without anything.
+var emptyResult = len(new(api.Result).AppendRaw(nil))
+
+// encode builds the message of a commit or reject; its tail is the raw result.
+func (c *call) encode(p *Plugin, result *api.Result) {
+	n := p.names(&c.attempt)
+	f := api.FinishRequest{Key: c.key, Scope: n.scope, Token: n.token, Fingerprint: n.fingerprint, TTL: max(c.ttl(), 0), Durability: c.laterDurability()}
+	// One block is enough for the message: each length, number and the frame take a few bytes.
+	const few = 4
+	size := 16*few + len(f.Key) + len(n.scope) + len(n.token) + len(n.fingerprint) + len(result.Body)
+	for i := range result.Headers {
+		size += 2*few + len(result.Headers[i].Name) + len(result.Headers[i].Value)
 	}
+	head := f.AppendRaw(make([]byte, 0, size))
+	prefix := len(head) - emptyResult
+	c.message = result.AppendRaw(head[:prefix])
+	c.result = c.message[prefix:]
+}
+
+// unknownTTL is the TTL that the ledger gets.
+func (a *attempt) unknownTTL() time.Duration {
+	switch ttl := a.route.UnknownTTL; ttl {
+	case 0:
+		return api.NoUnknown
+	case config.ManagersTTL:
+		return 0
+	default:
+		return ttl
+	}
+}
+
+// laterDurability is what calls after the reserve say. Only the home of a global key is looked for again.
+func (a *attempt) laterDurability() api.Durability {
+	if a.route.Durability == api.DurabilityGlobal {
+		return api.DurabilityGlobal
+	}
+	return api.DurabilityLocal
+}
+
+// If the manager's TTL holds and the manager has not said yet how long that is, an outcome counts in the gate for one of
+// these times. The gate offers it to the manager for that long, also while the VM should end. An unknown outcome needs
+// less: the manager takes it for unknown by itself when the reservation runs out.
+const (
+	assumedTTL        = 24 * time.Hour
+	assumedUnknownTTL = 5 * time.Minute
+)
+
+// lasts is how long the gate takes the outcome to be remembered.
+func (c *call) lasts() time.Duration {
+	switch ttl := c.ttl(); {
+	case ttl != config.ManagersTTL:
+		return ttl
+	case c.kind == callUnknown:
+		return assumedUnknownTTL
+	}
+	return assumedTTL
+}
+
+// ttl is how long the route wants the outcome to be remembered. It counts from the moment that the ledger learns of the
+// outcome, so a delayed outcome is not forgotten earlier.
+func (c *call) ttl() time.Duration {
+	switch c.kind {
+	case callReject:
+		return c.route.RejectedTTL
+	case callUnknown:
+		return c.route.UnknownTTL
+	}
+	return c.route.CommittedTTL
 }
 
 // reply is the result of a call.
@@ -331,85 +264,17 @@ const (
 
 // readReply says what the manager's answer means.
 func (l *ledger) readReply(c *call, a *api.StreamReply) reply {
-	var code api.Code
-	if a.Status >= 400 {
-		code = api.Code(gjson.GetBytes(a.Body, "code").Str)
+	if a.Status < 200 || a.Status >= 300 {
+		return l.readRefusal(c, a)
 	}
-	switch {
-	case a.Status >= 200 && a.Status < 300:
-		var r reply
-		if r.answer.ParseRaw(a.Body) == nil {
-			if kind, ok := c.kind.doneAs(&r.answer); ok {
-				r.kind = kind
-				return r
-			}
-		}
-		return reply{kind: replyUnavailable, uncertain: true, why: "the manager's answer cannot be read"}
-	case a.Status == 409:
-		switch code {
-		case api.CodeOutcomeUnknown:
-			return reply{kind: replyUnknown}
-		case api.CodeConflict:
-			return reply{kind: replyConflict}
-		}
-		return reply{kind: replyFenced}
-	case a.Status == 413:
-		return reply{kind: replyTooLarge}
-	case a.Status == 421:
-		if r, ok := l.classifyShardError(c, code); ok {
+	var r reply
+	if r.answer.ParseRaw(a.Body) == nil {
+		if kind, ok := c.kind.doneAs(&r.answer); ok {
+			r.kind = kind
 			return r
 		}
-	case a.Status == 422 && c.kind == callReserve:
-		return reply{kind: replyMismatch}
-	case code == api.CodeLargeAnswer && !c.large:
-		return reply{kind: replyLarge}
 	}
-	// The manager refused: it is starting, stopping, overloaded or full, or does not accept the gate's credentials.
-	r := reply{
-		kind: replyUnavailable, uncertain: leavesUncertain(a.Status, code), retryAfter: min(a.RetryAfterSeconds, maxRetryAfterSeconds),
-		why: "the manager answered with status " + strconv.Itoa(a.Status),
-	}
-	switch code {
-	case api.CodeLedgerFull:
-		r.refusal, r.why = code, r.why+", its ledger is full"
-	case api.CodeQuarantine:
-		r.refusal, r.why = code, r.why+", its ledger may have forgotten the key"
-	case api.CodeRecordUnreadable:
-		r.why += ", it cannot read what it has of the key"
-		if c.kind == callReserve { // the work may have run
-			r.refusal = code
-		}
-	case api.CodeDurability, api.CodeWrongHome, api.CodeHomeUnavailable, api.CodeHomeUnanswered:
-		r.refusal = code
-		r.why += ": " + gjson.GetBytes(a.Body, "detail").String()
-		return r
-	}
-	if c.kind.isOutcome() && refusesMessage(a.Status) && (a.Status != 400 || code != "") {
-		r.kind = replyRefused
-	}
-	return r
-}
-
-// leavesUncertain reports whether a manager that answers with this status and code may have made the call. Only the
-// statuses of refusals and some codes say that it changed nothing. A code that is unknown, or lost with a part of the
-// answer, says nothing.
-func leavesUncertain(status int, code api.Code) bool {
-	switch code {
-	case api.CodeLedgerFull, api.CodeQuarantine, api.CodeOverloaded, api.CodeInsufficientStorage, api.CodeStoreFull,
-		api.CodeStoreUnreachable, api.CodeHomeUnavailable, api.CodeRecordUnreadable, api.CodeLargeAnswer:
-		return false
-	}
-	return status < 400 || status >= 500
-}
-
-// refusesMessage reports whether a manager that answers with this status will never accept the message. Wrong credentials,
-// paths and shards can be corrected, and load passes, so these statuses do not count.
-func refusesMessage(status int) bool {
-	switch status {
-	case 401, 403, 404, 405, 408, 421, 425, 429:
-		return false
-	}
-	return status >= 400 && status < 500
+	return reply{kind: replyUnavailable, uncertain: true, why: "the manager's answer cannot be read"}
 }
 
 // doneAs returns the kind of a reply to a call that the ledger has carried out. False: the answer is not one to a call of this kind.
@@ -439,21 +304,117 @@ func (k callKind) doneAs(a *api.ReserveReply) (kind replyKind, ok bool) {
 	return replyDone, ok
 }
 
-// classifyShardError classifies a refusal that concerns shards, which says nothing about the key itself. If there is no
-// other owner to ask, gates and managers disagree about the shards, and the log gets an alarm.
-func (l *ledger) classifyShardError(c *call, code api.Code) (r reply, ok bool) {
-	switch {
-	case code == api.CodeKeyMoved && c.kind == callReserve && c.shard != l.owner(&c.attempt):
-		return reply{kind: replyMoved}, true
-	case code == api.CodeKeyMoved:
-		r.why = "another shard of the manager's list owns the key"
-	case code == api.CodeWrongShard:
-		r.why = "the manager there is another shard"
-	case code == api.CodeWrongLedger:
-		r.why = "the manager there has another ledger than the one that answered before"
-	default:
-		return r, false
+// What the gate does once a call to the ledger has ended. All of it runs in the plugin context.
+
+// action acts on the reply to a call. s is the stream that waits for the reply, and the current one; nil: none waits any
+// more.
+type action func(p *Plugin, c *call, r *reply, s *Stream)
+
+// actions has the action for each kind of call and each kind of reply. Where it has none, that of replyUnavailable counts:
+// the manager does not give such a reply to such a call, or does not say by it that it did what was asked.
+var actions = [...][replyKinds]action{
+	callReserve: {
+		replyGranted:     (*Plugin).forwardGranted,
+		replyPending:     (*Plugin).waitForOther,
+		replyRecorded:    (*Plugin).replayFound,
+		replyMismatch:    (*Plugin).refuseMismatch,
+		replyFenced:      (*Plugin).refuseConflict,
+		replyConflict:    (*Plugin).refuseConflict,
+		replyUnknown:     (*Plugin).refuseUnknown,
+		replyMoved:       (*Plugin).askNewOwner,
+		replyUnavailable: (*Plugin).refuseOrBypass,
+	},
+	callCommit: outcomeActions,
+	callReject: outcomeActions,
+	callRelease: {
+		replyDone:        (*Plugin).endRelease,
+		replyFenced:      (*Plugin).endRelease,
+		replyConflict:    (*Plugin).endRelease,
+		replyUnknown:     (*Plugin).endRelease,
+		replyTooLarge:    (*Plugin).endRelease,
+		replyUnavailable: (*Plugin).retryRelease,
+	},
+	callRenew: {
+		replyDone:        (*Plugin).extendReservation,
+		replyFenced:      (*Plugin).loseReservation,
+		replyConflict:    (*Plugin).loseReservation,
+		replyUnavailable: (*Plugin).retryRenewal,
+	},
+	callUnknown: {
+		replyDone:        (*Plugin).endReport,
+		replyFenced:      (*Plugin).endFencedReport,
+		replyConflict:    (*Plugin).endReport, // the ledger knows more about the outcome than the gate
+		replyUnknown:     (*Plugin).endReport,
+		replyTooLarge:    (*Plugin).abandonReport,
+		replyRefused:     (*Plugin).abandonReport,
+		replyUnavailable: (*Plugin).retryReport,
+	},
+	callLookUp: {
+		replyPending:     (*Plugin).showPending,
+		replyRecorded:    (*Plugin).showRecorded,
+		replyUnresolved:  (*Plugin).showUnknown,
+		replyNothing:     (*Plugin).showNothing,
+		replyUnavailable: (*Plugin).showUnavailable,
+	},
+}
+
+// outcomeActions are the actions for a commit or a reject.
+var outcomeActions = [replyKinds]action{
+	replyDone:        (*Plugin).endOutcome,
+	replyFenced:      (*Plugin).dropOutcome,
+	replyConflict:    (*Plugin).dropOutcome,
+	replyUnknown:     (*Plugin).dropOutcome,
+	replyTooLarge:    (*Plugin).reduceOutcome,
+	replyRefused:     (*Plugin).reduceOutcome,
+	replyUnavailable: (*Plugin).retryOutcome,
+}
+
+// settle acts on the reply to a call.
+func (l *ledger) settle(c *call, r *reply) {
+	r.uncertain = r.uncertain || c.uncertain
+	l.heldBytes -= len(c.message)
+	if c.retrying {
+		l.endRetry(c)
 	}
-	r.kind, r.shardError = replyUnavailable, code
-	return r, true
+	l.checkAvailability(c, r)
+	s := l.p.waitingStream(c)
+	if c.kind == callLookUp && s == nil || c.kind == callRenew && c.renews == nil {
+		return // the stream, or the reservation, has ended
+	}
+	act := actions[c.kind][r.kind]
+	if act == nil {
+		act = actions[c.kind][replyUnavailable]
+	}
+	act(l.p, c, r, s)
+}
+
+// checkAvailability notices from a reply whether the shard's manager is down.
+func (l *ledger) checkAvailability(c *call, r *reply) {
+	s := &l.shards[c.shard]
+	wasDown := s.down
+	switch {
+	case r.kind == replyUnavailable || r.kind == replyRefused:
+		l.logFailure(s, c, r)
+	case s.failureLogged:
+		l.logRecovery(s)
+	}
+	s.down = r.kind == replyUnavailable && r.shardError != api.CodeKeyMoved && r.refusal == ""
+	if wasDown && !s.down {
+		l.retryNow(s, r.at)
+	}
+}
+
+// waitingStream takes the waiting stream from the call and makes it the current one. nil: no stream waits any more.
+func (p *Plugin) waitingStream(c *call) *Stream {
+	s := c.stream
+	c.stream = nil
+	if s == nil {
+		return nil
+	}
+	s.call = nil
+	if !p.makeCurrent(s.id) {
+		s.phase = phaseDone
+		return nil
+	}
+	return s
 }

@@ -1,13 +1,11 @@
 package gate
 
 import (
-	"cmp"
-	"slices"
-	"strconv"
 	"time"
+	"unsafe"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/cache"
 )
 
 // Connections to managers. Each is a gRPC stream that this VM has to one shard, and carries any number of calls. A shard
@@ -37,6 +35,152 @@ const (
 	positionBits = 12
 	pingNumber   = 1 // of the call that asks for a sign of life
 )
+
+// ledger sends calls to the managers. It stores the calls that it could not deliver; see retry.go.
+//
+// Calls are in slices and not in a map: TinyGo's garbage collector does not treat a pointer that was looked up in a map as
+// a root. If the pointer is then deleted from the map, its target can be freed while it is in use. Pointers from a slice
+// are safe.
+type ledger struct {
+	p             *Plugin
+	shards        []shard
+	conns         []conn     // two for each shard: for small messages, for large ones
+	ready         []*call    // to be sent or settled
+	blocked       bool       // the ready calls have to wait for a connection
+	wanted        bool       // some connection must be opened
+	toClose       []uint32   // connections that must be closed
+	heldBytes     int        // bytes of the messages of all calls, and of answers that are being copied
+	droppable     int        // calls stored for retries that dropAnswer would make smaller
+	queued        int        // calls stored for retries, of all shards
+	underWay      int        // calls on connections
+	authorization string     // empty: none
+	losses        limitedLog // lines of the log about lost outcomes, of all shards
+	alarms        limitedLog // and about lost reservations
+	checkTimeouts bool       // some calls may have waited too long
+	checkDue      bool       // some shard must look for retries that are due
+	buckets       [bucketCount]*call
+	frame         []byte // memory for the next message
+	metadata      [][2]string
+}
+
+func (l *ledger) init(p *Plugin, token string) {
+	l.p = p
+	l.addShards(&p.config.Manager)
+	if token != "" {
+		l.authorization = "Bearer " + token
+	}
+}
+
+func (l *ledger) idle() bool { return len(l.ready) == 0 && l.queued == 0 && l.underWay == 0 }
+
+// hasWork reports whether the next callback has work.
+func (l *ledger) hasWork() bool {
+	return len(l.ready) > 0 && !l.blocked || l.checkDue || l.wanted || len(l.toClose) > 0
+}
+
+// add sends a call. If the connection has no room, or has to be opened, the call waits for a callback of the plugin
+// context.
+func (l *ledger) add(c *call) {
+	l.heldBytes += len(c.message)
+	if c.kind.isOutcome() && !c.indexed {
+		l.index(c)
+	}
+	now := l.p.host.Now()
+	l.startCall(c, now)
+	if n := l.connOf(c); n.id == 0 {
+		if n.retryAt <= now {
+			n.wanted, l.wanted = true, true
+		}
+	} else if len(l.ready) == 0 {
+		// A connection belongs to the plugin context.
+		back := l.p.current
+		l.p.makeCurrent(0)
+		sent := l.sendCall(c, now)
+		l.p.makeCurrent(back)
+		if sent {
+			return
+		}
+	}
+	l.ready, l.blocked = append(l.ready, c), false
+	l.p.requestCallback()
+}
+
+// startCall starts the time that a call has.
+func (l *ledger) startCall(c *call, now int64) {
+	if c.attempts > 0 {
+		l.p.metrics.count(l.p.metrics.retries)
+	}
+	c.attempts++
+	c.sends, c.failure, c.due, c.sent = 0, nil, 0, now
+	c.until = now + int64(l.p.config.Manager.Timeout+c.wait)
+	if c.deadline == 0 {
+		c.deadline = now + int64(c.lasts())
+	}
+}
+
+// cancel takes back a call that was never sent. False: the ledger may know of it.
+func (l *ledger) cancel(c *call) bool {
+	for i, r := range l.ready {
+		if r == c && !c.uncertain {
+			l.ready = append(l.ready[:i], l.ready[i+1:]...)
+			l.heldBytes -= len(c.message)
+			return true
+		}
+	}
+	return false
+}
+
+// sendReady sends the calls that are ready, and settles those that failed. It runs in the plugin context. Calls stay ready
+// when the callback is at its limit, or when they have to wait for a connection. False: there was nothing to do.
+func (l *ledger) sendReady() (busy bool) {
+	if l.checkTimeouts {
+		l.checkTimeouts, l.blocked = false, false
+		l.p.makeCurrent(0) // a reply may have been sent before
+		l.checkConns()
+	}
+	var due []*call
+	if l.queued > 0 {
+		due = l.dueRetries()
+	}
+	ready := l.ready
+	if len(due) == 0 && (len(ready) == 0 || l.blocked) {
+		return false
+	}
+	now := l.p.host.Now()
+	if len(due) > 0 {
+		for _, c := range due {
+			l.startCall(c, now)
+		}
+		ready = append(due, ready...)
+	}
+	l.ready, l.blocked = nil, false
+	waits, back := false, 0
+	for i, c := range ready {
+		ready[i] = nil
+		if l.p.atLimit() {
+			ready[back] = c
+			back++
+			continue
+		}
+		// If the call before was settled, its stream is the current one.
+		l.p.makeCurrent(0)
+		switch {
+		case c.failure == nil && l.sendCall(c, now):
+			busy = true
+		case c.failure != nil: // sendCall may have found that it fails
+			busy = true
+			l.settle(c, c.failure)
+		default:
+			waits = true
+			ready[back] = c
+			back++
+		}
+	}
+	// A call that was settled may have made others ready.
+	l.blocked = waits && !l.p.atLimit() && len(l.ready) == 0
+	l.ready = append(ready[:back], l.ready...)
+	return busy
+}
 
 // conn is a connection. The zero value is one that is not open.
 type conn struct {
@@ -68,16 +212,6 @@ func (l *ledger) connOf(c *call) *conn {
 		at++
 	}
 	return &l.conns[at]
-}
-
-// conn returns the connection with this id; nil: it was closed.
-func (l *ledger) conn(id uint32) *conn {
-	for i := range l.conns {
-		if n := &l.conns[i]; n.id == id && id != 0 {
-			return n
-		}
-	}
-	return nil
 }
 
 // sendCall sends a call, and opens the connection if necessary. It runs while the plugin context is active. False: the call
@@ -116,21 +250,16 @@ func (l *ledger) sendCall(c *call, now int64) bool {
 	return true
 }
 
-// requestConnection deals with a call that has no connection. It has one opened, unless it is too early for another try,
-// because the manager cannot be reached now. Then a reserve and a look-up wait for the manager. If it has been away for so
-// long that they would hardly live to see it again, they wait for one try only, so that no request fails once the manager
-// is back; requests that may be forwarded without protection do not wait even for that. Other calls fail at once, because
-// the gate repeats them anyway: no client waits, and the cache answers duplicates meanwhile.
-func (l *ledger) requestConnection(n *conn, c *call, now int64) {
-	if early := n.retryAt - now; early <= 0 || early > int64(lastBackoff) {
-		n.wanted, l.wanted = true, true
-		return
+// freePosition takes a free position in calls.
+func (n *conn) freePosition() uint16 {
+	last := len(n.free) - 1
+	if last < 0 {
+		n.calls = append(n.calls, nil)
+		return uint16(len(n.calls) - 1)
 	}
-	waits := c.kind == callReserve || c.kind == callLookUp
-	long := n.failures > 0 && now-n.since >= int64(l.p.config.Manager.Timeout)
-	if !waits || long && (n.failed > c.sent || c.route.FailureMode == config.FailOpen) {
-		c.fail(n.why, now)
-	}
+	at := n.free[last]
+	n.free = n.free[:last]
+	return at
 }
 
 // connect opens a connection that calls wait for, or closes those that were given up. It must be the first thing that a queue callback
@@ -197,17 +326,15 @@ func (l *ledger) metadataOf(n *conn, now int64) [][2]string {
 	return h
 }
 
-// connectFailed records a try that brought no message.
-func (l *ledger) connectFailed(n *conn, why string, now int64) {
-	if n.failures == 0 {
-		n.since = now
+// close has all connections closed. The plugin has no calls any more. It reports whether none is left.
+func (l *ledger) close() bool {
+	for i := range l.conns {
+		if n := &l.conns[i]; n.id != 0 {
+			l.toClose = append(l.toClose, n.id)
+			n.id = 0
+		}
 	}
-	backoff := lastBackoff
-	if n.failures < 5 {
-		backoff = firstBackoff << n.failures
-	}
-	n.failures++
-	n.failed, n.retryAt, n.why = now, now+int64(backoff), why
+	return len(l.toClose) == 0
 }
 
 // onMessage deals with a message of a manager.
@@ -226,12 +353,12 @@ func (l *ledger) onMessage(id uint32, size int) {
 	}
 	n.answered, n.failures, n.lastMessage, n.pingSent = true, 0, now, 0
 	l.blocked = false
-	switch {
+	switch s := &l.shards[n.shard]; {
 	case m.Mark == "":
 	case m.Status == 421: // the manager is another one than the call means, and says nothing about that one
-		l.rememberOtherLedger(&l.shards[n.shard], m.Mark, m.RetryAfterSeconds, now)
-	default:
-		l.rememberMark(&l.shards[n.shard], m.Mark, now)
+		l.rememberOtherLedger(s, m.Mark, m.RetryAfterSeconds, now)
+	case !s.mark.advance(m.Mark, now):
+		l.rememberMark(s, m.Mark, now)
 	}
 	c := n.removeCall(m.Number)
 	if c == nil {
@@ -249,16 +376,36 @@ func (l *ledger) onMessage(id uint32, size int) {
 	l.settle(c, &r)
 }
 
-// freePosition takes a free position in calls.
-func (n *conn) freePosition() uint16 {
-	last := len(n.free) - 1
-	if last < 0 {
-		n.calls = append(n.calls, nil)
-		return uint16(len(n.calls) - 1)
+// mark is what this VM remembers of a shard's ledger.
+type mark struct {
+	text   []byte // empty: nothing
+	at     int64  // when the ledger answered last
+	shared bool   // shared data have nothing that this VM has not known
+}
+
+// view is the mark's text. It is valid until the mark changes.
+func (m *mark) view() string { return unsafe.String(unsafe.SliceData(m.text), len(m.text)) }
+
+// ledgerID is the part of a mark that says which ledger it is of.
+func ledgerID(text string) string { return text[:min(len(text), api.MarkIDBytes)] }
+
+// advance takes the mark of an answer over if it is of the ledger that the gate remembers. False: it is not.
+func (m *mark) advance(text string, now int64) bool {
+	if len(text) > api.MaxMarkBytes || len(m.text) == 0 || ledgerID(text) != ledgerID(m.view()) {
+		return false
 	}
-	at := n.free[last]
-	n.free = n.free[:last]
-	return at
+	m.text, m.at = append(m.text[:0], text...), now
+	return true
+}
+
+// conn returns the connection with this id; nil: it was closed.
+func (l *ledger) conn(id uint32) *conn {
+	for i := range l.conns {
+		if n := &l.conns[i]; n.id == id && id != 0 {
+			return n
+		}
+	}
+	return nil
 }
 
 // removeCall removes the call of that number; nil: there is none.
@@ -275,118 +422,52 @@ func (n *conn) removeCall(number uint64) *call {
 	return c
 }
 
-// onClose deals with the end of a connection, which the manager, the host or somebody between them caused.
-func (l *ledger) onClose(id uint32, status int) {
-	l.p.host.CloseStream(id) // the host keeps what belongs to the stream until then
-	l.toClose = slices.DeleteFunc(l.toClose, func(d uint32) bool { return d == id })
-	n := l.conn(id)
-	if n == nil {
+// unacknowledgedCall returns the call that carries an entry's outcome to the ledger; nil: there is none. The ledger may not
+// know that outcome yet, so its own answer about the entry may be out of date.
+func (l *ledger) unacknowledgedCall(h *cache.Hash) *call {
+	for c := l.buckets[h[len(h)-1]]; c != nil; c = c.next {
+		if c.hash == *h {
+			return c
+		}
+	}
+	return nil
+}
+
+// index makes unacknowledgedCall find the call.
+func (l *ledger) index(c *call) {
+	first := &l.buckets[c.hash[len(c.hash)-1]]
+	c.next, *first = *first, c
+	c.indexed = true
+}
+
+// unindex undoes index: the ledger has the outcome, or will never have it.
+func (l *ledger) unindex(c *call) {
+	if !c.indexed {
 		return
 	}
-	why, again := closeReason(status)
-	if status == grpcUnavailable && !n.answered {
-		// Such is the end when nobody accepts the connection. The calls are not the reason.
-		for _, c := range n.calls {
-			if c != nil {
-				c.sends--
+	c.indexed = false
+	for at := &l.buckets[c.hash[len(c.hash)-1]]; *at != nil; at = &(*at).next {
+		if *at == c {
+			*at, c.next = c.next, nil
+			return
+		}
+	}
+}
+
+// makeRoom reports whether the VM may hold so many more bytes. To make room, it removes the bodies of the stored outcomes,
+// the oldest of each shard first. The status is enough to never run the request again.
+func (l *ledger) makeRoom(bytes int) bool {
+	for at := 0; l.droppable > 0 && l.heldBytes+bytes > maxHeldBytes; at++ {
+		for i := range l.shards {
+			if retries := l.shards[i].retries; at < len(retries) && retries[at].canDropAnswer() {
+				c := retries[at]
+				l.droppable--
+				l.heldBytes -= len(c.message)
+				c.dropAnswer(l.p)
+				l.heldBytes += len(c.message)
+				l.p.metrics.count(l.p.metrics.oversize)
 			}
 		}
 	}
-	l.connectionEnded(n, why, again, l.p.host.Now())
-}
-
-// closeReason says what a connection's status means for its calls, and whether it makes sense to send them again.
-func closeReason(status int) (why string, again bool) {
-	switch status {
-	case grpcUnauthenticated:
-		return "the manager does not accept the gate's credentials", false
-	case grpcPermissionDenied:
-		return "the manager does not allow the gate's calls", false
-	case grpcUnimplemented:
-		return "the server there is not a manager, or does not get the calls by HTTP/2", false
-	}
-	return "the connection ended with gRPC status " + strconv.Itoa(status), true
-}
-
-// connectionEnded deals with a connection that is over. Its calls are sent again, by another connection, or fail. They may
-// have been carried out.
-func (l *ledger) connectionEnded(n *conn, why string, again bool, now int64) {
-	if !n.answered {
-		l.connectFailed(n, why, now)
-	}
-	calls := slices.DeleteFunc(n.calls, func(c *call) bool { return c == nil })
-	slices.SortFunc(calls, func(a, b *call) int { return cmp.Compare(a.number, b.number) })
-	l.underWay -= n.waiting
-	*n = conn{shard: n.shard, large: n.large, failures: n.failures, since: n.since, failed: n.failed, retryAt: n.retryAt, why: why}
-	for _, c := range calls {
-		if c.kind == callRenew && c.renews == nil {
-			continue // its reservation has ended, and could be made again after its release
-		}
-		c.uncertain = true
-		if !again || c.sends >= maxSends {
-			c.fail(why, now)
-		}
-		l.ready = append(l.ready, c)
-	}
-	l.blocked = false
-	l.p.requestCallback()
-}
-
-// checkConns gives up the calls whose time is over, and connections to managers that show no sign of life.
-func (l *ledger) checkConns() {
-	now := l.p.host.Now()
-	for i := range l.conns {
-		if n := &l.conns[i]; n.id != 0 {
-			l.checkConn(n, now)
-		}
-	}
-	for _, c := range l.ready {
-		if c.failure == nil && now > c.until {
-			why := "too many calls are under way"
-			if n := l.connOf(c); n.id == 0 && n.why != "" {
-				why = n.why
-			}
-			c.fail("no connection: "+why, now)
-		}
-	}
-}
-
-func (l *ledger) checkConn(n *conn, now int64) {
-	for _, c := range n.calls {
-		if c == nil || now <= c.until {
-			continue
-		}
-		n.removeCall(c.number)
-		l.underWay--
-		c.uncertain = true
-		c.fail("timeout", now)
-		l.ready = append(l.ready, c)
-	}
-	timeout := int64(l.p.config.Manager.Timeout)
-	silence := int64(pingIdle)
-	if n.waiting > 0 {
-		silence = int64(pingBusy)
-	}
-	switch {
-	case n.pingSent != 0 && now-n.pingSent > timeout:
-		l.toClose = append(l.toClose, n.id)
-		n.answered = false // a manager that stands still is not tried again at once
-		l.connectionEnded(n, "the manager does not answer", true, now)
-	case n.pingSent == 0 && now-n.lastMessage > silence:
-		l.frame = api.AppendStreamCall(l.frame[:0], pingNumber, api.OpPing, nil, nil)
-		if l.p.host.SendStream(n.id, l.frame) {
-			n.pingSent = now
-		}
-	}
-}
-
-// close has all connections closed. The plugin has no calls any more. It reports whether none is left.
-func (l *ledger) close() bool {
-	for i := range l.conns {
-		if n := &l.conns[i]; n.id != 0 {
-			l.toClose = append(l.toClose, n.id)
-			n.id = 0
-		}
-	}
-	return len(l.toClose) == 0
+	return l.heldBytes+bytes <= maxHeldBytes
 }

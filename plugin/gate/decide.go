@@ -1,14 +1,12 @@
 package gate
 
 import (
-	"strconv"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
 	"github.com/oncegate/oncegate/plugin/config"
-	"github.com/oncegate/oncegate/plugin/request"
 )
 
 // maxDecisions bounds how often one callback decides again because the entry changed meanwhile.
@@ -90,6 +88,29 @@ func (s *Stream) ask(kind callKind, wait int64, uncertain bool) verdict {
 	return verdictPause
 }
 
+func (s *Stream) ledgerUpstream() bool { return s.route.Ledger == config.LedgerUpstream }
+
+func (s *Stream) ledgerNone() bool { return s.route.Ledger == config.LedgerNone }
+
+// The manager decides where a key is, not the gate: while shards are added or removed, gates and managers may have
+// different lists. With manager.previous_shards the gate asks the previous owner of a key first, and the new owner only
+// after key-moved. All further calls about the key go to the ledger that reserved it.
+
+// firstOwner returns the position of the shard that the gate asks first about the key.
+func (l *ledger) firstOwner(a *attempt) int {
+	previous := l.p.config.Manager.Previous
+	if len(previous) == 0 {
+		return l.owner(a)
+	}
+	name := previous[api.Owner(previous, a.scope.String(), a.key)]
+	return slices.IndexFunc(l.shards, func(s shard) bool { return s.name == name })
+}
+
+// owner returns the position of the key's owner.
+func (l *ledger) owner(a *attempt) int {
+	return api.Owner(l.p.config.Manager.Shards, a.scope.String(), a.key)
+}
+
 // decideByEntry deals with a request whose entry is in the cache.
 func (s *Stream) decideByEntry(e *cache.Entry, now int64) verdict {
 	p := s.plugin
@@ -132,6 +153,16 @@ func (s *Stream) decideByEntry(e *cache.Entry, now int64) verdict {
 		return s.conflict(0)
 	}
 	return s.askLedgerOnly(now)
+}
+
+// replayCached replays the answer of an entry. False: the cache does not have it.
+func (s *Stream) replayCached(e *cache.Entry, now int64) bool {
+	s.remembered = e.Expires - now
+	if !e.HasBody {
+		return false
+	}
+	raw, ok := s.plugin.table.Body(e)
+	return ok && s.replayRaw(raw)
 }
 
 // unacknowledged deals with an outcome that this VM has and the ledger has not acknowledged. The cache's entry does not
@@ -213,6 +244,20 @@ func (s *Stream) bypass() verdict {
 	return verdictForward
 }
 
+// The actions for a reserve.
+
+// forwardGranted lets the request run: the ledger has granted it the key.
+func (p *Plugin) forwardGranted(c *call, r *reply, s *Stream) {
+	expires := r.at + int64(r.answer.ExpiresIn)
+	if s == nil {
+		// The stream has ended, so the request will not run.
+		p.releaseUnused(c, expires)
+		return
+	}
+	s.expires, s.uncertain = expires, c.uncertain
+	s.apply(s.forward(c.sent))
+}
+
 // forward sends the request upstream under the reservation that was made at since.
 func (s *Stream) forward(since int64) verdict {
 	p := s.plugin
@@ -221,10 +266,15 @@ func (s *Stream) forward(since int64) verdict {
 	s.recordWait()
 	s.status, s.reservedAt = statusExecuted, since
 	p.startRenewing(&s.reservation, since)
-	if s.continues() {
+	if s.outlivesClient() && s.canCarry() {
 		return s.carry()
 	}
 	return s.forwardByRouter()
+}
+
+// outlivesClient reports whether the route wants a request to run on when its client has left.
+func (s *Stream) outlivesClient() bool {
+	return s.route.ClientAbort == config.AbortContinue && !s.ledgerUpstream()
 }
 
 // forwardByRouter lets the router carry the request.
@@ -232,6 +282,116 @@ func (s *Stream) forwardByRouter() verdict {
 	s.dropBody()
 	s.phase = phaseForwarded
 	return verdictForward
+}
+
+// waitForOther waits for an attempt of another gate that has the key. The manager is known to answer now, so it may hold a second
+// reserve. The cache's entry stays meanwhile: duplicates in this proxy wait for it. The manager has usually held that reserve for as
+// long as the stream may wait. A manager that holds calls for a shorter time is asked again after recheckPeriod.
+func (p *Plugin) waitForOther(c *call, r *reply, s *Stream) {
+	now := r.at
+	if s != nil && c.wait == 0 && s.mayWait(now) {
+		s.hasWaited = true
+		s.ask(callReserve, s.deadline(now)-now, c.uncertain)
+		return
+	}
+	p.abandonAttempt(c, now)
+	if s == nil {
+		return
+	}
+	s.owner = false
+	if s.mayWait(now) {
+		s.notBefore = now + int64(recheckPeriod)
+		p.startWaiting(s)
+		return
+	}
+	s.hasWaited = s.hasWaited || s.route.WaitForPending && !s.async
+	s.stillPending(int64(r.answer.ExpiresIn))
+}
+
+// replayFound answers with the recorded answer that the ledger returned, and fills the cache with it.
+func (p *Plugin) replayFound(c *call, r *reply, s *Stream) {
+	a := &r.answer
+	if a.ExpiresIn > 0 {
+		p.finishEntry(&cache.Outcome{
+			Hash: c.hash, Token: c.token, State: a.State, Expires: r.at + int64(a.ExpiresIn),
+			Fingerprint: c.fingerprint.Short(), Raw: a.Result.AppendRaw(nil), Learned: true,
+		}, r.at)
+	} else {
+		p.releaseEntry(c, r.at)
+	}
+	if s != nil {
+		s.countReplay(a.State)
+		s.remembered = int64(a.ExpiresIn)
+		s.replay(&a.Result)
+	}
+}
+
+func (p *Plugin) refuseMismatch(c *call, r *reply, s *Stream) {
+	p.abandonAttempt(c, r.at)
+	if s != nil {
+		s.mismatch()
+	}
+}
+
+// refuseConflict refuses a duplicate: another attempt has the key, or this attempt's outcome is known already.
+func (p *Plugin) refuseConflict(c *call, r *reply, s *Stream) {
+	p.abandonAttempt(c, r.at)
+	if s != nil {
+		s.conflict(0)
+	}
+}
+
+func (p *Plugin) refuseUnknown(c *call, r *reply, s *Stream) {
+	p.failWaiters(&c.hash, &unknownProblem)
+	p.abandonAttempt(c, r.at)
+	if s != nil {
+		s.outcomeUnknown()
+	}
+}
+
+// askNewOwner asks the key's new owner, because the previous one keeps nothing about the key any more.
+func (p *Plugin) askNewOwner(c *call, r *reply, s *Stream) {
+	p.metrics.count(p.metrics.moved)
+	if s == nil {
+		p.releaseEntry(c, r.at)
+		return
+	}
+	s.shard = p.calls.owner(&s.attempt)
+	s.ask(callReserve, 0, false)
+}
+
+// refuseOrBypass deals with a reserve that the manager did not answer.
+func (p *Plugin) refuseOrBypass(c *call, r *reply, s *Stream) {
+	problem := unavailableProblem(r.retryAfter)
+	if r.refusal != "" {
+		problem.Code, problem.Title = r.refusal, closedTitle(r.refusal)
+	}
+	// failure_mode is for a ledger that cannot be asked. A ledger that is the wrong one, that may have forgotten the key,
+	// that cannot read what it has of it, or that cannot ask the key's home, was asked.
+	closed := c.route.FailureMode == config.FailClosed || r.shardError != "" || r.refusal != "" && r.refusal != api.CodeLedgerFull
+	if closed {
+		p.failWaiters(&c.hash, problem)
+	}
+	c.uncertain = r.uncertain
+	p.abandonAttempt(c, r.at)
+	switch {
+	case s == nil:
+	case closed:
+		s.owner = false
+		s.unavailable(problem)
+	default:
+		s.apply(s.bypass())
+	}
+}
+
+// abandonAttempt ends an attempt that did not get the key. If one of its reserves may have been carried out, the ledger has
+// the reservation, now or soon, or takes it for an unknown outcome. Without a release it would block the key.
+func (p *Plugin) abandonAttempt(c *call, now int64) {
+	if c.uncertain {
+		p.releaseUnused(c, now+int64(c.route.PendingTTL))
+		return
+	}
+	p.releaseEntry(c, now)
 }
 
 // countReplay counts a replay, by whether the duplicate has waited for it.
@@ -247,237 +407,12 @@ func (s *Stream) countReplay(state api.State) {
 	}
 }
 
-// Clients' look-ups: what became of a request whose answer was lost. A look-up reserves nothing, changes nothing in the
-// cache, and never reaches the upstream.
-
-const (
-	methodGet     = "GET"
-	methodHead    = "HEAD"
-	statusPending = "pending"
-)
-
-// asksForLookUp reports whether the current request is a look-up. Other requests by GET and HEAD should not cost more than
-// one header.
-func (p *Plugin) asksForLookUp(method string) bool {
-	where := p.config.Lookup
-	if where == "" || method != methodGet && method != methodHead {
+// recordWait reports whether the stream is a duplicate that waited, and records for how long.
+func (s *Stream) recordWait() bool {
+	if !s.hasWaited || s.isLookUp {
 		return false
 	}
-	path, _ := p.host.RequestHeader(headerPath)
-	rest, ok := strings.CutPrefix(path, where)
-	return ok && (rest == "" || rest[0] == '?')
-}
-
-// readLookUp answers a look-up.
-func (s *Stream) readLookUp(headers request.Headers, path string) verdict {
 	p := s.plugin
-	s.accept = joined(headers, headerAcceptEncoding)
-	if s.route = p.config.First(); len(headers) == 0 {
-		return s.invalid(&unreadableProblem)
-	}
-	_, query, _ := strings.Cut(path, "?")
-	lost, paths := parameter(query, "path")
-	method, methods := parameter(query, "method")
-	if paths != 1 || methods > 1 || !canBeLost(lost) {
-		return s.invalid(&api.Problem{
-			Status: 400, Code: api.CodeInvalidRequest, Title: "The look-up names no request",
-			Detail: `The query needs path, once, percent-encoded: the path of the lost request, which starts with "/". It may have method.`,
-		})
-	}
-	lost = normalized(lost)
-	method, route := p.config.Lost(method, lost)
-	if route == nil {
-		return s.notFound()
-	}
-	s.route = route
-	wait, waits := parameter(query, "wait_ms")
-	ms, err := strconv.ParseUint(wait, 10, 32)
-	if most := uint64(route.PendingWait / time.Millisecond); waits > 1 || waits == 1 && (err != nil || ms > most) {
-		return s.invalid(&api.Problem{
-			Status: 400, Code: api.CodeInvalidRequest, Title: "The look-up's wait is not valid",
-			Detail: `wait_ms: "` + loggable(wait) + `"; allowed: once, a whole number from 0 to ` + strconv.FormatUint(most, 10),
-		})
-	}
-	s.patience = int64(ms) * int64(time.Millisecond)
-	// The scope is that of the lost request.
-	lostHeaders := make(request.Headers, 0, len(headers))
-	for _, h := range headers {
-		switch h[0] {
-		case headerMethod:
-			h[1] = method
-		case headerPath:
-			h[1] = lost
-		}
-		lostHeaders = append(lostHeaders, h)
-	}
-	key, bad := lostKey(&route.Key, lostHeaders, p.host.Property)
-	if bad != nil {
-		return s.badRequest(bad)
-	}
-	if lacks := s.lacks(lostHeaders); lacks != "" {
-		return s.refuseAmbiguous(lacks)
-	}
-	s.identify(key, lostHeaders)
-	return s.decide()
-}
-
-// lostKey reads the key of a lost request. A look-up has no body. So a client sends a key that was in the body, or was
-// derived from it, in a header. Joined keys are never taken from a header, because a client could then name the claims of
-// another caller.
-func lostKey(k *config.Key, lost request.Headers, property request.Property) (key request.Key, bad *request.Error) {
-	source := *k
-	source.Required, source.JSONPath, source.Derive = true, "", config.DeriveNone
-	switch n := len(source.Sources); {
-	case n > 1 && k.InBody():
-		return key, &request.Error{Code: api.CodeInvalidRequest, Detail: "a part of this route's keys is in the body, and a look-up has none"}
-	case n > 0 && !k.InBody():
-		var parts []request.Part
-		if parts, bad = request.HeaderParts(k, lost, property); bad == nil {
-			key, bad = request.JoinParts(k, parts)
-		}
-	default:
-		if source.Sources = nil; source.Header == "" {
-			source.Header = api.HeaderIdempotencyKey
-		}
-		key, bad = request.HeaderKey(&source, lost)
-	}
-	if bad == nil && key.Value == "" {
-		bad = request.Missing(&source)
-	}
-	return key, bad
-}
-
-// normalized returns a path as Envoy shows it to the gate with normalize_path and merge_slashes: without dot segments and
-// repeated slashes. The query stays.
-func normalized(path string) string {
-	end := strings.IndexAny(path, "?#")
-	if end < 0 {
-		end = len(path)
-	}
-	segments := strings.Split(path[:end], "/")[1:]
-	result := make([]string, 0, len(segments))
-	for i, segment := range segments {
-		switch dots := strings.ReplaceAll(strings.ToLower(segment), "%2e", "."); dots {
-		case "":
-			if i < len(segments)-1 {
-				continue // a slash that another one follows
-			}
-			result = append(result, "")
-		case ".", "..":
-			if dots == ".." && len(result) > 0 {
-				result = result[:len(result)-1]
-			}
-			if i == len(segments)-1 {
-				result = append(result, "")
-			}
-		default:
-			result = append(result, segment)
-		}
-	}
-	return "/" + strings.Join(result, "/") + path[end:]
-}
-
-// parameter returns the first value of a query's parameter, without its escapes, and how often it is there.
-func parameter(query, name string) (value string, count int) {
-	for query != "" {
-		var pair string
-		pair, query, _ = strings.Cut(query, "&")
-		n, v, _ := strings.Cut(pair, "=")
-		if n != name {
-			continue
-		}
-		if count++; count == 1 {
-			value = unescape(v)
-		}
-	}
-	return value, count
-}
-
-// unescape decodes the percent escapes of a query's value. It leaves what is no escape as it is.
-func unescape(s string) string {
-	if !strings.Contains(s, "%") {
-		return s
-	}
-	b := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		if s[i] == '%' && i+2 < len(s) {
-			if c, err := strconv.ParseUint(s[i+1:i+3], 16, 8); err == nil {
-				b, i = append(b, byte(c)), i+2
-				continue
-			}
-		}
-		b = append(b, s[i])
-	}
-	return string(b)
-}
-
-// maxLostPath bounds the path that a look-up names, bytes.
-const maxLostPath = 8192
-
-// answerLookUp looks into the cache, then at the outcomes that the ledger does not have yet, then into the ledger.
-func (s *Stream) answerLookUp(now int64) verdict {
-	p := s.plugin
-	e, ledger := &p.entry, !s.ledgerNone() && !s.ledgerUpstream()
-	found := p.table.Lookup(&s.hash, now, e)
-	switch c := p.calls.unacknowledgedCall(&s.hash); {
-	case found && e.State == api.StateUnknown:
-		return s.outcomeUnknown()
-	case found && e.State == api.StatePending:
-		if !p.isDead(e.Owner, now) {
-			return s.waitForEntry(e.Expires, now)
-		}
-		if s.ownerDead = true; !ledger {
-			return s.outcomeUnknown()
-		}
-	case found && s.replayCached(e, now):
-		return verdictReplied
-	case c != nil && c.kind == callUnknown:
-		return s.outcomeUnknown()
-	case c != nil && c.cached && s.replayRaw(c.result):
-		return verdictReplied
-	case c != nil:
-		return s.waitForCall(now)
-	case found && (!ledger || e.CacheOnly):
-		s.replay(&api.Result{BodyOmitted: true})
-		return verdictReplied
-	}
-	if !ledger {
-		return s.notFound()
-	}
-	return s.askLedger(p.calls.firstOwner(&s.attempt))
-}
-
-// replayCached replays the answer of an entry. False: the cache does not have it.
-func (s *Stream) replayCached(e *cache.Entry, now int64) bool {
-	s.remembered = e.Expires - now
-	if !e.HasBody {
-		return false
-	}
-	raw, ok := s.plugin.table.Body(e)
-	return ok && s.replayRaw(raw)
-}
-
-// askLedger asks a shard's manager.
-func (s *Stream) askLedger(shard int) verdict {
-	s.shard = shard
-	return s.ask(callLookUp, 0, false)
-}
-
-// answerPending answers a look-up, or a client that prefers 202, that the request runs.
-func (s *Stream) answerPending() verdict {
-	s.status = statusPending
-	headers := append(s.addStatus([][2]string{{headerContentType, api.ContentTypeJSON}}), [2]string{headerRetryAfter, "1"})
-	if s.async {
-		s.recordWait()
-		headers = append(headers, [2]string{headerLocation, s.lookUpURL()}, [2]string{"preference-applied", "respond-async"})
-	}
-	s.reply(202, detailsPrefix+statusPending, headers, []byte(`{"state":"pending"}`))
-	return verdictReplied
-}
-
-func (s *Stream) notFound() verdict {
-	return s.refuse(&api.Problem{
-		Status: 404, Code: api.CodeNotFound, Title: "No request with this key is known",
-		Detail: "It did not arrive, its answer is not remembered any more, or another caller sent it.",
-	})
+	p.metrics.record(p.metrics.wait, (p.host.Now()-s.firstDecided)/1e6)
+	return true
 }

@@ -168,22 +168,36 @@
 //
 // # Files in reading order
 //
+// A new key passes these:
+//
 //	stream.go          a request's life: the phases, and the host's callbacks in their order
-//	host.go, plugin.go what the gate needs of the proxy, and metrics; the callbacks of a VM
-//	request.go         headers of requests: the key, the scope, what upstream gets to know; the end of a request
-//	requestbody.go     bodies of requests
-//	decide.go          the decision about a request; clients that ask what became of one
-//	waiting.go         duplicates that wait, and replies that wait for the ends of their requests
-//	settle.go          the table of calls to the ledger and their replies
-//	reservation.go     attempts, their renewals, how they end, and their entries in the cache
+//	request.go         headers of requests: the key, the scope, what upstream gets to know
+//	decide.go          the decision about a request: by the cache, then by the ledger's reply to its reserve
+//	call.go            a call to the ledger, the replies to it, and the table of what they cause
+//	conn.go            how calls and replies travel: connections
 //	response.go        upstream's answer
-//	record.go          header fields, and what a record has of an answer
-//	answer.go          the gate's own replies, and problems
+//	record.go          attempts and reservations, and how an answer is recorded in the ledger and in the cache
+//	plugin.go          the callbacks of a VM, and its work outside of streams; metrics
+//
+// The others have what happens beside it:
+//
+//	host.go, start.go  what the gate needs of the proxy; how a VM starts and ends
+//	names.go           names of header fields and properties
+//	requestbody.go     bodies of requests
+//	answer.go          the gate's own replies: replays
+//	problems.go        and refusals
+//	waiting.go         duplicates that wait
+//	delayed.go         replies that wait for the ends of their requests
+//	lookup.go          clients that ask what became of a request, or prefer 202 to a long wait
+//	stall.go           answers that stand still
+//	reservation.go     renewals; reservations that end without an answer to record
+//	retry.go           calls that are sent again
+//	failure.go         connections that end, and calls that fail
+//	shard.go           what the gate knows of each manager
 //	protocol.go        unary gRPC calls, JSON-RPC, and Iceberg catalogs
-//	upstream.go        the gate's own upstream calls, and where they go
-//	upstreamanswer.go  the answers to them, and clients that prefer 202 to a long wait
-//	call.go, conn.go   calls to the ledger and replies; connections
-//	shard.go           what the gate knows of each manager, and calls that are sent again
+//	upstream.go        the gate's own upstream calls
+//	direct.go          and those of them that pass no inner listener
+//	upstreamanswer.go  the answers to them
 //
 // # Memory
 //

@@ -9,6 +9,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 )
 
 // fakeHost is a Host that a test controls. Unlike a real host it refuses anything on
@@ -272,7 +273,7 @@ func (h *fakeHost) Call(cluster string, headers [][2]string, body []byte, timeou
 	if h.current != 0 {
 		h.t.Error("a call from a stream's context: its answer may be lost")
 	}
-	path, _ := headerValue(headers, ":path")
+	path, _ := fields.Value(headers, ":path")
 	h.calls = append(h.calls, fakeCall{cluster: cluster, path: strings.Clone(path), body: bytes.Clone(body), timeout: timeout})
 	return uint32(len(h.calls) - 1), CallSent
 }
@@ -304,7 +305,7 @@ func (h *fakeHost) Select(id uint32) bool {
 }
 
 func (h *fakeHost) RequestHeader(name string) (string, bool) {
-	return headerValue(h.stream().request, name)
+	return fields.Value(h.stream().request, name)
 }
 
 func (h *fakeHost) RequestHeaders() [][2]string { return h.stream().request }
@@ -328,7 +329,7 @@ func piece(b []byte, size int) []byte {
 func (h *fakeHost) ResponseHeaders() [][2]string { return h.stream().response }
 
 func (h *fakeHost) ResponseHeader(name string) (string, bool) {
-	return headerValue(h.stream().response, name)
+	return fields.Value(h.stream().response, name)
 }
 
 func (h *fakeHost) SetRequestHeader(name, value string) bool {

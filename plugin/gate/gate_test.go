@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 )
 
 var (
@@ -126,7 +127,7 @@ func TestCacheOnlyRouteIsRefusedWithoutACache(t *testing.T) {
 		if want == 0 {
 			expect(t, config, action, Continue)
 			s.OnResponseHeaders(true)
-			mark, _ := headerValue(f.response, api.HeaderStatus)
+			mark, _ := fields.Value(f.response, api.HeaderStatus)
 			expect(t, "mark", mark, "bypassed")
 			continue
 		}
@@ -158,7 +159,7 @@ type hiddenHeaders struct {
 
 func (hiddenHeaders) RequestHeaders() [][2]string { return nil }
 
-func (h hiddenHeaders) RequestHeader(name string) (string, bool) { return headerValue(h.full, name) }
+func (h hiddenHeaders) RequestHeader(name string) (string, bool) { return fields.Value(h.full, name) }
 
 func TestFateOfAForwardedRequest(t *testing.T) {
 	const upstream = "192.0.2.1:80"

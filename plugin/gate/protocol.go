@@ -12,8 +12,8 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 	"github.com/oncegate/oncegate/plugin/internal/jsonguard"
-	"github.com/oncegate/oncegate/plugin/request"
 )
 
 // Unary gRPC calls (grpc: unary). They are held, reserved and recorded like other requests in body mode. Three things
@@ -67,8 +67,8 @@ var httpStatus = [...]int{200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409,
 
 // outcomeFromTrailers sets the outcome of a gRPC answer from its trailers. False: they have no status.
 func (s *Stream) outcomeFromTrailers(trailers [][2]string) bool {
-	text, ok := headerValue(trailers, headerGRPCStatus)
-	code, valid := parseDecimal(text)
+	text, ok := fields.Value(trailers, headerGRPCStatus)
+	code, valid := fields.Decimal(text)
 	if !ok || !valid {
 		return false
 	}
@@ -76,7 +76,7 @@ func (s *Stream) outcomeFromTrailers(trailers [][2]string) bool {
 	if code < int64(len(httpStatus)) {
 		status = httpStatus[code]
 	}
-	pushback, retry := headerValue(trailers, headerPushback)
+	pushback, retry := fields.Value(trailers, headerPushback)
 	retry = retry && !strings.HasPrefix(pushback, "-")
 	s.answer.outcome = s.route.Outcome(status, retry, s.answer.outcomeValue)
 	s.outcomeInTrailers = false
@@ -90,12 +90,6 @@ func (s *Stream) outcomeFromHeaders(headers [][2]string, end bool) {
 	} else if !s.outcomeFromTrailers(headers) {
 		s.answer.outcome = config.OutcomeNone
 	}
-}
-
-// protectsRPC reports whether a request is a gRPC call that the route protects.
-func (s *Stream) protectsRPC(method string, headers request.Headers) bool {
-	contentType, n := headers.Get(headerContentType)
-	return s.route.GRPC == config.GRPCUnary && n == 1 && hostsGRPC(contentType) && method == "POST" && !upgrades(headers)
 }
 
 // notUnary refuses a call with another number of messages than one.
@@ -144,7 +138,7 @@ func (s *Stream) replayRPC(result *api.Result) {
 		clear(headers)
 		s.replyNotRecorded(0)
 		return
-	case len(result.Body) > 0 && result.Body[0] != 0 && !alike && !accepts(s.accept, encoding):
+	case len(result.Body) > 0 && result.Body[0] != 0 && !alike && !fields.Accepts(s.accept, encoding):
 		clear(headers)
 		s.replyNotAcceptable(encoding)
 		return
@@ -152,8 +146,8 @@ func (s *Stream) replayRPC(result *api.Result) {
 	headers = s.addReplayHeaders(headers)
 	if len(result.Body) == 0 {
 		s.grpcStatus = grpcOfHTTP(result.Status)
-		if text, ok := headerValue(headers, headerGRPCStatus); ok {
-			code, _ := parseDecimal(text)
+		if text, ok := fields.Value(headers, headerGRPCStatus); ok {
+			code, _ := fields.Decimal(text)
 			s.grpcStatus = int(code)
 		}
 		s.reply(200, detailsReplayed, headers, nil)
@@ -195,25 +189,6 @@ func (p *Plugin) sendReroutes() {
 		s.phase = phaseRerouted
 		s.apply(verdictForward)
 	}
-}
-
-// pathBlank is where the shipped Envoy configurations answer what the gate has sent to api.PathAnswer.
-const pathBlank = "/oncegate/blank"
-
-// asksForBlank reports whether a client itself asks for api.PathAnswer or pathBlank. A route may compare paths without
-// regard to case or parameters. Another gate of this proxy may have sent the request there: it has set its status.
-func (p *Plugin) asksForBlank(path string) bool {
-	if !isPath(path, api.PathAnswer) && !isPath(path, pathBlank) {
-		return false
-	}
-	_, sent := p.host.Property(propertyStatus)
-	return !sent
-}
-
-// isPath reports whether path is name, in any case, with or without a query, fragment or parameters.
-func isPath(path, name string) bool {
-	n := len(name)
-	return len(path) >= n && request.Lower(path[:n]) == name && (len(path) == n || strings.Contains("?#;", path[n:n+1]))
 }
 
 // noSuchPath refuses such a request.
@@ -279,10 +254,6 @@ func (s *Stream) replaceBlankBody(end bool) Action {
 
 // maxIDBytes bounds the ids that replays repeat. Other ids are no reason to refuse a request: its replay has the recorded id.
 const maxIDBytes = 256
-
-// rewritesID reports whether replays get another id. The gate cannot change an answer with a content encoding, so upstream
-// must not make one.
-func (s *Stream) rewritesID() bool { return s.requestID != "" && s.key != "" }
 
 // requestID returns the id of a JSON-RPC request, as JSON; empty: the body has none that a replay could repeat.
 func requestID(body []byte) string {
@@ -401,8 +372,8 @@ func (s *Stream) readLifetimeHeaders(end bool) {
 	contentType, _ := host.ResponseHeader(headerContentType)
 	_, coded := host.ResponseHeader(headerContentEncoding)
 	text, _ := host.ResponseHeader(headerContentLength)
-	length, _ := parseDecimal(text)
-	if end || status != "200" || coded || mediaType(contentType) != "application/json" || length > maxLifetimeBytes {
+	length, _ := fields.Decimal(text)
+	if end || status != "200" || coded || fields.MediaType(contentType) != "application/json" || length > maxLifetimeBytes {
 		s.phase = phasePass
 		return
 	}

@@ -4,10 +4,13 @@ import (
 	"encoding/hex"
 	"slices"
 	"strconv"
+	"strings"
+	"unsafe"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
@@ -28,7 +31,7 @@ func (s *Stream) readRequest(method, path string, headers request.Headers, end b
 	} else if unprotectable(method, headers) {
 		return s.unsupported(headers)
 	}
-	s.accept = joined(headers, accept)
+	s.accept = fields.Joined(headers, accept)
 	return s.readHeaders(headers, end)
 }
 
@@ -91,18 +94,6 @@ func (s *Stream) headerKey(headers request.Headers) (request.Key, *request.Error
 	return request.Key{}, nil
 }
 
-// bodyKey reads the key from the body, or its parts that are there.
-func (s *Stream) bodyKey(body []byte, whole bool) (request.Key, *request.Error) {
-	k := &s.route.Key
-	if s.parts == nil {
-		return request.JSONKey(k, body, whole)
-	}
-	if bad := request.BodyParts(k, s.parts, body, whole); bad != nil {
-		return request.Key{}, bad
-	}
-	return request.JoinParts(k, s.parts)
-}
-
 // keyless deals with a request that has no key.
 func (s *Stream) keyless() verdict {
 	if bad := request.Missing(&s.route.Key); bad != nil {
@@ -112,15 +103,90 @@ func (s *Stream) keyless() verdict {
 	return verdictForward
 }
 
+// lacks returns the part of the scope that the current request needs and does not have; empty: none.
+func (s *Stream) lacks(headers request.Headers) string {
+	return request.CallerPart(s.route, headers, s.plugin.host.Property)
+}
+
+// identify sets scope, key and hash, which name the entry. Without a key it sets only the scope.
+func (s *Stream) identify(key request.Key, headers request.Headers) {
+	if s.scope == (request.Scope{}) {
+		s.scope = s.plugin.digester.Scope(s.route.Scope, headers, s.plugin.host.Property)
+	}
+	if key.Value == "" {
+		return
+	}
+	s.key = key.Value
+	s.hash = s.plugin.digester.EntryHash(&s.scope, s.key)
+	if key.Structured {
+		host := s.plugin.host
+		host.SetProperty(propertyClient, key.Client)
+		host.SetProperty(propertySequence, strconv.FormatUint(key.Sequence, 10))
+		host.SetProperty(propertyNonce, key.Nonce)
+	}
+}
+
+// copyFromHeaders copies what the stream needs of the headers, so that it does not keep the host's whole header block
+// alive. Most duplicates are answered in their first callback and need no copy.
+func (s *Stream) copyFromHeaders() {
+	if s.copied {
+		return
+	}
+	s.copied = true
+	if s.headers != nil {
+		s.trace = traceHeaders(s.headers)
+		s.requestEnd.readHeaders(s.headers)
+	}
+	size := len(s.key) + len(s.accept)
+	for i := range s.trace {
+		size += len(s.trace[i][1])
+	}
+	text := make(block, 0, size)
+	s.key, s.accept = text.add(s.key), text.add(s.accept)
+	for i := range s.trace {
+		s.trace[i][1] = text.add(s.trace[i][1])
+	}
+}
+
+// block holds copies of several strings. If its capacity is that of all of them, they cost one allocation together.
+type block []byte
+
+// add returns a copy of s.
+func (b *block) add(s string) string {
+	at := len(*b)
+	*b = append(*b, s...)
+	return unsafe.String(unsafe.SliceData((*b)[at:]), len(s))
+}
+
+// What the gate does not protect.
+
 // unprotectable reports whether a request opens something that has no single answer: a tunnel, a WebSocket or a gRPC call.
 func unprotectable(method string, headers request.Headers) bool {
 	contentType, _ := headers.Get(headerContentType)
-	return method == methodConnect || upgrades(headers) || isGRPC(mediaType(contentType))
+	return method == methodConnect || upgrades(headers) || isGRPC(fields.MediaType(contentType))
 }
 
 func upgrades(headers request.Headers) bool {
 	_, n := headers.Get(headerUpgrade)
-	return n > 0 && slices.Contains(connectionNames(headers), headerUpgrade)
+	return n > 0 && slices.Contains(fields.ConnectionNames(headers), headerUpgrade)
+}
+
+// protectsRPC reports whether a request is a gRPC call that the route protects.
+func (s *Stream) protectsRPC(method string, headers request.Headers) bool {
+	contentType, n := headers.Get(headerContentType)
+	return s.route.GRPC == config.GRPCUnary && n == 1 && hostsGRPC(contentType) && method == "POST" && !upgrades(headers)
+}
+
+// isGRPC reports whether a media type belongs to gRPC (or gRPC-Web).
+func isGRPC(media string) bool {
+	rest, ok := strings.CutPrefix(media, "application/grpc")
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == '-')
+}
+
+// hostsGRPC reports whether hosts take a request with this content type for gRPC.
+func hostsGRPC(contentType string) bool {
+	rest, ok := strings.CutPrefix(contentType, "application/grpc")
+	return ok && (rest == "" || rest[0] == '+')
 }
 
 // unsupported deals with an unprotectable request. If it has a key, or the route gives every request one, it must not run
@@ -163,53 +229,6 @@ func (s *Stream) unreadable() verdict {
 	return verdictForward
 }
 
-// identify sets scope, key and hash, which name the entry. Without a key it sets only the scope.
-func (s *Stream) identify(key request.Key, headers request.Headers) {
-	if s.scope == (request.Scope{}) {
-		s.scope = s.plugin.digester.Scope(s.route.Scope, headers, s.plugin.host.Property)
-	}
-	if key.Value == "" {
-		return
-	}
-	s.key = key.Value
-	s.hash = s.plugin.digester.EntryHash(&s.scope, s.key)
-	if key.Structured {
-		host := s.plugin.host
-		host.SetProperty(propertyClient, key.Client)
-		host.SetProperty(propertySequence, strconv.FormatUint(key.Sequence, 10))
-		host.SetProperty(propertyNonce, key.Nonce)
-	}
-}
-
-// copyFromHeaders copies what the stream needs of the headers, so that it does not keep the host's whole header block
-// alive. Most duplicates are answered in their first callback and need no copy.
-func (s *Stream) copyFromHeaders() {
-	if s.copied {
-		return
-	}
-	s.copied = true
-	if s.headers != nil {
-		s.trace = traceHeaders(s.headers)
-		s.requestEnd.readHeaders(s.headers)
-	}
-	size := len(s.key) + len(s.accept)
-	for i := range s.trace {
-		size += len(s.trace[i][1])
-	}
-	text := newBlock(size)
-	s.key, s.accept = text.add(s.key), text.add(s.accept)
-	for i := range s.trace {
-		s.trace[i][1] = text.add(s.trace[i][1])
-	}
-}
-
-// Callers that the scope does not distinguish.
-
-// lacks returns the part of the scope that the current request needs and does not have; empty: none.
-func (s *Stream) lacks(headers request.Headers) string {
-	return request.CallerPart(s.route, headers, s.plugin.host.Property)
-}
-
 // refuseAmbiguous refuses a request whose key may be that of another caller, because it lacks a part of its scope.
 func (s *Stream) refuseAmbiguous(lacks string) verdict {
 	p := s.plugin
@@ -221,6 +240,25 @@ func (s *Stream) refuseAmbiguous(lacks string) verdict {
 		Title:  "The scope of the idempotency key does not identify this caller",
 		Detail: "The request was not executed. It lacks " + lacks + `, by which "scope" tells callers apart. Allowed: a request that has it, another "scope", or "anonymous": "shared".`,
 	})
+}
+
+// pathBlank is where the shipped Envoy configurations answer what the gate has sent to api.PathAnswer.
+const pathBlank = "/oncegate/blank"
+
+// asksForBlank reports whether a client itself asks for api.PathAnswer or pathBlank. A route may compare paths without
+// regard to case or parameters. Another gate of this proxy may have sent the request there: it has set its status.
+func (p *Plugin) asksForBlank(path string) bool {
+	if !isPath(path, api.PathAnswer) && !isPath(path, pathBlank) {
+		return false
+	}
+	_, sent := p.host.Property(propertyStatus)
+	return !sent
+}
+
+// isPath reports whether path is name, in any case, with or without a query, fragment or parameters.
+func isPath(path, name string) bool {
+	n := len(name)
+	return len(path) >= n && fields.Lower(path[:n]) == name && (len(path) == n || strings.Contains("?#;", path[n:n+1]))
 }
 
 // What the gate says to upstream about a request (the route's forward).
@@ -263,28 +301,9 @@ func (s *Stream) setForwardHeaders() {
 	}
 }
 
-// addForwardHeaders does so for the headers of the gate's own upstream call.
-func (s *Stream) addForwardHeaders(headers [][2]string) [][2]string {
-	if s.rewritesID() {
-		headers = slices.DeleteFunc(headers, func(h [2]string) bool { return h[0] == headerAcceptEncoding })
-	}
-	if s.route.Forward == (config.Forward{}) {
-		return headers
-	}
-	list := s.forwardHeaders()
-	out := headers[:0]
-	for _, h := range headers {
-		if h[0] != list[0][0] && h[0] != list[1][0] && h[0] != list[2][0] && h[0] != list[3][0] {
-			out = append(out, h)
-		}
-	}
-	for _, h := range list {
-		if h[0] != "" && h[1] != "" {
-			out = append(out, h)
-		}
-	}
-	return out
-}
+// rewritesID reports whether replays get another id. The gate cannot change an answer with a content encoding, so upstream
+// must not make one.
+func (s *Stream) rewritesID() bool { return s.requestID != "" && s.key != "" }
 
 // Bounds of the request's headers that go along with its calls. Headers beyond them are left out.
 const (
@@ -342,25 +361,10 @@ func printable(value string) bool {
 	return true
 }
 
-// http1 reports whether the client of the current stream speaks HTTP/1.
-func (s *Stream) http1() bool {
-	if !s.protocolRead {
-		protocol, _ := s.plugin.host.Property("request", "protocol")
-		s.protocolRead, s.isHTTP1 = true, len(protocol) > 6 && string(protocol[:6]) == "HTTP/1"
-	}
-	return s.isHTTP1
-}
-
 // What is known of the end of a request.
 
-const (
-	// endBytes is the largest declared HTTP/1 body whose end is taken from request.total_size. Larger ones need body callbacks.
-	endBytes = 64 << 10
-	// endLooks is how many ticks, at least, must find that an HTTP/2 request has not grown before a reply takes it as
-	// complete, if the host does not show its body. Many clients send the end by itself, after the last byte. Ticks count,
-	// not time: before a tick that comes late, the host reads what came meanwhile.
-	endLooks = 5
-)
+// endBytes is the largest declared HTTP/1 body whose end is taken from request.total_size. Larger ones need body callbacks.
+const endBytes = 64 << 10
 
 // requestEnd is what is known of a request's end.
 type requestEnd struct {
@@ -390,7 +394,7 @@ func (e *requestEnd) readHeaders(headers request.Headers) {
 		e.headers += uint64(len(name) + len(value))
 		switch name {
 		case headerContentLength:
-			if n, ok := parseDecimal(value); ok {
+			if n, ok := fields.Decimal(value); ok {
 				e.length = n
 			}
 		case headerExpect, headerUpgrade:
@@ -407,11 +411,6 @@ func (e *requestEnd) countBody(size int, end bool) {
 	e.ended = e.ended || end
 }
 
-// incomplete reports whether upstream lacks a part of the body, for a request that it got as it came.
-func (e *requestEnd) incomplete() bool {
-	return e.headersRead && !e.ended && (e.length < 0 || e.received < e.length)
-}
-
 // isShort reports whether the end of the current stream's request needs no body callback: an HTTP/1 body whose declared
 // length is small is complete in the queue callback, which is cheaper.
 func (s *Stream) isShort() bool {
@@ -419,49 +418,11 @@ func (s *Stream) isShort() bool {
 	return e.headersRead && e.length >= 0 && e.length <= endBytes && s.http1()
 }
 
-// awaitsEnd reports whether a reply to the current stream must wait. In the plugin context the host has all bytes that came
-// together with the headers, so a reply to a short request waits only if some are missing.
-func (s *Stream) awaitsEnd() bool {
-	p, e := s.plugin, &s.requestEnd
-	if s.headers != nil {
-		e.readHeaders(s.headers)
+// http1 reports whether the client of the current stream speaks HTTP/1.
+func (s *Stream) http1() bool {
+	if !s.protocolRead {
+		protocol, _ := s.plugin.host.Property("request", "protocol")
+		s.protocolRead, s.isHTTP1 = true, len(protocol) > 6 && string(protocol[:6]) == "HTTP/1"
 	}
-	switch {
-	case e.ended || !e.headersRead:
-		return false
-	case s.isShort():
-		return !p.inPluginContext || !s.allReceived()
-	case e.bodyShown || p.bodies.seen:
-		return true
-	}
-	// Outside the plugin context, the first body callback may follow. Inside, nothing more will be known of the end of a
-	// chunked HTTP/1 body, nor whether that of a large body is near.
-	return !p.inPluginContext || !s.http1() && e.length <= endBytes
-}
-
-// allReceived reports whether the host has the whole declared body.
-func (s *Stream) allReceived() bool {
-	return s.plugin.totalSize() >= s.requestEnd.headers+uint64(s.requestEnd.length)
-}
-
-// requestComplete looks whether the request of the current stream has come in, as far as the gate can know without body
-// callbacks. In HTTP/1 the host reads the end together with the last byte of a declared body. In HTTP/2 the end may follow
-// later, and nothing but some ticks without new bytes suggests that it has come.
-func (s *Stream) requestComplete() bool {
-	e := &s.requestEnd
-	if s.http1() {
-		return e.length < 0 || s.allReceived()
-	}
-	enough := e.headers + uint64(e.length)
-	if e.length < 0 {
-		enough = e.headers + 1
-	}
-	e.looks++
-	if e.length < 0 || e.size < enough {
-		if size := s.plugin.totalSize(); size != e.size {
-			e.size, e.grownAt = size, e.looks
-		}
-	}
-	// A client that was slow to send its body is slow to send the end as well.
-	return e.size >= enough && e.looks-e.grownAt >= max(endLooks, 2*(e.grownAt-1))
+	return s.isHTTP1
 }

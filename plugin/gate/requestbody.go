@@ -5,6 +5,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
@@ -47,7 +48,7 @@ const (
 func (s *Stream) awaitUpload(headers request.Headers, keyed bool) {
 	u, route := &s.upload, s.route
 	u.body, u.keyed = s.plugin.digester.NewBody(&route.Fingerprint, headers, route.MaxRequestBody, route.Key.Derive), keyed
-	encoding := joined(headers, headerContentEncoding)
+	encoding := fields.Joined(headers, headerContentEncoding)
 	u.encoded = encoding != "" && encoding != "identity"
 	s.requestEnd.readHeaders(headers)
 	if s.requestEnd.length >= 0 {
@@ -184,11 +185,6 @@ func (s *Stream) claimBodyRoom(more int) bool {
 	return true
 }
 
-func (s *Stream) dropPieces() {
-	s.plugin.uploadBytes -= s.upload.claimed
-	s.upload.claimed, s.upload.pieces, s.upload.left = 0, nil, 0
-}
-
 // putBack returns the taken bytes to the host, in front of the current piece. False: the host refused them.
 func (s *Stream) putBack() bool {
 	taken := s.upload.buffered()
@@ -253,6 +249,18 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	return s.decide()
 }
 
+// bodyKey reads the key from the body, or its parts that are there.
+func (s *Stream) bodyKey(body []byte, whole bool) (request.Key, *request.Error) {
+	k := &s.route.Key
+	if s.parts == nil {
+		return request.JSONKey(k, body, whole)
+	}
+	if bad := request.BodyParts(k, s.parts, body, whole); bad != nil {
+		return request.Key{}, bad
+	}
+	return request.JoinParts(k, s.parts)
+}
+
 func (s *Stream) unreadableBody() verdict {
 	return s.invalid(&api.Problem{
 		Status: 400, Code: api.CodeInvalidRequest, Title: "The request body cannot be read",
@@ -270,15 +278,6 @@ func (s *Stream) storeForCall(piece []byte) {
 	}
 	p.uploadBytes += len(whole)
 	u.pieces, u.left, u.claimed, u.whole = whole, len(whole), len(whole), true
-}
-
-// dropBody gives up what the stream holds of the body.
-func (s *Stream) dropBody() {
-	p, u := s.plugin, &s.upload
-	p.awaitingBody.remove(s)
-	p.digester.Recycle(u.body)
-	u.body, u.whole = nil, false
-	s.dropPieces()
 }
 
 // bodyPatience is how long the host may have bytes of a held request's body without a callback. After that the gate takes

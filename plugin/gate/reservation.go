@@ -1,105 +1,14 @@
 package gate
 
 import (
-	"encoding/hex"
 	"time"
-	"unsafe"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
 	"github.com/oncegate/oncegate/plugin/config"
-	"github.com/oncegate/oncegate/plugin/request"
 )
 
-// attempt names one attempt at a key, in the ledger and in the cache. Each call has a copy.
-type attempt struct {
-	route       *config.Route
-	hash        cache.Hash
-	key         string
-	scope       request.Scope
-	fingerprint request.Fingerprint
-	token       cache.Token
-	// trace are the request's headers that go along with calls.
-	trace [][2]string
-	// shard is the position of the key's owner in manager.shards.
-	shard int
-	// owner: the cache holds the pending entry of this attempt.
-	owner bool
-}
-
-// names are the text forms by which the ledger knows an attempt.
-type names struct{ scope, fingerprint, token string }
-
-// names returns the attempt's text forms. They lie in memory that the next call reuses.
-func (p *Plugin) names(a *attempt) names {
-	b := a.scope.AppendText(p.nameBuf[:0])
-	scope := len(b)
-	b = a.fingerprint.AppendText(b)
-	token := len(b)
-	b = hex.AppendEncode(b, a.token[:])
-	p.nameBuf = b
-	text := unsafe.String(unsafe.SliceData(b), len(b))
-	return names{scope: text[:scope], fingerprint: text[scope:token], token: text[token:]}
-}
-
-// unknownTTL is the TTL that the ledger gets.
-func (a *attempt) unknownTTL() time.Duration {
-	switch ttl := a.route.UnknownTTL; ttl {
-	case 0:
-		return api.NoUnknown
-	case config.ManagersTTL:
-		return 0
-	default:
-		return ttl
-	}
-}
-
-// laterDurability is what calls after the reserve say. Only the home of a global key is looked for again.
-func (a *attempt) laterDurability() api.Durability {
-	if a.route.Durability == api.DurabilityGlobal {
-		return api.DurabilityGlobal
-	}
-	return api.DurabilityLocal
-}
-
-// forgotten is when the ledger forgets a reservation that expires then and is not ended. Between the two times the ledger
-// treats the outcome as unknown.
-func (a *attempt) forgotten(expires int64) int64 {
-	if a.route.UnknownTTL == config.ManagersTTL {
-		return expires + int64(assumedUnknownTTL)
-	}
-	return expires + int64(a.route.UnknownTTL)
-}
-
-// pendingEnd is when the attempt's entry in the cache ends unless it is renewed. Without a ledger, only the entry of a VM
-// that died shows the unknown outcome, so it lasts for UnknownTTL longer.
-func (a *attempt) pendingEnd(now int64) int64 {
-	end := now + int64(a.route.PendingTTL)
-	if a.route.Ledger == config.LedgerNone {
-		end += int64(a.route.UnknownTTL)
-	}
-	return end
-}
-
-// reservation is an attempt's right to its key. The tick renews it from startRenewing until recordOutcome, releaseKey or
-// reportUnknown. The plugin has a pointer to it until then, so it must not be copied.
-type reservation struct {
-	attempt
-	// expires is when the reservation ends.
-	expires int64
-
-	position int   // position in Plugin.renewing, counted from 1; 0: it is not renewed
-	renewAt  int64 // when the next renewal is due
-	renewal  *call // the renewal that is under way
-	// uncertain: a reserve or renewal may reach the ledger after what ends the reservation.
-	uncertain bool
-}
-
-// newCall returns a call about the reservation's entry.
-func (r *reservation) newCall(kind callKind) *call { return &call{kind: kind, attempt: r.attempt} }
-
-// third is the time between two renewals. It is a third of pending_ttl, so that a renewal may get lost.
-func (r *reservation) third() int64 { return int64(r.route.PendingTTL) / 3 }
+// Renewals of reservations whose requests take long.
 
 const (
 	// renewsPerTick bounds the renewals that one tick starts.
@@ -107,33 +16,6 @@ const (
 	// renewRetry is when the gate tries again after a renewal that the manager did not answer.
 	renewRetry = int64(time.Second)
 )
-
-// startRenewing makes the tick renew a reservation that was made at since. Upstream works from now on.
-func (p *Plugin) startRenewing(r *reservation, since int64) {
-	if r.route.Ledger != config.LedgerManager && !r.owner {
-		return
-	}
-	r.renewAt = since + r.third()
-	p.renewing = append(p.renewing, r)
-	r.position = len(p.renewing)
-}
-
-// stopRenewing ends the renewals. A renewal that may reach the ledger later makes the reservation uncertain.
-func (p *Plugin) stopRenewing(r *reservation) {
-	if r.position == 0 {
-		return
-	}
-	last := len(p.renewing) - 1
-	moved := p.renewing[last]
-	p.renewing[last] = nil
-	p.renewing[r.position-1], moved.position = moved, r.position
-	p.renewing = p.renewing[:last]
-	r.position = 0
-	if c := r.renewal; c != nil {
-		r.renewal, c.renews = nil, nil
-		r.uncertain = r.uncertain || !p.calls.cancel(c)
-	}
-}
 
 // renew starts the renewals that are due. It begins where the last tick stopped.
 func (p *Plugin) renew(now int64) {
@@ -164,60 +46,33 @@ func (p *Plugin) renew(now int64) {
 	}
 }
 
-// How reservations end.
+// The actions for a renewal.
 
-// recordOutcome ends the reservation with upstream's answer. bare: without its body.
-func (s *Stream) recordOutcome(body []byte, bare bool) {
-	p, a := s.plugin, &s.answer
-	result := api.Result{Status: a.status, Headers: a.headers, Body: body, BodyOmitted: bare}
-	s.unclaimAnswer()
-	called := s.route.Ledger == config.LedgerManager
-	if called && !p.calls.makeRoom(len(body)) {
-		result.BodyOmitted, result.Headers = true, nil
-	}
-	if result.BodyOmitted {
-		result.Body = nil
-		p.metrics.count(p.metrics.oversize)
-	}
-	p.stopRenewing(&s.reservation)
-	kind := callCommit
-	if a.outcome == config.OutcomeReject {
-		kind = callReject
-	}
-	c := s.newCall(kind)
-	s.owner = false
-	if !called {
-		c.result = result.AppendRaw(nil)
-		p.cacheOutcome(c, p.host.Now(), true)
-		return
-	}
-	c.encode(p, &result)
-	c.stream, s.call = s, c
-	p.calls.add(c)
+// endRenewal ends the wait of the reservation for its renewal.
+func (c *call) endRenewal(r *reply) *reservation {
+	v := c.renews
+	c.renews, v.renewal = nil, nil
+	v.uncertain = v.uncertain || r.uncertain
+	return v
 }
 
-// unclaimAnswer gives up the copy of the answer.
-func (s *Stream) unclaimAnswer() {
-	a := &s.answer
-	s.plugin.calls.heldBytes -= a.claimed
-	a.claimed, a.headers, a.body = 0, nil, nil
+func (p *Plugin) extendReservation(c *call, r *reply, _ *Stream) {
+	p.metrics.count(p.metrics.renewed)
+	c.endRenewal(r).expires = r.at + int64(r.answer.ExpiresIn)
 }
 
-// endUnrecorded ends the reservation of an answer that is not recorded, as its outcome says. False: the outcome is one to
-// record.
-func (s *Stream) endUnrecorded() bool {
-	switch s.answer.outcome {
-	case config.OutcomeNone:
-		s.endUnknown()
-	case config.OutcomeRelease:
-		s.releaseKey()
-	case config.OutcomeHold:
-		s.reportUnknown()
-	default:
-		return false
-	}
-	return true
+func (p *Plugin) loseReservation(c *call, r *reply, _ *Stream) {
+	p.stopRenewing(c.endRenewal(r))
+	p.metrics.count(p.metrics.lost)
+	p.logLimited(&p.calls.alarms, r.at, LevelError, "a running request lost its reservation to another request or to an outcome; it may run twice")
 }
+
+func (p *Plugin) retryRenewal(c *call, r *reply, _ *Stream) {
+	v := c.endRenewal(r)
+	v.renewAt = r.at + min(v.third(), renewRetry)
+}
+
+// Reservations that end without an answer to record.
 
 // releaseKey ends the reservation and frees its key: nothing ran, or upstream asks for a retry.
 func (s *Stream) releaseKey() {
@@ -268,115 +123,84 @@ func (s *Stream) reportUnknown() {
 	}
 }
 
-// emptyResult is the size of the raw form of a result without anything.
-var emptyResult = len(new(api.Result).AppendRaw(nil))
-
-// encode builds the message of a commit or reject; its tail is the raw result.
-func (c *call) encode(p *Plugin, result *api.Result) {
-	n := p.names(&c.attempt)
-	f := api.FinishRequest{Key: c.key, Scope: n.scope, Token: n.token, Fingerprint: n.fingerprint, TTL: max(c.ttl(), 0), Durability: c.laterDurability()}
-	// One block is enough for the message: each length, number and the frame take a few bytes.
-	const few = 4
-	size := 16*few + len(f.Key) + len(n.scope) + len(n.token) + len(n.fingerprint) + len(result.Body)
-	for i := range result.Headers {
-		size += 2*few + len(result.Headers[i].Name) + len(result.Headers[i].Value)
-	}
-	head := f.AppendRaw(make([]byte, 0, size))
-	prefix := len(head) - emptyResult
-	c.message = result.AppendRaw(head[:prefix])
-	c.result = c.message[prefix:]
+// incomplete reports whether upstream lacks a part of the body, for a request that it got as it came.
+func (e *requestEnd) incomplete() bool {
+	return e.headersRead && !e.ended && (e.length < 0 || e.received < e.length)
 }
 
-// finishEntry records an outcome in the cache and wakes the waiters of its entry.
-func (p *Plugin) finishEntry(o *cache.Outcome, now int64) {
-	p.change = entryChange{outcome: *o, left: maxChangeTries}
-	p.changeEntry(&p.change, now)
+// beganAgain deals with a request that the proxy sends through its filters once more, as another stream. It does so when it
+// follows upstream's redirect by itself, or when a filter after the gate asks for it. The new stream is a separate request
+// with its own path and entry, so only this stream's outcome is settled here. False: the stream ends for another reason.
+func (s *Stream) beganAgain() bool {
+	p := s.plugin
+	if details, _ := p.host.Property("response", "code_details"); string(details) != "internal_redirect" {
+		return false
+	}
+	a := &s.answer
+	a.status = int(p.number("response", "code"))
+	_, retry := p.host.ResponseHeader(headerRetryAfter)
+	if name := s.route.OutcomeHeader; name != "" {
+		a.outcomeValue, _ = p.host.ResponseHeader(name)
+	}
+	a.outcome = s.route.Outcome(a.status, retry, a.outcomeValue)
+	switch {
+	case s.route.Ledger == config.LedgerUpstream:
+		s.releaseKey() // upstream's ledger knows what it has recorded
+	case a.outcome == config.OutcomeRelease || a.outcome == config.OutcomeNone && p.fate() == fateNotSent:
+		s.releaseKey()
+	case a.outcome == config.OutcomeNone, a.outcome == config.OutcomeHold:
+		s.endUnknown()
+	default:
+		// Upstream answered, so the request ran. The client gets another answer than this one, so there is no body to
+		// record.
+		s.recordOutcome(nil, true)
+		s.detachCall()
+		s.phase = phaseDone
+	}
+	return true
 }
 
-// releaseEntry removes the call's pending entry from the cache, if it is there.
-func (p *Plugin) releaseEntry(c *call, now int64) {
-	if !c.owner {
-		return
-	}
+// releaseUnused gives back a reservation that no request will run under. expires is when the reservation ends. The cache's
+// entry stays until the ledger knows of the release, so that the next duplicate finds the key free.
+func (p *Plugin) releaseUnused(c *call, expires int64) {
+	p.sendRelease(&c.attempt, expires, c.uncertain)
 	c.owner = false
-	p.change = entryChange{outcome: cache.Outcome{Hash: c.hash, Token: c.token}, release: true, left: maxChangeTries}
-	p.changeEntry(&p.change, now)
 }
 
-// entryChange is a change of a pending entry. It is tried again when the cache could not make it because too many others
-// wrote to the same bucket. Otherwise the entry would keep duplicates waiting until it expires.
-type entryChange struct {
-	outcome cache.Outcome
-	release bool
-	left    int // tries that are left
+// sendRelease has the ledger free the key. sendTwice: see call.
+func (p *Plugin) sendRelease(a *attempt, expires int64, sendTwice bool) {
+	p.metrics.count(p.metrics.released)
+	p.calls.add(&call{kind: callRelease, attempt: *a, deadline: a.forgotten(expires), sendTwice: sendTwice})
 }
 
-const (
-	// maxChangeTries bounds how often a change is tried, once per tick.
-	maxChangeTries = 10
-	// maxChanges bounds the changes that wait for another try. Beyond it they are dropped.
-	maxChanges = 64
-)
+// The actions for a release.
 
-func (p *Plugin) changeEntry(w *entryChange, now int64) {
-	var result cache.Result
-	var queues []uint32
-	if w.release {
-		result, queues = p.table.Release(&w.outcome.Hash, &w.outcome.Token, now)
-	} else {
-		result, queues = p.table.Finish(&w.outcome, now)
-	}
-	p.wake(&w.outcome.Hash, queues)
-	w.left--
-	if result == cache.Contended && w.left > 0 && len(p.changes) < maxChanges {
-		p.changes = append(p.changes, *w)
-	}
-	w.outcome.Raw = nil // the reused memory must not keep the answer
-}
-
-// retryChanges tries the failed changes again.
-func (p *Plugin) retryChanges(now int64) {
-	if len(p.changes) == 0 {
-		return
-	}
-	changes := p.changes
-	p.changes = nil
-	for i := range changes {
-		p.changeEntry(&changes[i], now)
+func (p *Plugin) endRelease(c *call, r *reply, _ *Stream) {
+	p.releaseEntry(c, r.at)
+	if c.sendTwice {
+		p.calls.releaseAgain(c, r.at)
 	}
 }
 
-// cacheOutcome fills the cache with the call's outcome, once. known: the ledger has it. Until then only the cache's entry
-// keeps duplicates in this proxy from asking a ledger that would let them run, so the entry is not evicted.
-func (p *Plugin) cacheOutcome(c *call, now int64, known bool) {
-	if c.cached {
-		if known {
-			p.allowEviction(c, now)
-		}
-		return
-	}
-	c.cached = true
-	c.owner = false
-	keep := c.lasts()
-	if c.cacheFor > 0 {
-		keep = min(keep, c.cacheFor)
-	}
-	if c.kind == callReject {
-		p.metrics.count(p.metrics.rejected)
-	} else {
-		p.metrics.count(p.metrics.committed)
-	}
-	p.finishEntry(&cache.Outcome{
-		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: c.kind.state(),
-		Expires: now + int64(keep), Raw: c.result,
-		// Where there is no ledger to ask, the entry must outlast its answer.
-		CacheOnly: c.route.Ledger == config.LedgerNone || !known,
-	}, now)
+func (p *Plugin) retryRelease(c *call, r *reply, _ *Stream) {
+	p.releaseEntry(c, r.at)
+	p.calls.retryLater(c)
 }
 
-// allowEviction lets the cache evict the entry: the ledger has the call's outcome now.
-func (p *Plugin) allowEviction(c *call, now int64) {
-	if c.cached {
-		p.table.Settle(&c.hash, &c.token, now)
-	}
+// The actions for the report of an unknown outcome.
+
+func (p *Plugin) endReport(c *call, r *reply, _ *Stream) {
+	p.calls.unindex(c)
+	p.releaseEntry(c, r.at)
 }
+
+func (p *Plugin) endFencedReport(c *call, r *reply, s *Stream) {
+	p.metrics.count(p.metrics.fenced)
+	p.endReport(c, r, s)
+}
+
+func (p *Plugin) abandonReport(c *call, _ *reply, _ *Stream) {
+	p.calls.abandon(c, "the manager refuses to record an outcome")
+}
+
+func (p *Plugin) retryReport(c *call, _ *reply, _ *Stream) { p.calls.retryLater(c) }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
@@ -25,19 +26,76 @@ type answer struct {
 	claimed      int    // bytes that body counts in ledger.heldBytes
 }
 
+// classifyAnswer decides what an answer to a forwarded request means for its reservation.
+func (s *Stream) classifyAnswer(end bool) Action {
+	p := s.plugin
+	switch p.fate() {
+	case fateNotSent:
+		s.releaseKey()
+		s.status = statusNotSent
+		s.setStatusHeader()
+		return Continue
+	case fateUnknown:
+		s.endUnknown()
+		s.setStatusHeader()
+		return Continue
+	}
+	headers := p.host.ResponseHeaders()
+	text, ok := fields.Value(headers, headerStatus)
+	if !ok {
+		text, _ = p.host.ResponseHeader(headerStatus)
+	}
+	status, _ := fields.Decimal(text)
+	a := &s.answer
+	a.status = int(status)
+	headers = s.classify(headers)
+	if s.rpc && a.status == 200 {
+		s.outcomeFromHeaders(headers, end)
+	}
+	if s.route.Ledger == config.LedgerUpstream {
+		s.upstreamLedger(headers)
+	} else if a.outcome == config.OutcomeRelease {
+		s.status = statusReleased
+	}
+	s.setStatusHeader()
+	if s.ledgerNone() {
+		p.host.SetResponseHeader(headerLedger, "none")
+	}
+	if s.endUnrecorded() {
+		return Continue
+	}
+	if s.route.Ledger != config.LedgerManager && !s.owner {
+		s.phase = phasePass
+		return Continue
+	}
+	return s.startRecording(headers, end)
+}
+
 // classify sets the outcome of upstream's answer, whose status is known. It returns the headers without the one that only
 // the gate may see.
 func (s *Stream) classify(headers [][2]string) [][2]string {
 	a, name := &s.answer, s.route.OutcomeHeader
-	_, retry := headerValue(headers, headerRetryAfter)
+	_, retry := fields.Value(headers, headerRetryAfter)
 	if name != "" {
 		if value, n := request.Headers(headers).Get(name); n == 1 {
-			a.outcomeValue = trim(value)
+			a.outcomeValue = fields.Trim(value)
 		}
 		headers = slices.DeleteFunc(headers, func(h [2]string) bool { return h[0] == name })
 	}
 	a.outcome = s.route.Outcome(a.status, retry, a.outcomeValue)
 	return headers
+}
+
+// upstreamLedger adapts the outcome to an upstream that keeps the ledger itself. The cache may repeat only answers that
+// this ledger has certainly recorded.
+func (s *Stream) upstreamLedger(headers [][2]string) {
+	a := &s.answer
+	if a.outcome != config.OutcomeCommit || a.status >= 400 {
+		a.outcome = config.OutcomeRelease
+	}
+	if v, ok := fields.Value(headers, api.HeaderReplayed); ok && v == "true" {
+		s.status = statusReplayed
+	}
 }
 
 // setStatusHeader changes the headers of an answer that passes.
@@ -70,51 +128,6 @@ func (s *Stream) outcomeTTL() int64 {
 		return max(int64(s.route.RejectedTTL), 0)
 	}
 	return 0
-}
-
-// classifyAnswer decides what an answer to a forwarded request means for its reservation.
-func (s *Stream) classifyAnswer(end bool) Action {
-	p := s.plugin
-	switch p.fate() {
-	case fateNotSent:
-		s.releaseKey()
-		s.status = statusNotSent
-		s.setStatusHeader()
-		return Continue
-	case fateUnknown:
-		s.endUnknown()
-		s.setStatusHeader()
-		return Continue
-	}
-	headers := p.host.ResponseHeaders()
-	text, ok := headerValue(headers, headerStatus)
-	if !ok {
-		text, _ = p.host.ResponseHeader(headerStatus)
-	}
-	status, _ := parseDecimal(text)
-	a := &s.answer
-	a.status = int(status)
-	headers = s.classify(headers)
-	if s.rpc && a.status == 200 {
-		s.outcomeFromHeaders(headers, end)
-	}
-	if s.route.Ledger == config.LedgerUpstream {
-		s.upstreamLedger(headers)
-	} else if a.outcome == config.OutcomeRelease {
-		s.status = statusReleased
-	}
-	s.setStatusHeader()
-	if s.ledgerNone() {
-		p.host.SetResponseHeader(headerLedger, "none")
-	}
-	if s.endUnrecorded() {
-		return Continue
-	}
-	if s.route.Ledger != config.LedgerManager && !s.owner {
-		s.phase = phasePass
-		return Continue
-	}
-	return s.startRecording(headers, end)
 }
 
 // fate is what became of a forwarded request.
@@ -168,30 +181,18 @@ func refusedStream(details string) bool {
 	return ok && strings.HasPrefix(rest, "remote_refused_stream_reset")
 }
 
-// upstreamLedger adapts the outcome to an upstream that keeps the ledger itself. The cache may repeat only answers that
-// this ledger has certainly recorded.
-func (s *Stream) upstreamLedger(headers [][2]string) {
-	a := &s.answer
-	if a.outcome != config.OutcomeCommit || a.status >= 400 {
-		a.outcome = config.OutcomeRelease
-	}
-	if v, ok := headerValue(headers, api.HeaderReplayed); ok && v == "true" {
-		s.status = statusReplayed
-	}
-}
-
 // startRecording starts to record an answer.
 func (s *Stream) startRecording(headers [][2]string, end bool) Action {
 	a := &s.answer
 	limit := int64(s.route.MaxResponseBody)
 	a.expected = -1
-	if text, ok := headerValue(headers, headerContentLength); ok {
-		if n, ok := parseDecimal(text); ok {
+	if text, ok := fields.Value(headers, headerContentLength); ok {
+		if n, ok := fields.Decimal(text); ok {
 			a.expected = n
 		}
 	}
-	contentType, _ := headerValue(headers, headerContentType)
-	a.streamed = s.route.Streamed(mediaType(contentType))
+	contentType, _ := fields.Value(headers, headerContentType)
+	a.streamed = s.route.Streamed(fields.MediaType(contentType))
 	fits := s.copyHeaders(headers)
 	switch {
 	case end:
@@ -234,7 +235,7 @@ func (s *Stream) copyHeaders(headers [][2]string) bool {
 	if s.rpc {
 		name = headerGRPCEncoding
 	}
-	if encoding := joined(headers, name); encoding != "" && !accepts(s.accept, encoding) {
+	if encoding := fields.Joined(headers, name); encoding != "" && !fields.Accepts(s.accept, encoding) {
 		a.addHeader(headerAccepted, s.accept)
 	}
 	return fits && len(headers) > 0
@@ -318,6 +319,29 @@ func (s *Stream) copyPiece(size int, last bool) bool {
 	return true
 }
 
+// claim raises the bytes that are claimed for the copy of the answer's body to total. False: the VM holds too much already.
+func (s *Stream) claim(total int) bool {
+	a, l := &s.answer, &s.plugin.calls
+	more := total - a.claimed
+	if more <= 0 {
+		return true
+	}
+	if !l.makeRoom(more) {
+		return false
+	}
+	a.claimed += more
+	l.heldBytes += more
+	return true
+}
+
+// awaitBody records that the host holds a piece of s's body, and that the gate waits for more.
+func (p *Plugin) awaitBody(s *Stream) {
+	s.lastProgress = p.ticks
+	if s.list == nil {
+		p.awaitingBody.add(s)
+	}
+}
+
 // recordWhole records an answer whose whole body has come.
 func (s *Stream) recordWhole() Action {
 	if s.outcomeInTrailers && s.endUnrecordedRPC(false) {
@@ -342,21 +366,6 @@ func (s *Stream) collectBody(size int, end bool) Action {
 	return s.recordWhole()
 }
 
-// claim raises the bytes that are claimed for the copy of the answer's body to total. False: the VM holds too much already.
-func (s *Stream) claim(total int) bool {
-	a, l := &s.answer, &s.plugin.calls
-	more := total - a.claimed
-	if more <= 0 {
-		return true
-	}
-	if !l.makeRoom(more) {
-		return false
-	}
-	a.claimed += more
-	l.heldBytes += more
-	return true
-}
-
 // streamBody passes a body that is not recorded. Its end waits for the ledger, too.
 func (s *Stream) streamBody(size int, end bool) Action {
 	a := &s.answer
@@ -374,7 +383,9 @@ func (s *Stream) commitsBeforeReply() bool {
 
 // endAnswer ends the answer: now, or when the ledger has the outcome.
 func (s *Stream) endAnswer() Action {
-	s.forgetUnsuited()
+	if s.path != 0 {
+		s.forgetUnsuited()
+	}
 	if s.commitsBeforeReply() && s.call != nil {
 		s.phase = phaseRecording
 		return Pause
@@ -404,75 +415,3 @@ func (s *Stream) resumeResponse() {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a response")
 	}
 }
-
-const (
-	// stallTicks is how many ticks an answer may stand still before the gate takes the host's buffer to be full.
-	stallTicks = 5
-	// stallBytes is less than any useful buffer limit. The gate always holds smaller bodies.
-	stallBytes = 4 << 10
-)
-
-// awaitBody records that the host holds a piece of s's body, and that the gate waits for more.
-func (p *Plugin) awaitBody(s *Stream) {
-	s.lastProgress = p.ticks
-	if s.list == nil {
-		p.awaitingBody.add(s)
-	}
-}
-
-// checkStalls looks for bodies that stand still. An answer stands still because upstream is slow, or because the host's
-// buffer is full; in the second case nothing comes until the gate releases the buffer. Releasing it is right in both cases:
-// the gate copies the rest of the answer, and its end waits for the ledger. About a request's body the gate can only write
-// to the log.
-func (p *Plugin) checkStalls() {
-	p.ticks++
-	for s, next := p.awaitingBody.first, (*Stream)(nil); s != nil && !p.atLimit(); s = next {
-		next = s.next
-		still := p.ticks - s.lastProgress
-		switch {
-		case s.phase == phaseHolding && still >= stallTicks && s.answer.passed >= stallBytes:
-			p.awaitingBody.remove(s)
-			if p.makeCurrent(s.id) {
-				s.releaseBody()
-			}
-		case s.phase == phaseBody && still >= int64(bodyPatience/tickPeriod) && s.upload.body.Len() >= stallBytes && !p.stallLogged:
-			p.stallLogged = true
-			p.host.Log(LevelWarn, "oncegate: a request body stands still after "+strconv.FormatInt(s.upload.body.Len(), 10)+
-				" bytes; unless the client is slow, "+limitHint+"max_request_body_bytes")
-		}
-	}
-}
-
-// releaseBody releases the body that the host holds. If that is the whole body, it records the answer instead, and the body
-// waits for the ledger.
-func (s *Stream) releaseBody() {
-	p, a := s.plugin, &s.answer
-	s.phase, s.lastProgress, a.stalled = phaseCopying, p.ticks, true
-	if a.complete() && s.recordWhole() == Pause {
-		return // the answer waits for the ledger
-	}
-	s.resumeResponse()
-}
-
-// learnBufferSize records the size of the host's buffer: an answer that moves as soon as it is released had filled it.
-func (p *Plugin) learnBufferSize(s *Stream) {
-	a := &s.answer
-	if !a.stalled {
-		return
-	}
-	a.stalled = false
-	if p.ticks-s.lastProgress > 1 {
-		return // upstream was slow
-	}
-	// Half of it is a safe estimate: a piece or two may have come after the buffer was full.
-	fits := max(a.fitted/2, stallBytes)
-	if p.hostBufferBytes == 0 {
-		p.host.Log(LevelWarn, "oncegate: the host stopped reading an answer before max_response_body_bytes; answers of more than "+strconv.FormatInt(fits, 10)+
-			" bytes begin to pass before they are recorded; "+limitHint+"max_response_body_bytes")
-	}
-	if p.hostBufferBytes == 0 || fits < p.hostBufferBytes {
-		p.hostBufferBytes = fits
-	}
-}
-
-const limitHint = "per_connection_buffer_limit_bytes of the listener (for HTTP/2, initial_stream_window_size) should not be below "

@@ -2,21 +2,11 @@ package gate
 
 import (
 	"slices"
-	"strconv"
-	"strings"
 	"time"
-	"unsafe"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/plugin/cache"
 	"github.com/oncegate/oncegate/plugin/config"
 )
-
-// Which of several ledgers keeps a key.
-
-// The manager decides where a key is, not the gate: while shards are added or removed, gates and managers may have
-// different lists. With manager.previous_shards the gate asks the previous owner of a key first, and the new owner only
-// after key-moved. All further calls about the key go to the ledger that reserved it.
 
 // shard is what this VM knows about one ledger.
 type shard struct {
@@ -47,21 +37,6 @@ func (l *ledger) addShards(m *config.Manager) {
 	}
 }
 
-// owner returns the position of the key's owner.
-func (l *ledger) owner(a *attempt) int {
-	return api.Owner(l.p.config.Manager.Shards, a.scope.String(), a.key)
-}
-
-// firstOwner returns the position of the shard that the gate asks first about the key.
-func (l *ledger) firstOwner(a *attempt) int {
-	previous := l.p.config.Manager.Previous
-	if len(previous) == 0 {
-		return l.owner(a)
-	}
-	name := previous[api.Owner(previous, a.scope.String(), a.key)]
-	return slices.IndexFunc(l.shards, func(s shard) bool { return s.name == name })
-}
-
 // What the gate remembers of each ledger (api.Mark). It says so with each call, because a ledger that lost its data, or was
 // put back to an earlier state, cannot notice that by itself. Such a ledger then takes no new keys for a while. The VMs of
 // a proxy share what they remember, so that a new VM knows it, too.
@@ -72,19 +47,6 @@ const markLasts = int64(24 * time.Hour)
 
 // markPrefix is that of the keys in shared data that have marks, by cluster.
 const markPrefix = cachePrefix + ".l."
-
-// mark is what this VM remembers of a shard's ledger.
-type mark struct {
-	text   []byte // empty: nothing
-	at     int64  // when the ledger answered last
-	shared bool   // shared data have nothing that this VM has not known
-}
-
-// view is the mark's text. It is valid until the mark changes.
-func (m *mark) view() string { return unsafe.String(unsafe.SliceData(m.text), len(m.text)) }
-
-// ledgerID is the part of a mark that says which ledger it is of.
-func ledgerID(text string) string { return text[:min(len(text), api.MarkIDBytes)] }
 
 // markFor is what the gate says to the manager of a shard about its ledger; "" for nothing.
 func (l *ledger) markFor(s *shard, now int64) string {
@@ -114,18 +76,12 @@ func (l *ledger) rememberOtherLedger(s *shard, text string, longest int, now int
 // rememberMark remembers a mark from an answer. It counts and logs that a shard's ledger is another one than before, as
 // after a start on an empty directory.
 func (l *ledger) rememberMark(s *shard, text string, now int64) {
-	if len(text) > api.MaxMarkBytes || len(text) < api.MarkIDBytes {
-		return
-	}
 	m := &s.mark
-	m.at, m.shared = now, true
-	before := ledgerID(m.view())
-	if before == ledgerID(text) {
-		m.text = append(m.text[:0], text...)
+	if len(text) > api.MaxMarkBytes || len(text) < api.MarkIDBytes || m.advance(text, now) {
 		return
 	}
 	was := string(m.text)
-	m.text = append(m.text[:0], text...)
+	m.text, m.at, m.shared = append(m.text[:0], text...), now, true
 	key := markPrefix + s.name
 	_, cas, _ := l.p.host.Get(key, nil)
 	l.p.host.Set(key, m.text, cas) // another VM that writes at the same time writes the same ledger
@@ -135,335 +91,4 @@ func (l *ledger) rememberMark(s *shard, text string, now int64) {
 	l.p.metrics.count(l.p.metrics.ledgerChanged)
 	l.p.logLimited(&s.ledgerLog, now, LevelError, "ALARM: the ledger of cluster \"", s.name, "\" is ", loggable(text), ", and was ", loggable(was),
 		": it knows none of the earlier one's keys, and takes no new ones until they have ended")
-}
-
-// What the log says about calls that the manager did not answer.
-
-const (
-	// logPeriod is the least time between two log lines of the same kind, even if calls succeed in between.
-	logPeriod = 10 * time.Second
-	// maxQuoted bounds the bytes of text from outside that a log line quotes.
-	maxQuoted = 160
-)
-
-// limitedLog limits one kind of log line to one line per logPeriod.
-type limitedLog struct {
-	logged     int64 // when the last line was written; 0: never
-	suppressed int   // lines left out since then
-}
-
-// logLimited writes a line, which says at its end how many such lines were left out. False: it leaves out this one, too.
-func (p *Plugin) logLimited(o *limitedLog, now int64, level Level, text ...string) bool {
-	if o.logged != 0 && now >= o.logged && now-o.logged < int64(logPeriod) {
-		o.suppressed++
-		return false
-	}
-	if o.suppressed > 0 {
-		text = append(text, "; ", strconv.Itoa(o.suppressed), " more since the last such line")
-	}
-	o.logged, o.suppressed = now, 0
-	p.host.Log(level, "oncegate: "+strings.Join(text, ""))
-	return true
-}
-
-// openRefusals say why the host made no call.
-var openRefusals = [...]string{
-	CallRefused:   "refused at once: the proxy knows no such cluster, no host of it is healthy, or a circuit breaker is full",
-	CallNoCluster: "the proxy knows no such cluster; manager.cluster must name one that it has",
-}
-
-// loggable makes text from outside fit for a log line.
-func loggable(text string) string {
-	b := []byte(text[:min(len(text), maxQuoted)])
-	for i, c := range b {
-		if c < 0x20 || c > 0x7e || c == '"' {
-			b[i] = '?'
-		}
-	}
-	return string(b)
-}
-
-// logFailure logs a failed call. Of several within logPeriod it logs only the first.
-func (l *ledger) logFailure(s *shard, c *call, r *reply) {
-	now := l.p.host.Now()
-	if r.shardError != "" {
-		l.p.metrics.count(l.p.metrics.wrongShard)
-		l.p.logLimited(&s.shardErrorLog, now, LevelError, "cluster \"", s.name, "\" refused a call (", c.kind.String(), ", ", string(r.shardError), "): ", r.why,
-			"; manager.shards, the proxy's clusters and the managers' --shard and --shards must agree, and one ledger must answer on each cluster")
-		return
-	}
-	if l.p.logLimited(&s.failureLog, now, LevelWarn, "a call to cluster \"", s.name, "\" (", c.kind.String(), ") failed: ", r.why) {
-		s.failureLogged = r.refusal == ""
-	}
-}
-
-// logRecovery logs that calls succeed again, if the log has a failure.
-func (l *ledger) logRecovery(s *shard) {
-	if s.failureLogged {
-		s.failureLogged = false
-		l.p.host.Log(LevelInfo, "oncegate: cluster \""+s.name+"\" answers again")
-	}
-}
-
-// The calls that the gate stores until the ledger has them: outcomes, until their own TTL is over, and releases.
-
-const (
-	// maxHeldBytes bounds the answers that are being copied and the messages that are not acknowledged yet. Beyond it,
-	// answers are recorded without their bodies. Slow clients, a slow manager and large answers must not use up the VM's
-	// memory, in which large blocks take several times their size.
-	maxHeldBytes = 16 << 20
-	// maxRetriesUnderWay bounds the retries to one shard that are under way together, so that a manager that comes back
-	// does not get all of them at the same time. maxRetriesWhileDown is the bound while the manager is away.
-	maxRetriesUnderWay  = 32
-	maxRetriesWhileDown = 2
-	// overtakeDelay is how long after the answer to a release the call that it takes back may still arrive. The two use
-	// different connections, and a manager that stood still reads them in any order.
-	overtakeDelay = 2 * time.Second
-	// retryNowPeriod is the least time between two flushes of a shard.
-	retryNowPeriod = int64(time.Second)
-	// bucketCount is the number of buckets of the calls that carry outcomes.
-	bucketCount = 256
-)
-
-// unacknowledgedCall returns the call that carries an entry's outcome to the ledger; nil: there is none. The ledger may not
-// know that outcome yet, so its own answer about the entry may be out of date.
-func (l *ledger) unacknowledgedCall(h *cache.Hash) *call {
-	for c := l.buckets[h[len(h)-1]]; c != nil; c = c.next {
-		if c.hash == *h {
-			return c
-		}
-	}
-	return nil
-}
-
-// index makes unacknowledgedCall find the call.
-func (l *ledger) index(c *call) {
-	first := &l.buckets[c.hash[len(c.hash)-1]]
-	c.next, *first = *first, c
-	c.indexed = true
-}
-
-// unindex undoes index: the ledger has the outcome, or will never have it.
-func (l *ledger) unindex(c *call) {
-	if !c.indexed {
-		return
-	}
-	c.indexed = false
-	for at := &l.buckets[c.hash[len(c.hash)-1]]; *at != nil; at = &(*at).next {
-		if *at == c {
-			*at, c.next = c.next, nil
-			return
-		}
-	}
-}
-
-// makeRoom reports whether the VM may hold so many more bytes. To make room, it removes the bodies of the stored outcomes,
-// the oldest of each shard first. The status is enough to never run the request again.
-func (l *ledger) makeRoom(bytes int) bool {
-	for at := 0; l.droppable > 0 && l.heldBytes+bytes > maxHeldBytes; at++ {
-		for i := range l.shards {
-			if retries := l.shards[i].retries; at < len(retries) && retries[at].canDropAnswer() {
-				c := retries[at]
-				l.droppable--
-				l.heldBytes -= len(c.message)
-				c.dropAnswer(l.p)
-				l.heldBytes += len(c.message)
-				l.p.metrics.count(l.p.metrics.oversize)
-			}
-		}
-	}
-	return l.heldBytes+bytes <= maxHeldBytes
-}
-
-// canDropAnswer reports whether dropAnswer makes the message smaller.
-func (c *call) canDropAnswer() bool { return len(c.message) > 0 && !c.answerDropped }
-
-// retryLater queues a call for another try. It abandons the call if its deadline is too near, or if too many are queued.
-func (l *ledger) retryLater(c *call) {
-	c.stream = nil
-	now := l.p.host.Now()
-	retry := &l.p.config.CommitRetry
-	delay := retry.Initial
-	for i := 1; i < c.attempts && delay < retry.Max; i++ {
-		delay *= 2
-	}
-	c.due = now + int64(min(delay, retry.Max))
-	switch {
-	case c.due >= c.deadline:
-		l.abandon(c, "an outcome did not reach the ledger before its time was over")
-	case !c.wasQueued && l.queueFull(c):
-		l.abandon(c, "an outcome is lost: more than commit_retry.max_queued did not reach the ledger")
-	default:
-		l.enqueueRetry(c)
-	}
-}
-
-// queueFull reports whether there is no room for the call. While a manager is away, every new request leaves a release. So
-// releases get half of the room at most, an equal part for each shard, and outcomes have the other half.
-func (l *ledger) queueFull(c *call) bool {
-	most := l.p.config.CommitRetry.MaxQueued
-	if c.kind == callRelease && len(l.shards[c.shard].retries) >= most/2/len(l.shards) {
-		return true
-	}
-	return l.queued >= most
-}
-
-func (l *ledger) enqueueRetry(c *call) {
-	l.heldBytes += len(c.message)
-	if c.canDropAnswer() {
-		l.droppable++
-	}
-	c.wasQueued = true
-	s := &l.shards[c.shard]
-	s.retries = append(s.retries, c)
-	l.queued++
-}
-
-// abandon gives a call up.
-func (l *ledger) abandon(c *call, why string) {
-	l.unindex(c)
-	l.p.metrics.count(l.p.metrics.abandoned)
-	if c.kind == callRelease {
-		return
-	}
-	l.p.logLimited(&l.losses, l.p.host.Now(), LevelError, why, "; the ledger knows of the request for unknown_ttl_seconds at most")
-}
-
-// releaseAgain queues a release to be made once more after overtakeDelay, unless it is pointless by then.
-func (l *ledger) releaseAgain(c *call, now int64) {
-	c.sendTwice = false
-	c.due = now + int64(overtakeDelay)
-	if c.due < c.deadline && !l.queueFull(c) {
-		l.enqueueRetry(c)
-	}
-}
-
-// checkRetries makes sendReady look for retries of the shard that are due.
-func (l *ledger) checkRetries(s *shard) { s.checkDue, l.checkDue = true, true }
-
-// retryNow makes the outcomes due that are stored for a shard whose manager is back. Releases stay due at their times.
-func (l *ledger) retryNow(s *shard, now int64) {
-	if since := now - s.retriedNow; since >= 0 && since < retryNowPeriod {
-		return
-	}
-	s.retriedNow = now
-	l.checkRetries(s)
-	for _, c := range s.retries {
-		if c.kind != callRelease {
-			c.due = min(c.due, now)
-		}
-	}
-}
-
-// dueRetries removes the stored calls that are due, as many of each shard as may be under way. They go before new calls.
-// When a shard is down and there are new calls for it, one stored outcome goes before it is due, so that the first call
-// that the manager answers is an outcome.
-func (l *ledger) dueRetries() (due []*call) {
-	looks := l.checkDue
-	l.checkDue = false
-	if l.queued == 0 {
-		return nil
-	}
-	for _, c := range l.ready {
-		if s := &l.shards[c.shard]; s.down && !s.probe {
-			s.probe, looks = true, true
-		}
-	}
-	if !looks {
-		return nil
-	}
-	now := l.p.host.Now()
-	for i := range l.shards {
-		if s := &l.shards[i]; s.checkDue || s.probe {
-			due = l.moveDueRetries(s, due, now)
-		}
-	}
-	return due
-}
-
-// moveDueRetries moves the calls of a shard that are due from its queue to the end of due.
-func (l *ledger) moveDueRetries(s *shard, due []*call, now int64) []*call {
-	probe, limit := s.probe, maxRetriesUnderWay
-	if s.down {
-		limit = maxRetriesWhileDown
-	}
-	s.probe, s.checkDue, s.retriesBlocked = false, false, false
-	left := 0
-	for i, c := range s.retries {
-		if s.retriesUnderWay >= limit {
-			s.retriesBlocked = true
-			left += copy(s.retries[left:], s.retries[i:])
-			break
-		}
-		if probe && c.kind != callRelease {
-			probe = false
-		} else if c.due > now {
-			s.retries[left] = c
-			left++
-			continue
-		}
-		if c.canDropAnswer() {
-			l.droppable--
-		}
-		c.retrying, c.due = true, 0
-		s.retriesUnderWay++
-		due = append(due, c)
-	}
-	l.queued -= len(s.retries) - left
-	clear(s.retries[left:])
-	s.retries = s.retries[:left]
-	return due
-}
-
-// endRetry ends a retry that was under way.
-func (l *ledger) endRetry(c *call) {
-	if !c.retrying {
-		return
-	}
-	c.retrying = false
-	s := &l.shards[c.shard]
-	s.retriesUnderWay--
-	if s.retriesBlocked && !s.down {
-		l.checkRetries(s)
-	}
-}
-
-// dropAnswer removes everything but the status from the message.
-func (c *call) dropAnswer(p *Plugin) {
-	var result api.Result
-	if c.answerDropped = true; result.ParseRaw(c.result) != nil {
-		return
-	}
-	c.encode(p, &api.Result{Status: result.Status, BodyOmitted: true})
-}
-
-// If the manager's TTL holds and the manager has not said yet how long that is, an outcome counts in the gate for one of
-// these times. The gate offers it to the manager for that long, also while the VM should end. An unknown outcome needs
-// less: the manager takes it for unknown by itself when the reservation runs out.
-const (
-	assumedTTL        = 24 * time.Hour
-	assumedUnknownTTL = 5 * time.Minute
-)
-
-// lasts is how long the gate takes the outcome to be remembered.
-func (c *call) lasts() time.Duration {
-	switch ttl := c.ttl(); {
-	case ttl != config.ManagersTTL:
-		return ttl
-	case c.kind == callUnknown:
-		return assumedUnknownTTL
-	}
-	return assumedTTL
-}
-
-// ttl is how long the route wants the outcome to be remembered. It counts from the moment that the ledger learns of the
-// outcome, so a delayed outcome is not forgotten earlier.
-func (c *call) ttl() time.Duration {
-	switch c.kind {
-	case callReject:
-		return c.route.RejectedTTL
-	case callUnknown:
-		return c.route.UnknownTTL
-	}
-	return c.route.CommittedTTL
 }

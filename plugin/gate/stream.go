@@ -126,7 +126,7 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	}
 	s.phase = phasePass
 	method, ok := p.host.RequestHeader(headerMethod)
-	isLookUp := ok && p.asksForLookUp(method)
+	isLookUp := (method == methodGet || method == methodHead) && p.asksForLookUp()
 	if !ok || !isLookUp && !p.config.Method(method) {
 		path, _ := p.host.RequestHeader(headerPath)
 		if p.asksForBlank(path) {
@@ -161,6 +161,27 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 		s.beginLifetime(path)
 	}
 	return action
+}
+
+// headersAction is actionFor for the request's headers. Body callbacks for a request that is held cost more than the rest of the
+// gate's work for it. So the host makes them only if the gate reads the body, or if nothing else shows where the request ends.
+func (s *Stream) headersAction(v verdict) Action {
+	held := v == verdictPause && s.phase != phaseBody || s.phase == phaseDelayed
+	if held && (s.requestEnd.ended || s.isShort()) {
+		return PauseAll
+	}
+	return s.actionFor(v)
+}
+
+// actionFor turns a verdict into the Action that the current stream's callback returns.
+func (s *Stream) actionFor(v verdict) Action {
+	switch v {
+	case verdictForward:
+		s.setForwardHeaders()
+		return Continue
+	default:
+		return Pause
+	}
 }
 
 // OnRequestBody is called for a piece of the request's body, of size bytes.
@@ -205,6 +226,18 @@ func (s *Stream) OnRequestTrailers() Action {
 		return Pause
 	}
 	return s.phase.laterAction()
+}
+
+// apply carries out a verdict in the plugin context. The caller has selected s.
+func (s *Stream) apply(v verdict) {
+	if v != verdictForward {
+		return
+	}
+	s.setForwardHeaders()
+	s.plugin.handled++
+	if !s.plugin.host.ResumeRequest() {
+		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a request")
+	}
 }
 
 // OnResponseHeaders is called when response headers pass: upstream's, or those of a local reply by the host, another filter
@@ -351,103 +384,59 @@ func (s *Stream) detachCall() *call {
 	return c
 }
 
-// beganAgain deals with a request that the proxy sends through its filters once more, as another stream. It does so when it
-// follows upstream's redirect by itself, or when a filter after the gate asks for it. The new stream is a separate request
-// with its own path and entry, so only this stream's outcome is settled here. False: the stream ends for another reason.
-func (s *Stream) beganAgain() bool {
-	p := s.plugin
-	if details, _ := p.host.Property("response", "code_details"); string(details) != "internal_redirect" {
-		return false
-	}
-	a := &s.answer
-	a.status = int(p.number("response", "code"))
-	_, retry := p.host.ResponseHeader(headerRetryAfter)
-	if name := s.route.OutcomeHeader; name != "" {
-		a.outcomeValue, _ = p.host.ResponseHeader(name)
-	}
-	a.outcome = s.route.Outcome(a.status, retry, a.outcomeValue)
-	switch {
-	case s.route.Ledger == config.LedgerUpstream:
-		s.releaseKey() // upstream's ledger knows what it has recorded
-	case a.outcome == config.OutcomeRelease || a.outcome == config.OutcomeNone && p.fate() == fateNotSent:
-		s.releaseKey()
-	case a.outcome == config.OutcomeNone, a.outcome == config.OutcomeHold:
-		s.endUnknown()
-	default:
-		// Upstream answered, so the request ran. The client gets another answer than this one, so there is no body to
-		// record.
-		s.recordOutcome(nil, true)
-		s.detachCall()
-		s.phase = phaseDone
-	}
-	return true
+// dropBody gives up what the stream holds of the body.
+func (s *Stream) dropBody() {
+	p, u := s.plugin, &s.upload
+	p.awaitingBody.remove(s)
+	p.digester.Recycle(u.body)
+	u.body, u.whole = nil, false
+	s.dropPieces()
 }
 
-// actionFor turns a verdict into the Action that the current stream's callback returns.
-func (s *Stream) actionFor(v verdict) Action {
-	switch v {
-	case verdictForward:
-		s.setForwardHeaders()
-		return Continue
-	default:
-		return Pause
-	}
+func (s *Stream) dropPieces() {
+	s.plugin.uploadBytes -= s.upload.claimed
+	s.upload.claimed, s.upload.pieces, s.upload.left = 0, nil, 0
 }
 
-// headersAction is actionFor for the request's headers. Body callbacks for a request that is held cost more than the rest of the
-// gate's work for it. So the host makes them only if the gate reads the body, or if nothing else shows where the request ends.
-func (s *Stream) headersAction(v verdict) Action {
-	held := v == verdictPause && s.phase != phaseBody || s.phase == phaseDelayed
-	if held && (s.requestEnd.ended || s.isShort()) {
-		return PauseAll
-	}
-	return s.actionFor(v)
+// list is a list of streams in the order in which they joined. A stream is in one list at most.
+type list struct {
+	first, last *Stream
+	size        int
 }
 
-// apply carries out a verdict in the plugin context. The caller has selected s.
-func (s *Stream) apply(v verdict) {
-	if v != verdictForward {
+// links is a stream's position in a list.
+type links struct {
+	list           *list // nil: in none
+	previous, next *Stream
+}
+
+// add puts a stream that is in no list at the end.
+func (l *list) add(s *Stream) {
+	s.links = links{list: l, previous: l.last}
+	if l.last == nil {
+		l.first = s
+	} else {
+		l.last.next = s
+	}
+	l.last = s
+	l.size++
+}
+
+// remove takes a stream out if it is in the list.
+func (l *list) remove(s *Stream) {
+	if s.list != l {
 		return
 	}
-	s.setForwardHeaders()
-	s.plugin.handled++
-	if !s.plugin.host.ResumeRequest() {
-		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a request")
+	if s.previous == nil {
+		l.first = s.next
+	} else {
+		s.previous.next = s.next
 	}
+	if s.next == nil {
+		l.last = s.previous
+	} else {
+		s.next.previous = s.previous
+	}
+	s.links = links{}
+	l.size--
 }
-
-func (s *Stream) badRequest(bad *request.Error) verdict {
-	problem := bad.Problem()
-	return s.invalid(&problem)
-}
-
-func (s *Stream) invalid(problem *api.Problem) verdict {
-	return s.refuseAs(s.plugin.metrics.invalid, problem)
-}
-
-// refuseAs refuses a request, and counts it.
-func (s *Stream) refuseAs(metric MetricID, problem *api.Problem) verdict {
-	s.plugin.metrics.count(metric)
-	s.recordWait()
-	return s.refuse(problem)
-}
-
-func (s *Stream) refuse(problem *api.Problem) verdict {
-	s.replyProblem(problem)
-	return verdictReplied
-}
-
-// Properties that show access logs what became of a request, and the parts of a structured key:
-// FILTER_STATE(wasm.oncegate.status:PLAIN) in Envoy. Other filters see only those of the key, because the gate sets the
-// status when the stream ends.
-const (
-	propertyStatus   = "oncegate.status"
-	propertyUpstream = "oncegate.upstream" // of the gate's own upstream call: response code details, flags, attempts and host
-	propertyClient   = "oncegate.key.client"
-	propertySequence = "oncegate.key.sequence"
-	propertyNonce    = "oncegate.key.nonce"
-)
-
-func (s *Stream) ledgerUpstream() bool { return s.route.Ledger == config.LedgerUpstream }
-
-func (s *Stream) ledgerNone() bool { return s.route.Ledger == config.LedgerNone }

@@ -3,11 +3,10 @@ package gate
 import (
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
-	"github.com/oncegate/oncegate/plugin/request"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 )
 
 // The answers to the gate's own upstream calls.
@@ -104,13 +103,13 @@ func (c *carried) answer(bodySize int) {
 	s := c.stream
 	p := s.plugin
 	headers := p.host.CallHeaders()
-	text, ok := headerValue(headers, headerStatus)
+	text, ok := fields.Value(headers, headerStatus)
 	if !ok {
 		c.rememberUnsuited("broke off or did not end in time")
 		c.unanswered(502, "Upstream's answer broke off")
 		return
 	}
-	status, _ := parseDecimal(text)
+	status, _ := fields.Decimal(text)
 	a := &s.answer
 	a.status = int(status)
 	var body []byte
@@ -121,8 +120,8 @@ func (c *carried) answer(bodySize int) {
 	f := c.fate(headers, body)
 	if f == fateAnswered {
 		headers = s.classify(headers)
-		contentType, _ := headerValue(headers, headerContentType)
-		media := mediaType(contentType)
+		contentType, _ := fields.Value(headers, headerContentType)
+		media := fields.MediaType(contentType)
 		if a.streamed = s.route.Streamed(media); a.streamed {
 			c.rememberUnsuited("streams (" + loggable(media) + ")")
 		} else if !whole {
@@ -178,6 +177,19 @@ func (c *carried) record(headers [][2]string, body []byte, bodySize int) {
 	p.calls.heldBytes += len(body)
 }
 
+// cloneHeaders copies headers, so that they do not keep the host's header block alive.
+func cloneHeaders(headers [][2]string) [][2]string {
+	size := 0
+	for i := range headers {
+		size += len(headers[i][0]) + len(headers[i][1])
+	}
+	text, out := make(block, 0, size), make([][2]string, len(headers))
+	for i := range headers {
+		out[i] = [2]string{text.add(headers[i][0]), text.add(headers[i][1])}
+	}
+	return out
+}
+
 // replySettled gives upstream's answer to the client whose request ran. The ledger has the outcome now, or could not be
 // reached.
 func (s *Stream) replySettled() {
@@ -199,7 +211,7 @@ func (s *Stream) replyToClient(f *clientAnswer) {
 	}
 	headers := p.headers[:0]
 	contentType, typed := "", false
-	named := connectionNames(f.headers)
+	named := fields.ConnectionNames(f.headers)
 	for _, h := range f.headers {
 		switch h[0] {
 		case headerDate, "age", headerServiceTime, api.HeaderReplayed:
@@ -238,7 +250,7 @@ func parseDescribed(text string) (d described) {
 // headerAnswer, so what it says is not upstream's word.
 func (c *carried) fate(headers [][2]string, body []byte) fate {
 	if c.inner {
-		if said, ok := headerValue(headers, headerAnswer); ok {
+		if said, ok := fields.Value(headers, headerAnswer); ok {
 			d := parseDescribed(said)
 			if r := &c.stream.plugin.carrier; c.question != nil {
 				r.learnRules(c.question, &d, r.p.host.Now())
@@ -247,7 +259,7 @@ func (c *carried) fate(headers [][2]string, body []byte) fate {
 			return d.fate()
 		}
 	}
-	if _, ok := headerValue(headers, headerServiceTime); ok {
+	if _, ok := fields.Value(headers, headerServiceTime); ok {
 		return fateAnswered
 	}
 	return ownFate(string(body))
@@ -288,7 +300,7 @@ func (d *described) fate() fate {
 	} else if !attempted {
 		return f // a filter of the inner listener refused it: the router never saw it
 	}
-	eachToken(words[1], func(flag string) bool {
+	fields.EachToken(words[1], func(flag string) bool {
 		switch flag {
 		case "UH", "UF", "UO", "NR", "NFCF", "NC", "OM", "DF", "DO":
 			f = fateNotSent
@@ -303,58 +315,6 @@ func (d *described) fate() fate {
 		f = fateUnknown
 	}
 	return f
-}
-
-// Clients that prefer 202 to a long wait (respond_async). They look up the answer.
-
-// readPreference reads the header Prefer (RFC 7240): respond-async, and wait in seconds. The gate ignores it where a look-up
-// could not name the request.
-func (s *Stream) readPreference(headers request.Headers) {
-	if path, _ := headers.Get(headerPath); !s.route.RespondAsync || s.rpc || !canBeLost(path) {
-		return
-	}
-	seconds := int64(0)
-	for i := range headers {
-		if headers[i][0] != "prefer" {
-			continue
-		}
-		eachToken(headers[i][1], func(token string) bool {
-			token, _, _ = strings.Cut(token, ";")
-			name, value, _ := strings.Cut(token, "=")
-			switch request.Lower(trim(name)) {
-			case "respond-async":
-				s.async = true
-			case "wait":
-				seconds, _ = parseDecimal(trim(value))
-			}
-			return true
-		})
-	}
-	// No route waits for more than an hour.
-	s.patience = min(min(seconds, 3600)*int64(time.Second), int64(s.route.PendingWait))
-}
-
-// canBeLost reports whether a look-up may name a path.
-func canBeLost(path string) bool { return api.Visible(path, 1, maxLostPath) && path[0] == '/' }
-
-// lookUpURL returns the path and query of the look-up of the current stream's request.
-func (s *Stream) lookUpURL() string {
-	const unreserved = "-._~/"
-	const digits = "0123456789ABCDEF"
-	p := s.plugin
-	path, _ := p.host.RequestHeader(headerPath)
-	method, _ := p.host.RequestHeader(headerMethod)
-	b := append(make([]byte, 0, len(p.config.Lookup)+len(path)+64), p.config.Lookup+"?path="...)
-	for i := 0; i < len(path); i++ {
-		switch c := path[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte(unreserved, c) >= 0:
-			b = append(b, c)
-		default:
-			b = append(b, '%', digits[c>>4], digits[c&15])
-		}
-	}
-	b = append(b, "&method="+method+"&wait_ms="...)
-	return string(strconv.AppendInt(b, int64(s.route.PendingWait/time.Millisecond), 10))
 }
 
 // answerEarly answers the client of a call under way if it does not want to wait longer. The call then continues as if the

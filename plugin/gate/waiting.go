@@ -1,56 +1,9 @@
 package gate
 
 import (
-	"time"
-
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
 )
-
-// Streams that wait in lists: duplicates and look-ups for the end of an entry, and replies for the end of their requests.
-
-// list is a list of streams in the order in which they joined. A stream is in one list at most.
-type list struct {
-	first, last *Stream
-	size        int
-}
-
-// links is a stream's position in a list.
-type links struct {
-	list           *list // nil: in none
-	previous, next *Stream
-}
-
-// add puts a stream that is in no list at the end.
-func (l *list) add(s *Stream) {
-	s.links = links{list: l, previous: l.last}
-	if l.last == nil {
-		l.first = s
-	} else {
-		l.last.next = s
-	}
-	l.last = s
-	l.size++
-}
-
-// remove takes a stream out if it is in the list.
-func (l *list) remove(s *Stream) {
-	if s.list != l {
-		return
-	}
-	if s.previous == nil {
-		l.first = s.next
-	} else {
-		s.previous.next = s.next
-	}
-	if s.next == nil {
-		l.last = s.previous
-	} else {
-		s.next.previous = s.previous
-	}
-	s.links = links{}
-	l.size--
-}
 
 // Duplicates that wait.
 
@@ -124,16 +77,6 @@ func (s *Stream) conflict(remaining int64) verdict {
 	return s.refuseAs(s.plugin.metrics.conflict, pendingProblem(remaining))
 }
 
-// recordWait reports whether the stream is a duplicate that waited, and records for how long.
-func (s *Stream) recordWait() bool {
-	if !s.hasWaited || s.isLookUp {
-		return false
-	}
-	p := s.plugin
-	p.metrics.record(p.metrics.wait, (p.host.Now()-s.firstDecided)/1e6)
-	return true
-}
-
 func (p *Plugin) startWaiting(s *Stream) {
 	s.copyFromHeaders()
 	if p.uploadBytes > maxUploadBytes/2 {
@@ -156,8 +99,6 @@ func (p *Plugin) stopWaiting(s *Stream) {
 func (p *Plugin) wakeWaiters() (busy bool) {
 	if p.waiting.size == 0 {
 		p.deadlinesDue, p.wokenAll, p.wokenKeys = false, false, p.wokenKeys[:0]
-	}
-	if !p.deadlinesDue && !p.wokenAll && len(p.wokenKeys) == 0 {
 		return false
 	}
 	now := p.host.Now()
@@ -219,169 +160,4 @@ func (p *Plugin) failWaiters(hash *cache.Hash, problem *api.Problem) {
 		}
 	}
 	p.wokenKeys = append(p.wokenKeys, *hash)
-}
-
-// Replies wait for the end of their requests. After a reply that goes out before the request's end, the host closes an
-// HTTP/1 connection and resets an HTTP/2 stream. Many clients then lose the reply: over HTTP/1 those that send a large body
-// before they read, over HTTP/2 some in any case.
-
-const (
-	// endPatience is how long such a reply waits, give or take a tick.
-	endPatience = 100 * time.Millisecond
-	// shownPatience is how long a reply waits after each piece of a body that the host shows. The host bounds the time of
-	// the whole request.
-	shownPatience = time.Second
-	// endPeriod is the time between two ticks while a reply waits.
-	endPeriod = 2 * time.Millisecond
-	// maxUnsentBytes bounds the bodies of all replies that wait in one VM. Beyond it a reply does not wait.
-	maxUnsentBytes = 1 << 20
-)
-
-// localReply is a reply of the gate's own.
-type localReply struct {
-	status  int
-	details string
-	headers [][2]string
-	body    []byte
-}
-
-// delayedReplies are the replies of a VM that wait.
-type delayedReplies struct {
-	unchecked   list // streams that the next queue callback looks at
-	polled      list // streams whose requests had no end by then: each tick looks at them
-	withBody    list // those of them whose end the host will show
-	bytes       int  // of the replies' bodies
-	checkPolled bool // the streams in polled must be looked at
-	fastTick    bool // the tick comes every endPeriod
-}
-
-// delayReply holds a reply until the request ends or endPatience is over.
-func (s *Stream) delayReply(r localReply) {
-	p, e := s.plugin, &s.requestEnd
-	n := &p.delayed
-	s.dropBody()
-	s.phase = phaseDelayed
-	e.reply = &r
-	n.bytes += len(r.body)
-	if e.bodyShown || p.bodies.seen && !s.isShort() {
-		e.since = p.host.Now()
-		n.withBody.add(s)
-		return
-	}
-	if p.inPluginContext {
-		e.since = p.host.Now()
-		s.requestComplete() // the first look
-		n.polled.add(s)
-		return
-	}
-	n.unchecked.add(s)
-	p.requestCallback()
-}
-
-// dropReply ends the wait and returns the reply.
-func (s *Stream) dropReply() *localReply {
-	n, r := &s.plugin.delayed, s.requestEnd.reply
-	s.list.remove(s)
-	n.bytes -= len(r.body)
-	s.requestEnd.reply = nil
-	return r
-}
-
-// sendReply ends the wait and sends the reply. The current stream is s.
-func (s *Stream) sendReply() {
-	s.send(*s.dropReply())
-}
-
-// dropLateBody drops the body that comes while the reply waits, and replies at its end.
-func (s *Stream) dropLateBody() Action {
-	e, n := &s.requestEnd, &s.plugin.delayed
-	if e.ended {
-		s.sendReply()
-		return Pause
-	}
-	e.since = s.plugin.host.Now()
-	if s.list != &n.withBody {
-		s.list.remove(s)
-		n.withBody.add(s)
-	}
-	return Drop
-}
-
-// sendReplies sends the replies that need not wait any more. It runs in the plugin context. Once the callback is at its limit, the
-// next one continues.
-func (p *Plugin) sendReplies() {
-	n := &p.delayed
-	if n.unchecked.size == 0 && !n.checkPolled {
-		return
-	}
-	now := p.host.Now()
-	for s := n.unchecked.first; s != nil && !p.atLimit(); s = n.unchecked.first {
-		s.requestEnd.since = now
-		switch {
-		case !p.makeCurrent(s.id):
-			s.cancel()
-		case s.requestComplete():
-			s.sendReply()
-		default:
-			n.unchecked.remove(s)
-			n.polled.add(s) // each tick looks whether the reply can go out
-		}
-	}
-	if n.checkPolled {
-		n.checkPolled = !p.sendOverdue(&n.polled, now) || !p.sendOverdue(&n.withBody, now)
-	}
-}
-
-// sendOverdue sends the replies of a list whose requests have come in or whose patience is over. False: the callback is at its limit.
-func (p *Plugin) sendOverdue(l *list, now int64) bool {
-	for s, next := l.first, (*Stream)(nil); s != nil; s = next {
-		if p.atLimit() {
-			return false
-		}
-		next = s.next
-		if !p.makeCurrent(s.id) {
-			s.cancel()
-		} else if s.hasWaitedEnough(now) {
-			s.sendReply()
-		}
-	}
-	return true
-}
-
-// hasWaitedEnough reports whether to send the current stream's reply now.
-func (s *Stream) hasWaitedEnough(now int64) bool {
-	e := &s.requestEnd
-	waited := now - e.since
-	switch {
-	case waited < 0:
-		return true
-	case s.list == &s.plugin.delayed.withBody:
-		return waited >= int64(shownPatience)
-	}
-	return waited >= int64(endPatience) || s.requestComplete()
-}
-
-// hasWork reports whether the next queue callback has work.
-func (n *delayedReplies) hasWork() bool {
-	return n.unchecked.size > 0 || n.checkPolled || n.fastTick != n.needsFastTick()
-}
-
-// needsFastTick reports whether the tick must come every endPeriod.
-func (n *delayedReplies) needsFastTick() bool { return n.polled.size > 0 }
-
-// setTickPeriod changes the tick's period if replies begin or cease to wait for ticks. Only queue callbacks call it: a host
-// may not expect a tick to change its own period.
-func (p *Plugin) setTickPeriod() {
-	n := &p.delayed
-	if n.fastTick == n.needsFastTick() {
-		return
-	}
-	n.fastTick = n.needsFastTick()
-	period := tickPeriod
-	if n.fastTick {
-		period = endPeriod
-	}
-	if !p.host.SetTick(period) {
-		p.host.Log(LevelError, "oncegate: the host refused to change the tick period")
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 )
 
 // The labels keep digests of different purposes apart, and a future encoding
@@ -129,7 +130,7 @@ func (d *Digester) EntryHash(scope *Scope, key string) (e [16]byte) {
 
 // addLower adds s in lower case.
 func (d *Digester) addLower(s string) {
-	d.buf = appendLower(binary.AppendUvarint(d.buf, uint64(len(s))), s)
+	d.buf = fields.AppendLower(binary.AppendUvarint(d.buf, uint64(len(s))), s)
 }
 
 // addPath adds a path or a part of it. %c3 and %C3 are the same byte, so they give the same digest.

@@ -3,10 +3,12 @@ package request
 import (
 	"strconv"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 	"github.com/oncegate/oncegate/plugin/internal/jsonguard"
-	"github.com/tidwall/gjson"
 )
 
 // Key is a client's key. The zero value means that there is none.
@@ -138,7 +140,7 @@ func check(k *config.Key, kind, source, value, wrong string) (Key, *Error) {
 		return Key{}, invalid(kind, source, wrong)
 	}
 	if k.Format == config.FormatUUID {
-		key.Value = Lower(value) // the value counts, not how it is written
+		key.Value = fields.Lower(value) // the value counts, not how it is written
 	}
 	return key, nil
 }

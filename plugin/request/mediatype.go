@@ -3,6 +3,8 @@ package request
 import (
 	"slices"
 	"strings"
+
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 )
 
 // appendMediaType appends what counts of a Content-Type value: type and subtype in lower case, then the parameters in the
@@ -13,7 +15,7 @@ import (
 func appendMediaType(dst []byte, value string) []byte {
 	media, rest, _ := strings.Cut(value, ";")
 	start := len(dst)
-	dst = appendLower(dst, trimBlank(media))
+	dst = fields.AppendLower(dst, fields.Trim(media))
 	if rest == "" {
 		return dst
 	}
@@ -31,7 +33,7 @@ func appendMediaType(dst []byte, value string) []byte {
 	for _, p := range list {
 		dst = append(append(append(dst, ';'), p.name...), '=')
 		if p.name == "charset" {
-			p.rest = Lower(p.rest)
+			p.rest = fields.Lower(p.rest)
 		}
 		dst = append(dst, p.rest...)
 	}
@@ -44,14 +46,14 @@ func nextParameter(s string) (name, value, rest string) {
 	for end < len(s) && s[end] != '=' && s[end] != ';' {
 		end++
 	}
-	name = Lower(trimBlank(s[:end]))
+	name = fields.Lower(fields.Trim(s[:end]))
 	if end == len(s) || s[end] == ';' {
 		return name, "", s[min(end+1, len(s)):]
 	}
-	s = trimBlank(s[end+1:])
+	s = fields.Trim(s[end+1:])
 	if s == "" || s[0] != '"' {
 		value, rest, _ = strings.Cut(s, ";")
-		return name, trimBlank(value), rest
+		return name, fields.Trim(value), rest
 	}
 	b := make([]byte, 0, len(s))
 	i := 1
@@ -71,7 +73,7 @@ func IsJSON(media string) bool {
 }
 
 func isUTF8(charset string) bool {
-	charset = Lower(charset)
+	charset = fields.Lower(charset)
 	return charset == "utf-8" || charset == "utf8"
 }
 
@@ -87,7 +89,7 @@ func isMedia(value, media string) bool {
 			return false
 		}
 	}
-	return media[at-1] == '/' || len(value) == at || value[at] == ';' || isBlank(value[at])
+	return media[at-1] == '/' || len(value) == at || value[at] == ';' || fields.Blank(value[at])
 }
 
 // boundaryOf returns the boundary of a multipart body; "": it has none that RFC 2046 allows.
@@ -101,39 +103,4 @@ func boundaryOf(contentType string) string {
 		}
 	}
 	return ""
-}
-
-// trimBlank removes spaces and tabs at both ends.
-func trimBlank(s string) string {
-	for s != "" && isBlank(s[0]) {
-		s = s[1:]
-	}
-	for s != "" && isBlank(s[len(s)-1]) {
-		s = s[:len(s)-1]
-	}
-	return s
-}
-
-func isBlank(c byte) bool { return c == ' ' || c == '\t' }
-
-// Lower returns s with its ASCII letters in lower case. It does not copy s if nothing changes.
-func Lower(s string) string {
-	for i := range len(s) {
-		if 'A' <= s[i] && s[i] <= 'Z' {
-			return string(appendLower(make([]byte, 0, len(s)), s))
-		}
-	}
-	return s
-}
-
-// appendLower appends s with its ASCII letters in lower case.
-func appendLower(dst []byte, s string) []byte {
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		if 'A' <= c && c <= 'Z' {
-			c += 'a' - 'A'
-		}
-		dst = append(dst, c)
-	}
-	return dst
 }

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"hash"
 	"strings"
+
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 )
 
 const (
@@ -122,7 +124,7 @@ func (p *parts) use(n int) {
 // readLine reads the rest of a boundary's line.
 func (p *parts) readLine(b *[]byte) bool {
 	rest, padding := *b, 0
-	for padding < len(*b) && isBlank(rest[0]) {
+	for padding < len(*b) && fields.Blank(rest[0]) {
 		rest = rest[1:]
 		padding++
 	}
@@ -170,8 +172,8 @@ func (p *parts) readHeaders(b *[]byte) bool {
 		line, text, _ = strings.Cut(text, "\r\n")
 		name, value, _ := strings.Cut(line, ":")
 		var kind byte
-		switch name = Lower(name); {
-		case line != "" && isBlank(line[0]):
+		switch name = fields.Lower(name); {
+		case line != "" && fields.Blank(line[0]):
 			kind, value = 'f', line // continues the line before it
 		case name == "content-disposition":
 			kind = 'd'
@@ -182,7 +184,7 @@ func (p *parts) readHeaders(b *[]byte) bool {
 		default:
 			continue
 		}
-		value = trimBlank(value)
+		value = fields.Trim(value)
 		out = binary.AppendUvarint(append(out, kind), uint64(len(value)))
 		out = append(out, value...)
 	}

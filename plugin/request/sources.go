@@ -6,10 +6,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/internal/fields"
 	"github.com/oncegate/oncegate/plugin/internal/jsonguard"
-	"github.com/tidwall/gjson"
 )
 
 // Part is what one source has for a key.
@@ -126,7 +128,7 @@ func JoinParts(k *config.Key, parts []Part) (Key, *Error) {
 		return Key{}, invalid(first.Text, "", wrong)
 	}
 	if k.Format == config.FormatUUID {
-		parts[0].value = Lower(parts[0].value)
+		parts[0].value = fields.Lower(parts[0].value)
 	}
 	var b []byte
 	for i, p := range parts {
