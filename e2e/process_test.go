@@ -33,7 +33,7 @@ type process struct {
 	spent   bool              // no other test can use it
 	guest   *process          // gets each further line, too
 
-	// leave replaces the end of a process that goes on: an Envoy that hosts another test after this one.
+	// leave replaces the end of a process that continues: an Envoy that hosts another test after this one.
 	leave func() error
 }
 

@@ -181,15 +181,12 @@
 //
 // The others have what happens beside it:
 //
-//	host.go, start.go  what the gate needs of the proxy; how a VM starts and ends
-//	names.go           names of header fields and properties
-//	requestbody.go     bodies of requests
-//	answer.go          the gate's own replies: replays
+//	host.go, start.go  what the gate needs of the proxy, names of headers and properties; how a VM starts and ends
+//	requestbody.go     bodies of requests, and bodies that stand still
+//	answer.go          the gate's own replies: replays, and replies that wait for the ends of their requests
 //	problems.go        and refusals
 //	waiting.go         duplicates that wait
-//	delayed.go         replies that wait for the ends of their requests
 //	lookup.go          clients that ask what became of a request, or prefer 202 to a long wait
-//	stall.go           answers that stand still
 //	reservation.go     renewals; reservations that end without an answer to record
 //	retry.go           calls that are sent again
 //	failure.go         connections that end, and calls that fail
