@@ -167,6 +167,7 @@ func TestFailedCallsAreLoggedWithTheirTrace(t *testing.T) {
 		} {
 			s := &stack{dir: t.TempDir(), target: target, mode: mode, managerAddr: c.address, paymentsAddr: "127.0.0.1:1",
 				plugin: map[string]any{"manager": map[string]any{"cluster": c.cluster, "timeout_ms": 1000}}}
+			s.target.alone = true // its whole log is read
 			s.stopAtEnd(t)
 			p := s.startProxy(t)
 			began := time.Now()

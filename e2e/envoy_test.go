@@ -259,8 +259,11 @@ func poll(done <-chan struct{}, f func() error) error {
 	}
 }
 
+// adminClient calls the proxies' admin interfaces, among others.
+var adminClient = &http.Client{Timeout: patience}
+
 func fetch(url string) ([]byte, error) {
-	resp, err := http.Get(url)
+	resp, err := adminClient.Get(url)
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,9 @@
 package e2e
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"net/http"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -28,8 +27,9 @@ import (
 // An Envoy takes a second of CPU time to compile the gate. So the proxies of most tests are guests: an Envoy that hosts them,
 // one after the other, has their listeners and clusters from files. It keeps a VM of its own with the gate's code, so a guest's
 // VMs need no compiler. A guest meets nothing of the one before: its VMs and the data that they shared are gone, and counters
-// are 0. Tests that change what a process has but once (its module, its environment, the rest of the bootstrap) have an Envoy
-// of their own.
+// are 0. Histograms stay, and Envoy writes the access log late: a test that reads these has an Envoy of its own
+// (envoyTarget.alone). So has a test that changes what a process has but once: its module, its environment, the rest of the
+// bootstrap.
 
 // TestGuestsMeetNothingOfOthers: a gate in an Envoy that hosted another one knows none of its keys and counts from 0.
 func TestGuestsMeetNothingOfOthers(t *testing.T) {
@@ -113,7 +113,11 @@ func (e envoyTarget) host(b *bootstrapv3.Bootstrap, workers int) (*proxy, error)
 	}
 	if err != nil {
 		p.spend()
-		return nil, errors.Join(err, p.stop())
+		stop := p.stop()
+		if stop == nil && errors.Is(err, errRefused) {
+			return nil, errRefused
+		}
+		return nil, fmt.Errorf("a guest's configuration: %v, %v\n%s", err, stop, h.tail(60))
 	}
 	for _, l := range b.GetStaticResources().GetListeners() {
 		if address := p.listeners[l.GetName()]; address != "" {
@@ -123,16 +127,16 @@ func (e envoyTarget) host(b *bootstrapv3.Bootstrap, workers int) (*proxy, error)
 	return p, nil
 }
 
-// freeHost takes a host that its last guest has left without a trace, or starts one.
+// freeHost takes a host without a guest, or starts one.
 func (e envoyTarget) freeHost(b *bootstrapv3.Bootstrap, workers int) (*envoyHost, error) {
 	config, err := envoy.MarshalBootstrap(b)
 	if err != nil {
 		return nil, err
 	}
 	kind := hostKind{e.Path, workers, string(config)}
-	h, number, err := idleHost(kind)
-	if h != nil || err != nil {
-		return h, err
+	h, number := idleHost(kind)
+	if h != nil {
+		return h, nil
 	}
 	h = &envoyHost{dir: filepath.Join(binDir, fmt.Sprintf("host-%d", number)), kind: kind}
 	if config, err = h.bootstrap(b); err != nil {
@@ -142,7 +146,12 @@ func (e envoyTarget) freeHost(b *bootstrapv3.Bootstrap, workers int) (*envoyHost
 	h.proxy, err = e.startEmpty(h.dir, config, workers, "--use-dynamic-base-id", "--disable-hot-restart",
 		"--drain-time-s", "0", "--drain-strategy", "immediate")
 	if err == nil {
-		err = h.open()
+		var n map[string]int
+		n, err = h.statistics(vmsNow)
+		h.vms = n[vmsNow]
+	}
+	if err == nil {
+		err = h.clean()
 	}
 	if err != nil && h.proxy != nil {
 		err = errors.Join(fmt.Errorf("%w\n%s", err, h.tail(60)), h.process.stop())
@@ -150,66 +159,46 @@ func (e envoyTarget) freeHost(b *bootstrapv3.Bootstrap, workers int) (*envoyHost
 	return h, err
 }
 
-// idleHost takes a host; nil: none is free, and the caller starts one of this number.
-func idleHost(kind hostKind) (h *envoyHost, number int, err error) {
+// idleHost takes a host; nil: there is none, and the caller starts one of this number.
+func idleHost(kind hostKind) (h *envoyHost, number int) {
 	hosts.Lock()
 	defer hosts.Unlock()
 	hosts.guests++
-	for i, h := range hosts.idle {
-		if h.kind != kind {
-			continue
-		}
-		if free, err := h.free(); err != nil {
-			return nil, 0, fmt.Errorf("%w\n%s", err, h.tail(60))
-		} else if free {
-			hosts.idle = slices.Delete(hosts.idle, i, i+1)
-			return h, 0, nil
-		}
+	if i := slices.IndexFunc(hosts.idle, func(h *envoyHost) bool { return h.kind == kind }); i >= 0 {
+		h = hosts.idle[i]
+		hosts.idle = slices.Delete(hosts.idle, i, i+1)
+		return h, 0
 	}
 	hosts.started++
-	return nil, hosts.started, nil
+	return nil, hosts.started
 }
 
 // vmsNow is the number of VMs.
 const vmsNow = "wasm.envoy.wasm.runtime.v8.active"
 
-// open readies a new host for its first guest.
-func (h *envoyHost) open() error {
-	n, err := h.statistics(vmsNow)
-	if err != nil {
-		return err
-	}
-	h.vms = n[vmsNow]
-	if free, err := h.free(); err != nil || !free {
-		return fmt.Errorf("a new Envoy is not free: %w", cmp.Or(err, errors.New("it has a guest")))
-	}
-	return nil
-}
-
-// free reports whether nothing of the last guest is left, and then sets all counters to 0.
-func (h *envoyHost) free() (bool, error) {
+// clean waits until nothing of a guest is left, and then sets all counters to 0.
+func (h *envoyHost) clean() error {
 	want := map[string]int{
 		"listener_manager.total_listeners_active": 0, "listener_manager.total_listeners_draining": 0, "cluster_manager.active_clusters": 0,
 		"wasmcustom.oncegate_gate_waiters": 0, vmsNow: h.vms,
 	}
-	names := make([]string, 0, len(want))
-	for name := range want {
-		names = append(names, name)
-	}
-	got, err := h.statistics(names...)
-	if err != nil {
-		return false, err
-	}
-	for name, n := range want {
-		if got[name] != n {
-			return false, nil
+	err := poll(h.done, func() error {
+		got, err := h.statistics(slices.Collect(maps.Keys(want))...)
+		for name, n := range want {
+			if err == nil && got[name] != n {
+				err = fmt.Errorf("a guest that has left keeps something: %s is %d, want %d", name, got[name], n)
+			}
 		}
-	}
-	resp, err := http.Post(h.admin+"/reset_counters", "", nil)
+		return err
+	})
 	if err != nil {
-		return false, err
+		return err
 	}
-	return true, resp.Body.Close()
+	resp, err := adminClient.Post(h.admin+"/reset_counters", "", nil)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
 }
 
 // statistics reads numbers; those that nothing has changed yet are absent.
@@ -335,12 +324,16 @@ func (h *envoyHost) enter() *proxy {
 		defer close(p.done)
 		select {
 		case <-h.done:
+		case <-left:
+		}
+		select {
+		case <-h.done:
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.err = h.err
-		case <-left:
+		default:
 		}
 	}()
 	p.leave = sync.OnceValue(func() error {
@@ -365,16 +358,10 @@ func (h *envoyHost) dismiss(p *process) error {
 	if spent {
 		return h.process.stop()
 	}
+	// Managers and upstreams end after this, so no gate may call them any more.
 	err := h.empty()
 	if err == nil {
-		// Managers and upstreams, which end after their proxies, are no longer called.
-		err = poll(h.done, func() error {
-			n, err := h.statistics("cluster_manager.active_clusters")
-			if err == nil && n["cluster_manager.active_clusters"] > 0 {
-				err = errors.New("clusters do not go")
-			}
-			return err
-		})
+		err = h.clean()
 	}
 	if err != nil {
 		return errors.Join(err, h.process.stop())

@@ -187,7 +187,7 @@ func TestUnknownOutcomeIsNotRunAgain(t *testing.T) {
 			{"the gate is killed", false, func(t *testing.T, s *stack, key string) {
 				begin(t, s, s.proxies[0], key, pay(key, "x-demo-delay-ms", "60000"))
 				s.proxies[0].kill()
-				s.proxies = s.proxies[1:] // one entry a process: a second SIGTERM kills an Envoy that is stopping
+				s.proxies = s.proxies[1:]
 			}},
 		} {
 			t.Run(c.name, func(t *testing.T) {

@@ -257,7 +257,7 @@ func sharedStack(t *testing.T, target envoyTarget, mode string) *stack {
 	}
 	// Waiting is bounded so that a duplicate of a request without an outcome gets its 409 soon;
 	// reservations outlive every test.
-	target.racing = deep.On()
+	target.racing, target.alone = deep.On(), true // these proxies end as processes, with gates that run
 	one.stack = &stack{dir: dir, target: target, mode: mode, plugin: map[string]any{
 		"pending_wait_timeout": 0.5, "pending_ttl_seconds": 3600, "committed_ttl_seconds": 3600, "rejected_ttl_seconds": 3600,
 	}}

@@ -184,7 +184,7 @@
 //	host.go, start.go  what the gate needs of the proxy, names of headers and properties; how a VM starts and ends
 //	requestbody.go     bodies of requests, and bodies that stand still
 //	answer.go          the gate's own replies: replays, and replies that wait for the ends of their requests
-//	problems.go        and refusals
+//	problems.go        refusals
 //	waiting.go         duplicates that wait
 //	lookup.go          clients that ask what became of a request, or prefer 202 to a long wait
 //	reservation.go     renewals; reservations that end without an answer to record
@@ -193,7 +193,7 @@
 //	shard.go           what the gate knows of each manager
 //	protocol.go        unary gRPC calls, JSON-RPC, and Iceberg catalogs
 //	upstream.go        the gate's own upstream calls
-//	direct.go          and those of them that pass no inner listener
+//	direct.go          upstream calls that pass no inner listener
 //	upstreamanswer.go  the answers to them
 //
 // # Memory

@@ -164,3 +164,45 @@ func TestUnreadableConflictsEnd(t *testing.T) {
 		t.Errorf("%+v, %v", l.OriginStats(), err)
 	}
 }
+
+// keptEntries is an engine that keeps index entries of conflicts which are gone, as Redis does of damaged records.
+type keptEntries struct {
+	store.Store
+	scans *int
+}
+
+func (s keptEntries) View(ctx context.Context, fn func(store.Tx) error) error {
+	return s.Store.View(ctx, func(tx store.Tx) error { return fn(keptTx{tx, s.scans}) })
+}
+
+type keptTx struct {
+	store.Tx
+	scans *int
+}
+
+func (tx keptTx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit, error) {
+	if c != ledger.ConflictCollection || r.To == "" {
+		return tx.Tx.Scan(c, index, r)
+	}
+	*tx.scans++
+	var hits []store.Hit
+	for i := range 100 {
+		h := store.Hit{SortKey: "0", Key: fmt.Sprintf("gone%03d", i)}
+		if (r.After == nil || h.Key > r.After.Key) && len(hits) < r.Limit {
+			hits = append(hits, h)
+		}
+	}
+	return hits, nil
+}
+
+// TestEntriesOfGoneConflictsEndASweep: a sweep looks at each entry once, also if its deletion changes nothing.
+func TestEntriesOfGoneConflictsEndASweep(t *testing.T) {
+	st := mem.New(mem.Options{Clock: newClock().Now})
+	t.Cleanup(func() { _ = st.Close() })
+	scans := 0
+	l := feedOn(t, keptEntries{st, &scans}, ledger.Options{})
+	scans = 0
+	if err := l.sweep(t.Context()); err != nil || scans != 4 {
+		t.Errorf("%d scans, %v", scans, err)
+	}
+}

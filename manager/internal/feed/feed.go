@@ -237,29 +237,30 @@ func (f *Feed) sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return f.clear(ctx, changes, func(tx store.Tx, limit int) ([]store.Hit, error) {
+	return f.clear(ctx, changes, func(tx store.Tx, after *store.Hit, limit int) ([]store.Hit, error) {
 		head, err := getHead(tx)
 		if err != nil {
 			return nil, err
 		}
-		return tx.Scan(changes, indexOrder, store.Range{To: hex16(head.First), Limit: limit})
+		return tx.Scan(changes, indexOrder, store.Range{After: after, To: hex16(head.First), Limit: limit})
 	})
 }
 
-// clear deletes the records that a scan finds, except outcomes that are not over: a scan may show what was.
-func (f *Feed) clear(ctx context.Context, c store.Collection, scan func(tx store.Tx, limit int) ([]store.Hit, error)) error {
+// clear deletes the records that a scan finds, except outcomes that are not over: a scan may show what was. It looks at
+// each once, because entries of a damaged record may stay when it is deleted.
+func (f *Feed) clear(ctx context.Context, c store.Collection, scan func(tx store.Tx, after *store.Hit, limit int) ([]store.Hit, error)) error {
 	const most = 32
-	for more := true; more; {
+	var after *store.Hit
+	for {
 		var old []store.Hit
 		err := f.store.View(ctx, func(tx store.Tx) (err error) {
-			old, err = scan(tx, most)
+			old, err = scan(tx, after, most)
 			return err
 		})
 		if err != nil || len(old) == 0 {
 			return err
 		}
 		err = f.store.Update(ctx, func(tx store.Tx) error {
-			more = false
 			for _, h := range old {
 				if c == ledger.ConflictCollection {
 					_, lasts, err := ledger.ReadOutcome(tx, c, h.Key)
@@ -273,18 +274,17 @@ func (f *Feed) clear(ctx context.Context, c store.Collection, scan func(tx store
 				if err := tx.Delete(c, h.Key); err != nil {
 					return err
 				}
-				more = len(old) == most
 			}
 			return nil
 		})
 		if errors.Is(err, store.ErrConflict) {
 			return nil
 		}
-		if err != nil {
+		if err != nil || len(old) < most {
 			return err
 		}
+		after = &old[most-1]
 	}
-	return nil
 }
 
 // hex16 is a number whose bytes sort as the numbers do.

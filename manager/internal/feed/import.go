@@ -22,8 +22,8 @@ func (f *Feed) Import(ctx context.Context, changes []ledger.FeedChange, also fun
 	return f.importAll(ctx, changes, importing{also: also})
 }
 
-// Recover records outcomes of the ledger's own origin that it has forgotten and that others hold. It changes nothing
-// else than Import.
+// Recover records outcomes of the ledger's own origin that it has forgotten and that others hold. It changes only
+// what Import changes.
 //
 // Errors: as for Import.
 func (f *Feed) Recover(ctx context.Context, changes []ledger.FeedChange) (ledger.Imported, error) {

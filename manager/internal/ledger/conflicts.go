@@ -175,7 +175,8 @@ func ReadConflict(key string, value []byte) ([]store.Entry, error) {
 	return loserEntries(entry, r), nil
 }
 
-// ScanOver finds up to limit records of ConflictCollection that have expired. Errors: the store's.
-func ScanOver(tx store.Tx, limit int) ([]store.Hit, error) {
-	return tx.Scan(ConflictCollection, indexExpiry, store.Range{To: sortKey(tx.Now().UnixMilli() + 1), Limit: limit})
+// ScanOver finds the next records of ConflictCollection that have expired, up to limit. after: the last one before them; nil:
+// there is none. Errors: the store's.
+func ScanOver(tx store.Tx, after *store.Hit, limit int) ([]store.Hit, error) {
+	return tx.Scan(ConflictCollection, indexExpiry, store.Range{After: after, To: sortKey(tx.Now().UnixMilli() + 1), Limit: limit})
 }

@@ -160,6 +160,6 @@
 //	sweep.go, entry.go, inspect.go the sweeper, operators and their tools
 //	events.go, stats.go            what is counted, and what operators see of it
 //	origin.go, conflicts.go        outcomes of several data centres
-//	import.go, outbox.go           an outcome that comes from another one, and those that go there (package feed moves them)
+//	import.go, outbox.go           outcomes from and for other data centres (package feed moves them)
 //	home.go                        keys that another data centre decides about
 package ledger

@@ -89,7 +89,7 @@ func (c *FeedChange) check(origin string, own bool, now time.Time) (until time.T
 	return until, err
 }
 
-// Import records an outcome of another origin, or with own one of this ledger's origin that it has forgotten. An outcome
+// Import records an outcome of another origin. If own is set, it records one of this ledger's origin that it has forgotten. An outcome
 // that is known already, and an older one of the same origin, change nothing. One for which the window has no room is left
 // out, as is one that is malformed, and one of a key that another attempt has at its home. met are notes that were there
 // when the origin was asked for the change. An outcome that the home of a note still has then ends the note, because the

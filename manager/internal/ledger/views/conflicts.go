@@ -85,7 +85,7 @@ func ConflictOf(ctx context.Context, l *ledger.Ledger, scope, key string) (c *Co
 	return c, err
 }
 
-// conflict reads all outcomes of a key; nil when less than two are left.
+// conflict reads all outcomes of a key; nil when fewer than two are left.
 func conflict(l *ledger.Ledger, tx store.Tx, key string) (*Conflict, error) {
 	var outcomes []ledger.FeedChange
 	add := func(c store.Collection, key string) error {
