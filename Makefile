@@ -127,7 +127,7 @@ SIDE_BY_SIDE := -p 3 -parallel 4
 
 # Packages that start real processes; those with the longest tests first, so that the others fill the gaps.
 PROCESS_PACKAGES := ./e2e ./manager/e2e ./examples/... ./e2e/envoydiff ./manager/internal/clienttest/languages
-SLOW_PACKAGES := ./manager/internal/store/etcd ./manager/internal/store/postgres ./manager/internal/jobs ./manager/internal/ledger ./manager/internal/ship
+SLOW_PACKAGES := $(addprefix ./manager/internal/,store/etcd store/postgres jobs ledger store/mem ship logs/storelogs) ./plugin/gatetest
 
 .PHONY: test
 test: ## every package, with the wasm that ships in a real Envoy, killed processes and every engine on its server; minutes
@@ -150,7 +150,7 @@ build/testrun: FORCE
 
 # Packages whose deep part runs without the race detector too, for its cells (deep.Case) and many rounds (deep.Rounds), or because
 # that detector sees nothing of a module's code.
-NATIVE_PACKAGES := ./plugin/gatetest ./plugin/gatebench ./e2e/internal/sim \
+NATIVE_PACKAGES := ./e2e/internal/sim ./plugin/gatetest ./plugin/gatebench \
 	$(addprefix ./manager/internal/,jobs ledger store/mem store/state logs/storelogs feed)
 
 # Of the packages that start processes, those that leave something to make test-deep.
@@ -166,7 +166,7 @@ test-deep: ## what make test leaves out: the race detector, the other Envoys, mo
 	@$(MAKE) --no-print-directory -j4 test-setup test-deep-setup
 	@TEST_DEEP=1 build/testrun -since "$$(cat build/test-began)" 'make test-deep' \
 		'race=$(GO_TEST) $(RACE) $(SIDE_BY_SIDE) $(SLOW_PACKAGES) $$(go list $(PACKAGES) | grep -vxF "$$(go list $(PROCESS_PACKAGES) ./docs ./charts/...)")' \
-		'processes=$(GO_TEST) $(SIDE_BY_SIDE) $(DEEP_PROCESS_PACKAGES) $(NATIVE_PACKAGES)' \
+		'processes=$(GO_TEST) $(SIDE_BY_SIDE) ./e2e $(NATIVE_PACKAGES) $(DEEP_PROCESS_PACKAGES)' \
 		+ \
 		'gcs=GCS_SERVER=$(CURDIR)/build/fakegcs $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/object ./manager/internal/ship' \
 		'azure=AZURE_SERVER=fake $(GO_TEST) $(SIDE_BY_SIDE) -run "$(OBJECT_TESTS)" ./manager/internal/ship' \

@@ -140,7 +140,7 @@ func testLenAfterView(e *env) {
 				return err
 			}
 			if n, err := s.Len(ctx, counted, ""); err != nil || n < seen {
-				return fmt.Errorf("Len is %d (%v) after a View of %d records", n, err, seen)
+				return fmt.Errorf("the store counts %d (%v) after a View of %d records", n, err, seen)
 			}
 		}
 		return nil
