@@ -16,7 +16,6 @@ import (
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	bootwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -57,10 +56,9 @@ func TestGuestsMeetNothingOfOthers(t *testing.T) {
 // envoyHost is an Envoy for one guest at a time.
 type envoyHost struct {
 	*proxy
-	dir     string
-	kind    hostKind
-	version int // of its files
-	vms     int // that it has without a guest
+	dir  string
+	kind hostKind
+	vms  int // that it has without a guest
 }
 
 // hostKind is what hosts differ in.
@@ -229,12 +227,7 @@ func (h *envoyHost) bootstrap(b *bootstrapv3.Bootstrap) ([]byte, error) {
 		return nil, err
 	}
 	b.Node = &corev3.Node{Id: "e2e", Cluster: "e2e"}
-	source := func(name string) *corev3.ConfigSource {
-		return &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{
-			PathConfigSource: &corev3.PathConfigSource{Path: h.file(name)},
-		}}
-	}
-	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{CdsConfig: source("clusters"), LdsConfig: source("listeners")}
+	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{CdsConfig: fileSource(h.clusterFile()), LdsConfig: fileSource(h.listenerFile())}
 	gate, err := anypb.New(wrapperspb.String(`{"ledger": "none"}`))
 	if err != nil {
 		return nil, err
@@ -254,43 +247,25 @@ func (h *envoyHost) bootstrap(b *bootstrapv3.Bootstrap) ([]byte, error) {
 	return envoy.MarshalBootstrap(b)
 }
 
-func (h *envoyHost) file(name string) string { return filepath.Join(h.dir, name+".json") }
+// The files of what a guest brings.
+func (h *envoyHost) listenerFile() string { return filepath.Join(h.dir, "listeners.json") }
+func (h *envoyHost) clusterFile() string  { return filepath.Join(h.dir, "clusters.json") }
 
 // empty takes the guest's listeners and clusters out of the files.
 func (h *envoyHost) empty() error {
-	return errors.Join(write[proto.Message](h, "listeners", nil), write[proto.Message](h, "clusters", nil))
-}
-
-// write replaces a file of resources in one step. Envoy notices that.
-func write[T proto.Message](h *envoyHost, name string, resources []T) error {
-	h.version++
-	list := make([]string, len(resources))
-	for i, r := range resources {
-		packed, err := anypb.New(r)
-		if err != nil {
-			return err
-		}
-		text, err := protojson.Marshal(packed)
-		if err != nil {
-			return err
-		}
-		list[i] = string(text)
-	}
-	text := fmt.Sprintf(`{"version_info": "%d", "resources": [%s]}`, h.version, strings.Join(list, ","))
-	unread := h.file("new")
-	return errors.Join(os.WriteFile(unread, []byte(text), 0o644), os.Rename(unread, h.file(name)))
+	return errors.Join(replaceResources[proto.Message](h.listenerFile()), replaceResources[proto.Message](h.clusterFile()))
 }
 
 // configure gives the host what its guest brings, and waits until all workers have the listeners.
 func (h *envoyHost) configure(b *bootstrapv3.Bootstrap) error {
 	resources := b.GetStaticResources()
-	if err := write(h, "clusters", resources.GetClusters()); err != nil {
+	if err := replaceResources(h.clusterFile(), resources.GetClusters()...); err != nil {
 		return err
 	}
 	if err := h.await("cluster_manager.cds.update_success", 1, "cluster_manager.cds.update_rejected"); err != nil {
 		return err
 	}
-	if err := write(h, "listeners", resources.GetListeners()); err != nil {
+	if err := replaceResources(h.listenerFile(), resources.GetListeners()...); err != nil {
 		return err
 	}
 	return h.await("listener_manager.listener_create_success", len(resources.GetListeners())*h.kind.workers, "listener_manager.lds.update_rejected")

@@ -17,7 +17,6 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -116,7 +115,6 @@ type lifecycle struct {
 	envoy     envoyTarget
 	upstream  *heldUpstream
 	bootstrap *bootstrapv3.Bootstrap // with the listener, which Envoy reads from a file
-	files     int
 }
 
 // newLifecycle starts an Envoy with a published configuration after some edits.
@@ -181,12 +179,7 @@ func (l *lifecycle) dynamic(t *testing.T) []byte {
 	b := proto.CloneOf(l.bootstrap)
 	b.StaticResources.Listeners = b.GetStaticResources().GetListeners()[1:]
 	b.Node = &corev3.Node{Id: "e2e", Cluster: "e2e"}
-	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{LdsConfig: &corev3.ConfigSource{
-		ResourceApiVersion: corev3.ApiVersion_V3,
-		ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{PathConfigSource: &corev3.PathConfigSource{
-			Path: l.path("listeners.json"),
-		}},
-	}}
+	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{LdsConfig: fileSource(l.path("listeners.json"))}
 	text, err := envoy.MarshalBootstrap(b)
 	if err != nil {
 		t.Fatal(err)
@@ -194,23 +187,10 @@ func (l *lifecycle) dynamic(t *testing.T) []byte {
 	return text
 }
 
-// writeListener replaces the file in one step. Envoy notices that.
+// writeListener gives Envoy the listener.
 func (l *lifecycle) writeListener(t *testing.T) {
 	t.Helper()
-	listener, err := anypb.New(l.bootstrap.GetStaticResources().GetListeners()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	resource, err := protojson.Marshal(listener)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.files++
-	text := fmt.Sprintf(`{"version_info": "%d", "resources": [%s]}`, l.files, resource)
-	if err := os.WriteFile(l.path("new.json"), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(l.path("new.json"), l.path("listeners.json")); err != nil {
+	if err := replaceResources(l.path("listeners.json"), l.bootstrap.GetStaticResources().GetListeners()[0]); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -15,9 +15,7 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -243,13 +241,12 @@ func TestCertificatesAreRenewedUnderLoad(t *testing.T) {
 		dir := t.TempDir()
 		renewGate := func(name string) {
 			id := newIdentity(t, name, x.ca)
-			secret, err := anypb.New(&tlsv3.Secret{Name: "gate", Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
-				CertificateChain: inlined(id.certPEM()), PrivateKey: inlined(id.keyPEM(t)),
-			}}})
+			err := replaceResources(filepath.Join(dir, "sds.json"), &tlsv3.Secret{Name: "gate", Type: &tlsv3.Secret_TlsCertificate{
+				TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: inlined(id.certPEM()), PrivateKey: inlined(id.keyPEM(t))},
+			}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			replaceFile(t, filepath.Join(dir, "sds.json"), &discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{secret}})
 		}
 		renewGate("payments gate")
 		x.setCluster(t, "renewing", func(c *clusterv3.Cluster) {

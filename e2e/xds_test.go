@@ -14,11 +14,14 @@ import (
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/oncegate/oncegate/envoy"
 )
@@ -81,25 +84,41 @@ func (x *xdsStack) write(t *testing.T) (changed []string) {
 		}
 		x.files[name] = m
 		changed = append(changed, name)
-		replaceFile(t, filepath.Join(dir, name), m)
+		if err := replaceFile(filepath.Join(dir, name), m); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return changed
 }
 
-// replaceFile renames a file of xDS into its folder.
-func replaceFile(t *testing.T, name string, m proto.Message) {
-	t.Helper()
+// replaceFile replaces a file of xDS in one step. Envoy notices that.
+func replaceFile(name string, m proto.Message) error {
 	text, err := protojson.Marshal(m) // JSON is YAML
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	unread := filepath.Join(t.TempDir(), "new")
-	if err := os.WriteFile(unread, text, 0o644); err != nil {
-		t.Fatal(err)
+	unread := name + ".new"
+	return errors.Join(os.WriteFile(unread, text, 0o644), os.Rename(unread, name))
+}
+
+// replaceResources is replaceFile for a file that has only these resources.
+func replaceResources[T proto.Message](name string, resources ...T) error {
+	response := new(discoveryv3.DiscoveryResponse)
+	for _, r := range resources {
+		packed, err := anypb.New(r)
+		if err != nil {
+			return err
+		}
+		response.Resources = append(response.Resources, packed)
 	}
-	if err := os.Rename(unread, name); err != nil {
-		t.Fatal(err)
-	}
+	return replaceFile(name, response)
+}
+
+// fileSource has Envoy read resources from a file.
+func fileSource(name string) *corev3.ConfigSource {
+	return &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{
+		PathConfigSource: &corev3.PathConfigSource{Path: name},
+	}}
 }
 
 // change changes the static configuration, which must lead to one other file, and waits until Envoy shows a text of it.
