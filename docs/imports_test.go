@@ -105,7 +105,7 @@ var mayImport = map[string][]string{
 		"manager/internal/ledger/ledgertest", "manager/internal/wal/..."},
 
 	"envoy/...":        {"envoy/..."},
-	"examples/...":     {"envoy/...", "examples/...", "manager/api", "manager/client"},
+	"examples/...":     {"envoy/...", "examples/...", "manager/api", "manager/client", "manager/managertest/ports"},
 	"e2e/internal/sim": {"manager/api", "manager/managertest/simulated", "plugin/cache", "plugin/gate"},
 
 	// Modules that tests build for wasm.

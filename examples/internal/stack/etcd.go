@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,7 +43,7 @@ func (s *Stack) startEtcd(ctx context.Context) error {
 	if c.program, err = exec.LookPath("etcd"); err != nil {
 		return fmt.Errorf("etcd is not installed (Debian: apt-get install etcd-server): %w", err)
 	}
-	if err := s.clusterPorts(ctx); err != nil {
+	if err := s.clusterPorts(); err != nil {
 		return err
 	}
 	for i := range members {
@@ -68,23 +67,23 @@ func (s *Stack) memberReady(ctx context.Context, i int) error {
 	})
 }
 
-func (s *Stack) clusterPorts(ctx context.Context) error {
+// clusterPorts takes the ports of the folder's file, or free ones that it writes there.
+func (s *Stack) clusterPorts() error {
 	file := filepath.Join(s.cfg.Dir, clusterFile)
 	text, err := os.ReadFile(file)
 	if err == nil {
-		return json.Unmarshal(text, s.cluster)
+		err = json.Unmarshal(text, s.cluster)
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	c := s.cluster
-	for _, port := range []*int{&c.Client[0], &c.Client[1], &c.Client[2], &c.Peer[0], &c.Peer[1], &c.Peer[2], &c.API, &c.Admin} {
-		l, err := listen(ctx, 0)
-		if err != nil {
-			return err
-		}
-		defer l.Close() // all are held until all are found
-		*port = l.Addr().(*net.TCPAddr).Port
+	all := []programPort{{&c.API, secondManager}, {&c.Admin, secondManager + "'s admin listener"}}
+	for i := range members {
+		all = append(all, programPort{&c.Client[i], memberName(i)}, programPort{&c.Peer[i], memberName(i) + "'s peers"})
+	}
+	if err := s.hold(all); err != nil {
+		return err
 	}
 	if text, err = json.Marshal(c); err != nil {
 		return err

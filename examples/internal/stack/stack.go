@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -13,6 +12,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/managertest/ports"
 )
 
 // readyTimeout bounds how long one process may take until it answers.
@@ -60,6 +61,7 @@ type Stack struct {
 
 	cfg    Config
 	failed chan error
+	held   []*ports.Port // until Stop
 
 	payments, manager, proxy *process
 	cluster                  *cluster // nil without etcd
@@ -82,13 +84,12 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	if err := os.MkdirAll(filepath.Join(cfg.Dir, "data"), 0o755); err != nil {
 		return nil, err
 	}
-	ports, err := takePorts(ctx, cfg.Ports)
-	if err != nil {
+	// Room for the end of every process, so that none blocks: few starts are under way at a time.
+	s := &Stack{Ports: cfg.Ports, cfg: cfg, failed: make(chan error, 16)}
+	if err := s.takePorts(); err != nil {
+		_ = s.Stop()
 		return nil, err
 	}
-
-	// Room for the end of every process, so that none blocks: few starts are under way at a time.
-	s := &Stack{Ports: ports, cfg: cfg, failed: make(chan error, 16)}
 	starts := []func(context.Context) error{s.startPayments, s.StartManager, s.startProxy}
 	if cfg.Etcd {
 		if !cfg.Proxy.isEnvoy() {
@@ -160,6 +161,10 @@ func (s *Stack) Stop() error {
 		}
 	}
 	s.killEtcd()
+	for _, port := range s.held {
+		port.Release()
+	}
+	s.held = nil
 	return errors.Join(errs...)
 }
 
@@ -222,46 +227,38 @@ func get(ctx context.Context, url string) error {
 	return err
 }
 
-// takePorts replaces every 0 by a free port and reports other ports that are taken. It holds all ports until all are
-// found, so that no two are the same.
-func takePorts(ctx context.Context, ports Ports) (Ports, error) {
-	for _, p := range []struct {
-		port *int
-		what string
-	}{
-		{&ports.Manager, "the manager"},
-		{&ports.ManagerAdmin, "the manager's admin listener"},
-		{&ports.Payments, "payments"},
-		{&ports.Proxy, "the proxy"},
-		{&ports.ProxyAdmin, "the proxy's admin listener"},
-	} {
-		l, err := listen(ctx, *p.port)
-		if err != nil {
-			if errors.Is(err, syscall.EADDRINUSE) {
-				return Ports{}, fmt.Errorf("%w: %d, for %s", ErrPortTaken, *p.port, p.what)
-			}
-			return Ports{}, fmt.Errorf("port %d, for %s: %w", *p.port, p.what, err)
-		}
-		defer l.Close()
-		*p.port = l.Addr().(*net.TCPAddr).Port
-	}
-	return ports, nil
+// takePorts replaces every 0 of Ports by a free port, and holds all ports until Stop. It reports other ports that are
+// taken.
+func (s *Stack) takePorts() error {
+	return s.hold([]programPort{
+		{&s.Ports.Manager, "the manager"},
+		{&s.Ports.ManagerAdmin, "the manager's admin listener"},
+		{&s.Ports.Payments, "payments"},
+		{&s.Ports.Proxy, "the proxy"},
+		{&s.Ports.ProxyAdmin, "the proxy's admin listener"},
+	})
 }
 
-// listen takes a port; 0 is any free one below those that outgoing connections get. A process that was killed needs its
-// port again, and a connection would keep it.
-func listen(ctx context.Context, port int) (l net.Listener, err error) {
-	var lc net.ListenConfig
-	for range 1000 {
-		try := port
-		if port == 0 {
-			try = 15_000 + rand.IntN(15_000)
+// programPort is a port and the program that it is for. 0 means any free one.
+type programPort struct {
+	number *int
+	what   string
+}
+
+// hold holds the ports until Stop, so that no two are the same, and a program that was killed gets its port again.
+func (s *Stack) hold(all []programPort) error {
+	for _, p := range all {
+		port, err := ports.HoldNumber(*p.number)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("%w: %d, for %s", ErrPortTaken, *p.number, p.what)
 		}
-		if l, err = lc.Listen(ctx, "tcp", address(try)); port != 0 || !errors.Is(err, syscall.EADDRINUSE) {
-			return l, err
+		if err != nil {
+			return fmt.Errorf("port %d, for %s: %w", *p.number, p.what, err)
 		}
+		s.held = append(s.held, port)
+		*p.number = port.Number
 	}
-	return nil, err
+	return nil
 }
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

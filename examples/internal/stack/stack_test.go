@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -265,12 +266,13 @@ func TestEnvoyNeedsNoGateway(t *testing.T) {
 func TestStartStopsAllWhenOneEnds(t *testing.T) {
 	t.Setenv("FAKE_GATEWAY", "exits at once")
 	cfg := config(t)
-	ports, err := takePorts(t.Context(), Ports{})
-	if err != nil {
+	var chosen Stack
+	if err := chosen.takePorts(); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Ports = ports
-	_, err = Start(t.Context(), cfg)
+	defer chosen.Stop()
+	cfg.Ports = chosen.Ports
+	_, err := Start(t.Context(), cfg)
 	if err == nil {
 		t.Fatal("Start succeeded without a gateway")
 	}
@@ -279,7 +281,7 @@ func TestStartStopsAllWhenOneEnds(t *testing.T) {
 			t.Errorf("error %q, want it to contain %q", err, want)
 		}
 	}
-	if !gone(t, ports.Manager) || !gone(t, ports.Payments) {
+	if !gone(t, cfg.Ports.Manager) || !gone(t, cfg.Ports.Payments) {
 		t.Error("the other processes were left running")
 	}
 }
@@ -364,6 +366,25 @@ func TestStopTakesChildrenAlong(t *testing.T) {
 		}
 		if t.Context().Err() != nil {
 			t.Fatal("the child lives")
+		}
+	}
+}
+
+// The ports of etcd are chosen after those of the other programs, which do not listen yet.
+func TestPortsAreChosenOnce(t *testing.T) {
+	for range 3000 {
+		s := &Stack{cfg: Config{Dir: t.TempDir()}, cluster: &cluster{}}
+		if err := errors.Join(s.takePorts(), s.clusterPorts()); err != nil {
+			t.Fatal(err)
+		}
+		c, p := s.cluster, s.Ports
+		all := slices.Concat(c.Client[:], c.Peer[:], []int{c.API, c.Admin, p.Manager, p.ManagerAdmin, p.Payments, p.Proxy, p.ProxyAdmin})
+		for _, port := range s.held {
+			port.Release()
+		}
+		slices.Sort(all)
+		if distinct := slices.Compact(slices.Clone(all)); len(distinct) < len(all) {
+			t.Fatalf("one port for two programs: %v", all)
 		}
 	}
 }

@@ -13,17 +13,23 @@ import (
 	"syscall"
 )
 
-// Port is a port that the system gives to nobody who asks for any free one. Connections to it are refused until somebody
-// listens at Address, which takes SO_REUSEADDR, as Go's net.Listen and Envoy set it. Beyond Linux it is only a port that was free.
+// Port is a port that the system gives to no other caller who asks for any free one, nor to an outgoing connection.
+// Connections to it are refused until a server listens at Address, which takes SO_REUSEADDR, as Go's net.Listen and
+// Envoy set it. Beyond Linux it is only a port that was free.
 type Port struct {
-	// Address is "127.0.0.1:" and the number.
+	// Address is "127.0.0.1:" and Number.
 	Address string
+	Number  int
 
 	fd int
 }
 
 // Hold reserves a free port. The caller must call Release.
-func Hold() (*Port, error) {
+func Hold() (*Port, error) { return HoldNumber(0) }
+
+// HoldNumber reserves the port with this number; 0 is any free one. The error is syscall.EADDRINUSE when a program
+// listens there. The caller must call Release.
+func HoldNumber(number int) (*Port, error) {
 	syscall.ForkLock.RLock()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err == nil {
@@ -34,7 +40,7 @@ func Hold() (*Port, error) {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	p := &Port{fd: fd}
-	if err := p.bind(); err != nil {
+	if err := p.bind(number); err != nil {
 		p.Release()
 		return nil, err
 	}
@@ -44,11 +50,11 @@ func Hold() (*Port, error) {
 	return p, nil
 }
 
-func (p *Port) bind() error {
+func (p *Port) bind(number int) error {
 	if err := syscall.SetsockoptInt(p.fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
 		return os.NewSyscallError("setsockopt", err)
 	}
-	loopback := syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}
+	loopback := syscall.SockaddrInet4{Port: number, Addr: [4]byte{127, 0, 0, 1}}
 	if err := syscall.Bind(p.fd, &loopback); err != nil {
 		return os.NewSyscallError("bind", err)
 	}
@@ -60,7 +66,8 @@ func (p *Port) bind() error {
 	if !ok {
 		return fmt.Errorf("bound to %v", got)
 	}
-	p.Address = net.JoinHostPort("127.0.0.1", strconv.Itoa(bound.Port))
+	p.Number = bound.Port
+	p.Address = net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number))
 	return nil
 }
 
