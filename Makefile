@@ -5,8 +5,10 @@ SHELL := bash
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
-# The binaries carry no commit, or every commit would link them again.
-GO_BUILD := go build -buildvcs=false
+# The binaries carry no data for debuggers, which take half of the linker's time. To debug, call go build or go test.
+# They carry no commit either, or every commit would link them again.
+LINK := -ldflags=-w
+GO_BUILD := go build -buildvcs=false $(LINK)
 
 # Modules that users require. Each works with the Go version that its go.mod names. go.mod here replaces them by their
 # folders; ./... leaves their packages out, so these go by their import paths.
@@ -122,7 +124,7 @@ TEST_TIMEOUT ?= 170m
 
 # Go's cache of results does not see the programs and files that tests use, so all tests run. make check vets. Most tests wait
 # more than they compute, so more of them run side by side than there are processors.
-GO_TEST := go test -json -vet=off -count 1 -timeout $(TEST_TIMEOUT)
+GO_TEST := go test -json -vet=off $(LINK) -count 1 -timeout $(TEST_TIMEOUT)
 SIDE_BY_SIDE := -p 3 -parallel 4
 
 # Packages that start real processes; those with the longest tests first, so that the others fill the gaps.

@@ -53,7 +53,7 @@ var managerBinary = sync.OnceValues(func() (string, error) {
 	}
 	binDir = dir
 	bin := filepath.Join(dir, "oncegate")
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "../cmd/oncegate").CombinedOutput()
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-w", "-o", bin, "../cmd/oncegate").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}

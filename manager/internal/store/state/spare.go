@@ -20,6 +20,9 @@ const (
 	spareLeast = 64 << 10
 )
 
+// zeros is the spare file's content, which no start has to allocate.
+var zeros [spareBytes]byte
+
 type spare struct {
 	mu    sync.Mutex
 	bytes int // of the file; 0: there is none
@@ -37,7 +40,7 @@ func (s *State) fillSpare() error {
 	if err != nil {
 		return err
 	}
-	zeros := make([]byte, spareBytes)
+	zeros := zeros[:]
 	for step := spareBytes; len(zeros) > 0 && step >= spareStep; {
 		n, err := f.Write(zeros[:min(step, len(zeros))])
 		if zeros = zeros[n:]; err != nil {

@@ -73,12 +73,17 @@ func (f *file) WriteAt(b []byte, off int64) (int, error) {
 }
 
 func (n *node) put(b []byte, off int64) {
-	end := off + int64(len(b))
-	if grow := end - int64(len(n.data)); grow > 0 {
-		n.data = append(n.data, make([]byte, grow)...)
+	n.data = overwrite(n.data, b, off)
+	n.dirty = append(n.dirty, span{off, off + int64(len(b))})
+}
+
+// overwrite returns data with b at off. A gap before it is zeros.
+func overwrite(data, b []byte, off int64) []byte {
+	if gap := off - int64(len(data)); gap > 0 {
+		data = append(data, make([]byte, gap)...)
 	}
-	copy(n.data[off:], b)
-	n.dirty = append(n.dirty, span{off, end})
+	n := copy(data[off:], b)
+	return append(data, b[n:]...)
 }
 
 func (f *file) Size() (int64, error) {
@@ -122,12 +127,10 @@ func (f *file) Datasync() error {
 		f.reported = len(n.failures)
 		return f.pathError(Sync, n.failures[f.reported-1])
 	}
-	if grow := len(n.data) - len(n.disk); grow > 0 {
-		n.disk = append(n.disk, make([]byte, grow)...)
-	}
 	for _, s := range n.dirty {
-		copy(n.disk[s.off:s.end], n.data[s.off:s.end])
+		n.disk = overwrite(n.disk, n.data[s.off:s.end], s.off)
 	}
+	n.disk = overwrite(n.disk, nil, int64(len(n.data)))
 	n.dirty = nil
 	return nil
 }
