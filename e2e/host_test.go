@@ -317,7 +317,7 @@ func (h *envoyHost) enter() *proxy {
 		<-p.done
 		return errors.Join(err, p.ended())
 	})
-	return &proxy{process: p, admin: h.admin}
+	return &proxy{process: p, admin: h.admin, host: h}
 }
 
 // dismiss ends a guest. The host takes another one unless this one has spent it.

@@ -19,11 +19,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/oncegate/oncegate/envoy"
 	"github.com/oncegate/oncegate/manager/managertest/deep"
 )
 
-// tlsStack is an xdsStack whose manager serves by TLS and asks for a certificate.
+// tlsStack is an xdsStack whose manager serves by TLS and asks for a certificate. Its proxies are guests.
 type tlsStack struct {
 	*xdsStack
 	ca, stranger *identity
@@ -40,14 +39,26 @@ func newTLS(t *testing.T, target envoyTarget, edits ...func(*bootstrapv3.Bootstr
 	}
 	x.writeManager(t, newIdentity(t, managerName, x.ca), x.ca, "payments gate")
 	gate := tlsFiles(t, newIdentity(t, "payments gate", x.ca), x.ca)
-	x.xdsStack = newXDS(t, target, []string{
+	x.xdsStack = withoutEnvoy(t, target, []string{
 		"--tls-cert", filepath.Join(x.managerFiles, "tls.crt"), "--tls-key", filepath.Join(x.managerFiles, "tls.key"),
 		"--client-ca", filepath.Join(x.managerFiles, "ca.crt"), "--client-roles-file", x.roles,
 	}, append(edits, tlsCluster(gate))...)
 	if err := editCluster(x.lifecycle.bootstrap, "oncegate_manager", func(c *clusterv3.Cluster) { x.cluster = proto.CloneOf(c) }); err != nil {
 		t.Fatal(err)
 	}
+	x.startGuest(t)
 	return x
+}
+
+// startGuest adds a proxy. Only the first one's configuration changes.
+func (x *tlsStack) startGuest(t *testing.T) *proxy {
+	t.Helper()
+	p, err := x.target.host(x.lifecycle.bootstrap, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.proxies = append(x.proxies, p)
+	return p
 }
 
 // writeManager writes the manager's files: its certificate, the CA of the gates, and the names of the gates.
@@ -82,14 +93,15 @@ func (x *tlsStack) reload(t *testing.T) {
 // setCluster changes the manager's cluster by CDS. Statistics of the changed cluster have the name mark.
 func (x *tlsStack) setCluster(t *testing.T, mark string, change func(*clusterv3.Cluster)) {
 	t.Helper()
-	x.change(t, envoy.XDSClusters, mark, func(b *bootstrapv3.Bootstrap) error {
-		clusters := b.GetStaticResources().GetClusters()
-		i := slices.IndexFunc(clusters, func(c *clusterv3.Cluster) bool { return c.GetLoadAssignment().GetClusterName() == x.cluster.GetName() })
-		clusters[i] = proto.CloneOf(x.cluster)
-		clusters[i].AltStatName = mark
-		change(clusters[i])
-		return nil
-	})
+	clusters := x.lifecycle.bootstrap.GetStaticResources().GetClusters()
+	i := slices.IndexFunc(clusters, func(c *clusterv3.Cluster) bool { return c.GetLoadAssignment().GetClusterName() == x.cluster.GetName() })
+	clusters[i] = proto.CloneOf(x.cluster)
+	clusters[i].AltStatName = mark
+	change(clusters[i])
+	if err := replaceResources(x.proxies[0].host.clusterFile(), clusters...); err != nil {
+		t.Fatal(err)
+	}
+	x.taken(t, mark)
 }
 
 // managerTrouble is what cuts the gate off from the manager.
@@ -218,7 +230,7 @@ func (m managerTrouble) run(t *testing.T, x *tlsStack) {
 		x.reload(t)
 	}
 	first := eventuallyPaid(t, "the fault is mended, the key does not run", p, *c.key)
-	other := x.startEnvoy(t) // knows only what the ledger knows
+	other := x.startGuest(t) // knows only what the ledger knows
 	for _, p := range x.proxies {
 		wantReplay(t, p, c, first)
 		wantReplay(t, p, f.call, f.answers[0])

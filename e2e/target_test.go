@@ -77,6 +77,7 @@ type proxy struct {
 	admin   string // the admin interface's URL
 	// Of an Envoy only: addresses by name.
 	listeners map[string]string
+	host      *envoyHost // of a guest
 }
 
 func (p *proxy) url(path string) string { return "http://" + p.address + path }

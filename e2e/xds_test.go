@@ -32,7 +32,16 @@ type xdsStack struct {
 	files map[string]proto.Message // as they were last written
 }
 
-func newXDS(t *testing.T, target envoyTarget, settings []string, edits ...func(*bootstrapv3.Bootstrap) error) *xdsStack {
+func newXDS(t *testing.T, target envoyTarget) *xdsStack {
+	t.Helper()
+	x := withoutEnvoy(t, target, nil)
+	x.write(t)
+	x.startEnvoy(t)
+	return x
+}
+
+// withoutEnvoy is a stack to which the caller adds Envoys.
+func withoutEnvoy(t *testing.T, target envoyTarget, settings []string, edits ...func(*bootstrapv3.Bootstrap) error) *xdsStack {
 	t.Helper()
 	x := &xdsStack{lifecycle: &lifecycle{envoy: target, upstream: newHeldUpstream(t)}, files: map[string]proto.Message{}}
 	x.stack = &stack{dir: t.TempDir(), target: target, mode: "body", paymentsAddr: x.upstream.address, settings: settings}
@@ -44,27 +53,23 @@ func newXDS(t *testing.T, target envoyTarget, settings []string, edits ...func(*
 			t.Fatal(err)
 		}
 	}
-	x.write(t)
-	x.startEnvoy(t)
 	return x
 }
 
-// startEnvoy adds an Envoy that reads the files.
-func (x *xdsStack) startEnvoy(t *testing.T) *proxy {
+// startEnvoy adds the Envoy that reads the files.
+func (x *xdsStack) startEnvoy(t *testing.T) {
 	t.Helper()
 	config, err := envoy.MarshalBootstrap(x.files[envoy.XDSBootstrap].(*bootstrapv3.Bootstrap))
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := x.path(fmt.Sprintf("envoy-%d", len(x.proxies)))
-	p, err := x.target.start(dir, config, 2, "--use-dynamic-base-id", "--disable-hot-restart", "--drain-time-s", "600")
+	p, err := x.target.start(x.path("envoy"), config, 2, "--use-dynamic-base-id", "--disable-hot-restart", "--drain-time-s", "600")
 	if p != nil {
 		x.proxies = append(x.proxies, p)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p
 }
 
 // write renames new versions of the files that changed into their folder, and returns their names.
@@ -130,7 +135,13 @@ func (x *xdsStack) change(t *testing.T, file, text string, edit func(*bootstrapv
 	if changed := x.write(t); len(changed) != 1 || changed[0] != file {
 		t.Fatalf("the files %v changed, want %s", changed, file)
 	}
-	eventually(t, file+" is not taken", func() error {
+	x.taken(t, text)
+}
+
+// taken waits until Envoy shows a text of a changed configuration, and has it.
+func (x *xdsStack) taken(t *testing.T, text string) {
+	t.Helper()
+	eventually(t, text+" is not taken", func() error {
 		dump, err := fetch(x.proxies[0].admin + "/config_dump")
 		if err != nil {
 			return err
@@ -237,7 +248,7 @@ func (l *payer) end() {
 // keys are answered from the shared data, which stays: the ledger is not asked.
 func TestXDSFilesChangeUnderLoad(t *testing.T) {
 	eachVersion(t, func(t *testing.T, target envoyTarget) {
-		x := newXDS(t, target, nil)
+		x := newXDS(t, target)
 		f := x.fly(t)
 		l := x.payAll(t, nil)
 		l.more(t, 20)
@@ -302,7 +313,7 @@ func TestXDSFilesChangeUnderLoad(t *testing.T) {
 // A changed cluster of the gate's own calls cuts them off. That costs requests and runs nothing twice.
 func TestReplacedClustersRunNothingTwice(t *testing.T) {
 	eachVersion(t, func(t *testing.T, target envoyTarget) {
-		x := newXDS(t, target, nil)
+		x := newXDS(t, target)
 		f := x.fly(t)
 		l := x.payAll(t, func(key string) error {
 			for range 2 {
