@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/oncegate/oncegate/envoy"
+	"github.com/oncegate/oncegate/manager/managertest/ports"
 )
 
 // members of etcd, and managers before them, of a stack with Config.Etcd.
@@ -82,7 +83,7 @@ func (s *Stack) clusterPorts() error {
 	for i := range members {
 		all = append(all, programPort{&c.Client[i], memberName(i)}, programPort{&c.Peer[i], memberName(i) + "'s peers"})
 	}
-	if err := s.hold(all); err != nil {
+	if err := s.hold(ports.HoldLasting, all); err != nil {
 		return err
 	}
 	if text, err = json.Marshal(c); err != nil {

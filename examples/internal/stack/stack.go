@@ -230,7 +230,7 @@ func get(ctx context.Context, url string) error {
 // takePorts replaces every 0 of Ports by a free port, and holds all ports until Stop. It reports other ports that are
 // taken.
 func (s *Stack) takePorts() error {
-	return s.hold([]programPort{
+	return s.hold(ports.Hold, []programPort{
 		{&s.Ports.Manager, "the manager"},
 		{&s.Ports.ManagerAdmin, "the manager's admin listener"},
 		{&s.Ports.Payments, "payments"},
@@ -239,16 +239,20 @@ func (s *Stack) takePorts() error {
 	})
 }
 
-// programPort is a port and the program that it is for. 0 means any free one.
+// programPort is a port and the program that it is for. 0 means a free one.
 type programPort struct {
 	number *int
 	what   string
 }
 
 // hold holds the ports until Stop, so that no two are the same, and a program that was killed gets its port again.
-func (s *Stack) hold(all []programPort) error {
+func (s *Stack) hold(free func() (*ports.Port, error), all []programPort) error {
 	for _, p := range all {
-		port, err := ports.HoldNumber(*p.number)
+		hold := free
+		if *p.number != 0 {
+			hold = func() (*ports.Port, error) { return ports.HoldNumber(*p.number) }
+		}
+		port, err := hold()
 		if errors.Is(err, syscall.EADDRINUSE) {
 			return fmt.Errorf("%w: %d, for %s", ErrPortTaken, *p.number, p.what)
 		}

@@ -5,7 +5,9 @@
 package ports
 
 import (
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"runtime"
@@ -27,9 +29,23 @@ type Port struct {
 // Hold reserves a free port. The caller must call Release.
 func Hold() (*Port, error) { return HoldNumber(0) }
 
-// HoldNumber reserves the port with this number; 0 is any free one. The error is syscall.EADDRINUSE when a program
-// listens there. The caller must call Release.
-func HoldNumber(number int) (*Port, error) {
+// HoldLasting reserves a free port below those that outgoing connections get, for an address that later processes use again.
+// The caller must call Release.
+func HoldLasting() (p *Port, err error) {
+	for range 1000 {
+		if p, err = hold(15_000+rand.IntN(15_000), false); !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	return p, err
+}
+
+// HoldNumber reserves the port with this number, even if another process holds it; 0 is any free one. The error is
+// syscall.EADDRINUSE when a program listens there. The caller must call Release.
+func HoldNumber(number int) (*Port, error) { return hold(number, true) }
+
+// hold reserves a port. Unless shared, no other socket may have it, not even one whose connections ended a moment ago.
+func hold(number int, shared bool) (*Port, error) {
 	syscall.ForkLock.RLock()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err == nil {
@@ -40,7 +56,7 @@ func HoldNumber(number int) (*Port, error) {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	p := &Port{fd: fd}
-	if err := p.bind(number); err != nil {
+	if err := p.bind(number, shared); err != nil {
 		p.Release()
 		return nil, err
 	}
@@ -50,13 +66,23 @@ func HoldNumber(number int) (*Port, error) {
 	return p, nil
 }
 
-func (p *Port) bind(number int) error {
-	if err := syscall.SetsockoptInt(p.fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
-		return os.NewSyscallError("setsockopt", err)
+func (p *Port) bind(number int, shared bool) error {
+	share := func() error {
+		return os.NewSyscallError("setsockopt", syscall.SetsockoptInt(p.fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1))
+	}
+	if shared {
+		if err := share(); err != nil {
+			return err
+		}
 	}
 	loopback := syscall.SockaddrInet4{Port: number, Addr: [4]byte{127, 0, 0, 1}}
 	if err := syscall.Bind(p.fd, &loopback); err != nil {
 		return os.NewSyscallError("bind", err)
+	}
+	if !shared { // the caller's server has to get it
+		if err := share(); err != nil {
+			return err
+		}
 	}
 	got, err := syscall.Getsockname(p.fd)
 	if err != nil {

@@ -13,11 +13,39 @@ import (
 // TestHeldPortIsNobodysButItsServers: connections are refused while nobody listens, the server gets the port again and
 // again, and nobody who wants any port gets it in between.
 func TestHeldPortIsNobodysButItsServers(t *testing.T) {
-	p, err := ports.Hold()
-	if err != nil {
-		t.Fatal(err)
+	for name, hold := range map[string]func() (*ports.Port, error){"any": ports.Hold, "lasting": ports.HoldLasting} {
+		t.Run(name, func(t *testing.T) {
+			p, err := hold()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Release()
+			isItsServers(t, p)
+		})
 	}
-	defer p.Release()
+}
+
+// TestLastingPortsDiffer: of a thousand ports that are chosen at random from 15,000, some thirty would be another one's.
+func TestLastingPortsDiffer(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		return // nothing keeps them
+	}
+	all := map[string]bool{}
+	for len(all) < 1000 {
+		p, err := ports.HoldLasting()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Release()
+		if all[p.Address] {
+			t.Fatal("one port was held twice")
+		}
+		all[p.Address] = true
+	}
+}
+
+func isItsServers(t *testing.T, p *ports.Port) {
+	t.Helper()
 	for range 3 {
 		if c, err := net.Dial("tcp", p.Address); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Fatalf("while nobody listens: %v, %v", c, err)
