@@ -238,19 +238,19 @@ func (p *proxy) readListeners() error {
 	})
 }
 
-// poll asks until f succeeds; it gives up when done is closed or nothing helps.
+// poll asks until f succeeds; it gives up when done is closed or nothing helps. It asks less often what takes longer: the
+// questions cost more CPU time than the answers are worth.
 func poll(done <-chan struct{}, f func() error) error {
+	began := time.Now()
 	timeout := time.NewTimer(patience)
 	defer timeout.Stop()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
 	for {
 		err := f()
 		if err == nil {
 			return nil
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(min(max(time.Since(began)/20, 10*time.Millisecond), 100*time.Millisecond)):
 		case <-done:
 			return fmt.Errorf("the process has ended: %w", err)
 		case <-timeout.C:
