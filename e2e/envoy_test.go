@@ -238,8 +238,8 @@ func (p *proxy) readListeners() error {
 	})
 }
 
-// poll asks until f succeeds; it gives up when done is closed or nothing helps. It asks less often what takes longer: the
-// questions cost more CPU time than the answers are worth.
+// poll asks until f succeeds; it gives up when done is closed or nothing helps. It asks less often what takes longer, so
+// that a long wait takes little CPU time from what it waits for.
 func poll(done <-chan struct{}, f func() error) error {
 	began := time.Now()
 	timeout := time.NewTimer(patience)

@@ -370,7 +370,7 @@ func TestStopTakesChildrenAlong(t *testing.T) {
 	}
 }
 
-// The ports of etcd are chosen after those of the other programs, which do not listen yet.
+// TestPortsAreChosenOnce: the ports of etcd are chosen after those of the other programs, which do not listen yet.
 func TestPortsAreChosenOnce(t *testing.T) {
 	for range 3000 {
 		s := &Stack{cfg: Config{Dir: t.TempDir()}, cluster: &cluster{}}
