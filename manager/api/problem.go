@@ -74,6 +74,9 @@ type Problem struct {
 // title, status, code and, when set, detail.
 func (p *Problem) AppendJSON(dst []byte) []byte { return p.AppendTyped(dst, TypePrefix) }
 
+// MarshalJSON is AppendJSON for encoding/json.
+func (p Problem) MarshalJSON() ([]byte, error) { return p.AppendJSON(nil), nil }
+
 // AppendTyped is AppendJSON with another beginning of the type than TypePrefix. base is a URI, so it needs
 // no escapes in JSON.
 func (p *Problem) AppendTyped(dst []byte, base string) []byte {

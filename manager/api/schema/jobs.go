@@ -63,6 +63,12 @@ type Job struct {
 	Replayed bool `json:"-"`
 }
 
+// MarshalJSON encodes the job as the API does.
+func (j Job) MarshalJSON() ([]byte, error) { return Append(nil, &j), nil }
+
+// UnmarshalJSON decodes a job of the API.
+func (j *Job) UnmarshalJSON(b []byte) error { return Unmarshal(b, j) }
+
 // State is a state of a job.
 type State string
 
@@ -236,6 +242,9 @@ type Beat struct {
 	// ExpiresIn is how long the lease lasts from the answer on.
 	ExpiresIn time.Duration `json:"expires_in_ms"`
 }
+
+// MarshalJSON encodes the answer as the API does.
+func (b Beat) MarshalJSON() ([]byte, error) { return Append(nil, &b), nil }
 
 // UnmarshalJSON decodes an answer of the API.
 func (b *Beat) UnmarshalJSON(text []byte) error { return Unmarshal(text, b) }

@@ -264,6 +264,25 @@ func TestTimeoutEndsAnAttempt(t *testing.T) {
 	}
 }
 
+// The handler's context ends with the attempt, and no sooner.
+func TestHandlerHasUntilTheTimeout(t *testing.T) {
+	m := startManager(t)
+	c := m.client(nil)
+	j, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f", Timeout: time.Hour, MaxAttempts: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.work(c, client.WorkerOptions{Handlers: handlers(func(ctx context.Context, j *client.Job) (any, error) {
+		if end, has := ctx.Deadline(); !has || j.Timeout != time.Hour || time.Until(end) < 30*time.Minute || time.Until(end) > time.Hour {
+			return nil, fmt.Errorf("timeout %v, the context ends at %v", j.Timeout, end)
+		}
+		return nil, ctx.Err()
+	})})
+	if done, err := c.Wait(t.Context(), j.ID); err != nil || done.State != client.StateComplete || done.Timeout != time.Hour {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
 func TestHeartbeatsKeepALease(t *testing.T) {
 	m := startManager(t)
 	now := time.Now()
