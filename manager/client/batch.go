@@ -82,8 +82,8 @@ func (c *Client) submitBatch(ctx context.Context, items []json.RawMessage, answe
 	for i, b := range out.Results {
 		var r struct {
 			api.Problem
-			RetryAfter int  `json:"retry_after"`
-			Replayed   bool `json:"replayed"`
+			RetryAfter uint32 `json:"retry_after"`
+			Replayed   bool   `json:"replayed"`
 		}
 		if err := json.Unmarshal(b, &r); err != nil {
 			return call.NotOurs(err.Error())

@@ -211,10 +211,14 @@ func (c *Client) backoff(attempt int, err error) time.Duration {
 	d = d/2 + rand.N(d/2+1)
 	var e *Error
 	if errors.As(err, &e) {
-		d = max(d, e.RetryAfter)
+		d = max(d, min(e.RetryAfter, longestPause))
 	}
 	return d
 }
+
+// longestPause bounds the pause that a Retry-After causes. A manager may be ready sooner than it says, for example after an
+// operator has ended a quarantine.
+const longestPause = time.Hour
 
 // temporary reports whether another attempt makes sense: the manager said so, or there was no answer.
 func temporary(err error) bool {
@@ -313,7 +317,7 @@ func (p *progress) Read(b []byte) (int, error) {
 
 func readError(resp *http.Response, body []byte, replayed bool) error {
 	e := &Error{Status: resp.StatusCode, Replayed: replayed}
-	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 && s <= 3600 {
+	if s, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 31); err == nil {
 		e.RetryAfter = time.Duration(s) * time.Second
 	}
 	var p api.Problem

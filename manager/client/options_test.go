@@ -52,6 +52,9 @@ func TestBackoffKeepsToRetryAfter(t *testing.T) {
 			}
 		}
 	}
+	if d := c.backoff(1, &Error{RetryAfter: 24 * time.Hour}); d != time.Hour {
+		t.Errorf("24 h are asked for: %v", d)
+	}
 	if d := c.backoff(1, &Error{RetryAfter: 7 * time.Second}); d != 7*time.Second {
 		t.Errorf("asked to wait 7 s: %v", d)
 	}

@@ -150,7 +150,8 @@ class Caller:
         o = self.options
         pause = o.backoff_max if attempt > 32 else min(o.backoff_max, o.backoff_base * 2 ** (attempt - 1))
         pause = pause / 2 + random.random() * pause / 2
-        return max(pause, error.retry_after) if isinstance(error, ManagerError) else pause
+        # A manager may be ready sooner than it says, for example after an operator has ended a quarantine.
+        return max(pause, min(error.retry_after, 3600.0)) if isinstance(error, ManagerError) else pause
 
     def _too_late(self, error: OncegateError) -> bool:
         """Whether the manager asks for a longer wait than a call may take."""
@@ -249,7 +250,7 @@ def _redirected(origin: Origin, target: str, to: str, c: Call) -> tuple[Origin, 
 def _error(answer: Response, replayed: bool) -> ManagerError:
     retry_after = 0.0
     after = answer.headers.get("retry-after", "")
-    if after.isascii() and after.isdigit() and 0 < int(after) <= 3600:
+    if after.isascii() and after.isdigit() and len(after) < 10:
         retry_after = float(after)
     if answer.headers.get("content-type", "").startswith("application/problem+json"):
         try:

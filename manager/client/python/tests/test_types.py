@@ -5,7 +5,8 @@ import unittest
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from oncegate import Answer, Dedup, Job, Keys, Permanent, RetryAfter, Submission
+from oncegate import Answer, Dedup, Job, Keys, ManagerError, Permanent, RetryAfter, Submission
+from oncegate._core import Caller, Options
 from oncegate._outcome import Outcome
 from oncegate._types import parse_time
 
@@ -18,6 +19,11 @@ class TypesTest(unittest.TestCase):
         self.assertIsNone(parse_time(None))
         with self.assertRaises(ValueError):
             parse_time("yesterday")
+
+    def test_a_pause_is_at_most_an_hour(self):
+        caller = Caller(Options("http://a"))
+        for asked, pause in ((60.0, 60.0), (86400.0, 3600.0)):
+            self.assertEqual(caller.backoff(1, ManagerError(503, "quarantine", "", retry_after=asked)), pause)
 
     def test_submissions_leave_out_what_is_not_set(self):
         self.assertEqual(Submission("f").json(), {"function": "f"})

@@ -174,7 +174,8 @@ export class Caller {
 	backoff(attempt: number, err?: unknown): number {
 		const most = Math.min(this.#backoffMaxMs, this.#backoffBaseMs * 2 ** (attempt - 1));
 		const d = most / 2 + (Math.random() * most) / 2;
-		return err instanceof ManagerError ? Math.max(d, err.retryAfterMs) : d;
+		// A manager may be ready sooner than it says, for example after an operator has ended a quarantine.
+		return err instanceof ManagerError ? Math.max(d, Math.min(err.retryAfterMs, 3_600_000)) : d;
 	}
 
 	/** Reports whether the manager asks for a longer wait than a call may take. */
@@ -303,8 +304,7 @@ function parseBase(text: string, unix: boolean): Base {
 }
 
 function retryAfter(header: string | undefined): number {
-	const seconds = /^[0-9]+$/.test(header ?? "") ? Number(header) : 0;
-	return seconds <= 3600 ? seconds * 1000 : 0;
+	return /^[0-9]{1,9}$/.test(header ?? "") ? Number(header) * 1000 : 0;
 }
 
 function readError(answer: HttpAnswer, replayed: boolean, retryAfterMs: number): ManagerError {

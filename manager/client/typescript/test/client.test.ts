@@ -8,6 +8,7 @@ import { test } from "node:test";
 import {
 	BadAnswerError, CallAbortedError, CallTimeoutError, Client, ConnectionError, hasCode, Keys, ManagerError, WaitError, type ClientOptions,
 } from "../lib/index.js";
+import { Caller } from "../lib/caller.js";
 import { aJob, Fake, problem, type Told } from "./fake.js";
 
 test("a submission is repeated with one key until it has an answer", async (t) => {
@@ -368,6 +369,13 @@ test("ledger calls carry answers as bytes", async (t) => {
 	const before = fake.asked.length;
 	await assert.rejects(ledger.reserve(names), (err) => hasCode(err, "outcome-unknown"));
 	assert.equal(fake.asked.length, before + 1);
+});
+
+test("a pause is at most an hour", () => {
+	const caller = new Caller({ url: "http://a" });
+	for (const [asked, pause] of [[60_000, 60_000], [86_400_000, 3_600_000]] as const) {
+		assert.equal(caller.backoff(1, new ManagerError({ status: 503, retryAfterMs: asked })), pause);
+	}
 });
 
 test("bad options and what cannot be sent are refused", async (t) => {

@@ -236,8 +236,12 @@ var answers = concat([]call{
 				faults: []fault{problem(503, "overloaded", map[string]string{"Retry-After": "60"})},
 				op:     "submit", args: submitJob, want: `{"error":{"status":503,"code":"overloaded","temporary":true,"retry_after_ms":60000,"detail":"~the detail"}}`,
 			},
+			{
+				faults: []fault{problem(503, "quarantine", map[string]string{"Retry-After": "90000"})},
+				op:     "submit", args: submitJob, want: `{"error":{"status":503,"code":"quarantine","temporary":true,"retry_after_ms":90000000,"detail":"~the detail"}}`,
+			},
 		},
-		seen: map[string]int{"POST /v1/jobs": 1},
+		seen: map[string]int{"POST /v1/jobs": 2},
 	},
 	{
 		name: "a first attempt that still runs",

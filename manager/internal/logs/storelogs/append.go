@@ -100,11 +100,9 @@ func (e *Engine) preparer(ctx context.Context, l *line) (*logs.State, error) {
 	if by != nil {
 		return by, nil
 	}
-	h, err := e.head(ctx, l.name)
+	h, err := e.headOrForget(ctx, l)
 	if err == nil {
 		by = logs.NewState(h.settings, 1, 0, 0, 0)
-	} else if missing(err) {
-		e.forgetLine(l)
 	}
 	l.mu.Lock()
 	l.settings = by
@@ -112,13 +110,26 @@ func (e *Engine) preparer(ctx context.Context, l *line) (*logs.State, error) {
 	return by, err
 }
 
-// forgetLine drops what is known of a log that is not there, so that made-up names take no memory.
-func (e *Engine) forgetLine(l *line) {
+// headOrForget returns the head of a log. If there is no such log, it forgets the line.
+func (e *Engine) headOrForget(ctx context.Context, l *line) (*head, error) {
+	l.mu.Lock()
+	unsettled := l.unsettled
+	l.mu.Unlock()
+	h, err := e.head(ctx, l.name)
+	if missing(err) {
+		e.forgetLine(l, unsettled)
+	}
+	return h, err
+}
+
+// forgetLine drops what is known of a log that was not there when the line had this number of unsettled commits, so that made-up
+// names take no memory. One more commit shows that the log was made since.
+func (e *Engine) forgetLine(l *line, unsettled int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.appends.Idle() && l.readers.Load() == 0 && e.lines[l.name] == l {
+	if l.appends.Idle() && l.readers.Load() == 0 && l.unsettled == unsettled && e.lines[l.name] == l {
 		delete(e.lines, l.name)
 	}
 }

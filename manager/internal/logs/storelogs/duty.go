@@ -55,7 +55,9 @@ func (e *Engine) forgetDeleted(there map[string]bool) {
 	}
 	e.mu.Unlock()
 	for _, l := range gone {
-		e.forgetLine(l)
+		ctx, cancel := context.WithTimeout(e.life.Context(), e.opts.CallTimeout)
+		_, _ = e.headOrForget(ctx, l) // the log may have been made since; what cannot be read stays
+		cancel()
 	}
 }
 

@@ -188,7 +188,15 @@ func (e *Engine) line(name string) *line {
 		l.appends.Life, l.appends.Closed = e.life, store.ErrClosed
 		l.appends.Within, l.appends.Size = e.opts.CallTimeout, groupBytes
 		l.appends.Run = func(ctx context.Context, calls []*batch.Call[request]) error {
-			return e.commit(ctx, l, batch.Args(calls))
+			run := func(calls []*batch.Call[request]) error { return e.commit(ctx, l, batch.Args(calls)) }
+			// A damaged record of an id costs the calls that name the id, not those that came at the same time.
+			ofOne := func(err error) bool { return errors.Is(err, store.ErrUnreadable) }
+			batch.Split(calls, run, ofOne, func(calls []*batch.Call[request], err error) {
+				for _, c := range calls {
+					c.Finish(err)
+				}
+			})
+			return nil
 		}
 		e.lines[name] = l
 	}

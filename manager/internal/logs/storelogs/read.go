@@ -173,7 +173,7 @@ func (e *Engine) ByID(ctx context.Context, name, id string) (logs.Entry, error) 
 		}
 		if err != nil {
 			if h == nil && missing(err) {
-				e.forgetLine(l)
+				e.forgetLine(l, unsettled)
 			}
 			return logs.Entry{}, err
 		}
