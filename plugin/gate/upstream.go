@@ -188,7 +188,14 @@ func (r *carrier) start(c *carried) {
 	}
 	r.removeCall(c)
 	if status == CallNoCluster {
-		p.logLimited(&r.missing, c.sent, LevelError, "no upstream call to cluster \"", cluster, "\": the proxy knows no such cluster, so the router carries the request")
+		why := "the proxy knows no cluster \"" + cluster + "\""
+		switch {
+		case cluster == "":
+			why = "the proxy does not say to which cluster the route leads"
+		case len(headers) == 0:
+			why = "the proxy does not show the request's headers any more"
+		}
+		p.logLimited(&r.missing, c.sent, LevelError, "no upstream call, so the router carries the request: ", why)
 	}
 	p.metrics.count(p.metrics.routed)
 	if p.makeCurrent(s.id) {

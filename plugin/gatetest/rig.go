@@ -202,6 +202,8 @@ type Request struct {
 	Protocol string
 	// Properties of the stream, in their serialized form.
 	Properties map[string][]byte
+	// NoRoute leaves out the route's properties.
+	NoRoute bool
 }
 
 // Open starts a request without its body. end: there is none.
@@ -216,10 +218,14 @@ func (r *Rig) Open(q Request, end bool) *Exchange {
 func (r *Rig) prepare(q Request) (*Exchange, hostsim.Headers) {
 	r.Helper()
 	x := &Exchange{rig: r, Upstream: newRecorder(), Client: newRecorder()}
+	route := func(hostsim.Headers) hostsim.Route { return hostsim.Route{Name: "route", Cluster: "route-cluster"} }
+	if q.NoRoute {
+		route = nil
+	}
 	s, err := r.Host.NewStream(hostsim.StreamOptions{
 		Worker: q.Worker, Downstream: x.Client, Upstream: x.Upstream,
 		Connection: hostsim.ConnectionInfo{SourceAddress: "192.0.2.1:1234", Protocol: q.Protocol},
-		Route:      func(hostsim.Headers) hostsim.Route { return hostsim.Route{Name: "route", Cluster: "route-cluster"} },
+		Route:      route,
 		Properties: q.Properties,
 	})
 	if err != nil {

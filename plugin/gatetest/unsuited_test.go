@@ -127,3 +127,22 @@ func TestBodyAsksForAStream(t *testing.T) {
 		}
 	})
 }
+
+// The router carries a request whose upstream call the proxy refuses. The log says why.
+func TestRouterCarriesWhatCannotBeCalled(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, tt := range []struct {
+			noRoute bool
+			why     string
+		}{
+			{false, `the proxy knows no cluster \"route-cluster\"`},
+			{true, "the proxy does not say to which cluster the route leads"},
+		} {
+			r := NewRig(t, guest, Options{Config: continuing, BodyMode: true})
+			x := r.Send(Request{Key: "k", Body: "b", NoRoute: tt.noRoute})
+			x.Answer(200, "routed")
+			want(t, "body", x.Response().Body, "routed")
+			wantLog(t, r, "no upstream call, so the router carries the request: "+tt.why, 1)
+		}
+	})
+}

@@ -328,7 +328,7 @@ func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int,
 		return 0, err
 	}
 	defer s.calls.Leave()
-	return s.lens.Len(c, index, func() (int, error) {
+	return s.lens.Len(ctx, c, index, func() (int, error) {
 		prefix := s.recordKey(c, "")
 		if index != "" {
 			prefix = s.indexKey(c, index)

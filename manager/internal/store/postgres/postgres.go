@@ -304,7 +304,7 @@ func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int,
 		return 0, err
 	}
 	defer s.calls.Leave()
-	return s.lens.Len(c, index, func() (n int, err error) {
+	return s.lens.Len(ctx, c, index, func() (n int, err error) {
 		var row pgx.Row
 		if index == "" {
 			row = s.pool.QueryRow(ctx, s.sql.lenAll, string(c))

@@ -32,8 +32,8 @@ var tables = []string{
 //
 //   - the advisory locks to take, and which of them are exclusive;
 //   - the records, in order: what to do (r: check that it is as it was read,
-//     n: check that it is still absent, u: update, d: delete, v: delete if it
-//     has the value and the entries, i: insert), and the version that was read;
+//     n: check that it is still absent, u: update, d: delete, i: insert), and
+//     the version that was read;
 //   - the index entries, in order: what to do (u: change the old one to the new
 //     one, d: delete the old one, i: insert the new one).
 //

@@ -57,10 +57,7 @@ const (
 )
 
 // Lengths caches counts, because a server counts by walking. The zero value is ready.
-type Lengths struct {
-	mu sync.Mutex
-	m  map[counted]length
-}
+type Lengths struct{ m sync.Map } // of *length, by counted
 
 type counted struct {
 	c     store.Collection
@@ -68,21 +65,27 @@ type counted struct {
 }
 
 type length struct {
+	turn  chan struct{} // holds an element while somebody counts or looks at what follows
 	n     int
 	until time.Time
 }
 
 // Len implements store.Store with count. The answer may be up to lenFresh counts old and never more than three seconds, so
-// small collections are counted almost exactly.
-func (l *Lengths) Len(c store.Collection, index string, count func() (int, error)) (int, error) {
+// small collections are counted almost exactly. The error is that of ctx, of store.CheckLen or of count.
+func (l *Lengths) Len(ctx context.Context, c store.Collection, index string, count func() (int, error)) (int, error) {
 	if err := store.CheckLen(c, index); err != nil {
 		return 0, err
 	}
-	// The lock is held while counting, so that concurrent callers share one count.
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	id := counted{c, index}
-	if have, ok := l.m[id]; ok && time.Now().Before(have.until) {
+	v, _ := l.m.LoadOrStore(counted{c, index}, &length{turn: make(chan struct{}, 1)})
+	have := v.(*length)
+	// Callers take turns, so that concurrent ones share one count.
+	select {
+	case have.turn <- struct{}{}:
+		defer func() { <-have.turn }()
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	if time.Now().Before(have.until) {
 		return have.n, nil
 	}
 	asked := time.Now()
@@ -90,9 +93,6 @@ func (l *Lengths) Len(c store.Collection, index string, count func() (int, error
 	if err != nil {
 		return 0, err
 	}
-	if l.m == nil {
-		l.m = make(map[counted]length)
-	}
-	l.m[id] = length{n: n, until: asked.Add(min(lenFresh*time.Since(asked), lenMost))}
+	have.n, have.until = n, asked.Add(min(lenFresh*time.Since(asked), lenMost))
 	return n, nil
 }

@@ -29,7 +29,7 @@ func TestCountsAreReused(t *testing.T) {
 		counts := 0
 		ask := func(index string, takes time.Duration, want int) {
 			t.Helper()
-			n, err := l.Len("things", index, func() (int, error) {
+			n, err := l.Len(t.Context(), "things", index, func() (int, error) {
 				time.Sleep(takes)
 				counts++
 				return counts, nil
@@ -47,13 +47,13 @@ func TestCountsAreReused(t *testing.T) {
 			time.Sleep(time.Nanosecond)
 		}
 		failed := errors.New("failed")
-		if _, err := l.Len("things", "", func() (int, error) { return 0, failed }); !errors.Is(err, failed) {
+		if _, err := l.Len(t.Context(), "things", "", func() (int, error) { return 0, failed }); !errors.Is(err, failed) {
 			t.Error(err)
 		}
 		ask("", 0, counts+1)
 	})
 	for _, names := range [][2]string{{"NO", ""}, {"things", "NO"}} {
-		if _, err := new(Lengths).Len(store.Collection(names[0]), names[1], nil); err == nil {
+		if _, err := new(Lengths).Len(t.Context(), store.Collection(names[0]), names[1], nil); err == nil {
 			t.Errorf("%q: no error", names)
 		}
 	}
@@ -99,4 +99,23 @@ func TestClaims(t *testing.T) {
 	}
 	c.Release(&a)
 	take(&a, 1, 0, "[{1 1}]", "[{2 2}]")
+}
+
+// A caller waits no longer for another one's count than its context lasts, and not at all for that of another collection.
+func TestCountsDoNotHoldOthers(t *testing.T) {
+	var l Lengths
+	counting, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		_, _ = l.Len(context.Background(), "things", "", func() (int, error) { close(counting); <-done; return 1, nil })
+	}()
+	<-counting
+	defer close(done)
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	if _, err := l.Len(ctx, "things", "", nil); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if n, err := l.Len(t.Context(), "others", "", func() (int, error) { return 2, nil }); n != 2 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
 }
