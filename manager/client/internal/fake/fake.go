@@ -129,9 +129,14 @@ func (m *manager) add(s *submission) *client.Job {
 }
 
 type submission struct {
-	client.Job
-	DelayMS        int64  `json:"delay_ms"`
-	IdempotencyKey string `json:"idempotency_key"`
+	ID             string          `json:"id"`
+	Function       string          `json:"function"`
+	Payload        json.RawMessage `json:"payload"`
+	Key            string          `json:"key"`
+	MaxAttempts    int             `json:"max_attempts"`
+	Traceparent    string          `json:"traceparent"`
+	DelayMS        int64           `json:"delay_ms"`
+	IdempotencyKey string          `json:"idempotency_key"`
 }
 
 func (m *manager) submit(r *http.Request, b []byte) (int, any) {

@@ -47,7 +47,7 @@ func (m *manager) replay(r *http.Request, _ []byte) (int, any) {
 	if j == nil {
 		return 404, api.Problem{Code: api.CodeNotFound, Title: "Not found", Detail: "no such dead letter"}
 	}
-	copied := m.add(&submission{Job: client.Job{Function: j.Function, Payload: j.Payload, MaxAttempts: j.MaxAttempts}})
+	copied := m.add(&submission{Function: j.Function, Payload: j.Payload, MaxAttempts: j.MaxAttempts})
 	j.State, j.ReplayedAs = client.StateReplayed, copied.ID
 	return 202, copied
 }

@@ -111,17 +111,13 @@ func failureOf(err error) *failure {
 
 func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// goJob is a job with what its JSON lacks.
-type goJob struct {
-	*client.Job
-	Replayed bool `json:"replayed"`
-}
-
+// jobOf returns a job with what its JSON lacks.
 func jobOf(j *client.Job, err error) (any, error) {
 	if j == nil {
 		return nil, err
 	}
-	return goJob{j, j.Replayed}, err
+	text, encErr := j.MarshalJSON()
+	return json.RawMessage(fmt.Sprintf(`%s,"replayed":%t}`, text[:len(text)-1], j.Replayed)), errors.Join(err, encErr)
 }
 
 func sentOf(s *client.Sent, err error) (any, error) {
