@@ -62,3 +62,53 @@ func listQuery(in *schema.ListQuery) (q jobs.ListQuery, err error) {
 	}
 	return q, err
 }
+
+// delete handles DELETE /v1/jobs/{id}.
+func (h *jobHandlers) delete(r *httpd.Request, w *httpd.Response) error {
+	if _, err := r.QueryValues(); err != nil {
+		return err
+	}
+	j, err := h.queue.Delete(r.Context(), r.Param(0))
+	if err != nil {
+		return err
+	}
+	r.Audit("job deleted by an administrator", "job", j.ID, "function", j.Function, "state", j.State.String())
+	return answer(w, jobOf(&j, formBrief))
+}
+
+// parseBulk reads an action and a filter.
+func parseBulk(r *httpd.Request) (q jobs.Bulk, err error) {
+	in, err := parse[schema.BulkRequest](r)
+	if err != nil {
+		return q, err
+	}
+	q.DryRun = in.DryRun
+	if q.ListQuery, err = listQuery(&in.ListQuery); err != nil {
+		return q, err
+	}
+	if in.Action != "" {
+		q.Action, err = jobs.ParseAction("action", string(in.Action))
+	}
+	return q, err
+}
+
+// bulk handles POST /v1/jobs/bulk.
+func (h *jobHandlers) bulk(r *httpd.Request, w *httpd.Response) error {
+	q, err := parseBulk(r)
+	if err != nil {
+		return err
+	}
+	if q.Action == jobs.ActionDelete && !r.May(httpd.Admin) {
+		return httpd.Forbidden("only administrators delete")
+	}
+	res, err := h.queue.Bulk(r.Context(), q)
+	if err != nil {
+		return err
+	}
+	if !q.DryRun && res.Matched > 0 {
+		r.Audit("many jobs changed by an operator", "action", q.Action.String(), "state", q.State.String(), "function", q.Function, "submitter", q.Owner,
+			"key", q.Key, "concurrency_key", q.ConcurrencyKey, "error", httpd.Clip(q.Error), "error_text", q.ErrorText, "older_than_seconds", q.OlderThan.Seconds(), "newer_than_seconds", q.NewerThan.Seconds(), "done", res.Done, "refused", len(res.Refused))
+	}
+	refused := convert(res.Refused, func(job *jobs.Refusal) schema.Refusal { return schema.Refusal{ID: job.ID, Problem: ProblemOf(job.Err)} })
+	return answer(w, schema.BulkResult{Matched: res.Matched, Done: res.Done, Refused: refused, Cursor: res.Cursor})
+}

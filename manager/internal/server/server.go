@@ -5,6 +5,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/openapi"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
@@ -46,4 +47,13 @@ func New(opts Options, groups ...[]httpd.Route) (*Server, error) {
 // Collectors are the server's metrics for a registry.
 func (s *Server) Collectors() []prometheus.Collector {
 	return append(s.Server.Collectors(), s.guard.total, s.guard.others)
+}
+
+// DescriptionRoutes serve the description of the API. It holds no secrets, and clients read it before they have a token.
+func DescriptionRoutes() []httpd.Route {
+	return []httpd.Route{{Method: "GET", Path: "/openapi.json", Roles: httpd.Anyone, Handle: func(_ *httpd.Request, w *httpd.Response) error {
+		w.JSON(200)
+		w.Body = append(w.Body, openapi.Document()...)
+		return nil
+	}}}
 }
