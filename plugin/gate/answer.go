@@ -24,20 +24,19 @@ const (
 // reply with 400 for an answer to a malformed message, and closes an HTTP/1 connection after it.
 const standIn = 422
 
-// reply sends a local reply, either now or when the request has come in. delayed: the reply waits, so the caller must not
-// reuse body.
-func (s *Stream) reply(status int, details string, headers [][2]string, body []byte) (delayed bool) {
+// reply sends a local reply, either now or when the request has come in. The caller may reuse headers and body.
+func (s *Stream) reply(status int, details string, headers [][2]string, body []byte) {
 	if s.isLookUp {
 		headers = uncached(headers)
 	}
 	r := localReply{status: status, details: details, headers: headers, body: body}
 	if s.awaitsEnd() && s.plugin.delayed.bytes+len(body) <= maxUnsentBytes {
-		r.headers = slices.Clone(headers)
+		// The body may be part of the ledger's message, whose memory is that of the next message as well.
+		r.headers, r.body = slices.Clone(headers), slices.Clone(body)
 		s.delayReply(r)
-		return true
+		return
 	}
 	s.send(r)
-	return false
 }
 
 // uncached replaces what headers say about caches. The answer to a look-up depends on the key and the caller's credential,

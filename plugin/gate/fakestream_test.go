@@ -26,6 +26,14 @@ func (h *fakeHost) respond(p *Plugin, n int, status string, a api.ReserveReply) 
 	h.message = api.AppendStreamReply(nil, c.number, code, h.retryAfter, h.ledger, body)
 	h.receiving = true
 	p.OnStreamMessage(c.conn, len(h.message))
+	h.overwrite()
+}
+
+// overwrite is what the next message does to the memory of the one before.
+func (h *fakeHost) overwrite() {
+	for i := range h.message {
+		h.message[i] = '#'
+	}
 	h.message = nil
 }
 
@@ -131,4 +139,9 @@ func (h *fakeHost) CloseStream(id uint32) {
 	h.conns[id-1] = ""
 }
 
-func (h *fakeHost) StreamMessage(size int) []byte { return piece(h.message, size) }
+func (h *fakeHost) StreamMessage(size int) []byte {
+	if size > len(h.message) {
+		return nil
+	}
+	return h.message[:size]
+}

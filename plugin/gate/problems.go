@@ -53,9 +53,7 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 		p.scratch = append(p.scratch[:0], message...)
 		status = problem.Status
 	}
-	if s.reply(status, detailsPrefix+s.status, headers, p.scratch) {
-		p.scratch = nil
-	}
+	s.reply(status, detailsPrefix+s.status, headers, p.scratch)
 	p.headers = headers
 }
 

@@ -121,6 +121,33 @@ func TestLedgersAnswerWaitsForTheRequestsEnd(t *testing.T) {
 	})
 }
 
+// An answer of the ledger that waits for the end of its request stays what it is while other answers arrive.
+func TestLedgersAnswersThatWaitAreApart(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		manager := NewManager(hostsim.NewVirtualClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)))
+		o := Options{Manager: manager}
+		first, second := NewRig(t, guest, o), NewRig(t, guest, o)
+		keys := []string{"1", "2", "3"}
+		answer := func(key string) string { return strings.Repeat(key, 1000) }
+		var waiting []*Exchange
+		for _, key := range keys {
+			first.Send(Request{Key: key, Body: `{"amount":1}`}).Answer(201, answer(key))
+		}
+		for _, key := range keys {
+			x := second.Open(Request{Key: key, Protocol: "HTTP/2", Headers: []string{"content-type: application/json", twelve}}, false)
+			x.RequestData([]byte(`{"amount":1}`), false)
+			second.Settle()
+			want(t, "answered before the end", x.Client.Begun(), false)
+			waiting = append(waiting, x)
+		}
+		for i, x := range waiting {
+			x.RequestData(nil, true)
+			second.Clock.Advance(500 * time.Millisecond)
+			want(t, "body", x.Response().Body, answer(keys[i]))
+		}
+	})
+}
+
 // Over HTTP/2 a reply waits for the end, which may come by itself after the last byte: the host resets a stream whose answer
 // ends first. Where the host shows the body, the reply comes with the end, else when the request has stood still for a while.
 func TestHTTP2ReplyWaitsForTheRequestsEnd(t *testing.T) {

@@ -196,6 +196,7 @@ type host struct {
 	plugin uint32
 	// The current callout answer has headers, and has trailers.
 	answered, trailers bool
+	message            []byte // the current one of a gRPC stream
 }
 
 func ok(s hostsim.Status) bool { return s == hostsim.StatusOK }
@@ -348,7 +349,11 @@ func (h *host) SendStream(id uint32, message []byte) bool { return ok(h.GRPCSend
 
 func (h *host) CloseStream(id uint32) { h.GRPCCancel(id) }
 
-func (h *host) StreamMessage(size int) []byte { return h.buffer(hostsim.BufferGRPCMessage, 0, size) }
+// StreamMessage gives all messages the same memory, as the wasm module does.
+func (h *host) StreamMessage(size int) []byte {
+	h.message = append(h.message[:0], h.buffer(hostsim.BufferGRPCMessage, 0, size)...)
+	return h.message
+}
 
 func (h *host) Select(stream uint32) bool {
 	if stream == 0 {
