@@ -58,6 +58,7 @@ func TestConflictsAreShown(t *testing.T) {
 		{0, []string{"ledger", "history", "run  twice", "--scope", "s"}, outcomes},
 		{1, []string{"peers", "status"}, "other list: dc2"},
 		{1, []string{"peers", "status"}, "1 of 1 peers need attention: dc2"},
+		{1, []string{"peers", "status", "--json"}, "1 of 1 peers need attention: dc2"},
 		{1, []string{"doctor", "--sample-seconds", "0.1"}, "fail  manager: conflicts: 1 key ran in several data centres, such as \"run  twice\""},
 		{1, []string{"doctor", "--sample-seconds", "0.1"}, "fail  manager: peers: "},
 	} {

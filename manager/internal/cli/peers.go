@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -19,7 +20,7 @@ func peersCommands() map[string]operatorCommand {
 				return err
 			}
 			if c.json {
-				return c.printJSON(p)
+				return cmp.Or(c.printJSON(p), unwell(p))
 			}
 			if len(p.Peers) == 0 {
 				fmt.Fprintln(c.out, "no peers: this manager has no --peer")

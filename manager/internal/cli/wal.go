@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -256,9 +257,8 @@ type dumpedEntry struct {
 
 func walDump(ctx context.Context, env Environment, o walOptions) error {
 	w := bufio.NewWriter(env.Stdout)
-	defer w.Flush()
 	out := json.NewEncoder(w)
-	return mem.Dump(ctx, o.dataDir, mem.InspectOptions{}, func(e wal.Entry) error {
+	err := mem.Dump(ctx, o.dataDir, mem.InspectOptions{}, func(e wal.Entry) error {
 		line := dumpedRecord{File: e.File, Offset: e.Offset, Sequence: e.Sequence, Batch: e.Batch}
 		at, err := mem.DecodeWriteSet(e.Body, func(c *mem.Change) error {
 			line.Changes = append(line.Changes, dumpChange(c, &o))
@@ -272,6 +272,7 @@ func walDump(ctx context.Context, env Environment, o walOptions) error {
 		}
 		return out.Encode(&line)
 	})
+	return cmp.Or(err, w.Flush()) // what was found before an error is shown
 }
 
 func dumpChange(c *mem.Change, o *walOptions) dumpedChange {

@@ -98,6 +98,10 @@ func runWal(t *testing.T, command, dir string, more ...string) (code int, out st
 	return code, stdout.String() + stderr.String()
 }
 
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("the disk is full") }
+
 // files is what is in a directory and below, with sizes and times.
 func files(t *testing.T, dir string) (list []string) {
 	t.Helper()
@@ -143,6 +147,12 @@ func TestWalCommandsReadTheState(t *testing.T) {
 	code, text = runWal(t, "verify", dir)
 	if want := fmt.Sprintf("ok: %d records in 1 segments, %d in the state\n", stats.Records, stats.State); code != 0 || text != want {
 		t.Errorf("verify: %d %s, want %s", code, text, want)
+	}
+
+	full, _, stderr := testEnv(nil)
+	full.Stdout = fullDisk{}
+	if code := Run(t.Context(), full, []string{"wal", "dump", "--data-dir", dir}); code != 1 || !strings.Contains(stderr.String(), "disk is full") {
+		t.Errorf("dump into a full disk: %d %s", code, stderr)
 	}
 
 	code, text = runWal(t, "dump", dir)

@@ -231,7 +231,7 @@ func (s *Schedules) Resume(ctx context.Context, name string) (Schedule, error) {
 		if err != nil {
 			return err
 		}
-		c.PausedAt = time.Time{}
+		c.PausedAt, c.DecidedBy = time.Time{}, s.Home(c) // no home of before decides an instant after now
 		if err := c.begin(calendar, wall(tx)); err != nil {
 			return err
 		}

@@ -83,7 +83,7 @@ func TestJobPageListsTheErrorsOfAttempts(t *testing.T) {
 		}
 	}
 	a := s.get("/ui/jobs/" + j.ID)
-	for _, fact := range []string{"<dt>Expires</dt>", ", as a dead letter", "<dt>Longest attempt</dt><dd>1 minute", "<dt>Event</dt><dd><bdi>paper.out"} {
+	for _, fact := range []string{"<dt>Expires</dt>", ", as a dead letter", "<dt>Longest attempt</dt><dd>90 seconds", "<dt>Event</dt><dd><bdi>paper.out"} {
 		if !strings.Contains(a.body, fact) {
 			t.Errorf("the page lacks %s: %s", fact, a.body)
 		}

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -19,13 +20,13 @@ type rateUnit struct {
 // rateUnits are in order, from the longest.
 var rateUnits = []rateUnit{{"hours", time.Hour}, {"minutes", time.Minute}, {"seconds", time.Second}, {"milliseconds", time.Millisecond}}
 
-// ratePer is the time of a rate as a number of the longest unit that shows it exactly.
-type ratePer struct {
+// exactTime is a length of time as a number of the longest unit that shows it exactly.
+type exactTime struct {
 	Count int64
 	Unit  string
 }
 
-func (p ratePer) String() string {
+func (p exactTime) String() string {
 	if p.Count == 1 {
 		return "1 " + strings.TrimSuffix(p.Unit, "s")
 	}
@@ -33,17 +34,15 @@ func (p ratePer) String() string {
 }
 
 // RatePer is the time of the function's rate, one second without a rate.
-func (f functionRow) RatePer() ratePer {
-	per := f.Limits.Rate.Per
-	if per == 0 {
-		per = time.Second
-	}
+func (f functionRow) RatePer() exactTime { return exactly(cmp.Or(f.Limits.Rate.Per, time.Second)) }
+
+func exactly(d time.Duration) exactTime {
 	for _, u := range rateUnits {
-		if per%u.per == 0 {
-			return ratePer{int64(per / u.per), u.Name}
+		if d%u.per == 0 {
+			return exactTime{int64(d / u.per), u.Name}
 		}
 	}
-	return ratePer{per.Milliseconds(), "milliseconds"}
+	return exactTime{d.Milliseconds(), "milliseconds"}
 }
 
 // RateUnits are those of the form.

@@ -41,7 +41,7 @@ func safeNext(next string) string {
 		return ""
 	}
 	switch page, _, _ := strings.Cut(to.Path, "/"); page {
-	case "ledger", "jobs", "system":
+	case "ledger", "jobs", "schedules", "subscriptions", "system":
 		return withQuery(to)
 	}
 	return ""

@@ -28,7 +28,7 @@ var templates = parseTemplates()
 
 func parseTemplates() map[string]*template.Template {
 	frame := template.Must(template.New("").Funcs(template.FuncMap{
-		"show": show, "when": when, "ago": ago, "num": num, "bytes": byteSize, "lasts": lasts, "segment": url.PathEscape,
+		"show": show, "when": when, "ago": ago, "num": num, "bytes": byteSize, "lasts": lasts, "exactly": exactly, "segment": url.PathEscape,
 		"query": query, "percent": percent, "clip": clip, "short": short, "sentence": sentence, "briefKey": func() int { return briefKey }, "long": long, "showText": showText, "change": changeText, "worker": worker, "holder": holder, "endedBy": endedBy, "inc": func(n int) int { return n + 1 },
 	}).ParseFS(templateFiles, "templates/frame.html", "templates/part_*.html"))
 	names, err := fs.Glob(templateFiles, "templates/*.html")
@@ -152,7 +152,7 @@ func ago(t time.Time) string {
 	return lasts(d) + " ago"
 }
 
-// lasts is a length of time in one or two units.
+// lasts is about how long something takes, in its largest unit. See exactly for what somebody has chosen.
 func lasts(d time.Duration) string {
 	unit := func(n int64, name string) string {
 		if n == 1 {
