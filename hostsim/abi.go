@@ -144,3 +144,52 @@ func utoa(v uint64) string {
 		}
 	}
 }
+
+// callback is one of the functions that the host calls, as the ABI defines it.
+type callback struct {
+	name   string
+	params int // all i32, the context first
+	result resultKind
+}
+
+// resultKind is what a callback's result means.
+type resultKind uint8
+
+const (
+	noResult resultKind = iota
+	boolResult
+	actionResult
+)
+
+// maxParams is the most parameters that a callback has.
+const maxParams = 5
+
+// The callbacks.
+var (
+	onContextCreate    = &callback{"proxy_on_context_create", 2, noResult}
+	onVMStart          = &callback{"proxy_on_vm_start", 2, boolResult}
+	onConfigure        = &callback{"proxy_on_configure", 2, boolResult}
+	onTick             = &callback{"proxy_on_tick", 1, noResult}
+	onQueueReady       = &callback{"proxy_on_queue_ready", 2, noResult}
+	onHTTPCallResponse = &callback{"proxy_on_http_call_response", 5, noResult}
+	onGRPCMetadata     = &callback{"proxy_on_grpc_receive_initial_metadata", 3, noResult}
+	onGRPCReceive      = &callback{"proxy_on_grpc_receive", 3, noResult}
+	onGRPCTrailers     = &callback{"proxy_on_grpc_receive_trailing_metadata", 3, noResult}
+	onGRPCClose        = &callback{"proxy_on_grpc_close", 3, noResult}
+	onRequestHeaders   = &callback{"proxy_on_request_headers", 3, actionResult}
+	onRequestBody      = &callback{"proxy_on_request_body", 3, actionResult}
+	onRequestTrailers  = &callback{"proxy_on_request_trailers", 2, actionResult}
+	onResponseHeaders  = &callback{"proxy_on_response_headers", 3, actionResult}
+	onResponseBody     = &callback{"proxy_on_response_body", 3, actionResult}
+	onResponseTrailers = &callback{"proxy_on_response_trailers", 2, actionResult}
+	onDone             = &callback{"proxy_on_done", 1, boolResult}
+	onLog              = &callback{"proxy_on_log", 1, noResult}
+	onDelete           = &callback{"proxy_on_delete", 1, noResult}
+)
+
+var callbacks = []*callback{
+	onContextCreate, onVMStart, onConfigure, onTick, onQueueReady, onHTTPCallResponse,
+	onGRPCMetadata, onGRPCReceive, onGRPCTrailers, onGRPCClose,
+	onRequestHeaders, onRequestBody, onRequestTrailers, onResponseHeaders, onResponseBody, onResponseTrailers,
+	onDone, onLog, onDelete,
+}

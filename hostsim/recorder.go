@@ -105,20 +105,26 @@ func (h Headers) transcript() string {
 }
 
 // called records that a callback begins.
-func (r *Recorder) called(thread, callback string, context uint32, args []any) {
+func (r *Recorder) called(thread string, f *callback, context uint32, args []uint32) {
 	shown := make([]string, len(args))
 	for i, a := range args {
 		shown[i] = fmt.Sprint(a)
+		if f.result == actionResult && i == 1 { // the end of stream
+			shown[i] = fmt.Sprint(a != 0)
+		}
 	}
-	r.add(thread, fmt.Sprintf("#%d %s(%s)", context, strings.TrimPrefix(callback, "proxy_"), strings.Join(shown, ", ")))
+	r.add(thread, fmt.Sprintf("#%d %s(%s)", context, strings.TrimPrefix(f.name, "proxy_"), strings.Join(shown, ", ")))
 }
 
 // returned records how a callback has ended. Most have no result.
-func (r *Recorder) returned(thread string, result any, err error) {
-	if err != nil {
+func (r *Recorder) returned(thread string, f *callback, result uint32, err error) {
+	switch {
+	case err != nil:
 		first, _, _ := strings.Cut(err.Error(), "\n")
 		r.add(thread, "  => trap: "+first)
-	} else if result != (none{}) {
-		r.add(thread, fmt.Sprint("  => ", result))
+	case f.result == boolResult:
+		r.add(thread, fmt.Sprint("  => ", result != 0))
+	case f.result == actionResult:
+		r.add(thread, fmt.Sprint("  => ", Action(result)))
 	}
 }
