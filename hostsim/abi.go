@@ -1,5 +1,7 @@
 package hostsim
 
+import "fmt"
+
 // Status is the result of a host function, as numbered by the Proxy-Wasm ABI.
 type Status uint32
 
@@ -31,7 +33,7 @@ func (s Status) String() string {
 	if n, ok := statusNames[s]; ok {
 		return n
 	}
-	return "Status(" + utoa(uint64(s)) + ")"
+	return fmt.Sprintf("Status(%d)", uint32(s))
 }
 
 // Action is what a stream callback returns. The ABI names two values; Envoy
@@ -132,18 +134,6 @@ const (
 	FlagDownstreamReset       ResponseFlags = 0x4000   // DC
 	FlagStreamIdleTimeout     ResponseFlags = 0x10000  // SI
 )
-
-func utoa(v uint64) string {
-	var b [20]byte
-	i := len(b)
-	for {
-		i--
-		b[i] = byte('0' + v%10)
-		if v /= 10; v == 0 {
-			return string(b[i:])
-		}
-	}
-}
 
 // callback is one of the functions that the host calls, as the ABI defines it.
 type callback struct {

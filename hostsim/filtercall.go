@@ -35,7 +35,7 @@ func (s *Stream) checkFailed() bool {
 	}
 	if !s.failSent {
 		s.failSent = true
-		s.sendLocalReply(&localReply{code: 503, details: "wasm_fail_stream", grpcStatus: grpcUnavailable, failed: true}, ResetLocalReply)
+		s.sendLocalReply(&localReply{code: 503, details: "wasm_fail_stream", grpcStatus: grpcCodeUnavailable, failed: true}, ResetLocalReply)
 	}
 	return true
 }
