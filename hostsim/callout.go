@@ -79,10 +79,10 @@ func (v *vm) onCallResponse(token uint32, r CallResponse) {
 	if r.Failure == CallResetMidAnswer {
 		v.callCode, v.callStatus = uint32(StatusBrokenConnection), "reset"
 	} else {
-		v.callResponse = &seen
+		v.callResponse = seen
 	}
 	_, called := v.callback(v.root, onHTTPCallResponse, token, uint32(len(seen.Headers)), uint32(len(seen.Body)), uint32(len(seen.Trailers)))
-	v.callResponse, v.callStatus = nil, ""
+	v.callResponse, v.callStatus = CallResponse{}, ""
 	if called {
 		v.finish()
 	}

@@ -35,9 +35,9 @@ type vm struct {
 	calls        map[uint32]*callout
 	callBytes    int // of the requests of all calls
 	lastCall     uint32
-	callResponse *CallResponse // during OnHTTPCallResponse
-	callCode     uint32        // of the last failed call or ended gRPC stream
-	callStatus   string        // its text, while it is reported
+	callResponse CallResponse // during OnHTTPCallResponse; without Headers there is none
+	callCode     uint32       // of the last failed call or ended gRPC stream
+	callStatus   string       // its text, while it is reported
 
 	grpcStreams map[uint32]*guestStream
 	lastStream  uint32
