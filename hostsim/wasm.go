@@ -182,7 +182,7 @@ type wasmGuest struct {
 	// for that may be called.
 	restricted restriction
 
-	exports map[*callback]api.Function // those that the module has
+	exports []api.Function // by the callback's index; nil for those that the module does not have
 }
 
 // guestContext lets host functions find the guest with a type assertion instead of a map.
@@ -217,7 +217,7 @@ func engineFailure(err *error) {
 func (p *wasmProgram) newGuest(ctx context.Context, env guestEnv, calls HostCalls) (_ guest, err error) {
 	defer engineFailure(&err)
 	g := &wasmGuest{calls: calls, env: env, limits: p.limits, rng: newRand(p.limits.seed, env.name), restricted: duringStart,
-		exports: make(map[*callback]api.Function)}
+		exports: make([]api.Function, len(callbacks))}
 	// The guest's calls do not depend on ctx, which bounds only the start.
 	g.ctx = &guestContext{Context: context.WithoutCancel(ctx), g: g}
 	start, cancel := g.bounded()
@@ -231,8 +231,8 @@ func (p *wasmProgram) newGuest(ctx context.Context, env guestEnv, calls HostCall
 	if g.alloc = export("malloc"); g.alloc == nil {
 		g.alloc = export("proxy_on_memory_allocate")
 	}
-	for _, c := range callbacks {
-		g.exports[c] = export(c.name)
+	for i, c := range callbacks {
+		g.exports[i] = export(c.name)
 	}
 	initialize := export("_initialize")
 	if initialize == nil {
@@ -260,7 +260,7 @@ func (g *wasmGuest) memorySize() uint64 { return uint64(g.mem.Size()) }
 
 // call implements guest. A callback that the module does not export accepts everything.
 func (g *wasmGuest) call(f *callback, args [maxParams]uint32) (uint32, error) {
-	export := g.exports[f]
+	export := g.exports[f.index]
 	if export == nil {
 		return b2u(f.result == boolResult), nil
 	}
