@@ -1,5 +1,7 @@
 package hostsim
 
+import "fmt"
+
 // Status is the result of a host function, as numbered by the Proxy-Wasm ABI.
 type Status uint32
 
@@ -31,7 +33,7 @@ func (s Status) String() string {
 	if n, ok := statusNames[s]; ok {
 		return n
 	}
-	return "Status(" + utoa(uint64(s)) + ")"
+	return fmt.Sprintf("Status(%d)", uint32(s))
 }
 
 // Action is what a stream callback returns. The ABI names two values; Envoy
@@ -133,14 +135,59 @@ const (
 	FlagStreamIdleTimeout     ResponseFlags = 0x10000  // SI
 )
 
-func utoa(v uint64) string {
-	var b [20]byte
-	i := len(b)
-	for {
-		i--
-		b[i] = byte('0' + v%10)
-		if v /= 10; v == 0 {
-			return string(b[i:])
-		}
+// callback is one of the functions that the host calls, as the ABI defines it.
+type callback struct {
+	name   string
+	params int // all i32, the context first
+	result resultKind
+	index  int // in callbacks
+}
+
+// resultKind is what a callback's result means.
+type resultKind uint8
+
+const (
+	noResult resultKind = iota
+	boolResult
+	actionResult
+)
+
+// maxParams is the most parameters that a callback has.
+const maxParams = 5
+
+// The callbacks.
+var (
+	onContextCreate    = &callback{"proxy_on_context_create", 2, noResult, 0}
+	onVMStart          = &callback{"proxy_on_vm_start", 2, boolResult, 0}
+	onConfigure        = &callback{"proxy_on_configure", 2, boolResult, 0}
+	onTick             = &callback{"proxy_on_tick", 1, noResult, 0}
+	onQueueReady       = &callback{"proxy_on_queue_ready", 2, noResult, 0}
+	onHTTPCallResponse = &callback{"proxy_on_http_call_response", 5, noResult, 0}
+	onGRPCMetadata     = &callback{"proxy_on_grpc_receive_initial_metadata", 3, noResult, 0}
+	onGRPCReceive      = &callback{"proxy_on_grpc_receive", 3, noResult, 0}
+	onGRPCTrailers     = &callback{"proxy_on_grpc_receive_trailing_metadata", 3, noResult, 0}
+	onGRPCClose        = &callback{"proxy_on_grpc_close", 3, noResult, 0}
+	onRequestHeaders   = &callback{"proxy_on_request_headers", 3, actionResult, 0}
+	onRequestBody      = &callback{"proxy_on_request_body", 3, actionResult, 0}
+	onRequestTrailers  = &callback{"proxy_on_request_trailers", 2, actionResult, 0}
+	onResponseHeaders  = &callback{"proxy_on_response_headers", 3, actionResult, 0}
+	onResponseBody     = &callback{"proxy_on_response_body", 3, actionResult, 0}
+	onResponseTrailers = &callback{"proxy_on_response_trailers", 2, actionResult, 0}
+	onDone             = &callback{"proxy_on_done", 1, boolResult, 0}
+	onLog              = &callback{"proxy_on_log", 1, noResult, 0}
+	onDelete           = &callback{"proxy_on_delete", 1, noResult, 0}
+)
+
+var callbacks = numbered(
+	onContextCreate, onVMStart, onConfigure, onTick, onQueueReady, onHTTPCallResponse,
+	onGRPCMetadata, onGRPCReceive, onGRPCTrailers, onGRPCClose,
+	onRequestHeaders, onRequestBody, onRequestTrailers, onResponseHeaders, onResponseBody, onResponseTrailers,
+	onDone, onLog, onDelete,
+)
+
+func numbered(all ...*callback) []*callback {
+	for i, c := range all {
+		c.index = i
 	}
+	return all
 }

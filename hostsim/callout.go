@@ -76,17 +76,14 @@ func (v *vm) onCallResponse(token uint32, r CallResponse) {
 	}
 	v.forgetCall(token)
 	seen := r.asSeen()
-	headers, body, trailers := len(seen.Headers), len(seen.Body), len(seen.Trailers)
-	called := v.notify(v.root, "proxy_on_http_call_response", func(g Guest) error {
-		if r.Failure == CallResetMidAnswer {
-			v.callCode, v.callStatus = uint32(StatusBrokenConnection), "reset"
-		} else {
-			v.callResponse = &seen
-		}
-		return g.OnHTTPCallResponse(v.root.id, token, headers, body, trailers)
-	}, token, headers, body, trailers)
+	if r.Failure == CallResetMidAnswer {
+		v.callCode, v.callStatus = uint32(StatusBrokenConnection), "reset"
+	} else {
+		v.callResponse = seen
+	}
+	_, called := v.callback(v.root, onHTTPCallResponse, token, uint32(len(seen.Headers)), uint32(len(seen.Body)), uint32(len(seen.Trailers)))
+	v.callResponse, v.callStatus = CallResponse{}, ""
 	if called {
-		v.callResponse, v.callStatus = nil, ""
 		v.finish()
 	}
 }

@@ -14,7 +14,7 @@
 //	Clock         the machine's, or a VirtualClock that a test moves
 //
 // A guest is a wasm module (Wasm) or a Go type (Native); both run under the same rules. The core calls guests through
-// the interface Guest, and guests call the host through HostCalls. Only the files wasm*.go use the engine, wazero.
+// the interface guest, and guests call the host through HostCalls. Only the files wasm*.go use the engine, wazero.
 //
 // # Loops
 //

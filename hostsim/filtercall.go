@@ -35,7 +35,7 @@ func (s *Stream) checkFailed() bool {
 	}
 	if !s.failSent {
 		s.failSent = true
-		s.sendLocalReply(&localReply{code: 503, details: "wasm_fail_stream", grpcStatus: grpcUnavailable, failed: true}, ResetLocalReply)
+		s.sendLocalReply(&localReply{code: 503, details: "wasm_fail_stream", grpcStatus: grpcCodeUnavailable, failed: true}, ResetLocalReply)
 	}
 	return true
 }
@@ -56,17 +56,13 @@ func (h *half) callHeaders(endStream bool) headersStatus {
 		return headersStopAllWatermark
 	}
 	h.seeHeaders, s.endFlag = true, endStream
-	v, on, name := s.vm, Guest.OnRequestHeaders, "proxy_on_request_headers"
-	if h.response {
-		on, name = Guest.OnResponseHeaders, "proxy_on_response_headers"
-	}
-	n := len(h.headers)
-	a, _ := callback(v, s.ctx, name, func(g Guest) (Action, error) { return on(g, s.ctx.id, n, endStream) }, n, endStream)
+	v := s.vm
+	a, _ := v.callback(s.ctx, pick(h.response, onResponseHeaders, onRequestHeaders), uint32(len(h.headers)), b2u(endStream))
 	var st headersStatus
 	if s.checkFailed() {
 		st = headersStopAllWatermark
 	} else {
-		st = s.headersStatus(a)
+		st = s.headersStatus(Action(a))
 	}
 	v.finish()
 	if st == headersContinue {
@@ -104,11 +100,8 @@ func (h *half) callBody(b *[]byte, endStream bool) dataStatus {
 	if h.buffering {
 		size = len(h.buffer)
 	}
-	v, on, name := s.vm, Guest.OnRequestBody, "proxy_on_request_body"
-	if h.response {
-		on, name = Guest.OnResponseBody, "proxy_on_response_body"
-	}
-	a, _ := callback(v, s.ctx, name, func(g Guest) (Action, error) { return on(g, s.ctx.id, size, endStream) }, size, endStream)
+	v := s.vm
+	a, _ := v.callback(s.ctx, pick(h.response, onResponseBody, onRequestBody), uint32(size), b2u(endStream))
 	var st dataStatus
 	if s.checkFailed() {
 		st = dataStopNoBuffer
@@ -137,16 +130,12 @@ func (h *half) callTrailers() trailersStatus {
 		return trailersStop
 	}
 	h.seeTrailers = true
-	v, on, name := s.vm, Guest.OnRequestTrailers, "proxy_on_request_trailers"
-	if h.response {
-		on, name = Guest.OnResponseTrailers, "proxy_on_response_trailers"
-	}
-	n := len(h.trailers)
-	a, _ := callback(v, s.ctx, name, func(g Guest) (Action, error) { return on(g, s.ctx.id, n) }, n)
+	v := s.vm
+	a, _ := v.callback(s.ctx, pick(h.response, onResponseTrailers, onRequestTrailers), uint32(len(h.trailers)))
 	st := trailersContinue
 	if s.checkFailed() {
 		st = trailersStop
-	} else if v.stopIteration || a != ActionContinue {
+	} else if v.stopIteration || Action(a) != ActionContinue {
 		st = trailersStop
 	}
 	v.finish()

@@ -183,7 +183,7 @@ func (s *grpcClientStream) isOverfull() bool {
 	return s.overfull
 }
 
-// grpcCodeOfHTTP is the gRPC status for the HTTP status of an answer that has none.
+// grpcCodeOfHTTP is the gRPC specification's status for the HTTP status of an answer that has none.
 func grpcCodeOfHTTP(code int) int {
 	switch code {
 	case 400:

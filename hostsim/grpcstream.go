@@ -25,13 +25,6 @@ type grpcEvent struct {
 	inMessage          bool
 }
 
-const (
-	grpcMetadata = "proxy_on_grpc_receive_initial_metadata"
-	grpcReceive  = "proxy_on_grpc_receive"
-	grpcTrailers = "proxy_on_grpc_receive_trailing_metadata"
-	grpcClose    = "proxy_on_grpc_close"
-)
-
 // GRPCStream implements HostCalls.
 func (v *vm) GRPCStream(service []byte, serviceName, method string, metadata Headers) (uint32, Status) {
 	v.ctx()
@@ -78,13 +71,13 @@ func (v *vm) GRPCStream(service []byte, serviceName, method string, metadata Hea
 		Cluster: name, Thread: v.name, Service: serviceName, Method: method, Authority: authority, Metadata: h,
 	}, StreamEvents{
 		Metadata: func(h Headers) {
-			post(h.Bytes(), func() { v.onGRPC(token, grpcMetadata, grpcEvent{metadata: orEmpty(h)}) })
+			post(h.Bytes(), func() { v.onGRPC(token, onGRPCMetadata, grpcEvent{metadata: orEmpty(h)}) })
 		},
 		Message: func(b []byte) {
-			post(len(b), func() { v.onGRPC(token, grpcReceive, grpcEvent{message: b, inMessage: true}) })
+			post(len(b), func() { v.onGRPC(token, onGRPCReceive, grpcEvent{message: b, inMessage: true}) })
 		},
 		Trailers: func(h Headers) {
-			post(h.Bytes(), func() { v.onGRPC(token, grpcTrailers, grpcEvent{trailers: orEmpty(h)}) })
+			post(h.Bytes(), func() { v.onGRPC(token, onGRPCTrailers, grpcEvent{trailers: orEmpty(h)}) })
 		},
 		Close: func(status int, message string) {
 			post(len(message), func() { v.onGRPCClose(token, status, message) })
@@ -97,8 +90,8 @@ func (v *vm) GRPCStream(service []byte, serviceName, method string, metadata Hea
 			failure = UpstreamOverflow
 		}
 		trailers, _, message := failure.endsStream("", false)
-		v.callGRPC(token, grpcMetadata, grpcEvent{metadata: Headers{}})
-		v.callGRPC(token, grpcTrailers, grpcEvent{trailers: trailers})
+		v.callGRPC(token, onGRPCMetadata, grpcEvent{metadata: Headers{}})
+		v.callGRPC(token, onGRPCTrailers, grpcEvent{trailers: trailers})
 		v.grpcRefused(token, message)
 		return 0, StatusInternalFailure
 	}
@@ -214,27 +207,20 @@ func (v *vm) forgetStream(token uint32) {
 }
 
 // onGRPC passes an event of a stream to the guest. An event after the end finds no stream and is dropped.
-func (v *vm) onGRPC(token uint32, callback string, e grpcEvent) {
+func (v *vm) onGRPC(token uint32, f *callback, e grpcEvent) {
 	if s := v.grpcStreams[token]; s == nil || s.remoteClosed {
 		return
 	}
-	v.callGRPC(token, callback, e)
+	v.callGRPC(token, f, e)
 }
 
-func (v *vm) callGRPC(token uint32, name string, e grpcEvent) {
-	outer, on, n := v.grpcEvent, Guest.OnGRPCReceive, len(e.message)
-	switch name {
-	case grpcMetadata:
-		on, n = Guest.OnGRPCReceiveInitialMetadata, len(e.metadata)
-	case grpcTrailers:
-		on, n = Guest.OnGRPCReceiveTrailingMetadata, len(e.trailers)
-	}
-	called := v.notify(v.root, name, func(g Guest) error {
-		v.grpcEvent, v.grpcEvent.token = e, token
-		return on(g, v.root.id, token, n)
-	}, token, n)
+func (v *vm) callGRPC(token uint32, f *callback, e grpcEvent) {
+	outer := v.grpcEvent
+	v.grpcEvent, v.grpcEvent.token = e, token
+	// Each event has one of the three.
+	_, called := v.callback(v.root, f, token, uint32(len(e.message)+len(e.metadata)+len(e.trailers)))
+	v.grpcEvent = outer
 	if called {
-		v.grpcEvent = outer
 		v.finish()
 	}
 }
@@ -255,12 +241,10 @@ func (v *vm) onGRPCClose(token uint32, status int, message string) {
 }
 
 func (v *vm) callGRPCClose(token uint32, status int, message string) {
-	called := v.notify(v.root, grpcClose, func(g Guest) error {
-		v.callCode, v.callStatus, v.grpcClosing = uint32(status), message, token
-		return g.OnGRPCClose(v.root.id, token, uint32(status))
-	}, token, uint32(status))
+	v.callCode, v.callStatus, v.grpcClosing = uint32(status), message, token
+	_, called := v.callback(v.root, onGRPCClose, token, uint32(status))
+	v.callStatus, v.grpcClosing = "", 0
 	if called {
-		v.callStatus, v.grpcClosing = "", 0
 		v.finish()
 	}
 }

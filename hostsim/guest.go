@@ -22,7 +22,7 @@ type guestLimits struct {
 type program interface {
 	// newGuest makes one VM's guest and runs its initialisation, during which host
 	// calls are restricted (see HostCalls).
-	newGuest(ctx context.Context, env guestEnv, calls HostCalls) (Guest, error)
+	newGuest(ctx context.Context, env guestEnv, calls HostCalls) (guest, error)
 	close()
 }
 
@@ -35,7 +35,17 @@ type guestEnv struct {
 	environ []string
 }
 
-// Guest is one VM as the host sees it: the callbacks of the Proxy-Wasm ABI. The host never calls a guest from two
+// guest is one VM as the host sees it. The host never calls it from two goroutines at a time. A returned error is a trap:
+// the VM is dead, and only close is called after that.
+type guest interface {
+	// call runs a callback. args are its parameters, the context first.
+	call(f *callback, args [maxParams]uint32) (result uint32, err error)
+	// memorySize is the size in bytes of the linear memory; 0 for a native guest.
+	memorySize() uint64
+	close()
+}
+
+// Guest is the VM of a Native guest: the callbacks of the Proxy-Wasm ABI. The host never calls a guest from two
 // goroutines at a time and never re-enters it. A returned error is a trap: the VM is dead, and only Close is called
 // after that.
 type Guest interface {
@@ -66,65 +76,26 @@ type Guest interface {
 // accepted. Native guests embed it.
 type DefaultGuest struct{}
 
-// OnContextCreate implements Guest.
-func (DefaultGuest) OnContextCreate(_, _ uint32) error { return nil }
-
-// OnVMStart implements Guest.
-func (DefaultGuest) OnVMStart(uint32, int) (bool, error) { return true, nil }
-
-// OnConfigure implements Guest.
-func (DefaultGuest) OnConfigure(uint32, int) (bool, error) { return true, nil }
-
-// OnTick implements Guest.
-func (DefaultGuest) OnTick(uint32) error { return nil }
-
-// OnQueueReady implements Guest.
-func (DefaultGuest) OnQueueReady(_, _ uint32) error { return nil }
-
-// OnHTTPCallResponse implements Guest.
-func (DefaultGuest) OnHTTPCallResponse(_, _ uint32, _, _, _ int) error { return nil }
-
-// OnGRPCReceiveInitialMetadata implements Guest.
-func (DefaultGuest) OnGRPCReceiveInitialMetadata(_, _ uint32, _ int) error { return nil }
-
-// OnGRPCReceive implements Guest.
-func (DefaultGuest) OnGRPCReceive(_, _ uint32, _ int) error { return nil }
-
-// OnGRPCReceiveTrailingMetadata implements Guest.
+func (DefaultGuest) OnContextCreate(_, _ uint32) error                      { return nil }
+func (DefaultGuest) OnVMStart(uint32, int) (bool, error)                    { return true, nil }
+func (DefaultGuest) OnConfigure(uint32, int) (bool, error)                  { return true, nil }
+func (DefaultGuest) OnTick(uint32) error                                    { return nil }
+func (DefaultGuest) OnQueueReady(_, _ uint32) error                         { return nil }
+func (DefaultGuest) OnHTTPCallResponse(_, _ uint32, _, _, _ int) error      { return nil }
+func (DefaultGuest) OnGRPCReceiveInitialMetadata(_, _ uint32, _ int) error  { return nil }
+func (DefaultGuest) OnGRPCReceive(_, _ uint32, _ int) error                 { return nil }
 func (DefaultGuest) OnGRPCReceiveTrailingMetadata(_, _ uint32, _ int) error { return nil }
-
-// OnGRPCClose implements Guest.
-func (DefaultGuest) OnGRPCClose(_, _, _ uint32) error { return nil }
-
-// OnRequestHeaders implements Guest.
-func (DefaultGuest) OnRequestHeaders(uint32, int, bool) (Action, error) { return ActionContinue, nil }
-
-// OnRequestBody implements Guest.
-func (DefaultGuest) OnRequestBody(uint32, int, bool) (Action, error) { return ActionContinue, nil }
-
-// OnRequestTrailers implements Guest.
-func (DefaultGuest) OnRequestTrailers(uint32, int) (Action, error) { return ActionContinue, nil }
-
-// OnResponseHeaders implements Guest.
-func (DefaultGuest) OnResponseHeaders(uint32, int, bool) (Action, error) { return ActionContinue, nil }
-
-// OnResponseBody implements Guest.
-func (DefaultGuest) OnResponseBody(uint32, int, bool) (Action, error) { return ActionContinue, nil }
-
-// OnResponseTrailers implements Guest.
-func (DefaultGuest) OnResponseTrailers(uint32, int) (Action, error) { return ActionContinue, nil }
-
-// OnDone implements Guest.
-func (DefaultGuest) OnDone(uint32) (bool, error) { return true, nil }
-
-// OnLog implements Guest.
-func (DefaultGuest) OnLog(uint32) error { return nil }
-
-// OnDelete implements Guest.
-func (DefaultGuest) OnDelete(uint32) error { return nil }
-
-// Close implements Guest.
-func (DefaultGuest) Close() {}
+func (DefaultGuest) OnGRPCClose(_, _, _ uint32) error                       { return nil }
+func (DefaultGuest) OnRequestHeaders(uint32, int, bool) (Action, error)     { return ActionContinue, nil }
+func (DefaultGuest) OnRequestBody(uint32, int, bool) (Action, error)        { return ActionContinue, nil }
+func (DefaultGuest) OnRequestTrailers(uint32, int) (Action, error)          { return ActionContinue, nil }
+func (DefaultGuest) OnResponseHeaders(uint32, int, bool) (Action, error)    { return ActionContinue, nil }
+func (DefaultGuest) OnResponseBody(uint32, int, bool) (Action, error)       { return ActionContinue, nil }
+func (DefaultGuest) OnResponseTrailers(uint32, int) (Action, error)         { return ActionContinue, nil }
+func (DefaultGuest) OnDone(uint32) (bool, error)                            { return true, nil }
+func (DefaultGuest) OnLog(uint32) error                                     { return nil }
+func (DefaultGuest) OnDelete(uint32) error                                  { return nil }
+func (DefaultGuest) Close()                                                 {}
 
 // HostCalls is what a guest may call during one of its callbacks. All calls act on the current context: that of the
 // callback, or the one chosen with SetEffectiveContext until the callback ends. A byte slice that is passed in is only

@@ -218,9 +218,7 @@ func (h *Host) GuestMemory(worker int) uint64 {
 		if t.vm.failed || t.vm.closed {
 			return
 		}
-		if g, ok := t.vm.guest.(interface{ memorySize() uint64 }); ok {
-			n = g.memorySize()
-		}
+		n = t.vm.guest.memorySize()
 	})
 	return n
 }

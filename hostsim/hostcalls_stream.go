@@ -13,36 +13,24 @@ var inlineHeaders = map[string]bool{
 
 // readMap returns the map that a guest may read now, nil when there is none.
 func (v *vm) readMap(c *vmContext, t MapType) *Headers {
-	switch t {
-	case MapHTTPCallHeaders:
-		if v.callResponse != nil {
-			return &v.callResponse.Headers
-		}
-		return nil
-	case MapHTTPCallTrailers:
-		if v.callResponse != nil && v.callResponse.Trailers != nil {
-			return &v.callResponse.Trailers
-		}
-		return nil
-	case MapGRPCInitialMetadata:
-		if v.grpcEvent.metadata != nil {
-			return &v.grpcEvent.metadata
-		}
-		return nil
-	case MapGRPCTrailingMetadata:
-		if v.grpcEvent.trailers != nil {
-			return &v.grpcEvent.trailers
-		}
-		return nil
-	}
-	s := c.stream
-	if s == nil {
-		return nil
-	}
 	visible := func(on bool, h *Headers) *Headers {
 		if on {
 			return h
 		}
+		return nil
+	}
+	switch call, grpc := &v.callResponse, &v.grpcEvent; t {
+	case MapHTTPCallHeaders:
+		return visible(call.Headers != nil, &call.Headers)
+	case MapHTTPCallTrailers:
+		return visible(call.Trailers != nil, &call.Trailers)
+	case MapGRPCInitialMetadata:
+		return visible(grpc.metadata != nil, &grpc.metadata)
+	case MapGRPCTrailingMetadata:
+		return visible(grpc.trailers != nil, &grpc.trailers)
+	}
+	s := c.stream
+	if s == nil {
 		return nil
 	}
 	switch t {
@@ -85,7 +73,17 @@ func (v *vm) writeMap(c *vmContext, t MapType) *Headers {
 	return nil
 }
 
-func (v *vm) changed(c *vmContext, t MapType) Status {
+// change changes a map by f, which adds some bytes; negative for a change whose size is not bounded.
+func (v *vm) change(t MapType, added int, f func(*Headers)) Status {
+	c := v.ctx()
+	m := v.writeMap(c, t)
+	if m == nil {
+		return StatusBadArgument
+	}
+	if added >= 0 && m.Bytes()+added > headerMapLimit {
+		return StatusInternalFailure
+	}
+	f(m)
 	if t == MapRequestHeaders {
 		c.stream.clearRoute()
 	}
@@ -139,16 +137,7 @@ func (v *vm) GetHeaderMapSize(t MapType) (uint32, Status) {
 
 // AddHeaderMapValue implements HostCalls.
 func (v *vm) AddHeaderMapValue(t MapType, key, value string) Status {
-	c := v.ctx()
-	m := v.writeMap(c, t)
-	if m == nil {
-		return StatusBadArgument
-	}
-	if m.Bytes()+len(key)+len(value) > headerMapLimit {
-		return StatusInternalFailure
-	}
-	addHeader(m, strings.ToLower(key), value)
-	return v.changed(c, t)
+	return v.change(t, len(key)+len(value), func(m *Headers) { addHeader(m, strings.ToLower(key), value) })
 }
 
 func addHeader(m *Headers, key, value string) {
@@ -163,42 +152,22 @@ func addHeader(m *Headers, key, value string) {
 
 // ReplaceHeaderMapValue implements HostCalls.
 func (v *vm) ReplaceHeaderMapValue(t MapType, key, value string) Status {
-	c := v.ctx()
-	m := v.writeMap(c, t)
-	if m == nil {
-		return StatusBadArgument
-	}
-	if m.Bytes()+len(key)+len(value) > headerMapLimit {
-		return StatusInternalFailure
-	}
-	m.Set(strings.ToLower(key), value)
-	return v.changed(c, t)
+	return v.change(t, len(key)+len(value), func(m *Headers) { m.Set(strings.ToLower(key), value) })
 }
 
 // RemoveHeaderMapValue implements HostCalls.
 func (v *vm) RemoveHeaderMapValue(t MapType, key string) Status {
-	c := v.ctx()
-	m := v.writeMap(c, t)
-	if m == nil {
-		return StatusBadArgument
-	}
-	m.Del(strings.ToLower(key))
-	return v.changed(c, t)
+	return v.change(t, -1, func(m *Headers) { m.Del(strings.ToLower(key)) })
 }
 
 // SetHeaderMapPairs implements HostCalls.
 func (v *vm) SetHeaderMapPairs(t MapType, h Headers) Status {
-	c := v.ctx()
-	m := v.writeMap(c, t)
-	if m == nil {
-		return StatusBadArgument
-	}
-	fresh := make(Headers, 0, len(h))
-	for _, p := range h {
-		addHeader(&fresh, strings.ToLower(p[0]), p[1])
-	}
-	*m = fresh
-	return v.changed(c, t)
+	return v.change(t, -1, func(m *Headers) {
+		*m = make(Headers, 0, len(h))
+		for _, p := range h {
+			addHeader(m, strings.ToLower(p[0]), p[1])
+		}
+	})
 }
 
 // guestBuffer is a buffer as a guest sees it: the bytes and, if it can be changed, the half it belongs to.
@@ -231,7 +200,7 @@ func (v *vm) buffer(c *vmContext, t BufferType) *guestBuffer {
 		}
 		return &guestBuffer{}
 	case BufferHTTPCallBody:
-		if v.callResponse != nil {
+		if v.callResponse.Headers != nil {
 			return &guestBuffer{bytes: v.callResponse.Body}
 		}
 	case BufferVMConfig:

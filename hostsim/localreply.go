@@ -1,6 +1,7 @@
 package hostsim
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -14,8 +15,6 @@ type localReply struct {
 	grpcStatus int     // -1: derived from code
 	failed     bool    // the host's reply for a dead VM; it does not pass the filter
 }
-
-const grpcUnavailable = 14
 
 // filterReply executes proxy_send_local_response at the end of the callback that called it.
 func (s *Stream) filterReply(r *localReply) {
@@ -86,7 +85,7 @@ func (s *Stream) renderReply(r *localReply) (Headers, []byte) {
 	if s.grpc {
 		status := r.grpcStatus
 		if status < 0 {
-			status = grpcFromHTTP(r.code)
+			status = grpcCodeOfHTTP(r.code)
 		}
 		h.Set(":status", "200")
 		h.Set("content-type", "application/grpc")
@@ -117,32 +116,12 @@ func isGrpc(h Headers) bool {
 	return ct == "application/grpc" || strings.HasPrefix(ct, "application/grpc+")
 }
 
-// grpcFromHTTP is the gRPC specification's mapping of HTTP statuses.
-func grpcFromHTTP(code int) int {
-	switch code {
-	case 400:
-		return 13
-	case 401:
-		return 16
-	case 403:
-		return 7
-	case 404:
-		return 12
-	case 429, 502, 503, 504:
-		return grpcUnavailable
-	}
-	return 2
-}
-
 // percentEncode escapes a grpc-message.
 func percentEncode(s string) string {
-	const hexDigits = "0123456789ABCDEF"
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; c < ' ' || c > '~' || c == '%' {
-			b.WriteByte('%')
-			b.WriteByte(hexDigits[c>>4])
-			b.WriteByte(hexDigits[c&15])
+			fmt.Fprintf(&b, "%%%02X", c)
 		} else {
 			b.WriteByte(c)
 		}

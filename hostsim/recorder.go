@@ -65,35 +65,26 @@ func quote[T string | []byte](v T) string {
 	return fmt.Sprintf("%q", string(v))
 }
 
-var mapNames = [...]string{"request_headers", "request_trailers", "response_headers", "response_trailers", "grpc_initial_metadata", "grpc_trailing_metadata", "call_headers", "call_trailers"}
+var (
+	mapNames    = []string{"request_headers", "request_trailers", "response_headers", "response_trailers", "grpc_initial_metadata", "grpc_trailing_metadata", "call_headers", "call_trailers"}
+	bufferNames = []string{"request_body", "response_body", "downstream_data", "upstream_data", "call_body", "grpc_message", "vm_config", "plugin_config", "call_data"}
+	actionNames = []string{"Continue", "Pause"}
+)
 
 // String is the map's name in transcripts.
-func (t MapType) String() string {
-	if int(t) < len(mapNames) {
-		return mapNames[t]
-	}
-	return fmt.Sprintf("map(%d)", uint32(t))
-}
-
-var bufferNames = [...]string{"request_body", "response_body", "downstream_data", "upstream_data", "call_body", "grpc_message", "vm_config", "plugin_config", "call_data"}
+func (t MapType) String() string { return nameOf("map", mapNames, uint32(t)) }
 
 // String is the buffer's name in transcripts.
-func (t BufferType) String() string {
-	if int(t) < len(bufferNames) {
-		return bufferNames[t]
-	}
-	return fmt.Sprintf("buffer(%d)", uint32(t))
-}
+func (t BufferType) String() string { return nameOf("buffer", bufferNames, uint32(t)) }
 
 // String is the action's name in transcripts.
-func (a Action) String() string {
-	switch a {
-	case ActionContinue:
-		return "Continue"
-	case ActionPause:
-		return "Pause"
+func (a Action) String() string { return nameOf("Action", actionNames, uint32(a)) }
+
+func nameOf(kind string, names []string, v uint32) string {
+	if uint64(v) < uint64(len(names)) {
+		return names[v]
 	}
-	return fmt.Sprintf("Action(%d)", uint32(a))
+	return fmt.Sprintf("%s(%d)", kind, v)
 }
 
 func (h Headers) transcript() string {
@@ -105,20 +96,26 @@ func (h Headers) transcript() string {
 }
 
 // called records that a callback begins.
-func (r *Recorder) called(thread, callback string, context uint32, args []any) {
+func (r *Recorder) called(thread string, f *callback, context uint32, args []uint32) {
 	shown := make([]string, len(args))
 	for i, a := range args {
 		shown[i] = fmt.Sprint(a)
+		if f.result == actionResult && i == 1 { // the end of stream
+			shown[i] = fmt.Sprint(a != 0)
+		}
 	}
-	r.add(thread, fmt.Sprintf("#%d %s(%s)", context, strings.TrimPrefix(callback, "proxy_"), strings.Join(shown, ", ")))
+	r.add(thread, fmt.Sprintf("#%d %s(%s)", context, strings.TrimPrefix(f.name, "proxy_"), strings.Join(shown, ", ")))
 }
 
 // returned records how a callback has ended. Most have no result.
-func (r *Recorder) returned(thread string, result any, err error) {
-	if err != nil {
+func (r *Recorder) returned(thread string, f *callback, result uint32, err error) {
+	switch {
+	case err != nil:
 		first, _, _ := strings.Cut(err.Error(), "\n")
 		r.add(thread, "  => trap: "+first)
-	} else if result != (none{}) {
-		r.add(thread, fmt.Sprint("  => ", result))
+	case f.result == boolResult:
+		r.add(thread, fmt.Sprint("  => ", result != 0))
+	case f.result == actionResult:
+		r.add(thread, fmt.Sprint("  => ", Action(result)))
 	}
 }

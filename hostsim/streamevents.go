@@ -121,10 +121,7 @@ func (s *Stream) onRequestHeaders(hd Headers, endStream bool) {
 	}
 	if s.vm = s.t.vmForStream(); s.vm != nil && !s.vm.failed {
 		s.ctx = s.vm.newContext(s)
-		id, parent := s.ctx.id, s.vm.root.id
-		if s.vm.notify(s.ctx, "proxy_on_context_create", func(g Guest) error { return g.OnContextCreate(id, parent) }, parent) {
-			s.vm.finish()
-		}
+		s.vm.notify(s.ctx, onContextCreate, s.vm.root.id)
 		if s.over {
 			return
 		}
@@ -243,17 +240,10 @@ func (s *Stream) finish(reason ResetReason) {
 }
 
 func (s *Stream) lastCalls() {
-	v, id := s.vm, s.ctx.id
-	if v.notify(s.ctx, "proxy_on_log", func(g Guest) error { return g.OnLog(id) }) {
-		v.finish()
-	}
+	s.vm.notify(s.ctx, onLog)
 	s.logging = false
-	if _, called := callback(v, s.ctx, "proxy_on_done", func(g Guest) (bool, error) { return g.OnDone(id) }); called {
-		v.finish()
-	}
-	if v.notify(s.ctx, "proxy_on_delete", func(g Guest) error { return g.OnDelete(id) }) {
-		v.finish()
-	}
+	s.vm.notify(s.ctx, onDone)
+	s.vm.notify(s.ctx, onDelete)
 }
 
 func (s *Stream) setDetails(d string) { s.info.details, s.info.haveDetails = d, true }

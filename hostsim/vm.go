@@ -15,7 +15,7 @@ type vm struct {
 	thread *thread
 	name   string
 	canary bool
-	guest  Guest
+	guest  guest
 	failed bool // trapped: every later call fails
 	closed bool // discarded: late answers and ticks are dropped
 
@@ -35,9 +35,9 @@ type vm struct {
 	calls        map[uint32]*callout
 	callBytes    int // of the requests of all calls
 	lastCall     uint32
-	callResponse *CallResponse // during OnHTTPCallResponse
-	callCode     uint32        // of the last failed call or ended gRPC stream
-	callStatus   string        // its text, while it is reported
+	callResponse CallResponse // during OnHTTPCallResponse; without Headers there is none
+	callCode     uint32       // of the last failed call or ended gRPC stream
+	callStatus   string       // its text, while it is reported
 
 	grpcStreams map[uint32]*guestStream
 	lastStream  uint32
@@ -118,30 +118,27 @@ func (v *vm) start(ctx context.Context) error {
 	}
 	v.guest = g
 	v.root = v.newContext(nil)
-	id := v.root.id
 	v.configuring = true
-	v.notify(v.root, "proxy_on_context_create", func(g Guest) error { return g.OnContextCreate(id, 0) }, 0)
+	_, _ = v.callback(v.root, onContextCreate, 0)
 	v.configuring = false
-	size := len(v.host.cfg.VMConfig)
-	started, _ := callback(v, v.root, "proxy_on_vm_start", func(g Guest) (bool, error) { return g.OnVMStart(id, size) }, size)
+	started, _ := v.callback(v.root, onVMStart, uint32(len(v.host.cfg.VMConfig)))
 	v.finish()
-	if err := v.startError("proxy_on_vm_start", started); err != nil {
+	if err := v.startError(onVMStart, started); err != nil {
 		return err
 	}
 	v.configuring = true
-	size = len(v.host.cfg.PluginConfig)
-	configured, _ := callback(v, v.root, "proxy_on_configure", func(g Guest) (bool, error) { return g.OnConfigure(id, size) }, size)
+	configured, _ := v.callback(v.root, onConfigure, uint32(len(v.host.cfg.PluginConfig)))
 	v.configuring = false
 	v.finish()
-	return v.startError("proxy_on_configure", configured)
+	return v.startError(onConfigure, configured)
 }
 
-func (v *vm) startError(callback string, accepted bool) error {
+func (v *vm) startError(f *callback, accepted uint32) error {
 	if v.failed {
-		return fmt.Errorf("hostsim: %s: %s: %w", v.name, callback, v.host.lastTrap(v.name))
+		return fmt.Errorf("hostsim: %s: %s: %w", v.name, f.name, v.host.lastTrap(v.name))
 	}
-	if !accepted {
-		return fmt.Errorf("hostsim: %s: %s refused the configuration%s", v.name, callback, v.host.lastErrorLog())
+	if accepted == 0 {
+		return fmt.Errorf("hostsim: %s: %s refused the configuration%s", v.name, f.name, v.host.lastErrorLog())
 	}
 	return nil
 }
@@ -158,37 +155,37 @@ func (v *vm) newContext(s *Stream) *vmContext {
 	}
 }
 
-// none is the result of callbacks that have none.
-type none struct{}
-
 // callback calls the guest in context c. If it returns false the VM is dead, and the guest was not called. Each call that
 // returned true must be followed by finish, once the result was read. A trap of the guest leaves a zero result. args are
-// what the recorder shows.
-func callback[R any](v *vm, c *vmContext, name string, run func(Guest) (R, error), args ...any) (result R, called bool) {
-	if !v.begin(c, name) {
-		return result, false
+// the callback's parameters after the context.
+func (v *vm) callback(c *vmContext, f *callback, args ...uint32) (result uint32, called bool) {
+	if !v.begin(c, f.name) {
+		return 0, false
 	}
 	recorder := v.host.cfg.Recorder
 	if recorder != nil {
-		recorder.called(v.name, name, c.id, args)
+		recorder.called(v.name, f, c.id, args)
 	}
-	result, err := guarded(v.guest, run)
+	params := [maxParams]uint32{c.id}
+	copy(params[1:], args)
+	result, err := guarded(v.guest, f, params)
 	if recorder != nil {
-		recorder.returned(v.name, result, err)
+		recorder.returned(v.name, f, result, err)
 	}
-	v.end(name, err)
+	v.end(f.name, err)
 	return result, true
 }
 
-func guarded[R any](g Guest, run func(Guest) (R, error)) (result R, err error) {
+func guarded(g guest, f *callback, params [maxParams]uint32) (result uint32, err error) {
 	defer recoverTrap(&err)
-	return run(g)
+	return g.call(f, params)
 }
 
-// notify is callback for those without a result.
-func (v *vm) notify(c *vmContext, name string, run func(Guest) error, args ...any) (called bool) {
-	_, called = callback(v, c, name, func(g Guest) (none, error) { return none{}, run(g) }, args...)
-	return called
+// notify is callback and finish, for callbacks without a result that matters.
+func (v *vm) notify(c *vmContext, f *callback, args ...uint32) {
+	if _, called := v.callback(c, f, args...); called {
+		v.finish()
+	}
 }
 
 // begin prepares a callback in context c. If it returns false the VM is (now) dead and the guest must not be called.
@@ -220,7 +217,7 @@ func (v *vm) end(callback string, err error) {
 	case err != nil:
 		v.trap(callback, err)
 	case v.failed && last == 0:
-		v.guest.Close() // a nested callback trapped
+		v.guest.close() // a nested callback trapped
 	}
 }
 
@@ -275,7 +272,7 @@ func (v *vm) trap(callback string, err error) {
 	v.tick.disarm()
 	v.host.reportTrap(Trap{Time: v.host.cfg.Clock.Now(), Thread: v.name, Callback: callback, Err: err})
 	if v.guest != nil && len(v.outer) == 0 {
-		v.guest.Close()
+		v.guest.close()
 	}
 	v.gone()
 }
@@ -293,11 +290,11 @@ func (v *vm) shutdown() {
 	if v.root == nil {
 		return
 	}
-	done, called := callback(v, v.root, "proxy_on_done", func(g Guest) (bool, error) { return g.OnDone(v.root.id) })
+	done, called := v.callback(v.root, onDone)
 	if called {
 		v.finish()
 	}
-	if called && !done && !v.failed {
+	if called && done == 0 && !v.failed {
 		v.root.pendingDone = true
 		return
 	}
@@ -306,9 +303,7 @@ func (v *vm) shutdown() {
 
 func (v *vm) deleteRoot() {
 	v.root.pendingDone = false
-	if v.notify(v.root, "proxy_on_delete", func(g Guest) error { return g.OnDelete(v.root.id) }) {
-		v.finish()
-	}
+	v.notify(v.root, onDelete)
 	v.discard()
 }
 
@@ -324,7 +319,7 @@ func (v *vm) discard() {
 	}
 	v.closeStreams()
 	if v.guest != nil && !v.failed {
-		v.guest.Close()
+		v.guest.close()
 	}
 	v.gone()
 }
@@ -332,17 +327,16 @@ func (v *vm) discard() {
 // --- plugin callbacks ---
 
 func (v *vm) onQueueReady(contextID, queue uint32) {
-	c := v.contexts[contextID]
-	if c != nil && v.notify(c, "proxy_on_queue_ready", func(g Guest) error { return g.OnQueueReady(contextID, queue) }, queue) {
-		v.finish()
+	if c := v.contexts[contextID]; c != nil {
+		v.notify(c, onQueueReady, queue)
 	}
 }
 
 func (v *vm) onTick() {
-	if v.tickPeriod == 0 || !v.notify(v.root, "proxy_on_tick", func(g Guest) error { return g.OnTick(v.root.id) }) {
+	if v.tickPeriod == 0 {
 		return
 	}
-	v.finish()
+	v.notify(v.root, onTick)
 	// The next period starts after the callback: ticks drift, but never queue up.
 	if v.tickPeriod > 0 && !v.failed && !v.closed {
 		v.armTick()

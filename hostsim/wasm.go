@@ -48,17 +48,14 @@ type wasmProgram struct {
 
 const i32, i64 = api.ValueTypeI32, api.ValueTypeI64
 
-// callbackTypes are the module functions the host calls, with the number of their
-// i32 parameters and results.
-var callbackTypes = map[string][2]int{
-	"proxy_on_context_create": {2, 0}, "proxy_on_vm_start": {2, 1}, "proxy_on_configure": {2, 1},
-	"proxy_on_tick": {1, 0}, "proxy_on_queue_ready": {2, 0}, "proxy_on_http_call_response": {5, 0},
-	grpcMetadata: {3, 0}, grpcReceive: {3, 0}, grpcTrailers: {3, 0}, grpcClose: {3, 0},
-	"proxy_on_request_headers": {3, 1}, "proxy_on_request_body": {3, 1}, "proxy_on_request_trailers": {2, 1},
-	"proxy_on_response_headers": {3, 1}, "proxy_on_response_body": {3, 1}, "proxy_on_response_trailers": {2, 1},
-	"proxy_on_done": {1, 1}, "proxy_on_log": {1, 0}, "proxy_on_delete": {1, 0},
-	"malloc": {1, 1}, "proxy_on_memory_allocate": {1, 1}, "_initialize": {0, 0}, "_start": {0, 0},
-}
+// exportTypes are the module functions the host calls, with the number of their i32 parameters and results.
+var exportTypes = func() map[string][2]int {
+	types := map[string][2]int{"malloc": {1, 1}, "proxy_on_memory_allocate": {1, 1}, "_initialize": {0, 0}, "_start": {0, 0}}
+	for _, c := range callbacks {
+		types[c.name] = [2]int{c.params, pick(c.result == noResult, 0, 1)}
+	}
+	return types
+}()
 
 func (w *wasmSource) load(ctx context.Context, limits guestLimits) (prog program, err error) {
 	defer engineFailure(&err)
@@ -103,7 +100,7 @@ func checkModule(m wazero.CompiledModule) error {
 		if v, ok := strings.CutPrefix(name, "proxy_abi_version_"); ok {
 			version = v
 		}
-		want, ok := callbackTypes[name]
+		want, ok := exportTypes[name]
 		if !ok {
 			continue
 		}
@@ -185,11 +182,7 @@ type wasmGuest struct {
 	// for that may be called.
 	restricted restriction
 
-	contextCreate, vmStart, configure, tick, queueReady, callResponse api.Function
-	grpcMetadata, grpcReceive, grpcTrailers, grpcClose                api.Function
-	requestHeaders, requestBody, requestTrailers                      api.Function
-	responseHeaders, responseBody, responseTrailers                   api.Function
-	done, log, delete                                                 api.Function
+	exports []api.Function // by the callback's index; nil for those that the module does not have
 }
 
 // guestContext lets host functions find the guest with a type assertion instead of a map.
@@ -221,9 +214,10 @@ func engineFailure(err *error) {
 	}
 }
 
-func (p *wasmProgram) newGuest(ctx context.Context, env guestEnv, calls HostCalls) (guest Guest, err error) {
+func (p *wasmProgram) newGuest(ctx context.Context, env guestEnv, calls HostCalls) (_ guest, err error) {
 	defer engineFailure(&err)
-	g := &wasmGuest{calls: calls, env: env, limits: p.limits, rng: newRand(p.limits.seed, env.name), restricted: duringStart}
+	g := &wasmGuest{calls: calls, env: env, limits: p.limits, rng: newRand(p.limits.seed, env.name), restricted: duringStart,
+		exports: make([]api.Function, len(callbacks))}
 	// The guest's calls do not depend on ctx, which bounds only the start.
 	g.ctx = &guestContext{Context: context.WithoutCancel(ctx), g: g}
 	start, cancel := g.bounded()
@@ -237,28 +231,25 @@ func (p *wasmProgram) newGuest(ctx context.Context, env guestEnv, calls HostCall
 	if g.alloc = export("malloc"); g.alloc == nil {
 		g.alloc = export("proxy_on_memory_allocate")
 	}
-	g.contextCreate, g.vmStart, g.configure = export("proxy_on_context_create"), export("proxy_on_vm_start"), export("proxy_on_configure")
-	g.tick, g.queueReady, g.callResponse = export("proxy_on_tick"), export("proxy_on_queue_ready"), export("proxy_on_http_call_response")
-	g.grpcMetadata, g.grpcReceive, g.grpcTrailers, g.grpcClose = export(grpcMetadata), export(grpcReceive), export(grpcTrailers), export(grpcClose)
-	g.requestHeaders, g.requestBody, g.requestTrailers = export("proxy_on_request_headers"), export("proxy_on_request_body"), export("proxy_on_request_trailers")
-	g.responseHeaders, g.responseBody, g.responseTrailers = export("proxy_on_response_headers"), export("proxy_on_response_body"), export("proxy_on_response_trailers")
-	g.done, g.log, g.delete = export("proxy_on_done"), export("proxy_on_log"), export("proxy_on_delete")
-
+	for i, c := range callbacks {
+		g.exports[i] = export(c.name)
+	}
 	initialize := export("_initialize")
 	if initialize == nil {
 		initialize = export("_start")
 	}
-	_, err = g.call(initialize, 0)
+	if initialize != nil {
+		err = g.run(initialize)
+	}
 	g.restricted = unrestricted
 	if err != nil {
-		g.Close()
+		g.close()
 		return nil, err
 	}
 	return g, nil
 }
 
-// Close implements Guest.
-func (g *wasmGuest) Close() {
+func (g *wasmGuest) close() {
 	if !g.closed {
 		g.closed = true
 		_ = g.mod.Close(context.Background())
@@ -267,27 +258,35 @@ func (g *wasmGuest) Close() {
 
 func (g *wasmGuest) memorySize() uint64 { return uint64(g.mem.Size()) }
 
-// call runs a callback. If the module does not export it, the result is missing.
-func (g *wasmGuest) call(f api.Function, missing uint64, args ...uint32) (uint64, error) {
-	if f == nil {
-		return missing, nil
+// call implements guest. A callback that the module does not export accepts everything.
+func (g *wasmGuest) call(f *callback, args [maxParams]uint32) (uint32, error) {
+	export := g.exports[f.index]
+	if export == nil {
+		return b2u(f.result == boolResult), nil
 	}
-	stack := g.stack[:]
 	for i, a := range args {
-		stack[i] = uint64(a)
+		g.stack[i] = uint64(a)
 	}
 	if g.depth > 0 {
 		// A wazero function must not be called again while it runs; a new one may be.
-		f = g.mod.ExportedFunction(f.Definition().ExportNames()[0])
+		export = g.mod.ExportedFunction(f.name)
 	}
+	if err := g.run(export); err != nil {
+		return 0, err
+	}
+	return uint32(g.stack[0]), nil
+}
+
+// run calls a function of the module with g.stack.
+func (g *wasmGuest) run(f api.Function) error {
 	g.depth++
 	defer func() { g.depth-- }()
 	ctx, cancel := g.bounded()
 	defer cancel()
-	if err := f.CallWithStack(ctx, stack); err != nil {
-		return 0, g.explain(err)
+	if err := f.CallWithStack(ctx, g.stack[:]); err != nil {
+		return g.explain(err)
 	}
-	return stack[0], nil
+	return nil
 }
 
 // bounded returns the context of a callback, which ends it at Config.CallbackTimeout.
@@ -312,118 +311,4 @@ func b2u(b bool) uint32 {
 		return 1
 	}
 	return 0
-}
-
-// OnContextCreate implements Guest.
-func (g *wasmGuest) OnContextCreate(c, parent uint32) error {
-	_, err := g.call(g.contextCreate, 0, c, parent)
-	return err
-}
-
-// OnVMStart implements Guest.
-func (g *wasmGuest) OnVMStart(c uint32, size int) (bool, error) {
-	r, err := g.call(g.vmStart, 1, c, uint32(size))
-	return uint32(r) != 0, err
-}
-
-// OnConfigure implements Guest.
-func (g *wasmGuest) OnConfigure(c uint32, size int) (bool, error) {
-	r, err := g.call(g.configure, 1, c, uint32(size))
-	return uint32(r) != 0, err
-}
-
-// OnTick implements Guest.
-func (g *wasmGuest) OnTick(c uint32) error {
-	_, err := g.call(g.tick, 0, c)
-	return err
-}
-
-// OnQueueReady implements Guest.
-func (g *wasmGuest) OnQueueReady(c, q uint32) error {
-	_, err := g.call(g.queueReady, 0, c, q)
-	return err
-}
-
-// OnHTTPCallResponse implements Guest.
-func (g *wasmGuest) OnHTTPCallResponse(c, token uint32, headers, size, trailers int) error {
-	_, err := g.call(g.callResponse, 0, c, token, uint32(headers), uint32(size), uint32(trailers))
-	return err
-}
-
-// OnGRPCReceiveInitialMetadata implements Guest.
-func (g *wasmGuest) OnGRPCReceiveInitialMetadata(c, token uint32, headers int) error {
-	_, err := g.call(g.grpcMetadata, 0, c, token, uint32(headers))
-	return err
-}
-
-// OnGRPCReceive implements Guest.
-func (g *wasmGuest) OnGRPCReceive(c, token uint32, size int) error {
-	_, err := g.call(g.grpcReceive, 0, c, token, uint32(size))
-	return err
-}
-
-// OnGRPCReceiveTrailingMetadata implements Guest.
-func (g *wasmGuest) OnGRPCReceiveTrailingMetadata(c, token uint32, trailers int) error {
-	_, err := g.call(g.grpcTrailers, 0, c, token, uint32(trailers))
-	return err
-}
-
-// OnGRPCClose implements Guest.
-func (g *wasmGuest) OnGRPCClose(c, token, status uint32) error {
-	_, err := g.call(g.grpcClose, 0, c, token, status)
-	return err
-}
-
-// OnRequestHeaders implements Guest.
-func (g *wasmGuest) OnRequestHeaders(c uint32, n int, eos bool) (Action, error) {
-	r, err := g.call(g.requestHeaders, 0, c, uint32(n), b2u(eos))
-	return Action(r), err
-}
-
-// OnRequestBody implements Guest.
-func (g *wasmGuest) OnRequestBody(c uint32, n int, eos bool) (Action, error) {
-	r, err := g.call(g.requestBody, 0, c, uint32(n), b2u(eos))
-	return Action(r), err
-}
-
-// OnRequestTrailers implements Guest.
-func (g *wasmGuest) OnRequestTrailers(c uint32, n int) (Action, error) {
-	r, err := g.call(g.requestTrailers, 0, c, uint32(n))
-	return Action(r), err
-}
-
-// OnResponseHeaders implements Guest.
-func (g *wasmGuest) OnResponseHeaders(c uint32, n int, eos bool) (Action, error) {
-	r, err := g.call(g.responseHeaders, 0, c, uint32(n), b2u(eos))
-	return Action(r), err
-}
-
-// OnResponseBody implements Guest.
-func (g *wasmGuest) OnResponseBody(c uint32, n int, eos bool) (Action, error) {
-	r, err := g.call(g.responseBody, 0, c, uint32(n), b2u(eos))
-	return Action(r), err
-}
-
-// OnResponseTrailers implements Guest.
-func (g *wasmGuest) OnResponseTrailers(c uint32, n int) (Action, error) {
-	r, err := g.call(g.responseTrailers, 0, c, uint32(n))
-	return Action(r), err
-}
-
-// OnDone implements Guest.
-func (g *wasmGuest) OnDone(c uint32) (bool, error) {
-	r, err := g.call(g.done, 1, c)
-	return uint32(r) != 0, err
-}
-
-// OnLog implements Guest.
-func (g *wasmGuest) OnLog(c uint32) error {
-	_, err := g.call(g.log, 0, c)
-	return err
-}
-
-// OnDelete implements Guest.
-func (g *wasmGuest) OnDelete(c uint32) error {
-	_, err := g.call(g.delete, 0, c)
-	return err
 }

@@ -16,6 +16,24 @@ func fn(params int, run func(g *wasmGuest, a args) Status) hostFunction {
 	return typed(make([]api.ValueType, params), run)
 }
 
+// values are what the pointers among a function's parameters point to.
+type values [5][]byte
+
+// fnOf is fn for a function that reads values in memory, each given by a pointer and a size after it. from are the
+// positions of the pointers.
+func fnOf(params int, from []int, run func(g *wasmGuest, a args, in values) Status) hostFunction {
+	return fn(params, func(g *wasmGuest, a args) Status {
+		var in values
+		for i, p := range from {
+			var ok bool
+			if in[i], ok = g.bytes(a.u32(p), a.u32(p+1)); !ok {
+				return invalidMemory
+			}
+		}
+		return run(g, a, in)
+	})
+}
+
 // typed declares a function; a zero in params means i32.
 func typed(params []api.ValueType, run func(g *wasmGuest, a args) Status) hostFunction {
 	for i := range params {
@@ -39,21 +57,12 @@ var envFunctions = map[string]hostFunction{
 			return uint32(g.calls.Log(level, message))
 		}},
 
-	"proxy_get_property": fn(4, func(g *wasmGuest, a args) Status {
-		path, ok := g.str(a.u32(0), a.u32(1))
-		if !ok {
-			return invalidMemory
-		}
-		value, st := g.calls.GetProperty(path)
+	"proxy_get_property": fnOf(4, []int{0}, func(g *wasmGuest, a args, in values) Status {
+		value, st := g.calls.GetProperty(string(in[0]))
 		return handOver(g, value, st, a.u32(2), a.u32(3))
 	}),
-	"proxy_set_property": fn(4, func(g *wasmGuest, a args) Status {
-		path, ok1 := g.str(a.u32(0), a.u32(1))
-		value, ok2 := g.bytes(a.u32(2), a.u32(3))
-		if !ok1 || !ok2 {
-			return invalidMemory
-		}
-		return g.calls.SetProperty(path, value)
+	"proxy_set_property": fnOf(4, []int{0, 2}, func(g *wasmGuest, _ args, in values) Status {
+		return g.calls.SetProperty(string(in[0]), in[1])
 	}),
 	"proxy_get_status": fn(3, func(g *wasmGuest, a args) Status {
 		code, message := g.calls.GetStatus()
@@ -62,13 +71,8 @@ var envFunctions = map[string]hostFunction{
 		}
 		return handOver(g, message, StatusOK, a.u32(1), a.u32(2))
 	}),
-	"proxy_call_foreign_function": fn(6, func(g *wasmGuest, a args) Status {
-		name, ok1 := g.str(a.u32(0), a.u32(1))
-		arg, ok2 := g.bytes(a.u32(2), a.u32(3))
-		if !ok1 || !ok2 {
-			return invalidMemory
-		}
-		result, st := g.calls.CallForeignFunction(name, arg)
+	"proxy_call_foreign_function": fnOf(6, []int{0, 2}, func(g *wasmGuest, a args, in values) Status {
+		result, st := g.calls.CallForeignFunction(string(in[0]), in[1])
 		// A caller that ignores the result passes null pointers.
 		if a.u32(4) == 0 || a.u32(5) == 0 {
 			return st
@@ -78,61 +82,33 @@ var envFunctions = map[string]hostFunction{
 
 	"proxy_continue_stream": fn(1, func(g *wasmGuest, a args) Status { return g.calls.ContinueStream(StreamType(a.u32(0))) }),
 	"proxy_close_stream":    fn(1, func(g *wasmGuest, a args) Status { return g.calls.CloseStream(StreamType(a.u32(0))) }),
-	"proxy_send_local_response": fn(8, func(g *wasmGuest, a args) Status {
-		details, ok1 := g.str(a.u32(1), a.u32(2))
-		body, ok2 := g.bytes(a.u32(3), a.u32(4))
-		headers, ok3 := g.bytes(a.u32(5), a.u32(6))
-		if !ok1 || !ok2 || !ok3 {
-			return invalidMemory
-		}
-		return g.calls.SendLocalResponse(a.u32(0), details, body, UnmarshalPairs(headers), int32(a.u32(7)))
+	"proxy_send_local_response": fnOf(8, []int{1, 3, 5}, func(g *wasmGuest, a args, in values) Status {
+		return g.calls.SendLocalResponse(a.u32(0), string(in[0]), in[1], UnmarshalPairs(in[2]), int32(a.u32(7)))
 	}),
 	"proxy_set_effective_context": fn(1, func(g *wasmGuest, a args) Status { return g.calls.SetEffectiveContext(a.u32(0)) }),
 	"proxy_done":                  fn(0, func(g *wasmGuest, _ args) Status { return g.calls.Done() }),
 
-	"proxy_get_shared_data": fn(5, func(g *wasmGuest, a args) Status {
-		key, ok := g.str(a.u32(0), a.u32(1))
-		if !ok {
-			return invalidMemory
-		}
-		value, cas, st := g.calls.GetSharedData(key)
+	"proxy_get_shared_data": fnOf(5, []int{0}, func(g *wasmGuest, a args, in values) Status {
+		value, cas, st := g.calls.GetSharedData(string(in[0]))
 		return g.answer32(a.u32(4), cas, handOver(g, value, st, a.u32(2), a.u32(3)))
 	}),
-	"proxy_set_shared_data": fn(5, func(g *wasmGuest, a args) Status {
-		key, ok1 := g.str(a.u32(0), a.u32(1))
-		value, ok2 := g.bytes(a.u32(2), a.u32(3))
-		if !ok1 || !ok2 {
-			return invalidMemory
-		}
-		return g.calls.SetSharedData(key, value, a.u32(4))
+	"proxy_set_shared_data": fnOf(5, []int{0, 2}, func(g *wasmGuest, a args, in values) Status {
+		return g.calls.SetSharedData(string(in[0]), in[1], a.u32(4))
 	}),
-	"proxy_register_shared_queue": fn(3, func(g *wasmGuest, a args) Status {
-		name, ok := g.str(a.u32(0), a.u32(1))
-		if !ok {
-			return invalidMemory
-		}
-		id, st := g.calls.RegisterSharedQueue(name)
+	"proxy_register_shared_queue": fnOf(3, []int{0}, func(g *wasmGuest, a args, in values) Status {
+		id, st := g.calls.RegisterSharedQueue(string(in[0]))
 		return g.answer32(a.u32(2), id, st)
 	}),
-	"proxy_resolve_shared_queue": fn(5, func(g *wasmGuest, a args) Status {
-		vmID, ok1 := g.str(a.u32(0), a.u32(1))
-		name, ok2 := g.str(a.u32(2), a.u32(3))
-		if !ok1 || !ok2 {
-			return invalidMemory
-		}
-		id, st := g.calls.ResolveSharedQueue(vmID, name)
+	"proxy_resolve_shared_queue": fnOf(5, []int{0, 2}, func(g *wasmGuest, a args, in values) Status {
+		id, st := g.calls.ResolveSharedQueue(string(in[0]), string(in[1]))
 		return g.answer32(a.u32(4), id, st)
 	}),
 	"proxy_dequeue_shared_queue": fn(3, func(g *wasmGuest, a args) Status {
 		item, st := g.calls.DequeueSharedQueue(a.u32(0))
 		return handOver(g, item, st, a.u32(1), a.u32(2))
 	}),
-	"proxy_enqueue_shared_queue": fn(3, func(g *wasmGuest, a args) Status {
-		item, ok := g.bytes(a.u32(1), a.u32(2))
-		if !ok {
-			return invalidMemory
-		}
-		return g.calls.EnqueueSharedQueue(a.u32(0), item)
+	"proxy_enqueue_shared_queue": fnOf(3, []int{1}, func(g *wasmGuest, a args, in values) Status {
+		return g.calls.EnqueueSharedQueue(a.u32(0), in[0])
 	}),
 
 	"proxy_get_header_map_value": fn(5, func(g *wasmGuest, a args) Status {
@@ -194,26 +170,18 @@ var envFunctions = map[string]hostFunction{
 		return g.calls.SetBufferBytes(BufferType(a.u32(0)), a.u32(1), a.u32(2), value)
 	}),
 
-	"proxy_http_call": fn(10, func(g *wasmGuest, a args) Status {
-		cluster, ok1 := g.str(a.u32(0), a.u32(1))
-		headers, ok2 := g.bytes(a.u32(2), a.u32(3))
-		body, ok3 := g.bytes(a.u32(4), a.u32(5))
-		trailers, ok4 := g.bytes(a.u32(6), a.u32(7))
+	"proxy_http_call": fnOf(10, []int{0, 2, 4, 6}, func(g *wasmGuest, a args, in values) Status {
 		// The token is written before the call is made, so a bad pointer starts no call.
-		if !ok1 || !ok2 || !ok3 || !ok4 || !g.put32(a.u32(9), 0) {
+		if !g.put32(a.u32(9), 0) {
 			return invalidMemory
 		}
-		token, st := g.calls.HTTPCall(cluster, UnmarshalPairs(headers), body, UnmarshalPairs(trailers), a.u32(8))
+		token, st := g.calls.HTTPCall(string(in[0]), UnmarshalPairs(in[1]), in[2], UnmarshalPairs(in[3]), a.u32(8))
 		g.put32(a.u32(9), token)
 		return st
 	}),
 
-	"proxy_define_metric": fn(4, func(g *wasmGuest, a args) Status {
-		name, ok := g.str(a.u32(1), a.u32(2))
-		if !ok {
-			return invalidMemory
-		}
-		id, st := g.calls.DefineMetric(MetricType(a.u32(0)), name)
+	"proxy_define_metric": fnOf(4, []int{1}, func(g *wasmGuest, a args, in values) Status {
+		id, st := g.calls.DefineMetric(MetricType(a.u32(0)), string(in[0]))
 		return g.answer32(a.u32(3), id, st)
 	}),
 	"proxy_increment_metric": typed([]api.ValueType{i32, i64}, func(g *wasmGuest, a args) Status {
@@ -241,31 +209,13 @@ var envFunctions = map[string]hostFunction{
 	"proxy_get_log_level": fn(1, func(g *wasmGuest, a args) Status { return g.answer32(a.u32(0), uint32(LogTrace), StatusOK) }),
 
 	// Unary gRPC calls are not offered: none can start.
-	"proxy_grpc_call": fn(12, func(g *wasmGuest, a args) Status {
-		for i := 0; i < 10; i += 2 {
-			if _, ok := g.bytes(a.u32(i), a.u32(i+1)); !ok {
-				return invalidMemory
-			}
-		}
-		return StatusParseFailure
-	}),
-	"proxy_grpc_stream": fn(9, func(g *wasmGuest, a args) Status {
-		service, ok1 := g.bytes(a.u32(0), a.u32(1))
-		name, ok2 := g.str(a.u32(2), a.u32(3))
-		method, ok3 := g.str(a.u32(4), a.u32(5))
-		metadata, ok4 := g.bytes(a.u32(6), a.u32(7))
-		if !ok1 || !ok2 || !ok3 || !ok4 {
-			return invalidMemory
-		}
-		token, st := g.calls.GRPCStream(service, name, method, UnmarshalPairs(metadata))
+	"proxy_grpc_call": fnOf(12, []int{0, 2, 4, 6, 8}, func(*wasmGuest, args, values) Status { return StatusParseFailure }),
+	"proxy_grpc_stream": fnOf(9, []int{0, 2, 4, 6}, func(g *wasmGuest, a args, in values) Status {
+		token, st := g.calls.GRPCStream(in[0], string(in[1]), string(in[2]), UnmarshalPairs(in[3]))
 		return g.answer32(a.u32(8), token, st)
 	}),
-	"proxy_grpc_send": fn(4, func(g *wasmGuest, a args) Status {
-		message, ok := g.bytes(a.u32(1), a.u32(2))
-		if !ok {
-			return invalidMemory
-		}
-		return g.calls.GRPCSend(a.u32(0), message, a.u32(3) != 0)
+	"proxy_grpc_send": fnOf(4, []int{1}, func(g *wasmGuest, a args, in values) Status {
+		return g.calls.GRPCSend(a.u32(0), in[0], a.u32(3) != 0)
 	}),
 	"proxy_grpc_close":  fn(1, func(g *wasmGuest, a args) Status { return g.calls.GRPCClose(a.u32(0)) }),
 	"proxy_grpc_cancel": fn(1, func(g *wasmGuest, a args) Status { return g.calls.GRPCCancel(a.u32(0)) }),

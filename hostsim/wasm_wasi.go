@@ -1,6 +1,8 @@
 package hostsim
 
 import (
+	"encoding/binary"
+	"fmt"
 	"strings"
 
 	"github.com/tetratelabs/wazero/api"
@@ -51,7 +53,7 @@ var wasiFunctions = map[string]hostFunction{
 			if !ok {
 				return wasiFault
 			}
-			b, ok := g.bytes(le32(vec), le32(vec[4:]))
+			b, ok := g.bytes(binary.LittleEndian.Uint32(vec), binary.LittleEndian.Uint32(vec[4:]))
 			if !ok {
 				return wasiFault
 			}
@@ -145,11 +147,7 @@ var wasiFunctions = map[string]hostFunction{
 	// Envoy only records the exit and returns. What the guest does next is up to the guest; compilers put an
 	// unreachable instruction there.
 	"proc_exit": {params: []api.ValueType{i32}, allowed: unrestricted, run: func(g *wasmGuest, a args) uint32 {
-		g.calls.Log(LogError, "proc_exit("+utoa(uint64(a.u32(0)))+") called; the VM will not survive it")
+		g.calls.Log(LogError, fmt.Sprintf("proc_exit(%d) called; the VM will not survive it", a.u32(0)))
 		return 0
 	}},
-}
-
-func le32(b []byte) uint32 {
-	return uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
 }
