@@ -272,9 +272,8 @@ func (q *Queue) CountBytes(ctx context.Context) (removed int, err error) {
 // countAll counts the bytes of all jobs.
 func (q *Queue) countAll(ctx context.Context) (*used, error) {
 	n := new(used)
-	// In the order of a job's life: one that moves on meanwhile is counted twice rather than not at all.
 	var all []segment
-	for _, index := range []string{idxScheduled, idxQueued, idxKeyed, idxActive, idxDone, idxDead} {
+	for _, index := range allIndexes {
 		all = append(all, segment{index: index})
 	}
 	for l := (ListQuery{Limit: MaxExamined}); ; {
