@@ -33,10 +33,11 @@ func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 	random := q.opt.Random()
 	var job Job
 	var r *record
+	var repeated bool
 	err := q.store.Update(ctx, func(tx store.Tx) error {
 		var err error
-		if req.Token != "" {
-			r, err = q.workerRetry(tx, &req, random)
+		if repeated = false; req.Token != "" {
+			r, repeated, err = q.workerRetry(tx, &req, random)
 		} else {
 			r, err = operatorRetry(tx, &req)
 		}
@@ -51,6 +52,9 @@ func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 	}
 	q.account(r)
 	q.noteDue(&job)
+	if repeated {
+		return job, nil
+	}
 	if req.Token != "" && !req.Uncounted && !job.State.Terminal() {
 		q.rates.add(job.Function, rateRetried)
 	}
@@ -58,13 +62,14 @@ func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 	return job, nil
 }
 
-func (q *Queue) workerRetry(tx store.Tx, req *Retry, random float64) (*record, error) {
-	r, err := leased(tx, req.ID, req.Token, req.Only)
+// workerRetry hands back a job. repeated: an earlier call with the token did it.
+func (q *Queue) workerRetry(tx store.Tx, req *Retry, random float64) (r *record, repeated bool, err error) {
+	r, err = leased(tx, req.ID, req.Token, req.Only)
 	if err != nil {
 		if r != nil && r.LastToken == req.Token && (!r.State.Terminal() || r.State == Cancelled && r.CancelRequested) {
-			return r, nil // a repeated call
+			return r, true, nil
 		}
-		return nil, err
+		return nil, false, err
 	}
 	if req.Error != "" {
 		r.Error = req.Error
@@ -72,20 +77,20 @@ func (q *Queue) workerRetry(tx store.Tx, req *Retry, random float64) (*record, e
 	}
 	r.LastToken = req.Token
 	if r.CancelRequested {
-		return r, r.terminate(tx, Cancelled, now(tx))
+		return r, false, r.terminate(tx, Cancelled, now(tx))
 	}
 	delay := q.opt.backoff(r.Attempt, random)
 	if req.Uncounted {
 		r.Attempt--
 	}
 	if r.Attempt >= r.MaxAttempts {
-		return nil, &StateError{ID: r.ID, State: r.State,
+		return nil, false, &StateError{ID: r.ID, State: r.State,
 			Reason: "all " + strconv.Itoa(r.MaxAttempts) + " attempts are used up; finish it as failed"}
 	}
 	if req.Delay != nil {
 		delay = *req.Delay
 	}
-	return r, r.requeue(tx, delay)
+	return r, false, r.requeue(tx, delay)
 }
 
 func operatorRetry(tx store.Tx, req *Retry) (*record, error) {

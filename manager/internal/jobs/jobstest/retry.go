@@ -144,6 +144,9 @@ var retryTests = map[string]func(*env){
 		if again := e.retry(r); again.State != jobs.Scheduled || !again.RunAt.Equal(first.RunAt) {
 			e.Fatalf("the second call changed the job: %+v, then %+v", first, again)
 		}
+		if c, minute := e.q.Counters(), e.q.LastMinute("f"); c.Retried != 1 || minute.Retried != 1 {
+			e.Errorf("the second call is counted: %+v, %+v", c, minute)
+		}
 		e.retry(jobs.Retry{ID: "a"}) // an operator brings it forward
 		e.claimOne()
 		e.wantFenced("a", j.Lease.Token)
