@@ -134,7 +134,7 @@ func CheckStored(tx store.Tx, c store.Collection, key string) error {
 // not be read. With a job it deletes the payload and result. Whatever its key and lock blocked is free then, and so is its
 // place among the running jobs. In its batch it has failed, unless it had ended before. A sum of bytes is counted again.
 // What is left of settings is which functions have jobs with concurrency keys. Errors:
-// *NotFoundError, unread.ErrReadable, the store's.
+// ErrNotFound, unread.ErrReadable, the store's.
 func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key string) (*store.UnreadableError, error) {
 	var u *store.UnreadableError
 	var job *record
@@ -151,7 +151,7 @@ func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key st
 	err := q.store.Update(ctx, func(tx store.Tx) error {
 		job = nil
 		var err error
-		if u, err = unread.Reason(CheckStored(tx, c, key), &NotFoundError{Kind: "record", ID: key}); err != nil {
+		if u, err = unread.Reason(CheckStored(tx, c, key), NotFound("record", key)); err != nil {
 			return err
 		}
 		switch {

@@ -187,7 +187,7 @@ func (q *Queue) admit(tx store.Tx, r *record) error {
 	}
 	need := r.charge()
 	if have+need.bytes > q.opt.MaxBytes {
-		return &FullError{Bytes: have, Allowed: q.opt.MaxBytes}
+		return full("", have, q.opt.MaxBytes)
 	}
 	if most := int64(q.opt.OwnerShare * float64(q.opt.MaxBytes)); need.owner != "" && q.boundsOwners() {
 		have, known, err := q.bytesOf(tx, need.owner)
@@ -195,7 +195,7 @@ func (q *Queue) admit(tx store.Tx, r *record) error {
 			return err
 		}
 		if known && have+need.bytes > most {
-			return &FullError{Owner: need.owner, Bytes: have, Allowed: most}
+			return full(need.owner, have, most)
 		}
 	}
 	return nil
