@@ -48,7 +48,7 @@ func (a Action) Allows(j *Job) bool {
 }
 
 // Do does an action with a job, and returns the job as it is then; for a replay, the copy. The errors are those of the
-// action's method. A replay that a live job stands against is a *DuplicateKeyError. For endedBy see Retry.
+// action's method. A replay that a live job stands against is ErrDuplicateKey. For endedBy see Retry.
 func (q *Queue) Do(ctx context.Context, a Action, id string, endedBy time.Time) (Job, error) {
 	switch a {
 	case ActionCancel:
@@ -60,7 +60,7 @@ func (q *Queue) Do(ctx context.Context, a Action, id string, endedBy time.Time) 
 	}
 	out, err := q.replay(ctx, "", id)
 	if err == nil && !out.Created() {
-		err = &DuplicateKeyError{Holder: out.Job.ID, State: out.Job.State, CancelRequested: out.Job.CancelRequested}
+		err = out.Job.duplicate("")
 	}
 	return out.Job, err
 }
@@ -91,8 +91,8 @@ func (q *Queue) DoAll(ctx context.Context, a Action, ids []string, endedBy time.
 	return errs
 }
 
-// Delete removes a job, its payload and its result for good, and releases its key and its lock. A running job is a
-// *StateError, a missing one a *NotFoundError. Calls that wait for the job get a *NotFoundError. It returns the job as
+// Delete removes a job, its payload and its result for good, and releases its key and its lock. A running job is
+// ErrConflict, a missing one ErrNotFound. Calls that wait for the job get ErrNotFound. It returns the job as
 // it was, without a payload or result over 512 bytes.
 func (q *Queue) Delete(ctx context.Context, id string) (Job, error) {
 	if err := CheckID("id", id); err != nil {
@@ -105,7 +105,7 @@ func (q *Queue) Delete(ctx context.Context, id string) (Job, error) {
 			return err
 		}
 		if r.State == Active {
-			return &StateError{ID: id, State: r.State, Reason: "a worker has it; cancel it, and delete it when the worker has let go of it"}
+			return r.conflict("a worker has it; cancel it, and delete it when the worker has let go of it")
 		}
 		job = r.job()
 		tx.Notify(topicDone + id)

@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"encoding/binary"
-	"encoding/hex"
 	"strings"
 	"time"
 
@@ -53,9 +52,8 @@ func appendErrors(b []byte, all []AttemptError) []byte {
 }
 
 func (d *decoder) errors() []AttemptError {
-	n := d.Uvarint()
-	if n < 1 || n > MaxErrors {
-		d.fail()
+	n := d.Count(MaxErrors)
+	if n == 0 {
 		return nil
 	}
 	all := make([]AttemptError, n)
@@ -67,9 +65,6 @@ func (d *decoder) errors() []AttemptError {
 	}
 	return all
 }
-
-// traceparentBytes is the stored form of a traceparent: trace id, span id and flags.
-const traceparentBytes = 16 + 8 + 1
 
 // Traceparent returns a W3C trace context in the form of version 00, or "" if it is none. Flags other than
 // sampled and random are cleared.
@@ -94,29 +89,4 @@ func Traceparent(header string) string {
 		return header[:len(form)]
 	}
 	return "00" + header[2:53] + flags
-}
-
-// appendTraceparent appends the stored form of what Traceparent returned.
-func appendTraceparent(b []byte, s string) []byte {
-	for _, part := range []string{s[3:35], s[36:52], s[53:55]} {
-		b, _ = hex.AppendDecode(b, []byte(part)) // checked when it was submitted
-	}
-	return b
-}
-
-func (d *decoder) traceparent() string {
-	v := d.Take(traceparentBytes)
-	if v == nil {
-		return ""
-	}
-	var text [55]byte
-	b := append(text[:0], "00-"...)
-	b = hex.AppendEncode(b, v[:16])
-	b = hex.AppendEncode(append(b, '-'), v[16:24])
-	b = hex.AppendEncode(append(b, '-'), v[24:])
-	s := string(b)
-	if Traceparent(s) != s {
-		d.fail()
-	}
-	return s
 }

@@ -73,7 +73,7 @@ func (b *Batch) save(tx store.Tx) error { return tx.Put(colBatches, b.ID, b.enco
 func loadBatch(tx store.Tx, id string) (*Batch, error) {
 	b, err := store.Read(tx, colBatches, id, decodeBatch)
 	if b == nil && err == nil {
-		err = &NotFoundError{Kind: "batch", ID: id}
+		err = NotFound("batch", id)
 	}
 	return b, err
 }
@@ -239,7 +239,7 @@ func (r *record) settle(tx store.Tx, after State) error {
 }
 
 // Batch returns a batch, after at most wait as soon as all of its jobs have ended: 0 to MaxWait. A batch that is not there
-// any more is a *NotFoundError.
+// any more is ErrNotFound.
 func (q *Queue) Batch(ctx context.Context, id string, wait time.Duration) (Batch, error) {
 	if err := cmp.Or(CheckID("id", id), checkDuration("wait_ms", wait, 0, MaxWait)); err != nil {
 		return Batch{}, err

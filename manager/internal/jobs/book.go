@@ -14,7 +14,8 @@ import (
 // are exact after every call, every crash and every call whose outcome is unknown, and no start counts jobs. On a store that
 // managers share, all of them would change the same records. There each queue counts all jobs from time to time, see usage.
 //
-// A job that was deleted because its record could not be read stays in its sums: nothing says what it was.
+// A job that was deleted because its record could not be read stays in its sums: nothing says what it was. A sum that cannot
+// be read is counted again when an operator deletes it.
 
 // Keys of colUsage. The value of each is a number greater than 0; a sum of 0 has no record.
 const (
@@ -87,10 +88,14 @@ func (tx bookedTx) add(key string, n int64) error {
 	if err != nil || !known || n == 0 {
 		return err
 	}
-	if have += n; have <= 0 {
+	return putSum(tx.Tx, key, have+n)
+}
+
+func putSum(tx store.Tx, key string, n int64) error {
+	if n <= 0 {
 		return tx.Delete(colUsage, key)
 	}
-	return tx.Put(colUsage, key, binary.AppendUvarint(nil, uint64(have)), usageEntries(key, have)...)
+	return tx.Put(colUsage, key, binary.AppendUvarint(nil, uint64(n)), usageEntries(key, n)...)
 }
 
 // book changes the sums by what the job counts for now, instead of what it counted for when it was read or last booked.
@@ -129,6 +134,39 @@ func (r *record) book(stx store.Tx) error {
 		return nil
 	}
 	return tx.add(ownerKey(r.Owner), owner)
+}
+
+// recountSum replaces a sum that cannot be read by a count of all jobs. It leaves out jobs that cannot be read either.
+func recountSum(tx store.Tx, t *unread.Tracker, key string) error {
+	n := int64(0)
+	for _, index := range allIndexes {
+		for r := (store.Range{Limit: store.MaxScan}); ; {
+			hits, err := tx.Scan(colJobs, index, r)
+			if err != nil {
+				return err
+			}
+			for _, h := range hits {
+				job, err := load(tx, h.Key)
+				if err != nil && !t.Met(err) {
+					return err
+				}
+				if err != nil || job == nil {
+					continue
+				}
+				switch c := job.stored; {
+				case c.part == partDead && key == deadKey(job.Function):
+					n++
+				case c.part != partLive && key == retainedKey, c.part == partLive && c.owner != "" && key == ownerKey(c.owner):
+					n += c.bytes
+				}
+			}
+			if len(hits) < r.Limit {
+				break
+			}
+			r.After = &hits[len(hits)-1]
+		}
+	}
+	return putSum(tx, key, n)
 }
 
 // retainDeadMost removes the oldest dead letters of every function that has too many, by the sums.

@@ -66,7 +66,8 @@ func TestDeadLettersOfManyFunctions(t *testing.T) {
 	}
 }
 
-// TestUnreadableSums: sums that cannot be read refuse nothing and remove nothing. They stay until an operator deletes them.
+// TestUnreadableSums: sums that cannot be read refuse nothing and remove nothing. They stay until an operator deletes them,
+// and are counted again then.
 func TestUnreadableSums(t *testing.T) {
 	tracker := unread.New()
 	q := bookedQueue(t, Options{DeadCount: 1, MaxBytes: MinMaxBytes, OwnerShare: 1e-9, Unreadable: tracker})
@@ -86,10 +87,16 @@ func TestUnreadableSums(t *testing.T) {
 	if did, err := q.RunDuties(t.Context()); err != nil || did.Purged != 0 {
 		t.Errorf("%+v, %v", did, err)
 	}
+	if _, err := q.Enqueue(t.Context(), Submission{Function: "f", Owner: "o", Payload: []byte(`1`)}); err != nil {
+		t.Fatal(err)
+	}
 	for _, key := range keys {
 		if u, err := q.DeleteUnreadable(t.Context(), colUsage, key); err != nil || u.Collection != colUsage {
 			t.Errorf("%.8q: %v, %v", key, u, err)
 		}
+	}
+	if err := CheckSums(t.Context(), q); err != nil {
+		t.Error(err)
 	}
 	for range 2 {
 		if _, err := q.Enqueue(t.Context(), Submission{Function: "f", Owner: "o", Payload: []byte(`1`)}); !errors.Is(err, ErrFull) {

@@ -57,68 +57,42 @@ const inlineBytes = 512
 
 const recordVersion = 1
 
-// Presence bits of a record.
+// Flags of a record.
 const (
-	hasCancel = 1 << iota
-	hasPlace
-	hasLease
-	hasResult
-	hasDedup
-	hasReschedule
-	hasPayloadBlob
-	hasResultBlob
+	isCancelRequested = 1 << iota
+	isDeadIfExpired
 	hasDuplicates
-	hasFreed
-	hasOwner
-	hasTrace
-	hasErrors
-	hasEvent
-	hasExpiry
-	hasDeadIfExpired
-	hasTimeout
-	hasConcurrencyKey
-	hasSlots
-	hasBatch
-	hasAfter
+	hasResult
+	hasResultBlob
+	hasPayloadBlob
+	hasDedup
+	hasMore // fields that are empty in most records
 )
 
 // encode writes version, flags, then the fields in the order below: strings with their length, times in microseconds
 // since 1970 (0 for the zero time).
 func (r *record) encode() []byte {
-	flags := uint64(0)
-	set := func(on bool, f uint64) {
+	flags := byte(0)
+	set := func(on bool, f byte) {
 		if on {
 			flags |= f
 		}
 	}
-	set(r.CancelRequested, hasCancel)
-	set(r.Place > 0, hasPlace)
-	set(r.Lease != nil, hasLease)
-	set(r.Result != nil && r.ResultBlob == 0, hasResult)
-	set(r.Dedup != nil, hasDedup)
-	set(r.Dedup != nil && r.Dedup.RescheduleOnce, hasReschedule)
-	set(r.PayloadBlob > 0, hasPayloadBlob)
-	set(r.ResultBlob > 0, hasResultBlob)
+	set(r.CancelRequested, isCancelRequested)
+	set(r.DeadIfExpired, isDeadIfExpired)
 	set(r.Duplicates, hasDuplicates)
-	set(!r.FreedAt.IsZero(), hasFreed)
-	set(r.Owner != "", hasOwner)
-	set(r.Traceparent != "", hasTrace)
-	set(len(r.Errors) > 0, hasErrors)
-	set(r.Event != "", hasEvent)
-	set(!r.ExpiresAt.IsZero(), hasExpiry)
-	set(r.DeadIfExpired, hasDeadIfExpired)
-	set(r.Timeout > 0, hasTimeout)
-	set(r.ConcurrencyKey != "", hasConcurrencyKey)
-	set(r.State == Active && r.slots != 0, hasSlots)
-	set(r.Batch != "", hasBatch)
-	set(r.After != "", hasAfter)
+	set(r.Result != nil && r.ResultBlob == 0, hasResult)
+	set(r.ResultBlob > 0, hasResultBlob)
+	set(r.PayloadBlob > 0, hasPayloadBlob)
+	set(r.Dedup != nil, hasDedup)
+	set(r.Place > 0 || r.Traceparent != "" || r.Event != "" || r.ConcurrencyKey != "" || r.Batch != "" || r.After != "" || r.Timeout > 0 ||
+		len(r.Errors) > 0 || !r.FreedAt.IsZero() || !r.ExpiresAt.IsZero(), hasMore)
 
-	b := make([]byte, 0, r.size()+len(r.LockID))
-	b = append(b, recordVersion)
-	b = binary.AppendUvarint(b, flags)
-	b = append(b, byte(r.State))
+	b := make([]byte, 0, r.size()+len(r.LockID)+len(r.Traceparent))
+	b = append(b, recordVersion, flags, byte(r.State))
 	b = codec.AppendString(b, r.Function)
 	b = codec.AppendString(b, r.Key)
+	b = codec.AppendString(b, r.Owner)
 	b = binary.AppendVarint(b, int64(r.Priority))
 	b = binary.AppendUvarint(b, uint64(r.Attempt))
 	b = binary.AppendUvarint(b, uint64(r.MaxAttempts))
@@ -128,56 +102,34 @@ func (r *record) encode() []byte {
 	b = codec.AppendString(b, r.LastToken)
 	b = codec.AppendString(b, r.LockID)
 	b = codec.AppendString(b, r.Error)
-	if r.Place > 0 {
+	if flags&hasMore != 0 {
 		b = append(b, byte(r.Place))
-	}
-	if !r.FreedAt.IsZero() {
+		for _, s := range []string{r.Traceparent, r.Event, r.ConcurrencyKey, r.Batch, r.After} {
+			b = codec.AppendString(b, s)
+		}
 		b = appendStamp(b, r.FreedAt)
-	}
-	if r.Owner != "" {
-		b = codec.AppendString(b, r.Owner)
-	}
-	if r.Traceparent != "" {
-		b = appendTraceparent(b, r.Traceparent)
-	}
-	if len(r.Errors) > 0 {
+		b = appendStamp(b, r.ExpiresAt)
+		b = binary.AppendUvarint(b, uint64(r.Timeout/time.Microsecond))
 		b = appendErrors(b, r.Errors)
 	}
-	if r.Event != "" {
-		b = codec.AppendString(b, r.Event)
-	}
-	if !r.ExpiresAt.IsZero() {
-		b = appendStamp(b, r.ExpiresAt)
-	}
-	if r.Timeout > 0 {
-		b = binary.AppendUvarint(b, uint64(r.Timeout/time.Microsecond))
-	}
-	if r.ConcurrencyKey != "" {
-		b = codec.AppendString(b, r.ConcurrencyKey)
-	}
-	if r.State == Active && r.slots != 0 {
-		b = append(b, r.slots)
-	}
-	for _, id := range []string{r.Batch, r.After} {
-		if id != "" {
-			b = codec.AppendString(b, id)
-		}
-	}
-	if r.State == Replayed {
+	switch r.State {
+	case Replayed:
 		b = codec.AppendString(b, r.ReplayedAs)
-	}
-	if r.Lease != nil {
+	case Active:
+		b = append(b, r.slots)
 		b = codec.AppendString(b, r.Lease.Worker)
 		b = codec.AppendString(b, r.Lease.Token)
 		b = appendStamp(b, r.Lease.Begun)
 		b = appendStamp(b, r.Lease.Until)
+		b = appendStamp(b, r.Lease.Deadline)
 		b = binary.AppendUvarint(b, uint64(r.Lease.Duration/time.Microsecond))
-		if r.Timeout > 0 {
-			b = appendStamp(b, r.Lease.Deadline)
-		}
 	}
 	if r.Dedup != nil {
-		b = append(b, byte(r.Dedup.Strategy))
+		strategy := byte(r.Dedup.Strategy) << 1
+		if r.Dedup.RescheduleOnce {
+			strategy |= 1
+		}
+		b = append(b, strategy)
 		b = codec.AppendString(b, r.Dedup.Key)
 		b = binary.AppendUvarint(b, uint64(r.Dedup.TTL/time.Microsecond))
 	}
@@ -225,88 +177,38 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	d.version(recordVersion)
 	r := &record{}
 	r.ID = id
-	flags := d.Uvarint()
+	flags := d.Byte()
+	r.CancelRequested, r.DeadIfExpired, r.Duplicates = flags&isCancelRequested != 0, flags&isDeadIfExpired != 0, flags&hasDuplicates != 0
 	r.State = State(d.Byte())
-	r.Function = d.String()
-	r.Key = d.String()
+	r.Function, r.Key, r.Owner = d.String(), d.String(), d.String()
 	r.Priority = int(d.Varint())
 	r.Attempt = int(d.Uvarint())
 	r.MaxAttempts = int(d.Uvarint())
 	r.CreatedAt, r.RunAt, r.StartedAt, r.FinishedAt = d.stamp(), d.stamp(), d.stamp(), d.stamp()
-	r.LastToken = d.String()
-	r.LockID = d.String()
-	r.Error = d.String()
-	r.CancelRequested = flags&hasCancel != 0
-	r.Duplicates = flags&hasDuplicates != 0
-	if flags&hasPlace != 0 {
+	r.LastToken, r.LockID, r.Error = d.String(), d.String(), d.String()
+	if flags&hasMore != 0 {
 		r.Place = int(d.Byte())
-	}
-	if flags&hasFreed != 0 {
-		r.FreedAt = d.stamp()
-	}
-	if flags&hasOwner != 0 {
-		if r.Owner = d.String(); r.Owner == "" {
+		r.Traceparent, r.Event, r.ConcurrencyKey, r.Batch, r.After = d.String(), d.String(), d.String(), d.String(), d.String()
+		r.FreedAt, r.ExpiresAt, r.Timeout, r.Errors = d.stamp(), d.stamp(), d.duration(), d.errors()
+		if Traceparent(r.Traceparent) != r.Traceparent || r.Event != "" && CheckName("", r.Event) != nil || checkKey("", r.ConcurrencyKey, 0) != nil ||
+			r.Batch != "" && CheckID("", r.Batch) != nil || r.After != "" && CheckID("", r.After) != nil {
 			d.fail()
 		}
 	}
-	if flags&hasTrace != 0 {
-		r.Traceparent = d.traceparent()
-	}
-	if flags&hasErrors != 0 {
-		r.Errors = d.errors()
-	}
-	if flags&hasEvent != 0 {
-		if r.Event = d.String(); CheckName("", r.Event) != nil {
-			d.fail()
-		}
-	}
-	r.DeadIfExpired = flags&hasDeadIfExpired != 0
-	if flags&hasExpiry != 0 {
-		if r.ExpiresAt = d.stamp(); r.ExpiresAt.IsZero() {
-			d.fail()
-		}
-	}
-	if flags&hasTimeout != 0 {
-		if r.Timeout = d.duration(); r.Timeout == 0 {
-			d.fail()
-		}
-	}
-	if flags&hasConcurrencyKey != 0 {
-		if r.ConcurrencyKey = d.String(); checkKey("", r.ConcurrencyKey, 1) != nil {
-			d.fail()
-		}
-	}
-	if flags&hasSlots != 0 {
-		if r.slots = d.Byte(); r.State != Active || r.slots == 0 || r.slots > slotFunction|slotKey || r.slots&slotKey != 0 && r.ConcurrencyKey == "" {
-			d.fail()
-		}
-	}
-	if flags&hasBatch != 0 {
-		if r.Batch = d.String(); CheckID("", r.Batch) != nil {
-			d.fail()
-		}
-	}
-	if flags&hasAfter != 0 {
-		if r.After = d.String(); CheckID("", r.After) != nil {
-			d.fail()
-		}
-	}
-	if r.State == Replayed {
+	switch r.State {
+	case Replayed:
 		if r.ReplayedAs = d.String(); CheckID("", r.ReplayedAs) != nil {
 			d.fail()
 		}
-	}
-	if flags&hasLease != 0 {
-		r.Lease = &Lease{Worker: d.String(), Token: d.String(), Begun: d.stamp(), Until: d.stamp(), Duration: d.duration()}
-		if r.Timeout > 0 {
-			r.Lease.Deadline = d.stamp()
+	case Active:
+		if r.slots = d.Byte(); r.slots > slotFunction|slotKey || r.slots&slotKey != 0 && r.ConcurrencyKey == "" {
+			d.fail()
 		}
+		r.Lease = &Lease{Worker: d.String(), Token: d.String(), Begun: d.stamp(), Until: d.stamp(), Deadline: d.stamp(), Duration: d.duration()}
 	}
 	if flags&hasDedup != 0 {
-		r.Dedup = &Dedup{
-			Strategy: Strategy(d.Byte()), Key: d.String(), TTL: d.duration(),
-			RescheduleOnce: flags&hasReschedule != 0,
-		}
+		strategy := d.Byte()
+		r.Dedup = &Dedup{Strategy: Strategy(strategy >> 1), Key: d.String(), TTL: d.duration(), RescheduleOnce: strategy&1 != 0}
 	}
 	if n := d.Uvarint(); n > 0 && n <= MaxWALLocations {
 		r.WALLocations = make(WALLocations, n)
@@ -327,7 +229,7 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	} else {
 		r.Payload = d.Bytes()
 	}
-	if d.Err() == nil && (len(d.Rest()) != 0 || r.State < Scheduled || r.State > Expired || (r.State == Active) != (r.Lease != nil) ||
+	if d.Err() == nil && (len(d.Rest()) != 0 || r.State < Scheduled || r.State > Expired ||
 		CheckName("", r.Function) != nil || checkKey("", r.Key, 0) != nil || len(r.LockID) > MaxKeyBytes || r.Priority < MinPriority || r.Priority > MaxPriority ||
 		r.Attempt < 0 || r.MaxAttempts < 0) {
 		d.fail()
@@ -343,7 +245,7 @@ func decodeRecord(id string, b []byte) (*record, error) {
 func standsAlone(b []byte) bool {
 	d := decoder{codec.NewReader(b)}
 	d.version(recordVersion)
-	return d.Uvarint()&(hasPayloadBlob|hasDedup) == 0 && d.Err() == nil
+	return d.Byte()&(hasPayloadBlob|hasDedup) == 0 && d.Err() == nil
 }
 
 // decoder reads what encode and its like wrote.

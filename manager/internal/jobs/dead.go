@@ -44,12 +44,12 @@ func (r *record) reason() string {
 
 // replayed is the answer to a call that would run a replayed job again.
 func (r *record) replayed() error {
-	return &StateError{ID: r.ID, State: r.State, Reason: "job " + r.ReplayedAs + " runs in its place"}
+	return r.conflict("job " + r.ReplayedAs + " runs in its place")
 }
 
 // Replay enqueues a copy of a failed job, which is Replayed from then on, in one transaction. It stays Failed if the
-// copy is not enqueued: because another job holds its key (*DuplicateKeyError), or because it is a duplicate of a
-// live job (see the outcome). A job that was replayed before is a *StateError, a missing letter a *NotFoundError.
+// copy is not enqueued: because another job holds its key (ErrDuplicateKey), or because it is a duplicate of a
+// live job (see the outcome). A job that was replayed before is ErrConflict, a missing letter ErrNotFound.
 func (q *Queue) Replay(ctx context.Context, function, id string) (Outcome, error) {
 	if err := CheckName("function", function); err != nil {
 		return Outcome{}, err
@@ -76,7 +76,7 @@ func (q *Queue) replay(ctx context.Context, function, id string) (Outcome, error
 			return r.replayed()
 		}
 		if !of || r.State != Failed {
-			return &NotFoundError{Kind: "dead letter", ID: id}
+			return NotFound("dead letter", id)
 		}
 		if err := r.fetch(tx); err != nil {
 			return err

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -9,90 +10,135 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// Errors for errors.Is. The typed errors below wrap them and name the job, key or field.
+// Errors for errors.Is. A *FieldError wraps the first two, and an *Error each of the others. ErrOverloaded and ErrClosed are
+// such errors themselves.
 var (
-	// ErrInvalid: a field of the request is missing, malformed or out of
-	// bounds; always a *FieldError.
+	// ErrInvalid: a field of the request is missing, malformed or out of bounds.
 	ErrInvalid = errors.New("jobs: invalid request")
-	// ErrTooLarge: a payload or result is over its limit; always a *FieldError.
+	// ErrTooLarge: a payload or result is over its limit.
 	ErrTooLarge = errors.New("jobs: too large")
-	// ErrNotFound: there is no such job or dead letter; always
-	// a *NotFoundError.
+	// ErrNotFound: there is no such job, dead letter, batch or schedule.
 	ErrNotFound = errors.New("jobs: not found")
-	// ErrDuplicateKey: a live job holds the key or the deduplication lock; always a *DuplicateKeyError.
+	// ErrDuplicateKey: a live job holds the key or the deduplication lock.
 	ErrDuplicateKey = errors.New("jobs: duplicate key")
 	// ErrFenced: the lease token is not the job's current one, because the lease ran out and was revoked, or the job
-	// was finished or handed back under another token. Always a *FencedError.
+	// was finished or handed back under another token. Or the attempt has reached its timeout.
 	ErrFenced = errors.New("jobs: fenced")
-	// ErrConflict: the job's state does not allow the call; always a
-	// *StateError.
+	// ErrConflict: the job's state does not allow the call.
 	ErrConflict = errors.New("jobs: the job's state does not allow this")
-	// ErrForbidden: the caller may not work on jobs of this function; always a
-	// *ForbiddenError.
+	// ErrForbidden: the caller may not work on jobs of this function.
 	ErrForbidden = errors.New("jobs: forbidden")
-	// ErrQuarantine: the queue was restored to an older point, and may have forgotten the job with the proposed id; always
-	// a *QuarantineError.
+	// ErrQuarantine: the queue was restored to an older point, and may have forgotten the job with the proposed id.
 	ErrQuarantine = errors.New("jobs: the id may be that of a forgotten job")
-	// ErrFull: the jobs, or those of one submitter, take as many bytes as they may; always a *FullError.
+	// ErrFull: the jobs, or those of one submitter, take as many bytes as they may.
 	ErrFull = errors.New("jobs: the queue is full")
 	// ErrOverloaded: as many calls wait as Options.MaxWaiters allows.
-	ErrOverloaded error = &unavailableError{api.CodeOverloaded, "too many calls wait"}
+	ErrOverloaded = unavailable(api.CodeOverloaded, "too many calls wait")
 	// ErrClosed is returned by calls after Close.
-	ErrClosed error = &unavailableError{api.CodeUnavailable, "the queue is closed"}
+	ErrClosed = unavailable(api.CodeUnavailable, "the queue is closed")
 )
 
-// unavailableError is a temporary error.
-type unavailableError struct {
-	code   api.Code
-	detail string
+// Error is the queue's answer to a call that it does not carry out.
+type Error struct {
+	// Kind is which of the errors above it is; nil for ErrOverloaded and ErrClosed.
+	Kind error
+	// P is the HTTP answer. Its detail is the error's text.
+	P api.Problem
+	// ID is what was asked for, usually a job; with ErrDuplicateKey, the job that holds the key or the lock.
+	ID string
+	// State is the state of the job ID now, for ErrDuplicateKey, ErrFenced and ErrConflict. CancelRequested: the holder was
+	// cancelled, and its worker has not let go of it yet.
+	State           State
+	CancelRequested bool
+	// Key is the key that is held, empty if it is the lock.
+	Key string
+	// Owner is the Submission.Owner whose jobs take their share, empty if all jobs together take as much as they may:
+	// Allowed bytes.
+	Owner   string
+	Allowed int64
+	// Timeout is the job's if the attempt has reached it, else 0.
+	Timeout time.Duration
+
+	text string // instead of the detail
 }
 
-func (e *unavailableError) Error() string { return "jobs: " + e.detail }
+func (e *Error) Error() string { return cmp.Or(e.text, e.P.Detail) }
 
-// Problem returns the HTTP answer: 503.
-func (e *unavailableError) Problem() api.Problem {
-	return api.Problem{Status: 503, Code: e.code, Title: "Unavailable", Detail: e.detail, RetryAfterSeconds: 1}
+// Unwrap returns Kind.
+func (e *Error) Unwrap() error { return e.Kind }
+
+// Problem returns the HTTP answer.
+func (e *Error) Problem() api.Problem { return e.P }
+
+func refuse(kind error, status int, code api.Code, title, detail string) *Error {
+	return &Error{Kind: kind, P: api.Problem{Status: status, Code: code, Title: title, Detail: detail}}
 }
 
-// QuarantineError says for how long an id may be that of a job that a restore forgot.
-type QuarantineError struct{ RetryAfter time.Duration }
-
-func (e *QuarantineError) Error() string { return ErrQuarantine.Error() }
-
-// Unwrap returns ErrQuarantine.
-func (e *QuarantineError) Unwrap() error { return ErrQuarantine }
-
-// Problem returns the HTTP answer: 503.
-func (e *QuarantineError) Problem() api.Problem {
-	return api.Problem{
-		Status: 503, Code: api.CodeQuarantine, Title: "Quarantine",
-		Detail:            "this queue may have forgotten the job with this id; nothing was changed",
-		RetryAfterSeconds: int((e.RetryAfter + time.Second - 1) / time.Second),
-	}
+// unavailable is a temporary error.
+func unavailable(code api.Code, detail string) error {
+	e := refuse(nil, 503, code, "Unavailable", detail)
+	e.P.RetryAfterSeconds, e.text = 1, "jobs: "+detail
+	return e
 }
 
-// FullError is the answer to a submission for which there is no room.
-type FullError struct {
-	// Owner is the Submission.Owner whose jobs take their share, empty if all jobs together take as much as they may.
-	Owner string
-	// Bytes is what the jobs take, Allowed what they may.
-	Bytes, Allowed int64
+// quarantined refuses an id that may be that of a job which a restore forgot, for the time left.
+func quarantined(left time.Duration) error {
+	e := refuse(ErrQuarantine, 503, api.CodeQuarantine, "Quarantine", "this queue may have forgotten the job with this id; nothing was changed")
+	e.P.RetryAfterSeconds, e.text = int((left+time.Second-1)/time.Second), ErrQuarantine.Error()
+	return e
 }
 
-func (e *FullError) Error() string {
+// full refuses a submission for which there is no room, because the jobs of owner, or all if it is empty, take that many
+// bytes of those allowed.
+func full(owner string, bytes, allowed int64) error {
 	whose := "all jobs"
-	if e.Owner != "" {
+	if owner != "" {
 		whose = "this submitter's waiting and running jobs"
 	}
-	return fmt.Sprintf("%s take %d bytes; allowed: at most %d with the new job; nothing was changed", whose, e.Bytes, e.Allowed)
+	e := refuse(ErrFull, 503, api.CodeQueueFull, "Queue full",
+		fmt.Sprintf("%s take %d bytes; allowed: at most %d with the new job; nothing was changed", whose, bytes, allowed))
+	e.P.RetryAfterSeconds, e.Owner, e.Allowed = 5, owner, allowed
+	return e
 }
 
-// Unwrap returns ErrFull.
-func (e *FullError) Unwrap() error { return ErrFull }
+// NotFound is the error of a call that names what does not exist; kind is for example "job".
+func NotFound(kind, id string) error {
+	e := refuse(ErrNotFound, 404, api.CodeNotFound, "Not found", "no "+kind+" "+quote(id))
+	e.ID = id
+	return e
+}
 
-// Problem returns the HTTP answer: 503.
-func (e *FullError) Problem() api.Problem {
-	return api.Problem{Status: 503, Code: api.CodeQueueFull, Title: "Queue full", Detail: e.Error(), RetryAfterSeconds: 5}
+// duplicate refuses a submission or a retry whose key, or deduplication lock if key is empty, a live job holds.
+func (j *Job) duplicate(key string) error {
+	what := "the deduplication lock"
+	if key != "" {
+		what = "key " + quote(key)
+	}
+	text := what + " is held by job " + j.ID + ", which is " + j.State.String()
+	if j.CancelRequested {
+		text += ": it was cancelled, but its worker has not let go of it yet"
+	}
+	e := refuse(ErrDuplicateKey, 409, api.CodeDuplicateKey, "Duplicate key", text)
+	e.ID, e.State, e.CancelRequested, e.Key = j.ID, j.State, j.CancelRequested, key
+	return e
+}
+
+// fenced refuses a stale lease token or, if timeout is not 0, an attempt that has reached its timeout.
+func (j *Job) fenced(timeout time.Duration) error {
+	text := "the lease token of job " + j.ID + " is not the current one; the job is " + j.State.String()
+	if timeout > 0 {
+		text = "the attempt at job " + j.ID + " has reached its timeout of " + timeout.String()
+	}
+	e := refuse(ErrFenced, 409, api.CodeFenced, "Fenced", text)
+	e.ID, e.State, e.Timeout = j.ID, j.State, timeout
+	return e
+}
+
+// conflict refuses a call that the job's state does not allow.
+func (j *Job) conflict(reason string) error {
+	e := refuse(ErrConflict, 409, api.CodeConflict, "Conflict", "job "+j.ID+" is "+j.State.String()+": "+reason)
+	e.ID, e.State = j.ID, j.State
+	return e
 }
 
 // FieldError says what is wrong with one field of a request.
@@ -155,123 +201,4 @@ func quote(v string) string {
 		v, cut = v[:most], "..."
 	}
 	return strconv.QuoteToASCII(v) + cut
-}
-
-// NotFoundError says what is missing.
-type NotFoundError struct {
-	// Kind is "job" or "dead letter".
-	Kind string
-	// ID is what was asked for.
-	ID string
-}
-
-func (e *NotFoundError) Error() string { return "no " + e.Kind + " " + quote(e.ID) }
-
-// Unwrap returns ErrNotFound.
-func (e *NotFoundError) Unwrap() error { return ErrNotFound }
-
-// Problem returns the HTTP answer: 404.
-func (e *NotFoundError) Problem() api.Problem {
-	return api.Problem{Status: 404, Code: api.CodeNotFound, Title: "Not found", Detail: e.Error()}
-}
-
-// DuplicateKeyError is the answer to a submission, or to a retry, whose key or deduplication lock a live job holds.
-type DuplicateKeyError struct {
-	// Key is empty if it is the lock.
-	Key string
-	// Holder is the id of the job that holds it.
-	Holder string
-	// State is the holder's state. CancelRequested: it was cancelled, and its worker has not let go of it yet.
-	State           State
-	CancelRequested bool
-}
-
-// duplicate is the answer to a call that a live job stands against.
-func (r *record) duplicate(key string) error {
-	return &DuplicateKeyError{Key: key, Holder: r.ID, State: r.State, CancelRequested: r.CancelRequested}
-}
-
-func (e *DuplicateKeyError) Error() string {
-	what := "the deduplication lock"
-	if e.Key != "" {
-		what = "key " + quote(e.Key)
-	}
-	text := what + " is held by job " + e.Holder + ", which is " + e.State.String()
-	if e.CancelRequested {
-		text += ": it was cancelled, but its worker has not let go of it yet"
-	}
-	return text
-}
-
-// Unwrap returns ErrDuplicateKey.
-func (e *DuplicateKeyError) Unwrap() error { return ErrDuplicateKey }
-
-// Problem returns the HTTP answer: 409.
-func (e *DuplicateKeyError) Problem() api.Problem {
-	return api.Problem{Status: 409, Code: api.CodeDuplicateKey, Title: "Duplicate key", Detail: e.Error()}
-}
-
-// FencedError is the answer to a call with a stale lease token.
-type FencedError struct {
-	// ID is the job's.
-	ID string
-	// State is the job's state now.
-	State State
-	// Timeout is the job's if the attempt has reached it, else 0.
-	Timeout time.Duration
-}
-
-func (e *FencedError) Error() string {
-	if e.Timeout > 0 {
-		return "the attempt at job " + e.ID + " has reached its timeout of " + e.Timeout.String()
-	}
-	return "the lease token of job " + e.ID + " is not the current one; the job is " + e.State.String()
-}
-
-// Unwrap returns ErrFenced.
-func (e *FencedError) Unwrap() error { return ErrFenced }
-
-// Problem returns the HTTP answer: 409.
-func (e *FencedError) Problem() api.Problem {
-	return api.Problem{Status: 409, Code: api.CodeFenced, Title: "Fenced", Detail: e.Error()}
-}
-
-// ForbiddenError is the answer to a worker's call about a job of a function that it may not work on.
-type ForbiddenError struct {
-	// ID is the job's.
-	ID string
-}
-
-func (e *ForbiddenError) Error() string {
-	return "these credentials do not allow work on the function of job " + e.ID
-}
-
-// Unwrap returns ErrForbidden.
-func (e *ForbiddenError) Unwrap() error { return ErrForbidden }
-
-// Problem returns the HTTP answer: 403.
-func (e *ForbiddenError) Problem() api.Problem {
-	return api.Problem{Status: 403, Code: api.CodeForbidden, Title: "Forbidden", Detail: e.Error()}
-}
-
-// StateError is the answer to a call that the job's state does not allow.
-type StateError struct {
-	// ID is the job's.
-	ID string
-	// State is the job's state now.
-	State State
-	// Reason completes the sentence "job <id> is <state>: ...".
-	Reason string
-}
-
-func (e *StateError) Error() string {
-	return "job " + e.ID + " is " + e.State.String() + ": " + e.Reason
-}
-
-// Unwrap returns ErrConflict.
-func (e *StateError) Unwrap() error { return ErrConflict }
-
-// Problem returns the HTTP answer: 409.
-func (e *StateError) Problem() api.Problem {
-	return api.Problem{Status: 409, Code: api.CodeConflict, Title: "Conflict", Detail: e.Error()}
 }

@@ -14,7 +14,7 @@ func CheckSums(ctx context.Context, q *Queue) error {
 	}
 	want := make(map[string]int64)
 	var all []segment
-	for _, index := range []string{idxScheduled, idxQueued, idxKeyed, idxActive, idxDone, idxDead} {
+	for _, index := range allIndexes {
 		all = append(all, segment{index: index})
 	}
 	for l := (ListQuery{Limit: MaxExamined}); ; {

@@ -208,7 +208,7 @@ type Submission struct {
 	Timeout time.Duration
 	// Dedup, nil for none.
 	Dedup *Dedup
-	// ReturnExisting: when a live job holds Key, answer with that job instead of a *DuplicateKeyError.
+	// ReturnExisting: when a live job holds Key, answer with that job instead of ErrDuplicateKey.
 	ReturnExisting bool
 	// WALLocations: at most 16 databases.
 	WALLocations WALLocations
@@ -267,7 +267,7 @@ type Finish struct {
 	Result []byte
 	// Error: at most MaxErrorBytes.
 	Error string
-	// Only are the functions whose jobs the caller may end, nil for all; see ForbiddenError.
+	// Only are the functions whose jobs the caller may end, nil for all; see ErrForbidden.
 	Only []string
 }
 
@@ -284,7 +284,7 @@ type Retry struct {
 	// Uncounted, only with a Token: the delivery does not count as an attempt, because the worker could not do the
 	// work, for example because it is stopping.
 	Uncounted bool
-	// Only are the functions whose jobs the caller may put back, nil for all; see ForbiddenError.
+	// Only are the functions whose jobs the caller may put back, nil for all; see ErrForbidden.
 	Only []string
 	// EndedBy, unless it is zero, refuses an operator's retry of a job that ended later: the operator has not seen that end. So a
 	// retry that is sent again does not run a job once more that failed again meanwhile.

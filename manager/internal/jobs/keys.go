@@ -52,6 +52,10 @@ const (
 	idxBatch     = "batch"     // id of the batch; of jobs in a batch that have not ended
 )
 
+// allIndexes are the indexes of the states, in the order of a job's life: a count that reads one after the other counts a job
+// that moves on meanwhile twice rather than not at all.
+var allIndexes = []string{idxScheduled, idxQueued, idxKeyed, idxActive, idxDone, idxDead}
+
 // idxCreated orders colBatches by CreatedAt. Those that have finished are in idxDone as well, by FinishedAt.
 const idxCreated = "created"
 

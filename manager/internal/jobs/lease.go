@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/batch"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
@@ -27,10 +28,10 @@ func leased(tx store.Tx, id, token string, only []string) (*record, error) {
 		return nil, err
 	}
 	if only != nil && !slices.Contains(only, r.Function) {
-		return nil, &ForbiddenError{ID: id}
+		return nil, refuse(ErrForbidden, 403, api.CodeForbidden, "Forbidden", "these credentials do not allow work on the function of job "+id)
 	}
 	if r.State != Active || r.Lease.Token != token {
-		return r, &FencedError{ID: id, State: r.State}
+		return r, r.fenced(0)
 	}
 	return r, nil
 }
@@ -52,7 +53,7 @@ func checkLease(id, token string) error {
 }
 
 // Heartbeat extends a lease to the given time from now, or to the claim's duration when lease is 0. A lease that ran
-// out is its worker's until it is revoked. A stale token is a *FencedError, and so is an attempt that has reached its
+// out is its worker's until it is revoked. A stale token is ErrFenced, and so is an attempt that has reached its
 // timeout, before which every lease ends. Only are the functions whose jobs the caller
 // may work on, nil for all.
 func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Duration, only []string) (Beat, error) {
@@ -68,7 +69,7 @@ func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Dura
 		}
 		at := leaseNow(tx)
 		if r.Lease.timedOut(at) {
-			return &FencedError{ID: id, State: r.State, Timeout: r.Timeout}
+			return r.fenced(r.Timeout)
 		}
 		left := cmp.Or(lease, r.Lease.Duration)
 		r.Lease.extend(at, left)
@@ -84,8 +85,8 @@ func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Dura
 }
 
 // Finish ends a job for good and releases its key and lock. Failed puts it into its function's dead letters. A repeated
-// call, with the same token and state, gets the same answer. Another state after the first is a *StateError, a stale
-// token a *FencedError.
+// call, with the same token and state, gets the same answer. Another state after the first is ErrConflict, a stale
+// token ErrFenced.
 func (q *Queue) Finish(ctx context.Context, f Finish) (Job, error) {
 	if err := f.check(); err != nil {
 		return Job{}, err
@@ -269,7 +270,7 @@ func (f *finishCall) finish(tx store.Tx) error {
 	f.repeated = err != nil && r != nil && r.State.Terminal() && r.LastToken == f.Token
 	switch {
 	case f.repeated && r.State != f.State && (r.State != Replayed || f.State != Failed):
-		return &StateError{ID: f.ID, State: r.State, Reason: "it was finished with this token before"}
+		return r.conflict("it was finished with this token before")
 	case f.repeated:
 		f.out.Job = r.job()
 		return nil
@@ -296,5 +297,6 @@ func (f *finishCall) finish(tx store.Tx) error {
 
 // IsRefusal reports whether the error is the queue's own answer to one call, which has written nothing.
 func IsRefusal(err error) bool {
-	return errors.Is(err, store.ErrUnreadable) || errors.Is(err, ErrDuplicateKey) || errors.Is(err, ErrQuarantine) || errors.Is(err, ErrFull) || errors.Is(err, ErrFenced) || errors.Is(err, ErrForbidden) || errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid)
+	var r *Error
+	return errors.As(err, &r) && r.Kind != nil || errors.Is(err, store.ErrUnreadable) || errors.Is(err, ErrInvalid)
 }

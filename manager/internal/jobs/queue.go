@@ -38,7 +38,7 @@ type Options struct {
 	DeadFor   time.Duration
 	DeadCount int
 	// MaxBytes bounds the records of all jobs, plus RecordOverhead bytes for each: 8 MiB to 16 TiB, default 512 MiB. Beyond
-	// it new jobs get a *FullError. Three things may exceed it: a single transaction, results, and on a store that managers
+	// it new jobs get ErrFull. Three things may exceed it: a single transaction, results, and on a store that managers
 	// share, jobs that the others added since the last count. Terminal jobs take at most a quarter: then the oldest are removed, first
 	// those that are no dead letters.
 	MaxBytes int64

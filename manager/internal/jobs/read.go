@@ -9,7 +9,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Get returns a job with its payload and result, or a *NotFoundError.
+// Get returns a job with its payload and result, or ErrNotFound.
 func (q *Queue) Get(ctx context.Context, id string) (Job, error) {
 	if err := CheckID("id", id); err != nil {
 		return Job{}, err
@@ -32,7 +32,7 @@ func (q *Queue) Get(ctx context.Context, id string) (Job, error) {
 	return job, nil
 }
 
-// Holder returns the live job that holds a key, without a payload or result over 512 bytes, or a *NotFoundError.
+// Holder returns the live job that holds a key, without a payload or result over 512 bytes, or ErrNotFound.
 func (q *Queue) Holder(ctx context.Context, key string) (Job, error) {
 	if err := checkKey("key", key, 1); err != nil {
 		return Job{}, err
@@ -41,7 +41,7 @@ func (q *Queue) Holder(ctx context.Context, key string) (Job, error) {
 	err := q.store.View(ctx, func(tx store.Tx) error {
 		r, err := keyHolder(tx, now(tx), key)
 		if err == nil && r == nil {
-			err = &NotFoundError{Kind: "job with the key", ID: key}
+			err = NotFound("job with the key", key)
 		}
 		if err == nil {
 			job = r.jobNow(tx)

@@ -22,7 +22,7 @@ func load(tx store.Tx, id string) (*record, error) {
 func find(tx store.Tx, id string) (*record, error) {
 	r, err := load(tx, id)
 	if err == nil && r == nil {
-		err = &NotFoundError{Kind: "job", ID: id}
+		err = NotFound("job", id)
 	}
 	return r, err
 }

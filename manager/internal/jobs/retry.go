@@ -12,13 +12,13 @@ import (
 // Retry puts a job back into the queue.
 //
 // With a lease token a worker hands back the job it has leased. The delay grows with the attempts unless the worker
-// sets it. When all attempts are used up that is a *StateError: the worker must finish the job as Failed instead. A job
+// sets it. When all attempts are used up that is ErrConflict: the worker must finish the job as Failed instead. A job
 // that was cancelled meanwhile becomes Cancelled. A repeated call gets the same answer until the job is delivered
 // again.
 //
 // Without a token an operator runs a failed, cancelled or expired job again with new attempts, or a scheduled one at
-// another time. An expiry that would be over by then goes. The job acquires its key and its deduplication lock again; if another job holds one of them, that is a
-// *DuplicateKeyError. Jobs in other states are a *StateError; that of a replayed job names its copy.
+// another time. An expiry that would be over by then goes. The job acquires its key and its deduplication lock again; if another job holds one of them, that is
+// ErrDuplicateKey. Jobs in other states are ErrConflict; that of a replayed job names its copy.
 func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 	var delay time.Duration
 	if req.Delay != nil {
@@ -33,10 +33,11 @@ func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 	random := q.opt.Random()
 	var job Job
 	var r *record
+	var repeated bool
 	err := q.store.Update(ctx, func(tx store.Tx) error {
 		var err error
-		if req.Token != "" {
-			r, err = q.workerRetry(tx, &req, random)
+		if repeated = false; req.Token != "" {
+			r, repeated, err = q.workerRetry(tx, &req, random)
 		} else {
 			r, err = operatorRetry(tx, &req)
 		}
@@ -51,6 +52,9 @@ func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 	}
 	q.account(r)
 	q.noteDue(&job)
+	if repeated {
+		return job, nil
+	}
 	if req.Token != "" && !req.Uncounted && !job.State.Terminal() {
 		q.rates.add(job.Function, rateRetried)
 	}
@@ -58,13 +62,14 @@ func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 	return job, nil
 }
 
-func (q *Queue) workerRetry(tx store.Tx, req *Retry, random float64) (*record, error) {
-	r, err := leased(tx, req.ID, req.Token, req.Only)
+// workerRetry hands back a job. repeated: an earlier call with the token did it.
+func (q *Queue) workerRetry(tx store.Tx, req *Retry, random float64) (r *record, repeated bool, err error) {
+	r, err = leased(tx, req.ID, req.Token, req.Only)
 	if err != nil {
 		if r != nil && r.LastToken == req.Token && (!r.State.Terminal() || r.State == Cancelled && r.CancelRequested) {
-			return r, nil // a repeated call
+			return r, true, nil
 		}
-		return nil, err
+		return nil, false, err
 	}
 	if req.Error != "" {
 		r.Error = req.Error
@@ -72,20 +77,19 @@ func (q *Queue) workerRetry(tx store.Tx, req *Retry, random float64) (*record, e
 	}
 	r.LastToken = req.Token
 	if r.CancelRequested {
-		return r, r.terminate(tx, Cancelled, now(tx))
+		return r, false, r.terminate(tx, Cancelled, now(tx))
 	}
 	delay := q.opt.backoff(r.Attempt, random)
 	if req.Uncounted {
 		r.Attempt--
 	}
 	if r.Attempt >= r.MaxAttempts {
-		return nil, &StateError{ID: r.ID, State: r.State,
-			Reason: "all " + strconv.Itoa(r.MaxAttempts) + " attempts are used up; finish it as failed"}
+		return nil, false, r.conflict("all " + strconv.Itoa(r.MaxAttempts) + " attempts are used up; finish it as failed")
 	}
 	if req.Delay != nil {
 		delay = *req.Delay
 	}
-	return r, r.requeue(tx, delay)
+	return r, false, r.requeue(tx, delay)
 }
 
 func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
@@ -95,7 +99,7 @@ func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
 	}
 	switch {
 	case !req.EndedBy.IsZero() && r.FinishedAt.After(req.EndedBy):
-		return nil, &StateError{ID: r.ID, State: r.State, Reason: "it ended at " + r.FinishedAt.Format(time.RFC3339Nano) + ", after what the caller had seen; look at it again"}
+		return nil, r.conflict("it ended at " + r.FinishedAt.Format(time.RFC3339Nano) + ", after what the caller had seen; look at it again")
 	case r.State == Scheduled && !r.over(now(tx)):
 	case r.State == Scheduled, r.State == Failed, r.State == Cancelled, r.State == Expired: // holds neither key nor lock
 		if r.LockID != "" {
@@ -127,7 +131,7 @@ func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
 	case r.State == Replayed:
 		return nil, r.replayed()
 	default:
-		return nil, &StateError{ID: r.ID, State: r.State, Reason: "only failed, cancelled, expired and scheduled jobs can be retried without a lease"}
+		return nil, r.conflict("only failed, cancelled, expired and scheduled jobs can be retried without a lease")
 	}
 	if req.Error != "" {
 		r.Error = req.Error
@@ -160,7 +164,7 @@ func (r *record) requeue(tx store.Tx, delay time.Duration) error {
 
 // Cancel keeps a job that no worker has from ever running. It only marks an active job: the worker learns of that with
 // its next heartbeat, and the job is not delivered again whatever the worker does. Its key and lock are released when the
-// worker lets go of it, so that no equal job runs beside it: when it reports, or its lease is lost. A cancelled job may be cancelled again. A complete, failed, expired or replayed one is a *StateError.
+// worker lets go of it, so that no equal job runs beside it: when it reports, or its lease is lost. A cancelled job may be cancelled again. A complete, failed, expired or replayed one is ErrConflict.
 func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
 	if err := CheckID("id", id); err != nil {
 		return Job{}, err
@@ -178,7 +182,7 @@ func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
 		case r.State == Replayed:
 			return r.replayed()
 		case r.State == Complete || r.State == Failed || r.State == Expired:
-			return &StateError{ID: id, State: r.State, Reason: "it is over already"}
+			return r.conflict("it is over already")
 		case r.State == Cancelled || r.CancelRequested:
 		case r.State == Active:
 			changed = true

@@ -135,7 +135,7 @@ func lockID(s *Submission) string {
 
 // Enqueue submits a job in its own transaction.
 //
-// It returns a *FieldError, a *DuplicateKeyError, a *QuarantineError, a *FullError, or a *StateError when another job has
+// It returns a *FieldError, ErrDuplicateKey, ErrQuarantine, ErrFull, or ErrConflict when another job has
 // the proposed id.
 func (q *Queue) Enqueue(ctx context.Context, s Submission) (Outcome, error) {
 	p, err := q.Prepare(s)
@@ -224,12 +224,12 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 			return Outcome{}, err
 		}
 		if have != nil {
-			return Outcome{}, &StateError{ID: p.id, State: have.State, Reason: "the id is taken"}
+			return Outcome{}, have.conflict("the id is taken")
 		}
 		if q.opt.Quarantine != nil {
 			left, err := q.opt.Quarantine(tx)
 			if err == nil && left > 0 {
-				err = &QuarantineError{left}
+				err = quarantined(left)
 			}
 			if err != nil {
 				return Outcome{}, err
@@ -345,10 +345,10 @@ func (q *Queue) Committed(out Outcome) {
 
 // Refused reports to the queue why a submission was not enqueued.
 func (q *Queue) Refused(err error) {
-	var full *FullError
+	var e *Error
 	switch {
-	case !errors.As(err, &full):
-	case full.Owner == "":
+	case !errors.As(err, &e) || e.Kind != ErrFull:
+	case e.Owner == "":
 		q.stats.full.Add(1)
 	default:
 		q.stats.overShare.Add(1)

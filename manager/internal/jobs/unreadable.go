@@ -132,9 +132,9 @@ func CheckStored(tx store.Tx, c store.Collection, key string) error {
 
 // DeleteUnreadable deletes a record of a collection that the queue Owns if it cannot be read, and returns why it could
 // not be read. With a job it deletes the payload and result. Whatever its key and lock blocked is free then, and so is its
-// place among the running jobs. In its batch it has failed, unless it had ended before. What is left of settings is which
-// functions have jobs with concurrency keys. Errors:
-// *NotFoundError, unread.ErrReadable, the store's.
+// place among the running jobs. In its batch it has failed, unless it had ended before. A sum of bytes is counted again.
+// What is left of settings is which functions have jobs with concurrency keys. Errors:
+// ErrNotFound, unread.ErrReadable, the store's.
 func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key string) (*store.UnreadableError, error) {
 	var u *store.UnreadableError
 	var job *record
@@ -151,7 +151,7 @@ func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key st
 	err := q.store.Update(ctx, func(tx store.Tx) error {
 		job = nil
 		var err error
-		if u, err = unread.Reason(CheckStored(tx, c, key), &NotFoundError{Kind: "record", ID: key}); err != nil {
+		if u, err = unread.Reason(CheckStored(tx, c, key), NotFound("record", key)); err != nil {
 			return err
 		}
 		switch {
@@ -166,6 +166,8 @@ func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key st
 				return err
 			}
 			return restoreSettings(tx)
+		case c == colUsage:
+			return recountSum(tx, q.opt.Unreadable, key)
 		case c != colJobs:
 			return tx.Delete(c, key)
 		}

@@ -187,7 +187,7 @@ func (q *Queue) admit(tx store.Tx, r *record) error {
 	}
 	need := r.charge()
 	if have+need.bytes > q.opt.MaxBytes {
-		return &FullError{Bytes: have, Allowed: q.opt.MaxBytes}
+		return full("", have, q.opt.MaxBytes)
 	}
 	if most := int64(q.opt.OwnerShare * float64(q.opt.MaxBytes)); need.owner != "" && q.boundsOwners() {
 		have, known, err := q.bytesOf(tx, need.owner)
@@ -195,7 +195,7 @@ func (q *Queue) admit(tx store.Tx, r *record) error {
 			return err
 		}
 		if known && have+need.bytes > most {
-			return &FullError{Owner: need.owner, Bytes: have, Allowed: most}
+			return full(need.owner, have, most)
 		}
 	}
 	return nil
@@ -272,9 +272,8 @@ func (q *Queue) CountBytes(ctx context.Context) (removed int, err error) {
 // countAll counts the bytes of all jobs.
 func (q *Queue) countAll(ctx context.Context) (*used, error) {
 	n := new(used)
-	// In the order of a job's life: one that moves on meanwhile is counted twice rather than not at all.
 	var all []segment
-	for _, index := range []string{idxScheduled, idxQueued, idxKeyed, idxActive, idxDone, idxDead} {
+	for _, index := range allIndexes {
 		all = append(all, segment{index: index})
 	}
 	for l := (ListQuery{Limit: MaxExamined}); ; {

@@ -110,7 +110,7 @@ func load(tx store.Tx, name string) (*Schedule, error) {
 func find(tx store.Tx, name string) (*Schedule, error) {
 	s, err := load(tx, name)
 	if err == nil && s == nil {
-		err = &jobs.NotFoundError{Kind: "schedule", ID: name}
+		err = jobs.NotFound("schedule", name)
 	}
 	return s, err
 }

@@ -36,7 +36,7 @@ type Homes interface {
 const homeScope = "schedules"
 
 // Schedules are the schedules of a job queue. All methods are safe for concurrent use. Methods return *jobs.FieldError,
-// *jobs.NotFoundError, and the errors of package store unchanged.
+// jobs.ErrNotFound, and the errors of package store unchanged.
 type Schedules struct {
 	store    store.Store
 	queue    *jobs.Queue
@@ -267,12 +267,12 @@ func (s *Schedules) Submission(ctx context.Context, name string) (sub jobs.Submi
 }
 
 // DeleteUnreadable deletes a schedule if it cannot be read, and returns why it could not be read. Errors:
-// *jobs.NotFoundError, unread.ErrReadable, the store's.
+// jobs.ErrNotFound, unread.ErrReadable, the store's.
 func (s *Schedules) DeleteUnreadable(ctx context.Context, name string) (*store.UnreadableError, error) {
 	var u *store.UnreadableError
 	err := s.store.Update(ctx, func(tx store.Tx) error {
 		var err error
-		if u, err = unread.Reason(CheckStored(tx, name), &jobs.NotFoundError{Kind: "record", ID: name}); err != nil {
+		if u, err = unread.Reason(CheckStored(tx, name), jobs.NotFound("record", name)); err != nil {
 			return err
 		}
 		return tx.Delete(Collection, name)

@@ -130,8 +130,7 @@ func TestRefusalIsRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := Call{Key: "k", Body: []byte(`{}`)}
-	var held *jobs.DuplicateKeyError
-	if _, err := s.job(c, jobs.Submission{Key: "held"}); !errors.As(err, &held) {
+	if _, err := s.job(c, jobs.Submission{Key: "held"}); !errors.Is(err, jobs.ErrDuplicateKey) {
 		t.Fatalf("refused with %v", err)
 	}
 	if _, err := s.queue.Cancel(t.Context(), strings.TrimPrefix(string(holder.Body), "job ")); err != nil {

@@ -205,7 +205,7 @@ func (j *jobData) Dead() bool { return j.State == jobs.Failed }
 func (u *UI) jobPage(v *visit) error {
 	j, err := u.opts.Queue.Get(v.ctx(), v.r.PathValue("id"))
 	if errors.Is(err, jobs.ErrInvalid) { // no job can have this id
-		err = &jobs.NotFoundError{Kind: "job", ID: v.r.PathValue("id")}
+		err = jobs.NotFound("job", v.r.PathValue("id"))
 	}
 	if err != nil {
 		return err

@@ -108,7 +108,7 @@ func (u *UI) runSchedule(v *visit) error {
 	}
 	sub.ID = id
 	out, err := u.opts.Queue.Enqueue(v.ctx(), sub)
-	if taken := (*jobs.StateError)(nil); errors.As(err, &taken) && taken.ID == id {
+	if taken := (*jobs.Error)(nil); errors.As(err, &taken) && taken.Kind == jobs.ErrConflict && taken.ID == id {
 		return v.redirect("jobs/" + id + "?done=schedule-ran")
 	}
 	if err != nil {

@@ -41,7 +41,7 @@ func (u *UI) endSubscription(v *visit) error {
 		return err
 	}
 	if s.Since.IsZero() {
-		return &jobs.NotFoundError{Kind: "subscription of the function", ID: function}
+		return jobs.NotFound("subscription of the function", function)
 	}
 	v.audit("subscription to an event ended by an operator", "event", event, "function", function)
 	return v.redirect("subscriptions?done=unsubscribed")

@@ -249,8 +249,7 @@ var batchTests = map[string]func(*env){
 		e.finish(e.claim(jobs.ClaimRequest{Functions: []string{"f0"}})[0], jobs.Complete)
 		e.pass(far)
 		e.duties(e.q)
-		var missing *jobs.NotFoundError
-		if _, err := e.q.Batch(e.ctx, want[0], 0); !errors.As(err, &missing) {
+		if _, err := e.q.Batch(e.ctx, want[0], 0); !errors.Is(err, jobs.ErrNotFound) {
 			e.Errorf("an old batch: %v", err)
 		}
 		e.wantBatch(want[1], 1, 1, 0, 0, 0, 0)

@@ -1,7 +1,6 @@
 package jobstest
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -175,8 +174,7 @@ var deadlineTests = map[string]func(*env){
 			e.Errorf("heartbeat: %+v, %v", beat, err)
 		}
 		e.pass(span)
-		var fenced *jobs.FencedError
-		if _, err := e.q.Heartbeat(e.ctx, "a", j.Lease.Token, 0, nil); !errors.As(err, &fenced) || fenced.Timeout != 2*span {
+		if _, err := e.q.Heartbeat(e.ctx, "a", j.Lease.Token, 0, nil); refused(err, jobs.ErrFenced).Timeout != 2*span {
 			e.Errorf("heartbeat after the timeout: %v", err)
 		}
 		if did := e.duties(q); did.TimedOut != 1 || did.Reclaimed != 1 {

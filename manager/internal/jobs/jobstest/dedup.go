@@ -145,8 +145,7 @@ var dedupTests = map[string]func(*env){
 
 				b := e.job(s)
 				_, err := e.q.Retry(e.ctx, jobs.Retry{ID: a.ID})
-				var dup *jobs.DuplicateKeyError
-				if !errors.As(err, &dup) || dup.Holder != b.ID || dup.Key != "" {
+				if dup := refused(err, jobs.ErrDuplicateKey); dup.ID != b.ID || dup.Key != "" {
 					e.Fatalf("retry beside another holder: %v", err)
 				}
 				e.wantState(a.ID, end)
@@ -167,8 +166,7 @@ var dedupTests = map[string]func(*env){
 				e.Fatalf("the answer hides that the first one still runs: %+v", out.Job)
 			}
 			_, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"})
-			var dup *jobs.DuplicateKeyError
-			if !errors.As(err, &dup) || dup.Holder != a.ID || dup.State != jobs.Active || !dup.CancelRequested {
+			if dup := refused(err, jobs.ErrDuplicateKey); dup.ID != a.ID || dup.State != jobs.Active || !dup.CancelRequested {
 				e.Fatalf("the key: %v", err)
 			}
 			e.claimNone()

@@ -19,9 +19,8 @@ func (e *env) wantFenced(id, token string) {
 	_, calls["finish"] = e.q.Finish(e.ctx, jobs.Finish{ID: id, Token: token, State: jobs.Complete})
 	_, calls["retry"] = e.q.Retry(e.ctx, jobs.Retry{ID: id, Token: token})
 	for name, err := range calls {
-		var fe *jobs.FencedError
-		if !errors.As(err, &fe) || !errors.Is(err, jobs.ErrFenced) || fe.ID != id {
-			e.Errorf("%s with a stale token: got %v, want a FencedError", name, err)
+		if !errors.Is(err, jobs.ErrFenced) || refused(err, jobs.ErrFenced).ID != id {
+			e.Errorf("%s with a stale token: got %v, want ErrFenced", name, err)
 		}
 	}
 }
@@ -184,8 +183,7 @@ var leaseTests = map[string]func(*env){
 			e.wantField(fmt.Sprintf("%+v", c), c.field, errOf(e.q.Heartbeat(e.ctx, c.id, c.token, c.lease, nil)))
 		}
 		_, err := e.q.Heartbeat(e.ctx, "nobody", j.Lease.Token, 0, nil)
-		var nf *jobs.NotFoundError
-		if !errors.As(err, &nf) || !errors.Is(err, jobs.ErrNotFound) || nf.ID != "nobody" {
+		if !errors.Is(err, jobs.ErrNotFound) || refused(err, jobs.ErrNotFound).ID != "nobody" {
 			e.Errorf("unknown job: %v", err)
 		}
 	},
@@ -236,8 +234,7 @@ var finishTests = map[string]func(*env){
 				other = jobs.Failed
 			}
 			_, err := e.q.Finish(e.ctx, jobs.Finish{ID: a.ID, Token: j.Lease.Token, State: other})
-			var se *jobs.StateError
-			if !errors.As(err, &se) || se.State != s {
+			if refused(err, jobs.ErrConflict).State != s {
 				e.Fatalf("finished as %s, then as %s: %v", s, other, err)
 			}
 			e.wantState(a.ID, s)

@@ -126,11 +126,10 @@ func (p *property) hours(t *rapid.T, label string) int { return genHours.Draw(t,
 // wantErr compares an error with the one that the model expects.
 func (p *property) wantErr(op string, got error, want string) {
 	kind := ""
-	var dup *jobs.DuplicateKeyError
 	switch {
 	case got == nil:
-	case errors.As(got, &dup):
-		kind = "duplicate " + dup.Holder
+	case errors.Is(got, jobs.ErrDuplicateKey):
+		kind = "duplicate " + refused(got, jobs.ErrDuplicateKey).ID
 	case errors.Is(got, jobs.ErrConflict):
 		kind = "conflict"
 	case errors.Is(got, jobs.ErrFenced):

@@ -20,9 +20,8 @@ func (e *env) retry(r jobs.Retry) jobs.Job {
 func (e *env) retryConflict(r jobs.Retry, s jobs.State) {
 	e.Helper()
 	_, err := e.q.Retry(e.ctx, r)
-	var se *jobs.StateError
-	if !errors.As(err, &se) || se.State != s {
-		e.Fatalf("Retry(%+v): got %v, want a StateError with %s", r, err, s)
+	if refused(err, jobs.ErrConflict).State != s {
+		e.Fatalf("Retry(%+v): got %v, want ErrConflict with %s", r, err, s)
 	}
 }
 
@@ -144,6 +143,9 @@ var retryTests = map[string]func(*env){
 		if again := e.retry(r); again.State != jobs.Scheduled || !again.RunAt.Equal(first.RunAt) {
 			e.Fatalf("the second call changed the job: %+v, then %+v", first, again)
 		}
+		if c, minute := e.q.Counters(), e.q.LastMinute("f"); c.Retried != 1 || minute.Retried != 1 {
+			e.Errorf("the second call is counted: %+v, %+v", c, minute)
+		}
 		e.retry(jobs.Retry{ID: "a"}) // an operator brings it forward
 		e.claimOne()
 		e.wantFenced("a", j.Lease.Token)
@@ -180,11 +182,10 @@ var retryTests = map[string]func(*env){
 		}
 		e.pass(time.Second)
 		e.finish(e.claimOne(), jobs.Failed)
-		var state *jobs.StateError
-		if _, err := e.q.Retry(e.ctx, jobs.Retry{ID: "a", EndedBy: seen.FinishedAt}); !errors.As(err, &state) || state.State != jobs.Failed {
+		if _, err := e.q.Retry(e.ctx, jobs.Retry{ID: "a", EndedBy: seen.FinishedAt}); refused(err, jobs.ErrConflict).State != jobs.Failed {
 			e.Errorf("sent again: %v", err)
 		}
-		if err := e.q.DoAll(e.ctx, jobs.ActionRetry, []string{"a"}, seen.FinishedAt)[0]; !errors.As(err, &state) {
+		if err := e.q.DoAll(e.ctx, jobs.ActionRetry, []string{"a"}, seen.FinishedAt)[0]; !errors.Is(err, jobs.ErrConflict) {
 			e.Errorf("sent again with others: %v", err)
 		}
 		if got := e.retry(jobs.Retry{ID: "a", EndedBy: seen.FinishedAt.Add(time.Hour)}); got.State != jobs.Queued {
@@ -295,8 +296,7 @@ var cancelTests = map[string]func(*env){
 			a := e.job(jobs.Submission{})
 			e.finish(e.claimOne(), s)
 			_, err := e.q.Cancel(e.ctx, a.ID)
-			var se *jobs.StateError
-			if !errors.As(err, &se) || se.State != s {
+			if refused(err, jobs.ErrConflict).State != s {
 				e.Errorf("cancel of a %s job: %v", s, err)
 			}
 		}

@@ -55,8 +55,7 @@ var submitTests = map[string]func(*env){
 	"a taken id is refused": func(e *env) {
 		e.job(jobs.Submission{ID: "a", Payload: []byte("1")})
 		_, err := e.q.Enqueue(e.ctx, jobs.Submission{ID: "a", Function: "g"})
-		var se *jobs.StateError
-		if !errors.As(err, &se) || !errors.Is(err, jobs.ErrConflict) || se.ID != "a" {
+		if !errors.Is(err, jobs.ErrConflict) || refused(err, jobs.ErrConflict).ID != "a" {
 			e.Fatalf("second job a: %v", err)
 		}
 		if j := e.get("a"); j.Function != "f" || string(j.Payload) != "1" {
@@ -188,9 +187,8 @@ var keyTests = map[string]func(*env){
 		e.job(jobs.Submission{ID: "a", Key: "k"})
 		want := func(when string) {
 			_, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "g", Key: "k"})
-			var dup *jobs.DuplicateKeyError
-			if !errors.As(err, &dup) || !errors.Is(err, jobs.ErrDuplicateKey) || dup.Key != "k" || dup.Holder != "a" {
-				e.Fatalf("%s: got %v, want a DuplicateKeyError naming a", when, err)
+			if dup := refused(err, jobs.ErrDuplicateKey); !errors.Is(err, jobs.ErrDuplicateKey) || dup.Key != "k" || dup.ID != "a" {
+				e.Fatalf("%s: got %v, want ErrDuplicateKey naming a", when, err)
 			}
 		}
 		want("queued")
@@ -223,9 +221,8 @@ var keyTests = map[string]func(*env){
 		j := e.claimOne()
 		e.cancel(active.ID)
 		_, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"})
-		var dup *jobs.DuplicateKeyError
-		if !errors.As(err, &dup) || dup.Holder != active.ID || !strings.Contains(err.Error(), "has not let go") {
-			e.Fatalf("got %v, want a DuplicateKeyError naming %s, which still runs", err, active.ID)
+		if refused(err, jobs.ErrDuplicateKey).ID != active.ID || !strings.Contains(err.Error(), "has not let go") {
+			e.Fatalf("got %v, want ErrDuplicateKey naming %s, which still runs", err, active.ID)
 		}
 		e.finish(j, jobs.Cancelled)
 		e.job(jobs.Submission{Key: "k"})

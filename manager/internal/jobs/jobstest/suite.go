@@ -364,10 +364,17 @@ func (e *env) wantField(what, field string, err error) {
 // wantHeld checks that a call was refused because this job holds the key or the deduplication lock.
 func (e *env) wantHeld(holder string, err error) {
 	e.Helper()
-	var dup *jobs.DuplicateKeyError
-	if !errors.As(err, &dup) || dup.Holder != holder {
-		e.Errorf("%v, want a DuplicateKeyError that names %s", err, holder)
+	if refused(err, jobs.ErrDuplicateKey).ID != holder {
+		e.Errorf("%v, want ErrDuplicateKey that names %s", err, holder)
 	}
+}
+
+// refused returns the refusal that err is, an empty one if it is not of this kind.
+func refused(err, kind error) *jobs.Error {
+	if r := (*jobs.Error)(nil); errors.As(err, &r) && r.Kind == kind {
+		return r
+	}
+	return &jobs.Error{}
 }
 
 // wantState checks the stored state of a job.

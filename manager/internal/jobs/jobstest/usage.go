@@ -91,8 +91,8 @@ var usageTests = map[string]func(*env){
 		if n := e.fill("ann"); n != 1 {
 			e.Fatalf("%d jobs of 1 MiB fit into a quarter of 8 MiB", n)
 		}
-		var full *jobs.FullError
-		if _, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Owner: "ann", Payload: megabyte()}); !errors.As(err, &full) || full.Owner != "ann" || full.Allowed != jobs.MinMaxBytes/4 {
+		_, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Owner: "ann", Payload: megabyte()})
+		if full := refused(err, jobs.ErrFull); full.Owner != "ann" || full.Allowed != jobs.MinMaxBytes/4 {
 			e.Fatalf("got %v", err)
 		}
 		e.job(jobs.Submission{Owner: "ann"}) // a small one fits
