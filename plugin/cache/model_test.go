@@ -335,7 +335,8 @@ func run(t *rapid.T, r rules, o Options) {
 		"settle": func(t *rapid.T) {
 			hash, b := pick()
 			token := someToken(hash)
-			got := tab().Settle(&hash, &token, now)
+			until := now + rapid.Int64Range(-1, 200).Draw(t, "until")
+			got := tab().Settle(&hash, &token, until, now)
 			entries := m.bucket(b)
 			have := entries[hash]
 			want := Gone
@@ -345,7 +346,8 @@ func run(t *rapid.T, r rules, o Options) {
 			case have == nil:
 			case have.state.Terminal() && have.token == token:
 				want = Done
-				if have.sole = false; have.body == nil {
+				have.sole, have.expires = false, min(have.expires, until)
+				if have.body == nil || have.expires <= now {
 					delete(entries, hash)
 				}
 			default:

@@ -158,16 +158,18 @@ func (t *Table) Renew(h *Hash, token *Token, expires, now int64) Result {
 	})
 }
 
-// Settle says that the ledger knows the attempt's outcome now, so its entry may be evicted
-// like any other. An entry without its answer is removed. It returns Done, NotOwner, Gone or
-// Contended. After Contended the entry stays until it expires.
-func (t *Table) Settle(h *Hash, token *Token, now int64) Result {
+// Settle says that the ledger has answered about the attempt's outcome, so its entry may be evicted
+// like any other. It expires at until, if that is earlier than before. An entry that has expired then, or
+// that lacks its answer, is removed. It returns Done, NotOwner, Gone or
+// Contended. After Contended the entry stays as it was.
+func (t *Table) Settle(h *Hash, token *Token, until, now int64) Result {
 	return t.change(h, token, now, func(v *view, slot int) bool {
 		w := &v.rec.ways[slot]
 		if !w.state.Terminal() {
 			return false
 		}
-		if w.cacheOnly = false; !w.body {
+		w.cacheOnly, w.expires = false, min(w.expires, until)
+		if !w.body || w.expires <= now {
 			w.clear()
 		}
 		return true

@@ -46,6 +46,43 @@ func TestKeptOutcomeAnswersWithoutTheCache(t *testing.T) {
 	expect(t, "call", h.calls[h.last()].path, api.PathReserve)
 }
 
+// An outcome that reaches the ledger late stays in the cache for as long as the ledger says, and not at all if the ledger
+// refuses it.
+func TestLateOutcomeIsKeptAsTheLedgerSays(t *testing.T) {
+	for name, tt := range map[string]struct {
+		status  string
+		problem api.Code
+		answer  api.ReserveReply
+		after   time.Duration
+	}{
+		"for 5 s": {"200", "", api.ReserveReply{State: api.StateCommitted, ExpiresIn: 5 * time.Second}, 6 * time.Second},
+		"refused": {"409", api.CodeFenced, api.ReserveReply{}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newFakeHost(t)
+			p := started(t, h, "")
+			s, _ := h.run(p, 1, "k")
+			h.goAway(p)
+			s.OnResponseHeaders(true)
+			h.ready(p)
+			h.comeBack(p)
+			h.ticks(p, time.Second)
+			s, f := h.open(p, 2, "k")
+			s.OnRequestHeaders(true)
+			expect(t, "before the ledger answers", f.replies[0].status, 200)
+			h.problem = tt.problem
+			h.respond(p, h.last(), tt.status, tt.answer)
+			h.problem = ""
+			h.now += int64(tt.after)
+			s, f = h.open(p, 3, "k")
+			s.OnRequestHeaders(true)
+			h.ready(p)
+			expect(t, "replies", len(f.replies), 0)
+			expect(t, "call", h.calls[h.last()].path, api.PathReserve)
+		})
+	}
+}
+
 // A duplicate that waited for an outcome counts as one that waited, also if the cache cannot answer it.
 func TestWaitForAKeptOutcomeIsCounted(t *testing.T) {
 	h := newFakeHost(t)

@@ -272,7 +272,7 @@ func (p *Plugin) dropOutcome(c *call, r *reply, s *Stream) {
 	p.calls.unindex(c)
 	p.metrics.count(p.metrics.fenced)
 	p.releaseEntry(c, r.at)
-	p.allowEviction(c, r.at)
+	p.settleEntry(c, r.at, r.at)
 	s.answerRecorded()
 }
 
@@ -305,18 +305,18 @@ func (p *Plugin) retryOutcome(c *call, r *reply, s *Stream) {
 // cacheOutcome fills the cache with the call's outcome, once. known: the ledger has it. Until then only the cache's entry
 // keeps duplicates in this proxy from asking a ledger that would let them run, so the entry is not evicted.
 func (p *Plugin) cacheOutcome(c *call, now int64, known bool) {
+	keep := c.lasts()
+	if c.cacheFor > 0 {
+		keep = min(keep, c.cacheFor)
+	}
 	if c.cached {
 		if known {
-			p.allowEviction(c, now)
+			p.settleEntry(c, now+int64(keep), now)
 		}
 		return
 	}
 	c.cached = true
 	c.owner = false
-	keep := c.lasts()
-	if c.cacheFor > 0 {
-		keep = min(keep, c.cacheFor)
-	}
 	if c.kind == callReject {
 		p.metrics.count(p.metrics.rejected)
 	} else {
@@ -330,10 +330,10 @@ func (p *Plugin) cacheOutcome(c *call, now int64, known bool) {
 	}, now)
 }
 
-// allowEviction lets the cache evict the entry: the ledger has the call's outcome now.
-func (p *Plugin) allowEviction(c *call, now int64) {
+// settleEntry lets the cache evict the entry of a call that the ledger has answered, and keeps it until then at most.
+func (p *Plugin) settleEntry(c *call, until, now int64) {
 	if c.cached {
-		p.table.Settle(&c.hash, &c.token, now)
+		p.table.Settle(&c.hash, &c.token, until, now)
 	}
 }
 
