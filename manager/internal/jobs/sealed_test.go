@@ -22,7 +22,14 @@ func seal(t testing.TB, st store.Store) store.Store {
 		t.Fatal(err)
 	}
 	s, _, err := sealed.Open(t.Context(), st, sealed.Options{Ring: ring, Places: []sealed.Place{
-		{Collection: jobs.Collection}, {Collection: jobs.BlobCollection, Unindexed: true},
+		{Collection: jobs.Collection, Describe: func(hit store.Hit, plain []byte) (entries []store.Entry, blobs []store.ID, err error) {
+			r, err := jobs.ReadRecord(jobs.Collection, hit.Key, plain)
+			for key := range r.Blobs {
+				blobs = append(blobs, store.ID{Collection: jobs.BlobCollection, Key: key})
+			}
+			return r.Entries, blobs, err
+		}},
+		{Collection: jobs.BlobCollection, Unindexed: true},
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -25,7 +25,9 @@ func seal(t testing.TB, st store.Store) store.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, _, err := sealed.Open(t.Context(), st, sealed.Options{Ring: ring, Places: []sealed.Place{{Collection: ledger.Collection}}})
+	s, _, err := sealed.Open(t.Context(), st, sealed.Options{Ring: ring, Places: []sealed.Place{{
+		Collection: ledger.Collection, Describe: func(store.Hit, []byte) (entries []store.Entry, more []store.ID, err error) { return },
+	}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package sealed
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -110,12 +111,39 @@ func (t *tx) Put(c store.Collection, key string, value []byte, entries ...store.
 	if !ok || t.c.s.opts.DecryptOnly {
 		return t.Tx.Put(c, key, value, entries...)
 	}
-	if place.Unindexed {
+	switch {
+	case place.Unindexed:
 		entries, _ = place.entries(store.Hit{}, nil, t.c.s.opts.Ring.Current())
+	case slices.Contains(t.c.s.Listed(), ""):
+		if err := t.sealMore(place, key, value); err != nil {
+			return err
+		}
 	}
 	start := len(t.c.values)
 	t.c.values = t.c.s.opts.Ring.Seal(t.c.values, string(c), key, value)
 	return t.Tx.Put(c, key, t.c.values[start:len(t.c.values):len(t.c.values)], entries...)
+}
+
+// sealMore seals the plain records that only a record of the place leads to. A pass finds them by that record's index entries,
+// and may miss them when the entries change while it runs.
+func (t *tx) sealMore(place *Place, key string, value []byte) error {
+	_, more, err := place.Describe(store.Hit{Key: key}, value)
+	if err != nil {
+		return nil // a pass reports it
+	}
+	for _, id := range more {
+		plain, err := t.Tx.Get(id.Collection, id.Key)
+		if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUnreadable) || crypt.IsSealed(plain) {
+			continue
+		}
+		if err == nil {
+			err = t.Put(id.Collection, id.Key, plain)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // open returns the plain value. Its error is a *store.UnreadableError, or the store's.
