@@ -138,6 +138,51 @@ func TestInstantsHaveOneJobInAllDataCenters(t *testing.T) {
 	}
 }
 
+// A schedule that was paused while the list changed has its first instant at its new home.
+func TestResumedScheduleHasItsNewHomesFirstInstant(t *testing.T) {
+	t.Parallel()
+	var c clock
+	c.set(begin)
+	names := []string{"dc1", "dc2", "dc3"}
+	all := map[string]*dataCenter{}
+	for _, name := range names {
+		all[name] = newDataCenter(t, name, names, &c)
+	}
+	var moved []string // schedules whose home is dc2
+	for i := range 30 {
+		name := fmt.Sprint("s", i)
+		for _, d := range all {
+			d.put(name, schedules.Spec{Cron: "@daily", DataCenters: schedules.DataCentersHome})
+			if _, err := d.schedules.Pause(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, elsewhere := all["dc2"].Home("schedules", name); !elsewhere {
+			moved = append(moved, name)
+		}
+	}
+	delete(all, "dc2")
+	for _, d := range all {
+		d.names = []string{"dc1", "dc3"}
+		for _, name := range moved {
+			if _, err := d.schedules.Resume(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c.advance(24 * time.Hour)
+	n := 0
+	for _, d := range all {
+		d.due()
+		for _, js := range d.jobs() {
+			n += len(js)
+		}
+	}
+	if len(moved) == 0 || n != len(moved) {
+		t.Errorf("%d schedules have %d jobs", len(moved), n)
+	}
+}
+
 // TestEachDataCenterHasAJob: without a home, data centres are independent.
 func TestEachDataCenterHasAJob(t *testing.T) {
 	t.Parallel()

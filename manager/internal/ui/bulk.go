@@ -26,8 +26,9 @@ type bulkData struct {
 	IDs []string
 	// EndedBy is that of the jobs that wait for the confirmation of a retry, see endedBy.
 	EndedBy string
-	// More: there are more than maxBulk, for which the action is offered again.
-	More bool
+	// From is the cursor at which these jobs begin, and Next that at which the action is offered again if there are More.
+	From, Next string
+	More       bool
 	// Done and Refused are set after the confirmation. NotTried ran out of time.
 	Confirmed      bool
 	Done, NotTried int
@@ -51,18 +52,19 @@ func (u *UI) bulk(v *visit) error {
 	}
 	d := &bulkData{
 		Action: a, Search: searchOf(v.form),
-		All: v.form("all") == "yes", IDs: v.r.PostForm["id"], More: v.form("more") == "yes", Confirmed: v.confirmed(),
+		All: v.form("all") == "yes", IDs: v.r.PostForm["id"], From: v.form("cursor"), Next: v.form("next"), Confirmed: v.confirmed(),
 	}
 	if d.All && !d.Confirmed {
-		page, next, err := u.pageOfJobs(v.ctx(), d.Search, "", maxBulk)
+		page, next, err := u.pageOfJobs(v.ctx(), d.Search, d.From, maxBulk)
 		if err != nil {
 			return err
 		}
-		d.IDs, d.More, d.EndedBy = nil, next != "", endedBy(page...)
+		d.IDs, d.Next, d.EndedBy = nil, next, endedBy(page...)
 		for _, j := range page {
 			d.IDs = append(d.IDs, j.ID)
 		}
 	}
+	d.More = d.Next != ""
 	switch {
 	case len(d.IDs) == 0 && d.All && d.More:
 		return refuse(400, "No job is found", "the filter selects none of the first "+strconv.Itoa(jobs.MaxExamined)+" jobs. Search on in the list, and choose the jobs of a page")
@@ -108,6 +110,9 @@ func (u *UI) doBulk(v *visit, d *bulkData) error {
 		default:
 			d.MoreRefused++
 		}
+	}
+	if d.NotTried > 0 {
+		d.Next = d.From // the next part has them again
 	}
 	return nil
 }

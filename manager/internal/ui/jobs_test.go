@@ -399,15 +399,30 @@ func TestRetriesRunOnceForAForm(t *testing.T) {
 	}
 }
 
-// TestBulkActionsGoOn: a list that is longer than one action is worked off by one confirmation for each part of it.
+// TestBulkActionsGoOn: a list that is longer than one action is worked off by one confirmation for each part of it, also if the
+// jobs stay in the list.
 func TestBulkActionsGoOn(t *testing.T) {
+	for _, state := range []string{"queued", "active"} {
+		t.Run(state, func(t *testing.T) { testBulkActionsGoOn(t, state) })
+	}
+}
+
+func testBulkActionsGoOn(t *testing.T, state string) {
 	s := newSite(t, siteOptions{})
 	const n = 2*maxBulk + 5
 	for i := range n {
 		s.enqueue(jobs.Submission{Function: "f", ID: fmt.Sprintf("job-%04d", i)})
 	}
-	const list = "/ui/jobs?function=f&state=queued"
-	all := url.Values{"action": {"cancel"}, "all": {"yes"}, "function": {"f"}, "state": {"queued"}}
+	for claimed := 0; state == "active" && claimed < n; {
+		got, err := s.queue.Claim(t.Context(), jobs.ClaimRequest{Worker: "w", Limit: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		claimed += len(got)
+	}
+	list := "/ui/jobs?function=f&state=" + state
+	all := url.Values{"action": {"cancel"}, "all": {"yes"}, "function": {"f"}, "state": {state}}
+	met := map[string]bool{}
 	for part := range 3 {
 		count := min(maxBulk, n-part*maxBulk)
 		a := s.submit(list, "/ui/jobs/bulk", maps.Clone(all))
@@ -417,6 +432,9 @@ func TestBulkActionsGoOn(t *testing.T) {
 		form := fieldsOf(a.body)
 		if form.Get("confirm") != "yes" || len(form["id"]) != count {
 			t.Fatalf("part %d: the form has %d ids", part, len(form["id"]))
+		}
+		for _, id := range form["id"] {
+			met[id] = true
 		}
 		a = s.post("/ui/jobs/bulk", form)
 		if !strings.Contains(a.body, fmt.Sprintf("%d of %d jobs cancelled", count, count)) {
@@ -429,6 +447,9 @@ func TestBulkActionsGoOn(t *testing.T) {
 				t.Fatalf("the form for the next part: %v", all)
 			}
 		}
+	}
+	if len(met) != n {
+		t.Errorf("%d of %d jobs had their turn", len(met), n)
 	}
 }
 

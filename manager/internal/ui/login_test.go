@@ -58,7 +58,7 @@ func TestPagesAskForAToken(t *testing.T) {
 
 func TestLoginLeadsNowhereElse(t *testing.T) {
 	for next, want := range map[string]string{
-		"": "", "jobs": "jobs", "jobs/a%2Fb?x=1": "jobs/a%2Fb?x=1", "ledger?key=%3C": "ledger?key=%3C",
+		"": "", "jobs": "jobs", "schedules": "schedules", "subscriptions?event=e": "subscriptions?event=e", "jobs/a%2Fb?x=1": "jobs/a%2Fb?x=1", "ledger?key=%3C": "ledger?key=%3C",
 		"//example.org/": "", "https://example.org/": "", `\\example.org`: "", "jobs/../../x": "", "/jobs": "", "javascript:alert(1)": "", "logout": "", "%2f%2fexample.org": "",
 		"jobs/%2e%2e/%2e%2e/x": "", "//user@example.org/jobs": "", "jobs\r\nx: y": "",
 	} {
