@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Optional
 from urllib.parse import quote, urlencode
 
-from ._core import Call, Caller, Pause, Reply, Steps, problem
+from ._core import Call, Caller, Pause, Reply, Steps, encode, problem
 from ._errors import InvalidRequest, ManagerError, NoAnswer, OncegateError, TooLarge
 from ._types import Answer, Batch, BatchInfo, Beat, Event, EventJob, Job, ListQuery, Page, Reservation, Sent, Submission, Submitted, millis, parse_time
 
@@ -56,7 +55,7 @@ def submit_wait(c: Caller, s: Submission, deadline: Optional[float]) -> Steps[Jo
 def submit_batch(c: Caller, all: Sequence[Submission], deadline: Optional[float]) -> Steps[list[Submitted]]:
     keys = [s.idempotency_key or c.keys.next() for s in all]
     items = [dict(s.json(), idempotency_key=key) for s, key in zip(all, keys)]
-    sizes = [len(json.dumps(item, separators=(",", ":"))) + 1 for item in items]
+    sizes = [len(encode(item)) + 1 for item in items]
     answers: list[Submitted] = []
     while len(answers) < len(items):
         begin = end = len(answers)

@@ -88,6 +88,14 @@ def not_ours(call: Call, what: str) -> BadAnswer:
     return BadAnswer(f"{call.method} {call.path}: an answer that is not of a manager: {what}")
 
 
+def encode(value: Any) -> bytes:
+    """Encode a value as JSON. It raises TypeError, ValueError or RecursionError for what is none.
+
+    The manager bounds the bytes, so only what UTF-8 cannot express is escaped: half of a surrogate pair.
+    """
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+
 class Caller:
     """Makes calls as generators. It is safe for use by several threads."""
 
@@ -118,7 +126,7 @@ class Caller:
         body = None
         if c.body is not None:
             try:
-                body = json.dumps(c.body, allow_nan=False, separators=(",", ":")).encode()
+                body = encode(c.body)
             except (TypeError, ValueError, RecursionError) as e:
                 raise ValueError(f"{c.method} {c.path}: the body cannot be encoded as JSON: {e}") from e
         if c.key:

@@ -103,9 +103,10 @@ class Unprintable(Exception):
 class OutcomeTest(unittest.TestCase):
     def test_results(self):
         self.assertEqual(Outcome.of_result(None), Outcome())
-        self.assertEqual(Outcome.of_result({"a": [1, "ü"]}).result, '{"a":[1,"\\u00fc"]}')
-        self.assertEqual(len(Outcome.of_result("ü" * (512 << 10 - 1)).result), (512 << 10 - 1) + 2)
-        for value in (object(), float("nan"), {1j: 1}, "x" * (1 << 20), [0] * 600_000):
+        self.assertEqual(Outcome.of_result({"a": [1, "ü"]}).result, '{"a":[1,"ü"]}'.encode())
+        self.assertEqual(Outcome.of_result("ü\ud800").result, '"ü\\ud800"'.encode())
+        self.assertEqual(len(Outcome.of_result("ü" * ((1 << 19) - 1)).result), 1 << 20)
+        for value in (object(), float("nan"), {1j: 1}, "x" * (1 << 20), "ü" * (1 << 19), [0] * 600_000):
             o = Outcome.of_result(value)
             self.assertTrue(o.done and o.result is None and o.failure.startswith("the work is done"), o)
 

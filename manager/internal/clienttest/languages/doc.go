@@ -67,6 +67,7 @@
 //	echo           returns the payload
 //	nothing        returns nothing
 //	large          returns a text of as many x as the payload says
+//	umlauts        returns a text of as many "ü" as the payload says
 //	no_json        returns a value that the language cannot encode as JSON
 //	deep           returns arrays that are nested 99 deep
 //	fail           fails with "no 1", "no 2" and so on, by the attempt

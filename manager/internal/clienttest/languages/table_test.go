@@ -91,6 +91,15 @@ var submissions = []call{
 		seen: map[string]int{"POST /v1/jobs": 2},
 	},
 	{
+		name: "a payload whose text would be too large if it were escaped",
+		steps: []step{
+			{op: "submit", args: `{"function":"f","payload":"${umlauts}"}`, want: `{"ok":{"state":"queued"}}`},
+			{op: "submit_batch", args: `{"items":[{"function":"f","payload":"${umlauts}"},{"function":"f","payload":"${umlauts}"},{"function":"f","payload":"${umlauts}"}]}`,
+				want: `{"ok":[{"job":{"state":"queued"}},{"job":{"state":"queued"}},{"job":{"state":"queued"}}]}`},
+		},
+		jobs: 4, seen: map[string]int{"POST /v1/jobs": 1, "/v1/jobs/batch": 1},
+	},
+	{
 		name: "a key that a live job holds",
 		steps: []step{
 			{op: "submit", args: `{"function":"f","key":"order:1"}`, want: `{"ok":{"id":"*"}}`},

@@ -15,7 +15,7 @@ import (
 )
 
 // handlers are those by functions of the same names.
-const handlers = `{"echo":"echo","nothing":"nothing","large":"large","no_json":"no_json","deep":"deep","fail":"fail","fail_once":"fail_once",
+const handlers = `{"echo":"echo","nothing":"nothing","large":"large","umlauts":"umlauts","no_json":"no_json","deep":"deep","fail":"fail","fail_once":"fail_once",
 	"permanent":"permanent","retry_after":"retry_after","crash":"crash","no_text":"no_text","endless":"endless"}`
 
 // TestHandlers: how a handler ends decides what becomes of the job, in each language the same.
@@ -36,6 +36,7 @@ func TestHandlers(t *testing.T) {
 			{"nothing", `null`, client.StateComplete, 1, ``, ""},
 			{"large", fmt.Sprint(len(large)), client.StateComplete, 1, `"` + large + `"`, ""},
 			{"large", "1048576", client.StateFailed, 1, "", "at most 1048576"},
+			{"umlauts", "262144", client.StateComplete, 1, `"` + strings.Repeat("ü", 262144) + `"`, ""},
 			{"no_json", `null`, client.StateFailed, 1, "", "the work is done, but its result cannot be reported"},
 			{"deep", `null`, client.StateFailed, 1, "", "the work is done, but its result cannot be reported"},
 			{"fail", `null`, client.StateFailed, 3, "", "no 3"},
