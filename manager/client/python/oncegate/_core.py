@@ -119,7 +119,7 @@ class Caller:
 
     def persistent(self) -> Caller:
         """A caller like this that repeats calls until their time is over."""
-        return Caller(replace(self.options, keys=self.keys, max_attempts=None))
+        return Caller(replace(self.options, keys=self.keys, max_attempts=None, max_retry_after=None))
 
     def call(self, c: Call, deadline: Optional[float] = None) -> Steps[Reply]:
         """Repeat a call until it has a final answer. The deadline is one of the monotonic clock."""

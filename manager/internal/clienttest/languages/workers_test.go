@@ -203,6 +203,15 @@ var workerCases = []workerCase{
 			w.t.Errorf("%d runs", n)
 		}
 	}},
+	{"a report that the manager takes later than calls may wait", false, func(w *world) {
+		w.driver.open(w.wire.url(), `,"max_retry_after_ms":1,"max_attempts":1`)
+		busy := fault{does: answered, status: 503, header: map[string]string{"Content-Type": "application/problem+json", "Retry-After": "1"}, body: `{"status":503,"code":"overloaded"}`, times: 1}
+		finish, retry := busy, busy
+		finish.path, retry.path = "/finish", "/retry"
+		w.wire.set(finish, retry)
+		w.driver.work(`{"f":"fail_once"}`, `,"lease_ms":5000`)
+		w.want(w.submit(client.Submission{MaxAttempts: 2}), client.StateComplete, 2)
+	}},
 	{"a manager that stops while handlers run", true, func(w *world) {
 		w.driver.work(`{"f":"wait"}`, shortLease)
 		var ids []string
