@@ -383,7 +383,7 @@ class Run:
             for (body, _, done), own in zip(batch, errors):
                 result: Optional[OncegateError] = own if apart is None else apart
                 # One of them may have caused it: the others must not suffer.
-                if isinstance(apart, (InvalidRequest, TooLarge)) or own is not None and own.code in ("overloaded", "unavailable"):
+                if isinstance(apart, (InvalidRequest, TooLarge)) or own is not None and own.temporary:
                     result = await self._finish_one(body, until)
                 if not done.done():
                     done.set_result(result)

@@ -212,6 +212,13 @@ var workerCases = []workerCase{
 		w.driver.work(`{"f":"fail_once"}`, `,"lease_ms":5000`)
 		w.want(w.submit(client.Submission{MaxAttempts: 2}), client.StateComplete, 2)
 	}},
+	{"a report that the manager cannot write for a while", false, func(w *world) {
+		w.driver.work(`{"f":"nothing"}`, `,"lease_ms":5000`)
+		for _, code := range []string{"overloaded", "unavailable", "store-full", "insufficient-storage"} {
+			w.wire.set(fault{path: "/v1/jobs/finish", does: answered, status: 200, body: fmt.Sprintf(`{"results":[{"id":%q,"problem":{"status":503,"code":%q}}]}`, code, code), times: 1})
+			w.want(w.submit(client.Submission{ID: code, MaxAttempts: 1}), client.StateComplete, 1)
+		}
+	}},
 	{"a manager that stops while handlers run", true, func(w *world) {
 		w.driver.work(`{"f":"wait"}`, shortLease)
 		var ids []string
