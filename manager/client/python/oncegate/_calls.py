@@ -276,30 +276,36 @@ def _ledger(c: Caller, verb: str, body: dict[str, Any], wait: float, deadline: O
 
 
 def reserve(
-    c: Caller, key: str, scope: str, fingerprint: str, token: str, pending_ttl: Optional[float], wait: float, deadline: Optional[float]
+    c: Caller, key: str, scope: str, fingerprint: str, token: str, pending_ttl: Optional[float], wait: float,
+    durability: str, deadline: Optional[float],
 ) -> Steps[Reservation]:
     # The same token in each attempt: a reservation whose answer was lost is found again.
-    body = {"key": key, "scope": scope, "fingerprint": fingerprint, "token": token or secrets.token_hex(16)}
+    body = {"key": key, "scope": scope, "fingerprint": fingerprint, "token": token or secrets.token_hex(16), "durability": durability}
     ttl = None if pending_ttl is None else millis(pending_ttl)
     return (yield from _ledger(c, "reserve", dict(body, pending_ttl_ms=ttl, wait_ms=millis(wait)), wait, deadline))
 
 
 def record(
-    c: Caller, verb: str, key: str, scope: str, token: str, answer: Answer, ttl: Optional[float], deadline: Optional[float]
+    c: Caller, verb: str, key: str, scope: str, token: str, fingerprint: str, answer: Answer, ttl: Optional[float],
+    durability: str, deadline: Optional[float],
 ) -> Steps[Reservation]:
-    body = {"key": key, "scope": scope, "token": token, "result": answer.json(), "ttl_ms": None if ttl is None else millis(ttl)}
-    return (yield from _ledger(c, verb, body, 0.0, deadline))
+    body = {"key": key, "scope": scope, "token": token, "fingerprint": fingerprint, "result": answer.json(), "durability": durability}
+    return (yield from _ledger(c, verb, dict(body, ttl_ms=None if ttl is None else millis(ttl)), 0.0, deadline))
 
 
 def renew(
-    c: Caller, key: str, scope: str, token: str, pending_ttl: Optional[float], deadline: Optional[float]
+    c: Caller, key: str, scope: str, token: str, pending_ttl: Optional[float], durability: str, deadline: Optional[float]
 ) -> Steps[Reservation]:
-    body = {"key": key, "scope": scope, "token": token, "pending_ttl_ms": None if pending_ttl is None else millis(pending_ttl)}
-    return (yield from _ledger(c, "renew", body, 0.0, deadline))
+    body = {"key": key, "scope": scope, "token": token, "durability": durability}
+    ttl = None if pending_ttl is None else millis(pending_ttl)
+    return (yield from _ledger(c, "renew", dict(body, pending_ttl_ms=ttl), 0.0, deadline))
 
 
-def release(c: Caller, key: str, scope: str, token: str, deadline: Optional[float]) -> Steps[Reservation]:
-    return (yield from _ledger(c, "release", {"key": key, "scope": scope, "token": token}, 0.0, deadline))
+def release(
+    c: Caller, key: str, scope: str, token: str, durability: str, deadline: Optional[float]
+) -> Steps[Reservation]:
+    body = {"key": key, "scope": scope, "token": token, "durability": durability}
+    return (yield from _ledger(c, "release", body, 0.0, deadline))
 
 
 def entry(c: Caller, key: str, scope: str, deadline: Optional[float]) -> Steps[dict[str, Any]]:

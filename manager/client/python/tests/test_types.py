@@ -1,3 +1,4 @@
+import json
 import os
 import tempfile
 import threading
@@ -6,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from oncegate import Answer, Dedup, Job, Keys, ManagerError, Permanent, RetryAfter, Submission
+from oncegate import _calls
 from oncegate._core import Caller, Options
 from oncegate._outcome import Outcome
 from oncegate._types import parse_time
@@ -49,9 +51,22 @@ class TypesTest(unittest.TestCase):
     def test_answers_of_the_ledger(self):
         a = Answer(201, (("x-a", "b"),), b"\xff\x00")
         self.assertEqual(Answer.parse(a.json()), a)
+        self.assertEqual(Answer.parse(Answer(201, body_omitted=True).json()), Answer(201, body_omitted=True))
         for wrong in (None, {}, {"status": "x"}, {"status": 200, "headers": [1]}):
             with self.assertRaises(ValueError, msg=wrong):
                 Answer.parse(wrong)
+
+
+    def test_calls_about_a_key_repeat_what_the_reservation_said(self):
+        caller, a = Caller(Options("http://a")), Answer(200)
+        said = {"key": "k", "scope": "s", "token": "t", "durability": "global"}
+        for steps, more in (
+            (_calls.reserve(caller, "k", "s", "f", "t", None, 0.0, "global", None), {"fingerprint": "f", "wait_ms": 0}),
+            (_calls.record(caller, "commit", "k", "s", "t", "f", a, 1.5, "global", None), {"fingerprint": "f", "ttl_ms": 1500, "result": a.json()}),
+            (_calls.renew(caller, "k", "s", "t", 2.0, "global", None), {"pending_ttl_ms": 2000}),
+            (_calls.release(caller, "k", "s", "t", "global", None), {}),
+        ):
+            self.assertEqual(json.loads(next(steps).data.partition(b"\r\n\r\n")[2]), dict(said, **more))
 
 
 class KeysTest(unittest.TestCase):
