@@ -295,7 +295,23 @@ var answers = concat([]call{
 		}},
 		seen: map[string]int{"POST /v1/jobs": 1},
 	},
+	{
+		name: "a record that an operator has to mend",
+		steps: []step{
+			{faults: []fault{problem(500, "record-unreadable", nil)}, op: "submit", args: submitJob, want: `{"error":{"status":500,"code":"record-unreadable","temporary":false}}`},
+			{faults: []fault{unreadable("GET /v1/jobs/a")}, op: "wait", args: `{"id":"a"}`, want: `{"error":{"status":500,"code":"record-unreadable","temporary":false}}`},
+			{faults: []fault{unreadable("GET /v1/jobs/a")}, op: "get", args: `{"id":"a"}`, want: `{"error":{"status":500,"code":"record-unreadable","temporary":false}}`},
+		},
+		seen: map[string]int{"POST /v1/jobs": 1, "GET /v1/jobs/a": 2},
+	},
 }, temporaryAnswers(), redirects(), rubbish())
+
+// unreadable is the manager's answer to a call whose record is damaged.
+func unreadable(path string) fault {
+	f := problem(500, "record-unreadable", nil)
+	f.path = path
+	return f
+}
 
 // temporaryAnswers are repeated.
 func temporaryAnswers() (out []call) {

@@ -219,6 +219,17 @@ var workerCases = []workerCase{
 			w.want(w.submit(client.Submission{ID: code, MaxAttempts: 1}), client.StateComplete, 1)
 		}
 	}},
+	{"a report of a job whose record an operator has to mend", false, func(w *world) {
+		f := unreadable("/v1/jobs/a/finish")
+		f.times = 1 << 30
+		w.wire.set(f, fault{path: "/v1/jobs/finish", does: answered, status: 200, body: `{"results":[{"id":"a","problem":{"status":500,"code":"record-unreadable"}}]}`, times: 1 << 30})
+		w.driver.work(`{"f":"nothing"}`, "")
+		w.submit(client.Submission{ID: "a"})
+		eventually(w.t, "the worker says that the report failed", func() bool { return strings.Contains(w.driver.errors.String(), "record-unreadable") })
+		if n := w.reports(); n != 1 {
+			w.t.Errorf("%d reports", n)
+		}
+	}},
 	{"a manager that stops while handlers run", true, func(w *world) {
 		w.driver.work(`{"f":"wait"}`, shortLease)
 		var ids []string
