@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 
 from ._core import Call, Caller, Pause, Reply, Steps, encode, problem
 from ._errors import InvalidRequest, ManagerError, NoAnswer, OncegateError, TooLarge
+from ._keys import bare_key
 from ._types import Answer, Batch, BatchInfo, Beat, Event, EventJob, Job, ListQuery, Page, Reservation, Sent, Submission, Submitted, millis, parse_time
 
 #: How long one call of wait lets the manager wait, in seconds.
@@ -54,7 +55,7 @@ def submit_wait(c: Caller, s: Submission, deadline: Optional[float]) -> Steps[Jo
 
 def submit_batch(c: Caller, all: Sequence[Submission], deadline: Optional[float]) -> Steps[list[Submitted]]:
     keys = [s.idempotency_key or c.keys.next() for s in all]
-    items = [dict(s.json(), idempotency_key=key) for s, key in zip(all, keys)]
+    items = [dict(s.json(), idempotency_key=bare_key(key)) for s, key in zip(all, keys)]
     sizes = [len(encode(item)) + 1 for item in items]
     answers: list[Submitted] = []
     while len(answers) < len(items):

@@ -126,6 +126,16 @@ var submissions = []call{
 		jobs: 2,
 	},
 	{
+		name: "a key in quotes",
+		steps: []step{
+			{op: "submit_batch", args: `{"items":[{"function":"f","id":"a","idempotency_key":"\"a, b\""},{"function":"f","id":"b","idempotency_key":"\"a \\\\ \\\"b\\\"\""}]}`,
+				want: `{"ok":[{"job":{"id":"a","replayed":false},"idempotency_key":"\"a, b\""},{"job":{"id":"b"}}]}`},
+			{op: "submit", args: `{"function":"f","id":"a","idempotency_key":"\"a, b\""}`, want: `{"ok":{"id":"a","replayed":true}}`},
+			{op: "submit", args: `{"function":"f","id":"b","idempotency_key":"\"a \\\\ \\\"b\\\"\""}`, want: `{"ok":{"id":"b","replayed":true}}`},
+		},
+		jobs: 2,
+	},
+	{
 		name: "a batch of more jobs than a request takes",
 		steps: []step{
 			{op: "submit_batch", args: `{"items":[` + strings.Repeat(`{"function":"f"},`, 199) + `{"function":"f","id":"last"}]}`, want: `{"ok":"*"}`, keep: map[string]string{"id": "ok.199.job.id"}},
