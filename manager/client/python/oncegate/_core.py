@@ -147,8 +147,10 @@ class Caller:
             if not moved and self._too_late(error):
                 raise error
             rest = 0.0
-            if not moved or attempt % len(self.bases) == 0:
-                rest = self.backoff((attempt - 1) // len(self.bases) + 1, error)
+            if not moved:
+                rest = self.backoff(attempt, error)
+            elif attempt % len(self.bases) == 0:
+                rest = self.backoff(attempt // len(self.bases), error)
             if deadline is not None and time.monotonic() + rest >= deadline:
                 raise error
             yield Pause(rest)

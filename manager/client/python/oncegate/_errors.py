@@ -175,11 +175,11 @@ class Permanent(Exception):
 
 
 class RetryAfter(Exception):
-    """A handler raises it to say when the next attempt begins: after 0 to 366 days, in seconds."""
+    """A handler raises it to say when the next attempt begins: after 0 to 366 days, in seconds. Other values become the nearest."""
 
     def __init__(self, message: str, seconds: float) -> None:
         super().__init__(message)
-        self.seconds = max(0.0, seconds)
+        self.seconds = min(max(0.0, seconds), 366 * 86400.0)
 
 
 def find_cause(error: BaseException, kind: Type[BaseException]) -> Optional[BaseException]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from oncegate import Answer, Dedup, Job, Keys, ManagerError, Permanent, RetryAfter, Submission
 from oncegate import _calls
-from oncegate._core import Caller, Options
+from oncegate._core import Call, Caller, Options, Pause
+from oncegate._http import Response
 from oncegate._outcome import Outcome
 from oncegate._types import parse_time
 
@@ -26,6 +27,19 @@ class TypesTest(unittest.TestCase):
         caller = Caller(Options("http://a"))
         for asked, pause in ((60.0, 60.0), (86400.0, 3600.0)):
             self.assertEqual(caller.backoff(1, ManagerError(503, "quarantine", "", retry_after=asked)), pause)
+
+    def test_pauses_grow_on_one_manager_whatever_others_there_are(self):
+        caller = Caller(Options("http://a", failover=["http://b", "http://c"], backoff_base=1.0, backoff_max=1000.0))
+        full = Response(503, {"content-type": "application/problem+json"}, b'{"status":503,"code":"ledger-full"}')
+        steps, pauses = caller.call(Call("GET", "/")), []
+        step = next(steps)
+        while len(pauses) < 5:
+            if isinstance(step, Pause):
+                pauses.append(step.seconds)
+                step = next(steps)
+            else:
+                step = steps.send(full)
+        self.assertTrue(all(2**n / 2 <= p <= 2**n for n, p in enumerate(pauses)), pauses)
 
     def test_submissions_leave_out_what_is_not_set(self):
         self.assertEqual(Submission("f").json(), {"function": "f"})
@@ -144,6 +158,8 @@ class OutcomeTest(unittest.TestCase):
             (lambda: (_ for _ in ()).throw(ValueError()), "ValueError, an error without a text\n", False, None),
             (lambda: (_ for _ in ()).throw(SystemExit(3)), "SystemExit: 3\n", False, None),
             (lambda: (_ for _ in ()).throw(RetryAfter("soon", -1)), "soon", False, 0.0),
+            (lambda: (_ for _ in ()).throw(RetryAfter("later", float("inf"))), "later", False, 366 * 86400.0),
+            (lambda: (_ for _ in ()).throw(RetryAfter("soon", float("nan"))), "soon", False, 0.0),
             (lambda: (_ for _ in ()).throw(Unprintable()), "Unprintable, whose text cannot be had: RuntimeError", False, None),
             (wrapped, "RuntimeError: outer\n", True, None),
         ):
