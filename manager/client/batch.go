@@ -44,6 +44,10 @@ func (c *Client) SubmitBatch(ctx context.Context, all []Submission) ([]Submitted
 			s.IdempotencyKey = c.opts.Keys.Next()
 		}
 		answers[i].IdempotencyKey = s.IdempotencyKey
+		// A member has the key itself, a header perhaps its RFC 8941 string. The manager judges a key that is neither.
+		if key, wrong := api.HeaderKey(s.IdempotencyKey); wrong == "" {
+			s.IdempotencyKey = key
+		}
 		b, err := json.Marshal(s)
 		if err != nil {
 			return answers, fmt.Errorf("client: submission %d: %w", i, err)

@@ -50,7 +50,7 @@ func (c *Client) separate() *Client {
 // persistent returns a client like c that repeats calls until their contexts end.
 func (c *Client) persistent() *Client {
 	p := *c
-	p.opts.MaxAttempts = 0
+	p.opts.MaxAttempts, p.opts.MaxRetryAfter = 0, 0
 	return &p
 }
 

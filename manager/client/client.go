@@ -182,8 +182,10 @@ func (c *Client) do(ctx context.Context, call wire.Call, out any) (replayed bool
 			return replayed, err
 		}
 		rest := time.Duration(0)
-		if round := (attempt - 1) / len(c.bases); !moved || attempt%len(c.bases) == 0 {
-			rest = c.backoff(round+1, err)
+		if !moved {
+			rest = c.backoff(attempt, err)
+		} else if attempt%len(c.bases) == 0 {
+			rest = c.backoff(attempt/len(c.bases), err)
 		}
 		if pause(ctx, rest) == nil {
 			continue

@@ -29,9 +29,10 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("manager: %s: %s", e.Code, e.Detail)
 }
 
-// Temporary reports whether the same call may succeed later.
+// Temporary reports whether the same call may succeed later, without an operator: a recorded answer stays, and so does a
+// record that the manager cannot read (api.CodeRecordUnreadable).
 func (e *Error) Temporary() bool {
-	if e.Replayed {
+	if e.Replayed || e.Code == api.CodeRecordUnreadable {
 		return false
 	}
 	switch e.Status {

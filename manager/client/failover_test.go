@@ -61,7 +61,7 @@ func TestCallsGoOnWithTheNextManager(t *testing.T) {
 		down["b"], down["c"] = hang, stops
 		check("the second hangs, the third stops", get, true, 15*time.Second, "b", "c", "a")
 		down["a"] = full
-		check("another store would not help", get, false, 0, "a", "a", "a", "a")
+		check("another store would not help", get, false, (50+100+200)/2*time.Millisecond, "a", "a", "a", "a")
 		down["a"] = refuse
 		check("all are down", get, false, 15*time.Second, "a", "b", "c", "a")
 		delete(down, "c")

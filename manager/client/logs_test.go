@@ -79,7 +79,8 @@ func openWriter(t *testing.T, h http.Handler, o client.WriterOptions) *client.Id
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
-	c, err := client.New(client.Options{URL: s.URL, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
+	// MaxAttempts does not bound what a writer sends.
+	c, err := client.New(client.Options{URL: s.URL, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond, MaxAttempts: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,8 +30,9 @@ type WriteResult struct {
 	// ID is the entry's id, Duplicate reports that it was there already.
 	ID        string
 	Duplicate bool
-	// Err is why nothing is known to be written. After an error that is no *Error, the end of
-	// a context for example, the message may still be in the log: write it again with
+	// Err is why nothing is known to be written. An *Error that is not Temporary is the manager's
+	// refusal: the message is in the log only if an earlier attempt, whose answer was lost, wrote it.
+	// After any other error, the end of a context for example, it may be there: write it again with
 	// the same IdempotencyID to know.
 	Err error
 }
@@ -48,12 +49,15 @@ type WriterOptions struct {
 	MaxQueue int
 }
 
-// ErrWriterClosed is the error of messages that were not sent before Close.
+// ErrWriterClosed is the error of messages that are written after Close, which are not sent, and of those without a result
+// when the context of Close ends. The latter may have been sent and may be in the log.
 var ErrWriterClosed = errors.New("client: the writer is closed")
 
 // IdempotentWriter appends to a log, each message once. It sends messages in the order in which
 // they were written, those that wait together in one batch, and one batch after the other:
-// a batch is repeated until the manager has answered it. It is safe for concurrent use.
+// a batch is repeated until the manager has answered it, nobody waits for it any more, or the
+// context of Close ends. Options.MaxAttempts and MaxRetryAfter do not bound this. It is safe for
+// concurrent use.
 type IdempotentWriter struct {
 	log   *Log
 	opts  WriterOptions
@@ -112,7 +116,8 @@ func (l *Log) OpenIdempotentWriter(ctx context.Context, o WriterOptions) (*Idemp
 			return nil, fmt.Errorf("client: %s %d: must be 1 to %d", f.name, *f.v, f.most)
 		}
 	}
-	w := &IdempotentWriter{log: l, opts: o, queue: make(chan *write, o.MaxQueue), ended: make(chan struct{})}
+	log := &Log{l.client.persistent(), l.name}
+	w := &IdempotentWriter{log: log, opts: o, queue: make(chan *write, o.MaxQueue), ended: make(chan struct{})}
 	if o.Writer != "" {
 		var err error
 		if w.epoch, err = l.openEpoch(ctx, o.Writer); err != nil {

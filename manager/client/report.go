@@ -154,7 +154,7 @@ func (w *Worker) send(ctx context.Context, batch []*finish) {
 		own, again := err, apart
 		if err == nil {
 			own = errs[i]
-			again = HasCode(own, api.CodeOverloaded) || HasCode(own, api.CodeUnavailable)
+			again = own != nil && temporary(own)
 		}
 		if again {
 			_, own = w.client.Finish(ctx, f.req)

@@ -62,9 +62,10 @@ func TestAFinishThatFailsForAWhileIsRepeated(t *testing.T) {
 		paths = append(paths, r.URL.Path)
 		if r.URL.Path == "/v1/jobs/finish" {
 			return response(200, api.ContentTypeJSON, `{"results":[{"id":"j0","state":"complete"},`+
-				`{"id":"j1","problem":{"status":503,"code":"overloaded"}},{"id":"j2","problem":{"status":409,"code":"fenced"}}]}`), nil
+				`{"id":"j1","problem":{"status":503,"code":"overloaded"}},{"id":"j2","problem":{"status":409,"code":"fenced"}},`+
+				`{"id":"j3","problem":{"status":503,"code":"store-full"}},{"id":"j4","problem":{"status":503,"code":"insufficient-storage"}}]}`), nil
 		}
-		return response(200, api.ContentTypeJSON, `{"id":"j1","state":"complete"}`), nil
+		return response(200, api.ContentTypeJSON, `{"id":"`+strings.Split(r.URL.Path, "/")[3]+`","state":"complete"}`), nil
 	})
 	c, err := New(Options{URL: "http://x", HTTP: &http.Client{Transport: manager}})
 	if err != nil {
@@ -75,7 +76,7 @@ func TestAFinishThatFailsForAWhileIsRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	var batch []*finish
-	for i := range 3 {
+	for i := range 5 {
 		req := FinishRequest{ID: fmt.Sprint("j", i), LeaseToken: "t", Status: "complete"}
 		batch = append(batch, &finish{req: req, done: make(chan error, 1)})
 	}
@@ -85,7 +86,7 @@ func TestAFinishThatFailsForAWhileIsRepeated(t *testing.T) {
 			t.Errorf("finish %d: %v", i, err)
 		}
 	}
-	if want := []string{"/v1/jobs/finish", "/v1/jobs/j1/finish"}; !slices.Equal(paths, want) {
+	if want := []string{"/v1/jobs/finish", "/v1/jobs/j1/finish", "/v1/jobs/j3/finish", "/v1/jobs/j4/finish"}; !slices.Equal(paths, want) {
 		t.Errorf("requests to %q", paths)
 	}
 }

@@ -6,9 +6,12 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
 )
 
 // TestStopCancelsAClaimThatIsNotAnswered stops a worker whose manager hangs.
@@ -31,6 +34,45 @@ func TestStopCancelsAClaimThatIsNotAnswered(t *testing.T) {
 		began := time.Now()
 		if err := w.Run(ctx); err != nil || time.Since(began) != time.Second+leaveTime {
 			t.Errorf("stopped after %v with %v", time.Since(began), err)
+		}
+	})
+}
+
+// TestReportsWaitAsLongAsTheManagerAsks: what bounds a program's calls does not bound the reports of its workers.
+func TestReportsWaitAsLongAsTheManagerAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var times []time.Duration
+		began := time.Now()
+		manager := roundTripper(func(r *http.Request) (*http.Response, error) {
+			times = append(times, time.Since(began))
+			if len(times)%2 == 1 {
+				busy := response(503, api.ContentTypeProblem, `{"status":503,"code":"overloaded"}`)
+				busy.Header.Set("Retry-After", "2")
+				return busy, nil
+			}
+			if r.URL.Path == "/v1/jobs/finish" {
+				return response(200, api.ContentTypeJSON, `{"results":[{"id":"a","state":"complete"}]}`), nil
+			}
+			return response(200, api.ContentTypeJSON, `{"id":"a","state":"queued"}`), nil
+		})
+		c, err := New(Options{URL: "http://x", MaxRetryAfter: time.Second, MaxAttempts: 1, HTTP: &http.Client{Transport: manager}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := c.NewWorker(WorkerOptions{Handlers: nothing})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &finish{req: FinishRequest{ID: "a", LeaseToken: "t", Status: StateComplete}, done: make(chan error, 1)}
+		w.send(t.Context(), []*finish{f})
+		if err := <-f.done; err != nil {
+			t.Errorf("the finish: %v", err)
+		}
+		if err := w.retry(t.Context(), "a", RetryRequest{LeaseToken: "t"}); err != nil {
+			t.Errorf("the retry: %v", err)
+		}
+		if want := []time.Duration{0, 2 * time.Second, 2 * time.Second, 4 * time.Second}; !slices.Equal(times, want) {
+			t.Errorf("requests after %v, want %v", times, want)
 		}
 	})
 }

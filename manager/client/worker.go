@@ -37,7 +37,8 @@ type WorkerOptions struct {
 	// crashes, its jobs are delivered again after it.
 	//
 	// Only the manager ends a lease. While it cannot be reached, handlers continue, and for an hour and two leases after a
-	// handler returned the worker tries to report that. Client's Options.MaxAttempts does not bound this.
+	// handler returned the worker tries to report that. Client's Options.MaxAttempts and
+	// MaxRetryAfter do not bound this.
 	Lease time.Duration
 	// Wait is how long a claim waits while there are no jobs: at most 5 min, default 20 s.
 	Wait time.Duration

@@ -25,6 +25,9 @@ func (r EventRequest) MarshalJSON() ([]byte, error) {
 	return Append(nil, &r), nil
 }
 
+// UnmarshalJSON decodes a request to the API. Its Payload is a json.RawMessage then.
+func (r *EventRequest) UnmarshalJSON(b []byte) error { return Unmarshal(b, r) }
+
 // Sent is the answer to an event.
 type Sent struct {
 	Event string `json:"event"`

@@ -191,6 +191,9 @@ func (s Submission) MarshalJSON() ([]byte, error) {
 	return Append(nil, &s), nil
 }
 
+// UnmarshalJSON decodes a submission to the API. Its Payload is a json.RawMessage then.
+func (s *Submission) UnmarshalJSON(b []byte) error { return Unmarshal(b, s) }
+
 // Submissions are a batch, each item a Submission that is read by itself.
 type Submissions struct {
 	Items []json.RawMessage `json:"items" max:"128" wrong:"must be an array of 1 to 128 submissions"`
@@ -221,6 +224,9 @@ type ClaimRequest struct {
 // MarshalJSON encodes the request as the API takes it.
 func (r ClaimRequest) MarshalJSON() ([]byte, error) { return Append(nil, &r), nil }
 
+// UnmarshalJSON decodes a request to the API.
+func (r *ClaimRequest) UnmarshalJSON(b []byte) error { return Unmarshal(b, r) }
+
 // Claimed is the answer to a claim.
 type Claimed struct {
 	Jobs []Job `json:"jobs"`
@@ -234,6 +240,9 @@ type HeartbeatRequest struct {
 
 // MarshalJSON encodes the request as the API takes it.
 func (r HeartbeatRequest) MarshalJSON() ([]byte, error) { return Append(nil, &r), nil }
+
+// UnmarshalJSON decodes a request to the API.
+func (r *HeartbeatRequest) UnmarshalJSON(b []byte) error { return Unmarshal(b, r) }
 
 // Beat is the answer to a heartbeat.
 type Beat struct {
@@ -292,6 +301,9 @@ type RetryRequest struct {
 // MarshalJSON encodes the request as the API takes it.
 func (r RetryRequest) MarshalJSON() ([]byte, error) { return Append(nil, &r), nil }
 
+// UnmarshalJSON decodes a request to the API.
+func (r *RetryRequest) UnmarshalJSON(b []byte) error { return Unmarshal(b, r) }
+
 // ListQuery selects jobs. Zero values do not restrict it.
 type ListQuery struct {
 	Function string `json:"function,omitempty" zero:"a value, or no such field"`
@@ -315,6 +327,12 @@ type ListQuery struct {
 	Cursor string `json:"cursor,omitempty"`
 }
 
+// MarshalJSON encodes the query as the API takes it.
+func (q ListQuery) MarshalJSON() ([]byte, error) { return Append(nil, &q), nil }
+
+// UnmarshalJSON decodes a query of the API.
+func (q *ListQuery) UnmarshalJSON(b []byte) error { return Unmarshal(b, q) }
+
 // Action is what Bulk does with jobs: cancel, retry, replay or delete.
 type Action string
 
@@ -329,6 +347,9 @@ type BulkRequest struct {
 
 // MarshalJSON encodes the request as the API takes it.
 func (b BulkRequest) MarshalJSON() ([]byte, error) { return Append(nil, &b), nil }
+
+// UnmarshalJSON decodes a request to the API.
+func (b *BulkRequest) UnmarshalJSON(text []byte) error { return Unmarshal(text, b) }
 
 // BulkResult is what a bulk action did.
 type BulkResult struct {
@@ -410,6 +431,12 @@ type Rate struct {
 	Count int           `json:"count"`
 	Per   time.Duration `json:"per_ms"`
 }
+
+// MarshalJSON encodes the rate as the API takes it.
+func (r Rate) MarshalJSON() ([]byte, error) { return Append(nil, &r), nil }
+
+// UnmarshalJSON decodes a rate of the API.
+func (r *Rate) UnmarshalJSON(b []byte) error { return Unmarshal(b, r) }
 
 // MarshalJSON encodes the limits as the API takes them.
 func (l Limits) MarshalJSON() ([]byte, error) { return Append(nil, &l), nil }

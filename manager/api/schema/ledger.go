@@ -89,6 +89,9 @@ type Resolution struct {
 // MarshalJSON encodes the decision as the API takes it.
 func (r Resolution) MarshalJSON() ([]byte, error) { return Append(nil, &r), nil }
 
+// UnmarshalJSON decodes a decision of the API.
+func (r *Resolution) UnmarshalJSON(b []byte) error { return Unmarshal(b, r) }
+
 // EntryPage is one page of entries; Cursor is empty on the last one.
 type EntryPage struct {
 	Entries []Entry `json:"entries"`

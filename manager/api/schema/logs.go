@@ -21,6 +21,9 @@ type LogConfig struct {
 // MarshalJSON encodes the configuration as the API takes it.
 func (c LogConfig) MarshalJSON() ([]byte, error) { return Append(nil, &c), nil }
 
+// UnmarshalJSON decodes a configuration of the API.
+func (c *LogConfig) UnmarshalJSON(b []byte) error { return Unmarshal(b, c) }
+
 // LogChange is a LogConfig as it is read. What is nil was not sent, and 0 is a value.
 type LogChange struct {
 	Identity    *string        `json:"identity,omitempty" enum:"ids,structured"`

@@ -42,6 +42,9 @@ func (s ScheduleSpec) MarshalJSON() ([]byte, error) {
 	return Append(nil, &s), nil
 }
 
+// UnmarshalJSON decodes a schedule as the API takes it. Its Payload is a json.RawMessage then.
+func (s *ScheduleSpec) UnmarshalJSON(b []byte) error { return Unmarshal(b, s) }
+
 // Schedule is a schedule as the manager returns it. Members that do not apply have their zero value.
 type Schedule struct {
 	Name     string `json:"name"`

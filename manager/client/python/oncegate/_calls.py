@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Sequence
@@ -10,8 +9,9 @@ from dataclasses import replace
 from typing import Any, Optional
 from urllib.parse import quote, urlencode
 
-from ._core import Call, Caller, Pause, Reply, Steps, problem
+from ._core import Call, Caller, Pause, Reply, Steps, encode, problem
 from ._errors import InvalidRequest, ManagerError, NoAnswer, OncegateError, TooLarge
+from ._keys import bare_key
 from ._types import Answer, Batch, BatchInfo, Beat, Event, EventJob, Job, ListQuery, Page, Reservation, Sent, Submission, Submitted, millis, parse_time
 
 #: How long one call of wait lets the manager wait, in seconds.
@@ -55,8 +55,8 @@ def submit_wait(c: Caller, s: Submission, deadline: Optional[float]) -> Steps[Jo
 
 def submit_batch(c: Caller, all: Sequence[Submission], deadline: Optional[float]) -> Steps[list[Submitted]]:
     keys = [s.idempotency_key or c.keys.next() for s in all]
-    items = [dict(s.json(), idempotency_key=key) for s, key in zip(all, keys)]
-    sizes = [len(json.dumps(item, separators=(",", ":"))) + 1 for item in items]
+    items = [dict(s.json(), idempotency_key=bare_key(key)) for s, key in zip(all, keys)]
+    sizes = [len(encode(item)) + 1 for item in items]
     answers: list[Submitted] = []
     while len(answers) < len(items):
         begin = end = len(answers)
@@ -277,30 +277,36 @@ def _ledger(c: Caller, verb: str, body: dict[str, Any], wait: float, deadline: O
 
 
 def reserve(
-    c: Caller, key: str, scope: str, fingerprint: str, token: str, pending_ttl: Optional[float], wait: float, deadline: Optional[float]
+    c: Caller, key: str, scope: str, fingerprint: str, token: str, pending_ttl: Optional[float], wait: float,
+    durability: str, deadline: Optional[float],
 ) -> Steps[Reservation]:
     # The same token in each attempt: a reservation whose answer was lost is found again.
-    body = {"key": key, "scope": scope, "fingerprint": fingerprint, "token": token or secrets.token_hex(16)}
+    body = {"key": key, "scope": scope, "fingerprint": fingerprint, "token": token or secrets.token_hex(16), "durability": durability}
     ttl = None if pending_ttl is None else millis(pending_ttl)
     return (yield from _ledger(c, "reserve", dict(body, pending_ttl_ms=ttl, wait_ms=millis(wait)), wait, deadline))
 
 
 def record(
-    c: Caller, verb: str, key: str, scope: str, token: str, answer: Answer, ttl: Optional[float], deadline: Optional[float]
+    c: Caller, verb: str, key: str, scope: str, token: str, fingerprint: str, answer: Answer, ttl: Optional[float],
+    durability: str, deadline: Optional[float],
 ) -> Steps[Reservation]:
-    body = {"key": key, "scope": scope, "token": token, "result": answer.json(), "ttl_ms": None if ttl is None else millis(ttl)}
-    return (yield from _ledger(c, verb, body, 0.0, deadline))
+    body = {"key": key, "scope": scope, "token": token, "fingerprint": fingerprint, "result": answer.json(), "durability": durability}
+    return (yield from _ledger(c, verb, dict(body, ttl_ms=None if ttl is None else millis(ttl)), 0.0, deadline))
 
 
 def renew(
-    c: Caller, key: str, scope: str, token: str, pending_ttl: Optional[float], deadline: Optional[float]
+    c: Caller, key: str, scope: str, token: str, pending_ttl: Optional[float], durability: str, deadline: Optional[float]
 ) -> Steps[Reservation]:
-    body = {"key": key, "scope": scope, "token": token, "pending_ttl_ms": None if pending_ttl is None else millis(pending_ttl)}
-    return (yield from _ledger(c, "renew", body, 0.0, deadline))
+    body = {"key": key, "scope": scope, "token": token, "durability": durability}
+    ttl = None if pending_ttl is None else millis(pending_ttl)
+    return (yield from _ledger(c, "renew", dict(body, pending_ttl_ms=ttl), 0.0, deadline))
 
 
-def release(c: Caller, key: str, scope: str, token: str, deadline: Optional[float]) -> Steps[Reservation]:
-    return (yield from _ledger(c, "release", {"key": key, "scope": scope, "token": token}, 0.0, deadline))
+def release(
+    c: Caller, key: str, scope: str, token: str, durability: str, deadline: Optional[float]
+) -> Steps[Reservation]:
+    body = {"key": key, "scope": scope, "token": token, "durability": durability}
+    return (yield from _ledger(c, "release", body, 0.0, deadline))
 
 
 def entry(c: Caller, key: str, scope: str, deadline: Optional[float]) -> Steps[dict[str, Any]]:

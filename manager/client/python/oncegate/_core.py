@@ -88,6 +88,14 @@ def not_ours(call: Call, what: str) -> BadAnswer:
     return BadAnswer(f"{call.method} {call.path}: an answer that is not of a manager: {what}")
 
 
+def encode(value: Any) -> bytes:
+    """Encode a value as JSON. It raises TypeError, ValueError or RecursionError for what is none.
+
+    The manager bounds the bytes, so only what UTF-8 cannot express is escaped: half of a surrogate pair.
+    """
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+
 class Caller:
     """Makes calls as generators. It is safe for use by several threads."""
 
@@ -111,14 +119,14 @@ class Caller:
 
     def persistent(self) -> Caller:
         """A caller like this that repeats calls until their time is over."""
-        return Caller(replace(self.options, keys=self.keys, max_attempts=None))
+        return Caller(replace(self.options, keys=self.keys, max_attempts=None, max_retry_after=None))
 
     def call(self, c: Call, deadline: Optional[float] = None) -> Steps[Reply]:
         """Repeat a call until it has a final answer. The deadline is one of the monotonic clock."""
         body = None
         if c.body is not None:
             try:
-                body = json.dumps(c.body, allow_nan=False, separators=(",", ":")).encode()
+                body = encode(c.body)
             except (TypeError, ValueError, RecursionError) as e:
                 raise ValueError(f"{c.method} {c.path}: the body cannot be encoded as JSON: {e}") from e
         if c.key:
@@ -139,8 +147,10 @@ class Caller:
             if not moved and self._too_late(error):
                 raise error
             rest = 0.0
-            if not moved or attempt % len(self.bases) == 0:
-                rest = self.backoff((attempt - 1) // len(self.bases) + 1, error)
+            if not moved:
+                rest = self.backoff(attempt, error)
+            elif attempt % len(self.bases) == 0:
+                rest = self.backoff(attempt // len(self.bases), error)
             if deadline is not None and time.monotonic() + rest >= deadline:
                 raise error
             yield Pause(rest)

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 class OncegateError(Exception):
     """The base of all errors of this package."""
 
-    #: Whether the same call may succeed later.
+    #: Whether the same call may succeed later. A recorded answer is not temporary, nor is the code record-unreadable: an operator
+    #: has to act.
     temporary: bool = False
     #: The job as it was submitted, if only the wait for its end failed.
     job: Optional[Job] = None
@@ -53,7 +54,8 @@ class ManagerError(OncegateError):
         self.retry_after = retry_after
         #: The answer was recorded for an earlier attempt with the same key. Another attempt would get it again.
         self.replayed = replayed
-        self.temporary = not replayed and (
+        # An operator has to act before the manager can read the record.
+        self.temporary = not replayed and code != "record-unreadable" and (
             status in (408, 425, 429, 500, 502, 503, 504) or code == "request-pending"
         )
 
@@ -173,11 +175,11 @@ class Permanent(Exception):
 
 
 class RetryAfter(Exception):
-    """A handler raises it to say when the next attempt begins: after 0 to 366 days, in seconds."""
+    """A handler raises it to say when the next attempt begins: after 0 to 366 days, in seconds. Other values become the nearest."""
 
     def __init__(self, message: str, seconds: float) -> None:
         super().__init__(message)
-        self.seconds = max(0.0, seconds)
+        self.seconds = min(max(0.0, seconds), 366 * 86400.0)
 
 
 def find_cause(error: BaseException, kind: Type[BaseException]) -> Optional[BaseException]:

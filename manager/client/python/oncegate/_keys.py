@@ -12,6 +12,7 @@ from typing import Union
 from ._fork import call_after_fork
 
 _CLIENT_ID = re.compile(r"[!-~]{1,217}")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\["\\])*)"(?:;.*)?')
 _KEY = re.compile(r"[!-~]([ -~]{0,253}[!-~])?")
 
 
@@ -82,6 +83,13 @@ def _create_id(path: str) -> None:
             pass  # another program was faster
     finally:
         os.unlink(temporary)
+
+
+def bare_key(key: str) -> str:
+    """Return the key that an RFC 8941 string in quotes stands for, as the manager reads it in a header."""
+    key = key.strip(" \t")
+    quoted = _QUOTED.fullmatch(key)
+    return re.sub(r"\\(.)", r"\1", quoted[1]) if quoted else key
 
 
 def check_key(key: str) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import json
 import traceback
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from ._core import encode
 from ._errors import JobEnded, OncegateError, Permanent, RetryAfter, find_cause
 
 _MAX_RESULT = 1 << 20  # the manager's bound
@@ -21,7 +21,7 @@ NOT_REPORTABLE = "the work is done, but its result cannot be reported"
 class Outcome:
     """What is reported of a handler's end."""
 
-    result: Optional[str] = None  # JSON; None for none
+    result: Optional[bytes] = None  # JSON; None for none
     failure: str = ""  # empty for a success
     done: bool = False  # the work is done, so it must not run again, although there is a failure
     permanent: bool = False  # another attempt would not help
@@ -37,14 +37,11 @@ class Outcome:
                 value.close()
             return Outcome.of_error(TypeError("the handler is no coroutine function, but returned an awaitable: nothing was done"))
         try:
-            text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+            text = encode(value)
         except BaseException as e:  # whatever the code of the value raises is this job's failure
             return Outcome(failure=cut(f"{NOT_REPORTABLE}: {e}"), done=True)
-        if len(text) > _MAX_RESULT:  # of ASCII only
-            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-            size = len(text.encode("utf-8", "replace"))
-            if size > _MAX_RESULT:
-                return Outcome(failure=f"{NOT_REPORTABLE}: {size} bytes, at most {_MAX_RESULT} are kept", done=True)
+        if len(text) > _MAX_RESULT:
+            return Outcome(failure=f"{NOT_REPORTABLE}: {len(text)} bytes, at most {_MAX_RESULT} are kept", done=True)
         return Outcome(result=text)
 
     @staticmethod

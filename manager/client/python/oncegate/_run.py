@@ -346,10 +346,10 @@ class Run:
             )
 
     async def _finish(
-        self, j: Job, token: str, status: str, result: Optional[str], failure: str, until: float
+        self, j: Job, token: str, status: str, result: Optional[bytes], failure: str, until: float
     ) -> Optional[OncegateError]:
         body = _calls.finish_body(token, status, None if result is None else json.loads(result), failure)
-        size = len(result or "") + len(failure)
+        size = len(result or b"") + len(failure)
         if size > _BATCH_BYTES // 4:
             return await self._finish_one(dict(body, id=j.id), until)
         done: asyncio.Future[Optional[OncegateError]] = self.loop.create_future()
@@ -383,7 +383,7 @@ class Run:
             for (body, _, done), own in zip(batch, errors):
                 result: Optional[OncegateError] = own if apart is None else apart
                 # One of them may have caused it: the others must not suffer.
-                if isinstance(apart, (InvalidRequest, TooLarge)) or own is not None and own.code in ("overloaded", "unavailable"):
+                if isinstance(apart, (InvalidRequest, TooLarge)) or own is not None and own.temporary:
                     result = await self._finish_one(body, until)
                 if not done.done():
                     done.set_result(result)

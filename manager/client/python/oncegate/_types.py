@@ -329,7 +329,7 @@ class Answer:
     status: int  # 100 to 999
     headers: Sequence[tuple[str, str]] = ()  # names in lower case
     body: bytes = b""
-    body_omitted: bool = False  # the body was too large to keep
+    body_omitted: bool = False  # the body was too large to keep, and is empty here
 
     def json(self) -> dict[str, Any]:
         """The API's form."""
@@ -338,6 +338,8 @@ class Answer:
             out["headers"] = [[name, value] for name, value in self.headers]
         if self.body:
             out["body"] = base64.b64encode(self.body).decode("ascii")
+        if self.body_omitted:
+            out["body_omitted"] = True
         return out
 
     @staticmethod

@@ -224,6 +224,7 @@ class Client:
         token: str = "",
         pending_ttl: Optional[float] = None,
         wait: float = 0.0,
+        durability: str = "",
         within: Optional[float] = None,
     ) -> Reservation:
         """Ask the ledger for the right to do a key's work once.
@@ -236,32 +237,65 @@ class Client:
         token: names this attempt; drawn if empty. The same key and token twice is the same call.
         pending_ttl: seconds after which the outcome counts as unknown, if nothing renews the reservation.
         wait: seconds to wait for the end of another attempt.
+        durability: how far the key is protected: local, region or global; local if empty. The later calls about
+            the key must repeat it.
         """
         return self._run(
-            _calls.reserve(self._caller, key, scope, fingerprint, token, pending_ttl, wait, _calls.ends(within))
+            _calls.reserve(self._caller, key, scope, fingerprint, token, pending_ttl, wait, durability, _calls.ends(within))
         )
 
     def commit(
-        self, key: str, token: str, answer: Answer, *, scope: str = "", ttl: Optional[float] = None, within: Optional[float] = None
+        self,
+        key: str,
+        token: str,
+        answer: Answer,
+        *,
+        scope: str = "",
+        fingerprint: str = "",
+        ttl: Optional[float] = None,
+        durability: str = "",
+        within: Optional[float] = None,
     ) -> Reservation:
         """Record the answer of work that ran. Fenced says that another attempt has the key by now."""
-        return self._run(_calls.record(self._caller, "commit", key, scope, token, answer, ttl, _calls.ends(within)))
+        return self._run(
+            _calls.record(self._caller, "commit", key, scope, token, fingerprint, answer, ttl, durability, _calls.ends(within))
+        )
 
     def reject(
-        self, key: str, token: str, answer: Answer, *, scope: str = "", ttl: Optional[float] = None, within: Optional[float] = None
+        self,
+        key: str,
+        token: str,
+        answer: Answer,
+        *,
+        scope: str = "",
+        fingerprint: str = "",
+        ttl: Optional[float] = None,
+        durability: str = "",
+        within: Optional[float] = None,
     ) -> Reservation:
         """Record the refusal of work."""
-        return self._run(_calls.record(self._caller, "reject", key, scope, token, answer, ttl, _calls.ends(within)))
+        return self._run(
+            _calls.record(self._caller, "reject", key, scope, token, fingerprint, answer, ttl, durability, _calls.ends(within))
+        )
 
     def renew(
-        self, key: str, token: str, *, scope: str = "", pending_ttl: Optional[float] = None, within: Optional[float] = None
+        self,
+        key: str,
+        token: str,
+        *,
+        scope: str = "",
+        pending_ttl: Optional[float] = None,
+        durability: str = "",
+        within: Optional[float] = None,
     ) -> Reservation:
         """Extend a reservation while the work runs."""
-        return self._run(_calls.renew(self._caller, key, scope, token, pending_ttl, _calls.ends(within)))
+        return self._run(_calls.renew(self._caller, key, scope, token, pending_ttl, durability, _calls.ends(within)))
 
-    def release(self, key: str, token: str, *, scope: str = "", within: Optional[float] = None) -> Reservation:
+    def release(
+        self, key: str, token: str, *, scope: str = "", durability: str = "", within: Optional[float] = None
+    ) -> Reservation:
         """Give up a reservation whose work did not run."""
-        return self._run(_calls.release(self._caller, key, scope, token, _calls.ends(within)))
+        return self._run(_calls.release(self._caller, key, scope, token, durability, _calls.ends(within)))
 
     def entry(self, key: str, *, scope: str = "", within: Optional[float] = None) -> dict[str, Any]:
         """Return the ledger's entry for a key, with the members of the API. NotFound says that there is none."""

@@ -65,4 +65,4 @@ def _deliver(handler: Union[Handler, AsyncHandler], job: Job) -> Any:
     outcome = Outcome.of_result(result)
     if outcome.failure:
         raise ValueError(outcome.failure)
-    return outcome.result
+    return None if outcome.result is None else outcome.result.decode()

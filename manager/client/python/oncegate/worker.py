@@ -105,7 +105,8 @@ class AsyncWorker:
             manager to record how their handlers ended.
         lease: of the jobs, 0.1 s to 24 h. The worker extends it after every third of it. When the worker crashes, its jobs are
             delivered again after it. Only the manager ends a lease: while it cannot be reached, handlers continue, and the
-            worker offers their outcomes for an hour and two leases. The client's max_attempts does not bound this.
+            worker offers their outcomes for an hour and two leases. The client's max_attempts and
+            max_retry_after do not bound this.
         wait: how long a claim waits while there are no jobs, at most 5 min.
         stop_timeout: how long running handlers continue after a stop, before they are asked to end.
         stop_grace: how long they then have to return.

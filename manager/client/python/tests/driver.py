@@ -77,7 +77,7 @@ def batch(b):
 def reservation(r):
     out = {"state": r.state, "token": r.token, "expires_in_ms": round(r.expires_in * 1000)}
     if r.answer is not None:
-        out["result"] = {"status": r.answer.status, "headers": r.answer.headers, "body": r.answer.body.decode()}
+        out["result"] = {"status": r.answer.status, "headers": r.answer.headers, "body": r.answer.body.decode(), "body_omitted": r.answer.body_omitted}
     return out
 
 
@@ -120,7 +120,7 @@ LIST = ("function", "state", "submitter", "key", "concurrency_key", "error", "er
 def call(c, op, a, within):
     """Begin a call of a client: the answer or an awaitable, and what makes JSON of it."""
     of = {"within": within}
-    for n in ("scope", "token", "fingerprint", "cursor", "function", "state"):
+    for n in ("scope", "token", "fingerprint", "durability", "cursor", "function", "state"):
         a[n] = a.get(n) or ""
     if op == "submit":
         return c.submit(submission(a), **of), job
@@ -177,16 +177,17 @@ def call(c, op, a, within):
     if op == "reserve":
         return c.reserve(
             a["key"], scope=a["scope"], fingerprint=a["fingerprint"], token=a["token"], pending_ttl=seconds(a, "pending_ttl_ms"),
-            wait=seconds(a, "wait_ms", 0.0), **of,
+            wait=seconds(a, "wait_ms", 0.0), durability=a["durability"], **of,
         ), reservation
     if op in ("commit", "reject"):
         r = a["result"]
-        answer = Answer(r["status"], [tuple(h) for h in r.get("headers") or ()], (r.get("body") or "").encode())
-        return getattr(c, op)(a["key"], a["token"], answer, scope=a["scope"], ttl=seconds(a, "ttl_ms"), **of), reservation
+        answer = Answer(r["status"], [tuple(h) for h in r.get("headers") or ()], (r.get("body") or "").encode(), bool(r.get("body_omitted")))
+        more = {"scope": a["scope"], "fingerprint": a["fingerprint"], "durability": a["durability"]}
+        return getattr(c, op)(a["key"], a["token"], answer, ttl=seconds(a, "ttl_ms"), **more, **of), reservation
     if op == "renew":
-        return c.renew(a["key"], a["token"], scope=a["scope"], pending_ttl=seconds(a, "pending_ttl_ms"), **of), reservation
+        return c.renew(a["key"], a["token"], scope=a["scope"], pending_ttl=seconds(a, "pending_ttl_ms"), durability=a["durability"], **of), reservation
     if op == "release":
-        return c.release(a["key"], a["token"], scope=a["scope"], **of), reservation
+        return c.release(a["key"], a["token"], scope=a["scope"], durability=a["durability"], **of), reservation
     if op == "entry":
         return c.entry(a["key"], scope=a["scope"], **of), lambda e: e
     raise Unsupported

@@ -59,6 +59,7 @@ PLAIN = {
     "echo": lambda j, _: j.payload,
     "nothing": lambda *_: None,
     "large": lambda j, _: "x" * j.payload,
+    "umlauts": lambda j, _: "ü" * j.payload,
     "no_json": lambda *_: object(),
     "deep": lambda *_: nested(99),
     "fail": raising(lambda j: ValueError(f"no {j.attempt}")),

@@ -1,3 +1,4 @@
+import json
 import os
 import tempfile
 import threading
@@ -6,7 +7,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from oncegate import Answer, Dedup, Job, Keys, ManagerError, Permanent, RetryAfter, Submission
-from oncegate._core import Caller, Options
+from oncegate import _calls
+from oncegate._core import Call, Caller, Options, Pause
+from oncegate._http import Response
 from oncegate._outcome import Outcome
 from oncegate._types import parse_time
 
@@ -24,6 +27,19 @@ class TypesTest(unittest.TestCase):
         caller = Caller(Options("http://a"))
         for asked, pause in ((60.0, 60.0), (86400.0, 3600.0)):
             self.assertEqual(caller.backoff(1, ManagerError(503, "quarantine", "", retry_after=asked)), pause)
+
+    def test_pauses_grow_on_one_manager_whatever_others_there_are(self):
+        caller = Caller(Options("http://a", failover=["http://b", "http://c"], backoff_base=1.0, backoff_max=1000.0))
+        full = Response(503, {"content-type": "application/problem+json"}, b'{"status":503,"code":"ledger-full"}')
+        steps, pauses = caller.call(Call("GET", "/")), []
+        step = next(steps)
+        while len(pauses) < 5:
+            if isinstance(step, Pause):
+                pauses.append(step.seconds)
+                step = next(steps)
+            else:
+                step = steps.send(full)
+        self.assertTrue(all(2**n / 2 <= p <= 2**n for n, p in enumerate(pauses)), pauses)
 
     def test_submissions_leave_out_what_is_not_set(self):
         self.assertEqual(Submission("f").json(), {"function": "f"})
@@ -49,9 +65,22 @@ class TypesTest(unittest.TestCase):
     def test_answers_of_the_ledger(self):
         a = Answer(201, (("x-a", "b"),), b"\xff\x00")
         self.assertEqual(Answer.parse(a.json()), a)
+        self.assertEqual(Answer.parse(Answer(201, body_omitted=True).json()), Answer(201, body_omitted=True))
         for wrong in (None, {}, {"status": "x"}, {"status": 200, "headers": [1]}):
             with self.assertRaises(ValueError, msg=wrong):
                 Answer.parse(wrong)
+
+
+    def test_calls_about_a_key_repeat_what_the_reservation_said(self):
+        caller, a = Caller(Options("http://a")), Answer(200)
+        said = {"key": "k", "scope": "s", "token": "t", "durability": "global"}
+        for steps, more in (
+            (_calls.reserve(caller, "k", "s", "f", "t", None, 0.0, "global", None), {"fingerprint": "f", "wait_ms": 0}),
+            (_calls.record(caller, "commit", "k", "s", "t", "f", a, 1.5, "global", None), {"fingerprint": "f", "ttl_ms": 1500, "result": a.json()}),
+            (_calls.renew(caller, "k", "s", "t", 2.0, "global", None), {"pending_ttl_ms": 2000}),
+            (_calls.release(caller, "k", "s", "t", "global", None), {}),
+        ):
+            self.assertEqual(json.loads(next(steps).data.partition(b"\r\n\r\n")[2]), dict(said, **more))
 
 
 class KeysTest(unittest.TestCase):
@@ -103,9 +132,10 @@ class Unprintable(Exception):
 class OutcomeTest(unittest.TestCase):
     def test_results(self):
         self.assertEqual(Outcome.of_result(None), Outcome())
-        self.assertEqual(Outcome.of_result({"a": [1, "ü"]}).result, '{"a":[1,"\\u00fc"]}')
-        self.assertEqual(len(Outcome.of_result("ü" * (512 << 10 - 1)).result), (512 << 10 - 1) + 2)
-        for value in (object(), float("nan"), {1j: 1}, "x" * (1 << 20), [0] * 600_000):
+        self.assertEqual(Outcome.of_result({"a": [1, "ü"]}).result, '{"a":[1,"ü"]}'.encode())
+        self.assertEqual(Outcome.of_result("ü\ud800").result, '"ü\\ud800"'.encode())
+        self.assertEqual(len(Outcome.of_result("ü" * ((1 << 19) - 1)).result), 1 << 20)
+        for value in (object(), float("nan"), {1j: 1}, "x" * (1 << 20), "ü" * (1 << 19), [0] * 600_000):
             o = Outcome.of_result(value)
             self.assertTrue(o.done and o.result is None and o.failure.startswith("the work is done"), o)
 
@@ -128,6 +158,8 @@ class OutcomeTest(unittest.TestCase):
             (lambda: (_ for _ in ()).throw(ValueError()), "ValueError, an error without a text\n", False, None),
             (lambda: (_ for _ in ()).throw(SystemExit(3)), "SystemExit: 3\n", False, None),
             (lambda: (_ for _ in ()).throw(RetryAfter("soon", -1)), "soon", False, 0.0),
+            (lambda: (_ for _ in ()).throw(RetryAfter("later", float("inf"))), "later", False, 366 * 86400.0),
+            (lambda: (_ for _ in ()).throw(RetryAfter("soon", float("nan"))), "soon", False, 0.0),
             (lambda: (_ for _ in ()).throw(Unprintable()), "Unprintable, whose text cannot be had: RuntimeError", False, None),
             (wrapped, "RuntimeError: outer\n", True, None),
         ):

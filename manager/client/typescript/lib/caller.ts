@@ -5,7 +5,7 @@ import { isDeepStrictEqual } from "node:util";
 
 import { BadAnswerError, CallAbortedError, CallTimeoutError, ConnectionError, hasCode, ManagerError, OncegateError } from "./errors.js";
 import { exchange, type Base, type Exchange, type HttpAnswer } from "./exchange.js";
-import { quote, visible, wrongKey } from "./keys.js";
+import { headerKey, quote, visible } from "./keys.js";
 import { pause } from "./timing.js";
 
 /** The longest time that a timer of JavaScript takes. */
@@ -125,7 +125,7 @@ export class Caller {
 		const body = call.body === undefined || Buffer.isBuffer(call.body) ? call.body : Buffer.from(encode(call.body, what));
 		if (call.key !== undefined) {
 			// A key that can never be sent must not be tried repeatedly.
-			const wrong = wrongKey(call.key);
+			const { wrong } = headerKey(call.key);
 			if (wrong) throw new RangeError(`idempotency key ${quote(call.key)}: ${wrong}`);
 		}
 		const ending = new AbortController();

@@ -3,7 +3,7 @@ import type { Agent } from "node:http";
 import { Caller, encode, isObject, notOurs, page, problemError, refused, type Call, type CallOptions } from "./caller.js";
 import { CallTimeoutError, WaitError, type ManagerError } from "./errors.js";
 import { claim, finish, finishMany, heartbeat, job, jobOf, jobPath, retry } from "./jobs.js";
-import { Keys } from "./keys.js";
+import { headerKey, Keys } from "./keys.js";
 import { Ledger } from "./ledger.js";
 import { Schedules } from "./schedules.js";
 import { pause } from "./timing.js";
@@ -126,7 +126,8 @@ export class Client {
 	 */
 	async submitBatch(submissions: Submission[], options?: CallOptions): Promise<BatchAnswer[]> {
 		const keys = submissions.map((s) => s.idempotency_key ?? this.keys.next());
-		const items = submissions.map(({ traceparent: _, ...s }, i) => encodeSubmission({ ...s, idempotency_key: keys[i]! }));
+		// A member has the key itself, a header perhaps its RFC 8941 string.
+		const items = submissions.map(({ traceparent: _, ...s }, i) => encodeSubmission({ ...s, idempotency_key: headerKey(keys[i]!).key }));
 		const answers: BatchAnswer[] = [];
 		for (let begin = 0; begin < items.length;) {
 			let end = begin;

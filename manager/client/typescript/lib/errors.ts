@@ -1,6 +1,6 @@
 /** Base of all errors of this library. */
 export class OncegateError extends Error {
-	/** Whether the same call may succeed later. */
+	/** Whether the same call may succeed later. A recorded answer is not temporary, nor is the code `record-unreadable`: an operator has to act. */
 	readonly temporary: boolean = false;
 
 	constructor(message: string, options?: ErrorOptions) {
@@ -33,7 +33,9 @@ export class ManagerError extends OncegateError {
 		this.detail = p.detail ?? "";
 		this.retryAfterMs = p.retryAfterMs ?? 0;
 		this.replayed = p.replayed ?? false;
-		this.temporary = !this.replayed && (temporaryStatus.has(p.status) || this.code === "request-pending");
+		// An operator has to act before the manager can read the record.
+		const stays = this.replayed || this.code === "record-unreadable";
+		this.temporary = !stays && (temporaryStatus.has(p.status) || this.code === "request-pending");
 	}
 }
 

@@ -91,20 +91,18 @@ export function quote(text: string): string {
 }
 
 /**
- * Says what is wrong with an idempotency key in a header; empty if nothing is. The key is bare, or an RFC 8941 string in
- * quotes. A bare key with a comma is refused, since a proxy makes such lists of two headers.
+ * Reads an idempotency key as a header carries it: bare, or as an RFC 8941 string in quotes. `wrong` says what is wrong with
+ * it, and is empty if nothing is. A bare key with a comma is refused, since a proxy makes such lists of two headers.
  */
-export function wrongKey(header: string): string {
+export function headerKey(header: string): { key: string; wrong: string } {
 	let key = header.replace(/^[ \t]+|[ \t]+$/g, "");
 	if (key.startsWith('"')) {
 		const quoted = /^"((?:[^"\\]|\\["\\])*)"(?:;.*)?$/s.exec(key);
-		if (!quoted) return "must be one RFC 8941 string in quotes";
+		if (!quoted) return { key, wrong: "must be one RFC 8941 string in quotes" };
 		key = quoted[1]!.replace(/\\(.)/gs, "$1");
 	} else if (key.includes(",")) {
-		return "must be one key, in quotes if it has a comma";
+		return { key, wrong: "must be one key, in quotes if it has a comma" };
 	}
-	if (key.length < 1 || key.length > 255 || !/^[!-~]([ -~]*[!-~])?$/.test(key)) {
-		return "must be 1 to 255 printable ASCII characters without a blank at either end";
-	}
-	return "";
+	const valid = key.length >= 1 && key.length <= 255 && /^[!-~]([ -~]*[!-~])?$/.test(key);
+	return { key, wrong: valid ? "" : "must be 1 to 255 printable ASCII characters without a blank at either end" };
 }

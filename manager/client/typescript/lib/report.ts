@@ -2,7 +2,7 @@ import { setMaxListeners } from "node:events";
 
 import { refused, type CallOptions, type Caller } from "./caller.js";
 import type { Logger } from "./contact.js";
-import { hasCode, JobCancelledError, WorkerStoppingError } from "./errors.js";
+import { hasCode, JobCancelledError, ManagerError, WorkerStoppingError } from "./errors.js";
 import { finish, finishMany, retry } from "./jobs.js";
 import { cut, notReportable, type Outcome } from "./outcome.js";
 import { turn } from "./timing.js";
@@ -143,7 +143,7 @@ export class Reporter {
 
 	async #sendBatch(batch: Queued[]): Promise<void> {
 		let errs: unknown[];
-		let again = (err: unknown): boolean => hasCode(err, "overloaded", "unavailable");
+		let again = (err: unknown): boolean => err instanceof ManagerError && err.temporary;
 		try {
 			errs = await finishMany(this.#caller, batch.map((q) => q.request), this.#options, { persistent: true });
 		} catch (err) {

@@ -153,6 +153,7 @@ function handler(name: string, goOn: Promise<void>): Handler {
 		echo: (job) => job.payload,
 		nothing: () => {},
 		large: (job) => "x".repeat(job.payload),
+		umlauts: (job) => "ü".repeat(job.payload),
 		no_json: () => () => {},
 		deep: () => JSON.parse("[".repeat(99) + "]".repeat(99)),
 		fail: (job) => {

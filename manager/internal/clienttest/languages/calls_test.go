@@ -42,7 +42,7 @@ func worldOf(t *testing.T, d *driver, clock func() time.Time) *world {
 	d.t = t
 	w := &world{t: t, manager: m, wire: startWire(t, m.URL), judge: c, driver: d}
 	w.values = map[string]string{
-		"wire": w.wire.url(), "manager": m.URL, "dir": t.TempDir(), "large": strings.Repeat("x", 1<<20), "deep": strings.Repeat("[", 99) + strings.Repeat("]", 99),
+		"wire": w.wire.url(), "manager": m.URL, "dir": t.TempDir(), "large": strings.Repeat("x", 1<<20), "umlauts": strings.Repeat("ü", 1<<18), "deep": strings.Repeat("[", 99) + strings.Repeat("]", 99),
 	}
 	t.Cleanup(func() { // while there is a manager that takes its reports
 		select {

@@ -46,10 +46,12 @@
 //	set_limits     {function, max_running?, max_running_per_key?, rate?}: null
 //	keys           {client_id, n}: n new keys
 //	open_keys      {file, n}: n new keys whose client id is kept in the file
-//	reserve        {key, scope?, fingerprint?, token?, pending_ttl_ms?, wait_ms?}: {"state", "token", "expires_in_ms", "result"?}
-//	commit, reject {key, scope?, token, result: {status, headers: [[name, value]], body: text}, ttl_ms?}: {"state"}
-//	renew          {key, scope?, token, pending_ttl_ms?}: {"state", "expires_in_ms"}
-//	release        {key, scope?, token}: {"state"}
+//	reserve        {key, scope?, fingerprint?, token?, pending_ttl_ms?, wait_ms?, durability?}: {"state", "token", "expires_in_ms",
+//	               "result"?}
+//	commit, reject {key, scope?, token, fingerprint?, durability?, ttl_ms?, result: {status, headers: [[name, value]], body: text,
+//	               body_omitted?}}: {"state"}
+//	renew          {key, scope?, token, pending_ttl_ms?, durability?}: {"state", "expires_in_ms"}
+//	release        {key, scope?, token, durability?}: {"state"}
 //	entry          {key, scope?}: the ledger's entry
 //	check          {handler, payload}: the test of a handler that is to be idempotent; null, or an error whose detail says
 //	               what is wrong
@@ -67,6 +69,7 @@
 //	echo           returns the payload
 //	nothing        returns nothing
 //	large          returns a text of as many x as the payload says
+//	umlauts        returns a text of as many "ü" as the payload says
 //	no_json        returns a value that the language cannot encode as JSON
 //	deep           returns arrays that are nested 99 deep
 //	fail           fails with "no 1", "no 2" and so on, by the attempt

@@ -26,6 +26,8 @@ func goHandler(name string, goOn <-chan struct{}) client.Handler {
 		return func(context.Context, *client.Job) (any, error) { return nil, nil }
 	case "large":
 		return func(_ context.Context, j *client.Job) (any, error) { return strings.Repeat("x", int(number(j))), nil }
+	case "umlauts":
+		return func(_ context.Context, j *client.Job) (any, error) { return strings.Repeat("ü", int(number(j))), nil }
 	case "no_json":
 		return func(context.Context, *client.Job) (any, error) { return func() {}, nil }
 	case "deep":

@@ -45,17 +45,21 @@ func (d *goClient) ledger(ctx context.Context, op string, raw json.RawMessage) (
 		PendingTTL                     int64 `json:"pending_ttl_ms"`
 		Wait                           int64 `json:"wait_ms"`
 		TTL                            int64 `json:"ttl_ms"`
+		Durability                     string
 		Result                         struct {
 			Status  int
 			Headers [][2]string
 			Body    string
+			Omitted bool `json:"body_omitted"`
 		}
 	}
 	if err := json.Unmarshal(raw, &a); err != nil {
 		return nil, err
 	}
+	durability, _ := api.ParseDurability(a.Durability) // local if empty
 	l := d.c.Ledger()
-	finish := api.FinishRequest{Key: a.Key, Scope: a.Scope, Token: a.Token, Fingerprint: a.Fingerprint, TTL: millis(a.TTL), Result: api.Result{Status: a.Result.Status, Body: []byte(a.Result.Body)}}
+	finish := api.FinishRequest{Key: a.Key, Scope: a.Scope, Token: a.Token, Fingerprint: a.Fingerprint, TTL: millis(a.TTL), Durability: durability,
+		Result: api.Result{Status: a.Result.Status, Body: []byte(a.Result.Body), BodyOmitted: a.Result.Omitted}}
 	for _, h := range a.Result.Headers {
 		finish.Result.Headers = append(finish.Result.Headers, api.Header{Name: h[0], Value: h[1]})
 	}
@@ -66,9 +70,9 @@ func (d *goClient) ledger(ctx context.Context, op string, raw json.RawMessage) (
 	case "reject":
 		return state(api.StateRejected, l.Reject(ctx, finish))
 	case "release":
-		return state(api.StateReleased, l.Release(ctx, api.ReleaseRequest{Key: a.Key, Scope: a.Scope, Token: a.Token}))
+		return state(api.StateReleased, l.Release(ctx, api.ReleaseRequest{Key: a.Key, Scope: a.Scope, Token: a.Token, Durability: durability}))
 	}
-	r := api.ReserveRequest{Key: a.Key, Scope: a.Scope, Fingerprint: a.Fingerprint, Token: a.Token, PendingTTL: millis(a.PendingTTL), Wait: millis(a.Wait)}
+	r := api.ReserveRequest{Key: a.Key, Scope: a.Scope, Fingerprint: a.Fingerprint, Token: a.Token, PendingTTL: millis(a.PendingTTL), Wait: millis(a.Wait), Durability: durability}
 	var reply api.ReserveReply
 	var err error
 	if op == "renew" {
@@ -82,7 +86,7 @@ func (d *goClient) ledger(ctx context.Context, op string, raw json.RawMessage) (
 		for i, h := range reply.Result.Headers {
 			headers[i] = [2]string{h.Name, h.Value}
 		}
-		out["result"] = map[string]any{"status": reply.Result.Status, "headers": headers, "body": string(reply.Result.Body)}
+		out["result"] = map[string]any{"status": reply.Result.Status, "headers": headers, "body": string(reply.Result.Body), "body_omitted": reply.Result.BodyOmitted}
 	}
 	return out, err
 }

@@ -197,6 +197,22 @@ var otherCalls = []call{
 		},
 	},
 	{
+		name: "a caller's own work whose answer is too large to keep",
+		steps: []step{
+			{op: "reserve", args: `{"key":"a"}`, want: `{"ok":{"state":"reserved"}}`, keep: map[string]string{"token": "ok.token"}},
+			{op: "commit", args: `{"key":"a","token":"${token}","result":{"status":201,"body_omitted":true}}`, want: `{"ok":{"state":"committed"}}`},
+			{op: "reserve", args: `{"key":"a"}`, want: `{"ok":{"state":"committed","result":{"status":201,"body":"","body_omitted":true}}}`},
+		},
+	},
+	{
+		name: "the fingerprint and the durability of a caller's own work",
+		steps: []step{
+			{op: "commit", args: `{"key":"a","token":"t","fingerprint":"a b","result":{"status":200}}`, want: `{"error":{"status":400,"code":"invalid-request","detail":"~fingerprint"}}`},
+			{op: "reject", args: `{"key":"a","token":"t","fingerprint":"a b","result":{"status":402}}`, want: `{"error":{"status":400,"code":"invalid-request","detail":"~fingerprint"}}`},
+			{op: "reserve", args: `{"key":"a","durability":"global"}`, want: `{"error":{"status":400,"code":"durability-unavailable"}}`},
+		},
+	},
+	{
 		name: "a caller's own work, with lost answers to the reservation",
 		steps: []step{
 			{faults: lost(cutAfter, "/reserve", 2), op: "reserve", args: `{"key":"a"}`, want: `{"ok":{"state":"reserved"}}`},

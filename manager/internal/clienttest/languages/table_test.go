@@ -91,6 +91,15 @@ var submissions = []call{
 		seen: map[string]int{"POST /v1/jobs": 2},
 	},
 	{
+		name: "a payload whose text would be too large if it were escaped",
+		steps: []step{
+			{op: "submit", args: `{"function":"f","payload":"${umlauts}"}`, want: `{"ok":{"state":"queued"}}`},
+			{op: "submit_batch", args: `{"items":[{"function":"f","payload":"${umlauts}"},{"function":"f","payload":"${umlauts}"},{"function":"f","payload":"${umlauts}"}]}`,
+				want: `{"ok":[{"job":{"state":"queued"}},{"job":{"state":"queued"}},{"job":{"state":"queued"}}]}`},
+		},
+		jobs: 4, seen: map[string]int{"POST /v1/jobs": 1, "/v1/jobs/batch": 1},
+	},
+	{
 		name: "a key that a live job holds",
 		steps: []step{
 			{op: "submit", args: `{"function":"f","key":"order:1"}`, want: `{"ok":{"id":"*"}}`},
@@ -113,6 +122,16 @@ var submissions = []call{
 				args: `{"items":[{"function":"f","id":"a","idempotency_key":"k1"},{"function":"no name"},{"function":"f","id":"b"}]}`,
 				want: `{"ok":[{"job":{"id":"a","replayed":true},"idempotency_key":"k1"},{"error":{"status":400,"code":"invalid-request","temporary":false}},{"job":{"id":"b","replayed":true},"idempotency_key":"*"}]}`},
 			{op: "submit", args: `{"function":"f","id":"a","idempotency_key":"k1"}`, want: `{"ok":{"id":"a","replayed":true}}`},
+		},
+		jobs: 2,
+	},
+	{
+		name: "a key in quotes",
+		steps: []step{
+			{op: "submit_batch", args: `{"items":[{"function":"f","id":"a","idempotency_key":"\"a, b\""},{"function":"f","id":"b","idempotency_key":"\"a \\\\ \\\"b\\\"\""}]}`,
+				want: `{"ok":[{"job":{"id":"a","replayed":false},"idempotency_key":"\"a, b\""},{"job":{"id":"b"}}]}`},
+			{op: "submit", args: `{"function":"f","id":"a","idempotency_key":"\"a, b\""}`, want: `{"ok":{"id":"a","replayed":true}}`},
+			{op: "submit", args: `{"function":"f","id":"b","idempotency_key":"\"a \\\\ \\\"b\\\"\""}`, want: `{"ok":{"id":"b","replayed":true}}`},
 		},
 		jobs: 2,
 	},
@@ -286,7 +305,23 @@ var answers = concat([]call{
 		}},
 		seen: map[string]int{"POST /v1/jobs": 1},
 	},
+	{
+		name: "a record that an operator has to mend",
+		steps: []step{
+			{faults: []fault{problem(500, "record-unreadable", nil)}, op: "submit", args: submitJob, want: `{"error":{"status":500,"code":"record-unreadable","temporary":false}}`},
+			{faults: []fault{unreadable("GET /v1/jobs/a")}, op: "wait", args: `{"id":"a"}`, want: `{"error":{"status":500,"code":"record-unreadable","temporary":false}}`},
+			{faults: []fault{unreadable("GET /v1/jobs/a")}, op: "get", args: `{"id":"a"}`, want: `{"error":{"status":500,"code":"record-unreadable","temporary":false}}`},
+		},
+		seen: map[string]int{"POST /v1/jobs": 1, "GET /v1/jobs/a": 2},
+	},
 }, temporaryAnswers(), redirects(), rubbish())
+
+// unreadable is the manager's answer to a call whose record is damaged.
+func unreadable(path string) fault {
+	f := problem(500, "record-unreadable", nil)
+	f.path = path
+	return f
+}
 
 // temporaryAnswers are repeated.
 func temporaryAnswers() (out []call) {

@@ -15,7 +15,7 @@ import (
 )
 
 // handlers are those by functions of the same names.
-const handlers = `{"echo":"echo","nothing":"nothing","large":"large","no_json":"no_json","deep":"deep","fail":"fail","fail_once":"fail_once",
+const handlers = `{"echo":"echo","nothing":"nothing","large":"large","umlauts":"umlauts","no_json":"no_json","deep":"deep","fail":"fail","fail_once":"fail_once",
 	"permanent":"permanent","retry_after":"retry_after","crash":"crash","no_text":"no_text","endless":"endless"}`
 
 // TestHandlers: how a handler ends decides what becomes of the job, in each language the same.
@@ -36,6 +36,7 @@ func TestHandlers(t *testing.T) {
 			{"nothing", `null`, client.StateComplete, 1, ``, ""},
 			{"large", fmt.Sprint(len(large)), client.StateComplete, 1, `"` + large + `"`, ""},
 			{"large", "1048576", client.StateFailed, 1, "", "at most 1048576"},
+			{"umlauts", "262144", client.StateComplete, 1, `"` + strings.Repeat("ü", 262144) + `"`, ""},
 			{"no_json", `null`, client.StateFailed, 1, "", "the work is done, but its result cannot be reported"},
 			{"deep", `null`, client.StateFailed, 1, "", "the work is done, but its result cannot be reported"},
 			{"fail", `null`, client.StateFailed, 3, "", "no 3"},
@@ -200,6 +201,33 @@ var workerCases = []workerCase{
 		}
 		if n := count(w.driver.events(), "begin", "*"); n != 10 {
 			w.t.Errorf("%d runs", n)
+		}
+	}},
+	{"a report that the manager takes later than calls may wait", false, func(w *world) {
+		w.driver.open(w.wire.url(), `,"max_retry_after_ms":1,"max_attempts":1`)
+		busy := fault{does: answered, status: 503, header: map[string]string{"Content-Type": "application/problem+json", "Retry-After": "1"}, body: `{"status":503,"code":"overloaded"}`, times: 1}
+		finish, retry := busy, busy
+		finish.path, retry.path = "/finish", "/retry"
+		w.wire.set(finish, retry)
+		w.driver.work(`{"f":"fail_once"}`, `,"lease_ms":5000`)
+		w.want(w.submit(client.Submission{MaxAttempts: 2}), client.StateComplete, 2)
+	}},
+	{"a report that the manager cannot write for a while", false, func(w *world) {
+		w.driver.work(`{"f":"nothing"}`, `,"lease_ms":5000`)
+		for _, code := range []string{"overloaded", "unavailable", "store-full", "insufficient-storage"} {
+			w.wire.set(fault{path: "/v1/jobs/finish", does: answered, status: 200, body: fmt.Sprintf(`{"results":[{"id":%q,"problem":{"status":503,"code":%q}}]}`, code, code), times: 1})
+			w.want(w.submit(client.Submission{ID: code, MaxAttempts: 1}), client.StateComplete, 1)
+		}
+	}},
+	{"a report of a job whose record an operator has to mend", false, func(w *world) {
+		f := unreadable("/v1/jobs/a/finish")
+		f.times = 1 << 30
+		w.wire.set(f, fault{path: "/v1/jobs/finish", does: answered, status: 200, body: `{"results":[{"id":"a","problem":{"status":500,"code":"record-unreadable"}}]}`, times: 1 << 30})
+		w.driver.work(`{"f":"nothing"}`, "")
+		w.submit(client.Submission{ID: "a"})
+		eventually(w.t, "the worker says that the report failed", func() bool { return strings.Contains(w.driver.errors.String(), "record-unreadable") })
+		if n := w.reports(); n != 1 {
+			w.t.Errorf("%d reports", n)
 		}
 	}},
 	{"a manager that stops while handlers run", true, func(w *world) {

@@ -12,29 +12,28 @@ import (
 // Programs write requests and answers with encoding/json, and read answers with it, as the client does. That package knows
 // nothing of milliseconds: a type with a duration needs methods of its own.
 func TestEncodingJSONReadsAndWritesTheSchema(t *testing.T) {
-	answers := map[reflect.Type]bool{}
+	types := map[reflect.Type]bool{ // of no call, or only a part of one
+		reflect.TypeFor[schema.ListQuery](): true, reflect.TypeFor[schema.Rate](): true,
+		reflect.TypeFor[schema.LogConfig](): true, reflect.TypeFor[schema.ScheduleSpec](): true,
+	}
 	for _, s := range shapes {
-		for _, answer := range s.answers {
-			answers[reflect.TypeOf(answer)] = true
-		}
-		if typ := reflect.TypeOf(s.request); typ != nil && typ.PkgPath() == reflect.TypeFor[schema.Job]().PkgPath() {
-			answers[typ] = answers[typ]
+		for _, body := range append(s.answers, s.request) {
+			if typ := reflect.TypeOf(body); typ != nil && typ.PkgPath() == reflect.TypeFor[schema.Job]().PkgPath() {
+				types[typ] = true
+			}
 		}
 	}
 	// These have no name in the client's packages. What reads them calls schema.Unmarshal.
 	for _, own := range []any{schema.LedgerReply{}, schema.LedgerStats{}, schema.Activity{}, schema.LogChange{}} {
-		delete(answers, reflect.TypeOf(own))
+		delete(types, reflect.TypeOf(own))
 	}
-	for typ, answer := range answers {
+	for typ := range types {
 		in := reflect.New(typ)
 		fill(in.Elem())
 		text := schema.Append(nil, in.Interface())
 		written, err := json.Marshal(in.Interface())
 		if err != nil || !reflect.DeepEqual(tree(t, written), tree(t, text)) {
 			t.Errorf("encoding/json writes %s as\n%s, %v; the API as\n%s", typ, written, err, text)
-		}
-		if !answer {
-			continue
 		}
 		known, read := reflect.New(typ), reflect.New(typ)
 		if err := schema.Unmarshal(text, known.Interface()); err != nil {
